@@ -1,0 +1,58 @@
+/* agent.h: one node of the job, from rendezvous to report.
+ *
+ *            +-------------------------- restart ---------------------------+
+ *            v                                                              |
+ *   INIT -> RENDEZVOUS -> STARTING -> RUNNING -> EXIT_BARRIER -> DONE       |
+ *                |            |          |            |                     |
+ *                +------------+----------+------------+----> STOPPING ------+
+ *                                                               |
+ *                                                               +--> DONE
+ *
+ *   RENDEZVOUS    joined, no worker alive, waiting for the nodes to be complete
+ *   STARTING      complete: sockets and segment are made, then the workers
+ *   RUNNING       all started; exits are counted
+ *   EXIT_BARRIER  every worker here exited with 0; waiting, without limit, for the other nodes
+ *   STOPPING      stop signal sent; SIGKILL after the grace; until no descendant is left
+ *   DONE          the job is over for this node
+ *
+ * What users read keeps torchelastic's words: HEALTHY, UNHEALTHY, STOPPED, SUCCEEDED, FAILED. */
+#ifndef AGENT_AGENT_H
+#define AGENT_AGENT_H
+
+#include <stdbool.h>
+#include <uv.h>
+
+#include "agent/guardian.h"
+#include "agent/job_spec.h"
+#include "core/err.h"
+
+struct agent;
+
+/* Starts everything that the job needs on this node. on_done is called once, when the agent is DONE
+ * and closed, with the exit status of the launcher; the report has been printed. The agent is freed
+ * then. */
+int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
+               struct guardian_link *link, void (*on_done)(void *arg, int exit_status), void *arg,
+               struct err *e);
+
+/* Stops the job as SIGTERM would; again: kills at once. For the control socket. */
+void agent_stop(struct agent *a, const char *why);
+
+struct agent_worker_status {
+    int rank, local_rank, pid;
+    const char *state; /* "running", "exited", "failed", "stopped" */
+    int exit_code, signal;
+    double seconds; /* since it was started */
+};
+
+struct agent_status {
+    const char *state;  /* of the agent, as in the chart above */
+    const char *health; /* torchelastic's word */
+    struct rdzv_info rdzv;
+    double elapsed;
+    int nworkers;
+    const struct agent_worker_status *workers; /* valid until the loop runs again */
+};
+void agent_get_status(struct agent *a, struct agent_status *out);
+
+#endif

@@ -1,0 +1,72 @@
+/* job_spec.h: the job as this node's agent runs it: typed, checked and frozen. The launcher fills
+ * it in (launcher/job_build.c) from options, environment and files; nothing changes it afterwards.
+ */
+#ifndef AGENT_JOB_SPEC_H
+#define AGENT_JOB_SPEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "rendezvous/rdzv.h"
+
+/* Where a stream of a worker goes: bits, torchrun's Std. */
+#define STD_NONE 0
+#define STD_OUT  1
+#define STD_ERR  2
+#define STD_BOTH 3
+
+enum stdin_mode {
+    STDIN_NONE,  /* every worker reads /dev/null */
+    STDIN_RANK0, /* global rank 0 inherits the launcher's standard input */
+    STDIN_ALL,   /* every worker inherits it: torchrun's way */
+};
+
+enum bind_mode { BIND_NONE, BIND_CORE, BIND_NUMA };
+
+enum isolation {
+    ISOLATE_AUTO,  /* guardian, and a cgroup where one can be made */
+    ISOLATE_NONE,  /* guardian alone */
+    ISOLATE_PIDNS, /* a PID namespace: nothing can outlive the agent */
+};
+
+struct job_spec {
+    /* The command. `path` is what execve() gets; argv is a template: every "${local_rank}" in
+     * argv[i], i >= 1, is replaced for each worker. */
+    const char *path;
+    char **argv;
+    const char *name; /* what reports call the program: the script or program as the user gave it */
+
+    /* The workers of this node. */
+    int nproc;
+    const char *role;
+    bool virtual_local_rank; /* LOCAL_RANK=0 everywhere, CUDA_VISIBLE_DEVICES cut to one's own */
+    char **env;              /* "NAME=value" set for every worker, from [env]; NULL-terminated */
+    const char *omp_num_threads; /* to set when the environment has none; NULL: leave alone */
+    enum stdin_mode stdin_mode;
+    enum bind_mode bind;
+    bool launch_local_rank_arg; /* torch.distributed.launch: --local-rank=N behind the script */
+    int local_rank_arg_at;      /* where in argv that argument goes */
+
+    /* The job. */
+    struct rdzv_config rdzv;
+    double timeout;          /* wall clock for the whole job, seconds; 0: none */
+    double shutdown_timeout; /* grace between the stop signal and SIGKILL, seconds */
+    const int *stop_signals; /* signals that stop the job; 0-terminated */
+    enum isolation isolation;
+
+    /* Output. One entry per local rank. */
+    const char *log_dir;      /* base; NULL: files only when a redirect needs them, under TMPDIR;
+                                 "/dev/null": no files */
+    const uint8_t *redirects; /* STD_*: to file only */
+    const uint8_t *tee;       /* STD_*: to file and console */
+    const bool *show;         /* --local_ranks_filter: whether it reaches the console */
+    char **dup_stdout, **dup_stderr; /* substrings; matching lines are copied to filtered_*.log */
+    const char *prefix_template;     /* of teed lines; NULL: "[${role_name}${local_rank}]:" */
+    const char *report_path;         /* --report FILE; NULL: none */
+
+    bool torchrun; /* called by that name: its rules to the letter */
+    bool quiet;
+    const char *host; /* this node's name, for people: same as rdzv.host */
+};
+
+#endif

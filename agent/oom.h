@@ -1,0 +1,18 @@
+/* oom.h: whether the kernel killed for memory: the oom_kill counter of our memory cgroup (v2
+ * memory.events, v1 memory.oom_control), read at the start and after each SIGKILL. */
+#ifndef AGENT_OOM_H
+#define AGENT_OOM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct oom_watch {
+    int fd;         /* of the events file; -1: no such cgroup here */
+    uint64_t kills; /* as last read */
+};
+
+void oom_open(struct oom_watch *w);
+bool oom_happened(struct oom_watch *w); /* the counter rose since the last call (or open) */
+void oom_close(struct oom_watch *w);
+
+#endif

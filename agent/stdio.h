@@ -1,0 +1,71 @@
+/* stdio.h: what the workers print, on its way to files and to the console.
+ *
+ * One thread of its own (the "pump") reads every worker's stdout and stderr from pipes and writes
+ * lines: whole lines, so that two workers are never mixed within one. A slow reader of the console
+ * or a full disk does not stall a worker and does not end the job: what cannot be written is kept
+ * up to a bound, then dropped oldest first, and each gap is declared where it is, with its size.
+ * The agent's loop never waits for any of it.
+ *
+ * Functions are for the agent's thread unless they say otherwise. */
+#ifndef AGENT_STDIO_H
+#define AGENT_STDIO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "core/err.h"
+
+struct stdio_pump;
+
+#define STDIO_CONSOLE_BACKLOG (4u << 20) /* bytes kept for a console that does not take them */
+#define STDIO_LINE_MAX        65536      /* a longer line is passed on in pieces */
+#define STDIO_TAIL_LINES      20         /* of stderr kept for the report */
+#define STDIO_DRAIN_MS        250 /* how long a pipe that someone else holds open is read on */
+
+struct stdio_pump_opts {
+    int console_out, console_err; /* borrowed; normally 1 and 2 */
+    /* Lines with one of these substrings are copied to the filtered files; NULL-terminated or NULL.
+     */
+    char *const *dup_stdout, *const *dup_stderr;
+    /* On the agent's loop, after stdio_worker_exited(): everything that this worker wrote is read.
+     */
+    void (*on_drained)(void *arg, int local_rank);
+    void *arg;
+};
+
+int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio_pump_opts *opts,
+                    struct err *e);
+
+/* Where one stream of one worker goes. */
+struct stdio_route {
+    const char *file;   /* created or truncated; NULL: no file */
+    bool console;       /* lines also go to the console */
+    const char *prefix; /* in front of each console line; NULL or "": none */
+    bool filtered;      /* --duplicate_*_filters apply (teed streams) */
+};
+
+/* Opens the pipes and files of one worker. child_out and child_err receive the ends that the worker
+ * gets; the caller closes them after the spawn. Strings are copied. */
+int stdio_worker_open(struct stdio_pump *p, int local_rank, const struct stdio_route *out,
+                      const struct stdio_route *err, int *child_out, int *child_err, struct err *e);
+
+/* The worker is dead: what is in its pipes is read to the end, for at most STDIO_DRAIN_MS when
+ * another process still holds them, then they are closed and on_drained is called. */
+void stdio_worker_exited(struct stdio_pump *p, int local_rank);
+
+/* The last lines it wrote to stderr (control characters shown), terminated. After on_drained. */
+size_t stdio_worker_tail(struct stdio_pump *p, int local_rank, char *out, size_t cap);
+
+/* The attempt's directory for filtered_stdout.log and filtered_stderr.log; NULL: none. */
+void stdio_set_filtered_dir(struct stdio_pump *p, const char *dir);
+
+/* One finished line of dlaunch's own, for log_set_writer(); any thread. */
+void stdio_write_line(void *pump, const char *line, size_t len);
+
+/* Writes out what is still kept for the console, as long as its reader takes it (a reader that has
+ * closed its end ends it), stops the thread and frees everything. Blocks: call it last. */
+void stdio_pump_close(struct stdio_pump *p);
+
+#endif

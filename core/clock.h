@@ -1,0 +1,25 @@
+/* clock.h: decisions use the monotonic clock; the wall clock is for display only. */
+#ifndef CORE_CLOCK_H
+#define CORE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+static inline uint64_t clock_ns(clockid_t id)
+{
+    struct timespec t;
+    clock_gettime(id, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline uint64_t mono_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+static inline uint64_t wall_ns(void)
+{
+    return clock_ns(CLOCK_REALTIME);
+}
+
+#endif

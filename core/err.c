@@ -1,0 +1,57 @@
+#include "core/err.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static void mark_cut(char *buf, size_t cap)
+{
+    memcpy(buf + cap - 4, "...", 4);
+}
+
+static void format(char *buf, size_t cap, const char *fmt, va_list ap)
+{
+    int n = vsnprintf(buf, cap, fmt, ap);
+    if (n < 0)
+        buf[0] = '\0';
+    else if ((size_t)n >= cap)
+        mark_cut(buf, cap);
+}
+
+int err_set(struct err *e, int code, const char *fmt, ...)
+{
+    if (e) {
+        va_list ap;
+        va_start(ap, fmt);
+        e->code = code;
+        format(e->msg, sizeof(e->msg), fmt, ap);
+        va_end(ap);
+    }
+    return code;
+}
+
+int err_sys(struct err *e, int errnum, const char *fmt, ...)
+{
+    if (e) {
+        char what[ERR_MSG_MAX];
+        va_list ap;
+        va_start(ap, fmt);
+        format(what, sizeof(what), fmt, ap);
+        va_end(ap);
+        err_set(e, -errnum, "%s: %s", what, strerror(errnum));
+    }
+    return -errnum;
+}
+
+int err_wrap(struct err *e, const char *fmt, ...)
+{
+    if (!e)
+        return -1;
+    char inner[ERR_MSG_MAX], context[ERR_MSG_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    format(context, sizeof(context), fmt, ap);
+    va_end(ap);
+    memcpy(inner, e->msg, sizeof(inner));
+    return err_set(e, e->code, "%s: %s", context, inner);
+}

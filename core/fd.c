@@ -1,0 +1,68 @@
+#include "core/fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+void close_fd(int *fd)
+{
+    if (*fd < 0)
+        return;
+    int saved = errno;
+    close(*fd);
+    errno = saved;
+    *fd = -1;
+}
+
+int fd_set_cloexec(int fd, bool on)
+{
+    return fcntl(fd, F_SETFD, on ? FD_CLOEXEC : 0) < 0 ? -errno : 0;
+}
+
+int fd_set_nonblock(int fd, bool on)
+{
+    int fl = fcntl(fd, F_GETFL);
+    if (fl < 0)
+        return -errno;
+    int want = on ? fl | O_NONBLOCK : fl & ~O_NONBLOCK;
+    return want != fl && fcntl(fd, F_SETFL, want) < 0 ? -errno : 0;
+}
+
+int fd_write_all(int fd, const void *p, size_t n)
+{
+    const char *c = p;
+    while (n) {
+        ssize_t w = write(fd, c, n);
+        if (w < 0) {
+            if (errno == EINTR)
+                continue;
+            return -errno;
+        }
+        c += w;
+        n -= (size_t)w;
+    }
+    return 0;
+}
+
+ssize_t fd_read_file(int dirfd, const char *path, char *out, size_t cap)
+{
+    _cleanup_fd_ int fd = openat(dirfd, path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    size_t len = 0;
+    while (len < cap) {
+        ssize_t n = read(fd, out + len, cap - len);
+        if (n < 0) {
+            if (errno == EINTR)
+                continue;
+            return -errno;
+        }
+        if (n == 0)
+            break;
+        len += (size_t)n;
+    }
+    if (len == cap)
+        return -EFBIG;
+    out[len] = '\0';
+    return (ssize_t)len;
+}

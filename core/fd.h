@@ -1,0 +1,32 @@
+/* fd.h: file descriptors that close themselves, and the few helpers around them.
+ *
+ *     _cleanup_fd_ int fd = open(...);      closed when the scope ends
+ *     return take_fd(&fd);                  handed on: the scope no longer closes it */
+#ifndef CORE_FD_H
+#define CORE_FD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+void close_fd(int *fd); /* closes *fd unless negative, keeps errno, sets -1 */
+#define _cleanup_fd_ __attribute__((cleanup(close_fd)))
+
+static inline int take_fd(int *fd)
+{
+    int v = *fd;
+    *fd = -1;
+    return v;
+}
+
+int fd_set_cloexec(int fd, bool on);  /* 0 or -errno */
+int fd_set_nonblock(int fd, bool on); /* 0 or -errno */
+
+/* Writes all of it to a blocking descriptor, through EINTR and short writes. 0 or -errno. */
+int fd_write_all(int fd, const void *p, size_t n);
+
+/* Reads the whole of a small file, at most cap-1 bytes, terminated. Returns the length or -errno;
+ * -EFBIG when it is longer. dirfd may be AT_FDCWD. */
+ssize_t fd_read_file(int dirfd, const char *path, char *out, size_t cap);
+
+#endif

@@ -1,0 +1,118 @@
+#include "core/log.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LINE_MAX_BYTES 4096
+
+static enum log_level g_level = LOG_LEVEL_NOTICE;
+static const char *g_prefix = "dlaunch: ";
+static void (*g_write)(void *arg, const char *line, size_t len);
+static void *g_write_arg;
+
+void log_init(enum log_level level, const char *prefix)
+{
+    g_level = level;
+    if (prefix)
+        g_prefix = prefix;
+}
+
+enum log_level log_get_level(void)
+{
+    return g_level;
+}
+
+void log_set_writer(void (*write)(void *arg, const char *line, size_t len), void *arg)
+{
+    g_write_arg = arg;
+    g_write = write;
+}
+
+/* The length of the well-formed UTF-8 sequence at p (RFC 3629), 0 when there is none. */
+static size_t utf8_len(const unsigned char *p, size_t left)
+{
+    size_t n = p[0] < 0x80   ? 1
+               : p[0] < 0xc2 ? 0
+               : p[0] < 0xe0 ? 2
+               : p[0] < 0xf0 ? 3
+               : p[0] < 0xf5 ? 4
+                             : 0;
+    if (n == 0 || n > left)
+        return 0;
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+    }
+    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] >= 0xa0) ||
+        (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] >= 0x90))
+        return 0;
+    return n;
+}
+
+size_t log_escape(char *out, size_t cap, const char *text, size_t len, int keep_ws)
+{
+    const unsigned char *p = (const unsigned char *)text;
+    size_t n = 0, seq;
+    for (size_t i = 0; i < len; i += seq) {
+        seq = utf8_len(p + i, len - i);
+        bool control = p[i] < 0x20 || p[i] == 0x7f || (p[i] == 0xc2 && seq == 2 && p[i + 1] < 0xa0);
+        bool plain = seq && (!control || (keep_ws && (p[i] == '\n' || p[i] == '\t')));
+        if (!plain)
+            seq = 1;
+        size_t need = plain ? seq : 4;
+        if (n + need + 4 > cap) { /* keep room for the mark */
+            if (cap < 4)
+                break;
+            memcpy(out + n, "...", 4);
+            return n + 3;
+        }
+        if (plain)
+            memcpy(out + n, p + i, seq);
+        else
+            sprintf(out + n, "\\x%02x", p[i]);
+        n += need;
+    }
+    if (cap)
+        out[n] = '\0';
+    return n;
+}
+
+static void emit(enum log_level level, const char *fmt, va_list ap)
+{
+    if (level > g_level)
+        return;
+    char text[LINE_MAX_BYTES / 2], line[LINE_MAX_BYTES];
+    int len = vsnprintf(text, sizeof(text), fmt, ap);
+    if (len < 0)
+        return;
+    if ((size_t)len >= sizeof(text))
+        len = sizeof(text) - 1;
+    size_t n = strlen(g_prefix);
+    memcpy(line, g_prefix, n);
+    n += log_escape(line + n, sizeof(line) - n - 2, text, (size_t)len, 0);
+    line[n++] = '\n';
+    if (g_write) {
+        g_write(g_write_arg, line, n);
+        return;
+    }
+    /* Standard error may be gone; there is nobody left to tell. */
+    if (write(STDERR_FILENO, line, n) < 0)
+        return;
+}
+
+#define LOG_FUNCTION(name, level)   \
+    void name(const char *fmt, ...) \
+    {                               \
+        va_list ap;                 \
+        va_start(ap, fmt);          \
+        emit(level, fmt, ap);       \
+        va_end(ap);                 \
+    }
+
+LOG_FUNCTION(log_error, LOG_LEVEL_ERROR)
+LOG_FUNCTION(log_warn, LOG_LEVEL_WARN)
+LOG_FUNCTION(log_notice, LOG_LEVEL_NOTICE)
+LOG_FUNCTION(log_verbose, LOG_LEVEL_VERBOSE)

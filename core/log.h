@@ -1,0 +1,37 @@
+/* log.h: what dlaunch itself says, one line at a time, on standard error.
+ *
+ * Every line is written with a single write(2), begins with "dlaunch: " (or the prefix set), and
+ * has its control characters shown as \xNN, so that a host name or a worker's text cannot move the
+ * terminal. Thread-safe.
+ */
+#ifndef CORE_LOG_H
+#define CORE_LOG_H
+
+#include <stddef.h>
+
+enum log_level {
+    LOG_LEVEL_ERROR,   /* why this command fails */
+    LOG_LEVEL_WARN,    /* something is not as the user may expect; --quiet hides it */
+    LOG_LEVEL_NOTICE,  /* what was decided for the user, restarts, waiting; the default */
+    LOG_LEVEL_VERBOSE, /* every step with its time; --verbose */
+};
+
+/* Lines above `level` are dropped. `prefix` is borrowed for the life of the process. */
+void log_init(enum log_level level, const char *prefix);
+enum log_level log_get_level(void);
+
+/* Hands finished lines (newline included) to `write` instead of standard error, so that they take
+ * their turn with the workers' output. NULL restores standard error. */
+void log_set_writer(void (*write)(void *arg, const char *line, size_t len), void *arg);
+
+void log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void log_notice(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void log_verbose(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Copies `text` of `len` bytes to `out`, control characters shown as \xNN, always terminated. Keeps
+ * newlines and tabs when `keep_ws`. Bytes of valid UTF-8 pass; C1 controls are shown. Returns the
+ * length written; text that does not fit ends in "...". */
+size_t log_escape(char *out, size_t cap, const char *text, size_t len, int keep_ws);
+
+#endif

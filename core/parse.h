@@ -1,0 +1,28 @@
+/* parse.h: text to values, the whole text or nothing. Each returns 0 or -EINVAL with a text that
+ * says what was given and what would be right; *out is untouched on failure. */
+#ifndef CORE_PARSE_H
+#define CORE_PARSE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/err.h"
+
+/* A decimal integer from min to max; blanks around it are allowed. */
+int parse_int(const char *s, long min, long max, long *out, struct err *e);
+
+/* A time: "1.5", "500ms", "15s", "10min" or "10m", "2h". A bare number is in seconds. Zero or more.
+ */
+int parse_seconds(const char *s, double *out, struct err *e);
+
+/* 1/true/t/yes/y/on, 0/false/f/no/n/off, any case. */
+int parse_bool(const char *s, bool *out, struct err *e);
+
+/* "N" or "MIN:MAX" with 0 < MIN <= MAX. */
+int parse_range(const char *s, int *min, int *max, struct err *e);
+
+/* The candidate nearest to `word` (at most a third of its letters differ), or NULL: "did you mean".
+ * '-' and '_' are the same letter. candidates end with NULL. */
+const char *parse_nearest(const char *word, const char *const *candidates);
+
+#endif

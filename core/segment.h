@@ -1,0 +1,77 @@
+/* segment.h: what the agent prepares for the workers of one round and hands down by descriptor, so
+ * that dlcoll_init() under dlaunch needs no network round trip.
+ *
+ * The segment is a memfd, made anew for each round, sealed against resizing, inherited by every
+ * worker of the node. The environment says where things are (dlaunch(1), ENVIRONMENT):
+ *     DLAUNCH_SEGMENT_FD  the segment
+ *     DLAUNCH_LISTEN_FD   this worker's listening data socket
+ * Both sides are one build of one version; `magic`, `version` and `total_bytes` are checked all the
+ * same, and every offset and count is checked against total_bytes before it is used: whoever has
+ * the descriptor may have written to it.
+ *
+ * Layout: header, then nodes[nnodes], then ports[world_size], then local[nlocal] (128-byte lines),
+ * then `heap`: room for the collectives, theirs to lay out. Written once by the agent before the
+ * first worker starts, except: the abort record (agent), local[i] (worker i), heap (workers). */
+#ifndef CORE_SEGMENT_H
+#define CORE_SEGMENT_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define SEGMENT_MAGIC   0x31474553u /* "SEG1" */
+#define SEGMENT_VERSION 1u
+
+#define SEGMENT_ENV_FD     "DLAUNCH_SEGMENT_FD"
+#define SEGMENT_ENV_LISTEN "DLAUNCH_LISTEN_FD"
+
+/* Why pending operations end now. `word` is 0 while all is well; the agent fills in the rest first
+ * and then stores 1 with release order and wakes it as a futex. Every wait loop reads it. */
+struct segment_abort {
+    _Atomic uint32_t word;
+    int32_t rank;   /* whose death or failure it was; -1: none in particular */
+    int32_t pid;    /* its pid on its host; 0 unknown */
+    int32_t signal; /* the signal that ended it, or 0 */
+    int32_t exit_code;
+    char host[256];
+    char text[488]; /* one line, as the report says it */
+};
+
+struct segment_node {
+    char host[64]; /* for people; longer names are cut */
+    char addr[64]; /* textual IP address of the data sockets */
+    int32_t base_rank;
+    int32_t nproc;
+};
+
+enum segment_local_state {
+    SEGMENT_LOCAL_NEW,    /* not in dlcoll_init yet */
+    SEGMENT_LOCAL_READY,  /* in the program */
+    SEGMENT_LOCAL_CALL,   /* inside an operation */
+    SEGMENT_LOCAL_FAILED, /* an operation returned an error; cause_rank says whose fault, or -1 */
+    SEGMENT_LOCAL_DONE,   /* finalized */
+};
+
+/* One worker's own line, written by that worker alone, read by the agent and the other workers. */
+struct segment_local {
+    _Alignas(128) _Atomic uint32_t state;
+    _Atomic int32_t cause_rank;
+    _Atomic int32_t pid;
+    _Atomic uint64_t seq; /* operations started */
+};
+
+struct segment_header {
+    uint32_t magic, version;
+    uint64_t total_bytes;
+    uint64_t epoch; /* the round's generation */
+    uint32_t counter;
+    int32_t nnodes, world_size;
+    int32_t group_rank;  /* of this node */
+    int32_t nlocal;      /* workers on this node */
+    int32_t base_rank;   /* global rank of local rank 0 */
+    int32_t usable_cpus; /* affinity and cgroup quota of this node's agent */
+    uint64_t off_nodes, off_ports, off_local, off_heap; /* from the start of the segment */
+    uint64_t heap_bytes;
+    struct segment_abort abort;
+};
+
+#endif

@@ -1,0 +1,164 @@
+/* rdzv.h: how an agent meets the agents of the other nodes, and what they tell each other after
+ * that.
+ *
+ * One object per agent. It finds the coordinator (or becomes it: then this process also serves the
+ * workers' store, on the same listener), joins, and from there on is pushed everything: the rank
+ * table of each round, every failure, every stop. Nothing is polled.
+ *
+ *     rdzv_open -> on_prepare -> rdzv_prepared -> on_run -> rdzv_done .........................
+ * on_finish ^                            | |                            +--> rdzv_failed / other
+ * node --> on_stop |                                                                |
+ *                      +---------------------------- rdzv_stopped <---------------------+
+ *                                                        +--> (no restart left) ......... on_finish
+ *
+ * All functions and callbacks are on the loop's thread. A callback is never called from inside a
+ * function of this header. on_finish is called once, and only when the agent has said that none of
+ * its workers is alive (or never started any); after it only rdzv_close() may be called. */
+#ifndef RENDEZVOUS_RDZV_H
+#define RENDEZVOUS_RDZV_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "core/err.h"
+#include "rendezvous/failure.h"
+#include "rendezvous/rank_table.h"
+
+enum rdzv_backend {
+    RDZV_STATIC, /* MAX nodes, no more, no fewer; the endpoint is MASTER_ADDR:MASTER_PORT */
+    RDZV_C10D,   /* MIN to MAX nodes, which may come and go */
+    RDZV_FILE,   /* as c10d; the coordinator's address is published in a file */
+};
+
+enum restart_policy { RESTART_GROUP, RESTART_WORKER };
+
+#define RDZV_RUN_ID_MAX 256
+
+/* Strings are borrowed until rdzv_close() has called back. Times are in seconds. */
+struct rdzv_config {
+    enum rdzv_backend backend;
+    const char *endpoint_host; /* where the coordinator is; NULL for RDZV_FILE */
+    int endpoint_port;         /* 0: a free one (one node only) */
+    const char *endpoint_path; /* RDZV_FILE */
+    const char *run_id;        /* jobs with different ids on one endpoint do not mix */
+    int min_nodes, max_nodes;
+    int node_rank; /* the group rank asked for; -1: any, in stable order */
+    int nproc;     /* workers on this node */
+    const char *role;
+    const char *host;         /* this node's name, for people */
+    const char *local_addr;   /* the address to advertise; NULL: the local one of the connection */
+    int is_host;              /* --rdzv_conf is_host: 1 be the coordinator, 0 never, -1 find out */
+    double join_timeout;      /* until the first round is complete, and each later one */
+    double last_call_timeout; /* MIN reached, MAX not: how long to wait for more */
+    double close_timeout; /* how long the coordinator waits for the others to leave at the end */
+    double keep_alive_interval; /* between heartbeats, each way */
+    int keep_alive_max_attempt; /* that many missed: the peer is lost */
+    double read_timeout;        /* for the first answer of a coordinator that accepted */
+    int max_restarts;
+    enum restart_policy restart_policy;
+    double restart_backoff;  /* before the n-th charged restart: n times this many seconds */
+    const char *master_addr; /* static: as the user gave it, for MASTER_ADDR; else NULL */
+    bool agent_store;        /* false (--master_store none): MASTER_PORT is a port of rank 0's node
+                                on which nothing listens */
+    bool legacy_store_113;   /* a store client without handshake is torch <= 2.0, not 2.1 */
+};
+
+/* Fills in torchrun's defaults; strings NULL, one node, one worker. */
+void rdzv_config_defaults(struct rdzv_config *c);
+
+enum stop_reason {
+    STOP_FAILURE,    /* a worker failed */
+    STOP_NODE_LOST,  /* a node's launcher died or fell silent */
+    STOP_MEMBERSHIP, /* a node joined or left a job that allows it; not charged as a restart */
+    STOP_SIGNAL,     /* a launcher was told to stop by a signal */
+    STOP_TIMEOUT,    /* --timeout */
+    STOP_REQUEST,    /* dlaunchctl stop */
+    STOP_COORDINATOR_LOST,
+    STOP_RENDEZVOUS, /* the nodes did not come together: join timeout, refused, bad endpoint */
+    STOP_INTERNAL,   /* dlaunch's own fault or want of resources on some node */
+    STOP_REASONS,
+};
+
+struct rdzv_stop {
+    enum stop_reason reason;
+    bool restarting; /* another round follows */
+    char text[512];  /* one line: "worker 5 (local rank 1) on node-b was killed by SIGSEGV" */
+};
+
+struct rdzv_result {
+    int exit_code;           /* of the job, the same on every node that was there to the end */
+    enum stop_reason reason; /* when exit_code is not 0 */
+    char text[512];          /* one line; "" on success */
+    int restarts;            /* charged to --max_restarts */
+    /* The last round's failures over all nodes, bounded by RDZV_REPORT_MAX; the first cause leads.
+     * n is 0 when no worker or node failed (a timeout, a signal, a rendezvous that did not come
+     * off). */
+    const struct failure *failures;
+    size_t n;
+    size_t omitted; /* further ones that were counted but not carried */
+};
+#define RDZV_REPORT_MAX 64
+
+struct rdzv_callbacks {
+    void *arg;
+    /* The nodes are complete; this one is `group_rank` of `nnodes`. Prepare the round (sockets,
+     * segment) and answer with rdzv_prepared(). May come again without on_run in between, with
+     * another generation, when a node was lost meanwhile: prepare anew. */
+    void (*on_prepare)(void *arg, struct generation gen, int group_rank, int nnodes);
+    /* Every node is prepared: start the workers. The table is borrowed until the next on_prepare or
+     * rdzv_close. table->nodes[group_rank] is this node. */
+    void (*on_run)(void *arg, const struct rank_table *table, int group_rank);
+    /* RESTART_WORKER: start the failed worker again. */
+    void (*on_respawn)(void *arg, int local_rank, int restart_count);
+    /* The round is over: stop every worker, and answer with rdzv_stopped() when none is alive.
+     * Answer also when none was ever started. */
+    void (*on_stop)(void *arg, const struct rdzv_stop *why);
+    /* The job is over for this node. The result is borrowed until rdzv_close. */
+    void (*on_finish)(void *arg, const struct rdzv_result *result);
+};
+
+struct rdzv;
+
+/* Starts to join. 0, or an error for what can be known at once (a bad --interface, a port in use
+ * when this node must host). Says by log_notice(), every few seconds, who is here and who is
+ * missing. */
+int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *config,
+              const struct rdzv_callbacks *callbacks, struct err *e);
+
+/* Answers on_prepare: ports[i] is worker i's data port, or 0. Borrows for the call. */
+void rdzv_prepared(struct rdzv *r, const uint16_t *ports, int n);
+
+/* A worker of the running round has failed. Call at once, with what is known at once (no tail, no
+ * error file); the agent begins to stop its other workers without waiting for the answer, unless
+ * the policy is RESTART_WORKER. Borrows for the call. */
+void rdzv_failed(struct rdzv *r, const struct failure *f);
+
+/* Every worker of this node has exited with 0. */
+void rdzv_done(struct rdzv *r);
+
+/* No worker of the round is alive on this node. `all` has a full record of each worker that did not
+ * exit with 0, those stopped by dlaunch included. Borrows for the call. */
+void rdzv_stopped(struct rdzv *r, const struct failure *all, size_t n);
+
+/* This launcher was told to stop (STOP_SIGNAL, STOP_TIMEOUT, STOP_REQUEST) or cannot go on
+ * (STOP_INTERNAL); the agent is stopping its workers already and calls rdzv_stopped() after. The
+ * other nodes go on without it when enough are left (not on STOP_TIMEOUT and STOP_REQUEST, which
+ * end the job); else the job ends with exit_code. */
+void rdzv_leave(struct rdzv *r, enum stop_reason reason, int exit_code, const char *text);
+
+/* For status displays. */
+struct rdzv_info {
+    const char *phase; /* "joining", "waiting", "preparing", "running", "stopping", "finished" */
+    struct generation gen;
+    int group_rank, nnodes, world_size, restart_count;
+    bool coordinator;            /* this process is it */
+    char endpoint[HOST_MAX + 8]; /* where the coordinator listens */
+};
+void rdzv_get_info(const struct rdzv *r, struct rdzv_info *out);
+
+/* Leaves and frees everything, then calls back. Not before on_finish unless the process ends
+ * anyway. */
+void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg);
+
+#endif

@@ -1,0 +1,138 @@
+#include "tests/lib/test.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/mem.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOWER 4
+#else
+#define SLOWER 1
+#endif
+
+double test_seconds(double s)
+{
+    const char *m = getenv("CK_TIMEOUT_MULTIPLIER");
+    return s * SLOWER * (m ? atof(m) : 1);
+}
+
+int test_main(Suite *s)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? 1 : 0;
+}
+
+TCase *test_case(Suite *s, const char *name, double timeout)
+{
+    const char *filter = getenv("TEST_FILTER");
+    TCase *tc = tcase_create(name);
+    tcase_set_timeout(tc, timeout * SLOWER);
+    if (!filter || strstr(name, filter))
+        suite_add_tcase(s, tc);
+    return tc;
+}
+
+static char g_tmpdir[PATH_MAX];
+static pid_t g_tmpdir_owner;
+
+static int remove_entry(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st, (void)flag, (void)ftw;
+    remove(path);
+    return 0;
+}
+
+static void remove_tmpdir(void)
+{
+    if (getpid() == g_tmpdir_owner && !getenv("TEST_KEEP"))
+        nftw(g_tmpdir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+const char *tmpdir(void)
+{
+    if (g_tmpdir_owner != getpid()) {
+        const char *base = getenv("TMPDIR");
+        snprintf(g_tmpdir, sizeof(g_tmpdir), "%s/dlaunch-test.XXXXXX", base ? base : "/tmp");
+        ck_assert_ptr_nonnull(mkdtemp(g_tmpdir));
+        g_tmpdir_owner = getpid();
+        atexit(remove_tmpdir);
+    }
+    return g_tmpdir;
+}
+
+const char *tmppath(const char *name)
+{
+    return xasprintf("%s/%s", tmpdir(), name);
+}
+
+void write_file(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    ck_assert_msg(f, "open %s: %s", path, strerror(errno));
+    fputs(text, f);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+char *read_file(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    ck_assert_msg(f, "open %s: %s", path, strerror(errno));
+    size_t cap = 1 << 16, len = 0;
+    char *text = xmalloc(cap + 1);
+    for (size_t n; (n = fread(text + len, 1, cap - len, f)) > 0;) {
+        len += n;
+        if (len == cap)
+            text = xrealloc(text, (cap *= 2) + 1);
+    }
+    fclose(f);
+    text[len] = '\0';
+    return text;
+}
+
+void wait_until(bool (*fact)(void *arg), void *arg, double seconds, const char *what)
+{
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(seconds) * 1e9);
+    while (!fact(arg)) {
+        ck_assert_msg(mono_ns() < end, "did not happen within %.1f s: %s", test_seconds(seconds),
+                      what);
+        struct timespec poll_interval = {.tv_nsec = 1000000};
+        clock_nanosleep(CLOCK_MONOTONIC, 0, &poll_interval, NULL);
+    }
+}
+
+void test_skip(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    printf("SKIPPED: ");
+    vprintf(fmt, ap);
+    printf("\n");
+    va_end(ap);
+}
+
+const char *build_path(const char *name)
+{
+    static char dir[PATH_MAX];
+    if (!dir[0]) {
+        /* This program is <build>/tests/<kind>/test_x. */
+        ssize_t n = readlink("/proc/self/exe", dir, sizeof(dir) - 1);
+        ck_assert_int_gt(n, 0);
+        dir[n] = '\0';
+        for (int up = 0; up < 3; up++)
+            *strrchr(dir, '/') = '\0';
+    }
+    return xasprintf("%s/%s", dir, name);
+}

@@ -1,0 +1,49 @@
+/* test.h: what every test program shares.
+ *
+ * A test program is one file with a `static Suite *suite(void)` and TEST_MAIN(suite). Check runs
+ * each test in a process of its own with a timeout. Nothing sleeps to synchronise: a test waits for
+ * a fact, with a deadline (wait_until, loop_run_until, proc_expect), and fails with what it saw
+ * instead. */
+#ifndef TESTS_LIB_TEST_H
+#define TESTS_LIB_TEST_H
+
+#include <check.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+/* Runs the suite in Check's fork mode and prints its summary line. TEST_FILTER=substring in the
+ * environment keeps only the test cases whose name contains it. */
+#define TEST_MAIN(suite)           \
+    int main(void)                 \
+    {                              \
+        return test_main(suite()); \
+    }
+int test_main(Suite *s);
+
+/* A test case with a timeout in seconds (scaled under sanitizers and valgrind). */
+TCase *test_case(Suite *s, const char *name, double timeout);
+
+/* Scales a deadline as the timeouts are scaled. */
+double test_seconds(double s);
+
+/* A fresh directory, removed with all that is in it when the test's process ends well. */
+const char *tmpdir(void);
+/* "<tmpdir>/<name>", valid until the process ends. */
+const char *tmppath(const char *name);
+void write_file(const char *path, const char *text);
+/* The whole file, malloc'ed; fails the test when it cannot be read. */
+char *read_file(const char *path);
+
+/* Calls fact(arg) every millisecond or so until it is true; fails the test with `what` after
+ * `seconds`. */
+void wait_until(bool (*fact)(void *arg), void *arg, double seconds, const char *what);
+
+/* A skipped check says so in one line, with the reason. */
+void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Where the built programs are: "<build>/<name>". */
+const char *build_path(const char *name);
+
+#endif

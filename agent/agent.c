@@ -1,0 +1,767 @@
+/* agent.c: the agent's states and what moves it between them. Functions stand in the order in which
+ * they fire.
+ *
+ * Happy path: agent_open joins the rendezvous; on_prepare makes the round's data sockets; on_run
+ * makes the segment and starts the workers; each exit comes through on_worker_exit; when all have
+ * exited with 0 the agent says so (EXIT_BARRIER) and on_finish ends it.
+ *
+ * Failures:
+ *   a worker ends otherwise        rdzv_failed at once, and STOPPING without waiting for the answer
+ *   another node fails, leaves     on_stop -> STOPPING
+ *   a stop signal, --timeout, ctl  rdzv_leave -> STOPPING; a second one kills at once
+ *   a worker cannot be started     as a worker that failed with 125..127
+ *   the guardian dies              everything is killed here and now
+ * STOPPING ends when no worker and no descendant of one is alive and all output has been read; then
+ * rdzv_stopped, and the next round or on_finish. What does not die within UNKILLABLE_MS after
+ * SIGKILL is named and left behind; there is no further round on this node then. */
+#include "agent/agent.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "agent/report.h"
+#include "agent/sweep.h"
+#include "agent/worker.h"
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/fsm.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/uvx.h"
+
+#define UNKILLABLE_MS \
+    10000             /* after SIGKILL, before a process counts as one that cannot be killed */
+#define SWEEP_MS    2 /* between two looks for descendants */
+#define MAX_SIGNALS 16
+
+enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
+
+static const struct fsm_state agent_states[] = {
+    [INIT] = {"INIT", FSM_BIT(RENDEZVOUS)},
+    [RENDEZVOUS] = {"RENDEZVOUS", FSM_BIT(STARTING) | FSM_BIT(STOPPING) | FSM_BIT(DONE)},
+    [STARTING] = {"STARTING", FSM_BIT(RUNNING) | FSM_BIT(STOPPING)},
+    [RUNNING] = {"RUNNING", FSM_BIT(EXIT_BARRIER) | FSM_BIT(STOPPING)},
+    [EXIT_BARRIER] = {"EXIT_BARRIER", FSM_BIT(STOPPING) | FSM_BIT(DONE)},
+    [STOPPING] = {"STOPPING", FSM_BIT(RENDEZVOUS) | FSM_BIT(DONE)},
+    [DONE] = {"DONE", 0},
+};
+
+struct agent {
+    struct fsm fsm;
+    uv_loop_t *loop;
+    const struct job_spec *job;
+    struct guardian_link *link;
+    void (*on_done)(void *arg, int exit_status);
+    void *arg;
+    uint64_t started_ns;
+
+    struct uvx_scope scope;
+    uv_signal_t signals[MAX_SIGNALS];
+    int nsignals;
+    uv_poll_t lifeline;
+    uv_timer_t job_timer;   /* --timeout */
+    uv_timer_t grace_timer; /* STOPPING: SIGKILL when it fires */
+    uv_timer_t sweep_timer; /* looks for descendants */
+
+    struct rdzv *rdzv;
+    struct stdio_pump *pump;
+    struct spawner *spawner;
+    struct reaper *reaper;
+    struct placement *placement;
+    struct cgroup cgroup;
+    struct oom_watch oom;
+    struct log_dir log_dir;
+    int null_fd;
+
+    /* The round. */
+    struct worker *workers; /* job->nproc */
+    struct segment segment;
+    struct worker_context ctx;
+    int nalive;  /* processes of workers */
+    int nunread; /* workers whose output is still being read */
+    int nok;     /* workers that exited with 0 */
+
+    bool swept; /* no descendant besides the workers is left */
+
+    /* The stop. */
+    bool leaving;       /* told to stop: a further word kills */
+    bool stopped_told;  /* rdzv_stopped() has been called for this round */
+    bool killed;        /* SIGKILL has been sent */
+    uint64_t killed_ns; /* when */
+    struct sweep sweep;
+    char leftover[512]; /* what could not be killed; "" nothing */
+
+    int exit_status;
+    int nclosing;
+    struct agent_worker_status *status; /* for agent_get_status */
+};
+
+static void stop_workers(struct agent *a, int signo);
+static void look_for_descendants(struct agent *a, unsigned delay_ms);
+
+/* ---------------------------------------------------------------- a round is prepared and started
+ */
+
+static void leave(struct agent *a, enum stop_reason reason, int exit_code, int signo,
+                  const char *text)
+{
+    if (a->fsm.state == DONE)
+        return;
+    a->leaving = true;
+    rdzv_leave(a->rdzv, reason, exit_code, text);
+    stop_workers(a, signo);
+}
+
+/* This node cannot do its part: no descriptor, no memory, no disk. */
+static void give_up(struct agent *a, const struct err *e)
+{
+    char text[ERR_MSG_MAX + HOST_MAX];
+    snprintf(text, sizeof(text), "%s: %s", a->job->host, e->msg);
+    log_error("%s", e->msg);
+    leave(a, STOP_INTERNAL, 125, SIGTERM, text);
+}
+
+static void on_prepare(void *arg, struct generation gen, int group_rank, int nnodes)
+{
+    struct agent *a = arg;
+    struct err e = ERR_INIT;
+    log_verbose("round %u: this is node %d of %d", gen.counter, group_rank, nnodes);
+    a->stopped_told = false;
+    uint16_t *ports = xcalloc((size_t)a->job->nproc, sizeof(*ports));
+    for (int i = 0; i < a->job->nproc; i++) {
+        struct worker *w = &a->workers[i];
+        close_fd(&w->listen_fd);
+        if (worker_listen(w, nnodes == 1, &e) < 0) {
+            give_up(a, &e);
+            break;
+        }
+        ports[i] = w->port;
+    }
+    if (a->fsm.state == RENDEZVOUS)
+        rdzv_prepared(a->rdzv, ports, a->job->nproc);
+    free(ports);
+}
+
+static void worker_failed(struct agent *a, struct worker *w);
+
+static void start_worker(struct agent *a, struct worker *w)
+{
+    struct err e = ERR_INIT;
+    if (worker_start(w, &a->ctx, w, &e) < 0) {
+        worker_failed(a, w);
+        return;
+    }
+    a->nalive++;
+    a->nunread++;
+    atomic_store_explicit(&a->link->page->nworkers, (uint32_t)a->nalive, memory_order_relaxed);
+    log_verbose("rank %d (local rank %d) is pid %d", w->rank, w->local_rank, w->pid);
+}
+
+static int prepare_round(struct agent *a, struct err *e)
+{
+    segment_close(&a->segment);
+    if (segment_open(&a->segment, a->ctx.table, a->ctx.group_rank, usable_cpus(), e) < 0)
+        return e->code;
+    return log_dir_attempt(&a->log_dir, a->ctx.restart_count, a->job->nproc, e);
+}
+
+static void on_run(void *arg, const struct rank_table *table, int group_rank)
+{
+    struct agent *a = arg;
+    struct err e = ERR_INIT;
+    if (a->fsm.state != RENDEZVOUS)
+        return; /* told to stop meanwhile */
+    fsm_move(&a->fsm, STARTING);
+    a->ctx.table = table;
+    a->ctx.group_rank = group_rank;
+    a->ctx.restart_count = table->restart_count;
+    a->nok = 0;
+    a->killed = a->swept = false;
+    for (int i = 0; i < a->job->nproc; i++)
+        a->workers[i].state = WORKER_IDLE;
+    if (prepare_round(a, &e) < 0) {
+        give_up(a, &e);
+        return;
+    }
+    stdio_set_filtered_dir(a->pump, a->log_dir.run[0] ? a->log_dir.attempt : NULL);
+    for (int i = 0; i < a->job->nproc && a->fsm.state == STARTING; i++)
+        start_worker(a, &a->workers[i]);
+    if (a->fsm.state == STARTING)
+        fsm_move(&a->fsm, RUNNING);
+}
+
+static void on_respawn(void *arg, int local_rank, int restart_count)
+{
+    struct agent *a = arg;
+    struct err e = ERR_INIT;
+    if (a->fsm.state != RUNNING || local_rank < 0 || local_rank >= a->job->nproc)
+        return;
+    struct worker *w = &a->workers[local_rank];
+    if (w->state != WORKER_CLOSED || w->ok)
+        return;
+    a->ctx.restart_count = restart_count;
+    log_notice("restart %d of %d: starting rank %d again", restart_count, a->job->rdzv.max_restarts,
+               w->rank);
+    if (log_dir_attempt(&a->log_dir, restart_count, a->job->nproc, &e) < 0)
+        give_up(a, &e);
+    else
+        start_worker(a, w);
+}
+
+/* ------------------------------------------------------------------------------ a worker has ended
+ */
+
+static void worker_failed(struct agent *a, struct worker *w)
+{
+    rdzv_failed(a->rdzv, &w->failure);
+    if (a->job->rdzv.restart_policy == RESTART_WORKER)
+        return;
+    char text[512];
+    failure_describe(&w->failure, text, sizeof(text));
+    segment_raise(&a->segment, &w->failure, text);
+    stop_workers(a, SIGTERM);
+}
+
+static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
+{
+    struct agent *a = arg;
+    struct worker *w = tag;
+    bool stopping = a->fsm.state == STOPPING;
+    worker_exited(w, &a->ctx, x, stopping);
+    a->nalive--;
+    a->swept = false;
+    atomic_store_explicit(&a->link->page->nworkers, (uint32_t)a->nalive, memory_order_relaxed);
+    kill(-x->pid, SIGKILL); /* what it left in its own process group */
+    stdio_worker_exited(a->pump, w->local_rank);
+    look_for_descendants(a, 0);
+    if (w->ok)
+        a->nok++;
+    else if (!stopping)
+        worker_failed(a, w);
+}
+
+/* The round is over on this node when nothing of it is alive and all it wrote is read. */
+static void go_on_if_over(struct agent *a)
+{
+    if (a->nalive || a->nunread || !a->swept)
+        return;
+    if (a->fsm.state == RUNNING && a->nok == a->job->nproc) {
+        fsm_move(&a->fsm, EXIT_BARRIER);
+        rdzv_done(a->rdzv);
+    } else if (a->fsm.state == STOPPING) {
+        uv_timer_stop(&a->grace_timer);
+        segment_close(&a->segment);
+        fsm_move(&a->fsm, RENDEZVOUS);
+        a->stopped_told = true;
+        struct failure *all = xcalloc((size_t)a->job->nproc, sizeof(*all));
+        size_t n = 0;
+        for (int i = 0; i < a->job->nproc; i++) {
+            if (a->workers[i].state == WORKER_CLOSED && !a->workers[i].ok)
+                all[n++] = a->workers[i].failure;
+        }
+        rdzv_stopped(a->rdzv, all, n);
+        free(all);
+    }
+}
+
+static void on_drained(void *arg, int local_rank)
+{
+    struct agent *a = arg;
+    struct worker *w = &a->workers[local_rank];
+    if (w->state != WORKER_EXITED)
+        return;
+    worker_closed(w, &a->ctx);
+    a->nunread--;
+    go_on_if_over(a);
+}
+
+/* -------------------------------------------------------- descendants that their worker left
+ * behind */
+
+static struct worker *worker_of_pid(struct agent *a, pid_t pid)
+{
+    for (int i = 0; i < a->job->nproc; i++) {
+        if (a->workers[i].state == WORKER_RUNNING && a->workers[i].pid == pid)
+            return &a->workers[i];
+    }
+    return NULL;
+}
+
+/* Whether an adopted process is to be ended: its worker has ended, or nobody knows whose it is and
+ * no worker is left. */
+static bool outlived_its_worker(struct agent *a, pid_t pid)
+{
+    int rank = worker_rank_of_process(pid);
+    for (int i = 0; rank >= 0 && i < a->job->nproc; i++) {
+        if (a->workers[i].rank == rank)
+            return a->workers[i].state != WORKER_RUNNING;
+    }
+    return a->nalive == 0;
+}
+
+/* While other workers run: ends what ended workers left, and leaves alone what live ones
+ * daemonised. Returns how many were ended. */
+static int end_orphans(struct agent *a)
+{
+    pid_t children[256];
+    int ended = 0, n = sweep_children(children, (int)ARRAY_LEN(children));
+    if (n <= a->nalive)
+        return 0;
+    if (n > (int)ARRAY_LEN(children))
+        n = (int)ARRAY_LEN(children);
+    for (int i = 0; i < n; i++) {
+        if (!worker_of_pid(a, children[i]) && outlived_its_worker(a, children[i])) {
+            sweep_kill_tree(children[i]);
+            ended++;
+        }
+    }
+    return ended;
+}
+
+static void name_unkillable(struct agent *a)
+{
+    pid_t children[8];
+    size_t len = 0;
+    int n = sweep_children(children, (int)ARRAY_LEN(children));
+    for (int i = 0; i < n && i < (int)ARRAY_LEN(children); i++) {
+        char one[160];
+        len += (size_t)snprintf(a->leftover + len, sizeof(a->leftover) - len, "%s%s", i ? "; " : "",
+                                sweep_describe(children[i], one, sizeof(one)));
+        if (len >= sizeof(a->leftover))
+            break;
+    }
+    log_error("%d process%s could not be killed: %s", n, n == 1 ? "" : "es", a->leftover);
+}
+
+/* Goes on without what cannot be killed. It counts as ended, and this node as unfit. */
+static void abandon(struct agent *a)
+{
+    name_unkillable(a);
+    rdzv_leave(a->rdzv, STOP_INTERNAL, 125, a->leftover);
+    for (int i = 0; i < a->job->nproc; i++) {
+        struct worker *w = &a->workers[i];
+        if (w->state != WORKER_RUNNING)
+            continue;
+        struct reaper_exit x = {.pid = w->pid, .status = SIGKILL, .seen_ns = mono_ns()};
+        reaper_forget(a->reaper, w->pid);
+        worker_exited(w, &a->ctx, &x, true);
+        stdio_worker_exited(a->pump, w->local_rank);
+    }
+    a->nalive = 0;
+    a->swept = true;
+    go_on_if_over(a);
+}
+
+static void on_sweep(uv_timer_t *t)
+{
+    struct agent *a = container_of(t, struct agent, sweep_timer);
+    if (a->killed && mono_ns() - a->killed_ns > UNKILLABLE_MS * 1000000ull) {
+        abandon(a);
+        return;
+    }
+    if (a->nalive) {
+        if (end_orphans(a) || a->killed)
+            look_for_descendants(a, SWEEP_MS);
+        return;
+    }
+    if (!a->killed) { /* from here on only what the workers left is alive, if anything */
+        a->killed = true;
+        a->killed_ns = mono_ns();
+        sweep_init(&a->sweep);
+    }
+    if (sweep_step(&a->sweep, NULL, 0) > 0) {
+        look_for_descendants(a, SWEEP_MS);
+        return;
+    }
+    if (a->sweep.killed)
+        log_notice("ended %u process%s that the workers had left behind", a->sweep.killed,
+                   a->sweep.killed == 1 ? "" : "es");
+    a->swept = true;
+    go_on_if_over(a);
+}
+
+static void look_for_descendants(struct agent *a, unsigned delay_ms)
+{
+    if (!uv_is_active((uv_handle_t *)&a->sweep_timer))
+        uv_timer_start(&a->sweep_timer, on_sweep, delay_ms, 0);
+}
+
+/* ---------------------------------------------------------------------------------------- stopping
+ */
+
+static void kill_workers(struct agent *a)
+{
+    if (a->killed)
+        return;
+    a->killed = true;
+    a->killed_ns = mono_ns();
+    sweep_init(&a->sweep);
+    for (int i = 0; i < a->job->nproc; i++)
+        worker_signal_group(&a->workers[i], SIGKILL);
+    cgroup_kill(&a->cgroup);
+    look_for_descendants(a, SWEEP_MS);
+}
+
+static void on_grace(uv_timer_t *t)
+{
+    struct agent *a = container_of(t, struct agent, grace_timer);
+    log_notice("%d worker%s did not stop within %g s: killing", a->nalive,
+               a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
+    kill_workers(a);
+}
+
+static void signal_workers(struct agent *a, int signo)
+{
+    for (int i = 0; i < a->job->nproc; i++)
+        worker_signal_group(&a->workers[i], signo);
+}
+
+static void stop_workers(struct agent *a, int signo)
+{
+    if (a->fsm.state == STOPPING || a->fsm.state == DONE)
+        return;
+    fsm_move(&a->fsm, STOPPING);
+    signal_workers(a, signo);
+    signal_workers(a, SIGCONT); /* a stopped process does not act on a signal before it continues */
+    uv_timer_start(&a->grace_timer, on_grace, (uint64_t)(a->job->shutdown_timeout * 1000), 0);
+    look_for_descendants(a, 0);
+}
+
+static void on_stop(void *arg, const struct rdzv_stop *why)
+{
+    struct agent *a = arg;
+    if (why->restarting)
+        log_notice("%s; restarting", why->text);
+    else if (a->fsm.state != STOPPING)
+        log_notice("%s; stopping", why->text);
+    if (a->stopped_told)
+        return;
+    if (a->fsm.state == RENDEZVOUS) {
+        a->stopped_told = true;
+        rdzv_stopped(a->rdzv, NULL, 0);
+        return;
+    }
+    segment_raise(&a->segment, why->has_first ? &why->first : NULL, why->text);
+    stop_workers(a, SIGTERM);
+}
+
+static void leave_again(struct agent *a)
+{
+    log_notice("killing the workers");
+    kill_workers(a);
+}
+
+static void on_stop_signal(struct agent *a, int signo)
+{
+    char name[24], text[HOST_MAX + 64];
+    if (a->leaving) {
+        leave_again(a);
+        return;
+    }
+    snprintf(text, sizeof(text), "%s received %s", a->job->host, signal_name(signo, name));
+    if (a->nalive)
+        log_notice("received %s: stopping %d worker%s, SIGKILL after %g s (once more: at once)",
+                   name, a->nalive, a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
+    leave(a, STOP_SIGNAL, 128 + signo, signo, text);
+}
+
+void agent_stop(struct agent *a, const char *why)
+{
+    if (a->leaving)
+        leave_again(a);
+    else
+        leave(a, STOP_REQUEST, 128 + SIGTERM, SIGTERM, why);
+}
+
+static void on_job_timeout(uv_timer_t *t)
+{
+    struct agent *a = container_of(t, struct agent, job_timer);
+    char text[128];
+    snprintf(text, sizeof(text), "the job did not end within %g s (--timeout)", a->job->timeout);
+    leave(a, STOP_TIMEOUT, 124, SIGTERM, text);
+}
+
+/* A terminal's Ctrl-Z. With other nodes waiting, a launcher that sleeps would count as lost. */
+static void on_suspend(struct agent *a)
+{
+    if (a->job->rdzv.max_nodes > 1) {
+        log_warn("not suspended: the other nodes would take this one for lost");
+        return;
+    }
+    signal_workers(a, SIGSTOP);
+    raise(SIGSTOP);
+}
+
+static void on_signal(uv_signal_t *h, int signo)
+{
+    struct agent *a = container_of(h->data, struct agent, scope);
+    switch (signo) {
+    case SIGTSTP:
+        on_suspend(a);
+        break;
+    case SIGCONT:
+        signal_workers(a, SIGCONT);
+        break;
+    case SIGUSR1:
+    case SIGUSR2:
+        /* For the program itself; its helper processes would die of it. */
+        for (int i = 0; i < a->job->nproc; i++) {
+            if (a->workers[i].state == WORKER_RUNNING)
+                kill(a->workers[i].pid, signo);
+        }
+        break;
+    default:
+        on_stop_signal(a, signo);
+    }
+}
+
+/* The guardian is gone: nobody would end the workers after us, so it is done here and now. */
+static void on_guardian_gone(uv_poll_t *h, int status, int events)
+{
+    (void)status, (void)events;
+    struct agent *a = container_of(h, struct agent, lifeline);
+    struct sweep sweep;
+    signal_workers(a, SIGKILL);
+    cgroup_kill(&a->cgroup);
+    sweep_init(&sweep);
+    sweep_run(&sweep, UNKILLABLE_MS / 1000.0);
+    cgroup_close(&a->cgroup);
+    for (size_t i = 0; i < ARRAY_LEN(a->link->page->unlink_path); i++) {
+        if (a->link->page->unlink_path[i][0])
+            unlink(a->link->page->unlink_path[i]);
+    }
+    log_set_writer(NULL, NULL);
+    log_error("the guardian process was killed; ended every worker");
+    _exit(128 + SIGKILL);
+}
+
+/* ---------------------------------------------------------------------------------------- the end
+ */
+
+static void free_agent(struct agent *a)
+{
+    for (int i = 0; i < a->job->nproc; i++)
+        close_fd(&a->workers[i].listen_fd);
+    segment_close(&a->segment);
+    placement_free(a->placement);
+    spawner_free(a->spawner);
+    oom_close(&a->oom);
+    log_dir_close(&a->log_dir);
+    close_fd(&a->null_fd);
+    close_fd(&a->link->lifeline);
+    free(a->workers);
+    free(a->status);
+    free(a);
+}
+
+static void on_closed(void *arg)
+{
+    struct agent *a = arg;
+    if (--a->nclosing > 0)
+        return;
+    cgroup_close(&a->cgroup);
+    atomic_store(&a->link->page->clean, 1);
+    int exit_status = a->exit_status;
+    void (*on_done)(void *, int) = a->on_done;
+    void *done_arg = a->arg;
+    free_agent(a);
+    on_done(done_arg, exit_status);
+}
+
+static void report(struct agent *a, const struct rdzv_result *result)
+{
+    struct err e = ERR_INIT;
+    struct rdzv_info info;
+    rdzv_get_info(a->rdzv, &info);
+    struct report_input in = {
+        .job = a->job,
+        .result = result,
+        .host = a->job->host,
+        .group_rank = info.group_rank,
+        .nnodes = info.nnodes,
+        .world_size = info.world_size,
+        .elapsed = (double)(mono_ns() - a->started_ns) / 1e9,
+        .log_dir = a->log_dir.run[0] ? a->log_dir.run : NULL,
+        .leftover = a->leftover[0] ? a->leftover : NULL,
+    };
+    if (a->exit_status != 0)
+        report_print(stderr, &in, isatty(STDERR_FILENO));
+    if (a->job->report_path && report_write_json(&in, &e) < 0)
+        log_error("--report: %s", e.msg);
+}
+
+static void on_finish(void *arg, const struct rdzv_result *result)
+{
+    struct agent *a = arg;
+    fsm_move(&a->fsm, DONE);
+    a->exit_status = a->leftover[0] ? 125 : result->exit_code;
+    log_set_writer(NULL, NULL);
+    stdio_pump_close(a->pump);
+    report(a, result);
+    a->nclosing = 3;
+    rdzv_close(a->rdzv, on_closed, a);
+    reaper_close(a->reaper, on_closed, a);
+    uvx_scope_close(&a->scope, on_closed, a);
+}
+
+/* -------------------------------------------------------------------------------------- the start
+ */
+
+static void handle_signal(struct agent *a, int signo)
+{
+    struct sigaction old;
+    /* What was ignored when dlaunch was started (nohup) stays ignored. */
+    if (sigaction(signo, NULL, &old) < 0 || old.sa_handler == SIG_IGN || a->nsignals == MAX_SIGNALS)
+        return;
+    uv_signal_t *s = &a->signals[a->nsignals++];
+    uv_signal_init(a->loop, s);
+    uvx_own(&a->scope, s);
+    uv_signal_start(s, on_signal, signo);
+}
+
+static void open_handles(struct agent *a)
+{
+    static const int others[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
+    uvx_scope_init(&a->scope, a->loop);
+    uv_timer_init(a->loop, &a->job_timer);
+    uv_timer_init(a->loop, &a->grace_timer);
+    uv_timer_init(a->loop, &a->sweep_timer);
+    uv_poll_init(a->loop, &a->lifeline, a->link->lifeline);
+    uvx_own(&a->scope, &a->job_timer);
+    uvx_own(&a->scope, &a->grace_timer);
+    uvx_own(&a->scope, &a->sweep_timer);
+    uvx_own(&a->scope, &a->lifeline);
+    uv_poll_start(&a->lifeline, UV_READABLE | UV_DISCONNECT, on_guardian_gone);
+    for (const int *s = a->job->stop_signals; *s; s++)
+        handle_signal(a, *s);
+    for (size_t i = 0; i < ARRAY_LEN(others); i++)
+        handle_signal(a, others[i]);
+    if (a->job->timeout > 0)
+        uv_timer_start(&a->job_timer, on_job_timeout, (uint64_t)(a->job->timeout * 1000), 0);
+}
+
+/* Many workers mean many pipes and sockets: take what the hard limit allows. The workers get back
+ * the soft limit that dlaunch was started with. */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+        r.rlim_cur = r.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &r);
+    }
+}
+
+static int open_parts(struct agent *a, struct err *e)
+{
+    const struct job_spec *job = a->job;
+    const struct stdio_pump_opts pump = {
+        .console_out = STDOUT_FILENO,
+        .console_err = STDERR_FILENO,
+        .dup_stdout = job->dup_stdout,
+        .dup_stderr = job->dup_stderr,
+        .on_drained = on_drained,
+        .arg = a,
+    };
+    const struct reaper_callbacks reaper = {.arg = a, .on_worker = on_worker_exit};
+    int r;
+    if ((r = spawner_new(&a->spawner, e)) < 0)
+        return r;
+    raise_descriptor_limit();
+    a->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (a->null_fd < 0)
+        return err_sys(e, errno, "open /dev/null");
+    if ((r = placement_new(&a->placement, job->bind, job->nproc, e)) < 0 ||
+        (r = log_dir_open(&a->log_dir, job->log_dir, job->rdzv.run_id, e)) < 0 ||
+        (r = reaper_open(&a->reaper, a->loop, &reaper, e)) < 0 ||
+        (r = stdio_pump_open(&a->pump, a->loop, &pump, e)) < 0)
+        return r;
+    log_set_writer(stdio_write_line, a->pump);
+    if (job->isolation == ISOLATE_AUTO)
+        cgroup_open(&a->cgroup);
+    snprintf(a->link->page->cgroup, sizeof(a->link->page->cgroup), "%s", a->cgroup.path);
+    oom_open(&a->oom);
+    return 0;
+}
+
+int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
+               struct guardian_link *link, void (*on_done)(void *arg, int exit_status), void *arg,
+               struct err *e)
+{
+    static const struct rdzv_callbacks callbacks = {
+        .on_prepare = on_prepare,
+        .on_run = on_run,
+        .on_respawn = on_respawn,
+        .on_stop = on_stop,
+        .on_finish = on_finish,
+    };
+    struct agent *a = xcalloc(1, sizeof(*a));
+    *a = (struct agent){
+        .fsm = {"agent", agent_states, INIT},
+        .loop = loop,
+        .job = job,
+        .link = link,
+        .on_done = on_done,
+        .arg = arg,
+        .started_ns = mono_ns(),
+        .cgroup = {.fd = -1},
+        .segment = SEGMENT_INIT,
+        .null_fd = -1,
+        .workers = xcalloc((size_t)job->nproc, sizeof(struct worker)),
+        .status = xcalloc((size_t)job->nproc, sizeof(struct agent_worker_status)),
+    };
+    for (int i = 0; i < job->nproc; i++)
+        a->workers[i] = (struct worker){.local_rank = i, .rank = -1, .listen_fd = -1};
+    int r = open_parts(a, e);
+    if (r < 0)
+        return r;
+    a->ctx = (struct worker_context){
+        .job = job,
+        .spawner = a->spawner,
+        .reaper = a->reaper,
+        .pump = a->pump,
+        .placement = a->placement,
+        .cgroup = &a->cgroup,
+        .segment = &a->segment,
+        .log_dir = &a->log_dir,
+        .oom = &a->oom,
+        .stdin_fd = a->null_fd,
+    };
+    open_handles(a);
+    struct rdzv_callbacks cb = callbacks;
+    cb.arg = a;
+    if ((r = rdzv_open(&a->rdzv, loop, &job->rdzv, &cb, e)) < 0)
+        return r;
+    fsm_move(&a->fsm, RENDEZVOUS);
+    *out = a;
+    return 0;
+}
+
+/* ----------------------------------------------------------------------------------------- status
+ */
+
+void agent_get_status(struct agent *a, struct agent_status *out)
+{
+    static const char *const health[] = {
+        [INIT] = "INIT",       [RENDEZVOUS] = "INIT",  [STARTING] = "INIT",
+        [RUNNING] = "HEALTHY", [STOPPING] = "STOPPED", [EXIT_BARRIER] = "SUCCEEDED",
+        [DONE] = "SUCCEEDED",
+    };
+    *out = (struct agent_status){
+        .state = fsm_name(&a->fsm),
+        .health = health[a->fsm.state],
+        .elapsed = (double)(mono_ns() - a->started_ns) / 1e9,
+        .nworkers = a->job->nproc,
+        .workers = a->status,
+    };
+    if (a->fsm.state == DONE && a->exit_status != 0)
+        out->health = "FAILED";
+    rdzv_get_info(a->rdzv, &out->rdzv);
+    for (int i = 0; i < a->job->nproc; i++)
+        worker_status(&a->workers[i], &a->status[i]);
+}

@@ -1,0 +1,129 @@
+#include "agent/segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "core/fd.h"
+
+/* Address space, not memory: room for the slots of every local rank and for shared buffers. */
+#define HEAP_BYTES ((uint64_t)64 << 30)
+
+static uint64_t align_up(uint64_t v, uint64_t to)
+{
+    return (v + to - 1) / to * to;
+}
+
+static void lay_out(struct segment_header *h)
+{
+    h->off_nodes = align_up(sizeof(*h), 128);
+    h->off_ports = align_up(h->off_nodes + (uint64_t)h->nnodes * sizeof(struct segment_node), 128);
+    h->off_local = align_up(h->off_ports + (uint64_t)h->world_size * sizeof(uint16_t), 128);
+    h->off_heap = align_up(h->off_local + (uint64_t)h->nlocal * sizeof(struct segment_local), 4096);
+    h->heap_bytes = HEAP_BYTES;
+    h->total_bytes = h->off_heap + h->heap_bytes;
+}
+
+static void fill(struct segment_header *h, const struct rank_table *table)
+{
+    char *base = (char *)h;
+    struct segment_node *nodes = (struct segment_node *)(base + h->off_nodes);
+    uint16_t *ports = (uint16_t *)(base + h->off_ports);
+    for (int i = 0; i < table->nnodes; i++) {
+        const struct rank_table_node *n = &table->nodes[i];
+        snprintf(nodes[i].host, sizeof(nodes[i].host), "%.*s", (int)sizeof(nodes[i].host) - 1,
+                 n->host);
+        snprintf(nodes[i].addr, sizeof(nodes[i].addr), "%s", n->addr);
+        nodes[i].base_rank = n->base_rank;
+        nodes[i].nproc = n->nproc;
+        if (n->ports)
+            memcpy(ports + n->base_rank, n->ports, (size_t)n->nproc * sizeof(*ports));
+    }
+    struct segment_local *local = (struct segment_local *)(base + h->off_local);
+    for (int i = 0; i < h->nlocal; i++)
+        atomic_store_explicit(&local[i].cause_rank, -1, memory_order_relaxed);
+}
+
+int segment_open(struct segment *s, const struct rank_table *table, int group_rank, int usable_cpus,
+                 struct err *e)
+{
+    struct segment_header h = {
+        .magic = SEGMENT_MAGIC,
+        .version = SEGMENT_VERSION,
+        .epoch = table->gen.epoch,
+        .counter = table->gen.counter,
+        .nnodes = table->nnodes,
+        .world_size = table->world_size,
+        .group_rank = group_rank,
+        .nlocal = table->nodes[group_rank].nproc,
+        .base_rank = table->nodes[group_rank].base_rank,
+        .usable_cpus = usable_cpus,
+        .abort = {.rank = -1},
+    };
+    lay_out(&h);
+    _cleanup_fd_ int fd = memfd_create("dlaunch-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return err_sys(e, errno, "memfd_create for the shared segment");
+    if (ftruncate(fd, (off_t)h.total_bytes) < 0)
+        return err_sys(e, errno, "ftruncate of the shared segment to %llu bytes",
+                       (unsigned long long)h.total_bytes);
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+        return err_sys(e, errno, "sealing the shared segment");
+    /* The agent needs the tables and the local lines, not the heap. */
+    void *p = mmap(NULL, h.off_heap, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED)
+        return err_sys(e, errno, "mmap of the shared segment");
+    memcpy(p, &h, sizeof(h));
+    fill(p, table);
+    s->header = p;
+    s->bytes = h.off_heap;
+    s->off_local = h.off_local;
+    s->nlocal = h.nlocal;
+    s->world_size = h.world_size;
+    s->fd = take_fd(&fd);
+    return 0;
+}
+
+void segment_raise(struct segment *s, const struct failure *first, const char *text)
+{
+    if (s->fd < 0)
+        return;
+    struct segment_abort *a = &s->header->abort;
+    if (atomic_load_explicit(&a->word, memory_order_relaxed))
+        return;
+    if (first) {
+        a->rank = first->rank;
+        a->pid = first->pid;
+        a->signal = first->kind == FAILURE_SIGNAL ? first->signal : 0;
+        a->exit_code = first->exit_code;
+        snprintf(a->host, sizeof(a->host), "%s", first->host);
+    }
+    snprintf(a->text, sizeof(a->text), "%s", text);
+    atomic_store_explicit(&a->word, 1, memory_order_release);
+    syscall(SYS_futex, &a->word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+int segment_cause_of(const struct segment *s, int local_rank)
+{
+    if (s->fd < 0 || local_rank >= s->nlocal)
+        return -1;
+    const struct segment_local *l =
+        (const struct segment_local *)((const char *)s->header + s->off_local) + local_rank;
+    int rank = atomic_load_explicit(&l->cause_rank, memory_order_acquire);
+    return rank >= 0 && rank < s->world_size ? rank : -1;
+}
+
+void segment_close(struct segment *s)
+{
+    if (s->fd < 0)
+        return;
+    munmap(s->header, s->bytes);
+    close_fd(&s->fd);
+    s->header = NULL;
+}

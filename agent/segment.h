@@ -1,0 +1,41 @@
+/* segment.h: the agent's side of core/segment.h: makes the memfd of a round and raises its abort
+ * word. */
+#ifndef AGENT_SEGMENT_H
+#define AGENT_SEGMENT_H
+
+#include <stddef.h>
+
+#include "core/err.h"
+#include "core/segment.h"
+#include "rendezvous/failure.h"
+#include "rendezvous/rank_table.h"
+
+struct segment {
+    int fd; /* for the workers to inherit; -1: none */
+    struct segment_header *header;
+    size_t bytes; /* mapped by the agent: all but the heap */
+    /* What was written into the header, as it was: a worker may have changed the shared copy. */
+    size_t off_local;
+    int nlocal, world_size;
+};
+
+#define SEGMENT_INIT \
+    {                \
+        .fd = -1     \
+    }
+
+/* Makes and fills it for the workers of node `group_rank`. The heap is sparse: pages cost memory
+ * when they are touched. */
+int segment_open(struct segment *s, const struct rank_table *table, int group_rank, int usable_cpus,
+                 struct err *e);
+
+/* Ends every pending operation of every local rank, naming the cause; `first` may be NULL when no
+ * worker's death is the reason. Only the first call counts. */
+void segment_raise(struct segment *s, const struct failure *first, const char *text);
+
+/* What worker `local_rank` recorded as the cause of its own failure: a rank, or -1. */
+int segment_cause_of(const struct segment *s, int local_rank);
+
+void segment_close(struct segment *s);
+
+#endif

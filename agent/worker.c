@@ -1,0 +1,269 @@
+#include "agent/worker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/error_file.h"
+#include "agent/stdio_std.h"
+#include "agent/worker_env.h"
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/log.h"
+
+int worker_listen(struct worker *w, bool loopback, struct err *e)
+{
+    struct netaddr a;
+    netaddr_parse_ip(&a, loopback ? "127.0.0.1" : "::", 0);
+    int fd = socket(a.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 && !loopback && errno == EAFNOSUPPORT) { /* a host without IPv6 */
+        netaddr_parse_ip(&a, "0.0.0.0", 0);
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    }
+    if (fd < 0)
+        return err_sys(e, errno, "data socket of local rank %d", w->local_rank);
+    if (a.sa.sa_family == AF_INET6)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int));
+    if (bind(fd, &a.sa, a.len) < 0 || listen(fd, 4096) < 0 ||
+        getsockname(fd, &a.sa, &(socklen_t){sizeof(a.ss)}) < 0) {
+        int r = err_sys(e, errno, "data socket of local rank %d", w->local_rank);
+        close(fd);
+        return r;
+    }
+    w->listen_fd = fd;
+    w->port = (uint16_t)netaddr_port(&a);
+    return 0;
+}
+
+/* The routes of its two streams; the strings live in the caller's buffers. */
+static int open_stdio(const struct worker *w, const struct worker_context *ctx, int fds[2],
+                      struct err *e)
+{
+    const struct job_spec *job = ctx->job;
+    uint8_t tee = job->tee[w->local_rank], file = job->redirects[w->local_rank] | tee;
+    bool show = job->show[w->local_rank];
+    char paths[2][FAILURE_PATH_MAX], prefix[512];
+    static const char *const names[2] = {"stdout.log", "stderr.log"};
+    struct stdio_route route[2];
+    stdio_prefix(job->prefix_template, job->role, w->local_rank, w->rank, job->host, prefix,
+                 sizeof(prefix));
+    for (int i = 0; i < 2; i++) {
+        uint8_t bit = i == 0 ? STD_OUT : STD_ERR;
+        log_dir_file(ctx->log_dir, w->local_rank, names[i], paths[i], sizeof(paths[i]));
+        route[i] = (struct stdio_route){
+            .file = (file & bit) && paths[i][0] ? paths[i] : NULL,
+            .console = show && ((tee & bit) || !(file & bit)),
+            .prefix = (tee & bit) ? prefix : NULL,
+            .filtered = (tee & bit) != 0,
+        };
+    }
+    return stdio_worker_open(ctx->pump, w->local_rank, &route[0], &route[1], &fds[0], &fds[1], e);
+}
+
+static int stdin_for(const struct worker *w, const struct worker_context *ctx)
+{
+    enum stdin_mode mode = ctx->job->stdin_mode;
+    bool inherits = mode == STDIN_ALL || (mode == STDIN_RANK0 && w->rank == 0);
+    return inherits ? STDIN_FILENO : ctx->stdin_fd;
+}
+
+static void failure_base(struct worker *w, const struct worker_context *ctx)
+{
+    struct failure *f = &w->failure;
+    failure_init(f);
+    f->rank = w->rank;
+    f->local_rank = w->local_rank;
+    f->node = ctx->group_rank;
+    f->pid = w->pid;
+    f->attempt = ctx->restart_count;
+    f->wall_ns = wall_ns();
+    f->seen_ns = mono_ns();
+    snprintf(f->host, sizeof(f->host), "%s", ctx->job->host);
+    snprintf(f->role, sizeof(f->role), "%s", ctx->job->role);
+}
+
+static int start(struct worker *w, const struct worker_context *ctx, void *tag, int out[2],
+                 struct err *e)
+{
+    char error_file[FAILURE_PATH_MAX], **env = NULL;
+    int keep[2], pidfd = -1, nkeep = 0;
+    log_dir_file(ctx->log_dir, w->local_rank, "error.json", error_file, sizeof(error_file));
+    struct rank_table table = *ctx->table; /* a respawned worker has a later restart count */
+    table.restart_count = ctx->restart_count;
+    struct worker_env_input in = {
+        .job = ctx->job,
+        .table = &table,
+        .group_rank = ctx->group_rank,
+        .local_rank = w->local_rank,
+        .error_file = error_file,
+        .segment_fd = ctx->segment->fd,
+        .listen_fd = w->listen_fd,
+    };
+    int r = worker_env_new(&env, &in, e);
+    if (r < 0)
+        return r;
+    char **argv = worker_argv_new(ctx->job, w->local_rank);
+    if (ctx->segment->fd >= 0)
+        keep[nkeep++] = ctx->segment->fd;
+    if (w->listen_fd >= 0)
+        keep[nkeep++] = w->listen_fd;
+    struct spawn_request req = {
+        .path = ctx->job->path,
+        .argv = argv,
+        .envp = env,
+        .stdio = {stdin_for(w, ctx), out[0], out[1]},
+        .keep = keep,
+        .nkeep = (size_t)nkeep,
+        .cgroup_fd = ctx->cgroup->fd,
+    };
+    req.cpus = placement_of(ctx->placement, w->local_rank, &req.cpus_size);
+    w->started_ns = mono_ns();
+    r = spawn(ctx->spawner, &req, &w->pid, &pidfd, e);
+    if (r == 0) {
+        r = reaper_watch(ctx->reaper, w->pid, pidfd, tag, e);
+        if (r < 0)
+            kill(w->pid, SIGKILL); /* reaped as an orphan */
+    }
+    worker_env_free(env);
+    worker_env_free(argv);
+    return r;
+}
+
+int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, struct err *e)
+{
+    int out[2] = {-1, -1};
+    w->state = WORKER_IDLE;
+    w->pid = 0;
+    w->ok = w->released = false;
+    w->rank = ctx->table->nodes[ctx->group_rank].base_rank + w->local_rank;
+    int r = open_stdio(w, ctx, out, e);
+    if (r == 0)
+        r = start(w, ctx, tag, out, e);
+    close_fd(&out[0]);
+    close_fd(&out[1]);
+    if (ctx->job->rdzv.restart_policy == RESTART_GROUP)
+        close_fd(&w->listen_fd);
+    if (r < 0) {
+        failure_base(w, ctx);
+        w->failure.kind = FAILURE_EXEC;
+        w->failure.exit_code = 125;
+        snprintf(w->failure.message, sizeof(w->failure.message), "%s", e->msg);
+        w->state = WORKER_CLOSED;
+        return r;
+    }
+    w->state = WORKER_RUNNING;
+    return 0;
+}
+
+/* Whether this end is what dlaunch asked for. A crash is the worker's own, whenever it comes. */
+static bool by_request(int status, bool stopping)
+{
+    if (!stopping)
+        return false;
+    if (!WIFSIGNALED(status))
+        return true;
+    switch (WTERMSIG(status)) {
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGILL:
+    case SIGFPE:
+        return false;
+    default:
+        return true;
+    }
+}
+
+void worker_exited(struct worker *w, const struct worker_context *ctx, const struct reaper_exit *x,
+                   bool stopping)
+{
+    struct err why = ERR_INIT;
+    w->state = WORKER_EXITED;
+    w->ended_ns = x->seen_ns;
+    failure_base(w, ctx);
+    struct failure *f = &w->failure;
+    f->seen_ns = x->seen_ns;
+    if (WIFEXITED(x->status)) {
+        f->kind = FAILURE_EXIT;
+        f->exit_code = WEXITSTATUS(x->status);
+        w->ok = f->exit_code == 0;
+        if (f->exit_code >= 125 && f->exit_code <= 127 &&
+            spawn_failure(ctx->spawner, w->pid, &f->exit_code, &why)) {
+            f->kind = FAILURE_EXEC;
+            snprintf(f->message, sizeof(f->message), "%s", why.msg);
+        }
+    } else {
+        f->kind = FAILURE_SIGNAL;
+        f->signal = WTERMSIG(x->status);
+        f->core_dumped = WCOREDUMP(x->status);
+        f->oom = f->signal == SIGKILL && !stopping && oom_happened(ctx->oom);
+    }
+    f->caused_by = segment_cause_of(ctx->segment, w->local_rank);
+    if (f->kind != FAILURE_EXEC && by_request(x->status, stopping))
+        f->kind = FAILURE_STOPPED;
+}
+
+void worker_closed(struct worker *w, const struct worker_context *ctx)
+{
+    struct failure *f = &w->failure;
+    char path[FAILURE_PATH_MAX];
+    w->state = WORKER_CLOSED;
+    if (w->ok || f->kind == FAILURE_EXEC)
+        return;
+    log_dir_file(ctx->log_dir, w->local_rank, "error.json", path, sizeof(path));
+    struct error_file ef;
+    if (path[0] && error_file_read(path, &ef) != -ENOENT)
+        snprintf(f->message, sizeof(f->message), "%s", ef.message);
+    if ((ctx->job->redirects[w->local_rank] | ctx->job->tee[w->local_rank]) & STD_ERR)
+        log_dir_file(ctx->log_dir, w->local_rank, "stderr.log", f->log_path, sizeof(f->log_path));
+    if (f->kind != FAILURE_STOPPED)
+        stdio_worker_tail(ctx->pump, w->local_rank, f->stderr_tail, sizeof(f->stderr_tail));
+}
+
+void worker_signal_group(const struct worker *w, int signo)
+{
+    if (w->state != WORKER_RUNNING)
+        return;
+    if (kill(-w->pid, signo) < 0 && errno == ESRCH)
+        kill(w->pid, signo);
+}
+
+void worker_status(const struct worker *w, struct agent_worker_status *out)
+{
+    uint64_t end = w->state == WORKER_RUNNING ? mono_ns() : w->ended_ns;
+    *out = (struct agent_worker_status){
+        .rank = w->rank,
+        .local_rank = w->local_rank,
+        .pid = w->pid,
+        .state = w->state == WORKER_RUNNING           ? "running"
+                 : w->state == WORKER_IDLE            ? "waiting"
+                 : w->ok                              ? "exited"
+                 : w->failure.kind == FAILURE_STOPPED ? "stopped"
+                                                      : "failed",
+        .exit_code = w->ok ? 0 : w->failure.exit_code,
+        .signal = w->ok ? 0 : w->failure.signal,
+        .seconds = w->started_ns && end > w->started_ns ? (double)(end - w->started_ns) / 1e9 : 0,
+    };
+}
+
+int worker_rank_of_process(pid_t pid)
+{
+    static char env[256 * 1024];
+    static const char name[] = "RANK=";
+    char path[64];
+    snprintf(path, sizeof(path), "/proc/%d/environ", pid);
+    ssize_t len = fd_read_file(AT_FDCWD, path, env, sizeof(env));
+    if (len <= 0)
+        return -1;
+    for (const char *s = env; s < env + len; s += strlen(s) + 1) {
+        if (strncmp(s, name, sizeof(name) - 1) == 0)
+            return atoi(s + sizeof(name) - 1);
+    }
+    return -1;
+}

@@ -1,0 +1,81 @@
+/* worker.h: one worker of this node through a round: start it, classify its end, record it. */
+#ifndef AGENT_WORKER_H
+#define AGENT_WORKER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "agent/agent.h"
+#include "agent/cgroup.h"
+#include "agent/job_spec.h"
+#include "agent/log_dir.h"
+#include "agent/oom.h"
+#include "agent/placement.h"
+#include "agent/reaper.h"
+#include "agent/segment.h"
+#include "agent/spawn.h"
+#include "agent/stdio.h"
+
+enum worker_state {
+    WORKER_IDLE,    /* not started in this round */
+    WORKER_RUNNING, /* its process is alive */
+    WORKER_EXITED,  /* its process is reaped; its pipes may still be read */
+    WORKER_CLOSED,  /* and everything that it wrote has been read */
+};
+
+struct worker {
+    int local_rank, rank;
+    enum worker_state state;
+    pid_t pid;
+    bool ok;       /* exited with 0 */
+    bool released; /* its exit has been counted as the round's result */
+    uint64_t started_ns, ended_ns;
+    int listen_fd; /* its data socket, until it is handed down; -1 */
+    uint16_t port;
+    struct failure failure; /* when it ended and not with 0 */
+};
+
+/* What starting a worker needs, the same for all workers of a round. Everything is borrowed. */
+struct worker_context {
+    const struct job_spec *job;
+    const struct rank_table *table;
+    int group_rank;
+    int restart_count; /* the table's, or a later one under RESTART_WORKER */
+    struct spawner *spawner;
+    struct reaper *reaper;
+    struct stdio_pump *pump;
+    const struct placement *placement;
+    const struct cgroup *cgroup;
+    const struct segment *segment;
+    const struct log_dir *log_dir;
+    struct oom_watch *oom;
+    int stdin_fd; /* what a worker without input reads: /dev/null */
+};
+
+/* Opens the data socket of a round: on loopback for one node, on every address otherwise. */
+int worker_listen(struct worker *w, bool loopback, struct err *e);
+
+/* Starts it; `tag` comes back through the reaper. On an error no process exists, and w->failure
+ * says why (FAILURE_EXEC, 125 to 127). */
+int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, struct err *e);
+
+/* Its process has ended. Fills in w->ok, or w->failure with what is known at once. `stopping`:
+ * dlaunch had asked it to end. */
+void worker_exited(struct worker *w, const struct worker_context *ctx, const struct reaper_exit *x,
+                   bool stopping);
+
+/* Everything it wrote has been read: adds the error file's message, the tail and the log path. */
+void worker_closed(struct worker *w, const struct worker_context *ctx);
+
+/* Sends a signal to its process group, and to the process itself when the group is not there yet.
+ */
+void worker_signal_group(const struct worker *w, int signo);
+
+void worker_status(const struct worker *w, struct agent_worker_status *out);
+
+/* RANK in the environment that a process was started with, or -1: to whom an adopted orphan
+ * belongs. */
+int worker_rank_of_process(pid_t pid);
+
+#endif

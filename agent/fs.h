@@ -1,0 +1,19 @@
+/* fs.h: file system work that several files of this folder share. */
+#ifndef AGENT_FS_H
+#define AGENT_FS_H
+
+#include <stddef.h>
+
+#include "core/err.h"
+
+/* Eight random letters, digits and '_', terminated: the end of a name that nobody can guess. */
+#define FS_SUFFIX_LEN 8
+void fs_random_suffix(char out[FS_SUFFIX_LEN + 1]);
+
+/* Makes `len` bytes the whole content of `path`: whoever reads it sees the old content or the new,
+ * never a part. A new file gets mode 0666 less the umask, an old one keeps its mode; of a symbolic
+ * link the target is replaced. What is not a regular file (/dev/stdout, a FIFO that someone reads)
+ * is written to instead. */
+int fs_replace_file(const char *path, const void *data, size_t len, struct err *e);
+
+#endif

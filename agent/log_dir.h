@@ -1,10 +1,13 @@
 /* log_dir.h: torchrun's layout of log files:
  *     <base>/<run_id>_<random>/attempt_<n>/<local_rank>/{stdout.log,stderr.log,error.json}
- * The run directory is made once per agent, mode 0700 when under TMPDIR; an attempt's directory
- * that exists already is emptied first. */
+ * The run directory is made once per agent; an attempt's directory that exists already is emptied
+ * first. Where other users may make files too (/tmp), nothing of theirs is followed: the run
+ * directory has a name that nobody can guess and mode 0700 under TMPDIR, a symbolic link of another
+ * user on the way to `base` is refused, and nothing that is emptied is entered through a link. */
 #ifndef AGENT_LOG_DIR_H
 #define AGENT_LOG_DIR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "core/err.h"
@@ -12,10 +15,12 @@
 struct log_dir {
     char run[512];     /* the run directory; "": no files at all (--log_dir /dev/null) */
     char attempt[544]; /* the current attempt's directory */
+    bool base_is_ours; /* the run directory's parent was made for it and goes with it */
 };
 
-/* base NULL: a fresh torchelastic_XXXXXX under TMPDIR. "/dev/null": no files. -ENOTDIR when base is
- * a file. run_id is made harmless for a path. */
+/* base NULL: a fresh torchelastic_XXXXXXXX under TMPDIR. "/dev/null": no files. Else it is made as
+ * "mkdir -p" does. -ENOTDIR when base is a file, and the other errors of the file system with the
+ * path that they are about. run_id is made harmless for a path. On failure *d holds no files. */
 int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct err *e);
 
 /* Makes attempt_<n> and a directory for each of nproc local ranks. */

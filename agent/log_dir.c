@@ -1,0 +1,241 @@
+#include "agent/log_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/fs.h"
+#include "core/fd.h"
+
+#define RUN_ID_MAX 128
+#define DEPTH_MAX  64 /* of a tree to be emptied; each level holds a descriptor */
+
+/* The letters that can stand in a file name anywhere; nothing that hides it or leads elsewhere. */
+static void harmless(char out[RUN_ID_MAX + 1], const char *run_id)
+{
+    size_t n = 0;
+    for (; run_id[n] && n < RUN_ID_MAX; n++) {
+        char c = run_id[n];
+        bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '_' || c == '-' || (c == '.' && n > 0);
+        out[n] = ok ? c : '_';
+    }
+    out[n] = '\0';
+}
+
+/* One directory on the way to base: made when it is absent, refused when it is a link that someone
+ * else has put into a directory where everyone may (the kernel's protected_symlinks rule, which not
+ * every system has switched on). *shared: whether everyone may in this one. */
+static int enter(const char *path, bool *shared, struct err *e)
+{
+    struct stat st;
+    if (lstat(path, &st) < 0) {
+        if (errno != ENOENT || (mkdir(path, 0777) < 0 && errno != EEXIST) || lstat(path, &st) < 0)
+            return err_sys(e, errno, "log directory %s", path);
+    }
+    if (S_ISLNK(st.st_mode)) {
+        if (*shared && st.st_uid != geteuid() && st.st_uid != 0)
+            return err_set(e, -EPERM,
+                           "log directory %s is a symbolic link of another user (uid %u) in a "
+                           "directory that everyone can write to: not followed",
+                           path, st.st_uid);
+        if (stat(path, &st) < 0)
+            return err_sys(e, errno, "log directory %s", path);
+    }
+    if (!S_ISDIR(st.st_mode))
+        return err_set(e, -ENOTDIR, "log directory %s is a file", path);
+    *shared = (st.st_mode & (S_ISVTX | S_IWOTH)) == (S_ISVTX | S_IWOTH);
+    return 0;
+}
+
+static int make_base(const char *base, struct err *e)
+{
+    char path[512];
+    size_t len = strlen(base);
+    if (len == 0 || len >= sizeof(path))
+        return err_set(e, len ? -ENAMETOOLONG : -EINVAL, "log directory: %s",
+                       len ? "the path is too long" : "the path is empty");
+    memcpy(path, base, len + 1);
+    bool shared = false;
+    for (size_t i = 1; i <= len; i++) {
+        if ((path[i] != '/' && path[i] != '\0') || path[i - 1] == '/')
+            continue;
+        char c = path[i];
+        path[i] = '\0';
+        int rc = enter(path, &shared, e);
+        path[i] = c;
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* <parent>/<name>_<random>, new. */
+static int make_fresh(char *out, size_t cap, const char *parent, const char *name, mode_t mode,
+                      struct err *e)
+{
+    char suffix[FS_SUFFIX_LEN + 1];
+    const char *slash = parent[strlen(parent) - 1] == '/' ? "" : "/";
+    for (int tries = 0; tries < 100; tries++) {
+        fs_random_suffix(suffix);
+        if (snprintf(out, cap, "%s%s%s_%s", parent, slash, name, suffix) >= (int)cap)
+            return err_set(e, -ENAMETOOLONG, "log directory under %s: the path is too long",
+                           parent);
+        if (mkdir(out, mode) == 0)
+            return 0;
+        if (errno != EEXIST)
+            return err_sys(e, errno, "log directory %s", out);
+    }
+    return err_sys(e, EEXIST, "log directory under %s", parent);
+}
+
+int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct err *e)
+{
+    char id[RUN_ID_MAX + 1], fresh[512];
+    *d = (struct log_dir){.base_is_ours = !base};
+    if (base && strcmp(base, "/dev/null") == 0)
+        return 0;
+    if (!base) {
+        const char *tmp = getenv("TMPDIR");
+        int rc =
+            make_fresh(fresh, sizeof(fresh), tmp && *tmp ? tmp : "/tmp", "torchelastic", 0700, e);
+        if (rc < 0)
+            return rc;
+        base = fresh;
+    } else {
+        int rc = make_base(base, e);
+        if (rc < 0)
+            return rc;
+    }
+    harmless(id, run_id);
+    int rc = make_fresh(d->run, sizeof(d->run), base, id, d->base_is_ours ? 0700 : 0777, e);
+    if (rc < 0) {
+        if (d->base_is_ours)
+            rmdir(base);
+        d->run[0] = '\0';
+    }
+    return rc;
+}
+
+static int open_dir(int at, const char *name)
+{
+    return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* Calls visit(fd of the directory, entry) for every entry of the directory, until it returns
+ * non-zero; returns that, or -errno. Takes fd. */
+static int each_entry(int fd, int depth, int (*visit)(int fd, const struct dirent *de, int depth))
+{
+    DIR *dir = fdopendir(fd);
+    if (!dir) {
+        int rc = -errno;
+        close(fd);
+        return rc;
+    }
+    int rc = 0;
+    for (struct dirent *de; rc == 0 && (de = readdir(dir));) {
+        if (strcmp(de->d_name, ".") != 0 && strcmp(de->d_name, "..") != 0)
+            rc = visit(dirfd(dir), de, depth);
+    }
+    closedir(dir);
+    return rc;
+}
+
+static int remove_entry(int at, const struct dirent *de, int depth)
+{
+    if (unlinkat(at, de->d_name, 0) == 0)
+        return 0;
+    if (errno != EISDIR && errno != EPERM) /* Linux; POSIX */
+        return errno == ENOENT ? 0 : -errno;
+    if (unlinkat(at, de->d_name, AT_REMOVEDIR) == 0)
+        return 0;
+    if (errno != ENOTEMPTY && errno != EEXIST)
+        return -errno;
+    int fd = depth < DEPTH_MAX ? open_dir(at, de->d_name) : -1;
+    if (fd < 0)
+        return depth < DEPTH_MAX ? -errno : -ELOOP;
+    int rc = each_entry(fd, depth + 1, remove_entry);
+    if (rc == 0 && unlinkat(at, de->d_name, AT_REMOVEDIR) < 0)
+        rc = -errno;
+    return rc;
+}
+
+int log_dir_attempt(struct log_dir *d, int n, int nproc, struct err *e)
+{
+    d->attempt[0] = '\0';
+    if (!d->run[0])
+        return 0;
+    char name[32];
+    snprintf(name, sizeof(name), "attempt_%d", n);
+    snprintf(d->attempt, sizeof(d->attempt), "%s/%s", d->run, name);
+    bool old = mkdir(d->attempt, 0777) < 0;
+    if (old && errno != EEXIST)
+        return err_sys(e, errno, "log directory %s", d->attempt);
+    _cleanup_fd_ int fd = open_dir(AT_FDCWD, d->attempt);
+    if (fd < 0)
+        return err_sys(e, errno, "log directory %s", d->attempt);
+    if (old) {
+        int rc = each_entry(openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0, remove_entry);
+        if (rc < 0)
+            return err_sys(e, -rc, "empty the log directory %s", d->attempt);
+    }
+    for (int i = 0; i < nproc; i++) {
+        snprintf(name, sizeof(name), "%d", i);
+        if (mkdirat(fd, name, 0777) < 0)
+            return err_sys(e, errno, "log directory %s/%s", d->attempt, name);
+    }
+    return 0;
+}
+
+const char *log_dir_file(const struct log_dir *d, int local_rank, const char *name, char *out,
+                         size_t cap)
+{
+    if (!d->attempt[0] || snprintf(out, cap, "%s/%d/%s", d->attempt, local_rank, name) >= (int)cap)
+        out[0] = '\0';
+    return out;
+}
+
+/* 1: something other than directories is in there. */
+static int holds_file(int at, const struct dirent *de, int depth)
+{
+    if (de->d_type != DT_DIR && de->d_type != DT_UNKNOWN)
+        return 1;
+    int fd = depth < DEPTH_MAX ? open_dir(at, de->d_name) : -1;
+    return fd < 0 ? 1 : each_entry(fd, depth + 1, holds_file) != 0;
+}
+
+/* Directories only: a file that has come in meanwhile stays, with all that it is in. */
+static int remove_dir(int at, const struct dirent *de, int depth)
+{
+    if (unlinkat(at, de->d_name, AT_REMOVEDIR) == 0)
+        return 0;
+    int fd = errno == ENOTEMPTY || errno == EEXIST ? open_dir(at, de->d_name) : -1;
+    if (fd < 0)
+        return -errno;
+    int rc = each_entry(fd, depth + 1, remove_dir);
+    if (rc == 0 && unlinkat(at, de->d_name, AT_REMOVEDIR) < 0)
+        rc = -errno;
+    return rc;
+}
+
+void log_dir_close(struct log_dir *d)
+{
+    if (!d->run[0])
+        return;
+    int fd = open_dir(AT_FDCWD, d->run);
+    if (fd < 0 || each_entry(fd, 0, holds_file) != 0)
+        return;
+    fd = open_dir(AT_FDCWD, d->run);
+    if (fd < 0 || each_entry(fd, 0, remove_dir) != 0 || rmdir(d->run) < 0)
+        return;
+    if (d->base_is_ours) {
+        *strrchr(d->run, '/') = '\0';
+        rmdir(d->run);
+    }
+    d->run[0] = d->attempt[0] = '\0';
+}

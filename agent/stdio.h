@@ -27,7 +27,7 @@ struct stdio_pump;
 struct stdio_pump_opts {
     int console_out, console_err; /* borrowed; normally 1 and 2 */
     /* Lines with one of these substrings are copied to the filtered files; NULL-terminated or NULL.
-     */
+     * Borrowed until the pump is closed. */
     char *const *dup_stdout, *const *dup_stderr;
     /* On the agent's loop, after stdio_worker_exited(): everything that this worker wrote is read.
      */
@@ -47,25 +47,38 @@ struct stdio_route {
 };
 
 /* Opens the pipes and files of one worker. child_out and child_err receive the ends that the worker
- * gets; the caller closes them after the spawn. Strings are copied. */
+ * gets; the caller closes them after the spawn. Strings are copied. A stdout that nobody wants
+ * (no file, no filter, and no console or one that is /dev/null) is no pipe: the worker gets
+ * /dev/null itself. -EBUSY when this local rank's worker before it is not drained. */
 int stdio_worker_open(struct stdio_pump *p, int local_rank, const struct stdio_route *out,
                       const struct stdio_route *err, int *child_out, int *child_err, struct err *e);
 
-/* The worker is dead: what is in its pipes is read to the end, for at most STDIO_DRAIN_MS when
- * another process still holds them, then they are closed and on_drained is called. */
+/* The worker is dead (or was never started): what is in its pipes is read to the end, for at most
+ * STDIO_DRAIN_MS when another process still holds them, then they are closed and on_drained is
+ * called. */
 void stdio_worker_exited(struct stdio_pump *p, int local_rank);
 
-/* The last lines it wrote to stderr (control characters shown), terminated. After on_drained. */
+/* The last lines it wrote to stderr, terminated: at most STDIO_TAIL_LINES, whole ones that fit, of
+ * a last line that does not fit the end. As a terminal would have left them: of a line written over
+ * with carriage returns what was there at last, colours taken off, other control characters shown.
+ * After on_drained, until the next worker of that local rank is opened. Returns the length. */
 size_t stdio_worker_tail(struct stdio_pump *p, int local_rank, char *out, size_t cap);
 
-/* The attempt's directory for filtered_stdout.log and filtered_stderr.log; NULL: none. */
+/* The attempt's directory for filtered_stdout.log and filtered_stderr.log, for the workers opened
+ * from now on; NULL: none. */
 void stdio_set_filtered_dir(struct stdio_pump *p, const char *dir);
 
 /* One finished line of dlaunch's own, for log_set_writer(); any thread. */
 void stdio_write_line(void *pump, const char *line, size_t len);
 
 /* Writes out what is still kept for the console, as long as its reader takes it (a reader that has
- * closed its end ends it), stops the thread and frees everything. Blocks: call it last. */
+ * closed its end ends it), stops the thread and frees everything. Blocks, for as long as a reader
+ * that is slow needs (a pager, a stopped terminal): call it last, and take the log's writer back
+ * before. */
 void stdio_pump_close(struct stdio_pump *p);
+
+/* Makes a stdio_pump_close() that waits for a reader give up. Any thread, and from a signal
+ * handler; not after close has returned. */
+void stdio_pump_give_up(struct stdio_pump *p);
 
 #endif

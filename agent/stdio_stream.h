@@ -1,0 +1,77 @@
+/* stdio_stream.h: one stream of one worker, from chunks as they are read to lines.
+ *
+ *   chunk -> log file, as it is
+ *         -> tail (stderr), as it is
+ *         -> whole lines -> console, a prefix in front of each
+ *                        -> filtered file, those that match
+ *
+ * Bytes pass untouched, NUL and broken UTF-8 too. Without a prefix and a filter lines are not
+ * looked at one by one: everything up to the chunk's last newline goes on in one piece. An
+ * unfinished line is kept back, for 50 ms of silence or 250 ms in all (a prompt, a progress bar),
+ * then shown as it is; what follows it continues it, unless another worker had its say meanwhile:
+ * then it begins a new line. A line of more than STDIO_LINE_MAX goes on in pieces, which count as
+ * lines for the filters. A carriage return within a prefixed line is followed by the prefix again,
+ * so that a progress bar does not write over it.
+ *
+ * For the pump's thread. */
+#ifndef AGENT_STDIO_STREAM_H
+#define AGENT_STDIO_STREAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "agent/stdio.h"
+#include "agent/stdio_console.h"
+#include "agent/stdio_label.h"
+#include "agent/stdio_logfile.h"
+
+#define STREAM_CHUNK       65536 /* bytes read at a time: what a pipe holds */
+#define STREAM_SILENCE_NS  UINT64_C(50000000)
+#define STREAM_PATIENCE_NS UINT64_C(250000000)
+
+/* filtered_stdout.log and filtered_stderr.log, shared by the workers of an attempt. */
+struct stream_filter {
+    _Atomic unsigned refs;
+    struct logfile file[2];
+    char *path[2];
+    char *const *match[2]; /* substrings; NULL: none for this stream */
+};
+
+/* Buffers that all streams use in turn. */
+struct stream_buffers {
+    uint8_t *room;     /* STDIO_LINE_MAX bytes for what comes before a chunk, then the chunk */
+    uint8_t *prefixed; /* lines on their way to the console */
+    size_t len, cap;   /* of prefixed */
+};
+
+struct stdio_stream {
+    int fd; /* the pipe; -1: closed, or there is none */
+    bool is_err;
+    struct stdio_label *label;
+    struct logfile file;
+    struct console *console;      /* NULL: not shown */
+    struct stream_filter *filter; /* NULL: none */
+
+    /* The unfinished line; of it, `shown` bytes are on the console already. */
+    uint8_t *line;
+    size_t len, cap, shown;
+    uint64_t since_ns, last_ns; /* the first and the last byte not shown */
+
+    bool waiting; /* in the list of those with something not shown */
+    struct stdio_stream *prev, *next;
+};
+
+/* Takes a chunk of len bytes that stands at b->room + STDIO_LINE_MAX. Returns false when a log file
+ * has just failed. */
+bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, uint64_t now_ns);
+
+/* Shows what is there of the unfinished line. */
+void stream_show_partial(struct stdio_stream *s, struct stream_buffers *b, uint64_t now_ns);
+
+/* When that is to be done; 0: nothing is kept back. */
+uint64_t stream_due_ns(const struct stdio_stream *s);
+
+/* The end: the last line goes out, finished or not. Returns how many bytes the log file lacks. */
+uint64_t stream_end(struct stdio_stream *s, struct stream_buffers *b, uint64_t now_ns);
+
+#endif

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "agent/stdio_pump.h"
@@ -17,8 +18,10 @@
 #include "core/mem.h"
 #include "rendezvous/rank_table.h"
 
-#define STACK_BYTES (256u << 10)
-#define INBOX_MAX   (256u << 10) /* of dlaunch's own lines not yet taken by the thread */
+#define STACK_BYTES    (256u << 10)
+#define FDS_PER_WORKER 6 /* two pipes, two files, and what others need: a pidfd, a socket */
+#define FDS_OTHER      64
+#define INBOX_MAX      (256u << 10) /* of dlaunch's own lines not yet taken by the thread */
 
 static void wake(struct stdio_pump *p)
 {
@@ -74,6 +77,17 @@ static void pump_free(struct stdio_pump *p)
     free(p);
 }
 
+/* Makes room for `n` descriptors; without it they come one by one as well. */
+static void reserve_fds(struct stdio_pump *p, int n)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur == 0)
+        return;
+    int highest = limit.rlim_cur < (rlim_t)n ? (int)limit.rlim_cur - 1 : n;
+    int fd = fcntl(p->wakefd, F_DUPFD_CLOEXEC, highest);
+    close_fd(&fd);
+}
+
 /* With every signal blocked: none is ever handled there, and EPIPE comes without SIGPIPE. */
 static int start_thread(struct stdio_pump *p)
 {
@@ -123,6 +137,8 @@ int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio
         return err_set(e, rc, "output of the workers: %s", uv_strerror(rc));
     }
     p->async->pump = p;
+    if (opts->nworkers > 0)
+        reserve_fds(p, FDS_OTHER + FDS_PER_WORKER * opts->nworkers);
     rc = start_thread(p);
     if (rc > 0) {
         uv_close((uv_handle_t *)&p->async->uv, free_async);

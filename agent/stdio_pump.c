@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "agent/text.h"
@@ -349,6 +350,7 @@ static void finish(struct stdio_pump *p)
 void *stdio_pump_main(void *arg)
 {
     struct stdio_pump *p = arg;
+    prctl(PR_SET_NAME, "dlaunch-stdio");
     for (;;) {
         /* Streams before orders: no event of this turn is left when a worker is given up. */
         bool woken = serve_events(p);

@@ -44,7 +44,7 @@ static void put_prefixed(struct stdio_stream *s, struct stream_buffers *b, const
             append(b, s->label->prefix, s->label->prefix_len);
         append(b, p, (size_t)(stop - p));
         before = stop[-1];
-        if (b->len >= STREAM_CHUNK && before == '\n') {
+        if (b->len >= STREAM_CHUNK) {
             put(s, b->prefixed, b->len, now_ns);
             b->len = 0;
         }

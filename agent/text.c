@@ -43,8 +43,8 @@ size_t text_keep_end(char *out, size_t cap, const char *text, size_t len)
         from = line + 1;
         n = snprintf(out, cap, "[%zu lines left out]\n", count_lines(text, (size_t)(from - text)));
     } else {
-        while (((unsigned char)*from & 0xc0) == 0x80) /* not into the middle of a character */
-            from++;
+        for (int i = 0; i < 3 && ((unsigned char)*from & 0xc0) == 0x80; i++)
+            from++; /* not into the middle of a character */
         n = snprintf(out, cap, "...");
     }
     size_t kept = (size_t)(text + len - from);

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <termios.h>
@@ -26,6 +27,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "tests/lib/loop.h"
+#include "tests/lib/scrap.h"
 
 #define WORKERS_MAX 64
 
@@ -264,7 +266,7 @@ static void many_lines(bool piped)
 {
     enum { WORKERS = 8, LINES = 12500 };
     struct fixture f;
-    const char *path = tmppath("console");
+    const char *path = scrap_path("console");
     int file = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     setup(&f);
     open_pump(&f, piped ? f.out_w : file, f.err_w);
@@ -285,10 +287,9 @@ static void many_lines(bool piped)
     }
     UNTIL(&f, f.ndrained == WORKERS, "not drained");
     close_pump(&f);
-    char *all = piped ? xstrdup(text(&f.out)) : read_file(path);
+    char *all = piped ? scrap("%s", text(&f.out)) : scrap_file(path);
     check_lines(all, WORKERS, LINES, piped ? "[default%u]:" : NULL);
     ck_assert_str_eq(text(&f.err), "");
-    free(all);
     close(file);
     teardown(&f);
 }
@@ -367,7 +368,7 @@ START_TEST(bytes_pass_untouched)
     for (size_t i = 0; i < LEN; i++) /* all bytes; a line of 200 KiB without end among them */
         data[i] = (uint8_t)(i > 50000 && i < 250000 ? 128 + rand_r(&seed) % 128 : rand_r(&seed));
     data[LEN - 1] = 0xe2; /* ends within a character */
-    const char *path = tmppath("out");
+    const char *path = scrap_path("out");
     struct stdio_route out = shown(NULL);
     out.file = path;
     struct ends a = open_worker(&f, 0, out, shown(NULL));
@@ -444,7 +445,7 @@ START_TEST(stuck_reader_costs_oldest_lines_and_says_so)
     enum { LINES = 100000 }; /* 10 MB; 4 MiB are kept */
     struct fixture f;
     setup_open(&f);
-    const char *path = tmppath("log");
+    const char *path = scrap_path("log");
     struct stdio_route out = shown(NULL);
     out.file = path;
     struct ends a = open_worker(&f, 3, out, shown(NULL));
@@ -467,11 +468,10 @@ START_TEST(stuck_reader_costs_oldest_lines_and_says_so)
         static const char gap[] = "dlaunch: local rank 3: ";
         if (strncmp(line, gap, sizeof(gap) - 1) == 0) {
             char *rest = size_text(line + sizeof(gap) - 1, &missing);
-            char *want = xasprintf(" of output dropped here: the console is too slow (all of it is "
-                                   "in %s)",
-                                   path);
+            char *want = scrap(" of output dropped here: the console is too slow (all of it is "
+                               "in %s)",
+                               path);
             ck_assert_str_eq(rest, want);
-            free(want);
             gaps++;
         } else {
             ck_assert_msg(nl - line == 99, "not a whole line: %s", line);
@@ -576,7 +576,7 @@ START_TEST(closed_reader_stops_the_console_only)
     struct fixture f;
     setup_open(&f);
     log_set_writer(stdio_write_line, f.pump);
-    const char *path = tmppath("log");
+    const char *path = scrap_path("log");
     struct stdio_route out = shown(NULL);
     out.file = path;
     struct ends a = open_worker(&f, 0, out, shown(NULL));
@@ -703,11 +703,104 @@ START_TEST(stopped_terminal_holds_nobody_up)
 }
 END_TEST
 
+/* Where the pipe cannot be opened anew (here: no descriptor is left), each write is asked for. */
+START_TEST(pipe_that_blocks_holds_nobody_up)
+{
+    struct fixture f;
+    setup_open(&f);
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    struct rlimit old, none;
+    getrlimit(RLIMIT_NOFILE, &old);
+    none = old;
+    none.rlim_cur = 64;
+    setrlimit(RLIMIT_NOFILE, &none);
+    int filler[64], n = 0;
+    while (n < 64 && (filler[n] = dup(a.out)) >= 0)
+        n++;
+    write_numbered(a.out, 20000);
+    int flags = fcntl(f.out_w, F_GETFL);
+    while (n > 0)
+        close(filler[--n]);
+    setrlimit(RLIMIT_NOFILE, &old);
+    end_worker(&f, 0, &a);
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (f.ndrained == 0) {
+        ck_assert_msg(mono_ns() < end, "not drained while the console is stuck");
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    ck_assert_int_eq(flags & O_NONBLOCK, 0);
+    close_pump(&f);
+    ck_assert_uint_eq(f.out.len, 2000000);
+    teardown(&f);
+}
+END_TEST
+
+/* The master side of a terminal cannot be opened anew at all. */
+START_TEST(terminal_that_blocks_holds_nobody_up)
+{
+    struct fixture f;
+    struct termios raw;
+    setup(&f);
+    int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert_int_ge(master, 0);
+    grantpt(master);
+    unlockpt(master);
+    int slave = open(ptsname(master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert_int_ge(slave, 0);
+    tcgetattr(slave, &raw);
+    cfmakeraw(&raw);
+    tcsetattr(slave, TCSANOW, &raw);
+    open_pump(&f, master, master);
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    write_numbered(a.out, 10000);
+    end_worker(&f, 0, &a);
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (f.ndrained == 0) {
+        ck_assert_msg(mono_ns() < end, "not drained while the terminal is stuck");
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    close_fd(&f.out_r);
+    f.out_r = slave;
+    fd_set_nonblock(slave, true);
+    UNTIL(&f, f.out.len == 1000000, "not all of it came");
+    stdio_pump_close(f.pump);
+    close(master);
+    teardown(&f);
+}
+END_TEST
+
+/* One line of carriage returns, each of which brings the prefix along. */
+START_TEST(prefix_that_multiplies_is_bounded)
+{
+    enum { LEN = 150000 };
+    struct fixture f;
+    setup_open(&f);
+    char *prefix = xmalloc(301), *line = xmalloc(LEN + 1);
+    memset(prefix, 'p', 300);
+    prefix[300] = '\0';
+    memset(line, '\r', LEN);
+    line[LEN] = '\n';
+    struct ends a = open_worker(&f, 0, shown(prefix), shown(NULL));
+    ck_assert_int_eq(fd_write_all(a.out, line, LEN + 1), 0);
+    end_worker(&f, 0, &a);
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (f.ndrained == 0) {
+        ck_assert_msg(mono_ns() < end, "not drained");
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    close_pump(&f);
+    ck_assert_uint_le(f.out.len, STDIO_CONSOLE_BACKLOG + 300000);
+    ck_assert_ptr_nonnull(strstr(text(&f.out), "dlaunch: ppp"));
+    free(prefix), free(line);
+    teardown(&f);
+}
+END_TEST
+
 START_TEST(regular_file_as_console_is_byte_exact)
 {
     struct fixture f;
     setup(&f);
-    const char *path = tmppath("console");
+    const char *path = scrap_path("console");
     int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     open_pump(&f, fd, f.err_w);
     struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
@@ -717,10 +810,9 @@ START_TEST(regular_file_as_console_is_byte_exact)
     UNTIL(&f, f.ndrained == 1, "not drained");
     close_pump(&f);
     close(fd);
-    char *all = read_file(path);
+    char *all = scrap_file(path);
     ck_assert_uint_eq(strlen(all), 300000 + 21);
     ck_assert_str_eq(all + 300000, "no newline at the end");
-    free(all);
     teardown(&f);
 }
 END_TEST
@@ -730,7 +822,7 @@ END_TEST
 /* A tmpfs of 1 MiB that nobody else sees; NULL when that is not possible here. */
 static const char *small_disk(void)
 {
-    const char *dir = tmppath("disk");
+    const char *dir = scrap_path("disk");
     mkdir(dir, 0700);
     if (geteuid() != 0 || unshare(CLONE_NEWNS) < 0 ||
         mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
@@ -750,13 +842,13 @@ START_TEST(full_disk_is_said_and_survived)
     struct fixture f;
     setup_open(&f);
     log_set_writer(stdio_write_line, f.pump);
-    char *ballast = xasprintf("%s/ballast", dir), *path = xasprintf("%s/log", dir);
+    char *ballast = scrap("%s/ballast", dir), *path = scrap("%s/log", dir);
     int fd = open(ballast, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     ck_assert_int_eq(posix_fallocate(fd, 0, 512 << 10), 0);
     close(fd);
     struct ends a = open_worker(&f, 0, (struct stdio_route){.file = path}, shown(NULL));
     struct ends b =
-        open_worker(&f, 1, (struct stdio_route){.file = xasprintf("%s/log2", dir)}, shown(NULL));
+        open_worker(&f, 1, (struct stdio_route){.file = scrap("%s/log2", dir)}, shown(NULL));
     write_numbered(a.out, LINES);
     write_numbered(b.out, LINES);
     UNTIL(&f, strstr(text(&f.err), "\n"), "nothing said");
@@ -767,7 +859,7 @@ START_TEST(full_disk_is_said_and_survived)
     UNTIL(&f, f.ndrained == 2, "not drained");
     log_set_writer(NULL, NULL);
     close_pump(&f);
-    char *all = read_file(path), *gap = strstr(all, "dlaunch: ");
+    char *all = scrap_file(path), *gap = strstr(all, "dlaunch: ");
     ck_assert_msg(gap, "no word in the file");
     ck_assert(gap == all || gap[-1] == '\n');
     double missing;
@@ -776,9 +868,9 @@ START_TEST(full_disk_is_said_and_survived)
     double lost = 100.0 * LINES - (double)(gap - all);
     ck_assert_msg(missing > lost * 0.95 && missing < lost * 1.05, "%.0f said, %.0f lost", missing,
                   lost);
-    char *want = xasprintf("dlaunch: %s: No space left on device: output is counted, not kept, "
-                           "until it takes some again\n",
-                           strstr(text(&f.err), "/log2:") ? xasprintf("%s/log2", dir) : path);
+    char *want = scrap("dlaunch: %s: No space left on device: output is counted, not kept, "
+                       "until it takes some again\n",
+                       strstr(text(&f.err), "/log2:") ? scrap("%s/log2", dir) : path);
     ck_assert_int_eq(strncmp(text(&f.err), want, strlen(want)), 0);
     const char *sum = text(&f.err) + strlen(want);
     ck_assert_int_eq(strncmp(sum, "dlaunch: ", 9), 0);
@@ -797,7 +889,7 @@ START_TEST(log_file_is_tried_again)
         return;
     }
     static char big[1 << 20];
-    char *path = xasprintf("%s/log", dir), *ballast = xasprintf("%s/ballast", dir);
+    char *path = scrap("%s/log", dir), *ballast = scrap("%s/ballast", dir);
     uint64_t now = 1, later = now + (STDIO_RETRY_S + 1) * UINT64_C(1000000000);
     struct logfile f;
     struct err e = ERR_INIT;
@@ -816,13 +908,12 @@ START_TEST(log_file_is_tried_again)
     ck_assert(logfile_write(&f, "after\n", 6, 2 * later));
     ck_assert(logfile_write(&f, "end\n", 4, 2 * later));
     ck_assert_uint_eq(logfile_close(&f), 0);
-    char *all = read_file(path);
+    char *all = scrap_file(path);
     const char *gap = strstr(all, "dlaunch: ");
     ck_assert(gap && gap[-1] == '\n' && gap >= all + 6);
     double missing;
     ck_assert_str_eq(size_text((char *)gap + 9, &missing),
                      " of output missing here: No space left on device\nafter\nend\n");
-    free(all);
 }
 END_TEST
 
@@ -830,14 +921,14 @@ START_TEST(files_that_are_not_files_are_refused)
 {
     struct logfile f;
     struct err e = ERR_INIT;
-    const char *fifo = tmppath("fifo"), *link = tmppath("link");
+    const char *fifo = scrap_path("fifo"), *link = scrap_path("link");
     ck_assert_int_eq(mkfifo(fifo, 0600), 0);
-    ck_assert_int_eq(symlink(tmppath("target"), link), 0);
+    ck_assert_int_eq(symlink(scrap_path("target"), link), 0);
     ck_assert_int_lt(logfile_open(&f, fifo, &e), 0);
     ck_assert_int_eq(logfile_open(&f, link, &e), -ELOOP);
     ck_assert_int_eq(logfile_open(&f, "/dev/full", &e), -EINVAL);
     ck_assert_int_eq(logfile_open(&f, tmpdir(), &e), -EISDIR);
-    ck_assert_int_eq(access(tmppath("target"), F_OK), -1);
+    ck_assert_int_eq(access(scrap_path("target"), F_OK), -1);
 }
 END_TEST
 
@@ -858,10 +949,9 @@ START_TEST(matching_lines_are_copied)
     UNTIL(&f, f.ndrained == 1, "not drained");
     close_pump(&f);
     ck_assert_str_eq(text(&f.out), "[a]:step 1 loss=3\n[a]:step 2\n[a]:half NaN line\n[a]:loss=4");
-    char *copied = read_file(tmppath("filtered_stdout.log"));
+    char *copied = scrap_file(scrap_path("filtered_stdout.log"));
     ck_assert_str_eq(copied, "[a]:step 1 loss=3\n[a]:half NaN line\n[a]:loss=4\n");
-    ck_assert_int_eq(access(tmppath("filtered_stderr.log"), F_OK), -1);
-    free(copied);
+    ck_assert_int_eq(access(scrap_path("filtered_stderr.log"), F_OK), -1);
     teardown(&f);
 }
 END_TEST
@@ -974,16 +1064,15 @@ START_TEST(closed_consoles_are_no_trouble)
     struct fixture f;
     setup(&f);
     open_pump(&f, 700, 701); /* >&- 2>&- */
-    struct ends a =
-        open_worker(&f, 0, shown(NULL), (struct stdio_route){.file = tmppath("e"), .console = 1});
+    struct ends a = open_worker(&f, 0, shown(NULL),
+                                (struct stdio_route){.file = scrap_path("e"), .console = 1});
     say(a.err, "to the file\n");
     stdio_write_line(f.pump, "dlaunch: nobody hears\n", 22);
     end_worker(&f, 0, &a);
     UNTIL(&f, f.ndrained == 1, "not drained");
     stdio_pump_close(f.pump);
-    char *all = read_file(tmppath("e"));
+    char *all = scrap_file(scrap_path("e"));
     ck_assert_str_eq(all, "to the file\n");
-    free(all);
     teardown(&f);
 }
 END_TEST
@@ -1085,6 +1174,9 @@ static Suite *suite(void)
     tcase_add_test(tc, close_waits_for_a_slow_reader);
     tcase_add_test(tc, close_gives_up_when_told);
     tcase_add_test(tc, stopped_terminal_holds_nobody_up);
+    tcase_add_test(tc, pipe_that_blocks_holds_nobody_up);
+    tcase_add_test(tc, terminal_that_blocks_holds_nobody_up);
+    tcase_add_test(tc, prefix_that_multiplies_is_bounded);
     tcase_add_test(tc, regular_file_as_console_is_byte_exact);
     tc = test_case(s, "files", 60);
     tcase_add_test(tc, full_disk_is_said_and_survived);

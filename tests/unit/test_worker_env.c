@@ -10,6 +10,7 @@
 #include "agent/worker_env.h"
 #include "core/bytes.h"
 #include "core/mem.h"
+#include "tests/lib/scrap.h"
 
 extern char **environ;
 
@@ -73,7 +74,7 @@ static char *env_text(const struct worker_env_input *in)
     }
     buf_put(&b, "", 1);
     worker_env_free(env);
-    return (char *)b.data;
+    return scrap_keep((char *)b.data);
 }
 
 /* The value of one variable, or NULL. */
@@ -85,7 +86,7 @@ static const char *env_get(const struct worker_env_input *in, const char *name)
     ck_assert_msg(worker_env_new(&env, in, &e) == 0, "%s", e.msg);
     for (char **v = env; *v; v++) {
         if (strncmp(*v, name, strlen(name)) == 0 && (*v)[strlen(name)] == '=')
-            value = xstrdup(*v + strlen(name) + 1);
+            value = scrap("%s", *v + strlen(name) + 1);
     }
     worker_env_free(env);
     return value;
@@ -129,14 +130,13 @@ START_TEST(golden_two_nodes_of_three)
             for (int i = 0; i < 3; i++) {
                 struct worker_env_input in = input(node, i);
                 int role_rank = r == 0 ? 3 * node + i : i;
-                char *want = xasprintf(golden, 6 + i, node, i, node, 3 * node + i, roles[r][node],
-                                       role_rank, r == 0 ? 6 : 3);
+                char *want = scrap(golden, 6 + i, node, i, node, 3 * node + i, roles[r][node],
+                                   role_rank, r == 0 ? 6 : 3);
                 char *alone = env_text(&in);
                 in.shared = &shared;
                 char *together = env_text(&in);
                 ck_assert_str_eq(alone, want);
                 ck_assert_str_eq(together, want);
-                free(alone), free(together), free(want);
             }
             worker_env_shared_free(shared);
         }
@@ -258,7 +258,7 @@ START_TEST(virtual_local_rank)
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         setenv("CUDA_VISIBLE_DEVICES", bad[i].list, 1);
         ck_assert_int_eq(worker_env_new(&env, &in, &e), -EINVAL);
-        ck_assert_str_eq(e.msg, xasprintf("--virtual_local_rank: %s", bad[i].error));
+        ck_assert_str_eq(e.msg, scrap("--virtual_local_rank: %s", bad[i].error));
     }
 }
 END_TEST

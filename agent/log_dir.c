@@ -19,7 +19,7 @@
 static void harmless(char out[RUN_ID_MAX + 1], const char *run_id)
 {
     size_t n = 0;
-    for (; run_id[n] && n < RUN_ID_MAX; n++) {
+    for (; n < RUN_ID_MAX && run_id[n]; n++) {
         char c = run_id[n];
         bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
                   c == '_' || c == '-' || (c == '.' && n > 0);

@@ -269,9 +269,14 @@ int stdio_worker_open(struct stdio_pump *p, int local_rank, const struct stdio_r
     return 0;
 }
 
+static struct worker *worker_at(const struct stdio_pump *p, int local_rank)
+{
+    return local_rank >= 0 && local_rank < p->nworkers ? p->workers[local_rank] : NULL;
+}
+
 void stdio_worker_exited(struct stdio_pump *p, int local_rank)
 {
-    struct worker *w = local_rank < p->nworkers ? p->workers[local_rank] : NULL;
+    struct worker *w = worker_at(p, local_rank);
     if (!w || w->reported)
         return;
     w->reported = true;
@@ -286,7 +291,7 @@ void stdio_worker_exited(struct stdio_pump *p, int local_rank)
 
 size_t stdio_worker_tail(struct stdio_pump *p, int local_rank, char *out, size_t cap)
 {
-    struct worker *w = local_rank < p->nworkers ? p->workers[local_rank] : NULL;
+    struct worker *w = worker_at(p, local_rank);
     if (cap)
         out[0] = '\0';
     if (!w)

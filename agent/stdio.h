@@ -76,9 +76,9 @@ void stdio_set_filtered_dir(struct stdio_pump *p, const char *dir);
 void stdio_write_line(void *pump, const char *line, size_t len);
 
 /* Writes out what is still kept for the console, as long as its reader takes it (a reader that has
- * closed its end ends it), stops the thread and frees everything. Blocks, for as long as a reader
- * that is slow needs (a pager, a stopped terminal): call it last, and take the log's writer back
- * before. */
+ * closed its end ends it), stops the thread and frees everything but one handle, which goes in the
+ * loop's next turn; on_drained is not called any more. Blocks for as long as a reader that is slow
+ * needs (a pager, a stopped terminal): call it last, and take the log's writer back before. */
 void stdio_pump_close(struct stdio_pump *p);
 
 /* Makes a stdio_pump_close() that waits for a reader give up. Any thread, and from a signal

@@ -21,7 +21,8 @@
 #include "core/fd.h"
 #include "core/mem.h"
 
-#define SAVED_MAX 65536 /* of dlaunch's own lines out of one gap */
+#define SAVED_MAX  65536 /* of dlaunch's own lines out of one gap */
+#define RECORD_MAX 16384 /* that small ones grow to: what is dropped at a time */
 
 /* A terminal that we could only open blocking and that says it is writable has room for 256 bytes
  * at least (the kernel's buffers come in that size), and each newline becomes two. */
@@ -117,6 +118,11 @@ static void enqueue(struct console *c, struct stdio_label *who, const uint8_t *p
     memcpy(c->ring + at, p, first);
     memcpy(c->ring, p + first, n - first);
     c->ring_len += n;
+    struct console_record *last = c->nrecords ? record_at(c, c->nrecords - 1) : NULL;
+    if (last && last->who == who && last->len + n <= RECORD_MAX) {
+        last->len += (uint32_t)n;
+        return;
+    }
     if (c->nrecords == c->record_cap) {
         size_t cap = c->record_cap ? 2 * c->record_cap : 64;
         struct console_record *records = xmalloc(cap * sizeof(*records));
@@ -217,7 +223,7 @@ static size_t rest_of_line(const struct console *c, size_t max)
  * never dropped, because one is much smaller than the backlog. */
 static void make_room(struct console *c, size_t need)
 {
-    if (backlog_size(c) + need <= STDIO_CONSOLE_BACKLOG)
+    if (c->nrecords == 0 || backlog_size(c) + need <= STDIO_CONSOLE_BACKLOG)
         return;
     if (record_at(c, 0)->cont) { /* the line that the console is in the middle of stays whole */
         size_t rest = rest_of_line(c, STDIO_LINE_MAX);

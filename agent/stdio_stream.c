@@ -146,6 +146,7 @@ bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, u
         line_over(s);
     }
     keep(s, data + whole, len - whole, now_ns);
+    s->cut = len % STREAM_PAGE == 0;
     return well;
 }
 
@@ -159,7 +160,7 @@ void stream_show_partial(struct stdio_stream *s, struct stream_buffers *b, uint6
 
 uint64_t stream_due_ns(const struct stdio_stream *s)
 {
-    if (!s->console || s->shown == s->len)
+    if (!s->console || s->shown == s->len || s->cut)
         return 0;
     uint64_t silence = s->last_ns + STREAM_SILENCE_NS, patience = s->since_ns + STREAM_PATIENCE_NS;
     return silence < patience ? silence : patience;

@@ -9,9 +9,11 @@
  * looked at one by one: everything up to the chunk's last newline goes on in one piece. An
  * unfinished line is kept back, for 50 ms of silence or 250 ms in all (a prompt, a progress bar),
  * then shown as it is; what follows it continues it, unless another worker had its say meanwhile:
- * then it begins a new line. A line of more than STDIO_LINE_MAX goes on in pieces, which count as
- * lines for the filters. A carriage return within a prefixed line is followed by the prefix again,
- * so that a progress bar does not write over it.
+ * then it begins a new line. Not so after a chunk of whole pages: that is a program's full buffer,
+ * or a full pipe, cut anywhere, and the rest of the line is still in the program; the line waits
+ * for it. A line of more than STDIO_LINE_MAX goes on in pieces, which count as lines for the
+ * filters. A carriage return within a prefixed line is followed by the prefix again, so that a
+ * progress bar does not write over it.
  *
  * For the pump's thread. */
 #ifndef AGENT_STDIO_STREAM_H
@@ -26,6 +28,7 @@
 #include "agent/stdio_logfile.h"
 
 #define STREAM_CHUNK       65536 /* bytes read at a time: what a pipe holds */
+#define STREAM_PAGE        4096  /* what buffers of programs are multiples of */
 #define STREAM_SILENCE_NS  UINT64_C(50000000)
 #define STREAM_PATIENCE_NS UINT64_C(250000000)
 
@@ -56,6 +59,7 @@ struct stdio_stream {
     uint8_t *line;
     size_t len, cap, shown;
     uint64_t since_ns, last_ns; /* the first and the last byte not shown */
+    bool cut;                   /* it ends where a page did: more is to come */
 
     bool waiting; /* in the list of those with something not shown */
     struct stdio_stream *prev, *next;

@@ -204,60 +204,85 @@ static unsigned checksum(unsigned worker, unsigned line)
     return (worker * 7919u + line * 104729u) % 1000003u;
 }
 
-/* A child that writes `lines` lines in pieces cut at random places; async-signal-safe. */
-static pid_t fork_writer(unsigned worker, unsigned lines, unsigned longest, int fd)
+/* Appends one line of worker's; without a newline. */
+static size_t put_line(char *out, unsigned worker, unsigned line, unsigned longest)
+{
+    size_t len = (size_t)sprintf(out, "w%u %u %u ", worker, line, checksum(worker, line));
+    for (unsigned pad = checksum(line, worker) % longest; pad; pad--)
+        out[len++] = (char)('a' + pad % 26);
+    return len;
+}
+
+/* A child that writes `lines` lines; in blocks, as buffered output is written, or in pieces cut at
+ * random places. Async-signal-safe. */
+static pid_t fork_writer(unsigned worker, unsigned lines, unsigned longest, bool blocks, int fd)
 {
     pid_t pid = fork();
     ck_assert_int_ge(pid, 0);
     if (pid)
         return pid;
-    static char block[1 << 16];
+    static char text[1 << 16];
     size_t len = 0;
     unsigned seed = worker + 1;
     for (unsigned i = 0; i < lines; i++) {
-        len += (size_t)sprintf(block + len, "w%u %u %u ", worker, i, checksum(worker, i));
-        for (unsigned pad = (unsigned)rand_r(&seed) % longest; pad; pad--)
-            block[len++] = (char)('a' + pad % 26);
-        block[len++] = '\n';
-        if (len < sizeof(block) - 300 && i + 1 < lines)
-            continue;
-        for (size_t at = 0; at < len;) {
-            size_t n = 1 + (size_t)rand_r(&seed) % 5000;
-            n = n < len - at ? n : len - at;
-            ssize_t k = write(fd, block + at, n);
-            if (k <= 0)
+        len += put_line(text + len, worker, i, longest);
+        text[len++] = '\n';
+        bool last = i + 1 == lines;
+        while (len >= 8192 || (last && len)) {
+            size_t n = blocks ? 8192 : 1 + (size_t)rand_r(&seed) % 8192;
+            n = n < len ? n : len;
+            if (fd_write_all(fd, text, n) < 0)
                 _exit(1);
-            at += (size_t)k;
+            memmove(text, text + n, len -= n);
         }
-        len = 0;
     }
     _exit(0);
 }
 
-static void check_lines(char *all, int workers, unsigned lines, const char *prefix)
+/* Every line is one of a worker's, whole and in its order. */
+static void check_lines(char *all, int workers, unsigned lines, unsigned longest)
 {
     unsigned next[WORKERS_MAX] = {0}, total = 0;
-    for (char *line = all, *nl; *line; line = nl + 1) {
-        unsigned w, i, sum;
+    for (char *line = all, *nl; *line; line = nl + 1, total++) {
+        char want[1000];
+        unsigned w;
         nl = strchr(line, '\n');
         ck_assert_msg(nl, "the last line has no end: %s", line);
         *nl = '\0';
-        const char *p = line;
-        if (prefix) {
-            char want[32];
-            ck_assert_msg(sscanf(line, "[default%u]:", &w) == 1, "no prefix: %s", line);
-            snprintf(want, sizeof(want), prefix, w);
-            ck_assert_int_eq(strncmp(line, want, strlen(want)), 0);
-            p += strlen(want);
-        }
-        ck_assert_msg(sscanf(p, "w%u %u %u ", &w, &i, &sum) == 3 && (int)w < workers,
-                      "mixed line: %s", line);
-        ck_assert_msg(i == next[w], "worker %u: line %u instead of %u", w, i, next[w]);
-        ck_assert_uint_eq(sum, checksum(w, i));
-        next[w]++;
-        total++;
+        ck_assert_msg(sscanf(line, "w%u ", &w) == 1 && (int)w < workers, "mixed line: %s", line);
+        want[put_line(want, w, next[w]++, longest)] = '\0';
+        ck_assert_str_eq(line, want);
     }
     ck_assert_uint_eq(total, (unsigned)workers * lines);
+}
+
+/* What a worker's lines hold, prefixes and newlines taken out, is what it wrote: a line may have
+ * been shown in two parts (its writer paused within it), but each under its own name. */
+static void check_parts(char *all, int workers, unsigned lines, unsigned longest)
+{
+    struct buf got[WORKERS_MAX] = {0};
+    for (char *line = all, *nl; *line; line = nl + 1) {
+        unsigned w;
+        int at = 0;
+        nl = strchr(line, '\n');
+        ck_assert_msg(nl, "the last line has no end: %s", line);
+        *nl = '\0';
+        ck_assert_msg(sscanf(line, "[default%u]:%n", &w, &at) == 1 && at && (int)w < workers,
+                      "no prefix: %s", line);
+        buf_put(&got[w], line + at, (size_t)(nl - line - at));
+    }
+    for (int w = 0; w < workers; w++) {
+        size_t at = 0;
+        for (unsigned i = 0; i < lines; i++) {
+            char want[1000];
+            size_t n = put_line(want, (unsigned)w, i, longest);
+            ck_assert_msg(at + n <= got[w].len && memcmp(got[w].data + at, want, n) == 0,
+                          "worker %d, line %u: %.*s", w, i, (int)n, (char *)got[w].data + at);
+            at += n;
+        }
+        ck_assert_uint_eq(at, got[w].len);
+        buf_fini(&got[w]);
+    }
 }
 
 /* 100,000 lines. To a file they may be long; a pipe gets less than a backlog of them, so that
@@ -268,6 +293,7 @@ static void many_lines(bool piped)
     struct fixture f;
     const char *path = scrap_path("console");
     int file = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    unsigned longest = piped ? 8 : 200;
     setup(&f);
     open_pump(&f, piped ? f.out_w : file, f.err_w);
     struct ends w[WORKERS];
@@ -278,7 +304,7 @@ static void many_lines(bool piped)
         w[i] = open_worker(&f, i, shown(piped ? prefix : NULL), shown(NULL));
     }
     for (int i = 0; i < WORKERS; i++)
-        pid[i] = fork_writer((unsigned)i, LINES, piped ? 8 : 200, w[i].out);
+        pid[i] = fork_writer((unsigned)i, LINES, longest, !piped, w[i].out);
     for (int i = 0; i < WORKERS; i++) {
         int status;
         UNTIL(&f, waitpid(pid[i], &status, WNOHANG) == pid[i], "a writer has not ended");
@@ -287,8 +313,10 @@ static void many_lines(bool piped)
     }
     UNTIL(&f, f.ndrained == WORKERS, "not drained");
     close_pump(&f);
-    char *all = piped ? scrap("%s", text(&f.out)) : scrap_file(path);
-    check_lines(all, WORKERS, LINES, piped ? "[default%u]:" : NULL);
+    if (piped)
+        check_parts(scrap("%s", text(&f.out)), WORKERS, LINES, longest);
+    else
+        check_lines(scrap_file(path), WORKERS, LINES, longest);
     ck_assert_str_eq(text(&f.err), "");
     close(file);
     teardown(&f);
@@ -330,6 +358,31 @@ START_TEST(partial_line_is_shown_and_ended_for_another)
     end_worker(&f, 1, &b);
     UNTIL(&f, f.ndrained == 2, "not drained");
     UNTIL(&f, strstr(text(&f.out), "\n[b]:last words"), "what has no newline is lost");
+    close_pump(&f);
+    teardown(&f);
+}
+END_TEST
+
+START_TEST(line_cut_by_a_full_buffer_waits_for_its_rest)
+{
+    struct fixture f;
+    setup_open(&f);
+    struct ends a = open_worker(&f, 0, shown("[a]:"), shown(NULL));
+    struct ends b = open_worker(&f, 1, shown("[b]:"), shown(NULL));
+    char block[8193];
+    memset(block, 'a', sizeof(block));
+    block[5000] = '\n';
+    block[8192] = '\0';
+    say(a.out, block);
+    UNTIL(&f, strchr(text(&f.out), '\n'), "the whole line is not shown");
+    say(b.out, "a prompt"); /* is shown when an unfinished line of a's would have been */
+    UNTIL(&f, strstr(text(&f.out), "prompt"), "the prompt is not shown");
+    ck_assert_uint_eq(f.out.len, 4 + 5001 + strlen("[b]:a prompt"));
+    say(a.out, "end\n");
+    UNTIL(&f, strstr(text(&f.out), "aend\n"), "the rest is not shown");
+    ck_assert_uint_eq(f.out.len, 4 + 5001 + strlen("[b]:a prompt\n[a]:") + 3191 + strlen("end\n"));
+    end_worker(&f, 0, &a);
+    end_worker(&f, 1, &b);
     close_pump(&f);
     teardown(&f);
 }
@@ -651,11 +704,10 @@ START_TEST(close_gives_up_when_told)
     struct closer c = {f.pump, false};
     pthread_t closing;
     /* The pipe is full: without help close would wait for ever. */
-    int queued = 0, room = fcntl(f.out_w, F_GETPIPE_SZ);
+    struct pollfd room = {f.out_w, POLLOUT, 0};
     uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
-    while (queued < room - 8192 && mono_ns() < end)
-        ioctl(f.out_r, FIONREAD, &queued);
-    ck_assert_int_ge(queued, room - 8192);
+    while (poll(&room, 1, 0) > 0)
+        ck_assert_msg(mono_ns() < end, "the console's pipe is not filled");
     pthread_create(&closing, NULL, close_it, &c);
     ck_assert(!c.closed);
     stdio_pump_give_up(f.pump);
@@ -1163,6 +1215,7 @@ static Suite *suite(void)
     tcase_add_test(tc, lines_of_eight_workers_stay_whole);
     tcase_add_test(tc, prefixed_lines_of_eight_workers_stay_whole);
     tcase_add_test(tc, partial_line_is_shown_and_ended_for_another);
+    tcase_add_test(tc, line_cut_by_a_full_buffer_waits_for_its_rest);
     tcase_add_test(tc, quick_progress_bar_is_shown_before_it_ends);
     tcase_add_test(tc, bytes_pass_untouched);
     tcase_add_test(tc, own_lines_take_their_turn);

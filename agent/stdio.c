@@ -316,14 +316,6 @@ void stdio_write_line(void *pump, const char *line, size_t len)
         wake(p);
 }
 
-void stdio_pump_give_up(struct stdio_pump *p)
-{
-    int saved = errno;
-    atomic_store(&p->gave_up, true);
-    wake(p);
-    errno = saved;
-}
-
 void stdio_pump_close(struct stdio_pump *p)
 {
     if (!p)

@@ -10,6 +10,7 @@
 #ifndef AGENT_STDIO_H
 #define AGENT_STDIO_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,6 +31,9 @@ struct stdio_pump_opts {
      * before the thread starts: growing one that threads share makes the kernel wait for a grace
      * period, milliseconds at each doubling. */
     int nworkers;
+    /* NULL, or a flag which, once set (by a signal handler, say), makes a stdio_pump_close() that
+     * waits for a reader give up within 50 ms. */
+    const atomic_bool *give_up;
     /* Lines with one of these substrings are copied to the filtered files; NULL-terminated or NULL.
      * Borrowed until the pump is closed. */
     char *const *dup_stdout, *const *dup_stderr;
@@ -78,11 +82,8 @@ void stdio_write_line(void *pump, const char *line, size_t len);
 /* Writes out what is still kept for the console, as long as its reader takes it (a reader that has
  * closed its end ends it), stops the thread and frees everything but one handle, which goes in the
  * loop's next turn; on_drained is not called any more. Blocks for as long as a reader that is slow
- * needs (a pager, a stopped terminal): call it last, and take the log's writer back before. */
+ * needs (a pager, a stopped terminal; see give_up): call it last, and take the log's writer back
+ * before. */
 void stdio_pump_close(struct stdio_pump *p);
-
-/* Makes a stdio_pump_close() that waits for a reader give up. Any thread, and from a signal
- * handler; not after close has returned. */
-void stdio_pump_give_up(struct stdio_pump *p);
 
 #endif

@@ -26,6 +26,7 @@
 
 #define EVENTS_MAX  64
 #define FINAL_READS 16 /* chunks read from a pipe that someone goes on writing to */
+#define GIVE_UP_MS  50 /* how often the caller's flag is looked at */
 #define FILE_TOLD_S 60 /* one full disk is one line, however many files are on it */
 
 void stream_filter_unref(struct stream_filter *f)
@@ -263,10 +264,12 @@ static int next_timeout(const struct stdio_pump *p)
         if (due[i] && due[i] < first)
             first = due[i];
     }
+    int most = p->finishing && p->opts.give_up ? GIVE_UP_MS : -1;
     if (first == UINT64_MAX)
-        return -1;
+        return most;
     uint64_t now = mono_ns();
-    return first <= now ? 0 : (int)((first - now + 999999) / 1000000);
+    int ms = first <= now ? 0 : (int)((first - now + 999999) / 1000000);
+    return most >= 0 && most < ms ? most : ms;
 }
 
 /* Waits, and does what the descriptors ask for. Returns whether another thread has woken this one.
@@ -331,7 +334,8 @@ static void finish(struct stdio_pump *p)
     bool pending = true;
     drain_overdue(p, true);
     sum_up_files(p);
-    while (pending && !atomic_load(&p->gave_up)) {
+    p->finishing = true;
+    while (pending && !(p->opts.give_up && atomic_load(p->opts.give_up))) {
         take_orders(p);
         say_console_fails(p);
         give_up_full(p);

@@ -43,7 +43,6 @@ struct stdio_pump {
     pthread_t thread;
     struct stdio_pump_opts opts;
     struct async_handle *async;
-    atomic_bool gave_up;
     bool shows[2]; /* there is a console that takes stdout, stderr */
 
     pthread_mutex_t lock;
@@ -67,6 +66,7 @@ struct stdio_pump {
     uint64_t partial_ns;          /* when to look through `waiting`; 0: empty */
     uint64_t drain_ns;            /* when to look for workers past their deadline; 0: none */
     uint64_t now_ns;
+    bool finishing;         /* all is read: only the consoles are waited for */
     bool told[2];           /* that the console has failed */
     uint64_t file_told_ns;  /* when it was said that a log file has failed */
     unsigned files_lacking; /* closed with something missing */

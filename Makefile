@@ -137,24 +137,113 @@ $(BUILD)/tests/worker: $(BUILD)/obj/tests/lib/worker.o
 	$(say) LD $@
 	$(link) $^
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-
 .SECONDARY:
 
-.PHONY: test unit integration layers
+# `deps` is quick when nothing is missing. A build that lacks a library stops with the line to type.
+.PHONY: deps need-libs
+deps:
+	$(Q)conf/install-deps.sh build
+
+need-libs:
+	@for l in libuv inih jansson; do $(PKG_CONFIG) --exists $$l || \
+	    { echo "$$l is not installed: type 'make deps' (or install it yourself)" >&2; exit 1; }; done
+
+.PHONY: test unit test-multihost layers corpora
 unit: $(UNIT)
 	$(Q)tests/run.sh $(UNIT)
 
-test: all $(BUILD)/tests/worker $(UNIT) $(INTEGRATION)
+test:
+	$(Q)conf/install-deps.sh test
+	$(Q)$(MAKE) --no-print-directory run-tests
+
+.PHONY: run-tests
+run-tests: all $(BUILD)/tests/worker $(UNIT) $(INTEGRATION) corpora
 	$(Q)tests/layers.sh
 	$(Q)tests/run.sh $(UNIT) $(INTEGRATION)
+
+test-multihost:
+	$(Q)conf/install-deps.sh multihost
+	$(Q)$(MAKE) --no-print-directory run-multihost
+
+.PHONY: run-multihost
+run-multihost: all $(BUILD)/tests/worker $(MULTIHOST)
+	$(Q)JOBS=1 tests/run.sh $(MULTIHOST)
 
 layers:
 	$(Q)tests/layers.sh
 
-.PHONY: format clean
+# ------------------------------------------------------------------------------------- fuzzing
+
+# Every fuzz target twice: with libFuzzer (clang; `make fuzz FUZZ_SECONDS=600`), and as a plain program
+# that replays its corpus (`make corpora`, part of `make test`).
+FUZZ_SECONDS ?= 60
+FUZZ_NAMES   := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_SRC      = $(call src,core) $(call src,rendezvous) $(call src,agent) $(LAUNCHER_SRC)
+
+$(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(FUZZ_SRC) $(BUILD)/.flags
+	$(say) FUZZ $@
+	@mkdir -p $(@D)
+	$(Q)clang -std=gnu11 -g -O1 $(CPPFLAGS) -fsanitize=fuzzer,address,undefined \
+	    -fno-sanitize-recover=all -o $@ $< $(FUZZ_SRC) $(LIBS)
+
+$(BUILD)/replay/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(BUILD)/obj/tests/fuzz/replay_main.o $(DLAUNCH_OBJ)
+	$(say) LD $@
+	$(link) $^ $(LIBS)
+
+.PHONY: fuzz
+fuzz:
+	$(Q)conf/install-deps.sh fuzz
+	$(Q)$(MAKE) --no-print-directory $(addprefix $(BUILD)/fuzz/,$(FUZZ_NAMES))
+	$(Q)for t in $(FUZZ_NAMES); do echo "== fuzz_$$t, $(FUZZ_SECONDS) s"; \
+	    mkdir -p $(BUILD)/fuzz/corpus-$$t; dict=tests/fuzz/$$t.dict; \
+	    $(BUILD)/fuzz/$$t -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=512 \
+	        -print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/$$t- \
+	        $$([ -f $$dict ] && echo -dict=$$dict) $(BUILD)/fuzz/corpus-$$t tests/fuzz/corpus/$$t \
+	        2>&1 | grep -E 'ERROR|SUMMARY|stat::(number_of|average_exec)|Test unit' ; \
+	    [ $${PIPESTATUS:-0} = 0 ] && ls $(BUILD)/fuzz/$$t-* >/dev/null 2>&1 && exit 1; done; true
+
+corpora: $(addprefix $(BUILD)/replay/,$(FUZZ_NAMES))
+	$(Q)for t in $(FUZZ_NAMES); do $(BUILD)/replay/$$t tests/fuzz/corpus/$$t || exit 1; done
+
+# ---------------------------------------------------------------------------------------- bench
+
+bench_bin = $(BUILD)/tests/bench/$(1)
+
+.PHONY: bench bench-launch bench-rdzv bench-store bench-stdio deps-bench
+deps-bench:
+	$(Q)conf/install-deps.sh bench
+
+bench: bench-launch bench-rdzv bench-store
+
+bench-launch: all $(call bench_bin,floor) $(call bench_bin,nap)
+	$(Q)tests/bench/bench-launch.py $(BUILD)
+
+# --------------------------------------------------------------------------------- house-keeping
+
+.PHONY: format lint clean help
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h')
 
+lint:
+	$(Q)conf/install-deps.sh lint
+	clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
+	shellcheck $$(git ls-files '*.sh')
+	$(if $(wildcard man/*.[1-9]),mandoc -T lint -W warning man/*.[1-9])
+	tests/layers.sh
+
 clean:
 	rm -rf build build-*
+
+help:
+	@sed -n 's/^# \{0,1\}//; 1,/^$$/p' Makefile
+	@echo 'Targets:'
+	@echo '  all              build/dlaunch, build/dlaunchctl, build/libdlcoll.so, build/examples/*'
+	@echo '  demo             trains a network on 2 launchers x 4 workers, one of which is killed'
+	@echo '  test             unit and integration tests, layers, corpora'
+	@echo '  test-multihost   network namespaces as hosts (root)'
+	@echo '  bench            side by side with the peers that are installed'
+	@echo '  fuzz             every fuzz target for FUZZ_SECONDS'
+	@echo '  install          PREFIX=/usr/local DESTDIR='
+	@echo '  deps deps-bench  install what is missing; lint format clean uninstall'
+
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

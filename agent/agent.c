@@ -83,6 +83,7 @@ struct agent {
     struct worker *workers; /* job->nproc */
     struct segment segment;
     struct worker_context ctx;
+    struct worker_env_shared *env;
     int nalive;  /* processes of workers */
     int nunread; /* workers whose output is still being read */
     int nok;     /* workers that exited with 0 */
@@ -159,6 +160,7 @@ static void start_worker(struct agent *a, struct worker *w)
     }
     a->nalive++;
     a->nunread++;
+    a->killed = a->swept = false;
     atomic_store_explicit(&a->link->page->nworkers, (uint32_t)a->nalive, memory_order_relaxed);
     log_verbose("rank %d (local rank %d) is pid %d", w->rank, w->local_rank, w->pid);
 }
@@ -166,6 +168,8 @@ static void start_worker(struct agent *a, struct worker *w)
 static int prepare_round(struct agent *a, struct err *e)
 {
     segment_close(&a->segment);
+    worker_env_shared_free(a->env);
+    a->env = NULL;
     if (segment_open(&a->segment, a->ctx.table, a->ctx.group_rank, usable_cpus(), e) < 0)
         return e->code;
     return log_dir_attempt(&a->log_dir, a->ctx.restart_count, a->job->nproc, e);
@@ -182,7 +186,6 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     a->ctx.group_rank = group_rank;
     a->ctx.restart_count = table->restart_count;
     a->nok = 0;
-    a->killed = a->swept = false;
     for (int i = 0; i < a->job->nproc; i++)
         a->workers[i].state = WORKER_IDLE;
     if (prepare_round(a, &e) < 0) {
@@ -206,6 +209,8 @@ static void on_respawn(void *arg, int local_rank, int restart_count)
     if (w->state != WORKER_CLOSED || w->ok)
         return;
     a->ctx.restart_count = restart_count;
+    worker_env_shared_free(a->env);
+    a->env = NULL;
     log_notice("restart %d of %d: starting rank %d again", restart_count, a->job->rdzv.max_restarts,
                w->rank);
     if (log_dir_attempt(&a->log_dir, restart_count, a->job->nproc, &e) < 0)
@@ -223,7 +228,7 @@ static void worker_failed(struct agent *a, struct worker *w)
     if (a->job->rdzv.restart_policy == RESTART_WORKER)
         return;
     char text[512];
-    failure_describe(&w->failure, text, sizeof(text));
+    failure_text(&w->failure, text, sizeof(text));
     segment_raise(&a->segment, &w->failure, text);
     stop_workers(a, SIGTERM);
 }
@@ -233,6 +238,8 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     struct agent *a = arg;
     struct worker *w = tag;
     bool stopping = a->fsm.state == STOPPING;
+    if (w->state != WORKER_RUNNING)
+        return; /* given up as unkillable before */
     worker_exited(w, &a->ctx, x, stopping);
     a->nalive--;
     a->swept = false;
@@ -317,7 +324,7 @@ static int end_orphans(struct agent *a)
         n = (int)ARRAY_LEN(children);
     for (int i = 0; i < n; i++) {
         if (!worker_of_pid(a, children[i]) && outlived_its_worker(a, children[i])) {
-            sweep_kill_tree(children[i]);
+            kill(children[i], SIGKILL); /* what it leaves becomes ours: the next look finds it */
             ended++;
         }
     }
@@ -349,7 +356,6 @@ static void abandon(struct agent *a)
         if (w->state != WORKER_RUNNING)
             continue;
         struct reaper_exit x = {.pid = w->pid, .status = SIGKILL, .seen_ns = mono_ns()};
-        reaper_forget(a->reaper, w->pid);
         worker_exited(w, &a->ctx, &x, true);
         stdio_worker_exited(a->pump, w->local_rank);
     }
@@ -530,7 +536,7 @@ static void on_guardian_gone(uv_poll_t *h, int status, int events)
     signal_workers(a, SIGKILL);
     cgroup_kill(&a->cgroup);
     sweep_init(&sweep);
-    sweep_run(&sweep, UNKILLABLE_MS / 1000.0);
+    sweep_run(&sweep, NULL, 0, UNKILLABLE_MS / 1000.0);
     cgroup_close(&a->cgroup);
     for (size_t i = 0; i < ARRAY_LEN(a->link->page->unlink_path); i++) {
         if (a->link->page->unlink_path[i][0])
@@ -549,6 +555,7 @@ static void free_agent(struct agent *a)
     for (int i = 0; i < a->job->nproc; i++)
         close_fd(&a->workers[i].listen_fd);
     segment_close(&a->segment);
+    worker_env_shared_free(a->env);
     placement_free(a->placement);
     spawner_free(a->spawner);
     oom_close(&a->oom);
@@ -615,9 +622,7 @@ static void on_finish(void *arg, const struct rdzv_result *result)
 
 static void handle_signal(struct agent *a, int signo)
 {
-    struct sigaction old;
-    /* What was ignored when dlaunch was started (nohup) stays ignored. */
-    if (sigaction(signo, NULL, &old) < 0 || old.sa_handler == SIG_IGN || a->nsignals == MAX_SIGNALS)
+    if (spawn_was_ignored(signo) || a->nsignals == MAX_SIGNALS)
         return;
     uv_signal_t *s = &a->signals[a->nsignals++];
     uv_signal_init(a->loop, s);
@@ -663,6 +668,7 @@ static int open_parts(struct agent *a, struct err *e)
     const struct stdio_pump_opts pump = {
         .console_out = STDOUT_FILENO,
         .console_err = STDERR_FILENO,
+        .nworkers = job->nproc,
         .dup_stdout = job->dup_stdout,
         .dup_stderr = job->dup_stderr,
         .on_drained = on_drained,
@@ -684,7 +690,7 @@ static int open_parts(struct agent *a, struct err *e)
     log_set_writer(stdio_write_line, a->pump);
     if (job->isolation == ISOLATE_AUTO)
         cgroup_open(&a->cgroup);
-    snprintf(a->link->page->cgroup, sizeof(a->link->page->cgroup), "%s", a->cgroup.path);
+    guardian_set_path(a->link->page->cgroup, a->cgroup.path);
     oom_open(&a->oom);
     return 0;
 }
@@ -729,6 +735,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .cgroup = &a->cgroup,
         .segment = &a->segment,
         .log_dir = &a->log_dir,
+        .env = &a->env,
         .oom = &a->oom,
         .stdin_fd = a->null_fd,
     };

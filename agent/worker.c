@@ -49,11 +49,12 @@ static int open_stdio(const struct worker *w, const struct worker_context *ctx, 
     const struct job_spec *job = ctx->job;
     uint8_t tee = job->tee[w->local_rank], file = job->redirects[w->local_rank] | tee;
     bool show = job->show[w->local_rank];
-    char paths[2][FAILURE_PATH_MAX], prefix[512];
+    char paths[2][FAILURE_PATH_MAX];
     static const char *const names[2] = {"stdout.log", "stderr.log"};
     struct stdio_route route[2];
-    stdio_prefix(job->prefix_template, job->role, w->local_rank, w->rank, job->host, prefix,
-                 sizeof(prefix));
+    char *prefix =
+        tee ? stdio_prefix_new(job->prefix_template, job->role, w->local_rank, w->rank, job->host)
+            : NULL;
     for (int i = 0; i < 2; i++) {
         uint8_t bit = i == 0 ? STD_OUT : STD_ERR;
         log_dir_file(ctx->log_dir, w->local_rank, names[i], paths[i], sizeof(paths[i]));
@@ -64,7 +65,9 @@ static int open_stdio(const struct worker *w, const struct worker_context *ctx, 
             .filtered = (tee & bit) != 0,
         };
     }
-    return stdio_worker_open(ctx->pump, w->local_rank, &route[0], &route[1], &fds[0], &fds[1], e);
+    int r = stdio_worker_open(ctx->pump, w->local_rank, &route[0], &route[1], &fds[0], &fds[1], e);
+    free(prefix);
+    return r;
 }
 
 static int stdin_for(const struct worker *w, const struct worker_context *ctx)
@@ -105,6 +108,7 @@ static int start(struct worker *w, const struct worker_context *ctx, void *tag, 
         .error_file = error_file,
         .segment_fd = ctx->segment->fd,
         .listen_fd = w->listen_fd,
+        .shared = ctx->env,
     };
     int r = worker_env_new(&env, &in, e);
     if (r < 0)

@@ -16,6 +16,7 @@
 #include "agent/segment.h"
 #include "agent/spawn.h"
 #include "agent/stdio.h"
+#include "agent/worker_env.h"
 
 enum worker_state {
     WORKER_IDLE,    /* not started in this round */
@@ -49,6 +50,7 @@ struct worker_context {
     const struct cgroup *cgroup;
     const struct segment *segment;
     const struct log_dir *log_dir;
+    struct worker_env_shared **env; /* what the workers' environments have in common */
     struct oom_watch *oom;
     int stdin_fd; /* what a worker without input reads: /dev/null */
 };

@@ -1,0 +1,370 @@
+/* One launcher, one node: starting, ending, signals, restarts, descendants, bad input. */
+#include "tests/lib/test.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/mem.h"
+#include "tests/lib/cluster.h"
+
+static void expect_text(const char *where, const char *text)
+{
+    ck_assert_msg(strstr(where, text), "not there: \"%s\"\nin: %s", text, where);
+}
+
+static void expect_no_text(const char *where, const char *text)
+{
+    ck_assert_msg(!strstr(where, text), "should not be there: \"%s\"\nin: %s", text, where);
+}
+
+/* ------------------------------------------------------------------------------- start and end */
+
+START_TEST(workers_run_and_succeed)
+{
+    struct proc p;
+    int status =
+        dlaunch_run(&p, 20, "--nproc_per_node 3 %%W env RANK env LOCAL_RANK env WORLD_SIZE");
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    expect_text(p.out, "RANK=0\n");
+    expect_text(p.out, "RANK=2\n");
+    expect_text(p.out, "WORLD_SIZE=3\n");
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(exit_code_is_the_failed_workers)
+{
+    static const int codes[] = {1, 2, 3, 42, 124, 125, 126, 127, 128, 200, 255};
+    for (size_t i = 0; i < ARRAY_LEN(codes); i++) {
+        struct proc p;
+        int status =
+            dlaunch_run(&p, 20, "--nproc_per_node 2 %%W if-rank 1 exit %d pause", codes[i]);
+        ck_assert_msg(status == codes[i], "exit %d instead of %d\n%s", status, codes[i], p.err);
+        expect_text(p.err, "rank 1");
+        proc_fini(&p);
+    }
+}
+END_TEST
+
+START_TEST(exit_status_of_a_signal)
+{
+    static const struct {
+        const char *name;
+        int no;
+    } signals[] = {{"SEGV", SIGSEGV}, {"KILL", SIGKILL}, {"TERM", SIGTERM}, {"ABRT", SIGABRT}};
+    for (size_t i = 0; i < ARRAY_LEN(signals); i++) {
+        struct proc p;
+        char name[16];
+        int status =
+            dlaunch_run(&p, 20, "--nproc_per_node 2 %%W if-rank 0 raise %s pause", signals[i].name);
+        ck_assert_msg(status == 128 + signals[i].no, "SIG%s: exit %d\n%s", signals[i].name, status,
+                      p.err);
+        snprintf(name, sizeof(name), "SIG%s", signals[i].name);
+        expect_text(p.err, name);
+        proc_fini(&p);
+    }
+}
+END_TEST
+
+START_TEST(workers_that_exit_at_once_never_hang_it)
+{
+    for (int round = 0; round < 5; round++) {
+        struct proc p;
+        int status = dlaunch_run(&p, 30, "--nproc_per_node 128 /bin/true");
+        ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+        proc_fini(&p);
+    }
+}
+END_TEST
+
+START_TEST(descriptors_and_signals_of_a_worker_are_clean)
+{
+    struct proc p;
+    int status = dlaunch_run(&p, 20,
+                             "--nproc_per_node 1 %%W fds sigs cwd env DLAUNCH_SEGMENT_FD "
+                             "env DLAUNCH_LISTEN_FD");
+    ck_assert_int_eq(status, 0);
+    expect_text(p.out, "SigBlk:\t0000000000000000");
+    expect_text(p.out, "SigIgn:\t0000000000000000");
+    /* 0, 1, 2 and the two that the environment names. */
+    int a, b, seg, lis;
+    ck_assert_int_eq(sscanf(strstr(p.out, "fds"), "fds 0 1 2 %d %d\n", &a, &b), 2);
+    ck_assert_int_eq(sscanf(strstr(p.out, "DLAUNCH_SEGMENT_FD"), "DLAUNCH_SEGMENT_FD=%d", &seg), 1);
+    ck_assert_int_eq(sscanf(strstr(p.out, "DLAUNCH_LISTEN_FD"), "DLAUNCH_LISTEN_FD=%d", &lis), 1);
+    ck_assert((a == seg && b == lis) || (a == lis && b == seg));
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(stdin_goes_to_rank_0)
+{
+    struct proc p;
+    char *argv[] = {(char *)build_path("dlaunch"),
+                    "--nproc_per_node",
+                    "2",
+                    (char *)build_path("tests/worker"),
+                    "stdin",
+                    NULL};
+    proc_start(&p, argv, NULL, PROC_STDIN);
+    ck_assert_int_eq(write(p.in_fd, "for rank 0\n", 11), 11);
+    close(p.in_fd);
+    p.in_fd = -1;
+    ck_assert_int_eq(proc_wait(&p, 20), 0);
+    expect_text(p.out, "for rank 0\n");
+    expect_text(p.out, "EOF\n");
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(local_rank_in_arguments)
+{
+    struct proc p;
+    int status =
+        dlaunch_run(&p, 20, "--nproc_per_node 2 %%W args --log=${local_rank} $x ${local_rank}");
+    ck_assert_int_eq(status, 0);
+    expect_text(p.out, "--log=0\n");
+    expect_text(p.out, "--log=1\n");
+    expect_text(p.out, "$x\n");
+    proc_fini(&p);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------- restarts */
+
+START_TEST(restart_until_it_works)
+{
+    struct proc p;
+    int status =
+        dlaunch_run(&p, 30,
+                    "--nproc_per_node 3 --max_restarts 3 %%W append %%T/starts if-attempt 0 "
+                    "if-rank 1 exit 7 if-attempt 1 if-rank 2 raise KILL if-attempt 0 pause "
+                    "if-attempt 1 pause print done");
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    ck_assert_int_eq(count_lines(tmppath("starts")), 9);
+    expect_text(p.err, "rank 1");
+    expect_text(p.err, "SIGKILL");
+    expect_text(p.err, "restart");
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(restarts_run_out)
+{
+    struct proc p;
+    int status = dlaunch_run(&p, 30,
+                             "--nproc_per_node 2 --max_restarts 2 %%W append %%T/starts "
+                             "if-rank 1 exit 9 pause");
+    ck_assert_int_eq(status, 9);
+    ck_assert_int_eq(count_lines(tmppath("starts")), 6);
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(worker_policy_restarts_only_the_failed_one)
+{
+    struct proc p;
+    int status = dlaunch_run(&p, 30,
+                             "--nproc_per_node 3 --max_restarts 2 --restart_policy worker "
+                             "%%W append %%T/starts if-attempt 0 if-rank 1 exit 5 "
+                             "if-rank 1 append %%T/again wait %%T/again");
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    ck_assert_int_eq(count_lines(tmppath("starts")), 4);
+    proc_fini(&p);
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------------- signals */
+
+START_TEST(sigterm_is_forwarded_once_and_ends_the_job)
+{
+    struct proc p;
+    dlaunch_start(&p, NULL, "--nproc_per_node 2 %%W trap TERM %%T/term append %%T/up pause");
+    wait_lines(tmppath("up"), 2, 10);
+    proc_kill(&p, SIGTERM);
+    wait_lines(tmppath("term"), 2, 10);
+    proc_kill(&p, SIGTERM); /* the second one kills: the workers ignore the first */
+    ck_assert_int_eq(proc_wait(&p, 10), 128 + SIGTERM);
+    ck_assert_int_eq(count_lines(tmppath("term")), 2);
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(grace_ends_with_sigkill)
+{
+    struct proc p;
+    dlaunch_start(&p, NULL,
+                  "--nproc_per_node 2 --shutdown_timeout 1 %%W ignore TERM append %%T/up pause");
+    wait_lines(tmppath("up"), 2, 10);
+    uint64_t start = mono_ns();
+    proc_kill(&p, SIGTERM);
+    ck_assert_int_eq(proc_wait(&p, 10), 128 + SIGTERM);
+    ck_assert_uint_ge(mono_ns() - start, 900000000u);
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(user_signals_are_passed_on)
+{
+    struct proc p;
+    dlaunch_start(&p, NULL,
+                  "--nproc_per_node 2 %%W trap USR1 %%T/usr1 trap USR2 %%T/usr2 "
+                  "append %%T/up pause");
+    wait_lines(tmppath("up"), 2, 10);
+    proc_kill(&p, SIGUSR1);
+    wait_lines(tmppath("usr1"), 2, 10);
+    proc_kill(&p, SIGUSR2);
+    wait_lines(tmppath("usr2"), 2, 10);
+    proc_kill(&p, SIGTERM);
+    ck_assert_int_eq(proc_wait(&p, 10), 128 + SIGTERM);
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(ignored_hangup_stays_ignored)
+{
+    struct proc p;
+    char *argv[] = {"nohup",
+                    (char *)build_path("dlaunch"),
+                    (char *)build_path("tests/worker"),
+                    "append",
+                    (char *)tmppath("up"),
+                    "wait",
+                    (char *)tmppath("go"),
+                    NULL};
+    proc_start(&p, argv, NULL, 0);
+    wait_lines(tmppath("up"), 1, 10);
+    proc_kill(&p, SIGHUP);
+    write_file(tmppath("go"), "");
+    ck_assert_int_eq(proc_wait(&p, 10), 0);
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(wall_clock_timeout)
+{
+    struct proc p;
+    int status = dlaunch_run(&p, 10, "--nproc_per_node 2 --timeout 500ms %%W pause");
+    ck_assert_int_eq(status, 124);
+    expect_text(p.err, "--timeout");
+    proc_fini(&p);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------- descendants */
+
+static bool no_strays(void *marker)
+{
+    return count_processes_with_env(marker) == 0;
+}
+
+START_TEST(nothing_is_left_behind)
+{
+    static const char *const ends[] = {"exit 0", "exit 3", "raise SEGV"};
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
+        struct proc p;
+        char *marker = xasprintf("STRAY_MARK=%d.%zu", getpid(), i), *env[] = {marker, NULL};
+        dlaunch_start(&p, env, "--nproc_per_node 3 %%W child setsid-child daemon %s", ends[i]);
+        proc_wait(&p, 20);
+        wait_until(no_strays, marker, 1, "every descendant is gone when dlaunch is");
+        proc_fini(&p);
+    }
+}
+END_TEST
+
+START_TEST(a_live_workers_daemon_is_left_alone)
+{
+    struct proc p;
+    char *marker = xasprintf("STRAY_MARK=%d.live", getpid()), *env[] = {marker, NULL};
+    /* Rank 0 ends; rank 1 and its daemon go on. */
+    dlaunch_start(&p, env,
+                  "--nproc_per_node 2 %%W if-rank 0 exit 0 daemon append %%T/up wait %%T/go");
+    wait_lines(tmppath("up"), 1, 10);
+    wait_until(no_strays, "STRAY_MARK=none", 1, "nothing");
+    /* dlaunch's two processes, rank 1 and its daemon. */
+    ck_assert_int_eq(count_processes_with_env(marker), 4);
+    write_file(tmppath("go"), "");
+    ck_assert_int_eq(proc_wait(&p, 10), 0);
+    ck_assert_int_eq(count_processes_with_env(marker), 0);
+    proc_fini(&p);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ bad input */
+
+START_TEST(bad_input_is_one_line_and_exit_2)
+{
+    static const struct {
+        const char *line;
+        int status;
+        const char *says;
+    } table[] = {
+        {"--nproc_per_nodes 2 /bin/true", 2, "--nproc-per-node"},
+        {"--nproc_per_node two /bin/true", 2, "two"},
+        {"--nproc_per_node 0 /bin/true", 2, "0"},
+        {"--nproc_per_node -3 /bin/true", 2, "-3"},
+        {"--nnodes 3:2 /bin/true", 2, "3:2"},
+        {"--nnodes x /bin/true", 2, "x"},
+        {"--nnodes 2 --node_rank 2 /bin/true", 2, "node_rank"},
+        {"--max_restarts many /bin/true", 2, "many"},
+        {"--rdzv_backend zookeeper /bin/true", 2, "zookeeper"},
+        {"--rdzv_endpoint host:99999 /bin/true", 2, "99999"},
+        {"--redirects 7 /bin/true", 2, "7"},
+        {"--conf /no/such.ini /bin/true", 2, "/no/such.ini"},
+        {"--log_dir /dev/null/x --redirects 3 /bin/true", 2, "/dev/null/x"},
+        {"--interface nosuch0 --nnodes 2 /bin/true", 2, "nosuch0"},
+        {"", 2, "program"},
+        {"/no/such/program", 127, "/no/such/program"},
+        {"no-such-program-anywhere", 127, "no-such-program-anywhere"},
+        {"/etc/passwd", 126, "/etc/passwd"},
+        {"/tmp", 126, "/tmp"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(table); i++) {
+        struct proc p;
+        int status = dlaunch_run(&p, 10, "%s", table[i].line);
+        ck_assert_msg(status == table[i].status, "dlaunch %s: exit %d, not %d\n%s", table[i].line,
+                      status, table[i].status, p.err);
+        expect_text(p.err, table[i].says);
+        char *newline = strchr(p.err, '\n');
+        ck_assert_msg(newline && newline[1] == '\0', "dlaunch %s: more than one line:\n%s",
+                      table[i].line, p.err);
+        expect_no_text(p.out, "\n");
+        proc_fini(&p);
+    }
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("single");
+    TCase *tc = test_case(s, "start", 90);
+    tcase_add_test(tc, workers_run_and_succeed);
+    tcase_add_test(tc, exit_code_is_the_failed_workers);
+    tcase_add_test(tc, exit_status_of_a_signal);
+    tcase_add_test(tc, workers_that_exit_at_once_never_hang_it);
+    tcase_add_test(tc, descriptors_and_signals_of_a_worker_are_clean);
+    tcase_add_test(tc, stdin_goes_to_rank_0);
+    tcase_add_test(tc, local_rank_in_arguments);
+    tc = test_case(s, "restart", 60);
+    tcase_add_test(tc, restart_until_it_works);
+    tcase_add_test(tc, restarts_run_out);
+    tcase_add_test(tc, worker_policy_restarts_only_the_failed_one);
+    tc = test_case(s, "signals", 60);
+    tcase_add_test(tc, sigterm_is_forwarded_once_and_ends_the_job);
+    tcase_add_test(tc, grace_ends_with_sigkill);
+    tcase_add_test(tc, user_signals_are_passed_on);
+    tcase_add_test(tc, ignored_hangup_stays_ignored);
+    tcase_add_test(tc, wall_clock_timeout);
+    tc = test_case(s, "descendants", 60);
+    tcase_add_test(tc, nothing_is_left_behind);
+    tcase_add_test(tc, a_live_workers_daemon_is_left_alone);
+    tc = test_case(s, "bad input", 60);
+    tcase_add_test(tc, bad_input_is_one_line_and_exit_2);
+    return s;
+}
+
+TEST_MAIN(suite)

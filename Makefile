@@ -63,12 +63,12 @@ MAINS        := launcher/main.c launcher/dlaunchctl.c
 LAUNCHER_SRC := $(filter-out $(MAINS),$(call src,launcher))
 DLAUNCH_OBJ  := $(call obj,$(call src,core) $(call src,rendezvous) $(call src,agent) $(LAUNCHER_SRC))
 
-# libdlcoll: its own folder, the parts of core without libuv, and the blocking store client.
+# libdlcoll: its own folder, the parts of core without libuv, the blocking store client, and the store
+# on a thread of its own.
 DLCOLL_SRC := $(call src,collectives) \
-              core/err.c core/bytes.c core/fd.c core/map.c core/netaddr.c core/parse.c \
-              core/log.c rendezvous/store_proto.c rendezvous/store_client.c \
-              rendezvous/store_table.c
-DLCOLL_OBJ := $(call pic,$(wildcard $(DLCOLL_SRC)))
+              $(patsubst %,core/%.c,err bytes fd map netaddr parse log) \
+              $(patsubst %,rendezvous/store_%.c,client proto thread service session table out)
+DLCOLL_OBJ := $(call pic,$(DLCOLL_SRC))
 
 EXAMPLES  := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 TESTLIB   := $(call obj,$(filter-out tests/lib/worker.c,$(wildcard tests/lib/*.c)))
@@ -117,10 +117,14 @@ $(BUILD)/dlaunchctl: $(call obj,launcher/dlaunchctl.c) $(DLAUNCH_OBJ)
 $(BUILD)/libdlcoll.so.0: $(DLCOLL_OBJ) collectives/dlcoll.map
 	$(say) LD $@
 	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -shared -Wl,-soname,libdlcoll.so.0 \
-	    -Wl,--version-script=collectives/dlcoll.map -o $@ $(DLCOLL_OBJ) -lpthread -ldl
+	    $(if $(SANITIZE),,-Wl,-z,defs) -Wl,--version-script=collectives/dlcoll.map \
+	    -o $@ $(DLCOLL_OBJ) -lpthread -ldl
 
 $(BUILD)/libdlcoll.so: $(BUILD)/libdlcoll.so.0
 	$(Q)ln -sf libdlcoll.so.0 $@
+
+# Examples see the library as an installed program does.
+$(BUILD)/obj/examples/%.o: CPPFLAGS += -Icollectives
 
 $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(BUILD)/libdlcoll.so
 	$(say) LD $@
@@ -149,7 +153,7 @@ need-libs:
 	    { echo "$$l is not installed: type 'make deps' (or install it yourself)" >&2; exit 1; }; done
 
 .PHONY: test unit test-multihost layers corpora
-unit: $(UNIT)
+unit: $(BUILD)/tests/worker $(UNIT)
 	$(Q)tests/run.sh $(UNIT)
 
 test:

@@ -228,7 +228,7 @@ static void worker_failed(struct agent *a, struct worker *w)
     if (a->job->rdzv.restart_policy == RESTART_WORKER)
         return;
     char text[512];
-    failure_text(&w->failure, text, sizeof(text));
+    failure_describe(&w->failure, text, sizeof(text));
     segment_raise(&a->segment, &w->failure, text);
     stop_workers(a, SIGTERM);
 }

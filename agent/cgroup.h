@@ -4,18 +4,30 @@
 #ifndef AGENT_CGROUP_H
 #define AGENT_CGROUP_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 struct cgroup {
     int fd;         /* of its directory, for spawn_request.cgroup_fd; -1: none */
     char path[256]; /* its directory; "" none */
 };
 
-/* Makes <our own cgroup>/dlaunch.<pid> when that is allowed and has cgroup.kill. Never an error. */
+/* Makes <our own cgroup>/dlaunch.<our pid> when that is allowed and has cgroup.kill. Never an
+ * error. */
 void cgroup_open(struct cgroup *c);
 void cgroup_kill(const struct cgroup *c);
-/* Kills by path and removes the directory: also for a guardian that only knows the path. */
-void cgroup_remove(const char *path);
+/* The same, and its removal, by path: for a guardian, which has nothing else. Only a path that ends
+ * in "/dlaunch.<agent>" is believed: the agent may have been killed while it wrote it down. When it
+ * is "" (killed just before) cgroup_remove() tries the place where that agent would have made one,
+ * and takes it away if it is empty. */
+void cgroup_kill_at(const char *path, pid_t agent);
+void cgroup_remove(const char *path, pid_t agent);
 void cgroup_close(struct cgroup *c); /* removes it: everything in it is dead */
+
+/* The directory of this process's own cgroup: in the v1 hierarchy of `controller` ("cpu",
+ * "memory", ...), or in the v2 tree when NULL. *mount_len (may be NULL) is the length of its mount
+ * point, the top for whoever walks upwards. False when there is none, or it cannot be seen here. */
+bool cgroup_own(const char *controller, char *out, size_t cap, size_t *mount_len);
 
 #endif

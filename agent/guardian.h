@@ -1,24 +1,28 @@
 /* guardian.h: the process that the user started.
  *
  * It forks the agent and then does four things and nothing else: forward signals, wait, return the
- * agent's exit status, and, when the agent is gone without having cleaned up, end every descendant.
+ * agent's exit status, and, when the agent is gone without having cleaned up or its lease has run
+ * out, end every descendant.
  * It is single-threaded, reads no network and holds no policy; it is a child subreaper, so whatever
  * the agent leaves behind becomes its child. The agent is a subreaper too and does the same when
  * the lifeline tells it that the guardian died. A killed guardian or a killed agent leaves nothing
  * alive; both killed in the same instant can leave grandchildren that left their session (no
  * process is left to end them; PDEATHSIG still ends the workers themselves), unless --isolate pidns
- * was asked for.
+ * was asked for. The agent's process is called "dl-agent", so that `killall dlaunch` and `pkill
+ * dlaunch` reach the guardian alone.
  */
 #ifndef AGENT_GUARDIAN_H
 #define AGENT_GUARDIAN_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
 #include "agent/job_spec.h"
 
-/* Shared by guardian and agent (MAP_SHARED, anonymous). The agent writes, the guardian reads. */
+/* Shared by guardian and agent (MAP_SHARED, anonymous). The agent writes, the guardian reads. The
+ * strings and the lease are set with the functions below. */
 struct guard_page {
     _Atomic uint64_t lease_ns; /* workers may live until then (CLOCK_MONOTONIC); 0: no lease */
     _Atomic uint32_t clean;    /* 1: the agent has ended every worker itself */
@@ -28,24 +32,39 @@ struct guard_page {
 };
 
 struct guardian_link {
-    int lifeline;   /* readable (end of file) when the guardian is gone; owned by the agent */
-    pid_t guardian; /* its pid, to compare getppid() with */
+    int lifeline;   /* readable (end of file) when the guardian is gone; owned by the agent. The
+                       agent, when it sees that, ends everything with sweep_run() and exits */
+    pid_t guardian; /* its pid, to compare getppid() with (which says 0 under ISOLATE_PIDNS) */
     struct guard_page *page;
 };
 
 struct guardian_opts {
     enum isolation isolation;
-    const int *forward_signals; /* 0-terminated: sent on to the agent as they come */
+    const int *forward_signals; /* 0-terminated: sent on to the agent as they come. SIGTSTP and
+                                   SIGCONT always are, signals ignored at the start never */
     double stop_grace;          /* seconds before descendants that do not die are reported */
 };
 
 /* Forks; runs agent_main(arg, link) in the child, whose return value is its exit status; supervises
  * it in the parent. Returns the status that the dlaunch command exits with: the agent's, or
- * 128+signal when a signal killed it (after everything it had started is dead). Call early: the
+ * 128+signal when a signal killed it (after everything it had started is dead), or 125: the agent
+ * exited with 0 and without `clean`, its lease ran out, a descendant does not die, or the isolation
+ * asked for is not permitted. What is not the agent's to say has then been printed. Call early: the
  * child inherits every open descriptor and the parent keeps none that matters.
  * The agent runs in a session of its own, with default signal dispositions and an empty mask,
- * except that a signal that was ignored when dlaunch was started (nohup) stays ignored in both. */
+ * except that a signal that was ignored when dlaunch was started (nohup) stays ignored in both.
+ * SIGTSTP: an agent that wants to stop with its workers sends itself SIGSTOP; the guardian then
+ * stops too and gives the terminal back to the shell. Under ISOLATE_PIDNS, where the agent cannot
+ * stop itself, SIGTSTP is dropped. */
 int guardian_run(const struct guardian_opts *opts,
                  int (*agent_main)(void *arg, struct guardian_link *), void *arg);
+
+/* In the agent: the workers may live until `until_ns` of CLOCK_MONOTONIC (0: for ever). The
+ * guardian is woken when it has to look again. */
+void guardian_set_lease(struct guardian_link *link, uint64_t until_ns);
+
+/* In the agent: writes a path into page->cgroup or page->unlink_path[i] so that a guardian never
+ * acts on half of it. NULL or "" takes it back. False when it is too long (nothing is set). */
+bool guardian_set_path(char field[256], const char *path);
 
 #endif

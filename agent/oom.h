@@ -1,5 +1,6 @@
 /* oom.h: whether the kernel killed for memory: the oom_kill counter of our memory cgroup (v2
- * memory.events, v1 memory.oom_control), read at the start and after each SIGKILL. */
+ * memory.events, v1 memory.oom_control), or of the host where we are in none (/proc/vmstat), read
+ * at the start and after each SIGKILL. */
 #ifndef AGENT_OOM_H
 #define AGENT_OOM_H
 
@@ -7,7 +8,7 @@
 #include <stdint.h>
 
 struct oom_watch {
-    int fd;         /* of the events file; -1: no such cgroup here */
+    int fd;         /* of the file that has the counter; -1: none can be read here */
     uint64_t kills; /* as last read */
 };
 

@@ -4,6 +4,8 @@
 #define AGENT_PLACEMENT_H
 
 #include <sched.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 #include "agent/job_spec.h"
 
@@ -24,5 +26,9 @@ const char *placement_describe(const struct placement *p, int local_rank, char *
 /* The CPUs usable by this process: its affinity mask, bounded by its cgroup's CPU quota (v2
  * cpu.max, v1 cfs_quota_us) rounded up. At least 1. Needs no hwloc. */
 int usable_cpus(void);
+
+/* The CPUs' worth of time (1.5: one and a half) that the cgroup at `dir` and those above it, up to
+ * the mount point that is its first mount_len bytes, allow; 0: no limit. v2, or the v1 files. */
+double cpu_quota(const char *dir, size_t mount_len, bool v2);
 
 #endif

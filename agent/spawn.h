@@ -4,11 +4,17 @@
  * session (and process group), PDEATHSIG=KILL then a check that the parent is still there, soft
  * RLIMIT_NOFILE as it was when dlaunch started, CPU set, signal dispositions to default (1..64;
  * those ignored when dlaunch was started stay ignored), stdio, descriptors above 2 closed on exec
- * except those kept, working directory, empty signal mask, execve. All signals are blocked from
- * before the clone until the dispositions are set, so a signal sent at any time after spawn()
- * reaches the worker with its default action and is never lost. A failed step is written as {pid,
- * stage, errno} to a close-on-exec pipe before the child exits with 125, 126 or 127;
- * spawn_failure() fetches it after the exit has been seen.
+ * except those kept, working directory, empty signal mask, execve.
+ *
+ * It is made as vfork() makes one (clone with CLONE_VM and CLONE_VFORK), on a stack of its own:
+ * spawn() returns when the new program runs, or when a step failed, which the child has then
+ * written where we read it. All signals are blocked from before the clone until the dispositions
+ * are set. So a signal sent at any time after spawn(), to the process or to its group, reaches the
+ * worker with its default action and is never lost. spawn_failure() tells what failed after the
+ * exit with 125, 126 or 127 has been seen.
+ *
+ * The price: a program on a file system that does not answer holds the calling thread in execve
+ * for as long as it holds the child.
  */
 #ifndef AGENT_SPAWN_H
 #define AGENT_SPAWN_H
@@ -20,7 +26,8 @@
 
 #include "core/err.h"
 
-struct spawner; /* the pipe, and what was remembered of this process at its start */
+struct spawner; /* the child's stack, failures not yet fetched. For one thread: the main thread,
+                   for PDEATHSIG is sent when the thread that spawned ends */
 
 struct spawn_request {
     const char *path; /* for execve: absolute, or relative to cwd */
@@ -32,8 +39,16 @@ struct spawn_request {
     size_t nkeep;
     const cpu_set_t *cpus; /* NULL: inherit */
     size_t cpus_size;
-    int cgroup_fd; /* directory of a cgroup v2 to start in; -1 none */
+    int cgroup_fd; /* directory of a cgroup v2 to start in, if that can be had; -1 none */
 };
+
+/* Remembers what workers are to get as dlaunch got it: the soft RLIMIT_NOFILE, and which signals
+ * were ignored. The first call counts; guardian_run() makes it, else spawner_new(). */
+void spawn_remember(void);
+
+/* Whether `sig` was ignored when dlaunch was started and stays so (nohup: SIGHUP; a shell's
+ * background job: SIGINT, SIGQUIT). Never SIGPIPE or SIGCHLD, which go to their default. */
+bool spawn_was_ignored(int sig);
 
 int spawner_new(struct spawner **out, struct err *e);
 void spawner_free(struct spawner *s);
@@ -45,14 +60,15 @@ int spawn(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *p
 
 /* After `pid` exited with 125, 126 or 127: whether that was ours, before exec. Fills in *exit_code
  * and the one-line text ("exec ./train: No such file or directory", or which interpreter,
- * architecture, noexec file system, limit; see exec_why()). */
+ * architecture, noexec file system, limit; see exec_why()). Once for each failure. */
 bool spawn_failure(struct spawner *s, pid_t pid, int *exit_code, struct err *e);
 
 /* Why execve(path, argv, envp) failed with `errnum`, in words: a missing interpreter is not a
  * missing file, a foreign architecture is named, a directory, a missing x bit, a noexec mount, an
- * argument list that is too long (with the largest variables by name). Returns the exit code: 127
- * or 126. */
-int exec_why(const char *path, char *const *envp, int errnum, struct err *e);
+ * argument list that is too long (with the largest variables by name). A relative path is looked
+ * at from `cwd` (NULL: ours). Returns the exit code: 127 or 126. */
+int exec_why(const char *path, char *const *argv, char *const *envp, const char *cwd, int errnum,
+             struct err *e);
 
 /* The same checks before anything is started: 0 when `path` can be executed as far as one can tell,
  * else -errno with the text, and *exit_code 126 or 127. */
@@ -61,5 +77,9 @@ int exec_check(const char *path, int *exit_code, struct err *e);
 /* Searches PATH (of this process) for `name` as execvp() would; a name with a slash is taken as it
  * is. Returns a malloc'ed path, or NULL with the error (-ENOENT or -EACCES). */
 char *exec_find(const char *name, struct err *e);
+
+/* Tests: does without clone3() and close_range(), as on old kernels and in some containers. For
+ * spawners made after it is set. */
+extern bool spawn_as_on_old_kernel;
 
 #endif

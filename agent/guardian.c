@@ -1,0 +1,331 @@
+/*   agent exits, clean               -> its status
+ *   agent exits, not clean           -> sweep; its status, 125 for 0
+ *   agent killed by a signal         -> sweep; a line; 128+signal
+ *   lease over                       -> SIGKILL to all, sweep; a line; 125
+ *   a sweep that does not end        -> a line for each that is left; 125
+ *   agent stops after a SIGTSTP      -> we stop as well; SIGCONT continues both
+ *   guardian killed                  -> the agent's lifeline ends: it sweeps
+ */
+#include "agent/guardian.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "agent/cgroup.h"
+#include "agent/pidns.h"
+#include "agent/spawn.h"
+#include "agent/sweep.h"
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+#define EXIT_OURS       125
+#define LISTED_MAX      16 /* descendants that do not die, by line */
+#define SIGNALS_AT_ONCE 8
+
+struct guardian {
+    const struct guardian_opts *opts;
+    struct guard_page *page;
+    int signals;     /* signalfd */
+    int agent_end;   /* the agent's end of the lifeline, in the agent */
+    int our_end;     /* ours: nobody else has it, so it closes when we die */
+    pid_t agent;     /* -1 when it has been reaped */
+    siginfo_t exit;  /* its, then */
+    bool stop_asked; /* the terminal asked to stop, and the agent was told */
+    pid_t *others;   /* children that this process had before it was dlaunch (a shell's exec) */
+    int nothers;
+};
+
+/* ---------------------------------------------------------------------------- agent's side */
+
+void guardian_set_lease(struct guardian_link *link, uint64_t until_ns)
+{
+    uint64_t old = atomic_exchange(&link->page->lease_ns, until_ns);
+    bool sooner = until_ns && (old == 0 || until_ns < old);
+    if (sooner && send(link->lifeline, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        return; /* full: it has not looked yet. Closed: the lifeline's reader sees that */
+}
+
+bool guardian_set_path(char field[256], const char *path)
+{
+    size_t len = path ? strlen(path) : 0;
+    if (len >= 256)
+        return false;
+    /* The first byte last: until it is there the field reads as "". */
+    _Atomic char *first = (_Atomic char *)field;
+    atomic_store(first, '\0');
+    if (len) {
+        memcpy(field + 1, path + 1, len);
+        atomic_store(first, path[0]);
+    }
+    return true;
+}
+
+static void agent_process(struct guardian *g, int (*agent_main)(void *, struct guardian_link *),
+                          void *arg, struct guardian_link *link) __attribute__((noreturn));
+static void agent_process(struct guardian *g, int (*agent_main)(void *, struct guardian_link *),
+                          void *arg, struct guardian_link *link)
+{
+    struct err e;
+    sigset_t none;
+    close(g->our_end);
+    close(g->signals);
+    link->lifeline = g->agent_end;
+    setsid();
+    prctl(PR_SET_NAME, "dl-agent");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (g->opts->isolation == ISOLATE_PIDNS && pidns_enter(&e) < 0) {
+        log_error("%s", e.msg);
+        atomic_store(&link->page->clean, 1);
+        exit(EXIT_OURS);
+    }
+    free(g->others);
+    exit(agent_main(arg, link));
+}
+
+/* --------------------------------------------------------------------------------- the start */
+
+/* Everything is blocked and read from a descriptor, but not what was ignored when we were started:
+ * a blocked signal is kept even when it is ignored. */
+static void block_signals(sigset_t *blocked)
+{
+    sigfillset(blocked);
+    for (int sig = 1; sig < SIGRTMAX; sig++) {
+        if (spawn_was_ignored(sig))
+            sigdelset(blocked, sig);
+    }
+    sigprocmask(SIG_SETMASK, blocked, NULL);
+    signal(SIGCHLD, SIG_DFL);
+    signal(SIGPIPE, SIG_DFL);
+}
+
+static void note_other_children(struct guardian *g)
+{
+    siginfo_t si;
+    if (waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) < 0) /* ECHILD, nearly always */
+        return;
+    int n = sweep_children(NULL, 0);
+    g->others = xcalloc((size_t)n, sizeof(pid_t));
+    g->nothers = sweep_children(g->others, n);
+    if (g->nothers > n)
+        g->nothers = n;
+}
+
+static int prepare(struct guardian *g, struct guardian_link *link, struct err *e)
+{
+    int ends[2];
+    sigset_t blocked;
+    block_signals(&blocked);
+    g->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (g->signals < 0)
+        return err_sys(e, errno, "signalfd of the guardian");
+    g->page =
+        mmap(NULL, sizeof(*g->page), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (g->page == MAP_FAILED)
+        return err_sys(e, errno, "memory for the guardian");
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) < 0)
+        return err_sys(e, errno, "lifeline between guardian and agent");
+    g->our_end = ends[0];
+    g->agent_end = ends[1];
+    *link = (struct guardian_link){.lifeline = -1, .guardian = getpid(), .page = g->page};
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    note_other_children(g);
+    return g->opts->isolation == ISOLATE_PIDNS ? pidns_prepare(e) : 0;
+}
+
+/* -------------------------------------------------------------------------------- supervising */
+
+static bool is_listed(const int *signals, int sig)
+{
+    while (*signals && *signals != sig)
+        signals++;
+    return *signals == sig;
+}
+
+static void look_at_agent(struct guardian *g)
+{
+    siginfo_t si;
+    for (;;) {
+        si.si_pid = 0;
+        if (waitid(P_PID, (id_t)g->agent, &si, WEXITED | WSTOPPED | WNOHANG) < 0 || !si.si_pid)
+            return;
+        if (si.si_code != CLD_STOPPED) {
+            g->agent = -1;
+            g->exit = si;
+            return;
+        }
+        /* Stopped by someone else, or with a lease to watch over: we stay awake. */
+        if (g->stop_asked && atomic_load(&g->page->lease_ns) == 0)
+            kill(getpid(), SIGSTOP);
+        g->stop_asked = false;
+    }
+}
+
+static void handle_signal(struct guardian *g, int sig)
+{
+    if (sig == SIGCHLD) {
+        look_at_agent(g);
+    } else if (sig == SIGTSTP && g->opts->isolation == ISOLATE_PIDNS) {
+        /* the first process of a namespace cannot stop itself */
+    } else if (sig == SIGTSTP || sig == SIGCONT || is_listed(g->opts->forward_signals, sig)) {
+        g->stop_asked |= sig == SIGTSTP;
+        if (g->agent > 0)
+            kill(g->agent, sig);
+    }
+}
+
+static void read_signals(struct guardian *g)
+{
+    struct signalfd_siginfo si[SIGNALS_AT_ONCE];
+    ssize_t n = read(g->signals, si, sizeof(si));
+    for (ssize_t i = 0; i < n / (ssize_t)sizeof(si[0]); i++)
+        handle_signal(g, (int)si[i].ssi_signo);
+}
+
+/* Until the agent is gone or its lease is over. */
+static void supervise(struct guardian *g)
+{
+    struct pollfd fds[2] = {{g->signals, POLLIN, 0}, {g->our_end, POLLIN, 0}};
+    while (g->agent > 0) {
+        uint64_t lease = atomic_load(&g->page->lease_ns), now = lease ? mono_ns() : 0;
+        if (lease && now >= lease)
+            return;
+        struct timespec left = {(time_t)((lease - now) / 1000000000u),
+                                (long)((lease - now) % 1000000000u)};
+        if (ppoll(fds, 2, lease ? &left : NULL, NULL) <= 0)
+            continue;
+        char wakes[64];
+        if (fds[1].revents && read(g->our_end, wakes, sizeof(wakes)) == 0)
+            fds[1].fd = -1; /* the agent has closed it; its end comes as a signal */
+        if (fds[0].revents)
+            read_signals(g);
+    }
+}
+
+/* ------------------------------------------------------------------------------------- the end */
+
+static bool is_other(const struct guardian *g, pid_t pid)
+{
+    for (int i = 0; i < g->nothers; i++) {
+        if (g->others[i] == pid)
+            return true;
+    }
+    return false;
+}
+
+static void list_what_is_left(const struct guardian *g)
+{
+    pid_t left[LISTED_MAX];
+    char text[256];
+    int n = sweep_children(left, LISTED_MAX);
+    for (int i = 0; i < n && i < LISTED_MAX; i++) {
+        if (!is_other(g, left[i]))
+            log_error("%s does not die; giving up after %g s",
+                      sweep_describe(left[i], text, sizeof(text)), g->opts->stop_grace);
+    }
+    if (n > LISTED_MAX)
+        log_error("... and %d more", n - LISTED_MAX);
+}
+
+/* The agent, if it is there, and all that it has started. Returns how many processes were ended;
+ * *all: whether none is left. */
+static unsigned end_everything(struct guardian *g, pid_t agent, bool *all)
+{
+    const struct guard_page *page = g->page;
+    struct sweep s;
+    sweep_init(&s);
+    if (g->agent > 0)
+        kill(g->agent, SIGKILL); /* first, so that it starts nothing more */
+    if (g->opts->isolation == ISOLATE_AUTO)
+        cgroup_kill_at(page->cgroup, agent);
+    *all = sweep_run(&s, g->others, (size_t)g->nothers, g->opts->stop_grace) == 0;
+    if (*all && g->opts->isolation == ISOLATE_AUTO)
+        cgroup_remove(page->cgroup, agent);
+    for (size_t i = 0; i < ARRAY_LEN(page->unlink_path); i++) {
+        if (page->unlink_path[i][0])
+            unlink(page->unlink_path[i]);
+    }
+    /* In a PID namespace it was the kernel that ended them. */
+    unsigned nworkers = g->opts->isolation == ISOLATE_PIDNS ? atomic_load(&page->nworkers) : 0;
+    return s.killed > nworkers ? s.killed : nworkers;
+}
+
+static bool nothing_is_left(const struct guardian *g)
+{
+    siginfo_t si;
+    if (g->nothers)
+        return sweep_children(NULL, 0) <= g->nothers;
+    return waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) < 0;
+}
+
+static int finish(struct guardian *g, pid_t agent)
+{
+    bool gone = g->agent < 0, exited = gone && g->exit.si_code == CLD_EXITED, all;
+    if (exited && atomic_load(&g->page->clean) && nothing_is_left(g))
+        return g->exit.si_status;
+    unsigned ended = end_everything(g, agent, &all);
+    int status = EXIT_OURS;
+    const char *plural = ended == 1 ? "process" : "processes";
+    if (!gone) {
+        log_error("the lease of this node ran out; ended %u %s", ended, plural);
+    } else if (!exited) {
+        const char *name = sigabbrev_np(g->exit.si_status);
+        status = 128 + g->exit.si_status;
+        log_error("the agent (pid %d) was killed by %s%s; ended %u %s", (int)agent,
+                  name ? "SIG" : "a signal", name ? name : "", ended, plural);
+    } else {
+        if (g->exit.si_status || atomic_load(&g->page->clean))
+            status = g->exit.si_status;
+        if (ended || status == EXIT_OURS)
+            log_error("the agent (pid %d) exited with status %d and left work undone; ended %u %s",
+                      (int)agent, g->exit.si_status, ended, plural);
+    }
+    if (all)
+        return status;
+    list_what_is_left(g);
+    return EXIT_OURS;
+}
+
+int guardian_run(const struct guardian_opts *opts,
+                 int (*agent_main)(void *arg, struct guardian_link *), void *arg)
+{
+    struct guardian g = {.opts = opts, .signals = -1, .our_end = -1, .agent_end = -1, .agent = -1};
+    struct guardian_link link;
+    struct err e;
+    spawn_remember();
+    if (prepare(&g, &link, &e) < 0) {
+        log_error("%s", e.msg);
+        return EXIT_OURS;
+    }
+    fflush(NULL); /* or both would write it */
+    pid_t agent = g.agent = fork();
+    if (agent == 0)
+        agent_process(&g, agent_main, arg, &link);
+    close_fd(&g.agent_end);
+    int status = EXIT_OURS;
+    if (agent < 0) {
+        log_error("start the agent: %s", strerror(errno));
+    } else {
+        supervise(&g);
+        status = finish(&g, agent);
+    }
+    close_fd(&g.signals);
+    close_fd(&g.our_end);
+    free(g.others);
+    munmap(g.page, sizeof(*g.page));
+    return status;
+}

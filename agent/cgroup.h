@@ -18,9 +18,9 @@ struct cgroup {
 void cgroup_open(struct cgroup *c);
 void cgroup_kill(const struct cgroup *c);
 /* The same, and its removal, by path: for a guardian, which has nothing else. Only a path that ends
- * in "/dlaunch.<agent>" is believed: the agent may have been killed while it wrote it down. When it
- * is "" (killed just before) cgroup_remove() tries the place where that agent would have made one,
- * and takes it away if it is empty. */
+ * in "/dlaunch.<agent>" is believed. For any other, "" included (that agent was killed before it
+ * could tell), cgroup_remove() goes to where it would have made one, and takes that away if it is
+ * empty. */
 void cgroup_kill_at(const char *path, pid_t agent);
 void cgroup_remove(const char *path, pid_t agent);
 void cgroup_close(struct cgroup *c); /* removes it: everything in it is dead */

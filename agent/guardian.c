@@ -284,9 +284,11 @@ static int finish(struct guardian *g, pid_t agent)
         log_error("the lease of this node ran out; ended %u %s", ended, plural);
     } else if (!exited) {
         const char *name = sigabbrev_np(g->exit.si_status);
+        char number[24];
+        snprintf(number, sizeof(number), "signal %d", g->exit.si_status);
         status = 128 + g->exit.si_status;
         log_error("the agent (pid %d) was killed by %s%s; ended %u %s", (int)agent,
-                  name ? "SIG" : "a signal", name ? name : "", ended, plural);
+                  name ? "SIG" : "", name ? name : number, ended, plural);
     } else {
         if (g->exit.si_status || atomic_load(&g->page->clean))
             status = g->exit.si_status;

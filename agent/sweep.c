@@ -20,8 +20,9 @@
 #include "core/fd.h"
 #include "core/log.h"
 
-#define DEPTH_MAX  64      /* deeper ones come up as those above them die */
-#define NAP_MIN_NS 200000u /* doubled while nothing dies, up to NAP_MAX_NS */
+#define DEPTH_MAX  64        /* deeper ones come up as those above them die */
+#define DESCEND_NS 20000000u /* from then on what has not died is taken to hang */
+#define NAP_MIN_NS 200000u   /* doubled while nothing dies, up to NAP_MAX_NS */
 #define NAP_MAX_NS 20000000u
 
 bool sweep_without_children_files;
@@ -243,8 +244,8 @@ void sweep_init(struct sweep *s)
 
 int sweep_step(struct sweep *s, const pid_t *keep, size_t n)
 {
-    struct step step = {.sweep = s, .keep = keep, .n = n, .descend = s->steps > 0};
-    s->steps++;
+    struct step step = {
+        .sweep = s, .keep = keep, .n = n, .descend = mono_ns() - s->started_ns > DESCEND_NS};
     if (n == 0 && !reap_any(s))
         return 0;
     step.v.visit = kill_child;

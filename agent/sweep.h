@@ -2,9 +2,9 @@
  *
  * The caller is a child subreaper, so when a descendant dies its children become ours. One step
  * lists our children (/proc/self/task/<tid>/children, or a scan of /proc where the kernel lacks
- * that), sends SIGKILL to each of them, and reaps what is dead; from the second step on, also to
- * the descendants of those that have not died of it, for a process that hangs in the kernel never
- * hands its children on. The listing can miss a child while its siblings exit, so a step proves
+ * that), sends SIGKILL to each of them, and reaps what is dead; after 20 ms also to the descendants
+ * of those that have not died of it, for a process that hangs in the kernel never hands its
+ * children on. The listing can miss a child while its siblings exit, so a step proves
  * nothing: steps are repeated until waitid() says that there is no child left. */
 #ifndef AGENT_SWEEP_H
 #define AGENT_SWEEP_H
@@ -17,7 +17,6 @@
 struct sweep {
     uint64_t started_ns;
     unsigned killed; /* processes that were ended by SIGKILL and reaped */
-    unsigned steps;
 };
 
 void sweep_init(struct sweep *s);

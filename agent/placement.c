@@ -149,17 +149,15 @@ static void deal_out(struct placement *p)
 
 #ifdef HAVE_HWLOC
 
-#define HWLOC_FUNCTIONS(F)           \
-    F(get_api_version)               \
-    F(topology_init)                 \
-    F(topology_destroy)              \
-    F(topology_load)                 \
-    F(topology_set_all_types_filter) \
-    F(topology_set_type_filter)      \
-    F(topology_is_thissystem)        \
-    F(get_type_depth)                \
-    F(get_nbobjs_by_depth)           \
-    F(get_obj_by_depth)              \
+#define HWLOC_FUNCTIONS(F)    \
+    F(get_api_version)        \
+    F(topology_init)          \
+    F(topology_destroy)       \
+    F(topology_load)          \
+    F(topology_is_thissystem) \
+    F(get_type_depth)         \
+    F(get_nbobjs_by_depth)    \
+    F(get_obj_by_depth)       \
     F(bitmap_next)
 
 struct hwloc {
@@ -206,8 +204,6 @@ static int load_topology(struct hwloc *h, hwloc_topology_t *topo, struct err *e)
         unsetenv("HWLOC_PLUGINS_PATH");
     if (rc < 0)
         return err_set(e, -EIO, "--bind: hwloc cannot be initialised");
-    h->topology_set_all_types_filter(*topo, HWLOC_TYPE_FILTER_KEEP_NONE);
-    h->topology_set_type_filter(*topo, HWLOC_OBJ_CORE, HWLOC_TYPE_FILTER_KEEP_ALL);
     if (h->topology_load(*topo) < 0) {
         h->topology_destroy(*topo);
         return err_set(e, -EIO, "--bind: hwloc cannot read this host's topology");

@@ -125,9 +125,8 @@ static int small_agent_main(void *p, struct guardian_link *link)
     if (job->at_start && (status = job->at_start(link, job->arg)) >= 0)
         return status;
     sigfillset(&all);
-    sigdelset(&all, SIGSEGV);
     sigdelset(&all, SIGABRT);
-    sigdelset(&all, SIGBUS);
+    sigdelset(&all, SIGSYS);
     sigprocmask(SIG_BLOCK, &all, NULL);
     int signals = signalfd(-1, &all, SFD_CLOEXEC);
     if (job->isolation == ISOLATE_AUTO)
@@ -228,6 +227,16 @@ static void drain(struct guarded *g)
                     (n = read(g->output, g->text + len, sizeof(g->text) - 1 - len)) > 0;)
         len += (size_t)n;
     g->text[len] = '\0';
+}
+
+void guarded_expect(struct guarded *g, const char *text)
+{
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (drain(g), !strstr(g->text, text)) {
+        ck_assert_msg(mono_ns() < end, "\"%s\" was not said, but:\n%s", text, g->text);
+        struct pollfd p = {g->output, POLLIN, 0};
+        poll(&p, 1, 10);
+    }
 }
 
 int guarded_wait(struct guarded *g, double seconds)

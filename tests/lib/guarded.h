@@ -49,6 +49,8 @@ void guarded_init(void);
 void guarded_start(struct guarded *g, const struct guarded_job *job);
 /* Until the agent has spawned its workers. */
 void guarded_wait_ready(struct guarded *g);
+/* Until `text` has been printed by any of them. */
+void guarded_expect(struct guarded *g, const char *text);
 /* The guardian's exit status as a shell says it, with all that was printed in g->text. */
 int guarded_wait(struct guarded *g, double seconds);
 /* True when nothing is left; false, after ending the rest, when something was after `seconds`. */

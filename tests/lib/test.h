@@ -32,6 +32,8 @@ double test_seconds(double s);
 const char *tmpdir(void);
 /* "<tmpdir>/<name>", valid until the process ends. */
 const char *tmppath(const char *name);
+/* A formatted text, valid until the process ends. */
+const char *test_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void write_file(const char *path, const char *text);
 /* The whole file, malloc'ed; fails the test when it cannot be read. */
 char *read_file(const char *path);

@@ -20,8 +20,6 @@
 #include "core/fd.h"
 #include "core/mem.h"
 
-#define TEXT(...) ((const char *)xasprintf(__VA_ARGS__))
-
 extern char **environ;
 
 static struct err g_err;
@@ -111,14 +109,15 @@ START_TEST(not_found)
     expect("/no/such/train", 127, "exec /no/such/train: No such file or directory");
     const char *link = tmppath("link");
     ck_assert_int_eq(symlink("/no/such/target", link), 0);
-    expect(link, 127,
-           TEXT("exec %s: No such file or directory (it is a symbolic link to /no/such/target)",
-                link));
-    const char *below = TEXT("%s/train", script("file", "#!/bin/sh\n"));
-    expect(below, 127, TEXT("exec %s: Not a directory", below));
+    expect(
+        link, 127,
+        test_text("exec %s: No such file or directory (it is a symbolic link to /no/such/target)",
+                  link));
+    const char *below = test_text("%s/train", script("file", "#!/bin/sh\n"));
+    expect(below, 127, test_text("exec %s: Not a directory", below));
     const char *loop = tmppath("loop");
     ck_assert_int_eq(symlink(loop, loop), 0);
-    expect(loop, 126, TEXT("exec %s: Too many levels of symbolic links", loop));
+    expect(loop, 126, test_text("exec %s: Too many levels of symbolic links", loop));
     char longest[400];
     memset(longest, 'a', sizeof(longest));
     memcpy(longest, "/tmp/", 5);
@@ -132,51 +131,55 @@ START_TEST(not_permitted)
 {
     const char *plain = tmppath("plain");
     write_file(plain, "#!/bin/sh\n");
-    expect(
-        plain, 126,
-        TEXT("exec %s: Permission denied (it is not executable; try: chmod +x %s)", plain, plain));
-    expect(tmpdir(), 126, TEXT("exec %s: Permission denied (it is a directory)", tmpdir()));
+    expect(plain, 126,
+           test_text("exec %s: Permission denied (it is not executable; try: chmod +x %s)", plain,
+                     plain));
+    expect(tmpdir(), 126, test_text("exec %s: Permission denied (it is a directory)", tmpdir()));
     const char *fifo = tmppath("fifo");
     ck_assert_int_eq(mkfifo(fifo, 0755), 0);
-    expect(fifo, 126, TEXT("exec %s: Permission denied (it is not a regular file)", fifo));
+    expect(fifo, 126, test_text("exec %s: Permission denied (it is not a regular file)", fifo));
 }
 END_TEST
 
 START_TEST(scripts)
 {
     const char *s = script("a", "#!/no/such/interp\n");
-    expect(s, 127, TEXT("exec %s: interpreter '/no/such/interp' in its first line not found", s));
+    expect(s, 127,
+           test_text("exec %s: interpreter '/no/such/interp' in its first line not found", s));
     s = script("b", "#!/bin/sh\r\nexit 0\r\n");
     expect(s, 127,
-           TEXT("exec %s: its first line ends in a carriage return (DOS line ends), so that "
-                "interpreter '/bin/sh' is not found",
-                s));
+           test_text("exec %s: its first line ends in a carriage return (DOS line ends), so that "
+                     "interpreter '/bin/sh' is not found",
+                     s));
     s = script("c", "#!   \nexit 0\n");
-    expect(s, 126, TEXT("exec %s: Exec format error (its first line names no interpreter)", s));
-    s = script("d", "#!/etc/passwd\n");
     expect(s, 126,
-           TEXT("exec %s: interpreter '/etc/passwd' in its first line: Permission denied (it is "
-                "not executable; try: chmod +x /etc/passwd)",
-                s));
+           test_text("exec %s: Exec format error (its first line names no interpreter)", s));
+    s = script("d", "#!/etc/passwd\n");
+    expect(
+        s, 126,
+        test_text("exec %s: interpreter '/etc/passwd' in its first line: Permission denied (it is "
+                  "not executable; try: chmod +x /etc/passwd)",
+                  s));
     s = script("e", "echo no first line\n");
     expect(s, 126,
-           TEXT("exec %s: Exec format error (it is a text without a '#!' line that names its "
-                "interpreter)",
-                s));
+           test_text("exec %s: Exec format error (it is a text without a '#!' line that names its "
+                     "interpreter)",
+                     s));
     s = script("f", "");
-    expect(s, 126, TEXT("exec %s: Exec format error (it is empty)", s));
+    expect(s, 126, test_text("exec %s: Exec format error (it is empty)", s));
     s = program("g", "\0\1\2\3", 4);
-    expect(s, 126, TEXT("exec %s: Exec format error (it is no program that this host knows)", s));
+    expect(s, 126,
+           test_text("exec %s: Exec format error (it is no program that this host knows)", s));
     char line[600];
     memset(line, 'x', sizeof(line));
     memcpy(line, "#!/", 3);
     line[sizeof(line) - 1] = '\0';
     s = script("h", line);
     expect(s, 126,
-           TEXT("exec %s: Exec format error (the interpreter's name in its first line is too "
-                "long)",
-                s));
-    s = script("i", TEXT("#!%s\n", tmppath("i"))); /* itself */
+           test_text("exec %s: Exec format error (the interpreter's name in its first line is too "
+                     "long)",
+                     s));
+    s = script("i", test_text("#!%s\n", tmppath("i"))); /* itself */
     ck_assert_int_eq(run_plain(s), 126);
     ck_assert_int_eq(g_err.code, -ELOOP);
 }
@@ -192,32 +195,38 @@ START_TEST(elf_files)
 
     h->e_machine = EM_S390;
     const char *s = program("foreign", elf, len);
-    expect(s, 126,
-           TEXT("exec %s: Exec format error (file is s390x, this host is %s)", s, host.machine));
+    expect(
+        s, 126,
+        test_text("exec %s: Exec format error (file is s390x, this host is %s)", s, host.machine));
     h->e_machine = 0x7777;
     s = program("unknown", elf, len);
-    expect(s, 126,
-           TEXT("exec %s: Exec format error (file is for machine number 30583, this host is %s)", s,
-                host.machine));
+    expect(
+        s, 126,
+        test_text("exec %s: Exec format error (file is for machine number 30583, this host is %s)",
+                  s, host.machine));
     *h = saved;
     h->e_type = ET_REL;
     s = program("object", elf, len);
-    expect(s, 126, TEXT("exec %s: Exec format error (it is an ELF object file, not a program)", s));
+    expect(s, 126,
+           test_text("exec %s: Exec format error (it is an ELF object file, not a program)", s));
     *h = saved;
     s = program("cut", elf, 70);
-    expect(s, 126, TEXT("exec %s: Exec format error (it is a damaged or truncated ELF file)", s));
+    expect(s, 126,
+           test_text("exec %s: Exec format error (it is a damaged or truncated ELF file)", s));
     s = program("cut2", elf, 20);
-    expect(s, 126, TEXT("exec %s: Exec format error (it is a damaged or truncated ELF file)", s));
+    expect(s, 126,
+           test_text("exec %s: Exec format error (it is a damaged or truncated ELF file)", s));
     h->e_phentsize = 1;
     s = program("bad", elf, len);
-    expect(s, 126, TEXT("exec %s: Exec format error (it is a damaged ELF file)", s));
+    expect(s, 126, test_text("exec %s: Exec format error (it is a damaged ELF file)", s));
     *h = saved;
     char *loader = memmem(elf, len, "/lib64/ld-", 10);
     if (loader) {
         memcpy(loader, "/nolib/", 7);
         s = program("loader", elf, len);
-        expect(s, 127, TEXT("exec %s: its loader %s is not installed on this host", s, loader));
-        s = script("via", TEXT("#!%s\n", s));
+        expect(s, 127,
+               test_text("exec %s: its loader %s is not installed on this host", s, loader));
+        s = script("via", test_text("#!%s\n", s));
         ck_assert_int_eq(run_plain(s), 127);
         ck_assert_msg(strstr(g_err.msg, "is not installed on this host"), "%s", g_err.msg);
     } else {
@@ -235,7 +244,7 @@ START_TEST(busy)
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     ck_assert_int_eq(run_plain(path), 126);
     ck_assert_str_eq(g_err.msg,
-                     TEXT("exec %s: Text file busy (someone has it open for writing)", path));
+                     test_text("exec %s: Text file busy (someone has it open for writing)", path));
     close(fd);
     ck_assert_int_eq(run_plain(path), 0);
     free(elf);
@@ -244,7 +253,7 @@ END_TEST
 
 START_TEST(noexec_mount)
 {
-    const char *dir = tmppath("mnt"), *path = TEXT("%s/train", dir);
+    const char *dir = tmppath("mnt"), *path = test_text("%s/train", dir);
     mkdir(dir, 0755);
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
         mount("none", dir, "tmpfs", MS_NOEXEC, NULL) < 0) {
@@ -253,8 +262,9 @@ START_TEST(noexec_mount)
     }
     write_file(path, "#!/bin/sh\n");
     chmod(path, 0755);
-    expect(path, 126,
-           TEXT("exec %s: Permission denied (the file system %s is mounted noexec)", path, dir));
+    expect(
+        path, 126,
+        test_text("exec %s: Permission denied (the file system %s is mounted noexec)", path, dir));
     umount(dir);
 }
 END_TEST
@@ -265,7 +275,7 @@ START_TEST(closed_directory)
         test_skip("needs root: a directory of someone else");
         return;
     }
-    const char *dir = tmppath("closed"), *path = TEXT("%s/train", dir);
+    const char *dir = tmppath("closed"), *path = test_text("%s/train", dir);
     chmod(tmpdir(), 0755);
     mkdir(dir, 0700);
     write_file(path, "#!/bin/sh\n");
@@ -274,9 +284,10 @@ START_TEST(closed_directory)
         if (setgroups(0, NULL) < 0 || setresgid(65534, 65534, 65534) < 0 ||
             setresuid(65534, 65534, 65534) < 0)
             _exit(1);
-        int ok = run_plain(path) == 126 &&
-                 strcmp(g_err.msg,
-                        TEXT("exec %s: Permission denied (the directory %s may not be searched)",
+        int ok =
+            run_plain(path) == 126 &&
+            strcmp(g_err.msg,
+                   test_text("exec %s: Permission denied (the directory %s may not be searched)",
                              path, dir)) == 0;
         _exit(ok ? 0 : 2);
     }
@@ -288,10 +299,9 @@ END_TEST
 
 static char *of_size(const char *name, size_t len)
 {
-    char *s = xmalloc(len + 1);
+    char *s = (char *)test_text("%*s", (int)len, "");
     memset(s, 'v', len);
     memcpy(s, name, strlen(name));
-    s[len] = '\0';
     return s;
 }
 
@@ -309,7 +319,7 @@ START_TEST(too_big)
                      "it may have at most 127 KiB)");
     char *many[101];
     for (int i = 0; i < 100; i++)
-        many[i] = of_size(TEXT("V%d=", i), i == 7 ? 130000 : 70000 + (size_t)i);
+        many[i] = of_size(test_text("V%d=", i), i == 7 ? 130000 : 70000 + (size_t)i);
     many[100] = NULL;
     ck_assert_int_eq(run("/bin/true", plain, many), 126);
     ck_assert_msg(strstr(g_err.msg, "Argument list too long (arguments 18 bytes, environment "
@@ -333,14 +343,14 @@ START_TEST(search_in_path)
     chmod(tmppath("second/plain"), 0644);
     mkdir(tmppath("first/tool"), 0755); /* a directory of that name does not count */
     ck_assert_int_eq(chdir(second), 0);
-    setenv("PATH", TEXT("/no/such:%s:%s", first, second), 1);
+    setenv("PATH", test_text("/no/such:%s:%s", first, second), 1);
 
     char *found = exec_find("tool", &e);
-    ck_assert_str_eq(found, TEXT("%s/tool", second));
+    ck_assert_str_eq(found, test_text("%s/tool", second));
     free(found);
     ck_assert_ptr_null(exec_find("plain", &e));
     ck_assert_int_eq(e.code, -EACCES);
-    ck_assert_str_eq(e.msg, TEXT("exec plain: %s/plain may not be executed", second));
+    ck_assert_str_eq(e.msg, test_text("exec plain: %s/plain may not be executed", second));
     ck_assert_ptr_null(exec_find("none", &e));
     ck_assert_int_eq(e.code, -ENOENT);
     ck_assert_str_eq(e.msg, "exec none: not found in PATH");
@@ -355,7 +365,7 @@ START_TEST(search_in_path)
     rmdir(tmppath("first/tool"));
     ck_assert_ptr_null(exec_find("tool", &e));
     ck_assert_str_eq(e.msg, "exec tool: not found in PATH (it is in this directory: ./tool)");
-    setenv("PATH", TEXT("%s:", first), 1); /* an empty entry is this directory */
+    setenv("PATH", test_text("%s:", first), 1); /* an empty entry is this directory */
     found = exec_find("tool", &e);
     ck_assert_str_eq(found, "./tool");
     free(found);

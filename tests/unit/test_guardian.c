@@ -127,7 +127,7 @@ END_TEST
 
 START_TEST(an_agent_killed_by_a_signal)
 {
-    int signals[] = {SIGKILL, SIGSEGV, SIGABRT, SIGBUS};
+    int signals[] = {SIGKILL, SIGABRT, SIGSYS};
     for (size_t i = 0; i < ARRAY_LEN(signals); i++) {
         struct guarded_job job = {
             .nworkers = 2, .worker = WORKER("child", "pause"), .stop_grace = 5};
@@ -248,9 +248,9 @@ START_TEST(what_was_ignored_stays_ignored)
     kill(g_g.pid, SIGUSR1);
     wait_until(has_got, &usr1, SECONDS, "the later signal has come through");
     ck_assert_int_eq(g_g.shared->got[SIGHUP], 0);
+    guarded_expect(&g_g, "SigIgn:\t0000000000000001\n");
     kill(g_g.pid, SIGTERM);
     ck_assert_int_eq(guarded_wait(&g_g, SECONDS), 0);
-    expect_text("SigIgn:\t0000000000000001\n");
     ck_assert(guarded_all_dead(&g_g, SECONDS));
     guarded_fini(&g_g);
 }
@@ -372,6 +372,12 @@ static bool has_stopped(void *arg)
     return atomic_load(((struct job_on_terminal *)arg)->stops) > 0;
 }
 
+static bool workers_have_stopped(void *arg)
+{
+    struct job_on_terminal *t = arg;
+    return state_of(t->shared->workers[0]) == 'T' && state_of(t->shared->workers[1]) == 'T';
+}
+
 static bool all_run(void *arg)
 {
     struct job_on_terminal *t = arg;
@@ -390,8 +396,7 @@ START_TEST(ctrl_z_and_fg)
         wait_until(has_stopped, &t, SECONDS, "the shell sees the job stopped");
         ck_assert_int_eq(state_of(*t.job), 'T');
         ck_assert_int_eq(state_of(t.shared->agent), 'T');
-        ck_assert_int_eq(state_of(t.shared->workers[0]), 'T');
-        ck_assert_int_eq(state_of(t.shared->workers[1]), 'T');
+        wait_until(workers_have_stopped, &t, SECONDS, "the workers are stopped");
         *t.stops = 0;
         *t.resume = 1;
         wait_until(all_run, &t, SECONDS, "all go on");
@@ -421,9 +426,11 @@ END_TEST
 
 /* -------------------------------------------------------------------------------------- lease */
 
+/* arg: where the last lease is written down, shared with the test. */
 static int feed_for_a_while(struct guardian_link *link, void *arg)
 {
-    uint64_t stop = mono_ns() + 300000000, step = *(uint64_t *)arg;
+    _Atomic uint64_t *last = arg;
+    uint64_t stop = mono_ns() + 300000000;
     guardian_set_lease(link, mono_ns() + 3600000000000); /* far off: then a nearer one */
     if (fork() == 0) {
         signal(SIGTERM, SIG_IGN);
@@ -431,7 +438,8 @@ static int feed_for_a_while(struct guardian_link *link, void *arg)
             pause();
     }
     while (mono_ns() < stop) {
-        guardian_set_lease(link, mono_ns() + step);
+        *last = mono_ns() + 150000000;
+        guardian_set_lease(link, *last);
         poll(NULL, 0, 10);
     }
     while (raise(SIGSTOP) == 0) /* a stopped agent feeds no more */
@@ -441,13 +449,13 @@ static int feed_for_a_while(struct guardian_link *link, void *arg)
 
 START_TEST(a_lease_that_runs_out)
 {
-    uint64_t step = 150000000, began = mono_ns();
-    struct guarded_job job = {.at_start = feed_for_a_while, .arg = &step, .stop_grace = 5};
+    _Atomic uint64_t *last = (_Atomic uint64_t *)guarded_shared_new();
+    struct guarded_job job = {.at_start = feed_for_a_while, .arg = last, .stop_grace = 5};
     guarded_start(&g_g, &job);
     ck_assert_int_eq(finish(), 125);
     expect_text("dlaunch: the lease of this node ran out; ended 2 processes\n");
-    ck_assert_uint_ge(mono_ns() - began, 400000000);
-    ck_assert_uint_lt(mono_ns() - began, (uint64_t)(test_seconds(5) * 1e9));
+    ck_assert_uint_ge(mono_ns(), *last);
+    ck_assert_uint_lt(mono_ns() - *last, (uint64_t)(test_seconds(2) * 1e9));
 }
 END_TEST
 

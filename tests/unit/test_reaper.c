@@ -66,6 +66,7 @@ static void setup(void)
 {
     static const struct reaper_callbacks cb = {&g_loop, on_worker, on_orphan};
     struct err e;
+    signal(SIGTERM, SIG_DFL); /* Check has a handler, which children would inherit */
     loop_setup(&g_loop);
     for (int i = 0; i < MANY; i++)
         g_ids[i] = i;
@@ -92,7 +93,6 @@ static pid_t child(int code)
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        signal(SIGTERM, SIG_DFL); /* Check has a handler */
         if (code < 0)
             _exit(-code);
         for (;;)

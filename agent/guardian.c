@@ -4,7 +4,8 @@
  *   lease over                       -> SIGKILL to all, sweep; a line; 125
  *   a sweep that does not end        -> a line for each that is left; 125
  *   agent stops after a SIGTSTP      -> we stop as well; SIGCONT continues both
- *   guardian killed                  -> the agent's lifeline ends: it sweeps
+ *   guardian killed                  -> the agent is continued if it was stopped; its lifeline
+ *                                       ends: it sweeps
  */
 #include "agent/guardian.h"
 
@@ -86,6 +87,7 @@ static void agent_process(struct guardian *g, int (*agent_main)(void *, struct g
     setsid();
     prctl(PR_SET_NAME, "dl-agent");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    prctl(PR_SET_PDEATHSIG, SIGCONT); /* stopped, it could not see the lifeline end */
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     if (g->opts->isolation == ISOLATE_PIDNS && pidns_enter(&e) < 0) {
@@ -202,8 +204,10 @@ static void supervise(struct guardian *g)
     struct pollfd fds[2] = {{g->signals, POLLIN, 0}, {g->our_end, POLLIN, 0}};
     while (g->agent > 0) {
         uint64_t lease = atomic_load(&g->page->lease_ns), now = lease ? mono_ns() : 0;
-        if (lease && now >= lease)
+        if (lease && now >= lease) {
+            look_at_agent(g); /* it may have ended in time */
             return;
+        }
         struct timespec left = {(time_t)((lease - now) / 1000000000u),
                                 (long)((lease - now) % 1000000000u)};
         if (ppoll(fds, 2, lease ? &left : NULL, NULL) <= 0)

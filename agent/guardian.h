@@ -54,8 +54,9 @@ struct guardian_opts {
  * The agent runs in a session of its own, with default signal dispositions and an empty mask,
  * except that a signal that was ignored when dlaunch was started (nohup) stays ignored in both.
  * SIGTSTP: an agent that wants to stop with its workers sends itself SIGSTOP; the guardian then
- * stops too and gives the terminal back to the shell. Under ISOLATE_PIDNS, where the agent cannot
- * stop itself, SIGTSTP is dropped. */
+ * stops too and gives the terminal back to the shell. (What an agent killed in that state leaves
+ * behind ends when the guardian is continued.) Under ISOLATE_PIDNS, where the agent cannot stop
+ * itself, SIGTSTP is dropped. */
 int guardian_run(const struct guardian_opts *opts,
                  int (*agent_main)(void *arg, struct guardian_link *), void *arg);
 

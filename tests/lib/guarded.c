@@ -172,7 +172,8 @@ int guarded_run(const struct guarded_job *job, struct guarded_shared *shared, in
     struct guardian_opts opts = {
         .isolation = job->isolation, .forward_signals = forwarded, .stop_grace = job->stop_grace};
     struct agent_arg arg = {job, shared, alive};
-    signal(SIGTERM, SIG_DFL); /* Check has handlers */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves nothing behind */
+    signal(SIGTERM, SIG_DFL);         /* Check has handlers */
     signal(SIGINT, SIG_DFL);
     if (job->before)
         job->before(job->arg);

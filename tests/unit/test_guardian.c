@@ -271,6 +271,7 @@ struct job_on_terminal {
 static void shell(const struct guarded_job *job, struct job_on_terminal *t, int alive)
 {
     int status;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGTTOU, SIG_IGN);
     signal(SIGINT, SIG_IGN);
     pid_t pid = fork();
@@ -404,6 +405,22 @@ START_TEST(ctrl_z_and_fg)
     ck_assert_int_eq(g_g.shared->got[SIGTSTP], 3);
     kill(*t.job, SIGTERM);
     ck_assert_int_eq(guarded_wait(&g_g, SECONDS), 6);
+    ck_assert(guarded_all_dead(&g_g, SECONDS));
+}
+END_TEST
+
+/* `kill -9 %1` of a job that is stopped: a stopped agent does not see its lifeline end. */
+START_TEST(kill_of_a_stopped_job)
+{
+    struct job_on_terminal t;
+    struct guarded_job job = {
+        .nworkers = 2, .worker = WORKER("child", "setsid-child", "pause"), .stop_grace = 5};
+    start_on_terminal(&t, &job);
+    ck_assert_int_eq(write(t.master, "\032", 1), 1);
+    wait_until(has_stopped, &t, SECONDS, "the shell sees the job stopped");
+    kill(*t.job, SIGKILL);
+    *t.resume = 1;
+    ck_assert_int_eq(guarded_wait(&g_g, SECONDS), 137);
     ck_assert(guarded_all_dead(&g_g, SECONDS));
 }
 END_TEST
@@ -718,6 +735,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, ctrl_c_comes_once);
     tcase_add_test(tc, ctrl_z_and_fg);
+    tcase_add_test(tc, kill_of_a_stopped_job);
     tc = test_case(s, "lease", 60);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, a_lease_that_runs_out);

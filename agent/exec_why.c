@@ -234,7 +234,7 @@ static int check_elf(int fd, const char *head, size_t len, struct finding *f)
     if (len < sizeof(Elf32_Ehdr))
         return found(f, ENOEXEC, "it is a damaged or truncated ELF file");
     memcpy(&h, head, len < sizeof(h) ? len : sizeof(h));
-    bool little = h.e_ident[EI_DATA] == ELFDATA2LSB, wide = h.e_ident[EI_CLASS] == ELFCLASS64;
+    bool little = h.e_ident[EI_DATA] != ELFDATA2MSB, wide = h.e_ident[EI_CLASS] == ELFCLASS64;
     unsigned machine = little ? le16toh(h.e_machine) : be16toh(h.e_machine);
     unsigned type = little ? le16toh(h.e_type) : be16toh(h.e_type);
     const char *name = machine_name(machine, little, wide);

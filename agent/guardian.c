@@ -213,7 +213,7 @@ static void supervise(struct guardian *g)
         if (ppoll(fds, 2, lease ? &left : NULL, NULL) <= 0)
             continue;
         char wakes[64];
-        if (fds[1].revents && read(g->our_end, wakes, sizeof(wakes)) == 0)
+        if (fds[1].revents && read(g->our_end, wakes, sizeof(wakes)) <= 0)
             fds[1].fd = -1; /* the agent has closed it; its end comes as a signal */
         if (fds[0].revents)
             read_signals(g);

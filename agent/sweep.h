@@ -5,7 +5,8 @@
  * that), sends SIGKILL to each of them, and reaps what is dead; after 20 ms also to the descendants
  * of those that have not died of it, for a process that hangs in the kernel never hands its
  * children on. The listing can miss a child while its siblings exit, so a step proves
- * nothing: steps are repeated until waitid() says that there is no child left. */
+ * nothing: steps are repeated until waitid() says that there is no child left. For the main thread,
+ * whose children are listed. */
 #ifndef AGENT_SWEEP_H
 #define AGENT_SWEEP_H
 

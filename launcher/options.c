@@ -1,0 +1,546 @@
+#include "launcher/options.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/mem.h"
+#include "core/parse.h"
+#include "rendezvous/rank_table.h"
+
+#define PET    OPT_F_PET
+#define TR     OPT_F_TR
+#define CLI    OPT_F_CLI
+#define CLIENV OPT_F_CLIENV
+const struct opt opt_table[OPT_COUNT] = {
+#define OPT(name, letter, kind, flags, group, values, def, help) \
+    {"--" #name, letter, KIND_##kind, flags, GROUP_##group, values, def, help},
+#include "launcher/options.def"
+#undef OPT
+};
+#undef PET
+#undef TR
+#undef CLI
+#undef CLIENV
+
+const struct opt_group opt_groups[GROUP_COUNT] = {
+    [GROUP_JOB] = {"job", NULL, "Nodes and workers"},
+    [GROUP_RDZV] = {"rendezvous", "rdzv_", "Rendezvous"},
+    [GROUP_PROGRAM] = {"program", NULL, "Program"},
+    [GROUP_RESTART] = {"restart", "restart_", "Restarts"},
+    [GROUP_STOP] = {"stop", NULL, "Stopping"},
+    [GROUP_LOG] = {"log", "log_", "Output"},
+    [GROUP_BIND] = {"bind", NULL, "Binding to CPUs"},
+    [GROUP_DAEMON] = {"daemon", NULL, "Background"},
+    [GROUP_INFO] = {NULL, NULL, "Configuration and information"},
+};
+
+/* ------------------------------------------------------------------------------------- memory */
+
+struct options_mem {
+    struct options_mem *next;
+    max_align_t data[];
+};
+
+void *options_alloc(struct options *o, size_t size)
+{
+    struct options_mem *m = xcalloc(1, sizeof(*m) + size);
+    m->next = o->mem;
+    o->mem = m;
+    return m->data;
+}
+
+char *options_printf(struct options *o, const char *fmt, ...)
+{
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    int n = vsnprintf(NULL, 0, fmt, ap);
+    va_end(ap);
+    char *s = options_alloc(o, (size_t)(n < 0 ? 0 : n) + 1);
+    vsnprintf(s, (size_t)(n < 0 ? 0 : n) + 1, fmt, again);
+    va_end(again);
+    return s;
+}
+
+static void set_default(struct options *o, enum opt_id id, const char *text)
+{
+    o->value[id] = (struct opt_value){text, "default", FROM_DEFAULT};
+}
+
+void options_init(struct options *o, const char *argv0)
+{
+    memset(o, 0, sizeof(*o));
+    const char *slash = argv0 ? strrchr(argv0, '/') : NULL;
+    o->prog = slash ? slash + 1 : argv0 ? argv0 : "dlaunch";
+    o->exit_status = 2;
+    bool launch = strcmp(o->prog, "torch.distributed.launch") == 0;
+    o->torchrun = launch || strcmp(o->prog, "torchrun") == 0;
+    for (int i = 0; i < OPT_COUNT; i++)
+        set_default(o, i,
+                    opt_table[i].kind == KIND_FLAG && !opt_table[i].def ? "0" : opt_table[i].def);
+    if (launch)
+        set_default(o, OPT_use_env, "0");
+    if (o->torchrun)
+        set_default(o, OPT_stdin, "all");
+}
+
+void options_fini(struct options *o)
+{
+    while (o->mem) {
+        struct options_mem *m = o->mem;
+        o->mem = m->next;
+        free(m);
+    }
+}
+
+/* -------------------------------------------------------------------------------------- names */
+
+/* Whether `name` (len bytes, any case, '-' for '_') begins with the first n letters of `key`. */
+static bool same_letters(const char *name, const char *key, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        char c = name[i] == '-' ? '_' : name[i];
+        if (c != key[i])
+            return false;
+    }
+    return true;
+}
+
+enum opt_id opt_find(const char *name, size_t len)
+{
+    char lower[64];
+    if (len >= sizeof(lower))
+        return OPT_COUNT;
+    for (size_t i = 0; i < len; i++)
+        lower[i] = (char)tolower((unsigned char)name[i]);
+    for (int i = 0; i < OPT_COUNT; i++) {
+        const char *key = OPT_KEY(&opt_table[i]);
+        if (strlen(key) == len && same_letters(lower, key, len))
+            return i;
+    }
+    return OPT_COUNT;
+}
+
+const char *opt_nearest(const char *name, const char *dashes, char out[64])
+{
+    const char *names[OPT_COUNT + 1];
+    for (int i = 0; i < OPT_COUNT; i++)
+        names[i] = OPT_KEY(&opt_table[i]);
+    names[OPT_COUNT] = NULL;
+    const char *best = parse_nearest(name, names);
+    out[0] = '\0';
+    if (best)
+        snprintf(out, 64, " (did you mean %s%s?)", dashes, best);
+    return out;
+}
+
+const char *opt_word(const char *words, int index, size_t *len)
+{
+    while (index-- > 0) {
+        words = strchr(words, '|');
+        if (!words)
+            return NULL;
+        words++;
+    }
+    *len = strcspn(words, "|");
+    return words;
+}
+
+/* ------------------------------------------------------------------------------------- values */
+
+static int find_word(const char *words, const char *text)
+{
+    size_t len;
+    const char *w;
+    for (int i = 0; (w = opt_word(words, i, &len)); i++) {
+        if (strlen(text) == len && memcmp(w, text, len) == 0)
+            return i;
+    }
+    return -1;
+}
+
+static int check_choice(const struct opt *opt, const char *text, struct err *e)
+{
+    if (find_word(opt->values, text) >= 0)
+        return 0;
+    char list[128] = "", copy[128];
+    const char *candidates[8], *best = NULL;
+    size_t n = 0, used = 0, len;
+    const char *w;
+    char *c = copy;
+    for (; n < ARRAY_LEN(candidates) - 1 && (w = opt_word(opt->values, (int)n, &len)); n++) {
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%.*s", n ? ", " : "",
+                                 (int)len, w);
+        memcpy(c, w, len);
+        c[len] = '\0';
+        candidates[n] = c;
+        c += len + 1;
+    }
+    candidates[n] = NULL;
+    best = parse_nearest(text, candidates);
+    return err_set(e, -EINVAL, "'%.100s' is not one of %s%s%s%s", text, list,
+                   best ? " (did you mean " : "", best ? best : "", best ? "?)" : "");
+}
+
+static int check_nproc(const char *text, struct err *e)
+{
+    long n;
+    static const char *const words[] = {"auto", "cpu", "gpu"};
+    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+        if (strcmp(text, words[i]) == 0)
+            return 0;
+    }
+    if (parse_int(text, LONG_MIN, LONG_MAX, &n, NULL) < 0)
+        return err_set(e, -EINVAL, "'%.100s' is neither a number nor auto, cpu or gpu", text);
+    return parse_int(text, 1, NPROC_MAX, &n, e);
+}
+
+int opt_check(enum opt_id id, const char *text, struct err *e)
+{
+    const struct opt *opt = &opt_table[id];
+    long n;
+    int lo, hi;
+    double s;
+    bool b;
+    switch (opt->kind) {
+    case KIND_TEXT:
+        return 0;
+    case KIND_FLAG: /* torchrun reads PET_<FLAG> as a whole number */
+        return parse_int(text, LONG_MIN, LONG_MAX, &n, NULL) == 0 ? 0 : parse_bool(text, &b, e);
+    case KIND_CHOICE:
+        return check_choice(opt, text, e);
+    case KIND_NUMBER:
+        return parse_int(text, 0, INT_MAX, &n, e);
+    case KIND_RANK:
+        if (strcmp(text, "any") == 0)
+            return 0;
+        return parse_int(text, 0, NNODES_MAX - 1, &n, e);
+    case KIND_PORT:
+        return parse_int(text, 0, 65535, &n, e);
+    case KIND_SECONDS:
+        return parse_seconds(text, &s, e);
+    case KIND_NODES:
+        return parse_range(text, &lo, &hi, e);
+    case KIND_NPROC:
+        return check_nproc(text, e);
+    }
+    return 0;
+}
+
+static const char *flag_text(const char *text)
+{
+    long n;
+    bool on;
+    if (parse_bool(text, &on, NULL) == 0)
+        return on ? "1" : "0";
+    return parse_int(text, LONG_MIN, LONG_MAX, &n, NULL) == 0 && n != 0 ? "1" : "0";
+}
+
+/* What argparse lets pass, torchrun finds later and exits with 1. */
+static int exit_status(const struct options *o, enum opt_id id, const char *text)
+{
+    long n;
+    enum opt_kind kind = opt_table[id].kind;
+    bool number =
+        kind == KIND_NUMBER || kind == KIND_RANK || kind == KIND_PORT || kind == KIND_SECONDS;
+    bool later = kind == KIND_NODES || kind == KIND_NPROC ||
+                 (number && parse_int(text, LONG_MIN, LONG_MAX, &n, NULL) == 0);
+    return o->torchrun && later ? 1 : 2;
+}
+
+int options_set(struct options *o, enum opt_id id, const char *text, enum opt_from from,
+                const char *source, struct err *e)
+{
+    if (from < o->value[id].from)
+        return 0;
+    if (opt_check(id, text, e) < 0) {
+        o->exit_status = exit_status(o, id, text);
+        return err_wrap(e, from == FROM_FILE ? "%s: %s" : "%s", source, OPT_KEY(&opt_table[id]));
+    }
+    if (opt_table[id].kind == KIND_FLAG)
+        text = flag_text(text);
+    o->value[id] = (struct opt_value){text, source, from};
+    return 0;
+}
+
+bool opt_flag(const struct options *o, enum opt_id id)
+{
+    return o->value[id].text[0] == '1';
+}
+
+long opt_number(const struct options *o, enum opt_id id)
+{
+    return strtol(opt_text(o, id), NULL, 10);
+}
+
+double opt_seconds(const struct options *o, enum opt_id id)
+{
+    double s = 0;
+    parse_seconds(opt_text(o, id), &s, NULL);
+    return s;
+}
+
+int opt_choice(const struct options *o, enum opt_id id)
+{
+    return find_word(opt_table[id].values, opt_text(o, id));
+}
+
+const char *opt_where(struct options *o, enum opt_id id)
+{
+    const struct opt_value *v = &o->value[id];
+    if (v->from == FROM_DEFAULT)
+        return opt_table[id].name;
+    if (v->from == FROM_FILE)
+        return options_printf(o, "%s: %s", v->source, OPT_KEY(&opt_table[id]));
+    return v->source;
+}
+
+/* --------------------------------------------------------------------------------------- argv */
+
+enum arg_class {
+    ARG_PLAIN,     /* a value, or the program */
+    ARG_OPTION,    /* *m says which, and the value that is joined to it */
+    ARG_AMBIGUOUS, /* a prefix of several options */
+    ARG_UNKNOWN,
+    ARG_DASHES, /* "--" */
+};
+
+struct match {
+    enum opt_id id;
+    const char *value; /* behind '=', or behind a letter; NULL: none */
+    bool letter;
+};
+
+/* argparse's: -N or -.N is a value, not an option. */
+static bool is_negative_number(const char *a)
+{
+    const char *p = a + 1;
+    size_t whole = strspn(p, "0123456789");
+    p += whole;
+    if (*p != '.')
+        return whole > 0 && !*p;
+    size_t part = strspn(++p, "0123456789");
+    return part > 0 && !p[part];
+}
+
+static enum opt_id find_letter(char c)
+{
+    for (int i = 0; c && i < OPT_COUNT; i++) {
+        if (opt_table[i].letter == c)
+            return i;
+    }
+    return OPT_COUNT;
+}
+
+/* The option whose name begins with these letters; exactly, or as the only one. Under the name
+ * torchrun its own options come first, so that what was unambiguous there still is. */
+static enum arg_class find_long(const struct options *o, const char *name, size_t len,
+                                enum opt_id *id)
+{
+    int hits = 0, tr_hits = 0;
+    enum opt_id hit = OPT_COUNT, tr_hit = OPT_COUNT;
+    for (int i = 0; i < OPT_COUNT; i++) {
+        const char *key = OPT_KEY(&opt_table[i]);
+        size_t n = strlen(key);
+        if (len > n || !same_letters(name, key, len))
+            continue;
+        if (len == n) {
+            *id = i;
+            return ARG_OPTION;
+        }
+        hits++;
+        hit = i;
+        if (opt_table[i].flags & OPT_F_TR) {
+            tr_hits++;
+            tr_hit = i;
+        }
+    }
+    if (o->torchrun && tr_hits == 1) {
+        hits = 1;
+        hit = tr_hit;
+    }
+    *id = hit;
+    return hits == 1 ? ARG_OPTION : hits ? ARG_AMBIGUOUS : ARG_UNKNOWN;
+}
+
+static enum arg_class classify(const struct options *o, const char *a, struct match *m)
+{
+    enum arg_class class = ARG_UNKNOWN;
+    *m = (struct match){OPT_COUNT, NULL, false};
+    if (a[0] != '-' || a[1] == '\0')
+        return ARG_PLAIN;
+    if (strcmp(a, "--") == 0)
+        return ARG_DASHES;
+    if (a[1] == '-') {
+        size_t len = strcspn(a + 2, "=");
+        class = find_long(o, a + 2, len, &m->id);
+        m->value = a[2 + len] == '=' ? a + 2 + len + 1 : NULL;
+    } else if ((m->id = find_letter(a[1])) != OPT_COUNT) {
+        class = ARG_OPTION;
+        m->letter = true;
+        m->value = a[2] == '=' ? a + 3 : a[2] ? a + 2 : NULL;
+    }
+    if (class == ARG_UNKNOWN && (is_negative_number(a) || strchr(a, ' ')))
+        class = ARG_PLAIN;
+    return class;
+}
+
+static int ambiguous(const char *a, struct err *e)
+{
+    char list[ERR_MSG_MAX] = "";
+    size_t len = strcspn(a + 2, "="), used = 0;
+    for (int i = 0; i < OPT_COUNT && used < sizeof(list); i++) {
+        const char *name = opt_table[i].name;
+        if (strlen(name + 2) >= len && same_letters(a + 2, name + 2, len))
+            used +=
+                (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", used ? ", " : "", name);
+    }
+    return err_set(e, -EINVAL, "%.*s is ambiguous: %s", (int)(len > 60 ? 60 : len + 2), a, list);
+}
+
+static int unknown(const char *a, struct err *e)
+{
+    char name[64], near[64] = "";
+    size_t len = strcspn(a, "=");
+    if (a[1] == '-' && len - 2 < sizeof(name)) {
+        memcpy(name, a + 2, len - 2);
+        name[len - 2] = '\0';
+        opt_nearest(name, "--", near);
+    }
+    return err_set(e, -EINVAL, "unknown option %.*s%s", (int)(len > 100 ? 100 : len), a, near);
+}
+
+/* -m and what is joined to it: more letters, the last of which may take the rest as its value. */
+static int read_letters(struct options *o, struct match *m, const char *a, struct err *e)
+{
+    while (opt_table[m->id].kind == KIND_FLAG && m->value) {
+        const char *rest = m->value;
+        enum opt_id next = a[2] == '=' ? OPT_COUNT : find_letter(*rest);
+        if (next == OPT_COUNT)
+            return err_set(e, -EINVAL, "-%c takes no value: %.100s", opt_table[m->id].letter, a);
+        o->value[m->id] = (struct opt_value){"1", opt_table[m->id].name, FROM_ARGV};
+        m->id = next;
+        m->value = rest[1] == '=' ? rest + 2 : rest[1] ? rest + 1 : NULL;
+    }
+    return 0;
+}
+
+int options_read_argv(struct options *o, int argc, char **argv, struct err *e)
+{
+    int i = 1;
+    bool dashes = false;
+    for (; i < argc && !dashes; i++) {
+        struct match m, next;
+        char *a = argv[i];
+        enum arg_class class = classify(o, a, &m);
+        if (class == ARG_PLAIN)
+            break;
+        if (class == ARG_DASHES) {
+            dashes = true;
+            continue;
+        }
+        if (class == ARG_AMBIGUOUS)
+            return ambiguous(a, e);
+        if (class == ARG_UNKNOWN)
+            return unknown(a, e);
+        if (m.letter && read_letters(o, &m, a, e) < 0)
+            return -EINVAL;
+        const struct opt *opt = &opt_table[m.id];
+        if (opt->kind == KIND_FLAG) {
+            if (m.value)
+                return err_set(e, -EINVAL, "%s takes no value: %.100s", opt->name, a);
+            m.value = "1";
+        } else if (!m.value) {
+            if (i + 1 >= argc || classify(o, argv[i + 1], &next) != ARG_PLAIN)
+                return err_set(e, -EINVAL, "%s needs a value (%s)", opt->name, opt->values);
+            m.value = argv[++i];
+        }
+        if (options_set(o, m.id, m.value, FROM_ARGV, opt->name, e) < 0)
+            return -EINVAL;
+        if (opt_given(o, OPT_help) || opt_given(o, OPT_version))
+            return 0;
+    }
+    if (i >= argc)
+        return 0;
+    /* argparse drops a "--" right behind the script, unless there was one before it. */
+    if (o->torchrun && !dashes && i + 1 < argc && strcmp(argv[i + 1], "--") == 0) {
+        argv[i + 1] = argv[i];
+        i++;
+    }
+    o->command = argv + i;
+    o->command_source = "command line";
+    o->command_from = FROM_ARGV;
+    return 0;
+}
+
+/* -------------------------------------------------------------------------------- environment */
+
+/* Variables that torchrun knows besides PET_*. */
+static const struct {
+    const char *name;
+    enum opt_id id;
+} env_aliases[] = {
+    {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", OPT_shutdown_timeout},
+    {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", OPT_log_line_prefix_template},
+};
+
+/* The option whose variable this is, by the upper-case name behind the prefix. */
+static enum opt_id find_upper(const char *name, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (islower((unsigned char)name[i]) || name[i] == '-')
+            return OPT_COUNT;
+    }
+    return opt_find(name, len);
+}
+
+static enum opt_id env_option(const char *var, size_t len, enum opt_from *from)
+{
+    enum opt_id id = OPT_COUNT;
+    if (strncmp(var, "DLAUNCH_", 8) == 0) {
+        id = find_upper(var + 8, len - 8);
+        *from = FROM_DLAUNCH;
+        return id != OPT_COUNT && opt_table[id].flags & OPT_F_CLI ? OPT_COUNT : id;
+    }
+    if (strncmp(var, "PET_", 4) == 0) {
+        id = find_upper(var + 4, len - 4);
+        *from = FROM_PET;
+        return id != OPT_COUNT && !(opt_table[id].flags & OPT_F_PET) ? OPT_COUNT : id;
+    }
+    *from = FROM_DETECTED; /* a file of the user's own wins over them */
+    for (size_t i = 0; i < ARRAY_LEN(env_aliases); i++) {
+        if (strncmp(var, env_aliases[i].name, len) == 0 && !env_aliases[i].name[len])
+            return env_aliases[i].id;
+    }
+    return OPT_COUNT;
+}
+
+static int read_env(struct options *o, char *const *envp, bool ours, struct err *e)
+{
+    for (; *envp; envp++) {
+        const char *var = *envp, *eq;
+        enum opt_from from;
+        if ((var[0] != 'D' && var[0] != 'P' && var[0] != 'T') || !(eq = strchr(var, '=')))
+            continue;
+        enum opt_id id = env_option(var, (size_t)(eq - var), &from);
+        if (id == OPT_COUNT || (from == FROM_DLAUNCH) != ours || from < o->value[id].from)
+            continue;
+        const char *source = options_printf(o, "%.*s", (int)(eq - var), var);
+        if (options_set(o, id, eq + 1, from, source, e) < 0)
+            return -EINVAL;
+    }
+    return 0;
+}
+
+/* The stronger ones first: a value that is not used is not checked, as argparse does it. */
+int options_read_env(struct options *o, char *const *envp, struct err *e)
+{
+    int rc = read_env(o, envp, true, e);
+    return rc < 0 ? rc : read_env(o, envp, false, e);
+}

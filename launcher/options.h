@@ -1,0 +1,147 @@
+/* options.h: what the user asked for: the values of all options, each with where it comes from.
+ *
+ * Values are text here, already checked for their form (a number is a number, a choice is one of
+ * its words); job_build.h turns them into a job. Who wins: command line > DLAUNCH_* > PET_* > INI
+ * file > detected environment > default, and within one of them the last.
+ *
+ * Command lines are read by the rules of Python's argparse, as torchrun's are: "--x y" and "--x=y";
+ * '-' and '_' are the same letter in names; unambiguous prefixes; -m -r -t -h, joined (-mr3); the
+ * first word that is not an option is the program, and all behind it is the program's, untouched;
+ * "--" before the program is dropped. */
+#ifndef LAUNCHER_OPTIONS_H
+#define LAUNCHER_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/err.h"
+
+enum opt_id {
+#define OPT(name, letter, kind, flags, group, values, def, help) OPT_##name,
+#include "launcher/options.def"
+#undef OPT
+    OPT_COUNT
+};
+
+enum opt_kind {
+    KIND_FLAG,    /* "1" or "0"; no value on the command line */
+    KIND_TEXT,    /* anything */
+    KIND_CHOICE,  /* one of the words in `values` */
+    KIND_NUMBER,  /* 0 or more */
+    KIND_RANK,    /* 0 or more, or "any" */
+    KIND_PORT,    /* 0 to 65535 */
+    KIND_SECONDS, /* parse_seconds() */
+    KIND_NODES,   /* "N" or "MIN:MAX" */
+    KIND_NPROC,   /* N, auto, cpu or gpu */
+};
+
+#define OPT_F_PET    1u /* PET_<NAME> is its default, as for torchrun */
+#define OPT_F_TR     2u /* torchrun has it */
+#define OPT_F_CLI    4u /* command line only */
+#define OPT_F_CLIENV 8u /* command line and DLAUNCH_<NAME>, but not in files */
+
+enum opt_group_id {
+    GROUP_JOB,
+    GROUP_RDZV,
+    GROUP_PROGRAM,
+    GROUP_RESTART,
+    GROUP_STOP,
+    GROUP_LOG,
+    GROUP_BIND,
+    GROUP_DAEMON,
+    GROUP_INFO,
+    GROUP_COUNT
+};
+
+struct opt {
+    const char *name; /* "--nnodes"; OPT_KEY() without the dashes */
+    char letter;      /* 'r' for -r, or 0 */
+    enum opt_kind kind;
+    unsigned flags;
+    enum opt_group_id group;
+    const char *values; /* of a KIND_CHOICE: "none|core|numa"; else as --help calls the value */
+    const char *def;    /* NULL: none */
+    const char *help;
+};
+#define OPT_KEY(o) ((o)->name + 2)
+
+struct opt_group {
+    const char *section; /* of the INI file; NULL: not in files */
+    const char *prefix;  /* may be left out of its keys there: "rdzv_", or NULL */
+    const char *title;
+};
+
+extern const struct opt opt_table[OPT_COUNT];
+extern const struct opt_group opt_groups[GROUP_COUNT];
+
+enum opt_from { FROM_DEFAULT, FROM_DETECTED, FROM_FILE, FROM_PET, FROM_DLAUNCH, FROM_ARGV };
+
+struct opt_value {
+    const char *text;   /* NULL: not given, and no default */
+    const char *source; /* "--nnodes", "PET_NNODES", "/etc/job.ini:12", "SLURM_NNODES", "default" */
+    enum opt_from from;
+};
+
+struct options {
+    const char *prog; /* the name that we were called by, without folders */
+    bool torchrun;    /* ... which is torchrun (or torch.distributed.launch) */
+    struct opt_value value[OPT_COUNT];
+    char **command;             /* program and arguments, NULL-terminated, or NULL */
+    const char *command_source; /* "command line", "/etc/job.ini:3" */
+    enum opt_from command_from;
+    char **env;              /* [env] of the file: "NAME=value", NULL-terminated; NULL when empty */
+    const char **env_source; /* one for each */
+    size_t nenv;
+    const char *nodelist; /* of Slurm, when its values are used; NULL */
+    int exit_status;      /* for an error in the options: 2, or torchrun's 1 */
+    struct options_mem *mem;
+};
+
+/* Default values, and the name that we were called by. */
+void options_init(struct options *o, const char *argv0);
+void options_fini(struct options *o);
+
+/* Reads argv (argv[0] is skipped); o->command borrows it. Stops at --help and --version. -EINVAL
+ * with one line. */
+int options_read_argv(struct options *o, int argc, char **argv, struct err *e);
+
+/* Reads DLAUNCH_*, PET_* and the few variables by which torchrun knows options. Borrows envp. */
+int options_read_env(struct options *o, char *const *envp, struct err *e);
+
+/* Sets a value unless one of a higher rank is there; text and source are borrowed. -EINVAL when the
+ * text is not of the option's kind: "<where>: <why>", and o->exit_status is set. */
+int options_set(struct options *o, enum opt_id id, const char *text, enum opt_from from,
+                const char *source, struct err *e);
+/* Only the check. The message says what is wrong, not where. */
+int opt_check(enum opt_id id, const char *text, struct err *e);
+
+static inline bool opt_given(const struct options *o, enum opt_id id)
+{
+    return o->value[id].from != FROM_DEFAULT;
+}
+/* "" when there is neither value nor default. */
+static inline const char *opt_text(const struct options *o, enum opt_id id)
+{
+    return o->value[id].text ? o->value[id].text : "";
+}
+bool opt_flag(const struct options *o, enum opt_id id);
+long opt_number(const struct options *o, enum opt_id id); /* KIND_NUMBER, KIND_PORT, KIND_RANK */
+double opt_seconds(const struct options *o, enum opt_id id);
+int opt_choice(const struct options *o, enum opt_id id); /* index of the word in `values` */
+
+/* The place of a value for messages: "--nnodes", "PET_NNODES", "/etc/job.ini:12: nnodes". */
+const char *opt_where(struct options *o, enum opt_id id);
+
+/* The option with this name ("nnodes", '-' and '_' alike, any case), or OPT_COUNT. */
+enum opt_id opt_find(const char *name, size_t len);
+/* " (did you mean X?)" for a name that is none, or "". `dashes` is put in front of X. */
+const char *opt_nearest(const char *name, const char *dashes, char out[64]);
+
+/* The word at `index` of "a|b|c", its length in *len; NULL behind the last. */
+const char *opt_word(const char *words, int index, size_t *len);
+
+/* Memory that lives as long as the options. */
+void *options_alloc(struct options *o, size_t size); /* zeroed */
+char *options_printf(struct options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

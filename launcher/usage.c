@@ -1,0 +1,335 @@
+#include "launcher/usage.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "launcher/options.h"
+
+static int finish(FILE *out)
+{
+    return fflush(out) != 0 || ferror(out) ? -(errno ? errno : EIO) : 0;
+}
+
+/* Prints words from column `at` on, breaking lines before USAGE_COLUMNS; new lines begin with
+ * `lead`, filled up with blanks to `indent`. Returns the column behind the last word. */
+static size_t wrap(FILE *out, const char *text, size_t at, const char *lead, size_t indent)
+{
+    bool first = true;
+    while (*text) {
+        size_t n = strcspn(text, " ");
+        if (!first && at + 1 + n >= USAGE_COLUMNS) {
+            fprintf(out, "\n%s%*s", lead, (int)(indent - strlen(lead)), "");
+            at = indent;
+        } else if (!first) {
+            fputc(' ', out);
+            at++;
+        }
+        first = false;
+        fwrite(text, 1, n, out);
+        at += n;
+        text += n;
+        text += strspn(text, " ");
+    }
+    return at;
+}
+
+/* The default as a sentence of its own, or "". */
+static const char *default_text(const struct opt *o, char *out, size_t cap)
+{
+    out[0] = '\0';
+    if (o->def && o->kind != KIND_FLAG)
+        snprintf(out, cap, " Default: %s.", o->def);
+    return out;
+}
+
+/* --------------------------------------------------------------------------------------- help */
+
+#define HELP_INDENT 28
+
+static void help_option(FILE *out, const struct opt *o)
+{
+    char text[1024], def[64];
+    int at =
+        o->letter ? fprintf(out, "  -%c, %s", o->letter, o->name) : fprintf(out, "  %s", o->name);
+    if (o->kind != KIND_FLAG)
+        at += fprintf(out, " %s", o->values);
+    if (at >= HELP_INDENT - 1)
+        fprintf(out, "\n%*s", HELP_INDENT, "");
+    else
+        fprintf(out, "%*s", HELP_INDENT - at, "");
+    snprintf(text, sizeof(text), "%s%s", o->help, default_text(o, def, sizeof(def)));
+    wrap(out, text, HELP_INDENT, "", HELP_INDENT);
+    fputc('\n', out);
+}
+
+static const struct {
+    const char *status, *meaning;
+} exit_statuses[] = {
+    {"0", "Every worker of the job exited with 0."},
+    {"N", "Exit code of the worker that failed first, on whichever node."},
+    {"128+N", "That worker was killed by signal N; or dlaunch was stopped by it."},
+    {"1", "A node was lost, or the nodes did not come together."},
+    {"2", "Bad option, file or environment; nothing was started."},
+    {"124", "--timeout ran out."},
+    {"125", "dlaunch itself failed."},
+    {"126", "The program cannot be executed."},
+    {"127", "The program does not exist."},
+};
+
+int usage_help(FILE *out, const char *prog)
+{
+    fprintf(out,
+            "Usage: %s [options] program [arguments]\n"
+            "       %s [options] -m module [arguments]\n"
+            "       %s --conf FILE [options]\n"
+            "\n"
+            "Starts the workers of a distributed job on this node, watches them together\n"
+            "with the other nodes, restarts them and reports what went wrong. Run the same\n"
+            "command on every node.\n"
+            "\n"
+            "  %s --nproc_per_node 4 ./train           four workers here\n"
+            "  %s --nnodes 2 --node_rank 0 --master_addr n0 --nproc_per_node 4 ./train\n"
+            "  %s --nnodes 2 --node_rank 1 --master_addr n0 --nproc_per_node 4 ./train\n"
+            "\n"
+            "A file that ends in .py and is not executable, and a module, is run by\n"
+            "$PYTHON_EXEC, else python3. \"${local_rank}\" in an argument is replaced.\n",
+            prog, prog, prog, prog, prog, prog);
+    for (int g = 0; g < GROUP_COUNT; g++) {
+        fprintf(out, "\n%s:\n", opt_groups[g].title);
+        for (int i = 0; i < OPT_COUNT; i++) {
+            if (opt_table[i].group == (enum opt_group_id)g)
+                help_option(out, &opt_table[i]);
+        }
+    }
+    fprintf(out, "\n"
+                 "TIME is in seconds, or 500ms, 15s, 10min, 2h. In names '-' is the same as '_',\n"
+                 "and a beginning that fits one option alone will do. Defaults come from\n"
+                 "DLAUNCH_<OPTION> and then PET_<OPTION> in the environment, then from the file.\n"
+                 "\n"
+                 "Exit status:\n");
+    for (size_t i = 0; i < ARRAY_LEN(exit_statuses); i++)
+        fprintf(out, "  %-7s %s\n", exit_statuses[i].status, exit_statuses[i].meaning);
+    fprintf(out, "Under the name torchrun: 0, 2 for what argparse refuses, else 1.\n"
+                 "\n"
+                 "dlaunch(1) has the details, dlaunch.ini(5) the file.\n");
+    return finish(out);
+}
+
+/* ---------------------------------------------------------------------------------------- ini */
+
+static void ini_option(FILE *out, const struct opt *o)
+{
+    fputs("\n# ", out);
+    wrap(out, o->help, 2, "# ", 2);
+    if (o->kind == KIND_FLAG)
+        fprintf(out, "\n;%s = %s\n", OPT_KEY(o), o->def ? "yes" : "no");
+    else if (!o->def)
+        fprintf(out, "\n;%s = %s\n", OPT_KEY(o), o->values);
+    else if (strchr(o->values, '|'))
+        fprintf(out, "\n# %s\n;%s = %s\n", o->values, OPT_KEY(o), o->def);
+    else
+        fprintf(out, "\n;%s = %s\n", OPT_KEY(o), o->def);
+}
+
+int usage_ini(FILE *out)
+{
+    fputs("# dlaunch.ini: everything that dlaunch --conf FILE understands, with the defaults.\n"
+          "# Take the ';' away to set a value. See dlaunch.ini(5).\n"
+          "#\n"
+          "# A key may also stand in [job], or above the first section. Comments are lines of\n"
+          "# their own; a value may be put in \"double quotes\". The command line, DLAUNCH_* and\n"
+          "# PET_* win over this file.\n",
+          out);
+    for (int g = 0; g < GROUP_COUNT; g++) {
+        if (!opt_groups[g].section)
+            continue;
+        fprintf(out, "\n[%s]\n", opt_groups[g].section);
+        if (g == GROUP_JOB)
+            fputs("\n# Program and arguments, in words as a shell has them (no variables). A "
+                  "program\n"
+                  "# on the command line replaces all of it.\n"
+                  ";command = ./train --epochs 10\n",
+                  out);
+        for (int i = 0; i < OPT_COUNT; i++) {
+            bool cli = opt_table[i].flags & (OPT_F_CLI | OPT_F_CLIENV);
+            if (opt_table[i].group == (enum opt_group_id)g && !cli)
+                ini_option(out, &opt_table[i]);
+        }
+    }
+    fputs("\n[env]\n"
+          "\n# Set in the environment of every worker. Case matters here.\n"
+          ";NCCL_DEBUG = WARN\n",
+          out);
+    return finish(out);
+}
+
+/* --------------------------------------------------------------------------------------- mdoc */
+
+/* Text as mdoc wants it: every sentence begins a line, a dash is no hyphen, and neither a backslash
+ * nor what stands at the margin means anything. */
+static void mdoc_text(FILE *out, const char *text)
+{
+    size_t at = 0;
+    while (*text) {
+        size_t n = strcspn(text, " ");
+        bool ends = text[n - 1] == '.' || text[n - 1] == ';';
+        if (at && at + 1 + n >= USAGE_COLUMNS - 8) {
+            fputc('\n', out);
+            at = 0;
+        }
+        if (at)
+            fputc(' ', out);
+        else if (*text == '.' || *text == '\'')
+            fputs("\\&", out);
+        for (size_t i = 0; i < n; i++) {
+            if (text[i] == '\\' || text[i] == '-')
+                fputc('\\', out);
+            fputc(text[i] == '\\' ? 'e' : text[i], out);
+        }
+        at += n + 1;
+        text += n;
+        text += strspn(text, " ");
+        if (ends && *text) {
+            fputc('\n', out);
+            at = 0;
+        }
+    }
+    fputc('\n', out);
+}
+
+int usage_mdoc(FILE *out)
+{
+    fputs(".\\\" Made by dlaunch --print_options mdoc; do not edit.\n", out);
+    for (int g = 0; g < GROUP_COUNT; g++) {
+        fprintf(out, ".Ss %s\n.Bl -tag -width Ds\n", opt_groups[g].title);
+        for (int i = 0; i < OPT_COUNT; i++) {
+            const struct opt *o = &opt_table[i];
+            char def[64];
+            if (o->group != (enum opt_group_id)g)
+                continue;
+            fputs(".It ", out);
+            if (o->letter)
+                fprintf(out, "Fl %c , ", o->letter);
+            fprintf(out, "Fl \\-%s", OPT_KEY(o));
+            if (o->kind != KIND_FLAG)
+                fprintf(out, " Ar %s", o->values);
+            fputc('\n', out);
+            mdoc_text(out, o->help);
+            if (*default_text(o, def, sizeof(def)))
+                mdoc_text(out, def + 1);
+        }
+        fputs(".El\n", out);
+    }
+    return finish(out);
+}
+
+/* --------------------------------------------------------------------------------------- bash */
+
+/* The words of "N|auto|cpu" that are words and not placeholders, with blanks between. */
+static const char *real_words(const struct opt *o, char *out, size_t cap)
+{
+    size_t len, used = 0;
+    const char *w;
+    out[0] = '\0';
+    for (int i = 0; o->kind != KIND_FLAG && (w = opt_word(o->values, i, &len)); i++) {
+        bool alone = i == 0 && !w[len];
+        if ((w[0] >= 'A' && w[0] <= 'Z') || alone || used >= cap)
+            continue;
+        used += (size_t)snprintf(out + used, cap - used, "%s%.*s", used ? " " : "", (int)len, w);
+    }
+    return out;
+}
+
+/* The names of all options, or of the flags, broken into lines. */
+static void bash_names(FILE *out, bool flags)
+{
+    size_t at = USAGE_COLUMNS;
+    for (int i = 0; i < OPT_COUNT; i++) {
+        const struct opt *o = &opt_table[i];
+        if (flags && o->kind != KIND_FLAG)
+            continue;
+        if (at + 1 + strlen(o->name) >= USAGE_COLUMNS) {
+            fputs("\n       ", out);
+            at = 7;
+        }
+        at += (size_t)fprintf(out, " %s", o->name);
+    }
+}
+
+static const char bash_begin[] =
+    "# bash completion for dlaunch(1) and dlaunchctl(1).\n"
+    "# Made by dlaunch --print_completion bash; do not edit.\n"
+    "# shellcheck shell=bash disable=SC2207\n"
+    "\n"
+    "_dlaunch() {\n"
+    "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}\n"
+    "    local i word words=''\n"
+    "    local options='";
+static const char bash_middle[] =
+    "    COMPREPLY=()\n"
+    "    # Behind the program, complete as for the program.\n"
+    "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
+    "        word=${COMP_WORDS[i]}\n"
+    "        case $word in\n"
+    "        --) ((i++)) && break ;;\n"
+    "        --*)\n"
+    "            word=${word:2} && word=--${word//-/_}\n"
+    "            if [[ ${COMP_WORDS[i + 1]} == = ]]; then\n"
+    "                ((i += 2))\n"
+    "            elif [[ $flags != *\" $word \"* ]]; then\n"
+    "                ((i++))\n"
+    "            fi\n"
+    "            ;;\n"
+    "        -[rt]) ((i++)) ;;\n"
+    "        -*) ;;\n"
+    "        *) break ;;\n"
+    "        esac\n"
+    "    done\n"
+    "    if ((i < COMP_CWORD)); then\n"
+    "        declare -F _command_offset > /dev/null && _command_offset \"$i\"\n"
+    "        return\n"
+    "    fi\n"
+    "    # --option=value comes as three words.\n"
+    "    if [[ $cur == = ]]; then\n"
+    "        cur=''\n"
+    "    elif [[ $prev == = ]]; then\n"
+    "        prev=${COMP_WORDS[COMP_CWORD - 2]}\n"
+    "    fi\n"
+    "    [[ $prev == --* ]] && prev=${prev:2} && prev=--${prev//-/_}\n"
+    "    case $prev in\n";
+static const char bash_end[] =
+    "    esac\n"
+    "    if [[ -n $words ]]; then\n"
+    "        COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+    "    elif [[ $cur == -* && ($prev != -* || $flags == *\" $prev \"*) ]]; then\n"
+    "        [[ $cur == --* ]] && cur=${cur:2} && cur=--${cur//-/_}\n"
+    "        COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
+    "    fi\n"
+    "}\n"
+    "complete -o bashdefault -o default -F _dlaunch dlaunch\n"
+    "\n"
+    "_dlaunchctl() {\n"
+    "    COMPREPLY=($(compgen -W 'status stop --json --job --wait --help --version' \\\n"
+    "        -- \"${COMP_WORDS[COMP_CWORD]}\"))\n"
+    "}\n"
+    "complete -F _dlaunchctl dlaunchctl\n";
+
+int usage_bash(FILE *out)
+{
+    char words[128];
+    fputs(bash_begin, out);
+    bash_names(out, false);
+    fputs("'\n    local flags='", out);
+    bash_names(out, true);
+    fputs(" -m -h '\n    flags=\" ${flags//[[:space:]]/ } \"\n", out);
+    fputs(bash_middle, out);
+    for (int i = 0; i < OPT_COUNT; i++) {
+        const struct opt *o = &opt_table[i];
+        if (*real_words(o, words, sizeof(words)))
+            fprintf(out, "    %s) words='%s' ;;\n", o->name, words);
+    }
+    fputs(bash_end, out);
+    return finish(out);
+}

@@ -1,0 +1,145 @@
+#include "launcher/rdzv_conf.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/parse.h"
+
+enum key_kind {
+    KEY_TIME,     /* seconds, 0 or more */
+    KEY_POSITIVE, /* seconds, more than 0 */
+    KEY_COUNT,    /* 1 or more */
+    KEY_IS_HOST,
+    KEY_STORE_TYPE,
+    KEY_STATIC_TIMEOUT, /* the static backend's name for join_timeout */
+    KEY_UNUSED,         /* a time that dlaunch has no use for: nothing is polled */
+};
+
+static const struct key {
+    const char *name;
+    enum key_kind kind;
+    size_t offset; /* in struct rdzv_config */
+} keys[] = {
+    {"join_timeout", KEY_POSITIVE, offsetof(struct rdzv_config, join_timeout)},
+    {"last_call_timeout", KEY_TIME, offsetof(struct rdzv_config, last_call_timeout)},
+    {"close_timeout", KEY_TIME, offsetof(struct rdzv_config, close_timeout)},
+    {"read_timeout", KEY_POSITIVE, offsetof(struct rdzv_config, read_timeout)},
+    {"keep_alive_interval", KEY_POSITIVE, offsetof(struct rdzv_config, keep_alive_interval)},
+    {"keep_alive_max_attempt", KEY_COUNT, offsetof(struct rdzv_config, keep_alive_max_attempt)},
+    {"heartbeat_timeout", KEY_UNUSED, 0},
+    {"is_host", KEY_IS_HOST, 0},
+    {"store_type", KEY_STORE_TYPE, 0},
+    {"timeout", KEY_STATIC_TIMEOUT, 0},
+};
+
+int rdzv_conf_find(const char *key, size_t len)
+{
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        if (strlen(keys[i].name) == len && memcmp(keys[i].name, key, len) == 0)
+            return (int)i;
+    }
+    return -1;
+}
+
+static int apply_time(const char *value, bool zero_ok, double *out, struct err *e)
+{
+    double s;
+    int rc = parse_seconds(value, &s, e);
+    if (rc == 0 && s == 0 && !zero_ok)
+        rc = err_set(e, -EINVAL, "must be more than 0");
+    if (rc == 0 && out)
+        *out = s;
+    return rc;
+}
+
+static int apply_value(const struct key *k, const char *value, struct rdzv_config *c, struct err *e)
+{
+    char *field = (char *)c + k->offset;
+    bool yes;
+    long n;
+    int rc = 0;
+    switch (k->kind) {
+    case KEY_TIME:
+    case KEY_POSITIVE:
+        return apply_time(value, k->kind == KEY_TIME, (double *)(void *)field, e);
+    case KEY_UNUSED:
+        return apply_time(value, true, NULL, e);
+    case KEY_STATIC_TIMEOUT:
+        return apply_time(value, false, c->backend == RDZV_STATIC ? &c->join_timeout : NULL, e);
+    case KEY_COUNT:
+        rc = parse_int(value, 1, INT_MAX, &n, e);
+        if (rc == 0)
+            *(int *)(void *)field = (int)n;
+        return rc;
+    case KEY_IS_HOST:
+        rc = parse_bool(value, &yes, e);
+        if (rc == 0)
+            c->is_host = yes;
+        return rc;
+    case KEY_STORE_TYPE:
+        if (strcmp(value, "tcp") != 0 && strcmp(value, "file") != 0)
+            return err_set(e, -EINVAL, "'%.60s' is neither tcp nor file", value);
+        if (c->backend == RDZV_C10D && value[0] == 'f')
+            c->backend = RDZV_FILE;
+        return 0;
+    }
+    return rc;
+}
+
+static int unknown(const char *key, bool lenient, struct err *e)
+{
+    char list[256] = "";
+    size_t used = 0;
+    if (lenient) {
+        log_warn("--rdzv_conf: '%s' is no key of dlaunch's and has no effect", key);
+        return 0;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        used +=
+            (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", keys[i].name);
+    return err_set(e, -EINVAL, "unknown key '%.60s' (there are %s)", key, list);
+}
+
+/* Copies [from, to) without blanks around it. False when it does not fit. */
+static bool copy_trimmed(char *out, size_t cap, const char *from, const char *to)
+{
+    while (from < to && isspace((unsigned char)*from))
+        from++;
+    while (to > from && isspace((unsigned char)to[-1]))
+        to--;
+    if ((size_t)(to - from) >= cap)
+        return false;
+    memcpy(out, from, (size_t)(to - from));
+    out[to - from] = '\0';
+    return true;
+}
+
+int rdzv_conf_apply(const char *text, bool lenient, struct rdzv_config *c, struct err *e)
+{
+    if (!text[strspn(text, " \t")])
+        return 0;
+    for (;;) {
+        char key[64], value[256];
+        const char *end = text + strcspn(text, ","), *eq = memchr(text, '=', (size_t)(end - text));
+        if (!eq || !copy_trimmed(key, sizeof(key), text, eq) || !*key ||
+            !copy_trimmed(value, sizeof(value), eq + 1, end) || !*value)
+            return err_set(e, -EINVAL, "'%.*s' is not KEY=VALUE",
+                           (int)(end - text > 60 ? 60 : end - text), text);
+        int k = rdzv_conf_find(key, strlen(key));
+        if (k < 0 && unknown(key, lenient, e) < 0)
+            return -EINVAL;
+        if (k >= 0 && apply_value(&keys[k], value, c, e) < 0) {
+            err_wrap(e, "%s", key);
+            return -EINVAL;
+        }
+        if (!*end)
+            return 0;
+        text = end + 1;
+    }
+}

@@ -1,0 +1,300 @@
+#include "launcher/detect.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/netaddr.h"
+#include "core/parse.h"
+#include "launcher/hostlist.h"
+
+static const char *env_get(char *const *envp, const char *name)
+{
+    size_t n = strlen(name);
+    for (; *envp; envp++) {
+        if (strncmp(*envp, name, n) == 0 && (*envp)[n] == '=' && (*envp)[n + 1])
+            return *envp + n + 1;
+    }
+    return NULL;
+}
+
+/* The first of the variables (NULL-terminated) that is set to a number; its name in *which. */
+static long env_number(char *const *envp, const char *const *names, const char **which)
+{
+    long v;
+    for (; *names; names++) {
+        const char *text = env_get(envp, *names);
+        if (text && parse_int(text, 0, LONG_MAX, &v, NULL) == 0) {
+            *which = *names;
+            return v;
+        }
+    }
+    *which = NULL;
+    return -1;
+}
+
+static int set(struct options *o, enum opt_id id, const char *text, const char *source,
+               struct err *e)
+{
+    return options_set(o, id, text, FROM_DETECTED, source, e);
+}
+
+/* Whether the user asked for a job on this node alone. */
+static bool one_node(const struct options *o)
+{
+    int lo = 0, hi = 0;
+    if (opt_flag(o, OPT_standalone))
+        return true;
+    return opt_given(o, OPT_nnodes) && parse_range(opt_text(o, OPT_nnodes), &lo, &hi, NULL) == 0 &&
+           hi == 1;
+}
+
+/* -------------------------------------------------------------------------------------- Slurm */
+
+/* Steps that are no srun of the user's (batch script, interactive shell, ...) have ids from here.
+ */
+#define SLURM_STEP_SPECIAL 0xfffffff0l
+
+/* Whether any count of "2(x3),1" is above 1. */
+static bool any_above_one(const char *counts)
+{
+    while (counts && *counts) {
+        if (strtol(counts, NULL, 10) > 1)
+            return true;
+        counts += strcspn(counts, ",");
+        counts += *counts == ',';
+    }
+    return false;
+}
+
+static bool keep_first(void *arg, const char *name)
+{
+    snprintf(arg, HOST_MAX, "%s", name);
+    return false;
+}
+
+/* A port that all nodes derive alike, and other jobs on these nodes differently. Below the range
+ * from which the kernel gives out ports (32768), above the well-known ones. */
+static int slurm_port(long job, long step)
+{
+    return 20000 + (int)((job % 10000 * 17 + step % 10000) % 10000);
+}
+
+static int slurm_head(struct options *o, char *const *envp, char head[HOST_MAX],
+                      const char **source, struct err *e)
+{
+    static const char *const names[] = {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
+                                        "SLURM_NODELIST"};
+    size_t count;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *list = env_get(envp, names[i]);
+        if (!list)
+            continue;
+        if (hostlist_walk(list, keep_first, head, &count, e) < 0)
+            return err_wrap(e, "%s", names[i]);
+        o->nodelist = list;
+        *source = names[i];
+        return 0;
+    }
+    return err_set(e, -EINVAL, "a Slurm step without SLURM_STEP_NODELIST; use --no_detect");
+}
+
+static int slurm_check_tasks(char *const *envp, long nnodes, struct err *e)
+{
+    static const char *const names[] = {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", NULL};
+    const char *which, *per_node = env_get(envp, "SLURM_STEP_TASKS_PER_NODE");
+    long tasks = env_number(envp, names, &which);
+    if (tasks <= nnodes && !any_above_one(per_node))
+        return 0;
+    return err_set(e, -EINVAL,
+                   "srun started more than one dlaunch per node (%ld tasks on %ld node%s); the "
+                   "workers are started by dlaunch: srun --nodes=%ld --ntasks-per-node=1 dlaunch "
+                   "--nproc_per_node N ...",
+                   tasks, nnodes, nnodes == 1 ? "" : "s", nnodes);
+}
+
+static int slurm_step(struct options *o, char *const *envp, long job, long step, struct err *e)
+{
+    static const char *const nnodes_names[] = {"SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES",
+                                               "SLURM_NNODES", NULL};
+    static const char *const restart_names[] = {"SLURM_RESTART_COUNT", NULL};
+    const char *from_nnodes, *from_head = NULL, *from_restart;
+    long nnodes = env_number(envp, nnodes_names, &from_nnodes);
+    long restart = env_number(envp, restart_names, &from_restart);
+    char head[HOST_MAX];
+    if (nnodes < 1)
+        return 0;
+    if (slurm_check_tasks(envp, nnodes, e) < 0)
+        return -EINVAL;
+    /* A job that was requeued must not meet what is left of itself. */
+    const char *id = restart > 0 ? options_printf(o, "%ld.%ld.%ld", job, step, restart)
+                                 : options_printf(o, "%ld.%ld", job, step);
+    if (set(o, OPT_rdzv_id, id, "SLURM_JOB_ID", e) < 0)
+        return -EINVAL;
+    if (nnodes == 1 && !opt_given(o, OPT_nnodes))
+        return 0;
+    if (slurm_head(o, envp, head, &from_head, e) < 0 ||
+        set(o, OPT_nnodes, options_printf(o, "%ld", nnodes), from_nnodes, e) < 0 ||
+        set(o, OPT_node_rank, env_get(envp, "SLURM_NODEID"), "SLURM_NODEID", e) < 0 ||
+        set(o, OPT_master_addr, options_printf(o, "%s", head), from_head, e) < 0 ||
+        set(o, OPT_master_port, options_printf(o, "%d", slurm_port(job, step)), "SLURM_JOB_ID", e) <
+            0)
+        return -EINVAL;
+    log_notice("Slurm step %ld.%ld: %s nodes, this is node %s, head %s, port %s (--no_detect to "
+               "ignore)",
+               job, step, opt_text(o, OPT_nnodes), opt_text(o, OPT_node_rank),
+               opt_text(o, OPT_master_addr), opt_text(o, OPT_master_port));
+    return 1;
+}
+
+/* 1 when its values are used, 0 when there is no step. */
+static int detect_slurm(struct options *o, char *const *envp, struct err *e)
+{
+    static const char *const job_names[] = {"SLURM_JOB_ID", "SLURM_JOBID", NULL};
+    static const char *const step_names[] = {"SLURM_STEP_ID", "SLURM_STEPID", NULL};
+    static const char *const nnodes_names[] = {"SLURM_JOB_NUM_NODES", "SLURM_NNODES", NULL};
+    const char *which;
+    long job = env_number(envp, job_names, &which), step = env_number(envp, step_names, &which);
+    if (job < 0)
+        return 0;
+    if (step >= 0 && step < SLURM_STEP_SPECIAL && env_get(envp, "SLURM_NODEID"))
+        return slurm_step(o, envp, job, step, e);
+    long nnodes = env_number(envp, nnodes_names, &which);
+    if (nnodes > 1 && !opt_given(o, OPT_nnodes))
+        log_notice("Slurm job %ld has %ld nodes, but without srun this runs on one: srun "
+                   "--nodes=%ld --ntasks-per-node=1 dlaunch ...",
+                   job, nnodes, nnodes);
+    return 0;
+}
+
+/* --------------------------------------------------------------------------------- Kubernetes */
+
+/* Whether text ends in "-<index>"; *stem receives the length of what is in front of it. */
+static bool ends_in_index(const char *text, size_t len, long *index, size_t *stem)
+{
+    size_t n = len;
+    char digits[12];
+    while (n && isdigit((unsigned char)text[n - 1]))
+        n--;
+    if (n < 2 || n == len || text[n - 1] != '-' || len - n >= sizeof(digits))
+        return false;
+    memcpy(digits, text + n, len - n);
+    digits[len - n] = '\0';
+    *index = strtol(digits, NULL, 10);
+    *stem = n - 1;
+    return true;
+}
+
+/* The domain of this pod ("svc.ns.svc.cluster.local"): behind its host name, or in /etc/hosts,
+ * where the kubelet writes "<address> <full name> <name>". */
+static bool pod_domain(const struct detect_host *host, char *out, size_t cap)
+{
+    char text[16384], *save_line, *save_word;
+    const char *dot = strchr(host->name, '.');
+    if (dot)
+        return snprintf(out, cap, "%s", dot + 1) < (int)cap;
+    size_t n = strlen(host->name);
+    if (fd_read_file(AT_FDCWD, host->hosts_file, text, sizeof(text)) < 0)
+        return false;
+    for (char *line = strtok_r(text, "\n", &save_line); line;
+         line = strtok_r(NULL, "\n", &save_line)) {
+        line[strcspn(line, "#")] = '\0';
+        for (char *w = strtok_r(line, " \t", &save_word); w;
+             w = strtok_r(NULL, " \t", &save_word)) {
+            if (strncmp(w, host->name, n) == 0 && w[n] == '.' && w[n + 1])
+                return snprintf(out, cap, "%s", w + n + 1) < (int)cap;
+        }
+    }
+    return false;
+}
+
+/* A JobSet's pods are <jobset>-<replicated job>-<job>-<pod>, in the domain <jobset> unless told
+ * otherwise. Returns the job's index in it, or -1 for another kind of job. */
+static long jobset_job(const char *stem, size_t len, const char *domain, size_t *name_len)
+{
+    size_t label = strcspn(domain, "."), rest;
+    long job;
+    if (len <= label + 1 || strncmp(stem, domain, label) != 0 || stem[label] != '-' ||
+        !ends_in_index(stem, len, &job, &rest) || rest <= label + 1)
+        return -1;
+    *name_len = label;
+    return job;
+}
+
+static int detect_kubernetes(struct options *o, char *const *envp, const struct detect_host *host,
+                             struct err *e)
+{
+    static const char *const index_names[] = {"JOB_COMPLETION_INDEX", NULL};
+    const char *which;
+    char domain[HOST_MAX] = "";
+    size_t name_len = strcspn(host->name, "."), stem = 0, jobset = 0;
+    long index = env_number(envp, index_names, &which), last = -1;
+    if (index < 0)
+        return 0;
+    if (!opt_given(o, OPT_nnodes)) {
+        log_notice("indexed Kubernetes job, pod %ld: without --nnodes this runs on this pod alone",
+                   index);
+        return 0;
+    }
+    bool named = ends_in_index(host->name, name_len, &last, &stem) && last == index &&
+                 pod_domain(host, domain, sizeof(domain));
+    long job = named ? jobset_job(host->name, stem, domain, &jobset) : -1;
+    if (job > 0 && !opt_given(o, OPT_node_rank))
+        return err_set(e, -EINVAL,
+                       "JobSet %.*s has several jobs and this pod is number %ld of job %ld: only "
+                       "you know its --node_rank (job-global-index times pods of a job, plus pod)",
+                       (int)jobset, host->name, index, job);
+    bool need_head = !opt_given(o, OPT_master_addr) && !opt_given(o, OPT_rdzv_endpoint);
+    if (!named && need_head)
+        return err_set(e, -EINVAL,
+                       "indexed Kubernetes job, pod %ld (%.80s): the address of pod 0 cannot be "
+                       "told; set the pods' subdomain to a headless service, or give --master_addr",
+                       index, host->name);
+    if (set(o, OPT_node_rank, options_printf(o, "%ld", index), which, e) < 0)
+        return -EINVAL;
+    if (named &&
+        (set(o, OPT_master_addr, options_printf(o, "%.*s-0.%s", (int)stem, host->name, domain),
+             "pod name", e) < 0 ||
+         set(o, OPT_rdzv_id, options_printf(o, "%.*s", (int)stem, host->name), "pod name", e) < 0))
+        return -EINVAL;
+    log_notice("%s %.*s: %s nodes, this is node %s, head %s, port %s (--no_detect to ignore)",
+               job >= 0 ? "JobSet" : "indexed Kubernetes job",
+               (int)(job >= 0 ? jobset
+                     : named  ? stem
+                              : name_len),
+               host->name, opt_text(o, OPT_nnodes), opt_text(o, OPT_node_rank),
+               opt_text(o, OPT_master_addr), opt_text(o, OPT_master_port));
+    return 1;
+}
+
+/* Kubeflow's operators say everything in PET_*. */
+static bool say_kubeflow(const struct options *o)
+{
+    if (o->value[OPT_nnodes].from != FROM_PET || o->value[OPT_node_rank].from != FROM_PET)
+        return false;
+    bool endpoint = opt_given(o, OPT_rdzv_endpoint);
+    log_notice("Kubeflow (PET_*): %s nodes, this is node %s, head %s%s%s", opt_text(o, OPT_nnodes),
+               opt_text(o, OPT_node_rank),
+               endpoint ? opt_text(o, OPT_rdzv_endpoint) : opt_text(o, OPT_master_addr),
+               endpoint ? "" : ", port ", endpoint ? "" : opt_text(o, OPT_master_port));
+    return true;
+}
+
+int detect(struct options *o, char *const *envp, const struct detect_host *host, struct err *e)
+{
+    if (opt_flag(o, OPT_no_detect) || one_node(o))
+        return 0;
+    bool kubernetes = env_get(envp, "KUBERNETES_SERVICE_HOST") != NULL;
+    if (kubernetes && say_kubeflow(o))
+        return 0;
+    int rc = kubernetes ? detect_kubernetes(o, envp, host, e) : 0;
+    if (rc == 0)
+        rc = detect_slurm(o, envp, e);
+    return rc < 0 ? rc : 0;
+}

@@ -1,0 +1,19 @@
+/* detect.h: what a scheduler has put into the environment, for the values that the user did not
+ * give: Slurm steps, indexed Kubernetes jobs, JobSets. (PET_* of Kubeflow are options like any;
+ * here they only get their line.) */
+#ifndef LAUNCHER_DETECT_H
+#define LAUNCHER_DETECT_H
+
+#include "launcher/options.h"
+
+struct detect_host {
+    const char *name;       /* gethostname() */
+    const char *hosts_file; /* "/etc/hosts": where a pod's full name stands */
+};
+
+/* Says what it found in one line. -EINVAL when the environment shows that the job cannot work: more
+ * than one launcher on a node, a malformed node list, a pod that cannot be found by the others.
+ * Does nothing with --no_detect, --standalone or --nnodes 1. */
+int detect(struct options *o, char *const *envp, const struct detect_host *host, struct err *e);
+
+#endif

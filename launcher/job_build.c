@@ -1,0 +1,512 @@
+#include "launcher/job_build.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/placement.h"
+#include "agent/stdio_std.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/netaddr.h"
+#include "core/parse.h"
+#include "launcher/gpu.h"
+#include "launcher/program.h"
+#include "launcher/rdzv_conf.h"
+
+#define C10D_PORT   29400
+#define STATIC_PORT 29500
+/* torchrun's for the static backend */
+#define STATIC_JOIN_TIMEOUT 900.0
+
+/* "<where>: <what is wrong>". */
+__attribute__((format(printf, 4, 5))) static int fail(struct options *o, enum opt_id id,
+                                                      struct err *e, const char *fmt, ...)
+{
+    char text[ERR_MSG_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    return err_set(e, -EINVAL, "%s: %s", opt_where(o, id), text);
+}
+
+/* The text of a value whose parser has failed already. */
+static int wrap(struct options *o, enum opt_id id, struct err *e)
+{
+    err_wrap(e, "%s", opt_where(o, id));
+    return -EINVAL;
+}
+
+/* ---------------------------------------------------------------------------- names and nodes */
+
+static int check_name(struct options *o, enum opt_id id, size_t max, struct err *e)
+{
+    const char *s = opt_text(o, id);
+    if (!*s)
+        return fail(o, id, e, "is empty");
+    if (strlen(s) >= max)
+        return fail(o, id, e, "is longer than %zu bytes", max - 1);
+    for (; *s; s++) {
+        if (iscntrl((unsigned char)*s))
+            return fail(o, id, e, "has a control character in it");
+    }
+    return 0;
+}
+
+static const char *random_uuid(struct options *o)
+{
+    unsigned char b[16];
+    if (getrandom(b, sizeof(b), 0) != sizeof(b))
+        memset(b, (int)getpid(), sizeof(b)); /* cannot fail for 16 bytes on Linux */
+    b[6] = (b[6] & 0x0f) | 0x40;
+    b[8] = (b[8] & 0x3f) | 0x80;
+    return options_printf(o, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+                          b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11],
+                          b[12], b[13], b[14], b[15]);
+}
+
+static int build_backend(struct rdzv_config *c, struct options *o, struct err *e)
+{
+    static const char *const names[] = {"static", "c10d", "file", NULL};
+    const char *text = opt_text(o, OPT_rdzv_backend), *near;
+    for (int i = 0; names[i]; i++) {
+        if (strcmp(text, names[i]) == 0) {
+            c->backend = (enum rdzv_backend)i; /* RDZV_STATIC, RDZV_C10D, RDZV_FILE */
+            return 0;
+        }
+    }
+    if (strncmp(text, "etcd", 4) == 0)
+        return fail(o, OPT_rdzv_backend, e,
+                    "%.20s is not supported: use c10d, which needs no server", text);
+    near = parse_nearest(text, names);
+    return fail(o, OPT_rdzv_backend, e, "'%.60s' is not one of static, c10d, file%s%s%s", text,
+                near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
+}
+
+static int build_nnodes(struct rdzv_config *c, struct options *o, struct err *e)
+{
+    const struct opt_value *nnodes = &o->value[OPT_nnodes];
+    if (parse_range(nnodes->text, &c->min_nodes, &c->max_nodes, e) < 0)
+        return wrap(o, OPT_nnodes, e);
+    if (opt_flag(o, OPT_standalone) && c->max_nodes > 1) {
+        if (nnodes->from >= o->value[OPT_standalone].from)
+            return fail(o, OPT_nnodes, e, "%s nodes, but --standalone is for one", nnodes->text);
+        c->min_nodes = c->max_nodes = 1;
+    }
+    if (c->backend == RDZV_STATIC && c->min_nodes != c->max_nodes) {
+        log_warn("%s %s: the static backend waits for all %d nodes; with --rdzv_backend c10d the "
+                 "workers start with %d",
+                 opt_where(o, OPT_nnodes), nnodes->text, c->max_nodes, c->min_nodes);
+        c->min_nodes = c->max_nodes;
+    }
+    return 0;
+}
+
+static int build_node_rank(struct rdzv_config *c, struct options *o, struct err *e)
+{
+    bool given = opt_given(o, OPT_node_rank);
+    c->node_rank = -1;
+    if (given && strcmp(opt_text(o, OPT_node_rank), "any") != 0)
+        c->node_rank = (int)opt_number(o, OPT_node_rank);
+    if (o->torchrun && c->backend != RDZV_STATIC) {
+        if (c->node_rank > 0)
+            log_warn("%s %d has no effect with this rendezvous backend under the name torchrun",
+                     opt_where(o, OPT_node_rank), c->node_rank);
+        c->node_rank = -1;
+    } else if (o->torchrun && !given) {
+        c->node_rank = 0;
+    }
+    if (c->node_rank >= c->max_nodes)
+        return fail(o, OPT_node_rank, e, "%d is out of range: with %d node%s, ranks are 0 to %d",
+                    c->node_rank, c->max_nodes, c->max_nodes == 1 ? "" : "s", c->max_nodes - 1);
+    return 0;
+}
+
+/* --------------------------------------------------------------------------------- rendezvous */
+
+static int parse_endpoint(struct rdzv_config *c, struct options *o, enum opt_id id,
+                          int default_port, struct err *e)
+{
+    char host[HOST_MAX];
+    if (endpoint_parse(opt_text(o, id), default_port, host, &c->endpoint_port, e) < 0)
+        return wrap(o, id, e);
+    c->endpoint_host = options_printf(o, "%s", host);
+    return 0;
+}
+
+/* An address by itself: no port. */
+static int parse_host(struct options *o, enum opt_id id, const char **out, struct err *e)
+{
+    char host[HOST_MAX];
+    int port;
+    if (!*opt_text(o, id))
+        return fail(o, id, e, "is empty");
+    if (endpoint_parse(opt_text(o, id), -1, host, &port, e) < 0)
+        return wrap(o, id, e);
+    if (port >= 0)
+        return fail(o, id, e, "'%.100s' has a port in it", opt_text(o, id));
+    *out = options_printf(o, "%s", host);
+    return 0;
+}
+
+static int build_endpoint_file(struct rdzv_config *c, struct options *o, struct err *e)
+{
+    const char *path = opt_text(o, OPT_rdzv_endpoint), *slash = strrchr(path, '/');
+    struct stat st;
+    if (!*path)
+        return fail(o, OPT_rdzv_backend, e, "the file is not given: --rdzv_endpoint PATH");
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return fail(o, OPT_rdzv_endpoint, e, "'%.200s' is a folder, not a file", path);
+    const char *dir = !slash          ? "."
+                      : slash == path ? "/"
+                                      : options_printf(o, "%.*s", (int)(slash - path), path);
+    if (access(dir, W_OK | X_OK) < 0)
+        return fail(o, OPT_rdzv_endpoint, e, "cannot make a file in %.200s: %s", dir,
+                    strerror(errno));
+    c->endpoint_path = path;
+    return 0;
+}
+
+static int build_endpoint(struct rdzv_config *c, struct options *o, struct err *e)
+{
+    bool given = opt_given(o, OPT_rdzv_endpoint) && *opt_text(o, OPT_rdzv_endpoint);
+    bool master = opt_given(o, OPT_master_addr);
+    int rc = 0;
+    if (c->backend == RDZV_FILE)
+        return build_endpoint_file(c, o, e);
+    if (given) {
+        rc = parse_endpoint(c, o, OPT_rdzv_endpoint,
+                            c->backend == RDZV_STATIC ? STATIC_PORT : C10D_PORT, e);
+    } else if (c->backend == RDZV_STATIC || (master && !o->torchrun)) {
+        rc = parse_host(o, OPT_master_addr, &c->endpoint_host, e);
+        c->endpoint_port = c->backend == RDZV_STATIC || opt_given(o, OPT_master_port)
+                               ? (int)opt_number(o, OPT_master_port)
+                               : C10D_PORT;
+    } else {
+        if (master)
+            log_warn("%s has no effect with the c10d backend: give --rdzv_endpoint",
+                     opt_where(o, OPT_master_addr));
+        c->endpoint_host = "localhost";
+        c->endpoint_port = C10D_PORT;
+    }
+    if (rc < 0)
+        return rc;
+    if (c->endpoint_port == 0 && c->max_nodes > 1)
+        return fail(o, given ? OPT_rdzv_endpoint : OPT_master_port, e,
+                    "port 0, a free one, cannot be known to %d nodes", c->max_nodes);
+    if (c->backend == RDZV_STATIC)
+        c->master_addr = c->endpoint_host;
+    return 0;
+}
+
+static int build_local_addr(struct rdzv_config *c, struct options *o, struct err *e)
+{
+    const struct opt_value *addr = &o->value[OPT_local_addr], *ifc = &o->value[OPT_interface];
+    struct netaddr a;
+    char ip[ADDR_STRLEN];
+    if (addr->text && ifc->text && addr->from == ifc->from)
+        return fail(o, OPT_interface, e, "--local_addr says the address already");
+    if (addr->text && (!ifc->text || addr->from > ifc->from))
+        return parse_host(o, OPT_local_addr, &c->local_addr, e);
+    if (!ifc->text)
+        return 0;
+    if (netaddr_of_interface(ifc->text, &a, e) < 0)
+        return wrap(o, OPT_interface, e);
+    c->local_addr = options_printf(o, "%s", netaddr_ip(&a, ip));
+    return 0;
+}
+
+static int build_store(struct rdzv_config *c, struct options *o)
+{
+    const char *share = getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+    c->agent_store = opt_choice(o, OPT_master_store) == 0;
+    if (!opt_given(o, OPT_master_store) && c->backend != RDZV_STATIC && share &&
+        strcmp(share, "1") == 0) {
+        log_notice("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: worker 0 serves the store itself "
+                   "(--master_store none)");
+        c->agent_store = false;
+    }
+    c->legacy_store_113 = opt_choice(o, OPT_store_compat) == 1;
+    return 0;
+}
+
+static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
+{
+    struct rdzv_config *c = &spec->rdzv;
+    rdzv_config_defaults(c);
+    if (build_backend(c, o, e) < 0 || build_nnodes(c, o, e) < 0)
+        return -EINVAL;
+    if (c->backend == RDZV_STATIC)
+        c->join_timeout = STATIC_JOIN_TIMEOUT;
+    /* torchrun's short cut: one node with nothing said about where to meet needs no fixed port. */
+    bool alone = opt_flag(o, OPT_standalone) ||
+                 (c->backend == RDZV_STATIC && c->max_nodes == 1 &&
+                  !*opt_text(o, OPT_rdzv_endpoint) && !opt_given(o, OPT_master_port));
+    if (rdzv_conf_apply(opt_text(o, OPT_rdzv_conf), o->torchrun, c, e) < 0)
+        return wrap(o, OPT_rdzv_conf, e);
+    if (alone) {
+        c->backend = RDZV_C10D;
+        c->endpoint_host = "127.0.0.1";
+        c->endpoint_port = 0;
+        c->is_host = 1;
+    } else if (build_endpoint(c, o, e) < 0) {
+        return -EINVAL;
+    }
+    if (check_name(o, OPT_rdzv_id, RDZV_RUN_ID_MAX, e) < 0 ||
+        check_name(o, OPT_role, ROLE_MAX, e) < 0 || build_node_rank(c, o, e) < 0 ||
+        build_local_addr(c, o, e) < 0 || build_store(c, o) < 0)
+        return -EINVAL;
+    bool random = alone && (o->torchrun || !opt_given(o, OPT_rdzv_id));
+    c->run_id = random ? random_uuid(o) : opt_text(o, OPT_rdzv_id);
+    c->role = spec->role = opt_text(o, OPT_role);
+    c->host = spec->host;
+    c->nproc = spec->nproc;
+    c->max_restarts = (int)opt_number(o, OPT_max_restarts);
+    c->restart_policy = (enum restart_policy)opt_choice(o, OPT_restart_policy);
+    c->restart_backoff = opt_seconds(o, OPT_restart_backoff);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------ workers */
+
+static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
+{
+    const char *text = opt_text(o, OPT_nproc_per_node), *how = NULL;
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (end == text) {
+        bool gpu = strcmp(text, "gpu") == 0, any = strcmp(text, "auto") == 0;
+        n = gpu || any ? gpu_count(getenv("CUDA_VISIBLE_DEVICES"), GPU_PROC, true, &how) : 0;
+        if (gpu && n == 0)
+            return fail(o, OPT_nproc_per_node, e, "gpu: no GPU was found (%s)", how);
+        if (n > 0) {
+            log_notice("--nproc_per_node %s: %ld GPU%s (%s)", text, n, n == 1 ? "" : "s", how);
+        } else {
+            n = o->torchrun ? sysconf(_SC_NPROCESSORS_ONLN) : usable_cpus();
+            log_notice("--nproc_per_node %s: %ld CPU%s", text, n, n == 1 ? "" : "s");
+        }
+        if (n > NPROC_MAX)
+            return fail(o, OPT_nproc_per_node, e, "%ld workers; %d are possible", n, NPROC_MAX);
+    }
+    spec->nproc = (int)n;
+    spec->virtual_local_rank = opt_flag(o, OPT_virtual_local_rank);
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (spec->virtual_local_rank && visible) {
+        int devices = gpu_count_visible(visible, 0);
+        if (devices < spec->nproc)
+            return fail(o, OPT_virtual_local_rank, e,
+                        "CUDA_VISIBLE_DEVICES has %d device%s for %d workers", devices,
+                        devices == 1 ? "" : "s", spec->nproc);
+    }
+    return 0;
+}
+
+/* torchrun's rule against one thread per CPU in each of many workers. */
+static void build_omp(struct job_spec *spec, const struct options *o)
+{
+    bool set = getenv("OMP_NUM_THREADS") != NULL;
+    for (size_t i = 0; i < o->nenv; i++)
+        set = set || strncmp(o->env[i], "OMP_NUM_THREADS=", 16) == 0;
+    if (set || spec->nproc == 1)
+        return;
+    spec->omp_num_threads = "1";
+    log_notice("OMP_NUM_THREADS=1 in each of the %d workers, so that they do not overload this "
+               "node; set it yourself to change that",
+               spec->nproc);
+}
+
+static int build_binding(struct job_spec *spec, struct options *o, struct err *e)
+{
+    const struct opt_value *numa = &o->value[OPT_numa_binding];
+    spec->bind = (enum bind_mode)opt_choice(o, OPT_bind);
+    if (!numa->text || (opt_given(o, OPT_bind) && o->value[OPT_bind].from >= numa->from))
+        return 0;
+    if (strcmp(numa->text, "node") == 0)
+        spec->bind = BIND_NUMA;
+    else if (strcmp(numa->text, "exclusive") == 0)
+        spec->bind = BIND_CORE;
+    else if (strcmp(numa->text, "socket") == 0 || strcmp(numa->text, "core-complex") == 0)
+        return fail(o, OPT_numa_binding, e, "%s is not supported: use node or exclusive",
+                    numa->text);
+    else
+        return fail(o, OPT_numa_binding, e, "'%.60s' is not one of node, exclusive", numa->text);
+    return 0;
+}
+
+/* -------------------------------------------------------------------------------------- output */
+
+/* The first part of `path` upwards that exists must be a folder in which one can make things. */
+static int check_dir(struct options *o, enum opt_id id, const char *path, struct err *e)
+{
+    char dir[PATH_MAX];
+    struct stat st;
+    if (snprintf(dir, sizeof(dir), "%s", path) >= (int)sizeof(dir))
+        return fail(o, id, e, "the path is too long");
+    while (stat(dir, &st) < 0) {
+        if (errno != ENOENT)
+            return fail(o, id, e, "%.200s: %s", dir, strerror(errno));
+        char *slash = strrchr(dir, '/');
+        if (!slash)
+            strcpy(dir, ".");
+        else if (slash == dir)
+            dir[1] = '\0';
+        else
+            *slash = '\0';
+    }
+    if (!S_ISDIR(st.st_mode))
+        return fail(o, id, e, "%.200s is not a folder", dir);
+    if (access(dir, W_OK | X_OK) < 0)
+        return fail(o, id, e, "cannot write in %.200s: %s", dir, strerror(errno));
+    return 0;
+}
+
+static int check_file(struct options *o, enum opt_id id, struct err *e)
+{
+    const char *path = opt_text(o, id), *slash = strrchr(path, '/');
+    struct stat st;
+    if (!*path)
+        return fail(o, id, e, "is empty");
+    if (stat(path, &st) == 0) {
+        if (S_ISDIR(st.st_mode))
+            return fail(o, id, e, "%.200s is a folder", path);
+        if (access(path, W_OK) < 0)
+            return fail(o, id, e, "%.200s: %s", path, strerror(errno));
+        return 0;
+    }
+    const char *dir = !slash          ? "."
+                      : slash == path ? "/"
+                                      : options_printf(o, "%.*s", (int)(slash - path), path);
+    if (stat(dir, &st) < 0)
+        return fail(o, id, e, "%.200s: %s", dir, strerror(errno));
+    return check_dir(o, id, dir, e);
+}
+
+static int build_output(struct job_spec *spec, struct options *o, struct err *e)
+{
+    size_t n = (size_t)spec->nproc;
+    uint8_t *redirects = options_alloc(o, n), *tee = options_alloc(o, n);
+    bool *show = options_alloc(o, n * sizeof(*show));
+    const char *ranks = opt_text(o, OPT_local_ranks_filter);
+    if (stdio_std_parse(opt_text(o, OPT_redirects), spec->nproc, redirects, e) < 0)
+        return wrap(o, OPT_redirects, e);
+    if (stdio_std_parse(opt_text(o, OPT_tee), spec->nproc, tee, e) < 0)
+        return wrap(o, OPT_tee, e);
+    if (!*ranks)
+        memset(show, true, n);
+    else if (stdio_ranks_parse(ranks, spec->nproc, show, e) < 0)
+        return wrap(o, OPT_local_ranks_filter, e);
+    spec->redirects = redirects;
+    spec->tee = tee;
+    spec->show = show;
+
+    spec->log_dir = *opt_text(o, OPT_log_dir) ? opt_text(o, OPT_log_dir) : NULL;
+    if (spec->log_dir && strcmp(spec->log_dir, "/dev/null") != 0 &&
+        check_dir(o, OPT_log_dir, spec->log_dir, e) < 0)
+        return -EINVAL;
+    spec->prefix_template = o->value[OPT_log_line_prefix_template].text;
+    spec->report_path = o->value[OPT_report].text;
+    if (spec->report_path && check_file(o, OPT_report, e) < 0)
+        return -EINVAL;
+    if (o->value[OPT_logs_specs].text)
+        return fail(o, OPT_logs_specs, e, "'%.60s' is a plug-in of torchrun's, written in Python",
+                    opt_text(o, OPT_logs_specs));
+    if (strcmp(opt_text(o, OPT_event_log_handler), "null") != 0)
+        log_warn("%s %s has no effect: torchrun's event handlers are written in Python",
+                 opt_where(o, OPT_event_log_handler), opt_text(o, OPT_event_log_handler));
+    spec->quiet = opt_flag(o, OPT_quiet);
+    return 0;
+}
+
+/* stdio_filters_parse(), its list kept with the options. */
+static char **build_filters(struct options *o, enum opt_id id)
+{
+    if (!*opt_text(o, id))
+        return NULL;
+    char **list = stdio_filters_parse(opt_text(o, id));
+    size_t n = 0;
+    while (list && list[n])
+        n++;
+    char **kept = options_alloc(o, (n + 1) * sizeof(*kept));
+    for (size_t i = 0; i < n; i++) {
+        kept[i] = options_printf(o, "%s", list[i]);
+        free(list[i]);
+    }
+    free(list);
+    return n ? kept : NULL;
+}
+
+/* ------------------------------------------------------------------------------------ stopping */
+
+/* The number of "SIGTERM" or "TERM" (len bytes), or 0. */
+static int find_signal(const char *name, size_t len)
+{
+    if (len > 3 && strncmp(name, "SIG", 3) == 0) {
+        name += 3;
+        len -= 3;
+    }
+    for (int s = 1; s < SIGRTMIN; s++) {
+        const char *abbrev = sigabbrev_np(s);
+        if (abbrev && strlen(abbrev) == len && memcmp(abbrev, name, len) == 0)
+            return s;
+    }
+    return 0;
+}
+
+static int build_signals(struct job_spec *spec, struct options *o, struct err *e)
+{
+    const char *s = opt_text(o, OPT_signals_to_handle);
+    int *list = options_alloc(o, (strlen(s) / 2 + 2) * sizeof(*list)), n = 0;
+    for (;; s++) {
+        while (isspace((unsigned char)*s))
+            s++;
+        size_t len = strcspn(s, ", \t");
+        int signo = find_signal(s, len);
+        if (signo == SIGKILL || signo == SIGSTOP)
+            return fail(o, OPT_signals_to_handle, e, "%.*s cannot be handled", (int)len, s);
+        if (signo)
+            list[n++] = signo;
+        else if (o->torchrun)
+            log_warn("%s: there is no signal '%.*s'", opt_where(o, OPT_signals_to_handle),
+                     (int)(len > 40 ? 40 : len), s);
+        else
+            return fail(o, OPT_signals_to_handle, e, "there is no signal '%.*s'",
+                        (int)(len > 40 ? 40 : len), s);
+        s += strcspn(s, ",");
+        if (!*s)
+            break;
+    }
+    spec->stop_signals = list;
+    return 0;
+}
+
+int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct err *e)
+{
+    char host[HOST_MAX];
+    *spec = (struct job_spec){.torchrun = o->torchrun, .env = o->env};
+    *exit_status = o->torchrun ? 1 : 2;
+    if (gethostname(host, sizeof(host)) < 0)
+        strcpy(host, "localhost");
+    host[sizeof(host) - 1] = '\0';
+    spec->host = options_printf(o, "%s", host);
+    if (build_nproc(spec, o, e) < 0 || build_rdzv(spec, o, e) < 0 ||
+        build_binding(spec, o, e) < 0 || build_output(spec, o, e) < 0 ||
+        build_signals(spec, o, e) < 0 || program_find(spec, o, exit_status, e) < 0)
+        return -EINVAL;
+    build_omp(spec, o);
+    spec->dup_stdout = build_filters(o, OPT_duplicate_stdout_filters);
+    spec->dup_stderr = build_filters(o, OPT_duplicate_stderr_filters);
+    spec->stdin_mode = (enum stdin_mode)opt_choice(o, OPT_stdin);
+    spec->isolation = (enum isolation)opt_choice(o, OPT_isolate);
+    spec->timeout = opt_seconds(o, OPT_timeout);
+    spec->shutdown_timeout = opt_seconds(o, OPT_shutdown_timeout);
+    return 0;
+}

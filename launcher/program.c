@@ -1,0 +1,149 @@
+/* program.c: by which path and which words a worker is started.
+ *
+ *   dlaunch                              under the name torchrun
+ *   ./train a b     ./train a b          python -u ./train a b
+ *   train.py a      python -u train.py a, unless it is executable and begins with #!
+ *   -m mod a        python -u -m mod a   the same
+ *   --no_python x   x                    x
+ *   --run_path x    runpy in Python      the same, before --no_python
+ */
+#include "launcher/program.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/spawn.h"
+#include "core/fd.h"
+
+#define RUNPY \
+    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+static int fail(int status, int *exit_status, int errnum, const char *name, struct err *e)
+{
+    *exit_status = status;
+    return err_sys(e, errnum, "%s", name);
+}
+
+/* exec_find(), its result kept with the options. */
+static const char *find(struct options *o, const char *name, int *exit_status, struct err *e)
+{
+    struct err found = ERR_INIT;
+    char *path = exec_find(name, &found), *kept = NULL;
+    if (path) {
+        kept = options_printf(o, "%s", path);
+        free(path);
+    } else {
+        *exit_status = found.code == -EACCES ? 126 : 127;
+        err_set(e, found.code, "%s", found.msg);
+    }
+    return kept;
+}
+
+static const char *find_python(struct options *o, int *exit_status, struct err *e)
+{
+    const char *chosen = getenv("PYTHON_EXEC");
+    bool given = chosen && *chosen;
+    const char *path = find(o, given ? chosen : "python3", exit_status, e);
+    if (!path && !given)
+        path = find(o, "python", exit_status, NULL);
+    if (!path) {
+        err_wrap(e, "no interpreter for %s%s", o->command[0],
+                 given ? ": PYTHON_EXEC" : " (PYTHON_EXEC can name one)");
+        return NULL;
+    }
+    return exec_check(path, exit_status, e) < 0 ? NULL : path;
+}
+
+static bool begins_with_shebang(const char *path)
+{
+    char two[2];
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    return fd >= 0 && read(fd, two, 2) == 2 && two[0] == '#' && two[1] == '!';
+}
+
+/* A Python file that cannot run by itself. A mount that makes every file executable does not make
+ * one without "#!" a program. */
+static bool needs_python(const char *name)
+{
+    size_t n = strlen(name);
+    struct stat st;
+    if (n < 4 || strcmp(name + n - 3, ".py") != 0 || stat(name, &st) < 0)
+        return false;
+    return access(name, X_OK) < 0 || !begins_with_shebang(name);
+}
+
+/* A script for the interpreter: it must be there; a folder or archive may hold a __main__.py. */
+static int check_script(const char *script, int *exit_status, struct err *e)
+{
+    if (strcmp(script, "-") == 0 || access(script, R_OK) == 0)
+        return 0;
+    return fail(errno == ENOENT || errno == ENOTDIR ? 127 : 126, exit_status, errno, script, e);
+}
+
+static const char *find_direct(struct options *o, int *exit_status, struct err *e)
+{
+    const char *name = o->command[0];
+    struct stat st;
+    bool local = !strchr(name, '/') && stat(name, &st) == 0 && S_ISREG(st.st_mode);
+    if (!*name) {
+        *exit_status = 127;
+        err_set(e, -ENOENT, "the name of the program is empty");
+        return NULL;
+    }
+    /* A script of this folder, as python would find it. */
+    size_t n = strlen(name);
+    if (local && n > 3 && strcmp(name + n - 3, ".py") == 0 && !opt_flag(o, OPT_no_python))
+        return name;
+    const char *path = find(o, name, exit_status, e);
+    if (!path && local)
+        err_set(e, -ENOENT, "%s: not in PATH (for the file in this folder, say ./%s)", name, name);
+    return path && exec_check(path, exit_status, e) < 0 ? NULL : path;
+}
+
+int program_find(struct job_spec *spec, struct options *o, int *exit_status, struct err *e)
+{
+    bool module = opt_flag(o, OPT_module), no_python = opt_flag(o, OPT_no_python);
+    bool run_path = opt_flag(o, OPT_run_path), launch = !opt_flag(o, OPT_use_env);
+    if (!o->command)
+        return err_set(e, -EINVAL, "no program is given; see %s --help", o->prog);
+    if (module && no_python && !run_path)
+        return err_set(e, -EINVAL, "%s and %s exclude each other", opt_where(o, OPT_module),
+                       opt_where(o, OPT_no_python));
+    if (launch && o->torchrun && no_python)
+        return err_set(e, -EINVAL, "%s needs --use_env", opt_where(o, OPT_no_python));
+
+    size_t n = 0, at = 0;
+    while (o->command[n])
+        n++;
+    char **argv = options_alloc(o, (n + 4) * sizeof(*argv));
+    bool direct =
+        !module && !run_path && (no_python || (!o->torchrun && !needs_python(o->command[0])));
+    if (direct) {
+        spec->path = find_direct(o, exit_status, e);
+    } else {
+        spec->path = find_python(o, exit_status, e);
+        argv[at++] = (char *)spec->path;
+        argv[at++] = "-u";
+        if (run_path) {
+            argv[at++] = "-c";
+            argv[at++] = RUNPY;
+        } else if (module) {
+            argv[at++] = "-m";
+        }
+        if (spec->path && !(module && !run_path) && check_script(o->command[0], exit_status, e) < 0)
+            return -EINVAL;
+    }
+    if (!spec->path)
+        return -EINVAL;
+    memcpy(argv + at, o->command, n * sizeof(*argv));
+    spec->argv = argv;
+    spec->name = o->command[0];
+    spec->launch_local_rank_arg = launch;
+    spec->local_rank_arg_at = (int)at + 1;
+    return 0;
+}

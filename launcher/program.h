@@ -1,0 +1,12 @@
+/* program.h: what is executed for the user's program and arguments. */
+#ifndef LAUNCHER_PROGRAM_H
+#define LAUNCHER_PROGRAM_H
+
+#include "agent/job_spec.h"
+#include "launcher/options.h"
+
+/* Fills in path, argv, name and the place of --local-rank. *exit_status is 126 or 127 when the
+ * program cannot be run, else as it was. */
+int program_find(struct job_spec *spec, struct options *o, int *exit_status, struct err *e);
+
+#endif

@@ -1,0 +1,330 @@
+/* control.c
+ *
+ * A client: accepted, checked (SO_PEERCRED), reads a line, gets the answer written, reads the next
+ * line; reading stops while an answer is on its way, so that nobody can pile up answers. It is
+ * closed at its end of file, on any error, after a line that is too long, and when its time is up.
+ */
+#include "launcher/control.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/uvx.h"
+#include "launcher/control_dir.h"
+
+struct client {
+    struct client *next;
+    struct control *control;
+    struct uvx_scope scope;
+    uv_pipe_t pipe;
+    uint64_t deadline_ms; /* of the loop's clock */
+    size_t len;
+    char line[CONTROL_LINE_MAX];
+    uv_write_t write;
+    char *answer; /* being written; malloc'ed */
+    bool closing;
+};
+
+struct control {
+    struct control_opts opts;
+    uv_loop_t *loop;
+    struct uvx_scope scope;
+    uv_pipe_t listener;
+    uv_timer_t timer; /* runs while there are clients */
+    struct client *clients;
+    int nclients;
+    int dirfd;
+    char name[32]; /* of the socket in it */
+    bool scope_closed;
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
+};
+
+/* ------------------------------------------------------------------------------------- answers */
+
+/* A JSON string of text that need not be UTF-8. */
+static json_t *json_text(const char *text)
+{
+    char shown[2048];
+    log_escape(shown, sizeof(shown), text ? text : "", text ? strlen(text) : 0, 0);
+    return json_string(shown);
+}
+
+static json_t *worker_json(const struct agent_worker_status *w)
+{
+    json_t *j = json_pack("{s:i,s:i,s:i,s:o,s:f}", "rank", w->rank, "local_rank", w->local_rank,
+                          "pid", w->pid, "state", json_text(w->state), "seconds", w->seconds);
+    bool over = strcmp(w->state, "running") != 0;
+    if (over && w->signal)
+        json_object_set_new(j, "signal", json_integer(w->signal));
+    else if (over)
+        json_object_set_new(j, "exit_code", json_integer(w->exit_code));
+    return j;
+}
+
+static json_t *status_json(const struct control *c)
+{
+    struct agent_status s;
+    const struct job_spec *job = c->opts.job;
+    char generation[40];
+    agent_get_status(c->opts.agent, &s);
+    snprintf(generation, sizeof(generation), "%016llx.%u", (unsigned long long)s.rdzv.gen.epoch,
+             s.rdzv.gen.counter);
+    json_t *workers = json_array();
+    for (int i = 0; i < s.nworkers; i++)
+        json_array_append_new(workers, worker_json(&s.workers[i]));
+    return json_pack(
+        "{s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:f,s:o,s:s,s:i,s:i,s:i,s:i,s:i,s:b,s:o,s:o}", "version",
+        DLAUNCH_VERSION, "pid", (int)c->opts.pid, "host", json_text(job->host), "run_id",
+        json_text(job->rdzv.run_id), "program", json_text(job->name), "state", json_text(s.state),
+        "health", json_text(s.health), "elapsed", s.elapsed, "rendezvous", json_text(s.rdzv.phase),
+        "generation", generation, "node", s.rdzv.group_rank, "nodes", s.rdzv.nnodes, "world_size",
+        s.rdzv.world_size, "restarts", s.rdzv.restart_count, "max_restarts", job->rdzv.max_restarts,
+        "coordinator", s.rdzv.coordinator, "endpoint", json_text(s.rdzv.endpoint), "workers",
+        workers);
+}
+
+/* One line of JSON, malloc'ed. */
+static char *answer_to(struct control *c, const char *line)
+{
+    json_t *j;
+    if (strcmp(line, "status") == 0) {
+        j = status_json(c);
+    } else if (strcmp(line, "stop") == 0) {
+        agent_stop(c->opts.agent, "dlaunchctl stop");
+        j = json_pack("{s:b}", "stopping", 1);
+    } else {
+        j = json_pack("{s:s}", "error", "the commands are status and stop");
+    }
+    char *text = json_dumps(j, JSON_COMPACT), *answer;
+    json_decref(j);
+    answer = xasprintf("%s\n", text ? text : "{\"error\":\"out of memory\"}");
+    free(text);
+    return answer;
+}
+
+/* ------------------------------------------------------------------------------------- clients */
+
+static void maybe_closed(struct control *c)
+{
+    if (!c->scope_closed || c->nclients)
+        return;
+    void (*on_closed)(void *) = c->on_closed;
+    void *arg = c->on_closed_arg;
+    free(c);
+    on_closed(arg);
+}
+
+static void on_client_closed(void *arg)
+{
+    struct client *cl = arg, **link;
+    struct control *c = cl->control;
+    for (link = &c->clients; *link != cl; link = &(*link)->next)
+        ;
+    *link = cl->next;
+    c->nclients--;
+    free(cl->answer);
+    free(cl);
+    if (c->nclients == 0 && !c->scope.closing)
+        uv_timer_stop(&c->timer);
+    maybe_closed(c);
+}
+
+static void close_client(struct client *cl)
+{
+    if (cl->closing)
+        return;
+    cl->closing = true;
+    uvx_scope_close(&cl->scope, on_client_closed, cl);
+}
+
+static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
+{
+    struct client *cl = container_of(h, struct client, pipe);
+    (void)suggested;
+    *buf = uv_buf_init(cl->line + cl->len, (unsigned)(sizeof(cl->line) - cl->len));
+}
+
+static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf);
+
+static void on_written(uv_write_t *w, int status)
+{
+    struct client *cl = container_of(w, struct client, write);
+    free(cl->answer);
+    cl->answer = NULL;
+    if (status < 0 || cl->closing || uv_read_start((uv_stream_t *)&cl->pipe, on_alloc, on_read) < 0)
+        close_client(cl);
+}
+
+/* A line is there: answers it. What came behind it is dropped: a client asks when it has its
+ * answer. */
+static void on_line(struct client *cl)
+{
+    uv_read_stop((uv_stream_t *)&cl->pipe);
+    cl->len = 0;
+    cl->answer = answer_to(cl->control, cl->line);
+    uv_buf_t buf = uv_buf_init(cl->answer, (unsigned)strlen(cl->answer));
+    if (uv_write(&cl->write, (uv_stream_t *)&cl->pipe, &buf, 1, on_written) < 0)
+        close_client(cl);
+}
+
+static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
+{
+    struct client *cl = container_of(s, struct client, pipe);
+    (void)buf;
+    if (n < 0) {
+        close_client(cl);
+        return;
+    }
+    cl->len += (size_t)n;
+    char *nl = memchr(cl->line, '\n', cl->len);
+    if (nl) {
+        *nl = '\0';
+        on_line(cl);
+    } else if (cl->len == sizeof(cl->line)) {
+        close_client(cl);
+    }
+}
+
+static bool is_allowed(int fd)
+{
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 &&
+           (peer.uid == geteuid() || peer.uid == 0);
+}
+
+static void on_tick(uv_timer_t *t)
+{
+    struct control *c = container_of(t, struct control, timer);
+    for (struct client *cl = c->clients; cl; cl = cl->next) {
+        if (uv_now(c->loop) >= cl->deadline_ms)
+            close_client(cl);
+    }
+}
+
+static void on_connection(uv_stream_t *s, int status)
+{
+    struct control *c = container_of(s, struct control, listener);
+    if (status < 0)
+        return;
+    struct client *cl = xcalloc(1, sizeof(*cl));
+    cl->control = c;
+    cl->deadline_ms = uv_now(c->loop) + CONTROL_CLIENT_SECONDS * 1000u;
+    cl->next = c->clients;
+    c->clients = cl;
+    c->nclients++;
+    uvx_scope_init(&cl->scope, c->loop);
+    uv_pipe_init(c->loop, &cl->pipe, 0);
+    uvx_own(&cl->scope, &cl->pipe);
+    int fd = -1;
+    if (uv_accept(s, (uv_stream_t *)&cl->pipe) < 0 ||
+        uv_fileno((uv_handle_t *)&cl->pipe, &fd) < 0 || !is_allowed(fd) ||
+        c->nclients > CONTROL_CLIENTS_MAX ||
+        uv_read_start((uv_stream_t *)&cl->pipe, on_alloc, on_read) < 0) {
+        close_client(cl);
+        return;
+    }
+    if (!uv_is_active((uv_handle_t *)&c->timer))
+        uv_timer_start(&c->timer, on_tick, 1000, 1000);
+}
+
+/* ------------------------------------------------------------------------------------ listening */
+
+/* A bound, not yet listening socket with mode 0600 in the first folder that will do. */
+static int bind_socket(struct control *c, struct err *e)
+{
+    char path[CONTROL_PATH_MAX - 32];
+    struct sockaddr_un a;
+    for (int i = 0; control_dir_path(i, path); i++) {
+        _cleanup_fd_ int dirfd = control_dir_open(path, true, e);
+        if (dirfd < 0)
+            continue;
+        _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        control_dir_address(&a, dirfd, c->name);
+        unlinkat(dirfd, c->name, 0); /* of an earlier process with our pid */
+        /* The mode of the socket is that of the file. */
+        if (fd < 0 || fchmod(fd, 0600) < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0) {
+            err_sys(e, errno, "%s/%s", path, c->name);
+            continue;
+        }
+        c->dirfd = take_fd(&dirfd);
+        if (c->opts.page)
+            snprintf(c->opts.page->unlink_path[0], sizeof(c->opts.page->unlink_path[0]), "%s/%s",
+                     path, c->name);
+        return take_fd(&fd);
+    }
+    return e && e->code ? e->code : -ENOENT;
+}
+
+static void remove_socket(struct control *c)
+{
+    if (c->dirfd < 0)
+        return;
+    unlinkat(c->dirfd, c->name, 0);
+    close_fd(&c->dirfd);
+    if (c->opts.page)
+        c->opts.page->unlink_path[0][0] = '\0';
+}
+
+int control_open(struct control **out, uv_loop_t *loop, const struct control_opts *opts,
+                 struct err *e)
+{
+    struct control *c = xcalloc(1, sizeof(*c));
+    struct err why = ERR_INIT;
+    c->opts = *opts;
+    c->loop = loop;
+    c->dirfd = -1;
+    snprintf(c->name, sizeof(c->name), "%d.sock", (int)opts->pid);
+    int fd = bind_socket(c, &why);
+    if (fd < 0) {
+        free(c);
+        return err_set(e, why.code, "control socket: %s", why.msg);
+    }
+    uvx_scope_init(&c->scope, loop);
+    uv_pipe_init(loop, &c->listener, 0);
+    uvx_own(&c->scope, &c->listener);
+    uv_timer_init(loop, &c->timer);
+    uvx_own(&c->scope, &c->timer);
+    *out = c;
+    /* A descriptor of ours that is a socket: this cannot fail but for want of memory. */
+    int rc = uv_pipe_open(&c->listener, fd);
+    if (rc < 0)
+        close(fd);
+    else
+        rc = uv_listen((uv_stream_t *)&c->listener, CONTROL_CLIENTS_MAX, on_connection);
+    if (rc < 0)
+        log_warn("control socket: %s; dlaunchctl will not find this job", uv_strerror(rc));
+    return 0;
+}
+
+static void on_scope_closed(void *arg)
+{
+    struct control *c = arg;
+    c->scope_closed = true;
+    maybe_closed(c);
+}
+
+void control_close(struct control *c, void (*on_closed)(void *arg), void *arg)
+{
+    if (!c) {
+        on_closed(arg);
+        return;
+    }
+    remove_socket(c);
+    c->on_closed = on_closed;
+    c->on_closed_arg = arg;
+    for (struct client *cl = c->clients; cl; cl = cl->next)
+        close_client(cl);
+    uvx_scope_close(&c->scope, on_scope_closed, c);
+}

@@ -1,0 +1,417 @@
+/* dlaunchctl.c: asks running launchers for their state, and stops them. dlaunchctl(1).
+ *
+ * It finds them by their control sockets (control_dir.h), so it sees the jobs of this user on this
+ * host. Exit status: 0; 1 no such job, or it does not answer; 2 usage. */
+#include <errno.h>
+#include <fcntl.h>
+#include <dirent.h>
+#include <getopt.h>
+#include <jansson.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "launcher/control_dir.h"
+
+#define ANSWER_SECONDS 5
+#define ANSWER_MAX     (16u << 20)
+#define JOBS_MAX       1024
+
+struct job {
+    long pid;
+    int dirfd; /* of the folder that its socket is in; borrowed */
+    char name[32];
+    json_t *status;
+};
+
+struct jobs {
+    struct job job[JOBS_MAX];
+    size_t n;
+};
+
+/* ---------------------------------------------------------------------------------- connections */
+
+static int connect_to(const struct job *j)
+{
+    struct sockaddr_un a;
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+    struct timeval limit = {.tv_sec = ANSWER_SECONDS};
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    control_dir_address(&a, j->dirfd, j->name);
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) < 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0 ||
+        connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0)
+        return -errno;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || peer.uid != geteuid())
+        return -EPERM;
+    return take_fd(&fd);
+}
+
+/* Sends the command and reads the line of JSON that answers it. NULL with errno set. */
+static json_t *ask(const struct job *j, const char *command)
+{
+    char *text = NULL;
+    size_t len = 0, cap = 0;
+    json_t *answer = NULL;
+    _cleanup_fd_ int fd = connect_to(j);
+    if (fd < 0) {
+        errno = -fd;
+        return NULL;
+    }
+    if (send(fd, command, strlen(command), MSG_NOSIGNAL) != (ssize_t)strlen(command))
+        return NULL;
+    for (;;) {
+        if (len == cap)
+            text = xrealloc(text, cap = cap ? 2 * cap : 4096);
+        ssize_t n = read(fd, text + len, cap - len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        errno = n == 0 ? ECONNRESET : errno == EAGAIN ? ETIMEDOUT : errno;
+        if (n <= 0 || len + (size_t)n > ANSWER_MAX)
+            break;
+        len += (size_t)n;
+        if (text[len - 1] == '\n') {
+            answer = json_loadb(text, len, 0, NULL);
+            errno = EPROTO;
+            break;
+        }
+    }
+    free(text);
+    if (answer && !json_is_object(answer)) {
+        json_decref(answer);
+        answer = NULL;
+    }
+    return answer;
+}
+
+/* ----------------------------------------------------------------------------------- the jobs */
+
+static bool is_known(const struct jobs *jobs, int dirfd, const char *name)
+{
+    struct stat a, b;
+    for (size_t i = 0; i < jobs->n; i++) {
+        if (strcmp(jobs->job[i].name, name) == 0 && fstat(dirfd, &a) == 0 &&
+            fstat(jobs->job[i].dirfd, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+            return true;
+    }
+    return false;
+}
+
+/* Asks the launcher behind one socket. A socket that nobody listens on is removed. */
+static void add_job(struct jobs *jobs, int dirfd, const char *name)
+{
+    struct job *j = &jobs->job[jobs->n];
+    char *end;
+    *j = (struct job){.pid = strtol(name, &end, 10), .dirfd = dirfd};
+    if (end == name || strcmp(end, ".sock") != 0 || strlen(name) >= sizeof(j->name) ||
+        jobs->n == JOBS_MAX - 1 || is_known(jobs, dirfd, name))
+        return;
+    strcpy(j->name, name);
+    j->status = ask(j, "status\n");
+    if (!j->status && errno == ECONNREFUSED)
+        unlinkat(dirfd, name, 0);
+    else if (!j->status && errno != ENOENT)
+        log_warn("process %ld does not answer: %s", j->pid, strerror(errno));
+    else if (j->status)
+        jobs->n++;
+}
+
+static int by_pid(const void *a, const void *b)
+{
+    const struct job *x = a, *y = b;
+    return x->pid < y->pid ? -1 : x->pid > y->pid;
+}
+
+static void find_jobs(struct jobs *jobs)
+{
+    char path[CONTROL_PATH_MAX - 32];
+    for (int i = 0; control_dir_path(i, path); i++) {
+        int dirfd = control_dir_open(path, false, NULL);
+        DIR *d = dirfd >= 0 ? fdopendir(dirfd) : NULL;
+        for (struct dirent *de; d && (de = readdir(d));)
+            add_job(jobs, dirfd, de->d_name);
+        /* The descriptor stays open with the jobs that need it. */
+    }
+    qsort(jobs->job, jobs->n, sizeof(jobs->job[0]), by_pid);
+}
+
+static const char *text_of(const json_t *j, const char *key)
+{
+    const char *s = json_string_value(json_object_get(j, key));
+    return s ? s : "?";
+}
+
+static long number_of(const json_t *j, const char *key)
+{
+    return (long)json_integer_value(json_object_get(j, key));
+}
+
+/* The job that is meant: by process id, or by run id. NULL after a message. */
+static struct job *pick(struct jobs *jobs, const char *which)
+{
+    struct job *found = NULL;
+    int hits = 0;
+    for (size_t i = 0; i < jobs->n; i++) {
+        struct job *j = &jobs->job[i];
+        char pid[24];
+        snprintf(pid, sizeof(pid), "%ld", j->pid);
+        if (which && strcmp(which, pid) == 0)
+            return j;
+        if (!which || strcmp(which, text_of(j->status, "run_id")) == 0) {
+            found = j;
+            hits++;
+        }
+    }
+    if (hits == 1)
+        return found;
+    if (jobs->n == 0)
+        log_error("no job of yours is running on this host");
+    else if (hits == 0)
+        log_error("no job of yours with process or run id '%.100s' is running on this host", which);
+    else
+        log_error("%d jobs of yours are running here: name one by -p", hits);
+    return NULL;
+}
+
+/* -------------------------------------------------------------------------------------- display */
+
+/* "12 s", "3 min 12 s", "5 h 2 min", "2 d 3 h". Returns out. */
+static const char *duration(double seconds, char out[32])
+{
+    unsigned long s = seconds > 0 ? (unsigned long)seconds : 0;
+    if (s < 60)
+        snprintf(out, 32, "%lu s", s);
+    else if (s < 3600)
+        snprintf(out, 32, "%lu min %lu s", s / 60, s % 60);
+    else if (s < 86400)
+        snprintf(out, 32, "%lu h %lu min", s / 3600, s / 60 % 60);
+    else
+        snprintf(out, 32, "%lu d %lu h", s / 86400, s / 3600 % 24);
+    return out;
+}
+
+static double seconds_of(const json_t *j, const char *key)
+{
+    return json_number_value(json_object_get(j, key));
+}
+
+/* A run id that is long (a random one, mostly) is cut in the list; -p shows it whole. */
+static const char *short_id(const char *id, char out[24])
+{
+    if (strlen(id) <= 14)
+        return id;
+    snprintf(out, 24, "%.11s...", id);
+    return out;
+}
+
+static void print_list(const struct jobs *jobs)
+{
+    printf("%-8s %-14s %-7s %-7s %-8s %-12s %-13s %s\n", "PID", "RUN ID", "NODE", "WORKERS",
+           "RESTARTS", "STATE", "RUNNING FOR", "PROGRAM");
+    for (size_t i = 0; i < jobs->n; i++) {
+        const json_t *s = jobs->job[i].status;
+        char node[48], restarts[48], up[32], id[24];
+        snprintf(node, sizeof(node), "%ld of %ld", number_of(s, "node"), number_of(s, "nodes"));
+        snprintf(restarts, sizeof(restarts), "%ld of %ld", number_of(s, "restarts"),
+                 number_of(s, "max_restarts"));
+        printf("%-8ld %-14s %-7s %-7zu %-8s %-12s %-13s %s\n", jobs->job[i].pid,
+               short_id(text_of(s, "run_id"), id), node,
+               json_array_size(json_object_get(s, "workers")), restarts, text_of(s, "state"),
+               duration(seconds_of(s, "elapsed"), up), text_of(s, "program"));
+    }
+}
+
+static void print_worker(const json_t *w)
+{
+    char t[32];
+    const json_t *code = json_object_get(w, "exit_code"), *signo = json_object_get(w, "signal");
+    printf("  %-6ld %-6ld %-8ld %-9s %-12s", number_of(w, "rank"), number_of(w, "local_rank"),
+           number_of(w, "pid"), text_of(w, "state"), duration(seconds_of(w, "seconds"), t));
+    if (signo) {
+        const char *abbrev = sigabbrev_np((int)json_integer_value(signo));
+        printf(" SIG%s", abbrev ? abbrev : "?");
+    } else if (code) {
+        printf(" exit status %ld", (long)json_integer_value(code));
+    }
+    printf("\n");
+}
+
+static void print_job(const struct job *j)
+{
+    const json_t *s = j->status, *workers = json_object_get(s, "workers"), *w;
+    char up[32];
+    size_t i;
+    printf("%s: run id %s, process %ld on %s\n", text_of(s, "program"), text_of(s, "run_id"),
+           j->pid, text_of(s, "host"));
+    printf("  %s (%s) for %s, rendezvous %s, %ld of %ld restarts used\n", text_of(s, "state"),
+           text_of(s, "health"), duration(seconds_of(s, "elapsed"), up), text_of(s, "rendezvous"),
+           number_of(s, "restarts"), number_of(s, "max_restarts"));
+    printf("  node %ld of %ld, %ld workers in the job; coordinator %s%s\n", number_of(s, "node"),
+           number_of(s, "nodes"), number_of(s, "world_size"),
+           json_is_true(json_object_get(s, "coordinator")) ? "here, at " : "at ",
+           text_of(s, "endpoint"));
+    if (json_array_size(workers) == 0)
+        return;
+    printf("\n  %-6s %-6s %-8s %-9s %s\n", "RANK", "LOCAL", "PID", "STATE", "SINCE START");
+    json_array_foreach(workers, i, w) print_worker(w);
+}
+
+static int print_json(json_t *j)
+{
+    int rc = json_dumpf(j, stdout, JSON_INDENT(2));
+    printf("\n");
+    return rc;
+}
+
+/* ------------------------------------------------------------------------------------- commands */
+
+static int do_status(struct jobs *jobs, const char *which, bool json)
+{
+    if (which) {
+        struct job *j = pick(jobs, which);
+        if (!j)
+            return 1;
+        if (json)
+            print_json(j->status);
+        else
+            print_job(j);
+        return 0;
+    }
+    if (json) {
+        json_t *list = json_array();
+        for (size_t i = 0; i < jobs->n; i++)
+            json_array_append(list, jobs->job[i].status);
+        print_json(list);
+        json_decref(list);
+    } else if (jobs->n) {
+        print_list(jobs);
+    } else {
+        log_notice("no job of yours is running on this host");
+    }
+    return 0;
+}
+
+/* Until the process is gone; by its descriptor where the kernel has those. */
+static void wait_for_end(int pidfd, long pid)
+{
+    struct pollfd p = {pidfd, POLLIN, 0};
+    if (pidfd >= 0) {
+        while (poll(&p, 1, -1) < 0 && errno == EINTR)
+            ;
+        return;
+    }
+    while (kill((pid_t)pid, 0) == 0)
+        poll(NULL, 0, 50);
+}
+
+static int do_stop(struct jobs *jobs, const char *which, bool json, bool wait)
+{
+    struct job *j = pick(jobs, which);
+    if (!j)
+        return 1;
+    /* Before the command: afterwards the number may be another process's. */
+    _cleanup_fd_ int pidfd = (int)syscall(SYS_pidfd_open, (pid_t)j->pid, 0);
+    json_t *answer = ask(j, "stop\n");
+    if (!answer) {
+        log_error("process %ld does not answer: %s", j->pid, strerror(errno));
+        return 1;
+    }
+    json_decref(answer);
+    if (!json) {
+        printf("%s: stopping process %ld\n", text_of(j->status, "program"), j->pid);
+        fflush(stdout);
+    }
+    if (wait)
+        wait_for_end(pidfd, j->pid);
+    if (json) {
+        answer = json_pack("{s:I,s:b,s:b}", "pid", (json_int_t)j->pid, "stopping", 1, "ended",
+                           (int)wait);
+        print_json(answer);
+        json_decref(answer);
+    } else if (wait) {
+        printf("%s: process %ld has ended\n", text_of(j->status, "program"), j->pid);
+    }
+    return 0;
+}
+
+static const char usage[] =
+    "Usage: dlaunchctl [options] status | stop\n"
+    "\n"
+    "Shows or stops the jobs that you have running under dlaunch on this host.\n"
+    "\n"
+    "  status               All of them, one a line; with -p one of them, with its\n"
+    "                       workers.\n"
+    "  stop                 Stop a job as SIGTERM does; asked again, kill its workers\n"
+    "                       at once. Without -p: the only one there is.\n"
+    "\n"
+    "  -p, --job PID|ID     The job, by the process id of its dlaunch or by its run id.\n"
+    "  --wait               stop: return when the job has ended.\n"
+    "  --json               Answer in JSON.\n"
+    "  --version, -h, --help\n"
+    "\n"
+    "Exit status: 0; 1 when there is no such job or it does not answer; 2 for a bad\n"
+    "option.\n";
+
+int main(int argc, char **argv)
+{
+    static const struct option longs[] = {
+        {"job", required_argument, NULL, 'p'}, {"json", no_argument, NULL, 'j'},
+        {"wait", no_argument, NULL, 'w'},      {"version", no_argument, NULL, 'V'},
+        {"help", no_argument, NULL, 'h'},      {NULL, 0, NULL, 0}};
+    static struct jobs jobs;
+    const char *which = NULL, *command;
+    bool json = false, wait = false, stop;
+    int c, rc;
+    log_init(LOG_LEVEL_NOTICE, "dlaunchctl: ");
+    while ((c = getopt_long(argc, argv, "p:h", longs, NULL)) != -1) {
+        switch (c) {
+        case 'p':
+            which = optarg;
+            break;
+        case 'j':
+            json = true;
+            break;
+        case 'w':
+            wait = true;
+            break;
+        case 'V':
+            printf("dlaunchctl %s\n", DLAUNCH_VERSION);
+            return 0;
+        case 'h':
+            fputs(usage, stdout);
+            return fflush(stdout) == 0 ? 0 : 1;
+        default:
+            return 2; /* getopt has said why */
+        }
+    }
+    command = argc - optind == 1 ? argv[optind] : "";
+    stop = strcmp(command, "stop") == 0;
+    if (!stop && strcmp(command, "status") != 0) {
+        log_error("one command is needed, status or stop; see dlaunchctl --help");
+        return 2;
+    }
+    if (wait && !stop) {
+        log_error("--wait goes with stop");
+        return 2;
+    }
+    find_jobs(&jobs);
+    rc = stop ? do_stop(&jobs, which, json, wait) : do_status(&jobs, which, json);
+    if (fflush(stdout) != 0 && rc == 0) {
+        log_error("standard output: %s", strerror(errno));
+        rc = 1;
+    }
+    return rc;
+}

@@ -1,0 +1,211 @@
+#include "launcher/daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/fd.h"
+#include "core/log.h"
+
+/* ------------------------------------------------------------------------------------ detaching */
+
+static volatile sig_atomic_t background_pid;
+
+/* Ctrl-C while the command still waits. */
+static void pass_on(int signo)
+{
+    (void)signo;
+    kill(background_pid, SIGTERM);
+}
+
+/* Shows what comes, up to the NUL that means ready. Returns whether it came. */
+static bool wait_ready(int fd)
+{
+    char chunk[4096];
+    for (;;) {
+        ssize_t n = read(fd, chunk, sizeof(chunk));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return false;
+        char *nul = memchr(chunk, '\0', (size_t)n);
+        fd_write_all(STDERR_FILENO, chunk, nul ? (size_t)(nul - chunk) : (size_t)n);
+        if (nul)
+            return true;
+    }
+}
+
+static int wait_for_background(pid_t pid, int fd)
+{
+    struct sigaction act = {.sa_handler = pass_on}; /* without SA_RESTART */
+    int status = 0;
+    background_pid = pid;
+    sigaction(SIGINT, &act, NULL);
+    sigaction(SIGTERM, &act, NULL);
+    if (wait_ready(fd))
+        return 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        ;
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+int daemon_detach(struct daemon *d, int *exit_status, struct err *e)
+{
+    int ready[2];
+    *d = (struct daemon){.ready = -1};
+    /* A socket, for MSG_NOSIGNAL: the guardian keeps its end when nobody reads any more. */
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ready) < 0)
+        return err_sys(e, errno, "--daemon: socketpair");
+    pid_t pid = fork();
+    if (pid < 0) {
+        int errnum = errno;
+        close(ready[0]);
+        close(ready[1]);
+        return err_sys(e, errnum, "--daemon: fork");
+    }
+    if (pid > 0) {
+        close(ready[1]);
+        *exit_status = wait_for_background(pid, ready[0]);
+        close(ready[0]);
+        return 1;
+    }
+    close(ready[0]);
+    setsid();
+    d->ready = ready[1];
+    _cleanup_fd_ int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0)
+        return err_sys(e, errno, "--daemon: /dev/null");
+    return 0;
+}
+
+void daemon_say(void *arg, const char *line, size_t len)
+{
+    const struct daemon *d = arg;
+    if (d->ready >= 0)
+        send(d->ready, line, len, MSG_NOSIGNAL);
+    if (d->ready < 0 || d->logged)
+        fd_write_all(STDERR_FILENO, line, len);
+}
+
+void daemon_ready(struct daemon *d)
+{
+    if (d->ready >= 0)
+        send(d->ready, "", 1, MSG_NOSIGNAL);
+    close_fd(&d->ready);
+}
+
+int daemon_log_to(struct daemon *d, const char *path, struct err *e)
+{
+    _cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
+    if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
+        return err_sys(e, errno, "log file %.300s", path);
+    d->logged = true;
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------- pid file */
+
+/* Whether the open file is the one that the path leads to: the last holder may just have removed
+ * it. */
+static bool is_current(int fd, const char *path)
+{
+    struct stat open_one, named;
+    return fstat(fd, &open_one) == 0 && stat(path, &named) == 0 &&
+           open_one.st_dev == named.st_dev && open_one.st_ino == named.st_ino;
+}
+
+/* The pid written in the file, or 0. */
+static long read_pid(int fd)
+{
+    char text[32];
+    ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+    text[n > 0 ? n : 0] = '\0';
+    return strtol(text, NULL, 10);
+}
+
+int pid_file_open(struct pid_file *p, const char *path, struct err *e)
+{
+    struct stat st;
+    p->fd = -1;
+    if (snprintf(p->path, sizeof(p->path), "%s", path) >= (int)sizeof(p->path))
+        return err_sys(e, ENAMETOOLONG, "pid file");
+    for (;;) {
+        _cleanup_fd_ int fd =
+            open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644);
+        if (fd < 0)
+            return err_sys(e, errno, "pid file %.300s", path);
+        if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+            return err_set(e, -EINVAL, "pid file %.300s: not a plain file", path);
+        if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+            if (errno != EWOULDBLOCK)
+                return err_sys(e, errno, "pid file %.300s: lock", path);
+            return err_set(e, -EBUSY,
+                           "pid file %.300s: process %ld holds it, so that job is running", path,
+                           read_pid(fd));
+        }
+        if (!is_current(fd, path))
+            continue;
+        if (st.st_size > 0)
+            log_notice("pid file %.300s is stale: process %ld left it behind", path, read_pid(fd));
+        p->fd = take_fd(&fd);
+        return 0;
+    }
+}
+
+int pid_file_write(struct pid_file *p, struct err *e)
+{
+    char text[32];
+    if (p->fd < 0)
+        return 0;
+    int n = snprintf(text, sizeof(text), "%d\n", (int)getpid());
+    if (ftruncate(p->fd, 0) < 0 || pwrite(p->fd, text, (size_t)n, 0) != n)
+        return err_sys(e, errno, "pid file %.300s", p->path);
+    return 0;
+}
+
+void pid_file_close(struct pid_file *p)
+{
+    if (p->fd >= 0 && is_current(p->fd, p->path))
+        unlink(p->path);
+    close_fd(&p->fd);
+}
+
+/* -------------------------------------------------------------------------------------- systemd */
+
+void notify_open(struct notify *n)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    size_t len = path ? strlen(path) : 0;
+    n->fd = -1;
+    if (len < 2 || len >= sizeof(a.sun_path) || (*path != '/' && *path != '@'))
+        return;
+    memcpy(a.sun_path, path, len);
+    if (*path == '@') /* in the abstract namespace */
+        a.sun_path[0] = '\0';
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&a, size) == 0)
+        n->fd = take_fd(&fd);
+    unsetenv("NOTIFY_SOCKET");
+}
+
+void notify_send(const struct notify *n, const char *state)
+{
+    if (n->fd >= 0)
+        send(n->fd, state, strlen(state), MSG_NOSIGNAL);
+}
+
+void notify_close(struct notify *n)
+{
+    close_fd(&n->fd);
+}

@@ -1,0 +1,308 @@
+/* main.c: from the command line to the exit status.
+ *
+ *     options, environment, file, scheduler -> struct options     read_options()
+ *     -> struct job_spec                                          job_build()
+ *     -> --print_config, --dry_run, --daemon
+ *     -> guardian (this process) and agent (its child)            guardian_run(), agent_process()
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/agent.h"
+#include "agent/guardian.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "launcher/config_file.h"
+#include "launcher/control.h"
+#include "launcher/daemon.h"
+#include "launcher/detect.h"
+#include "launcher/job_build.h"
+#include "launcher/plan.h"
+#include "launcher/usage.h"
+
+#define EXIT_INTERNAL 125
+/* How long descendants that do not die are waited for before they are reported. */
+#define STOP_GRACE 10.0
+/* A control socket is made when the workers run, or after this when they do not. */
+#define CONTROL_DELAY_MS 500
+
+extern char **environ;
+
+/* What agent_process() needs and keeps. */
+struct run {
+    const struct job_spec *job;
+    pid_t pid; /* of the process that the user started, or its background process */
+    struct daemon *daemon;
+
+    uv_loop_t loop;
+    struct agent *agent;
+    struct guardian_link *link;
+    struct control *control;
+    struct notify notify;
+    uv_prepare_t watch; /* looks at the agent's state once a turn, until nothing waits for it */
+    uv_timer_t control_timer;
+    char state[24]; /* as last seen */
+    int exit_status;
+};
+
+/* ---------------------------------------------------------------------------------- the agent */
+
+static void open_control(struct run *r)
+{
+    struct err e = ERR_INIT;
+    struct control_opts opts = {
+        .pid = r->pid, .job = r->job, .agent = r->agent, .page = r->link->page};
+    uv_timer_stop(&r->control_timer);
+    if (control_open(&r->control, &r->loop, &opts, &e) < 0)
+        log_verbose("%s; dlaunchctl will not find this job", e.msg);
+}
+
+static void on_control_delay(uv_timer_t *t)
+{
+    open_control(container_of(t, struct run, control_timer));
+}
+
+/* The agent says nothing of its own accord: after each turn of the loop in which its state has
+ * changed, systemd is told, and the control socket is made once the workers are there. */
+static void on_watch(uv_prepare_t *p)
+{
+    struct run *r = container_of(p, struct run, watch);
+    struct agent_status s;
+    char text[128];
+    agent_get_status(r->agent, &s);
+    if (strcmp(s.state, r->state) == 0)
+        return;
+    snprintf(r->state, sizeof(r->state), "%s", s.state);
+    snprintf(text, sizeof(text), "STATUS=%s (%s), %d workers here, %d in the job", s.state,
+             s.health, s.nworkers, s.rdzv.world_size);
+    notify_send(&r->notify, text);
+    if (uv_is_active((uv_handle_t *)&r->control_timer) && strcmp(s.state, "RUNNING") == 0)
+        open_control(r);
+    if (r->notify.fd < 0 && !uv_is_active((uv_handle_t *)&r->control_timer))
+        uv_prepare_stop(p);
+}
+
+static void on_control_closed(void *arg)
+{
+    (void)arg;
+}
+
+static void on_agent_done(void *arg, int exit_status)
+{
+    struct run *r = arg;
+    r->exit_status = exit_status;
+    notify_send(&r->notify, "STOPPING=1");
+    uv_close((uv_handle_t *)&r->watch, NULL);
+    uv_close((uv_handle_t *)&r->control_timer, NULL);
+    control_close(r->control, on_control_closed, NULL);
+}
+
+/* What the agent cannot begin with is the user's input, unless the machine has run out. */
+static int open_status(int code)
+{
+    return code == -ENOMEM || code == -EMFILE || code == -ENFILE || code == -EAGAIN ||
+                   code == -ENOSYS
+               ? EXIT_INTERNAL
+               : 2;
+}
+
+static int agent_process(void *arg, struct guardian_link *link)
+{
+    struct run *r = arg;
+    struct err e = ERR_INIT;
+    sigset_t pipe;
+    /* Blocked, not ignored: workers start with an empty mask, but with what is ignored here. */
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigprocmask(SIG_BLOCK, &pipe, NULL);
+    int rc = uv_loop_init(&r->loop);
+    if (rc < 0) {
+        log_error("cannot make an event loop: %s", uv_strerror(rc));
+        return EXIT_INTERNAL;
+    }
+    r->link = link;
+    notify_open(&r->notify);
+    if (agent_open(&r->agent, &r->loop, r->job, link, on_agent_done, r, &e) < 0) {
+        log_set_writer(daemon_say, r->daemon); /* the agent's own is gone */
+        log_error("%s", e.msg);
+        return open_status(e.code);
+    }
+    daemon_ready(r->daemon);
+    notify_send(&r->notify, "READY=1");
+    uv_prepare_init(&r->loop, &r->watch);
+    uv_timer_init(&r->loop, &r->control_timer);
+    uv_prepare_start(&r->watch, on_watch);
+    uv_timer_start(&r->control_timer, on_control_delay, CONTROL_DELAY_MS, 0);
+    uv_run(&r->loop, UV_RUN_DEFAULT);
+    notify_close(&r->notify);
+    uv_loop_close(&r->loop);
+    return r->exit_status;
+}
+
+/* ---------------------------------------------------------------------------------- the options */
+
+static void on_config_error(void *arg, const char *line)
+{
+    (void)arg;
+    log_error("%s", line);
+}
+
+/* argv, environment, file. 0, or -EINVAL with the errors said. */
+static int read_options(struct options *o, int argc, char **argv)
+{
+    struct err e = ERR_INIT;
+    if (options_read_argv(o, argc, argv, &e) < 0) {
+        log_error("%s", e.msg);
+        return -EINVAL;
+    }
+    if (opt_given(o, OPT_help) || opt_given(o, OPT_version) || opt_given(o, OPT_print_completion) ||
+        opt_given(o, OPT_print_options))
+        return 0;
+    if (options_read_env(o, environ, &e) < 0) {
+        log_error("%s", e.msg);
+        return -EINVAL;
+    }
+    if (opt_given(o, OPT_conf) &&
+        config_file_read(o, opt_text(o, OPT_conf), on_config_error, NULL) > 0)
+        return -EINVAL;
+    log_init(opt_flag(o, OPT_quiet)     ? LOG_LEVEL_ERROR
+             : opt_flag(o, OPT_verbose) ? LOG_LEVEL_VERBOSE
+                                        : LOG_LEVEL_NOTICE,
+             NULL);
+    return 0;
+}
+
+/* What is printed without a job. Returns the exit status, or -1 to go on. */
+static int print_and_end(const struct options *o)
+{
+    int rc;
+    if (opt_given(o, OPT_help)) {
+        rc = usage_help(stdout, o->prog);
+    } else if (opt_given(o, OPT_version)) {
+        printf("dlaunch %s\n", DLAUNCH_VERSION);
+        rc = fflush(stdout) != 0 ? -errno : 0;
+    } else if (opt_given(o, OPT_print_options)) {
+        rc = opt_choice(o, OPT_print_options) == 0 ? usage_ini(stdout) : usage_mdoc(stdout);
+    } else if (opt_given(o, OPT_print_completion)) {
+        if (opt_choice(o, OPT_print_completion) != 0) {
+            log_error("--print_completion: there is none for %s",
+                      opt_text(o, OPT_print_completion));
+            return 2;
+        }
+        rc = usage_bash(stdout);
+    } else if (opt_flag(o, OPT_print_config)) {
+        rc = plan_print_config(stdout, o);
+    } else {
+        return -1;
+    }
+    if (rc < 0)
+        log_error("standard output: %s", strerror(-rc));
+    return rc < 0 ? 1 : 0;
+}
+
+/* ------------------------------------------------------------------------------------ the job */
+
+/* The stop signals, and those that are passed on to the workers. */
+static void forwarded(const struct job_spec *job, int out[NSIG])
+{
+    static const int passed_on[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
+    int n = 0;
+    for (const int *s = job->stop_signals; *s; s++) {
+        bool twice = false;
+        for (int i = 0; i < n; i++)
+            twice = twice || out[i] == *s;
+        if (!twice)
+            out[n++] = *s;
+    }
+    for (size_t i = 0; i < ARRAY_LEN(passed_on); i++) {
+        bool twice = false;
+        for (int j = 0; j < n; j++)
+            twice = twice || out[j] == passed_on[i];
+        if (!twice)
+            out[n++] = passed_on[i];
+    }
+    out[n] = 0;
+}
+
+/* The log file, in the background or when one is named. */
+static int open_log(struct daemon *d, struct options *o, struct err *e)
+{
+    const char *path = o->value[OPT_log_file].text;
+    if (!path && opt_flag(o, OPT_daemon))
+        path = options_printf(o, "dlaunch-%d.log", (int)getpid());
+    if (!path)
+        return 0;
+    if (opt_flag(o, OPT_daemon))
+        log_notice("running in the background as process %d, output in %s", (int)getpid(), path);
+    return daemon_log_to(d, path, e);
+}
+
+/* Everything between the job and its exit status, in this process or in its background one. */
+static int run_job(const struct job_spec *job, struct options *o)
+{
+    struct err e = ERR_INIT;
+    struct daemon daemon = {.ready = -1};
+    struct pid_file pid_file = {.fd = -1};
+    int signals[NSIG], status = 0;
+    if (o->value[OPT_pid_file].text &&
+        pid_file_open(&pid_file, opt_text(o, OPT_pid_file), &e) < 0) {
+        log_error("%s", e.msg);
+        return 2;
+    }
+    if (opt_flag(o, OPT_daemon)) {
+        int rc = daemon_detach(&daemon, &status, &e);
+        if (rc > 0)
+            return status;
+        if (rc == 0)
+            log_set_writer(daemon_say, &daemon);
+    }
+    if (e.code == 0 && pid_file_write(&pid_file, &e) == 0)
+        open_log(&daemon, o, &e);
+    if (e.code) {
+        log_error("%s", e.msg);
+        pid_file_close(&pid_file);
+        return 2;
+    }
+    forwarded(job, signals);
+    struct guardian_opts opts = {
+        .isolation = job->isolation, .forward_signals = signals, .stop_grace = STOP_GRACE};
+    struct run run = {.job = job, .pid = getpid(), .daemon = &daemon, .notify = {-1}};
+    status = guardian_run(&opts, agent_process, &run);
+    pid_file_close(&pid_file);
+    return job->torchrun && status != 0 ? 1 : status;
+}
+
+static int launch(struct options *o, int argc, char **argv)
+{
+    struct job_spec job;
+    struct err e = ERR_INIT;
+    char host[256] = "";
+    int status;
+    if (read_options(o, argc, argv) < 0)
+        return o->exit_status;
+    status = print_and_end(o);
+    if (status >= 0)
+        return status;
+    gethostname(host, sizeof(host) - 1);
+    struct detect_host where = {host, "/etc/hosts"};
+    status = o->torchrun ? 1 : 2;
+    if (detect(o, environ, &where, &e) < 0 || job_build(&job, o, &status, &e) < 0 ||
+        (opt_flag(o, OPT_dry_run) && plan_print(stdout, &job, o, &e) < 0)) {
+        log_error("%s", e.msg);
+        return o->torchrun ? 1 : status;
+    }
+    return opt_flag(o, OPT_dry_run) ? 0 : run_job(&job, o);
+}
+
+int main(int argc, char **argv)
+{
+    struct options o;
+    options_init(&o, argv[0]);
+    int status = launch(&o, argc, argv);
+    options_fini(&o);
+    return status;
+}

@@ -339,8 +339,8 @@ static int on_value(void *arg, const char *section_name, const char *key, const 
     if (opt->flags & (OPT_F_CLI | OPT_F_CLIENV))
         return complain(r, "%s is for the command line only", opt->name);
     if (section != SECTION_ANY && (enum opt_group_id)section != opt->group)
-        return complain(r, "%s belongs in [%s] (or in [job])", OPT_KEY(opt),
-                        opt_groups[opt->group].section);
+        return complain(r, "%s belongs in [%s]%s", OPT_KEY(opt), opt_groups[opt->group].section,
+                        opt->group == GROUP_JOB ? "" : " (or in [job])");
     if (r->set_at[id])
         return complain(r, "%s is given again (first in line %u)", OPT_KEY(opt), r->set_at[id]);
     r->set_at[id] = r->line;

@@ -1,0 +1,317 @@
+/* What is taken from Slurm and Kubernetes, and what is refused. */
+#include "tests/lib/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "core/mem.h"
+#include "launcher/detect.h"
+#include "tests/lib/proc.h"
+
+static char g_said[4096];
+
+static void keep_line(void *arg, const char *line, size_t len)
+{
+    (void)arg;
+    size_t n = strlen(g_said);
+    snprintf(g_said + n, sizeof(g_said) - n, "%.*s", (int)len, line);
+}
+
+static void setup(void)
+{
+    g_said[0] = '\0';
+    log_set_writer(keep_line, NULL);
+}
+
+#define ENV(...) ((char *[]){__VA_ARGS__, NULL})
+
+/* Runs detection on top of a command line and environment; the result as "nnodes node_rank id addr
+ * port", or "! error". */
+static char *run(char *const *env, char *const *args, const char *host, const char *hosts)
+{
+    struct options o;
+    struct err e = ERR_INIT;
+    char *argv[16] = {"dlaunch"}, *text;
+    int argc = 1;
+    for (; args && *args; args++)
+        argv[argc++] = *args;
+    options_init(&o, "dlaunch");
+    ck_assert_msg(options_read_argv(&o, argc, argv, &e) == 0, "%s", e.msg);
+    ck_assert_msg(options_read_env(&o, env, &e) == 0, "%s", e.msg);
+    write_file(tmppath("hosts"), hosts ? hosts : "127.0.0.1 localhost\n");
+    struct detect_host where = {host ? host : "here", tmppath("hosts")};
+    g_said[0] = '\0';
+    if (detect(&o, env, &where, &e) < 0)
+        text = xasprintf("! %s", e.msg);
+    else
+        text = xasprintf("%s %s %s %s %s", opt_text(&o, OPT_nnodes), opt_text(&o, OPT_node_rank),
+                         opt_text(&o, OPT_rdzv_id), opt_text(&o, OPT_master_addr),
+                         opt_text(&o, OPT_master_port));
+    options_fini(&o);
+    return text;
+}
+
+#define STEP                                                                                \
+    "SLURM_JOB_ID=123", "SLURM_STEP_ID=0", "SLURM_NODEID=3", "SLURM_STEP_NUM_NODES=8",      \
+        "SLURM_STEP_NUM_TASKS=8", "SLURM_STEP_NODELIST=n[01-08]", "SLURM_JOB_NUM_NODES=16", \
+        "SLURM_NNODES=16", "SLURM_JOB_NODELIST=m[01-16]"
+
+START_TEST(slurm_step)
+{
+    char *got = run(ENV(STEP), NULL, NULL, NULL);
+    ck_assert_str_eq(got, "8 3 123.0 n01 22091");
+    ck_assert_str_eq(g_said, "dlaunch: Slurm step 123.0: 8 nodes, this is node 3, head n01, port "
+                             "22091 (--no_detect to ignore)\n");
+    free(got);
+    got = run(ENV(STEP, "SLURM_RESTART_COUNT=2"), NULL, NULL, NULL);
+    ck_assert_str_eq(got, "8 3 123.0.2 n01 22091");
+    free(got);
+    got = run(ENV(STEP), ARGV("--no_detect", "x"), NULL, NULL);
+    ck_assert_str_eq(got, "1 any none 127.0.0.1 29500");
+    ck_assert_str_eq(g_said, "");
+    free(got);
+}
+END_TEST
+
+/* Only what the user did not give. */
+START_TEST(slurm_and_user)
+{
+    static const struct {
+        char *args[6];
+        const char *want;
+    } rows[] = {
+        {{"--rdzv_id", "mine", "x"}, "8 3 mine n01 22091"},
+        {{"--master_port", "5", "x"}, "8 3 123.0 n01 5"},
+        {{"--master_addr", "h", "x"}, "8 3 123.0 h 22091"},
+        {{"--node_rank", "1", "x"}, "8 1 123.0 n01 22091"},
+        {{"--nnodes", "2:4", "x"}, "2:4 3 123.0 n01 22091"},
+        /* each launcher a job of its own */
+        {{"--nnodes", "1", "x"}, "1 any none 127.0.0.1 29500"},
+        {{"--standalone", "x"}, "1 any none 127.0.0.1 29500"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char *got = run(ENV(STEP), rows[i].args, NULL, NULL);
+        ck_assert_str_eq(got, rows[i].want);
+        free(got);
+    }
+}
+END_TEST
+
+START_TEST(slurm_refusals)
+{
+    static const struct {
+        char *env[10];
+        const char *want;
+    } rows[] = {
+        {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2",
+          "SLURM_STEP_NUM_TASKS=8", "SLURM_STEP_NODELIST=n[1-2]"},
+         "! srun started more than one dlaunch per node (8 tasks on 2 nodes); the workers are "
+         "started by dlaunch: srun --nodes=2 --ntasks-per-node=1 dlaunch --nproc_per_node N ..."},
+        {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=1",
+          "SLURM_NTASKS=4"},
+         "! srun started more than one dlaunch per node (4 tasks on 1 node); the workers are "
+         "started "
+         "by dlaunch: srun --nodes=1 --ntasks-per-node=1 dlaunch --nproc_per_node N ..."},
+        {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=3",
+          "SLURM_STEP_NUM_TASKS=3", "SLURM_STEP_TASKS_PER_NODE=2,1", "SLURM_STEP_NODELIST=n[1-3]"},
+         "! srun started more than one dlaunch per node (3 tasks on 3 nodes); the workers are "
+         "started "
+         "by dlaunch: srun --nodes=3 --ntasks-per-node=1 dlaunch --nproc_per_node N ..."},
+        {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2",
+          "SLURM_STEP_NODELIST=n[1-"},
+         "! SLURM_STEP_NODELIST: '1-': a bracket holds numbers and ranges, as in [1-3,7]"},
+        {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2"},
+         "! a Slurm step without SLURM_STEP_NODELIST; use --no_detect"},
+        {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=x", "SLURM_STEP_NUM_NODES=2",
+          "SLURM_STEP_NODELIST=n[1-2]"},
+         "! SLURM_NODEID: 'x' is not a whole number"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char *got = run(rows[i].env, NULL, NULL, NULL);
+        ck_assert_str_eq(got, rows[i].want);
+        free(got);
+    }
+}
+END_TEST
+
+START_TEST(slurm_elsewhere)
+{
+    /* batch script or salloc: no step */
+    static const char none[] = "1 any none 127.0.0.1 29500";
+    char *got =
+        run(ENV("SLURM_JOB_ID=7", "SLURM_NODEID=0", "SLURM_JOB_NUM_NODES=4"), NULL, NULL, NULL);
+    ck_assert_str_eq(got, none);
+    ck_assert_str_eq(g_said, "dlaunch: Slurm job 7 has 4 nodes, but without srun this runs on one: "
+                             "srun --nodes=4 --ntasks-per-node=1 dlaunch ...\n");
+    free(got);
+    got = run(ENV("SLURM_JOB_ID=7", "SLURM_STEP_ID=4294967291", "SLURM_NODEID=0",
+                  "SLURM_JOB_NUM_NODES=1"),
+              NULL, NULL, NULL);
+    ck_assert_str_eq(got, none);
+    ck_assert_str_eq(g_said, "");
+    free(got);
+    /* a step of one node needs no meeting, but its name is good */
+    got = run(ENV("SLURM_JOB_ID=7", "SLURM_STEP_ID=2", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=1",
+                  "SLURM_NTASKS=1"),
+              NULL, NULL, NULL);
+    ck_assert_str_eq(got, "1 any 7.2 127.0.0.1 29500");
+    ck_assert_str_eq(g_said, "");
+    free(got);
+    /* no Slurm, or half of it */
+    got = run(ENV("SLURM_CONF=/x", "SLURM_JOB_ID=abc"), NULL, NULL, NULL);
+    ck_assert_str_eq(got, none);
+    free(got);
+}
+END_TEST
+
+/* Two jobs, or two steps of one, that may share nodes get different ports. */
+START_TEST(slurm_ports)
+{
+    static bool used[65536];
+    for (int job = 5000; job < 5500; job++) {
+        char id[32], *got, *port;
+        snprintf(id, sizeof(id), "SLURM_JOB_ID=%d", job);
+        got = run(ENV(id, "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2",
+                      "SLURM_STEP_NODELIST=a,b"),
+                  NULL, NULL, NULL);
+        port = strrchr(got, ' ') + 1;
+        ck_assert_int_ge(atoi(port), 20000);
+        ck_assert_int_lt(atoi(port), 30000);
+        ck_assert_msg(!used[atoi(port)], "job %d gets the port of another", job);
+        used[atoi(port)] = true;
+        free(got);
+    }
+}
+END_TEST
+
+#define POD "KUBERNETES_SERVICE_HOST=10.0.0.1", "JOB_COMPLETION_INDEX=2"
+static const char pod_hosts[] = "# Kubernetes-managed hosts file.\n"
+                                "127.0.0.1\tlocalhost\n"
+                                "10.2.3.4\ttrain-2.svc.ns.svc.cluster.local\ttrain-2\n";
+
+START_TEST(kubernetes_indexed_job)
+{
+    char *got = run(ENV(POD), ARGV("--nnodes", "4", "x"), "train-2", pod_hosts);
+    ck_assert_str_eq(got, "4 2 train train-0.svc.ns.svc.cluster.local 29500");
+    ck_assert_str_eq(g_said, "dlaunch: indexed Kubernetes job train: 4 nodes, this is node 2, head "
+                             "train-0.svc.ns.svc.cluster.local, port 29500 (--no_detect to "
+                             "ignore)\n");
+    free(got);
+    /* setHostnameAsFQDN */
+    got = run(ENV(POD), ARGV("--nnodes", "4", "x"), "train-2.svc.ns", NULL);
+    ck_assert_str_eq(got, "4 2 train train-0.svc.ns 29500");
+    free(got);
+    got = run(ENV(POD), ARGV("--nnodes", "4", "--master_addr", "m", "x"), "odd", NULL);
+    ck_assert_str_eq(got, "4 2 none m 29500");
+    free(got);
+    got = run(ENV(POD), ARGV("x"), "train-2", pod_hosts);
+    ck_assert_str_eq(got, "1 any none 127.0.0.1 29500");
+    ck_assert_str_eq(g_said,
+                     "dlaunch: indexed Kubernetes job, pod 2: without --nnodes this runs on "
+                     "this pod alone\n");
+    free(got);
+    got = run(ENV(POD), ARGV("--nnodes", "4", "x"), "train-2", NULL);
+    ck_assert_str_eq(got,
+                     "! indexed Kubernetes job, pod 2 (train-2): the address of pod 0 cannot be "
+                     "told; set the pods' subdomain to a headless service, or give "
+                     "--master_addr");
+    free(got);
+    got = run(ENV(POD), ARGV("--nnodes", "4", "x"), "train-3", pod_hosts);
+    ck_assert_ptr_nonnull(strstr(got, "cannot be told"));
+    free(got);
+    /* not in Kubernetes, or not indexed */
+    got = run(ENV("JOB_COMPLETION_INDEX=2"), ARGV("--nnodes", "4", "x"), "train-2", pod_hosts);
+    ck_assert_str_eq(got, "4 any none 127.0.0.1 29500");
+    free(got);
+    got = run(ENV("KUBERNETES_SERVICE_HOST=1"), ARGV("--nnodes", "4", "x"), "train-2", pod_hosts);
+    ck_assert_str_eq(got, "4 any none 127.0.0.1 29500");
+    free(got);
+}
+END_TEST
+
+START_TEST(kubernetes_jobset)
+{
+    char *got = run(ENV(POD), ARGV("--nnodes", "4", "x"), "js-workers-0-2",
+                    "10.2.3.4 js-workers-0-2.js.ns.svc.cluster.local js-workers-0-2\n");
+    ck_assert_str_eq(got, "4 2 js-workers-0 js-workers-0-0.js.ns.svc.cluster.local 29500");
+    ck_assert_ptr_nonnull(
+        strstr(g_said, "JobSet js: 4 nodes, this is node 2, head js-workers-0-0"));
+    free(got);
+    got = run(ENV(POD), ARGV("--nnodes", "8", "x"), "js-workers-1-2",
+              "10.2.3.4 js-workers-1-2.js.ns.svc.cluster.local js-workers-1-2\n");
+    ck_assert_str_eq(got,
+                     "! JobSet js has several jobs and this pod is number 2 of job 1: only you "
+                     "know its --node_rank (job-global-index times pods of a job, plus pod)");
+    free(got);
+    /* A job whose name ends in a number is not a JobSet. */
+    got = run(ENV(POD), ARGV("--nnodes", "4", "x"), "train-7-2",
+              "10.2.3.4 train-7-2.train.ns train-7-2\n");
+    ck_assert_str_eq(got, "4 2 train-7 train-7-0.train.ns 29500");
+    free(got);
+}
+END_TEST
+
+START_TEST(kubeflow)
+{
+    char *got = run(ENV("KUBERNETES_SERVICE_HOST=1", "PET_NNODES=2", "PET_NODE_RANK=1",
+                        "PET_MASTER_ADDR=job-node-0-0.job", "PET_MASTER_PORT=29500",
+                        "JOB_COMPLETION_INDEX=1", "RANK=7", "WORLD_SIZE=9"),
+                    NULL, "job-node-0-1", NULL);
+    ck_assert_str_eq(got, "2 1 none job-node-0-0.job 29500");
+    ck_assert_str_eq(g_said, "dlaunch: Kubeflow (PET_*): 2 nodes, this is node 1, head "
+                             "job-node-0-0.job, port 29500\n");
+    free(got);
+    got = run(ENV("KUBERNETES_SERVICE_HOST=1", "PET_NNODES=1:4", "PET_NODE_RANK=1",
+                  "PET_RDZV_ENDPOINT=e:29400"),
+              NULL, NULL, NULL);
+    ck_assert_str_eq(g_said,
+                     "dlaunch: Kubeflow (PET_*): 1:4 nodes, this is node 1, head e:29400\n");
+    free(got);
+}
+END_TEST
+
+/* The environment is anybody's: nothing in it may do harm. */
+START_TEST(hostile_environment)
+{
+    char big[70000];
+    snprintf(big, sizeof(big), "SLURM_STEP_NODELIST=");
+    memset(big + strlen(big), 'n', sizeof(big) - strlen(big) - 1);
+    big[sizeof(big) - 1] = '\0';
+    char *got = run(
+        ENV("SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2", big),
+        NULL, NULL, NULL);
+    ck_assert_ptr_nonnull(strstr(got, "is too long for a host name"));
+    free(got);
+    got = run(ENV("SLURM_JOB_ID=99999999999999999999", "SLURM_STEP_ID=-5", "SLURM_NNODES=1e9",
+                  "SLURM_NODEID=", "=x", "NOEQUALS"),
+              NULL, NULL, NULL);
+    ck_assert_str_eq(got, "1 any none 127.0.0.1 29500");
+    free(got);
+    char host[300];
+    memset(host, '7', sizeof(host));
+    host[sizeof(host) - 1] = '\0';
+    got = run(ENV(POD), ARGV("--nnodes", "4", "x"), host, pod_hosts);
+    ck_assert_ptr_nonnull(strstr(got, "cannot be told"));
+    free(got);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("detect");
+    TCase *tc = test_case(s, "detect", 20);
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, slurm_step);
+    tcase_add_test(tc, slurm_and_user);
+    tcase_add_test(tc, slurm_refusals);
+    tcase_add_test(tc, slurm_elsewhere);
+    tcase_add_test(tc, slurm_ports);
+    tcase_add_test(tc, kubernetes_indexed_job);
+    tcase_add_test(tc, kubernetes_jobset);
+    tcase_add_test(tc, kubeflow);
+    tcase_add_test(tc, hostile_environment);
+    return s;
+}
+
+TEST_MAIN(suite)

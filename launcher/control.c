@@ -77,7 +77,7 @@ static json_t *status_json(const struct control *c)
     struct agent_status s;
     const struct job_spec *job = c->opts.job;
     char generation[40];
-    agent_get_status(c->opts.agent, &s);
+    c->opts.get_status(c->opts.arg, &s);
     snprintf(generation, sizeof(generation), "%016llx.%u", (unsigned long long)s.rdzv.gen.epoch,
              s.rdzv.gen.counter);
     json_t *workers = json_array();
@@ -101,7 +101,7 @@ static char *answer_to(struct control *c, const char *line)
     if (strcmp(line, "status") == 0) {
         j = status_json(c);
     } else if (strcmp(line, "stop") == 0) {
-        agent_stop(c->opts.agent, "dlaunchctl stop");
+        c->opts.stop(c->opts.arg, "dlaunchctl stop");
         j = json_pack("{s:b}", "stopping", 1);
     } else {
         j = json_pack("{s:s}", "error", "the commands are status and stop");
@@ -220,7 +220,7 @@ static void on_connection(uv_stream_t *s, int status)
         return;
     struct client *cl = xcalloc(1, sizeof(*cl));
     cl->control = c;
-    cl->deadline_ms = uv_now(c->loop) + CONTROL_CLIENT_SECONDS * 1000u;
+    cl->deadline_ms = uv_now(c->loop) + c->opts.client_ms;
     cl->next = c->clients;
     c->clients = cl;
     c->nclients++;
@@ -236,7 +236,7 @@ static void on_connection(uv_stream_t *s, int status)
         return;
     }
     if (!uv_is_active((uv_handle_t *)&c->timer))
-        uv_timer_start(&c->timer, on_tick, 1000, 1000);
+        uv_timer_start(&c->timer, on_tick, c->opts.client_ms / 8, c->opts.client_ms / 8);
 }
 
 /* ------------------------------------------------------------------------------------ listening */
@@ -283,6 +283,8 @@ int control_open(struct control **out, uv_loop_t *loop, const struct control_opt
     struct control *c = xcalloc(1, sizeof(*c));
     struct err why = ERR_INIT;
     c->opts = *opts;
+    if (!c->opts.client_ms)
+        c->opts.client_ms = CONTROL_CLIENT_SECONDS * 1000;
     c->loop = loop;
     c->dirfd = -1;
     snprintf(c->name, sizeof(c->name), "%d.sock", (int)opts->pid);

@@ -51,11 +51,25 @@ struct run {
 
 /* ---------------------------------------------------------------------------------- the agent */
 
+static void get_status(void *arg, struct agent_status *out)
+{
+    agent_get_status(((struct run *)arg)->agent, out);
+}
+
+static void stop(void *arg, const char *why)
+{
+    agent_stop(((struct run *)arg)->agent, why);
+}
+
 static void open_control(struct run *r)
 {
     struct err e = ERR_INIT;
-    struct control_opts opts = {
-        .pid = r->pid, .job = r->job, .agent = r->agent, .page = r->link->page};
+    struct control_opts opts = {.pid = r->pid,
+                                .job = r->job,
+                                .page = r->link->page,
+                                .get_status = get_status,
+                                .stop = stop,
+                                .arg = r};
     uv_timer_stop(&r->control_timer);
     if (control_open(&r->control, &r->loop, &opts, &e) < 0)
         log_verbose("%s; dlaunchctl will not find this job", e.msg);

@@ -192,7 +192,9 @@ static bool print_node(void *arg, const char *name)
 {
     struct node_row *row = arg;
     const struct rank_table_node *n = &row->table->nodes[row->i];
-    fprintf(row->out, "  %-6d %d-%d", row->i, n->base_rank, n->base_rank + n->nproc - 1);
+    fprintf(row->out, "  %-6d %d", row->i, n->base_rank);
+    if (n->nproc > 1)
+        fprintf(row->out, "-%d", n->base_rank + n->nproc - 1);
     if (*name) {
         fputs("  ", row->out);
         put_escaped(row->out, name);

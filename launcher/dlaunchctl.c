@@ -25,7 +25,7 @@
 #include "core/mem.h"
 #include "launcher/control_dir.h"
 
-#define ANSWER_SECONDS 5
+#define ANSWER_SECONDS 3
 #define ANSWER_MAX     (16u << 20)
 #define JOBS_MAX       1024
 
@@ -238,15 +238,17 @@ static void print_worker(const json_t *w)
 {
     char t[32];
     const json_t *code = json_object_get(w, "exit_code"), *signo = json_object_get(w, "signal");
-    printf("  %-6ld %-6ld %-8ld %-9s %-12s", number_of(w, "rank"), number_of(w, "local_rank"),
-           number_of(w, "pid"), text_of(w, "state"), duration(seconds_of(w, "seconds"), t));
+    printf("  %-6ld %-6ld %-8ld %-9s ", number_of(w, "rank"), number_of(w, "local_rank"),
+           number_of(w, "pid"), text_of(w, "state"));
+    duration(seconds_of(w, "seconds"), t);
     if (signo) {
         const char *abbrev = sigabbrev_np((int)json_integer_value(signo));
-        printf(" SIG%s", abbrev ? abbrev : "?");
+        printf("%-12s SIG%s\n", t, abbrev ? abbrev : "?");
     } else if (code) {
-        printf(" exit status %ld", (long)json_integer_value(code));
+        printf("%-12s exit status %ld\n", t, (long)json_integer_value(code));
+    } else {
+        printf("%s\n", t);
     }
-    printf("\n");
 }
 
 static void print_job(const struct job *j)

@@ -1,0 +1,297 @@
+/* dlaunchctl against processes that have a control socket and nothing else of a launcher. */
+#include "tests/lib/test.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/fd.h"
+#include "core/mem.h"
+#include "launcher/control.h"
+#include "tests/lib/proc.h"
+
+static char *dlaunchctl;
+
+static void setup(void)
+{
+    dlaunchctl = (char *)build_path("dlaunchctl");
+    setenv("XDG_RUNTIME_DIR", tmpdir(), 1);
+}
+
+/* ------------------------------------------------------------------------- a launcher, so to say
+ */
+
+static struct control *control;
+static const struct agent_worker_status workers[] = {{2, 0, 100, "running", 0, 0, 3700},
+                                                     {3, 1, 101, "exited", 0, 0, 61},
+                                                     {4, 2, 102, "failed", 3, 0, 5},
+                                                     {5, 3, 103, "failed", 0, SIGSEGV, 5}};
+
+static void get_status(void *arg, struct agent_status *out)
+{
+    (void)arg;
+    *out = (struct agent_status){.state = "RUNNING",
+                                 .health = "HEALTHY",
+                                 .elapsed = 3725,
+                                 .nworkers = 4,
+                                 .workers = workers,
+                                 .rdzv = {.phase = "running",
+                                          .group_rank = 1,
+                                          .nnodes = 2,
+                                          .world_size = 6,
+                                          .restart_count = 1,
+                                          .endpoint = "10.0.0.1:29500"}};
+}
+
+static void on_closed(void *arg)
+{
+    (void)arg;
+}
+
+static void on_linger(uv_timer_t *t)
+{
+    uv_stop(t->loop);
+}
+
+static void stop(void *arg, const char *why)
+{
+    (void)why;
+    uv_timer_start(arg, on_linger, 50, 0); /* time for the answer to go out */
+}
+
+/* Forks a process with a control socket. It ends when told to stop. Not for Check's ears. */
+static pid_t launcher(const char *run_id)
+{
+    int ready[2];
+    char c;
+    ck_assert_int_eq(pipe(ready), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        uv_loop_t loop;
+        uv_timer_t linger;
+        struct job_spec job = {
+            .host = "node-a", .name = "./train", .rdzv = {.run_id = run_id, .max_restarts = 3}};
+        struct control_opts opts = {
+            .pid = getpid(), .job = &job, .get_status = get_status, .stop = stop, .arg = &linger};
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        uv_loop_init(&loop);
+        uv_timer_init(&loop, &linger);
+        if (control_open(&control, &loop, &opts, NULL) < 0)
+            _exit(9);
+        fd_write_all(ready[1], "x", 1);
+        uv_run(&loop, UV_RUN_DEFAULT);
+        control_close(control, on_closed, NULL);
+        uv_close((uv_handle_t *)&linger, NULL);
+        uv_run(&loop, UV_RUN_DEFAULT);
+        _exit(0);
+    }
+    ck_assert_int_eq(read(ready[0], &c, 1), 1);
+    close(ready[0]);
+    close(ready[1]);
+    return pid;
+}
+
+static void end(pid_t pid)
+{
+    int status;
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+}
+
+static int ctl(struct proc *p, char *const args[])
+{
+    char *argv[12] = {dlaunchctl};
+    for (int i = 0; args[i]; i++)
+        argv[i + 1] = args[i];
+    return proc_run(p, argv, NULL, 30);
+}
+
+static char *pid_text(pid_t pid)
+{
+    return xasprintf("%d", (int)pid);
+}
+
+/* ---------------------------------------------------------------------------------------- tests */
+
+START_TEST(one_job)
+{
+    struct proc p;
+    char want[1024];
+    pid_t pid = launcher("my job");
+    ck_assert_int_eq(ctl(&p, ARGV("-p", pid_text(pid), "status")), 0);
+    snprintf(want, sizeof(want),
+             "./train: run id my job, process %d on node-a\n"
+             "  RUNNING (HEALTHY) for 1 h 2 min, rendezvous running, 1 of 3 restarts used\n"
+             "  node 1 of 2, 6 workers in the job; coordinator at 10.0.0.1:29500\n"
+             "\n"
+             "  RANK   LOCAL  PID      STATE     SINCE START\n"
+             "  2      0      100      running   1 h 1 min\n"
+             "  3      1      101      exited    1 min 1 s    exit status 0\n"
+             "  4      2      102      failed    5 s          exit status 3\n"
+             "  5      3      103      failed    5 s          SIGSEGV\n",
+             (int)pid);
+    ck_assert_str_eq(p.out, want);
+    ck_assert_str_eq(p.err, "");
+    proc_fini(&p);
+    ck_assert_int_eq(ctl(&p, ARGV("--json", "--job=my job", "status")), 0);
+    json_t *j = json_loads(p.out, 0, NULL);
+    ck_assert_int_eq(json_integer_value(json_object_get(j, "pid")), pid);
+    ck_assert_uint_eq(json_array_size(json_object_get(j, "workers")), 4);
+    json_decref(j);
+    proc_fini(&p);
+    end(pid);
+}
+END_TEST
+
+START_TEST(several_jobs)
+{
+    struct proc p;
+    pid_t a = launcher("job-a"), b = launcher("twin"), c = launcher("twin");
+    ck_assert_int_eq(ctl(&p, ARGV("status")), 0);
+    ck_assert_ptr_nonnull(strstr(
+        p.out,
+        "PID      RUN ID         NODE    WORKERS RESTARTS STATE        RUNNING FOR   PROGRAM\n"));
+    char want[200];
+    snprintf(want, sizeof(want),
+             "%-8d job-a          1 of 2  4       1 of 3   RUNNING      1 h 2 min     ./train\n",
+             (int)a);
+    ck_assert_msg(strstr(p.out, want), "%s\nlacks\n%s", p.out, want);
+    proc_fini(&p);
+    ck_assert_int_eq(ctl(&p, ARGV("--json", "status")), 0);
+    json_t *j = json_loads(p.out, 0, NULL);
+    ck_assert_uint_ge(json_array_size(j), 3);
+    json_decref(j);
+    proc_fini(&p);
+    ck_assert_int_eq(ctl(&p, ARGV("-p", "twin", "stop")), 1);
+    ck_assert_str_eq(p.err, "dlaunchctl: 2 jobs of yours are running here: name one by -p\n");
+    proc_fini(&p);
+    ck_assert_int_eq(ctl(&p, ARGV("stop")), 1);
+    ck_assert_ptr_nonnull(strstr(p.err, "name one by -p"));
+    proc_fini(&p);
+    ck_assert_int_eq(ctl(&p, ARGV("-p", "nothing", "status")), 1);
+    ck_assert_str_eq(p.err,
+                     "dlaunchctl: no job of yours with process or run id 'nothing' is running "
+                     "on this host\n");
+    proc_fini(&p);
+    end(a);
+    end(b);
+    end(c);
+}
+END_TEST
+
+START_TEST(stopping)
+{
+    struct proc p;
+    char want[200];
+    int status;
+    pid_t pid = launcher("x");
+    ck_assert_int_eq(ctl(&p, ARGV("-p", pid_text(pid), "stop", "--wait")), 0);
+    snprintf(want, sizeof(want), "./train: stopping process %d\n./train: process %d has ended\n",
+             (int)pid, (int)pid);
+    ck_assert_str_eq(p.out, want);
+    ck_assert_int_eq(waitpid(pid, &status, WNOHANG), pid); /* it had ended */
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    proc_fini(&p);
+    pid = launcher("x");
+    ck_assert_int_eq(ctl(&p, ARGV("-p", pid_text(pid), "--json", "stop")), 0);
+    json_t *j = json_loads(p.out, 0, NULL);
+    ck_assert(json_is_true(json_object_get(j, "stopping")));
+    ck_assert(json_is_false(json_object_get(j, "ended")));
+    json_decref(j);
+    proc_fini(&p);
+    end(pid);
+}
+END_TEST
+
+/* A socket whose launcher was killed is taken away; a launcher that hangs does not hang others. */
+START_TEST(dead_and_hung_launchers)
+{
+    struct proc p;
+    pid_t dead = launcher("dead"), hung = launcher("hung"), well = launcher("well");
+    char *path = xasprintf("%s/dlaunch/%d.sock", tmpdir(), (int)dead), said[100];
+    end(dead);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    kill(hung, SIGSTOP);
+    ck_assert_int_eq(ctl(&p, ARGV("-p", "well", "status")), 0);
+    ck_assert_int_lt(access(path, F_OK), 0);
+    snprintf(said, sizeof(said), "dlaunchctl: process %d does not answer: Connection timed out\n",
+             (int)hung);
+    ck_assert_str_eq(p.err, said);
+    proc_fini(&p);
+    end(hung);
+    end(well);
+    free(path);
+}
+END_TEST
+
+/* Something else that answers: garbage is no status. */
+START_TEST(a_liar)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct proc p;
+    pid_t well = launcher("well");
+    snprintf(a.sun_path, sizeof(a.sun_path), "%s/dlaunch/77.sock", tmpdir());
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    ck_assert_int_eq(listen(fd, 5), 0);
+    static const char *const answers[] = {"[1]\n", "{}\n", "garbage\n", "{\"pid\":", "", "\n"};
+    for (size_t i = 0; i < ARRAY_LEN(answers); i++) {
+        proc_start(&p, ARGV(dlaunchctl, "-p", "well", "status"), NULL, 0);
+        int c = accept(fd, NULL, NULL);
+        ck_assert_int_ge(c, 0);
+        ck_assert_int_eq(write(c, answers[i], strlen(answers[i])), strlen(answers[i]));
+        close(c);
+        ck_assert_int_eq(proc_wait(&p, 20), 0);
+        ck_assert_ptr_nonnull(strstr(p.out, "run id well"));
+        proc_fini(&p);
+    }
+    end(well);
+    close(fd);
+}
+END_TEST
+
+START_TEST(usage)
+{
+    struct proc p;
+    ck_assert_int_eq(ctl(&p, ARGV("--help")), 0);
+    ck_assert_ptr_nonnull(strstr(p.out, "Usage: dlaunchctl [options] status | stop\n"));
+    proc_fini(&p);
+    ck_assert_int_eq(ctl(&p, ARGV("--version")), 0);
+    ck_assert_str_eq(p.out, "dlaunchctl " DLAUNCH_VERSION "\n");
+    proc_fini(&p);
+    static const struct {
+        char *args[4];
+    } bad[] = {{{NULL}},        {{"stat"}}, {{"status", "stop"}},
+               {{"--bananas"}}, {{"-p"}},   {{"--wait", "status"}}};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        ck_assert_int_eq(ctl(&p, bad[i].args), 2);
+        ck_assert_str_eq(p.out, "");
+        ck_assert(*p.err);
+        proc_fini(&p);
+    }
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("dlaunchctl");
+    TCase *tc = test_case(s, "dlaunchctl", 60);
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, one_job);
+    tcase_add_test(tc, several_jobs);
+    tcase_add_test(tc, stopping);
+    tcase_add_test(tc, dead_and_hung_launchers);
+    tcase_add_test(tc, a_liar);
+    tcase_add_test(tc, usage);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -137,6 +137,17 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTLIB) $(DLAUNCH_OBJ) $(call obj,$(
 	$(say) LD $@
 	$(link) $^ $(CHECK_LIBS) $(LIBS)
 
+# A fuzz target is one file, run by libFuzzer: `make fuzz` builds them all (clang); run one as
+# build-fuzzer-no-link-address-undefined/tests/fuzz/fuzz_ini -max_total_time=120 tests/fuzz/corpus/ini
+$(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(DLAUNCH_OBJ)
+	$(say) LD $@
+	$(link) -fsanitize=fuzzer $^ $(LIBS)
+
+.PHONY: fuzz fuzz-targets
+fuzz-targets: $(FUZZ)
+fuzz:
+	$(Q)$(MAKE) CC=clang SANITIZE=fuzzer-no-link,address,undefined fuzz-targets
+
 $(BUILD)/tests/worker: $(BUILD)/obj/tests/lib/worker.o
 	$(say) LD $@
 	$(link) $^

@@ -57,7 +57,10 @@ __attribute__((format(printf, 2, 3))) static int complain(struct reader *r, cons
     else
         snprintf(line, sizeof(line), "%.150s: %s", r->path, text);
     r->on_error(r->arg, line);
-    r->errors++;
+    if (++r->errors == CONFIG_ERRORS_MAX && r->next < r->end) {
+        r->next = r->end;
+        complain(r, "so many errors that the rest is not looked at");
+    }
     return 1; /* to inih: go on */
 }
 

@@ -291,6 +291,20 @@ START_TEST(long_section_name)
 }
 END_TEST
 
+START_TEST(a_file_of_something_else)
+{
+    struct result r;
+    char text[4000] = "";
+    for (int i = 0; i < 500; i++)
+        strcat(text, "x = 1\n");
+    read_text(&r, text, strlen(text));
+    ck_assert_int_eq(r.n, CONFIG_ERRORS_MAX + 1);
+    ck_assert_ptr_nonnull(
+        strstr(r.errors, "job.ini:100: so many errors that the rest is not looked at\n"));
+    result_fini(&r);
+}
+END_TEST
+
 START_TEST(binary)
 {
     struct result r;
@@ -460,6 +474,7 @@ static Suite *suite(void)
     tcase_add_test(tc, fine_though_odd);
     tcase_add_test(tc, long_lines);
     tcase_add_test(tc, long_section_name);
+    tcase_add_test(tc, a_file_of_something_else);
     tcase_add_test(tc, binary);
     tcase_add_test(tc, a_wrong_value_is_told_though_the_command_line_wins);
     tcase_add_test(tc, program_of_the_command_line_wins);

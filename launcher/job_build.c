@@ -179,20 +179,19 @@ static int build_endpoint_file(struct rdzv_config *c, struct options *o, struct 
 static int build_endpoint(struct rdzv_config *c, struct options *o, struct err *e)
 {
     bool given = opt_given(o, OPT_rdzv_endpoint) && *opt_text(o, OPT_rdzv_endpoint);
-    bool master = opt_given(o, OPT_master_addr);
     int rc = 0;
     if (c->backend == RDZV_FILE)
         return build_endpoint_file(c, o, e);
     if (given) {
         rc = parse_endpoint(c, o, OPT_rdzv_endpoint,
                             c->backend == RDZV_STATIC ? STATIC_PORT : C10D_PORT, e);
-    } else if (c->backend == RDZV_STATIC || (master && !o->torchrun)) {
+    } else if (c->backend == RDZV_STATIC || !o->torchrun) {
         rc = parse_host(o, OPT_master_addr, &c->endpoint_host, e);
         c->endpoint_port = c->backend == RDZV_STATIC || opt_given(o, OPT_master_port)
                                ? (int)opt_number(o, OPT_master_port)
                                : C10D_PORT;
     } else {
-        if (master)
+        if (opt_given(o, OPT_master_addr))
             log_warn("%s has no effect with the c10d backend: give --rdzv_endpoint",
                      opt_where(o, OPT_master_addr));
         c->endpoint_host = "localhost";
@@ -239,6 +238,16 @@ static int build_store(struct rdzv_config *c, struct options *o)
     return 0;
 }
 
+/* torchrun's short cut: one node with nothing said about where to meet needs no fixed port. (There,
+ * naming the c10d backend is saying something.) */
+static bool is_alone(const struct rdzv_config *c, const struct options *o)
+{
+    return opt_flag(o, OPT_standalone) ||
+           (c->max_nodes == 1 && !*opt_text(o, OPT_rdzv_endpoint) &&
+            !opt_given(o, OPT_master_port) &&
+            (c->backend == RDZV_STATIC || (c->backend == RDZV_C10D && !o->torchrun)));
+}
+
 static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
 {
     struct rdzv_config *c = &spec->rdzv;
@@ -247,12 +256,9 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
         return -EINVAL;
     if (c->backend == RDZV_STATIC)
         c->join_timeout = STATIC_JOIN_TIMEOUT;
-    /* torchrun's short cut: one node with nothing said about where to meet needs no fixed port. */
-    bool alone = opt_flag(o, OPT_standalone) ||
-                 (c->backend == RDZV_STATIC && c->max_nodes == 1 &&
-                  !*opt_text(o, OPT_rdzv_endpoint) && !opt_given(o, OPT_master_port));
     if (rdzv_conf_apply(opt_text(o, OPT_rdzv_conf), o->torchrun, c, e) < 0)
         return wrap(o, OPT_rdzv_conf, e);
+    bool alone = is_alone(c, o);
     if (alone) {
         c->backend = RDZV_C10D;
         c->endpoint_host = "127.0.0.1";

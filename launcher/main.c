@@ -118,10 +118,8 @@ static void on_agent_done(void *arg, int exit_status)
 /* What the agent cannot begin with is the user's input, unless the machine has run out. */
 static int open_status(int code)
 {
-    return code == -ENOMEM || code == -EMFILE || code == -ENFILE || code == -EAGAIN ||
-                   code == -ENOSYS
-               ? EXIT_INTERNAL
-               : 2;
+    bool exhausted = code == -ENOMEM || code == -EMFILE || code == -ENFILE || code == -EAGAIN;
+    return exhausted ? EXIT_INTERNAL : 2;
 }
 
 static int agent_process(void *arg, struct guardian_link *link)
@@ -190,6 +188,14 @@ static int read_options(struct options *o, int argc, char **argv)
     return 0;
 }
 
+/* The exit status after something was printed. */
+static int printed(int rc)
+{
+    if (rc < 0)
+        log_error("standard output: %s", strerror(-rc));
+    return rc < 0 ? 1 : 0;
+}
+
 /* What is printed without a job. Returns the exit status, or -1 to go on. */
 static int print_and_end(const struct options *o)
 {
@@ -208,14 +214,10 @@ static int print_and_end(const struct options *o)
             return 2;
         }
         rc = usage_bash(stdout);
-    } else if (opt_flag(o, OPT_print_config)) {
-        rc = plan_print_config(stdout, o);
     } else {
         return -1;
     }
-    if (rc < 0)
-        log_error("standard output: %s", strerror(-rc));
-    return rc < 0 ? 1 : 0;
+    return printed(rc);
 }
 
 /* ------------------------------------------------------------------------------------ the job */
@@ -304,7 +306,13 @@ static int launch(struct options *o, int argc, char **argv)
     gethostname(host, sizeof(host) - 1);
     struct detect_host where = {host, "/etc/hosts"};
     status = o->torchrun ? 1 : 2;
-    if (detect(o, environ, &where, &e) < 0 || job_build(&job, o, &status, &e) < 0 ||
+    if (detect(o, environ, &where, &e) < 0) {
+        log_error("%s", e.msg);
+        return status;
+    }
+    if (opt_flag(o, OPT_print_config))
+        return printed(plan_print_config(stdout, o));
+    if (job_build(&job, o, &status, &e) < 0 ||
         (opt_flag(o, OPT_dry_run) && plan_print(stdout, &job, o, &e) < 0)) {
         log_error("%s", e.msg);
         return o->torchrun ? 1 : status;

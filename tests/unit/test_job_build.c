@@ -242,7 +242,7 @@ START_TEST(where_nodes_meet)
         {{"--master_port=5", "./train"}, RDZV_STATIC, 5, "127.0.0.1", "none"},
         {{"--rdzv_endpoint=e:5", "--rdzv_id=x", "./train"}, RDZV_STATIC, 5, "e", "x"},
         /* c10d */
-        {{"--nnodes=2", "--rdzv_backend=c10d", "./train"}, RDZV_C10D, 29400, "localhost", "none"},
+        {{"--nnodes=2", "--rdzv_backend=c10d", "./train"}, RDZV_C10D, 29400, "127.0.0.1", "none"},
         {{"--nnodes=1:2", "--rdzv_backend=c10d", "--rdzv_endpoint=e", "./train"},
          RDZV_C10D,
          29400,
@@ -276,6 +276,8 @@ START_TEST(where_nodes_meet)
          "127.0.0.1",
          "y"},
         {{"--rdzv_endpoint=", "--rdzv_id=x", "./train"}, RDZV_C10D, 0, "127.0.0.1", "x"},
+        {{"--rdzv_backend=c10d", "--rdzv_id=x", "./train"}, RDZV_C10D, 0, "127.0.0.1", "x"},
+        {{"--rdzv_backend=c10d", "--master_port=7", "./train"}, RDZV_C10D, 7, "127.0.0.1", "none"},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         struct built b;
@@ -386,6 +388,13 @@ START_TEST(node_ranks)
     TORCHRUN(&b, "--nnodes=2", "--rdzv_backend=c10d", "--node_rank=1", "script.py");
     ck_assert_int_eq(b.job.rdzv.node_rank, -1);
     ck_assert_ptr_nonnull(strstr(g_said, "--node_rank 1 has no effect"));
+    options_fini(&b.o);
+    TORCHRUN(&b, "--rdzv_backend=c10d", "script.py");
+    ck_assert_str_eq(b.job.rdzv.endpoint_host, "localhost");
+    ck_assert_int_eq(b.job.rdzv.endpoint_port, 29400);
+    options_fini(&b.o);
+    TORCHRUN(&b, "--rdzv_id=x", "script.py");
+    ck_assert_uint_eq(strlen(b.job.rdzv.run_id), 36); /* as there */
     options_fini(&b.o);
     TORCHRUN(&b, "--nnodes=2", "--rdzv_backend=c10d", "--master_addr=h", "script.py");
     ck_assert_str_eq(b.job.rdzv.endpoint_host, "localhost");

@@ -36,9 +36,12 @@ struct job {
     json_t *status;
 };
 
+#define DIRS_MAX 8
+
 struct jobs {
     struct job job[JOBS_MAX];
     size_t n;
+    DIR *dir[DIRS_MAX]; /* the folders that were looked into */
 };
 
 /* ---------------------------------------------------------------------------------- connections */
@@ -138,14 +141,25 @@ static int by_pid(const void *a, const void *b)
 static void find_jobs(struct jobs *jobs)
 {
     char path[CONTROL_PATH_MAX - 32];
-    for (int i = 0; control_dir_path(i, path); i++) {
+    for (int i = 0; i < DIRS_MAX && control_dir_path(i, path); i++) {
         int dirfd = control_dir_open(path, false, NULL);
-        DIR *d = dirfd >= 0 ? fdopendir(dirfd) : NULL;
-        for (struct dirent *de; d && (de = readdir(d));)
+        if (dirfd < 0)
+            continue;
+        jobs->dir[i] = fdopendir(dirfd);
+        for (struct dirent *de; jobs->dir[i] && (de = readdir(jobs->dir[i]));)
             add_job(jobs, dirfd, de->d_name);
-        /* The descriptor stays open with the jobs that need it. */
     }
     qsort(jobs->job, jobs->n, sizeof(jobs->job[0]), by_pid);
+}
+
+static void jobs_fini(struct jobs *jobs)
+{
+    for (size_t i = 0; i < jobs->n; i++)
+        json_decref(jobs->job[i].status);
+    for (int i = 0; i < DIRS_MAX; i++) {
+        if (jobs->dir[i])
+            closedir(jobs->dir[i]);
+    }
 }
 
 static const char *text_of(const json_t *j, const char *key)
@@ -415,5 +429,6 @@ int main(int argc, char **argv)
         log_error("standard output: %s", strerror(errno));
         rc = 1;
     }
+    jobs_fini(&jobs);
     return rc;
 }

@@ -57,15 +57,17 @@ void *options_alloc(struct options *o, size_t size)
 
 char *options_printf(struct options *o, const char *fmt, ...)
 {
-    va_list ap, again;
+    char *text;
+    va_list ap;
     va_start(ap, fmt);
-    va_copy(again, ap);
-    int n = vsnprintf(NULL, 0, fmt, ap);
+    int n = vasprintf(&text, fmt, ap);
     va_end(ap);
-    char *s = options_alloc(o, (size_t)(n < 0 ? 0 : n) + 1);
-    vsnprintf(s, (size_t)(n < 0 ? 0 : n) + 1, fmt, again);
-    va_end(again);
-    return s;
+    if (n < 0)
+        return options_alloc(o, 1);
+    char *kept = options_alloc(o, (size_t)n + 1);
+    memcpy(kept, text, (size_t)n);
+    free(text);
+    return kept;
 }
 
 static void set_default(struct options *o, enum opt_id id, const char *text)

@@ -116,7 +116,9 @@ static int ctl(struct proc *p, char *const args[])
 
 static char *pid_text(pid_t pid)
 {
-    return xasprintf("%d", (int)pid);
+    static char text[24];
+    snprintf(text, sizeof(text), "%d", (int)pid);
+    return text;
 }
 
 /* ---------------------------------------------------------------------------------------- tests */

@@ -163,15 +163,16 @@ START_TEST(status)
     ck_assert_int_eq(json_integer_value(json_object_get(j, "max_restarts")), 3);
     ck_assert(json_is_true(json_object_get(j, "coordinator")));
     ck_assert(json_real_value(json_object_get(j, "elapsed")) == 12.5);
-    j = json_object_get(j, "workers");
-    ck_assert_uint_eq(json_array_size(j), 2);
-    w = json_array_get(j, 0);
+    json_t *list = json_object_get(j, "workers");
+    ck_assert_uint_eq(json_array_size(list), 2);
+    w = json_array_get(list, 0);
     ck_assert_int_eq(json_integer_value(json_object_get(w, "rank")), 2);
     ck_assert_int_eq(json_integer_value(json_object_get(w, "pid")), 100);
     ck_assert_ptr_null(json_object_get(w, "exit_code"));
-    w = json_array_get(j, 1);
+    w = json_array_get(list, 1);
     ck_assert_int_eq(json_integer_value(json_object_get(w, "signal")), 11);
     ck_assert_ptr_null(json_object_get(w, "exit_code"));
+    json_decref(j);
     free(text);
 }
 END_TEST

@@ -178,7 +178,7 @@ static void fail_early(struct daemon *d)
 static void die_early(struct daemon *d)
 {
     (void)d;
-    raise(SIGSEGV);
+    raise(SIGKILL);
 }
 
 static void fail_when_logged(struct daemon *d)
@@ -195,7 +195,7 @@ START_TEST(errors_are_shown_and_returned)
     ck_assert_int_eq(detached(fail_early, &shown), 2);
     ck_assert_str_eq(shown, "dlaunch: the port is in use\n");
     free(shown);
-    ck_assert_int_eq(detached(die_early, &shown), 128 + SIGSEGV);
+    ck_assert_int_eq(detached(die_early, &shown), 128 + SIGKILL);
     ck_assert_str_eq(shown, "");
     free(shown);
     ck_assert_int_eq(detached(fail_when_logged, &shown), 3);

@@ -47,16 +47,17 @@ struct reader {
 
 __attribute__((format(printf, 2, 3))) static int complain(struct reader *r, const char *fmt, ...)
 {
-    char text[1024], line[1200];
+    char text[1024], *line;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
+    vsnprintf(text, sizeof(text), fmt, ap); /* every %s in the callers has its bound */
     va_end(ap);
     if (r->line)
-        snprintf(line, sizeof(line), "%.150s:%u: %s", r->path, r->line, text);
+        line = xasprintf("%s:%u: %s", r->path, r->line, text);
     else
-        snprintf(line, sizeof(line), "%.150s: %s", r->path, text);
+        line = xasprintf("%s: %s", r->path, text);
     r->on_error(r->arg, line);
+    free(line);
     if (++r->errors == CONFIG_ERRORS_MAX && r->next < r->end) {
         r->next = r->end;
         complain(r, "so many errors that the rest is not looked at");
@@ -119,10 +120,11 @@ static bool check_section(struct reader *r, const char *name)
 
 /* -------------------------------------------------------------------------------------- lines */
 
-static bool check_section_line(struct reader *r, const char *p, const char *end)
+/* *len becomes that of "[name]" alone. */
+static bool check_section_line(struct reader *r, const char *p, size_t *len)
 {
     char name[SECTION_MAX + 2];
-    const char *close = memchr(p, ']', (size_t)(end - p));
+    const char *end = p + *len, *close = memchr(p, ']', *len);
     const char *after = close ? close + 1 : end;
     while (after < end && isspace((unsigned char)*after))
         after++;
@@ -130,6 +132,7 @@ static bool check_section_line(struct reader *r, const char *p, const char *end)
         complain(r, "a section is written [name]");
         return false;
     }
+    *len = (size_t)(close + 1 - p);
     snprintf(name, sizeof(name), "%.*s", (int)(close - p - 1), p + 1);
     return check_section(r, name) && strlen(name) <= SECTION_MAX;
 }
@@ -178,16 +181,17 @@ static const char *vet(struct reader *r, const char *s, size_t *len, size_t room
                     "line above)");
         return NULL;
     }
+    if (*p == '[') {
+        if (check_section_line(r, p, len))
+            return p;
+        *len = strlen(SECTION_NONE);
+        return SECTION_NONE; /* what follows does not belong to the section above */
+    }
     if (*len + 2 > room) {
         complain(r, "the line is too long (%zu bytes; %zu are allowed)", *len, room - 2);
         return NULL;
     }
-    if (*p != '[')
-        return check_value_line(r, p, end) ? p : NULL;
-    if (check_section_line(r, p, end))
-        return p;
-    *len = strlen(SECTION_NONE);
-    return SECTION_NONE; /* what follows does not belong to the section above */
+    return check_value_line(r, p, end) ? p : NULL;
 }
 
 /* inih's fgets(): the next line that is fit for it, with a newline. */
@@ -416,10 +420,11 @@ int config_file_read(struct options *o, const char *path,
     if (rc == 0) {
         rc = config_text_read(o, options_printf(o, "%s", path), text, len, on_error, arg);
     } else {
-        char line[600];
-        snprintf(line, sizeof(line), "%.400s: %s", path,
-                 rc == -EFBIG ? "larger than 1 MiB: not a file of options" : strerror(-rc));
+        char *line =
+            xasprintf("%s: %s", path,
+                      rc == -EFBIG ? "larger than 1 MiB: not a file of options" : strerror(-rc));
         on_error(arg, line);
+        free(line);
         rc = 1;
     }
     free(text);

@@ -55,6 +55,18 @@ static bool one_node(const struct options *o)
            hi == 1;
 }
 
+/* One line for what was found: `what` is "Slurm step 123.0" or the like. */
+static void say(const struct options *o, const char *what, const char *how_to_ignore)
+{
+    bool endpoint = opt_given(o, OPT_rdzv_endpoint);
+    log_notice("%s: %s nodes, this is node %s, head %s%s%s%s", what, opt_text(o, OPT_nnodes),
+               opt_text(o, OPT_node_rank),
+               endpoint ? opt_text(o, OPT_rdzv_endpoint) : opt_text(o, OPT_master_addr),
+               endpoint ? "" : ", port ", endpoint ? "" : opt_text(o, OPT_master_port),
+               how_to_ignore);
+}
+#define TO_IGNORE " (--no_detect to ignore)"
+
 /* -------------------------------------------------------------------------------------- Slurm */
 
 /* Steps that are no srun of the user's (batch script, interactive shell, ...) have ids from here.
@@ -146,10 +158,7 @@ static int slurm_step(struct options *o, char *const *envp, long job, long step,
         set(o, OPT_master_port, options_printf(o, "%d", slurm_port(job, step)), "SLURM_JOB_ID", e) <
             0)
         return -EINVAL;
-    log_notice("Slurm step %ld.%ld: %s nodes, this is node %s, head %s, port %s (--no_detect to "
-               "ignore)",
-               job, step, opt_text(o, OPT_nnodes), opt_text(o, OPT_node_rank),
-               opt_text(o, OPT_master_addr), opt_text(o, OPT_master_port));
+    say(o, options_printf(o, "Slurm step %ld.%ld", job, step), TO_IGNORE);
     return 1;
 }
 
@@ -263,13 +272,13 @@ static int detect_kubernetes(struct options *o, char *const *envp, const struct 
              "pod name", e) < 0 ||
          set(o, OPT_rdzv_id, options_printf(o, "%.*s", (int)stem, host->name), "pod name", e) < 0))
         return -EINVAL;
-    log_notice("%s %.*s: %s nodes, this is node %s, head %s, port %s (--no_detect to ignore)",
-               job >= 0 ? "JobSet" : "indexed Kubernetes job",
-               (int)(job >= 0 ? jobset
-                     : named  ? stem
-                              : name_len),
-               host->name, opt_text(o, OPT_nnodes), opt_text(o, OPT_node_rank),
-               opt_text(o, OPT_master_addr), opt_text(o, OPT_master_port));
+    say(o,
+        options_printf(o, "%s %.*s", job >= 0 ? "JobSet" : "indexed Kubernetes job",
+                       (int)(job >= 0 ? jobset
+                             : named  ? stem
+                                      : name_len),
+                       host->name),
+        TO_IGNORE);
     return 1;
 }
 
@@ -278,11 +287,7 @@ static bool say_kubeflow(const struct options *o)
 {
     if (o->value[OPT_nnodes].from != FROM_PET || o->value[OPT_node_rank].from != FROM_PET)
         return false;
-    bool endpoint = opt_given(o, OPT_rdzv_endpoint);
-    log_notice("Kubeflow (PET_*): %s nodes, this is node %s, head %s%s%s", opt_text(o, OPT_nnodes),
-               opt_text(o, OPT_node_rank),
-               endpoint ? opt_text(o, OPT_rdzv_endpoint) : opt_text(o, OPT_master_addr),
-               endpoint ? "" : ", port ", endpoint ? "" : opt_text(o, OPT_master_port));
+    say(o, "Kubeflow (PET_*)", "");
     return true;
 }
 

@@ -90,11 +90,6 @@ static const char *find_direct(struct options *o, int *exit_status, struct err *
     const char *name = o->command[0];
     struct stat st;
     bool local = !strchr(name, '/') && stat(name, &st) == 0 && S_ISREG(st.st_mode);
-    if (!*name) {
-        *exit_status = 127;
-        err_set(e, -ENOENT, "the name of the program is empty");
-        return NULL;
-    }
     /* A script of this folder, as python would find it. */
     size_t n = strlen(name);
     if (local && n > 3 && strcmp(name + n - 3, ".py") == 0 && !opt_flag(o, OPT_no_python))
@@ -111,6 +106,10 @@ int program_find(struct job_spec *spec, struct options *o, int *exit_status, str
     bool run_path = opt_flag(o, OPT_run_path), launch = !opt_flag(o, OPT_use_env);
     if (!o->command)
         return err_set(e, -EINVAL, "no program is given; see %s --help", o->prog);
+    if (!*o->command[0]) {
+        *exit_status = 127;
+        return err_set(e, -ENOENT, "the name of the program is empty");
+    }
     if (module && no_python && !run_path)
         return err_set(e, -EINVAL, "%s and %s exclude each other", opt_where(o, OPT_module),
                        opt_where(o, OPT_no_python));

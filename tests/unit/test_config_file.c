@@ -291,6 +291,21 @@ START_TEST(long_section_name)
 }
 END_TEST
 
+START_TEST(long_path)
+{
+    struct result r = {.errors = xstrdup("")};
+    char path[300];
+    memset(path, 'p', sizeof(path));
+    path[sizeof(path) - 1] = '\0';
+    options_init(&r.o, "dlaunch");
+    r.n = config_text_read(&r.o, path, "x = 1\n", 6, on_error, &r);
+    ck_assert_int_eq(r.n, 1);
+    ck_assert_int_eq(strncmp(r.errors, path, strlen(path)), 0);
+    ck_assert_ptr_nonnull(strstr(r.errors, ":1: unknown key x\n"));
+    result_fini(&r);
+}
+END_TEST
+
 START_TEST(a_file_of_something_else)
 {
     struct result r;
@@ -474,6 +489,7 @@ static Suite *suite(void)
     tcase_add_test(tc, fine_though_odd);
     tcase_add_test(tc, long_lines);
     tcase_add_test(tc, long_section_name);
+    tcase_add_test(tc, long_path);
     tcase_add_test(tc, a_file_of_something_else);
     tcase_add_test(tc, binary);
     tcase_add_test(tc, a_wrong_value_is_told_though_the_command_line_wins);

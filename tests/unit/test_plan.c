@@ -109,7 +109,7 @@ END_TEST
 
 START_TEST(alone)
 {
-    char *env, *text = plan(ARGV("--rdzv_id=x", "--local_ranks_filter=7", "./train"), NULL, &env);
+    char *env, *text = plan(ARGV("--rdzv_id=x", "./train"), NULL, &env);
     ck_assert_str_eq(text, "Job         x: 1 node, 1 worker on this one (node-a)\n"
                            "Rendezvous  none needed: one node, on a free port of loopback\n"
                            "Store       served by dlaunch at MASTER_ADDR:MASTER_PORT\n"
@@ -119,7 +119,7 @@ START_TEST(alone)
                            "\n"
                            "Workers of this node:\n"
                            "  rank  local rank  CPUs and output\n"
-                           "  0     0           any CPU; nowhere\n");
+                           "  0     0           any CPU; console\n");
     ck_assert_ptr_nonnull(strstr(env, "\n  MASTER_PORT=(a free port)\n"));
     ck_assert_ptr_nonnull(strstr(env, "\n  RANK=0\n"));
     ck_assert_ptr_null(strstr(env, "Environment of each"));
@@ -144,6 +144,10 @@ START_TEST(elastic_with_names)
     ck_assert_ptr_nonnull(strstr(text, "Which of them this node is, the rendezvous decides; below, "
                                        "it is node 0.\n"));
     ck_assert_ptr_nonnull(strstr(text, "any CPU; stdout to file\n"));
+    free(text);
+    text = plan(ARGV("--nproc=2", "--local_ranks_filter=1", "./train"), NULL, NULL);
+    ck_assert_ptr_nonnull(strstr(text, "  0     0           any CPU; nowhere\n"
+                                       "  1     1           any CPU; console\n"));
     free(text);
     /* a list that does not fit the job says nothing */
     text = plan(ARGV("--nnodes=2", "./train"), "n[01-20]", NULL);

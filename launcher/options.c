@@ -57,16 +57,19 @@ void *options_alloc(struct options *o, size_t size)
 
 char *options_printf(struct options *o, const char *fmt, ...)
 {
-    char *text;
-    va_list ap;
+    char text[256];
+    va_list ap, again;
     va_start(ap, fmt);
-    int n = vasprintf(&text, fmt, ap);
+    va_copy(again, ap);
+    int n = vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    if (n < 0)
-        return options_alloc(o, 1);
-    char *kept = options_alloc(o, (size_t)n + 1);
-    memcpy(kept, text, (size_t)n);
-    free(text);
+    size_t size = (size_t)(n < 0 ? 0 : n) + 1;
+    char *kept = options_alloc(o, size);
+    if (size <= sizeof(text))
+        memcpy(kept, text, size - 1);
+    else
+        vsnprintf(kept, size, fmt, again);
+    va_end(again);
     return kept;
 }
 
@@ -103,7 +106,7 @@ void options_fini(struct options *o)
 
 /* -------------------------------------------------------------------------------------- names */
 
-/* Whether `name` (len bytes, any case, '-' for '_') begins with the first n letters of `key`. */
+/* Whether the first n letters of `name` are those of `key`, '-' standing for '_'. */
 static bool same_letters(const char *name, const char *key, size_t n)
 {
     for (size_t i = 0; i < n; i++) {

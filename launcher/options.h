@@ -142,6 +142,7 @@ const char *opt_word(const char *words, int index, size_t *len);
 
 /* Memory that lives as long as the options. */
 void *options_alloc(struct options *o, size_t size); /* zeroed */
-char *options_printf(struct options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+char *options_printf(struct options *o, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3), nonnull(2)));
 
 #endif

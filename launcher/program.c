@@ -23,12 +23,6 @@
 #define RUNPY \
     "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
-static int fail(int status, int *exit_status, int errnum, const char *name, struct err *e)
-{
-    *exit_status = status;
-    return err_sys(e, errnum, "%s", name);
-}
-
 /* exec_find(), its result kept with the options. */
 static const char *find(struct options *o, const char *name, int *exit_status, struct err *e)
 {
@@ -82,7 +76,8 @@ static int check_script(const char *script, int *exit_status, struct err *e)
 {
     if (strcmp(script, "-") == 0 || access(script, R_OK) == 0)
         return 0;
-    return fail(errno == ENOENT || errno == ENOTDIR ? 127 : 126, exit_status, errno, script, e);
+    *exit_status = errno == ENOENT || errno == ENOTDIR ? 127 : 126;
+    return err_sys(e, errno, "%s", script);
 }
 
 static const char *find_direct(struct options *o, int *exit_status, struct err *e)
@@ -119,7 +114,7 @@ int program_find(struct job_spec *spec, struct options *o, int *exit_status, str
     size_t n = 0, at = 0;
     while (o->command[n])
         n++;
-    char **argv = options_alloc(o, (n + 4) * sizeof(*argv));
+    char **argv = options_alloc(o, (4 + n + 1) * sizeof(*argv));
     bool direct =
         !module && !run_path && (no_python || (!o->torchrun && !needs_python(o->command[0])));
     if (direct) {

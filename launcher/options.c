@@ -139,6 +139,11 @@ const char *opt_nearest(const char *name, const char *dashes, char out[64])
         names[i] = OPT_KEY(&opt_table[i]);
     names[OPT_COUNT] = NULL;
     const char *best = parse_nearest(name, names);
+    size_t len = strlen(name);
+    for (int i = 0; !best && len >= 3 && i < OPT_COUNT; i++) {
+        if (strlen(names[i]) > len && same_letters(name, names[i], len))
+            best = names[i];
+    }
     out[0] = '\0';
     if (best)
         snprintf(out, 64, " (did you mean %s%s?)", dashes, best);

@@ -134,7 +134,8 @@ const char *opt_where(struct options *o, enum opt_id id);
 
 /* The option with this name ("nnodes", '-' and '_' alike, any case), or OPT_COUNT. */
 enum opt_id opt_find(const char *name, size_t len);
-/* " (did you mean X?)" for a name that is none, or "". `dashes` is put in front of X. */
+/* " (did you mean X?)" for a name that is none, X being close to it or beginning with it; or "".
+ * `dashes` is put in front of X. */
 const char *opt_nearest(const char *name, const char *dashes, char out[64]);
 
 /* The word at `index` of "a|b|c", its length in *len; NULL behind the last. */

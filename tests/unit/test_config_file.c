@@ -123,6 +123,7 @@ static const struct {
     const char *text, *errors;
 } traps[] = {
     {"nnode = 2\n", "job.ini:1: unknown key nnode (did you mean nnodes?)\n"},
+    {"[job]\nnproc = 2\n", "job.ini:2: unknown key nproc (did you mean nproc_per_node?)\n"},
     {"[job]\nbananas = 2\n", "job.ini:2: unknown key bananas\n"},
     {"[job]\nOMP_NUM_THREADS = 2\n",
      "job.ini:2: unknown key OMP_NUM_THREADS (variables belong in [env])\n"},

@@ -432,20 +432,18 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     return 0;
 }
 
-/* stdio_filters_parse(), its list kept with the options. */
+/* stdio_list_parse(), its list kept with the options. */
 static char **build_filters(struct options *o, enum opt_id id)
 {
     if (!*opt_text(o, id))
         return NULL;
-    char **list = stdio_filters_parse(opt_text(o, id));
+    char **list = stdio_list_parse(opt_text(o, id));
     size_t n = 0;
     while (list && list[n])
         n++;
     char **kept = options_alloc(o, (n + 1) * sizeof(*kept));
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         kept[i] = options_printf(o, "%s", list[i]);
-        free(list[i]);
-    }
     free(list);
     return n ? kept : NULL;
 }

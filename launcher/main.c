@@ -27,7 +27,8 @@
 #define EXIT_INTERNAL 125
 /* How long descendants that do not die are waited for before they are reported. */
 #define STOP_GRACE 10.0
-/* A control socket is made when the workers run, or after this when they do not. */
+/* A control socket is made when the workers run, so that they need not wait for it, or after this
+ * when they do not yet. */
 #define CONTROL_DELAY_MS 500
 
 extern char **environ;
@@ -143,12 +144,15 @@ static int agent_process(void *arg, struct guardian_link *link)
         log_error("%s", e.msg);
         return open_status(e.code);
     }
-    daemon_ready(r->daemon);
-    notify_send(&r->notify, "READY=1");
     uv_prepare_init(&r->loop, &r->watch);
     uv_timer_init(&r->loop, &r->control_timer);
     uv_prepare_start(&r->watch, on_watch);
-    uv_timer_start(&r->control_timer, on_control_delay, CONTROL_DELAY_MS, 0);
+    if (r->daemon->ready >= 0 || r->notify.fd >= 0)
+        open_control(r); /* who waits for us to be ready may want to talk to us at once */
+    else
+        uv_timer_start(&r->control_timer, on_control_delay, CONTROL_DELAY_MS, 0);
+    daemon_ready(r->daemon);
+    notify_send(&r->notify, "READY=1");
     uv_run(&r->loop, UV_RUN_DEFAULT);
     notify_close(&r->notify);
     uv_loop_close(&r->loop);

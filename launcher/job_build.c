@@ -401,14 +401,11 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     size_t n = (size_t)spec->nproc;
     uint8_t *redirects = options_alloc(o, n), *tee = options_alloc(o, n);
     bool *show = options_alloc(o, n * sizeof(*show));
-    const char *ranks = opt_text(o, OPT_local_ranks_filter);
     if (stdio_std_parse(opt_text(o, OPT_redirects), spec->nproc, redirects, e) < 0)
         return wrap(o, OPT_redirects, e);
     if (stdio_std_parse(opt_text(o, OPT_tee), spec->nproc, tee, e) < 0)
         return wrap(o, OPT_tee, e);
-    if (!*ranks)
-        memset(show, true, n);
-    else if (stdio_ranks_parse(ranks, spec->nproc, show, e) < 0)
+    if (stdio_ranks_parse(opt_text(o, OPT_local_ranks_filter), spec->nproc, show, e) < 0)
         return wrap(o, OPT_local_ranks_filter, e);
     spec->redirects = redirects;
     spec->tee = tee;

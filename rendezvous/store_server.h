@@ -10,10 +10,14 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "rendezvous/store_proto.h"
+
 struct store_server;
 
 struct store_server_opts {
-    bool legacy_113; /* a client without handshake speaks torch 1.13/2.0's opcodes, not 2.1's */
+    bool legacy_113;   /* a client without handshake speaks torch 1.13/2.0's opcodes, not 2.1's */
+    unsigned stall_ms; /* a client with over 64 MiB unread is dropped after this without progress;
+                          0: 30 s */
 };
 
 struct store_server *store_server_new(uv_loop_t *loop, const struct store_server_opts *opts);
@@ -27,7 +31,8 @@ void store_server_reset(struct store_server *s);
 struct store_server_stats {
     size_t connections, keys, bytes; /* now */
     uint64_t requests;               /* since the last reset */
-    uint64_t rejected;               /* connections closed for what they sent */
+    uint64_t rejected;               /* connections closed for what they sent or did not read */
+    uint64_t rejected_for[STORE_REASONS];
 };
 void store_server_get_stats(const struct store_server *s, struct store_server_stats *out);
 

@@ -1,0 +1,158 @@
+#include "rendezvous/store_server.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/netaddr.h"
+#include "rendezvous/store_service.h"
+
+/* The happy path: store_server_adopt -> on_poll ... on_poll -> gone -> on_conn_closed.
+ * Stalled readers: the timer runs only while there are some.
+ * The end: store_server_close -> every handle closed -> on_closed, and the server is freed. */
+struct store_server {
+    struct store_service service;
+    uv_loop_t *loop;
+    uv_timer_t tick;
+    size_t handles; /* not yet closed */
+    void (*on_closed)(void *arg);
+    void *arg;
+};
+
+struct server_conn {
+    struct store_conn conn;
+    uv_poll_t poll;
+};
+
+static void on_tick(uv_timer_t *t)
+{
+    struct store_server *s = container_of(t, struct store_server, tick);
+    store_service_tick(&s->service, mono_ns());
+    if (!store_service_has_stalled(&s->service))
+        uv_timer_stop(t);
+}
+
+/* A connection reset counts as an error to libuv, which then no longer polls. */
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    struct store_server *s = poll->data;
+    struct server_conn *sc = container_of(poll, struct server_conn, poll);
+    unsigned ready = status < 0 ? STORE_POLL_HANGUP : 0;
+    if (events & UV_READABLE)
+        ready |= STORE_POLL_IN;
+    if (events & UV_WRITABLE)
+        ready |= STORE_POLL_OUT;
+    store_service_ready(&s->service, &sc->conn, ready);
+    if (store_service_has_stalled(&s->service) && !uv_is_active((uv_handle_t *)&s->tick)) {
+        uint64_t period_ms = s->service.stall_ns / 4000000 + 1;
+        uv_timer_start(&s->tick, on_tick, period_ms, period_ms);
+    }
+}
+
+static bool watch(struct store_service *s, struct store_conn *c)
+{
+    (void)s;
+    struct server_conn *sc = container_of(c, struct server_conn, conn);
+    if (!c->events)
+        return uv_poll_stop(&sc->poll) == 0;
+    int events = (c->events & STORE_POLL_IN ? UV_READABLE : 0) |
+                 (c->events & STORE_POLL_OUT ? UV_WRITABLE : 0);
+    return uv_poll_start(&sc->poll, events, on_poll) == 0;
+}
+
+static void on_handle_closed(struct store_server *s)
+{
+    if (--s->handles)
+        return;
+    s->on_closed(s->arg);
+    free(s);
+}
+
+static void on_conn_closed(uv_handle_t *h)
+{
+    struct store_server *s = h->data;
+    free(container_of((uv_poll_t *)h, struct server_conn, poll));
+    on_handle_closed(s);
+}
+
+static void report(const struct store_conn *c, enum store_reason why)
+{
+    struct netaddr a = {.len = sizeof(a.ss)};
+    char text[ADDR_STRLEN + 16] = "a client";
+    if (log_get_level() < LOG_LEVEL_VERBOSE)
+        return;
+    if (getpeername(c->fd, &a.sa, &a.len) == 0 &&
+        (a.sa.sa_family == AF_INET || a.sa.sa_family == AF_INET6))
+        netaddr_format(&a, text, sizeof(text));
+    log_verbose("store: closed the connection of %s: %s", text, store_reason_text(why));
+}
+
+static void gone(struct store_service *s, struct store_conn *c, enum store_reason why)
+{
+    (void)s;
+    struct server_conn *sc = container_of(c, struct server_conn, conn);
+    if (why)
+        report(c, why);
+    uv_close((uv_handle_t *)&sc->poll, on_conn_closed); /* takes the fd out of the loop at once */
+    close(c->fd);
+}
+
+static const struct store_driver driver = {.watch = watch, .gone = gone};
+
+struct store_server *store_server_new(uv_loop_t *loop, const struct store_server_opts *opts)
+{
+    struct store_server *s = xmalloc(sizeof(*s));
+    *s = (struct store_server){.loop = loop};
+    store_service_init(&s->service, &driver, opts->legacy_113, opts->stall_ms);
+    uv_timer_init(loop, &s->tick);
+    s->handles = 1;
+    return s;
+}
+
+void store_server_adopt(struct store_server *s, int fd)
+{
+    struct server_conn *sc = xmalloc(sizeof(*sc));
+    int rc = uv_poll_init(s->loop, &sc->poll, fd);
+    if (rc < 0) {
+        log_verbose("store: cannot serve a connection: %s", uv_strerror(rc));
+        close(fd);
+        free(sc);
+        return;
+    }
+    sc->poll.data = s;
+    s->handles++;
+    store_service_adopt(&s->service, &sc->conn, fd);
+}
+
+void store_server_reset(struct store_server *s)
+{
+    store_service_reset(&s->service);
+}
+
+void store_server_get_stats(const struct store_server *s, struct store_server_stats *out)
+{
+    const struct store_shared *shared = &s->service.shared;
+    *out = (struct store_server_stats){.connections = s->service.conns_n,
+                                       .keys = shared->table.keys,
+                                       .bytes = shared->table.bytes,
+                                       .requests = shared->requests};
+    memcpy(out->rejected_for, s->service.rejected, sizeof(out->rejected_for));
+    for (int i = 0; i < STORE_REASONS; i++)
+        out->rejected += out->rejected_for[i];
+}
+
+static void on_tick_closed(uv_handle_t *h)
+{
+    on_handle_closed(container_of((uv_timer_t *)h, struct store_server, tick));
+}
+
+void store_server_close(struct store_server *s, void (*on_closed)(void *arg), void *arg)
+{
+    s->on_closed = on_closed;
+    s->arg = arg;
+    store_service_fini(&s->service);
+    uv_close((uv_handle_t *)&s->tick, on_tick_closed);
+}

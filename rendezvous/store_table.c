@@ -8,6 +8,7 @@
 #include "core/mem.h"
 
 #define NAME_OVERHEAD 128 /* map slot, allocators, about */
+#define VALUE_CAP_MIN 24  /* a counter does not outgrow its place */
 
 /* All that is known under one name. In the table while any of it is. */
 struct store_name {
@@ -203,9 +204,10 @@ static enum store_reason put_value(struct store_table *t, struct store_name *n, 
         n->value->len = v.len;
         return STORE_OK;
     }
-    if (!room_for(t, store_blob_cost(v.len)))
+    size_t cap = v.len < VALUE_CAP_MIN ? VALUE_CAP_MIN : v.len;
+    if (!room_for(t, store_blob_cost(cap)))
         return STORE_ERR_FULL_BYTES;
-    struct store_blob *b = store_blob_new(v.len, &t->bytes), *before = n->value;
+    struct store_blob *b = store_blob_new(cap, &t->bytes), *before = n->value;
     if (!b)
         return STORE_ERR_MEMORY;
     if (v.len)

@@ -36,7 +36,7 @@
 enum { RESOLVING, CONNECTING, GREETING, PAUSING, READY, BROKEN };
 
 static const struct fsm_state states[] = {
-    [PAUSING] = {"pausing", FSM_BIT(RESOLVING) | FSM_BIT(CONNECTING)},
+    [PAUSING] = {"pausing", FSM_BIT(RESOLVING) | FSM_BIT(CONNECTING) | FSM_BIT(BROKEN)},
     [RESOLVING] = {"resolving", FSM_BIT(CONNECTING) | FSM_BIT(PAUSING) | FSM_BIT(BROKEN)},
     [CONNECTING] = {"connecting",
                     FSM_BIT(CONNECTING) | FSM_BIT(GREETING) | FSM_BIT(PAUSING) | FSM_BIT(BROKEN)},
@@ -104,6 +104,7 @@ struct store_async {
     void *closed_arg;
 };
 
+static void resolve(struct store_async *c);
 static void attempt(struct store_async *c);
 static void on_poll(uv_poll_t *poll, int status, int events);
 
@@ -220,19 +221,23 @@ static void give_up(struct store_async *c)
 /* --- Connecting --------------------------------------------------------------------------------*/
 
 /* All addresses have failed; c->why says how the last one did. */
-static void pause_or_give_up(struct store_async *c)
+static void pause_before_next(struct store_async *c)
 {
-    uint64_t now = mono_ns();
-    if (now >= c->deadline) {
+    fsm_move(&c->fsm, PAUSING);
+    uint64_t again = mono_ns() + retry_pause_ns(&c->backoff_ms);
+    set_timer(c, again < c->deadline ? again : c->deadline);
+}
+
+static void on_pause_over(struct store_async *c)
+{
+    if (c->why.code && mono_ns() >= c->deadline) {
         char why[ERR_MSG_MAX];
         memcpy(why, c->why.msg, sizeof(why));
         err_set(&c->why, -ETIMEDOUT, "store: no connection within %d ms: %s", c->timeout_ms, why);
         give_up(c);
-        return;
+    } else {
+        resolve(c);
     }
-    fsm_move(&c->fsm, PAUSING);
-    uint64_t again = now + retry_pause_ns(&c->backoff_ms);
-    set_timer(c, again < c->deadline ? again : c->deadline);
 }
 
 static void attempt_failed(struct store_async *c, int code)
@@ -248,7 +253,7 @@ static void attempt_failed(struct store_async *c, int code)
     } else if (++c->addr < c->addrs_n) {
         attempt(c);
     } else {
-        pause_or_give_up(c);
+        pause_before_next(c);
     }
 }
 
@@ -304,7 +309,7 @@ static void on_resolved(uv_getaddrinfo_t *req, int status, struct addrinfo *list
         } else {
             err_set(&c->why, -EHOSTUNREACH, "%s: %s", c->host,
                     status < 0 ? uv_strerror(status) : "no address");
-            pause_or_give_up(c);
+            pause_before_next(c);
         }
     }
     release_when_closed(c);
@@ -361,21 +366,26 @@ static bool has_reply(const struct op *op)
     return *store_cmd_reply(op->steps[op->step].cmd);
 }
 
+/* Something can be sent or finished without anything coming in. */
+static bool work_at_hand(const struct store_async *c)
+{
+    const struct op *head = first(c);
+    bool to_send = c->unsent && sendable(c, c->unsent) && !c->blocked;
+    return to_send || (head && (head->refused || (head != c->unsent && !has_reply(head))));
+}
+
 /* Sees to it that what can be done is done soon, from the loop: the requests of one turn are sent
  * together at the beginning of the next. */
 static void settle(struct store_async *c)
 {
     if (c->closing || c->fsm.state != READY)
         return;
-    const struct op *head = first(c);
     int events = UV_READABLE | (c->blocked ? UV_WRITABLE : 0);
     if (events != c->conn->events) {
         c->conn->events = events;
         uv_poll_start(&c->conn->poll, events, on_poll);
     }
-    bool to_send = c->unsent && sendable(c, c->unsent) && !c->blocked;
-    bool to_finish = head && (head->refused || (head != c->unsent && !has_reply(head)));
-    set_timer(c, to_send || to_finish ? 0 : head_due(c));
+    set_timer(c, work_at_hand(c) ? 0 : head_due(c));
 }
 
 static void enter_step(struct store_async *c, struct op *op, int step)
@@ -681,18 +691,20 @@ static void on_timer(uv_timer_t *t)
     struct op *head = first(c);
     switch (c->fsm.state) {
     case PAUSING:
-        resolve(c);
+        on_pause_over(c);
         break;
     case CONNECTING:
     case GREETING:
         attempt_failed(c, -ETIMEDOUT);
         break;
     case READY:
-        if (head && mono_ns() < head_due(c))
+        if (work_at_hand(c))
             step(c, 0);
-        else if (head && waiting(head))
+        else if (mono_ns() < head_due(c))
+            settle(c);
+        else if (waiting(head))
             on_wait_timeout(c, head);
-        else if (head)
+        else
             lost(c, -ETIMEDOUT);
         break;
     case BROKEN:

@@ -150,6 +150,71 @@ struct store_server_stats server_stats(struct test_server *s)
     return s->stats;
 }
 
+/* --- Servers that are none ---------------------------------------------------------------------*/
+
+static void *play(void *arg)
+{
+    struct fake *f = arg;
+    int fd = -1;
+    for (int i = 0; i < f->n; i++) {
+        static uint8_t in[1 << 16];
+        const struct act *a = &f->acts[i];
+        if (fd < 0)
+            fd = accept(f->listener, NULL, NULL);
+        for (size_t at = 0; at < a->take;) {
+            ssize_t n = recv(fd, in + at, a->take - at, 0);
+            if (n <= 0)
+                break;
+            at += (size_t)n;
+        }
+        struct buf b = BUF_INIT;
+        if (a->say && strcmp(a->say, "PING") == 0)
+            buf_put(&b, in + a->take - 4, 4);
+        else if (a->say)
+            put_hex(&b, a->say);
+        if (b.len && send(fd, b.data, b.len, MSG_NOSIGNAL) < 0)
+            break;
+        buf_fini(&b);
+        if (a->stay && (!a->first || in[0] == a->first))
+            continue;
+        close(fd);
+        fd = -1;
+    }
+    char byte;
+    if (fd >= 0 && read(f->ended[0], &byte, 1) >= 0)
+        close(fd);
+    return NULL;
+}
+
+int listen_anywhere(int *port)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(a);
+    int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    ck_assert_int_eq(listen(fd, 16), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+    *port = ntohs(a.sin_port);
+    return fd;
+}
+
+void fake_start(struct fake *f, const struct act *acts, int n)
+{
+    *f = (struct fake){.acts = acts, .n = n};
+    f->listener = listen_anywhere(&f->port);
+    ck_assert_int_eq(pipe(f->ended), 0);
+    pthread_create(&f->thread, NULL, play, f);
+}
+
+void fake_end(struct fake *f)
+{
+    close(f->ended[1]);
+    pthread_join(f->thread, NULL);
+    close(f->ended[0]);
+    close(f->listener);
+}
+
 /* --- Requests as bytes -------------------------------------------------------------------------*/
 
 static struct store_view text(const char *s)

@@ -3,6 +3,7 @@
 #ifndef TESTS_LIB_STORE_H
 #define TESTS_LIB_STORE_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -22,6 +23,35 @@ void server_stop(struct test_server *s);
 /* SERVER_LOOP only; carried out on its thread before they return. */
 void server_reset(struct test_server *s);
 struct store_server_stats server_stats(struct test_server *s);
+
+/* --- Servers that are none ---------------------------------------------------------------------*/
+
+/* A server that follows a script: takes `take` bytes, says `say`, and then goes on with the
+ * connection (stay) or closes it; at the end of the script it waits until it is told to end. */
+struct act {
+    size_t take;
+    const char *say; /* hex; "PING": the nonce that came at the end of what was taken */
+    bool stay;
+    int first; /* not 0: what is taken must begin with this byte, else it closes */
+};
+
+struct fake {
+    int listener, port;
+    const struct act *acts;
+    int n;
+    pthread_t thread;
+    int ended[2]; /* a pipe: closed when the script shall end */
+};
+
+#define ACT(take_, say_, stay_)                   \
+    {                                             \
+        .take = take_, .say = say_, .stay = stay_ \
+    }
+#define HELLO ACT(10, "PING", true) /* VALIDATE and PING */
+
+void fake_start(struct fake *f, const struct act *acts, int n);
+void fake_end(struct fake *f);
+int listen_anywhere(int *port); /* a listening socket on 127.0.0.1 */
 
 /* --- Requests as bytes -------------------------------------------------------------------------*/
 

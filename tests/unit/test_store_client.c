@@ -278,97 +278,13 @@ END_TEST
 
 /* --- Servers that are none ---------------------------------------------------------------------*/
 
-/* A server that follows a script on each connection: takes `take` bytes, says `say`, and then
- * closes, or stays silent until it is told to end. */
-struct act {
-    size_t take;
-    const char *say; /* hex; "PING": the nonce that came at the end of what was taken */
-    bool stay;
-};
-
-struct fake {
-    int listener, port;
-    const struct act *acts;
-    int n;
-    pthread_t thread;
-    int ended[2]; /* a pipe: closed when the script shall end */
-};
-
-static void *play(void *arg)
-{
-    struct fake *f = arg;
-    int fd = -1;
-    for (int i = 0; i < f->n; i++) {
-        static uint8_t in[1 << 16];
-        const struct act *a = &f->acts[i];
-        if (fd < 0)
-            fd = accept(f->listener, NULL, NULL);
-        for (size_t at = 0; at < a->take;) {
-            ssize_t n = recv(fd, in + at, a->take - at, 0);
-            if (n <= 0)
-                break;
-            at += (size_t)n;
-        }
-        struct buf b = BUF_INIT;
-        if (a->say && strcmp(a->say, "PING") == 0)
-            buf_put(&b, in + a->take - 4, 4);
-        else if (a->say)
-            put_hex(&b, a->say);
-        if (b.len && send(fd, b.data, b.len, MSG_NOSIGNAL) < 0)
-            break;
-        buf_fini(&b);
-        if (a->stay)
-            continue;
-        close(fd);
-        fd = -1;
-    }
-    char byte;
-    if (fd >= 0 && read(f->ended[0], &byte, 1) >= 0)
-        close(fd);
-    return NULL;
-}
-
-static int listen_anywhere(int *port)
-{
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof(a);
-    int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
-    ck_assert_int_eq(listen(fd, 16), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&a, &len), 0);
-    *port = ntohs(a.sin_port);
-    return fd;
-}
-
-static void fake_start(struct fake *f, const struct act *acts, int n)
-{
-    *f = (struct fake){.acts = acts, .n = n};
-    f->listener = listen_anywhere(&f->port);
-    ck_assert_int_eq(pipe(f->ended), 0);
-    pthread_create(&f->thread, NULL, play, f);
-}
-
-static void fake_end(struct fake *f)
-{
-    close(f->ended[1]);
-    pthread_join(f->thread, NULL);
-    close(f->ended[0]);
-    close(f->listener);
-}
-
-#define HELLO            \
-    {                    \
-        10, "PING", true \
-    } /* VALIDATE and PING */
-
 START_TEST(a_server_that_dies_in_its_answer)
 {
     static const char *const answers[] = {NULL, "05", "05 00 00 00 00 00 00 00",
                                           "05 00 00 00 00 00 00 00 61 62"};
     for (size_t i = 0; i < ARRAY_LEN(answers); i++) {
         struct fake f;
-        struct act acts[] = {HELLO, {18, "00", true}, {10, answers[i], false}};
+        struct act acts[] = {HELLO, ACT(18, "00", true), ACT(10, answers[i], false)};
         struct store_client *client;
         void *val;
         size_t len;
@@ -386,7 +302,7 @@ END_TEST
 START_TEST(a_server_that_falls_silent)
 {
     struct fake f;
-    struct act acts[] = {HELLO, {18, "00", true}, {10, "05 00 00 00 00 00 00 00 61", true}};
+    struct act acts[] = {HELLO, ACT(18, "00", true), ACT(10, "05 00 00 00 00 00 00 00 61", true)};
     struct store_client *client;
     void *val;
     size_t len;
@@ -414,7 +330,7 @@ START_TEST(answers_to_a_cancel)
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct fake f;
-        struct act acts[] = {HELLO, {18, NULL, true}, {1, cases[i].answer, cases[i].stay}};
+        struct act acts[] = {HELLO, ACT(18, NULL, true), ACT(1, cases[i].answer, cases[i].stay)};
         struct store_client *client;
         fake_start(&f, acts, 3);
         OK(store_client_new(&client, "127.0.0.1", f.port, 20000, &e));
@@ -431,7 +347,7 @@ START_TEST(answers_that_make_no_sense)
     static const char *const answers[] = {"FF FF FF FF FF FF FF FF", "01 00 00 40 00 00 00 00"};
     for (size_t i = 0; i < ARRAY_LEN(answers); i++) {
         struct fake f;
-        struct act acts[] = {HELLO, {18, "00", true}, {10, answers[i], true}};
+        struct act acts[] = {HELLO, ACT(18, "00", true), ACT(10, answers[i], true)};
         struct store_client *client;
         void *val;
         size_t len;
@@ -447,7 +363,7 @@ END_TEST
 START_TEST(not_a_store)
 {
     struct fake f;
-    struct act acts[] = {{10, "48 54 54 50 2F", true}};
+    struct act acts[] = {ACT(10, "48 54 54 50 2F", true)};
     struct store_client *client;
     char want[96];
     fake_start(&f, acts, 1);

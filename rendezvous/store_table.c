@@ -1,7 +1,5 @@
 #include "rendezvous/store_table.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -286,6 +284,19 @@ static bool to_number(const struct store_blob *b, int64_t *out)
     return true;
 }
 
+/* Decimal text, written from its end; snprintf() would be a good part of what an ADD costs. */
+static struct store_view to_text(int64_t v, char buf[24])
+{
+    char *p = buf + 24;
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    do
+        *--p = (char)('0' + u % 10);
+    while (u /= 10);
+    if (v < 0)
+        *--p = '-';
+    return (struct store_view){(const uint8_t *)p, (size_t)(buf + 24 - p)};
+}
+
 static enum store_reason put_sum(struct store_table *t, struct store_view key, int64_t delta,
                                  struct store_name **n, int64_t *sum)
 {
@@ -297,8 +308,7 @@ static enum store_reason put_sum(struct store_table *t, struct store_view key, i
         return STORE_ERR_NOT_A_NUMBER;
     char text[24];
     *sum = (int64_t)((uint64_t)now + (uint64_t)delta);
-    int len = snprintf(text, sizeof(text), "%" PRId64, *sum);
-    why = put_value(t, *n, (struct store_view){(const uint8_t *)text, (size_t)len});
+    why = put_value(t, *n, to_text(*sum, text));
     if (why)
         drop_if_unused(t, *n);
     return why;

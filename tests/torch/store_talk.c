@@ -1,0 +1,194 @@
+/* store_talk: both of our store clients, with every call, against the server on 127.0.0.1:PORT;
+ * store_peer.py runs it against PyTorch's own servers.
+ *
+ *     store_talk PORT [classic]
+ *
+ * classic: the server that PyTorch had before it used libuv: no queues, no listing. Prints "ok", or
+ * what went wrong. */
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "rendezvous/store_async.h"
+#include "rendezvous/store_client.h"
+
+#define KEYS(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+static struct err e;
+
+static void fail(int line, const char *what)
+{
+    printf("store_talk.c:%d: %s: %s\n", line, what, e.msg);
+    exit(1);
+}
+
+#define CHECK(cond)                \
+    do {                           \
+        if (!(cond))               \
+            fail(__LINE__, #cond); \
+    } while (0)
+#define OK(call) CHECK((call) == 0)
+
+static bool is(void *val, size_t len, const char *want)
+{
+    bool same = len == strlen(want) && memcmp(val, want, len) == 0;
+    free(val);
+    return same;
+}
+
+/* --- The blocking client -----------------------------------------------------------------------*/
+
+static void talk_queues(struct store_client *c)
+{
+    void *val;
+    size_t len, n;
+    int64_t number;
+    char **keys;
+    OK(store_client_queue_push(c, "q", "one", 3, &e));
+    OK(store_client_queue_push(c, "q", "two", 3, &e));
+    OK(store_client_queue_len(c, "q", &number, &e));
+    CHECK(number == 2);
+    OK(store_client_queue_pop(c, "q", &val, &len, 5000, &e));
+    CHECK(is(val, len, "one"));
+    OK(store_client_queue_pop(c, "q", &val, &len, 5000, &e));
+    CHECK(is(val, len, "two"));
+    CHECK(store_client_queue_pop(c, "q", &val, &len, 20, &e) == -ETIMEDOUT);
+    OK(store_client_list_keys(c, &keys, &n, &e));
+    CHECK(n >= 3);
+    free(keys);
+}
+
+static void talk(int port, bool classic)
+{
+    struct store_client *c;
+    void *val, *vals[2];
+    size_t len, lens[2], big_len = 6 << 20;
+    int64_t number, before;
+    bool yes;
+    OK(store_client_new(&c, "127.0.0.1", port, 10000, &e));
+    OK(store_client_num_keys(c, &before, &e));
+    OK(store_client_set(c, "a", "1", 1, &e));
+    OK(store_client_get(c, "a", &val, &len, 5000, &e));
+    CHECK(is(val, len, "1"));
+    OK(store_client_try_get(c, "a", &val, &len, &e));
+    CHECK(is(val, len, "1"));
+    CHECK(store_client_try_get(c, "missing", &val, &len, &e) == -ENOENT);
+    OK(store_client_add(c, "n", 5, &number, &e));
+    OK(store_client_add(c, "n", -7, &number, &e));
+    CHECK(number == -2);
+    OK(store_client_wait(c, KEYS("a", "n"), 2, 5000, &e));
+    CHECK(store_client_wait(c, KEYS("a", "never"), 2, 30, &e) == -ETIMEDOUT);
+    OK(store_client_check(c, KEYS("a", "n"), 2, &yes, &e));
+    CHECK(yes);
+    OK(store_client_check(c, KEYS("missing"), 1, &yes, &e));
+    CHECK(!yes);
+    OK(store_client_compare_set(c, "a", "1", 1, "2", 1, &val, &len, &e));
+    CHECK(is(val, len, "2"));
+    OK(store_client_compare_set(c, "a", "1", 1, "3", 1, &val, &len, &e));
+    CHECK(is(val, len, "2"));
+    OK(store_client_append(c, "a", "34", 2, &e));
+    OK(store_client_multi_set(c, KEYS("x", "y"), (const void *const[]){"X", "YY"},
+                              (const size_t[]){1, 2}, 2, &e));
+    OK(store_client_multi_get(c, KEYS("a", "y"), 2, vals, lens, 5000, &e));
+    CHECK(is(vals[0], lens[0], "234"));
+    CHECK(is(vals[1], lens[1], "YY"));
+    OK(store_client_delete(c, "x", &yes, &e));
+    CHECK(yes);
+    OK(store_client_delete(c, "x", &yes, &e));
+    CHECK(!yes);
+    OK(store_client_num_keys(c, &number, &e));
+    CHECK(number == before + 3);
+    char *big = xcalloc(1, big_len);
+    memset(big, 'x', big_len);
+    OK(store_client_set(c, "big", big, big_len, &e));
+    OK(store_client_get(c, "big", &val, &len, 5000, &e));
+    CHECK(len == big_len && memcmp(val, big, len) == 0);
+    free(val);
+    free(big);
+    if (!classic)
+        talk_queues(c);
+    store_client_free(c);
+}
+
+/* --- The client on the loop --------------------------------------------------------------------*/
+
+static int answers, expected;
+
+static void on_number(void *arg, const struct store_answer *a)
+{
+    const int64_t *want = arg;
+    snprintf(e.msg, sizeof(e.msg), "%s", a->text ? a->text : "another number");
+    CHECK(a->status == 0 && a->number == *want);
+    answers++;
+}
+
+static void on_value(void *arg, const struct store_answer *a)
+{
+    snprintf(e.msg, sizeof(e.msg), "%s", a->text ? a->text : "another value");
+    CHECK(a->status == 0 && a->val.len == strlen(arg) && memcmp(a->val.p, arg, a->val.len) == 0);
+    answers++;
+}
+
+static void on_status(void *arg, const struct store_answer *a)
+{
+    snprintf(e.msg, sizeof(e.msg), "%s", a->text ? a->text : "");
+    CHECK(a->status == *(const int *)arg);
+    answers++;
+}
+
+static void on_open(void *arg, const struct err *why)
+{
+    (void)arg;
+    if (why)
+        e = *why;
+    CHECK(!why);
+}
+
+static void on_closed(void *arg)
+{
+    *(bool *)arg = true;
+}
+
+static void talk_on_loop(int port)
+{
+    static const int64_t two = 2, four = 4, one = 1;
+    static const int ok = 0, timed_out = -ETIMEDOUT;
+    uv_loop_t loop;
+    struct store_async *c;
+    bool closed = false;
+    uv_loop_init(&loop);
+    OK(store_async_open(&c, &loop, "localhost", port, 10000, on_open, NULL, &e));
+    store_async_set(c, "async/a", "1", 1, (struct store_done){on_status, (void *)&ok});
+    store_async_get(c, "async/a", 5000, (struct store_done){on_value, "1"});
+    store_async_add(c, "async/n", 2, (struct store_done){on_number, (void *)&two});
+    store_async_add(c, "async/n", 2, (struct store_done){on_number, (void *)&four});
+    store_async_check(c, KEYS("async/a"), 1, (struct store_done){on_number, (void *)&one});
+    store_async_wait(c, KEYS("never"), 1, 30, (struct store_done){on_status, (void *)&timed_out});
+    store_async_compare_set(c, "async/a", "1", 1, "2", 1, (struct store_done){on_value, "2"});
+    store_async_append(c, "async/a", "3", 1, (struct store_done){on_status, (void *)&ok});
+    store_async_try_get(c, "async/a", (struct store_done){on_value, "23"});
+    store_async_multi_get(c, KEYS("async/a", "async/n"), 2, 5000,
+                          (struct store_done){on_status, (void *)&ok});
+    store_async_delete(c, "async/a", (struct store_done){on_number, (void *)&one});
+    expected = 11;
+    while (answers < expected)
+        uv_run(&loop, UV_RUN_ONCE);
+    store_async_close(c, on_closed, &closed);
+    while (!closed)
+        uv_run(&loop, UV_RUN_ONCE);
+    uv_run(&loop, UV_RUN_NOWAIT);
+    OK(uv_loop_close(&loop));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return 2;
+    talk(atoi(argv[1]), argc > 2 && strcmp(argv[2], "classic") == 0);
+    talk_on_loop(atoi(argv[1]));
+    printf("ok\n");
+    return 0;
+}

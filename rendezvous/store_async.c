@@ -553,7 +553,8 @@ static int advance(struct store_async *c)
     }
     if (!c->closing && !c->scanning && c->in_at < c->in.len)
         return -EPROTO; /* an answer that nobody asked for */
-    buf_consume(&c->in, c->in_at);
+    if (c->in_at)
+        buf_consume(&c->in, c->in_at);
     c->in_at = 0;
     if (c->in.len == 0 && c->in.cap > CHUNK_BYTES)
         buf_fini(&c->in);

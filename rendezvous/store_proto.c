@@ -205,7 +205,8 @@ static int keep_rest(struct store_decoder *d)
     if (d->pending.oom)
         return -STORE_ERR_MEMORY;
     if (d->pending.len) {
-        buf_consume(&d->pending, d->pending.len - rest.len);
+        if (rest.len < d->pending.len) /* moving nothing by nothing still costs its length */
+            buf_consume(&d->pending, d->pending.len - rest.len);
     } else {
         buf_put(&d->pending, rest.p, rest.len);
         if (d->pending.oom)

@@ -175,6 +175,8 @@ def a_client_is_killed(*options):
 
 
 WORKER = """
+import faulthandler
+faulthandler.dump_traceback_later(90, exit=True)  # says where it hangs
 import datetime, os, sys, torch, torch.distributed as dist
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
 rank, world = dist.get_rank(), dist.get_world_size()

@@ -235,7 +235,7 @@ START_TEST(waits_end_when_the_key_comes)
 }
 END_TEST
 
-static volatile bool hammering;
+static _Atomic bool hammering;
 
 static void *hammer(void *arg)
 {
@@ -445,7 +445,7 @@ static void nothing(int signo)
     (void)signo;
 }
 
-static volatile bool interrupting;
+static _Atomic bool interrupting;
 
 static void *interrupt(void *arg)
 {

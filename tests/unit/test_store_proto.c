@@ -167,14 +167,16 @@ static struct store_request sample(enum store_cmd cmd, const struct buf *items)
 
 static void check_view(struct store_view a, struct store_view b, const char *what)
 {
-    ck_assert_msg(a.len == b.len && (!a.len || memcmp(a.p, b.p, a.len) == 0), "%s", what);
+    if (a.len != b.len || (a.len && memcmp(a.p, b.p, a.len) != 0))
+        ck_abort_msg("%s", what); /* an assertion that holds costs a write, and there are many */
 }
 
 /* Those fields that the command has are equal. */
 static void check_equal(const struct store_request *a, const struct store_request *b,
                         const char *fields)
 {
-    ck_assert_int_eq(a->cmd, b->cmd);
+    if (a->cmd != b->cmd)
+        ck_abort_msg("%s, not %s", store_cmd_name(b->cmd), store_cmd_name(a->cmd));
     for (; *fields; fields++) {
         if (*fields == 'k')
             check_view(a->key, b->key, "key");
@@ -330,10 +332,14 @@ START_TEST(one_byte_at_a_time_is_linear)
     store_encode(&b, STORE_NEWEST, &r);
     struct store_decoder d;
     open_decoder(&d, STORE_NEWEST);
-    for (size_t i = 0; i < b.len; i++) {
+    size_t too_soon = 0;
+    for (size_t i = 0; i < b.len - 1; i++) {
         store_decoder_feed(&d, b.data + i, 1);
-        ck_assert_int_eq(store_decoder_next(&d, &r), i == b.len - 1);
+        too_soon += store_decoder_next(&d, &r) != 0;
     }
+    ck_assert_uint_eq(too_soon, 0);
+    store_decoder_feed(&d, b.data + b.len - 1, 1);
+    ck_assert_int_gt(store_decoder_next(&d, &r), 0);
     ck_assert_uint_eq(r.count, 131072);
     ck_assert_int_eq(store_decoder_next(&d, &r), 0);
     ck_assert_uint_eq(d.pending.cap, 0); /* a large buffer is not kept */
@@ -597,7 +603,7 @@ END_TEST
 START_TEST(output_in_pieces_of_any_size)
 {
     unsigned seed = 3;
-    for (int round = 0; round < 300; round++) {
+    for (int round = 0; round < 100; round++) {
         struct store_out o;
         struct buf want = BUF_INIT, got = BUF_INIT;
         size_t charged = 0;
@@ -606,7 +612,7 @@ START_TEST(output_in_pieces_of_any_size)
             size_t n = rand_r(&seed) % (rand_r(&seed) % 2 ? 10 : 3 * STORE_REF_MIN);
             struct store_blob *b = store_blob_new(n, &charged);
             for (size_t k = 0; k < n; k++)
-                b->data[k] = (uint8_t)rand_r(&seed);
+                b->data[k] = (uint8_t)(k * 31 + (size_t)i);
             b->len = n;
             store_out_blob(&o, b);
             store_out_u8(&o, (uint8_t)i);

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <netinet/tcp.h>
 #include <unistd.h>
 
 #include "core/bytes.h"
@@ -19,7 +19,8 @@
 #include "rendezvous/store_retry.h"
 
 /* The happy path: store_async_open -> on_timer -> (on_resolved) -> connect -> on_poll (connected,
- * greeted) -> on_open; a request -> on_poll (writable) -> on_poll (readable) -> done.
+ * greeted) -> on_open; the requests of one turn of the loop -> on_timer, which sends them ->
+ * on_poll, which receives the answers -> done.
  *
  * Refused, reset, unresolvable, no answer in time while connecting: the next address, then a pause
  *   and all again, until the deadline; then on_open with the error.

@@ -3,10 +3,14 @@
  *
  * One request at a time; a client may be used by one thread at a time. Keys are sent as given:
  * torch's Python classes put "/" in front of the user's keys, and so does a caller that wants to
- * share keys with them. Every wait is bounded by timeout_ms (per call; -1: without bound). After a
- * transport error or a protocol error the client is dead and every call returns -ENOTCONN. After
- * -ETIMEDOUT of a wait it is usable again (the wait was cancelled), except against a server that is
- * too old to cancel. */
+ * share keys with them. Every wait is bounded by timeout_ms (per call; -1: without bound); calls
+ * that wait for the server only, by the timeout_ms that the client was made with (resolving a name,
+ * by the resolver's own limits). Limits on keys and values are store_proto.h's: -EMSGSIZE, not
+ * sent. Calls without an answer of their own (set, append, multi_set, queue_push) return when the
+ * kernel has taken them; that the server refused them shows in the next call. After a transport
+ * error or a protocol error the client is dead and every call returns -ENOTCONN. After -ETIMEDOUT
+ * of a wait it is usable again (the wait was cancelled), except against a server that is too old to
+ * cancel. */
 #ifndef RENDEZVOUS_STORE_CLIENT_H
 #define RENDEZVOUS_STORE_CLIENT_H
 
@@ -63,7 +67,8 @@ int store_client_queue_push(struct store_client *c, const char *key, const void 
 int store_client_queue_pop(struct store_client *c, const char *key, void **val, size_t *len,
                            int timeout_ms, struct err *e);
 int store_client_queue_len(struct store_client *c, const char *key, int64_t *n, struct err *e);
-/* All keys of the map; *keys is one malloc'ed block with the strings behind the pointers. */
+/* All keys of the map; *keys is one malloc'ed block with the strings behind the pointers. To C, a
+ * key with a NUL in it ends there. */
 int store_client_list_keys(struct store_client *c, char ***keys, size_t *n, struct err *e);
 /* Counts this caller in at `key` and waits until `world` have been counted. */
 int store_client_barrier(struct store_client *c, const char *key, int64_t world, int timeout_ms,

@@ -422,6 +422,35 @@ START_TEST(a_call_is_limited_as_a_whole)
 }
 END_TEST
 
+/* Unfinished requests of all connections together; nobody is refused for a request that fits. */
+START_TEST(buffers_are_limited_as_a_whole)
+{
+    enum { N = 17 };
+    static struct store_session s[N];
+    struct store_shared shared = {.buffered = 0};
+    struct buf b = BUF_INIT;
+    put_hello(&b);
+    put_hex(&b, "01 01 00 00 00 00 00 00 00 6B 01 00 F0 03 00 00 00 00"); /* SET k, 63 MiB + 1 */
+    size_t head = b.len, part = 63 << 20;
+    ck_assert(buf_reserve(&b, part));
+    memset(b.data + b.len, 'v', part);
+    store_table_init(&shared.table);
+    for (int i = 0; i < N; i++) {
+        store_session_init(&s[i], &shared, false);
+        enum store_reason why = store_session_feed(&s[i], b.data, head + part);
+        ck_assert_int_eq(why, i < 16 ? STORE_OK : STORE_ERR_FULL_BUFFERS);
+    }
+    store_session_fini(&s[16]); /* as it would be; the others go on */
+    ck_assert_int_eq(store_session_feed(&s[3], "v", 1), STORE_OK);
+    ck_assert_uint_eq(shared.table.keys, 1);
+    for (int i = 0; i < 16; i++)
+        store_session_fini(&s[i]);
+    ck_assert_uint_eq(shared.buffered, 0);
+    store_table_fini(&shared.table);
+    buf_fini(&b);
+}
+END_TEST
+
 START_TEST(clients_check_their_requests)
 {
     static uint8_t bytes[STORE_KEY_MAX + 1];
@@ -690,6 +719,7 @@ static Suite *suite(void)
     tcase_add_test(tc, one_byte_at_a_time_is_linear);
     tcase_add_test(tc, limits_are_checked_before_the_bytes_come);
     tcase_add_test(tc, a_call_is_limited_as_a_whole);
+    tcase_add_test(tc, buffers_are_limited_as_a_whole);
     tcase_add_test(tc, clients_check_their_requests);
     tcase_add_test(tc, dialects_are_told_apart);
     tcase_add_test(tc, a_second_hello);

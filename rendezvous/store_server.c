@@ -104,8 +104,8 @@ static const struct store_driver driver = {.watch = watch, .gone = gone};
 
 struct store_server *store_server_new(uv_loop_t *loop, const struct store_server_opts *opts)
 {
-    struct store_server *s = xmalloc(sizeof(*s));
-    *s = (struct store_server){.loop = loop};
+    struct store_server *s = xmalloc(sizeof(*s)); /* not cleared: most of it is a buffer */
+    s->loop = loop;
     store_service_init(&s->service, &driver, opts->legacy_113, opts->stall_ms);
     uv_timer_init(loop, &s->tick);
     s->handles = 1;

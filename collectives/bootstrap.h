@@ -1,0 +1,17 @@
+/* bootstrap.h: the ways in which a worker learns of its world. Each fills in *w, which is zeroed
+ * but for listen_fd (-1), instance and usable_cpus, and leaves what it has opened in it: the caller
+ * ends it with world_fini() on failure too. */
+#ifndef COLLECTIVES_BOOTSTRAP_H
+#define COLLECTIVES_BOOTSTRAP_H
+
+#include "collectives/world.h"
+
+/* From what the launcher has prepared: DLAUNCH_SEGMENT_FD, DLAUNCH_LISTEN_FD, LOCAL_RANK. Sends
+ * nothing. -EBUSY: another communicator of this process is using it. */
+int bootstrap_segment(struct world *w, struct err *e);
+void bootstrap_segment_leave(struct world *w); /* nothing when *w has no segment */
+
+/* From RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: the ranks publish themselves in a store. */
+int bootstrap_store(struct world *w, uint64_t deadline_ns, struct err *e);
+
+#endif

@@ -1,0 +1,449 @@
+/* bootstrap_store.c: ranks that were started without a launcher meet through a store.
+ *
+ *   every rank   opens its listening socket, finds the address by which others reach it, and stores
+ *                that under <prefix>rank/<r>, where nothing may be yet
+ *   rank 0       (hosts the store, unless one is served there,) gets all of these, sets
+ *                <prefix>table to them all and waits for every <prefix>read/<r>
+ *   the others   get <prefix>table and set <prefix>read/<r>
+ *   rank 0       ends its store, or takes the keys out of the other one
+ *
+ * Failures: the store cannot be reached, or goes away in between: tried anew until the deadline,
+ * since every step may be repeated. Ranks that do not come: -ETIMEDOUT with their list. Two
+ * processes with one rank: -EEXIST. What the store returns is checked like any message from a
+ * stranger. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "collectives/bootstrap.h"
+#include "core/bytes.h"
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/parse.h"
+#include "rendezvous/store_client.h"
+#include "rendezvous/store_thread.h"
+
+enum {
+    KEY_MAX = 512,
+    WORLD_MAX = 1 << 24,
+    RETRY_MS = 20,
+    MISSING_MAX = 16, /* ranks that are listed by name */
+};
+
+struct meeting {
+    struct world *w;
+    const char *host; /* MASTER_ADDR */
+    int port;         /* MASTER_PORT */
+    bool served;      /* a launcher serves the store there */
+    char prefix[KEY_MAX / 2];
+    uint64_t deadline_ns;
+    struct member self;
+    struct store_thread *server;
+    struct store_client *client;
+};
+
+/* -------------------------------------------------------------------------------- environment */
+
+static int env_int(const char *name, long min, long max, int *out, struct err *e)
+{
+    const char *v = getenv(name);
+    long n;
+    if (!v || !*v)
+        return err_set(e, -EINVAL, "%s is not set", name);
+    if (parse_int(v, min, max, &n, e) < 0)
+        return err_wrap(e, "%s", name);
+    *out = (int)n;
+    return 0;
+}
+
+static const char *env_or(const char *name, const char *otherwise)
+{
+    const char *v = getenv(name);
+    return v && *v ? v : otherwise;
+}
+
+static int read_environment(struct meeting *m, struct err *e)
+{
+    struct world *w = m->w;
+    int r = env_int("WORLD_SIZE", 1, WORLD_MAX, &w->size, e);
+    if (r < 0 || (r = env_int("RANK", 0, w->size - 1, &w->rank, e)) < 0)
+        return r;
+    if (w->size == 1)
+        return 0;
+    m->host = env_or("MASTER_ADDR", NULL);
+    if (!m->host)
+        return err_set(e, -EINVAL, "MASTER_ADDR is not set");
+    if ((r = env_int("MASTER_PORT", 1, 65535, &m->port, e)) < 0)
+        return r;
+    m->served = strcmp(env_or("TORCHELASTIC_USE_AGENT_STORE", ""), "True") == 0;
+    /* A store may outlive a round: what an earlier one has left there must not be read. */
+    int n = snprintf(m->prefix, sizeof(m->prefix), "dlcoll/%s/%s/%" PRIu32 "/",
+                     env_or("TORCHELASTIC_RUN_ID", ""), env_or("TORCHELASTIC_RESTART_COUNT", "0"),
+                     w->instance);
+    if (n >= (int)sizeof(m->prefix))
+        return err_set(e, -EINVAL, "TORCHELASTIC_RUN_ID is too long");
+    return 0;
+}
+
+static int remaining_ms(const struct meeting *m)
+{
+    if (!m->deadline_ns)
+        return -1;
+    uint64_t now = mono_ns();
+    uint64_t ms = now < m->deadline_ns ? (m->deadline_ns - now) / 1000000 + 1 : 0;
+    return ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+static bool is_over(const struct meeting *m)
+{
+    return remaining_ms(m) == 0;
+}
+
+static void pause_before_retry(void)
+{
+    nanosleep(&(struct timespec){.tv_nsec = RETRY_MS * 1000000}, NULL);
+}
+
+/* -------------------------------------------------------------------------------- own address */
+
+/* The address from which this host reaches `to`: what the kernel would send from. Nothing is sent.
+ */
+static bool local_address(const struct sockaddr *to, socklen_t len, struct netaddr *out)
+{
+    struct sockaddr_storage ss;
+    socklen_t n = sizeof(ss);
+    _cleanup_fd_ int fd = socket(to->sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, to, len) < 0 || getsockname(fd, (struct sockaddr *)&ss, &n) < 0)
+        return false;
+    netaddr_from_sockaddr(out, (struct sockaddr *)&ss);
+    return true;
+}
+
+/* Resolves MASTER_ADDR, as often as it takes: its name may be made while the job starts. */
+static int find_master(struct meeting *m, struct netaddr *local, struct err *e)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    char port[16];
+    snprintf(port, sizeof(port), "%d", m->port);
+    for (;;) {
+        int r = getaddrinfo(m->host, port, &hints, &list);
+        for (struct addrinfo *a = r == 0 ? list : NULL; a; a = a->ai_next) {
+            struct netaddr master;
+            if (!local_address(a->ai_addr, a->ai_addrlen, local))
+                continue;
+            netaddr_from_sockaddr(&master, a->ai_addr);
+            netaddr_ip(&master, m->w->master_ip);
+            freeaddrinfo(list);
+            return 0;
+        }
+        if (r == 0)
+            freeaddrinfo(list);
+        if (is_over(m))
+            return err_set(e, -ETIMEDOUT, "MASTER_ADDR %s: %s", m->host,
+                           r ? gai_strerror(r) : "there is no route to it");
+        pause_before_retry();
+    }
+}
+
+/* Equal on ranks that share a kernel and its network. */
+static uint64_t host_id(void)
+{
+    char boot[64] = "";
+    struct stat st = {0};
+    uint64_t h = 14695981039346656037u; /* FNV-1a */
+    if (fd_read_file(AT_FDCWD, "/proc/sys/kernel/random/boot_id", boot, sizeof(boot)) < 0)
+        boot[0] = '\0';
+    if (stat("/proc/self/ns/net", &st) < 0)
+        st.st_ino = 0;
+    for (const char *p = boot; *p; p++)
+        h = (h ^ (uint8_t)*p) * 1099511628211u;
+    return (h ^ st.st_ino) * 1099511628211u;
+}
+
+static int listen_here(struct meeting *m, const struct netaddr *local, struct err *e)
+{
+    struct netaddr any = {.len = local->len};
+    struct sockaddr_storage ss;
+    socklen_t len = sizeof(ss);
+    any.sa.sa_family = local->sa.sa_family;
+    int fd = socket(any.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    m->w->listen_fd = fd;
+    if (fd < 0)
+        return err_sys(e, errno, "socket");
+    if (bind(fd, &any.sa, any.len) < 0 || listen(fd, SOMAXCONN) < 0 ||
+        getsockname(fd, (struct sockaddr *)&ss, &len) < 0)
+        return err_sys(e, errno, "listen");
+    netaddr_from_sockaddr(&any, (struct sockaddr *)&ss);
+    m->self.port = (uint16_t)netaddr_port(&any);
+    netaddr_ip(local, m->self.addr);
+    m->self.pid = (uint32_t)getpid();
+    m->self.host_id = host_id();
+    char name[HOST_MAX] = "";
+    if (gethostname(name, sizeof(name) - 1) == 0)
+        snprintf(m->self.host, sizeof(m->self.host), "%.*s", MEMBER_HOST_MAX - 1, name);
+    return 0;
+}
+
+/* ----------------------------------------------------------------------------------- encoding */
+
+static void member_encode(struct buf *b, const struct member *m)
+{
+    buf_str(b, m->host);
+    buf_str(b, m->addr);
+    buf_u16(b, m->port);
+    buf_u32(b, m->pid);
+    buf_u64(b, m->host_id);
+}
+
+static bool member_decode(struct rd *r, struct member *m)
+{
+    struct netaddr a;
+    rd_str(r, m->host, sizeof(m->host));
+    rd_str(r, m->addr, sizeof(m->addr));
+    m->port = rd_u16(r);
+    m->pid = rd_u32(r);
+    m->host_id = rd_u64(r);
+    return !r->bad && m->port && netaddr_parse_ip(&a, m->addr, m->port);
+}
+
+static int table_decode(struct world *w, const void *data, size_t len)
+{
+    struct rd r = rd_init(data, len);
+    w->epoch = rd_u64(&r);
+    for (int i = 0; i < w->size; i++) {
+        if (!member_decode(&r, &w->members[i]))
+            return -EBADMSG;
+    }
+    return rd_done(&r) ? 0 : -EBADMSG;
+}
+
+/* ------------------------------------------------------------------------------------ meeting */
+
+/* <prefix><name>/<rank> */
+static const char *rank_key(const struct meeting *m, const char *name, int rank, char out[KEY_MAX])
+{
+    snprintf(out, KEY_MAX, "%s%s/%d", m->prefix, name, rank);
+    return out;
+}
+
+static const char *table_key(const struct meeting *m, char out[KEY_MAX])
+{
+    snprintf(out, KEY_MAX, "%stable", m->prefix);
+    return out;
+}
+
+/* Something is stored for our rank: by ourselves, when an earlier try has failed, or by another. */
+static int replace_record(struct meeting *m, const char *key, const struct buf *record,
+                          const void *there, size_t len, struct err *e)
+{
+    struct member other;
+    struct rd r = rd_init(there, len);
+    if (!member_decode(&r, &other))
+        return err_set(e, -EBADMSG, "what is stored for rank %d is malformed", m->w->rank);
+    if (other.pid != m->self.pid || other.host_id != m->self.host_id)
+        return err_set(e, -EEXIST,
+                       "there is a rank %d at %s:%d already (%s, pid %" PRIu32
+                       "): does another job use MASTER_PORT?",
+                       m->w->rank, m->host, m->port, other.host, other.pid);
+    return store_client_set(m->client, key, record->data, record->len, e);
+}
+
+static int publish_self(struct meeting *m, struct err *e)
+{
+    char key[KEY_MAX];
+    struct buf b = BUF_INIT;
+    void *now = NULL;
+    size_t len = 0;
+    rank_key(m, "rank", m->w->rank, key);
+    member_encode(&b, &m->self);
+    int r = b.oom ? err_set(e, -ENOMEM, "no memory")
+                  : store_client_compare_set(m->client, key, "", 0, b.data, b.len, &now, &len, e);
+    if (r == 0 && (len != b.len || memcmp(now, b.data, len) != 0))
+        r = replace_record(m, key, &b, now, len, e);
+    free(now);
+    buf_fini(&b);
+    return r;
+}
+
+/* Rank 0: collects what the others have published. */
+static int gather_members(struct meeting *m, struct buf *table, struct err *e)
+{
+    char key[KEY_MAX];
+    int r = 0;
+    for (int i = 0; i < m->w->size && r == 0; i++) {
+        void *value = NULL;
+        size_t len = 0;
+        r = store_client_get(m->client, rank_key(m, "rank", i, key), &value, &len, remaining_ms(m),
+                             e);
+        if (r == 0) {
+            struct rd rd = rd_init(value, len);
+            if (!member_decode(&rd, &m->w->members[i]) || !rd_done(&rd))
+                r = err_set(e, -EBADMSG, "what rank %d has published is malformed", i);
+            buf_put(table, value, len);
+        }
+        free(value);
+    }
+    return r;
+}
+
+static int lead(struct meeting *m, struct err *e)
+{
+    struct world *w = m->w;
+    char key[KEY_MAX];
+    struct buf table = BUF_INIT;
+    if (!w->epoch && getrandom(&w->epoch, sizeof(w->epoch), 0) != sizeof(w->epoch))
+        w->epoch = mono_ns();
+    buf_u64(&table, w->epoch);
+    int r = gather_members(m, &table, e);
+    if (r == 0)
+        r = table.oom ? err_set(e, -ENOMEM, "no memory")
+                      : store_client_set(m->client, table_key(m, key), table.data, table.len, e);
+    buf_fini(&table);
+    for (int i = 1; i < w->size && r == 0; i++) {
+        const char *k = rank_key(m, "read", i, key);
+        r = store_client_wait(m->client, &k, 1, remaining_ms(m), e);
+    }
+    return r;
+}
+
+static int follow(struct meeting *m, struct err *e)
+{
+    char key[KEY_MAX];
+    void *value = NULL;
+    size_t len = 0;
+    int r = store_client_get(m->client, table_key(m, key), &value, &len, remaining_ms(m), e);
+    if (r == 0 && table_decode(m->w, value, len) < 0)
+        r = err_set(e, -EBADMSG, "the table of ranks is malformed");
+    free(value);
+    return r < 0 ? r : store_client_set(m->client, rank_key(m, "read", m->w->rank, key), "1", 1, e);
+}
+
+/* The same program may be run again with the same store. */
+static void clean_up(struct meeting *m)
+{
+    char key[KEY_MAX];
+    bool deleted;
+    int r = store_client_delete(m->client, table_key(m, key), &deleted, NULL);
+    for (int i = 0; i < m->w->size && r == 0; i++) {
+        r = store_client_delete(m->client, rank_key(m, "rank", i, key), &deleted, NULL);
+        if (r == 0 && i > 0)
+            r = store_client_delete(m->client, rank_key(m, "read", i, key), &deleted, NULL);
+    }
+}
+
+/* Says who has not come. */
+static int timed_out(struct meeting *m, struct err *e)
+{
+    char key[KEY_MAX], list[160] = "";
+    int missing = 0;
+    for (int i = 0; i < m->w->size && missing <= MISSING_MAX; i++) {
+        const char *k = rank_key(m, "rank", i, key);
+        bool there = false;
+        if (store_client_check(m->client, &k, 1, &there, NULL) < 0)
+            break;
+        if (there)
+            continue;
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof(list) - n, missing == MISSING_MAX ? " and more" : "%s%d",
+                 missing ? ", " : "", i);
+        missing++;
+    }
+    if (missing)
+        return err_set(e, -ETIMEDOUT, "not all of the %d ranks have come to %s:%d; missing: %s",
+                       m->w->size, m->host, m->port, list);
+    return err_set(e, -ETIMEDOUT, "the %d ranks did not meet at %s:%d in time", m->w->size, m->host,
+                   m->port);
+}
+
+/* Rank 0 hosts the store where nothing else does. */
+static int host_store(struct meeting *m, struct err *e)
+{
+    if (m->w->rank != 0 || m->served || m->server)
+        return 0;
+    /* 127.0.0.1 and ::1 mean one host everywhere; another loopback address may be this host's own
+     * name, which others resolve to where it can be reached. */
+    bool here = strcmp(m->w->master_ip, "127.0.0.1") == 0 || strcmp(m->w->master_ip, "::1") == 0;
+    struct store_thread_opts opts = {.addr = here ? m->w->master_ip : NULL, .port = m->port};
+    int r = store_thread_new(&m->server, &opts, e);
+    return r == -EADDRINUSE ? 0 : r; /* then a store is served there, or connecting will tell */
+}
+
+static int meet_once(struct meeting *m, struct err *e)
+{
+    int r = host_store(m, e);
+    if (r < 0)
+        return r;
+    r = store_client_new(&m->client, m->host, m->port, remaining_ms(m), e);
+    if (r < 0)
+        return r;
+    r = publish_self(m, e);
+    if (r == 0)
+        r = m->w->rank == 0 ? lead(m, e) : follow(m, e);
+    if (r == -ETIMEDOUT)
+        r = timed_out(m, e);
+    if (r == 0 && m->w->rank == 0 && !m->server)
+        clean_up(m);
+    store_client_free(m->client);
+    m->client = NULL;
+    return r;
+}
+
+static bool worth_another_try(int r)
+{
+    return r == -ENOTCONN || r == -ECONNRESET || r == -EPIPE || r == -ECONNREFUSED ||
+           r == -ECONNABORTED;
+}
+
+static int meet(struct meeting *m, struct err *e)
+{
+    for (;;) {
+        int r = meet_once(m, e);
+        if (!worth_another_try(r) || is_over(m))
+            return r;
+        pause_before_retry();
+    }
+}
+
+/* Places among the ranks of the same host. */
+static int count_neighbours(struct world *w, struct err *e)
+{
+    int before = 0;
+    for (int i = 0; i < w->size; i++) {
+        if (w->members[i].host_id == w->members[w->rank].host_id) {
+            w->neighbours++;
+            before += i < w->rank;
+        }
+    }
+    w->local_rank = before;
+    return getenv("LOCAL_RANK") ? env_int("LOCAL_RANK", 0, WORLD_MAX, &w->local_rank, e) : 0;
+}
+
+int bootstrap_store(struct world *w, uint64_t deadline_ns, struct err *e)
+{
+    struct meeting m = {.w = w, .deadline_ns = deadline_ns};
+    struct netaddr local;
+    int r = read_environment(&m, e);
+    if (r < 0)
+        return r;
+    if (w->size == 1) {
+        w->neighbours = 1;
+        return 0;
+    }
+    w->members = calloc((size_t)w->size, sizeof(*w->members));
+    if (!w->members)
+        return err_set(e, -ENOMEM, "no memory for %d ranks", w->size);
+    if ((r = find_master(&m, &local, e)) == 0 && (r = listen_here(&m, &local, e)) == 0)
+        r = meet(&m, e);
+    store_thread_free(m.server);
+    return r < 0 ? r : count_neighbours(w, e);
+}

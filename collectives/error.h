@@ -1,0 +1,17 @@
+/* error.h: what dlcoll_last_error() shows. */
+#ifndef COLLECTIVES_ERROR_H
+#define COLLECTIVES_ERROR_H
+
+#include "collectives/dlcoll.h"
+
+/* Sets code and text; all other fields are "unknown". Returns code. */
+int error_set(dlcoll_error *out, int code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The same for a call that has no communicator: kept per thread. */
+int error_set_global(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* The code for a negative errno value of the inside. */
+int error_code(int errnum);
+
+#endif

@@ -1,0 +1,13 @@
+#include "collectives/net/algo.h"
+
+/* Dissemination: in round k every rank tells the one 2^k to its right, and hears from the one 2^k
+ * to its left; after ceil(log2(n)) rounds it has heard, through others, from all. Hensgen, Finkel
+ * and Manber, "Two algorithms for barrier synchronization", 1988. */
+void build_barrier_dissemination(struct schedule *s, const struct coll *c)
+{
+    for (int k = 1; k < c->size; k *= 2) {
+        schedule_send(s, (c->rank + k) % c->size, in(0), 0);
+        schedule_recv(s, (c->rank + c->size - k) % c->size, out(0), 0);
+        schedule_end_round(s);
+    }
+}

@@ -1,0 +1,83 @@
+/* engine.h: carries out schedules over a transport, in the calling thread.
+ *
+ *     engine_start()      checks nothing, sends nothing; takes all memory that the run needs
+ *     engine_progress()   does what can be done without blocking
+ *     engine_wait()       progress until it is complete: looks again for a while, then sleeps
+ *
+ * Each message travels as one frame whose header names the call, so that ranks that called
+ * different operations find out. Large messages move in pieces: what has arrived is reduced while
+ * the kernel receives the next piece. One run at a time. */
+#ifndef COLLECTIVES_NET_ENGINE_H
+#define COLLECTIVES_NET_ENGINE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collectives/dtype.h"
+#include "collectives/net/schedule.h"
+#include "collectives/net/transport.h"
+#include "collectives/net/wire.h"
+#include "collectives/wait.h"
+#include "core/err.h"
+
+struct engine_run {
+    const struct schedule *schedule; /* borrowed to the end of the run */
+    const void *in;
+    void *out;
+    const struct dtype *dtype; /* NULL when the schedule reduces nothing */
+    int op;
+    struct frame frame; /* of every message; len is filled in */
+};
+
+struct step_state;
+
+struct engine {
+    struct transport *transport; /* borrowed */
+    int rank, size;
+    const _Atomic uint32_t *abort_word; /* borrowed; NULL: none. Not 0: give up */
+    struct wait_policy policy;
+
+    struct engine_run run;
+    size_t round, first; /* the round under way and its first step */
+    size_t left;         /* its steps that are not complete */
+    bool begun;          /* its steps have been set up */
+    bool moved;          /* the last engine_progress() got something done */
+
+    /* After a failure: who was the matter, and what its frame said (-EBADMSG). */
+    int culprit;
+    struct frame theirs;
+
+    int next_peek; /* the rank to look at next, while waiting */
+
+    /* Kept from run to run. */
+    struct step_state *states;
+    struct transport_want *wants;
+    size_t cap_states;
+    uint8_t *tmp, *pieces;
+    size_t cap_tmp, cap_pieces;
+};
+
+void engine_init(struct engine *en, struct transport *t, int rank, int size,
+                 const _Atomic uint32_t *abort_word, struct wait_policy policy);
+void engine_fini(struct engine *en);
+
+/* 0, or -ENOMEM: nothing has been sent and nothing is under way. */
+int engine_start(struct engine *en, const struct engine_run *run, struct err *e);
+
+/* 1: in progress. 0: complete. On failure `culprit` is the rank that was the matter, or -1:
+ *   -EPIPE      it has closed its connection, or is gone
+ *   -EBADMSG    it is in another operation (`theirs`)
+ *   another     as the transport says, with a text */
+int engine_progress(struct engine *en, struct err *e);
+
+/* 0 or negative. Also:
+ *   -ETIMEDOUT  mono_ns() reached deadline_ns (0: none) while waiting for the culprit
+ *   -ECANCELED  the abort word is set, or a peer has sent a notice
+ * When it has waited for a while, it looks also at what has come from ranks that it does not wait
+ * for: ranks in different operations may wait for each other in a circle, where no message that one
+ * of them expects is ever sent. */
+int engine_wait(struct engine *en, uint64_t deadline_ns, struct err *e);
+
+#endif

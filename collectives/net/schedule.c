@@ -1,0 +1,103 @@
+#include "collectives/net/schedule.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void schedule_init(struct schedule *s)
+{
+    memset(s, 0, sizeof(*s));
+}
+
+void schedule_fini(struct schedule *s)
+{
+    free(s->steps);
+    free(s->rounds);
+    schedule_init(s);
+}
+
+void schedule_reset(struct schedule *s)
+{
+    s->nsteps = s->nrounds = 0;
+    s->tmp_bytes = s->most_steps = s->most_reduces = 0;
+    s->oom = false;
+}
+
+/* Room for one more item in *items; false when there is none. */
+static bool grow(struct schedule *s, void **items, size_t n, size_t *cap, size_t item_bytes)
+{
+    if (n < *cap)
+        return true;
+    size_t want = *cap ? *cap * 2 : 32;
+    void *p = realloc(*items, want * item_bytes);
+    if (!p) {
+        s->oom = true;
+        return false;
+    }
+    *items = p;
+    *cap = want;
+    return true;
+}
+
+static void append(struct schedule *s, const struct step *step)
+{
+    if (s->oom || !grow(s, (void **)&s->steps, s->nsteps, &s->cap_steps, sizeof(*s->steps)))
+        return;
+    s->steps[s->nsteps++] = *step;
+}
+
+void schedule_send(struct schedule *s, int peer, struct place from, size_t len)
+{
+    append(s, &(struct step){.kind = STEP_SEND, .peer = peer, .len = len, .a = from});
+}
+
+void schedule_recv(struct schedule *s, int peer, struct place to, size_t len)
+{
+    append(s, &(struct step){.kind = STEP_RECV, .peer = peer, .len = len, .dst = to});
+}
+
+void schedule_recv_reduce(struct schedule *s, int peer, struct place to, struct place mine,
+                          size_t len, enum operand_order order)
+{
+    append(s, &(struct step){.kind = STEP_RECV_REDUCE,
+                             .incoming_first = order == INCOMING_FIRST,
+                             .peer = peer,
+                             .len = len,
+                             .dst = to,
+                             .a = mine});
+}
+
+void schedule_copy(struct schedule *s, struct place to, struct place from, size_t len)
+{
+    if (len)
+        append(s, &(struct step){.kind = STEP_COPY, .peer = -1, .len = len, .dst = to, .a = from});
+}
+
+void schedule_reduce(struct schedule *s, struct place to, struct place left, struct place right,
+                     size_t len)
+{
+    if (len)
+        append(s,
+               &(struct step){
+                   .kind = STEP_REDUCE, .peer = -1, .len = len, .dst = to, .a = left, .b = right});
+}
+
+void schedule_end_round(struct schedule *s)
+{
+    size_t start = s->nrounds ? s->rounds[s->nrounds - 1].end : 0, reduces = 0;
+    if (s->oom || s->nsteps == start ||
+        !grow(s, (void **)&s->rounds, s->nrounds, &s->cap_rounds, sizeof(*s->rounds)))
+        return;
+    s->rounds[s->nrounds++].end = s->nsteps;
+    for (size_t i = start; i < s->nsteps; i++)
+        reduces += s->steps[i].kind == STEP_RECV_REDUCE;
+    if (s->nsteps - start > s->most_steps)
+        s->most_steps = s->nsteps - start;
+    if (reduces > s->most_reduces)
+        s->most_reduces = reduces;
+}
+
+void schedule_need_tmp(struct schedule *s, size_t bytes)
+{
+    if (bytes > s->tmp_bytes)
+        s->tmp_bytes = bytes;
+}

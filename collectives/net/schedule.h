@@ -1,0 +1,101 @@
+/* schedule.h: what one rank does in one collective operation, step by step, as an algorithm has
+ * written it down. It names buffers and offsets, not addresses, and does nothing by itself: the
+ * engine carries it out over a transport.
+ *
+ * A schedule is a list of rounds. The steps of a round go on side by side, in no order; the next
+ * round begins when all of them are complete on this rank (other ranks are in rounds of their own).
+ * Rules, which tests/unit/test_algo.c checks for every algorithm:
+ *   - no step of a round writes what another step of it reads or writes. PLACE_IN and PLACE_OUT
+ *     count as one buffer there, because in an in-place call they are;
+ *   - a round has at most one send to, and one receive from, the same rank;
+ *   - the k-th send from rank a to rank b and the k-th receive on b from a have the same length.
+ *
+ * Appending never fails visibly: a failed allocation is remembered in `oom`, which is asked once at
+ * the end. Storage is kept by schedule_reset(), so that a communicator that repeats itself does not
+ * allocate. */
+#ifndef COLLECTIVES_NET_SCHEDULE_H
+#define COLLECTIVES_NET_SCHEDULE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum place_buffer {
+    PLACE_IN,  /* the caller's send buffer; never written */
+    PLACE_OUT, /* the caller's receive buffer; PLACE_IN itself in an in-place call */
+    PLACE_TMP, /* tmp_bytes of scratch memory, contents undefined at the start */
+    PLACE_BUFFERS,
+};
+
+struct place {
+    enum place_buffer buffer;
+    size_t at; /* bytes from its start */
+};
+
+enum step_kind {
+    STEP_SEND,        /* a -> peer */
+    STEP_RECV,        /* peer -> dst */
+    STEP_RECV_REDUCE, /* dst = a op (what peer sends), or the other way round; dst may be a */
+    STEP_COPY,        /* dst = a */
+    STEP_REDUCE,      /* dst = a op b; dst may be a or b */
+};
+
+struct step {
+    enum step_kind kind;
+    bool incoming_first; /* STEP_RECV_REDUCE: what peer sends is the left operand */
+    int peer;
+    size_t len; /* bytes; 0 for a message that only says "here" */
+    struct place dst, a, b;
+};
+
+struct round {
+    size_t end; /* its steps end before this index */
+};
+
+struct schedule {
+    struct step *steps;
+    size_t nsteps, cap_steps;
+    struct round *rounds;
+    size_t nrounds, cap_rounds;
+    size_t tmp_bytes;
+    size_t most_steps;   /* in one round */
+    size_t most_reduces; /* STEP_RECV_REDUCE in one round */
+    bool oom;
+};
+
+void schedule_init(struct schedule *s);
+void schedule_fini(struct schedule *s);
+void schedule_reset(struct schedule *s); /* empty, storage kept */
+
+static inline struct place in(size_t at)
+{
+    return (struct place){PLACE_IN, at};
+}
+
+static inline struct place out(size_t at)
+{
+    return (struct place){PLACE_OUT, at};
+}
+
+static inline struct place tmp(size_t at)
+{
+    return (struct place){PLACE_TMP, at};
+}
+
+void schedule_send(struct schedule *s, int peer, struct place from, size_t len);
+void schedule_recv(struct schedule *s, int peer, struct place to, size_t len);
+
+enum operand_order { MINE_FIRST, INCOMING_FIRST };
+void schedule_recv_reduce(struct schedule *s, int peer, struct place to, struct place mine,
+                          size_t len, enum operand_order order);
+void schedule_copy(struct schedule *s, struct place to, struct place from, size_t len);
+void schedule_reduce(struct schedule *s, struct place to, struct place left, struct place right,
+                     size_t len);
+
+/* Ends the round; one without steps is none. */
+void schedule_end_round(struct schedule *s);
+
+/* Asks for scratch memory: PLACE_TMP has at least so many bytes. */
+void schedule_need_tmp(struct schedule *s, size_t bytes);
+
+#endif

@@ -1,0 +1,103 @@
+#include "collectives/world.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/bootstrap.h"
+#include "collectives/wait.h"
+#include "core/fd.h"
+
+static bool is_set(const char *name)
+{
+    const char *v = getenv(name);
+    return v && *v;
+}
+
+static void alone(struct world *w)
+{
+    w->size = w->neighbours = 1;
+}
+
+int world_init(struct world *w, uint32_t instance, uint64_t deadline_ns, struct err *e)
+{
+    int r = 0;
+    memset(w, 0, sizeof(*w));
+    w->listen_fd = -1;
+    w->instance = instance;
+    w->usable_cpus = wait_usable_cpus();
+    if (is_set(SEGMENT_ENV_FD))
+        r = bootstrap_segment(w, e);
+    else if (is_set("RANK") || is_set("WORLD_SIZE"))
+        r = bootstrap_store(w, deadline_ns, e);
+    else
+        alone(w);
+    if (r < 0)
+        world_fini(w);
+    return r;
+}
+
+void world_fini(struct world *w)
+{
+    close_fd(&w->listen_fd);
+    bootstrap_segment_leave(w);
+    free(w->members);
+    w->members = NULL;
+}
+
+int world_addr(const struct world *w, int rank, struct netaddr *out, struct err *e)
+{
+    char ip[ADDR_STRLEN];
+    int port;
+    if (w->segment.base) {
+        struct segment_node node;
+        job_segment_node(&w->segment, job_segment_node_of(&w->segment, rank), &node);
+        snprintf(ip, sizeof(ip), "%s", node.addr);
+        port = job_segment_port(&w->segment, rank);
+    } else {
+        const struct member *m = &w->members[rank], *self = &w->members[w->rank];
+        struct netaddr theirs, mine;
+        snprintf(ip, sizeof(ip), "%s", m->addr);
+        port = m->port;
+        /* Its loopback address is of no use from another host than the master's. */
+        if (netaddr_parse_ip(&theirs, ip, port) && netaddr_is_loopback(&theirs) &&
+            netaddr_parse_ip(&mine, self->addr, 0) && !netaddr_is_loopback(&mine))
+            snprintf(ip, sizeof(ip), "%s", w->master_ip);
+    }
+    if (!port || !netaddr_parse_ip(out, ip, port))
+        return err_set(e, -EINVAL, "rank %d has no address (%.60s, port %d)", rank, ip, port);
+    return 0;
+}
+
+void world_who(const struct world *w, int rank, char host[MEMBER_HOST_MAX], int *pid)
+{
+    host[0] = '\0';
+    *pid = 0;
+    if (w->segment.base) {
+        struct segment_node node;
+        struct segment_local *line = job_segment_local(&w->segment, rank);
+        job_segment_node(&w->segment, job_segment_node_of(&w->segment, rank), &node);
+        snprintf(host, MEMBER_HOST_MAX, "%s", node.host);
+        if (line)
+            *pid = atomic_load_explicit(&line->pid, memory_order_relaxed);
+    } else if (w->members) {
+        snprintf(host, MEMBER_HOST_MAX, "%s", w->members[rank].host);
+        *pid = (int)w->members[rank].pid;
+    }
+}
+
+const char *world_name(const struct world *w, int rank, char out[WORLD_NAME_MAX])
+{
+    char host[MEMBER_HOST_MAX];
+    int pid;
+    world_who(w, rank, host, &pid);
+    if (pid)
+        snprintf(out, WORLD_NAME_MAX, "rank %d (%s, pid %d)", rank, host, pid);
+    else if (host[0])
+        snprintf(out, WORLD_NAME_MAX, "rank %d (%s)", rank, host);
+    else
+        snprintf(out, WORLD_NAME_MAX, "rank %d", rank);
+    return out;
+}

@@ -1,0 +1,62 @@
+/* world.h: all workers of the job: who this one is, and where the others are. Made once, by
+ * dlcoll_init(); communicators are groups of its ranks.
+ *
+ * The facts come from the launcher's segment, or from what the ranks have published in a store. */
+#ifndef COLLECTIVES_WORLD_H
+#define COLLECTIVES_WORLD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "collectives/job_segment.h"
+#include "core/err.h"
+#include "core/netaddr.h"
+
+#define MEMBER_HOST_MAX 64
+
+/* One rank, as it has published itself in the store. */
+struct member {
+    char host[MEMBER_HOST_MAX]; /* its host's name, for people */
+    char addr[ADDR_STRLEN];     /* IP address; a loopback one: it is on the master's host */
+    uint16_t port;
+    uint32_t pid;
+    uint64_t host_id; /* equal for ranks that share a kernel and a network namespace */
+};
+
+struct world {
+    int rank, size, local_rank;
+    int neighbours; /* ranks that share this host's CPUs, this one included */
+    int usable_cpus;
+    uint64_t epoch; /* with counter and instance: which round of which job this is */
+    uint32_t counter, instance;
+    int listen_fd; /* owned, non-blocking; -1 in a world of one */
+
+    struct job_segment segment;  /* with a launcher */
+    struct member *members;      /* without: all ranks, owned */
+    char master_ip[ADDR_STRLEN]; /* MASTER_ADDR as this host resolves it */
+};
+
+/* How the process was started decides (dlcoll_init() in dlcoll.h). `instance` counts the worlds
+ * that this process has made, from 1: the same on every rank. deadline_ns on mono_ns(), 0: none. On
+ * failure *w needs no world_fini(). Codes: -EINVAL, -ENOMEM, -ETIMEDOUT, -EBUSY (the launcher's
+ * sockets are in use by another communicator), and what the network says. */
+int world_init(struct world *w, uint32_t instance, uint64_t deadline_ns, struct err *e);
+void world_fini(struct world *w);
+
+/* The address where `rank` listens. */
+int world_addr(const struct world *w, int rank, struct netaddr *out, struct err *e);
+
+/* For people: its host's name and its pid there (0: unknown). */
+void world_who(const struct world *w, int rank, char host[MEMBER_HOST_MAX], int *pid);
+
+/* "rank 3 (node-b, pid 812)". Returns out. */
+#define WORLD_NAME_MAX 128
+const char *world_name(const struct world *w, int rank, char out[WORLD_NAME_MAX]);
+
+/* This worker's line in the segment; NULL without one. */
+static inline struct segment_local *world_line(const struct world *w)
+{
+    return job_segment_local(&w->segment, w->rank);
+}
+
+#endif

@@ -8,7 +8,7 @@ const struct algo g_algos[] = {
     /* kind, name, ranks from, to, any order, preferred up to, function */
     {CALL_ALL_REDUCE, "self", 1, 1, false, SIZE_MAX, build_all_reduce_self},
     {CALL_ALL_REDUCE, "pair", 2, 2, false, 256 * KB, build_all_reduce_pair},
-    {CALL_ALL_REDUCE, "doubling", 2, ANY, false, 32 * KB, build_all_reduce_doubling},
+    {CALL_ALL_REDUCE, "doubling", 2, ANY, false, 64 * KB, build_all_reduce_doubling},
     {CALL_ALL_REDUCE, "ring", 2, ANY, true, SIZE_MAX, build_all_reduce_ring},
     {CALL_BROADCAST, "binomial", 1, ANY, false, SIZE_MAX, build_broadcast_binomial},
     {CALL_BARRIER, "dissemination", 1, ANY, false, SIZE_MAX, build_barrier_dissemination},

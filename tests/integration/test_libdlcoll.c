@@ -1,0 +1,243 @@
+/* libdlcoll as others see it: its header in C99 and in C++, its symbols, and the examples, started
+ * by hand: the plain environment, no launcher. */
+#include "tests/lib/test.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/fd.h"
+#include "core/mem.h"
+#include "tests/lib/proc.h"
+#include "tests/lib/ranks.h"
+
+/* n processes of one command. */
+struct crowd {
+    int n, port_fd;
+    struct proc proc[RANKS_MOST];
+};
+
+static void crowd_start(struct crowd *c, int n, char *const argv[], const char *attempt)
+{
+    uint16_t port;
+    c->port_fd = reserve_port(&port);
+    c->n = n;
+    for (int r = 0; r < n; r++) {
+        char *env[] = {xasprintf("RANK=%d", r),
+                       xasprintf("WORLD_SIZE=%d", n),
+                       "MASTER_ADDR=127.0.0.1",
+                       xasprintf("MASTER_PORT=%d", port),
+                       xasprintf("TORCHELASTIC_RESTART_COUNT=%s", attempt),
+                       NULL};
+        proc_start(&c->proc[r], argv, env, 0);
+        free(env[0]), free(env[1]), free(env[3]), free(env[4]);
+    }
+}
+
+/* Waits for all; returns how many ended with `status`. */
+static int crowd_wait(struct crowd *c, int status)
+{
+    int as_expected = 0;
+    for (int r = 0; r < c->n; r++)
+        as_expected += proc_wait(&c->proc[r], 60) == status;
+    return as_expected;
+}
+
+static void crowd_fini(struct crowd *c)
+{
+    for (int r = 0; r < c->n; r++)
+        proc_fini(&c->proc[r]);
+    close_fd(&c->port_fd);
+}
+
+static void run_crowd(int n, char *const argv[], const char *attempt)
+{
+    struct crowd c;
+    crowd_start(&c, n, argv, attempt);
+    int good = crowd_wait(&c, 0);
+    ck_assert_msg(good == n, "%d of %d ended well\n%s%s", good, n, c.proc[0].out, c.proc[0].err);
+    crowd_fini(&c);
+}
+
+/* ----------------------------------------------------------------------------------- the library
+ */
+
+static bool have_program(const char *name)
+{
+    struct proc p;
+    bool have = proc_run(&p, ARGV("sh", "-c", xasprintf("command -v %s", name)), NULL, 10) == 0;
+    proc_fini(&p);
+    return have;
+}
+
+static void compile(const char *command)
+{
+    struct proc p;
+    int rc = proc_run(&p, ARGV("sh", "-c", (char *)command), NULL, 60);
+    ck_assert_msg(rc == 0, "%s\n%s", command, p.err);
+    proc_fini(&p);
+}
+
+START_TEST(the_header_is_c99_and_cpp)
+{
+    static const char text[] =
+        "#include <dlcoll.h>\n"
+        "int main(void) {\n"
+        "    dlcoll_comm *c;\n"
+        "    dlcoll_opts o = DLCOLL_OPTS_INIT;\n"
+        "    dlcoll_init_opts i = DLCOLL_INIT_OPTS_INIT;\n"
+        "    dlcoll_error e = DLCOLL_ERROR_INIT;\n"
+        "    double x = 1, y = 0;\n"
+        "    if (dlcoll_init(&c, &i) < 0 || e.rank != -1 || e.exit_code != -1) return 1;\n"
+        "    if (dlcoll_all_reduce(&x, &y, 1, DLCOLL_F64, DLCOLL_SUM, c, &o, NULL) < 0) return 2;\n"
+        "    dlcoll_destroy(c);\n"
+        "    return y == 1 ? 0 : 3;\n"
+        "}\n";
+    const char *flags = "-Wall -Wextra -Werror -pedantic-errors -Icollectives";
+    const char *lib = build_path("");
+    write_file(tmppath("use.c"), text);
+    if (have_program("cc"))
+        compile(xasprintf("cc -std=c99 %s %s -o %s -L%s -ldlcoll -Wl,-rpath,%s", flags,
+                          tmppath("use.c"), tmppath("use"), lib, lib));
+    else
+        test_skip("there is no cc");
+    if (have_program("c++"))
+        compile(xasprintf("c++ -x c++ -std=c++11 %s -fsyntax-only %s", flags, tmppath("use.c")));
+    else
+        test_skip("there is no c++");
+    /* Under a sanitizer the library needs its runtime, which a plain program lacks. */
+    if (access(tmppath("use"), X_OK) == 0 && !strstr(lib, "build-")) {
+        struct proc p;
+        ck_assert_int_eq(proc_run(&p, ARGV((char *)tmppath("use")), NULL, 10), 0);
+        proc_fini(&p);
+    }
+}
+END_TEST
+
+START_TEST(only_dlcoll_names_are_exported)
+{
+    struct proc p;
+    if (!have_program("nm")) {
+        test_skip("there is no nm");
+        return;
+    }
+    ck_assert_int_eq(
+        proc_run(&p, ARGV("nm", "-D", "--defined-only", (char *)build_path("libdlcoll.so")), NULL,
+                 10),
+        0);
+    int functions = 0;
+    for (char *line = strtok(p.out, "\n"); line; line = strtok(NULL, "\n")) {
+        const char *name = strrchr(line, ' ') + 1;
+        ck_assert_msg(strncmp(name, "dlcoll_", 7) == 0 || strcmp(name, "DLCOLL_0") == 0,
+                      "%s is exported", name);
+        functions += strstr(name, "@@DLCOLL_0") != NULL;
+    }
+    ck_assert_int_ge(functions, 10);
+    proc_fini(&p);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------- the examples
+ */
+
+START_TEST(hello_and_allreduce_run)
+{
+    struct crowd c;
+    crowd_start(&c, 3, ARGV((char *)build_path("examples/hello")), "0");
+    ck_assert_int_eq(crowd_wait(&c, 0), 3);
+    for (int r = 0; r < 3; r++)
+        ck_assert_ptr_nonnull(strstr(c.proc[r].out, xasprintf("rank %d of 3", r)));
+    crowd_fini(&c);
+    crowd_start(&c, 3, ARGV((char *)build_path("examples/allreduce"), "100000", "5"), "0");
+    ck_assert_int_eq(crowd_wait(&c, 0), 3);
+    ck_assert_int_eq(strncmp(c.proc[0].out, "3 ranks, 100000 bytes: ", 23), 0);
+    crowd_fini(&c);
+}
+END_TEST
+
+static char *train(void)
+{
+    return (char *)build_path("examples/train");
+}
+
+START_TEST(training_ends_alike_on_any_number_of_workers)
+{
+    char *one = (char *)tmppath("one"), *many = (char *)tmppath("many");
+    double accuracy = 0;
+    run_crowd(1, ARGV(train(), "--out", one), "0");
+    run_crowd(8, ARGV(train(), "--out", many), "0");
+    ck_assert_str_eq(read_file(one), read_file(many));
+    ck_assert_int_eq(sscanf(read_file(one), "epochs 20 accuracy %lf", &accuracy), 1);
+    ck_assert_double_ge(accuracy, 0.95);
+    run_crowd(3, ARGV(train(), "--out", many), "0");
+    ck_assert_str_eq(read_file(one), read_file(many));
+}
+END_TEST
+
+START_TEST(training_recovers_bit_for_bit)
+{
+    struct crowd c;
+    char *straight = (char *)tmppath("straight"), *resumed = (char *)tmppath("resumed");
+    char *ckpt = (char *)tmppath("state");
+    run_crowd(8, ARGV(train(), "--out", straight, "--epochs", "6"), "0");
+    char *const argv[] = {train(), "--out",        resumed, "--epochs",      "6", "--checkpoint",
+                          ckpt,    "--crash-rank", "5",     "--crash-epoch", "4", NULL};
+    crowd_start(&c, 8, argv, "0");
+    ck_assert_int_eq(crowd_wait(&c, 1), 7);
+    ck_assert_int_eq(proc_wait(&c.proc[5], 1), 128 + SIGKILL);
+    for (int r = 0; r < 8; r++) {
+        if (r != 5)
+            ck_assert_msg(strstr(c.proc[r].err, "rank 5 ("), "rank %d: %s", r, c.proc[r].err);
+    }
+    crowd_fini(&c);
+    ck_assert_int_ne(access(resumed, F_OK), 0);
+
+    crowd_start(&c, 8, argv, "1"); /* the second attempt does not crash */
+    ck_assert_int_eq(crowd_wait(&c, 0), 8);
+    ck_assert_ptr_nonnull(strstr(c.proc[0].out, "resumed after epoch 3"));
+    crowd_fini(&c);
+    ck_assert_str_eq(read_file(straight), read_file(resumed));
+}
+END_TEST
+
+START_TEST(a_bad_checkpoint_is_refused)
+{
+    static const char *const wrongs[] = {"head -c 1000 %s > %s", "(cat %s; echo) > %s",
+                                         "sed s/DIGITS1/DIGITS2/ %s > %s", "tr x y < %s > %s"};
+    static const char *const texts[] = {"is not a whole checkpoint", "is damaged",
+                                        "is not a checkpoint of this program", "is damaged"};
+    char *good = (char *)tmppath("good"), *bad = (char *)tmppath("bad");
+    run_crowd(2, ARGV(train(), "--epochs", "1", "--checkpoint", good), "0");
+    for (size_t i = 0; i < ARRAY_LEN(wrongs); i++) {
+        struct crowd c;
+        compile(xasprintf(wrongs[i], good, bad));
+        crowd_start(&c, 2, ARGV(train(), "--epochs", "2", "--checkpoint", bad), "0");
+        ck_assert_int_eq(crowd_wait(&c, 1), 2);
+        ck_assert_msg(strstr(c.proc[0].err, texts[i]), "%s", c.proc[0].err);
+        ck_assert_str_eq(c.proc[1].err, "");
+        crowd_fini(&c);
+    }
+    struct crowd c;
+    crowd_start(&c, 1, ARGV(train(), "--seed", "2", "--checkpoint", good), "0");
+    ck_assert_int_eq(crowd_wait(&c, 1), 1);
+    ck_assert_ptr_nonnull(strstr(c.proc[0].err, "was made with another seed"));
+    crowd_fini(&c);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("libdlcoll");
+    TCase *tc = test_case(s, "library", 120);
+    tcase_add_test(tc, the_header_is_c99_and_cpp);
+    tcase_add_test(tc, only_dlcoll_names_are_exported);
+    tc = test_case(s, "examples", 120);
+    tcase_add_test(tc, hello_and_allreduce_run);
+    tcase_add_test(tc, training_ends_alike_on_any_number_of_workers);
+    tcase_add_test(tc, training_recovers_bit_for_bit);
+    tcase_add_test(tc, a_bad_checkpoint_is_refused);
+    return s;
+}
+
+TEST_MAIN(suite)

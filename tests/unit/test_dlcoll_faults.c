@@ -1,0 +1,453 @@
+/* libdlcoll when things go wrong: ranks that die, leave, come late or call something else,
+ * strangers, and segments that are none. Whatever happens, every survivor gets an error that names
+ * the cause. */
+#include "tests/lib/test.h"
+
+#include <fcntl.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "collectives/dlcoll.h"
+#include "collectives/net/wire.h"
+#include "core/clock.h"
+#include "core/fd.h"
+#include "tests/lib/ranks.h"
+
+static uint16_t g_store_port;
+
+/* -------------------------------------------------------------------------------- bad segments */
+
+START_TEST(a_wrong_segment_is_refused)
+{
+    struct ranks j;
+    ranks_init(&j, 4, 2);
+    struct segment_header *h = j.segment[0], good = *h;
+    ranks_become(&j, 1);
+#define REFUSED(change, text)             \
+    do {                                  \
+        change;                           \
+        expect_init(DLCOLL_EINVAL, text); \
+        memcpy(h, &good, sizeof(good));   \
+    } while (0)
+    REFUSED(h->magic++, "does not begin as a segment");
+    REFUSED(h->version++, "version 2");
+    REFUSED(h->total_bytes++, "bytes");
+    REFUSED(h->off_nodes = h->total_bytes - 4, "damaged");
+    REFUSED(h->off_nodes = UINT64_MAX - 3, "damaged");
+    REFUSED(h->off_ports = 1, "damaged");
+    REFUSED(h->off_local++, "damaged");
+    REFUSED(h->off_local = h->total_bytes, "damaged");
+    REFUSED(h->world_size = INT32_MAX, "damaged");
+    REFUSED(h->world_size = -1, "damaged");
+    REFUSED(h->world_size = 3, "damaged");
+    REFUSED(h->nnodes = INT32_MAX, "damaged");
+    REFUSED(h->nnodes = 0, "damaged");
+    REFUSED(h->nlocal = 1, "damaged");
+    REFUSED(h->group_rank = 2, "damaged");
+    REFUSED(h->group_rank = 1, "damaged");
+    REFUSED(h->base_rank = 2, "damaged");
+    REFUSED(h->heap_bytes = 1, "damaged");
+    REFUSED(setenv("RANK", "0", 1), "RANK is 0 where the launcher's table says 1");
+    REFUSED(setenv("RANK", "7", 1), "RANK: 7");
+    setenv("RANK", "1", 1);
+    REFUSED(setenv("LOCAL_RANK", "2", 1), "LOCAL_RANK: 2");
+    REFUSED(unsetenv("LOCAL_RANK"), "LOCAL_RANK is not set");
+    setenv("LOCAL_RANK", "1", 1);
+    REFUSED(setenv(SEGMENT_ENV_LISTEN, "0", 1), "no listening socket");
+    REFUSED(setenv(SEGMENT_ENV_LISTEN, "999", 1), "is not open");
+    REFUSED(unsetenv(SEGMENT_ENV_LISTEN), "is not set");
+    set_env_int(SEGMENT_ENV_LISTEN, j.listener[1]);
+    REFUSED(setenv(SEGMENT_ENV_FD, "999", 1), "is not open");
+    REFUSED(setenv(SEGMENT_ENV_FD, "-3", 1), "DLAUNCH_SEGMENT_FD: -3");
+    REFUSED(set_env_int(SEGMENT_ENV_FD, j.listener[1]), "no memory file");
+    int unsealed = memfd_create("x", MFD_CLOEXEC);
+    ck_assert_int_eq(ftruncate(unsealed, 4096), 0);
+    REFUSED(set_env_int(SEGMENT_ENV_FD, unsealed), "sealed against shrinking");
+    int empty = memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    fcntl(empty, F_ADD_SEALS, F_SEAL_SHRINK);
+    REFUSED(set_env_int(SEGMENT_ENV_FD, empty), "too short");
+
+    set_env_int(SEGMENT_ENV_FD, j.segment_fd[0]); /* and the good one is taken */
+    dlcoll_comm *c, *second;
+    ck_assert_int_eq(dlcoll_init(&c, NULL), 0);
+    ck_assert_int_eq(ranks_line(&j, 1)->state, SEGMENT_LOCAL_READY);
+    ck_assert_int_eq(ranks_line(&j, 1)->pid, getpid());
+    ck_assert_int_eq(dlcoll_init(&second, NULL), DLCOLL_ESTATE);
+    dlcoll_destroy(c);
+    ck_assert_int_eq(ranks_line(&j, 1)->state, SEGMENT_LOCAL_DONE);
+    ck_assert_int_eq(dlcoll_init(&second, NULL), 0);
+    dlcoll_destroy(second);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------- things go wrong
+ */
+
+static void reduce_for_ever(struct ranks *j, int rank)
+{
+    /* Standard error stays empty: the library says nothing by itself. */
+    int quiet[2];
+    char byte;
+    EXPECT(pipe2(quiet, O_NONBLOCK | O_CLOEXEC) == 0);
+    int saved = dup(STDERR_FILENO);
+    dup2(quiet[1], STDERR_FILENO);
+    dlcoll_comm *c = comm_start();
+    size_t n = 4 << 20;
+    float *x = calloc(n, 4);
+    int r = 0;
+    for (int k = 0; r == 0; k++) {
+        if (k == 1)
+            ranks_say_ready(j);
+        r = dlcoll_all_reduce(x, x, n, DLCOLL_F32, DLCOLL_SUM, c, NULL, NULL);
+    }
+    ranks_keep_result(j, rank, c, r);
+    uint64_t before = mono_ns();
+    r = dlcoll_barrier(c, NULL, NULL);
+    uint64_t took = mono_ns() - before;
+    dup2(saved, STDERR_FILENO);
+    EXPECT(r == DLCOLL_ESTATE, "%d", r);
+    EXPECT(took < 1000000000);
+    EXPECT(strcmp(why(c), j->shared->rank[rank].error.text) == 0, "%s", why(c));
+    EXPECT(dlcoll_finalize(c) == DLCOLL_ESTATE);
+    EXPECT(read(quiet[0], &byte, 1) < 0 && errno == EAGAIN);
+    dlcoll_destroy(c);
+    free(x);
+}
+
+static void check_survivors(struct ranks *j, int victim, uint64_t killed_ns, bool by_agent)
+{
+    double most = 0;
+    for (int r = 0; r < j->n; r++) {
+        dlcoll_error *e = &j->shared->rank[r].error;
+        if (r == victim)
+            continue;
+        double ms = (double)(j->shared->rank[r].returned_ns - killed_ns) / 1e6;
+        most = ms > most ? ms : most;
+        ck_assert_msg(j->shared->rank[r].code == DLCOLL_EPEER, "rank %d: %d %s", r,
+                      j->shared->rank[r].code, e->text);
+        ck_assert_msg(e->rank == victim, "rank %d: %s", r, e->text);
+        ck_assert_int_eq(e->pid, j->pid[victim]);
+        ck_assert_str_eq(e->op, "all_reduce");
+        ck_assert_uint_gt(e->seq, 1);
+        ck_assert_int_gt((int)strlen(e->host), 0);
+        ck_assert_int_eq(e->signal, by_agent ? SIGKILL : 0);
+        ck_assert_ptr_nonnull(strstr(e->text, by_agent ? "was killed by SIGKILL" : "died or left"));
+        ck_assert_int_eq(strncmp(e->text, "all_reduce #", 12), 0);
+    }
+    printf("%d ranks, %s: the last survivor knew after %.1f ms\n", j->n,
+           by_agent ? "with an agent" : "without", most);
+    /* 50 ms on a quiet machine; the machine may not be quiet. */
+    ck_assert_double_lt(most, test_seconds(1) * 1000);
+}
+
+START_TEST(a_killed_rank_is_named_by_every_survivor)
+{
+    struct ranks j;
+    int victim = _i % 4;
+    ranks_init(&j, 4, _i < 4 ? 1 : 2);
+    ranks_start(&j, reduce_for_ever);
+    wait_until(ranks_are_ready, &j, 20, "all ranks are in their second operation");
+    nanosleep(&(struct timespec){.tv_nsec = _i * 1700000}, NULL); /* some point in it */
+    uint64_t killed_ns = mono_ns();
+    kill(j.pid[victim], SIGKILL);
+    ranks_reap(&j, victim);
+    ranks_play_agent(&j, victim);
+    ranks_wait(&j, 20, 1u << victim);
+    check_survivors(&j, victim, killed_ns, true);
+    for (int r = 0; r < 4; r++) {
+        if (r == victim)
+            continue;
+        ck_assert_int_eq(ranks_line(&j, r)->state, SEGMENT_LOCAL_FAILED);
+        ck_assert_int_eq(ranks_line(&j, r)->cause_rank, victim);
+        ck_assert_uint_eq(ranks_line(&j, r)->seq, j.shared->rank[r].error.seq);
+    }
+    ranks_fini(&j);
+}
+END_TEST
+
+static void reduce_for_ever_alone(struct ranks *j, int rank)
+{
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_env_int("MASTER_PORT", g_store_port);
+    reduce_for_ever(j, rank);
+}
+
+START_TEST(a_killed_rank_is_named_without_an_agent)
+{
+    struct ranks j;
+    int victim = _i % 4, n = _i < 4 ? 4 : 7;
+    int fd = reserve_port(&g_store_port);
+    ranks_init(&j, n, 0);
+    ranks_start(&j, reduce_for_ever_alone);
+    wait_until(ranks_are_ready, &j, 20, "all ranks are in their second operation");
+    nanosleep(&(struct timespec){.tv_nsec = _i * 1700000}, NULL);
+    uint64_t killed_ns = mono_ns();
+    kill(j.pid[victim], SIGKILL);
+    ranks_reap(&j, victim);
+    ranks_wait(&j, 20, 1u << victim);
+    check_survivors(&j, victim, killed_ns, false);
+    ranks_fini(&j);
+    close(fd);
+}
+END_TEST
+
+/* The agent's word ends waits in which nothing moves, long before any socket would. */
+static void wait_for_nobody(struct ranks *j, int rank)
+{
+    dlcoll_comm *c = comm_start();
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    ranks_say_ready(j);
+    if (rank == 0)
+        ranks_await_go(j);
+    int r = dlcoll_barrier(c, NULL, NULL);
+    ranks_keep_result(j, rank, c, r);
+    dlcoll_destroy(c);
+}
+
+START_TEST(the_abort_word_ends_a_wait)
+{
+    struct ranks j;
+    ranks_init(&j, 3, 1);
+    ranks_start(&j, wait_for_nobody);
+    wait_until(ranks_are_ready, &j, 20, "all ranks are there");
+    struct segment_abort *a = &j.segment[0]->abort;
+    a->rank = _i ? 1 : -1;
+    a->exit_code = _i ? 7 : 0;
+    a->pid = 1234;
+    strcpy(a->host, "node-x");
+    strcpy(a->text, "the job was stopped by SIGTERM");
+    uint64_t set_ns = mono_ns();
+    atomic_store_explicit(&a->word, 1, memory_order_release);
+    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL); /* rank 0 is not even waiting */
+    atomic_store(&j.shared->go, 1);
+    ranks_wait(&j, 20, 0);
+    for (int r = 0; r < 3; r++) {
+        dlcoll_error *e = &j.shared->rank[r].error;
+        ck_assert_int_eq(j.shared->rank[r].code, _i ? DLCOLL_EPEER : DLCOLL_EABORTED);
+        ck_assert_str_eq(e->text, _i ? "barrier #2: rank 1 (node-x, pid 1234) exited with status 7"
+                                     : "barrier #2: the job was stopped by SIGTERM");
+        ck_assert_int_eq(e->rank, _i ? 1 : -1);
+        ck_assert_int_eq(e->exit_code, _i ? 7 : 0);
+    }
+    for (int r = 1; r < 3; r++)
+        ck_assert_uint_lt(j.shared->rank[r].returned_ns - set_ns,
+                          (uint64_t)(test_seconds(1) * 1e9));
+    ranks_fini(&j);
+}
+END_TEST
+
+static void come_too_late(struct ranks *j, int rank)
+{
+    dlcoll_comm *c = comm_start();
+    dlcoll_opts opts = DLCOLL_OPTS_INIT;
+    int64_t v = 1;
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    if (rank == 2) {
+        ranks_say_ready(j);
+        ranks_await_ready(j);
+        ranks_keep_result(j, rank, c, 0);
+    } else {
+        opts.timeout_ms = rank == 0 ? 100 : 20000;
+        int r = dlcoll_all_reduce(&v, &v, 1, DLCOLL_I64, DLCOLL_SUM, c, &opts, NULL);
+        ranks_keep_result(j, rank, c, r);
+        ranks_say_ready(j);
+    }
+    dlcoll_destroy(c);
+}
+
+START_TEST(a_timeout_names_the_one_awaited)
+{
+    struct ranks j;
+    ranks_init(&j, 3, 1);
+    ranks_start(&j, come_too_late);
+    ranks_wait(&j, 20, 0);
+    for (int r = 0; r < 2; r++) {
+        dlcoll_error *e = &j.shared->rank[r].error;
+        ck_assert_msg(j.shared->rank[r].code == DLCOLL_ETIMEDOUT, "rank %d: %s", r, e->text);
+        ck_assert_msg(e->rank == (r == 0 ? e->rank : 1) || e->rank == 2, "%s", e->text);
+        ck_assert_ptr_nonnull(strstr(e->text, "all_reduce #2: rank 0 timed out waiting for rank"));
+    }
+    ranks_fini(&j);
+}
+END_TEST
+
+static void differ(struct ranks *j, int rank)
+{
+    dlcoll_comm *c = comm_start();
+    float x[12] = {0};
+    int r;
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    if (rank == 2)
+        r = dlcoll_broadcast(x, x, 10, DLCOLL_F32, 1, c, NULL, NULL);
+    else
+        r = dlcoll_all_reduce(x, x, 12, DLCOLL_F32, DLCOLL_SUM, c, NULL, NULL);
+    for (int k = 0; k < 10 && r == 0; k++) /* one that only sends may be through */
+        r = dlcoll_barrier(c, NULL, NULL);
+    ranks_keep_result(j, rank, c, r);
+    dlcoll_destroy(c);
+}
+
+START_TEST(different_calls_are_told_on_every_rank)
+{
+    struct ranks j;
+    ranks_init(&j, _i, 1);
+    ranks_start(&j, differ);
+    ranks_wait(&j, 20, 0);
+    for (int r = 0; r < _i; r++) {
+        const char *text = j.shared->rank[r].error.text;
+        ck_assert_msg(j.shared->rank[r].code == DLCOLL_EMISMATCH, "rank %d: %s", r, text);
+        ck_assert_msg(strstr(text, "rank 2") && strstr(text, "broadcast of 10 f32 from rank 1"),
+                      "rank %d: %s", r, text);
+    }
+    ranks_fini(&j);
+}
+END_TEST
+
+static void leave_early(struct ranks *j, int rank)
+{
+    dlcoll_comm *c = comm_start();
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    if (rank == 1) {
+        dlcoll_destroy(c);
+        return;
+    }
+    int r = dlcoll_barrier(c, NULL, NULL);
+    ranks_keep_result(j, rank, c, r);
+    dlcoll_destroy(c);
+}
+
+START_TEST(a_rank_that_leaves_is_told)
+{
+    struct ranks j;
+    ranks_init(&j, 2, 1);
+    ranks_start(&j, leave_early);
+    ranks_wait(&j, 20, 0);
+    ck_assert_int_eq(j.shared->rank[0].code, DLCOLL_EPEER);
+    ck_assert_int_eq(j.shared->rank[0].error.rank, 1);
+    ck_assert_ptr_nonnull(strstr(j.shared->rank[0].error.text, "has left the job"));
+    ranks_fini(&j);
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------- strangers */
+
+static int connect_to(uint16_t port)
+{
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0)
+        close_fd(&fd);
+    return fd;
+}
+
+static void reduce_and_wait(struct ranks *j, int rank)
+{
+    (void)rank;
+    dlcoll_comm *c = comm_start();
+    ranks_say_ready(j);
+    ranks_await_go(j); /* strangers have come first */
+    for (int k = 0; k < 50; k++) {
+        static float x[50000];
+        EXPECT(dlcoll_all_reduce(x, x, k ? 50000 : 10, DLCOLL_F32, DLCOLL_SUM, c, NULL, NULL) == 0,
+               "%s", why(c));
+    }
+    comm_end(c);
+}
+
+START_TEST(strangers_disturb_nobody)
+{
+    struct ranks j;
+    enum { EACH = 30 };
+    int fds[3 * EACH], n = 0;
+    ranks_init(&j, 3, 1);
+    struct hello hello = {.magic = HELLO_MAGIC,
+                          .version = HELLO_VERSION,
+                          .kind = HELLO_DATA,
+                          .epoch = j.segment[0]->epoch,
+                          .counter = 3,
+                          .instance = 1};
+    struct {
+        struct hello hello;
+        struct notice notice;
+    } lie = {hello, {.code = DLCOLL_EPEER, .rank = 0}};
+    ranks_start(&j, reduce_and_wait);
+    wait_until(ranks_are_ready, &j, 20, "all ranks are there");
+    for (int k = 0; k < 3 * EACH; k++) {
+        int to = k % 3, fd = connect_to(j.port[to]);
+        ck_assert_int_ge(fd, 0);
+        struct hello h = hello;
+        h.to = (uint32_t)to;
+        h.from = (uint32_t)(to + 1) % 3;
+        switch (k / 3 % 10) {
+        case 0: /* says nothing */
+            break;
+        case 1:
+            ck_assert_int_gt((int)write(fd, "GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n", 36), 0);
+            break;
+        case 2: /* half of it */
+            ck_assert_int_gt((int)write(fd, &h, 20), 0);
+            break;
+        case 3:
+            close_fd(&fd);
+            continue;
+        case 4: /* another round */
+            h.counter++;
+            ck_assert_int_gt((int)write(fd, &h, sizeof(h)), 0);
+            break;
+        case 5: /* another job */
+            h.epoch++;
+            ck_assert_int_gt((int)write(fd, &h, sizeof(h)), 0);
+            break;
+        case 6: /* for another rank */
+            h.to++;
+            ck_assert_int_gt((int)write(fd, &h, sizeof(h)), 0);
+            break;
+        case 7: /* from no rank */
+            h.from = 0xffffffff;
+            ck_assert_int_gt((int)write(fd, &h, sizeof(h)), 0);
+            break;
+        case 8: /* a notice from another job */
+            lie.hello.kind = HELLO_NOTICE;
+            lie.hello.to = (uint32_t)to;
+            lie.hello.epoch++;
+            ck_assert_int_gt((int)write(fd, &lie, sizeof(lie)), 0);
+            break;
+        case 9: /* a notice cut short */
+            lie.hello = h;
+            lie.hello.kind = HELLO_NOTICE;
+            ck_assert_int_gt((int)write(fd, &lie, sizeof(lie) - 1), 0);
+            break;
+        }
+        fds[n++] = fd;
+    }
+    atomic_store(&j.shared->go, 1);
+    ranks_wait(&j, 30, 0);
+    while (n)
+        close(fds[--n]);
+    ranks_fini(&j);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("dlcoll_faults");
+    TCase *tc = test_case(s, "failures", 60);
+    tcase_add_loop_test(tc, a_killed_rank_is_named_by_every_survivor, 0, 8);
+    tcase_add_loop_test(tc, a_killed_rank_is_named_without_an_agent, 0, 8);
+    tcase_add_loop_test(tc, the_abort_word_ends_a_wait, 0, 2);
+    tcase_add_test(tc, a_timeout_names_the_one_awaited);
+    tcase_add_loop_test(tc, different_calls_are_told_on_every_rank, 3, 6);
+    tcase_add_test(tc, a_rank_that_leaves_is_told);
+    tcase_add_test(tc, a_wrong_segment_is_refused);
+    tcase_add_test(tc, strangers_disturb_nobody);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -53,6 +53,8 @@ static bool watch(struct store_service *s, struct store_conn *c)
 static void gone(struct store_service *s, struct store_conn *c, enum store_reason why)
 {
     (void)why;
+    /* Closing alone does not end the watch while a fork()'s child still has the connection. */
+    epoll_ctl(thread_of(s)->epoll, EPOLL_CTL_DEL, c->fd, NULL);
     close(c->fd);
     c->fd = -1;
     node_append(&thread_of(s)->dead, &container_of(c, struct thread_conn, conn)->dead);

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -243,6 +244,38 @@ END_TEST
 
 static uint16_t g_store_port;
 
+/* A store in a process of its own, so that the test, which forks ranks, has one thread. */
+static pid_t serve_store(uint16_t *port)
+{
+    int fds[2];
+    ck_assert_int_eq(pipe(fds), 0);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        struct store_thread *store;
+        struct err e = ERR_INIT;
+        struct store_thread_opts opts = {.addr = "127.0.0.1"};
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (store_thread_new(&store, &opts, &e) < 0)
+            _exit(1);
+        uint16_t p = (uint16_t)store_thread_port(store);
+        if (write(fds[1], &p, sizeof(p)) != sizeof(p))
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(fds[1]);
+    ck_assert_int_eq(read(fds[0], port, sizeof(*port)), sizeof(*port));
+    close(fds[0]);
+    return pid;
+}
+
+static void stop_store(pid_t pid)
+{
+    kill(pid, SIGKILL);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+}
+
 static void with_agent_store(struct ranks *j, int rank)
 {
     (void)j, (void)rank;
@@ -260,15 +293,11 @@ static void with_agent_store(struct ranks *j, int rank)
 
 START_TEST(ranks_meet_in_a_store_that_is_served)
 {
-    struct store_thread *store;
-    struct err e = ERR_INIT;
-    struct store_thread_opts opts = {.addr = "127.0.0.1"};
-    ck_assert_int_eq(store_thread_new(&store, &opts, &e), 0);
-    g_store_port = (uint16_t)store_thread_port(store);
+    pid_t store = serve_store(&g_store_port);
     ranks_run(_i, 0, with_agent_store);
     /* A second run of the program finds nothing of the first. */
     ranks_run(_i, 0, with_agent_store);
-    store_thread_free(store);
+    stop_store(store);
 }
 END_TEST
 
@@ -328,13 +357,10 @@ END_TEST
 
 START_TEST(two_processes_with_one_rank_are_told)
 {
-    struct store_thread *store;
-    struct err e = ERR_INIT;
-    struct store_thread_opts opts = {.addr = "127.0.0.1"};
-    ck_assert_int_eq(store_thread_new(&store, &opts, &e), 0);
+    pid_t store = serve_store(&g_store_port);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
-    set_env_int("MASTER_PORT", store_thread_port(store));
+    set_env_int("MASTER_PORT", g_store_port);
     setenv("WORLD_SIZE", "2", 1);
     setenv("RANK", "1", 1);
     setenv("DLCOLL_TIMEOUT", "100ms", 1);
@@ -347,7 +373,7 @@ START_TEST(two_processes_with_one_rank_are_told)
     ck_assert_int_eq(waitpid(other, &status, 0), other);
     ck_assert_int_eq(status, 0);
     expect_init(DLCOLL_EINVAL, "there is a rank 1 at 127.0.0.1");
-    store_thread_free(store);
+    stop_store(store);
 }
 END_TEST
 

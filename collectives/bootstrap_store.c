@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "collectives/bootstrap.h"
+#include "collectives/wait.h"
 #include "core/bytes.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -436,9 +437,10 @@ int bootstrap_store(struct world *w, uint64_t deadline_ns, struct err *e)
     if (r < 0)
         return r;
     if (w->size == 1) {
-        w->neighbours = 1;
+        w->neighbours = w->usable_cpus = 1;
         return 0;
     }
+    w->usable_cpus = wait_usable_cpus();
     w->members = calloc((size_t)w->size, sizeof(*w->members));
     if (!w->members)
         return err_set(e, -ENOMEM, "no memory for %d ranks", w->size);

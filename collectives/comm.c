@@ -68,6 +68,21 @@ uint64_t comm_deadline(int64_t timeout_ms)
     return now + ns;
 }
 
+static int env_timeout(int64_t *ms)
+{
+    struct err e = ERR_INIT;
+    const char *env = getenv("DLCOLL_TIMEOUT");
+    double seconds;
+    if (!env || !*env)
+        return 0;
+    if (parse_seconds(env, &seconds, &e) < 0)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_init: DLCOLL_TIMEOUT: %s", e.msg);
+    if (seconds < 0.001)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_init: DLCOLL_TIMEOUT: %s is no time", env);
+    *ms = seconds < 1e9 ? (int64_t)(seconds * 1000) : -1;
+    return 0;
+}
+
 /* The options with the environment filled in. */
 static int read_options(dlcoll_init_opts *o, const dlcoll_init_opts *given)
 {
@@ -78,17 +93,10 @@ static int read_options(dlcoll_init_opts *o, const dlcoll_init_opts *given)
                                 code == DLCOLL_EINVAL
                                     ? "opts has no valid size (use DLCOLL_INIT_OPTS_INIT)"
                                     : "opts asks for what this library does not know");
-    struct err e = ERR_INIT;
     int64_t otherwise = DEFAULT_TIMEOUT_MS;
-    const char *env = getenv("DLCOLL_TIMEOUT");
-    double seconds;
-    if (env && *env) {
-        if (parse_seconds(env, &seconds, &e) < 0)
-            return error_set_global(DLCOLL_EINVAL, "dlcoll_init: DLCOLL_TIMEOUT: %s", e.msg);
-        otherwise = seconds < 1e9 ? (int64_t)(seconds * 1000) : -1;
-        if (otherwise == 0)
-            otherwise = 1;
-    }
+    code = env_timeout(&otherwise);
+    if (code < 0)
+        return code;
     if (o->timeout_ms == 0)
         o->timeout_ms = otherwise;
     if (o->init_timeout_ms == 0)

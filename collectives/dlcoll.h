@@ -77,7 +77,8 @@ typedef struct dlcoll_error {
     size_t size;
     uint32_t version;
     int32_t code;      /* DLCOLL_E..., or 0: nothing has failed */
-    int32_t rank;      /* whose fault it was; -1: unknown, or nobody's in particular */
+    int32_t rank;      /* whose fault it was, on ETIMEDOUT who was waited for (and may itself wait
+                          for a third); -1: unknown, or nobody in particular */
     int32_t pid;       /* of that rank on its host; 0: unknown */
     int32_t signal;    /* that ended it; 0: none, or unknown */
     int32_t exit_code; /* with which it exited; -1: it did not, or unknown */

@@ -27,8 +27,9 @@ static bool agent_says(const dlcoll_comm *c, struct notice *cause)
     char name[WORLD_NAME_MAX];
     if (!job_segment_aborted(&c->world.segment, &a))
         return false;
-    *cause = (struct notice){.rank = a.rank >= 0 && a.rank < c->world.size ? a.rank : -1,
-                             .code = a.rank >= 0 ? DLCOLL_EPEER : DLCOLL_EABORTED,
+    bool known = a.rank >= 0 && a.rank < c->world.size;
+    *cause = (struct notice){.rank = known ? a.rank : -1,
+                             .code = known ? DLCOLL_EPEER : DLCOLL_EABORTED,
                              .pid = a.pid,
                              .signal = a.signal,
                              .exit_code = a.signal ? -1 : a.exit_code};

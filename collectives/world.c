@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "collectives/bootstrap.h"
-#include "collectives/wait.h"
 #include "core/fd.h"
 
 static bool is_set(const char *name)
@@ -18,7 +17,7 @@ static bool is_set(const char *name)
 
 static void alone(struct world *w)
 {
-    w->size = w->neighbours = 1;
+    w->size = w->neighbours = w->usable_cpus = 1;
 }
 
 int world_init(struct world *w, uint32_t instance, uint64_t deadline_ns, struct err *e)
@@ -27,7 +26,6 @@ int world_init(struct world *w, uint32_t instance, uint64_t deadline_ns, struct 
     memset(w, 0, sizeof(*w));
     w->listen_fd = -1;
     w->instance = instance;
-    w->usable_cpus = wait_usable_cpus();
     if (is_set(SEGMENT_ENV_FD))
         r = bootstrap_segment(w, e);
     else if (is_set("RANK") || is_set("WORLD_SIZE"))

@@ -335,6 +335,8 @@ START_TEST(a_wrong_environment_is_told)
     expect_init(DLCOLL_EINVAL, "RANK is not set");
     setenv("DLCOLL_TIMEOUT", "soon", 1);
     expect_init(DLCOLL_EINVAL, "DLCOLL_TIMEOUT");
+    setenv("DLCOLL_TIMEOUT", "0", 1);
+    expect_init(DLCOLL_EINVAL, "0 is no time");
 }
 END_TEST
 

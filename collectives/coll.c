@@ -53,7 +53,7 @@ static int check(dlcoll_comm *c, const struct request *rq, dlcoll_opts *opts)
     *opts = (dlcoll_opts)DLCOLL_OPTS_INIT;
     int code = comm_take_opts(opts, sizeof(*opts), rq->opts);
     if (code == DLCOLL_EINVAL)
-        return refuse(c, rq, code, "opts has no valid size (use DLCOLL_OPTS_INIT)");
+        return refuse(c, rq, code, "opts has no valid size and version (use DLCOLL_OPTS_INIT)");
     if (code < 0)
         return refuse(c, rq, code, "opts asks for what this library does not know");
     if (rq->work)

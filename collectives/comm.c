@@ -47,10 +47,14 @@ bool comm_is_forked(const dlcoll_comm *comm)
 int comm_take_opts(void *ours, size_t size, const void *given)
 {
     size_t n;
+    uint32_t version;
     if (!given)
         return 0;
     memcpy(&n, given, sizeof(n));
-    if (n < sizeof(size_t) + sizeof(uint32_t) || n > 4096)
+    if (n < sizeof(n) + sizeof(version) || n > 4096)
+        return DLCOLL_EINVAL;
+    memcpy(&version, (const char *)given + sizeof(n), sizeof(version));
+    if (version == 0)
         return DLCOLL_EINVAL;
     for (size_t i = size; i < n; i++) {
         if (((const char *)given)[i])
@@ -89,10 +93,10 @@ static int read_options(dlcoll_init_opts *o, const dlcoll_init_opts *given)
     *o = (dlcoll_init_opts)DLCOLL_INIT_OPTS_INIT;
     int code = comm_take_opts(o, sizeof(*o), given);
     if (code < 0)
-        return error_set_global(code, "dlcoll_init: %s",
-                                code == DLCOLL_EINVAL
-                                    ? "opts has no valid size (use DLCOLL_INIT_OPTS_INIT)"
-                                    : "opts asks for what this library does not know");
+        return error_set_global(
+            code, "dlcoll_init: %s",
+            code == DLCOLL_EINVAL ? "opts has no valid size and version (use DLCOLL_INIT_OPTS_INIT)"
+                                  : "opts asks for what this library does not know");
     int64_t otherwise = DEFAULT_TIMEOUT_MS;
     code = env_timeout(&otherwise);
     if (code < 0)

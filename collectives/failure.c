@@ -21,6 +21,12 @@ enum {
     LOOK_ALONE_MS = 5,
 };
 
+/* What others have written is shown to people: no control characters. */
+static void take_text(char *out, size_t cap, const char *text)
+{
+    log_escape(out, cap, text, strlen(text), 0);
+}
+
 static bool agent_says(const dlcoll_comm *c, struct notice *cause)
 {
     struct job_abort a;
@@ -33,12 +39,14 @@ static bool agent_says(const dlcoll_comm *c, struct notice *cause)
                              .pid = a.pid,
                              .signal = a.signal,
                              .exit_code = a.signal ? -1 : a.exit_code};
-    snprintf(cause->host, sizeof(cause->host), "%.*s", (int)sizeof(cause->host) - 1, a.host);
-    if (cause->rank < 0) {
-        snprintf(cause->text, sizeof(cause->text), "%.*s", (int)sizeof(cause->text) - 1,
-                 a.text[0] ? a.text : "the job was told to stop");
+    take_text(cause->host, sizeof(cause->host), a.host);
+    if (!known) {
+        take_text(cause->text, sizeof(cause->text),
+                  a.text[0] ? a.text : "the job was told to stop");
         return true;
     }
+    char text[240];
+    take_text(text, sizeof(text), a.text);
     snprintf(name, sizeof(name), "rank %d (%s, pid %d)", cause->rank, cause->host, cause->pid);
     const char *abbrev = a.signal ? sigabbrev_np(a.signal) : NULL;
     if (abbrev)
@@ -48,7 +56,7 @@ static bool agent_says(const dlcoll_comm *c, struct notice *cause)
     else if (a.exit_code || !a.text[0])
         snprintf(cause->text, sizeof(cause->text), "%s exited with status %d", name, a.exit_code);
     else
-        snprintf(cause->text, sizeof(cause->text), "%s: %.240s", name, a.text);
+        snprintf(cause->text, sizeof(cause->text), "%s: %s", name, text);
     return true;
 }
 
@@ -56,7 +64,10 @@ static bool peer_says(const dlcoll_comm *c, struct notice *cause)
 {
     if (!c->transport->notified)
         return false;
-    *cause = c->transport->notice;
+    const struct notice *n = &c->transport->notice;
+    *cause = *n;
+    take_text(cause->host, sizeof(cause->host), n->host);
+    take_text(cause->text, sizeof(cause->text), n->text);
     if (cause->rank < 0 || cause->rank >= c->world.size)
         cause->rank = -1;
     if (cause->code > DLCOLL_EINVAL || cause->code < DLCOLL_EINTERNAL)
@@ -180,7 +191,16 @@ static void own_view(const dlcoll_comm *c, int status, const struct call *call,
 
 /* ----------------------------------------------------------------------------------- recording */
 
-static void record(dlcoll_comm *c, const struct notice *cause, const struct call *call)
+/* Whose failure this one is a consequence of; -1: of nobody's, it is a first one itself. */
+static int consequence_of(const dlcoll_comm *c, const struct notice *cause, bool by_agent)
+{
+    if (by_agent || (cause->code == DLCOLL_EPEER && cause->rank != c->rank))
+        return cause->rank;
+    return c->transport->notified ? c->transport->notice_from : -1;
+}
+
+static void record(dlcoll_comm *c, const struct notice *cause, const struct call *call,
+                   bool by_agent)
 {
     dlcoll_error *out = &c->error;
     error_set(out, cause->code, "%s #%" PRIu64 ": %s", call_name(call->kind), c->seq, cause->text);
@@ -196,7 +216,8 @@ static void record(dlcoll_comm *c, const struct notice *cause, const struct call
 
     struct segment_local *line = world_line(&c->world);
     if (line) {
-        atomic_store_explicit(&line->cause_rank, cause->rank, memory_order_relaxed);
+        atomic_store_explicit(&line->cause_rank, consequence_of(c, cause, by_agent),
+                              memory_order_relaxed);
         atomic_store_explicit(&line->state, SEGMENT_LOCAL_FAILED, memory_order_release);
     }
 }
@@ -208,7 +229,7 @@ int comm_fail(dlcoll_comm *c, int status, const struct call *call, const struct 
     int look_ms = status != -EPIPE ? 0 : c->world.segment.base ? LOOK_WITH_AGENT_MS : LOOK_ALONE_MS;
     if (!look_around(c, look_ms, &cause, &by_agent))
         own_view(c, status, call, why, &cause);
-    record(c, &cause, call);
+    record(c, &cause, call, by_agent);
     /* What the agent tells one, it tells all. */
     c->transport->ops->give_up(c->transport, by_agent ? NULL : &cause);
     return cause.code;

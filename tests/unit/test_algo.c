@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/comm.h"
 #include "collectives/dtype.h"
 #include "collectives/net/algo.h"
 #include "collectives/net/engine.h"

@@ -440,6 +440,8 @@ START_TEST(wrong_arguments_are_refused_and_harm_nothing)
                    "root");
     opts.size = 3;
     expect_refused(c, dlcoll_barrier(c, &opts, NULL), DLCOLL_EINVAL, "DLCOLL_OPTS_INIT");
+    opts = (dlcoll_opts){.size = sizeof(opts)};
+    expect_refused(c, dlcoll_barrier(c, &opts, NULL), DLCOLL_EINVAL, "DLCOLL_OPTS_INIT");
     ck_assert_int_eq(dlcoll_barrier(NULL, NULL, NULL), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_rank(NULL), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_init(NULL, NULL), DLCOLL_EINVAL);

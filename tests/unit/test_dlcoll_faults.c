@@ -221,7 +221,7 @@ START_TEST(the_abort_word_ends_a_wait)
     a->exit_code = _i ? 7 : 0;
     a->pid = 1234;
     strcpy(a->host, "node-x");
-    strcpy(a->text, "the job was stopped by SIGTERM");
+    strcpy(a->text, "the job was stopped\033[2J by SIGTERM");
     uint64_t set_ns = mono_ns();
     atomic_store_explicit(&a->word, 1, memory_order_release);
     nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL); /* rank 0 is not even waiting */
@@ -231,7 +231,7 @@ START_TEST(the_abort_word_ends_a_wait)
         dlcoll_error *e = &j.shared->rank[r].error;
         ck_assert_int_eq(j.shared->rank[r].code, _i ? DLCOLL_EPEER : DLCOLL_EABORTED);
         ck_assert_str_eq(e->text, _i ? "barrier #2: rank 1 (node-x, pid 1234) exited with status 7"
-                                     : "barrier #2: the job was stopped by SIGTERM");
+                                     : "barrier #2: the job was stopped\\x1b[2J by SIGTERM");
         ck_assert_int_eq(e->rank, _i ? 1 : -1);
         ck_assert_int_eq(e->exit_code, _i ? 7 : 0);
     }
@@ -273,6 +273,10 @@ START_TEST(a_timeout_names_the_one_awaited)
         ck_assert_msg(e->rank == (r == 0 ? e->rank : 1) || e->rank == 2, "%s", e->text);
         ck_assert_ptr_nonnull(strstr(e->text, "all_reduce #2: rank 0 timed out waiting for rank"));
     }
+    /* Rank 0 failed on its own account, rank 1 because rank 0 gave up. */
+    ck_assert_int_eq(ranks_line(&j, 0)->cause_rank, -1);
+    ck_assert_int_eq(ranks_line(&j, 1)->cause_rank, 0);
+    ck_assert_int_eq(ranks_line(&j, 2)->state, SEGMENT_LOCAL_DONE);
     ranks_fini(&j);
 }
 END_TEST

@@ -12,6 +12,20 @@
 #include "tests/lib/proc.h"
 #include "tests/lib/ranks.h"
 
+/* For argument lists, which are of char *. */
+#define TEXT(...)     ((char *)test_text(__VA_ARGS__))
+#define PROGRAM(name) ((char *)build_path(name))
+#define TMP(name)     ((char *)tmppath(name))
+
+/* The file's text, valid until the process ends. */
+static const char *text_of(const char *path)
+{
+    char *text = read_file(path);
+    const char *kept = test_text("%s", text);
+    free(text);
+    return kept;
+}
+
 /* n processes of one command. */
 struct crowd {
     int n, port_fd;
@@ -24,14 +38,13 @@ static void crowd_start(struct crowd *c, int n, char *const argv[], const char *
     c->port_fd = reserve_port(&port);
     c->n = n;
     for (int r = 0; r < n; r++) {
-        char *env[] = {xasprintf("RANK=%d", r),
-                       xasprintf("WORLD_SIZE=%d", n),
+        char *env[] = {TEXT("RANK=%d", r),
+                       TEXT("WORLD_SIZE=%d", n),
                        "MASTER_ADDR=127.0.0.1",
-                       xasprintf("MASTER_PORT=%d", port),
-                       xasprintf("TORCHELASTIC_RESTART_COUNT=%s", attempt),
+                       TEXT("MASTER_PORT=%d", port),
+                       TEXT("TORCHELASTIC_RESTART_COUNT=%s", attempt),
                        NULL};
         proc_start(&c->proc[r], argv, env, 0);
-        free(env[0]), free(env[1]), free(env[3]), free(env[4]);
     }
 }
 
@@ -60,13 +73,12 @@ static void run_crowd(int n, char *const argv[], const char *attempt)
     crowd_fini(&c);
 }
 
-/* ----------------------------------------------------------------------------------- the library
- */
+/* -------------------------------------------------------------------------------- the library */
 
 static bool have_program(const char *name)
 {
     struct proc p;
-    bool have = proc_run(&p, ARGV("sh", "-c", xasprintf("command -v %s", name)), NULL, 10) == 0;
+    bool have = proc_run(&p, ARGV("sh", "-c", TEXT("command -v %s", name)), NULL, 10) == 0;
     proc_fini(&p);
     return have;
 }
@@ -98,18 +110,18 @@ START_TEST(the_header_is_c99_and_cpp)
     const char *lib = build_path("");
     write_file(tmppath("use.c"), text);
     if (have_program("cc"))
-        compile(xasprintf("cc -std=c99 %s %s -o %s -L%s -ldlcoll -Wl,-rpath,%s", flags,
+        compile(test_text("cc -std=c99 %s %s -o %s -L%s -ldlcoll -Wl,-rpath,%s", flags,
                           tmppath("use.c"), tmppath("use"), lib, lib));
     else
         test_skip("there is no cc");
     if (have_program("c++"))
-        compile(xasprintf("c++ -x c++ -std=c++11 %s -fsyntax-only %s", flags, tmppath("use.c")));
+        compile(test_text("c++ -x c++ -std=c++11 %s -fsyntax-only %s", flags, tmppath("use.c")));
     else
         test_skip("there is no c++");
     /* Under a sanitizer the library needs its runtime, which a plain program lacks. */
     if (access(tmppath("use"), X_OK) == 0 && !strstr(lib, "build-")) {
         struct proc p;
-        ck_assert_int_eq(proc_run(&p, ARGV((char *)tmppath("use")), NULL, 10), 0);
+        ck_assert_int_eq(proc_run(&p, ARGV(TMP("use")), NULL, 10), 0);
         proc_fini(&p);
     }
 }
@@ -123,9 +135,7 @@ START_TEST(only_dlcoll_names_are_exported)
         return;
     }
     ck_assert_int_eq(
-        proc_run(&p, ARGV("nm", "-D", "--defined-only", (char *)build_path("libdlcoll.so")), NULL,
-                 10),
-        0);
+        proc_run(&p, ARGV("nm", "-D", "--defined-only", PROGRAM("libdlcoll.so")), NULL, 10), 0);
     int functions = 0;
     for (char *line = strtok(p.out, "\n"); line; line = strtok(NULL, "\n")) {
         const char *name = strrchr(line, ' ') + 1;
@@ -138,18 +148,17 @@ START_TEST(only_dlcoll_names_are_exported)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------- the examples
- */
+/* ------------------------------------------------------------------------------- the examples */
 
 START_TEST(hello_and_allreduce_run)
 {
     struct crowd c;
-    crowd_start(&c, 3, ARGV((char *)build_path("examples/hello")), "0");
+    crowd_start(&c, 3, ARGV(PROGRAM("examples/hello")), "0");
     ck_assert_int_eq(crowd_wait(&c, 0), 3);
     for (int r = 0; r < 3; r++)
-        ck_assert_ptr_nonnull(strstr(c.proc[r].out, xasprintf("rank %d of 3", r)));
+        ck_assert_ptr_nonnull(strstr(c.proc[r].out, TEXT("rank %d of 3", r)));
     crowd_fini(&c);
-    crowd_start(&c, 3, ARGV((char *)build_path("examples/allreduce"), "100000", "5"), "0");
+    crowd_start(&c, 3, ARGV(PROGRAM("examples/allreduce"), "100000", "5"), "0");
     ck_assert_int_eq(crowd_wait(&c, 0), 3);
     ck_assert_int_eq(strncmp(c.proc[0].out, "3 ranks, 100000 bytes: ", 23), 0);
     crowd_fini(&c);
@@ -158,28 +167,28 @@ END_TEST
 
 static char *train(void)
 {
-    return (char *)build_path("examples/train");
+    return PROGRAM("examples/train");
 }
 
 START_TEST(training_ends_alike_on_any_number_of_workers)
 {
-    char *one = (char *)tmppath("one"), *many = (char *)tmppath("many");
+    char *one = TMP("one"), *many = TMP("many");
     double accuracy = 0;
     run_crowd(1, ARGV(train(), "--out", one), "0");
     run_crowd(8, ARGV(train(), "--out", many), "0");
-    ck_assert_str_eq(read_file(one), read_file(many));
-    ck_assert_int_eq(sscanf(read_file(one), "epochs 20 accuracy %lf", &accuracy), 1);
+    ck_assert_str_eq(text_of(one), text_of(many));
+    ck_assert_int_eq(sscanf(text_of(one), "epochs 20 accuracy %lf", &accuracy), 1);
     ck_assert_double_ge(accuracy, 0.95);
     run_crowd(3, ARGV(train(), "--out", many), "0");
-    ck_assert_str_eq(read_file(one), read_file(many));
+    ck_assert_str_eq(text_of(one), text_of(many));
 }
 END_TEST
 
 START_TEST(training_recovers_bit_for_bit)
 {
     struct crowd c;
-    char *straight = (char *)tmppath("straight"), *resumed = (char *)tmppath("resumed");
-    char *ckpt = (char *)tmppath("state");
+    char *straight = TMP("straight"), *resumed = TMP("resumed");
+    char *ckpt = TMP("state");
     run_crowd(8, ARGV(train(), "--out", straight, "--epochs", "6"), "0");
     char *const argv[] = {train(), "--out",        resumed, "--epochs",      "6", "--checkpoint",
                           ckpt,    "--crash-rank", "5",     "--crash-epoch", "4", NULL};
@@ -197,7 +206,7 @@ START_TEST(training_recovers_bit_for_bit)
     ck_assert_int_eq(crowd_wait(&c, 0), 8);
     ck_assert_ptr_nonnull(strstr(c.proc[0].out, "resumed after epoch 3"));
     crowd_fini(&c);
-    ck_assert_str_eq(read_file(straight), read_file(resumed));
+    ck_assert_str_eq(text_of(straight), text_of(resumed));
 }
 END_TEST
 
@@ -207,11 +216,11 @@ START_TEST(a_bad_checkpoint_is_refused)
                                          "sed s/DIGITS1/DIGITS2/ %s > %s", "tr x y < %s > %s"};
     static const char *const texts[] = {"is not a whole checkpoint", "is damaged",
                                         "is not a checkpoint of this program", "is damaged"};
-    char *good = (char *)tmppath("good"), *bad = (char *)tmppath("bad");
+    char *good = TMP("good"), *bad = TMP("bad");
     run_crowd(2, ARGV(train(), "--epochs", "1", "--checkpoint", good), "0");
     for (size_t i = 0; i < ARRAY_LEN(wrongs); i++) {
         struct crowd c;
-        compile(xasprintf(wrongs[i], good, bad));
+        compile(test_text(wrongs[i], good, bad));
         crowd_start(&c, 2, ARGV(train(), "--epochs", "2", "--checkpoint", bad), "0");
         ck_assert_int_eq(crowd_wait(&c, 1), 2);
         ck_assert_msg(strstr(c.proc[0].err, texts[i]), "%s", c.proc[0].err);

@@ -76,8 +76,6 @@ test_bins  = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/$(1)/test_*.c))
 UNIT        := $(call test_bins,unit)
 INTEGRATION := $(call test_bins,integration)
 MULTIHOST   := $(call test_bins,multihost)
-FUZZ        := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/fuzz/fuzz_*.c))
-BENCH       := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c))
 
 PRODUCTS := $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/libdlcoll.so
 
@@ -137,17 +135,6 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTLIB) $(DLAUNCH_OBJ) $(call obj,$(
 	$(say) LD $@
 	$(link) $^ $(CHECK_LIBS) $(LIBS)
 
-# A fuzz target is one file, run by libFuzzer: `make fuzz` builds them all (clang); run one as
-# build-fuzzer-no-link-address-undefined/tests/fuzz/fuzz_ini -max_total_time=120 tests/fuzz/corpus/ini
-$(BUILD)/tests/fuzz/%: $(BUILD)/obj/tests/fuzz/%.o $(DLAUNCH_OBJ)
-	$(say) LD $@
-	$(link) -fsanitize=fuzzer $^ $(LIBS)
-
-.PHONY: fuzz fuzz-targets
-fuzz-targets: $(FUZZ)
-fuzz:
-	$(Q)$(MAKE) CC=clang SANITIZE=fuzzer-no-link,address,undefined fuzz-targets
-
 $(BUILD)/tests/worker: $(BUILD)/obj/tests/lib/worker.o
 	$(say) LD $@
 	$(link) $^
@@ -189,36 +176,31 @@ layers:
 
 # ------------------------------------------------------------------------------------- fuzzing
 
-# Every fuzz target twice: with libFuzzer (clang; `make fuzz FUZZ_SECONDS=600`), and as a plain program
-# that replays its corpus (`make corpora`, part of `make test`).
+# A fuzz target is one file. With libFuzzer: `make fuzz FUZZ_SECONDS=600` runs each of them that long
+# (FUZZ=ini for one alone). As a plain program it replays its corpus: `make corpora`, part of `make test`.
 FUZZ_SECONDS ?= 60
-FUZZ_NAMES   := $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
-FUZZ_SRC      = $(call src,core) $(call src,rendezvous) $(call src,agent) $(LAUNCHER_SRC)
+FUZZ         ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_FLAGS   := CC=clang SANITIZE=fuzzer-no-link,address,undefined
 
-$(BUILD)/fuzz/%: tests/fuzz/fuzz_%.c $(FUZZ_SRC) $(BUILD)/.flags
-	$(say) FUZZ $@
-	@mkdir -p $(@D)
-	$(Q)clang -std=gnu11 -g -O1 $(CPPFLAGS) -fsanitize=fuzzer,address,undefined \
-	    -fno-sanitize-recover=all -o $@ $< $(FUZZ_SRC) $(LIBS)
+$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(DLAUNCH_OBJ) $(call obj,$(call src,collectives))
+	$(say) LD $@
+	$(link) -fsanitize=fuzzer $^ $(LIBS)
 
-$(BUILD)/replay/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(BUILD)/obj/tests/fuzz/replay_main.o $(DLAUNCH_OBJ)
+$(BUILD)/replay/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(BUILD)/obj/tests/fuzz/replay_main.o \
+                   $(DLAUNCH_OBJ) $(call obj,$(call src,collectives))
 	$(say) LD $@
 	$(link) $^ $(LIBS)
 
-.PHONY: fuzz
+.PHONY: fuzz fuzz-targets corpora
+fuzz-targets: $(FUZZ:%=$(BUILD)/fuzz/%)
 fuzz:
 	$(Q)conf/install-deps.sh fuzz
-	$(Q)$(MAKE) --no-print-directory $(addprefix $(BUILD)/fuzz/,$(FUZZ_NAMES))
-	$(Q)for t in $(FUZZ_NAMES); do echo "== fuzz_$$t, $(FUZZ_SECONDS) s"; \
-	    mkdir -p $(BUILD)/fuzz/corpus-$$t; dict=tests/fuzz/$$t.dict; \
-	    $(BUILD)/fuzz/$$t -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=512 \
-	        -print_final_stats=1 -artifact_prefix=$(BUILD)/fuzz/$$t- \
-	        $$([ -f $$dict ] && echo -dict=$$dict) $(BUILD)/fuzz/corpus-$$t tests/fuzz/corpus/$$t \
-	        2>&1 | grep -E 'ERROR|SUMMARY|stat::(number_of|average_exec)|Test unit' ; \
-	    [ $${PIPESTATUS:-0} = 0 ] && ls $(BUILD)/fuzz/$$t-* >/dev/null 2>&1 && exit 1; done; true
+	$(Q)$(MAKE) --no-print-directory $(FUZZ_FLAGS) fuzz-targets
+	$(Q)tests/fuzz/run.sh build-fuzzer-no-link-address-undefined/fuzz $(FUZZ_SECONDS) $(FUZZ)
 
-corpora: $(addprefix $(BUILD)/replay/,$(FUZZ_NAMES))
-	$(Q)for t in $(FUZZ_NAMES); do $(BUILD)/replay/$$t tests/fuzz/corpus/$$t || exit 1; done
+corpora: $(FUZZ:%=$(BUILD)/replay/%)
+	$(Q)for t in $(FUZZ); do printf '%-34s ' replay_$$t; \
+	    $(BUILD)/replay/$$t tests/fuzz/corpus/$$t || exit 1; done
 
 # ---------------------------------------------------------------------------------------- bench
 
@@ -228,10 +210,19 @@ bench_bin = $(BUILD)/tests/bench/$(1)
 deps-bench:
 	$(Q)conf/install-deps.sh bench
 
-bench: bench-launch bench-rdzv bench-store
+bench: bench-launch bench-rdzv bench-store bench-stdio
 
 bench-launch: all $(call bench_bin,floor) $(call bench_bin,nap)
 	$(Q)tests/bench/bench-launch.py $(BUILD)
+
+bench-store: $(call bench_bin,bench_store) $(call bench_bin,store_serve)
+	$(Q)tests/bench/bench-store.sh $(BUILD)
+
+bench-rdzv: $(call bench_bin,bench_rdzv)
+	$(Q)$<
+
+bench-stdio: $(call bench_bin,bench_stdio) $(BUILD)/tests/worker
+	$(Q)$<
 
 # --------------------------------------------------------------------------------- house-keeping
 

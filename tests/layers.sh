@@ -37,7 +37,7 @@ door 'openssl/' 'core/tls\.c'
 door 'hwloc' 'agent/(placement|topology)'
 door '(nccl|cuda)' 'collectives/nccl/'
 door 'uv\.h' '(core/uvx|rendezvous/|agent/|launcher/)'
-out=$(grep -rnlE 'include <uv\.h>|core/uvx' collectives rendezvous/store_client.c rendezvous/store_proto.c rendezvous/store_table.c rendezvous/rank_table.c rendezvous/failure.c rendezvous/rdzv_state.c 2>/dev/null)
+out=$(grep -rnlE 'include <uv\.h>|core/uvx' collectives rendezvous/store_client.c rendezvous/store_proto.c rendezvous/store_table.c rendezvous/store_out.c rendezvous/store_session.c rendezvous/store_service.c rendezvous/store_thread.c rendezvous/rank_table.c rendezvous/failure.c rendezvous/rdzv_state.c 2>/dev/null)
 [ -z "$out" ] || { printf 'must stay free of libuv:\n%s\n' "$out"; bad=1; }
 
 [ $bad = 0 ] && echo "layers: ok"

@@ -26,8 +26,8 @@ static char *dlaunch, *torchrun;
 
 static void setup(void)
 {
-    dlaunch = (char *)build_path("dlaunch");
-    torchrun = (char *)tmppath("torchrun");
+    dlaunch = build_path("dlaunch");
+    torchrun = tmppath("torchrun");
     ck_assert_int_eq(symlink(dlaunch, torchrun), 0);
     ck_assert_int_eq(chdir(tmpdir()), 0);
     write_file("train", "#!/bin/sh\n");

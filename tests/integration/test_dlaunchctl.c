@@ -22,7 +22,7 @@ static char *dlaunchctl;
 
 static void setup(void)
 {
-    dlaunchctl = (char *)build_path("dlaunchctl");
+    dlaunchctl = build_path("dlaunchctl");
     setenv("XDG_RUNTIME_DIR", tmpdir(), 1);
 }
 

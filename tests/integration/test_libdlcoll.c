@@ -14,8 +14,8 @@
 
 /* For argument lists, which are of char *. */
 #define TEXT(...)     ((char *)test_text(__VA_ARGS__))
-#define PROGRAM(name) ((char *)build_path(name))
-#define TMP(name)     ((char *)tmppath(name))
+#define PROGRAM(name) (build_path(name))
+#define TMP(name)     (tmppath(name))
 
 /* The file's text, valid until the process ends. */
 static const char *text_of(const char *path)

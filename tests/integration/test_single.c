@@ -104,12 +104,8 @@ END_TEST
 START_TEST(stdin_goes_to_rank_0)
 {
     struct proc p;
-    char *argv[] = {(char *)build_path("dlaunch"),
-                    "--nproc_per_node",
-                    "2",
-                    (char *)build_path("tests/worker"),
-                    "stdin",
-                    NULL};
+    char *argv[] = {
+        build_path("dlaunch"), "--nproc_per_node", "2", build_path("tests/worker"), "stdin", NULL};
     proc_start(&p, argv, NULL, PROC_STDIN);
     ck_assert_int_eq(write(p.in_fd, "for rank 0\n", 11), 11);
     close(p.in_fd);
@@ -229,12 +225,12 @@ START_TEST(ignored_hangup_stays_ignored)
 {
     struct proc p;
     char *argv[] = {"nohup",
-                    (char *)build_path("dlaunch"),
-                    (char *)build_path("tests/worker"),
+                    build_path("dlaunch"),
+                    build_path("tests/worker"),
                     "append",
-                    (char *)tmppath("up"),
+                    tmppath("up"),
                     "wait",
-                    (char *)tmppath("go"),
+                    tmppath("go"),
                     NULL};
     proc_start(&p, argv, NULL, 0);
     wait_lines(tmppath("up"), 1, 10);

@@ -86,7 +86,7 @@ static char *format(const char *fmt, va_list ap)
 static void start(struct proc *p, char *const env[], const char *options, const char *line)
 {
     char *argv[MAX_ARGS + 1];
-    argv[0] = (char *)build_path("dlaunch");
+    argv[0] = build_path("dlaunch");
     int argc = split(options, argv, 1);
     split(line, argv, argc);
     proc_start(p, argv, env, 0);

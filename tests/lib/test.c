@@ -73,23 +73,25 @@ const char *tmpdir(void)
     return g_tmpdir;
 }
 
-const char *test_text(const char *fmt, ...)
+char *test_keep(char *owned)
 {
-    static struct kept { /* where a leak checker sees them */
-        struct kept *next;
-        char *text;
-    } * all;
-    struct kept *k = xmalloc(sizeof(*k));
-    va_list ap;
-    va_start(ap, fmt);
-    ck_assert_int_ge(vasprintf(&k->text, fmt, ap), 0);
-    va_end(ap);
-    k->next = all;
-    all = k;
-    return k->text;
+    static char **kept; /* where a leak checker sees them */
+    static size_t n;
+    kept = xrealloc(kept, (n + 1) * sizeof(*kept));
+    return kept[n++] = owned;
 }
 
-const char *tmppath(const char *name)
+char *test_text(const char *fmt, ...)
+{
+    char *text;
+    va_list ap;
+    va_start(ap, fmt);
+    ck_assert_int_ge(vasprintf(&text, fmt, ap), 0);
+    va_end(ap);
+    return test_keep(text);
+}
+
+char *tmppath(const char *name)
 {
     return test_text("%s/%s", tmpdir(), name);
 }
@@ -139,7 +141,7 @@ void test_skip(const char *fmt, ...)
     va_end(ap);
 }
 
-const char *build_path(const char *name)
+char *build_path(const char *name)
 {
     static char dir[PATH_MAX];
     if (!dir[0]) {

@@ -31,9 +31,10 @@ double test_seconds(double s);
 /* A fresh directory, removed with all that is in it when the test's process ends well. */
 const char *tmpdir(void);
 /* "<tmpdir>/<name>", valid until the process ends. */
-const char *tmppath(const char *name);
-/* A formatted text, valid until the process ends. */
-const char *test_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+char *tmppath(const char *name);
+/* A formatted text, valid until the process ends, as is a malloc'ed one that test_keep() takes. */
+char *test_keep(char *owned);
+char *test_text(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void write_file(const char *path, const char *text);
 /* The whole file, malloc'ed; fails the test when it cannot be read. */
 char *read_file(const char *path);
@@ -46,6 +47,6 @@ void wait_until(bool (*fact)(void *arg), void *arg, double seconds, const char *
 void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* Where the built programs are: "<build>/<name>". */
-const char *build_path(const char *name);
+char *build_path(const char *name);
 
 #endif

@@ -13,7 +13,6 @@
 #include "agent/error_file.h"
 #include "core/bytes.h"
 #include "core/mem.h"
-#include "tests/lib/scrap.h"
 
 static int parse(const char *text, struct error_file *out)
 {
@@ -56,7 +55,7 @@ START_TEST(timestamps)
                  {"1e300", 0},  {"[]", 0},      {"null", 0},  {"\"99999999999999999999\"", 0}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct error_file f;
-        char *text = scrap("{\"message\": \"m\", \"timestamp\": %s}", cases[i].text);
+        char *text = test_text("{\"message\": \"m\", \"timestamp\": %s}", cases[i].text);
         ck_assert_msg(parse(text, &f) == 0 && f.timestamp == cases[i].want, "%s", text);
     }
 }
@@ -113,18 +112,18 @@ END_TEST
 START_TEST(files)
 {
     struct error_file f;
-    ck_assert_int_eq(error_file_read(scrap_path("none"), &f), -ENOENT);
+    ck_assert_int_eq(error_file_read(tmppath("none"), &f), -ENOENT);
     ck_assert_str_eq(f.message, "");
-    write_file(scrap_path("empty"), "");
-    ck_assert_int_eq(error_file_read(scrap_path("empty"), &f), -ENOENT);
-    write_file(scrap_path("good"), "{\"message\": \"m\"}");
-    ck_assert_int_eq(error_file_read(scrap_path("good"), &f), 0);
+    write_file(tmppath("empty"), "");
+    ck_assert_int_eq(error_file_read(tmppath("empty"), &f), -ENOENT);
+    write_file(tmppath("good"), "{\"message\": \"m\"}");
+    ck_assert_int_eq(error_file_read(tmppath("good"), &f), 0);
     ck_assert_str_eq(f.message, "m");
-    ck_assert_int_eq(error_file_read(scrap_path("good/below"), &f), -ENOENT);
-    ck_assert_int_eq(symlink("/etc/passwd", scrap_path("link")), 0);
-    ck_assert_int_eq(mkfifo(scrap_path("fifo"), 0600), 0);
+    ck_assert_int_eq(error_file_read(tmppath("good/below"), &f), -ENOENT);
+    ck_assert_int_eq(symlink("/etc/passwd", tmppath("link")), 0);
+    ck_assert_int_eq(mkfifo(tmppath("fifo"), 0600), 0);
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    snprintf(addr.sun_path, sizeof(addr.sun_path), "%.100s", scrap_path("socket"));
+    snprintf(addr.sun_path, sizeof(addr.sun_path), "%.100s", tmppath("socket"));
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
     static const struct {
@@ -135,17 +134,17 @@ START_TEST(files)
                {".", "a directory"},
                {"../../dev/zero", "a device"}};
     for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
-        const char *path = i < 4 ? scrap_path(odd[i].name) : "/dev/zero";
+        const char *path = i < 4 ? tmppath(odd[i].name) : "/dev/zero";
         ck_assert_msg(error_file_read(path, &f) == -EINVAL, "%s", odd[i].name);
-        ck_assert_str_eq(f.message, scrap("(the error file is %s: not read)", odd[i].what));
+        ck_assert_str_eq(f.message, test_text("(the error file is %s: not read)", odd[i].what));
     }
     /* One byte more than is read. */
     char *big = xmalloc(ERROR_FILE_MAX + 2);
     memset(big, ' ', ERROR_FILE_MAX + 1);
     memcpy(big, "{\"message\": \"m\"}", 16);
     big[ERROR_FILE_MAX + 1] = '\0';
-    write_file(scrap_path("big"), big);
-    ck_assert_int_eq(error_file_read(scrap_path("big"), &f), 0);
+    write_file(tmppath("big"), big);
+    ck_assert_int_eq(error_file_read(tmppath("big"), &f), 0);
     close(fd);
     free(big);
 }
@@ -153,7 +152,7 @@ END_TEST
 
 START_TEST(copies)
 {
-    const char *from = scrap_path("from"), *to = scrap_path("to");
+    const char *from = tmppath("from"), *to = tmppath("to");
     ck_assert_int_eq(error_file_copy(from, to, 3), -ENOENT);
     ck_assert_int_eq(access(to, F_OK), -1);
     write_file(from, "{\"message\": {\"message\": \"m\", \"extraInfo\": {\"timestamp\": \"5\"}}}");

@@ -25,7 +25,7 @@
 #include "tests/lib/freezer.h"
 #include "tests/lib/guarded.h"
 
-#define WORKER(...) ((char *[]){(char *)build_path("tests/worker"), __VA_ARGS__, NULL})
+#define WORKER(...) ((char *[]){build_path("tests/worker"), __VA_ARGS__, NULL})
 #define SECONDS     20
 
 static struct guarded g_g;

@@ -116,7 +116,7 @@ START_TEST(nothing_survives)
     int trials = want ? atoi(want) : 40, survivors = 0;
     double *ms = xcalloc((size_t)trials, sizeof(*ms));
     unsigned seed = (unsigned)_i + 1;
-    char *argv[] = {(char *)build_path("tests/worker"),
+    char *argv[] = {build_path("tests/worker"),
                     "ignore",
                     "TERM",
                     "child",

@@ -11,7 +11,6 @@
 #include "agent/fs.h"
 #include "agent/log_dir.h"
 #include "core/mem.h"
-#include "tests/lib/scrap.h"
 
 static bool is_dir(const char *path)
 {
@@ -32,18 +31,18 @@ START_TEST(layout)
     struct err e = ERR_INIT;
     char path[600];
     umask(022);
-    const char *base = scrap_path("a/b//c");
+    const char *base = tmppath("a/b//c");
     ck_assert_msg(log_dir_open(&d, base, "job", &e) == 0, "%s", e.msg);
-    ck_assert_int_eq(fnmatch(scrap("%s/job_????????", base), d.run, FNM_PATHNAME), 0);
+    ck_assert_int_eq(fnmatch(test_text("%s/job_????????", base), d.run, FNM_PATHNAME), 0);
     ck_assert_uint_eq(mode_of(d.run), 0755);
     ck_assert_str_eq(log_dir_file(&d, 0, "stdout.log", path, sizeof(path)), "");
     ck_assert_msg(log_dir_attempt(&d, 3, 2, &e) == 0, "%s", e.msg);
-    ck_assert_str_eq(d.attempt, scrap("%s/attempt_3", d.run));
+    ck_assert_str_eq(d.attempt, test_text("%s/attempt_3", d.run));
     ck_assert_str_eq(log_dir_file(&d, 1, "error.json", path, sizeof(path)),
-                     scrap("%s/attempt_3/1/error.json", d.run));
+                     test_text("%s/attempt_3/1/error.json", d.run));
     write_file(path, "{}");
     log_dir_close(&d);
-    ck_assert(is_dir(scrap("%s/attempt_3/0", d.run)));
+    ck_assert(is_dir(test_text("%s/attempt_3/0", d.run)));
 }
 END_TEST
 
@@ -53,9 +52,10 @@ START_TEST(empty_tree_is_removed)
     struct err e = ERR_INIT;
     setenv("TMPDIR", tmpdir(), 1);
     ck_assert_msg(log_dir_open(&d, NULL, "none", &e) == 0, "%s", e.msg);
-    ck_assert_int_eq(fnmatch(scrap("%s/torchelastic_*/none_*", tmpdir()), d.run, FNM_PATHNAME), 0);
+    ck_assert_int_eq(fnmatch(test_text("%s/torchelastic_*/none_*", tmpdir()), d.run, FNM_PATHNAME),
+                     0);
     ck_assert_uint_eq(mode_of(d.run), 0700);
-    char *parent = scrap("%s", d.run);
+    char *parent = test_text("%s", d.run);
     *strrchr(parent, '/') = '\0';
     ck_assert_uint_eq(mode_of(parent), 0700);
     ck_assert_int_eq(log_dir_attempt(&d, 0, 8, &e), 0);
@@ -74,25 +74,25 @@ START_TEST(attempt_is_emptied)
     ck_assert_int_eq(log_dir_open(&d, tmpdir(), "job", &e), 0);
     ck_assert_int_eq(log_dir_attempt(&d, 0, 2, &e), 0);
     write_file(log_dir_file(&d, 1, "error.json", path, sizeof(path)), "old");
-    char *deep = scrap("%s/1/core/dump", d.attempt);
-    mkdir(scrap("%s/1/core", d.attempt), 0700);
+    char *deep = test_text("%s/1/core/dump", d.attempt);
+    mkdir(test_text("%s/1/core", d.attempt), 0700);
     mkdir(deep, 0700);
-    write_file(scrap("%s/f", deep), "x");
-    write_file(scrap_path("precious"), "x");
-    mkdir(scrap_path("theirs"), 0700);
-    write_file(scrap_path("theirs/file"), "x");
-    ck_assert_int_eq(symlink(scrap_path("theirs"), scrap("%s/0/link", d.attempt)), 0);
-    ck_assert_int_eq(symlink(scrap_path("precious"), scrap("%s/0/stdout.log", d.attempt)), 0);
+    write_file(test_text("%s/f", deep), "x");
+    write_file(tmppath("precious"), "x");
+    mkdir(tmppath("theirs"), 0700);
+    write_file(tmppath("theirs/file"), "x");
+    ck_assert_int_eq(symlink(tmppath("theirs"), test_text("%s/0/link", d.attempt)), 0);
+    ck_assert_int_eq(symlink(tmppath("precious"), test_text("%s/0/stdout.log", d.attempt)), 0);
     ck_assert_msg(log_dir_attempt(&d, 0, 2, &e) == 0, "%s", e.msg);
     ck_assert_int_eq(access(path, F_OK), -1);
     ck_assert_int_eq(access(deep, F_OK), -1);
-    ck_assert_int_eq(access(scrap_path("theirs/file"), F_OK), 0);
-    ck_assert_int_eq(access(scrap_path("precious"), F_OK), 0);
-    ck_assert_int_eq(access(scrap("%s/0/link", d.attempt), F_OK), -1);
+    ck_assert_int_eq(access(tmppath("theirs/file"), F_OK), 0);
+    ck_assert_int_eq(access(tmppath("precious"), F_OK), 0);
+    ck_assert_int_eq(access(test_text("%s/0/link", d.attempt), F_OK), -1);
     /* A link instead of the directory itself is not entered. */
-    ck_assert_int_eq(symlink(scrap_path("theirs"), scrap("%s/attempt_1", d.run)), 0);
+    ck_assert_int_eq(symlink(tmppath("theirs"), test_text("%s/attempt_1", d.run)), 0);
     ck_assert_int_lt(log_dir_attempt(&d, 1, 2, &e), 0);
-    ck_assert_int_eq(access(scrap_path("theirs/file"), F_OK), 0);
+    ck_assert_int_eq(access(tmppath("theirs/file"), F_OK), 0);
 }
 END_TEST
 
@@ -108,8 +108,9 @@ START_TEST(run_ids_are_made_harmless)
     struct log_dir d;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         ck_assert_int_eq(log_dir_open(&d, tmpdir(), cases[i].id, NULL), 0);
-        ck_assert_msg(fnmatch(scrap("%s/%s", tmpdir(), cases[i].pattern), d.run, FNM_PATHNAME) == 0,
-                      "'%s' became %s", cases[i].id, d.run);
+        ck_assert_msg(
+            fnmatch(test_text("%s/%s", tmpdir(), cases[i].pattern), d.run, FNM_PATHNAME) == 0,
+            "'%s' became %s", cases[i].id, d.run);
     }
     char longest[1000];
     memset(longest, 'r', sizeof(longest));
@@ -124,10 +125,10 @@ START_TEST(clear_errors)
     struct log_dir d;
     struct err e = ERR_INIT;
     char path[64];
-    write_file(scrap_path("file"), "");
-    ck_assert_int_eq(log_dir_open(&d, scrap_path("file"), "j", &e), -ENOTDIR);
-    ck_assert_str_eq(e.msg, scrap("log directory %s is a file", scrap_path("file")));
-    ck_assert_int_eq(log_dir_open(&d, scrap_path("file/below"), "j", &e), -ENOTDIR);
+    write_file(tmppath("file"), "");
+    ck_assert_int_eq(log_dir_open(&d, tmppath("file"), "j", &e), -ENOTDIR);
+    ck_assert_str_eq(e.msg, test_text("log directory %s is a file", tmppath("file")));
+    ck_assert_int_eq(log_dir_open(&d, tmppath("file/below"), "j", &e), -ENOTDIR);
     ck_assert_int_eq(log_dir_open(&d, "/proc/nope/x", "j", &e), -ENOENT);
     ck_assert_str_eq(e.msg, "log directory /proc/nope: No such file or directory");
     ck_assert_int_eq(log_dir_open(&d, "", "j", &e), -EINVAL);
@@ -151,30 +152,30 @@ START_TEST(links_of_strangers_are_refused)
         test_skip("links_of_strangers_are_refused: needs root to make one");
         return;
     }
-    mkdir(scrap_path("shared"), 0700);
-    chmod(scrap_path("shared"), 01777);
-    mkdir(scrap_path("trap"), 0777);
-    ck_assert_int_eq(symlink(scrap_path("trap"), scrap_path("shared/logs")), 0);
-    ck_assert_int_eq(lchown(scrap_path("shared/logs"), 12345, 12345), 0);
-    ck_assert_int_eq(log_dir_open(&d, scrap_path("shared/logs"), "j", &e), -EPERM);
+    mkdir(tmppath("shared"), 0700);
+    chmod(tmppath("shared"), 01777);
+    mkdir(tmppath("trap"), 0777);
+    ck_assert_int_eq(symlink(tmppath("trap"), tmppath("shared/logs")), 0);
+    ck_assert_int_eq(lchown(tmppath("shared/logs"), 12345, 12345), 0);
+    ck_assert_int_eq(log_dir_open(&d, tmppath("shared/logs"), "j", &e), -EPERM);
     ck_assert_ptr_nonnull(strstr(e.msg, "symbolic link of another user (uid 12345)"));
-    ck_assert_int_eq(log_dir_open(&d, scrap_path("shared/logs/below"), "j", &e), -EPERM);
-    ck_assert_int_eq(lchown(scrap_path("shared/logs"), 0, 0), 0);
-    ck_assert_int_eq(log_dir_open(&d, scrap_path("shared/logs"), "j", &e), 0);
+    ck_assert_int_eq(log_dir_open(&d, tmppath("shared/logs/below"), "j", &e), -EPERM);
+    ck_assert_int_eq(lchown(tmppath("shared/logs"), 0, 0), 0);
+    ck_assert_int_eq(log_dir_open(&d, tmppath("shared/logs"), "j", &e), 0);
 }
 END_TEST
 
 START_TEST(files_are_replaced_whole)
 {
     struct err e = ERR_INIT;
-    const char *path = scrap_path("report"), *link = scrap_path("link");
+    const char *path = tmppath("report"), *link = tmppath("link");
     umask(027);
     ck_assert_msg(fs_replace_file(path, "one", 3, &e) == 0, "%s", e.msg);
     ck_assert_uint_eq(mode_of(path), 0640);
     chmod(path, 0604);
     ck_assert_int_eq(symlink(path, link), 0);
     ck_assert_int_eq(fs_replace_file(link, "two", 3, &e), 0);
-    ck_assert_str_eq(scrap_file(path), "two");
+    ck_assert_str_eq(test_keep(read_file(path)), "two");
     ck_assert_uint_eq(mode_of(path), 0604);
     struct stat st;
     ck_assert(lstat(link, &st) == 0 && S_ISLNK(st.st_mode));
@@ -182,10 +183,10 @@ START_TEST(files_are_replaced_whole)
     ck_assert(stat("/dev/null", &st) == 0 && S_ISCHR(st.st_mode));
     ck_assert_int_eq(fs_replace_file("/dev/full", "x", 1, &e), -ENOSPC);
     ck_assert_str_eq(e.msg, "write /dev/full: No space left on device");
-    ck_assert_int_eq(fs_replace_file(scrap_path("no/such"), "x", 1, &e), -ENOENT);
-    ck_assert_int_eq(mkfifo(scrap_path("fifo"), 0600), 0);
-    ck_assert_int_eq(fs_replace_file(scrap_path("fifo"), "x", 1, &e), -ENXIO); /* does not wait */
-    ck_assert_int_eq(system(scrap("test $(ls -A %s | wc -l) = 3", tmpdir())), 0);
+    ck_assert_int_eq(fs_replace_file(tmppath("no/such"), "x", 1, &e), -ENOENT);
+    ck_assert_int_eq(mkfifo(tmppath("fifo"), 0600), 0);
+    ck_assert_int_eq(fs_replace_file(tmppath("fifo"), "x", 1, &e), -ENXIO); /* does not wait */
+    ck_assert_int_eq(system(test_text("test $(ls -A %s | wc -l) = 3", tmpdir())), 0);
 }
 END_TEST
 

@@ -12,7 +12,6 @@
 #include "agent/report.h"
 #include "agent/report_words.h"
 #include "core/mem.h"
-#include "tests/lib/scrap.h"
 
 #define RULE "------------------------------------------------------------------------------\n"
 
@@ -60,7 +59,7 @@ static char *report_text(int color)
     FILE *f = open_memstream(&text, &len);
     report_print(f, &input, color);
     fclose(f);
-    return scrap_keep(text);
+    return test_keep(text);
 }
 
 static void check(const char *want)
@@ -335,7 +334,7 @@ static const char *hint_of(struct failure *f)
     struct buf b = BUF_INIT;
     words_hint(&b, f, true);
     buf_put(&b, "", 1);
-    return scrap_keep((char *)b.data);
+    return test_keep((char *)b.data);
 }
 
 START_TEST(hints)
@@ -397,7 +396,7 @@ static const char *member(json_t *j, const char *name)
 {
     json_t *v = json_object_get(j, name);
     ck_assert_msg(v, "no %s", name);
-    return scrap_keep(json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT));
+    return test_keep(json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT));
 }
 
 START_TEST(json)
@@ -413,7 +412,7 @@ START_TEST(json)
     result.n = 2;
     result.exit_code = 137;
     strcpy(result.text, "worker 5 was killed");
-    job.report_path = scrap_path("report.json");
+    job.report_path = tmppath("report.json");
     input.log_dir = "/logs/x";
     ck_assert_msg(report_write_json(&input, &e) == 0, "%s", e.msg);
     json_t *j = json_load_file(job.report_path, 0, NULL);

@@ -23,7 +23,7 @@
 #include "core/mem.h"
 
 #define SECONDS     20
-#define WORKER(...) ((char *[]){(char *)build_path("tests/worker"), __VA_ARGS__, NULL})
+#define WORKER(...) ((char *[]){build_path("tests/worker"), __VA_ARGS__, NULL})
 
 extern char **environ;
 

@@ -28,7 +28,6 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "tests/lib/loop.h"
-#include "tests/lib/scrap.h"
 
 #define WORKERS_MAX 64
 
@@ -294,7 +293,7 @@ static void many_lines(bool piped)
 {
     enum { WORKERS = 8, LINES = 12500 };
     struct fixture f;
-    const char *path = scrap_path("console");
+    const char *path = tmppath("console");
     int file = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     unsigned longest = piped ? 8 : 200;
     setup(&f);
@@ -317,9 +316,9 @@ static void many_lines(bool piped)
     UNTIL(&f, f.ndrained == WORKERS, "not drained");
     close_pump(&f);
     if (piped)
-        check_parts(scrap("%s", text(&f.out)), WORKERS, LINES, longest);
+        check_parts(test_text("%s", text(&f.out)), WORKERS, LINES, longest);
     else
-        check_lines(scrap_file(path), WORKERS, LINES, longest);
+        check_lines(test_keep(read_file(path)), WORKERS, LINES, longest);
     ck_assert_str_eq(text(&f.err), "");
     close(file);
     teardown(&f);
@@ -424,7 +423,7 @@ START_TEST(bytes_pass_untouched)
     for (size_t i = 0; i < LEN; i++) /* all bytes; a line of 200 KiB without end among them */
         data[i] = (uint8_t)(i > 50000 && i < 250000 ? 128 + rand_r(&seed) % 128 : rand_r(&seed));
     data[LEN - 1] = 0xe2; /* ends within a character */
-    const char *path = scrap_path("out");
+    const char *path = tmppath("out");
     struct stdio_route out = shown(NULL);
     out.file = path;
     struct ends a = open_worker(&f, 0, out, shown(NULL));
@@ -501,7 +500,7 @@ START_TEST(stuck_reader_costs_oldest_lines_and_says_so)
     enum { LINES = 100000 }; /* 10 MB; 4 MiB are kept */
     struct fixture f;
     setup_open(&f);
-    const char *path = scrap_path("log");
+    const char *path = tmppath("log");
     struct stdio_route out = shown(NULL);
     out.file = path;
     struct ends a = open_worker(&f, 3, out, shown(NULL));
@@ -524,9 +523,9 @@ START_TEST(stuck_reader_costs_oldest_lines_and_says_so)
         static const char gap[] = "dlaunch: local rank 3: ";
         if (strncmp(line, gap, sizeof(gap) - 1) == 0) {
             char *rest = size_text(line + sizeof(gap) - 1, &missing);
-            char *want = scrap(" of output dropped here: the console is too slow (all of it is "
-                               "in %s)",
-                               path);
+            char *want = test_text(" of output dropped here: the console is too slow (all of it is "
+                                   "in %s)",
+                                   path);
             ck_assert_str_eq(rest, want);
             gaps++;
         } else {
@@ -632,7 +631,7 @@ START_TEST(closed_reader_stops_the_console_only)
     struct fixture f;
     setup_open(&f);
     log_set_writer(stdio_write_line, f.pump);
-    const char *path = scrap_path("log");
+    const char *path = tmppath("log");
     struct stdio_route out = shown(NULL);
     out.file = path;
     struct ends a = open_worker(&f, 0, out, shown(NULL));
@@ -855,7 +854,7 @@ START_TEST(regular_file_as_console_is_byte_exact)
 {
     struct fixture f;
     setup(&f);
-    const char *path = scrap_path("console");
+    const char *path = tmppath("console");
     int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     open_pump(&f, fd, f.err_w);
     struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
@@ -865,7 +864,7 @@ START_TEST(regular_file_as_console_is_byte_exact)
     UNTIL(&f, f.ndrained == 1, "not drained");
     close_pump(&f);
     close(fd);
-    char *all = scrap_file(path);
+    char *all = test_keep(read_file(path));
     ck_assert_uint_eq(strlen(all), 300000 + 21);
     ck_assert_str_eq(all + 300000, "no newline at the end");
     teardown(&f);
@@ -877,7 +876,7 @@ END_TEST
 /* A tmpfs of 1 MiB that nobody else sees; NULL when that is not possible here. */
 static const char *small_disk(void)
 {
-    const char *dir = scrap_path("disk");
+    const char *dir = tmppath("disk");
     mkdir(dir, 0700);
     if (geteuid() != 0 || unshare(CLONE_NEWNS) < 0 ||
         mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
@@ -897,13 +896,13 @@ START_TEST(full_disk_is_said_and_survived)
     struct fixture f;
     setup_open(&f);
     log_set_writer(stdio_write_line, f.pump);
-    char *ballast = scrap("%s/ballast", dir), *path = scrap("%s/log", dir);
+    char *ballast = test_text("%s/ballast", dir), *path = test_text("%s/log", dir);
     int fd = open(ballast, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
     ck_assert_int_eq(posix_fallocate(fd, 0, 512 << 10), 0);
     close(fd);
     struct ends a = open_worker(&f, 0, (struct stdio_route){.file = path}, shown(NULL));
     struct ends b =
-        open_worker(&f, 1, (struct stdio_route){.file = scrap("%s/log2", dir)}, shown(NULL));
+        open_worker(&f, 1, (struct stdio_route){.file = test_text("%s/log2", dir)}, shown(NULL));
     write_numbered(a.out, LINES);
     write_numbered(b.out, LINES);
     UNTIL(&f, strstr(text(&f.err), "\n"), "nothing said");
@@ -914,7 +913,7 @@ START_TEST(full_disk_is_said_and_survived)
     UNTIL(&f, f.ndrained == 2, "not drained");
     log_set_writer(NULL, NULL);
     close_pump(&f);
-    char *all = scrap_file(path), *gap = strstr(all, "dlaunch: ");
+    char *all = test_keep(read_file(path)), *gap = strstr(all, "dlaunch: ");
     ck_assert_msg(gap, "no word in the file");
     ck_assert(gap == all || gap[-1] == '\n');
     double missing;
@@ -923,9 +922,9 @@ START_TEST(full_disk_is_said_and_survived)
     double lost = 100.0 * LINES - (double)(gap - all);
     ck_assert_msg(missing > lost * 0.95 && missing < lost * 1.05, "%.0f said, %.0f lost", missing,
                   lost);
-    char *want = scrap("dlaunch: %s: No space left on device: output is counted, not kept, "
-                       "until it takes some again\n",
-                       strstr(text(&f.err), "/log2:") ? scrap("%s/log2", dir) : path);
+    char *want = test_text("dlaunch: %s: No space left on device: output is counted, not kept, "
+                           "until it takes some again\n",
+                           strstr(text(&f.err), "/log2:") ? test_text("%s/log2", dir) : path);
     ck_assert_int_eq(strncmp(text(&f.err), want, strlen(want)), 0);
     const char *sum = text(&f.err) + strlen(want);
     ck_assert_int_eq(strncmp(sum, "dlaunch: ", 9), 0);
@@ -944,7 +943,7 @@ START_TEST(log_file_is_tried_again)
         return;
     }
     static char big[1 << 20];
-    char *path = scrap("%s/log", dir), *ballast = scrap("%s/ballast", dir);
+    char *path = test_text("%s/log", dir), *ballast = test_text("%s/ballast", dir);
     uint64_t now = 1, later = now + (STDIO_RETRY_S + 1) * UINT64_C(1000000000);
     struct logfile f;
     struct err e = ERR_INIT;
@@ -963,7 +962,7 @@ START_TEST(log_file_is_tried_again)
     ck_assert(logfile_write(&f, "after\n", 6, 2 * later));
     ck_assert(logfile_write(&f, "end\n", 4, 2 * later));
     ck_assert_uint_eq(logfile_close(&f), 0);
-    char *all = scrap_file(path);
+    char *all = test_keep(read_file(path));
     const char *gap = strstr(all, "dlaunch: ");
     ck_assert(gap && gap[-1] == '\n' && gap >= all + 6);
     double missing;
@@ -976,14 +975,14 @@ START_TEST(files_that_are_not_files_are_refused)
 {
     struct logfile f;
     struct err e = ERR_INIT;
-    const char *fifo = scrap_path("fifo"), *link = scrap_path("link");
+    const char *fifo = tmppath("fifo"), *link = tmppath("link");
     ck_assert_int_eq(mkfifo(fifo, 0600), 0);
-    ck_assert_int_eq(symlink(scrap_path("target"), link), 0);
+    ck_assert_int_eq(symlink(tmppath("target"), link), 0);
     ck_assert_int_lt(logfile_open(&f, fifo, &e), 0);
     ck_assert_int_eq(logfile_open(&f, link, &e), -ELOOP);
     ck_assert_int_eq(logfile_open(&f, "/dev/full", &e), -EINVAL);
     ck_assert_int_eq(logfile_open(&f, tmpdir(), &e), -EISDIR);
-    ck_assert_int_eq(access(scrap_path("target"), F_OK), -1);
+    ck_assert_int_eq(access(tmppath("target"), F_OK), -1);
 }
 END_TEST
 
@@ -1004,9 +1003,9 @@ START_TEST(matching_lines_are_copied)
     UNTIL(&f, f.ndrained == 1, "not drained");
     close_pump(&f);
     ck_assert_str_eq(text(&f.out), "[a]:step 1 loss=3\n[a]:step 2\n[a]:half NaN line\n[a]:loss=4");
-    char *copied = scrap_file(scrap_path("filtered_stdout.log"));
+    char *copied = test_keep(read_file(tmppath("filtered_stdout.log")));
     ck_assert_str_eq(copied, "[a]:step 1 loss=3\n[a]:half NaN line\n[a]:loss=4\n");
-    ck_assert_int_eq(access(scrap_path("filtered_stderr.log"), F_OK), -1);
+    ck_assert_int_eq(access(tmppath("filtered_stderr.log"), F_OK), -1);
     teardown(&f);
 }
 END_TEST
@@ -1119,14 +1118,14 @@ START_TEST(closed_consoles_are_no_trouble)
     struct fixture f;
     setup(&f);
     open_pump(&f, 700, 701); /* >&- 2>&- */
-    struct ends a = open_worker(&f, 0, shown(NULL),
-                                (struct stdio_route){.file = scrap_path("e"), .console = 1});
+    struct ends a =
+        open_worker(&f, 0, shown(NULL), (struct stdio_route){.file = tmppath("e"), .console = 1});
     say(a.err, "to the file\n");
     stdio_write_line(f.pump, "dlaunch: nobody hears\n", 22);
     end_worker(&f, 0, &a);
     UNTIL(&f, f.ndrained == 1, "not drained");
     stdio_pump_close(f.pump);
-    char *all = scrap_file(scrap_path("e"));
+    char *all = test_keep(read_file(tmppath("e")));
     ck_assert_str_eq(all, "to the file\n");
     teardown(&f);
 }

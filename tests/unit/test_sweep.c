@@ -60,7 +60,7 @@ static pid_t start(char *const *args)
     return pid;
 }
 
-#define WORKER(...) start((char *[]){(char *)build_path("tests/worker"), __VA_ARGS__, NULL})
+#define WORKER(...) start((char *[]){build_path("tests/worker"), __VA_ARGS__, NULL})
 
 /* Until n lines have been printed. */
 static void wait_lines(int n)

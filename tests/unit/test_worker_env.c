@@ -10,7 +10,6 @@
 #include "agent/worker_env.h"
 #include "core/bytes.h"
 #include "core/mem.h"
-#include "tests/lib/scrap.h"
 
 extern char **environ;
 
@@ -74,7 +73,7 @@ static char *env_text(const struct worker_env_input *in)
     }
     buf_put(&b, "", 1);
     worker_env_free(env);
-    return scrap_keep((char *)b.data);
+    return test_keep((char *)b.data);
 }
 
 /* The value of one variable, or NULL. */
@@ -86,7 +85,7 @@ static const char *env_get(const struct worker_env_input *in, const char *name)
     ck_assert_msg(worker_env_new(&env, in, &e) == 0, "%s", e.msg);
     for (char **v = env; *v; v++) {
         if (strncmp(*v, name, strlen(name)) == 0 && (*v)[strlen(name)] == '=')
-            value = scrap("%s", *v + strlen(name) + 1);
+            value = test_text("%s", *v + strlen(name) + 1);
     }
     worker_env_free(env);
     return value;
@@ -130,8 +129,8 @@ START_TEST(golden_two_nodes_of_three)
             for (int i = 0; i < 3; i++) {
                 struct worker_env_input in = input(node, i);
                 int role_rank = r == 0 ? 3 * node + i : i;
-                char *want = scrap(golden, 6 + i, node, i, node, 3 * node + i, roles[r][node],
-                                   role_rank, r == 0 ? 6 : 3);
+                char *want = test_text(golden, 6 + i, node, i, node, 3 * node + i, roles[r][node],
+                                       role_rank, r == 0 ? 6 : 3);
                 char *alone = env_text(&in);
                 in.shared = &shared;
                 char *together = env_text(&in);
@@ -258,7 +257,7 @@ START_TEST(virtual_local_rank)
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         setenv("CUDA_VISIBLE_DEVICES", bad[i].list, 1);
         ck_assert_int_eq(worker_env_new(&env, &in, &e), -EINVAL);
-        ck_assert_str_eq(e.msg, scrap("--virtual_local_rank: %s", bad[i].error));
+        ck_assert_str_eq(e.msg, test_text("--virtual_local_rank: %s", bad[i].error));
     }
 }
 END_TEST

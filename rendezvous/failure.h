@@ -62,6 +62,11 @@ void failure_init(struct failure *f);
 void failure_encode(struct buf *b, const struct failure *f);
 bool failure_decode(struct rd *r, struct failure *f); /* false: malformed */
 
+/* One line: "worker 5 (local rank 1) on node-b was killed by SIGSEGV". Text that the worker or its
+ * node wrote is in it as it came. Returns out. */
+#define FAILURE_TEXT_MAX 512
+const char *failure_text(const struct failure *f, char *out, size_t cap);
+
 /* The exit status that the job takes from it: exit code, 128+signal, 1 for a lost node. */
 int failure_exit_status(const struct failure *f);
 
@@ -73,5 +78,10 @@ int failure_exit_status(const struct failure *f);
  * before it: those are what survivors do when a peer has gone. */
 #define FAILURE_SKEW_NS 50000000u
 size_t failure_first(const struct failure *f, size_t n);
+
+/* Fills order[0..n-1] with the indexes of the records, those that tell most in front: the first
+ * cause, hard faults, other failures, known consequences, then those that were stopped; each group
+ * in the order of time. What does not fit into a report is cut from its end. */
+void failure_order(const struct failure *f, size_t n, size_t *order);
 
 #endif

@@ -1,0 +1,757 @@
+#include "rendezvous/member_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "rendezvous/text.h"
+
+#define NEVER     UINT64_MAX
+#define LATE_NS   500000000u /* a tick that comes this late: this process did not run */
+#define SAY_NS    5000000000u
+#define FIRST_NS  2000000000u /* before the first line about waiting */
+#define QUEUE_MAX 4096        /* failures not yet acknowledged: one per worker */
+
+enum round_state { IDLE, PREPARING, PREPARED, RUNNING, STOPPING, DONE };
+
+/* Callbacks and messages that are due. */
+#define DUE_DISCONNECT 1u
+#define DUE_HELLO      2u
+#define DUE_STATUS     4u
+#define DUE_PREPARE    8u
+#define DUE_RUN        16u
+#define DUE_STOP       32u
+#define DUE_FINISH     64u
+#define DUE_LOG        128u
+
+struct queued_failure {
+    uint32_t seq;
+    uint8_t *bytes; /* encoded; owned */
+    size_t len;
+};
+
+struct member_state {
+    struct member_rules rules;
+    unsigned due;
+
+    /* The round. */
+    enum round_state round;
+    bool stop_called;       /* on_stop has been called, or was not needed, for this round */
+    struct generation gen;  /* the newest round it has taken part in */
+    struct generation high; /* the highest it has seen */
+    int group_rank, nnodes, restart_count;
+    bool spare;
+    uint8_t *ports; /* as a status has them */
+    int nports, free_port;
+    struct rank_table table;
+    struct rdzv_stop why;
+    uint32_t respawned;
+    struct rdzv_respawn *respawns; /* to hand out */
+    int nrespawns;
+
+    /* The connection. */
+    bool connected, answered; /* answered: a view has come on this connection */
+    bool joined;              /* by the coordinator of high.epoch */
+    bool closed_on_us;        /* the last connection ended in order, without a word */
+    uint64_t view_sent_ns, view_seen_ns;
+    uint64_t heard_ns; /* of the coordinator */
+    uint64_t connected_ns, sent_ns, began_ns, say_at;
+    uint64_t heartbeat_ns, dead_ns;
+    uint64_t due_tick;           /* when the last deadline asked for a tick */
+    char trouble[RDZV_TEXT_MAX]; /* why it is not connected */
+    char line[2 * RDZV_TEXT_MAX];
+    enum log_level line_level;
+
+    /* Failures. */
+    struct queued_failure *queue;
+    size_t nqueue, cap_queue;
+    uint32_t last_seq, sent_seq, failures_total;
+    struct buf failure_bytes; /* of the status handed out last */
+
+    /* The end. */
+    bool leaving;
+    enum stop_reason leave_reason;
+    int leave_code;
+    char leave_text[RDZV_TEXT_MAX];
+    bool ended, finished; /* the result is known; FINISH has been handed out */
+    bool have_report;
+    struct rdzv_result result;
+    struct rdzv_status status;
+};
+
+struct member_state *member_state_new(const struct member_rules *rules, uint64_t now)
+{
+    struct member_state *m = xcalloc(1, sizeof(*m));
+    m->rules = *rules;
+    m->group_rank = -1;
+    m->began_ns = now;
+    m->say_at = now + FIRST_NS;
+    m->heartbeat_ns = rules->heartbeat_ns;
+    m->dead_ns = rules->dead_ns;
+    rank_table_init(&m->table);
+    return m;
+}
+
+void member_state_free(struct member_state *m)
+{
+    if (!m)
+        return;
+    for (size_t i = 0; i < m->nqueue; i++)
+        free(m->queue[i].bytes);
+    free(m->queue);
+    free(m->ports);
+    free(m->respawns);
+    free((void *)m->result.failures);
+    rank_table_fini(&m->table);
+    buf_fini(&m->failure_bytes);
+    free(m);
+}
+
+static void say(struct member_state *m, enum log_level level, const char *text)
+{
+    m->line_level = level;
+    text_set(m->line, sizeof(m->line), "%s", text);
+    m->due |= DUE_LOG;
+}
+
+/* Whether workers of the round may be alive, as far as the agent has said. */
+static bool has_workers(const struct member_state *m)
+{
+    return m->round == RUNNING || m->round == STOPPING;
+}
+
+/* ----------------------------------------------------------------------------------- the end */
+
+static void maybe_finish(struct member_state *m)
+{
+    if (m->ended && !has_workers(m) && !m->finished)
+        m->due |= DUE_FINISH;
+}
+
+/* The agent never heard of this round's start, or has nothing to stop. */
+static void go_idle(struct member_state *m)
+{
+    m->round = IDLE;
+    m->due &= ~(DUE_PREPARE | DUE_RUN | DUE_STOP);
+    m->due |= DUE_STATUS;
+    m->nrespawns = 0;
+    maybe_finish(m);
+}
+
+/* The round is over for this node. */
+static void stop_round(struct member_state *m, const struct rdzv_stop *why)
+{
+    switch (m->round) {
+    case IDLE:
+        return;
+    case PREPARING:
+    case PREPARED:
+        go_idle(m);
+        return;
+    case RUNNING:
+    case DONE:
+        if (m->due & DUE_RUN) {
+            go_idle(m);
+            return;
+        }
+        m->round = STOPPING;
+        m->nrespawns = 0;
+        m->due |= DUE_STATUS;
+        break;
+    case STOPPING:
+        break;
+    }
+    if (m->stop_called || m->leaving) /* a leaver is stopping already */
+        return;
+    m->stop_called = true;
+    m->why = *why;
+    m->due |= DUE_STOP;
+}
+
+/* The result is known. A worker that is still alive is stopped first. */
+static void end(struct member_state *m)
+{
+    if (m->ended)
+        return;
+    m->ended = true;
+    m->due &= ~(DUE_HELLO | DUE_STATUS);
+    if (m->connected)
+        m->due |= DUE_DISCONNECT;
+    struct rdzv_stop why = {.reason = m->result.reason};
+    text_set(why.text, sizeof(why.text), "%s", m->result.text);
+    if (m->round == DONE) /* nothing to stop */
+        m->round = IDLE;
+    stop_round(m, &why);
+    m->due &= ~DUE_STATUS;
+    maybe_finish(m);
+}
+
+/* What this node knows of its own failures, for a result that the coordinator did not make. */
+static void result_from_queue(struct member_state *m)
+{
+    if (m->nqueue == 0)
+        return;
+    size_t n = 0, *order = xcalloc(m->nqueue, sizeof(*order));
+    struct failure *all = xcalloc(m->nqueue, sizeof(*all)), *kept;
+    for (size_t i = 0; i < m->nqueue; i++) {
+        struct rd r = rd_init(m->queue[i].bytes, m->queue[i].len);
+        n += failure_decode(&r, &all[n]);
+    }
+    size_t keep = n < RDZV_REPORT_MAX ? n : RDZV_REPORT_MAX;
+    kept = xcalloc(keep, sizeof(*kept));
+    failure_order(all, n, order);
+    for (size_t i = 0; i < keep; i++)
+        kept[i] = all[order[i]];
+    if (kept[0].kind != FAILURE_STOPPED) {
+        m->result.failures = kept;
+        m->result.n = keep;
+        m->result.omitted = n - keep;
+    } else {
+        free(kept);
+    }
+    free(all);
+    free(order);
+}
+
+/* Ends it with a result of its own. */
+static void end_alone(struct member_state *m, enum stop_reason reason, int code, const char *text)
+{
+    if (m->ended)
+        return;
+    free((void *)m->result.failures);
+    m->result =
+        (struct rdzv_result){.exit_code = code, .reason = reason, .restarts = m->restart_count};
+    text_set(m->result.text, sizeof(m->result.text), "%s", text);
+    if (code != 0)
+        result_from_queue(m);
+    end(m);
+}
+
+void member_state_fail(struct member_state *m, const char *text)
+{
+    end_alone(m, STOP_RENDEZVOUS, 1, text);
+}
+
+static void coordinator_lost(struct member_state *m, const char *how)
+{
+    char text[RDZV_TEXT_MAX];
+    if (m->leaving) {
+        end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
+    } else if (m->gen.counter == 0) { /* nothing has begun: look for it again */
+        m->joined = false;
+        m->high = (struct generation){0};
+    } else {
+        text_set(text, sizeof(text), "the coordinator at %s was lost: %s", m->rules.coordinator,
+                 how);
+        end_alone(m, STOP_COORDINATOR_LOST, 1, text);
+    }
+}
+
+/* ----------------------------------------------------------------------------- the connection */
+
+bool member_state_wants_link(const struct member_state *m)
+{
+    return !m->ended && !m->connected;
+}
+
+bool member_state_joined(const struct member_state *m)
+{
+    return m->joined;
+}
+
+void member_state_connected(struct member_state *m, uint64_t now)
+{
+    if (m->ended)
+        return;
+    m->connected = true;
+    m->answered = false;
+    m->connected_ns = now;
+    m->view_sent_ns = m->view_seen_ns = 0;
+    m->sent_seq = 0; /* all that is not acknowledged is sent again */
+    m->due &= ~DUE_DISCONNECT;
+    m->due |= DUE_HELLO | DUE_STATUS;
+}
+
+void member_state_disconnected(struct member_state *m, bool orderly, const char *why, uint64_t now)
+{
+    (void)now;
+    m->connected = false;
+    m->closed_on_us = orderly;
+    m->due &= ~(DUE_DISCONNECT | DUE_HELLO | DUE_STATUS);
+    if (m->ended)
+        return;
+    text_set(m->trouble, sizeof(m->trouble), "%s", why);
+    if (m->leaving && !has_workers(m))
+        end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
+}
+
+void member_state_unreachable(struct member_state *m, bool refused, const char *why, uint64_t now)
+{
+    if (m->ended)
+        return;
+    text_set(m->trouble, sizeof(m->trouble), "%s", why);
+    if (m->joined && m->closed_on_us && refused)
+        coordinator_lost(m, "its launcher is gone (connection closed, then refused)");
+    else if (m->joined && now - m->heard_ns >= m->dead_ns)
+        coordinator_lost(m, why);
+}
+
+void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX];
+    if (m->ended)
+        return;
+    m->due &= ~DUE_STATUS;
+    m->due |= DUE_DISCONNECT;
+    text_set(text, sizeof(text), "the coordinator at %s turned this node away: %s",
+             m->rules.coordinator, r->text);
+    if (!r->retry || m->gen.counter > 0) {
+        end_alone(m, STOP_RENDEZVOUS, 1, text);
+        return;
+    }
+    if (strcmp(m->trouble, r->text) != 0) {
+        m->say_at = now + SAY_NS;
+        text_add(text, sizeof(text), " (trying again)");
+        say(m, LOG_LEVEL_NOTICE, text);
+    }
+    text_set(m->trouble, sizeof(m->trouble), "%s", r->text);
+}
+
+/* -------------------------------------------------------------------------------------- views */
+
+static void drop_acknowledged(struct member_state *m, uint32_t acked)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < m->nqueue; i++) {
+        if (m->queue[i].seq <= acked)
+            free(m->queue[i].bytes);
+        else
+            m->queue[kept++] = m->queue[i];
+    }
+    m->nqueue = kept;
+}
+
+static void take_respawns(struct member_state *m, const struct rdzv_view *v)
+{
+    for (int i = 0; i < v->nrespawns; i++) {
+        if (v->respawns[i].id <= m->respawned || v->respawns[i].local_rank >= m->rules.hello.nproc)
+            continue;
+        m->respawns = xrealloc(m->respawns, (size_t)(m->nrespawns + 1) * sizeof(*m->respawns));
+        m->respawns[m->nrespawns++] = v->respawns[i];
+        m->respawned = v->respawns[i].id;
+        m->due |= DUE_STATUS;
+    }
+}
+
+static void prepare_round(struct member_state *m, const struct rdzv_view *v)
+{
+    if (has_workers(m) || m->round == DONE) { /* cannot be: it waits for all to have stopped */
+        stop_round(m, &v->why);
+        return;
+    }
+    if (generation_equal(m->gen, v->gen)) /* under way */
+        return;
+    m->gen = v->gen;
+    m->round = PREPARING;
+    m->stop_called = false;
+    m->respawned = 0;
+    m->failures_total = 0;
+    m->due |= DUE_PREPARE | DUE_STATUS;
+}
+
+static void run_round(struct member_state *m, const struct rdzv_view *v)
+{
+    if (m->round == RUNNING)
+        take_respawns(m, v);
+    if (m->round != PREPARED || !generation_equal(m->table.gen, m->gen))
+        return;
+    if (m->table.nnodes != v->nnodes ||
+        m->table.nodes[v->group_rank].nproc != m->rules.hello.nproc) {
+        end_alone(m, STOP_INTERNAL, 1, "the coordinator's rank table does not fit this node");
+        return;
+    }
+    m->round = RUNNING;
+    m->due |= DUE_RUN | DUE_STATUS;
+}
+
+static void note_view(struct member_state *m, const struct rdzv_view *v, uint64_t now)
+{
+    if (v->spare && !m->spare)
+        say(m, LOG_LEVEL_NOTICE, "the job runs without this node, which waits for a place in it");
+    m->high = v->gen;
+    m->joined = m->answered = true;
+    m->closed_on_us = false;
+    m->heard_ns = m->view_seen_ns = now;
+    m->view_sent_ns = v->sent_ns;
+    m->heartbeat_ns = (uint64_t)v->heartbeat_ms * 1000000;
+    m->dead_ns = (uint64_t)v->dead_ms * 1000000;
+    m->group_rank = v->group_rank;
+    m->nnodes = v->nnodes;
+    m->restart_count = v->restart_count;
+    m->spare = v->spare;
+    drop_acknowledged(m, v->acked);
+}
+
+void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64_t now)
+{
+    if (m->ended || !m->connected)
+        return;
+    if (m->high.epoch && v->gen.epoch != m->high.epoch) {
+        if (m->gen.counter > 0) {
+            coordinator_lost(m, "another one answers in its place");
+            return;
+        }
+    } else if (v->gen.counter < m->high.counter) {
+        return; /* never back */
+    }
+    note_view(m, v, now);
+    bool member = v->group_rank >= 0, current = generation_equal(v->gen, m->gen);
+    if (m->leaving && v->phase != RDZV_FINISH && v->phase != RDZV_RELEASE)
+        return;
+    switch (v->phase) {
+    case RDZV_PREPARE:
+        if (member)
+            prepare_round(m, v);
+        else
+            stop_round(m, &v->why);
+        break;
+    case RDZV_RUN:
+        if (member && current)
+            run_round(m, v);
+        else
+            stop_round(m, &v->why);
+        break;
+    case RDZV_COLLECT:
+    case RDZV_STOP:
+        stop_round(m, &v->why);
+        break;
+    case RDZV_FINISH:
+        if (m->have_report)
+            end(m);
+        else
+            end_alone(m, STOP_INTERNAL, 1, "the coordinator sent no report");
+        break;
+    case RDZV_RELEASE:
+        if (m->leaving)
+            end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
+        break;
+    case RDZV_PHASES:
+        break;
+    }
+}
+
+void member_state_table(struct member_state *m, struct rank_table *t)
+{
+    /* The last round's table is borrowed by the agent until it has been asked to prepare. */
+    if (m->ended || m->round != PREPARED || !generation_equal(t->gen, m->gen)) {
+        rank_table_fini(t);
+        return;
+    }
+    rank_table_fini(&m->table);
+    m->table = *t;
+    rank_table_init(t);
+}
+
+void member_state_report(struct member_state *m, struct rdzv_result *r)
+{
+    if (m->ended) {
+        free((void *)r->failures);
+    } else {
+        free((void *)m->result.failures);
+        m->result = *r;
+        m->have_report = true;
+    }
+    r->failures = NULL;
+}
+
+/* ---------------------------------------------------------------------------------- the agent */
+
+void member_state_prepared(struct member_state *m, const uint16_t *ports, int n, int free_port)
+{
+    /* An answer to an older question: it will be asked again. */
+    if (m->round != PREPARING || (m->due & DUE_PREPARE))
+        return;
+    m->nports = n == m->rules.hello.nproc ? n : 0;
+    m->ports = xrealloc(m->ports, 2 * (size_t)m->nports);
+    for (int i = 0; i < m->nports; i++) {
+        m->ports[2 * i] = (uint8_t)ports[i];
+        m->ports[2 * i + 1] = (uint8_t)(ports[i] >> 8);
+    }
+    m->free_port = free_port;
+    m->round = PREPARED;
+    m->due |= DUE_STATUS;
+}
+
+static void queue_failure(struct member_state *m, const struct failure *f)
+{
+    struct buf b = BUF_INIT;
+    if (m->nqueue >= QUEUE_MAX)
+        return; /* counted in failures_total */
+    failure_encode(&b, f);
+    if (b.oom) {
+        buf_fini(&b);
+        return;
+    }
+    if (m->nqueue == m->cap_queue) {
+        m->cap_queue = m->cap_queue ? 2 * m->cap_queue : 8;
+        m->queue = xrealloc(m->queue, m->cap_queue * sizeof(*m->queue));
+    }
+    m->queue[m->nqueue++] = (struct queued_failure){++m->last_seq, b.data, b.len};
+}
+
+void member_state_failed(struct member_state *m, const struct failure *f)
+{
+    if (!has_workers(m) || (m->due & DUE_RUN))
+        return;
+    queue_failure(m, f);
+    if (m->rules.hello.restart_policy == RESTART_GROUP)
+        m->round = STOPPING; /* on its own; on_stop still says what follows */
+    m->due |= DUE_STATUS;
+}
+
+void member_state_done(struct member_state *m)
+{
+    if (m->round != RUNNING || (m->due & DUE_RUN))
+        return;
+    m->round = DONE;
+    m->due |= DUE_STATUS;
+}
+
+void member_state_stopped(struct member_state *m, const struct failure *all, size_t n)
+{
+    if ((!has_workers(m) && m->round != DONE) || (m->due & DUE_RUN))
+        return;
+    size_t keep = n < RDZV_STATUS_FAILURES ? n : RDZV_STATUS_FAILURES;
+    size_t *order = xcalloc(n, sizeof(*order));
+    failure_order(all, n, order);
+    for (size_t i = 0; i < keep; i++)
+        queue_failure(m, &all[order[i]]);
+    free(order);
+    m->failures_total = (uint32_t)n;
+    m->stop_called = true;
+    go_idle(m);
+}
+
+void member_state_leave(struct member_state *m, enum stop_reason reason, int exit_code,
+                        const char *text)
+{
+    if (m->ended || m->leaving)
+        return;
+    m->leaving = true;
+    m->leave_reason = reason;
+    m->leave_code = exit_code;
+    text_set(m->leave_text, sizeof(m->leave_text), "%s", text);
+    m->due |= DUE_STATUS;
+    m->due &= ~DUE_STOP; /* it is stopping already */
+    if (!has_workers(m) || (m->due & DUE_RUN))
+        go_idle(m);
+    if (!has_workers(m) && !m->connected)
+        end_alone(m, reason, exit_code, text);
+}
+
+/* --------------------------------------------------------------------------------------- time */
+
+static void say_waiting(struct member_state *m, uint64_t now)
+{
+    char text[2 * RDZV_TEXT_MAX];
+    m->say_at = now + SAY_NS;
+    if (m->answered)
+        return; /* the coordinator says who is missing */
+    text_set(text, sizeof(text), "waiting for the coordinator at %s%s%s%s, %.0f s",
+             m->rules.coordinator, m->trouble[0] ? " (" : "", m->trouble, m->trouble[0] ? ")" : "",
+             (double)(now - m->began_ns) / 1e9);
+    say(m, LOG_LEVEL_NOTICE, text);
+}
+
+static void join_timeout(struct member_state *m, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX];
+    text_set(text, sizeof(text), "no coordinator at %s within %.0f s", m->rules.coordinator,
+             (double)(now - m->began_ns) / 1e9);
+    if (m->trouble[0])
+        text_add(text, sizeof(text), ": %s", m->trouble);
+    member_state_fail(m, text);
+}
+
+void member_state_tick(struct member_state *m, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX];
+    if (m->ended)
+        return;
+    if (now > m->due_tick && now - m->due_tick > LATE_NS) /* it may have spoken meanwhile */
+        m->heard_ns = now;
+    if (!m->joined && now - m->began_ns >= m->rules.join_ns) {
+        join_timeout(m, now);
+        return;
+    }
+    if (!m->joined && now >= m->say_at)
+        say_waiting(m, now);
+    if (m->connected && !m->answered && now - m->connected_ns >= m->rules.read_ns) {
+        text_set(m->trouble, sizeof(m->trouble), "it accepted the connection and did not answer");
+        m->due |= DUE_DISCONNECT;
+    }
+    if (m->joined && now - m->heard_ns >= m->dead_ns) {
+        text_set(text, sizeof(text), "nothing heard of it for %.1f s%s%s",
+                 (double)(now - m->heard_ns) / 1e9, m->connected || !m->trouble[0] ? "" : "; ",
+                 m->connected ? "" : m->trouble);
+        coordinator_lost(m, text);
+        if (m->connected)
+            m->due |= DUE_DISCONNECT;
+    } else if (m->connected && m->answered && now - m->heard_ns >= m->dead_ns / 4 * 3) {
+        text_set(m->trouble, sizeof(m->trouble), "it has fallen silent");
+        m->due |= DUE_DISCONNECT;
+    }
+    if (m->connected && now - m->sent_ns >= m->heartbeat_ns)
+        m->due |= DUE_STATUS;
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint64_t member_state_deadline(struct member_state *m)
+{
+    uint64_t at = NEVER;
+    if (m->ended)
+        return NEVER;
+    if (!m->joined)
+        at = sooner(m->began_ns + m->rules.join_ns, m->say_at);
+    if (m->connected)
+        at = sooner(at, m->sent_ns + m->heartbeat_ns);
+    if (m->connected && !m->answered)
+        at = sooner(at, m->connected_ns + m->rules.read_ns);
+    if (m->connected && m->answered)
+        at = sooner(at, m->heard_ns + m->dead_ns / 4 * 3);
+    if (m->joined)
+        at = sooner(at, m->heard_ns + m->dead_ns);
+    return m->due_tick = at;
+}
+
+/* ----------------------------------------------------------------------------------- actions */
+
+static enum member_phase phase_of(const struct member_state *m)
+{
+    static const enum member_phase phases[] = {
+        [IDLE] = MEMBER_IDLE,       [PREPARING] = MEMBER_IDLE,    [PREPARED] = MEMBER_PREPARED,
+        [RUNNING] = MEMBER_RUNNING, [STOPPING] = MEMBER_STOPPING, [DONE] = MEMBER_DONE,
+    };
+    return m->leaving ? MEMBER_LEAVING : phases[m->round];
+}
+
+/* Failures that have not been sent on this connection, as many as fit. */
+static void fill_failures(struct member_state *m, struct rdzv_status *st)
+{
+    size_t i = 0;
+    m->failure_bytes.len = 0;
+    while (i < m->nqueue && m->queue[i].seq <= m->sent_seq)
+        i++;
+    st->first_seq = i < m->nqueue ? m->queue[i].seq : 0;
+    for (; i < m->nqueue && st->nfailures < RDZV_STATUS_FAILURES; i++) {
+        buf_put(&m->failure_bytes, m->queue[i].bytes, m->queue[i].len);
+        m->sent_seq = m->queue[i].seq;
+        st->nfailures++;
+    }
+    st->failures = m->failure_bytes.data;
+    st->failures_len = m->failure_bytes.len;
+    if (i < m->nqueue)
+        m->due |= DUE_STATUS; /* and the rest right after */
+}
+
+static void fill_status(struct member_state *m, uint64_t now)
+{
+    struct rdzv_status *st = &m->status;
+    *st = (struct rdzv_status){
+        .phase = phase_of(m),
+        .workers = has_workers(m),
+        .gen = m->gen,
+        /* Never twice the same, so that an older one is known. */
+        .send_ns = now > st->send_ns ? now : st->send_ns + 1,
+        .view_sent_ns = m->view_sent_ns,
+        .view_seen_ns = m->view_seen_ns,
+        .respawned = m->respawned,
+        .leave_reason = m->leave_reason,
+        .leave_code = m->leave_code,
+        .failures_total = m->failures_total,
+    };
+    if (m->leaving)
+        text_set(st->leave_text, sizeof(st->leave_text), "%s", m->leave_text);
+    if (m->round == PREPARED) {
+        st->nports = m->nports;
+        st->ports = m->ports;
+        st->free_port = m->free_port;
+    }
+    fill_failures(m, st);
+    m->sent_ns = now;
+}
+
+static bool take_due(struct member_state *m, unsigned bit)
+{
+    bool due = m->due & bit;
+    m->due &= ~bit;
+    return due;
+}
+
+/* What the agent is to be told. */
+static bool next_callback(struct member_state *m, struct member_action *a)
+{
+    if (take_due(m, DUE_PREPARE)) {
+        *a = (struct member_action){.act = MEMBER_ACT_PREPARE,
+                                    .gen = m->gen,
+                                    .group_rank = m->group_rank,
+                                    .nnodes = m->nnodes};
+    } else if (take_due(m, DUE_RUN)) {
+        *a = (struct member_action){
+            .act = MEMBER_ACT_RUN, .table = &m->table, .group_rank = m->group_rank};
+    } else if (m->nrespawns > 0) {
+        *a = (struct member_action){.act = MEMBER_ACT_RESPAWN, .respawn = m->respawns[0]};
+        memmove(m->respawns, m->respawns + 1, (size_t)--m->nrespawns * sizeof(*m->respawns));
+    } else if (take_due(m, DUE_STOP)) {
+        *a = (struct member_action){.act = MEMBER_ACT_STOP, .why = &m->why};
+    } else {
+        return false;
+    }
+    return true;
+}
+
+bool member_state_next(struct member_state *m, struct member_action *a, uint64_t now)
+{
+    if (take_due(m, DUE_DISCONNECT)) {
+        m->connected = false;
+        m->due &= ~(DUE_HELLO | DUE_STATUS);
+        *a = (struct member_action){.act = MEMBER_ACT_DISCONNECT};
+    } else if (take_due(m, DUE_HELLO)) {
+        *a = (struct member_action){.act = MEMBER_ACT_HELLO, .hello = &m->rules.hello};
+    } else if (next_callback(m, a)) {
+        return true;
+    } else if (m->connected && take_due(m, DUE_STATUS)) {
+        fill_status(m, now);
+        *a = (struct member_action){.act = MEMBER_ACT_STATUS, .status = &m->status};
+    } else if (take_due(m, DUE_LOG)) {
+        *a = (struct member_action){.act = MEMBER_ACT_LOG, .level = m->line_level, .text = m->line};
+    } else if (take_due(m, DUE_FINISH)) {
+        m->finished = true;
+        *a = (struct member_action){.act = MEMBER_ACT_FINISH, .result = &m->result};
+    } else {
+        return false;
+    }
+    return true;
+}
+
+void member_state_get_info(const struct member_state *m, struct rdzv_info *out)
+{
+    static const char *const names[] = {
+        [IDLE] = "waiting",    [PREPARING] = "preparing", [PREPARED] = "preparing",
+        [RUNNING] = "running", [STOPPING] = "stopping",   [DONE] = "running",
+    };
+    bool in_round = m->round == RUNNING || m->round == STOPPING || m->round == DONE;
+    out->phase = m->ended     ? "finished"
+                 : !m->joined ? "joining"
+                 : m->leaving ? "stopping"
+                              : names[m->round];
+    out->gen = m->gen;
+    out->group_rank = m->group_rank;
+    out->nnodes = m->nnodes;
+    out->world_size = in_round ? m->table.world_size : 0;
+    out->restart_count = m->restart_count;
+}

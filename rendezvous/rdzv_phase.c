@@ -1,0 +1,501 @@
+/* The phases of the coordinator: COLLECT -> PREPARE -> RUN -> STOP -> COLLECT ... -> FINISH. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "rendezvous/rdzv_round.h"
+#include "rendezvous/rdzv_state_impl.h"
+#include "rendezvous/text.h"
+
+#define NOTICE_FIRST_NS 3000000000u
+
+/* ----------------------------------------------------------------------------------- finish */
+
+/* The report leads with the node when it was the node that ended the job. */
+static void lead_with_node(struct failure_log *l)
+{
+    size_t i = 0;
+    while (i < l->n && l->f[i].kind != FAILURE_NODE)
+        i++;
+    if (i == 0 || i == l->n)
+        return;
+    struct failure node = l->f[i];
+    memmove(&l->f[1], &l->f[0], i * sizeof(node));
+    l->f[0] = node;
+}
+
+static void finish(struct rdzv_state *s, int exit_code, enum stop_reason reason, const char *text,
+                   uint64_t now)
+{
+    const struct failure *first = failure_log_first(&s->log);
+    bool report = exit_code != 0 && first;
+    failure_log_sort(&s->log, RDZV_REPORT_MAX);
+    if (reason == STOP_NODE_LOST)
+        lead_with_node(&s->log);
+    s->result = (struct rdzv_result){
+        .exit_code = exit_code,
+        .reason = reason,
+        .restarts = s->restarts,
+        .failures = report ? s->log.f : NULL,
+        .n = report ? s->log.n : 0,
+    };
+    if (report && s->failures_total > s->log.n)
+        s->result.omitted = s->failures_total - s->log.n;
+    text_set(s->result.text, sizeof(s->result.text), "%s", text);
+    s->result_ns = now;
+    s->phase = RDZV_FINISH;
+    s->close_at = now + s->rules.close_ns;
+    state_send_all(s, PENDING_REPORT | PENDING_VIEW);
+}
+
+static void finish_advance(struct rdzv_state *s, uint64_t now)
+{
+    if (s->finished || (s->nnodes > 0 && now < s->close_at))
+        return;
+    s->finished = true;
+    if (s->nnodes > 0) {
+        char name[RDZV_TEXT_MAX];
+        state_log(s, LOG_LEVEL_WARN, "%d node%s, among them %s, did not take the job's result",
+                  s->nnodes, s->nnodes > 1 ? "s" : "", join_name(s->nodes[0], name, sizeof(name)));
+    }
+}
+
+/* ---------------------------------------------------------------------------------- collect */
+
+static void enter_collect(struct rdzv_state *s, uint64_t now)
+{
+    s->phase = RDZV_COLLECT;
+    s->collect_ns = now;
+    s->join_at = now + s->rules.join_ns;
+    s->notice_at = now + NOTICE_FIRST_NS;
+}
+
+void phase_start(struct rdzv_state *s, uint64_t now)
+{
+    s->not_before = NEVER;
+    enter_collect(s, now);
+}
+
+/* The round is over, or was never started: nobody has a place any more. */
+static void back_to_collect(struct rdzv_state *s, uint64_t now)
+{
+    for (int i = 0; i < s->nmembers; i++) {
+        if (s->members[i])
+            s->members[i]->group_rank = -1;
+    }
+    s->nmembers = 0;
+    enter_collect(s, now);
+    state_send_all(s, PENDING_VIEW);
+}
+
+static void start_round(struct rdzv_state *s)
+{
+    struct rdzv_node **m = xcalloc((size_t)s->nnodes, sizeof(struct rdzv_node *));
+    int n = 0;
+    for (int i = 0; i < s->nnodes; i++) {
+        if (s->nodes[i]->ready)
+            m[n++] = s->nodes[i];
+    }
+    if (n > s->rules.max_nodes) {
+        rdzv_round_choose(m, n);
+        n = s->rules.max_nodes;
+    }
+    rdzv_round_rank(m, n);
+    for (int i = 0; i < n; i++) {
+        m[i]->group_rank = i;
+        m[i]->prepared = m[i]->stopped = m[i]->done = false;
+        m[i]->failures_total = 0;
+        m[i]->norders = 0;
+    }
+    free(s->members);
+    s->members = m;
+    s->nmembers = n;
+    s->nprepared = s->ndone = 0;
+    s->last_call_at = NEVER;
+    failure_log_clear(&s->log);
+    s->failures_total = 0;
+    s->gen.counter++;
+    s->new_round = true;
+    s->phase = RDZV_PREPARE;
+    state_send_all(s, PENDING_VIEW);
+}
+
+/* Fewer than MIN are left of a job that has run. Whether it waits for another node. */
+static bool wait_for_replacement(struct rdzv_state *s, uint64_t now)
+{
+    if (s->gone_reason != STOP_NODE_LOST)
+        finish(s, s->gone_code, s->gone_reason, s->gone_text, now);
+    else if (s->rules.max_restarts == 0)
+        finish(s, 1, STOP_NODE_LOST, s->gone_text, now);
+    return s->phase == RDZV_COLLECT;
+}
+
+static void join_timeout(struct rdzv_state *s, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX] = "", late[RDZV_TEXT_MAX];
+    join_timeout_text(s, now, late, sizeof(late));
+    bool lost = s->began && s->gone_text[0];
+    text_set(text, sizeof(text), "%s%s%s", lost ? s->gone_text : "", lost ? "; " : "", late);
+    finish(s, 1, lost ? STOP_NODE_LOST : STOP_RENDEZVOUS, text, now);
+}
+
+static void collect_advance(struct rdzv_state *s, uint64_t now)
+{
+    int live = state_live(s), min = s->rules.min_nodes;
+    if (s->began && live < min && !wait_for_replacement(s, now))
+        return;
+    if (s->not_before != NEVER) {
+        if (now < s->not_before)
+            return;
+        s->not_before = NEVER;
+    }
+    /* The last call is for the first round. A later one does not wait for more than are left:
+     * another one is taken in when it comes. */
+    if (s->nready >= s->rules.max_nodes ||
+        (s->gen.counter > 0 && s->nready >= min && s->nready == live)) {
+        start_round(s);
+    } else if (s->nready >= min) {
+        if (s->last_call_at == NEVER)
+            s->last_call_at = now + s->rules.last_call_ns;
+        if (now >= s->last_call_at)
+            start_round(s);
+    } else {
+        s->last_call_at = NEVER;
+        if (now >= s->join_at)
+            join_timeout(s, now);
+    }
+}
+
+/* ---------------------------------------------------------------------------- prepare and run */
+
+static void start_run(struct rdzv_state *s, uint64_t now)
+{
+    const struct rdzv_place place = {s->rules.bound_addr, s->rules.port, s->rules.local_addr,
+                                     s->rules.master_addr, s->rules.agent_store};
+    char note[RDZV_TEXT_MAX];
+    struct err e = ERR_INIT;
+    rank_table_fini(&s->table);
+    if (rdzv_round_table(&s->table, s->members, s->nmembers, &place, note, sizeof(note), &e) < 0) {
+        finish(s, 1, STOP_INTERNAL, e.msg, now);
+        return;
+    }
+    if (note[0])
+        state_log(s, s->began ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE, "%s", note);
+    s->table.gen = s->gen;
+    s->table.restart_count = s->restarts;
+    s->phase = RDZV_RUN;
+    s->run_ns = now;
+    s->began = true;
+    s->gone_text[0] = '\0';
+    for (int i = 0; i < s->nnodes; i++) {
+        struct rdzv_node *n = s->nodes[i];
+        n->prev_rank = n->group_rank;
+        if (n->group_rank >= 0)
+            state_send(s, n, PENDING_TABLE | PENDING_VIEW);
+    }
+}
+
+void phase_prepared(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                    uint64_t now)
+{
+    if (s->phase != RDZV_PREPARE || n->prepared)
+        return;
+    if (st->nports != 0 && st->nports != n->hello.nproc) {
+        state_close(s, n->conn, "it has another number of data ports than of workers", false);
+        phase_lost(s, n, "malformed status", now, now);
+        return;
+    }
+    free(n->ports);
+    n->ports = NULL;
+    if (st->nports) {
+        n->ports = xcalloc((size_t)st->nports, sizeof(*n->ports));
+        for (int i = 0; i < st->nports; i++)
+            n->ports[i] = (uint16_t)(st->ports[2 * i] | st->ports[2 * i + 1] << 8);
+    }
+    n->free_port = st->free_port;
+    n->prepared = true;
+    s->nprepared++;
+}
+
+void phase_done(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+{
+    (void)now;
+    if (s->phase != RDZV_RUN || n->done)
+        return;
+    n->done = true;
+    s->ndone++;
+}
+
+/* ------------------------------------------------------------------------------------- stop */
+
+static void end_job(struct rdzv_state *s, enum stop_reason reason, int code, const char *text)
+{
+    if (s->end)
+        return;
+    s->end = true;
+    s->end_reason = reason;
+    s->end_code = code;
+    text_set(s->end_text, sizeof(s->end_text), "%s", text);
+}
+
+static void begin_stop(struct rdzv_state *s, enum stop_reason reason, bool restarting,
+                       const char *text)
+{
+    s->phase = RDZV_STOP;
+    s->why = (struct rdzv_stop){.reason = reason, .restarting = restarting};
+    text_set(s->why.text, sizeof(s->why.text), "%s", text);
+    s->nrunning = 0;
+    for (int i = 0; i < s->nmembers; i++) {
+        if (s->members[i]) {
+            s->nrunning++;
+            state_send(s, s->members[i], PENDING_VIEW);
+        }
+    }
+}
+
+static void mark_stopped(struct rdzv_state *s, struct rdzv_node *n)
+{
+    if (n->stopped)
+        return;
+    n->stopped = true;
+    s->nrunning--;
+}
+
+void phase_stopped(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+{
+    (void)now;
+    if (s->phase == RDZV_RUN) {
+        char text[RDZV_TEXT_MAX];
+        text_set(text, sizeof(text), "node %s has stopped its workers without a reason",
+                 n->hello.host);
+        begin_stop(s, STOP_INTERNAL, false, text);
+        end_job(s, STOP_INTERNAL, 1, text);
+    }
+    if (s->phase == RDZV_STOP)
+        mark_stopped(s, n);
+}
+
+static bool may_restart(const struct rdzv_state *s)
+{
+    return s->restarts < s->rules.max_restarts && !failure_log_has(&s->log, FAILURE_EXEC);
+}
+
+/* All workers are stopped: what follows? */
+static void stop_advance(struct rdzv_state *s, uint64_t now)
+{
+    char text[FAILURE_TEXT_MAX];
+    if (s->nrunning > 0)
+        return;
+    const struct failure *first = failure_log_first(&s->log);
+    bool failed = first && first->kind != FAILURE_NODE &&
+                  (s->why.reason == STOP_FAILURE || s->why.reason == STOP_NODE_LOST);
+    if (s->end) {
+        finish(s, s->end_code, s->end_reason, s->end_text, now);
+        return;
+    }
+    if (failed && !may_restart(s)) {
+        failure_text(first, text, sizeof(text));
+        finish(s, failure_exit_status(first), STOP_FAILURE, text, now);
+        return;
+    }
+    if (failed) {
+        s->restarts++;
+        if (s->rules.backoff_ns)
+            s->not_before = now + s->rules.backoff_ns * (uint64_t)s->restarts;
+    }
+    back_to_collect(s, now);
+}
+
+/* RESTART_WORKER: the others go on. */
+static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struct failure *f,
+                          uint64_t now)
+{
+    char text[FAILURE_TEXT_MAX];
+    struct rdzv_order order = {
+        .respawn = {.id = ++n->last_order,
+                    .local_rank = f->local_rank,
+                    .restart_count = ++s->restarts},
+        .due_ns = now + s->rules.backoff_ns * (uint64_t)s->restarts,
+    };
+    n->orders = xrealloc(n->orders, (size_t)(n->norders + 1) * sizeof(*n->orders));
+    n->orders[n->norders++] = order;
+    if (order.due_ns > now && order.due_ns < s->respawn_at)
+        s->respawn_at = order.due_ns;
+    failure_log_forget(&s->log, f->rank);
+    state_log(s, LOG_LEVEL_NOTICE, "%s; it is started again (restart %d of %d)",
+              failure_text(f, text, sizeof(text)), s->restarts, s->rules.max_restarts);
+    state_send(s, n, PENDING_VIEW);
+}
+
+void phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct failure *reported,
+                   uint64_t now)
+{
+    if (s->phase != RDZV_RUN && s->phase != RDZV_STOP)
+        return;
+    struct failure f = *reported;
+    int base = s->table.nodes[n->group_rank].base_rank;
+    if (f.kind == FAILURE_NODE || f.local_rank < 0 || f.local_rank >= n->hello.nproc) {
+        state_log(s, LOG_LEVEL_WARN, "node %s sent a failure that is none of its own",
+                  n->hello.host);
+        return;
+    }
+    f.rank = base + f.local_rank;
+    f.node = n->group_rank;
+    f.attempt = s->restarts;
+    strcpy(f.host, n->hello.host);
+    bool own = f.kind != FAILURE_STOPPED;
+    if (own && s->phase == RDZV_RUN && s->rules.restart_policy == RESTART_WORKER &&
+        f.kind != FAILURE_EXEC && s->restarts < s->rules.max_restarts) {
+        order_respawn(s, n, &f, now);
+        return;
+    }
+    failure_log_add(&s->log, &f);
+    if (!own || s->phase != RDZV_RUN)
+        return;
+    char text[RDZV_TEXT_MAX];
+    failure_text(&f, text, sizeof(text));
+    bool restarting = may_restart(s);
+    if (restarting)
+        text_add(text, sizeof(text), "; restart %d of %d", s->restarts + 1, s->rules.max_restarts);
+    begin_stop(s, STOP_FAILURE, restarting, text);
+}
+
+/* ------------------------------------------------------------------------------- membership */
+
+void phase_newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX], name[RDZV_TEXT_MAX];
+    if (!state_dynamic(s) || s->nmembers >= s->rules.max_nodes)
+        return;
+    if (s->phase == RDZV_PREPARE) { /* no worker runs yet: begin anew, with it */
+        back_to_collect(s, now);
+    } else if (s->phase == RDZV_RUN && s->ndone == 0) {
+        text_set(text, sizeof(text), "node %s has joined", join_name(n, name, sizeof(name)));
+        state_log(s, LOG_LEVEL_NOTICE, "%s: the workers are started again with it", text);
+        begin_stop(s, STOP_MEMBERSHIP, true, text);
+    }
+}
+
+static void release(struct rdzv_state *s, struct rdzv_node *n)
+{
+    n->released = true;
+    state_send(s, n, PENDING_VIEW);
+}
+
+static void remember_gone(struct rdzv_state *s, enum stop_reason reason, int code, const char *text)
+{
+    s->gone_reason = reason;
+    s->gone_code = code;
+    text_set(s->gone_text, sizeof(s->gone_text), "%s", text);
+}
+
+/* A node of a round that runs, or is being stopped, leaves. */
+static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                        bool ends)
+{
+    ends |= n->group_rank >= 0 && !n->done && state_live(s) < s->rules.min_nodes;
+    bool needed = n->group_rank >= 0 && !n->done;
+    if (s->phase == RDZV_RUN && (ends || needed))
+        begin_stop(s, ends ? st->leave_reason : STOP_MEMBERSHIP, !ends, st->leave_text);
+    if (ends)
+        end_job(s, st->leave_reason, st->leave_code, st->leave_text);
+}
+
+void phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                 uint64_t now)
+{
+    /* The coordinator leaves with its own launcher. */
+    bool ends = n->peer.own || st->leave_reason == STOP_TIMEOUT || st->leave_reason == STOP_REQUEST;
+    if (!n->leaving) {
+        char name[RDZV_TEXT_MAX];
+        n->leaving = true;
+        s->nleaving++;
+        state_update_ready(s, n);
+        remember_gone(s, st->leave_reason, st->leave_code, st->leave_text);
+        if (!n->peer.own)
+            state_log(s, LOG_LEVEL_NOTICE, "node %s leaves: %s", join_name(n, name, sizeof(name)),
+                      st->leave_text);
+        if (s->phase == RDZV_RUN || s->phase == RDZV_STOP)
+            leave_round(s, n, st, ends);
+        else if (ends && s->phase != RDZV_FINISH)
+            finish(s, st->leave_code, st->leave_reason, st->leave_text, now);
+        else if (s->phase == RDZV_PREPARE && n->group_rank >= 0)
+            back_to_collect(s, now);
+    }
+    if (st->workers)
+        return;
+    if (s->phase == RDZV_STOP && n->group_rank >= 0)
+        mark_stopped(s, n);
+    if (!s->end && s->phase != RDZV_FINISH && !n->released)
+        release(s, n);
+}
+
+static void record_lost(struct rdzv_state *s, const struct rdzv_node *n, const char *how,
+                        uint64_t since)
+{
+    struct failure f;
+    failure_init(&f);
+    f.kind = FAILURE_NODE;
+    f.node = n->group_rank;
+    f.pid = n->hello.pid;
+    f.attempt = s->restarts;
+    f.seen_ns = since;
+    strcpy(f.host, n->hello.host);
+    strcpy(f.role, n->hello.role);
+    text_set(f.message, sizeof(f.message), "%s", how);
+    failure_log_add(&s->log, &f);
+    s->failures_total++;
+}
+
+void phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint64_t since,
+                uint64_t now)
+{
+    char name[RDZV_TEXT_MAX], text[RDZV_TEXT_MAX] = "";
+    bool member = n->group_rank >= 0, needed = member && !n->done && !n->leaving;
+    enum rdzv_phase phase = s->phase;
+    if (how && !n->leaving && phase != RDZV_FINISH) {
+        join_name(n, name, sizeof(name));
+        text_set(text, sizeof(text), "node %s was lost: %s", name, how);
+        state_log(s, LOG_LEVEL_NOTICE, "%s", text);
+        if (needed && !(phase == RDZV_STOP && n->stopped))
+            record_lost(s, n, how, since);
+        remember_gone(s, STOP_NODE_LOST, 1, text);
+    }
+    if (phase == RDZV_STOP && member)
+        mark_stopped(s, n);
+    state_remove(s, n);
+    if (phase == RDZV_PREPARE && member)
+        back_to_collect(s, now);
+    else if (phase == RDZV_RUN && needed)
+        begin_stop(s, STOP_NODE_LOST,
+                   state_live(s) >= s->rules.min_nodes || s->rules.max_restarts > 0, text);
+}
+
+/* ---------------------------------------------------------------------------------- advance */
+
+void phase_advance(struct rdzv_state *s, uint64_t now)
+{
+    enum rdzv_phase before;
+    do {
+        before = s->phase;
+        switch (s->phase) {
+        case RDZV_COLLECT:
+            collect_advance(s, now);
+            break;
+        case RDZV_PREPARE:
+            if (s->nprepared == s->nmembers)
+                start_run(s, now);
+            break;
+        case RDZV_RUN:
+            if (s->ndone == s->nmembers)
+                finish(s, 0, STOP_FAILURE, "", now);
+            break;
+        case RDZV_STOP:
+            stop_advance(s, now);
+            break;
+        default:
+            finish_advance(s, now);
+            break;
+        }
+    } while (s->phase != before);
+}

@@ -1,0 +1,493 @@
+/* Events in, actions out. The phases are in rdzv_phase.c, joining in rdzv_join.c. */
+#include "rendezvous/rdzv_state.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "rendezvous/rdzv_state_impl.h"
+#include "rendezvous/text.h"
+
+/* A tick that comes this late means that this process did not run: then silence says nothing. */
+#define LATE_NS 500000000u
+
+#define LINES_MAX 256 /* log lines that wait for the driver; it takes them after every event */
+
+struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch, uint64_t now)
+{
+    struct rdzv_state *s = xcalloc(1, sizeof(*s));
+    s->rules = *rules;
+    s->gen.epoch = epoch;
+    map_init(&s->by_id);
+    s->last_call_at = s->respawn_at = s->close_at = s->check_at = NEVER;
+    phase_start(s, now);
+    return s;
+}
+
+static void free_node(struct rdzv_node *n)
+{
+    free(n->ports);
+    free(n->orders);
+    free(n);
+}
+
+void rdzv_state_free(struct rdzv_state *s)
+{
+    if (!s)
+        return;
+    for (int i = 0; i < s->nnodes; i++)
+        free_node(s->nodes[i]);
+    for (size_t i = 0; i < s->nconns; i++)
+        free(s->conns[i].refusal);
+    while (s->line_head < s->nlines)
+        free(s->lines[s->line_head++].text);
+    map_fini(&s->by_id, NULL);
+    failure_log_clear(&s->log);
+    rank_table_fini(&s->table);
+    free(s->nodes);
+    free(s->by_rank);
+    free(s->members);
+    free(s->conns);
+    free(s->queue);
+    free(s->lines);
+    free(s->said);
+    free(s->respawns);
+    free(s);
+}
+
+/* ------------------------------------------------------------------------------------ output */
+
+void state_log(struct rdzv_state *s, enum log_level level, const char *fmt, ...)
+{
+    char text[2 * RDZV_TEXT_MAX];
+    va_list ap;
+    if (s->nlines - s->line_head >= LINES_MAX || level > log_get_level())
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (s->line_head == s->nlines)
+        s->line_head = s->nlines = 0;
+    if (s->nlines == s->cap_lines) {
+        s->cap_lines = s->cap_lines ? 2 * s->cap_lines : 8;
+        s->lines = xrealloc(s->lines, s->cap_lines * sizeof(*s->lines));
+    }
+    s->lines[s->nlines++] = (struct rdzv_line){level, xstrdup(text)};
+}
+
+static struct rdzv_conn *conn_at(struct rdzv_state *s, uint32_t conn)
+{
+    if (conn >= s->nconns) {
+        size_t n = s->nconns ? s->nconns : 8;
+        while (n <= conn)
+            n *= 2;
+        s->conns = xrealloc(s->conns, n * sizeof(*s->conns));
+        memset(s->conns + s->nconns, 0, (n - s->nconns) * sizeof(*s->conns));
+        s->nconns = n;
+    }
+    return &s->conns[conn];
+}
+
+static void queue_conn(struct rdzv_state *s, uint32_t conn, unsigned pending)
+{
+    struct rdzv_conn *c = conn_at(s, conn);
+    c->pending |= pending;
+    if (c->queued)
+        return;
+    c->queued = true;
+    if (s->queue_head == s->queue_len)
+        s->queue_head = s->queue_len = 0;
+    if (s->queue_len == s->queue_cap) {
+        s->queue_cap = s->queue_cap ? 2 * s->queue_cap : 16;
+        s->queue = xrealloc(s->queue, s->queue_cap * sizeof(*s->queue));
+    }
+    s->queue[s->queue_len++] = conn;
+}
+
+void state_send(struct rdzv_state *s, struct rdzv_node *n, unsigned pending)
+{
+    if (n->conn != RDZV_NO_CONN)
+        queue_conn(s, n->conn, pending);
+}
+
+void state_send_all(struct rdzv_state *s, unsigned pending)
+{
+    for (int i = 0; i < s->nnodes; i++)
+        state_send(s, s->nodes[i], pending);
+}
+
+void state_close(struct rdzv_state *s, uint32_t conn, const char *refusal, bool retry)
+{
+    struct rdzv_conn *c = conn_at(s, conn);
+    if (c->node) {
+        c->node->conn = RDZV_NO_CONN;
+        state_update_ready(s, c->node);
+        c->node = NULL;
+    }
+    c->pending = 0;
+    free(c->refusal);
+    c->refusal = refusal ? xstrdup(refusal) : NULL;
+    c->retry = retry;
+    queue_conn(s, conn, PENDING_CLOSE);
+}
+
+/* ------------------------------------------------------------------------------------- nodes */
+
+void state_update_ready(struct rdzv_state *s, struct rdzv_node *n)
+{
+    bool ready = n->conn != RDZV_NO_CONN && n->phase == MEMBER_IDLE && !n->workers && !n->leaving;
+    s->nready += ready - n->ready;
+    n->ready = ready;
+}
+
+void state_heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+{
+    n->heard_ns = now;
+    if (s->check_at == NEVER)
+        s->check_at = now + s->rules.dead_ns;
+}
+
+void state_remove(struct rdzv_state *s, struct rdzv_node *n)
+{
+    if (n->conn != RDZV_NO_CONN) {
+        s->conns[n->conn].node = NULL;
+        s->conns[n->conn].pending = 0;
+    }
+    if (n->group_rank >= 0)
+        s->members[n->group_rank] = NULL;
+    if (n->hello.node_rank >= 0 && n->hello.node_rank < s->cap_by_rank &&
+        s->by_rank[n->hello.node_rank] == n)
+        s->by_rank[n->hello.node_rank] = NULL;
+    s->nready -= n->ready;
+    s->nleaving -= n->leaving;
+    map_remove(&s->by_id, n->hello.id.b, sizeof(n->hello.id.b));
+    struct rdzv_node *last = s->nodes[--s->nnodes];
+    s->nodes[n->slot] = last;
+    last->slot = n->slot;
+    free_node(n);
+}
+
+/* ------------------------------------------------------------------------------------ events */
+
+void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
+                      const struct rdzv_peer *peer, uint64_t now)
+{
+    struct rdzv_conn *c = conn_at(s, conn);
+    struct rdzv_node *n = map_get(&s->by_id, h->id.b, sizeof(h->id.b));
+    if (c->node || (c->pending & PENDING_CLOSE))
+        return; /* a second hello: the driver does not let it through */
+    if (!n) {
+        join_hello(s, conn, h, peer, now);
+        phase_advance(s, now);
+        return;
+    }
+    /* It comes back. What the old connection may still bring is older than what it says now. */
+    if (n->conn != RDZV_NO_CONN)
+        state_close(s, n->conn, NULL, false);
+    state_log(s, LOG_LEVEL_VERBOSE, "node %s is connected again", n->hello.host);
+    n->conn = conn;
+    conn_at(s, conn)->node = n;
+    state_heard(s, n, now);
+    state_update_ready(s, n);
+    unsigned pending = PENDING_VIEW;
+    if (s->phase == RDZV_FINISH)
+        pending |= PENDING_REPORT;
+    if (s->phase == RDZV_RUN && n->group_rank >= 0 && n->phase == MEMBER_PREPARED)
+        pending |= PENDING_TABLE;
+    state_send(s, n, pending);
+    phase_advance(s, now);
+}
+
+/* Failures that are not here yet. */
+static void take_failures(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                          uint64_t now)
+{
+    struct rd r = rd_init(st->failures, st->failures_len);
+    struct failure f;
+    bool current = n->group_rank >= 0 && generation_equal(st->gen, s->gen);
+    for (int i = 0; i < st->nfailures && failure_decode(&r, &f); i++) {
+        uint32_t seq = st->first_seq + (uint32_t)i;
+        if (seq <= n->acked)
+            continue;
+        n->acked = seq;
+        if (!current) /* of a round that is over */
+            continue;
+        uint64_t seen = clock_offset_to_ours(&n->clock, f.seen_ns, st->send_ns, now);
+        f.seen_ns = seen < s->run_ns ? s->run_ns : seen;
+        phase_failure(s, n, &f, now);
+    }
+}
+
+static void drop_orders(struct rdzv_node *n, uint32_t respawned)
+{
+    int kept = 0;
+    for (int i = 0; i < n->norders; i++) {
+        if (n->orders[i].respawn.id > respawned)
+            n->orders[kept++] = n->orders[i];
+    }
+    n->norders = kept;
+}
+
+static void take_phase(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                       uint64_t now)
+{
+    bool current = n->group_rank >= 0 && generation_equal(st->gen, s->gen);
+    if (current && st->failures_total > n->failures_total) {
+        s->failures_total += st->failures_total - n->failures_total;
+        n->failures_total = st->failures_total;
+    }
+    if (st->phase == MEMBER_LEAVING) {
+        phase_leave(s, n, st, now); /* may have removed it */
+        return;
+    }
+    if (current && st->phase == MEMBER_PREPARED)
+        phase_prepared(s, n, st, now);
+    else if (current && st->phase == MEMBER_DONE)
+        phase_done(s, n, now);
+    else if (current && st->phase == MEMBER_IDLE && !st->workers)
+        phase_stopped(s, n, now);
+    else if (n->group_rank < 0 && n->ready)
+        phase_newcomer(s, n, now);
+}
+
+void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_status *st,
+                       uint64_t now)
+{
+    struct rdzv_node *n = conn_at(s, conn)->node;
+    if (!n)
+        return; /* a connection that has been replaced or refused */
+    if (st->send_ns <= n->status_ns)
+        return;
+    state_heard(s, n, now);
+    n->status_ns = st->send_ns;
+    clock_offset_sample(&n->clock, st->view_sent_ns, st->view_seen_ns, st->send_ns, now);
+    state_send(s, n, PENDING_VIEW);
+    drop_orders(n, st->respawned);
+    n->phase = st->phase;
+    n->workers = st->workers;
+    state_update_ready(s, n);
+    take_failures(s, n, st, now);
+    take_phase(s, n, st, now);
+    phase_advance(s, now);
+}
+
+void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, bool orderly, uint64_t now)
+{
+    struct rdzv_conn *c = conn_at(s, conn);
+    struct rdzv_node *n = c->node;
+    bool told = n && s->phase == RDZV_FINISH && !(c->pending & PENDING_REPORT);
+    c->node = NULL;
+    c->pending = 0;
+    free(c->refusal);
+    c->refusal = NULL;
+    if (!n)
+        return;
+    n->conn = RDZV_NO_CONN;
+    state_update_ready(s, n);
+    if (told || (n->leaving && (n->released || orderly)))
+        phase_lost(s, n, NULL, now, now);
+    else if (orderly)
+        phase_lost(s, n, "its launcher is gone (connection closed)", now, now);
+    else
+        state_log(s, LOG_LEVEL_VERBOSE, "the connection of node %s broke", n->hello.host);
+    phase_advance(s, now);
+}
+
+void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *text, uint64_t now)
+{
+    join_attempt(s, "", addr, text, now);
+}
+
+/* ------------------------------------------------------------------------------------- time */
+
+static void drop_silent(struct rdzv_state *s, uint64_t now)
+{
+    uint64_t late = now - s->check_at, oldest = NEVER;
+    for (int i = 0; i < s->nnodes; i++) {
+        struct rdzv_node *n = s->nodes[i];
+        if (late > LATE_NS) /* they may have spoken while this process slept */
+            n->heard_ns += late < now - n->heard_ns ? late : now - n->heard_ns;
+        if (now - n->heard_ns >= s->rules.dead_ns) {
+            char how[RDZV_TEXT_MAX];
+            text_set(how, sizeof(how), "nothing heard of it for %.1f s",
+                     (double)(now - n->heard_ns) / 1e9);
+            if (n->conn != RDZV_NO_CONN)
+                state_close(s, n->conn, NULL, false);
+            phase_lost(s, n, how, n->heard_ns, now);
+            i--; /* another one has taken its slot */
+        } else if (n->heard_ns < oldest) {
+            oldest = n->heard_ns;
+        }
+    }
+    s->check_at = oldest == NEVER ? NEVER : oldest + s->rules.dead_ns;
+}
+
+/* Respawn orders whose backoff is over. */
+static void send_orders(struct rdzv_state *s, uint64_t now)
+{
+    s->respawn_at = NEVER;
+    for (int i = 0; i < s->nnodes; i++) {
+        struct rdzv_node *n = s->nodes[i];
+        for (int k = 0; k < n->norders; k++) {
+            if (n->orders[k].due_ns <= now)
+                state_send(s, n, PENDING_VIEW);
+            else if (n->orders[k].due_ns < s->respawn_at)
+                s->respawn_at = n->orders[k].due_ns;
+        }
+    }
+}
+
+void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
+{
+    if (now >= s->check_at)
+        drop_silent(s, now);
+    if (now >= s->respawn_at)
+        send_orders(s, now);
+    if (s->phase == RDZV_COLLECT && now >= s->notice_at)
+        join_notice(s, now);
+    phase_advance(s, now);
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint64_t rdzv_state_deadline(const struct rdzv_state *s)
+{
+    uint64_t at = sooner(s->check_at, s->respawn_at);
+    if (s->phase == RDZV_FINISH)
+        return s->finished ? NEVER : sooner(at, s->close_at);
+    if (s->phase != RDZV_COLLECT)
+        return at;
+    at = sooner(at, s->notice_at);
+    if (s->not_before != NEVER) /* the backoff comes before all else */
+        return sooner(at, s->not_before);
+    return sooner(at, s->nready >= s->rules.min_nodes ? s->last_call_at : s->join_at);
+}
+
+/* ----------------------------------------------------------------------------------- actions */
+
+static void fill_respawns(struct rdzv_state *s, const struct rdzv_node *n, struct rdzv_view *v,
+                          uint64_t now)
+{
+    if (n->norders == 0 || s->phase != RDZV_RUN)
+        return;
+    s->respawns = xrealloc(s->respawns, (size_t)n->norders * sizeof(*s->respawns));
+    for (int i = 0; i < n->norders && n->orders[i].due_ns <= now; i++)
+        s->respawns[v->nrespawns++] = n->orders[i].respawn;
+    v->respawns = s->respawns;
+}
+
+static void fill_view(struct rdzv_state *s, const struct rdzv_node *n, struct rdzv_view *v,
+                      uint64_t now)
+{
+    bool member = n->group_rank >= 0;
+    *v = (struct rdzv_view){
+        .phase = member || s->phase == RDZV_FINISH ? s->phase : RDZV_COLLECT,
+        .gen = s->gen,
+        .group_rank = n->group_rank,
+        .nnodes = s->nmembers,
+        .restart_count = s->restarts,
+        .sent_ns = now,
+        .echo_ns = n->status_ns,
+        .acked = n->acked,
+        .heartbeat_ms = (uint32_t)(s->rules.heartbeat_ns / 1000000),
+        .dead_ms = (uint32_t)(s->rules.dead_ns / 1000000),
+        .spare = !member && s->phase != RDZV_COLLECT && s->phase != RDZV_FINISH,
+    };
+    if (n->released) {
+        v->phase = RDZV_RELEASE;
+    } else if (v->phase == RDZV_STOP) {
+        v->why = s->why;
+    } else if (!member && n->workers) { /* of a round that has gone on without it */
+        v->why = (struct rdzv_stop){.reason = STOP_NODE_LOST, .restarting = true};
+        text_set(v->why.text, sizeof(v->why.text),
+                 "the other nodes had given up this node (%s) as lost", n->hello.host);
+    }
+    fill_respawns(s, n, v, now);
+}
+
+/* Takes one thing off a connection's list. */
+static bool next_of_conn(struct rdzv_state *s, uint32_t conn, struct rdzv_action *a, uint64_t now)
+{
+    static const struct {
+        unsigned bit;
+        enum rdzv_act act;
+    } order[] = {{PENDING_TABLE, RDZV_ACT_TABLE},
+                 {PENDING_REPORT, RDZV_ACT_REPORT},
+                 {PENDING_VIEW, RDZV_ACT_VIEW},
+                 {PENDING_NOTICE, RDZV_ACT_NOTICE},
+                 {PENDING_CLOSE, RDZV_ACT_CLOSE}};
+    struct rdzv_conn *c = &s->conns[conn];
+    size_t i = 0;
+    while (i < ARRAY_LEN(order) && !(c->pending & order[i].bit))
+        i++;
+    if (i == ARRAY_LEN(order))
+        return false;
+    c->pending &= ~order[i].bit;
+    *a = (struct rdzv_action){.act = order[i].act, .conn = conn};
+    switch (a->act) {
+    case RDZV_ACT_TABLE:
+        a->table = &s->table;
+        break;
+    case RDZV_ACT_REPORT:
+        a->result = &s->result;
+        break;
+    case RDZV_ACT_VIEW:
+        fill_view(s, c->node, &a->view, now);
+        break;
+    case RDZV_ACT_NOTICE:
+        a->text = s->notice;
+        break;
+    default: /* close */
+        free(s->said);
+        a->text = s->said = c->refusal;
+        a->retry = c->retry;
+        c->refusal = NULL;
+        break;
+    }
+    return true;
+}
+
+bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now)
+{
+    if (s->line_head < s->nlines) {
+        struct rdzv_line *l = &s->lines[s->line_head++];
+        free(s->said);
+        s->said = l->text;
+        *a = (struct rdzv_action){.act = RDZV_ACT_LOG, .level = l->level, .text = s->said};
+        return true;
+    }
+    if (s->new_round) {
+        s->new_round = false;
+        *a = (struct rdzv_action){.act = RDZV_ACT_NEW_ROUND};
+        return true;
+    }
+    while (s->queue_head < s->queue_len) {
+        uint32_t conn = s->queue[s->queue_head];
+        if (next_of_conn(s, conn, a, now))
+            return true;
+        s->conns[conn].queued = false;
+        s->queue_head++;
+    }
+    if (s->finished && !s->finished_said) {
+        s->finished_said = true;
+        *a = (struct rdzv_action){.act = RDZV_ACT_FINISHED};
+        return true;
+    }
+    return false;
+}
+
+void rdzv_state_get_info(const struct rdzv_state *s, struct rdzv_state_info *out)
+{
+    *out = (struct rdzv_state_info){.phase = s->phase,
+                                    .gen = s->gen,
+                                    .nodes = s->nnodes,
+                                    .nnodes = s->nmembers,
+                                    .restarts = s->restarts,
+                                    .finished = s->phase == RDZV_FINISH,
+                                    .result = s->phase == RDZV_FINISH ? &s->result : NULL};
+}

@@ -1,0 +1,147 @@
+/* rdzv_state_impl.h: shared by rdzv_state.c (events and actions), rdzv_phase.c (the phases) and
+ * rdzv_join.c (who may join, and what is said while waiting). */
+#ifndef RENDEZVOUS_RDZV_STATE_IMPL_H
+#define RENDEZVOUS_RDZV_STATE_IMPL_H
+
+#include "core/map.h"
+#include "rendezvous/failure_log.h"
+#include "rendezvous/rdzv_state.h"
+
+#define NEVER UINT64_MAX
+
+/* What is still to be sent on a connection. */
+#define PENDING_TABLE  1u
+#define PENDING_REPORT 2u
+#define PENDING_VIEW   4u
+#define PENDING_NOTICE 8u
+#define PENDING_CLOSE  16u
+
+struct rdzv_conn {
+    struct rdzv_node *node; /* NULL: none, or a connection that is being closed */
+    unsigned pending;
+    bool queued;
+    char *refusal; /* owned; NULL: close without a word */
+    bool retry;
+};
+
+struct rdzv_line {
+    enum log_level level;
+    char *text; /* owned */
+};
+
+/* A launcher that could not join. */
+#define ATTEMPTS_MAX 8
+struct rdzv_attempt {
+    char who[HOST_MAX + ADDR_STRLEN + 4];
+    char text[RDZV_TEXT_MAX];
+    int count;
+    uint64_t logged_ns;
+};
+
+struct rdzv_state {
+    struct rdzv_rules rules;
+    enum rdzv_phase phase;
+    struct generation gen;
+    int restarts; /* charged to max_restarts */
+    bool began;   /* some round has run */
+
+    /* Nodes. */
+    struct rdzv_node **nodes;
+    int nnodes, cap_nodes;
+    struct map by_id;
+    struct rdzv_node **by_rank; /* by the node_rank they asked for */
+    int cap_by_rank;
+    int nready;   /* could start now */
+    int nleaving; /* of nnodes */
+
+    /* The round: members[group rank], NULL when it was lost. */
+    struct rdzv_node **members;
+    int nmembers;
+    int nprepared, ndone;
+    int nrunning; /* in STOP: members that have not yet stopped */
+    struct rank_table table;
+    uint64_t run_ns;        /* when it started */
+    struct failure_log log; /* of the round */
+    size_t failures_total;  /* workers and nodes that have a record */
+
+    /* The stop, and what follows from it. */
+    struct rdzv_stop why;
+    bool end; /* the job ends after it, like this: */
+    enum stop_reason end_reason;
+    int end_code;
+    char end_text[RDZV_TEXT_MAX];
+    /* The newest node that went away, when too few are left. */
+    enum stop_reason gone_reason;
+    int gone_code;
+    char gone_text[RDZV_TEXT_MAX];
+
+    /* Deadlines; NEVER when not set. */
+    uint64_t collect_ns; /* when COLLECT began */
+    uint64_t join_at, last_call_at, not_before, notice_at, respawn_at, check_at, close_at;
+
+    /* Output. */
+    struct rdzv_conn *conns;
+    size_t nconns;
+    uint32_t *queue; /* connections with something pending, first in first out */
+    size_t queue_head, queue_len, queue_cap;
+    struct rdzv_line *lines;
+    size_t line_head, nlines, cap_lines;
+    char *said; /* the text of the line handed out last */
+    bool new_round, finished, finished_said;
+    char notice[RDZV_NOTICE_MAX];
+    struct rdzv_respawn *respawns; /* of the view handed out last */
+    struct rdzv_attempt attempts[ATTEMPTS_MAX];
+    int nattempts;
+
+    struct rdzv_result result;
+    uint64_t result_ns;
+};
+
+/* rdzv_state.c */
+void state_log(struct rdzv_state *s, enum log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void state_send(struct rdzv_state *s, struct rdzv_node *n, unsigned pending);
+void state_send_all(struct rdzv_state *s, unsigned pending);
+void state_update_ready(struct rdzv_state *s, struct rdzv_node *n);
+void state_heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
+void state_remove(struct rdzv_state *s, struct rdzv_node *n); /* frees it */
+void state_close(struct rdzv_state *s, uint32_t conn, const char *refusal, bool retry);
+/* Nodes that are not about to leave. */
+static inline int state_live(const struct rdzv_state *s)
+{
+    return s->nnodes - s->nleaving;
+}
+static inline bool state_dynamic(const struct rdzv_state *s)
+{
+    return s->rules.backend != RDZV_STATIC;
+}
+
+/* rdzv_phase.c: each looks whether the phase has come to its end. */
+void phase_start(struct rdzv_state *s, uint64_t now);
+void phase_advance(struct rdzv_state *s, uint64_t now);
+void phase_prepared(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                    uint64_t now);
+void phase_done(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
+void phase_stopped(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
+void phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct failure *f,
+                   uint64_t now);
+void phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                 uint64_t now);
+/* A node outside the round is ready. */
+void phase_newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
+/* Removes the node; how: NULL when it went as agreed; since: when it went, as far as that is known.
+ */
+void phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint64_t since,
+                uint64_t now);
+
+/* rdzv_join.c */
+void join_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
+                const struct rdzv_peer *peer, uint64_t now);
+void join_attempt(struct rdzv_state *s, const char *host, const char *addr, const char *text,
+                  uint64_t now);
+void join_notice(struct rdzv_state *s, uint64_t now);
+/* "only 3 of 4 nodes joined within 60 s; ..." */
+void join_timeout_text(struct rdzv_state *s, uint64_t now, char *out, size_t cap);
+const char *join_name(const struct rdzv_node *n, char *out, size_t cap); /* "gpu-b (10.0.0.2)" */
+
+#endif

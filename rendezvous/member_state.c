@@ -7,7 +7,6 @@
 #include "rendezvous/text.h"
 
 #define NEVER     UINT64_MAX
-#define LATE_NS   500000000u /* a tick that comes this late: this process did not run */
 #define SAY_NS    5000000000u
 #define FIRST_NS  2000000000u /* before the first line about waiting */
 #define QUEUE_MAX 4096        /* failures not yet acknowledged: one per worker */
@@ -57,7 +56,7 @@ struct member_state {
     uint64_t heard_ns; /* of the coordinator */
     uint64_t connected_ns, sent_ns, began_ns, say_at;
     uint64_t heartbeat_ns, dead_ns;
-    uint64_t due_tick;           /* when the last deadline asked for a tick */
+    uint64_t pulse_at; /* a tick that comes much later than this: the process did not run */
     char trouble[RDZV_TEXT_MAX]; /* why it is not connected */
     char line[2 * RDZV_TEXT_MAX];
     enum log_level line_level;
@@ -88,6 +87,7 @@ struct member_state *member_state_new(const struct member_rules *rules, uint64_t
     m->say_at = now + FIRST_NS;
     m->heartbeat_ns = rules->heartbeat_ns;
     m->dead_ns = rules->dead_ns;
+    m->pulse_at = now + m->heartbeat_ns;
     rank_table_init(&m->table);
     return m;
 }
@@ -165,6 +165,8 @@ static void stop_round(struct member_state *m, const struct rdzv_stop *why)
         return;
     m->stop_called = true;
     m->why = *why;
+    if (!m->why.text[0])
+        text_set(m->why.text, sizeof(m->why.text), "the coordinator has ended this round");
     m->due |= DUE_STOP;
 }
 
@@ -359,12 +361,18 @@ static void prepare_round(struct member_state *m, const struct rdzv_view *v)
     m->due |= DUE_PREPARE | DUE_STATUS;
 }
 
-static void run_round(struct member_state *m, const struct rdzv_view *v)
+static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_t now)
 {
     if (m->round == RUNNING)
         take_respawns(m, v);
     if (m->round != PREPARED || !generation_equal(m->table.gen, m->gen))
         return;
+    /* An answer to a status of long ago: this process was stopped, and the round may have gone on
+     * without it meanwhile. What holds now is the answer to a new one. */
+    if (now - v->echo_ns > m->dead_ns / 4 * 3) {
+        m->due |= DUE_STATUS;
+        return;
+    }
     if (m->table.nnodes != v->nnodes ||
         m->table.nodes[v->group_rank].nproc != m->rules.hello.nproc) {
         end_alone(m, STOP_INTERNAL, 1, "the coordinator's rank table does not fit this node");
@@ -417,7 +425,7 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
         break;
     case RDZV_RUN:
         if (member && current)
-            run_round(m, v);
+            run_round(m, v, now);
         else
             stop_round(m, &v->why);
         break;
@@ -578,8 +586,10 @@ void member_state_tick(struct member_state *m, uint64_t now)
     char text[RDZV_TEXT_MAX];
     if (m->ended)
         return;
-    if (now > m->due_tick && now - m->due_tick > LATE_NS) /* it may have spoken meanwhile */
-        m->heard_ns = now;
+    if (now > m->pulse_at && now - m->pulse_at > m->heartbeat_ns / 2)
+        m->heard_ns = now; /* what the coordinator said meanwhile may lie here unread */
+    if (now >= m->pulse_at)
+        m->pulse_at = now + m->heartbeat_ns;
     if (!m->joined && now - m->began_ns >= m->rules.join_ns) {
         join_timeout(m, now);
         return;
@@ -610,7 +620,7 @@ static uint64_t sooner(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-uint64_t member_state_deadline(struct member_state *m)
+uint64_t member_state_deadline(const struct member_state *m)
 {
     uint64_t at = NEVER;
     if (m->ended)
@@ -624,8 +634,8 @@ uint64_t member_state_deadline(struct member_state *m)
     if (m->connected && m->answered)
         at = sooner(at, m->heard_ns + m->dead_ns / 4 * 3);
     if (m->joined)
-        at = sooner(at, m->heard_ns + m->dead_ns);
-    return m->due_tick = at;
+        at = sooner(at, sooner(m->pulse_at, m->heard_ns + m->dead_ns));
+    return at;
 }
 
 /* ----------------------------------------------------------------------------------- actions */
@@ -719,7 +729,7 @@ bool member_state_next(struct member_state *m, struct member_action *a, uint64_t
     if (take_due(m, DUE_DISCONNECT)) {
         m->connected = false;
         m->due &= ~(DUE_HELLO | DUE_STATUS);
-        *a = (struct member_action){.act = MEMBER_ACT_DISCONNECT};
+        *a = (struct member_action){.act = MEMBER_ACT_DISCONNECT, .reset = !m->ended};
     } else if (take_due(m, DUE_HELLO)) {
         *a = (struct member_action){.act = MEMBER_ACT_HELLO, .hello = &m->rules.hello};
     } else if (next_callback(m, a)) {

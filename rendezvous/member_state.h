@@ -58,13 +58,14 @@ void member_state_leave(struct member_state *m, enum stop_reason reason, int exi
 void member_state_fail(struct member_state *m, const char *text);
 
 void member_state_tick(struct member_state *m, uint64_t now);
-uint64_t member_state_deadline(struct member_state *m); /* when it is due; UINT64_MAX: never */
+uint64_t
+member_state_deadline(const struct member_state *m); /* when it is due; UINT64_MAX: never */
 
 enum member_act {
     MEMBER_ACT_LOG,        /* level, text */
     MEMBER_ACT_HELLO,      /* hello: first on a new connection */
     MEMBER_ACT_STATUS,     /* status */
-    MEMBER_ACT_DISCONNECT, /* close the connection */
+    MEMBER_ACT_DISCONNECT, /* close the connection; reset: so that it does not look like the end */
     MEMBER_ACT_PREPARE,    /* gen, group_rank, nnodes */
     MEMBER_ACT_RUN,        /* table, group_rank */
     MEMBER_ACT_RESPAWN,    /* respawn */
@@ -76,6 +77,7 @@ enum member_act {
  * for the state's life. */
 struct member_action {
     enum member_act act;
+    bool reset;
     enum log_level level;
     const char *text;
     const struct rdzv_hello *hello;

@@ -10,9 +10,6 @@
 #include "rendezvous/rdzv_state_impl.h"
 #include "rendezvous/text.h"
 
-/* A tick that comes this late means that this process did not run: then silence says nothing. */
-#define LATE_NS 500000000u
-
 #define LINES_MAX 256 /* log lines that wait for the driver; it takes them after every event */
 
 struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch, uint64_t now)
@@ -22,6 +19,7 @@ struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch
     s->gen.epoch = epoch;
     map_init(&s->by_id);
     s->last_call_at = s->respawn_at = s->close_at = s->check_at = NEVER;
+    s->pulse_at = now + rules->heartbeat_ns;
     phase_start(s, now);
     return s;
 }
@@ -302,13 +300,24 @@ void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *
 
 /* ------------------------------------------------------------------------------------- time */
 
+/* This process slept, or was stopped: what the others said meanwhile may lie here unread. They have
+ * one heartbeat more. */
+static void forgive_silence(struct rdzv_state *s, uint64_t now)
+{
+    uint64_t grace = now - s->rules.dead_ns + s->rules.heartbeat_ns;
+    for (int i = 0; i < s->nnodes; i++) {
+        if (s->nodes[i]->heard_ns < grace)
+            s->nodes[i]->heard_ns = grace;
+    }
+}
+
 static void drop_silent(struct rdzv_state *s, uint64_t now)
 {
-    uint64_t late = now - s->check_at, oldest = NEVER;
+    uint64_t oldest = NEVER;
     for (int i = 0; i < s->nnodes; i++) {
         struct rdzv_node *n = s->nodes[i];
-        if (late > LATE_NS) /* they may have spoken while this process slept */
-            n->heard_ns += late < now - n->heard_ns ? late : now - n->heard_ns;
+        if (n->peer.own) /* it is this process */
+            n->heard_ns = now;
         if (now - n->heard_ns >= s->rules.dead_ns) {
             char how[RDZV_TEXT_MAX];
             text_set(how, sizeof(how), "nothing heard of it for %.1f s",
@@ -341,6 +350,10 @@ static void send_orders(struct rdzv_state *s, uint64_t now)
 
 void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
 {
+    if (now > s->pulse_at && now - s->pulse_at > s->rules.heartbeat_ns / 2)
+        forgive_silence(s, now);
+    if (now >= s->pulse_at)
+        s->pulse_at = now + s->rules.heartbeat_ns;
     if (now >= s->check_at)
         drop_silent(s, now);
     if (now >= s->respawn_at)
@@ -357,7 +370,7 @@ static uint64_t sooner(uint64_t a, uint64_t b)
 
 uint64_t rdzv_state_deadline(const struct rdzv_state *s)
 {
-    uint64_t at = sooner(s->check_at, s->respawn_at);
+    uint64_t at = sooner(sooner(s->check_at, s->respawn_at), s->pulse_at);
     if (s->phase == RDZV_FINISH)
         return s->finished ? NEVER : sooner(at, s->close_at);
     if (s->phase != RDZV_COLLECT)
@@ -402,7 +415,7 @@ static void fill_view(struct rdzv_state *s, const struct rdzv_node *n, struct rd
         v->phase = RDZV_RELEASE;
     } else if (v->phase == RDZV_STOP) {
         v->why = s->why;
-    } else if (!member && n->workers) { /* of a round that has gone on without it */
+    } else if (!member && n->phase != MEMBER_IDLE) { /* the round has gone on without it */
         v->why = (struct rdzv_stop){.reason = STOP_NODE_LOST, .restarting = true};
         text_set(v->why.text, sizeof(v->why.text),
                  "the other nodes had given up this node (%s) as lost", n->hello.host);

@@ -78,6 +78,7 @@ struct rdzv_state {
     /* Deadlines; NEVER when not set. */
     uint64_t collect_ns; /* when COLLECT began */
     uint64_t join_at, last_call_at, not_before, notice_at, respawn_at, check_at, close_at;
+    uint64_t pulse_at; /* a tick that comes much later than this: the process did not run */
 
     /* Output. */
     struct rdzv_conn *conns;

@@ -369,7 +369,7 @@ static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_
         return;
     /* An answer to a status of long ago: this process was stopped, and the round may have gone on
      * without it meanwhile. What holds now is the answer to a new one. */
-    if (now - v->echo_ns > m->dead_ns / 4 * 3) {
+    if (v->echo_ns < now && now - v->echo_ns > m->dead_ns / 4 * 3) {
         m->due |= DUE_STATUS;
         return;
     }

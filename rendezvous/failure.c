@@ -126,7 +126,7 @@ static void describe_end(char *out, size_t cap, const struct failure *f)
     }
 }
 
-const char *failure_text(const struct failure *f, char *out, size_t cap)
+const char *failure_describe(const struct failure *f, char *out, size_t cap)
 {
     char end[FAILURE_TEXT_MAX];
     if (f->kind == FAILURE_NODE) {

@@ -65,7 +65,7 @@ bool failure_decode(struct rd *r, struct failure *f); /* false: malformed */
 /* One line: "worker 5 (local rank 1) on node-b was killed by SIGSEGV". Text that the worker or its
  * node wrote is in it as it came. Returns out. */
 #define FAILURE_TEXT_MAX 512
-const char *failure_text(const struct failure *f, char *out, size_t cap);
+const char *failure_describe(const struct failure *f, char *out, size_t cap);
 
 /* The exit status that the job takes from it: exit code, 128+signal, 1 for a lost node. */
 int failure_exit_status(const struct failure *f);

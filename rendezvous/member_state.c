@@ -35,7 +35,8 @@ struct member_state {
 
     /* The round. */
     enum round_state round;
-    bool stop_called;       /* on_stop has been called, or was not needed, for this round */
+    bool ran;               /* on_run has been called for it */
+    bool stop_called;       /* on_stop has been called for it */
     struct generation gen;  /* the newest round it has taken part in */
     struct generation high; /* the highest it has seen */
     int group_rank, nnodes, restart_count;
@@ -107,6 +108,11 @@ void member_state_free(struct member_state *m)
     free(m);
 }
 
+void member_state_set_local_addr(struct member_state *m, const char *ip)
+{
+    text_set(m->rules.hello.local_addr, sizeof(m->rules.hello.local_addr), "%s", ip);
+}
+
 static void say(struct member_state *m, enum log_level level, const char *text)
 {
     m->line_level = level;
@@ -132,10 +138,24 @@ static void maybe_finish(struct member_state *m)
 static void go_idle(struct member_state *m)
 {
     m->round = IDLE;
-    m->due &= ~(DUE_PREPARE | DUE_RUN | DUE_STOP);
+    m->due &= ~(DUE_PREPARE | DUE_RUN);
     m->due |= DUE_STATUS;
     m->nrespawns = 0;
     maybe_finish(m);
+}
+
+static void tell_stop(struct member_state *m, const struct rdzv_stop *why)
+{
+    if (m->stop_called || m->leaving || !m->ran) /* a leaver is stopping already */
+        return;
+    m->stop_called = true;
+    if (why)
+        m->why = *why;
+    else
+        m->why = (struct rdzv_stop){.reason = STOP_MEMBERSHIP, .restarting = true};
+    if (!m->why.text[0])
+        text_set(m->why.text, sizeof(m->why.text), "the coordinator has ended this round");
+    m->due |= DUE_STOP;
 }
 
 /* The round is over for this node. */
@@ -151,6 +171,7 @@ static void stop_round(struct member_state *m, const struct rdzv_stop *why)
     case RUNNING:
     case DONE:
         if (m->due & DUE_RUN) {
+            m->ran = false;
             go_idle(m);
             return;
         }
@@ -161,13 +182,7 @@ static void stop_round(struct member_state *m, const struct rdzv_stop *why)
     case STOPPING:
         break;
     }
-    if (m->stop_called || m->leaving) /* a leaver is stopping already */
-        return;
-    m->stop_called = true;
-    m->why = *why;
-    if (!m->why.text[0])
-        text_set(m->why.text, sizeof(m->why.text), "the coordinator has ended this round");
-    m->due |= DUE_STOP;
+    tell_stop(m, why);
 }
 
 /* The result is known. A worker that is still alive is stopped first. */
@@ -261,6 +276,11 @@ bool member_state_joined(const struct member_state *m)
     return m->joined;
 }
 
+bool member_state_answered(const struct member_state *m)
+{
+    return m->answered;
+}
+
 void member_state_connected(struct member_state *m, uint64_t now)
 {
     if (m->ended)
@@ -348,14 +368,14 @@ static void take_respawns(struct member_state *m, const struct rdzv_view *v)
 static void prepare_round(struct member_state *m, const struct rdzv_view *v)
 {
     if (has_workers(m) || m->round == DONE) { /* cannot be: it waits for all to have stopped */
-        stop_round(m, &v->why);
+        stop_round(m, v->why);
         return;
     }
     if (generation_equal(m->gen, v->gen)) /* under way */
         return;
     m->gen = v->gen;
     m->round = PREPARING;
-    m->stop_called = false;
+    m->ran = m->stop_called = false;
     m->respawned = 0;
     m->failures_total = 0;
     m->due |= DUE_PREPARE | DUE_STATUS;
@@ -379,6 +399,7 @@ static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_
         return;
     }
     m->round = RUNNING;
+    m->ran = true;
     m->due |= DUE_RUN | DUE_STATUS;
 }
 
@@ -416,22 +437,24 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
     bool member = v->group_rank >= 0, current = generation_equal(v->gen, m->gen);
     if (m->leaving && v->phase != RDZV_FINISH && v->phase != RDZV_RELEASE)
         return;
+    if (v->why && v->why_counter == m->gen.counter && m->round == IDLE)
+        tell_stop(m, v->why); /* it was faster than the news */
     switch (v->phase) {
     case RDZV_PREPARE:
         if (member)
             prepare_round(m, v);
         else
-            stop_round(m, &v->why);
+            stop_round(m, v->why);
         break;
     case RDZV_RUN:
         if (member && current)
             run_round(m, v, now);
         else
-            stop_round(m, &v->why);
+            stop_round(m, v->why);
         break;
     case RDZV_COLLECT:
     case RDZV_STOP:
-        stop_round(m, &v->why);
+        stop_round(m, v->why);
         break;
     case RDZV_FINISH:
         if (m->have_report)
@@ -536,7 +559,6 @@ void member_state_stopped(struct member_state *m, const struct failure *all, siz
         queue_failure(m, &all[order[i]]);
     free(order);
     m->failures_total = (uint32_t)n;
-    m->stop_called = true;
     go_idle(m);
 }
 
@@ -705,7 +727,9 @@ static bool take_due(struct member_state *m, unsigned bit)
 /* What the agent is to be told. */
 static bool next_callback(struct member_state *m, struct member_action *a)
 {
-    if (take_due(m, DUE_PREPARE)) {
+    if (take_due(m, DUE_STOP)) {
+        *a = (struct member_action){.act = MEMBER_ACT_STOP, .why = &m->why};
+    } else if (take_due(m, DUE_PREPARE)) {
         *a = (struct member_action){.act = MEMBER_ACT_PREPARE,
                                     .gen = m->gen,
                                     .group_rank = m->group_rank,
@@ -716,8 +740,6 @@ static bool next_callback(struct member_state *m, struct member_action *a)
     } else if (m->nrespawns > 0) {
         *a = (struct member_action){.act = MEMBER_ACT_RESPAWN, .respawn = m->respawns[0]};
         memmove(m->respawns, m->respawns + 1, (size_t)--m->nrespawns * sizeof(*m->respawns));
-    } else if (take_due(m, DUE_STOP)) {
-        *a = (struct member_action){.act = MEMBER_ACT_STOP, .why = &m->why};
     } else {
         return false;
     }

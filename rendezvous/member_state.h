@@ -31,10 +31,15 @@ struct member_state;
 struct member_state *member_state_new(const struct member_rules *rules, uint64_t now);
 void member_state_free(struct member_state *m);
 
+/* The address to advertise, once its name has been resolved. */
+void member_state_set_local_addr(struct member_state *m, const char *ip);
+
 /* The connection. While member_state_wants_link(), the driver makes one. */
 bool member_state_wants_link(const struct member_state *m);
 /* Whether it has been let in by a coordinator; before that, another one may be looked for. */
 bool member_state_joined(const struct member_state *m);
+/* Whether the newest connection, which may be gone, was one to a coordinator that answered. */
+bool member_state_answered(const struct member_state *m);
 void member_state_connected(struct member_state *m, uint64_t now);
 /* It ended. orderly: the coordinator closed it. why: one line. */
 void member_state_disconnected(struct member_state *m, bool orderly, const char *why, uint64_t now);

@@ -84,6 +84,10 @@ struct rdzv_stop {
     enum stop_reason reason;
     bool restarting; /* another round follows */
     char text[512];  /* one line: "worker 5 (local rank 1) on node-b was killed by SIGSEGV" */
+    /* The failure that everybody is stopped for, as it was told at once: no tail, no error file.
+     * Only with STOP_FAILURE and STOP_NODE_LOST. */
+    bool has_first;
+    struct failure first;
 };
 
 struct rdzv_result {
@@ -111,8 +115,9 @@ struct rdzv_callbacks {
     void (*on_run)(void *arg, const struct rank_table *table, int group_rank);
     /* RESTART_WORKER: start the failed worker again. */
     void (*on_respawn)(void *arg, int local_rank, int restart_count);
-    /* The round is over: stop every worker, and answer with rdzv_stopped() when none is alive.
-     * Answer also when none was ever started. */
+    /* The round is over: stop every worker, and answer with rdzv_stopped() when none is alive. Once
+     * for a round whose on_run has come. It says what follows, so it comes also when this node has
+     * been faster with rdzv_stopped(); then there is nothing left to answer. */
     void (*on_stop)(void *arg, const struct rdzv_stop *why);
     /* The job is over for this node. The result is borrowed until rdzv_close. */
     void (*on_finish)(void *arg, const struct rdzv_result *result);

@@ -217,6 +217,28 @@ bool rdzv_get_status(struct rd *r, struct rdzv_status *m)
     return rd_done(r);
 }
 
+static void put_stop(struct buf *b, const struct rdzv_stop *why)
+{
+    buf_u8(b, (uint8_t)why->reason);
+    buf_u8(b, why->restarting);
+    buf_str(b, why->text);
+    buf_u8(b, why->has_first);
+    if (why->has_first)
+        failure_encode(b, &why->first);
+}
+
+static struct rdzv_stop *get_stop(struct rd *r)
+{
+    struct rdzv_stop *why = xcalloc(1, sizeof(*why));
+    why->reason = (enum stop_reason)get_enum(r, STOP_REASONS);
+    why->restarting = get_bool(r);
+    rd_str(r, why->text, sizeof(why->text));
+    why->has_first = get_bool(r);
+    if (why->has_first)
+        failure_decode(r, &why->first);
+    return why;
+}
+
 void rdzv_put_view(struct buf *b, const struct rdzv_view *m)
 {
     size_t at = frame_begin(b, RDZV_MSG_VIEW);
@@ -231,9 +253,10 @@ void rdzv_put_view(struct buf *b, const struct rdzv_view *m)
     buf_u32(b, m->heartbeat_ms);
     buf_u32(b, m->dead_ms);
     buf_u8(b, m->spare);
-    buf_u8(b, (uint8_t)m->why.reason);
-    buf_u8(b, m->why.restarting);
-    buf_str(b, m->why.text);
+    buf_u32(b, m->why_counter);
+    buf_u8(b, m->why != NULL);
+    if (m->why)
+        put_stop(b, m->why);
     buf_u16(b, (uint16_t)m->nrespawns);
     for (int i = 0; i < m->nrespawns; i++) {
         buf_u32(b, m->respawns[i].id);
@@ -257,13 +280,15 @@ bool rdzv_get_view(struct rd *r, struct rdzv_view *m)
     m->heartbeat_ms = (uint32_t)get_int(r, 1, INT32_MAX);
     m->dead_ms = (uint32_t)get_int(r, 1, INT32_MAX);
     m->spare = get_bool(r);
-    m->why.reason = (enum stop_reason)get_enum(r, STOP_REASONS);
-    m->why.restarting = get_bool(r);
-    rd_str(r, m->why.text, sizeof(m->why.text));
+    m->why_counter = rd_u32(r);
+    if (get_bool(r))
+        m->why = get_stop(r);
     m->nrespawns = rd_u16(r);
     if (r->bad || m->nrespawns > NPROC_MAX || m->group_rank >= m->nnodes ||
-        (size_t)(r->end - r->p) != 12 * (size_t)m->nrespawns)
+        (size_t)(r->end - r->p) != 12 * (size_t)m->nrespawns) {
+        rdzv_view_fini(m);
         return false;
+    }
     if (m->nrespawns == 0)
         return true;
     struct rdzv_respawn *orders = xcalloc((size_t)m->nrespawns, sizeof(*orders));
@@ -281,7 +306,9 @@ bool rdzv_get_view(struct rd *r, struct rdzv_view *m)
 
 void rdzv_view_fini(struct rdzv_view *m)
 {
+    free((void *)m->why);
     free((void *)m->respawns);
+    m->why = NULL;
     m->respawns = NULL;
     m->nrespawns = 0;
 }

@@ -129,10 +129,12 @@ struct rdzv_view {
     uint64_t echo_ns; /* send_ns of the newest STATUS */
     uint32_t acked;   /* failures up to this number have arrived */
     uint32_t heartbeat_ms, dead_ms;
-    bool spare;           /* the job runs without this node, which waits for a place */
-    struct rdzv_stop why; /* of the newest stop; text "" when there was none */
-    int nrespawns;        /* orders that the member has not yet carried out */
-    const struct rdzv_respawn *respawns; /* encoder: borrowed; decoder: malloc'ed */
+    bool spare; /* the job runs without this node, which waits for a place */
+    /* Encoder: borrowed; decoder: malloc'ed, see rdzv_view_fini(). */
+    const struct rdzv_stop *why; /* of the newest stop; NULL: there was none */
+    uint32_t why_counter;        /* the round that was stopped */
+    int nrespawns;               /* orders that the member has not yet carried out */
+    const struct rdzv_respawn *respawns;
 };
 
 struct rdzv_identity {
@@ -165,7 +167,7 @@ bool rdzv_get_refusal(struct rd *r, struct rdzv_refusal *m);
 bool rdzv_get_identity(struct rd *r, struct rdzv_identity *m);
 bool rdzv_get_hello(struct rd *r, struct rdzv_hello *m);
 bool rdzv_get_status(struct rd *r, struct rdzv_status *m); /* borrows from the message */
-/* *m owns m->respawns when this succeeds: rdzv_view_fini(). */
+/* *m owns m->why and m->respawns when this succeeds: rdzv_view_fini(). */
 bool rdzv_get_view(struct rd *r, struct rdzv_view *m);
 void rdzv_view_fini(struct rdzv_view *m);
 /* m->failures is malloc'ed (NULL when n is 0) when this succeeds; the caller frees. */

@@ -239,10 +239,15 @@ static void end_job(struct rdzv_state *s, enum stop_reason reason, int code, con
 }
 
 static void begin_stop(struct rdzv_state *s, enum stop_reason reason, bool restarting,
-                       const char *text)
+                       const char *text, const struct failure *first)
 {
     s->phase = RDZV_STOP;
-    s->why = (struct rdzv_stop){.reason = reason, .restarting = restarting};
+    s->why_counter = s->gen.counter;
+    s->why.reason = reason;
+    s->why.restarting = restarting;
+    s->why.has_first = first != NULL;
+    if (first)
+        s->why.first = *first;
     text_set(s->why.text, sizeof(s->why.text), "%s", text);
     s->nrunning = 0;
     for (int i = 0; i < s->nmembers; i++) {
@@ -268,7 +273,7 @@ void phase_stopped(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
         char text[RDZV_TEXT_MAX];
         text_set(text, sizeof(text), "node %s has stopped its workers without a reason",
                  n->hello.host);
-        begin_stop(s, STOP_INTERNAL, false, text);
+        begin_stop(s, STOP_INTERNAL, false, text, NULL);
         end_job(s, STOP_INTERNAL, 1, text);
     }
     if (s->phase == RDZV_STOP)
@@ -294,7 +299,7 @@ static void stop_advance(struct rdzv_state *s, uint64_t now)
         return;
     }
     if (failed && !may_restart(s)) {
-        failure_text(first, text, sizeof(text));
+        failure_describe(first, text, sizeof(text));
         finish(s, failure_exit_status(first), STOP_FAILURE, text, now);
         return;
     }
@@ -323,7 +328,7 @@ static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struc
         s->respawn_at = order.due_ns;
     failure_log_forget(&s->log, f->rank);
     state_log(s, LOG_LEVEL_NOTICE, "%s; it is started again (restart %d of %d)",
-              failure_text(f, text, sizeof(text)), s->restarts, s->rules.max_restarts);
+              failure_describe(f, text, sizeof(text)), s->restarts, s->rules.max_restarts);
     state_send(s, n, PENDING_VIEW);
 }
 
@@ -353,11 +358,11 @@ void phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct failu
     if (!own || s->phase != RDZV_RUN)
         return;
     char text[RDZV_TEXT_MAX];
-    failure_text(&f, text, sizeof(text));
+    failure_describe(&f, text, sizeof(text));
     bool restarting = may_restart(s);
     if (restarting)
         text_add(text, sizeof(text), "; restart %d of %d", s->restarts + 1, s->rules.max_restarts);
-    begin_stop(s, STOP_FAILURE, restarting, text);
+    begin_stop(s, STOP_FAILURE, restarting, text, &f);
 }
 
 /* ------------------------------------------------------------------------------- membership */
@@ -372,7 +377,7 @@ void phase_newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
     } else if (s->phase == RDZV_RUN && s->ndone == 0) {
         text_set(text, sizeof(text), "node %s has joined", join_name(n, name, sizeof(name)));
         state_log(s, LOG_LEVEL_NOTICE, "%s: the workers are started again with it", text);
-        begin_stop(s, STOP_MEMBERSHIP, true, text);
+        begin_stop(s, STOP_MEMBERSHIP, true, text, NULL);
     }
 }
 
@@ -396,7 +401,7 @@ static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct 
     ends |= n->group_rank >= 0 && !n->done && state_live(s) < s->rules.min_nodes;
     bool needed = n->group_rank >= 0 && !n->done;
     if (s->phase == RDZV_RUN && (ends || needed))
-        begin_stop(s, ends ? st->leave_reason : STOP_MEMBERSHIP, !ends, st->leave_text);
+        begin_stop(s, ends ? st->leave_reason : STOP_MEMBERSHIP, !ends, st->leave_text, NULL);
     if (ends)
         end_job(s, st->leave_reason, st->leave_code, st->leave_text);
 }
@@ -431,19 +436,18 @@ void phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_st
 }
 
 static void record_lost(struct rdzv_state *s, const struct rdzv_node *n, const char *how,
-                        uint64_t since)
+                        uint64_t since, struct failure *f)
 {
-    struct failure f;
-    failure_init(&f);
-    f.kind = FAILURE_NODE;
-    f.node = n->group_rank;
-    f.pid = n->hello.pid;
-    f.attempt = s->restarts;
-    f.seen_ns = since;
-    strcpy(f.host, n->hello.host);
-    strcpy(f.role, n->hello.role);
-    text_set(f.message, sizeof(f.message), "%s", how);
-    failure_log_add(&s->log, &f);
+    failure_init(f);
+    f->kind = FAILURE_NODE;
+    f->node = n->group_rank;
+    f->pid = n->hello.pid;
+    f->attempt = s->restarts;
+    f->seen_ns = since;
+    strcpy(f->host, n->hello.host);
+    strcpy(f->role, n->hello.role);
+    text_set(f->message, sizeof(f->message), "%s", how);
+    failure_log_add(&s->log, f);
     s->failures_total++;
 }
 
@@ -453,12 +457,13 @@ void phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint
     char name[RDZV_TEXT_MAX], text[RDZV_TEXT_MAX] = "";
     bool member = n->group_rank >= 0, needed = member && !n->done && !n->leaving;
     enum rdzv_phase phase = s->phase;
+    struct failure lost;
     if (how && !n->leaving && phase != RDZV_FINISH) {
         join_name(n, name, sizeof(name));
         text_set(text, sizeof(text), "node %s was lost: %s", name, how);
         state_log(s, LOG_LEVEL_NOTICE, "%s", text);
         if (needed && !(phase == RDZV_STOP && n->stopped))
-            record_lost(s, n, how, since);
+            record_lost(s, n, how, since, &lost);
         remember_gone(s, STOP_NODE_LOST, 1, text);
     }
     if (phase == RDZV_STOP && member)
@@ -468,7 +473,7 @@ void phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint
         back_to_collect(s, now);
     else if (phase == RDZV_RUN && needed)
         begin_stop(s, STOP_NODE_LOST,
-                   state_live(s) >= s->rules.min_nodes || s->rules.max_restarts > 0, text);
+                   state_live(s) >= s->rules.min_nodes || s->rules.max_restarts > 0, text, &lost);
 }
 
 /* ---------------------------------------------------------------------------------- advance */

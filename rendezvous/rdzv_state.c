@@ -411,14 +411,20 @@ static void fill_view(struct rdzv_state *s, const struct rdzv_node *n, struct rd
         .dead_ms = (uint32_t)(s->rules.dead_ns / 1000000),
         .spare = !member && s->phase != RDZV_COLLECT && s->phase != RDZV_FINISH,
     };
+    /* Also after the stop: a node that was faster than the news may still want to know why. */
+    if (s->why_counter && s->why_counter + 1 >= s->gen.counter && v->phase < RDZV_FINISH &&
+        v->phase != RDZV_RUN) {
+        v->why = &s->why;
+        v->why_counter = s->why_counter;
+    }
     if (n->released) {
         v->phase = RDZV_RELEASE;
-    } else if (v->phase == RDZV_STOP) {
-        v->why = s->why;
     } else if (!member && n->phase != MEMBER_IDLE) { /* the round has gone on without it */
-        v->why = (struct rdzv_stop){.reason = STOP_NODE_LOST, .restarting = true};
-        text_set(v->why.text, sizeof(v->why.text),
+        s->given_up.reason = STOP_NODE_LOST;
+        s->given_up.restarting = true;
+        text_set(s->given_up.text, sizeof(s->given_up.text),
                  "the other nodes had given up this node (%s) as lost", n->hello.host);
+        v->why = &s->given_up;
     }
     fill_respawns(s, n, v, now);
 }

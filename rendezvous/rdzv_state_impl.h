@@ -65,8 +65,9 @@ struct rdzv_state {
     size_t failures_total;  /* workers and nodes that have a record */
 
     /* The stop, and what follows from it. */
-    struct rdzv_stop why;
-    bool end; /* the job ends after it, like this: */
+    struct rdzv_stop why, given_up;
+    uint32_t why_counter; /* of the round that was stopped; 0: none was */
+    bool end;             /* the job ends after it, like this: */
     enum stop_reason end_reason;
     int end_code;
     char end_text[RDZV_TEXT_MAX];

@@ -234,37 +234,37 @@ START_TEST(text_of_each_kind)
     struct failure f = killed(5, 0, SIGSEGV);
     f.local_rank = 1;
     strcpy(f.host, "node-b");
-    ck_assert_str_eq(failure_text(&f, t, sizeof(t)),
+    ck_assert_str_eq(failure_describe(&f, t, sizeof(t)),
                      "worker 5 (local rank 1) on node-b was killed by SIGSEGV");
     f.core_dumped = true;
-    ck_assert_str_eq(failure_text(&f, t, sizeof(t)),
+    ck_assert_str_eq(failure_describe(&f, t, sizeof(t)),
                      "worker 5 (local rank 1) on node-b was killed by SIGSEGV (core dumped)");
     f.core_dumped = false;
     f.signal = SIGKILL;
     f.oom = true;
-    ck_assert_str_eq(failure_text(&f, t, sizeof(t)),
+    ck_assert_str_eq(failure_describe(&f, t, sizeof(t)),
                      "worker 5 (local rank 1) on node-b was killed by SIGKILL, out of memory");
     f.oom = false;
     f.signal = 40;
-    ck_assert_str_eq(failure_text(&f, t, sizeof(t)),
+    ck_assert_str_eq(failure_describe(&f, t, sizeof(t)),
                      "worker 5 (local rank 1) on node-b was killed by signal 40");
     f.kind = FAILURE_EXIT;
     f.exit_code = 3;
-    ck_assert_str_eq(failure_text(&f, t, sizeof(t)),
+    ck_assert_str_eq(failure_describe(&f, t, sizeof(t)),
                      "worker 5 (local rank 1) on node-b exited with code 3");
     f.kind = FAILURE_EXEC;
     strcpy(f.message, "exec ./train: No such file or directory\nsecond line");
     ck_assert_str_eq(
-        failure_text(&f, t, sizeof(t)),
+        failure_describe(&f, t, sizeof(t)),
         "worker 5 (local rank 1) on node-b could not be started: exec ./train: No such "
         "file or directory");
     f.kind = FAILURE_NODE;
     f.pid = 77;
     strcpy(f.message, "nothing heard of it for 15.0 s");
-    ck_assert_str_eq(failure_text(&f, t, sizeof(t)),
+    ck_assert_str_eq(failure_describe(&f, t, sizeof(t)),
                      "node node-b (pid 77) was lost: nothing heard of it for 15.0 s");
     memset(f.message, 'x', sizeof(f.message) - 1);
-    failure_text(&f, t, sizeof(t));
+    failure_describe(&f, t, sizeof(t));
     ck_assert_uint_eq(strlen(t), sizeof(t) - 1);
     ck_assert_str_eq(t + sizeof(t) - 4, "...");
 }

@@ -89,8 +89,12 @@ static struct rdzv_view view_of(enum rdzv_phase phase, int group_rank)
                           .echo_ns = status.send_ns,
                           .heartbeat_ms = 5000,
                           .dead_ms = 15000};
-    if (phase == RDZV_STOP)
-        v.why = (struct rdzv_stop){STOP_FAILURE, true, "worker 3 failed"};
+    static const struct rdzv_stop failed = {
+        .reason = STOP_FAILURE, .restarting = true, .text = "worker 3 failed"};
+    if (phase == RDZV_STOP) {
+        v.why = &failed;
+        v.why_counter = G.counter;
+    }
     return v;
 }
 
@@ -244,8 +248,31 @@ START_TEST(stopped_before_the_coordinator_could_say_so)
     ck_assert_int_eq(status.phase, MEMBER_IDLE);
     ck_assert_int_eq(status.nfailures, 2); /* the quick one and the full one */
     view(RDZV_STOP, 1);
-    OUT(""); /* there is nothing to stop */
+    OUT("x"); /* nothing to stop, but why and what follows */
+    view(RDZV_STOP, 1);
+    OUT("");
     prepared();
+}
+END_TEST
+
+START_TEST(the_next_round_before_the_news_of_the_stop)
+{
+    running();
+    struct failure f = failure_of(1, FAILURE_EXIT);
+    member_state_failed(M, &f);
+    member_state_stopped(M, &f, 1);
+    OUT("s");
+    struct rdzv_view stop = view_of(RDZV_STOP, 1);
+    G.counter++;
+    struct rdzv_view v = view_of(RDZV_PREPARE, 1);
+    v.why = stop.why;
+    v.why_counter = stop.why_counter;
+    member_state_view(M, &v, T);
+    OUT("xps");
+    member_state_prepared(M, NULL, 0, 0);
+    OUT("s");
+    member_state_view(M, &v, T); /* the stop is of the round before */
+    OUT("");
 }
 END_TEST
 
@@ -811,6 +838,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_stop_and_a_restart);
     tcase_add_test(tc, a_failure_of_its_own);
     tcase_add_test(tc, stopped_before_the_coordinator_could_say_so);
+    tcase_add_test(tc, the_next_round_before_the_news_of_the_stop);
     tcase_add_test(tc, a_done_node_is_stopped_too);
     tcase_add_test(tc, stopped_while_preparing);
     tcase_add_test(tc, several_views_in_one_batch);

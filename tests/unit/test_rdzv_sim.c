@@ -153,7 +153,7 @@ struct node {
     /* Its agent. */
     bool workers, done, stopping;
     bool prepare_open; /* asked to prepare, not yet answered */
-    uint64_t prepares, runs;
+    uint64_t prepares, runs, stops_told;
     struct generation asked, prepared, running;
     uint32_t respawned;
     bool finished;
@@ -459,11 +459,12 @@ static void agent_begin_stopping(struct node *n)
 
 static void agent_stop(struct node *n, const struct rdzv_stop *why)
 {
-    CHECK(n->workers || n->done, "stop without workers");
+    CHECK(n->stops_told < n->runs, "stop without a run, or twice");
     CHECK(!n->finished, "stop after the end");
     CHECK(why->text[0], "stop without a text");
+    n->stops_told = n->runs;
     trace("stop", (int)(n - W.nodes), why->reason);
-    if (!n->stopping)
+    if (!n->stopping && (n->workers || n->done))
         agent_begin_stopping(n);
 }
 

@@ -16,6 +16,7 @@
 /* What a node, which is connection number i, was told. */
 struct seen {
     struct rdzv_view view;
+    struct rdzv_stop why; /* of the newest view that had one */
     int views, tables, reports;
     struct rdzv_result result;
     struct failure first; /* of the result */
@@ -61,6 +62,8 @@ static void drain(void)
         case RDZV_ACT_VIEW:
             c->views++;
             c->view = a.view;
+            if (a.view.why)
+                c->why = *a.view.why;
             if (a.view.nrespawns)
                 c->order = a.view.respawns[a.view.nrespawns - 1];
             break;
@@ -916,9 +919,11 @@ START_TEST(failure_stops_everybody_at_once)
     worker_fails(1, FAILURE_SIGNAL, SIGSEGV);
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(seen[i].view.phase, RDZV_STOP);
-        ck_assert_int_eq(seen[i].view.why.reason, STOP_FAILURE);
-        ck_assert(!seen[i].view.why.restarting);
-        HAS(seen[i].view.why.text, "worker 2 (local rank 0) on n1 was killed by SIGSEGV");
+        ck_assert_int_eq(seen[i].why.reason, STOP_FAILURE);
+        ck_assert(!seen[i].why.restarting);
+        HAS(seen[i].why.text, "worker 2 (local rank 0) on n1 was killed by SIGSEGV");
+        ck_assert(seen[i].why.has_first);
+        ck_assert_int_eq(seen[i].why.first.rank, 2);
     }
     ck_assert_uint_gt(seen[1].view.acked, 0);
     say(0, MEMBER_IDLE);
@@ -941,10 +946,10 @@ START_TEST(restarts_are_charged_to_the_job)
     running(RDZV_STATIC, 2, 2, 2, 2);
     for (int i = 1; i <= 2; i++) {
         worker_fails((uint32_t)i % 2, FAILURE_EXIT, 3);
-        ck_assert(seen[0].view.why.restarting);
+        ck_assert(seen[0].why.restarting);
         char text[32];
         snprintf(text, sizeof(text), "restart %d of 2", i);
-        HAS(seen[0].view.why.text, text);
+        HAS(seen[0].why.text, text);
         stop_all(2);
         PHASE(RDZV_PREPARE);
         ck_assert_uint_eq(info().gen.counter, (uint32_t)i + 1);
@@ -953,7 +958,7 @@ START_TEST(restarts_are_charged_to_the_job)
         ck_assert_int_eq(rounds, i + 1);
     }
     worker_fails(0, FAILURE_EXIT, 3);
-    ck_assert(!seen[0].view.why.restarting);
+    ck_assert(!seen[0].why.restarting);
     stop_all(2);
     PHASE(RDZV_FINISH);
     ck_assert_int_eq(seen[0].result.exit_code, 3);
@@ -986,7 +991,7 @@ START_TEST(exec_failures_are_never_retried)
 {
     running(RDZV_STATIC, 2, 2, 2, 5);
     worker_fails(1, FAILURE_EXEC, 127);
-    ck_assert(!seen[0].view.why.restarting);
+    ck_assert(!seen[0].why.restarting);
     stop_all(2);
     PHASE(RDZV_FINISH);
     ck_assert_int_eq(seen[0].result.exit_code, 127);
@@ -999,7 +1004,7 @@ START_TEST(first_cause_is_found_over_all_nodes)
     T += 100 * MS;
     struct failure victim = failure_of(0, FAILURE_EXIT, 1);
     tell_failures(2, MEMBER_STOPPING, 1, &victim, 1, 0);
-    HAS(seen[0].view.why.text, "worker 4");
+    HAS(seen[0].why.text, "worker 4");
     T += 5 * MS; /* what comes in later happened before, on another clock */
     struct failure cause = failure_of(1, FAILURE_EXIT, 9);
     tell_failures(1, MEMBER_STOPPING, 1, &cause, 1, 20 * MS);
@@ -1279,9 +1284,9 @@ START_TEST(a_closed_connection_is_a_lost_node)
     running(RDZV_C10D, 1, 2, 2, 0);
     closed(1, true);
     ck_assert_int_eq(seen[0].view.phase, RDZV_STOP);
-    ck_assert_int_eq(seen[0].view.why.reason, STOP_NODE_LOST);
-    ck_assert(seen[0].view.why.restarting);
-    HAS(seen[0].view.why.text, "node n1 (10.0.0.11) was lost: its launcher is gone");
+    ck_assert_int_eq(seen[0].why.reason, STOP_NODE_LOST);
+    ck_assert(seen[0].why.restarting);
+    HAS(seen[0].why.text, "node n1 (10.0.0.11) was lost: its launcher is gone");
     stop_all(1);
     PHASE(RDZV_PREPARE); /* at once: no last call */
     ck_assert_int_eq(info().nnodes, 1);
@@ -1299,7 +1304,7 @@ START_TEST(a_silent_node_is_lost)
     }
     tick(5);
     PHASE(RDZV_STOP);
-    HAS(seen[0].view.why.text, "nothing heard of it for 15.0 s");
+    HAS(seen[0].why.text, "nothing heard of it for 15.0 s");
     ck_assert(seen[1].closed);
 }
 END_TEST
@@ -1324,7 +1329,7 @@ START_TEST(too_few_left_ends_a_job_without_restarts)
 {
     running(RDZV_STATIC, 2, 2, 2, 0);
     closed(1, true);
-    ck_assert(!seen[0].view.why.restarting);
+    ck_assert(!seen[0].why.restarting);
     stop_all(1);
     PHASE(RDZV_FINISH);
     const struct rdzv_result *r = &seen[0].result;
@@ -1341,7 +1346,7 @@ START_TEST(too_few_left_wait_for_another_when_there_are_restarts)
 {
     running(RDZV_STATIC, 2, 2, 2, 1);
     closed(1, true);
-    ck_assert(seen[0].view.why.restarting);
+    ck_assert(seen[0].why.restarting);
     stop_all(1);
     PHASE(RDZV_COLLECT);
     ck_assert_int_eq(seen[0].view.phase, RDZV_COLLECT);
@@ -1425,9 +1430,9 @@ START_TEST(a_late_node_is_taken_in)
     running(RDZV_C10D, 1, 3, 2, 0);
     join(2, (struct who){.host = "late"});
     PHASE(RDZV_STOP);
-    ck_assert_int_eq(seen[0].view.why.reason, STOP_MEMBERSHIP);
-    ck_assert(seen[0].view.why.restarting);
-    HAS(seen[0].view.why.text, "node late (10.0.0.12) has joined");
+    ck_assert_int_eq(seen[0].why.reason, STOP_MEMBERSHIP);
+    ck_assert(seen[0].why.restarting);
+    HAS(seen[0].why.text, "node late (10.0.0.12) has joined");
     ck_assert_int_eq(seen[2].view.phase, RDZV_COLLECT);
     stop_all(2);
     PHASE(RDZV_PREPARE);
@@ -1485,7 +1490,7 @@ START_TEST(one_that_was_given_up_stops_and_comes_back)
     tell(1, st);
     ck_assert_int_eq(seen[1].view.phase, RDZV_COLLECT);
     ck_assert_int_eq(seen[1].view.group_rank, -1);
-    HAS(seen[1].view.why.text, "given up");
+    HAS(seen[1].why.text, "given up");
     PHASE(RDZV_PREPARE); /* not with it as long as its workers live */
     st.phase = MEMBER_IDLE;
     st.workers = false;
@@ -1515,7 +1520,7 @@ START_TEST(leave_by_signal_goes_on_without_it)
     running(RDZV_C10D, 1, 2, 2, 0);
     leave(1, STOP_SIGNAL, 143, "received SIGTERM", true);
     ck_assert_int_eq(seen[0].view.phase, RDZV_STOP);
-    ck_assert_int_eq(seen[0].view.why.reason, STOP_MEMBERSHIP);
+    ck_assert_int_eq(seen[0].why.reason, STOP_MEMBERSHIP);
     ck_assert_int_ne(seen[1].view.phase, RDZV_RELEASE); /* it still has workers */
     leave(1, STOP_SIGNAL, 143, "received SIGTERM", false);
     ck_assert_int_eq(seen[1].view.phase, RDZV_RELEASE);
@@ -1532,8 +1537,8 @@ START_TEST(leave_by_signal_ends_a_job_that_needs_it)
 {
     running(RDZV_STATIC, 2, 2, 2, 7);
     leave(1, STOP_SIGNAL, 143, "received SIGTERM", true);
-    ck_assert_int_eq(seen[0].view.why.reason, STOP_SIGNAL);
-    ck_assert(!seen[0].view.why.restarting);
+    ck_assert_int_eq(seen[0].why.reason, STOP_SIGNAL);
+    ck_assert(!seen[0].why.restarting);
     leave(1, STOP_SIGNAL, 143, "received SIGTERM", false);
     ck_assert_int_ne(seen[1].view.phase, RDZV_RELEASE);
     say(0, MEMBER_IDLE);
@@ -1550,7 +1555,7 @@ START_TEST(leave_of_the_last_that_is_needed_while_stopping)
 {
     running(RDZV_C10D, 2, 3, 3, 0);
     leave(1, STOP_SIGNAL, 143, "first", true);
-    ck_assert(seen[0].view.why.restarting);
+    ck_assert(seen[0].why.restarting);
     leave(2, STOP_SIGNAL, 130, "second", true);
     leave(1, STOP_SIGNAL, 143, "first", false);
     leave(2, STOP_SIGNAL, 130, "second", false);
@@ -1569,8 +1574,8 @@ START_TEST(leave_by_timeout_or_request_ends_the_job_for_all)
     for (size_t i = 0; i < 2; i++) {
         running(RDZV_C10D, 1, 3, 3, 7);
         leave(2, cases[i].reason, cases[i].code, "enough", true);
-        ck_assert_int_eq(seen[0].view.why.reason, cases[i].reason);
-        ck_assert(!seen[0].view.why.restarting);
+        ck_assert_int_eq(seen[0].why.reason, cases[i].reason);
+        ck_assert(!seen[0].why.restarting);
         leave(2, cases[i].reason, cases[i].code, "enough", false);
         stop_all(2);
         PHASE(RDZV_FINISH);
@@ -1586,7 +1591,7 @@ START_TEST(leave_of_the_coordinators_own_ends_the_job)
     running(RDZV_C10D, 1, 3, 3, 7);
     leave(0, STOP_SIGNAL, 143, "received SIGTERM", true);
     leave(0, STOP_SIGNAL, 143, "received SIGTERM", false);
-    ck_assert(!seen[1].view.why.restarting);
+    ck_assert(!seen[1].why.restarting);
     stop_all(3);
     PHASE(RDZV_FINISH);
     ck_assert_int_eq(seen[1].result.exit_code, 143);

@@ -1,0 +1,422 @@
+/* The happy path: adopt -> on_preamble -> HELLO (rdzv_state_hello) -> STATUS, STATUS, ... while
+ * coordinator_advance() sends what rdzv_state wants said; the member closes when it has the result.
+ *
+ *   no preamble of ours              closed
+ *   another protocol version         refused, remembered for the join timeout's text
+ *   no hello within 5 s              closed; so is the oldest when too many are in that state
+ *   malformed message                closed, with a line; the node may come back
+ *   PROBE                            answered, then finished */
+#include "rendezvous/coordinator.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/uvx.h"
+#include "rendezvous/endpoint.h"
+#include "rendezvous/text.h"
+
+struct caller {
+    struct coordinator *coordinator;
+    struct link *link; /* NULL: the slot is free */
+    uint32_t slot;     /* the state's number for the connection */
+    uint32_t next_free;
+    bool said_hello;
+    struct rdzv_peer peer;
+    struct caller *prev, *next; /* of those that have not said hello, in the order they came */
+    uint64_t deadline;          /* ns */
+};
+
+#define NO_SLOT UINT32_MAX
+
+struct coordinator {
+    struct link_hub *hub;
+    struct uvx_scope scope;
+    uv_timer_t timer;
+    uint64_t timer_at;
+    struct rdzv_state *state;
+    struct rdzv_rules rules;
+    struct rdzv_identity identity;
+    struct coordinator_events events;
+    struct caller **callers;
+    uint32_t ncallers, free_slot;
+    struct caller *first, *last; /* not yet said hello */
+    int nsilent;
+    bool closing, finished;
+    /* Encoded once, sent to all. */
+    struct shared_buf *table, *report, *notice;
+    char notice_text[RDZV_NOTICE_MAX];
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
+};
+
+/* ------------------------------------------------------------------------------------ callers */
+
+static void leave_silent(struct caller *k)
+{
+    struct coordinator *c = k->coordinator;
+    *(k->prev ? &k->prev->next : &c->first) = k->next;
+    *(k->next ? &k->next->prev : &c->last) = k->prev;
+    k->prev = k->next = NULL;
+    c->nsilent--;
+}
+
+/* The caller's link has been given up; its slot is free again. */
+static void free_caller(struct caller *k)
+{
+    struct coordinator *c = k->coordinator;
+    if (!k->said_hello)
+        leave_silent(k);
+    k->link = NULL;
+    k->next_free = c->free_slot;
+    c->free_slot = k->slot;
+}
+
+static struct caller *new_caller(struct coordinator *c)
+{
+    struct caller *k;
+    if (c->free_slot != NO_SLOT) {
+        k = c->callers[c->free_slot];
+        c->free_slot = k->next_free;
+    } else {
+        if ((c->ncallers & (c->ncallers - 1)) == 0) /* 0, 1, 2, 4, ...: full */
+            c->callers = xrealloc(c->callers, (c->ncallers ? 2 * (size_t)c->ncallers : 1) *
+                                                  sizeof(struct caller *));
+        k = xcalloc(1, sizeof(*k));
+        k->slot = c->ncallers;
+        c->callers[c->ncallers++] = k;
+    }
+    *k = (struct caller){.coordinator = c, .slot = k->slot};
+    k->deadline = uv_hrtime() + COORDINATOR_HELLO_MS * 1000000ull;
+    k->prev = c->last;
+    *(c->last ? &c->last->next : &c->first) = k;
+    c->last = k;
+    c->nsilent++;
+    return k;
+}
+
+static void turn_away(struct caller *k, const char *text)
+{
+    struct coordinator *c = k->coordinator;
+    struct buf b = BUF_INIT;
+    log_verbose("turned away %s: %s", k->peer.addr, text);
+    rdzv_put_refusal(&b, false, text);
+    link_send_buf(k->link, &b);
+    link_finish(k->link);
+    rdzv_state_turned_away(c->state, k->peer.addr, text, uv_hrtime());
+    free_caller(k);
+}
+
+/* What it sent cannot be. A node that has said hello may come back and say it better. */
+static void drop(struct caller *k, const char *why)
+{
+    struct coordinator *c = k->coordinator;
+    log_verbose("the connection from %s is closed: %s", k->peer.addr, why);
+    link_close(k->link);
+    if (k->said_hello)
+        rdzv_state_closed(c->state, k->slot, false, uv_hrtime());
+    free_caller(k);
+}
+
+/* ----------------------------------------------------------------------------------- messages */
+
+static bool on_preamble(struct link *l, uint32_t version)
+{
+    struct caller *k = link_owner(l);
+    char text[RDZV_TEXT_MAX];
+    if (version == RDZV_PROTOCOL)
+        return true;
+    if (version == 0) {
+        drop(k, "it does not speak the protocol of dlaunch");
+        return false;
+    }
+    text_set(text, sizeof(text),
+             "it speaks version %u of the launchers' protocol, the coordinator %u: two versions of "
+             "dlaunch do not fit",
+             version, RDZV_PROTOCOL);
+    turn_away(k, text);
+    return false;
+}
+
+static void answer_probe(struct caller *k)
+{
+    struct coordinator *c = k->coordinator;
+    struct buf b = BUF_INIT;
+    c->identity.finished = coordinator_ended(c);
+    rdzv_put_identity(&b, &c->identity);
+    link_send_buf(k->link, &b);
+    link_finish(k->link);
+    free_caller(k);
+}
+
+static void on_hello(struct caller *k, struct rd *body)
+{
+    struct rdzv_hello h;
+    if (!rdzv_get_hello(body, &h)) {
+        turn_away(k, "malformed hello");
+        return;
+    }
+    leave_silent(k);
+    k->said_hello = true;
+    link_set_frame_max(k->link, RDZV_FRAME_MAX);
+    rdzv_state_hello(k->coordinator->state, k->slot, &h, &k->peer, uv_hrtime());
+}
+
+static void on_frame(struct link *l, uint8_t type, struct rd body)
+{
+    struct caller *k = link_owner(l);
+    struct rdzv_status st;
+    link_hub_wake(k->coordinator->hub);
+    if (!k->said_hello && type == RDZV_MSG_HELLO)
+        on_hello(k, &body);
+    else if (!k->said_hello && type == RDZV_MSG_PROBE)
+        answer_probe(k);
+    else if (k->said_hello && type == RDZV_MSG_STATUS && rdzv_get_status(&body, &st))
+        rdzv_state_status(k->coordinator->state, k->slot, &st, uv_hrtime());
+    else
+        drop(k, "malformed message");
+}
+
+static void on_end(struct link *l, bool orderly, const char *why)
+{
+    struct caller *k = link_owner(l);
+    struct coordinator *c = k->coordinator;
+    log_verbose("the connection from %s ended: %s", k->peer.addr[0] ? k->peer.addr : "here", why);
+    link_close(l);
+    if (k->said_hello)
+        rdzv_state_closed(c->state, k->slot, orderly, uv_hrtime());
+    free_caller(k);
+    link_hub_wake(c->hub);
+}
+
+static const struct link_events link_events = {on_preamble, on_frame, on_end};
+
+static void describe_peer(struct rdzv_peer *p, int fd, const struct netaddr *peer)
+{
+    struct netaddr own = {.len = sizeof(own.ss)};
+    netaddr_ip(peer, p->addr);
+    if (getsockname(fd, &own.sa, &own.len) < 0)
+        own = *peer;
+    netaddr_ip(&own, p->via);
+    p->same_host = netaddr_is_loopback(peer) || netaddr_same_ip(peer, &own);
+}
+
+void coordinator_adopt(struct coordinator *c, int fd, const struct netaddr *peer)
+{
+    struct caller *k = new_caller(c);
+    if (peer) {
+        describe_peer(&k->peer, fd, peer);
+        link_tune(fd, (uint32_t)(c->rules.dead_ns / 1000000));
+    } else {
+        k->peer.own = k->peer.same_host = true;
+    }
+    k->link = link_new(c->hub, fd, !peer, &link_events, k);
+    if (!k->link) {
+        free_caller(k);
+        return;
+    }
+    if (c->nsilent > ENDPOINT_SILENT_MAX(c->rules.max_nodes))
+        drop(c->first, "too many say nothing");
+    link_hub_wake(c->hub);
+}
+
+/* ------------------------------------------------------------------------------------- actions */
+
+static void send_shared(struct link *l, struct shared_buf **cache,
+                        void (*put)(struct buf *, const void *), const void *message)
+{
+    if (!*cache) {
+        struct buf b = BUF_INIT;
+        put(&b, message);
+        *cache = shared_buf_new(&b);
+    }
+    link_send(l, *cache);
+}
+
+static void put_table(struct buf *b, const void *table)
+{
+    rdzv_put_table(b, table);
+}
+
+static void put_report(struct buf *b, const void *result)
+{
+    rdzv_put_report(b, result);
+}
+
+static void put_notice(struct buf *b, const void *text)
+{
+    rdzv_put_notice(b, text);
+}
+
+static void forget(struct shared_buf **cache)
+{
+    shared_buf_unref(*cache);
+    *cache = NULL;
+}
+
+static void log_line(enum log_level level, const char *text)
+{
+    if (level == LOG_LEVEL_WARN)
+        log_warn("%s", text);
+    else if (level == LOG_LEVEL_NOTICE)
+        log_notice("%s", text);
+    else
+        log_verbose("%s", text);
+}
+
+static void close_caller(struct caller *k, const struct rdzv_action *a)
+{
+    if (a->text) {
+        struct buf b = BUF_INIT;
+        rdzv_put_refusal(&b, a->retry, a->text);
+        link_send_buf(k->link, &b);
+        link_finish(k->link);
+    } else {
+        link_close(k->link);
+    }
+    free_caller(k);
+}
+
+static void act(struct coordinator *c, const struct rdzv_action *a)
+{
+    struct caller *k = a->conn < c->ncallers ? c->callers[a->conn] : NULL;
+    struct buf b = BUF_INIT;
+    switch (a->act) {
+    case RDZV_ACT_LOG:
+        log_line(a->level, a->text);
+        break;
+    case RDZV_ACT_NEW_ROUND:
+        forget(&c->table);
+        c->events.on_new_round(c->events.arg);
+        break;
+    case RDZV_ACT_TABLE:
+        send_shared(k->link, &c->table, put_table, a->table);
+        break;
+    case RDZV_ACT_REPORT:
+        send_shared(k->link, &c->report, put_report, a->result);
+        break;
+    case RDZV_ACT_VIEW:
+        rdzv_put_view(&b, &a->view);
+        link_send_buf(k->link, &b);
+        break;
+    case RDZV_ACT_NOTICE:
+        if (strcmp(c->notice_text, a->text) != 0) {
+            forget(&c->notice);
+            strcpy(c->notice_text, a->text);
+        }
+        send_shared(k->link, &c->notice, put_notice, a->text);
+        break;
+    case RDZV_ACT_CLOSE:
+        close_caller(k, a);
+        break;
+    case RDZV_ACT_FINISHED:
+        c->finished = true;
+        c->events.on_finished(c->events.arg);
+        break;
+    }
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct coordinator *c = container_of(timer, struct coordinator, timer);
+    uint64_t now = uv_hrtime();
+    c->timer_at = UINT64_MAX;
+    while (c->first && c->first->deadline <= now)
+        drop(c->first, "it does not say hello");
+    rdzv_state_tick(c->state, now);
+    link_hub_wake(c->hub);
+}
+
+static void set_timer(struct coordinator *c, uint64_t now)
+{
+    uint64_t at = rdzv_state_deadline(c->state);
+    if (c->first && c->first->deadline < at)
+        at = c->first->deadline;
+    if (at == c->timer_at)
+        return;
+    c->timer_at = at;
+    if (at == UINT64_MAX)
+        uv_timer_stop(&c->timer);
+    else
+        uv_timer_start(&c->timer, on_timer, at > now ? (at - now + 999999) / 1000000 : 0, 0);
+}
+
+void coordinator_advance(struct coordinator *c)
+{
+    struct rdzv_action a;
+    uint64_t now = uv_hrtime();
+    while (!c->closing && rdzv_state_next(c->state, &a, now))
+        act(c, &a);
+    if (!c->closing)
+        set_timer(c, now);
+}
+
+/* ------------------------------------------------------------------------------- open and close */
+
+static uint64_t draw_epoch(void)
+{
+    uint64_t epoch = 0;
+    if (uv_random(NULL, NULL, &epoch, sizeof(epoch), 0, NULL) < 0 || epoch == 0)
+        epoch = (uv_hrtime() ^ (uint64_t)getpid() << 40) | 1;
+    return epoch;
+}
+
+struct coordinator *coordinator_new(struct link_hub *hub, const struct rdzv_rules *rules,
+                                    const char *host, int pid,
+                                    const struct coordinator_events *events)
+{
+    struct coordinator *c = xcalloc(1, sizeof(*c));
+    c->hub = hub;
+    c->rules = *rules;
+    c->events = *events;
+    c->free_slot = NO_SLOT;
+    c->timer_at = UINT64_MAX;
+    uvx_scope_init(&c->scope, hub->loop);
+    uv_timer_init(hub->loop, &c->timer);
+    uvx_own(&c->scope, &c->timer);
+    text_set(c->identity.run_id, sizeof(c->identity.run_id), "%s", rules->run_id);
+    text_set(c->identity.host, sizeof(c->identity.host), "%s", host);
+    c->identity.pid = pid;
+    c->state = rdzv_state_new(rules, draw_epoch(), uv_hrtime());
+    link_hub_wake(hub);
+    return c;
+}
+
+bool coordinator_ended(const struct coordinator *c)
+{
+    struct rdzv_state_info info;
+    rdzv_state_get_info(c->state, &info);
+    return info.finished;
+}
+
+bool coordinator_finished(const struct coordinator *c)
+{
+    return c->finished;
+}
+
+static void free_coordinator(void *arg)
+{
+    struct coordinator *c = arg;
+    void (*on_closed)(void *arg) = c->on_closed;
+    void *on_closed_arg = c->on_closed_arg;
+    rdzv_state_free(c->state);
+    for (uint32_t i = 0; i < c->ncallers; i++)
+        free(c->callers[i]);
+    free(c->callers);
+    forget(&c->table);
+    forget(&c->report);
+    forget(&c->notice);
+    free(c);
+    on_closed(on_closed_arg);
+}
+
+void coordinator_close(struct coordinator *c, void (*on_closed)(void *arg), void *arg)
+{
+    c->closing = true;
+    c->on_closed = on_closed;
+    c->on_closed_arg = arg;
+    uvx_scope_close(&c->scope, free_coordinator, c);
+}

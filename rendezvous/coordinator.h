@@ -1,0 +1,42 @@
+/* coordinator.h: the coordinator on the loop: connections in, rdzv_state's rules, messages out. */
+#ifndef RENDEZVOUS_COORDINATOR_H
+#define RENDEZVOUS_COORDINATOR_H
+
+#include <uv.h>
+
+#include "core/netaddr.h"
+#include "rendezvous/link.h"
+#include "rendezvous/rdzv_state.h"
+
+#define COORDINATOR_HELLO_MS 5000 /* for a connection to say hello */
+
+struct coordinator;
+
+struct coordinator_events {
+    void *arg;
+    /* No worker is alive and a round begins: the store is emptied. */
+    void (*on_new_round)(void *arg);
+    /* Everybody has the result, or had long enough. */
+    void (*on_finished)(void *arg);
+};
+
+/* Borrows the hub, and the strings of the rules. host, pid: of this launcher, for whoever asks. */
+struct coordinator *coordinator_new(struct link_hub *hub, const struct rdzv_rules *rules,
+                                    const char *host, int pid,
+                                    const struct coordinator_events *events);
+
+/* Takes a connected non-blocking socket; peer: NULL for the coordinator's own launcher, which comes
+ * by a socketpair. */
+void coordinator_adopt(struct coordinator *c, int fd, const struct netaddr *peer);
+
+/* Does what is due; to be called before the hub flushes. */
+void coordinator_advance(struct coordinator *c);
+
+/* The result is known. */
+bool coordinator_ended(const struct coordinator *c);
+bool coordinator_finished(const struct coordinator *c); /* on_finished has been called, or will */
+
+/* The links are the hub's to close. */
+void coordinator_close(struct coordinator *c, void (*on_closed)(void *arg), void *arg);
+
+#endif

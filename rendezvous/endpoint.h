@@ -1,0 +1,54 @@
+/* endpoint.h: the one listener of a job. Launchers and the workers' store clients come to the same
+ * port; their first byte says which they are: 'D' (DLR1, rdzv_msg.h) or 0 to 18 (TCPStore).
+ *
+ *     accept -> peek at the first byte -> on_agent(fd) or on_store(fd)
+ *
+ *   nothing within 5 s               closed
+ *   too many that say nothing        the oldest is closed; 16 from one address, loopback exempt
+ *   another first byte               closed; one line per address and 30 s
+ *   no descriptors left              the caller is hung up on, accepting pauses, one line */
+#ifndef RENDEZVOUS_ENDPOINT_H
+#define RENDEZVOUS_ENDPOINT_H
+
+#include <stdbool.h>
+#include <uv.h>
+
+#include "core/err.h"
+#include "core/netaddr.h"
+
+#define ENDPOINT_SILENT_MS         5000
+#define ENDPOINT_SILENT_MAX(nodes) (64 + 2 * (nodes)) /* that have not said what they are */
+#define ENDPOINT_SILENT_PER_SOURCE 16
+
+/* Where to listen. */
+struct endpoint_bind {
+    bool any;            /* all interfaces, IPv4 and IPv6; only the port of addr counts */
+    struct netaddr addr; /* port 0: a free one */
+};
+
+/* Opens the listening socket. Returns the descriptor, or a negative errno with a text. */
+int endpoint_listen(const struct endpoint_bind *bind, struct err *e);
+
+struct endpoint;
+
+struct endpoint_events {
+    void *arg;
+    /* Both take the connected non-blocking descriptor, from which nothing has been read. */
+    void (*on_agent)(void *arg, int fd, const struct netaddr *peer);
+    void (*on_store)(void *arg, int fd); /* NULL: there is no store */
+};
+
+/* Takes a listening descriptor. nodes: how many are expected. */
+int endpoint_open(struct endpoint **out, uv_loop_t *loop, int listen_fd, int nodes,
+                  const struct endpoint_events *events, struct err *e);
+int endpoint_port(const struct endpoint *p);
+/* The address it listens on; "" for all of them. */
+const char *endpoint_addr(const struct endpoint *p);
+int endpoint_silent(const struct endpoint *p); /* connections that have not said what they are */
+void endpoint_close(struct endpoint *p, void (*on_closed)(void *arg), void *arg);
+
+/* Who listens on the TCP port of this host, as far as /proc shows: "pid 4242 (python3)". False:
+ * not known. */
+bool port_owner(int port, char *out, size_t cap);
+
+#endif

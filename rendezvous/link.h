@@ -1,0 +1,84 @@
+/* link.h: one framed connection between a launcher and the coordinator, either end, on the loop.
+ *
+ * What is sent in one turn of the loop goes out with one write, right before the loop waits again.
+ * Bytes that go to many are encoded once and shared. A side that does not read what it is sent is
+ * cut off when LINK_QUEUE_MAX bytes wait for it.
+ *
+ * Transport security will stand between libuv and this file's two doors: bytes_in() and flush(). */
+#ifndef RENDEZVOUS_LINK_H
+#define RENDEZVOUS_LINK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "core/bytes.h"
+
+#define LINK_QUEUE_MAX (48u << 20)
+
+/* Bytes with a count of their users. */
+struct shared_buf {
+    unsigned refs;
+    struct buf b;
+};
+struct shared_buf *shared_buf_new(struct buf *b); /* takes the content of *b; one reference */
+void shared_buf_unref(struct shared_buf *s);      /* NULL is allowed */
+
+struct link;
+
+/* What all links of one owner share. */
+struct link_hub {
+    uv_loop_t *loop;
+    uv_prepare_t prepare;
+    uv_timer_t linger;
+    struct link *all;   /* every link that is not closed */
+    struct link *dirty; /* those with something to write */
+    bool woken;
+    unsigned open; /* handles not yet closed */
+    /* Called before the loop waits, after link_hub_wake(); may send. */
+    void (*before_flush)(void *arg);
+    void *arg;
+    bool closing;
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
+    uint8_t buffer[65536]; /* of whichever link is being read */
+};
+
+void link_hub_init(struct link_hub *h, uv_loop_t *loop, void (*before_flush)(void *arg), void *arg);
+/* Something is to be done before the loop waits. */
+void link_hub_wake(struct link_hub *h);
+/* Closes all links, without telling their owners, and calls back when that is done. */
+void link_hub_close(struct link_hub *h, void (*on_closed)(void *arg), void *arg);
+
+struct link_events {
+    /* The other side's preamble: its protocol version, 0 when it is no preamble at all. False: the
+     * link has been closed or finished. */
+    bool (*on_preamble)(struct link *l, uint32_t version);
+    /* A whole frame; the body is borrowed for the call. The link may be closed. */
+    void (*on_frame)(struct link *l, uint8_t type, struct rd body);
+    /* Nothing comes any more; the owner closes the link now. orderly: the other side closed it. */
+    void (*on_end)(struct link *l, bool orderly, const char *why);
+};
+
+/* Takes a connected non-blocking stream socket: TCP, or one end of a socketpair when `local`. Both
+ * sides' preambles are seen to. NULL (the descriptor is closed): libuv would not have it. */
+struct link *link_new(struct link_hub *h, int fd, bool local, const struct link_events *events,
+                      void *owner);
+void *link_owner(const struct link *l);
+/* The longest frame (type and body) that may come; RDZV_FRAME_MAX_FIRST at first. */
+void link_set_frame_max(struct link *l, uint32_t max);
+
+void link_send(struct link *l, struct shared_buf *s); /* adds a reference */
+void link_send_buf(struct link *l, struct buf *b);    /* takes the content of *b */
+
+/* Each ends the link for its owner at once; none calls back. */
+void link_close(struct link *l);  /* what is not written yet is lost */
+void link_reset(struct link *l);  /* as if the network had broken it */
+void link_finish(struct link *l); /* when all is written and the other side has closed, or in 2 s */
+
+/* Keepalive and TCP_USER_TIMEOUT so that the kernel notices a peer that has vanished within about
+ * 60 % of dead_ms, with and without data under way; no delay for small writes. Not TCP: nothing. */
+void link_tune(int fd, uint32_t dead_ms);
+
+#endif

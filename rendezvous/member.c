@@ -1,0 +1,252 @@
+/* The happy path: on_wants_link -> member_attach -> HELLO, STATUS -> VIEW ... -> on_prepare ->
+ * STATUS -> TABLE, VIEW -> on_run -> ... -> REPORT, VIEW -> on_finish.
+ *
+ *   the connection ends, or brings something malformed   member_state decides; a new one is wanted
+ *   no preamble of ours                                  the same: something else listens there
+ *   another protocol version                             only a refusal is read */
+#include "rendezvous/member.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/uvx.h"
+#include "rendezvous/text.h"
+
+struct member {
+    struct link_hub *hub;
+    struct uvx_scope scope;
+    uv_timer_t timer;
+    uint64_t timer_at;
+    struct member_state *state;
+    struct link *link; /* NULL: none */
+    bool other_version, wanted, closing;
+    uint32_t dead_ms;
+    struct rdzv_callbacks callbacks;
+    struct member_events events;
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
+};
+
+/* ------------------------------------------------------------------------------ the connection */
+
+static void lose_link(struct member *m, bool orderly, const char *why)
+{
+    struct link *l = m->link;
+    m->link = NULL;
+    if (orderly)
+        link_close(l);
+    else
+        link_reset(l);
+    member_state_disconnected(m->state, orderly, why, uv_hrtime());
+    link_hub_wake(m->hub);
+}
+
+static bool on_preamble(struct link *l, uint32_t version)
+{
+    struct member *m = link_owner(l);
+    if (version == 0) {
+        lose_link(m, false, "what listens there is no coordinator of dlaunch");
+        return false;
+    }
+    m->other_version = version != RDZV_PROTOCOL;
+    return true;
+}
+
+static void on_table(struct member *m, struct rd *body)
+{
+    struct rank_table t;
+    struct err e = ERR_INIT;
+    if (rank_table_decode(body, &t, &e) < 0) {
+        lose_link(m, false, e.msg);
+        return;
+    }
+    member_state_table(m->state, &t);
+}
+
+static bool on_message(struct member *m, uint8_t type, struct rd *body)
+{
+    uint64_t now = uv_hrtime();
+    struct rdzv_view view;
+    struct rdzv_result result;
+    struct rdzv_refusal refusal;
+    char notice[RDZV_NOTICE_MAX];
+    if (type == RDZV_MSG_REFUSE && rdzv_get_refusal(body, &refusal)) {
+        member_state_refused(m->state, &refusal, now);
+    } else if (m->other_version) {
+        return true; /* it is about to turn us away */
+    } else if (type == RDZV_MSG_VIEW && rdzv_get_view(body, &view)) {
+        member_state_view(m->state, &view, now);
+        rdzv_view_fini(&view);
+    } else if (type == RDZV_MSG_REPORT && rdzv_get_report(body, &result)) {
+        member_state_report(m->state, &result);
+    } else if (type == RDZV_MSG_NOTICE && rdzv_get_notice(body, notice)) {
+        log_notice("%s", notice);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static void on_frame(struct link *l, uint8_t type, struct rd body)
+{
+    struct member *m = link_owner(l);
+    link_hub_wake(m->hub);
+    if (type == RDZV_MSG_TABLE && !m->other_version)
+        on_table(m, &body);
+    else if (!on_message(m, type, &body))
+        lose_link(m, false, "the coordinator sent a malformed message");
+}
+
+static void on_end(struct link *l, bool orderly, const char *why)
+{
+    lose_link(link_owner(l), orderly, why);
+}
+
+static const struct link_events link_events = {on_preamble, on_frame, on_end};
+
+void member_attach(struct member *m, int fd, bool local)
+{
+    m->wanted = false;
+    if (!local)
+        link_tune(fd, m->dead_ms);
+    m->link = link_new(m->hub, fd, local, &link_events, m);
+    if (!m->link) {
+        member_unreachable(m, false, "libuv does not take the connection");
+        return;
+    }
+    m->other_version = false;
+    link_set_frame_max(m->link, RDZV_FRAME_MAX);
+    member_state_connected(m->state, uv_hrtime());
+    link_hub_wake(m->hub);
+}
+
+void member_unreachable(struct member *m, bool refused, const char *why)
+{
+    m->wanted = false;
+    member_state_unreachable(m->state, refused, why, uv_hrtime());
+    link_hub_wake(m->hub);
+}
+
+/* ------------------------------------------------------------------------------------- actions */
+
+static void act(struct member *m, const struct member_action *a)
+{
+    const struct rdzv_callbacks *cb = &m->callbacks;
+    struct buf b = BUF_INIT;
+    switch (a->act) {
+    case MEMBER_ACT_LOG:
+        log_notice("%s", a->text);
+        break;
+    case MEMBER_ACT_HELLO:
+        rdzv_put_hello(&b, a->hello);
+        link_send_buf(m->link, &b);
+        break;
+    case MEMBER_ACT_STATUS:
+        rdzv_put_status(&b, a->status);
+        link_send_buf(m->link, &b);
+        break;
+    case MEMBER_ACT_DISCONNECT:
+        if (!m->link)
+            break;
+        if (a->reset)
+            link_reset(m->link);
+        else
+            link_close(m->link);
+        m->link = NULL;
+        break;
+    case MEMBER_ACT_PREPARE:
+        cb->on_prepare(cb->arg, a->gen, a->group_rank, a->nnodes);
+        break;
+    case MEMBER_ACT_RUN:
+        cb->on_run(cb->arg, a->table, a->group_rank);
+        break;
+    case MEMBER_ACT_RESPAWN:
+        cb->on_respawn(cb->arg, a->respawn.local_rank, a->respawn.restart_count);
+        break;
+    case MEMBER_ACT_STOP:
+        cb->on_stop(cb->arg, a->why);
+        break;
+    case MEMBER_ACT_FINISH:
+        cb->on_finish(cb->arg, a->result);
+        break;
+    }
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct member *m = container_of(timer, struct member, timer);
+    m->timer_at = UINT64_MAX;
+    member_state_tick(m->state, uv_hrtime());
+    link_hub_wake(m->hub);
+}
+
+static void set_timer(struct member *m, uint64_t now)
+{
+    uint64_t at = member_state_deadline(m->state);
+    if (at == m->timer_at)
+        return;
+    m->timer_at = at;
+    if (at == UINT64_MAX)
+        uv_timer_stop(&m->timer);
+    else
+        uv_timer_start(&m->timer, on_timer, at > now ? (at - now + 999999) / 1000000 : 0, 0);
+}
+
+void member_advance(struct member *m)
+{
+    struct member_action a;
+    while (!m->closing && member_state_next(m->state, &a, uv_hrtime()))
+        act(m, &a);
+    if (m->closing)
+        return;
+    set_timer(m, uv_hrtime());
+    if (member_state_wants_link(m->state) && !m->link && !m->wanted) {
+        m->wanted = true;
+        m->events.on_wants_link(m->events.arg);
+    }
+}
+
+/* ------------------------------------------------------------------------------- open and close */
+
+struct member *member_new(struct link_hub *hub, const struct member_rules *rules,
+                          const struct rdzv_callbacks *callbacks,
+                          const struct member_events *events)
+{
+    struct member *m = xcalloc(1, sizeof(*m));
+    m->hub = hub;
+    m->callbacks = *callbacks;
+    m->events = *events;
+    m->timer_at = UINT64_MAX;
+    m->dead_ms = (uint32_t)(rules->dead_ns / 1000000);
+    m->state = member_state_new(rules, uv_hrtime());
+    uvx_scope_init(&m->scope, hub->loop);
+    uv_timer_init(hub->loop, &m->timer);
+    uvx_own(&m->scope, &m->timer);
+    link_hub_wake(hub);
+    return m;
+}
+
+struct member_state *member_state_of(struct member *m)
+{
+    return m->state;
+}
+
+static void free_member(void *arg)
+{
+    struct member *m = arg;
+    void (*on_closed)(void *arg) = m->on_closed;
+    void *on_closed_arg = m->on_closed_arg;
+    member_state_free(m->state);
+    free(m);
+    on_closed(on_closed_arg);
+}
+
+void member_close(struct member *m, void (*on_closed)(void *arg), void *arg)
+{
+    m->closing = true;
+    m->on_closed = on_closed;
+    m->on_closed_arg = arg;
+    uvx_scope_close(&m->scope, free_member, m);
+}

@@ -1,0 +1,37 @@
+/* member.h: this launcher's side of the rendezvous on the loop: member_state's rules between a
+ * connection to the coordinator and the agent's callbacks. How the connection comes about is the
+ * owner's (rdzv.c). */
+#ifndef RENDEZVOUS_MEMBER_H
+#define RENDEZVOUS_MEMBER_H
+
+#include "rendezvous/link.h"
+#include "rendezvous/member_state.h"
+
+struct member;
+
+struct member_events {
+    void *arg;
+    /* There is no connection and one is wanted: member_attach() or member_unreachable() answers.
+     * Called once until one of them has. */
+    void (*on_wants_link)(void *arg);
+};
+
+/* Borrows the hub. The callbacks come from member_advance(). */
+struct member *member_new(struct link_hub *hub, const struct member_rules *rules,
+                          const struct rdzv_callbacks *callbacks,
+                          const struct member_events *events);
+
+/* The rules, for what the agent has to say; then link_hub_wake(). */
+struct member_state *member_state_of(struct member *m);
+
+/* Takes a connected non-blocking socket to the coordinator; local: a socketpair's end. */
+void member_attach(struct member *m, int fd, bool local);
+void member_unreachable(struct member *m, bool refused, const char *why);
+
+/* Does what is due; to be called before the hub flushes. */
+void member_advance(struct member *m);
+
+/* The link is the hub's to close. */
+void member_close(struct member *m, void (*on_closed)(void *arg), void *arg);
+
+#endif

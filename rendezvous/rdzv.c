@@ -1,0 +1,642 @@
+/* The facade: finds the coordinator or becomes it, and wires the parts together.
+ *
+ *     reach -> look (backend; on the pool when it may block) -> decide
+ *           -> host: listen, coordinator, store; publish; own member by a socketpair
+ *           -> join: connect to one of the addresses; member by that socket
+ *
+ *   nobody there, a name that does not resolve     again after a while, until the join timeout
+ *   the port is taken when this node must host     an error that says by whom: from rdzv_open()
+ * when no name had to be resolved, else by on_finish the connection breaks later again, to the same
+ * address */
+#include "rendezvous/rdzv.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/uvx.h"
+#include "rendezvous/coordinator.h"
+#include "rendezvous/endpoint.h"
+#include "rendezvous/member.h"
+#include "rendezvous/rdzv_backend.h"
+#include "rendezvous/store_server.h"
+#include "rendezvous/text.h"
+
+#define CONNECT_MS     5000 /* one round of attempts */
+#define RETRY_MIN_MS   20
+#define RETRY_MAX_MS   1000
+#define RETRY_HERE_MS  2 /* on this host, where a refused connection costs microseconds... */
+#define RETRY_LATER_MS 10
+#define HERE_SOON      500 /* ...that many times, then later */
+#define PROBE_MS       300
+
+struct rdzv {
+    uv_loop_t *loop;
+    struct rdzv_config config;
+    struct uvx_scope scope;
+    struct link_hub hub;
+    struct member *member;
+    struct coordinator *coordinator; /* these three: when this process hosts it */
+    struct endpoint *endpoint;
+    struct store_server *store;
+    int listen_fd; /* bound by rdzv_open(), not yet watched; -1 */
+
+    struct rdzv_finder *finder; /* NULL while a thread of the pool has it */
+    struct finding *finding;
+    struct connector *connector;
+    uv_timer_t retry;
+    double retry_ms;
+    int attempts;        /* since a coordinator has answered */
+    bool here, refused;  /* the last attempt: at addresses of this host; nobody listened */
+    struct netaddr good; /* the address of the last connection */
+    bool have_good;
+    char where[HOST_MAX + 16]; /* the coordinator, for people */
+    char local_addr[ADDR_STRLEN];
+
+    bool closing, tearing_down;
+    unsigned parts; /* not yet closed */
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
+};
+
+/* Something that a backend does on the pool. Outlives the object when it does not return. */
+struct finding {
+    uv_work_t work;
+    struct rdzv *rdzv; /* NULL: nobody waits for it any more */
+    struct rdzv_finder *finder;
+    void (*step)(struct rdzv_finder *f);
+    void (*done)(struct rdzv *r);
+};
+
+void rdzv_config_defaults(struct rdzv_config *c)
+{
+    *c = (struct rdzv_config){
+        .backend = RDZV_STATIC,
+        .run_id = "none",
+        .min_nodes = 1,
+        .max_nodes = 1,
+        .node_rank = -1,
+        .nproc = 1,
+        .role = "default",
+        .host = "",
+        .is_host = -1,
+        .join_timeout = 600,
+        .last_call_timeout = 30,
+        .close_timeout = 30,
+        .keep_alive_interval = 5,
+        .keep_alive_max_attempt = 3,
+        .read_timeout = 60,
+        .restart_policy = RESTART_GROUP,
+        .agent_store = true,
+    };
+}
+
+static uint64_t to_ns(double seconds)
+{
+    return seconds <= 0 ? 0 : seconds >= 1e9 ? 1000000000000000000u : (uint64_t)(seconds * 1e9);
+}
+
+static uint64_t dead_ns(const struct rdzv_config *c)
+{
+    return to_ns(c->keep_alive_interval * c->keep_alive_max_attempt);
+}
+
+/* ---------------------------------------------------------------------------------- the pool */
+
+static void on_work(uv_work_t *work)
+{
+    struct finding *w = container_of(work, struct finding, work);
+    w->step(w->finder);
+}
+
+static void on_worked(uv_work_t *work, int status)
+{
+    struct finding *w = container_of(work, struct finding, work);
+    struct rdzv *r = w->rdzv;
+    (void)status;
+    if (r) {
+        r->finding = NULL;
+        r->finder = w->finder;
+    } else {
+        rdzv_finder_free(w->finder);
+    }
+    void (*done)(struct rdzv *) = w->done;
+    free(w);
+    if (r)
+        done(r);
+}
+
+/* Lets the backend do something that may block. */
+static void work(struct rdzv *r, void (*step)(struct rdzv_finder *f), void (*done)(struct rdzv *r))
+{
+    struct finding *w = xcalloc(1, sizeof(*w));
+    *w = (struct finding){.rdzv = r, .finder = r->finder, .step = step, .done = done};
+    r->finding = w;
+    r->finder = NULL;
+    uv_queue_work(r->loop, &w->work, on_work, on_worked); /* fails only without a callback */
+}
+
+/* -------------------------------------------------------------------------------------- hosting */
+
+static void on_agent(void *arg, int fd, const struct netaddr *peer)
+{
+    struct rdzv *r = arg;
+    coordinator_adopt(r->coordinator, fd, peer);
+}
+
+static void on_store(void *arg, int fd)
+{
+    struct rdzv *r = arg;
+    store_server_adopt(r->store, fd);
+}
+
+static void on_new_round(void *arg)
+{
+    struct rdzv *r = arg;
+    if (r->store)
+        store_server_reset(r->store);
+}
+
+static void tear_down(struct rdzv *r);
+
+static void on_finished(void *arg)
+{
+    struct rdzv *r = arg;
+    if (r->closing)
+        tear_down(r);
+}
+
+static void attach_own(struct rdzv *r)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0) {
+        member_unreachable(r->member, false, strerror(errno));
+        return;
+    }
+    coordinator_adopt(r->coordinator, pair[0], NULL);
+    member_attach(r->member, pair[1], true);
+}
+
+static void open_coordinator(struct rdzv *r)
+{
+    const struct rdzv_config *c = &r->config;
+    const struct rdzv_rules rules = {
+        .backend = c->backend,
+        .run_id = c->run_id,
+        .version = DLAUNCH_VERSION,
+        .min_nodes = c->min_nodes,
+        .max_nodes = c->max_nodes,
+        .max_restarts = c->max_restarts,
+        .restart_policy = c->restart_policy,
+        .backoff_ns = to_ns(c->restart_backoff),
+        .join_ns = to_ns(c->join_timeout),
+        .last_call_ns = to_ns(c->last_call_timeout),
+        .close_ns = to_ns(c->close_timeout),
+        .heartbeat_ns = to_ns(c->keep_alive_interval),
+        .dead_ns = dead_ns(c),
+        .agent_store = c->agent_store,
+        .bound_addr = endpoint_addr(r->endpoint),
+        .port = endpoint_port(r->endpoint),
+        .local_addr = r->local_addr,
+        .master_addr = c->backend == RDZV_STATIC ? c->master_addr : NULL,
+    };
+    const struct coordinator_events events = {r, on_new_round, on_finished};
+    r->coordinator = coordinator_new(&r->hub, &rules, c->host, (int)getpid(), &events);
+}
+
+/* It is listening. */
+static void host(struct rdzv *r, int listen_fd)
+{
+    const struct endpoint_events events = {r, on_agent, r->config.agent_store ? on_store : NULL};
+    const struct store_server_opts store = {.legacy_113 = r->config.legacy_store_113};
+    struct err e = ERR_INIT;
+    char where[HOST_MAX + 8];
+    if (endpoint_open(&r->endpoint, r->loop, listen_fd, r->config.max_nodes, &events, &e) < 0) {
+        member_state_fail(member_state_of(r->member), e.msg);
+        link_hub_wake(&r->hub);
+        return;
+    }
+    if (r->config.agent_store)
+        r->store = store_server_new(r->loop, &store);
+    open_coordinator(r);
+    const char *addr = endpoint_addr(r->endpoint);
+    log_verbose("listening on %s", endpoint_format(where, sizeof(where), addr[0] ? addr : "*",
+                                                   endpoint_port(r->endpoint)));
+}
+
+static void on_published(struct rdzv *r)
+{
+    if (r->finder->status < 0) {
+        member_state_fail(member_state_of(r->member), r->finder->why);
+        link_hub_wake(&r->hub);
+        return;
+    }
+    attach_own(r);
+}
+
+static void host_and_join(struct rdzv *r, int listen_fd)
+{
+    host(r, listen_fd);
+    if (!r->endpoint)
+        return;
+    r->finder->listen_port = endpoint_port(r->endpoint);
+    if (r->finder->ops->publish)
+        work(r, r->finder->ops->publish, on_published);
+    else
+        attach_own(r);
+}
+
+/* Who has the port, as far as it can be seen: by /proc, and by asking. */
+static void say_who_listens(const struct rdzv_finder *f, struct err *e)
+{
+    char owner[64];
+    struct rdzv_identity id;
+    struct netaddr a = f->bind.addr;
+    size_t len = strlen(e->msg);
+    if (f->bind.any)
+        netaddr_parse_ip(&a, "127.0.0.1", netaddr_port(&f->bind.addr));
+    if (port_owner(netaddr_port(&a), owner, sizeof(owner)))
+        text_add(e->msg, sizeof(e->msg), " by %s", owner);
+    if (rdzv_probe(&a, PROBE_MS, &id) == 0)
+        text_add(e->msg, sizeof(e->msg), "%s the coordinator of job '%s' (%s, pid %d)",
+                 len == strlen(e->msg) ? " by" : ",", id.run_id, id.host, id.pid);
+}
+
+/* Listens as the backend wants. A descriptor; -EADDRINUSE: somebody else does, join there; another
+ * negative errno: final. */
+static int try_listen(struct rdzv_finder *f, struct err *e)
+{
+    int fd = endpoint_listen(&f->bind, e);
+    if (fd == -EADDRINUSE && f->must_host) {
+        say_who_listens(f, e);
+        return -EEXIST;
+    }
+    return fd;
+}
+
+/* -------------------------------------------------------------------------------------- joining */
+
+static void on_connected(void *arg, int fd, const struct netaddr *peer, bool refused,
+                         const char *why)
+{
+    struct rdzv *r = arg;
+    r->connector = NULL;
+    r->refused = refused;
+    if (fd < 0) {
+        member_unreachable(r->member, refused, why);
+        return;
+    }
+    r->good = *peer;
+    r->have_good = true;
+    member_attach(r->member, fd, false);
+}
+
+static void join(struct rdzv *r)
+{
+    const struct rdzv_finder *f = r->finder;
+    if (r->attempts <= 1) {
+        r->here = true;
+        for (int i = 0; i < f->naddrs; i++)
+            r->here &= netaddr_is_local(&f->addrs[i]);
+    }
+    r->connector = connector_new(r->loop, f->addrs, f->naddrs, CONNECT_MS, on_connected, r);
+}
+
+static void note_local_addr(struct rdzv *r)
+{
+    if (!r->finder->have_local || r->local_addr[0])
+        return;
+    netaddr_ip(&r->finder->local, r->local_addr);
+    member_state_set_local_addr(member_state_of(r->member), r->local_addr);
+}
+
+static void on_looked(struct rdzv *r)
+{
+    struct rdzv_finder *f = r->finder;
+    struct err e = ERR_INIT;
+    int fd = -1;
+    enum rdzv_role role = f->ops->decide(f, &e);
+    note_local_addr(r);
+    if (role == RDZV_ROLE_HOST) {
+        fd = try_listen(f, &e);
+        role = fd >= 0 ? RDZV_ROLE_HOST : fd == -EADDRINUSE ? RDZV_ROLE_JOIN : RDZV_ROLE_FAIL;
+    }
+    switch (role) {
+    case RDZV_ROLE_HOST:
+        host_and_join(r, fd);
+        break;
+    case RDZV_ROLE_JOIN:
+        join(r);
+        break;
+    case RDZV_ROLE_RETRY:
+        r->refused = false;
+        member_unreachable(r->member, false, f->why);
+        break;
+    case RDZV_ROLE_FAIL:
+        member_state_fail(member_state_of(r->member), e.msg);
+        link_hub_wake(&r->hub);
+        break;
+    }
+}
+
+/* Makes a connection for the member. */
+static void reach(struct rdzv *r)
+{
+    r->attempts++;
+    if (r->listen_fd >= 0) { /* rdzv_open() has seen to it that the port is ours */
+        note_local_addr(r);
+        host_and_join(r, take_fd(&r->listen_fd));
+        return;
+    }
+    if (r->coordinator) {
+        attach_own(r);
+        return;
+    }
+    if (member_state_joined(member_state_of(r->member)) && r->have_good) {
+        r->connector = connector_new(r->loop, &r->good, 1, CONNECT_MS, on_connected, r);
+        return;
+    }
+    bool known = r->refused && r->here && !r->finder->ops->publish;
+    if (known || r->finder->ops->quick(r->finder)) {
+        if (!known)
+            r->finder->ops->look(r->finder);
+        on_looked(r);
+    } else {
+        work(r, r->finder->ops->look, on_looked);
+    }
+}
+
+static void on_retry(uv_timer_t *timer)
+{
+    reach(container_of(timer, struct rdzv, retry));
+}
+
+static uint64_t backoff_ms(struct rdzv *r)
+{
+    if (r->refused && r->here)
+        return r->attempts < HERE_SOON ? RETRY_HERE_MS : RETRY_LATER_MS;
+    r->retry_ms = r->retry_ms < RETRY_MIN_MS ? RETRY_MIN_MS : r->retry_ms * 1.5;
+    if (r->retry_ms > RETRY_MAX_MS)
+        r->retry_ms = RETRY_MAX_MS;
+    uint64_t jitter = uv_hrtime() ^ (uint64_t)getpid() * 0x9e3779b97f4a7c15u;
+    return (uint64_t)(r->retry_ms * (0.5 + (double)(jitter % 1024) / 2048));
+}
+
+static void on_wants_link(void *arg)
+{
+    struct rdzv *r = arg;
+    if (member_state_answered(member_state_of(r->member))) {
+        r->attempts = 0;
+        r->retry_ms = 0;
+        r->refused = false;
+    }
+    if (r->attempts == 0)
+        reach(r);
+    else
+        uv_timer_start(&r->retry, on_retry, backoff_ms(r), 0);
+}
+
+/* --------------------------------------------------------------------------------------- open */
+
+static int check_config(const struct rdzv_config *c, struct err *e)
+{
+    if (c->min_nodes < 1 || c->max_nodes < c->min_nodes || c->max_nodes > NNODES_MAX)
+        return err_set(e, -EINVAL, "%d to %d nodes cannot be", c->min_nodes, c->max_nodes);
+    if (c->nproc < 1 || c->nproc > NPROC_MAX)
+        return err_set(e, -EINVAL, "%d workers on a node cannot be (1 to %d)", c->nproc, NPROC_MAX);
+    if (c->node_rank >= c->max_nodes)
+        return err_set(e, -EINVAL, "node_rank %d is too high for %d nodes", c->node_rank,
+                       c->max_nodes);
+    if (strlen(c->run_id) >= RDZV_RUN_ID_MAX || strlen(c->role) >= ROLE_MAX ||
+        strlen(c->host) >= HOST_MAX)
+        return err_set(e, -EINVAL, "the run id, the role or the host name is too long");
+    if (c->local_addr && strlen(c->local_addr) >= HOST_MAX)
+        return err_set(e, -EINVAL, "--local_addr is too long");
+    if (dead_ns(c) < 1000000 || dead_ns(c) / 1000000 > INT32_MAX || c->keep_alive_interval <= 0)
+        return err_set(e, -EINVAL, "keep_alive_interval and keep_alive_max_attempt make no sense");
+    return rdzv_backend_ops(c->backend)->check(c, e);
+}
+
+static void make_member(struct rdzv *r, const struct rdzv_callbacks *callbacks)
+{
+    const struct rdzv_config *c = &r->config;
+    const struct member_events events = {r, on_wants_link};
+    struct member_rules rules = {
+        .coordinator = r->where,
+        .join_ns = to_ns(c->join_timeout),
+        .read_ns = to_ns(c->read_timeout),
+        .heartbeat_ns = to_ns(c->keep_alive_interval),
+        .dead_ns = dead_ns(c),
+        .hello = {.backend = c->backend,
+                  .min_nodes = c->min_nodes,
+                  .max_nodes = c->max_nodes,
+                  .max_restarts = c->max_restarts,
+                  .restart_policy = c->restart_policy,
+                  .agent_store = c->agent_store,
+                  .pid = (int)getpid(),
+                  .node_rank = c->node_rank < 0 ? -1 : c->node_rank,
+                  .nproc = c->nproc},
+    };
+    struct rdzv_hello *h = &rules.hello;
+    if (uv_random(NULL, NULL, h->id.b, sizeof(h->id.b), 0, NULL) < 0) {
+        uint64_t id[2] = {uv_hrtime(), (uint64_t)getpid() << 32 ^ (uint64_t)(uintptr_t)r};
+        memcpy(h->id.b, id, sizeof(h->id.b));
+    }
+    text_set(h->run_id, sizeof(h->run_id), "%s", c->run_id);
+    text_set(h->version, sizeof(h->version), "%s", DLAUNCH_VERSION);
+    text_set(h->host, sizeof(h->host), "%s", c->host);
+    text_set(h->role, sizeof(h->role), "%s", c->role);
+    r->member = member_new(&r->hub, &rules, callbacks, &events);
+}
+
+static void advance(void *arg)
+{
+    struct rdzv *r = arg;
+    if (!r->closing)
+        member_advance(r->member);
+    if (r->coordinator && !r->tearing_down)
+        coordinator_advance(r->coordinator);
+}
+
+/* What can be known at once, before anything is started. */
+static int look_at_once(struct rdzv *r, struct err *e)
+{
+    struct rdzv_finder *f = r->finder;
+    if (!f->ops->quick(f))
+        return 0;
+    f->ops->look(f);
+    if (f->ops->decide(f, e) != RDZV_ROLE_HOST)
+        return 0; /* it will be decided again; nothing is lost */
+    int fd = try_listen(f, e);
+    r->listen_fd = fd >= 0 ? fd : -1;
+    return fd >= 0 || fd == -EADDRINUSE ? 0 : fd;
+}
+
+int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *config,
+              const struct rdzv_callbacks *callbacks, struct err *e)
+{
+    int rc = check_config(config, e);
+    if (rc < 0)
+        return rc;
+    struct rdzv *r = xcalloc(1, sizeof(*r));
+    r->loop = loop;
+    r->config = *config;
+    r->listen_fd = -1;
+    r->finder = rdzv_finder_new(config);
+    rc = look_at_once(r, e);
+    if (rc < 0) {
+        rdzv_finder_free(r->finder);
+        free(r);
+        return rc;
+    }
+    if (config->endpoint_host)
+        endpoint_format(r->where, sizeof(r->where), config->endpoint_host, config->endpoint_port);
+    else
+        text_set(r->where, sizeof(r->where), "%s", config->endpoint_path);
+    uvx_scope_init(&r->scope, loop);
+    uv_timer_init(loop, &r->retry);
+    uvx_own(&r->scope, &r->retry);
+    link_hub_init(&r->hub, loop, advance, r);
+    make_member(r, callbacks);
+    *out = r;
+    return 0;
+}
+
+/* ----------------------------------------------------------------------------------- the agent */
+
+/* A TCP port of this host on which nothing listens now; 0: none was to be had. Bound and let go
+ * again: the kernel does not hand the same one out to the next who asks. */
+static int free_port(void)
+{
+    const struct endpoint_bind any = {.any = true};
+    struct endpoint_bind b = any;
+    struct netaddr a = {.len = sizeof(a.ss)};
+    netaddr_parse_ip(&b.addr, "::", 0);
+    _cleanup_fd_ int fd = endpoint_listen(&b, NULL);
+    if (fd < 0 || getsockname(fd, &a.sa, &a.len) < 0)
+        return 0;
+    return netaddr_port(&a);
+}
+
+void rdzv_prepared(struct rdzv *r, const uint16_t *ports, int n)
+{
+    struct rdzv_info info = {0};
+    struct member_state *m = member_state_of(r->member);
+    member_state_get_info(m, &info);
+    int port = !r->config.agent_store && info.group_rank == 0 ? free_port() : 0;
+    member_state_prepared(m, ports, n, port);
+    link_hub_wake(&r->hub);
+}
+
+void rdzv_failed(struct rdzv *r, const struct failure *f)
+{
+    member_state_failed(member_state_of(r->member), f);
+    link_hub_wake(&r->hub);
+}
+
+void rdzv_done(struct rdzv *r)
+{
+    member_state_done(member_state_of(r->member));
+    link_hub_wake(&r->hub);
+}
+
+void rdzv_stopped(struct rdzv *r, const struct failure *all, size_t n)
+{
+    member_state_stopped(member_state_of(r->member), all, n);
+    link_hub_wake(&r->hub);
+}
+
+void rdzv_leave(struct rdzv *r, enum stop_reason reason, int exit_code, const char *text)
+{
+    member_state_leave(member_state_of(r->member), reason, exit_code, text);
+    link_hub_wake(&r->hub);
+}
+
+void rdzv_get_info(const struct rdzv *r, struct rdzv_info *out)
+{
+    memset(out, 0, sizeof(*out));
+    member_state_get_info(member_state_of(r->member), out);
+    out->coordinator = r->coordinator != NULL;
+    if (r->endpoint && endpoint_addr(r->endpoint)[0])
+        endpoint_format(out->endpoint, sizeof(out->endpoint), endpoint_addr(r->endpoint),
+                        endpoint_port(r->endpoint));
+    else if (r->endpoint)
+        endpoint_format(out->endpoint, sizeof(out->endpoint),
+                        r->config.endpoint_host ? r->config.endpoint_host : r->config.host,
+                        endpoint_port(r->endpoint));
+    else if (r->have_good)
+        netaddr_format(&r->good, out->endpoint, sizeof(out->endpoint));
+}
+
+/* --------------------------------------------------------------------------------------- close */
+
+static void part_closed(void *arg)
+{
+    struct rdzv *r = arg;
+    if (--r->parts > 0)
+        return;
+    void (*on_closed)(void *arg) = r->on_closed;
+    void *on_closed_arg = r->on_closed_arg;
+    rdzv_finder_free(r->finder);
+    free(r);
+    on_closed(on_closed_arg);
+}
+
+static void on_withdrawn(struct rdzv *r)
+{
+    part_closed(r);
+}
+
+static void tear_down(struct rdzv *r)
+{
+    if (r->tearing_down)
+        return;
+    r->tearing_down = true;
+    r->parts = 3;
+    if (r->finder && r->finder->lock_fd >= 0) {
+        r->parts++;
+        work(r, r->finder->ops->withdraw, on_withdrawn);
+    }
+    if (r->endpoint) {
+        r->parts++;
+        endpoint_close(r->endpoint, part_closed, r);
+    }
+    if (r->store) {
+        r->parts++;
+        store_server_close(r->store, part_closed, r);
+    }
+    if (r->coordinator) {
+        r->parts++;
+        coordinator_close(r->coordinator, part_closed, r);
+    }
+    member_close(r->member, part_closed, r);
+    link_hub_close(&r->hub, part_closed, r);
+    uvx_scope_close(&r->scope, part_closed, r);
+}
+
+void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg)
+{
+    r->closing = true;
+    r->on_closed = on_closed;
+    r->on_closed_arg = arg;
+    connector_cancel(r->connector);
+    r->connector = NULL;
+    uv_timer_stop(&r->retry);
+    close_fd(&r->listen_fd);
+    if (r->finding) { /* it may take its time */
+        uv_cancel((uv_req_t *)&r->finding->work);
+        r->finding->rdzv = NULL;
+        r->finding = NULL;
+    }
+    /* The others get the result first. */
+    bool wait = r->coordinator && coordinator_ended(r->coordinator) &&
+                !coordinator_finished(r->coordinator);
+    if (!wait)
+        tear_down(r);
+}

@@ -96,10 +96,10 @@ static void on_writable(uv_poll_t *poll, int status, int events)
     struct connector *c = a->connector;
     int error = 0;
     socklen_t len = sizeof(error);
-    if (status < 0)
-        error = -status;
-    else if (getsockopt(a->fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
+    if (getsockopt(a->fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
         error = errno;
+    else if (!error && status < 0) /* libuv has only EBADF for whatever went wrong */
+        error = -status;
     if (!error && to_itself(a->fd))
         error = ECONNREFUSED;
     if (!error) {

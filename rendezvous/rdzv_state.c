@@ -250,6 +250,18 @@ static void take_phase(struct rdzv_state *s, struct rdzv_node *n, const struct r
         phase_newcomer(s, n, now);
 }
 
+/* A member says that it does what it was told: there is nothing to say to that. Besides the work,
+ * an answer that a launcher has not read when it is killed turns the orderly end of its connection,
+ * which tells at once, into a reset, after which it might come back. */
+static bool needs_answer(const struct rdzv_state *s, const struct rdzv_node *n,
+                         const struct rdzv_status *st)
+{
+    bool as_told = n->group_rank >= 0 && generation_equal(st->gen, s->gen) &&
+                   (st->phase == MEMBER_RUNNING || st->phase == MEMBER_DONE ||
+                    st->phase == MEMBER_STOPPING);
+    return !as_told || st->phase == n->phase || st->nfailures > 0;
+}
+
 void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_status *st,
                        uint64_t now)
 {
@@ -261,7 +273,8 @@ void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_st
     state_heard(s, n, now);
     n->status_ns = st->send_ns;
     clock_offset_sample(&n->clock, st->view_sent_ns, st->view_seen_ns, st->send_ns, now);
-    state_send(s, n, PENDING_VIEW);
+    if (needs_answer(s, n, st))
+        state_send(s, n, PENDING_VIEW);
     drop_orders(n, st->respawned);
     n->phase = st->phase;
     n->workers = st->workers;

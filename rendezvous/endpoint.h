@@ -49,6 +49,6 @@ void endpoint_close(struct endpoint *p, void (*on_closed)(void *arg), void *arg)
 
 /* Who listens on the TCP port of this host, as far as /proc shows: "pid 4242 (python3)". False:
  * not known. */
-bool port_owner(int port, char *out, size_t cap);
+bool endpoint_port_owner(int port, char *out, size_t cap);
 
 #endif

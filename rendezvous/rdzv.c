@@ -261,7 +261,7 @@ static void say_who_listens(const struct rdzv_finder *f, struct err *e)
     size_t len = strlen(e->msg);
     if (f->bind.any)
         netaddr_parse_ip(&a, "127.0.0.1", netaddr_port(&f->bind.addr));
-    if (port_owner(netaddr_port(&a), owner, sizeof(owner)))
+    if (endpoint_port_owner(netaddr_port(&a), owner, sizeof(owner)))
         text_add(e->msg, sizeof(e->msg), " by %s", owner);
     if (rdzv_probe(&a, PROBE_MS, &id) == 0)
         text_add(e->msg, sizeof(e->msg), "%s the coordinator of job '%s' (%s, pid %d)",

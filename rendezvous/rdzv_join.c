@@ -17,7 +17,7 @@ static double seconds(uint64_t ns)
     return (double)ns / 1e9;
 }
 
-const char *join_name(const struct rdzv_node *n, char *out, size_t cap)
+const char *rdzv_join_name(const struct rdzv_node *n, char *out, size_t cap)
 {
     text_set(out, cap, "%s", n->hello.host);
     if (n->peer.addr[0])
@@ -91,11 +91,11 @@ static bool objection(const struct rdzv_state *s, const struct rdzv_hello *h, ui
         /* Silent for two heartbeats: it may be the ghost of the one that asks. */
         *retry = now - holder->heard_ns > 2 * s->rules.heartbeat_ns;
         text_set(text, cap, "node_rank %d is already taken by %s, pid %d, joined %.1f s ago",
-                 h->node_rank, join_name(holder, name, sizeof(name)), holder->hello.pid,
+                 h->node_rank, rdzv_join_name(holder, name, sizeof(name)), holder->hello.pid,
                  seconds(now - holder->joined_ns));
         return true;
     }
-    if (!state_dynamic(s) && state_live(s) - (holder != NULL) >= s->rules.max_nodes) {
+    if (!rdzv_state_dynamic(s) && rdzv_state_live(s) - (holder != NULL) >= s->rules.max_nodes) {
         text_set(text, cap, "the job is complete: all %d nodes have joined", s->rules.max_nodes);
         return true;
     }
@@ -112,16 +112,16 @@ static void warn_of_differences(struct rdzv_state *s, const struct rdzv_hello *h
 {
     const struct rdzv_rules *r = &s->rules;
     if (h->max_restarts != r->max_restarts)
-        state_log(s, LOG_LEVEL_WARN, "node %s has --max_restarts %d; %d counts, as it is here",
-                  h->host, h->max_restarts, r->max_restarts);
+        rdzv_state_log(s, LOG_LEVEL_WARN, "node %s has --max_restarts %d; %d counts, as it is here",
+                       h->host, h->max_restarts, r->max_restarts);
     if (h->restart_policy != r->restart_policy)
-        state_log(s, LOG_LEVEL_WARN,
-                  "node %s has another --restart_policy; '%s' counts, as it is "
-                  "here",
-                  h->host, r->restart_policy == RESTART_GROUP ? "group" : "worker");
+        rdzv_state_log(s, LOG_LEVEL_WARN,
+                       "node %s has another --restart_policy; '%s' counts, as it is "
+                       "here",
+                       h->host, r->restart_policy == RESTART_GROUP ? "group" : "worker");
     if (strcmp(h->version, r->version) != 0)
-        state_log(s, LOG_LEVEL_WARN, "node %s runs dlaunch %s, this is %s", h->host, h->version,
-                  r->version);
+        rdzv_state_log(s, LOG_LEVEL_WARN, "node %s runs dlaunch %s, this is %s", h->host,
+                       h->version, r->version);
 }
 
 static void claim_rank(struct rdzv_state *s, struct rdzv_node *n)
@@ -159,38 +159,39 @@ static void add_node(struct rdzv_state *s, uint32_t conn, const struct rdzv_hell
     s->nodes[s->nnodes++] = n;
     s->conns[conn].node = n;
     claim_rank(s, n);
-    state_heard(s, n, now);
+    rdzv_state_heard(s, n, now);
     void **value = map_put(&s->by_id, h->id.b, sizeof(h->id.b));
     if (value)
         *value = n;
     else
-        state_close(s, conn, "out of memory", true);
+        rdzv_state_close(s, conn, "out of memory", true);
 }
 
-void join_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
-                const struct rdzv_peer *peer, uint64_t now)
+void rdzv_join_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
+                     const struct rdzv_peer *peer, uint64_t now)
 {
     char text[RDZV_TEXT_MAX], name[RDZV_TEXT_MAX];
     bool retry;
     if (objection(s, h, now, text, sizeof(text), &retry)) {
-        join_attempt(s, h->host, peer->addr, text, now);
-        state_close(s, conn, text, retry);
+        rdzv_join_attempt(s, h->host, peer->addr, text, now);
+        rdzv_state_close(s, conn, text, retry);
         return;
     }
     struct rdzv_node *holder = holder_of(s, h->node_rank);
     if (holder) /* its connection is broken */
-        phase_lost(s, holder, "another launcher has taken its node_rank", holder->heard_ns, now);
+        rdzv_phase_lost(s, holder, "another launcher has taken its node_rank", holder->heard_ns,
+                        now);
     add_node(s, conn, h, peer, now);
     warn_of_differences(s, h);
-    state_log(s, LOG_LEVEL_VERBOSE, "node %s, pid %d, has joined: %d of %d",
-              join_name(s->nodes[s->nnodes - 1], name, sizeof(name)), h->pid, s->nnodes,
-              s->rules.max_nodes);
+    rdzv_state_log(s, LOG_LEVEL_VERBOSE, "node %s, pid %d, has joined: %d of %d",
+                   rdzv_join_name(s->nodes[s->nnodes - 1], name, sizeof(name)), h->pid, s->nnodes,
+                   s->rules.max_nodes);
 }
 
 /* ---------------------------------------------------------------------------------- turned away */
 
-void join_attempt(struct rdzv_state *s, const char *host, const char *addr, const char *text,
-                  uint64_t now)
+void rdzv_join_attempt(struct rdzv_state *s, const char *host, const char *addr, const char *text,
+                       uint64_t now)
 {
     char who[sizeof(s->attempts[0].who)];
     text_set(who, sizeof(who), host[0] ? "%s (%s)" : "%s%s", host, addr[0] ? addr : "this host");
@@ -210,7 +211,7 @@ void join_attempt(struct rdzv_state *s, const char *host, const char *addr, cons
         text_set(a->text, sizeof(a->text), "%s", text);
     if (a->logged_ns == 0 || now - a->logged_ns >= ATTEMPT_LOG_NS) {
         a->logged_ns = now;
-        state_log(s, LOG_LEVEL_WARN, "turned away %s: %s", who, text);
+        rdzv_state_log(s, LOG_LEVEL_WARN, "turned away %s: %s", who, text);
     }
 }
 
@@ -259,7 +260,7 @@ static void add_place(const struct rdzv_state *s, char *out, size_t cap)
         text_add(out, cap, " (%s can be reached from this host only)", s->rules.bound_addr);
 }
 
-void join_notice(struct rdzv_state *s, uint64_t now)
+void rdzv_join_notice(struct rdzv_state *s, uint64_t now)
 {
     char wanted[32];
     uint64_t waited = now - s->collect_ns;
@@ -270,10 +271,10 @@ void join_notice(struct rdzv_state *s, uint64_t now)
     add_present(s, s->notice, sizeof(s->notice));
     add_missing(s, s->notice, sizeof(s->notice));
     add_place(s, s->notice, sizeof(s->notice));
-    state_send_all(s, PENDING_NOTICE);
+    rdzv_state_send_all(s, PENDING_NOTICE);
 }
 
-void join_timeout_text(struct rdzv_state *s, uint64_t now, char *out, size_t cap)
+void rdzv_join_timeout_text(struct rdzv_state *s, uint64_t now, char *out, size_t cap)
 {
     char wanted[32];
     wanted_text(s, wanted);

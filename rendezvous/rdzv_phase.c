@@ -45,7 +45,7 @@ static void finish(struct rdzv_state *s, int exit_code, enum stop_reason reason,
     s->result_ns = now;
     s->phase = RDZV_FINISH;
     s->close_at = now + s->rules.close_ns;
-    state_send_all(s, PENDING_REPORT | PENDING_VIEW);
+    rdzv_state_send_all(s, PENDING_REPORT | PENDING_VIEW);
 }
 
 static void finish_advance(struct rdzv_state *s, uint64_t now)
@@ -55,8 +55,9 @@ static void finish_advance(struct rdzv_state *s, uint64_t now)
     s->finished = true;
     if (s->nnodes > 0) {
         char name[RDZV_TEXT_MAX];
-        state_log(s, LOG_LEVEL_WARN, "%d node%s, among them %s, did not take the job's result",
-                  s->nnodes, s->nnodes > 1 ? "s" : "", join_name(s->nodes[0], name, sizeof(name)));
+        rdzv_state_log(s, LOG_LEVEL_WARN, "%d node%s, among them %s, did not take the job's result",
+                       s->nnodes, s->nnodes > 1 ? "s" : "",
+                       rdzv_join_name(s->nodes[0], name, sizeof(name)));
     }
 }
 
@@ -70,7 +71,7 @@ static void enter_collect(struct rdzv_state *s, uint64_t now)
     s->notice_at = now + NOTICE_FIRST_NS;
 }
 
-void phase_start(struct rdzv_state *s, uint64_t now)
+void rdzv_phase_start(struct rdzv_state *s, uint64_t now)
 {
     s->not_before = NEVER;
     enter_collect(s, now);
@@ -85,7 +86,7 @@ static void back_to_collect(struct rdzv_state *s, uint64_t now)
     }
     s->nmembers = 0;
     enter_collect(s, now);
-    state_send_all(s, PENDING_VIEW);
+    rdzv_state_send_all(s, PENDING_VIEW);
 }
 
 static void start_round(struct rdzv_state *s)
@@ -117,7 +118,7 @@ static void start_round(struct rdzv_state *s)
     s->gen.counter++;
     s->new_round = true;
     s->phase = RDZV_PREPARE;
-    state_send_all(s, PENDING_VIEW);
+    rdzv_state_send_all(s, PENDING_VIEW);
 }
 
 /* Fewer than MIN are left of a job that has run. Whether it waits for another node. */
@@ -133,7 +134,7 @@ static bool wait_for_replacement(struct rdzv_state *s, uint64_t now)
 static void join_timeout(struct rdzv_state *s, uint64_t now)
 {
     char text[RDZV_TEXT_MAX] = "", late[RDZV_TEXT_MAX];
-    join_timeout_text(s, now, late, sizeof(late));
+    rdzv_join_timeout_text(s, now, late, sizeof(late));
     bool lost = s->began && s->gone_text[0];
     text_set(text, sizeof(text), "%s%s%s", lost ? s->gone_text : "", lost ? "; " : "", late);
     finish(s, 1, lost ? STOP_NODE_LOST : STOP_RENDEZVOUS, text, now);
@@ -141,7 +142,7 @@ static void join_timeout(struct rdzv_state *s, uint64_t now)
 
 static void collect_advance(struct rdzv_state *s, uint64_t now)
 {
-    int live = state_live(s), min = s->rules.min_nodes;
+    int live = rdzv_state_live(s), min = s->rules.min_nodes;
     if (s->began && live < min && !wait_for_replacement(s, now))
         return;
     if (s->not_before != NEVER) {
@@ -180,7 +181,7 @@ static void start_run(struct rdzv_state *s, uint64_t now)
         return;
     }
     if (note[0])
-        state_log(s, s->began ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE, "%s", note);
+        rdzv_state_log(s, s->began ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE, "%s", note);
     s->table.gen = s->gen;
     s->table.restart_count = s->restarts;
     s->phase = RDZV_RUN;
@@ -191,18 +192,18 @@ static void start_run(struct rdzv_state *s, uint64_t now)
         struct rdzv_node *n = s->nodes[i];
         n->prev_rank = n->group_rank;
         if (n->group_rank >= 0)
-            state_send(s, n, PENDING_TABLE | PENDING_VIEW);
+            rdzv_state_send(s, n, PENDING_TABLE | PENDING_VIEW);
     }
 }
 
-void phase_prepared(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
-                    uint64_t now)
+void rdzv_phase_prepared(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                         uint64_t now)
 {
     if (s->phase != RDZV_PREPARE || n->prepared)
         return;
     if (st->nports != 0 && st->nports != n->hello.nproc) {
-        state_close(s, n->conn, "it has another number of data ports than of workers", false);
-        phase_lost(s, n, "malformed status", now, now);
+        rdzv_state_close(s, n->conn, "it has another number of data ports than of workers", false);
+        rdzv_phase_lost(s, n, "malformed status", now, now);
         return;
     }
     free(n->ports);
@@ -217,7 +218,7 @@ void phase_prepared(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv
     s->nprepared++;
 }
 
-void phase_done(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+void rdzv_phase_done(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
     (void)now;
     if (s->phase != RDZV_RUN || n->done)
@@ -253,7 +254,7 @@ static void begin_stop(struct rdzv_state *s, enum stop_reason reason, bool resta
     for (int i = 0; i < s->nmembers; i++) {
         if (s->members[i]) {
             s->nrunning++;
-            state_send(s, s->members[i], PENDING_VIEW);
+            rdzv_state_send(s, s->members[i], PENDING_VIEW);
         }
     }
 }
@@ -266,7 +267,7 @@ static void mark_stopped(struct rdzv_state *s, struct rdzv_node *n)
     s->nrunning--;
 }
 
-void phase_stopped(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+void rdzv_phase_stopped(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
     (void)now;
     if (s->phase == RDZV_RUN) {
@@ -327,21 +328,21 @@ static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struc
     if (order.due_ns > now && order.due_ns < s->respawn_at)
         s->respawn_at = order.due_ns;
     failure_log_forget(&s->log, f->rank);
-    state_log(s, LOG_LEVEL_NOTICE, "%s; it is started again (restart %d of %d)",
-              failure_describe(f, text, sizeof(text)), s->restarts, s->rules.max_restarts);
-    state_send(s, n, PENDING_VIEW);
+    rdzv_state_log(s, LOG_LEVEL_NOTICE, "%s; it is started again (restart %d of %d)",
+                   failure_describe(f, text, sizeof(text)), s->restarts, s->rules.max_restarts);
+    rdzv_state_send(s, n, PENDING_VIEW);
 }
 
-void phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct failure *reported,
-                   uint64_t now)
+void rdzv_phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct failure *reported,
+                        uint64_t now)
 {
     if (s->phase != RDZV_RUN && s->phase != RDZV_STOP)
         return;
     struct failure f = *reported;
     int base = s->table.nodes[n->group_rank].base_rank;
     if (f.kind == FAILURE_NODE || f.local_rank < 0 || f.local_rank >= n->hello.nproc) {
-        state_log(s, LOG_LEVEL_WARN, "node %s sent a failure that is none of its own",
-                  n->hello.host);
+        rdzv_state_log(s, LOG_LEVEL_WARN, "node %s sent a failure that is none of its own",
+                       n->hello.host);
         return;
     }
     f.rank = base + f.local_rank;
@@ -367,16 +368,16 @@ void phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct failu
 
 /* ------------------------------------------------------------------------------- membership */
 
-void phase_newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+void rdzv_phase_newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
     char text[RDZV_TEXT_MAX], name[RDZV_TEXT_MAX];
-    if (!state_dynamic(s) || s->nmembers >= s->rules.max_nodes)
+    if (!rdzv_state_dynamic(s) || s->nmembers >= s->rules.max_nodes)
         return;
     if (s->phase == RDZV_PREPARE) { /* no worker runs yet: begin anew, with it */
         back_to_collect(s, now);
     } else if (s->phase == RDZV_RUN && s->ndone == 0) {
-        text_set(text, sizeof(text), "node %s has joined", join_name(n, name, sizeof(name)));
-        state_log(s, LOG_LEVEL_NOTICE, "%s: the workers are started again with it", text);
+        text_set(text, sizeof(text), "node %s has joined", rdzv_join_name(n, name, sizeof(name)));
+        rdzv_state_log(s, LOG_LEVEL_NOTICE, "%s: the workers are started again with it", text);
         begin_stop(s, STOP_MEMBERSHIP, true, text, NULL);
     }
 }
@@ -384,7 +385,7 @@ void phase_newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 static void release(struct rdzv_state *s, struct rdzv_node *n)
 {
     n->released = true;
-    state_send(s, n, PENDING_VIEW);
+    rdzv_state_send(s, n, PENDING_VIEW);
 }
 
 static void remember_gone(struct rdzv_state *s, enum stop_reason reason, int code, const char *text)
@@ -398,7 +399,7 @@ static void remember_gone(struct rdzv_state *s, enum stop_reason reason, int cod
 static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
                         bool ends)
 {
-    ends |= n->group_rank >= 0 && !n->done && state_live(s) < s->rules.min_nodes;
+    ends |= n->group_rank >= 0 && !n->done && rdzv_state_live(s) < s->rules.min_nodes;
     bool needed = n->group_rank >= 0 && !n->done;
     if (s->phase == RDZV_RUN && (ends || needed))
         begin_stop(s, ends ? st->leave_reason : STOP_MEMBERSHIP, !ends, st->leave_text, NULL);
@@ -406,8 +407,8 @@ static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct 
         end_job(s, st->leave_reason, st->leave_code, st->leave_text);
 }
 
-void phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
-                 uint64_t now)
+void rdzv_phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                      uint64_t now)
 {
     /* The coordinator leaves with its own launcher. */
     bool ends = n->peer.own || st->leave_reason == STOP_TIMEOUT || st->leave_reason == STOP_REQUEST;
@@ -415,11 +416,11 @@ void phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_st
         char name[RDZV_TEXT_MAX];
         n->leaving = true;
         s->nleaving++;
-        state_update_ready(s, n);
+        rdzv_state_update_ready(s, n);
         remember_gone(s, st->leave_reason, st->leave_code, st->leave_text);
         if (!n->peer.own)
-            state_log(s, LOG_LEVEL_NOTICE, "node %s leaves: %s", join_name(n, name, sizeof(name)),
-                      st->leave_text);
+            rdzv_state_log(s, LOG_LEVEL_NOTICE, "node %s leaves: %s",
+                           rdzv_join_name(n, name, sizeof(name)), st->leave_text);
         if (s->phase == RDZV_RUN || s->phase == RDZV_STOP)
             leave_round(s, n, st, ends);
         else if (ends && s->phase != RDZV_FINISH)
@@ -451,34 +452,35 @@ static void record_lost(struct rdzv_state *s, const struct rdzv_node *n, const c
     s->failures_total++;
 }
 
-void phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint64_t since,
-                uint64_t now)
+void rdzv_phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint64_t since,
+                     uint64_t now)
 {
     char name[RDZV_TEXT_MAX], text[RDZV_TEXT_MAX] = "";
     bool member = n->group_rank >= 0, needed = member && !n->done && !n->leaving;
     enum rdzv_phase phase = s->phase;
     struct failure lost;
     if (how && !n->leaving && phase != RDZV_FINISH) {
-        join_name(n, name, sizeof(name));
+        rdzv_join_name(n, name, sizeof(name));
         text_set(text, sizeof(text), "node %s was lost: %s", name, how);
-        state_log(s, LOG_LEVEL_NOTICE, "%s", text);
+        rdzv_state_log(s, LOG_LEVEL_NOTICE, "%s", text);
         if (needed && !(phase == RDZV_STOP && n->stopped))
             record_lost(s, n, how, since, &lost);
         remember_gone(s, STOP_NODE_LOST, 1, text);
     }
     if (phase == RDZV_STOP && member)
         mark_stopped(s, n);
-    state_remove(s, n);
+    rdzv_state_remove(s, n);
     if (phase == RDZV_PREPARE && member)
         back_to_collect(s, now);
     else if (phase == RDZV_RUN && needed)
         begin_stop(s, STOP_NODE_LOST,
-                   state_live(s) >= s->rules.min_nodes || s->rules.max_restarts > 0, text, &lost);
+                   rdzv_state_live(s) >= s->rules.min_nodes || s->rules.max_restarts > 0, text,
+                   &lost);
 }
 
 /* ---------------------------------------------------------------------------------- advance */
 
-void phase_advance(struct rdzv_state *s, uint64_t now)
+void rdzv_phase_advance(struct rdzv_state *s, uint64_t now)
 {
     enum rdzv_phase before;
     do {

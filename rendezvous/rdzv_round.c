@@ -18,7 +18,7 @@ static size_t digits(const char *s)
     return n;
 }
 
-int host_compare(const char *a, const char *b)
+int rdzv_round_compare_hosts(const char *a, const char *b)
 {
     const char *a0 = a, *b0 = b;
     while (*a && *b) {
@@ -88,9 +88,9 @@ static int by_rank_wanted(const void *pa, const void *pb)
     else if (a->peer.own != b->peer.own)
         c = a->peer.own ? -1 : 1;
     if (c == 0)
-        c = host_compare(a->hello.host, b->hello.host);
+        c = rdzv_round_compare_hosts(a->hello.host, b->hello.host);
     if (c == 0)
-        c = host_compare(a->peer.addr, b->peer.addr);
+        c = rdzv_round_compare_hosts(a->peer.addr, b->peer.addr);
     if (c == 0)
         c = sign(a->hello.pid<b->hello.pid, a->hello.pid> b->hello.pid);
     return c ? c : memcmp(a->hello.id.b, b->hello.id.b, sizeof(a->hello.id.b));

@@ -5,7 +5,7 @@
 #include "rendezvous/rdzv_node.h"
 
 /* Compares host names as people count: node2 before node10. */
-int host_compare(const char *a, const char *b);
+int rdzv_round_compare_hosts(const char *a, const char *b);
 
 /* Moves the nodes with the best claim to a place to the front: the coordinator's own, those of the
  * last round, those that ask for a rank, those that came first. O(n log n). */

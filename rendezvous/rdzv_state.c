@@ -20,7 +20,7 @@ struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch
     map_init(&s->by_id);
     s->last_call_at = s->respawn_at = s->close_at = s->check_at = NEVER;
     s->pulse_at = now + rules->heartbeat_ns;
-    phase_start(s, now);
+    rdzv_phase_start(s, now);
     return s;
 }
 
@@ -57,7 +57,7 @@ void rdzv_state_free(struct rdzv_state *s)
 
 /* ------------------------------------------------------------------------------------ output */
 
-void state_log(struct rdzv_state *s, enum log_level level, const char *fmt, ...)
+void rdzv_state_log(struct rdzv_state *s, enum log_level level, const char *fmt, ...)
 {
     char text[2 * RDZV_TEXT_MAX];
     va_list ap;
@@ -104,24 +104,24 @@ static void queue_conn(struct rdzv_state *s, uint32_t conn, unsigned pending)
     s->queue[s->queue_len++] = conn;
 }
 
-void state_send(struct rdzv_state *s, struct rdzv_node *n, unsigned pending)
+void rdzv_state_send(struct rdzv_state *s, struct rdzv_node *n, unsigned pending)
 {
     if (n->conn != RDZV_NO_CONN)
         queue_conn(s, n->conn, pending);
 }
 
-void state_send_all(struct rdzv_state *s, unsigned pending)
+void rdzv_state_send_all(struct rdzv_state *s, unsigned pending)
 {
     for (int i = 0; i < s->nnodes; i++)
-        state_send(s, s->nodes[i], pending);
+        rdzv_state_send(s, s->nodes[i], pending);
 }
 
-void state_close(struct rdzv_state *s, uint32_t conn, const char *refusal, bool retry)
+void rdzv_state_close(struct rdzv_state *s, uint32_t conn, const char *refusal, bool retry)
 {
     struct rdzv_conn *c = conn_at(s, conn);
     if (c->node) {
         c->node->conn = RDZV_NO_CONN;
-        state_update_ready(s, c->node);
+        rdzv_state_update_ready(s, c->node);
         c->node = NULL;
     }
     c->pending = 0;
@@ -133,21 +133,21 @@ void state_close(struct rdzv_state *s, uint32_t conn, const char *refusal, bool 
 
 /* ------------------------------------------------------------------------------------- nodes */
 
-void state_update_ready(struct rdzv_state *s, struct rdzv_node *n)
+void rdzv_state_update_ready(struct rdzv_state *s, struct rdzv_node *n)
 {
     bool ready = n->conn != RDZV_NO_CONN && n->phase == MEMBER_IDLE && !n->workers && !n->leaving;
     s->nready += ready - n->ready;
     n->ready = ready;
 }
 
-void state_heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+void rdzv_state_heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
     n->heard_ns = now;
     if (s->check_at == NEVER)
         s->check_at = now + s->rules.dead_ns;
 }
 
-void state_remove(struct rdzv_state *s, struct rdzv_node *n)
+void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n)
 {
     if (n->conn != RDZV_NO_CONN) {
         s->conns[n->conn].node = NULL;
@@ -177,25 +177,25 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     if (c->node || (c->pending & PENDING_CLOSE))
         return; /* a second hello: the driver does not let it through */
     if (!n) {
-        join_hello(s, conn, h, peer, now);
-        phase_advance(s, now);
+        rdzv_join_hello(s, conn, h, peer, now);
+        rdzv_phase_advance(s, now);
         return;
     }
     /* It comes back. What the old connection may still bring is older than what it says now. */
     if (n->conn != RDZV_NO_CONN)
-        state_close(s, n->conn, NULL, false);
-    state_log(s, LOG_LEVEL_VERBOSE, "node %s is connected again", n->hello.host);
+        rdzv_state_close(s, n->conn, NULL, false);
+    rdzv_state_log(s, LOG_LEVEL_VERBOSE, "node %s is connected again", n->hello.host);
     n->conn = conn;
     conn_at(s, conn)->node = n;
-    state_heard(s, n, now);
-    state_update_ready(s, n);
+    rdzv_state_heard(s, n, now);
+    rdzv_state_update_ready(s, n);
     unsigned pending = PENDING_VIEW;
     if (s->phase == RDZV_FINISH)
         pending |= PENDING_REPORT;
     if (s->phase == RDZV_RUN && n->group_rank >= 0 && n->phase == MEMBER_PREPARED)
         pending |= PENDING_TABLE;
-    state_send(s, n, pending);
-    phase_advance(s, now);
+    rdzv_state_send(s, n, pending);
+    rdzv_phase_advance(s, now);
 }
 
 /* Failures that are not here yet. */
@@ -214,7 +214,7 @@ static void take_failures(struct rdzv_state *s, struct rdzv_node *n, const struc
             continue;
         uint64_t seen = clock_offset_to_ours(&n->clock, f.seen_ns, st->send_ns, now);
         f.seen_ns = seen < s->run_ns ? s->run_ns : seen;
-        phase_failure(s, n, &f, now);
+        rdzv_phase_failure(s, n, &f, now);
     }
 }
 
@@ -237,17 +237,17 @@ static void take_phase(struct rdzv_state *s, struct rdzv_node *n, const struct r
         n->failures_total = st->failures_total;
     }
     if (st->phase == MEMBER_LEAVING) {
-        phase_leave(s, n, st, now); /* may have removed it */
+        rdzv_phase_leave(s, n, st, now); /* may have removed it */
         return;
     }
     if (current && st->phase == MEMBER_PREPARED)
-        phase_prepared(s, n, st, now);
+        rdzv_phase_prepared(s, n, st, now);
     else if (current && st->phase == MEMBER_DONE)
-        phase_done(s, n, now);
+        rdzv_phase_done(s, n, now);
     else if (current && st->phase == MEMBER_IDLE && !st->workers)
-        phase_stopped(s, n, now);
+        rdzv_phase_stopped(s, n, now);
     else if (n->group_rank < 0 && n->ready)
-        phase_newcomer(s, n, now);
+        rdzv_phase_newcomer(s, n, now);
 }
 
 /* A member says that it does what it was told: there is nothing to say to that. Besides the work,
@@ -256,9 +256,9 @@ static void take_phase(struct rdzv_state *s, struct rdzv_node *n, const struct r
 static bool needs_answer(const struct rdzv_state *s, const struct rdzv_node *n,
                          const struct rdzv_status *st)
 {
-    bool as_told = n->group_rank >= 0 && generation_equal(st->gen, s->gen) &&
-                   (st->phase == MEMBER_RUNNING || st->phase == MEMBER_DONE ||
-                    st->phase == MEMBER_STOPPING);
+    bool as_told =
+        n->group_rank >= 0 && generation_equal(st->gen, s->gen) &&
+        (st->phase == MEMBER_RUNNING || st->phase == MEMBER_DONE || st->phase == MEMBER_STOPPING);
     return !as_told || st->phase == n->phase || st->nfailures > 0;
 }
 
@@ -270,18 +270,18 @@ void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_st
         return; /* a connection that has been replaced or refused */
     if (st->send_ns <= n->status_ns)
         return;
-    state_heard(s, n, now);
+    rdzv_state_heard(s, n, now);
     n->status_ns = st->send_ns;
     clock_offset_sample(&n->clock, st->view_sent_ns, st->view_seen_ns, st->send_ns, now);
     if (needs_answer(s, n, st))
-        state_send(s, n, PENDING_VIEW);
+        rdzv_state_send(s, n, PENDING_VIEW);
     drop_orders(n, st->respawned);
     n->phase = st->phase;
     n->workers = st->workers;
-    state_update_ready(s, n);
+    rdzv_state_update_ready(s, n);
     take_failures(s, n, st, now);
     take_phase(s, n, st, now);
-    phase_advance(s, now);
+    rdzv_phase_advance(s, now);
 }
 
 void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, bool orderly, uint64_t now)
@@ -296,19 +296,19 @@ void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, bool orderly, uint64
     if (!n)
         return;
     n->conn = RDZV_NO_CONN;
-    state_update_ready(s, n);
+    rdzv_state_update_ready(s, n);
     if (told || (n->leaving && (n->released || orderly)))
-        phase_lost(s, n, NULL, now, now);
+        rdzv_phase_lost(s, n, NULL, now, now);
     else if (orderly)
-        phase_lost(s, n, "its launcher is gone (connection closed)", now, now);
+        rdzv_phase_lost(s, n, "its launcher is gone (connection closed)", now, now);
     else
-        state_log(s, LOG_LEVEL_VERBOSE, "the connection of node %s broke", n->hello.host);
-    phase_advance(s, now);
+        rdzv_state_log(s, LOG_LEVEL_VERBOSE, "the connection of node %s broke", n->hello.host);
+    rdzv_phase_advance(s, now);
 }
 
 void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *text, uint64_t now)
 {
-    join_attempt(s, "", addr, text, now);
+    rdzv_join_attempt(s, "", addr, text, now);
 }
 
 /* ------------------------------------------------------------------------------------- time */
@@ -336,8 +336,8 @@ static void drop_silent(struct rdzv_state *s, uint64_t now)
             text_set(how, sizeof(how), "nothing heard of it for %.1f s",
                      (double)(now - n->heard_ns) / 1e9);
             if (n->conn != RDZV_NO_CONN)
-                state_close(s, n->conn, NULL, false);
-            phase_lost(s, n, how, n->heard_ns, now);
+                rdzv_state_close(s, n->conn, NULL, false);
+            rdzv_phase_lost(s, n, how, n->heard_ns, now);
             i--; /* another one has taken its slot */
         } else if (n->heard_ns < oldest) {
             oldest = n->heard_ns;
@@ -354,7 +354,7 @@ static void send_orders(struct rdzv_state *s, uint64_t now)
         struct rdzv_node *n = s->nodes[i];
         for (int k = 0; k < n->norders; k++) {
             if (n->orders[k].due_ns <= now)
-                state_send(s, n, PENDING_VIEW);
+                rdzv_state_send(s, n, PENDING_VIEW);
             else if (n->orders[k].due_ns < s->respawn_at)
                 s->respawn_at = n->orders[k].due_ns;
         }
@@ -372,8 +372,8 @@ void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
     if (now >= s->respawn_at)
         send_orders(s, now);
     if (s->phase == RDZV_COLLECT && now >= s->notice_at)
-        join_notice(s, now);
-    phase_advance(s, now);
+        rdzv_join_notice(s, now);
+    rdzv_phase_advance(s, now);
 }
 
 static uint64_t sooner(uint64_t a, uint64_t b)

@@ -100,50 +100,51 @@ struct rdzv_state {
 };
 
 /* rdzv_state.c */
-void state_log(struct rdzv_state *s, enum log_level level, const char *fmt, ...)
+void rdzv_state_log(struct rdzv_state *s, enum log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-void state_send(struct rdzv_state *s, struct rdzv_node *n, unsigned pending);
-void state_send_all(struct rdzv_state *s, unsigned pending);
-void state_update_ready(struct rdzv_state *s, struct rdzv_node *n);
-void state_heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
-void state_remove(struct rdzv_state *s, struct rdzv_node *n); /* frees it */
-void state_close(struct rdzv_state *s, uint32_t conn, const char *refusal, bool retry);
+void rdzv_state_send(struct rdzv_state *s, struct rdzv_node *n, unsigned pending);
+void rdzv_state_send_all(struct rdzv_state *s, unsigned pending);
+void rdzv_state_update_ready(struct rdzv_state *s, struct rdzv_node *n);
+void rdzv_state_heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
+void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n); /* frees it */
+void rdzv_state_close(struct rdzv_state *s, uint32_t conn, const char *refusal, bool retry);
 /* Nodes that are not about to leave. */
-static inline int state_live(const struct rdzv_state *s)
+static inline int rdzv_state_live(const struct rdzv_state *s)
 {
     return s->nnodes - s->nleaving;
 }
-static inline bool state_dynamic(const struct rdzv_state *s)
+static inline bool rdzv_state_dynamic(const struct rdzv_state *s)
 {
     return s->rules.backend != RDZV_STATIC;
 }
 
 /* rdzv_phase.c: each looks whether the phase has come to its end. */
-void phase_start(struct rdzv_state *s, uint64_t now);
-void phase_advance(struct rdzv_state *s, uint64_t now);
-void phase_prepared(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
-                    uint64_t now);
-void phase_done(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
-void phase_stopped(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
-void phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct failure *f,
-                   uint64_t now);
-void phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
-                 uint64_t now);
+void rdzv_phase_start(struct rdzv_state *s, uint64_t now);
+void rdzv_phase_advance(struct rdzv_state *s, uint64_t now);
+void rdzv_phase_prepared(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                         uint64_t now);
+void rdzv_phase_done(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
+void rdzv_phase_stopped(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
+void rdzv_phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct failure *f,
+                        uint64_t now);
+void rdzv_phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                      uint64_t now);
 /* A node outside the round is ready. */
-void phase_newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
+void rdzv_phase_newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
 /* Removes the node; how: NULL when it went as agreed; since: when it went, as far as that is known.
  */
-void phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint64_t since,
-                uint64_t now);
+void rdzv_phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint64_t since,
+                     uint64_t now);
 
 /* rdzv_join.c */
-void join_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
-                const struct rdzv_peer *peer, uint64_t now);
-void join_attempt(struct rdzv_state *s, const char *host, const char *addr, const char *text,
-                  uint64_t now);
-void join_notice(struct rdzv_state *s, uint64_t now);
+void rdzv_join_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
+                     const struct rdzv_peer *peer, uint64_t now);
+void rdzv_join_attempt(struct rdzv_state *s, const char *host, const char *addr, const char *text,
+                       uint64_t now);
+void rdzv_join_notice(struct rdzv_state *s, uint64_t now);
 /* "only 3 of 4 nodes joined within 60 s; ..." */
-void join_timeout_text(struct rdzv_state *s, uint64_t now, char *out, size_t cap);
-const char *join_name(const struct rdzv_node *n, char *out, size_t cap); /* "gpu-b (10.0.0.2)" */
+void rdzv_join_timeout_text(struct rdzv_state *s, uint64_t now, char *out, size_t cap);
+const char *rdzv_join_name(const struct rdzv_node *n, char *out,
+                           size_t cap); /* "gpu-b (10.0.0.2)" */
 
 #endif

@@ -57,7 +57,7 @@ static bool holds(int fd_dir, const unsigned long *inodes, int n)
     return found;
 }
 
-bool port_owner(int port, char *out, size_t cap)
+bool endpoint_port_owner(int port, char *out, size_t cap)
 {
     unsigned long inodes[INODES_MAX];
     int n = listening_inodes("/proc/net/tcp", port, inodes, 0);

@@ -570,7 +570,7 @@ void member_state_leave(struct member_state *m, enum stop_reason reason, int exi
     m->leaving = true;
     m->leave_reason = reason;
     m->leave_code = exit_code;
-    text_set(m->leave_text, sizeof(m->leave_text), "%s", text);
+    text_set(m->leave_text, sizeof(m->leave_text), "%s", text[0] ? text : "this node leaves");
     m->due |= DUE_STATUS;
     m->due &= ~DUE_STOP; /* it is stopping already */
     if (!has_workers(m) || (m->due & DUE_RUN))

@@ -395,6 +395,12 @@ static void remember_gone(struct rdzv_state *s, enum stop_reason reason, int cod
     text_set(s->gone_text, sizeof(s->gone_text), "%s", text);
 }
 
+/* Nothing ends without a reason. */
+static const char *leave_text(const struct rdzv_status *st)
+{
+    return st->leave_text[0] ? st->leave_text : "a node left without saying why";
+}
+
 /* A node of a round that runs, or is being stopped, leaves. */
 static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
                         bool ends)
@@ -402,9 +408,9 @@ static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct 
     ends |= n->group_rank >= 0 && !n->done && rdzv_state_live(s) < s->rules.min_nodes;
     bool needed = n->group_rank >= 0 && !n->done;
     if (s->phase == RDZV_RUN && (ends || needed))
-        begin_stop(s, ends ? st->leave_reason : STOP_MEMBERSHIP, !ends, st->leave_text, NULL);
+        begin_stop(s, ends ? st->leave_reason : STOP_MEMBERSHIP, !ends, leave_text(st), NULL);
     if (ends)
-        end_job(s, st->leave_reason, st->leave_code, st->leave_text);
+        end_job(s, st->leave_reason, st->leave_code, leave_text(st));
 }
 
 void rdzv_phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
@@ -417,14 +423,14 @@ void rdzv_phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rd
         n->leaving = true;
         s->nleaving++;
         rdzv_state_update_ready(s, n);
-        remember_gone(s, st->leave_reason, st->leave_code, st->leave_text);
+        remember_gone(s, st->leave_reason, st->leave_code, leave_text(st));
         if (!n->peer.own)
             rdzv_state_log(s, LOG_LEVEL_NOTICE, "node %s leaves: %s",
-                           rdzv_join_name(n, name, sizeof(name)), st->leave_text);
+                           rdzv_join_name(n, name, sizeof(name)), leave_text(st));
         if (s->phase == RDZV_RUN || s->phase == RDZV_STOP)
             leave_round(s, n, st, ends);
         else if (ends && s->phase != RDZV_FINISH)
-            finish(s, st->leave_code, st->leave_reason, st->leave_text, now);
+            finish(s, st->leave_code, st->leave_reason, leave_text(st), now);
         else if (s->phase == RDZV_PREPARE && n->group_rank >= 0)
             back_to_collect(s, now);
     }

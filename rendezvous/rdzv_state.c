@@ -202,6 +202,8 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
 static void take_failures(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
                           uint64_t now)
 {
+    if (st->nfailures == 0)
+        return;
     struct rd r = rd_init(st->failures, st->failures_len);
     struct failure f;
     bool current = n->group_rank >= 0 && generation_equal(st->gen, s->gen);

@@ -1,0 +1,323 @@
+/* The one port of a job: strangers on it, who has it, where it is bound, and its limits. */
+#include "tests/lib/rdzv_nodes.h"
+
+#include <sys/resource.h>
+
+#include "rendezvous/rdzv_backend.h"
+#include "rendezvous/rdzv_msg.h"
+
+/* ------------------------------------------------------------------------------------ strangers */
+
+START_TEST(garbage_on_the_port_disturbs_nobody)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+    } garbage[] = {{"GET / HTTP/1.1\r\n\r\n", 18},
+                   {"SSH-2.0-OpenSSH\r\n", 17},
+                   {"\x16\x03\x01\x02\x00\x01", 6},
+                   {"\xff\xff\xff\xff\xff\xff", 6},
+                   {"DLR0abcdefgh", 12},
+                   {"DLR1\x01\0\0\0\xff\xff\xff\xff\x04", 13}, /* a giant */
+                   {"DLR1\x01\0\0\0\0\0\0\0\x04", 13},         /* an empty frame */
+                   {"DLR1\x01\0\0\0\x01\x10\0\0\x04", 13},     /* too long before hello */
+                   {"DLR1\x01\0\0\0\x05\0\0\0\x04zzzz", 17},   /* a malformed hello */
+                   {"DLR1\x01\0\0\0\x01\0\0\0\x05", 13},       /* a status first */
+                   {"D", 1}};
+    int port = unused_port();
+    config_of(0, RDZV_STATIC, port, 2, 2)->node_rank = 0;
+    config_of(1, RDZV_STATIC, port, 2, 2)->node_rank = 1;
+    open_node(0);
+    loop_turns(&loop, 5);
+    char out[1024];
+    for (int round = 0; round < 3; round++) {
+        for (size_t i = 0; i < ARRAY_LEN(garbage); i++) {
+            int fd = call(port);
+            ck_assert_int_eq(send(fd, garbage[i].bytes, garbage[i].n, MSG_NOSIGNAL),
+                             (ssize_t)garbage[i].n);
+            if (garbage[i].n == 1)
+                shutdown(fd, SHUT_WR);
+            hear(fd, out, sizeof(out), sizeof(out));
+            close(fd);
+        }
+    }
+    char *line = strstr(logs, "none of ours");
+    ck_assert_ptr_nonnull(line);
+    ck_assert_ptr_null(strstr(line + 1, "none of ours")); /* one line per source */
+    open_node(1);
+    wait_runs(0, 1, 1);
+}
+END_TEST
+
+START_TEST(store_clients_get_to_the_store)
+{
+    config_of(0, RDZV_C10D, 0, 1, 1);
+    open_node(0);
+    wait_runs(0, 0, 1);
+    int fd = call(nodes[0].master_port);
+    static const uint8_t hello[] = {0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4};
+    uint8_t answer[4];
+    ck_assert_int_eq(send(fd, hello, sizeof(hello), 0), sizeof(hello));
+    ck_assert_uint_eq(hear(fd, answer, sizeof(answer), 4), 4);
+    ck_assert_int_eq(memcmp(answer, "\1\2\3\4", 4), 0);
+    close(fd);
+}
+END_TEST
+
+START_TEST(another_version_is_told_so)
+{
+    int port = unused_port();
+    config_of(0, RDZV_STATIC, port, 2, 2)->node_rank = 0;
+    open_node(0);
+    int fd = call(port);
+    ck_assert_int_eq(send(fd, "DLR1\x09\0\0\0", 8, 0), 8);
+    uint8_t answer[1024];
+    size_t n = hear(fd, answer, sizeof(answer), sizeof(answer));
+    ck_assert_uint_gt(n, RDZV_PREAMBLE_LEN + RDZV_FRAME_HEADER);
+    ck_assert_uint_eq(rdzv_get_preamble(answer), RDZV_PROTOCOL);
+    ck_assert_int_eq(answer[12], RDZV_MSG_REFUSE);
+    struct rd r = rd_init(answer + 13, n - 13);
+    struct rdzv_refusal refusal;
+    ck_assert(rdzv_get_refusal(&r, &refusal));
+    ck_assert(!refusal.retry);
+    HAS(refusal.text, "version 9");
+    HAS(logs, "turned away 127.0.0.1");
+    close(fd);
+}
+END_TEST
+
+/* A listener that says `answer` to whoever comes. */
+static struct endpoint *stranger;
+static const char *stranger_says;
+static size_t stranger_says_n;
+static bool stranger_closed;
+
+static void on_stranger(void *arg, int fd, const struct netaddr *peer)
+{
+    (void)arg, (void)peer;
+    if (send(fd, stranger_says, stranger_says_n, MSG_NOSIGNAL) < 0)
+        ck_abort();
+    shutdown(fd, SHUT_WR);
+    char sink[4096];
+    while (recv(fd, sink, sizeof(sink), 0) > 0)
+        ;
+    close(fd);
+}
+
+static void on_stranger_closed(void *arg)
+{
+    (void)arg;
+    stranger_closed = true;
+}
+
+static void member_of_stranger(const char *says, size_t n)
+{
+    struct endpoint_bind b = {0};
+    struct endpoint_events ev = {NULL, on_stranger, NULL};
+    struct err e = ERR_INIT;
+    netaddr_parse_ip(&b.addr, "127.0.0.1", 0);
+    int fd = endpoint_listen(&b, &e);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(endpoint_open(&stranger, &loop, fd, 2, &ev, &e), 0);
+    stranger_says = says;
+    stranger_says_n = n;
+    stranger_closed = false;
+    config_of(0, RDZV_STATIC, endpoint_port(stranger), 2, 2)->node_rank = 1;
+    nodes[0].config.join_timeout = 0.3;
+    open_node(0);
+    wait_finished(0, 0);
+    ck_assert_int_eq(nodes[0].result.exit_code, 1);
+    endpoint_close(stranger, on_stranger_closed, NULL);
+    loop_run_until(&loop, &stranger_closed, 5, "close");
+}
+
+START_TEST(what_answers_is_no_coordinator)
+{
+    member_of_stranger("SSH-2.0-OpenSSH\r\n", 17);
+    HAS(nodes[0].result.text, "what listens there is no coordinator of dlaunch");
+}
+END_TEST
+
+START_TEST(what_answers_speaks_nonsense)
+{
+    member_of_stranger("DLR1\x01\0\0\0\x05\0\0\0\x06zzzz", 17);
+    HAS(nodes[0].result.text, "malformed message");
+}
+END_TEST
+
+START_TEST(what_answers_is_of_another_version)
+{
+    struct buf b = BUF_INIT;
+    rdzv_put_preamble(&b);
+    b.data[4] = 77;
+    rdzv_put_refusal(&b, false, "two versions");
+    member_of_stranger((const char *)b.data, b.len);
+    HAS(nodes[0].result.text, "turned this node away: two versions");
+    buf_fini(&b);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------- the port */
+
+START_TEST(port_in_use_says_by_whom)
+{
+    struct err e = ERR_INIT;
+    char pid[32];
+    struct endpoint_bind b = {0};
+    netaddr_parse_ip(&b.addr, "127.0.0.1", 0);
+    _cleanup_fd_ int fd = endpoint_listen(&b, NULL);
+    struct netaddr a = {.len = sizeof(a.ss)};
+    getsockname(fd, &a.sa, &a.len);
+    config_of(0, RDZV_STATIC, netaddr_port(&a), 2, 2)->node_rank = 0;
+    ck_assert_int_lt(try_open(0, &e), 0);
+    nodes[0].r = NULL;
+    HAS(e.msg, "Address already in use");
+    snprintf(pid, sizeof(pid), "by pid %d (", (int)getpid());
+    HAS(e.msg, pid);
+}
+END_TEST
+
+START_TEST(port_in_use_by_another_job)
+{
+    struct err e = ERR_INIT;
+    int port = unused_port();
+    config_of(1, RDZV_STATIC, port, 2, 2)->node_rank = 0;
+    nodes[1].config.run_id = "first job";
+    pid_t pid = fork_node(1);
+    config_of(2, RDZV_STATIC, port, 2, 2)->node_rank = 1; /* it is up when this one is let in */
+    nodes[2].config.run_id = "first job";
+    open_node(2);
+    wait_runs(2, 2, 1);
+    config_of(0, RDZV_STATIC, port, 2, 2)->node_rank = 0;
+    ck_assert_int_lt(try_open(0, &e), 0);
+    nodes[0].r = NULL;
+    HAS(e.msg, "the coordinator of job 'first job' (node1, pid ");
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+END_TEST
+
+START_TEST(bind_rules)
+{
+    struct endpoint_bind b;
+    struct netaddr addrs[2], own;
+    char ip[ADDR_STRLEN];
+    ck_assert(rdzv_choose_bind("localhost", 5, NULL, 0, 2, &b) && !b.any);
+    ck_assert_str_eq(netaddr_ip(&b.addr, ip), "127.0.0.1");
+    ck_assert_int_eq(netaddr_port(&b.addr), 5);
+    ck_assert(rdzv_choose_bind("127.0.0.2", 5, NULL, 0, 2, &b) && !b.any);
+    ck_assert_str_eq(netaddr_ip(&b.addr, ip), "127.0.0.2");
+    ck_assert(rdzv_choose_bind("::1", 5, NULL, 0, 2, &b) && !b.any);
+    ck_assert_str_eq(netaddr_ip(&b.addr, ip), "::1");
+    /* One node needs no one else. */
+    netaddr_parse_ip(&addrs[0], "192.0.2.1", 5);
+    ck_assert(rdzv_choose_bind("elsewhere", 5, addrs, 1, 1, &b) && !b.any);
+    ck_assert_str_eq(netaddr_ip(&b.addr, ip), "127.0.0.1");
+    /* Not of this host. */
+    ck_assert(!rdzv_choose_bind("elsewhere", 5, addrs, 1, 2, &b));
+    /* Debian's 127.0.1.1 for the host's own name. */
+    netaddr_parse_ip(&addrs[0], "127.0.1.1", 5);
+    ck_assert(rdzv_choose_bind("myhost", 5, addrs, 1, 2, &b) && b.any);
+    ck_assert_int_eq(netaddr_port(&b.addr), 5);
+    if (netaddr_list_local(&own, 1) < 1)
+        return;
+    addrs[1] = own; /* the better one counts */
+    netaddr_set_port(&addrs[1], 5);
+    ck_assert(rdzv_choose_bind("myhost", 5, addrs, 2, 2, &b) && !b.any);
+    ck_assert(netaddr_same_ip(&b.addr, &own));
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ endpoint */
+
+START_TEST(silent_connections_are_bounded)
+{
+    config_of(0, RDZV_STATIC, unused_port(), 2, 2)->node_rank = 0;
+    open_node(0);
+    loop_turns(&loop, 3);
+    enum { N = 200 };
+    int fds[N], open = 0;
+    for (int i = 0; i < N; i++) {
+        fds[i] = call(nodes[0].config.endpoint_port);
+        loop_turns(&loop, 3);
+    }
+    char byte;
+    for (int i = 0; i < N; i++) {
+        fd_set_nonblock(fds[i], true);
+        open += recv(fds[i], &byte, 1, 0) < 0 && errno == EAGAIN;
+    }
+    ck_assert_int_eq(open, ENDPOINT_SILENT_MAX(2)); /* the newest */
+    config_of(1, RDZV_STATIC, nodes[0].config.endpoint_port, 2, 2)->node_rank = 1;
+    open_node(1);
+    wait_runs(0, 1, 1);
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+}
+END_TEST
+
+START_TEST(silent_connections_are_closed_in_time)
+{
+    config_of(0, RDZV_STATIC, unused_port(), 2, 2)->node_rank = 0;
+    open_node(0);
+    loop_turns(&loop, 3);
+    int silent = call(nodes[0].config.endpoint_port), half = call(nodes[0].config.endpoint_port);
+    ck_assert_int_eq(send(half, "DLR1\x01\0\0\0\x40", 9, 0), 9); /* a hello that never ends */
+    uint64_t start = mono_ns();
+    char out[64];
+    hear(silent, out, sizeof(out), sizeof(out));
+    hear(half, out, sizeof(out), sizeof(out));
+    double seconds = (double)(mono_ns() - start) / 1e9;
+    ck_assert_double_gt(seconds, 4);
+    close(silent);
+    close(half);
+}
+END_TEST
+
+START_TEST(no_descriptors_left)
+{
+    config_of(0, RDZV_STATIC, unused_port(), 2, 2)->node_rank = 0;
+    open_node(0);
+    loop_turns(&loop, 3);
+    int fd = call(nodes[0].config.endpoint_port);
+    struct rlimit old, low;
+    getrlimit(RLIMIT_NOFILE, &old);
+    low = old;
+    int probe = dup(0);
+    low.rlim_cur = (rlim_t)probe; /* not one more */
+    close(probe);
+    int fill = dup(0);
+    setrlimit(RLIMIT_NOFILE, &low);
+    char out[8];
+    hear(fd, out, sizeof(out), sizeof(out)); /* it is hung up on */
+    HAS(logs, "cannot accept connections: Too many open files");
+    setrlimit(RLIMIT_NOFILE, &old);
+    close(fill);
+    close(fd);
+    config_of(1, RDZV_STATIC, nodes[0].config.endpoint_port, 2, 2)->node_rank = 1;
+    open_node(1);
+    wait_runs(0, 1, 1);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("rdzv_port");
+    TCase *tc = net_case(s, "strangers", 40);
+    tcase_add_test(tc, garbage_on_the_port_disturbs_nobody);
+    tcase_add_test(tc, store_clients_get_to_the_store);
+    tcase_add_test(tc, another_version_is_told_so);
+    tcase_add_test(tc, what_answers_is_no_coordinator);
+    tcase_add_test(tc, what_answers_speaks_nonsense);
+    tcase_add_test(tc, what_answers_is_of_another_version);
+    tc = net_case(s, "port", 30);
+    tcase_add_test(tc, port_in_use_says_by_whom);
+    tcase_add_test(tc, port_in_use_by_another_job);
+    tcase_add_test(tc, bind_rules);
+    tc = net_case(s, "endpoint", 40);
+    tcase_add_test(tc, silent_connections_are_bounded);
+    tcase_add_test(tc, silent_connections_are_closed_in_time);
+    tcase_add_test(tc, no_descriptors_left);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -1,0 +1,903 @@
+/* The coordinator's rules, one by one: failures, restarts, nodes that come and go. */
+#include "tests/lib/rdzv_script.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+/* ----------------------------------------------------------------------------------- failures */
+
+START_TEST(all_done_is_success)
+{
+    running(RDZV_STATIC, 2, 2, 2, 0);
+    say(0, MEMBER_DONE);
+    PHASE(RDZV_RUN);
+    say(0, MEMBER_DONE);
+    say(1, MEMBER_DONE);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(seen[i].view.phase, RDZV_FINISH);
+        ck_assert_int_eq(seen[i].reports, 1);
+        ck_assert_int_eq(seen[i].result.exit_code, 0);
+        ck_assert_str_eq(seen[i].result.text, "");
+    }
+    ck_assert(!finished);
+    closed(0, true);
+    ck_assert(!finished);
+    closed(1, true);
+    ck_assert(finished);
+}
+END_TEST
+
+START_TEST(finish_does_not_wait_for_ever)
+{
+    running(RDZV_STATIC, 2, 2, 2, 0);
+    say(0, MEMBER_DONE);
+    say(1, MEMBER_DONE);
+    closed(0, true);
+    for (int i = 0; i < 6; i++) {
+        ck_assert(!finished);
+        ck_assert_uint_ne(rdzv_state_deadline(S_), UINT64_MAX);
+        say(1, MEMBER_DONE);
+        tick(5);
+    }
+    ck_assert(finished);
+    HAS(logs, "1 node, among them n1 (10.0.0.11), did not take the job's result");
+    ck_assert_uint_eq(rdzv_state_deadline(S_), UINT64_MAX);
+}
+END_TEST
+
+START_TEST(failure_stops_everybody_at_once)
+{
+    running(RDZV_STATIC, 3, 3, 3, 0);
+    worker_fails(1, FAILURE_SIGNAL, SIGSEGV);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(seen[i].view.phase, RDZV_STOP);
+        ck_assert_int_eq(seen[i].why.reason, STOP_FAILURE);
+        ck_assert(!seen[i].why.restarting);
+        HAS(seen[i].why.text, "worker 2 (local rank 0) on n1 was killed by SIGSEGV");
+        ck_assert(seen[i].why.has_first);
+        ck_assert_int_eq(seen[i].why.first.rank, 2);
+    }
+    ck_assert_uint_gt(seen[1].view.acked, 0);
+    say(0, MEMBER_IDLE);
+    say(1, MEMBER_IDLE);
+    PHASE(RDZV_STOP); /* not before all have stopped */
+    say(2, MEMBER_IDLE);
+    PHASE(RDZV_FINISH);
+    ck_assert_int_eq(seen[2].result.exit_code, 128 + SIGSEGV);
+    ck_assert_int_eq(seen[2].result.reason, STOP_FAILURE);
+    HAS(seen[2].result.text, "SIGSEGV");
+    ck_assert_uint_eq(seen[2].result.n, 1);
+    ck_assert_int_eq(seen[2].first.rank, 2);
+    ck_assert_int_eq(seen[2].first.node, 1);
+    ck_assert_str_eq(seen[2].first.host, "n1");
+}
+END_TEST
+
+START_TEST(restarts_are_charged_to_the_job)
+{
+    running(RDZV_STATIC, 2, 2, 2, 2);
+    for (int i = 1; i <= 2; i++) {
+        worker_fails((uint32_t)i % 2, FAILURE_EXIT, 3);
+        ck_assert(seen[0].why.restarting);
+        char text[32];
+        snprintf(text, sizeof(text), "restart %d of 2", i);
+        HAS(seen[0].why.text, text);
+        stop_all(2);
+        PHASE(RDZV_PREPARE);
+        ck_assert_uint_eq(info().gen.counter, (uint32_t)i + 1);
+        run_all(2);
+        ck_assert_int_eq(table.restart_count, i);
+        ck_assert_int_eq(rounds, i + 1);
+    }
+    worker_fails(0, FAILURE_EXIT, 3);
+    ck_assert(!seen[0].why.restarting);
+    stop_all(2);
+    PHASE(RDZV_FINISH);
+    ck_assert_int_eq(seen[0].result.exit_code, 3);
+    ck_assert_int_eq(seen[0].result.restarts, 2);
+}
+END_TEST
+
+START_TEST(restart_waits_for_the_backoff)
+{
+    rules(RDZV_STATIC, 1, 1);
+    R.max_restarts = 3;
+    R.backoff_ns = 2 * S;
+    start();
+    join(0, (struct who){.own = true});
+    for (int i = 1; i <= 2; i++) {
+        run_all(1);
+        worker_fails(0, FAILURE_EXIT, 1);
+        stop_all(1);
+        PHASE(RDZV_COLLECT);
+        ck_assert_uint_le(rdzv_state_deadline(S_), T + 2 * (uint64_t)i * S);
+        tick(2 * (uint64_t)i - 1);
+        PHASE(RDZV_COLLECT);
+        tick(1);
+        PHASE(RDZV_PREPARE);
+    }
+}
+END_TEST
+
+START_TEST(exec_failures_are_never_retried)
+{
+    running(RDZV_STATIC, 2, 2, 2, 5);
+    worker_fails(1, FAILURE_EXEC, 127);
+    ck_assert(!seen[0].why.restarting);
+    stop_all(2);
+    PHASE(RDZV_FINISH);
+    ck_assert_int_eq(seen[0].result.exit_code, 127);
+}
+END_TEST
+
+START_TEST(first_cause_is_found_over_all_nodes)
+{
+    running(RDZV_STATIC, 3, 3, 3, 0);
+    T += 100 * MS;
+    struct failure victim = failure_of(0, FAILURE_EXIT, 1);
+    tell_failures(2, MEMBER_STOPPING, 1, &victim, 1, 0);
+    HAS(seen[0].why.text, "worker 4");
+    T += 5 * MS; /* what comes in later happened before, on another clock */
+    struct failure cause = failure_of(1, FAILURE_EXIT, 9);
+    tell_failures(1, MEMBER_STOPPING, 1, &cause, 1, 20 * MS);
+    struct failure others[2] = {failure_of(0, FAILURE_STOPPED, 0),
+                                failure_of(1, FAILURE_STOPPED, 0)};
+    tell_failures(0, MEMBER_IDLE, 1, others, 2, 0);
+    say(1, MEMBER_IDLE);
+    say(2, MEMBER_IDLE);
+    PHASE(RDZV_FINISH);
+    ck_assert_int_eq(seen[0].result.exit_code, 9);
+    ck_assert_int_eq(seen[0].first.rank, 3);
+    ck_assert_uint_eq(seen[0].result.n, 4);
+}
+END_TEST
+
+START_TEST(clock_offsets_put_failures_on_one_clock)
+{
+    rules(RDZV_STATIC, 2, 2);
+    start();
+    join(0, (struct who){.own = true});
+    join(1, (struct who){0});
+    /* An exchange without delay tells the offset; node 1's clock runs 1,000 s behind. */
+    struct rdzv_status st = status_of(1, MEMBER_PREPARED);
+    st.view_sent_ns = seen[1].view.sent_ns;
+    st.view_seen_ns = st.send_ns;
+    tell(1, st);
+    uint64_t at = st.send_ns, ours = T; /* the same moment on both clocks */
+    prepared(0);
+    T += S;
+    struct failure f = failure_of(0, FAILURE_EXIT, 1);
+    struct failure g = failure_of(1, FAILURE_EXIT, 2);
+    struct buf b = BUF_INIT;
+    tell_failures(0, MEMBER_STOPPING, 1, &f, 1, 100 * MS); /* 900 ms after that moment */
+    g.seen_ns = at + 800 * MS;
+    failure_encode(&b, &g);
+    T += S; /* its message was on its way for a second */
+    struct rdzv_status late = status_of(1, MEMBER_STOPPING);
+    late.send_ns = at + 1000 * MS;
+    late.first_seq = 1;
+    late.nfailures = 1;
+    late.failures = b.data;
+    late.failures_len = b.len;
+    tell(1, late);
+    seen[1].clock = 2000 * MS;
+    stop_all(2);
+    ck_assert_int_eq(seen[0].result.exit_code, 2);
+    ck_assert_uint_eq(seen[0].first.seen_ns, ours + 800 * MS);
+    buf_fini(&b);
+}
+END_TEST
+
+START_TEST(failures_are_taken_once)
+{
+    running(RDZV_STATIC, 2, 2, 2, 1);
+    struct failure f = failure_of(0, FAILURE_EXIT, 1);
+    tell_failures(1, MEMBER_STOPPING, 1, &f, 1, 0);
+    closed(1, false);
+    hello(1, (struct who){0});
+    tell_failures(1, MEMBER_IDLE, 1, &f, 1, 0); /* again, since the answer was lost */
+    say(0, MEMBER_IDLE);
+    PHASE(RDZV_PREPARE);
+    tell_failures(1, MEMBER_IDLE, 1, &f, 1, 0);
+    run_all(2);
+    PHASE(RDZV_RUN);
+    ck_assert_int_eq(info().restarts, 1);
+}
+END_TEST
+
+START_TEST(failures_of_others_are_not_believed)
+{
+    running(RDZV_STATIC, 2, 2, 2, 0);
+    struct failure f = failure_of(2, FAILURE_EXIT, 1); /* it has local ranks 0 and 1 */
+    tell_failures(1, MEMBER_RUNNING, 1, &f, 1, 0);
+    f = failure_of(-1, FAILURE_NODE, 0);
+    tell_failures(1, MEMBER_RUNNING, 2, &f, 1, 0);
+    PHASE(RDZV_RUN);
+    HAS(logs, "none of its own");
+    f = failure_of(1, FAILURE_EXIT, 1);
+    f.rank = 0; /* the coordinator knows better */
+    strcpy(f.host, "innocent");
+    tell_failures(1, MEMBER_STOPPING, 3, &f, 1, 0);
+    stop_all(2);
+    ck_assert_int_eq(seen[0].first.rank, 3);
+    ck_assert_str_eq(seen[0].first.host, "n1");
+}
+END_TEST
+
+START_TEST(failure_when_others_are_done)
+{
+    running(RDZV_STATIC, 3, 3, 3, 1);
+    say(0, MEMBER_DONE);
+    say(1, MEMBER_DONE);
+    worker_fails(2, FAILURE_EXIT, 1);
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(seen[i].view.phase, RDZV_STOP);
+    stop_all(3);
+    PHASE(RDZV_PREPARE);
+    run_all(3);
+    for (uint32_t i = 0; i < 3; i++)
+        say(i, MEMBER_DONE);
+    ck_assert_int_eq(seen[0].result.exit_code, 0);
+    ck_assert_int_eq(seen[0].result.restarts, 1);
+    ck_assert_uint_eq(seen[0].result.n, 0);
+}
+END_TEST
+
+START_TEST(report_is_bounded_and_counts_the_rest)
+{
+    running(RDZV_STATIC, 2, 2, 2, 0);
+    worker_fails(1, FAILURE_EXIT, 7);
+    struct rdzv_status st = status_of(0, MEMBER_IDLE);
+    st.failures_total = 500; /* 500 records, none of which fitted */
+    tell(0, st);
+    say(1, MEMBER_IDLE);
+    PHASE(RDZV_FINISH);
+    ck_assert_uint_eq(seen[0].result.n, 1);
+    ck_assert_uint_eq(seen[0].result.omitted, 500);
+}
+END_TEST
+
+START_TEST(a_node_that_stops_without_a_reason)
+{
+    running(RDZV_STATIC, 2, 2, 2, 5);
+    say(1, MEMBER_IDLE);
+    PHASE(RDZV_STOP);
+    stop_all(2);
+    PHASE(RDZV_FINISH);
+    ck_assert_int_eq(seen[0].result.reason, STOP_INTERNAL);
+    HAS(seen[0].result.text, "node n1 has stopped its workers without a reason");
+}
+END_TEST
+
+/* ------------------------------------------------------------------- restart policy "worker" */
+
+START_TEST(only_the_failed_worker_is_respawned)
+{
+    rules(RDZV_STATIC, 2, 2);
+    R.max_restarts = 2;
+    R.restart_policy = RESTART_WORKER;
+    start();
+    join(0, (struct who){.own = true});
+    join(1, (struct who){0});
+    run_all(2);
+    struct failure f = failure_of(1, FAILURE_SIGNAL, SIGKILL);
+    tell_failures(1, MEMBER_RUNNING, 1, &f, 1, 0);
+    PHASE(RDZV_RUN);
+    ck_assert_int_eq(seen[0].view.phase, RDZV_RUN);
+    ck_assert_int_eq(seen[1].view.nrespawns, 1);
+    ck_assert_int_eq(seen[1].order.local_rank, 1);
+    ck_assert_int_eq(seen[1].order.restart_count, 1);
+    HAS(logs, "restart 1 of 2");
+    /* Until it says that it did. */
+    say(1, MEMBER_RUNNING);
+    ck_assert_int_eq(seen[1].view.nrespawns, 1);
+    struct rdzv_status st = status_of(1, MEMBER_RUNNING);
+    st.respawned = seen[1].order.id;
+    tell(1, st);
+    ck_assert_int_eq(seen[1].view.nrespawns, 0);
+    /* The first of the last failure is not one that was mended. */
+    f = failure_of(0, FAILURE_EXIT, 3);
+    tell_failures(0, MEMBER_RUNNING, 1, &f, 1, 0);
+    ck_assert_int_eq(seen[0].order.restart_count, 2);
+    tell_failures(0, MEMBER_RUNNING, 2, &f, 1, 0);
+    PHASE(RDZV_STOP);
+    stop_all(2);
+    ck_assert_int_eq(seen[1].result.exit_code, 3);
+    ck_assert_int_eq(seen[1].result.restarts, 2);
+    ck_assert_uint_eq(seen[1].result.n, 1);
+}
+END_TEST
+
+START_TEST(respawn_waits_for_the_backoff)
+{
+    rules(RDZV_STATIC, 1, 1);
+    R.max_restarts = 2;
+    R.restart_policy = RESTART_WORKER;
+    R.backoff_ns = 3 * S;
+    start();
+    join(0, (struct who){.own = true});
+    run_all(1);
+    struct failure f = failure_of(1, FAILURE_EXIT, 1);
+    tell_failures(0, MEMBER_RUNNING, 1, &f, 1, 0);
+    ck_assert_int_eq(seen[0].view.nrespawns, 0);
+    ck_assert_uint_eq(rdzv_state_deadline(S_), T + 3 * S);
+    tick(3);
+    ck_assert_int_eq(seen[0].view.nrespawns, 1);
+}
+END_TEST
+
+START_TEST(exec_failure_is_not_respawned)
+{
+    rules(RDZV_STATIC, 1, 1);
+    R.max_restarts = 2;
+    R.restart_policy = RESTART_WORKER;
+    start();
+    join(0, (struct who){.own = true});
+    run_all(1);
+    struct failure f = failure_of(1, FAILURE_EXEC, 126);
+    tell_failures(0, MEMBER_RUNNING, 1, &f, 1, 0);
+    stop_all(1);
+    ck_assert_int_eq(seen[0].result.exit_code, 126);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------- nodes come and go
+ */
+
+START_TEST(a_connection_that_breaks_and_comes_back_resumes)
+{
+    running(RDZV_STATIC, 2, 2, 2, 0);
+    closed(1, false);
+    PHASE(RDZV_RUN);
+    T += 14 * S;
+    say(0, MEMBER_RUNNING);
+    tick(0);
+    hello(7, (struct who){.id = 2}); /* by another connection */
+    ck_assert_int_eq(seen[7].view.phase, RDZV_RUN);
+    ck_assert_int_eq(seen[7].view.group_rank, 1);
+    ck_assert_int_eq(seen[7].tables, 0); /* it has it */
+    seen[7].clock = 100 * S;
+    say(7, MEMBER_RUNNING);
+    PHASE(RDZV_RUN);
+    ck_assert_int_eq(info().nodes, 2);
+    say(0, MEMBER_DONE);
+    say(7, MEMBER_DONE);
+    PHASE(RDZV_FINISH);
+}
+END_TEST
+
+START_TEST(a_connection_is_replaced_before_its_end_is_seen)
+{
+    running(RDZV_STATIC, 2, 2, 2, 0);
+    hello(7, (struct who){.id = 2});
+    ck_assert(seen[1].closed && !seen[1].refused);
+    seen[7].clock = 100 * S;
+    say(7, MEMBER_RUNNING);
+    say(1, MEMBER_IDLE); /* the ghost speaks: nobody listens */
+    PHASE(RDZV_RUN);
+    closed(1, true);
+    PHASE(RDZV_RUN);
+    ck_assert_int_eq(info().nodes, 2);
+}
+END_TEST
+
+START_TEST(one_that_missed_the_table_gets_it_when_it_is_back)
+{
+    rules(RDZV_STATIC, 2, 2);
+    start();
+    join(0, (struct who){.own = true});
+    join(1, (struct who){0});
+    prepared(1);
+    closed(1, false);
+    prepared(0);
+    PHASE(RDZV_RUN);
+    struct generation gen = seen[0].view.gen;
+    hello(1, (struct who){0});
+    ck_assert_int_eq(seen[1].tables, 1);
+    ck_assert_int_eq(seen[1].view.phase, RDZV_RUN);
+    ck_assert(generation_equal(seen[1].view.gen, gen));
+}
+END_TEST
+
+START_TEST(old_statuses_are_ignored)
+{
+    running(RDZV_STATIC, 2, 2, 2, 0);
+    struct rdzv_status old = status_of(1, MEMBER_IDLE);
+    say(1, MEMBER_RUNNING);
+    int views = seen[1].views;
+    tell(1, old);
+    PHASE(RDZV_RUN);
+    ck_assert_int_eq(seen[1].views, views);
+}
+END_TEST
+
+START_TEST(a_closed_connection_is_a_lost_node)
+{
+    running(RDZV_C10D, 1, 2, 2, 0);
+    closed(1, true);
+    ck_assert_int_eq(seen[0].view.phase, RDZV_STOP);
+    ck_assert_int_eq(seen[0].why.reason, STOP_NODE_LOST);
+    ck_assert(seen[0].why.restarting);
+    HAS(seen[0].why.text, "node n1 (10.0.0.11) was lost: its launcher is gone");
+    stop_all(1);
+    PHASE(RDZV_PREPARE); /* at once: no last call */
+    ck_assert_int_eq(info().nnodes, 1);
+    ck_assert_int_eq(info().restarts, 0);
+}
+END_TEST
+
+START_TEST(a_silent_node_is_lost)
+{
+    running(RDZV_C10D, 1, 2, 2, 0);
+    for (int i = 0; i < 2; i++) {
+        tick(5);
+        say(0, MEMBER_RUNNING);
+        PHASE(RDZV_RUN);
+    }
+    tick(5);
+    PHASE(RDZV_STOP);
+    HAS(seen[0].why.text, "nothing heard of it for 15.0 s");
+    ck_assert(seen[1].closed);
+}
+END_TEST
+
+START_TEST(silence_is_not_held_against_a_node_while_we_slept)
+{
+    running(RDZV_C10D, 1, 2, 2, 0);
+    tick(60); /* the deadline was after 15 */
+    PHASE(RDZV_RUN);
+    say(0, MEMBER_RUNNING);
+    say(1, MEMBER_RUNNING);
+    for (int i = 0; i < 3; i++) {
+        PHASE(RDZV_RUN);
+        say(0, MEMBER_RUNNING);
+        tick(5);
+    }
+    PHASE(RDZV_STOP);
+}
+END_TEST
+
+START_TEST(too_few_left_ends_a_job_without_restarts)
+{
+    running(RDZV_STATIC, 2, 2, 2, 0);
+    closed(1, true);
+    ck_assert(!seen[0].why.restarting);
+    stop_all(1);
+    PHASE(RDZV_FINISH);
+    const struct rdzv_result *r = &seen[0].result;
+    ck_assert_int_eq(r->exit_code, 1);
+    ck_assert_int_eq(r->reason, STOP_NODE_LOST);
+    HAS(r->text, "node n1 (10.0.0.11) was lost");
+    ck_assert_uint_eq(r->n, 1);
+    ck_assert_int_eq(seen[0].first.kind, FAILURE_NODE);
+    ck_assert_int_eq(seen[0].first.pid, 101);
+}
+END_TEST
+
+START_TEST(too_few_left_wait_for_another_when_there_are_restarts)
+{
+    running(RDZV_STATIC, 2, 2, 2, 1);
+    closed(1, true);
+    ck_assert(seen[0].why.restarting);
+    stop_all(1);
+    PHASE(RDZV_COLLECT);
+    ck_assert_int_eq(seen[0].view.phase, RDZV_COLLECT);
+    beat(100, (const uint32_t[]){0}, 1);
+    HAS(seen[0].notice, "1 of 2 here");
+    join(2, (struct who){.host = "new"});
+    PHASE(RDZV_PREPARE);
+    ck_assert_int_eq(seen[2].view.group_rank, 1);
+    seen[1] = seen[2];
+    ck_assert_int_eq(info().restarts, 0);
+}
+END_TEST
+
+START_TEST(the_wait_for_another_ends)
+{
+    running(RDZV_STATIC, 2, 2, 2, 1);
+    closed(1, true);
+    stop_all(1);
+    beat(600, (const uint32_t[]){0}, 1);
+    PHASE(RDZV_FINISH);
+    ck_assert_int_eq(seen[0].result.reason, STOP_NODE_LOST);
+    HAS(seen[0].result.text, "node n1 (10.0.0.11) was lost");
+    HAS(seen[0].result.text, "only 1 of 2 nodes joined within 600 s");
+    ck_assert_int_eq(seen[0].first.kind, FAILURE_NODE);
+}
+END_TEST
+
+START_TEST(survivors_of_a_lost_node_are_not_charged)
+{
+    running(RDZV_C10D, 1, 3, 3, 3);
+    T += S;
+    worker_fails(1, FAILURE_EXIT, 1); /* its peer has gone, and it saw that first */
+    T += 20 * MS;
+    closed(2, true);
+    stop_all(2);
+    PHASE(RDZV_PREPARE);
+    ck_assert_int_eq(info().restarts, 0);
+    ck_assert_int_eq(info().nnodes, 2);
+}
+END_TEST
+
+START_TEST(a_silent_node_was_lost_before_what_followed)
+{
+    running(RDZV_C10D, 1, 3, 3, 3);
+    tick(5);
+    say(0, MEMBER_RUNNING);
+    say(1, MEMBER_RUNNING);
+    tick(4); /* the last of node 2 was 9 s ago */
+    worker_fails(1, FAILURE_EXIT, 1);
+    stop_all(2);
+    PHASE(RDZV_STOP); /* node 2 has not stopped */
+    tick(1);
+    say(0, MEMBER_IDLE);
+    say(1, MEMBER_IDLE);
+    tick(5);
+    PHASE(RDZV_PREPARE);
+    ck_assert_int_eq(info().restarts, 0);
+}
+END_TEST
+
+START_TEST(lost_while_preparing_begins_anew)
+{
+    rules(RDZV_C10D, 2, 3);
+    start();
+    for (uint32_t i = 0; i < 3; i++)
+        join(i, (struct who){.own = i == 0});
+    PHASE(RDZV_PREPARE);
+    prepared(0);
+    closed(2, true);
+    PHASE(RDZV_COLLECT);
+    ck_assert_int_eq(seen[0].view.phase, RDZV_COLLECT);
+    say(0, MEMBER_IDLE); /* it has let go of what it prepared */
+    PHASE(RDZV_PREPARE); /* at once: the last call has been */
+    ck_assert_uint_eq(info().gen.counter, 2);
+    run_all(2);
+}
+END_TEST
+
+START_TEST(a_late_node_is_taken_in)
+{
+    running(RDZV_C10D, 1, 3, 2, 0);
+    join(2, (struct who){.host = "late"});
+    PHASE(RDZV_STOP);
+    ck_assert_int_eq(seen[0].why.reason, STOP_MEMBERSHIP);
+    ck_assert(seen[0].why.restarting);
+    HAS(seen[0].why.text, "node late (10.0.0.12) has joined");
+    ck_assert_int_eq(seen[2].view.phase, RDZV_COLLECT);
+    stop_all(2);
+    PHASE(RDZV_PREPARE);
+    run_all(3);
+    ck_assert_int_eq(table.restart_count, 0); /* not charged */
+}
+END_TEST
+
+START_TEST(a_late_node_does_not_undo_what_is_done)
+{
+    running(RDZV_C10D, 1, 3, 2, 0);
+    say(0, MEMBER_DONE);
+    join(2, (struct who){0});
+    PHASE(RDZV_RUN);
+    ck_assert(seen[2].view.spare);
+    say(1, MEMBER_DONE);
+    ck_assert_int_eq(seen[2].reports, 1); /* the spare is told, too */
+    ck_assert_int_eq(seen[2].result.exit_code, 0);
+}
+END_TEST
+
+START_TEST(a_late_node_while_preparing_is_taken_in_without_a_stop)
+{
+    rules(RDZV_C10D, 2, 3);
+    start();
+    join(0, (struct who){.own = true});
+    join(1, (struct who){0});
+    T += 30 * S;
+    say(0, MEMBER_IDLE);
+    say(1, MEMBER_IDLE);
+    tick(0);
+    prepared(0);
+    join(2, (struct who){0});
+    PHASE(RDZV_COLLECT);
+    say(0, MEMBER_IDLE);
+    PHASE(RDZV_PREPARE);
+    ck_assert_int_eq(info().nnodes, 3);
+    run_all(3);
+}
+END_TEST
+
+START_TEST(one_that_was_given_up_stops_and_comes_back)
+{
+    running(RDZV_C10D, 1, 2, 2, 0);
+    for (int i = 0; i < 3; i++) {
+        tick(5);
+        say(0, MEMBER_RUNNING);
+    }
+    PHASE(RDZV_STOP); /* node 1 was silent */
+    say(0, MEMBER_IDLE);
+    PHASE(RDZV_PREPARE);
+    hello(1, (struct who){0}); /* it wakes up */
+    struct rdzv_status st = status_of(1, MEMBER_RUNNING);
+    st.gen = (struct generation){0xabc, 1};
+    tell(1, st);
+    ck_assert_int_eq(seen[1].view.phase, RDZV_COLLECT);
+    ck_assert_int_eq(seen[1].view.group_rank, -1);
+    HAS(seen[1].why.text, "given up");
+    PHASE(RDZV_PREPARE); /* not with it as long as its workers live */
+    st.phase = MEMBER_IDLE;
+    st.workers = false;
+    st.send_ns++;
+    tell(1, st);
+    PHASE(RDZV_PREPARE);
+    ck_assert_int_eq(info().nnodes, 2);
+}
+END_TEST
+
+START_TEST(a_done_node_may_go)
+{
+    running(RDZV_STATIC, 2, 2, 2, 0);
+    say(1, MEMBER_DONE);
+    closed(1, true);
+    PHASE(RDZV_RUN);
+    say(0, MEMBER_DONE);
+    PHASE(RDZV_FINISH);
+    ck_assert_int_eq(seen[0].result.exit_code, 0);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------- leaving */
+
+START_TEST(leave_by_signal_goes_on_without_it)
+{
+    running(RDZV_C10D, 1, 2, 2, 0);
+    leave(1, STOP_SIGNAL, 143, "received SIGTERM", true);
+    ck_assert_int_eq(seen[0].view.phase, RDZV_STOP);
+    ck_assert_int_eq(seen[0].why.reason, STOP_MEMBERSHIP);
+    ck_assert_int_ne(seen[1].view.phase, RDZV_RELEASE); /* it still has workers */
+    leave(1, STOP_SIGNAL, 143, "received SIGTERM", false);
+    ck_assert_int_eq(seen[1].view.phase, RDZV_RELEASE);
+    closed(1, true);
+    LACKS(logs, "was lost");
+    say(0, MEMBER_IDLE);
+    PHASE(RDZV_PREPARE);
+    ck_assert_int_eq(info().nnodes, 1);
+    ck_assert_int_eq(info().restarts, 0);
+}
+END_TEST
+
+START_TEST(leave_by_signal_ends_a_job_that_needs_it)
+{
+    running(RDZV_STATIC, 2, 2, 2, 7);
+    leave(1, STOP_SIGNAL, 143, "received SIGTERM", true);
+    ck_assert_int_eq(seen[0].why.reason, STOP_SIGNAL);
+    ck_assert(!seen[0].why.restarting);
+    leave(1, STOP_SIGNAL, 143, "received SIGTERM", false);
+    ck_assert_int_ne(seen[1].view.phase, RDZV_RELEASE);
+    say(0, MEMBER_IDLE);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(seen[i].result.exit_code, 143);
+        ck_assert_int_eq(seen[i].result.reason, STOP_SIGNAL);
+        ck_assert_str_eq(seen[i].result.text, "received SIGTERM");
+        ck_assert_uint_eq(seen[i].result.n, 0);
+    }
+}
+END_TEST
+
+START_TEST(leave_of_the_last_that_is_needed_while_stopping)
+{
+    running(RDZV_C10D, 2, 3, 3, 0);
+    leave(1, STOP_SIGNAL, 143, "first", true);
+    ck_assert(seen[0].why.restarting);
+    leave(2, STOP_SIGNAL, 130, "second", true);
+    leave(1, STOP_SIGNAL, 143, "first", false);
+    leave(2, STOP_SIGNAL, 130, "second", false);
+    say(0, MEMBER_IDLE);
+    PHASE(RDZV_FINISH);
+    ck_assert_int_eq(seen[0].result.exit_code, 130);
+}
+END_TEST
+
+START_TEST(leave_by_timeout_or_request_ends_the_job_for_all)
+{
+    static const struct {
+        enum stop_reason reason;
+        int code;
+    } cases[] = {{STOP_TIMEOUT, 124}, {STOP_REQUEST, 130}};
+    for (size_t i = 0; i < 2; i++) {
+        running(RDZV_C10D, 1, 3, 3, 7);
+        leave(2, cases[i].reason, cases[i].code, "enough", true);
+        ck_assert_int_eq(seen[0].why.reason, cases[i].reason);
+        ck_assert(!seen[0].why.restarting);
+        leave(2, cases[i].reason, cases[i].code, "enough", false);
+        stop_all(2);
+        PHASE(RDZV_FINISH);
+        ck_assert_int_eq(seen[0].result.exit_code, cases[i].code);
+        if (i == 0)
+            rdzv_state_free(S_);
+    }
+}
+END_TEST
+
+START_TEST(leave_of_the_coordinators_own_ends_the_job)
+{
+    running(RDZV_C10D, 1, 3, 3, 7);
+    leave(0, STOP_SIGNAL, 143, "received SIGTERM", true);
+    leave(0, STOP_SIGNAL, 143, "received SIGTERM", false);
+    ck_assert(!seen[1].why.restarting);
+    stop_all(3);
+    PHASE(RDZV_FINISH);
+    ck_assert_int_eq(seen[1].result.exit_code, 143);
+}
+END_TEST
+
+START_TEST(leave_while_waiting)
+{
+    rules(RDZV_STATIC, 3, 3);
+    start();
+    join(0, (struct who){.own = true});
+    join(1, (struct who){.rank1 = 2});
+    leave(1, STOP_SIGNAL, 130, "received SIGINT", false);
+    ck_assert_int_eq(seen[1].view.phase, RDZV_RELEASE);
+    closed(1, true);
+    PHASE(RDZV_COLLECT);
+    join(2, (struct who){.rank1 = 2}); /* its place is free */
+    ck_assert(!seen[2].refused);
+    leave(0, STOP_SIGNAL, 130, "received SIGINT", false);
+    PHASE(RDZV_FINISH);
+    ck_assert_int_eq(seen[2].result.exit_code, 130);
+}
+END_TEST
+
+START_TEST(leave_while_preparing)
+{
+    rules(RDZV_C10D, 2, 3);
+    start();
+    for (uint32_t i = 0; i < 3; i++)
+        join(i, (struct who){.own = i == 0});
+    prepared(2);
+    leave(2, STOP_INTERNAL, 1, "no memory", false);
+    ck_assert_int_eq(seen[2].view.phase, RDZV_RELEASE);
+    PHASE(RDZV_PREPARE);
+    ck_assert_int_eq(info().nnodes, 2);
+}
+END_TEST
+
+START_TEST(leave_of_a_node_that_is_done)
+{
+    running(RDZV_STATIC, 2, 2, 2, 0);
+    say(1, MEMBER_DONE);
+    leave(1, STOP_SIGNAL, 143, "received SIGTERM", false);
+    PHASE(RDZV_RUN);
+    ck_assert_int_eq(seen[1].view.phase, RDZV_RELEASE);
+    closed(1, true);
+    say(0, MEMBER_DONE);
+    ck_assert_int_eq(seen[0].result.exit_code, 0);
+}
+END_TEST
+
+START_TEST(leave_of_a_spare)
+{
+    running(RDZV_C10D, 2, 2, 2, 0);
+    join(2, (struct who){0});
+    leave(2, STOP_SIGNAL, 143, "received SIGTERM", false);
+    PHASE(RDZV_RUN);
+    ck_assert_int_eq(seen[2].view.phase, RDZV_RELEASE);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------------- cost */
+
+START_TEST(thousands_of_nodes_cost_little)
+{
+    enum { N = 8192 };
+    rules(RDZV_STATIC, N, N);
+    R.max_restarts = 1;
+    start();
+    log_init(LOG_LEVEL_NOTICE, NULL);
+    struct rdzv_hello h = {.backend = RDZV_STATIC,
+                           .min_nodes = N,
+                           .max_nodes = N,
+                           .max_restarts = 1,
+                           .agent_store = true,
+                           .node_rank = -1,
+                           .nproc = 8,
+                           .run_id = "job",
+                           .version = "0.1",
+                           .role = "default"};
+    struct rdzv_peer p = {.via = "10.0.0.1"};
+    struct rdzv_action a;
+    struct rdzv_status st = {.phase = MEMBER_IDLE};
+    size_t views = 0, tables = 0;
+    for (uint32_t i = 0; i < N; i++) {
+        memcpy(h.id.b, &i, sizeof(i));
+        snprintf(h.host, sizeof(h.host), "node%u", (i * 2654435761u) % N);
+        snprintf(p.addr, sizeof(p.addr), "10.1.%u.%u", i / 256, i % 256);
+        rdzv_state_hello(S_, i, &h, &p, T);
+        st.send_ns = 1;
+        rdzv_state_status(S_, i, &st, T);
+        while (rdzv_state_next(S_, &a, T))
+            views += a.act == RDZV_ACT_VIEW;
+    }
+    PHASE(RDZV_PREPARE);
+    st = (struct rdzv_status){.phase = MEMBER_PREPARED, .gen = info().gen, .send_ns = 2};
+    for (uint32_t i = 0; i < N; i++) {
+        rdzv_state_status(S_, i, &st, T);
+        while (rdzv_state_next(S_, &a, T))
+            tables += a.act == RDZV_ACT_TABLE;
+    }
+    ck_assert_uint_eq(tables, N);
+    PHASE(RDZV_RUN);
+    st = (struct rdzv_status){.phase = MEMBER_DONE, .gen = info().gen, .send_ns = 3};
+    for (uint32_t i = 0; i < N; i++)
+        rdzv_state_status(S_, i, &st, T);
+    for (uint32_t i = 0; i < N; i++)
+        rdzv_state_closed(S_, i, true, T);
+    while (rdzv_state_next(S_, &a, T))
+        finished |= a.act == RDZV_ACT_FINISHED;
+    PHASE(RDZV_FINISH);
+}
+END_TEST
+
+static TCase *rules_case(Suite *s, const char *name, double timeout)
+{
+    TCase *tc = test_case(s, name, timeout);
+    tcase_add_checked_fixture(tc, NULL, teardown);
+    return tc;
+}
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("rdzv_rounds");
+    TCase *tc = rules_case(s, "failure", 10);
+    tcase_add_test(tc, all_done_is_success);
+    tcase_add_test(tc, finish_does_not_wait_for_ever);
+    tcase_add_test(tc, failure_stops_everybody_at_once);
+    tcase_add_test(tc, restarts_are_charged_to_the_job);
+    tcase_add_test(tc, restart_waits_for_the_backoff);
+    tcase_add_test(tc, exec_failures_are_never_retried);
+    tcase_add_test(tc, first_cause_is_found_over_all_nodes);
+    tcase_add_test(tc, clock_offsets_put_failures_on_one_clock);
+    tcase_add_test(tc, failures_are_taken_once);
+    tcase_add_test(tc, failures_of_others_are_not_believed);
+    tcase_add_test(tc, failure_when_others_are_done);
+    tcase_add_test(tc, report_is_bounded_and_counts_the_rest);
+    tcase_add_test(tc, a_node_that_stops_without_a_reason);
+    tc = rules_case(s, "worker policy", 10);
+    tcase_add_test(tc, only_the_failed_worker_is_respawned);
+    tcase_add_test(tc, respawn_waits_for_the_backoff);
+    tcase_add_test(tc, exec_failure_is_not_respawned);
+    tc = rules_case(s, "membership", 10);
+    tcase_add_test(tc, a_connection_that_breaks_and_comes_back_resumes);
+    tcase_add_test(tc, a_connection_is_replaced_before_its_end_is_seen);
+    tcase_add_test(tc, one_that_missed_the_table_gets_it_when_it_is_back);
+    tcase_add_test(tc, old_statuses_are_ignored);
+    tcase_add_test(tc, a_closed_connection_is_a_lost_node);
+    tcase_add_test(tc, a_silent_node_is_lost);
+    tcase_add_test(tc, silence_is_not_held_against_a_node_while_we_slept);
+    tcase_add_test(tc, too_few_left_ends_a_job_without_restarts);
+    tcase_add_test(tc, too_few_left_wait_for_another_when_there_are_restarts);
+    tcase_add_test(tc, the_wait_for_another_ends);
+    tcase_add_test(tc, survivors_of_a_lost_node_are_not_charged);
+    tcase_add_test(tc, a_silent_node_was_lost_before_what_followed);
+    tcase_add_test(tc, lost_while_preparing_begins_anew);
+    tcase_add_test(tc, a_late_node_is_taken_in);
+    tcase_add_test(tc, a_late_node_does_not_undo_what_is_done);
+    tcase_add_test(tc, a_late_node_while_preparing_is_taken_in_without_a_stop);
+    tcase_add_test(tc, one_that_was_given_up_stops_and_comes_back);
+    tcase_add_test(tc, a_done_node_may_go);
+    tc = rules_case(s, "leave", 10);
+    tcase_add_test(tc, leave_by_signal_goes_on_without_it);
+    tcase_add_test(tc, leave_by_signal_ends_a_job_that_needs_it);
+    tcase_add_test(tc, leave_of_the_last_that_is_needed_while_stopping);
+    tcase_add_test(tc, leave_by_timeout_or_request_ends_the_job_for_all);
+    tcase_add_test(tc, leave_of_the_coordinators_own_ends_the_job);
+    tcase_add_test(tc, leave_while_waiting);
+    tcase_add_test(tc, leave_while_preparing);
+    tcase_add_test(tc, leave_of_a_node_that_is_done);
+    tcase_add_test(tc, leave_of_a_spare);
+    tc = rules_case(s, "cost", 5);
+    tcase_add_test(tc, thousands_of_nodes_cost_little);
+    return s;
+}
+
+TEST_MAIN(suite)

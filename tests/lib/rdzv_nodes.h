@@ -25,6 +25,7 @@
 /* An agent that does what it is told, and remembers it. */
 struct node {
     struct rdzv_config config;
+    char name[16];
     struct rdzv *r;
     int prepares, runs, stops, respawns;
     struct generation gen;
@@ -155,7 +156,8 @@ static inline struct rdzv_config *config_of(int i, enum rdzv_backend backend, in
     c->min_nodes = min;
     c->max_nodes = max;
     c->nproc = 2;
-    c->host = xasprintf("node%d", i);
+    snprintf(nodes[i].name, sizeof(nodes[i].name), "node%d", i);
+    c->host = nodes[i].name;
     c->join_timeout = 20;
     c->close_timeout = 10;
     return c;

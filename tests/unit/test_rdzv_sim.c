@@ -659,7 +659,7 @@ static void kill_node(int i, int how)
     member_closes(n, how == 0);
     member_state_free(n->m);
     n->m = NULL;
-    n->workers = false; /* its guardian sees to that */
+    n->workers = n->frozen = false; /* its guardian sees to the workers */
     for (int k = 0; k < n->nheld; k++)
         buf_fini(&n->held[k].bytes);
     n->nheld = 0;

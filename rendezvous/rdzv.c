@@ -258,6 +258,8 @@ static void say_who_listens(const struct rdzv_finder *f, struct err *e)
     char owner[64];
     struct rdzv_identity id;
     struct netaddr a = f->bind.addr;
+    if (!e)
+        return;
     size_t len = strlen(e->msg);
     if (f->bind.any)
         netaddr_parse_ip(&a, "127.0.0.1", netaddr_port(&f->bind.addr));
@@ -323,6 +325,9 @@ static void on_looked(struct rdzv *r)
     int fd = -1;
     enum rdzv_role role = f->ops->decide(f, &e);
     note_local_addr(r);
+    if (f->note[0])
+        log_notice("%s", f->note);
+    f->note[0] = '\0';
     if (role == RDZV_ROLE_HOST) {
         fd = try_listen(f, &e);
         role = fd >= 0 ? RDZV_ROLE_HOST : fd == -EADDRINUSE ? RDZV_ROLE_JOIN : RDZV_ROLE_FAIL;

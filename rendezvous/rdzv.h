@@ -5,15 +5,22 @@
  * workers' store, on the same listener), joins, and from there on is pushed everything: the rank
  * table of each round, every failure, every stop. Nothing is polled.
  *
- *     rdzv_open -> on_prepare -> rdzv_prepared -> on_run -> rdzv_done .........................
- * on_finish ^                            | |                            +--> rdzv_failed / other
- * node --> on_stop |                                                                |
- *                      +---------------------------- rdzv_stopped <---------------------+
- *                                                        +--> (no restart left) ......... on_finish
+ *     rdzv_open --> on_prepare --> rdzv_prepared --> on_run --> rdzv_done ......> on_finish
+ *                   ^                                  |
+ *                   |                 rdzv_failed, or another node --> on_stop
+ *                   |                                                     |
+ *                   +----------------------- rdzv_stopped <---------------+
+ *                                                 |
+ *                                                 +--> (the job is over) .......> on_finish
  *
  * All functions and callbacks are on the loop's thread. A callback is never called from inside a
  * function of this header. on_finish is called once, and only when the agent has said that none of
- * its workers is alive (or never started any); after it only rdzv_close() may be called. */
+ * its workers is alive (or never started any); after it only rdzv_close() may be called.
+ *
+ * The process has SIGPIPE blocked or ignored. When it ends without waiting for the loop, it does so
+ * with _exit(2): a name server that does not answer would hold up exit(3), which joins libuv's
+ * pool.
+ */
 #ifndef RENDEZVOUS_RDZV_H
 #define RENDEZVOUS_RDZV_H
 

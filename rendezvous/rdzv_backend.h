@@ -40,7 +40,8 @@ struct rdzv_finder {
     int naddrs;
     int status; /* 0, or a negative errno: why says what is wrong */
     char why[ERR_MSG_MAX];
-    struct netaddr local; /* local_addr as an address */
+    char note[ERR_MSG_MAX]; /* a line for the user, or "" */
+    struct netaddr local;   /* local_addr as an address */
     bool have_local;
 
     /* What decide() wants. */

@@ -29,7 +29,6 @@
 
 #include "core/clock.h"
 #include "core/fd.h"
-#include "core/log.h"
 #include "core/mem.h"
 #include "rendezvous/rdzv_msg.h"
 #include "rendezvous/text.h"
@@ -287,8 +286,8 @@ static void look_at(struct rdzv_finder *f, int fd)
         f->status = -EAGAIN;
     } else {
         if (n > 0)
-            log_notice("%s was left behind by host %s, pid %d: taking over", f->path, b.host,
-                       b.pid);
+            text_set(f->note, sizeof(f->note), "%s was left behind by host %s, pid %d: taking over",
+                     f->path, b.host, b.pid);
         f->lock_fd = fd;
         return;
     }

@@ -350,8 +350,11 @@ void rdzv_phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct 
     f.attempt = s->restarts;
     strcpy(f.host, n->hello.host);
     bool own = f.kind != FAILURE_STOPPED;
-    if (own && s->phase == RDZV_RUN && s->rules.restart_policy == RESTART_WORKER &&
-        f.kind != FAILURE_EXEC && s->restarts < s->rules.max_restarts) {
+    /* A node that was started with the other policy is stopping its workers already. */
+    bool alone =
+        s->rules.restart_policy == RESTART_WORKER && n->hello.restart_policy == RESTART_WORKER;
+    if (own && alone && s->phase == RDZV_RUN && f.kind != FAILURE_EXEC &&
+        s->restarts < s->rules.max_restarts) {
         order_respawn(s, n, &f, now);
         return;
     }
@@ -377,7 +380,7 @@ void rdzv_phase_newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now
         back_to_collect(s, now);
     } else if (s->phase == RDZV_RUN && s->ndone == 0) {
         text_set(text, sizeof(text), "node %s has joined", rdzv_join_name(n, name, sizeof(name)));
-        rdzv_state_log(s, LOG_LEVEL_NOTICE, "%s: the workers are started again with it", text);
+        rdzv_state_log(s, LOG_LEVEL_VERBOSE, "%s: the workers are started again with it", text);
         begin_stop(s, STOP_MEMBERSHIP, true, text, NULL);
     }
 }
@@ -393,6 +396,12 @@ static void remember_gone(struct rdzv_state *s, enum stop_reason reason, int cod
     s->gone_reason = reason;
     s->gone_code = code;
     text_set(s->gone_text, sizeof(s->gone_text), "%s", text);
+}
+
+/* What ends a round that runs is told to every node by on_stop: once is enough. */
+static enum log_level unless_told(const struct rdzv_state *s)
+{
+    return s->phase == RDZV_RUN ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE;
 }
 
 /* Nothing ends without a reason. */
@@ -425,7 +434,7 @@ void rdzv_phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rd
         rdzv_state_update_ready(s, n);
         remember_gone(s, st->leave_reason, st->leave_code, leave_text(st));
         if (!n->peer.own)
-            rdzv_state_log(s, LOG_LEVEL_NOTICE, "node %s leaves: %s",
+            rdzv_state_log(s, unless_told(s), "node %s leaves: %s",
                            rdzv_join_name(n, name, sizeof(name)), leave_text(st));
         if (s->phase == RDZV_RUN || s->phase == RDZV_STOP)
             leave_round(s, n, st, ends);
@@ -468,7 +477,7 @@ void rdzv_phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how,
     if (how && !n->leaving && phase != RDZV_FINISH) {
         rdzv_join_name(n, name, sizeof(name));
         text_set(text, sizeof(text), "node %s was lost: %s", name, how);
-        rdzv_state_log(s, LOG_LEVEL_NOTICE, "%s", text);
+        rdzv_state_log(s, needed ? unless_told(s) : LOG_LEVEL_NOTICE, "%s", text);
         if (needed && !(phase == RDZV_STOP && n->stopped))
             record_lost(s, n, how, since, &lost);
         remember_gone(s, STOP_NODE_LOST, 1, text);

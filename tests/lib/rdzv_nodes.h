@@ -177,6 +177,7 @@ static inline void open_node(int i)
 
 static inline void setup(void)
 {
+    signal(SIGPIPE, SIG_IGN); /* as the launcher has it */
     loop_setup(&loop);
     log_set_writer(keep_log, NULL);
     log_init(LOG_LEVEL_VERBOSE, NULL);

@@ -1,13 +1,15 @@
 /* rdzv_state.h: the coordinator's rules. No I/O, no clock, no libuv: what happened goes in with the
  * time, what is to be done comes out.
  *
- *               node lost, node joined            restart, membership
- *            +-------------------------+   +------------------------------+
- *            v                         |   v                              |
- *   COLLECT ----> PREPARE -------------+  COLLECT      RUN ----> STOP ----+
- *      |             |  all prepared                    ^ |        |
- *      |             +----------------------------------+ |        |
- *      +---- too few, too late ----> FINISH <-- all done -+--------+
+ *                  +-- node lost, joined, leaves --+
+ *                  v                               |
+ *     +--------> COLLECT ----- complete ----> PREPARE ----- all prepared ----> RUN
+ *     |            |                                                          |   |
+ *     | restart,   | too few,                         failure, node lost,     |   | all
+ *     | membership | too late                         joined, or leaves       v   | done
+ *     +------------|-------------------------------------------------------- STOP |
+ *                  v                                                          |   |
+ *               FINISH <------------------------------------------------------+---+
  *
  *   COLLECT   nodes join; MAX of them, or MIN and the last call over, start a round
  *   PREPARE   every node of the round gets its group rank and prepares; no worker is started

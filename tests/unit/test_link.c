@@ -1,0 +1,398 @@
+/* Links between two ends of a socket pair, and connections to one of several addresses. */
+#include "tests/lib/test.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/mem.h"
+#include "rendezvous/connector.h"
+#include "rendezvous/endpoint.h"
+#include "rendezvous/link.h"
+#include "rendezvous/rdzv_msg.h"
+#include "tests/lib/loop.h"
+
+static uv_loop_t loop;
+static struct link_hub hub;
+static struct link *L;
+static bool closed, ended, orderly;
+static int frames, last_type;
+static size_t last_len;
+static uint8_t last_first;
+static uint32_t version;
+static char why_ended[128];
+static bool close_in_frame;
+
+static void on_closed(void *arg)
+{
+    (void)arg;
+    closed = true;
+}
+
+static bool on_preamble(struct link *l, uint32_t v)
+{
+    (void)l;
+    version = v;
+    return true;
+}
+
+static void on_frame(struct link *l, uint8_t type, struct rd body)
+{
+    frames++;
+    last_type = type;
+    last_len = (size_t)(body.end - body.p);
+    last_first = last_len ? body.p[0] : 0;
+    if (close_in_frame) {
+        link_close(l);
+        L = NULL;
+    }
+}
+
+static void on_end(struct link *l, bool o, const char *why)
+{
+    ended = true;
+    orderly = o;
+    strncpy(why_ended, why, sizeof(why_ended) - 1);
+    link_close(l);
+    L = NULL;
+}
+
+static const struct link_events events = {on_preamble, on_frame, on_end};
+static int peer = -1; /* the other end, in the test's hands */
+
+static void setup(void)
+{
+    signal(SIGPIPE, SIG_IGN);
+    loop_setup(&loop);
+    link_hub_init(&hub, &loop, NULL, NULL);
+}
+
+static void open_link(void)
+{
+    int pair[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
+    peer = pair[1];
+    L = link_new(&hub, pair[0], true, &events, NULL);
+    ck_assert_ptr_nonnull(L);
+}
+
+static void teardown(void)
+{
+    link_hub_close(&hub, on_closed, NULL);
+    loop_run_until(&loop, &closed, 5, "close");
+    close_fd(&peer);
+    loop_teardown(&loop);
+}
+
+static void give(const void *p, size_t n)
+{
+    ck_assert_int_eq(send(peer, p, n, 0), (ssize_t)n);
+    loop_turns(&loop, 2);
+}
+
+#define HELLO "DLR1\x01\0\0\0"
+
+START_TEST(frames_come_whole_however_they_are_cut)
+{
+    static const uint8_t bytes[] = HELLO "\x03\0\0\0\x07"
+                                         "ab\x01\0\0\0\x08\x04\0\0\0\x09"
+                                         "xyz";
+    open_link();
+    for (size_t i = 0; i + 1 < sizeof(bytes); i++)
+        give(bytes + i, 1);
+    ck_assert_uint_eq(version, RDZV_PROTOCOL);
+    ck_assert_int_eq(frames, 3);
+    ck_assert_int_eq(last_type, 9);
+    ck_assert_uint_eq(last_len, 3);
+    give(bytes + RDZV_PREAMBLE_LEN, sizeof(bytes) - 1 - RDZV_PREAMBLE_LEN); /* all at once */
+    ck_assert_int_eq(frames, 6);
+}
+END_TEST
+
+START_TEST(a_large_frame_in_pieces)
+{
+    enum { N = 1 << 20 };
+    uint8_t *big = xcalloc(1, N);
+    struct buf b = BUF_INIT;
+    open_link();
+    link_set_frame_max(L, RDZV_FRAME_MAX);
+    rdzv_put_preamble(&b);
+    buf_u32(&b, N + 1);
+    buf_u8(&b, 5);
+    big[0] = 42;
+    buf_put(&b, big, N);
+    for (size_t at = 0; at < b.len;) {
+        ssize_t n = send(peer, b.data + at, b.len - at, 0);
+        if (n > 0)
+            at += (size_t)n;
+        loop_turns(&loop, 1);
+    }
+    loop_turns(&loop, 3);
+    ck_assert_int_eq(frames, 1);
+    ck_assert_uint_eq(last_len, N);
+    ck_assert_int_eq(last_first, 42);
+    buf_fini(&b);
+    free(big);
+}
+END_TEST
+
+START_TEST(lengths_that_cannot_be_end_the_link)
+{
+    static const char *const bad[] = {HELLO "\0\0\0\0\x01", HELLO "\x01\x10\0\0\x01",
+                                      HELLO "\xff\xff\xff\xff\x01"};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        ended = false;
+        open_link();
+        give(bad[i], RDZV_PREAMBLE_LEN + 5);
+        ck_assert(ended && !orderly);
+        ck_assert_ptr_nonnull(strstr(why_ended, "length"));
+        close_fd(&peer);
+        loop_turns(&loop, 2);
+    }
+    ck_assert_int_eq(frames, 0);
+}
+END_TEST
+
+START_TEST(closed_from_inside_a_frame)
+{
+    open_link();
+    close_in_frame = true;
+    give(HELLO "\x01\0\0\0\x07\x01\0\0\0\x07", RDZV_PREAMBLE_LEN + 10);
+    ck_assert_int_eq(frames, 1); /* what came after it is nobody's */
+    ck_assert(!ended);
+}
+END_TEST
+
+static size_t drain_peer(void)
+{
+    static uint8_t sink[1 << 16];
+    size_t all = 0;
+    ssize_t n;
+    while ((n = recv(peer, sink, sizeof(sink), 0)) > 0)
+        all += (size_t)n;
+    return all;
+}
+
+START_TEST(the_end_is_told)
+{
+    open_link();
+    give(HELLO, RDZV_PREAMBLE_LEN);
+    drain_peer(); /* unread, our preamble would make it a reset */
+    close_fd(&peer);
+    loop_turns(&loop, 2);
+    ck_assert(ended && orderly);
+}
+END_TEST
+
+START_TEST(shared_bytes_go_to_all_and_are_freed_with_the_last)
+{
+    struct buf b = BUF_INIT;
+    open_link();
+    rdzv_put_notice(&b, "hello");
+    size_t len = b.len;
+    struct shared_buf *s = shared_buf_new(&b);
+    ck_assert_ptr_null(b.data);
+    for (int i = 0; i < 20; i++)
+        link_send(L, s);
+    ck_assert_uint_eq(s->refs, 21);
+    loop_turns(&loop, 3);
+    ck_assert_uint_eq(s->refs, 1);
+    ck_assert_uint_eq(drain_peer(), RDZV_PREAMBLE_LEN + 20 * len);
+    shared_buf_unref(s);
+}
+END_TEST
+
+START_TEST(one_that_does_not_read_is_cut_off)
+{
+    struct buf b = BUF_INIT;
+    open_link();
+    uint8_t *big = xcalloc(1, 1 << 20);
+    buf_put(&b, big, 1 << 20);
+    free(big);
+    struct shared_buf *s = shared_buf_new(&b);
+    for (int i = 0; i < 60 && !ended; i++) {
+        link_send(L, s);
+        loop_turns(&loop, 1);
+    }
+    ck_assert(ended && !orderly);
+    loop_turns(&loop, 3);
+    ck_assert_uint_eq(s->refs, 1);
+    shared_buf_unref(s);
+}
+END_TEST
+
+START_TEST(finish_sends_the_last_word)
+{
+    struct buf b = BUF_INIT;
+    open_link();
+    give(HELLO "\x01\0\0\0\x07", RDZV_PREAMBLE_LEN + 5);
+    rdzv_put_refusal(&b, false, "no");
+    size_t len = b.len;
+    link_send_buf(L, &b);
+    link_finish(L);
+    give("never read", 10); /* does not turn the end into a reset */
+    loop_turns(&loop, 5);
+    uint8_t out[256];
+    size_t got = 0;
+    ssize_t n;
+    while ((n = recv(peer, out + got, sizeof(out) - got, 0)) > 0)
+        got += (size_t)n;
+    ck_assert_uint_eq(got, RDZV_PREAMBLE_LEN + len);
+    ck_assert_int_eq(n, 0); /* the end, in order */
+    close_fd(&peer);
+    loop_turns(&loop, 2);
+    ck_assert(!ended); /* the owner was done with it */
+}
+END_TEST
+
+START_TEST(finish_does_not_wait_for_ever)
+{
+    open_link();
+    loop_turns(&loop, 2);
+    link_finish(L);
+    uint64_t start = mono_ns();
+    while (hub.all) {
+        ck_assert(mono_ns() - start < 10000000000u);
+        uv_run(&loop, UV_RUN_ONCE);
+    }
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------- connector */
+
+static int got_fd = -1;
+static bool done, refused;
+static struct netaddr got_peer;
+static char why[128];
+
+static void on_done(void *arg, int fd, const struct netaddr *p, bool r, const char *text)
+{
+    (void)arg;
+    done = true;
+    got_fd = fd;
+    refused = r;
+    if (p)
+        got_peer = *p;
+    strncpy(why, text, sizeof(why) - 1);
+}
+
+static int listener(struct netaddr *a)
+{
+    struct endpoint_bind b = {0};
+    netaddr_parse_ip(&b.addr, "127.0.0.1", 0);
+    int fd = endpoint_listen(&b, NULL);
+    ck_assert_int_ge(fd, 0);
+    a->len = sizeof(a->ss);
+    ck_assert_int_eq(getsockname(fd, &a->sa, &a->len), 0);
+    return fd;
+}
+
+START_TEST(the_first_that_answers_is_taken)
+{
+    struct netaddr addrs[3];
+    int closed_fd = listener(&addrs[0]), fd = listener(&addrs[1]);
+    close(closed_fd);
+    addrs[2] = addrs[1];
+    connector_new(&loop, addrs, 3, 5000, on_done, NULL);
+    ck_assert(!done);
+    loop_run_until(&loop, &done, 5, "connection");
+    ck_assert_int_ge(got_fd, 0);
+    ck_assert_int_eq(netaddr_port(&got_peer), netaddr_port(&addrs[1]));
+    close(got_fd);
+    close(fd);
+}
+END_TEST
+
+START_TEST(refused_by_all)
+{
+    struct netaddr addrs[2];
+    for (int i = 0; i < 2; i++)
+        close(listener(&addrs[i]));
+    connector_new(&loop, addrs, 2, 5000, on_done, NULL);
+    loop_run_until(&loop, &done, 5, "answer");
+    ck_assert_int_lt(got_fd, 0);
+    ck_assert(refused);
+    ck_assert_str_eq(why, strerror(ECONNREFUSED));
+}
+END_TEST
+
+START_TEST(one_that_does_not_answer_does_not_hold_up)
+{
+    struct netaddr addrs[2];
+    int fd = listener(&addrs[1]);
+    /* A full backlog: its connections are never completed. */
+    struct netaddr full = {.len = sizeof(full.ss)};
+    int deaf = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fill[8];
+    netaddr_parse_ip(&full, "127.0.0.1", 0);
+    ck_assert_int_eq(bind(deaf, &full.sa, full.len), 0);
+    ck_assert_int_eq(listen(deaf, 0), 0);
+    full.len = sizeof(full.ss);
+    getsockname(deaf, &full.sa, &full.len);
+    for (size_t i = 0; i < ARRAY_LEN(fill); i++) {
+        fill[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (connect(fill[i], &full.sa, full.len) < 0)
+            ck_assert_int_eq(errno, EINPROGRESS);
+    }
+    addrs[0] = full;
+    uint64_t start = mono_ns();
+    connector_new(&loop, addrs, 2, 10000, on_done, NULL);
+    loop_run_until(&loop, &done, 9, "connection");
+    ck_assert_int_eq(netaddr_port(&got_peer), netaddr_port(&addrs[1]));
+    ck_assert_uint_lt(mono_ns() - start, 8000000000u);
+    close(got_fd);
+    /* And alone it runs into the time limit. */
+    done = false;
+    connector_new(&loop, &full, 1, 300, on_done, NULL);
+    loop_run_until(&loop, &done, 9, "answer");
+    ck_assert_int_lt(got_fd, 0);
+    ck_assert(!refused);
+    ck_assert_str_eq(why, strerror(ETIMEDOUT));
+    for (size_t i = 0; i < ARRAY_LEN(fill); i++)
+        close(fill[i]);
+    close(deaf);
+    close(fd);
+}
+END_TEST
+
+START_TEST(cancelled)
+{
+    struct netaddr addrs[2];
+    int fds[2] = {listener(&addrs[0]), listener(&addrs[1])};
+    struct connector *c = connector_new(&loop, addrs, 2, 5000, on_done, NULL);
+    connector_cancel(c);
+    connector_cancel(NULL);
+    loop_turns(&loop, 5);
+    ck_assert(!done);
+    close(fds[0]);
+    close(fds[1]);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("link");
+    TCase *tc = test_case(s, "link", 20);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, frames_come_whole_however_they_are_cut);
+    tcase_add_test(tc, a_large_frame_in_pieces);
+    tcase_add_test(tc, lengths_that_cannot_be_end_the_link);
+    tcase_add_test(tc, closed_from_inside_a_frame);
+    tcase_add_test(tc, the_end_is_told);
+    tcase_add_test(tc, shared_bytes_go_to_all_and_are_freed_with_the_last);
+    tcase_add_test(tc, one_that_does_not_read_is_cut_off);
+    tcase_add_test(tc, finish_sends_the_last_word);
+    tcase_add_test(tc, finish_does_not_wait_for_ever);
+    tc = test_case(s, "connector", 30);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, the_first_that_answers_is_taken);
+    tcase_add_test(tc, refused_by_all);
+    tcase_add_test(tc, one_that_does_not_answer_does_not_hold_up);
+    tcase_add_test(tc, cancelled);
+    return s;
+}
+
+TEST_MAIN(suite)

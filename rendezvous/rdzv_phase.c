@@ -8,6 +8,7 @@
 #include "rendezvous/text.h"
 
 #define NOTICE_FIRST_NS 3000000000u
+#define BACKOFF_MAX_NS  604800000000000u /* a week */
 
 /* ----------------------------------------------------------------------------------- finish */
 
@@ -286,6 +287,13 @@ static bool may_restart(const struct rdzv_state *s)
     return s->restarts < s->rules.max_restarts && !failure_log_has(&s->log, FAILURE_EXEC);
 }
 
+/* Before the restart that has just been charged. */
+static uint64_t backoff(const struct rdzv_state *s)
+{
+    uint64_t n = (uint64_t)s->restarts;
+    return s->rules.backoff_ns > BACKOFF_MAX_NS / n ? BACKOFF_MAX_NS : s->rules.backoff_ns * n;
+}
+
 /* All workers are stopped: what follows? */
 static void stop_advance(struct rdzv_state *s, uint64_t now)
 {
@@ -307,7 +315,7 @@ static void stop_advance(struct rdzv_state *s, uint64_t now)
     if (failed) {
         s->restarts++;
         if (s->rules.backoff_ns)
-            s->not_before = now + s->rules.backoff_ns * (uint64_t)s->restarts;
+            s->not_before = now + backoff(s);
     }
     back_to_collect(s, now);
 }
@@ -317,12 +325,10 @@ static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struc
                           uint64_t now)
 {
     char text[FAILURE_TEXT_MAX];
-    struct rdzv_order order = {
-        .respawn = {.id = ++n->last_order,
-                    .local_rank = f->local_rank,
-                    .restart_count = ++s->restarts},
-        .due_ns = now + s->rules.backoff_ns * (uint64_t)s->restarts,
-    };
+    struct rdzv_order order = {.respawn = {.id = ++n->last_order,
+                                           .local_rank = f->local_rank,
+                                           .restart_count = ++s->restarts}};
+    order.due_ns = now + backoff(s);
     n->orders = xrealloc(n->orders, (size_t)(n->norders + 1) * sizeof(*n->orders));
     n->orders[n->norders++] = order;
     if (order.due_ns > now && order.due_ns < s->respawn_at)

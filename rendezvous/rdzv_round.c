@@ -190,10 +190,18 @@ static void set_master(struct rank_table *t, struct rdzv_node *const *nodes, boo
                  p->master_addr, coordinator);
 }
 
+/* More than an encoded row takes. */
+static size_t row_bytes(const struct rank_table_node *row)
+{
+    return 32 + strlen(row->host) + strlen(row->addr) + strlen(row->role) +
+           (row->ports ? 2 * (size_t)row->nproc : 0);
+}
+
 int rdzv_round_table(struct rank_table *t, struct rdzv_node *const *nodes, int n,
                      const struct rdzv_place *place, char *note, size_t cap, struct err *e)
 {
     bool several_hosts = false;
+    size_t bytes = 2 * HOST_MAX;
     note[0] = '\0';
     if (rank_table_alloc(t, n) < 0)
         return err_sys(e, ENOMEM, "rank table");
@@ -214,12 +222,15 @@ int rdzv_round_table(struct rank_table *t, struct rdzv_node *const *nodes, int n
         strcpy(row->role, node->hello.role);
         row->pid = node->hello.pid;
         row->nproc = node->hello.nproc;
-        if (!node->ports)
-            continue;
-        if (rank_table_alloc_ports(row) < 0)
+        if (node->ports && rank_table_alloc_ports(row) < 0)
             return err_sys(e, ENOMEM, "rank table");
-        memcpy(row->ports, node->ports, (size_t)row->nproc * sizeof(*row->ports));
+        if (node->ports)
+            memcpy(row->ports, node->ports, (size_t)row->nproc * sizeof(*row->ports));
+        bytes += row_bytes(row);
     }
+    if (bytes > RDZV_FRAME_MAX)
+        return err_set(e, -EMSGSIZE, "the rank table of %d nodes does not fit into %u bytes", n,
+                       RDZV_FRAME_MAX);
     set_master(t, nodes, several_hosts, coordinator, place, note, cap);
     return rank_table_compute(t, e);
 }

@@ -27,7 +27,8 @@ struct rdzv_place {
 };
 
 /* Fills the table of nodes in rank order; the caller sets gen and restart_count. note (of cap
- * bytes) receives a line for the user, or "". -EINVAL, -ENOMEM. */
+ * bytes) receives a line for the user, or "". -EINVAL, -ENOMEM, -EMSGSIZE (no message could hold
+ * it). */
 int rdzv_round_table(struct rank_table *t, struct rdzv_node *const *nodes, int n,
                      const struct rdzv_place *place, char *note, size_t cap, struct err *e);
 

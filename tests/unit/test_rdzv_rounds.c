@@ -119,6 +119,24 @@ START_TEST(restart_waits_for_the_backoff)
 }
 END_TEST
 
+START_TEST(a_huge_backoff_does_not_wrap_around)
+{
+    rules(RDZV_STATIC, 1, 1);
+    R.max_restarts = 100;
+    R.backoff_ns = 1000000000 * S;
+    start();
+    join(0, (struct who){.own = true});
+    run_all(1);
+    worker_fails(0, FAILURE_EXIT, 1);
+    stop_all(1);
+    tick(600000);
+    PHASE(RDZV_COLLECT);
+    say(0, MEMBER_IDLE);
+    tick(10000); /* a week is the longest */
+    PHASE(RDZV_PREPARE);
+}
+END_TEST
+
 START_TEST(exec_failures_are_never_retried)
 {
     running(RDZV_STATIC, 2, 2, 2, 5);
@@ -854,6 +872,7 @@ static Suite *suite(void)
     tcase_add_test(tc, failure_stops_everybody_at_once);
     tcase_add_test(tc, restarts_are_charged_to_the_job);
     tcase_add_test(tc, restart_waits_for_the_backoff);
+    tcase_add_test(tc, a_huge_backoff_does_not_wrap_around);
     tcase_add_test(tc, exec_failures_are_never_retried);
     tcase_add_test(tc, first_cause_is_found_over_all_nodes);
     tcase_add_test(tc, clock_offsets_put_failures_on_one_clock);

@@ -1,7 +1,7 @@
 /* The coordinator's rules, one by one: who joins, with which rank, reached how. */
 #include "tests/lib/rdzv_script.h"
 
-#include <signal.h>
+#include <errno.h>
 #include <stdio.h>
 
 #include "rendezvous/rdzv_round.h"
@@ -567,6 +567,33 @@ START_TEST(ports_must_be_as_many_as_workers)
 }
 END_TEST
 
+START_TEST(a_table_that_no_message_can_hold)
+{
+    enum { N = 2200 };
+    static uint16_t ports[NPROC_MAX];
+    struct rdzv_node **n = xcalloc(N, sizeof(*n));
+    const struct rdzv_place place = {.bound_addr = "", .local_addr = "", .agent_store = true};
+    struct rank_table t;
+    struct err e = ERR_INIT;
+    char note[RDZV_TEXT_MAX];
+    for (int i = 0; i < N; i++) {
+        n[i] = xcalloc(1, sizeof(**n));
+        n[i]->hello.nproc = NPROC_MAX;
+        n[i]->ports = ports;
+        strcpy(n[i]->peer.addr, "10.0.0.1");
+    }
+    start(); /* for teardown */
+    ck_assert_int_eq(rdzv_round_table(&t, n, N, &place, note, sizeof(note), &e), -EMSGSIZE);
+    HAS(e.msg, "2200 nodes does not fit");
+    rank_table_fini(&t);
+    ck_assert_int_eq(rdzv_round_table(&t, n, N / 2, &place, note, sizeof(note), &e), 0);
+    rank_table_fini(&t);
+    for (int i = 0; i < N; i++)
+        free(n[i]);
+    free(n);
+}
+END_TEST
+
 static TCase *rules_case(Suite *s, const char *name, double timeout)
 {
     TCase *tc = test_case(s, name, timeout);
@@ -610,6 +637,7 @@ static Suite *suite(void)
     tcase_add_test(tc, master_of_programs_that_listen_themselves);
     tcase_add_test(tc, unequal_nodes_and_roles);
     tcase_add_test(tc, ports_must_be_as_many_as_workers);
+    tcase_add_test(tc, a_table_that_no_message_can_hold);
     return s;
 }
 

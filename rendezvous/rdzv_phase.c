@@ -369,10 +369,7 @@ void rdzv_phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct 
         return;
     char text[RDZV_TEXT_MAX];
     failure_describe(&f, text, sizeof(text));
-    bool restarting = may_restart(s);
-    if (restarting)
-        text_add(text, sizeof(text), "; restart %d of %d", s->restarts + 1, s->rules.max_restarts);
-    begin_stop(s, STOP_FAILURE, restarting, text, &f);
+    begin_stop(s, STOP_FAILURE, may_restart(s), text, &f);
 }
 
 /* ------------------------------------------------------------------------------- membership */

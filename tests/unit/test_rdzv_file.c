@@ -1,6 +1,7 @@
 /* The rendezvous by a file. */
 #include "tests/lib/rdzv_nodes.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "rendezvous/rdzv_backend.h"
@@ -162,6 +163,28 @@ START_TEST(file_that_is_none_of_ours_is_left_alone)
 }
 END_TEST
 
+START_TEST(file_on_a_full_disk)
+{
+    struct rlimit old, small;
+    getrlimit(RLIMIT_FSIZE, &old);
+    small = old;
+    small.rlim_cur = 10;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    file_config(0, tmppath("rdzv"), 1, 1);
+    open_node(0);
+    wait_finished(0, 0);
+    setrlimit(RLIMIT_FSIZE, &old);
+    HAS(nodes[0].result.text, "cannot write");
+    rdzv_close(nodes[0].r, on_closed, &nodes[0]);
+    nodes[0].r = NULL;
+    loop_run_until(&loop, &nodes[0].closed, 10, "close");
+    char *left = xasprintf("ls -A %s | wc -l | grep -qx 0", tmpdir());
+    ck_assert_int_eq(system(left), 0);
+    free(left);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_file");
@@ -171,6 +194,7 @@ static Suite *suite(void)
     tcase_add_test(tc, file_whose_locks_do_not_reach_here);
     tcase_add_test(tc, file_of_another_job);
     tcase_add_test(tc, file_that_is_none_of_ours_is_left_alone);
+    tcase_add_test(tc, file_on_a_full_disk);
     return s;
 }
 

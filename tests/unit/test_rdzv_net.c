@@ -33,7 +33,7 @@ START_TEST(one_node_restarts)
     worker_fails(0, 3);
     wait_runs(0, 0, 2);
     ck_assert(nodes[0].why.restarting);
-    HAS(nodes[0].why.text, "exited with code 3; restart 1 of 1");
+    HAS(nodes[0].why.text, "worker 1 (local rank 1) on node0 exited with code 3");
     ck_assert(nodes[0].why.has_first);
     ck_assert_int_eq(nodes[0].restart_count, 1);
     worker_fails(0, 4);
@@ -195,6 +195,26 @@ START_TEST(c10d_nodes_find_out_who_hosts)
             ck_assert_int_eq(nodes[i].group_rank, 0);
     }
     ck_assert_int_eq(hosts, 1);
+}
+END_TEST
+
+START_TEST(c10d_is_host_is_honoured)
+{
+    struct err e = ERR_INIT;
+    int port = unused_port();
+    for (int i = 0; i < 2; i++)
+        config_of(i, RDZV_C10D, port, 2, 2)->is_host = i;
+    open_node(0); /* may not, although it could */
+    loop_turns(&loop, 20);
+    open_node(1);
+    wait_runs(0, 1, 1);
+    struct rdzv_info info;
+    rdzv_get_info(nodes[0].r, &info);
+    ck_assert(!info.coordinator);
+    config_of(2, RDZV_C10D, port, 2, 2)->is_host = 1; /* must, and cannot */
+    ck_assert_int_lt(try_open(2, &e), 0);
+    nodes[2].r = NULL;
+    HAS(e.msg, "Address already in use");
 }
 END_TEST
 
@@ -579,6 +599,7 @@ static Suite *suite(void)
     tcase_add_test(tc, static_nodes_in_any_order);
     tcase_add_test(tc, last_node_completes_at_once);
     tcase_add_test(tc, c10d_nodes_find_out_who_hosts);
+    tcase_add_test(tc, c10d_is_host_is_honoured);
     tcase_add_test(tc, localhost_by_name);
     tcase_add_test(tc, ipv6);
     tcase_add_test(tc, own_address_of_this_host);

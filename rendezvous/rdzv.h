@@ -46,7 +46,7 @@ enum restart_policy { RESTART_GROUP, RESTART_WORKER };
 struct rdzv_config {
     enum rdzv_backend backend;
     const char *endpoint_host; /* where the coordinator is; NULL for RDZV_FILE */
-    int endpoint_port;         /* 0: a free one (one node only) */
+    int endpoint_port;         /* 0: a free one (one node, or RDZV_FILE) */
     const char *endpoint_path; /* RDZV_FILE */
     const char *run_id;        /* jobs with different ids on one endpoint do not mix */
     int min_nodes, max_nodes;
@@ -54,7 +54,8 @@ struct rdzv_config {
     int nproc;     /* workers on this node */
     const char *role;
     const char *host;         /* this node's name, for people */
-    const char *local_addr;   /* the address to advertise; NULL: the local one of the connection */
+    const char *local_addr;   /* the address to advertise, or a name of it; NULL: the local one of
+                                 the connection */
     int is_host;              /* --rdzv_conf is_host: 1 be the coordinator, 0 never, -1 find out */
     double join_timeout;      /* until the first round is complete, and each later one */
     double last_call_timeout; /* MIN reached, MAX not: how long to wait for more */

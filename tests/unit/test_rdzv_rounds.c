@@ -834,6 +834,7 @@ START_TEST(thousands_of_nodes_cost_little)
             views += a.act == RDZV_ACT_VIEW;
     }
     PHASE(RDZV_PREPARE);
+    ck_assert_uint_le(views, 3 * N);
     st = (struct rdzv_status){.phase = MEMBER_PREPARED, .gen = info().gen, .send_ns = 2};
     for (uint32_t i = 0; i < N; i++) {
         rdzv_state_status(S_, i, &st, T);

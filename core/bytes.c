@@ -36,6 +36,8 @@ bool buf_reserve(struct buf *b, size_t extra)
 
 void buf_consume(struct buf *b, size_t n)
 {
+    if (n == 0) /* also with nothing allocated */
+        return;
     if (n < b->len)
         memmove(b->data, b->data + n, b->len - n);
     b->len -= n;

@@ -193,8 +193,12 @@ static bool usable(const struct ifaddrs *i)
 
 bool netaddr_is_local(const struct netaddr *a)
 {
-    if (netaddr_is_loopback(a))
-        return true;
+    char name[IF_NAMESIZE];
+    return netaddr_is_loopback(a) || netaddr_interface(a, name);
+}
+
+bool netaddr_interface(const struct netaddr *a, char *name)
+{
     struct ifaddrs *list;
     bool found = false;
     if (getifaddrs(&list) < 0)
@@ -205,6 +209,8 @@ bool netaddr_is_local(const struct netaddr *a)
             continue;
         netaddr_from_sockaddr(&b, i->ifa_addr);
         found = netaddr_same_ip(a, &b);
+        if (found)
+            snprintf(name, IF_NAMESIZE, "%s", i->ifa_name);
     }
     freeifaddrs(list);
     return found;

@@ -47,6 +47,9 @@ bool netaddr_same_ip(const struct netaddr *a, const struct netaddr *b);
 /* Whether an interface of this host (this network namespace) has the address. Loopback always. */
 bool netaddr_is_local(const struct netaddr *a);
 
+/* The interface that has the address, in name (IF_NAMESIZE bytes). False: none has it. */
+bool netaddr_interface(const struct netaddr *a, char *name);
+
 /* The first address of the named interface, IPv4 before IPv6, link-local last. -ENODEV with a text
  * that lists the interfaces there are. */
 int netaddr_of_interface(const char *name, struct netaddr *a, struct err *e);

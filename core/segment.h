@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC   0x31474553u /* "SEG1" */
-#define SEGMENT_VERSION 1u
+#define SEGMENT_VERSION 2u
 
 #define SEGMENT_ENV_FD     "DLAUNCH_SEGMENT_FD"
 #define SEGMENT_ENV_LISTEN "DLAUNCH_LISTEN_FD"
@@ -51,12 +51,30 @@ enum segment_local_state {
     SEGMENT_LOCAL_DONE,   /* finalized */
 };
 
+/* One operation in a worker's flight recorder. Texts are padded with NULs, and terminated. */
+struct segment_op {
+    _Alignas(128) _Atomic uint64_t number; /* from 1; 0: empty, or being written */
+    uint64_t group;                        /* the communicator; 0: that of all workers */
+    uint64_t seq;                          /* of the communicator's operations */
+    uint64_t count, bytes;
+    uint64_t start_ns;       /* CLOCK_MONOTONIC */
+    _Atomic uint64_t end_ns; /* 0: under way */
+    _Atomic int32_t result;  /* once it has ended */
+    int32_t peer;            /* its root or peer; -1: none */
+    char op[20], dtype[8], reduction[12], group_name[20];
+};
+
+#define SEGMENT_OPS 16 /* that are kept of each worker */
+
 /* One worker's own line, written by that worker alone, read by the agent and the other workers. */
 struct segment_local {
     _Alignas(128) _Atomic uint32_t state;
     _Atomic int32_t cause_rank;
+    _Atomic int32_t cause_code; /* DLCOLL_E..., of the failure */
     _Atomic int32_t pid;
-    _Atomic uint64_t seq; /* operations started */
+    _Atomic uint64_t seq;  /* operations of the communicator of all workers that were started */
+    _Atomic uint64_t nops; /* operations recorded; number n is in ops[n % SEGMENT_OPS] */
+    struct segment_op ops[SEGMENT_OPS];
 };
 
 struct segment_header {

@@ -1,0 +1,61 @@
+/* tls.h: TLS 1.3 under a pre-shared key, for one connection, without its socket: bytes in, bytes
+ * out. Whoever does not hold the key cannot finish the handshake; what follows is encrypted and
+ * cannot be changed, replayed or cut in the middle unnoticed. The key is agreed anew for each
+ * connection (X25519), so that a key that leaks later does not open what was recorded.
+ *
+ * There are no certificates. Both sides hold the same key; the pre-shared key proves each to the
+ * other (RFC 8446, section 2.2, psk_dhe_ke). OpenSSL does the work; it is loaded when the first
+ * connection needs it, because a job on one node does not.
+ *
+ * One thread at a time. */
+#ifndef CORE_TLS_H
+#define CORE_TLS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/bytes.h"
+#include "core/err.h"
+
+#define TLS_KEY_LEN    32
+#define TLS_FIRST_BYTE 0x16 /* of a client's first record */
+
+struct tls_key {
+    uint8_t bytes[TLS_KEY_LEN];
+};
+
+/* Loads OpenSSL unless it is there already. -ENOENT: it is not installed, and what to install. */
+int tls_load(struct err *e);
+
+/* A key for one purpose from a secret: what one purpose shows of its key says nothing about those
+ * of others. HMAC-SHA256 of the purpose under the secret. Needs tls_load(). */
+int tls_key_derive(struct tls_key *out, const void *secret, size_t len, const char *purpose,
+                   struct err *e);
+
+/* Overwrites a secret so that the compiler does not leave it out. */
+void tls_wipe(void *p, size_t len);
+
+struct tls;
+
+enum tls_side { TLS_CLIENT, TLS_SERVER };
+
+/* The key is copied. A client's first message is in *wire at once. Loads OpenSSL. */
+int tls_new(struct tls **out, enum tls_side side, const struct tls_key *key, struct buf *wire,
+            struct err *e);
+void tls_free(struct tls *t); /* NULL is allowed */
+
+/* Takes n bytes that came from the other side: appends what they say to *plain, and to *wire what
+ * has to be sent. 0, -EACCES (the other side has another key), -EPROTO (it does not speak TLS, or
+ * what came was changed on the way). After an error *wire may hold an alert that is worth sending;
+ * nothing else may follow. */
+int tls_feed(struct tls *t, const void *p, size_t n, struct buf *plain, struct buf *wire,
+             struct err *e);
+
+/* The handshake is over: tls_seal() may be called. */
+bool tls_established(const struct tls *t);
+
+/* Appends p[0..n), encrypted, to *wire. */
+int tls_seal(struct tls *t, const void *p, size_t n, struct buf *wire, struct err *e);
+
+#endif

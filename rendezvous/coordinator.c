@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/map.h"
 #include "core/mem.h"
 #include "core/uvx.h"
 #include "rendezvous/endpoint.h"
@@ -24,8 +25,10 @@ struct caller {
     struct link *link; /* NULL: the slot is free */
     uint32_t slot;     /* the state's number for the connection */
     uint32_t next_free;
-    bool said_hello;
+    bool said_hello, comes_back;
     struct rdzv_peer peer;
+    struct netaddr from;
+    const char *unwelcome;      /* why it is not let in; NULL */
     struct caller *prev, *next; /* of those that have not said hello, in the order they came */
     uint64_t deadline;          /* ns */
 };
@@ -47,7 +50,8 @@ struct coordinator {
     int nsilent;
     bool closing, finished;
     /* Encoded once, sent to all. */
-    struct shared_buf *table, *report, *notice;
+    struct shared_buf *table, *peers, *report, *notice;
+    struct map addrs; /* of the nodes of the round: what its table says, and where they call from */
     char notice_text[RDZV_NOTICE_MAX];
     void (*on_closed)(void *arg);
     void *on_closed_arg;
@@ -117,7 +121,7 @@ static void drop(struct caller *k, const char *why)
     log_verbose("the connection from %s is closed: %s", k->peer.addr, why);
     link_close(k->link);
     if (k->said_hello)
-        rdzv_state_closed(c->state, k->slot, false, uv_hrtime());
+        rdzv_state_closed(c->state, k->slot, RDZV_END_BROKEN, uv_hrtime());
     free_caller(k);
 }
 
@@ -127,6 +131,10 @@ static bool on_preamble(struct link *l, uint32_t version)
 {
     struct caller *k = link_owner(l);
     char text[RDZV_TEXT_MAX];
+    if (k->unwelcome && version != 0) {
+        turn_away(k, k->unwelcome);
+        return false;
+    }
     if (version == RDZV_PROTOCOL)
         return true;
     if (version == 0) {
@@ -165,6 +173,17 @@ static void on_hello(struct caller *k, struct rd *body)
     rdzv_state_hello(k->coordinator->state, k->slot, &h, &k->peer, uv_hrtime());
 }
 
+static void on_peers(struct caller *k, struct rd *body)
+{
+    struct rdzv_peers p = {0};
+    if (!rdzv_get_peers(body, &p)) {
+        drop(k, "malformed message");
+        return;
+    }
+    rdzv_state_peers(k->coordinator->state, k->slot, &p);
+    rdzv_peers_fini(&p);
+}
+
 static void on_frame(struct link *l, uint8_t type, struct rd body)
 {
     struct caller *k = link_owner(l);
@@ -174,20 +193,28 @@ static void on_frame(struct link *l, uint8_t type, struct rd body)
         on_hello(k, &body);
     else if (!k->said_hello && type == RDZV_MSG_PROBE)
         answer_probe(k);
+    else if (k->said_hello && type == RDZV_MSG_BACK)
+        k->comes_back = true;
+    else if (k->said_hello && type == RDZV_MSG_PEERS)
+        on_peers(k, &body);
     else if (k->said_hello && type == RDZV_MSG_STATUS && rdzv_get_status(&body, &st))
         rdzv_state_status(k->coordinator->state, k->slot, &st, uv_hrtime());
     else
         drop(k, "malformed message");
 }
 
-static void on_end(struct link *l, bool orderly, const char *why)
+static void on_end(struct link *l, enum rdzv_end how, const char *why)
 {
     struct caller *k = link_owner(l);
     struct coordinator *c = k->coordinator;
     log_verbose("the connection from %s ended: %s", k->peer.addr[0] ? k->peer.addr : "here", why);
     link_close(l);
+    if (how == RDZV_END_KEY)
+        c->events.on_stranger(c->events.arg, &k->from);
+    if (k->comes_back)
+        how = RDZV_END_BROKEN;
     if (k->said_hello)
-        rdzv_state_closed(c->state, k->slot, orderly, uv_hrtime());
+        rdzv_state_closed(c->state, k->slot, how, uv_hrtime());
     free_caller(k);
     link_hub_wake(c->hub);
 }
@@ -204,10 +231,13 @@ static void describe_peer(struct rdzv_peer *p, int fd, const struct netaddr *pee
     p->same_host = netaddr_is_loopback(peer) || netaddr_same_ip(peer, &own);
 }
 
-void coordinator_adopt(struct coordinator *c, int fd, const struct netaddr *peer)
+static void adopt(struct coordinator *c, int fd, const struct netaddr *peer,
+                  const struct tls_key *key, const char *unwelcome)
 {
     struct caller *k = new_caller(c);
+    k->unwelcome = unwelcome;
     if (peer) {
+        k->from = *peer;
         describe_peer(&k->peer, fd, peer);
         link_tune(fd, (uint32_t)(c->rules.dead_ns / 1000000));
     } else {
@@ -218,9 +248,23 @@ void coordinator_adopt(struct coordinator *c, int fd, const struct netaddr *peer
         free_caller(k);
         return;
     }
-    if (c->nsilent > ENDPOINT_SILENT_MAX(c->rules.max_nodes))
+    if (key)
+        link_protect(k->link, TLS_SERVER, key);
+    if (c->nsilent > ENDPOINT_SILENT_MAX(c->rules.max_nodes + c->rules.spares))
         drop(c->first, "too many say nothing");
     link_hub_wake(c->hub);
+}
+
+void coordinator_adopt(struct coordinator *c, int fd, const struct netaddr *peer,
+                       const struct tls_key *key)
+{
+    adopt(c, fd, peer, key, NULL);
+}
+
+void coordinator_turn_away(struct coordinator *c, int fd, const struct netaddr *peer,
+                           const char *why)
+{
+    adopt(c, fd, peer, NULL, why);
 }
 
 /* ------------------------------------------------------------------------------------- actions */
@@ -241,6 +285,11 @@ static void put_table(struct buf *b, const void *table)
     rdzv_put_table(b, table);
 }
 
+static void put_peers(struct buf *b, const void *peers)
+{
+    rdzv_put_peers(b, peers);
+}
+
 static void put_report(struct buf *b, const void *result)
 {
     rdzv_put_report(b, result);
@@ -249,6 +298,33 @@ static void put_report(struct buf *b, const void *result)
 static void put_notice(struct buf *b, const void *text)
 {
     rdzv_put_notice(b, text);
+}
+
+static void note_addr(struct coordinator *c, const char *ip)
+{
+    void **value = map_put(&c->addrs, ip, strlen(ip));
+    if (value)
+        *value = c;
+}
+
+/* Before the table of a round goes out: whose workers may come to the store. */
+static void note_addrs(struct coordinator *c, const struct rank_table *t)
+{
+    map_fini(&c->addrs, NULL);
+    map_init(&c->addrs);
+    for (int i = 0; i < t->nnodes; i++)
+        note_addr(c, t->nodes[i].addr);
+    for (uint32_t i = 0; i < c->ncallers; i++) {
+        if (c->callers[i]->link && c->callers[i]->said_hello && !c->callers[i]->peer.own)
+            note_addr(c, c->callers[i]->peer.addr);
+    }
+}
+
+bool coordinator_is_node(const struct coordinator *c, const struct netaddr *a)
+{
+    char ip[ADDR_STRLEN];
+    netaddr_ip(a, ip);
+    return !netaddr_is_loopback(a) && map_get(&c->addrs, ip, strlen(ip)) != NULL;
 }
 
 static void forget(struct shared_buf **cache)
@@ -290,10 +366,16 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
         break;
     case RDZV_ACT_NEW_ROUND:
         forget(&c->table);
+        forget(&c->peers);
         c->events.on_new_round(c->events.arg);
         break;
     case RDZV_ACT_TABLE:
+        if (!c->table)
+            note_addrs(c, a->table);
         send_shared(k->link, &c->table, put_table, a->table);
+        break;
+    case RDZV_ACT_PEERS:
+        send_shared(k->link, &c->peers, put_peers, a->peers);
         break;
     case RDZV_ACT_REPORT:
         send_shared(k->link, &c->report, put_report, a->result);
@@ -356,16 +438,17 @@ void coordinator_advance(struct coordinator *c)
 
 /* ------------------------------------------------------------------------------- open and close */
 
-static uint64_t draw_epoch(void)
+static uint64_t draw(void)
 {
-    uint64_t epoch = 0;
-    if (uv_random(NULL, NULL, &epoch, sizeof(epoch), 0, NULL) < 0 || epoch == 0)
-        epoch = (uv_hrtime() ^ (uint64_t)getpid() << 40) | 1;
-    return epoch;
+    uint64_t random = 0;
+    if (uv_random(NULL, NULL, &random, sizeof(random), 0, NULL) < 0)
+        random = uv_hrtime() ^ (uint64_t)getpid() << 20;
+    return random;
 }
 
 struct coordinator *coordinator_new(struct link_hub *hub, const struct rdzv_rules *rules,
                                     const char *host, int pid,
+                                    const struct rdzv_electorate *electorate,
                                     const struct coordinator_events *events)
 {
     struct coordinator *c = xcalloc(1, sizeof(*c));
@@ -374,13 +457,20 @@ struct coordinator *coordinator_new(struct link_hub *hub, const struct rdzv_rule
     c->events = *events;
     c->free_slot = NO_SLOT;
     c->timer_at = UINT64_MAX;
+    map_init(&c->addrs);
     uvx_scope_init(&c->scope, hub->loop);
     uv_timer_init(hub->loop, &c->timer);
     uvx_own(&c->scope, &c->timer);
     text_set(c->identity.run_id, sizeof(c->identity.run_id), "%s", rules->run_id);
     text_set(c->identity.host, sizeof(c->identity.host), "%s", host);
     c->identity.pid = pid;
-    c->state = rdzv_state_new(rules, draw_epoch(), uv_hrtime());
+    if (electorate) {
+        struct rdzv_electorate e = *electorate;
+        e.random = draw();
+        c->state = rdzv_state_stand(rules, &e, uv_hrtime());
+    } else {
+        c->state = rdzv_state_new(rules, rdzv_epoch(1, draw()), uv_hrtime());
+    }
     link_hub_wake(hub);
     return c;
 }
@@ -406,7 +496,9 @@ static void free_coordinator(void *arg)
     for (uint32_t i = 0; i < c->ncallers; i++)
         free(c->callers[i]);
     free(c->callers);
+    map_fini(&c->addrs, NULL);
     forget(&c->table);
+    forget(&c->peers);
     forget(&c->report);
     forget(&c->notice);
     free(c);

@@ -18,16 +18,28 @@ struct coordinator_events {
     void (*on_new_round)(void *arg);
     /* Everybody has the result, or had long enough. */
     void (*on_finished)(void *arg);
+    /* Somebody at this address does not have the key. */
+    void (*on_stranger)(void *arg, const struct netaddr *peer);
 };
 
-/* Borrows the hub, and the strings of the rules. host, pid: of this launcher, for whoever asks. */
+/* Borrows the hub, and the strings of the rules. host, pid: of this launcher, for whoever asks.
+ * electorate: NULL, or what one that stands for election knows (its `random` is drawn here);
+ * borrowed for the call. */
 struct coordinator *coordinator_new(struct link_hub *hub, const struct rdzv_rules *rules,
                                     const char *host, int pid,
+                                    const struct rdzv_electorate *electorate,
                                     const struct coordinator_events *events);
 
 /* Takes a connected non-blocking socket; peer: NULL for the coordinator's own launcher, which comes
- * by a socketpair. */
-void coordinator_adopt(struct coordinator *c, int fd, const struct netaddr *peer);
+ * by a socketpair. key: of the TLS connection that it is to be; NULL: in the clear. */
+void coordinator_adopt(struct coordinator *c, int fd, const struct netaddr *peer,
+                       const struct tls_key *key);
+/* The same, to be told why it is not let in as soon as it has said which version it speaks. */
+void coordinator_turn_away(struct coordinator *c, int fd, const struct netaddr *peer,
+                           const char *why);
+
+/* The address is one that a node of the job has, or has called from. */
+bool coordinator_is_node(const struct coordinator *c, const struct netaddr *a);
 
 /* Does what is due; to be called before the hub flushes. */
 void coordinator_advance(struct coordinator *c);

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include "core/log.h"
 #include "core/map.h"
 #include "core/mem.h"
+#include "core/tls.h"
 #include "core/uvx.h"
 
 #define BACKLOG           4096
@@ -18,6 +20,7 @@
 #define GARBAGE_LINE_NS   30000000000u
 #define GARBAGE_SOURCES   256
 #define STORE_OPCODE_LAST 18
+#define OFFENCES_MAX      10 /* within GARBAGE_LINE_NS of each other */
 
 /* A connection that has not said what it is. */
 struct silent {
@@ -40,7 +43,7 @@ struct endpoint {
     struct silent *first, *last;
     int nsilent, max_silent;
     struct map per_source; /* address -> how many silent ones, as (void *)(intptr_t) */
-    struct map garbage;    /* address -> struct said */
+    struct map garbage;    /* address -> struct offender */
     bool paused;
     uint64_t pause_said_ms;
     unsigned open; /* handles not yet closed */
@@ -49,8 +52,10 @@ struct endpoint {
     void *on_closed_arg;
 };
 
-struct said {
-    uint64_t at_ns;
+/* A source of connections that were none of ours. */
+struct offender {
+    uint64_t said_ns, last_ns;
+    int offences; /* since it was last quiet for GARBAGE_LINE_NS */
 };
 
 /* --------------------------------------------------------------------------------- listening */
@@ -144,11 +149,22 @@ static int drop_silent(struct silent *s)
     return fd;
 }
 
+/* Takes fd. */
+static void give_silent(struct endpoint *p, int fd, const struct netaddr *peer)
+{
+    if (p->events.on_silent)
+        p->events.on_silent(p->events.arg, fd, peer);
+    else
+        close(fd);
+}
+
 static void hang_up(struct silent *s, const char *why)
 {
     char who[ADDR_STRLEN];
-    log_verbose("a connection from %s is closed: %s", netaddr_ip(&s->peer, who), why);
-    close(drop_silent(s));
+    struct endpoint *p = s->endpoint;
+    struct netaddr peer = s->peer;
+    log_verbose("a connection from %s: %s", netaddr_ip(&peer, who), why);
+    give_silent(p, drop_silent(s), &peer);
 }
 
 static void on_timer(uv_timer_t *timer);
@@ -170,7 +186,7 @@ static void set_timer(struct endpoint *p)
 
 /* ------------------------------------------------------------------------------------ routing */
 
-static void say_garbage(struct endpoint *p, const struct netaddr *peer, unsigned first)
+void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const char *what)
 {
     char ip[ADDR_STRLEN];
     netaddr_ip(peer, ip);
@@ -180,15 +196,27 @@ static void say_garbage(struct endpoint *p, const struct netaddr *peer, unsigned
     void **value = map_put(&p->garbage, ip, strlen(ip));
     if (!value)
         return;
-    struct said *said = *value;
-    if (said && now - said->at_ns < GARBAGE_LINE_NS)
+    struct offender *o = *value;
+    bool said = o && now - o->said_ns < GARBAGE_LINE_NS;
+    if (!o)
+        *value = o = xcalloc(1, sizeof(*o));
+    o->offences = o->offences && now - o->last_ns < GARBAGE_LINE_NS ? o->offences + 1 : 1;
+    o->last_ns = now;
+    if (said)
         return;
-    if (!said)
-        *value = said = xcalloc(1, sizeof(*said));
-    said->at_ns = now;
-    log_notice(
-        "ignored a connection from %s to port %d that is none of ours (it began with 0x%02x)", ip,
-        netaddr_port(&p->addr), first);
+    o->said_ns = now;
+    log_notice("refused %s, from %s to port %d", what, ip, netaddr_port(&p->addr));
+}
+
+/* It has been refused so often that it is not listened to for a while. */
+static bool is_shut_out(struct endpoint *p, const struct netaddr *peer)
+{
+    char ip[ADDR_STRLEN];
+    if (p->garbage.n == 0 || netaddr_is_loopback(peer))
+        return false;
+    netaddr_ip(peer, ip);
+    const struct offender *o = map_get(&p->garbage, ip, strlen(ip));
+    return o && o->offences >= OFFENCES_MAX && uv_hrtime() - o->last_ns < GARBAGE_LINE_NS;
 }
 
 /* The first byte without taking it: 1, 0 at the end, -EAGAIN when it has not come yet. */
@@ -206,13 +234,15 @@ static int peek(int fd, uint8_t *first)
 /* Takes fd. */
 static void route(struct endpoint *p, int fd, const struct netaddr *peer, uint8_t first)
 {
-    if (first == 'D') {
-        p->events.on_agent(p->events.arg, fd, peer);
+    char what[64];
+    if (first == 'D' || first == TLS_FIRST_BYTE) {
+        p->events.on_agent(p->events.arg, fd, peer, first == TLS_FIRST_BYTE);
     } else if (first <= STORE_OPCODE_LAST && p->events.on_store) {
-        p->events.on_store(p->events.arg, fd);
+        p->events.on_store(p->events.arg, fd, peer);
     } else {
         close(fd);
-        say_garbage(p, peer, first);
+        snprintf(what, sizeof(what), "a connection that begins with 0x%02x, none of ours", first);
+        endpoint_complain(p, peer, what);
     }
 }
 
@@ -262,12 +292,14 @@ static void watch_silent(struct endpoint *p, int fd, const struct netaddr *peer)
 static void accepted(struct endpoint *p, int fd, const struct netaddr *peer)
 {
     uint8_t first;
-    int n = peek(fd, &first);
+    int n = is_shut_out(p, peer) ? 0 : peek(fd, &first);
     if (n > 0)
         route(p, fd, peer, first);
     else if (n == -EAGAIN &&
              (netaddr_is_loopback(peer) || count_source(p, peer, 0) < ENDPOINT_SILENT_PER_SOURCE))
         watch_silent(p, fd, peer);
+    else if (n == -EAGAIN)
+        give_silent(p, fd, peer);
     else
         close(fd);
 }
@@ -375,6 +407,11 @@ const char *endpoint_addr(const struct endpoint *p)
 int endpoint_silent(const struct endpoint *p)
 {
     return p->nsilent;
+}
+
+void endpoint_abandon(struct endpoint *p)
+{
+    shutdown(p->fd, SHUT_RDWR);
 }
 
 static void on_handle_closed(uv_handle_t *handle)

@@ -1,11 +1,14 @@
 /* endpoint.h: the one listener of a job. Launchers and the workers' store clients come to the same
- * port; their first byte says which they are: 'D' (DLR1, rdzv_msg.h) or 0 to 18 (TCPStore).
+ * port; their first byte says which they are: 'D' (DLR1, rdzv_msg.h), 22 (the same under TLS) or 0
+ * to 18 (TCPStore).
  *
  *     accept -> peek at the first byte -> on_agent(fd) or on_store(fd)
  *
- *   nothing within 5 s               closed
- *   too many that say nothing        the oldest is closed; 16 from one address, loopback exempt
+ *   nothing within 5 s               on_silent(fd)
+ *   too many that say nothing        on_silent() with the oldest; 16 from one address, loopback
+ *                                    exempt
  *   another first byte               closed; one line per address and 30 s
+ *   endpoint_complain() 10 times     nothing is accepted from there for 30 s, loopback exempt
  *   no descriptors left              the caller is hung up on, accepting pauses, one line */
 #ifndef RENDEZVOUS_ENDPOINT_H
 #define RENDEZVOUS_ENDPOINT_H
@@ -34,8 +37,11 @@ struct endpoint;
 struct endpoint_events {
     void *arg;
     /* Both take the connected non-blocking descriptor, from which nothing has been read. */
-    void (*on_agent)(void *arg, int fd, const struct netaddr *peer);
-    void (*on_store)(void *arg, int fd); /* NULL: there is no store */
+    void (*on_agent)(void *arg, int fd, const struct netaddr *peer, bool tls);
+    void (*on_store)(void *arg, int fd, const struct netaddr *peer); /* NULL: there is no store */
+    /* The same for one that has not said what it is: clients of PyTorch before 2.0 hold a second
+     * connection to the store, on which they speak only when they watch a key. NULL: closed. */
+    void (*on_silent)(void *arg, int fd, const struct netaddr *peer);
 };
 
 /* Takes a listening descriptor. nodes: how many are expected. */
@@ -44,7 +50,12 @@ int endpoint_open(struct endpoint **out, uv_loop_t *loop, int listen_fd, int nod
 int endpoint_port(const struct endpoint *p);
 /* The address it listens on; "" for all of them. */
 const char *endpoint_addr(const struct endpoint *p);
+/* Somebody there is not one of us: says so, once per address and 30 s, and counts it. what: "a
+ * connection that ..." */
+void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const char *what);
 int endpoint_silent(const struct endpoint *p); /* connections that have not said what they are */
+/* The process is about to end without its loop: nobody is let in any more. */
+void endpoint_abandon(struct endpoint *p);
 void endpoint_close(struct endpoint *p, void (*on_closed)(void *arg), void *arg);
 
 /* Who listens on the TCP port of this host, as far as /proc shows: "pid 4242 (python3)". False:

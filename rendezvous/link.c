@@ -1,5 +1,6 @@
 #include "rendezvous/link.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include "rendezvous/rdzv_msg.h"
 
 #define LINGER_MS  2000
+#define SEAL_AHEAD 65536 /* bytes of a link's own that wait for the kernel */
 #define KEEP_BYTES 65536 /* an input buffer that has grown beyond this is given back when empty */
 
 struct link {
@@ -28,7 +30,11 @@ struct link {
     struct link *next_dirty;
     bool local, dirty, closing, got_preamble;
     bool failed; /* the queue was too long, or a write failed */
+    bool reset;  /* a write said so; reading does not say it again */
     uint32_t frame_max;
+    struct tls *tls;         /* NULL: in the clear */
+    struct buf wire;         /* sealed, to write in this turn */
+    size_t sealed;           /* bytes of out[0] that are */
     struct buf in;           /* the beginning of a frame */
     struct shared_buf **out; /* to write in this turn */
     size_t nout, cap_out;
@@ -93,12 +99,14 @@ static void on_link_closed(uv_handle_t *handle)
         shared_buf_unref(l->out[i]);
     free(l->out);
     buf_fini(&l->in);
+    buf_fini(&l->wire);
+    tls_free(l->tls);
     free(l);
     if (--h->open == 0 && h->closing)
         h->on_closed(h->on_closed_arg);
 }
 
-static void close_link(struct link *l, bool reset)
+static void close_link(struct link *l)
 {
     if (l->closing)
         return;
@@ -112,8 +120,7 @@ static void close_link(struct link *l, bool reset)
         }
     }
     l->dirty = false;
-    if (!reset || l->local || uv_tcp_close_reset(&l->tcp, on_link_closed) < 0)
-        uv_close(&l->handle, on_link_closed);
+    uv_close(&l->handle, on_link_closed);
 }
 
 static void mark_dirty(struct link *l)
@@ -142,43 +149,86 @@ static void on_written(uv_write_t *req, int status)
     free(w);
     if (l->closing)
         return;
-    if (status < 0) {
+    if (status == UV_EPIPE) {
+        return; /* how it ended is what reading says */
+    } else if (status < 0) {
         l->failed = true;
+        l->reset = status == UV_ECONNRESET;
         mark_dirty(l);
-    } else if (l->finishing && !l->writes && !l->nout) {
+    } else if (l->tls && l->nout) {
+        mark_dirty(l); /* the next part */
+    } else if (l->finishing && !l->writes && !l->nout && !l->wire.len) {
         uv_shutdown(&l->shutdown, &l->stream, on_shutdown);
     }
 }
 
-static void flush(struct link *l)
+static void end_link(struct link *l, enum rdzv_end how, const char *why);
+
+/* Seals the next part of what is to go out, if the handshake is over. Each link has a copy of its
+ * own of what is sealed, so there is never much of it. False: there is nothing to write, or the
+ * link has ended. */
+static bool seal(struct link *l)
 {
-    struct write *w = xmalloc(sizeof(*w) + l->nout * sizeof(w->bufs[0]));
-    uv_buf_t small[8],
-        *bufs = l->nout <= ARRAY_LEN(small) ? small : xcalloc(l->nout, sizeof(*bufs));
-    *w = (struct write){.link = l, .n = l->nout};
-    for (size_t i = 0; i < l->nout; i++) {
-        w->bufs[i] = l->out[i];
-        bufs[i] = uv_buf_init((char *)l->out[i]->b.data, (unsigned)l->out[i]->b.len);
-        w->bytes += l->out[i]->b.len;
+    int rc = 0;
+    bool may = tls_established(l->tls) && l->writes == 0;
+    while (may && rc == 0 && l->nout && l->wire.len < SEAL_AHEAD) {
+        const struct buf *b = &l->out[0]->b;
+        size_t n = b->len - l->sealed, room = SEAL_AHEAD - l->wire.len;
+        n = n < room ? n : room;
+        rc = tls_seal(l->tls, b->data + l->sealed, n, &l->wire, NULL);
+        l->queued_bytes -= n;
+        l->sealed += n;
+        if (l->sealed < b->len)
+            continue;
+        l->sealed = 0;
+        shared_buf_unref(l->out[0]);
+        memmove(l->out, l->out + 1, --l->nout * sizeof(l->out[0]));
     }
-    l->nout = 0;
+    if (rc < 0)
+        end_link(l, RDZV_END_BROKEN, "what is sent cannot be sealed");
+    return rc == 0 && l->wire.len > 0;
+}
+
+/* One write of bufs[0..n), whose references it takes. */
+static void write_bufs(struct link *l, struct shared_buf *const *out, size_t n)
+{
+    struct write *w = xmalloc(sizeof(*w) + n * sizeof(w->bufs[0]));
+    uv_buf_t small[8], *bufs = n <= ARRAY_LEN(small) ? small : xcalloc(n, sizeof(*bufs));
+    *w = (struct write){.link = l, .n = n};
+    for (size_t i = 0; i < n; i++) {
+        w->bufs[i] = out[i];
+        bufs[i] = uv_buf_init((char *)out[i]->b.data, (unsigned)out[i]->b.len);
+        w->bytes += out[i]->b.len;
+    }
     l->writes++;
-    if (uv_write(&w->req, &l->stream, bufs, (unsigned)w->n, on_written) < 0) {
+    if (uv_write(&w->req, &l->stream, bufs, (unsigned)n, on_written) < 0)
         on_written(&w->req, UV_EPIPE);
-    }
     if (bufs != small)
         free(bufs);
 }
 
-static void end_link(struct link *l, bool orderly, const char *why)
+static void flush(struct link *l)
+{
+    if (!l->tls) {
+        size_t n = l->nout;
+        l->nout = 0;
+        write_bufs(l, l->out, n);
+    } else if (seal(l)) {
+        l->queued_bytes += l->wire.len;
+        struct shared_buf *s = shared_buf_new(&l->wire);
+        write_bufs(l, &s, 1);
+    }
+}
+
+static void end_link(struct link *l, enum rdzv_end how, const char *why)
 {
     const struct link_events *events = l->events;
     if (!events) {
-        close_link(l, false);
+        close_link(l);
         return;
     }
     l->events = NULL; /* nothing more comes; the owner closes it */
-    events->on_end(l, orderly, why);
+    events->on_end(l, how, why);
 }
 
 static void on_prepare(uv_prepare_t *prepare)
@@ -193,8 +243,9 @@ static void on_prepare(uv_prepare_t *prepare)
             h->dirty = l->next_dirty;
             l->dirty = false;
             if (l->failed)
-                end_link(l, false, "it does not take what it is sent");
-            else if (l->nout)
+                end_link(l, l->reset ? RDZV_END_RESET : RDZV_END_BROKEN,
+                         l->reset ? "connection reset" : "it does not take what it is sent");
+            else if (l->nout || l->wire.len)
                 flush(l);
         }
     } while (h->woken && !h->closing);
@@ -217,7 +268,7 @@ static void on_linger(uv_timer_t *timer)
     for (struct link *l = h->all, *next; l; l = next) {
         next = l->next;
         if (l->finishing && now >= l->linger_until)
-            close_link(l, false);
+            close_link(l);
         else
             more |= l->finishing;
     }
@@ -244,9 +295,21 @@ void link_hub_close(struct link_hub *h, void (*on_closed)(void *arg), void *arg)
     h->on_closed = on_closed;
     h->on_closed_arg = arg;
     while (h->all)
-        close_link(h->all, false);
+        close_link(h->all);
     uv_close((uv_handle_t *)&h->prepare, hub_handle_closed);
     uv_close((uv_handle_t *)&h->linger, hub_handle_closed);
+}
+
+void link_hub_abandon(struct link_hub *h)
+{
+    for (struct link *l = h->all; l; l = l->next) {
+        uv_os_fd_t fd;
+        if (uv_fileno(&l->handle, &fd) < 0)
+            continue;
+        while (recv(fd, h->buffer, sizeof(h->buffer), MSG_DONTWAIT) > 0)
+            ;
+        shutdown(fd, SHUT_RDWR);
+    }
 }
 
 /* ------------------------------------------------------------------------------------ reading */
@@ -268,7 +331,7 @@ static ssize_t take_frames(struct link *l, const uint8_t *p, size_t n)
         struct rd r = rd_init(p + at, n - at);
         uint32_t len = rd_u32(&r);
         if (len < 1 || len > l->frame_max) {
-            end_link(l, false, "it sent a frame of a length that cannot be");
+            end_link(l, RDZV_END_BROKEN, "it sent a frame of a length that cannot be");
             return -1;
         }
         if (n - at - 4 < len)
@@ -295,9 +358,28 @@ static void bytes_in(struct link *l, const uint8_t *p, size_t n)
             buf_consume(&l->in, (size_t)taken);
     }
     if (l->in.oom && l->events)
-        end_link(l, false, "out of memory");
+        end_link(l, RDZV_END_BROKEN, "out of memory");
     else if (l->in.len == 0 && l->in.cap > KEEP_BYTES)
         buf_fini(&l->in);
+}
+
+/* What comes under TLS. */
+static void sealed_in(struct link *l, const uint8_t *p, size_t n)
+{
+    struct buf plain = BUF_INIT;
+    struct err e = ERR_INIT;
+    bool before = tls_established(l->tls);
+    int rc = tls_feed(l->tls, p, n, &plain, &l->wire, &e);
+    if (l->wire.len || (!before && tls_established(l->tls)))
+        mark_dirty(l);
+    if (plain.len)
+        bytes_in(l, plain.data, plain.len);
+    buf_fini(&plain);
+    if (rc < 0 && !l->closing) {
+        if (l->wire.len) /* an alert, which tells the other side why */
+            flush(l);
+        end_link(l, rc == -EACCES ? RDZV_END_KEY : RDZV_END_BROKEN, e.msg);
+    }
 }
 
 static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
@@ -310,10 +392,20 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct link *l = stream->data;
-    if (n > 0)
+    if (n > 0 && l->tls)
+        sealed_in(l, (const uint8_t *)buf->base, (size_t)n);
+    else if (n > 0)
         bytes_in(l, (const uint8_t *)buf->base, (size_t)n);
+    else if (n < 0 && l->tls && !tls_established(l->tls))
+        end_link(l, RDZV_END_BROKEN,
+                 "the connection ended in the TLS handshake: the other side may run without a job "
+                 "token (--insecure, or called as torchrun)");
     else if (n < 0)
-        end_link(l, n == UV_EOF, n == UV_EOF ? "connection closed" : uv_strerror((int)n));
+        end_link(l,
+                 n == UV_EOF          ? RDZV_END_CLOSED
+                 : n == UV_ECONNRESET ? RDZV_END_RESET
+                                      : RDZV_END_BROKEN,
+                 n == UV_EOF ? "connection closed" : uv_strerror((int)n));
 }
 
 /* -------------------------------------------------------------------------------------- links */
@@ -343,13 +435,20 @@ struct link *link_new(struct link_hub *h, int fd, bool local, const struct link_
     if (rc < 0)
         close(fd);
     if (rc < 0 || uv_read_start(&l->stream, on_alloc, on_read) < 0) {
-        close_link(l, false);
+        close_link(l);
         return NULL;
     }
     struct buf preamble = BUF_INIT;
     rdzv_put_preamble(&preamble);
     link_send_buf(l, &preamble);
     return l;
+}
+
+void link_protect(struct link *l, enum tls_side side, const struct tls_key *key)
+{
+    if (tls_new(&l->tls, side, key, &l->wire, NULL) < 0)
+        l->failed = true; /* ends it in this turn */
+    mark_dirty(l);
 }
 
 void *link_owner(const struct link *l)
@@ -386,12 +485,7 @@ void link_send_buf(struct link *l, struct buf *b)
 
 void link_close(struct link *l)
 {
-    close_link(l, false);
-}
-
-void link_reset(struct link *l)
-{
-    close_link(l, true);
+    close_link(l);
 }
 
 void link_finish(struct link *l)
@@ -401,7 +495,7 @@ void link_finish(struct link *l)
     l->linger_until = uv_now(l->hub->loop) + LINGER_MS;
     if (!uv_is_active((uv_handle_t *)&l->hub->linger))
         uv_timer_start(&l->hub->linger, on_linger, LINGER_MS / 4, LINGER_MS / 4);
-    if (!l->writes && !l->nout)
+    if (!l->writes && !l->nout && !l->wire.len)
         uv_shutdown(&l->shutdown, &l->stream, on_shutdown);
 }
 

@@ -4,7 +4,8 @@
  * Bytes that go to many are encoded once and shared. A side that does not read what it is sent is
  * cut off when LINK_QUEUE_MAX bytes wait for it.
  *
- * Transport security will stand between libuv and this file's two doors: bytes_in() and flush(). */
+ * With a key, all of it is under TLS, which stands between libuv and this file's two doors: what
+ * comes in is opened before take_frames() sees it, what goes out is sealed by flush(). */
 #ifndef RENDEZVOUS_LINK_H
 #define RENDEZVOUS_LINK_H
 
@@ -14,6 +15,8 @@
 #include <uv.h>
 
 #include "core/bytes.h"
+#include "core/tls.h"
+#include "rendezvous/rdzv_msg.h"
 
 #define LINK_QUEUE_MAX (48u << 20)
 
@@ -50,6 +53,9 @@ void link_hub_init(struct link_hub *h, uv_loop_t *loop, void (*before_flush)(voi
 void link_hub_wake(struct link_hub *h);
 /* Closes all links, without telling their owners, and calls back when that is done. */
 void link_hub_close(struct link_hub *h, void (*on_closed)(void *arg), void *arg);
+/* The process is about to end without its loop: ends all links in order. What lies here unread
+ * would turn their end into a reset. */
+void link_hub_abandon(struct link_hub *h);
 
 struct link_events {
     /* The other side's preamble: its protocol version, 0 when it is no preamble at all. False: the
@@ -57,14 +63,18 @@ struct link_events {
     bool (*on_preamble)(struct link *l, uint32_t version);
     /* A whole frame; the body is borrowed for the call. The link may be closed. */
     void (*on_frame)(struct link *l, uint8_t type, struct rd body);
-    /* Nothing comes any more; the owner closes the link now. orderly: the other side closed it. */
-    void (*on_end)(struct link *l, bool orderly, const char *why);
+    /* Nothing comes any more; the owner closes the link now. */
+    void (*on_end)(struct link *l, enum rdzv_end how, const char *why);
 };
 
 /* Takes a connected non-blocking stream socket: TCP, or one end of a socketpair when `local`. Both
  * sides' preambles are seen to. NULL (the descriptor is closed): libuv would not have it. */
 struct link *link_new(struct link_hub *h, int fd, bool local, const struct link_events *events,
                       void *owner);
+/* Right after link_new(): both sides prove that they have the key, and all is encrypted. Nothing
+ * that the other side says reaches the owner before; then on_end with RDZV_END_KEY when it has
+ * another key. guard_ready() has loaded what it takes. */
+void link_protect(struct link *l, enum tls_side side, const struct tls_key *key);
 void *link_owner(const struct link *l);
 /* The longest frame (type and body) that may come; RDZV_FRAME_MAX_FIRST at first. */
 void link_set_frame_max(struct link *l, uint32_t max);
@@ -74,7 +84,6 @@ void link_send_buf(struct link *l, struct buf *b);    /* takes the content of *b
 
 /* Each ends the link for its owner at once; none calls back. */
 void link_close(struct link *l);  /* what is not written yet is lost */
-void link_reset(struct link *l);  /* as if the network had broken it */
 void link_finish(struct link *l); /* when all is written and the other side has closed, or in 2 s */
 
 /* Keepalive and TCP_USER_TIMEOUT so that the kernel notices a peer that has vanished within about

@@ -8,9 +8,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/netaddr.h"
 #include "core/uvx.h"
 #include "rendezvous/text.h"
 
@@ -31,23 +33,34 @@ struct member {
 
 /* ------------------------------------------------------------------------------ the connection */
 
-static void lose_link(struct member *m, bool orderly, const char *why)
+static void lose_link(struct member *m, enum rdzv_end how, const char *why)
 {
-    struct link *l = m->link;
     m->link = NULL;
-    if (orderly)
-        link_close(l);
-    else
-        link_reset(l);
-    member_state_disconnected(m->state, orderly, why, uv_hrtime());
+    member_state_disconnected(m->state, how, why, uv_hrtime());
     link_hub_wake(m->hub);
+}
+
+/* This is not the end of this launcher, and is not to look like it. */
+static void leave_link(struct link *l)
+{
+    struct buf b = BUF_INIT;
+    rdzv_put_back(&b);
+    link_send_buf(l, &b);
+    link_finish(l);
+}
+
+/* What it brought cannot be. */
+static void quit_link(struct member *m, const char *why)
+{
+    leave_link(m->link);
+    lose_link(m, RDZV_END_BROKEN, why);
 }
 
 static bool on_preamble(struct link *l, uint32_t version)
 {
     struct member *m = link_owner(l);
     if (version == 0) {
-        lose_link(m, false, "what listens there is no coordinator of dlaunch");
+        quit_link(m, "what listens there is no coordinator of dlaunch");
         return false;
     }
     m->other_version = version != RDZV_PROTOCOL;
@@ -59,7 +72,7 @@ static void on_table(struct member *m, struct rd *body)
     struct rank_table t;
     struct err e = ERR_INIT;
     if (rank_table_decode(body, &t, &e) < 0) {
-        lose_link(m, false, e.msg);
+        quit_link(m, e.msg);
         return;
     }
     member_state_table(m->state, &t);
@@ -72,6 +85,7 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     struct rdzv_result result;
     struct rdzv_refusal refusal;
     char notice[RDZV_NOTICE_MAX];
+    struct rdzv_peers peers = {0};
     if (type == RDZV_MSG_REFUSE && rdzv_get_refusal(body, &refusal)) {
         member_state_refused(m->state, &refusal, now);
     } else if (m->other_version) {
@@ -81,8 +95,11 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
         rdzv_view_fini(&view);
     } else if (type == RDZV_MSG_REPORT && rdzv_get_report(body, &result)) {
         member_state_report(m->state, &result);
+    } else if (type == RDZV_MSG_PEERS && rdzv_get_peers(body, &peers)) {
+        member_state_peers(m->state, &peers);
     } else if (type == RDZV_MSG_NOTICE && rdzv_get_notice(body, notice)) {
         log_notice("%s", notice);
+        member_state_noticed(m->state, now);
     } else {
         return false;
     }
@@ -96,18 +113,29 @@ static void on_frame(struct link *l, uint8_t type, struct rd body)
     if (type == RDZV_MSG_TABLE && !m->other_version)
         on_table(m, &body);
     else if (!on_message(m, type, &body))
-        lose_link(m, false, "the coordinator sent a malformed message");
+        quit_link(m, "the coordinator sent a malformed message");
 }
 
-static void on_end(struct link *l, bool orderly, const char *why)
+static void on_end(struct link *l, enum rdzv_end how, const char *why)
 {
-    lose_link(link_owner(l), orderly, why);
+    struct member *m = link_owner(l);
+    link_close(l);
+    lose_link(m, how, why);
 }
 
 static const struct link_events link_events = {on_preamble, on_frame, on_end};
 
-void member_attach(struct member *m, int fd, bool local)
+/* Whether the other end of the connection is on this host, where nothing stands between. */
+static bool is_here(int fd)
 {
+    struct netaddr peer = {.len = sizeof(peer.ss)}, own = {.len = sizeof(own.ss)};
+    return getpeername(fd, &peer.sa, &peer.len) == 0 && getsockname(fd, &own.sa, &own.len) == 0 &&
+           (netaddr_is_loopback(&peer) || netaddr_same_ip(&peer, &own));
+}
+
+void member_attach(struct member *m, int fd, bool local, const struct tls_key *key)
+{
+    bool here = local || is_here(fd);
     m->wanted = false;
     if (!local)
         link_tune(fd, m->dead_ms);
@@ -116,9 +144,11 @@ void member_attach(struct member *m, int fd, bool local)
         member_unreachable(m, false, "libuv does not take the connection");
         return;
     }
+    if (key)
+        link_protect(m->link, TLS_CLIENT, key);
     m->other_version = false;
     link_set_frame_max(m->link, RDZV_FRAME_MAX);
-    member_state_connected(m->state, uv_hrtime());
+    member_state_connected(m->state, here, uv_hrtime());
     link_hub_wake(m->hub);
 }
 
@@ -143,6 +173,10 @@ static void act(struct member *m, const struct member_action *a)
         rdzv_put_hello(&b, a->hello);
         link_send_buf(m->link, &b);
         break;
+    case MEMBER_ACT_PEERS:
+        rdzv_put_peers(&b, a->peers);
+        link_send_buf(m->link, &b);
+        break;
     case MEMBER_ACT_STATUS:
         rdzv_put_status(&b, a->status);
         link_send_buf(m->link, &b);
@@ -151,7 +185,7 @@ static void act(struct member *m, const struct member_action *a)
         if (!m->link)
             break;
         if (a->reset)
-            link_reset(m->link);
+            leave_link(m->link);
         else
             link_close(m->link);
         m->link = NULL;
@@ -167,6 +201,14 @@ static void act(struct member *m, const struct member_action *a)
         break;
     case MEMBER_ACT_STOP:
         cb->on_stop(cb->arg, a->why);
+        break;
+    case MEMBER_ACT_FENCE:
+        if (cb->on_fence)
+            cb->on_fence(cb->arg);
+        break;
+    case MEMBER_ACT_LEASE:
+        if (cb->on_lease)
+            cb->on_lease(cb->arg, a->until_ns);
         break;
     case MEMBER_ACT_FINISH:
         cb->on_finish(cb->arg, a->result);

@@ -24,8 +24,9 @@ struct member *member_new(struct link_hub *hub, const struct member_rules *rules
 /* The rules, for what the agent has to say; then link_hub_wake(). */
 struct member_state *member_state_of(struct member *m);
 
-/* Takes a connected non-blocking socket to the coordinator; local: a socketpair's end. */
-void member_attach(struct member *m, int fd, bool local);
+/* Takes a connected non-blocking socket to the coordinator; local: a socketpair's end. key: of the
+ * TLS connection that it is to be; NULL: in the clear. */
+void member_attach(struct member *m, int fd, bool local, const struct tls_key *key);
 void member_unreachable(struct member *m, bool refused, const char *why);
 
 /* Does what is due; to be called before the hub flushes. */

@@ -6,10 +6,13 @@
 #include "core/mem.h"
 #include "rendezvous/text.h"
 
-#define NEVER     UINT64_MAX
-#define SAY_NS    5000000000u
-#define FIRST_NS  2000000000u /* before the first line about waiting */
-#define QUEUE_MAX 4096        /* failures not yet acknowledged: one per worker */
+#define NEVER    UINT64_MAX
+#define SAY_NS   5000000000u
+#define FIRST_NS 2000000000u /* before the first line about waiting */
+/* A coordinator that reset the connection and lets nobody in for so long is gone: what else does
+ * this, between two hosts, passes. */
+#define REFUSED_NS 250000000u
+#define QUEUE_MAX  4096 /* failures not yet acknowledged: one per worker */
 
 enum round_state { IDLE, PREPARING, PREPARED, RUNNING, STOPPING, DONE };
 
@@ -22,6 +25,10 @@ enum round_state { IDLE, PREPARING, PREPARED, RUNNING, STOPPING, DONE };
 #define DUE_STOP       32u
 #define DUE_FINISH     64u
 #define DUE_LOG        128u
+#define DUE_FENCE      256u
+#define DUE_LEASE      512u
+#define DUE_RAN        1024u
+#define DUE_NEXT       2048u
 
 struct queued_failure {
     uint32_t seq;
@@ -35,7 +42,7 @@ struct member_state {
 
     /* The round. */
     enum round_state round;
-    bool ran;               /* on_run has been called for it */
+    bool has_run;           /* on_run has been called for it */
     bool stop_called;       /* on_stop has been called for it */
     struct generation gen;  /* the newest round it has taken part in */
     struct generation high; /* the highest it has seen */
@@ -52,15 +59,29 @@ struct member_state {
     /* The connection. */
     bool connected, answered; /* answered: a view has come on this connection */
     bool joined;              /* by the coordinator of high.epoch */
-    bool closed_on_us;        /* the last connection ended in order, without a word */
+    bool here;                /* the coordinator is on this host */
+    enum rdzv_end ended_how;  /* the last connection to a coordinator that answered */
+    uint64_t refused_ns; /* since when connections are refused without a break; 0: they are not */
     uint64_t view_sent_ns, view_seen_ns;
     uint64_t heard_ns; /* of the coordinator */
     uint64_t connected_ns, sent_ns, began_ns, say_at;
     uint64_t heartbeat_ns, dead_ns;
+    uint64_t lease_ns; /* workers may live until then; 0: none was given */
+    bool fenced;       /* it ran out */
     uint64_t pulse_at; /* a tick that comes much later than this: the process did not run */
     char trouble[RDZV_TEXT_MAX]; /* why it is not connected */
     char line[2 * RDZV_TEXT_MAX];
     enum log_level line_level;
+
+    /* The coordinator is lost. */
+    bool electing;
+    bool host_dead; /* it is known to have ended */
+    uint64_t elect_ns;
+    bool elect;                  /* the job allows it */
+    struct rdzv_peers ran, next; /* the newest round that ran here, that was prepared after it */
+    struct rdzv_peers told;      /* the list that the coordinator sent last */
+    int ran_rank, node_restarts;
+    char gone[RDZV_TEXT_MAX];
 
     /* Failures. */
     struct queued_failure *queue;
@@ -83,7 +104,8 @@ struct member_state *member_state_new(const struct member_rules *rules, uint64_t
 {
     struct member_state *m = xcalloc(1, sizeof(*m));
     m->rules = *rules;
-    m->group_rank = -1;
+    m->rules.hello.prev_rank = -1;
+    m->group_rank = m->ran_rank = -1;
     m->began_ns = now;
     m->say_at = now + FIRST_NS;
     m->heartbeat_ns = rules->heartbeat_ns;
@@ -104,6 +126,9 @@ void member_state_free(struct member_state *m)
     free(m->respawns);
     free((void *)m->result.failures);
     rank_table_fini(&m->table);
+    rdzv_peers_fini(&m->ran);
+    rdzv_peers_fini(&m->next);
+    rdzv_peers_fini(&m->told);
     buf_fini(&m->failure_bytes);
     free(m);
 }
@@ -146,7 +171,7 @@ static void go_idle(struct member_state *m)
 
 static void tell_stop(struct member_state *m, const struct rdzv_stop *why)
 {
-    if (m->stop_called || m->leaving || !m->ran) /* a leaver is stopping already */
+    if (m->stop_called || m->leaving || !m->has_run) /* a leaver is stopping already */
         return;
     m->stop_called = true;
     if (why)
@@ -171,7 +196,7 @@ static void stop_round(struct member_state *m, const struct rdzv_stop *why)
     case RUNNING:
     case DONE:
         if (m->due & DUE_RUN) {
-            m->ran = false;
+            m->has_run = false;
             go_idle(m);
             return;
         }
@@ -191,7 +216,10 @@ static void end(struct member_state *m)
     if (m->ended)
         return;
     m->ended = true;
-    m->due &= ~(DUE_HELLO | DUE_STATUS);
+    m->due &= ~(DUE_HELLO | DUE_RAN | DUE_NEXT | DUE_STATUS);
+    if (m->lease_ns)
+        m->due |= DUE_LEASE; /* nobody will start without us any more */
+    m->lease_ns = 0;
     if (m->connected)
         m->due |= DUE_DISCONNECT;
     struct rdzv_stop why = {.reason = m->result.reason};
@@ -246,14 +274,38 @@ static void end_alone(struct member_state *m, enum stop_reason reason, int code,
 
 void member_state_fail(struct member_state *m, const char *text)
 {
-    end_alone(m, STOP_RENDEZVOUS, 1, text);
+    end_alone(m, STOP_RENDEZVOUS, 2, text);
 }
 
-static void coordinator_lost(struct member_state *m, const char *how)
+/* Which round's nodes choose another coordinator; NULL: there is none. */
+static const struct rdzv_peers *electors(const struct member_state *m)
+{
+    return m->ran.n ? &m->ran : m->told.n ? &m->told : NULL;
+}
+
+/* The workers stop, and the nodes look for each other. dead: the coordinator has ended for sure. */
+static void begin_election(struct member_state *m, const char *how, bool dead, uint64_t now)
+{
+    struct rdzv_stop why = {.reason = STOP_COORDINATOR_LOST, .restarting = true};
+    text_set(why.text, sizeof(why.text), "the coordinator at %s was lost: %s", m->rules.coordinator,
+             how);
+    strcpy(m->gone, why.text);
+    m->electing = true;
+    m->joined = m->spare = false;
+    m->host_dead = dead;
+    m->elect_ns = now;
+    m->refused_ns = 0;
+    m->ended_how = RDZV_END_BROKEN;
+    stop_round(m, &why);
+}
+
+static void coordinator_lost(struct member_state *m, const char *how, bool dead, uint64_t now)
 {
     char text[RDZV_TEXT_MAX];
     if (m->leaving) {
         end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
+    } else if (m->elect && electors(m) && electors(m)->n > 2) { /* of two, one is no majority */
+        begin_election(m, how, dead, now);
     } else if (m->gen.counter == 0) { /* nothing has begun: look for it again */
         m->joined = false;
         m->high = (struct generation){0};
@@ -281,30 +333,44 @@ bool member_state_answered(const struct member_state *m)
     return m->answered;
 }
 
-void member_state_connected(struct member_state *m, uint64_t now)
+void member_state_connected(struct member_state *m, bool here, uint64_t now)
 {
     if (m->ended)
         return;
     m->connected = true;
     m->answered = false;
     m->connected_ns = now;
+    m->here = here;
+    m->refused_ns = 0;
     m->view_sent_ns = m->view_seen_ns = 0;
     m->sent_seq = 0; /* all that is not acknowledged is sent again */
     m->due &= ~DUE_DISCONNECT;
     m->due |= DUE_HELLO | DUE_STATUS;
+    if (m->electing)
+        m->due |= (m->ran.n ? DUE_RAN : 0) | (m->next.n ? DUE_NEXT : 0);
 }
 
-void member_state_disconnected(struct member_state *m, bool orderly, const char *why, uint64_t now)
+void member_state_disconnected(struct member_state *m, enum rdzv_end how, const char *why,
+                               uint64_t now)
 {
     (void)now;
     m->connected = false;
-    m->closed_on_us = orderly;
-    m->due &= ~(DUE_DISCONNECT | DUE_HELLO | DUE_STATUS);
+    if (m->answered || m->ended_how == RDZV_END_BROKEN)
+        m->ended_how = how; /* else: it ended while it was being let go of */
+    m->due &= ~(DUE_DISCONNECT | DUE_HELLO | DUE_RAN | DUE_NEXT | DUE_STATUS);
     if (m->ended)
         return;
     text_set(m->trouble, sizeof(m->trouble), "%s", why);
-    if (m->leaving && !has_workers(m))
+    if (m->leaving && !has_workers(m)) {
         end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
+    } else if (how == RDZV_END_KEY && !m->joined) {
+        char text[RDZV_TEXT_MAX];
+        text_set(text, sizeof(text),
+                 "the coordinator at %s has another job token than this node (%s): copy the file, "
+                 "or name it with --token_file",
+                 m->rules.coordinator, m->rules.token);
+        end_alone(m, STOP_RENDEZVOUS, 2, text);
+    }
 }
 
 void member_state_unreachable(struct member_state *m, bool refused, const char *why, uint64_t now)
@@ -312,10 +378,17 @@ void member_state_unreachable(struct member_state *m, bool refused, const char *
     if (m->ended)
         return;
     text_set(m->trouble, sizeof(m->trouble), "%s", why);
-    if (m->joined && m->closed_on_us && refused)
-        coordinator_lost(m, "its launcher is gone (connection closed, then refused)");
+    if (!refused)
+        m->refused_ns = 0;
+    else if (m->refused_ns == 0)
+        m->refused_ns = now;
+    if (m->joined && refused && m->ended_how == RDZV_END_CLOSED)
+        coordinator_lost(m, "its launcher is gone (connection closed, then refused)", true, now);
+    else if (m->joined && refused && m->ended_how == RDZV_END_RESET &&
+             (m->here || now - m->refused_ns >= REFUSED_NS))
+        coordinator_lost(m, "its launcher is gone (connection reset, then refused)", true, now);
     else if (m->joined && now - m->heard_ns >= m->dead_ns)
-        coordinator_lost(m, why);
+        coordinator_lost(m, why, false, now);
 }
 
 void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, uint64_t now)
@@ -327,8 +400,13 @@ void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, 
     m->due |= DUE_DISCONNECT;
     text_set(text, sizeof(text), "the coordinator at %s turned this node away: %s",
              m->rules.coordinator, r->text);
+    if (m->electing && r->retry) { /* it has a coordinator, or does not know yet that it has none */
+        text_set(m->trouble, sizeof(m->trouble), "%s", r->text);
+        return;
+    }
     if (!r->retry || m->gen.counter > 0) {
-        end_alone(m, STOP_RENDEZVOUS, 1, text);
+        /* Turned away at the door: what it was started with is wrong. */
+        end_alone(m, STOP_RENDEZVOUS, m->gen.counter > 0 ? 1 : 2, text);
         return;
     }
     if (strcmp(m->trouble, r->text) != 0) {
@@ -375,7 +453,9 @@ static void prepare_round(struct member_state *m, const struct rdzv_view *v)
         return;
     m->gen = v->gen;
     m->round = PREPARING;
-    m->ran = m->stop_called = false;
+    if (generation_equal(m->told.gen, v->gen))
+        rdzv_peers_copy(&m->next, &m->told);
+    m->has_run = m->stop_called = m->fenced = false;
     m->respawned = 0;
     m->failures_total = 0;
     m->due |= DUE_PREPARE | DUE_STATUS;
@@ -389,6 +469,9 @@ static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_
         return;
     /* An answer to a status of long ago: this process was stopped, and the round may have gone on
      * without it meanwhile. What holds now is the answer to a new one. */
+    bool no_lease = m->rules.lease && m->lease_ns <= now;
+    if (no_lease) /* the next answer may bring one */
+        return;
     if (v->echo_ns < now && now - v->echo_ns > m->dead_ns / 4 * 3) {
         m->due |= DUE_STATUS;
         return;
@@ -399,8 +482,22 @@ static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_
         return;
     }
     m->round = RUNNING;
-    m->ran = true;
+    m->has_run = true;
+    m->ran_rank = v->group_rank;
+    if (generation_equal(m->next.gen, v->gen)) {
+        rdzv_peers_move(&m->ran, &m->next);
+        m->ran.ran = true;
+    }
     m->due |= DUE_RUN | DUE_STATUS;
+}
+
+static void renew_lease(struct member_state *m, uint64_t from_ns)
+{
+    uint64_t until = from_ns + rdzv_lease_ns(m->dead_ns);
+    if (!m->rules.lease || from_ns == 0 || until <= m->lease_ns)
+        return;
+    m->lease_ns = until;
+    m->due |= DUE_LEASE;
 }
 
 static void note_view(struct member_state *m, const struct rdzv_view *v, uint64_t now)
@@ -409,7 +506,11 @@ static void note_view(struct member_state *m, const struct rdzv_view *v, uint64_
         say(m, LOG_LEVEL_NOTICE, "the job runs without this node, which waits for a place in it");
     m->high = v->gen;
     m->joined = m->answered = true;
-    m->closed_on_us = false;
+    m->electing = false;
+    m->elect = v->elect && m->rules.lease;
+    m->node_restarts = v->node_restarts;
+    m->ended_how = RDZV_END_BROKEN;
+    m->refused_ns = 0;
     m->heard_ns = m->view_seen_ns = now;
     m->view_sent_ns = v->sent_ns;
     m->heartbeat_ns = (uint64_t)v->heartbeat_ms * 1000000;
@@ -418,6 +519,8 @@ static void note_view(struct member_state *m, const struct rdzv_view *v, uint64_
     m->nnodes = v->nnodes;
     m->restart_count = v->restart_count;
     m->spare = v->spare;
+    if (v->lease)
+        renew_lease(m, v->echo_ns);
     drop_acknowledged(m, v->acked);
 }
 
@@ -425,12 +528,16 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
 {
     if (m->ended || !m->connected)
         return;
-    if (m->high.epoch && v->gen.epoch != m->high.epoch) {
+    if (m->electing && v->gen.epoch <= m->high.epoch && v->phase != RDZV_FINISH)
+        return; /* not one that was elected since, nor one that gives up */
+    if (m->high.epoch && v->gen.epoch != m->high.epoch && !m->electing) {
         if (m->gen.counter > 0) {
-            coordinator_lost(m, "another one answers in its place");
+            coordinator_lost(m, "another one answers in its place", false, now);
+            if (m->electing)
+                m->due |= DUE_DISCONNECT;
             return;
         }
-    } else if (v->gen.counter < m->high.counter) {
+    } else if (!m->electing && v->gen.counter < m->high.counter) {
         return; /* never back */
     }
     note_view(m, v, now);
@@ -481,6 +588,51 @@ void member_state_table(struct member_state *m, struct rank_table *t)
     rank_table_fini(&m->table);
     m->table = *t;
     rank_table_init(t);
+}
+
+void member_state_peers(struct member_state *m, struct rdzv_peers *p)
+{
+    if (generation_before(m->told.gen, p->gen)) {
+        rdzv_peers_move(&m->told, p);
+        m->told.ran = false;
+    }
+    rdzv_peers_fini(p);
+}
+
+void member_state_noticed(struct member_state *m, uint64_t now)
+{
+    if (m->electing && m->connected) {
+        m->answered = true;
+        m->heard_ns = now;
+    }
+}
+
+bool member_state_electing(const struct member_state *m)
+{
+    return m->electing;
+}
+
+const struct rdzv_peers *member_state_electors(const struct member_state *m, int *self)
+{
+    const struct rdzv_peers *p = electors(m);
+    *self = p && p == &m->ran ? rdzv_peers_find(p, &m->rules.hello.id) : -1;
+    return p;
+}
+
+void member_state_electorate(const struct member_state *m, struct rdzv_electorate *out)
+{
+    *out = (struct rdzv_electorate){.ran = &m->ran,
+                                    .prepared = m->next.n ? &m->next : NULL,
+                                    .seen_epoch = m->high.epoch,
+                                    .restarts = m->restart_count,
+                                    .node_restarts = m->node_restarts,
+                                    .host_dead = m->host_dead,
+                                    .gone = m->gone};
+}
+
+void member_state_set_peer_port(struct member_state *m, int port)
+{
+    m->rules.hello.peer_port = (uint16_t)port;
 }
 
 void member_state_report(struct member_state *m, struct rdzv_result *r)
@@ -600,7 +752,37 @@ static void join_timeout(struct member_state *m, uint64_t now)
              (double)(now - m->began_ns) / 1e9);
     if (m->trouble[0])
         text_add(text, sizeof(text), ": %s", m->trouble);
-    member_state_fail(m, text);
+    end_alone(m, STOP_RENDEZVOUS, 1, text);
+}
+
+/* Nobody is heard of, and the others may go on without this node soon: its workers end now. */
+static void fence(struct member_state *m, uint64_t now)
+{
+    struct rdzv_stop why = {.reason = STOP_COORDINATOR_LOST, .restarting = true};
+    text_set(why.text, sizeof(why.text),
+             "nothing heard of the coordinator at %s for %.1f s: the workers are killed, since the "
+             "other nodes may go on without them",
+             m->rules.coordinator, (double)(now - m->heard_ns) / 1e9);
+    m->fenced = true;
+    stop_round(m, &why);
+    m->due |= DUE_FENCE;
+}
+
+/* One that stands gives up after twice the dead time; whoever follows waits a little longer. */
+static uint64_t elect_until(const struct member_state *m)
+{
+    return m->elect_ns + 4 * m->dead_ns;
+}
+
+/* Before the connection is made anew. One that stands says nothing until it knows. */
+static uint64_t silent_ns(const struct member_state *m)
+{
+    return m->electing ? 3 * m->dead_ns : m->dead_ns / 4 * 3;
+}
+
+static uint64_t answer_ns(const struct member_state *m)
+{
+    return m->electing && m->dead_ns < m->rules.read_ns ? m->dead_ns : m->rules.read_ns;
 }
 
 void member_state_tick(struct member_state *m, uint64_t now)
@@ -612,24 +794,32 @@ void member_state_tick(struct member_state *m, uint64_t now)
         m->heard_ns = now; /* what the coordinator said meanwhile may lie here unread */
     if (now >= m->pulse_at)
         m->pulse_at = now + m->heartbeat_ns;
-    if (!m->joined && now - m->began_ns >= m->rules.join_ns) {
+    if (m->electing && !(m->connected && m->answered) && now >= elect_until(m)) {
+        text_set(text, sizeof(text), "%s; no other node could be made coordinator%s%s", m->gone,
+                 m->trouble[0] ? ": " : "", m->trouble);
+        end_alone(m, STOP_COORDINATOR_LOST, 1, text);
+        return;
+    }
+    if (!m->joined && !m->electing && now - m->began_ns >= m->rules.join_ns) {
         join_timeout(m, now);
         return;
     }
-    if (!m->joined && now >= m->say_at)
+    if (!m->joined && !m->electing && now >= m->say_at)
         say_waiting(m, now);
-    if (m->connected && !m->answered && now - m->connected_ns >= m->rules.read_ns) {
+    if (m->connected && !m->answered && now - m->connected_ns >= answer_ns(m)) {
         text_set(m->trouble, sizeof(m->trouble), "it accepted the connection and did not answer");
         m->due |= DUE_DISCONNECT;
     }
+    if (m->lease_ns && now >= m->lease_ns && !m->fenced && has_workers(m) && !(m->due & DUE_RUN))
+        fence(m, now);
     if (m->joined && now - m->heard_ns >= m->dead_ns) {
         text_set(text, sizeof(text), "nothing heard of it for %.1f s%s%s",
                  (double)(now - m->heard_ns) / 1e9, m->connected || !m->trouble[0] ? "" : "; ",
                  m->connected ? "" : m->trouble);
-        coordinator_lost(m, text);
+        coordinator_lost(m, text, false, now);
         if (m->connected)
             m->due |= DUE_DISCONNECT;
-    } else if (m->connected && m->answered && now - m->heard_ns >= m->dead_ns / 4 * 3) {
+    } else if (m->connected && m->answered && now - m->heard_ns >= silent_ns(m)) {
         text_set(m->trouble, sizeof(m->trouble), "it has fallen silent");
         m->due |= DUE_DISCONNECT;
     }
@@ -647,14 +837,18 @@ uint64_t member_state_deadline(const struct member_state *m)
     uint64_t at = NEVER;
     if (m->ended)
         return NEVER;
-    if (!m->joined)
+    if (m->electing && !(m->connected && m->answered))
+        at = elect_until(m);
+    else if (!m->electing && !m->joined)
         at = sooner(m->began_ns + m->rules.join_ns, m->say_at);
     if (m->connected)
         at = sooner(at, m->sent_ns + m->heartbeat_ns);
     if (m->connected && !m->answered)
-        at = sooner(at, m->connected_ns + m->rules.read_ns);
+        at = sooner(at, m->connected_ns + answer_ns(m));
     if (m->connected && m->answered)
-        at = sooner(at, m->heard_ns + m->dead_ns / 4 * 3);
+        at = sooner(at, m->heard_ns + silent_ns(m));
+    if (m->lease_ns && !m->fenced && has_workers(m))
+        at = sooner(at, m->lease_ns);
     if (m->joined)
         at = sooner(at, sooner(m->pulse_at, m->heard_ns + m->dead_ns));
     return at;
@@ -696,6 +890,7 @@ static void fill_status(struct member_state *m, uint64_t now)
     *st = (struct rdzv_status){
         .phase = phase_of(m),
         .workers = has_workers(m),
+        .fenced = m->fenced,
         .gen = m->gen,
         /* Never twice the same, so that an older one is known. */
         .send_ns = now > st->send_ns ? now : st->send_ns + 1,
@@ -729,6 +924,12 @@ static bool next_callback(struct member_state *m, struct member_action *a)
 {
     if (take_due(m, DUE_STOP)) {
         *a = (struct member_action){.act = MEMBER_ACT_STOP, .why = &m->why};
+    } else if (take_due(m, DUE_FENCE)) {
+        *a = (struct member_action){.act = MEMBER_ACT_FENCE};
+    } else if (take_due(m, DUE_LEASE)) {
+        uint64_t guard = m->dead_ns - rdzv_lease_ns(m->dead_ns);
+        *a = (struct member_action){.act = MEMBER_ACT_LEASE,
+                                    .until_ns = m->lease_ns ? m->lease_ns + guard / 3 : 0};
     } else if (take_due(m, DUE_PREPARE)) {
         *a = (struct member_action){.act = MEMBER_ACT_PREPARE,
                                     .gen = m->gen,
@@ -750,10 +951,16 @@ bool member_state_next(struct member_state *m, struct member_action *a, uint64_t
 {
     if (take_due(m, DUE_DISCONNECT)) {
         m->connected = false;
-        m->due &= ~(DUE_HELLO | DUE_STATUS);
+        m->due &= ~(DUE_HELLO | DUE_RAN | DUE_NEXT | DUE_STATUS);
         *a = (struct member_action){.act = MEMBER_ACT_DISCONNECT, .reset = !m->ended};
     } else if (take_due(m, DUE_HELLO)) {
+        m->rules.hello.prev_rank = m->ran_rank;
+        m->rules.hello.seen_epoch = m->high.epoch;
         *a = (struct member_action){.act = MEMBER_ACT_HELLO, .hello = &m->rules.hello};
+    } else if (take_due(m, DUE_RAN)) {
+        *a = (struct member_action){.act = MEMBER_ACT_PEERS, .peers = &m->ran};
+    } else if (take_due(m, DUE_NEXT)) {
+        *a = (struct member_action){.act = MEMBER_ACT_PEERS, .peers = &m->next};
     } else if (next_callback(m, a)) {
         return true;
     } else if (m->connected && take_due(m, DUE_STATUS)) {

@@ -11,7 +11,9 @@
  *
  * The coordinator's views say what should be; the state moves there, and every change is told by a
  * status. A connection that breaks is made again; the round goes on meanwhile, until the
- * coordinator has been silent for its dead time. */
+ * coordinator has been silent for its dead time. Then, if the job allows it, the nodes of the last
+ * round choose another one: each calls those in front of it in that round's order, and the first
+ * one that is alive stands (rdzv_elect.c). */
 #ifndef RENDEZVOUS_MEMBER_STATE_H
 #define RENDEZVOUS_MEMBER_STATE_H
 
@@ -20,9 +22,11 @@
 
 struct member_rules {
     struct rdzv_hello hello;
+    const char *token;              /* where this node has its job token from, for people */
     const char *coordinator;        /* where it is, for people; borrowed */
     uint64_t join_ns;               /* to be let in */
     uint64_t read_ns;               /* for the first answer on a connection */
+    bool lease;                     /* workers may not outlive the contact (several nodes) */
     uint64_t heartbeat_ns, dead_ns; /* until the coordinator has said its own */
 };
 
@@ -40,15 +44,29 @@ bool member_state_wants_link(const struct member_state *m);
 bool member_state_joined(const struct member_state *m);
 /* Whether the newest connection, which may be gone, was one to a coordinator that answered. */
 bool member_state_answered(const struct member_state *m);
-void member_state_connected(struct member_state *m, uint64_t now);
-/* It ended. orderly: the coordinator closed it. why: one line. */
-void member_state_disconnected(struct member_state *m, bool orderly, const char *why, uint64_t now);
+/* here: it does not leave this host. */
+void member_state_connected(struct member_state *m, bool here, uint64_t now);
+/* It ended. why: one line. */
+void member_state_disconnected(struct member_state *m, enum rdzv_end how, const char *why,
+                               uint64_t now);
 /* It could not be made. refused: the host is there and nobody listens. */
 void member_state_unreachable(struct member_state *m, bool refused, const char *why, uint64_t now);
+
+/* The coordinator is lost, and the nodes choose another one among the list. self: its own index in
+ * it, -1 when it was not in that round (then it only follows). A connection is wanted to the first
+ * one that is there; when that is this node itself, a coordinator with the electorate. */
+bool member_state_electing(const struct member_state *m);
+const struct rdzv_peers *member_state_electors(const struct member_state *m, int *self);
+void member_state_electorate(const struct member_state *m, struct rdzv_electorate *out);
+/* One that stands has answered. */
+void member_state_noticed(struct member_state *m, uint64_t now);
+/* Where this node listens for the others. */
+void member_state_set_peer_port(struct member_state *m, int port);
 
 /* What the coordinator says. */
 void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64_t now);
 void member_state_table(struct member_state *m, struct rank_table *t);   /* takes its content */
+void member_state_peers(struct member_state *m, struct rdzv_peers *p);   /* takes its content */
 void member_state_report(struct member_state *m, struct rdzv_result *r); /* takes r->failures */
 void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, uint64_t now);
 
@@ -59,7 +77,8 @@ void member_state_done(struct member_state *m);
 void member_state_stopped(struct member_state *m, const struct failure *all, size_t n);
 void member_state_leave(struct member_state *m, enum stop_reason reason, int exit_code,
                         const char *text);
-/* The rendezvous cannot come off. */
+/* The rendezvous cannot come off with what this node was started with: a port in use, a file that
+ * is none of ours. */
 void member_state_fail(struct member_state *m, const char *text);
 
 void member_state_tick(struct member_state *m, uint64_t now);
@@ -69,12 +88,15 @@ member_state_deadline(const struct member_state *m); /* when it is due; UINT64_M
 enum member_act {
     MEMBER_ACT_LOG,        /* level, text */
     MEMBER_ACT_HELLO,      /* hello: first on a new connection */
+    MEMBER_ACT_PEERS,      /* peers: behind the hello, to one that stands for election */
     MEMBER_ACT_STATUS,     /* status */
-    MEMBER_ACT_DISCONNECT, /* close the connection; reset: so that it does not look like the end */
+    MEMBER_ACT_DISCONNECT, /* close the connection; reset: it comes back */
     MEMBER_ACT_PREPARE,    /* gen, group_rank, nnodes */
     MEMBER_ACT_RUN,        /* table, group_rank */
     MEMBER_ACT_RESPAWN,    /* respawn */
     MEMBER_ACT_STOP,       /* why */
+    MEMBER_ACT_FENCE,      /* the lease is over: kill */
+    MEMBER_ACT_LEASE,      /* until_ns: of what ends the workers if this process does not */
     MEMBER_ACT_FINISH,     /* result; nothing follows */
 };
 
@@ -86,6 +108,7 @@ struct member_action {
     enum log_level level;
     const char *text;
     const struct rdzv_hello *hello;
+    const struct rdzv_peers *peers;
     const struct rdzv_status *status;
     struct generation gen;
     int group_rank, nnodes;
@@ -93,6 +116,7 @@ struct member_action {
     struct rdzv_respawn respawn;
     const struct rdzv_stop *why;
     const struct rdzv_result *result;
+    uint64_t until_ns;
 };
 
 /* The next thing to do; false when there is none. */

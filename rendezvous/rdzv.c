@@ -23,18 +23,21 @@
 #include "core/uvx.h"
 #include "rendezvous/coordinator.h"
 #include "rendezvous/endpoint.h"
+#include "rendezvous/guard.h"
 #include "rendezvous/member.h"
 #include "rendezvous/rdzv_backend.h"
+#include "rendezvous/seat.h"
 #include "rendezvous/store_server.h"
 #include "rendezvous/text.h"
 
-#define CONNECT_MS     5000 /* one round of attempts */
-#define RETRY_MIN_MS   20
-#define RETRY_MAX_MS   1000
-#define RETRY_HERE_MS  2 /* on this host, where a refused connection costs microseconds... */
-#define RETRY_LATER_MS 10
-#define HERE_SOON      500 /* ...that many times, then later */
-#define PROBE_MS       300
+#define CONNECT_MS       5000 /* one round of attempts */
+#define RETRY_MIN_MS     20
+#define RETRY_MAX_MS     1000
+#define RETRY_HERE_MS    2 /* on this host, where a refused connection costs microseconds... */
+#define RETRY_LATER_MS   10
+#define HERE_SOON        500 /* ...that many times, then later */
+#define PROBE_MS         300
+#define ELECT_CONNECT_MS 1000 /* to one of the other nodes */
 
 struct rdzv {
     uv_loop_t *loop;
@@ -45,7 +48,11 @@ struct rdzv {
     struct coordinator *coordinator; /* these three: when this process hosts it */
     struct endpoint *endpoint;
     struct store_server *store;
-    int listen_fd; /* bound by rdzv_open(), not yet watched; -1 */
+    struct guard *guard;
+    struct seat *seat;     /* while it does not, and may be elected; it has an endpoint then, too */
+    int candidate;         /* in the list of electors: whom to call next */
+    uint64_t candidate_ns; /* since when that one is called */
+    int listen_fd;         /* bound by rdzv_open(), not yet watched; -1 */
 
     struct rdzv_finder *finder; /* NULL while a thread of the pool has it */
     struct finding *finding;
@@ -64,6 +71,8 @@ struct rdzv {
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
+
+static struct guard nobody_guards = {.open = true};
 
 /* Something that a backend does on the pool. Outlives the object when it does not return. */
 struct finding {
@@ -93,6 +102,7 @@ void rdzv_config_defaults(struct rdzv_config *c)
         .keep_alive_max_attempt = 3,
         .read_timeout = 60,
         .restart_policy = RESTART_GROUP,
+        .max_node_restarts = -1,
         .agent_store = true,
     };
 }
@@ -144,16 +154,70 @@ static void work(struct rdzv *r, void (*step)(struct rdzv_finder *f), void (*don
 
 /* -------------------------------------------------------------------------------------- hosting */
 
-static void on_agent(void *arg, int fd, const struct netaddr *peer)
+static void take_agent(struct rdzv *r, int fd, const struct netaddr *peer,
+                       const struct tls_key *key)
 {
-    struct rdzv *r = arg;
-    coordinator_adopt(r->coordinator, fd, peer);
+    if (r->coordinator)
+        coordinator_adopt(r->coordinator, fd, peer, key);
+    else
+        seat_adopt(r->seat, fd, key);
 }
 
-static void on_store(void *arg, int fd)
+static void on_agent(void *arg, int fd, const struct netaddr *peer, bool tls)
 {
     struct rdzv *r = arg;
-    store_server_adopt(r->store, fd);
+    if (tls && (r->guard->open || guard_ready(r->guard, NULL) < 0)) {
+        close(fd);
+        endpoint_complain(r->endpoint, peer,
+                          "a launcher that comes with a job token, while there is none here");
+    } else if (tls) {
+        take_agent(r, fd, peer, &r->guard->key);
+    } else if (guard_admits_plain(r->guard, fd, peer)) {
+        take_agent(r, fd, peer, NULL);
+    } else if (!r->coordinator) {
+        close(fd);
+        endpoint_complain(r->endpoint, peer, "a launcher without the job token");
+    } else {
+        coordinator_turn_away(r->coordinator, fd, peer,
+                              "this job is protected by a job token, and the launcher came without "
+                              "one (--insecure, the name torchrun, or another user's)");
+        endpoint_complain(r->endpoint, peer, "a launcher without the job token");
+    }
+}
+
+static void on_stranger(void *arg, const struct netaddr *peer)
+{
+    struct rdzv *r = arg;
+    endpoint_complain(r->endpoint, peer, "a launcher with another job token than this node's");
+}
+
+/* PyTorch's clients have no token: what is known of one is where it comes from. */
+static void on_store(void *arg, int fd, const struct netaddr *peer)
+{
+    struct rdzv *r = arg;
+    if (!r->store) { /* a seat: there may be one later */
+        close(fd);
+        return;
+    }
+    if (r->guard->open || guard_is_own(fd, peer) || coordinator_is_node(r->coordinator, peer)) {
+        store_server_adopt(r->store, fd);
+        return;
+    }
+    close(fd);
+    endpoint_complain(r->endpoint, peer,
+                      netaddr_is_loopback(peer)
+                          ? "a client of the workers' store that is another user's"
+                          : "a client of the workers' store that is on no node of this job");
+}
+
+/* As silent as some of the job's own clients of the store are; or a stranger. */
+static void on_silent(void *arg, int fd, const struct netaddr *peer)
+{
+    struct rdzv *r = arg;
+    if (r->store && (guard_is_own(fd, peer) || coordinator_is_node(r->coordinator, peer)))
+        store_server_adopt(r->store, fd);
+    else
+        close(fd);
 }
 
 static void on_new_round(void *arg)
@@ -179,11 +243,21 @@ static void attach_own(struct rdzv *r)
         member_unreachable(r->member, false, strerror(errno));
         return;
     }
-    coordinator_adopt(r->coordinator, pair[0], NULL);
-    member_attach(r->member, pair[1], true);
+    coordinator_adopt(r->coordinator, pair[0], NULL, NULL);
+    member_attach(r->member, pair[1], true, NULL);
 }
 
-static void open_coordinator(struct rdzv *r)
+/* Whether the nodes may choose another coordinator: the job must be able to go on without one node,
+ * or to wait for another. */
+static bool may_elect(const struct rdzv_config *c)
+{
+    int places = c->max_nodes + c->spares;
+    bool waits = c->max_node_restarts > 0 || (c->max_node_restarts < 0 && c->max_restarts > 0);
+    return c->elect && c->backend != RDZV_FILE && places > 2 && c->max_node_restarts != 0 &&
+           (c->min_nodes < places || waits);
+}
+
+static void open_coordinator(struct rdzv *r, const struct rdzv_electorate *electorate)
 {
     const struct rdzv_config *c = &r->config;
     const struct rdzv_rules rules = {
@@ -195,6 +269,11 @@ static void open_coordinator(struct rdzv *r)
         .max_restarts = c->max_restarts,
         .restart_policy = c->restart_policy,
         .backoff_ns = to_ns(c->restart_backoff),
+        .spares = c->spares,
+        .elastic = c->elastic,
+        .max_node_restarts = c->max_node_restarts,
+        .no_restart = c->no_restart,
+        .progress_ns = to_ns(c->progress_time),
         .join_ns = to_ns(c->join_timeout),
         .last_call_ns = to_ns(c->last_call_timeout),
         .close_ns = to_ns(c->close_timeout),
@@ -204,27 +283,40 @@ static void open_coordinator(struct rdzv *r)
         .bound_addr = endpoint_addr(r->endpoint),
         .port = endpoint_port(r->endpoint),
         .local_addr = r->local_addr,
-        .master_addr = c->backend == RDZV_STATIC ? c->master_addr : NULL,
+        .elect = may_elect(c),
+        .master_addr = c->backend == RDZV_STATIC && !electorate ? c->master_addr : NULL,
     };
-    const struct coordinator_events events = {r, on_new_round, on_finished};
-    r->coordinator = coordinator_new(&r->hub, &rules, c->host, (int)getpid(), &events);
+    const struct coordinator_events events = {r, on_new_round, on_finished, on_stranger};
+    r->coordinator = coordinator_new(&r->hub, &rules, c->host, (int)getpid(), electorate, &events);
+}
+
+static void open_store(struct rdzv *r)
+{
+    const struct store_server_opts store = {.legacy_113 = r->config.legacy_store_113};
+    if (r->config.agent_store && !r->store)
+        r->store = store_server_new(r->loop, &store);
+}
+
+static int open_endpoint(struct rdzv *r, int listen_fd, struct err *e)
+{
+    const struct endpoint_events events = {r, on_agent, r->config.agent_store ? on_store : NULL,
+                                           on_silent};
+    return endpoint_open(&r->endpoint, r->loop, listen_fd, r->config.max_nodes + r->config.spares,
+                         &events, e);
 }
 
 /* It is listening. */
 static void host(struct rdzv *r, int listen_fd)
 {
-    const struct endpoint_events events = {r, on_agent, r->config.agent_store ? on_store : NULL};
-    const struct store_server_opts store = {.legacy_113 = r->config.legacy_store_113};
     struct err e = ERR_INIT;
     char where[HOST_MAX + 8];
-    if (endpoint_open(&r->endpoint, r->loop, listen_fd, r->config.max_nodes, &events, &e) < 0) {
+    if (open_endpoint(r, listen_fd, &e) < 0) {
         member_state_fail(member_state_of(r->member), e.msg);
         link_hub_wake(&r->hub);
         return;
     }
-    if (r->config.agent_store)
-        r->store = store_server_new(r->loop, &store);
-    open_coordinator(r);
+    open_store(r);
+    open_coordinator(r, NULL);
     const char *addr = endpoint_addr(r->endpoint);
     log_verbose("listening on %s", endpoint_format(where, sizeof(where), addr[0] ? addr : "*",
                                                    endpoint_port(r->endpoint)));
@@ -265,16 +357,32 @@ static void say_who_listens(const struct rdzv_finder *f, struct err *e)
         netaddr_parse_ip(&a, "127.0.0.1", netaddr_port(&f->bind.addr));
     if (endpoint_port_owner(netaddr_port(&a), owner, sizeof(owner)))
         text_add(e->msg, sizeof(e->msg), " by %s", owner);
-    if (rdzv_probe(&a, PROBE_MS, &id) == 0)
+    if (rdzv_probe(&a, PROBE_MS, NULL, &id) == 0)
         text_add(e->msg, sizeof(e->msg), "%s the coordinator of job '%s' (%s, pid %d)",
                  len == strlen(e->msg) ? " by" : ",", id.run_id, id.host, id.pid);
+}
+
+/* An address that strangers reach is listened on only when they can be told from the nodes. */
+static bool may_listen(const struct rdzv_finder *f, struct err *e)
+{
+    const struct guard *g = f->guard;
+    char where[ADDR_STRLEN];
+    if (g->open || g->secret_len || (!f->bind.any && netaddr_is_loopback(&f->bind.addr)))
+        return true;
+    err_set(e, -EACCES,
+            "no job token: not listening on %s, where strangers could join (%s). Make one with "
+            "'dlaunch --new_token' and copy it to the other nodes, or use --insecure",
+            f->bind.any ? "all addresses" : netaddr_ip(&f->bind.addr, where), g->source);
+    return false;
 }
 
 /* Listens as the backend wants. A descriptor; -EADDRINUSE: somebody else does, join there; another
  * negative errno: final. */
 static int try_listen(struct rdzv_finder *f, struct err *e)
 {
-    int fd = endpoint_listen(&f->bind, e);
+    struct err no_token = ERR_INIT;
+    int fd = may_listen(f, &no_token) ? endpoint_listen(&f->bind, e)
+                                      : err_set(e, -EACCES, "%s", no_token.msg);
     if (fd == -EADDRINUSE && f->must_host) {
         say_who_listens(f, e);
         return -EEXIST;
@@ -294,14 +402,50 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
         member_unreachable(r->member, refused, why);
         return;
     }
+    char ip[ADDR_STRLEN];
+    struct err e = ERR_INIT;
+    bool tls = guard_wants_tls(r->guard, peer);
+    if (tls && guard_ready(r->guard, &e) < 0) {
+        close(fd);
+        err_wrap(&e, "cannot join %s", r->where);
+        member_state_fail(member_state_of(r->member), e.msg);
+        link_hub_wake(&r->hub);
+        return;
+    }
     r->good = *peer;
     r->have_good = true;
-    member_attach(r->member, fd, false);
+    if (member_state_electing(member_state_of(r->member)))
+        netaddr_format(peer, r->where, sizeof(r->where));
+    else if (r->seat)
+        seat_set_coordinator(r->seat, netaddr_ip(peer, ip), netaddr_port(peer));
+    member_attach(r->member, fd, false, tls ? &r->guard->key : NULL);
+}
+
+/* Where this node answers the others, and where it becomes the coordinator if it has to. Without
+ * one it only follows. */
+static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
+{
+    struct endpoint_bind b = {.any = !netaddr_is_loopback(coordinator)};
+    struct err e = ERR_INIT;
+    if (r->endpoint || !may_elect(&r->config))
+        return;
+    netaddr_parse_ip(&b.addr, b.any ? "::" : "127.0.0.1", 0);
+    if (r->finder->seat_port)
+        b = r->finder->seat;
+    int fd = endpoint_listen(&b, &e);
+    if (fd < 0 || open_endpoint(r, fd, &e) < 0) {
+        log_warn("this node cannot become the coordinator: %s", e.msg);
+        return;
+    }
+    r->seat = seat_new(&r->hub, r->config.run_id, r->config.host);
+    member_state_set_peer_port(member_state_of(r->member), endpoint_port(r->endpoint));
 }
 
 static void join(struct rdzv *r)
 {
     const struct rdzv_finder *f = r->finder;
+    if (f->naddrs)
+        take_seat(r, &f->addrs[0]);
     if (r->attempts <= 1) {
         r->here = true;
         for (int i = 0; i < f->naddrs; i++)
@@ -350,10 +494,72 @@ static void on_looked(struct rdzv *r)
     }
 }
 
+/* ----------------------------------------------------------------------------------- electing */
+
+/* This node stands: whoever of the others is left comes here. */
+static void stand(struct rdzv *r)
+{
+    struct rdzv_electorate e;
+    member_state_electorate(member_state_of(r->member), &e);
+    endpoint_format(r->where, sizeof(r->where), r->config.host, endpoint_port(r->endpoint));
+    open_store(r);
+    open_coordinator(r, &e);
+    attach_own(r);
+    member_state_noticed(member_state_of(r->member), uv_hrtime());
+}
+
+static void next_candidate(struct rdzv *r)
+{
+    r->candidate++;
+    r->candidate_ns = uv_hrtime();
+    r->retry_ms = 0;
+    r->attempts = 0; /* the next one at once */
+}
+
+static void on_elector(void *arg, int fd, const struct netaddr *peer, bool refused, const char *why)
+{
+    struct rdzv *r = arg;
+    if (fd < 0)
+        next_candidate(r); /* it is not there */
+    on_connected(r, fd, peer, refused, why);
+}
+
+/* The first one of the last round that is there stands for election: the others come to it. */
+static void reach_elector(struct rdzv *r)
+{
+    int self;
+    struct netaddr a;
+    const struct rdzv_peers *p = member_state_electors(member_state_of(r->member), &self);
+    if (r->candidate_ns == 0)
+        r->candidate_ns = uv_hrtime();
+    else if (uv_hrtime() - r->candidate_ns > dead_ns(&r->config))
+        next_candidate(r); /* it neither stands nor has a coordinator for us, or does not answer */
+    for (int i = 0; i <= p->n; i++, r->candidate++) {
+        int k = r->candidate % p->n;
+        if (k == self && r->endpoint && p->n > 2) {
+            stand(r);
+            return;
+        }
+        if (!p->e[k].host && p->e[k].port && netaddr_parse_ip(&a, p->e[k].addr, p->e[k].port)) {
+            r->connector = connector_new(r->loop, &a, 1, ELECT_CONNECT_MS, on_elector, r);
+            return;
+        }
+    }
+    member_unreachable(r->member, false, "none of the nodes of the last round can be called");
+}
+
 /* Makes a connection for the member. */
 static void reach(struct rdzv *r)
 {
     r->attempts++;
+    if (member_state_electing(member_state_of(r->member)) && !r->coordinator) {
+        if (r->seat)
+            seat_set_coordinator(r->seat, "", 0);
+        reach_elector(r);
+        return;
+    }
+    r->candidate = 0;
+    r->candidate_ns = 0;
     if (r->listen_fd >= 0) { /* rdzv_open() has seen to it that the port is ours */
         note_local_addr(r);
         host_and_join(r, take_fd(&r->listen_fd));
@@ -384,7 +590,7 @@ static void on_retry(uv_timer_t *timer)
 
 static uint64_t backoff_ms(struct rdzv *r)
 {
-    if (r->refused && r->here)
+    if (r->refused && r->here && !member_state_electing(member_state_of(r->member)))
         return r->attempts < HERE_SOON ? RETRY_HERE_MS : RETRY_LATER_MS;
     r->retry_ms = r->retry_ms < RETRY_MIN_MS ? RETRY_MIN_MS : r->retry_ms * 1.5;
     if (r->retry_ms > RETRY_MAX_MS)
@@ -415,6 +621,8 @@ static int check_config(const struct rdzv_config *c, struct err *e)
         return err_set(e, -EINVAL, "%d to %d nodes cannot be", c->min_nodes, c->max_nodes);
     if (c->nproc < 1 || c->nproc > NPROC_MAX)
         return err_set(e, -EINVAL, "%d workers on a node cannot be (1 to %d)", c->nproc, NPROC_MAX);
+    if (c->spares < 0 || c->spares > NNODES_MAX - c->max_nodes)
+        return err_set(e, -EINVAL, "%d spare nodes cannot be", c->spares);
     if (c->node_rank >= c->max_nodes)
         return err_set(e, -EINVAL, "node_rank %d is too high for %d nodes", c->node_rank,
                        c->max_nodes);
@@ -434,10 +642,12 @@ static void make_member(struct rdzv *r, const struct rdzv_callbacks *callbacks)
     const struct member_events events = {r, on_wants_link};
     struct member_rules rules = {
         .coordinator = r->where,
+        .token = r->guard->source,
         .join_ns = to_ns(c->join_timeout),
         .read_ns = to_ns(c->read_timeout),
         .heartbeat_ns = to_ns(c->keep_alive_interval),
         .dead_ns = dead_ns(c),
+        .lease = c->max_nodes + c->spares > 1,
         .hello = {.backend = c->backend,
                   .min_nodes = c->min_nodes,
                   .max_nodes = c->max_nodes,
@@ -489,11 +699,19 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     int rc = check_config(config, e);
     if (rc < 0)
         return rc;
+    struct guard *guard = config->guard ? config->guard : &nobody_guards;
+    /* A thread of the pool asks who answers where the file says: it finds the key ready. */
+    if (config->backend == RDZV_FILE && guard->secret_len && !guard->open)
+        rc = guard_ready(guard, e);
+    if (rc < 0)
+        return rc;
     struct rdzv *r = xcalloc(1, sizeof(*r));
     r->loop = loop;
     r->config = *config;
     r->listen_fd = -1;
+    r->guard = guard;
     r->finder = rdzv_finder_new(config);
+    r->finder->guard = r->guard;
     rc = look_at_once(r, e);
     if (rc < 0) {
         rdzv_finder_free(r->finder);
@@ -568,10 +786,10 @@ void rdzv_get_info(const struct rdzv *r, struct rdzv_info *out)
     memset(out, 0, sizeof(*out));
     member_state_get_info(member_state_of(r->member), out);
     out->coordinator = r->coordinator != NULL;
-    if (r->endpoint && endpoint_addr(r->endpoint)[0])
+    if (r->coordinator && endpoint_addr(r->endpoint)[0])
         endpoint_format(out->endpoint, sizeof(out->endpoint), endpoint_addr(r->endpoint),
                         endpoint_port(r->endpoint));
-    else if (r->endpoint)
+    else if (r->coordinator)
         endpoint_format(out->endpoint, sizeof(out->endpoint),
                         r->config.endpoint_host ? r->config.endpoint_host : r->config.host,
                         endpoint_port(r->endpoint));
@@ -581,6 +799,13 @@ void rdzv_get_info(const struct rdzv *r, struct rdzv_info *out)
 
 /* --------------------------------------------------------------------------------------- close */
 
+void rdzv_abandon(struct rdzv *r)
+{
+    if (r->endpoint && !r->tearing_down)
+        endpoint_abandon(r->endpoint); /* first: who comes again is to be refused */
+    link_hub_abandon(&r->hub);
+}
+
 static void part_closed(void *arg)
 {
     struct rdzv *r = arg;
@@ -589,6 +814,7 @@ static void part_closed(void *arg)
     void (*on_closed)(void *arg) = r->on_closed;
     void *on_closed_arg = r->on_closed_arg;
     rdzv_finder_free(r->finder);
+    seat_free(r->seat);
     free(r);
     on_closed(on_closed_arg);
 }

@@ -42,6 +42,23 @@ enum restart_policy { RESTART_GROUP, RESTART_WORKER };
 
 #define RDZV_RUN_ID_MAX 256
 
+/* A set of exit codes, 0 to 255. */
+struct exit_codes {
+    uint8_t bits[32];
+};
+
+static inline void exit_codes_add(struct exit_codes *s, int code)
+{
+    s->bits[code / 8 & 31] |= (uint8_t)(1u << code % 8);
+}
+
+static inline bool exit_codes_has(const struct exit_codes *s, int code)
+{
+    return code >= 0 && code < 256 && (s->bits[code / 8] >> code % 8 & 1);
+}
+
+struct guard;
+
 /* Strings are borrowed until rdzv_close() has called back. Times are in seconds. */
 struct rdzv_config {
     enum rdzv_backend backend;
@@ -65,10 +82,19 @@ struct rdzv_config {
     double read_timeout;        /* for the first answer of a coordinator that accepted */
     int max_restarts;
     enum restart_policy restart_policy;
-    double restart_backoff;  /* before the n-th charged restart: n times this many seconds */
+    double restart_backoff; /* before the n-th charged restart: n times this many seconds */
+    int spares;             /* nodes beyond max_nodes that wait for a place */
+    bool elastic;           /* a node that comes is taken in at once, not at the next restart */
+    int max_node_restarts;  /* after a node was lost or left; -1: as long as MIN nodes are there,
+                               and waiting for another one only when max_restarts allows any */
+    struct exit_codes no_restart; /* of workers: the job ends with it */
+    bool elect;                   /* when the coordinator is lost, the others choose another one */
+    double progress_time; /* the same failure sooner than this after every start: pause, then end;
+                             0: never */
     const char *master_addr; /* static: as the user gave it, for MASTER_ADDR; else NULL */
     bool agent_store;        /* false (--master_store none): MASTER_PORT is a port of rank 0's node
                                 on which nothing listens */
+    struct guard *guard;     /* who may join and how (guard.h); NULL: whoever reaches the port */
     bool legacy_store_113;   /* a store client without handshake is torch <= 2.0, not 2.1 */
 };
 
@@ -102,6 +128,7 @@ struct rdzv_result {
     int exit_code;           /* of the job, the same on every node that was there to the end */
     enum stop_reason reason; /* when exit_code is not 0 */
     char text[512];          /* one line; "" on success */
+    char final[160];         /* why it was not started again though restarts were left; or "" */
     int restarts;            /* charged to --max_restarts */
     /* The last round's failures over all nodes, bounded by RDZV_REPORT_MAX; the first cause leads.
      * n is 0 when no worker or node failed (a timeout, a signal, a rendezvous that did not come
@@ -127,6 +154,12 @@ struct rdzv_callbacks {
      * for a round whose on_run has come. It says what follows, so it comes also when this node has
      * been faster with rdzv_stopped(); then there is nothing left to answer. */
     void (*on_stop)(void *arg, const struct rdzv_stop *why);
+    /* Until when the workers may live, CLOCK_MONOTONIC ns: what ends them when this process cannot
+     * is to be told. It moves on with every answer of the coordinator; 0: no limit. May be NULL. */
+    void (*on_lease)(void *arg, uint64_t until_ns);
+    /* The lease has run out: the other nodes may start without this one soon. The workers are to
+     * be killed now; on_stop has come. May be NULL when on_lease is. */
+    void (*on_fence)(void *arg);
     /* The job is over for this node. The result is borrowed until rdzv_close. */
     void (*on_finish)(void *arg, const struct rdzv_result *result);
 };
@@ -169,6 +202,10 @@ struct rdzv_info {
     char endpoint[HOST_MAX + 8]; /* where the coordinator listens */
 };
 void rdzv_get_info(const struct rdzv *r, struct rdzv_info *out);
+
+/* The process ends right after this, without its loop, and none of its workers is alive: lets the
+ * other nodes know at once. Nothing but _exit() may follow. */
+void rdzv_abandon(struct rdzv *r);
 
 /* Leaves and frees everything, then calls back. Not before on_finish unless the process ends
  * anyway. */

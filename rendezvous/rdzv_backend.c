@@ -23,7 +23,7 @@ struct rdzv_finder *rdzv_finder_new(const struct rdzv_config *c)
     f->node_name = xstrdup(c->host);
     f->local_addr = c->local_addr ? xstrdup(c->local_addr) : NULL;
     f->port = c->endpoint_port;
-    f->max_nodes = c->max_nodes;
+    f->max_nodes = c->max_nodes + c->spares;
     f->node_rank = c->node_rank;
     f->is_host = c->is_host;
     f->lock_fd = -1;
@@ -101,6 +101,8 @@ int rdzv_finder_resolve_local(struct rdzv_finder *f)
         return 0;
     int n = resolve(f->local_addr, 0, &f->local, 1, f->why, sizeof(f->why));
     f->have_local = n > 0;
+    if (n < 0)
+        text_add(f->why, sizeof(f->why), " (--local_addr)");
     return f->status = n < 0 ? n : 0;
 }
 
@@ -183,7 +185,7 @@ static int name_check(const struct rdzv_config *c, struct err *e)
         return err_set(e, -EINVAL, "the rendezvous needs an endpoint (--rdzv_endpoint HOST:PORT)");
     if (c->endpoint_port < 0 || c->endpoint_port > 65535)
         return err_set(e, -EINVAL, "port %d is not a port", c->endpoint_port);
-    if (c->endpoint_port == 0 && c->max_nodes > 1)
+    if (c->endpoint_port == 0 && c->max_nodes + c->spares > 1)
         return err_set(e, -EINVAL,
                        "port 0 is a port that no other node can know: %s needs one for %d nodes",
                        c->endpoint_host, c->max_nodes);

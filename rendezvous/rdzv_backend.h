@@ -21,6 +21,7 @@
 #include "core/err.h"
 #include "rendezvous/connector.h"
 #include "rendezvous/endpoint.h"
+#include "rendezvous/guard.h"
 #include "rendezvous/rdzv.h"
 
 enum rdzv_role { RDZV_ROLE_HOST, RDZV_ROLE_JOIN, RDZV_ROLE_RETRY, RDZV_ROLE_FAIL };
@@ -34,6 +35,7 @@ struct rdzv_finder {
     char *local_addr; /* as the user gave it, a name or an address; NULL */
     int port;
     int max_nodes, node_rank, is_host;
+    struct guard *guard; /* borrowed; ready when a backend has to probe under TLS */
 
     /* What look() found. */
     struct netaddr addrs[CONNECTOR_ADDRS_MAX];
@@ -43,6 +45,11 @@ struct rdzv_finder {
     char note[ERR_MSG_MAX]; /* a line for the user, or "" */
     struct netaddr local;   /* local_addr as an address */
     bool have_local;
+
+    /* Where this node listens if it may become the coordinator later: its own entry in a list of
+     * endpoints. seat_port is 0 when it has none. */
+    struct endpoint_bind seat;
+    int seat_port;
 
     /* What decide() wants. */
     struct endpoint_bind bind;
@@ -89,8 +96,9 @@ bool rdzv_choose_bind(const char *host, int port, const struct netaddr *addrs, i
                       int max_nodes, struct endpoint_bind *out);
 
 /* Asks whoever listens at the address who it is, for at most timeout_ms: 0 and *id when it is a
- * coordinator. Blocks. */
+ * coordinator. key: to ask under TLS; NULL: in the clear. Blocks. */
 struct rdzv_identity;
-int rdzv_probe(const struct netaddr *a, int timeout_ms, struct rdzv_identity *id);
+int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
+               struct rdzv_identity *id);
 
 #endif

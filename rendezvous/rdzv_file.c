@@ -195,6 +195,12 @@ static int trouble(struct rdzv_finder *f, int error, const char *what)
     return f->status = -error;
 }
 
+static int not_ours(struct rdzv_finder *f, const char *what)
+{
+    text_set(f->why, sizeof(f->why), "--rdzv_endpoint: %s is %s", f->path, what);
+    return f->status = -EINVAL;
+}
+
 /* The descriptor of the file, locked or not (f->locked); -1: f->status says why, or try again. */
 static int open_file(struct rdzv_finder *f)
 {
@@ -203,7 +209,7 @@ static int open_file(struct rdzv_finder *f)
     if (fd < 0 || fstat(fd, &st) < 0)
         return trouble(f, errno, "cannot open"), -1;
     if (!S_ISREG(st.st_mode))
-        return trouble(f, EINVAL, "not a regular file:"), -1;
+        return not_ours(f, "not a regular file"), -1;
     int rc = lock_file(fd);
     f->locked = rc == 0;
     if (rc < 0 && rc != -EAGAIN && rc != -EACCES)
@@ -252,8 +258,9 @@ static bool still_answers(struct rdzv_finder *f, const struct notice_board *b)
         return false;
     for (int i = 0; i < b->naddrs && mono_ns() < until; i++) {
         struct rdzv_identity id;
-        if (rdzv_probe(&b->addrs[i], PROBE_MS, &id) < 0 || id.finished ||
-            strcmp(id.run_id, b->run_id) != 0) /* another job has the port by now */
+        bool tls = f->guard->have_key && guard_wants_tls(f->guard, &b->addrs[i]);
+        if (rdzv_probe(&b->addrs[i], PROBE_MS, tls ? &f->guard->key : NULL, &id) < 0 ||
+            id.finished || strcmp(id.run_id, b->run_id) != 0) /* another job has the port by now */
             continue;
         if (strcmp(id.run_id, f->run_id) != 0)
             other_job(f, id.run_id, id.host, id.pid);
@@ -271,7 +278,7 @@ static void look_at(struct rdzv_finder *f, int fd)
     if (n < 0) {
         trouble(f, errno, "cannot read");
     } else if (n > 0 && !parse(line, &b)) {
-        trouble(f, EINVAL, "not a rendezvous file:");
+        not_ours(f, "not a rendezvous file: something else is in it");
     } else if (!f->locked && n == 0) {
         text_set(f->why, sizeof(f->why), "somebody is about to write to %s", f->path);
         f->status = -EAGAIN;

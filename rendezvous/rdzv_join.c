@@ -95,11 +95,11 @@ static bool objection(const struct rdzv_state *s, const struct rdzv_hello *h, ui
                  seconds(now - holder->joined_ns));
         return true;
     }
-    if (!rdzv_state_dynamic(s) && rdzv_state_live(s) - (holder != NULL) >= s->rules.max_nodes) {
-        text_set(text, cap, "the job is complete: all %d nodes have joined", s->rules.max_nodes);
+    if (!rdzv_state_dynamic(s) && rdzv_state_live(s) - (holder != NULL) >= rdzv_state_places(s)) {
+        text_set(text, cap, "the job is complete: all %d nodes have joined", rdzv_state_places(s));
         return true;
     }
-    if (s->nnodes >= s->rules.max_nodes + SPARES_MAX(s->rules.max_nodes)) {
+    if (s->nnodes >= rdzv_state_places(s) + SPARES_MAX(s->rules.max_nodes)) {
         *retry = true;
         text_set(text, cap, "%d nodes are here already, for %d places", s->nnodes,
                  s->rules.max_nodes);
@@ -149,8 +149,10 @@ static void add_node(struct rdzv_state *s, uint32_t conn, const struct rdzv_hell
     n->peer = *peer;
     n->conn = conn;
     n->joined_ns = now;
-    n->group_rank = n->prev_rank = -1;
-    n->phase = MEMBER_STOPPING; /* not ready before it has said so */
+    n->lost_at = NEVER;
+    n->group_rank = -1;
+    n->prev_rank = s->began ? h->prev_rank : -1; /* as the coordinator before knew it */
+    n->phase = MEMBER_STOPPING;                  /* not ready before it has said so */
     if (s->nnodes == s->cap_nodes) {
         s->cap_nodes = s->cap_nodes ? 2 * s->cap_nodes : 8;
         s->nodes = xrealloc(s->nodes, (size_t)s->cap_nodes * sizeof(struct rdzv_node *));
@@ -255,7 +257,7 @@ static void wanted_text(const struct rdzv_state *s, char out[32])
 static void add_place(const struct rdzv_state *s, char *out, size_t cap)
 {
     struct netaddr a;
-    if (s->rules.max_nodes > 1 && netaddr_parse_ip(&a, s->rules.bound_addr, 0) &&
+    if (rdzv_state_places(s) > 1 && netaddr_parse_ip(&a, s->rules.bound_addr, 0) &&
         netaddr_is_loopback(&a))
         text_add(out, cap, " (%s can be reached from this host only)", s->rules.bound_addr);
 }

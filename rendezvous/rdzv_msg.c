@@ -90,6 +90,11 @@ bool rdzv_get_refusal(struct rd *r, struct rdzv_refusal *m)
     return !r->bad; /* a later version may say more */
 }
 
+void rdzv_put_back(struct buf *b)
+{
+    frame_end(b, frame_begin(b, RDZV_MSG_BACK));
+}
+
 void rdzv_put_probe(struct buf *b)
 {
     frame_end(b, frame_begin(b, RDZV_MSG_PROBE));
@@ -102,6 +107,9 @@ void rdzv_put_identity(struct buf *b, const struct rdzv_identity *m)
     buf_str(b, m->host);
     buf_u32(b, (uint32_t)m->pid);
     buf_u8(b, m->finished);
+    buf_u8(b, m->elsewhere);
+    buf_str(b, m->addr);
+    buf_u16(b, (uint16_t)m->port);
     frame_end(b, at);
 }
 
@@ -111,6 +119,9 @@ bool rdzv_get_identity(struct rd *r, struct rdzv_identity *m)
     rd_str(r, m->host, sizeof(m->host));
     m->pid = get_int(r, 0, INT32_MAX);
     m->finished = get_bool(r);
+    m->elsewhere = get_bool(r);
+    rd_str(r, m->addr, sizeof(m->addr));
+    m->port = rd_u16(r);
     return !r->bad;
 }
 
@@ -132,6 +143,9 @@ void rdzv_put_hello(struct buf *b, const struct rdzv_hello *m)
     buf_u32(b, (uint32_t)m->pid);
     buf_u32(b, (uint32_t)m->node_rank);
     buf_u32(b, (uint32_t)m->nproc);
+    buf_u16(b, m->peer_port);
+    buf_u32(b, (uint32_t)m->prev_rank);
+    buf_u64(b, m->seen_epoch);
     frame_end(b, at);
 }
 
@@ -154,6 +168,9 @@ bool rdzv_get_hello(struct rd *r, struct rdzv_hello *m)
     m->pid = get_int(r, 0, INT32_MAX);
     m->node_rank = get_int(r, -1, NNODES_MAX); /* too high a one is refused with a reason */
     m->nproc = get_int(r, 1, NPROC_MAX);
+    m->peer_port = rd_u16(r);
+    m->prev_rank = get_int(r, -1, NNODES_MAX - 1);
+    m->seen_epoch = rd_u64(r);
     return rd_done(r) && m->min_nodes <= m->max_nodes;
 }
 
@@ -162,6 +179,7 @@ void rdzv_put_status(struct buf *b, const struct rdzv_status *m)
     size_t at = frame_begin(b, RDZV_MSG_STATUS);
     buf_u8(b, (uint8_t)m->phase);
     buf_u8(b, m->workers);
+    buf_u8(b, m->fenced);
     put_gen(b, m->gen);
     buf_u64(b, m->send_ns);
     buf_u64(b, m->view_sent_ns);
@@ -187,6 +205,7 @@ bool rdzv_get_status(struct rd *r, struct rdzv_status *m)
     memset(m, 0, sizeof(*m));
     m->phase = (enum member_phase)get_enum(r, MEMBER_PHASES);
     m->workers = get_bool(r);
+    m->fenced = get_bool(r);
     m->gen = get_gen(r);
     m->send_ns = rd_u64(r);
     m->view_sent_ns = rd_u64(r);
@@ -247,12 +266,15 @@ void rdzv_put_view(struct buf *b, const struct rdzv_view *m)
     buf_u32(b, (uint32_t)m->group_rank);
     buf_u32(b, (uint32_t)m->nnodes);
     buf_u32(b, (uint32_t)m->restart_count);
+    buf_u32(b, (uint32_t)m->node_restarts);
     buf_u64(b, m->sent_ns);
     buf_u64(b, m->echo_ns);
     buf_u32(b, m->acked);
     buf_u32(b, m->heartbeat_ms);
     buf_u32(b, m->dead_ms);
     buf_u8(b, m->spare);
+    buf_u8(b, m->elect);
+    buf_u8(b, m->lease);
     buf_u32(b, m->why_counter);
     buf_u8(b, m->why != NULL);
     if (m->why)
@@ -274,12 +296,15 @@ bool rdzv_get_view(struct rd *r, struct rdzv_view *m)
     m->group_rank = get_int(r, -1, NNODES_MAX - 1);
     m->nnodes = get_int(r, 0, NNODES_MAX);
     m->restart_count = get_int(r, 0, INT32_MAX);
+    m->node_restarts = get_int(r, 0, INT32_MAX);
     m->sent_ns = rd_u64(r);
     m->echo_ns = rd_u64(r);
     m->acked = rd_u32(r);
     m->heartbeat_ms = (uint32_t)get_int(r, 1, INT32_MAX);
     m->dead_ms = (uint32_t)get_int(r, 1, INT32_MAX);
     m->spare = get_bool(r);
+    m->elect = get_bool(r);
+    m->lease = get_bool(r);
     m->why_counter = rd_u32(r);
     if (get_bool(r))
         m->why = get_stop(r);
@@ -326,6 +351,7 @@ void rdzv_put_report(struct buf *b, const struct rdzv_result *m)
     buf_u32(b, (uint32_t)m->exit_code);
     buf_u8(b, (uint8_t)m->reason);
     buf_str(b, m->text);
+    buf_str(b, m->final);
     buf_u32(b, (uint32_t)m->restarts);
     buf_u64(b, m->omitted);
     buf_u8(b, (uint8_t)m->n);
@@ -340,6 +366,7 @@ bool rdzv_get_report(struct rd *r, struct rdzv_result *m)
     m->exit_code = get_int(r, 0, 255);
     m->reason = (enum stop_reason)get_enum(r, STOP_REASONS);
     rd_str(r, m->text, sizeof(m->text));
+    rd_str(r, m->final, sizeof(m->final));
     m->restarts = get_int(r, 0, INT32_MAX);
     m->omitted = rd_u64(r);
     m->n = rd_u8(r);
@@ -355,6 +382,46 @@ bool rdzv_get_report(struct rd *r, struct rdzv_result *m)
         return true;
     free(f);
     m->failures = NULL;
+    return false;
+}
+
+void rdzv_put_peers(struct buf *b, const struct rdzv_peers *m)
+{
+    size_t at = frame_begin(b, RDZV_MSG_PEERS);
+    put_gen(b, m->gen);
+    buf_u8(b, m->ran);
+    buf_u32(b, (uint32_t)m->n);
+    for (int i = 0; i < m->n; i++) {
+        const struct rdzv_peer_entry *e = &m->e[i];
+        buf_put(b, e->id.b, sizeof(e->id.b));
+        buf_str(b, e->addr);
+        buf_u16(b, e->port);
+        buf_u8(b, e->host);
+    }
+    frame_end(b, at);
+}
+
+bool rdzv_get_peers(struct rd *r, struct rdzv_peers *m)
+{
+    enum { LEAST = 16 + 4 + 2 + 1 }; /* bytes of an entry */
+    m->gen = get_gen(r);
+    m->ran = get_bool(r);
+    int n = get_int(r, 0, NNODES_MAX);
+    if (r->bad || (size_t)n > (size_t)(r->end - r->p) / LEAST)
+        return false;
+    m->e = xcalloc((size_t)n, sizeof(*m->e));
+    for (m->n = 0; m->n < n && !r->bad; m->n++) {
+        struct rdzv_peer_entry *e = &m->e[m->n];
+        const uint8_t *id = rd_take(r, sizeof(e->id.b));
+        if (id)
+            memcpy(e->id.b, id, sizeof(e->id.b));
+        rd_str(r, e->addr, sizeof(e->addr));
+        e->port = rd_u16(r);
+        e->host = get_bool(r);
+    }
+    if (rd_done(r))
+        return true;
+    rdzv_peers_fini(m);
     return false;
 }
 

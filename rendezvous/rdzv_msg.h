@@ -20,6 +20,7 @@
 #include "rendezvous/failure.h"
 #include "rendezvous/rank_table.h"
 #include "rendezvous/rdzv.h"
+#include "rendezvous/rdzv_peers.h"
 
 #define RDZV_MAGIC           "DLR1"
 #define RDZV_PROTOCOL        1u
@@ -42,11 +43,18 @@ enum rdzv_msg {
     RDZV_MSG_TABLE,      /* <- the rank table, before the VIEW that says RUN */
     RDZV_MSG_REPORT,     /* <- the job's result, before the VIEW that says FINISH */
     RDZV_MSG_NOTICE,     /* <- a line to show; losing it is harmless */
+    RDZV_MSG_BACK,       /* -> I close this connection, and come back: not the end (empty) */
+    RDZV_MSG_PEERS,      /* <- who is in the round, before the VIEW that says PREPARE; -> the same
+                            lists again, behind HELLO, to one that stands for election */
 };
 
-/* Drawn at random by every launcher: a connection that comes back is known by it. */
-struct node_id {
-    uint8_t b[16];
+/* How a connection ended, as one side of it saw it. */
+enum rdzv_end {
+    RDZV_END_BROKEN, /* the network, or what came over it: the other side may be alive */
+    RDZV_END_CLOSED, /* in order: the other side's launcher has ended */
+    RDZV_END_RESET,  /* by the other side's host: its launcher was killed with something unread, or
+                        something between the two cut the connection */
+    RDZV_END_KEY,    /* the other side has another key: trying again changes nothing */
 };
 
 struct rdzv_hello {
@@ -65,6 +73,9 @@ struct rdzv_hello {
     int pid;
     int node_rank; /* -1: any */
     int nproc;
+    uint16_t peer_port;  /* where its launcher listens for the others; 0: nowhere */
+    int prev_rank;       /* its group rank in the last round that it ran; -1 */
+    uint64_t seen_epoch; /* of the newest coordinator it has followed; 0: none yet */
 };
 
 enum member_phase {
@@ -80,6 +91,7 @@ enum member_phase {
 struct rdzv_status {
     enum member_phase phase;
     bool workers;          /* some of its workers may be alive */
+    bool fenced;           /* it has ended them because its lease had run out */
     struct generation gen; /* the newest round that it has taken part in */
     uint64_t send_ns;      /* its clock, now */
     uint64_t view_sent_ns; /* the coordinator's clock in the newest VIEW; 0: none yet */
@@ -124,12 +136,14 @@ struct rdzv_view {
     struct generation gen;
     int group_rank; /* in `gen`; -1: not in it */
     int nnodes;
-    int restart_count;
+    int restart_count, node_restarts;
     uint64_t sent_ns; /* the coordinator's clock, now */
     uint64_t echo_ns; /* send_ns of the newest STATUS */
     uint32_t acked;   /* failures up to this number have arrived */
     uint32_t heartbeat_ms, dead_ms;
     bool spare; /* the job runs without this node, which waits for a place */
+    bool elect; /* when the coordinator is lost, the nodes of the round choose another one */
+    bool lease; /* its workers may live for rdzv_lease_ns() from echo_ns on */
     /* Encoder: borrowed; decoder: malloc'ed, see rdzv_view_fini(). */
     const struct rdzv_stop *why; /* of the newest stop; NULL: there was none */
     uint32_t why_counter;        /* the round that was stopped */
@@ -142,6 +156,10 @@ struct rdzv_identity {
     char host[HOST_MAX];
     int pid;
     bool finished;
+    /* It is not the coordinator itself, which is there; "" and 0: not known. */
+    bool elsewhere;
+    char addr[ADDR_STRLEN];
+    int port;
 };
 
 struct rdzv_refusal {
@@ -155,12 +173,14 @@ uint32_t rdzv_get_preamble(const uint8_t p[RDZV_PREAMBLE_LEN]);
 
 void rdzv_put_refusal(struct buf *b, bool retry, const char *text);
 void rdzv_put_probe(struct buf *b);
+void rdzv_put_back(struct buf *b);
 void rdzv_put_identity(struct buf *b, const struct rdzv_identity *m);
 void rdzv_put_hello(struct buf *b, const struct rdzv_hello *m);
 void rdzv_put_status(struct buf *b, const struct rdzv_status *m);
 void rdzv_put_view(struct buf *b, const struct rdzv_view *m);
 void rdzv_put_table(struct buf *b, const struct rank_table *t);
 void rdzv_put_report(struct buf *b, const struct rdzv_result *m);
+void rdzv_put_peers(struct buf *b, const struct rdzv_peers *m);
 void rdzv_put_notice(struct buf *b, const char *text);
 
 bool rdzv_get_refusal(struct rd *r, struct rdzv_refusal *m);
@@ -172,11 +192,16 @@ bool rdzv_get_view(struct rd *r, struct rdzv_view *m);
 void rdzv_view_fini(struct rdzv_view *m);
 /* m->failures is malloc'ed (NULL when n is 0) when this succeeds; the caller frees. */
 bool rdzv_get_report(struct rd *r, struct rdzv_result *m);
+/* *m owns what it holds when this succeeds; it was empty. */
+bool rdzv_get_peers(struct rd *r, struct rdzv_peers *m);
 bool rdzv_get_notice(struct rd *r, char text[RDZV_NOTICE_MAX]);
 
-static inline bool node_id_equal(const struct node_id *a, const struct node_id *b)
+/* For how long workers may live without a word from the coordinator, which counts their node as
+ * lost after dead_ns: between the two lie the time to end them (at most 1 s) and a margin. */
+static inline uint64_t rdzv_lease_ns(uint64_t dead_ns)
 {
-    return __builtin_memcmp(a->b, b->b, sizeof(a->b)) == 0;
+    uint64_t guard = dead_ns / 3 < 1500000000u ? dead_ns / 3 : 1500000000u;
+    return dead_ns - (dead_ns / 5 > guard ? dead_ns / 5 : guard);
 }
 
 #endif

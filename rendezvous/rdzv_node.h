@@ -26,12 +26,14 @@ struct rdzv_node {
     int slot;      /* in the state's array of nodes */
     uint32_t conn; /* RDZV_NO_CONN: broken; it may come back until it has been silent too long */
     uint64_t joined_ns, heard_ns;
+    uint64_t lost_at; /* its connection was reset: lost unless it is back by then; else NEVER */
     struct clock_offset clock;
 
     /* From its newest STATUS. */
     enum member_phase phase;
     bool workers;
     uint64_t status_ns; /* its send_ns */
+    uint64_t echo_ns;   /* when the view was sent that it had seen then, by our clock */
     uint32_t acked;     /* failures up to this number are here */
     bool leaving;
     bool ready;    /* counted as one that could start */

@@ -25,21 +25,19 @@ static void lead_with_node(struct failure_log *l)
     l->f[0] = node;
 }
 
-static void finish(struct rdzv_state *s, int exit_code, enum stop_reason reason, const char *text,
-                   uint64_t now)
+void rdzv_phase_finish(struct rdzv_state *s, int exit_code, enum stop_reason reason,
+                       const char *text, uint64_t now)
 {
     const struct failure *first = failure_log_first(&s->log);
     bool report = exit_code != 0 && first;
     failure_log_sort(&s->log, RDZV_REPORT_MAX);
     if (reason == STOP_NODE_LOST)
         lead_with_node(&s->log);
-    s->result = (struct rdzv_result){
-        .exit_code = exit_code,
-        .reason = reason,
-        .restarts = s->restarts,
-        .failures = report ? s->log.f : NULL,
-        .n = report ? s->log.n : 0,
-    };
+    s->result.exit_code = exit_code;
+    s->result.reason = reason;
+    s->result.restarts = s->restarts;
+    s->result.failures = report ? s->log.f : NULL;
+    s->result.n = report ? s->log.n : 0;
     if (report && s->failures_total > s->log.n)
         s->result.omitted = s->failures_total - s->log.n;
     text_set(s->result.text, sizeof(s->result.text), "%s", text);
@@ -90,7 +88,37 @@ static void back_to_collect(struct rdzv_state *s, uint64_t now)
     rdzv_state_send_all(s, PENDING_VIEW);
 }
 
-static void start_round(struct rdzv_state *s)
+/* Whether it is left out for what went wrong on it. The coordinator's own node never is. */
+static bool is_left_out(const struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
+{
+    bool alone = true;
+    if (s->blame.nnodes == 0 || n->peer.own)
+        return false;
+    for (int i = 0; i < s->nnodes; i++) {
+        const struct rdzv_node *o = s->nodes[i];
+        alone &= o == n || strcmp(o->hello.host, n->hello.host) != 0 ||
+                 strcmp(o->peer.addr, n->peer.addr) != 0;
+    }
+    return rdzv_blame_until(&s->blame, n, alone, now) > 0;
+}
+
+/* Takes those that are left out off the list, if enough remain. Returns how many remain. */
+static int leave_out(struct rdzv_state *s, struct rdzv_node **m, int n, uint64_t now)
+{
+    int kept = 0;
+    for (int i = 0; i < n; i++)
+        kept += !is_left_out(s, m[i], now);
+    if (kept == n || kept < s->rules.min_nodes)
+        return n;
+    kept = 0;
+    for (int i = 0; i < n; i++) {
+        if (!is_left_out(s, m[i], now))
+            m[kept++] = m[i];
+    }
+    return kept;
+}
+
+static void start_round(struct rdzv_state *s, uint64_t now)
 {
     struct rdzv_node **m = xcalloc((size_t)s->nnodes, sizeof(struct rdzv_node *));
     int n = 0;
@@ -98,6 +126,8 @@ static void start_round(struct rdzv_state *s)
         if (s->nodes[i]->ready)
             m[n++] = s->nodes[i];
     }
+    if (s->blame.nnodes)
+        n = leave_out(s, m, n, now);
     if (n > s->rules.max_nodes) {
         rdzv_round_choose(m, n);
         n = s->rules.max_nodes;
@@ -119,16 +149,22 @@ static void start_round(struct rdzv_state *s)
     s->gen.counter++;
     s->new_round = true;
     s->phase = RDZV_PREPARE;
+    rdzv_elect_prepare(s);
     rdzv_state_send_all(s, PENDING_VIEW);
+}
+
+/* Whether the job waits for another node when too few are left. */
+static bool waits_for_nodes(const struct rdzv_state *s)
+{
+    return s->rules.max_node_restarts > 0 ||
+           (s->rules.max_node_restarts < 0 && s->rules.max_restarts > 0);
 }
 
 /* Fewer than MIN are left of a job that has run. Whether it waits for another node. */
 static bool wait_for_replacement(struct rdzv_state *s, uint64_t now)
 {
-    if (s->gone_reason != STOP_NODE_LOST)
-        finish(s, s->gone_code, s->gone_reason, s->gone_text, now);
-    else if (s->rules.max_restarts == 0)
-        finish(s, 1, STOP_NODE_LOST, s->gone_text, now);
+    if (!waits_for_nodes(s) || (s->gone_reason != STOP_NODE_LOST && s->rules.max_node_restarts < 0))
+        rdzv_phase_finish(s, s->gone_code, s->gone_reason, s->gone_text, now);
     return s->phase == RDZV_COLLECT;
 }
 
@@ -138,13 +174,17 @@ static void join_timeout(struct rdzv_state *s, uint64_t now)
     rdzv_join_timeout_text(s, now, late, sizeof(late));
     bool lost = s->began && s->gone_text[0];
     text_set(text, sizeof(text), "%s%s%s", lost ? s->gone_text : "", lost ? "; " : "", late);
-    finish(s, 1, lost ? STOP_NODE_LOST : STOP_RENDEZVOUS, text, now);
+    rdzv_phase_finish(s, 1, lost ? STOP_NODE_LOST : STOP_RENDEZVOUS, text, now);
 }
 
 static void collect_advance(struct rdzv_state *s, uint64_t now)
 {
     int live = rdzv_state_live(s), min = s->rules.min_nodes;
-    if (s->began && live < min && !wait_for_replacement(s, now))
+    if ((s->standing || s->quorum[0].list.n) && !rdzv_elect_may_start(s, now))
+        return;
+    if (live >= min || now >= s->settle_at)
+        s->settle_at = NEVER;
+    if (s->began && live < min && (s->settle_at != NEVER || !wait_for_replacement(s, now)))
         return;
     if (s->not_before != NEVER) {
         if (now < s->not_before)
@@ -155,12 +195,12 @@ static void collect_advance(struct rdzv_state *s, uint64_t now)
      * another one is taken in when it comes. */
     if (s->nready >= s->rules.max_nodes ||
         (s->gen.counter > 0 && s->nready >= min && s->nready == live)) {
-        start_round(s);
+        start_round(s, now);
     } else if (s->nready >= min) {
         if (s->last_call_at == NEVER)
             s->last_call_at = now + s->rules.last_call_ns;
         if (now >= s->last_call_at)
-            start_round(s);
+            start_round(s, now);
     } else {
         s->last_call_at = NEVER;
         if (now >= s->join_at)
@@ -178,7 +218,7 @@ static void start_run(struct rdzv_state *s, uint64_t now)
     struct err e = ERR_INIT;
     rank_table_fini(&s->table);
     if (rdzv_round_table(&s->table, s->members, s->nmembers, &place, note, sizeof(note), &e) < 0) {
-        finish(s, 1, STOP_INTERNAL, e.msg, now);
+        rdzv_phase_finish(s, 1, STOP_INTERNAL, e.msg, now);
         return;
     }
     if (note[0])
@@ -187,6 +227,7 @@ static void start_run(struct rdzv_state *s, uint64_t now)
     s->table.restart_count = s->restarts;
     s->phase = RDZV_RUN;
     s->run_ns = now;
+    rdzv_elect_run(s);
     s->began = true;
     s->gone_text[0] = '\0';
     for (int i = 0; i < s->nnodes; i++) {
@@ -241,9 +282,11 @@ static void end_job(struct rdzv_state *s, enum stop_reason reason, int code, con
 }
 
 static void begin_stop(struct rdzv_state *s, enum stop_reason reason, bool restarting,
-                       const char *text, const struct failure *first)
+                       const char *text, const struct failure *first, uint64_t now)
 {
     s->phase = RDZV_STOP;
+    s->stop_ns = now;
+    s->node_gone = false;
     s->why_counter = s->gen.counter;
     s->why.reason = reason;
     s->why.restarting = restarting;
@@ -268,23 +311,92 @@ static void mark_stopped(struct rdzv_state *s, struct rdzv_node *n)
     s->nrunning--;
 }
 
-void rdzv_phase_stopped(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+/* The failure that asks not to be started again, or NULL. */
+static const struct failure *final_failure(const struct rdzv_state *s)
 {
-    (void)now;
-    if (s->phase == RDZV_RUN) {
+    for (size_t i = 0; i < s->log.n; i++) {
+        const struct failure *f = &s->log.f[i];
+        if (f->kind == FAILURE_EXEC ||
+            (f->kind == FAILURE_EXIT && exit_codes_has(&s->rules.no_restart, f->exit_code)))
+            return f;
+    }
+    return NULL;
+}
+
+static bool may_restart(const struct rdzv_state *s)
+{
+    return s->restarts < s->rules.max_restarts && !final_failure(s);
+}
+
+/* Whether another round may follow one that ended with a node. */
+static bool may_go_on_without(const struct rdzv_state *s)
+{
+    int max = s->rules.max_node_restarts;
+    return (max < 0 || s->node_restarts < max) &&
+           (rdzv_state_live(s) >= s->rules.min_nodes || waits_for_nodes(s));
+}
+
+static void record_lost(struct rdzv_state *s, const struct rdzv_node *n, const char *how,
+                        uint64_t since, struct failure *f)
+{
+    failure_init(f);
+    f->kind = FAILURE_NODE;
+    f->node = n->group_rank;
+    f->pid = n->hello.pid;
+    f->attempt = s->restarts;
+    f->seen_ns = since;
+    strcpy(f->host, n->hello.host);
+    strcpy(f->role, n->hello.role);
+    text_set(f->message, sizeof(f->message), "%s", how);
+    failure_log_add(&s->log, f);
+    s->failures_total++;
+}
+
+static void remember_gone(struct rdzv_state *s, enum stop_reason reason, int code, const char *text)
+{
+    s->gone_reason = reason;
+    s->gone_code = code;
+    text_set(s->gone_text, sizeof(s->gone_text), "%s", text);
+}
+
+/* It had been cut off for so long that it ended its workers, but not for so long as to be lost. */
+static void stop_without(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+{
+    static const char how[] = "it had no contact for so long that it ended its workers";
+    char name[RDZV_TEXT_MAX], text[RDZV_TEXT_MAX];
+    struct failure lost;
+    text_set(text, sizeof(text), "node %s: %s", rdzv_join_name(n, name, sizeof(name)), how);
+    record_lost(s, n, how, now, &lost);
+    remember_gone(s, STOP_NODE_LOST, 1, text);
+    begin_stop(s, STOP_NODE_LOST, may_go_on_without(s), text, &lost, now);
+    s->node_gone = true;
+}
+
+void rdzv_phase_stopped(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                        uint64_t now)
+{
+    if (s->phase == RDZV_RUN && st->fenced) {
+        stop_without(s, n, now);
+    } else if (s->phase == RDZV_RUN) {
         char text[RDZV_TEXT_MAX];
         text_set(text, sizeof(text), "node %s has stopped its workers without a reason",
                  n->hello.host);
-        begin_stop(s, STOP_INTERNAL, false, text, NULL);
+        begin_stop(s, STOP_INTERNAL, false, text, NULL, now);
         end_job(s, STOP_INTERNAL, 1, text);
     }
     if (s->phase == RDZV_STOP)
         mark_stopped(s, n);
 }
 
-static bool may_restart(const struct rdzv_state *s)
+static void blame(struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
 {
-    return s->restarts < s->rules.max_restarts && !failure_log_has(&s->log, FAILURE_EXEC);
+    char name[RDZV_TEXT_MAX];
+    if (!n || !rdzv_blame_node(&s->blame, n, now) || n->peer.own)
+        return;
+    rdzv_state_log(s, LOG_LEVEL_NOTICE,
+                   "node %s: %d failures in a row; it is left out for %.0f s when enough others "
+                   "are there",
+                   rdzv_join_name(n, name, sizeof(name)), RDZV_BLAME_MAX, RDZV_LEFT_OUT_NS / 1e9);
 }
 
 /* Before the restart that has just been charged. */
@@ -294,30 +406,68 @@ static uint64_t backoff(const struct rdzv_state *s)
     return s->rules.backoff_ns > BACKOFF_MAX_NS / n ? BACKOFF_MAX_NS : s->rules.backoff_ns * n;
 }
 
+/* A worker failed: the job ends, or the restart is charged and perhaps put off. */
+static void after_failure(struct rdzv_state *s, const struct failure *first, uint64_t now)
+{
+    char text[FAILURE_TEXT_MAX];
+    const struct failure *final = final_failure(s);
+    int alike = rdzv_blame_failure(&s->blame, first, s->stop_ns - s->run_ns, s->rules.progress_ns);
+    bool left = s->restarts < s->rules.max_restarts;
+    if (left && final && final->kind == FAILURE_EXIT)
+        text_set(s->result.final, sizeof(s->result.final),
+                 "exit code %d is not started again (--no_restart_codes)", final->exit_code);
+    else if (left && alike >= RDZV_ALIKE_MAX)
+        text_set(s->result.final, sizeof(s->result.final),
+                 "%d starts in a row have ended so within %g s (--progress_time)", alike,
+                 (double)s->rules.progress_ns / 1e9);
+    if (!may_restart(s) || alike >= RDZV_ALIKE_MAX) {
+        failure_describe(first, text, sizeof(text));
+        rdzv_phase_finish(s, failure_exit_status(first), STOP_FAILURE, text, now);
+        return;
+    }
+    if (first->node >= 0 && first->node < s->nmembers)
+        blame(s, s->members[first->node], now);
+    s->restarts++;
+    uint64_t pause = rdzv_blame_pause(alike), asked = s->rules.backoff_ns ? backoff(s) : 0;
+    if (pause > asked)
+        rdzv_state_log(s, LOG_LEVEL_NOTICE,
+                       "%d starts in a row have ended alike: the next one in %g s", alike,
+                       (double)pause / 1e9);
+    if (pause || asked)
+        s->not_before = now + (pause > asked ? pause : asked);
+}
+
+/* A node was lost or left: the same. */
+static void after_node(struct rdzv_state *s, uint64_t now)
+{
+    int max = s->rules.max_node_restarts;
+    s->node_restarts++;
+    if (max < 0 || s->node_restarts <= max)
+        return;
+    s->node_restarts = max;
+    text_set(s->result.final, sizeof(s->result.final),
+             "restarts after a lost node: %d of %d used (--max_node_restarts)", max, max);
+    rdzv_phase_finish(s, s->gone_code, s->gone_reason, s->gone_text, now);
+}
+
 /* All workers are stopped: what follows? */
 static void stop_advance(struct rdzv_state *s, uint64_t now)
 {
-    char text[FAILURE_TEXT_MAX];
     if (s->nrunning > 0)
         return;
     const struct failure *first = failure_log_first(&s->log);
     bool failed = first && first->kind != FAILURE_NODE &&
                   (s->why.reason == STOP_FAILURE || s->why.reason == STOP_NODE_LOST);
     if (s->end) {
-        finish(s, s->end_code, s->end_reason, s->end_text, now);
+        rdzv_phase_finish(s, s->end_code, s->end_reason, s->end_text, now);
         return;
     }
-    if (failed && !may_restart(s)) {
-        failure_describe(first, text, sizeof(text));
-        finish(s, failure_exit_status(first), STOP_FAILURE, text, now);
-        return;
-    }
-    if (failed) {
-        s->restarts++;
-        if (s->rules.backoff_ns)
-            s->not_before = now + backoff(s);
-    }
-    back_to_collect(s, now);
+    if (failed)
+        after_failure(s, first, now);
+    else if (s->node_gone)
+        after_node(s, now);
+    if (s->phase == RDZV_STOP)
+        back_to_collect(s, now);
 }
 
 /* RESTART_WORKER: the others go on. */
@@ -360,6 +510,7 @@ void rdzv_phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct 
     bool alone =
         s->rules.restart_policy == RESTART_WORKER && n->hello.restart_policy == RESTART_WORKER;
     if (own && alone && s->phase == RDZV_RUN && f.kind != FAILURE_EXEC &&
+        !(f.kind == FAILURE_EXIT && exit_codes_has(&s->rules.no_restart, f.exit_code)) &&
         s->restarts < s->rules.max_restarts) {
         order_respawn(s, n, &f, now);
         return;
@@ -369,7 +520,9 @@ void rdzv_phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct 
         return;
     char text[RDZV_TEXT_MAX];
     failure_describe(&f, text, sizeof(text));
-    begin_stop(s, STOP_FAILURE, may_restart(s), text, &f);
+    bool on = may_restart(s) && rdzv_blame_would(&s->blame, &f, now - s->run_ns,
+                                                 s->rules.progress_ns) < RDZV_ALIKE_MAX;
+    begin_stop(s, STOP_FAILURE, on, text, &f, now);
 }
 
 /* ------------------------------------------------------------------------------- membership */
@@ -377,14 +530,14 @@ void rdzv_phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct 
 void rdzv_phase_newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
     char text[RDZV_TEXT_MAX], name[RDZV_TEXT_MAX];
-    if (!rdzv_state_dynamic(s) || s->nmembers >= s->rules.max_nodes)
+    if (!rdzv_state_dynamic(s) || s->nmembers >= s->rules.max_nodes || is_left_out(s, n, now))
         return;
     if (s->phase == RDZV_PREPARE) { /* no worker runs yet: begin anew, with it */
         back_to_collect(s, now);
-    } else if (s->phase == RDZV_RUN && s->ndone == 0) {
+    } else if (s->phase == RDZV_RUN && s->ndone == 0 && s->rules.elastic) {
         text_set(text, sizeof(text), "node %s has joined", rdzv_join_name(n, name, sizeof(name)));
         rdzv_state_log(s, LOG_LEVEL_VERBOSE, "%s: the workers are started again with it", text);
-        begin_stop(s, STOP_MEMBERSHIP, true, text, NULL);
+        begin_stop(s, STOP_MEMBERSHIP, true, text, NULL, now);
     }
 }
 
@@ -392,13 +545,6 @@ static void release(struct rdzv_state *s, struct rdzv_node *n)
 {
     n->released = true;
     rdzv_state_send(s, n, PENDING_VIEW);
-}
-
-static void remember_gone(struct rdzv_state *s, enum stop_reason reason, int code, const char *text)
-{
-    s->gone_reason = reason;
-    s->gone_code = code;
-    text_set(s->gone_text, sizeof(s->gone_text), "%s", text);
 }
 
 /* What ends a round that runs is told to every node by on_stop: once is enough. */
@@ -415,12 +561,16 @@ static const char *leave_text(const struct rdzv_status *st)
 
 /* A node of a round that runs, or is being stopped, leaves. */
 static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
-                        bool ends)
+                        bool ends, uint64_t now)
 {
-    ends |= n->group_rank >= 0 && !n->done && rdzv_state_live(s) < s->rules.min_nodes;
     bool needed = n->group_rank >= 0 && !n->done;
-    if (s->phase == RDZV_RUN && (ends || needed))
-        begin_stop(s, ends ? st->leave_reason : STOP_MEMBERSHIP, !ends, leave_text(st), NULL);
+    bool waits = s->rules.max_node_restarts > 0 && waits_for_nodes(s);
+    ends |= needed && rdzv_state_live(s) < s->rules.min_nodes && !waits;
+    if (s->phase == RDZV_RUN && (ends || needed)) {
+        bool on = !ends && may_go_on_without(s);
+        begin_stop(s, ends ? st->leave_reason : STOP_MEMBERSHIP, on, leave_text(st), NULL, now);
+        s->node_gone = needed;
+    }
     if (ends)
         end_job(s, st->leave_reason, st->leave_code, leave_text(st));
 }
@@ -440,9 +590,9 @@ void rdzv_phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rd
             rdzv_state_log(s, unless_told(s), "node %s leaves: %s",
                            rdzv_join_name(n, name, sizeof(name)), leave_text(st));
         if (s->phase == RDZV_RUN || s->phase == RDZV_STOP)
-            leave_round(s, n, st, ends);
+            leave_round(s, n, st, ends, now);
         else if (ends && s->phase != RDZV_FINISH)
-            finish(s, st->leave_code, st->leave_reason, leave_text(st), now);
+            rdzv_phase_finish(s, st->leave_code, st->leave_reason, leave_text(st), now);
         else if (s->phase == RDZV_PREPARE && n->group_rank >= 0)
             back_to_collect(s, now);
     }
@@ -452,22 +602,6 @@ void rdzv_phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rd
         mark_stopped(s, n);
     if (!s->end && s->phase != RDZV_FINISH && !n->released)
         release(s, n);
-}
-
-static void record_lost(struct rdzv_state *s, const struct rdzv_node *n, const char *how,
-                        uint64_t since, struct failure *f)
-{
-    failure_init(f);
-    f->kind = FAILURE_NODE;
-    f->node = n->group_rank;
-    f->pid = n->hello.pid;
-    f->attempt = s->restarts;
-    f->seen_ns = since;
-    strcpy(f->host, n->hello.host);
-    strcpy(f->role, n->hello.role);
-    text_set(f->message, sizeof(f->message), "%s", how);
-    failure_log_add(&s->log, f);
-    s->failures_total++;
 }
 
 void rdzv_phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint64_t since,
@@ -483,6 +617,8 @@ void rdzv_phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how,
         rdzv_state_log(s, needed ? unless_told(s) : LOG_LEVEL_NOTICE, "%s", text);
         if (needed && !(phase == RDZV_STOP && n->stopped))
             record_lost(s, n, how, since, &lost);
+        if (needed)
+            blame(s, n, now);
         remember_gone(s, STOP_NODE_LOST, 1, text);
     }
     if (phase == RDZV_STOP && member)
@@ -491,9 +627,9 @@ void rdzv_phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how,
     if (phase == RDZV_PREPARE && member)
         back_to_collect(s, now);
     else if (phase == RDZV_RUN && needed)
-        begin_stop(s, STOP_NODE_LOST,
-                   rdzv_state_live(s) >= s->rules.min_nodes || s->rules.max_restarts > 0, text,
-                   &lost);
+        begin_stop(s, STOP_NODE_LOST, may_go_on_without(s), text, &lost, now);
+    if (s->phase == RDZV_STOP && needed && phase != RDZV_COLLECT)
+        s->node_gone = true;
 }
 
 /* ---------------------------------------------------------------------------------- advance */
@@ -508,12 +644,16 @@ void rdzv_phase_advance(struct rdzv_state *s, uint64_t now)
             collect_advance(s, now);
             break;
         case RDZV_PREPARE:
-            if (s->nprepared == s->nmembers)
+            if (s->nprepared < s->nmembers)
+                break;
+            if (rdzv_elect_may_run(s, now))
                 start_run(s, now);
+            else if (!rdzv_elect_quorum(s))
+                back_to_collect(s, now);
             break;
         case RDZV_RUN:
             if (s->ndone == s->nmembers)
-                finish(s, 0, STOP_FAILURE, "", now);
+                rdzv_phase_finish(s, 0, STOP_FAILURE, "", now);
             break;
         case RDZV_STOP:
             stop_advance(s, now);

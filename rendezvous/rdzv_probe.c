@@ -57,33 +57,73 @@ static int parse(const uint8_t *p, size_t n, struct rdzv_identity *id)
     return rdzv_get_identity(&r, id) ? 1 : -EPROTO;
 }
 
-int rdzv_probe(const struct netaddr *a, int timeout_ms, struct rdzv_identity *id)
+static int send_all(int fd, const struct buf *b)
+{
+    if (b->oom)
+        return -ENOMEM;
+    /* A fresh socket has room for the few hundred bytes that there are. */
+    return send(fd, b->data, b->len, MSG_NOSIGNAL) == (ssize_t)b->len ? 0 : -EIO;
+}
+
+/* Takes what has come: as it is, or out of TLS, whose handshake may have something to send. */
+static int take(int fd, struct tls *tls, const uint8_t *p, size_t n, const struct buf *question,
+                struct buf *answer)
+{
+    struct buf wire = BUF_INIT;
+    if (!tls) {
+        buf_put(answer, p, n);
+        return 0;
+    }
+    bool before = tls_established(tls);
+    int rc = tls_feed(tls, p, n, answer, &wire, NULL);
+    if (rc == 0 && !before && tls_established(tls))
+        rc = tls_seal(tls, question->data, question->len, &wire, NULL);
+    if (wire.len && rc == 0)
+        rc = send_all(fd, &wire);
+    buf_fini(&wire);
+    return rc;
+}
+
+static int ask(int fd, struct tls *tls, uint64_t until, const struct buf *question,
+               struct buf *answer, struct rdzv_identity *id)
+{
+    uint8_t bytes[ANSWER_MAX];
+    int rc;
+    while ((rc = parse(answer->data, answer->len, id)) == 0) {
+        rc = answer->len > ANSWER_MAX ? -EPROTO : wait_for(fd, POLLIN, until);
+        if (rc < 0)
+            return rc;
+        ssize_t n = recv(fd, bytes, sizeof(bytes), 0);
+        if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
+            return n == 0 ? -EPROTO : -errno;
+        rc = n > 0 ? take(fd, tls, bytes, (size_t)n, question, answer) : 0;
+        if (rc < 0 || answer->oom)
+            return rc < 0 ? rc : -ENOMEM;
+    }
+    return rc > 0 ? 0 : rc;
+}
+
+int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
+               struct rdzv_identity *id)
 {
     uint64_t until = mono_ns() + (uint64_t)timeout_ms * 1000000;
-    uint8_t answer[ANSWER_MAX];
-    size_t n = 0;
+    struct buf question = BUF_INIT, hello = BUF_INIT, answer = BUF_INIT;
+    struct tls *tls = NULL;
     _cleanup_fd_ int fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
+    rdzv_put_preamble(&question);
+    rdzv_put_probe(&question);
     int rc = connect_to(fd, a, until);
-    if (rc < 0)
-        return rc;
-    struct buf b = BUF_INIT;
-    rdzv_put_preamble(&b);
-    rdzv_put_probe(&b);
-    ssize_t sent = b.oom ? -1 : send(fd, b.data, b.len, MSG_NOSIGNAL);
-    bool whole = sent == (ssize_t)b.len; /* a fresh socket has room for 13 bytes */
-    buf_fini(&b);
-    if (!whole)
-        return -EIO;
-    while ((rc = parse(answer, n, id)) == 0) {
-        rc = wait_for(fd, POLLIN, until);
-        if (rc < 0)
-            return rc;
-        ssize_t got = recv(fd, answer + n, sizeof(answer) - n, 0);
-        if (got == 0 || (got < 0 && errno != EINTR && errno != EAGAIN))
-            return got == 0 ? -EPROTO : -errno;
-        n += got > 0 ? (size_t)got : 0;
-    }
-    return rc > 0 ? 0 : rc;
+    if (rc == 0 && key)
+        rc = tls_new(&tls, TLS_CLIENT, key, &hello, NULL);
+    if (rc == 0)
+        rc = send_all(fd, key ? &hello : &question);
+    if (rc == 0)
+        rc = ask(fd, tls, until, &question, &answer, id);
+    tls_free(tls);
+    buf_fini(&question);
+    buf_fini(&hello);
+    buf_fini(&answer);
+    return rc;
 }

@@ -234,3 +234,22 @@ int rdzv_round_table(struct rank_table *t, struct rdzv_node *const *nodes, int n
     set_master(t, nodes, several_hosts, coordinator, place, note, cap);
     return rank_table_compute(t, e);
 }
+
+void rdzv_round_peers(struct rdzv_peers *p, struct rdzv_node *const *nodes, int n,
+                      const struct rdzv_place *place)
+{
+    bool several_hosts = false;
+    for (int i = 0; i < n; i++)
+        several_hosts |= !nodes[i]->peer.same_host;
+    const char *coordinator = coordinator_addr(nodes, n, several_hosts, place);
+    rdzv_peers_fini(p);
+    p->e = xcalloc((size_t)n, sizeof(*p->e));
+    p->n = n;
+    for (int i = 0; i < n; i++) {
+        struct rdzv_peer_entry *e = &p->e[i];
+        e->id = nodes[i]->hello.id;
+        text_set(e->addr, sizeof(e->addr), "%s", node_addr(nodes[i], several_hosts, coordinator));
+        e->port = nodes[i]->peer.own ? (uint16_t)place->port : nodes[i]->hello.peer_port;
+        e->host = nodes[i]->peer.own;
+    }
+}

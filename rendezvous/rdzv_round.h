@@ -32,4 +32,8 @@ struct rdzv_place {
 int rdzv_round_table(struct rank_table *t, struct rdzv_node *const *nodes, int n,
                      const struct rdzv_place *place, char *note, size_t cap, struct err *e);
 
+/* The same nodes as a list of who listens where. */
+void rdzv_round_peers(struct rdzv_peers *p, struct rdzv_node *const *nodes, int n,
+                      const struct rdzv_place *place);
+
 #endif

@@ -10,6 +10,12 @@
 #include "rendezvous/rdzv_state_impl.h"
 #include "rendezvous/text.h"
 
+/* A launcher whose connection was reset comes back at once if it is alive: on the same host nothing
+ * but its own death resets a connection that it did not mean to make again; on another one it may
+ * take a few attempts. */
+#define RESET_HERE_NS 15000000u
+#define RESET_NS      250000000u
+
 #define LINES_MAX 256 /* log lines that wait for the driver; it takes them after every event */
 
 struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch, uint64_t now)
@@ -19,8 +25,17 @@ struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch
     s->gen.epoch = epoch;
     map_init(&s->by_id);
     s->last_call_at = s->respawn_at = s->close_at = s->check_at = NEVER;
+    s->quarantine_at = s->elect_at = s->settle_at = NEVER;
     s->pulse_at = now + rules->heartbeat_ns;
     rdzv_phase_start(s, now);
+    return s;
+}
+
+struct rdzv_state *rdzv_state_stand(const struct rdzv_rules *rules, const struct rdzv_electorate *e,
+                                    uint64_t now)
+{
+    struct rdzv_state *s = rdzv_state_new(rules, e->seen_epoch, now);
+    rdzv_elect_start(s, e, now);
     return s;
 }
 
@@ -44,6 +59,9 @@ void rdzv_state_free(struct rdzv_state *s)
     map_fini(&s->by_id, NULL);
     failure_log_clear(&s->log);
     rank_table_fini(&s->table);
+    rdzv_peers_fini(&s->peers);
+    for (int k = 0; k < 2; k++)
+        rdzv_quorum_fini(&s->quorum[k]);
     free(s->nodes);
     free(s->by_rank);
     free(s->members);
@@ -91,6 +109,8 @@ static struct rdzv_conn *conn_at(struct rdzv_state *s, uint32_t conn)
 static void queue_conn(struct rdzv_state *s, uint32_t conn, unsigned pending)
 {
     struct rdzv_conn *c = conn_at(s, conn);
+    if (s->standing && s->phase != RDZV_FINISH)
+        pending &= ~PENDING_VIEW; /* there is nothing to say yet */
     c->pending |= pending;
     if (c->queued)
         return;
@@ -178,6 +198,10 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
         return; /* a second hello: the driver does not let it through */
     if (!n) {
         rdzv_join_hello(s, conn, h, peer, now);
+        if (s->standing)
+            rdzv_elect_hello(s, conn, h);
+        else if (s->conns[conn].node && s->peers.n)
+            queue_conn(s, conn, PENDING_PEERS); /* whom it may have to follow */
         rdzv_phase_advance(s, now);
         return;
     }
@@ -185,11 +209,14 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     if (n->conn != RDZV_NO_CONN)
         rdzv_state_close(s, n->conn, NULL, false);
     rdzv_state_log(s, LOG_LEVEL_VERBOSE, "node %s is connected again", n->hello.host);
+    n->lost_at = NEVER;
     n->conn = conn;
     conn_at(s, conn)->node = n;
     rdzv_state_heard(s, n, now);
     rdzv_state_update_ready(s, n);
     unsigned pending = PENDING_VIEW;
+    if (s->phase == RDZV_PREPARE && s->peers.n)
+        pending |= PENDING_PEERS;
     if (s->phase == RDZV_FINISH)
         pending |= PENDING_REPORT;
     if (s->phase == RDZV_RUN && n->group_rank >= 0 && n->phase == MEMBER_PREPARED)
@@ -247,7 +274,7 @@ static void take_phase(struct rdzv_state *s, struct rdzv_node *n, const struct r
     else if (current && st->phase == MEMBER_DONE)
         rdzv_phase_done(s, n, now);
     else if (current && st->phase == MEMBER_IDLE && !st->workers)
-        rdzv_phase_stopped(s, n, now);
+        rdzv_phase_stopped(s, n, st, now);
     else if (n->group_rank < 0 && n->ready)
         rdzv_phase_newcomer(s, n, now);
 }
@@ -274,6 +301,7 @@ void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_st
         return;
     rdzv_state_heard(s, n, now);
     n->status_ns = st->send_ns;
+    n->echo_ns = st->view_sent_ns <= now ? st->view_sent_ns : 0;
     clock_offset_sample(&n->clock, st->view_sent_ns, st->view_seen_ns, st->send_ns, now);
     if (needs_answer(s, n, st))
         rdzv_state_send(s, n, PENDING_VIEW);
@@ -286,7 +314,29 @@ void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_st
     rdzv_phase_advance(s, now);
 }
 
-void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, bool orderly, uint64_t now)
+static uint64_t reset_grace(const struct rdzv_state *s, const struct rdzv_node *n)
+{
+    uint64_t grace = n->peer.same_host ? RESET_HERE_NS : RESET_NS;
+    return grace < s->rules.dead_ns / 4 ? grace : s->rules.dead_ns / 4;
+}
+
+static void expect_back(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+{
+    n->lost_at = now + reset_grace(s, n);
+    if (n->lost_at < s->check_at)
+        s->check_at = n->lost_at;
+    rdzv_state_log(s, LOG_LEVEL_VERBOSE, "the connection of node %s was reset", n->hello.host);
+}
+
+/* It has ended: it will elect nobody. */
+static void lost_for_good(struct rdzv_state *s, struct rdzv_node *n, const char *how,
+                          uint64_t since, uint64_t now)
+{
+    rdzv_elect_dead(s, n);
+    rdzv_phase_lost(s, n, how, since, now);
+}
+
+void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, uint64_t now)
 {
     struct rdzv_conn *c = conn_at(s, conn);
     struct rdzv_node *n = c->node;
@@ -299,10 +349,12 @@ void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, bool orderly, uint64
         return;
     n->conn = RDZV_NO_CONN;
     rdzv_state_update_ready(s, n);
-    if (told || (n->leaving && (n->released || orderly)))
-        rdzv_phase_lost(s, n, NULL, now, now);
-    else if (orderly)
-        rdzv_phase_lost(s, n, "its launcher is gone (connection closed)", now, now);
+    if (told || (n->leaving && (n->released || how == RDZV_END_CLOSED)))
+        lost_for_good(s, n, NULL, now, now);
+    else if (how == RDZV_END_CLOSED)
+        lost_for_good(s, n, "its launcher is gone (connection closed)", now, now);
+    else if (how == RDZV_END_RESET)
+        expect_back(s, n, now);
     else
         rdzv_state_log(s, LOG_LEVEL_VERBOSE, "the connection of node %s broke", n->hello.host);
     rdzv_phase_advance(s, now);
@@ -315,37 +367,55 @@ void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *
 
 /* ------------------------------------------------------------------------------------- time */
 
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 /* This process slept, or was stopped: what the others said meanwhile may lie here unread. They have
  * one heartbeat more. */
 static void forgive_silence(struct rdzv_state *s, uint64_t now)
 {
     uint64_t grace = now - s->rules.dead_ns + s->rules.heartbeat_ns;
     for (int i = 0; i < s->nnodes; i++) {
-        if (s->nodes[i]->heard_ns < grace)
-            s->nodes[i]->heard_ns = grace;
+        struct rdzv_node *n = s->nodes[i];
+        if (n->heard_ns < grace)
+            n->heard_ns = grace;
+        if (n->lost_at <= now)
+            n->lost_at = now + reset_grace(s, n);
     }
+}
+
+/* When it counts as lost unless something is heard of it before. */
+static uint64_t lost_at(const struct rdzv_state *s, const struct rdzv_node *n)
+{
+    return sooner(n->heard_ns + s->rules.dead_ns, n->lost_at);
 }
 
 static void drop_silent(struct rdzv_state *s, uint64_t now)
 {
-    uint64_t oldest = NEVER;
+    s->check_at = NEVER;
     for (int i = 0; i < s->nnodes; i++) {
         struct rdzv_node *n = s->nodes[i];
-        if (n->peer.own) /* it is this process */
+        if (n->peer.own) { /* it is this process */
             n->heard_ns = now;
-        if (now - n->heard_ns >= s->rules.dead_ns) {
-            char how[RDZV_TEXT_MAX];
+            n->lost_at = NEVER;
+        }
+        if (now < lost_at(s, n)) {
+            s->check_at = sooner(s->check_at, lost_at(s, n));
+            continue;
+        }
+        char how[RDZV_TEXT_MAX];
+        if (now >= n->lost_at)
+            text_set(how, sizeof(how), "its launcher is gone (connection reset)");
+        else
             text_set(how, sizeof(how), "nothing heard of it for %.1f s",
                      (double)(now - n->heard_ns) / 1e9);
-            if (n->conn != RDZV_NO_CONN)
-                rdzv_state_close(s, n->conn, NULL, false);
-            rdzv_phase_lost(s, n, how, n->heard_ns, now);
-            i--; /* another one has taken its slot */
-        } else if (n->heard_ns < oldest) {
-            oldest = n->heard_ns;
-        }
+        if (n->conn != RDZV_NO_CONN)
+            rdzv_state_close(s, n->conn, NULL, false);
+        rdzv_phase_lost(s, n, how, n->heard_ns, now);
+        i--; /* another one has taken its slot */
     }
-    s->check_at = oldest == NEVER ? NEVER : oldest + s->rules.dead_ns;
 }
 
 /* Respawn orders whose backoff is over. */
@@ -373,14 +443,9 @@ void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
         drop_silent(s, now);
     if (now >= s->respawn_at)
         send_orders(s, now);
-    if (s->phase == RDZV_COLLECT && now >= s->notice_at)
+    if (s->phase == RDZV_COLLECT && now >= s->notice_at && !s->standing)
         rdzv_join_notice(s, now);
     rdzv_phase_advance(s, now);
-}
-
-static uint64_t sooner(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
 }
 
 uint64_t rdzv_state_deadline(const struct rdzv_state *s)
@@ -390,7 +455,12 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
         return s->finished ? NEVER : sooner(at, s->close_at);
     if (s->phase != RDZV_COLLECT)
         return at;
-    at = sooner(at, s->notice_at);
+    if (!s->standing)
+        at = sooner(at, s->notice_at);
+    if (s->elect_at != NEVER) /* whether it may start at all comes first */
+        return sooner(at, s->elect_at);
+    if (s->settle_at != NEVER)
+        at = sooner(at, s->settle_at);
     if (s->not_before != NEVER) /* the backoff comes before all else */
         return sooner(at, s->not_before);
     return sooner(at, s->nready >= s->rules.min_nodes ? s->last_call_at : s->join_at);
@@ -419,11 +489,14 @@ static void fill_view(struct rdzv_state *s, const struct rdzv_node *n, struct rd
         .group_rank = n->group_rank,
         .nnodes = s->nmembers,
         .restart_count = s->restarts,
+        .node_restarts = s->node_restarts,
         .sent_ns = now,
         .echo_ns = n->status_ns,
         .acked = n->acked,
         .heartbeat_ms = (uint32_t)(s->rules.heartbeat_ns / 1000000),
         .dead_ms = (uint32_t)(s->rules.dead_ns / 1000000),
+        .elect = s->rules.elect,
+        .lease = rdzv_elect_lease(s, now),
         .spare = !member && s->phase != RDZV_COLLECT && s->phase != RDZV_FINISH,
     };
     /* Also after the stop: a node that was faster than the news may still want to know why. */
@@ -450,11 +523,9 @@ static bool next_of_conn(struct rdzv_state *s, uint32_t conn, struct rdzv_action
     static const struct {
         unsigned bit;
         enum rdzv_act act;
-    } order[] = {{PENDING_TABLE, RDZV_ACT_TABLE},
-                 {PENDING_REPORT, RDZV_ACT_REPORT},
-                 {PENDING_VIEW, RDZV_ACT_VIEW},
-                 {PENDING_NOTICE, RDZV_ACT_NOTICE},
-                 {PENDING_CLOSE, RDZV_ACT_CLOSE}};
+    } order[] = {{PENDING_PEERS, RDZV_ACT_PEERS},   {PENDING_TABLE, RDZV_ACT_TABLE},
+                 {PENDING_REPORT, RDZV_ACT_REPORT}, {PENDING_VIEW, RDZV_ACT_VIEW},
+                 {PENDING_NOTICE, RDZV_ACT_NOTICE}, {PENDING_CLOSE, RDZV_ACT_CLOSE}};
     struct rdzv_conn *c = &s->conns[conn];
     size_t i = 0;
     while (i < ARRAY_LEN(order) && !(c->pending & order[i].bit))
@@ -466,6 +537,9 @@ static bool next_of_conn(struct rdzv_state *s, uint32_t conn, struct rdzv_action
     switch (a->act) {
     case RDZV_ACT_TABLE:
         a->table = &s->table;
+        break;
+    case RDZV_ACT_PEERS:
+        a->peers = &s->peers;
         break;
     case RDZV_ACT_REPORT:
         a->result = &s->result;
@@ -522,6 +596,8 @@ void rdzv_state_get_info(const struct rdzv_state *s, struct rdzv_state_info *out
                                     .nodes = s->nnodes,
                                     .nnodes = s->nmembers,
                                     .restarts = s->restarts,
+                                    .node_restarts = s->node_restarts,
+                                    .standing = s->standing,
                                     .finished = s->phase == RDZV_FINISH,
                                     .result = s->phase == RDZV_FINISH ? &s->result : NULL};
 }

@@ -26,6 +26,7 @@
 
 #include "core/log.h"
 #include "rendezvous/rdzv_node.h"
+#include "rendezvous/rdzv_quorum.h"
 
 /* What the coordinator's own launcher was told; strings are borrowed for the state's life. */
 struct rdzv_rules {
@@ -36,6 +37,12 @@ struct rdzv_rules {
     int max_restarts;
     enum restart_policy restart_policy;
     uint64_t backoff_ns;
+    int spares;
+    bool elastic;
+    int max_node_restarts; /* -1: see rdzv.h */
+    struct exit_codes no_restart;
+    uint64_t progress_ns;
+    bool elect; /* the nodes may choose another coordinator when this one is lost */
     uint64_t join_ns, last_call_ns, close_ns;
     uint64_t heartbeat_ns, dead_ns;
     bool agent_store;
@@ -47,8 +54,11 @@ struct rdzv_rules {
 
 struct rdzv_state;
 
-/* epoch: drawn at random by every coordinator, not 0. */
+/* epoch: drawn at random by every coordinator, not 0 (rdzv_epoch()). */
 struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch, uint64_t now);
+/* One that stands for election: a node of a job whose coordinator is lost. */
+struct rdzv_state *rdzv_state_stand(const struct rdzv_rules *rules, const struct rdzv_electorate *e,
+                                    uint64_t now);
 void rdzv_state_free(struct rdzv_state *s);
 
 /* Events. `conn` is the driver's number of a connection: small, and free for another connection
@@ -57,10 +67,11 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
                       const struct rdzv_peer *peer, uint64_t now);
 void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_status *st,
                        uint64_t now);
-/* orderly: the other side closed it; else it broke. */
-void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, bool orderly, uint64_t now);
+void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, uint64_t now);
 /* Somebody was turned away before it could say hello (another protocol version). */
 void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *text, uint64_t now);
+/* A round that a voter has been in. */
+void rdzv_state_peers(struct rdzv_state *s, uint32_t conn, const struct rdzv_peers *list);
 void rdzv_state_tick(struct rdzv_state *s, uint64_t now);
 
 /* When rdzv_state_tick() is due; UINT64_MAX: not until something else happens. */
@@ -72,6 +83,7 @@ enum rdzv_act {
     RDZV_ACT_TABLE,     /* conn, table: the same for all until the next RDZV_ACT_NEW_ROUND */
     RDZV_ACT_REPORT,    /* conn, result: the same for all */
     RDZV_ACT_VIEW,      /* conn, view */
+    RDZV_ACT_PEERS,     /* conn, peers: the same for all until the next RDZV_ACT_NEW_ROUND */
     RDZV_ACT_NOTICE,    /* conn, text: the same pointer for all who get the same */
     RDZV_ACT_CLOSE,     /* conn; text: refuse with it (retry), NULL: just close */
     RDZV_ACT_FINISHED,  /* everybody has the result, or had long enough */
@@ -86,6 +98,7 @@ struct rdzv_action {
     bool retry;
     struct rdzv_view view;
     const struct rank_table *table;
+    const struct rdzv_peers *peers;
     const struct rdzv_result *result;
 };
 
@@ -99,8 +112,9 @@ struct rdzv_state_info {
     struct generation gen;
     int nodes;  /* known */
     int nnodes; /* in the round */
-    int restarts;
+    int restarts, node_restarts;
     bool finished; /* the result is known */
+    bool standing; /* for election */
     const struct rdzv_result *result;
 };
 void rdzv_state_get_info(const struct rdzv_state *s, struct rdzv_state_info *out);

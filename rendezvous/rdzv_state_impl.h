@@ -1,10 +1,12 @@
-/* rdzv_state_impl.h: shared by rdzv_state.c (events and actions), rdzv_phase.c (the phases) and
- * rdzv_join.c (who may join, and what is said while waiting). */
+/* rdzv_state_impl.h: shared by rdzv_state.c (events and actions), rdzv_phase.c (the phases),
+ * rdzv_join.c (who may join, and what is said while waiting) and rdzv_elect.c. */
 #ifndef RENDEZVOUS_RDZV_STATE_IMPL_H
 #define RENDEZVOUS_RDZV_STATE_IMPL_H
 
 #include "core/map.h"
 #include "rendezvous/failure_log.h"
+#include "rendezvous/rdzv_blame.h"
+#include "rendezvous/rdzv_quorum.h"
 #include "rendezvous/rdzv_state.h"
 
 #define NEVER UINT64_MAX
@@ -15,6 +17,7 @@
 #define PENDING_VIEW   4u
 #define PENDING_NOTICE 8u
 #define PENDING_CLOSE  16u
+#define PENDING_PEERS  32u
 
 struct rdzv_conn {
     struct rdzv_node *node; /* NULL: none, or a connection that is being closed */
@@ -42,8 +45,10 @@ struct rdzv_state {
     struct rdzv_rules rules;
     enum rdzv_phase phase;
     struct generation gen;
-    int restarts; /* charged to max_restarts */
-    bool began;   /* some round has run */
+    int restarts;      /* charged to max_restarts */
+    int node_restarts; /* charged to max_node_restarts */
+    struct rdzv_blame blame;
+    bool began; /* some round has run */
 
     /* Nodes. */
     struct rdzv_node **nodes;
@@ -60,13 +65,14 @@ struct rdzv_state {
     int nprepared, ndone;
     int nrunning; /* in STOP: members that have not yet stopped */
     struct rank_table table;
-    uint64_t run_ns;        /* when it started */
-    struct failure_log log; /* of the round */
-    size_t failures_total;  /* workers and nodes that have a record */
+    uint64_t run_ns, stop_ns; /* when it started, and when it began to stop */
+    struct failure_log log;   /* of the round */
+    size_t failures_total;    /* workers and nodes that have a record */
 
     /* The stop, and what follows from it. */
     struct rdzv_stop why, given_up;
     uint32_t why_counter; /* of the round that was stopped; 0: none was */
+    bool node_gone;       /* it was stopped because a node was lost or left */
     bool end;             /* the job ends after it, like this: */
     enum stop_reason end_reason;
     int end_code;
@@ -75,6 +81,17 @@ struct rdzv_state {
     enum stop_reason gone_reason;
     int gone_code;
     char gone_text[RDZV_TEXT_MAX];
+
+    /* Elections. */
+    struct rdzv_quorum quorum[2]; /* the members of the newest round that ran, that was prepared */
+    struct rdzv_peers peers;      /* of the round that is prepared or runs */
+    bool standing;                /* not yet elected: no view is sent */
+    bool host_dead;
+    bool lease; /* as of the last look */
+    uint64_t seen_epoch, random, stood_ns, lease_look_at;
+    uint64_t quarantine_at; /* old leases have run out then */
+    uint64_t settle_at;     /* until then more nodes may find a new coordinator; NEVER: not new */
+    uint64_t elect_at;      /* when to look again whether a round may start */
 
     /* Deadlines; NEVER when not set. */
     uint64_t collect_ns; /* when COLLECT began */
@@ -113,6 +130,11 @@ static inline int rdzv_state_live(const struct rdzv_state *s)
 {
     return s->nnodes - s->nleaving;
 }
+/* Nodes that may be here at once. */
+static inline int rdzv_state_places(const struct rdzv_state *s)
+{
+    return s->rules.max_nodes + s->rules.spares;
+}
 static inline bool rdzv_state_dynamic(const struct rdzv_state *s)
 {
     return s->rules.backend != RDZV_STATIC;
@@ -124,7 +146,8 @@ void rdzv_phase_advance(struct rdzv_state *s, uint64_t now);
 void rdzv_phase_prepared(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
                          uint64_t now);
 void rdzv_phase_done(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
-void rdzv_phase_stopped(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
+void rdzv_phase_stopped(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                        uint64_t now);
 void rdzv_phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct failure *f,
                         uint64_t now);
 void rdzv_phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
@@ -135,6 +158,21 @@ void rdzv_phase_newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now
  */
 void rdzv_phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint64_t since,
                      uint64_t now);
+
+void rdzv_phase_finish(struct rdzv_state *s, int exit_code, enum stop_reason reason,
+                       const char *text, uint64_t now);
+
+/* rdzv_elect.c */
+void rdzv_elect_start(struct rdzv_state *s, const struct rdzv_electorate *e, uint64_t now);
+void rdzv_elect_list(struct rdzv_state *s, const struct rdzv_peers *list);
+bool rdzv_elect_may_start(struct rdzv_state *s, uint64_t now);
+void rdzv_elect_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h);
+void rdzv_elect_prepare(struct rdzv_state *s);
+void rdzv_elect_run(struct rdzv_state *s);
+void rdzv_elect_dead(struct rdzv_state *s, const struct rdzv_node *n);
+bool rdzv_elect_may_run(const struct rdzv_state *s, uint64_t now);
+bool rdzv_elect_quorum(const struct rdzv_state *s);
+bool rdzv_elect_lease(struct rdzv_state *s, uint64_t now);
 
 /* rdzv_join.c */
 void rdzv_join_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,

@@ -1,0 +1,60 @@
+#include "rendezvous/rdzv_quorum.h"
+
+#include <stdlib.h>
+
+#include "core/mem.h"
+
+void rdzv_quorum_set(struct rdzv_quorum *q, const struct rdzv_peers *list)
+{
+    rdzv_peers_copy(&q->list, list);
+    free(q->dead);
+    q->dead = xcalloc((size_t)list->n, sizeof(*q->dead));
+}
+
+void rdzv_quorum_fini(struct rdzv_quorum *q)
+{
+    rdzv_peers_fini(&q->list);
+    free(q->dead);
+    q->dead = NULL;
+}
+
+void rdzv_quorum_dead(struct rdzv_quorum *q, const struct node_id *id)
+{
+    int i = rdzv_peers_find(&q->list, id);
+    if (i >= 0)
+        q->dead[i] = true;
+}
+
+static bool is_present(const struct rdzv_peer_entry *e, const struct map *by_id, uint64_t since)
+{
+    const struct rdzv_node *n = map_get(by_id, e->id.b, sizeof(e->id.b));
+    return n && n->conn != RDZV_NO_CONN && n->status_ns > 0 &&
+           (n->peer.own || since == 0 || n->echo_ns > since);
+}
+
+int rdzv_quorum_present(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since)
+{
+    int n = 0;
+    for (int i = 0; i < q->list.n; i++)
+        n += is_present(&q->list.e[i], by_id, since);
+    return n;
+}
+
+bool rdzv_quorum_busy(const struct rdzv_quorum *q, const struct map *by_id)
+{
+    for (int i = 0; i < q->list.n; i++) {
+        const struct rdzv_peer_entry *e = &q->list.e[i];
+        const struct rdzv_node *n = map_get(by_id, e->id.b, sizeof(e->id.b));
+        if (n && n->workers)
+            return true;
+    }
+    return false;
+}
+
+int rdzv_quorum_unknown(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since)
+{
+    int n = 0;
+    for (int i = 0; i < q->list.n; i++)
+        n += !q->dead[i] && !is_present(&q->list.e[i], by_id, since);
+    return n;
+}

@@ -1,0 +1,115 @@
+#include "rendezvous/seat.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/mem.h"
+#include "core/netaddr.h"
+#include "rendezvous/text.h"
+
+struct caller {
+    struct seat *seat;
+    struct link *link;
+    struct caller *prev, *next; /* in the order they came */
+};
+
+struct seat {
+    struct link_hub *hub;
+    struct rdzv_identity identity;
+    struct caller *first, *last;
+    int n;
+};
+
+static void forget(struct caller *c)
+{
+    struct seat *s = c->seat;
+    *(c->prev ? &c->prev->next : &s->first) = c->next;
+    *(c->next ? &c->next->prev : &s->last) = c->prev;
+    s->n--;
+    free(c);
+}
+
+static bool on_preamble(struct link *l, uint32_t version)
+{
+    struct caller *c = link_owner(l);
+    if (version == RDZV_PROTOCOL)
+        return true;
+    link_close(l);
+    forget(c);
+    return false;
+}
+
+static void on_frame(struct link *l, uint8_t type, struct rd body)
+{
+    struct caller *c = link_owner(l);
+    struct seat *s = c->seat;
+    struct buf b = BUF_INIT;
+    char text[RDZV_TEXT_MAX];
+    (void)body;
+    if (type == RDZV_MSG_PROBE) {
+        rdzv_put_identity(&b, &s->identity);
+        link_send_buf(l, &b);
+    } else if (type == RDZV_MSG_HELLO) {
+        text_set(text, sizeof(text), "node %s is not the coordinator%s%s", s->identity.host,
+                 s->identity.port ? ", which is at " : " (yet)", s->identity.addr);
+        rdzv_put_refusal(&b, true, text);
+        link_send_buf(l, &b);
+    }
+    link_finish(l);
+    forget(c);
+}
+
+static void on_end(struct link *l, enum rdzv_end how, const char *why)
+{
+    (void)how, (void)why;
+    struct caller *c = link_owner(l);
+    link_close(l);
+    forget(c);
+}
+
+static const struct link_events events = {on_preamble, on_frame, on_end};
+
+struct seat *seat_new(struct link_hub *hub, const char *run_id, const char *host)
+{
+    struct seat *s = xcalloc(1, sizeof(*s));
+    s->hub = hub;
+    text_set(s->identity.run_id, sizeof(s->identity.run_id), "%s", run_id);
+    text_set(s->identity.host, sizeof(s->identity.host), "%s", host);
+    s->identity.pid = (int)getpid();
+    s->identity.elsewhere = true;
+    return s;
+}
+
+void seat_set_coordinator(struct seat *s, const char *addr, int port)
+{
+    text_set(s->identity.addr, sizeof(s->identity.addr), "%s", port ? addr : "");
+    s->identity.port = port;
+}
+
+void seat_adopt(struct seat *s, int fd, const struct tls_key *key)
+{
+    struct caller *c = xcalloc(1, sizeof(*c));
+    if (s->n == SEAT_MAX) {
+        link_close(s->first->link);
+        forget(s->first);
+    }
+    c->seat = s;
+    c->prev = s->last;
+    *(s->last ? &s->last->next : &s->first) = c;
+    s->last = c;
+    s->n++;
+    link_tune(fd, 10000);
+    c->link = link_new(s->hub, fd, false, &events, c);
+    if (!c->link)
+        forget(c);
+    else if (key)
+        link_protect(c->link, TLS_SERVER, key);
+}
+
+void seat_free(struct seat *s)
+{
+    while (s && s->first)
+        forget(s->first);
+    free(s);
+}

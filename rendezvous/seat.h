@@ -1,0 +1,23 @@
+/* seat.h: where a launcher that is not the coordinator answers the others: whether it is there, and
+ * where the coordinator is. When the coordinator is lost, and this node takes its place, its
+ * connections come here too (rdzv.c). */
+#ifndef RENDEZVOUS_SEAT_H
+#define RENDEZVOUS_SEAT_H
+
+#include "rendezvous/link.h"
+
+#define SEAT_MAX 64 /* connections at once; the oldest is closed for another one */
+
+struct seat;
+
+/* Borrows the hub and run_id, host. */
+struct seat *seat_new(struct link_hub *hub, const char *run_id, const char *host);
+/* Where the coordinator is, as this node knows; port 0: it does not. */
+void seat_set_coordinator(struct seat *s, const char *addr, int port);
+/* Takes a connected socket; key: of the TLS connection that it is to be, or NULL: a PROBE is
+ * answered with an IDENTITY, a HELLO with a refusal after which the caller tries again. */
+void seat_adopt(struct seat *s, int fd, const struct tls_key *key);
+/* Its links are the hub's to close. NULL is allowed. */
+void seat_free(struct seat *s);
+
+#endif

@@ -25,6 +25,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "agent/gpu_watch.h"
+#include "agent/own_name.h"
+#include "agent/recorded.h"
 #include "agent/report.h"
 #include "agent/sweep.h"
 #include "agent/worker.h"
@@ -34,6 +37,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/uvx.h"
+#include "rendezvous/text.h"
 
 #define UNKILLABLE_MS \
     10000             /* after SIGKILL, before a process counts as one that cannot be killed */
@@ -70,6 +74,7 @@ struct agent {
     uv_timer_t sweep_timer; /* looks for descendants */
 
     struct rdzv *rdzv;
+    struct own_name *own_name;
     struct stdio_pump *pump;
     struct spawner *spawner;
     struct reaper *reaper;
@@ -82,11 +87,20 @@ struct agent {
     /* The round. */
     struct worker *workers; /* job->nproc */
     struct segment segment;
+    char *recorded; /* collective operations when the round failed, for the report; NULL: none */
     struct worker_context ctx;
     struct worker_env_shared *env;
-    int nalive;  /* processes of workers */
-    int nunread; /* workers whose output is still being read */
-    int nok;     /* workers that exited with 0 */
+    bool preparing; /* on_prepare has not been answered */
+    int nalive;     /* processes of workers */
+    int nunread;    /* workers whose output is still being read */
+    int nok;        /* workers that exited with 0 */
+    int world_size;
+
+    uint64_t lease_ns; /* of the guardian; 0: none */
+
+    struct gpu_watch *gpus;     /* NULL: no worker uses one, as far as is known */
+    bool gpus_ready;            /* they are fit for this round */
+    bool gpus_asked, gpus_told; /* what has happened to them in it */
 
     bool swept; /* no descendant besides the workers is left */
 
@@ -98,12 +112,18 @@ struct agent {
     struct sweep sweep;
     char leftover[512]; /* what could not be killed; "" nothing */
 
+    int usable_cpus;
     int exit_status;
     int nclosing;
     struct agent_worker_status *status; /* for agent_get_status */
 };
 
+/* Whoever reads our output, or does not, is not waited for. Outside of struct agent for the sake of
+ * a signal handler. */
+static atomic_bool hurry;
+
 static void stop_workers(struct agent *a, int signo);
+static void set_lease(struct agent *a);
 static void look_for_descendants(struct agent *a, unsigned delay_ms);
 
 /* ---------------------------------------------------------------- a round is prepared and started
@@ -128,25 +148,52 @@ static void give_up(struct agent *a, const struct err *e)
     leave(a, STOP_INTERNAL, 125, SIGTERM, text);
 }
 
+/* The round is prepared when this host's own name has been looked up, and GPUs, where there are
+ * some, are fit. */
+static void answer_prepare(void *arg)
+{
+    struct agent *a = arg;
+    if (!a->preparing || a->fsm.state != RENDEZVOUS || !own_name_settled(a->own_name) ||
+        (a->gpus && !a->gpus_ready))
+        return;
+    a->preparing = false;
+    uint16_t *ports = xcalloc((size_t)a->job->nproc, sizeof(*ports));
+    for (int i = 0; i < a->job->nproc; i++)
+        ports[i] = a->workers[i].port;
+    rdzv_prepared(a->rdzv, ports, a->job->nproc);
+    free(ports);
+}
+
+static void on_gpus_ready(void *arg, const struct err *e)
+{
+    struct agent *a = arg;
+    if (e && a->preparing && a->fsm.state == RENDEZVOUS) {
+        a->preparing = false;
+        give_up(a, e);
+        return;
+    }
+    a->gpus_ready = true;
+    answer_prepare(a);
+}
+
 static void on_prepare(void *arg, struct generation gen, int group_rank, int nnodes)
 {
     struct agent *a = arg;
     struct err e = ERR_INIT;
     log_verbose("round %u: this is node %d of %d", gen.counter, group_rank, nnodes);
-    a->stopped_told = false;
-    uint16_t *ports = xcalloc((size_t)a->job->nproc, sizeof(*ports));
+    a->stopped_told = a->gpus_ready = a->gpus_asked = a->gpus_told = false;
     for (int i = 0; i < a->job->nproc; i++) {
         struct worker *w = &a->workers[i];
         close_fd(&w->listen_fd);
         if (worker_listen(w, nnodes == 1, &e) < 0) {
             give_up(a, &e);
-            break;
+            return;
         }
-        ports[i] = w->port;
     }
-    if (a->fsm.state == RENDEZVOUS)
-        rdzv_prepared(a->rdzv, ports, a->job->nproc);
-    free(ports);
+    a->preparing = true;
+    if (a->gpus)
+        gpu_watch_ask(a->gpus, GPU_ASK_READY, on_gpus_ready, a);
+    answer_prepare(a);
 }
 
 static void worker_failed(struct agent *a, struct worker *w);
@@ -155,6 +202,7 @@ static void start_worker(struct agent *a, struct worker *w)
 {
     struct err e = ERR_INIT;
     if (worker_start(w, &a->ctx, w, &e) < 0) {
+        spawn_settle(a->spawner);
         worker_failed(a, w);
         return;
     }
@@ -168,9 +216,15 @@ static void start_worker(struct agent *a, struct worker *w)
 static int prepare_round(struct agent *a, struct err *e)
 {
     segment_close(&a->segment);
+    free(a->recorded);
+    a->recorded = NULL;
     worker_env_shared_free(a->env);
     a->env = NULL;
-    if (segment_open(&a->segment, a->ctx.table, a->ctx.group_rank, usable_cpus(), e) < 0)
+    if (a->cgroup.killed) {
+        cgroup_renew(&a->cgroup);
+        guardian_set_path(a->link->page->cgroup, a->cgroup.path);
+    }
+    if (segment_open(&a->segment, a->ctx.table, a->ctx.group_rank, a->usable_cpus, e) < 0)
         return e->code;
     return log_dir_attempt(&a->log_dir, a->ctx.restart_count, a->job->nproc, e);
 }
@@ -182,9 +236,12 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     if (a->fsm.state != RENDEZVOUS)
         return; /* told to stop meanwhile */
     fsm_move(&a->fsm, STARTING);
+    set_lease(a);
     a->ctx.table = table;
     a->ctx.group_rank = group_rank;
     a->ctx.restart_count = table->restart_count;
+    a->world_size = table->world_size;
+    a->ctx.ifname = own_name_interface(a->own_name, table, group_rank);
     a->nok = 0;
     for (int i = 0; i < a->job->nproc; i++)
         a->workers[i].state = WORKER_IDLE;
@@ -195,32 +252,50 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     stdio_set_filtered_dir(a->pump, a->log_dir.run[0] ? a->log_dir.attempt : NULL);
     for (int i = 0; i < a->job->nproc && a->fsm.state == STARTING; i++)
         start_worker(a, &a->workers[i]);
+    spawn_settle(a->spawner);
+    if (a->oom.fd < 0) /* not before, it would only keep the workers waiting */
+        oom_open(&a->oom);
     if (a->fsm.state == STARTING)
         fsm_move(&a->fsm, RUNNING);
+}
+
+static void respawn(struct agent *a, struct worker *w)
+{
+    struct err e = ERR_INIT;
+    a->ctx.restart_count = w->respawn;
+    w->respawn = 0;
+    worker_env_shared_free(a->env);
+    a->env = NULL;
+    log_verbose("starting rank %d again", w->rank);
+    if (log_dir_attempt(&a->log_dir, a->ctx.restart_count, a->job->nproc, &e) < 0)
+        give_up(a, &e);
+    else
+        start_worker(a, w);
+    spawn_settle(a->spawner);
 }
 
 static void on_respawn(void *arg, int local_rank, int restart_count)
 {
     struct agent *a = arg;
-    struct err e = ERR_INIT;
     if (a->fsm.state != RUNNING || local_rank < 0 || local_rank >= a->job->nproc)
         return;
     struct worker *w = &a->workers[local_rank];
-    if (w->state != WORKER_CLOSED || w->ok)
-        return;
-    a->ctx.restart_count = restart_count;
-    worker_env_shared_free(a->env);
-    a->env = NULL;
-    log_notice("restart %d of %d: starting rank %d again", restart_count, a->job->rdzv.max_restarts,
-               w->rank);
-    if (log_dir_attempt(&a->log_dir, restart_count, a->job->nproc, &e) < 0)
-        give_up(a, &e);
-    else
-        start_worker(a, w);
+    w->respawn = restart_count;
+    if (w->state == WORKER_CLOSED && !w->ok)
+        respawn(a, w); /* else when all that it wrote has been read */
 }
 
 /* ------------------------------------------------------------------------------ a worker has ended
  */
+
+/* Pending collective operations end. What they were is kept for the report before that. */
+static void raise_abort(struct agent *a, const struct failure *first, const char *text)
+{
+    const struct rank_table *t = a->ctx.table;
+    if (!a->recorded && t)
+        a->recorded = recorded_text(&a->segment, t->nodes[a->ctx.group_rank].base_rank, mono_ns());
+    segment_raise(&a->segment, first, text);
+}
 
 static void worker_failed(struct agent *a, struct worker *w)
 {
@@ -229,7 +304,7 @@ static void worker_failed(struct agent *a, struct worker *w)
         return;
     char text[512];
     failure_describe(&w->failure, text, sizeof(text));
-    segment_raise(&a->segment, &w->failure, text);
+    raise_abort(a, &w->failure, text);
     stop_workers(a, SIGTERM);
 }
 
@@ -253,6 +328,39 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
         worker_failed(a, w);
 }
 
+static void on_gpus_told(void *arg, const struct err *e);
+
+/* Puts what is known of its GPU in front of a failed worker's message. */
+static void add_gpu_note(struct agent *a, struct worker *w)
+{
+    char note[512], *rest = xstrdup(w->failure.message);
+    if (*gpu_watch_note(a->gpus, w->local_rank, w->pid, note, sizeof(note)))
+        text_set(w->failure.message, sizeof(w->failure.message), "%s%s%s", note, *rest ? "\n" : "",
+                 rest);
+    free(rest);
+}
+
+static void tell_stopped(struct agent *a)
+{
+    uv_timer_stop(&a->grace_timer);
+    segment_close(&a->segment);
+    fsm_move(&a->fsm, RENDEZVOUS);
+    set_lease(a);
+    a->stopped_told = true;
+    struct failure *all = xcalloc((size_t)a->job->nproc, sizeof(*all));
+    size_t n = 0;
+    for (int i = 0; i < a->job->nproc; i++) {
+        struct worker *w = &a->workers[i];
+        if (w->state != WORKER_CLOSED || w->ok)
+            continue;
+        if (a->gpus && w->failure.kind != FAILURE_STOPPED)
+            add_gpu_note(a, w);
+        all[n++] = w->failure;
+    }
+    rdzv_stopped(a->rdzv, all, n);
+    free(all);
+}
+
 /* The round is over on this node when nothing of it is alive and all it wrote is read. */
 static void go_on_if_over(struct agent *a)
 {
@@ -260,21 +368,22 @@ static void go_on_if_over(struct agent *a)
         return;
     if (a->fsm.state == RUNNING && a->nok == a->job->nproc) {
         fsm_move(&a->fsm, EXIT_BARRIER);
+        set_lease(a);
         rdzv_done(a->rdzv);
-    } else if (a->fsm.state == STOPPING) {
-        uv_timer_stop(&a->grace_timer);
-        segment_close(&a->segment);
-        fsm_move(&a->fsm, RENDEZVOUS);
-        a->stopped_told = true;
-        struct failure *all = xcalloc((size_t)a->job->nproc, sizeof(*all));
-        size_t n = 0;
-        for (int i = 0; i < a->job->nproc; i++) {
-            if (a->workers[i].state == WORKER_CLOSED && !a->workers[i].ok)
-                all[n++] = a->workers[i].failure;
-        }
-        rdzv_stopped(a->rdzv, all, n);
-        free(all);
+    } else if (a->fsm.state == STOPPING && a->gpus && !a->gpus_asked) {
+        a->gpus_asked = true;
+        gpu_watch_ask(a->gpus, GPU_ASK_FAILURES, on_gpus_told, a);
+    } else if (a->fsm.state == STOPPING && !(a->gpus && !a->gpus_told)) {
+        tell_stopped(a);
     }
+}
+
+static void on_gpus_told(void *arg, const struct err *e)
+{
+    struct agent *a = arg;
+    (void)e;
+    a->gpus_told = true;
+    go_on_if_over(a);
 }
 
 static void on_drained(void *arg, int local_rank)
@@ -285,7 +394,10 @@ static void on_drained(void *arg, int local_rank)
         return;
     worker_closed(w, &a->ctx);
     a->nunread--;
-    go_on_if_over(a);
+    if (w->respawn && a->fsm.state == RUNNING)
+        respawn(a, w);
+    else
+        go_on_if_over(a);
 }
 
 /* -------------------------------------------------------- descendants that their worker left
@@ -442,10 +554,11 @@ static void stop_workers(struct agent *a, int signo)
 static void on_stop(void *arg, const struct rdzv_stop *why)
 {
     struct agent *a = arg;
-    if (why->restarting)
-        log_notice("%s; restarting", why->text);
-    else if (a->fsm.state != STOPPING)
-        log_notice("%s; stopping", why->text);
+    if (why->restarting && why->reason == STOP_FAILURE)
+        log_notice("%s; restart %d of %d", why->text, a->ctx.restart_count + 1,
+                   a->job->rdzv.max_restarts);
+    else
+        log_notice(why->restarting ? "%s; restarting" : "%s", why->text);
     if (a->stopped_told)
         return;
     if (a->fsm.state == RENDEZVOUS) {
@@ -453,24 +566,45 @@ static void on_stop(void *arg, const struct rdzv_stop *why)
         rdzv_stopped(a->rdzv, NULL, 0);
         return;
     }
-    segment_raise(&a->segment, why->has_first ? &why->first : NULL, why->text);
+    raise_abort(a, why->has_first ? &why->first : NULL, why->text);
     stop_workers(a, SIGTERM);
+}
+
+/* The guardian's, while anything of the round may be alive. */
+static void set_lease(struct agent *a)
+{
+    bool any = a->fsm.state == STARTING || a->fsm.state == RUNNING || a->fsm.state == STOPPING;
+    guardian_set_lease(a->link, any ? a->lease_ns : 0);
+}
+
+static void on_lease(void *arg, uint64_t until_ns)
+{
+    struct agent *a = arg;
+    a->lease_ns = until_ns;
+    set_lease(a);
+}
+
+static void on_fence(void *arg)
+{
+    kill_workers(arg);
 }
 
 static void leave_again(struct agent *a)
 {
     log_notice("killing the workers");
     kill_workers(a);
+    atomic_store(&hurry, true);
 }
 
 static void on_stop_signal(struct agent *a, int signo)
 {
-    char name[24], text[HOST_MAX + 64];
+    char buf[24], text[HOST_MAX + 64];
+    const char *name = signal_name(signo, buf);
     if (a->leaving) {
         leave_again(a);
         return;
     }
-    snprintf(text, sizeof(text), "%s received %s", a->job->host, signal_name(signo, name));
+    snprintf(text, sizeof(text), "%s received %s", a->job->host, name);
     if (a->nalive)
         log_notice("received %s: stopping %d worker%s, SIGKILL after %g s (once more: at once)",
                    name, a->nalive, a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
@@ -496,7 +630,7 @@ static void on_job_timeout(uv_timer_t *t)
 /* A terminal's Ctrl-Z. With other nodes waiting, a launcher that sleeps would count as lost. */
 static void on_suspend(struct agent *a)
 {
-    if (a->job->rdzv.max_nodes > 1) {
+    if (a->job->rdzv.max_nodes + a->job->rdzv.spares > 1) {
         log_warn("not suspended: the other nodes would take this one for lost");
         return;
     }
@@ -504,9 +638,21 @@ static void on_suspend(struct agent *a)
     raise(SIGSTOP);
 }
 
+static bool stops_the_job(const struct agent *a, int signo)
+{
+    const int *s = a->job->stop_signals;
+    while (*s && *s != signo)
+        s++;
+    return *s != 0;
+}
+
 static void on_signal(uv_signal_t *h, int signo)
 {
     struct agent *a = container_of(h->data, struct agent, scope);
+    if (stops_the_job(a, signo)) {
+        on_stop_signal(a, signo);
+        return;
+    }
     switch (signo) {
     case SIGTSTP:
         on_suspend(a);
@@ -522,8 +668,6 @@ static void on_signal(uv_signal_t *h, int signo)
                 kill(a->workers[i].pid, signo);
         }
         break;
-    default:
-        on_stop_signal(a, signo);
     }
 }
 
@@ -538,10 +682,9 @@ static void on_guardian_gone(uv_poll_t *h, int status, int events)
     sweep_init(&sweep);
     sweep_run(&sweep, NULL, 0, UNKILLABLE_MS / 1000.0);
     cgroup_close(&a->cgroup);
-    for (size_t i = 0; i < ARRAY_LEN(a->link->page->unlink_path); i++) {
-        if (a->link->page->unlink_path[i][0])
-            unlink(a->link->page->unlink_path[i]);
-    }
+    log_dir_close(&a->log_dir);
+    guardian_unlink(a->link->page);
+    rdzv_abandon(a->rdzv);
     log_set_writer(NULL, NULL);
     log_error("the guardian process was killed; ended every worker");
     _exit(128 + SIGKILL);
@@ -555,11 +698,12 @@ static void free_agent(struct agent *a)
     for (int i = 0; i < a->job->nproc; i++)
         close_fd(&a->workers[i].listen_fd);
     segment_close(&a->segment);
+    free(a->recorded);
     worker_env_shared_free(a->env);
     placement_free(a->placement);
+    gpu_watch_free(a->gpus);
     spawner_free(a->spawner);
     oom_close(&a->oom);
-    log_dir_close(&a->log_dir);
     close_fd(&a->null_fd);
     close_fd(&a->link->lifeline);
     free(a->workers);
@@ -592,26 +736,55 @@ static void report(struct agent *a, const struct rdzv_result *result)
         .host = a->job->host,
         .group_rank = info.group_rank,
         .nnodes = info.nnodes,
-        .world_size = info.world_size,
+        .world_size = a->world_size, /* of the last round */
         .elapsed = (double)(mono_ns() - a->started_ns) / 1e9,
-        .log_dir = a->log_dir.run[0] ? a->log_dir.run : NULL,
+        .log_dir = a->log_dir.run[0] && !a->log_dir.flat ? a->log_dir.run : NULL,
         .leftover = a->leftover[0] ? a->leftover : NULL,
+        .operations = a->recorded,
     };
-    if (a->exit_status != 0)
+    if (a->exit_status == 2 && result->reason == STOP_RENDEZVOUS)
+        log_error("%s", result->text); /* nothing was started: bad input like any other */
+    else if (a->exit_status != 0)
         report_print(stderr, &in, isatty(STDERR_FILENO));
     if (a->job->report_path && report_write_json(&in, &e) < 0)
         log_error("--report: %s", e.msg);
+}
+
+static void on_signal_at_the_end(int signo)
+{
+    (void)signo;
+    atomic_store(&hurry, true);
+}
+
+/* The loop stands still while the last output is written: a reader that takes none, and a signal,
+ * end that. */
+static void write_out(struct agent *a)
+{
+    struct sigaction sa = {.sa_handler = on_signal_at_the_end};
+    for (const int *s = a->job->stop_signals; *s; s++) {
+        if (!spawn_was_ignored(*s))
+            sigaction(*s, &sa, NULL);
+    }
+    stdio_pump_close(a->pump);
 }
 
 static void on_finish(void *arg, const struct rdzv_result *result)
 {
     struct agent *a = arg;
     fsm_move(&a->fsm, DONE);
+    set_lease(a);
     a->exit_status = a->leftover[0] ? 125 : result->exit_code;
     log_set_writer(NULL, NULL);
-    stdio_pump_close(a->pump);
+    write_out(a);
+    const struct failure *first = result->n ? &result->failures[0] : NULL;
+    if (first && first->local_rank >= 0 && first->local_rank < a->job->nproc &&
+        a->workers[first->local_rank].rank == first->rank)
+        worker_hand_up_error_file(&a->workers[first->local_rank], &a->log_dir);
+    log_dir_close(&a->log_dir); /* the report names no folder that goes away for being empty */
     report(a, result);
+    own_name_close(a->own_name);
     a->nclosing = 3;
+    gpu_watch_stop(a->gpus);
     rdzv_close(a->rdzv, on_closed, a);
     reaper_close(a->reaper, on_closed, a);
     uvx_scope_close(&a->scope, on_closed, a);
@@ -645,8 +818,10 @@ static void open_handles(struct agent *a)
     uv_poll_start(&a->lifeline, UV_READABLE | UV_DISCONNECT, on_guardian_gone);
     for (const int *s = a->job->stop_signals; *s; s++)
         handle_signal(a, *s);
-    for (size_t i = 0; i < ARRAY_LEN(others); i++)
-        handle_signal(a, others[i]);
+    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
+        if (!stops_the_job(a, others[i]))
+            handle_signal(a, others[i]);
+    }
     if (a->job->timeout > 0)
         uv_timer_start(&a->job_timer, on_job_timeout, (uint64_t)(a->job->timeout * 1000), 0);
 }
@@ -662,6 +837,19 @@ static void raise_descriptor_limit(void)
     }
 }
 
+static int open_log_dir(struct agent *a, struct err *e)
+{
+    const struct job_spec *job = a->job;
+    bool keeps_output = false;
+    for (int i = 0; i < job->nproc; i++)
+        keeps_output |= job->redirects[i] || job->tee[i];
+    if (job->log_dir || keeps_output)
+        return log_dir_open(&a->log_dir, job->log_dir, job->rdzv.run_id, e);
+    int r = log_dir_open_flat(&a->log_dir, e);
+    guardian_set_path(a->link->page->unlink_path[1], a->log_dir.run);
+    return r;
+}
+
 static int open_parts(struct agent *a, struct err *e)
 {
     const struct job_spec *job = a->job;
@@ -671,6 +859,7 @@ static int open_parts(struct agent *a, struct err *e)
         .nworkers = job->nproc,
         .dup_stdout = job->dup_stdout,
         .dup_stderr = job->dup_stderr,
+        .give_up = &hurry,
         .on_drained = on_drained,
         .arg = a,
     };
@@ -683,15 +872,14 @@ static int open_parts(struct agent *a, struct err *e)
     if (a->null_fd < 0)
         return err_sys(e, errno, "open /dev/null");
     if ((r = placement_new(&a->placement, job->bind, job->nproc, e)) < 0 ||
-        (r = log_dir_open(&a->log_dir, job->log_dir, job->rdzv.run_id, e)) < 0 ||
-        (r = reaper_open(&a->reaper, a->loop, &reaper, e)) < 0 ||
+        (r = open_log_dir(a, e)) < 0 || (r = reaper_open(&a->reaper, a->loop, &reaper, e)) < 0 ||
         (r = stdio_pump_open(&a->pump, a->loop, &pump, e)) < 0)
         return r;
     log_set_writer(stdio_write_line, a->pump);
     if (job->isolation == ISOLATE_AUTO)
         cgroup_open(&a->cgroup);
     guardian_set_path(a->link->page->cgroup, a->cgroup.path);
-    oom_open(&a->oom);
+    a->usable_cpus = usable_cpus();
     return 0;
 }
 
@@ -704,6 +892,8 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .on_run = on_run,
         .on_respawn = on_respawn,
         .on_stop = on_stop,
+        .on_lease = on_lease,
+        .on_fence = on_fence,
         .on_finish = on_finish,
     };
     struct agent *a = xcalloc(1, sizeof(*a));
@@ -716,6 +906,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .arg = arg,
         .started_ns = mono_ns(),
         .cgroup = {.fd = -1},
+        .oom = {.fd = -1},
         .segment = SEGMENT_INIT,
         .null_fd = -1,
         .workers = xcalloc((size_t)job->nproc, sizeof(struct worker)),
@@ -724,8 +915,12 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
     for (int i = 0; i < job->nproc; i++)
         a->workers[i] = (struct worker){.local_rank = i, .rank = -1, .listen_fd = -1};
     int r = open_parts(a, e);
-    if (r < 0)
+    if (r < 0) {
+        log_dir_close(&a->log_dir);
+        if (!a->reaper) /* nothing is on the loop yet */
+            free_agent(a);
         return r;
+    }
     a->ctx = (struct worker_context){
         .job = job,
         .spawner = a->spawner,
@@ -740,10 +935,15 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .stdin_fd = a->null_fd,
     };
     open_handles(a);
+    if (job->gpus)
+        a->gpus = gpu_watch_new(loop, &a->scope, job, GPU_PROC, "/dev/kmsg");
     struct rdzv_callbacks cb = callbacks;
     cb.arg = a;
-    if ((r = rdzv_open(&a->rdzv, loop, &job->rdzv, &cb, e)) < 0)
+    if ((r = rdzv_open(&a->rdzv, loop, &job->rdzv, &cb, e)) < 0) {
+        log_dir_close(&a->log_dir);
         return r;
+    }
+    a->own_name = own_name_open(loop, job, answer_prepare, a);
     fsm_move(&a->fsm, RENDEZVOUS);
     *out = a;
     return 0;

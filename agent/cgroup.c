@@ -177,10 +177,12 @@ static void kill_all(int dirfd)
         fd_write_all(fd, "1", 1); /* best effort: the sweep follows */
 }
 
-void cgroup_kill(const struct cgroup *c)
+void cgroup_kill(struct cgroup *c)
 {
-    if (c->fd >= 0)
-        kill_all(c->fd);
+    if (c->fd < 0)
+        return;
+    kill_all(c->fd);
+    c->killed = true;
 }
 
 /* What is killed leaves the cgroup a moment later. */
@@ -227,4 +229,12 @@ void cgroup_close(struct cgroup *c)
     }
     close_fd(&c->fd);
     c->path[0] = '\0';
+}
+
+void cgroup_renew(struct cgroup *c)
+{
+    if (!c->killed)
+        return;
+    cgroup_close(c);
+    cgroup_open(c);
 }

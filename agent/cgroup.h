@@ -11,12 +11,16 @@
 struct cgroup {
     int fd;         /* of its directory, for spawn_request.cgroup_fd; -1: none */
     char path[256]; /* its directory; "" none */
+    bool killed;    /* by cgroup_kill() */
 };
 
 /* Makes <our own cgroup>/dlaunch.<our pid> when that is allowed and has cgroup.kill. Never an
  * error. */
 void cgroup_open(struct cgroup *c);
-void cgroup_kill(const struct cgroup *c);
+void cgroup_kill(struct cgroup *c);
+/* Another one in its place if it has been killed, when everything in it is dead: what is born into
+ * such a cgroup dies at once on some kernels (6.18). */
+void cgroup_renew(struct cgroup *c);
 /* The same, and its removal, by path: for a guardian, which has nothing else. Only a path that ends
  * in "/dlaunch.<agent>" is believed. For any other, "" included (that agent was killed before it
  * could tell), cgroup_remove() goes to where it would have made one, and takes that away if it is

@@ -74,6 +74,15 @@ bool guardian_set_path(char field[256], const char *path)
     return true;
 }
 
+void guardian_unlink(const struct guard_page *page)
+{
+    for (size_t i = 0; i < ARRAY_LEN(page->unlink_path); i++) {
+        const char *path = page->unlink_path[i];
+        if (path[0] && unlink(path) < 0 && errno == EISDIR)
+            rmdir(path);
+    }
+}
+
 static void agent_process(struct guardian *g, int (*agent_main)(void *, struct guardian_link *),
                           void *arg, struct guardian_link *link) __attribute__((noreturn));
 static void agent_process(struct guardian *g, int (*agent_main)(void *, struct guardian_link *),
@@ -259,10 +268,7 @@ static unsigned end_everything(struct guardian *g, pid_t agent, bool *all)
     *all = sweep_run(&s, g->others, (size_t)g->nothers, g->opts->stop_grace) == 0;
     if (*all && g->opts->isolation == ISOLATE_AUTO)
         cgroup_remove(page->cgroup, agent);
-    for (size_t i = 0; i < ARRAY_LEN(page->unlink_path); i++) {
-        if (page->unlink_path[i][0])
-            unlink(page->unlink_path[i]);
-    }
+    guardian_unlink(page);
     /* In a PID namespace it was the kernel that ended them. */
     unsigned nworkers = g->opts->isolation == ISOLATE_PIDNS ? atomic_load(&page->nworkers) : 0;
     return s.killed > nworkers ? s.killed : nworkers;

@@ -28,7 +28,7 @@ struct guard_page {
     _Atomic uint32_t clean;    /* 1: the agent has ended every worker itself */
     _Atomic uint32_t nworkers; /* workers started and not yet reaped, for the message */
     char cgroup[256];          /* to be killed and removed; "" none */
-    char unlink_path[2][256];  /* files to remove when the agent cannot: control socket, ... */
+    char unlink_path[2][256];  /* files and empty directories to remove when the agent cannot */
 };
 
 struct guardian_link {
@@ -67,5 +67,8 @@ void guardian_set_lease(struct guardian_link *link, uint64_t until_ns);
 /* In the agent: writes a path into page->cgroup or page->unlink_path[i] so that a guardian never
  * acts on half of it. NULL or "" takes it back. False when it is too long (nothing is set). */
 bool guardian_set_path(char field[256], const char *path);
+
+/* Removes what unlink_path names. */
+void guardian_unlink(const struct guard_page *page);
 
 #endif

@@ -21,7 +21,21 @@ enum stdin_mode {
     STDIN_ALL,   /* every worker inherits it: torchrun's way */
 };
 
-enum bind_mode { BIND_NONE, BIND_CORE, BIND_NUMA };
+enum bind_mode {
+    BIND_NONE,
+    BIND_CORE,
+    BIND_NUMA,
+    BIND_GPU_NODE, /* this and the rest, in --numa_binding's order: next to the worker's GPU */
+    BIND_GPU_SOCKET,
+    BIND_GPU_EXCLUSIVE,
+    BIND_GPU_COMPLEX,
+};
+
+enum gpu_check {
+    GPU_CHECK_AUTO, /* lost ones end the job, used ones are warned about */
+    GPU_CHECK_OFF,
+    GPU_CHECK_FREE, /* used ones end it, too */
+};
 
 enum isolation {
     ISOLATE_AUTO,  /* guardian, and a cgroup where one can be made */
@@ -44,14 +58,18 @@ struct job_spec {
     const char *omp_num_threads; /* to set when the environment has none; NULL: leave alone */
     enum stdin_mode stdin_mode;
     enum bind_mode bind;
+    bool gpus; /* worker i has CUDA's device i (asked for, or as --nproc_per_node gpu counted) */
+    enum gpu_check gpu_check;
+    double gpu_wait; /* for GPU memory to be released before a restart, seconds; 0: not at all */
     bool launch_local_rank_arg; /* torch.distributed.launch: --local-rank=N behind the script */
     int local_rank_arg_at;      /* where in argv that argument goes */
 
     /* The job. */
     struct rdzv_config rdzv;
-    double timeout;          /* wall clock for the whole job, seconds; 0: none */
-    double shutdown_timeout; /* grace between the stop signal and SIGKILL, seconds */
-    const int *stop_signals; /* signals that stop the job; 0-terminated */
+    double timeout;                /* wall clock for the whole job, seconds; 0: none */
+    double shutdown_timeout;       /* grace between the stop signal and SIGKILL, seconds */
+    const int *stop_signals;       /* signals that stop the job; 0-terminated */
+    const char *signals_to_handle; /* the same as the user wrote them: torchrun hands that on */
     enum isolation isolation;
 
     /* Output. One entry per local rank. */

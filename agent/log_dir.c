@@ -94,6 +94,12 @@ static int make_fresh(char *out, size_t cap, const char *parent, const char *nam
     return err_sys(e, EEXIST, "log directory under %s", parent);
 }
 
+static const char *temporary_base(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    return tmp && *tmp ? tmp : "/tmp";
+}
+
 int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct err *e)
 {
     char id[RUN_ID_MAX + 1], fresh[512];
@@ -101,9 +107,7 @@ int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct
     if (base && strcmp(base, "/dev/null") == 0)
         return 0;
     if (!base) {
-        const char *tmp = getenv("TMPDIR");
-        int rc =
-            make_fresh(fresh, sizeof(fresh), tmp && *tmp ? tmp : "/tmp", "torchelastic", 0700, e);
+        int rc = make_fresh(fresh, sizeof(fresh), temporary_base(), "torchelastic", 0700, e);
         if (rc < 0)
             return rc;
         base = fresh;
@@ -119,6 +123,15 @@ int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct
             rmdir(base);
         d->run[0] = '\0';
     }
+    return rc;
+}
+
+int log_dir_open_flat(struct log_dir *d, struct err *e)
+{
+    *d = (struct log_dir){.flat = true, .last_flat = -1};
+    int rc = make_fresh(d->run, sizeof(d->run), temporary_base(), "torchelastic", 0700, e);
+    if (rc < 0)
+        d->run[0] = '\0';
     return rc;
 }
 
@@ -165,6 +178,13 @@ static int remove_entry(int at, const struct dirent *de, int depth)
     return rc;
 }
 
+static void remove_error_files(const struct log_dir *d, int nproc)
+{
+    char path[sizeof(d->attempt) + 32];
+    for (int i = 0; i < nproc; i++)
+        unlink(log_dir_file(d, i, "error.json", path, sizeof(path)));
+}
+
 int log_dir_attempt(struct log_dir *d, int n, int nproc, struct err *e)
 {
     d->attempt[0] = '\0';
@@ -173,6 +193,12 @@ int log_dir_attempt(struct log_dir *d, int n, int nproc, struct err *e)
     char name[32];
     snprintf(name, sizeof(name), "attempt_%d", n);
     snprintf(d->attempt, sizeof(d->attempt), "%s/%s", d->run, name);
+    if (d->flat) {
+        if (n <= d->last_flat)
+            remove_error_files(d, nproc);
+        d->last_flat = n;
+        return 0;
+    }
     bool old = mkdir(d->attempt, 0777) < 0;
     if (old && errno != EEXIST)
         return err_sys(e, errno, "log directory %s", d->attempt);
@@ -195,7 +221,9 @@ int log_dir_attempt(struct log_dir *d, int n, int nproc, struct err *e)
 const char *log_dir_file(const struct log_dir *d, int local_rank, const char *name, char *out,
                          size_t cap)
 {
-    if (!d->attempt[0] || snprintf(out, cap, "%s/%d/%s", d->attempt, local_rank, name) >= (int)cap)
+    char between = d->flat ? '.' : '/';
+    if (!d->attempt[0] || snprintf(out, cap, "%s%c%d%c%s", d->attempt, between, local_rank, between,
+                                   name) >= (int)cap)
         out[0] = '\0';
     return out;
 }
@@ -227,6 +255,11 @@ void log_dir_close(struct log_dir *d)
 {
     if (!d->run[0])
         return;
+    if (d->flat) {
+        if (rmdir(d->run) == 0)
+            d->run[0] = d->attempt[0] = '\0';
+        return;
+    }
     int fd = open_dir(AT_FDCWD, d->run);
     if (fd < 0 || each_entry(fd, 0, holds_file) != 0)
         return;

@@ -9,10 +9,11 @@
 #include "core/log.h"
 #include "core/mem.h"
 
-#define COLUMNS     80
-#define INDENT      12 /* of what stands behind the labels */
-#define ERROR_ROWS  6  /* of an error file's message */
-#define STDERR_ROWS 12
+#define COLUMNS        80
+#define INDENT         12 /* of what stands behind the labels */
+#define ERROR_ROWS     6  /* of an error file's message */
+#define STDERR_ROWS    12
+#define OPERATION_ROWS 34
 
 #define BOLD_RED "\033[1;31m"
 #define BOLD     "\033[1m"
@@ -389,6 +390,12 @@ static void print_end(struct page *pg)
         words_add(&b, "; %d of %d restart%s used", r->restarts, max, max == 1 ? "" : "s");
     words_add(&b, ".");
     sentence(pg, "", &b);
+    if (r->final[0]) {
+        words_add(&b, "Not started again: ");
+        words_escaped(&b, r->final);
+        words_add(&b, ".");
+        sentence(pg, "", &b);
+    }
     if (pg->in->nnodes > 1) {
         words_add(&b, "This is node %d of %d, ", pg->in->group_rank, pg->in->nnodes);
         words_escaped(&b, pg->in->host);
@@ -433,6 +440,8 @@ void report_print(FILE *out, const struct report_input *in, int color)
     }
     print_others(&pg, cause ? "Other workers" : "Workers", r->failures + cause, r->n - cause,
                  r->omitted);
+    if (in->operations)
+        block(&pg, "calls", in->operations, OPERATION_ROWS);
     putc('\n', out);
     if (in->leftover)
         print_leftover(&pg);

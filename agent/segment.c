@@ -5,12 +5,16 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/fd.h"
+#include "core/mem.h"
+#include "core/netaddr.h"
 
 /* Address space, not memory: room for the slots of every local rank and for shared buffers. */
 #define HEAP_BYTES ((uint64_t)64 << 30)
@@ -86,8 +90,29 @@ int segment_open(struct segment *s, const struct rank_table *table, int group_ra
     s->off_local = h.off_local;
     s->nlocal = h.nlocal;
     s->world_size = h.world_size;
+    const struct rank_table_node *own = &table->nodes[group_rank];
+    s->addr = (struct netaddr){0};
+    s->ports = NULL;
+    if (own->ports && netaddr_parse_ip(&s->addr, own->addr, 0)) {
+        s->ports = xcalloc((size_t)own->nproc, sizeof(*s->ports));
+        memcpy(s->ports, own->ports, (size_t)own->nproc * sizeof(*s->ports));
+    }
     s->fd = take_fd(&fd);
     return 0;
+}
+
+/* Workers that sleep in poll() have their listening socket among what they wait for: a connection,
+ * closed at once, wakes them to read the word. */
+static void knock(const struct segment *s)
+{
+    for (int i = 0; i < s->nlocal && s->ports; i++) {
+        struct netaddr to = s->addr;
+        _cleanup_fd_ int fd =
+            socket(to.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        netaddr_set_port(&to, s->ports[i]);
+        if (fd >= 0 && s->ports[i])
+            (void)!connect(fd, &to.sa, to.len);
+    }
 }
 
 void segment_raise(struct segment *s, const struct failure *first, const char *text)
@@ -107,6 +132,7 @@ void segment_raise(struct segment *s, const struct failure *first, const char *t
     snprintf(a->text, sizeof(a->text), "%s", text);
     atomic_store_explicit(&a->word, 1, memory_order_release);
     syscall(SYS_futex, &a->word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    knock(s);
 }
 
 int segment_cause_of(const struct segment *s, int local_rank)
@@ -125,5 +151,7 @@ void segment_close(struct segment *s)
         return;
     munmap(s->header, s->bytes);
     close_fd(&s->fd);
+    free(s->ports);
+    s->ports = NULL;
     s->header = NULL;
 }

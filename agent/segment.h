@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "core/err.h"
+#include "core/netaddr.h"
 #include "core/segment.h"
 #include "rendezvous/failure.h"
 #include "rendezvous/rank_table.h"
@@ -17,6 +18,8 @@ struct segment {
     /* What was written into the header, as it was: a worker may have changed the shared copy. */
     size_t off_local;
     int nlocal, world_size;
+    struct netaddr addr; /* where the workers of this node listen; len 0: nowhere */
+    uint16_t *ports;     /* by local rank; NULL: none */
 };
 
 #define SEGMENT_INIT \

@@ -1,9 +1,11 @@
-/* Measured with 128 workers that exit at once: the vfork way costs as much as posix_spawn, fork
- * with the agent's few megabytes 1.3 to 1.6 times as much, and after fork a signal to the new
- * worker's group can come before the group exists.
+/* The child shares our memory and, where several are under way at once, our thread's errno, while
+ * we go on. So it must not return, must not allocate, and must not run instrumented code or
+ * functions of the C library: bare system calls only.
  *
- * The child shares our memory while we wait for it. So it must not return, must not allocate, and
- * must not run instrumented code or libc functions that a sanitizer intercepts: system calls only.
+ * Measured with 128 workers that exit at once, on 2 CPUs: fork with the agent's few megabytes costs
+ * 1.3 to 1.6 times as much. Waiting for each exec in turn (vfork) costs as much as this where
+ * nothing else runs; on a machine that is busy every wait is a turn lost, and the job starts 3
+ * times as late.
  */
 #include "agent/spawn.h"
 
@@ -12,8 +14,10 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/close_range.h>
+#include <linux/futex.h>
 #include <linux/sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +32,7 @@
 #include "core/mem.h"
 
 #define STACK_BYTES     16384
+#define BIRTHS          16 /* under way at once */
 #define NSIGNALS        64
 #define SIGNAL_BIT(sig) (UINT64_C(1) << ((sig)-1)) /* the kernel's layout of a signal set */
 
@@ -48,19 +53,36 @@ static struct {
     uint64_t ignored;
 } g_start;
 
+/* The kernel's struct sigaction. The C library's sigaction() refuses 32 and 33. */
+struct disposition {
+    uintptr_t handler;
+    unsigned long flags;
+    uintptr_t restorer;
+    uint64_t mask;
+};
+
+static uint64_t ignored_now(void)
+{
+    uint64_t ignored = 0;
+    for (int sig = 1; sig <= NSIGNALS; sig++) {
+        struct disposition d;
+        if (syscall(SYS_rt_sigaction, sig, NULL, &d, sizeof(d.mask)) == 0 &&
+            d.handler == (uintptr_t)SIG_IGN)
+            ignored |= SIGNAL_BIT(sig);
+    }
+    return ignored;
+}
+
 void spawn_remember(void)
 {
     if (g_start.known)
         return;
     g_start.known = true;
     getrlimit(RLIMIT_NOFILE, &g_start.nofile);
-    for (int sig = 1; sig <= NSIGNALS; sig++) {
-        struct sigaction sa;
-        /* Python, among others, starts its children with SIGPIPE ignored: nobody wants that. */
-        if (sig != SIGPIPE && sig != SIGCHLD && sigaction(sig, NULL, &sa) == 0 &&
-            sa.sa_handler == SIG_IGN)
-            g_start.ignored |= SIGNAL_BIT(sig);
-    }
+    /* Python, among others, starts its children with SIGPIPE ignored, and others with the two that
+     * the C library has for itself: nobody wants that. */
+    g_start.ignored = ignored_now() & ~(SIGNAL_BIT(SIGPIPE) | SIGNAL_BIT(SIGCHLD) | SIGNAL_BIT(32) |
+                                        SIGNAL_BIT(33));
 }
 
 bool spawn_was_ignored(int sig)
@@ -82,19 +104,47 @@ enum stage {
     STAGE_EXEC,
 };
 
-/* Shared by parent and child: one waits while the other works on it. */
+/* Shared by parent and child. */
 struct birth {
-    const struct spawn_request *req;
+    struct spawn_request req;
+    int keep[SPAWN_KEEP_MAX];
     pid_t parent;
     bool close_range;
+    uint64_t reset; /* signals whose disposition is to be set */
     int stdio[3];
-    volatile enum stage failed; /* written by the child */
-    volatile int errnum;
-    volatile int detail;
+    enum stage failed; /* written by the child */
+    int errnum;
+    int detail;
+
+    pid_t pid; /* 0: free */
+    atomic_uint
+        under_way; /* the kernel clears it, and wakes us, when the child has left our memory */
+    char stack[STACK_BYTES] __attribute__((aligned(16)));
 };
 
 /* A system call's result: the value, or -errno. */
-#define SYS(...) (syscall(__VA_ARGS__) < 0 ? -errno : 0)
+#if defined(__x86_64__)
+IN_THE_CHILD static long call(long number, long a, long b, long c, long d, long e)
+{
+    long ret;
+    register long d_in_r10 __asm__("r10") = d;
+    register long e_in_r8 __asm__("r8") = e;
+    __asm__ volatile("syscall"
+                     : "=a"(ret)
+                     : "0"(number), "D"(a), "S"(b), "d"(c), "r"(d_in_r10), "r"(e_in_r8)
+                     : "rcx", "r11", "memory");
+    return ret;
+}
+#else
+IN_THE_CHILD static long call(long number, long a, long b, long c, long d, long e)
+{
+    long ret = syscall(number, a, b, c, d, e); /* the parent waits: see start() */
+    return ret < 0 ? -errno : ret;
+}
+#endif
+#define CALL(...) CALL_(__VA_ARGS__, 0, 0, 0, 0, 0, 0)
+#define CALL_(number, a, b, c, d, e, ...) \
+    call(number, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e))
 
 IN_THE_CHILD static void give_up(struct birth *b, enum stage stage, int neg_errno)
 {
@@ -102,21 +152,18 @@ IN_THE_CHILD static void give_up(struct birth *b, enum stage stage, int neg_errn
     b->failed = stage;
     int code = stage < STAGE_EXEC ? 125 : neg_errno == -ENOENT || neg_errno == -ENOTDIR ? 127 : 126;
     for (;;)
-        syscall(SYS_exit_group, code);
+        CALL(SYS_exit_group, code);
 }
 
-IN_THE_CHILD static void reset_signals(void)
+/* What is ignored in the worker is what was ignored when dlaunch was started. Handlers are none of
+ * our concern where the kernel clears them (CLONE_CLEAR_SIGHAND). */
+IN_THE_CHILD static void reset_signals(uint64_t which)
 {
-    /* What the kernel takes; the C library's sigaction() refuses 32 and 33. */
-    struct {
-        uintptr_t handler;
-        unsigned long flags;
-        uintptr_t restorer;
-        uint64_t mask;
-    } sa = {0, 0, 0, 0};
-    for (int sig = 1; sig <= NSIGNALS; sig++) {
-        sa.handler = (uintptr_t)(g_start.ignored & SIGNAL_BIT(sig) ? SIG_IGN : SIG_DFL);
-        syscall(SYS_rt_sigaction, sig, &sa, NULL, sizeof(uint64_t));
+    struct disposition d = {0, 0, 0, 0};
+    for (; which; which &= which - 1) {
+        int sig = __builtin_ctzll(which) + 1;
+        d.handler = (uintptr_t)(g_start.ignored & SIGNAL_BIT(sig) ? SIG_IGN : SIG_DFL);
+        CALL(SYS_rt_sigaction, sig, &d, NULL, sizeof(d.mask));
     }
 }
 
@@ -125,52 +172,52 @@ IN_THE_CHILD static void connect_stdio(struct birth *b)
 {
     for (int i = 0; i < 3; i++) {
         if (b->stdio[i] < 3 && b->stdio[i] != i) {
-            long fd = syscall(SYS_fcntl, b->stdio[i], F_DUPFD_CLOEXEC, 3);
+            long fd = CALL(SYS_fcntl, b->stdio[i], F_DUPFD_CLOEXEC, 3);
             if (fd < 0)
-                give_up(b, STAGE_STDIN + i, -errno);
+                give_up(b, STAGE_STDIN + i, (int)fd);
             b->stdio[i] = (int)fd;
         }
     }
     for (int i = 0; i < 3; i++) {
-        int rc =
-            b->stdio[i] == i ? SYS(SYS_fcntl, i, F_SETFD, 0) : SYS(SYS_dup3, b->stdio[i], i, 0);
+        long rc =
+            b->stdio[i] == i ? CALL(SYS_fcntl, i, F_SETFD, 0) : CALL(SYS_dup3, b->stdio[i], i, 0);
         if (rc < 0)
-            give_up(b, STAGE_STDIN + i, rc);
+            give_up(b, STAGE_STDIN + i, (int)rc);
     }
 }
 
 IN_THE_CHILD static int child_main(void *arg)
 {
     struct birth *b = arg;
-    const struct spawn_request *req = b->req;
+    const struct spawn_request *req = &b->req;
     int rc;
 
-    syscall(SYS_setsid);
+    CALL(SYS_setsid);
     /* The parent may have died before the request to be killed with it: then nobody would. */
-    syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-    if (syscall(SYS_getppid) != b->parent)
+    CALL(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    if (CALL(SYS_getppid) != b->parent)
         give_up(b, STAGE_PARENT, -ESRCH);
     struct {
         uint64_t soft, hard;
     } nofile = {g_start.nofile.rlim_cur, g_start.nofile.rlim_max};
-    syscall(SYS_prlimit64, 0, RLIMIT_NOFILE, &nofile, NULL);
-    if (req->cpus && (rc = SYS(SYS_sched_setaffinity, 0, req->cpus_size, req->cpus)) < 0)
+    CALL(SYS_prlimit64, 0, RLIMIT_NOFILE, &nofile, NULL);
+    if (req->cpus && (rc = (int)CALL(SYS_sched_setaffinity, 0, req->cpus_size, req->cpus)) < 0)
         give_up(b, STAGE_CPUS, rc);
-    reset_signals();
+    reset_signals(b->reset);
     connect_stdio(b);
     if (b->close_range)
-        syscall(SYS_close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC);
+        CALL(SYS_close_range, 3, ~0u, CLOSE_RANGE_CLOEXEC);
     for (size_t i = 0; i < req->nkeep; i++) {
-        if ((rc = SYS(SYS_fcntl, req->keep[i], F_SETFD, 0)) < 0) {
-            b->detail = req->keep[i];
+        if ((rc = (int)CALL(SYS_fcntl, b->keep[i], F_SETFD, 0)) < 0) {
+            b->detail = b->keep[i];
             give_up(b, STAGE_KEEP, rc);
         }
     }
-    if (req->cwd && (rc = SYS(SYS_chdir, req->cwd)) < 0)
+    if (req->cwd && (rc = (int)CALL(SYS_chdir, req->cwd)) < 0)
         give_up(b, STAGE_CHDIR, rc);
     uint64_t none = 0;
-    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof(none));
-    give_up(b, STAGE_EXEC, SYS(SYS_execve, req->path, req->argv, req->envp));
+    CALL(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof(none));
+    give_up(b, STAGE_EXEC, (int)CALL(SYS_execve, req->path, req->argv, req->envp));
     return 0;
 }
 
@@ -186,9 +233,11 @@ struct failure {
 struct spawner {
     struct failure *failures;
     bool close_range;
-    bool clone3; /* false: this kernel, or what filters its calls, has none */
-    bool cgroup; /* false: starting in a cgroup has failed once */
-    char stack[STACK_BYTES] __attribute__((aligned(16)));
+    bool clone3;      /* false: this kernel, or what filters its calls, has none */
+    bool cgroup;      /* false: starting in a cgroup has failed once */
+    uint64_t ignored; /* what this process ignores */
+    unsigned next;    /* of births: the oldest */
+    struct birth births[BIRTHS];
 };
 
 /* For kernels before 5.11, once: what dlaunch was started with is marked here instead of in each
@@ -210,9 +259,13 @@ int spawner_new(struct spawner **out, struct err *e)
 {
     (void)e;
     spawn_remember();
-    struct spawner *s = xmalloc(sizeof(*s)); /* the stack stays untouched until it is used */
+    struct spawner *s = xmalloc(sizeof(*s)); /* the stacks stay untouched until they are used */
     s->failures = NULL;
     s->cgroup = true;
+    s->ignored = ignored_now();
+    s->next = 0;
+    for (int i = 0; i < BIRTHS; i++)
+        s->births[i].pid = 0;
     s->clone3 = !spawn_as_on_old_kernel;
     s->close_range =
         !spawn_as_on_old_kernel && syscall(SYS_close_range, ~0u, ~0u, CLOSE_RANGE_CLOEXEC) == 0;
@@ -226,6 +279,7 @@ void spawner_free(struct spawner *s)
 {
     if (!s)
         return;
+    spawn_settle(s);
     while (s->failures) {
         struct failure *f = s->failures;
         s->failures = f->next;
@@ -270,21 +324,29 @@ static long clone3_onto_stack(struct clone_args *args, size_t size, int (*fn)(vo
 }
 #endif
 
+/* A child that can be left to itself, or, without clone3(), one that we wait for in here. */
 static pid_t start(struct spawner *s, struct birth *b, int *pidfd)
 {
-    int cgroup = s->cgroup ? b->req->cgroup_fd : -1;
+    int cgroup = s->cgroup ? b->req.cgroup_fd : -1;
     while (s->clone3) {
         struct clone_args args = {
-            .flags = CLONE_VM | CLONE_VFORK | CLONE_PIDFD | (cgroup >= 0 ? CLONE_INTO_CGROUP : 0),
+            .flags = CLONE_VM | CLONE_PIDFD | CLONE_CLEAR_SIGHAND | CLONE_CHILD_CLEARTID |
+                     (cgroup >= 0 ? CLONE_INTO_CGROUP : 0),
             .pidfd = (uintptr_t)pidfd,
+            .child_tid = (uintptr_t)&b->under_way,
             .exit_signal = SIGCHLD,
-            .stack = (uintptr_t)s->stack,
-            .stack_size = sizeof(s->stack),
+            .stack = (uintptr_t)b->stack,
+            .stack_size = sizeof(b->stack),
             .cgroup = (uint64_t)(cgroup >= 0 ? cgroup : 0),
         };
+        atomic_store(&b->under_way, 1);
+        b->reset = s->ignored ^ g_start.ignored;
         long pid = clone3_onto_stack(&args, sizeof(args), child_main, b);
-        if (pid >= 0 || errno == EAGAIN || errno == ENOMEM || errno == EMFILE || errno == ENFILE)
+        if (pid >= 0)
             return (pid_t)pid;
+        atomic_store(&b->under_way, 0);
+        if (errno == EAGAIN || errno == ENOMEM || errno == EMFILE || errno == ENFILE)
+            return -1;
         if (cgroup >= 0) { /* gone, not allowed, or not known here: the sweep does without */
             s->cgroup = false;
             cgroup = -1;
@@ -292,7 +354,8 @@ static pid_t start(struct spawner *s, struct birth *b, int *pidfd)
             s->clone3 = false;
         }
     }
-    return clone(child_main, s->stack + sizeof(s->stack),
+    b->reset = ~UINT64_C(0);
+    return clone(child_main, b->stack + sizeof(b->stack),
                  CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, b, pidfd);
 }
 
@@ -355,7 +418,7 @@ static struct failure *take_failure(struct spawner *s, pid_t pid)
 static void explain_failure(const struct birth *b, struct failure *f)
 {
     static const char *const stream[] = {"input", "output", "error"};
-    const struct spawn_request *req = b->req;
+    const struct spawn_request *req = &b->req;
     f->exit_code = 125;
     switch (b->failed) {
     case STAGE_CPUS:
@@ -381,37 +444,82 @@ static void explain_failure(const struct birth *b, struct failure *f)
     }
 }
 
-int spawn(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd, struct err *e)
+static void free_owned(const struct spawn_request *req)
 {
-    struct birth b = {
-        .req = req,
-        .parent = getpid(),
-        .close_range = s->close_range,
-        .stdio = {req->stdio[0], req->stdio[1], req->stdio[2]},
-    };
-    uint64_t all = ~UINT64_C(0), old;
-    *pidfd = -1;
-    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &old, sizeof(all));
-    pid_t child = start(s, &b, pidfd);
-    int errnum = errno;
-    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, sizeof(old));
-    if (child < 0)
-        return explain_no_process(errnum, e);
-    *pid = child;
-    if (s->failures) /* one of an earlier process with this pid that nobody asked for */
-        free(take_failure(s, child));
-    if (b.failed != STAGE_DONE) {
+    free(req->owned[0]);
+    free(req->owned[1]);
+}
+
+/* Waits until the child runs its program or has failed. */
+static void settle(struct spawner *s, struct birth *b)
+{
+    if (!b->pid)
+        return;
+    while (atomic_load(&b->under_way)) /* not a private futex: the kernel does not wake those */
+        syscall(SYS_futex, &b->under_way, FUTEX_WAIT, 1, NULL, NULL, 0);
+    if (b->failed != STAGE_DONE) {
         struct failure *f = xcalloc(1, sizeof(*f));
-        f->pid = child;
-        explain_failure(&b, f);
+        f->pid = b->pid;
+        explain_failure(b, f);
         f->next = s->failures;
         s->failures = f;
     }
+    b->pid = 0;
+    free_owned(&b->req);
+}
+
+void spawn_settle(struct spawner *s)
+{
+    for (int i = 0; i < BIRTHS; i++)
+        settle(s, &s->births[i]);
+}
+
+int spawn_begin(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd,
+                struct err *e)
+{
+    struct birth *b = &s->births[s->next];
+    settle(s, b);
+    *pidfd = -1;
+    if (req->nkeep > SPAWN_KEEP_MAX) {
+        free_owned(req);
+        return err_set(e, -EINVAL, "start a process: %zu descriptors to hand down are too many",
+                       req->nkeep);
+    }
+    b->req = *req;
+    if (req->nkeep)
+        memcpy(b->keep, req->keep, req->nkeep * sizeof(*req->keep));
+    memcpy(b->stdio, req->stdio, sizeof(b->stdio));
+    b->parent = getpid();
+    b->close_range = s->close_range;
+    b->failed = STAGE_DONE;
+    atomic_store(&b->under_way, 0);
+    uint64_t all = ~UINT64_C(0), old;
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &old, sizeof(all));
+    pid_t child = start(s, b, pidfd);
+    int errnum = errno;
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, sizeof(old));
+    if (child < 0) {
+        free_owned(req);
+        return explain_no_process(errnum, e);
+    }
+    *pid = b->pid = child;
+    s->next = (s->next + 1) % BIRTHS;
+    if (s->failures) /* one of an earlier process with this pid that nobody asked for */
+        free(take_failure(s, child));
     return 0;
+}
+
+int spawn(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd, struct err *e)
+{
+    int r = spawn_begin(s, req, pid, pidfd, e);
+    if (r == 0)
+        spawn_settle(s);
+    return r;
 }
 
 bool spawn_failure(struct spawner *s, pid_t pid, int *exit_code, struct err *e)
 {
+    spawn_settle(s);
     struct failure *f = take_failure(s, pid);
     if (!f)
         return false;

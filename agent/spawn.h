@@ -6,15 +6,16 @@
  * those ignored when dlaunch was started stay ignored), stdio, descriptors above 2 closed on exec
  * except those kept, working directory, empty signal mask, execve.
  *
- * It is made as vfork() makes one (clone with CLONE_VM and CLONE_VFORK), on a stack of its own:
- * spawn() returns when the new program runs, or when a step failed, which the child has then
- * written where we read it. All signals are blocked from before the clone until the dispositions
- * are set. So a signal sent at any time after spawn(), to the process or to its group, reaches the
- * worker with its default action and is never lost. spawn_failure() tells what failed after the
- * exit with 125, 126 or 127 has been seen.
+ * It is made with CLONE_VM, as vfork() makes one, on a stack of its own; a step that fails it
+ * writes where we read it. Several can be under way at once: spawn_begin() returns when the child
+ * exists, spawn_settle() when every child runs its program or has failed, and spawn() is one after
+ * the other. All signals are blocked from before the clone until the dispositions are set. So a
+ * signal sent at any time after spawn() or spawn_settle(), to the process or to its group, reaches
+ * the worker with its default action and is never lost; between the two, one to the process does.
+ * spawn_failure() tells what failed after the exit with 125, 126 or 127 has been seen.
  *
- * The price: a program on a file system that does not answer holds the calling thread in execve
- * for as long as it holds the child.
+ * The price: a program on a file system that does not answer holds the calling thread for as long
+ * as it holds the child in execve.
  */
 #ifndef AGENT_SPAWN_H
 #define AGENT_SPAWN_H
@@ -26,8 +27,10 @@
 
 #include "core/err.h"
 
-struct spawner; /* the child's stack, failures not yet fetched. For one thread: the main thread,
+struct spawner; /* the children's stacks, failures not yet fetched. For one thread: the main thread,
                    for PDEATHSIG is sent when the thread that spawned ends */
+
+#define SPAWN_KEEP_MAX 8
 
 struct spawn_request {
     const char *path; /* for execve: absolute, or relative to cwd */
@@ -36,10 +39,11 @@ struct spawn_request {
     const char *cwd; /* NULL: stay */
     int stdio[3];    /* become 0, 1, 2; any descriptors, equal ones and 0..2 themselves included */
     const int *keep; /* further descriptors handed down under their own numbers (all > 2) */
-    size_t nkeep;
+    size_t nkeep;    /* at most SPAWN_KEEP_MAX */
     const cpu_set_t *cpus; /* NULL: inherit */
     size_t cpus_size;
-    int cgroup_fd; /* directory of a cgroup v2 to start in, if that can be had; -1 none */
+    int cgroup_fd;  /* directory of a cgroup v2 to start in, if that can be had; -1 none */
+    void *owned[2]; /* taken, and freed with free() when the program runs or cannot */
 };
 
 /* Remembers what workers are to get as dlaunch got it: the soft RLIMIT_NOFILE, and which signals
@@ -50,6 +54,7 @@ void spawn_remember(void);
  * background job: SIGINT, SIGQUIT). Never SIGPIPE or SIGCHLD, which go to their default. */
 bool spawn_was_ignored(int sig);
 
+/* What this process ignores from here on is presumed to stay as it is. */
 int spawner_new(struct spawner **out, struct err *e);
 void spawner_free(struct spawner *s);
 
@@ -57,6 +62,12 @@ void spawner_free(struct spawner *s);
  * process exists (EAGAIN names the limit that was hit). */
 int spawn(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd,
           struct err *e);
+
+/* The same in two steps. Until spawn_settle() all that *req points to stays as it is, but for the
+ * descriptors, which may be closed, and the array `keep`. */
+int spawn_begin(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd,
+                struct err *e);
+void spawn_settle(struct spawner *s);
 
 /* After `pid` exited with 125, 126 or 127: whether that was ours, before exec. Fills in *exit_code
  * and the one-line text ("exec ./train: No such file or directory", or which interpreter,

@@ -106,6 +106,7 @@ static int start(struct worker *w, const struct worker_context *ctx, void *tag, 
         .group_rank = ctx->group_rank,
         .local_rank = w->local_rank,
         .error_file = error_file,
+        .ifname = ctx->ifname,
         .segment_fd = ctx->segment->fd,
         .listen_fd = w->listen_fd,
         .shared = ctx->env,
@@ -126,17 +127,16 @@ static int start(struct worker *w, const struct worker_context *ctx, void *tag, 
         .keep = keep,
         .nkeep = (size_t)nkeep,
         .cgroup_fd = ctx->cgroup->fd,
+        .owned = {env, argv},
     };
     req.cpus = placement_of(ctx->placement, w->local_rank, &req.cpus_size);
     w->started_ns = mono_ns();
-    r = spawn(ctx->spawner, &req, &w->pid, &pidfd, e);
+    r = spawn_begin(ctx->spawner, &req, &w->pid, &pidfd, e);
     if (r == 0) {
         r = reaper_watch(ctx->reaper, w->pid, pidfd, tag, e);
         if (r < 0)
             kill(w->pid, SIGKILL); /* reaped as an orphan */
     }
-    worker_env_free(env);
-    worker_env_free(argv);
     return r;
 }
 
@@ -145,7 +145,7 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
     int out[2] = {-1, -1};
     w->state = WORKER_IDLE;
     w->pid = 0;
-    w->ok = w->released = false;
+    w->ok = false;
     w->rank = ctx->table->nodes[ctx->group_rank].base_rank + w->local_rank;
     int r = open_stdio(w, ctx, out, e);
     if (r == 0)
@@ -228,6 +228,19 @@ void worker_closed(struct worker *w, const struct worker_context *ctx)
         log_dir_file(ctx->log_dir, w->local_rank, "stderr.log", f->log_path, sizeof(f->log_path));
     if (f->kind != FAILURE_STOPPED)
         stdio_worker_tail(ctx->pump, w->local_rank, f->stderr_tail, sizeof(f->stderr_tail));
+}
+
+void worker_hand_up_error_file(const struct worker *w, const struct log_dir *log_dir)
+{
+    const char *to = getenv("TORCHELASTIC_ERROR_FILE");
+    const struct failure *f = &w->failure;
+    char from[FAILURE_PATH_MAX];
+    log_dir_file(log_dir, w->local_rank, "error.json", from, sizeof(from));
+    if (!to || !*to || !from[0])
+        return;
+    int rc = error_file_copy(from, to, f->kind == FAILURE_SIGNAL ? -f->signal : f->exit_code);
+    if (rc < 0 && rc != -ENOENT)
+        log_warn("TORCHELASTIC_ERROR_FILE: %s: %s", to, strerror(-rc));
 }
 
 void worker_signal_group(const struct worker *w, int signo)

@@ -29,8 +29,8 @@ struct worker {
     int local_rank, rank;
     enum worker_state state;
     pid_t pid;
-    bool ok;       /* exited with 0 */
-    bool released; /* its exit has been counted as the round's result */
+    bool ok;     /* exited with 0 */
+    int respawn; /* the restart count with which it is to be started again; 0: it is not */
     uint64_t started_ns, ended_ns;
     int listen_fd; /* its data socket, until it is handed down; -1 */
     uint16_t port;
@@ -42,7 +42,8 @@ struct worker_context {
     const struct job_spec *job;
     const struct rank_table *table;
     int group_rank;
-    int restart_count; /* the table's, or a later one under RESTART_WORKER */
+    const char *ifname; /* the interface that workers are told to use; NULL: none */
+    int restart_count;  /* the table's, or a later one under RESTART_WORKER */
     struct spawner *spawner;
     struct reaper *reaper;
     struct stdio_pump *pump;
@@ -69,6 +70,9 @@ void worker_exited(struct worker *w, const struct worker_context *ctx, const str
 
 /* Everything it wrote has been read: adds the error file's message, the tail and the log path. */
 void worker_closed(struct worker *w, const struct worker_context *ctx);
+
+/* For a launcher around this one: copies its error file to our own TORCHELASTIC_ERROR_FILE. */
+void worker_hand_up_error_file(const struct worker *w, const struct log_dir *log_dir);
 
 /* Sends a signal to its process group, and to the process itself when the group is not there yet.
  */

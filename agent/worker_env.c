@@ -46,6 +46,15 @@ static const char *descriptor(char tmp[24], int fd)
     return fd < 0 ? NULL : decimal(tmp, fd);
 }
 
+/* NCCL takes a name for the beginning of one, unless it is told otherwise. */
+static const char *exactly(char tmp[24], const char *ifname)
+{
+    if (!ifname)
+        return NULL;
+    snprintf(tmp, 24, "=%s", ifname);
+    return tmp;
+}
+
 #define ROW(fn, expr)                                                      \
     static const char *fn(const struct worker_env_input *in, char tmp[24]) \
     {                                                                      \
@@ -71,8 +80,12 @@ ROW(restart_count, decimal(tmp, in->table->restart_count))
 ROW(max_restarts, decimal(tmp, in->job->rdzv.max_restarts))
 ROW(run_id, in->job->rdzv.run_id)
 ROW(agent_store, in->table->agent_store ? "True" : "False")
+ROW(signals, in->job->signals_to_handle)
 ROW(nccl_async, getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") ?: "1")
 ROW(omp_num_threads, getenv("OMP_NUM_THREADS") ?: in->job->omp_num_threads)
+ROW(gloo_ifname, getenv("GLOO_SOCKET_IFNAME") ?: in->ifname)
+ROW(tp_ifname, getenv("TP_SOCKET_IFNAME") ?: in->ifname)
+ROW(nccl_ifname, getenv("NCCL_SOCKET_IFNAME") ?: exactly(tmp, in->ifname))
 ROW(segment_fd, descriptor(tmp, in->segment_fd))
 
 /* Different for each worker of the node. */
@@ -97,8 +110,12 @@ static const struct row shared_rows[] = {
     {"TORCHELASTIC_MAX_RESTARTS", max_restarts},
     {"TORCHELASTIC_RUN_ID", run_id},
     {"TORCHELASTIC_USE_AGENT_STORE", agent_store},
+    {"TORCHELASTIC_SIGNALS_TO_HANDLE", signals},
     {"TORCH_NCCL_ASYNC_ERROR_HANDLING", nccl_async},
     {"OMP_NUM_THREADS", omp_num_threads},
+    {"GLOO_SOCKET_IFNAME", gloo_ifname},
+    {"NCCL_SOCKET_IFNAME", nccl_ifname},
+    {"TP_SOCKET_IFNAME", tp_ifname},
     {SEGMENT_ENV_FD, segment_fd},
 };
 
@@ -240,6 +257,21 @@ static const char *env_value(char *const *env, const char *name)
             found = *env + len + 1;
     }
     return found;
+}
+
+int worker_env_ifname_unset(const struct job_spec *job, char *names, size_t cap)
+{
+    static const char *const all[] = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
+                                      "TP_SOCKET_IFNAME"};
+    int n = 0;
+    names[0] = '\0';
+    for (size_t i = 0, used = 0; i < ARRAY_LEN(all) && used < cap; i++) {
+        if (getenv(all[i]) || env_value(job->env, all[i]))
+            continue;
+        used += (size_t)snprintf(names + used, cap - used, "%s%s", n ? " " : "", all[i]);
+        n++;
+    }
+    return n;
 }
 
 static int shared_new(struct worker_env_shared **out, const struct worker_env_input *in,

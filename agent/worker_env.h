@@ -3,10 +3,12 @@
  * The environment is this process's own, with on top of it, the later winning:
  *   - torchelastic's variables: LOCAL_RANK, RANK, GROUP_RANK, ROLE_RANK, ROLE_NAME,
  *     LOCAL_WORLD_SIZE, WORLD_SIZE, GROUP_WORLD_SIZE, ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
- *     TORCHELASTIC_{RESTART_COUNT,MAX_RESTARTS,RUN_ID,USE_AGENT_STORE,ERROR_FILE},
- *     TORCH_NCCL_ASYNC_ERROR_HANDLING (1 unless it is set), OMP_NUM_THREADS (where it is not set
- *     and the job says so)
+ *     TORCHELASTIC_{RESTART_COUNT,MAX_RESTARTS,RUN_ID,USE_AGENT_STORE,ERROR_FILE,
+ *     SIGNALS_TO_HANDLE}, TORCH_NCCL_ASYNC_ERROR_HANDLING (1 unless it is set), OMP_NUM_THREADS
+ *     (where it is not set and the job says so)
  *   - NODE_RANK, the same number as GROUP_RANK, under the name that many scripts look for
+ *   - GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, TP_SOCKET_IFNAME, where they are not set and this
+ *     host's own name would lead its peers astray (agent/own_name.h)
  *   - what libdlcoll inherits: DLAUNCH_SEGMENT_FD and DLAUNCH_LISTEN_FD (core/segment.h); those of
  *     a dlaunch around this one never come through
  *   - the [env] settings
@@ -38,6 +40,7 @@ struct worker_env_input {
     const char *error_file;    /* "" when there are no log files */
     int segment_fd, listen_fd; /* -1: none */
     const char *master_addr;   /* for this node; NULL: the table's */
+    const char *ifname; /* the interface for libraries that would choose a wrong one; NULL: none */
     /* NULL, or where the common part is kept from one worker to the next: points to NULL before the
      * first; to be freed when the round is over, or this process's environment changes. */
     struct worker_env_shared **shared;
@@ -53,6 +56,10 @@ void worker_env_shared_free(struct worker_env_shared *s); /* NULL is allowed */
  * borrows the job's strings; free with worker_env_free(). Under the name torchrun $local_rank and
  * $$ count too, as in Python's string.Template. */
 char **worker_argv_new(const struct job_spec *job, int local_rank);
+
+/* How many of the variables that name the interface the user has left unset, in the environment and
+ * in [env]; their names, with blanks between them, in `names`. */
+int worker_env_ifname_unset(const struct job_spec *job, char *names, size_t cap);
 
 void worker_env_free(char **env); /* NULL is allowed */
 

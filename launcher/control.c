@@ -64,7 +64,7 @@ static json_t *worker_json(const struct agent_worker_status *w)
 {
     json_t *j = json_pack("{s:i,s:i,s:i,s:o,s:f}", "rank", w->rank, "local_rank", w->local_rank,
                           "pid", w->pid, "state", json_text(w->state), "seconds", w->seconds);
-    bool over = strcmp(w->state, "running") != 0;
+    bool over = strcmp(w->state, "running") != 0 && strcmp(w->state, "waiting") != 0;
     if (over && w->signal)
         json_object_set_new(j, "signal", json_integer(w->signal));
     else if (over)
@@ -241,6 +241,16 @@ static void on_connection(uv_stream_t *s, int status)
 
 /* ------------------------------------------------------------------------------------ listening */
 
+/* Before the socket is there, so that no moment is left in which only we could remove it. */
+static void announce(struct control *c, const char *folder)
+{
+    char path[CONTROL_PATH_MAX];
+    if (!c->opts.page)
+        return;
+    snprintf(path, sizeof(path), "%s/%s", folder ? folder : "", c->name);
+    guardian_set_path(c->opts.page->unlink_path[0], folder ? path : NULL);
+}
+
 /* A bound, not yet listening socket with mode 0600 in the first folder that will do. */
 static int bind_socket(struct control *c, struct err *e)
 {
@@ -252,16 +262,15 @@ static int bind_socket(struct control *c, struct err *e)
             continue;
         _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         control_dir_address(&a, dirfd, c->name);
+        announce(c, path);
         unlinkat(dirfd, c->name, 0); /* of an earlier process with our pid */
         /* The mode of the socket is that of the file. */
         if (fd < 0 || fchmod(fd, 0600) < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0) {
             err_sys(e, errno, "%s/%s", path, c->name);
+            announce(c, NULL);
             continue;
         }
         c->dirfd = take_fd(&dirfd);
-        if (c->opts.page)
-            snprintf(c->opts.page->unlink_path[0], sizeof(c->opts.page->unlink_path[0]), "%s/%s",
-                     path, c->name);
         return take_fd(&fd);
     }
     return e && e->code ? e->code : -ENOENT;
@@ -273,8 +282,7 @@ static void remove_socket(struct control *c)
         return;
     unlinkat(c->dirfd, c->name, 0);
     close_fd(&c->dirfd);
-    if (c->opts.page)
-        c->opts.page->unlink_path[0][0] = '\0';
+    announce(c, NULL);
 }
 
 int control_open(struct control **out, uv_loop_t *loop, const struct control_opts *opts,

@@ -196,7 +196,7 @@ static struct job *pick(struct jobs *jobs, const char *which)
     else if (hits == 0)
         log_error("no job of yours with process or run id '%.100s' is running on this host", which);
     else
-        log_error("%d jobs of yours are running here: name one by -p", hits);
+        log_error("%d jobs of yours are running here: say which with -p PID", hits);
     return NULL;
 }
 
@@ -238,7 +238,10 @@ static void print_list(const struct jobs *jobs)
     for (size_t i = 0; i < jobs->n; i++) {
         const json_t *s = jobs->job[i].status;
         char node[48], restarts[48], up[32], id[24];
-        snprintf(node, sizeof(node), "%ld of %ld", number_of(s, "node"), number_of(s, "nodes"));
+        if (number_of(s, "node") >= 0)
+            snprintf(node, sizeof(node), "%ld of %ld", number_of(s, "node"), number_of(s, "nodes"));
+        else
+            strcpy(node, "-"); /* not in a round yet */
         snprintf(restarts, sizeof(restarts), "%ld of %ld", number_of(s, "restarts"),
                  number_of(s, "max_restarts"));
         printf("%-8ld %-14s %-7s %-7zu %-8s %-12s %-13s %s\n", jobs->job[i].pid,
@@ -275,11 +278,15 @@ static void print_job(const struct job *j)
     printf("  %s (%s) for %s, rendezvous %s, %ld of %ld restarts used\n", text_of(s, "state"),
            text_of(s, "health"), duration(seconds_of(s, "elapsed"), up), text_of(s, "rendezvous"),
            number_of(s, "restarts"), number_of(s, "max_restarts"));
-    printf("  node %ld of %ld, %ld workers in the job; coordinator %s%s\n", number_of(s, "node"),
-           number_of(s, "nodes"), number_of(s, "world_size"),
+    if (number_of(s, "node") >= 0)
+        printf("  node %ld of %ld, %ld workers in the job; ", number_of(s, "node"),
+               number_of(s, "nodes"), number_of(s, "world_size"));
+    else
+        printf("  the nodes are not complete yet; ");
+    printf("coordinator %s%s\n",
            json_is_true(json_object_get(s, "coordinator")) ? "here, at " : "at ",
            text_of(s, "endpoint"));
-    if (json_array_size(workers) == 0)
+    if (json_array_size(workers) == 0 || number_of(s, "node") < 0)
         return;
     printf("\n  %-6s %-6s %-8s %-9s %s\n", "RANK", "LOCAL", "PID", "STATE", "SINCE START");
     json_array_foreach(workers, i, w) print_worker(w);

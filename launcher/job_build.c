@@ -18,9 +18,10 @@
 #include "core/mem.h"
 #include "core/netaddr.h"
 #include "core/parse.h"
-#include "launcher/gpu.h"
+#include "agent/gpu.h"
 #include "launcher/program.h"
 #include "launcher/rdzv_conf.h"
+#include "launcher/token.h"
 
 #define C10D_PORT   29400
 #define STATIC_PORT 29500
@@ -51,7 +52,7 @@ static int wrap(struct options *o, enum opt_id id, struct err *e)
 static int check_name(struct options *o, enum opt_id id, size_t max, struct err *e)
 {
     const char *s = opt_text(o, id);
-    if (!*s)
+    if (!*s && !(o->torchrun && id == OPT_role))
         return fail(o, id, e, "is empty");
     if (strlen(s) >= max)
         return fail(o, id, e, "is longer than %zu bytes", max - 1);
@@ -111,6 +112,18 @@ static int build_nnodes(struct rdzv_config *c, struct options *o, struct err *e)
     return 0;
 }
 
+static int build_spares(struct rdzv_config *c, struct options *o, struct err *e)
+{
+    long n = opt_number(o, OPT_spares);
+    if (n > NNODES_MAX - c->max_nodes)
+        return fail(o, OPT_spares, e, "%ld more nodes are too many (at most %d in all)", n,
+                    NNODES_MAX);
+    if (n > 0 && opt_flag(o, OPT_standalone))
+        return fail(o, OPT_spares, e, "%ld spare nodes, but --standalone is for one", n);
+    c->spares = (int)n;
+    return 0;
+}
+
 static int build_node_rank(struct rdzv_config *c, struct options *o, struct err *e)
 {
     bool given = opt_given(o, OPT_node_rank);
@@ -125,6 +138,8 @@ static int build_node_rank(struct rdzv_config *c, struct options *o, struct err 
     } else if (o->torchrun && !given) {
         c->node_rank = 0;
     }
+    if (c->node_rank >= c->max_nodes && c->node_rank < c->max_nodes + c->spares)
+        c->node_rank = -1; /* one of the spares */
     if (c->node_rank >= c->max_nodes)
         return fail(o, OPT_node_rank, e, "%d is out of range: with %d node%s, ranks are 0 to %d",
                     c->node_rank, c->max_nodes, c->max_nodes == 1 ? "" : "s", c->max_nodes - 1);
@@ -199,7 +214,7 @@ static int build_endpoint(struct rdzv_config *c, struct options *o, struct err *
     }
     if (rc < 0)
         return rc;
-    if (c->endpoint_port == 0 && c->max_nodes > 1)
+    if (c->endpoint_port == 0 && c->max_nodes + c->spares > 1)
         return fail(o, given ? OPT_rdzv_endpoint : OPT_master_port, e,
                     "port 0, a free one, cannot be known to %d nodes", c->max_nodes);
     if (c->backend == RDZV_STATIC)
@@ -243,16 +258,40 @@ static int build_store(struct rdzv_config *c, struct options *o)
 static bool is_alone(const struct rdzv_config *c, const struct options *o)
 {
     return opt_flag(o, OPT_standalone) ||
-           (c->max_nodes == 1 && !*opt_text(o, OPT_rdzv_endpoint) &&
+           (c->max_nodes + c->spares == 1 && !*opt_text(o, OPT_rdzv_endpoint) &&
             !opt_given(o, OPT_master_port) &&
             (c->backend == RDZV_STATIC || (c->backend == RDZV_C10D && !o->torchrun)));
+}
+
+/* "2,64-78" */
+static int build_no_restart(struct rdzv_config *c, struct options *o, struct err *e)
+{
+    const char *s = opt_text(o, OPT_no_restart_codes);
+    while (*s) {
+        char *end;
+        long from = strtol(s, &end, 10), to = from;
+        if (end != s && *end == '-') {
+            s = end + 1;
+            to = strtol(s, &end, 10);
+        }
+        if (end == s || (*end && *end != ',') || (*end == ',' && !end[1]))
+            return fail(o, OPT_no_restart_codes, e, "'%.60s' is no list of exit codes (2,64-78)",
+                        opt_text(o, OPT_no_restart_codes));
+        if (from < 1 || to > 255 || from > to)
+            return fail(o, OPT_no_restart_codes, e,
+                        "%ld-%ld: the exit codes of a failure are 1 to 255", from, to);
+        for (long code = from; code <= to; code++)
+            exit_codes_add(&c->no_restart, (int)code);
+        s = *end ? end + 1 : end;
+    }
+    return 0;
 }
 
 static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
 {
     struct rdzv_config *c = &spec->rdzv;
     rdzv_config_defaults(c);
-    if (build_backend(c, o, e) < 0 || build_nnodes(c, o, e) < 0)
+    if (build_backend(c, o, e) < 0 || build_nnodes(c, o, e) < 0 || build_spares(c, o, e) < 0)
         return -EINVAL;
     if (c->backend == RDZV_STATIC)
         c->join_timeout = STATIC_JOIN_TIMEOUT;
@@ -267,11 +306,14 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
     } else if (build_endpoint(c, o, e) < 0) {
         return -EINVAL;
     }
-    if (check_name(o, OPT_rdzv_id, RDZV_RUN_ID_MAX, e) < 0 ||
+    /* torchrun makes one up in place of an empty one, each node its own: of use to one node alone.
+     */
+    bool empty = o->torchrun && c->max_nodes == 1 && !*opt_text(o, OPT_rdzv_id);
+    bool random = empty || (alone && (o->torchrun || !opt_given(o, OPT_rdzv_id)));
+    if ((!random && check_name(o, OPT_rdzv_id, RDZV_RUN_ID_MAX, e) < 0) ||
         check_name(o, OPT_role, ROLE_MAX, e) < 0 || build_node_rank(c, o, e) < 0 ||
         build_local_addr(c, o, e) < 0 || build_store(c, o) < 0)
         return -EINVAL;
-    bool random = alone && (o->torchrun || !opt_given(o, OPT_rdzv_id));
     c->run_id = random ? random_uuid(o) : opt_text(o, OPT_rdzv_id);
     c->role = spec->role = opt_text(o, OPT_role);
     c->host = spec->host;
@@ -279,7 +321,14 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
     c->max_restarts = (int)opt_number(o, OPT_max_restarts);
     c->restart_policy = (enum restart_policy)opt_choice(o, OPT_restart_policy);
     c->restart_backoff = opt_seconds(o, OPT_restart_backoff);
-    return 0;
+    c->elect = opt_choice(o, OPT_coordinator_loss) == 0 &&
+               (!o->torchrun || opt_given(o, OPT_coordinator_loss));
+    c->elastic = opt_flag(o, OPT_elastic) || o->torchrun;
+    bool any = strcmp(opt_text(o, OPT_max_node_restarts), "any") == 0;
+    c->max_node_restarts = any ? -1 : (int)opt_number(o, OPT_max_node_restarts);
+    bool progress = !o->torchrun || opt_given(o, OPT_progress_time);
+    c->progress_time = progress ? opt_seconds(o, OPT_progress_time) : 0;
+    return build_no_restart(c, o, e) < 0 ? -EINVAL : token_build(spec, o, e);
 }
 
 /* ------------------------------------------------------------------------------------ workers */
@@ -295,6 +344,7 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
         if (gpu && n == 0)
             return fail(o, OPT_nproc_per_node, e, "gpu: no GPU was found (%s)", how);
         if (n > 0) {
+            spec->gpus = true;
             log_notice("--nproc_per_node %s: %ld GPU%s (%s)", text, n, n == 1 ? "" : "s", how);
         } else {
             n = o->torchrun ? sysconf(_SC_NPROCESSORS_ONLN) : usable_cpus();
@@ -305,13 +355,17 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
     }
     spec->nproc = (int)n;
     spec->virtual_local_rank = opt_flag(o, OPT_virtual_local_rank);
+    spec->gpus = spec->gpus || spec->virtual_local_rank;
+    spec->gpu_check = (enum gpu_check)opt_choice(o, OPT_gpu_check);
+    spec->gpu_wait = opt_seconds(o, OPT_gpu_memory_wait);
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    if (spec->virtual_local_rank && visible) {
-        int devices = gpu_count_visible(visible, 0);
-        if (devices < spec->nproc)
-            return fail(o, OPT_virtual_local_rank, e,
-                        "CUDA_VISIBLE_DEVICES has %d device%s for %d workers", devices,
-                        devices == 1 ? "" : "s", spec->nproc);
+    if (spec->virtual_local_rank) {
+        int devices =
+            visible ? gpu_count_visible(visible, 0) : gpu_count(NULL, GPU_PROC, false, &how);
+        if (devices < spec->nproc && (visible || devices)) /* else nobody says how many */
+            return fail(o, OPT_virtual_local_rank, e, "%s has %d device%s for %d workers",
+                        visible ? "CUDA_VISIBLE_DEVICES" : how, devices, devices == 1 ? "" : "s",
+                        spec->nproc);
     }
     return 0;
 }
@@ -325,27 +379,18 @@ static void build_omp(struct job_spec *spec, const struct options *o)
     if (set || spec->nproc == 1)
         return;
     spec->omp_num_threads = "1";
-    log_notice("OMP_NUM_THREADS=1 in each of the %d workers, so that they do not overload this "
-               "node; set it yourself to change that",
+    log_notice("OMP_NUM_THREADS is set to 1 for each of the %d workers (set it to change that)",
                spec->nproc);
 }
 
-static int build_binding(struct job_spec *spec, struct options *o, struct err *e)
+static void build_binding(struct job_spec *spec, const struct options *o)
 {
     const struct opt_value *numa = &o->value[OPT_numa_binding];
     spec->bind = (enum bind_mode)opt_choice(o, OPT_bind);
     if (!numa->text || (opt_given(o, OPT_bind) && o->value[OPT_bind].from >= numa->from))
-        return 0;
-    if (strcmp(numa->text, "node") == 0)
-        spec->bind = BIND_NUMA;
-    else if (strcmp(numa->text, "exclusive") == 0)
-        spec->bind = BIND_CORE;
-    else if (strcmp(numa->text, "socket") == 0 || strcmp(numa->text, "core-complex") == 0)
-        return fail(o, OPT_numa_binding, e, "%s is not supported: use node or exclusive",
-                    numa->text);
-    else
-        return fail(o, OPT_numa_binding, e, "'%.60s' is not one of node, exclusive", numa->text);
-    return 0;
+        return;
+    spec->bind = (enum bind_mode)(BIND_GPU_NODE + opt_choice(o, OPT_numa_binding));
+    spec->gpus = true;
 }
 
 /* -------------------------------------------------------------------------------------- output */
@@ -486,6 +531,7 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
             break;
     }
     spec->stop_signals = list;
+    spec->signals_to_handle = opt_text(o, OPT_signals_to_handle);
     return 0;
 }
 
@@ -498,10 +544,10 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
         strcpy(host, "localhost");
     host[sizeof(host) - 1] = '\0';
     spec->host = options_printf(o, "%s", host);
-    if (build_nproc(spec, o, e) < 0 || build_rdzv(spec, o, e) < 0 ||
-        build_binding(spec, o, e) < 0 || build_output(spec, o, e) < 0 ||
+    if (build_nproc(spec, o, e) < 0 || build_rdzv(spec, o, e) < 0 || build_output(spec, o, e) < 0 ||
         build_signals(spec, o, e) < 0 || program_find(spec, o, exit_status, e) < 0)
         return -EINVAL;
+    build_binding(spec, o);
     build_omp(spec, o);
     spec->dup_stdout = build_filters(o, OPT_duplicate_stdout_filters);
     spec->dup_stderr = build_filters(o, OPT_duplicate_stderr_filters);

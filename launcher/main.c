@@ -2,7 +2,7 @@
  *
  *     options, environment, file, scheduler -> struct options     read_options()
  *     -> struct job_spec                                          job_build()
- *     -> --print_config, --dry_run, --daemon
+ *     -> --print_config, --print_binding, --dry_run, --daemon
  *     -> guardian (this process) and agent (its child)            guardian_run(), agent_process()
  */
 #include <errno.h>
@@ -22,6 +22,7 @@
 #include "launcher/detect.h"
 #include "launcher/job_build.h"
 #include "launcher/plan.h"
+#include "launcher/token.h"
 #include "launcher/usage.h"
 
 #define EXIT_INTERNAL 125
@@ -314,14 +315,23 @@ static int launch(struct options *o, int argc, char **argv)
         log_error("%s", e.msg);
         return status;
     }
+    if (opt_flag(o, OPT_new_token)) {
+        if (token_new(o, &e) < 0) {
+            log_error("%s", e.msg);
+            return 2;
+        }
+        return printed(fflush(stdout) != 0 ? -errno : 0);
+    }
     if (opt_flag(o, OPT_print_config))
         return printed(plan_print_config(stdout, o));
+    bool binding = opt_flag(o, OPT_print_binding);
     if (job_build(&job, o, &status, &e) < 0 ||
+        (binding && plan_print_binding(stdout, &job, &e) < 0) ||
         (opt_flag(o, OPT_dry_run) && plan_print(stdout, &job, o, &e) < 0)) {
         log_error("%s", e.msg);
-        return o->torchrun ? 1 : status;
+        return o->torchrun && status != 2 ? 1 : status;
     }
-    return opt_flag(o, OPT_dry_run) ? 0 : run_job(&job, o);
+    return binding || opt_flag(o, OPT_dry_run) ? 0 : run_job(&job, o);
 }
 
 int main(int argc, char **argv)

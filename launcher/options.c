@@ -31,6 +31,7 @@ const struct opt opt_table[OPT_COUNT] = {
 const struct opt_group opt_groups[GROUP_COUNT] = {
     [GROUP_JOB] = {"job", NULL, "Nodes and workers"},
     [GROUP_RDZV] = {"rendezvous", "rdzv_", "Rendezvous"},
+    [GROUP_SECURITY] = {"security", NULL, "Security"},
     [GROUP_PROGRAM] = {"program", NULL, "Program"},
     [GROUP_RESTART] = {"restart", "restart_", "Restarts"},
     [GROUP_STOP] = {"stop", NULL, "Stopping"},
@@ -252,14 +253,17 @@ static const char *flag_text(const char *text)
     return parse_int(text, LONG_MIN, LONG_MAX, &n, NULL) == 0 && n != 0 ? "1" : "0";
 }
 
-/* What argparse lets pass, torchrun finds later and exits with 1. */
-static int exit_status(const struct options *o, enum opt_id id, const char *text)
+/* What argparse lets pass, torchrun finds earlier (the value of a flag's variable) or later, and
+ * exits with 1. */
+static int exit_status(const struct options *o, enum opt_id id, const char *text,
+                       enum opt_from from)
 {
     long n;
     enum opt_kind kind = opt_table[id].kind;
     bool number =
         kind == KIND_NUMBER || kind == KIND_RANK || kind == KIND_PORT || kind == KIND_SECONDS;
-    bool later = kind == KIND_NODES || kind == KIND_NPROC ||
+    bool later = kind == KIND_NODES || kind == KIND_NPROC || kind == KIND_FLAG ||
+                 from == FROM_DETECTED ||
                  (number && parse_int(text, LONG_MIN, LONG_MAX, &n, NULL) == 0);
     return o->torchrun && later ? 1 : 2;
 }
@@ -270,7 +274,7 @@ int options_set(struct options *o, enum opt_id id, const char *text, enum opt_fr
     if (from < o->value[id].from)
         return 0;
     if (opt_check(id, text, e) < 0) {
-        o->exit_status = exit_status(o, id, text);
+        o->exit_status = exit_status(o, id, text, from);
         return err_wrap(e, from == FROM_FILE ? "%s: %s" : "%s", source, OPT_KEY(&opt_table[id]));
     }
     if (opt_table[id].kind == KIND_FLAG)

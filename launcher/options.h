@@ -43,6 +43,7 @@ enum opt_kind {
 enum opt_group_id {
     GROUP_JOB,
     GROUP_RDZV,
+    GROUP_SECURITY,
     GROUP_PROGRAM,
     GROUP_RESTART,
     GROUP_STOP,

@@ -133,14 +133,17 @@ static void print_job(FILE *out, const struct job_spec *job)
     const struct rdzv_config *c = &job->rdzv;
     char t[32];
     label(out, "Job");
-    put_escaped(out, c->run_id);
     if (c->min_nodes < c->max_nodes)
-        fprintf(out, ": %d to %d nodes", c->min_nodes, c->max_nodes);
+        fprintf(out, "%d to %d nodes", c->min_nodes, c->max_nodes);
     else
-        fprintf(out, ": %d node%s", c->max_nodes, c->max_nodes == 1 ? "" : "s");
+        fprintf(out, "%d node%s", c->max_nodes, c->max_nodes == 1 ? "" : "s");
+    if (c->spares)
+        fprintf(out, " and %d spare", c->spares);
     fprintf(out, ", %d worker%s on this one (", job->nproc, job->nproc == 1 ? "" : "s");
     put_escaped(out, job->host);
-    fputs(")\n", out);
+    fputs("), run id ", out);
+    put_escaped(out, c->run_id);
+    fputc('\n', out);
     print_rendezvous(out, c);
     label(out, "Store");
     fputs(c->agent_store ? "served by dlaunch at MASTER_ADDR:MASTER_PORT\n"
@@ -336,6 +339,24 @@ static int print_workers(FILE *out, const struct job_spec *job, int base_rank, s
     }
     placement_free(p);
     return 0;
+}
+
+int plan_print_binding(FILE *out, const struct job_spec *job, struct err *e)
+{
+    struct placement *p;
+    char cpus[512], gpu[64], nic[256], nccl[1024];
+    int rc = placement_plan(&p, job->bind, job->nproc, e);
+    if (rc < 0)
+        return rc;
+    fprintf(out, "%-10s  %-18s  %-16s  %s\n", "local rank", "GPU", "network", "CPUs");
+    for (int i = 0; i < job->nproc; i++)
+        fprintf(out, "%-10d  %-18s  %-16s  %s\n", i, placement_gpu(p, i, gpu, sizeof(gpu)),
+                placement_nic(p, i, nic, sizeof(nic)),
+                placement_describe(p, i, cpus, sizeof(cpus)));
+    if (*placement_nccl(p, nccl, sizeof(nccl)))
+        fprintf(out, "NCCL chooses its network cards itself; to keep it to these: %s\n", nccl);
+    placement_free(p);
+    return finish(out) < 0 ? err_sys(e, errno ? errno : EIO, "standard output") : 0;
 }
 
 /* The round as it will be if every node has as many workers as this one. */

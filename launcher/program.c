@@ -71,10 +71,11 @@ static bool needs_python(const char *name)
     return access(name, X_OK) < 0 || !begins_with_shebang(name);
 }
 
-/* A script for the interpreter: it must be there; a folder or archive may hold a __main__.py. */
+/* A script for the interpreter: it must be there; a folder or archive may hold a __main__.py. One
+ * with a macro in its name is another file for each worker. */
 static int check_script(const char *script, int *exit_status, struct err *e)
 {
-    if (strcmp(script, "-") == 0 || access(script, R_OK) == 0)
+    if (strcmp(script, "-") == 0 || strchr(script, '$') || access(script, R_OK) == 0)
         return 0;
     *exit_status = errno == ENOENT || errno == ENOTDIR ? 127 : 126;
     return err_sys(e, errno, "%s", script);
@@ -99,8 +100,10 @@ int program_find(struct job_spec *spec, struct options *o, int *exit_status, str
 {
     bool module = opt_flag(o, OPT_module), no_python = opt_flag(o, OPT_no_python);
     bool run_path = opt_flag(o, OPT_run_path), launch = !opt_flag(o, OPT_use_env);
-    if (!o->command)
+    if (!o->command) {
+        *exit_status = 2;
         return err_set(e, -EINVAL, "no program is given; see %s --help", o->prog);
+    }
     if (!*o->command[0]) {
         *exit_status = 127;
         return err_set(e, -ENOENT, "the name of the program is empty");

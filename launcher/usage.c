@@ -126,7 +126,9 @@ static void ini_option(FILE *out, const struct opt *o)
     if (o->kind == KIND_FLAG)
         fprintf(out, "\n;%s = %s\n", OPT_KEY(o), o->def ? "yes" : "no");
     else if (!o->def)
-        fprintf(out, "\n;%s = %s\n", OPT_KEY(o), o->values);
+        fprintf(out, "\n;%s = %.*s\n", OPT_KEY(o),
+                o->kind == KIND_CHOICE ? (int)strcspn(o->values, "|") : (int)strlen(o->values),
+                o->values);
     else if (strchr(o->values, '|'))
         fprintf(out, "\n# %s\n;%s = %s\n", o->values, OPT_KEY(o), o->def);
     else

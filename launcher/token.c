@@ -1,0 +1,261 @@
+#include "launcher/token.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "rendezvous/guard.h"
+
+#define RANDOM_BYTES 32
+#define TOKEN_ENV    "DLAUNCH_TOKEN"
+
+/* ------------------------------------------------------------------------------------ reading */
+
+/* The secret without the newline that editors put behind it. */
+static int set_secret(struct guard *g, const char *text, size_t len, const char *source,
+                      struct err *e)
+{
+    while (len && strchr(" \t\r\n", text[len - 1]))
+        len--;
+    if (len < GUARD_SECRET_MIN)
+        return err_set(e, -EINVAL,
+                       "%s: a token of %zu bytes can be guessed; at least %d are needed", source,
+                       len, GUARD_SECRET_MIN);
+    if (len > GUARD_SECRET_MAX)
+        return err_set(e, -EINVAL, "%s: the token is longer than %d bytes", source,
+                       GUARD_SECRET_MAX);
+    memcpy(g->secret, text, len);
+    g->secret_len = len;
+    snprintf(g->source, sizeof(g->source), "%s", source);
+    return 0;
+}
+
+static int read_secret(struct guard *g, int fd, const char *source, struct err *e)
+{
+    char text[GUARD_SECRET_MAX + 64];
+    size_t len = 0;
+    ssize_t n;
+    while ((n = read(fd, text + len, sizeof(text) - len)) != 0) {
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_sys(e, errno, "%s", source);
+        len += (size_t)n;
+        if (len == sizeof(text))
+            return err_set(e, -EINVAL, "%s: the token is longer than %d bytes", source,
+                           GUARD_SECRET_MAX);
+    }
+    int rc = set_secret(g, text, len, source, e);
+    explicit_bzero(text, sizeof(text));
+    return rc;
+}
+
+/* What is checked is what was opened: nobody can change the one for the other in between. */
+static int read_file(struct guard *g, const char *path, struct err *e)
+{
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return err_sys(e, errno, "%s", path);
+    if (!S_ISREG(st.st_mode))
+        return err_set(e, -EINVAL, "%s is not a regular file", path);
+    if (st.st_uid != geteuid())
+        return err_set(e, -EINVAL, "%s belongs to user %u, not to %u who runs this", path,
+                       (unsigned)st.st_uid, (unsigned)geteuid());
+    if (st.st_mode & 077)
+        return err_set(e, -EINVAL,
+                       "%s can be read or written by others (mode %04o): chmod 600 it, and make a "
+                       "new one if they may have",
+                       path, (unsigned)st.st_mode & 07777);
+    return read_secret(g, fd, path, e);
+}
+
+/* ------------------------------------------------------------------------------------- making */
+
+/* <configuration folder>/dlaunch, made when it is not there. */
+static const char *own_folder(struct options *o, bool make, struct err *e)
+{
+    const char *base = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+    const struct passwd *pw = NULL;
+    if ((!base || base[0] != '/') && (!home || home[0] != '/')) {
+        pw = getpwuid(geteuid());
+        home = pw ? pw->pw_dir : NULL;
+    }
+    if (!base || base[0] != '/')
+        base = home ? options_printf(o, "%s/.config", home) : NULL;
+    if (!base) {
+        err_set(e, -ENOENT, "HOME is not set");
+        return NULL;
+    }
+    const char *dir = options_printf(o, "%s/dlaunch", base);
+    if (make &&
+        ((mkdir(base, 0700) < 0 && errno != EEXIST) || (mkdir(dir, 0700) < 0 && errno != EEXIST))) {
+        err_sys(e, errno, "cannot make %s", dir);
+        return NULL;
+    }
+    return dir;
+}
+
+static int write_token(int fd)
+{
+    unsigned char b[RANDOM_BYTES];
+    char text[2 * RANDOM_BYTES + 2];
+    if (getrandom(b, sizeof(b), 0) != sizeof(b))
+        return -EIO;
+    for (size_t i = 0; i < sizeof(b); i++)
+        sprintf(text + 2 * i, "%02x", b[i]);
+    text[2 * RANDOM_BYTES] = '\n';
+    int rc = fd_write_all(fd, text, 2 * RANDOM_BYTES + 1);
+    explicit_bzero(b, sizeof(b));
+    explicit_bzero(text, sizeof(text));
+    return rc == 0 && fsync(fd) < 0 ? -errno : rc;
+}
+
+/* Makes the file whole before it has its name, so that nobody reads half of it. replace: instead of
+ * one that is there; else -EEXIST. */
+static int make_file(struct options *o, const char *path, bool replace, struct err *e)
+{
+    char *temp = (char *)options_printf(o, "%s.XXXXXX", path);
+    _cleanup_fd_ int fd = mkostemp(temp, O_CLOEXEC); /* mode 0600 */
+    if (fd < 0)
+        return err_sys(e, errno, "cannot make %s", path);
+    int rc = write_token(fd);
+    if (rc == 0 && (replace ? rename(temp, path) : link(temp, path)) < 0)
+        rc = -errno;
+    if (rc < 0 || !replace)
+        unlink(temp);
+    return rc < 0 ? err_sys(e, -rc, "cannot make %s", path) : 0;
+}
+
+int token_new(struct options *o, struct err *e)
+{
+    const char *path = o->value[OPT_token_file].text, *dir = NULL;
+    if (!path && !(dir = own_folder(o, true, e)))
+        return e->code;
+    if (!path)
+        path = options_printf(o, "%s/token", dir);
+    int rc = make_file(o, path, true, e);
+    if (rc == 0)
+        printf("new job token in %s: copy the file, with mode 600, to the other nodes of your jobs "
+               "(a shared home folder does that)\n",
+               path);
+    return rc;
+}
+
+/* ------------------------------------------------------------------------------------ choosing */
+
+/* The user's own token, for jobs whose command line names none. Without one the guard says why, and
+ * it is an error as soon as one is needed. */
+static int use_own(struct guard *g, struct options *o, struct err *e)
+{
+    struct err why = ERR_INIT;
+    bool make = !opt_flag(o, OPT_dry_run);
+    const char *dir = own_folder(o, make, &why), *path;
+    int rc = why.code;
+    if (dir) {
+        path = options_printf(o, "%s/token", dir);
+        if (access(path, F_OK) < 0 && make) {
+            rc = make_file(o, path, false, &why);
+            if (rc == 0)
+                log_notice("made a job token in %s; launchers on other nodes need the same file",
+                           path);
+        }
+        if (access(path, F_OK) == 0)
+            return read_file(g, path, e);
+        if (rc == 0)
+            err_set(&why, -ENOENT, "%s is not there", path);
+    }
+    snprintf(g->source, sizeof(g->source), "%s", why.msg);
+    return 0;
+}
+
+/* The one that the command line, the environment or a file names. 1: none is named. */
+static int use_named(struct guard *g, struct options *o, struct err *e)
+{
+    const struct opt_value *file = &o->value[OPT_token_file], *fd = &o->value[OPT_token_fd];
+    const char *env = getenv(TOKEN_ENV);
+    int rc = 1;
+    bool has_file = opt_given(o, OPT_token_file), has_fd = opt_given(o, OPT_token_fd);
+    if (has_file && has_fd && file->from == fd->from) {
+        rc = err_set(e, -EINVAL, "%s: --token_file names a token already",
+                     opt_where(o, OPT_token_fd));
+    } else if (has_file && (!has_fd || file->from > fd->from) &&
+               (!env || file->from == FROM_ARGV)) {
+        rc = read_file(g, file->text, e);
+        if (rc < 0)
+            err_wrap(e, "%s", opt_where(o, OPT_token_file));
+    } else if (has_fd && (!env || fd->from == FROM_ARGV)) {
+        int n = (int)opt_number(o, OPT_token_fd);
+        rc = read_secret(g, n, options_printf(o, "descriptor %d", n), e);
+        if (rc < 0)
+            err_wrap(e, "%s", opt_where(o, OPT_token_fd));
+        else
+            close(n); /* not for the workers */
+    } else if (env && has_file) {
+        rc = err_set(e, -EINVAL, "%s: DLAUNCH_TOKEN is set too", opt_where(o, OPT_token_file));
+    } else if (env) {
+        rc = set_secret(g, env, strlen(env), TOKEN_ENV, e);
+    }
+    return rc < 0 ? -EINVAL : rc;
+}
+
+static bool is_loopback_endpoint(const struct rdzv_config *c)
+{
+    struct netaddr a;
+    return c->endpoint_host &&
+           (strcmp(c->endpoint_host, "localhost") == 0 ||
+            (netaddr_parse_ip(&a, c->endpoint_host, 0) && netaddr_is_loopback(&a)));
+}
+
+/* Those who come from torchrun, and pods, which share no home, have no token to begin with. */
+static void stay_open(struct guard *g, const struct options *o, const struct rdzv_config *c)
+{
+    g->open = true;
+    if (is_loopback_endpoint(c))
+        return;
+    log_notice("%s: no job token is named, so whoever reaches the rendezvous port can join this "
+               "job; DLAUNCH_TOKEN_FILE or DLAUNCH_TOKEN, the same on all nodes, prevents that",
+               o->torchrun ? "called as torchrun" : "in a pod");
+}
+
+int token_build(struct job_spec *spec, struct options *o, struct err *e)
+{
+    struct rdzv_config *c = &spec->rdzv;
+    /* A page of its own, which is in no core file. */
+    struct guard *g =
+        mmap(NULL, sizeof(*g), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (g == MAP_FAILED)
+        return err_sys(e, errno, "memory for the job token");
+    madvise(g, sizeof(*g), MADV_DONTDUMP);
+    c->guard = g;
+    bool insecure = opt_flag(o, OPT_insecure);
+    int rc = use_named(g, o, e);
+    unsetenv(TOKEN_ENV);
+    if (rc < 0)
+        return rc;
+    g->everywhere = rc == 0;
+    if (insecure && rc == 0)
+        return err_set(e, -EINVAL, "%s: a job token is named too (%s)", opt_where(o, OPT_insecure),
+                       g->source);
+    if (insecure)
+        g->open = true;
+    else if (rc == 0 || c->max_nodes == 1 || is_loopback_endpoint(c))
+        ; /* on this host, whose kernel says who is who */
+    else if (o->torchrun || getenv("KUBERNETES_SERVICE_HOST"))
+        stay_open(g, o, c);
+    else if (use_own(g, o, e) < 0)
+        return -EINVAL;
+    if (g->secret_len == 0 && !g->source[0])
+        snprintf(g->source, sizeof(g->source), "none is named");
+    return 0;
+}

@@ -11,7 +11,8 @@
 int bootstrap_segment(struct world *w, struct err *e);
 void bootstrap_segment_leave(struct world *w); /* nothing when *w has no segment */
 
-/* From RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: the ranks publish themselves in a store. */
-int bootstrap_store(struct world *w, uint64_t deadline_ns, struct err *e);
+/* Without a launcher: the ranks publish themselves in a store, by the way that the options or the
+ * environment name. */
+int bootstrap_store(struct world *w, const struct world_opts *o, struct err *e);
 
 #endif

@@ -1,11 +1,13 @@
-/* bootstrap_store.c: ranks that were started without a launcher meet through a store.
+/* bootstrap_store.c: ranks that were started without a launcher meet through a store: at an address
+ * from the environment or an URL, behind an address in a file (meeting_file.c), or one that the
+ * program has opened.
  *
  *   every rank   opens its listening socket, finds the address by which others reach it, and stores
  *                that under <prefix>rank/<r>, where nothing may be yet
  *   rank 0       (hosts the store, unless one is served there,) gets all of these, sets
  *                <prefix>table to them all and waits for every <prefix>read/<r>
  *   the others   get <prefix>table and set <prefix>read/<r>
- *   rank 0       ends its store, or takes the keys out of the other one
+ *   rank 0       takes the keys out of the store, which serves the program from now on
  *
  * Failures: the store cannot be reached, or goes away in between: tried anew until the deadline,
  * since every step may be repeated. Ranks that do not come: -ETIMEDOUT with their list. Two
@@ -26,6 +28,8 @@
 #include <unistd.h>
 
 #include "collectives/bootstrap.h"
+#include "collectives/meeting_file.h"
+#include "collectives/store.h"
 #include "collectives/wait.h"
 #include "core/bytes.h"
 #include "core/clock.h"
@@ -43,9 +47,13 @@ enum {
 
 struct meeting {
     struct world *w;
-    const char *host; /* MASTER_ADDR */
-    int port;         /* MASTER_PORT */
-    bool served;      /* a launcher serves the store there */
+    char host[HOST_MAX]; /* where the store is */
+    int port;
+    const char *whence; /* for people: where the address is from */
+    char path[512];
+    const char *file; /* path: the address is in it; NULL: it is known */
+    bool served;      /* somebody else serves the store */
+    bool borrowed;    /* the client is the program's */
     char prefix[KEY_MAX / 2];
     uint64_t deadline_ns;
     struct member self;
@@ -53,7 +61,7 @@ struct meeting {
     struct store_client *client;
 };
 
-/* -------------------------------------------------------------------------------- environment */
+/* ------------------------------------------------------------------------------- ways to meet */
 
 static int env_int(const char *name, long min, long max, int *out, struct err *e)
 {
@@ -73,27 +81,107 @@ static const char *env_or(const char *name, const char *otherwise)
     return v && *v ? v : otherwise;
 }
 
-static int read_environment(struct meeting *m, struct err *e)
+/* "rank=1&world_size=4", behind the question mark of an URL. */
+static int read_query(const char *query, const char *url, int *rank, int *size, struct err *e)
+{
+    char copy[128], *at = NULL;
+    if (snprintf(copy, sizeof(copy), "%s", query) >= (int)sizeof(copy))
+        return err_set(e, -EINVAL, "%s is too long", url);
+    for (char *word = strtok_r(copy, "&", &at); word; word = strtok_r(NULL, "&", &at)) {
+        char *value = strchr(word, '=');
+        long n;
+        if (value)
+            *value++ = '\0';
+        if (!value || (strcmp(word, "rank") != 0 && strcmp(word, "world_size") != 0))
+            return err_set(e, -EINVAL, "%s: '%s' is neither rank=N nor world_size=N", url, word);
+        if (parse_int(value, 0, WORLD_MAX, &n, e) < 0)
+            return err_wrap(e, "%s: %s", url, word);
+        *(strcmp(word, "rank") == 0 ? rank : size) = (int)n;
+    }
+    return 0;
+}
+
+/* Who this rank is: what the program says, what the URL says, what the environment says. */
+static int find_self(struct world *w, const struct world_opts *o, const char *url, struct err *e)
+{
+    const char *query = url ? strchr(url, '?') : NULL;
+    int rank = -1, size = 0, r = query ? read_query(query + 1, url, &rank, &size, e) : 0;
+    if (r < 0)
+        return r;
+    if (o->size > 0) {
+        rank = o->rank;
+        size = o->size;
+    }
+    if (size <= 0 && (r = env_int("WORLD_SIZE", 1, WORLD_MAX, &size, e)) < 0)
+        return r;
+    if (rank < 0 && o->size <= 0 && (r = env_int("RANK", 0, size - 1, &rank, e)) < 0)
+        return r;
+    if (rank < 0 || rank >= size)
+        return err_set(e, -EINVAL, "there is no rank %d of %d", rank, size);
+    w->rank = rank;
+    w->size = size;
+    return 0;
+}
+
+static int from_environment(struct meeting *m, struct err *e)
+{
+    const char *host = env_or("MASTER_ADDR", NULL);
+    m->whence = "MASTER_ADDR";
+    if (!host)
+        return err_set(e, -EINVAL, "MASTER_ADDR is not set");
+    if (snprintf(m->host, sizeof(m->host), "%s", host) >= (int)sizeof(m->host))
+        return err_set(e, -EINVAL, "MASTER_ADDR is too long");
+    m->served = strcmp(env_or("TORCHELASTIC_USE_AGENT_STORE", ""), "True") == 0;
+    return env_int("MASTER_PORT", 1, 65535, &m->port, e);
+}
+
+static int from_url(struct meeting *m, const char *url, struct err *e)
+{
+    char place[512];
+    const char *rest = strstr(url, "://") ? strstr(url, "://") + 3 : "";
+    size_t n = strcspn(rest, "?");
+    m->whence = "the address";
+    if (n >= sizeof(place))
+        return err_set(e, -EINVAL, "%.60s... is too long", url);
+    snprintf(place, sizeof(place), "%.*s", (int)n, rest);
+    if (strncmp(url, "env://", 6) == 0)
+        return from_environment(m, e);
+    if (strncmp(url, "tcp://", 6) == 0) {
+        if (endpoint_parse(place, 0, m->host, &m->port, e) < 0)
+            return err_wrap(e, "%s", url);
+        return m->port > 0 ? 0 : err_set(e, -EINVAL, "%s has no port", url);
+    }
+    if (strncmp(url, "file://", 7) == 0 && place[0] == '/') {
+        snprintf(m->path, sizeof(m->path), "%s", place);
+        m->file = m->path;
+        return 0;
+    }
+    return err_set(e, -EINVAL, "%s is none of env://, tcp://HOST:PORT and file:///PATH", url);
+}
+
+static int find_way(struct meeting *m, const struct world_opts *o, struct err *e)
 {
     struct world *w = m->w;
-    int r = env_int("WORLD_SIZE", 1, WORLD_MAX, &w->size, e);
-    if (r < 0 || (r = env_int("RANK", 0, w->size - 1, &w->rank, e)) < 0)
+    const char *url = o->store ? NULL : o->method;
+    int r = find_self(w, o, url, e);
+    if (r < 0 || (w->size == 1 && !url))
         return r;
-    if (w->size == 1)
-        return 0;
-    m->host = env_or("MASTER_ADDR", NULL);
-    if (!m->host)
-        return err_set(e, -EINVAL, "MASTER_ADDR is not set");
-    if ((r = env_int("MASTER_PORT", 1, 65535, &m->port, e)) < 0)
-        return r;
-    m->served = strcmp(env_or("TORCHELASTIC_USE_AGENT_STORE", ""), "True") == 0;
+    if (o->store) {
+        m->whence = "the store";
+        m->borrowed = m->served = true;
+        m->client = o->store->client;
+        m->port = o->store->port;
+        snprintf(m->host, sizeof(m->host), "%s", o->store->host);
+    } else {
+        r = url ? from_url(m, url, e) : from_environment(m, e);
+    }
     /* A store may outlive a round: what an earlier one has left there must not be read. */
-    int n = snprintf(m->prefix, sizeof(m->prefix), "dlcoll/%s/%s/%" PRIu32 "/",
-                     env_or("TORCHELASTIC_RUN_ID", ""), env_or("TORCHELASTIC_RESTART_COUNT", "0"),
-                     w->instance);
-    if (n >= (int)sizeof(m->prefix))
-        return err_set(e, -EINVAL, "TORCHELASTIC_RUN_ID is too long");
-    return 0;
+    int n = snprintf(m->prefix, sizeof(m->prefix), "dlcoll/%s%s/%s/%" PRIu32 "/",
+                     env_or("TORCHELASTIC_RUN_ID", ""), o->name,
+                     env_or("TORCHELASTIC_RESTART_COUNT", "0"), w->instance);
+    if (r == 0 && n >= (int)sizeof(m->prefix))
+        return err_set(e, -EINVAL, "the job's name is too long");
+    return r;
 }
 
 static int remaining_ms(const struct meeting *m)
@@ -150,7 +238,7 @@ static int find_master(struct meeting *m, struct netaddr *local, struct err *e)
         if (r == 0)
             freeaddrinfo(list);
         if (is_over(m))
-            return err_set(e, -ETIMEDOUT, "MASTER_ADDR %s: %s", m->host,
+            return err_set(e, -ETIMEDOUT, "%s %s: %s", m->whence, m->host,
                            r ? gai_strerror(r) : "there is no route to it");
         pause_before_retry();
     }
@@ -254,7 +342,7 @@ static int replace_record(struct meeting *m, const char *key, const struct buf *
     if (other.pid != m->self.pid || other.host_id != m->self.host_id)
         return err_set(e, -EEXIST,
                        "there is a rank %d at %s:%d already (%s, pid %" PRIu32
-                       "): does another job use MASTER_PORT?",
+                       "): does another job use that port?",
                        m->w->rank, m->host, m->port, other.host, other.pid);
     return store_client_set(m->client, key, record->data, record->len, e);
 }
@@ -374,17 +462,25 @@ static int host_store(struct meeting *m, struct err *e)
     /* 127.0.0.1 and ::1 mean one host everywhere; another loopback address may be this host's own
      * name, which others resolve to where it can be reached. */
     bool here = strcmp(m->w->master_ip, "127.0.0.1") == 0 || strcmp(m->w->master_ip, "::1") == 0;
-    struct store_thread_opts opts = {.addr = here ? m->w->master_ip : NULL, .port = m->port};
+    struct store_thread_opts opts = {.addr = here && !m->file ? m->w->master_ip : NULL,
+                                     .port = m->file ? 0 : m->port};
     int r = store_thread_new(&m->server, &opts, e);
+    if (r == 0)
+        m->port = store_thread_port(m->server);
     return r == -EADDRINUSE ? 0 : r; /* then a store is served there, or connecting will tell */
+}
+
+static int reach_store(struct meeting *m, struct err *e)
+{
+    int r = host_store(m, e);
+    if (r < 0 || m->client)
+        return r;
+    return store_client_new(&m->client, m->host, m->port, remaining_ms(m), e);
 }
 
 static int meet_once(struct meeting *m, struct err *e)
 {
-    int r = host_store(m, e);
-    if (r < 0)
-        return r;
-    r = store_client_new(&m->client, m->host, m->port, remaining_ms(m), e);
+    int r = reach_store(m, e);
     if (r < 0)
         return r;
     r = publish_self(m, e);
@@ -392,10 +488,12 @@ static int meet_once(struct meeting *m, struct err *e)
         r = m->w->rank == 0 ? lead(m, e) : follow(m, e);
     if (r == -ETIMEDOUT)
         r = timed_out(m, e);
-    if (r == 0 && m->w->rank == 0 && !m->server)
+    if (r == 0 && m->w->rank == 0)
         clean_up(m);
-    store_client_free(m->client);
-    m->client = NULL;
+    if (!m->borrowed) {
+        store_client_free(m->client);
+        m->client = NULL;
+    }
     return r;
 }
 
@@ -409,7 +507,7 @@ static int meet(struct meeting *m, struct err *e)
 {
     for (;;) {
         int r = meet_once(m, e);
-        if (!worth_another_try(r) || is_over(m))
+        if (!worth_another_try(r) || is_over(m) || m->borrowed)
             return r;
         pause_before_retry();
     }
@@ -429,11 +527,58 @@ static int count_neighbours(struct world *w, struct err *e)
     return getenv("LOCAL_RANK") ? env_int("LOCAL_RANK", 0, WORLD_MAX, &w->local_rank, e) : 0;
 }
 
-int bootstrap_store(struct world *w, uint64_t deadline_ns, struct err *e)
+/* Rank 0 serves the store at a port of its own and writes into the file how it is reached. */
+static int publish_file(struct meeting *m, struct err *e)
 {
-    struct meeting m = {.w = w, .deadline_ns = deadline_ns};
+    struct netaddr own[MEETING_ADDRS];
+    struct meeting_place p = {.host_id = m->self.host_id, .pid = getpid()};
+    int r = host_store(m, e);
+    if (r < 0)
+        return r;
+    p.port = m->port;
+    p.naddrs = netaddr_list_local(own, MEETING_ADDRS);
+    for (int i = 0; i < p.naddrs; i++)
+        netaddr_ip(&own[i], p.addrs[i]);
+    snprintf(p.host, sizeof(p.host), "%s", m->self.host);
+    if (getrandom(&p.nonce, sizeof(p.nonce), 0) != sizeof(p.nonce))
+        p.nonce = mono_ns();
+    snprintf(m->host, sizeof(m->host), "127.0.0.1");
+    return meeting_file_write(m->file, m->prefix, &p, remaining_ms(m), e);
+}
+
+static int meet_by_file(struct meeting *m, struct err *e)
+{
+    struct netaddr any = {0};
+    int r;
+    m->self.host_id = host_id();
+    char name[HOST_MAX] = "";
+    if (gethostname(name, sizeof(name) - 1) == 0)
+        snprintf(m->self.host, sizeof(m->self.host), "%.*s", MEMBER_HOST_MAX - 1, name);
+    if (m->w->rank == 0)
+        r = publish_file(m, e);
+    else
+        r = meeting_file_find(m->file, m->prefix, m->self.host_id, m->deadline_ns, m->host,
+                              &m->port, e);
+    if (r == 0)
+        r = find_master(m, &any, e);
+    /* The store's own host is reached by the others at an address that is not loopback. */
+    if (r == 0 && netaddr_is_loopback(&any) && m->w->rank == 0) {
+        struct netaddr own;
+        if (netaddr_list_local(&own, 1) == 1 && !netaddr_is_link_local(&own))
+            any = own;
+    }
+    if (r == 0 && (r = listen_here(m, &any, e)) == 0)
+        r = meet(m, e);
+    if (m->w->rank == 0)
+        meeting_file_remove(m->file);
+    return r;
+}
+
+int bootstrap_store(struct world *w, const struct world_opts *o, struct err *e)
+{
+    struct meeting m = {.w = w, .deadline_ns = o->deadline_ns};
     struct netaddr local;
-    int r = read_environment(&m, e);
+    int r = find_way(&m, o, e);
     if (r < 0)
         return r;
     if (w->size == 1) {
@@ -444,8 +589,12 @@ int bootstrap_store(struct world *w, uint64_t deadline_ns, struct err *e)
     w->members = calloc((size_t)w->size, sizeof(*w->members));
     if (!w->members)
         return err_set(e, -ENOMEM, "no memory for %d ranks", w->size);
-    if ((r = find_master(&m, &local, e)) == 0 && (r = listen_here(&m, &local, e)) == 0)
+    if (m.file)
+        r = meet_by_file(&m, e);
+    else if ((r = find_master(&m, &local, e)) == 0 && (r = listen_here(&m, &local, e)) == 0)
         r = meet(&m, e);
-    store_thread_free(m.server);
+    w->store_server = m.server;
+    w->store_port = m.port;
+    snprintf(w->store_host, sizeof(w->store_host), "%s", m.host);
     return r < 0 ? r : count_neighbours(w, e);
 }

@@ -7,12 +7,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* In those with _V the parts differ in length, and not every rank may know of all of them. */
 enum call_kind {
     CALL_NONE,
     CALL_ALL_REDUCE,
     CALL_BROADCAST,
     CALL_BARRIER,
     CALL_FINALIZE,
+    CALL_REDUCE,
+    CALL_GATHER,
+    CALL_GATHER_V,
+    CALL_ALL_GATHER,
+    CALL_ALL_GATHER_V,
+    CALL_SCATTER,
+    CALL_SCATTER_V,
+    CALL_REDUCE_SCATTER,
+    CALL_REDUCE_SCATTER_V,
+    CALL_ALL_TO_ALL,
+    CALL_ALL_TO_ALL_V,
+    /* These consist of others. */
+    CALL_ALL_REDUCE_COALESCED, /* root: how many buffers */
+    CALL_EXCHANGE_BYTES,
+    CALL_MONITORED_BARRIER,
+    CALL_COMM_SPLIT,
+    CALL_COMM_NEW_GROUP,
+    /* Not collective; root: the peer. */
+    CALL_SEND,
+    CALL_RECV,
+    CALL_BATCH,
     CALL_KINDS,
 };
 
@@ -20,12 +42,15 @@ enum call_kind {
 struct call {
     uint8_t kind;  /* enum call_kind */
     uint8_t dtype; /* dlcoll_dtype */
-    uint8_t op;    /* dlcoll_op */
+    uint8_t op;    /* struct reduce_info's code */
     uint8_t unused;
     int32_t root;
     uint64_t count; /* elements */
 };
 
+bool call_has_data(int kind);
+bool call_reduces(int kind);
+bool call_rooted(int kind); /* or has a peer */
 bool call_equal(const struct call *a, const struct call *b);
 
 /* "all_reduce"; "unknown operation" for what is none. */
@@ -33,7 +58,7 @@ const char *call_name(int kind);
 
 /* "all_reduce of 12 f32 (sum)". Never more than CALL_TEXT_MAX with its NUL, whatever the values.
  * Returns out. */
-#define CALL_TEXT_MAX 80
+#define CALL_TEXT_MAX 112
 const char *call_describe(const struct call *c, char out[CALL_TEXT_MAX]);
 
 #endif

@@ -1,180 +1,162 @@
-/* coll.c: the public operations: check the arguments, describe the call, choose an algorithm, run
- * it. */
+/* coll.c: how a public operation goes: its arguments are checked (coll_args.c), then it is carried
+ * out at once, or put into the queue. */
+#include "collectives/coll.h"
+
 #include <errno.h>
-#include <inttypes.h>
-#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "collectives/async.h"
+#include "collectives/coalesced.h"
+#include "collectives/coll_args.h"
 #include "collectives/comm.h"
-#include "collectives/dtype.h"
 #include "collectives/error.h"
-#include "collectives/net/algo.h"
-
-/* One operation, its arguments as given. */
-struct request {
-    struct call call; /* the same on every rank */
-    const void *send;
-    void *recv;
-    const dlcoll_opts *opts;
-    dlcoll_work **work;
-    const struct dtype *dtype; /* NULL: it has no data */
-    int op;
-};
-
-/* ------------------------------------------------------------------------------------ checking */
-
-static bool overlap(const void *a, const void *b, size_t len)
-{
-    uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
-    return x != y && (x < y ? y - x < len : x - y < len);
-}
-
-static int refuse(dlcoll_comm *c, const struct request *rq, int code, const char *why)
-{
-    return error_set(&c->error, code, "%s: %s", call_name(rq->call.kind), why);
-}
-
-static int check_data(dlcoll_comm *c, const struct request *rq)
-{
-    bool needs_send = rq->call.kind != CALL_BROADCAST || rq->call.root == c->rank;
-    size_t count = rq->call.count;
-    if (!rq->dtype)
-        return refuse(c, rq, DLCOLL_EINVAL, "there is no such dtype");
-    if (count > SIZE_MAX / 2 / rq->dtype->size)
-        return refuse(c, rq, DLCOLL_EINVAL, "count is too large");
-    if (count && (!rq->recv || (needs_send && !rq->send)))
-        return refuse(c, rq, DLCOLL_EINVAL, "a buffer is NULL");
-    if (needs_send && overlap(rq->send, rq->recv, count * rq->dtype->size))
-        return refuse(c, rq, DLCOLL_EINVAL, "send and recv overlap without being the same");
-    return 0;
-}
-
-static int check(dlcoll_comm *c, const struct request *rq, dlcoll_opts *opts)
-{
-    *opts = (dlcoll_opts)DLCOLL_OPTS_INIT;
-    int code = comm_take_opts(opts, sizeof(*opts), rq->opts);
-    if (code == DLCOLL_EINVAL)
-        return refuse(c, rq, code, "opts has no valid size and version (use DLCOLL_OPTS_INIT)");
-    if (code < 0)
-        return refuse(c, rq, code, "opts asks for what this library does not know");
-    if (rq->work)
-        return refuse(c, rq, DLCOLL_ENOSUP, "this version only blocks: work must be NULL");
-    if (rq->call.kind == CALL_ALL_REDUCE && !reduction_name(rq->op))
-        return refuse(c, rq, DLCOLL_EINVAL, "there is no such op");
-    if (rq->call.root < 0 || rq->call.root >= c->size)
-        return refuse(c, rq, DLCOLL_EINVAL, "root is no rank of the communicator");
-    bool has_data = rq->call.kind == CALL_ALL_REDUCE || rq->call.kind == CALL_BROADCAST;
-    return has_data ? check_data(c, rq) : 0;
-}
-
-/* ------------------------------------------------------------------------------------- running */
-
-static struct coll describe(const dlcoll_comm *c, const struct request *rq)
-{
-    enum call_kind kind = rq->call.kind == CALL_FINALIZE ? CALL_BARRIER : rq->call.kind;
-    return (struct coll){.kind = kind,
-                         .rank = c->rank,
-                         .size = c->size,
-                         .root = rq->call.root,
-                         .count = rq->call.count,
-                         .elem = rq->dtype ? rq->dtype->size : 1};
-}
+#include "collectives/nccl/nccl.h"
+#include "collectives/net/net.h"
+#include "collectives/provider.h"
+#include "core/log.h"
 
 /* Shows in the worker's own line what it is doing. */
-static void show(const dlcoll_comm *c, enum segment_local_state state)
+static void show(const dlcoll_comm *c, uint64_t seq, enum segment_local_state state)
 {
-    struct segment_local *line = world_line(&c->world);
-    if (!line)
+    struct segment_local *line = world_line(c->world);
+    if (!line || c->id != 0)
         return;
-    atomic_store_explicit(&line->seq, c->seq, memory_order_relaxed);
+    atomic_store_explicit(&line->seq, seq, memory_order_relaxed);
     atomic_store_explicit(&line->state, state, memory_order_release);
 }
 
-static int run(dlcoll_comm *c, const struct request *rq, const dlcoll_opts *opts)
+static int run(dlcoll_comm *c, struct coll_call *call)
 {
-    struct err e = ERR_INIT;
-    if (rq->dtype && rq->call.count == 0) {
-        c->seq++; /* as on every other rank */
-        return 0;
+    if (comm_is_stopped(c))
+        return -ECANCELED;
+    return call->spans ? coalesced_run(call) : provider_choose(call)->run(call);
+}
+
+int coll_execute(dlcoll_comm *c, struct coll_call *call)
+{
+    if (atomic_load_explicit(&c->failed, memory_order_acquire))
+        return atomic_load(&c->failed_code);
+    call->culprit = -1;
+    uint64_t number =
+        recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->id, coll_bytes(call));
+    show(c, call->seq, SEGMENT_LOCAL_CALL);
+    int code = run(c, call);
+    if (code == -ENOMEM && call->may_repeat) {
+        code = comm_error(c, DLCOLL_ENOMEM, "%s: %s", call_name(call->id.kind), call->err.msg);
+    } else if (code < 0) {
+        code = comm_fail(c, code, call);
+        c->net->transport->ops->close(c->net->transport);
     }
-    struct coll coll = describe(c, rq);
-    const struct algo *algo = algo_choose(&coll);
-    schedule_reset(&c->schedule);
-    algo->build(&c->schedule, &coll);
-    struct engine_run er = {
-        .schedule = &c->schedule,
-        .in = rq->send,
-        .out = rq->recv,
-        .dtype = rq->dtype,
-        .op = rq->op,
-        .frame = {.comm = c->id, .seq = (uint32_t)(c->seq + 1), .call = rq->call}};
-    if (engine_start(&c->engine, &er, &e) < 0)
-        return refuse(c, rq, DLCOLL_ENOMEM, e.msg);
-    c->seq++;
-    show(c, SEGMENT_LOCAL_CALL);
-    uint64_t deadline = comm_deadline(opts->timeout_ms ? opts->timeout_ms : c->timeout_ms);
-    int r = engine_wait(&c->engine, deadline, &e);
-    if (r < 0)
-        return comm_fail(c, r, &rq->call, &e);
-    show(c, SEGMENT_LOCAL_READY);
+    recorder_end(&c->job->recorder, number, code);
+    if (code == 0)
+        show(c, call->seq, SEGMENT_LOCAL_READY);
+    return code;
+}
+
+/* ------------------------------------------------------------------------------------ performing
+ */
+
+/* The arrays of counts and the list of buffers are the caller's until it returns: an operation that
+ * goes on needs its own.
+ */
+static int keep_arrays(struct dlcoll_work *w)
+{
+    struct coll_call *c = &w->call;
+    const size_t **arrays[] = {&c->send_parts.counts, &c->send_parts.displs, &c->recv_parts.counts,
+                               &c->recv_parts.displs};
+    size_t size = (size_t)c->comm->size, want = 4 * size;
+    bool any = false;
+    for (int i = 0; i < 4; i++)
+        any = any || *arrays[i];
+    if (any && w->cap_counts < want) {
+        size_t *p = realloc(w->counts, want * sizeof(*p));
+        if (!p)
+            return -ENOMEM;
+        w->counts = p;
+        w->cap_counts = want;
+    }
+    if (c->nspans > w->cap_spans) {
+        dlcoll_span *p = realloc(w->spans, c->nspans * sizeof(*p));
+        if (!p)
+            return -ENOMEM;
+        w->spans = p;
+        w->cap_spans = c->nspans;
+    }
+    if (c->nspans)
+        c->spans = memcpy(w->spans, c->spans, c->nspans * sizeof(*c->spans));
+    for (size_t i = 0; i < 4; i++) {
+        if (*arrays[i])
+            *arrays[i] = memcpy(w->counts + i * size, *arrays[i], size * sizeof(size_t));
+    }
     return 0;
 }
 
-static int perform(dlcoll_comm *comm, const struct request *rq)
+/* Into the queue. */
+static int submit(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **out)
 {
-    dlcoll_opts opts;
-    int code = comm_enter(comm);
+    struct dlcoll_work *w = async_new_work(c);
+    if (w) {
+        w->call = *call;
+        w->call.may_repeat = false;
+        if (keep_arrays(w) == 0 && async_submit(c, w) == 0) {
+            *out = w;
+            return 0;
+        }
+        async_complete(w, 0);
+        dlcoll_work_free(w);
+    }
+    c->seq = call->seq - 1;
+    return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->id.kind));
+}
+
+/* A blocking one after others that stand in the queue. */
+static int wait_in_line(dlcoll_comm *c, const struct coll_call *call)
+{
+    dlcoll_work *w;
+    int code = submit(c, call, &w);
     if (code < 0)
         return code;
-    code = check(comm, rq, &opts);
-    if (code == 0)
-        code = run(comm, rq, &opts);
-    return comm_leave(comm, code);
-}
-
-/* ---------------------------------------------------------------------------------- operations */
-
-int dlcoll_all_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
-                      dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
-{
-    struct request rq = {.call = {.kind = CALL_ALL_REDUCE,
-                                  .dtype = (uint8_t)dtype,
-                                  .op = (uint8_t)op,
-                                  .count = count},
-                         .send = send,
-                         .recv = recv,
-                         .opts = opts,
-                         .work = work,
-                         .dtype = dtype_get(dtype),
-                         .op = op};
-    return perform(comm, &rq);
-}
-
-int dlcoll_broadcast(const void *send, void *recv, size_t count, dlcoll_dtype dtype, int root,
-                     dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
-{
-    struct request rq = {
-        .call = {.kind = CALL_BROADCAST, .dtype = (uint8_t)dtype, .root = root, .count = count},
-        .send = send,
-        .recv = recv,
-        .opts = opts,
-        .work = work,
-        .dtype = dtype_get(dtype)};
-    return perform(comm, &rq);
-}
-
-int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
-{
-    struct request rq = {.call = {.kind = CALL_BARRIER}, .opts = opts, .work = work};
-    return perform(comm, &rq);
-}
-
-int dlcoll_finalize(dlcoll_comm *comm)
-{
-    struct request rq = {.call = {.kind = CALL_FINALIZE}};
-    int code = perform(comm, &rq);
-    if (code == 0) {
-        comm->finalized = true;
-        show(comm, SEGMENT_LOCAL_DONE);
-    }
+    code = async_wait(w);
+    dlcoll_work_free(w);
     return code;
+}
+
+static int at_once(dlcoll_comm *c, struct coll_call *call)
+{
+    call->may_repeat = true;
+    pthread_mutex_lock(&c->running);
+    int code = coll_execute(c, call);
+    pthread_mutex_unlock(&c->running);
+    if (code == DLCOLL_ENOMEM && !atomic_load(&c->failed))
+        c->seq = call->seq - 1; /* as if it had not been called */
+    return code;
+}
+
+int coll_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
+{
+    if (call->device)
+        return !work && coll_is_nothing(call) ? 0 : nccl_perform(c, call, work);
+    call->seq = ++c->seq; /* the same on every rank, whether or not it comes to anything */
+    if (call->nspans > 1)
+        c->seq += coalesced_calls(call) - 1;
+    if (work)
+        return submit(c, call, work);
+    if (coll_is_nothing(call))
+        return 0;
+    return async_is_busy(c) ? wait_in_line(c, call) : at_once(c, call);
+}
+
+int coll_invoke(struct coll_args *a)
+{
+    struct coll_call call;
+    if (a->work)
+        *a->work = NULL;
+    int code = comm_enter(a->comm);
+    if (code < 0)
+        return code;
+    code = coll_args_check(a, &call);
+    if (code == 0)
+        code = coll_perform(a->comm, &call, a->work);
+    return comm_leave(a->comm, code);
 }

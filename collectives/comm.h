@@ -1,40 +1,103 @@
-/* comm.h: the inside of a communicator. */
+/* comm.h: the inside of a communicator.
+ *
+ *     job         what one dlcoll_init() has made: the world's facts, the listening socket, the
+ *                 segment, settings (job.h)
+ *     comm        some ranks of it, with a number that is the same on all of them
+ *       topo      which of them share a node
+ *       shm       their memory, if they share some            (collectives/shm)
+ *       net       their connections and schedules             (collectives/net)
+ *       p2p       sends and receives under way                (p2p.c)
+ *       async     operations with a work handle, a thread     (async.c)
+ *
+ * Threads. `busy` lets one thread of the program in at a time. Collective operations run under
+ * `running`: in the program's thread, or in the one that carries out the queue. */
 #ifndef COLLECTIVES_COMM_H
 #define COLLECTIVES_COMM_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "collectives/call.h"
+#include "collectives/coll_call.h"
 #include "collectives/dlcoll.h"
-#include "collectives/net/engine.h"
-#include "collectives/net/schedule.h"
-#include "collectives/net/transport.h"
+#include "collectives/job.h"
+#include "collectives/net/lobby.h"
+#include "collectives/net/stop.h"
+#include "collectives/topology.h"
+#include "collectives/wait.h"
 #include "collectives/world.h"
 
+struct shm;
+struct net;
+struct p2p;
+struct async;
+struct nccl;
+
+#define COMM_NAME_MAX 20
+
 struct dlcoll_comm {
-    struct world world;
-    uint32_t id; /* 0: the communicator of all workers */
+    struct job *job;
+    struct world *world; /* the job's */
+    uint64_t id;         /* 0: the communicator of all workers */
+    char name[COMM_NAME_MAX];
     int rank, size;
+    int *world_ranks; /* owned */
+    struct topology topo;
     int64_t timeout_ms; /* of an operation; negative: none */
+    struct wait_policy policy;
 
-    uint64_t seq; /* operations started */
-    struct schedule schedule;
-    struct transport *transport;
-    struct engine engine;
+    uint64_t seq;                     /* collective operations started, by the program */
+    uint64_t shrunk;                  /* how often */
+    uint32_t monitored;               /* dlcoll_monitored_barrier()s */
+    struct group_count *group_counts; /* owned */
+    bool after_failure; /* made when the launcher's word had been spoken: it is not listened to */
 
-    atomic_flag busy;  /* a thread is inside */
-    unsigned fork_gen; /* of the process that made it */
-    bool failed;       /* for good; `error` says why */
+    /* Told to stop, if one of these is not 0. */
+    const _Atomic uint32_t *job_word; /* the agent's; never NULL */
+    struct comm_stop own_stop;        /* this process's */
+    struct comm_stop *shared_stop;    /* the node's, in shared memory; NULL without */
+    struct lobby_guest guest;
+    int *pidfds; /* of this node's ranks, without a launcher; owned; NULL: not looked at */
+
+    uint8_t *staging; /* dlcoll_all_reduce_coalesced()'s; owned */
+    size_t cap_staging;
+
+    struct shm *shm;    /* NULL: no memory is shared */
+    bool shares_memory; /* on every node with several ranks: the same on all */
+    struct net *net;
+    struct hier *hier;       /* what hier.c keeps; NULL: nothing yet */
+    struct p2p *_Atomic p2p; /* once there has been something to send or receive */
+    struct async *async;
+    struct nccl *nccl; /* NULL: nothing was done on device memory yet */
+
+    atomic_flag busy;        /* a thread of the program is inside */
+    pthread_mutex_t running; /* a collective operation is */
+    unsigned fork_gen;       /* of the process that made it */
+    _Atomic bool failed;     /* for good; `error` says why */
+    _Atomic int failed_code;
+    _Atomic bool told;       /* the program has been given that code */
     bool finalized;
+    pthread_mutex_t error_lock;
     dlcoll_error error;
 };
+
+/* A communicator of `size` ranks of the job's world, of which this process is `rank`; takes
+ * world_ranks (malloc'ed), also on failure. It has no shared memory yet (comm_memory.c). */
+int comm_new(dlcoll_comm **out, struct job *job, uint64_t id, int *world_ranks, int size, int rank,
+             const char *name, int64_t timeout_ms, bool after_failure, struct err *e);
+
+/* Agrees with this node's other ranks on their memory, over the network; everybody of `comm` does
+ * it. 0 whether or not there is some; else as an operation (coll_call.h's codes). */
+int comm_share_memory(dlcoll_comm *comm, uint64_t deadline_ns, struct coll_call *failed);
 
 /* Every public operation begins and ends with these. Enter: 0, and the communicator is this
  * thread's until comm_leave(); or a code, and the operation returns it. Leave returns `code`. */
 int comm_enter(dlcoll_comm *comm);
 int comm_leave(dlcoll_comm *comm, int code);
+
+/* What a communicator that has failed, or has been finalized, answers; else 0. */
+int comm_usable(dlcoll_comm *comm);
 
 /* Time on mono_ns() when an operation must be over; 0: never. */
 uint64_t comm_deadline(int64_t timeout_ms);
@@ -44,12 +107,36 @@ uint64_t comm_deadline(int64_t timeout_ms);
  * program asks for what this library does not know. */
 int comm_take_opts(void *ours, size_t size, const void *given);
 
+/* Sets the last error; any thread. Returns code. */
+int comm_error(dlcoll_comm *comm, int code, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* Whether the process is a fork()'s child of the one that made the communicator. */
 bool comm_is_forked(const dlcoll_comm *comm);
 
-/* An operation has failed with `status`, as engine_wait() returns it, and `why`: finds out whose
- * fault it was, records that in the communicator and in the worker's line of the segment, tells the
- * other ranks, and closes the connections. Returns the public code. (failure.c) */
-int comm_fail(dlcoll_comm *comm, int status, const struct call *call, const struct err *why);
+/* Whether operations must end now: a worker of the job has died, another rank has given up, the
+ * program has aborted. Two or three loads: every wait loop asks each time round. */
+static inline bool comm_is_stopped(const dlcoll_comm *c)
+{
+    return atomic_load_explicit(c->job_word, memory_order_acquire) ||
+           atomic_load_explicit(&c->own_stop.word, memory_order_acquire) ||
+           (c->shared_stop && atomic_load_explicit(&c->shared_stop->word, memory_order_acquire));
+}
+
+/* What a rank that has been waiting for a millisecond does from time to time (each millisecond,
+ * before it sleeps): hears what ranks of other nodes have to say, and looks whether the processes
+ * of this node's ranks are alive. Costs a few system calls; blocks never. 0: go on. -ECANCELED:
+ * told to stop. -EPIPE: *culprit, a rank of the communicator, has gone, and nobody else will say
+ * so. */
+int comm_look(dlcoll_comm *c, int *culprit);
+
+/* An operation has failed with `status` as coll_call.h says: finds out whose fault it was, records
+ * that in the communicator and in the worker's line of the segment, tells the other ranks, and
+ * closes the connections. Returns the public code. (failure.c) */
+int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call);
+
+/* The communicator has no further use for this rank: `code` and the clause, told to all. False: it
+ * has failed already. */
+bool comm_give_up(dlcoll_comm *c, int code, const char *clause);
 
 #endif

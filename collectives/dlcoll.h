@@ -21,7 +21,8 @@
  * is complete on this rank (its buffers may then be reused). Buffers stay the caller's; the library
  * keeps no pointer to them after the operation.
  *
- * In place: send == recv. Buffers that overlap in another way are refused.
+ * In place: send == recv, or what the operation says. Buffers that overlap in another way are
+ * refused.
  *
  * Reductions are computed in an order that depends only on the ranks, the count and the type, never
  * on timing: every rank gets the same bits, and every run with as many ranks gets them again.
@@ -31,7 +32,9 @@
  * later operation returns DLCOLL_ESTATE at once, and dlcoll_last_error() still has the cause.
  *
  * Threads. A communicator is used by one thread at a time: a second one that comes in meanwhile
- * gets DLCOLL_ESTATE. Different communicators may be used at the same time. A child made by fork()
+ * gets DLCOLL_ESTATE (dlcoll_abort() and dlcoll_last_error() excepted). Different communicators may
+ * be used at the same time. Operations with a work handle are carried out by whoever waits, or by a
+ * thread that the library starts with the first of them. A child made by fork()
  * may not use its parent's communicators (DLCOLL_ESTATE); it may destroy them.
  *
  * Structs begin with their size and a version, and are filled in by their initialiser macro, so
@@ -78,7 +81,8 @@ typedef struct dlcoll_error {
     uint32_t version;
     int32_t code;      /* DLCOLL_E..., or 0: nothing has failed */
     int32_t rank;      /* whose fault it was, on ETIMEDOUT who was waited for (and may itself wait
-                          for a third); -1: unknown, or nobody in particular */
+                          for a third): a rank of the world, dlcoll_init()'s communicator; -1:
+                          unknown, or nobody in particular */
     int32_t pid;       /* of that rank on its host; 0: unknown */
     int32_t signal;    /* that ended it; 0: none, or unknown */
     int32_t exit_code; /* with which it exited; -1: it did not, or unknown */
@@ -106,7 +110,9 @@ typedef struct dlcoll_store dlcoll_store; /* the job's key-value store */
 /* ------------------------------------------------------------------------------ types, operations
  */
 
-/* Values are NCCL's where NCCL has the type. */
+/* Values are NCCL's where NCCL has the type. f16, bf16 and the two 8-bit floats are reduced in f32
+ * and rounded to the nearest, ties to even; a value that is too large becomes an infinity, or a NaN
+ * in f8e4m3, which has no infinity. */
 typedef enum dlcoll_dtype {
     DLCOLL_I8 = 0,
     DLCOLL_U8 = 1,
@@ -114,61 +120,141 @@ typedef enum dlcoll_dtype {
     DLCOLL_U32 = 3,
     DLCOLL_I64 = 4,
     DLCOLL_U64 = 5,
+    DLCOLL_F16 = 6,
     DLCOLL_F32 = 7,
-    DLCOLL_F64 = 8
+    DLCOLL_F64 = 8,
+    DLCOLL_BF16 = 9,
+    DLCOLL_F8E4M3 = 10,
+    DLCOLL_F8E5M2 = 11,
+    DLCOLL_I16 = 32,
+    DLCOLL_U16 = 33,
+    DLCOLL_BOOL = 34, /* a byte; anything but 0 is true */
+    DLCOLL_DTYPE_MAX = 0x7fffffff
 } dlcoll_dtype;
 
 /* Values are NCCL's where NCCL has the operation. Integer sums and products wrap around. The
- * minimum or maximum of numbers with a NaN among them is a NaN. */
+ * minimum or maximum of numbers with a NaN among them is a NaN. Bitwise and logical operations are
+ * for integers and bool; a logical result is 0 or 1. For bool, sum is lor and prod is land, and
+ * there is no avg. A type that does not have an operation: DLCOLL_ENOSUP. */
 typedef enum dlcoll_op {
     DLCOLL_SUM = 0,
     DLCOLL_PROD = 1,
     DLCOLL_MAX = 2,
-    DLCOLL_MIN = 3
+    DLCOLL_MIN = 3,
+    DLCOLL_AVG = 4, /* the sum, as above, divided by the ranks; integers toward zero */
+    DLCOLL_BAND = 32,
+    DLCOLL_BOR = 33,
+    DLCOLL_BXOR = 34,
+    DLCOLL_LAND = 35,
+    DLCOLL_LOR = 36,
+    DLCOLL_OP_MAX = 0x7fffffff /* those made below lie between */
 } dlcoll_op;
+
+/* acc[i] = acc[i] op in[i] for count elements of `dtype`. Both are aligned as the type wants. It is
+ * called in the thread that is inside the library, in pieces of any count, and must not call the
+ * library. */
+typedef void dlcoll_reduce_fn(void *acc, const void *in, size_t count, dlcoll_dtype dtype,
+                              void *ctx);
+
+#define DLCOLL_OP_ORDERED 1u /* not commutative: a op b differs from b op a */
+
+/* Makes a reduction of the program's own. fn must be associative; without DLCOLL_OP_ORDERED in
+ * `flags` also commutative, and with it every rank's data comes in the order of the ranks, which
+ * excludes the fastest ways between hosts. Every rank makes its own, with a function that does the
+ * same; the values of *op may differ between ranks. `ctx` is handed to fn.
+ *
+ * *op may be used with every communicator and type, from any thread, until dlcoll_op_free().
+ * DLCOLL_EINVAL; DLCOLL_ENOMEM: 256 are there. */
+DLCOLL_API int dlcoll_op_create_user(dlcoll_op *op, dlcoll_reduce_fn *fn, void *ctx,
+                                     unsigned flags);
+
+/* Makes the sum of every rank's data times a factor of that rank: *scalar, one element of `dtype`,
+ * which is copied. For that type only, which may not be bool. *op as above. */
+DLCOLL_API int dlcoll_op_create_premul(dlcoll_op *op, const void *scalar, dlcoll_dtype dtype);
+
+/* Frees what the two functions above have made. No operation with it may be under way.
+ * DLCOLL_EINVAL: it is none of those, or has been freed already. */
+DLCOLL_API int dlcoll_op_free(dlcoll_op op);
 
 /* Options of one operation. */
 typedef struct dlcoll_opts {
     size_t size;
     uint32_t version;
+    int32_t tag;        /* send and recv: only equal tags meet; >= 0 */
     int64_t timeout_ms; /* 0: the communicator's; negative: none */
+    void *stream; /* a cudaStream_t: the buffers are device memory, and the operation is enqueued on
+                     it; NULL: see "device memory" below */
 } dlcoll_opts;
 
 #define DLCOLL_OPTS_VERSION 1
-#define DLCOLL_OPTS_INIT                            \
-    {                                               \
-        sizeof(dlcoll_opts), DLCOLL_OPTS_VERSION, 0 \
+#define DLCOLL_OPTS_INIT                                  \
+    {                                                     \
+        sizeof(dlcoll_opts), DLCOLL_OPTS_VERSION, 0, 0, 0 \
     }
 
-/* --------------------------------------------------------------------------------------- lifetime
+/* "0.1.0". */
+DLCOLL_API const char *dlcoll_version(void);
+
+/* ---------------------------------------------------------------------------------- beginning, end
  */
+
+/* Where operations on device memory go. */
+typedef enum dlcoll_backend {
+    DLCOLL_BACKEND_DEFAULT =
+        0,                   /* DLCOLL_BACKEND from the environment (auto, cpu, nccl), else auto */
+    DLCOLL_BACKEND_AUTO = 1, /* through NCCL, which is loaded with the first of them */
+    DLCOLL_BACKEND_CPU = 2,  /* there is none: no buffer is looked at */
+    DLCOLL_BACKEND_NCCL = 3, /* as auto; dlcoll_init() fails (DLCOLL_ENOSUP) where NCCL or CUDA is
+                                missing, and says which */
+    DLCOLL_BACKEND_MAX = 0x7fffffff
+} dlcoll_backend;
 
 typedef struct dlcoll_init_opts {
     size_t size;
     uint32_t version;
+    /* Rank and number of ranks; world_size 0: from the environment (RANK, WORLD_SIZE). */
+    int32_t rank;
+    int32_t world_size;
+    int32_t backend; /* dlcoll_backend */
     /* How long every operation may take: 0: DLCOLL_TIMEOUT from the environment ("30s", "10min";
      * a bare number is in seconds), without it 10 minutes; negative: no limit. */
     int64_t timeout_ms;
     /* How long dlcoll_init() waits for the other ranks; 0 and negative as above. */
     int64_t init_timeout_ms;
+    /* How the ranks find each other; NULL: DLCOLL_INIT_METHOD from the environment, without it the
+     * launcher or "env://". */
+    const char *init_method;
+    /* With it the ranks meet through this store, and rank and world_size must be given. Borrowed
+     * until dlcoll_init() returns. */
+    dlcoll_store *store;
+    /* Tells apart jobs that share a store; NULL: "". With a name several threads may be in
+     * dlcoll_init() at the same time, as ranks of their own, and the caller takes another one for
+     * each world that he makes through the same store. */
+    const char *name;
 } dlcoll_init_opts;
 
 #define DLCOLL_INIT_OPTS_VERSION 1
-#define DLCOLL_INIT_OPTS_INIT                                    \
-    {                                                            \
-        sizeof(dlcoll_init_opts), DLCOLL_INIT_OPTS_VERSION, 0, 0 \
+#define DLCOLL_INIT_OPTS_INIT                                                      \
+    {                                                                              \
+        sizeof(dlcoll_init_opts), DLCOLL_INIT_OPTS_VERSION, 0, 0, 0, 0, 0, 0, 0, 0 \
     }
 
 /* Makes the communicator of all workers of the job. Every worker calls it. opts may be NULL.
  *
- *   - Started by dlaunch: rank, size, addresses and a listening socket come from the launcher; no
- *     message is exchanged. Only one such communicator may exist in a process at a time.
- *   - Else from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: the ranks meet through a TCPStore
- *     there, which rank 0 hosts in this process unless one is served there already
+ *   - Started by dlaunch: rank, size, addresses, a listening socket and shared memory come from the
+ *     launcher; no message is exchanged. Only one such communicator may exist in a process at a
+ *     time.
+ *   - "env://": from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: the ranks meet through a
+ *     TCPStore there, which rank 0 hosts in this process unless one is served there already
  *     (TORCHELASTIC_USE_AGENT_STORE=True: one surely is). Waits until all have come.
- *   - With none of them set: a world of one.
+ *   - "tcp://HOST:PORT[?rank=R&world_size=N]": the same with an address of the caller's.
+ *   - "file:///PATH[?rank=R&world_size=N]": rank 0 writes its address into a file that all ranks
+ *     can read, and removes it when they have met. What an earlier job has left there is noticed
+ *     and replaced.
+ *   - opts->store: through a store of the caller's.
+ *   - With nothing set: a world of one.
  *
- * One thread at a time may be in dlcoll_init().
+ * One thread at a time may be in dlcoll_init(), unless opts->name is given.
  *
  * *comm is owned by the caller, who ends it with dlcoll_destroy(); it is NULL on failure, and
  * dlcoll_last_error(NULL, ...) has the reason. DLCOLL_EINVAL, ENOMEM, ESTATE, ETIMEDOUT, ENET. */
@@ -176,35 +262,94 @@ DLCOLL_API int dlcoll_init(dlcoll_comm **comm, const dlcoll_init_opts *opts);
 
 /* Leaves in good order: waits until every rank has called it, so that nobody's leaving looks like a
  * death. No operation may follow. It is not needed before dlcoll_destroy() when a rank gives up.
- * Errors as of dlcoll_barrier(). */
+ * DLCOLL_ESTATE while operations are under way; else errors as of dlcoll_barrier(). */
 DLCOLL_API int dlcoll_finalize(dlcoll_comm *comm);
 
 /* Frees the communicator, in any state, at once: ranks that still wait for this one get
- * DLCOLL_EPEER. NULL is allowed. No other thread may be inside a call on it. */
+ * DLCOLL_EPEER, and this one's own operations under way end with DLCOLL_EABORTED. NULL is allowed.
+ * No other thread may be inside a call on it. Communicators made from it stay valid. */
 DLCOLL_API void dlcoll_destroy(dlcoll_comm *comm);
 
 /* Valid as long as the communicator is; DLCOLL_EINVAL for NULL. */
 DLCOLL_API int dlcoll_rank(const dlcoll_comm *comm);       /* 0 <= rank < size */
 DLCOLL_API int dlcoll_size(const dlcoll_comm *comm);       /* ranks in the communicator */
-DLCOLL_API int dlcoll_local_rank(const dlcoll_comm *comm); /* among the workers of this node */
+DLCOLL_API int dlcoll_local_rank(const dlcoll_comm *comm); /* of the process on its node */
+DLCOLL_API int dlcoll_local_size(const dlcoll_comm *comm); /* ranks of it on this node */
+/* Which rank of `comm`'s world (the communicator of dlcoll_init) `rank` is; DLCOLL_EINVAL. */
+DLCOLL_API int dlcoll_world_rank(const dlcoll_comm *comm, int rank);
+/* The name of a rank's host, cut to `size` bytes with the NUL, and its pid there (0: not known
+ * yet). Either may be NULL. 0 or DLCOLL_EINVAL. */
+DLCOLL_API int dlcoll_rank_host(const dlcoll_comm *comm, int rank, char *host, size_t size,
+                                int *pid);
 
 /* Why the last call on `comm` that failed did so; with NULL: why the last call of this thread that
  * had no communicator (dlcoll_init) did. Fills *out up to its size, which the caller has set
- * (DLCOLL_ERROR_INIT). out->code is 0 when nothing has failed. May be called from any thread while
- * no other one is inside a call on `comm`. 0, or DLCOLL_EINVAL. */
+ * (DLCOLL_ERROR_INIT). out->code is 0 when nothing has failed. May be called from any thread. 0, or
+ * DLCOLL_EINVAL. */
 DLCOLL_API int dlcoll_last_error(const dlcoll_comm *comm, dlcoll_error *out);
+
+/* Ends what is under way, on every rank, with DLCOLL_EABORTED and the reason (a line for people;
+ * NULL: none); the communicator is of no further use then. May be called from any thread, also
+ * while another one is inside an operation. 0, or DLCOLL_ESTATE: it has failed already. */
+DLCOLL_API int dlcoll_abort(dlcoll_comm *comm, const char *reason);
+
+/* ------------------------------------------------------------------------------------------ groups
+ *
+ * A group is a communicator of some of another's ranks. It has operations, errors and a thread of
+ * its own: different groups work side by side. */
+
+typedef struct dlcoll_group_opts {
+    size_t size;
+    uint32_t version;
+    uint32_t unused;
+    int64_t timeout_ms; /* of its making and of its operations; 0: the parent's; negative: none */
+    const char *name;   /* for messages: "dp"; NULL: none. The same on every rank */
+} dlcoll_group_opts;
+
+#define DLCOLL_GROUP_OPTS_VERSION 1
+#define DLCOLL_GROUP_OPTS_INIT                                        \
+    {                                                                 \
+        sizeof(dlcoll_group_opts), DLCOLL_GROUP_OPTS_VERSION, 0, 0, 0 \
+    }
+
+#define DLCOLL_NO_COLOR (-1)
+
+/* Ranks that give the same colour (>= 0) come into one group, in the order of their keys and, where
+ * these are equal, of their ranks. DLCOLL_NO_COLOR: into none, and *group is NULL. Every rank of
+ * `comm` calls it. Errors as of an operation, on `comm`. */
+DLCOLL_API int dlcoll_comm_split(dlcoll_comm *comm, int color, int key, dlcoll_comm **group,
+                                 const dlcoll_group_opts *opts);
+
+/* The group of the n ranks listed: rank i of it is ranks[i] of `comm`. All listed ranks call it
+ * with the same list; others may, and get NULL in *group. Ranks that make several groups in common
+ * make them in the same order. Errors as of an operation; only those who are listed wait. */
+DLCOLL_API int dlcoll_comm_new_group(dlcoll_comm *comm, const int *ranks, int n,
+                                     dlcoll_comm **group, const dlcoll_group_opts *opts);
+
+/* After a failure (DLCOLL_EPEER): the group of those ranks of `comm` that are alive, in their
+ * order. Every survivor calls it. *group is a new communicator; `comm` remains to be destroyed.
+ * Ranks that do not come within the time of opts are left out, and get DLCOLL_EPEER if they come
+ * later. DLCOLL_ESTATE when `comm` has not failed. */
+DLCOLL_API int dlcoll_comm_shrink(dlcoll_comm *comm, dlcoll_comm **group,
+                                  const dlcoll_group_opts *opts);
 
 /* ------------------------------------------------------------------------------------- operations
  *
+ * With work == NULL the call returns when the operation is complete on this rank. Else it returns
+ * at once: 0, and *work is a handle, owned by the caller, for dlcoll_test() and dlcoll_wait(); the
+ * buffers (and arrays of counts until the call returns) are the library's until it is complete.
+ * Operations of one communicator are carried out in the order of their calls; send and recv on
+ * their own, beside these.
+ *
+ * Where a rank's part has a count, S is `count` elements and the whole has size * S elements, rank
+ * i's part at i * S. In the _v forms parts have counts of their own; displs (elements from the
+ * buffer's start to each part) may be NULL: the parts lie one after the other. Parts that are
+ * received must not overlap. Arguments that a rank does not need (recv on other ranks than the root
+ * and so on) are ignored.
+ *
  * Common errors: DLCOLL_EINVAL (NULL comm; NULL, overlapping or too long buffers; unknown type or
- * reduction; a root that is no rank), ENOSUP (work is not NULL: this version only blocks), ESTATE,
- * ENOMEM, ETIMEDOUT, EPEER, EABORTED, EMISMATCH, ENET, EINTERNAL. */
-
-/* recv[i] = send[i] of rank 0 op send[i] of rank 1 op ..., on every rank.
- * send, recv: count elements. In place when send == recv. */
-DLCOLL_API int dlcoll_all_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
-                                 dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
-                                 dlcoll_work **work);
+ * reduction; a root that is no rank), ENOSUP (this type with this reduction), ESTATE, ENOMEM,
+ * ETIMEDOUT, EPEER, EABORTED, EMISMATCH, ENET, EINTERNAL. */
 
 /* recv = send of rank `root`, on every rank.
  * send: count elements on the root, ignored elsewhere. recv: count elements on every rank; on the
@@ -213,8 +358,262 @@ DLCOLL_API int dlcoll_broadcast(const void *send, void *recv, size_t count, dlco
                                 int root, dlcoll_comm *comm, const dlcoll_opts *opts,
                                 dlcoll_work **work);
 
+/* recv[i] = send[i] of rank 0 op send[i] of rank 1 op ..., on rank `root`.
+ * send: count elements. recv: count elements on the root, ignored elsewhere. In place on the root
+ * when send == recv. */
+DLCOLL_API int dlcoll_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
+                             dlcoll_op op, int root, dlcoll_comm *comm, const dlcoll_opts *opts,
+                             dlcoll_work **work);
+
+/* As dlcoll_reduce(), on every rank. */
+DLCOLL_API int dlcoll_all_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
+                                 dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
+                                 dlcoll_work **work);
+
+typedef struct dlcoll_span {
+    const void *send;
+    void *recv; /* may be send */
+    size_t count;
+} dlcoll_span;
+
+/* dlcoll_all_reduce() of n buffers of one type as one operation: many small ones cost as much as
+ * one. The list is read until the call returns. */
+DLCOLL_API int dlcoll_all_reduce_coalesced(const dlcoll_span *list, size_t n, dlcoll_dtype dtype,
+                                           dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
+                                           dlcoll_work **work);
+
+/* Part i of recv on rank `root` = send of rank i.
+ * send: count elements. recv: size * count on the root. In place on the root when send is its part
+ * of recv. */
+DLCOLL_API int dlcoll_gather(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
+                             int root, dlcoll_comm *comm, const dlcoll_opts *opts,
+                             dlcoll_work **work);
+/* send_count is recv_counts[rank] of the root, which alone gives recv_counts and recv_displs. */
+DLCOLL_API int dlcoll_gather_v(const void *send, size_t send_count, void *recv,
+                               const size_t *recv_counts, const size_t *recv_displs,
+                               dlcoll_dtype dtype, int root, dlcoll_comm *comm,
+                               const dlcoll_opts *opts, dlcoll_work **work);
+
+/* Part i of recv = send of rank i, on every rank.
+ * send: count elements. recv: size * count. In place when send is this rank's part of recv. */
+DLCOLL_API int dlcoll_all_gather(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
+                                 dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
+/* send has counts[rank] elements; counts are the same on every rank. */
+DLCOLL_API int dlcoll_all_gather_v(const void *send, void *recv, const size_t *counts,
+                                   const size_t *displs, dlcoll_dtype dtype, dlcoll_comm *comm,
+                                   const dlcoll_opts *opts, dlcoll_work **work);
+
+/* recv of rank i = part i of send of rank `root`.
+ * send: size * count elements on the root. recv: count. In place on the root when recv is its part
+ * of send. */
+DLCOLL_API int dlcoll_scatter(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
+                              int root, dlcoll_comm *comm, const dlcoll_opts *opts,
+                              dlcoll_work **work);
+/* recv_count is send_counts[rank] of the root, which alone gives send_counts and send_displs. */
+DLCOLL_API int dlcoll_scatter_v(const void *send, const size_t *send_counts,
+                                const size_t *send_displs, void *recv, size_t recv_count,
+                                dlcoll_dtype dtype, int root, dlcoll_comm *comm,
+                                const dlcoll_opts *opts, dlcoll_work **work);
+
+/* recv of rank i = part i of what dlcoll_all_reduce() of send would give.
+ * send: size * count elements. recv: count. In place when recv is this rank's part of send; the
+ * other parts of send are then kept. */
+DLCOLL_API int dlcoll_reduce_scatter(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
+                                     dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
+                                     dlcoll_work **work);
+/* send holds the parts one after the other; recv has counts[rank] elements; counts are the same on
+ * every rank. */
+DLCOLL_API int dlcoll_reduce_scatter_v(const void *send, void *recv, const size_t *counts,
+                                       dlcoll_dtype dtype, dlcoll_op op, dlcoll_comm *comm,
+                                       const dlcoll_opts *opts, dlcoll_work **work);
+
+/* Part i of recv = this rank's part of send of rank i.
+ * send, recv: size * count elements; in place when send == recv. */
+DLCOLL_API int dlcoll_all_to_all(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
+                                 dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
+/* recv_counts[i] is send_counts[rank] of rank i. Not in place. */
+DLCOLL_API int dlcoll_all_to_all_v(const void *send, const size_t *send_counts,
+                                   const size_t *send_displs, void *recv, const size_t *recv_counts,
+                                   const size_t *recv_displs, dlcoll_dtype dtype, dlcoll_comm *comm,
+                                   const dlcoll_opts *opts, dlcoll_work **work);
+
 /* Returns when every rank has called it. */
 DLCOLL_API int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
+
+/* A barrier that says who is missing. On DLCOLL_ETIMEDOUT, missing[0 .. *n - 1] are the ranks that
+ * have not come, with host and pid in the error's text; *n is the room in `missing` on entry (size
+ * of the communicator: enough). Both may be NULL. The communicator stays in use after a timeout,
+ * except that a rank that comes late gets DLCOLL_ETIMEDOUT too. */
+DLCOLL_API int dlcoll_monitored_barrier(dlcoll_comm *comm, int *missing, size_t *n,
+                                        const dlcoll_opts *opts);
+
+typedef struct dlcoll_bytes {
+    void *data; /* NULL when len is 0 */
+    size_t len;
+} dlcoll_bytes;
+
+/* Every rank gives `len` bytes and gets those of all: (*all)[i] are rank i's. The result is one
+ * piece of memory, the caller's, who ends it with dlcoll_bytes_free(). NULL on failure. Errors also
+ * DLCOLL_ENOMEM, and EINVAL for more than 1 TB in all. */
+DLCOLL_API int dlcoll_exchange_bytes(const void *data, size_t len, dlcoll_bytes **all,
+                                     dlcoll_comm *comm, const dlcoll_opts *opts);
+DLCOLL_API void dlcoll_bytes_free(dlcoll_bytes *all); /* NULL is allowed */
+
+/* ---------------------------------------------------------------------------------- point to point
+ *
+ * A message meets the first receive on `peer` that names its sender (or any) and its tag; messages
+ * between two ranks with one tag arrive in the order in which they were sent. Count and type must
+ * be equal on both sides (DLCOLL_EMISMATCH). A send to oneself needs a receive under way. */
+
+/* Returns (or is complete) when `send` may be used again, which says nothing of the receiver. */
+DLCOLL_API int dlcoll_send(const void *send, size_t count, dlcoll_dtype dtype, int peer,
+                           dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
+DLCOLL_API int dlcoll_recv(void *recv, size_t count, dlcoll_dtype dtype, int peer,
+                           dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
+/* From any rank: *peer is whose message it was, once it is complete; NULL is allowed. */
+DLCOLL_API int dlcoll_recv_any(void *recv, size_t count, dlcoll_dtype dtype, int *peer,
+                               dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
+
+typedef struct dlcoll_p2p {
+    const void *send; /* one of these is not NULL: which makes it a send or a receive */
+    void *recv;
+    size_t count;
+    dlcoll_dtype dtype;
+    int32_t peer;
+    int32_t tag;
+    uint32_t unused;
+} dlcoll_p2p;
+
+/* Starts n sends and receives together; complete when all of them are. In any order: a batch never
+ * blocks itself. The list is read until the call returns. */
+DLCOLL_API int dlcoll_batch(const dlcoll_p2p *list, size_t n, dlcoll_comm *comm,
+                            const dlcoll_opts *opts, dlcoll_work **work);
+
+/* -------------------------------------------------------------------------------------- work
+ *
+ * A handle is used by one thread at a time, which need not be the one that started the operation.
+ * The result of an operation is 0 or what its blocking form would have returned. */
+
+/* DLCOLL_INPROGRESS, or the result. */
+DLCOLL_API int dlcoll_test(dlcoll_work *work);
+/* Waits for the result. The operation's own timeout holds. */
+DLCOLL_API int dlcoll_wait(dlcoll_work *work);
+/* At most so long: DLCOLL_INPROGRESS when it is still under way then. Negative: no limit. */
+DLCOLL_API int dlcoll_wait_for(dlcoll_work *work, int64_t timeout_ms);
+/* Until one of n is complete: *index is which, and its result is returned. NULL entries are passed
+ * over; DLCOLL_EINVAL when there is nothing but these. */
+DLCOLL_API int dlcoll_wait_any(dlcoll_work *const *works, size_t n, size_t *index,
+                               int64_t timeout_ms);
+/* Until all n are complete: 0, the first result in the list that is none, or DLCOLL_INPROGRESS. */
+DLCOLL_API int dlcoll_wait_all(dlcoll_work *const *works, size_t n, int64_t timeout_ms);
+/* Ends the handle, in any state: an operation under way goes on, and its buffers are the library's
+ * until it is complete. NULL is allowed. Before dlcoll_destroy() of its communicator. */
+DLCOLL_API void dlcoll_work_free(dlcoll_work *work);
+
+/* ------------------------------------------------------------------------------------------ memory
+ */
+
+/* Memory that all ranks of this node can reach: operations whose buffers lie in it copy least. To
+ * be given back by dlcoll_mem_free() before `comm` is destroyed. Aligned to a page, zeroed. No
+ * other rank need call it. NULL when there is none left, or no memory is shared (then malloc()
+ * serves as well). */
+DLCOLL_API void *dlcoll_mem_alloc(dlcoll_comm *comm, size_t bytes);
+DLCOLL_API void dlcoll_mem_free(dlcoll_comm *comm, void *p); /* NULL is allowed */
+
+/* ------------------------------------------------------------------------------ device memory
+ *
+ * Buffers of an operation may be CUDA device memory, on all ranks or on none. The communicator
+ * keeps both ways: what is on the host goes through shared memory and sockets, what is on the
+ * device through NCCL (2.14 or later), loaded when it is needed from DLCOLL_NCCL_LIB, from what the
+ * process has loaded, or from where the loader looks; the CUDA runtime likewise
+ * (DLCOLL_CUDART_LIB). Every rank has set its device (cudaSetDevice) before.
+ *
+ * With a stream in the options an operation is enqueued there and the call returns; a work handle,
+ * if one is asked for, tells when it is complete. Without, it is enqueued on a stream of the
+ * library's, which waits for the default stream, and a call without a handle waits. Host and device
+ * operations of one communicator are not ordered among each other.
+ *
+ * As NCCL has it: no i16, u16, bitwise, logical (but bool's) or user's reductions, 8-bit floats
+ * reduced from 2.24 on, no tags, no recv_any: DLCOLL_ENOSUP. A bool is 0 or 1. Sends and receives
+ * need an operation of all ranks before them. A barrier goes by NCCL when it has a stream. What
+ * NCCL lacks (the _v forms, older ones' all_to_all, gather, scatter) is made of grouped sends and
+ * receives. Ranks are not compared as on the host: different operations end in a timeout.
+ *
+ * When a rank dies, or the communicator fails for another reason, NCCL's communicator is aborted at
+ * once on every rank, also for what is on streams of the program's, and works that are under way
+ * end with the reason. */
+
+/* A unique id of NCCL's for a program that makes its own communicator of the ranks of `comm`: *id,
+ * an ncclUniqueId (128 bytes), is the same on every rank. Needs no device. DLCOLL_ENOSUP: there is
+ * no NCCL. */
+DLCOLL_API int dlcoll_nccl_unique_id(dlcoll_comm *comm, void *id);
+
+/* Registers device memory with NCCL, which may then move it without copying. Every rank calls it.
+ * *handle, which may be NULL where NCCL has no such thing, is for dlcoll_mem_deregister(), before
+ * the memory is freed. */
+DLCOLL_API int dlcoll_mem_register(dlcoll_comm *comm, void *p, size_t bytes, void **handle);
+DLCOLL_API int dlcoll_mem_deregister(dlcoll_comm *comm, void *handle);
+
+/* ------------------------------------------------------------------------------------------- store
+ *
+ * A key-value store for the program's own use, TCPStore-compatible. Keys are texts, values bytes.
+ * Used by one thread at a time. Timeouts: 0: that of the store's opening; negative: none. Errors:
+ * DLCOLL_EINVAL, ENOMEM, ETIMEDOUT, ENET; the text by dlcoll_last_error(NULL, ...). */
+
+/* Connects to the store at "tcp://HOST:PORT". host_it: serves it there first, in this process,
+ * until dlcoll_store_close(). Owned by the caller. */
+DLCOLL_API int dlcoll_store_open(dlcoll_store **store, const char *url, int host_it,
+                                 int64_t timeout_ms);
+DLCOLL_API void dlcoll_store_close(dlcoll_store *store); /* NULL is allowed */
+
+/* The job's own store; connected at the first call. Borrowed: valid as long as `comm` is. The
+ * library's own keys in it begin with "dlcoll/". */
+DLCOLL_API int dlcoll_comm_store(dlcoll_comm *comm, dlcoll_store **store);
+
+DLCOLL_API int dlcoll_store_set(dlcoll_store *store, const char *key, const void *value,
+                                size_t len);
+/* Waits until the key is there. *value is owned by the caller, who ends it with free(). */
+DLCOLL_API int dlcoll_store_get(dlcoll_store *store, const char *key, void **value, size_t *len,
+                                int64_t timeout_ms);
+/* Adds to the number that is stored there as a text (0 when there is none); *sum is the result. */
+DLCOLL_API int dlcoll_store_add(dlcoll_store *store, const char *key, int64_t delta, int64_t *sum);
+/* Until all n keys are there. */
+DLCOLL_API int dlcoll_store_wait(dlcoll_store *store, const char *const *keys, size_t n,
+                                 int64_t timeout_ms);
+/* Stores `value` if `expected` is stored now (len 0: if nothing is). *now, owned by the caller as
+ * above, is what is stored then; both may be NULL. */
+DLCOLL_API int dlcoll_store_compare_set(dlcoll_store *store, const char *key, const void *expected,
+                                        size_t expected_len, const void *value, size_t len,
+                                        void **now, size_t *now_len);
+/* 1: deleted; 0: there was none. */
+DLCOLL_API int dlcoll_store_delete(dlcoll_store *store, const char *key);
+
+/* ------------------------------------------------------------------------------- looking at it */
+
+/* One operation in the flight recorder. */
+typedef struct dlcoll_record {
+    uint64_t group; /* the communicator's number; 0: that of dlcoll_init() */
+    uint64_t seq;   /* from 1; of sends and receives together in a count of their own */
+    uint64_t count;
+    uint64_t bytes;    /* of this rank's buffers */
+    uint64_t start_ns; /* CLOCK_MONOTONIC; 0: not begun */
+    uint64_t end_ns;   /* 0: under way */
+    int32_t peer;      /* root or peer; -1: none */
+    int32_t result;    /* when it has ended */
+    char op[24];       /* "all_reduce" */
+    char dtype[8];     /* "f32", or "" */
+    char reduction[12];
+    char group_name[20];
+} dlcoll_record;
+
+/* The last operations of a rank of the world that is on this node, the newest first; rank -1: this
+ * one. Returns how many were filled in, at most `max`, or DLCOLL_EINVAL, or DLCOLL_ENOSUP: that
+ * rank's cannot be seen from here. From any thread. */
+DLCOLL_API int dlcoll_recent(const dlcoll_comm *comm, int rank, dlcoll_record *out, int max);
+
+/* What was chosen and why, as lines "name: value" for people: ranks, nodes, transports, algorithms
+ * by size. Writes at most `size` bytes with the NUL; returns the length that all of it has. */
+DLCOLL_API size_t dlcoll_describe(const dlcoll_comm *comm, char *out, size_t size);
 
 #ifdef __cplusplus
 }

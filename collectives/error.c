@@ -26,6 +26,12 @@ int error_set(dlcoll_error *out, int code, const char *fmt, ...)
     return code;
 }
 
+int error_vset(dlcoll_error *out, int code, const char *fmt, va_list ap)
+{
+    fill(out, code, fmt, ap);
+    return code;
+}
+
 int error_set_global(int code, const char *fmt, ...)
 {
     va_list ap;
@@ -43,6 +49,8 @@ int error_code(int errnum)
         return DLCOLL_EINVAL;
     case -EBUSY:
         return DLCOLL_ESTATE;
+    case -ENOTSUP:
+        return DLCOLL_ENOSUP;
     case -ENOMEM:
         return DLCOLL_ENOMEM;
     case -ETIMEDOUT:
@@ -77,11 +85,17 @@ const char *dlcoll_strerror(int code)
 
 int dlcoll_last_error(const dlcoll_comm *comm, dlcoll_error *out)
 {
-    const dlcoll_error *last = comm ? &comm->error : &g_error;
+    dlcoll_error last = g_error;
     size_t size = out ? out->size : 0;
     if (size < offsetof(dlcoll_error, code) + sizeof(out->code))
         return DLCOLL_EINVAL;
-    memcpy(out, last, size < sizeof(*last) ? size : sizeof(*last));
+    if (comm) {
+        pthread_mutex_t *lock = &((dlcoll_comm *)comm)->error_lock;
+        pthread_mutex_lock(lock);
+        last = comm->error;
+        pthread_mutex_unlock(lock);
+    }
+    memcpy(out, &last, size < sizeof(last) ? size : sizeof(last));
     out->size = size;
     return 0;
 }

@@ -9,10 +9,12 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "collectives/comm.h"
 #include "collectives/error.h"
+#include "collectives/net/net.h"
 #include "core/clock.h"
 #include "core/log.h"
 
@@ -31,9 +33,9 @@ static bool agent_says(const dlcoll_comm *c, struct notice *cause)
 {
     struct job_abort a;
     char name[WORLD_NAME_MAX];
-    if (!job_segment_aborted(&c->world.segment, &a))
+    if (c->after_failure || !job_segment_aborted(&c->world->segment, &a))
         return false;
-    bool known = a.rank >= 0 && a.rank < c->world.size;
+    bool known = a.rank >= 0 && a.rank < c->world->size;
     *cause = (struct notice){.rank = known ? a.rank : -1,
                              .code = known ? DLCOLL_EPEER : DLCOLL_EABORTED,
                              .pid = a.pid,
@@ -60,34 +62,41 @@ static bool agent_says(const dlcoll_comm *c, struct notice *cause)
     return true;
 }
 
-static bool peer_says(const dlcoll_comm *c, struct notice *cause)
+/* Another rank has given up, or another thread of this one. */
+static bool peer_says(const dlcoll_comm *c, struct notice *cause, int *from)
 {
-    if (!c->transport->notified)
+    struct notice n;
+    if (!comm_stop_get(&c->own_stop, from, &n) &&
+        !(c->shared_stop && comm_stop_get(c->shared_stop, from, &n)))
         return false;
-    const struct notice *n = &c->transport->notice;
-    *cause = *n;
-    take_text(cause->host, sizeof(cause->host), n->host);
-    take_text(cause->text, sizeof(cause->text), n->text);
-    if (cause->rank < 0 || cause->rank >= c->world.size)
+    *cause = n;
+    take_text(cause->host, sizeof(cause->host), n.host);
+    take_text(cause->text, sizeof(cause->text), n.text);
+    if (cause->rank < 0 || cause->rank >= c->world->size)
         cause->rank = -1;
     if (cause->code > DLCOLL_EINVAL || cause->code < DLCOLL_EINTERNAL)
         cause->code = DLCOLL_EINTERNAL;
     return true;
 }
 
-/* For up to ms milliseconds: does the agent or a peer know more? Sets *by_agent. */
-static bool look_around(dlcoll_comm *c, int ms, struct notice *cause, bool *by_agent)
+/* Where the cause is known from. */
+enum source { OWN_VIEW, AGENT, PEER };
+
+/* For up to ms milliseconds: does the agent or a peer know more? *from: which peer. */
+static enum source look_around(dlcoll_comm *c, int ms, struct notice *cause, int *from)
 {
     uint64_t end = mono_ns() + (uint64_t)ms * 1000000u;
     for (;;) {
-        *by_agent = agent_says(c, cause);
-        if (*by_agent || peer_says(c, cause))
-            return true;
-        bool over = mono_ns() >= end;
-        if (c->transport->ops->wait(c->transport, NULL, 0, over ? 0 : 1, NULL) < 0)
-            return false;
-        if (over)
-            return peer_says(c, cause);
+        struct err e = ERR_INIT;
+        if (agent_says(c, cause))
+            return AGENT;
+        if (peer_says(c, cause, from))
+            return PEER;
+        if (mono_ns() >= end)
+            return OWN_VIEW;
+        lobby_serve(&c->job->lobby, &e);
+        const struct wait_word words[] = {{c->job_word, 0}, {&c->own_stop.word, 0}};
+        wait_sleep(words, 2, 300 * 1000);
     }
 }
 
@@ -98,26 +107,26 @@ static void set_rank(const dlcoll_comm *c, struct notice *cause, int rank)
     char host[MEMBER_HOST_MAX];
     cause->rank = rank;
     if (rank >= 0) {
-        world_who(&c->world, rank, host, &cause->pid);
+        world_who(c->world, rank, host, &cause->pid);
         memcpy(cause->host, host, sizeof(cause->host));
     }
 }
 
 /* A rank of this node that has failed itself says whose fault that was. */
-static void peer_closed(const dlcoll_comm *c, struct notice *cause, const char *why)
+static void peer_closed(const dlcoll_comm *c, struct notice *cause, int peer, const char *why)
 {
     char name[WORLD_NAME_MAX], other[WORLD_NAME_MAX];
-    int peer = c->engine.culprit;
-    struct segment_local *line = job_segment_local(&c->world.segment, peer);
+    struct segment_local *line = job_segment_local(&c->world->segment, peer);
     uint32_t state = line ? atomic_load_explicit(&line->state, memory_order_acquire) : 0;
     int third = line ? atomic_load_explicit(&line->cause_rank, memory_order_relaxed) : -1;
     cause->code = DLCOLL_EPEER;
     set_rank(c, cause, peer);
-    world_name(&c->world, peer, name);
-    if (state == SEGMENT_LOCAL_FAILED && third >= 0 && third < c->world.size && third != c->rank) {
+    world_name(c->world, peer, name);
+    if (state == SEGMENT_LOCAL_FAILED && third >= 0 && third < c->world->size &&
+        third != c->world->rank) {
         set_rank(c, cause, third);
         snprintf(cause->text, sizeof(cause->text), "%s failed, says %s",
-                 world_name(&c->world, third, other), name);
+                 world_name(c->world, third, other), name);
     } else if (state == SEGMENT_LOCAL_DONE) {
         snprintf(cause->text, sizeof(cause->text), "%s has left the job", name);
     } else {
@@ -125,11 +134,10 @@ static void peer_closed(const dlcoll_comm *c, struct notice *cause, const char *
     }
 }
 
-static void timed_out(const dlcoll_comm *c, struct notice *cause)
+static void timed_out(const dlcoll_comm *c, struct notice *cause, int peer)
 {
     char name[WORLD_NAME_MAX], doing[80] = "";
-    int peer = c->engine.culprit;
-    struct segment_local *line = peer >= 0 ? job_segment_local(&c->world.segment, peer) : NULL;
+    struct segment_local *line = peer >= 0 ? job_segment_local(&c->world->segment, peer) : NULL;
     cause->code = DLCOLL_ETIMEDOUT;
     set_rank(c, cause, peer);
     if (peer < 0) {
@@ -144,93 +152,170 @@ static void timed_out(const dlcoll_comm *c, struct notice *cause)
                         : ", which is in no operation; its last was #%" PRIu64,
                  (uint64_t)atomic_load_explicit(&line->seq, memory_order_relaxed));
     }
-    snprintf(cause->text, sizeof(cause->text), "rank %d timed out waiting for %s%s", c->rank,
-             world_name(&c->world, peer, name), doing);
+    snprintf(cause->text, sizeof(cause->text), "rank %d timed out waiting for %s%s", c->world->rank,
+             world_name(c->world, peer, name), doing);
 }
 
-static void mismatch(const dlcoll_comm *c, struct notice *cause, const struct call *call)
+static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
+                     const struct coll_call *call)
 {
     char ours[CALL_TEXT_MAX], theirs[CALL_TEXT_MAX], name[WORLD_NAME_MAX];
-    const struct frame *f = &c->engine.theirs;
-    int peer = c->engine.culprit;
     cause->code = DLCOLL_EMISMATCH;
     set_rank(c, cause, peer);
-    world_name(&c->world, peer, name);
-    if (f->comm == c->id && f->seq == (uint32_t)c->seq && call_equal(&f->call, call))
+    world_name(c->world, peer, name);
+    if ((uint32_t)call->theirs_seq == (uint32_t)call->seq && call_equal(&call->theirs, &call->id))
         snprintf(cause->text, sizeof(cause->text),
-                 "%s sends other messages than rank %d expects for the same %s: "
-                 "do they run the same version of libdlcoll?",
-                 name, c->rank, call_describe(call, ours));
+                 "%s sends other messages than rank %d expects for the same %s: do their parts "
+                 "have other counts, or their hosts other settings?",
+                 name, c->world->rank, call_describe(&call->id, ours));
     else
         snprintf(cause->text, sizeof(cause->text),
                  "%s called %s as its #%" PRIu32 ", rank %d called %s as its #%" PRIu32, name,
-                 call_describe(&f->call, theirs), f->seq, c->rank, call_describe(call, ours),
-                 (uint32_t)c->seq);
+                 call_describe(&call->theirs, theirs), (uint32_t)call->theirs_seq, c->world->rank,
+                 call_describe(&call->id, ours), (uint32_t)call->seq);
 }
 
-static void own_view(const dlcoll_comm *c, int status, const struct call *call,
-                     const struct err *why, struct notice *cause)
+static void own_view(const dlcoll_comm *c, int status, const struct coll_call *call,
+                     struct notice *cause)
 {
+    int peer = call->culprit >= 0 && call->culprit < c->size ? c->world_ranks[call->culprit] : -1;
     *cause = (struct notice){.rank = -1, .exit_code = -1};
     switch (status) {
     case -EPIPE:
-        peer_closed(c, cause, why->msg);
+        peer_closed(c, cause, peer, call->err.msg);
         break;
     case -ETIMEDOUT:
-        timed_out(c, cause);
+        timed_out(c, cause, peer);
         break;
     case -EBADMSG:
-        mismatch(c, cause, call);
+        mismatch(c, cause, peer, call);
+        break;
+    case -EREMOTEIO:
+        cause->code = DLCOLL_EBACKEND;
+        set_rank(c, cause, c->world->rank);
+        snprintf(cause->text, sizeof(cause->text), "%.*s", (int)sizeof(cause->text) - 1,
+                 call->err.msg);
+        break;
+    case -ENOMEM:
+        cause->code = DLCOLL_ENOMEM;
+        snprintf(cause->text, sizeof(cause->text), "rank %d has no memory for the operation",
+                 c->world->rank);
         break;
     default:
         cause->code = DLCOLL_ENET;
-        set_rank(c, cause, c->engine.culprit);
-        snprintf(cause->text, sizeof(cause->text), "%.*s", (int)sizeof(cause->text) - 1, why->msg);
+        set_rank(c, cause, peer);
+        snprintf(cause->text, sizeof(cause->text), "%.*s", (int)sizeof(cause->text) - 1,
+                 call->err.msg);
     }
 }
 
 /* ----------------------------------------------------------------------------------- recording */
 
 /* Whose failure this one is a consequence of; -1: of nobody's, it is a first one itself. */
-static int consequence_of(const dlcoll_comm *c, const struct notice *cause, bool by_agent)
+static int consequence_of(const dlcoll_comm *c, const struct notice *cause, enum source source,
+                          int from)
 {
-    if (by_agent || (cause->code == DLCOLL_EPEER && cause->rank != c->rank))
+    if (source == AGENT || (cause->code == DLCOLL_EPEER && cause->rank != c->world->rank))
         return cause->rank;
-    return c->transport->notified ? c->transport->notice_from : -1;
+    return source == PEER && from != c->world->rank ? from : -1;
 }
 
-static void record(dlcoll_comm *c, const struct notice *cause, const struct call *call,
-                   bool by_agent)
+/* False: another thread was first. */
+static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll_call *call,
+                   int consequence)
 {
     dlcoll_error *out = &c->error;
-    error_set(out, cause->code, "%s #%" PRIu64 ": %s", call_name(call->kind), c->seq, cause->text);
-    out->rank = cause->rank;
-    out->pid = cause->pid;
-    out->signal = cause->signal;
-    out->exit_code = cause->exit_code;
-    out->seq = c->seq;
-    snprintf(out->op, sizeof(out->op), "%s", call_name(call->kind));
-    snprintf(out->host, sizeof(out->host), "%s", cause->host);
-    c->failed = true;
-    log_verbose("rank %d: %s", c->rank, out->text);
+    pthread_mutex_lock(&c->error_lock);
+    bool first = !atomic_load(&c->failed);
+    if (first) {
+        char where[64] = "";
+        if (call)
+            snprintf(where, sizeof(where), "%s #%" PRIu64 ": ", call_name(call->id.kind),
+                     call->seq);
+        error_set(out, cause->code, "%s%s%s%s%s", c->name[0] ? "group " : "", c->name,
+                  c->name[0] ? ": " : "", where, cause->text);
+        out->rank = cause->rank;
+        out->pid = cause->pid;
+        out->signal = cause->signal;
+        out->exit_code = cause->exit_code;
+        out->seq = call ? call->seq : 0;
+        snprintf(out->op, sizeof(out->op), "%s", call ? call_name(call->id.kind) : "");
+        snprintf(out->host, sizeof(out->host), "%s", cause->host);
+        atomic_store(&c->failed_code, cause->code);
+        atomic_store(&c->failed, true);
+        log_verbose("rank %d: %s", c->rank, out->text);
+    }
+    pthread_mutex_unlock(&c->error_lock);
 
-    struct segment_local *line = world_line(&c->world);
+    struct segment_local *line = first ? world_line(c->world) : NULL;
     if (line) {
-        atomic_store_explicit(&line->cause_rank, consequence_of(c, cause, by_agent),
-                              memory_order_relaxed);
+        atomic_store_explicit(&line->cause_rank, consequence, memory_order_relaxed);
+        atomic_store_explicit(&line->cause_code, cause->code, memory_order_relaxed);
         atomic_store_explicit(&line->state, SEGMENT_LOCAL_FAILED, memory_order_release);
     }
+    return first;
 }
 
-int comm_fail(dlcoll_comm *c, int status, const struct call *call, const struct err *why)
+/* Tells those who do not know yet: this process's other threads, the node's other ranks, and those
+ * of other nodes, or of this one when they share no memory. */
+static void tell(dlcoll_comm *c, const struct notice *cause, enum source source)
+{
+    comm_stop_set(&c->own_stop, c->world->rank, cause);
+    if (source == AGENT)
+        return; /* what the agent tells one, it tells all */
+    if (c->shared_stop)
+        comm_stop_set(c->shared_stop, c->world->rank, cause);
+    if (source == PEER && c->size <= TCP_NOTICE_RANKS)
+        return; /* who has told us has told everybody */
+    char *told = calloc((size_t)c->size, 1);
+    if (!told)
+        return;
+    for (int i = 0; i < c->size; i++)
+        told[i] = (c->shared_stop && c->topo.node_of[i] == c->topo.node) ||
+                  (cause->code == DLCOLL_EPEER && c->world_ranks[i] == cause->rank);
+    struct tcp_opts o = net_tcp_opts(c, CHANNEL_COLL);
+    tcp_send_notices(&o, cause, told);
+    free(told);
+}
+
+int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
 {
     struct notice cause;
-    bool by_agent = false;
-    int look_ms = status != -EPIPE ? 0 : c->world.segment.base ? LOOK_WITH_AGENT_MS : LOOK_ALONE_MS;
-    if (!look_around(c, look_ms, &cause, &by_agent))
-        own_view(c, status, call, why, &cause);
-    record(c, &cause, call, by_agent);
-    /* What the agent tells one, it tells all. */
-    c->transport->ops->give_up(c->transport, by_agent ? NULL : &cause);
-    return cause.code;
+    int from = -1;
+    int look_ms =
+        status == -EPIPE ? c->world->segment.base ? LOOK_WITH_AGENT_MS : LOOK_ALONE_MS : 0;
+    enum source source = look_around(c, look_ms, &cause, &from);
+    if (source == OWN_VIEW)
+        own_view(c, status, call, &cause);
+    if (record(c, &cause, call, consequence_of(c, &cause, source, from)))
+        tell(c, &cause, source);
+    return atomic_load(&c->failed_code);
+}
+
+bool comm_give_up(dlcoll_comm *c, int code, const char *clause)
+{
+    char name[WORLD_NAME_MAX];
+    struct notice cause = {.code = code, .exit_code = -1};
+    set_rank(c, &cause, c->world->rank);
+    snprintf(cause.text, sizeof(cause.text), "%s %.200s",
+             world_name(c->world, c->world->rank, name), clause);
+    if (!record(c, &cause, NULL, -1))
+        return false;
+    tell(c, &cause, OWN_VIEW);
+    lobby_knock(&c->job->lobby);
+    return true;
+}
+
+int dlcoll_abort(dlcoll_comm *comm, const char *reason)
+{
+    char clause[240];
+    if (!comm)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_abort: comm is NULL");
+    if (comm_is_forked(comm))
+        return DLCOLL_ESTATE;
+    snprintf(clause, sizeof(clause), "aborted%s%.200s", reason ? ": " : "", reason ? reason : "");
+    if (!comm_give_up(comm, DLCOLL_EABORTED, clause))
+        return DLCOLL_ESTATE;
+    atomic_store(&comm->told, true);
+    return 0;
 }

@@ -1,10 +1,27 @@
 #include "collectives/wait.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "core/clock.h"
 #include "core/fd.h"
+
+/* Headers older than the kernel lack this one. */
+#ifndef SYS_futex_waitv
+#define SYS_futex_waitv 449
+#endif
+#ifndef FUTEX_32
+#define FUTEX_32 2
+#endif
+
+enum { LOOK_NS = 1000 * 1000 };
 
 struct wait_policy wait_policy_choose(int ranks, int usable_cpus)
 {
@@ -24,4 +41,54 @@ int wait_usable_cpus(void)
         sscanf(text, "%ld %ld", &quota, &period) == 2 && period > 0 && quota / period < n)
         n = (int)(quota / period);
     return n > 0 ? n : 1;
+}
+
+/* ------------------------------------------------------------------------------------ sleeping */
+
+/* struct futex_waitv of linux/futex.h. */
+struct waiter {
+    uint64_t value, address;
+    uint32_t flags, reserved;
+};
+
+static struct timespec to_timespec(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000),
+                             .tv_nsec = (long)(ns % 1000000000)};
+}
+
+/* False: this kernel cannot. */
+static bool sleep_on_all(const struct wait_word *words, int n, uint64_t timeout_ns)
+{
+    static _Atomic bool cannot;
+    struct waiter w[WAIT_WORDS_MAX];
+    if (atomic_load_explicit(&cannot, memory_order_relaxed))
+        return false;
+    for (int i = 0; i < n; i++)
+        w[i] = (struct waiter){
+            .value = words[i].value, .address = (uintptr_t)words[i].word, .flags = FUTEX_32};
+    struct timespec end = to_timespec(mono_ns() + timeout_ns);
+    if (syscall(SYS_futex_waitv, w, n, 0, &end, CLOCK_MONOTONIC) < 0 &&
+        (errno == ENOSYS || errno == EPERM || errno == EINVAL)) {
+        atomic_store_explicit(&cannot, true, memory_order_relaxed);
+        return false;
+    }
+    return true;
+}
+
+void wait_sleep(const struct wait_word *words, int n, uint64_t timeout_ns)
+{
+    if (sleep_on_all(words, n, timeout_ns))
+        return;
+    struct timespec t = to_timespec(timeout_ns < LOOK_NS ? timeout_ns : LOOK_NS);
+    for (int i = 1; i < n; i++) {
+        if (atomic_load_explicit(words[i].word, memory_order_acquire) != words[i].value)
+            return;
+    }
+    (void)syscall(SYS_futex, words[0].word, FUTEX_WAIT, words[0].value, &t, NULL, 0);
+}
+
+void wait_wake(const _Atomic uint32_t *word)
+{
+    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }

@@ -1,4 +1,4 @@
-/* wait.h: how long a rank that waits for another looks again before it sleeps.
+/* wait.h: how long a rank that waits for another looks again before it sleeps, and how it sleeps.
  *
  * Waking a sleeper on another CPU takes some 50 us, longer than a small operation takes. With a CPU
  * for every rank of the host it is best to look again and again for a while; with fewer, whoever
@@ -6,6 +6,8 @@
 #ifndef COLLECTIVES_WAIT_H
 #define COLLECTIVES_WAIT_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct wait_policy {
@@ -27,5 +29,30 @@ static inline void wait_relax(void)
     __asm__ volatile("yield");
 #endif
 }
+
+/* What was stored before it is seen by all before anything after it is loaded. */
+static inline void wait_fence(void)
+{
+#if defined(__SANITIZE_THREAD__)
+    static _Atomic int any; /* that sanitizer knows no fences */
+    atomic_fetch_add(&any, 1);
+#else
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+}
+
+/* A word in memory, which other processes may share, and the value that is slept on. */
+struct wait_word {
+    const _Atomic uint32_t *word;
+    uint32_t value;
+};
+
+/* Sleeps while every word has its value, until wait_wake() of one of them, or for timeout_ns; may
+ * return early. Whoever changes a word must know that somebody sleeps on it, and wake him. At most
+ * WAIT_WORDS_MAX words. On kernels before 5.16 only changes of the first one are noticed at once;
+ * the others are looked at each millisecond. */
+enum { WAIT_WORDS_MAX = 8 };
+void wait_sleep(const struct wait_word *words, int n, uint64_t timeout_ns);
+void wait_wake(const _Atomic uint32_t *word); /* all who sleep on it */
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "collectives/bootstrap.h"
 #include "core/fd.h"
+#include "rendezvous/store_thread.h"
 
 static bool is_set(const char *name)
 {
@@ -20,16 +21,22 @@ static void alone(struct world *w)
     w->size = w->neighbours = w->usable_cpus = 1;
 }
 
-int world_init(struct world *w, uint32_t instance, uint64_t deadline_ns, struct err *e)
+int world_init(struct world *w, const struct world_opts *o, struct err *e)
 {
+    const char *method = o->method ? o->method : getenv("DLCOLL_INIT_METHOD");
+    struct world_opts with = *o;
     int r = 0;
     memset(w, 0, sizeof(*w));
     w->listen_fd = -1;
-    w->instance = instance;
-    if (is_set(SEGMENT_ENV_FD))
+    w->instance = o->instance;
+    with.method = method && *method ? method : NULL;
+    bool asked = with.method || o->store || o->size > 0;
+    if (o->store && o->size <= 0)
+        r = err_set(e, -EINVAL, "with a store, rank and world_size must be given");
+    else if (is_set(SEGMENT_ENV_FD) && !asked)
         r = bootstrap_segment(w, e);
-    else if (is_set("RANK") || is_set("WORLD_SIZE"))
-        r = bootstrap_store(w, deadline_ns, e);
+    else if (asked || is_set("RANK") || is_set("WORLD_SIZE"))
+        r = bootstrap_store(w, &with, e);
     else
         alone(w);
     if (r < 0)
@@ -41,6 +48,8 @@ void world_fini(struct world *w)
 {
     close_fd(&w->listen_fd);
     bootstrap_segment_leave(w);
+    store_thread_free(w->store_server);
+    w->store_server = NULL;
     free(w->members);
     w->members = NULL;
 }
@@ -67,6 +76,13 @@ int world_addr(const struct world *w, int rank, struct netaddr *out, struct err 
     if (!port || !netaddr_parse_ip(out, ip, port))
         return err_set(e, -EINVAL, "rank %d has no address (%.60s, port %d)", rank, ip, port);
     return 0;
+}
+
+bool world_same_node(const struct world *w, int a, int b)
+{
+    if (w->segment.base)
+        return job_segment_node_of(&w->segment, a) == job_segment_node_of(&w->segment, b);
+    return a == b || (w->members && w->members[a].host_id == w->members[b].host_id);
 }
 
 void world_who(const struct world *w, int rank, char host[MEMBER_HOST_MAX], int *pid)

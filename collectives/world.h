@@ -23,6 +23,9 @@ struct member {
     uint64_t host_id; /* equal for ranks that share a kernel and a network namespace */
 };
 
+struct dlcoll_store;
+struct store_thread;
+
 struct world {
     int rank, size, local_rank;
     int neighbours; /* ranks that share this host's CPUs, this one included */
@@ -31,20 +34,38 @@ struct world {
     uint32_t counter, instance;
     int listen_fd; /* owned, non-blocking; -1 in a world of one */
 
+    char store_host[HOST_MAX]; /* the store through which the ranks have met; "": none */
+    int store_port;
+    struct store_thread *store_server; /* owned; when this process serves it */
+
     struct job_segment segment;  /* with a launcher */
     struct member *members;      /* without: all ranks, owned */
     char master_ip[ADDR_STRLEN]; /* MASTER_ADDR as this host resolves it */
 };
 
-/* How the process was started decides (dlcoll_init() in dlcoll.h). `instance` counts the worlds
- * that this process has made, from 1: the same on every rank. deadline_ns on mono_ns(), 0: none. On
- * failure *w needs no world_fini(). Codes: -EINVAL, -ENOMEM, -ETIMEDOUT, -EBUSY (the launcher's
- * sockets are in use by another communicator), and what the network says. */
-int world_init(struct world *w, uint32_t instance, uint64_t deadline_ns, struct err *e);
+/* What dlcoll_init() was asked for. */
+struct world_opts {
+    uint32_t instance;    /* counts the worlds that this process has made, from 1: the same on every
+                             rank */
+    uint64_t deadline_ns; /* on mono_ns(); 0: none */
+    const char *method;   /* "env://", "tcp://...", "file://..."; NULL: the environment decides */
+    int rank, size;       /* size 0: from the environment, or from the method */
+    struct dlcoll_store *store; /* NULL: none; borrowed */
+    const char *name;           /* of the job, where several share a store; never NULL */
+};
+
+/* How the process was started and what it asks for decide (dlcoll_init() in dlcoll.h). On failure
+ * *w needs no world_fini(). Codes: -EINVAL, -ENOMEM, -ETIMEDOUT, -EBUSY (the launcher's sockets are
+ * in use by another communicator), and what the network says. */
+int world_init(struct world *w, const struct world_opts *o, struct err *e);
 void world_fini(struct world *w);
 
 /* The address where `rank` listens. */
 int world_addr(const struct world *w, int rank, struct netaddr *out, struct err *e);
+
+/* Whether two ranks share a node: under a launcher, its own workers; without one, ranks with one
+ * kernel and one network namespace. */
+bool world_same_node(const struct world *w, int a, int b);
 
 /* For people: its host's name and its pid there (0: unknown). */
 void world_who(const struct world *w, int rank, char host[MEMBER_HOST_MAX], int *pid);

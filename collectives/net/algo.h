@@ -1,24 +1,31 @@
 /* algo.h: the algorithms between ranks that reach each other through a transport. Each writes one
  * rank's part of an operation into a schedule; none does I/O, so all are proven without a network.
  *
- * A new algorithm is a function and a row of the table in algo.c. */
+ * A new algorithm is a function and a row of the table in algo.c. In the costs, a is the latency of
+ * a message, b the time per byte on the wire, S the message in bytes and n the number of ranks. */
 #ifndef COLLECTIVES_NET_ALGO_H
 #define COLLECTIVES_NET_ALGO_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "collectives/call.h"
+#include "collectives/coll_call.h"
 #include "collectives/net/schedule.h"
 
-/* One operation as one rank sees it. All but `rank` is the same on every rank, and so every rank
- * chooses the same algorithm. */
+/* One operation as one rank sees it. All but `rank` and `in_place` is the same on every rank, and
+ * so every rank chooses the same algorithm and writes the same messages; only the parts of
+ * gather_v, scatter_v and all_to_all_v are known to those whom they concern. */
 struct coll {
     enum call_kind kind;
     int rank, size;
     int root;
-    size_t count; /* elements */
-    size_t elem;  /* bytes of one */
+    size_t count;  /* elements; of one part where there are parts */
+    size_t elem;   /* bytes of one */
+    bool ordered;  /* the reduction must be taken in the order of ranks */
+    bool uneven;   /* one of the kinds with _v, whether or not this rank knows the parts */
+    bool in_place; /* all_to_all: PLACE_IN is PLACE_OUT */
+    struct coll_parts send_parts, recv_parts;
 };
 
 struct algo {
@@ -26,18 +33,19 @@ struct algo {
     const char *name;
     /* Restrictions: it is right only where they hold. */
     int min_size, max_size; /* ranks */
+    bool power_of_two;      /* ranks */
     bool any_order; /* the reduction may be taken in another order of ranks than 0, 1, 2, ... */
-    /* Preference: up to so many bytes of message the row is taken before those below it. */
-    size_t max_bytes;
+    bool regular;   /* all parts have `count` elements */
     void (*build)(struct schedule *s, const struct coll *c);
 };
 
-/* Rows of one kind stand in the order of preference; the last of each kind takes any size. */
 extern const struct algo g_algos[];
 extern const size_t g_nalgos;
 
 bool algo_allows(const struct algo *a, const struct coll *c); /* its restrictions hold */
-const struct algo *algo_choose(const struct coll *c);         /* never NULL */
+
+/* One that is allowed, whatever it costs. Never NULL. */
+const struct algo *algo_any(const struct coll *c);
 
 /* Elements [block_start(b), block_start(b + 1)) of `count` are block b of n; sizes differ by one at
  * most. */
@@ -47,11 +55,75 @@ static inline size_t block_start(size_t count, int n, int b)
     return base * (size_t)b + ((size_t)b < rest ? (size_t)b : rest);
 }
 
-void build_all_reduce_self(struct schedule *s, const struct coll *c);
+/* Where part i begins, and its length, in bytes. */
+static inline size_t part_at(const struct coll *c, const struct coll_parts *p, int i)
+{
+    size_t at = 0;
+    if (!p->counts)
+        return (size_t)i * c->count * c->elem;
+    if (p->displs)
+        return p->displs[i] * c->elem;
+    for (int k = 0; k < i; k++)
+        at += p->counts[k];
+    return at * c->elem;
+}
+
+static inline size_t part_len(const struct coll *c, const struct coll_parts *p, int i)
+{
+    return (p->counts ? p->counts[i] : c->count) * c->elem;
+}
+
+/* How many pieces of at most `most` bytes make up `len`; 1 for nothing. */
+static inline size_t pieces_of(size_t len, size_t most)
+{
+    return len <= most ? 1 : (len + most - 1) / most;
+}
+
+/* Piece k of n of `count` elements: its start in bytes. */
+static inline size_t piece_at(size_t count, size_t n, size_t k, size_t elem)
+{
+    return block_start(count, (int)n, (int)k) * elem;
+}
+
+void build_self(struct schedule *s, const struct coll *c);
+
 void build_all_reduce_pair(struct schedule *s, const struct coll *c);
+void build_all_reduce_flat(struct schedule *s, const struct coll *c);
 void build_all_reduce_doubling(struct schedule *s, const struct coll *c);
+void build_all_reduce_halving(struct schedule *s, const struct coll *c);
+void build_all_reduce_direct(struct schedule *s, const struct coll *c);
 void build_all_reduce_ring(struct schedule *s, const struct coll *c);
+void build_all_reduce_tree(struct schedule *s, const struct coll *c);
+
+void build_reduce_flat(struct schedule *s, const struct coll *c);
+void build_reduce_tree(struct schedule *s, const struct coll *c);
+void build_reduce_chain(struct schedule *s, const struct coll *c);
+void build_reduce_ring(struct schedule *s, const struct coll *c);
+
+void build_reduce_scatter_direct(struct schedule *s, const struct coll *c);
+void build_reduce_scatter_halving(struct schedule *s, const struct coll *c);
+void build_reduce_scatter_pairwise(struct schedule *s, const struct coll *c);
+
+void build_broadcast_flat(struct schedule *s, const struct coll *c);
 void build_broadcast_binomial(struct schedule *s, const struct coll *c);
+void build_broadcast_chain(struct schedule *s, const struct coll *c);
+void build_broadcast_scatter(struct schedule *s, const struct coll *c);
+
+void build_gather_direct(struct schedule *s, const struct coll *c);
+void build_gather_binomial(struct schedule *s, const struct coll *c);
+void build_scatter_direct(struct schedule *s, const struct coll *c);
+void build_scatter_binomial(struct schedule *s, const struct coll *c);
+
+void build_all_gather_direct(struct schedule *s, const struct coll *c);
+void build_all_gather_bruck(struct schedule *s, const struct coll *c);
+void build_all_gather_doubling(struct schedule *s, const struct coll *c);
+void build_all_gather_ring(struct schedule *s, const struct coll *c);
+
+void build_all_to_all_direct(struct schedule *s, const struct coll *c);
+void build_all_to_all_pairwise(struct schedule *s, const struct coll *c);
+void build_all_to_all_bruck(struct schedule *s, const struct coll *c);
+
+void build_barrier_flat(struct schedule *s, const struct coll *c);
 void build_barrier_dissemination(struct schedule *s, const struct coll *c);
 
 #endif

@@ -1,13 +1,6 @@
-/* algo_all_reduce.c. In the costs, a is the latency of a message, b the time per byte on the wire,
- * S the message in bytes and n the number of ranks. */
 #include "collectives/net/algo.h"
 
-/* One rank: the result is its own contribution. */
-void build_all_reduce_self(struct schedule *s, const struct coll *c)
-{
-    schedule_copy(s, out(0), in(0), c->count * c->elem);
-    schedule_end_round(s);
-}
+enum { SEGMENT = 512 * 1024 };
 
 /* Two ranks swap their whole buffers and both reduce: a + S b, the least latency there is. In
  * chunks, so that one is reduced while the next is on its way. */
@@ -34,77 +27,212 @@ void build_all_reduce_pair(struct schedule *s, const struct coll *c)
     }
 }
 
-/* Recursive doubling: in round k, ranks that differ in bit k swap what they have summed so far:
- * log2(n) (a + S b). When n is no power of two, the first ranks are folded in pairs before, and the
- * pair's other half gets the result after. A rank's partial sum always spans consecutive ranks, and
- * the lower span is the left operand: the order of operands is 0, 1, 2, ... on every rank. */
-void build_all_reduce_doubling(struct schedule *s, const struct coll *c)
+/* Rank 0 gets everything and gives everybody the result: 2 a + 2 (n-1) S b at rank 0. The fewest
+ * messages, 2 (n-1) in all, and so the least work where ranks share few processors. */
+void build_all_reduce_flat(struct schedule *s, const struct coll *c)
 {
     size_t len = c->count * c->elem;
-    int power = 1;
-    while (power <= c->size / 2)
-        power *= 2;
-    int folded = c->size - power; /* pairs (0,1), (2,3), ... of which the odd rank goes on */
-    struct place sum = in(0);
+    if (c->rank != 0) {
+        schedule_send(s, 0, in(0), len);
+        schedule_end_round(s);
+        schedule_recv(s, 0, out(0), len);
+        schedule_end_round(s);
+        return;
+    }
+    schedule_need_tmp(s, (size_t)(c->size - 1) * len);
+    for (int r = 1; r < c->size; r++)
+        schedule_recv(s, r, tmp((size_t)(r - 1) * len), len);
+    schedule_end_round(s);
+    for (int r = 1; r < c->size; r++) {
+        schedule_reduce(s, out(0), r == 1 ? in(0) : out(0), tmp((size_t)(r - 1) * len), len);
+        schedule_end_round(s);
+    }
+    for (int r = 1; r < c->size; r++)
+        schedule_send(s, r, out(0), len);
+    schedule_end_round(s);
+}
 
-    schedule_need_tmp(s, len);
-    if (c->rank < 2 * folded && c->rank % 2 == 0) {
+/* Where a rank stands when the first ones have been folded in pairs (0,1), (2,3), ..., of which the
+ * odd rank goes on, so that a power of two is left. */
+struct fold {
+    int power, folded; /* ranks that are left; pairs */
+    int me;            /* place among those, or -1: waits for its pair */
+};
+
+static struct fold fold(const struct coll *c)
+{
+    struct fold f = {.power = 1};
+    while (f.power <= c->size / 2)
+        f.power *= 2;
+    f.folded = c->size - f.power;
+    f.me = c->rank >= 2 * f.folded ? c->rank - f.folded : c->rank % 2 ? c->rank / 2 : -1;
+    return f;
+}
+
+static int unfolded(const struct fold *f, int place)
+{
+    return place < f->folded ? 2 * place + 1 : place + f->folded;
+}
+
+/* The rounds before: those who wait give, and get the result in the end. Returns where the sum of
+ * the pair is. */
+static struct place fold_in(struct schedule *s, const struct coll *c, const struct fold *f,
+                            size_t len)
+{
+    if (f->me < 0) {
         schedule_send(s, c->rank + 1, in(0), len);
         schedule_end_round(s);
         schedule_recv(s, c->rank + 1, out(0), len);
         schedule_end_round(s);
+    }
+    if (f->me < 0 || c->rank >= 2 * f->folded)
+        return in(0);
+    schedule_recv_reduce(s, c->rank - 1, out(0), in(0), len, INCOMING_FIRST);
+    schedule_end_round(s);
+    return out(0);
+}
+
+static void fold_out(struct schedule *s, const struct coll *c, const struct fold *f, size_t len)
+{
+    if (f->me < 0 || c->rank >= 2 * f->folded)
         return;
-    }
-    if (c->rank < 2 * folded) {
-        schedule_recv(s, c->rank - 1, tmp(0), len);
-        schedule_end_round(s);
-        schedule_reduce(s, out(0), tmp(0), in(0), len);
-        schedule_end_round(s);
-        sum = out(0);
-    }
-    int me = c->rank < 2 * folded ? c->rank / 2 : c->rank - folded;
-    for (int bit = 1; bit < power; bit *= 2) {
-        int other = me ^ bit, peer = other < folded ? 2 * other + 1 : other + folded;
+    schedule_send(s, c->rank - 1, out(0), len);
+    schedule_end_round(s);
+}
+
+/* Recursive doubling: in round k, ranks that differ in bit k swap what they have summed so far:
+ * log2(n) (a + S b). A rank's partial sum always spans consecutive ranks, and the lower span is the
+ * left operand: the order of operands is 0, 1, 2, ... on every rank. */
+void build_all_reduce_doubling(struct schedule *s, const struct coll *c)
+{
+    size_t len = c->count * c->elem;
+    struct fold f = fold(c);
+    struct place sum = fold_in(s, c, &f, len);
+    if (f.me < 0)
+        return;
+    schedule_need_tmp(s, len);
+    for (int bit = 1; bit < f.power; bit *= 2) {
+        int other = f.me ^ bit, peer = unfolded(&f, other);
         schedule_send(s, peer, sum, len);
         schedule_recv(s, peer, tmp(0), len);
         schedule_end_round(s);
-        if (other < me)
+        if (other < f.me)
             schedule_reduce(s, out(0), tmp(0), sum, len);
         else
             schedule_reduce(s, out(0), sum, tmp(0), len);
         schedule_end_round(s);
         sum = out(0);
     }
-    if (c->rank < 2 * folded) {
-        schedule_send(s, c->rank - 1, out(0), len);
+    fold_out(s, c, &f, len);
+}
+
+/* Halving and doubling: as recursive doubling, but of what a rank holds it keeps one half and gives
+ * the other away, until it has one block summed; then the halves come back the way they went: 2
+ * log2(n) a + 2 (n-1)/n S b. Order of operands as above. Rabenseifner, "Optimization of collective
+ * reduction operations", 2004. */
+void build_all_reduce_halving(struct schedule *s, const struct coll *c)
+{
+    size_t len = c->count * c->elem;
+    struct fold f = fold(c);
+    struct place sum = fold_in(s, c, &f, len);
+    if (f.me < 0)
+        return;
+    int from = 0, to = f.power; /* blocks that it holds */
+#define AT(block) (block_start(c->count, f.power, block) * c->elem)
+    for (int bit = 1; bit < f.power; bit *= 2) {
+        int other = f.me ^ bit, peer = unfolded(&f, other), mid = (from + to) / 2;
+        int give_from = f.me < other ? mid : from, give_to = f.me < other ? to : mid;
+        from = f.me < other ? from : mid;
+        to = f.me < other ? mid : to;
+        if (AT(give_to) > AT(give_from))
+            schedule_send(s, peer, (struct place){sum.buffer, AT(give_from)},
+                          AT(give_to) - AT(give_from));
+        if (AT(to) > AT(from))
+            schedule_recv_reduce(s, peer, out(AT(from)), (struct place){sum.buffer, AT(from)},
+                                 AT(to) - AT(from), other < f.me ? INCOMING_FIRST : MINE_FIRST);
+        schedule_end_round(s);
+        sum = out(0);
+    }
+    for (int bit = f.power / 2; bit > 0; bit /= 2) {
+        int other = f.me ^ bit, peer = unfolded(&f, other), span = to - from;
+        int get_from = f.me < other ? to : from - span, get_to = get_from + span;
+        if (AT(to) > AT(from))
+            schedule_send(s, peer, out(AT(from)), AT(to) - AT(from));
+        if (AT(get_to) > AT(get_from))
+            schedule_recv(s, peer, out(AT(get_from)), AT(get_to) - AT(get_from));
+        schedule_end_round(s);
+        from = from < get_from ? from : get_from;
+        to = from + 2 * span;
+    }
+#undef AT
+    fold_out(s, c, &f, len);
+}
+
+/* Everybody sums one block, which all others send him, in the order of ranks, and sends it to all:
+ * 2 a + 2 (n-1)/n S b in 2 (n-1) messages each way. */
+void build_all_reduce_direct(struct schedule *s, const struct coll *c)
+{
+    int n = c->size, me = c->rank;
+#define AT(block)  (block_start(c->count, n, block) * c->elem)
+#define LEN(block) (AT((block) + 1) - AT(block))
+    size_t mine = LEN(me), at = AT(me);
+    schedule_need_tmp(s, (size_t)n * mine);
+    for (int k = 1; k < n; k++) {
+        int to = (me + k) % n, from = (me + n - k) % n;
+        if (LEN(to))
+            schedule_send(s, to, in(AT(to)), LEN(to));
+        if (mine)
+            schedule_recv(s, from, tmp((size_t)from * mine), mine);
+    }
+    schedule_end_round(s);
+    for (int r = 1; r < n; r++) {
+        struct place left = r > 1 ? tmp(0) : me == 0 ? in(at) : tmp(0);
+        struct place right = r == me ? in(at) : tmp((size_t)r * mine);
+        schedule_reduce(s, r == n - 1 ? out(at) : tmp(0), left, right, mine);
         schedule_end_round(s);
     }
+    for (int k = 1; k < n; k++) {
+        int to = (me + k) % n, from = (me + n - k) % n;
+        if (mine)
+            schedule_send(s, to, out(at), mine);
+        if (LEN(from))
+            schedule_recv(s, from, out(AT(from)), LEN(from));
+    }
+    schedule_end_round(s);
+#undef AT
+#undef LEN
 }
 
 /* Ring: n blocks travel once round the ring being summed (block b sets out from rank b), then once
- * round as results: 2 (n-1) a + 2 (n-1)/n S b, the least traffic there is. Patarasuk and Yuan,
- * "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009. */
+ * round as results: 2 (n-1) a + 2 (n-1)/n S b, the least traffic there is. In segments, so that a
+ * rank passes one on while it receives the next. Patarasuk and Yuan, "Bandwidth optimal all-reduce
+ * algorithms for clusters of workstations", 2009. */
 void build_all_reduce_ring(struct schedule *s, const struct coll *c)
 {
     int n = c->size, right = (c->rank + 1) % n, left = (c->rank + n - 1) % n;
-#define AT(block)  (block_start(c->count, n, block) * c->elem)
-#define LEN(block) (AT((block) + 1) - AT(block))
-    for (int k = 0; k < n - 1; k++) {
-        int mine = (c->rank + n - k) % n, next = (c->rank + n - k - 1) % n;
-        if (LEN(mine))
-            schedule_send(s, right, k == 0 ? in(AT(mine)) : out(AT(mine)), LEN(mine));
-        if (LEN(next))
-            schedule_recv_reduce(s, left, out(AT(next)), in(AT(next)), LEN(next), INCOMING_FIRST);
-        schedule_end_round(s);
+    size_t segments = pieces_of((c->count / (size_t)n + 1) * c->elem, SEGMENT);
+#define BLOCK(b)  block_start(c->count, n, b)
+#define AT(b, j)  (BLOCK(b) * c->elem + piece_at(BLOCK((b) + 1) - BLOCK(b), segments, j, c->elem))
+#define LEN(b, j) (AT(b, (j) + 1) - AT(b, j))
+    for (int k = 0; k < 2 * (n - 1); k++) {
+        bool sums = k < n - 1;
+        int mine = (c->rank + 2 * n - k) % n, next = (mine + n - 1) % n;
+        for (size_t j = 0; j < segments; j++) {
+            if (LEN(mine, j))
+                schedule_send(s, right, k == 0 ? in(AT(mine, j)) : out(AT(mine, j)), LEN(mine, j));
+            if (LEN(next, j) && sums)
+                schedule_recv_reduce(s, left, out(AT(next, j)), in(AT(next, j)), LEN(next, j),
+                                     INCOMING_FIRST);
+            else if (LEN(next, j))
+                schedule_recv(s, left, out(AT(next, j)), LEN(next, j));
+            /* What the next round sends has come a whole block ago. */
+            if (segments > 2)
+                schedule_end_round_loosely(s);
+            else
+                schedule_end_round(s);
+        }
     }
-    for (int k = 0; k < n - 1; k++) {
-        int mine = (c->rank + n - k + 1) % n, next = (c->rank + n - k) % n;
-        if (LEN(mine))
-            schedule_send(s, right, out(AT(mine)), LEN(mine));
-        if (LEN(next))
-            schedule_recv(s, left, out(AT(next)), LEN(next));
-        schedule_end_round(s);
-    }
+#undef BLOCK
 #undef AT
 #undef LEN
 }

@@ -1,5 +1,23 @@
 #include "collectives/net/algo.h"
 
+/* Everybody tells rank 0, which tells everybody: the fewest messages. */
+void build_barrier_flat(struct schedule *s, const struct coll *c)
+{
+    if (c->rank != 0) {
+        schedule_send(s, 0, in(0), 0);
+        schedule_end_round(s);
+        schedule_recv(s, 0, out(0), 0);
+        schedule_end_round(s);
+        return;
+    }
+    for (int r = 1; r < c->size; r++)
+        schedule_recv(s, r, out(0), 0);
+    schedule_end_round(s);
+    for (int r = 1; r < c->size; r++)
+        schedule_send(s, r, in(0), 0);
+    schedule_end_round(s);
+}
+
 /* Dissemination: in round k every rank tells the one 2^k to its right, and hears from the one 2^k
  * to its left; after ceil(log2(n)) rounds it has heard, through others, from all. Hensgen, Finkel
  * and Manber, "Two algorithms for barrier synchronization", 1988. */

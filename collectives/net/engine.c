@@ -8,38 +8,40 @@
 #include "core/clock.h"
 
 enum {
-    PIECE_BYTES = 128 * 1024, /* what is received before it is reduced: stays in the cache */
-    IO_BYTES = 512 * 1024,    /* moved in one call, so that no direction starves the other */
+    PIECE_BYTES = 128 * 1024,  /* what is received before it is reduced: stays in the cache */
+    IO_BYTES = 512 * 1024,     /* moved in one call, so that no direction starves the other */
+    STRIPE_BYTES = 256 * 1024, /* what a lane of several must have to do */
     FRAME_BYTES = sizeof(struct frame),
     LOOK_AFTER_NS = 20 * 1000 * 1000, /* of waiting, at ranks that are not waited for */
     LOOK_RANKS = 32,                  /* at once */
 };
 
-struct step_state {
+/* A step, or what of it goes over one lane. */
+struct part {
+    const struct step *step;
+    int peer, stream; /* the transport's */
+    size_t at, len;   /* which bytes of the step's */
     bool complete;
     struct frame frame;
     size_t moved; /* of header and payload together */
     /* STEP_RECV_REDUCE */
     uint8_t *piece;
     size_t fill;    /* bytes in the piece */
-    size_t reduced; /* bytes of the message that are in dst */
+    size_t reduced; /* bytes of the part that are in dst */
 };
 
-void engine_init(struct engine *en, struct transport *t, int rank, int size,
-                 const _Atomic uint32_t *abort_word, struct wait_policy policy)
+void engine_init(struct engine *en, struct transport *t, int rank, struct wait_policy policy)
 {
     memset(en, 0, sizeof(*en));
     en->transport = t;
     en->rank = rank;
-    en->size = size;
-    en->abort_word = abort_word;
     en->policy = policy;
     en->culprit = -1;
 }
 
 void engine_fini(struct engine *en)
 {
-    free(en->states);
+    free(en->parts);
     free(en->wants);
     free(en->tmp);
     free(en->pieces);
@@ -61,35 +63,37 @@ static bool keep_bytes(uint8_t **p, size_t *cap, size_t want)
     return true;
 }
 
-static bool keep_states(struct engine *en, size_t want)
+static bool keep_parts(struct engine *en, size_t want)
 {
-    if (want <= en->cap_states)
+    if (want <= en->cap_parts)
         return true;
-    struct step_state *states = calloc(want, sizeof(*states));
+    struct part *parts = calloc(want, sizeof(*parts));
     struct transport_want *wants = calloc(want, sizeof(*wants));
-    if (!states || !wants) {
-        free(states);
+    if (!parts || !wants) {
+        free(parts);
         free(wants);
         return false;
     }
-    free(en->states);
+    free(en->parts);
     free(en->wants);
-    en->states = states;
+    en->parts = parts;
     en->wants = wants;
-    en->cap_states = want;
+    en->cap_parts = want;
     return true;
 }
 
 int engine_start(struct engine *en, const struct engine_run *run, struct err *e)
 {
     const struct schedule *s = run->schedule;
-    if (s->oom || !keep_states(en, s->most_steps) ||
-        !keep_bytes(&en->tmp, &en->cap_tmp, s->tmp_bytes) ||
-        !keep_bytes(&en->pieces, &en->cap_pieces, s->most_reduces * PIECE_BYTES))
+    size_t lanes = (size_t)en->transport->lanes, parts = s->most_steps * lanes;
+    size_t pieces = s->most_reduces * lanes * PIECE_BYTES;
+    if (s->oom || !keep_parts(en, 2 * parts) || !keep_bytes(&en->tmp, &en->cap_tmp, s->tmp_bytes) ||
+        !keep_bytes(&en->pieces, &en->cap_pieces, 2 * pieces))
         return err_set(e, -ENOMEM, "no memory for the operation");
     en->run = *run;
-    en->round = en->first = en->left = 0;
-    en->begun = false;
+    for (size_t i = 0; i < 2; i++)
+        en->rounds[i] = (struct engine_round){.parts = en->parts + i * parts,
+                                              .pieces = en->pieces + i * pieces};
     en->culprit = -1;
     return 0;
 }
@@ -113,7 +117,7 @@ static uint8_t *target(struct engine *en, struct place p)
 static void reduce(struct engine *en, uint8_t *dst, const uint8_t *left, const uint8_t *right,
                    size_t len)
 {
-    en->run.dtype->reduce[en->run.op](dst, left, right, len / en->run.dtype->size);
+    reduce_two(en->run.reduce, dst, left, right, len / en->run.elem);
 }
 
 static void do_local(struct engine *en, const struct step *s)
@@ -123,15 +127,15 @@ static void do_local(struct engine *en, const struct step *s)
     if (s->kind == STEP_REDUCE)
         reduce(en, dst, a, source(en, s->b), s->len);
     else if (dst != a)
-        memcpy(dst, a, s->len);
+        memmove(dst, a, s->len);
 }
 
 /* Appends what is left of the header to iov. */
-static int put_header(struct step_state *st, struct iovec *iov)
+static int put_header(struct part *p, struct iovec *iov)
 {
-    if (st->moved >= FRAME_BYTES)
+    if (p->moved >= FRAME_BYTES)
         return 0;
-    iov[0] = (struct iovec){(uint8_t *)&st->frame + st->moved, FRAME_BYTES - st->moved};
+    iov[0] = (struct iovec){(uint8_t *)&p->frame + p->moved, FRAME_BYTES - p->moved};
     return 1;
 }
 
@@ -142,179 +146,237 @@ static int put_payload(struct iovec *iov, int n, const uint8_t *p, size_t len)
     return n;
 }
 
-static int do_send(struct engine *en, const struct step *s, struct step_state *st, struct err *e)
+static int do_send(struct engine *en, struct part *p, struct err *e)
 {
     struct transport *t = en->transport;
     struct iovec iov[2];
-    size_t sent = st->moved > FRAME_BYTES ? st->moved - FRAME_BYTES : 0;
-    const uint8_t *from = source(en, s->a);
-    int n = put_header(st, iov);
-    n = put_payload(iov, n, from ? from + sent : NULL, s->len - sent);
-    ssize_t got = t->ops->send(t, s->peer, iov, n, e);
+    size_t sent = p->moved > FRAME_BYTES ? p->moved - FRAME_BYTES : 0;
+    const uint8_t *from = source(en, p->step->a);
+    int n = put_header(p, iov);
+    n = put_payload(iov, n, from ? from + p->at + sent : NULL, p->len - sent);
+    ssize_t got = t->ops->send(t, p->stream, iov, n, e);
     if (got <= 0)
         return (int)got;
-    st->moved += (size_t)got;
-    st->complete = st->moved == FRAME_BYTES + s->len;
+    p->moved += (size_t)got;
+    p->complete = p->moved == FRAME_BYTES + p->len;
     return 1;
 }
 
 /* The peer's header has come: is it in the same operation, and at the same message of it? */
-static int check_frame(struct engine *en, const struct step *s, const struct step_state *st,
-                       struct err *e)
+static int check_frame(struct engine *en, const struct part *p, struct err *e)
 {
-    const struct frame *theirs = &st->frame, *ours = &en->run.frame;
-    if (theirs->comm == ours->comm && theirs->seq == ours->seq &&
-        call_equal(&theirs->call, &ours->call) && theirs->len == s->len)
+    const struct frame *theirs = &p->frame, *ours = &en->run.frame;
+    if (theirs->seq == ours->seq && theirs->part == ours->part &&
+        call_equal(&theirs->call, &ours->call) && theirs->len == p->len)
         return 0;
     en->theirs = *theirs;
     return err_set(e, -EBADMSG, "another operation's message");
 }
 
 /* Reduces the whole elements of the piece into dst and keeps the bytes of a split one. */
-static void reduce_piece(struct engine *en, const struct step *s, struct step_state *st)
+static void reduce_piece(struct engine *en, struct part *p)
 {
-    size_t whole = st->fill - st->fill % en->run.dtype->size;
-    const uint8_t *mine = source(en, s->a) + st->reduced, *theirs = st->piece;
-    reduce(en, target(en, s->dst) + st->reduced, s->incoming_first ? theirs : mine,
+    const struct step *s = p->step;
+    size_t whole = p->fill - p->fill % en->run.elem, at = p->at + p->reduced;
+    const uint8_t *mine = source(en, s->a) + at, *theirs = p->piece;
+    reduce(en, target(en, s->dst) + at, s->incoming_first ? theirs : mine,
            s->incoming_first ? mine : theirs, whole);
-    st->reduced += whole;
-    st->fill -= whole;
-    memmove(st->piece, st->piece + whole, st->fill);
+    p->reduced += whole;
+    p->fill -= whole;
+    if (p->fill)
+        memmove(p->piece, p->piece + whole, p->fill);
 }
 
-static int do_recv(struct engine *en, const struct step *s, struct step_state *st, struct err *e)
+static int do_recv(struct engine *en, struct part *p, struct err *e)
 {
     struct transport *t = en->transport;
     struct iovec iov[2];
-    size_t before = st->moved, have = before > FRAME_BYTES ? before - FRAME_BYTES : 0;
-    size_t left = s->len - have;
-    int n = put_header(st, iov);
-    if (s->kind == STEP_RECV_REDUCE) {
-        size_t room = PIECE_BYTES - st->fill;
-        n = put_payload(iov, n, st->piece + st->fill, left < room ? left : room);
+    bool reduces = p->step->kind == STEP_RECV_REDUCE;
+    size_t before = p->moved, have = before > FRAME_BYTES ? before - FRAME_BYTES : 0;
+    size_t left = p->len - have;
+    int n = put_header(p, iov);
+    if (reduces) {
+        size_t room = PIECE_BYTES - p->fill;
+        n = put_payload(iov, n, p->piece + p->fill, left < room ? left : room);
     } else {
-        uint8_t *to = target(en, s->dst);
-        n = put_payload(iov, n, to ? to + have : NULL, left);
+        uint8_t *to = target(en, p->step->dst);
+        n = put_payload(iov, n, to ? to + p->at + have : NULL, left);
     }
-    ssize_t got = t->ops->recv(t, s->peer, iov, n, e);
+    ssize_t got = t->ops->recv(t, p->stream, iov, n, e);
     if (got <= 0)
         return (int)got;
-    st->moved += (size_t)got;
-    if (st->moved < FRAME_BYTES)
+    p->moved += (size_t)got;
+    if (p->moved < FRAME_BYTES)
         return 1;
     if (before < FRAME_BYTES) {
-        int r = check_frame(en, s, st, e);
+        int r = check_frame(en, p, e);
         if (r < 0)
             return r;
     }
-    if (s->kind == STEP_RECV_REDUCE) {
-        st->fill += st->moved - FRAME_BYTES - have;
-        reduce_piece(en, s, st);
+    p->complete = p->moved == FRAME_BYTES + p->len;
+    if (reduces) {
+        p->fill += p->moved - FRAME_BYTES - have;
+        if (p->fill == PIECE_BYTES || p->complete)
+            reduce_piece(en, p);
     }
-    st->complete = st->moved == FRAME_BYTES + s->len;
     return 1;
 }
 
-/* One try at a step that is not complete. 1: something moved; 0: not now; or negative. */
-static int try_step(struct engine *en, size_t i, struct err *e)
+/* One try at a part that is not complete. 1: something moved; 0: not now; or negative. */
+static int try_part(struct engine *en, struct engine_round *rd, struct part *p, struct err *e)
 {
-    const struct step *s = &en->run.schedule->steps[en->first + i];
-    struct step_state *st = &en->states[i];
-    int r = s->kind == STEP_SEND ? do_send(en, s, st, e) : do_recv(en, s, st, e);
+    int r = p->step->kind == STEP_SEND ? do_send(en, p, e) : do_recv(en, p, e);
     if (r < 0)
-        en->culprit = s->peer;
+        en->culprit = p->peer;
     if (r > 0) {
         en->moved = true;
-        en->left -= st->complete;
+        rd->left -= p->complete;
     }
     return r;
 }
 
 /* -------------------------------------------------------------------------------------- rounds */
 
-static size_t round_steps(const struct engine *en)
+/* How many lanes a message goes over: the same on both sides. */
+static size_t lanes_for(const struct engine *en, size_t len)
 {
-    return en->run.schedule->rounds[en->round].end - en->first;
+    size_t most = len / STRIPE_BYTES, lanes = (size_t)en->transport->lanes;
+    return most < 2 ? 1 : most < lanes ? most : lanes;
+}
+
+/* Appends a message's parts. */
+static void add_parts(struct engine *en, struct engine_round *rd, const struct step *s,
+                      uint8_t **piece)
+{
+    size_t n = lanes_for(en, s->len), elems = s->len / en->run.elem, from = 0;
+    int peer = en->run.map ? en->run.map[s->peer] : s->peer;
+    for (size_t i = 0; i < n; i++) {
+        size_t to = i + 1 < n ? elems * (i + 1) / n * en->run.elem : s->len;
+        struct part *p = &rd->parts[rd->nparts++];
+        *p = (struct part){.step = s,
+                           .peer = peer,
+                           .stream = (int)i * en->transport->size + peer,
+                           .at = from,
+                           .len = to - from};
+        if (s->kind == STEP_SEND) {
+            p->frame = en->run.frame;
+            p->frame.lane = (uint16_t)i;
+            p->frame.len = p->len;
+        } else if (s->kind == STEP_RECV_REDUCE) {
+            p->piece = *piece;
+            *piece += PIECE_BYTES;
+        }
+        from = to;
+    }
+}
+
+/* Whether an earlier round still has to do with that stream in that direction. */
+static bool is_blocked(const struct engine_round *before, const struct part *p)
+{
+    for (size_t i = 0; before && i < before->nparts; i++) {
+        const struct part *q = &before->parts[i];
+        if (!q->complete && q->stream == p->stream &&
+            (q->step->kind == STEP_SEND) == (p->step->kind == STEP_SEND))
+            return true;
+    }
+    return false;
 }
 
 /* Sets the round up, then sends what can be sent before it does the local steps: they take their
  * time while the bytes are on their way. */
-static int begin_round(struct engine *en, struct err *e)
+static int begin_round(struct engine *en, struct engine_round *rd, struct engine_round *before,
+                       struct err *e)
 {
-    const struct step *steps = en->run.schedule->steps + en->first;
-    size_t n = round_steps(en);
-    uint8_t *piece = en->pieces;
-    for (size_t i = 0; i < n; i++) {
-        struct step_state *st = &en->states[i];
-        *st = (struct step_state){0};
-        if (steps[i].kind == STEP_SEND) {
-            st->frame = en->run.frame;
-            st->frame.len = steps[i].len;
-        } else if (steps[i].kind == STEP_RECV_REDUCE) {
-            st->piece = piece;
-            piece += PIECE_BYTES;
-        }
+    const struct schedule *s = en->run.schedule;
+    uint8_t *piece = rd->pieces;
+    size_t end = s->rounds[rd->number].end;
+    rd->begun = true;
+    rd->nparts = 0;
+    for (size_t i = rd->first; i < end; i++) {
+        if (s->steps[i].peer >= 0)
+            add_parts(en, rd, &s->steps[i], &piece);
     }
-    en->left = n;
+    rd->left = rd->nparts;
     en->moved = true;
-    for (size_t i = 0; i < n; i++) {
-        if (steps[i].kind == STEP_SEND) {
-            int r = try_step(en, i, e);
+    for (size_t i = 0; i < rd->nparts; i++) {
+        struct part *p = &rd->parts[i];
+        if (p->step->kind == STEP_SEND && !is_blocked(before, p)) {
+            int r = try_part(en, rd, p, e);
             if (r < 0)
                 return r;
         }
     }
-    for (size_t i = 0; i < n; i++) {
-        if (steps[i].kind == STEP_COPY || steps[i].kind == STEP_REDUCE) {
-            do_local(en, &steps[i]);
-            en->states[i].complete = true;
-            en->left--;
-        }
+    for (size_t i = rd->first; i < end; i++) {
+        if (s->steps[i].peer < 0)
+            do_local(en, &s->steps[i]);
     }
     return 0;
 }
 
-/* One pass over the steps of the round under way. */
-static int try_round(struct engine *en, struct err *e)
+/* One pass over a round under way; `before`: the one that is not complete yet, or NULL. */
+static int try_round(struct engine *en, struct engine_round *rd, struct engine_round *before,
+                     struct err *e)
 {
-    for (size_t i = 0, n = round_steps(en); i < n && en->left; i++) {
-        int r = en->states[i].complete ? 0 : try_step(en, i, e);
-        if (r < 0)
-            return r;
+    int r = rd->begun ? 0 : begin_round(en, rd, before, e);
+    for (size_t i = 0; i < rd->nparts && rd->left && r >= 0; i++) {
+        struct part *p = &rd->parts[i];
+        if (!p->complete && !is_blocked(before, p))
+            r = try_part(en, rd, p, e);
     }
-    return 0;
+    return r < 0 ? r : 0;
+}
+
+/* Round 0 of the two is complete: what was the next one takes its place. */
+static void advance(struct engine *en)
+{
+    struct engine_round done = en->rounds[0];
+    en->rounds[0] = en->rounds[1];
+    en->rounds[1] = done;
+    if (!en->rounds[0].begun) {
+        en->rounds[0].number = done.number + 1;
+        en->rounds[0].first = en->run.schedule->rounds[done.number].end;
+    }
+    en->rounds[1].begun = false;
+    en->rounds[1].nparts = 0;
 }
 
 int engine_progress(struct engine *en, struct err *e)
 {
     const struct schedule *s = en->run.schedule;
-    int r = 0;
+    struct engine_round *now = &en->rounds[0], *next = &en->rounds[1];
     en->moved = false;
-    while (en->round < s->nrounds) {
-        if (!en->begun)
-            r = begin_round(en, e);
-        en->begun = true;
-        if (r < 0 || (r = try_round(en, e)) < 0)
+    while (now->number < s->nrounds) {
+        int r = try_round(en, now, NULL, e);
+        if (r < 0)
             return r;
-        if (en->left)
+        if (now->left && s->rounds[now->number].loose && now->number + 1 < s->nrounds) {
+            next->number = now->number + 1;
+            next->first = s->rounds[now->number].end;
+            if ((r = try_round(en, next, now, e)) < 0)
+                return r;
+        }
+        if (now->left)
             return 1;
-        en->first = s->rounds[en->round++].end;
-        en->begun = false;
+        advance(en);
     }
     return 0;
 }
 
 /* ------------------------------------------------------------------------------------- waiting */
 
-/* Fills en->wants with what the steps under way wait for. Returns how many. */
+/* Fills en->wants with what the messages under way wait for. Returns how many. */
 static size_t collect_wants(struct engine *en)
 {
     size_t n = 0;
-    for (size_t i = 0, steps = round_steps(en); i < steps; i++) {
-        const struct step *s = &en->run.schedule->steps[en->first + i];
-        if (!en->states[i].complete)
-            en->wants[n++] = (struct transport_want){
-                .peer = s->peer, .send = s->kind == STEP_SEND, .recv = s->kind != STEP_SEND};
+    for (int k = 0; k < 2; k++) {
+        const struct engine_round *rd = &en->rounds[k];
+        for (size_t i = 0; i < rd->nparts; i++) {
+            const struct part *p = &rd->parts[i];
+            bool sends = p->step->kind == STEP_SEND;
+            if (!p->complete && !(k == 1 && is_blocked(&en->rounds[0], p)))
+                en->wants[n++] =
+                    (struct transport_want){.stream = p->stream, .send = sends, .recv = !sends};
+        }
     }
     return n;
 }
@@ -326,25 +388,26 @@ static int awaited(struct engine *en)
     size_t n = collect_wants(en);
     for (size_t i = 0; i < n; i++) {
         if (en->wants[i].recv)
-            return en->wants[i].peer;
+            return en->wants[i].stream % en->transport->size;
     }
-    return n ? en->wants[0].peer : -1;
+    return n ? en->wants[0].stream % en->transport->size : -1;
 }
 
 static bool told_to_stop(const struct engine *en)
 {
-    return en->transport->notified ||
-           (en->abort_word && atomic_load_explicit(en->abort_word, memory_order_acquire));
+    return en->stopped && en->stopped(en->stopped_arg);
 }
 
-/* Whether a step under way is taking a message of that rank: then what comes next from it is not a
- * header. */
+/* Whether a message of that rank is being received: then what comes next from it is not a header.
+ */
 static bool receives_from(const struct engine *en, int peer)
 {
-    for (size_t i = 0, n = round_steps(en); i < n; i++) {
-        const struct step *s = &en->run.schedule->steps[en->first + i];
-        if (s->peer == peer && s->kind != STEP_SEND && !en->states[i].complete)
-            return true;
+    for (int k = 0; k < 2; k++) {
+        for (size_t i = 0; i < en->rounds[k].nparts; i++) {
+            const struct part *p = &en->rounds[k].parts[i];
+            if (p->peer == peer && p->step->kind != STEP_SEND && !p->complete)
+                return true;
+        }
     }
     return false;
 }
@@ -355,15 +418,16 @@ static bool receives_from(const struct engine *en, int peer)
 static int look_for_strays(struct engine *en, struct err *e)
 {
     const struct frame *ours = &en->run.frame;
+    struct transport *t = en->transport;
     struct frame f;
-    for (int k = 0; k < LOOK_RANKS && k < en->size; k++) {
-        int peer = en->next_peek++ % en->size;
-        en->next_peek %= en->size;
-        if (peer == en->rank || receives_from(en, peer) ||
-            !en->transport->ops->peek(en->transport, peer, &f, sizeof(f)) || f.comm != ours->comm)
+    for (int k = 0; k < LOOK_RANKS && k < t->size; k++) {
+        int peer = en->next_peek++ % t->size;
+        en->next_peek %= t->size;
+        if (peer == en->rank || receives_from(en, peer) || !t->ops->peek(t, peer, &f, sizeof(f)))
             continue;
         int32_t ahead = (int32_t)(f.seq - ours->seq);
-        if (ahead < 0 || (ahead == 0 && !call_equal(&f.call, &ours->call))) {
+        bool same = ahead == 0 && f.part == ours->part; /* parts of an operation may differ */
+        if (ahead < 0 || (same && !call_equal(&f.call, &ours->call))) {
             en->culprit = peer;
             en->theirs = f;
             return err_set(e, -EBADMSG, "another operation's message");
@@ -372,7 +436,7 @@ static int look_for_strays(struct engine *en, struct err *e)
     return 0;
 }
 
-/* The abort word wakes no socket, so that sleeps are short at first and never long. */
+/* Not every reason to stop wakes a socket, so that sleeps are short at first and never long. */
 static int sleep_ms(uint64_t idle_ns, uint64_t now, uint64_t deadline_ns)
 {
     uint64_t ms = idle_ns / 8000000;

@@ -5,8 +5,9 @@
  *     engine_wait()       progress until it is complete: looks again for a while, then sleeps
  *
  * Each message travels as one frame whose header names the call, so that ranks that called
- * different operations find out. Large messages move in pieces: what has arrived is reduced while
- * the kernel receives the next piece. One run at a time. */
+ * different operations find out; a large one as one frame on each of several lanes. Large messages
+ * move in pieces: what has arrived is reduced while the kernel receives the next piece. One run at
+ * a time. */
 #ifndef COLLECTIVES_NET_ENGINE_H
 #define COLLECTIVES_NET_ENGINE_H
 
@@ -15,10 +16,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collectives/dtype.h"
 #include "collectives/net/schedule.h"
 #include "collectives/net/transport.h"
 #include "collectives/net/wire.h"
+#include "collectives/reduce.h"
 #include "collectives/wait.h"
 #include "core/err.h"
 
@@ -26,41 +27,52 @@ struct engine_run {
     const struct schedule *schedule; /* borrowed to the end of the run */
     const void *in;
     void *out;
-    const struct dtype *dtype; /* NULL when the schedule reduces nothing */
-    int op;
-    struct frame frame; /* of every message; len is filled in */
+    const struct reduce_info *reduce; /* borrowed; NULL when the schedule reduces nothing */
+    size_t elem;                      /* bytes of an element */
+    struct frame frame;               /* of every message; lane and len are filled in */
+    const int *map; /* the transport's rank of each of the schedule's; NULL: same */
 };
 
-struct step_state;
+struct part;
+
+/* A round under way. */
+struct engine_round {
+    bool begun;
+    size_t number, first; /* of its steps */
+    struct part *parts;   /* its messages, as they travel */
+    size_t nparts, left;  /* how many are not complete */
+    uint8_t *pieces;
+};
 
 struct engine {
     struct transport *transport; /* borrowed */
-    int rank, size;
-    const _Atomic uint32_t *abort_word; /* borrowed; NULL: none. Not 0: give up */
+    int rank;                    /* in the transport */
     struct wait_policy policy;
 
-    struct engine_run run;
-    size_t round, first; /* the round under way and its first step */
-    size_t left;         /* its steps that are not complete */
-    bool begun;          /* its steps have been set up */
-    bool moved;          /* the last engine_progress() got something done */
+    /* Whether to give up. NULL: never. */
+    bool (*stopped)(const void *arg);
+    const void *stopped_arg;
 
-    /* After a failure: who was the matter, and what its frame said (-EBADMSG). */
+    struct engine_run run;
+    struct engine_round rounds[2]; /* the one to complete next, and perhaps the one after it */
+    bool moved;                    /* the last engine_progress() got something done */
+
+    /* After a failure: who was the matter (the transport's number), and what its frame said
+     * (-EBADMSG). */
     int culprit;
     struct frame theirs;
 
     int next_peek; /* the rank to look at next, while waiting */
 
     /* Kept from run to run. */
-    struct step_state *states;
+    struct part *parts;
     struct transport_want *wants;
-    size_t cap_states;
+    size_t cap_parts;
     uint8_t *tmp, *pieces;
     size_t cap_tmp, cap_pieces;
 };
 
-void engine_init(struct engine *en, struct transport *t, int rank, int size,
-                 const _Atomic uint32_t *abort_word, struct wait_policy policy);
+void engine_init(struct engine *en, struct transport *t, int rank, struct wait_policy policy);
 void engine_fini(struct engine *en);
 
 /* 0, or -ENOMEM: nothing has been sent and nothing is under way. */
@@ -74,7 +86,7 @@ int engine_progress(struct engine *en, struct err *e);
 
 /* 0 or negative. Also:
  *   -ETIMEDOUT  mono_ns() reached deadline_ns (0: none) while waiting for the culprit
- *   -ECANCELED  the abort word is set, or a peer has sent a notice
+ *   -ECANCELED  stopped
  * When it has waited for a while, it looks also at what has come from ranks that it does not wait
  * for: ranks in different operations may wait for each other in a circle, where no message that one
  * of them expects is ever sent. */

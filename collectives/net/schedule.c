@@ -81,19 +81,29 @@ void schedule_reduce(struct schedule *s, struct place to, struct place left, str
                    .kind = STEP_REDUCE, .peer = -1, .len = len, .dst = to, .a = left, .b = right});
 }
 
-void schedule_end_round(struct schedule *s)
+static void end_round(struct schedule *s, bool loose)
 {
     size_t start = s->nrounds ? s->rounds[s->nrounds - 1].end : 0, reduces = 0;
     if (s->oom || s->nsteps == start ||
         !grow(s, (void **)&s->rounds, s->nrounds, &s->cap_rounds, sizeof(*s->rounds)))
         return;
-    s->rounds[s->nrounds++].end = s->nsteps;
+    s->rounds[s->nrounds++] = (struct round){.end = s->nsteps, .loose = loose};
     for (size_t i = start; i < s->nsteps; i++)
         reduces += s->steps[i].kind == STEP_RECV_REDUCE;
     if (s->nsteps - start > s->most_steps)
         s->most_steps = s->nsteps - start;
     if (reduces > s->most_reduces)
         s->most_reduces = reduces;
+}
+
+void schedule_end_round(struct schedule *s)
+{
+    end_round(s, false);
+}
+
+void schedule_end_round_loosely(struct schedule *s)
+{
+    end_round(s, true);
 }
 
 void schedule_need_tmp(struct schedule *s, size_t bytes)

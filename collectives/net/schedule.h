@@ -50,6 +50,8 @@ struct step {
 
 struct round {
     size_t end; /* its steps end before this index */
+    bool loose; /* the next round may begin while this one is under way, once the one before this
+                   is complete */
 };
 
 struct schedule {
@@ -94,6 +96,10 @@ void schedule_reduce(struct schedule *s, struct place to, struct place left, str
 
 /* Ends the round; one without steps is none. */
 void schedule_end_round(struct schedule *s);
+
+/* The same; the next round needs nothing of this one. What the rules say of the steps of a round
+ * holds for both together, and messages between two ranks keep their order. */
+void schedule_end_round_loosely(struct schedule *s);
 
 /* Asks for scratch memory: PLACE_TMP has at least so many bytes. */
 void schedule_need_tmp(struct schedule *s, size_t bytes);

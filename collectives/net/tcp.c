@@ -1,94 +1,406 @@
-/* tcp.c: bytes over the connections that tcp_connect.c makes. */
 #include "collectives/net/tcp.h"
 
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-#include "collectives/net/tcp_connect.h"
+#include "core/clock.h"
 #include "core/fd.h"
+#include "core/netaddr.h"
+
+enum {
+    RETRY_MS = 5,   /* before a connection that ended early is tried again */
+    AWAITED_MS = 1, /* another thread may let in whom this one waits for */
+};
+
+enum state { TCP_NONE, TCP_CONNECTING, TCP_GREETED, TCP_OPEN, TCP_GONE };
+
+struct conn {
+    int fd; /* -1 unless CONNECTING, GREETED or OPEN */
+    enum state state;
+    uint64_t retry_ns;   /* NONE: not before */
+    struct hello answer; /* GREETED: what has come of it */
+    uint32_t have;
+};
+
+struct tcp {
+    struct transport base;
+    struct tcp_opts o;
+    struct conn *conns; /* by stream */
+    struct pollfd *fds; /* for the lobby, and one want each way per stream */
+    bool closed;
+};
 
 static struct tcp *tcp_of(struct transport *t)
 {
     return (struct tcp *)t; /* its first member */
 }
 
+static int peer_of(const struct tcp *tcp, int stream)
+{
+    return stream % tcp->base.size;
+}
+
+static int lane_of(const struct tcp *tcp, int stream)
+{
+    return stream / tcp->base.size;
+}
+
+static bool connects(const struct tcp *tcp, int stream)
+{
+    return tcp->o.rule == TCP_SENDER ? lane_of(tcp, stream) == 0
+                                     : tcp->o.rank < peer_of(tcp, stream);
+}
+
+static int address(const struct tcp *tcp, int peer, struct netaddr *to, struct err *e)
+{
+    return world_addr(tcp->o.lobby->world, tcp->o.world_ranks[peer], to, e);
+}
+
+/* ---------------------------------------------------------------------------------- connecting */
+
+/* A host's default that paces its connections (bbr) costs most of the speed between processes that
+ * run close together. What replaces it is tried in turn: not everybody may have cubic. */
+static void choose_congestion(int fd, const char *wanted)
+{
+    static const char *const unpaced[] = {"cubic", "reno"};
+    char now[32] = "";
+    socklen_t len = sizeof(now) - 1;
+    if (wanted[0]) {
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, wanted, (socklen_t)strlen(wanted));
+        return;
+    }
+    if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, now, &len) < 0 || strncmp(now, "bbr", 3) != 0)
+        return;
+    for (size_t i = 0; i < 2; i++) {
+        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, unpaced[i],
+                       (socklen_t)strlen(unpaced[i])) == 0)
+            return;
+    }
+}
+
+static void tune(const struct tcp *tcp, int fd)
+{
+    static const struct {
+        int level, name, value;
+    } options[] = {
+        {IPPROTO_TCP, TCP_NODELAY, 1},
+        /* A host that has vanished says nothing. Only silence counts, not a peer that computes. */
+        {SOL_SOCKET, SO_KEEPALIVE, 1},
+        {IPPROTO_TCP, TCP_KEEPIDLE, 10},
+        {IPPROTO_TCP, TCP_KEEPINTVL, 5},
+        {IPPROTO_TCP, TCP_KEEPCNT, 4},
+    };
+    for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
+        setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int));
+    choose_congestion(fd, tcp->o.congestion);
+}
+
+static void drop(struct tcp *tcp, int stream)
+{
+    close_fd(&tcp->conns[stream].fd);
+    tcp->conns[stream].state = TCP_GONE;
+}
+
+static int try_later(struct conn *c)
+{
+    close_fd(&c->fd);
+    c->state = TCP_NONE;
+    c->retry_ns = mono_ns() + RETRY_MS * 1000000u;
+    return 0;
+}
+
+static int connect_failed(struct tcp *tcp, int stream, int errnum, struct err *e)
+{
+    struct netaddr to;
+    char where[ADDR_STRLEN + 8];
+    if (errnum == ECONNRESET)
+        return try_later(&tcp->conns[stream]);
+    drop(tcp, stream);
+    if (errnum == ECONNREFUSED)
+        return err_set(e, -EPIPE, "it does not listen any more");
+    int r = address(tcp, peer_of(tcp, stream), &to, e);
+    return r < 0 ? r
+                 : err_sys(e, errnum, "cannot connect to rank %d at %s", peer_of(tcp, stream),
+                           netaddr_format(&to, where, sizeof(where)));
+}
+
+static int start_connect(struct tcp *tcp, int stream, struct err *e)
+{
+    struct conn *c = &tcp->conns[stream];
+    struct netaddr to;
+    if (c->retry_ns && mono_ns() < c->retry_ns)
+        return 0;
+    int r = address(tcp, peer_of(tcp, stream), &to, e);
+    if (r < 0)
+        return r;
+    c->fd = socket(to.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (c->fd < 0)
+        return err_sys(e, errno, "socket");
+    tune(tcp, c->fd);
+    c->state = TCP_CONNECTING;
+    if (connect(c->fd, &to.sa, to.len) < 0 && errno != EINPROGRESS && errno != EINTR)
+        return connect_failed(tcp, stream, errno, e);
+    return 0;
+}
+
+static struct hello make_hello(const struct tcp *tcp, int stream, int lane)
+{
+    struct hello h = lobby_hello(tcp->o.lobby, HELLO_DATA, tcp->o.comm,
+                                 tcp->o.world_ranks[peer_of(tcp, stream)]);
+    h.channel = (uint16_t)tcp->o.channel;
+    h.lane = (uint16_t)lane;
+    return h;
+}
+
+static int finish_connect(struct tcp *tcp, int stream, struct err *e)
+{
+    struct conn *c = &tcp->conns[stream];
+    struct pollfd p = {.fd = c->fd, .events = POLLOUT};
+    int errnum = 0;
+    socklen_t len = sizeof(errnum);
+    if (poll(&p, 1, 0) <= 0)
+        return 0;
+    if (getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &errnum, &len) < 0)
+        errnum = errno;
+    if (errnum)
+        return connect_failed(tcp, stream, errnum, e);
+    /* A new connection takes its first few bytes whole, or it is broken. */
+    struct hello h = make_hello(tcp, stream, lane_of(tcp, stream));
+    if (send(c->fd, &h, sizeof(h), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(h))
+        return try_later(c);
+    c->state = TCP_GREETED;
+    c->have = 0;
+    return 0;
+}
+
+/* What has answered is the rank that we want, in our job; it may say that it has left. */
+static bool answer_fits(const struct tcp *tcp, int stream, const struct hello *a)
+{
+    struct hello want = make_hello(tcp, stream, lane_of(tcp, stream));
+    return a->magic == want.magic && a->version == want.version && a->epoch == want.epoch &&
+           a->counter == want.counter && a->instance == want.instance && a->comm == want.comm &&
+           a->to == want.from && a->from == want.to;
+}
+
+static int hear_answer(struct tcp *tcp, int stream, struct err *e)
+{
+    struct conn *c = &tcp->conns[stream];
+    int peer = peer_of(tcp, stream);
+    ssize_t n =
+        recv(c->fd, (char *)&c->answer + c->have, sizeof(c->answer) - c->have, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (n <= 0)
+        return try_later(c);
+    c->have += (uint32_t)n;
+    if (c->have < sizeof(c->answer))
+        return 0;
+    if (!answer_fits(tcp, stream, &c->answer)) {
+        struct netaddr to;
+        char where[ADDR_STRLEN + 8] = "its address";
+        if (address(tcp, peer, &to, NULL) == 0)
+            netaddr_format(&to, where, sizeof(where));
+        drop(tcp, stream);
+        return err_set(e, -EPROTO, "what answers at %s is not rank %d of this job", where, peer);
+    }
+    if (c->answer.kind == HELLO_GONE) {
+        drop(tcp, stream);
+        return err_set(e, -EPIPE, "it has left the communicator");
+    }
+    c->state = TCP_OPEN;
+    return 1;
+}
+
+/* --------------------------------------------------------------------------------- being visited
+ */
+
+static int find_rank(const struct tcp *tcp, int world_rank)
+{
+    int guess = world_rank < tcp->base.size ? world_rank : tcp->base.size - 1;
+    if (tcp->o.world_ranks[guess] == world_rank)
+        return guess;
+    for (int i = 0; i < tcp->base.size; i++) {
+        if (tcp->o.world_ranks[i] == world_rank)
+            return i;
+    }
+    return -1;
+}
+
+static void adopt(struct tcp *tcp, struct arrival *a)
+{
+    _cleanup_fd_ int fd = take_fd(&a->fd);
+    int peer = find_rank(tcp, (int)a->hello.from);
+    int lane = tcp->o.rule == TCP_SENDER ? 1 : a->hello.lane;
+    int stream = lane * tcp->base.size + peer;
+    if (peer < 0 || lane >= tcp->base.lanes || connects(tcp, stream) ||
+        tcp->conns[stream].state != TCP_NONE)
+        return;
+    struct hello h = make_hello(tcp, stream, a->hello.lane);
+    if (send(fd, &h, sizeof(h), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(h))
+        return;
+    tune(tcp, fd);
+    tcp->conns[stream].fd = take_fd(&fd);
+    tcp->conns[stream].state = TCP_OPEN;
+}
+
+int tcp_admit(struct transport *t, struct err *e)
+{
+    struct tcp *tcp = tcp_of(t);
+    struct arrival a;
+    int r = lobby_serve(tcp->o.lobby, e);
+    while (!tcp->closed && lobby_take(tcp->o.lobby, tcp->o.comm, tcp->o.channel, &a))
+        adopt(tcp, &a);
+    return r;
+}
+
+/* 1: open. 0: not yet; it has been taken as far as it goes without blocking. -EPIPE: gone; another
+ * -errno with a text: cannot be made. */
+static int connected(struct tcp *tcp, int stream, struct err *e)
+{
+    struct conn *c = &tcp->conns[stream];
+    int r = 0;
+    switch (c->state) {
+    case TCP_OPEN:
+        return 1;
+    case TCP_GONE:
+        return err_set(e, -EPIPE, "it has closed the connection");
+    case TCP_NONE:
+        r = connects(tcp, stream) ? start_connect(tcp, stream, e) : tcp_admit(&tcp->base, e);
+        break;
+    case TCP_CONNECTING:
+        r = finish_connect(tcp, stream, e);
+        break;
+    case TCP_GREETED:
+        r = hear_answer(tcp, stream, e);
+        break;
+    }
+    return r < 0 ? r : c->state == TCP_OPEN;
+}
+
+int tcp_open_fd(struct transport *t, int stream)
+{
+    struct conn *c = &tcp_of(t)->conns[stream];
+    return c->state == TCP_OPEN ? c->fd : -1;
+}
+
+/* --------------------------------------------------------------------------------------- moving */
+
 /* An error of an established connection: what it was matters little, the peer is out of reach. */
-static ssize_t io_error(struct tcp *tcp, int peer, int errnum, struct err *e)
+static ssize_t io_error(struct tcp *tcp, int stream, int errnum, struct err *e)
 {
     if (errnum == EAGAIN || errnum == EWOULDBLOCK || errnum == EINTR)
         return 0;
     if (errnum == ENOMEM || errnum == ENOBUFS)
         return err_sys(e, ENOMEM, "socket");
-    tcp_drop(tcp, peer);
+    drop(tcp, stream);
     return err_set(e, -EPIPE, "%s", strerror(errnum));
 }
 
-static ssize_t tcp_send(struct transport *t, int peer, const struct iovec *iov, int n,
+static ssize_t tcp_send(struct transport *t, int stream, const struct iovec *iov, int n,
                         struct err *e)
 {
     struct tcp *tcp = tcp_of(t);
-    int r = tcp_connected(tcp, peer, e);
+    int r = connected(tcp, stream, e);
     if (r <= 0)
         return r;
     struct msghdr m = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)n};
-    ssize_t sent = sendmsg(tcp->conns[peer].fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-    return sent >= 0 ? sent : io_error(tcp, peer, errno, e);
+    ssize_t sent = sendmsg(tcp->conns[stream].fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return sent >= 0 ? sent : io_error(tcp, stream, errno, e);
 }
 
-static ssize_t tcp_recv(struct transport *t, int peer, const struct iovec *iov, int n,
+static ssize_t tcp_recv(struct transport *t, int stream, const struct iovec *iov, int n,
                         struct err *e)
 {
     struct tcp *tcp = tcp_of(t);
-    int r = tcp_connected(tcp, peer, e);
+    int r = connected(tcp, stream, e);
     if (r <= 0)
         return r;
     struct msghdr m = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)n};
-    ssize_t got = recvmsg(tcp->conns[peer].fd, &m, MSG_DONTWAIT);
+    ssize_t got = recvmsg(tcp->conns[stream].fd, &m, MSG_DONTWAIT);
     if (got > 0)
         return got;
     if (got < 0)
-        return io_error(tcp, peer, errno, e);
-    tcp_drop(tcp, peer);
+        return io_error(tcp, stream, errno, e);
+    drop(tcp, stream);
     return err_set(e, -EPIPE, "it has closed the connection");
 }
 
-static int tcp_peek(struct transport *t, int peer, void *p, size_t len)
+static int tcp_peek(struct transport *t, int stream, void *p, size_t len)
 {
-    struct tcp_conn *c = &tcp_of(t)->conns[peer];
+    struct conn *c = &tcp_of(t)->conns[stream];
     return c->state == TCP_OPEN && recv(c->fd, p, len, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)len;
+}
+
+/* -------------------------------------------------------------------------------------- polling */
+
+static void at_most(int *timeout_ms, int ms)
+{
+    if (*timeout_ms > ms)
+        *timeout_ms = ms;
+}
+
+static size_t poll_conn(struct tcp *tcp, int stream, short events, struct pollfd *fd,
+                        int *timeout_ms)
+{
+    struct conn *c = &tcp->conns[stream];
+    switch (c->state) {
+    case TCP_CONNECTING:
+        events = POLLOUT;
+        break;
+    case TCP_GREETED:
+        events = POLLIN;
+        break;
+    case TCP_OPEN:
+        break;
+    case TCP_NONE:
+        at_most(timeout_ms, connects(tcp, stream) ? RETRY_MS : AWAITED_MS);
+        return 0;
+    case TCP_GONE:
+        *timeout_ms = 0;
+        return 0;
+    }
+    *fd = (struct pollfd){.fd = c->fd, .events = events};
+    return 1;
 }
 
 static int tcp_wait(struct transport *t, const struct transport_want *wants, size_t n,
                     int timeout_ms, struct err *e)
 {
     struct tcp *tcp = tcp_of(t);
-    size_t used = tcp_poll_strangers(tcp, tcp->fds, &timeout_ms);
+    size_t used = lobby_poll(tcp->o.lobby, tcp->fds, &timeout_ms);
     for (size_t i = 0; i < n; i++) {
         short events = (short)((wants[i].send ? POLLOUT : 0) | (wants[i].recv ? POLLIN : 0));
-        used += tcp_poll_conn(tcp, wants[i].peer, events, &tcp->fds[used], &timeout_ms);
+        used += poll_conn(tcp, wants[i].stream, events, &tcp->fds[used], &timeout_ms);
     }
     if (poll(tcp->fds, used, timeout_ms) < 0 && errno != EINTR)
         return err_sys(e, errno, "poll");
-    return tcp_serve_strangers(tcp, e);
+    return tcp_admit(t, e);
+}
+
+/* --------------------------------------------------------------------------------------- the end
+ */
+
+static void tcp_close(struct transport *t)
+{
+    struct tcp *tcp = tcp_of(t);
+    for (int i = 0; i < t->size * t->lanes; i++)
+        drop(tcp, i);
+    tcp->closed = true;
 }
 
 static void tcp_free(struct transport *t)
 {
     struct tcp *tcp = tcp_of(t);
-    tcp_close_all(tcp);
+    tcp_close(t);
     free(tcp->conns);
     free(tcp->fds);
     free(tcp);
-}
-
-static void tcp_give_up(struct transport *t, const struct notice *why)
-{
-    struct tcp *tcp = tcp_of(t);
-    if (why && (!t->notified || tcp->world->size > TCP_NOTICE_RANKS))
-        tcp_send_notices(tcp, why);
-    tcp_close_all(tcp);
 }
 
 static const struct transport_ops g_ops = {
@@ -97,28 +409,27 @@ static const struct transport_ops g_ops = {
     .recv = tcp_recv,
     .peek = tcp_peek,
     .wait = tcp_wait,
-    .give_up = tcp_give_up,
+    .close = tcp_close,
     .free = tcp_free,
 };
 
-int tcp_new(struct transport **out, const struct world *w, struct err *e)
+int tcp_new(struct transport **out, const struct tcp_opts *opts, struct err *e)
 {
-    size_t size = (size_t)w->size;
+    int lanes = opts->rule == TCP_SENDER ? 2 : opts->lanes;
+    size_t streams = (size_t)opts->size * (size_t)lanes;
     struct tcp *tcp = calloc(1, sizeof(*tcp));
-    struct tcp_conn *conns = calloc(size, sizeof(*conns));
-    struct pollfd *fds = calloc(2 * size + TCP_STRANGERS + 1, sizeof(*fds));
+    struct conn *conns = calloc(streams, sizeof(*conns));
+    struct pollfd *fds = calloc(2 * streams + LOBBY_STRANGERS + 1, sizeof(*fds));
     if (!tcp || !conns || !fds) {
         free(tcp);
         free(conns);
         free(fds);
-        return err_set(e, -ENOMEM, "no memory for %d connections", w->size);
+        return err_set(e, -ENOMEM, "no memory for %zu connections", streams);
     }
-    for (int i = 0; i < w->size; i++)
+    for (size_t i = 0; i < streams; i++)
         conns[i].fd = -1;
-    for (int i = 0; i < TCP_STRANGERS; i++)
-        tcp->strangers[i].fd = -1;
-    tcp->base.ops = &g_ops;
-    tcp->world = w;
+    tcp->base = (struct transport){.ops = &g_ops, .size = opts->size, .lanes = lanes};
+    tcp->o = *opts;
     tcp->conns = conns;
     tcp->fds = fds;
     *out = &tcp->base;

@@ -1,16 +1,51 @@
-/* tcp.h: the transport over TCP.
+/* tcp.h: the transport over TCP, for one channel of one communicator.
  *
- * Two ranks share one connection, made when one of them first has something to send to, or to
- * receive from, the other: the lower rank connects, the higher one accepts, so that two never
- * cross. Both introduce themselves (net/wire.h) before the first frame; whoever is not of this job,
- * round and communicator is turned away and disturbs nobody. */
+ * Connections are made when first used; both ends introduce themselves (net/wire.h) before the
+ * first frame. Who connects:
+ *   TCP_LOWER    the lower rank, so that two never cross; a stream carries bytes both ways
+ *   TCP_SENDER   whoever sends. There are two lanes: lane 0 is what this rank has connected, lane 1
+ *                what the peer has; both carry bytes both ways
+ *
+ *   who connects    NONE -> CONNECTING (connect, then hello) -> GREETED (answer awaited) -> OPEN
+ *   the other       NONE -> OPEN, when the lobby has him
+ *   both            any -> GONE, when it is closed; there is no second connection
+ *
+ * A connection that ends before it was OPEN is tried again a little later. A refused one means that
+ * its process is gone: its socket listened before anybody learnt of the address. */
 #ifndef COLLECTIVES_NET_TCP_H
 #define COLLECTIVES_NET_TCP_H
 
+#include "collectives/net/lobby.h"
 #include "collectives/net/transport.h"
 #include "collectives/world.h"
 
-/* Opens nothing yet. Borrows the world until it is freed. 0 or -ENOMEM. */
-int tcp_new(struct transport **out, const struct world *w, struct err *e);
+enum tcp_rule { TCP_LOWER, TCP_SENDER };
+
+enum { TCP_LANES_MAX = 16 };
+
+struct tcp_opts {
+    struct lobby *lobby; /* borrowed, as is all of it */
+    uint64_t comm;       /* its number */
+    enum channel channel;
+    enum tcp_rule rule;
+    int rank, size;         /* in the communicator */
+    const int *world_ranks; /* of each of its ranks */
+    int lanes;              /* TCP_LOWER: connections between two ranks */
+    const char *congestion; /* TCP_CONGESTION; "": as tcp_tune() thinks best */
+};
+
+/* Opens nothing yet. 0 or -ENOMEM. */
+int tcp_new(struct transport **out, const struct tcp_opts *opts, struct err *e);
+
+/* The connection of the stream is open: its descriptor, borrowed; else -1. */
+int tcp_open_fd(struct transport *t, int stream);
+
+/* Takes in those who have come. 0 or -errno with a text. */
+int tcp_admit(struct transport *t, struct err *e);
+
+/* Tells ranks of the communicator why this one gives up, over connections of their own, within some
+ * milliseconds. told[i] != 0: rank i knows. At most TCP_NOTICE_RANKS. */
+enum { TCP_NOTICE_MS = 50, TCP_NOTICE_RANKS = 256 };
+void tcp_send_notices(const struct tcp_opts *to, const struct notice *why, const char *told);
 
 #endif

@@ -2,8 +2,9 @@
  * (the hello's magic tells another one).
  *
  * A connection opens with a hello each way: the one who connected first, then, when that was right,
- * the other. It belongs to the two ranks from then on and carries frames: a header and `len` bytes.
- * A hello of kind HELLO_NOTICE is followed by a notice instead of an answer, and then the end. */
+ * the other. It belongs to the two ranks of one communicator from then on, and carries frames: a
+ * header and `len` bytes. A hello of kind HELLO_NOTICE is followed by a notice instead of an
+ * answer, and then the end. HELLO_GONE is an answer: that communicator is no more. */
 #ifndef COLLECTIVES_NET_WIRE_H
 #define COLLECTIVES_NET_WIRE_H
 
@@ -12,9 +13,12 @@
 #include "collectives/call.h"
 
 #define HELLO_MAGIC   0x31434c44u /* "DLC1" */
-#define HELLO_VERSION 1u
+#define HELLO_VERSION 2u
 
-enum hello_kind { HELLO_DATA = 1, HELLO_NOTICE = 2 };
+enum hello_kind { HELLO_DATA = 1, HELLO_NOTICE = 2, HELLO_GONE = 3 };
+
+/* What a connection is for: each use has streams of its own. */
+enum channel { CHANNEL_COLL, CHANNEL_P2P, CHANNELS };
 
 struct hello {
     uint32_t magic;
@@ -22,14 +26,19 @@ struct hello {
     uint64_t epoch; /* of the job's round: drawn at random, so that no stranger knows it */
     uint32_t counter;
     uint32_t instance; /* of dlcoll_init() in the process, from 1 */
-    uint32_t from, to; /* ranks */
+    uint64_t comm;     /* the communicator's number */
+    uint32_t from, to; /* ranks of the world */
+    uint16_t channel;
+    uint16_t lane; /* of several connections between the two */
+    uint32_t unused;
 };
-_Static_assert(sizeof(struct hello) == 32, "hello travels as it is");
+_Static_assert(sizeof(struct hello) == 48, "hello travels as it is");
 
-/* In front of every message. The receiver knows what must come, and compares. */
+/* In front of every message of a collective. The receiver knows what must come, and compares. */
 struct frame {
-    uint32_t comm;
-    uint32_t seq; /* of the operation, its low half */
+    uint32_t seq;  /* of the operation, its low half */
+    uint16_t part; /* of an operation that consists of several (struct coll_call) */
+    uint16_t lane;
     struct call call;
     uint64_t len; /* bytes that follow */
 };
@@ -38,7 +47,7 @@ _Static_assert(sizeof(struct frame) == 32, "frames travel as they are");
 /* Why a rank gave up, told to those who are connected to it before it closes. */
 struct notice {
     int32_t code; /* DLCOLL_E... */
-    int32_t rank; /* the cause, or -1 */
+    int32_t rank; /* the cause, a rank of the world, or -1 */
     int32_t pid, signal, exit_code;
     int32_t unused;
     char host[64];

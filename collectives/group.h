@@ -1,0 +1,26 @@
+/* group.h: making communicators of another's ranks. */
+#ifndef COLLECTIVES_GROUP_H
+#define COLLECTIVES_GROUP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "collectives/dlcoll.h"
+
+/* How often groups of one list of ranks have been made. */
+struct group_count {
+    struct group_count *next;
+    uint64_t hash, made;
+};
+
+/* Joins a value to a communicator's number; never 0. */
+uint64_t group_hash(uint64_t h, uint64_t v);
+
+int group_take_opts(dlcoll_comm *c, const dlcoll_group_opts *given, dlcoll_group_opts *o);
+
+/* The group `id` of the n ranks of `parent`, of which this process is number `me`. Takes `ranks`
+ * (malloc'ed). The public code; the parent's last error says why. */
+int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
+               const dlcoll_group_opts *o, bool after_failure, dlcoll_comm **out);
+
+#endif

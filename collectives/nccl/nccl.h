@@ -1,0 +1,52 @@
+/* nccl.h: a communicator's operations on device memory, through NCCL.
+ *
+ * A communicator carries both: host memory goes the ways of providers (provider.h), device memory
+ * this one, told apart by the pointer's kind or by a stream in the options. NCCL's communicator is
+ * made at the first operation on device memory, in which all ranks are; its unique id travels as an
+ * operation on host memory.
+ *
+ *     nccl_perform   enqueues on the program's stream, or on ours and waits
+ *       made by      nccl_get(): id -> ncclCommInitRankConfig, non-blocking, polled
+ *       watched by   a thread: abort word, NCCL's own errors, deadlines, works that are complete
+ *
+ * Failures: whatever ends the communicator (a death, a deadline, an error of NCCL's) aborts NCCL's
+ * first, so that its kernels end, and is then told as any other (comm_fail()). */
+#ifndef COLLECTIVES_NCCL_NCCL_H
+#define COLLECTIVES_NCCL_NCCL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "collectives/coll_call.h"
+#include "collectives/dlcoll.h"
+#include "core/err.h"
+
+struct job;
+
+/* What dlcoll_init() was asked for, and DLCOLL_BACKEND where it was not. -EINVAL, or -ENOTSUP:
+ * nccl, and what is missing. */
+int nccl_choose(int backend, bool *devices, struct err *e);
+
+/* Whether `p` is device memory, or a stream says so. Only where the job looks for it. */
+bool nccl_is_for(const dlcoll_comm *c, const void *p, const dlcoll_opts *opts);
+
+/* Inside the communicator: the public code. The call is filled in but for its number. */
+int nccl_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work);
+/* The same for sends and receives; the list is checked. */
+int nccl_batch(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size_t n,
+               uint64_t deadline_ns, void *stream, dlcoll_work **work);
+
+/* A group of `parent`'s, of which everybody in it is in the call: made from parent's, if it has
+ * one. `group` is NULL on a rank that is in none. 0, or the public code. */
+int nccl_split(dlcoll_comm *parent, dlcoll_comm *group, int color, int key);
+
+/* After the last barrier: waits for what is enqueued. The public code. */
+int nccl_finalize(dlcoll_comm *c);
+/* Ends it, in any state, and the works that are under way with DLCOLL_EABORTED. */
+void nccl_free(dlcoll_comm *c, bool forked);
+
+/* Of works: until done, the deadline (0: none), or one look when `once`. */
+void nccl_wait(dlcoll_work *w, uint64_t until_ns, bool once);
+void nccl_event_free(void *event);
+
+#endif

@@ -1,0 +1,45 @@
+/* nccl_comm.h: the inside of the NCCL backend. */
+#ifndef COLLECTIVES_NCCL_NCCL_COMM_H
+#define COLLECTIVES_NCCL_NCCL_COMM_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "collectives/async.h"
+#include "collectives/comm.h"
+#include "collectives/nccl/nccl.h"
+#include "collectives/nccl/nccl_api.h"
+
+struct nccl {
+    const struct nccl_api *api;
+    const struct cuda_api *cuda;
+    dlcoll_comm *comm;
+    int device;
+    cuda_stream stream; /* for operations without one */
+    cuda_event event;   /* of what the program's thread waits for there */
+    void *scratch;      /* device memory: a word for barriers, then room for all_to_all in place */
+    size_t scratch_len;
+
+    pthread_mutex_t lock;      /* of all below, and around calls of NCCL's */
+    nccl_comm_t nccl;          /* NULL: aborted, or not made */
+    struct dlcoll_work *works; /* under way, by `next` */
+    struct coll_call last;     /* for the text, when something fails that nobody waits for */
+
+    pthread_t thread;
+    bool has_thread;
+    _Atomic bool quit;
+    _Atomic uint32_t bell;
+};
+
+/* The communicator's NCCL; made now when it is not there. NULL: *code is the public one. */
+struct nccl *nccl_get(dlcoll_comm *c, uint64_t deadline_ns, int *code);
+
+/* Enqueues one call; NCCL's code, and what is in the way of it as a text. */
+int nccl_enqueue(struct nccl *n, const struct coll_call *call, cuda_stream stream);
+/* NULL, or why NCCL cannot do it. */
+const char *nccl_refuses(const struct nccl_api *api, const struct coll_call *call);
+
+/* Waits until a call that NCCL goes on with by itself has been taken in. 0 or as coll_call.h. */
+int nccl_settle(struct nccl *n, int rc, uint64_t deadline_ns, struct coll_call *call);
+
+#endif

@@ -1,0 +1,81 @@
+/* lobby.h: the door of a process: its one listening socket, which all its communicators share.
+ *
+ * Whoever connects introduces himself (net/wire.h). One who is not of this job and round is turned
+ * away and disturbs nobody; one who brings a notice has it written into the communicator's stop
+ * record; one who comes for a communicator waits here until that takes him in, even if it is not
+ * made yet: ranks make theirs at different times.
+ *
+ * All functions may be called by any thread. None blocks. */
+#ifndef COLLECTIVES_NET_LOBBY_H
+#define COLLECTIVES_NET_LOBBY_H
+
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collectives/net/stop.h"
+#include "collectives/net/wire.h"
+#include "collectives/world.h"
+#include "core/err.h"
+
+enum { LOBBY_STRANGERS = 16 }; /* who have not introduced themselves yet */
+
+struct stranger {
+    int fd; /* -1: a free place */
+    uint64_t since_ns;
+    size_t have;
+    struct {
+        struct hello hello;
+        struct notice notice; /* follows when the hello says so */
+    } said;
+};
+
+struct arrival {
+    int fd;
+    struct hello hello;
+};
+
+/* A communicator, as the lobby knows it. */
+struct lobby_guest {
+    struct lobby_guest *next;
+    uint64_t comm;
+    struct comm_stop *stop; /* where notices for it are written */
+};
+
+struct lobby {
+    pthread_mutex_t lock;
+    const struct world *world; /* borrowed */
+    struct stranger strangers[LOBBY_STRANGERS];
+    struct arrival *arrivals;
+    size_t narrivals, cap_arrivals;
+    struct lobby_guest *guests;
+    uint64_t *gone; /* numbers of communicators that are no more */
+    size_t ngone, cap_gone;
+};
+
+void lobby_init(struct lobby *l, const struct world *w);
+void lobby_fini(struct lobby *l);
+
+/* The guest is borrowed until lobby_forget(), after which those who come for it are told that it is
+ * gone. */
+void lobby_expect(struct lobby *l, struct lobby_guest *g);
+void lobby_forget(struct lobby *l, struct lobby_guest *g);
+
+/* Accepts, and hears those who have come. 0, or -errno with a text: out of sockets or memory. */
+int lobby_serve(struct lobby *l, struct err *e);
+
+/* Somebody who has come for that channel of that communicator; his descriptor is the caller's. */
+bool lobby_take(struct lobby *l, uint64_t comm, enum channel channel, struct arrival *out);
+
+/* What to poll for; at most LOBBY_STRANGERS + 1 entries. Lowers *timeout_ms where a clock matters.
+ */
+size_t lobby_poll(struct lobby *l, struct pollfd *fds, int *timeout_ms);
+
+/* Wakes those of this process who sleep in poll() with the lobby's entries. */
+void lobby_knock(struct lobby *l);
+
+struct hello lobby_hello(const struct lobby *l, enum hello_kind kind, uint64_t comm, int to);
+
+#endif

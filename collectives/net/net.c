@@ -1,0 +1,170 @@
+#include "collectives/net/net.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/choice.h"
+#include "collectives/comm.h"
+#include "collectives/net/algo.h"
+#include "collectives/provider.h"
+
+static bool is_stopped(const void *comm)
+{
+    return comm_is_stopped(comm);
+}
+
+struct tcp_opts net_tcp_opts(struct dlcoll_comm *comm, enum channel channel)
+{
+    return (struct tcp_opts){.lobby = &comm->job->lobby,
+                             .comm = comm->id,
+                             .channel = channel,
+                             .rule = channel == CHANNEL_P2P ? TCP_SENDER : TCP_LOWER,
+                             .rank = comm->rank,
+                             .size = comm->size,
+                             .world_ranks = comm->world_ranks,
+                             .lanes = comm->job->conf.sockets,
+                             .congestion = comm->job->conf.congestion};
+}
+
+int net_new(struct net **out, struct dlcoll_comm *comm, struct err *e)
+{
+    struct tcp_opts o = net_tcp_opts(comm, CHANNEL_COLL);
+    struct net *n = calloc(1, sizeof(*n));
+    if (!n)
+        return err_set(e, -ENOMEM, "no memory");
+    int r = tcp_new(&n->transport, &o, e);
+    if (r < 0) {
+        free(n);
+        return r;
+    }
+    schedule_init(&n->schedule);
+    engine_init(&n->engine, n->transport, comm->rank, comm->policy);
+    n->engine.stopped = is_stopped;
+    n->engine.stopped_arg = comm;
+    *out = n;
+    return 0;
+}
+
+void net_free(struct net *n)
+{
+    if (!n)
+        return;
+    engine_fini(&n->engine);
+    schedule_fini(&n->schedule);
+    n->transport->ops->free(n->transport);
+    free(n->scratch);
+    free(n);
+}
+
+/* -------------------------------------------------------------------------------------- running */
+
+static struct coll describe(const struct coll_call *c)
+{
+    return (struct coll){.kind = choice_plain_kind(c->kind),
+                         .rank = c->ranks.me,
+                         .size = c->ranks.size,
+                         .root = c->root,
+                         .count = c->count,
+                         .elem = c->elem,
+                         .ordered = c->reduce.ordered,
+                         .uneven = choice_plain_kind(c->kind) != c->kind,
+                         .in_place = c->send == c->recv,
+                         .send_parts = c->send_parts,
+                         .recv_parts = c->recv_parts};
+}
+
+static const struct algo *find(enum call_kind kind, const char *name)
+{
+    for (size_t i = 0; i < g_nalgos; i++) {
+        if (g_algos[i].kind == kind && strcmp(g_algos[i].name, name) == 0)
+            return &g_algos[i];
+    }
+    return NULL;
+}
+
+static const struct algo *choose(const struct coll_call *c, const struct coll *coll)
+{
+    struct choice_key key = choice_key(c);
+    const struct choice_rule *r;
+    for (size_t at = 0; (r = choice_next(&c->comm->job->choice, &key, "net", &at));) {
+        const struct algo *a = find(coll->kind, r->algo);
+        if (a && algo_allows(a, coll))
+            return a;
+    }
+    return algo_any(coll);
+}
+
+/* How many elements the rank's input has, and its result. */
+static size_t send_count(const struct coll_call *c)
+{
+    size_t n = c->count;
+    if (c->kind == CALL_REDUCE_SCATTER)
+        n *= (size_t)c->ranks.size;
+    for (int i = 0; c->kind == CALL_REDUCE_SCATTER_V && i < c->ranks.size; i++)
+        n = i ? n + c->send_parts.counts[i] : c->send_parts.counts[0];
+    return n;
+}
+
+/* The input times the reduction's factor. */
+static const void *scaled(struct net *n, const struct coll_call *c)
+{
+    size_t count = send_count(c), bytes = count * c->elem;
+    uint8_t *to = c->kind == CALL_ALL_REDUCE ? c->recv : n->scratch;
+    if (c->kind != CALL_ALL_REDUCE && bytes > n->cap_scratch) {
+        if (!(to = malloc(bytes)))
+            return NULL;
+        free(n->scratch);
+        n->scratch = to;
+        n->cap_scratch = bytes;
+    }
+    reduce_pre(&c->reduce, to, c->send, count);
+    return to;
+}
+
+static int fail(struct coll_call *c, const struct engine *en, int r)
+{
+    c->culprit = en->culprit;
+    c->theirs = en->theirs.call;
+    c->theirs_seq = en->theirs.seq;
+    return r;
+}
+
+static int run(struct coll_call *c)
+{
+    struct net *n = c->comm->net;
+    struct coll coll = describe(c);
+    bool uneven = c->send_parts.counts || c->recv_parts.counts;
+    if (coll.kind != CALL_BARRIER && c->count == 0 && !uneven)
+        return 0;
+    const struct algo *algo = choose(c, &coll);
+    c->algo = algo->name;
+    schedule_reset(&n->schedule);
+    algo->build(&n->schedule, &coll);
+    struct engine_run er = {.schedule = &n->schedule,
+                            .in = c->send,
+                            .out = c->recv,
+                            .reduce = c->reduce.dtype ? &c->reduce : NULL,
+                            .elem = c->elem,
+                            .frame = {.seq = (uint32_t)c->seq, .part = c->part, .call = c->id},
+                            .map = c->ranks.map};
+    int r = engine_start(&n->engine, &er, &c->err);
+    if (r == 0 && c->reduce.has_pre && !(n->engine.run.in = scaled(n, c)))
+        r = err_set(&c->err, -ENOMEM, "no memory for the operation");
+    if (r < 0)
+        return r;
+    r = engine_wait(&n->engine, c->deadline_ns, &c->err);
+    if (r < 0)
+        return fail(c, &n->engine, r);
+    if (c->reduce.has_post && (coll.kind != CALL_REDUCE || coll.rank == coll.root))
+        reduce_post(&c->reduce, c->recv, c->recv, c->count);
+    return 0;
+}
+
+static bool can(const struct coll_call *c)
+{
+    (void)c;
+    return true;
+}
+
+const struct coll_provider net_provider = {.name = "net", .can = can, .run = run};

@@ -1,0 +1,25 @@
+/* net.h: a communicator's connections, and the provider that carries out any operation over them.
+ */
+#ifndef COLLECTIVES_NET_NET_H
+#define COLLECTIVES_NET_NET_H
+
+#include "collectives/coll_call.h"
+#include "collectives/net/engine.h"
+#include "collectives/net/schedule.h"
+#include "collectives/net/tcp.h"
+
+struct net {
+    struct transport *transport;
+    struct engine engine;
+    struct schedule schedule;
+    uint8_t *scratch; /* scaled input, where the result has no room for it */
+    size_t cap_scratch;
+};
+
+/* Opens no connection yet. comm's ranks, topology and job are set. 0 or -ENOMEM. */
+int net_new(struct net **out, struct dlcoll_comm *comm, struct err *e);
+void net_free(struct net *n); /* NULL is allowed */
+
+struct tcp_opts net_tcp_opts(struct dlcoll_comm *comm, enum channel channel);
+
+#endif

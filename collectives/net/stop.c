@@ -1,0 +1,29 @@
+#include "collectives/net/stop.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <stddef.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+bool comm_stop_set(struct comm_stop *s, int from, const struct notice *why)
+{
+    uint32_t no = STOP_NO;
+    if (!atomic_compare_exchange_strong(&s->word, &no, STOP_CLAIMED))
+        return false;
+    s->from = from;
+    s->why = *why;
+    atomic_store_explicit(&s->word, STOP_SAID, memory_order_release);
+    syscall(SYS_futex, &s->word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    return true;
+}
+
+bool comm_stop_get(const struct comm_stop *s, int *from, struct notice *why)
+{
+    if (atomic_load_explicit(&s->word, memory_order_acquire) != STOP_SAID)
+        return false;
+    *from = s->from;
+    *why = s->why;
+    why->host[sizeof(why->host) - 1] = why->text[sizeof(why->text) - 1] = '\0';
+    return true;
+}

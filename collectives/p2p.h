@@ -1,0 +1,86 @@
+/* p2p.h: sends and receives under way, in any order, between a communicator's ranks.
+ *
+ * Every message is announced by a header on the stream from its sender, in the order of the sends.
+ * A small one (EAGER) follows at once; a large one (RTS) when the receiver has matched it with a
+ * receive and says so (CTS), or the receiver fetches it itself where it can read the sender's
+ * memory (then it says DONE). A header that comes before its receive is kept; what comes from a
+ * rank of which nothing is expected stays in the socket.
+ *
+ *     send   QUEUED -> (EAGER written) done
+ *                   -> (RTS written) OFFERED -> (CTS) QUEUED -> (DATA written) done
+ *                                            -> (DONE) done
+ *     recv   POSTED -> (EAGER) FILLING -> done
+ *                   -> (RTS) ACCEPTED -> (CTS written, DATA comes) FILLING -> done
+ *                                     -> (fetched, DONE written) done
+ *
+ * Failures: a peer with which something is under way is gone, a message that does not fit its
+ * receive, a deadline: the communicator fails, and with it everything that is under way. */
+#ifndef COLLECTIVES_P2P_H
+#define COLLECTIVES_P2P_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/err.h"
+
+struct dlcoll_comm;
+struct dlcoll_work;
+struct p2p;
+
+enum { P2P_ANY = -1 };
+enum { P2P_TAG_BARRIER = INT32_MIN }; /* of the library's own; the program's are >= 0 */
+
+struct p2p_frame {
+    uint8_t kind, dtype;
+    uint16_t unused;
+    int32_t tag;
+    uint64_t count;
+    uint64_t id;   /* of the message, among those from its sender to its receiver */
+    uint64_t addr; /* RTS: where it lies in the sender's memory */
+};
+
+enum p2p_state { P2P_QUEUED, P2P_OFFERED, P2P_POSTED, P2P_ACCEPTED, P2P_FILLING, P2P_DONE };
+
+/* A send or a receive; storage is the work handle's. */
+struct p2p_op {
+    struct p2p_op *next;    /* in the list of its state */
+    struct p2p_op *sibling; /* of one handle */
+    struct dlcoll_work *work;
+    enum p2p_state state;
+    bool is_send, any, optional;
+    int peer; /* of the communicator; of an `any` receive once it is matched */
+    int tag;
+    uint8_t dtype;
+    size_t count, len; /* elements, bytes */
+    uint8_t *buf;
+    int *from; /* the caller's, for an `any` receive; NULL: not asked for */
+    uint64_t deadline_ns;
+    uint64_t seq, record;
+
+    struct p2p_frame frame; /* to be written before what of buf is to be */
+    size_t moved;           /* of both */
+    bool with_data;
+};
+
+/* Posts the operations of the handle's list, and does what can be done at once. 0; or -ENOMEM:
+ * nothing has been posted. The handle is completed when all are done, or the communicator fails. */
+int p2p_start(struct dlcoll_comm *comm, struct dlcoll_work *w);
+
+/* Progresses everything that is under way until the handle is done, the deadline (0: none) has
+ * come, or nothing can be done for now when `once`. */
+void p2p_wait(struct dlcoll_comm *comm, struct dlcoll_work *w, uint64_t until_ns, bool once);
+
+/* Takes back a handle's one operation, when nothing of it has moved yet, and marks the operation
+ * done, not the handle. False: it is too late. */
+bool p2p_cancel(struct dlcoll_comm *comm, struct dlcoll_work *w);
+
+/* For the thread: one turn, of at most timeout_ms, unless somebody else sees to it. */
+void p2p_assist(struct dlcoll_comm *comm, int timeout_ms);
+bool p2p_is_busy(const struct dlcoll_comm *comm); /* something is under way */
+
+/* Closes all connections; everything under way is completed with the code. */
+void p2p_stop(struct dlcoll_comm *comm, int code);
+void p2p_free(struct p2p *p); /* NULL is allowed */
+
+#endif

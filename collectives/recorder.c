@@ -1,0 +1,110 @@
+#include "collectives/recorder.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "collectives/dtype.h"
+#include "core/clock.h"
+
+enum { NAMES = 64, SMALL_BYTES = 64 * 1024 };
+
+/* Names as they are copied into a record: whole, without looking for their ends. */
+static struct {
+    char op[CALL_KINDS][20];
+    char dtype[NAMES][8];
+    char reduction[256][12];
+} g_names;
+
+static void fill_names(void)
+{
+    for (int i = 0; i < CALL_KINDS; i++)
+        snprintf(g_names.op[i], sizeof(g_names.op[i]), "%.19s", call_name(i));
+    for (int i = 0; i < NAMES; i++) {
+        const struct dtype *d = dtype_get(i);
+        snprintf(g_names.dtype[i], sizeof(g_names.dtype[i]), "%.7s", d ? d->name : "");
+    }
+    for (int i = 0; i < 256; i++) {
+        const char *name = reduction_name(i);
+        snprintf(g_names.reduction[i], sizeof(g_names.reduction[i]), "%.11s", name ? name : "");
+    }
+}
+
+void recorder_init(struct recorder *r, struct segment_local *line)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill_names);
+    memset(&r->own, 0, sizeof(r->own));
+    r->line = line ? line : &r->own;
+    atomic_store_explicit(&r->line->nops, 0, memory_order_relaxed);
+}
+
+uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
+                        const struct call *call, uint64_t bytes)
+{
+    struct segment_local *line = r->line;
+    uint64_t number = atomic_fetch_add_explicit(&line->nops, 1, memory_order_relaxed) + 1;
+    struct segment_op *op = &line->ops[number % SEGMENT_OPS];
+    bool has_data = call->count || bytes, reduces = call_reduces(call->kind);
+    atomic_store_explicit(&op->number, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    op->group = group;
+    op->seq = seq;
+    op->count = call->count;
+    op->bytes = bytes;
+    op->start_ns = mono_ns();
+    op->peer = call_rooted(call->kind) ? call->root : -1;
+    memcpy(op->op, g_names.op[call->kind], sizeof(op->op));
+    memcpy(op->dtype, g_names.dtype[has_data ? call->dtype % NAMES : NAMES - 1], sizeof(op->dtype));
+    memcpy(op->reduction, g_names.reduction[reduces ? call->op : 255], sizeof(op->reduction));
+    memcpy(op->group_name, group_name, sizeof(op->group_name));
+    atomic_store_explicit(&op->end_ns, 0, memory_order_relaxed);
+    atomic_store_explicit(&op->number, number, memory_order_release);
+    return number;
+}
+
+/* The end of a small operation is known to a few milliseconds only: reading the exact clock would
+ * take a good part of its time. */
+void recorder_end(struct recorder *r, uint64_t number, int result)
+{
+    struct segment_op *op = &r->line->ops[number % SEGMENT_OPS];
+    if (atomic_load_explicit(&op->number, memory_order_relaxed) != number)
+        return; /* others have come since */
+    uint64_t now =
+        clock_ns(op->bytes < SMALL_BYTES && result >= 0 ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC);
+    atomic_store_explicit(&op->result, result, memory_order_relaxed);
+    atomic_store_explicit(&op->end_ns, now > op->start_ns ? now : op->start_ns,
+                          memory_order_release);
+}
+
+static bool copy(const struct segment_op *op, uint64_t number, dlcoll_record *out)
+{
+    if (atomic_load_explicit(&op->number, memory_order_acquire) != number)
+        return false;
+    *out = (dlcoll_record){.group = op->group,
+                           .seq = op->seq,
+                           .count = op->count,
+                           .bytes = op->bytes,
+                           .start_ns = op->start_ns,
+                           .end_ns = atomic_load_explicit(&op->end_ns, memory_order_acquire),
+                           .peer = op->peer,
+                           .result = atomic_load_explicit(&op->result, memory_order_relaxed)};
+    /* The worker may have written nonsense: every text gets an end. */
+    memcpy(out->op, op->op, sizeof(op->op) - 1);
+    memcpy(out->dtype, op->dtype, sizeof(op->dtype) - 1);
+    memcpy(out->reduction, op->reduction, sizeof(op->reduction) - 1);
+    memcpy(out->group_name, op->group_name, sizeof(op->group_name) - 1);
+    if (!out->end_ns)
+        out->result = 0;
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(&op->number, memory_order_relaxed) == number;
+}
+
+int recorder_read(const struct segment_local *line, dlcoll_record *out, int max)
+{
+    uint64_t last = atomic_load_explicit(&line->nops, memory_order_acquire);
+    int n = 0;
+    for (uint64_t k = 0; k < SEGMENT_OPS && k < last && n < max; k++)
+        n += copy(&line->ops[(last - k) % SEGMENT_OPS], last - k, &out[n]);
+    return n;
+}

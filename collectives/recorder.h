@@ -1,0 +1,29 @@
+/* recorder.h: the last operations of this process, for whoever wants to know what it is doing when
+ * nothing moves: in its line of the launcher's segment, where the agent and the node's other ranks
+ * can read them, else in its own memory. Any thread records; nobody is waited for. */
+#ifndef COLLECTIVES_RECORDER_H
+#define COLLECTIVES_RECORDER_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "collectives/call.h"
+#include "collectives/dlcoll.h"
+#include "core/segment.h"
+
+struct recorder {
+    struct segment_local *line; /* in the segment, or own */
+    struct segment_local own;
+};
+
+void recorder_init(struct recorder *r, struct segment_local *line); /* NULL: none */
+
+/* An operation begins; returns its number, for recorder_end(). */
+uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
+                        const struct call *call, uint64_t bytes);
+void recorder_end(struct recorder *r, uint64_t number, int result);
+
+/* Copies those of a line, the newest first. Returns how many. */
+int recorder_read(const struct segment_local *line, dlcoll_record *out, int max);
+
+#endif

@@ -1,0 +1,284 @@
+#include "collectives/shm/flow.h"
+
+#include <string.h>
+
+#include "collectives/shm/pull.h"
+
+/* What is reduced before it is copied on: stays in the first-level cache. */
+enum { HOT_BYTES = 8 * 1024 };
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Bytes of piece k of a block. */
+static size_t piece_len(const struct flow *f, size_t block_len, uint64_t k)
+{
+    size_t at = k * f->piece;
+    return at < block_len ? min_size(block_len - at, f->piece) : 0;
+}
+
+/* Where rank i has put its piece for rank j. */
+static uint8_t *place(const struct flow *f, int i, int j, uint64_t k)
+{
+    const struct shm *s = f->op->s;
+    size_t at = f->shared || f->to_one ? 0 : (size_t)j * f->piece;
+    return at +
+           (f->inlined ? shm_arrival(s, f->op->seq, i)->data : shm_slot(s, i, f->op->base + k));
+}
+
+/* ------------------------------------------------------------------------------------- staging */
+
+static void put(const struct flow *f, uint8_t *to, const uint8_t *from, size_t len)
+{
+    if (f->reduce && f->reduce->has_pre)
+        reduce_pre(f->reduce, to, from, len / f->reduce->dtype->size);
+    else
+        memcpy(to, from, len);
+}
+
+/* My own block goes nowhere, but it may have to be scaled before it is reduced. */
+static bool has_to_be_put(const struct flow *f, int j)
+{
+    return j != f->op->s->me || (f->reduce && f->reduce->has_pre);
+}
+
+/* Whether my slot is used in round k. */
+static bool uses_slot(const struct flow *f, uint64_t k)
+{
+    const struct shm *s = f->op->s;
+    if (f->inlined)
+        return false;
+    if (f->results != FLOW_NOBODY)
+        return true;
+    if (f->pull)
+        return k == 0 && !f->shared; /* for the table of blocks */
+    size_t most = 0;
+    for (int j = 0; j < (f->shared ? 1 : s->n); j++)
+        most = s->out[j].len > most ? s->out[j].len : most;
+    return k * f->piece < most;
+}
+
+static int stage(struct flow *f, uint64_t k)
+{
+    struct shm *s = f->op->s;
+    if (uses_slot(f, k)) {
+        /* Others may wait for this rank in the same way. */
+        if (k == 0 && !f->late && !shm_is_free(f->op, f->op->base)) {
+            f->late = true;
+            shm_arrive(f->op, SHM_LATE | (f->pull ? SHM_PULL : 0));
+        }
+        int r = shm_claim(f->op, f->op->base + k);
+        if (r < 0)
+            return r;
+    }
+    if (f->pull) {
+        if (k == 0)
+            pull_offer(f->op, f->send, f->shared);
+        return 0;
+    }
+    for (int j = 0; j < (f->shared ? 1 : s->n); j++) {
+        size_t len = piece_len(f, s->out[j].len, k);
+        if (len && (f->shared || has_to_be_put(f, j)))
+            put(f, place(f, s->me, j, k), f->send + s->out[j].at + k * f->piece, len);
+    }
+    return 0;
+}
+
+/* The arrival says that the first round is there, unless it was written before. */
+static void publish(struct flow *f, uint64_t k)
+{
+    struct shm *s = f->op->s;
+    if (k == 0 && !f->late)
+        shm_arrive(f->op, f->pull ? SHM_PULL : 0);
+    else
+        shm_publish(&s->progress[s->me].staged, f->op->base + k + 1);
+}
+
+/* -------------------------------------------------------------------------------------- taking */
+
+static int await_piece(struct flow *f, int i, uint64_t k)
+{
+    int r = k == 0 ? shm_await(f->op, i) : 0;
+    return r < 0 ? r : shm_await_staged(f->op, i, f->op->base + k);
+}
+
+/* Everybody's piece k has come, which says how far they have read. */
+static void all_staged(struct flow *f, uint64_t k)
+{
+    struct shm *s = f->op->s;
+    uint64_t behind = f->op->lag - 2;
+    uint64_t read = f->op->base + (k > behind ? k - behind : 0);
+    s->met = f->op->seq;
+    if (s->read < read)
+        s->read = read;
+}
+
+static int copy_piece(struct flow *f, int i, uint64_t k, size_t len)
+{
+    struct shm *s = f->op->s;
+    int r = await_piece(f, i, k);
+    if (r < 0)
+        return r;
+    if (!(shm_arrival(s, f->op->seq, i)->flags & SHM_PULL)) {
+        memcpy(f->recv + s->in[i].at + k * f->piece, place(f, i, s->me, k), len);
+        return 0;
+    }
+    /* All at once, unless my own blocks, where it goes, are not all staged yet. */
+    uint8_t *to = f->recv + s->in[i].at;
+    if (f->in_place)
+        return pull_take(f->op, i, to, s->in[i].len, k * f->piece, len, f->shared);
+    return k ? 0 : pull_take(f->op, i, to, s->in[i].len, 0, s->in[i].len, f->shared);
+}
+
+static int copy_pieces(struct flow *f, uint64_t k)
+{
+    struct shm *s = f->op->s;
+    int from = 0;
+    for (int d = 1; d < s->n; d++) {
+        int i = s->me + d < s->n ? s->me + d : s->me + d - s->n;
+        size_t len = piece_len(f, s->in[i].len, k);
+        if (!len)
+            continue;
+        int r = copy_piece(f, i, k, len);
+        if (r < 0)
+            return r;
+        from++;
+    }
+    if (from == s->n - 1)
+        all_staged(f, k);
+    return 0;
+}
+
+/* One stretch of a piece: everybody's, in the order of ranks, into `to`, and a copy into `also`. */
+static void reduce_stretch(const struct flow *f, uint8_t *to, uint8_t *also, size_t at, size_t len)
+{
+    const struct shm *s = f->op->s;
+    const void *sources[64], **src = s->n <= 64 ? sources : s->sources + s->n;
+    size_t count = len / f->reduce->dtype->size;
+    for (int i = 0; i < s->n; i++)
+        src[i] = (const uint8_t *)s->sources[i] + at;
+    reduce_many(f->reduce, to + at, src, s->n, count);
+    if (f->reduce->has_post)
+        reduce_post(f->reduce, to + at, to + at, count);
+    if (also)
+        memcpy(also + at, to + at, len);
+}
+
+/* Where piece k of rank i's block is, or has been fetched to: my own slot, where I put nothing. */
+static int find_source(struct flow *f, int i, uint64_t k, size_t len, const void **source)
+{
+    struct shm *s = f->op->s;
+    int r = await_piece(f, i, k);
+    *source = place(f, i, s->me, k);
+    if (r < 0 || !(shm_arrival(s, f->op->seq, i)->flags & SHM_PULL))
+        return r;
+    r = shm_claim(f->op, f->op->base + k);
+    uint8_t *mine = place(f, s->me, s->me, k);
+    *source = mine;
+    return r < 0 ? r : pull_piece(f->op, i, mine, f->most, k * f->piece, len, f->shared);
+}
+
+static int reduce_pieces(struct flow *f, uint64_t k)
+{
+    struct shm *s = f->op->s;
+    size_t at = k * f->piece, len = piece_len(f, s->in[s->me].len, k);
+    if (!len)
+        return 0;
+    for (int i = 0; i < s->n; i++) {
+        int r = i == s->me ? 0 : find_source(f, i, k, len, &s->sources[i]);
+        if (r < 0)
+            return r;
+    }
+    all_staged(f, k);
+    if (f->reduce->has_pre)
+        s->sources[s->me] = place(f, s->me, s->me, k);
+    else
+        s->sources[s->me] = f->send + s->out[f->shared ? 0 : s->me].at + at;
+    bool keep = f->results == FLOW_NOBODY || f->results == FLOW_ALL || f->results == s->me;
+    bool spread = f->results == FLOW_ALL || (f->results >= 0 && f->results != s->me);
+    uint8_t *mine = place(f, s->me, s->me, k), *to = keep ? f->recv + s->in[s->me].at + at : mine;
+    for (size_t done = 0; done < len; done += HOT_BYTES)
+        reduce_stretch(f, to, keep && spread ? mine : NULL, done, min_size(HOT_BYTES, len - done));
+    return 0;
+}
+
+static int copy_results(struct flow *f, uint64_t k)
+{
+    struct shm *s = f->op->s;
+    for (int d = 1; d < s->n; d++) {
+        int i = s->me + d < s->n ? s->me + d : s->me + d - s->n;
+        size_t len = piece_len(f, s->in[i].len, k);
+        if (!len)
+            continue;
+        int r = shm_await_word(f->op, i, &s->progress[i].reduced, f->op->base + k + 1);
+        if (r < 0)
+            return r;
+        memcpy(f->recv + s->in[i].at + k * f->piece, place(f, i, i, k), len);
+    }
+    return 0;
+}
+
+/* --------------------------------------------------------------------------------------- rounds */
+
+static int take(struct flow *f, uint64_t k)
+{
+    struct shm *s = f->op->s;
+    int r = f->reduce ? reduce_pieces(f, k) : copy_pieces(f, k);
+    if (r == 0 && f->results != FLOW_NOBODY)
+        shm_publish(&s->progress[s->me].reduced, f->op->base + k + 1);
+    return r;
+}
+
+/* How many there are: as many as the longest block of all takes. */
+static int agree(struct flow *f, uint64_t *rounds)
+{
+    const struct shm *s = f->op->s;
+    size_t most = f->most;
+    int r = f->uneven ? shm_await_all(f->op) : 0;
+    for (int i = 0; f->uneven && r == 0 && i < s->n; i++) {
+        const struct shm_arrival *a = shm_arrival(s, f->op->seq, i);
+        most = a->most > most ? a->most : most;
+    }
+    *rounds = most > f->piece ? (most + f->piece - 1) / f->piece : 1;
+    return r;
+}
+
+static int run_rounds(struct flow *f, uint64_t rounds)
+{
+    struct shm *s = f->op->s;
+    bool results = f->results != FLOW_NOBODY;
+    bool collects = f->results == FLOW_ALL || f->results == s->me;
+    int r = 0;
+    for (uint64_t k = 1; k <= rounds + results && r == 0; k++) {
+        if (k < rounds && (r = stage(f, k)) == 0)
+            publish(f, k);
+        if (r == 0 && k <= rounds)
+            r = take(f, k - 1);
+        if (r == 0 && collects && k >= 2)
+            r = copy_results(f, k - 2);
+    }
+    return r;
+}
+
+int flow_run(struct flow *f)
+{
+    struct shm *s = f->op->s;
+    uint64_t rounds = 1;
+    f->op->lag = f->results != FLOW_NOBODY ? 4 : 3;
+    f->op->mine->most = f->most;
+    int r = stage(f, 0);
+    if (r < 0)
+        return r;
+    publish(f, 0);
+    if (f->own_len)
+        memcpy(f->own_to, f->own_from, f->own_len);
+    r = agree(f, &rounds);
+    if (r == 0)
+        r = run_rounds(f, rounds);
+    if (r == 0)
+        r = pull_finish(f->op, f->pull, f->shared);
+    s->round += rounds;
+    return r;
+}

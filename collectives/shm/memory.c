@@ -1,0 +1,320 @@
+#include "collectives/shm/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "collectives/comm.h"
+#include "collectives/shm/arena.h"
+#include "collectives/shm/shm.h"
+#include "core/fd.h"
+
+#define SHM_MAGIC   0x314d4853u /* "SHM1" */
+#define SHM_VERSION 1u
+
+/* Address space, not memory. Where it is limited, less must do. */
+#define ARENAS_BYTES ((size_t)64 << 30)
+#define ARENAS_LEAST ((size_t)64 << 20)
+#define RINGS_BYTES  ((size_t)1 << 30)
+
+enum { RING_MOST = 64 * 1024, RING_LEAST = 4096 };
+
+/* struct shm_offer, as this file knows it. */
+struct offer {
+    uint32_t magic, version;
+    uint64_t nonce, bytes;
+    int32_t pid, fd, n, unused;
+};
+_Static_assert(sizeof(struct offer) <= sizeof(struct shm_offer), "an offer fits");
+
+/* ------------------------------------------------------------------------------------- layout */
+
+static size_t align_up(size_t v, size_t to)
+{
+    return (v + to - 1) / to * to;
+}
+
+struct layout {
+    size_t peers, arrivals, progress, slots, rings, ring_bytes, ring_stride, arenas;
+};
+
+/* With many ranks there are very many rings. */
+static size_t choose_ring(size_t n)
+{
+    size_t bytes = RING_MOST;
+    while (bytes > RING_LEAST && bytes * n * n > RINGS_BYTES)
+        bytes /= 2;
+    return bytes;
+}
+
+static struct layout lay_out(int ranks)
+{
+    size_t n = (size_t)ranks;
+    struct layout l = {.peers = align_up(sizeof(struct shm_head), SHM_LINE)};
+    l.arrivals = l.peers + n * sizeof(struct shm_peer);
+    l.progress = l.arrivals + n * SHM_DEPTH * sizeof(struct shm_arrival);
+    l.slots = align_up(l.progress + n * sizeof(struct shm_progress), 4096);
+    l.rings = align_up(l.slots + n * SHM_DEPTH * SHM_SLOT_STRIDE + SHM_SLOT_SKEW, 4096);
+    l.ring_bytes = choose_ring(n);
+    l.ring_stride = sizeof(struct shm_ring) + l.ring_bytes;
+    l.arenas = align_up(l.rings + 2 * n * n * l.ring_stride, 4096);
+    return l;
+}
+
+static bool keep_scratch(struct shm *s)
+{
+    size_t n = (size_t)s->n;
+    s->out = calloc(n, sizeof(*s->out));
+    s->in = calloc(n, sizeof(*s->in));
+    s->sources = calloc(2 * n, sizeof(*s->sources));
+    s->targets = calloc(n, sizeof(*s->targets));
+    s->may_read = calloc(n, sizeof(*s->may_read));
+    return s->out && s->in && s->sources && s->targets && s->may_read;
+}
+
+/* Says what others must know of this rank. */
+static void introduce(struct shm *s)
+{
+    struct shm_peer *p = &s->peers[s->me];
+    if (getrandom(&s->probe, sizeof(s->probe), GRND_NONBLOCK) < 0)
+        s->probe = (uintptr_t)s ^ (uint64_t)getpid() << 32;
+    p->probe = (uintptr_t)&s->probe;
+    p->nonce = s->probe;
+    atomic_store_explicit(&p->pid, getpid(), memory_order_release);
+}
+
+/* Makes comm->shm of mapped memory; takes it (mapped: it is unmapped in the end). */
+static int take(dlcoll_comm *comm, void *base, size_t bytes, bool mapped, struct err *e)
+{
+    struct shm *s = calloc(1, sizeof(*s));
+    struct layout l = lay_out(comm->topo.nlocal);
+    if (!s) {
+        if (mapped)
+            munmap(base, bytes);
+        return err_set(e, -ENOMEM, "no memory");
+    }
+    *s = (struct shm){.me = comm->topo.local,
+                      .n = comm->topo.nlocal,
+                      .base = base,
+                      .bytes = bytes,
+                      .mapped = mapped,
+                      .fd = -1,
+                      .round = 1,
+                      .read = 1};
+    comm->shm = s;
+    s->head = (struct shm_head *)s->base;
+    s->peers = (struct shm_peer *)(s->base + l.peers);
+    s->arrivals = (struct shm_arrival *)(s->base + l.arrivals);
+    s->progress = (struct shm_progress *)(s->base + l.progress);
+    s->slots = s->base + l.slots;
+    s->rings = s->base + l.rings;
+    s->ring_bytes = (uint32_t)l.ring_bytes;
+    s->ring_stride = l.ring_stride;
+    s->arenas_at = l.arenas;
+    s->arena_bytes = (bytes - l.arenas) / (size_t)s->n / 4096 * 4096;
+    s->arena = arena_new(s->base + l.arenas + (size_t)s->me * s->arena_bytes, s->arena_bytes);
+    if (!s->arena || !keep_scratch(s)) {
+        shm_close(comm);
+        return err_set(e, -ENOMEM, "no memory");
+    }
+    introduce(s);
+    comm->shared_stop = &s->head->stop;
+    return 0;
+}
+
+static int check_ranks(const dlcoll_comm *comm, struct err *e)
+{
+    if (comm->topo.nlocal > SHM_RANKS_MAX)
+        return err_set(e, -ENOTSUP, "%d ranks on one node are more than %d", comm->topo.nlocal,
+                       SHM_RANKS_MAX);
+    return 0;
+}
+
+size_t shm_least_bytes(int ranks)
+{
+    return ranks > SHM_RANKS_MAX ? SIZE_MAX : lay_out(ranks).arenas;
+}
+
+int shm_open_heap(dlcoll_comm *comm, void *heap, size_t bytes, struct err *e)
+{
+    int r = check_ranks(comm, e);
+    if (r < 0)
+        return r;
+    if ((uintptr_t)heap % SHM_LINE || bytes < lay_out(comm->topo.nlocal).arenas)
+        return err_set(e, -ENOSPC, "the launcher's %zu bytes are too few for %d ranks", bytes,
+                       comm->topo.nlocal);
+    return take(comm, heap, bytes, false, e);
+}
+
+/* ------------------------------------------------------------------------------------- making */
+
+/* Makes a memory file and maps it: as large as the system lets it be. */
+static int make_file(size_t fixed, int *fd, void **base, size_t *bytes, struct err *e)
+{
+    *fd = memfd_create("dlcoll", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (*fd < 0)
+        return err_sys(e, errno, "memfd_create");
+    int r = 0;
+    for (size_t arenas = ARENAS_BYTES; arenas >= ARENAS_LEAST; arenas /= 8) {
+        *bytes = fixed + arenas;
+        if (ftruncate(*fd, (off_t)*bytes) < 0) {
+            r = err_sys(e, errno, "a memory file of %zu bytes", *bytes);
+            continue;
+        }
+        *base = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+        if (*base != MAP_FAILED)
+            return 0;
+        r = err_sys(e, errno, "mmap of %zu bytes", *bytes);
+    }
+    return r;
+}
+
+int shm_create(dlcoll_comm *comm, struct shm_offer *offer, struct err *e)
+{
+    _cleanup_fd_ int fd = -1;
+    struct offer o = {.magic = SHM_MAGIC, .version = SHM_VERSION, .n = comm->topo.nlocal};
+    void *base = NULL;
+    size_t bytes = 0;
+    int r = check_ranks(comm, e);
+    if (r < 0 || (r = make_file(lay_out(o.n).arenas, &fd, &base, &bytes, e)) < 0)
+        return r;
+    /* Nobody can make it shorter, which would kill whoever touches it. */
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0 ||
+        getrandom(&o.nonce, sizeof(o.nonce), 0) != sizeof(o.nonce)) {
+        r = err_sys(e, errno, "a memory file cannot be sealed");
+        munmap(base, bytes);
+        return r;
+    }
+    if ((r = take(comm, base, bytes, true, e)) < 0)
+        return r;
+    struct shm_head *h = comm->shm->head;
+    h->magic = SHM_MAGIC;
+    h->version = SHM_VERSION;
+    h->nonce = o.nonce;
+    h->bytes = o.bytes = bytes;
+    h->n = o.n;
+    o.pid = getpid();
+    o.fd = fd;
+    comm->shm->fd = take_fd(&fd);
+    memset(offer, 0, sizeof(*offer));
+    memcpy(offer, &o, sizeof(o));
+    return 0;
+}
+
+/* ---------------------------------------------------------------------------------- attaching */
+
+static int check_offer(const dlcoll_comm *comm, const struct offer *o, struct err *e)
+{
+    if (o->magic != SHM_MAGIC || o->version != SHM_VERSION)
+        return err_set(e, -EPROTO, "it is offered by another version of libdlcoll");
+    if (o->n != comm->topo.nlocal || o->pid <= 0 || o->fd < 0 || o->bytes > SIZE_MAX / 2 ||
+        o->bytes < lay_out(o->n).arenas)
+        return err_set(e, -EPROTO, "the offer is damaged");
+    return 0;
+}
+
+/* Another process's descriptor may be opened by whoever may look at it. That it is the right
+ * process, and not one with its number in another namespace, the nonce says. */
+static int open_file(const struct offer *o, struct err *e)
+{
+    char path[64];
+    struct stat st;
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", o->pid, o->fd);
+    _cleanup_fd_ int fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0)
+        return err_sys(e, errno, "%s", path);
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) < 0 ||
+        (uint64_t)st.st_size != o->bytes)
+        return err_set(e, -EPROTO, "%s is not the memory that was offered", path);
+    return take_fd(&fd);
+}
+
+int shm_attach(dlcoll_comm *comm, const struct shm_offer *offer, struct err *e)
+{
+    struct offer o;
+    memcpy(&o, offer, sizeof(o));
+    int r = check_ranks(comm, e);
+    if (r < 0 || (r = check_offer(comm, &o, e)) < 0)
+        return r;
+    _cleanup_fd_ int fd = open_file(&o, e);
+    if (fd < 0)
+        return fd;
+    void *base = mmap(NULL, o.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        return err_sys(e, errno, "mmap of %llu bytes", (unsigned long long)o.bytes);
+    const struct shm_head *h = base;
+    if (h->magic != o.magic || h->nonce != o.nonce || h->bytes != o.bytes || h->n != o.n) {
+        munmap(base, o.bytes);
+        return err_set(e, -EPROTO, "process %d has no such memory", o.pid);
+    }
+    return take(comm, base, o.bytes, true, e);
+}
+
+void shm_all_attached(dlcoll_comm *comm)
+{
+    if (comm->shm)
+        close_fd(&comm->shm->fd);
+}
+
+/* Whoever waits for this rank does so in vain. */
+static void leave(struct shm *s)
+{
+    atomic_store(&s->peers[s->me].left, 1);
+    if (!atomic_load(&s->head->sleepers))
+        return;
+    for (uint64_t seq = 0; seq < SHM_DEPTH; seq++)
+        wait_wake(&shm_arrival(s, seq, s->me)->seq);
+    wait_wake(&s->progress[s->me].staged);
+    wait_wake(&s->progress[s->me].reduced);
+    wait_wake(&s->progress[s->me].done);
+}
+
+void shm_close(dlcoll_comm *comm)
+{
+    struct shm *s = comm->shm;
+    if (!s)
+        return;
+    if (!comm_is_forked(comm))
+        leave(s);
+    comm->shm = NULL;
+    comm->shared_stop = NULL;
+    arena_free(s->arena);
+    free(s->out);
+    free(s->in);
+    free(s->sources);
+    free(s->targets);
+    free(s->may_read);
+    close_fd(&s->fd);
+    if (s->mapped)
+        munmap(s->base, s->bytes);
+    free(s);
+}
+
+/* ------------------------------------------------------------------------------------- arenas */
+
+bool shm_holds(const struct shm *s, const void *p, size_t len, uint64_t *at)
+{
+    uintptr_t from = (uintptr_t)s->base + s->arenas_at, to = (uintptr_t)s->base + s->bytes;
+    uintptr_t x = (uintptr_t)p;
+    if (x < from || x > to || len > to - x)
+        return false;
+    *at = x - (uintptr_t)s->base;
+    return true;
+}
+
+void *shm_alloc(dlcoll_comm *comm, size_t bytes)
+{
+    return comm->shm ? arena_take(comm->shm->arena, bytes) : NULL;
+}
+
+bool shm_free(dlcoll_comm *comm, void *p)
+{
+    return comm->shm && arena_give(comm->shm->arena, p);
+}

@@ -1,0 +1,369 @@
+/* provider.c: operations among the ranks of one node: as what they are carried out, by size.
+ *
+ *     nothing to carry, or in the arrivals themselves     "line"
+ *     everybody stages, each takes or reduces all it wants  "flat"
+ *     slices                                              "slices"
+ *     straight from buffer to buffer                      "direct", "pull"                       */
+#include "collectives/shm/provider.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "collectives/provider.h"
+#include "collectives/reduce.h"
+#include "collectives/shm/direct.h"
+#include "collectives/shm/flow.h"
+#include "collectives/shm/pull.h"
+
+struct shm_tuning shm_tuning = {
+    .flat = 128 * 1024,
+    .root_pair = 1024 * 1024,
+    .direct = 4 * 1024,
+    .pull = 8 * 1024,
+    .pull_crowded = 32 * 1024,
+    .piece_pair = 256 * 1024,
+    .piece_many = 16 * 1024,
+    .piece_move = 64 * 1024,
+};
+
+/* What one call is, while it is carried out. */
+struct task {
+    struct shm *s;
+    struct coll_call *call;
+    struct shm_op op;
+    struct flow flow;
+    size_t len; /* of `count` elements */
+};
+
+/* -------------------------------------------------------------------------------------- blocks */
+
+/* Where the parts of a buffer are. */
+static void all_parts(const struct coll_call *c, const struct coll_parts *p, struct shm_block *out)
+{
+    size_t at = 0;
+    for (int i = 0; i < c->ranks.size; i++) {
+        size_t count = p->counts ? p->counts[i] : c->count;
+        out[i] = (struct shm_block){(p->displs ? p->displs[i] : at) * c->elem, count * c->elem};
+        at += count;
+    }
+}
+
+/* n slices of a buffer, whole lines as far as possible. */
+static void all_slices(size_t len, int n, struct shm_block *out)
+{
+    size_t lines = (len + 63) / 64, each = lines / (size_t)n, more = lines % (size_t)n, at = 0;
+    for (int i = 0; i < n; i++) {
+        size_t end = at + (each + ((size_t)i < more)) * 64;
+        end = end < len ? end : len;
+        out[i] = (struct shm_block){at, end - at};
+        at = end;
+    }
+}
+
+static size_t longest(const struct shm_block *b, int n)
+{
+    size_t most = 0;
+    for (int i = 0; i < n; i++)
+        most = b[i].len > most ? b[i].len : most;
+    return most;
+}
+
+static void clear(struct shm_block *b, int n)
+{
+    memset(b, 0, (size_t)n * sizeof(*b));
+}
+
+/* A block that goes from this rank to itself. */
+static void own(struct task *t, void *to, const void *from, size_t len)
+{
+    t->flow.own_to = to;
+    t->flow.own_from = from;
+    t->flow.own_len = to == from ? 0 : len;
+}
+
+/* --------------------------------------------------------------------------------------- flows */
+
+/* Whether all that a rank has for others goes into its arrival. */
+static bool fits_line(const struct task *t)
+{
+    const struct flow *f = &t->flow;
+    size_t lanes = f->shared || f->to_one ? 1 : (size_t)t->s->n;
+    return !f->uneven && (f->most + 7) / 8 * 8 <= SHM_INLINE_BYTES / lanes;
+}
+
+static size_t choose_piece(const struct task *t, size_t lanes)
+{
+    const struct flow *f = &t->flow;
+    size_t most = SHM_SLOT_BYTES / lanes, piece = shm_tuning.piece_move;
+    if (f->reduce)
+        piece = t->s->n == 2 ? shm_tuning.piece_pair : shm_tuning.piece_many;
+    piece = (piece < most ? piece : most) / 64 * 64;
+    return piece ? piece : 64;
+}
+
+static int run_flow(struct task *t, const char *name)
+{
+    struct flow *f = &t->flow;
+    size_t lanes = f->shared || f->to_one ? 1 : (size_t)t->s->n;
+    f->op = &t->op;
+    f->send = t->call->send;
+    f->recv = t->call->recv;
+    f->inlined = fits_line(t);
+    f->piece = f->inlined ? (f->most + 7) / 8 * 8 : choose_piece(t, lanes);
+    t->call->algo = f->inlined ? "line" : f->pull ? "pull" : name;
+    return flow_run(f);
+}
+
+/* Blocks of at most `most` bytes, which are only copied. */
+static int move(struct task *t, size_t most, bool uneven)
+{
+    size_t offered = 0;
+    bool crowded = !t->call->comm->policy.spin_ns;
+    size_t pull = crowded ? shm_tuning.pull_crowded : shm_tuning.pull;
+    for (int j = 0; j < (t->flow.shared ? 1 : t->s->n); j++)
+        offered = t->s->out[j].len > offered ? t->s->out[j].len : offered;
+    t->flow.results = FLOW_NOBODY;
+    t->flow.most = most;
+    t->flow.uneven = uneven;
+    /* Whoever offers something must know that the others have tried. */
+    if (most >= pull)
+        pull_probe(t->s);
+    t->flow.pull = offered >= pull && !fits_line(t) && !t->flow.in_place &&
+                   pull_can(t->s, t->call->send, offered);
+    return run_flow(t, "flat");
+}
+
+static int barrier(struct task *t)
+{
+    t->call->algo = "line";
+    shm_arrive(&t->op, 0);
+    return shm_await_all(&t->op);
+}
+
+static int broadcast(struct task *t)
+{
+    struct coll_call *c = t->call;
+    struct shm *s = t->s;
+    bool root = s->me == c->root;
+    clear(s->in, s->n);
+    s->out[0] = (struct shm_block){0, root ? t->len : 0};
+    s->in[c->root].len = root ? 0 : t->len;
+    t->flow.shared = true;
+    if (root)
+        own(t, c->recv, c->send, t->len);
+    return move(t, t->len, false);
+}
+
+static int all_gather(struct task *t)
+{
+    struct coll_call *c = t->call;
+    struct shm *s = t->s;
+    all_parts(c, &c->recv_parts, s->in);
+    s->out[0] = (struct shm_block){0, s->in[s->me].len};
+    t->flow.shared = true;
+    own(t, (uint8_t *)c->recv + s->in[s->me].at, c->send, s->in[s->me].len);
+    return move(t, longest(s->in, s->n), false);
+}
+
+static int gather(struct task *t, bool uneven)
+{
+    struct coll_call *c = t->call;
+    struct shm *s = t->s;
+    bool root = s->me == c->root;
+    clear(s->in, s->n);
+    clear(s->out, s->n);
+    t->flow.to_one = true;
+    s->out[c->root].len = root ? 0 : t->len;
+    if (root) {
+        all_parts(c, &c->recv_parts, s->in);
+        own(t, (uint8_t *)c->recv + s->in[s->me].at, c->send, s->in[s->me].len);
+        s->in[s->me].len = 0;
+    }
+    return move(t, root && uneven ? 0 : t->len, uneven);
+}
+
+static int scatter(struct task *t, bool uneven)
+{
+    struct coll_call *c = t->call;
+    struct shm *s = t->s;
+    bool root = s->me == c->root;
+    clear(s->in, s->n);
+    clear(s->out, s->n);
+    s->in[c->root].len = root ? 0 : t->len;
+    if (root) {
+        all_parts(c, &c->send_parts, s->out);
+        own(t, c->recv, (const uint8_t *)c->send + s->out[s->me].at, s->out[s->me].len);
+        s->out[s->me].len = 0;
+    }
+    return move(t, uneven ? longest(s->out, s->n) : t->len, uneven);
+}
+
+static int all_to_all(struct task *t, bool uneven)
+{
+    struct coll_call *c = t->call;
+    struct shm *s = t->s;
+    all_parts(c, &c->send_parts, s->out);
+    all_parts(c, &c->recv_parts, s->in);
+    t->flow.in_place = c->send == c->recv;
+    own(t, (uint8_t *)c->recv + s->in[s->me].at, (const uint8_t *)c->send + s->out[s->me].at,
+        s->in[s->me].len);
+    return move(t, longest(s->out, s->n), uneven);
+}
+
+/* -------------------------------------------------------------------------------- reductions */
+
+/* Through shared buffers, when every rank's are such. 1: done; 0: they are not, and the flow that
+ * must follow knows; or negative. */
+static int try_direct(struct task *t, size_t send_len, void *recv, size_t recv_len, int results)
+{
+    struct direct d = {.op = &t->op,
+                       .send = t->call->send,
+                       .recv = recv,
+                       .reduce = &t->call->reduce,
+                       .results = results};
+    if (send_len < shm_tuning.direct || t->call->reduce.has_pre ||
+        !direct_offer(&d, send_len, recv_len))
+        return 0;
+    t->flow.late = true;
+    int r = direct_agreed(&d);
+    if (r <= 0)
+        return r;
+    t->call->algo = "direct";
+    r = direct_run(&d);
+    return r < 0 ? r : 1;
+}
+
+/* Everybody reduces the whole. */
+static int reduce_flat(struct task *t)
+{
+    struct shm *s = t->s;
+    s->out[0] = s->in[s->me] = (struct shm_block){0, t->len};
+    t->flow.shared = true;
+    t->flow.results = FLOW_NOBODY;
+    return run_flow(t, "flat");
+}
+
+/* The root alone does. The other one of two ranks leaves its data where it is, if there is much. */
+static int reduce_at_root(struct task *t)
+{
+    struct shm *s = t->s;
+    bool root = s->me == t->call->root, scales = t->call->reduce.has_pre;
+    s->out[0] = (struct shm_block){0, root && !scales ? 0 : t->len};
+    s->in[s->me] = (struct shm_block){0, root ? t->len : 0};
+    t->flow.shared = true;
+    t->flow.results = FLOW_NOBODY;
+    if (s->n == 2 && t->len >= shm_tuning.pull && !fits_line(t) && !scales) {
+        pull_probe(s);
+        t->flow.pull = !root && pull_can(s, t->call->send, t->len);
+    }
+    return run_flow(t, "flat");
+}
+
+static int all_reduce(struct task *t)
+{
+    struct shm *s = t->s;
+    t->flow.reduce = &t->call->reduce;
+    t->flow.most = t->len;
+    if (t->len <= SHM_INLINE_BYTES)
+        return reduce_flat(t);
+    all_slices(t->len, s->n, s->out);
+    memcpy(s->in, s->out, (size_t)s->n * sizeof(*s->in));
+    int r = try_direct(t, t->len, t->call->recv, t->len, FLOW_ALL);
+    if (r)
+        return r < 0 ? r : 0;
+    if (t->len * (size_t)s->n <= shm_tuning.flat)
+        return reduce_flat(t);
+    t->flow.results = FLOW_ALL;
+    t->flow.most = longest(s->out, s->n);
+    return run_flow(t, "slices");
+}
+
+static int reduce(struct task *t)
+{
+    struct shm *s = t->s;
+    int root = t->call->root;
+    t->flow.reduce = &t->call->reduce;
+    t->flow.most = t->len;
+    if (t->len <= SHM_INLINE_BYTES)
+        return reduce_at_root(t);
+    all_slices(t->len, s->n, s->out);
+    memcpy(s->in, s->out, (size_t)s->n * sizeof(*s->in));
+    /* Only the root has a buffer for the result. */
+    void *recv = s->me == root ? t->call->recv : (void *)(uintptr_t)t->call->send;
+    int r = try_direct(t, t->len, recv, t->len, root);
+    if (r)
+        return r < 0 ? r : 0;
+    if (t->len * (size_t)s->n <= (s->n == 2 ? shm_tuning.root_pair : shm_tuning.flat))
+        return reduce_at_root(t);
+    t->flow.results = root;
+    t->flow.most = longest(s->out, s->n);
+    return run_flow(t, "slices");
+}
+
+static int reduce_scatter(struct task *t)
+{
+    struct coll_call *c = t->call;
+    struct shm *s = t->s;
+    all_parts(c, &c->send_parts, s->out);
+    size_t total = s->out[s->n - 1].at + s->out[s->n - 1].len, mine = s->out[s->me].len;
+    clear(s->in, s->n);
+    s->in[s->me].len = mine;
+    t->flow.reduce = &t->call->reduce;
+    t->flow.results = FLOW_NOBODY;
+    t->flow.most = longest(s->out, s->n);
+    int r = try_direct(t, total, c->recv, mine, FLOW_NOBODY);
+    if (r)
+        return r < 0 ? r : 0;
+    return run_flow(t, "flat");
+}
+
+/* ---------------------------------------------------------------------------------- provider */
+
+static bool can(const struct coll_call *c)
+{
+    const dlcoll_comm *comm = c->comm;
+    return comm->shm && c->ranks.size == comm->topo.nlocal &&
+           (c->ranks.map ? c->ranks.map == comm->topo.local_ranks : comm->topo.nnodes == 1);
+}
+
+static int perform(struct task *t)
+{
+    switch (t->call->kind) {
+    case CALL_ALL_REDUCE:
+        return all_reduce(t);
+    case CALL_REDUCE:
+        return reduce(t);
+    case CALL_REDUCE_SCATTER:
+    case CALL_REDUCE_SCATTER_V:
+        return reduce_scatter(t);
+    case CALL_BROADCAST:
+        return broadcast(t);
+    case CALL_ALL_GATHER:
+    case CALL_ALL_GATHER_V:
+        return all_gather(t);
+    case CALL_GATHER:
+    case CALL_GATHER_V:
+        return gather(t, t->call->kind == CALL_GATHER_V);
+    case CALL_SCATTER:
+    case CALL_SCATTER_V:
+        return scatter(t, t->call->kind == CALL_SCATTER_V);
+    case CALL_ALL_TO_ALL:
+    case CALL_ALL_TO_ALL_V:
+        return all_to_all(t, t->call->kind == CALL_ALL_TO_ALL_V);
+    default:
+        return barrier(t);
+    }
+}
+
+static int run(struct coll_call *c)
+{
+    struct task t = {.s = c->comm->shm, .call = c, .len = coll_bytes(c)};
+    int r = shm_begin(&t.op, t.s, c);
+    if (r < 0)
+        return r;
+    r = perform(&t);
+    shm_end(&t.op);
+    return r;
+}
+
+const struct coll_provider shm_provider = {.name = "shm", .can = can, .run = run};

@@ -1,0 +1,25 @@
+/* provider.h: operations among the ranks of one node, and by how much data each is carried out in
+ * which way. */
+#ifndef COLLECTIVES_SHM_PROVIDER_H
+#define COLLECTIVES_SHM_PROVIDER_H
+
+#include <stddef.h>
+
+/* In bytes. The same on every rank, for the choice must be. */
+struct shm_tuning {
+    size_t flat; /* all_reduce and reduce: each rank reduces everything, as long as all ranks'
+                    data together are no more than this; else a slice */
+    size_t
+        root_pair; /* a reduce of two ranks: the root reduces everything, up to so much of both */
+    size_t direct; /* reductions of shared buffers: from so much on */
+    size_t pull;   /* a block is taken out of its owner's buffer: from so much on, */
+    size_t pull_crowded; /* and from so much on where ranks have to share CPUs */
+    /* Of a block, put into a slot in a round, as far as there is room for all ranks' blocks: */
+    size_t piece_pair; /* reductions of two ranks: few rounds */
+    size_t piece_many; /* of more: rounds that overlap, in the caches of their CPUs */
+    size_t piece_move; /* what is only copied: the next round is put while this one is taken */
+};
+
+extern struct shm_tuning shm_tuning;
+
+#endif

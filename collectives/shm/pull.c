@@ -1,0 +1,144 @@
+#include "collectives/shm/pull.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/uio.h>
+
+enum { READ_BYTES = 1 << 30 }; /* in one call: it moves at most 2 GB */
+
+/* Where a block is: an address of its owner's, or a place in the shared memory. */
+struct offer {
+    uint64_t at, len;
+    uint64_t shared;
+};
+
+/* ----------------------------------------------------------------------------------- may we? */
+
+static bool try_read(const struct shm_peer *p)
+{
+    uint64_t got = 0;
+    struct iovec here = {&got, sizeof(got)}, there = {(void *)(uintptr_t)p->probe, sizeof(got)};
+    pid_t pid = atomic_load_explicit(&p->pid, memory_order_acquire);
+    return pid > 0 && process_vm_readv(pid, &here, 1, &there, 1, 0) == sizeof(got) &&
+           got == p->nonce;
+}
+
+void pull_probe(struct shm *s)
+{
+    _Atomic uint32_t *can = &s->peers[s->me].can_read;
+    bool yes = true;
+    /* All who have come to some operation have said where they can be tried. */
+    if (!s->met || atomic_load_explicit(can, memory_order_relaxed) != SHM_UNKNOWN)
+        return;
+    for (int i = 0; i < s->n && yes; i++)
+        yes = i == s->me || try_read(&s->peers[i]);
+    atomic_store_explicit(can, yes ? SHM_YES : SHM_NO, memory_order_release);
+}
+
+static enum shm_can what_others_can(const struct shm *s)
+{
+    for (int i = 0; i < s->n; i++) {
+        uint32_t can = atomic_load_explicit(&s->peers[i].can_read, memory_order_acquire);
+        if (i != s->me && can != SHM_YES)
+            return (enum shm_can)can;
+    }
+    return SHM_YES;
+}
+
+bool pull_can(struct shm *s, const void *p, size_t len)
+{
+    uint64_t at;
+    if (s->can_pull == SHM_UNKNOWN)
+        s->can_pull = what_others_can(s);
+    return s->can_pull == SHM_YES || shm_holds(s, p, len, &at);
+}
+
+/* ------------------------------------------------------------------------------------ offering */
+
+static struct offer describe(const struct shm *s, const uint8_t *p, size_t len)
+{
+    struct offer o = {.at = (uintptr_t)p, .len = len};
+    o.shared = shm_holds(s, p, len, &o.at);
+    return o;
+}
+
+void pull_offer(struct shm_op *op, const uint8_t *send, bool shared)
+{
+    struct shm *s = op->s;
+    struct offer *table =
+        shared ? (struct offer *)op->mine->data : (struct offer *)shm_slot(s, s->me, op->base);
+    for (int j = 0; j < (shared ? 1 : s->n); j++)
+        table[j] = describe(s, send + s->out[j].at, s->out[j].len);
+}
+
+/* -------------------------------------------------------------------------------------- taking */
+
+int pull_copy(const struct shm *s, int i, uint8_t *to, uint64_t from, size_t len, struct err *e)
+{
+    pid_t pid = atomic_load_explicit(&s->peers[i].pid, memory_order_relaxed);
+    while (len) {
+        size_t n = len < READ_BYTES ? len : READ_BYTES;
+        struct iovec here = {to, n}, there = {(void *)(uintptr_t)from, n};
+        ssize_t got = process_vm_readv(pid, &here, 1, &there, 1, 0);
+        if (got < 0 && errno == ESRCH)
+            return err_set(e, -EPIPE, "its process is gone");
+        if (got <= 0)
+            return err_sys(e, got < 0 ? errno : EFAULT, "reading %zu bytes of process %d", n, pid);
+        to += got;
+        from += (uint64_t)got;
+        len -= (size_t)got;
+    }
+    return 0;
+}
+
+bool pull_may_read(struct shm *s, int i)
+{
+    /* It has said where it can be tried before it sends the first byte. */
+    if (s->may_read[i] == SHM_UNKNOWN)
+        s->may_read[i] = try_read(&s->peers[i]) ? SHM_YES : SHM_NO;
+    return s->may_read[i] == SHM_YES;
+}
+
+int pull_take(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, size_t n, bool shared)
+{
+    return pull_piece(op, i, to + from, len, from, n, shared);
+}
+
+int pull_piece(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, size_t n,
+               bool shared)
+{
+    struct shm *s = op->s;
+    const struct shm_arrival *a = shm_arrival(s, op->seq, i);
+    const uint8_t *table = shared ? a->data : shm_slot(s, i, op->base);
+    struct offer o;
+    memcpy(&o, table + (shared ? 0 : (size_t)s->me * sizeof(o)), sizeof(o));
+    if (o.len != len || (o.shared && (o.at > s->bytes || len > s->bytes - o.at))) {
+        op->call->culprit = coll_rank_of(&op->call->ranks, i);
+        return err_set(&op->call->err, -EPROTO, "rank %d offers %llu bytes where %zu are expected",
+                       op->call->culprit, (unsigned long long)o.len, len);
+    }
+    op->pulled = true;
+    if (!o.shared) {
+        int r = pull_copy(s, i, to, o.at + from, n, &op->call->err);
+        if (r < 0)
+            op->call->culprit = coll_rank_of(&op->call->ranks, i);
+        return r;
+    }
+    memcpy(to, s->base + o.at + from, n);
+    return 0;
+}
+
+int pull_finish(struct shm_op *op, bool offered, bool shared)
+{
+    struct shm *s = op->s;
+    if (op->pulled)
+        shm_publish(&s->progress[s->me].done, op->seq);
+    for (int j = 0; offered && j < s->n; j++) {
+        if (j == s->me || !s->out[shared ? 0 : j].len)
+            continue;
+        int r = shm_await_word(op, j, &s->progress[j].done, op->seq);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}

@@ -1,0 +1,168 @@
+/* shm.h: the memory that the ranks of a communicator on one node share, and how they take turns in
+ * it.
+ *
+ *     head        why the communicator has stopped; how many ranks sleep
+ *     peer[n]     what a rank says of itself once
+ *     arrival[4][n]   "I have come to the operation numbered seq, and this is what I called", with
+ *                     small data in the same line
+ *     progress[n] how far a rank is within an operation
+ *     slot[n][4]  room for data on its way
+ *     ring[n][n][2]   point to point: messages, and the answers to those of the other way
+ *     arena[n]    what dlcoll_mem_alloc() gives out
+ *
+ * Every line has one writer, who stores with release order; readers acquire. There are no locks:
+ * whoever dies, at any point, leaves nothing that another one would have to repair.
+ *
+ * Operations and rounds are numbered, and the numbers only grow; they are compared by their
+ * difference, so that they may wrap. Two rules keep a writer from overwriting what is still read:
+ *
+ *   arrival  Operation seq uses arrival[seq % 4]. It is written only when all others are known to
+ *            have come to operation seq - 3 or a later one: then nobody reads seq - 4 any more.
+ *   slot     Round k uses a rank's slot[k % 4]. It is written only when all readers are known to be
+ *            through with what the rank has put there before. A rank's progress says so: it raises
+ *            `staged` to k + 1 when it is through with reading rounds up to k - 2 (k - 3 for
+ *            results). In most operations everybody has heard that from everybody anyway. */
+#ifndef COLLECTIVES_SHM_SHM_H
+#define COLLECTIVES_SHM_SHM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collectives/call.h"
+#include "collectives/comm.h"
+
+enum {
+    SHM_LINE = 128, /* two cache lines: processors fetch them in pairs */
+    SHM_DEPTH = 4,  /* arrivals and slots of a rank */
+    SHM_SLOT_BYTES = 512 * 1024,
+    /* Slots of different ranks do not begin in the same set of a cache. */
+    SHM_SLOT_SKEW = 4096,
+    SHM_SLOT_STRIDE = SHM_SLOT_BYTES + SHM_SLOT_SKEW,
+    SHM_RANKS_MAX = 1024,
+};
+
+struct shm_head {
+    _Alignas(SHM_LINE) struct comm_stop stop;
+    /* Only what has been made by a rank, and not by a launcher, has these. */
+    _Alignas(SHM_LINE) uint32_t magic, version;
+    uint64_t nonce, bytes;
+    int32_t n;
+    _Alignas(SHM_LINE) _Atomic uint32_t sleepers; /* ranks that must be woken */
+};
+
+enum shm_can { SHM_UNKNOWN, SHM_YES, SHM_NO };
+
+struct shm_peer {
+    _Alignas(SHM_LINE) _Atomic int32_t pid;
+    uint64_t probe;            /* the address of a word in its own memory that holds `nonce` */
+    uint64_t nonce;            /* which others read there to see whether they may */
+    _Atomic uint32_t can_read; /* enum shm_can: it may read the memory of all others */
+    _Atomic uint32_t left;     /* it has closed the communicator: there is nothing to come */
+};
+
+enum { SHM_INLINE_BYTES = 80 };
+
+/* Flags of an arrival. */
+enum {
+    SHM_LATE = 1, /* its first round is staged later than this was written */
+    SHM_SHARED =
+        2,        /* its buffers lie in the arenas: at `send` and `recv` from the memory's start */
+    SHM_PULL = 4, /* its data is not staged: the others read it at `send`, an address of its own
+                     unless SHM_SHARED is set */
+};
+
+struct shm_arrival {
+    _Alignas(SHM_LINE) _Atomic uint32_t seq;
+    uint8_t flags, part, unused[2];
+    struct call id;
+    uint64_t call_seq;
+    uint64_t most; /* v-operations: the longest block, in bytes, that it sends or receives */
+    union {
+        uint8_t data[SHM_INLINE_BYTES];
+        struct {
+            uint64_t send, recv;
+        };
+    };
+};
+_Static_assert(sizeof(struct shm_arrival) == SHM_LINE, "one line");
+
+struct shm_progress {
+    _Alignas(SHM_LINE) _Atomic uint32_t staged; /* rounds put into the slots */
+    _Atomic uint32_t reduced;                   /* rounds whose results are in the slots */
+    _Atomic uint32_t done;                      /* the last operation it is through with */
+};
+
+/* Bytes on their way from one rank to another (stream.h). */
+struct shm_ring {
+    _Alignas(SHM_LINE) _Atomic uint32_t put;   /* so many have been, by the one */
+    _Alignas(SHM_LINE) _Atomic uint32_t taken; /* and so many by the other */
+    _Alignas(SHM_LINE) uint8_t data[];
+};
+
+/* A block of a buffer, in bytes. */
+struct shm_block {
+    size_t at, len;
+};
+
+struct arena;
+
+struct shm {
+    int me, n;
+    uint8_t *base;
+    size_t bytes;
+    bool mapped; /* by us: not the launcher's heap */
+    int fd;      /* whoever made it, until all have attached */
+
+    struct shm_head *head;
+    struct shm_peer *peers;
+    struct shm_arrival *arrivals; /* [SHM_DEPTH][n] */
+    struct shm_progress *progress;
+    uint8_t *slots;
+    uint8_t *rings;      /* [n][n][2]: messages, answers */
+    uint32_t ring_bytes; /* a power of two */
+    size_t ring_stride;
+    uint64_t probe;   /* what others try to read */
+    size_t arenas_at; /* from base; to the end */
+    size_t arena_bytes;
+    struct arena *arena; /* this rank's */
+
+    /* Private to this process; the first two are the same on all ranks. From 1, and too large to
+     * wrap: lines carry their low halves. */
+    uint64_t seq;   /* the operation under way or the last one */
+    uint64_t round; /* the next round */
+
+    uint64_t met;               /* all have come to this operation */
+    uint64_t staged[SHM_DEPTH]; /* the round that I have last put into the slot; 0: none */
+    uint64_t read;              /* all have read my rounds before this one */
+    enum shm_can can_pull;      /* all may read my memory */
+    uint8_t *may_read;          /* by rank, enum shm_can: I may read its memory */
+
+    /* Scratch, n each. */
+    struct shm_block *out, *in;
+    const void **sources; /* twice as many */
+    uint8_t **targets;
+};
+
+static inline struct shm_arrival *shm_arrival(const struct shm *s, uint64_t seq, int i)
+{
+    return &s->arrivals[(size_t)(seq % SHM_DEPTH) * (size_t)s->n + (size_t)i];
+}
+
+static inline uint8_t *shm_slot(const struct shm *s, int i, uint64_t round)
+{
+    size_t k = (size_t)i * SHM_DEPTH + round % SHM_DEPTH;
+    return s->slots + k * SHM_SLOT_STRIDE + (size_t)i % 16 * (SHM_SLOT_SKEW / 16);
+}
+
+/* Whether a number in a line has come to `want`. */
+static inline bool shm_at_least(uint32_t value, uint64_t want)
+{
+    return (int32_t)(value - (uint32_t)want) >= 0;
+}
+
+/* Whether [p, p + len) lies in the arenas; then *at is where, from the memory's start. */
+bool shm_holds(const struct shm *s, const void *p, size_t len, uint64_t *at);
+
+#endif

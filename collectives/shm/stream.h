@@ -1,0 +1,25 @@
+/* stream.h: the transport (net/transport.h) between the ranks of one node: rings of bytes in their
+ * shared memory. Lane 0's streams carry what a rank sends to a peer, and the peer's answers to it;
+ * lane 1's carry what the peer sends, and this rank's answers. */
+#ifndef COLLECTIVES_SHM_STREAM_H
+#define COLLECTIVES_SHM_STREAM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "collectives/net/transport.h"
+
+struct dlcoll_comm;
+
+/* Only streams to ranks of this node may be used, and not the rank's own. Borrows the communicator.
+ * 0 or -ENOMEM. */
+int stream_new(struct transport **out, struct dlcoll_comm *comm, struct err *e);
+
+/* Whether this rank may take what lies in the memory of `peer`, a rank of the communicator on this
+ * node, by itself. */
+bool stream_may_fetch(struct dlcoll_comm *comm, int peer);
+/* Does so. 0; -EPIPE: it is gone; or another -errno with a text. */
+int stream_fetch(struct dlcoll_comm *comm, int peer, void *to, uint64_t from, size_t len,
+                 struct err *e);
+
+#endif

@@ -1,0 +1,254 @@
+#include "collectives/shm/sync.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <string.h>
+
+#include "collectives/comm.h"
+#include "core/clock.h"
+
+enum {
+    LOOK_NS = 1000 * 1000, /* between looks at what else may have happened */
+    NAP_NS = 10 * LOOK_NS, /* at most, at a time */
+    QUICK_LOOKS = 64,      /* before anything else is done */
+    LOOKS_PER_CLOCK = 16,  /* while spinning: reading the clock takes as long as a few looks */
+};
+
+static int culprit(struct shm_op *op, int i, int status)
+{
+    op->call->culprit = coll_rank_of(&op->call->ranks, i);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------- waking */
+
+/* Whoever sleeps does so on one of these; that he counts himself among the sleepers before he looks
+ * for the last time, and the fence here, mean that one of both sees the other. */
+static void wake_sleepers(const struct shm_op *op)
+{
+    struct shm *s = op->s;
+    wait_fence();
+    if (!atomic_load_explicit(&s->head->sleepers, memory_order_relaxed))
+        return;
+    wait_wake(&op->mine->seq);
+    wait_wake(&s->progress[s->me].staged);
+    wait_wake(&s->progress[s->me].reduced);
+    wait_wake(&s->progress[s->me].done);
+}
+
+static void nap(struct shm_op *op, const _Atomic uint32_t *word, uint64_t want, uint64_t now_ns)
+{
+    const dlcoll_comm *c = op->call->comm;
+    uint64_t deadline = op->call->deadline_ns, ns = NAP_NS;
+    if (deadline && deadline - now_ns < ns)
+        ns = deadline - now_ns;
+    _Atomic uint32_t *sleepers = &op->s->head->sleepers;
+    atomic_fetch_add(sleepers, 1);
+    uint32_t now = atomic_load(word);
+    struct wait_word words[] = {
+        {word, now}, {c->job_word, 0}, {&c->own_stop.word, 0}, {&c->shared_stop->word, 0}};
+    if (!shm_at_least(now, want))
+        wait_sleep(words, 4, ns);
+    atomic_fetch_sub(sleepers, 1);
+}
+
+/* ------------------------------------------------------------------------------------- waiting */
+
+/* Its process has died, where no launcher would say so, or it has left in good order. What it has
+ * done before counts: that it is missed is found out by looking again. */
+static bool is_gone(const struct shm_op *op, int i)
+{
+    const dlcoll_comm *c = op->call->comm;
+    if (atomic_load_explicit(&op->s->peers[i].left, memory_order_acquire))
+        return true;
+    struct pollfd p = {.fd = c->pidfds ? c->pidfds[i] : -1, .events = POLLIN};
+    return p.fd >= 0 && poll(&p, 1, 0) == 1;
+}
+
+/* What a rank does that has waited for long. */
+static int look_around(struct shm_op *op, int i, const _Atomic uint32_t *word, uint64_t want,
+                       uint64_t now)
+{
+    uint64_t deadline = op->call->deadline_ns;
+    int who;
+    bool gone = is_gone(op, i);
+    if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
+        return 0;
+    if (gone) {
+        err_set(&op->call->err, -EPIPE, "it takes part no more");
+        return culprit(op, i, -EPIPE);
+    }
+    /* Others may go as they like, if they are not waited for by somebody. */
+    if (comm_look(op->call->comm, &who) == -ECANCELED)
+        return -ECANCELED;
+    return deadline && now >= deadline ? culprit(op, i, -ETIMEDOUT) : 0;
+}
+
+int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint64_t want)
+{
+    const dlcoll_comm *c = op->call->comm;
+    struct wait_policy policy = c->policy;
+    for (int k = 0; policy.spin_ns && k < QUICK_LOOKS; k++) {
+        if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
+            return 0;
+    }
+    wake_sleepers(op);
+    uint64_t began = mono_ns(), looked = began, idle = 0, deadline = op->call->deadline_ns;
+    for (unsigned k = 1;; k++) {
+        if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
+            return 0;
+        if (comm_is_stopped(c))
+            return -ECANCELED;
+        if (idle < policy.spin_ns)
+            wait_relax();
+        else if (idle < policy.yield_ns)
+            sched_yield();
+        else
+            nap(op, word, want, looked);
+        if (idle < policy.spin_ns && k % LOOKS_PER_CLOCK)
+            continue;
+        uint64_t now = mono_ns();
+        idle = now - began;
+        if (now - looked >= LOOK_NS || (deadline && now >= deadline)) {
+            looked = now;
+            int r = look_around(op, i, word, want, now);
+            if (r < 0)
+                return r;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------- arrival */
+
+/* The latest operation to which rank i is seen to have come, at least `least`; 0 if to none. */
+static uint64_t come_to(const struct shm *s, int i, uint64_t least)
+{
+    for (uint64_t seq = s->seq; seq >= least && seq > 0; seq--) {
+        uint32_t has = atomic_load_explicit(&shm_arrival(s, seq, i)->seq, memory_order_acquire);
+        if (shm_at_least(has, seq))
+            return seq;
+    }
+    return 0;
+}
+
+/* Nobody reads the arrival any more that is to be written. */
+static int make_room(struct shm_op *op)
+{
+    struct shm *s = op->s;
+    if (s->met + SHM_DEPTH > op->seq)
+        return 0;
+    uint64_t least = op->seq - SHM_DEPTH + 1, met = s->seq;
+    for (int i = 0; i < s->n; i++) {
+        uint64_t seq = i == s->me ? met : come_to(s, i, least);
+        if (!seq) {
+            int r = shm_await_word(op, i, &shm_arrival(s, least, i)->seq, least);
+            if (r < 0)
+                return r;
+            seq = least;
+        }
+        met = seq < met ? seq : met;
+    }
+    s->met = met;
+    return 0;
+}
+
+int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
+{
+    *op = (struct shm_op){.s = s,
+                          .call = call,
+                          .seq = s->seq + 1,
+                          .base = s->round,
+                          .lag = 3,
+                          .mine = shm_arrival(s, s->seq + 1, s->me)};
+    int r = make_room(op);
+    if (r < 0)
+        return r;
+    s->seq = op->seq;
+    op->mine->id = call->id;
+    op->mine->part = call->part;
+    op->mine->call_seq = call->seq;
+    return 0;
+}
+
+void shm_arrive(struct shm_op *op, unsigned flags)
+{
+    op->mine->flags = (uint8_t)flags;
+    shm_publish(&op->mine->seq, op->seq);
+}
+
+void shm_end(struct shm_op *op)
+{
+    wake_sleepers(op);
+}
+
+/* It has come: is it in the same operation? */
+static int compare(struct shm_op *op, int i, const struct shm_arrival *a)
+{
+    if (call_equal(&a->id, &op->mine->id) && a->part == op->mine->part &&
+        a->call_seq == op->mine->call_seq)
+        return 0;
+    op->call->theirs = a->id;
+    op->call->theirs_seq = a->call_seq;
+    return culprit(op, i, -EBADMSG);
+}
+
+int shm_await(struct shm_op *op, int i)
+{
+    const struct shm_arrival *a = shm_arrival(op->s, op->seq, i);
+    int r = shm_await_word(op, i, &a->seq, op->seq);
+    return r < 0 ? r : compare(op, i, a);
+}
+
+int shm_await_all(struct shm_op *op)
+{
+    struct shm *s = op->s;
+    for (int i = 0; i < s->n; i++) {
+        int r = i == s->me ? 0 : shm_await(op, i);
+        if (r < 0)
+            return r;
+    }
+    s->met = op->seq;
+    if (s->read < op->base)
+        s->read = op->base;
+    return 0;
+}
+
+/* --------------------------------------------------------------------------------------- slots */
+
+/* Until everybody has read the round that I have put into a slot. */
+static int await_readers(struct shm_op *op, uint64_t round)
+{
+    struct shm *s = op->s;
+    if (round < op->base)
+        return shm_await_all(op);
+    for (int i = 0; i < s->n; i++) {
+        int r = i == s->me ? 0 : shm_await_word(op, i, &s->progress[i].staged, round + op->lag);
+        if (r < 0)
+            return r;
+    }
+    s->read = round + 1;
+    return 0;
+}
+
+bool shm_is_free(const struct shm_op *op, uint64_t round)
+{
+    return op->s->staged[round % SHM_DEPTH] < op->s->read;
+}
+
+int shm_claim(struct shm_op *op, uint64_t round)
+{
+    struct shm *s = op->s;
+    uint64_t *last = &s->staged[round % SHM_DEPTH];
+    int r = shm_is_free(op, round) ? 0 : await_readers(op, *last);
+    *last = round;
+    return r;
+}
+
+int shm_await_staged(struct shm_op *op, int i, uint64_t round)
+{
+    const struct shm_arrival *a = shm_arrival(op->s, op->seq, i);
+    if (round == op->base && !(a->flags & SHM_LATE))
+        return 0; /* it came with its first round */
+    return shm_await_word(op, i, &op->s->progress[i].staged, round + 1);
+}

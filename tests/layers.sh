@@ -27,6 +27,10 @@ check examples
 out=$(grep -rnE 'include "rendezvous/' collectives | grep -vE 'rendezvous/store_(client|proto|table|thread)\.h')
 [ -z "$out" ] || { printf 'collectives may include only the store of rendezvous\n%s\n' "$out"; bad=1; }
 
+# the tools are programs like any other.
+out=$(grep -rnE 'include "' collectives/tools | grep -vE 'include "collectives/(tools/|dlcoll\.h)')
+[ -z "$out" ] || { printf 'collectives/tools may include only dlcoll.h\n%s\n' "$out"; bad=1; }
+
 # third-party headers: one door each.
 door() {
     out=$(grep -rnE "include <($1)" core rendezvous agent launcher collectives --include='*.[ch]' | grep -vE "^($2)")

@@ -85,12 +85,47 @@ if [ "$IDLE" -gt 0 ]; then
 fi
 
 # op, clients, then for each server p50 p99 ops/s cpu; ratios of dlaunch to the others
-awk -v servers="${servers[*]}" -v ms="$MS" -v idle="$IDLE" '
-function median(key,   a, n, i, j, t) {
-    n = split(vals[key], a, " ")
+awk -v ncpus="$(nproc)" -v servers="${servers[*]}" -v ms="$MS" -v idle="$IDLE" '
+function median(key) { return median_of(vals[key]) }
+function median_of(list,   a, n, i, j, t) {
+    n = split(list, a, " ")
     for (i = 2; i <= n; i++)
         for (j = i; j > 1 && a[j - 1] + 0 > a[j] + 0; j--) { t = a[j]; a[j] = a[j - 1]; a[j - 1] = t }
     return n ? (a[int((n + 1) / 2)] + a[int((n + 2) / 2)]) / 2 : 0
+}
+# The median of what one server has, as a multiple of what the other had in the same round.
+function ratio(row, what, one, other,   a, b, n, i, list) {
+    n = split(vals[row, one, what], a, " ")
+    if (split(vals[row, other, what], b, " ") != n) return 0
+    for (i = 1; i <= n; i++) if (b[i] > 0) list = list " " a[i] / b[i]
+    return median_of(list)
+}
+function bars(   i, r, q, worst, of, ops, op, where, torch, list, floors, cpus, bound, least) {
+    for (i = 1; i <= nrows; i++) {
+        split(rows[i], r, " ")
+        q = ratio(rows[i], "p50", "dlaunch", "floor")
+        if (r[1] != "idle" && q > worst) { worst = q; of = r[2] " with " r[3] " client" (r[3] > 1 ? "s" : "") ", " title[r[1]] }
+    }
+    printf "\nbar: round trip (p50) beside the echo server, the worst of all rows: %.2f x (%s), at most 1.3 x (%s)\n", worst, of, (worst <= 1.3 ? "met" : "missed")
+    if (!("torch" in known)) return
+    least = 1e9
+    for (i = 1; i <= nrows; i++) {
+        split(rows[i], r, " ")
+        if (r[1] != "all" || r[3] != 64) continue
+        q = ratio(rows[i], "rate", "dlaunch", "torch")
+        if (q < least) least = q
+        list = list sprintf(" %s %.2f", r[2], q)
+        floors = floors sprintf(" %s %.2f", r[2], ratio(rows[i], "rate", "floor", "torch"))
+        q = median(rows[i] SUBSEP "torch" SUBSEP "rate") * median(rows[i] SUBSEP "torch" SUBSEP "cpu") * 1e-6 / ncpus
+        bound = bound sprintf(" %s %.2f", r[2], q < 1 ? 1 / (1 - q) : 0)
+        cpus = cpus sprintf(" %s %.2f", r[2], 1 / ratio(rows[i], "cpu", "dlaunch", "torch"))
+    }
+    if (least < 1e9) {
+        printf "operations for the same CPU time of the server, times torch:%s\n", cpus
+        printf "rate with 64 clients, times torch, of the bare echo server:%s\n", floors
+        printf "the same, of a server that takes no time (the clients have the CPUs to themselves):%s\n", bound
+        printf "bar: rate with 64 clients, times torch:%s, at least 1.5 (%s)\n", list, (least >= 1.5 ? "met" : "missed")
+    }
 }
 NF != 8 { print; next }
 {
@@ -103,6 +138,7 @@ NF != 8 { print; next }
 }
 END {
     n = split(servers, s, " ")
+    for (k = 1; k <= n; k++) known[s[k]] = 1
     title["all"] = "all CPUs"; title["cpu0"] = "everything on CPU 0"
     title["idle"] = "all CPUs, " idle " idle clients more"
     for (i = 1; i <= nrows; i++) {
@@ -124,4 +160,5 @@ END {
         if (n > 2) printf "  %10.2f  %9.2f", v["torch", 3] ? v["dlaunch", 3] / v["torch", 3] : 0, v["torch", 4] ? v["dlaunch", 4] / v["torch", 4] : 0
         printf "\n"
     }
+    bars()
 }' "$RAW"

@@ -4,10 +4,11 @@
  * loopback. Each has 8 workers with a data port and an address of its own, so that the table, which
  * every node receives, is as big as in life.
  *
- *     bench_rdzv [repeats] [nodes...] */
+ *     bench_rdzv [--tls] [repeats] [nodes...] */
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,11 +22,17 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/tls.h"
+#include "rendezvous/guard.h"
 #include "rendezvous/rdzv.h"
 #include "rendezvous/rdzv_msg.h"
 
-#define NPROC   8
-#define REPEATS 5
+#define NPROC       8
+#define REPEATS     5
+#define SECONDS_MAX 2.0
+#define GROWN_MAX   1.2 /* n log n, and what caches and chance add */
+
+static struct guard guard = {.open = true};
 
 static void die(const char *what)
 {
@@ -89,6 +96,7 @@ static void coordinate(int n, int ready_fd)
     c.nproc = NPROC;
     c.host = "node0";
     c.node_rank = 0;
+    c.guard = &guard;
     uv_loop_init(&loop);
     if (rdzv_open(&own, &loop, &c, &callbacks, &e) < 0) {
         fprintf(stderr, "%s\n", e.msg);
@@ -134,7 +142,9 @@ struct node {
     int fd, index;
     bool connected, prepared, has_table, ranked;
     struct buf in, out;
-    size_t skip; /* bytes of a table that nobody looks into */
+    struct tls *tls;
+    struct buf wire; /* with tls: what out becomes */
+    size_t skip;     /* bytes of a table that nobody looks into */
     uint64_t clock;
 };
 
@@ -150,17 +160,25 @@ static void watch(struct node *n, uint32_t events, int op)
 
 static void flush(struct node *n)
 {
-    while (n->out.len) {
-        ssize_t w = send(n->fd, n->out.data, n->out.len, MSG_NOSIGNAL);
+    struct buf *out = n->tls ? &n->wire : &n->out;
+    if (n->tls && tls_established(n->tls) && n->out.len) {
+        if (tls_seal(n->tls, n->out.data, n->out.len, &n->wire, NULL) < 0)
+            die("tls_seal");
+        n->out.len = 0;
+    }
+    while (out->len) {
+        ssize_t w = send(n->fd, out->data, out->len, MSG_NOSIGNAL);
         if (w < 0)
             break;
-        buf_consume(&n->out, (size_t)w);
+        buf_consume(out, (size_t)w);
     }
-    watch(n, n->out.len ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
+    watch(n, out->len ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
 }
 
 static void say_hello(struct node *n, int of)
 {
+    if (!guard.open && tls_new(&n->tls, TLS_CLIENT, &guard.key, &n->wire, NULL) < 0)
+        die("tls_new");
     struct rdzv_hello h = {.backend = RDZV_FILE,
                            .min_nodes = of,
                            .max_nodes = of,
@@ -220,12 +238,24 @@ static void on_table(struct node *n, struct rd *body, int of)
 
 static void on_readable(struct node *n, int of)
 {
-    static uint8_t chunk[1 << 18];
-    ssize_t got = recv(n->fd, chunk, sizeof(chunk), 0);
+    static uint8_t raw[1 << 18];
+    static struct buf plain;
+    const uint8_t *chunk = raw;
+    ssize_t got = recv(n->fd, raw, sizeof(raw), 0);
     if (got == 0 || (got < 0 && errno != EAGAIN))
         die("the coordinator hung up");
     if (got < 0)
         return;
+    if (n->tls) {
+        bool before = tls_established(n->tls);
+        plain.len = 0;
+        if (tls_feed(n->tls, raw, (size_t)got, &plain, &n->wire, NULL) < 0)
+            die("tls_feed");
+        if (!before && tls_established(n->tls))
+            flush(n);
+        chunk = plain.data;
+        got = (ssize_t)plain.len;
+    }
     size_t skipped = n->skip < (size_t)got ? n->skip : (size_t)got;
     n->skip -= skipped;
     if (skipped && !n->skip)
@@ -309,6 +339,8 @@ static double run(int of, double *cpu)
         close(nodes[i].fd);
         buf_fini(&nodes[i].in);
         buf_fini(&nodes[i].out);
+        buf_fini(&nodes[i].wire);
+        tls_free(nodes[i].tls);
     }
     close(epoll_fd);
     free(nodes);
@@ -321,9 +353,44 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+struct cost {
+    int nodes;
+    double seconds, cpu_ms;
+};
+
+static double per_n_log_n(double value, int n)
+{
+    return value / (n * log2(n));
+}
+
+/* The coordinator's CPU time is the cost: the wall clock is also that of the nodes, which are all
+ * in one process here. */
+static int print_bars(const struct cost *first, const struct cost *last)
+{
+    double grown =
+        per_n_log_n(last->cpu_ms, last->nodes) / per_n_log_n(first->cpu_ms, first->nodes);
+    bool fast = last->seconds < SECONDS_MAX, flat = grown <= GROWN_MAX;
+    printf("\nbar: %d nodes joined and ranked: %.2f s, less than %g s (%s)\n", last->nodes,
+           last->seconds, SECONDS_MAX, fast ? "met" : "missed");
+    printf("bar: the coordinator's cost from %d to %d nodes: %.2f times n log n, at most %g (%s)\n",
+           first->nodes, last->nodes, grown, GROWN_MAX, flat ? "met" : "missed");
+    return fast && flat ? 0 : 1;
+}
+
 int main(int argc, char **argv)
 {
+    struct cost first = {0}, last = {0};
     static const int sizes[] = {256, 512, 1024, 2048, 4096};
+    if (argc > 1 && strcmp(argv[1], "--tls") == 0) {
+        struct err e = ERR_INIT;
+        guard = (struct guard){.everywhere = true, .secret_len = GUARD_SECRET_MIN};
+        if (guard_ready(&guard, &e) < 0) {
+            fprintf(stderr, "%s\n", e.msg);
+            return 1;
+        }
+        argc--, argv++;
+        printf("Under TLS:\n");
+    }
     int repeats = argc > 1 ? atoi(argv[1]) : REPEATS;
     int count = argc > 2 ? argc - 2 : (int)ARRAY_LEN(sizes);
     if (repeats < 1)
@@ -345,8 +412,11 @@ int main(int argc, char **argv)
                (double)table_bytes / 1024, median * 1e3, times[0] * 1e3, median_cpu,
                median * 1e6 / (n * log2(n)), median_cpu * 1e3 / (n * log2(n)));
         fflush(stdout);
+        last = (struct cost){n, median, median_cpu};
+        if (i == 0)
+            first = last;
     }
     free(times);
     free(cpu);
-    return 0;
+    return argc > 2 ? 0 : print_bars(&first, &last);
 }

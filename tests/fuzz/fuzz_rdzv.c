@@ -241,10 +241,14 @@ static void raw_frame(struct rdzv_state *s, uint32_t conn)
     struct rdzv_hello h;
     struct rdzv_status st;
     struct rdzv_peer p = {.addr = "10.0.0.9", .via = "10.0.0.2"};
+    struct rdzv_peers list = {0};
     if (type == RDZV_MSG_HELLO && rdzv_get_hello(&r, &h))
         rdzv_state_hello(s, conn, &h, &p, now);
+    else if (type == RDZV_MSG_PEERS && rdzv_get_peers(&r, &list))
+        rdzv_state_peers(s, conn, &list);
     else if (type == RDZV_MSG_STATUS && rdzv_get_status(&r, &st))
         rdzv_state_status(s, conn, &st, now);
+    rdzv_peers_fini(&list);
     free(body);
 }
 
@@ -285,7 +289,7 @@ static void run_coordinator(void)
             raw_frame(s, conn);
             break;
         case 4:
-            rdzv_state_closed(s, conn, rd_u8(&script) & 1, now);
+            rdzv_state_closed(s, conn, rd_u8(&script) % 3, now);
             break;
         case 5:
             pass_time();
@@ -358,6 +362,7 @@ static void give_frame(struct member_state *m)
     struct rdzv_result res;
     struct rdzv_refusal ref;
     struct rank_table t;
+    struct rdzv_peers peers = {0};
     if (type == RDZV_MSG_VIEW && rdzv_get_view(&r, &v)) {
         member_state_view(m, &v, now);
         rdzv_view_fini(&v);
@@ -367,6 +372,8 @@ static void give_frame(struct member_state *m)
         member_state_report(m, &res);
     } else if (type == RDZV_MSG_REFUSE && rdzv_get_refusal(&r, &ref)) {
         member_state_refused(m, &ref, now);
+    } else if (type == RDZV_MSG_PEERS && rdzv_get_peers(&r, &peers)) {
+        member_state_peers(m, &peers);
     }
     free(body);
 }
@@ -469,10 +476,10 @@ static void run_member(void)
             break;
         case 6:
             if (member_state_wants_link(m))
-                member_state_connected(m, now);
+                member_state_connected(m, false, now);
             break;
         case 7:
-            member_state_disconnected(m, rd_u8(&script) & 1, "gone", now);
+            member_state_disconnected(m, rd_u8(&script) % 3, "gone", now);
             break;
         case 8:
             pass_time();

@@ -173,10 +173,11 @@ START_TEST(several_jobs)
     json_decref(j);
     proc_fini(&p);
     ck_assert_int_eq(ctl(&p, ARGV("-p", "twin", "stop")), 1);
-    ck_assert_str_eq(p.err, "dlaunchctl: 2 jobs of yours are running here: name one by -p\n");
+    ck_assert_str_eq(p.err,
+                     "dlaunchctl: 2 jobs of yours are running here: say which with -p PID\n");
     proc_fini(&p);
     ck_assert_int_eq(ctl(&p, ARGV("stop")), 1);
-    ck_assert_ptr_nonnull(strstr(p.err, "name one by -p"));
+    ck_assert_ptr_nonnull(strstr(p.err, "say which with -p PID"));
     proc_fini(&p);
     ck_assert_int_eq(ctl(&p, ARGV("-p", "nothing", "status")), 1);
     ck_assert_str_eq(p.err,
@@ -226,7 +227,7 @@ START_TEST(dead_and_hung_launchers)
     ck_assert_int_lt(access(path, F_OK), 0);
     snprintf(said, sizeof(said), "dlaunchctl: process %d does not answer: Connection timed out\n",
              (int)hung);
-    ck_assert_str_eq(p.err, said);
+    ck_assert_ptr_nonnull(strstr(p.err, said)); /* other jobs of this user may hang, too */
     proc_fini(&p);
     end(hung);
     end(well);

@@ -2,6 +2,7 @@
  * by hand: the plain environment, no launcher. */
 #include "tests/lib/test.h"
 
+#include <ctype.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,7 +70,9 @@ static void run_crowd(int n, char *const argv[], const char *attempt)
     struct crowd c;
     crowd_start(&c, n, argv, attempt);
     int good = crowd_wait(&c, 0);
-    ck_assert_msg(good == n, "%d of %d ended well\n%s%s", good, n, c.proc[0].out, c.proc[0].err);
+    for (int r = 0; r < n && good < n; r++)
+        fprintf(stderr, "rank %d: %s%s\n", r, c.proc[r].out, c.proc[r].err);
+    ck_assert_msg(good == n, "%d of %d ended well", good, n);
     crowd_fini(&c);
 }
 
@@ -127,8 +130,10 @@ START_TEST(the_header_is_c99_and_cpp)
 }
 END_TEST
 
-START_TEST(only_dlcoll_names_are_exported)
+START_TEST(what_is_declared_is_exported_and_nothing_else)
 {
+    enum { NAMES = 200, NAME = 64 };
+    static char exported[NAMES][NAME];
     struct proc p;
     if (!have_program("nm")) {
         test_skip("there is no nm");
@@ -141,9 +146,27 @@ START_TEST(only_dlcoll_names_are_exported)
         const char *name = strrchr(line, ' ') + 1;
         ck_assert_msg(strncmp(name, "dlcoll_", 7) == 0 || strcmp(name, "DLCOLL_0") == 0,
                       "%s is exported", name);
-        functions += strstr(name, "@@DLCOLL_0") != NULL;
+        if (strstr(name, "@@DLCOLL_0"))
+            snprintf(exported[functions++ % NAMES], NAME, "%.*s", (int)strcspn(name, "@"), name);
     }
-    ck_assert_int_ge(functions, 10);
+    /* And all that the header declares. */
+    char *header = read_file("collectives/dlcoll.h");
+    int declared = 0;
+    for (char *at = header; (at = strstr(at, "DLCOLL_API ")); at++) {
+        char *open = strchr(at, '('), *from = open;
+        bool found = false;
+        if (!open || (at >= header + 8 && strncmp(at - 8, "#define ", 8) == 0))
+            continue;
+        while (from > at && (from[-1] == '_' || isalnum((unsigned char)from[-1])))
+            from--;
+        for (int i = 0; i < functions && i < NAMES; i++)
+            found = found || (strncmp(exported[i], from, (size_t)(open - from)) == 0 &&
+                              !exported[i][open - from]);
+        ck_assert_msg(found, "%.*s is not exported", (int)(open - from), from);
+        declared++;
+    }
+    ck_assert_int_eq(declared, functions);
+    free(header);
     proc_fini(&p);
 }
 END_TEST
@@ -162,6 +185,21 @@ START_TEST(hello_and_allreduce_run)
     ck_assert_int_eq(crowd_wait(&c, 0), 3);
     ck_assert_int_eq(strncmp(c.proc[0].out, "3 ranks, 100000 bytes: ", 23), 0);
     crowd_fini(&c);
+}
+END_TEST
+
+/* What the tuner writes, the library reads. */
+START_TEST(the_tuners_rules_are_taken)
+{
+    char *rules = TMP("rules");
+    run_crowd(3, ARGV(PROGRAM("dlcoll_tune"), "-o", rules, "-e", "4096", "-t", "1"), "0");
+    const char *text = text_of(rules);
+    ck_assert_ptr_nonnull(strstr(text, "all_reduce     ranks=3 nodes=1 bytes="));
+    ck_assert_ptr_nonnull(strstr(text, "barrier"));
+    ck_assert_ptr_null(strstr(text, "pair")); /* which is for two */
+    setenv("DLCOLL_TUNE_FILE", rules, 1);
+    run_crowd(3, ARGV(PROGRAM("examples/allreduce"), "10000", "3"), "0");
+    unsetenv("DLCOLL_TUNE_FILE");
 }
 END_TEST
 
@@ -240,9 +278,10 @@ static Suite *suite(void)
     Suite *s = suite_create("libdlcoll");
     TCase *tc = test_case(s, "library", 120);
     tcase_add_test(tc, the_header_is_c99_and_cpp);
-    tcase_add_test(tc, only_dlcoll_names_are_exported);
+    tcase_add_test(tc, what_is_declared_is_exported_and_nothing_else);
     tc = test_case(s, "examples", 120);
     tcase_add_test(tc, hello_and_allreduce_run);
+    tcase_add_test(tc, the_tuners_rules_are_taken);
     tcase_add_test(tc, training_ends_alike_on_any_number_of_workers);
     tcase_add_test(tc, training_recovers_bit_for_bit);
     tcase_add_test(tc, a_bad_checkpoint_is_refused);

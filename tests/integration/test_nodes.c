@@ -42,10 +42,10 @@ END_TEST
 START_TEST(a_failure_restarts_every_node)
 {
     struct cluster c;
-    cluster_start(
-        &c, 2,
-        "--nproc_per_node 2 --max_restarts 1 %%W append %%T/starts if-attempt 0 if-rank 2 "
-        "raise KILL if-attempt 0 pause env TORCHELASTIC_RESTART_COUNT");
+    cluster_start(&c, 2,
+                  "--nproc_per_node 2 --max_restarts 1 %%W append %%T/starts if-attempt 0 "
+                  "wait-lines 4 %%T/starts if-attempt 0 if-rank 2 raise KILL if-attempt 0 pause "
+                  "env TORCHELASTIC_RESTART_COUNT");
     cluster_wait(&c, 0, 30);
     ck_assert_int_eq(count_lines(tmppath("starts")), 8);
     for (int i = 0; i < 2; i++)
@@ -75,7 +75,7 @@ START_TEST(a_killed_launcher_ends_the_job_elsewhere)
 {
     for (int victim = 0; victim < 2; victim++) {
         struct cluster c;
-        char *up = xasprintf("%s/up%d", tmpdir(), victim);
+        char *up = test_text("%s/up%d", tmpdir(), victim);
         cluster_start(&c, 2, "--nproc_per_node 2 %%W append %s pause", up);
         wait_lines(up, 4, 20);
         uint64_t start = mono_ns();
@@ -92,7 +92,7 @@ START_TEST(the_same_node_rank_twice)
 {
     struct cluster c = {.n = 2, .port = free_port()};
     char line[512];
-    snprintf(line, sizeof(line), "--nproc_per_node 1 --rdzv_conf join_timeout=3 /bin/true");
+    snprintf(line, sizeof(line), "--nproc_per_node 1 --rdzv_conf join_timeout=30 /bin/true");
     cluster_start_node(&c, 0, "%s", line);
     proc_expect_err(&c.node[0], "waiting", 10);
     struct proc second, again;

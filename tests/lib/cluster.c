@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,15 +14,25 @@
 
 #define MAX_ARGS 256
 
+/* Below what the kernel gives to those who ask for any port and to connections going out: nobody
+ * gets it in between by chance. */
+#define PORT_MIN 15000
+#define PORT_MAX 32000
+
 int free_port(void)
 {
-    struct netaddr a;
-    netaddr_parse_ip(&a, "127.0.0.1", 0);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(fd, &a.sa, a.len), 0);
-    ck_assert_int_eq(getsockname(fd, &a.sa, &(socklen_t){sizeof(a.ss)}), 0);
-    close(fd);
-    return netaddr_port(&a);
+    for (;;) {
+        struct netaddr a;
+        uint16_t any;
+        ck_assert_int_eq(getrandom(&any, sizeof(any), 0), sizeof(any));
+        int port = PORT_MIN + any % (PORT_MAX - PORT_MIN);
+        netaddr_parse_ip(&a, "0.0.0.0", port);
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        int rc = bind(fd, &a.sa, a.len);
+        close(fd);
+        if (rc == 0)
+            return port;
+    }
 }
 
 /* %W and %T filled in; malloc'ed. */
@@ -53,7 +64,7 @@ static int split(const char *line, char *argv[], int argc)
         if (!quote && (*s == ' ' || *s == '\n' || *s == '\0')) {
             if (in_word) {
                 word[n] = '\0';
-                argv[argc++] = fill_in(word);
+                argv[argc++] = test_keep(fill_in(word));
                 ck_assert_int_lt(argc, MAX_ARGS);
             }
             n = 0;
@@ -80,16 +91,21 @@ static char *format(const char *fmt, va_list ap)
 {
     char *line;
     ck_assert_int_ge(vasprintf(&line, fmt, ap), 0);
-    return line;
+    return test_keep(line);
+}
+
+char **dlaunch_argv(const char *options, const char *line)
+{
+    char **argv = (char **)(void *)test_keep(xcalloc(MAX_ARGS + 1, sizeof(*argv)));
+    argv[0] = build_path("dlaunch");
+    int argc = split(options, argv, 1);
+    split(line, argv, argc);
+    return argv;
 }
 
 static void start(struct proc *p, char *const env[], const char *options, const char *line)
 {
-    char *argv[MAX_ARGS + 1];
-    argv[0] = build_path("dlaunch");
-    int argc = split(options, argv, 1);
-    split(line, argv, argc);
-    proc_start(p, argv, env, 0);
+    proc_start(p, dlaunch_argv(options, line), env, 0);
 }
 
 void dlaunch_start(struct proc *p, char *const env[], const char *line, ...)
@@ -128,7 +144,6 @@ void cluster_start(struct cluster *c, int n, const char *line, ...)
     c->port = free_port();
     for (int i = 0; i < n; i++)
         start_node(c, i, text);
-    free(text);
 }
 
 void cluster_start_node(struct cluster *c, int i, const char *line, ...)
@@ -138,7 +153,6 @@ void cluster_start_node(struct cluster *c, int i, const char *line, ...)
     char *text = format(line, ap);
     va_end(ap);
     start_node(c, i, text);
-    free(text);
 }
 
 void cluster_wait(struct cluster *c, int status, double seconds)

@@ -12,7 +12,7 @@ struct cluster {
     struct proc node[CLUSTER_MAX];
 };
 
-/* A TCP port of 127.0.0.1 that was free a moment ago. */
+/* A TCP port that was free a moment ago, and that nobody gets by chance. */
 int free_port(void);
 
 /* Starts `build/dlaunch <options> <command>`; the line is split at blanks, "" and '' keep blanks.
@@ -21,6 +21,9 @@ void dlaunch_start(struct proc *p, char *const env[], const char *line, ...)
     __attribute__((format(printf, 3, 4)));
 int dlaunch_run(struct proc *p, double seconds, const char *line, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* The argv of `build/dlaunch <options> <line>`, NULL-terminated, valid until the process ends. */
+char **dlaunch_argv(const char *options, const char *line);
 
 /* Starts n launchers: `dlaunch --nnodes n --node_rank i --master_port P <line>`. */
 void cluster_start(struct cluster *c, int n, const char *line, ...)

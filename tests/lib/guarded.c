@@ -204,9 +204,17 @@ void guarded_start(struct guarded *g, const struct guarded_job *job)
     fd_set_nonblock(g->output, true);
 }
 
+bool guarded_ended(const struct guarded *g)
+{
+    siginfo_t info = {.si_pid = 0};
+    return waitid(P_PID, (id_t)g->pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == g->pid;
+}
+
 static bool is_ready(void *arg)
 {
-    return ((struct guarded *)arg)->shared->ready;
+    struct guarded *g = arg;
+    return g->shared->ready || guarded_ended(g);
 }
 
 void guarded_wait_ready(struct guarded *g)

@@ -61,6 +61,10 @@ void guarded_fini(struct guarded *g);
 int guarded_run(const struct guarded_job *job, struct guarded_shared *shared, int alive);
 struct guarded_shared *guarded_shared_new(void);
 
+/* The guardian has ended and was not waited for yet: as one does that cannot isolate as it was
+ * told. */
+bool guarded_ended(const struct guarded *g);
+
 /* The agent's pid as the test sees it. 0: gone. */
 pid_t guarded_agent(const struct guarded *g);
 

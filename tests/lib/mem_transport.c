@@ -102,9 +102,8 @@ static int mem_wait(struct transport *t, const struct transport_want *wants, siz
     return 0;
 }
 
-static void mem_give_up(struct transport *t, const struct notice *why)
+static void mem_close_end(struct transport *t)
 {
-    (void)why;
     ((struct end *)t)->closed = true;
 }
 
@@ -119,7 +118,7 @@ static const struct transport_ops g_ops = {
     .recv = mem_recv,
     .peek = mem_peek,
     .wait = mem_wait,
-    .give_up = mem_give_up,
+    .close = mem_close_end,
     .free = mem_free,
 };
 
@@ -132,7 +131,8 @@ struct mem_net *mem_net_new(int n, size_t capacity, unsigned seed)
     net->ends = xcalloc((size_t)n, sizeof(*net->ends));
     net->pipes = xcalloc((size_t)n * (size_t)n, sizeof(*net->pipes));
     for (int i = 0; i < n; i++)
-        net->ends[i] = (struct end){.base.ops = &g_ops, .net = net, .rank = i};
+        net->ends[i] =
+            (struct end){.base = {.ops = &g_ops, .size = n, .lanes = 1}, .net = net, .rank = i};
     return net;
 }
 

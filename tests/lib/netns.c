@@ -1,34 +1,49 @@
 #include "tests/lib/netns.h"
 
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/fd.h"
 #include "core/mem.h"
 #include "tests/lib/test.h"
 
 static int g_hosts;
-static pid_t g_owner; /* namespaces are named after the process that made them */
+static pid_t g_switch;            /* holds the namespace of the bridges */
+static pid_t g_holder[NETNS_MAX]; /* holds a host's namespaces */
+static ino_t g_net[NETNS_MAX];    /* identifies its network namespace */
+
+static char *format(const char *fmt, va_list ap)
+{
+    char *text; /* no ck_assert here: Check has none outside of a test */
+    return test_keep(vasprintf(&text, fmt, ap) < 0 ? NULL : text);
+}
 
 static int shell(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static int shell(const char *fmt, ...)
 {
-    char *cmd;
     va_list ap;
     va_start(ap, fmt);
-    ck_assert_int_ge(vasprintf(&cmd, fmt, ap), 0);
+    int status = system(format(fmt, ap));
     va_end(ap);
-    int status = system(cmd);
-    free(cmd);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
-static void must(int status, const char *what)
+/* In a fixture that Check does not watch over: a failed assertion would not be shown. */
+static void must(bool ok, const char *what)
 {
-    if (status != 0) {
-        fprintf(stderr, "netns: %s: exit status %d\n", what, status);
+    if (!ok) {
+        fprintf(stderr, "netns: %s: failed (%s)\n", what, strerror(errno));
         netns_teardown();
         exit(1);
     }
@@ -40,112 +55,228 @@ bool netns_available(void)
         test_skip("network namespaces need root");
         return false;
     }
-    if (shell("command -v ip >/dev/null && command -v unshare >/dev/null") != 0) {
-        test_skip("ip(8) or unshare(1) is not installed");
+    if (shell("command -v ip >/dev/null && command -v nft >/dev/null && "
+              "command -v nsenter >/dev/null && command -v unshare >/dev/null") != 0) {
+        test_skip("ip(8), nft(8), nsenter(1) or unshare(1) is not installed");
         return false;
     }
-    if (shell("unshare --net true 2>/dev/null") != 0) {
-        test_skip("this machine does not allow new network namespaces");
+    if (shell("unshare --net --mount --uts ip link add br0 type bridge 2>/dev/null") != 0) {
+        test_skip("this machine does not allow new network namespaces with bridges");
         return false;
     }
     return true;
 }
 
-const char *netns_addr(int host)
+static const char *address(const char *fmt, int host) __attribute__((format(printf, 1, 0)));
+static const char *address(const char *fmt, int host)
 {
-    static char addr[NETNS_MAX][32];
-    snprintf(addr[host], sizeof(addr[host]), "10.77.0.%d", host + 1);
-    return addr[host];
+    char text[32];
+    snprintf(text, sizeof(text), fmt, host + 1);
+    return test_keep(xstrdup(text));
 }
 
-static void write_hosts_file(int host, int n, int bad_name)
+const char *netns_addr(int host)
 {
-    char path[128];
-    snprintf(path, sizeof(path), "/etc/netns/dl%d-%d", g_owner, host);
-    must(shell("mkdir -p %s", path), "mkdir in /etc/netns");
-    strcat(path, "/hosts");
-    FILE *f = fopen(path, "w");
-    must(f ? 0 : 1, path);
+    return address("10.77.0.%d", host);
+}
+
+const char *netns_addr6(int host)
+{
+    return address("fd77::%d", host);
+}
+
+const char *netns_addr_eth1(int host)
+{
+    return address("10.78.0.%d", host);
+}
+
+/* --------------------------------------------------------------------------------------- set-up */
+
+/* In the host's mount namespace: an /etc/hosts on a file system that nobody else sees. */
+static bool mount_hosts_file(int host, int n, int bad_name)
+{
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount("hosts", "/mnt", "tmpfs", 0, NULL) < 0)
+        return false;
+    FILE *f = fopen("/mnt/hosts", "w");
+    if (!f)
+        return false;
     fprintf(f, "127.0.0.1 localhost\n::1 localhost\n");
     for (int i = 0; i < n; i++)
         fprintf(f, "%s host%d\n", i == host && i == bad_name ? "127.0.1.1" : netns_addr(i), i);
-    fclose(f);
+    return fclose(f) == 0 && mount("/mnt/hosts", "/etc/hosts", NULL, MS_BIND, NULL) == 0 &&
+           umount2("/mnt", MNT_DETACH) == 0;
+}
+
+/* A process with namespaces of its own that does nothing but hold them; host < 0: the bridges'. */
+static pid_t hold(int host, int n, int bad_name)
+{
+    int ready[2];
+    char c, name[16];
+    pid_t parent = getpid();
+    must(pipe(ready) == 0, "pipe");
+    pid_t pid = fork();
+    must(pid >= 0, "fork");
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        snprintf(name, sizeof(name), host < 0 ? "switch" : "host%d", host);
+        bool ok = getppid() == parent && unshare(CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWUTS) == 0 &&
+                  sethostname(name, strlen(name)) == 0 &&
+                  (host < 0 || mount_hosts_file(host, n, bad_name));
+        if (!ok || write(ready[1], "x", 1) != 1)
+            _exit(1);
+        close(ready[0]);
+        close(ready[1]);
+        for (;;)
+            pause();
+    }
+    close(ready[1]);
+    must(read(ready[0], &c, 1) == 1, "namespaces");
+    close(ready[0]);
+    return pid;
+}
+
+static ino_t network_of(const char *pid)
+{
+    char path[64];
+    struct stat st;
+    snprintf(path, sizeof(path), "/proc/%.20s/ns/net", pid);
+    return stat(path, &st) < 0 ? 0 : st.st_ino;
 }
 
 void netns_setup(int n, int bad_name)
 {
-    g_owner = getpid();
+    char pid[24];
     g_hosts = n;
-    must(shell("ip netns add dl%d-sw && ip -n dl%d-sw link add br0 type bridge && "
-               "ip -n dl%d-sw link set br0 up",
-               g_owner, g_owner, g_owner),
-         "the bridge");
+    g_switch = hold(-1, n, bad_name);
+    must(shell("nsenter -t %d -n ip -batch - <<.\n"
+               "link add br0 type bridge\nlink set br0 up\n"
+               "link add br1 type bridge\nlink set br1 up\n.\n",
+               g_switch) == 0,
+         "the bridges");
     for (int i = 0; i < n; i++) {
-        char ns[32], sw[32];
-        snprintf(ns, sizeof(ns), "dl%d-%d", g_owner, i);
-        snprintf(sw, sizeof(sw), "dl%d-sw", g_owner);
-        write_hosts_file(i, n, bad_name);
-        must(shell("ip netns add %s && ip -n %s link set lo up && "
-                   "ip -n %s link add eth0 type veth peer name port%d netns %s && "
-                   "ip -n %s link set port%d master br0 up && "
-                   "ip -n %s addr add %s/24 dev eth0 && "
-                   "ip -n %s addr add fd77::%d/64 dev eth0 nodad && ip -n %s link set eth0 up",
-                   ns, ns, ns, i, sw, sw, i, ns, netns_addr(i), ns, i + 1, ns),
-             "a host");
+        g_holder[i] = hold(i, n, bad_name);
+        snprintf(pid, sizeof(pid), "%d", g_holder[i]);
+        g_net[i] = network_of(pid);
+        must(shell("nsenter -t %d -n ip -batch - <<.\n"
+                   "link set lo up\n"
+                   "link add eth0 type veth peer name h%de0 netns %d\n"
+                   "link add eth1 type veth peer name h%de1 netns %d\n"
+                   "addr add %s/24 dev eth0\naddr add %s/64 dev eth0 nodad\n"
+                   "addr add %s/24 dev eth1\n"
+                   "link set eth0 up\nlink set eth1 up\n.\n",
+                   g_holder[i], i, g_switch, i, g_switch, netns_addr(i), netns_addr6(i),
+                   netns_addr_eth1(i)) == 0,
+             "a host's interfaces");
+        must(shell("nsenter -t %d -n ip -batch - <<.\n"
+                   "link set h%de0 master br0 up\nlink set h%de1 master br1 up\n.\n",
+                   g_switch, i, i) == 0,
+             "a host's ports");
     }
+}
+
+static void end(pid_t *pid)
+{
+    if (*pid > 0) {
+        kill(*pid, SIGKILL);
+        waitpid(*pid, NULL, 0);
+    }
+    *pid = 0;
 }
 
 void netns_teardown(void)
 {
     for (int i = 0; i < g_hosts; i++)
-        shell("ip netns del dl%d-%d 2>/dev/null; rm -rf /etc/netns/dl%d-%d", g_owner, i, g_owner,
-              i);
-    shell("ip netns del dl%d-sw 2>/dev/null", g_owner);
+        end(&g_holder[i]);
+    end(&g_switch);
+    g_hosts = 0;
 }
 
-static void set_port(int host, int state)
+/* ---------------------------------------------------------------------------------------- cables
+ */
+
+static void set_ports(int host, int state)
 {
-    ck_assert_int_eq(
-        shell("ip netns exec dl%d-sw bridge link set dev port%d state %d", g_owner, host, state),
-        0);
+    ck_assert_int_eq(shell("nsenter -t %d -n sh -c 'bridge link set dev h%de0 state %d && "
+                           "bridge link set dev h%de1 state %d'",
+                           g_switch, host, state, host, state),
+                     0);
 }
 
 void netns_cut(int host)
 {
-    set_port(host, 0);
+    set_ports(host, 0);
 }
 
 void netns_heal(int host)
 {
-    set_port(host, 3);
+    set_ports(host, 3);
 }
+
+/* ------------------------------------------------------------------------------------- processes
+ */
 
 void netns_start(struct proc *p, int host, char *const argv[], char *const env[])
 {
-    char *full[256] = {"ip",
-                       "netns",
-                       "exec",
-                       xasprintf("dl%d-%d", g_owner, host),
-                       "unshare",
-                       "--uts",
-                       "sh",
-                       "-c",
-                       xasprintf("hostname host%d && exec \"$@\"", host),
-                       "sh"};
-    int n = 10;
-    while (*argv && n < 255)
+    char *full[300] = {"nsenter", "-t",    test_text("%d", g_holder[host]),
+                       "--net",   "--uts", "--mount",
+                       "--wd=.",  "--"};
+    int n = 8;
+    while (*argv && n < 299)
         full[n++] = *argv++;
+    /* Whoever ends this program, Check's process or the one of this test, ends all of it. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     proc_start(p, full, env, 0);
+    snprintf(p->name, sizeof(p->name), "host%d", host);
 }
 
 int netns_sh(int host, const char *fmt, ...)
 {
-    char *cmd;
     va_list ap;
     va_start(ap, fmt);
-    ck_assert_int_ge(vasprintf(&cmd, fmt, ap), 0);
+    char *cmd = format(fmt, ap);
     va_end(ap);
-    int status = shell("ip netns exec dl%d-%d sh -c '%s'", g_owner, host, cmd);
-    free(cmd);
+    struct proc p;
+    netns_start(&p, host, ARGV("sh", "-c", cmd), NULL);
+    int status = proc_wait(&p, 20);
+    fputs(p.err, stderr);
+    proc_fini(&p);
     return status;
+}
+
+static bool is_called(const char *pid, const char *comm)
+{
+    char path[64], name[32];
+    snprintf(path, sizeof(path), "/proc/%.20s/comm", pid);
+    ssize_t n = fd_read_file(AT_FDCWD, path, name, sizeof(name));
+    return n > 0 && strlen(comm) == (size_t)n - 1 && memcmp(name, comm, strlen(comm)) == 0;
+}
+
+int netns_kill(int host, const char *comm, int signo)
+{
+    int n = 0;
+    DIR *d = opendir("/proc");
+    for (struct dirent *e; (e = readdir(d));) {
+        pid_t pid = atoi(e->d_name);
+        if (pid > 0 && pid != g_holder[host] && network_of(e->d_name) == g_net[host] &&
+            (!comm || is_called(e->d_name, comm))) {
+            n++; /* a zombie has no namespace any more */
+            if (signo)
+                kill(pid, signo);
+        }
+    }
+    closedir(d);
+    return n;
+}
+
+int netns_count_processes(int host)
+{
+    return netns_kill(host, NULL, 0);
+}
+
+void netns_power_off(int host)
+{
+    netns_cut(host);
+    while (netns_kill(host, NULL, SIGKILL))
+        ;
 }

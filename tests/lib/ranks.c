@@ -49,6 +49,8 @@ static int listen_anywhere(uint16_t *port)
     return fd;
 }
 
+#define HEAP_BYTES ((uint64_t)1 << 30)
+
 static int node_base(const struct ranks *j, int node)
 {
     return j->n * node / j->nnodes;
@@ -61,7 +63,9 @@ static void make_segment(struct ranks *j, int node)
     uint64_t off_ports = off_nodes + sizeof(struct segment_node) * (size_t)j->nnodes;
     uint64_t off_local = (off_ports + 2 * (size_t)j->n + 127) / 128 * 128;
     int base = node_base(j, node), nlocal = node_base(j, node + 1) - base;
-    uint64_t total = off_local + sizeof(struct segment_local) * (size_t)nlocal;
+    uint64_t heap =
+        (off_local + sizeof(struct segment_local) * (size_t)nlocal + 4095) / 4096 * 4096;
+    uint64_t total = heap + HEAP_BYTES;
     int fd = memfd_create("segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     ck_assert_int_ge(fd, 0);
     ck_assert_int_eq(ftruncate(fd, (off_t)total), 0);
@@ -83,7 +87,8 @@ static void make_segment(struct ranks *j, int node)
                                  .off_nodes = off_nodes,
                                  .off_ports = off_ports,
                                  .off_local = off_local,
-                                 .off_heap = total};
+                                 .off_heap = heap,
+                                 .heap_bytes = HEAP_BYTES};
     struct segment_node *nodes = (struct segment_node *)(p + off_nodes);
     for (int i = 0; i < j->nnodes; i++) {
         snprintf(nodes[i].host, sizeof(nodes[i].host), "node-%c", 'a' + i);

@@ -19,7 +19,8 @@
 struct seen {
     struct rdzv_view view;
     struct rdzv_stop why; /* of the newest view that had one */
-    int views, tables, reports;
+    int views, tables, reports, lists;
+    struct rdzv_peers list; /* the newest, a shallow copy */
     struct rdzv_result result;
     struct failure first; /* of the result */
     bool closed, refused, retry;
@@ -66,6 +67,10 @@ static inline void drain(void)
             c->tables++;
             table = *a.table;
             break;
+        case RDZV_ACT_PEERS:
+            c->lists++;
+            c->list = *a.peers;
+            break;
         case RDZV_ACT_REPORT:
             c->reports++;
             c->result = *a.result;
@@ -103,6 +108,7 @@ static inline void rules(enum rdzv_backend backend, int min, int max)
                             .version = "0.1",
                             .min_nodes = min,
                             .max_nodes = max,
+                            .max_node_restarts = -1,
                             .join_ns = 600 * S,
                             .last_call_ns = 30 * S,
                             .close_ns = 30 * S,
@@ -137,6 +143,7 @@ static inline void hello(uint32_t conn, struct who w)
                            .agent_store = w.no_store ? false : R.agent_store,
                            .pid = w.pid ? w.pid : 100 + (int)conn,
                            .node_rank = w.rank1 - 1,
+                           .prev_rank = -1,
                            .nproc = w.nproc ? w.nproc : 2};
     struct rdzv_peer p = {.own = w.own, .same_host = w.own || w.same_host};
     h.id.b[0] = (uint8_t)(w.id ? w.id : (int)conn + 1);
@@ -211,12 +218,10 @@ static inline void stop_all(uint32_t n)
     }
 }
 
-/* A job of n nodes, running. */
-static inline void running(enum rdzv_backend backend, int min, int max, uint32_t n,
-                           int max_restarts)
+/* A job of n nodes with the rules R, running. */
+static inline void running_by_rules(uint32_t n)
 {
-    rules(backend, min, max);
-    R.max_restarts = max_restarts;
+    int max = R.max_nodes;
     start();
     for (uint32_t i = 0; i < n; i++)
         join(i, (struct who){.own = i == 0});
@@ -228,6 +233,22 @@ static inline void running(enum rdzv_backend backend, int min, int max, uint32_t
         drain();
     }
     run_all(n);
+}
+
+static inline void running(enum rdzv_backend backend, int min, int max, uint32_t n,
+                           int max_restarts)
+{
+    rules(backend, min, max);
+    R.max_restarts = max_restarts;
+    running_by_rules(n);
+}
+
+/* One that takes in nodes at once. */
+static inline void elastic(int min, int max, uint32_t n)
+{
+    rules(RDZV_C10D, min, max);
+    R.elastic = true;
+    running_by_rules(n);
 }
 
 static inline struct failure failure_of(int local_rank, enum failure_kind kind, int code_or_signal)
@@ -281,9 +302,16 @@ static inline void leave(uint32_t conn, enum stop_reason reason, int code, const
     tell(conn, st);
 }
 
-static inline void closed(uint32_t conn, bool orderly)
+static inline void closed(uint32_t conn, enum rdzv_end how)
 {
-    rdzv_state_closed(S_, conn, orderly, T);
+    rdzv_state_closed(S_, conn, how, T);
+    drain();
+}
+
+static inline void tick_ms(uint64_t ms)
+{
+    T += ms * MS;
+    rdzv_state_tick(S_, T);
     drain();
 }
 

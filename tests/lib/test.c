@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <ftw.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,16 +26,6 @@ double test_seconds(double s)
     return s * SLOWER * (m ? atof(m) : 1);
 }
 
-int test_main(Suite *s)
-{
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_ENV);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? 1 : 0;
-}
-
 TCase *test_case(Suite *s, const char *name, double timeout)
 {
     const char *filter = getenv("TEST_FILTER");
@@ -53,6 +44,24 @@ static int remove_entry(const char *path, const struct stat *st, int flag, struc
     (void)st, (void)flag, (void)ftw;
     remove(path);
     return 0;
+}
+
+int test_main(Suite *s)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    /* A shell that starts us in the background has these ignored, and so would what we start. */
+    signal(SIGINT, SIG_DFL);
+    signal(SIGQUIT, SIG_DFL);
+    signal(SIGHUP, SIG_DFL);
+    char config[] = "/tmp/dlaunch-test-config.XXXXXX"; /* a job token of the tests' own */
+    if (mkdtemp(config))
+        setenv("XDG_CONFIG_HOME", config, 1);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_ENV);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    nftw(config, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    return failed ? 1 : 0;
 }
 
 static void remove_tmpdir(void)

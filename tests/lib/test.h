@@ -46,6 +46,15 @@ void wait_until(bool (*fact)(void *arg), void *arg, double seconds, const char *
 /* A skipped check says so in one line, with the reason. */
 void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* What a test gives the compiler for a program that uses what is tested. */
+#if defined(__SANITIZE_THREAD__)
+#define SANITIZE_FLAGS "-fsanitize=thread"
+#elif defined(__SANITIZE_ADDRESS__)
+#define SANITIZE_FLAGS "-fsanitize=address,undefined"
+#else
+#define SANITIZE_FLAGS ""
+#endif
+
 /* Where the built programs are: "<build>/<name>". */
 char *build_path(const char *name);
 

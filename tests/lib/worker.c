@@ -8,7 +8,7 @@
  *   exit-on SIG CODE      _exit(CODE) on SIG
  *   exit CODE             raise SIG                    abort
  *   pause                 sleeps for ever              sleep SECONDS
- *   wait FILE             until FILE exists
+ *   wait FILE             until FILE exists            wait-lines N FILE   until it has N lines
  *   child                 a child that pauses, ignoring SIGTERM
  *   setsid-child          the same in a session of its own
  *   daemon                a double-forked daemon that pauses, its stdio still open
@@ -99,6 +99,17 @@ static void nap(double seconds)
         ;
 }
 
+static int lines_in(const char *file)
+{
+    int n = 0, c;
+    FILE *f = fopen(file, "r");
+    while (f && (c = getc(f)) != EOF)
+        n += c == '\n';
+    if (f)
+        fclose(f);
+    return n;
+}
+
 static void list_fds(void)
 {
     DIR *d = opendir("/proc/self/fd");
@@ -123,6 +134,9 @@ static void print_masks(void)
 
 int main(int argc, char **argv)
 {
+    static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+    for (size_t i = 0; i < sizeof(crashes) / sizeof(crashes[0]); i++)
+        signal(crashes[i], SIG_DFL); /* a sanitizer's handler would make an exit of it */
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         const char *c = argv[i];
@@ -166,6 +180,10 @@ int main(int argc, char **argv)
         } else if (IS("wait", 1)) {
             for (i++; access(argv[i], F_OK) != 0;)
                 nap(0.002);
+        } else if (IS("wait-lines", 2)) {
+            while (lines_in(argv[i + 2]) < atoi(argv[i + 1]))
+                nap(0.002);
+            i += 2;
         } else if (IS("child", 0) || IS("setsid-child", 0) || IS("daemon", 0)) {
             if (fork() == 0) {
                 signal(SIGTERM, SIG_IGN);
@@ -217,7 +235,7 @@ int main(int argc, char **argv)
         if (skip) { /* passes over the next command and its arguments */
             static const char *const one[] = {"print", "err",   "env",   "append", "ignore",
                                               "exit",  "raise", "sleep", "wait"};
-            static const char *const two[] = {"trap", "exit-on", "spew"};
+            static const char *const two[] = {"trap", "exit-on", "spew", "wait-lines"};
             while (++i < argc && strncmp(argv[i], "if-", 3) == 0)
                 i++;
             int args = 0;

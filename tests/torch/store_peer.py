@@ -1,13 +1,14 @@
 """Real PyTorch against the workers' store, whatever version is installed.
 
-    python3 tests/torch/store_peer.py [BUILD]        (/usr/bin/python3 for Debian's python3-torch)
+    BUILD=build python3 tests/torch/store_peer.py    (/usr/bin/python3 for Debian's python3-torch)
 
   * PyTorch's clients against our servers (libuv and thread): every method they have, waits, time-outs,
     a client that is killed, and the same calls against PyTorch's own server: the answers must agree;
+  * 1,000 clients that come at once; waits that are cancelled while the key comes;
   * init_process_group with gloo, all_reduce, new_group, in several processes, through our store;
   * our clients against PyTorch's own servers (2.5 and later).
 
-Prints one line per check and, at its end, "N passed, N failed"; one line "SKIPPED: ..." without torch.
+Prints one line per check and a summary as Check prints it; one line "SKIPPED: ..." without torch.
 """
 import datetime
 import os
@@ -19,8 +20,7 @@ import time
 import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-BUILD = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 and "=" not in sys.argv[1]
-                        else os.path.join(HERE, "../../build"))
+BUILD = os.path.abspath(os.environ.get("BUILD", os.path.join(HERE, "../../build")))
 LIMIT = datetime.timedelta(seconds=60)
 
 try:
@@ -161,6 +161,79 @@ def usable_after_a_timeout(*options):
             assert a.get("k") == str(i).encode()
 
 
+def storm(*options):
+    """1,000 clients that connect at once, count up, wait for the last, and stay until all have seen it."""
+    count, threads = 1000, 20
+    with Server(*options) as server:
+        problems = []
+
+        def some():
+            try:
+                clients = [client(server.port) for _ in range(count // threads)]
+                for c in clients:
+                    if c.add("count", 1) == count:
+                        c.set("all", "x" * 1000)
+                for c in clients:
+                    c.wait(["all"], LIMIT)
+                    assert len(c.get("all")) == 1000
+            except Exception:
+                problems.append(traceback.format_exc())
+
+        crowd = [threading.Thread(target=some) for _ in range(threads)]
+        start = time.monotonic()
+        for t in crowd:
+            t.start()
+        for t in crowd:
+            t.join(120)
+        assert not problems, problems[0]
+        assert client(server.port).add("count", 0) == count
+        return "%d clients in %.2f s" % (count, time.monotonic() - start)
+
+
+def keys_that_come_as_the_wait_ends(*options):
+    """WAIT, a time-out after a few milliseconds, CANCEL_WAIT, and the key set at about that moment: whatever
+    comes first, the connection must stay in step."""
+    if LEGACY_113:
+        return "left out: this PyTorch cannot cancel a wait"
+    with Server(*options) as server:
+        a, b, met = client(server.port), client(server.port), 0
+        for i in range(300):
+            setter = threading.Timer(0.002 + 0.00002 * (i % 50), lambda: b.set("race%d" % i, "1"))
+            setter.start()
+            met += answer_of(lambda: a.wait(["race%d" % i], datetime.timedelta(milliseconds=3))) is None
+            setter.join()
+            assert a.add("n", 1) == i + 1, "out of step after %d waits" % i
+            assert a.get("race%d" % i) == b"1"
+        return "%d of 300 waits were met" % met
+
+
+def queues_feed_waiting_clients(*options):
+    if not hasattr(TCPStore, "queue_push"):
+        return "left out: this PyTorch has no queues"
+    with Server(*options) as server:
+        got, feeder = [], client(server.port)
+
+        def take(store):
+            """PyTorch's client waits and then takes: another one may have been quicker, with any server."""
+            for _ in range(25):
+                while True:
+                    try:
+                        got.append(store.queue_pop("jobs"))
+                        break
+                    except dist.QueueEmptyError:
+                        pass
+
+        takers = [threading.Thread(target=take, args=(client(server.port),)) for _ in range(4)]
+        for t in takers:
+            t.start()
+        for i in range(100):
+            feeder.queue_push("jobs", str(i))
+        for t in takers:
+            t.join(60)
+        assert sorted(int(v) for v in got) == list(range(100)), got
+        assert feeder.queue_len("jobs") == 0
+
+
 def a_client_is_killed(*options):
     with Server(*options) as server:
         code = ("import torch.distributed as d, datetime; s = d.TCPStore('127.0.0.1', %d, None, False, "
@@ -240,7 +313,8 @@ def main():
     for program in ("bench/store_serve", "torch/store_talk"):
         if not os.path.exists(BUILD + "/tests/" + program):
             sys.exit("store_peer: %s/tests/%s is not built" % (BUILD, program))
-    checks = [(check, options) for check in (agrees_with_torch, every_way_to_wake, usable_after_a_timeout,
+    checks = [(check, options) for check in (agrees_with_torch, every_way_to_wake, usable_after_a_timeout, storm,
+                                             keys_that_come_as_the_wait_ends, queues_feed_waiting_clients,
                                              a_client_is_killed, process_groups)
               for options in ((), ("--thread",))]
     checks += [(our_clients, ("libuv",)), (our_clients, ("classic",))]
@@ -257,7 +331,8 @@ def main():
             note = "FAILED\n" + traceback.format_exc()
         print("%-26s %-10s %5d ms  %s" % (check.__name__, " ".join(options) or "(loop)",
                                          (time.monotonic() - start) * 1000, note), flush=True)
-    print("%d passed, %d failed" % (len(checks) - failed, failed))
+    print("%d%%: Checks: %d, Failures: %d, Errors: 0"
+          % (100 * (len(checks) - failed) // max(len(checks), 1), len(checks), failed))
     sys.exit(1 if failed else 0)
 
 

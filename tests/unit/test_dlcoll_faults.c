@@ -52,7 +52,7 @@ START_TEST(a_wrong_segment_is_refused)
     REFUSED(h->group_rank = 2, "damaged");
     REFUSED(h->group_rank = 1, "damaged");
     REFUSED(h->base_rank = 2, "damaged");
-    REFUSED(h->heap_bytes = 1, "damaged");
+    REFUSED(h->heap_bytes++, "damaged");
     REFUSED(setenv("RANK", "0", 1), "RANK is 0 where the launcher's table says 1");
     REFUSED(setenv("RANK", "7", 1), "RANK: 7");
     setenv("RANK", "1", 1);

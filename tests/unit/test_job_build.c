@@ -13,7 +13,7 @@
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "launcher/gpu.h"
+#include "agent/gpu.h"
 #include "launcher/job_build.h"
 #include "launcher/rdzv_conf.h"
 #include "tests/lib/proc.h"
@@ -147,7 +147,7 @@ START_TEST(a_plain_job)
     ck_assert_str_eq(b.job.path, "./train");
     ck_assert_str_eq(b.job.name, "./train");
     ck_assert_int_eq(b.job.nproc, 1);
-    ck_assert_int_eq(b.job.stdin_mode, STDIN_NONE);
+    ck_assert_int_eq(b.job.stdin_mode, STDIN_RANK0);
     ck_assert_int_eq(b.job.bind, BIND_NONE);
     ck_assert_int_eq(b.job.isolation, ISOLATE_AUTO);
     ck_assert(b.job.timeout == 0 && b.job.shutdown_timeout == 30);
@@ -169,6 +169,26 @@ START_TEST(a_plain_job)
     ck_assert_str_ne(c->run_id, again.job.rdzv.run_id);
     options_fini(&again.o);
     options_fini(&b.o);
+}
+END_TEST
+
+START_TEST(restarts_of_nodes_and_their_limits)
+{
+    struct built b;
+    BUILD(&b, "--nnodes=2", "--master_addr=127.0.0.1", "./train");
+    const struct rdzv_config *c = &b.job.rdzv;
+    ck_assert(!c->elastic && c->spares == 0 && c->max_node_restarts == -1 &&
+              c->progress_time == 10);
+    ck_assert(!exit_codes_has(&c->no_restart, 1));
+    BUILD(&b, "--nnodes=2:4", "--rdzv_backend=c10d", "--elastic", "--spares=2", "--node_rank=5",
+          "--max_node_restarts=0", "--no_restart_codes=2,64-78,255", "--progress_time=0",
+          "./train");
+    c = &b.job.rdzv;
+    ck_assert(c->elastic && c->spares == 2 && c->max_node_restarts == 0 && c->progress_time == 0);
+    ck_assert_int_eq(c->node_rank, -1); /* one of the spares */
+    for (int code = 0; code < 256; code++)
+        ck_assert_int_eq(exit_codes_has(&c->no_restart, code),
+                         code == 2 || (code >= 64 && code <= 78) || code == 255);
 }
 END_TEST
 
@@ -336,6 +356,19 @@ START_TEST(rendezvous_mistakes)
     FAILS(2, "--node_rank: 2 is out of range: with 2 nodes, ranks are 0 to 1", "--nnodes=2",
           "--node_rank=2", "./train");
     FAILS(2, "--node_rank: 1 is out of range: with 1 node", "--node_rank=1", "./train");
+    FAILS(2, "--node_rank: 3 is out of range", "--nnodes=2", "--spares=1", "--node_rank=3", "./t");
+    FAILS(2, "--spares: 1 spare nodes, but --standalone is for one", "--spares=1", "--standalone",
+          "./train");
+    FAILS(2, "--spares: 1000000 more nodes are too many", "--spares=1000000", "./train");
+    static char *const lists[] = {"--no_restart_codes=a", "--no_restart_codes=3,",
+                                  "--no_restart_codes=3;4", "--no_restart_codes=,3",
+                                  "--no_restart_codes=3-"};
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++)
+        FAILS(2, "is no list of exit codes (2,64-78)", lists[i], "./train");
+    FAILS(2, "--no_restart_codes: 0-0: the exit codes of a failure are 1 to 255",
+          "--no_restart_codes=0", "./train");
+    FAILS(2, "9-3: the exit codes", "--no_restart_codes=1,9-3", "./train");
+    FAILS(2, "4-256: the exit codes", "--no_restart_codes=4-256", "./train");
     FAILS(2, "--nnodes: 2 nodes, but --standalone is for one", "--standalone", "--nnodes=2",
           "./train");
     FAILS(2, "--rdzv_id: is empty", "--nnodes=2", "--rdzv_id=", "./train");
@@ -591,7 +624,7 @@ START_TEST(omp_num_threads)
     options_fini(&b.o);
     BUILD(&b, "--nproc=2", "./train");
     ck_assert_str_eq(b.job.omp_num_threads, "1");
-    ck_assert_ptr_nonnull(strstr(g_said, "OMP_NUM_THREADS=1 in each of the 2 workers"));
+    ck_assert_ptr_nonnull(strstr(g_said, "OMP_NUM_THREADS is set to 1 for each of the 2 workers"));
     options_fini(&b.o);
     setenv("OMP_NUM_THREADS", "", 1); /* set is set */
     BUILD(&b, "--nproc=2", "./train");
@@ -614,18 +647,32 @@ END_TEST
 START_TEST(binding)
 {
     struct built b;
-    BUILD(&b, "--numa_binding=node", "./train");
-    ck_assert_int_eq(b.job.bind, BIND_NUMA);
+    static const struct {
+        const char *word;
+        enum bind_mode mode;
+    } rows[] = {{"node", BIND_GPU_NODE},
+                {"socket", BIND_GPU_SOCKET},
+                {"exclusive", BIND_GPU_EXCLUSIVE},
+                {"core-complex", BIND_GPU_COMPLEX}};
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        BUILD(&b, "--numa-binding", (char *)rows[i].word, "./train");
+        ck_assert_int_eq(b.job.bind, rows[i].mode);
+        ck_assert(b.job.gpus);
+        options_fini(&b.o);
+    }
+    BUILD(&b, "./train");
+    ck_assert(!b.job.gpus);
+    ck_assert_int_eq(b.job.gpu_check, GPU_CHECK_AUTO);
+    ck_assert(b.job.gpu_wait == 50);
     options_fini(&b.o);
-    BUILD(&b, "--numa-binding=exclusive", "./train");
-    ck_assert_int_eq(b.job.bind, BIND_CORE);
+    BUILD(&b, "--virtual_local_rank", "--gpu_check=free", "--gpu_memory_wait=0", "./train");
+    ck_assert(b.job.gpus);
+    ck_assert_int_eq(b.job.gpu_check, GPU_CHECK_FREE);
+    ck_assert(b.job.gpu_wait == 0);
     options_fini(&b.o);
     BUILD(&b, "--numa_binding=exclusive", "--bind=none", "./train");
     ck_assert_int_eq(b.job.bind, BIND_NONE);
     options_fini(&b.o);
-    FAILS(2, "--numa_binding: socket is not supported: use node or exclusive",
-          "--numa_binding=socket", "./train");
-    FAILS(2, "--numa_binding: 'x' is not one of", "--numa_binding=x", "./train");
 }
 END_TEST
 
@@ -821,6 +868,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "job_build", 20);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, a_plain_job);
+    tcase_add_test(tc, restarts_of_nodes_and_their_limits);
     tcase_add_test(tc, everything_given);
     tcase_add_test(tc, where_nodes_meet);
     tcase_add_test(tc, where_nodes_meet_in_a_file);

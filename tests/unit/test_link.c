@@ -19,7 +19,8 @@
 static uv_loop_t loop;
 static struct link_hub hub;
 static struct link *L;
-static bool closed, ended, orderly;
+static bool closed, ended;
+static enum rdzv_end ended_how;
 static int frames, last_type;
 static size_t last_len;
 static uint8_t last_first;
@@ -52,10 +53,10 @@ static void on_frame(struct link *l, uint8_t type, struct rd body)
     }
 }
 
-static void on_end(struct link *l, bool o, const char *why)
+static void on_end(struct link *l, enum rdzv_end how, const char *why)
 {
     ended = true;
-    orderly = o;
+    ended_how = how;
     strncpy(why_ended, why, sizeof(why_ended) - 1);
     link_close(l);
     L = NULL;
@@ -148,7 +149,7 @@ START_TEST(lengths_that_cannot_be_end_the_link)
         ended = false;
         open_link();
         give(bad[i], RDZV_PREAMBLE_LEN + 5);
-        ck_assert(ended && !orderly);
+        ck_assert(ended && ended_how == RDZV_END_BROKEN);
         ck_assert_ptr_nonnull(strstr(why_ended, "length"));
         close_fd(&peer);
         loop_turns(&loop, 2);
@@ -184,7 +185,37 @@ START_TEST(the_end_is_told)
     drain_peer(); /* unread, our preamble would make it a reset */
     close_fd(&peer);
     loop_turns(&loop, 2);
-    ck_assert(ended && orderly);
+    ck_assert(ended && ended_how == RDZV_END_CLOSED);
+}
+END_TEST
+
+START_TEST(a_reset_is_no_end_in_order)
+{
+    for (int writing = 0; writing < 2; writing++) {
+        struct buf b = BUF_INIT;
+        ended = false;
+        open_link();
+        give(HELLO, RDZV_PREAMBLE_LEN);
+        close_fd(&peer); /* our preamble is unread there */
+        if (writing) {   /* the write takes the error that reading would have found */
+            rdzv_put_notice(&b, "hello");
+            link_send_buf(L, &b);
+        }
+        loop_turns(&loop, 4);
+        ck_assert(ended && ended_how == RDZV_END_RESET);
+    }
+}
+END_TEST
+
+START_TEST(abandoned_links_end_in_order)
+{
+    char sink[64];
+    open_link();
+    loop_turns(&loop, 2);
+    drain_peer();
+    ck_assert_int_eq(send(peer, HELLO, 3, 0), 3); /* unread here */
+    link_hub_abandon(&hub);
+    ck_assert_int_eq(recv(peer, sink, sizeof(sink), 0), 0);
 }
 END_TEST
 
@@ -218,7 +249,7 @@ START_TEST(one_that_does_not_read_is_cut_off)
         link_send(L, s);
         loop_turns(&loop, 1);
     }
-    ck_assert(ended && !orderly);
+    ck_assert(ended && ended_how == RDZV_END_BROKEN);
     loop_turns(&loop, 3);
     ck_assert_uint_eq(s->refs, 1);
     shared_buf_unref(s);
@@ -382,6 +413,8 @@ static Suite *suite(void)
     tcase_add_test(tc, lengths_that_cannot_be_end_the_link);
     tcase_add_test(tc, closed_from_inside_a_frame);
     tcase_add_test(tc, the_end_is_told);
+    tcase_add_test(tc, a_reset_is_no_end_in_order);
+    tcase_add_test(tc, abandoned_links_end_in_order);
     tcase_add_test(tc, shared_bytes_go_to_all_and_are_freed_with_the_last);
     tcase_add_test(tc, one_that_does_not_read_is_cut_off);
     tcase_add_test(tc, finish_sends_the_last_word);

@@ -190,6 +190,39 @@ START_TEST(files_are_replaced_whole)
 }
 END_TEST
 
+START_TEST(error_files_alone_are_flat)
+{
+    struct log_dir d;
+    struct err e = ERR_INIT;
+    char first[600], path[600];
+    setenv("TMPDIR", tmpdir(), 1);
+    ck_assert_msg(log_dir_open_flat(&d, &e) == 0, "%s", e.msg);
+    ck_assert_int_eq(fnmatch(test_text("%s/torchelastic_????????", tmpdir()), d.run, FNM_PATHNAME),
+                     0);
+    ck_assert_uint_eq(mode_of(d.run), 0700);
+    ck_assert_str_eq(log_dir_file(&d, 0, "error.json", path, sizeof(path)), "");
+    ck_assert_int_eq(log_dir_attempt(&d, 0, 2, &e), 0);
+    log_dir_file(&d, 1, "error.json", first, sizeof(first));
+    ck_assert_str_eq(first, test_text("%s/attempt_0.1.error.json", d.run));
+    write_file(first, "{}");
+    ck_assert_int_eq(log_dir_attempt(&d, 0, 2, &e), 0); /* again: nothing old is in there */
+    ck_assert_int_eq(access(first, F_OK), -1);
+    write_file(first, "{}");
+    ck_assert_int_eq(log_dir_attempt(&d, 1, 2, &e), 0);
+    ck_assert_int_eq(access(first, F_OK), 0);
+    log_dir_close(&d); /* holds a file: stays */
+    ck_assert_int_eq(access(first, F_OK), 0);
+    unlink(first);
+    char *run = test_text("%s", d.run);
+    log_dir_close(&d);
+    ck_assert(!is_dir(run) && d.run[0] == '\0');
+    struct log_dir none;
+    setenv("TMPDIR", tmppath("absent"), 1);
+    ck_assert_int_eq(log_dir_open_flat(&none, &e), -ENOENT);
+    ck_assert_str_eq(none.run, "");
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("log_dir");
@@ -197,6 +230,7 @@ static Suite *suite(void)
     tcase_add_test(tc, layout);
     tcase_add_test(tc, empty_tree_is_removed);
     tcase_add_test(tc, attempt_is_emptied);
+    tcase_add_test(tc, error_files_alone_are_flat);
     tcase_add_test(tc, run_ids_are_made_harmless);
     tcase_add_test(tc, clear_errors);
     tcase_add_test(tc, links_of_strangers_are_refused);

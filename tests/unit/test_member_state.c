@@ -27,7 +27,7 @@ static int respawned_rank;
 
 static void drain(void)
 {
-    static const char letters[] = "lhsdprwxf";
+    static const char letters[] = "lhvsdprwxkef";
     struct member_action a;
     out[0] = '\0';
     while (member_state_next(M, &a, T)) {
@@ -118,7 +118,7 @@ static void table(void)
 
 static void connected(void)
 {
-    member_state_connected(M, T);
+    member_state_connected(M, false, T);
     OUT("hs");
     ck_assert_int_eq(status.phase, MEMBER_IDLE);
 }
@@ -472,11 +472,11 @@ START_TEST(a_connection_that_breaks_changes_nothing)
     struct failure f = failure_of(0, FAILURE_EXIT);
     member_state_failed(M, &f);
     OUT("s");
-    member_state_disconnected(M, false, "reset", T);
+    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
     ck_assert(member_state_wants_link(M));
     OUT("");
     T += S;
-    member_state_connected(M, T);
+    member_state_connected(M, false, T);
     OUT("hs");
     ck_assert_int_eq(status.phase, MEMBER_STOPPING);
     ck_assert_int_eq(status.nfailures, 1); /* said again: it was not acknowledged */
@@ -487,7 +487,7 @@ END_TEST
 START_TEST(closed_then_refused_is_the_end_of_the_coordinator)
 {
     running();
-    member_state_disconnected(M, true, "closed", T);
+    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
     member_state_unreachable(M, true, "connection refused", T);
     OUT("x");
     ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
@@ -500,10 +500,59 @@ START_TEST(closed_then_refused_is_the_end_of_the_coordinator)
 }
 END_TEST
 
-START_TEST(a_reset_then_refused_may_be_the_network)
+START_TEST(reset_then_refused_for_a_while_is_the_end_too)
 {
     running();
-    member_state_disconnected(M, false, "reset", T);
+    member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("");
+    T += 200 * MS;
+    member_state_unreachable(M, false, "timed out", T); /* no longer without a break */
+    T += 100 * MS;
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("");
+    T += 249 * MS;
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("");
+    T += MS;
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("x");
+    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+}
+END_TEST
+
+START_TEST(reset_then_refused_on_this_host_is_proof)
+{
+    running();
+    member_state_disconnected(M, RDZV_END_BROKEN, "broken", T);
+    member_state_connected(M, true, T);
+    drain();
+    view(RDZV_RUN, 1);
+    member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
+    OUT("");
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("x");
+    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+}
+END_TEST
+
+START_TEST(closed_then_let_in_by_a_listener_that_dies)
+{
+    running();
+    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
+    member_state_connected(M, false, T); /* the kernel took it, nobody was there any more */
+    drain();
+    member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("x");
+    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+}
+END_TEST
+
+START_TEST(a_break_then_refused_may_be_the_network)
+{
+    running();
+    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
     member_state_unreachable(M, true, "connection refused", T);
     OUT("");
     T += 14 * S;
@@ -572,8 +621,8 @@ END_TEST
 START_TEST(another_coordinator_in_its_place)
 {
     running();
-    member_state_disconnected(M, true, "closed", T);
-    member_state_connected(M, T);
+    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
+    member_state_connected(M, false, T);
     drain();
     G.epoch++;
     view(RDZV_COLLECT, -1);
@@ -587,7 +636,7 @@ START_TEST(a_coordinator_that_goes_before_anything_began)
     connected();
     view(RDZV_COLLECT, -1);
     ck_assert(member_state_joined(M));
-    member_state_disconnected(M, true, "closed", T);
+    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
     member_state_unreachable(M, true, "connection refused", T);
     OUT("");
     ck_assert(!member_state_joined(M) && member_state_wants_link(M));
@@ -627,7 +676,7 @@ START_TEST(refused_for_good)
     connected();
     refused(false, "this is job 'a', not 'b'");
     OUT("df");
-    ck_assert_int_eq(result.exit_code, 1);
+    ck_assert_int_eq(result.exit_code, 2);
     ck_assert_int_eq(result.reason, STOP_RENDEZVOUS);
     ck_assert_str_eq(result.text, "the coordinator at head:29500 turned this node away: this is "
                                   "job 'a', not 'b'");
@@ -650,8 +699,8 @@ END_TEST
 START_TEST(refused_with_workers_alive)
 {
     running();
-    member_state_disconnected(M, false, "reset", T);
-    member_state_connected(M, T);
+    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
+    member_state_connected(M, false, T);
     drain();
     refused(true, "the job here is over");
     OUT("dx");
@@ -663,8 +712,8 @@ END_TEST
 START_TEST(given_up_and_back)
 {
     running();
-    member_state_disconnected(M, false, "reset", T);
-    member_state_connected(M, T);
+    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
+    member_state_connected(M, false, T);
     drain();
     G.counter++;
     view(RDZV_RUN, -1); /* the job runs without it */
@@ -720,7 +769,7 @@ START_TEST(own_failures_are_reported_when_the_coordinator_is_lost)
     struct failure f = failure_of(1, FAILURE_EXIT);
     member_state_failed(M, &f);
     drain();
-    member_state_disconnected(M, true, "closed", T);
+    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
     member_state_unreachable(M, true, "connection refused", T);
     OUT("x");
     member_state_stopped(M, NULL, 0);
@@ -783,7 +832,7 @@ START_TEST(leave_while_preparing)
     OUT("s"); /* no on_prepare any more */
     ck_assert_int_eq(status.phase, MEMBER_LEAVING);
     ck_assert(!status.workers);
-    member_state_disconnected(M, true, "closed", T); /* it need not wait for anybody */
+    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T); /* it need not wait for anybody */
     OUT("f");
 }
 END_TEST
@@ -793,7 +842,7 @@ START_TEST(leave_and_then_the_coordinator_goes)
     running();
     member_state_leave(M, STOP_SIGNAL, 143, "received SIGTERM");
     drain();
-    member_state_disconnected(M, false, "reset", T);
+    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
     OUT("");
     member_state_unreachable(M, true, "refused", T + 20 * S);
     OUT(""); /* its workers are still alive */
@@ -854,7 +903,10 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, a_connection_that_breaks_changes_nothing);
     tcase_add_test(tc, closed_then_refused_is_the_end_of_the_coordinator);
-    tcase_add_test(tc, a_reset_then_refused_may_be_the_network);
+    tcase_add_test(tc, reset_then_refused_for_a_while_is_the_end_too);
+    tcase_add_test(tc, reset_then_refused_on_this_host_is_proof);
+    tcase_add_test(tc, closed_then_let_in_by_a_listener_that_dies);
+    tcase_add_test(tc, a_break_then_refused_may_be_the_network);
     tcase_add_test(tc, heartbeats_go_out);
     tcase_add_test(tc, a_silent_coordinator_is_called_again_and_then_lost);
     tcase_add_test(tc, silence_while_we_slept_is_forgiven);

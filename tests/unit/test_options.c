@@ -123,12 +123,13 @@ static const struct line lines[] = {
     {"--nproc=4 ./t", "nproc_per_node=4 : ./t"},
     {"--nproc-per=4 ./t", "nproc_per_node=4 : ./t"},
     {"--stand ./t", "standalone=1 : ./t"},
-    {"--max 3 ./t", "max_restarts=3 : ./t"},
+    {"--max_r 3 ./t", "max_restarts=3 : ./t"},
     {"--tee 3 ./t", "tee=3 : ./t"},
     {"--te 3 ./t", "tee=3 : ./t"},
     {"--log_l x ./t", "log_line_prefix_template=x : ./t"},
     {"--n 4 ./t", "! --n is ambiguous: --nnodes, --nproc_per_node, --node_rank, --no_detect, "
-                  "--no_python, --numa_binding"},
+                  "--new_token, --no_python, "
+                  "--no_restart_codes, --numa_binding"},
     {"--dup=x ./t", "! --dup is ambiguous: --duplicate_stdout_filters, --duplicate_stderr_filters"},
     {"--master- x ./t", "! --master- is ambiguous: --master_addr, --master_port, --master_store"},
     {"--nnodesx 4 ./t", "! unknown option --nnodesx (did you mean --nnodes?)"},
@@ -223,7 +224,8 @@ START_TEST(torchrun_name)
         {"--re 3 t.py", "redirects=3 : t.py"},
         {"--v t.py", "virtual_local_rank=1 : t.py"},
         {"--nn 2 t.py", "nnodes=2 : t.py"},
-        {"--no 2 t.py", "! --no is ambiguous: --node_rank, --no_detect, --no_python"},
+        {"--no 2 t.py",
+         "! --no is ambiguous: --node_rank, --no_detect, --no_python, --no_restart_codes"},
         /* and ours can be used */
         {"--report x t.py", "report=x : t.py"},
     };
@@ -238,7 +240,7 @@ START_TEST(torchrun_name)
     ck_assert(o.torchrun && !opt_flag(&o, OPT_use_env));
     options_init(&o, "./dlaunch");
     ck_assert(!o.torchrun && opt_flag(&o, OPT_use_env));
-    ck_assert_str_eq(opt_text(&o, OPT_stdin), "none");
+    ck_assert_str_eq(opt_text(&o, OPT_stdin), "rank0");
 }
 END_TEST
 

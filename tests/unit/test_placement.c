@@ -18,6 +18,8 @@
 #include "core/fd.h"
 #include "core/mem.h"
 
+#define MACHINES "tests/unit/machines"
+
 static bool g_have_hwloc;
 
 static void setup(void)
@@ -123,6 +125,125 @@ START_TEST(a_machine_from_a_file)
     ck_assert_msg(placement_new(&p, BIND_CORE, 2, &e) == 0, "%s", e.msg);
     ck_assert_str_eq(placement_describe(p, 1, text, sizeof(text)), "cores 2-3 (CPUs 4-7)");
     placement_free(p);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------- next to the GPUs */
+
+struct place {
+    const char *gpu, *nic, *cpus;
+};
+
+/* The choice for each worker on the machine that the file describes. It is printed, too. */
+static void expect_places(const char *machine, enum bind_mode mode, int nproc,
+                          const struct place *want, const char *nccl)
+{
+    struct placement *p;
+    struct err e = ERR_INIT;
+    char gpu[64], nic[64], cpus[128], text[256];
+    if (!g_have_hwloc)
+        return;
+    setenv("HWLOC_XMLFILE", test_text("%s/%s.xml", MACHINES, machine), 1);
+    ck_assert_msg(placement_new(&p, mode, nproc, &e) == 0, "%s", e.msg);
+    for (int i = 0; i < nproc; i++) {
+        placement_gpu(p, i, gpu, sizeof(gpu));
+        placement_nic(p, i, nic, sizeof(nic));
+        placement_describe(p, i, cpus, sizeof(cpus));
+        printf("%s, worker %d: GPU %s, network %s, %s\n", machine, i, gpu, nic, cpus);
+        ck_assert_str_eq(gpu, want[i].gpu);
+        ck_assert_str_eq(nic, want[i].nic);
+        ck_assert_str_eq(cpus, want[i].cpus);
+    }
+    ck_assert_str_eq(placement_nccl(p, text, sizeof(text)), nccl);
+    placement_free(p);
+}
+
+#define PLACES(machine, mode, nccl, ...)                                               \
+    expect_places(machine, mode,                                                       \
+                  (int)(sizeof((struct place[]){__VA_ARGS__}) / sizeof(struct place)), \
+                  (struct place[]){__VA_ARGS__}, nccl)
+
+static void no_devices_hidden(void)
+{
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    setup();
+}
+
+START_TEST(eight_gpus_on_two_sockets)
+{
+    static const char m[] = "8gpu-2socket";
+    static const char s0[] = "(CPUs 0-15,32-47)", s1[] = "(CPUs 16-31,48-63)";
+    PLACES(m, BIND_GPU_NODE, "NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2,mlx5_3,mlx5_4,mlx5_5,mlx5_6,mlx5_7",
+           {"0 (0000:12:00.0)", "mlx5_0", test_text("NUMA node 0 %s", s0)},
+           {"1 (0000:1a:00.0)", "mlx5_1", test_text("NUMA node 0 %s", s0)},
+           {"2 (0000:32:00.0)", "mlx5_2", test_text("NUMA node 0 %s", s0)},
+           {"3 (0000:3a:00.0)", "mlx5_3", test_text("NUMA node 0 %s", s0)},
+           {"4 (0000:92:00.0)", "mlx5_4", test_text("NUMA node 1 %s", s1)},
+           {"5 (0000:9a:00.0)", "mlx5_5", test_text("NUMA node 1 %s", s1)},
+           {"6 (0000:b2:00.0)", "mlx5_6", test_text("NUMA node 1 %s", s1)},
+           {"7 (0000:ba:00.0)", "mlx5_7", test_text("NUMA node 1 %s", s1)});
+    /* With fewer workers than GPUs a worker's share stays what it is. */
+    PLACES(m, BIND_GPU_EXCLUSIVE, "NCCL_IB_HCA==mlx5_0,mlx5_1",
+           {"0 (0000:12:00.0)", "mlx5_0", "cores 0-3 (CPUs 0-3,32-35)"},
+           {"1 (0000:1a:00.0)", "mlx5_1", "cores 4-7 (CPUs 4-7,36-39)"});
+    PLACES(m, BIND_GPU_SOCKET, "NCCL_IB_HCA==mlx5_0",
+           {"0 (0000:12:00.0)", "mlx5_0", test_text("socket 0 %s", s0)});
+    PLACES(m, BIND_GPU_COMPLEX, "NCCL_IB_HCA==mlx5_0",
+           {"0 (0000:12:00.0)", "mlx5_0", test_text("core complex 0 %s", s0)});
+    setenv("CUDA_VISIBLE_DEVICES", "5,0,6", 1);
+    PLACES(m, BIND_GPU_EXCLUSIVE, "NCCL_IB_HCA==mlx5_0,mlx5_5,mlx5_6",
+           {"0 (0000:9a:00.0)", "mlx5_5", "cores 16-23 (CPUs 16-23,48-55)"},
+           {"1 (0000:12:00.0)", "mlx5_0", "cores 0-15 (CPUs 0-15,32-47)"},
+           {"2 (0000:b2:00.0)", "mlx5_6", "cores 24-31 (CPUs 24-31,56-63)"});
+}
+END_TEST
+
+START_TEST(four_gpus_on_four_nodes)
+{
+    static const char m[] = "4gpu-4numa", net[] = "NCCL_SOCKET_IFNAME==ens3";
+    PLACES(m, BIND_GPU_NODE, net, {"0 (0000:01:00.0)", "-", "NUMA node 3 (CPUs 24-31)"},
+           {"1 (0000:41:00.0)", "-", "NUMA node 2 (CPUs 16-23)"},
+           {"2 (0000:81:00.0)", "ens3", "NUMA node 1 (CPUs 8-15)"},
+           {"3 (0000:c1:00.0)", "-", "NUMA node 0 (CPUs 0-7)"});
+    PLACES(m, BIND_GPU_SOCKET, "", {"0 (0000:01:00.0)", "-", "socket 0 (CPUs 0-31)"});
+    PLACES(m, BIND_GPU_COMPLEX, net, {"0 (0000:01:00.0)", "-", "core complex 6 (CPUs 24-27)"},
+           {"1 (0000:41:00.0)", "-", "core complex 4 (CPUs 16-19)"},
+           {"2 (0000:81:00.0)", "ens3", "core complex 2 (CPUs 8-11)"},
+           {"3 (0000:c1:00.0)", "-", "core complex 0 (CPUs 0-3)"},
+           {"0 (0000:01:00.0)", "-", "core complex 7 (CPUs 28-31)"});
+    PLACES(m, BIND_GPU_EXCLUSIVE, "", {"0 (0000:01:00.0)", "-", "cores 24-31 (CPUs 24-31)"},
+           {"1 (0000:41:00.0)", "-", "cores 16-23 (CPUs 16-23)"});
+}
+END_TEST
+
+START_TEST(one_gpu)
+{
+    static const char m[] = "1gpu", net[] = "NCCL_SOCKET_IFNAME==enp2s0";
+    PLACES(m, BIND_GPU_NODE, net, {"0 (0000:01:00.0)", "enp2s0", "NUMA node 0 (CPUs 0-15)"});
+    PLACES(m, BIND_GPU_EXCLUSIVE, net, {"0 (0000:01:00.0)", "enp2s0", "cores 0-2 (CPUs 0-5)"},
+           {"0 (0000:01:00.0)", "enp2s0", "cores 3-5 (CPUs 6-11)"},
+           {"0 (0000:01:00.0)", "enp2s0", "cores 6-7 (CPUs 12-15)"});
+    struct placement *p;
+    struct err e = ERR_INIT;
+    if (!g_have_hwloc)
+        return;
+    ck_assert_int_lt(placement_new(&p, BIND_GPU_EXCLUSIVE, 9, &e), 0);
+    ck_assert_str_eq(e.msg, "--numa_binding exclusive: NUMA node 0 has 8 cores for 9 workers or "
+                            "GPUs");
+}
+END_TEST
+
+START_TEST(no_gpu)
+{
+    static const char m[] = "no-gpu";
+    PLACES(m, BIND_GPU_NODE, "", {"-", "-", "NUMA node 0 (CPUs 0-3)"},
+           {"-", "-", "NUMA node 1 (CPUs 4-7)"});
+    PLACES(m, BIND_GPU_SOCKET, "", {"-", "-", "socket 0 (CPUs 0-3)"},
+           {"-", "-", "socket 1 (CPUs 4-7)"});
+    PLACES(m, BIND_GPU_COMPLEX, "", {"-", "-", "core complex 0 (CPUs 0-3)"},
+           {"-", "-", "core complex 1 (CPUs 4-7)"});
+    PLACES(m, BIND_GPU_EXCLUSIVE, "", {"-", "-", "cores 0-1 (CPUs 0-1)"},
+           {"-", "-", "cores 2-3 (CPUs 2-3)"}, {"-", "-", "cores 4-7 (CPUs 4-7)"});
 }
 END_TEST
 
@@ -276,6 +397,12 @@ static Suite *suite(void)
     tcase_add_test(tc, no_binding);
     tcase_add_test(tc, only_cpus_that_we_may_use);
     tcase_add_test(tc, a_host_without_hwloc);
+    tc = test_case(s, "gpus", 60);
+    tcase_add_checked_fixture(tc, no_devices_hidden, NULL);
+    tcase_add_test(tc, eight_gpus_on_two_sockets);
+    tcase_add_test(tc, four_gpus_on_four_nodes);
+    tcase_add_test(tc, one_gpu);
+    tcase_add_test(tc, no_gpu);
     tc = test_case(s, "usable", 60);
     tcase_add_test(tc, quotas);
     tcase_add_test(tc, a_real_quota);

@@ -69,7 +69,7 @@ START_TEST(two_nodes)
                                  "--lr", "0.1", "a b"),
                             NULL, &env);
     ck_assert_str_eq(text,
-                     "Job         job 7: 2 nodes, 2 workers on this one (node-a)\n"
+                     "Job         2 nodes, 2 workers on this one (node-a), run id job 7\n"
                      "Rendezvous  static at n0:29500; this is node 1; waits for 15 min\n"
                      "Store       served by dlaunch at MASTER_ADDR:MASTER_PORT\n"
                      "Command     ./train --lr 0.1 'a b'\n"
@@ -110,7 +110,7 @@ END_TEST
 START_TEST(alone)
 {
     char *env, *text = plan(ARGV("--rdzv_id=x", "./train"), NULL, &env);
-    ck_assert_str_eq(text, "Job         x: 1 node, 1 worker on this one (node-a)\n"
+    ck_assert_str_eq(text, "Job         1 node, 1 worker on this one (node-a), run id x\n"
                            "Rendezvous  none needed: one node, on a free port of loopback\n"
                            "Store       served by dlaunch at MASTER_ADDR:MASTER_PORT\n"
                            "Command     ./train\n"
@@ -134,7 +134,7 @@ START_TEST(elastic_with_names)
                            "--restart_policy=worker", "--max_restarts=1", "--master_store=none",
                            "--redirects=1", "--log_dir=/dev/null", "./train"),
                       "n[01-20]", NULL);
-    ck_assert_ptr_nonnull(strstr(text, "Job         none: 2 to 20 nodes, 1 worker on this one"));
+    ck_assert_ptr_nonnull(strstr(text, "Job         2 to 20 nodes, 1 worker on this one"));
     ck_assert_ptr_nonnull(strstr(text, "Rendezvous  c10d at h:1; waits for 10 min, for more than 2 "
                                        "nodes 30 s\n"));
     ck_assert_ptr_nonnull(strstr(text, "Store       none: MASTER_PORT is free for the program\n"));

@@ -85,7 +85,7 @@ static bool somebody_listens(void *arg)
     struct rdzv_identity id;
     struct netaddr a;
     netaddr_parse_ip(&a, "127.0.0.1", *(int *)arg);
-    return rdzv_probe(&a, 1000, &id) == 0;
+    return rdzv_probe(&a, 1000, NULL, &id) == 0;
 }
 
 START_TEST(file_whose_locks_do_not_reach_here)
@@ -126,7 +126,7 @@ START_TEST(file_of_another_job)
     wait_runs(0, 1, 1);
     open_node(2);
     wait_finished(2, 2);
-    ck_assert_int_eq(nodes[2].result.exit_code, 1);
+    ck_assert_int_eq(nodes[2].result.exit_code, 2);
     HAS(nodes[2].result.text, "belongs to job 'job'");
 }
 END_TEST

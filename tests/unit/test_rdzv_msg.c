@@ -90,6 +90,39 @@ START_TEST(hello)
 }
 END_TEST
 
+START_TEST(lists_of_peers)
+{
+    struct rdzv_peer_entry e[3] = {{.addr = "10.0.0.1", .port = 65535, .host = true},
+                                   {.addr = "fe80::1", .port = 1},
+                                   {.addr = ""}};
+    struct rdzv_peers p = {.gen = {7, 9}, .ran = true, .n = 3, .e = e}, got = {0};
+    for (int i = 0; i < 3; i++)
+        memset(e[i].id.b, i + 1, sizeof(e[i].id.b));
+    rdzv_put_peers(&B, &p);
+    struct rd r = body_of(RDZV_MSG_PEERS), whole = r;
+    ck_assert(rdzv_get_peers(&r, &got));
+    ck_assert(generation_equal(got.gen, p.gen) && got.ran && got.n == 3);
+    for (int i = 0; i < 3; i++) {
+        ck_assert(node_id_equal(&got.e[i].id, &e[i].id) && got.e[i].host == e[i].host);
+        ck_assert_str_eq(got.e[i].addr, e[i].addr);
+        ck_assert_int_eq(got.e[i].port, e[i].port);
+        ck_assert_int_eq(rdzv_peers_find(&got, &e[i].id), i);
+    }
+    rdzv_peers_fini(&got);
+    for (size_t cut = 0; cut < (size_t)(whole.end - whole.p); cut++) { /* every shorter one */
+        struct rd part = rd_init(whole.p, cut);
+        ck_assert(!rdzv_get_peers(&part, &got));
+        ck_assert_ptr_null(got.e);
+    }
+    B.len = 0;
+    p.n = 0;
+    rdzv_put_peers(&B, &p);
+    buf_set_u32(&B, 4 + 1 + 13, 1000000); /* so many are not there */
+    r = body_of(RDZV_MSG_PEERS);
+    ck_assert(!rdzv_get_peers(&r, &got));
+}
+END_TEST
+
 START_TEST(hello_that_cannot_be)
 {
     for (int i = 0; i < 9; i++) {
@@ -304,6 +337,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, NULL, teardown);
     tcase_add_test(tc, preamble);
     tcase_add_test(tc, hello);
+    tcase_add_test(tc, lists_of_peers);
     tcase_add_test(tc, hello_that_cannot_be);
     tcase_add_test(tc, status);
     tcase_add_test(tc, view);

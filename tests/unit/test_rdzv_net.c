@@ -283,8 +283,10 @@ END_TEST
 
 START_TEST(a_late_node_is_taken_in)
 {
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         config_of(i, RDZV_C10D, 0, 1, 3)->last_call_timeout = 0.2;
+        nodes[i].config.elastic = true;
+    }
     cluster(RDZV_C10D, 2, 1, 3);
     ck_assert_int_eq(nodes[0].nnodes, 2);
     config_of(2, RDZV_C10D, nodes[0].config.endpoint_port, 1, 3);
@@ -335,7 +337,7 @@ START_TEST(those_who_do_not_fit_end_at_once)
     for (int i = 2; i < 6; i++) {
         open_node(i);
         wait_finished(i, i);
-        ck_assert_int_eq(nodes[i].result.exit_code, 1);
+        ck_assert_int_eq(nodes[i].result.exit_code, 2);
         ck_assert_int_eq(nodes[i].result.reason, STOP_RENDEZVOUS);
         HAS(nodes[i].result.text, texts[i - 2]);
         HAS(logs, texts[i - 2]);
@@ -543,6 +545,7 @@ START_TEST(a_silent_member_is_dropped_and_comes_back)
     int port = unused_port();
     for (int i = 0; i < 2; i++) {
         config_of(i, RDZV_C10D, port, 1, 2)->keep_alive_interval = 0.2;
+        nodes[i].config.elastic = true;
         nodes[i].config.keep_alive_max_attempt = 5;
     }
     open_node(0);

@@ -92,9 +92,9 @@ static const char *stranger_says;
 static size_t stranger_says_n;
 static bool stranger_closed;
 
-static void on_stranger(void *arg, int fd, const struct netaddr *peer)
+static void on_stranger(void *arg, int fd, const struct netaddr *peer, bool tls)
 {
-    (void)arg, (void)peer;
+    (void)arg, (void)peer, (void)tls;
     if (send(fd, stranger_says, stranger_says_n, MSG_NOSIGNAL) < 0)
         ck_abort();
     shutdown(fd, SHUT_WR);
@@ -110,10 +110,10 @@ static void on_stranger_closed(void *arg)
     stranger_closed = true;
 }
 
-static void member_of_stranger(const char *says, size_t n)
+static void member_of_stranger(const char *says, size_t n, int exit_code)
 {
     struct endpoint_bind b = {0};
-    struct endpoint_events ev = {NULL, on_stranger, NULL};
+    struct endpoint_events ev = {NULL, on_stranger, NULL, NULL};
     struct err e = ERR_INIT;
     netaddr_parse_ip(&b.addr, "127.0.0.1", 0);
     int fd = endpoint_listen(&b, &e);
@@ -126,21 +126,21 @@ static void member_of_stranger(const char *says, size_t n)
     nodes[0].config.join_timeout = 0.3;
     open_node(0);
     wait_finished(0, 0);
-    ck_assert_int_eq(nodes[0].result.exit_code, 1);
+    ck_assert_int_eq(nodes[0].result.exit_code, exit_code);
     endpoint_close(stranger, on_stranger_closed, NULL);
     loop_run_until(&loop, &stranger_closed, 5, "close");
 }
 
 START_TEST(what_answers_is_no_coordinator)
 {
-    member_of_stranger("SSH-2.0-OpenSSH\r\n", 17);
+    member_of_stranger("SSH-2.0-OpenSSH\r\n", 17, 1);
     HAS(nodes[0].result.text, "what listens there is no coordinator of dlaunch");
 }
 END_TEST
 
 START_TEST(what_answers_speaks_nonsense)
 {
-    member_of_stranger("DLR1\x01\0\0\0\x05\0\0\0\x06zzzz", 17);
+    member_of_stranger("DLR1\x01\0\0\0\x05\0\0\0\x06zzzz", 17, 1);
     HAS(nodes[0].result.text, "malformed message");
 }
 END_TEST
@@ -151,7 +151,7 @@ START_TEST(what_answers_is_of_another_version)
     rdzv_put_preamble(&b);
     b.data[4] = 77;
     rdzv_put_refusal(&b, false, "two versions");
-    member_of_stranger((const char *)b.data, b.len);
+    member_of_stranger((const char *)b.data, b.len, 2);
     HAS(nodes[0].result.text, "turned this node away: two versions");
     buf_fini(&b);
 }
@@ -233,6 +233,7 @@ END_TEST
 START_TEST(silent_connections_are_bounded)
 {
     config_of(0, RDZV_STATIC, unused_port(), 2, 2)->node_rank = 0;
+    nodes[0].config.agent_store = false;
     open_node(0);
     loop_turns(&loop, 3);
     enum { N = 200 };
@@ -248,6 +249,7 @@ START_TEST(silent_connections_are_bounded)
     }
     ck_assert_int_eq(open, ENDPOINT_SILENT_MAX(2)); /* the newest */
     config_of(1, RDZV_STATIC, nodes[0].config.endpoint_port, 2, 2)->node_rank = 1;
+    nodes[1].config.agent_store = false;
     open_node(1);
     wait_runs(0, 1, 1);
     for (int i = 0; i < N; i++)
@@ -255,9 +257,33 @@ START_TEST(silent_connections_are_bounded)
 }
 END_TEST
 
+/* A client of PyTorch before 2.0 has a second connection, on which it is silent until it watches a
+ * key: the store takes it, whatever else is silent. */
+START_TEST(silent_clients_of_the_store_are_kept)
+{
+    enum { N = 200 };
+    static const uint8_t hello[] = {0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4};
+    uint8_t answer[4];
+    int fds[N];
+    config_of(0, RDZV_C10D, 0, 1, 1);
+    open_node(0);
+    wait_runs(0, 0, 1);
+    for (int i = 0; i < N; i++) {
+        fds[i] = call(nodes[0].master_port);
+        loop_turns(&loop, 3);
+    }
+    for (int i = 0; i < N; i++) {
+        ck_assert_int_eq(send(fds[i], hello, sizeof(hello), MSG_NOSIGNAL), sizeof(hello));
+        ck_assert_uint_eq(hear(fds[i], answer, sizeof(answer), 4), 4);
+        close(fds[i]);
+    }
+}
+END_TEST
+
 START_TEST(silent_connections_are_closed_in_time)
 {
     config_of(0, RDZV_STATIC, unused_port(), 2, 2)->node_rank = 0;
+    nodes[0].config.agent_store = false;
     open_node(0);
     loop_turns(&loop, 3);
     int silent = call(nodes[0].config.endpoint_port), half = call(nodes[0].config.endpoint_port);
@@ -315,6 +341,7 @@ static Suite *suite(void)
     tcase_add_test(tc, bind_rules);
     tc = net_case(s, "endpoint", 40);
     tcase_add_test(tc, silent_connections_are_bounded);
+    tcase_add_test(tc, silent_clients_of_the_store_are_kept);
     tcase_add_test(tc, silent_connections_are_closed_in_time);
     tcase_add_test(tc, no_descriptors_left);
     return s;

@@ -20,9 +20,9 @@ START_TEST(all_done_is_success)
         ck_assert_str_eq(seen[i].result.text, "");
     }
     ck_assert(!finished);
-    closed(0, true);
+    closed(0, RDZV_END_CLOSED);
     ck_assert(!finished);
-    closed(1, true);
+    closed(1, RDZV_END_CLOSED);
     ck_assert(finished);
 }
 END_TEST
@@ -32,7 +32,7 @@ START_TEST(finish_does_not_wait_for_ever)
     running(RDZV_STATIC, 2, 2, 2, 0);
     say(0, MEMBER_DONE);
     say(1, MEMBER_DONE);
-    closed(0, true);
+    closed(0, RDZV_END_CLOSED);
     for (int i = 0; i < 6; i++) {
         ck_assert(!finished);
         ck_assert_uint_ne(rdzv_state_deadline(S_), UINT64_MAX);
@@ -203,12 +203,70 @@ START_TEST(clock_offsets_put_failures_on_one_clock)
 }
 END_TEST
 
+/* A node of two, whose connection is reset; on the coordinator's host or another. */
+static void reset_node(bool same_host)
+{
+    rules(RDZV_STATIC, 2, 2);
+    start();
+    hello(0, (struct who){.own = true});
+    hello(1, (struct who){.same_host = same_host});
+    say(0, MEMBER_IDLE);
+    say(1, MEMBER_IDLE);
+    run_all(2);
+    PHASE(RDZV_RUN);
+    closed(1, RDZV_END_RESET);
+    PHASE(RDZV_RUN);
+}
+
+START_TEST(a_reset_node_that_does_not_come_back_is_lost)
+{
+    static const uint64_t grace[] = {250, 15};
+    for (int here = 0; here < 2; here++) {
+        reset_node(here);
+        ck_assert_uint_eq(rdzv_state_deadline(S_), T + grace[here] * MS);
+        tick_ms(grace[here] - 1);
+        PHASE(RDZV_RUN);
+        tick_ms(1);
+        PHASE(RDZV_STOP);
+        ck_assert_int_eq(seen[0].view.why->reason, STOP_NODE_LOST);
+        HAS(seen[0].why.text, "its launcher is gone (connection reset)");
+        rdzv_state_free(S_);
+    }
+    start(); /* for teardown */
+}
+END_TEST
+
+START_TEST(a_reset_node_that_comes_back_goes_on)
+{
+    reset_node(false);
+    tick_ms(240);
+    hello(1, (struct who){0});
+    for (int i = 0; i < 20; i++) {
+        tick_ms(5000);
+        say(1, MEMBER_RUNNING);
+    }
+    PHASE(RDZV_RUN);
+}
+END_TEST
+
+START_TEST(a_coordinator_that_slept_waits_anew_for_a_reset_node)
+{
+    reset_node(false);
+    tick_ms(60000);
+    PHASE(RDZV_RUN);
+    tick_ms(249);
+    PHASE(RDZV_RUN);
+    tick_ms(1);
+    PHASE(RDZV_STOP);
+}
+END_TEST
+
 START_TEST(failures_are_taken_once)
 {
     running(RDZV_STATIC, 2, 2, 2, 1);
     struct failure f = failure_of(0, FAILURE_EXIT, 1);
     tell_failures(1, MEMBER_STOPPING, 1, &f, 1, 0);
-    closed(1, false);
+    closed(1, RDZV_END_BROKEN);
     hello(1, (struct who){0});
     tell_failures(1, MEMBER_IDLE, 1, &f, 1, 0); /* again, since the answer was lost */
     say(0, MEMBER_IDLE);
@@ -362,7 +420,7 @@ END_TEST
 START_TEST(a_connection_that_breaks_and_comes_back_resumes)
 {
     running(RDZV_STATIC, 2, 2, 2, 0);
-    closed(1, false);
+    closed(1, RDZV_END_BROKEN);
     PHASE(RDZV_RUN);
     T += 14 * S;
     say(0, MEMBER_RUNNING);
@@ -390,7 +448,7 @@ START_TEST(a_connection_is_replaced_before_its_end_is_seen)
     say(7, MEMBER_RUNNING);
     say(1, MEMBER_IDLE); /* the ghost speaks: nobody listens */
     PHASE(RDZV_RUN);
-    closed(1, true);
+    closed(1, RDZV_END_CLOSED);
     PHASE(RDZV_RUN);
     ck_assert_int_eq(info().nodes, 2);
 }
@@ -403,7 +461,7 @@ START_TEST(one_that_missed_the_table_gets_it_when_it_is_back)
     join(0, (struct who){.own = true});
     join(1, (struct who){0});
     prepared(1);
-    closed(1, false);
+    closed(1, RDZV_END_BROKEN);
     prepared(0);
     PHASE(RDZV_RUN);
     struct generation gen = seen[0].view.gen;
@@ -429,7 +487,7 @@ END_TEST
 START_TEST(a_closed_connection_is_a_lost_node)
 {
     running(RDZV_C10D, 1, 2, 2, 0);
-    closed(1, true);
+    closed(1, RDZV_END_CLOSED);
     ck_assert_int_eq(seen[0].view.phase, RDZV_STOP);
     ck_assert_int_eq(seen[0].why.reason, STOP_NODE_LOST);
     ck_assert(seen[0].why.restarting);
@@ -475,7 +533,7 @@ END_TEST
 START_TEST(too_few_left_ends_a_job_without_restarts)
 {
     running(RDZV_STATIC, 2, 2, 2, 0);
-    closed(1, true);
+    closed(1, RDZV_END_CLOSED);
     ck_assert(!seen[0].why.restarting);
     stop_all(1);
     PHASE(RDZV_FINISH);
@@ -492,7 +550,7 @@ END_TEST
 START_TEST(too_few_left_wait_for_another_when_there_are_restarts)
 {
     running(RDZV_STATIC, 2, 2, 2, 1);
-    closed(1, true);
+    closed(1, RDZV_END_CLOSED);
     ck_assert(seen[0].why.restarting);
     stop_all(1);
     PHASE(RDZV_COLLECT);
@@ -510,7 +568,7 @@ END_TEST
 START_TEST(the_wait_for_another_ends)
 {
     running(RDZV_STATIC, 2, 2, 2, 1);
-    closed(1, true);
+    closed(1, RDZV_END_CLOSED);
     stop_all(1);
     beat(600, (const uint32_t[]){0}, 1);
     PHASE(RDZV_FINISH);
@@ -527,7 +585,7 @@ START_TEST(survivors_of_a_lost_node_are_not_charged)
     T += S;
     worker_fails(1, FAILURE_EXIT, 1); /* its peer has gone, and it saw that first */
     T += 20 * MS;
-    closed(2, true);
+    closed(2, RDZV_END_CLOSED);
     stop_all(2);
     PHASE(RDZV_PREPARE);
     ck_assert_int_eq(info().restarts, 0);
@@ -562,7 +620,7 @@ START_TEST(lost_while_preparing_begins_anew)
         join(i, (struct who){.own = i == 0});
     PHASE(RDZV_PREPARE);
     prepared(0);
-    closed(2, true);
+    closed(2, RDZV_END_CLOSED);
     PHASE(RDZV_COLLECT);
     ck_assert_int_eq(seen[0].view.phase, RDZV_COLLECT);
     say(0, MEMBER_IDLE); /* it has let go of what it prepared */
@@ -574,7 +632,7 @@ END_TEST
 
 START_TEST(a_late_node_is_taken_in)
 {
-    running(RDZV_C10D, 1, 3, 2, 0);
+    elastic(1, 3, 2);
     join(2, (struct who){.host = "late"});
     PHASE(RDZV_STOP);
     ck_assert_int_eq(seen[0].why.reason, STOP_MEMBERSHIP);
@@ -590,7 +648,7 @@ END_TEST
 
 START_TEST(a_late_node_does_not_undo_what_is_done)
 {
-    running(RDZV_C10D, 1, 3, 2, 0);
+    elastic(1, 3, 2);
     say(0, MEMBER_DONE);
     join(2, (struct who){0});
     PHASE(RDZV_RUN);
@@ -652,7 +710,7 @@ START_TEST(a_done_node_may_go)
 {
     running(RDZV_STATIC, 2, 2, 2, 0);
     say(1, MEMBER_DONE);
-    closed(1, true);
+    closed(1, RDZV_END_CLOSED);
     PHASE(RDZV_RUN);
     say(0, MEMBER_DONE);
     PHASE(RDZV_FINISH);
@@ -671,7 +729,7 @@ START_TEST(leave_by_signal_goes_on_without_it)
     ck_assert_int_ne(seen[1].view.phase, RDZV_RELEASE); /* it still has workers */
     leave(1, STOP_SIGNAL, 143, "received SIGTERM", false);
     ck_assert_int_eq(seen[1].view.phase, RDZV_RELEASE);
-    closed(1, true);
+    closed(1, RDZV_END_CLOSED);
     LACKS(logs, "was lost");
     say(0, MEMBER_IDLE);
     PHASE(RDZV_PREPARE);
@@ -753,7 +811,7 @@ START_TEST(leave_while_waiting)
     join(1, (struct who){.rank1 = 2});
     leave(1, STOP_SIGNAL, 130, "received SIGINT", false);
     ck_assert_int_eq(seen[1].view.phase, RDZV_RELEASE);
-    closed(1, true);
+    closed(1, RDZV_END_CLOSED);
     PHASE(RDZV_COLLECT);
     join(2, (struct who){.rank1 = 2}); /* its place is free */
     ck_assert(!seen[2].refused);
@@ -784,7 +842,7 @@ START_TEST(leave_of_a_node_that_is_done)
     leave(1, STOP_SIGNAL, 143, "received SIGTERM", false);
     PHASE(RDZV_RUN);
     ck_assert_int_eq(seen[1].view.phase, RDZV_RELEASE);
-    closed(1, true);
+    closed(1, RDZV_END_CLOSED);
     say(0, MEMBER_DONE);
     ck_assert_int_eq(seen[0].result.exit_code, 0);
 }
@@ -847,7 +905,7 @@ START_TEST(thousands_of_nodes_cost_little)
     for (uint32_t i = 0; i < N; i++)
         rdzv_state_status(S_, i, &st, T);
     for (uint32_t i = 0; i < N; i++)
-        rdzv_state_closed(S_, i, true, T);
+        rdzv_state_closed(S_, i, RDZV_END_CLOSED, T);
     while (rdzv_state_next(S_, &a, T))
         finished |= a.act == RDZV_ACT_FINISHED;
     PHASE(RDZV_FINISH);
@@ -875,6 +933,9 @@ static Suite *suite(void)
     tcase_add_test(tc, first_cause_is_found_over_all_nodes);
     tcase_add_test(tc, clock_offsets_put_failures_on_one_clock);
     tcase_add_test(tc, failures_are_taken_once);
+    tcase_add_test(tc, a_reset_node_that_does_not_come_back_is_lost);
+    tcase_add_test(tc, a_reset_node_that_comes_back_goes_on);
+    tcase_add_test(tc, a_coordinator_that_slept_waits_anew_for_a_reset_node);
     tcase_add_test(tc, failures_of_others_are_not_believed);
     tcase_add_test(tc, failure_when_others_are_done);
     tcase_add_test(tc, report_is_bounded_and_counts_the_rest);

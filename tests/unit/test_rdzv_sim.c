@@ -13,7 +13,7 @@
  *     all who were told the result were told the same
  *
  *     SIM_SEED=n      runs that one, loudly
- *     SIM_SEEDS=n     that many from 1 on */
+ *     SIM_SEEDS=n     that many from SIM_FROM (1) on */
 #include "tests/lib/test.h"
 
 #include <signal.h>
@@ -27,9 +27,9 @@
 
 #define S         1000000000ull
 #define MS        1000000ull
-#define NODES_MAX 24
+#define NODES_MAX 64
 #define LINKS_MAX 4096
-#define ROUNDS    4096
+#define ROUNDS    512 /* in one story */
 
 /* ------------------------------------------------------------------------------------- chance */
 
@@ -69,18 +69,21 @@ static uint64_t delay(void)
 enum kind {
     EV_TO_COORDINATOR,  /* link, bytes */
     EV_TO_MEMBER,       /* link, bytes */
-    EV_END_COORDINATOR, /* link; number: orderly */
+    EV_END_COORDINATOR, /* link; number: enum rdzv_end */
     EV_END_MEMBER,
-    EV_CONNECT, /* node */
-    EV_TICK_COORDINATOR,
-    EV_TICK_MEMBER, /* node */
-    EV_PREPARED,    /* node; number: its prepare count */
-    EV_WORKERS,     /* node; number: its run count: they are done, or one fails */
-    EV_STOPPED,     /* node; number: its run count */
+    EV_CONNECT,          /* node */
+    EV_TICK_COORDINATOR, /* node */
+    EV_TICK_MEMBER,      /* node */
+    EV_PREPARED,         /* node; number: its prepare count */
+    EV_WORKERS,          /* node; number: its run count: they are done, or one fails */
+    EV_STOPPED,          /* node; number: its run count */
     EV_FAULT,
-    EV_HEAL,  /* node: its partition ends */
+    EV_HEAL,  /* node: its cuts end */
+    EV_CUT,   /* node: it is cut off; number: how */
+    EV_BREAK, /* link: the kernel gives up */
     EV_THAW,  /* node */
     EV_START, /* node: a launcher starts */
+    EV_GUARD, /* node: its guardian looks at the lease */
 };
 
 struct event {
@@ -88,6 +91,7 @@ struct event {
     enum kind kind;
     int who; /* node or link */
     int incarnation;
+    bool local; /* an end that does not come by the network */
     uint64_t number;
     struct buf bytes;
 };
@@ -131,21 +135,32 @@ static struct event pop(void)
 
 struct link {
     int node, incarnation;
+    int to, to_incarnation;           /* the coordinator's node */
     bool member_end, coordinator_end; /* still open there */
     bool said_hello;
     uint64_t up_at, down_at; /* of the last message under way, each direction: first in first out */
     bool dead;               /* swallows everything */
+    uint64_t held_until[2];  /* down, up */
+    uint64_t stalled_ns;     /* since when something waits for a cut to heal; 0: nothing */
 };
 
 struct node {
     struct member_state *m; /* NULL: not running */
     int incarnation;
     int link; /* -1 */
-    bool connecting, partitioned, frozen, left;
+    bool connecting, frozen, left;
     uint64_t tick_at;
     uint64_t clock_offset;
-    struct event held[512]; /* while frozen */
-    int nheld;
+    struct event *held; /* while frozen */
+    int nheld, cap_held;
+
+    /* The coordinator, if this launcher has it. */
+    struct rdzv_state *s;
+    uint64_t s_tick_at;
+    bool s_finished;
+    bool silent;   /* it died without a word: nothing of its host answers */
+    int candidate; /* whom of the electors it calls next */
+    uint64_t candidate_ns;
     int node_rank;
     int nproc;
     char run_id[16];
@@ -158,12 +173,15 @@ struct node {
     uint32_t respawned;
     bool finished;
     struct rdzv_result result;
-    bool faulted; /* it was frozen, cut off or dead: it may have been given up */
+    uint64_t thawed_ns;
+    uint64_t lease; /* of its guardian, our time; 0: none */
+    bool reset;     /* the network reset its connection: it may have been taken for dead */
+    int follows;    /* the node whose coordinator it last joined; -1 */
     uint64_t messages;
 };
 
 struct round {
-    bool started;
+    struct generation gen;
     int n;
     uint64_t table_hash;
     int rank_of[NODES_MAX];        /* -1 */
@@ -171,19 +189,19 @@ struct round {
 };
 
 static struct {
-    struct rdzv_state *s;
     struct rdzv_rules rules;
     struct node nodes[NODES_MAX];
     int n;
     struct link links[LINKS_MAX];
     int nlinks;
-    uint64_t tick_at;
-    bool coordinator_frozen, coordinator_dead, finished;
-    uint64_t thaw_at;
+    bool cut[NODES_MAX][NODES_MAX]; /* nothing passes from the one to the other */
     uint64_t faults_until, end;
     struct round rounds[ROUNDS];
-    int failures; /* of workers */
-    int told;     /* node that got the job's result first, or -1 */
+    int nrounds;
+    int half_from, half_n;
+    bool failover; /* coordinators die often */
+    int failures;  /* of workers */
+    int told;      /* node that got the job's result first, or -1 */
     struct rdzv_result result;
     uint64_t hash;
     uint64_t events;
@@ -194,7 +212,8 @@ static uint64_t seed_now;
 /* What the stories were about, over all seeds: a simulator that never gets anywhere tests nothing.
  */
 static struct {
-    uint64_t rounds, restarts, resumes, lost, success, failed, spares, respawns;
+    uint64_t rounds, restarts, resumes, lost, success, failed, spares, respawns, fenced, guarded,
+        elected;
 } total;
 
 static void trace(const char *what, int who, uint64_t number)
@@ -223,81 +242,90 @@ static uint64_t clock_of(const struct node *n)
 
 /* -------------------------------------------------------------------------------------- links */
 
+static bool passes(int from, int to)
+{
+    return from == to || !W.cut[from][to];
+}
+
 static void send_to_coordinator(struct node *n, struct buf b)
 {
     struct link *l = &W.links[n->link];
     n->messages++;
-    uint64_t at = now + (n == &W.nodes[0] ? 1000 : delay());
+    uint64_t at = now + (l->node == l->to ? 1000 : delay());
     l->up_at = at = at > l->up_at ? at : l->up_at + 1;
-    n->faulted |= at - now > S; /* as good as cut off */
     push((struct event){.at = at, .kind = EV_TO_COORDINATOR, .who = n->link, .bytes = b});
 }
 
 static void send_to_member(int link, struct buf b)
 {
     struct link *l = &W.links[link];
-    uint64_t at = now + (l->node == 0 ? 1000 : delay());
+    uint64_t at = now + (l->node == l->to ? 1000 : delay());
     l->down_at = at = at > l->down_at ? at : l->down_at + 1;
-    W.nodes[l->node].faulted |= at - now > S;
     push((struct event){.at = at, .kind = EV_TO_MEMBER, .who = link, .bytes = b});
 }
 
 /* One end closes; the other learns of it unless nothing passes any more. */
-static void member_closes(struct node *n, bool orderly)
+static void member_closes(struct node *n, enum rdzv_end how)
 {
     if (n->link < 0)
         return;
     struct link *l = &W.links[n->link];
     l->member_end = false;
     if (l->coordinator_end && !l->dead) {
-        uint64_t at = now + (n == &W.nodes[0] ? 1000 : delay());
+        uint64_t at = now + (l->node == l->to ? 1000 : delay());
         l->up_at = at = at > l->up_at ? at : l->up_at + 1;
-        push((struct event){
-            .at = at, .kind = EV_END_COORDINATOR, .who = n->link, .number = orderly});
+        push((struct event){.at = at, .kind = EV_END_COORDINATOR, .who = n->link, .number = how});
     }
     n->link = -1;
 }
 
-static void coordinator_closes(int link, bool orderly)
+static void coordinator_closes(int link, enum rdzv_end how)
 {
     struct link *l = &W.links[link];
     l->coordinator_end = false;
     if (l->member_end && !l->dead) {
         uint64_t at = now + delay();
         l->down_at = at = at > l->down_at ? at : l->down_at + 1;
-        push((struct event){.at = at, .kind = EV_END_MEMBER, .who = link, .number = orderly});
+        push((struct event){.at = at, .kind = EV_END_MEMBER, .who = link, .number = how});
     }
 }
 
 /* ------------------------------------------------------------------------------ the coordinator */
 
-static void retick_coordinator(void)
+static void retick_coordinator(struct node *n)
 {
-    uint64_t at = rdzv_state_deadline(W.s);
-    if (at == UINT64_MAX || W.coordinator_dead)
+    uint64_t at = rdzv_state_deadline(n->s);
+    if (at == UINT64_MAX)
         return;
-    at = at > now ? at : now;
-    if (W.tick_at <= at && W.tick_at > now)
+    at = at > now ? at : now + 1;
+    if (n->s_tick_at <= at && n->s_tick_at > now)
         return;
-    W.tick_at = at;
-    push((struct event){.at = at, .kind = EV_TICK_COORDINATOR});
+    n->s_tick_at = at;
+    push((struct event){.at = at,
+                        .kind = EV_TICK_COORDINATOR,
+                        .who = (int)(n - W.nodes),
+                        .incarnation = n->incarnation});
 }
 
-static void drain_coordinator(void)
+static void drain_coordinator(struct node *n)
 {
     struct rdzv_action a;
-    while (rdzv_state_next(W.s, &a, now)) {
+    while (rdzv_state_next(n->s, &a, now)) {
         struct buf b = BUF_INIT;
         switch (a.act) {
         case RDZV_ACT_LOG:
             if (loud)
-                printf("%12.6f coordinator: %s\n", (double)now / 1e9, a.text);
+                printf("%12.6f coordinator %d: %s\n", (double)now / 1e9, (int)(n - W.nodes),
+                       a.text);
             continue;
         case RDZV_ACT_NEW_ROUND:
             trace("new round", 0, 0);
             continue;
         case RDZV_ACT_TABLE:
             rdzv_put_table(&b, a.table);
+            break;
+        case RDZV_ACT_PEERS:
+            rdzv_put_peers(&b, a.peers);
             break;
         case RDZV_ACT_REPORT:
             rdzv_put_report(&b, a.result);
@@ -313,46 +341,57 @@ static void drain_coordinator(void)
                 rdzv_put_refusal(&b, a.retry, a.text);
                 send_to_member((int)a.conn, b);
             }
-            coordinator_closes((int)a.conn, true);
+            coordinator_closes((int)a.conn, RDZV_END_CLOSED);
             continue;
         case RDZV_ACT_FINISHED:
-            W.finished = true;
-            trace("finished", 0, 0);
+            n->s_finished = true;
+            trace("finished", (int)(n - W.nodes), 0);
             continue;
         }
         send_to_member((int)a.conn, b);
     }
-    retick_coordinator();
+    retick_coordinator(n);
 }
 
 static void at_coordinator(struct event *e)
 {
     struct link *l = &W.links[e->who];
-    if (!l->coordinator_end || l->dead)
+    struct node *n = &W.nodes[l->to];
+    if (!l->coordinator_end || l->dead || !n->s || n->incarnation != l->to_incarnation)
         return;
     if (e->kind == EV_END_COORDINATOR) {
         trace("link ends", l->node, e->number);
         l->coordinator_end = false;
-        rdzv_state_closed(W.s, (uint32_t)e->who, e->number, now);
-        drain_coordinator();
+        rdzv_state_closed(n->s, (uint32_t)e->who, (enum rdzv_end)e->number, now);
+        drain_coordinator(n);
         return;
     }
     struct rd r = rd_init(e->bytes.data + RDZV_FRAME_HEADER, e->bytes.len - RDZV_FRAME_HEADER);
-    if (e->bytes.data[4] == RDZV_MSG_HELLO) {
-        struct rdzv_hello h;
-        struct rdzv_peer p = {.own = l->node == 0, .same_host = l->node == 0, .via = "10.0.0.1"};
+    struct rdzv_hello h;
+    struct rdzv_status st;
+    struct rdzv_peers list = {0};
+    struct rdzv_peer p = {.own = l->node == l->to, .same_host = l->node == l->to};
+    switch ((enum rdzv_msg)e->bytes.data[4]) {
+    case RDZV_MSG_HELLO:
         CHECK(rdzv_get_hello(&r, &h), "bad hello");
-        if (l->node)
+        snprintf(p.via, sizeof(p.via), "10.0.0.%d", 1 + l->to);
+        if (!p.own)
             snprintf(p.addr, sizeof(p.addr), "10.0.0.%d", 1 + l->node);
         trace("hello", l->node, (uint64_t)e->who);
-        rdzv_state_hello(W.s, (uint32_t)e->who, &h, &p, now);
-    } else {
-        struct rdzv_status st;
+        rdzv_state_hello(n->s, (uint32_t)e->who, &h, &p, now);
+        break;
+    case RDZV_MSG_PEERS:
+        CHECK(rdzv_get_peers(&r, &list), "bad list");
+        rdzv_state_peers(n->s, (uint32_t)e->who, &list);
+        rdzv_peers_fini(&list);
+        break;
+    default:
         CHECK(rdzv_get_status(&r, &st), "bad status");
         trace("status", l->node, st.phase);
-        rdzv_state_status(W.s, (uint32_t)e->who, &st, now);
+        rdzv_state_status(n->s, (uint32_t)e->who, &st, now);
+        break;
     }
-    drain_coordinator();
+    drain_coordinator(n);
 }
 
 /* ---------------------------------------------------------------------------------- the agents */
@@ -360,8 +399,8 @@ static void at_coordinator(struct event *e)
 static void agent_prepare(struct node *n, const struct member_action *a)
 {
     CHECK(!n->finished && !n->workers && !n->done, "prepare while workers are there");
-    CHECK(a->gen.counter > n->asked.counter || a->gen.epoch != n->asked.epoch,
-          "generation went from %u to %u", n->asked.counter, a->gen.counter);
+    CHECK(generation_before(n->asked, a->gen), "generation went from %u to %u", n->asked.counter,
+          a->gen.counter);
     n->asked = a->gen;
     n->prepare_open = true;
     n->prepares++;
@@ -394,18 +433,24 @@ static uint64_t hash_table(const struct rank_table *t)
 static void check_round(struct node *n, const struct rank_table *t, int rank)
 {
     int me = (int)(n - W.nodes);
-    CHECK(t->gen.counter < ROUNDS, "too many rounds");
-    struct round *r = &W.rounds[t->gen.counter];
+    struct round *r = W.rounds, *end = r + W.nrounds;
+    while (r < end && !generation_equal(r->gen, t->gen))
+        r++;
+    bool begins = r == end;
+    CHECK(W.nrounds < ROUNDS, "too many rounds");
     CHECK(rank >= 0 && rank < t->nnodes, "rank %d of %d", rank, t->nnodes);
     CHECK(t->nnodes >= W.rules.min_nodes && t->nnodes <= W.rules.max_nodes, "%d nodes", t->nnodes);
     CHECK(t->nodes[rank].pid == 1000 * me + n->incarnation, "the table's node is another one");
     CHECK(t->restart_count <= W.rules.max_restarts, "restart %d", t->restart_count);
-    if (!r->started) {
-        r->started = true;
+    if (begins) {
+        W.nrounds++;
+        r->gen = t->gen;
+        for (int i = 0; i < W.nrounds - 1; i++)
+            CHECK(generation_before(W.rounds[i].gen, t->gen), "a round older than the last");
         r->n = t->nnodes;
         r->table_hash = hash_table(t);
         total.rounds++;
-        for (int i = 0; i < NODES_MAX; i++)
+        for (int i = 0; i < W.n; i++)
             r->rank_of[i] = -1;
         for (int i = 0; i < t->nnodes; i++) { /* all are prepared, none has old workers */
             int who = t->nodes[i].pid / 1000;
@@ -422,10 +467,11 @@ static void check_round(struct node *n, const struct rank_table *t, int rank)
     }
     CHECK(r->n == t->nnodes && r->table_hash == hash_table(t), "tables differ");
     CHECK(r->rank_of[me] == rank, "node %d has rank %d and %d", me, r->rank_of[me], rank);
-    for (int i = 0; i < W.n; i++) { /* nobody who could know better runs an older round */
+    for (int i = 0; i < W.n; i++) { /* nobody runs an older round */
         struct node *other = &W.nodes[i];
         if (other->m && other->workers && !generation_equal(other->running, t->gen))
-            CHECK(other->faulted, "node %d still runs round %u", i, other->running.counter);
+            CHECK(other->reset || n->reset, "node %d still runs round %u", i,
+                  other->running.counter);
     }
 }
 
@@ -481,7 +527,10 @@ static void agent_finish(struct node *n, const struct rdzv_result *r)
     if (loud)
         printf("%12.6f node %d ends with %d: %s\n", (double)now / 1e9, me, r->exit_code, r->text);
     struct rdzv_state_info info;
-    rdzv_state_get_info(W.s, &info);
+    struct rdzv_state *of = n->follows >= 0 ? W.nodes[n->follows].s : NULL;
+    if (!of)
+        return;
+    rdzv_state_get_info(of, &info);
     bool own = n->left || r->reason == STOP_COORDINATOR_LOST || r->reason == STOP_RENDEZVOUS;
     if (own || !info.finished)
         return;
@@ -520,12 +569,16 @@ static void drain_member(struct node *n)
             rdzv_put_hello(&b, a.hello);
             send_to_coordinator(n, b);
             break;
+        case MEMBER_ACT_PEERS:
+            rdzv_put_peers(&b, a.peers);
+            send_to_coordinator(n, b);
+            break;
         case MEMBER_ACT_STATUS:
             rdzv_put_status(&b, a.status);
             send_to_coordinator(n, b);
             break;
         case MEMBER_ACT_DISCONNECT:
-            member_closes(n, !a.reset);
+            member_closes(n, a.reset ? RDZV_END_BROKEN : RDZV_END_CLOSED);
             break;
         case MEMBER_ACT_PREPARE:
             agent_prepare(n, &a);
@@ -541,6 +594,24 @@ static void drain_member(struct node *n)
             break;
         case MEMBER_ACT_STOP:
             agent_stop(n, a.why);
+            break;
+        case MEMBER_ACT_FENCE:
+            trace("fence", (int)(n - W.nodes), 0);
+            total.fenced++;
+            CHECK(n->stopping, "a fence before the stop");
+            push((struct event){.at = now + below(10 * MS),
+                                .kind = EV_STOPPED,
+                                .who = (int)(n - W.nodes),
+                                .incarnation = n->incarnation,
+                                .number = n->runs});
+            break;
+        case MEMBER_ACT_LEASE:
+            n->lease = a.until_ns ? a.until_ns - n->clock_offset : 0;
+            if (n->lease)
+                push((struct event){.at = n->lease,
+                                    .kind = EV_GUARD,
+                                    .who = (int)(n - W.nodes),
+                                    .incarnation = n->incarnation});
             break;
         case MEMBER_ACT_FINISH:
             agent_finish(n, a.result);
@@ -569,7 +640,8 @@ static void at_member(struct event *e)
     if (e->kind == EV_END_MEMBER) {
         l->member_end = false;
         n->link = -1;
-        member_state_disconnected(n->m, e->number, "the connection is gone", clock_of(n));
+        member_state_disconnected(n->m, (enum rdzv_end)e->number, "the connection is gone",
+                                  clock_of(n));
         return;
     }
     struct rd r = rd_init(e->bytes.data + RDZV_FRAME_HEADER, e->bytes.len - RDZV_FRAME_HEADER);
@@ -577,17 +649,23 @@ static void at_member(struct event *e)
     struct rdzv_result res;
     struct rdzv_refusal ref;
     struct rank_table t;
+    struct rdzv_peers peers = {0};
     char text[RDZV_NOTICE_MAX];
     switch ((enum rdzv_msg)e->bytes.data[4]) {
     case RDZV_MSG_VIEW:
         CHECK(rdzv_get_view(&r, &v), "bad view");
         total.spares += v.spare;
+        n->follows = l->to;
         member_state_view(n->m, &v, clock_of(n));
         rdzv_view_fini(&v);
         break;
     case RDZV_MSG_TABLE:
         CHECK(rank_table_decode(&r, &t, NULL) == 0, "bad table");
         member_state_table(n->m, &t);
+        break;
+    case RDZV_MSG_PEERS:
+        CHECK(rdzv_get_peers(&r, &peers), "bad list");
+        member_state_peers(n->m, &peers);
         break;
     case RDZV_MSG_REPORT:
         CHECK(rdzv_get_report(&r, &res), "bad report");
@@ -600,6 +678,7 @@ static void at_member(struct event *e)
         break;
     default:
         CHECK(rdzv_get_notice(&r, text), "bad notice");
+        member_state_noticed(n->m, clock_of(n));
         break;
     }
 }
@@ -613,16 +692,20 @@ static void start_node(int i)
                                  .join_ns = W.rules.join_ns,
                                  .read_ns = 10 * S,
                                  .heartbeat_ns = W.rules.heartbeat_ns,
-                                 .dead_ns = W.rules.dead_ns};
+                                 .dead_ns = W.rules.dead_ns,
+                                 .lease = true};
     int incarnation = n->incarnation + 1;
     member_state_free(n->m);
-    bool partitioned = n->partitioned;
+    struct event *held = n->held;
+    int cap_held = n->cap_held;
     int rank = n->node_rank, nproc = n->nproc;
     char run_id[16];
     strcpy(run_id, n->run_id);
     *n = (struct node){.incarnation = incarnation,
                        .link = -1,
-                       .partitioned = partitioned,
+                       .follows = -1,
+                       .held = held,
+                       .cap_held = cap_held,
                        .node_rank = rank,
                        .nproc = nproc,
                        .clock_offset = below(1000 * S)};
@@ -636,33 +719,92 @@ static void start_node(int i)
                              .agent_store = true,
                              .pid = 1000 * i + incarnation,
                              .node_rank = n->node_rank,
-                             .nproc = n->nproc};
+                             .nproc = n->nproc,
+                             .peer_port = (uint16_t)(1000 + i)};
     memcpy(h->id.b, &h->pid, sizeof(h->pid));
     strcpy(h->run_id, n->run_id);
     strcpy(h->version, "0.1");
     strcpy(h->role, "default");
     snprintf(h->host, sizeof(h->host), "node%d", i);
     n->m = member_state_new(&rules, clock_of(n));
+    if (i == 0 && incarnation == 1) {
+        n->s = rdzv_state_new(&W.rules, rdzv_epoch(1, 1 + chance()), now);
+        retick_coordinator(n);
+    }
     trace("start", i, (uint64_t)incarnation);
     drain_member(n);
 }
 
-/* how: 0 orderly end of the connection, 1 reset, 2 silence (the host is gone) */
+/* how: 0 orderly end of the connections, 1 reset, 2 silence (the host is gone) */
 static void kill_node(int i, int how)
 {
     struct node *n = &W.nodes[i];
     if (!n->m)
         return;
+    enum rdzv_end end = how == 0 ? RDZV_END_CLOSED : RDZV_END_RESET;
     trace("kill", i, (uint64_t)how);
-    if (n->link >= 0 && how == 2)
-        W.links[n->link].dead = true;
-    member_closes(n, how == 0);
+    for (int k = 0; k < W.nlinks; k++) {
+        struct link *l = &W.links[k];
+        bool serves = l->to == i && l->to_incarnation == n->incarnation && l->coordinator_end;
+        l->dead |= how == 2 && (serves || k == n->link);
+        if (serves)
+            coordinator_closes(k, end);
+    }
+    member_closes(n, end);
     member_state_free(n->m);
+    rdzv_state_free(n->s);
     n->m = NULL;
+    n->s = NULL;
+    n->silent = how == 2;
     n->workers = n->frozen = false; /* its guardian sees to the workers */
     for (int k = 0; k < n->nheld; k++)
         buf_fini(&n->held[k].bytes);
     n->nheld = 0;
+}
+
+/* Whom it calls: a coordinator that it has followed, or those of the list, in order. */
+static int callee(struct node *n)
+{
+    int me = (int)(n - W.nodes), self;
+    if (n->s)
+        return me;
+    if (!member_state_electing(n->m)) {
+        n->candidate = 0;
+        n->candidate_ns = 0;
+        if (member_state_joined(n->m) && n->follows >= 0)
+            return n->follows;
+        for (int i = W.n - 1; i > 0; i--) { /* the endpoints it was given: who hosts answers */
+            struct rdzv_state_info info;
+            if (!W.nodes[i].s || !passes(me, i) || !passes(i, me))
+                continue;
+            rdzv_state_get_info(W.nodes[i].s, &info);
+            if (!info.standing)
+                return i;
+        }
+        return 0;
+    }
+    const struct rdzv_peers *p = member_state_electors(n->m, &self);
+    if (n->candidate_ns == 0)
+        n->candidate_ns = now;
+    else if (now - n->candidate_ns > W.rules.dead_ns) {
+        n->candidate++;
+        n->candidate_ns = now;
+    }
+    for (int i = 0; i <= p->n; i++, n->candidate++) {
+        int k = n->candidate % p->n;
+        if (k == self) {
+            struct rdzv_electorate e;
+            member_state_electorate(n->m, &e);
+            e.random = chance();
+            n->s = rdzv_state_stand(&W.rules, &e, now);
+            trace("stands", me, 0);
+            retick_coordinator(n);
+            return me;
+        }
+        if (!p->e[k].host && p->e[k].port)
+            return p->e[k].port - 1000;
+    }
+    return -1;
 }
 
 static void connect_node(struct node *n)
@@ -670,37 +812,56 @@ static void connect_node(struct node *n)
     n->connecting = false;
     if (!member_state_wants_link(n->m) || n->link >= 0)
         return;
-    int me = (int)(n - W.nodes);
-    if (n->partitioned || W.coordinator_dead || W.nlinks == LINKS_MAX) {
-        bool refused = W.coordinator_dead && !n->partitioned;
+    int me = (int)(n - W.nodes), to = callee(n);
+    struct node *t = to >= 0 ? &W.nodes[to] : NULL;
+    bool reachable = t && passes(me, to) && passes(to, me) && !(!t->m && t->silent);
+    if (!reachable || !t->m || W.nlinks == LINKS_MAX) {
+        bool refused = reachable && W.nlinks < LINKS_MAX;
         trace("unreachable", me, refused);
+        if (member_state_electing(n->m)) {
+            n->candidate++;
+            n->candidate_ns = now;
+        }
         member_state_unreachable(n->m, refused, refused ? "connection refused" : "timed out",
                                  clock_of(n));
         return;
     }
     total.resumes += member_state_joined(n->m);
     n->link = W.nlinks++;
-    W.links[n->link] = (struct link){
-        .node = me, .incarnation = n->incarnation, .member_end = true, .coordinator_end = true};
-    member_state_connected(n->m, clock_of(n));
+    W.links[n->link] = (struct link){.node = me,
+                                     .incarnation = n->incarnation,
+                                     .to = to,
+                                     .to_incarnation = t->incarnation,
+                                     .member_end = true,
+                                     .coordinator_end = t->s != NULL};
+    member_state_connected(n->m, me == to, clock_of(n));
+    if (me == to)
+        member_state_noticed(n->m, clock_of(n));
+    if (t->s)
+        return;
+    struct buf b = BUF_INIT; /* its seat */
+    rdzv_put_refusal(&b, true, "it is not the coordinator");
+    send_to_member(n->link, b);
 }
 
 static void cut_link(int i, bool silent)
 {
     struct node *n = &W.nodes[i];
-    if (i == 0 || !n->m || n->link < 0)
+    if (!n->m || n->link < 0 || W.links[n->link].to == i)
         return;
     int link = n->link;
     struct link *l = &W.links[link];
     trace(silent ? "cut silently" : "cut", i, 0);
-    n->faulted = true;
+    n->reset |= !silent;
     if (silent) {
         l->dead = true;
         return;
     }
     /* Both ends see a reset, each in its own time; what is under way may still arrive first. */
-    push((struct event){.at = now + delay(), .kind = EV_END_COORDINATOR, .who = link});
-    push((struct event){.at = now + delay(), .kind = EV_END_MEMBER, .who = link});
+    enum rdzv_end how = one_in(2) ? RDZV_END_RESET : RDZV_END_BROKEN;
+    push((struct event){
+        .at = now + delay(), .kind = EV_END_COORDINATOR, .who = link, .number = how});
+    push((struct event){.at = now + delay(), .kind = EV_END_MEMBER, .who = link, .number = how});
 }
 
 static void leave_node(int i)
@@ -722,6 +883,50 @@ static void leave_node(int i)
     drain_member(n);
 }
 
+/* One node in both directions or one, half of the nodes, or several one after the other, which heal
+ * in another order. */
+static void cut_some(int i)
+{
+    static const uint64_t longest[] = {2 * S, 10 * S, 40 * S};
+    uint64_t span = below(longest[below(ARRAY_LEN(longest))]);
+    bool half = one_in(3);
+    int count = half ? W.n / 2 : one_in(3) ? 1 + (int)below((uint64_t)W.n) : 1;
+    int how = half ? 3 : (int)below(3); /* 0 both ways, 1 out, 2 in, 3 the two halves */
+    for (int k = 0; k < count; k++) {
+        int who = (i + k) % W.n;
+        uint64_t at = now + (half ? 0 : below(span / 2));
+        push((struct event){.at = at, .kind = EV_CUT, .who = who, .number = (uint64_t)how});
+        push((struct event){
+            .at = now + (half ? span : span / 2 + below(span)), .kind = EV_HEAL, .who = who});
+    }
+    if (half) { /* those that were named hang together */
+        W.half_from = i;
+        W.half_n = count;
+    }
+}
+
+static bool in_half(int i)
+{
+    return (i - W.half_from + W.n) % W.n < W.half_n;
+}
+
+static void cut_node(int i, int how)
+{
+    trace("cut off", i, (uint64_t)how);
+    for (int k = 0; k < W.n; k++) {
+        if (k == i || (how == 3 && in_half(k)))
+            continue;
+        W.cut[i][k] |= how != 2;
+        W.cut[k][i] |= how != 1;
+    }
+}
+
+static void heal_node(int i)
+{
+    for (int k = 0; k < W.n; k++)
+        W.cut[i][k] = W.cut[k][i] = false;
+}
+
 static void fault(void)
 {
     int i = (int)below((uint64_t)W.n);
@@ -735,20 +940,14 @@ static void fault(void)
         cut_link(i, true);
         break;
     case 3:
-        if (i == 0 || n->partitioned)
-            break;
-        trace("partition", i, 0);
-        n->partitioned = n->faulted = true;
-        if (n->link >= 0)
-            W.links[n->link].dead = true;
-        push((struct event){.at = now + below(30 * S), .kind = EV_HEAL, .who = i});
+        cut_some(i);
         break;
     case 4:
     case 5:
-        if (i == 0 || !n->m || n->frozen)
+        if (!n->m || n->frozen || (n->s && !one_in(3)))
             break;
         trace("freeze", i, 0);
-        n->frozen = n->faulted = true;
+        n->frozen = true;
         push((struct event){.at = now + below(one_in(3) ? 30 * S : 4 * S),
                             .kind = EV_THAW,
                             .who = i,
@@ -756,35 +955,15 @@ static void fault(void)
         break;
     case 6:
     case 7:
-        if (i == 0 || !n->m)
+        if (!n->m || (n->s && !one_in(W.failover ? 2 : 30)))
             break;
         kill_node(i, (int)below(3));
-        if (!one_in(4)) /* somebody starts it again */
+        if (!one_in(4) && i > 0) /* somebody starts it again */
             push((struct event){.at = now + below(20 * S), .kind = EV_START, .who = i});
         break;
     case 8:
         if (one_in(3))
             leave_node(i);
-        break;
-    case 9:
-        if (!W.coordinator_frozen && one_in(3)) {
-            trace("freeze coordinator", 0, 0);
-            W.coordinator_frozen = true;
-            W.thaw_at = now + below(20 * S);
-            for (int k = 0; k < W.n; k++)
-                W.nodes[k].faulted = true;
-        }
-        break;
-    case 10:
-        if (!W.coordinator_dead && one_in(60)) {
-            trace("kill coordinator", 0, 0);
-            W.coordinator_dead = true;
-            kill_node(0, 0);
-            for (int k = 0; k < W.nlinks; k++) {
-                if (W.links[k].coordinator_end)
-                    coordinator_closes(k, true);
-            }
-        }
         break;
     default:
         break;
@@ -867,22 +1046,58 @@ static void at_node(struct event *e)
     drain_member(n);
 }
 
-/* Events of a frozen process wait for it. */
+/* What waits: events of a frozen process for it, messages for a cut to heal. */
 static bool hold(struct event *e)
 {
-    bool coordinators = e->kind == EV_TO_COORDINATOR || e->kind == EV_END_COORDINATOR ||
-                        e->kind == EV_TICK_COORDINATOR;
-    int who = e->kind == EV_TO_MEMBER || e->kind == EV_END_MEMBER ? W.links[e->who].node : e->who;
-    bool nodes = !coordinators && e->kind != EV_FAULT && e->kind != EV_HEAL && e->kind != EV_THAW &&
-                 e->kind != EV_START;
-    if (W.coordinator_frozen && (coordinators || (nodes && who == 0))) {
-        e->at = W.thaw_at + 1;
-        push(*e);
-        return true;
-    }
-    if (!nodes || !W.nodes[who].frozen || W.nodes[who].nheld == (int)ARRAY_LEN(W.nodes[0].held))
+    int who = e->who;
+    switch (e->kind) {
+    case EV_TO_COORDINATOR:
+    case EV_END_COORDINATOR:
+        who = W.links[e->who].to;
+        break;
+    case EV_TO_MEMBER:
+    case EV_END_MEMBER:
+        who = W.links[e->who].node;
+        break;
+    case EV_FAULT:
+    case EV_HEAL:
+    case EV_CUT:
+    case EV_BREAK:
+    case EV_THAW:
+    case EV_START:
+    case EV_GUARD:
         return false;
-    W.nodes[who].held[W.nodes[who].nheld++] = *e;
+    default:
+        break;
+    }
+    bool up = e->kind == EV_TO_COORDINATOR || (e->kind == EV_END_COORDINATOR && !e->local);
+    bool down = e->kind == EV_TO_MEMBER || (e->kind == EV_END_MEMBER && !e->local);
+    if (up || down) {
+        struct link *l = &W.links[e->who];
+        if (!passes(up ? l->node : l->to, up ? l->to : l->node) && !l->dead) {
+            if (!l->stalled_ns) {
+                l->stalled_ns = now;
+                push((struct event){
+                    .at = now + W.rules.dead_ns / 10 * 6, .kind = EV_BREAK, .who = e->who});
+            }
+            if (now >= l->held_until[up])
+                l->held_until[up] = now + 50 * MS;
+        } else {
+            l->stalled_ns = 0;
+        }
+        if (now < l->held_until[up]) { /* and what comes behind it stays behind it */
+            e->at = l->held_until[up];
+            push(*e);
+            return true;
+        }
+    }
+    if (!W.nodes[who].frozen)
+        return false;
+    struct node *n = &W.nodes[who];
+    if (n->nheld == n->cap_held)
+        n->held = xrealloc(n->held, (size_t)(n->cap_held = n->cap_held ? 2 * n->cap_held : 64) *
+                                        sizeof(*n->held));
+    n->held[n->nheld++] = *e;
     return true;
 }
 
@@ -890,12 +1105,13 @@ static void thaw(int i)
 {
     struct node *n = &W.nodes[i];
     n->frozen = false;
+    n->thawed_ns = now;
     for (int k = 0; k < n->nheld; k++) {
         n->held[k].at = now + 1;
         push(n->held[k]);
     }
     n->nheld = 0;
-    n->tick_at = 0;
+    n->tick_at = n->s_tick_at = 0;
 }
 
 static void step(void)
@@ -903,22 +1119,33 @@ static void step(void)
     struct event e = pop();
     now = e.at;
     W.events++;
-    if (W.coordinator_frozen && now >= W.thaw_at)
-        W.coordinator_frozen = false;
     if (hold(&e))
         return;
     switch (e.kind) {
     case EV_TO_COORDINATOR:
     case EV_END_COORDINATOR:
-        if (!W.coordinator_dead)
-            at_coordinator(&e);
+        at_coordinator(&e);
         break;
-    case EV_TICK_COORDINATOR:
-        if (!W.coordinator_dead) {
-            W.tick_at = 0;
-            rdzv_state_tick(W.s, now);
-            drain_coordinator();
+    case EV_TICK_COORDINATOR: {
+        struct node *n = &W.nodes[e.who];
+        if (n->s && n->incarnation == e.incarnation) {
+            n->s_tick_at = 0;
+            rdzv_state_tick(n->s, now);
+            drain_coordinator(n);
         }
+        break;
+    }
+    case EV_BREAK: {
+        struct link *l = &W.links[e.who];
+        if (!l->stalled_ns || l->dead || now - l->stalled_ns < W.rules.dead_ns / 10 * 6)
+            break;
+        trace("breaks", l->node, 0);
+        push((struct event){.at = now, .kind = EV_END_COORDINATOR, .who = e.who, .local = true});
+        push((struct event){.at = now, .kind = EV_END_MEMBER, .who = e.who, .local = true});
+        break;
+    }
+    case EV_CUT:
+        cut_node(e.who, (int)e.number);
         break;
     case EV_TO_MEMBER:
     case EV_END_MEMBER:
@@ -929,12 +1156,22 @@ static void step(void)
         fault();
         break;
     case EV_HEAL:
-        W.nodes[e.who].partitioned = false;
+        heal_node(e.who);
         break;
     case EV_THAW:
         if (W.nodes[e.who].incarnation == e.incarnation)
             thaw(e.who);
         break;
+    case EV_GUARD: {
+        struct node *n = &W.nodes[e.who];
+        if (n->m && n->incarnation == e.incarnation && n->workers && n->lease && now >= n->lease) {
+            trace("guardian", e.who, 0);
+            total.guarded++;
+            CHECK(n->frozen || now - n->thawed_ns < 20 * MS, "a guardian was needed");
+            kill_node(e.who, 1);
+        }
+        break;
+    }
     case EV_START:
         if (!W.nodes[e.who].m)
             start_node(e.who);
@@ -949,13 +1186,24 @@ static void step(void)
 static void make_world(void)
 {
     static const int budgets[] = {0, 0, 1, 3, 100};
-    memset(&W, 0, sizeof(W));
+    struct event *held[NODES_MAX];
+    int cap_held[NODES_MAX];
+    for (int i = 0; i < NODES_MAX; i++) {
+        held[i] = W.nodes[i].held;
+        cap_held[i] = W.nodes[i].cap_held;
+    }
+    memset(W.nodes, 0, sizeof(W.nodes));
+    memset(W.cut, 0, sizeof(W.cut));
+    W.nlinks = W.nrounds = W.failures = 0;
+    W.events = 0;
+    W.half_from = W.half_n = 0;
     W.hash = 14695981039346656037ull;
     W.told = -1;
     now = 1000 * S;
     order_next = 0;
     bool elastic = one_in(2);
-    int max = 1 + (int)below(one_in(8) ? 16 : 6);
+    W.failover = one_in(2);
+    int max = 1 + (int)below(one_in(200) ? NODES_MAX - 4 : one_in(8) ? 16 : 6);
     int min = elastic ? 1 + (int)below((uint64_t)max) : max;
     uint64_t beat = one_in(2) ? S : 5 * S;
     W.rules = (struct rdzv_rules){.backend = elastic ? RDZV_C10D : RDZV_STATIC,
@@ -966,6 +1214,11 @@ static void make_world(void)
                                   .max_restarts = budgets[below(ARRAY_LEN(budgets))],
                                   .restart_policy = one_in(5) ? RESTART_WORKER : RESTART_GROUP,
                                   .backoff_ns = one_in(4) ? S : 0,
+                                  .spares = one_in(3) ? (int)below(4) : 0,
+                                  .elastic = one_in(2),
+                                  .elect = !one_in(4),
+                                  .max_node_restarts = one_in(3) ? (int)below(20) : -1,
+                                  .progress_ns = one_in(3) ? 3 * S : 0,
                                   .join_ns = 60 * S,
                                   .last_call_ns = 3 * S,
                                   .close_ns = 30 * S,
@@ -977,12 +1230,13 @@ static void make_world(void)
                                   .local_addr = ""};
     W.faults_until = now + (one_in(2) ? 60 * S : below(15 * S));
     W.end = W.faults_until + 600 * S;
-    W.s = rdzv_state_new(&W.rules, 1 + chance(), now);
     bool ranks = one_in(2);
     W.n = max + (int)below(4); /* spares, or too many */
     for (int i = 0; i < W.n; i++) {
         struct node *n = &W.nodes[i];
-        n->link = -1;
+        n->link = n->follows = -1;
+        n->held = held[i];
+        n->cap_held = cap_held[i];
         n->node_rank = ranks && i < max && !one_in(5) ? i : one_in(20) ? (int)below(20) : -1;
         n->nproc = 1 + (int)below(3);
         strcpy(n->run_id, i > 0 && one_in(30) ? "other" : "job");
@@ -990,7 +1244,6 @@ static void make_world(void)
         push((struct event){.at = now + at, .kind = EV_START, .who = i});
     }
     push((struct event){.at = now + below(5 * S), .kind = EV_FAULT});
-    retick_coordinator();
 }
 
 /* When nothing goes wrong any more, everything comes to an end. */
@@ -1007,12 +1260,20 @@ static void check_end(void)
         else if (n->finished)
             total.failed++;
     }
-    CHECK(W.coordinator_dead || W.finished, "the coordinator has not come to an end");
-    struct rdzv_state_info info;
-    rdzv_state_get_info(W.s, &info);
-    total.restarts += (uint64_t)info.restarts;
-    CHECK(info.restarts <= W.failures, "%d restarts for %d failures", info.restarts, W.failures);
-    CHECK(info.restarts <= W.rules.max_restarts, "%d restarts", info.restarts);
+    for (int i = 0; i < W.n; i++) {
+        struct rdzv_state_info info;
+        if (!W.nodes[i].s)
+            continue;
+        CHECK(W.nodes[i].s_finished, "the coordinator of node %d has not come to an end", i);
+        rdzv_state_get_info(W.nodes[i].s, &info);
+        total.restarts += (uint64_t)info.restarts;
+        total.elected += i > 0 && !info.standing;
+        CHECK(info.restarts <= W.failures, "%d restarts for %d failures", info.restarts,
+              W.failures);
+        CHECK(info.restarts <= W.rules.max_restarts, "%d restarts", info.restarts);
+        CHECK(W.rules.max_node_restarts < 0 || info.node_restarts <= W.rules.max_node_restarts,
+              "%d restarts for nodes", info.node_restarts);
+    }
 }
 
 static bool all_ended(void)
@@ -1020,8 +1281,10 @@ static bool all_ended(void)
     for (int i = 0; i < W.n; i++) {
         if (W.nodes[i].m && !W.nodes[i].finished)
             return false;
+        if (W.nodes[i].s && !W.nodes[i].s_finished)
+            return false;
     }
-    return W.coordinator_dead || W.finished;
+    return true;
 }
 
 static uint64_t run_seed(uint64_t seed)
@@ -1043,7 +1306,6 @@ static uint64_t run_seed(uint64_t seed)
         struct event e = pop();
         buf_fini(&e.bytes);
     }
-    rdzv_state_free(W.s);
     return hash;
 }
 
@@ -1064,17 +1326,20 @@ START_TEST(stories)
         return;
     }
     uint64_t start = mono_ns(), events = 0;
-    for (uint64_t seed = 1; seed <= n; seed++) {
+    uint64_t first = env_number("SIM_FROM", 1);
+    for (uint64_t seed = first; seed < first + n; seed++) {
         run_seed(seed);
         events += W.events;
     }
     printf("%llu seeds, %.0f per second, %.1f M events; %llu rounds, %llu restarts, %llu respawns, "
-           "%llu resumed connections, %llu nodes ended well, %llu not\n",
+           "%llu resumed connections, %llu fenced, %llu by the guardian, %llu elected, %llu nodes "
+           "ended well, %llu not\n",
            (unsigned long long)n, (double)n * 1e9 / (double)(mono_ns() - start),
            (double)events / 1e6, (unsigned long long)total.rounds,
            (unsigned long long)total.restarts, (unsigned long long)total.respawns,
-           (unsigned long long)total.resumes, (unsigned long long)total.success,
-           (unsigned long long)total.failed);
+           (unsigned long long)total.resumes, (unsigned long long)total.fenced,
+           (unsigned long long)total.guarded, (unsigned long long)total.elected,
+           (unsigned long long)total.success, (unsigned long long)total.failed);
     if (n < 1000)
         return;
     ck_assert_uint_gt(total.rounds, n / 2);

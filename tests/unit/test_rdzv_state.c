@@ -87,7 +87,7 @@ START_TEST(last_call_is_called_off_when_too_few_are_left)
     join(1, (struct who){0});
     tick(14);
     say(0, MEMBER_IDLE);
-    closed(1, true);
+    closed(1, RDZV_END_CLOSED);
     tick(14);
     say(0, MEMBER_IDLE);
     join(2, (struct who){0});
@@ -251,7 +251,7 @@ START_TEST(a_holder_that_is_silent_is_not_believed_to_be_there)
     T += 11 * S; /* two heartbeats are missing */
     hello(2, (struct who){.rank1 = 2});
     ck_assert(seen[2].refused && seen[2].retry);
-    closed(1, false); /* and now its connection broke */
+    closed(1, RDZV_END_BROKEN); /* and now its connection broke */
     join(2, (struct who){.rank1 = 2});
     ck_assert(!seen[2].refused);
     ck_assert_int_eq(info().nodes, 2);
@@ -281,7 +281,7 @@ START_TEST(spares_are_bounded)
         hello(1, (struct who){.id = i + 1});
         if (seen[1].refused)
             break;
-        closed(1, false);
+        closed(1, RDZV_END_BROKEN);
     }
     ck_assert(seen[1].refused && seen[1].retry);
     HAS(seen[1].refusal, "are here already, for 1 places");
@@ -378,7 +378,7 @@ START_TEST(ranks_stay_over_restarts)
     stop_all(4);
     check_ranks((const int[]){0, 3, 2, 1}, 4);
     run_all(4);
-    closed(2, true); /* rank 2 is gone: the last one moves up */
+    closed(2, RDZV_END_CLOSED); /* rank 2 is gone: the last one moves up */
     stop_all(4);
     ck_assert_int_eq(seen[0].view.group_rank, 0);
     ck_assert_int_eq(seen[3].view.group_rank, 1);
@@ -393,7 +393,7 @@ START_TEST(a_new_node_takes_the_place_of_the_lost_one)
     ck_assert_int_eq(seen[4].view.phase, RDZV_COLLECT);
     ck_assert_int_eq(seen[4].view.group_rank, -1);
     ck_assert(seen[4].view.spare);
-    closed(1, true);
+    closed(1, RDZV_END_CLOSED);
     stop_all(4);
     PHASE(RDZV_PREPARE);
     ck_assert_int_eq(info().nnodes, 4);

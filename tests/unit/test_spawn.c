@@ -22,8 +22,9 @@
 #include "core/fd.h"
 #include "core/mem.h"
 
-#define SECONDS     20
-#define WORKER(...) ((char *[]){build_path("tests/worker"), __VA_ARGS__, NULL})
+#define SECONDS      20
+#define ARGV_OF(...) ((char *[]){__VA_ARGS__, NULL})
+#define WORKER(...)  ((char *[]){build_path("tests/worker"), __VA_ARGS__, NULL})
 
 extern char **environ;
 
@@ -164,6 +165,83 @@ START_TEST(a_signal_is_never_lost)
 }
 END_TEST
 
+static void *copy_of(char *const *strings)
+{
+    size_t n = 0;
+    while (strings[n])
+        n++;
+    char **copy = xcalloc(n + 1, sizeof(*copy));
+    memcpy(copy, strings, n * sizeof(*copy));
+    return copy;
+}
+
+START_TEST(many_under_way_at_once)
+{
+    enum { N = 50 };
+    pid_t pids[N];
+    new_spawner(_i);
+    for (int i = 0; i < N; i++) {
+        struct err e = ERR_INIT;
+        int pidfd;
+        bool absent = i % 5 == 3;
+        struct spawn_request req =
+            request(copy_of(absent ? ARGV_OF("/no/such/program") : WORKER("exit", "7")));
+        req.owned[0] = (void *)req.argv;
+        req.envp = req.owned[1] = copy_of(environ);
+        ck_assert_msg(spawn_begin(g_spawner, &req, &pids[i], &pidfd, &e) == 0, "%s", e.msg);
+        close_fd(&pidfd);
+    }
+    spawn_settle(g_spawner);
+    for (int i = 0; i < N; i++) {
+        struct err why = ERR_INIT;
+        int status = end_of(pids[i]), code = 0;
+        bool absent = i % 5 == 3;
+        ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == (absent ? 127 : 7), "%d: %x", i,
+                      status);
+        ck_assert_int_eq(spawn_failure(g_spawner, pids[i], &code, &why), absent);
+        if (absent)
+            ck_assert_str_eq(why.msg, "exec /no/such/program: No such file or directory");
+    }
+    spawner_free(g_spawner);
+}
+END_TEST
+
+START_TEST(a_signal_before_the_program_runs_is_not_lost)
+{
+    new_spawner(_i);
+    struct spawn_request req = request(WORKER("pause"));
+    for (int round = 0; round < 200; round++) {
+        struct err e = ERR_INIT;
+        int pidfd;
+        pid_t pid;
+        ck_assert_msg(spawn_begin(g_spawner, &req, &pid, &pidfd, &e) == 0, "%s", e.msg);
+        close_fd(&pidfd);
+        int signo = round % 2 ? SIGTERM : SIGKILL;
+        ck_assert_int_eq(kill(pid, signo), 0);
+        spawn_settle(g_spawner);
+        int status = end_of(pid);
+        ck_assert_msg(WIFSIGNALED(status) && WTERMSIG(status) == signo, "round %d: %x", round,
+                      status);
+    }
+    spawner_free(g_spawner);
+}
+END_TEST
+
+START_TEST(too_many_descriptors_to_keep)
+{
+    int keep[SPAWN_KEEP_MAX + 1] = {0}, pidfd;
+    struct err e = ERR_INIT;
+    pid_t pid;
+    new_spawner(_i);
+    struct spawn_request req = request(WORKER("exit", "0"));
+    req.keep = keep;
+    req.nkeep = ARRAY_LEN(keep);
+    req.owned[0] = xcalloc(1, 1);
+    ck_assert_int_eq(spawn_begin(g_spawner, &req, &pid, &pidfd, &e), -EINVAL);
+    spawner_free(g_spawner);
+}
+END_TEST
+
 static uint64_t mask_in(const char *text, const char *name)
 {
     const char *at = strstr(text, name);
@@ -177,9 +255,9 @@ START_TEST(nothing_blocked_and_only_the_ignored_of_the_start_ignored)
     signal(SIGHUP, SIG_IGN); /* nohup */
     signal(SIGPIPE, SIG_IGN);
     spawn_remember();
-    new_spawner(_i);
     signal(SIGUSR1, SIG_IGN);
     signal(SIGHUP, SIG_DFL); /* what we do later is our own affair */
+    new_spawner(_i);
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);
     struct spawn_request req = request(WORKER("sigs"));
@@ -577,6 +655,9 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, every_exit_code, 0, 2);
     tcase_add_loop_test(tc, every_signal_right_after_the_spawn, 0, 2);
     tcase_add_loop_test(tc, a_signal_is_never_lost, 0, 2);
+    tcase_add_loop_test(tc, many_under_way_at_once, 0, 2);
+    tcase_add_loop_test(tc, a_signal_before_the_program_runs_is_not_lost, 0, 2);
+    tcase_add_loop_test(tc, too_many_descriptors_to_keep, 0, 2);
     tcase_add_loop_test(tc, nothing_blocked_and_only_the_ignored_of_the_start_ignored, 0, 2);
     tc = test_case(s, "descriptors", 60);
     tcase_add_loop_test(tc, only_its_stdio_and_the_kept_descriptors, 0, 2);

@@ -24,8 +24,10 @@ static struct rank_table table = {.restart_count = 1,
                                   .nnodes = 2,
                                   .world_size = 6,
                                   .nodes = nodes};
-static struct job_spec job = {
-    .nproc = 3, .omp_num_threads = "1", .rdzv = {.run_id = "myjob", .max_restarts = 2}};
+static struct job_spec job = {.nproc = 3,
+                              .omp_num_threads = "1",
+                              .signals_to_handle = "SIGTERM,SIGINT",
+                              .rdzv = {.run_id = "myjob", .max_restarts = 2}};
 
 static void set_roles(const char *a, const char *b)
 {
@@ -113,6 +115,7 @@ START_TEST(golden_two_nodes_of_three)
                                  "TORCHELASTIC_MAX_RESTARTS=2\n"
                                  "TORCHELASTIC_RESTART_COUNT=1\n"
                                  "TORCHELASTIC_RUN_ID=myjob\n"
+                                 "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT\n"
                                  "TORCHELASTIC_USE_AGENT_STORE=True\n"
                                  "TORCH_NCCL_ASYNC_ERROR_HANDLING=1\n"
                                  "WORLD_SIZE=6\n";

@@ -1,0 +1,323 @@
+#!/usr/bin/python3
+"""Collective operations on this machine: libdlcoll beside Open MPI, MPICH and Gloo, and what the machine
+allows, interleaved in one run; medians over the rounds of each rank's median (the slowest rank's).
+
+    bench-coll.py BUILD_DIR
+
+    QUICK=1          few sizes, 2 and 4 ranks, under 2 minutes
+    RANKS="2 4 8"  OPS="all_reduce ..."  SIZES="8 1K ..."  ROUNDS=5  BUDGET_MS=60 (a cell of a round)
+    QUIET_S=20       before each run, waits so long for the other processes of the machine to pause
+    RAW=FILE         keeps every line that was measured
+
+`direct` is libdlcoll with buffers from dlcoll_mem_alloc(); `limit` what memory and flags allow if every
+rank sees every buffer (tests/bench/coll/peer_limit.c). ratio: the best peer's time divided by libdlcoll's.
+"""
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+BUILD = sys.argv[1] if len(sys.argv) > 1 else "build"
+BIN = f"{BUILD}/tests/bench/coll"
+QUICK = os.environ.get("QUICK", "") not in ("", "0")
+
+
+def words(name, full, quick):
+    return os.environ.get(name, quick if QUICK else full).split()
+
+
+RANKS = [int(n) for n in words("RANKS", "2 4 8", "2 4")]
+SIZES = words("SIZES", "8 64 512 1K 4K 16K 64K 256K 1M 4M 16M 64M", "8 1K 64K 1M 16M")
+OPS = words("OPS", *["all_reduce broadcast all_gather reduce_scatter all_to_all reduce pingpong barrier"] * 2)
+ROUNDS = int(os.environ.get("ROUNDS", "2" if QUICK else "5"))
+BUDGET_MS = os.environ.get("BUDGET_MS", "8" if QUICK else "60")
+QUIET_S = float(os.environ.get("QUIET_S", "0" if QUICK else "20"))
+LIMIT_S = 10 if QUICK else 300
+CPUS = len(os.sched_getaffinity(0))
+FOREIGN = 0.10  # of the CPUs, used by others: more is worth a remark
+SHM, TCP = ["dlcoll", "direct", "openmpi", "mpich", "gloo"], ["dlcoll-tcp", "openmpi-tcp", "mpich-tcp", "gloo"]
+MPIS = ("openmpi", "mpich")
+ENV = dict(os.environ, OMP_NUM_THREADS="1")
+
+
+# ------------------------------------------------------------------------------------------ the peers
+
+def dlaunch(n, prog, **env):
+    bind = ["--bind", "core"] if n <= CPUS else []
+    return [f"{BUILD}/dlaunch", *bind, "--nproc_per_node", str(n), f"{BIN}/{prog}"], env
+
+
+def openmpi(n, *options):
+    bind = ["--bind-to", "core"] if n <= CPUS else ["--oversubscribe"]
+    return ["mpirun.openmpi", "--allow-run-as-root", *bind, *options, "-n", str(n), f"{BIN}/peer_openmpi"], {}
+
+
+def mpich(n, **env):
+    bind = ["-bind-to", "core"] if n <= CPUS else []
+    return ["mpiexec.hydra", *bind, "-n", str(n), f"{BIN}/peer_mpich"], env
+
+
+PEERS = {
+    "dlcoll": lambda n: dlaunch(n, "peer_dlcoll"),
+    "direct": lambda n: dlaunch(n, "peer_dlcoll", BENCH_SHARED="1"),
+    "dlcoll-tcp": lambda n: dlaunch(n, "peer_dlcoll", DLCOLL_SHM="0"),
+    "openmpi": openmpi,
+    "openmpi-tcp": lambda n: openmpi(n, "--mca", "btl", "tcp,self", "--mca", "pml", "ob1", "--mca",
+                                     "btl_tcp_if_include", "lo"),
+    "mpich": mpich,
+    "mpich-tcp": lambda n: mpich(n, MPIR_CVAR_NOLOCAL="1", UCX_TLS="tcp,self", UCX_NET_DEVICES="lo"),
+    "gloo": lambda n: dlaunch(n, "peer_gloo"),
+    "limit": lambda n: ([f"{BIN}/peer_limit", str(n)], {}),
+}
+
+
+def present():
+    """The names of those that are built and can be started; says which are not."""
+    need = {"openmpi": ("mpirun.openmpi", "peer_openmpi"), "mpich": ("mpiexec.hydra", "peer_mpich"),
+            "gloo": (None, "peer_gloo")}
+    names = []
+    for name in PEERS:
+        launcher, prog = need.get(name.split("-")[0], (None, "peer_dlcoll"))
+        if (launcher and not shutil.which(launcher)) or not os.path.exists(f"{BIN}/{prog}"):
+            print(f"SKIPPED: {name}: not installed (make deps-bench)")
+        else:
+            names.append(name)
+    return names
+
+
+def jobs(name, n):
+    """What to run of it on n ranks: (operations, sizes)"""
+    ops = [op for op in OPS if op != "pingpong" or n == 2]
+    if name == "mpich-tcp" and n > CPUS:
+        return []  # with more ranks than CPUs it does not come to an end
+    if name == "direct":
+        ops = [op for op in ops if op not in ("barrier", "pingpong")]
+    all_jobs = [(ops, SIZES)] if ops else []
+    if name == "dlcoll" and "all_reduce" in ops:
+        all_jobs.append((["all_reduce:bf16", "all_reduce:f16"], ["8M"]))  # as many elements as 16M of f32
+        if "16M" not in SIZES:
+            all_jobs.append((["all_reduce"], ["16M"]))
+    if n == 2 and not QUICK and "all_reduce" in ops and "SIZES" not in os.environ:
+        all_jobs.append((["all_reduce"], ["256M"]))
+    return all_jobs
+
+
+# ------------------------------------------------------------------------------------------ running
+
+def busy_jiffies():
+    with open("/proc/stat") as f:
+        v = [int(x) for x in f.readline().split()[1:9]]
+    return sum(v) - v[3] - v[4]
+
+
+def wait_for_quiet():
+    end = time.monotonic() + QUIET_S
+    while time.monotonic() < end:
+        before = busy_jiffies()
+        time.sleep(0.2)
+        if (busy_jiffies() - before) / os.sysconf("SC_CLK_TCK") / 0.2 / CPUS < FOREIGN:
+            return
+
+
+def run(cmd, env):
+    """(what it printed, the share of the CPUs that others used meanwhile)"""
+    wait_for_quiet()
+    cpu, start = busy_jiffies(), time.monotonic()
+    own = sum(os.times()[:4])
+    p = subprocess.Popen(["timeout", "-k", "5", str(LIMIT_S), *cmd], env=dict(ENV, **env), text=True,
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, errors = p.communicate()
+    took = time.monotonic() - start
+    foreign = (busy_jiffies() - cpu) / os.sysconf("SC_CLK_TCK") - (sum(os.times()[:4]) - own)
+    complaint = next((line for line in errors.splitlines() if "wrong on rank" in line), "")
+    if p.returncode == 124:
+        complaint = f"stopped after {LIMIT_S} s"
+    elif p.returncode and not complaint:
+        complaint = (errors.strip().splitlines() or [f"exit status {p.returncode}"])[0]
+    return out, max(0.0, foreign / (took * CPUS)), complaint
+
+
+def measure(names):
+    """{(name, op, ranks, bytes): [us of each round]}, the foreign shares, what went wrong"""
+    cells, foreign, complaints = {}, [], {}
+    raw = open(os.environ["RAW"], "a") if os.environ.get("RAW") else None
+    done, every = 0, ROUNDS * len(RANKS) * len(names)
+    for turn in range(ROUNDS):
+        for n in RANKS:
+            for name in names:
+                for ops, sizes in jobs(name, n):
+                    cmd, env = PEERS[name](n)
+                    with tempfile.TemporaryDirectory() as folder:
+                        env["BENCH_DIR"] = folder
+                        out, share, why = run([*cmd, name, ",".join(ops), ",".join(sizes), BUDGET_MS], env)
+                    foreign.append(share)
+                    if why:
+                        complaints.setdefault((name, n), why)
+                    for line in out.splitlines():
+                        f = line.split()
+                        if len(f) == 7 and f[0] == name:
+                            cells.setdefault((name, f[1], n, int(f[3])), []).append(float(f[5]))
+                            if raw:
+                                raw.write(f"{turn} {share:.2f} {line}\n")
+                done += 1
+                if sys.stderr.isatty():
+                    print(f"\r{done} of {every} runs", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("\r" + " " * 30 + "\r", end="", file=sys.stderr)
+    return cells, foreign, complaints
+
+
+# ------------------------------------------------------------------------------------------- tables
+
+def size_text(n):
+    for unit, shift in (("G", 30), ("M", 20), ("K", 10)):
+        if n >= 1 << shift and n % (1 << shift) == 0:
+            return f"{n >> shift}{unit}"
+    return str(n)
+
+
+def us(x):
+    if x is None:
+        return "-"
+    return f"{x:.2f}" if x < 100 else f"{x:.0f}"
+
+
+class Results:
+    def __init__(self, cells):
+        self.us = {key: statistics.median(v) for key, v in cells.items()}
+
+    def get(self, name, op, n, size):
+        return self.us.get((name, op, n, size))
+
+    def sizes(self, op, n):
+        return sorted({k[3] for k in self.us if k[1] == op and k[2] == n})
+
+    def best(self, names, op, n, size):
+        return min((x for x in (self.get(p, op, n, size) for p in names) if x), default=None)
+
+    def ratio(self, ours, names, op, n, size):
+        """How many times as fast as the best of the peers; None: one of them is missing."""
+        mine, best = self.get(ours, op, n, size), self.best(names, op, n, size)
+        return best / mine if mine and best else None
+
+
+def print_table(r, op, n, columns, ours, peers):
+    sizes = [s for s in r.sizes(op, n) if any(r.get(c, op, n, s) for c in columns if c != "limit")]
+    if not sizes:
+        return
+    print(f"\n{op}, {n} ranks{' (more than CPUs)' if n > CPUS else ''}, us")
+    print(f"{'bytes':>7}" + "".join(f"{c:>12}" for c in columns) + "   ratio")
+    for s in sizes:
+        row = "".join(f"{us(r.get(c, op, n, s)):>12}" for c in columns)
+        ratio = r.ratio(ours, peers, op, n, s)
+        mark = "" if ratio is None else f"{ratio:8.2f}" + ("  slower" if ratio < 1 else "")
+        print(f"{size_text(s):>7}{row}{mark}")
+
+
+def losing(r, ours, peers):
+    lost = []
+    for op in OPS:
+        for n in RANKS:
+            for s in r.sizes(op, n):
+                ratio = r.ratio(ours, peers, op, n, s)
+                if ratio is not None and ratio < 1:
+                    lost.append((op, n, s, ratio))
+    return lost
+
+
+# --------------------------------------------------------------------------------------------- bars
+
+class Bar:
+    """Cells that must reach a ratio: met, or missed, with the worst one."""
+
+    def __init__(self, text, want):
+        self.text, self.want, self.cells = text, want, []
+
+    def add(self, ratio, what):
+        if ratio is not None:
+            self.cells.append((ratio, what))
+
+    def show(self):
+        if not self.cells:
+            print(f"  -       {self.text}: not measured")
+            return
+        bad = [c for c in self.cells if c[0] < self.want]
+        worst = min(self.cells)
+        print(f"  {'MISSED' if bad else 'met   '}  {self.text}: "
+              f"{len(self.cells) - len(bad)} of {len(self.cells)} cells, the worst {worst[0]:.2f} ({worst[1]})")
+
+
+def bars(r):
+    def over(text, want, ours, peers, ops, ranks, low=0, high=1 << 40):
+        bar = Bar(text, want)
+        for op in ops:
+            for n in ranks:
+                for s in r.sizes(op, n):
+                    if low <= s <= high:
+                        bar.add(r.ratio(ours, peers, op, n, s), f"{op} {n} x {size_text(s)}")
+        bar.show()
+
+    crowd = [n for n in RANKS if n > CPUS]
+    few = [n for n in RANKS if n <= CPUS]
+    peers = [*MPIS, "gloo"]
+    others = [op for op in OPS if op != "all_reduce"]
+    ar = ["all_reduce"]
+    print("\nTo reach (each as a ratio of times, the peer's divided by ours):")
+    over("all_reduce, 2 ranks, to 64 B, 1 x Open MPI", 1, "dlcoll", ["openmpi"], ar, [2], 0, 64)
+    over("all_reduce, from 1 KB, 1.5 x Open MPI and MPICH", 1.5, "dlcoll", MPIS, ar, few, 1 << 10)
+    over("all_reduce, more ranks than CPUs, 2 x both", 2, "dlcoll", MPIS, ar, crowd)
+    over("all_reduce, 1 MB, 10 x Gloo", 10, "dlcoll", ["gloo"], ar, RANKS, 1 << 20, 1 << 20)
+    over("all_reduce, to 64 KB, 50 x Gloo", 50, "dlcoll", ["gloo"], ar, RANKS, 0, 1 << 16)
+    over("all_reduce in shared buffers, from 64 KB, 3 x the best", 3, "direct", peers, ar, RANKS, 1 << 16)
+    over("all_reduce in shared buffers, 64 MB, 1 / 1.3 of the limit", 1 / 1.3, "direct", ["limit"], ar, RANKS,
+         64 << 20, 64 << 20)
+    over("the other operations, 8 B to 64 MB, 1 x the best", 1, "dlcoll", peers, others, RANKS, 0, 64 << 20)
+    tcp = [p for p in TCP if p != "dlcoll-tcp"]
+    over("over TCP, 1 x the best", 1, "dlcoll-tcp", tcp, OPS, RANKS)
+    over("over TCP, to 1 MB, 3 x Gloo", 3, "dlcoll-tcp", ["gloo"], OPS, RANKS, 0, 1 << 20)
+    over("over TCP, from 16 MB, 1.3 x the best", 1.3, "dlcoll-tcp", tcp, OPS, RANKS, 16 << 20)
+    for kind in ("bf16", "f16"):
+        bar = Bar(f"all_reduce of {kind}, as many elements as 16 MB of f32, in 0.6 of the time", 1 / 0.6)
+        for n in RANKS:
+            f32, half = r.get("dlcoll", "all_reduce", n, 16 << 20), r.get("dlcoll", f"all_reduce:{kind}", n, 8 << 20)
+            bar.add(f32 / half if f32 and half else None, f"{n} ranks")
+        bar.show()
+
+
+# --------------------------------------------------------------------------------------------- main
+
+def main():
+    start = time.monotonic()
+    names = present()
+    print(f"{CPUS} CPUs; ranks {RANKS}; {ROUNDS} rounds; {BUDGET_MS} ms a cell")
+    machine = subprocess.run([f"{BIN}/peer_limit", "machine"], capture_output=True, text=True, timeout=120)
+    print(re.sub(r"(?m)^", "  ", machine.stdout.rstrip()))
+    cells, foreign, complaints = measure(names)
+    r = Results(cells)
+    for n in RANKS:
+        for op in OPS:
+            print_table(r, op, n, ["limit", *SHM], "dlcoll", [*MPIS, "gloo"])
+    print("\nEverything over TCP, through loopback:")
+    for n in RANKS:
+        for op in OPS:
+            print_table(r, op, n, TCP, "dlcoll-tcp", TCP[1:])
+    for title, ours, peers in (("in the node", "dlcoll", [*MPIS, "gloo"]), ("over TCP", "dlcoll-tcp", TCP[1:])):
+        lost = losing(r, ours, peers)
+        print(f"\nSlower than the best peer {title}: {len(lost)} cells")
+        for op, n, s, ratio in lost:
+            print(f"  {op} {n} x {size_text(s)}: {ratio:.2f}")
+    noisy = sum(x > FOREIGN for x in foreign)
+    if noisy > len(foreign) / 4:
+        print(f"\nTHE MACHINE WAS NOT QUIET ({noisy} of {len(foreign)} runs): what follows says little")
+    bars(r)
+    for (name, n), why in complaints.items():
+        print(f"\n{name}, {n} ranks: {why}")
+    print(f"\n{time.monotonic() - start:.0f} s. Others used {statistics.median(foreign):.0%} of the CPUs "
+          f"(median of {len(foreign)} runs; more than {FOREIGN:.0%} in {noisy} of them)")
+
+
+main()

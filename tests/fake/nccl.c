@@ -1,0 +1,670 @@
+/* libnccl.so.2 and libcudart.so in one, on host memory: what is enqueued is carried out, in order,
+ * by a thread that every process has, and ranks meet in memory that they share since before they
+ * were forked. Device memory is a range of addresses. -DFAKE_OLD: without what later versions
+ * added. */
+#include "tests/fake/nccl.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "collectives/nccl/nccl_api.h"
+#include "collectives/reduce.h"
+
+#define API __attribute__((visibility("default")))
+enum { RANKS = 8, COMMS = 48, SLOT = 128 * 1024, BOX = 16 * 1024, ARENA = 64 << 20, IN_GROUP = 64 };
+
+struct world { /* a communicator, in all its processes */
+    _Atomic int size, arrived, turn, joined;
+    _Atomic uint32_t sent[RANKS][RANKS], got[RANKS][RANKS];
+    uint8_t slot[RANKS][SLOT];
+    uint8_t box[RANKS][RANKS][BOX];
+};
+
+struct region {
+    struct fake_nccl state;
+    _Atomic int next;
+    struct world worlds[COMMS];
+};
+
+struct comm {
+    struct world *w;
+    int rank, size, polls;
+    _Atomic bool aborted;
+    _Atomic int inside;
+};
+
+enum kind { REDUCE, ALL_REDUCE, BROADCAST, GATHER_ALL, SCATTER_REDUCE, SEND, RECV, COPY, MARK };
+
+struct task {
+    enum kind kind;
+    struct comm *comm;
+    const void *send;
+    void *recv;
+    size_t count;
+    int type, op, peer;
+    struct reduce_info reduce;
+    uint64_t mark;
+    struct task *next;
+};
+
+static struct region *g;
+static uint8_t *g_arena;
+static size_t g_used;
+static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t g_more = PTHREAD_COND_INITIALIZER;
+static struct task *g_queue, **g_tail = &g_queue;
+static bool g_has_thread;
+static _Atomic int g_pending;
+static _Atomic uint64_t g_marks, g_reached;
+static _Thread_local int g_depth, g_held;
+static _Thread_local struct task g_group[IN_GROUP];
+static struct {
+    bool used;
+    dlcoll_op op;
+    int type;
+} g_ops[64];
+
+__attribute__((constructor)) static void begin(void)
+{
+    g = mmap(NULL, sizeof(*g), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE,
+             -1, 0);
+    g_arena = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+    g->state.version = 22809;
+    g->state.error_rank = -1;
+}
+
+API struct fake_nccl *fake_nccl_state(void);
+API struct fake_nccl *fake_nccl_state(void)
+{
+    return &g->state;
+}
+
+/* ------------------------------------------------------------------------------- carrying out */
+
+static bool wait_turn(const struct comm *c, _Atomic int *word, int value)
+{
+    while (atomic_load(word) == value) {
+        if (atomic_load(&c->aborted))
+            return false;
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    }
+    return true;
+}
+
+static bool meet(struct comm *c)
+{
+    int turn = atomic_load(&c->w->turn);
+    if (atomic_fetch_add(&c->w->arrived, 1) + 1 == c->size) {
+        atomic_store(&c->w->arrived, 0);
+        atomic_fetch_add(&c->w->turn, 1);
+        return true;
+    }
+    return wait_turn(c, &c->w->turn, turn);
+}
+
+static size_t bytes_of(const struct task *t)
+{
+    return t->count * dtype_get(t->type)->size;
+}
+
+static void reduce(const struct task *t, size_t from, void *to, size_t count)
+{
+    struct comm *c = t->comm;
+    const void *in[RANKS];
+    struct reduce_info r = t->reduce;
+    for (int i = 0; i < c->size; i++)
+        in[i] = c->w->slot[i] + from;
+    r.ranks = c->size;
+    reduce_many(&r, to, in, c->size, count);
+    if (r.has_post)
+        reduce_post(&r, to, to, count);
+}
+
+static void carry_out_collective(const struct task *t)
+{
+    struct comm *c = t->comm;
+    size_t len = bytes_of(t), in = t->kind == SCATTER_REDUCE ? len * (size_t)c->size : len;
+    if (in > SLOT)
+        abort();
+    if (t->reduce.has_pre)
+        reduce_pre(&t->reduce, c->w->slot[c->rank], t->send, t->count);
+    else if (t->kind != BROADCAST || t->peer == c->rank)
+        memcpy(c->w->slot[c->rank], t->send, in);
+    if (!meet(c))
+        return;
+    switch (t->kind) {
+    case ALL_REDUCE:
+        reduce(t, 0, t->recv, t->count);
+        break;
+    case REDUCE:
+        if (t->peer == c->rank)
+            reduce(t, 0, t->recv, t->count);
+        break;
+    case SCATTER_REDUCE:
+        reduce(t, len * (size_t)c->rank, t->recv, t->count);
+        break;
+    case BROADCAST:
+        memcpy(t->recv, c->w->slot[t->peer], len);
+        break;
+    default:
+        for (int i = 0; i < c->size; i++)
+            memcpy((uint8_t *)t->recv + len * (size_t)i, c->w->slot[i], len);
+    }
+    meet(c);
+}
+
+static void carry_out(const struct task *t)
+{
+    struct comm *c = t->comm;
+    size_t len = t->kind == MARK || t->kind == COPY ? t->count : bytes_of(t);
+    if (t->kind == MARK) {
+        atomic_store(&g_reached, t->mark);
+    } else if (t->kind == COPY) {
+        memcpy(t->recv, t->send, len);
+    } else if (atomic_load(&c->aborted)) {
+        return;
+    } else if (t->kind == SEND || t->kind == RECV) {
+        int from = t->kind == SEND ? c->rank : t->peer, to = t->kind == SEND ? t->peer : c->rank;
+        if (len > BOX)
+            abort();
+        _Atomic uint32_t *sent = &c->w->sent[from][to], *got = &c->w->got[from][to];
+        while (atomic_load(sent) - atomic_load(got) != (t->kind == RECV)) {
+            if (atomic_load(&c->aborted))
+                return;
+            nanosleep(&(struct timespec){0, 20000}, NULL);
+        }
+        if (t->kind == SEND)
+            memcpy(c->w->box[from][to], t->send, len);
+        else
+            memcpy(t->recv, c->w->box[from][to], len);
+        atomic_fetch_add(t->kind == SEND ? sent : got, 1);
+    } else {
+        carry_out_collective(t);
+    }
+}
+
+static void *run(void *arg)
+{
+    (void)arg;
+    for (;;) {
+        pthread_mutex_lock(&g_lock);
+        while (!g_queue)
+            pthread_cond_wait(&g_more, &g_lock);
+        struct task *t = g_queue;
+        if (!(g_queue = t->next))
+            g_tail = &g_queue;
+        pthread_mutex_unlock(&g_lock);
+        carry_out(t);
+        free(t);
+        atomic_fetch_sub(&g_pending, 1);
+    }
+    return NULL;
+}
+
+static void push(const struct task *t)
+{
+    struct task *mine = malloc(sizeof(*mine));
+    pthread_t thread;
+    *mine = *t;
+    mine->next = NULL;
+    atomic_fetch_add(&g_pending, 1);
+    pthread_mutex_lock(&g_lock);
+    if (!g_has_thread && pthread_create(&thread, NULL, run, NULL) == 0) {
+        pthread_detach(thread);
+        g_has_thread = true;
+    }
+    *g_tail = mine;
+    g_tail = &mine->next;
+    pthread_cond_signal(&g_more);
+    pthread_mutex_unlock(&g_lock);
+}
+
+/* 0, or in progress when the test wants that. */
+static int taken(struct comm *c)
+{
+    if (!g->state.in_progress || !c)
+        return NCCL_OK;
+    c->polls = 1;
+    return NCCL_IN_PROGRESS;
+}
+
+static int enqueue(struct task t)
+{
+    if (!t.comm || t.comm->aborted)
+        return 4;
+    if (g_depth) {
+        if (g_held == IN_GROUP)
+            return 4;
+        g_group[g_held++] = t;
+        return NCCL_OK;
+    }
+    push(&t);
+    return taken(t.comm);
+}
+
+static int reducing(enum kind kind, const void *send, void *recv, size_t n, int type, int op,
+                    int root, struct comm *c)
+{
+    struct task t = {.kind = kind,
+                     .comm = c,
+                     .send = send,
+                     .recv = recv,
+                     .count = n,
+                     .type = type,
+                     .peer = root};
+    if (op >= 100) { /* made by ncclRedOpCreatePreMulSum */
+        if (!g_ops[op - 100].used || g_ops[op - 100].type != type)
+            return 4;
+        reduce_find(type, g_ops[op - 100].op, &t.reduce);
+    } else if (reduce_find(type, op, &t.reduce) < 0 || type > DLCOLL_F8E5M2) {
+        return 4;
+    }
+    return enqueue(t);
+}
+
+#define CALL(name) API int nccl##name
+
+CALL(AllReduce)(const void *s, void *r, size_t n, int type, int op, nccl_comm_t c, cuda_stream st);
+CALL(AllReduce)(const void *s, void *r, size_t n, int type, int op, nccl_comm_t c, cuda_stream st)
+{
+    (void)st;
+    return reducing(ALL_REDUCE, s, r, n, type, op, 0, c);
+}
+
+CALL(Reduce)
+(const void *s, void *r, size_t n, int type, int op, int root, nccl_comm_t c, cuda_stream st);
+CALL(Reduce)
+(const void *s, void *r, size_t n, int type, int op, int root, nccl_comm_t c, cuda_stream st)
+{
+    (void)st;
+    return reducing(REDUCE, s, r, n, type, op, root, c);
+}
+
+CALL(ReduceScatter)
+(const void *s, void *r, size_t n, int type, int op, nccl_comm_t c, cuda_stream st);
+CALL(ReduceScatter)
+(const void *s, void *r, size_t n, int type, int op, nccl_comm_t c, cuda_stream st)
+{
+    (void)st;
+    return reducing(SCATTER_REDUCE, s, r, n, type, op, 0, c);
+}
+
+CALL(Broadcast)
+(const void *s, void *r, size_t n, int type, int root, nccl_comm_t c, cuda_stream st);
+CALL(Broadcast)
+(const void *s, void *r, size_t n, int type, int root, nccl_comm_t c, cuda_stream st)
+{
+    (void)st;
+    return enqueue((struct task){.kind = BROADCAST,
+                                 .comm = c,
+                                 .send = s,
+                                 .recv = r,
+                                 .count = n,
+                                 .type = type,
+                                 .peer = root});
+}
+
+CALL(AllGather)(const void *s, void *r, size_t n, int type, nccl_comm_t c, cuda_stream st);
+CALL(AllGather)(const void *s, void *r, size_t n, int type, nccl_comm_t c, cuda_stream st)
+{
+    (void)st;
+    return enqueue((struct task){
+        .kind = GATHER_ALL, .comm = c, .send = s, .recv = r, .count = n, .type = type});
+}
+
+CALL(Send)(const void *s, size_t n, int type, int peer, nccl_comm_t c, cuda_stream st);
+CALL(Send)(const void *s, size_t n, int type, int peer, nccl_comm_t c, cuda_stream st)
+{
+    (void)st;
+    return enqueue(
+        (struct task){.kind = SEND, .comm = c, .send = s, .count = n, .type = type, .peer = peer});
+}
+
+CALL(Recv)(void *r, size_t n, int type, int peer, nccl_comm_t c, cuda_stream st);
+CALL(Recv)(void *r, size_t n, int type, int peer, nccl_comm_t c, cuda_stream st)
+{
+    (void)st;
+    return enqueue(
+        (struct task){.kind = RECV, .comm = c, .recv = r, .count = n, .type = type, .peer = peer});
+}
+
+CALL(GroupStart)(void);
+CALL(GroupStart)(void)
+{
+    g_depth++;
+    return NCCL_OK;
+}
+
+/* Sends first: nobody waits for who waits for him. */
+CALL(GroupEnd)(void);
+CALL(GroupEnd)(void)
+{
+    if (--g_depth)
+        return NCCL_OK;
+    struct comm *c = g_held ? g_group[0].comm : NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < g_held; i++) {
+            if ((g_group[i].kind == RECV) == pass)
+                push(&g_group[i]);
+        }
+    }
+    g_held = 0;
+    return taken(c);
+}
+
+/* ---------------------------------------------------------------------------- communicators */
+
+CALL(GetVersion)(int *v);
+CALL(GetVersion)(int *v)
+{
+    *v = g->state.version;
+    return NCCL_OK;
+}
+
+CALL(GetUniqueId)(struct nccl_id *id);
+CALL(GetUniqueId)(struct nccl_id *id)
+{
+    if (g->state.no_unique_id)
+        return 2;
+    memset(id, 'i', sizeof(*id));
+    int n = atomic_fetch_add(&g->next, 1);
+    if (n >= COMMS)
+        abort();
+    memcpy(id->bytes, &n, sizeof(n));
+    return NCCL_OK;
+}
+
+API const char *ncclGetErrorString(int rc);
+API const char *ncclGetErrorString(int rc)
+{
+    return rc == 2 ? "unhandled system error" : rc == 6 ? "remote process error" : "some error";
+}
+
+API const char *ncclGetLastError(nccl_comm_t c);
+API const char *ncclGetLastError(nccl_comm_t c)
+{
+    return c ? "NET/Socket : connection closed by remote peer" : "";
+}
+
+static int join(nccl_comm_t *out, int n, int world, int rank, const struct nccl_config *conf)
+{
+    struct comm *c = calloc(1, sizeof(*c));
+    if (n > RANKS || conf->magic != NCCL_CONFIG_MAGIC || conf->blocking != 0)
+        return 5;
+    *c = (struct comm){.w = &g->worlds[world], .rank = rank, .size = n, .polls = g->state.polls};
+    atomic_fetch_add(&c->w->joined, 1);
+    *out = c;
+    return NCCL_IN_PROGRESS;
+}
+
+CALL(CommInitRankConfig)
+(nccl_comm_t *out, int n, struct nccl_id id, int rank, struct nccl_config *conf);
+CALL(CommInitRankConfig)
+(nccl_comm_t *out, int n, struct nccl_id id, int rank, struct nccl_config *conf)
+{
+    int world;
+    memcpy(&world, id.bytes, sizeof(world));
+    g->state.inits++;
+    return id.bytes[NCCL_ID_BYTES - 1] == 'i' ? join(out, n, world, rank, conf) : 4;
+}
+
+CALL(CommGetAsyncError)(nccl_comm_t comm, int *error);
+CALL(CommGetAsyncError)(nccl_comm_t comm, int *error)
+{
+    struct comm *c = comm;
+    bool init = atomic_load(&c->w->joined) < c->size || c->polls > 0;
+    if (atomic_fetch_add(&c->inside, 1) > 0)
+        g->state.max_threads_in = 2;
+    c->polls -= c->polls > 0;
+    *error = g->state.error_rank == c->rank ? g->state.async_error
+             : init                         ? NCCL_IN_PROGRESS
+                                            : NCCL_OK;
+    atomic_fetch_sub(&c->inside, 1);
+    return NCCL_OK;
+}
+
+CALL(CommAbort)(nccl_comm_t comm);
+CALL(CommAbort)(nccl_comm_t comm)
+{
+    struct comm *c = comm;
+    if (atomic_exchange(&c->aborted, true))
+        abort(); /* twice */
+    g->state.aborts++;
+    return NCCL_OK; /* its memory: tasks may still name it */
+}
+
+CALL(CommFinalize)(nccl_comm_t comm);
+CALL(CommFinalize)(nccl_comm_t comm)
+{
+    (void)comm;
+    g->state.finalizes++;
+    return NCCL_OK;
+}
+
+CALL(CommDestroy)(nccl_comm_t comm);
+CALL(CommDestroy)(nccl_comm_t comm)
+{
+    struct comm *c = comm;
+    atomic_store(&c->aborted, true);
+    g->state.destroys++;
+    return NCCL_OK;
+}
+
+CALL(RedOpCreatePreMulSum)(int *op, void *scalar, int type, int where, nccl_comm_t comm);
+CALL(RedOpCreatePreMulSum)(int *op, void *scalar, int type, int where, nccl_comm_t comm)
+{
+    (void)comm;
+    for (int i = 0; i < 64; i++) {
+        if (g_ops[i].used || where != NCCL_SCALAR_HOST)
+            continue;
+        g_ops[i].used = true;
+        g_ops[i].type = type;
+        dlcoll_op_create_premul(&g_ops[i].op, scalar, (dlcoll_dtype)type);
+        *op = 100 + i;
+        g->state.reduce_ops++;
+        return NCCL_OK;
+    }
+    return 4;
+}
+
+CALL(RedOpDestroy)(int op, nccl_comm_t comm);
+CALL(RedOpDestroy)(int op, nccl_comm_t comm)
+{
+    (void)comm;
+    g_ops[op - 100].used = false;
+    dlcoll_op_free(g_ops[op - 100].op);
+    g->state.reduce_ops--;
+    return NCCL_OK;
+}
+
+#ifndef FAKE_OLD
+CALL(CommInitRankScalable)
+(nccl_comm_t *out, int n, int rank, int nids, struct nccl_id *ids, struct nccl_config *conf);
+CALL(CommInitRankScalable)
+(nccl_comm_t *out, int n, int rank, int nids, struct nccl_id *ids, struct nccl_config *conf)
+{
+    int world;
+    memcpy(&world, ids[0].bytes, sizeof(world));
+    for (int i = 0; i < nids; i++) {
+        if (ids[i].bytes[NCCL_ID_BYTES - 1] != 'i')
+            return 4;
+    }
+    g->state.scalable++;
+    return join(out, n, world, rank, conf);
+}
+
+CALL(CommSplit)(nccl_comm_t comm, int color, int key, nccl_comm_t *out, struct nccl_config *conf);
+CALL(CommSplit)(nccl_comm_t comm, int color, int key, nccl_comm_t *out, struct nccl_config *conf)
+{
+    struct comm *c = comm;
+    int32_t own[3] = {color, key, 0}, all[RANKS][3];
+    while (atomic_load(&g_pending)) /* what stands in front of it */
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    if (c->rank == 0) { /* numbers for the new ones; more than there can be colours */
+        own[2] = atomic_fetch_add(&g->next, RANKS);
+        if (own[2] + RANKS > COMMS)
+            abort();
+    }
+    memcpy(c->w->slot[c->rank], own, sizeof(own));
+    meet(c);
+    for (int i = 0; i < c->size; i++)
+        memcpy(all[i], c->w->slot[i], sizeof(own));
+    meet(c);
+    g->state.splits++;
+    int n = 0, rank = 0, lowest = 0;
+    for (int i = c->size - 1; i >= 0; i--) {
+        if (all[i][0] != color)
+            continue;
+        n++;
+        lowest = i;
+        rank += all[i][1] < key || (all[i][1] == key && i < c->rank);
+    }
+    *out = NULL;
+    return color < 0 ? NCCL_OK : join(out, n, all[0][2] + lowest, rank, conf);
+}
+
+CALL(CommRegister)(nccl_comm_t c, void *p, size_t n, void **handle);
+CALL(CommRegister)(nccl_comm_t c, void *p, size_t n, void **handle)
+{
+    (void)c, (void)n;
+    *handle = p;
+    g->state.registers++;
+    return NCCL_OK;
+}
+
+CALL(CommDeregister)(nccl_comm_t c, void *handle);
+CALL(CommDeregister)(nccl_comm_t c, void *handle)
+{
+    (void)c, (void)handle;
+    g->state.registers--;
+    return NCCL_OK;
+}
+#endif
+
+/* -------------------------------------------------------------------------------------- CUDA */
+
+#define CUDA(name) API int cuda##name
+
+CUDA(GetDevice)(int *d);
+CUDA(GetDevice)(int *d)
+{
+    *d = 0;
+    return CUDA_OK;
+}
+
+CUDA(SetDevice)(int d);
+CUDA(SetDevice)(int d)
+{
+    return d;
+}
+
+CUDA(GetLastError)(void);
+CUDA(GetLastError)(void)
+{
+    return CUDA_OK;
+}
+
+API const char *cudaGetErrorString(int rc);
+API const char *cudaGetErrorString(int rc)
+{
+    return rc ? "some CUDA error" : "no error";
+}
+
+CUDA(PointerGetAttributes)(struct cuda_pointer *a, const void *p);
+CUDA(PointerGetAttributes)(struct cuda_pointer *a, const void *p)
+{
+    bool device = (const uint8_t *)p >= g_arena && (const uint8_t *)p < g_arena + ARENA;
+    *a = (struct cuda_pointer){.type = device ? CUDA_MEMORY_DEVICE : 0};
+    return CUDA_OK;
+}
+
+CUDA(StreamCreate)(cuda_stream *s);
+CUDA(StreamCreate)(cuda_stream *s)
+{
+    *s = g;
+    return CUDA_OK;
+}
+
+CUDA(StreamDestroy)(cuda_stream s);
+CUDA(StreamDestroy)(cuda_stream s)
+{
+    (void)s;
+    return CUDA_OK;
+}
+
+CUDA(EventCreateWithFlags)(cuda_event *e, unsigned flags);
+CUDA(EventCreateWithFlags)(cuda_event *e, unsigned flags)
+{
+    *e = calloc(1, sizeof(uint64_t));
+    return flags == CUDA_NO_TIMING ? CUDA_OK : 1;
+}
+
+CUDA(EventDestroy)(cuda_event e);
+CUDA(EventDestroy)(cuda_event e)
+{
+    free(e);
+    return CUDA_OK;
+}
+
+CUDA(EventRecord)(cuda_event e, cuda_stream s);
+CUDA(EventRecord)(cuda_event e, cuda_stream s)
+{
+    (void)s;
+    uint64_t mark = atomic_fetch_add(&g_marks, 1) + 1;
+    *(uint64_t *)e = mark;
+    push(&(struct task){.kind = MARK, .mark = mark});
+    return CUDA_OK;
+}
+
+CUDA(EventQuery)(cuda_event e);
+CUDA(EventQuery)(cuda_event e)
+{
+    return atomic_load(&g_reached) >= *(uint64_t *)e ? CUDA_OK : CUDA_NOT_READY;
+}
+
+CUDA(Malloc)(void **p, size_t n);
+CUDA(Malloc)(void **p, size_t n)
+{
+    pthread_mutex_lock(&g_lock);
+    size_t at = g_used;
+    g_used += (n + 255) / 256 * 256;
+    pthread_mutex_unlock(&g_lock);
+    *p = g_arena + at;
+    return at + n <= ARENA ? CUDA_OK : 2;
+}
+
+CUDA(MallocManaged)(void **p, size_t n, unsigned flags);
+CUDA(MallocManaged)(void **p, size_t n, unsigned flags)
+{
+    (void)flags;
+    return cudaMalloc(p, n);
+}
+
+CUDA(GetDeviceCount)(int *n);
+CUDA(GetDeviceCount)(int *n)
+{
+    *n = 1;
+    return CUDA_OK;
+}
+
+CUDA(Free)(void *p);
+CUDA(Free)(void *p)
+{
+    (void)p;
+    return CUDA_OK;
+}
+
+CUDA(MemcpyAsync)(void *to, const void *from, size_t n, int kind, cuda_stream s);
+CUDA(MemcpyAsync)(void *to, const void *from, size_t n, int kind, cuda_stream s)
+{
+    (void)s, (void)kind;
+    push(&(struct task){.kind = COPY, .send = from, .recv = to, .count = n});
+    return CUDA_OK;
+}

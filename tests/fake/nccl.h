@@ -1,0 +1,23 @@
+/* nccl.h: what a test may ask of the NCCL and CUDA of tests/fake/nccl.c, which work on host memory.
+ * The test's process loads the library before it forks its ranks, so that they share this. */
+#ifndef TESTS_FAKE_NCCL_H
+#define TESTS_FAKE_NCCL_H
+
+#include <stdatomic.h>
+
+struct fake_nccl {
+    _Atomic int version;
+    _Atomic int polls;        /* an init is in progress for so many questions */
+    _Atomic int async_error;  /* what ncclCommGetAsyncError says... */
+    _Atomic int error_rank;   /* ...on this rank */
+    _Atomic int no_unique_id; /* ncclGetUniqueId fails */
+    _Atomic int in_progress;  /* every call is, once */
+
+    _Atomic int inits, scalable, splits, aborts, destroys, finalizes, registers;
+    _Atomic int reduce_ops;     /* made and not destroyed */
+    _Atomic int max_threads_in; /* inside the library on one communicator at a time */
+};
+
+typedef struct fake_nccl *fake_nccl_fn(void); /* fake_nccl_state() */
+
+#endif

@@ -1,0 +1,3 @@
+/* NCCL before it had split, several roots and registration. */
+#define FAKE_OLD
+#include "tests/fake/nccl.c"

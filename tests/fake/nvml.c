@@ -1,0 +1,169 @@
+/* libnvidia-ml.so.1 as far as dlaunch uses it. The file named by FAKE_NVML says what there is, a
+ * line per GPU, read anew at every call:
+ *
+ *     BUS UUID USED_MIB TOTAL_MIB STATE ECC XID PID
+ *
+ * STATE: ok, lost, gone (no such device), stuck (the call does not return). XID: 0, or one that the
+ * next wait for events gets, once. PID: 0, or a process that uses it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/nvml.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define GPUS   8
+
+struct nvmlDevice_st {
+    char bus[16], uuid[48], state[16];
+    unsigned long long used, total, ecc;
+    int xid, pid, told;
+};
+
+static struct nvmlDevice_st g_gpu[GPUS];
+
+static int read_all(void)
+{
+    FILE *f = fopen(getenv("FAKE_NVML") ? getenv("FAKE_NVML") : "/nonexistent", "r");
+    int n = 0;
+    for (struct nvmlDevice_st *g = g_gpu; f && n < GPUS; g++, n++) {
+        int told = g->told;
+        if (fscanf(f, "%15s %47s %llu %llu %15s %llu %d %d", g->bus, g->uuid, &g->used, &g->total,
+                   g->state, &g->ecc, &g->xid, &g->pid) != 8)
+            break;
+        g->told = told;
+        while (strcmp(g->state, "stuck") == 0)
+            pause();
+    }
+    if (f)
+        fclose(f);
+    return n;
+}
+
+static int state_of(struct nvmlDevice_st *g)
+{
+    read_all();
+    return strcmp(g->state, "lost") == 0 ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+#define CALL EXPORT int
+CALL nvmlInit_v2(void);
+CALL nvmlInit_v2(void)
+{
+    return getenv("FAKE_NVML") ? NVML_SUCCESS : 9;
+}
+
+CALL nvmlShutdown(void);
+CALL nvmlShutdown(void)
+{
+    return NVML_SUCCESS;
+}
+
+CALL nvmlDeviceGetCount_v2(unsigned *n);
+CALL nvmlDeviceGetCount_v2(unsigned *n)
+{
+    *n = (unsigned)read_all();
+    return NVML_SUCCESS;
+}
+
+CALL nvmlDeviceGetHandleByIndex_v2(unsigned i, nvmlDevice_t *out);
+CALL nvmlDeviceGetHandleByIndex_v2(unsigned i, nvmlDevice_t *out)
+{
+    *out = &g_gpu[i];
+    return i < (unsigned)read_all() ? NVML_SUCCESS : 2;
+}
+
+CALL nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t *out);
+CALL nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t *out)
+{
+    int n = read_all();
+    for (int i = 0; i < n; i++) {
+        if (strcmp(g_gpu[i].bus, bus) == 0 && strcmp(g_gpu[i].state, "gone") != 0) {
+            *out = &g_gpu[i];
+            return state_of(*out);
+        }
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+CALL nvmlDeviceGetUUID(nvmlDevice_t g, char *out, unsigned len);
+CALL nvmlDeviceGetUUID(nvmlDevice_t g, char *out, unsigned len)
+{
+    snprintf(out, len, "%s", g->uuid);
+    return NVML_SUCCESS;
+}
+
+CALL nvmlDeviceGetPciInfo_v3(nvmlDevice_t g, struct nvml_pci *out);
+CALL nvmlDeviceGetPciInfo_v3(nvmlDevice_t g, struct nvml_pci *out)
+{
+    *out = (struct nvml_pci){0};
+    sscanf(g->bus, "%x:%x:%x", &out->domain, &out->bus, &out->device);
+    return NVML_SUCCESS;
+}
+
+CALL nvmlDeviceGetMemoryInfo(nvmlDevice_t g, struct nvml_memory *out);
+CALL nvmlDeviceGetMemoryInfo(nvmlDevice_t g, struct nvml_memory *out)
+{
+    int rc = state_of(g);
+    *out = (struct nvml_memory){.total = g->total << 20, .used = g->used << 20};
+    out->free = out->total - out->used;
+    return rc;
+}
+
+CALL nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t g, unsigned *n, struct nvml_process *out);
+CALL nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t g, unsigned *n, struct nvml_process *out)
+{
+    int rc = state_of(g);
+    *n = g->pid ? 1 : 0;
+    if (g->pid)
+        out[0] = (struct nvml_process){.pid = (unsigned)g->pid, .used = g->used << 20};
+    return rc;
+}
+
+CALL nvmlDeviceGetTotalEccErrors(nvmlDevice_t g, int kind, int since, unsigned long long *n);
+CALL nvmlDeviceGetTotalEccErrors(nvmlDevice_t g, int kind, int since, unsigned long long *n)
+{
+    int rc = state_of(g);
+    *n = kind == NVML_ECC_UNCORRECTED && since == NVML_ECC_SINCE_BOOT ? g->ecc : 0;
+    return rc;
+}
+
+CALL nvmlEventSetCreate(nvmlEventSet_t *out);
+CALL nvmlEventSetCreate(nvmlEventSet_t *out)
+{
+    *out = (nvmlEventSet_t)g_gpu;
+    return NVML_SUCCESS;
+}
+
+CALL nvmlEventSetFree(nvmlEventSet_t set);
+CALL nvmlEventSetFree(nvmlEventSet_t set)
+{
+    (void)set;
+    return NVML_SUCCESS;
+}
+
+CALL nvmlDeviceRegisterEvents(nvmlDevice_t g, unsigned long long types, nvmlEventSet_t set);
+CALL nvmlDeviceRegisterEvents(nvmlDevice_t g, unsigned long long types, nvmlEventSet_t set)
+{
+    (void)g, (void)set;
+    return types == NVML_EVENT_XID ? NVML_SUCCESS : 2;
+}
+
+CALL nvmlEventSetWait_v2(nvmlEventSet_t set, struct nvml_event *out, unsigned ms);
+CALL nvmlEventSetWait_v2(nvmlEventSet_t set, struct nvml_event *out, unsigned ms)
+{
+    (void)set;
+    int n = read_all();
+    for (int i = 0; i < n; i++) {
+        if (g_gpu[i].xid && g_gpu[i].told != g_gpu[i].xid) {
+            g_gpu[i].told = g_gpu[i].xid;
+            *out = (struct nvml_event){.device = &g_gpu[i],
+                                       .type = NVML_EVENT_XID,
+                                       .data = (unsigned long long)g_gpu[i].xid};
+            return NVML_SUCCESS;
+        }
+    }
+    usleep(ms * 1000);
+    return NVML_ERROR_TIMEOUT;
+}

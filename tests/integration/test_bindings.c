@@ -1,0 +1,75 @@
+/* Other languages: dlcoll.hpp in C++17, examples/dlcoll.py with numpy, each on three ranks. */
+#include "tests/lib/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/lib/proc.h"
+
+static bool works(char *const argv[])
+{
+    struct proc p;
+    bool good = proc_run(&p, argv, NULL, 60) == 0;
+    proc_fini(&p);
+    return good;
+}
+
+/* Under dlaunch on three ranks, each of which must say `line`. */
+static void run_ranks(char *program, const char *line, char *env)
+{
+    struct proc p;
+    int rc = proc_run(&p, ARGV(build_path("dlaunch"), "--nproc_per_node", "3", program),
+                      (char *[]){"OMP_NUM_THREADS=1", env, NULL}, 60);
+    ck_assert_msg(rc == 0, "%d\n%s%s", rc, p.out, p.err);
+    for (int r = 0; r < 3; r++) {
+        const char *want = test_text(line, r);
+        ck_assert_msg(strstr(p.out, want), "no '%s' in\n%s%s", want, p.out, p.err);
+    }
+    proc_fini(&p);
+}
+
+START_TEST(cpp_17)
+{
+    static const char *const compilers[] = {"c++", "clang++"};
+    for (int i = 0; i < 2; i++) {
+        struct proc p;
+        const char *command =
+            test_text("%s -std=c++17 -O1 -Wall -Wextra -Werror -pedantic -Icollectives -o %s "
+                      "tests/integration/use_dlcoll.cc -L%s -ldlcoll -Wl,-rpath,$(realpath %s)",
+                      compilers[i], tmppath("use"), build_path(""), build_path(""));
+        if (!works(ARGV("sh", "-c", (char *)test_text("command -v %s", compilers[i])))) {
+            test_skip("there is no %s", compilers[i]);
+            continue;
+        }
+        int rc = proc_run(&p, ARGV("sh", "-c", (char *)command), NULL, 60);
+        ck_assert_msg(rc == 0, "%s", p.err);
+        proc_fini(&p);
+        run_ranks(tmppath("use"), "rank %d of 3 is content", NULL);
+    }
+}
+END_TEST
+
+START_TEST(python)
+{
+    static char *const pythons[] = {"python3", "/usr/bin/python3"};
+    for (int i = 0; i < 2; i++) {
+        if (!works(ARGV(pythons[i], "-c", "import numpy")))
+            continue;
+        run_ranks("examples/dlcoll.py", "rank %d of 3: everything is as it should be",
+                  (char *)test_text("PYTHON_EXEC=%s", pythons[i]));
+        return;
+    }
+    test_skip("no python3 has numpy: examples/dlcoll.py was not tried");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("bindings");
+    TCase *tc = test_case(s, "bindings", 150);
+    tcase_add_test(tc, cpp_17);
+    tcase_add_test(tc, python);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -1,0 +1,217 @@
+/* Nodes that come, go, are lost or freeze while the job runs: launchers of one machine, each a
+ * node; node 0 is the coordinator. */
+#include "tests/lib/test.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/mem.h"
+#include "tests/lib/elastic_nodes.h"
+
+/* ---------------------------------------------------------------------------- lost, and replaced
+ */
+
+/* Three nodes of which one is lost: the launcher, its agent, by a freeze. The others go on. */
+static void lose_one(const char *name, int how)
+{
+    struct nodes c;
+    begin(&c, name);
+    for (int i = 0; i < 3; i++)
+        add(&c, "--nnodes 2:3", "env WORLD_SIZE wait %T/go");
+    wait_lines(c.up, 6, 20);
+    uint64_t start = mono_ns();
+    if (how == SIGSTOP)
+        kill(agent_of(&c.p[2]), SIGSTOP);
+    else if (how == SIGKILL)
+        kill(agent_of(&c.p[2]), SIGKILL);
+    else
+        proc_kill(&c.p[2], SIGKILL); /* its guardian */
+    wait_lines(c.up, 10, 20);
+    printf("%s: %.0f ms to the next round\n", name, (double)(mono_ns() - start) / 1e6);
+    write_file(tmppath("go"), "");
+    expect_status(&c, 0, 0);
+    expect_status(&c, 1, 0);
+    expect_text(c.p[0].err, "was lost");
+    expect_text(c.p[1].err, "was lost");
+    expect_text(c.p[1].out, "WORLD_SIZE=6\n");
+    expect_text(c.p[1].out, "WORLD_SIZE=4\n");
+    if (how == SIGSTOP) {
+        expect_status(&c, 2, 125);
+        expect_text(c.p[2].err, "the lease of this node ran out");
+    }
+    end(&c);
+    unlink(tmppath("go"));
+}
+
+START_TEST(a_killed_launcher_is_done_without)
+{
+    lose_one("killed-guardian", 0);
+    lose_one("killed-agent", SIGKILL);
+}
+END_TEST
+
+START_TEST(a_frozen_agents_workers_are_ended_by_its_guardian)
+{
+    lose_one("frozen-agent", SIGSTOP);
+}
+END_TEST
+
+START_TEST(a_short_freeze_changes_nothing)
+{
+    struct nodes c;
+    begin(&c, "up");
+    for (int i = 0; i < 2; i++)
+        add(&c, "--nnodes 1:2", "wait %T/go");
+    wait_lines(c.up, 4, 20);
+    for (int i = 0; i < 2; i++) {
+        pid_t agent = agent_of(&c.p[i]);
+        kill(agent, SIGSTOP);
+        usleep(500000); /* of 1.3 s less a heartbeat: what is tested is this time */
+        kill(agent, SIGCONT);
+    }
+    write_file(tmppath("go"), "");
+    expect_status(&c, 0, 0);
+    expect_status(&c, 1, 0);
+    ck_assert_int_eq(count_lines(c.up), 4);
+    end(&c);
+}
+END_TEST
+
+START_TEST(a_spare_takes_the_place_of_a_lost_node)
+{
+    struct nodes c;
+    begin(&c, "up");
+    for (int i = 0; i < 2; i++)
+        add(&c, "--nnodes 2 --spares 1", "env GROUP_RANK wait %T/go");
+    wait_lines(c.up, 4, 20);
+    add(&c, "--nnodes 2 --spares 1", "env GROUP_RANK env WORLD_SIZE wait %T/go");
+    proc_expect_err(&c.p[2], "waits for a place", 10);
+    proc_kill(&c.p[1], SIGKILL);
+    wait_lines(c.up, 8, 20);
+    write_file(tmppath("go"), "");
+    expect_status(&c, 0, 0);
+    expect_status(&c, 2, 0);
+    expect_text(c.p[2].out, "GROUP_RANK=1\nWORLD_SIZE=4\n");
+    end(&c);
+}
+END_TEST
+
+START_TEST(a_late_node_at_once_or_at_the_next_restart)
+{
+    for (int elastic = 0; elastic < 2; elastic++) {
+        struct nodes c;
+        begin(&c, elastic ? "elastic" : "patient");
+        const char *options = elastic ? "--nnodes 1:2 --elastic" : "--nnodes 1:2 --max_restarts 1";
+        add(&c, options, "if-attempt 0 wait %T/fail if-attempt 0 exit 3 wait %T/go");
+        wait_lines(c.up, 2, 20);
+        add(&c, options, "wait %T/go");
+        if (!elastic) {
+            proc_expect_err(&c.p[1], "waits for a place", 10);
+            ck_assert_int_eq(count_lines(c.up), 2);
+            write_file(tmppath("fail"), "");
+        }
+        wait_lines(c.up, 6, 20);
+        write_file(tmppath("fail"), "");
+        write_file(tmppath("go"), "");
+        expect_status(&c, 0, elastic ? 3 : 0);
+        expect_status(&c, 1, elastic ? 3 : 0);
+        end(&c);
+        unlink(tmppath("go"));
+        unlink(tmppath("fail"));
+    }
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------- budgets */
+
+START_TEST(lost_nodes_have_a_budget)
+{
+    struct nodes c;
+    begin(&c, "up");
+    for (int i = 0; i < 3; i++)
+        add(&c, "--nnodes 1:3 --max_node_restarts 1", "pause");
+    wait_lines(c.up, 6, 20);
+    proc_kill(&c.p[2], SIGKILL);
+    wait_lines(c.up, 10, 20);
+    proc_kill(&c.p[1], SIGKILL);
+    expect_status(&c, 0, 1);
+    expect_text(c.p[0].err, "Not started again: restarts after a lost node: 1 of 1");
+    end(&c);
+}
+END_TEST
+
+START_TEST(a_preempted_node_is_done_without)
+{
+    struct nodes c;
+    begin(&c, "up");
+    for (int i = 0; i < 2; i++)
+        add(&c, "--nnodes 1:2", "wait %T/go");
+    wait_lines(c.up, 4, 20);
+    proc_kill(&c.p[1], SIGTERM);
+    expect_status(&c, 1, 128 + SIGTERM);
+    wait_lines(c.up, 6, 20);
+    write_file(tmppath("go"), "");
+    expect_status(&c, 0, 0);
+    end(&c);
+}
+END_TEST
+
+START_TEST(exit_codes_that_are_final)
+{
+    struct proc p;
+    int status = dlaunch_run(&p, 20,
+                             "--max_restarts 5 --no_restart_codes 3,64-78 %%W append "
+                             "%%T/starts exit 65");
+    ck_assert_int_eq(status, 65);
+    ck_assert_int_eq(count_lines(tmppath("starts")), 1);
+    expect_text(p.err, "Not started again: exit code 65 is not");
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(the_same_failure_at_once_again_and_again)
+{
+    struct proc p;
+    int status = dlaunch_run(&p, 60, "--max_restarts 100 %%W append %%T/starts exit 4");
+    ck_assert_int_eq(status, 4);
+    ck_assert_int_eq(count_lines(tmppath("starts")), 6);
+    expect_text(p.err, "Not started again: 6 starts in a row have ended so within 10 s");
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(a_restart_after_workers_had_to_be_killed)
+{
+    struct proc p;
+    int status = dlaunch_run(&p, 20,
+                             "--nproc_per_node 2 --max_restarts 1 --shutdown_timeout 0.1 "
+                             "%%W ignore TERM append %%T/starts if-attempt 0 wait-lines 2 "
+                             "%%T/starts if-attempt 1 exit 0 if-rank 1 exit 7 pause");
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    ck_assert_int_eq(count_lines(tmppath("starts")), 4);
+    proc_fini(&p);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("elastic");
+    TCase *tc = test_case(s, "elastic", 90);
+    tcase_add_test(tc, a_killed_launcher_is_done_without);
+    tcase_add_test(tc, a_frozen_agents_workers_are_ended_by_its_guardian);
+    tcase_add_test(tc, a_short_freeze_changes_nothing);
+    tcase_add_test(tc, a_spare_takes_the_place_of_a_lost_node);
+    tcase_add_test(tc, a_late_node_at_once_or_at_the_next_restart);
+    tcase_add_test(tc, lost_nodes_have_a_budget);
+    tcase_add_test(tc, a_preempted_node_is_done_without);
+    tcase_add_test(tc, exit_codes_that_are_final);
+    tcase_add_test(tc, the_same_failure_at_once_again_and_again);
+    tcase_add_test(tc, a_restart_after_workers_had_to_be_killed);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -1,0 +1,124 @@
+/* What a launcher does about GPUs, with a management library of our own (tests/fake/nvml.c). */
+#include "tests/integration/job.h"
+
+#define A "0000:12:00.0 GPU-aaaa-1"
+#define B "0000:1a:00.0 GPU-bbbb-2"
+
+static char *g_env[8];
+
+static void setup(void)
+{
+    ck_assert_int_eq(chdir(tmpdir()), 0);
+    g_env[0] = test_text("LD_LIBRARY_PATH=%s", build_path("tests/fake"));
+    g_env[1] = test_text("FAKE_NVML=%s/gpus", tmpdir());
+    g_env[2] = "CUDA_VISIBLE_DEVICES";
+    g_env[3] = "OMP_NUM_THREADS=1";
+}
+
+static void gpus(const char *text)
+{
+    write_file("gpus", text);
+}
+
+START_TEST(a_lost_gpu_ends_the_job)
+{
+    struct proc p;
+    gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 lost 0 0 0\n");
+    int status = proc_run(
+        &p, ARGV(build_path("dlaunch"), "--nproc_per_node=gpu", "echo", "started"), g_env, 30);
+    ck_assert_msg(status == 125, "exit %d\n%s", status, p.err);
+    expect_text(p.err, "--nproc_per_node gpu: 2 GPUs (NVML)");
+    expect_text(p.err, "GPU 0000:1a:00.0 is lost");
+    expect_no_text(p.out, "started");
+    proc_fini(&p);
+    status = proc_run(
+        &p,
+        ARGV(build_path("dlaunch"), "--nproc_per_node=gpu", "--gpu_check=off", "echo", "started"),
+        g_env, 30);
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    ck_assert_int_eq(times(p.out, "started"), 2);
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(errors_are_in_the_report)
+{
+    struct proc p;
+    gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 ok 5 0 0\n");
+    int status = proc_run(
+        &p,
+        ARGV(build_path("dlaunch"), "--nproc_per_node=2", "--virtual_local_rank", "--report=r.json",
+             "sh", "-c",
+             "[ $RANK = 0 ] && exec sleep 30; sed 's/ok 5/ok 8/' gpus > new; mv new gpus; exit 3"),
+        g_env, 30);
+    ck_assert_msg(status == 3, "exit %d\n%s", status, p.err);
+    expect_text(p.err, "GPU 1 (0000:1a:00.0): 3 uncorrectable ECC errors since the job began");
+    json_t *j = json_of_file("r.json");
+    expect_text(json_word(json_object_get(j, "first_failure"), "message"),
+                "GPU 1 (0000:1a:00.0): 3 uncorrectable ECC errors");
+    json_decref(j);
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(a_restart_waits_for_memory)
+{
+    struct proc p;
+    gpus(A " 4 80000 ok 0 0 0\n");
+    int status = proc_run(&p,
+                          ARGV(build_path("dlaunch"), "--virtual_local_rank", "--max_restarts=1",
+                               "--gpu_memory_wait=0.2", "sh", "-c",
+                               "sed 's/ 4 / 9000 /' gpus > new; mv new gpus; echo try "
+                               "$TORCHELASTIC_RESTART_COUNT; exit 1"),
+                          g_env, 30);
+    ck_assert_msg(status == 1, "exit %d\n%s", status, p.err);
+    expect_text(p.out, "try 0\n");
+    expect_text(p.out, "try 1\n");
+    expect_text(p.err, "GPU 0000:12:00.0: 9.4 GB are still in use after 0.2 s");
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(the_table)
+{
+    struct proc p;
+    char *xml =
+        realpath(test_text("%s/../tests/unit/machines/8gpu-2socket.xml", build_path(".")), NULL);
+    if (!xml)
+        return test_skip("the machines' files are not beside the build folder");
+    g_env[4] = test_text("HWLOC_XMLFILE=%s", xml);
+    free(xml);
+    int status = proc_run(&p,
+                          ARGV(build_path("dlaunch"), "--print_binding", "--numa_binding=exclusive",
+                               "--nproc_per_node=2", "true"),
+                          g_env, 30);
+    if (strstr(p.err, "hwloc"))
+        test_skip("%s", p.err);
+    else
+        ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    if (status == 0) {
+        ck_assert_str_eq(p.out, "local rank  GPU                 network           CPUs\n"
+                                "0           0 (0000:12:00.0)    mlx5_0            cores 0-3 (CPUs "
+                                "0-3,32-35)\n"
+                                "1           1 (0000:1a:00.0)    mlx5_1            cores 4-7 (CPUs "
+                                "4-7,36-39)\n"
+                                "NCCL chooses its network cards itself; to keep it to these: "
+                                "NCCL_IB_HCA==mlx5_0,mlx5_1\n");
+    }
+    proc_fini(&p);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("gpus");
+    TCase *tc = test_case(s, "gpus", 90);
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, a_lost_gpu_ends_the_job);
+    tcase_add_test(tc, errors_are_in_the_report);
+    tcase_add_test(tc, a_restart_waits_for_memory);
+    tcase_add_test(tc, the_table);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -1,0 +1,263 @@
+/* Where the workers' output goes: files, console, both; and what happens when neither takes it. */
+#include "tests/integration/job.h"
+
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/mount.h>
+
+/* The one path that matches. */
+static char *only_path(const char *pattern)
+{
+    glob_t g;
+    int rc = glob(pattern, 0, NULL, &g);
+    ck_assert_msg(rc == 0 && g.gl_pathc == 1, "%zu paths match %s", rc ? 0 : g.gl_pathc, pattern);
+    char *path = test_keep(xstrdup(g.gl_pathv[0]));
+    globfree(&g);
+    return path;
+}
+
+static char *log_text(const char *below)
+{
+    return text_of_file(only_path(test_text("%s/logs/%s", tmpdir(), below)));
+}
+
+static void run_job(struct proc *p, const char *line)
+{
+    dlaunch_start(p, NULL, "%s", line);
+    expect_status(p, 0, 20);
+}
+
+/* torchrun's layout: DIR/<id>_<random>/attempt_<n>/<local rank>/std*.log */
+START_TEST(layout)
+{
+    struct proc p;
+    run_job(&p, "--nproc_per_node 2 --log_dir %T/logs --redirects 3 --rdzv_id job "
+                "--max_restarts 1 %W env TORCHELASTIC_RESTART_COUNT env LOCAL_RANK err why "
+                "append %T/up if-attempt 0 wait-lines 2 %T/up if-attempt 0 if-rank 1 exit 3 "
+                "if-attempt 0 pause");
+    ck_assert_str_eq(p.out, "");
+    expect_no_text(p.err, "why");
+    for (int attempt = 0; attempt < 2; attempt++) {
+        for (int rank = 0; rank < 2; rank++) {
+            char *dir = test_text("job_*/attempt_%d/%d", attempt, rank);
+            ck_assert_str_eq(
+                log_text(test_text("%s/stdout.log", dir)),
+                test_text("TORCHELASTIC_RESTART_COUNT=%d\nLOCAL_RANK=%d\n", attempt, rank));
+            ck_assert_str_eq(log_text(test_text("%s/stderr.log", dir)), "why\n");
+        }
+    }
+    proc_fini(&p);
+}
+END_TEST
+
+static const struct {
+    const char *options;
+    bool out_here[2], err_here[2], out_file[2], err_file[2];
+    bool prefix;
+} streams[] = {
+    {"", {1, 1}, {1, 1}, {0, 0}, {0, 0}, false},
+    {"-r 1", {0, 0}, {1, 1}, {1, 1}, {0, 0}, false},
+    {"-r 2", {1, 1}, {0, 0}, {0, 0}, {1, 1}, false},
+    {"-r 0:1,1:2", {0, 1}, {1, 0}, {1, 0}, {0, 1}, false},
+    {"-t 3", {1, 1}, {1, 1}, {1, 1}, {1, 1}, true},
+    {"-r 3 -t 0:1", {1, 0}, {0, 0}, {1, 1}, {1, 1}, true},
+    {"--local_ranks_filter 1", {0, 1}, {0, 1}, {0, 0}, {0, 0}, false},
+    {"-t 3 --local_ranks_filter 0", {1, 0}, {1, 0}, {1, 1}, {1, 1}, true},
+};
+
+static void in_file(int rank, const char *name, bool there, const char *text)
+{
+    char *path = test_text("%s/logs/job_*/attempt_0/%d/%s", tmpdir(), rank, name);
+    glob_t g;
+    bool found = glob(path, 0, NULL, &g) == 0;
+    ck_assert_msg(found == there, "%s: %s", path, found ? "is there" : "is not there");
+    if (found)
+        ck_assert_str_eq(text_of_file(g.gl_pathv[0]), text);
+    globfree(&g);
+}
+
+START_TEST(every_stream_goes_where_it_should)
+{
+    struct proc p;
+    run_job(&p, test_text("--nproc_per_node 2 --rdzv_id job --log_dir %%T/logs %s %%W "
+                          "if-rank 0 print out0 if-rank 1 print out1 if-rank 0 err err0 "
+                          "if-rank 1 err err1",
+                          streams[_i].options));
+    for (int r = 0; r < 2; r++) {
+        const char *prefix = streams[_i].prefix ? test_text("[default%d]:", r) : "";
+        char *out = test_text("%sout%d\n", prefix, r), *err = test_text("%serr%d\n", prefix, r);
+        ck_assert_msg(!!strstr(p.out, out) == streams[_i].out_here[r], "%s: stdout: %s",
+                      streams[_i].options, p.out);
+        ck_assert_msg(!!strstr(p.err, err) == streams[_i].err_here[r], "%s: stderr: %s",
+                      streams[_i].options, p.err);
+        in_file(r, "stdout.log", streams[_i].out_file[r], test_text("out%d\n", r));
+        in_file(r, "stderr.log", streams[_i].err_file[r], test_text("err%d\n", r));
+    }
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(prefix_and_filters)
+{
+    struct proc p;
+    char host[256];
+    gethostname(host, sizeof(host));
+    run_job(&p, "--nproc_per_node 2 --role tr --log_dir %T/logs --rdzv_id job -t 3 "
+                "--log_line_prefix_template '<${role_name}/${local_rank}/${rank}/${hostname}> ' "
+                "--duplicate_stdout_filters loss,epoch --duplicate_stderr_filters warn "
+                "%W print 'loss 0.5' print other err 'warn me' err quiet");
+    for (int r = 0; r < 2; r++) {
+        expect_text(p.out, test_text("<tr/%d/%d/%s> loss 0.5\n", r, r, host));
+        expect_text(p.err, test_text("<tr/%d/%d/%s> quiet\n", r, r, host));
+    }
+    char *out = log_text("job_*/attempt_0/filtered_stdout.log");
+    char *err = log_text("job_*/attempt_0/filtered_stderr.log");
+    ck_assert_int_eq(times(out, "loss 0.5\n"), 2);
+    ck_assert_int_eq(times(out, "\n"), 2);
+    ck_assert_int_eq(times(err, "warn me\n"), 2);
+    ck_assert_int_eq(times(err, "\n"), 2);
+    proc_fini(&p);
+}
+END_TEST
+
+static int entries(const char *dir)
+{
+    glob_t g;
+    int n = glob(test_text("%s/*", dir), 0, NULL, &g) == 0 ? (int)g.gl_pathc : 0;
+    globfree(&g);
+    return n;
+}
+
+/* Without files there is no folder after the job, however it ended, and none is spoken of. */
+START_TEST(no_files_no_folder)
+{
+    static const struct {
+        const char *line;
+        int status, signo;
+    } rows[] = {{"%W print x", 0, 0},
+                {"%W exit 3", 3, 0},
+                {"%W append %T/up pause", 143, SIGTERM},
+                {"%W append %T/up pause", 137, SIGKILL},
+                {"/no/such/program", 127, 0},
+                {"--nnodes 2 --node_rank 0 --master_port 1 --master_addr 192.0.2.1 "
+                 "--rdzv_conf join_timeout=0.2 %W",
+                 1, 0}};
+    char *tmp = tmppath("tmp"), *env[] = {test_text("TMPDIR=%s", tmp), "XDG_RUNTIME_DIR=/", NULL};
+    ck_assert_int_eq(mkdir(tmp, 0755), 0);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct proc p;
+        unlink(tmppath("up"));
+        dlaunch_start(&p, env, "%s", rows[i].line);
+        if (rows[i].signo) {
+            wait_lines(tmppath("up"), 1, 10);
+            proc_kill(&p, rows[i].signo);
+        }
+        expect_status(&p, rows[i].status, 20); /* its output ends when the agent has ended */
+        expect_no_text(p.err, "torchelastic_");
+        char *left = test_text("%s/torchelastic_*", tmp);
+        glob_t g;
+        ck_assert_msg(glob(left, 0, NULL, &g) == GLOB_NOMATCH, "%s left %s", rows[i].line,
+                      g.gl_pathv[0]);
+        proc_fini(&p);
+    }
+    ck_assert_int_le(entries(tmp), 1);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------- trouble */
+
+/* The disk is full: the job goes on, the console has every line, and what is missing is counted. */
+START_TEST(full_disk)
+{
+    struct proc p;
+    char *disk = tmppath("disk");
+    ck_assert_int_eq(mkdir(disk, 0755), 0);
+    if (mount("dlaunch-test", disk, "tmpfs", 0, "size=64k") < 0) {
+        test_skip("a full disk: cannot mount a small one (%s)", strerror(errno));
+        return;
+    }
+    dlaunch_start(&p, NULL, "--nproc_per_node 2 --log_dir %%T/disk -t 3 %%W spew 4000 %s",
+                  "'some words on a line'");
+    int status = proc_wait(&p, 20);
+    umount2(disk, MNT_DETACH);
+    ck_assert_int_eq(status, 0);
+    ck_assert_int_eq(times(p.out, "]:some words on a line\n"), 8000);
+    expect_text(p.err, "No space left on device");
+    expect_text(p.err, "missing at the end of 2 log files");
+    proc_fini(&p);
+}
+END_TEST
+
+/* Nobody reads: the workers are not held up. What was dropped is said, and the log has all of it.
+ */
+START_TEST(slow_reader)
+{
+    struct proc p;
+    int pipefd[2];
+    static const char line[] = "a line that is teed";
+    ck_assert_int_eq(pipe2(pipefd, O_CLOEXEC), 0);
+    char *sh = test_text("exec \"$@\" >&%d", pipefd[1]);
+    ck_assert_int_eq(fcntl(pipefd[1], F_SETFD, 0), 0);
+    proc_start(&p,
+               ARGV("sh", "-c", sh, "sh", build_path("dlaunch"), "--nproc_per_node", "2",
+                    "--log_dir", tmppath("logs"), "--rdzv_id", "job", "-t", "1",
+                    build_path("tests/worker"), "spew", "400000", (char *)line, "append",
+                    tmppath("up")),
+               NULL, 0);
+    close(pipefd[1]);
+    wait_lines(tmppath("up"), 2, 30); /* they are through, and nobody has read anything */
+    size_t len = 0, cap = 2 * 400000 * (sizeof(line) + 20);
+    char *shown = test_keep(xcalloc(1, cap));
+    for (ssize_t n; (n = read(pipefd[0], shown + len, cap - len - 1)) > 0;)
+        len += (size_t)n;
+    close(pipefd[0]);
+    expect_status(&p, 0, 30);
+    for (int r = 0; r < 2; r++) {
+        char *said = test_text("dlaunch: [default%d]: ", r), *at = strstr(shown, said);
+        ck_assert_msg(at, "nothing is said of local rank %d: %zu bytes were shown", r, len);
+        expect_text(test_text("%.*s", (int)strcspn(at, "\n"), at),
+                    " of output dropped here: the console is too slow (all of it is in ");
+    }
+    for (int r = 0; r < 2; r++) {
+        struct stat st;
+        ck_assert_int_eq(
+            stat(only_path(test_text("%s/logs/job_*/attempt_0/%d/stdout.log", tmpdir(), r)), &st),
+            0);
+        ck_assert_int_eq(st.st_size, 400000 * (off_t)sizeof(line));
+    }
+    proc_fini(&p);
+}
+END_TEST
+
+/* `dlaunch ... | head -1`: the job goes on and ends well. */
+START_TEST(reader_goes)
+{
+    struct proc p;
+    proc_start(&p,
+               ARGV("bash", "-c", "\"$@\" | head -1; exit ${PIPESTATUS[0]}", "bash",
+                    build_path("dlaunch"), "--nproc_per_node", "2", build_path("tests/worker"),
+                    "spew", "20000", "words", "append", tmppath("up")),
+               NULL, 0);
+    expect_status(&p, 0, 20);
+    ck_assert_str_eq(p.out, "words\n");
+    ck_assert_int_eq(count_lines(tmppath("up")), 2);
+    proc_fini(&p);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("logs");
+    TCase *tc = test_case(s, "where", 60);
+    tcase_add_test(tc, layout);
+    tcase_add_loop_test(tc, every_stream_goes_where_it_should, 0, ARRAY_LEN(streams));
+    tcase_add_test(tc, prefix_and_filters);
+    tcase_add_test(tc, no_files_no_folder);
+    tc = test_case(s, "trouble", 120);
+    tcase_add_test(tc, full_disk);
+    tcase_add_test(tc, slow_reader);
+    tcase_add_test(tc, reader_goes);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -1,0 +1,370 @@
+/* Launchers that meet, or do not: backends, other jobs, taken ports and ranks, what is said
+ * meanwhile. */
+#include "tests/integration/job.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+static char *host_name(void)
+{
+    char name[256];
+    ck_assert_int_eq(gethostname(name, sizeof(name)), 0);
+    return test_keep(xstrdup(name));
+}
+
+static void nothing_started(void)
+{
+    ck_assert_msg(access(tmppath("up"), F_OK) != 0, "a worker was started");
+}
+
+/* ------------------------------------------------------------------------------- MIN:MAX nodes */
+
+static const char *elastic(int port, const char *nnodes)
+{
+    return test_text(
+        "--elastic --nnodes %s --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --rdzv_id j "
+        "--rdzv_conf last_call_timeout=0.2,join_timeout=20 --max_restarts 3",
+        nnodes, port);
+}
+
+START_TEST(min_and_max)
+{
+    struct proc p[3];
+    const char *options = elastic(free_port(), "2:3");
+    for (int i = 0; i < 2; i++)
+        dlaunch_start(&p[i], NULL, "%s %%W env WORLD_SIZE append %%T/up wait %%T/go", options);
+    wait_lines(tmppath("up"), 2, 20); /* MIN, and the last call is over */
+    dlaunch_start(&p[2], NULL, "%s %%W env WORLD_SIZE append %%T/up wait %%T/go", options);
+    wait_lines(tmppath("up"), 5, 20); /* all start again, and it is not charged */
+    write_file(tmppath("go"), "");
+    for (int i = 0; i < 3; i++) {
+        expect_status(&p[i], 0, 20);
+        expect_text(p[i].out, "WORLD_SIZE=3\n");
+        proc_fini(&p[i]);
+    }
+}
+END_TEST
+
+START_TEST(a_node_leaves_and_min_is_left)
+{
+    struct proc p[3];
+    const char *options = elastic(free_port(), "2:3");
+    for (int i = 0; i < 3; i++) {
+        dlaunch_start(
+            &p[i], NULL,
+            "--verbose %s %%W env WORLD_SIZE env TORCHELASTIC_RESTART_COUNT exit-on TERM 0 append "
+            "%%T/up wait %%T/go",
+            options);
+        if (i == 0) /* it is the host */
+            proc_expect_err(&p[0], "listening on", 10);
+    }
+    wait_lines(tmppath("up"), 3, 20);
+    proc_kill(&p[2], SIGTERM);
+    expect_status(&p[2], 128 + SIGTERM, 10);
+    wait_lines(tmppath("up"), 5, 20);
+    write_file(tmppath("go"), "");
+    for (int i = 0; i < 2; i++) {
+        expect_status(&p[i], 0, 20);
+        expect_text(p[i].out, "WORLD_SIZE=2\nTORCHELASTIC_RESTART_COUNT=0\n");
+    }
+    for (int i = 0; i < 3; i++)
+        proc_fini(&p[i]);
+}
+END_TEST
+
+/* All that MAX allows are there: no last call is waited for. */
+START_TEST(complete_at_once)
+{
+    struct proc p[2];
+    const char *options =
+        test_text("--nnodes 1:2 --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --rdzv_conf "
+                  "last_call_timeout=600",
+                  free_port());
+    uint64_t start = mono_ns();
+    for (int i = 0; i < 2; i++)
+        dlaunch_start(&p[i], NULL, "%s %%W env WORLD_SIZE", options);
+    for (int i = 0; i < 2; i++) {
+        expect_status(&p[i], 0, 20);
+        expect_text(p[i].out, "WORLD_SIZE=2\n");
+        proc_fini(&p[i]);
+    }
+    ck_assert_uint_lt(mono_ns() - start, (uint64_t)(test_seconds(3) * 1e9));
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------- by a file */
+
+START_TEST(file_that_a_dead_job_left)
+{
+    struct proc p;
+    dlaunch_start(
+        &p, NULL,
+        "--verbose --nnodes 2 --rdzv_backend file --rdzv_endpoint %%T/meet --rdzv_id j %%W");
+    proc_expect_err(&p, "has joined: 1 of 2", 10);
+    proc_kill(&p, SIGKILL);
+    expect_status(&p, 128 + SIGKILL, 10);
+    proc_fini(&p);
+    expect_text(text_of_file(tmppath("meet")), "dlaunch-rendezvous 1 j ");
+    struct proc n[2];
+    for (int i = 0; i < 2; i++)
+        dlaunch_start(&n[i], NULL,
+                      "--nnodes 2 --rdzv_backend file --rdzv_endpoint %%T/meet "
+                      "--rdzv_id j %%W env WORLD_SIZE");
+    for (int i = 0; i < 2; i++) {
+        expect_status(&n[i], 0, 20);
+        expect_text(n[i].out, "WORLD_SIZE=2\n");
+    }
+    ck_assert_int_eq(!!strstr(n[0].err, "was left behind by host") +
+                         !!strstr(n[1].err, "was left behind by host"),
+                     1);
+    for (int i = 0; i < 2; i++)
+        proc_fini(&n[i]);
+    ck_assert_int_ne(access(tmppath("meet"), F_OK), 0);
+}
+END_TEST
+
+START_TEST(file_of_something_else)
+{
+    struct proc p;
+    write_file(tmppath("notes"), "my notes\n");
+    dlaunch_start(&p, NULL,
+                  "--nnodes 2 --rdzv_backend file --rdzv_endpoint %%T/notes %%W append "
+                  "%%T/up");
+    expect_status(&p, 2, 10);
+    expect_text(p.err, "/notes is not a rendezvous");
+    ck_assert_str_eq(text_of_file(tmppath("notes")), "my notes\n");
+    nothing_started();
+    proc_fini(&p);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------- turned away, both
+ * told */
+
+/* A node that does not fit the job that is waiting, and what is said of it on both sides. The job
+ * waits on, and is complete with one that fits. */
+static const struct {
+    const char *options, *said;
+} misfits[] = {
+    {"--nnodes 2 --node_rank 1 --rdzv_id other", "this is job 'j', not 'other' (--rdzv_id)"},
+    {"--nnodes 3 --node_rank 1 --rdzv_id j", "this job has --nnodes 2, not 3"},
+    {"--nnodes 3 --node_rank 2 --rdzv_id j", "this job has --nnodes 2, not 3"},
+    {"--nnodes 2 --node_rank 1 --rdzv_id j --master_store none",
+     "this job has --master_store agent, not none"},
+    {"--nnodes 2 --rdzv_id j --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d",
+     "this job meets by --rdzv_backend static, not c10d"},
+};
+
+START_TEST(misfit)
+{
+    struct cluster c = {.n = 2, .port = free_port()};
+    struct proc bad;
+    const char *said = misfits[_i].said;
+    static const char job[] = "--rdzv_id j --rdzv_conf join_timeout=20 %W append %T/good";
+    cluster_start_node(&c, 0, "--verbose %s", job);
+    proc_expect_err(&c.node[0], "listening on", 10);
+    const char *options = misfits[_i].options;
+    char *at = strstr(options, "%d");
+    options = at ? test_text("%.*s%d", (int)(at - options), options, c.port)
+                 : test_text("%s --master_port %d", options, c.port);
+    dlaunch_start(&bad, NULL, "%s %%W append %%T/up", options);
+    expect_status(&bad, 2, 10);
+    expect_text(bad.err, said);
+    ck_assert_int_eq(times(bad.err, "\n"), 1);
+    nothing_started();
+    proc_expect_err(&c.node[0], said, 10);
+    cluster_start_node(&c, 1, "%s", job);
+    cluster_wait(&c, 0, 20);
+    ck_assert_int_eq(count_lines(tmppath("good")), 2);
+    cluster_fini(&c);
+    proc_fini(&bad);
+}
+END_TEST
+
+START_TEST(the_same_rank_twice)
+{
+    struct cluster c = {.n = 3, .port = free_port()};
+    struct proc again;
+    static const char job[] = "--rdzv_conf join_timeout=20 %W append %T/good";
+    for (int i = 0; i < 2; i++)
+        cluster_start_node(&c, i, "--verbose %s", job);
+    proc_expect_err(&c.node[0], "has joined: 2 of 3", 10);
+    dlaunch_start(&again, NULL, "--nnodes 3 --node_rank 1 --master_port %d %%W append %%T/up",
+                  c.port);
+    expect_status(&again, 2, 10);
+    expect_text(again.err, "node_rank 1 is already taken by");
+    expect_text(again.err, ", pid ");
+    ck_assert_int_eq(times(again.err, "\n"), 1);
+    nothing_started();
+    proc_expect_err(&c.node[0], "node_rank 1 is already taken by", 10);
+    cluster_start_node(&c, 2, "%s", job);
+    cluster_wait(&c, 0, 20);
+    ck_assert_int_eq(count_lines(tmppath("good")), 3);
+    cluster_fini(&c);
+    proc_fini(&again);
+}
+END_TEST
+
+/* Whoever comes to a complete job. */
+START_TEST(one_too_many)
+{
+    struct cluster c;
+    struct proc late;
+    cluster_start(&c, 2, "%%W append %%T/good wait %%T/go");
+    wait_lines(tmppath("good"), 2, 20);
+    dlaunch_start(&late, NULL,
+                  "--nnodes 2 --master_port %d --rdzv_conf join_timeout=5 %%W append "
+                  "%%T/up",
+                  c.port);
+    expect_status(&late, 2, 15);
+    expect_text(late.err, "all 2 nodes have joined");
+    ck_assert_int_eq(times(late.err, "\n"), 1);
+    nothing_started();
+    write_file(tmppath("go"), "");
+    cluster_wait(&c, 0, 20);
+    cluster_fini(&c);
+    proc_fini(&late);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------- ports and names
+ */
+
+static int listener(int *port)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
+    socklen_t len = sizeof(a);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    ck_assert_int_eq(listen(fd, 5), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+    *port = ntohs(a.sin_port);
+    return fd;
+}
+
+START_TEST(port_in_use)
+{
+    int port, fd = listener(&port);
+    const char *lines[] = {
+        test_text("--master_port %d", port),
+        test_text("--nnodes 2 --node_rank 0 --master_port %d", port),
+        test_text("--nnodes 2 --node_rank 0 --master_addr localhost --master_port %d", port),
+        test_text("--nnodes 2 --node_rank 0 --master_addr %s --master_port %d", host_name(), port),
+        test_text("--nnodes 2 --rdzv_backend c10d --rdzv_conf is_host=1 --rdzv_endpoint %s:%d",
+                  host_name(), port),
+    };
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+        struct proc p;
+        dlaunch_start(&p, NULL, "%s %%W append %%T/up", lines[i]);
+        expect_status(&p, 2, 10);
+        expect_text(p.err, "Address already in use");
+        expect_text(p.err, test_text("by pid %d (test_meeting)", getpid()));
+        ck_assert_int_eq(times(p.err, "\n"), 1);
+        nothing_started();
+        proc_fini(&p);
+    }
+    close(fd);
+}
+END_TEST
+
+/* Retried until the join timeout, with a line every few seconds. */
+START_TEST(name_that_does_not_resolve)
+{
+    struct proc p;
+    dlaunch_start(&p, NULL,
+                  "--nnodes 2 --node_rank 1 --master_addr no-such-host.invalid "
+                  "--rdzv_conf join_timeout=3 %%W append %%T/up");
+    proc_expect_err(&p,
+                    "waiting for the coordinator at no-such-host.invalid:29500 (cannot resolve "
+                    "no-such-host.invalid: ",
+                    10);
+    expect_status(&p, 1, 10);
+    expect_words(p.err, "no coordinator at no-such-host.invalid:29500 within 3 s");
+    nothing_started();
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(local_addr_that_does_not_resolve)
+{
+    struct proc p;
+    dlaunch_start(&p, NULL,
+                  "--nnodes 2 --node_rank 0 --local_addr no-such-host.invalid "
+                  "--rdzv_conf join_timeout=1 --master_port %d %%W append %%T/up",
+                  free_port());
+    expect_status(&p, 1, 10);
+    expect_words(p.err, "(--local_addr)");
+    nothing_started();
+    proc_fini(&p);
+}
+END_TEST
+
+/* Somebody listens there, but no dlaunch; and nobody does. */
+START_TEST(no_coordinator_there)
+{
+    int port, fd = listener(&port);
+    struct proc p;
+    dlaunch_start(&p, NULL,
+                  "--nnodes 2 --node_rank 1 --master_port %d --rdzv_conf "
+                  "join_timeout=1,read_timeout=0.3 %%W append %%T/up",
+                  port);
+    expect_status(&p, 1, 10);
+    expect_words(p.err, test_text("127.0.0.1:%d", port));
+    proc_fini(&p);
+    close(fd);
+    dlaunch_start(&p, NULL,
+                  "--nnodes 2 --node_rank 1 --master_port %d --rdzv_conf join_timeout=1 "
+                  "%%W append %%T/up",
+                  port);
+    expect_status(&p, 1, 10);
+    expect_words(p.err, "Connection refused");
+    nothing_started();
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(who_is_here_and_who_is_missing)
+{
+    struct cluster c = {.n = 2, .port = free_port()};
+    static const char line[] = "--nnodes 4 --node_rank %d --master_port %d --rdzv_conf "
+                               "join_timeout=4 %%W append %%T/up";
+    dlaunch_start(&c.node[0], NULL, line, 0, c.port);
+    dlaunch_start(&c.node[1], NULL, line, 2, c.port);
+    char *host = host_name();
+    for (int i = 0; i < 2; i++)
+        proc_expect_err(&c.node[i],
+                        test_text("2 of 4 here: %s, %s; missing: node_rank 1, 3", host, host), 10);
+    for (int i = 0; i < 2; i++) {
+        expect_status(&c.node[i], 1, 10);
+        expect_words(c.node[i].err, "only 2 of 4 nodes joined within 4 s");
+        expect_words(c.node[i].err, "node_rank 1, 3");
+    }
+    nothing_started();
+    cluster_fini(&c);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("meeting");
+    TCase *tc = test_case(s, "elastic", 90);
+    tcase_add_test(tc, min_and_max);
+    tcase_add_test(tc, a_node_leaves_and_min_is_left);
+    tcase_add_test(tc, complete_at_once);
+    tc = test_case(s, "file", 60);
+    tcase_add_test(tc, file_that_a_dead_job_left);
+    tcase_add_test(tc, file_of_something_else);
+    tc = test_case(s, "turned away", 60);
+    tcase_add_loop_test(tc, misfit, 0, ARRAY_LEN(misfits));
+    tcase_add_test(tc, the_same_rank_twice);
+    tcase_add_test(tc, one_too_many);
+    tc = test_case(s, "endpoint", 60);
+    tcase_add_test(tc, port_in_use);
+    tcase_add_test(tc, name_that_does_not_resolve);
+    tcase_add_test(tc, local_addr_that_does_not_resolve);
+    tcase_add_test(tc, no_coordinator_there);
+    tcase_add_test(tc, who_is_here_and_who_is_missing);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -1,0 +1,278 @@
+/* README.md and the manual pages say what is true of the programs: options, exit statuses, the
+ * store's opcodes, the library's functions, paths. */
+#include "tests/lib/test.h"
+
+#include <ctype.h>
+#include <glob.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/mem.h"
+#include "launcher/options.h"
+#include "rendezvous/store_proto.h"
+#include "tests/lib/proc.h"
+
+/* A paper as plain text: in manual pages "Fl \-name" becomes --name, and macros lose their dot. */
+static char *read_paper(const char *path)
+{
+    char *text = read_file(path), *to = text;
+    for (const char *p = text; *p;) {
+        if (strncmp(p, "Fl \\-", 5) == 0) {
+            *to++ = '-';
+            *to++ = '-';
+            p += 5;
+        } else if (p[0] == '\\' && p[1] == '-') {
+            *to++ = '-';
+            p += 2;
+        } else {
+            *to++ = *p++;
+        }
+    }
+    *to = '\0';
+    return text;
+}
+
+/* Calls fn for README.md and every manual page. */
+static void each_paper(void (*fn)(const char *path, const char *text))
+{
+    glob_t g;
+    ck_assert_int_eq(glob("man/*.[1-9]", 0, NULL, &g), 0);
+    ck_assert_uint_ge(g.gl_pathc, 5);
+    for (size_t i = 0; i <= g.gl_pathc; i++) {
+        const char *path = i < g.gl_pathc ? g.gl_pathv[i] : "README.md";
+        char *text = read_paper(path);
+        fn(path, text);
+        free(text);
+    }
+    globfree(&g);
+}
+
+/* ------------------------------------------------------------------------------------- options */
+
+static char *g_others; /* the help of the other programs of ours */
+
+/* Options of programs that are not ours. */
+static const char *const foreign[] = {
+    "--nodes", "--ntasks-per-node", "--cflags", "--libs", "--local-rank", "--lr", NULL};
+
+static bool is_name(char c)
+{
+    return isalnum((unsigned char)c) || c == '-' || c == '_';
+}
+
+static bool is_word_of(const char *text, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = text; (p = strstr(p, word)); p += n) {
+        if (!is_name(p[n]) && (p == text || !is_name(p[-1])))
+            return true;
+    }
+    return false;
+}
+
+static bool is_option(const char *word)
+{
+    for (const char *const *f = foreign; *f; f++) {
+        if (strcmp(*f, word) == 0)
+            return true;
+    }
+    return opt_find(word + 2, strlen(word + 2)) != OPT_COUNT || is_word_of(g_others, word);
+}
+
+static void check_options(const char *path, const char *text)
+{
+    for (const char *p = text; (p = strstr(p, "--"));) {
+        char word[64];
+        size_t n = strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
+        if (isalpha((unsigned char)p[2]) && n < sizeof(word) &&
+            (p == text || strchr(" \n`'\"([", p[-1]))) {
+            snprintf(word, sizeof(word), "%.*s", (int)n, p);
+            ck_assert_msg(is_option(word), "%s: there is no option %s", path, word);
+        }
+        p += n;
+    }
+}
+
+START_TEST(options_exist)
+{
+    struct proc p, q, tool;
+    proc_run(&p, ARGV(build_path("dlaunchctl"), "--help"), NULL, 20);
+    proc_run(&q, ARGV(build_path("examples/train"), "--help"), NULL, 20);
+    proc_run(&tool, ARGV(build_path("dlcoll_perf"), "--help"), NULL, 20);
+    g_others = test_text("%s%s%s", p.out, q.err, tool.out);
+    proc_fini(&p);
+    proc_fini(&q);
+    proc_fini(&tool);
+    ck_assert(is_option("--max-restarts") && is_option("--json") && is_option("--crash-rank"));
+    ck_assert(!is_option("--crash") && !is_option("--bananas"));
+    each_paper(check_options);
+}
+END_TEST
+
+/* All of them, in the words of the table. */
+START_TEST(options_of_the_manual)
+{
+    static const char begin[] = ".\\\" OPTIONS begin\n", end[] = ".\\\" OPTIONS end\n";
+    struct proc p;
+    char *page = read_file("man/dlaunch.1"), *from = strstr(page, begin), *to = strstr(page, end);
+    ck_assert(from && to && from < to);
+    *to = '\0';
+    proc_run(&p, ARGV(build_path("dlaunch"), "--print_options", "mdoc"), NULL, 20);
+    ck_assert_msg(strcmp(from + strlen(begin), p.out) == 0,
+                  "man/dlaunch.1 is not what the table makes: type 'make generated'");
+    proc_fini(&p);
+    free(page);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------- what else is said */
+
+/* Each line of "Exit status:" in --help stands in the manual and in the README. */
+START_TEST(exit_statuses)
+{
+    struct proc p;
+    char *man = read_paper("man/dlaunch.1"), *readme = read_file("README.md"), *save;
+    int n = 0;
+    proc_run(&p, ARGV(build_path("dlaunch"), "--help"), NULL, 20);
+    char *rows = strstr(p.out, "\nExit status:\n");
+    ck_assert_ptr_nonnull(rows);
+    for (char *row = strtok_r(rows + 14, "\n", &save); row && row[0] == ' ';
+         row = strtok_r(NULL, "\n", &save), n++) {
+        char status[16];
+        ck_assert_int_eq(sscanf(row, "%15s", status), 1);
+        const char *meaning = strstr(row, status) + strlen(status);
+        meaning += strspn(meaning, " ");
+        ck_assert_msg(strstr(man, test_text(".It %s\n%s\n", status, meaning)) != NULL,
+                      "man/dlaunch.1: %s %s", status, meaning);
+        ck_assert_msg(strstr(readme, test_text("| %s | %s", status, meaning)) != NULL,
+                      "README.md: %s %s", status, meaning);
+    }
+    ck_assert_int_ge(n, 9);
+    proc_fini(&p);
+    free(man);
+    free(readme);
+}
+END_TEST
+
+static const char *opcode(enum store_dialect d, enum store_cmd cmd)
+{
+    int op = store_cmd_opcode(d, cmd);
+    return op < 0 ? "-" : test_text("%d", op);
+}
+
+START_TEST(store_commands)
+{
+    char *page = read_file("man/dlaunch-protocol.7");
+    for (int c = 0; c < STORE_CMDS; c++) {
+        const char *row =
+            test_text("\n%s\t%s\t%s\t%s\t", store_cmd_name(c), opcode(STORE_NEWEST, c),
+                      opcode(STORE_21, c), opcode(STORE_113, c));
+        ck_assert_msg(strstr(page, row) != NULL, "man/dlaunch-protocol.7 lacks%s", row);
+    }
+    free(page);
+}
+END_TEST
+
+static char *g_functions; /* the pages of section 3 */
+
+static void add_functions(const char *path, const char *text)
+{
+    if (strcmp(path + strlen(path) - 2, ".3") == 0)
+        g_functions = test_text("%s%s", g_functions, text);
+}
+
+/* What the library exports is described. */
+START_TEST(functions_of_the_library)
+{
+    struct proc p;
+    char *save, *lib = build_path("libdlcoll.so");
+    int n = 0;
+    g_functions = test_text("%s", "");
+    each_paper(add_functions);
+    ck_assert_int_eq(proc_run(&p, ARGV("nm", "-D", "--defined-only", lib), NULL, 20), 0);
+    for (char *l = strtok_r(p.out, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
+        char name[64];
+        if (sscanf(l, "%*s T %63[a-z0-9_]", name) != 1 || strncmp(name, "dlcoll_", 7) != 0)
+            continue;
+        ck_assert_msg(is_word_of(g_functions, test_text("Fn %s", name)) ||
+                          is_word_of(g_functions, test_text("Fo %s", name)),
+                      "%s() is in no manual page (man/*.3)", name);
+        n++;
+    }
+    ck_assert_int_ge(n, 10);
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(pages_are_well_formed)
+{
+    struct proc p;
+    if (proc_run(&p, ARGV("sh", "-c", "command -v mandoc"), NULL, 20) != 0) {
+        test_skip("no mandoc to check the manual pages with");
+        return;
+    }
+    proc_fini(&p);
+    int status = proc_run(&p, ARGV("sh", "-c", "mandoc -T lint -W warning man/*.[1-9]"), NULL, 20);
+    ck_assert_msg(status == 0, "%s%s", p.out, p.err);
+    proc_fini(&p);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------------------- paths */
+
+static void check_path(const char *word)
+{
+    char *path = test_text("%s", word);
+    if (strncmp(path, "build/", 6) == 0)
+        path = build_path(path + 6);
+    glob_t g;
+    ck_assert_msg(glob(path, 0, NULL, &g) == 0, "README.md: there is no %s", word);
+    globfree(&g);
+}
+
+/* Links without a scheme, and `words` that begin with a folder of ours. */
+START_TEST(paths_of_the_readme)
+{
+    static const char *const folders[] = {"core/",        "rendezvous/", "agent/", "launcher/",
+                                          "collectives/", "conf/",       "man/",   "examples/",
+                                          "tests/",       "build/",      ".ci/"};
+    char *text = read_file("README.md"), word[256];
+    int links = 0, words = 0;
+    for (const char *p = text; (p = strstr(p, "](")); p += 2) {
+        if (sscanf(p + 2, "%255[^)# ]", word) != 1 || strstr(word, "://"))
+            continue;
+        check_path(word);
+        links++;
+    }
+    for (const char *p = text; (p = strchr(p, '`')); p++) {
+        if (sscanf(p + 1, "%255[^` \n]", word) != 1 || strpbrk(word, "<$"))
+            continue;
+        for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
+            if (strncmp(word, folders[i], strlen(folders[i])) == 0) {
+                check_path(word);
+                words++;
+            }
+        }
+    }
+    ck_assert_int_ge(links, 3);
+    ck_assert_int_ge(words, 20);
+    free(text);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("papers");
+    TCase *tc = test_case(s, "papers", 60);
+    tcase_add_test(tc, options_exist);
+    tcase_add_test(tc, options_of_the_manual);
+    tcase_add_test(tc, exit_statuses);
+    tcase_add_test(tc, store_commands);
+    tcase_add_test(tc, functions_of_the_library);
+    tcase_add_test(tc, pages_are_well_formed);
+    tcase_add_test(tc, paths_of_the_readme);
+    return s;
+}
+
+TEST_MAIN(suite)

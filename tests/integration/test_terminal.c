@@ -1,0 +1,271 @@
+/* Signals as people and machines send them: a terminal's keys, systemd's and a scheduler's. */
+#include "tests/integration/job.h"
+
+#include <fcntl.h>
+#include <pty.h>
+#include <sys/wait.h>
+
+/* ------------------------------------------------------------------------------- at a terminal */
+
+struct terminal {
+    int fd;
+    pid_t pid;
+    char text[65536]; /* what it has shown */
+    size_t len;
+};
+
+/* dlaunch as the leader of a terminal's session. */
+static void at_terminal(struct terminal *t, const char *line)
+{
+    char **argv = dlaunch_argv("", line);
+    memset(t, 0, sizeof(*t));
+    t->pid = forkpty(&t->fd, NULL, NULL, NULL);
+    ck_assert_int_ge(t->pid, 0);
+    if (t->pid == 0) {
+        execv(argv[0], argv);
+        _exit(127);
+    }
+    fcntl(t->fd, F_SETFL, O_NONBLOCK);
+}
+
+static void press(struct terminal *t, char key)
+{
+    ck_assert_int_eq(write(t->fd, &key, 1), 1);
+}
+
+static bool has_stopped(void *arg)
+{
+    struct terminal *t = arg;
+    int status;
+    return waitpid(t->pid, &status, WNOHANG | WUNTRACED) == t->pid && WIFSTOPPED(status);
+}
+
+static void look(struct terminal *t)
+{
+    for (ssize_t n; (n = read(t->fd, t->text + t->len, sizeof(t->text) - 1 - t->len)) > 0;)
+        t->len += (size_t)n;
+}
+
+static bool has_shown_refusal(void *arg)
+{
+    struct terminal *t = arg;
+    look(t);
+    return strstr(t->text, "not suspended: the other nodes would take this one for lost");
+}
+
+static int g_status;
+
+static bool has_ended(void *arg)
+{
+    struct terminal *t = arg;
+    look(t);
+    return waitpid(t->pid, &g_status, WNOHANG) == t->pid && WIFEXITED(g_status);
+}
+
+/* Its exit status, when all that it shows has been read. */
+static int end_of(struct terminal *t)
+{
+    wait_until(has_ended, t, 20, "the end of dlaunch");
+    look(t);
+    close(t->fd);
+    return WEXITSTATUS(g_status);
+}
+
+START_TEST(ctrl_c_comes_once)
+{
+    static struct terminal t;
+    at_terminal(&t, "--nproc_per_node 2 %W trap INT %T/int append %T/up wait-lines 2 %T/int "
+                    "append %T/wait pause");
+    wait_lines(tmppath("up"), 2, 10);
+    press(&t, 3);
+    wait_lines(tmppath("wait"), 2, 10); /* each has had one, and neither a second */
+    ck_assert_int_eq(count_lines(tmppath("int")), 2);
+    press(&t, 3); /* kills */
+    ck_assert_int_eq(end_of(&t), 128 + SIGINT);
+    ck_assert_int_eq(count_lines(tmppath("int")), 2);
+    expect_text(t.text, "received SIGINT: stopping 2 workers, SIGKILL after 30 s (once more: at "
+                        "once)");
+    expect_text(t.text, "killing the workers");
+}
+END_TEST
+
+START_TEST(ctrl_backslash_and_hangup)
+{
+    static struct terminal t;
+    at_terminal(&t, "--nproc_per_node 2 %W exit-on QUIT 0 append %T/up pause");
+    wait_lines(tmppath("up"), 2, 10);
+    press(&t, 28);
+    ck_assert_int_eq(end_of(&t), 128 + SIGQUIT);
+    /* The terminal goes. */
+    at_terminal(&t, "--nproc_per_node 2 %W trap HUP %T/hup append %T/up2 wait-lines 2 %T/hup "
+                    "append %T/end");
+    wait_lines(tmppath("up2"), 2, 10);
+    close(t.fd);
+    wait_lines(tmppath("hup"), 2, 10);
+    wait_lines(tmppath("end"), 2, 10);
+    int status;
+    ck_assert_int_eq(waitpid(t.pid, &status, 0), t.pid);
+    ck_assert_int_eq(WEXITSTATUS(status), 128 + SIGHUP);
+}
+END_TEST
+
+static int ticks(void)
+{
+    return count_lines(tmppath("tick"));
+}
+
+static bool ticks_again(void *before)
+{
+    return ticks() > *(int *)before;
+}
+
+/* Whether a worker is stopped, by its process id in the first line of a file. */
+static bool worker_stopped(void *path)
+{
+    int pid;
+    char state;
+    ck_assert_int_eq(sscanf(text_of_file(path), "%*d %*d %*d %d", &pid), 1);
+    char *stat = text_of_file(test_text("/proc/%d/stat", pid)), *paren = strrchr(stat, ')');
+    ck_assert_int_eq(sscanf(paren, ") %c", &state), 1);
+    /* D: the shell waits for its child between vfork() and exec, and it is the child that is
+     * stopped. */
+    return state == 'T' || state == 'D';
+}
+
+START_TEST(ctrl_z_and_on)
+{
+    static struct terminal t;
+    char *script = tmppath("script");
+    write_file(script, test_text("#!/bin/sh\n"
+                                 "echo 0 0 0 $$ 0 >%s/pid\n"
+                                 "while :; do echo >>%s/tick; sleep 0.01; done\n",
+                                 tmpdir(), tmpdir()));
+    ck_assert_int_eq(chmod(script, 0755), 0);
+    at_terminal(&t, "%T/script");
+    wait_lines(tmppath("tick"), 2, 10);
+    press(&t, 26);
+    wait_until(has_stopped, &t, 10, "dlaunch stops");
+    wait_until(worker_stopped, tmppath("pid"), 5, "the worker stops");
+    int before = ticks();
+    kill(t.pid, SIGCONT);
+    wait_until(ticks_again, &before, 10, "the worker goes on");
+    press(&t, 3);
+    ck_assert_int_eq(end_of(&t), 128 + SIGINT);
+}
+END_TEST
+
+/* A node that sleeps would count as lost. */
+START_TEST(ctrl_z_with_other_nodes)
+{
+    static struct terminal t;
+    int port = free_port();
+    struct proc other;
+    at_terminal(&t, test_text("--nnodes 2 --node_rank 0 --master_port %d %%W append %%T/up wait "
+                              "%%T/go",
+                              port));
+    dlaunch_start(&other, NULL,
+                  "--nnodes 2 --node_rank 1 --master_port %d %%W append %%T/up wait "
+                  "%%T/go",
+                  port);
+    wait_lines(tmppath("up"), 2, 10);
+    press(&t, 26);
+    wait_until(has_shown_refusal, &t, 10, "it says that it does not stop");
+    write_file(tmppath("go"), "");
+    ck_assert_int_eq(end_of(&t), 0);
+    expect_status(&other, 0, 10);
+    proc_fini(&other);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------ from elsewhere */
+
+static const struct {
+    const char *name;
+    int no;
+} stops[] = {{"TERM", SIGTERM}, {"INT", SIGINT}, {"HUP", SIGHUP}, {"QUIT", SIGQUIT}};
+
+/* Every stop signal: itself to each worker, once; those that end are done; the others are killed
+ * when their time is over. */
+START_TEST(stop_signals)
+{
+    struct proc p;
+    const char *name = stops[_i].name;
+    dlaunch_start(&p, NULL,
+                  "--nproc_per_node 3 --shutdown_timeout 500ms %%W trap %s %%T/got if-rank 2 "
+                  "exit-on %s 9 append %%T/up pause",
+                  name, name);
+    wait_lines(tmppath("up"), 3, 10);
+    uint64_t start = mono_ns();
+    proc_kill(&p, stops[_i].no);
+    expect_status(&p, 128 + stops[_i].no, 10);
+    ck_assert_uint_ge(mono_ns() - start, 490000000u);
+    ck_assert_int_eq(count_lines(tmppath("got")), 2);
+    expect_text(p.err, test_text("received SIG%s: stopping 3 workers", name));
+    expect_text(p.err, "2 workers did not stop within 0.5 s: killing");
+    expect_text(p.err, test_text("STOPPED: "));
+    proc_fini(&p);
+}
+END_TEST
+
+/* Several nodes: one that is told to stop takes the others with it. */
+START_TEST(stop_of_one_node)
+{
+    for (int told = 0; told < 2; told++) {
+        struct cluster c;
+        char *up = tmppath(told ? "up1" : "up0");
+        cluster_start(&c, 2, "--nproc_per_node 2 %%W exit-on TERM 0 exit-on INT 0 append %s pause",
+                      up);
+        wait_lines(up, 4, 20);
+        proc_kill(&c.node[told], SIGINT);
+        cluster_wait(&c, 128 + SIGINT, 10);
+        for (int i = 0; i < 2; i++)
+            expect_text(c.node[i].err, "received SIGINT");
+        cluster_fini(&c);
+    }
+}
+END_TEST
+
+/* While the nodes wait for each other. */
+START_TEST(stop_before_the_start)
+{
+    struct cluster c = {.n = 1, .port = free_port()};
+    dlaunch_start(&c.node[0], NULL, "--nnodes 2 --node_rank 0 --master_port %d %%W append %%T/up",
+                  c.port);
+    proc_expect_err(&c.node[0], "waiting for nodes", 10);
+    proc_kill(&c.node[0], SIGTERM);
+    cluster_wait(&c, 128 + SIGTERM, 10);
+    ck_assert_int_ne(access(tmppath("up"), F_OK), 0);
+    cluster_fini(&c);
+}
+END_TEST
+
+/* torchrun's option: others than these do not stop the job. */
+START_TEST(signals_to_handle)
+{
+    struct proc p;
+    dlaunch_start(&p, NULL,
+                  "--signals_to_handle SIGUSR1,SIGTERM %%W exit-on USR1 0 append %%T/up pause");
+    wait_lines(tmppath("up"), 1, 10);
+    proc_kill(&p, SIGUSR1);
+    expect_status(&p, 128 + SIGUSR1, 10);
+    proc_fini(&p);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("terminal");
+    TCase *tc = test_case(s, "terminal", 60);
+    tcase_add_test(tc, ctrl_c_comes_once);
+    tcase_add_test(tc, ctrl_backslash_and_hangup);
+    tcase_add_test(tc, ctrl_z_and_on);
+    tcase_add_test(tc, ctrl_z_with_other_nodes);
+    tc = test_case(s, "from elsewhere", 60);
+    tcase_add_loop_test(tc, stop_signals, 0, ARRAY_LEN(stops));
+    tcase_add_test(tc, stop_of_one_node);
+    tcase_add_test(tc, stop_before_the_start);
+    tcase_add_test(tc, signals_to_handle);
+    return s;
+}
+
+TEST_MAIN(suite)

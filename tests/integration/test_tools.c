@@ -1,0 +1,180 @@
+/* The tools of libdlcoll: what they print, what they refuse. */
+#include "tests/lib/test.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/lib/proc.h"
+
+/* Under dlaunch, with n ranks; arguments after the program's name. Returns the exit status. */
+#define RUN(p, n, program, ...)                                                                    \
+    proc_run(p,                                                                                    \
+             ARGV(build_path("dlaunch"), "--nproc_per_node", n, build_path(program), __VA_ARGS__), \
+             (char *[]){"OMP_NUM_THREADS=1", NULL}, 120)
+
+static int count_lines(const char *text, const char *begin)
+{
+    int n = 0;
+    for (const char *s = text; s && *s; s = strchr(s, '\n') ? strchr(s, '\n') + 1 : NULL)
+        n += strncmp(s, begin, strlen(begin)) == 0;
+    return n;
+}
+
+/* ------------------------------------------------------------------------------------ dlcoll_perf
+ */
+
+START_TEST(perf_measures_and_checks_every_operation)
+{
+    struct proc p;
+    json_error_t error;
+    int rc = RUN(&p, "3", "dlcoll_perf", "all", "-b", "12", "-e", "11000", "-f", "29", "-t", "1",
+                 "-o", "sum,avg,user", "-d", "f32,u8,bf16", "--json");
+    ck_assert_msg(rc == 0, "%d\n%s%s", rc, p.out, p.err);
+    json_t *root = json_loads(p.out, 0, &error);
+    ck_assert_msg(root, "line %d: %s", error.line, error.text);
+    ck_assert_int_eq(json_integer_value(json_object_get(root, "ranks")), 3);
+    ck_assert_int_eq(json_integer_value(json_object_get(root, "wrong")), 0);
+    json_t *results = json_object_get(root, "results"), *r;
+    size_t i, reduces = 0, barriers = 0;
+    json_array_foreach(results, i, r)
+    {
+        const char *op = json_string_value(json_object_get(r, "op"));
+        reduces += strcmp(op, "all_reduce") == 0;
+        barriers += strcmp(op, "barrier") == 0;
+        ck_assert(json_real_value(json_object_get(r, "mean_us")) > 0);
+        ck_assert(json_real_value(json_object_get(r, "median_us")) <=
+                  json_real_value(json_object_get(r, "p99_us")));
+        ck_assert_int_eq(json_integer_value(json_object_get(r, "wrong")), 0);
+        ck_assert_int_gt(json_integer_value(json_object_get(r, "iters")), 0);
+    }
+    ck_assert_uint_eq(reduces, 3 * 3 * 3 * 2); /* sizes, types, reductions, places */
+    ck_assert_uint_eq(barriers, 1);
+    json_decref(root);
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(perf_prints_tables_and_csv)
+{
+    struct proc p;
+    ck_assert_int_eq(RUN(&p, "2", "dlcoll_perf", "all_reduce,broadcast", "-b", "64", "-e", "64",
+                         "-n", "3", "-w", "1", "-r", "-1", "-O", "3", "-A", "-B", "-m", "-a", "3"),
+                     0);
+    ck_assert_msg(strstr(p.out, "# 2 ranks, 2 of them on this node"), "%s", p.out);
+    ck_assert_msg(strstr(p.out, "# 6 measurements, 0 wrong elements"), "%s", p.out);
+    proc_fini(&p);
+    ck_assert_int_eq(RUN(&p, "2", "dlcoll_perf", "all_gather", "-b", "1K", "-e", "3K", "-i", "1K",
+                         "-n", "2", "-p", "in", "-c", "0", "--csv"),
+                     0);
+    ck_assert_int_eq(count_lines(p.out, "op,dtype,redop,root,ranks,bytes,count,place,"), 1);
+    ck_assert_int_eq(count_lines(p.out, "all_gather,f32,none,-1,2,"), 3);
+    ck_assert_int_eq(count_lines(p.out, "all_gather,f32,none,-1,2,3072,384,in,2,"), 1);
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(perf_works_alone)
+{
+    struct proc p;
+    char *none[] = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", NULL};
+    int rc = proc_run(
+        &p, ARGV(build_path("dlcoll_perf"), "all", "-e", "64", "-n", "2", "-d", "all", "-o", "all"),
+        none, 60);
+    ck_assert_msg(rc == 0, "%s%s", p.out, p.err);
+    ck_assert(strstr(p.out, " 0 wrong elements"));
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(perf_refuses_what_it_does_not_know)
+{
+    static const struct {
+        char *argument, *value;
+        const char *says;
+    } wrong[] = {
+        {"allreduce", NULL, "operation 'allreduce': must be one that --help lists"},
+        {"-d", "f31", "--datatype 'f31': must be one that --help lists"},
+        {"-o", "mean", "--op 'mean': must be one that --help lists"},
+        {"-b", "12Q", "--minbytes '12Q': must be a number of bytes such as 8, 4K, 64M or 1G"},
+        {"-b", "-8", "--minbytes '-8'"},
+        {"-e", "99999G", "--maxbytes '99999G'"},
+        {"-b", "1G", "--minbytes"},
+        {"-f", "1", "--stepfactor '1': must be a number from 2 to"},
+        {"-i", "0", "--stepbytes '0'"},
+        {"-r", "2", "--root '2': must be less than the 2 ranks there are"},
+        {"-a", "4", "--average '4': must be a number from 0 to 3"},
+        {"-p", "here", "--place 'here': must be out, in or both"},
+        {"--fast", NULL, "--fast"},
+        {"all", "more", "argument 'more'"},
+    };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct proc p;
+        int rc = RUN(&p, "2", "dlcoll_perf", wrong[i].argument, wrong[i].value);
+        ck_assert_msg(rc == 2, "%s %s: %d", wrong[i].argument, wrong[i].value, rc);
+        ck_assert_msg(strstr(p.err, wrong[i].says), "'%s' is not in\n%s", wrong[i].says, p.err);
+        ck_assert_msg(!strchr(p.out, '\n'), "%s", p.out);
+        proc_fini(&p);
+    }
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ dlcoll_info
+ */
+
+START_TEST(info_says_what_rank_0_sees_and_what_differs)
+{
+    struct proc p;
+    char *script = (char *)test_text("[ $RANK -lt 2 ] || export DLCOLL_CPU=portable; exec %s",
+                                     build_path("dlcoll_info"));
+    int rc = RUN(&p, "4", "dlcoll_info", NULL);
+    ck_assert_msg(rc == 0, "%s", p.err);
+    ck_assert_int_eq(count_lines(p.out, "rank: 0 of 4"), 1);
+    ck_assert_int_eq(count_lines(p.out, "kernels: "), 1);
+    ck_assert_int_eq(count_lines(p.out, "version: "), 1);
+    ck_assert_msg(!strstr(p.out, "differ"), "%s", p.out);
+    proc_fini(&p);
+    rc = proc_run(
+        &p, ARGV(build_path("dlaunch"), "--nproc_per_node", "4", "--no_python", "sh", "-c", script),
+        (char *[]){"OMP_NUM_THREADS=1", NULL}, 60);
+    ck_assert_msg(rc == 0, "%s", p.err);
+    ck_assert_int_eq(count_lines(p.out, "ranks 2-3 differ: kernels: portable (by DLCOLL_CPU)"),
+                     strstr(p.out, "\nkernels: portable") ? 0 : 1);
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(info_works_alone_and_takes_no_arguments)
+{
+    struct proc p;
+    char *none[] = {"RANK",        "WORLD_SIZE",          "MASTER_ADDR",
+                    "MASTER_PORT", "DLCOLL_CPU=portable", NULL};
+    char *bad[] = {"DLCOLL_CPU=386", NULL};
+    ck_assert_int_eq(proc_run(&p, ARGV(build_path("dlcoll_info")), none, 20), 0);
+    ck_assert_int_eq(count_lines(p.out, "rank: 0 of 1"), 1);
+    ck_assert_int_eq(count_lines(p.out, "kernels: portable"), 1);
+    proc_fini(&p);
+    ck_assert_int_eq(proc_run(&p, ARGV(build_path("dlcoll_info"), "all"), none, 20), 2);
+    ck_assert_str_eq(p.err, "dlcoll_info: 'all': must be --help or nothing\n");
+    proc_fini(&p);
+    ck_assert_int_eq(proc_run(&p, ARGV(build_path("dlcoll_info")), bad, 20), 1);
+    ck_assert_msg(strstr(p.err, "DLCOLL_CPU=386: must be portable, avx2 or avx512"), "%s", p.err);
+    proc_fini(&p);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("tools");
+    TCase *tc = test_case(s, "dlcoll_perf", 150);
+    tcase_add_test(tc, perf_measures_and_checks_every_operation);
+    tcase_add_test(tc, perf_prints_tables_and_csv);
+    tcase_add_test(tc, perf_works_alone);
+    tcase_add_test(tc, perf_refuses_what_it_does_not_know);
+    tc = test_case(s, "dlcoll_info", 60);
+    tcase_add_test(tc, info_says_what_rank_0_sees_and_what_differs);
+    tcase_add_test(tc, info_works_alone_and_takes_no_arguments);
+    return s;
+}
+
+TEST_MAIN(suite)

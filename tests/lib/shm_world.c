@@ -1,0 +1,104 @@
+#include "tests/lib/shm_world.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "collectives/provider.h"
+#include "collectives/reduce.h"
+#include "collectives/shm/memory.h"
+
+/* Benches use this, too, where there is no Check. */
+static void must(bool fact, const char *what)
+{
+    if (fact)
+        return;
+    fprintf(stderr, "shm_world: %s\n", what);
+    abort();
+}
+
+#define HEAP_BYTES ((size_t)16 << 30)
+
+void shm_world_init(struct shm_world *w, int n, int usable_cpus)
+{
+    memset(w, 0, sizeof(*w));
+    w->n = n;
+    w->usable_cpus = usable_cpus ? usable_cpus : wait_usable_cpus();
+    w->bytes = HEAP_BYTES;
+    int fd = memfd_create("heap", MFD_CLOEXEC);
+    must(fd >= 0 && ftruncate(fd, (off_t)w->bytes) == 0, "no memory file");
+    w->heap = mmap(NULL, w->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    must(w->heap != MAP_FAILED, "no memory");
+    close(fd);
+    w->abort_word = w->heap;
+    w->world.instance = 1;
+    w->world.size = n;
+}
+
+void shm_world_fini(struct shm_world *w)
+{
+    munmap(w->heap, w->bytes);
+}
+
+dlcoll_comm *shm_world_comm(struct shm_world *w, int i)
+{
+    struct err e = ERR_INIT;
+    dlcoll_comm *c = calloc(1, sizeof(*c));
+    int *ranks = calloc((size_t)w->n, sizeof(*ranks));
+    must(c && ranks, "no memory");
+    for (int k = 0; k < w->n; k++)
+        ranks[k] = k;
+    must(reduce_choose(&e) == 0, e.msg);
+    c->world = &w->world;
+    c->rank = i;
+    c->size = w->n;
+    c->topo = (struct topology){.size = w->n,
+                                .nnodes = 1,
+                                .nlocal = w->n,
+                                .local = i,
+                                .by_node = ranks,
+                                .local_ranks = ranks,
+                                .contiguous = true};
+    c->policy = wait_policy_choose(w->n, w->usable_cpus);
+    c->job_word = w->abort_word;
+    must(shm_open_heap(c, (char *)w->heap + 4096, w->bytes - 4096, &e) == 0, e.msg);
+    return c;
+}
+
+void shm_world_close(dlcoll_comm *c)
+{
+    shm_close(c);
+    free(c->topo.by_node);
+    free(c);
+}
+
+struct coll_call shm_world_call(dlcoll_comm *comm, enum call_kind kind, size_t count,
+                                dlcoll_dtype dtype, dlcoll_op op, int root)
+{
+    const struct dtype *type = dtype_get(dtype);
+    struct coll_call c = {.id = {.kind = (uint8_t)kind,
+                                 .dtype = (uint8_t)dtype,
+                                 .op = (uint8_t)op,
+                                 .root = root,
+                                 .count = count},
+                          .kind = kind,
+                          .comm = comm,
+                          .ranks = {.size = comm->size, .me = comm->rank},
+                          .root = root,
+                          .count = count,
+                          .dtype = type,
+                          .elem = type->size,
+                          .op = op,
+                          .culprit = -1};
+    reduce_find(dtype, op, &c.reduce);
+    c.reduce.ranks = comm->size;
+    return c;
+}
+
+int shm_world_run(struct coll_call *c)
+{
+    c->seq = ++c->comm->seq;
+    return shm_provider.run(c);
+}

@@ -1,0 +1,31 @@
+/* thread_ranks.h: ranks of libdlcoll as threads of one process, so that a thread sanitizer sees all
+ * that they share. They meet through a store of the test's.
+ *
+ *     static void rank(dlcoll_comm *comm, void *arg) { ... }
+ *     thread_ranks_run(4, rank, NULL);
+ *
+ * A thread that fails says so with THREAD_EXPECT(), which ends the test's process. */
+#ifndef TESTS_LIB_THREAD_RANKS_H
+#define TESTS_LIB_THREAD_RANKS_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "collectives/dlcoll.h"
+
+typedef void thread_rank_fn(dlcoll_comm *comm, void *arg);
+
+/* n ranks, each in dlcoll_init(), fn, dlcoll_finalize() unless it has failed, dlcoll_destroy(). */
+void thread_ranks_run(int n, thread_rank_fn *fn, void *arg);
+
+#define THREAD_EXPECT(fact, ...)                            \
+    do {                                                    \
+        if (!(fact)) {                                      \
+            fprintf(stderr, "%s:%d: ", __FILE__, __LINE__); \
+            fprintf(stderr, #fact ": " __VA_ARGS__);        \
+            fprintf(stderr, "\n");                          \
+            _Exit(1);                                       \
+        }                                                   \
+    } while (0)
+
+#endif

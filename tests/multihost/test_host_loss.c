@@ -1,0 +1,348 @@
+/* Three hosts, one of which is lost: cut off, switched off, its launcher killed; or comes back. */
+#include "tests/multihost/hosts.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static void setup(void)
+{
+    netns_setup(HOSTS, -1);
+}
+
+static void wait_up(int workers)
+{
+    wait_lines(tmppath("up"), workers, 20);
+}
+
+/* --------------------------------------------------------------------------- ways to cut a cable
+ */
+
+static void unplug(int host)
+{
+    netns_cut(host);
+}
+
+static void plug(int host)
+{
+    netns_heal(host);
+}
+
+static void link_down(int host)
+{
+    ck_assert_int_eq(netns_sh(host, "ip link set eth0 down"), 0);
+}
+
+static void link_up(int host)
+{
+    ck_assert_int_eq(netns_sh(host, "ip link set eth0 up && ip addr replace %s/64 dev eth0 nodad",
+                              netns_addr6(host)),
+                     0);
+}
+
+static void drop_all(int host)
+{
+    ck_assert_int_eq(
+        netns_sh(host, "nft \"table inet cut { chain in { type filter hook input priority 0; iif "
+                       "eth0 drop; }; chain out { type filter hook output priority 0; oif eth0 "
+                       "drop; }; }\""),
+        0);
+}
+
+/* What it sends still arrives. */
+static void drop_incoming(int host)
+{
+    ck_assert_int_eq(netns_sh(host, "nft \"table inet cut { chain in { type filter hook input "
+                                    "priority 0; iif eth0 drop; }; }\""),
+                     0);
+}
+
+static void drop_nothing(int host)
+{
+    ck_assert_int_eq(netns_sh(host, "nft delete table inet cut"), 0);
+}
+
+static const struct {
+    const char *name;
+    void (*cut)(int host), (*heal)(int host);
+} cables[] = {
+    {"unplugged from the bridge", unplug, plug},
+    {"interface down", link_down, link_up},
+    {"packets dropped", drop_all, drop_nothing},
+    {"incoming packets dropped", drop_incoming, drop_nothing},
+};
+
+/* -------------------------------------------------------------------------------------- cut off */
+
+static double seconds_since(uint64_t start_ns)
+{
+    return (double)(mono_ns() - start_ns) / 1e9;
+}
+
+static bool nobody_there(void *host)
+{
+    return netns_count_processes(*(int *)host) == 0;
+}
+
+/* A host that everybody but itself loses: the others say so within the dead time and end; so does
+ * it, by itself, and nothing is left on it. */
+static void lose(int way, int victim)
+{
+    struct hosts h;
+    launch_all(&h, "--master_addr 10.77.0.1 %s --nproc_per_node 2 %%W append %%T/up pause", QUICK);
+    wait_up(6);
+    uint64_t start = mono_ns();
+    cables[way].cut(victim);
+    for (int k = 0; k < HOSTS; k++) {
+        int i = (victim + 1 + k) % HOSTS; /* the victim last */
+        expect_exit(&h, i, 1, DEAD_S + MARGIN_S);
+        ck_assert_msg(seconds_since(start) < test_seconds(DEAD_S + MARGIN_S), "%s: host%d: %.1f s",
+                      cables[way].name, i, seconds_since(start));
+        wait_until(nobody_there, &i, 1, "the host is empty");
+    }
+    for (int i = 0; i < HOSTS; i++) {
+        if (i == victim && victim == 0) { /* it has the coordinator, which has lost the others */
+            expect_said(&h.node[i], "node host1 (10.77.0.2) was lost");
+            expect_said(&h.node[i], "node host2 (10.77.0.3) was lost");
+        } else if (i != victim && victim != 0) {
+            expect_said(&h.node[i],
+                        test_text("node host%d (%s) was lost", victim, netns_addr(victim)));
+        } else {
+            expect_said(&h.node[i], "10.77.0.1:29500");
+        }
+    }
+    cables[way].heal(victim);
+    hosts_fini(&h);
+}
+
+START_TEST(a_member_is_cut_off)
+{
+    lose(_i, 1 + _i % 2);
+}
+END_TEST
+
+START_TEST(the_coordinator_is_cut_off)
+{
+    lose(_i, 0);
+}
+END_TEST
+
+/* The power of a host is gone: no FIN, no farewell. */
+START_TEST(a_host_is_switched_off)
+{
+    struct hosts h;
+    launch_all(&h, "--master_addr 10.77.0.1 %s --nproc_per_node 2 %%W append %%T/up pause", QUICK);
+    wait_up(6);
+    netns_power_off(2);
+    for (int i = 0; i < 2; i++) {
+        expect_exit(&h, i, 1, DEAD_S + MARGIN_S);
+        expect_said(&h.node[i], "host2");
+    }
+    netns_heal(2);
+    hosts_fini(&h);
+}
+END_TEST
+
+/* Workers of a host that is cut off and that do not mind SIGTERM are ended all the same. */
+START_TEST(stubborn_workers_of_a_lost_host)
+{
+    struct hosts h;
+    launch_all(&h,
+               "--master_addr 10.77.0.1 %s --shutdown_timeout 1 --nproc_per_node 2 %%W ignore TERM "
+               "child setsid-child daemon append %%T/up pause",
+               QUICK);
+    wait_up(6);
+    netns_cut(1);
+    for (int k = 0; k < HOSTS; k++) {
+        int i = (2 + k) % HOSTS;
+        expect_exit(&h, i, 1, DEAD_S + 1 + MARGIN_S);
+        wait_until(nobody_there, &i, 1, "the host is empty");
+    }
+    netns_heal(1);
+    hosts_fini(&h);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------- killed launchers
+ */
+
+START_TEST(a_killed_launcher)
+{
+    /* guardian or agent, on the coordinator's host or another */
+    int victim = _i / 2;
+    const char *process = _i % 2 ? "dl-agent" : "dlaunch";
+    struct hosts h;
+    launch_all(&h,
+               "--master_addr 10.77.0.1 %s --nproc_per_node 2 %%W child setsid-child daemon append "
+               "%%T/up pause",
+               QUICK);
+    wait_up(6);
+    uint64_t start = mono_ns();
+    ck_assert_int_eq(netns_kill(victim, process, SIGKILL), 1);
+    expect_exit(&h, victim, 128 + SIGKILL, 5);
+    wait_until(nobody_there, &victim, 1, "the host is empty");
+    for (int i = 0; i < HOSTS; i++) {
+        if (i == victim)
+            continue;
+        expect_exit(&h, i, 1, 5);
+        expect_said(&h.node[i], victim ? test_text("host%d", victim) : "10.77.0.1:29500");
+    }
+    ck_assert_msg(seconds_since(start) < test_seconds(DEAD_S / 2),
+                  "%.1f s: it was not noticed at once\n%s", seconds_since(start),
+                  h.node[(victim + 1) % HOSTS].err);
+    hosts_fini(&h);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ coming back
+ */
+
+static void nap(double seconds)
+{
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
+}
+
+/* Shorter than the dead time: the job does not notice. */
+START_TEST(a_short_cut_is_survived)
+{
+    struct hosts h;
+    launch_all(&h, "--master_addr 10.77.0.1 --rdzv_conf "
+                   "keep_alive_interval=0.5,keep_alive_max_attempt=40 %%W append %%T/up wait "
+                   "%%T/go if-rank 1 exit 9 print fine");
+    wait_up(3);
+    for (int victim = 0; victim < 2; victim++) {
+        netns_cut(victim);
+        nap(1.5); /* three heartbeats */
+        netns_heal(victim);
+    }
+    write_file(tmppath("go"), "");
+    expect_all(&h, 9, 30); /* and what happens after it gets around */
+    for (int i = 0; i < HOSTS; i++)
+        expect_said(&h.node[i], "worker 1 (local rank 0) on host1");
+    hosts_fini(&h);
+}
+END_TEST
+
+static const char elastic[] =
+    "--elastic --nnodes 2:3 --rdzv_backend c10d --rdzv_endpoint 10.77.0.1:29500 "
+    "--max_restarts 3 " ELASTIC;
+
+/* With MIN of them left the others go on; a launcher started anew on the healed host is taken in.
+ */
+START_TEST(the_others_go_on_and_it_comes_back)
+{
+    struct hosts h = {0};
+    const char *line = test_text("%s %%W append %%T/up env WORLD_SIZE wait %%T/go", elastic);
+    for (int i = 0; i < HOSTS; i++)
+        launch(&h, i, "%s", line);
+    wait_up(3);
+    netns_cut(2);
+    wait_up(5);
+    proc_expect_out(&h.node[0], "WORLD_SIZE=2\n", 10);
+    proc_expect_out(&h.node[1], "WORLD_SIZE=2\n", 10);
+    expect_said(&h.node[0], "host2");
+    expect_exit(&h, 2, 1, 40); /* it has nobody to go on with */
+    ck_assert_int_eq(netns_count_processes(2), 0);
+    proc_fini(&h.node[2]);
+    netns_heal(2);
+    launch(&h, 2, "%s", line);
+    wait_up(8);
+    write_file(tmppath("go"), "");
+    expect_all(&h, 0, 20);
+    expect_printed(&h.node[2], "WORLD_SIZE=3\n");
+    hosts_fini(&h);
+}
+END_TEST
+
+/* While the nodes are still waiting for each other. */
+START_TEST(cut_off_before_the_start)
+{
+    struct hosts h = {0};
+    for (int i = 0; i < 2; i++)
+        launch(&h, i, "--nnodes 3 --node_rank %d --master_addr 10.77.0.1 %s %%W append %%T/up", i,
+               QUICK);
+    proc_expect_err(&h.node[0], "2 of 3 here", 15);
+    netns_cut(1);
+    proc_expect_err(&h.node[0], "1 of 3 here", 15);
+    netns_heal(1);
+    launch(&h, 2, "--nnodes 3 --node_rank 2 --master_addr 10.77.0.1 %s %%W append %%T/up", QUICK);
+    expect_all(&h, 0, 20);
+    ck_assert_int_eq(count_lines(tmppath("up")), 3);
+    hosts_fini(&h);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------- these tests */
+
+static ino_t network_inode(pid_t pid)
+{
+    struct stat st;
+    return stat(test_text("/proc/%d/ns/net", pid), &st) < 0 ? 0 : st.st_ino;
+}
+
+static bool nobody_has(void *arg)
+{
+    ino_t net = *(ino_t *)arg;
+    bool found = false;
+    DIR *d = opendir("/proc");
+    for (struct dirent *e; (e = readdir(d));)
+        found |= atoi(e->d_name) > 0 && network_inode(atoi(e->d_name)) == net;
+    closedir(d);
+    return !found;
+}
+
+/* kill -9 of a test program takes its hosts with it, and all that runs on them. */
+START_TEST(a_killed_test_leaves_nothing)
+{
+    int up[2];
+    ino_t net[HOSTS];
+    ck_assert_int_eq(pipe(up), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct hosts h;
+        netns_setup(HOSTS, -1);
+        launch_all(&h, "--master_addr 10.77.0.1 %%W child setsid-child daemon pause");
+        for (int i = 0; i < HOSTS; i++) {
+            while (netns_count_processes(i) < 6)
+                ;
+            net[i] = network_inode(h.node[i].pid);
+        }
+        if (write(up[1], net, sizeof(net)) != sizeof(net))
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    ck_assert_int_eq(read(up[0], net, sizeof(net)), sizeof(net));
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    for (int i = 0; i < HOSTS; i++)
+        wait_until(nobody_has, &net[i], 5, "the namespace is gone");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("host_loss");
+    if (!netns_available())
+        return s;
+    TCase *tc = test_case(s, "cut off", 60);
+    tcase_add_checked_fixture(tc, setup, netns_teardown);
+    tcase_add_loop_test(tc, a_member_is_cut_off, 0, ARRAY_LEN(cables));
+    tcase_add_loop_test(tc, the_coordinator_is_cut_off, 0, ARRAY_LEN(cables));
+    tcase_add_test(tc, a_host_is_switched_off);
+    tcase_add_test(tc, stubborn_workers_of_a_lost_host);
+    tc = test_case(s, "killed", 60);
+    tcase_add_checked_fixture(tc, setup, netns_teardown);
+    tcase_add_loop_test(tc, a_killed_launcher, 0, 4);
+    tc = test_case(s, "coming back", 90);
+    tcase_add_checked_fixture(tc, setup, netns_teardown);
+    tcase_add_test(tc, a_short_cut_is_survived);
+    tcase_add_test(tc, the_others_go_on_and_it_comes_back);
+    tcase_add_test(tc, cut_off_before_the_start);
+    tc = test_case(s, "tests", 30);
+    tcase_add_test(tc, a_killed_test_leaves_nothing);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -1,0 +1,344 @@
+/* Three hosts that find each other: by name and by address, IPv4 and IPv6, with one port open. */
+#include "tests/multihost/hosts.h"
+
+/* host0's own name resolves to 127.0.1.1 there, and to its real address elsewhere. */
+static void setup(void)
+{
+    netns_setup(HOSTS, 0);
+}
+
+static void setup_bad_1(void)
+{
+    netns_setup(HOSTS, 1);
+}
+
+static const char *value_of(const struct proc *p, const char *name)
+{
+    char *line = test_text("%s=", name), *at = strstr(p->out, line);
+    ck_assert_msg(at, "%s printed no %s:\n%s", p->name, name, p->out);
+    at += strlen(line);
+    return test_text("%.*s", (int)strcspn(at, "\n"), at);
+}
+
+/* What the workers of all hosts were told is one address, which each of them can reach and which is
+ * a loopback address for none of the others. */
+static const char *the_master(struct hosts *h)
+{
+    const char *addr = value_of(&h->node[0], "MASTER_ADDR");
+    for (int i = 1; i < HOSTS; i++) {
+        ck_assert_str_eq(value_of(&h->node[i], "MASTER_ADDR"), addr);
+        ck_assert_str_eq(value_of(&h->node[i], "MASTER_PORT"),
+                         value_of(&h->node[0], "MASTER_PORT"));
+        ck_assert_msg(netns_sh(i, "getent ahosts %s | grep -qv '^127\\|^::1'", addr) == 0,
+                      "%s is a loopback address on host%d", addr, i);
+    }
+    return addr;
+}
+
+static const char job[] = "env MASTER_ADDR env MASTER_PORT env RANK env GROUP_RANK";
+
+/* ------------------------------------------------------------------------------------- meeting */
+
+static const struct {
+    const char *endpoint, *master;
+} ways[] = {
+    {"--master_addr host0", "host0"},
+    {"--master_addr 10.77.0.1", "10.77.0.1"},
+    {"--rdzv_backend c10d --rdzv_endpoint host0", "10.77.0.1"},
+    {"--rdzv_backend c10d --rdzv_endpoint host0:4567", "10.77.0.1"},
+    {"--rdzv_backend c10d --rdzv_endpoint host1", "10.77.0.2"},
+    {"--rdzv_backend c10d --rdzv_endpoint host2", "10.77.0.3"},
+    {"--rdzv_backend c10d --rdzv_endpoint 10.77.0.2", "10.77.0.2"},
+    {"--rdzv_backend c10d --rdzv_endpoint [fd77::1]:4567", "fd77::1"},
+    {"--rdzv_backend file --rdzv_endpoint %T/meet", "10.77.0."}, /* whoever came first */
+};
+
+static void meet(int way)
+{
+    struct hosts h;
+    launch_all(&h, "%s %s --nproc_per_node 2 %%W %s", ways[way].endpoint, QUICK, job);
+    expect_all(&h, 0, 20);
+    for (int i = 0; i < HOSTS; i++)
+        expect_printed(&h.node[i], test_text("GROUP_RANK=%d\n", i));
+    const char *master = the_master(&h);
+    ck_assert_msg(strstr(master, ways[way].master) == master, "%s: MASTER_ADDR is %s, not %s",
+                  ways[way].endpoint, master, ways[way].master);
+    hosts_fini(&h);
+}
+
+START_TEST(nodes_meet)
+{
+    meet(_i);
+}
+END_TEST
+
+static bool agent_runs(void *host)
+{
+    return netns_kill(*(int *)host, "dl-agent", 0) == 1;
+}
+
+/* Every agent starts by itself, the coordinator's host last. */
+START_TEST(the_host_of_the_endpoint_comes_last)
+{
+    struct hosts h = {0};
+    for (int i = HOSTS - 1; i >= 0; i--) {
+        launch(&h, i,
+               "--nnodes 3 --rdzv_backend c10d --rdzv_endpoint host0 %s %%W wait-lines 3 "
+               "%%T/up env MASTER_ADDR env MASTER_PORT",
+               QUICK);
+        if (i)
+            wait_until(agent_runs, &i, 5, "an agent");
+    }
+    for (int i = 0; i < HOSTS; i++)
+        ck_assert_int_eq(netns_sh(i, "echo up >>%s", tmppath("up")), 0);
+    expect_all(&h, 0, 20);
+    the_master(&h);
+    hosts_fini(&h);
+}
+END_TEST
+
+/* Gloo and its like go by a host's own name: on host0, whose name leads astray, and only there, the
+ * workers are told what to use instead. */
+START_TEST(a_wrong_name_is_made_up_for)
+{
+    static const char line[] = "this host's name, host0, resolves to 127.0.1.1: the workers are "
+                               "told to use eth0 (GLOO_SOCKET_IFNAME TP_SOCKET_IFNAME)";
+    struct hosts h;
+    launch_all(&h,
+               "--master_addr host0 %s sh -c 'echo told: "
+               "$GLOO_SOCKET_IFNAME $TP_SOCKET_IFNAME'",
+               QUICK);
+    expect_all(&h, 0, 20);
+    expect_printed(&h.node[0], "told: eth0 eth0\n");
+    expect_said(&h.node[0], "this host's name, host0, resolves to 127.0.1.1");
+    for (int i = 1; i < HOSTS; i++) {
+        expect_printed(&h.node[i], "told:\n");
+        ck_assert_msg(!strstr(h.node[i].err, "this host's name"), "%s", h.node[i].err);
+    }
+    hosts_fini(&h);
+    setenv("NCCL_SOCKET_IFNAME", "mine", 1);
+    launch_all(&h, "--master_addr host0 %s sh -c 'echo NCCL: $NCCL_SOCKET_IFNAME'", QUICK);
+    expect_all(&h, 0, 20);
+    expect_printed(&h.node[0], "NCCL: mine\n");
+    expect_said(&h.node[0], line);
+    hosts_fini(&h);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------- addresses */
+
+/* Nothing but IPv6 between the hosts. */
+static void setup_ipv6(void)
+{
+    netns_setup(HOSTS, -1);
+    for (int i = 0; i < HOSTS; i++) {
+        if (netns_sh(i, "ip -4 addr flush dev eth0 && ip -4 addr flush dev eth1 && "
+                        "sed 's/^10.77.0./fd77::/' /etc/hosts >/mnt/h; "
+                        "cat /mnt/h >/etc/hosts; rm /mnt/h") != 0)
+            exit(1);
+    }
+}
+
+static const struct {
+    const char *endpoint, *master;
+} ways6[] = {
+    {"--master_addr fd77::1", "fd77::1"},
+    {"--master_addr host0", "host0"},
+    {"--rdzv_backend c10d --rdzv_endpoint host0", "fd77::1"},
+    {"--rdzv_backend c10d --rdzv_endpoint [fd77::2]:4567", "fd77::2"},
+    {"--rdzv_backend file --rdzv_endpoint %T/meet", "fd77::"},
+};
+
+START_TEST(ipv6_only)
+{
+    struct hosts h;
+    launch_all(&h, "%s %s --nproc_per_node 2 %%W %s", ways6[_i].endpoint, QUICK, job);
+    expect_all(&h, 0, 20);
+    const char *master = the_master(&h);
+    ck_assert_msg(strstr(master, ways6[_i].master) == master, "%s: MASTER_ADDR is %s, not %s",
+                  ways6[_i].endpoint, master, ways6[_i].master);
+    hosts_fini(&h);
+}
+END_TEST
+
+START_TEST(training_over_ipv6)
+{
+    struct hosts h;
+    launch_all(&h, "--master_addr fd77::1 %s --nproc_per_node 2 %s --data %s --epochs 2", QUICK,
+               build_path("examples/train"), "examples/data");
+    expect_all(&h, 0, 60);
+    expect_printed(&h.node[0], "with 6 workers\n");
+    hosts_fini(&h);
+}
+END_TEST
+
+/* Met on one network, the workers use another. The store listens where the endpoint says: on all
+ * interfaces where that is a name which is a loopback address on its own host. */
+START_TEST(the_other_interface)
+{
+    static const struct {
+        const char *endpoint, *interface, *master;
+    } rows[] = {
+        {"host0", "eth1", "10.78.0.1"},
+        {"host0", NULL, "10.78.0.1"}, /* by --local_addr */
+        {"10.77.0.1", "eth1", "10.77.0.1"},
+    };
+    for (size_t k = 0; k < ARRAY_LEN(rows); k++) {
+        struct hosts h = {0};
+        for (int i = 0; i < HOSTS; i++)
+            launch(&h, i,
+                   "--nnodes 3 --node_rank %d --rdzv_backend c10d --rdzv_endpoint %s %s %s %s "
+                   "%%W %s",
+                   i, rows[k].endpoint, rows[k].interface ? "--interface" : "--local_addr",
+                   rows[k].interface ? rows[k].interface : netns_addr_eth1(i), QUICK, job);
+        expect_all(&h, 0, 20);
+        ck_assert_str_eq(the_master(&h), rows[k].master);
+        hosts_fini(&h);
+    }
+}
+END_TEST
+
+/* Rules for what comes in at a host. */
+static void firewall(int host, const char *rules)
+{
+    ck_assert_int_eq(netns_sh(host,
+                              "nft \"table inet t { chain in { type filter hook input priority "
+                              "0; %s }; }\"",
+                              rules),
+                     0);
+}
+
+static void no_firewall(int host)
+{
+    ck_assert_int_eq(netns_sh(host, "nft delete table inet t"), 0);
+}
+
+/* With no way between the hosts but eth1, that is where the workers' data go. */
+START_TEST(data_over_the_other_interface)
+{
+    struct hosts h = {0};
+    for (int i = 0; i < HOSTS; i++)
+        firewall(i, "iif eth0 tcp dport != 29500 ct state new drop;");
+    for (int i = 0; i < HOSTS; i++)
+        launch(&h, i,
+               "--nnodes 3 --node_rank %d --master_addr 10.77.0.1 --interface eth1 %s "
+               "--nproc_per_node 2 %s --data examples/data --epochs 2",
+               i, QUICK, build_path("examples/train"));
+    expect_all(&h, 0, 60);
+    hosts_fini(&h);
+    for (int i = 0; i < HOSTS; i++)
+        no_firewall(i);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------- firewalls */
+
+/* Nobody accepts a connection, but host0 on one port: rendezvous and store share it. */
+START_TEST(one_open_port_is_enough)
+{
+    static const char *const endpoints[] = {"--master_addr host0 --master_port 29500",
+                                            "--rdzv_backend c10d --rdzv_endpoint host0:29500"};
+    for (int i = 0; i < HOSTS; i++)
+        firewall(i, test_text("iif lo accept; ct state established,related accept; %s "
+                              "meta l4proto tcp drop;",
+                              i == 0 ? "tcp dport 29500 accept;" : ""));
+    for (size_t k = 0; k < ARRAY_LEN(endpoints); k++) {
+        struct hosts h;
+        launch_all(&h, "%s %s --nproc_per_node 2 %s", endpoints[k], QUICK,
+                   build_path("tests/multihost/store_worker"));
+        expect_all(&h, 0, 20);
+        for (int r = 0; r < 6; r++)
+            expect_printed(&h.node[r / 2], test_text("rank %d of 6: all here\n", r));
+        hosts_fini(&h);
+    }
+    for (int i = 0; i < HOSTS; i++)
+        no_firewall(i);
+}
+END_TEST
+
+/* With that port closed too: who could not be reached, where, and that it is not for want of time.
+ */
+START_TEST(a_closed_port_is_named)
+{
+    struct hosts h = {0};
+    firewall(0, "iif eth0 tcp dport 29500 reject;");
+    for (int i = 0; i < HOSTS; i++)
+        launch(&h, i,
+               "--nnodes 3 --node_rank %d --master_addr host0 --rdzv_conf join_timeout=2 "
+               "%%W append %%T/started",
+               i);
+    expect_exit(&h, 0, 1, 10);
+    expect_words(h.node[0].err, "only 1 of 3 nodes joined");
+    expect_words(h.node[0].err, "missing: node_rank 1, 2");
+    for (int i = 1; i < HOSTS; i++) {
+        expect_exit(&h, i, 1, 10);
+        expect_said(&h.node[i], "host0:29500");
+        expect_said(&h.node[i], "refused");
+    }
+    ck_assert_int_ne(access(tmppath("started"), F_OK), 0);
+    no_firewall(0);
+    hosts_fini(&h);
+}
+END_TEST
+
+/* ----------------------------------------------------------------------------------- training */
+
+/* Three hosts end with the parameters that one process ends with, bit for bit; also when a worker
+ * was killed on the way. */
+START_TEST(training_ends_alike)
+{
+    static const char *const crash[] = {"", "--checkpoint %T/ckpt --crash-rank 3 --crash-epoch 4"};
+    struct proc one;
+    char *alone = tmppath("alone"), *many = tmppath("many");
+    const char *train = build_path("examples/train");
+    int status = dlaunch_run(&one, 60, "%s --data examples/data --epochs 6 --out %s", train, alone);
+    ck_assert_msg(status == 0, "%s", one.err);
+    proc_fini(&one);
+    for (size_t k = 0; k < ARRAY_LEN(crash); k++) {
+        struct hosts h;
+        launch_all(&h,
+                   "--master_addr host0 %s --nproc_per_node 2 --max_restarts 1 %s --data "
+                   "examples/data --epochs 6 --out %s %s",
+                   QUICK, train, many, crash[k]);
+        expect_all(&h, 0, 60);
+        expect_printed(&h.node[0], "with 6 workers\n");
+        if (crash[k][0]) {
+            expect_printed(&h.node[0], "resumed after epoch 3");
+            for (int i = 0; i < HOSTS; i++)
+                expect_said(&h.node[i], "worker 3 (local rank 1) on host1 was killed by SIGKILL");
+        }
+        ck_assert_str_eq(test_keep(read_file(many)), test_keep(read_file(alone)));
+        ck_assert_int_eq(unlink(many), 0);
+        hosts_fini(&h);
+    }
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("hosts");
+    if (!netns_available())
+        return s;
+    TCase *tc = test_case(s, "meeting", 60);
+    tcase_add_checked_fixture(tc, setup, netns_teardown);
+    tcase_add_loop_test(tc, nodes_meet, 0, ARRAY_LEN(ways));
+    tcase_add_test(tc, the_host_of_the_endpoint_comes_last);
+    tcase_add_test(tc, a_wrong_name_is_made_up_for);
+    tcase_add_test(tc, the_other_interface);
+    tcase_add_test(tc, data_over_the_other_interface);
+    tcase_add_test(tc, one_open_port_is_enough);
+    tcase_add_test(tc, a_closed_port_is_named);
+    tc = test_case(s, "training", 180);
+    tcase_add_checked_fixture(tc, setup, netns_teardown);
+    tcase_add_test(tc, training_ends_alike);
+    tc = test_case(s, "another wrong name", 60);
+    tcase_add_checked_fixture(tc, setup_bad_1, netns_teardown);
+    tcase_add_loop_test(tc, nodes_meet, 0, ARRAY_LEN(ways));
+    tc = test_case(s, "ipv6", 180);
+    tcase_add_checked_fixture(tc, setup_ipv6, netns_teardown);
+    tcase_add_loop_test(tc, ipv6_only, 0, ARRAY_LEN(ways6));
+    tcase_add_test(tc, training_over_ipv6);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -1,0 +1,264 @@
+"""Runs one case by torchrun and by dlaunch, and makes what came out comparable.
+
+A case is a list of launchers' command lines with their environments. Its facts are the exit status of
+each launcher and, of every start of every worker, the command it was run by and each environment variable
+that the launcher added, changed or took away. What differs from run to run (free ports, random names,
+folders) is replaced by a word in <>.
+"""
+import atexit
+import glob
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LIMIT_S = 90
+PYTHON_NAMES = re.compile(r"^(.*/)?(python[0-9.]*|interpreter)$")
+UUID = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")
+
+
+class Case:
+    """`lines` are command lines, one per launcher, split as a shell would, without expansions; in them and
+    in env {dir} is the case's folder, {port} a free port."""
+
+    def __init__(self, name, *lines, env=None, envs=None, program="torchrun", argv_only=False, live_only=False):
+        self.name, self.lines, self.program = name, list(lines), program
+        self.envs = [{**(env or {}), **(envs[i] if envs else {})} for i in range(len(lines))]
+        self.argv_only = argv_only  # what starts the worker is not compared, what the script sees is
+        self.live_only = live_only  # what is right depends on the machine
+
+
+def free_port():
+    """Below the range from which the system hands out ports: nobody comes by it by chance meanwhile."""
+    while True:
+        with socket.socket() as s:
+            port = random.randrange(20000, 32000)
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
+
+
+def lay_out(folder):
+    """What the command lines of the cases run."""
+    capture = os.path.join(HERE, "capture.py")
+    for name, mode in (("script.py", 0o644), ("script_0.py", 0o644), ("script_1.py", 0o644), ("mod.py", 0o644),
+                       ("tool", 0o755), ("-dash.py", 0o644)):
+        shutil.copy(capture, f"{folder}/{name}")
+        os.chmod(f"{folder}/{name}", mode)
+    os.mkdir(f"{folder}/package")
+    shutil.copy(capture, f"{folder}/package/__main__.py")
+    os.symlink(sys.executable, f"{folder}/interpreter")
+    os.mkdir(f"{folder}/capture")
+    os.mkdir(f"{folder}/tmp")
+
+
+# ------------------------------------------------------------------------------------- launchers
+
+
+class Dlaunch:
+    """dlaunch under the name that the case asks for."""
+
+    def __init__(self, build):
+        self.program = os.path.abspath(f"{build}/dlaunch")
+        self.label = "dlaunch"
+
+    def run(self, case, argv, env):
+        link = f"./{case.program}"
+        try:
+            os.symlink(self.program, link)
+        except FileExistsError:
+            pass  # a launcher beside this one made it
+        os.execve(link, [link, *argv], env)
+
+
+class Torchrun:
+    """torchrun of the PyTorch that this interpreter has: its main(), in a fork that has imported it."""
+
+    def __init__(self):
+        import torch
+        if torch.__version__.startswith("1."):
+            import torchrun_debian  # noqa: F401  (mends Debian's)
+        import torch.distributed.launch
+        import torch.distributed.run
+        self.main = {"torchrun": torch.distributed.run.main, "torch.distributed.launch": torch.distributed.launch.main}
+        self.version = torch.__version__.split("+")[0]
+        self.label = "torchrun " + self.version
+
+    def run(self, case, argv, env):
+        os.environ.clear()
+        os.environ.update(env)
+        tempfile.tempdir = None
+        sys.argv = [case.program, *argv]
+        self.main[case.program]()
+
+
+def start_one(launcher, case, argv, env, folder, out):
+    """Starts one launcher in a session of its own; returns its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+        os.chdir(folder)
+        launcher.run(case, argv, env)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:
+        traceback.print_exc()
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
+# ----------------------------------------------------------------------------------------- running
+
+
+def wait_for(pids, folder, limit):
+    """Exit statuses as a shell says them; None for one that did not end."""
+    statuses, deadline = {}, time.monotonic() + limit
+    while len(statuses) < len(pids) and time.monotonic() < deadline:
+        for pid in pids:
+            if pid not in statuses:
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    code = os.waitstatus_to_exitcode(status)
+                    statuses[pid] = code if code >= 0 else 128 - code
+        time.sleep(0.005)
+    for pid in pids:
+        if pid not in statuses:
+            os.killpg(pid, signal.SIGTERM)
+            try:
+                os.killpg(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            os.waitpid(pid, 0)
+    return [statuses.get(pid) for pid in pids]
+
+
+def normal(text, names):
+    for value, word in names:
+        text = text.replace(value, word)
+    return text
+
+
+def error_file(value, run_id, names):
+    """<base>/<run id>_<random>/attempt_<n>/<local rank>/error.json, or, where no log files are asked for,
+    <base>/attempt_<n>.<local rank>.error.json"""
+    flat = re.match(r"^(.*)/(attempt_\d+\.\d+\.error\.json)$", value)
+    if flat and re.match(r"^<dir>/tmp/torchelastic_[a-z0-9_]+$", normal(flat.group(1), names)):
+        return "<new folder in TMPDIR>/" + flat.group(2)
+    parts = value.rsplit("/", 4)
+    if len(parts) == 5:
+        base, job, *rest = parts
+        if run_id and job.startswith(run_id + "_"):
+            job = "<run id>_<random>"
+        base = normal(base, names)
+        if re.match(r"^<dir>/tmp/[a-z]+_[A-Za-z0-9_]+$", base):
+            base = "<new folder in TMPDIR>"
+        return "/".join([base, job, *rest])
+    return normal(value, names)
+
+
+def facts_of(case, launcher):
+    """(facts, what the launchers printed)"""
+    folder = os.path.realpath(tempfile.mkdtemp(prefix="dlaunch-torch-"))
+    port = str(free_port())
+    try:
+        lay_out(folder)
+        pids, inherited = [], []
+        fill = lambda s: s.replace("{dir}", folder).replace("{port}", port)
+        with open(f"{folder}/output", "w+") as out:
+            for node, line in enumerate(case.lines):
+                env = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "HOME": folder,
+                       "TMPDIR": f"{folder}/tmp", "PYTHONDONTWRITEBYTECODE": "1", "PET_MONITOR_INTERVAL": "0.1",
+                       "CAPTURE": f"{folder}/capture", "CAPTURE_NODE": str(node)}
+                for name, value in case.envs[node].items():
+                    env[name] = fill(value)
+                inherited.append(env)
+                pids.append(start_one(launcher, case, [fill(w) for w in shlex.split(line)], env, folder, out))
+            statuses = wait_for(pids, folder, LIMIT_S)
+            out.seek(0)
+            output = out.read()
+        names = [(folder, "<dir>"), (port, "<port>")]
+        workers, seen = {}, {}
+        found = [json.load(open(p)) for p in glob.glob(f"{folder}/capture/*.*.*") if not p.endswith("~")]
+        for w in sorted(found, key=lambda w: (w["rank"], w["when"])):
+            # Which of two equal launchers becomes group 0 is nobody's business.
+            start = seen[w["rank"]] = seen.get(w["rank"], -1) + 1
+            key = f"rank {w['rank']}" + (f", start {start}" if start else "")
+            workers[key] = {"command": command_of(case, w, names), "env": changes(w["env"], inherited[w["node"]], names)}
+        return {"exit": statuses, "workers": workers}, output
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def command_of(case, worker, names):
+    words = worker["argv"] if case.argv_only else worker["command"]
+    words = [normal(w, names) for w in words]
+    if PYTHON_NAMES.match(words[0]):
+        words[0] = "<dir>/interpreter" if words[0].endswith("/interpreter") else "<python>"
+    return words
+
+
+def changes(env, inherited, names):
+    """What a launcher made of the environment that it was given."""
+    run_id, out = env.get("TORCHELASTIC_RUN_ID", ""), {}
+    for name in sorted(set(env) | set(inherited)):
+        value = env.get(name)
+        if name in ("LC_CTYPE", "_", "PWD", "SHLVL", "OLDPWD"):  # Python's or a shell's own doing
+            continue
+        if value == inherited.get(name):
+            continue
+        if value is None:
+            out[name] = None
+        elif name == "TORCHELASTIC_ERROR_FILE":
+            out[name] = error_file(value, run_id, names)
+        elif name == "TORCHELASTIC_RUN_ID" and UUID.match(value):
+            out[name] = "<uuid>"
+        elif name == "TORCHELASTIC_RUN_ID" and re.match(r"^[0-9]{30,40}$", value):
+            out[name] = "<random number>"
+        elif name == "MASTER_PORT" and normal(value, names) == value and value not in ("29400", "29500"):
+            out[name] = "<free port>"
+        elif name == "MASTER_ADDR" and value in (socket.getfqdn(), socket.gethostname()):
+            out[name] = "<host name>"
+        elif name.startswith("DLAUNCH_") and name.endswith("_FD"):
+            out[name] = "<fd>"
+        else:
+            out[name] = normal(value, names)
+    return out
+
+
+def compare(theirs, ours):
+    """[(what, worker, theirs, ours)] of what differs; what: "exit", "workers", "command", or a variable."""
+    out = [] if theirs["exit"] == ours["exit"] else [("exit", "", theirs["exit"], ours["exit"])]
+    for key in sorted(set(theirs["workers"]) | set(ours["workers"])):
+        a, b = theirs["workers"].get(key), ours["workers"].get(key)
+        if a is None or b is None:
+            out.append(("workers", key, a and "started", b and "started"))
+            continue
+        if a["command"] != b["command"]:
+            out.append(("command", key, a["command"], b["command"]))
+        for name in sorted(set(a["env"]) | set(b["env"])):
+            x, y = a["env"].get(name, "(inherited)"), b["env"].get(name, "(inherited)")
+            if x != y:
+                out.append((name, key, x, y))
+    return out

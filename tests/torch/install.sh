@@ -1,0 +1,30 @@
+#!/bin/sh
+# Sets up the PyTorch of the package index in a virtual environment, without the 3 GB of GPU libraries
+# that it names as dependencies (gpu_stubs.py); then what reads a launcher's environment and installs.
+#   install.sh FOLDER
+# Does nothing when that is done already. Says why in one line, and exits with 1, when it cannot be had.
+set -u
+venv=$1
+here=$(dirname "$0")
+mark=$venv/.dlaunch-2
+log=$venv/install.log
+[ -e "$mark" ] && exit 0
+
+fail() { echo "$1 (the log: $log)"; exit 1; }
+pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "$@" >>"$log" 2>&1; }
+
+echo "Installing the current PyTorch, 1.3 GB, into $venv (TORCH_VENV says where)"
+rm -rf "$venv" && mkdir -p "$venv" || exit 1
+/usr/bin/python3 -m venv "$venv" >>"$log" 2>&1 || fail "no virtual environment can be made"
+pip torch numpy filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec setuptools ||
+    fail "the package index does not give PyTorch"
+"$venv/bin/python" "$here/gpu_stubs.py" "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+    >>"$log" 2>&1 || fail "no stand-ins for the GPU libraries could be made"
+"$venv/bin/python" -c 'import torch.distributed as d; assert d.is_gloo_available()' >>"$log" 2>&1 ||
+    fail "PyTorch is installed but cannot be imported"
+# What reads a launcher's environment; test_detection.py says what is missing, and is content.
+pip accelerate psutil pyyaml packaging huggingface-hub safetensors tqdm click hf-xet httpx2 httpcore2 \
+    truststore h11 anyio sniffio idna || echo "accelerate is not to be had"
+pip transformers regex tokenizers || echo "transformers is not to be had"
+pip lightning-fabric pytorch-lightning lightning-utilities torchmetrics || echo "Lightning is not to be had"
+: >"$mark"

@@ -1,0 +1,144 @@
+"""Jobs of real PyTorch scripts under dlaunch: starting, watching, judging."""
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+BUILD = os.path.abspath(os.environ.get("BUILD", os.path.join(HERE, "../../build")))
+DLAUNCH = BUILD + "/dlaunch"
+PYTHON = sys.executable
+SCRIPTS = HERE + "/scripts"
+SLOW = 120  # seconds: two CPUs, eight workers that each import PyTorch
+
+
+def torch_version():
+    """Without importing it here."""
+    code = "import torch; print(torch.__version__)"
+    done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True)
+    return tuple(int(n) for n in re.findall(r"\d+", done.stdout)[:2]) if done.returncode == 0 else None
+
+
+def free_port():
+    """Below the range from which the system hands out ports: nobody comes by it by chance meanwhile."""
+    while True:
+        with socket.socket() as s:
+            port = random.randrange(20000, 32000)
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
+
+
+class Job:
+    """One process (a launcher, or a worker by hand) in a session of its own."""
+
+    everyone = []
+
+    def __init__(self, *argv, env=None, cwd=None, stdin=None, limit=SLOW):
+        self.argv = [str(a) for a in argv]
+        self.deadline = time.monotonic() + limit
+        self.out = tempfile.TemporaryFile("w+", errors="replace")
+        self.err = tempfile.TemporaryFile("w+", errors="replace")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("PET_", "DLAUNCH_", "GLOO_", "NCCL_", "TP_"))}
+        path = os.path.dirname(PYTHON) + ":" + os.environ["PATH"]
+        self.p = subprocess.Popen(self.argv, env={**clean, "PATH": path, "OMP_NUM_THREADS": "1", **(env or {})}, cwd=cwd,
+                                  stdin=stdin or subprocess.DEVNULL, stdout=self.out, stderr=self.err, text=True,
+                                  start_new_session=True)
+        Job.everyone.append(self)
+
+    def text(self, stream="out"):
+        with open(f"/proc/self/fd/{getattr(self, stream).fileno()}", errors="replace") as f:
+            return f.read()
+
+    def everything(self):
+        return f"$ {' '.join(self.argv)}\n{self.text()}\n--- stderr\n{self.text('err')}"
+
+    def expect(self, what, stream="out"):
+        """Waits until the text is there."""
+        until(lambda: what in self.text(stream) or self.p.poll() is not None, self, f"no {what!r}")
+        assert what in self.text(stream), f"ended without {what!r}\n" + self.everything()
+
+    def wait(self, status=0):
+        try:
+            self.p.wait(max(0.1, self.deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise AssertionError("did not end in time\n" + self.everything()) from None
+        code = self.p.returncode if self.p.returncode >= 0 else 128 - self.p.returncode
+        assert code == status, f"exit status {code}, not {status}\n" + self.everything()
+        return self.text()
+
+    def kill(self, signo=signal.SIGKILL):
+        os.kill(self.p.pid, signo)
+
+    @classmethod
+    def end_all(cls):
+        for job in cls.everyone:
+            if job.p.poll() is None:
+                job.p.kill()
+                job.p.wait()
+        cls.everyone.clear()
+
+
+def until(fact, job=None, what="it does not happen", limit=SLOW):
+    deadline = min(time.monotonic() + limit, job.deadline) if job else time.monotonic() + limit
+    while not fact():
+        assert time.monotonic() < deadline, what + "\n" + (job.everything() if job else "")
+        time.sleep(0.01)
+
+
+def dlaunch(*args, **more):
+    return Job(DLAUNCH, *args, **more)
+
+
+def nodes(n, *args, options=None, **more):
+    """n launchers on one machine, each a node; options(i) are those of one of them."""
+    port = free_port()
+    return [dlaunch("--nnodes", n, "--node_rank", i, "--master_port", port, *(options(i) if options else ()), *args, **more)
+            for i in range(n)]
+
+
+def script(name):
+    return f"{SCRIPTS}/{name}"
+
+
+def count(text, pattern):
+    return len(re.findall(pattern, text))
+
+
+class Skip(Exception):
+    """A check that cannot be made here, with the reason."""
+
+
+def run_checks(name, checks):
+    """Runs the functions, each in a fresh folder; one line per failure, a summary as Check prints it."""
+    wanted, failed, done = os.environ.get("TEST_FILTER", ""), 0, 0
+    for check in checks:
+        if wanted not in check.__name__:
+            continue
+        folder, start = tempfile.mkdtemp(prefix="dlaunch-torch-"), time.monotonic()
+        try:
+            done += 1
+            check(folder)
+            note = "ok"
+        except Skip as why:
+            done -= 1
+            note = f"left out: {why}"
+            print(f"SKIPPED: {check.__name__}: {why}")
+        except Exception:
+            failed += 1
+            note = "FAILED\n" + traceback.format_exc()
+        finally:
+            Job.end_all()
+            shutil.rmtree(folder, ignore_errors=True)
+        print(f"{name}: {check.__name__:<50} {time.monotonic() - start:6.1f} s  {note}", flush=True)
+    print("%d%%: Checks: %d, Failures: %d, Errors: 0" % (100 * (done - failed) // max(done, 1), done, failed))
+    sys.exit(1 if failed or not done else 0)

@@ -1,0 +1,24 @@
+"""Clients of the script's own beside init_process_group's, at the launcher's store."""
+import datetime
+import os
+
+import torch.distributed as dist
+
+from leave import leave
+
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo")
+stores = [dist.TCPStore(*address, None, False, datetime.timedelta(seconds=60)) for _ in range(8)]
+stores.append(dist.TCPStore(*address, world, False, datetime.timedelta(seconds=60)))
+for i, store in enumerate(stores):
+    scoped = dist.PrefixStore(f"own{i}", store)
+    scoped.set(f"key{rank}", f"value {rank}")
+    for r in range(world):
+        assert scoped.get(f"key{r}") == f"value {r}".encode()
+    if scoped.add("count", 1) == world:
+        scoped.set("all", "here")
+    scoped.wait(["all"])
+dist.barrier()
+print(f"rank {rank}: {len(stores)} stores of its own ok", flush=True)
+leave()

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""dlaunch beside torchrun: the same command lines in the same environments must give workers the same
+arguments and the same environment, and the same exit status. What differs stands in differences.py.
+
+    test_torchrun.py             against the facts of torchrun runs that are kept beside this file
+    test_torchrun.py --live      against the torchrun of this interpreter's PyTorch, which must still agree
+                                 with the facts kept of its version
+    test_torchrun.py --record    keeps the facts of this interpreter's PyTorch
+    ... NAME...                  only the cases with these names
+
+BUILD says where dlaunch is (build).
+"""
+import glob
+import json
+import os
+import platform
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+import command_lines  # noqa: E402
+import environments  # noqa: E402
+from compared import Dlaunch, Torchrun, compare, facts_of  # noqa: E402
+from differences import Differences  # noqa: E402
+
+BUILD = os.environ.get("BUILD", os.path.join(HERE, "../../build"))
+
+
+def cases_for(version):
+    """Rules for command lines are those of the newest; Debian's torchrun lacks half of the options."""
+    if version.startswith("1."):
+        return [case for case in environments.CASES if "--local_addr" not in case.lines[0]]
+    return environments.CASES + command_lines.CASES
+
+
+def path_of(version):
+    return f"{HERE}/torchrun-{'.'.join(version.split('a')[0].split('.')[:2])}.json"
+
+
+def question(case):
+    """What the facts are the answer to."""
+    return {"lines": case.lines, "envs": case.envs, "program": case.program}
+
+
+def record(launcher, cases):
+    facts = {}
+    for case in cases:
+        if not case.live_only:
+            facts[case.name] = {**question(case), **facts_of(case, launcher)[0]}
+            print(case.name, facts[case.name]["exit"], flush=True)
+    with open(path_of(launcher.version), "w") as f:
+        f.write('{"version": %s, "python": %s, "facts": {\n' % (json.dumps(launcher.version),
+                                                                 json.dumps(platform.python_version())))
+        f.write(",\n".join(json.dumps(name) + ": " + json.dumps(value, sort_keys=True) for name, value in facts.items()))
+        f.write("\n}}\n")
+
+
+class Tally:
+    def __init__(self):
+        self.checks, self.failures = 0, 0
+
+    def check(self, what, problems):
+        self.checks += 1
+        if problems:
+            self.failures += 1
+            print("\n".join([f"FAILED: {what}"] + ["    " + p for p in problems]), flush=True)
+
+
+def show(difference):
+    what, worker, theirs, ours = difference
+    return f"{what}{' of ' + worker if worker else ''}: torchrun {theirs!r}, dlaunch {ours!r}"
+
+
+def check_case(tally, case, differences, theirs, ours, printed):
+    """`theirs` are facts with the question that they answer."""
+    if theirs is None or any(theirs[k] != v for k, v in question(case).items()):
+        tally.check(f"{case.name}: the kept facts are of another question", ["record them anew: --record"])
+        return
+    bad = [d for d in compare(theirs, ours) if not differences.reason(case.name, d[0], d[2], d[3])]
+    tally.check(f"{case.name} (torchrun {differences.version}: {' | '.join(case.lines)})",
+                [show(d) for d in bad] + ["dlaunch said: " + line for line in printed.splitlines()] if bad else [])
+
+
+def main():
+    live, names = "--live" in sys.argv, [a for a in sys.argv[1:] if not a.startswith("--")]
+    chosen = lambda cases: [c for c in cases if not names or c.name in names]
+    if "--record" in sys.argv:
+        launcher = Torchrun()
+        return record(launcher, cases_for(launcher.version))
+    tally, dlaunch, ours, count = Tally(), Dlaunch(BUILD), {}, set()
+    torchrun = Torchrun() if live else None
+    for path in [path_of(torchrun.version)] if live else sorted(glob.glob(f"{HERE}/torchrun-*.json")):
+        kept = json.load(open(path)) if os.path.exists(path) else {"version": torchrun.version, "facts": {}}
+        differences = Differences(kept["version"])
+        for case in chosen(cases_for(kept["version"])):
+            if case.live_only and not live:
+                continue
+            if case.name not in ours:
+                ours[case.name] = facts_of(case, dlaunch)
+            theirs = kept["facts"].get(case.name)
+            if live:
+                theirs = {**question(case), **facts_of(case, torchrun)[0]}
+                if not case.live_only and kept["facts"]:
+                    stale = compare(kept["facts"].get(case.name, {"exit": None, "workers": {}}), theirs)
+                    tally.check(f"{case.name}: the kept facts are no longer torchrun {torchrun.version}'s",
+                                [f"{what} of {worker}: kept {a!r}, now {b!r}" for what, worker, a, b in stale])
+            check_case(tally, case, differences, theirs, *ours[case.name])
+        if not names:
+            tally.check("differences.py: rows that nothing falls under", [str(row) for row in differences.unused()])
+    print("%d%%: Checks: %d, Failures: %d, Errors: 0"
+          % (100 * (tally.checks - tally.failures) // max(tally.checks, 1), tally.checks, tally.failures))
+    sys.exit(1 if tally.failures or not tally.checks else 0)
+
+
+if __name__ == "__main__":
+    main()

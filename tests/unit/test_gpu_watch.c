@@ -1,0 +1,350 @@
+/* The GPUs' health, with a management library of our own (tests/fake/nvml.c) and a kernel log that
+ * is a file. */
+#include "tests/lib/test.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/gpu_watch.h"
+#include "agent/nvml.h"
+#include "agent/xid.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "tests/lib/loop.h"
+
+#define A "0000:12:00.0 GPU-aaaa-1"
+#define B "0000:1a:00.0 GPU-bbbb-2"
+
+static char g_said[4096];
+static struct job_spec g_job;
+static uv_loop_t g_loop;
+static struct uvx_scope g_scope;
+static struct gpu_watch *g_watch;
+static bool g_closed, g_answered;
+static struct err g_why;
+static const char *g_kmsg;
+
+static void keep_line(void *arg, const char *line, size_t len)
+{
+    (void)arg;
+    size_t n = strlen(g_said);
+    snprintf(g_said + n, sizeof(g_said) - n, "%.*s", (int)len, line);
+}
+
+static void gpus(const char *text)
+{
+    char *path = tmppath("gpus"), *next = tmppath("gpus.new");
+    write_file(next, text);
+    ck_assert_int_eq(rename(next, path), 0); /* at once, for who reads it meanwhile */
+}
+
+static void setup(void)
+{
+    ck_assert_msg(dlopen(build_path("tests/fake/libnvidia-ml.so.1"), RTLD_NOW), "%s", dlerror());
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    setenv("FAKE_NVML", tmppath("gpus"), 1);
+    log_set_writer(keep_line, NULL);
+    g_kmsg = tmppath("kmsg");
+    write_file(g_kmsg, "4,1,1,-;NVRM: Xid (PCI:0000:12:00): 31, pid=1, of another job\n");
+    g_job = (struct job_spec){.nproc = 2, .gpus = true, .gpu_wait = 20};
+    uv_loop_init(&g_loop);
+    uvx_scope_init(&g_scope, &g_loop);
+}
+
+static void on_closed(void *arg)
+{
+    *(bool *)arg = true;
+}
+
+static void teardown(void)
+{
+    gpu_watch_stop(g_watch);
+    uvx_scope_close(&g_scope, on_closed, &g_closed);
+    loop_run_until(&g_loop, &g_closed, 10, "the handles are closed");
+    gpu_watch_free(g_watch);
+    ck_assert_int_eq(uv_loop_close(&g_loop), 0);
+}
+
+static void open_watch(void)
+{
+    g_watch = gpu_watch_new(&g_loop, &g_scope, &g_job, "/nonexistent", g_kmsg);
+    ck_assert_ptr_nonnull(g_watch);
+}
+
+static void on_answer(void *arg, const struct err *e)
+{
+    (void)arg;
+    g_answered = true;
+    g_why = e ? *e : (struct err)ERR_INIT;
+}
+
+static const char *ask(enum gpu_question q)
+{
+    g_answered = false;
+    gpu_watch_ask(g_watch, q, on_answer, NULL);
+    ck_assert_msg(!g_answered, "called back from inside the call");
+    loop_run_until(&g_loop, &g_answered, 30, "an answer");
+    return g_why.code ? g_why.msg : "";
+}
+
+static void expect_note(int local_rank, pid_t pid, const char *text)
+{
+    char note[512];
+    ck_assert_str_eq(gpu_watch_note(g_watch, local_rank, pid, note, sizeof(note)), text);
+}
+
+START_TEST(healthy)
+{
+    gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 ok 0 0 0\n");
+    open_watch();
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    ck_assert_str_eq(g_said, "");
+    expect_note(0, 1, ""); /* what was there before is another job's */
+}
+END_TEST
+
+START_TEST(not_fit)
+{
+    static const struct {
+        const char *gpus;
+        enum gpu_check check;
+        const char *why, *said;
+    } rows[] = {
+        {A " 4 80000 ok 0 0 0\n" B " 4 80000 lost 0 0 0\n", GPU_CHECK_AUTO,
+         "GPU 0000:1a:00.0 is lost", ""},
+        {A " 4 80000 gone 0 0 0\n" B " 4 80000 ok 0 0 0\n", GPU_CHECK_AUTO,
+         "GPU 0000:12:00.0 is not there", ""},
+        {A " 4 80000 lost 0 0 0\n" B " 4 80000 ok 0 0 0\n", GPU_CHECK_OFF, "", ""},
+        {A " 40000 80000 ok 0 0 1\n" B " 4 80000 ok 0 0 0\n", GPU_CHECK_AUTO, "",
+         "GPU 0000:12:00.0 is used by pid 1 ("},
+        {A " 40000 80000 ok 0 0 1\n" B " 4 80000 ok 0 0 0\n", GPU_CHECK_FREE,
+         "--gpu_check free wants it free", ""},
+        {A " 4 80000 ok 0 0 0\n" B " 40000 80000 ok 0 0 0\n", GPU_CHECK_AUTO, "",
+         "GPU 0000:1a:00.0 is in use (41.9 of 83.9 GB)"},
+        {A " 40000 80000 ok 0 0 1\n" B " 4 80000 ok 0 0 0\n", GPU_CHECK_OFF, "", ""},
+    };
+    gpus(rows[_i].gpus);
+    g_job.gpu_check = rows[_i].check;
+    open_watch();
+    const char *why = ask(GPU_ASK_READY);
+    ck_assert_msg(*rows[_i].why ? strstr(why, rows[_i].why) != NULL : !*why, "%s", why);
+    ck_assert_msg(*rows[_i].said ? strstr(g_said, rows[_i].said) != NULL : !*g_said, "%s", g_said);
+}
+END_TEST
+
+static void free_the_memory(uv_timer_t *t)
+{
+    ck_assert_msg(!g_answered, "answered before the memory was free");
+    gpus(A " 600 80000 ok 0 0 0\n" B " 300 80000 ok 0 0 0\n");
+    uv_close((uv_handle_t *)t, NULL);
+}
+
+START_TEST(memory_is_waited_for)
+{
+    uv_timer_t t;
+    gpus(A " 300 80000 ok 0 0 0\n" B " 300 80000 ok 0 0 0\n");
+    open_watch();
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    gpus(A " 40000 80000 ok 0 0 0\n" B " 300 80000 ok 0 0 0\n");
+    uv_timer_init(&g_loop, &t);
+    uv_timer_start(&t, free_the_memory, 200, 0);
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    ck_assert_str_eq(g_said, "");
+    char *now = read_file(tmppath("gpus"));
+    ck_assert_msg(strstr(now, " 600 "), "it did not wait");
+    free(now);
+}
+END_TEST
+
+START_TEST(memory_that_stays_in_use)
+{
+    g_job.gpu_wait = 0.15;
+    gpus(A " 300 80000 ok 0 0 0\n" B " 300 80000 ok 0 0 0\n");
+    open_watch();
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    gpus(A " 40000 80000 ok 0 0 1\n" B " 300 80000 ok 0 0 0\n");
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    ck_assert_msg(strstr(g_said, "GPU 0000:12:00.0: 41.6 GB are still in use after 0.15 s (used by "
+                                 "pid 1"),
+                  "%s", g_said);
+    gpus(A " 300 80000 lost 0 0 0\n" B " 300 80000 ok 0 0 0\n");
+    ck_assert_ptr_nonnull(strstr(ask(GPU_ASK_READY), "is lost"));
+}
+END_TEST
+
+static void kernel_says(const char *text)
+{
+    int fd = open(g_kmsg, O_WRONLY | O_APPEND);
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq((int)write(fd, text, strlen(text)), (int)strlen(text));
+    close(fd);
+}
+
+START_TEST(xid_in_the_kernel_log)
+{
+    gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 ok 0 0 0\n");
+    open_watch();
+    kernel_says("4,99,7,-;NVRM: Xid (PCI:0000:1a:00): 79, pid='<unknown>', name=<unknown>, GPU has "
+                "fallen off the bus.\n");
+    expect_note(1, 500, "GPU 1 (0000:1a:00.0): Xid 79, GPU has fallen off the bus");
+    expect_note(0, 400, "");
+    kernel_says(
+        "4,100,8,-;NVRM: Xid (PCI:0000:77:00): 13, pid=400, name=train, Graphics Exception\n");
+    expect_note(0, 400,
+                "GPU (0000:77:00.0): Xid 13, graphics engine exception, mostly a fault of the "
+                "program");
+    kernel_says("12,101,9,-;NVRM: Xid (PCI:0000:12:00): 79, somebody's joke\n");
+    expect_note(0, 1, "");
+}
+END_TEST
+
+START_TEST(xid_and_ecc_from_the_driver)
+{
+    g_kmsg = "/nonexistent";
+    gpus(A " 4 80000 ok 7 0 0\n" B " 4 80000 ok 0 0 0\n");
+    open_watch();
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    gpus(A " 4 80000 ok 9 0 0\n" B " 4 80000 ok 0 94 0\n");
+    ck_assert_str_eq(ask(GPU_ASK_FAILURES), "");
+    expect_note(0, 1, "GPU 0 (0000:12:00.0): 2 uncorrectable ECC errors since the job began");
+    expect_note(1, 1, "GPU 1 (0000:1a:00.0): Xid 94, contained ECC error");
+}
+END_TEST
+
+START_TEST(a_driver_that_is_stuck)
+{
+    gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 ok 0 0 0\n");
+    open_watch();
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    gpus(A " 4 80000 stuck 0 0 0\n");
+    ck_assert_str_eq(ask(GPU_ASK_FAILURES), ""); /* after half a second, without an answer */
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");    /* not asked again */
+}
+END_TEST
+
+START_TEST(visible_devices)
+{
+    gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 lost 0 0 0\n");
+    setenv("CUDA_VISIBLE_DEVICES", "GPU-aaaa", 1);
+    g_job.nproc = 1;
+    open_watch();
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    kernel_says("4,99,7,-;NVRM: Xid (PCI:0000:12:00): 48, pid=1, DBE\n");
+    expect_note(0, 2, "GPU 0 (0000:12:00.0): Xid 48, double bit ECC error");
+}
+END_TEST
+
+START_TEST(no_gpu)
+{
+    gpus("");
+    ck_assert_ptr_null(gpu_watch_new(&g_loop, &g_scope, &g_job, "/nonexistent", g_kmsg));
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------- pure parts */
+
+START_TEST(xid_lines)
+{
+    static const struct {
+        const char *line;
+        int code, pid;
+        const char *bus, *text;
+    } rows[] = {
+        {"4,1,2,-;NVRM: Xid (PCI:0000:17:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen "
+         "off the bus.\n",
+         79, 0, "0000:17:00.0", "GPU has fallen off the bus."},
+        {"6,1,2,-;NVRM: Xid (PCI:0002:01:00): 31, pid=4711, name=python3, Ch 00000008, intr\n", 31,
+         4711, "0002:01:00.0", "Ch 00000008, intr"},
+        {"4,1,2,-;NVRM: Xid (0000:03:00): 43, Ch 1\x01\n", 43, 0, "0000:03:00.0", "Ch 1?"},
+        {"4,1,2,-;NVRM: Xid (PCI:0000:17:00): ", -1, 0, "", ""},
+        {"4,1,2,-;NVRM: Xid (PCI:zz", -1, 0, "", ""},
+        {"14,1,2,-;NVRM: Xid (PCI:0000:17:00): 79", -1, 0, "", ""}, /* a user wrote it */
+        {"4,1,2,-;something else", -1, 0, "", ""},
+        {"", -1, 0, "", ""},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct xid x;
+        bool is = xid_parse(rows[i].line, &x);
+        ck_assert_msg(is == (rows[i].code >= 0), "%s", rows[i].line);
+        if (!is)
+            continue;
+        ck_assert_int_eq(x.code, rows[i].code);
+        ck_assert_int_eq(x.pid, rows[i].pid);
+        ck_assert_str_eq(x.bus, rows[i].bus);
+        ck_assert_str_eq(x.text, rows[i].text);
+    }
+    ck_assert_str_eq(xid_meaning(79), "GPU has fallen off the bus");
+    ck_assert_ptr_null(xid_meaning(100000));
+}
+END_TEST
+
+START_TEST(which_devices)
+{
+    static const struct gpu all[] = {{"0000:12:00.0", "GPU-aaaa-1"},
+                                     {"0000:1a:00.0", "GPU-aabb-2"},
+                                     {"0000:32:00.0", "GPU-cccc-3"}};
+    static const struct {
+        const char *visible;
+        int n, order[3];
+    } rows[] = {
+        {NULL, 3, {0, 1, 2}}, {"2,0", 2, {2, 0}},  {"GPU-cccc-3, GPU-aab", 2, {2, 1}},
+        {"GPU-aa", 1, {-1}},  {"MIG-x", 1, {-1}},  {"", 0, {0}},
+        {"1,7,0", 1, {1}},    {"GPU-zz", 1, {-1}}, {" 1 ", 1, {1}},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        int order[3];
+        int n = gpu_visible(rows[i].visible, all, 3, order, 3);
+        ck_assert_msg(n == rows[i].n, "%s: %d", rows[i].visible, n);
+        for (int j = 0; j < n; j++)
+            ck_assert_msg(order[j] == rows[i].order[j], "%s: %d", rows[i].visible, order[j]);
+    }
+}
+END_TEST
+
+START_TEST(the_drivers_files)
+{
+    struct gpu *all;
+    ck_assert_int_eq(mkdir(tmppath("proc"), 0755), 0);
+    ck_assert_int_eq(mkdir(tmppath("proc/0000:1A:00.0"), 0755), 0);
+    ck_assert_int_eq(mkdir(tmppath("proc/0000:12:00.0"), 0755), 0);
+    write_file(tmppath("proc/0000:12:00.0/information"),
+               "Model: \t\t NVIDIA X\nGPU UUID: \t GPU-1234-5678\nBus Type: \t PCIe\n");
+    write_file(tmppath("proc/0000:1A:00.0/information"), "GPU UUID: \t GPU-??????\n");
+    ck_assert_int_eq(gpu_list(&all, tmppath("proc"), false), 2);
+    ck_assert_str_eq(all[0].bus, "0000:12:00.0");
+    ck_assert_str_eq(all[0].uuid, "GPU-1234-5678");
+    ck_assert_str_eq(all[1].bus, "0000:1a:00.0");
+    ck_assert_str_eq(all[1].uuid, "");
+    free(all);
+    ck_assert_int_eq(gpu_list(&all, "/nonexistent", false), 0);
+    ck_assert_ptr_null(all);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("gpu_watch");
+    TCase *tc = test_case(s, "watch", 60);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, healthy);
+    tcase_add_loop_test(tc, not_fit, 0, 7);
+    tcase_add_test(tc, memory_is_waited_for);
+    tcase_add_test(tc, memory_that_stays_in_use);
+    tcase_add_test(tc, xid_in_the_kernel_log);
+    tcase_add_test(tc, xid_and_ecc_from_the_driver);
+    tcase_add_test(tc, a_driver_that_is_stuck);
+    tcase_add_test(tc, visible_devices);
+    tcase_add_test(tc, no_gpu);
+    tc = test_case(s, "parts", 20);
+    tcase_add_test(tc, xid_lines);
+    tcase_add_test(tc, which_devices);
+    tcase_add_test(tc, the_drivers_files);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -1,0 +1,280 @@
+/* Who is let in: launchers with and without the token, store clients of this and of another user.
+ */
+#include "tests/lib/rdzv_nodes.h"
+
+#include <poll.h>
+
+#include "core/peer_uid.h"
+#include "rendezvous/guard.h"
+#include "rendezvous/rdzv_backend.h"
+#include "rendezvous/rdzv_msg.h"
+
+static struct guard guards[NODES_MAX];
+
+/* everywhere: or the loopback connections of these tests would be in the clear. */
+static struct guard *guard_of(int i, const char *secret)
+{
+    struct guard *g = &guards[i];
+    *g = (struct guard){
+        .everywhere = true, .open = !secret, .secret_len = secret ? strlen(secret) : 0};
+    strcpy(g->source, "token");
+    if (secret)
+        memcpy(g->secret, secret, g->secret_len);
+    return g;
+}
+
+static void node_with(int i, int port, const char *secret)
+{
+    struct rdzv_config *c = config_of(i, RDZV_STATIC, port, 2, 2);
+    c->node_rank = i % 2;
+    c->guard = guard_of(i, secret);
+    c->join_timeout = i < 2 ? 20 : 1;
+    open_node(i);
+}
+
+START_TEST(a_job_under_tls)
+{
+    int port = unused_port();
+    node_with(0, port, "a secret of some length");
+    node_with(1, port, "a secret of some length");
+    wait_runs(0, 1, 1);
+    worker_fails(1, 3);
+    rdzv_stopped(nodes[1].r, NULL, 0);
+    wait_finished(0, 1);
+    ck_assert_int_eq(nodes[0].result.exit_code, 3);
+}
+END_TEST
+
+START_TEST(strangers_are_told_and_disturb_nobody)
+{
+    int port = unused_port();
+    node_with(0, port, "a secret of some length");
+    loop_turns(&loop, 5);
+    node_with(3, port, "another secret of some length");
+    wait_finished(3, 3);
+    ck_assert_int_eq(nodes[3].result.exit_code, 2);
+    HAS(nodes[3].result.text, "has another job token than this node (token)");
+    HAS(logs, "refused a launcher with another job token than this node's, from 127.0.0.1");
+    node_with(5, port, NULL);
+    wait_finished(5, 5);
+    ck_assert_int_eq(nodes[5].result.exit_code, 2);
+    HAS(nodes[5].result.text, "protected by a job token");
+    node_with(1, port, "a secret of some length");
+    wait_runs(0, 1, 1);
+    ck_assert_int_eq(nodes[3].runs + nodes[5].runs, 0);
+}
+END_TEST
+
+START_TEST(a_token_where_there_is_none)
+{
+    int port = unused_port();
+    node_with(0, port, NULL);
+    loop_turns(&loop, 5);
+    node_with(3, port, "a secret of some length");
+    wait_finished(3, 3);
+    ck_assert_int_eq(nodes[3].result.exit_code, 1); /* it tried until its join timeout */
+    HAS(nodes[3].result.text, "may run without a job token");
+    node_with(1, port, NULL);
+    wait_runs(0, 1, 1);
+}
+END_TEST
+
+/* Handshakes that are left halfway, or that begin well and go on badly. */
+START_TEST(half_handshakes_disturb_nobody)
+{
+    int port = unused_port();
+    struct buf hello = BUF_INIT;
+    struct tls *t;
+    struct tls_key key = {{1, 2, 3}};
+    node_with(0, port, "a secret of some length");
+    loop_turns(&loop, 5);
+    ck_assert_int_eq(tls_new(&t, TLS_CLIENT, &key, &hello, NULL), 0);
+    for (size_t n = 1; n < hello.len; n += 7) {
+        char out[1024];
+        int fd = call(port);
+        hello.data[hello.len - 1 - n % 5] ^= (uint8_t)n;
+        ck_assert_int_eq(send(fd, hello.data, n, MSG_NOSIGNAL), (ssize_t)n);
+        if (n % 2)
+            shutdown(fd, SHUT_WR);
+        loop_turns(&loop, 2);
+        if (n % 2)
+            hear(fd, out, sizeof(out), sizeof(out));
+        close(fd);
+    }
+    tls_free(t);
+    buf_fini(&hello);
+    node_with(1, port, "a secret of some length");
+    wait_runs(0, 1, 1);
+}
+END_TEST
+
+START_TEST(a_listener_for_others_wants_a_token)
+{
+    struct netaddr own;
+    char ip[ADDR_STRLEN];
+    struct err e = ERR_INIT;
+    if (netaddr_list_local(&own, 1) < 1) {
+        test_skip("this host has no address but loopback");
+        return;
+    }
+    struct rdzv_config *c = config_of(0, RDZV_STATIC, unused_port(), 2, 2);
+    c->endpoint_host = netaddr_ip(&own, ip);
+    c->node_rank = 0;
+    c->guard = guard_of(0, NULL);
+    c->guard->open = false;
+    ck_assert_int_eq(try_open(0, &e), -EACCES);
+    HAS(e.msg, "no job token: not listening on");
+    HAS(e.msg, "--new_token");
+    nodes[0].r = NULL;
+}
+END_TEST
+
+START_TEST(probed_under_tls)
+{
+    struct rdzv_identity id;
+    struct netaddr a;
+    int port = unused_port();
+    node_with(0, port, "a secret of some length");
+    node_with(1, port, "a secret of some length");
+    wait_runs(0, 1, 1);
+    ck_assert_int_eq(guard_ready(&guards[0], NULL), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        netaddr_parse_ip(&a, "127.0.0.1", port);
+        int right = rdzv_probe(&a, 5000, &guards[0].key, &id);
+        _exit(right == 0 && strcmp(id.run_id, "job") == 0 && rdzv_probe(&a, 5000, NULL, &id) < 0
+                  ? 0
+                  : 1);
+    }
+    int status = -1;
+    while (waitpid(pid, &status, WNOHANG) == 0)
+        uv_run(&loop, UV_RUN_NOWAIT);
+    ck_assert_int_eq(status, 0);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ whose it is
+ */
+
+/* In a process of user nobody: connects, says n bytes, and is hung up on (0) or answered (1). */
+static int as_nobody(int port, const void *bytes, size_t n)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct netaddr a;
+        char answer[64];
+        netaddr_parse_ip(&a, "127.0.0.1", port);
+        if (setgid(65534) < 0 || setuid(65534) < 0)
+            _exit(98);
+        int fd = socket(AF_INET, SOCK_STREAM, 0); /* whose it is is set here */
+        if (connect(fd, &a.sa, a.len) < 0 || send(fd, bytes, n, MSG_NOSIGNAL) != (ssize_t)n)
+            _exit(99);
+        _exit(recv(fd, answer, sizeof(answer), 0) > 0);
+    }
+    int status = -1;
+    uint64_t until = mono_ns() + 20000000000u;
+    while (waitpid(pid, &status, WNOHANG) == 0 && mono_ns() < until)
+        uv_run(&loop, UV_RUN_NOWAIT);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+START_TEST(the_store_of_another_user)
+{
+    static const uint8_t hello[] = {0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4};
+    if (geteuid() != 0) {
+        test_skip("becoming another user takes root");
+        return;
+    }
+    config_of(0, RDZV_C10D, 0, 1, 1)->guard = guard_of(0, NULL);
+    guards[0].open = false;
+    guards[0].everywhere = false;
+    open_node(0);
+    wait_runs(0, 0, 1);
+    ck_assert_int_eq(as_nobody(nodes[0].master_port, hello, sizeof(hello)), 0);
+    HAS(logs, "refused a client of the workers' store that is another user's");
+    int fd = call(nodes[0].master_port);
+    uint8_t answer[4];
+    ck_assert_int_eq(send(fd, hello, sizeof(hello), 0), sizeof(hello));
+    ck_assert_uint_eq(hear(fd, answer, sizeof(answer), 4), 4);
+    close(fd);
+}
+END_TEST
+
+START_TEST(a_launcher_of_another_user)
+{
+    struct buf b = BUF_INIT;
+    if (geteuid() != 0) {
+        test_skip("becoming another user takes root");
+        return;
+    }
+    int port = unused_port();
+    config_of(0, RDZV_STATIC, port, 2, 2)->guard = guard_of(0, NULL);
+    nodes[0].config.node_rank = 0;
+    guards[0].open = guards[0].everywhere = false;
+    open_node(0);
+    loop_turns(&loop, 5);
+    rdzv_put_preamble(&b);
+    rdzv_put_probe(&b);
+    ck_assert_int_eq(as_nobody(port, b.data, b.len), 1); /* it is told */
+    HAS(logs, "refused a launcher without the job token, from 127.0.0.1");
+    buf_fini(&b);
+}
+END_TEST
+
+static void check_uid(const char *listen_on, const char *call_at)
+{
+    struct endpoint_bind b = {0};
+    struct netaddr a = {.len = sizeof(a.ss)};
+    uid_t uid = 12345;
+    if (!netaddr_parse_ip(&b.addr, listen_on, 0))
+        ck_abort();
+    b.any = listen_on[0] == ':' && !listen_on[2];
+    int listener = endpoint_listen(&b, NULL);
+    ck_assert_int_ge(listener, 0);
+    ck_assert_int_eq(getsockname(listener, &a.sa, &a.len), 0);
+    int port = netaddr_port(&a);
+    netaddr_parse_ip(&a, call_at, port);
+    int fd = socket(a.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(connect(fd, &a.sa, a.len), 0);
+    struct pollfd p = {.fd = listener, .events = POLLIN};
+    ck_assert_int_eq(poll(&p, 1, 5000), 1);
+    int in = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    ck_assert_int_ge(in, 0);
+    ck_assert_int_eq(peer_uid(in, &uid), 0);
+    ck_assert_uint_eq(uid, geteuid());
+    close(fd);
+    ck_assert_int_ne(peer_uid(in, &uid), 0); /* a socket that is nobody's any more */
+    close(in);
+    close(listener);
+}
+
+START_TEST(whose_socket)
+{
+    check_uid("127.0.0.1", "127.0.0.1");
+    check_uid("::1", "::1");
+    check_uid("::", "127.0.0.1");
+    check_uid("::", "::1");
+    check_uid("127.0.0.1", "::ffff:127.0.0.1");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("guard");
+    TCase *tc = tcase_create("guard");
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, a_job_under_tls);
+    tcase_add_test(tc, strangers_are_told_and_disturb_nobody);
+    tcase_add_test(tc, a_token_where_there_is_none);
+    tcase_add_test(tc, half_handshakes_disturb_nobody);
+    tcase_add_test(tc, a_listener_for_others_wants_a_token);
+    tcase_add_test(tc, probed_under_tls);
+    tcase_add_test(tc, the_store_of_another_user);
+    tcase_add_test(tc, a_launcher_of_another_user);
+    tcase_add_test(tc, whose_socket);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -1,0 +1,600 @@
+/* Operations on device memory, through an NCCL of our own that works on host memory
+ * (tests/fake/nccl.c): what comes out is compared with what the same communicator makes of the same
+ * data on the host. */
+#include "tests/lib/test.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "collectives/dtype.h"
+#include "collectives/nccl/nccl_api.h"
+#include "core/clock.h"
+#include "core/mem.h"
+#include "tests/fake/nccl.h"
+#include "tests/lib/ranks.h"
+
+static struct fake_nccl *g_fake;
+static const struct cuda_api *g_cuda;
+static int g_stream; /* its address is one */
+
+static void use(const char *library)
+{
+    const char *path = build_path(library);
+    void *lib = dlopen(path, RTLD_NOW);
+    ck_assert_msg(lib, "%s", dlerror());
+    fake_nccl_fn *state;
+    *(void **)&state = dlsym(lib, "fake_nccl_state");
+    g_fake = state();
+    setenv("DLCOLL_NCCL_LIB", path, 1);
+    setenv("DLCOLL_CUDART_LIB", path, 1);
+    unsetenv("DLCOLL_BACKEND");
+}
+
+static void setup(void)
+{
+    use("tests/fake/libnccl.so.2");
+}
+
+static void *device_memory(size_t len)
+{
+    struct err e = ERR_INIT;
+    void *p;
+    EXPECT(cuda_api_get(&g_cuda, &e) == 0, "%s", e.msg);
+    EXPECT(g_cuda->Malloc(&p, len) == CUDA_OK);
+    return p;
+}
+
+/* Small whole numbers, exact in every type, in any order. */
+static void fill(void *p, size_t n, int dtype, int rank)
+{
+    for (size_t i = 0; i < n; i++) {
+        int v = (int)(i + (size_t)rank) % 3 + 1;
+        switch (dtype) {
+        case DLCOLL_F32:
+            ((float *)p)[i] = (float)v;
+            break;
+        case DLCOLL_F64:
+            ((double *)p)[i] = v;
+            break;
+        case DLCOLL_BF16:
+            ((uint16_t *)p)[i] = v == 1 ? 0x3f80 : v == 2 ? 0x4000 : 0x4040;
+            break;
+        case DLCOLL_F16:
+            ((uint16_t *)p)[i] = v == 1 ? 0x3c00 : v == 2 ? 0x4000 : 0x4200;
+            break;
+        case DLCOLL_F8E4M3:
+            ((uint8_t *)p)[i] = v == 1 ? 0x38 : v == 2 ? 0x40 : 0x44;
+            break;
+        case DLCOLL_F8E5M2:
+            ((uint8_t *)p)[i] = v == 1 ? 0x3c : v == 2 ? 0x40 : 0x42;
+            break;
+        case DLCOLL_BOOL:
+            ((uint8_t *)p)[i] = (uint8_t)(v == 1);
+            break;
+        default:
+            memset((uint8_t *)p + i * dtype_get(dtype)->size, 0, dtype_get(dtype)->size);
+            ((uint8_t *)p)[i * dtype_get(dtype)->size] = (uint8_t)v;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------ all operations */
+
+enum { COUNT = 7, KINDS = 15, ROOM = 4096 };
+
+/* The k-th operation. in and out have ROOM bytes. */
+static int perform(int k, void *in, void *out, int type, int op, dlcoll_comm *c,
+                   const dlcoll_opts *o, dlcoll_work **w)
+{
+    size_t n = COUNT, size = (size_t)dlcoll_size(c), elem = dtype_get(type)->size;
+    int me = dlcoll_rank(c), root = (int)size - 1;
+    static size_t counts[RANKS_MOST], displs[RANKS_MOST], mine[RANKS_MOST];
+    size_t at = 0;
+    for (size_t i = 0; i < size; i++) {
+        counts[i] = i + 1;
+        mine[i] = (size_t)me + 1;
+        displs[i] = at;
+        at += counts[i];
+    }
+    switch (k) {
+    case 0:
+        return dlcoll_all_reduce(in, out, n, type, op, c, o, w);
+    case 1:
+        return dlcoll_reduce(in, out, n, type, op, root, c, o, w);
+    case 2:
+        return dlcoll_reduce_scatter(in, out, n, type, op, c, o, w);
+    case 3:
+        return dlcoll_reduce_scatter_v(in, out, counts, type, op, c, o, w);
+    case 4:
+        return dlcoll_broadcast(in, out, n, type, root, c, o, w);
+    case 5:
+        return dlcoll_all_gather(in, out, n, type, c, o, w);
+    case 6:
+        return dlcoll_all_gather_v(in, out, counts, displs, type, c, o, w);
+    case 7:
+        return dlcoll_gather(in, out, n, type, root, c, o, w);
+    case 8:
+        return dlcoll_gather_v(in, counts[me], out, counts, displs, type, root, c, o, w);
+    case 9:
+        return dlcoll_scatter(in, out, n, type, root, c, o, w);
+    case 10:
+        return dlcoll_scatter_v(in, counts, displs, out, counts[me], type, root, c, o, w);
+    case 11:
+        return dlcoll_all_to_all(in, out, n, type, c, o, w);
+    case 12: /* rank i gets i + 1 elements of everybody */
+        return dlcoll_all_to_all_v(in, counts, displs, out, mine, NULL, type, c, o, w);
+    case 13: {
+        memcpy(out, in, n * size * elem);
+        return dlcoll_all_to_all(out, out, n, type, c, o, w);
+    }
+    default: {
+        dlcoll_span list[2] = {{in, out, n}, {(char *)in + n * elem, (char *)out + n * elem, 3}};
+        return dlcoll_all_reduce_coalesced(list, 2, type, op, c, o, w);
+    }
+    }
+}
+
+static bool reduces(int k)
+{
+    return k < 4 || k == KINDS - 1;
+}
+
+static void compare(int k, int type, int op, dlcoll_comm *c, void *din, void *dout)
+{
+    static _Alignas(64) uint8_t in[ROOM], out[ROOM];
+    int rank = dlcoll_rank(c);
+    size_t elems = sizeof(in) / 8;
+    fill(in, elems, type, rank);
+    memcpy(din, in, sizeof(in));
+    memset(out, 0, sizeof(out));
+    memset(dout, 0, sizeof(out));
+    int host = perform(k, in, out, type, op, c, NULL, NULL);
+    int device = perform(k, din, dout, type, op, c, NULL, NULL);
+    bool unknown = reduces(k) && (type == DLCOLL_I16 || type == DLCOLL_U16);
+    if (reduces(k) && (type == DLCOLL_F8E4M3 || type == DLCOLL_F8E5M2))
+        unknown = unknown || g_fake->version < 22400;
+    if (host == DLCOLL_ENOSUP || unknown) {
+        EXPECT(device == DLCOLL_ENOSUP, "kind %d type %d op %d: %d", k, type, op, device);
+        return;
+    }
+    EXPECT(host == 0 && device == 0, "kind %d type %d op %d: %d %d %s", k, type, op, host, device,
+           why(c));
+    EXPECT(memcmp(out, dout, sizeof(out)) == 0, "kind %d, type %d, op %d differ", k, type, op);
+}
+
+static const int g_types[] = {DLCOLL_I8,     DLCOLL_U8,     DLCOLL_I32, DLCOLL_U32, DLCOLL_I64,
+                              DLCOLL_U64,    DLCOLL_F16,    DLCOLL_F32, DLCOLL_F64, DLCOLL_BF16,
+                              DLCOLL_F8E4M3, DLCOLL_F8E5M2, DLCOLL_I16, DLCOLL_U16, DLCOLL_BOOL};
+
+static void everything(struct ranks *j, int rank)
+{
+    static const int ops[] = {DLCOLL_SUM, DLCOLL_PROD, DLCOLL_MAX, DLCOLL_MIN, DLCOLL_AVG};
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    void *in = device_memory(ROOM), *out = device_memory(ROOM);
+    for (size_t t = 0; t < ARRAY_LEN(g_types); t++) {
+        for (int k = 0; k < KINDS; k++) {
+            for (size_t o = 0; o < (reduces(k) ? ARRAY_LEN(ops) : 1); o++)
+                compare(k, g_types[t], ops[o], c, in, out);
+        }
+    }
+    float factor = (float)(rank + 1);
+    dlcoll_op premul;
+    EXPECT(dlcoll_op_create_premul(&premul, &factor, DLCOLL_F32) == 0);
+    compare(0, DLCOLL_F32, premul, c, in, out);
+    compare(2, DLCOLL_F32, DLCOLL_SUM, c, in, out);
+    EXPECT(g_fake->reduce_ops == 0);
+    EXPECT(dlcoll_all_reduce(in, out, 4, DLCOLL_I32, DLCOLL_BXOR, c, NULL, NULL) == DLCOLL_ENOSUP);
+    EXPECT(strstr(why(c), "NCCL does not have this reduction"), "%s", why(c));
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    s.stream = &g_stream;
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0, "%s", why(c));
+    comm_end(c);
+}
+
+START_TEST(every_operation_and_type)
+{
+    ranks_run(4, 1, everything);
+    ck_assert_int_eq(g_fake->inits, 4);
+    ck_assert_int_eq(g_fake->finalizes, 4);
+    ck_assert_int_eq(g_fake->destroys, 4);
+    ck_assert_int_eq(g_fake->aborts, 0);
+    ck_assert_int_eq(g_fake->max_threads_in, 0);
+}
+END_TEST
+
+START_TEST(an_older_library)
+{
+    use("tests/fake/libnccl-old.so.2");
+    g_fake->version = 21400;
+    ranks_run(3, 1, everything);
+}
+END_TEST
+
+START_TEST(calls_that_go_on_by_themselves)
+{
+    g_fake->in_progress = 1;
+    g_fake->polls = 20;
+    ranks_run(2, 1, everything);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------- streams, handles */
+
+static void streams(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64), *y = device_memory(64), *z = device_memory(64);
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    s.stream = &g_stream;
+    *x = rank + 1;
+    dlcoll_work *w[2];
+    EXPECT(dlcoll_all_reduce(x, y, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, &w[0]) == 0, "%s", why(c));
+    EXPECT(dlcoll_all_reduce(y, z, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, &w[1]) == 0);
+    EXPECT(dlcoll_wait_all(w, 2, -1) == 0);
+    EXPECT(*y == 6 && *z == 18, "%d %d", *y, *z);
+    dlcoll_work_free(w[0]);
+    dlcoll_work_free(w[1]);
+    /* Without a handle it is enqueued; what is enqueued behind it comes after it. */
+    EXPECT(dlcoll_all_reduce(z, z, 1, DLCOLL_I32, DLCOLL_MAX, c, &s, NULL) == 0);
+    EXPECT(dlcoll_all_reduce(z, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, &w[0]) == 0);
+    dlcoll_work_free(w[0]); /* nobody asks */
+    /* A ring. */
+    int next = (rank + 1) % 3, before = (rank + 2) % 3;
+    *y = rank;
+    dlcoll_p2p list[2] = {{.send = y, .count = 1, .dtype = DLCOLL_I32, .peer = next},
+                          {.recv = z, .count = 1, .dtype = DLCOLL_I32, .peer = before}};
+    EXPECT(dlcoll_batch(list, 2, c, NULL, NULL) == 0, "%s", why(c));
+    EXPECT(*x == 54 && *z == before, "%d %d", *x, *z);
+    if (rank == 0)
+        EXPECT(dlcoll_send(y, 1, DLCOLL_I32, 1, c, NULL, NULL) == 0, "%s", why(c));
+    if (rank == 1)
+        EXPECT(dlcoll_recv(z, 1, DLCOLL_I32, 0, c, NULL, NULL) == 0 && *z == 0);
+    EXPECT(dlcoll_recv_any(z, 1, DLCOLL_I32, NULL, c, NULL, NULL) == DLCOLL_ENOSUP);
+    s.tag = 3;
+    EXPECT(dlcoll_send(y, 1, DLCOLL_I32, next, c, &s, NULL) == DLCOLL_ENOSUP);
+    EXPECT(strstr(why(c), "no tags"), "%s", why(c));
+    void *handle = NULL;
+    EXPECT(dlcoll_mem_register(c, x, 64, &handle) == 0 && handle);
+    EXPECT(dlcoll_mem_deregister(c, handle) == 0);
+    /* The host's way is still there. */
+    int a = 1;
+    EXPECT(dlcoll_all_reduce(&a, &a, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0 && a == 3);
+    comm_end(c);
+}
+
+START_TEST(streams_and_handles)
+{
+    ranks_run(3, 1, streams);
+    ck_assert_int_eq(g_fake->registers, 0);
+}
+END_TEST
+
+static void groups(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start(), *half, *none;
+    int *x = device_memory(64);
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    s.stream = &g_stream;
+    EXPECT(dlcoll_send(x, 1, DLCOLL_I32, 0, c, NULL, NULL) == DLCOLL_ESTATE, "%s", why(c));
+    EXPECT(dlcoll_comm_split(c, rank % 2, -rank, &half, NULL) == 0); /* makes its own later */
+    *x = rank;
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, half, NULL, NULL) == 0);
+    EXPECT(*x == (rank % 2 ? 4 : 2), "%d", *x);
+    comm_end(half);
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    EXPECT(dlcoll_comm_split(c, rank == 3 ? DLCOLL_NO_COLOR : 1, -rank, &none, NULL) == 0);
+    EXPECT(!none == (rank == 3));
+    *x = rank;
+    if (none) {
+        EXPECT(dlcoll_broadcast(x, x, 1, DLCOLL_I32, 0, none, NULL, NULL) == 0, "%s", why(none));
+        EXPECT(*x == 2, "%d", *x); /* the keys turn the order round */
+        comm_end(none);
+    }
+    comm_end(c);
+}
+
+START_TEST(groups_and_splits)
+{
+    ranks_run(4, 1, groups);
+    ck_assert_int_eq(g_fake->splits, 4);
+    ck_assert_int_eq(g_fake->inits, 8); /* the world's, and the first groups' */
+}
+END_TEST
+
+static void small(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64);
+    char id[NCCL_ID_BYTES] = "";
+    *x = 1;
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s", why(c));
+    EXPECT(*x == dlcoll_size(c));
+    EXPECT(dlcoll_nccl_unique_id(c, id) == 0 && id[127] == 'i', "%s", why(c));
+    comm_end(c);
+}
+
+START_TEST(several_roots)
+{
+    setenv("DLCOLL_NCCL_ROOTS", "2", 1);
+    ranks_run(4, 2, small);
+    ck_assert_int_eq(g_fake->scalable, 4);
+    ck_assert_int_eq(g_fake->inits, 0);
+}
+END_TEST
+
+START_TEST(a_world_of_one)
+{
+    ranks_run(1, 1, small);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ failures */
+
+/* Rank 0 never comes to the last operation: killed, or late. */
+static void hang(struct ranks *j, int rank, bool enqueue)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64);
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    dlcoll_work *w = NULL;
+    s.stream = &g_stream;
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    if (rank == 0) {
+        ranks_say_ready(j);
+        for (;;)
+            pause();
+    }
+    if (enqueue)
+        EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, &w) == 0);
+    ranks_say_ready(j);
+    int code = enqueue ? dlcoll_wait(w)
+                       : dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
+    ranks_keep_result(j, rank, c, code);
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == DLCOLL_ESTATE);
+    dlcoll_work_free(w);
+    dlcoll_destroy(c);
+}
+
+static void hang_inside(struct ranks *j, int rank)
+{
+    hang(j, rank, false);
+}
+
+static void hang_enqueued(struct ranks *j, int rank)
+{
+    hang(j, rank, true);
+}
+
+START_TEST(a_rank_dies)
+{
+    struct ranks j;
+    ranks_init(&j, 3, 1);
+    ranks_start(&j, _i ? hang_enqueued : hang_inside);
+    wait_until(ranks_are_ready, &j, 20, "all ranks hang");
+    uint64_t killed = mono_ns();
+    kill(j.pid[0], SIGKILL);
+    ranks_reap(&j, 0);
+    ranks_play_agent(&j, 0);
+    ranks_wait(&j, 20, 1u << 0);
+    for (int r = 1; r < 3; r++) {
+        ck_assert_int_eq(j.shared->rank[r].code, DLCOLL_EPEER);
+        ck_assert_int_eq(j.shared->rank[r].error.rank, 0);
+        ck_assert_msg(strstr(j.shared->rank[r].error.text, "was killed by SIGKILL"), "%s",
+                      j.shared->rank[r].error.text);
+        double ms = (double)(j.shared->rank[r].returned_ns - killed) / 1e6;
+        printf("rank %d: aborted %.1f ms after the kill\n", r, ms);
+        ck_assert_msg(ms < test_seconds(5) * 1000, "%.1f ms", ms);
+    }
+    ck_assert_int_eq(g_fake->aborts, 2);
+    ranks_fini(&j);
+}
+END_TEST
+
+static void late(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64);
+    dlcoll_opts s = DLCOLL_OPTS_INIT, o = DLCOLL_OPTS_INIT;
+    s.stream = &g_stream;
+    o.timeout_ms = 150;
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    if (rank == 0) {
+        ranks_await_go(j);
+    } else {
+        int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &o, NULL);
+        EXPECT(code == DLCOLL_ETIMEDOUT, "%d %s", code, why(c));
+        EXPECT(strstr(why(c), "timed out waiting for rank 0") && strstr(why(c), "its last was #"),
+               "%s", why(c));
+        ranks_say_ready(j);
+    }
+    dlcoll_destroy(c);
+}
+
+static bool one_is_ready(void *arg)
+{
+    return ((struct ranks *)arg)->shared->ready == 1;
+}
+
+START_TEST(a_timeout_says_who_is_behind)
+{
+    struct ranks j;
+    ranks_init(&j, 2, 1);
+    ranks_start(&j, late);
+    wait_until(one_is_ready, &j, 20, "rank 1 has timed out");
+    atomic_store(&j.shared->go, 1);
+    ranks_wait(&j, 20, 0);
+    ranks_fini(&j);
+}
+END_TEST
+
+static void broken(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64);
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    s.stream = &g_stream;
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    g_fake->async_error = 6;
+    g_fake->error_rank = 1;
+    if (rank == 1) { /* it does not go in: what it gets is from the thread */
+        int code = 0;
+        while ((code = dlcoll_barrier(c, NULL, NULL)) == 0)
+            ;
+        EXPECT(code == DLCOLL_EBACKEND || code == DLCOLL_ESTATE, "%d", code);
+        EXPECT(strstr(why(c), "NCCL on rank 1") && strstr(why(c), "remote process error") &&
+                   strstr(why(c), "closed by remote peer"),
+               "%s", why(c));
+    } else {
+        int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
+        EXPECT(code == DLCOLL_EBACKEND, "%d %s", code, why(c));
+        EXPECT(strstr(why(c), "NCCL on rank 1"), "%s", why(c));
+    }
+    dlcoll_destroy(c);
+}
+
+START_TEST(an_error_of_nccls)
+{
+    ranks_run(2, 1, broken);
+    ck_assert_int_eq(g_fake->aborts, 2);
+}
+END_TEST
+
+static void aborted(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64);
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    s.stream = &g_stream;
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    if (rank == 0) {
+        EXPECT(dlcoll_abort(c, "enough") == 0);
+    } else {
+        int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
+        EXPECT((code == DLCOLL_EABORTED || code == DLCOLL_ESTATE) && strstr(why(c), "enough"),
+               "%d %s", code, why(c));
+    }
+    dlcoll_destroy(c);
+}
+
+START_TEST(the_program_aborts)
+{
+    ranks_run(2, 1, aborted);
+}
+END_TEST
+
+static void no_id(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64);
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == DLCOLL_EBACKEND);
+    EXPECT(strstr(why(c), "there is no unique id"), "%s", why(c));
+    dlcoll_destroy(c);
+}
+
+START_TEST(no_unique_id)
+{
+    g_fake->no_unique_id = 1;
+    ranks_run(2, 1, no_id);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------- choice */
+
+START_TEST(what_is_missing_is_said)
+{
+    setenv("DLCOLL_BACKEND", "gpu", 1);
+    expect_init(DLCOLL_EINVAL, "DLCOLL_BACKEND: 'gpu' is not one of auto, cpu, nccl");
+    setenv("DLCOLL_BACKEND", "nccl", 1);
+    setenv("DLCOLL_CUDART_LIB", "/nonexistent/libcudart.so", 1);
+    expect_init(DLCOLL_ENOSUP, "the CUDA runtime cannot be loaded as DLCOLL_CUDART_LIB says");
+    use("tests/fake/libnccl.so.2");
+    setenv("DLCOLL_BACKEND", "nccl", 1);
+    setenv("DLCOLL_NCCL_LIB", "/nonexistent/libnccl.so", 1);
+    expect_init(DLCOLL_ENOSUP, "NCCL cannot be loaded as DLCOLL_NCCL_LIB says");
+    setenv("DLCOLL_NCCL_LIB", build_path("tests/fake/libnvidia-ml.so.1"), 1);
+    expect_init(DLCOLL_ENOSUP, "NCCL here is too old or is none: it has no ncclGetVersion()");
+    use("tests/fake/libnccl.so.2");
+    setenv("DLCOLL_BACKEND", "nccl", 1);
+    g_fake->version = 21304;
+    expect_init(DLCOLL_ENOSUP, "NCCL here is 2.13; 2.14 or later is needed");
+    g_fake->version = 2708;
+    expect_init(DLCOLL_ENOSUP, "NCCL here is 2.7; 2.14 or later is needed");
+    g_fake->version = 30100;
+    expect_init(DLCOLL_ENOSUP, "NCCL here is version 3; this library knows version 2");
+    g_fake->version = 22304;
+    dlcoll_comm *c;
+    ck_assert_int_eq(dlcoll_init(&c, NULL), 0);
+    float *x = NULL;
+    struct err e = ERR_INIT;
+    ck_assert_int_eq(cuda_api_get(&g_cuda, &e), 0);
+    ck_assert_int_eq(g_cuda->Malloc((void **)&x, 64), 0);
+    ck_assert_int_eq(dlcoll_all_reduce(x, x, 4, DLCOLL_F8E4M3, DLCOLL_SUM, c, NULL, NULL),
+                     DLCOLL_ENOSUP);
+    ck_assert_ptr_nonnull(strstr(why(c), "8-bit floats from 2.24 on"));
+    dlcoll_destroy(c);
+}
+END_TEST
+
+START_TEST(the_host_alone)
+{
+    dlcoll_init_opts o = DLCOLL_INIT_OPTS_INIT;
+    dlcoll_comm *c;
+    o.backend = DLCOLL_BACKEND_CPU;
+    ck_assert_int_eq(dlcoll_init(&c, &o), 0);
+    struct err e = ERR_INIT;
+    float *x = NULL;
+    ck_assert_int_eq(cuda_api_get(&g_cuda, &e), 0);
+    ck_assert_int_eq(g_cuda->Malloc((void **)&x, 64), 0);
+    *x = 3;
+    ck_assert_int_eq(dlcoll_all_reduce(x, x, 1, DLCOLL_F32, DLCOLL_SUM, c, NULL, NULL), 0);
+    ck_assert_int_eq(g_fake->inits, 0);
+    dlcoll_destroy(c);
+    o.backend = 77;
+    ck_assert_int_eq(dlcoll_init(&c, &o), DLCOLL_EINVAL);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("nccl");
+    TCase *tc = test_case(s, "operations", 120);
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, every_operation_and_type);
+    tcase_add_test(tc, an_older_library);
+    tcase_add_test(tc, calls_that_go_on_by_themselves);
+    tcase_add_test(tc, streams_and_handles);
+    tcase_add_test(tc, groups_and_splits);
+    tcase_add_test(tc, several_roots);
+    tcase_add_test(tc, a_world_of_one);
+    tc = test_case(s, "failures", 60);
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_loop_test(tc, a_rank_dies, 0, 2);
+    tcase_add_test(tc, a_timeout_says_who_is_behind);
+    tcase_add_test(tc, an_error_of_nccls);
+    tcase_add_test(tc, the_program_aborts);
+    tcase_add_test(tc, no_unique_id);
+    tc = test_case(s, "choice", 60);
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, what_is_missing_is_said);
+    tcase_add_test(tc, the_host_alone);
+    return s;
+}
+
+TEST_MAIN(suite)

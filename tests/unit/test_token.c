@@ -1,0 +1,199 @@
+/* Where a job token comes from, and what is not believed to be one. */
+#include "tests/lib/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "launcher/job_build.h"
+#include "launcher/token.h"
+#include "rendezvous/guard.h"
+#include "tests/lib/proc.h"
+
+#define LONG "0123456789abcdef0123456789abcdef"
+
+static char g_said[4096];
+
+static void keep_line(void *arg, const char *line, size_t len)
+{
+    (void)arg;
+    size_t n = strlen(g_said);
+    snprintf(g_said + n, sizeof(g_said) - n, "%.*s", (int)len, line);
+}
+
+static void setup(void)
+{
+    log_set_writer(keep_line, NULL);
+    setenv("XDG_CONFIG_HOME", tmppath("config"), 1);
+    unsetenv("DLAUNCH_TOKEN");
+    unsetenv("KUBERNETES_SERVICE_HOST");
+}
+
+static void secret_file(const char *path, const char *text, mode_t mode)
+{
+    write_file(path, text);
+    ck_assert_int_eq(chmod(path, mode), 0);
+}
+
+/* The guard of a job with this command line, or NULL and g_error. */
+static struct options g_options;
+static struct err g_error;
+
+static struct guard *guard_for(const char *prog, ...)
+{
+    static struct job_spec job;
+    const char *argv[16] = {prog};
+    int argc = 1, status = 0;
+    va_list ap;
+    va_start(ap, prog);
+    while (argc < 15 && (argv[argc] = va_arg(ap, const char *)))
+        argc++;
+    va_end(ap);
+    g_said[0] = '\0';
+    g_error = (struct err)ERR_INIT;
+    options_init(&g_options, prog);
+    ck_assert_msg(options_read_argv(&g_options, argc, (char **)argv, &g_error) == 0, "%s",
+                  g_error.msg);
+    ck_assert_msg(options_read_env(&g_options, environ, &g_error) == 0, "%s", g_error.msg);
+    memset(&job, 0, sizeof(job));
+    return job_build(&job, &g_options, &status, &g_error) < 0 ? NULL : job.rdzv.guard;
+}
+
+#define HAS(text, part) ck_assert_msg(strstr(text, part), "'%s' is not in: %s", part, text)
+#define REMOTE          "--nnodes=2", "--node_rank=1", "--master_addr=192.0.2.77", "/bin/true", NULL
+
+START_TEST(made_when_first_needed)
+{
+    struct stat st;
+    struct guard *g = guard_for("dlaunch", "--nnodes=2", "--node_rank=1", "/bin/true", NULL);
+    ck_assert(g && !g->open && g->secret_len == 0); /* loopback: not needed */
+    ck_assert_int_lt(access(tmppath("config/dlaunch/token"), F_OK), 0);
+    g = guard_for("dlaunch", "--dry_run", REMOTE);
+    ck_assert(g && g->secret_len == 0);
+    ck_assert_int_lt(access(tmppath("config/dlaunch/token"), F_OK), 0);
+    g = guard_for("dlaunch", REMOTE);
+    ck_assert(g && !g->open && !g->everywhere);
+    ck_assert_uint_eq(g->secret_len, 64);
+    HAS(g_said, "made a job token in");
+    ck_assert_int_eq(stat(tmppath("config/dlaunch/token"), &st), 0);
+    ck_assert_uint_eq(st.st_mode & 07777, 0600);
+    uint8_t first[64];
+    memcpy(first, g->secret, 64);
+    g = guard_for("dlaunch", REMOTE);
+    ck_assert_mem_eq(first, g->secret, 64);
+    ck_assert_ptr_null(strstr(g_said, "token"));
+    options_init(&g_options, "dlaunch");
+    ck_assert_int_eq(token_new(&g_options, &g_error), 0);
+    g = guard_for("dlaunch", REMOTE);
+    ck_assert_mem_ne(first, g->secret, 64);
+}
+END_TEST
+
+START_TEST(named)
+{
+    char *path = tmppath("named");
+    secret_file(path, LONG "\n", 0600);
+    struct guard *g = guard_for("dlaunch", "--token_file", path, "/bin/true", NULL);
+    ck_assert_msg(g, "%s", g_error.msg);
+    ck_assert(g->everywhere);
+    ck_assert_uint_eq(g->secret_len, 32);
+    ck_assert_str_eq(g->source, path);
+    setenv("DLAUNCH_TOKEN", "from the environment, long enough", 1);
+    g = guard_for("dlaunch", "--token_file", path, "/bin/true", NULL); /* argv wins */
+    ck_assert(g && g->secret_len == 32);
+    ck_assert_ptr_null(getenv("DLAUNCH_TOKEN")); /* not for the workers, used or not */
+    setenv("DLAUNCH_TOKEN", "from the environment, long enough", 1);
+    g = guard_for("dlaunch", "/bin/true", NULL);
+    ck_assert(g && g->secret_len == 33 && g->everywhere);
+    ck_assert_ptr_null(getenv("DLAUNCH_TOKEN"));
+    int fd = open(path, O_RDONLY);
+    g = guard_for("dlaunch", "--token_fd", test_text("%d", fd), "/bin/true", NULL);
+    ck_assert(g && g->secret_len == 32);
+    ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
+}
+END_TEST
+
+START_TEST(not_believed)
+{
+    static const struct {
+        const char *text;
+        mode_t mode;
+        const char *says;
+    } bad[] = {{LONG, 0640, "can be read or written by others (mode 0640)"},
+               {LONG, 0602, "can be read or written by others"},
+               {"short\n", 0600, "a token of 5 bytes can be guessed"},
+               {"", 0600, "a token of 0 bytes"}};
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char *path = tmppath(test_text("bad%zu", i));
+        secret_file(path, bad[i].text, bad[i].mode);
+        ck_assert_ptr_null(guard_for("dlaunch", "--token_file", path, "/bin/true", NULL));
+        HAS(g_error.msg, bad[i].says);
+        HAS(g_error.msg, "--token_file");
+        /* The user's own, when it is there and wrong, is not passed over either. */
+        mkdir(tmppath("config"), 0700);
+        mkdir(tmppath("config/dlaunch"), 0700);
+        secret_file(tmppath("config/dlaunch/token"), bad[i].text, bad[i].mode);
+        ck_assert_ptr_null(guard_for("dlaunch", REMOTE));
+        HAS(g_error.msg, bad[i].says);
+    }
+    char *big = test_text("%02000d", 7), *path = tmppath("big");
+    secret_file(path, big, 0600);
+    ck_assert_ptr_null(guard_for("dlaunch", "--token_file", path, "/bin/true", NULL));
+    HAS(g_error.msg, "longer than 1024 bytes");
+    ck_assert_ptr_null(guard_for("dlaunch", "--token_file", tmpdir(), "/bin/true", NULL));
+    HAS(g_error.msg, "not a regular file");
+    ck_assert_ptr_null(guard_for("dlaunch", "--token_file", "/nowhere", "/bin/true", NULL));
+    HAS(g_error.msg, "/nowhere: No such file");
+    ck_assert_ptr_null(guard_for("dlaunch", "--token_fd", "999", "/bin/true", NULL));
+    HAS(g_error.msg, "descriptor 999: Bad file descriptor");
+    secret_file(path, LONG, 0600);
+    ck_assert_ptr_null(guard_for("dlaunch", "--token_file", path, "--insecure", "/bin/true", NULL));
+    HAS(g_error.msg, "a job token is named too");
+    setenv("DLAUNCH_TOKEN", "short", 1);
+    ck_assert_ptr_null(guard_for("dlaunch", "/bin/true", NULL));
+    if (geteuid() == 0) {
+        ck_assert_int_eq(chown(path, 65534, 65534), 0);
+        ck_assert_ptr_null(guard_for("dlaunch", "--token_file", path, "/bin/true", NULL));
+        HAS(g_error.msg, "belongs to user 65534");
+    }
+}
+END_TEST
+
+START_TEST(open_on_purpose)
+{
+    struct guard *g = guard_for("dlaunch", "--insecure", REMOTE);
+    ck_assert(g && g->open);
+    g = guard_for("torchrun", REMOTE);
+    ck_assert(g && g->open);
+    HAS(g_said, "called as torchrun: no job token is named");
+    setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1", 1);
+    g = guard_for("dlaunch", REMOTE);
+    ck_assert(g && g->open);
+    HAS(g_said, "in a pod: no job token is named");
+    ck_assert_int_lt(access(tmppath("config/dlaunch/token"), F_OK), 0);
+    unsetenv("KUBERNETES_SERVICE_HOST");
+    setenv("XDG_CONFIG_HOME", "/proc/nowhere", 1);
+    g = guard_for("dlaunch", REMOTE);
+    ck_assert(g && !g->open && g->secret_len == 0);
+    HAS(g->source, "cannot make /proc/nowhere");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("token");
+    TCase *tc = tcase_create("token");
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, made_when_first_needed);
+    tcase_add_test(tc, named);
+    tcase_add_test(tc, not_believed);
+    tcase_add_test(tc, open_on_purpose);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+TEST_MAIN(suite)

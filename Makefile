@@ -2,8 +2,8 @@
 #
 #   SANITIZE=address,undefined | thread   builds and tests with sanitizers, in a folder of their own
 #   SHARED_DEPS=1                         links libuv, inih and jansson as shared libraries (packagers)
-#   WITH_NCCL=auto|yes|no  CUDA_HOME=DIR  whether libdlcoll gets its NCCL backend
 #   PREFIX=/usr/local  DESTDIR=           where `make install` puts things
+#   WITH_NCCL=auto|yes|no  CUDA_HOME=     the nccl backend, and where its header is looked for
 #   V=1                                   shows the commands
 #   WERROR=1                              warnings are errors
 
@@ -16,8 +16,6 @@ PREFIX   ?= /usr/local
 DESTDIR  ?=
 CC       ?= gcc
 PKG_CONFIG ?= pkg-config
-CUDA_HOME ?= /usr/local/cuda
-WITH_NCCL ?= auto
 .DEFAULT_GOAL := all
 
 ifeq ($(V),1)
@@ -41,7 +39,7 @@ else
   SAN := -fsanitize=$(SANITIZE) -fno-omit-frame-pointer
 endif
 CFLAGS   ?= $(OPT) -g
-CPPFLAGS += -D_GNU_SOURCE -I. -I$(BUILD)/gen -DDLAUNCH_VERSION='"$(VERSION)"'
+CPPFLAGS += -D_GNU_SOURCE -I. -DDLAUNCH_VERSION='"$(VERSION)"'
 ALL_CFLAGS = -std=gnu11 $(CFLAGS) $(WARN) $(HARDEN) $(SAN) -MMD -MP
 LDFLAGS  += -Wl,-z,relro -Wl,-z,now -Wl,--as-needed $(SAN)
 
@@ -54,7 +52,6 @@ CHECK_LIBS = $(shell $(PKG_CONFIG) --libs check)
 
 # -------------------------------------------------------------------------------------- sources
 
-GEN      := $(BUILD)/gen
 src       = $(wildcard $(1)/*.c) $(wildcard $(1)/*/*.c)
 obj       = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 pic       = $(patsubst %.c,$(BUILD)/pic/%.o,$(1))
@@ -63,9 +60,26 @@ MAINS        := launcher/main.c launcher/dlaunchctl.c
 LAUNCHER_SRC := $(filter-out $(MAINS),$(call src,launcher))
 DLAUNCH_OBJ  := $(call obj,$(call src,core) $(call src,rendezvous) $(call src,agent) $(LAUNCHER_SRC))
 
+# WITH_NCCL=auto: the nccl backend, which needs no header of NVIDIA's; where nccl.h is found (CUDA_HOME,
+# the compiler's folders) its declarations are compared with it. yes: nccl.h must be there. no: without.
+WITH_NCCL ?= auto
+CUDA_HOME ?= /usr/local/cuda
+ifeq ($(WITH_NCCL),no)
+  CPPFLAGS += -DWITHOUT_NCCL
+else
+  nccl_h := $(shell for d in "" -I$(CUDA_HOME)/include; do \
+      echo '\#include <nccl.h>' | $(CC) $$d -E - >/dev/null 2>&1 && { echo "found $$d"; break; }; done)
+  ifneq ($(nccl_h),)
+    %/collectives/nccl/nccl_abi.o: CPPFLAGS += -DHAVE_NCCL_H $(patsubst -I%,-isystem %,$(filter -I%,$(nccl_h)))
+  else ifeq ($(WITH_NCCL),yes)
+    $(error WITH_NCCL=yes, but nccl.h is not there: set CUDA_HOME, or install NCCL's headers)
+  endif
+endif
+
 # libdlcoll: its own folder, the parts of core without libuv, the blocking store client, and the store
 # on a thread of its own.
-DLCOLL_SRC := $(call src,collectives) \
+COLL_SRC   := $(filter-out collectives/tools/%,$(call src,collectives))
+DLCOLL_SRC := $(COLL_SRC) \
               $(patsubst %,core/%.c,err bytes fd map netaddr parse log) \
               $(patsubst %,rendezvous/store_%.c,client proto thread service session table out)
 DLCOLL_OBJ := $(call pic,$(DLCOLL_SRC))
@@ -77,7 +91,8 @@ UNIT        := $(call test_bins,unit)
 INTEGRATION := $(call test_bins,integration)
 MULTIHOST   := $(call test_bins,multihost)
 
-PRODUCTS := $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/libdlcoll.so
+PRODUCTS := $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/libdlcoll.so $(BUILD)/dlcoll_perf \
+            $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune
 
 .PHONY: all
 all: $(PRODUCTS) $(EXAMPLES)
@@ -94,11 +109,22 @@ $(BUILD)/pic/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -c -o $@ $<
 
-# Everything is built anew when the settings change.
+# The reduction kernels: the same bits whatever the processor, so no fused multiply-add; and those for
+# processors that not everybody has.
+ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
+%/collectives/reduce_avx2.o:   ALL_CFLAGS += -mavx2 -mf16c
+%/collectives/reduce_avx512.o: ALL_CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl
+endif
+KERNEL_OBJ := %/collectives/reduce_portable.o %/collectives/reduce_avx2.o %/collectives/reduce_avx512.o
+$(KERNEL_OBJ): ALL_CFLAGS += -ffp-contract=off
+
+# Everything is built anew when the settings change; before that, it is seen whether all is there that
+# a build needs.
 $(BUILD)/.flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CC) $(CPPFLAGS) $(ALL_CFLAGS) $(LDFLAGS) $(LIBS)' | cmp -s - $@ || \
-	 echo '$(CC) $(CPPFLAGS) $(ALL_CFLAGS) $(LDFLAGS) $(LIBS)' > $@
+	@echo '$(CC) $(CPPFLAGS) $(ALL_CFLAGS) $(LDFLAGS) $(LIBS)' | cmp -s - $@ || { \
+	 $(MAKE) --no-print-directory need-libs && \
+	 echo '$(CC) $(CPPFLAGS) $(ALL_CFLAGS) $(LDFLAGS) $(LIBS)' > $@; }
 .PHONY: FORCE
 FORCE:
 
@@ -121,6 +147,16 @@ $(BUILD)/libdlcoll.so.0: $(DLCOLL_OBJ) collectives/dlcoll.map
 $(BUILD)/libdlcoll.so: $(BUILD)/libdlcoll.so.0
 	$(Q)ln -sf libdlcoll.so.0 $@
 
+# The tools are programs like any other: of the library they know dlcoll.h only.
+$(BUILD)/dlcoll_perf: $(call obj,collectives/tools/dlcoll_perf.c $(wildcard collectives/tools/perf_*.c)) \
+                      $(BUILD)/libdlcoll.so
+	$(say) LD $@
+	$(link) $(filter %.o,$^) -L$(BUILD) -ldlcoll -lm -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib'
+
+$(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune: $(BUILD)/%: $(BUILD)/obj/collectives/tools/%.o $(BUILD)/libdlcoll.so
+	$(say) LD $@
+	$(link) $< -L$(BUILD) -ldlcoll -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib'
+
 # Examples see the library as an installed program does.
 $(BUILD)/obj/examples/%.o: CPPFLAGS += -Icollectives
 
@@ -131,45 +167,143 @@ $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(BUILD)/libdlcoll.so
 # ---------------------------------------------------------------------------------------- tests
 
 # A test program is one file plus the test library, linked against the inside of everything.
-$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTLIB) $(DLAUNCH_OBJ) $(call obj,$(call src,collectives))
+$(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTLIB) $(DLAUNCH_OBJ) $(call obj,$(COLL_SRC))
 	$(say) LD $@
 	$(link) $^ $(CHECK_LIBS) $(LIBS)
 
+# The worker of the tests stands for anybody's program: it dies of a signal as that does.
+$(BUILD)/tests/worker $(BUILD)/obj/tests/lib/worker.o: private SAN :=
 $(BUILD)/tests/worker: $(BUILD)/obj/tests/lib/worker.o
 	$(say) LD $@
 	$(link) $^
 
+# Libraries that a test machine lacks, as far as is needed: one file each, under the real name.
+fake = $(BUILD)/tests/fake/$(1)
+FAKES := $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
+reducing := $(patsubst %,$(BUILD)/pic/collectives/%.o,dtype reduce reduce_user reduce_portable reduce_avx2 reduce_avx512) \
+            $(BUILD)/pic/core/err.o
+$(call fake,libnccl.so.2): $(BUILD)/pic/tests/fake/nccl.o $(reducing)
+$(call fake,libnccl-old.so.2): $(BUILD)/pic/tests/fake/nccl_old.o $(reducing)
+$(call fake,libnvidia-ml.so.1): $(BUILD)/pic/tests/fake/nvml.o
+$(FAKES):
+	$(say) LD $@
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -shared -Wl,-soname,$(@F) -o $@ $^
+
 .SECONDARY:
 
-# `deps` is quick when nothing is missing. A build that lacks a library stops with the line to type.
+# What a user types without -j is built on all CPUs.
+on_all_cpus = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
+
+# `deps` is quick when nothing is missing. A build that lacks something stops with the line to type.
 .PHONY: deps need-libs
 deps:
 	$(Q)conf/install-deps.sh build
 
 need-libs:
-	@for l in libuv inih jansson; do $(PKG_CONFIG) --exists $$l || \
-	    { echo "$$l is not installed: type 'make deps' (or install it yourself)" >&2; exit 1; }; done
+	@command -v $(firstword $(CC)) >/dev/null || \
+	    { echo "The compiler $(firstword $(CC)) is missing: type 'make deps' (or install it yourself)" >&2; exit 1; }
+	@for h in uv ini jansson openssl/ssl; do \
+	    echo "#include <$$h.h>" | $(CC) $(CPPFLAGS) -E - >/dev/null 2>&1 || \
+	    { echo "$$h.h is missing: type 'make deps' (or install libuv, inih, jansson and OpenSSL yourself)" >&2; exit 1; }; done
+
+# ------------------------------------------------------------------------------------------ demo
+
+.PHONY: demo
+demo:
+	$(Q)conf/install-deps.sh build
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
+	$(Q)examples/demo.sh $(BUILD)
+
+# --------------------------------------------------------------------------------------- install
+
+bindir     = $(DESTDIR)$(PREFIX)/bin
+libdir     = $(DESTDIR)$(PREFIX)/lib
+includedir = $(DESTDIR)$(PREFIX)/include
+mandir     = $(DESTDIR)$(PREFIX)/share/man
+docdir     = $(DESTDIR)$(PREFIX)/share/doc/dlaunch
+bashdir    = $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+unitdir    = $(DESTDIR)$(PREFIX)/lib/systemd/system
+MAN       := $(wildcard man/*.[1-9])
+
+with_prefix = sed -e 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|; s|/usr/local/bin/|$(PREFIX)/bin/|'
+
+.PHONY: install install-built uninstall
+install: $(PRODUCTS)
+	$(Q)$(MAKE) --no-print-directory install-built
+
+# What is built already.
+install-built:
+	install -d $(bindir) $(libdir)/pkgconfig $(includedir) $(docdir)/examples/data $(bashdir) $(unitdir)
+	install $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/dlcoll_perf $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune $(bindir)
+	install -m 644 $(BUILD)/libdlcoll.so.0 $(libdir)
+	ln -sf libdlcoll.so.0 $(libdir)/libdlcoll.so
+	install -m 644 collectives/dlcoll.h collectives/dlcoll.hpp $(includedir)
+	$(with_prefix) conf/dlcoll.pc.in > $(libdir)/pkgconfig/dlcoll.pc
+	$(with_prefix) conf/dlaunch@.service > $(unitdir)/dlaunch@.service
+	chmod 644 $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service
+	install -m 644 conf/dlaunch.bash $(bashdir)/dlaunch
+	ln -sf dlaunch $(bashdir)/dlaunchctl
+	for m in $(MAN); do install -D -m 644 $$m $(mandir)/man$${m##*.}/$${m##*/} || exit 1; done
+	install -m 644 README.md LICENSE conf/dlaunch.ini $(docdir)
+	install -m 644 $(wildcard examples/*.c examples/*.py) $(docdir)/examples
+	install -m 644 $(wildcard examples/data/*) $(docdir)/examples/data
+	$(if $(DESTDIR),,$(if $(filter 0,$(shell id -u)),-ldconfig))
+
+# Only what install has put there, and folders that are its own.
+uninstall:
+	rm -f $(bindir)/dlaunch $(bindir)/dlaunchctl $(bindir)/dlcoll_perf $(bindir)/dlcoll_info $(bindir)/dlcoll_tune
+	rm -f $(libdir)/libdlcoll.so $(libdir)/libdlcoll.so.0
+	rm -f $(includedir)/dlcoll.h $(includedir)/dlcoll.hpp $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service
+	rm -f $(bashdir)/dlaunch $(bashdir)/dlaunchctl
+	for m in $(MAN); do rm -f $(mandir)/man$${m##*.}/$${m##*/} || exit 1; done
+	rm -rf $(docdir)
+	$(if $(DESTDIR),,$(if $(filter 0,$(shell id -u)),-ldconfig))
 
 .PHONY: test unit test-multihost layers corpora
-unit: $(BUILD)/tests/worker $(UNIT)
+unit: $(BUILD)/tests/worker $(FAKES) $(UNIT)
 	$(Q)tests/run.sh $(UNIT)
 
 test:
 	$(Q)conf/install-deps.sh test
-	$(Q)$(MAKE) --no-print-directory run-tests
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) run-tests
 
 .PHONY: run-tests
-run-tests: all $(BUILD)/tests/worker $(UNIT) $(INTEGRATION) corpora
+run-tests: all $(BUILD)/tests/worker $(BUILD)/tests/bench/kill_trials $(FAKES) $(UNIT) $(INTEGRATION) corpora
 	$(Q)tests/layers.sh
-	$(Q)tests/run.sh $(UNIT) $(INTEGRATION)
+	$(Q)BUILD=$(BUILD) tests/run.sh $(UNIT) $(INTEGRATION) tests/torch/test_torchrun.py tests/torch/test_table.py
 
 test-multihost:
 	$(Q)conf/install-deps.sh multihost
-	$(Q)$(MAKE) --no-print-directory run-multihost
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) run-multihost
+
+# The rules of the rendezvous on a virtual clock: so many stories (SIM_SEEDS), on all CPUs. One that
+# fails is told again by SIM_SEED=n build/tests/unit/test_rdzv_sim.
+SIM_SEEDS ?= 1000000
+SIM_JOBS  ?= $(shell nproc)
+.PHONY: sim
+sim: $(BUILD)/tests/unit/test_rdzv_sim
+	$(Q)each=$$(( ($(SIM_SEEDS) + $(SIM_JOBS) - 1) / $(SIM_JOBS) )); \
+	seq 0 $$(($(SIM_JOBS) - 1)) | xargs -P $(SIM_JOBS) -I{} sh -c \
+	    "CK_DEFAULT_TIMEOUT=0 SIM_SEEDS=$$each SIM_FROM=\$$((1 + {} * $$each)) $<"
 
 .PHONY: run-multihost
-run-multihost: all $(BUILD)/tests/worker $(MULTIHOST)
+run-multihost: all $(BUILD)/tests/worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)
 	$(Q)JOBS=1 tests/run.sh $(MULTIHOST)
+
+# With real PyTorch, current and Debian's: minutes, 1.6 GB in TORCH_VENV, some of it as root.
+.PHONY: test-torch run-torch
+test-torch:
+	$(Q)conf/install-deps.sh torch
+	$(Q)$(MAKE) --no-print-directory run-torch
+
+run-torch: all $(BUILD)/tests/bench/store_serve $(BUILD)/tests/torch/store_talk
+	$(Q)BUILD=$(BUILD) tests/torch/run.sh
+
+# On a machine with a GPU; tests/gpu/run.sh says what it needs.
+.PHONY: test-gpu
+test-gpu:
+	$(Q)[ -x $(BUILD)/dlaunch ] || $(MAKE) --no-print-directory $(on_all_cpus) all
+	$(Q)tests/gpu/run.sh $(BUILD); rc=$$?; [ $$rc = 77 ] || exit $$rc
 
 layers:
 	$(Q)tests/layers.sh
@@ -182,12 +316,12 @@ FUZZ_SECONDS ?= 60
 FUZZ         ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_FLAGS   := CC=clang SANITIZE=fuzzer-no-link,address,undefined
 
-$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(DLAUNCH_OBJ) $(call obj,$(call src,collectives))
+$(BUILD)/fuzz/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(DLAUNCH_OBJ) $(call obj,$(COLL_SRC))
 	$(say) LD $@
 	$(link) -fsanitize=fuzzer $^ $(LIBS)
 
 $(BUILD)/replay/%: $(BUILD)/obj/tests/fuzz/fuzz_%.o $(BUILD)/obj/tests/fuzz/replay_main.o \
-                   $(DLAUNCH_OBJ) $(call obj,$(call src,collectives))
+                   $(DLAUNCH_OBJ) $(call obj,$(COLL_SRC))
 	$(say) LD $@
 	$(link) $^ $(LIBS)
 
@@ -206,50 +340,111 @@ corpora: $(FUZZ:%=$(BUILD)/replay/%)
 
 bench_bin = $(BUILD)/tests/bench/$(1)
 
-.PHONY: bench bench-launch bench-rdzv bench-store bench-stdio deps-bench
+.PHONY: bench bench-launch bench-restart bench-torch bench-rdzv bench-store bench-stdio bench-reduce bench-coll \
+        kill-trials deps-bench
 deps-bench:
 	$(Q)conf/install-deps.sh bench
 
-bench: bench-launch bench-rdzv bench-store bench-stdio
+bench: bench-launch bench-restart bench-rdzv bench-store bench-stdio bench-reduce bench-coll
 
-bench-launch: all $(call bench_bin,floor) $(call bench_bin,nap)
+bench-launch: all $(call bench_bin,floor) $(call bench_bin,nap) $(call bench_bin,stamp)
 	$(Q)tests/bench/bench-launch.py $(BUILD)
+
+bench-restart: all $(call bench_bin,stamp)
+	$(Q)tests/bench/bench-restart.py $(BUILD)
 
 bench-store: $(call bench_bin,bench_store) $(call bench_bin,store_serve)
 	$(Q)tests/bench/bench-store.sh $(BUILD)
 
+bench-torch: all
+	$(Q)conf/install-deps.sh torch
+	$(Q)venv="$${TORCH_VENV:-$${XDG_CACHE_HOME:-$$HOME/.cache}/dlaunch/torch}"; tests/torch/install.sh "$$venv" && \
+	    "$$venv/bin/python" tests/bench/bench-torch.py $(BUILD) || /usr/bin/python3 tests/bench/bench-torch.py $(BUILD)
+
 bench-rdzv: $(call bench_bin,bench_rdzv)
 	$(Q)$<
+	$(Q)$< --tls 3 1024 4096
+
+bench-reduce: $(call bench_bin,bench_reduce)
+	$(Q)$<
+
+# Collective operations beside the MPIs and Gloo, each as it is installed (QUICK=1: under 2 minutes). One
+# way of measuring for all: tests/bench/coll/harness.h.
+COLL_BENCH := $(BUILD)/tests/bench/coll
+COLL_PEERS := $(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/peer_limit \
+    $(if $(shell command -v mpicc.openmpi),$(COLL_BENCH)/peer_openmpi) \
+    $(if $(shell command -v mpicc.mpich),$(COLL_BENCH)/peer_mpich) \
+    $(if $(wildcard /usr/include/gloo/config.h),$(COLL_BENCH)/peer_gloo)
+bench-coll: all $(COLL_PEERS)
+	$(Q)tests/bench/bench-coll.py $(BUILD)
+
+$(COLL_BENCH)/peer_dlcoll: $(call obj,tests/bench/coll/peer_dlcoll.c) $(BUILD)/libdlcoll.so
+	$(say) LD $@
+	$(link) $< -L$(BUILD) -ldlcoll -Wl,-rpath,'$$ORIGIN/../../..'
+
+$(COLL_BENCH)/peer_limit: $(call obj,tests/bench/coll/peer_limit.c collectives/dtype.c core/err.c \
+                            $(wildcard collectives/reduce*.c))
+	$(say) LD $@
+	$(link) $^ -lpthread
+
+$(COLL_BENCH)/peer_openmpi $(COLL_BENCH)/peer_mpich: $(COLL_BENCH)/peer_%: tests/bench/coll/peer_mpi.c \
+                                                     tests/bench/coll/harness.h
+	$(say) MPICC $@
+	$(Q)mkdir -p $(@D) && mpicc.$* -O2 -I. -o $@ $<
+
+$(COLL_BENCH)/peer_gloo: tests/bench/coll/peer_gloo.cc tests/bench/coll/harness.h
+	$(say) CXX $@
+	$(Q)mkdir -p $(@D) && $(CXX) -std=c++17 -O2 -I. -o $@ $< -lgloo -lpthread
+
+# kill -9 at random moments; a short run of it is in `make test`. SEED=n repeats one.
+TRIALS ?= 3000
+kill-trials: all $(call bench_bin,kill_trials)
+	$(Q)$(call bench_bin,kill_trials) $(BUILD) $(TRIALS) 1 $(SEED)
+	$(Q)$(call bench_bin,kill_trials) $(BUILD) $(TRIALS) 2 $(SEED)
 
 bench-stdio: $(call bench_bin,bench_stdio) $(BUILD)/tests/worker
 	$(Q)$<
 
 # --------------------------------------------------------------------------------- house-keeping
 
-.PHONY: format lint clean help
+.PHONY: generated format lint clean help
+# The files that are made from launcher/options.def.
+generated: $(BUILD)/dlaunch
+	$(BUILD)/dlaunch --print_options ini > conf/dlaunch.ini
+	$(BUILD)/dlaunch --print_completion bash > conf/dlaunch.bash
+	{ sed '/^\.\\" OPTIONS begin/q' man/dlaunch.1; $(BUILD)/dlaunch --print_options mdoc; \
+	  sed -n '/^\.\\" OPTIONS end/,$$p' man/dlaunch.1; } > $(BUILD)/dlaunch.1
+	cp $(BUILD)/dlaunch.1 man/dlaunch.1
+
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h')
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cc' '*.hpp')
 
 lint:
 	$(Q)conf/install-deps.sh lint
-	clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
-	shellcheck $$(git ls-files '*.sh')
-	$(if $(wildcard man/*.[1-9]),mandoc -T lint -W warning man/*.[1-9])
+	clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' '*.cc' '*.hpp')
+	shellcheck $$(git ls-files '*.sh') .ci/run
+	mandoc -T lint -W warning man/*.[1-9]
 	tests/layers.sh
 
 clean:
 	rm -rf build build-*
 
 help:
-	@sed -n 's/^# \{0,1\}//; 1,/^$$/p' Makefile
-	@echo 'Targets:'
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+	@echo; echo 'Targets:'
 	@echo '  all              build/dlaunch, build/dlaunchctl, build/libdlcoll.so, build/examples/*'
 	@echo '  demo             trains a network on 2 launchers x 4 workers, one of which is killed'
 	@echo '  test             unit and integration tests, layers, corpora'
 	@echo '  test-multihost   network namespaces as hosts (root)'
+	@echo '  sim              the rendezvous on a virtual clock: SIM_SEEDS stories (1,000,000)'
+	@echo '  test-torch       with real PyTorch, current and Debian'\''s (TORCH_VENV says where it goes)'
+	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'
+	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'
 	@echo '  fuzz             every fuzz target for FUZZ_SECONDS'
-	@echo '  install          PREFIX=/usr/local DESTDIR='
-	@echo '  deps deps-bench  install what is missing; lint format clean uninstall'
+	@echo '  install          into PREFIX, below DESTDIR; uninstall takes it away'
+	@echo '  generated        conf/dlaunch.ini, conf/dlaunch.bash and the OPTIONS of man/dlaunch.1'
+	@echo '  deps deps-bench  installs what is missing'
+	@echo '  lint format clean'
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -6,22 +6,25 @@ _dlaunch() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]}
     local i word words=''
     local options='
-        --nnodes --nproc_per_node --node_rank --role --standalone --no_detect
-        --rdzv_backend --rdzv_endpoint --rdzv_id --rdzv_conf --master_addr
-        --master_port --local_addr --interface --master_store --store_compat
-        --module --no_python --run_path --use_env --stdin --virtual_local_rank
-        --start_method --max_restarts --restart_policy --restart_backoff
-        --monitor_interval --timeout --shutdown_timeout --signals_to_handle
-        --isolate --log_dir --redirects --tee --local_ranks_filter
-        --duplicate_stdout_filters --duplicate_stderr_filters
-        --log_line_prefix_template --report --log_file --quiet --verbose
-        --event_log_handler --logs_specs --bind --numa_binding --daemon
-        --pid_file --conf --print_config --dry_run --print_completion
+        --nnodes --nproc_per_node --spares --elastic --node_rank --role
+        --standalone --no_detect --rdzv_backend --rdzv_endpoint
+        --coordinator_loss --rdzv_id --rdzv_conf --master_addr --master_port
+        --local_addr --interface --master_store --store_compat --token_file
+        --token_fd --insecure --new_token --module --no_python --run_path
+        --use_env --stdin --virtual_local_rank --start_method --max_restarts
+        --max_node_restarts --no_restart_codes --progress_time --restart_policy
+        --restart_backoff --monitor_interval --timeout --shutdown_timeout
+        --signals_to_handle --isolate --log_dir --redirects --tee
+        --local_ranks_filter --duplicate_stdout_filters
+        --duplicate_stderr_filters --log_line_prefix_template --report
+        --log_file --quiet --verbose --event_log_handler --logs_specs --bind
+        --numa_binding --gpu_check --gpu_memory_wait --daemon --pid_file --conf
+        --print_config --print_binding --dry_run --print_completion
         --print_options --version --help'
     local flags='
-        --standalone --no_detect --module --no_python --run_path --use_env
-        --virtual_local_rank --quiet --verbose --daemon --print_config
-        --dry_run --version --help -m -h '
+        --elastic --standalone --no_detect --insecure --new_token --module
+        --no_python --run_path --use_env --virtual_local_rank --quiet --verbose
+        --daemon --print_config --print_binding --dry_run --version --help -m -h '
     flags=" ${flags//[[:space:]]/ } "
     COMPREPLY=()
     # Behind the program, complete as for the program.
@@ -57,14 +60,17 @@ _dlaunch() {
     --nproc_per_node) words='auto cpu gpu' ;;
     --node_rank) words='any' ;;
     --rdzv_backend) words='static c10d file' ;;
+    --coordinator_loss) words='elect end' ;;
     --master_store) words='agent none' ;;
     --store_compat) words='2.1 1.13' ;;
     --stdin) words='none rank0 all' ;;
     --start_method) words='spawn fork forkserver' ;;
+    --max_node_restarts) words='any' ;;
     --restart_policy) words='group worker' ;;
     --isolate) words='auto none pidns' ;;
     --bind) words='none core numa' ;;
-    --numa_binding) words='node exclusive' ;;
+    --numa_binding) words='node socket exclusive core-complex' ;;
+    --gpu_check) words='auto off free' ;;
     --print_completion) words='bash zsh tcsh' ;;
     --print_options) words='ini mdoc' ;;
     esac

@@ -1,37 +1,55 @@
 #!/bin/sh
-# Installs what building, testing or benchmarking dlaunch needs and is not there yet, with the system's
-# package manager (as root, or through sudo), or says what to install.
-#   conf/install-deps.sh build|test|multihost|bench|torch ...
+# Installs what building, testing or benchmarking dlaunch needs and is not there yet: with apt-get (as
+# root, or through sudo), or, where there is none, says what to install. Quick, and silent, when nothing
+# is missing.
+#   conf/install-deps.sh [build|test|multihost|bench|fuzz|lint ...]
 set -u
 
 missing=
-lack() { missing="$missing $*"; }
+lack() {
+    for package; do
+        case " $missing " in *" $package "*) ;; *) missing="$missing $package" ;; esac
+    done
+}
 have() { command -v "$1" >/dev/null 2>&1; }
 have_lib() { have pkg-config && pkg-config --exists "$1"; }
+lack_lib() { have_lib "$1" || [ -e "/usr/include/$3" ] || lack "$2"; }
 
 need() { # set of packages by Debian's names
     case $1 in
     build)
-        have "${CC:-gcc}" || lack gcc libc6-dev
+        compiler=${CC:-gcc}
+        compiler=${compiler#ccache }
+        have "${compiler%% *}" || lack "$(basename "${compiler%% *}")"
+        [ -e /usr/include/stdio.h ] || lack libc6-dev
         have make || lack make
         have pkg-config || lack pkg-config
-        have_lib libuv || lack libuv1-dev
-        have_lib inih || lack libinih-dev
-        have_lib jansson || lack libjansson-dev
-        have_lib hwloc || lack libhwloc-dev
+        lack_lib libuv libuv1-dev uv.h
+        lack_lib inih libinih-dev ini.h
+        lack_lib jansson libjansson-dev jansson.h
+        lack_lib hwloc libhwloc-dev hwloc.h
+        lack_lib openssl libssl-dev openssl/ssl.h
         ;;
     test)
         need build
-        have_lib check || lack check
-        have python3 || lack python3-minimal
+        lack_lib check check check.h
+        python3 -c 'import json' 2>/dev/null || lack python3
         have g++ || lack g++
+        python3 -c 'import numpy' 2>/dev/null || /usr/bin/python3 -c 'import numpy' 2>/dev/null || lack python3-numpy
         ;;
     multihost)
         need test
         have ip || lack iproute2
         have nft || lack nftables
         ;;
-    fuzz) need build; have clang || lack clang; ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer* >/dev/null 2>&1 || lack libclang-rt-14-dev ;;
+    torch)
+        need test
+        have nsenter || lack util-linux
+        have ip || lack iproute2
+        have nm || lack binutils
+        /usr/bin/python3 -c 'import torch' 2>/dev/null || lack python3-torch
+        /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null || lack python3-venv
+        ;;
     bench)
         need test
         have mpiexec.hydra || lack mpich libmpich-dev
@@ -39,8 +57,21 @@ need() { # set of packages by Debian's names
         /usr/bin/python3 -c 'import torch' 2>/dev/null || lack python3-torch
         [ -e /usr/include/gloo/config.h ] || lack libgloo-dev
         ;;
-    lint) need build; have clang-format || lack clang-format; have mandoc || lack mandoc; have shellcheck || lack shellcheck ;;
-    *) echo "$0: what is '$1'? (build test multihost bench fuzz lint)" >&2; exit 2 ;;
+    fuzz)
+        need build
+        have clang || lack clang
+        ls /usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer* >/dev/null 2>&1 || lack libclang-rt-14-dev
+        ;;
+    lint)
+        need build
+        have clang-format || lack clang-format
+        have mandoc || lack mandoc
+        have shellcheck || lack shellcheck
+        ;;
+    *)
+        echo "$0: what is '$1'? (build test multihost torch bench fuzz lint)" >&2
+        exit 2
+        ;;
     esac
 }
 [ $# -gt 0 ] || set -- build
@@ -53,12 +84,12 @@ if ! have apt-get; then
 fi
 sudo=
 if [ "$(id -u)" != 0 ]; then
-    have sudo || { echo "As root: apt-get install$missing" >&2; exit 1; }
-    sudo=sudo
+    have sudo || { echo "Not installed yet. As root: apt-get install$missing" >&2; exit 1; }
+    sudo='sudo DEBIAN_FRONTEND=noninteractive'
 fi
-echo "Installing:$missing"
 export DEBIAN_FRONTEND=noninteractive
-# A fresh machine has no package lists yet; one that has them may be out of date.
+echo "Installing with apt-get:$missing"
+# A fresh machine has no package lists yet; those of another one may be out of date.
 # shellcheck disable=SC2086
 $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null 2>&1 ||
     { $sudo apt-get update -qq && $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null; } ||

@@ -1,104 +1,10 @@
-#include "rendezvous/member_state.h"
-
+/* The round, as this launcher has it. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/mem.h"
+#include "rendezvous/member_state_impl.h"
 #include "rendezvous/text.h"
-
-#define NEVER    UINT64_MAX
-#define SAY_NS   5000000000u
-#define FIRST_NS 2000000000u /* before the first line about waiting */
-/* A coordinator that reset the connection and lets nobody in for so long is gone: what else does
- * this, between two hosts, passes. */
-#define REFUSED_NS 250000000u
-#define QUEUE_MAX  4096 /* failures not yet acknowledged: one per worker */
-
-enum round_state { IDLE, PREPARING, PREPARED, RUNNING, STOPPING, DONE };
-
-/* Callbacks and messages that are due. */
-#define DUE_DISCONNECT 1u
-#define DUE_HELLO      2u
-#define DUE_STATUS     4u
-#define DUE_PREPARE    8u
-#define DUE_RUN        16u
-#define DUE_STOP       32u
-#define DUE_FINISH     64u
-#define DUE_LOG        128u
-#define DUE_FENCE      256u
-#define DUE_LEASE      512u
-#define DUE_RAN        1024u
-#define DUE_NEXT       2048u
-
-struct queued_failure {
-    uint32_t seq;
-    uint8_t *bytes; /* encoded; owned */
-    size_t len;
-};
-
-struct member_state {
-    struct member_rules rules;
-    unsigned due;
-
-    /* The round. */
-    enum round_state round;
-    bool has_run;           /* on_run has been called for it */
-    bool stop_called;       /* on_stop has been called for it */
-    struct generation gen;  /* the newest round it has taken part in */
-    struct generation high; /* the highest it has seen */
-    int group_rank, nnodes, restart_count;
-    bool spare;
-    uint8_t *ports; /* as a status has them */
-    int nports, free_port;
-    struct rank_table table;
-    struct rdzv_stop why;
-    uint32_t respawned;
-    struct rdzv_respawn *respawns; /* to hand out */
-    int nrespawns;
-
-    /* The connection. */
-    bool connected, answered; /* answered: a view has come on this connection */
-    bool joined;              /* by the coordinator of high.epoch */
-    bool here;                /* the coordinator is on this host */
-    enum rdzv_end ended_how;  /* the last connection to a coordinator that answered */
-    uint64_t refused_ns; /* since when connections are refused without a break; 0: they are not */
-    uint64_t view_sent_ns, view_seen_ns;
-    uint64_t heard_ns; /* of the coordinator */
-    uint64_t connected_ns, sent_ns, began_ns, say_at;
-    uint64_t heartbeat_ns, dead_ns;
-    uint64_t lease_ns; /* workers may live until then; 0: none was given */
-    bool fenced;       /* it ran out */
-    uint64_t pulse_at; /* a tick that comes much later than this: the process did not run */
-    char trouble[RDZV_TEXT_MAX]; /* why it is not connected */
-    char line[2 * RDZV_TEXT_MAX];
-    enum log_level line_level;
-
-    /* The coordinator is lost. */
-    bool electing;
-    bool host_dead; /* it is known to have ended */
-    uint64_t elect_ns;
-    bool elect;                  /* the job allows it */
-    struct rdzv_peers ran, next; /* the newest round that ran here, that was prepared after it */
-    struct rdzv_peers told;      /* the list that the coordinator sent last */
-    int ran_rank, node_restarts;
-    char gone[RDZV_TEXT_MAX];
-
-    /* Failures. */
-    struct queued_failure *queue;
-    size_t nqueue, cap_queue;
-    uint32_t last_seq, sent_seq, failures_total;
-    struct buf failure_bytes; /* of the status handed out last */
-
-    /* The end. */
-    bool leaving;
-    enum stop_reason leave_reason;
-    int leave_code;
-    char leave_text[RDZV_TEXT_MAX];
-    bool ended, finished; /* the result is known; FINISH has been handed out */
-    bool have_report;
-    struct rdzv_result result;
-    struct rdzv_status status;
-};
 
 struct member_state *member_state_new(const struct member_rules *rules, uint64_t now)
 {
@@ -138,24 +44,18 @@ void member_state_set_local_addr(struct member_state *m, const char *ip)
     text_set(m->rules.hello.local_addr, sizeof(m->rules.hello.local_addr), "%s", ip);
 }
 
-static void say(struct member_state *m, enum log_level level, const char *text)
+void member_state_say(struct member_state *m, enum log_level level, const char *text)
 {
     m->line_level = level;
     text_set(m->line, sizeof(m->line), "%s", text);
     m->due |= DUE_LOG;
 }
 
-/* Whether workers of the round may be alive, as far as the agent has said. */
-static bool has_workers(const struct member_state *m)
-{
-    return m->round == RUNNING || m->round == STOPPING;
-}
-
 /* ----------------------------------------------------------------------------------- the end */
 
 static void maybe_finish(struct member_state *m)
 {
-    if (m->ended && !has_workers(m) && !m->finished)
+    if (m->ended && !member_state_has_workers(m) && !m->finished)
         m->due |= DUE_FINISH;
 }
 
@@ -184,7 +84,7 @@ static void tell_stop(struct member_state *m, const struct rdzv_stop *why)
 }
 
 /* The round is over for this node. */
-static void stop_round(struct member_state *m, const struct rdzv_stop *why)
+void member_state_stop_round(struct member_state *m, const struct rdzv_stop *why)
 {
     switch (m->round) {
     case IDLE:
@@ -226,7 +126,7 @@ static void end(struct member_state *m)
     text_set(why.text, sizeof(why.text), "%s", m->result.text);
     if (m->round == DONE) /* nothing to stop */
         m->round = IDLE;
-    stop_round(m, &why);
+    member_state_stop_round(m, &why);
     m->due &= ~DUE_STATUS;
     maybe_finish(m);
 }
@@ -259,7 +159,8 @@ static void result_from_queue(struct member_state *m)
 }
 
 /* Ends it with a result of its own. */
-static void end_alone(struct member_state *m, enum stop_reason reason, int code, const char *text)
+void member_state_end_alone(struct member_state *m, enum stop_reason reason, int code,
+                            const char *text)
 {
     if (m->ended)
         return;
@@ -274,147 +175,7 @@ static void end_alone(struct member_state *m, enum stop_reason reason, int code,
 
 void member_state_fail(struct member_state *m, const char *text)
 {
-    end_alone(m, STOP_RENDEZVOUS, 2, text);
-}
-
-/* Which round's nodes choose another coordinator; NULL: there is none. */
-static const struct rdzv_peers *electors(const struct member_state *m)
-{
-    return m->ran.n ? &m->ran : m->told.n ? &m->told : NULL;
-}
-
-/* The workers stop, and the nodes look for each other. dead: the coordinator has ended for sure. */
-static void begin_election(struct member_state *m, const char *how, bool dead, uint64_t now)
-{
-    struct rdzv_stop why = {.reason = STOP_COORDINATOR_LOST, .restarting = true};
-    text_set(why.text, sizeof(why.text), "the coordinator at %s was lost: %s", m->rules.coordinator,
-             how);
-    strcpy(m->gone, why.text);
-    m->electing = true;
-    m->joined = m->spare = false;
-    m->host_dead = dead;
-    m->elect_ns = now;
-    m->refused_ns = 0;
-    m->ended_how = RDZV_END_BROKEN;
-    stop_round(m, &why);
-}
-
-static void coordinator_lost(struct member_state *m, const char *how, bool dead, uint64_t now)
-{
-    char text[RDZV_TEXT_MAX];
-    if (m->leaving) {
-        end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
-    } else if (m->elect && electors(m) && electors(m)->n > 2) { /* of two, one is no majority */
-        begin_election(m, how, dead, now);
-    } else if (m->gen.counter == 0) { /* nothing has begun: look for it again */
-        m->joined = false;
-        m->high = (struct generation){0};
-    } else {
-        text_set(text, sizeof(text), "the coordinator at %s was lost: %s", m->rules.coordinator,
-                 how);
-        end_alone(m, STOP_COORDINATOR_LOST, 1, text);
-    }
-}
-
-/* ----------------------------------------------------------------------------- the connection */
-
-bool member_state_wants_link(const struct member_state *m)
-{
-    return !m->ended && !m->connected;
-}
-
-bool member_state_joined(const struct member_state *m)
-{
-    return m->joined;
-}
-
-bool member_state_answered(const struct member_state *m)
-{
-    return m->answered;
-}
-
-void member_state_connected(struct member_state *m, bool here, uint64_t now)
-{
-    if (m->ended)
-        return;
-    m->connected = true;
-    m->answered = false;
-    m->connected_ns = now;
-    m->here = here;
-    m->refused_ns = 0;
-    m->view_sent_ns = m->view_seen_ns = 0;
-    m->sent_seq = 0; /* all that is not acknowledged is sent again */
-    m->due &= ~DUE_DISCONNECT;
-    m->due |= DUE_HELLO | DUE_STATUS;
-    if (m->electing)
-        m->due |= (m->ran.n ? DUE_RAN : 0) | (m->next.n ? DUE_NEXT : 0);
-}
-
-void member_state_disconnected(struct member_state *m, enum rdzv_end how, const char *why,
-                               uint64_t now)
-{
-    (void)now;
-    m->connected = false;
-    if (m->answered || m->ended_how == RDZV_END_BROKEN)
-        m->ended_how = how; /* else: it ended while it was being let go of */
-    m->due &= ~(DUE_DISCONNECT | DUE_HELLO | DUE_RAN | DUE_NEXT | DUE_STATUS);
-    if (m->ended)
-        return;
-    text_set(m->trouble, sizeof(m->trouble), "%s", why);
-    if (m->leaving && !has_workers(m)) {
-        end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
-    } else if (how == RDZV_END_KEY && !m->joined) {
-        char text[RDZV_TEXT_MAX];
-        text_set(text, sizeof(text),
-                 "the coordinator at %s has another job token than this node (%s): copy the file, "
-                 "or name it with --token_file",
-                 m->rules.coordinator, m->rules.token);
-        end_alone(m, STOP_RENDEZVOUS, 2, text);
-    }
-}
-
-void member_state_unreachable(struct member_state *m, bool refused, const char *why, uint64_t now)
-{
-    if (m->ended)
-        return;
-    text_set(m->trouble, sizeof(m->trouble), "%s", why);
-    if (!refused)
-        m->refused_ns = 0;
-    else if (m->refused_ns == 0)
-        m->refused_ns = now;
-    if (m->joined && refused && m->ended_how == RDZV_END_CLOSED)
-        coordinator_lost(m, "its launcher is gone (connection closed, then refused)", true, now);
-    else if (m->joined && refused && m->ended_how == RDZV_END_RESET &&
-             (m->here || now - m->refused_ns >= REFUSED_NS))
-        coordinator_lost(m, "its launcher is gone (connection reset, then refused)", true, now);
-    else if (m->joined && now - m->heard_ns >= m->dead_ns)
-        coordinator_lost(m, why, false, now);
-}
-
-void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, uint64_t now)
-{
-    char text[RDZV_TEXT_MAX];
-    if (m->ended)
-        return;
-    m->due &= ~DUE_STATUS;
-    m->due |= DUE_DISCONNECT;
-    text_set(text, sizeof(text), "the coordinator at %s turned this node away: %s",
-             m->rules.coordinator, r->text);
-    if (m->electing && r->retry) { /* it has a coordinator, or does not know yet that it has none */
-        text_set(m->trouble, sizeof(m->trouble), "%s", r->text);
-        return;
-    }
-    if (!r->retry || m->gen.counter > 0) {
-        /* Turned away at the door: what it was started with is wrong. */
-        end_alone(m, STOP_RENDEZVOUS, m->gen.counter > 0 ? 1 : 2, text);
-        return;
-    }
-    if (strcmp(m->trouble, r->text) != 0) {
-        m->say_at = now + SAY_NS;
-        text_add(text, sizeof(text), " (trying again)");
-        say(m, LOG_LEVEL_NOTICE, text);
-    }
-    text_set(m->trouble, sizeof(m->trouble), "%s", r->text);
+    member_state_end_alone(m, STOP_RENDEZVOUS, 2, text);
 }
 
 /* -------------------------------------------------------------------------------------- views */
@@ -445,8 +206,9 @@ static void take_respawns(struct member_state *m, const struct rdzv_view *v)
 
 static void prepare_round(struct member_state *m, const struct rdzv_view *v)
 {
-    if (has_workers(m) || m->round == DONE) { /* cannot be: it waits for all to have stopped */
-        stop_round(m, v->why);
+    if (member_state_has_workers(m) ||
+        m->round == DONE) { /* cannot be: it waits for all to have stopped */
+        member_state_stop_round(m, v->why);
         return;
     }
     if (generation_equal(m->gen, v->gen)) /* under way */
@@ -478,7 +240,8 @@ static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_
     }
     if (m->table.nnodes != v->nnodes ||
         m->table.nodes[v->group_rank].nproc != m->rules.hello.nproc) {
-        end_alone(m, STOP_INTERNAL, 1, "the coordinator's rank table does not fit this node");
+        member_state_end_alone(m, STOP_INTERNAL, 1,
+                               "the coordinator's rank table does not fit this node");
         return;
     }
     m->round = RUNNING;
@@ -503,7 +266,8 @@ static void renew_lease(struct member_state *m, uint64_t from_ns)
 static void note_view(struct member_state *m, const struct rdzv_view *v, uint64_t now)
 {
     if (v->spare && !m->spare)
-        say(m, LOG_LEVEL_NOTICE, "the job runs without this node, which waits for a place in it");
+        member_state_say(m, LOG_LEVEL_NOTICE,
+                         "the job runs without this node, which waits for a place in it");
     m->high = v->gen;
     m->joined = m->answered = true;
     m->electing = false;
@@ -532,7 +296,7 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
         return; /* not one that was elected since, nor one that gives up */
     if (m->high.epoch && v->gen.epoch != m->high.epoch && !m->electing) {
         if (m->gen.counter > 0) {
-            coordinator_lost(m, "another one answers in its place", false, now);
+            member_contact_lost(m, "another one answers in its place", false, now);
             if (m->electing)
                 m->due |= DUE_DISCONNECT;
             return;
@@ -551,27 +315,27 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
         if (member)
             prepare_round(m, v);
         else
-            stop_round(m, v->why);
+            member_state_stop_round(m, v->why);
         break;
     case RDZV_RUN:
         if (member && current)
             run_round(m, v, now);
         else
-            stop_round(m, v->why);
+            member_state_stop_round(m, v->why);
         break;
     case RDZV_COLLECT:
     case RDZV_STOP:
-        stop_round(m, v->why);
+        member_state_stop_round(m, v->why);
         break;
     case RDZV_FINISH:
         if (m->have_report)
             end(m);
         else
-            end_alone(m, STOP_INTERNAL, 1, "the coordinator sent no report");
+            member_state_end_alone(m, STOP_INTERNAL, 1, "the coordinator sent no report");
         break;
     case RDZV_RELEASE:
         if (m->leaving)
-            end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
+            member_state_end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
         break;
     case RDZV_PHASES:
         break;
@@ -597,42 +361,6 @@ void member_state_peers(struct member_state *m, struct rdzv_peers *p)
         m->told.ran = false;
     }
     rdzv_peers_fini(p);
-}
-
-void member_state_noticed(struct member_state *m, uint64_t now)
-{
-    if (m->electing && m->connected) {
-        m->answered = true;
-        m->heard_ns = now;
-    }
-}
-
-bool member_state_electing(const struct member_state *m)
-{
-    return m->electing;
-}
-
-const struct rdzv_peers *member_state_electors(const struct member_state *m, int *self)
-{
-    const struct rdzv_peers *p = electors(m);
-    *self = p && p == &m->ran ? rdzv_peers_find(p, &m->rules.hello.id) : -1;
-    return p;
-}
-
-void member_state_electorate(const struct member_state *m, struct rdzv_electorate *out)
-{
-    *out = (struct rdzv_electorate){.ran = &m->ran,
-                                    .prepared = m->next.n ? &m->next : NULL,
-                                    .seen_epoch = m->high.epoch,
-                                    .restarts = m->restart_count,
-                                    .node_restarts = m->node_restarts,
-                                    .host_dead = m->host_dead,
-                                    .gone = m->gone};
-}
-
-void member_state_set_peer_port(struct member_state *m, int port)
-{
-    m->rules.hello.peer_port = (uint16_t)port;
 }
 
 void member_state_report(struct member_state *m, struct rdzv_result *r)
@@ -684,7 +412,7 @@ static void queue_failure(struct member_state *m, const struct failure *f)
 
 void member_state_failed(struct member_state *m, const struct failure *f)
 {
-    if (!has_workers(m) || (m->due & DUE_RUN))
+    if (!member_state_has_workers(m) || (m->due & DUE_RUN))
         return;
     queue_failure(m, f);
     if (m->rules.hello.restart_policy == RESTART_GROUP)
@@ -702,7 +430,7 @@ void member_state_done(struct member_state *m)
 
 void member_state_stopped(struct member_state *m, const struct failure *all, size_t n)
 {
-    if ((!has_workers(m) && m->round != DONE) || (m->due & DUE_RUN))
+    if ((!member_state_has_workers(m) && m->round != DONE) || (m->due & DUE_RUN))
         return;
     size_t keep = n < RDZV_STATUS_FAILURES ? n : RDZV_STATUS_FAILURES;
     size_t *order = xcalloc(n, sizeof(*order));
@@ -725,256 +453,10 @@ void member_state_leave(struct member_state *m, enum stop_reason reason, int exi
     text_set(m->leave_text, sizeof(m->leave_text), "%s", text[0] ? text : "this node leaves");
     m->due |= DUE_STATUS;
     m->due &= ~DUE_STOP; /* it is stopping already */
-    if (!has_workers(m) || (m->due & DUE_RUN))
+    if (!member_state_has_workers(m) || (m->due & DUE_RUN))
         go_idle(m);
-    if (!has_workers(m) && !m->connected)
-        end_alone(m, reason, exit_code, text);
-}
-
-/* --------------------------------------------------------------------------------------- time */
-
-static void say_waiting(struct member_state *m, uint64_t now)
-{
-    char text[2 * RDZV_TEXT_MAX];
-    m->say_at = now + SAY_NS;
-    if (m->answered)
-        return; /* the coordinator says who is missing */
-    text_set(text, sizeof(text), "waiting for the coordinator at %s%s%s%s, %.0f s",
-             m->rules.coordinator, m->trouble[0] ? " (" : "", m->trouble, m->trouble[0] ? ")" : "",
-             (double)(now - m->began_ns) / 1e9);
-    say(m, LOG_LEVEL_NOTICE, text);
-}
-
-static void join_timeout(struct member_state *m, uint64_t now)
-{
-    char text[RDZV_TEXT_MAX];
-    text_set(text, sizeof(text), "no coordinator at %s within %.0f s", m->rules.coordinator,
-             (double)(now - m->began_ns) / 1e9);
-    if (m->trouble[0])
-        text_add(text, sizeof(text), ": %s", m->trouble);
-    end_alone(m, STOP_RENDEZVOUS, 1, text);
-}
-
-/* Nobody is heard of, and the others may go on without this node soon: its workers end now. */
-static void fence(struct member_state *m, uint64_t now)
-{
-    struct rdzv_stop why = {.reason = STOP_COORDINATOR_LOST, .restarting = true};
-    text_set(why.text, sizeof(why.text),
-             "nothing heard of the coordinator at %s for %.1f s: the workers are killed, since the "
-             "other nodes may go on without them",
-             m->rules.coordinator, (double)(now - m->heard_ns) / 1e9);
-    m->fenced = true;
-    stop_round(m, &why);
-    m->due |= DUE_FENCE;
-}
-
-/* One that stands gives up after twice the dead time; whoever follows waits a little longer. */
-static uint64_t elect_until(const struct member_state *m)
-{
-    return m->elect_ns + 4 * m->dead_ns;
-}
-
-/* Before the connection is made anew. One that stands says nothing until it knows. */
-static uint64_t silent_ns(const struct member_state *m)
-{
-    return m->electing ? 3 * m->dead_ns : m->dead_ns / 4 * 3;
-}
-
-static uint64_t answer_ns(const struct member_state *m)
-{
-    return m->electing && m->dead_ns < m->rules.read_ns ? m->dead_ns : m->rules.read_ns;
-}
-
-void member_state_tick(struct member_state *m, uint64_t now)
-{
-    char text[RDZV_TEXT_MAX];
-    if (m->ended)
-        return;
-    if (now > m->pulse_at && now - m->pulse_at > m->heartbeat_ns / 2)
-        m->heard_ns = now; /* what the coordinator said meanwhile may lie here unread */
-    if (now >= m->pulse_at)
-        m->pulse_at = now + m->heartbeat_ns;
-    if (m->electing && !(m->connected && m->answered) && now >= elect_until(m)) {
-        text_set(text, sizeof(text), "%s; no other node could be made coordinator%s%s", m->gone,
-                 m->trouble[0] ? ": " : "", m->trouble);
-        end_alone(m, STOP_COORDINATOR_LOST, 1, text);
-        return;
-    }
-    if (!m->joined && !m->electing && now - m->began_ns >= m->rules.join_ns) {
-        join_timeout(m, now);
-        return;
-    }
-    if (!m->joined && !m->electing && now >= m->say_at)
-        say_waiting(m, now);
-    if (m->connected && !m->answered && now - m->connected_ns >= answer_ns(m)) {
-        text_set(m->trouble, sizeof(m->trouble), "it accepted the connection and did not answer");
-        m->due |= DUE_DISCONNECT;
-    }
-    if (m->lease_ns && now >= m->lease_ns && !m->fenced && has_workers(m) && !(m->due & DUE_RUN))
-        fence(m, now);
-    if (m->joined && now - m->heard_ns >= m->dead_ns) {
-        text_set(text, sizeof(text), "nothing heard of it for %.1f s%s%s",
-                 (double)(now - m->heard_ns) / 1e9, m->connected || !m->trouble[0] ? "" : "; ",
-                 m->connected ? "" : m->trouble);
-        coordinator_lost(m, text, false, now);
-        if (m->connected)
-            m->due |= DUE_DISCONNECT;
-    } else if (m->connected && m->answered && now - m->heard_ns >= silent_ns(m)) {
-        text_set(m->trouble, sizeof(m->trouble), "it has fallen silent");
-        m->due |= DUE_DISCONNECT;
-    }
-    if (m->connected && now - m->sent_ns >= m->heartbeat_ns)
-        m->due |= DUE_STATUS;
-}
-
-static uint64_t sooner(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-uint64_t member_state_deadline(const struct member_state *m)
-{
-    uint64_t at = NEVER;
-    if (m->ended)
-        return NEVER;
-    if (m->electing && !(m->connected && m->answered))
-        at = elect_until(m);
-    else if (!m->electing && !m->joined)
-        at = sooner(m->began_ns + m->rules.join_ns, m->say_at);
-    if (m->connected)
-        at = sooner(at, m->sent_ns + m->heartbeat_ns);
-    if (m->connected && !m->answered)
-        at = sooner(at, m->connected_ns + answer_ns(m));
-    if (m->connected && m->answered)
-        at = sooner(at, m->heard_ns + silent_ns(m));
-    if (m->lease_ns && !m->fenced && has_workers(m))
-        at = sooner(at, m->lease_ns);
-    if (m->joined)
-        at = sooner(at, sooner(m->pulse_at, m->heard_ns + m->dead_ns));
-    return at;
-}
-
-/* ----------------------------------------------------------------------------------- actions */
-
-static enum member_phase phase_of(const struct member_state *m)
-{
-    static const enum member_phase phases[] = {
-        [IDLE] = MEMBER_IDLE,       [PREPARING] = MEMBER_IDLE,    [PREPARED] = MEMBER_PREPARED,
-        [RUNNING] = MEMBER_RUNNING, [STOPPING] = MEMBER_STOPPING, [DONE] = MEMBER_DONE,
-    };
-    return m->leaving ? MEMBER_LEAVING : phases[m->round];
-}
-
-/* Failures that have not been sent on this connection, as many as fit. */
-static void fill_failures(struct member_state *m, struct rdzv_status *st)
-{
-    size_t i = 0;
-    m->failure_bytes.len = 0;
-    while (i < m->nqueue && m->queue[i].seq <= m->sent_seq)
-        i++;
-    st->first_seq = i < m->nqueue ? m->queue[i].seq : 0;
-    for (; i < m->nqueue && st->nfailures < RDZV_STATUS_FAILURES; i++) {
-        buf_put(&m->failure_bytes, m->queue[i].bytes, m->queue[i].len);
-        m->sent_seq = m->queue[i].seq;
-        st->nfailures++;
-    }
-    st->failures = m->failure_bytes.data;
-    st->failures_len = m->failure_bytes.len;
-    if (i < m->nqueue)
-        m->due |= DUE_STATUS; /* and the rest right after */
-}
-
-static void fill_status(struct member_state *m, uint64_t now)
-{
-    struct rdzv_status *st = &m->status;
-    *st = (struct rdzv_status){
-        .phase = phase_of(m),
-        .workers = has_workers(m),
-        .fenced = m->fenced,
-        .gen = m->gen,
-        /* Never twice the same, so that an older one is known. */
-        .send_ns = now > st->send_ns ? now : st->send_ns + 1,
-        .view_sent_ns = m->view_sent_ns,
-        .view_seen_ns = m->view_seen_ns,
-        .respawned = m->respawned,
-        .leave_reason = m->leave_reason,
-        .leave_code = m->leave_code,
-        .failures_total = m->failures_total,
-    };
-    if (m->leaving)
-        text_set(st->leave_text, sizeof(st->leave_text), "%s", m->leave_text);
-    if (m->round == PREPARED) {
-        st->nports = m->nports;
-        st->ports = m->ports;
-        st->free_port = m->free_port;
-    }
-    fill_failures(m, st);
-    m->sent_ns = now;
-}
-
-static bool take_due(struct member_state *m, unsigned bit)
-{
-    bool due = m->due & bit;
-    m->due &= ~bit;
-    return due;
-}
-
-/* What the agent is to be told. */
-static bool next_callback(struct member_state *m, struct member_action *a)
-{
-    if (take_due(m, DUE_STOP)) {
-        *a = (struct member_action){.act = MEMBER_ACT_STOP, .why = &m->why};
-    } else if (take_due(m, DUE_FENCE)) {
-        *a = (struct member_action){.act = MEMBER_ACT_FENCE};
-    } else if (take_due(m, DUE_LEASE)) {
-        uint64_t guard = m->dead_ns - rdzv_lease_ns(m->dead_ns);
-        *a = (struct member_action){.act = MEMBER_ACT_LEASE,
-                                    .until_ns = m->lease_ns ? m->lease_ns + guard / 3 : 0};
-    } else if (take_due(m, DUE_PREPARE)) {
-        *a = (struct member_action){.act = MEMBER_ACT_PREPARE,
-                                    .gen = m->gen,
-                                    .group_rank = m->group_rank,
-                                    .nnodes = m->nnodes};
-    } else if (take_due(m, DUE_RUN)) {
-        *a = (struct member_action){
-            .act = MEMBER_ACT_RUN, .table = &m->table, .group_rank = m->group_rank};
-    } else if (m->nrespawns > 0) {
-        *a = (struct member_action){.act = MEMBER_ACT_RESPAWN, .respawn = m->respawns[0]};
-        memmove(m->respawns, m->respawns + 1, (size_t)--m->nrespawns * sizeof(*m->respawns));
-    } else {
-        return false;
-    }
-    return true;
-}
-
-bool member_state_next(struct member_state *m, struct member_action *a, uint64_t now)
-{
-    if (take_due(m, DUE_DISCONNECT)) {
-        m->connected = false;
-        m->due &= ~(DUE_HELLO | DUE_RAN | DUE_NEXT | DUE_STATUS);
-        *a = (struct member_action){.act = MEMBER_ACT_DISCONNECT, .reset = !m->ended};
-    } else if (take_due(m, DUE_HELLO)) {
-        m->rules.hello.prev_rank = m->ran_rank;
-        m->rules.hello.seen_epoch = m->high.epoch;
-        *a = (struct member_action){.act = MEMBER_ACT_HELLO, .hello = &m->rules.hello};
-    } else if (take_due(m, DUE_RAN)) {
-        *a = (struct member_action){.act = MEMBER_ACT_PEERS, .peers = &m->ran};
-    } else if (take_due(m, DUE_NEXT)) {
-        *a = (struct member_action){.act = MEMBER_ACT_PEERS, .peers = &m->next};
-    } else if (next_callback(m, a)) {
-        return true;
-    } else if (m->connected && take_due(m, DUE_STATUS)) {
-        fill_status(m, now);
-        *a = (struct member_action){.act = MEMBER_ACT_STATUS, .status = &m->status};
-    } else if (take_due(m, DUE_LOG)) {
-        *a = (struct member_action){.act = MEMBER_ACT_LOG, .level = m->line_level, .text = m->line};
-    } else if (take_due(m, DUE_FINISH)) {
-        m->finished = true;
-        *a = (struct member_action){.act = MEMBER_ACT_FINISH, .result = &m->result};
-    } else {
-        return false;
-    }
-    return true;
+    if (!member_state_has_workers(m) && !m->connected)
+        member_state_end_alone(m, reason, exit_code, text);
 }
 
 void member_state_get_info(const struct member_state *m, struct rdzv_info *out)

@@ -1,0 +1,305 @@
+/* The coordinator, as this launcher has it: connection, silence, loss and election. */
+#include <string.h>
+
+#include "rendezvous/member_state_impl.h"
+#include "rendezvous/text.h"
+
+/* Which round's nodes choose another coordinator; NULL: there is none. */
+static const struct rdzv_peers *electors(const struct member_state *m)
+{
+    return m->ran.n ? &m->ran : m->told.n ? &m->told : NULL;
+}
+
+/* The workers stop, and the nodes look for each other. dead: the coordinator has ended for sure. */
+static void begin_election(struct member_state *m, const char *how, bool dead, uint64_t now)
+{
+    struct rdzv_stop why = {.reason = STOP_COORDINATOR_LOST, .restarting = true};
+    text_set(why.text, sizeof(why.text), "the coordinator at %s was lost: %s", m->rules.coordinator,
+             how);
+    strcpy(m->gone, why.text);
+    m->electing = true;
+    m->joined = m->spare = false;
+    m->host_dead = dead;
+    m->elect_ns = now;
+    m->refused_ns = 0;
+    m->ended_how = RDZV_END_BROKEN;
+    member_state_stop_round(m, &why);
+}
+
+void member_contact_lost(struct member_state *m, const char *how, bool dead, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX];
+    if (m->leaving) {
+        member_state_end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
+    } else if (m->elect && electors(m) && electors(m)->n > 2) { /* of two, one is no majority */
+        begin_election(m, how, dead, now);
+    } else if (m->gen.counter == 0) { /* nothing has begun: look for it again */
+        m->joined = false;
+        m->high = (struct generation){0};
+    } else {
+        text_set(text, sizeof(text), "the coordinator at %s was lost: %s", m->rules.coordinator,
+                 how);
+        member_state_end_alone(m, STOP_COORDINATOR_LOST, 1, text);
+    }
+}
+
+/* ----------------------------------------------------------------------------- the connection */
+
+bool member_state_wants_link(const struct member_state *m)
+{
+    return !m->ended && !m->connected;
+}
+
+bool member_state_joined(const struct member_state *m)
+{
+    return m->joined;
+}
+
+bool member_state_answered(const struct member_state *m)
+{
+    return m->answered;
+}
+
+void member_state_connected(struct member_state *m, bool here, uint64_t now)
+{
+    if (m->ended)
+        return;
+    m->connected = true;
+    m->answered = false;
+    m->connected_ns = now;
+    m->here = here;
+    m->refused_ns = 0;
+    m->view_sent_ns = m->view_seen_ns = 0;
+    m->sent_seq = 0; /* all that is not acknowledged is sent again */
+    m->due &= ~DUE_DISCONNECT;
+    m->due |= DUE_HELLO | DUE_STATUS;
+    if (m->electing)
+        m->due |= (m->ran.n ? DUE_RAN : 0) | (m->next.n ? DUE_NEXT : 0);
+}
+
+void member_state_disconnected(struct member_state *m, enum rdzv_end how, const char *why,
+                               uint64_t now)
+{
+    (void)now;
+    m->connected = false;
+    if (m->answered || m->ended_how == RDZV_END_BROKEN)
+        m->ended_how = how; /* else: it ended while it was being let go of */
+    m->due &= ~(DUE_DISCONNECT | DUE_HELLO | DUE_RAN | DUE_NEXT | DUE_STATUS);
+    if (m->ended)
+        return;
+    text_set(m->trouble, sizeof(m->trouble), "%s", why);
+    if (m->leaving && !member_state_has_workers(m)) {
+        member_state_end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
+    } else if (how == RDZV_END_KEY && !m->joined) {
+        char text[RDZV_TEXT_MAX];
+        text_set(text, sizeof(text),
+                 "the coordinator at %s has another job token than this node (%s): copy the file, "
+                 "or name it with --token_file",
+                 m->rules.coordinator, m->rules.token);
+        member_state_end_alone(m, STOP_RENDEZVOUS, 2, text);
+    }
+}
+
+void member_state_unreachable(struct member_state *m, bool refused, const char *why, uint64_t now)
+{
+    if (m->ended)
+        return;
+    text_set(m->trouble, sizeof(m->trouble), "%s", why);
+    if (!refused)
+        m->refused_ns = 0;
+    else if (m->refused_ns == 0)
+        m->refused_ns = now;
+    if (m->joined && refused && m->ended_how == RDZV_END_CLOSED)
+        member_contact_lost(m, "its launcher is gone (connection closed, then refused)", true, now);
+    else if (m->joined && refused && m->ended_how == RDZV_END_RESET &&
+             (m->here || now - m->refused_ns >= REFUSED_NS))
+        member_contact_lost(m, "its launcher is gone (connection reset, then refused)", true, now);
+    else if (m->joined && now - m->heard_ns >= m->dead_ns)
+        member_contact_lost(m, why, false, now);
+}
+
+void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX];
+    if (m->ended)
+        return;
+    m->due &= ~DUE_STATUS;
+    m->due |= DUE_DISCONNECT;
+    text_set(text, sizeof(text), "the coordinator at %s turned this node away: %s",
+             m->rules.coordinator, r->text);
+    if (m->electing && r->retry) { /* it has a coordinator, or does not know yet that it has none */
+        text_set(m->trouble, sizeof(m->trouble), "%s", r->text);
+        return;
+    }
+    if (!r->retry || m->gen.counter > 0) {
+        /* Turned away at the door: what it was started with is wrong. */
+        member_state_end_alone(m, STOP_RENDEZVOUS, m->gen.counter > 0 ? 1 : 2, text);
+        return;
+    }
+    if (strcmp(m->trouble, r->text) != 0) {
+        m->say_at = now + SAY_NS;
+        text_add(text, sizeof(text), " (trying again)");
+        member_state_say(m, LOG_LEVEL_NOTICE, text);
+    }
+    text_set(m->trouble, sizeof(m->trouble), "%s", r->text);
+}
+
+void member_state_noticed(struct member_state *m, uint64_t now)
+{
+    if (m->electing && m->connected) {
+        m->answered = true;
+        m->heard_ns = now;
+    }
+}
+
+bool member_state_electing(const struct member_state *m)
+{
+    return m->electing;
+}
+
+const struct rdzv_peers *member_state_electors(const struct member_state *m, int *self)
+{
+    const struct rdzv_peers *p = electors(m);
+    *self = p && p == &m->ran ? rdzv_peers_find(p, &m->rules.hello.id) : -1;
+    return p;
+}
+
+void member_state_electorate(const struct member_state *m, struct rdzv_electorate *out)
+{
+    *out = (struct rdzv_electorate){.ran = &m->ran,
+                                    .prepared = m->next.n ? &m->next : NULL,
+                                    .seen_epoch = m->high.epoch,
+                                    .restarts = m->restart_count,
+                                    .node_restarts = m->node_restarts,
+                                    .host_dead = m->host_dead,
+                                    .gone = m->gone};
+}
+
+void member_state_set_peer_port(struct member_state *m, int port)
+{
+    m->rules.hello.peer_port = (uint16_t)port;
+}
+
+/* --------------------------------------------------------------------------------------- time */
+
+static void say_waiting(struct member_state *m, uint64_t now)
+{
+    char text[2 * RDZV_TEXT_MAX];
+    m->say_at = now + SAY_NS;
+    if (m->answered)
+        return; /* the coordinator says who is missing */
+    text_set(text, sizeof(text), "waiting for the coordinator at %s%s%s%s, %.0f s",
+             m->rules.coordinator, m->trouble[0] ? " (" : "", m->trouble, m->trouble[0] ? ")" : "",
+             (double)(now - m->began_ns) / 1e9);
+    member_state_say(m, LOG_LEVEL_NOTICE, text);
+}
+
+static void join_timeout(struct member_state *m, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX];
+    text_set(text, sizeof(text), "no coordinator at %s within %.0f s", m->rules.coordinator,
+             (double)(now - m->began_ns) / 1e9);
+    if (m->trouble[0])
+        text_add(text, sizeof(text), ": %s", m->trouble);
+    member_state_end_alone(m, STOP_RENDEZVOUS, 1, text);
+}
+
+/* Nobody is heard of, and the others may go on without this node soon: its workers end now. */
+static void fence(struct member_state *m, uint64_t now)
+{
+    struct rdzv_stop why = {.reason = STOP_COORDINATOR_LOST, .restarting = true};
+    text_set(why.text, sizeof(why.text),
+             "nothing heard of the coordinator at %s for %.1f s: the workers are killed, since the "
+             "other nodes may go on without them",
+             m->rules.coordinator, (double)(now - m->heard_ns) / 1e9);
+    m->fenced = true;
+    member_state_stop_round(m, &why);
+    m->due |= DUE_FENCE;
+}
+
+/* One that stands gives up after twice the dead time; whoever follows waits a little longer. */
+static uint64_t elect_until(const struct member_state *m)
+{
+    return m->elect_ns + 4 * m->dead_ns;
+}
+
+/* Before the connection is made anew. One that stands says nothing until it knows. */
+static uint64_t silent_ns(const struct member_state *m)
+{
+    return m->electing ? 3 * m->dead_ns : m->dead_ns / 4 * 3;
+}
+
+static uint64_t answer_ns(const struct member_state *m)
+{
+    return m->electing && m->dead_ns < m->rules.read_ns ? m->dead_ns : m->rules.read_ns;
+}
+
+void member_state_tick(struct member_state *m, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX];
+    if (m->ended)
+        return;
+    if (now > m->pulse_at && now - m->pulse_at > m->heartbeat_ns / 2)
+        m->heard_ns = now; /* what the coordinator said meanwhile may lie here unread */
+    if (now >= m->pulse_at)
+        m->pulse_at = now + m->heartbeat_ns;
+    if (m->electing && !(m->connected && m->answered) && now >= elect_until(m)) {
+        text_set(text, sizeof(text), "%s; no other node could be made coordinator%s%s", m->gone,
+                 m->trouble[0] ? ": " : "", m->trouble);
+        member_state_end_alone(m, STOP_COORDINATOR_LOST, 1, text);
+        return;
+    }
+    if (!m->joined && !m->electing && now - m->began_ns >= m->rules.join_ns) {
+        join_timeout(m, now);
+        return;
+    }
+    if (!m->joined && !m->electing && now >= m->say_at)
+        say_waiting(m, now);
+    if (m->connected && !m->answered && now - m->connected_ns >= answer_ns(m)) {
+        text_set(m->trouble, sizeof(m->trouble), "it accepted the connection and did not answer");
+        m->due |= DUE_DISCONNECT;
+    }
+    if (m->lease_ns && now >= m->lease_ns && !m->fenced && member_state_has_workers(m) &&
+        !(m->due & DUE_RUN))
+        fence(m, now);
+    if (m->joined && now - m->heard_ns >= m->dead_ns) {
+        text_set(text, sizeof(text), "nothing heard of it for %.1f s%s%s",
+                 (double)(now - m->heard_ns) / 1e9, m->connected || !m->trouble[0] ? "" : "; ",
+                 m->connected ? "" : m->trouble);
+        member_contact_lost(m, text, false, now);
+        if (m->connected)
+            m->due |= DUE_DISCONNECT;
+    } else if (m->connected && m->answered && now - m->heard_ns >= silent_ns(m)) {
+        text_set(m->trouble, sizeof(m->trouble), "it has fallen silent");
+        m->due |= DUE_DISCONNECT;
+    }
+    if (m->connected && now - m->sent_ns >= m->heartbeat_ns)
+        m->due |= DUE_STATUS;
+}
+
+static uint64_t sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint64_t member_state_deadline(const struct member_state *m)
+{
+    uint64_t at = NEVER;
+    if (m->ended)
+        return NEVER;
+    if (m->electing && !(m->connected && m->answered))
+        at = elect_until(m);
+    else if (!m->electing && !m->joined)
+        at = sooner(m->began_ns + m->rules.join_ns, m->say_at);
+    if (m->connected)
+        at = sooner(at, m->sent_ns + m->heartbeat_ns);
+    if (m->connected && !m->answered)
+        at = sooner(at, m->connected_ns + answer_ns(m));
+    if (m->connected && m->answered)
+        at = sooner(at, m->heard_ns + silent_ns(m));
+    if (m->lease_ns && !m->fenced && member_state_has_workers(m))
+        at = sooner(at, m->lease_ns);
+    if (m->joined)
+        at = sooner(at, sooner(m->pulse_at, m->heard_ns + m->dead_ns));
+    return at;
+}

@@ -37,6 +37,7 @@ struct comm {
     int rank, size, polls;
     _Atomic bool aborted;
     _Atomic int inside;
+    struct comm *older; /* in g_comms */
 };
 
 enum kind { REDUCE, ALL_REDUCE, BROADCAST, GATHER_ALL, SCATTER_REDUCE, SEND, RECV, COPY, MARK };
@@ -60,6 +61,7 @@ static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t g_more = PTHREAD_COND_INITIALIZER;
 static struct task *g_queue, **g_tail = &g_queue;
 static bool g_has_thread;
+static _Atomic(struct comm *) g_comms; /* all that were made: tasks may still name one that has ended */
 static _Atomic int g_pending;
 static _Atomic uint64_t g_marks, g_reached;
 static _Thread_local int g_depth, g_held;
@@ -395,10 +397,13 @@ API const char *ncclGetLastError(nccl_comm_t c)
 
 static int join(nccl_comm_t *out, int n, int world, int rank, const struct nccl_config *conf)
 {
-    struct comm *c = calloc(1, sizeof(*c));
     if (n > RANKS || conf->magic != NCCL_CONFIG_MAGIC || conf->blocking != 0)
         return 5;
+    struct comm *c = calloc(1, sizeof(*c));
     *c = (struct comm){.w = &g->worlds[world], .rank = rank, .size = n, .polls = g->state.polls};
+    c->older = atomic_load(&g_comms);
+    while (!atomic_compare_exchange_weak(&g_comms, &c->older, c))
+        ;
     atomic_fetch_add(&c->w->joined, 1);
     *out = c;
     return NCCL_IN_PROGRESS;
@@ -437,7 +442,7 @@ CALL(CommAbort)(nccl_comm_t comm)
     if (atomic_exchange(&c->aborted, true))
         abort(); /* twice */
     g->state.aborts++;
-    return NCCL_OK; /* its memory: tasks may still name it */
+    return NCCL_OK;
 }
 
 CALL(CommFinalize)(nccl_comm_t comm);

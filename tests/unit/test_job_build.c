@@ -180,6 +180,7 @@ START_TEST(restarts_of_nodes_and_their_limits)
     ck_assert(!c->elastic && c->spares == 0 && c->max_node_restarts == -1 &&
               c->progress_time == 10);
     ck_assert(!exit_codes_has(&c->no_restart, 1));
+    options_fini(&b.o);
     BUILD(&b, "--nnodes=2:4", "--rdzv_backend=c10d", "--elastic", "--spares=2", "--node_rank=5",
           "--max_node_restarts=0", "--no_restart_codes=2,64-78,255", "--progress_time=0",
           "./train");
@@ -189,6 +190,7 @@ START_TEST(restarts_of_nodes_and_their_limits)
     for (int code = 0; code < 256; code++)
         ck_assert_int_eq(exit_codes_has(&c->no_restart, code),
                          code == 2 || (code >= 64 && code <= 78) || code == 255);
+    options_fini(&b.o);
 }
 END_TEST
 

@@ -55,6 +55,7 @@ static struct guard *guard_for(const char *prog, ...)
     va_end(ap);
     g_said[0] = '\0';
     g_error = (struct err)ERR_INIT;
+    options_fini(&g_options);
     options_init(&g_options, prog);
     ck_assert_msg(options_read_argv(&g_options, argc, (char **)argv, &g_error) == 0, "%s",
                   g_error.msg);
@@ -86,6 +87,7 @@ START_TEST(made_when_first_needed)
     g = guard_for("dlaunch", REMOTE);
     ck_assert_mem_eq(first, g->secret, 64);
     ck_assert_ptr_null(strstr(g_said, "token"));
+    options_fini(&g_options);
     options_init(&g_options, "dlaunch");
     ck_assert_int_eq(token_new(&g_options, &g_error), 0);
     g = guard_for("dlaunch", REMOTE);

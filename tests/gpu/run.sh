@@ -12,12 +12,28 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 
 say() { printf '\n== %s\n' "$*"; }
+limited() {
+    if [ "$(type -t "$1")" = function ]; then "$@"; else timeout 120 "$@"; fi
+}
 check() { # NAME COMMAND...
     name=$1; shift
     say "$name"
-    if timeout 120 "$@"; then echo "ok: $name"; else echo "FAILED ($?): $name"; failed=$((failed + 1)); fi
+    if limited "$@"; then echo "ok: $name"; else echo "FAILED ($?): $name"; failed=$((failed + 1)); fi
 }
 
+# The accuracy that train_gpu ends with is that of train on the CPU, or no more than a point below it.
+as_right() {
+    cpu=$(timeout 120 "${run[@]}" 1 "$build/examples/train" | sed -n 's/^done.*accuracy \([0-9.]*\),.*/\1/p')
+    gpu=$(timeout 120 "$@" | tee >(cat >&2) | sed -n 's/.*GPUs: \([0-9.]*\) % of.*/\1/p')
+    echo "train: ${cpu:-nothing}, train_gpu: ${gpu:-nothing} %"
+    awk -v cpu="$cpu" -v gpu="$gpu" 'BEGIN { exit !(cpu > 0.95 && gpu > 100 * cpu - 1) }'
+}
+# The launcher's status is that of the killed rank; what counts is what the other one said.
+back_soon() {
+    rm -f "$work/killed"
+    timeout 120 "$@" 2>&1 | tee "$work/said"
+    awk '/back [0-9.]+ ms after the kill/ { sub(/.*back /, ""); ok = $1 < 100 } END { exit !ok }' "$work/said"
+}
 if ! nvidia-smi -L >/dev/null 2>&1; then
     echo "SKIPPED: there is no NVIDIA GPU on this machine (nvidia-smi -L)"
     exit 77
@@ -60,7 +76,13 @@ check 'figures, one rank' "${run[@]}" 1 "$perf" all_reduce -b 8 -e 256M -f 4 --b
 if [ -x "$cuda/bin/nvcc" ]; then
     say 'programs of this folder'
     "$cuda/bin/nvcc" -O2 -o "$work/train_gpu" examples/train_gpu.cu -Icollectives -L"$build" -ldlcoll &&
-        check 'train_gpu' "${run[@]}" 1 "$work/train_gpu" examples/data
+        check 'train_gpu, as right as train' as_right "${run[@]}" 1 "$work/train_gpu" examples/data
+    "$cuda/bin/nvcc" -O2 -x cu -o "$work/kill" tests/gpu/kill.c -Icollectives -L"$build" -ldlcoll && {
+        check 'one of two ranks killed (NCCL_MULTI_RANK_GPU_ENABLE=1)' \
+            back_soon env NCCL_MULTI_RANK_GPU_ENABLE=1 "${run[@]}" 2 "$work/kill" "$work/killed"
+        check 'one of two ranks killed (NCCL_HOSTID per rank)' \
+            back_soon "${run[@]}" 2 --no_python "$work/host_id.sh" "$work/kill" "$work/killed"
+    }
     "$cuda/bin/nvcc" -O2 -x cu -o "$work/calls" tests/gpu/calls.c -Icollectives -L"$build" -ldlcoll -l:libnccl.so.2 &&
         check 'dlcoll over bare NCCL, per call' "${run[@]}" 1 "$work/calls"
 fi

@@ -571,10 +571,35 @@ START_TEST(the_host_alone)
 }
 END_TEST
 
+/* Of a build with WITH_NCCL=no. */
+START_TEST(it_was_left_out)
+{
+    setenv("DLCOLL_BACKEND", "nccl", 1);
+    expect_init(DLCOLL_ENOSUP, "the nccl backend was left out when this libdlcoll was built");
+    unsetenv("DLCOLL_BACKEND");
+    dlcoll_comm *c;
+    ck_assert_int_eq(dlcoll_init(&c, NULL), 0);
+    dlcoll_destroy(c);
+}
+END_TEST
+
+#ifdef WITHOUT_NCCL
+static const bool left_out = true;
+#else
+static const bool left_out = false;
+#endif
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("nccl");
-    TCase *tc = test_case(s, "operations", 120);
+    TCase *tc;
+    if (left_out) {
+        puts("SKIPPED: the backend's own tests: WITH_NCCL=no left it out");
+        tc = test_case(s, "choice", 60);
+        tcase_add_test(tc, it_was_left_out);
+        return s;
+    }
+    tc = test_case(s, "operations", 120);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, every_operation_and_type);
     tcase_add_test(tc, an_older_library);

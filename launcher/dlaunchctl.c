@@ -126,7 +126,7 @@ static void add_job(struct jobs *jobs, int dirfd, const char *name)
     j->status = ask(j, "status\n");
     if (!j->status && errno == ECONNREFUSED)
         unlinkat(dirfd, name, 0);
-    else if (!j->status && errno != ENOENT)
+    else if (!j->status && errno != ENOENT && errno != ECONNRESET) /* it ended meanwhile */
         log_warn("process %ld does not answer: %s", j->pid, strerror(errno));
     else if (j->status)
         jobs->n++;

@@ -34,9 +34,14 @@ START_TEST(cpp_17)
     for (int i = 0; i < 2; i++) {
         struct proc p;
         const char *command =
-            test_text("%s -std=c++17 -O1 -Wall -Wextra -Werror -pedantic -Icollectives -o %s "
-                      "tests/integration/use_dlcoll.cc -L%s -ldlcoll -Wl,-rpath,$(realpath %s)",
+            test_text("%s -std=c++17 -O1 -Wall -Wextra -Werror -pedantic " SANITIZE_FLAGS
+                      " -Icollectives -o %s tests/integration/use_dlcoll.cc -L%s -ldlcoll "
+                      "-Wl,-rpath,$(realpath %s)",
                       compilers[i], tmppath("use"), build_path(""), build_path(""));
+        if (*SANITIZE_FLAGS && i > 0) {
+            test_skip("%s has not the sanitizer that the library was built with", compilers[i]);
+            continue;
+        }
         if (!works(ARGV("sh", "-c", (char *)test_text("command -v %s", compilers[i])))) {
             test_skip("there is no %s", compilers[i]);
             continue;

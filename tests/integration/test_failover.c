@@ -26,7 +26,7 @@ static void succession(const char *name, int n, enum how how)
     struct nodes c;
     int lines = 2 * n;
     begin(&c, name);
-    char *nnodes = xasprintf("--nnodes 2:%d", n);
+    char *nnodes = test_text("--nnodes 2:%d", n);
     for (int i = 0; i < n; i++)
         add(&c, nnodes, "env WORLD_SIZE env MASTER_PORT wait %T/go");
     wait_lines(c.up, lines, 20);
@@ -69,7 +69,7 @@ START_TEST(one_after_the_other)
     int lines = 0;
     begin(&c, "up");
     for (int i = 0; i < 5; i++) /* node ranks, so that who is next is known */
-        add(&c, xasprintf("--nnodes 2:5 --node_rank %d", i), "wait %T/go");
+        add(&c, test_text("--nnodes 2:5 --node_rank %d", i), "wait %T/go");
     for (int dead = 0; dead < 3; dead++) {
         lines += 2 * (5 - dead);
         wait_lines(c.up, lines, 20);
@@ -89,7 +89,7 @@ START_TEST(a_minority_stops_and_says_so)
     struct nodes c;
     begin(&c, "up");
     for (int i = 0; i < 4; i++)
-        add(&c, xasprintf("--nnodes 1:4 --node_rank %d", i), "pause");
+        add(&c, test_text("--nnodes 1:4 --node_rank %d", i), "pause");
     wait_lines(c.up, 8, 20);
     for (int i = 0; i < 3; i++)
         proc_kill(&c.p[i], SIGSTOP);

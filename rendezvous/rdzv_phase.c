@@ -191,10 +191,10 @@ static void collect_advance(struct rdzv_state *s, uint64_t now)
             return;
         s->not_before = NEVER;
     }
-    /* The last call is for the first round. A later one does not wait for more than are left:
-     * another one is taken in when it comes. */
-    if (s->nready >= s->rules.max_nodes ||
-        (s->gen.counter > 0 && s->nready >= min && s->nready == live)) {
+    /* The last call is for the job's first round. A later one, be it the first of an elected
+     * coordinator, does not wait for more than are left: another one is taken in when it comes. */
+    bool later = s->gen.counter > 0 || s->quorum[0].list.n > 0;
+    if (s->nready >= s->rules.max_nodes || (later && s->nready >= min && s->nready == live)) {
         start_round(s, now);
     } else if (s->nready >= min) {
         if (s->last_call_at == NEVER)

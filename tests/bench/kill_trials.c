@@ -52,7 +52,7 @@
 #define LATE_MS     3   /* after all are up */
 #define WAIT_S      30  /* for anything that is to happen */
 #define CLEAN_S     10  /* for everything to be gone */
-#define JOIN_S      "1" /* a node that waits for one that was killed on the way gives up */
+#define JOIN_S      "3" /* a node that waits for one that was killed on the way gives up */
 #define TOLD_MAX    5   /* failed trials told at length */
 #define TOLD_LENGTH 3000
 
@@ -287,7 +287,7 @@ static void start(struct trial *t, int node)
                     "--shutdown_timeout",
                     "0.02",
                     "--rdzv_conf",
-                    "join_timeout=" JOIN_S,
+                    t->nnodes > 1 ? "join_timeout=" JOIN_S : "join_timeout=30",
                     "--report",
                     report,
                     self,

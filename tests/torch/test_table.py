@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every row of the README's table of features names tests that there are."""
+"""Every row of the README's table of features names tests that there are, and that are run."""
 import glob
 import os
 import re
@@ -14,15 +14,20 @@ def problems_of(row):
     if len(cells) != 4 or not named:
         yield "names no test"
     for file, test in named:
-        found = glob.glob(f"{ROOT}/tests/*/{file}.[cp]*")
+        found = glob.glob(f"{ROOT}/tests/*/{file}.c") + glob.glob(f"{ROOT}/tests/*/{file}.py")
         texts = [open(path).read() for path in found]
         if file == "test_torchrun":
             texts += [open(f"{ROOT}/tests/torch/{name}.py").read() for name in ("command_lines", "environments")]
-        word = [rf'"{re.escape(test)}"', rf"START_TEST\({re.escape(test)}\)", rf"^def {re.escape(test)}\("]
+        name, text = re.escape(test), "\n".join(texts)
+        defined = [rf'\w\("{name}",', rf"^START_TEST\({name}\)", rf"^def {name}\("]
+        run = [rf'\w\("{name}",', rf"\btcase_add\w*\([^)]*\b{name}\b", rf"\b{name}\b(?!\()"]
+        forms = [i for i in range(3) if re.search(defined[i], text, re.MULTILINE)]
         if not found:
             yield f"there is no {file}"
-        elif not any(re.search(w, text, re.MULTILINE) for w in word for text in texts):
+        elif not forms:
             yield f"{file} has no {test}"
+        elif not re.search(run[forms[0]], text):
+            yield f"{file} does not run {test}"
 
 
 def main():

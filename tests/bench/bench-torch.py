@@ -29,7 +29,8 @@ TORCHRUN = [PYTHON] + ([HERE + "/../torch/torchrun_debian.py"] if VERSION < (2,)
 LAUNCHERS = {"dlaunch": [DLAUNCH], "torchrun": [*TORCHRUN, "--monitor_interval", "0.1"]}
 
 FIRST_LINE = 'import os\nprint(os.environ["RANK"], flush=True)\n'
-GLOO = 'import torch.distributed as dist\ndist.init_process_group("gloo")\nprint(dist.get_rank(), flush=True)\n'
+GLOO = 'import os\nimport torch.distributed as dist\ndist.init_process_group("gloo")\nprint(dist.get_rank(), flush=True)\n'
+GLOO += "dist.barrier()\nos._exit(0)\n"
 # Writes when it starts; in its first start the last rank kills itself when all are there, the others wait.
 STARTS = '''
 import os, signal, sys, time

@@ -30,7 +30,7 @@ if os.environ.get("CAPTURE_FAIL"):
         if rank != who:
             signal.pause()
         # Not before every worker of the job has been seen.
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while len([n for n in os.listdir(folder) if n.endswith(f".{start}")]) < int(os.environ["WORLD_SIZE"]):
             if time.monotonic() > deadline:
                 sys.exit("capture.py: the other workers did not start")

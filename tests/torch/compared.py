@@ -21,7 +21,7 @@ import time
 import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-LIMIT_S = 90
+LIMIT_S = 240
 PYTHON_NAMES = re.compile(r"^(.*/)?(python[0-9.]*|interpreter)$")
 UUID = re.compile(r"^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$")
 

@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 
-from jobs import (DLAUNCH, PYTHON, Job, Skip, count, dlaunch, free_port, nodes, run_checks, script, torch_version,
-                  until)
+from jobs import (DLAUNCH, PYTHON, Job, Skip, count, dlaunch, free_port, nodes, rounds, run_checks, script,
+                  torch_version, until)
 
 VERSION = torch_version()
 if VERSION is None:
@@ -191,7 +191,7 @@ def first_program_in_two_terminals(folder):
 
 
 def elastic_nodes(folder):
-    """1:3 nodes: one, then two, then three; one is killed; one joins again. Every world trains."""
+    """1:3 nodes: one, then two, then three; one is killed; one joins again. Every world goes on with the training."""
     port = free_port()
 
     def start():
@@ -199,15 +199,8 @@ def elastic_nodes(folder):
                        "--rdzv_endpoint", f"localhost:{port}", "--rdzv_id", "elastic",
                        "--rdzv_conf", "last_call_timeout=0.2", script("elastic.py"), folder)
 
-    def worlds():
-        try:
-            with open(folder + "/rounds") as f:
-                return [line.split()[0] for line in f]
-        except FileNotFoundError:
-            return []
-
     def expect(n, job):
-        until(lambda: worlds()[-1:] == [str(n)], job, f"no world of {n}: {worlds()}")
+        until(lambda: [world for world, *_ in rounds(folder)][-1:] == [n], job, f"no world of {n}")
 
     jobs = [start()]
     expect(1, jobs[0])
@@ -222,6 +215,8 @@ def elastic_nodes(folder):
     open(folder + "/STOP", "w").close()
     for job in jobs:
         job.wait()
+    steps = [step for *_, step in rounds(folder)]
+    assert steps == sorted(set(steps)), f"a world did not go on where the last one was: {rounds(folder)}"
 
 
 CHECKS = [

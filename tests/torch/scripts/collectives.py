@@ -1,5 +1,5 @@
 """Every collective and point-to-point operation of a default group, as the tutorials write them."""
-import datetime
+import math
 import os
 
 import torch
@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from leave import leave
 
-dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 assert rank == int(os.environ["RANK"]) and world == int(os.environ["WORLD_SIZE"])
 total = world * (world + 1) // 2
@@ -22,7 +22,7 @@ def same(tensor, value):
 t = mine()
 dist.all_reduce(t)
 same(t, total)
-for op, value in ((dist.ReduceOp.MAX, world), (dist.ReduceOp.MIN, 1)):
+for op, value in ((dist.ReduceOp.MAX, world), (dist.ReduceOp.MIN, 1), (dist.ReduceOp.PRODUCT, math.factorial(world))):
     t = mine()
     dist.all_reduce(t, op=op)
     same(t, value)
@@ -71,6 +71,12 @@ assert [o["rank"] for o in objects] == list(range(world)), objects
 objects = [{"from": rank}, "x" * 100000] if rank == 0 else [None, None]
 dist.broadcast_object_list(objects, src=0)
 assert objects[0] == {"from": 0} and len(objects[1]) == 100000
+objects = [None] * world if rank == 0 else None
+dist.gather_object(rank * "x", objects, dst=0)
+assert rank != 0 or objects == [r * "x" for r in range(world)], objects
+objects = [None]
+dist.scatter_object_list(objects, [{"to": r} for r in range(world)] if rank == 0 else None, src=0)
+assert objects == [{"to": rank}], objects
 
 # --- point to point: a ring, blocking and not
 if world > 1:
@@ -87,6 +93,11 @@ if world > 1:
     out = dist.isend(torch.full((1 << 20,), float(rank)), right, tag=7)
     dist.irecv(t, left, tag=7).wait()
     out.wait()
+    same(t, left)
+    t = torch.zeros(10)
+    both = [dist.P2POp(dist.isend, torch.full((10,), float(rank)), right), dist.P2POp(dist.irecv, t, left)]
+    for work in dist.batch_isend_irecv(both):
+        work.wait()
     same(t, left)
     t = torch.zeros(1)
     if rank == 0:

@@ -1,5 +1,4 @@
 """Clients of the script's own beside init_process_group's, at the launcher's store."""
-import datetime
 import os
 
 import torch.distributed as dist
@@ -9,8 +8,8 @@ from leave import leave
 address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 dist.init_process_group("gloo")
-stores = [dist.TCPStore(*address, None, False, datetime.timedelta(seconds=60)) for _ in range(8)]
-stores.append(dist.TCPStore(*address, world, False, datetime.timedelta(seconds=60)))
+stores = [dist.TCPStore(*address, None, False) for _ in range(8)]
+stores.append(dist.TCPStore(*address, world, False))
 for i, store in enumerate(stores):
     scoped = dist.PrefixStore(f"own{i}", store)
     scoped.set(f"key{rank}", f"value {rank}")

@@ -268,7 +268,7 @@ test:
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) run-tests
 
 .PHONY: run-tests
-run-tests: all $(BUILD)/tests/worker $(BUILD)/tests/bench/kill_trials $(FAKES) $(UNIT) $(INTEGRATION) corpora
+run-tests: all $(BUILD)/tests/worker $(BUILD)/tests/bench/kill_trials $(BUILD)/tests/multihost/store_worker $(FAKES) $(UNIT) $(INTEGRATION) corpora
 	$(Q)tests/layers.sh
 	$(Q)BUILD=$(BUILD) tests/run.sh $(UNIT) $(INTEGRATION) tests/torch/test_torchrun.py tests/torch/test_table.py
 

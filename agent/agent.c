@@ -40,9 +40,10 @@
 #include "rendezvous/text.h"
 
 #define UNKILLABLE_MS \
-    10000             /* after SIGKILL, before a process counts as one that cannot be killed */
-#define SWEEP_MS    2 /* between two looks for descendants */
-#define MAX_SIGNALS 16
+    10000                 /* after SIGKILL, before a process counts as one that cannot be killed */
+#define SWEEP_MS        2 /* between two looks for descendants */
+#define MAX_SIGNALS     16
+#define OWN_DESCRIPTORS 24 /* with one node and one worker's taken off, at the least */
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
 
@@ -462,6 +463,7 @@ static void name_unkillable(struct agent *a)
 static void abandon(struct agent *a)
 {
     name_unkillable(a);
+    atomic_store(&a->link->page->abandoned, 1);
     rdzv_leave(a->rdzv, STOP_INTERNAL, 125, a->leftover);
     for (int i = 0; i < a->job->nproc; i++) {
         struct worker *w = &a->workers[i];
@@ -828,13 +830,20 @@ static void open_handles(struct agent *a)
 
 /* Many workers mean many pipes and sockets: take what the hard limit allows. The workers get back
  * the soft limit that dlaunch was started with. */
-static void raise_descriptor_limit(void)
+static int raise_descriptor_limit(const struct job_spec *job, struct err *e)
 {
     struct rlimit r;
-    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
-        r.rlim_cur = r.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &r);
-    }
+    rlim_t need = OWN_DESCRIPTORS;
+    if (getrlimit(RLIMIT_NOFILE, &r) < 0)
+        return 0;
+    r.rlim_cur = r.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &r);
+    for (int i = 0; i < job->nproc; i++) /* a data socket, and a pipe for what no file takes */
+        need += 1 + !(job->redirects[i] & STD_OUT) + !(job->redirects[i] & STD_ERR);
+    if (r.rlim_cur >= need)
+        return 0;
+    return err_set(e, -EMFILE, "%d workers need %llu open files, and the limit is %llu (ulimit -n)",
+                   job->nproc, (unsigned long long)need, (unsigned long long)r.rlim_cur);
 }
 
 static int open_log_dir(struct agent *a, struct err *e)
@@ -867,7 +876,8 @@ static int open_parts(struct agent *a, struct err *e)
     int r;
     if ((r = spawner_new(&a->spawner, e)) < 0)
         return r;
-    raise_descriptor_limit();
+    if ((r = raise_descriptor_limit(job, e)) < 0)
+        return r;
     a->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (a->null_fd < 0)
         return err_sys(e, errno, "open /dev/null");

@@ -32,9 +32,10 @@
 #include "core/log.h"
 #include "core/mem.h"
 
-#define EXIT_OURS       125
-#define LISTED_MAX      16 /* descendants that do not die, by line */
-#define SIGNALS_AT_ONCE 8
+#define EXIT_OURS         125
+#define LISTED_MAX        16 /* descendants that do not die, by line */
+#define SIGNALS_AT_ONCE   8
+#define ABANDONED_GRACE_S 0.1 /* for those that the agent has waited for already */
 
 struct guardian {
     const struct guardian_opts *opts;
@@ -265,7 +266,8 @@ static unsigned end_everything(struct guardian *g, pid_t agent, bool *all)
         kill(g->agent, SIGKILL); /* first, so that it starts nothing more */
     if (g->opts->isolation == ISOLATE_AUTO)
         cgroup_kill_at(page->cgroup, agent);
-    *all = sweep_run(&s, g->others, (size_t)g->nothers, g->opts->stop_grace) == 0;
+    double grace = atomic_load(&page->abandoned) ? ABANDONED_GRACE_S : g->opts->stop_grace;
+    *all = sweep_run(&s, g->others, (size_t)g->nothers, grace) == 0;
     if (*all && g->opts->isolation == ISOLATE_AUTO)
         cgroup_remove(page->cgroup, agent);
     guardian_unlink(page);
@@ -308,7 +310,8 @@ static int finish(struct guardian *g, pid_t agent)
     }
     if (all)
         return status;
-    list_what_is_left(g);
+    if (!atomic_load(&g->page->abandoned))
+        list_what_is_left(g);
     return EXIT_OURS;
 }
 

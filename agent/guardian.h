@@ -24,11 +24,12 @@
 /* Shared by guardian and agent (MAP_SHARED, anonymous). The agent writes, the guardian reads. The
  * strings and the lease are set with the functions below. */
 struct guard_page {
-    _Atomic uint64_t lease_ns; /* workers may live until then (CLOCK_MONOTONIC); 0: no lease */
-    _Atomic uint32_t clean;    /* 1: the agent has ended every worker itself */
-    _Atomic uint32_t nworkers; /* workers started and not yet reaped, for the message */
-    char cgroup[256];          /* to be killed and removed; "" none */
-    char unlink_path[2][256];  /* files and empty directories to remove when the agent cannot */
+    _Atomic uint64_t lease_ns;  /* workers may live until then (CLOCK_MONOTONIC); 0: no lease */
+    _Atomic uint32_t clean;     /* 1: the agent has ended every worker itself */
+    _Atomic uint32_t abandoned; /* 1: it has waited in vain for some, and has named them */
+    _Atomic uint32_t nworkers;  /* workers started and not yet reaped, for the message */
+    char cgroup[256];           /* to be killed and removed; "" none */
+    char unlink_path[2][256];   /* files and empty directories to remove when the agent cannot */
 };
 
 struct guardian_link {

@@ -1,8 +1,18 @@
-/* store_worker: a worker that uses nothing but the store at MASTER_ADDR:MASTER_PORT: it tells the
- * others where it is, reads what they say, and prints "rank R of N: all here". */
+/* store_worker: a worker that uses nothing but the store at MASTER_ADDR:MASTER_PORT.
+ *
+ *   (nothing)             each tells the others where it is, reads what they say, and prints "rank
+ *                         R of N: all here"
+ *   outlive               rank 0 leaves when all are here; the others go on with the store for a
+ *                         second
+ *   hammer SECONDS BYTES  stores and reads values of that size, as fast as it goes
+ *   wait FILE             waits for a key that nobody sets until the store is gone; appends to FILE
+ *                         when it begins
+ */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "core/clock.h"
 #include "rendezvous/store_client.h"
 
 #define WAIT_MS 20000
@@ -15,13 +25,9 @@ static int fail(const char *what)
     return 1;
 }
 
-int main(void)
+static int meet(struct store_client *c, int rank, int size)
 {
-    struct store_client *c;
-    int rank = atoi(getenv("RANK")), size = atoi(getenv("WORLD_SIZE"));
     char key[32], value[32];
-    if (store_client_new(&c, getenv("MASTER_ADDR"), atoi(getenv("MASTER_PORT")), WAIT_MS, &e) < 0)
-        return fail("connect");
     snprintf(key, sizeof(key), "rank/%d", rank);
     int n = snprintf(value, sizeof(value), "I am %d", rank);
     if (store_client_set(c, key, value, (size_t)n, &e) < 0)
@@ -40,6 +46,58 @@ int main(void)
     if (store_client_barrier(c, "all", size, WAIT_MS, &e) < 0)
         return fail("barrier");
     printf("rank %d of %d: all here\n", rank, size);
-    store_client_free(c);
     return 0;
+}
+
+static int hammer(struct store_client *c, int rank, double seconds, size_t bytes)
+{
+    char key[32], *value = malloc(bytes);
+    uint64_t end = mono_ns() + (uint64_t)(seconds * 1e9);
+    memset(value, 'v', bytes);
+    snprintf(key, sizeof(key), "hammer/%d", rank);
+    int rounds = 0;
+    for (; mono_ns() < end; rounds++) {
+        void *got;
+        size_t len;
+        if (store_client_set(c, key, value, bytes, &e) < 0 ||
+            store_client_get(c, key, &got, &len, WAIT_MS, &e) < 0)
+            return fail("hammer");
+        bool same = len == bytes && memcmp(got, value, bytes) == 0;
+        free(got);
+        if (!same)
+            return fail("another value than the one that was stored");
+    }
+    free(value);
+    printf("rank %d: %d rounds\n", rank, rounds);
+    return 0;
+}
+
+static int wait_for_ever(struct store_client *c, const char *file)
+{
+    FILE *f = fopen(file, "a");
+    if (!f || fprintf(f, "waiting\n") < 0 || fclose(f) != 0)
+        return 2;
+    const char *key = "never";
+    if (store_client_wait(c, &key, 1, 600000, &e) == 0)
+        return 3;
+    return fail("wait");
+}
+
+int main(int argc, char **argv)
+{
+    struct store_client *c;
+    int rank = atoi(getenv("RANK")), size = atoi(getenv("WORLD_SIZE")), status;
+    const char *what = argc > 1 ? argv[1] : "";
+    if (store_client_new(&c, getenv("MASTER_ADDR"), atoi(getenv("MASTER_PORT")), WAIT_MS, &e) < 0)
+        return fail("connect");
+    if (strcmp(what, "hammer") == 0 && argc == 4)
+        status = hammer(c, rank, atof(argv[2]), (size_t)atol(argv[3]));
+    else if (strcmp(what, "wait") == 0 && argc == 3)
+        status = wait_for_ever(c, argv[2]);
+    else
+        status = meet(c, rank, size);
+    if (status == 0 && strcmp(what, "outlive") == 0 && rank != 0)
+        status = hammer(c, rank, 1, 100);
+    store_client_free(c);
+    return status;
 }

@@ -44,14 +44,14 @@ enum isolation {
 };
 
 struct job_spec {
-    /* The command. `path` is what execve() gets; argv is a template: every "${local_rank}" in
+    /* The command; NULL and NULL without workers. `path` is what execve() gets; argv is a template: every "${local_rank}" in
      * argv[i], i >= 1, is replaced for each worker. */
     const char *path;
     char **argv;
     const char *name; /* what reports call the program: the script or program as the user gave it */
 
     /* The workers of this node. */
-    int nproc;
+    int nproc; /* 0: none; see rdzv.h */
     const char *role;
     bool virtual_local_rank; /* LOCAL_RANK=0 everywhere, CUDA_VISIBLE_DEVICES cut to one's own */
     char **env;              /* "NAME=value" set for every worker, from [env]; NULL-terminated */

@@ -8,23 +8,24 @@ _dlaunch() {
     local options='
         --nnodes --nproc_per_node --spares --elastic --node_rank --role
         --standalone --no_detect --rdzv_backend --rdzv_endpoint
-        --coordinator_loss --rdzv_id --rdzv_conf --master_addr --master_port
-        --local_addr --interface --master_store --store_compat --token_file
-        --token_fd --insecure --new_token --module --no_python --run_path
-        --use_env --stdin --virtual_local_rank --start_method --max_restarts
-        --max_node_restarts --no_restart_codes --progress_time --restart_policy
-        --restart_backoff --monitor_interval --timeout --shutdown_timeout
-        --signals_to_handle --isolate --log_dir --redirects --tee
-        --local_ranks_filter --duplicate_stdout_filters
+        --coordinator_loss --rdzv_only --witness --rdzv_id --rdzv_conf
+        --master_addr --master_port --local_addr --interface --master_store
+        --store_compat --token_file --token_fd --insecure --new_token --module
+        --no_python --run_path --use_env --stdin --virtual_local_rank
+        --start_method --max_restarts --max_node_restarts --no_restart_codes
+        --progress_time --restart_policy --restart_backoff --monitor_interval
+        --timeout --shutdown_timeout --signals_to_handle --isolate --log_dir
+        --redirects --tee --local_ranks_filter --duplicate_stdout_filters
         --duplicate_stderr_filters --log_line_prefix_template --report
         --log_file --quiet --verbose --event_log_handler --logs_specs --bind
         --numa_binding --gpu_check --gpu_memory_wait --daemon --pid_file --conf
         --print_config --print_binding --dry_run --print_completion
         --print_options --version --help'
     local flags='
-        --elastic --standalone --no_detect --insecure --new_token --module
-        --no_python --run_path --use_env --virtual_local_rank --quiet --verbose
-        --daemon --print_config --print_binding --dry_run --version --help -m -h '
+        --elastic --standalone --no_detect --rdzv_only --insecure --new_token
+        --module --no_python --run_path --use_env --virtual_local_rank --quiet
+        --verbose --daemon --print_config --print_binding --dry_run --version
+        --help -m -h '
     flags=" ${flags//[[:space:]]/ } "
     COMPREPLY=()
     # Behind the program, complete as for the program.

@@ -47,6 +47,13 @@ static int wrap(struct options *o, enum opt_id id, struct err *e)
     return -EINVAL;
 }
 
+/* Whether this launcher runs workers: it may be a coordinator outside of the nodes, or a witness.
+ */
+static bool has_workers(const struct options *o)
+{
+    return !opt_flag(o, OPT_rdzv_only) && !opt_given(o, OPT_witness);
+}
+
 /* ---------------------------------------------------------------------------- names and nodes */
 
 static int check_name(struct options *o, enum opt_id id, size_t max, struct err *e)
@@ -79,6 +86,8 @@ static int build_backend(struct rdzv_config *c, struct options *o, struct err *e
 {
     static const char *const names[] = {"static", "c10d", "file", NULL};
     const char *text = opt_text(o, OPT_rdzv_backend), *near;
+    if (!has_workers(o) && !opt_given(o, OPT_rdzv_backend))
+        text = "c10d";
     for (int i = 0; names[i]; i++) {
         if (strcmp(text, names[i]) == 0) {
             c->backend = (enum rdzv_backend)i; /* RDZV_STATIC, RDZV_C10D, RDZV_FILE */
@@ -128,6 +137,8 @@ static int build_node_rank(struct rdzv_config *c, struct options *o, struct err 
 {
     bool given = opt_given(o, OPT_node_rank);
     c->node_rank = -1;
+    if (!has_workers(o))
+        return 0;
     if (given && strcmp(opt_text(o, OPT_node_rank), "any") != 0)
         c->node_rank = (int)opt_number(o, OPT_node_rank);
     if (o->torchrun && c->backend != RDZV_STATIC) {
@@ -188,6 +199,38 @@ static int build_endpoint_file(struct rdzv_config *c, struct options *o, struct 
         return fail(o, OPT_rdzv_endpoint, e, "cannot make a file in %.200s: %s", dir,
                     strerror(errno));
     c->endpoint_path = path;
+    return 0;
+}
+
+/* A launcher without workers. */
+static int build_apart(struct rdzv_config *c, struct options *o, struct err *e)
+{
+    bool only = opt_flag(o, OPT_rdzv_only);
+    enum opt_id id = only ? OPT_rdzv_only : OPT_witness;
+    if (only && opt_given(o, OPT_witness))
+        return fail(o, OPT_witness, e, "a witness is not the coordinator (--rdzv_only)");
+    if (opt_flag(o, OPT_standalone))
+        return fail(o, id, e, "has no place in a job on one node (--standalone)");
+    if (o->command && o->command_from == FROM_ARGV)
+        return fail(o, id, e, "runs no workers, but a program is given: %.100s", o->command[0]);
+    if (only && c->backend != RDZV_C10D)
+        return fail(o, id, e, "needs --rdzv_backend c10d");
+    if (only && c->max_nodes + c->spares == 1)
+        return fail(o, id, e, "needs the --nnodes of a job of several nodes");
+    if (!only && c->max_nodes == 1)
+        c->min_nodes = c->max_nodes = 2; /* the coordinator says how many there are */
+    c->is_host = only;
+    const char *at = opt_text(o, only ? OPT_rdzv_endpoint : OPT_witness);
+    if (only && !*at)
+        return fail(o, id, e, "needs --rdzv_endpoint: where the nodes find it");
+    if (!only || *at != ':')
+        return parse_endpoint(c, o, only ? OPT_rdzv_endpoint : OPT_witness,
+                              c->backend == RDZV_STATIC ? STATIC_PORT : C10D_PORT, e);
+    long port;
+    if (parse_int(at + 1, 1, 65535, &port, e) < 0)
+        return wrap(o, OPT_rdzv_endpoint, e);
+    c->endpoint_host = ""; /* all addresses */
+    c->endpoint_port = (int)port;
     return 0;
 }
 
@@ -297,13 +340,13 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
         c->join_timeout = STATIC_JOIN_TIMEOUT;
     if (rdzv_conf_apply(opt_text(o, OPT_rdzv_conf), o->torchrun, c, e) < 0)
         return wrap(o, OPT_rdzv_conf, e);
-    bool alone = is_alone(c, o);
+    bool alone = has_workers(o) && is_alone(c, o);
     if (alone) {
         c->backend = RDZV_C10D;
         c->endpoint_host = "127.0.0.1";
         c->endpoint_port = 0;
         c->is_host = 1;
-    } else if (build_endpoint(c, o, e) < 0) {
+    } else if (has_workers(o) ? build_endpoint(c, o, e) < 0 : build_apart(c, o, e) < 0) {
         return -EINVAL;
     }
     /* torchrun makes one up in place of an empty one, each node its own: of use to one node alone.
@@ -337,8 +380,8 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
 {
     const char *text = opt_text(o, OPT_nproc_per_node), *how = NULL;
     char *end;
-    long n = strtol(text, &end, 10);
-    if (end == text) {
+    long n = has_workers(o) ? strtol(text, &end, 10) : 0;
+    if (has_workers(o) && end == text) {
         bool gpu = strcmp(text, "gpu") == 0, any = strcmp(text, "auto") == 0;
         n = gpu || any ? gpu_count(getenv("CUDA_VISIBLE_DEVICES"), GPU_PROC, true, &how) : 0;
         if (gpu && n == 0)
@@ -376,7 +419,7 @@ static void build_omp(struct job_spec *spec, const struct options *o)
     bool set = getenv("OMP_NUM_THREADS") != NULL;
     for (size_t i = 0; i < o->nenv; i++)
         set = set || strncmp(o->env[i], "OMP_NUM_THREADS=", 16) == 0;
-    if (set || spec->nproc == 1)
+    if (set || spec->nproc <= 1)
         return;
     spec->omp_num_threads = "1";
     log_notice("OMP_NUM_THREADS is set to 1 for each of the %d workers (set it to change that)",
@@ -545,8 +588,11 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     host[sizeof(host) - 1] = '\0';
     spec->host = options_printf(o, "%s", host);
     if (build_nproc(spec, o, e) < 0 || build_rdzv(spec, o, e) < 0 || build_output(spec, o, e) < 0 ||
-        build_signals(spec, o, e) < 0 || program_find(spec, o, exit_status, e) < 0)
+        build_signals(spec, o, e) < 0 ||
+        (has_workers(o) && program_find(spec, o, exit_status, e) < 0))
         return -EINVAL;
+    if (!has_workers(o))
+        spec->name = opt_flag(o, OPT_rdzv_only) ? "dlaunch --rdzv_only" : "dlaunch --witness";
     build_binding(spec, o);
     build_omp(spec, o);
     spec->dup_stdout = build_filters(o, OPT_duplicate_stdout_filters);

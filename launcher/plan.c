@@ -113,7 +113,9 @@ static void print_rendezvous(FILE *out, const struct rdzv_config *c)
     if (c->backend == RDZV_FILE)
         put_escaped(out, c->endpoint_path);
     else
-        fputs(endpoint_format(at, sizeof(at), c->endpoint_host, c->endpoint_port), out);
+        fputs(endpoint_format(at, sizeof(at), c->endpoint_host[0] ? c->endpoint_host : "*",
+                              c->endpoint_port),
+              out);
     if (c->node_rank >= 0)
         fprintf(out, "; this is node %d", c->node_rank);
     fprintf(out, "; waits for %s", seconds(c->join_timeout, t));
@@ -139,7 +141,10 @@ static void print_job(FILE *out, const struct job_spec *job)
         fprintf(out, "%d node%s", c->max_nodes, c->max_nodes == 1 ? "" : "s");
     if (c->spares)
         fprintf(out, " and %d spare", c->spares);
-    fprintf(out, ", %d worker%s on this one (", job->nproc, job->nproc == 1 ? "" : "s");
+    if (job->nproc)
+        fprintf(out, ", %d worker%s on this one (", job->nproc, job->nproc == 1 ? "" : "s");
+    else
+        fprintf(out, ", none of them this one (");
     put_escaped(out, job->host);
     fputs("), run id ", out);
     put_escaped(out, c->run_id);
@@ -149,12 +154,16 @@ static void print_job(FILE *out, const struct job_spec *job)
     fputs(c->agent_store ? "served by dlaunch at MASTER_ADDR:MASTER_PORT\n"
                          : "none: MASTER_PORT is free for the program\n",
           out);
-    char *command = quoted_words(job->argv);
     label(out, "Command");
-    put_escaped(out, command);
-    free(command);
+    if (job->path) {
+        char *command = quoted_words(job->argv);
+        put_escaped(out, command);
+        free(command);
+    } else {
+        fputs(job->rdzv.is_host == 1 ? "none: the coordinator alone" : "none: a witness", out);
+    }
     fputc('\n', out);
-    if (strcmp(job->path, job->argv[0]) != 0) {
+    if (job->path && strcmp(job->path, job->argv[0]) != 0) {
         label(out, "File");
         put_escaped(out, job->path);
         fputc('\n', out);
@@ -383,6 +392,10 @@ int plan_print(FILE *out, const struct job_spec *job, const struct options *o, s
 {
     struct rank_table t;
     int me = job->rdzv.node_rank < 0 ? 0 : job->rdzv.node_rank;
+    if (job->nproc == 0) {
+        print_job(out, job);
+        return finish(out) < 0 ? err_sys(e, errno ? errno : EIO, "standard output") : 0;
+    }
     int rc = make_table(&t, job, e);
     if (rc == 0) {
         print_job(out, job);

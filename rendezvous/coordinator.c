@@ -51,6 +51,7 @@ struct coordinator {
     bool closing, finished;
     /* Encoded once, sent to all. */
     struct shared_buf *table, *peers, *report, *notice;
+    int npeers;       /* in `peers` */
     struct map addrs; /* of the nodes of the round: what its table says, and where they call from */
     char notice_text[RDZV_NOTICE_MAX];
     void (*on_closed)(void *arg);
@@ -375,6 +376,9 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
         send_shared(k->link, &c->table, put_table, a->table);
         break;
     case RDZV_ACT_PEERS:
+        if (c->npeers != a->peers->n)
+            forget(&c->peers);
+        c->npeers = a->peers->n;
         send_shared(k->link, &c->peers, put_peers, a->peers);
         break;
     case RDZV_ACT_REPORT:

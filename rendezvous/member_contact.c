@@ -10,6 +10,12 @@ static const struct rdzv_peers *electors(const struct member_state *m)
     return m->ran.n ? &m->ran : m->told.n ? &m->told : NULL;
 }
 
+/* The list of a round that was prepared after the one that ran here; NULL: there is none. */
+static const struct rdzv_peers *newer(const struct member_state *m)
+{
+    return generation_before(m->ran.gen, m->told.gen) ? &m->told : NULL;
+}
+
 /* The workers stop, and the nodes look for each other. dead: the coordinator has ended for sure. */
 static void begin_election(struct member_state *m, const char *how, bool dead, uint64_t now)
 {
@@ -31,7 +37,7 @@ void member_contact_lost(struct member_state *m, const char *how, bool dead, uin
     char text[RDZV_TEXT_MAX];
     if (m->leaving) {
         member_state_end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
-    } else if (m->elect && electors(m) && electors(m)->n > 2) { /* of two, one is no majority */
+    } else if (m->elect && electors(m) && rdzv_peers_may_elect(electors(m))) {
         begin_election(m, how, dead, now);
     } else if (m->gen.counter == 0) { /* nothing has begun: look for it again */
         m->joined = false;
@@ -39,6 +45,10 @@ void member_contact_lost(struct member_state *m, const char *how, bool dead, uin
     } else {
         text_set(text, sizeof(text), "the coordinator at %s was lost: %s", m->rules.coordinator,
                  how);
+        if (m->elect && electors(m) && electors(m)->n == 2)
+            text_add(text, sizeof(text),
+                     " (one node of two is no majority; with a witness it would "
+                     "go on: --witness)");
         member_state_end_alone(m, STOP_COORDINATOR_LOST, 1, text);
     }
 }
@@ -74,7 +84,7 @@ void member_state_connected(struct member_state *m, bool here, uint64_t now)
     m->due &= ~DUE_DISCONNECT;
     m->due |= DUE_HELLO | DUE_STATUS;
     if (m->electing)
-        m->due |= (m->ran.n ? DUE_RAN : 0) | (m->next.n ? DUE_NEXT : 0);
+        m->due |= (m->ran.n ? DUE_RAN : 0) | (newer(m) ? DUE_TOLD : 0);
 }
 
 void member_state_disconnected(struct member_state *m, enum rdzv_end how, const char *why,
@@ -84,7 +94,7 @@ void member_state_disconnected(struct member_state *m, enum rdzv_end how, const 
     m->connected = false;
     if (m->answered || m->ended_how == RDZV_END_BROKEN)
         m->ended_how = how; /* else: it ended while it was being let go of */
-    m->due &= ~(DUE_DISCONNECT | DUE_HELLO | DUE_RAN | DUE_NEXT | DUE_STATUS);
+    m->due &= ~(DUE_DISCONNECT | DUE_HELLO | DUE_RAN | DUE_TOLD | DUE_STATUS);
     if (m->ended)
         return;
     text_set(m->trouble, sizeof(m->trouble), "%s", why);
@@ -167,7 +177,7 @@ const struct rdzv_peers *member_state_electors(const struct member_state *m, int
 void member_state_electorate(const struct member_state *m, struct rdzv_electorate *out)
 {
     *out = (struct rdzv_electorate){.ran = &m->ran,
-                                    .prepared = m->next.n ? &m->next : NULL,
+                                    .prepared = newer(m),
                                     .seen_epoch = m->high.epoch,
                                     .restarts = m->restart_count,
                                     .node_restarts = m->node_restarts,

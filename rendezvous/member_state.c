@@ -33,7 +33,6 @@ void member_state_free(struct member_state *m)
     free((void *)m->result.failures);
     rank_table_fini(&m->table);
     rdzv_peers_fini(&m->ran);
-    rdzv_peers_fini(&m->next);
     rdzv_peers_fini(&m->told);
     buf_fini(&m->failure_bytes);
     free(m);
@@ -116,7 +115,7 @@ static void end(struct member_state *m)
     if (m->ended)
         return;
     m->ended = true;
-    m->due &= ~(DUE_HELLO | DUE_RAN | DUE_NEXT | DUE_STATUS);
+    m->due &= ~(DUE_HELLO | DUE_RAN | DUE_TOLD | DUE_STATUS);
     if (m->lease_ns)
         m->due |= DUE_LEASE; /* nobody will start without us any more */
     m->lease_ns = 0;
@@ -215,8 +214,6 @@ static void prepare_round(struct member_state *m, const struct rdzv_view *v)
         return;
     m->gen = v->gen;
     m->round = PREPARING;
-    if (generation_equal(m->told.gen, v->gen))
-        rdzv_peers_copy(&m->next, &m->told);
     m->has_run = m->stop_called = m->fenced = false;
     m->respawned = 0;
     m->failures_total = 0;
@@ -247,8 +244,8 @@ static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_
     m->round = RUNNING;
     m->has_run = true;
     m->ran_rank = v->group_rank;
-    if (generation_equal(m->next.gen, v->gen)) {
-        rdzv_peers_move(&m->ran, &m->next);
+    if (generation_equal(m->told.gen, v->gen)) {
+        rdzv_peers_copy(&m->ran, &m->told);
         m->ran.ran = true;
     }
     m->due |= DUE_RUN | DUE_STATUS;
@@ -304,8 +301,10 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
     } else if (!m->electing && v->gen.counter < m->high.counter) {
         return; /* never back */
     }
-    note_view(m, v, now);
     bool member = v->group_rank >= 0, current = generation_equal(v->gen, m->gen);
+    if (!member && v->elect && !generation_equal(v->gen, m->high))
+        m->due |= DUE_STATUS; /* it has the list that came before this: the round waits for that */
+    note_view(m, v, now);
     if (m->leaving && v->phase != RDZV_FINISH && v->phase != RDZV_RELEASE)
         return;
     if (v->why && v->why_counter == m->gen.counter && m->round == IDLE)
@@ -356,9 +355,16 @@ void member_state_table(struct member_state *m, struct rank_table *t)
 
 void member_state_peers(struct member_state *m, struct rdzv_peers *p)
 {
-    if (generation_before(m->told.gen, p->gen)) {
+    bool grown = generation_equal(m->told.gen, p->gen) && p->n > m->told.n;
+    if (m->joined && m->group_rank < 0)
+        m->due |= DUE_STATUS; /* it has come */
+    if (generation_before(m->told.gen, p->gen) || grown) {
         rdzv_peers_move(&m->told, p);
         m->told.ran = false;
+    }
+    if (grown && generation_equal(m->ran.gen, m->told.gen)) {
+        rdzv_peers_copy(&m->ran, &m->told);
+        m->ran.ran = true;
     }
     rdzv_peers_fini(p);
 }

@@ -27,7 +27,7 @@ enum round_state { IDLE, PREPARING, PREPARED, RUNNING, STOPPING, DONE };
 #define DUE_FENCE      256u
 #define DUE_LEASE      512u
 #define DUE_RAN        1024u
-#define DUE_NEXT       2048u
+#define DUE_TOLD       2048u
 
 struct queued_failure {
     uint32_t seq;
@@ -76,9 +76,9 @@ struct member_state {
     bool electing;
     bool host_dead; /* it is known to have ended */
     uint64_t elect_ns;
-    bool elect;                  /* the job allows it */
-    struct rdzv_peers ran, next; /* the newest round that ran here, that was prepared after it */
-    struct rdzv_peers told;      /* the list that the coordinator sent last */
+    bool elect;             /* the job allows it */
+    struct rdzv_peers ran;  /* of the newest round that ran here */
+    struct rdzv_peers told; /* the newest that the coordinator has sent */
     int ran_rank, node_restarts;
     char gone[RDZV_TEXT_MAX];
 

@@ -101,7 +101,7 @@ bool member_state_next(struct member_state *m, struct member_action *a, uint64_t
 {
     if (take_due(m, DUE_DISCONNECT)) {
         m->connected = false;
-        m->due &= ~(DUE_HELLO | DUE_RAN | DUE_NEXT | DUE_STATUS);
+        m->due &= ~(DUE_HELLO | DUE_RAN | DUE_TOLD | DUE_STATUS);
         *a = (struct member_action){.act = MEMBER_ACT_DISCONNECT, .reset = !m->ended};
     } else if (take_due(m, DUE_HELLO)) {
         m->rules.hello.prev_rank = m->ran_rank;
@@ -109,8 +109,8 @@ bool member_state_next(struct member_state *m, struct member_action *a, uint64_t
         *a = (struct member_action){.act = MEMBER_ACT_HELLO, .hello = &m->rules.hello};
     } else if (take_due(m, DUE_RAN)) {
         *a = (struct member_action){.act = MEMBER_ACT_PEERS, .peers = &m->ran};
-    } else if (take_due(m, DUE_NEXT)) {
-        *a = (struct member_action){.act = MEMBER_ACT_PEERS, .peers = &m->next};
+    } else if (take_due(m, DUE_TOLD)) {
+        *a = (struct member_action){.act = MEMBER_ACT_PEERS, .peers = &m->told};
     } else if (next_callback(m, a)) {
         return true;
     } else if (m->connected && take_due(m, DUE_STATUS)) {

@@ -253,7 +253,7 @@ static bool may_elect(const struct rdzv_config *c)
 {
     int places = c->max_nodes + c->spares;
     bool waits = c->max_node_restarts > 0 || (c->max_node_restarts < 0 && c->max_restarts > 0);
-    return c->elect && c->backend != RDZV_FILE && places > 2 && c->max_node_restarts != 0 &&
+    return c->elect && c->backend != RDZV_FILE && places > 1 && c->max_node_restarts != 0 &&
            (c->min_nodes < places || waits);
 }
 
@@ -427,7 +427,7 @@ static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
 {
     struct endpoint_bind b = {.any = !netaddr_is_loopback(coordinator)};
     struct err e = ERR_INIT;
-    if (r->endpoint || !may_elect(&r->config))
+    if (r->endpoint || !may_elect(&r->config) || r->config.nproc == 0)
         return;
     netaddr_parse_ip(&b.addr, b.any ? "::" : "127.0.0.1", 0);
     if (r->finder->seat_port)
@@ -536,7 +536,7 @@ static void reach_elector(struct rdzv *r)
         next_candidate(r); /* it neither stands nor has a coordinator for us, or does not answer */
     for (int i = 0; i <= p->n; i++, r->candidate++) {
         int k = r->candidate % p->n;
-        if (k == self && r->endpoint && p->n > 2) {
+        if (k == self && r->endpoint) {
             stand(r);
             return;
         }
@@ -619,8 +619,8 @@ static int check_config(const struct rdzv_config *c, struct err *e)
 {
     if (c->min_nodes < 1 || c->max_nodes < c->min_nodes || c->max_nodes > NNODES_MAX)
         return err_set(e, -EINVAL, "%d to %d nodes cannot be", c->min_nodes, c->max_nodes);
-    if (c->nproc < 1 || c->nproc > NPROC_MAX)
-        return err_set(e, -EINVAL, "%d workers on a node cannot be (1 to %d)", c->nproc, NPROC_MAX);
+    if (c->nproc < 0 || c->nproc > NPROC_MAX)
+        return err_set(e, -EINVAL, "%d workers on a node cannot be (0 to %d)", c->nproc, NPROC_MAX);
     if (c->spares < 0 || c->spares > NNODES_MAX - c->max_nodes)
         return err_set(e, -EINVAL, "%d spare nodes cannot be", c->spares);
     if (c->node_rank >= c->max_nodes)
@@ -647,7 +647,7 @@ static void make_member(struct rdzv *r, const struct rdzv_callbacks *callbacks)
         .read_ns = to_ns(c->read_timeout),
         .heartbeat_ns = to_ns(c->keep_alive_interval),
         .dead_ns = dead_ns(c),
-        .lease = c->max_nodes + c->spares > 1,
+        .lease = c->max_nodes + c->spares > 1 || c->nproc == 0,
         .hello = {.backend = c->backend,
                   .min_nodes = c->min_nodes,
                   .max_nodes = c->max_nodes,
@@ -719,7 +719,9 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
         return rc;
     }
     if (config->endpoint_host)
-        endpoint_format(r->where, sizeof(r->where), config->endpoint_host, config->endpoint_port);
+        endpoint_format(r->where, sizeof(r->where),
+                        config->endpoint_host[0] ? config->endpoint_host : config->host,
+                        config->endpoint_port);
     else
         text_set(r->where, sizeof(r->where), "%s", config->endpoint_path);
     uvx_scope_init(&r->scope, loop);
@@ -791,7 +793,9 @@ void rdzv_get_info(const struct rdzv *r, struct rdzv_info *out)
                         endpoint_port(r->endpoint));
     else if (r->coordinator)
         endpoint_format(out->endpoint, sizeof(out->endpoint),
-                        r->config.endpoint_host ? r->config.endpoint_host : r->config.host,
+                        r->config.endpoint_host && r->config.endpoint_host[0]
+                            ? r->config.endpoint_host
+                            : r->config.host,
                         endpoint_port(r->endpoint));
     else if (r->have_good)
         netaddr_format(&r->good, out->endpoint, sizeof(out->endpoint));

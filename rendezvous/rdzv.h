@@ -68,7 +68,8 @@ struct rdzv_config {
     const char *run_id;        /* jobs with different ids on one endpoint do not mix */
     int min_nodes, max_nodes;
     int node_rank; /* the group rank asked for; -1: any, in stable order */
-    int nproc;     /* workers on this node */
+    int nproc;     /* workers on this node; 0: a launcher without workers, which is in no round: the
+                      coordinator, or a witness that votes when the coordinator is lost */
     const char *role;
     const char *host;         /* this node's name, for people */
     const char *local_addr;   /* the address to advertise, or a name of it; NULL: the local one of

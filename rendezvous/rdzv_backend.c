@@ -91,7 +91,8 @@ static bool name_quick(const struct rdzv_finder *f)
     struct netaddr a;
     if (f->local_addr && !f->have_local)
         return false;
-    return f->max_nodes == 1 || is_localhost(f->host) || netaddr_parse_ip(&a, f->host, 0);
+    return f->max_nodes == 1 || !f->host[0] || is_localhost(f->host) ||
+           netaddr_parse_ip(&a, f->host, 0);
 }
 
 int rdzv_finder_resolve_local(struct rdzv_finder *f)
@@ -117,7 +118,7 @@ static void name_look(struct rdzv_finder *f)
         return;
     }
     add_ip(f, f->host);
-    if (f->naddrs)
+    if (f->naddrs || !f->host[0])
         return;
     int n = resolve(f->host, f->port, f->addrs, CONNECTOR_ADDRS_MAX, f->why, sizeof(f->why));
     f->naddrs = n > 0 ? n : 0;
@@ -181,7 +182,8 @@ static enum rdzv_role join(const struct rdzv_finder *f)
 
 static int name_check(const struct rdzv_config *c, struct err *e)
 {
-    if (!c->endpoint_host || !c->endpoint_host[0])
+    bool everywhere = c->is_host == 1; /* "": on all addresses */
+    if (!c->endpoint_host || (!c->endpoint_host[0] && !everywhere))
         return err_set(e, -EINVAL, "the rendezvous needs an endpoint (--rdzv_endpoint HOST:PORT)");
     if (c->endpoint_port < 0 || c->endpoint_port > 65535)
         return err_set(e, -EINVAL, "port %d is not a port", c->endpoint_port);

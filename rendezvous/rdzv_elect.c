@@ -1,6 +1,7 @@
 /* Standing for election, and the limits of a minority. */
 #include <string.h>
 
+#include "core/mem.h"
 #include "rendezvous/rdzv_round.h"
 #include "rendezvous/rdzv_state_impl.h"
 #include "rendezvous/text.h"
@@ -38,8 +39,14 @@ void rdzv_elect_list(struct rdzv_state *s, const struct rdzv_peers *list)
     see_epoch(s, list->gen.epoch);
     if (list->ran && generation_before(run->list.gen, list->gen))
         rdzv_quorum_set(run, list);
+    else if (generation_equal(run->list.gen, list->gen) && list->n > run->list.n)
+        rdzv_quorum_grow(run, list);
+    else if (generation_equal(prepared->list.gen, list->gen) && list->n > prepared->list.n)
+        rdzv_quorum_grow(prepared, list);
     else if (!list->ran && generation_before(prepared->list.gen, list->gen))
         rdzv_quorum_set(prepared, list);
+    if (generation_equal(run->list.gen, prepared->list.gen) && prepared->list.n > run->list.n)
+        rdzv_quorum_grow(run, &prepared->list);
     if (!generation_before(run->list.gen, prepared->list.gen))
         rdzv_quorum_fini(prepared);
     for (int k = 0; k < 2 && s->host_dead; k++) {
@@ -154,12 +161,61 @@ static void make_list(struct rdzv_state *s, struct rdzv_peers *list)
     list->gen = s->gen;
 }
 
-void rdzv_elect_prepare(struct rdzv_state *s)
+/* The witness that votes: it has been here for longest. NULL: there is none. */
+static const struct rdzv_node *voting_witness(const struct rdzv_state *s)
+{
+    const struct rdzv_node *w = NULL;
+    for (int i = 0; i < s->nnodes && s->nwitnesses; i++) {
+        const struct rdzv_node *n = s->nodes[i];
+        if (rdzv_node_is_witness(n) && !n->peer.own && !n->leaving && n->conn != RDZV_NO_CONN &&
+            n->status_ns && (!w || n->joined_ns < w->joined_ns))
+            w = n;
+    }
+    return w;
+}
+
+/* Of an even number half is no majority: a witness makes it odd. */
+static bool add_witness(struct rdzv_state *s)
+{
+    const struct rdzv_node *w = voting_witness(s);
+    struct rdzv_peers *p = &s->peers;
+    if (!w || p->n == 0 || p->n % 2)
+        return false;
+    p->e = xrealloc(p->e, (size_t)(p->n + 1) * sizeof(*p->e));
+    p->e[p->n++] = (struct rdzv_peer_entry){.id = w->hello.id}; /* nobody has to call it */
+    return true;
+}
+
+void rdzv_elect_prepare(struct rdzv_state *s, uint64_t now)
 {
     if (!s->rules.elect)
         return;
     make_list(s, &s->peers);
+    s->vote_ns = add_witness(s) ? now : 0;
+    s->prepare_ns = now;
     rdzv_state_send_all(s, PENDING_PEERS);
+}
+
+/* A witness is here. It gets its vote in the round that runs, too: more than half of 2k nodes, or
+ * of the same and one more, are k + 1 either way, and any k + 1 of the 2k + 1 have one in common.
+ * (With an odd number of nodes it would not be so.) */
+void rdzv_elect_witness(struct rdzv_state *s, const struct rdzv_node *w, uint64_t now)
+{
+    bool runs = s->phase == RDZV_RUN;
+    char name[RDZV_TEXT_MAX];
+    if (!s->rules.elect || (!runs && s->phase != RDZV_PREPARE))
+        return;
+    if (add_witness(s)) {
+        if (runs)
+            rdzv_quorum_grow(&s->quorum[0], &s->peers);
+        s->vote_ns = now;
+        rdzv_state_send_all(s, PENDING_PEERS);
+    } else if (s->vote_ns && w->echo_ns >= s->vote_ns &&
+               node_id_equal(&w->hello.id, &s->peers.e[s->peers.n - 1].id)) {
+        s->vote_ns = 0;
+        rdzv_state_log(s, LOG_LEVEL_VERBOSE, "witness %s has a vote",
+                       rdzv_join_name(w, name, sizeof(name)));
+    }
 }
 
 void rdzv_elect_run(struct rdzv_state *s)
@@ -182,9 +238,11 @@ void rdzv_elect_dead(struct rdzv_state *s, const struct rdzv_node *n)
 /* Whether those who could elect another coordinator are too few, as far as was heard lately. They
  * would wait for the dead time twice: once until this one is silent for them, once for old leases.
  * The leases that are given out by contacts not older than that time end before. */
-static bool in_touch(const struct rdzv_state *s, uint64_t now)
+static bool in_touch(const struct rdzv_state *s, uint64_t since, uint64_t now)
 {
-    uint64_t since = now > s->rules.dead_ns ? now - s->rules.dead_ns : 1;
+    uint64_t ago = now > s->rules.dead_ns ? now - s->rules.dead_ns : 1;
+    if (since < ago)
+        since = ago;
     for (int k = 0; k < 2; k++) {
         const struct rdzv_quorum *q = &s->quorum[k];
         if (2 * rdzv_quorum_unknown(q, &s->by_id, since) > q->list.n)
@@ -194,10 +252,11 @@ static bool in_touch(const struct rdzv_state *s, uint64_t now)
 }
 
 /* Whether a round whose members are all prepared may run: not after a sleep, in which the others
- * may have gone on without this coordinator, before they have been heard of again. */
+ * may have gone on without this coordinator, before they have been heard of again; and not before
+ * most of those who could elect another one by an older list have this round's. */
 bool rdzv_elect_may_run(const struct rdzv_state *s, uint64_t now)
 {
-    return !s->rules.elect || s->quorum[0].list.n == 0 || in_touch(s, now);
+    return !s->rules.elect || s->quorum[0].list.n == 0 || in_touch(s, s->prepare_ns - 1, now);
 }
 
 /* Whether it may still be: those who are connected are enough. */
@@ -218,5 +277,5 @@ bool rdzv_elect_lease(struct rdzv_state *s, uint64_t now)
     if (now < s->lease_look_at)
         return s->lease;
     s->lease_look_at = now + s->rules.heartbeat_ns / 4;
-    return s->lease = in_touch(s, now);
+    return s->lease = in_touch(s, 0, now);
 }

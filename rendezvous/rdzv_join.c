@@ -10,6 +10,7 @@
 #define NOTICE_NS         5000000000u
 #define NOTICE_LATER_NS   30000000000u
 #define ATTEMPT_LOG_NS    30000000000u
+#define WITNESSES_MAX     8
 #define SPARES_MAX(nodes) (64 + (nodes) / 4)
 
 static double seconds(uint64_t ns)
@@ -51,6 +52,8 @@ static bool other_job(const struct rdzv_state *s, const struct rdzv_hello *h, ch
     nnodes_text(theirs, h->min_nodes, h->max_nodes);
     if (strcmp(h->run_id, r->run_id) != 0)
         text_set(text, cap, "this is job '%s', not '%s' (--rdzv_id)", r->run_id, h->run_id);
+    else if (h->nproc == 0) /* it takes part in no round */
+        return false;
     else if (h->backend != r->backend)
         text_set(text, cap, "this job meets by --rdzv_backend %s, not %s", backend_name(r->backend),
                  backend_name(h->backend));
@@ -87,6 +90,11 @@ static bool objection(const struct rdzv_state *s, const struct rdzv_hello *h, ui
     }
     if (other_job(s, h, text, cap))
         return true;
+    if (h->nproc == 0) {
+        *retry = true;
+        text_set(text, cap, "%d witnesses are here already", s->nwitnesses);
+        return s->nwitnesses >= WITNESSES_MAX;
+    }
     if (holder && holder->conn != RDZV_NO_CONN) {
         /* Silent for two heartbeats: it may be the ghost of the one that asks. */
         *retry = now - holder->heard_ns > 2 * s->rules.heartbeat_ns;
@@ -99,9 +107,9 @@ static bool objection(const struct rdzv_state *s, const struct rdzv_hello *h, ui
         text_set(text, cap, "the job is complete: all %d nodes have joined", rdzv_state_places(s));
         return true;
     }
-    if (s->nnodes >= rdzv_state_places(s) + SPARES_MAX(s->rules.max_nodes)) {
+    if (rdzv_state_count(s) >= rdzv_state_places(s) + SPARES_MAX(s->rules.max_nodes)) {
         *retry = true;
-        text_set(text, cap, "%d nodes are here already, for %d places", s->nnodes,
+        text_set(text, cap, "%d nodes are here already, for %d places", rdzv_state_count(s),
                  s->rules.max_nodes);
         return true;
     }
@@ -159,6 +167,7 @@ static void add_node(struct rdzv_state *s, uint32_t conn, const struct rdzv_hell
     }
     n->slot = s->nnodes;
     s->nodes[s->nnodes++] = n;
+    s->nwitnesses += rdzv_node_is_witness(n);
     s->conns[conn].node = n;
     claim_rank(s, n);
     rdzv_state_heard(s, n, now);
@@ -184,10 +193,15 @@ void rdzv_join_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hell
         rdzv_phase_lost(s, holder, "another launcher has taken its node_rank", holder->heard_ns,
                         now);
     add_node(s, conn, h, peer, now);
+    rdzv_join_name(s->nodes[s->nnodes - 1], name, sizeof(name));
+    if (h->nproc == 0) {
+        rdzv_state_log(s, LOG_LEVEL_VERBOSE, "%s, pid %d, has joined, without workers", name,
+                       h->pid);
+        return;
+    }
     warn_of_differences(s, h);
-    rdzv_state_log(s, LOG_LEVEL_VERBOSE, "node %s, pid %d, has joined: %d of %d",
-                   rdzv_join_name(s->nodes[s->nnodes - 1], name, sizeof(name)), h->pid, s->nnodes,
-                   s->rules.max_nodes);
+    rdzv_state_log(s, LOG_LEVEL_VERBOSE, "node %s, pid %d, has joined: %d of %d", name, h->pid,
+                   rdzv_state_count(s), s->rules.max_nodes);
 }
 
 /* ---------------------------------------------------------------------------------- turned away */
@@ -221,18 +235,21 @@ void rdzv_join_attempt(struct rdzv_state *s, const char *host, const char *addr,
 
 static void add_present(const struct rdzv_state *s, char *out, size_t cap)
 {
-    for (int i = 0; i < s->nnodes && i < NAMES_MAX; i++)
-        text_add(out, cap, "%s%s", i ? ", " : ": ", s->nodes[i]->hello.host);
-    if (s->nnodes > NAMES_MAX)
-        text_add(out, cap, " and %d more", s->nnodes - NAMES_MAX);
+    int shown = 0;
+    for (int i = 0; i < s->nnodes && shown < NAMES_MAX; i++) {
+        if (!rdzv_node_is_witness(s->nodes[i]))
+            text_add(out, cap, "%s%s", shown++ ? ", " : ": ", s->nodes[i]->hello.host);
+    }
+    if (rdzv_state_count(s) > NAMES_MAX)
+        text_add(out, cap, " and %d more", rdzv_state_count(s) - NAMES_MAX);
 }
 
 /* The node ranks nobody has taken, when everybody asks for one. */
 static void add_missing(const struct rdzv_state *s, char *out, size_t cap)
 {
-    int missing = s->rules.max_nodes - s->nnodes, shown = 0;
+    int missing = s->rules.max_nodes - rdzv_state_count(s), shown = 0;
     for (int i = 0; i < s->nnodes; i++) {
-        if (s->nodes[i]->hello.node_rank < 0)
+        if (s->nodes[i]->hello.node_rank < 0 && !rdzv_node_is_witness(s->nodes[i]))
             return;
     }
     if (missing <= 0)
@@ -269,7 +286,7 @@ void rdzv_join_notice(struct rdzv_state *s, uint64_t now)
     wanted_text(s, wanted);
     s->notice_at = now + (waited < 12 * NOTICE_NS ? NOTICE_NS : NOTICE_LATER_NS);
     text_set(s->notice, sizeof(s->notice), "waiting for nodes, %.0f s: %d of %s here",
-             seconds(waited), s->nnodes, wanted);
+             seconds(waited), rdzv_state_count(s), wanted);
     add_present(s, s->notice, sizeof(s->notice));
     add_missing(s, s->notice, sizeof(s->notice));
     add_place(s, s->notice, sizeof(s->notice));
@@ -280,7 +297,7 @@ void rdzv_join_timeout_text(struct rdzv_state *s, uint64_t now, char *out, size_
 {
     char wanted[32];
     wanted_text(s, wanted);
-    text_set(out, cap, "only %d of %s nodes joined within %.0f s", s->nnodes, wanted,
+    text_set(out, cap, "only %d of %s nodes joined within %.0f s", rdzv_state_count(s), wanted,
              seconds(now - s->collect_ns));
     add_present(s, out, cap);
     add_missing(s, out, cap);

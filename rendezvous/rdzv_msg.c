@@ -167,7 +167,7 @@ bool rdzv_get_hello(struct rd *r, struct rdzv_hello *m)
     rd_str(r, m->local_addr, sizeof(m->local_addr));
     m->pid = get_int(r, 0, INT32_MAX);
     m->node_rank = get_int(r, -1, NNODES_MAX); /* too high a one is refused with a reason */
-    m->nproc = get_int(r, 1, NPROC_MAX);
+    m->nproc = get_int(r, 0, NPROC_MAX);
     m->peer_port = rd_u16(r);
     m->prev_rank = get_int(r, -1, NNODES_MAX - 1);
     m->seen_epoch = rd_u64(r);

@@ -72,7 +72,8 @@ struct rdzv_hello {
     char local_addr[ADDR_STRLEN]; /* the address to advertise, or "" */
     int pid;
     int node_rank; /* -1: any */
-    int nproc;
+    int nproc;     /* 0: a launcher without workers, in no round: the coordinator outside of the
+                      nodes, or a witness */
     uint16_t peer_port;  /* where its launcher listens for the others; 0: nowhere */
     int prev_rank;       /* its group rank in the last round that it ran; -1 */
     uint64_t seen_epoch; /* of the newest coordinator it has followed; 0: none yet */

@@ -52,4 +52,10 @@ struct rdzv_node {
     uint32_t last_order;
 };
 
+/* It has no workers: it is in no round, and counts as no node. */
+static inline bool rdzv_node_is_witness(const struct rdzv_node *n)
+{
+    return n->hello.nproc == 0;
+}
+
 #endif

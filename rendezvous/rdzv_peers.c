@@ -27,6 +27,14 @@ void rdzv_peers_move(struct rdzv_peers *to, struct rdzv_peers *from)
     *from = (struct rdzv_peers){0};
 }
 
+bool rdzv_peers_may_elect(const struct rdzv_peers *p)
+{
+    int others = 0;
+    for (int i = 0; i < p->n; i++)
+        others += !p->e[i].host;
+    return 2 * others > p->n;
+}
+
 int rdzv_peers_find(const struct rdzv_peers *p, const struct node_id *id)
 {
     for (int i = 0; i < p->n; i++) {

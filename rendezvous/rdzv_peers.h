@@ -45,6 +45,8 @@ void rdzv_peers_fini(struct rdzv_peers *p);
 void rdzv_peers_copy(struct rdzv_peers *to, const struct rdzv_peers *from); /* to: finished */
 /* Takes what `from` has, which is empty afterwards. */
 void rdzv_peers_move(struct rdzv_peers *to, struct rdzv_peers *from);
+/* Whether those who are not the coordinator are more than half: then they may elect another one. */
+bool rdzv_peers_may_elect(const struct rdzv_peers *p);
 int rdzv_peers_find(const struct rdzv_peers *p, const struct node_id *id); /* index, or -1 */
 
 /* Epochs are ordered: the term, which rises with every election, and below it a part drawn at

@@ -149,7 +149,7 @@ static void start_round(struct rdzv_state *s, uint64_t now)
     s->gen.counter++;
     s->new_round = true;
     s->phase = RDZV_PREPARE;
-    rdzv_elect_prepare(s);
+    rdzv_elect_prepare(s, now);
     rdzv_state_send_all(s, PENDING_VIEW);
 }
 
@@ -553,6 +553,11 @@ static enum log_level unless_told(const struct rdzv_state *s)
     return s->phase == RDZV_RUN ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE;
 }
 
+static const char *kind(const struct rdzv_node *n)
+{
+    return rdzv_node_is_witness(n) ? "witness" : "node";
+}
+
 /* Nothing ends without a reason. */
 static const char *leave_text(const struct rdzv_status *st)
 {
@@ -579,15 +584,19 @@ void rdzv_phase_leave(struct rdzv_state *s, struct rdzv_node *n, const struct rd
                       uint64_t now)
 {
     /* The coordinator leaves with its own launcher. */
-    bool ends = n->peer.own || st->leave_reason == STOP_TIMEOUT || st->leave_reason == STOP_REQUEST;
+    bool witness = rdzv_node_is_witness(n);
+    bool ends =
+        n->peer.own ||
+        (!witness && (st->leave_reason == STOP_TIMEOUT || st->leave_reason == STOP_REQUEST));
     if (!n->leaving) {
         char name[RDZV_TEXT_MAX];
         n->leaving = true;
-        s->nleaving++;
+        s->nleaving += !witness;
         rdzv_state_update_ready(s, n);
-        remember_gone(s, st->leave_reason, st->leave_code, leave_text(st));
+        if (!witness || ends)
+            remember_gone(s, st->leave_reason, st->leave_code, leave_text(st));
         if (!n->peer.own)
-            rdzv_state_log(s, unless_told(s), "node %s leaves: %s",
+            rdzv_state_log(s, unless_told(s), "%s %s leaves: %s", kind(n),
                            rdzv_join_name(n, name, sizeof(name)), leave_text(st));
         if (s->phase == RDZV_RUN || s->phase == RDZV_STOP)
             leave_round(s, n, st, ends, now);
@@ -613,13 +622,14 @@ void rdzv_phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how,
     struct failure lost;
     if (how && !n->leaving && phase != RDZV_FINISH) {
         rdzv_join_name(n, name, sizeof(name));
-        text_set(text, sizeof(text), "node %s was lost: %s", name, how);
+        text_set(text, sizeof(text), "%s %s was lost: %s", kind(n), name, how);
         rdzv_state_log(s, needed ? unless_told(s) : LOG_LEVEL_NOTICE, "%s", text);
         if (needed && !(phase == RDZV_STOP && n->stopped))
             record_lost(s, n, how, since, &lost);
         if (needed)
             blame(s, n, now);
-        remember_gone(s, STOP_NODE_LOST, 1, text);
+        if (!rdzv_node_is_witness(n))
+            remember_gone(s, STOP_NODE_LOST, 1, text);
     }
     if (phase == RDZV_STOP && member)
         mark_stopped(s, n);

@@ -1,6 +1,7 @@
 #include "rendezvous/rdzv_quorum.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/mem.h"
 
@@ -9,6 +10,17 @@ void rdzv_quorum_set(struct rdzv_quorum *q, const struct rdzv_peers *list)
     rdzv_peers_copy(&q->list, list);
     free(q->dead);
     q->dead = xcalloc((size_t)list->n, sizeof(*q->dead));
+}
+
+void rdzv_quorum_grow(struct rdzv_quorum *q, const struct rdzv_peers *list)
+{
+    bool ran = q->list.ran, *dead = q->dead;
+    int n = q->list.n;
+    q->dead = NULL;
+    rdzv_quorum_set(q, list);
+    q->list.ran = ran;
+    memcpy(q->dead, dead, (size_t)n * sizeof(*dead));
+    free(dead);
 }
 
 void rdzv_quorum_fini(struct rdzv_quorum *q)

@@ -17,6 +17,8 @@ struct rdzv_quorum {
 };
 
 void rdzv_quorum_set(struct rdzv_quorum *q, const struct rdzv_peers *list);
+/* The same members, and more behind them. */
+void rdzv_quorum_grow(struct rdzv_quorum *q, const struct rdzv_peers *list);
 void rdzv_quorum_fini(struct rdzv_quorum *q);
 void rdzv_quorum_dead(struct rdzv_quorum *q, const struct node_id *id);
 

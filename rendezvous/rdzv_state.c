@@ -155,7 +155,8 @@ void rdzv_state_close(struct rdzv_state *s, uint32_t conn, const char *refusal, 
 
 void rdzv_state_update_ready(struct rdzv_state *s, struct rdzv_node *n)
 {
-    bool ready = n->conn != RDZV_NO_CONN && n->phase == MEMBER_IDLE && !n->workers && !n->leaving;
+    bool ready = n->conn != RDZV_NO_CONN && n->phase == MEMBER_IDLE && !n->workers && !n->leaving &&
+                 !rdzv_node_is_witness(n);
     s->nready += ready - n->ready;
     n->ready = ready;
 }
@@ -179,7 +180,10 @@ void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n)
         s->by_rank[n->hello.node_rank] == n)
         s->by_rank[n->hello.node_rank] = NULL;
     s->nready -= n->ready;
-    s->nleaving -= n->leaving;
+    if (rdzv_node_is_witness(n))
+        s->nwitnesses--;
+    else
+        s->nleaving -= n->leaving;
     map_remove(&s->by_id, n->hello.id.b, sizeof(n->hello.id.b));
     struct rdzv_node *last = s->nodes[--s->nnodes];
     s->nodes[n->slot] = last;
@@ -215,7 +219,7 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     rdzv_state_heard(s, n, now);
     rdzv_state_update_ready(s, n);
     unsigned pending = PENDING_VIEW;
-    if (s->phase == RDZV_PREPARE && s->peers.n)
+    if ((s->phase == RDZV_PREPARE || s->phase == RDZV_RUN) && s->peers.n)
         pending |= PENDING_PEERS;
     if (s->phase == RDZV_FINISH)
         pending |= PENDING_REPORT;
@@ -277,6 +281,8 @@ static void take_phase(struct rdzv_state *s, struct rdzv_node *n, const struct r
         rdzv_phase_stopped(s, n, st, now);
     else if (n->group_rank < 0 && n->ready)
         rdzv_phase_newcomer(s, n, now);
+    else if (rdzv_node_is_witness(n))
+        rdzv_elect_witness(s, n, now);
 }
 
 /* A member says that it does what it was told: there is nothing to say to that. Besides the work,
@@ -497,7 +503,8 @@ static void fill_view(struct rdzv_state *s, const struct rdzv_node *n, struct rd
         .dead_ms = (uint32_t)(s->rules.dead_ns / 1000000),
         .elect = s->rules.elect,
         .lease = rdzv_elect_lease(s, now),
-        .spare = !member && s->phase != RDZV_COLLECT && s->phase != RDZV_FINISH,
+        .spare = !member && !rdzv_node_is_witness(n) && s->phase != RDZV_COLLECT &&
+                 s->phase != RDZV_FINISH,
     };
     /* Also after the stop: a node that was faster than the news may still want to know why. */
     if (s->why_counter && s->why_counter + 1 >= s->gen.counter && v->phase < RDZV_FINISH &&

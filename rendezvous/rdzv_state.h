@@ -83,7 +83,8 @@ enum rdzv_act {
     RDZV_ACT_TABLE,     /* conn, table: the same for all until the next RDZV_ACT_NEW_ROUND */
     RDZV_ACT_REPORT,    /* conn, result: the same for all */
     RDZV_ACT_VIEW,      /* conn, view */
-    RDZV_ACT_PEERS,     /* conn, peers: the same for all until the next RDZV_ACT_NEW_ROUND */
+    RDZV_ACT_PEERS,     /* conn, peers: the same for all until the next RDZV_ACT_NEW_ROUND, unless
+                           it has grown */
     RDZV_ACT_NOTICE,    /* conn, text: the same pointer for all who get the same */
     RDZV_ACT_CLOSE,     /* conn; text: refuse with it (retry), NULL: just close */
     RDZV_ACT_FINISHED,  /* everybody has the result, or had long enough */

@@ -56,8 +56,9 @@ struct rdzv_state {
     struct map by_id;
     struct rdzv_node **by_rank; /* by the node_rank they asked for */
     int cap_by_rank;
-    int nready;   /* could start now */
-    int nleaving; /* of nnodes */
+    int nready;     /* could start now */
+    int nleaving;   /* of nnodes */
+    int nwitnesses; /* of nnodes, not among nleaving */
 
     /* The round: members[group rank], NULL when it was lost. */
     struct rdzv_node **members;
@@ -89,6 +90,8 @@ struct rdzv_state {
     bool host_dead;
     bool lease; /* as of the last look */
     uint64_t seen_epoch, random, stood_ns, lease_look_at;
+    uint64_t vote_ns;    /* when a witness was added to the list; 0: it has it, or there is none */
+    uint64_t prepare_ns; /* when the list of the newest round was made */
     uint64_t quarantine_at; /* old leases have run out then */
     uint64_t settle_at;     /* until then more nodes may find a new coordinator; NEVER: not new */
     uint64_t elect_at;      /* when to look again whether a round may start */
@@ -125,10 +128,15 @@ void rdzv_state_update_ready(struct rdzv_state *s, struct rdzv_node *n);
 void rdzv_state_heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
 void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n); /* frees it */
 void rdzv_state_close(struct rdzv_state *s, uint32_t conn, const char *refusal, bool retry);
-/* Nodes that are not about to leave. */
+/* Launchers with workers. */
+static inline int rdzv_state_count(const struct rdzv_state *s)
+{
+    return s->nnodes - s->nwitnesses;
+}
+/* Those that are not about to leave. */
 static inline int rdzv_state_live(const struct rdzv_state *s)
 {
-    return s->nnodes - s->nleaving;
+    return rdzv_state_count(s) - s->nleaving;
 }
 /* Nodes that may be here at once. */
 static inline int rdzv_state_places(const struct rdzv_state *s)
@@ -167,8 +175,9 @@ void rdzv_elect_start(struct rdzv_state *s, const struct rdzv_electorate *e, uin
 void rdzv_elect_list(struct rdzv_state *s, const struct rdzv_peers *list);
 bool rdzv_elect_may_start(struct rdzv_state *s, uint64_t now);
 void rdzv_elect_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h);
-void rdzv_elect_prepare(struct rdzv_state *s);
+void rdzv_elect_prepare(struct rdzv_state *s, uint64_t now);
 void rdzv_elect_run(struct rdzv_state *s);
+void rdzv_elect_witness(struct rdzv_state *s, const struct rdzv_node *w, uint64_t now);
 void rdzv_elect_dead(struct rdzv_state *s, const struct rdzv_node *n);
 bool rdzv_elect_may_run(const struct rdzv_state *s, uint64_t now);
 bool rdzv_elect_quorum(const struct rdzv_state *s);

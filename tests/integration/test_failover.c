@@ -111,7 +111,181 @@ START_TEST(of_two_nodes_one_is_no_majority)
     proc_kill(&c.p[0], SIGKILL);
     expect_status(&c, 1, 1);
     expect_text(c.p[1].err, "the coordinator at 127.0.0.1");
+    expect_text(c.p[1].err, "one node of two is no majority");
     end(&c);
+}
+END_TEST
+
+/* A launcher without workers. */
+static int add_apart(struct nodes *c, const char *options)
+{
+    int i = c->n++;
+    dlaunch_start(&c->p[i], NULL,
+                  "%s --rdzv_conf keep_alive_interval=0.2,keep_alive_max_attempt=10,"
+                  "last_call_timeout=20,join_timeout=20",
+                  options);
+    return i;
+}
+
+/* One of two nodes, of which the first waits for the second, and goes on without it later. */
+static int add_of_two(struct nodes *c, const char *job)
+{
+    const char *options = c->n == 0 ? "--verbose --nnodes 1:2 --rdzv_conf is_host=1"
+                                    : "--nnodes 1:2 --rdzv_conf is_host=0";
+    return add(c,
+               test_keep(xasprintf("%s,keep_alive_interval=0.2,keep_alive_max_attempt=10,"
+                                   "last_call_timeout=20,join_timeout=20",
+                                   options)),
+               job);
+}
+
+#define JOINED "has joined, without workers"
+
+/* Two nodes and a witness, which comes first or when the workers run already. */
+static void with_a_witness(bool late, enum how how)
+{
+    struct nodes c;
+    begin(&c, test_keep(xasprintf("%s-%d", late ? "late" : "early", how)));
+    char *go = xasprintf("env WORLD_SIZE wait %s/go-%d-%d", tmpdir(), late, how);
+    char *witness = test_keep(xasprintf("--witness 127.0.0.1:%d", c.port));
+    int nodes[2], w = -1;
+    nodes[0] = add_of_two(&c, go);
+    if (!late) {
+        w = add_apart(&c, witness);
+        proc_expect_err(&c.p[nodes[0]], JOINED, 20);
+    }
+    nodes[1] = add_of_two(&c, go);
+    wait_lines(c.up, 4, 20);
+    if (late) {
+        w = add_apart(&c, witness);
+    }
+    proc_expect_err(&c.p[nodes[0]], "has a vote", 20);
+    take_down(&c, nodes[0], how);
+    wait_lines(c.up, 6, 20);
+    write_file(strstr(go, tmpdir()), "");
+    expect_status(&c, nodes[1], 0);
+    expect_text(c.p[nodes[1]].err, "this node is the coordinator now, by 2 of the 3");
+    expect_text(c.p[nodes[1]].out, "WORLD_SIZE=2\n");
+    expect_status(&c, w, 0);
+    end(&c);
+    free(go);
+}
+
+START_TEST(of_two_nodes_one_and_a_witness_are_a_majority)
+{
+    with_a_witness(false, GUARDIAN);
+    with_a_witness(true, AGENT);
+    with_a_witness(true, FREEZE);
+}
+END_TEST
+
+START_TEST(a_lost_witness_is_no_loss)
+{
+    struct nodes c;
+    begin(&c, "up");
+    add(&c, "--verbose --nnodes 2", "wait %T/go");
+    add_apart(&c, test_keep(xasprintf("--witness 127.0.0.1:%d", c.port)));
+    proc_expect_err(&c.p[0], JOINED, 20);
+    int i = add(&c, "--nnodes 2", "wait %T/go");
+    wait_lines(c.up, 4, 20);
+    proc_kill(&c.p[1], SIGKILL);
+    proc_expect_err(&c.p[0], "was lost: its launcher is gone", 20);
+    write_file(tmppath("go"), "");
+    expect_status(&c, 0, 0);
+    expect_status(&c, i, 0);
+    ck_assert_int_eq(count_lines(c.up), 4);
+    end(&c);
+}
+END_TEST
+
+/* ------------------------------------------------------------- a coordinator outside the nodes */
+
+static void begin_outside(struct nodes *c)
+{
+    begin(c, "up");
+    add_apart(c, test_keep(xasprintf("--verbose --rdzv_only --nnodes 1:2 --elastic "
+                                     "--rdzv_endpoint 127.0.0.1:%d",
+                                     c->port)));
+}
+
+START_TEST(a_node_is_lost_and_another_one_comes)
+{
+    struct nodes c;
+    begin_outside(&c);
+    add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
+    add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
+    wait_lines(c.up, 4, 20);
+    proc_kill(&c.p[1], SIGKILL);
+    wait_lines(c.up, 6, 20);
+    add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
+    wait_lines(c.up, 10, 20);
+    write_file(tmppath("go"), "");
+    for (int i = 2; i < 4; i++) {
+        expect_status(&c, i, 0);
+        expect_text(c.p[i].out, "WORLD_SIZE=4\n");
+    }
+    expect_status(&c, 0, 0); /* with its job */
+    end(&c);
+}
+END_TEST
+
+START_TEST(the_coordinator_outside_is_lost)
+{
+    struct nodes c;
+    begin_outside(&c);
+    add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
+    add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
+    wait_lines(c.up, 4, 20);
+    proc_kill(&c.p[0], SIGKILL);
+    wait_lines(c.up, 8, 20); /* both are a majority of both */
+    write_file(tmppath("go"), "");
+    for (int i = 1; i < 3; i++) {
+        expect_status(&c, i, 0);
+        expect_text(c.p[i].out, "WORLD_SIZE=4\nWORLD_SIZE=4\n");
+    }
+    end(&c);
+}
+END_TEST
+
+START_TEST(the_coordinator_outside_is_told_to_stop)
+{
+    struct nodes c;
+    begin_outside(&c);
+    add(&c, "--nnodes 1:2", "pause");
+    add(&c, "--nnodes 1:2", "pause");
+    wait_lines(c.up, 4, 20);
+    proc_kill(&c.p[0], SIGTERM);
+    for (int i = 0; i < 3; i++) {
+        expect_status(&c, i, 128 + SIGTERM);
+        expect_text(c.p[i].err, "received SIGTERM");
+    }
+    end(&c);
+}
+END_TEST
+
+START_TEST(what_launchers_without_workers_refuse)
+{
+    static const struct {
+        const char *line, *text;
+    } wrong[] = {
+        {"--rdzv_only --nnodes 2", "--rdzv_only: needs --rdzv_endpoint"},
+        {"--rdzv_only --nnodes 2 --rdzv_endpoint :0", "--rdzv_endpoint: "},
+        {"--rdzv_only --rdzv_endpoint :29400", "needs the --nnodes of a job of several nodes"},
+        {"--rdzv_only --nnodes 2 --rdzv_backend static --rdzv_endpoint n0",
+         "--rdzv_only: needs --rdzv_backend c10d"},
+        {"--rdzv_only --nnodes 2 --rdzv_endpoint :29400 true", "a program is given: true"},
+        {"--witness n0 true", "--witness: runs no workers, but a program is given: true"},
+        {"--witness n0:x", "--witness: 'n0:x': port 'x' is not a number"},
+        {"--witness n0 --rdzv_only --nnodes 2 --rdzv_endpoint :29400", "is not the coordinator"},
+        {"--witness n0 --standalone", "no place in a job on one node"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        struct proc p;
+        ck_assert_int_eq(dlaunch_run(&p, 20, "%s", wrong[i].line), 2);
+        expect_text(p.err, wrong[i].text);
+        ck_assert_ptr_eq(strchr(p.err, '\n'), p.err + strlen(p.err) - 1); /* one line */
+        proc_fini(&p);
+    }
 }
 END_TEST
 
@@ -158,6 +332,12 @@ static Suite *suite(void)
     tcase_add_test(tc, one_after_the_other);
     tcase_add_test(tc, a_minority_stops_and_says_so);
     tcase_add_test(tc, of_two_nodes_one_is_no_majority);
+    tcase_add_test(tc, of_two_nodes_one_and_a_witness_are_a_majority);
+    tcase_add_test(tc, a_lost_witness_is_no_loss);
+    tcase_add_test(tc, a_node_is_lost_and_another_one_comes);
+    tcase_add_test(tc, the_coordinator_outside_is_lost);
+    tcase_add_test(tc, the_coordinator_outside_is_told_to_stop);
+    tcase_add_test(tc, what_launchers_without_workers_refuse);
     tcase_add_test(tc, the_job_may_end_instead);
     tcase_add_test(tc, a_spare_follows_the_new_coordinator);
     return s;

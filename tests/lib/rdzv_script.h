@@ -45,7 +45,7 @@ struct who {
     int id;    /* 0: the number of its connection + 1 */
     int rank1; /* node_rank + 1 */
     int nproc, pid, min, max, restarts1;
-    bool own, same_host, no_store;
+    bool own, same_host, no_store, witness;
     enum restart_policy policy;
 };
 
@@ -144,7 +144,9 @@ static inline void hello(uint32_t conn, struct who w)
                            .pid = w.pid ? w.pid : 100 + (int)conn,
                            .node_rank = w.rank1 - 1,
                            .prev_rank = -1,
-                           .nproc = w.nproc ? w.nproc : 2};
+                           .nproc = w.witness ? 0
+                                    : w.nproc ? w.nproc
+                                              : 2};
     struct rdzv_peer p = {.own = w.own, .same_host = w.own || w.same_host};
     h.id.b[0] = (uint8_t)(w.id ? w.id : (int)conn + 1);
     strcpy(h.run_id, w.run_id ? w.run_id : "job");

@@ -106,7 +106,7 @@ START_TEST(configurations_that_cannot_be)
     ck_assert_int_eq(try_open(0, &e), -EINVAL);
     config_of(0, RDZV_C10D, 29400, 1, 2)->keep_alive_interval = 0;
     ck_assert_int_eq(try_open(0, &e), -EINVAL);
-    config_of(0, RDZV_C10D, 29400, 1, 2)->nproc = 0;
+    config_of(0, RDZV_C10D, 29400, 1, 2)->nproc = -1;
     ck_assert_int_eq(try_open(0, &e), -EINVAL);
     nodes[0].r = NULL;
 }

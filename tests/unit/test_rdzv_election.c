@@ -1,0 +1,456 @@
+/* Who is elected when the coordinator is lost, and who is not: never two at once. */
+#include "tests/lib/rdzv_script.h"
+
+/* Node ids are their numbers; the epoch of the coordinator that was lost. */
+#define OLD rdzv_epoch(3, 77)
+
+static struct rdzv_peers list_of(const char *ids, uint32_t counter, bool ran)
+{
+    static struct rdzv_peer_entry e[8][8];
+    static int next;
+    struct rdzv_peers p = {.gen = {OLD, counter}, .ran = ran, .e = e[next++ % 8]};
+    for (; *ids; ids++, p.n++)
+        p.e[p.n] = (struct rdzv_peer_entry){.id = {{(uint8_t)(*ids - '0')}}, .host = *ids == '1'};
+    return p;
+}
+
+/* Node `own` stands for election: it ran a round of `ran`, and `prepared`, if not NULL, after it.
+ * Node 1 had the coordinator. Connection number i is node i. */
+static void stand(const char *ran, const char *prepared, uint32_t own)
+{
+    struct rdzv_peers r = list_of(ran, 5, true), p = list_of(prepared ? prepared : "", 6, false);
+    struct rdzv_electorate e = {.ran = &r,
+                                .prepared = prepared ? &p : NULL,
+                                .seen_epoch = OLD,
+                                .random = own,
+                                .gone = "gone"};
+    T = 1000 * S;
+    log_init(LOG_LEVEL_VERBOSE, NULL);
+    rules(RDZV_C10D, 1, 4);
+    R.elect = true;
+    S_ = rdzv_state_stand(&R, &e, T);
+    join(own, (struct who){.own = true, .id = (int)own});
+}
+
+static void vote(uint32_t id)
+{
+    join(id, (struct who){.id = (int)id});
+}
+
+static void elected(bool is)
+{
+    ck_assert_int_eq(info().standing, !is);
+    ck_assert_int_eq(info().gen.epoch > OLD, is);
+}
+
+static void gives_up(void)
+{
+    for (int i = 0; i < 8 && !info().finished; i++)
+        tick(5);
+    ck_assert(info().finished);
+    ck_assert_int_eq(info().result->exit_code, 1);
+    HAS(info().result->text, "no majority");
+}
+
+START_TEST(more_than_half_elect)
+{
+    stand("123", NULL, 2);
+    elected(false);
+    vote(3);
+    elected(true);
+    HAS(logs, "this node is the coordinator now, by 2 of the 3 nodes of the last round");
+}
+END_TEST
+
+START_TEST(less_than_half_do_not)
+{
+    stand("12345", NULL, 2);
+    vote(3);
+    elected(false);
+    gives_up();
+    HAS(info().result->text, "of the 5 nodes");
+}
+END_TEST
+
+START_TEST(when_all_who_are_left_are_there_the_round_begins)
+{
+    struct rdzv_peers r = list_of("1234", 5, true);
+    struct rdzv_electorate e = {
+        .ran = &r, .seen_epoch = OLD, .random = 2, .host_dead = true, .gone = "gone"};
+    T = 1000 * S;
+    log_init(LOG_LEVEL_VERBOSE, NULL);
+    rules(RDZV_C10D, 1, 4);
+    R.elect = true;
+    S_ = rdzv_state_stand(&R, &e, T);
+    join(2, (struct who){.own = true, .id = 2});
+    vote(3);
+    elected(false);
+    vote(4);
+    elected(true);
+    PHASE(RDZV_PREPARE); /* no last call: who is missing is known to be dead */
+    ck_assert_int_eq(info().nnodes, 3);
+}
+END_TEST
+
+START_TEST(half_do_not)
+{
+    stand("1234", NULL, 2);
+    vote(3);
+    elected(false);
+    gives_up();
+}
+END_TEST
+
+START_TEST(one_of_two_is_not_elected)
+{
+    stand("12", NULL, 2);
+    elected(false);
+    gives_up();
+}
+END_TEST
+
+START_TEST(a_node_that_was_not_in_the_round_has_no_vote)
+{
+    stand("123", NULL, 2);
+    vote(4);
+    elected(false);
+    vote(3);
+    elected(true);
+}
+END_TEST
+
+START_TEST(a_voter_that_is_gone_again_does_not_count)
+{
+    stand("12345", NULL, 2);
+    vote(3);
+    closed(3, RDZV_END_BROKEN);
+    vote(4);
+    elected(false);
+    vote(3);
+    elected(true);
+}
+END_TEST
+
+START_TEST(the_other_nodes_of_a_coordinator_outside_are_enough)
+{
+    stand("23", NULL, 2); /* node 1 had no workers */
+    elected(false);
+    vote(3);
+    elected(true);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ witnesses */
+
+START_TEST(a_witness_votes)
+{
+    stand("129", NULL, 2); /* 9: a witness */
+    join(9, (struct who){.id = 9, .witness = true});
+    elected(true);
+    beat(40, (uint32_t[]){2, 9}, 2); /* the old coordinator's lease runs out */
+    PHASE(RDZV_PREPARE);             /* and is no node */
+    ck_assert_int_eq(info().nnodes, 1);
+    ck_assert_int_eq(seen[9].view.group_rank, -1);
+    ck_assert(!seen[9].view.spare);
+}
+END_TEST
+
+START_TEST(a_witness_of_another_round_does_not)
+{
+    stand("12", NULL, 2);
+    join(9, (struct who){.id = 9, .witness = true});
+    elected(false);
+}
+END_TEST
+
+START_TEST(a_witness_tells_that_it_has_a_vote)
+{
+    stand("12", NULL, 2); /* it came when the round ran, and node 2 was not told */
+    join(9, (struct who){.id = 9, .witness = true});
+    struct rdzv_peers grown = list_of("129", 5, false);
+    rdzv_state_peers(S_, 9, &grown);
+    say(9, MEMBER_IDLE);
+    elected(true);
+}
+END_TEST
+
+static void running_with_witness(uint32_t n, bool before)
+{
+    rules(RDZV_C10D, 1, (int)n);
+    R.elect = true;
+    start();
+    join(0, (struct who){.own = true});
+    if (before)
+        join(9, (struct who){.witness = true});
+    for (uint32_t i = 1; i < n; i++)
+        join(i, (struct who){0});
+    run_all(n);
+    if (!before)
+        join(9, (struct who){.witness = true});
+}
+
+START_TEST(two_nodes_and_a_witness_are_three)
+{
+    for (int before = 0; before < 2; before++) {
+        running_with_witness(2, before);
+        PHASE(RDZV_RUN);
+        ck_assert_int_eq(info().nnodes, 2);
+        ck_assert_int_eq(seen[1].list.n, 3);
+        ck_assert_int_eq(seen[9].list.n, 3);
+        ck_assert_int_eq(seen[1].list.e[2].id.b[0], 10);
+        ck_assert_int_eq(seen[1].list.e[2].port, 0);
+        teardown();
+    }
+    running_with_witness(2, true); /* for the fixture */
+}
+END_TEST
+
+START_TEST(three_nodes_need_none)
+{
+    for (int before = 0; before < 2; before++) {
+        running_with_witness(3, before);
+        PHASE(RDZV_RUN);
+        ck_assert_int_eq(seen[1].list.n, 3);
+        teardown();
+    }
+    running_with_witness(3, true);
+}
+END_TEST
+
+START_TEST(a_second_witness_stands_by)
+{
+    running_with_witness(2, true);
+    join(10, (struct who){.witness = true});
+    ck_assert_int_eq(seen[10].list.n, 3);
+    ck_assert_int_eq(seen[10].list.e[2].id.b[0], 10); /* the one on connection 9 */
+}
+END_TEST
+
+START_TEST(a_witness_is_not_waited_for_and_not_counted)
+{
+    rules(RDZV_C10D, 2, 2);
+    R.elect = true;
+    start();
+    join(0, (struct who){.own = true});
+    join(9, (struct who){.witness = true, .host = "w"});
+    PHASE(RDZV_COLLECT);
+    tick(5);
+    HAS(seen[0].notice, "1 of 2 here: n0");
+    join(1, (struct who){0});
+    PHASE(RDZV_PREPARE);
+    run_all(2);
+    closed(9, RDZV_END_CLOSED);
+    PHASE(RDZV_RUN);
+    HAS(logs, "witness w");
+    say(0, MEMBER_DONE);
+    say(1, MEMBER_DONE);
+    PHASE(RDZV_FINISH);
+    ck_assert_int_eq(info().result->exit_code, 0);
+}
+END_TEST
+
+START_TEST(a_witness_that_is_told_to_stop_leaves)
+{
+    running_with_witness(2, true);
+    leave(9, STOP_SIGNAL, 143, "w received SIGTERM", false);
+    ck_assert_int_eq(seen[9].view.phase, RDZV_RELEASE);
+    PHASE(RDZV_RUN);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ old lists */
+
+START_TEST(a_newer_round_that_a_voter_has_run_counts)
+{
+    stand("123", NULL, 2);
+    hello(3, (struct who){.id = 3});
+    struct rdzv_peers newer = list_of("1345", 9, true);
+    rdzv_state_peers(S_, 3, &newer);
+    say(3, MEMBER_IDLE);
+    elected(false); /* of these it is one of four */
+    vote(4);
+    elected(false);
+    vote(5);
+    elected(true);
+}
+END_TEST
+
+START_TEST(an_older_round_does_not)
+{
+    stand("123", NULL, 2);
+    hello(4, (struct who){.id = 4});
+    struct rdzv_peers older = list_of("14", 4, true);
+    rdzv_state_peers(S_, 4, &older);
+    say(4, MEMBER_IDLE);
+    elected(false);
+    vote(3);
+    elected(true);
+}
+END_TEST
+
+START_TEST(a_round_that_was_only_prepared_counts_too)
+{
+    stand("123", "1456", 2);
+    vote(3);
+    elected(false);
+    vote(4);
+    vote(5);
+    elected(false); /* half */
+    vote(6);
+    elected(true);
+}
+END_TEST
+
+START_TEST(epochs_rise_above_all_that_were_seen)
+{
+    uint64_t seen_by_voter = rdzv_epoch(9, 1);
+    stand("123", NULL, 2);
+    struct rdzv_hello h = {.backend = R.backend,
+                           .min_nodes = 1,
+                           .max_nodes = 4,
+                           .node_rank = -1,
+                           .agent_store = true,
+                           .prev_rank = -1,
+                           .nproc = 2,
+                           .seen_epoch = seen_by_voter,
+                           .run_id = "job",
+                           .version = "0.1",
+                           .host = "n3",
+                           .id = {{3}}};
+    struct rdzv_peer p = {.addr = "10.0.0.3", .via = "10.0.0.2"};
+    rdzv_state_hello(S_, 3, &h, &p, T);
+    say(3, MEMBER_IDLE);
+    ck_assert(!info().standing);
+    ck_assert_uint_gt(info().gen.epoch, seen_by_voter);
+}
+END_TEST
+
+START_TEST(of_two_candidates_one_is_elected)
+{
+    stand("12345", NULL, 2);
+    struct rdzv_state *a = S_;
+    vote(4);
+    vote(5);
+    elected(true);
+    uint64_t epoch = info().gen.epoch;
+    memset(seen, 0, sizeof(seen));
+    stand("12345", NULL, 3); /* does not see the others */
+    elected(false);
+    gives_up();
+    rdzv_state_free(S_);
+    memset(seen, 0, sizeof(seen));
+    stand("12345", NULL, 3); /* or later, when the first one has been lost in its turn */
+    vote(4);
+    vote(5);
+    elected(true);
+    ck_assert(info().gen.epoch != epoch); /* nobody takes one for the other */
+    rdzv_state_free(a);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------- the old coordinator */
+
+/* A status that has seen the newest view. */
+static void echo(uint32_t conn, enum member_phase phase)
+{
+    struct rdzv_status st = status_of(conn, phase);
+    st.view_sent_ns = T;
+    st.view_seen_ns = st.send_ns;
+    tell(conn, st);
+}
+
+START_TEST(one_that_has_lost_the_others_gives_out_no_lease)
+{
+    rules(RDZV_C10D, 1, 3);
+    R.elect = true;
+    running_by_rules(3);
+    T += 1 * S;
+    for (uint32_t i = 0; i < 3; i++)
+        echo(i, MEMBER_RUNNING);
+    tick(2);
+    echo(1, MEMBER_RUNNING);
+    echo(1, MEMBER_RUNNING);
+    ck_assert(seen[1].view.lease);
+    closed(1, RDZV_END_BROKEN);
+    closed(2, RDZV_END_BROKEN);
+    for (int i = 0; i < 4; i++) {
+        tick(5);
+        echo(0, MEMBER_RUNNING);
+        echo(0, MEMBER_RUNNING);
+    }
+    ck_assert(!seen[0].view.lease);
+    PHASE(RDZV_STOP);
+    say(0, MEMBER_IDLE);
+    gives_up(); /* the others may have another one */
+}
+END_TEST
+
+START_TEST(nodes_that_are_known_to_be_dead_elect_nobody)
+{
+    rules(RDZV_C10D, 1, 3);
+    R.elect = true;
+    running_by_rules(3);
+    closed(1, RDZV_END_CLOSED);
+    closed(2, RDZV_END_CLOSED);
+    say(0, MEMBER_IDLE);
+    PHASE(RDZV_PREPARE);
+}
+END_TEST
+
+/* Nodes 1 and 2 wait as spares in the round after, and would elect one of them if they were cut
+ * off: this must not happen when that round runs already. */
+START_TEST(a_round_waits_for_those_who_know_only_an_older_list)
+{
+    running_with_witness(2, true);
+    T += 1 * S;
+    closed(1, RDZV_END_BROKEN);
+    for (int i = 0; i < 4 && info().phase == RDZV_RUN; i++) {
+        tick(5);
+        echo(0, MEMBER_RUNNING);
+        echo(9, MEMBER_IDLE);
+    }
+    PHASE(RDZV_STOP);
+    T += 1 * S;
+    say(0, MEMBER_IDLE);
+    PHASE(RDZV_PREPARE);
+    T += 1 * S;
+    prepared(0);
+    PHASE(RDZV_PREPARE); /* node 1 is out of reach, and the witness would follow it */
+    echo(9, MEMBER_IDLE);
+    PHASE(RDZV_RUN);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("rdzv_election");
+    TCase *tc = test_case(s, "election", 30);
+    tcase_add_checked_fixture(tc, NULL, teardown);
+    tcase_add_test(tc, more_than_half_elect);
+    tcase_add_test(tc, less_than_half_do_not);
+    tcase_add_test(tc, when_all_who_are_left_are_there_the_round_begins);
+    tcase_add_test(tc, half_do_not);
+    tcase_add_test(tc, one_of_two_is_not_elected);
+    tcase_add_test(tc, a_node_that_was_not_in_the_round_has_no_vote);
+    tcase_add_test(tc, a_voter_that_is_gone_again_does_not_count);
+    tcase_add_test(tc, the_other_nodes_of_a_coordinator_outside_are_enough);
+    tcase_add_test(tc, a_witness_votes);
+    tcase_add_test(tc, a_witness_of_another_round_does_not);
+    tcase_add_test(tc, a_witness_tells_that_it_has_a_vote);
+    tcase_add_test(tc, two_nodes_and_a_witness_are_three);
+    tcase_add_test(tc, three_nodes_need_none);
+    tcase_add_test(tc, a_second_witness_stands_by);
+    tcase_add_test(tc, a_witness_is_not_waited_for_and_not_counted);
+    tcase_add_test(tc, a_witness_that_is_told_to_stop_leaves);
+    tcase_add_test(tc, a_newer_round_that_a_voter_has_run_counts);
+    tcase_add_test(tc, an_older_round_does_not);
+    tcase_add_test(tc, a_round_that_was_only_prepared_counts_too);
+    tcase_add_test(tc, epochs_rise_above_all_that_were_seen);
+    tcase_add_test(tc, of_two_candidates_one_is_elected);
+    tcase_add_test(tc, one_that_has_lost_the_others_gives_out_no_lease);
+    tcase_add_test(tc, nodes_that_are_known_to_be_dead_elect_nobody);
+    tcase_add_test(tc, a_round_waits_for_those_who_know_only_an_older_list);
+    return s;
+}
+
+TEST_MAIN(suite)

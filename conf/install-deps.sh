@@ -2,7 +2,7 @@
 # Installs what building, testing or benchmarking dlaunch needs and is not there yet: with apt-get (as
 # root, or through sudo), or, where there is none, says what to install. Quick, and silent, when nothing
 # is missing.
-#   conf/install-deps.sh [build|test|multihost|bench|fuzz|lint ...]
+#   conf/install-deps.sh [build|test|multihost|torch|torch-debian|bench|fuzz|lint ...]
 set -u
 
 missing=
@@ -47,8 +47,10 @@ need() { # set of packages by Debian's names
         have nsenter || lack util-linux
         have ip || lack iproute2
         have nm || lack binutils
-        /usr/bin/python3 -c 'import torch' 2>/dev/null || lack python3-torch
         /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null || lack python3-venv
+        ;;
+    torch-debian)
+        /usr/bin/python3 -c 'import torch' 2>/dev/null || lack python3-torch
         ;;
     bench)
         need test
@@ -69,7 +71,7 @@ need() { # set of packages by Debian's names
         have shellcheck || lack shellcheck
         ;;
     *)
-        echo "$0: what is '$1'? (build test multihost torch bench fuzz lint)" >&2
+        echo "$0: what is '$1'? (build test multihost torch torch-debian bench fuzz lint)" >&2
         exit 2
         ;;
     esac

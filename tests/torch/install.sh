@@ -2,21 +2,27 @@
 # Sets up the PyTorch of the package index in a virtual environment, without the 3 GB of GPU libraries
 # that it names as dependencies (gpu_stubs.py); then what reads a launcher's environment and installs.
 #   install.sh FOLDER
-# Does nothing when that is done already. Says why in one line, and exits with 1, when it cannot be had.
+# TORCH_VERSION says which PyTorch (the newest). Does nothing when it is there already. Says why in one line,
+# and exits with 1, when it cannot be had.
 set -u
 venv=$1
 here=$(dirname "$0")
-mark=$venv/.dlaunch-2
+mark=$venv/.dlaunch-2 # holds the version
 log=$venv/install.log
-[ -e "$mark" ] && exit 0
+version=${TORCH_VERSION:-}
+[ -e "$mark" ] && [ "${version:-$(cat "$mark")}" = "$(cat "$mark")" ] && exit 0
 
-fail() { echo "$1 (the log: $log)"; exit 1; }
-pip() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "$@" >>"$log" 2>&1; }
+fail() { echo "$1 (the log: $log)"; rm -rf "${venv:?}/lib" "${venv:?}/bin"; exit 1; }
+pip() {
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir --retries 2 --timeout 60 \
+        --no-deps "$@" >>"$log" 2>&1
+}
 
-echo "Installing the current PyTorch, 1.3 GB, into $venv (TORCH_VENV says where)"
-rm -rf "$venv" && mkdir -p "$venv" || exit 1
+echo "Installing PyTorch${version:+ $version}, 1.3 GB, into $venv (TORCH_VENV says where)"
+{ rm -rf "$venv" && mkdir -p "$venv"; } 2>/dev/null || { echo "$venv cannot be made"; exit 1; }
+trap 'fail "interrupted"' INT TERM
 /usr/bin/python3 -m venv "$venv" >>"$log" 2>&1 || fail "no virtual environment can be made"
-pip torch numpy filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec setuptools ||
+pip "torch${version:+==$version}" numpy filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec setuptools ||
     fail "the package index does not give PyTorch"
 "$venv/bin/python" "$here/gpu_stubs.py" "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
     >>"$log" 2>&1 || fail "no stand-ins for the GPU libraries could be made"
@@ -27,4 +33,4 @@ pip accelerate psutil pyyaml packaging huggingface-hub safetensors tqdm click hf
     truststore h11 anyio sniffio idna || echo "accelerate is not to be had"
 pip transformers regex tokenizers || echo "transformers is not to be had"
 pip lightning-fabric pytorch-lightning lightning-utilities torchmetrics || echo "Lightning is not to be had"
-: >"$mark"
+"$venv/bin/python" -c 'import torch; print(torch.__version__.split("+")[0])' >"$mark"

@@ -1,34 +1,58 @@
 #!/bin/bash
 # Everything about PyTorch, with each PyTorch that can be had: the current one of the package index
 # (installed into $TORCH_VENV) and Debian's. TORCHES="current" or "debian" leaves one out.
+# TORCH_TESTS: only these programs. TORCH_SECONDS: so long may all of it take, the installation too; of what has
+# not begun by then only the first check of each program is made.
 set -u
 here=$(dirname "$0")
-export BUILD=${BUILD:-build} TEST_LIMIT=${TEST_LIMIT:-1500}
-venv=${TORCH_VENV:-${XDG_CACHE_HOME:-$HOME/.cache}/dlaunch/torch}
+seconds=${TORCH_SECONDS:-7200}
+TORCH_UNTIL=$(($(date +%s) + seconds))
+export TORCH_UNTIL BUILD=${BUILD:-build} TEST_LIMIT=${TEST_LIMIT:-3000}
+venv=${TORCH_VENV:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/dlaunch/torch}
 links=$(mktemp -d) || exit 1
 trap 'rm -rf "$links"' EXIT
 programs=()
 
+left_out() { echo "SKIPPED: $1"; }
+
+# Prints the last line of what it ran, and why it ended, if that is not well.
+in_time() {
+    local said left=$((TORCH_UNTIL - $(date +%s)))
+    said=$(timeout -k 10 $((left > 0 ? left : 1)) "$@" 2>&1)
+    case $? in
+    0) return 0 ;;
+    124 | 137) echo "it takes more than the $seconds s that there are" ;;
+    *) echo "${said##*$'\n'}" ;;
+    esac
+    return 1
+}
+
 # A test program is one file for tests/run.sh: a few lines that run it by the right interpreter.
 add() { # name of the PyTorch, interpreter
-    for t in store_peer "test_torchrun --live" test_scripts test_hosts test_detection; do
-        local name=${t%% *} args=
-        [ "$t" = "$name" ] || args=${t#* }
+    local name args
+    for name in ${TORCH_TESTS:-store_peer test_scripts test_hosts test_detection test_torchrun}; do
+        args=
+        [ "$name" != test_torchrun ] || args=--live
         printf '#!/bin/sh\nexec %s %s/%s.py %s\n' "$2" "$here" "$name" "$args" >"$links/$1_$name"
         chmod +x "$links/$1_$name"
         programs+=("$links/$1_$name")
     done
 }
 
-for torch in ${TORCHES:-current debian}; do
-    case $torch in
-    current)
-        if "$here/install.sh" "$venv"; then add current "$venv/bin/python"; else
-            echo "SKIPPED: the current PyTorch: it could not be installed"; fi ;;
-    debian)
-        if /usr/bin/python3 -c 'import torch' 2>/dev/null; then add debian /usr/bin/python3; else
-            echo "SKIPPED: Debian's PyTorch: python3-torch is not installed"; fi ;;
-    esac
-done
-[ ${#programs[@]} -gt 0 ] || { echo "SKIPPED: there is no PyTorch to test with"; exit 0; }
+if why=$(in_time conf/install-deps.sh torch); then
+    for torch in ${TORCHES:-current debian}; do
+        case $torch in
+        current)
+            echo "PyTorch ${TORCH_VERSION:-of the package index}: 1.3 GB, in $venv (TORCH_VENV says where)"
+            if why=$(in_time "$here/install.sh" "$venv"); then add current "$venv/bin/python"; else
+                left_out "the current PyTorch: $why"; fi ;;
+        debian)
+            if why=$(in_time conf/install-deps.sh torch-debian); then add debian /usr/bin/python3; else
+                left_out "Debian's PyTorch: $why"; fi ;;
+        esac
+    done
+else
+    left_out "what the tests with PyTorch need: $why"
+fi
+[ ${#programs[@]} -gt 0 ] || exit 0
 JOBS=1 tests/run.sh "${programs[@]}"

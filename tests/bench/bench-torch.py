@@ -3,7 +3,8 @@
 
     bench-torch.py BUILD [RUNS]
 
-With the PyTorch of this interpreter. Medians of interleaved runs, milliseconds.
+With the PyTorch of this interpreter. Medians of interleaved runs, milliseconds; a launcher of which nothing
+comes in PATIENCE_S seconds is not asked again. Exits with 1 when a bar is missed.
 """
 import os
 import signal
@@ -16,6 +17,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 os.environ["BUILD"] = sys.argv[1] if len(sys.argv) > 1 else "build"
 sys.path.insert(0, os.path.join(HERE, "../torch"))
 
+from bars import bar, bar_fact, print_bars  # noqa: E402
 from hosts import Hosts  # noqa: E402
 from jobs import DLAUNCH, PYTHON, Job, Skip, free_port, torch_version  # noqa: E402
 
@@ -136,12 +138,13 @@ def host_is_cut_off(launcher, folder, program):
         return times(log, "start")[2] - start if again else None
 
 
+# The last column: dlaunch's bar in milliseconds, or None: no more than torchrun.
 ROWS = [
-    ("first line of two workers", first_line, FIRST_LINE, RUNS),
-    ("first line after init_process_group (gloo)", first_line, GLOO, RUNS),
-    ("a worker killed -> its successor", crash, STARTS, RUNS),
-    ("a launcher killed -> the survivor's workers", launcher_dies, STARTS, 1),
-    ("a host cut off -> the survivor's workers", host_is_cut_off, STARTS, 1),
+    ("first line of two workers", first_line, FIRST_LINE, None),
+    ("first line after init_process_group (gloo)", first_line, GLOO, None),
+    ("a worker killed -> its successor", crash, STARTS, None),
+    ("a launcher killed -> the survivor's workers", launcher_dies, STARTS, 100),
+    ("a host cut off -> the survivor's workers", host_is_cut_off, STARTS, 2000),
 ]
 
 
@@ -156,19 +159,27 @@ def measure(function, launcher, program):
 
 
 def main():
-    print(f"PyTorch {VERSION[0]}.{VERSION[1]}; medians of {RUNS} interleaved runs (the last two rows: 1), ms\n")
+    print(f"PyTorch {VERSION[0]}.{VERSION[1]}; medians of {RUNS} interleaved runs, ms\n")
     print("%-48s" % "" + "".join("%22s" % name for name in LAUNCHERS))
-    for label, function, program, runs in ROWS:
+    for label, function, program, limit in ROWS:
         took = {name: [] for name in LAUNCHERS}
         try:
-            for _ in range(runs):
+            for _ in range(RUNS):
                 for name, launcher in LAUNCHERS.items():
-                    took[name].append(measure(function, launcher, program))
+                    if None not in took[name]:
+                        took[name].append(measure(function, launcher, program))
         except Skip as why:
             print(f"SKIPPED: {label}: {why}")
             continue
-        show = lambda t: "not within %d s" % PATIENCE_S if None in t else "%.1f" % (statistics.median(t) * 1e3)
-        print("%-48s" % label + "".join("%22s" % show(t) for t in took.values()), flush=True)
+        ms = {name: None if None in t else statistics.median(t) * 1e3 for name, t in took.items()}
+        show = lambda t: "not within %d s" % PATIENCE_S if t is None else "%.1f" % t
+        print("%-48s" % label + "".join("%22s" % show(t) for t in ms.values()), flush=True)
+        limit = limit or ms["torchrun"]
+        if ms["dlaunch"] is None or limit is None:
+            bar_fact(label, ms["dlaunch"] is not None, show(ms["dlaunch"]))
+        else:
+            bar(label, ms["dlaunch"], limit, " ms")
+    sys.exit(print_bars())
 
 
 main()

@@ -104,10 +104,15 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -fPIE -c -o $@ $<
 
+# GCC clears a struct of some hundred bytes by an instruction that takes four times as long as the C
+# library's memset(): ten nanoseconds, and a small operation has several of them.
+CLEARING := -mmemset-strategy=unrolled_loop:128:noalign,libcall:-1:noalign
+CLEARING := $(shell $(CC) $(CLEARING) -c -x c /dev/null -o /dev/null 2>/dev/null && echo '$(CLEARING)')
+
 $(BUILD)/pic/%.o: %.c $(BUILD)/.flags
 	$(say) CC $@
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -fPIC -fvisibility=hidden -c -o $@ $<
+	$(Q)$(CC) $(CPPFLAGS) $(ALL_CFLAGS) $(CLEARING) -fPIC -fvisibility=hidden -c -o $@ $<
 
 # The reduction kernels: the same bits whatever the processor, so no fused multiply-add; and those for
 # processors that not everybody has.

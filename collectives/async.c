@@ -11,8 +11,6 @@
 #include "collectives/nccl/nccl.h"
 #include "core/clock.h"
 
-enum { ASSIST_MS = 1 };
-
 struct async {
     pthread_mutex_t lock;
     struct dlcoll_work *queue, **tail; /* collective operations that nobody has taken up */
@@ -135,7 +133,7 @@ static void *assist(void *arg)
             pthread_mutex_unlock(&comm->running);
         }
         if (p2p_is_busy(comm))
-            p2p_assist(comm, ASSIST_MS);
+            p2p_assist(comm, &(struct wait_word){&a->bell, bell});
         else if (!atomic_load(&a->pending))
             wait_sleep(&(struct wait_word){&a->bell, bell}, 1, UINT64_MAX);
     }
@@ -210,7 +208,7 @@ static void wait_until(struct dlcoll_work *w, uint64_t until_ns)
         return;
     }
     if (w->ops && !is_done(w)) {
-        p2p_wait(comm, w, until_ns, false);
+        p2p_wait(comm, &w->done, until_ns, false);
         return;
     }
     while (!is_done(w) && (!until_ns || mono_ns() < until_ns)) {
@@ -251,7 +249,7 @@ int dlcoll_test(dlcoll_work *work)
     if (work->device && !is_done(work))
         nccl_wait(work, 0, true);
     else if (work->ops && !is_done(work))
-        p2p_wait(work->comm, work, 0, true);
+        p2p_wait(work->comm, &work->done, 0, true);
     return is_done(work) ? result_of(work) : DLCOLL_INPROGRESS;
 }
 

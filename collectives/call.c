@@ -58,12 +58,6 @@ bool call_rooted(int kind)
     return has(kind) & ROOTED;
 }
 
-bool call_equal(const struct call *a, const struct call *b)
-{
-    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
-           a->count == b->count;
-}
-
 const char *call_name(int kind)
 {
     return kind > CALL_NONE && kind < CALL_KINDS ? g_kinds[kind].name : "unknown operation";

@@ -51,7 +51,12 @@ struct call {
 bool call_has_data(int kind);
 bool call_reduces(int kind);
 bool call_rooted(int kind); /* or has a peer */
-bool call_equal(const struct call *a, const struct call *b);
+
+static inline bool call_equal(const struct call *a, const struct call *b)
+{
+    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
+           a->count == b->count;
+}
 
 /* "all_reduce"; "unknown operation" for what is none. */
 const char *call_name(int kind);

@@ -7,6 +7,9 @@
 #include "collectives/comm.h"
 #include "collectives/error.h"
 #include "collectives/nccl/nccl.h"
+#include "core/clock.h"
+
+enum { LONG_MS = 1000, LONGEST_MS = 1000 * 1000 * 1000, TICK_MS = 10 };
 
 /* One buffer of an operation. */
 struct side {
@@ -22,21 +25,27 @@ static int refuse(const struct coll_args *a, int code, const char *why)
     return comm_error(a->comm, code, "%s: %s", call_name(a->kind), why);
 }
 
-int coll_take_opts(dlcoll_comm *c, const char *op, const dlcoll_opts *given, dlcoll_opts *opts)
+int coll_take_opts(dlcoll_comm *c, enum call_kind kind, const dlcoll_opts *given, dlcoll_opts *opts)
 {
     *opts = (dlcoll_opts)DLCOLL_OPTS_INIT;
     int code = comm_take_opts(opts, sizeof(*opts), given);
     if (code == DLCOLL_EINVAL)
         return comm_error(c, code, "%s: opts has no valid size and version (use DLCOLL_OPTS_INIT)",
-                          op);
+                          call_name(kind));
     if (code < 0)
-        return comm_error(c, code, "%s: opts asks for what this library does not know", op);
+        return comm_error(c, code, "%s: opts asks for what this library does not know",
+                          call_name(kind));
     return 0;
 }
 
+/* Reading the exact clock takes as long as a good part of a small operation; the coarse one is
+ * behind it by at most a tick of the kernel's, by which longer deadlines may be late. */
 uint64_t coll_deadline(const dlcoll_comm *c, const dlcoll_opts *opts)
 {
-    return comm_deadline(opts->timeout_ms ? opts->timeout_ms : c->timeout_ms);
+    int64_t ms = opts->timeout_ms ? opts->timeout_ms : c->timeout_ms;
+    if (ms < LONG_MS || ms > LONGEST_MS)
+        return comm_deadline(ms);
+    return clock_ns(CLOCK_MONOTONIC_COARSE) + ((uint64_t)ms + TICK_MS) * 1000000u;
 }
 
 /* ---------------------------------------------------------------------------------------- parts */
@@ -262,28 +271,32 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
 {
     dlcoll_comm *c = a->comm;
     dlcoll_opts opts;
-    memset(call, 0, sizeof(*call));
-    int code = coll_take_opts(c, call_name(a->kind), a->opts, &opts);
+    int code = coll_take_opts(c, a->kind, a->opts, &opts);
     if (code < 0)
         return code;
     if (a->root < 0 || a->root >= c->size)
         return refuse(a, DLCOLL_EINVAL, "root is no rank of the communicator");
-    *call = (struct coll_call){
-        .id = {.kind = (uint8_t)a->kind, .root = call_rooted(a->kind) ? a->root : 0},
-        .kind = a->kind,
-        .comm = c,
-        .ranks = {.size = c->size, .me = c->rank},
-        .root = a->root,
-        .send = a->send,
-        .recv = a->recv,
-        .count = a->count,
-        .send_parts = {a->send_counts, a->send_displs},
-        .recv_parts = {a->recv_counts, a->recv_displs},
-        .elem = 1,
-        .op = a->op,
-        .deadline_ns = coll_deadline(c, &opts),
-        .stream = opts.stream,
-        .culprit = -1};
+    /* Not the whole: most of it is room for an error's text. */
+    memset(call, 0, offsetof(struct coll_call, err));
+    call->err.code = 0;
+    call->err.msg[0] = '\0';
+    call->id.kind = (uint8_t)a->kind;
+    call->id.root = call_rooted(a->kind) ? a->root : 0;
+    call->kind = a->kind;
+    call->comm = c;
+    call->ranks.size = c->size;
+    call->ranks.me = c->rank;
+    call->root = a->root;
+    call->send = a->send;
+    call->recv = a->recv;
+    call->count = a->count;
+    call->send_parts = (struct coll_parts){a->send_counts, a->send_displs};
+    call->recv_parts = (struct coll_parts){a->recv_counts, a->recv_displs};
+    call->elem = 1;
+    call->op = a->op;
+    call->deadline_ns = coll_deadline(c, &opts);
+    call->stream = opts.stream;
+    call->culprit = -1;
     call->device = nccl_is_for(c, telling_buffer(a), &opts);
     if (a->kind == CALL_FINALIZE)
         call->kind = CALL_BARRIER;

@@ -29,7 +29,8 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call);
 bool coll_is_nothing(const struct coll_call *call);
 
 /* The options, checked; as coll_args_check(). */
-int coll_take_opts(dlcoll_comm *c, const char *op, const dlcoll_opts *given, dlcoll_opts *opts);
+int coll_take_opts(dlcoll_comm *c, enum call_kind kind, const dlcoll_opts *given,
+                   dlcoll_opts *opts);
 uint64_t coll_deadline(const dlcoll_comm *c, const dlcoll_opts *opts);
 
 #endif

@@ -80,10 +80,11 @@ struct coll_call {
     int culprit;
     struct call theirs;
     uint64_t theirs_seq;
-    struct err err;
 
     /* What the provider chose, for the flight recorder and DLCOLL_DEBUG; a fixed text. */
     const char *algo;
+
+    struct err err; /* large, therefore last: cleared without its text */
 };
 
 /* Bytes of one rank's data: what algorithms are chosen by. */

@@ -76,7 +76,7 @@ struct dlcoll_comm {
     unsigned fork_gen;       /* of the process that made it */
     _Atomic bool failed;     /* for good; `error` says why */
     _Atomic int failed_code;
-    _Atomic bool told;       /* the program has been given that code */
+    _Atomic bool told; /* the program has been given that code */
     bool finalized;
     pthread_mutex_t error_lock;
     dlcoll_error error;

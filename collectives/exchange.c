@@ -94,7 +94,7 @@ int dlcoll_exchange_bytes(const void *data, size_t len, dlcoll_bytes **all, dlco
         return comm_leave(comm, code);
     }
     *all = NULL;
-    if ((code = coll_take_opts(comm, "exchange_bytes", opts, &o)) == 0)
+    if ((code = coll_take_opts(comm, CALL_EXCHANGE_BYTES, opts, &o)) == 0)
         code = exchange(comm, data, len, all, coll_deadline(comm, &o));
     return comm_leave(comm, code);
 }
@@ -152,12 +152,12 @@ static int await(dlcoll_comm *c, dlcoll_work *w, uint64_t deadline)
     int code;
     if (!w)
         return DLCOLL_ENOMEM;
-    p2p_wait(c, w, deadline, false);
+    p2p_wait(c, &w->done, deadline, false);
     if (!atomic_load(&w->done) && p2p_cancel(c, w)) {
         async_complete(w, DLCOLL_ETIMEDOUT);
         code = 1;
     } else {
-        p2p_wait(c, w, 0, false); /* it is half here */
+        p2p_wait(c, &w->done, 0, false); /* it is half here */
         code = w->result;
     }
     dlcoll_work_free(w);
@@ -267,7 +267,7 @@ int dlcoll_monitored_barrier(dlcoll_comm *comm, int *missing, size_t *n, const d
         return code;
     if (missing && !n)
         code = comm_error(comm, DLCOLL_EINVAL, "monitored_barrier: n is NULL");
-    else if ((code = coll_take_opts(comm, "monitored_barrier", opts, &o)) == 0)
+    else if ((code = coll_take_opts(comm, CALL_MONITORED_BARRIER, opts, &o)) == 0)
         code = monitored(comm, missing, n, coll_deadline(comm, &o));
     return comm_leave(comm, code);
 }

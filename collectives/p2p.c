@@ -10,120 +10,22 @@
 #include "collectives/async.h"
 #include "collectives/comm.h"
 #include "collectives/net/net.h"
+#include "collectives/p2p_state.h"
 #include "collectives/shm/stream.h"
 #include "core/clock.h"
 
 enum {
-    EAGER_BYTES = 32 * 1024,
-    UNEXPECTED_BYTES = 1 << 30, /* kept of one peer's messages that nobody has asked for */
-    FRAME_BYTES = sizeof(struct p2p_frame),
     POLL_MAX = 64,
-    IO_BYTES = 1024 * 1024,
+    QUICK_LOOKS = 200,        /* before anything else is done, and the clock is read */
+    SPIN_LOOKS = 16,          /* while spinning, between readings of the clock */
+    LOOK_NS = 1000 * 1000,    /* between looks at what else may have happened */
+    NAP_NS = 10 * LOOK_NS,    /* at most, at a time, */
+    NAP_WRITING_NS = LOOK_NS, /* or when there must be room first */
 };
-
-enum frame_kind { EAGER = 1, RTS, CTS, DATA, DONE };
-
-/* A message that has come before its receive. */
-struct unexpected {
-    struct unexpected *next;
-    struct p2p_frame frame;
-    size_t have;
-    uint8_t data[];
-};
-
-struct queue {
-    struct p2p_op *head, **tail;
-};
-
-/* What is being read from a stream. */
-struct reading {
-    struct p2p_frame frame;
-    size_t have;           /* of the frame, then of the message as well */
-    struct p2p_op *op;     /* to which the message goes, or */
-    struct unexpected *un; /* where it is kept */
-    size_t len;            /* bytes of the message that follow here */
-};
-
-struct peer {
-    struct transport *t;   /* what reaches it */
-    struct queue out;      /* to be written on the stream to it */
-    struct queue offered;  /* sends that wait for CTS or DONE */
-    struct queue in_reply; /* receives whose CTS or DONE is to be written */
-    struct queue accepted; /* receives that wait for DATA */
-    struct unexpected *kept, **kept_tail;
-    size_t kept_bytes;
-    struct reading replies, messages;
-    uint64_t next_id;
-    int posted;        /* receives that name it */
-    bool active, deaf; /* in p->active; its stream has ended while nothing was expected */
-};
-
-struct p2p {
-    pthread_mutex_t lock;
-    struct dlcoll_comm *comm;
-    struct transport *tcp;
-    struct transport *shm; /* to ranks of this node; NULL: there is none */
-    struct peer *peers;
-    int *active; /* ranks with which something is under way */
-    int nactive;
-    struct queue posted; /* receives, in the order of their calls */
-    int any;             /* posted for any rank */
-    _Atomic int under_way;
-    _Atomic int waiters; /* who see to it that things move */
-    bool stopped;
-    uint64_t seq;
-    struct coll_call failure; /* what is told to comm_fail() */
-    int failed;               /* its status */
-};
-
-/* --------------------------------------------------------------------------------------- queues */
-
-static void queue_init(struct queue *q)
-{
-    q->head = NULL;
-    q->tail = &q->head;
-}
-
-static void queue_put(struct queue *q, struct p2p_op *op)
-{
-    op->next = NULL;
-    *q->tail = op;
-    q->tail = &op->next;
-}
-
-static void queue_remove(struct queue *q, struct p2p_op **at)
-{
-    struct p2p_op *op = *at;
-    *at = op->next;
-    if (q->tail == &op->next)
-        q->tail = at;
-}
-
-static struct p2p_op *queue_take(struct queue *q)
-{
-    struct p2p_op *op = q->head;
-    if (op)
-        queue_remove(q, &q->head);
-    return op;
-}
-
-static struct p2p_op *queue_find(struct queue *q, uint64_t id)
-{
-    for (struct p2p_op **at = &q->head; *at; at = &(*at)->next) {
-        struct p2p_op *op = *at;
-        if (op->frame.id == id) {
-            queue_remove(q, at);
-            return op;
-        }
-    }
-    return NULL;
-}
 
 /* -------------------------------------------------------------------------------------- failing */
 
-/* Something is the matter with an operation, or with a peer (op NULL); comm_fail() has its turn
- * when the lock is free. */
-static int fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const struct err *e)
+int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const struct err *e)
 {
     if (p->failed)
         return p->failed;
@@ -141,39 +43,42 @@ static int fail(struct p2p *p, int status, int peer, const struct p2p_op *op, co
     return status;
 }
 
-/* The peer sends something else than is received. */
-static int mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct p2p_frame *f)
+int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct p2p_frame *f)
 {
-    int r = fail(p, -EBADMSG, peer, op, NULL);
+    int r = p2p_fail(p, -EBADMSG, peer, op, NULL);
     p->failure.theirs = (struct call){
         .kind = CALL_SEND, .dtype = f->dtype, .root = p->comm->rank, .count = f->count};
     p->failure.theirs_seq = f->id;
     return r;
 }
 
-static void op_done(struct p2p *p, struct p2p_op *op)
+/* It has ended with the code; with the last one of its handle, that has, too. */
+static void end_op(struct p2p *p, struct p2p_op *op, int code)
 {
     struct dlcoll_work *w = op->work;
     op->state = P2P_DONE;
-    if (op->from)
-        *op->from = op->peer;
-    recorder_end(&p->comm->job->recorder, op->record, 0);
+    recorder_end(&p->comm->job->recorder, op->record, code);
     atomic_fetch_sub_explicit(&p->under_way, 1, memory_order_relaxed);
+    if (!w) {
+        op->result = code;
+        atomic_store_explicit(&op->ended, 1, memory_order_release);
+        return;
+    }
     for (struct p2p_op *o = w->ops; o; o = o->sibling) {
         if (o->state != P2P_DONE)
             return;
     }
-    async_complete(w, 0);
+    async_complete(w, code);
 }
 
-/* ------------------------------------------------------------------------------------- matching */
-
-static bool fits(const struct p2p_op *op, int peer, int tag)
+void p2p_done(struct p2p *p, struct p2p_op *op)
 {
-    return (op->any || op->peer == peer) && op->tag == tag;
+    if (op->from)
+        *op->from = op->peer;
+    end_op(p, op, 0);
 }
 
-static void set_active(struct p2p *p, int peer)
+void p2p_set_active(struct p2p *p, int peer)
 {
     if (p->peers[peer].active || peer == p->comm->rank)
         return;
@@ -181,387 +86,12 @@ static void set_active(struct p2p *p, int peer)
     p->active[p->nactive++] = peer;
 }
 
-/* The first receive for a message of that peer; taken off the list. */
-static struct p2p_op *take_posted(struct p2p *p, int peer, int tag)
-{
-    for (struct p2p_op **at = &p->posted.head; *at; at = &(*at)->next) {
-        struct p2p_op *op = *at;
-        if (!fits(op, peer, tag))
-            continue;
-        queue_remove(&p->posted, at);
-        if (op->any)
-            p->any--;
-        else
-            p->peers[peer].posted--;
-        op->peer = peer;
-        return op;
-    }
-    return NULL;
-}
-
-/* A receive that does not fit is left where everything ends with the communicator. */
-static int check_fit(struct p2p *p, struct p2p_op *op, const struct p2p_frame *f)
-{
-    if (op->dtype == f->dtype && op->count == f->count)
-        return 0;
-    queue_put(&p->peers[op->peer].accepted, op);
-    return mismatch(p, op->peer, op, f);
-}
-
-/* A large message meets its receive: it is fetched, or the sender may send. */
-static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_frame *f)
-{
-    struct peer *peer = &p->peers[op->peer];
-    struct err e = ERR_INIT;
-    bool fetch = peer->t == p->shm && stream_may_fetch(p->comm, op->peer);
-    int r = fetch ? stream_fetch(p->comm, op->peer, op->buf, f->addr, op->len, &e) : 0;
-    if (r < 0)
-        fail(p, r, op->peer, op, &e);
-    op->state = P2P_ACCEPTED;
-    op->frame = (struct p2p_frame){.kind = fetch ? DONE : CTS, .id = f->id};
-    op->moved = 0;
-    op->with_data = false;
-    queue_put(&peer->in_reply, op);
-    set_active(p, op->peer);
-}
-
-/* Whether what has come already has something for the receive. */
-static bool match_kept(struct p2p *p, struct p2p_op *op, int from)
-{
-    struct peer *peer = &p->peers[from];
-    for (struct unexpected **at = &peer->kept; *at; at = &(*at)->next) {
-        struct unexpected *un = *at;
-        if (un->frame.tag != op->tag)
-            continue;
-        if (peer->messages.un == un) { /* half of it is here */
-            op->peer = from;
-            if (check_fit(p, op, &un->frame) < 0)
-                return true;
-            if (op->len)
-                memcpy(op->buf, un->data, un->have);
-            peer->messages.un = NULL;
-            peer->messages.op = op;
-            op->state = P2P_FILLING;
-            set_active(p, from);
-        } else {
-            op->peer = from;
-            if (check_fit(p, op, &un->frame) < 0)
-                return true;
-            if (un->frame.kind == RTS) {
-                accept_offer(p, op, &un->frame);
-            } else {
-                if (op->len)
-                    memcpy(op->buf, un->data, op->len);
-                op_done(p, op);
-            }
-        }
-        *at = un->next;
-        if (peer->kept_tail == &un->next)
-            peer->kept_tail = at;
-        peer->kept_bytes -= un->frame.kind == EAGER ? op->len : 0;
-        free(un);
-        return true;
-    }
-    return false;
-}
-
-/* ---------------------------------------------------------------------------- sending to oneself
- */
-
-static bool match_self_send(struct p2p *p, struct p2p_op *op)
-{
-    struct p2p_op *r = take_posted(p, p->comm->rank, op->tag);
-    if (!r)
-        return false;
-    struct p2p_frame f = {.dtype = op->dtype, .count = op->count, .id = op->seq};
-    if (check_fit(p, r, &f) == 0) {
-        if (r->len)
-            memcpy(r->buf, op->buf, r->len);
-        op_done(p, r);
-        op_done(p, op);
-    } else {
-        queue_put(&p->peers[p->comm->rank].offered, op);
-    }
-    return true;
-}
-
-static bool match_self_recv(struct p2p *p, struct p2p_op *r)
-{
-    struct queue *q = &p->peers[p->comm->rank].offered;
-    for (struct p2p_op **at = &q->head; *at; at = &(*at)->next) {
-        struct p2p_op *op = *at;
-        if (op->tag != r->tag)
-            continue;
-        struct p2p_frame f = {.dtype = op->dtype, .count = op->count, .id = op->seq};
-        r->peer = p->comm->rank;
-        queue_remove(q, at);
-        if (check_fit(p, r, &f) == 0) {
-            if (r->len)
-                memcpy(r->buf, op->buf, r->len);
-            op_done(p, op);
-            op_done(p, r);
-        } else {
-            queue_put(q, op);
-        }
-        return true;
-    }
-    return false;
-}
-
-/* -------------------------------------------------------------------------------------- posting */
-
-static void post_send(struct p2p *p, struct p2p_op *op)
-{
-    struct peer *peer = &p->peers[op->peer];
-    bool eager = op->len <= EAGER_BYTES;
-    if (op->peer == p->comm->rank) {
-        op->state = P2P_OFFERED;
-        if (!match_self_send(p, op))
-            queue_put(&peer->offered, op);
-        return;
-    }
-    op->state = P2P_QUEUED;
-    op->frame = (struct p2p_frame){.kind = eager ? EAGER : RTS,
-                                   .dtype = op->dtype,
-                                   .tag = op->tag,
-                                   .count = op->count,
-                                   .id = ++peer->next_id,
-                                   .addr = (uintptr_t)op->buf};
-    op->moved = 0;
-    op->with_data = eager;
-    queue_put(&peer->out, op);
-    set_active(p, op->peer);
-}
-
-static void post_recv(struct p2p *p, struct p2p_op *op)
-{
-    int first = op->any ? 0 : op->peer, last = op->any ? p->comm->size - 1 : op->peer;
-    op->state = P2P_POSTED;
-    for (int r = first; r <= last; r++) {
-        if (r == p->comm->rank ? match_self_recv(p, op) : match_kept(p, op, r))
-            return;
-    }
-    if (op->any)
-        p->any++;
-    else
-        p->peers[op->peer].posted++, p->peers[op->peer].deaf = false;
-    queue_put(&p->posted, op);
-    for (int r = first; r <= last; r++)
-        set_active(p, r);
-}
-
-/* -------------------------------------------------------------------------------------- reading */
-
-/* The stream on which a peer's messages come, and that on which ours go. */
-static int stream_in(const struct p2p *p, int peer)
-{
-    return p->comm->size + peer;
-}
-
-static struct unexpected *keep(struct p2p *p, struct peer *peer, const struct p2p_frame *f,
-                               size_t len, struct err *e)
-{
-    struct unexpected *un = NULL;
-    if (peer->kept_bytes + len <= UNEXPECTED_BYTES)
-        un = malloc(sizeof(*un) + len);
-    if (!un) {
-        err_set(e, -ENOMEM, "no memory for messages that are not received");
-        fail(p, -ENOBUFS, (int)(peer - p->peers), NULL, e);
-        return NULL;
-    }
-    un->frame = *f;
-    un->have = 0;
-    un->next = NULL;
-    *peer->kept_tail = un;
-    peer->kept_tail = &un->next;
-    peer->kept_bytes += len;
-    return un;
-}
-
-/* A whole header has come on the stream of the peer's messages. */
-static int begin_message(struct p2p *p, int rank, struct err *e)
-{
-    struct peer *peer = &p->peers[rank];
-    struct reading *in = &peer->messages;
-    const struct p2p_frame *f = &in->frame;
-    const struct dtype *type = dtype_get(f->dtype);
-    in->len = 0;
-    in->op = NULL;
-    in->un = NULL;
-    if (f->kind == DATA) {
-        in->op = queue_find(&peer->accepted, f->id);
-        if (!in->op)
-            return fail(p, -EPROTO, rank, NULL, (err_set(e, -EPROTO, "it sends nonsense"), e));
-        in->op->state = P2P_FILLING;
-        in->len = in->op->len;
-        return 0;
-    }
-    if ((f->kind != EAGER && f->kind != RTS) || !type || f->count > SIZE_MAX / 2 / type->size ||
-        (f->kind == EAGER && f->count * type->size > EAGER_BYTES))
-        return fail(p, -EPROTO, rank, NULL, (err_set(e, -EPROTO, "it sends nonsense"), e));
-    size_t len = f->count * type->size;
-    struct p2p_op *op = take_posted(p, rank, f->tag);
-    if (op && check_fit(p, op, f) < 0)
-        return p->failed;
-    if (f->kind == EAGER)
-        in->len = len;
-    if (op && f->kind == RTS) {
-        accept_offer(p, op, f);
-    } else if (op) {
-        op->state = P2P_FILLING;
-        in->op = op;
-    } else {
-        struct unexpected *un = keep(p, peer, f, in->len, e);
-        if (!un)
-            return p->failed;
-        in->un = f->kind == EAGER ? un : NULL;
-    }
-    return 0;
-}
-
-static void end_message(struct p2p *p, struct reading *in)
-{
-    if (in->op)
-        op_done(p, in->op);
-    in->op = NULL;
-    in->un = NULL;
-    in->have = 0;
-    in->len = 0;
-}
-
-/* Whether anything is expected of what the peer sends. */
-static bool expects(const struct p2p *p, const struct peer *peer)
-{
-    return peer->posted || p->any || peer->accepted.head || peer->messages.have;
-}
-
-/* Reads what has come of the peer's messages. 1: something has; 0; or negative. */
-static int read_messages(struct p2p *p, int rank)
-{
-    struct peer *peer = &p->peers[rank];
-    struct reading *in = &peer->messages;
-    struct err e = ERR_INIT;
-    int moved = 0;
-    while (!peer->deaf && expects(p, peer)) {
-        struct iovec iov;
-        if (in->have < FRAME_BYTES) {
-            iov = (struct iovec){(uint8_t *)&in->frame + in->have, FRAME_BYTES - in->have};
-        } else {
-            size_t got = in->have - FRAME_BYTES, left = in->len - got;
-            uint8_t *to = in->op ? in->op->buf : in->un->data;
-            iov = (struct iovec){to + got, left < IO_BYTES ? left : IO_BYTES};
-        }
-        ssize_t n = peer->t->ops->recv(peer->t, stream_in(p, rank), &iov, 1, &e);
-        if (n == -EPIPE && !peer->posted && !peer->accepted.head && !in->have) {
-            peer->deaf = true; /* only a receive from any rank was there; others may still send */
-            return moved;
-        }
-        if (n < 0)
-            return fail(p, (int)n, rank, p->posted.head, &e);
-        if (n == 0)
-            return moved;
-        moved = 1;
-        bool was_header = in->have < FRAME_BYTES;
-        in->have += (size_t)n;
-        if (!was_header && in->un)
-            in->un->have += (size_t)n;
-        if (was_header && in->have == FRAME_BYTES && begin_message(p, rank, &e) < 0)
-            return p->failed;
-        if (in->have >= FRAME_BYTES && in->have == FRAME_BYTES + in->len)
-            end_message(p, in);
-    }
-    return moved;
-}
-
-/* The peer answers our offers. */
-static int read_replies(struct p2p *p, int rank)
-{
-    struct peer *peer = &p->peers[rank];
-    struct reading *in = &peer->replies;
-    struct err e = ERR_INIT;
-    int moved = 0;
-    while (peer->offered.head) {
-        struct iovec iov = {(uint8_t *)&in->frame + in->have, FRAME_BYTES - in->have};
-        ssize_t n = peer->t->ops->recv(peer->t, rank, &iov, 1, &e);
-        if (n < 0)
-            return fail(p, (int)n, rank, peer->offered.head, &e);
-        if (n == 0)
-            return moved;
-        moved = 1;
-        in->have += (size_t)n;
-        if (in->have < FRAME_BYTES)
-            continue;
-        in->have = 0;
-        struct p2p_op *op = queue_find(&peer->offered, in->frame.id);
-        if (!op || (in->frame.kind != CTS && in->frame.kind != DONE))
-            return fail(p, -EPROTO, rank, op, (err_set(&e, -EPROTO, "it sends nonsense"), &e));
-        if (in->frame.kind == DONE) {
-            op_done(p, op);
-            continue;
-        }
-        op->state = P2P_QUEUED;
-        op->frame.kind = DATA;
-        op->moved = 0;
-        op->with_data = true;
-        queue_put(&peer->out, op);
-    }
-    return moved;
-}
-
-/* -------------------------------------------------------------------------------------- writing */
-
-/* Writes the first operation's frame and data. 1: all of it; 0: not now; or negative. */
-static int write_head(struct p2p *p, int rank, int stream, struct p2p_op *op, bool *moved)
-{
-    struct peer *peer = &p->peers[rank];
-    struct err e = ERR_INIT;
-    size_t whole = FRAME_BYTES + (op->with_data ? op->len : 0);
-    while (op->moved < whole) {
-        struct iovec iov[2];
-        int n = 0;
-        size_t sent = op->moved > FRAME_BYTES ? op->moved - FRAME_BYTES : 0;
-        if (op->moved < FRAME_BYTES)
-            iov[n++] = (struct iovec){(uint8_t *)&op->frame + op->moved, FRAME_BYTES - op->moved};
-        if (op->with_data && op->len > sent)
-            iov[n++] = (struct iovec){op->buf + sent,
-                                      op->len - sent < IO_BYTES ? op->len - sent : IO_BYTES};
-        ssize_t got = peer->t->ops->send(peer->t, stream, iov, n, &e);
-        if (got < 0)
-            return fail(p, (int)got, rank, op, &e);
-        if (got == 0)
-            return 0;
-        op->moved += (size_t)got;
-        *moved = true;
-    }
-    return 1;
-}
-
-static int write_queue(struct p2p *p, int rank, struct queue *q, int stream, bool *moved)
-{
-    struct peer *peer = &p->peers[rank];
-    int r = 1;
-    while (q->head && (r = write_head(p, rank, stream, q->head, moved)) > 0) {
-        struct p2p_op *op = queue_take(q);
-        if (!op->is_send && op->frame.kind == DONE) {
-            op_done(p, op);
-        } else if (!op->is_send) {
-            queue_put(&peer->accepted, op);
-        } else if (op->with_data) {
-            op_done(p, op);
-        } else {
-            op->state = P2P_OFFERED;
-            queue_put(&peer->offered, op);
-        }
-    }
-    return r < 0 ? r : 0;
-}
-
 /* ------------------------------------------------------------------------------------- progress */
 
-static bool has_business(const struct p2p *p, const struct peer *peer)
+static bool has_business(const struct p2p *p, const struct p2p_peer *peer)
 {
     return peer->out.head || peer->offered.head || peer->in_reply.head || peer->accepted.head ||
-           (expects(p, peer) && !peer->deaf);
+           (p2p_expects(p, peer) && !peer->deaf);
 }
 
 /* Everything that can be done without blocking. Returns whether anything was. */
@@ -569,32 +99,24 @@ static bool pump(struct p2p *p)
 {
     bool moved = false;
     for (int i = 0; i < p->nactive && !p->failed;) {
-        int rank = p->active[i], r;
-        struct peer *peer = &p->peers[rank];
-        write_queue(p, rank, &peer->out, rank, &moved);
-        if (!p->failed && (r = read_messages(p, rank)) > 0)
-            moved = true;
-        if (!p->failed)
-            write_queue(p, rank, &peer->in_reply, stream_in(p, rank), &moved);
-        if (!p->failed && (r = read_replies(p, rank)) > 0) {
-            moved = true;
-            write_queue(p, rank, &peer->out, rank, &moved);
-        }
+        int rank = p->active[i];
+        const struct p2p_peer *peer = &p->peers[rank];
+        p2p_move(p, rank, &moved);
         if (has_business(p, peer)) {
             i++;
         } else {
-            peer->active = false;
+            p->peers[rank].active = false;
             p->active[i] = p->active[--p->nactive];
         }
     }
     return moved;
 }
 
-static void check_queue(struct p2p *p, const struct queue *q, uint64_t now)
+static void check_queue(struct p2p *p, const struct p2p_queue *q, uint64_t now)
 {
     for (struct p2p_op *op = q->head; op && !p->failed; op = op->next) {
         if (op->deadline_ns && now >= op->deadline_ns && !op->optional)
-            fail(p, -ETIMEDOUT, op->state == P2P_POSTED && op->any ? -1 : op->peer, op, NULL);
+            p2p_fail(p, -ETIMEDOUT, op->state == P2P_POSTED && op->any ? -1 : op->peer, op, NULL);
     }
 }
 
@@ -606,13 +128,13 @@ static void look(struct p2p *p)
     check_queue(p, &p->posted, now);
     check_queue(p, &p->peers[p->comm->rank].offered, now);
     for (int i = 0; i < p->nactive && !p->failed; i++) {
-        struct peer *peer = &p->peers[p->active[i]];
+        struct p2p_peer *peer = &p->peers[p->active[i]];
         check_queue(p, &peer->out, now);
         check_queue(p, &peer->offered, now);
         check_queue(p, &peer->accepted, now);
         check_queue(p, &peer->in_reply, now);
         if (peer->messages.op) {
-            struct queue one = {.head = peer->messages.op};
+            struct p2p_queue one = {.head = peer->messages.op};
             struct p2p_op *next = one.head->next;
             one.head->next = NULL;
             check_queue(p, &one, now);
@@ -621,7 +143,7 @@ static void look(struct p2p *p)
     }
     int r = p->failed ? 0 : comm_look(p->comm, &culprit);
     if (r < 0)
-        fail(p, r, culprit, p->posted.head, NULL);
+        p2p_fail(p, r, culprit, p->posted.head, NULL);
 }
 
 /* What to poll for; fewer than there are when there are many: then the sleep is short. */
@@ -630,9 +152,9 @@ static int prepare(struct p2p *p, struct pollfd *fds, int *timeout_ms)
     int n = (int)lobby_poll(&p->comm->job->lobby, fds, timeout_ms);
     for (int i = 0; i < p->nactive; i++) {
         int rank = p->active[i];
-        const struct peer *peer = &p->peers[rank];
+        const struct p2p_peer *peer = &p->peers[rank];
         int out = peer->t == p->tcp ? tcp_open_fd(p->tcp, rank) : -1;
-        int in = peer->t == p->tcp ? tcp_open_fd(p->tcp, stream_in(p, rank)) : -1;
+        int in = peer->t == p->tcp ? tcp_open_fd(p->tcp, p2p_stream_in(p, rank)) : -1;
         bool writes = peer->out.head, replies = peer->in_reply.head;
         if (n + 2 > POLL_MAX || ((writes || peer->offered.head) && out < 0) || in < 0)
             *timeout_ms = *timeout_ms > 1 ? 1 : *timeout_ms;
@@ -642,7 +164,7 @@ static int prepare(struct p2p *p, struct pollfd *fds, int *timeout_ms)
             fds[n++] = (struct pollfd){
                 .fd = out,
                 .events = (short)((writes ? POLLOUT : 0) | (peer->offered.head ? POLLIN : 0))};
-        if (in >= 0 && (replies || (expects(p, peer) && !peer->deaf)))
+        if (in >= 0 && (replies || (p2p_expects(p, peer) && !peer->deaf)))
             fds[n++] =
                 (struct pollfd){.fd = in, .events = (short)((replies ? POLLOUT : 0) | POLLIN)};
     }
@@ -652,36 +174,28 @@ static int prepare(struct p2p *p, struct pollfd *fds, int *timeout_ms)
 /* Completes what is under way with the code. */
 static void end_all(struct p2p *p, int code)
 {
-    struct queue all;
-    queue_init(&all);
+    struct p2p_queue all;
+    p2p_queue_init(&all);
     for (int r = -1; r < p->comm->size; r++) {
-        struct peer *peer = r < 0 ? NULL : &p->peers[r];
-        struct queue *qs[] = {&p->posted, peer ? &peer->out : NULL, peer ? &peer->offered : NULL,
-                              peer ? &peer->in_reply : NULL, peer ? &peer->accepted : NULL};
+        struct p2p_peer *peer = r < 0 ? NULL : &p->peers[r];
+        struct p2p_queue *qs[] = {&p->posted, peer ? &peer->out : NULL,
+                                  peer ? &peer->offered : NULL, peer ? &peer->in_reply : NULL,
+                                  peer ? &peer->accepted : NULL};
         struct p2p_op *op;
         for (size_t i = r < 0 ? 0 : 1; i < (r < 0 ? 1 : 5); i++) {
-            while ((op = queue_take(qs[i])))
-                queue_put(&all, op);
+            while ((op = p2p_queue_take(qs[i])))
+                p2p_queue_put(&all, op);
         }
         if (peer && peer->messages.op)
-            queue_put(&all, peer->messages.op);
+            p2p_queue_put(&all, peer->messages.op);
         if (peer) {
-            peer->messages = (struct reading){0};
+            peer->messages = (struct p2p_reading){0};
             peer->posted = 0;
         }
     }
     p->any = p->nactive = 0;
-    for (struct p2p_op *op; (op = queue_take(&all));) {
-        struct dlcoll_work *w = op->work;
-        bool last = true;
-        op->state = P2P_DONE;
-        recorder_end(&p->comm->job->recorder, op->record, code);
-        atomic_fetch_sub_explicit(&p->under_way, 1, memory_order_relaxed);
-        for (struct p2p_op *o = w->ops; o; o = o->sibling)
-            last = last && o->state == P2P_DONE;
-        if (last)
-            async_complete(w, code);
-    }
+    for (struct p2p_op *op; (op = p2p_queue_take(&all));)
+        end_op(p, op, code);
 }
 
 static void stop(struct p2p *p, int code)
@@ -709,26 +223,37 @@ static void settle(struct p2p *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* One turn. True: something moved. */
-static bool turn(struct p2p *p, bool looks)
+/* Under the lock: until something moves, at most so often. */
+static bool try(struct p2p *p, int tries)
 {
-    bool moved = false, failed;
+    bool moved = false;
+    while (!(moved = pump(p)) && !p->failed && --tries > 0)
+        ;
+    if (!p->failed && comm_is_stopped(p->comm))
+        p2p_fail(p, -ECANCELED, -1, p->posted.head, NULL);
+    return moved;
+}
+
+/* One turn. True: something moved. */
+static bool turn(struct p2p *p, bool looks, int tries)
+{
+    bool moved = false;
     pthread_mutex_lock(&p->lock);
     if (!p->stopped) {
-        moved = pump(p);
-        if (!p->failed && comm_is_stopped(p->comm))
-            fail(p, -ECANCELED, -1, p->posted.head, NULL);
+        moved = try(p, tries);
         if (looks && !p->failed)
             look(p);
     }
-    failed = p->failed && !p->stopped;
+    bool failed = p->failed && !p->stopped;
     pthread_mutex_unlock(&p->lock);
     if (failed)
         settle(p);
     return moved;
 }
 
-static void sleep_for(struct p2p *p, int timeout_ms)
+/* ------------------------------------------------------------------------------------- sleeping */
+
+static void poll_sockets(struct p2p *p, int timeout_ms)
 {
     struct pollfd fds[POLL_MAX];
     struct err e = ERR_INIT;
@@ -745,48 +270,93 @@ static void sleep_for(struct p2p *p, int timeout_ms)
     pthread_mutex_unlock(&p->lock);
 }
 
-static bool is_done(const struct dlcoll_work *w)
+/* What has to be slept on: streams of this node, sockets, or both. */
+static void find_kinds(struct p2p *p, bool *streams, bool *sockets, bool *writing)
 {
-    return atomic_load_explicit(&w->done, memory_order_acquire);
+    *streams = *sockets = *writing = false;
+    pthread_mutex_lock(&p->lock);
+    for (int i = 0; i < p->nactive; i++) {
+        const struct p2p_peer *peer = &p->peers[p->active[i]];
+        *(peer->t == p->shm ? streams : sockets) = true;
+        *writing = *writing || peer->out.head || peer->in_reply.head;
+    }
+    pthread_mutex_unlock(&p->lock);
 }
 
-void p2p_wait(struct dlcoll_comm *comm, struct dlcoll_work *w, uint64_t until_ns, bool once)
+/* Until something comes, a word changes, or the time is over; not if something moves before
+ * that, or it is done. */
+static void doze(struct p2p *p, const _Atomic uint32_t *done, const struct wait_word *word,
+                 uint64_t timeout_ns)
+{
+    dlcoll_comm *c = p->comm;
+    struct wait_word words[WAIT_WORDS_MAX];
+    bool streams, sockets, writing;
+    int n = 0;
+    find_kinds(p, &streams, &sockets, &writing);
+    if (sockets) {
+        if (!turn(p, true, 1) && !(done && atomic_load(done)))
+            poll_sockets(p, streams ? 1 : (int)(timeout_ns / 1000000) + 1);
+        return;
+    }
+    if (c->shm)
+        words[n++] = (struct wait_word){stream_bell(c), stream_doze(c)};
+    words[n++] = (struct wait_word){c->job_word, 0};
+    words[n++] = (struct wait_word){&c->own_stop.word, 0};
+    if (c->shared_stop)
+        words[n++] = (struct wait_word){&c->shared_stop->word, 0};
+    if (word)
+        words[n++] = *word;
+    if (writing && timeout_ns > NAP_WRITING_NS)
+        timeout_ns = NAP_WRITING_NS;
+    if (!turn(p, true, 1) && !(done && atomic_load(done)))
+        wait_sleep(words, n, timeout_ns);
+    if (c->shm)
+        stream_rouse(c);
+}
+
+/* ------------------------------------------------------------------------------------- waiting */
+
+static bool is_done(const _Atomic uint32_t *done)
+{
+    return atomic_load_explicit(done, memory_order_acquire);
+}
+
+void p2p_wait(struct dlcoll_comm *comm, const _Atomic uint32_t *done, uint64_t until_ns, bool once)
 {
     struct p2p *p = comm->p2p;
-    uint64_t moved_at = 0;
+    struct wait_policy policy = comm->policy;
+    turn(p, false, policy.spin_ns && !once ? QUICK_LOOKS : 1);
+    if (is_done(done) || once)
+        return;
+    uint64_t now = mono_ns(), moved_at = now, looked = now;
     atomic_fetch_add(&p->waiters, 1);
-    while (!is_done(w)) {
-        bool moved = turn(p, false);
-        if (is_done(w) || once)
-            break;
-        uint64_t now = mono_ns();
-        if (until_ns && now >= until_ns)
-            break;
-        if (moved || !moved_at)
-            moved_at = now;
+    while (!is_done(done) && !(until_ns && now >= until_ns)) {
         uint64_t idle = now - moved_at;
-        if (idle < comm->policy.spin_ns) {
-            wait_relax();
-        } else if (idle < comm->policy.yield_ns) {
+        bool looks = now - looked >= LOOK_NS;
+        if (looks)
+            looked = now;
+        if (idle >= policy.spin_ns && idle < policy.yield_ns)
             sched_yield();
-        } else {
-            turn(p, true);
-            if (!is_done(w))
-                sleep_for(p, idle < 20 * 1000 * 1000 ? 1 : 5);
-        }
+        if (idle >= policy.yield_ns)
+            doze(p, done, NULL, until_ns && until_ns - now < NAP_NS ? until_ns - now : NAP_NS);
+        else if (turn(p, looks, idle < policy.spin_ns ? SPIN_LOOKS : 1))
+            moved_at = now;
+        now = mono_ns();
     }
     atomic_fetch_sub(&p->waiters, 1);
 }
 
-void p2p_assist(struct dlcoll_comm *comm, int timeout_ms)
+void p2p_assist(struct dlcoll_comm *comm, const struct wait_word *bell)
 {
     struct p2p *p = comm->p2p;
     if (atomic_load(&p->waiters)) {
-        (void)!poll(NULL, 0, timeout_ms);
+        wait_sleep(bell, 1, LOOK_NS);
         return;
     }
-    if (!turn(p, true))
-        sleep_for(p, timeout_ms);
+    if (!turn(p, true, 1))
+        doze(p, NULL, bell, NAP_NS);
+    else if (atomic_load(&p->waiters) && comm->shm)
+        stream_ring(comm); /* it may have been theirs */
 }
 
 bool p2p_is_busy(const struct dlcoll_comm *comm)
@@ -802,7 +372,7 @@ static int p2p_new(struct dlcoll_comm *comm, struct err *e)
     size_t size = (size_t)comm->size;
     struct tcp_opts o = net_tcp_opts(comm, CHANNEL_P2P);
     struct p2p *p = calloc(1, sizeof(*p));
-    struct peer *peers = calloc(size, sizeof(*peers));
+    struct p2p_peer *peers = calloc(size, sizeof(*peers));
     int *active = calloc(size, sizeof(*active));
     int r = p && peers && active ? tcp_new(&p->tcp, &o, e) : err_set(e, -ENOMEM, "no memory");
     if (r == 0 && comm->shm && (r = stream_new(&p->shm, comm, e)) < 0)
@@ -817,18 +387,41 @@ static int p2p_new(struct dlcoll_comm *comm, struct err *e)
     p->comm = comm;
     p->peers = peers;
     p->active = active;
-    queue_init(&p->posted);
+    p2p_queue_init(&p->posted);
     for (size_t i = 0; i < size; i++) {
-        struct peer *peer = &peers[i];
+        struct p2p_peer *peer = &peers[i];
         peer->t = p->shm && comm->topo.node_of[i] == comm->topo.node ? p->shm : p->tcp;
-        queue_init(&peer->out);
-        queue_init(&peer->offered);
-        queue_init(&peer->in_reply);
-        queue_init(&peer->accepted);
+        p2p_queue_init(&peer->out);
+        p2p_queue_init(&peer->offered);
+        p2p_queue_init(&peer->in_reply);
+        p2p_queue_init(&peer->accepted);
         peer->kept_tail = &peer->kept;
     }
     comm->p2p = p;
     return 0;
+}
+
+/* What the ranks compare, and the flight recorder shows. */
+static void begin(struct p2p *p, struct p2p_op *op, struct dlcoll_work *w)
+{
+    dlcoll_comm *c = p->comm;
+    struct call id = {.kind = op->is_send ? CALL_SEND : CALL_RECV,
+                      .dtype = op->dtype,
+                      .root = op->any ? -1 : op->peer,
+                      .count = op->count};
+    op->work = w;
+    op->seq = ++p->seq;
+    op->state = op->is_send ? P2P_QUEUED : P2P_POSTED;
+    op->record = recorder_begin(&c->job->recorder, c->id, c->name, op->seq, &id, op->len);
+    atomic_fetch_add_explicit(&p->under_way, 1, memory_order_relaxed);
+}
+
+static void post(struct p2p *p, struct p2p_op *op)
+{
+    if (op->is_send)
+        p2p_post_send(p, op);
+    else
+        p2p_post_recv(p, op);
 }
 
 int p2p_start(struct dlcoll_comm *comm, struct dlcoll_work *w)
@@ -837,45 +430,52 @@ int p2p_start(struct dlcoll_comm *comm, struct dlcoll_work *w)
     if (!comm->p2p && p2p_new(comm, &e) < 0)
         return -ENOMEM;
     struct p2p *p = comm->p2p;
-    int n = 0;
     pthread_mutex_lock(&p->lock);
-    for (struct p2p_op *op = w->ops; op; op = op->sibling, n++) {
-        struct call id = {.kind = op->is_send ? CALL_SEND : CALL_RECV,
-                          .dtype = op->dtype,
-                          .root = op->any ? -1 : op->peer,
-                          .count = op->count};
-        op->work = w;
-        op->seq = ++p->seq;
-        op->state = op->is_send ? P2P_QUEUED : P2P_POSTED;
-        op->record =
-            recorder_begin(&comm->job->recorder, comm->id, comm->name, op->seq, &id, op->len);
-    }
-    atomic_fetch_add_explicit(&p->under_way, n, memory_order_relaxed);
+    for (struct p2p_op *op = w->ops; op; op = op->sibling)
+        begin(p, op, w);
     bool stopped = p->stopped;
-    for (struct p2p_op *op = w->ops, *next; op && !stopped; op = next) {
+    for (struct p2p_op *op = w->ops, *next; op; op = next) {
         next = op->sibling; /* the handle may be done, and gone, after its last one */
-        if (op->is_send)
-            post_send(p, op);
+        if (stopped)
+            end_op(p, op, DLCOLL_ESTATE);
         else
-            post_recv(p, op);
+            post(p, op);
     }
     pthread_mutex_unlock(&p->lock);
-    if (stopped) {
-        atomic_fetch_sub_explicit(&p->under_way, n, memory_order_relaxed);
-        async_complete(w, DLCOLL_ESTATE);
-    } else if (n) {
-        turn(p, false);
-    } else {
-        async_complete(w, 0);
-    }
+    if (!stopped)
+        turn(p, false, 1);
     return 0;
 }
 
-static bool take_back(struct queue *q, struct p2p_op *op)
+int p2p_run(struct dlcoll_comm *comm, struct p2p_op *op)
+{
+    struct err e;
+    if (!comm->p2p && p2p_new(comm, &e) < 0)
+        return DLCOLL_ENOMEM;
+    struct p2p *p = comm->p2p;
+    pthread_mutex_lock(&p->lock);
+    begin(p, op, NULL);
+    if (p->stopped) {
+        end_op(p, op, DLCOLL_ESTATE);
+    } else {
+        post(p, op);
+        if (op->state != P2P_DONE)
+            pump(p);
+    }
+    bool failed = p->failed && !p->stopped;
+    pthread_mutex_unlock(&p->lock);
+    if (failed)
+        settle(p);
+    if (!is_done(&op->ended))
+        p2p_wait(comm, &op->ended, 0, false);
+    return op->result;
+}
+
+static bool take_back(struct p2p_queue *q, struct p2p_op *op)
 {
     for (struct p2p_op **at = &q->head; *at; at = &(*at)->next) {
         if (*at == op && op->moved == 0) {
-            queue_remove(q, at);
+            p2p_queue_remove(q, at);
             return true;
         }
     }
@@ -917,7 +517,7 @@ void p2p_free(struct p2p *p)
     if (!p)
         return;
     for (int i = 0; i < p->comm->size; i++) {
-        for (struct unexpected *un = p->peers[i].kept, *next; un; un = next) {
+        for (struct p2p_unexpected *un = p->peers[i].kept, *next; un; un = next) {
             next = un->next;
             free(un);
         }

@@ -3,25 +3,27 @@
  * Every message is announced by a header on the stream from its sender, in the order of the sends.
  * A small one (EAGER) follows at once; a large one (RTS) when the receiver has matched it with a
  * receive and says so (CTS), or the receiver fetches it itself where it can read the sender's
- * memory (then it says DONE). A header that comes before its receive is kept; what comes from a
+ * memory (then it says FETCHED). A header that comes before its receive is kept; what comes from a
  * rank of which nothing is expected stays in the socket.
  *
  *     send   QUEUED -> (EAGER written) done
  *                   -> (RTS written) OFFERED -> (CTS) QUEUED -> (DATA written) done
- *                                            -> (DONE) done
+ *                                            -> (FETCHED) done
  *     recv   POSTED -> (EAGER) FILLING -> done
  *                   -> (RTS) ACCEPTED -> (CTS written, DATA comes) FILLING -> done
- *                                     -> (fetched, DONE written) done
+ *                                     -> (fetched, FETCHED written) done
  *
  * Failures: a peer with which something is under way is gone, a message that does not fit its
  * receive, a deadline: the communicator fails, and with it everything that is under way. */
 #ifndef COLLECTIVES_P2P_H
 #define COLLECTIVES_P2P_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "collectives/wait.h"
 #include "core/err.h"
 
 struct dlcoll_comm;
@@ -44,9 +46,11 @@ enum p2p_state { P2P_QUEUED, P2P_OFFERED, P2P_POSTED, P2P_ACCEPTED, P2P_FILLING,
 
 /* A send or a receive; storage is the work handle's. */
 struct p2p_op {
-    struct p2p_op *next;    /* in the list of its state */
-    struct p2p_op *sibling; /* of one handle */
-    struct dlcoll_work *work;
+    struct p2p_op *next;      /* in the list of its state */
+    struct p2p_op *sibling;   /* of one handle */
+    struct dlcoll_work *work; /* NULL: somebody waits for `ended`, and takes the result */
+    _Atomic uint32_t ended;
+    int result; /* the public code */
     enum p2p_state state;
     bool is_send, any, optional;
     int peer; /* of the communicator; of an `any` receive once it is matched */
@@ -67,16 +71,20 @@ struct p2p_op {
  * nothing has been posted. The handle is completed when all are done, or the communicator fails. */
 int p2p_start(struct dlcoll_comm *comm, struct dlcoll_work *w);
 
-/* Progresses everything that is under way until the handle is done, the deadline (0: none) has
- * come, or nothing can be done for now when `once`. */
-void p2p_wait(struct dlcoll_comm *comm, struct dlcoll_work *w, uint64_t until_ns, bool once);
+/* The same for one operation without a handle, and until it is done: its public code. */
+int p2p_run(struct dlcoll_comm *comm, struct p2p_op *op);
+
+/* Progresses everything that is under way until *done, a handle's or an operation's, the deadline
+ * (0: none) has come, or nothing can be done for now when `once`. */
+void p2p_wait(struct dlcoll_comm *comm, const _Atomic uint32_t *done, uint64_t until_ns, bool once);
 
 /* Takes back a handle's one operation, when nothing of it has moved yet, and marks the operation
  * done, not the handle. False: it is too late. */
 bool p2p_cancel(struct dlcoll_comm *comm, struct dlcoll_work *w);
 
-/* For the thread: one turn, of at most timeout_ms, unless somebody else sees to it. */
-void p2p_assist(struct dlcoll_comm *comm, int timeout_ms);
+/* For the thread: one turn, unless somebody else sees to it, which sleeps when there is nothing to
+ * do until there is, or *bell->word changes, for some milliseconds. */
+void p2p_assist(struct dlcoll_comm *comm, const struct wait_word *bell);
 bool p2p_is_busy(const struct dlcoll_comm *comm); /* something is under way */
 
 /* Closes all connections; everything under way is completed with the code. */

@@ -39,6 +39,13 @@ void recorder_init(struct recorder *r, struct segment_local *line)
     atomic_store_explicit(&r->line->nops, 0, memory_order_relaxed);
 }
 
+/* The times of a small operation are known to a few milliseconds only: reading the exact clock
+ * would take a good part of its time. */
+static clockid_t clock_for(uint64_t bytes)
+{
+    return bytes < SMALL_BYTES ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC;
+}
+
 uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
                         const struct call *call, uint64_t bytes)
 {
@@ -52,7 +59,7 @@ uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_na
     op->seq = seq;
     op->count = call->count;
     op->bytes = bytes;
-    op->start_ns = mono_ns();
+    op->start_ns = clock_ns(clock_for(bytes));
     op->peer = call_rooted(call->kind) ? call->root : -1;
     memcpy(op->op, g_names.op[call->kind], sizeof(op->op));
     memcpy(op->dtype, g_names.dtype[has_data ? call->dtype % NAMES : NAMES - 1], sizeof(op->dtype));
@@ -63,15 +70,12 @@ uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_na
     return number;
 }
 
-/* The end of a small operation is known to a few milliseconds only: reading the exact clock would
- * take a good part of its time. */
 void recorder_end(struct recorder *r, uint64_t number, int result)
 {
     struct segment_op *op = &r->line->ops[number % SEGMENT_OPS];
     if (atomic_load_explicit(&op->number, memory_order_relaxed) != number)
         return; /* others have come since */
-    uint64_t now =
-        clock_ns(op->bytes < SMALL_BYTES && result >= 0 ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC);
+    uint64_t now = clock_ns(result < 0 ? CLOCK_MONOTONIC : clock_for(op->bytes));
     atomic_store_explicit(&op->result, result, memory_order_relaxed);
     atomic_store_explicit(&op->end_ns, now > op->start_ns ? now : op->start_ns,
                           memory_order_release);

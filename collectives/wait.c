@@ -26,7 +26,7 @@ enum { LOOK_NS = 1000 * 1000 };
 struct wait_policy wait_policy_choose(int ranks, int usable_cpus)
 {
     if (ranks <= usable_cpus)
-        return (struct wait_policy){.spin_ns = 100 * 1000, .yield_ns = 500 * 1000};
+        return (struct wait_policy){.spin_ns = 100 * 1000, .yield_ns = 10 * 1000 * 1000};
     return (struct wait_policy){.spin_ns = 0, .yield_ns = 500 * 1000};
 }
 

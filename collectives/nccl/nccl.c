@@ -51,13 +51,11 @@ int nccl_choose(int backend, bool *devices, struct err *e)
     return 0;
 }
 
-bool nccl_is_for(const dlcoll_comm *c, const void *p, const dlcoll_opts *opts)
+static bool is_device_memory(const void *p)
 {
     const struct cuda_api *cuda;
     struct err e = ERR_INIT;
     struct cuda_pointer a = {0};
-    if (opts->stream || !c->job->conf.devices)
-        return opts->stream != NULL;
     if (!p || cuda_api_get(&cuda, &e) < 0)
         return false;
     if (cuda->PointerGetAttributes(&a, p) != CUDA_OK) {
@@ -65,6 +63,13 @@ bool nccl_is_for(const dlcoll_comm *c, const void *p, const dlcoll_opts *opts)
         return false;
     }
     return a.type == CUDA_MEMORY_DEVICE || a.type == CUDA_MEMORY_MANAGED;
+}
+
+bool nccl_is_for(const dlcoll_comm *c, const void *p, const dlcoll_opts *opts)
+{
+    if (opts->stream || !c->job->conf.devices)
+        return opts->stream != NULL;
+    return is_device_memory(p);
 }
 
 /* ------------------------------------------------------------------------------------ failures */

@@ -267,7 +267,8 @@ int flow_run(struct flow *f)
     struct shm *s = f->op->s;
     uint64_t rounds = 1;
     f->op->lag = f->results != FLOW_NOBODY ? 4 : 3;
-    f->op->mine->most = f->most;
+    if (f->uneven)
+        f->op->mine->most = f->most;
     int r = stage(f, 0);
     if (r < 0)
         return r;

@@ -8,7 +8,7 @@
  *     progress[n] how far a rank is within an operation
  *     slot[n][4]  room for data on its way
  *     ring[n][n][2]   point to point: messages, and the answers to those of the other way
- *     arena[n]    what dlcoll_mem_alloc() gives out
+ * (stream.h) arena[n]    what dlcoll_mem_alloc() gives out
  *
  * Every line has one writer, who stores with release order; readers acquire. There are no locks:
  * whoever dies, at any point, leaves nothing that another one would have to repair.
@@ -60,9 +60,12 @@ struct shm_peer {
     uint64_t nonce;            /* which others read there to see whether they may */
     _Atomic uint32_t can_read; /* enum shm_can: it may read the memory of all others */
     _Atomic uint32_t left;     /* it has closed the communicator: there is nothing to come */
+    /* Its threads that sleep until something comes to it, on a number that changes when it has. */
+    _Alignas(SHM_LINE) _Atomic uint32_t asleep;
+    _Atomic uint32_t bell;
 };
 
-enum { SHM_INLINE_BYTES = 80 };
+enum { SHM_INLINE_BYTES = 96 };
 
 /* Flags of an arrival. */
 enum {
@@ -77,13 +80,14 @@ struct shm_arrival {
     _Alignas(SHM_LINE) _Atomic uint32_t seq;
     uint8_t flags, part, unused[2];
     struct call id;
-    uint64_t call_seq;
-    uint64_t most; /* v-operations: the longest block, in bytes, that it sends or receives */
+    uint32_t call_seq; /* its low half */
+    uint32_t unused2;
     union {
-        uint8_t data[SHM_INLINE_BYTES];
+        uint8_t data[SHM_INLINE_BYTES]; /* the first 32 in the same line of the cache */
         struct {
             uint64_t send, recv;
         };
+        uint64_t most; /* v-operations: the longest block, in bytes, that it sends or receives */
     };
 };
 _Static_assert(sizeof(struct shm_arrival) == SHM_LINE, "one line");
@@ -94,11 +98,22 @@ struct shm_progress {
     _Atomic uint32_t done;                      /* the last operation it is through with */
 };
 
-/* Bytes on their way from one rank to another (stream.h). */
+/* Bytes on their way from one rank to another. A cell carries a number of them: the first ones
+ * itself, the rest, if any, follow what earlier ones have left in the ring's data. A short message
+ * is one line of the cache. */
+enum { SHM_CELL_BYTES = 56 };
+
+struct shm_cell {
+    _Alignas(64) _Atomic uint32_t number; /* of those ever filled: this one is */
+    uint32_t len;
+    uint8_t data[SHM_CELL_BYTES];
+};
+
 struct shm_ring {
-    _Alignas(SHM_LINE) _Atomic uint32_t put;   /* so many have been, by the one */
-    _Alignas(SHM_LINE) _Atomic uint32_t taken; /* and so many by the other */
-    _Alignas(SHM_LINE) uint8_t data[];
+    /* Of the reader, who has done with so many cells, and with so much of the data. */
+    _Alignas(SHM_LINE) _Atomic uint32_t cells_read;
+    _Atomic uint32_t data_read;
+    _Alignas(SHM_LINE) struct shm_cell cells[]; /* then the data */
 };
 
 /* A block of a buffer, in bytes. */
@@ -121,7 +136,8 @@ struct shm {
     struct shm_progress *progress;
     uint8_t *slots;
     uint8_t *rings;      /* [n][n][2]: messages, answers */
-    uint32_t ring_bytes; /* a power of two */
+    uint32_t ring_bytes; /* of data, and */
+    uint32_t ring_cells; /* cells of each; powers of two */
     size_t ring_stride;
     uint64_t probe;   /* what others try to read */
     size_t arenas_at; /* from base; to the end */

@@ -8,12 +8,31 @@
 #include "collectives/comm.h"
 #include "collectives/shm/pull.h"
 #include "collectives/shm/shm.h"
+#include "collectives/wait.h"
+
+enum { CHUNK_PARTS = 4 }; /* of a ring's data, a cell: the reader takes one while the next is put */
+
+/* This process's end of a stream: of the ring that it writes and of the one that it reads. */
+struct end {
+    struct shm_ring *out, *in;
+    uint32_t cells_put, data_put;
+    uint32_t cells_read, data_read; /* of `out`, as last seen */
+    uint32_t cells_got, data_got;
+    uint32_t got; /* bytes of the cell that is being read */
+    struct shm_peer *peer;
+};
 
 struct streams {
     struct transport base;
     struct dlcoll_comm *comm;
     bool closed;
+    struct end ends[]; /* by stream; those to other nodes have no rings */
 };
+
+static uint32_t min_u32(size_t a, uint32_t b)
+{
+    return a < b ? (uint32_t)a : b;
+}
 
 /* From local rank i to local rank j. */
 static struct shm_ring *ring(const struct shm *s, int i, int j, bool answers)
@@ -22,104 +41,227 @@ static struct shm_ring *ring(const struct shm *s, int i, int j, bool answers)
     return (struct shm_ring *)(s->rings + k * s->ring_stride);
 }
 
-/* The peer's local number, and whether the stream is one of lane 1. */
-static int local(const struct streams *t, int stream, bool *lane1)
+static struct shm_cell *cell(const struct shm *s, struct shm_ring *r, uint32_t number)
 {
-    *lane1 = stream >= t->base.size;
-    return t->comm->topo.local_of[stream - (*lane1 ? t->base.size : 0)];
+    return &r->cells[number % s->ring_cells];
 }
 
-static int ended(const struct streams *t, int peer, struct err *e)
+/* What a cell has besides its own bytes takes up whole lines. */
+static uint32_t more_bytes(uint32_t len)
 {
-    const struct shm *s = t->comm->shm;
+    return len > SHM_CELL_BYTES ? (len - SHM_CELL_BYTES + 63) / 64 * 64 : 0;
+}
+
+static int ended(const struct streams *t, const struct end *end, struct err *e)
+{
     if (t->closed)
         return err_set(e, -EPIPE, "the communicator has been closed");
-    if (atomic_load_explicit(&s->peers[peer].left, memory_order_acquire))
+    if (atomic_load_explicit(&end->peer->left, memory_order_acquire))
         return err_set(e, -EPIPE, "it has left");
     return 0;
+}
+
+/* ------------------------------------------------------------------------------------- writing */
+
+/* A place in a list of pieces. */
+struct cursor {
+    const struct iovec *iov;
+    size_t at;
+};
+
+static void copy_from(struct cursor *c, uint8_t *to, size_t len)
+{
+    while (len) {
+        size_t n = c->iov->iov_len - c->at;
+        n = n < len ? n : len;
+        memcpy(to, (const uint8_t *)c->iov->iov_base + c->at, n);
+        to += n;
+        len -= n;
+        c->at += n;
+        if (c->at == c->iov->iov_len)
+            c->iov++, c->at = 0;
+    }
+}
+
+/* As much of `left` bytes as goes into the next cell; 0: there is no room. */
+static uint32_t fill_cell(const struct shm *s, struct end *end, struct cursor *c, size_t left)
+{
+    uint32_t size = s->ring_bytes;
+    if (end->cells_put - end->cells_read == s->ring_cells ||
+        (left > SHM_CELL_BYTES && end->data_put - end->data_read + size / CHUNK_PARTS > size)) {
+        end->data_read = atomic_load_explicit(&end->out->data_read, memory_order_relaxed);
+        end->cells_read = atomic_load_explicit(&end->out->cells_read, memory_order_acquire);
+        if (end->cells_put - end->cells_read == s->ring_cells)
+            return 0;
+    }
+    uint32_t room = size - (end->data_put - end->data_read);
+    room = room < size / CHUNK_PARTS ? room : size / CHUNK_PARTS;
+    uint32_t len = min_u32(left, SHM_CELL_BYTES + room);
+    if (len < left && room < size / CHUNK_PARTS)
+        return 0; /* rather than many small ones */
+    uint8_t *data = (uint8_t *)(end->out->cells + s->ring_cells);
+    struct shm_cell *to = cell(s, end->out, end->cells_put);
+    copy_from(c, to->data, min_u32(len, SHM_CELL_BYTES));
+    if (len > SHM_CELL_BYTES) {
+        uint32_t more = len - SHM_CELL_BYTES, at = end->data_put % size;
+        uint32_t first = min_u32(more, size - at);
+        copy_from(c, data + at, first);
+        copy_from(c, data, more - first);
+    }
+    to->len = len;
+    end->data_put += more_bytes(len);
+    end->cells_put++;
+    atomic_store_explicit(&to->number, end->cells_put, memory_order_release);
+    return len;
+}
+
+/* Whoever sleeps has counted himself before he looked for the last time. */
+static void wake(struct shm_peer *peer)
+{
+    wait_fence();
+    if (!atomic_load_explicit(&peer->asleep, memory_order_relaxed))
+        return;
+    atomic_fetch_add(&peer->bell, 1);
+    wait_wake(&peer->bell);
 }
 
 static ssize_t stream_send(struct transport *base, int stream, const struct iovec *iov, int n,
                            struct err *e)
 {
     struct streams *t = (struct streams *)base;
-    const struct shm *s = t->comm->shm;
-    bool answers;
-    int peer = local(t, stream, &answers), r = ended(t, peer, e);
+    struct end *end = &t->ends[stream];
+    struct cursor c = {.iov = iov};
+    size_t left = 0;
+    ssize_t sent = 0;
+    int r = ended(t, end, e);
     if (r < 0)
         return r;
-    struct shm_ring *to = ring(s, s->me, peer, answers);
-    uint32_t put = atomic_load_explicit(&to->put, memory_order_relaxed), size = s->ring_bytes;
-    uint32_t room = size - (put - atomic_load_explicit(&to->taken, memory_order_acquire));
-    ssize_t sent = 0;
-    for (int i = 0; i < n && room; i++) {
-        const uint8_t *from = iov[i].iov_base;
-        uint32_t len = iov[i].iov_len < room ? (uint32_t)iov[i].iov_len : room;
-        uint32_t at = put % size, first = len < size - at ? len : size - at;
-        memcpy(to->data + at, from, first);
-        memcpy(to->data, from + first, len - first);
-        put += len;
-        room -= len;
+    for (int i = 0; i < n; i++)
+        left += iov[i].iov_len;
+    for (uint32_t len; left && (len = fill_cell(t->comm->shm, end, &c, left)); left -= len)
         sent += len;
-    }
     if (sent)
-        atomic_store_explicit(&to->put, put, memory_order_release);
+        wake(end->peer);
     return sent;
 }
 
-/* Copies what has come; returns how much. */
-static ssize_t look_at(const struct shm *s, const struct shm_ring *from, const struct iovec *iov,
-                       int n)
+/* ------------------------------------------------------------------------------------- reading */
+
+/* Copies `len` bytes of a cell from `at` on. */
+static void copy_to(const struct shm *s, const struct end *end, const struct shm_cell *from,
+                    uint32_t at, uint8_t *to, uint32_t len)
 {
-    uint32_t taken = atomic_load_explicit(&from->taken, memory_order_relaxed), size = s->ring_bytes;
-    uint32_t has = atomic_load_explicit(&from->put, memory_order_acquire) - taken;
-    ssize_t got = 0;
-    if (has > size)
-        return -EPROTO;
-    for (int i = 0; i < n && has; i++) {
-        uint8_t *to = iov[i].iov_base;
-        uint32_t len = iov[i].iov_len < has ? (uint32_t)iov[i].iov_len : has;
-        uint32_t at = taken % size, first = len < size - at ? len : size - at;
-        memcpy(to, from->data + at, first);
-        memcpy(to + first, from->data, len - first);
-        taken += len;
-        has -= len;
-        got += len;
-    }
-    return got;
+    uint32_t size = s->ring_bytes, own = at < SHM_CELL_BYTES ? SHM_CELL_BYTES - at : 0;
+    const uint8_t *data = (const uint8_t *)(end->in->cells + s->ring_cells);
+    own = own < len ? own : len;
+    memcpy(to, from->data + at, own);
+    to += own;
+    at += own;
+    len -= own;
+    if (!len)
+        return;
+    uint32_t begin = (end->data_got + at - SHM_CELL_BYTES) % size;
+    uint32_t first = min_u32(len, size - begin);
+    memcpy(to, data + begin, first);
+    memcpy(to + first, data, len - first);
+}
+
+/* The cell that is to be read next, with its length; NULL: it is not there. */
+static struct shm_cell *next_cell(const struct shm *s, const struct end *end, uint32_t *len)
+{
+    struct shm_cell *next = cell(s, end->in, end->cells_got);
+    if (atomic_load_explicit(&next->number, memory_order_acquire) != end->cells_got + 1)
+        return NULL;
+    *len = next->len;
+    return next;
+}
+
+static void finish_cell(struct end *end, uint32_t len)
+{
+    end->got = 0;
+    end->cells_got++;
+    end->data_got += more_bytes(len);
+    atomic_store_explicit(&end->in->data_read, end->data_got, memory_order_relaxed);
+    atomic_store_explicit(&end->in->cells_read, end->cells_got, memory_order_release);
 }
 
 static ssize_t stream_recv(struct transport *base, int stream, const struct iovec *iov, int n,
                            struct err *e)
 {
     struct streams *t = (struct streams *)base;
+    struct end *end = &t->ends[stream];
     const struct shm *s = t->comm->shm;
-    bool lane1;
-    int peer = local(t, stream, &lane1), r = ended(t, peer, e);
+    struct shm_cell *from;
+    uint32_t len;
+    ssize_t got = 0;
+    int r = ended(t, end, e);
     if (t->closed)
         return r;
     /* Whether it has left was asked first: what it had sent before counts. */
-    struct shm_ring *from = ring(s, peer, s->me, !lane1);
-    ssize_t got = look_at(s, from, iov, n);
-    if (got < 0)
-        return err_set(e, -EPROTO, "the shared memory is damaged");
-    if (got == 0)
-        return r;
-    uint32_t taken = atomic_load_explicit(&from->taken, memory_order_relaxed);
-    atomic_store_explicit(&from->taken, taken + (uint32_t)got, memory_order_release);
-    return got;
+    for (int i = 0; i < n; i++) {
+        uint8_t *to = iov[i].iov_base;
+        for (size_t left = iov[i].iov_len; left && (from = next_cell(s, end, &len));) {
+            if (len <= end->got || len > SHM_CELL_BYTES + s->ring_bytes)
+                return err_set(e, -EPROTO, "the shared memory is damaged");
+            uint32_t part = min_u32(left, len - end->got);
+            copy_to(s, end, from, end->got, to, part);
+            to += part;
+            left -= part;
+            got += part;
+            end->got += part;
+            if (end->got == len)
+                finish_cell(end, len);
+        }
+    }
+    /* It may wait for room. */
+    if (got && atomic_load_explicit(&end->peer->asleep, memory_order_relaxed))
+        wake(end->peer);
+    return got ? got : r;
 }
 
-static int stream_peek(struct transport *base, int stream, void *p, size_t len)
+static int stream_peek(struct transport *base, int stream, void *p, size_t want)
 {
     struct streams *t = (struct streams *)base;
+    struct end end = t->ends[stream];
     const struct shm *s = t->comm->shm;
-    struct iovec iov = {p, len};
-    bool lane1;
-    int peer = local(t, stream, &lane1);
-    if (t->closed)
-        return 0;
-    return look_at(s, ring(s, peer, s->me, !lane1), &iov, 1) == (ssize_t)len;
+    struct shm_cell *from;
+    uint32_t len;
+    uint8_t *to = p;
+    while (!t->closed && want && (from = next_cell(s, &end, &len)) && len > end.got &&
+           len <= SHM_CELL_BYTES + s->ring_bytes) {
+        uint32_t part = min_u32(want, len - end.got);
+        copy_to(s, &end, from, end.got, to, part);
+        to += part;
+        want -= part;
+        end.got = 0;
+        end.cells_got++;
+        end.data_got += more_bytes(len);
+    }
+    return !t->closed && !want;
+}
+
+/* ------------------------------------------------------------------------------------- waiting */
+
+uint32_t stream_doze(struct dlcoll_comm *comm)
+{
+    struct shm_peer *me = &comm->shm->peers[comm->shm->me];
+    atomic_fetch_add(&me->asleep, 1);
+    return atomic_load(&me->bell);
+}
+
+const _Atomic uint32_t *stream_bell(struct dlcoll_comm *comm)
+{
+    return &comm->shm->peers[comm->shm->me].bell;
+}
+
+void stream_rouse(struct dlcoll_comm *comm)
+{
+    atomic_fetch_sub(&comm->shm->peers[comm->shm->me].asleep, 1);
+}
+
+void stream_ring(struct dlcoll_comm *comm)
+{
+    wake(&comm->shm->peers[comm->shm->me]);
 }
 
 static int stream_wait(struct transport *base, const struct transport_want *wants, size_t n,
@@ -129,6 +271,8 @@ static int stream_wait(struct transport *base, const struct transport_want *want
     (void)!poll(NULL, 0, timeout_ms < 1 ? timeout_ms : 1);
     return 0;
 }
+
+/* ------------------------------------------------------------------------------ beginning, end */
 
 static void stream_close(struct transport *base)
 {
@@ -149,11 +293,22 @@ int stream_new(struct transport **out, struct dlcoll_comm *comm, struct err *e)
                                              .wait = stream_wait,
                                              .close = stream_close,
                                              .free = stream_free};
-    struct streams *t = calloc(1, sizeof(*t));
+    size_t n = (size_t)comm->size * 2;
+    struct streams *t = calloc(1, sizeof(*t) + n * sizeof(t->ends[0]));
     if (!t)
         return err_set(e, -ENOMEM, "no memory");
     t->base = (struct transport){.ops = &ops, .size = comm->size, .lanes = 2};
     t->comm = comm;
+    for (int r = 0; r < comm->size; r++) {
+        const struct shm *s = comm->shm;
+        int peer = comm->topo.local_of[r];
+        if (comm->topo.node_of[r] != comm->topo.node)
+            continue;
+        for (int lane = 0; lane < 2; lane++)
+            t->ends[lane * comm->size + r] = (struct end){.out = ring(s, s->me, peer, lane),
+                                                          .in = ring(s, peer, s->me, !lane),
+                                                          .peer = &s->peers[peer]};
+    }
     *out = &t->base;
     return 0;
 }

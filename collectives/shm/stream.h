@@ -4,6 +4,7 @@
 #ifndef COLLECTIVES_SHM_STREAM_H
 #define COLLECTIVES_SHM_STREAM_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,6 +15,14 @@ struct dlcoll_comm;
 /* Only streams to ranks of this node may be used, and not the rank's own. Borrows the communicator.
  * 0 or -ENOMEM. */
 int stream_new(struct transport **out, struct dlcoll_comm *comm, struct err *e);
+
+/* Whoever is about to sleep says so, then looks for the last time, sleeps while *stream_bell() is
+ * what stream_doze() has returned, and must say with stream_rouse() that he is up: something has
+ * come, or what this rank has sent has been taken. */
+uint32_t stream_doze(struct dlcoll_comm *comm);
+const _Atomic uint32_t *stream_bell(struct dlcoll_comm *comm);
+void stream_rouse(struct dlcoll_comm *comm);
+void stream_ring(struct dlcoll_comm *comm); /* wakes those of this rank */
 
 /* Whether this rank may take what lies in the memory of `peer`, a rank of the communicator on this
  * node, by itself. */

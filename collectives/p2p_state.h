@@ -1,0 +1,138 @@
+/* p2p_state.h: what p2p.h's sends and receives are kept in, for the files that move them: p2p.c
+ * (the whole: progress, waiting, failing), p2p_match.c (which message is for which receive) and
+ * p2p_pair.c (what goes over the streams to and from one peer). Everything under p->lock. */
+#ifndef COLLECTIVES_P2P_STATE_H
+#define COLLECTIVES_P2P_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "collectives/coll_call.h"
+#include "collectives/net/transport.h"
+#include "collectives/p2p.h"
+
+enum {
+    P2P_EAGER_BYTES = 32 * 1024,
+    P2P_FRAME_BYTES = sizeof(struct p2p_frame),
+};
+
+enum p2p_frame_kind { P2P_EAGER = 1, P2P_RTS, P2P_CTS, P2P_DATA, P2P_FETCHED };
+
+/* A message that has come before its receive. */
+struct p2p_unexpected {
+    struct p2p_unexpected *next;
+    struct p2p_frame frame;
+    size_t have;
+    uint8_t data[];
+};
+
+struct p2p_queue {
+    struct p2p_op *head, **tail;
+};
+
+/* What is being read from a stream. */
+struct p2p_reading {
+    struct p2p_frame frame;
+    size_t have;               /* of the frame, then of the message as well */
+    struct p2p_op *op;         /* to which the message goes, or */
+    struct p2p_unexpected *un; /* where it is kept */
+    size_t len;                /* bytes of the message that follow here */
+};
+
+struct p2p_peer {
+    struct transport *t;       /* what reaches it */
+    struct p2p_queue out;      /* to be written on the stream to it */
+    struct p2p_queue offered;  /* sends that wait for CTS or FETCHED */
+    struct p2p_queue in_reply; /* receives whose CTS or FETCHED is to be written */
+    struct p2p_queue accepted; /* receives that wait for DATA */
+    struct p2p_unexpected *kept, **kept_tail;
+    size_t kept_bytes;
+    struct p2p_reading replies, messages;
+    uint64_t next_id;
+    int posted;        /* receives that name it */
+    bool active, deaf; /* in p->active; its stream has ended while nothing was expected */
+};
+
+struct p2p {
+    pthread_mutex_t lock;
+    struct dlcoll_comm *comm;
+    struct transport *tcp;
+    struct transport *shm; /* to ranks of this node; NULL: there is none */
+    struct p2p_peer *peers;
+    int *active; /* ranks with which something is under way */
+    int nactive;
+    struct p2p_queue posted; /* receives, in the order of their calls */
+    int any;                 /* posted for any rank */
+    _Atomic int under_way;
+    _Atomic int waiters; /* who see to it that things move */
+    bool stopped;
+    uint64_t seq;
+    struct coll_call failure; /* what is told to comm_fail() */
+    int failed;               /* its status */
+};
+
+/* ------------------------------------------------------------------------------------- queues */
+
+static inline void p2p_queue_init(struct p2p_queue *q)
+{
+    q->head = NULL;
+    q->tail = &q->head;
+}
+
+static inline void p2p_queue_put(struct p2p_queue *q, struct p2p_op *op)
+{
+    op->next = NULL;
+    *q->tail = op;
+    q->tail = &op->next;
+}
+
+static inline void p2p_queue_remove(struct p2p_queue *q, struct p2p_op **at)
+{
+    struct p2p_op *op = *at;
+    *at = op->next;
+    if (q->tail == &op->next)
+        q->tail = at;
+}
+
+static inline struct p2p_op *p2p_queue_take(struct p2p_queue *q)
+{
+    struct p2p_op *op = q->head;
+    if (op)
+        p2p_queue_remove(q, &q->head);
+    return op;
+}
+
+/* The stream on which a peer's messages come, and our answers go. Ours go on stream `peer`. */
+static inline int p2p_stream_in(const struct p2p *p, int peer)
+{
+    return p->peers[0].t->size + peer;
+}
+
+/* --------------------------------------------------------------------------------------- p2p.c */
+
+/* Something is the matter with an operation, or with a peer (op NULL); comm_fail() has its turn
+ * when the lock is free. Returns the status, or that of an earlier one. */
+int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const struct err *e);
+/* The peer sends something else than is received. */
+int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct p2p_frame *f);
+/* It is complete; it may be gone when this returns. */
+void p2p_done(struct p2p *p, struct p2p_op *op);
+/* Something is under way with the peer. */
+void p2p_set_active(struct p2p *p, int peer);
+
+/* --------------------------------------------------------------------------------- p2p_match.c */
+
+void p2p_post_send(struct p2p *p, struct p2p_op *op);
+void p2p_post_recv(struct p2p *p, struct p2p_op *op);
+/* A message's frame has come: *op is its receive, which a large one has been offered to already;
+ * NULL: there is none yet. 0 or negative. */
+int p2p_match(struct p2p *p, int rank, const struct p2p_frame *f, struct p2p_op **op);
+
+/* ---------------------------------------------------------------------------------- p2p_pair.c */
+
+/* Whether anything is expected of what the peer sends. */
+bool p2p_expects(const struct p2p *p, const struct p2p_peer *peer);
+/* Writes and reads what can be without blocking; sets *moved when something was. */
+void p2p_move(struct p2p *p, int rank, bool *moved);
+
+#endif

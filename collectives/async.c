@@ -121,6 +121,11 @@ bool async_is_busy(const struct dlcoll_comm *comm)
 
 /* -------------------------------------------------------------------------------------- thread */
 
+bool async_has_thread(const struct dlcoll_comm *comm)
+{
+    return comm->async && comm->async->has_thread;
+}
+
 static void *assist(void *arg)
 {
     struct dlcoll_comm *comm = arg;

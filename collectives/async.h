@@ -46,6 +46,9 @@ int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w);
 /* Whether operations stand in the queue, so that a blocking one must queue, too. */
 bool async_is_busy(const struct dlcoll_comm *comm);
 
+/* Whether the thread is there. For the program's, inside. */
+bool async_has_thread(const struct dlcoll_comm *comm);
+
 /* Sees that the thread is there and looks after point-to-point operations. 0 or -ENOMEM. */
 int async_assist(struct dlcoll_comm *comm);
 

@@ -125,9 +125,12 @@ static int wait_in_line(dlcoll_comm *c, const struct coll_call *call)
 static int at_once(dlcoll_comm *c, struct coll_call *call)
 {
     call->may_repeat = true;
-    pthread_mutex_lock(&c->running);
+    bool alone = !async_has_thread(c);
+    if (!alone)
+        pthread_mutex_lock(&c->running);
     int code = coll_execute(c, call);
-    pthread_mutex_unlock(&c->running);
+    if (!alone)
+        pthread_mutex_unlock(&c->running);
     if (code == DLCOLL_ENOMEM && !atomic_load(&c->failed))
         c->seq = call->seq - 1; /* as if it had not been called */
     return code;

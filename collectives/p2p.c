@@ -401,18 +401,24 @@ static int p2p_new(struct dlcoll_comm *comm, struct err *e)
     return 0;
 }
 
-/* What the ranks compare, and the flight recorder shows. */
-static void begin(struct p2p *p, struct p2p_op *op, struct dlcoll_work *w)
+/* Numbers it, and shows it in the flight recorder. */
+static void record(struct p2p *p, struct p2p_op *op)
 {
     dlcoll_comm *c = p->comm;
     struct call id = {.kind = op->is_send ? CALL_SEND : CALL_RECV,
                       .dtype = op->dtype,
                       .root = op->any ? -1 : op->peer,
                       .count = op->count};
-    op->work = w;
     op->seq = ++p->seq;
-    op->state = op->is_send ? P2P_QUEUED : P2P_POSTED;
     op->record = recorder_begin(&c->job->recorder, c->id, c->name, op->seq, &id, op->len);
+}
+
+static void begin(struct p2p *p, struct p2p_op *op, struct dlcoll_work *w)
+{
+    op->work = w;
+    op->state = op->is_send ? P2P_QUEUED : P2P_POSTED;
+    if (!op->record) /* else p2p_try() has */
+        record(p, op);
     atomic_fetch_add_explicit(&p->under_way, 1, memory_order_relaxed);
 }
 
@@ -445,6 +451,55 @@ int p2p_start(struct dlcoll_comm *comm, struct dlcoll_work *w)
     if (!stopped)
         turn(p, false, 1);
     return 0;
+}
+
+static bool try_send(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
+{
+    struct p2p_frame f = {.kind = P2P_EAGER,
+                          .dtype = op->dtype,
+                          .tag = op->tag,
+                          .count = op->count,
+                          .id = peer->next_id + 1};
+    struct iovec iov[] = {{&f, P2P_FRAME_BYTES}, {op->buf, op->len}};
+    if (!stream_put(p->shm, op->peer, iov, P2P_FRAME_BYTES + op->len))
+        return false;
+    peer->next_id++;
+    record(p, op); /* when it is on its way already */
+    return true;
+}
+
+static bool try_recv(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
+{
+    struct p2p_frame f;
+    struct err e;
+    size_t len;
+    int stream = p2p_stream_in(p, op->peer);
+    if (peer->kept || peer->messages.have)
+        return false;
+    record(p, op);
+    const void *here = stream_look(p->shm, stream, p->comm->policy.spin_ns ? QUICK_LOOKS : 1, &len);
+    if (!here || len != P2P_FRAME_BYTES + op->len)
+        return false;
+    memcpy(&f, here, sizeof(f));
+    if (f.kind != P2P_EAGER || f.tag != op->tag || f.dtype != op->dtype || f.count != op->count)
+        return false;
+    struct iovec iov[] = {{&f, sizeof(f)}, {op->buf, op->len}};
+    return p->shm->ops->recv(p->shm, stream, iov, 2, &e) == (ssize_t)len;
+}
+
+/* Nothing else is under way, and no other thread is there. */
+bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op)
+{
+    struct p2p *p = comm->p2p;
+    if (!p || !p->shm || op->any || op->peer == comm->rank || p->peers[op->peer].t != p->shm ||
+        op->len > P2P_EAGER_BYTES || async_has_thread(comm) || p2p_is_busy(comm) || p->stopped ||
+        p->failed || comm_is_stopped(comm))
+        return false;
+    struct p2p_peer *peer = &p->peers[op->peer];
+    if (!(op->is_send ? try_send(p, peer, op) : try_recv(p, peer, op)))
+        return false;
+    recorder_end(&comm->job->recorder, op->record, 0);
+    return true;
 }
 
 int p2p_run(struct dlcoll_comm *comm, struct p2p_op *op)

@@ -71,7 +71,11 @@ struct p2p_op {
  * nothing has been posted. The handle is completed when all are done, or the communicator fails. */
 int p2p_start(struct dlcoll_comm *comm, struct dlcoll_work *w);
 
-/* The same for one operation without a handle, and until it is done: its public code. */
+/* Carries out one operation without a handle, a message of modest length within the node, if that
+ * is possible at once, or nearly so. False: nothing has been done. */
+bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op);
+
+/* Posts one without a handle, and waits until it is done: its public code. */
 int p2p_run(struct dlcoll_comm *comm, struct p2p_op *op);
 
 /* Progresses everything that is under way until *done, a handle's or an operation's, the deadline

@@ -46,13 +46,14 @@ static int fill(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *from, boo
 
 /* A blocking one needs no handle. */
 static int perform_one(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *one, bool any,
-                       int *from, uint64_t deadline)
+                       int *from, const dlcoll_opts *o)
 {
     struct p2p_op op;
-    int code = fill(c, kind, one, any, deadline, &op);
-    if (code < 0)
+    int code = fill(c, kind, one, any, 0, &op);
+    if (code < 0 || p2p_try(c, &op))
         return code;
     op.from = from;
+    op.deadline_ns = coll_deadline(c, o);
     code = p2p_run(c, &op);
     return code == DLCOLL_ENOMEM && !c->p2p
                ? comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(kind))
@@ -117,17 +118,17 @@ static int perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, 
     bool device = n > 0 && nccl_is_for(c, list[0].send ? list[0].send : list[0].recv, &o);
     if (device)
         return on_device(c, kind, list, n, any, &o, work);
-    uint64_t deadline = coll_deadline(c, &o);
     if (!work && kind != CALL_BATCH) {
         dlcoll_p2p one = list[0];
         one.tag = o.tag;
-        return perform_one(c, kind, &one, any, from, deadline);
+        return perform_one(c, kind, &one, any, from, &o);
     }
     struct dlcoll_work *w = async_new_work(c);
     if (!w || !keep_ops(w, n ? n : 1)) {
         dlcoll_work_free(w);
         return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(kind));
     }
+    uint64_t deadline = coll_deadline(c, &o);
     for (size_t i = 0; i < n && code == 0; i++) {
         dlcoll_p2p one = list[i];
         if (kind != CALL_BATCH)

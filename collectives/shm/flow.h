@@ -35,10 +35,12 @@ struct flow {
     const uint8_t *own_from; /* what goes from me to me */
     uint8_t *own_to;
     size_t own_len;
+    /* Not beside to_one: one load of both, after a store of one, would wait until all stores before
+     * it are in the cache, the arrival's among them. */
     bool shared;
+    const struct reduce_info *reduce; /* NULL: copy */
     bool to_one;                      /* at most one of my blocks has a length */
     bool inlined;                     /* in the arrival instead of a slot */
-    const struct reduce_info *reduce; /* NULL: copy */
     int results;
     size_t piece;  /* of a block, a round; a multiple of 64 */
     size_t most;   /* the longest block that any rank has for another */

@@ -23,7 +23,7 @@
 #define ARENAS_LEAST ((size_t)64 << 20)
 #define RINGS_BYTES  ((size_t)1 << 30)
 
-enum { RING_MOST = 64 * 1024, RING_LEAST = 4096, RING_BYTES_A_CELL = 512 };
+enum { RING_MOST = 8 * 1024, RING_LEAST = 4096, RING_BYTES_A_CELL = 128 };
 
 /* struct shm_offer, as this file knows it. */
 struct offer {

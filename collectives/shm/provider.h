@@ -13,10 +13,11 @@ struct shm_tuning {
         root_pair; /* a reduce of two ranks: the root reduces everything, up to so much of both */
     size_t direct; /* reductions of shared buffers: from so much on */
     size_t pull;   /* a block is taken out of its owner's buffer: from so much on, */
+    size_t pull_pair;    /* of two ranks up to so much: then both copying is quicker than one, */
     size_t pull_crowded; /* and from so much on where ranks have to share CPUs */
     /* Of a block, put into a slot in a round, as far as there is room for all ranks' blocks: */
-    size_t piece_pair; /* reductions of two ranks: few rounds */
-    size_t piece_many; /* of more: rounds that overlap, in the caches of their CPUs */
+    size_t piece_pair; /* of two ranks: few rounds */
+    size_t piece_many; /* reductions of more: rounds that overlap, in the caches of their CPUs */
     size_t piece_move; /* what is only copied: the next round is put while this one is taken */
 };
 

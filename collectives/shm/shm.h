@@ -101,10 +101,10 @@ struct shm_progress {
 /* Bytes on their way from one rank to another. A cell carries a number of them: the first ones
  * itself, the rest, if any, follow what earlier ones have left in the ring's data. A short message
  * is one line of the cache. */
-enum { SHM_CELL_BYTES = 56 };
+enum { SHM_CELL_BYTES = 120 };
 
 struct shm_cell {
-    _Alignas(64) _Atomic uint32_t number; /* of those ever filled: this one is */
+    _Alignas(SHM_LINE) _Atomic uint32_t number; /* of those ever filled: this one is */
     uint32_t len;
     uint8_t data[SHM_CELL_BYTES];
 };

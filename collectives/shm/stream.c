@@ -145,6 +145,19 @@ static ssize_t stream_send(struct transport *base, int stream, const struct iove
     return sent;
 }
 
+bool stream_put(struct transport *base, int stream, const struct iovec *iov, size_t len)
+{
+    struct streams *t = (struct streams *)base;
+    struct end *end = &t->ends[stream];
+    const struct shm *s = t->comm->shm;
+    struct cursor c = {.iov = iov};
+    if (t->closed || atomic_load_explicit(&end->peer->left, memory_order_acquire) ||
+        len > SHM_CELL_BYTES + s->ring_bytes / CHUNK_PARTS || !fill_cell(s, end, &c, len))
+        return false;
+    wake(end->peer);
+    return true;
+}
+
 /* ------------------------------------------------------------------------------------- reading */
 
 /* Copies `len` bytes of a cell from `at` on. */
@@ -170,8 +183,12 @@ static void copy_to(const struct shm *s, const struct end *end, const struct shm
 static struct shm_cell *next_cell(const struct shm *s, const struct end *end, uint32_t *len)
 {
     struct shm_cell *next = cell(s, end->in, end->cells_got);
-    if (atomic_load_explicit(&next->number, memory_order_acquire) != end->cells_got + 1)
+    if (atomic_load_explicit(&next->number, memory_order_acquire) != end->cells_got + 1) {
+        /* When the cell comes, its data comes with it, and not after it. */
+        const uint8_t *data = (const uint8_t *)(end->in->cells + s->ring_cells);
+        __builtin_prefetch(data + end->data_got % s->ring_bytes);
         return NULL;
+    }
     *len = next->len;
     return next;
 }
@@ -217,6 +234,20 @@ static ssize_t stream_recv(struct transport *base, int stream, const struct iove
     if (got && atomic_load_explicit(&end->peer->asleep, memory_order_relaxed))
         wake(end->peer);
     return got ? got : r;
+}
+
+const void *stream_look(struct transport *base, int stream, int tries, size_t *len)
+{
+    struct streams *t = (struct streams *)base;
+    const struct end *end = &t->ends[stream];
+    const struct shm_cell *from = NULL;
+    uint32_t has = 0;
+    if (t->closed || end->got)
+        return NULL;
+    while (!(from = next_cell(t->comm->shm, end, &has)) && --tries > 0)
+        ;
+    *len = has;
+    return from ? from->data : NULL;
 }
 
 static int stream_peek(struct transport *base, int stream, void *p, size_t want)

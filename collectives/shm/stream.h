@@ -16,6 +16,13 @@ struct dlcoll_comm;
  * 0 or -ENOMEM. */
 int stream_new(struct transport **out, struct dlcoll_comm *comm, struct err *e);
 
+/* For messages in one piece. Sends `len` bytes, all that the list has, at once, or false: nothing.
+ */
+bool stream_put(struct transport *t, int stream, const struct iovec *iov, size_t len);
+/* The beginning of a piece that is there after at most so many looks, and its length; what is
+ * longer than a line can only be received. NULL: there is none. */
+const void *stream_look(struct transport *t, int stream, int tries, size_t *len);
+
 /* Whoever is about to sleep says so, then looks for the last time, sleeps while *stream_bell() is
  * what stream_doze() has returned, and must say with stream_rouse() that he is up: something has
  * come, or what this rank has sent has been taken. */

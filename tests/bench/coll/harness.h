@@ -9,10 +9,12 @@
  *     NAME OP RANKS BYTES ITERATIONS MEDIAN_US P99_US
  *
  * which are each rank's own median (99th percentile) over the iterations, then the maximum over the
- * ranks. Iterations follow each other at once; before each broadcast and reduce there is a barrier
- * outside the time, as a root may run ahead otherwise. pingpong is half a round trip. Elements are
+ * ranks. Iterations follow each other at once. One of broadcast and reduce is one operation for
+ * each root, in turn, and its time is their mean: a root that stays the same runs ahead, and with a
+ * barrier between, outside the time, much happens before the slower ones have left that.
+ * pingpong is half a round trip. Elements are
  * f32 unless the operation's name says another (all_reduce:bf16), sums, in place where that is the
- * usual way: all_reduce, broadcast, all_gather, reduce. Every result is checked once. Sizes beyond
+ * usual way: all_reduce, broadcast, all_gather. Every result is checked once. Sizes beyond
  * one that took 4 s to measure are left out, with a line "# NAME OP RANKS BYTES slow". */
 #ifndef BENCH_COLL_HARNESS_H
 #define BENCH_COLL_HARNESS_H
@@ -50,7 +52,7 @@ struct bench_peer {
     /* Makes ready, once for a size, and returns 0; or 1: the library has no such operation. NULL:
      * it has them all. */
     int (*prepare)(enum bench_op op, char *a, char *b, size_t count);
-    /* count: elements, of the whole for those that have parts. Results: in a, or in b for
+    /* count: elements, of the whole for those that have parts. Results: in a, or in b for reduce,
      * reduce_scatter and all_to_all. pingpong is called on ranks 0 and 1 only. */
     void (*run)(enum bench_op op, char *a, char *b, size_t count);
     void (*barrier)(void);
@@ -60,6 +62,8 @@ struct bench_peer {
 };
 
 enum { BENCH_MOST_ITERS = 20000, BENCH_SLOW_MS = 4000 };
+
+static int bench_root; /* of this broadcast or reduce */
 
 static double bench_now_us(void)
 {
@@ -76,6 +80,11 @@ static size_t bench_elem(enum bench_op op)
 static int bench_has_parts(enum bench_op op)
 {
     return op == ALL_GATHER || op == REDUCE_SCATTER || op == ALL_TO_ALL;
+}
+
+static int bench_has_root(enum bench_op op)
+{
+    return op == BROADCAST || op == REDUCE;
 }
 
 static int bench_by_value(const void *a, const void *b)
@@ -141,12 +150,13 @@ static void bench_check(const struct bench_peer *p, enum bench_op op, char *a, c
                         size_t count)
 {
     size_t part = count / (size_t)p->ranks, n = op == REDUCE_SCATTER ? part : count, wrong = 0;
-    char *out = op == REDUCE_SCATTER || op == ALL_TO_ALL ? b : a, want[4];
+    char *out = op == REDUCE || op == REDUCE_SCATTER || op == ALL_TO_ALL ? b : a, want[4];
     int mine = op == REDUCE ? p->rank == 0 : op == PINGPONG ? p->rank == 1 : op != BARRIER;
     for (size_t i = 0; i < count; i++) {
         int own = op != ALL_GATHER || i / part == (size_t)p->rank;
         bench_put(op, a, i, own ? bench_value(p->rank, i) : 0);
     }
+    bench_root = 0;
     p->barrier();
     if (op != PINGPONG || p->rank < 2)
         p->run(op, a, b, count);
@@ -165,17 +175,15 @@ static void bench_check(const struct bench_peer *p, enum bench_op op, char *a, c
 static void bench_repeat(const struct bench_peer *p, enum bench_op op, char *a, char *b,
                          size_t count, int n, double *times)
 {
-    int apart = op == BROADCAST || op == REDUCE, idle = op == PINGPONG && p->rank > 1;
+    int idle = op == PINGPONG && p->rank > 1, roots = bench_has_root(op) ? p->ranks : 1;
     double last = bench_now_us();
     for (int i = 0; i < n; i++) {
-        if (apart) {
-            p->barrier();
-            last = bench_now_us();
+        for (bench_root = 0; bench_root < roots; bench_root++) {
+            if (!idle)
+                p->run(op, a, b, count);
         }
-        if (!idle)
-            p->run(op, a, b, count);
         double t = bench_now_us();
-        times[i] = t - last;
+        times[i] = (t - last) / roots;
         last = t;
     }
 }

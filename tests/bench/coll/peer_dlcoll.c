@@ -30,7 +30,7 @@ static void run(enum bench_op op, char *a, char *b, size_t count)
         need(dlcoll_all_reduce(a, a, count, DLCOLL_F16, DLCOLL_SUM, g_comm, NULL, NULL));
         break;
     case BROADCAST:
-        need(dlcoll_broadcast(a, a, count, DLCOLL_F32, 0, g_comm, NULL, NULL));
+        need(dlcoll_broadcast(a, a, count, DLCOLL_F32, bench_root, g_comm, NULL, NULL));
         break;
     case ALL_GATHER:
         need(dlcoll_all_gather(a + (size_t)rank * part * 4, a, part, DLCOLL_F32, g_comm, NULL,
@@ -43,7 +43,7 @@ static void run(enum bench_op op, char *a, char *b, size_t count)
         need(dlcoll_all_to_all(a, b, part, DLCOLL_F32, g_comm, NULL, NULL));
         break;
     case REDUCE:
-        need(dlcoll_reduce(a, a, count, DLCOLL_F32, DLCOLL_SUM, 0, g_comm, NULL, NULL));
+        need(dlcoll_reduce(a, b, count, DLCOLL_F32, DLCOLL_SUM, bench_root, g_comm, NULL, NULL));
         break;
     case PINGPONG:
         if (rank == 0)

@@ -96,7 +96,7 @@ static int prepare(bench_op op, char *pa, char *pb, size_t count)
         g_operation = [=] {
             gloo::BroadcastOptions o(g_context);
             o.setOutput(a, count);
-            o.setRoot(0);
+            o.setRoot(bench_root);
             gloo::broadcast(o);
         };
         return 0;
@@ -118,8 +118,9 @@ static int prepare(bench_op op, char *pa, char *pb, size_t count)
     case REDUCE:
         g_operation = [=] {
             gloo::ReduceOptions o(g_context);
-            o.setOutput(a, count);
-            o.setRoot(0);
+            o.setInput(a, count);
+            o.setOutput(b, count);
+            o.setRoot(bench_root);
             o.setReduceFunction(sum);
             gloo::reduce(o);
         };

@@ -150,14 +150,14 @@ static void run(enum bench_op op, char *a, char *b, size_t count)
         sum_into(a, a, 0, slice(count, me), slice(count, me + 1), 0, n - 1);
         break;
     case REDUCE:
-        sum_into(a, a, 0, slice(count, me), slice(count, me + 1), 0, 0);
+        sum_into(a, b, 0, slice(count, me), slice(count, me + 1), bench_root, bench_root);
         break;
     case REDUCE_SCATTER:
         sum_into(a, b, (size_t)me * part, (size_t)me * part, (size_t)(me + 1) * part, me, me);
         break;
     case BROADCAST:
-        if (me)
-            memcpy(a, of_rank(a, 0), count * 4);
+        if (me != bench_root)
+            memcpy(a, of_rank(a, bench_root), count * 4);
         break;
     case ALL_GATHER:
         for (int i = 1; i < n; i++) {

@@ -14,7 +14,7 @@ static void run(enum bench_op op, char *a, char *b, size_t count)
         MPI_Allreduce(MPI_IN_PLACE, a, n, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
         break;
     case BROADCAST:
-        MPI_Bcast(a, n, MPI_FLOAT, 0, MPI_COMM_WORLD);
+        MPI_Bcast(a, n, MPI_FLOAT, bench_root, MPI_COMM_WORLD);
         break;
     case ALL_GATHER:
         MPI_Allgather(MPI_IN_PLACE, part, MPI_FLOAT, a, part, MPI_FLOAT, MPI_COMM_WORLD);
@@ -26,8 +26,7 @@ static void run(enum bench_op op, char *a, char *b, size_t count)
         MPI_Alltoall(a, part, MPI_FLOAT, b, part, MPI_FLOAT, MPI_COMM_WORLD);
         break;
     case REDUCE:
-        MPI_Reduce(g_peer.rank ? (void *)a : MPI_IN_PLACE, a, n, MPI_FLOAT, MPI_SUM, 0,
-                   MPI_COMM_WORLD);
+        MPI_Reduce(a, b, n, MPI_FLOAT, MPI_SUM, bench_root, MPI_COMM_WORLD);
         break;
     case PINGPONG:
         if (g_peer.rank == 0)

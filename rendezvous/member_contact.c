@@ -29,6 +29,7 @@ static void begin_election(struct member_state *m, const char *how, bool dead, u
     m->elect_ns = now;
     m->refused_ns = 0;
     m->ended_how = RDZV_END_BROKEN;
+    m->out = true;
     member_state_stop_round(m, &why);
 }
 

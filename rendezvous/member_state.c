@@ -214,7 +214,7 @@ static void prepare_round(struct member_state *m, const struct rdzv_view *v)
         return;
     m->gen = v->gen;
     m->round = PREPARING;
-    m->has_run = m->stop_called = m->fenced = false;
+    m->has_run = m->stop_called = m->fenced = m->out = false;
     m->respawned = 0;
     m->failures_total = 0;
     m->due |= DUE_PREPARE | DUE_STATUS;
@@ -298,8 +298,8 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
                 m->due |= DUE_DISCONNECT;
             return;
         }
-    } else if (!m->electing && v->gen.counter < m->high.counter) {
-        return; /* never back */
+    } else if (!m->electing && (v->gen.counter < m->high.counter || v->sent_ns < m->view_sent_ns)) {
+        return; /* never back: to an older round, or to what was said of this one before */
     }
     bool member = v->group_rank >= 0, current = generation_equal(v->gen, m->gen);
     if (!member && v->elect && !generation_equal(v->gen, m->high))

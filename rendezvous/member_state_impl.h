@@ -63,10 +63,12 @@ struct member_state {
     uint64_t refused_ns; /* since when connections are refused without a break; 0: they are not */
     uint64_t view_sent_ns, view_seen_ns;
     uint64_t heard_ns; /* of the coordinator */
-    uint64_t connected_ns, sent_ns, began_ns, say_at;
+    uint64_t connected_ns, began_ns, say_at;
+    uint64_t sent_ns; /* the newest status that is answered */
     uint64_t heartbeat_ns, dead_ns;
     uint64_t lease_ns; /* workers may live until then; 0: none was given */
     bool fenced;       /* it ran out */
+    bool out;          /* of the round, since its coordinator was lost */
     uint64_t pulse_at; /* a tick that comes much later than this: the process did not run */
     char trouble[RDZV_TEXT_MAX]; /* why it is not connected */
     char line[2 * RDZV_TEXT_MAX];

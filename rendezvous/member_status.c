@@ -37,10 +37,14 @@ static void fill_failures(struct member_state *m, struct rdzv_status *st)
 static void fill_status(struct member_state *m, uint64_t now)
 {
     struct rdzv_status *st = &m->status;
+    /* One that only says that an order is carried out gets no answer. It is no heartbeat: the lease
+     * might run out between two answers. */
+    if (st->phase == phase_of(m))
+        m->sent_ns = now;
     *st = (struct rdzv_status){
         .phase = phase_of(m),
         .workers = member_state_has_workers(m),
-        .fenced = m->fenced,
+        .fenced = m->fenced || m->out,
         .gen = m->gen,
         /* Never twice the same, so that an older one is known. */
         .send_ns = now > st->send_ns ? now : st->send_ns + 1,
@@ -59,7 +63,6 @@ static void fill_status(struct member_state *m, uint64_t now)
         st->free_port = m->free_port;
     }
     fill_failures(m, st);
-    m->sent_ns = now;
 }
 
 static bool take_due(struct member_state *m, unsigned bit)

@@ -92,7 +92,7 @@ enum member_phase {
 struct rdzv_status {
     enum member_phase phase;
     bool workers;          /* some of its workers may be alive */
-    bool fenced;           /* it has ended them because its lease had run out */
+    bool fenced;           /* it has ended the round for itself, having no contact for too long */
     struct generation gen; /* the newest round that it has taken part in */
     uint64_t send_ns;      /* its clock, now */
     uint64_t view_sent_ns; /* the coordinator's clock in the newest VIEW; 0: none yet */

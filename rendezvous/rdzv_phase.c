@@ -375,7 +375,9 @@ static void stop_without(struct rdzv_state *s, struct rdzv_node *n, uint64_t now
 void rdzv_phase_stopped(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
                         uint64_t now)
 {
-    if (s->phase == RDZV_RUN && st->fenced) {
+    if (s->phase == RDZV_PREPARE && st->fenced) { /* what it had prepared is gone */
+        back_to_collect(s, now);
+    } else if (s->phase == RDZV_RUN && st->fenced) {
         stop_without(s, n, now);
     } else if (s->phase == RDZV_RUN) {
         char text[RDZV_TEXT_MAX];

@@ -485,10 +485,10 @@ static void fill_respawns(struct rdzv_state *s, const struct rdzv_node *n, struc
     v->respawns = s->respawns;
 }
 
-static void fill_view(struct rdzv_state *s, const struct rdzv_node *n, struct rdzv_view *v,
-                      uint64_t now)
+static void fill_view(struct rdzv_state *s, struct rdzv_node *n, struct rdzv_view *v, uint64_t now)
 {
     bool member = n->group_rank >= 0;
+    n->view_ns = now > n->view_ns ? now : n->view_ns + 1; /* so that an older one is known */
     *v = (struct rdzv_view){
         .phase = member || s->phase == RDZV_FINISH ? s->phase : RDZV_COLLECT,
         .gen = s->gen,
@@ -496,7 +496,7 @@ static void fill_view(struct rdzv_state *s, const struct rdzv_node *n, struct rd
         .nnodes = s->nmembers,
         .restart_count = s->restarts,
         .node_restarts = s->node_restarts,
-        .sent_ns = now,
+        .sent_ns = n->view_ns,
         .echo_ns = n->status_ns,
         .acked = n->acked,
         .heartbeat_ms = (uint32_t)(s->rules.heartbeat_ns / 1000000),

@@ -322,6 +322,21 @@ START_TEST(several_views_in_one_batch)
 }
 END_TEST
 
+/* What comes late, or a second time, is older than what is known. */
+START_TEST(an_older_view)
+{
+    running();
+    struct rdzv_view v = view_of(RDZV_PREPARE, 1);
+    v.sent_ns = T - 1;
+    member_state_view(M, &v, T);
+    OUT("");
+    v = view_of(RDZV_STOP, 1);
+    v.gen.counter--;
+    member_state_view(M, &v, T);
+    OUT("");
+}
+END_TEST
+
 START_TEST(an_answer_to_an_older_question)
 {
     connected();
@@ -590,6 +605,26 @@ START_TEST(heartbeats_go_out)
         before = status.send_ns;
         view(RDZV_RUN, 1);
     }
+}
+END_TEST
+
+/* Nothing answers the news that an order is carried out: the lease must not wait for what follows.
+ */
+START_TEST(news_are_no_heartbeat)
+{
+    connected();
+    prepared();
+    table();
+    T += 4 * S;
+    view(RDZV_RUN, 1);
+    OUT("rs");
+    T += S - MS;
+    member_state_tick(M, T);
+    OUT("");
+    T += MS;
+    member_state_tick(M, T);
+    OUT("s");
+    ck_assert_int_eq(status.phase, MEMBER_RUNNING);
 }
 END_TEST
 
@@ -891,6 +926,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_done_node_is_stopped_too);
     tcase_add_test(tc, stopped_while_preparing);
     tcase_add_test(tc, several_views_in_one_batch);
+    tcase_add_test(tc, an_older_view);
     tcase_add_test(tc, an_answer_to_an_older_question);
     tcase_add_test(tc, calls_out_of_place_do_nothing);
     tcase_add_test(tc, the_table_must_be_there_and_fit);
@@ -908,6 +944,7 @@ static Suite *suite(void)
     tcase_add_test(tc, closed_then_let_in_by_a_listener_that_dies);
     tcase_add_test(tc, a_break_then_refused_may_be_the_network);
     tcase_add_test(tc, heartbeats_go_out);
+    tcase_add_test(tc, news_are_no_heartbeat);
     tcase_add_test(tc, a_silent_coordinator_is_called_again_and_then_lost);
     tcase_add_test(tc, silence_while_we_slept_is_forgiven);
     tcase_add_test(tc, another_coordinator_in_its_place);

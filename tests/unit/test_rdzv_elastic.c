@@ -171,6 +171,26 @@ START_TEST(a_fenced_node_restarts_the_round)
 }
 END_TEST
 
+/* It was prepared, has given up this coordinator since, and is back. */
+START_TEST(what_a_node_had_prepared_may_be_gone)
+{
+    rules(RDZV_C10D, 2, 2);
+    start();
+    join(0, (struct who){.own = true});
+    join(1, (struct who){0});
+    PHASE(RDZV_PREPARE);
+    prepared(1);
+    struct generation first = info().gen;
+    struct rdzv_status st = status_of(1, MEMBER_IDLE);
+    st.fenced = true;
+    tell(1, st);
+    PHASE(RDZV_PREPARE);
+    ck_assert(generation_before(first, info().gen));
+    prepared(0);
+    PHASE(RDZV_PREPARE);
+}
+END_TEST
+
 /* -------------------------------------------------------------------------------- exit codes */
 
 START_TEST(some_exit_codes_are_final)
@@ -375,6 +395,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_preempted_node_is_charged_like_a_lost_one);
     tcase_add_test(tc, with_a_budget_it_waits_for_a_replacement);
     tcase_add_test(tc, a_fenced_node_restarts_the_round);
+    tcase_add_test(tc, what_a_node_had_prepared_may_be_gone);
     tcase_add_test(tc, some_exit_codes_are_final);
     tcase_add_test(tc, sets_of_exit_codes);
     tcase_add_test(tc, the_same_failure_at_once_backs_off_and_ends);

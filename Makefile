@@ -176,6 +176,10 @@ $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTLIB) $(DLAUNCH_OBJ) $(call obj,$(
 	$(say) LD $@
 	$(link) $^ $(CHECK_LIBS) $(LIBS)
 
+# The simulator of the rendezvous is more than one file.
+SIM_OBJ := $(call obj,$(wildcard tests/sim/*.c))
+$(BUILD)/tests/unit/test_rdzv_sim: $(SIM_OBJ)
+
 # The worker of the tests stands for anybody's program: it dies of a signal as that does.
 $(BUILD)/tests/worker $(BUILD)/obj/tests/lib/worker.o: private SAN :=
 $(BUILD)/tests/worker: $(BUILD)/obj/tests/lib/worker.o
@@ -285,11 +289,27 @@ test-multihost:
 # fails is told again by SIM_SEED=n build/tests/unit/test_rdzv_sim.
 SIM_SEEDS ?= 1000000
 SIM_JOBS  ?= $(shell nproc)
-.PHONY: sim
+.PHONY: sim sim-bugs
 sim: $(BUILD)/tests/unit/test_rdzv_sim
 	$(Q)each=$$(( ($(SIM_SEEDS) + $(SIM_JOBS) - 1) / $(SIM_JOBS) )); \
 	seq 0 $$(($(SIM_JOBS) - 1)) | xargs -P $(SIM_JOBS) -I{} sh -c \
-	    "CK_DEFAULT_TIMEOUT=0 SIM_SEEDS=$$each SIM_FROM=\$$((1 + {} * $$each)) $<"
+	    "TEST_FILTER=stories CK_DEFAULT_TIMEOUT=0 SIM_SEEDS=$$each SIM_FROM=\$$((1 + {} * $$each)) $<" && \
+	SIM_NODES=4096 SIM_SEEDS=4 TEST_FILTER=stories CK_DEFAULT_TIMEOUT=0 $<
+
+# How many stories it takes to find each of the bugs in tests/sim/bugs: one file of the rules is built
+# with the patch in it, in front of all others.
+SIM_BUGS := $(patsubst tests/sim/bugs/%.patch,$(BUILD)/sim-bugs/%,$(wildcard tests/sim/bugs/*.patch))
+sim-bugs: $(SIM_BUGS)
+	$(Q)tests/sim/bugs.sh $^
+
+$(BUILD)/sim-bugs/rest.a: $(TESTLIB) $(DLAUNCH_OBJ)
+	$(Q)mkdir -p $(@D) && rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/sim-bugs/%: tests/sim/bugs/%.patch $(BUILD)/obj/tests/unit/test_rdzv_sim.o $(SIM_OBJ) $(BUILD)/sim-bugs/rest.a
+	$(say) BUG $@
+	$(Q)file=$$(sed -n 's,^+++ b/,,p' $<) && patch -s -r - -o $@.c $$file $< && \
+	    $(CC) $(CPPFLAGS) $(ALL_CFLAGS) -fPIE -c -o $@.o $@.c && \
+	    $(CC) $(LDFLAGS) -pie -o $@ $(filter %.o,$^) $@.o $(filter %.a,$^) $(CHECK_LIBS) $(LIBS)
 
 .PHONY: run-multihost
 run-multihost: all $(BUILD)/tests/worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)
@@ -443,7 +463,8 @@ help:
 	@echo '  demo             trains a network on 2 launchers x 4 workers, one of which is killed'
 	@echo '  test             unit and integration tests, layers, corpora'
 	@echo '  test-multihost   network namespaces as hosts (root)'
-	@echo '  sim              the rendezvous on a virtual clock: SIM_SEEDS stories (1,000,000)'
+	@echo '  sim sim-bugs     the rendezvous on a virtual clock: SIM_SEEDS stories (1,000,000); with bugs'
+	@echo '                   planted in it, how many stories it takes to find them'
 	@echo '  test-torch       with real PyTorch, current and Debian'\''s (TORCH_VENV says where it goes)'
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'

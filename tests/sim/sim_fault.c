@@ -1,0 +1,243 @@
+/* What goes wrong: launchers die and are started again, freeze, leave; connections and hosts are
+ * cut off. */
+#include "tests/sim/sim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------ life and death */
+
+void sim_start(int i)
+{
+    struct sim_node *n = &W.nodes[i];
+    struct member_rules rules = {.coordinator = "node0:29500",
+                                 .join_ns = W.rules.join_ns,
+                                 .read_ns = 10 * S,
+                                 .heartbeat_ns = W.rules.heartbeat_ns,
+                                 .dead_ns = W.rules.dead_ns,
+                                 .lease = true};
+    struct sim_node was = *n;
+    *n = (struct sim_node){.incarnation = was.incarnation + 1,
+                           .link = -1,
+                           .follows = -1,
+                           .held = was.held,
+                           .cap_held = was.cap_held,
+                           .node_rank = was.node_rank,
+                           .nproc = was.nproc,
+                           .clock_offset = below(1000 * S),
+                           .clock_rate = one_in(2) ? (int)below(21) - 10 : 0};
+    strcpy(n->run_id, was.run_id);
+    struct rdzv_hello *h = &rules.hello;
+    *h = (struct rdzv_hello){.backend = W.rules.backend,
+                             .min_nodes = W.rules.min_nodes,
+                             .max_nodes = W.rules.max_nodes,
+                             .max_restarts = W.rules.max_restarts,
+                             .restart_policy = W.rules.restart_policy,
+                             .agent_store = true,
+                             .pid = 1000 * i + n->incarnation,
+                             .node_rank = n->node_rank,
+                             .nproc = n->nproc,
+                             .peer_port = (uint16_t)(1000 + i)};
+    memcpy(h->id.b, &h->pid, sizeof(h->pid));
+    strcpy(h->run_id, n->run_id);
+    strcpy(h->version, "0.1");
+    strcpy(h->role, "default");
+    snprintf(h->host, sizeof(h->host), "node%d", i);
+    n->m = member_state_new(&rules, sim_clock(n));
+    sim_trace("start", i, (uint64_t)n->incarnation);
+    if (i == 0 && (n->incarnation == 1 || !W.rules.elect))
+        sim_coordinator_new(
+            n, rdzv_state_new(&W.rules, rdzv_epoch(1, 1 + sim_chance()), sim_clock(n)));
+    sim_member_drain(n);
+}
+
+void sim_kill(int i, int how)
+{
+    struct sim_node *n = &W.nodes[i];
+    if (!n->m)
+        return;
+    enum rdzv_end end = how == 0 ? RDZV_END_CLOSED : RDZV_END_RESET;
+    sim_trace("kill", i, (uint64_t)how);
+    for (int k = 0; k < W.nlinks; k++) {
+        struct sim_link *l = &W.links[k];
+        bool serves = l->to == i && l->to_incarnation == n->incarnation && l->coordinator_end;
+        l->dead |= how == 2 && (serves || k == n->link);
+        if (serves)
+            sim_coordinator_closes(k, end);
+    }
+    sim_member_closes(n, end);
+    member_state_free(n->m);
+    rdzv_state_free(n->s);
+    n->m = NULL;
+    n->s = NULL;
+    n->silent = how == 2;
+    n->workers = n->frozen = false; /* its guardian sees to the workers */
+    for (int k = 0; k < n->nheld; k++)
+        buf_fini(&n->held[k].bytes);
+    n->nheld = 0;
+}
+static void cut_link(int i, bool silent)
+{
+    struct sim_node *n = &W.nodes[i];
+    if (!n->m || n->link < 0 || W.links[n->link].to == i)
+        return;
+    int link = n->link;
+    sim_trace(silent ? "cut silently" : "cut", i, 0);
+    n->reset |= !silent;
+    if (silent) {
+        W.links[link].dead = true;
+        return;
+    }
+    /* Both ends see a reset, each in its own time; what is under way may still arrive first. */
+    enum rdzv_end how = one_in(2) ? RDZV_END_RESET : RDZV_END_BROKEN;
+    sim_push((struct sim_event){
+        .at = now + sim_delay(), .kind = EV_END_COORDINATOR, .who = link, .number = how});
+    sim_push((struct sim_event){
+        .at = now + sim_delay(), .kind = EV_END_MEMBER, .who = link, .number = how});
+}
+
+static void leave_node(int i)
+{
+    static const enum stop_reason reasons[] = {STOP_SIGNAL,  STOP_SIGNAL,  STOP_SIGNAL,
+                                               STOP_TIMEOUT, STOP_REQUEST, STOP_INTERNAL};
+    struct sim_node *n = &W.nodes[i];
+    if (!n->m || n->finished || n->left || (i == 0 && !one_in(4)))
+        return;
+    n->left = true;
+    enum stop_reason reason = reasons[below(ARRAY_LEN(reasons))];
+    W.internal |= reason == STOP_INTERNAL;
+    sim_trace("leave", i, reason);
+    member_state_leave(n->m, reason, reason == STOP_TIMEOUT ? 124 : 143,
+                       "the node was told to leave");
+    if (n->workers && !n->stopping)
+        sim_agent_stop_workers(n);
+    else if (!n->workers)
+        member_state_stopped(n->m, NULL, 0);
+    n->prepare_open = false;
+    sim_member_drain(n);
+}
+
+/* One node in both directions or one, half of the nodes, or several one after the other, which heal
+ * in another order. */
+static void cut_some(int i)
+{
+    static const uint64_t longest[] = {2 * S, 10 * S, 40 * S};
+    uint64_t span = below(longest[below(ARRAY_LEN(longest))]);
+    bool half = one_in(3);
+    int count = half ? W.n / 2 : one_in(3) ? 1 + (int)below((uint64_t)W.n) : 1;
+    int how = half ? 3 : (int)below(3); /* 0 both ways, 1 out, 2 in, 3 the two halves */
+    for (int k = 0; k < count; k++) {
+        int who = (i + k) % W.n;
+        uint64_t at = now + (half ? 0 : below(span / 2));
+        sim_push((struct sim_event){.at = at, .kind = EV_CUT, .who = who, .number = (uint64_t)how});
+        sim_push((struct sim_event){
+            .at = now + (half ? span : span / 2 + below(span)), .kind = EV_HEAL, .who = who});
+    }
+    if (half) { /* those that were named hang together */
+        W.half_from = i;
+        W.half_n = count;
+    }
+}
+
+static bool in_half(int i)
+{
+    return (i - W.half_from + W.n) % W.n < W.half_n;
+}
+
+void sim_cut(int i, int how)
+{
+    sim_trace("cut off", i, (uint64_t)how);
+    for (int k = 0; k < W.n; k++) {
+        if (k == i || (how == 3 && in_half(k)))
+            continue;
+        W.cut[i * W.n + k] |= how != 2;
+        W.cut[k * W.n + i] |= how != 1;
+    }
+}
+
+void sim_heal(int i)
+{
+    for (int k = 0; k < W.n; k++)
+        W.cut[i * W.n + k] = W.cut[k * W.n + i] = false;
+}
+
+static void freeze(int i)
+{
+    struct sim_node *n = &W.nodes[i];
+    if (!n->m || n->frozen || (n->s && !one_in(3)))
+        return;
+    sim_trace("freeze", i, 0);
+    n->frozen = true;
+    sim_push((struct sim_event){.at = now + below(one_in(3) ? 30 * S : 4 * S),
+                                .kind = EV_THAW,
+                                .who = i,
+                                .incarnation = n->incarnation});
+}
+
+/* What it missed is there all at once. */
+void sim_thaw(int i)
+{
+    struct sim_node *n = &W.nodes[i];
+    n->frozen = false;
+    n->thawed_ns = now;
+    for (int k = 0; k < n->nheld; k++) {
+        n->held[k].at = now + 1;
+        sim_push(n->held[k]);
+    }
+    n->nheld = 0;
+    n->tick_at = n->s_tick_at = 0;
+}
+
+/* The node that hosts, or else i. */
+static int coordinator(int i)
+{
+    int k = 0;
+    while (k < W.n && !W.nodes[k].s)
+        k++;
+    return k < W.n ? k : i;
+}
+
+/* It dies; mostly somebody starts it again. */
+static void kill_some(int i)
+{
+    const struct sim_node *n = &W.nodes[i];
+    if (!n->m || (n->s && !W.failover && !one_in(10)))
+        return;
+    sim_kill(i, (int)below(3));
+    if (!one_in(4))
+        sim_push((struct sim_event){
+            .at = now + below(one_in(4) ? 500 * MS : 20 * S), .kind = EV_START, .who = i});
+}
+
+void sim_fault(void)
+{
+    int i = (int)below((uint64_t)W.n);
+    sim_total.faults++;
+    switch (below(9)) {
+    case 0:
+    case 1:
+        cut_link(i, false);
+        break;
+    case 2:
+        cut_link(i, true);
+        break;
+    case 3:
+        cut_some(i);
+        break;
+    case 4:
+    case 5:
+        freeze(i);
+        break;
+    case 6:
+    case 7:
+        kill_some(W.failover && one_in(3) ? coordinator(i) : i);
+        break;
+    default:
+        if (one_in(3))
+            leave_node(i);
+        break;
+    }
+    uint64_t at = now + below(4 * S);
+    if (at < W.faults_until)
+        sim_push((struct sim_event){.at = at, .kind = EV_FAULT});
+}

@@ -1,0 +1,136 @@
+/* Drives member_state as member.c does. */
+#include "tests/sim/sim.h"
+
+#include <stdio.h>
+
+static void retick(struct sim_node *n)
+{
+    uint64_t at = member_state_deadline(n->m);
+    if (at == UINT64_MAX)
+        return;
+    at = sim_when(n, at);
+    at = at > now ? at : now + 1;
+    if (n->tick_at <= at && n->tick_at > now)
+        return;
+    n->tick_at = at;
+    sim_push((struct sim_event){
+        .at = at, .kind = EV_TICK_MEMBER, .who = sim_index(n), .incarnation = n->incarnation});
+}
+
+void sim_member_drain(struct sim_node *n)
+{
+    struct member_action a;
+    while (n->m && member_state_next(n->m, &a, sim_clock(n))) {
+        struct buf b = BUF_INIT;
+        switch (a.act) {
+        case MEMBER_ACT_LOG:
+            if (W.loud)
+                printf("%12.6f node %d: %s\n", (double)now / 1e9, sim_index(n), a.text);
+            break;
+        case MEMBER_ACT_HELLO:
+            rdzv_put_hello(&b, a.hello);
+            sim_send_to_coordinator(n, b);
+            break;
+        case MEMBER_ACT_PEERS:
+            rdzv_put_peers(&b, a.peers);
+            sim_send_to_coordinator(n, b);
+            break;
+        case MEMBER_ACT_STATUS:
+            rdzv_put_status(&b, a.status);
+            sim_send_to_coordinator(n, b);
+            break;
+        case MEMBER_ACT_DISCONNECT:
+            sim_member_closes(n, a.reset ? RDZV_END_BROKEN : RDZV_END_CLOSED);
+            break;
+        case MEMBER_ACT_PREPARE:
+            sim_agent_prepare(n, &a);
+            break;
+        case MEMBER_ACT_RUN:
+            sim_agent_run(n, &a);
+            break;
+        case MEMBER_ACT_RESPAWN:
+            CHECK("I3", n->workers && a.respawn.id > n->respawned, "respawn out of place");
+            CHECK("I8", W.rules.restart_policy == RESTART_WORKER, "respawn of a group");
+            n->respawned = a.respawn.id;
+            sim_total.respawns++;
+            break;
+        case MEMBER_ACT_STOP:
+            sim_agent_stop(n, a.why);
+            break;
+        case MEMBER_ACT_FENCE:
+            sim_agent_fence(n);
+            break;
+        case MEMBER_ACT_LEASE:
+            sim_agent_lease(n, a.until_ns);
+            break;
+        case MEMBER_ACT_FINISH:
+            sim_agent_finish(n, a.result);
+            break;
+        }
+    }
+    if (!n->m)
+        return;
+    if (member_state_wants_link(n->m) && n->link < 0 && !n->connecting) {
+        n->connecting = true;
+        sim_push((struct sim_event){
+            .at = now + (n->s && n->messages == 0 ? 1000 : 20 * MS + below(500 * MS)),
+            .kind = EV_CONNECT,
+            .who = sim_index(n),
+            .incarnation = n->incarnation});
+    }
+    retick(n);
+}
+
+void sim_member_event(struct sim_event *e)
+{
+    struct sim_link *l = &W.links[e->who];
+    struct sim_node *n = &W.nodes[l->node];
+    if (!l->member_end || l->dead || !n->m || n->incarnation != l->incarnation)
+        return;
+    if (e->kind == EV_END_MEMBER) {
+        l->member_end = false;
+        n->link = -1;
+        member_state_disconnected(n->m, (enum rdzv_end)e->number, "the connection is gone",
+                                  sim_clock(n));
+        return;
+    }
+    struct rd r = rd_init(e->bytes.data + RDZV_FRAME_HEADER, e->bytes.len - RDZV_FRAME_HEADER);
+    struct rdzv_view v;
+    struct rdzv_result res;
+    struct rdzv_refusal ref;
+    struct rank_table t;
+    struct rdzv_peers peers = {0};
+    char text[RDZV_NOTICE_MAX];
+    switch ((enum rdzv_msg)e->bytes.data[4]) {
+    case RDZV_MSG_VIEW:
+        CHECK("I10", rdzv_get_view(&r, &v), "bad view");
+        sim_trace(e->again ? "view again" : "view", l->node, v.phase);
+        sim_total.spares += v.spare;
+        n->follows = l->to;
+        n->heard_ns = now;
+        member_state_view(n->m, &v, sim_clock(n));
+        rdzv_view_fini(&v);
+        break;
+    case RDZV_MSG_TABLE:
+        CHECK("I10", rank_table_decode(&r, &t, NULL) == 0, "bad table");
+        member_state_table(n->m, &t);
+        break;
+    case RDZV_MSG_PEERS:
+        CHECK("I10", rdzv_get_peers(&r, &peers), "bad list");
+        member_state_peers(n->m, &peers);
+        break;
+    case RDZV_MSG_REPORT:
+        CHECK("I10", rdzv_get_report(&r, &res), "bad report");
+        member_state_report(n->m, &res);
+        break;
+    case RDZV_MSG_REFUSE:
+        CHECK("I10", rdzv_get_refusal(&r, &ref), "bad refusal");
+        sim_trace("refused", l->node, ref.retry);
+        member_state_refused(n->m, &ref, sim_clock(n));
+        break;
+    default:
+        CHECK("I10", rdzv_get_notice(&r, text), "bad notice");
+        member_state_noticed(n->m, sim_clock(n));
+        break;
+    }
+}

@@ -1,0 +1,237 @@
+/* Connections, as TCP gives them: in order, until they end. What is under way is late, waits for a
+ * cut to heal or is swallowed; and, so that the rules need not believe in all that, may come again.
+ */
+#include "tests/sim/sim.h"
+
+#include <stdio.h>
+#include <string.h>
+
+bool sim_passes(int from, int to)
+{
+    return from == to || !W.cut[from * W.n + to];
+}
+
+static uint64_t arrival(struct sim_link *l, uint64_t *last)
+{
+    uint64_t at = now + (l->node == l->to ? 1000 : sim_delay());
+    return *last = at > *last ? at : *last + 1;
+}
+
+/* A copy of it comes later, behind what is newer. (A second hello is stopped by the driver, and
+ * behind a refusal nothing is read any more.) */
+static void maybe_again(enum sim_kind kind, int link, uint64_t at, const struct buf *b)
+{
+    enum rdzv_msg type = (enum rdzv_msg)b->data[4];
+    struct sim_event e = {.kind = kind, .who = link, .again = true};
+    if (type == RDZV_MSG_HELLO || type == RDZV_MSG_REFUSE || !one_in(12))
+        return;
+    e.at = at + below(one_in(3) ? 3 * S : 300 * MS);
+    buf_put(&e.bytes, b->data, b->len);
+    sim_total.replayed++;
+    sim_push(e);
+}
+
+void sim_send_to_coordinator(struct sim_node *n, struct buf b)
+{
+    struct sim_link *l = &W.links[n->link];
+    uint64_t at = arrival(l, &l->up_at);
+    sim_check_message(n, &b);
+    if (W.replays)
+        maybe_again(EV_TO_COORDINATOR, n->link, at, &b);
+    sim_push((struct sim_event){.at = at, .kind = EV_TO_COORDINATOR, .who = n->link, .bytes = b});
+}
+
+void sim_send_to_member(int link, struct buf b)
+{
+    struct sim_link *l = &W.links[link];
+    uint64_t at = arrival(l, &l->down_at);
+    CHECK("I10", b.len <= RDZV_FRAME_MAX, "a message of %zu bytes", b.len);
+    if (W.replays)
+        maybe_again(EV_TO_MEMBER, link, at, &b);
+    sim_push((struct sim_event){.at = at, .kind = EV_TO_MEMBER, .who = link, .bytes = b});
+}
+
+/* One end closes; the other learns of it unless nothing passes any more. */
+void sim_member_closes(struct sim_node *n, enum rdzv_end how)
+{
+    if (n->link < 0)
+        return;
+    struct sim_link *l = &W.links[n->link];
+    l->member_end = false;
+    if (l->coordinator_end && !l->dead)
+        sim_push((struct sim_event){.at = arrival(l, &l->up_at),
+                                    .kind = EV_END_COORDINATOR,
+                                    .who = n->link,
+                                    .number = how});
+    n->link = -1;
+}
+
+void sim_coordinator_closes(int link, enum rdzv_end how)
+{
+    struct sim_link *l = &W.links[link];
+    l->coordinator_end = false;
+    if (l->member_end && !l->dead)
+        sim_push((struct sim_event){
+            .at = arrival(l, &l->down_at), .kind = EV_END_MEMBER, .who = link, .number = how});
+}
+
+/* --------------------------------------------------------------------------------- connecting */
+
+/* The endpoints that it was given: who hosts answers. */
+static int host(int me)
+{
+    for (int i = W.n - 1; i > 0; i--) {
+        struct rdzv_state_info info;
+        if (!W.nodes[i].s || !sim_passes(me, i) || !sim_passes(i, me))
+            continue;
+        rdzv_state_get_info(W.nodes[i].s, &info);
+        if (!info.standing)
+            return i;
+    }
+    return 0;
+}
+
+/* It stands for election. */
+static int stand(struct sim_node *n)
+{
+    struct rdzv_electorate e;
+    member_state_electorate(n->m, &e);
+    e.random = sim_chance();
+    sim_trace("stands", sim_index(n), 0);
+    sim_coordinator_new(n, rdzv_state_stand(&W.rules, &e, sim_clock(n)));
+    return sim_index(n);
+}
+
+/* Whom it calls: a coordinator that it has followed, or those of the list, in order. */
+static int callee(struct sim_node *n)
+{
+    int me = sim_index(n), self;
+    if (n->s)
+        return me;
+    if (!member_state_electing(n->m)) {
+        n->candidate = 0;
+        n->candidate_ns = 0;
+        return member_state_joined(n->m) && n->follows >= 0 ? n->follows : host(me);
+    }
+    const struct rdzv_peers *p = member_state_electors(n->m, &self);
+    if (n->candidate_ns == 0)
+        n->candidate_ns = now;
+    else if (now - n->candidate_ns > W.rules.dead_ns) {
+        n->candidate++;
+        n->candidate_ns = now;
+    }
+    for (int i = 0; i <= p->n; i++, n->candidate++) {
+        int k = n->candidate % p->n;
+        if (k == self)
+            return stand(n);
+        if (!p->e[k].host && p->e[k].port)
+            return p->e[k].port - 1000;
+    }
+    return -1;
+}
+
+static struct sim_link *new_link(void)
+{
+    if (W.nlinks == W.cap_links) {
+        W.cap_links = W.cap_links ? 2 * W.cap_links : 256;
+        W.links = xrealloc(W.links, (size_t)W.cap_links * sizeof(*W.links));
+    }
+    return &W.links[W.nlinks++];
+}
+
+void sim_connect(struct sim_node *n)
+{
+    n->connecting = false;
+    if (!member_state_wants_link(n->m) || n->link >= 0)
+        return;
+    int me = sim_index(n), to = callee(n);
+    struct sim_node *t = to >= 0 ? &W.nodes[to] : NULL;
+    bool reachable = t && sim_passes(me, to) && sim_passes(to, me) && !(!t->m && t->silent);
+    if (!reachable || !t->m) {
+        sim_trace("unreachable", me, reachable);
+        if (member_state_electing(n->m)) {
+            n->candidate++;
+            n->candidate_ns = now;
+        }
+        member_state_unreachable(n->m, reachable, reachable ? "connection refused" : "timed out",
+                                 sim_clock(n));
+        return;
+    }
+    sim_total.resumes += member_state_joined(n->m);
+    *new_link() = (struct sim_link){.node = me,
+                                    .incarnation = n->incarnation,
+                                    .to = to,
+                                    .to_incarnation = t->incarnation,
+                                    .member_end = true,
+                                    .coordinator_end = t->s != NULL};
+    n->link = W.nlinks - 1;
+    member_state_connected(n->m, me == to, sim_clock(n));
+    if (me == to)
+        member_state_noticed(n->m, sim_clock(n));
+    if (t->s)
+        return;
+    struct buf b = BUF_INIT; /* its seat */
+    rdzv_put_refusal(&b, true, "it is not the coordinator");
+    sim_send_to_member(n->link, b);
+}
+
+/* ------------------------------------------------------------------------------------ what waits
+ */
+
+/* What a cut holds back; and what comes behind it stays behind it. */
+static bool hold_on_link(struct sim_event *e, bool up)
+{
+    struct sim_link *l = &W.links[e->who];
+    if (!l->dead && !sim_passes(up ? l->node : l->to, up ? l->to : l->node)) {
+        if (!l->stalled_ns) {
+            l->stalled_ns = now;
+            sim_push((struct sim_event){
+                .at = now + W.rules.dead_ns / 10 * 6, .kind = EV_BREAK, .who = e->who});
+        }
+        if (now >= l->held_until[up])
+            l->held_until[up] = now + 50 * MS;
+    } else {
+        l->stalled_ns = 0;
+    }
+    if (now >= l->held_until[up])
+        return false;
+    e->at = l->held_until[up];
+    sim_push(*e);
+    return true;
+}
+
+/* Events of a frozen process wait for it, messages for a cut to heal. */
+bool sim_hold(struct sim_event *e)
+{
+    int who = e->who;
+    bool up = e->kind == EV_TO_COORDINATOR || e->kind == EV_END_COORDINATOR;
+    bool down = e->kind == EV_TO_MEMBER || e->kind == EV_END_MEMBER;
+    if (e->kind >= EV_STORE_CONNECT)
+        return false;
+    if (up || down) {
+        who = up ? W.links[who].to : W.links[who].node;
+        if (!e->there && hold_on_link(e, up))
+            return true;
+    }
+    struct sim_node *n = &W.nodes[who];
+    if (!n->frozen)
+        return false;
+    if (n->nheld == n->cap_held) {
+        n->cap_held = n->cap_held ? 2 * n->cap_held : 64;
+        n->held = xrealloc(n->held, (size_t)n->cap_held * sizeof(*n->held));
+    }
+    e->there = true;
+    n->held[n->nheld++] = *e;
+    return true;
+}
+
+/* The kernel gives up, unless the cut has healed. */
+void sim_break(int link)
+{
+    struct sim_link *l = &W.links[link];
+    if (!l->stalled_ns || l->dead || now - l->stalled_ns < W.rules.dead_ns / 10 * 6)
+        return;
+    sim_trace("breaks", l->node, 0);
+    sim_push((struct sim_event){.at = now, .kind = EV_END_COORDINATOR, .who = link, .there = true});
+    sim_push((struct sim_event){.at = now, .kind = EV_END_MEMBER, .who = link, .there = true});
+}

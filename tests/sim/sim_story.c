@@ -1,0 +1,195 @@
+/* A story, from its seed to its end. */
+#include "tests/sim/sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct sim_world W;
+struct sim_total sim_total;
+
+static void step(void)
+{
+    struct sim_event e = sim_pop();
+    now = e.at;
+    W.events++;
+    if (sim_hold(&e))
+        return;
+    struct sim_node *n = &W.nodes[e.kind == EV_BREAK || e.kind <= EV_END_MEMBER ? 0 : e.who];
+    bool same = n->m && n->incarnation == e.incarnation;
+    switch (e.kind) {
+    case EV_TO_COORDINATOR:
+    case EV_END_COORDINATOR:
+        sim_coordinator_event(&e);
+        break;
+    case EV_TO_MEMBER:
+    case EV_END_MEMBER:
+        sim_member_event(&e);
+        sim_member_drain(&W.nodes[W.links[e.who].node]);
+        break;
+    case EV_TICK_COORDINATOR:
+        if (same && n->s)
+            sim_coordinator_tick(n);
+        break;
+    case EV_CONNECT:
+    case EV_TICK_MEMBER:
+    case EV_PREPARED:
+    case EV_WORKERS:
+    case EV_STOPPED:
+        if (same)
+            sim_agent_event(&e);
+        break;
+    case EV_STORE_CONNECT:
+        if (same && n->runs == e.number)
+            sim_store_connect(n);
+        break;
+    case EV_STORE_WRITE:
+        sim_store_write(&e);
+        break;
+    case EV_FAULT:
+        sim_fault();
+        break;
+    case EV_HEAL:
+        sim_heal(e.who);
+        break;
+    case EV_CUT:
+        sim_cut(e.who, (int)e.number);
+        break;
+    case EV_BREAK:
+        sim_break(e.who);
+        break;
+    case EV_THAW:
+        if (same)
+            sim_thaw(e.who);
+        break;
+    case EV_START:
+        if (!n->m)
+            sim_start(e.who);
+        break;
+    case EV_GUARD:
+        if (same)
+            sim_agent_guard(n);
+        break;
+    case EV_WATCH:
+        if (same)
+            sim_agent_watch(n, e.number);
+        break;
+    }
+    buf_fini(&e.bytes);
+}
+
+static struct rdzv_rules make_rules(int max, bool many)
+{
+    static const int budgets[] = {0, 0, 1, 3, 100, 100};
+    bool elastic = one_in(2) || W.failover || many;
+    uint64_t beat = one_in(2) ? S : 5 * S;
+    return (struct rdzv_rules){.backend = elastic ? RDZV_C10D : RDZV_STATIC,
+                               .run_id = "job",
+                               .version = "0.1",
+                               .min_nodes =
+                                   elastic ? 1 + (int)below((uint64_t)(many ? max / 2 : max)) : max,
+                               .max_nodes = max,
+                               .max_restarts = budgets[below(ARRAY_LEN(budgets))],
+                               .restart_policy = one_in(5) ? RESTART_WORKER : RESTART_GROUP,
+                               .backoff_ns = one_in(4) ? S : 0,
+                               .spares = one_in(3) ? (int)below(4) : 0,
+                               .elastic = one_in(2),
+                               .elect = W.failover || one_in(2),
+                               .max_node_restarts = one_in(3) ? (int)below(20) : -1,
+                               .progress_ns = one_in(3) ? 3 * S : 0,
+                               .join_ns = 60 * S,
+                               .last_call_ns = 3 * S,
+                               .close_ns = 30 * S,
+                               .heartbeat_ns = beat,
+                               .dead_ns = 3 * beat,
+                               .agent_store = true,
+                               .bound_addr = "",
+                               .port = 29500,
+                               .local_addr = ""};
+}
+
+/* Room for n nodes. What they held before stays theirs. */
+static void make_room(int n)
+{
+    if (n > W.cap) {
+        W.nodes = xrealloc(W.nodes, (size_t)n * sizeof(*W.nodes));
+        memset(W.nodes + W.cap, 0, (size_t)(n - W.cap) * sizeof(*W.nodes));
+        W.cut = xrealloc(W.cut, (size_t)n * (size_t)n);
+        W.cap = n;
+    }
+    memset(W.cut, 0, (size_t)n * (size_t)n);
+    for (int i = 0; i < n; i++)
+        W.nodes[i] = (struct sim_node){
+            .held = W.nodes[i].held, .cap_held = W.nodes[i].cap_held, .link = -1, .follows = -1};
+    W.n = n;
+}
+
+static void make_world(uint64_t seed, int nodes)
+{
+    int size = one_in(200) ? 60 : one_in(8) ? 16 : 6;
+    W.failover = one_in(2);
+    int max = nodes ? nodes : 1 + (int)below((uint64_t)size) + (W.failover ? 2 : 0);
+    now = 1000 * S;
+    W.seed = seed;
+    W.hash = 14695981039346656037ull;
+    W.events = 0;
+    W.nlinks = W.nrounds = W.nclients = W.nepochs = W.failures = W.half_from = W.half_n = 0;
+    W.internal = false;
+    W.rules = make_rules(max, nodes > 0);
+    W.replays = one_in(3);
+    W.faults_until = now + (one_in(2) ? 60 * S : below(15 * S));
+    W.end = W.faults_until + 200 * S;
+    bool ranks = !nodes && one_in(2), crowd = one_in(1000);
+    make_room(max + (int)below(4) + (crowd ? 100 + max / 4 : 0)); /* spares, or too many */
+    for (int i = 0; i < W.n; i++) {
+        struct sim_node *n = &W.nodes[i];
+        n->node_rank = ranks && i < max && !one_in(5) ? i
+                       : one_in(20) && !nodes         ? (int)below(20)
+                                                      : -1;
+        n->nproc = 1 + (int)below(3);
+        strcpy(n->run_id, !nodes && i > 0 && one_in(30) ? "other" : "job");
+        uint64_t at = i == 0 ? 0 : one_in(4) ? below(40 * S) : below(50 * MS);
+        sim_push((struct sim_event){.at = now + at, .kind = EV_START, .who = i});
+    }
+    sim_push((struct sim_event){.at = now + below(5 * S), .kind = EV_FAULT});
+}
+
+static bool all_ended(void)
+{
+    for (int i = 0; i < W.n; i++) {
+        const struct sim_node *n = &W.nodes[i];
+        if ((n->m && !n->finished) || (n->s && !n->s_finished))
+            return false;
+    }
+    return true;
+}
+
+uint64_t sim_story(uint64_t seed, int nodes)
+{
+    sim_chance_from(seed);
+    make_world(seed, nodes);
+    while (sim_any_event() && now < W.end && !(now > W.faults_until && all_ended()))
+        step();
+    sim_check_end();
+    sim_total.events += W.events;
+    if (now > W.faults_until && now - W.faults_until > sim_total.longest_ns)
+        sim_total.longest_ns = now - W.faults_until;
+    uint64_t hash = W.hash;
+    for (int i = 0; i < W.n; i++)
+        sim_kill(i, 2);
+    sim_forget_events();
+    for (int i = 0; i < W.nrounds; i++)
+        free(W.rounds[i].rank_of);
+    return hash;
+}
+
+void sim_free(void)
+{
+    for (int i = 0; i < W.cap; i++)
+        free(W.nodes[i].held);
+    free(W.nodes);
+    free(W.links);
+    free(W.cut);
+    free(W.clients);
+    free(W.epochs);
+    W = (struct sim_world){0};
+}

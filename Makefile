@@ -465,7 +465,7 @@ help:
 	@echo '  test-multihost   network namespaces as hosts (root)'
 	@echo '  sim sim-bugs     the rendezvous on a virtual clock: SIM_SEEDS stories (1,000,000); with bugs'
 	@echo '                   planted in it, how many stories it takes to find them'
-	@echo '  test-torch       with real PyTorch, current and Debian'\''s (TORCH_VENV says where it goes)'
+	@echo '  test-torch       with real PyTorch, current and Debian'\''s (tests/torch/run.sh has its variables)'
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'

@@ -12,6 +12,7 @@ venv=${TORCH_VENV:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/dlaunch/torch}
 links=$(mktemp -d) || exit 1
 trap 'rm -rf "$links"' EXIT
 programs=()
+alone=
 
 left_out() { echo "SKIPPED: $1"; }
 
@@ -29,17 +30,21 @@ in_time() {
 
 # A test program is one file for tests/run.sh: a few lines that run it by the right interpreter.
 add() { # name of the PyTorch, interpreter
-    local name args
+    local name command
     for name in ${TORCH_TESTS:-store_peer test_scripts test_hosts test_detection test_torchrun}; do
-        args=
-        [ "$name" != test_torchrun ] || args=--live
-        printf '#!/bin/sh\nexec %s %s/%s.py %s\n' "$2" "$here" "$name" "$args" >"$links/$1_$name"
+        command="$2 $here/$name.py"
+        [ "$name" != test_torchrun ] || command="$alone $command --live"
+        printf '#!/bin/sh\nexec %s\n' "$command" >"$links/$1_$name"
         chmod +x "$links/$1_$name"
         programs+=("$links/$1_$name")
     done
 }
 
 if why=$(in_time conf/install-deps.sh torch); then
+    # Debian's torchrun has port 29500 unless it is told another: nobody else may have it then.
+    if unshare --net ip link set lo up 2>/dev/null; then
+        alone="unshare --net sh -c 'ip link set lo up && exec \"\$0\" \"\$@\"'"
+    fi
     for torch in ${TORCHES:-current debian}; do
         case $torch in
         current)

@@ -336,9 +336,9 @@ layers:
 
 # ------------------------------------------------------------------------------------- fuzzing
 
-# A fuzz target is one file. With libFuzzer: `make fuzz FUZZ_SECONDS=600` runs each of them that long
+# A fuzz target is one file. With libFuzzer: `make fuzz SECONDS=600` runs each of them that long
 # (FUZZ=ini for one alone). As a plain program it replays its corpus: `make corpora`, part of `make test`.
-FUZZ_SECONDS ?= 60
+SECONDS ?= 60
 FUZZ         ?= $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_FLAGS   := CC=clang SANITIZE=fuzzer-no-link,address,undefined
 
@@ -356,7 +356,7 @@ fuzz-targets: $(FUZZ:%=$(BUILD)/fuzz/%)
 fuzz:
 	$(Q)conf/install-deps.sh fuzz
 	$(Q)$(MAKE) --no-print-directory $(FUZZ_FLAGS) fuzz-targets
-	$(Q)tests/fuzz/run.sh build-fuzzer-no-link-address-undefined/fuzz $(FUZZ_SECONDS) $(FUZZ)
+	$(Q)tests/fuzz/run.sh build-fuzzer-no-link-address-undefined/fuzz $(SECONDS) $(FUZZ)
 
 corpora: $(FUZZ:%=$(BUILD)/replay/%)
 	$(Q)for t in $(FUZZ); do printf '%-34s ' replay_$$t; \
@@ -469,7 +469,7 @@ help:
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'
-	@echo '  fuzz             every fuzz target for FUZZ_SECONDS'
+	@echo '  fuzz             every fuzz target for SECONDS (60)'
 	@echo '  install          into PREFIX, below DESTDIR; uninstall takes it away'
 	@echo '  generated        conf/dlaunch.ini, conf/dlaunch.bash and the OPTIONS of man/dlaunch.1'
 	@echo '  deps deps-bench  installs what is missing'

@@ -205,7 +205,7 @@ static struct job *pick(struct jobs *jobs, const char *which)
 /* "12 s", "3 min 12 s", "5 h 2 min", "2 d 3 h". Returns out. */
 static const char *duration(double seconds, char out[32])
 {
-    unsigned long s = seconds > 0 ? (unsigned long)seconds : 0;
+    unsigned long s = seconds > 0 ? (unsigned long)(seconds < 1e12 ? seconds : 1e12) : 0;
     if (s < 60)
         snprintf(out, 32, "%lu s", s);
     else if (s < 3600)

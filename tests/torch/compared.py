@@ -9,7 +9,6 @@ import atexit
 import glob
 import json
 import os
-import random
 import re
 import shlex
 import shutil
@@ -19,6 +18,8 @@ import sys
 import tempfile
 import time
 import traceback
+
+from jobs import free_port
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIMIT_S = 240
@@ -35,18 +36,6 @@ class Case:
         self.envs = [{**(env or {}), **(envs[i] if envs else {})} for i in range(len(lines))]
         self.argv_only = argv_only  # what starts the worker is not compared, what the script sees is
         self.live_only = live_only  # what is right depends on the machine
-
-
-def free_port():
-    """Below the range from which the system hands out ports: nobody comes by it by chance meanwhile."""
-    while True:
-        with socket.socket() as s:
-            port = random.randrange(20000, 32000)
-            try:
-                s.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                pass
 
 
 def lay_out(folder):

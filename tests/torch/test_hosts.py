@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
 """Real PyTorch on several hosts (network namespaces), one of them with Debian's host name: 127.0.1.1."""
-import os
 import sys
 import time
 

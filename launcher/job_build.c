@@ -159,13 +159,49 @@ static int build_node_rank(struct rdzv_config *c, struct options *o, struct err 
 
 /* --------------------------------------------------------------------------------- rendezvous */
 
+static int parse_place(struct options *o, enum opt_id id, const char *text, int default_port,
+                       struct rdzv_place_to_ask *out, struct err *e)
+{
+    char host[HOST_MAX];
+    if (endpoint_parse(text, default_port, host, &out->port, e) < 0)
+        return wrap(o, id, e);
+    out->host = options_printf(o, "%s", host);
+    return 0;
+}
+
+/* One place, or for c10d a list. */
 static int parse_endpoint(struct rdzv_config *c, struct options *o, enum opt_id id,
                           int default_port, struct err *e)
 {
-    char host[HOST_MAX];
-    if (endpoint_parse(opt_text(o, id), default_port, host, &c->endpoint_port, e) < 0)
-        return wrap(o, id, e);
-    c->endpoint_host = options_printf(o, "%s", host);
+    struct rdzv_place_to_ask *all = options_alloc(o, RDZV_PLACES_MAX * sizeof(*all));
+    int n = 0;
+    for (const char *s = opt_text(o, id);; s++) {
+        size_t len = strcspn(s, ",");
+        const char *text = options_printf(o, "%.*s", (int)len, s);
+        bool list = n > 0 || s[len];
+        if (list && !text[strspn(text, " \t")])
+            return fail(o, id, e, "'%.100s' has an empty place in it", opt_text(o, id));
+        if (n == RDZV_PLACES_MAX)
+            return fail(o, id, e, "more than %d places", RDZV_PLACES_MAX);
+        if (parse_place(o, id, text, default_port, &all[n], e) < 0)
+            return -EINVAL;
+        for (int i = 0; i < n; i++) {
+            if (strcmp(all[i].host, all[n].host) == 0 && all[i].port == all[n].port)
+                return fail(o, id, e, "%.100s is in it twice", text);
+        }
+        if (list && all[n].port == 0)
+            return fail(o, id, e, "port 0, a free one, cannot be known to others");
+        n++;
+        s += len;
+        if (!*s)
+            break;
+    }
+    if (n > 1 && c->backend != RDZV_C10D)
+        return fail(o, id, e, "a list of places needs --rdzv_backend c10d");
+    c->endpoint_host = all[0].host;
+    c->endpoint_port = all[0].port;
+    c->more = all + 1;
+    c->nmore = n - 1;
     return 0;
 }
 
@@ -223,6 +259,8 @@ static int build_apart(struct rdzv_config *c, struct options *o, struct err *e)
     const char *at = opt_text(o, only ? OPT_rdzv_endpoint : OPT_witness);
     if (only && !*at)
         return fail(o, id, e, "needs --rdzv_endpoint: where the nodes find it");
+    if (only && strchr(at, ','))
+        return fail(o, OPT_rdzv_endpoint, e, "the coordinator is at one place (--rdzv_only)");
     if (!only || *at != ':')
         return parse_endpoint(c, o, only ? OPT_rdzv_endpoint : OPT_witness,
                               c->backend == RDZV_STATIC ? STATIC_PORT : C10D_PORT, e);

@@ -116,6 +116,8 @@ static void print_rendezvous(FILE *out, const struct rdzv_config *c)
         fputs(endpoint_format(at, sizeof(at), c->endpoint_host[0] ? c->endpoint_host : "*",
                               c->endpoint_port),
               out);
+    for (int i = 0; i < c->nmore; i++)
+        fprintf(out, ", %s", endpoint_format(at, sizeof(at), c->more[i].host, c->more[i].port));
     if (c->node_rank >= 0)
         fprintf(out, "; this is node %d", c->node_rank);
     fprintf(out, "; waits for %s", seconds(c->join_timeout, t));

@@ -209,12 +209,19 @@ static int use_named(struct guard *g, struct options *o, struct err *e)
     return rc < 0 ? -EINVAL : rc;
 }
 
-static bool is_loopback_endpoint(const struct rdzv_config *c)
+static bool is_loopback(const char *host)
 {
     struct netaddr a;
-    return c->endpoint_host &&
-           (strcmp(c->endpoint_host, "localhost") == 0 ||
-            (netaddr_parse_ip(&a, c->endpoint_host, 0) && netaddr_is_loopback(&a)));
+    return strcmp(host, "localhost") == 0 ||
+           (netaddr_parse_ip(&a, host, 0) && netaddr_is_loopback(&a));
+}
+
+static bool is_loopback_endpoint(const struct rdzv_config *c)
+{
+    bool all = c->endpoint_host && is_loopback(c->endpoint_host);
+    for (int i = 0; i < c->nmore; i++)
+        all = all && is_loopback(c->more[i].host);
+    return all;
 }
 
 /* Those who come from torchrun, and pods, which share no home, have no token to begin with. */

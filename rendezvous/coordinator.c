@@ -17,6 +17,7 @@
 #include "core/map.h"
 #include "core/mem.h"
 #include "core/uvx.h"
+#include "rendezvous/connector.h"
 #include "rendezvous/endpoint.h"
 #include "rendezvous/text.h"
 
@@ -34,8 +35,18 @@ struct caller {
 };
 
 #define NO_SLOT UINT32_MAX
+#define CALL_MS 2000 /* it is refused within a round trip, or not at all */
+
+/* A launcher that is called, to see whether it still listens. */
+struct call {
+    struct coordinator *coordinator;
+    struct connector *connector;
+    struct node_id id;
+    struct call *next;
+};
 
 struct coordinator {
+    struct call *calls; /* under way */
     struct link_hub *hub;
     struct uvx_scope scope;
     uv_timer_t timer;
@@ -357,6 +368,34 @@ static void close_caller(struct caller *k, const struct rdzv_action *a)
     free_caller(k);
 }
 
+static void on_called(void *arg, int fd, const struct netaddr *peer, bool refused, const char *why)
+{
+    struct call *call = arg;
+    struct coordinator *c = call->coordinator;
+    struct node_id id = call->id;
+    (void)peer, (void)why;
+    if (fd >= 0)
+        close(fd);
+    struct call **p = &c->calls;
+    while (*p != call)
+        p = &(*p)->next;
+    *p = call->next;
+    free(call);
+    rdzv_state_called(c->state, &id, refused, uv_hrtime());
+    link_hub_wake(c->hub);
+}
+
+static void call_launcher(struct coordinator *c, const struct rdzv_action *a)
+{
+    struct netaddr to;
+    if (!netaddr_parse_ip(&to, a->text, a->port))
+        return;
+    struct call *call = xmalloc(sizeof(*call));
+    *call = (struct call){.coordinator = c, .id = a->id, .next = c->calls};
+    c->calls = call;
+    call->connector = connector_new(c->hub->loop, &to, 1, CALL_MS, on_called, call);
+}
+
 static void act(struct coordinator *c, const struct rdzv_action *a)
 {
     struct caller *k = a->conn < c->ncallers ? c->callers[a->conn] : NULL;
@@ -394,6 +433,9 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
             strcpy(c->notice_text, a->text);
         }
         send_shared(k->link, &c->notice, put_notice, a->text);
+        break;
+    case RDZV_ACT_CALL:
+        call_launcher(c, a);
         break;
     case RDZV_ACT_CLOSE:
         close_caller(k, a);
@@ -511,6 +553,11 @@ static void free_coordinator(void *arg)
 
 void coordinator_close(struct coordinator *c, void (*on_closed)(void *arg), void *arg)
 {
+    for (struct call *call; (call = c->calls);) {
+        c->calls = call->next;
+        connector_cancel(call->connector);
+        free(call);
+    }
     c->closing = true;
     c->on_closed = on_closed;
     c->on_closed_arg = arg;

@@ -414,10 +414,10 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     }
     r->good = *peer;
     r->have_good = true;
-    if (member_state_electing(member_state_of(r->member)))
+    if (member_state_electing(member_state_of(r->member)) || r->config.nmore)
         netaddr_format(peer, r->where, sizeof(r->where));
-    else if (r->seat)
-        seat_set_coordinator(r->seat, netaddr_ip(peer, ip), netaddr_port(peer));
+    if (r->seat)
+        seat_set_coordinator(r->seat, netaddr_ip(peer, ip), netaddr_port(peer), true);
     member_attach(r->member, fd, false, tls ? &r->guard->key : NULL);
 }
 
@@ -427,12 +427,14 @@ static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
 {
     struct endpoint_bind b = {.any = !netaddr_is_loopback(coordinator)};
     struct err e = ERR_INIT;
+    int fd = -1;
     if (r->endpoint || !may_elect(&r->config) || r->config.nproc == 0)
         return;
+    for (int i = 0; i < r->finder->nseats && fd < 0; i++)
+        fd = endpoint_listen(&r->finder->seats[i], NULL);
     netaddr_parse_ip(&b.addr, b.any ? "::" : "127.0.0.1", 0);
-    if (r->finder->seat_port)
-        b = r->finder->seat;
-    int fd = endpoint_listen(&b, &e);
+    if (fd < 0)
+        fd = endpoint_listen(&b, &e);
     if (fd < 0 || open_endpoint(r, fd, &e) < 0) {
         log_warn("this node cannot become the coordinator: %s", e.msg);
         return;
@@ -554,7 +556,7 @@ static void reach(struct rdzv *r)
     r->attempts++;
     if (member_state_electing(member_state_of(r->member)) && !r->coordinator) {
         if (r->seat)
-            seat_set_coordinator(r->seat, "", 0);
+            seat_set_coordinator(r->seat, "", 0, true);
         reach_elector(r);
         return;
     }
@@ -573,7 +575,9 @@ static void reach(struct rdzv *r)
         r->connector = connector_new(r->loop, &r->good, 1, CONNECT_MS, on_connected, r);
         return;
     }
-    bool known = r->refused && r->here && !r->finder->ops->publish;
+    if (r->seat)
+        seat_set_coordinator(r->seat, "", 0, false);
+    bool known = r->refused && r->here && !r->finder->ops->publish && !r->config.nmore;
     if (known || r->finder->ops->quick(r->finder)) {
         if (!known)
             r->finder->ops->look(r->finder);
@@ -590,7 +594,8 @@ static void on_retry(uv_timer_t *timer)
 
 static uint64_t backoff_ms(struct rdzv *r)
 {
-    if (r->refused && r->here && !member_state_electing(member_state_of(r->member)))
+    if (r->refused && r->here && !r->config.nmore &&
+        !member_state_electing(member_state_of(r->member)))
         return r->attempts < HERE_SOON ? RETRY_HERE_MS : RETRY_LATER_MS;
     r->retry_ms = r->retry_ms < RETRY_MIN_MS ? RETRY_MIN_MS : r->retry_ms * 1.5;
     if (r->retry_ms > RETRY_MAX_MS)
@@ -701,7 +706,7 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
         return rc;
     struct guard *guard = config->guard ? config->guard : &nobody_guards;
     /* A thread of the pool asks who answers where the file says: it finds the key ready. */
-    if (config->backend == RDZV_FILE && guard->secret_len && !guard->open)
+    if ((config->backend == RDZV_FILE || config->nmore) && guard->secret_len && !guard->open)
         rc = guard_ready(guard, e);
     if (rc < 0)
         return rc;

@@ -59,11 +59,21 @@ static inline bool exit_codes_has(const struct exit_codes *s, int code)
 
 struct guard;
 
+#define RDZV_PLACES_MAX 16
+struct rdzv_place_to_ask {
+    const char *host;
+    int port;
+};
+
 /* Strings are borrowed until rdzv_close() has called back. Times are in seconds. */
 struct rdzv_config {
     enum rdzv_backend backend;
     const char *endpoint_host; /* where the coordinator is; NULL for RDZV_FILE */
     int endpoint_port;         /* 0: a free one (one node, or RDZV_FILE) */
+    /* RDZV_C10D: where else a coordinator may be, or somebody who knows it; the nodes that have
+     * these addresses answer there. A job begins at the endpoint. */
+    const struct rdzv_place_to_ask *more;
+    int nmore;
     const char *endpoint_path; /* RDZV_FILE */
     const char *run_id;        /* jobs with different ids on one endpoint do not mix */
     int min_nodes, max_nodes;

@@ -9,7 +9,10 @@
 #include <unistd.h>
 
 #include "core/mem.h"
+#include "rendezvous/rdzv_msg.h"
 #include "rendezvous/text.h"
+
+#define ASK_MS 500 /* for an answer of one place */
 
 /* ------------------------------------------------------------------------------------- finder */
 
@@ -27,6 +30,11 @@ struct rdzv_finder *rdzv_finder_new(const struct rdzv_config *c)
     f->node_rank = c->node_rank;
     f->is_host = c->is_host;
     f->lock_fd = -1;
+    for (int i = 0; c->nmore && i <= c->nmore && i < RDZV_PLACES_MAX; i++) {
+        f->places[i].host = xstrdup(i ? c->more[i - 1].host : c->endpoint_host);
+        f->places[i].port = i ? c->more[i - 1].port : c->endpoint_port;
+        f->nplaces++;
+    }
     if (f->local_addr)
         f->have_local = netaddr_parse_ip(&f->local, f->local_addr, 0);
     return f;
@@ -43,6 +51,8 @@ void rdzv_finder_free(struct rdzv_finder *f)
     free(f->run_id);
     free(f->node_name);
     free(f->local_addr);
+    for (int i = 0; i < f->nplaces; i++)
+        free(f->places[i].host);
     free(f);
 }
 
@@ -52,12 +62,6 @@ static bool is_localhost(const char *host)
 {
     return strcasecmp(host, "localhost") == 0 || strcasecmp(host, "localhost.localdomain") == 0 ||
            strcasecmp(host, "ip6-localhost") == 0;
-}
-
-static void add_ip(struct rdzv_finder *f, const char *ip)
-{
-    if (netaddr_parse_ip(&f->addrs[f->naddrs], ip, f->port))
-        f->naddrs++;
 }
 
 /* Resolves a name into at most max addresses. Returns how many, or a negative errno with a text. */
@@ -89,7 +93,7 @@ static int resolve(const char *host, int port, struct netaddr *out, int max, cha
 static bool name_quick(const struct rdzv_finder *f)
 {
     struct netaddr a;
-    if (f->local_addr && !f->have_local)
+    if ((f->local_addr && !f->have_local) || f->nplaces)
         return false;
     return f->max_nodes == 1 || !f->host[0] || is_localhost(f->host) ||
            netaddr_parse_ip(&a, f->host, 0);
@@ -107,22 +111,88 @@ int rdzv_finder_resolve_local(struct rdzv_finder *f)
     return f->status = n < 0 ? n : 0;
 }
 
+/* The addresses of a place. Returns how many, or a negative errno with f->why. */
+static int look_up(struct rdzv_finder *f, const char *host, int port,
+                   struct netaddr out[CONNECTOR_ADDRS_MAX])
+{
+    if (is_localhost(host) || f->max_nodes == 1) {
+        netaddr_parse_ip(&out[0], "127.0.0.1", port);
+        netaddr_parse_ip(&out[1], "::1", port);
+        return 2;
+    }
+    if (netaddr_parse_ip(&out[0], host, port))
+        return 1;
+    return host[0] ? resolve(host, port, out, CONNECTOR_ADDRS_MAX, f->why, sizeof(f->why)) : 0;
+}
+
+/* ---------------------------------------------------------------------------- a list of places */
+
+/* Asks whoever listens there for the coordinator of this job. True: f->addrs are its own. */
+static bool ask(struct rdzv_finder *f, const struct netaddr *a)
+{
+    struct rdzv_identity id;
+    struct netaddr other;
+    char ip[ADDR_STRLEN];
+    const struct tls_key *key = guard_wants_tls(f->guard, a) ? &f->guard->key : NULL;
+    if ((key && !f->guard->have_key) || rdzv_probe(a, ASK_MS, key, &id) < 0)
+        return false;
+    bool self = id.pid == (int)getpid() && strcmp(id.host, f->node_name) == 0;
+    if (self || strcmp(id.run_id, f->run_id) != 0 || id.finished)
+        return false;
+    f->naddrs = 1;
+    f->addrs[0] = *a;
+    if (!id.elsewhere)
+        return true;
+    f->wait |= id.follows;
+    if (id.port == 0 || !netaddr_parse_ip(&other, id.addr, id.port))
+        return false;
+    /* On the host of the one that answers, loopback is what we call that host. */
+    if (netaddr_is_loopback(&other))
+        netaddr_parse_ip(&other, netaddr_ip(a, ip), id.port);
+    f->addrs[0] = other;
+    key = guard_wants_tls(f->guard, &other) ? &f->guard->key : NULL;
+    return rdzv_probe(&other, ASK_MS, key, &id) == 0 && !id.elsewhere && !id.finished &&
+           strcmp(id.run_id, f->run_id) == 0;
+}
+
+/* In turn: who is the coordinator, or knows it. The first place is where a job begins: it is
+ * nobody's seat unless the job has begun. */
+static void look_around(struct rdzv_finder *f)
+{
+    struct netaddr addrs[CONNECTOR_ADDRS_MAX];
+    struct endpoint_bind own[RDZV_PLACES_MAX];
+    bool is_own[RDZV_PLACES_MAX] = {false};
+    f->found = f->wait = false;
+    for (int i = 0; i < f->nplaces; i++) {
+        int n = look_up(f, f->places[i].host, f->places[i].port, addrs);
+        is_own[i] = n > 0 && rdzv_choose_bind(f->places[i].host, f->places[i].port, addrs, n,
+                                              f->max_nodes, &own[i]);
+        for (int k = 0; k < n && !f->found; k++)
+            f->found = ask(f, &addrs[k]);
+    }
+    f->nseats = 0;
+    for (int i = 1; i < f->nplaces; i++) {
+        if (is_own[i])
+            f->seats[f->nseats++] = own[i];
+    }
+    if (f->found && is_own[0])
+        f->seats[f->nseats++] = own[0];
+}
+
 static void name_look(struct rdzv_finder *f)
 {
     f->naddrs = 0;
     if (rdzv_finder_resolve_local(f) < 0)
         return;
-    if (is_localhost(f->host) || f->max_nodes == 1) {
-        add_ip(f, "127.0.0.1");
-        add_ip(f, "::1");
+    if (f->nplaces)
+        look_around(f);
+    if (f->found)
         return;
-    }
-    add_ip(f, f->host);
-    if (f->naddrs || !f->host[0])
-        return;
-    int n = resolve(f->host, f->port, f->addrs, CONNECTOR_ADDRS_MAX, f->why, sizeof(f->why));
+    int n = look_up(f, f->host, f->port, f->addrs);
     f->naddrs = n > 0 ? n : 0;
     f->status = n < 0 ? n : 0;
+    if (f->wait)
+        text_set(f->why, sizeof(f->why), "its nodes are about to choose a coordinator");
 }
 
 /* -------------------------------------------------------------------------------------- binding */
@@ -187,6 +257,9 @@ static int name_check(const struct rdzv_config *c, struct err *e)
         return err_set(e, -EINVAL, "the rendezvous needs an endpoint (--rdzv_endpoint HOST:PORT)");
     if (c->endpoint_port < 0 || c->endpoint_port > 65535)
         return err_set(e, -EINVAL, "port %d is not a port", c->endpoint_port);
+    if (c->nmore && (c->backend != RDZV_C10D || c->nmore >= RDZV_PLACES_MAX))
+        return err_set(e, -EINVAL, "a list of endpoints is for c10d, and of %d at most",
+                       RDZV_PLACES_MAX);
     if (c->endpoint_port == 0 && c->max_nodes + c->spares > 1)
         return err_set(e, -EINVAL,
                        "port 0 is a port that no other node can know: %s needs one for %d nodes",
@@ -208,6 +281,10 @@ static enum rdzv_role c10d_decide(struct rdzv_finder *f, struct err *e)
 {
     (void)e;
     if (f->local_addr && !f->have_local)
+        return RDZV_ROLE_RETRY;
+    if (f->found)
+        return RDZV_ROLE_JOIN;
+    if (f->wait)
         return RDZV_ROLE_RETRY;
     if (f->is_host == 1 || f->max_nodes == 1)
         return host_anyway(f);

@@ -46,10 +46,17 @@ struct rdzv_finder {
     struct netaddr local;   /* local_addr as an address */
     bool have_local;
 
-    /* Where this node listens if it may become the coordinator later: its own entry in a list of
-     * endpoints. seat_port is 0 when it has none. */
-    struct endpoint_bind seat;
-    int seat_port;
+    /* A list of endpoints, the first one being host and port; nplaces is 0 without one. */
+    struct {
+        char *host;
+        int port;
+    } places[RDZV_PLACES_MAX];
+    int nplaces;
+    bool found, wait; /* addrs are a coordinator's; somebody knows that there will be one */
+    /* Where this node listens if it may become the coordinator later: those of them that are its
+     * own. */
+    struct endpoint_bind seats[RDZV_PLACES_MAX];
+    int nseats;
 
     /* What decide() wants. */
     struct endpoint_bind bind;

@@ -108,6 +108,7 @@ void rdzv_put_identity(struct buf *b, const struct rdzv_identity *m)
     buf_u32(b, (uint32_t)m->pid);
     buf_u8(b, m->finished);
     buf_u8(b, m->elsewhere);
+    buf_u8(b, m->follows);
     buf_str(b, m->addr);
     buf_u16(b, (uint16_t)m->port);
     frame_end(b, at);
@@ -120,6 +121,7 @@ bool rdzv_get_identity(struct rd *r, struct rdzv_identity *m)
     m->pid = get_int(r, 0, INT32_MAX);
     m->finished = get_bool(r);
     m->elsewhere = get_bool(r);
+    m->follows = get_bool(r);
     rd_str(r, m->addr, sizeof(m->addr));
     m->port = rd_u16(r);
     return !r->bad;

@@ -159,6 +159,7 @@ struct rdzv_identity {
     bool finished;
     /* It is not the coordinator itself, which is there; "" and 0: not known. */
     bool elsewhere;
+    bool follows; /* elsewhere: it has one, or is about to choose one with others */
     char addr[ADDR_STRLEN];
     int port;
 };

@@ -186,6 +186,11 @@ static void collect_advance(struct rdzv_state *s, uint64_t now)
         s->settle_at = NEVER;
     if (s->began && live < min && (s->settle_at != NEVER || !wait_for_replacement(s, now)))
         return;
+    if (s->hold_at) {
+        if (now < s->hold_at)
+            return;
+        s->hold_at = 0;
+    }
     if (s->not_before != NEVER) {
         if (now < s->not_before)
             return;

@@ -10,9 +10,11 @@
 #include "rendezvous/rdzv_state_impl.h"
 #include "rendezvous/text.h"
 
-/* A launcher whose connection was reset comes back at once if it is alive: on the same host nothing
- * but its own death resets a connection that it did not mean to make again; on another one it may
- * take a few attempts. */
+/* A launcher whose connection was reset was killed, or something in the network cut it. On the same
+ * host it is the former. On another one it is called where it listens for the others: refused, it
+ * is gone; else it has time to come back until it has been silent for too long. One that listens
+ * nowhere has a few attempts' time; if it is lost after that, it may still be alive, and its
+ * workers with it, so the next round waits until their lease has run out. */
 #define RESET_HERE_NS 15000000u
 #define RESET_NS      250000000u
 
@@ -184,6 +186,7 @@ void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n)
         s->nwitnesses--;
     else
         s->nleaving -= n->leaving;
+    s->ncalls -= n->call;
     map_remove(&s->by_id, n->hello.id.b, sizeof(n->hello.id.b));
     struct rdzv_node *last = s->nodes[--s->nnodes];
     s->nodes[n->slot] = last;
@@ -214,6 +217,8 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
         rdzv_state_close(s, n->conn, NULL, false);
     rdzv_state_log(s, LOG_LEVEL_VERBOSE, "node %s is connected again", n->hello.host);
     n->lost_at = NEVER;
+    s->ncalls -= n->call;
+    n->call = false;
     n->conn = conn;
     conn_at(s, conn)->node = n;
     rdzv_state_heard(s, n, now);
@@ -328,10 +333,15 @@ static uint64_t reset_grace(const struct rdzv_state *s, const struct rdzv_node *
 
 static void expect_back(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
+    rdzv_state_log(s, LOG_LEVEL_VERBOSE, "the connection of node %s was reset", n->hello.host);
+    if (!n->peer.same_host && n->hello.peer_port) {
+        s->ncalls += !n->call;
+        n->call = true;
+        return;
+    }
     n->lost_at = now + reset_grace(s, n);
     if (n->lost_at < s->check_at)
         s->check_at = n->lost_at;
-    rdzv_state_log(s, LOG_LEVEL_VERBOSE, "the connection of node %s was reset", n->hello.host);
 }
 
 /* It has ended: it will elect nobody. */
@@ -340,6 +350,15 @@ static void lost_for_good(struct rdzv_state *s, struct rdzv_node *n, const char 
 {
     rdzv_elect_dead(s, n);
     rdzv_phase_lost(s, n, how, since, now);
+}
+
+void rdzv_state_called(struct rdzv_state *s, const struct node_id *id, bool refused, uint64_t now)
+{
+    struct rdzv_node *n = map_get(&s->by_id, id->b, sizeof(id->b));
+    if (!n || n->conn != RDZV_NO_CONN || !refused)
+        return;
+    lost_for_good(s, n, "its launcher is gone (connection reset, then refused)", now, now);
+    rdzv_phase_advance(s, now);
 }
 
 void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, uint64_t now)
@@ -398,6 +417,14 @@ static uint64_t lost_at(const struct rdzv_state *s, const struct rdzv_node *n)
     return sooner(n->heard_ns + s->rules.dead_ns, n->lost_at);
 }
 
+/* That the connection was reset proves nothing between two hosts. */
+static void hold_for(struct rdzv_state *s, const struct rdzv_node *n)
+{
+    uint64_t until = n->heard_ns + s->rules.dead_ns;
+    if (!n->peer.same_host && n->workers && until > s->hold_at)
+        s->hold_at = until;
+}
+
 static void drop_silent(struct rdzv_state *s, uint64_t now)
 {
     s->check_at = NEVER;
@@ -412,11 +439,13 @@ static void drop_silent(struct rdzv_state *s, uint64_t now)
             continue;
         }
         char how[RDZV_TEXT_MAX];
-        if (now >= n->lost_at)
-            text_set(how, sizeof(how), "its launcher is gone (connection reset)");
-        else
+        if (now < n->lost_at) {
             text_set(how, sizeof(how), "nothing heard of it for %.1f s",
                      (double)(now - n->heard_ns) / 1e9);
+        } else {
+            text_set(how, sizeof(how), "its launcher is gone (connection reset)");
+            hold_for(s, n);
+        }
         if (n->conn != RDZV_NO_CONN)
             rdzv_state_close(s, n->conn, NULL, false);
         rdzv_phase_lost(s, n, how, n->heard_ns, now);
@@ -467,6 +496,8 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
         return sooner(at, s->elect_at);
     if (s->settle_at != NEVER)
         at = sooner(at, s->settle_at);
+    if (s->hold_at)
+        return sooner(at, s->hold_at);
     if (s->not_before != NEVER) /* the backoff comes before all else */
         return sooner(at, s->not_before);
     return sooner(at, s->nready >= s->rules.min_nodes ? s->last_call_at : s->join_at);
@@ -567,6 +598,21 @@ static bool next_of_conn(struct rdzv_state *s, uint32_t conn, struct rdzv_action
     return true;
 }
 
+static bool next_call(struct rdzv_state *s, struct rdzv_action *a)
+{
+    int i = 0;
+    while (i < s->nnodes && !s->nodes[i]->call)
+        i++;
+    if (i == s->nnodes)
+        return false;
+    struct rdzv_node *n = s->nodes[i];
+    n->call = false;
+    s->ncalls--;
+    *a = (struct rdzv_action){
+        .act = RDZV_ACT_CALL, .id = n->hello.id, .text = n->peer.addr, .port = n->hello.peer_port};
+    return true;
+}
+
 bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now)
 {
     if (s->line_head < s->nlines) {
@@ -581,6 +627,8 @@ bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now)
         *a = (struct rdzv_action){.act = RDZV_ACT_NEW_ROUND};
         return true;
     }
+    if (s->ncalls && next_call(s, a))
+        return true;
     while (s->queue_head < s->queue_len) {
         uint32_t conn = s->queue[s->queue_head];
         if (next_of_conn(s, conn, a, now))

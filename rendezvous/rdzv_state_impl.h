@@ -57,6 +57,7 @@ struct rdzv_state {
     struct rdzv_node **by_rank; /* by the node_rank they asked for */
     int cap_by_rank;
     int nready;     /* could start now */
+    int ncalls;     /* of nnodes, that are to be called */
     int nleaving;   /* of nnodes */
     int nwitnesses; /* of nnodes, not among nleaving */
 
@@ -99,6 +100,7 @@ struct rdzv_state {
     /* Deadlines; NEVER when not set. */
     uint64_t collect_ns; /* when COLLECT began */
     uint64_t join_at, last_call_at, not_before, notice_at, respawn_at, check_at, close_at;
+    uint64_t hold_at;  /* until then a lost node may have workers; 0: none has */
     uint64_t pulse_at; /* a tick that comes much later than this: the process did not run */
 
     /* Output. */

@@ -81,8 +81,9 @@ struct seat *seat_new(struct link_hub *hub, const char *run_id, const char *host
     return s;
 }
 
-void seat_set_coordinator(struct seat *s, const char *addr, int port)
+void seat_set_coordinator(struct seat *s, const char *addr, int port, bool follows)
 {
+    s->identity.follows = follows;
     text_set(s->identity.addr, sizeof(s->identity.addr), "%s", port ? addr : "");
     s->identity.port = port;
 }

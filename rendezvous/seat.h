@@ -12,8 +12,9 @@ struct seat;
 
 /* Borrows the hub and run_id, host. */
 struct seat *seat_new(struct link_hub *hub, const char *run_id, const char *host);
-/* Where the coordinator is, as this node knows; port 0: it does not. */
-void seat_set_coordinator(struct seat *s, const char *addr, int port);
+/* Where the coordinator is, as this node knows; port 0: it does not. follows: it has one, or is
+ * about to choose one. */
+void seat_set_coordinator(struct seat *s, const char *addr, int port, bool follows);
 /* Takes a connected socket; key: of the TLS connection that it is to be, or NULL: a PROBE is
  * answered with an IDENTITY, a HELLO with a refusal after which the caller tries again. */
 void seat_adopt(struct seat *s, int fd, const struct tls_key *key);

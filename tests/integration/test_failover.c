@@ -263,6 +263,73 @@ START_TEST(the_coordinator_outside_is_told_to_stop)
 }
 END_TEST
 
+/* ------------------------------------------------------------------------- a list of endpoints */
+
+/* A node that knows three places; is_host: what the node of the first one has. */
+static int add_with_list(struct nodes *c, const int ports[3], int is_host, const char *options)
+{
+    int i = c->n++;
+    dlaunch_start(&c->p[i], NULL,
+                  "--rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d "
+                  "--nproc_per_node 2 --nnodes 1:3 --elastic --rdzv_conf is_host=%d,"
+                  "keep_alive_interval=0.2,keep_alive_max_attempt=10,last_call_timeout=20,"
+                  "join_timeout=20 %s %%W append %s env WORLD_SIZE env MASTER_PORT wait %%T/go",
+                  ports[0], ports[1], ports[2], is_host, options, c->up);
+    return i;
+}
+
+START_TEST(late_and_returning_nodes_find_the_coordinator)
+{
+    struct nodes c;
+    begin(&c, "up");
+    const int ports[3] = {c.port, free_port(), free_port()};
+    for (int i = 0; i < 3; i++)
+        add_with_list(&c, ports, i == 0, "");
+    wait_lines(c.up, 6, 20);
+    proc_kill(&c.p[0], SIGKILL);
+    wait_lines(c.up, 6 + 4, 20);
+    int back = add_with_list(&c, ports, 1, ""); /* begins no job of its own */
+    wait_lines(c.up, 6 + 4 + 6, 20);
+    proc_kill(&c.p[1], SIGKILL); /* it or the next has the coordinator now */
+    wait_lines(c.up, 6 + 4 + 6 + 4, 20);
+    int late = add_with_list(&c, ports, 0, "");
+    wait_lines(c.up, 6 + 4 + 6 + 4 + 6, 20);
+    write_file(tmppath("go"), "");
+    expect_status(&c, 2, 0);
+    expect_status(&c, back, 0);
+    expect_status(&c, late, 0);
+    expect_text(c.p[late].out, "WORLD_SIZE=6\n");
+    end(&c);
+}
+END_TEST
+
+START_TEST(lists_of_endpoints_that_cannot_be)
+{
+    static const struct {
+        const char *line, *text;
+    } wrong[] = {
+        {"--rdzv_backend c10d --rdzv_endpoint a:1,b:x true", "'b:x': port 'x' is not a number"},
+        {"--rdzv_backend c10d --rdzv_endpoint a:1,,b true", "has an empty place in it"},
+        {"--rdzv_backend c10d --rdzv_endpoint a, true", "has an empty place in it"},
+        {"--rdzv_backend c10d --rdzv_endpoint a:1,b,a:1 true", "a:1 is in it twice"},
+        {"--rdzv_backend c10d --rdzv_endpoint a:0,b true", "port 0, a free one, cannot be known"},
+        {"--rdzv_backend c10d --rdzv_endpoint a,b!c true", "'b!c' is not host:port"},
+        {"--rdzv_endpoint a,b true", "a list of places needs --rdzv_backend c10d"},
+        {"--rdzv_backend c10d --rdzv_endpoint a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q true",
+         "more than 16 places"},
+        {"--rdzv_only --nnodes 2 --rdzv_endpoint a,b", "the coordinator is at one place"},
+        {"--witness a,b,", "--witness: 'a,b,' has an empty place in it"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
+        struct proc p;
+        ck_assert_int_eq(dlaunch_run(&p, 20, "%s", wrong[i].line), 2);
+        expect_text(p.err, wrong[i].text);
+        ck_assert_ptr_eq(strchr(p.err, '\n'), p.err + strlen(p.err) - 1);
+        proc_fini(&p);
+    }
+}
+END_TEST
+
 START_TEST(what_launchers_without_workers_refuse)
 {
     static const struct {
@@ -338,6 +405,8 @@ static Suite *suite(void)
     tcase_add_test(tc, the_coordinator_outside_is_lost);
     tcase_add_test(tc, the_coordinator_outside_is_told_to_stop);
     tcase_add_test(tc, what_launchers_without_workers_refuse);
+    tcase_add_test(tc, late_and_returning_nodes_find_the_coordinator);
+    tcase_add_test(tc, lists_of_endpoints_that_cannot_be);
     tcase_add_test(tc, the_job_may_end_instead);
     tcase_add_test(tc, a_spare_follows_the_new_coordinator);
     return s;

@@ -34,7 +34,9 @@ static struct rdzv_state *S_;
 static struct rdzv_rules R; /* of the next start() */
 static uint64_t T;          /* now */
 static struct seen seen[CONNS];
-static int rounds; /* that were started */
+static int rounds;             /* that were started */
+static int calls, called_port; /* of RDZV_ACT_CALL; of the newest */
+static struct node_id called;
 static bool finished;
 static char logs[65536];
 static struct rank_table table; /* the newest, a shallow copy */
@@ -45,6 +47,7 @@ struct who {
     int id;    /* 0: the number of its connection + 1 */
     int rank1; /* node_rank + 1 */
     int nproc, pid, min, max, restarts1;
+    uint16_t peer_port;
     bool own, same_host, no_store, witness;
     enum restart_policy policy;
 };
@@ -87,6 +90,11 @@ static inline void drain(void)
             break;
         case RDZV_ACT_NOTICE:
             strcpy(c->notice, a.text);
+            break;
+        case RDZV_ACT_CALL:
+            calls++;
+            called = a.id;
+            called_port = a.port;
             break;
         case RDZV_ACT_CLOSE:
             c->closed = true;
@@ -144,6 +152,7 @@ static inline void hello(uint32_t conn, struct who w)
                            .pid = w.pid ? w.pid : 100 + (int)conn,
                            .node_rank = w.rank1 - 1,
                            .prev_rank = -1,
+                           .peer_port = w.peer_port,
                            .nproc = w.witness ? 0
                                     : w.nproc ? w.nproc
                                               : 2};

@@ -63,6 +63,8 @@ void sim_coordinator_drain(struct sim_node *n)
             }
             sim_coordinator_closes((int)a.conn, RDZV_END_CLOSED);
             continue;
+        case RDZV_ACT_CALL: /* nobody answers: its silence decides */
+            continue;
         case RDZV_ACT_FINISHED:
             n->s_finished = true;
             sim_trace("finished", sim_index(n), 0);

@@ -421,6 +421,102 @@ START_TEST(a_round_waits_for_those_who_know_only_an_older_list)
 }
 END_TEST
 
+/* ---------------------------------------------------------------------- connections that are reset
+ */
+
+/* Node 1 of two, on another host, loses its connection; it listens on `port`, or nowhere. */
+static void reset_of_two(uint16_t port)
+{
+    rules(RDZV_C10D, 1, 2);
+    start();
+    join(0, (struct who){.own = true});
+    join(1, (struct who){.peer_port = port});
+    run_all(2);
+    closed(1, RDZV_END_RESET);
+    PHASE(RDZV_RUN);
+}
+
+START_TEST(a_reset_node_that_still_listens_has_time)
+{
+    reset_of_two(4711);
+    ck_assert_int_eq(calls, 1);
+    ck_assert_int_eq(called_port, 4711);
+    ck_assert_int_eq(called.b[0], 2);
+    rdzv_state_called(S_, &called, false, T);
+    drain();
+    for (int i = 0; i < 2; i++) {
+        tick(5);
+        say(0, MEMBER_RUNNING);
+        PHASE(RDZV_RUN);
+    }
+    hello(1, (struct who){.peer_port = 4711});
+    say(1, MEMBER_RUNNING);
+    for (int i = 0; i < 5; i++) {
+        tick(5);
+        say(0, MEMBER_RUNNING);
+        say(1, MEMBER_RUNNING);
+    }
+    PHASE(RDZV_RUN);
+    ck_assert_int_eq(calls, 1);
+}
+END_TEST
+
+START_TEST(a_reset_node_that_does_not_listen_is_gone)
+{
+    reset_of_two(4711);
+    tick_ms(1);
+    rdzv_state_called(S_, &called, true, T);
+    drain();
+    PHASE(RDZV_STOP);
+    HAS(seen[0].why.text, "its launcher is gone (connection reset, then refused)");
+    say(0, MEMBER_IDLE);
+    PHASE(RDZV_PREPARE); /* at once: it has no workers any more */
+}
+END_TEST
+
+START_TEST(a_reset_node_that_is_not_reached_is_lost_when_silent)
+{
+    reset_of_two(4711);
+    rdzv_state_called(S_, &called, false, T);
+    for (int i = 0; i < 7; i++)
+        tick(2);
+    tick_ms(900);
+    PHASE(RDZV_RUN);
+    tick_ms(200);
+    PHASE(RDZV_STOP);
+    HAS(seen[0].why.text, "nothing heard of it for 15");
+}
+END_TEST
+
+START_TEST(what_is_called_may_have_come_back_meanwhile)
+{
+    reset_of_two(4711);
+    hello(1, (struct who){.peer_port = 4711});
+    rdzv_state_called(S_, &called, true, T);
+    drain();
+    PHASE(RDZV_RUN);
+}
+END_TEST
+
+START_TEST(without_proof_the_next_round_waits_for_the_lease)
+{
+    reset_of_two(0);
+    ck_assert_int_eq(calls, 0);
+    tick_ms(250);
+    PHASE(RDZV_STOP); /* the workers here stop at once */
+    say(0, MEMBER_IDLE);
+    PHASE(RDZV_COLLECT);
+    for (int i = 0; i < 7; i++) {
+        tick(2);
+        say(0, MEMBER_IDLE);
+        PHASE(RDZV_COLLECT);
+    }
+    ck_assert_uint_eq(rdzv_state_deadline(S_), 1000 * S + 15 * S); /* counted from its last word */
+    tick_ms(750);
+    PHASE(RDZV_PREPARE);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_election");
@@ -450,6 +546,11 @@ static Suite *suite(void)
     tcase_add_test(tc, one_that_has_lost_the_others_gives_out_no_lease);
     tcase_add_test(tc, nodes_that_are_known_to_be_dead_elect_nobody);
     tcase_add_test(tc, a_round_waits_for_those_who_know_only_an_older_list);
+    tcase_add_test(tc, a_reset_node_that_still_listens_has_time);
+    tcase_add_test(tc, a_reset_node_that_does_not_listen_is_gone);
+    tcase_add_test(tc, a_reset_node_that_is_not_reached_is_lost_when_silent);
+    tcase_add_test(tc, what_is_called_may_have_come_back_meanwhile);
+    tcase_add_test(tc, without_proof_the_next_round_waits_for_the_lease);
     return s;
 }
 

@@ -38,6 +38,8 @@
 #define HERE_SOON        500 /* ...that many times, then later */
 #define PROBE_MS         300
 #define ELECT_CONNECT_MS 1000 /* to one of the other nodes */
+#define DEAD_MIN         1.5  /* seconds: a third lies between the lease and this */
+#define LEASE_BEATS      1.5  /* heartbeats in a lease, at least */
 
 struct rdzv {
     uv_loop_t *loop;
@@ -620,6 +622,30 @@ static void on_wants_link(void *arg)
 
 /* --------------------------------------------------------------------------------------- open */
 
+/* A node that is cut off ends its workers when its lease is over, and the others may start without
+ * it after the dead time: what lies between must suffice for that. (Ending them takes a few
+ * milliseconds; the rest is for a busy machine.) And a lease must outlive the time from one
+ * heartbeat to the next with something to spare, or it runs out in a healthy job. */
+static int check_silence(const struct rdzv_config *c, struct err *e)
+{
+    double interval = c->keep_alive_interval, dead = interval * c->keep_alive_max_attempt;
+    double lease = (double)rdzv_lease_ns(dead_ns(c)) / 1e9;
+    if (c->max_nodes + c->spares == 1)
+        return 0;
+    if (lease < LEASE_BEATS * interval)
+        return err_set(e, -EINVAL,
+                       "keep_alive_interval %g s and keep_alive_max_attempt %d make a lease of "
+                       "%.3g s, which one late heartbeat would end: more attempts are needed",
+                       interval, c->keep_alive_max_attempt, lease);
+    if (dead < DEAD_MIN)
+        return err_set(e, -EINVAL,
+                       "keep_alive_interval %g s and keep_alive_max_attempt %d make a dead time of "
+                       "%.3g s, in which a node that is cut off cannot end its workers before the "
+                       "others go on: at least %g s are needed",
+                       interval, c->keep_alive_max_attempt, dead, DEAD_MIN);
+    return 0;
+}
+
 static int check_config(const struct rdzv_config *c, struct err *e)
 {
     if (c->min_nodes < 1 || c->max_nodes < c->min_nodes || c->max_nodes > NNODES_MAX)
@@ -638,7 +664,8 @@ static int check_config(const struct rdzv_config *c, struct err *e)
         return err_set(e, -EINVAL, "--local_addr is too long");
     if (dead_ns(c) < 1000000 || dead_ns(c) / 1000000 > INT32_MAX || c->keep_alive_interval <= 0)
         return err_set(e, -EINVAL, "keep_alive_interval and keep_alive_max_attempt make no sense");
-    return rdzv_backend_ops(c->backend)->check(c, e);
+    int rc = check_silence(c, e);
+    return rc < 0 ? rc : rdzv_backend_ops(c->backend)->check(c, e);
 }
 
 static void make_member(struct rdzv *r, const struct rdzv_callbacks *callbacks)

@@ -318,6 +318,8 @@ START_TEST(lists_of_endpoints_that_cannot_be)
         {"--rdzv_backend c10d --rdzv_endpoint a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q true",
          "more than 16 places"},
         {"--rdzv_only --nnodes 2 --rdzv_endpoint a,b", "the coordinator is at one place"},
+        {"--nnodes 2 --rdzv_conf keep_alive_max_attempt=1 true", "make a lease of 3.5 s"},
+        {"--nnodes 2 --rdzv_conf keep_alive_interval=0.1 true", "make a dead time of 0.3 s"},
         {"--witness a,b,", "--witness: 'a,b,' has an empty place in it"},
     };
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {

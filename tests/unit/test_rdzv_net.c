@@ -108,6 +108,13 @@ START_TEST(configurations_that_cannot_be)
     ck_assert_int_eq(try_open(0, &e), -EINVAL);
     config_of(0, RDZV_C10D, 29400, 1, 2)->nproc = -1;
     ck_assert_int_eq(try_open(0, &e), -EINVAL);
+    config_of(0, RDZV_C10D, 29400, 1, 2)->keep_alive_max_attempt = 1;
+    ck_assert_int_eq(try_open(0, &e), -EINVAL);
+    HAS(e.msg, "which one late heartbeat would end");
+    config_of(0, RDZV_C10D, 29400, 1, 2)->keep_alive_interval = 0.1;
+    nodes[0].config.keep_alive_max_attempt = 14;
+    ck_assert_int_eq(try_open(0, &e), -EINVAL);
+    HAS(e.msg, "a dead time of 1.4 s");
     nodes[0].r = NULL;
 }
 END_TEST
@@ -546,7 +553,7 @@ START_TEST(a_silent_member_is_dropped_and_comes_back)
     for (int i = 0; i < 2; i++) {
         config_of(i, RDZV_C10D, port, 1, 2)->keep_alive_interval = 0.2;
         nodes[i].config.elastic = true;
-        nodes[i].config.keep_alive_max_attempt = 5;
+        nodes[i].config.keep_alive_max_attempt = 8;
     }
     open_node(0);
     pid_t pid = fork_node(1);
@@ -572,7 +579,7 @@ START_TEST(a_silent_coordinator_is_given_up)
     int port = unused_port();
     for (int i = 0; i < 2; i++) {
         config_of(i, RDZV_STATIC, port, 2, 2)->keep_alive_interval = 0.2;
-        nodes[i].config.keep_alive_max_attempt = 5;
+        nodes[i].config.keep_alive_max_attempt = 8;
         nodes[i].config.node_rank = i;
     }
     pid_t pid = fork_node(0);

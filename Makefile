@@ -188,11 +188,12 @@ $(BUILD)/tests/worker: $(BUILD)/obj/tests/lib/worker.o
 
 # Libraries that a test machine lacks, as far as is needed: one file each, under the real name.
 fake = $(BUILD)/tests/fake/$(1)
-FAKES := $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
+FAKES := $(call fake,failing_calls.so) $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
 reducing := $(patsubst %,$(BUILD)/pic/collectives/%.o,dtype reduce reduce_user reduce_portable reduce_avx2 reduce_avx512) \
             $(BUILD)/pic/core/err.o
 $(call fake,libnccl.so.2): $(BUILD)/pic/tests/fake/nccl.o $(reducing)
 $(call fake,libnccl-old.so.2): $(BUILD)/pic/tests/fake/nccl_old.o $(reducing)
+$(call fake,failing_calls.so): $(BUILD)/pic/tests/fake/failing_calls.o
 $(call fake,libnvidia-ml.so.1): $(BUILD)/pic/tests/fake/nvml.o
 $(FAKES):
 	$(say) LD $@
@@ -276,9 +277,13 @@ test:
 	$(Q)conf/install-deps.sh test
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) run-tests
 
+# Programs that integration tests run.
+HELPERS := $(BUILD)/tests/bench/kill_trials $(BUILD)/tests/bench/hostile $(BUILD)/tests/multihost/store_worker
+
 .PHONY: run-tests
-run-tests: all $(BUILD)/tests/worker $(BUILD)/tests/bench/kill_trials $(BUILD)/tests/multihost/store_worker $(FAKES) $(UNIT) $(INTEGRATION) corpora
+run-tests: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(UNIT) $(INTEGRATION) corpora
 	$(Q)tests/layers.sh
+	$(Q)tests/faults.sh
 	$(Q)BUILD=$(BUILD) tests/run.sh $(UNIT) $(INTEGRATION) tests/torch/test_torchrun.py tests/torch/test_table.py
 
 test-multihost:
@@ -367,11 +372,11 @@ corpora: $(FUZZ:%=$(BUILD)/replay/%)
 bench_bin = $(BUILD)/tests/bench/$(1)
 
 .PHONY: bench bench-launch bench-restart bench-torch bench-rdzv bench-store bench-stdio bench-reduce bench-coll \
-        kill-trials deps-bench
+        bench-hostile kill-trials deps-bench
 deps-bench:
 	$(Q)conf/install-deps.sh bench
 
-bench: bench-launch bench-restart bench-rdzv bench-store bench-stdio bench-reduce bench-coll
+bench: bench-launch bench-restart bench-rdzv bench-store bench-stdio bench-reduce bench-coll bench-hostile
 
 bench-launch: all $(call bench_bin,floor) $(call bench_bin,nap) $(call bench_bin,stamp)
 	$(Q)tests/bench/bench-launch.py $(BUILD)
@@ -429,6 +434,15 @@ kill-trials: all $(call bench_bin,kill_trials)
 	$(Q)$(call bench_bin,kill_trials) $(BUILD) $(TRIALS) 1 $(SEED)
 	$(Q)$(call bench_bin,kill_trials) $(BUILD) $(TRIALS) 2 $(SEED)
 
+# 10,000 strangers at the port of a running job; some hundreds of them are in `make test`.
+bench-hostile: all $(call bench_bin,hostile)
+	$(Q)$(call bench_bin,hostile) $(BUILD) 10000 1000
+
+# Every call that can fail is failed once; some of each kind are in `make test`.
+.PHONY: failing-calls
+failing-calls: all $(FAKES) $(BUILD)/tests/worker $(BUILD)/tests/integration/test_failing_calls
+	$(Q)FAILING_CALLS=0 $(BUILD)/tests/integration/test_failing_calls
+
 bench-stdio: $(call bench_bin,bench_stdio) $(BUILD)/tests/worker
 	$(Q)$<
 
@@ -469,6 +483,7 @@ help:
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'
+	@echo '  failing-calls    every call of a launcher that can fail, failed once'
 	@echo '  fuzz             every fuzz target for SECONDS (60)'
 	@echo '  install          into PREFIX, below DESTDIR; uninstall takes it away'
 	@echo '  generated        conf/dlaunch.ini, conf/dlaunch.bash and the OPTIONS of man/dlaunch.1'

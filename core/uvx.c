@@ -1,7 +1,11 @@
 #include "core/uvx.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "core/err.h"
 #include "core/mem.h"
@@ -47,6 +51,22 @@ void uvx_scope_close(struct uvx_scope *s, void (*on_closed)(void *arg), void *ar
         uvx_own(s, &s->idle);
     }
     uv_walk(s->loop, close_if_owned, s);
+}
+
+/* The signal's default action follows: SA_RESETHAND. */
+static void on_abort(int signo)
+{
+    static const char text[] = "dlaunch: the event loop cannot go on: ";
+    const char *why = strerrordesc_np(errno);
+    if (write(STDERR_FILENO, text, sizeof(text) - 1) > 0 && why &&
+        write(STDERR_FILENO, why, strlen(why)) > 0 && write(STDERR_FILENO, "\n", 1) > 0)
+        raise(signo);
+}
+
+void uvx_explain_abort(void)
+{
+    struct sigaction sa = {.sa_handler = on_abort, .sa_flags = (int)SA_RESETHAND | SA_NODEFER};
+    sigaction(SIGABRT, &sa, NULL);
 }
 
 int uvx_err(struct err *e, int uv_status, const char *fmt, ...)

@@ -24,6 +24,10 @@ void uvx_own(struct uvx_scope *s, void *handle); /* any uv_*_t */
 void uvx_close(void *handle);                    /* idempotent; handle must be owned by a scope */
 void uvx_scope_close(struct uvx_scope *s, void (*on_closed)(void *arg), void *arg);
 
+/* libuv aborts when the kernel has nothing left for it, where no caller could be told; from here on
+ * what was missing is said on stderr before that. */
+void uvx_explain_abort(void);
+
 /* uv error (negative errno value) as text for err_sys() messages: uv_strerror without its table. */
 struct err;
 int uvx_err(struct err *e, int uv_status, const char *fmt, ...)

@@ -16,6 +16,7 @@
 #include "agent/guardian.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/uvx.h"
 #include "launcher/config_file.h"
 #include "launcher/control.h"
 #include "launcher/daemon.h"
@@ -133,6 +134,7 @@ static int agent_process(void *arg, struct guardian_link *link)
     sigemptyset(&pipe);
     sigaddset(&pipe, SIGPIPE);
     sigprocmask(SIG_BLOCK, &pipe, NULL);
+    uvx_explain_abort();
     int rc = uv_loop_init(&r->loop);
     if (rc < 0) {
         log_error("cannot make an event loop: %s", uv_strerror(rc));

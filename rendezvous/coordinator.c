@@ -122,7 +122,8 @@ static void turn_away(struct caller *k, const char *text)
     rdzv_put_refusal(&b, false, text);
     link_send_buf(k->link, &b);
     link_finish(k->link);
-    rdzv_state_turned_away(c->state, k->peer.addr, text, uv_hrtime());
+    if (!k->unwelcome) /* else it has been said already, by the endpoint */
+        rdzv_state_turned_away(c->state, k->peer.addr, text, uv_hrtime());
     free_caller(k);
 }
 

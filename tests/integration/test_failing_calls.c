@@ -1,0 +1,251 @@
+/* Every call of a launcher that can fail, failed once: the job ends well all the same, or with a
+ * line that says what happened; no process and no file is left, nothing hangs, no worker has a
+ * wrong rank. tests/fake/failing_calls.c makes them fail.
+ *
+ *   FAILING_CALLS=N   at most so many calls of each kind (default 6), spread over all; 0: each
+ *   FAILING_KIND=read that kind alone */
+#include "tests/integration/job.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include "core/fd.h"
+#include "tests/fake/failing_calls.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+static const char *const kinds[] = {FAILING_CALLS(FAILING_NAME)};
+static _Atomic uint32_t *g_count;
+static char *g_counters, *g_marker;
+static int g_tries;
+
+static void setup_counters(void)
+{
+    g_counters = tmppath("counters");
+    int fd = open(g_counters, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    ck_assert_int_eq(ftruncate(fd, FAILING_KINDS * sizeof(*g_count)), 0);
+    g_count =
+        mmap(NULL, FAILING_KINDS * sizeof(*g_count), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    ck_assert_ptr_ne(g_count, MAP_FAILED);
+    close(fd);
+    ck_assert_int_eq(mkdir(tmppath("tmp"), 0700), 0);
+    ck_assert_int_eq(mkdir(tmppath("run"), 0700), 0); /* of the control sockets; stays */
+    g_marker = test_text("STRAY_MARK=%d.failing", getpid());
+}
+
+static bool no_strays(void *arg)
+{
+    (void)arg;
+    return count_processes_with_env(g_marker) == 0;
+}
+
+static void start(struct proc *p, const char *what, const char *line)
+{
+    char *env[] = {test_text("LD_PRELOAD=%s", build_path("tests/fake/failing_calls.so")),
+                   test_text("FAIL_COUNTERS=%s", g_counters),
+                   test_text("TMPDIR=%s", tmppath("tmp")),
+                   test_text("XDG_RUNTIME_DIR=%s", tmppath("run")),
+                   g_marker,
+                   (char *)what,
+                   NULL};
+    dlaunch_start(p, env, "%s", line);
+}
+
+/* But for the folder of control sockets, which is there for good. */
+static int entries(const char *dir)
+{
+    int n = 0;
+    DIR *d = opendir(dir);
+    for (struct dirent *e; (e = readdir(d));)
+        n += e->d_name[0] != '.' && strncmp(e->d_name, "dlaunch-", 8) != 0;
+    closedir(d);
+    return n;
+}
+
+/* libuv ends the agent where it can tell nobody. */
+static void check_status(const struct proc *p, const char *what, int status)
+{
+    bool gave_up = status == 134 && strstr(p->err, "dlaunch: the event loop cannot go on: ");
+    ck_assert_msg(gave_up || (status != 139 && status != 134 && status != 135),
+                  "%s: crashed (%d)\n%s", what, status, p->err);
+    ck_assert_msg(status == 0 || strstr(p->err, "dlaunch: ") || strstr(p->err, " FAILED"),
+                  "%s: exit %d, and not a word: \"%s\"", what, status, p->err);
+}
+
+/* The end of one try, whatever failed. */
+static void check_end(struct proc *p, const char *what, int size)
+{
+    int status = proc_wait(p, 20);
+    check_status(p, what, status);
+    for (int r = 0; r < size; r++) {
+        int n = times(p->out, test_text("rank %d of %d\n", r, size));
+        ck_assert_msg(n <= 1 && (status != 0 || n == 1), "%s: exit %d, %d times rank %d:\n%s%s",
+                      what, status, n, r, p->out, p->err);
+    }
+    ck_assert_msg(times(p->out, "rank ") == times(p->out, test_text(" of %d\n", size)),
+                  "%s: wrong ranks:\n%s", what, p->out);
+}
+
+static void check_nothing_left(const char *what)
+{
+    wait_until(no_strays, NULL, 5, what);
+    ck_assert_msg(entries(tmppath("tmp")) == 0, "%s: files are left in %s", what, tmppath("tmp"));
+}
+
+#define HELLO "sh -c 'echo rank $RANK of $WORLD_SIZE; sleep 0.05'"
+
+static void one_launcher(const char *what)
+{
+    struct proc p;
+    memset((void *)g_count, 0, FAILING_KINDS * sizeof(*g_count));
+    start(&p, what, "--nproc_per_node 2 " HELLO);
+    check_end(&p, what, 2);
+    proc_fini(&p);
+    check_nothing_left(what);
+    g_tries++;
+}
+
+/* The calls that fail are those of launcher `victim`. */
+static void two_launchers(const char *what, int victim)
+{
+    struct proc p[2];
+    int port = free_port();
+    memset((void *)g_count, 0, FAILING_KINDS * sizeof(*g_count));
+    for (int i = 0; i < 2; i++)
+        start(&p[i], i == victim ? what : "FAIL_CALL",
+              test_text("--nnodes 2 --node_rank %d --master_port %d --rdzv_conf "
+                        "join_timeout=5,keep_alive_interval=0.2,keep_alive_max_attempt=10 %s",
+                        i, port, i == victim ? HELLO : "sh -c 'sleep 0.05'"));
+    for (int k = 0; k < 2; k++) {
+        int i = k ? !victim : victim;
+        check_status(&p[i], what, proc_wait(&p[i], 20));
+    }
+    char *right = test_text("rank %d of 2\n", victim); /* again in another round, perhaps */
+    ck_assert_msg(strlen(p[victim].out) == (size_t)times(p[victim].out, right) * strlen(right),
+                  "%s: wrong ranks:\n%s", what, p[victim].out);
+    for (int i = 0; i < 2; i++)
+        proc_fini(&p[i]);
+    check_nothing_left(what);
+    g_tries++;
+}
+
+static uint32_t step_for(uint32_t n)
+{
+    const char *most = getenv("FAILING_CALLS");
+    uint32_t want = most ? (uint32_t)atoi(most) : 6;
+    return want == 0 || n <= want ? 1 : (n + want - 1) / want;
+}
+
+static bool is_wanted(int kind)
+{
+    const char *only = getenv("FAILING_KIND");
+    return !only || strcmp(only, kinds[kind]) == 0;
+}
+
+START_TEST(every_call_fails_once)
+{
+    if (SANITIZED) {
+        test_skip("a sanitizer's own calls would fail");
+        return;
+    }
+    setup_counters();
+    one_launcher("FAIL_CALL");
+    uint32_t made = g_count[_i];
+    for (uint32_t n = 1; is_wanted(_i) && n <= made; n += step_for(made))
+        one_launcher(test_text("FAIL_CALL=%s:%u", kinds[_i], n));
+    printf("%-8s %5u calls of one launcher, %4d tries\n", kinds[_i], made, g_tries);
+}
+END_TEST
+
+/* The calls by which launchers meet. */
+START_TEST(calls_between_nodes_fail_once)
+{
+    static const int met[] = {FAILING_socket, FAILING_bind,  FAILING_listen, FAILING_connect,
+                              FAILING_accept, FAILING_epoll, FAILING_read,   FAILING_write};
+    int kind = met[_i / 2], victim = _i % 2;
+    if (SANITIZED) {
+        test_skip("a sanitizer's own calls would fail");
+        return;
+    }
+    setup_counters();
+    two_launchers(test_text("FAIL_CALL=%s:0", kinds[kind]), victim);
+    uint32_t made = g_count[kind]; /* of both: more than one of them makes */
+    for (uint32_t n = 1; is_wanted(kind) && n <= made; n += step_for(made) * 2)
+        two_launchers(test_text("FAIL_CALL=%s:%u", kinds[kind], n), victim);
+    printf("%-8s %5u calls of two launchers, %4d tries in node %d\n", kinds[kind], made, g_tries,
+           victim);
+}
+END_TEST
+
+/* A byte at a time, and interrupted again and again. */
+START_TEST(short_and_interrupted)
+{
+    static const char *const pieces[] = {"FAIL_SHORT=1", "FAIL_SHORT=7"};
+    if (SANITIZED) {
+        test_skip("a sanitizer's own calls would fail");
+        return;
+    }
+    setup_counters();
+    struct proc p;
+    start(&p, pieces[_i], "--nproc_per_node 2 " HELLO);
+    expect_status(&p, 0, 20);
+    check_end(&p, pieces[_i], 2);
+    proc_fini(&p);
+    two_launchers(pieces[_i], 0);
+    two_launchers(pieces[_i], 1);
+    start(&p, pieces[_i],
+          test_text("--nproc_per_node 2 --max_restarts 1 --tee 3 --log_dir %s %s if-attempt 0 "
+                    "if-rank 1 exit 3 if-attempt 1 exit 0 pause",
+                    tmppath("logs"), build_path("tests/worker")));
+    expect_status(&p, 0, 20);
+    expect_text(p.err, "exited with code 3; restart 1 of 1");
+    proc_fini(&p);
+}
+END_TEST
+
+/* By an hour, to and fro, at every look at it. */
+START_TEST(the_wall_clock_jumps)
+{
+    if (SANITIZED) {
+        test_skip("the fake clock takes LD_PRELOAD");
+        return;
+    }
+    setup_counters();
+    struct proc p[2];
+    int port = free_port();
+    for (int i = 0; i < 2; i++)
+        start(&p[i], i ? "FAIL_CLOCK=3600" : "FAIL_CLOCK",
+              test_text("--nnodes 2 --node_rank %d --master_port %d --max_restarts 1 --rdzv_conf "
+                        "join_timeout=20,keep_alive_interval=0.2,keep_alive_max_attempt=10 %s "
+                        "append %s if-attempt 0 sleep 3 if-attempt 0 if-rank 1 exit 3 if-attempt 0 "
+                        "pause",
+                        i, port, build_path("tests/worker"), tmppath("up")));
+    for (int i = 0; i < 2; i++) {
+        expect_status(&p[i], 0, 30);
+        expect_no_text(p[i].err, "lost");
+        expect_text(p[i].err, "worker 1 (local rank 0)");
+        proc_fini(&p[i]);
+    }
+    ck_assert_int_eq(count_lines(tmppath("up")), 4);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("failing_calls");
+    TCase *tc = test_case(s, "fail", 3600);
+    tcase_add_loop_test(tc, every_call_fails_once, 0, FAILING_KINDS);
+    tcase_add_loop_test(tc, calls_between_nodes_fail_once, 0, 16);
+    tc = test_case(s, "short", 120);
+    tcase_add_loop_test(tc, short_and_interrupted, 0, 2);
+    tc = test_case(s, "clock", 60);
+    tcase_add_test(tc, the_wall_clock_jumps);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -372,17 +372,21 @@ corpora: $(FUZZ:%=$(BUILD)/replay/%)
 bench_bin = $(BUILD)/tests/bench/$(1)
 
 .PHONY: bench bench-launch bench-restart bench-torch bench-rdzv bench-store bench-stdio bench-reduce bench-coll \
-        bench-hostile kill-trials deps-bench
+        bench-faults bench-hostile kill-trials deps-bench
 deps-bench:
 	$(Q)conf/install-deps.sh bench
 
-bench: bench-launch bench-restart bench-rdzv bench-store bench-stdio bench-reduce bench-coll bench-hostile
+bench: bench-launch bench-restart bench-rdzv bench-store bench-stdio bench-reduce bench-coll bench-faults \
+       bench-hostile
 
 bench-launch: all $(call bench_bin,floor) $(call bench_bin,nap) $(call bench_bin,stamp)
 	$(Q)tests/bench/bench-launch.py $(BUILD)
 
 bench-restart: all $(call bench_bin,stamp)
 	$(Q)tests/bench/bench-restart.py $(BUILD)
+
+bench-faults: all $(call bench_bin,stamp)
+	$(Q)tests/bench/bench-faults.py $(BUILD)
 
 bench-store: $(call bench_bin,bench_store) $(call bench_bin,store_serve)
 	$(Q)tests/bench/bench-store.sh $(BUILD)

@@ -4,11 +4,12 @@
 
 #include <stdint.h>
 
-#define FAILING_CALLS(X)                                                                        \
-    X(malloc)                                                                                   \
-    X(fork)                                                                                     \
-    X(exec) X(pipe) X(socket) X(bind) X(listen) X(memfd) X(mmap) X(epoll) X(eventfd) X(connect) \
-        X(accept) X(mkdir) X(open) X(close) X(read) X(write)
+#define FAILING_CALLS(X)                                                                          \
+    X(malloc)                                                                                     \
+    X(fork)                                                                                       \
+    X(exec)                                                                                       \
+    X(pipe) X(socket) X(bind) X(listen) X(memfd) X(mmap) X(epoll) X(eventfd) X(connect) X(accept) \
+        X(mkdir) X(open) X(close) X(read) X(write)
 
 #define FAILING_ENUM(name) FAILING_##name,
 #define FAILING_NAME(name) #name,

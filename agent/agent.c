@@ -241,6 +241,7 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     a->ctx.table = table;
     a->ctx.group_rank = group_rank;
     a->ctx.restart_count = table->restart_count;
+    a->ctx.store_port = rdzv_relay_port(a->rdzv);
     a->world_size = table->world_size;
     a->ctx.ifname = own_name_interface(a->own_name, table, group_rank);
     a->nok = 0;

@@ -100,12 +100,15 @@ static int start(struct worker *w, const struct worker_context *ctx, void *tag, 
     log_dir_file(ctx->log_dir, w->local_rank, "error.json", error_file, sizeof(error_file));
     struct rank_table table = *ctx->table; /* a respawned worker has a later restart count */
     table.restart_count = ctx->restart_count;
+    if (ctx->store_port)
+        table.master_port = ctx->store_port;
     struct worker_env_input in = {
         .job = ctx->job,
         .table = &table,
         .group_rank = ctx->group_rank,
         .local_rank = w->local_rank,
         .error_file = error_file,
+        .master_addr = ctx->store_port ? "127.0.0.1" : NULL,
         .ifname = ctx->ifname,
         .segment_fd = ctx->segment->fd,
         .listen_fd = w->listen_fd,

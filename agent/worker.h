@@ -52,6 +52,7 @@ struct worker_context {
     const struct segment *segment;
     const struct log_dir *log_dir;
     struct worker_env_shared **env; /* what the workers' environments have in common */
+    int store_port; /* of the store on this node's loopback; 0: where the table says */
     struct oom_watch *oom;
     int stdin_fd; /* what a worker without input reads: /dev/null */
 };

@@ -62,7 +62,7 @@ _dlaunch() {
     --node_rank) words='any' ;;
     --rdzv_backend) words='static c10d file' ;;
     --coordinator_loss) words='elect end' ;;
-    --master_store) words='agent none' ;;
+    --master_store) words='agent relay none' ;;
     --store_compat) words='2.1 1.13' ;;
     --stdin) words='none rank0 all' ;;
     --start_method) words='spawn fork forkserver' ;;

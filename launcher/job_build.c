@@ -323,7 +323,9 @@ static int build_local_addr(struct rdzv_config *c, struct options *o, struct err
 static int build_store(struct rdzv_config *c, struct options *o)
 {
     const char *share = getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
-    c->agent_store = opt_choice(o, OPT_master_store) == 0;
+    enum { AGENT, RELAY, NONE } store = (int)opt_choice(o, OPT_master_store);
+    c->relay = store == RELAY;
+    c->agent_store = store != NONE;
     if (!opt_given(o, OPT_master_store) && c->backend != RDZV_STATIC && share &&
         strcmp(share, "1") == 0) {
         log_notice("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: worker 0 serves the store itself "

@@ -153,8 +153,9 @@ static void print_job(FILE *out, const struct job_spec *job)
     fputc('\n', out);
     print_rendezvous(out, c);
     label(out, "Store");
-    fputs(c->agent_store ? "served by dlaunch at MASTER_ADDR:MASTER_PORT\n"
-                         : "none: MASTER_PORT is free for the program\n",
+    fputs(c->relay         ? "served by dlaunch on 127.0.0.1 of each node (--master_store relay)\n"
+          : c->agent_store ? "served by dlaunch at MASTER_ADDR:MASTER_PORT\n"
+                           : "none: MASTER_PORT is free for the program\n",
           out);
     label(out, "Command");
     if (job->path) {

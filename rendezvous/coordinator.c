@@ -186,6 +186,22 @@ static void on_hello(struct caller *k, struct rd *body)
     rdzv_state_hello(k->coordinator->state, k->slot, &h, &k->peer, uv_hrtime());
 }
 
+static void on_relay(struct caller *k, struct rd *body)
+{
+    struct coordinator *c = k->coordinator;
+    char run_id[RDZV_RUN_ID_MAX + 1];
+    struct link *l = k->link;
+    rd_str(body, run_id, sizeof(run_id));
+    if (!rd_done(body) || strcmp(run_id, c->identity.run_id) != 0) {
+        drop(k, "it carries the store of another job");
+    } else if (!c->events.on_relay) {
+        drop(k, "it carries the store, and there is no --master_store relay here");
+    } else {
+        free_caller(k);
+        c->events.on_relay(c->events.arg, l);
+    }
+}
+
 static void on_peers(struct caller *k, struct rd *body)
 {
     struct rdzv_peers p = {0};
@@ -206,6 +222,8 @@ static void on_frame(struct link *l, uint8_t type, struct rd body)
         on_hello(k, &body);
     else if (!k->said_hello && type == RDZV_MSG_PROBE)
         answer_probe(k);
+    else if (!k->said_hello && type == RDZV_MSG_RELAY)
+        on_relay(k, &body);
     else if (k->said_hello && type == RDZV_MSG_BACK)
         k->comes_back = true;
     else if (k->said_hello && type == RDZV_MSG_PEERS)

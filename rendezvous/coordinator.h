@@ -20,6 +20,8 @@ struct coordinator_events {
     void (*on_finished)(void *arg);
     /* Somebody at this address does not have the key. */
     void (*on_stranger)(void *arg, const struct netaddr *peer);
+    /* A node's connection for its workers' clients of the store: takes it. NULL: there are none. */
+    void (*on_relay)(void *arg, struct link *l);
 };
 
 /* Borrows the hub, and the strings of the rules. host, pid: of this launcher, for whoever asks.

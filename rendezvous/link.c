@@ -456,6 +456,12 @@ void *link_owner(const struct link *l)
     return l->owner;
 }
 
+void link_set_owner(struct link *l, const struct link_events *events, void *owner)
+{
+    l->events = events;
+    l->owner = owner;
+}
+
 void link_set_frame_max(struct link *l, uint32_t max)
 {
     l->frame_max = max;

@@ -76,6 +76,8 @@ struct link *link_new(struct link_hub *h, int fd, bool local, const struct link_
  * another key. guard_ready() has loaded what it takes. */
 void link_protect(struct link *l, enum tls_side side, const struct tls_key *key);
 void *link_owner(const struct link *l);
+/* What comes from here on goes to somebody else. */
+void link_set_owner(struct link *l, const struct link_events *events, void *owner);
 /* The longest frame (type and body) that may come; RDZV_FRAME_MAX_FIRST at first. */
 void link_set_frame_max(struct link *l, uint32_t max);
 

@@ -26,6 +26,7 @@
 #include "rendezvous/guard.h"
 #include "rendezvous/member.h"
 #include "rendezvous/rdzv_backend.h"
+#include "rendezvous/relay.h"
 #include "rendezvous/seat.h"
 #include "rendezvous/store_server.h"
 #include "rendezvous/text.h"
@@ -50,6 +51,7 @@ struct rdzv {
     struct coordinator *coordinator; /* these three: when this process hosts it */
     struct endpoint *endpoint;
     struct store_server *store;
+    struct relay *relay; /* NULL: without */
     struct guard *guard;
     struct seat *seat;     /* while it does not, and may be elected; it has an endpoint then, too */
     int candidate;         /* in the list of electors: whom to call next */
@@ -193,6 +195,33 @@ static void on_stranger(void *arg, const struct netaddr *peer)
     endpoint_complain(r->endpoint, peer, "a launcher with another job token than this node's");
 }
 
+static void on_relay(void *arg, struct link *l)
+{
+    struct rdzv *r = arg;
+    relay_adopt(r->relay, l);
+}
+
+static bool serve_store(void *arg, int fd)
+{
+    struct rdzv *r = arg;
+    if (r->store)
+        store_server_adopt(r->store, fd);
+    return r->store != NULL;
+}
+
+static bool where_is_coordinator(void *arg, struct netaddr *out)
+{
+    const struct rdzv *r = arg;
+    *out = r->good;
+    return r->have_good;
+}
+
+/* On a node of the job: with a relay only this one's clients come as they are. */
+static bool is_of_job(const struct rdzv *r, int fd, const struct netaddr *peer)
+{
+    return guard_is_own(fd, peer) || (!r->relay && coordinator_is_node(r->coordinator, peer));
+}
+
 /* PyTorch's clients have no token: what is known of one is where it comes from. */
 static void on_store(void *arg, int fd, const struct netaddr *peer)
 {
@@ -201,22 +230,23 @@ static void on_store(void *arg, int fd, const struct netaddr *peer)
         close(fd);
         return;
     }
-    if (r->guard->open || guard_is_own(fd, peer) || coordinator_is_node(r->coordinator, peer)) {
+    if ((r->guard->open && !r->relay) || is_of_job(r, fd, peer)) {
         store_server_adopt(r->store, fd);
         return;
     }
     close(fd);
-    endpoint_complain(r->endpoint, peer,
-                      netaddr_is_loopback(peer)
-                          ? "a client of the workers' store that is another user's"
-                          : "a client of the workers' store that is on no node of this job");
+    endpoint_complain(
+        r->endpoint, peer,
+        netaddr_is_loopback(peer) ? "a client of the workers' store that is another user's"
+        : r->relay ? "a client of the workers' store that did not come by its own node"
+                   : "a client of the workers' store that is on no node of this job");
 }
 
 /* As silent as some of the job's own clients of the store are; or a stranger. */
 static void on_silent(void *arg, int fd, const struct netaddr *peer)
 {
     struct rdzv *r = arg;
-    if (r->store && (guard_is_own(fd, peer) || coordinator_is_node(r->coordinator, peer)))
+    if (r->store && is_of_job(r, fd, peer))
         store_server_adopt(r->store, fd);
     else
         close(fd);
@@ -288,7 +318,8 @@ static void open_coordinator(struct rdzv *r, const struct rdzv_electorate *elect
         .elect = may_elect(c),
         .master_addr = c->backend == RDZV_STATIC && !electorate ? c->master_addr : NULL,
     };
-    const struct coordinator_events events = {r, on_new_round, on_finished, on_stranger};
+    const struct coordinator_events events = {r, on_new_round, on_finished, on_stranger,
+                                              r->relay ? on_relay : NULL};
     r->coordinator = coordinator_new(&r->hub, &rules, c->host, (int)getpid(), electorate, &events);
 }
 
@@ -761,8 +792,10 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     uvx_own(&r->scope, &r->retry);
     link_hub_init(&r->hub, loop, advance, r);
     make_member(r, callbacks);
+    const struct relay_config relay = {&r->hub, guard,       config->run_id,
+                                       r,       serve_store, where_is_coordinator};
     *out = r;
-    return 0;
+    return config->relay ? relay_open(&r->relay, loop, &relay, e) : 0;
 }
 
 /* ----------------------------------------------------------------------------------- the agent */
@@ -813,6 +846,11 @@ void rdzv_leave(struct rdzv *r, enum stop_reason reason, int exit_code, const ch
 {
     member_state_leave(member_state_of(r->member), reason, exit_code, text);
     link_hub_wake(&r->hub);
+}
+
+int rdzv_relay_port(const struct rdzv *r)
+{
+    return r->relay ? relay_port(r->relay) : 0;
 }
 
 void rdzv_get_info(const struct rdzv *r, struct rdzv_info *out)
@@ -881,6 +919,10 @@ static void tear_down(struct rdzv *r)
     if (r->coordinator) {
         r->parts++;
         coordinator_close(r->coordinator, part_closed, r);
+    }
+    if (r->relay) {
+        r->parts++;
+        relay_close(r->relay, part_closed, r);
     }
     member_close(r->member, part_closed, r);
     link_hub_close(&r->hub, part_closed, r);

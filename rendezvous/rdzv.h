@@ -103,6 +103,7 @@ struct rdzv_config {
     double progress_time; /* the same failure sooner than this after every start: pause, then end;
                              0: never */
     const char *master_addr; /* static: as the user gave it, for MASTER_ADDR; else NULL */
+    bool relay;              /* the workers' store is on loopback of each node (relay.h) */
     bool agent_store;        /* false (--master_store none): MASTER_PORT is a port of rank 0's node
                                 on which nothing listens */
     struct guard *guard;     /* who may join and how (guard.h); NULL: whoever reaches the port */
@@ -203,6 +204,9 @@ void rdzv_stopped(struct rdzv *r, const struct failure *all, size_t n);
  * other nodes go on without it when enough are left (not on STOP_TIMEOUT and STOP_REQUEST, which
  * end the job); else the job ends with exit_code. */
 void rdzv_leave(struct rdzv *r, enum stop_reason reason, int exit_code, const char *text);
+
+/* Where the workers of this node reach the store, on 127.0.0.1; 0: at the table's MASTER_ADDR. */
+int rdzv_relay_port(const struct rdzv *r);
 
 /* For status displays. */
 struct rdzv_info {

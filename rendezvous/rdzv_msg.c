@@ -100,6 +100,13 @@ void rdzv_put_probe(struct buf *b)
     frame_end(b, frame_begin(b, RDZV_MSG_PROBE));
 }
 
+void rdzv_put_relay(struct buf *b, const char *run_id)
+{
+    size_t at = frame_begin(b, RDZV_MSG_RELAY);
+    buf_str(b, run_id);
+    frame_end(b, at);
+}
+
 void rdzv_put_identity(struct buf *b, const struct rdzv_identity *m)
 {
     size_t at = frame_begin(b, RDZV_MSG_IDENTITY);

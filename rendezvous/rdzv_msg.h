@@ -46,6 +46,13 @@ enum rdzv_msg {
     RDZV_MSG_BACK,       /* -> I close this connection, and come back: not the end (empty) */
     RDZV_MSG_PEERS,      /* <- who is in the round, before the VIEW that says PREPARE; -> the same
                             lists again, behind HELLO, to one that stands for election */
+    RDZV_MSG_RELAY, /* -> instead of HELLO: the connection carries those of workers to the store
+                       (relay.h): string, the run id. Then, both ways, u32 stream and: */
+    RDZV_MSG_RELAY_OPEN,   /* -> a connection (nothing) */
+    RDZV_MSG_RELAY_DATA,   /* bytes of it */
+    RDZV_MSG_RELAY_CREDIT, /* so many more may follow: u32 */
+    RDZV_MSG_RELAY_FIN,    /* -> no more bytes will come (nothing) */
+    RDZV_MSG_RELAY_END,    /* it is closed behind what came before (nothing) */
 };
 
 /* How a connection ended, as one side of it saw it. */
@@ -175,6 +182,7 @@ uint32_t rdzv_get_preamble(const uint8_t p[RDZV_PREAMBLE_LEN]);
 
 void rdzv_put_refusal(struct buf *b, bool retry, const char *text);
 void rdzv_put_probe(struct buf *b);
+void rdzv_put_relay(struct buf *b, const char *run_id);
 void rdzv_put_back(struct buf *b);
 void rdzv_put_identity(struct buf *b, const struct rdzv_identity *m);
 void rdzv_put_hello(struct buf *b, const struct rdzv_hello *m);

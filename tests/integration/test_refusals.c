@@ -33,7 +33,7 @@ static const struct {
     {"--rdzv_conf what", "--rdzv_conf: 'what' is not KEY=VALUE"},
     {"--master_port 65536", "--master_port: "},
     {"--interface nosuch0", "--interface: no interface 'nosuch0' with an address here (there is: "},
-    {"--master_store some", "--master_store: 'some' is not one of agent, none"},
+    {"--master_store some", "--master_store: 'some' is not one of agent, relay, none"},
     {"--store_compat 3", "--store_compat: '3' is not one of 2.1, 1.13"},
     {"--stdin rank1", "--stdin: 'rank1' is not one of none, rank0, all"},
     {"--start_method thread", "--start_method: 'thread' is not one of spawn, fork, forkserver"},

@@ -301,6 +301,51 @@ START_TEST(busy_hosts)
 }
 END_TEST
 
+/* ------------------------------------------------------------------------------------ the relay */
+
+/* Sockets of a host that others reach: all that listen but for loopback's. */
+static int open_to_others(int host, const char *but_port)
+{
+    struct proc p;
+    netns_start(&p, host,
+                ARGV("sh", "-c",
+                     test_text("ss -ltnH | awk '{print $4}' | grep -vE "
+                               "'^(127\\.|\\[::1\\]|\\[::ffff:127)' | grep -vcE ':%s$'",
+                               but_port)),
+                NULL);
+    proc_wait(&p, 10);
+    int n = atoi(p.out);
+    proc_fini(&p);
+    return n;
+}
+
+/* With --master_store relay the store is open on no address of the network; what is, besides the
+ * port where the launchers meet, is a data socket for each worker. */
+START_TEST(the_store_is_not_on_the_network)
+{
+    struct hosts h;
+    launch_all(&h,
+               "--master_addr 10.77.0.1 --master_store relay --nproc_per_node 2 sh -c '%s && echo "
+               "x >>%s/up && while [ ! -e %s/go ]; do sleep 0.02; done'",
+               store_worker(), tmpdir(), tmpdir());
+    wait_lines(tmppath("up"), 6, 20);
+    for (int i = 0; i < HOSTS; i++)
+        ck_assert_int_eq(open_to_others(i, "29500"), 2);
+    ck_assert_int_eq(open_to_others(1, "1"), 2); /* the port is the coordinator's alone */
+    struct proc p;
+    netns_start(&p, 1, ARGV("timeout", "5", store_worker()),
+                ARGV("RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=10.77.0.1", "MASTER_PORT=29500"));
+    ck_assert_msg(proc_wait(&p, 10) != 0, "a client of another node's was served: %s", p.out);
+    proc_fini(&p);
+    write_file(tmppath("go"), "");
+    expect_all(&h, 0, 20);
+    for (int i = 0; i < HOSTS; i++)
+        expect_printed(&h.node[i], " of 6: all here\n");
+    expect_said(&h.node[0], "a client of the workers' store that did not come by its own node");
+    hosts_fini(&h);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("net_faults");
@@ -317,6 +362,9 @@ static Suite *suite(void)
     tc = test_case(s, "halves", 120);
     tcase_add_checked_fixture(tc, setup_four, netns_teardown);
     tcase_add_test(tc, two_halves);
+    tc = test_case(s, "relay", 60);
+    tcase_add_checked_fixture(tc, setup, netns_teardown);
+    tcase_add_test(tc, the_store_is_not_on_the_network);
     tc = test_case(s, "busy", 90);
     tcase_add_checked_fixture(tc, setup, netns_teardown);
     tcase_add_test(tc, busy_hosts);

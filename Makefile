@@ -298,8 +298,8 @@ SIM_JOBS  ?= $(shell nproc)
 sim: $(BUILD)/tests/unit/test_rdzv_sim
 	$(Q)each=$$(( ($(SIM_SEEDS) + $(SIM_JOBS) - 1) / $(SIM_JOBS) )); \
 	seq 0 $$(($(SIM_JOBS) - 1)) | xargs -P $(SIM_JOBS) -I{} sh -c \
-	    "TEST_FILTER=stories CK_DEFAULT_TIMEOUT=0 SIM_SEEDS=$$each SIM_FROM=\$$((1 + {} * $$each)) $<" && \
-	SIM_NODES=4096 SIM_SEEDS=4 TEST_FILTER=stories CK_DEFAULT_TIMEOUT=0 $<
+	    "TEST_FILTER=stories CK_FORK=no SIM_SEEDS=$$each SIM_FROM=\$$((1 + {} * $$each)) $<" && \
+	SIM_NODES=4096 SIM_SEEDS=1 TEST_FILTER=stories CK_FORK=no $<
 
 # How many stories it takes to find each of the bugs in tests/sim/bugs: one file of the rules is built
 # with the patch in it, in front of all others.
@@ -447,6 +447,12 @@ bench-hostile: all $(call bench_bin,hostile)
 failing-calls: all $(FAKES) $(BUILD)/tests/worker $(BUILD)/tests/integration/test_failing_calls
 	$(Q)FAILING_CALLS=0 $(BUILD)/tests/integration/test_failing_calls
 
+# Random faults on 4 launchers of 4 workers that train, for MINUTES. SEED=n repeats the choices of one.
+MINUTES ?= 30
+.PHONY: soak
+soak: all
+	$(Q)tests/bench/soak.py $(BUILD) $(MINUTES) $(SEED)
+
 bench-stdio: $(call bench_bin,bench_stdio) $(BUILD)/tests/worker
 	$(Q)$<
 
@@ -488,6 +494,7 @@ help:
 	@echo '  bench            side by side with the peers that are installed'
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'
 	@echo '  failing-calls    every call of a launcher that can fail, failed once'
+	@echo '  soak             random faults on 4 launchers x 4 workers that train, for MINUTES (30)'
 	@echo '  fuzz             every fuzz target for SECONDS (60)'
 	@echo '  install          into PREFIX, below DESTDIR; uninstall takes it away'
 	@echo '  generated        conf/dlaunch.ini, conf/dlaunch.bash and the OPTIONS of man/dlaunch.1'

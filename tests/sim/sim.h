@@ -184,6 +184,8 @@ struct sim_world {
     bool failover; /* coordinators die often */
     bool replays;  /* messages may be delivered again */
     bool internal; /* a node left because it had lost its own sense */
+    bool look;     /* whether all has ended may have changed */
+    int finished;  /* nodes that have had a result */
     int failures;  /* of workers */
     uint64_t seed, hash, events;
     bool loud;

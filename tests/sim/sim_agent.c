@@ -85,7 +85,8 @@ void sim_agent_finish(struct sim_node *n, const struct rdzv_result *r)
     CHECK("I3", !n->finished, "finished twice");
     CHECK("I3", !n->workers, "finished with workers alive");
     sim_check_result(n, r);
-    n->finished = true;
+    n->finished = W.look = true;
+    W.finished++;
     n->result = *r;
     sim_trace("finish", me, (uint64_t)r->exit_code);
     if (W.loud)

@@ -88,7 +88,8 @@ void sim_check_round(struct sim_node *n, const struct rank_table *t, int rank)
         r->rank0 = me;
     CHECK("I1", rank >= 0 && rank < t->nnodes, "rank %d of %d", rank, t->nnodes);
     CHECK("I1", r->rank_of[me] == rank, "node %d has rank %d and %d", me, r->rank_of[me], rank);
-    CHECK("I2", r->n == t->nnodes && r->table_hash == hash_table(t), "tables differ");
+    if (W.n <= 256 || rank % 64 == 0) /* of very many, some */
+        CHECK("I2", r->n == t->nnodes && r->table_hash == hash_table(t), "tables differ");
     CHECK("I1", t->nodes[rank].pid == 1000 * me + n->incarnation, "rank %d is another's", rank);
     for (int i = 0; i < W.n; i++) {
         struct sim_node *other = &W.nodes[i];

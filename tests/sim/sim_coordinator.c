@@ -27,9 +27,16 @@ static void retick(struct sim_node *n)
         .at = at, .kind = EV_TICK_COORDINATOR, .who = sim_index(n), .incarnation = n->incarnation});
 }
 
+/* What many get at once is encoded once. */
+static void put_again(struct buf *b, const struct buf *encoded)
+{
+    buf_put(b, encoded->data, encoded->len);
+}
+
 void sim_coordinator_drain(struct sim_node *n)
 {
     struct rdzv_action a;
+    struct buf table = BUF_INIT, peers = BUF_INIT;
     while (rdzv_state_next(n->s, &a, sim_clock(n))) {
         struct buf b = BUF_INIT;
         switch (a.act) {
@@ -42,10 +49,14 @@ void sim_coordinator_drain(struct sim_node *n)
             n->store++;
             continue;
         case RDZV_ACT_TABLE:
-            rdzv_put_table(&b, a.table);
+            if (table.len == 0)
+                rdzv_put_table(&table, a.table);
+            put_again(&b, &table);
             break;
         case RDZV_ACT_PEERS:
-            rdzv_put_peers(&b, a.peers);
+            if (peers.len == 0)
+                rdzv_put_peers(&peers, a.peers);
+            put_again(&b, &peers);
             break;
         case RDZV_ACT_REPORT:
             rdzv_put_report(&b, a.result);
@@ -66,12 +77,14 @@ void sim_coordinator_drain(struct sim_node *n)
         case RDZV_ACT_CALL: /* nobody answers: its silence decides */
             continue;
         case RDZV_ACT_FINISHED:
-            n->s_finished = true;
+            n->s_finished = W.look = true;
             sim_trace("finished", sim_index(n), 0);
             continue;
         }
         sim_send_to_member((int)a.conn, b);
     }
+    buf_fini(&table);
+    buf_fini(&peers);
     sim_check_coordinator(n);
     retick(n);
 }

@@ -58,6 +58,7 @@ void sim_kill(int i, int how)
         return;
     enum rdzv_end end = how == 0 ? RDZV_END_CLOSED : RDZV_END_RESET;
     sim_trace("kill", i, (uint64_t)how);
+    W.look = true;
     for (int k = 0; k < W.nlinks; k++) {
         struct sim_link *l = &W.links[k];
         bool serves = l->to == i && l->to_incarnation == n->incarnation && l->coordinator_end;
@@ -237,7 +238,7 @@ void sim_fault(void)
             leave_node(i);
         break;
     }
-    uint64_t at = now + below(4 * S);
+    uint64_t at = now + below(W.n > 256 ? S : 4 * S);
     if (at < W.faults_until)
         sim_push((struct sim_event){.at = at, .kind = EV_FAULT});
 }

@@ -132,11 +132,12 @@ static void make_world(uint64_t seed, int nodes)
     W.seed = seed;
     W.hash = 14695981039346656037ull;
     W.events = 0;
-    W.nlinks = W.nrounds = W.nclients = W.nepochs = W.failures = W.half_from = W.half_n = 0;
-    W.internal = false;
+    W.nlinks = W.nrounds = W.nclients = W.nepochs = W.failures = W.finished = W.half_from =
+        W.half_n = 0;
+    W.internal = W.look = false;
     W.rules = make_rules(max, nodes > 0);
-    W.replays = one_in(3);
-    W.faults_until = now + (one_in(2) ? 60 * S : below(15 * S));
+    W.replays = !nodes && one_in(3);
+    W.faults_until = now + (nodes ? 10 * S : one_in(2) ? 60 * S : below(15 * S));
     W.end = W.faults_until + 200 * S;
     bool ranks = !nodes && one_in(2), crowd = one_in(1000);
     make_room(max + (int)below(4) + (crowd ? 100 + max / 4 : 0)); /* spares, or too many */
@@ -147,14 +148,18 @@ static void make_world(uint64_t seed, int nodes)
                                                       : -1;
         n->nproc = 1 + (int)below(3);
         strcpy(n->run_id, !nodes && i > 0 && one_in(30) ? "other" : "job");
-        uint64_t at = i == 0 ? 0 : one_in(4) ? below(40 * S) : below(50 * MS);
+        uint64_t at = i == 0 ? 0 : one_in(4) && !nodes ? below(40 * S) : below(50 * MS);
         sim_push((struct sim_event){.at = now + at, .kind = EV_START, .who = i});
     }
     sim_push((struct sim_event){.at = now + below(5 * S), .kind = EV_FAULT});
 }
 
-static bool all_ended(void)
+/* Somebody was told the result, and nobody waits for one any more. */
+static bool is_over(void)
 {
+    if (!W.look || W.finished == 0)
+        return false;
+    W.look = false;
     for (int i = 0; i < W.n; i++) {
         const struct sim_node *n = &W.nodes[i];
         if ((n->m && !n->finished) || (n->s && !n->s_finished))
@@ -167,7 +172,7 @@ uint64_t sim_story(uint64_t seed, int nodes)
 {
     sim_chance_from(seed);
     make_world(seed, nodes);
-    while (sim_any_event() && now < W.end && !(now > W.faults_until && all_ended()))
+    while (sim_any_event() && now < W.end && !is_over())
         step();
     sim_check_end();
     sim_total.events += W.events;

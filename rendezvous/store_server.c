@@ -108,6 +108,7 @@ struct store_server *store_server_new(uv_loop_t *loop, const struct store_server
     s->loop = loop;
     store_service_init(&s->service, &driver, opts->legacy_113, opts->stall_ms);
     uv_timer_init(loop, &s->tick);
+    s->tick.data = NULL; /* in no scope (uvx.h) */
     s->handles = 1;
     return s;
 }

@@ -197,6 +197,7 @@ static void on_prepare(void *arg, struct generation gen, int group_rank, int nno
     answer_prepare(a);
 }
 
+static void tell_neighbours(struct agent *a, const struct worker *w);
 static void worker_failed(struct agent *a, struct worker *w);
 
 static void start_worker(struct agent *a, struct worker *w)
@@ -204,6 +205,7 @@ static void start_worker(struct agent *a, struct worker *w)
     struct err e = ERR_INIT;
     if (worker_start(w, &a->ctx, w, &e) < 0) {
         spawn_settle(a->spawner);
+        tell_neighbours(a, w);
         worker_failed(a, w);
         return;
     }
@@ -299,15 +301,21 @@ static void raise_abort(struct agent *a, const struct failure *first, const char
     segment_raise(&a->segment, first, text);
 }
 
+/* First of all that its end brings about: others wait for it. */
+static void tell_neighbours(struct agent *a, const struct worker *w)
+{
+    char text[512];
+    if (a->job->rdzv.restart_policy == RESTART_WORKER)
+        return;
+    failure_describe(&w->failure, text, sizeof(text));
+    raise_abort(a, &w->failure, text);
+}
+
 static void worker_failed(struct agent *a, struct worker *w)
 {
     rdzv_failed(a->rdzv, &w->failure);
-    if (a->job->rdzv.restart_policy == RESTART_WORKER)
-        return;
-    char text[512];
-    failure_describe(&w->failure, text, sizeof(text));
-    raise_abort(a, &w->failure, text);
-    stop_workers(a, SIGTERM);
+    if (a->job->rdzv.restart_policy != RESTART_WORKER)
+        stop_workers(a, SIGTERM);
 }
 
 static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
@@ -318,6 +326,8 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     if (w->state != WORKER_RUNNING)
         return; /* given up as unkillable before */
     worker_exited(w, &a->ctx, x, stopping);
+    if (!w->ok && !stopping)
+        tell_neighbours(a, w);
     a->nalive--;
     a->swept = false;
     atomic_store_explicit(&a->link->page->nworkers, (uint32_t)a->nalive, memory_order_relaxed);

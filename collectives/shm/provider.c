@@ -15,6 +15,8 @@
 #include "collectives/shm/flow.h"
 #include "collectives/shm/pull.h"
 
+enum { FEW_RANKS = 4 };
+
 struct shm_tuning shm_tuning = {
     .flat = 128 * 1024,
     .root_pair = 1024 * 1024,
@@ -22,7 +24,7 @@ struct shm_tuning shm_tuning = {
     .pull = 32 * 1024,
     .pull_pair = 256 * 1024,
     .pull_crowded = 32 * 1024,
-    .piece_pair = 256 * 1024,
+    .piece_few = 256 * 1024,
     .piece_many = 16 * 1024,
     .piece_move = 64 * 1024,
 };
@@ -96,8 +98,8 @@ static size_t choose_piece(const struct task *t, size_t lanes)
 {
     const struct flow *f = &t->flow;
     size_t most = SHM_SLOT_BYTES / lanes, piece = shm_tuning.piece_move;
-    if (t->s->n == 2)
-        piece = shm_tuning.piece_pair;
+    if (t->s->n == 2 || (t->s->n <= FEW_RANKS && f->reduce))
+        piece = shm_tuning.piece_few;
     else if (f->reduce)
         piece = shm_tuning.piece_many;
     piece = (piece < most ? piece : most) / 64 * 64;

@@ -16,7 +16,7 @@ struct shm_tuning {
     size_t pull_pair;    /* of two ranks up to so much: then both copying is quicker than one, */
     size_t pull_crowded; /* and from so much on where ranks have to share CPUs */
     /* Of a block, put into a slot in a round, as far as there is room for all ranks' blocks: */
-    size_t piece_pair; /* of two ranks: few rounds */
+    size_t piece_few;  /* of two ranks, and reductions of three or four: few rounds */
     size_t piece_many; /* reductions of more: rounds that overlap, in the caches of their CPUs */
     size_t piece_move; /* what is only copied: the next round is put while this one is taken */
 };

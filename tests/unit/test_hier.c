@@ -148,7 +148,7 @@ static void every_operation(struct ranks *j, int rank)
     dlcoll_comm *c = comm_start();
     hier_tuning.lanes = 2000;
     shm_tuning.piece_many = 2048;
-    shm_tuning.piece_pair = 4096;
+    shm_tuning.piece_few = 4096;
     shm_tuning.piece_move = 8192;
     shm_tuning.flat = 8192;
     for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {

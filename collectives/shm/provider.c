@@ -21,8 +21,7 @@ struct shm_tuning shm_tuning = {
     .flat = 128 * 1024,
     .root_pair = 1024 * 1024,
     .direct = 4 * 1024,
-    .pull = 32 * 1024,
-    .pull_pair = 256 * 1024,
+    .pull = 8 * 1024,
     .pull_crowded = 32 * 1024,
     .piece_few = 256 * 1024,
     .piece_many = 16 * 1024,
@@ -125,7 +124,6 @@ static int move(struct task *t, size_t most, bool uneven)
     size_t offered = 0;
     bool crowded = !t->call->comm->policy.spin_ns;
     size_t pull = crowded ? shm_tuning.pull_crowded : shm_tuning.pull;
-    size_t pull_most = t->s->n == 2 && !crowded ? shm_tuning.pull_pair : SIZE_MAX;
     for (int j = 0; j < (t->flow.shared ? 1 : t->s->n); j++)
         offered = t->s->out[j].len > offered ? t->s->out[j].len : offered;
     t->flow.results = FLOW_NOBODY;
@@ -134,7 +132,7 @@ static int move(struct task *t, size_t most, bool uneven)
     /* Whoever offers something must know that the others have tried. */
     if (most >= pull)
         pull_probe(t->s);
-    t->flow.pull = offered >= pull && offered <= pull_most && !fits_line(t) && !t->flow.in_place &&
+    t->flow.pull = offered >= pull && !fits_line(t) && !t->flow.in_place &&
                    pull_can(t->s, t->call->send, offered);
     return run_flow(t, "flat");
 }

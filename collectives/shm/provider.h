@@ -13,7 +13,6 @@ struct shm_tuning {
         root_pair; /* a reduce of two ranks: the root reduces everything, up to so much of both */
     size_t direct; /* reductions of shared buffers: from so much on */
     size_t pull;   /* a block is taken out of its owner's buffer: from so much on, */
-    size_t pull_pair;    /* of two ranks up to so much: then both copying is quicker than one, */
     size_t pull_crowded; /* and from so much on where ranks have to share CPUs */
     /* Of a block, put into a slot in a round, as far as there is room for all ranks' blocks: */
     size_t piece_few;  /* of two ranks, and reductions of three or four: few rounds */

@@ -5,9 +5,16 @@ allows, interleaved in one run; medians over the rounds of each rank's median (t
     bench-coll.py BUILD_DIR
 
     QUICK=1          few sizes, 2 and 4 ranks, under 2 minutes
-    RANKS="2 4 8"  OPS="all_reduce ..."  SIZES="8 1K ..."  ROUNDS=5  BUDGET_MS=60 (a cell of a round)
-    QUIET_S=20       before each run, waits so long for the other processes of the machine to pause
+    RANKS="2 4 8"  OPS="all_reduce ..."  SIZES="8 1K ..."  BUDGET_MS=10 (a cell of a round)
+    ROUNDS=30  MINUTES=12   after the first round nothing is started when the time is over
+    QUIET_S=2        before each run, waits so long for the other processes of the machine to pause
     RAW=FILE         keeps every line that was measured
+
+Large sizes, and the peers that take milliseconds for a small operation, come in every third round.
+
+A virtual machine's CPUs may be two of one core for a while and of two cores then: a flag between them
+takes a third of the time, and everything else changes with it. So the flag is timed before and after
+each run, and where there have been two kinds of times, only runs of one kind are compared.
 
 `direct` is libdlcoll with buffers from dlcoll_mem_alloc(); `limit` what memory and flags allow if every
 rank sees every buffer (tests/bench/coll/peer_limit.c). ratio: the best peer's time divided by libdlcoll's.
@@ -33,10 +40,14 @@ def words(name, full, quick):
 RANKS = [int(n) for n in words("RANKS", "2 4 8", "2 4")]
 SIZES = words("SIZES", "8 64 512 1K 4K 16K 64K 256K 1M 4M 16M 64M", "8 1K 64K 1M 16M")
 OPS = words("OPS", *["all_reduce broadcast all_gather reduce_scatter all_to_all reduce pingpong barrier"] * 2)
-ROUNDS = int(os.environ.get("ROUNDS", "2" if QUICK else "5"))
-BUDGET_MS = os.environ.get("BUDGET_MS", "8" if QUICK else "60")
-QUIET_S = float(os.environ.get("QUIET_S", "0" if QUICK else "20"))
-LIMIT_S = 10 if QUICK else 300
+ROUNDS = int(os.environ.get("ROUNDS", "30"))
+MINUTES = float(os.environ.get("MINUTES", "1.5" if QUICK else "12"))
+BUDGET_MS = os.environ.get("BUDGET_MS", "5" if QUICK else "10")
+QUIET_S = float(os.environ.get("QUIET_S", "0" if QUICK else "2"))
+LIMIT_S = 10 if QUICK else 40
+RARE = 3           # rounds of which one has the large sizes
+LARGE = 4 << 20    # bytes
+TWO_KINDS = 1.7    # the times of a flag, the longest by the shortest
 CPUS = len(os.sched_getaffinity(0))
 FOREIGN = 0.10  # of the CPUs, used by others: more is worth a remark
 SHM, TCP = ["dlcoll", "direct", "openmpi", "mpich", "gloo"], ["dlcoll-tcp", "openmpi-tcp", "mpich-tcp", "gloo"]
@@ -89,19 +100,31 @@ def present():
     return names
 
 
-def jobs(name, n):
-    """What to run of it on n ranks: (operations, sizes)"""
+def size_of(text):
+    return int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}.get(text[-1], 0)
+
+
+def jobs(name, n, turn):
+    """What to run of it on n ranks in that round: (operations, sizes)"""
     ops = [op for op in OPS if op != "pingpong" or n == 2]
+    rarely = turn % RARE == 0
     if name == "mpich-tcp" and n > CPUS:
         return []  # with more ranks than CPUs it does not come to an end
+    if name in ("mpich", "gloo") and n > CPUS and not rarely:
+        return []
     if name == "direct":
         ops = [op for op in ops if op not in ("barrier", "pingpong")]
-    all_jobs = [(ops, SIZES)] if ops else []
-    if name == "dlcoll" and "all_reduce" in ops:
+    small = [s for s in SIZES if size_of(s) < LARGE]
+    large = [s for s in SIZES if size_of(s) >= LARGE] if rarely else []
+    moving = [op for op in ops if op != "barrier"]
+    all_jobs = [(ops, small or large[:1])] if ops else []
+    if large and moving:
+        all_jobs.append((moving, large))
+    if name == "dlcoll" and "all_reduce" in ops and rarely:
         all_jobs.append((["all_reduce:bf16", "all_reduce:f16"], ["8M"]))  # as many elements as 16M of f32
         if "16M" not in SIZES:
             all_jobs.append((["all_reduce"], ["16M"]))
-    if n == 2 and not QUICK and "all_reduce" in ops and "SIZES" not in os.environ:
+    if n == 2 and turn == 0 and not QUICK and "all_reduce" in ops and "SIZES" not in os.environ:
         all_jobs.append((["all_reduce"], ["256M"]))
     return all_jobs
 
@@ -141,34 +164,50 @@ def run(cmd, env):
     return out, max(0.0, foreign / (took * CPUS)), complaint
 
 
+def time_flag():
+    p = subprocess.run(["timeout", "5", f"{BIN}/peer_limit", "flag"], capture_output=True, text=True)
+    return float(p.stdout or "inf")
+
+
+class Measured:
+    def __init__(self):
+        self.samples = []  # (cell, us, the flag's time before, after); a cell: (name, op, ranks, bytes)
+        self.foreign = []
+        self.complaints = {}
+        self.rounds = 0
+
+    def run(self, turn, name, n, ops, sizes, raw):
+        cmd, env = PEERS[name](n)
+        before = time_flag()
+        with tempfile.TemporaryDirectory() as folder:
+            env["BENCH_DIR"] = folder
+            out, share, why = run([*cmd, name, ",".join(ops), ",".join(sizes), BUDGET_MS], env)
+        after = time_flag()
+        self.foreign.append(share)
+        if why:
+            self.complaints.setdefault((name, n), why)
+        for line in out.splitlines():
+            f = line.split()
+            if len(f) == 7 and f[0] == name:
+                self.samples.append(((name, f[1], n, int(f[3])), float(f[5]), before, after))
+                if raw:
+                    raw.write(f"{turn} {share:.2f} {before} {after} {line}\n")
+
+
 def measure(names):
-    """{(name, op, ranks, bytes): [us of each round]}, the foreign shares, what went wrong"""
-    cells, foreign, complaints = {}, [], {}
+    m, end = Measured(), time.monotonic() + MINUTES * 60
     raw = open(os.environ["RAW"], "a") if os.environ.get("RAW") else None
-    done, every = 0, ROUNDS * len(RANKS) * len(names)
     for turn in range(ROUNDS):
         for n in RANKS:
             for name in names:
-                for ops, sizes in jobs(name, n):
-                    cmd, env = PEERS[name](n)
-                    with tempfile.TemporaryDirectory() as folder:
-                        env["BENCH_DIR"] = folder
-                        out, share, why = run([*cmd, name, ",".join(ops), ",".join(sizes), BUDGET_MS], env)
-                    foreign.append(share)
-                    if why:
-                        complaints.setdefault((name, n), why)
-                    for line in out.splitlines():
-                        f = line.split()
-                        if len(f) == 7 and f[0] == name:
-                            cells.setdefault((name, f[1], n, int(f[3])), []).append(float(f[5]))
-                            if raw:
-                                raw.write(f"{turn} {share:.2f} {line}\n")
-                done += 1
+                for ops, sizes in jobs(name, n, turn):
+                    if turn and time.monotonic() > end:
+                        return m
+                    m.run(turn, name, n, ops, sizes, raw)
                 if sys.stderr.isatty():
-                    print(f"\r{done} of {every} runs", end="", file=sys.stderr, flush=True)
-    if sys.stderr.isatty():
-        print("\r" + " " * 30 + "\r", end="", file=sys.stderr)
-    return cells, foreign, complaints
+                    print(f"\rround {turn + 1}: {n} ranks, {name:12}", end="\r", file=sys.stderr, flush=True)
+        m.rounds = turn + 1
+    return m
 
 
 # ------------------------------------------------------------------------------------------- tables
@@ -187,14 +226,40 @@ def us(x):
 
 
 class Results:
-    def __init__(self, cells):
-        self.us = {key: statistics.median(v) for key, v in cells.items()}
+    """Medians. Where the flag has had two kinds of times, a cell's are those of the kind in which there
+    are the most measurements of all that are to be compared in it; a library without any has its own
+    median of all, and the cell is `mixed`."""
+
+    def __init__(self, samples):
+        flags = [t for s in samples for t in s[2:]]
+        low, high = min(flags, default=1), max((t for t in flags if t < 1), default=1)
+        self.edge = (low * high) ** 0.5 if high > low * TWO_KINDS else None
+        self.times = {}
+        for cell, us, before, after in samples:
+            kinds = {t > self.edge for t in (before, after)} if self.edge else set()
+            for kind in (None, *(kinds if len(kinds) == 1 else ())):
+                self.times.setdefault((*cell, kind), []).append(us)
+        self.kinds = {}
+
+    def kind(self, name, op, n, size):
+        """(the kind, whether the cell is mixed)"""
+        key, tcp = (op, n, size), name.endswith("-tcp")
+        if not self.edge:
+            return None, False
+        if (key, tcp) not in self.kinds:
+            names = [p for p in (TCP if tcp else SHM) if p not in ("direct", "gloo") and (p, *key, None) in self.times]
+            counts = {kind: [len(self.times.get((p, *key, kind), ())) for p in names] for kind in (False, True)}
+            best = max(counts, key=lambda kind: (sum(c > 0 for c in counts[kind]), min(counts[kind], default=0)))
+            self.kinds[key, tcp] = best, 0 in counts[best]
+        return self.kinds[key, tcp]
 
     def get(self, name, op, n, size):
-        return self.us.get((name, op, n, size))
+        key = (name, op, n, size)
+        times = self.times.get((*key, self.kind(*key)[0])) or self.times.get((*key, None))
+        return statistics.median(times) if times else None
 
     def sizes(self, op, n):
-        return sorted({k[3] for k in self.us if k[1] == op and k[2] == n})
+        return sorted({k[3] for k in self.times if k[1] == op and k[2] == n})
 
     def best(self, names, op, n, size):
         return min((x for x in (self.get(p, op, n, size) for p in names) if x), default=None)
@@ -215,6 +280,8 @@ def print_table(r, op, n, columns, ours, peers):
         row = "".join(f"{us(r.get(c, op, n, s)):>12}" for c in columns)
         ratio = r.ratio(ours, peers, op, n, s)
         mark = "" if ratio is None else f"{ratio:8.2f}" + ("  slower" if ratio < 1 else "")
+        if ratio is not None and r.kind(ours, op, n, s)[1]:
+            mark += "  (mixed)"
         print(f"{size_text(s):>7}{row}{mark}")
 
 
@@ -293,11 +360,14 @@ def bars(r):
 def main():
     start = time.monotonic()
     names = present()
-    print(f"{CPUS} CPUs; ranks {RANKS}; {ROUNDS} rounds; {BUDGET_MS} ms a cell")
+    print(f"{CPUS} CPUs; ranks {RANKS}; {MINUTES:g} minutes; {BUDGET_MS} ms a cell of a round", flush=True)
     machine = subprocess.run([f"{BIN}/peer_limit", "machine"], capture_output=True, text=True, timeout=120)
     print(re.sub(r"(?m)^", "  ", machine.stdout.rstrip()))
-    cells, foreign, complaints = measure(names)
-    r = Results(cells)
+    m = measure(names)
+    r, foreign = Results(m.samples), m.foreign
+    flags = sorted(t for s in m.samples for t in s[2:])
+    if r.edge:
+        print(f"\nThe flag took {flags[0]:.2f} to {flags[-1]:.2f} us; not mixed: runs below and above {r.edge:.2f} us")
     for n in RANKS:
         for op in OPS:
             print_table(r, op, n, ["limit", *SHM], "dlcoll", [*MPIS, "gloo"])
@@ -314,10 +384,10 @@ def main():
     if noisy > len(foreign) / 4:
         print(f"\nTHE MACHINE WAS NOT QUIET ({noisy} of {len(foreign)} runs): what follows says little")
     bars(r)
-    for (name, n), why in complaints.items():
+    for (name, n), why in m.complaints.items():
         print(f"\n{name}, {n} ranks: {why}")
-    print(f"\n{time.monotonic() - start:.0f} s. Others used {statistics.median(foreign):.0%} of the CPUs "
-          f"(median of {len(foreign)} runs; more than {FOREIGN:.0%} in {noisy} of them)")
+    print(f"\n{m.rounds} whole rounds, {time.monotonic() - start:.0f} s. "
+          f"Others used {statistics.median(foreign):.0%} of the CPUs (median of {len(foreign)} runs; more than {FOREIGN:.0%} in {noisy} of them)")
 
 
 main()

@@ -214,7 +214,7 @@ static int bench_cell(const struct bench_peer *p, const char *name, enum bench_o
     first = bench_now_us();
     bench_repeat(p, op, a, b, count, warm, times);
     each = (bench_now_us() - first) / warm;
-    int n = p->agree(bench_clamp(budget_us / each, 5, BENCH_MOST_ITERS));
+    int n = p->agree(bench_clamp(budget_us / each, 3, BENCH_MOST_ITERS));
     p->barrier();
     bench_repeat(p, op, a, b, count, n, times);
     qsort(times, (size_t)n, sizeof(double), bench_by_value);

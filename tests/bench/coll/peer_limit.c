@@ -251,23 +251,24 @@ static pid_t fork_rank(int rank)
     return 0;
 }
 
-static void flag_latency(void)
+/* In microseconds. */
+static double flag_latency(uint64_t times)
 {
-    enum { TIMES = 200000 };
     pid_t pid = fork_rank(1);
     pin(g_peer.rank);
     barrier();
     double t = bench_now_us();
-    for (uint64_t i = 1; i <= TIMES; i++) {
+    for (uint64_t i = 1; i <= times; i++) {
         wait_for(&g->ball.count, 2 * i - 2 + (uint64_t)g_peer.rank);
         atomic_store_explicit(&g->ball.count, 2 * i - 1 + (uint64_t)g_peer.rank,
                               memory_order_release);
     }
     if (g_peer.rank)
         _exit(0);
-    wait_for(&g->ball.count, 2 * TIMES);
-    printf("a flag from one process to another: %.3f us\n", (bench_now_us() - t) / TIMES / 2);
+    wait_for(&g->ball.count, 2 * times);
+    t = (bench_now_us() - t) / (double)times / 2;
     waitpid(pid, NULL, 0);
+    return t;
 }
 
 static void connect_pair(int fd[2])
@@ -335,6 +336,13 @@ static void socket_speed(size_t bytes)
     free(out), free(in);
 }
 
+static int flag(void)
+{
+    g_peer.ranks = 2;
+    printf("%.4f\n", flag_latency(10000));
+    return 0;
+}
+
 static int machine(void)
 {
     static const size_t sizes[] = {32 << 10, 1 << 20, 64 << 20};
@@ -342,7 +350,7 @@ static int machine(void)
     for (size_t i = 0; i < 3; i++)
         memory_speed(sizes[i]);
     fflush(stdout);
-    flag_latency();
+    printf("a flag from one process to another: %.3f us\n", flag_latency(200000));
     fflush(stdout);
     socket_speed(8);
     fflush(stdout);
@@ -385,8 +393,10 @@ int main(int argc, char **argv)
     reduce_find(DLCOLL_F32, DLCOLL_SUM, &g_sum);
     if (argc == 2 && strcmp(argv[1], "machine") == 0)
         return machine();
+    if (argc == 2 && strcmp(argv[1], "flag") == 0)
+        return flag();
     if (argc != 6) {
-        fprintf(stderr, "usage: peer_limit machine | RANKS NAME OPS SIZES BUDGET_MS\n");
+        fprintf(stderr, "usage: peer_limit machine | flag | RANKS NAME OPS SIZES BUDGET_MS\n");
         return 2;
     }
     int ranks = ranks_of(argv[1]), code = 0;

@@ -619,6 +619,17 @@ int store_client_from_fd(struct store_client **out, int fd, int timeout_ms, stru
     return rc < 0 ? err_sys(e, -rc, "store: handshake") : 0;
 }
 
+/* Connecting to a port of this host at which nobody listens yet may take that very port for its own
+ * end: then it is connected to itself, and whoever is to listen there finds the port in use. */
+static bool is_connected_to_itself(int fd)
+{
+    struct sockaddr_storage here = {0}, there = {0};
+    socklen_t n = sizeof(here), m = sizeof(there);
+    return getsockname(fd, (struct sockaddr *)&here, &n) == 0 &&
+           getpeername(fd, (struct sockaddr *)&there, &m) == 0 && n == m &&
+           memcmp(&here, &there, n) == 0;
+}
+
 /* A connected socket or a negative errno value. */
 static int connect_to(const struct addrinfo *a, uint64_t deadline)
 {
@@ -635,6 +646,11 @@ static int connect_to(const struct addrinfo *a, uint64_t deadline)
             return rc;
         if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &status, &n) < 0 || status)
             return status ? -status : -errno;
+    }
+    if (is_connected_to_itself(fd)) {
+        struct linger at_once = {.l_onoff = 1};
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)); /* the port is free */
+        return -ECONNREFUSED;
     }
     return take_fd(&fd);
 }

@@ -177,8 +177,6 @@ void shm_arrive(struct shm_op *op, unsigned flags)
 {
     op->mine->flags = (uint8_t)flags;
     shm_publish(&op->mine->seq, op->seq);
-    /* Nobody reads this one any more: it is ours when it is needed. */
-    __builtin_prefetch(shm_arrival(op->s, op->seq + 2, op->s->me), 1);
 }
 
 void shm_end(struct shm_op *op)

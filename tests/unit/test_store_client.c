@@ -3,11 +3,14 @@
 #include "tests/lib/test.h"
 
 #include <errno.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -391,6 +394,39 @@ START_TEST(nobody_listens)
 }
 END_TEST
 
+/* A network of its own, whose connections can only begin at that port. False: not allowed. */
+static bool enter_network_of_one_port(int port)
+{
+    struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+    if (unshare(CLONE_NEWNET) < 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0)
+        return false;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool up = ioctl(fd, SIOCSIFFLAGS, &lo) == 0;
+    close(fd);
+    FILE *range = fopen("/proc/sys/net/ipv4/ip_local_port_range", "w");
+    if (!range)
+        return false;
+    fprintf(range, "%d %d", port, port);
+    return fclose(range) == 0 && up;
+}
+
+/* Every try to reach the port at which nobody listens ends at that port itself. */
+START_TEST(never_connected_to_itself)
+{
+    struct store_client *client;
+    struct store_thread *t;
+    struct store_thread_opts opts = {.addr = "127.0.0.1", .port = 40123};
+    if (!enter_network_of_one_port(opts.port)) {
+        puts("SKIPPED: no network namespace to be had");
+        return;
+    }
+    ck_assert_int_eq(store_client_new(&client, "127.0.0.1", opts.port, 200, &e), -ETIMEDOUT);
+    ck_assert_msg(strstr(e.msg, "Connection refused"), "%s", e.msg);
+    ck_assert_msg(store_thread_new(&t, &opts, &e) == 0, "%s", e.msg);
+    store_thread_free(t);
+}
+END_TEST
+
 /* Closes whoever connects, twice; then the port is closed; then the real one takes its place. The
  * client comes again and again, and in the end is served. */
 static void *come_late(void *arg)
@@ -499,6 +535,7 @@ static Suite *suite(void)
     tcase_add_test(tc, answers_that_make_no_sense);
     tcase_add_test(tc, not_a_store);
     tcase_add_test(tc, nobody_listens);
+    tcase_add_test(tc, never_connected_to_itself);
     tcase_add_test(tc, a_server_that_comes_late);
     return s;
 }

@@ -397,7 +397,10 @@ static void print_end(struct page *pg)
         sentence(pg, "", &b);
     }
     if (pg->in->nnodes > 1) {
-        words_add(&b, "This is node %d of %d, ", pg->in->group_rank, pg->in->nnodes);
+        if (pg->in->job->nproc)
+            words_add(&b, "This is node %d of %d, ", pg->in->group_rank, pg->in->nnodes);
+        else
+            words_add(&b, "This launcher has no workers: ");
         words_escaped(&b, pg->in->host);
         words_add(&b, ".");
         sentence(pg, "", &b);

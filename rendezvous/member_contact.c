@@ -50,6 +50,8 @@ void member_contact_lost(struct member_state *m, const char *how, bool dead, uin
             text_add(text, sizeof(text),
                      " (one node of two is no majority; with a witness it would "
                      "go on: --witness)");
+        if (dead)
+            member_state_drop_lease(m);
         member_state_end_alone(m, STOP_COORDINATOR_LOST, 1, text);
     }
 }
@@ -245,9 +247,21 @@ static uint64_t answer_ns(const struct member_state *m)
     return m->electing && m->dead_ns < m->rules.read_ns ? m->dead_ns : m->rules.read_ns;
 }
 
+static bool on_lease(const struct member_state *m)
+{
+    return m->lease_ns && !m->fenced && member_state_has_workers(m);
+}
+
+static bool lease_is_over(const struct member_state *m, uint64_t now)
+{
+    return on_lease(m) && now >= m->lease_ns && !(m->due & DUE_RUN);
+}
+
 void member_state_tick(struct member_state *m, uint64_t now)
 {
     char text[RDZV_TEXT_MAX];
+    if (m->ended && lease_is_over(m, now))
+        fence(m, now);
     if (m->ended)
         return;
     if (now > m->pulse_at && now - m->pulse_at > m->heartbeat_ns / 2)
@@ -270,8 +284,7 @@ void member_state_tick(struct member_state *m, uint64_t now)
         text_set(m->trouble, sizeof(m->trouble), "it accepted the connection and did not answer");
         m->due |= DUE_DISCONNECT;
     }
-    if (m->lease_ns && now >= m->lease_ns && !m->fenced && member_state_has_workers(m) &&
-        !(m->due & DUE_RUN))
+    if (lease_is_over(m, now))
         fence(m, now);
     if (m->joined && now - m->heard_ns >= m->dead_ns) {
         text_set(text, sizeof(text), "nothing heard of it for %.1f s%s%s",
@@ -297,7 +310,7 @@ uint64_t member_state_deadline(const struct member_state *m)
 {
     uint64_t at = NEVER;
     if (m->ended)
-        return NEVER;
+        return on_lease(m) ? m->lease_ns : NEVER;
     if (m->electing && !(m->connected && m->answered))
         at = elect_until(m);
     else if (!m->electing && !m->joined)
@@ -308,7 +321,7 @@ uint64_t member_state_deadline(const struct member_state *m)
         at = sooner(at, m->connected_ns + answer_ns(m));
     if (m->connected && m->answered)
         at = sooner(at, m->heard_ns + silent_ns(m));
-    if (m->lease_ns && !m->fenced && member_state_has_workers(m))
+    if (on_lease(m))
         at = sooner(at, m->lease_ns);
     if (m->joined)
         at = sooner(at, sooner(m->pulse_at, m->heard_ns + m->dead_ns));

@@ -116,9 +116,6 @@ static void end(struct member_state *m)
         return;
     m->ended = true;
     m->due &= ~(DUE_HELLO | DUE_RAN | DUE_TOLD | DUE_STATUS);
-    if (m->lease_ns)
-        m->due |= DUE_LEASE; /* nobody will start without us any more */
-    m->lease_ns = 0;
     if (m->connected)
         m->due |= DUE_DISCONNECT;
     struct rdzv_stop why = {.reason = m->result.reason};
@@ -157,7 +154,8 @@ static void result_from_queue(struct member_state *m)
     free(order);
 }
 
-/* Ends it with a result of its own. */
+/* Ends it with a result of its own. The other nodes may go on without this one: its workers end
+ * with its lease at the latest. */
 void member_state_end_alone(struct member_state *m, enum stop_reason reason, int code,
                             const char *text)
 {
@@ -327,6 +325,7 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
         member_state_stop_round(m, v->why);
         break;
     case RDZV_FINISH:
+        member_state_drop_lease(m);
         if (m->have_report)
             end(m);
         else

@@ -108,6 +108,13 @@ static inline bool member_state_has_workers(const struct member_state *m)
 {
     return m->round == RUNNING || m->round == STOPPING;
 }
+/* The job is over for all: nobody will start without this node any more. */
+static inline void member_state_drop_lease(struct member_state *m)
+{
+    if (m->lease_ns)
+        m->due |= DUE_LEASE;
+    m->lease_ns = 0;
+}
 /* The round is over for this node. */
 void member_state_stop_round(struct member_state *m, const struct rdzv_stop *why);
 /* Ends it with a result of its own. */

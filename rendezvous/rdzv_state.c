@@ -648,7 +648,7 @@ void rdzv_state_get_info(const struct rdzv_state *s, struct rdzv_state_info *out
 {
     *out = (struct rdzv_state_info){.phase = s->phase,
                                     .gen = s->gen,
-                                    .nodes = s->nnodes,
+                                    .nodes = rdzv_state_count(s),
                                     .nnodes = s->nmembers,
                                     .restarts = s->restarts,
                                     .node_restarts = s->node_restarts,

@@ -118,7 +118,7 @@ bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now);
 struct rdzv_state_info {
     enum rdzv_phase phase;
     struct generation gen;
-    int nodes;  /* known */
+    int nodes;  /* known, with workers */
     int nnodes; /* in the round */
     int restarts, node_restarts;
     bool finished; /* the result is known */

@@ -56,11 +56,12 @@ static void no_rules(int host)
  * happens afterwards gets around. */
 START_TEST(a_reset_connection)
 {
+    /* Without and with launchers that listen for the others, so that one can be called. */
+    static const char *const ways[] = {
+        "--master_addr 10.77.0.1",
+        "--rdzv_backend c10d --rdzv_endpoint 10.77.0.1:29500 --nnodes 2:3"};
     struct hosts h;
-    launch_all(&h,
-               "--master_addr 10.77.0.1 %s %%W append %%T/up wait %%T/go if-rank 1 exit 9 "
-               "pause",
-               QUICK);
+    launch_all(&h, "%s %s %%W append %%T/up wait %%T/go if-rank 1 exit 9 pause", ways[_i], QUICK);
     wait_up(3);
     on_output(1, "oif eth0 tcp dport 29500 numgen inc mod 1000000 < 1 reject with tcp reset");
     nap(1.5); /* three heartbeats */
@@ -353,7 +354,7 @@ static Suite *suite(void)
         return s;
     TCase *tc = test_case(s, "lines", 120);
     tcase_add_checked_fixture(tc, setup, netns_teardown);
-    tcase_add_test(tc, a_reset_connection);
+    tcase_add_loop_test(tc, a_reset_connection, 0, 2);
     tcase_add_loop_test(tc, packets_are_lost, 0, ARRAY_LEN(losses));
     tcase_add_test(tc, a_narrow_line);
     tcase_add_test(tc, cut_off_under_traffic);

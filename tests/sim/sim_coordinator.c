@@ -74,8 +74,14 @@ void sim_coordinator_drain(struct sim_node *n)
             }
             sim_coordinator_closes((int)a.conn, RDZV_END_CLOSED);
             continue;
-        case RDZV_ACT_CALL: /* nobody answers: its silence decides */
+        case RDZV_ACT_CALL: {
+            int to = a.port - 1000, me = sim_index(n);
+            const struct sim_node *t = &W.nodes[to];
+            bool there = sim_passes(me, to) && sim_passes(to, me) && !(!t->m && t->silent);
+            sim_trace("call", to, there && !t->m);
+            rdzv_state_called(n->s, &a.id, there && !t->m, sim_clock(n));
             continue;
+        }
         case RDZV_ACT_FINISHED:
             n->s_finished = W.look = true;
             sim_trace("finished", sim_index(n), 0);

@@ -147,6 +147,11 @@ static void make_world(uint64_t seed, int nodes)
                        : one_in(20) && !nodes         ? (int)below(20)
                                                       : -1;
         n->nproc = 1 + (int)below(3);
+        /* Some jobs have a witness, or a coordinator that is none of the nodes. */
+        if ((i == W.n - 1 && i > 0 && seed % 3 == 1) || (i == 0 && W.n > 1 && seed % 7 == 1)) {
+            n->nproc = 0;
+            n->node_rank = -1;
+        }
         strcpy(n->run_id, !nodes && i > 0 && one_in(30) ? "other" : "job");
         uint64_t at = i == 0 ? 0 : one_in(4) && !nodes ? below(40 * S) : below(50 * MS);
         sim_push((struct sim_event){.at = now + at, .kind = EV_START, .who = i});

@@ -913,6 +913,61 @@ START_TEST(phases_for_people)
 }
 END_TEST
 
+/* A round that runs, on a lease. */
+static void running_on_lease(void)
+{
+    struct member_rules rules = {.coordinator = "head:29500",
+                                 .join_ns = 600 * S,
+                                 .read_ns = 60 * S,
+                                 .heartbeat_ns = 5 * S,
+                                 .dead_ns = 15 * S,
+                                 .lease = true,
+                                 .hello = {.nproc = 2}};
+    member_state_free(M);
+    M = member_state_new(&rules, T);
+    connected();
+    G.counter++;
+    struct rdzv_view v = view_of(RDZV_PREPARE, 1);
+    v.lease = true;
+    v.echo_ns = T;
+    member_state_view(M, &v, T);
+    drain();
+    member_state_prepared(M, NULL, 0, 0);
+    drain();
+    table();
+    v.phase = RDZV_RUN;
+    member_state_view(M, &v, T);
+    OUT("rs");
+}
+
+START_TEST(one_that_is_turned_away_ends_its_workers_with_its_lease)
+{
+    running_on_lease();
+    refused(false, "it is not the coordinator");
+    OUT("dx");
+    ck_assert_uint_eq(member_state_deadline(M), T + 12 * S); /* the others may have another one */
+    T += 12 * S;
+    member_state_tick(M, T);
+    OUT("k");
+    member_state_stopped(M, NULL, 0);
+    OUT("f");
+    ck_assert_uint_eq(member_state_deadline(M), UINT64_MAX);
+}
+END_TEST
+
+START_TEST(a_job_that_is_over_needs_no_lease)
+{
+    running_on_lease();
+    report(1, "worker 3 failed");
+    view(RDZV_FINISH, 1);
+    drain();
+    ck_assert_ptr_nonnull(strchr(out, 'e'));
+    ck_assert_uint_eq(member_state_deadline(M), UINT64_MAX);
+    member_state_stopped(M, NULL, 0);
+    OUT("f");
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("member_state");
@@ -967,6 +1022,8 @@ static Suite *suite(void)
     tcase_add_test(tc, leave_while_preparing);
     tcase_add_test(tc, leave_and_then_the_coordinator_goes);
     tcase_add_test(tc, phases_for_people);
+    tcase_add_test(tc, one_that_is_turned_away_ends_its_workers_with_its_lease);
+    tcase_add_test(tc, a_job_that_is_over_needs_no_lease);
     return s;
 }
 

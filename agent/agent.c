@@ -816,14 +816,16 @@ static void handle_signal(struct agent *a, int signo)
     uv_signal_start(s, on_signal, signo);
 }
 
-static void open_handles(struct agent *a)
+static int open_handles(struct agent *a, struct err *e)
 {
     static const int others[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
+    int rc = uv_poll_init(a->loop, &a->lifeline, a->link->lifeline);
+    if (rc < 0)
+        return uvx_err(e, rc, "the link to the guardian");
     uvx_scope_init(&a->scope, a->loop);
     uv_timer_init(a->loop, &a->job_timer);
     uv_timer_init(a->loop, &a->grace_timer);
     uv_timer_init(a->loop, &a->sweep_timer);
-    uv_poll_init(a->loop, &a->lifeline, a->link->lifeline);
     uvx_own(&a->scope, &a->job_timer);
     uvx_own(&a->scope, &a->grace_timer);
     uvx_own(&a->scope, &a->sweep_timer);
@@ -837,6 +839,7 @@ static void open_handles(struct agent *a)
     }
     if (a->job->timeout > 0)
         uv_timer_start(&a->job_timer, on_job_timeout, (uint64_t)(a->job->timeout * 1000), 0);
+    return 0;
 }
 
 /* Many workers mean many pipes and sockets: take what the hard limit allows. The workers get back
@@ -955,12 +958,12 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .oom = &a->oom,
         .stdin_fd = a->null_fd,
     };
-    open_handles(a);
-    if (job->gpus)
+    r = open_handles(a, e);
+    if (r == 0 && job->gpus)
         a->gpus = gpu_watch_new(loop, &a->scope, job, GPU_PROC, "/dev/kmsg");
     struct rdzv_callbacks cb = callbacks;
     cb.arg = a;
-    if ((r = rdzv_open(&a->rdzv, loop, &job->rdzv, &cb, e)) < 0) {
+    if (r < 0 || (r = rdzv_open(&a->rdzv, loop, &job->rdzv, &cb, e)) < 0) {
         log_dir_close(&a->log_dir);
         return r;
     }

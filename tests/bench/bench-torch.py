@@ -42,6 +42,9 @@ def note(what):
 note("start")
 def starts():
     return sum(line.startswith("start") for line in open(sys.argv[1]))
+def stay():  # torchrun leaves its workers behind when it is killed: they end with the folder
+    while os.path.exists(sys.argv[1]):
+        time.sleep(0.1)
 world = int(sys.argv[2])
 if starts() <= world:
     while starts() < world:
@@ -49,9 +52,9 @@ if starts() <= world:
     if sys.argv[3] == "crash" and int(os.environ["RANK"]) == world - 1:
         note("kill")
         os.kill(os.getpid(), signal.SIGKILL)
-    signal.pause()
+    stay()
 if sys.argv[3] == "stay":
-    signal.pause()
+    stay()
 '''
 
 

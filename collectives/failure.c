@@ -19,7 +19,7 @@
 #include "core/log.h"
 
 enum {
-    LOOK_WITH_AGENT_MS = 25, /* it knows by what signal the peer died */
+    LOOK_WITH_AGENT_MS = 100, /* it knows by what signal the peer died; on a busy host, late */
     LOOK_ALONE_MS = 5,
 };
 

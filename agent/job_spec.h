@@ -44,8 +44,8 @@ enum isolation {
 };
 
 struct job_spec {
-    /* The command; NULL and NULL without workers. `path` is what execve() gets; argv is a template: every "${local_rank}" in
-     * argv[i], i >= 1, is replaced for each worker. */
+    /* The command; NULL and NULL without workers. `path` is what execve() gets; argv is a
+     * template: every "${local_rank}" in argv[i], i >= 1, is replaced for each worker. */
     const char *path;
     char **argv;
     const char *name; /* what reports call the program: the script or program as the user gave it */

@@ -149,10 +149,16 @@ static void claim_rank(struct rdzv_state *s, struct rdzv_node *n)
     s->by_rank[rank] = n;
 }
 
-static void add_node(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
+/* False: out of memory, and it has been told. */
+static bool add_node(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
                      const struct rdzv_peer *peer, uint64_t now)
 {
-    struct rdzv_node *n = xcalloc(1, sizeof(*n));
+    void **value = map_put(&s->by_id, h->id.b, sizeof(h->id.b));
+    if (!value) {
+        rdzv_state_close(s, conn, "out of memory", true);
+        return false;
+    }
+    struct rdzv_node *n = *value = xcalloc(1, sizeof(*n));
     n->hello = *h;
     n->peer = *peer;
     n->conn = conn;
@@ -171,11 +177,7 @@ static void add_node(struct rdzv_state *s, uint32_t conn, const struct rdzv_hell
     s->conns[conn].node = n;
     claim_rank(s, n);
     rdzv_state_heard(s, n, now);
-    void **value = map_put(&s->by_id, h->id.b, sizeof(h->id.b));
-    if (value)
-        *value = n;
-    else
-        rdzv_state_close(s, conn, "out of memory", true);
+    return true;
 }
 
 void rdzv_join_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
@@ -192,7 +194,8 @@ void rdzv_join_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hell
     if (holder) /* its connection is broken */
         rdzv_phase_lost(s, holder, "another launcher has taken its node_rank", holder->heard_ns,
                         now);
-    add_node(s, conn, h, peer, now);
+    if (!add_node(s, conn, h, peer, now))
+        return;
     rdzv_join_name(s->nodes[s->nnodes - 1], name, sizeof(name));
     if (h->nproc == 0) {
         rdzv_state_log(s, LOG_LEVEL_VERBOSE, "%s, pid %d, has joined, without workers", name,

@@ -25,7 +25,7 @@ static void setup(void)
     setenv("TZ", "UTC", 1);
     tzset();
     memset(failures, 0, sizeof(failures));
-    job = (struct job_spec){.name = "train.py", .rdzv = {.run_id = "myjob"}};
+    job = (struct job_spec){.name = "train.py", .nproc = 2, .rdzv = {.run_id = "myjob"}};
     result =
         (struct rdzv_result){.exit_code = 1, .reason = STOP_FAILURE, .failures = failures, .n = 1};
     input = (struct report_input){.job = &job,

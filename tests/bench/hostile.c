@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,11 @@
 #define HELD         200 /* connections open at a time */
 #define QUIET_S      3
 #define GROWTH_KIB   4096
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
 
 static char g_dir[] = "/tmp/dlaunch-hostile.XXXXXX";
 static struct netaddr g_to; /* where the strangers go */
@@ -57,9 +63,23 @@ static void nap_until(uint64_t ns)
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
 }
 
+/* Kept to the end, where a leak checker sees it. */
+static char *text(const char *fmt, ...)
+{
+    static char **kept;
+    static size_t n;
+    va_list ap;
+    kept = xrealloc(kept, (n + 1) * sizeof(*kept));
+    va_start(ap, fmt);
+    if (vasprintf(&kept[n], fmt, ap) < 0)
+        abort();
+    va_end(ap);
+    return kept[n++];
+}
+
 static char *in_dir(const char *name)
 {
-    return xasprintf("%s/%s", g_dir, name);
+    return text("%s/%s", g_dir, name);
 }
 
 /* ----------------------------------------------------------------------------------- the workers
@@ -73,8 +93,8 @@ struct step {
 static int work(const char *steps_file, const char *end_file)
 {
     static float x[16384];
-    dlcoll_comm *c;
-    struct store_client *store;
+    dlcoll_comm *c = NULL;
+    struct store_client *store = NULL;
     struct err e = ERR_INIT;
     int64_t over = 0, ignored;
     const char *rank = getenv("RANK");
@@ -97,8 +117,12 @@ static int work(const char *steps_file, const char *end_file)
         if (rc == 0)
             rc = dlcoll_all_reduce(&over, &over, 1, DLCOLL_I64, DLCOLL_SUM, c, NULL, NULL);
     }
-    if (rc != 0)
+    if (rc == 0)
+        dlcoll_finalize(c);
+    else
         fprintf(stderr, "worker: %d %s\n", rc, e.msg);
+    dlcoll_destroy(c);
+    store_client_free(store);
     return rc == 0 && (!f || fclose(f) == 0) ? 0 : 1;
 }
 
@@ -371,12 +395,12 @@ static pid_t launch(const char *build, const char *self, int node, int port)
 {
     pid_t pid = fork();
     if (pid == 0) {
-        char *err = xasprintf("%s/err%d", g_dir, node);
+        char *err = text("%s/err%d", g_dir, node);
         int fd = open(err, O_WRONLY | O_CREAT | O_APPEND, 0644);
         dup2(fd, STDERR_FILENO);
         setenv("DLAUNCH_TOKEN", SECRET, 1);
-        execl(xasprintf("%s/dlaunch", build), "dlaunch", "--nnodes", "2", "--node_rank",
-              xasprintf("%d", node), "--master_port", xasprintf("%d", port), self, "work",
+        execl(text("%s/dlaunch", build), "dlaunch", "--nnodes", "2", "--node_rank",
+              text("%d", node), "--master_port", text("%d", port), self, "work",
               in_dir("steps"), in_dir("end"), (char *)NULL);
         _exit(127);
     }
@@ -504,7 +528,7 @@ int main(int argc, char **argv)
         printf("  a step under attack is %.2f times as long as with the listener (median), %.2f "
                "times as before\n",
                under.median / machine.median, under.median / before.median);
-        if (more_kib > GROWTH_KIB)
+        if (more_kib > GROWTH_KIB && !SANITIZED) /* which keeps what was freed for a while */
             FAIL("the coordinator has grown by %ld KiB", more_kib);
         if (more_fds > 0)
             FAIL("%d descriptors are left", more_fds);
@@ -518,9 +542,9 @@ int main(int argc, char **argv)
         if (nodes[i] > 0)
             kill(nodes[i], SIGTERM);
     }
-    if (g_bad && system(xasprintf("tail -n 20 %s/err*", g_dir)) != 0)
+    if (g_bad && system(text("tail -n 20 %s/err*", g_dir)) != 0)
         putchar('\n');
-    if (system(xasprintf("rm -r %s", g_dir)) != 0)
+    if (system(text("rm -r %s", g_dir)) != 0)
         return 2;
     return g_bad ? 1 : 0;
 }

@@ -63,14 +63,14 @@ def main():
                       if not SYSTEM_VERSION.match(v)}
         names = sorted({n for group in by_version.values() for n in group} | set([] if i else loose))
         with tempfile.TemporaryDirectory() as folder:
-            with open(folder + "/stub.c", "w") as f:
+            with open(folder + "/stand_in.c", "w") as f:
                 f.writelines(f"long {n}(void) {{ return {NO_DEVICE}; }}\n" for n in names)
-            with open(folder + "/stub.map", "w") as f:
+            with open(folder + "/stand_in.map", "w") as f:
                 f.writelines("%s { global: %s };\n" % (v, " ".join(n + ";" for n in group) or "none;")
                              for v, group in by_version.items())
-            script = ["-Wl,--version-script=" + folder + "/stub.map"] if by_version else []
+            script = ["-Wl,--version-script=" + folder + "/stand_in.map"] if by_version else []
             subprocess.run([os.environ.get("CC", "gcc").split()[-1], "-w", "-O1", "-shared", "-fPIC", "-fno-builtin", *script,
-                            "-Wl,-soname," + soname, "-o", f"{where}/{soname}", folder + "/stub.c"], check=True)
+                            "-Wl,-soname," + soname, "-o", f"{where}/{soname}", folder + "/stand_in.c"], check=True)
     print(f"stand-ins for {len(missing)} GPU libraries: {' '.join(missing)}")
 
 

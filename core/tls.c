@@ -13,29 +13,21 @@
 
 /* ------------------------------------------------------------------------------ the libraries */
 
-#define CRYPTO_FUNCTIONS(F)                                                                   \
-    F(BIO_new)                                                                                \
-    F(BIO_free)                                                                               \
-    F(BIO_read)                                                                               \
-    F(BIO_write)                                                                              \
-    F(BIO_ctrl)                                                                               \
-    F(BIO_s_mem) F(ERR_get_error) F(ERR_clear_error) F(ERR_reason_error_string) F(EVP_sha256) \
-        F(HMAC)
-
-#define SSL_FUNCTIONS(F)                                                                          \
-    F(OPENSSL_init_ssl)                                                                           \
-    F(TLS_method)                                                                                 \
-    F(SSL_CTX_new)                                                                                \
-    F(SSL_CTX_ctrl)                                                                               \
-    F(SSL_CTX_set_ciphersuites)                                                                   \
-    F(SSL_CTX_set_options) F(SSL_CTX_set_num_tickets) F(SSL_set_verify)                           \
-        F(SSL_CTX_set_psk_find_session_callback) F(SSL_CTX_set_psk_use_session_callback)          \
-            F(SSL_new) F(SSL_free) F(SSL_set_bio) F(SSL_set_ex_data) F(SSL_get_ex_data)           \
-                F(SSL_set_connect_state) F(SSL_set_accept_state) F(SSL_do_handshake)              \
-                    F(SSL_is_init_finished) F(SSL_read) F(SSL_write) F(SSL_get_error) F(SSL_ctrl) \
-                        F(SSL_session_reused) F(SSL_CIPHER_find) F(SSL_SESSION_new)               \
-                            F(SSL_SESSION_free) F(SSL_SESSION_set1_master_key)                    \
-                                F(SSL_SESSION_set_cipher) F(SSL_SESSION_set_protocol_version)
+/* clang-format off */
+#define CRYPTO_FUNCTIONS(F) \
+    F(BIO_new) F(BIO_free) F(BIO_read) F(BIO_write) F(BIO_ctrl) F(BIO_s_mem) F(ERR_get_error) \
+    F(ERR_clear_error) F(ERR_reason_error_string) F(EVP_sha256) F(HMAC)
+#define SSL_FUNCTIONS(F) \
+    F(OPENSSL_init_ssl) F(TLS_method) F(SSL_CTX_new) F(SSL_CTX_ctrl) \
+    F(SSL_CTX_set_ciphersuites) F(SSL_CTX_set_options) F(SSL_CTX_set_num_tickets) \
+    F(SSL_set_verify) F(SSL_CTX_set_psk_find_session_callback) \
+    F(SSL_CTX_set_psk_use_session_callback) F(SSL_new) F(SSL_free) F(SSL_set_bio) \
+    F(SSL_set_ex_data) F(SSL_get_ex_data) F(SSL_set_connect_state) F(SSL_set_accept_state) \
+    F(SSL_do_handshake) F(SSL_is_init_finished) F(SSL_read) F(SSL_write) F(SSL_get_error) \
+    F(SSL_ctrl) F(SSL_session_reused) F(SSL_CIPHER_find) F(SSL_SESSION_new) \
+    F(SSL_SESSION_free) F(SSL_SESSION_set1_master_key) F(SSL_SESSION_set_cipher) \
+    F(SSL_SESSION_set_protocol_version)
+/* clang-format on */
 
 static struct {
 #define MEMBER(name) __typeof__(name) *name;

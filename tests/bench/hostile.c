@@ -400,8 +400,8 @@ static pid_t launch(const char *build, const char *self, int node, int port)
         dup2(fd, STDERR_FILENO);
         setenv("DLAUNCH_TOKEN", SECRET, 1);
         execl(text("%s/dlaunch", build), "dlaunch", "--nnodes", "2", "--node_rank",
-              text("%d", node), "--master_port", text("%d", port), self, "work",
-              in_dir("steps"), in_dir("end"), (char *)NULL);
+              text("%d", node), "--master_port", text("%d", port), self, "work", in_dir("steps"),
+              in_dir("end"), (char *)NULL);
         _exit(127);
     }
     return pid;

@@ -61,7 +61,7 @@ static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t g_more = PTHREAD_COND_INITIALIZER;
 static struct task *g_queue, **g_tail = &g_queue;
 static bool g_has_thread;
-static _Atomic(struct comm *) g_comms; /* all that were made: tasks may still name one that has ended */
+static _Atomic(struct comm *) g_comms; /* all: tasks may still name one that has ended */
 static _Atomic int g_pending;
 static _Atomic uint64_t g_marks, g_reached;
 static _Thread_local int g_depth, g_held;

@@ -1,8 +1,7 @@
-/* How soon a rank in the middle of an all_reduce of device memory knows that another one was killed:
- * rank 1 notes the time in a file and kills itself, rank 0's call comes back with the error.
- *     kill FILE
- * For two ranks, on one GPU or on two. Rank 0 exits with 0 when it took less than 100 ms; it outlives
- * the launcher's SIGTERM to say so. */
+/* How soon a rank in the middle of an all_reduce of device memory knows that another one was
+ * killed: rank 1 notes the time in a file and kills itself, rank 0's call comes back with the
+ * error. kill FILE For two ranks, on one GPU or on two. Rank 0 exits with 0 when it took less than
+ * 100 ms; it outlives the launcher's SIGTERM to say so. */
 #include <cuda_runtime_api.h>
 #include <dlcoll.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* elastic_nodes.h: launchers of one machine, each a node of a c10d job whose coordinator is node 0,
- * with a dead time of 2 s and so a lease of 1.3 s; a first round short of MAX starts after 5 s. All of
- * it is the test program's own. */
+ * with a dead time of 2 s and so a lease of 1.3 s; a first round short of MAX starts after 5 s. All
+ * of it is the test program's own. */
 #ifndef TESTS_LIB_ELASTIC_NODES_H
 #define TESTS_LIB_ELASTIC_NODES_H
 

@@ -369,8 +369,8 @@ START_TEST(choices)
     static const struct {
         enum opt_id id;
         const char *words;
-    } rows[] = {{OPT_stdin, "none|rank0|all"},    {OPT_bind, "none|core|numa"},
-                {OPT_isolate, "auto|none|pidns"}, {OPT_restart_policy, "group|worker"},
+    } rows[] = {{OPT_stdin, "none|rank0|all"},          {OPT_bind, "none|core|numa"},
+                {OPT_isolate, "auto|none|pidns"},       {OPT_restart_policy, "group|worker"},
                 {OPT_master_store, "agent|relay|none"}, {OPT_store_compat, "2.1|1.13"}};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         ck_assert_str_eq(opt_table[rows[i].id].values, rows[i].words);

@@ -21,6 +21,8 @@ check() { # NAME COMMAND...
     if limited "$@"; then echo "ok: $name"; else echo "FAILED ($?): $name"; failed=$((failed + 1)); fi
 }
 
+# check() calls the next two by name.
+# shellcheck disable=SC2317
 # The accuracy that train_gpu ends with is that of train on the CPU, or no more than a point below it.
 as_right() {
     cpu=$(timeout 120 "${run[@]}" 1 "$build/examples/train" | sed -n 's/^done.*accuracy \([0-9.]*\),.*/\1/p')
@@ -29,6 +31,7 @@ as_right() {
     awk -v cpu="$cpu" -v gpu="$gpu" 'BEGIN { exit !(cpu > 0.95 && gpu > 100 * cpu - 1) }'
 }
 # The launcher's status is that of the killed rank; what counts is what the other one said.
+# shellcheck disable=SC2317
 back_soon() {
     rm -f "$work/killed"
     timeout 120 "$@" 2>&1 | tee "$work/said"

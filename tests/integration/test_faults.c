@@ -384,7 +384,7 @@ START_TEST(no_worker_of_an_old_round_is_left)
             &p[i], i == 2 ? env : NULL,
             "--nnodes 2:3 --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --rdzv_conf "
             "is_host=%d,keep_alive_interval=0.2,keep_alive_max_attempt=10,join_timeout=30,"
-            "last_call_timeout=0.1 %%W append %%T/up wait %%T/go",
+            "last_call_timeout=5 %%W append %%T/up wait %%T/go",
             port, i == 0);
     wait_lines(tmppath("up"), 3, 20);
     ck_assert_int_eq(count_processes_with_env(marker), 3);

@@ -19,18 +19,18 @@ static void nothing_started(void)
 
 /* ------------------------------------------------------------------------------- MIN:MAX nodes */
 
-static const char *elastic(int port, const char *nnodes)
+static const char *elastic(int port, const char *nnodes, const char *last_call)
 {
     return test_text(
         "--elastic --nnodes %s --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --rdzv_id j "
-        "--rdzv_conf last_call_timeout=0.2,join_timeout=20 --max_restarts 3",
-        nnodes, port);
+        "--rdzv_conf last_call_timeout=%s,join_timeout=20 --max_restarts 3",
+        nnodes, port, last_call);
 }
 
 START_TEST(min_and_max)
 {
     struct proc p[3];
-    const char *options = elastic(free_port(), "2:3");
+    const char *options = elastic(free_port(), "2:3", "0.2");
     for (int i = 0; i < 2; i++)
         dlaunch_start(&p[i], NULL, "%s %%W env WORLD_SIZE append %%T/up wait %%T/go", options);
     wait_lines(tmppath("up"), 2, 20); /* MIN, and the last call is over */
@@ -48,7 +48,7 @@ END_TEST
 START_TEST(a_node_leaves_and_min_is_left)
 {
     struct proc p[3];
-    const char *options = elastic(free_port(), "2:3");
+    const char *options = elastic(free_port(), "2:3", "20");
     for (int i = 0; i < 3; i++) {
         dlaunch_start(
             &p[i], NULL,

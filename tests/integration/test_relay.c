@@ -83,7 +83,7 @@ START_TEST(the_store_moves)
         dlaunch_start(&p[i], NULL,
                       "--master_store relay --nnodes 2:3 --rdzv_backend c10d --rdzv_endpoint "
                       "127.0.0.1:%d --max_restarts 2 --rdzv_conf is_host=%d,join_timeout=20,"
-                      "keep_alive_interval=0.2,keep_alive_max_attempt=10,last_call_timeout=0.5 "
+                      "keep_alive_interval=0.2,keep_alive_max_attempt=10,last_call_timeout=5 "
                       "sh -c 'if [ $WORLD_SIZE = 3 ]; then exec %s wait %s/waiting; else exec %s; "
                       "fi'",
                       port, i == 0, store_worker(), tmpdir(), store_worker());

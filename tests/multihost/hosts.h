@@ -12,7 +12,7 @@
 /* Silence is death after 2 s. */
 #define DEAD_S   2.0
 #define QUICK    "--rdzv_conf keep_alive_interval=0.5,keep_alive_max_attempt=4,join_timeout=30"
-#define ELASTIC  QUICK ",last_call_timeout=1"
+#define ELASTIC  QUICK ",last_call_timeout=5"
 #define MARGIN_S 2.5 /* for a busy machine, on top of it */
 
 struct hosts {

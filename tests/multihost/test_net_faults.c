@@ -187,7 +187,7 @@ START_TEST(a_flapping_line)
         launch(&h, i,
                "--nnodes 2:3 --rdzv_backend c10d --rdzv_endpoint 10.77.0.1:29500 --max_restarts 5 "
                "--rdzv_conf keep_alive_interval=0.5,keep_alive_max_attempt=16,join_timeout=30,"
-               "last_call_timeout=1 %%W append %%T/up wait %%T/go print fine");
+               "last_call_timeout=5 %%W append %%T/up wait %%T/go print fine");
     wait_up(3);
     for (int k = 0; k < 8; k++) {
         netns_cut(2);
@@ -241,7 +241,7 @@ START_TEST(two_halves)
                     dlaunch_argv("", test_text("--nnodes 2:4 --rdzv_backend c10d --rdzv_endpoint "
                                                "10.77.0.1:29500 --max_restarts 5 --rdzv_conf "
                                                "keep_alive_interval=0.5,keep_alive_max_attempt=12,"
-                                               "join_timeout=30,last_call_timeout=1 %%W append "
+                                               "join_timeout=30,last_call_timeout=5 %%W append "
                                                "%%T/up env WORLD_SIZE wait %%T/go")),
                     NULL);
     wait_up(4);

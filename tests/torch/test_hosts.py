@@ -72,7 +72,7 @@ def training_survives_a_host_that_is_cut_off(folder):
     """1:3 hosts, one is cut off: the others go on with the training in a world of two."""
     with Hosts(3, bad=(0, 1, 2)) as hosts:
         # Generous: on a machine where three workers import PyTorch at once a host may seem to be gone.
-        conf = "last_call_timeout=0.2,keep_alive_interval=1,keep_alive_max_attempt=4"
+        conf = "last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=4"
         jobs = [hosts.dlaunch(i, "--nnodes", "1:3", "--rdzv_backend", "c10d", "--rdzv_endpoint", "node0", "--rdzv_conf", conf,
                               "--max_restarts", 9, script("elastic.py"), folder) for i in range(3)]
 

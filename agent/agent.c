@@ -14,7 +14,7 @@
  * STOPPING ends when no worker and no descendant of one is alive and all output has been read; then
  * rdzv_stopped, and the next round or on_finish. What does not die within UNKILLABLE_MS after
  * SIGKILL is named and left behind; there is no further round on this node then. */
-#include "agent/agent.h"
+#include "agent/agent_impl.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,27 +25,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "agent/gpu_watch.h"
-#include "agent/own_name.h"
 #include "agent/recorded.h"
 #include "agent/report.h"
-#include "agent/sweep.h"
-#include "agent/worker.h"
 #include "core/clock.h"
 #include "core/fd.h"
-#include "core/fsm.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/uvx.h"
 #include "rendezvous/text.h"
 
-#define UNKILLABLE_MS \
-    10000                 /* after SIGKILL, before a process counts as one that cannot be killed */
-#define SWEEP_MS        2 /* between two looks for descendants */
-#define MAX_SIGNALS     16
 #define OWN_DESCRIPTORS 24 /* with one node and one worker's taken off, at the least */
-
-enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
 
 static const struct fsm_state agent_states[] = {
     [INIT] = {"INIT", FSM_BIT(RENDEZVOUS)},
@@ -57,75 +45,11 @@ static const struct fsm_state agent_states[] = {
     [DONE] = {"DONE", 0},
 };
 
-struct agent {
-    struct fsm fsm;
-    uv_loop_t *loop;
-    const struct job_spec *job;
-    struct guardian_link *link;
-    void (*on_done)(void *arg, int exit_status);
-    void *arg;
-    uint64_t started_ns;
-
-    struct uvx_scope scope;
-    uv_signal_t signals[MAX_SIGNALS];
-    int nsignals;
-    uv_poll_t lifeline;
-    uv_timer_t job_timer;   /* --timeout */
-    uv_timer_t grace_timer; /* STOPPING: SIGKILL when it fires */
-    uv_timer_t sweep_timer; /* looks for descendants */
-
-    struct rdzv *rdzv;
-    struct own_name *own_name;
-    struct stdio_pump *pump;
-    struct spawner *spawner;
-    struct reaper *reaper;
-    struct placement *placement;
-    struct cgroup cgroup;
-    struct oom_watch oom;
-    struct log_dir log_dir;
-    int null_fd;
-
-    /* The round. */
-    struct worker *workers; /* job->nproc */
-    struct segment segment;
-    char *recorded; /* collective operations when the round failed, for the report; NULL: none */
-    struct worker_context ctx;
-    struct worker_env_shared *env;
-    bool preparing; /* on_prepare has not been answered */
-    int nalive;     /* processes of workers */
-    int nunread;    /* workers whose output is still being read */
-    int nok;        /* workers that exited with 0 */
-    int world_size;
-
-    uint64_t lease_ns; /* of the guardian; 0: none */
-
-    struct gpu_watch *gpus;     /* NULL: no worker uses one, as far as is known */
-    bool gpus_ready;            /* they are fit for this round */
-    bool gpus_asked, gpus_told; /* what has happened to them in it */
-
-    bool swept; /* no descendant besides the workers is left */
-
-    /* The stop. */
-    bool leaving;       /* told to stop: a further word kills */
-    bool stopped_told;  /* rdzv_stopped() has been called for this round */
-    bool killed;        /* SIGKILL has been sent */
-    uint64_t killed_ns; /* when */
-    struct sweep sweep;
-    char leftover[512]; /* what could not be killed; "" nothing */
-
-    int usable_cpus;
-    int exit_status;
-    int nclosing;
-    struct agent_worker_status *status; /* for agent_get_status */
-};
-
 /* Whoever reads our output, or does not, is not waited for. Outside of struct agent for the sake of
  * a signal handler. */
 static atomic_bool hurry;
 
-static void stop_workers(struct agent *a, int signo);
 static void set_lease(struct agent *a);
-static void look_for_descendants(struct agent *a, unsigned delay_ms);
 
 /* ---------------------------------------------------------------- a round is prepared and started
  */
@@ -137,7 +61,7 @@ static void leave(struct agent *a, enum stop_reason reason, int exit_code, int s
         return;
     a->leaving = true;
     rdzv_leave(a->rdzv, reason, exit_code, text);
-    stop_workers(a, signo);
+    agent_stop_workers(a, signo);
 }
 
 /* This node cannot do its part: no descriptor, no memory, no disk. */
@@ -315,7 +239,7 @@ static void worker_failed(struct agent *a, struct worker *w)
 {
     rdzv_failed(a->rdzv, &w->failure);
     if (a->job->rdzv.restart_policy != RESTART_WORKER)
-        stop_workers(a, SIGTERM);
+        agent_stop_workers(a, SIGTERM);
 }
 
 static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
@@ -333,7 +257,7 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     atomic_store_explicit(&a->link->page->nworkers, (uint32_t)a->nalive, memory_order_relaxed);
     kill(-x->pid, SIGKILL); /* what it left in its own process group */
     stdio_worker_exited(a->pump, w->local_rank);
-    look_for_descendants(a, 0);
+    agent_look_for_descendants(a, 0);
     if (w->ok)
         a->nok++;
     else if (!stopping)
@@ -374,7 +298,7 @@ static void tell_stopped(struct agent *a)
 }
 
 /* The round is over on this node when nothing of it is alive and all it wrote is read. */
-static void go_on_if_over(struct agent *a)
+void agent_go_on_if_over(struct agent *a)
 {
     if (a->nalive || a->nunread || !a->swept)
         return;
@@ -395,7 +319,7 @@ static void on_gpus_told(void *arg, const struct err *e)
     struct agent *a = arg;
     (void)e;
     a->gpus_told = true;
-    go_on_if_over(a);
+    agent_go_on_if_over(a);
 }
 
 static void on_drained(void *arg, int local_rank)
@@ -409,159 +333,7 @@ static void on_drained(void *arg, int local_rank)
     if (w->respawn && a->fsm.state == RUNNING)
         respawn(a, w);
     else
-        go_on_if_over(a);
-}
-
-/* -------------------------------------------------------- descendants that their worker left
- * behind */
-
-static struct worker *worker_of_pid(struct agent *a, pid_t pid)
-{
-    for (int i = 0; i < a->job->nproc; i++) {
-        if (a->workers[i].state == WORKER_RUNNING && a->workers[i].pid == pid)
-            return &a->workers[i];
-    }
-    return NULL;
-}
-
-/* Whether an adopted process is to be ended: its worker has ended, or nobody knows whose it is and
- * no worker is left. */
-static bool outlived_its_worker(struct agent *a, pid_t pid)
-{
-    int rank = worker_rank_of_process(pid);
-    for (int i = 0; rank >= 0 && i < a->job->nproc; i++) {
-        if (a->workers[i].rank == rank)
-            return a->workers[i].state != WORKER_RUNNING;
-    }
-    return a->nalive == 0;
-}
-
-/* While other workers run: ends what ended workers left, and leaves alone what live ones
- * daemonised. Returns how many were ended. */
-static int end_orphans(struct agent *a)
-{
-    pid_t children[256];
-    int ended = 0, n = sweep_children(children, (int)ARRAY_LEN(children));
-    if (n <= a->nalive)
-        return 0;
-    if (n > (int)ARRAY_LEN(children))
-        n = (int)ARRAY_LEN(children);
-    for (int i = 0; i < n; i++) {
-        if (!worker_of_pid(a, children[i]) && outlived_its_worker(a, children[i])) {
-            kill(children[i], SIGKILL); /* what it leaves becomes ours: the next look finds it */
-            ended++;
-        }
-    }
-    return ended;
-}
-
-static void name_unkillable(struct agent *a)
-{
-    pid_t children[8];
-    size_t len = 0;
-    int n = sweep_children(children, (int)ARRAY_LEN(children));
-    for (int i = 0; i < n && i < (int)ARRAY_LEN(children); i++) {
-        char one[160];
-        len += (size_t)snprintf(a->leftover + len, sizeof(a->leftover) - len, "%s%s", i ? "; " : "",
-                                sweep_describe(children[i], one, sizeof(one)));
-        if (len >= sizeof(a->leftover))
-            break;
-    }
-    log_error("%d process%s could not be killed: %s", n, n == 1 ? "" : "es", a->leftover);
-}
-
-/* Goes on without what cannot be killed. It counts as ended, and this node as unfit. */
-static void abandon(struct agent *a)
-{
-    name_unkillable(a);
-    atomic_store(&a->link->page->abandoned, 1);
-    rdzv_leave(a->rdzv, STOP_INTERNAL, 125, a->leftover);
-    for (int i = 0; i < a->job->nproc; i++) {
-        struct worker *w = &a->workers[i];
-        if (w->state != WORKER_RUNNING)
-            continue;
-        struct reaper_exit x = {.pid = w->pid, .status = SIGKILL, .seen_ns = mono_ns()};
-        worker_exited(w, &a->ctx, &x, true);
-        stdio_worker_exited(a->pump, w->local_rank);
-    }
-    a->nalive = 0;
-    a->swept = true;
-    go_on_if_over(a);
-}
-
-static void on_sweep(uv_timer_t *t)
-{
-    struct agent *a = container_of(t, struct agent, sweep_timer);
-    if (a->killed && mono_ns() - a->killed_ns > UNKILLABLE_MS * 1000000ull) {
-        abandon(a);
-        return;
-    }
-    if (a->nalive) {
-        if (end_orphans(a) || a->killed)
-            look_for_descendants(a, SWEEP_MS);
-        return;
-    }
-    if (!a->killed) { /* from here on only what the workers left is alive, if anything */
-        a->killed = true;
-        a->killed_ns = mono_ns();
-        sweep_init(&a->sweep);
-    }
-    if (sweep_step(&a->sweep, NULL, 0) > 0) {
-        look_for_descendants(a, SWEEP_MS);
-        return;
-    }
-    if (a->sweep.killed)
-        log_notice("ended %u process%s that the workers had left behind", a->sweep.killed,
-                   a->sweep.killed == 1 ? "" : "es");
-    a->swept = true;
-    go_on_if_over(a);
-}
-
-static void look_for_descendants(struct agent *a, unsigned delay_ms)
-{
-    if (!uv_is_active((uv_handle_t *)&a->sweep_timer))
-        uv_timer_start(&a->sweep_timer, on_sweep, delay_ms, 0);
-}
-
-/* ---------------------------------------------------------------------------------------- stopping
- */
-
-static void kill_workers(struct agent *a)
-{
-    if (a->killed)
-        return;
-    a->killed = true;
-    a->killed_ns = mono_ns();
-    sweep_init(&a->sweep);
-    for (int i = 0; i < a->job->nproc; i++)
-        worker_signal_group(&a->workers[i], SIGKILL);
-    cgroup_kill(&a->cgroup);
-    look_for_descendants(a, SWEEP_MS);
-}
-
-static void on_grace(uv_timer_t *t)
-{
-    struct agent *a = container_of(t, struct agent, grace_timer);
-    log_notice("%d worker%s did not stop within %g s: killing", a->nalive,
-               a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
-    kill_workers(a);
-}
-
-static void signal_workers(struct agent *a, int signo)
-{
-    for (int i = 0; i < a->job->nproc; i++)
-        worker_signal_group(&a->workers[i], signo);
-}
-
-static void stop_workers(struct agent *a, int signo)
-{
-    if (a->fsm.state == STOPPING || a->fsm.state == DONE)
-        return;
-    fsm_move(&a->fsm, STOPPING);
-    signal_workers(a, signo);
-    signal_workers(a, SIGCONT); /* a stopped process does not act on a signal before it continues */
-    uv_timer_start(&a->grace_timer, on_grace, (uint64_t)(a->job->shutdown_timeout * 1000), 0);
-    look_for_descendants(a, 0);
+        agent_go_on_if_over(a);
 }
 
 static void on_stop(void *arg, const struct rdzv_stop *why)
@@ -580,7 +352,7 @@ static void on_stop(void *arg, const struct rdzv_stop *why)
         return;
     }
     raise_abort(a, why->has_first ? &why->first : NULL, why->text);
-    stop_workers(a, SIGTERM);
+    agent_stop_workers(a, SIGTERM);
 }
 
 /* The guardian's, while anything of the round may be alive. */
@@ -599,13 +371,13 @@ static void on_lease(void *arg, uint64_t until_ns)
 
 static void on_fence(void *arg)
 {
-    kill_workers(arg);
+    agent_kill_workers(arg);
 }
 
 static void leave_again(struct agent *a)
 {
     log_notice("killing the workers");
-    kill_workers(a);
+    agent_kill_workers(a);
     atomic_store(&hurry, true);
 }
 
@@ -647,7 +419,7 @@ static void on_suspend(struct agent *a)
         log_warn("not suspended: the other nodes would take this one for lost");
         return;
     }
-    signal_workers(a, SIGSTOP);
+    agent_signal_workers(a, SIGSTOP);
     raise(SIGSTOP);
 }
 
@@ -671,7 +443,7 @@ static void on_signal(uv_signal_t *h, int signo)
         on_suspend(a);
         break;
     case SIGCONT:
-        signal_workers(a, SIGCONT);
+        agent_signal_workers(a, SIGCONT);
         break;
     case SIGUSR1:
     case SIGUSR2:
@@ -690,7 +462,7 @@ static void on_guardian_gone(uv_poll_t *h, int status, int events)
     (void)status, (void)events;
     struct agent *a = container_of(h, struct agent, lifeline);
     struct sweep sweep;
-    signal_workers(a, SIGKILL);
+    agent_signal_workers(a, SIGKILL);
     cgroup_kill(&a->cgroup);
     sweep_init(&sweep);
     sweep_run(&sweep, NULL, 0, UNKILLABLE_MS / 1000.0);

@@ -4,10 +4,10 @@
  *           -> host: listen, coordinator, store; publish; own member by a socketpair
  *           -> join: connect to one of the addresses; member by that socket
  *
- *   nobody there, a name that does not resolve     again after a while, until the join timeout
- *   the port is taken when this node must host     an error that says by whom: from rdzv_open()
- * when no name had to be resolved, else by on_finish the connection breaks later again, to the same
- * address */
+ *   nobody there, a name that does not resolve   again after a while, until the join timeout
+ *   the port is taken when this node must host   an error that says by whom: from rdzv_open() when
+ *                                                no name had to be resolved, else by on_finish
+ *   the connection breaks later                  again, to the same address */
 #include "rendezvous/rdzv.h"
 
 #include <errno.h>
@@ -26,6 +26,7 @@
 #include "rendezvous/guard.h"
 #include "rendezvous/member.h"
 #include "rendezvous/rdzv_backend.h"
+#include "rendezvous/rdzv_config.h"
 #include "rendezvous/relay.h"
 #include "rendezvous/seat.h"
 #include "rendezvous/store_server.h"
@@ -39,8 +40,6 @@
 #define HERE_SOON        500 /* ...that many times, then later */
 #define PROBE_MS         300
 #define ELECT_CONNECT_MS 1000 /* to one of the other nodes */
-#define DEAD_MIN         1.5  /* seconds: a third lies between the lease and this */
-#define LEASE_BEATS      1.5  /* heartbeats in a lease, at least */
 
 struct rdzv {
     uv_loop_t *loop;
@@ -86,40 +85,6 @@ struct finding {
     void (*step)(struct rdzv_finder *f);
     void (*done)(struct rdzv *r);
 };
-
-void rdzv_config_defaults(struct rdzv_config *c)
-{
-    *c = (struct rdzv_config){
-        .backend = RDZV_STATIC,
-        .run_id = "none",
-        .min_nodes = 1,
-        .max_nodes = 1,
-        .node_rank = -1,
-        .nproc = 1,
-        .role = "default",
-        .host = "",
-        .is_host = -1,
-        .join_timeout = 600,
-        .last_call_timeout = 30,
-        .close_timeout = 30,
-        .keep_alive_interval = 5,
-        .keep_alive_max_attempt = 3,
-        .read_timeout = 60,
-        .restart_policy = RESTART_GROUP,
-        .max_node_restarts = -1,
-        .agent_store = true,
-    };
-}
-
-static uint64_t to_ns(double seconds)
-{
-    return seconds <= 0 ? 0 : seconds >= 1e9 ? 1000000000000000000u : (uint64_t)(seconds * 1e9);
-}
-
-static uint64_t dead_ns(const struct rdzv_config *c)
-{
-    return to_ns(c->keep_alive_interval * c->keep_alive_max_attempt);
-}
 
 /* ---------------------------------------------------------------------------------- the pool */
 
@@ -279,45 +244,15 @@ static void attach_own(struct rdzv *r)
     member_attach(r->member, pair[1], true, NULL);
 }
 
-/* Whether the nodes may choose another coordinator: the job must be able to go on without one node,
- * or to wait for another. */
-static bool may_elect(const struct rdzv_config *c)
-{
-    int places = c->max_nodes + c->spares;
-    bool waits = c->max_node_restarts > 0 || (c->max_node_restarts < 0 && c->max_restarts > 0);
-    return c->elect && c->backend != RDZV_FILE && places > 1 && c->max_node_restarts != 0 &&
-           (c->min_nodes < places || waits);
-}
-
 static void open_coordinator(struct rdzv *r, const struct rdzv_electorate *electorate)
 {
     const struct rdzv_config *c = &r->config;
-    const struct rdzv_rules rules = {
-        .backend = c->backend,
-        .run_id = c->run_id,
-        .version = DLAUNCH_VERSION,
-        .min_nodes = c->min_nodes,
-        .max_nodes = c->max_nodes,
-        .max_restarts = c->max_restarts,
-        .restart_policy = c->restart_policy,
-        .backoff_ns = to_ns(c->restart_backoff),
-        .spares = c->spares,
-        .elastic = c->elastic,
-        .max_node_restarts = c->max_node_restarts,
-        .no_restart = c->no_restart,
-        .progress_ns = to_ns(c->progress_time),
-        .join_ns = to_ns(c->join_timeout),
-        .last_call_ns = to_ns(c->last_call_timeout),
-        .close_ns = to_ns(c->close_timeout),
-        .heartbeat_ns = to_ns(c->keep_alive_interval),
-        .dead_ns = dead_ns(c),
-        .agent_store = c->agent_store,
-        .bound_addr = endpoint_addr(r->endpoint),
-        .port = endpoint_port(r->endpoint),
-        .local_addr = r->local_addr,
-        .elect = may_elect(c),
-        .master_addr = c->backend == RDZV_STATIC && !electorate ? c->master_addr : NULL,
-    };
+    struct rdzv_rules rules = rdzv_config_rules(c);
+    rules.bound_addr = endpoint_addr(r->endpoint);
+    rules.port = endpoint_port(r->endpoint);
+    rules.local_addr = r->local_addr;
+    if (electorate)
+        rules.master_addr = NULL;
     const struct coordinator_events events = {r, on_new_round, on_finished, on_stranger,
                                               r->relay ? on_relay : NULL};
     r->coordinator = coordinator_new(&r->hub, &rules, c->host, (int)getpid(), electorate, &events);
@@ -461,7 +396,7 @@ static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
     struct endpoint_bind b = {.any = !netaddr_is_loopback(coordinator)};
     struct err e = ERR_INIT;
     int fd = -1;
-    if (r->endpoint || !may_elect(&r->config) || r->config.nproc == 0)
+    if (r->endpoint || !rdzv_config_may_elect(&r->config) || r->config.nproc == 0)
         return;
     for (int i = 0; i < r->finder->nseats && fd < 0; i++)
         fd = endpoint_listen(&r->finder->seats[i], NULL);
@@ -567,7 +502,7 @@ static void reach_elector(struct rdzv *r)
     const struct rdzv_peers *p = member_state_electors(member_state_of(r->member), &self);
     if (r->candidate_ns == 0)
         r->candidate_ns = uv_hrtime();
-    else if (uv_hrtime() - r->candidate_ns > dead_ns(&r->config))
+    else if (uv_hrtime() - r->candidate_ns > rdzv_config_dead_ns(&r->config))
         next_candidate(r); /* it neither stands nor has a coordinator for us, or does not answer */
     for (int i = 0; i <= p->n; i++, r->candidate++) {
         int k = r->candidate % p->n;
@@ -653,83 +588,12 @@ static void on_wants_link(void *arg)
 
 /* --------------------------------------------------------------------------------------- open */
 
-/* A node that is cut off ends its workers when its lease is over, and the others may start without
- * it after the dead time: what lies between must suffice for that. (Ending them takes a few
- * milliseconds; the rest is for a busy machine.) And a lease must outlive the time from one
- * heartbeat to the next with something to spare, or it runs out in a healthy job. */
-static int check_silence(const struct rdzv_config *c, struct err *e)
-{
-    double interval = c->keep_alive_interval, dead = interval * c->keep_alive_max_attempt;
-    double lease = (double)rdzv_lease_ns(dead_ns(c)) / 1e9;
-    if (c->max_nodes + c->spares == 1)
-        return 0;
-    if (lease < LEASE_BEATS * interval)
-        return err_set(e, -EINVAL,
-                       "keep_alive_interval %g s and keep_alive_max_attempt %d make a lease of "
-                       "%.3g s, which one late heartbeat would end: more attempts are needed",
-                       interval, c->keep_alive_max_attempt, lease);
-    if (dead < DEAD_MIN)
-        return err_set(e, -EINVAL,
-                       "keep_alive_interval %g s and keep_alive_max_attempt %d make a dead time of "
-                       "%.3g s, in which a node that is cut off cannot end its workers before the "
-                       "others go on: at least %g s are needed",
-                       interval, c->keep_alive_max_attempt, dead, DEAD_MIN);
-    return 0;
-}
-
-static int check_config(const struct rdzv_config *c, struct err *e)
-{
-    if (c->min_nodes < 1 || c->max_nodes < c->min_nodes || c->max_nodes > NNODES_MAX)
-        return err_set(e, -EINVAL, "%d to %d nodes cannot be", c->min_nodes, c->max_nodes);
-    if (c->nproc < 0 || c->nproc > NPROC_MAX)
-        return err_set(e, -EINVAL, "%d workers on a node cannot be (0 to %d)", c->nproc, NPROC_MAX);
-    if (c->spares < 0 || c->spares > NNODES_MAX - c->max_nodes)
-        return err_set(e, -EINVAL, "%d spare nodes cannot be", c->spares);
-    if (c->node_rank >= c->max_nodes)
-        return err_set(e, -EINVAL, "node_rank %d is too high for %d nodes", c->node_rank,
-                       c->max_nodes);
-    if (strlen(c->run_id) >= RDZV_RUN_ID_MAX || strlen(c->role) >= ROLE_MAX ||
-        strlen(c->host) >= HOST_MAX)
-        return err_set(e, -EINVAL, "the run id, the role or the host name is too long");
-    if (c->local_addr && strlen(c->local_addr) >= HOST_MAX)
-        return err_set(e, -EINVAL, "--local_addr is too long");
-    if (dead_ns(c) < 1000000 || dead_ns(c) / 1000000 > INT32_MAX || c->keep_alive_interval <= 0)
-        return err_set(e, -EINVAL, "keep_alive_interval and keep_alive_max_attempt make no sense");
-    int rc = check_silence(c, e);
-    return rc < 0 ? rc : rdzv_backend_ops(c->backend)->check(c, e);
-}
-
 static void make_member(struct rdzv *r, const struct rdzv_callbacks *callbacks)
 {
-    const struct rdzv_config *c = &r->config;
     const struct member_events events = {r, on_wants_link};
-    struct member_rules rules = {
-        .coordinator = r->where,
-        .token = r->guard->source,
-        .join_ns = to_ns(c->join_timeout),
-        .read_ns = to_ns(c->read_timeout),
-        .heartbeat_ns = to_ns(c->keep_alive_interval),
-        .dead_ns = dead_ns(c),
-        .lease = c->max_nodes + c->spares > 1 || c->nproc == 0,
-        .hello = {.backend = c->backend,
-                  .min_nodes = c->min_nodes,
-                  .max_nodes = c->max_nodes,
-                  .max_restarts = c->max_restarts,
-                  .restart_policy = c->restart_policy,
-                  .agent_store = c->agent_store,
-                  .pid = (int)getpid(),
-                  .node_rank = c->node_rank < 0 ? -1 : c->node_rank,
-                  .nproc = c->nproc},
-    };
-    struct rdzv_hello *h = &rules.hello;
-    if (uv_random(NULL, NULL, h->id.b, sizeof(h->id.b), 0, NULL) < 0) {
-        uint64_t id[2] = {uv_hrtime(), (uint64_t)getpid() << 32 ^ (uint64_t)(uintptr_t)r};
-        memcpy(h->id.b, id, sizeof(h->id.b));
-    }
-    text_set(h->run_id, sizeof(h->run_id), "%s", c->run_id);
-    text_set(h->version, sizeof(h->version), "%s", DLAUNCH_VERSION);
-    text_set(h->host, sizeof(h->host), "%s", c->host);
-    text_set(h->role, sizeof(h->role), "%s", c->role);
+    struct member_rules rules = rdzv_config_member_rules(&r->config);
+    rules.coordinator = r->where;
+    rules.token = r->guard->source;
     r->member = member_new(&r->hub, &rules, callbacks, &events);
 }
 
@@ -759,7 +623,7 @@ static int look_at_once(struct rdzv *r, struct err *e)
 int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *config,
               const struct rdzv_callbacks *callbacks, struct err *e)
 {
-    int rc = check_config(config, e);
+    int rc = rdzv_config_check(config, e);
     if (rc < 0)
         return rc;
     struct guard *guard = config->guard ? config->guard : &nobody_guards;

@@ -1,0 +1,90 @@
+/* agent_impl.h: what agent.c and agent_stopping.c share. */
+#ifndef AGENT_AGENT_IMPL_H
+#define AGENT_AGENT_IMPL_H
+
+#include "agent/agent.h"
+#include "agent/gpu_watch.h"
+#include "agent/own_name.h"
+#include "agent/sweep.h"
+#include "agent/worker.h"
+#include "core/fsm.h"
+#include "core/uvx.h"
+
+#define MAX_SIGNALS   16
+#define UNKILLABLE_MS 10000 /* after SIGKILL; then a process counts as one that cannot be killed \
+                             */
+
+enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
+
+struct agent {
+    struct fsm fsm;
+    uv_loop_t *loop;
+    const struct job_spec *job;
+    struct guardian_link *link;
+    void (*on_done)(void *arg, int exit_status);
+    void *arg;
+    uint64_t started_ns;
+
+    struct uvx_scope scope;
+    uv_signal_t signals[MAX_SIGNALS];
+    int nsignals;
+    uv_poll_t lifeline;
+    uv_timer_t job_timer;   /* --timeout */
+    uv_timer_t grace_timer; /* STOPPING: SIGKILL when it fires */
+    uv_timer_t sweep_timer; /* looks for descendants */
+
+    struct rdzv *rdzv;
+    struct own_name *own_name;
+    struct stdio_pump *pump;
+    struct spawner *spawner;
+    struct reaper *reaper;
+    struct placement *placement;
+    struct cgroup cgroup;
+    struct oom_watch oom;
+    struct log_dir log_dir;
+    int null_fd;
+
+    /* The round. */
+    struct worker *workers; /* job->nproc */
+    struct segment segment;
+    char *recorded; /* collective operations when the round failed, for the report; NULL: none */
+    struct worker_context ctx;
+    struct worker_env_shared *env;
+    bool preparing; /* on_prepare has not been answered */
+    int nalive;     /* processes of workers */
+    int nunread;    /* workers whose output is still being read */
+    int nok;        /* workers that exited with 0 */
+    int world_size;
+
+    uint64_t lease_ns; /* of the guardian; 0: none */
+
+    struct gpu_watch *gpus;     /* NULL: no worker uses one, as far as is known */
+    bool gpus_ready;            /* they are fit for this round */
+    bool gpus_asked, gpus_told; /* what has happened to them in it */
+
+    bool swept; /* no descendant besides the workers is left */
+
+    /* The stop. */
+    bool leaving;       /* told to stop: a further word kills */
+    bool stopped_told;  /* rdzv_stopped() has been called for this round */
+    bool killed;        /* SIGKILL has been sent */
+    uint64_t killed_ns; /* when */
+    struct sweep sweep;
+    char leftover[512]; /* what could not be killed; "" nothing */
+
+    int usable_cpus;
+    int exit_status;
+    int nclosing;
+    struct agent_worker_status *status; /* for agent_get_status */
+};
+
+/* STOPPING, once a round: `signo` to all workers, SIGKILL after the grace. */
+void agent_stop_workers(struct agent *a, int signo);
+void agent_signal_workers(struct agent *a, int signo);
+void agent_kill_workers(struct agent *a); /* once a round */
+/* Ends, from `delay_ms` on, what ended workers left; when none is left at all the agent goes on. */
+void agent_look_for_descendants(struct agent *a, unsigned delay_ms);
+/* In agent.c. When all have ended and all output is read: the next state. */
+void agent_go_on_if_over(struct agent *a);
+
+#endif

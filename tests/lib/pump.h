@@ -1,0 +1,220 @@
+/* pump.h: a pump of agent/stdio.h whose consoles are pipes that the test reads. */
+#ifndef TESTS_LIB_PUMP_H
+#define TESTS_LIB_PUMP_H
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "agent/stdio.h"
+#include "core/bytes.h"
+#include "core/clock.h"
+#include "core/fd.h"
+#include "tests/lib/loop.h"
+#include "tests/lib/test.h"
+
+#define WORKERS_MAX 64
+
+/* A pump whose consoles are pipes that the test reads. */
+struct fixture {
+    uv_loop_t loop;
+    struct stdio_pump *pump;
+    int out_r, out_w, err_r, err_w;
+    struct buf out, err; /* what has come out, terminated */
+    bool drained[WORKERS_MAX];
+    int ndrained;
+    char *const *dup_stdout;
+    atomic_bool give_up;
+};
+
+static inline void on_drained(void *arg, int local_rank)
+{
+    struct fixture *f = arg;
+    ck_assert(!f->drained[local_rank]);
+    f->drained[local_rank] = true;
+    f->ndrained++;
+}
+
+static inline void open_pump(struct fixture *f, int console_out, int console_err)
+{
+    struct err e = ERR_INIT;
+    struct stdio_pump_opts opts = {.console_out = console_out,
+                                   .console_err = console_err,
+                                   .dup_stdout = f->dup_stdout,
+                                   .give_up = &f->give_up,
+                                   .on_drained = on_drained,
+                                   .arg = f};
+    ck_assert_msg(stdio_pump_open(&f->pump, &f->loop, &opts, &e) == 0, "%s", e.msg);
+}
+
+static inline void make_pipe(int *r, int *w)
+{
+    int ends[2];
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    *r = ends[0];
+    *w = ends[1];
+    fd_set_nonblock(*r, true);
+}
+
+static inline void setup(struct fixture *f)
+{
+    memset(f, 0, sizeof(*f));
+    loop_setup(&f->loop);
+    make_pipe(&f->out_r, &f->out_w);
+    make_pipe(&f->err_r, &f->err_w);
+}
+
+static inline void setup_open(struct fixture *f)
+{
+    setup(f);
+    open_pump(f, f->out_w, f->err_w);
+}
+
+static inline void drain(int fd, struct buf *b)
+{
+    for (ssize_t n = 1; fd >= 0 && n > 0;) {
+        ck_assert(buf_reserve(b, 65537));
+        n = read(fd, b->data + b->len, 65536);
+        b->len += n > 0 ? (size_t)n : 0;
+        b->data[b->len] = '\0';
+    }
+}
+
+static inline void read_consoles(struct fixture *f)
+{
+    drain(f->out_r, &f->out);
+    drain(f->err_r, &f->err);
+}
+
+static inline const char *text(const struct buf *b)
+{
+    return b->data ? (const char *)b->data : "";
+}
+
+/* Runs the loop and reads the consoles until the condition holds. */
+#define UNTIL(f, condition, what)                                                                 \
+    do {                                                                                          \
+        uint64_t end_ = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);                           \
+        while (!(condition)) {                                                                    \
+            ck_assert_msg(mono_ns() < end_, "%s\n--- out (%zu)\n%.2000s\n--- err\n%.2000s", what, \
+                          (f)->out.len, text(&(f)->out), text(&(f)->err));                        \
+            uv_run(&(f)->loop, UV_RUN_NOWAIT);                                                    \
+            read_consoles(f);                                                                     \
+            struct pollfd fds_[2] = {{(f)->out_r, POLLIN, 0}, {(f)->err_r, POLLIN, 0}};           \
+            poll(fds_, 2, 1);                                                                     \
+        }                                                                                         \
+    } while (0)
+
+/* Closes the pump while a reader keeps its consoles empty. */
+static inline void *read_on(void *arg)
+{
+    struct fixture *f = arg;
+    struct pollfd fds[2] = {{f->out_r, POLLIN, 0}, {f->err_r, POLLIN, 0}};
+    while (fds[0].fd >= 0 || fds[1].fd >= 0) {
+        poll(fds, 2, -1);
+        read_consoles(f);
+        for (int i = 0; i < 2; i++) {
+            if ((fds[i].revents & POLLHUP) && !(fds[i].revents & POLLIN))
+                fds[i].fd = -1;
+        }
+    }
+    return NULL;
+}
+
+static inline void close_pump(struct fixture *f)
+{
+    pthread_t reader;
+    ck_assert_int_eq(pthread_create(&reader, NULL, read_on, f), 0);
+    stdio_pump_close(f->pump);
+    close_fd(&f->out_w);
+    close_fd(&f->err_w);
+    pthread_join(reader, NULL);
+}
+
+static inline void teardown(struct fixture *f)
+{
+    close_fd(&f->out_w);
+    close_fd(&f->err_w);
+    close_fd(&f->out_r);
+    close_fd(&f->err_r);
+    buf_fini(&f->out);
+    buf_fini(&f->err);
+    loop_teardown(&f->loop);
+}
+
+static inline struct stdio_route shown(const char *prefix)
+{
+    return (struct stdio_route){.console = true, .prefix = prefix};
+}
+
+struct ends {
+    int out, err;
+};
+
+static inline struct ends open_worker(struct fixture *f, int rank, struct stdio_route out,
+                                      struct stdio_route err)
+{
+    struct err e = ERR_INIT;
+    struct ends w;
+    ck_assert_msg(stdio_worker_open(f->pump, rank, &out, &err, &w.out, &w.err, &e) == 0, "%s",
+                  e.msg);
+    return w;
+}
+
+static inline void say(int fd, const char *s)
+{
+    ck_assert_int_eq(fd_write_all(fd, s, strlen(s)), 0);
+}
+
+static inline void end_worker(struct fixture *f, int rank, struct ends *w)
+{
+    close_fd(&w->out);
+    close_fd(&w->err);
+    stdio_worker_exited(f->pump, rank);
+}
+
+/* A terminal of which the test reads all that is written to it, and nothing else. */
+static inline void make_terminal(int *master, int *slave)
+{
+    struct termios raw;
+    *master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert_int_ge(*master, 0);
+    grantpt(*master);
+    unlockpt(*master);
+    *slave = open(ptsname(*master), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert_int_ge(*slave, 0);
+    tcgetattr(*slave, &raw);
+    cfmakeraw(&raw);
+    tcsetattr(*slave, TCSANOW, &raw);
+}
+
+/* Writes `lines` numbered lines; the console is not read meanwhile. */
+static inline void write_numbered(int fd, unsigned lines)
+{
+    static char line[128];
+    for (unsigned i = 0; i < lines; i++) {
+        int n = snprintf(line, sizeof(line), "%07u ", i);
+        memset(line + n, 'x', 91);
+        line[99] = '\n';
+        ck_assert_int_eq(fd_write_all(fd, line, 100), 0);
+    }
+}
+
+static inline char *size_text(char *p, double *bytes)
+{
+    static const char *const units[] = {" bytes", " KiB", " MiB"};
+    char *end;
+    *bytes = strtod(p, &end);
+    for (size_t i = 0; i < 3; i++, *bytes *= 1024) {
+        if (strncmp(end, units[i], strlen(units[i])) == 0)
+            return end + strlen(units[i]);
+    }
+    ck_abort_msg("no size: %.60s", p);
+}
+
+#endif

@@ -1,0 +1,389 @@
+/* Consoles that are slow, stuck, closed, or do not like to be written to. */
+#include "tests/lib/pump.h"
+
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "core/log.h"
+#include "core/mem.h"
+
+START_TEST(stuck_reader_costs_oldest_lines_and_says_so)
+{
+    enum { LINES = 100000 }; /* 10 MB; 4 MiB are kept */
+    struct fixture f;
+    setup_open(&f);
+    const char *path = tmppath("log");
+    struct stdio_route out = shown(NULL);
+    out.file = path;
+    struct ends a = open_worker(&f, 3, out, shown(NULL));
+    write_numbered(a.out, 10); /* so that the console is in the middle of something */
+    stdio_write_line(f.pump, "dlaunch: on standard error\n", 27);
+    write_numbered(a.out, LINES); /* comes back: nobody is held up */
+    end_worker(&f, 3, &a);
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (f.ndrained == 0) {
+        ck_assert_msg(mono_ns() < end, "not drained while the console is stuck");
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    close_pump(&f);
+    unsigned lines = 0, gaps = 0, after = 0, last = 0;
+    double missing = 0;
+    for (char *line = (char *)f.out.data, *nl; *line; line = nl + 1) {
+        nl = strchr(line, '\n');
+        ck_assert_ptr_nonnull(nl);
+        *nl = '\0';
+        static const char gap[] = "dlaunch: local rank 3: ";
+        if (strncmp(line, gap, sizeof(gap) - 1) == 0) {
+            char *rest = size_text(line + sizeof(gap) - 1, &missing);
+            char *want = test_text(" of output dropped here: the console is too slow (all of it is "
+                                   "in %s)",
+                                   path);
+            ck_assert_str_eq(rest, want);
+            gaps++;
+        } else {
+            ck_assert_msg(nl - line == 99, "not a whole line: %s", line);
+            last = (unsigned)atoi(line);
+            lines++;
+            after += gaps;
+        }
+    }
+    ck_assert_uint_eq(gaps, 1);
+    ck_assert_uint_eq(last, LINES - 1);
+    ck_assert_msg(after * 100 > STDIO_CONSOLE_BACKLOG * 9 / 10, "only %u lines kept", after);
+    double lost = 100.0 * (LINES + 10 - lines);
+    ck_assert_msg(missing > lost * 0.98 && missing < lost * 1.02, "%.0f said, %.0f lost", missing,
+                  lost);
+    ck_assert_str_eq(text(&f.err), "dlaunch: on standard error\n");
+    struct stat st;
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_int_eq(st.st_size, 100 * (LINES + 10));
+    teardown(&f);
+}
+END_TEST
+
+START_TEST(own_lines_survive_a_gap_and_workers_are_named)
+{
+    enum { WORKERS = 16 };
+    struct fixture f;
+    setup(&f);
+    open_pump(&f, f.out_w, f.out_w);
+    struct ends w[WORKERS];
+    for (int i = 0; i < WORKERS; i++) {
+        char prefix[32];
+        snprintf(prefix, sizeof(prefix), "[default%d]:", i);
+        w[i] = open_worker(&f, i, shown(prefix), shown(NULL));
+    }
+    write_numbered(w[0].out, 3000);
+    stdio_write_line(f.pump, "dlaunch: worker 5 was killed\n", 29);
+    for (int i = 0; i < WORKERS; i++)
+        write_numbered(w[i].out, 8000);
+    for (int i = 0; i < WORKERS; i++)
+        end_worker(&f, i, &w[i]);
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (f.ndrained < WORKERS) {
+        ck_assert_msg(mono_ns() < end, "not drained while the console is stuck");
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    close_pump(&f);
+    const char *own = strstr(text(&f.out), "\ndlaunch: worker 5 was killed\n");
+    ck_assert_msg(own, "dlaunch's own line was dropped");
+    const char *gap = strstr(text(&f.out), "\ndlaunch: [default0]: ");
+    ck_assert_msg(gap && gap < own, "the gap is not declared before it");
+    ck_assert_ptr_nonnull(strstr(text(&f.out), " of output of other workers dropped here: "));
+    ck_assert_ptr_nonnull(strstr(text(&f.out), "[default15]:0007999 "));
+    teardown(&f);
+}
+END_TEST
+
+START_TEST(line_in_progress_is_not_cut_by_a_gap)
+{
+    struct fixture f;
+    setup_open(&f);
+    struct ends a = open_worker(&f, 0, shown("[a]:"), shown(NULL));
+    struct ends b = open_worker(&f, 1, shown("[b]:"), shown(NULL));
+    /* Fill the console's pipe so that it ends within a line of a. */
+    int room = fcntl(f.out_w, F_GETPIPE_SZ);
+    char *big = xcalloc(1, (size_t)room + 3001);
+    memset(big, 'A', (size_t)room + 3000);
+    for (int at = 0; at < room + 3000; at += 4000)
+        big[at] = at ? '\n' : 'A';
+    big[room + 2999] = '\n';
+    ck_assert_int_eq(fd_write_all(a.out, big, (size_t)room + 3000), 0);
+    write_numbered(b.out, 60000);
+    write_numbered(a.out, 1);
+    end_worker(&f, 0, &a);
+    end_worker(&f, 1, &b);
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (f.ndrained < 2) {
+        ck_assert_msg(mono_ns() < end, "not drained while the console is stuck");
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    close_pump(&f);
+    /* Every line is one of a's, one of b's, or the gap's. */
+    int gaps = 0;
+    for (char *line = (char *)f.out.data, *nl; *line; line = nl + 1) {
+        nl = strchr(line, '\n');
+        ck_assert_ptr_nonnull(nl);
+        *nl = '\0';
+        gaps += strncmp(line, "dlaunch: [b]: ", 14) == 0;
+        size_t as = strncmp(line, "[a]:A", 5) == 0 ? strspn(line + 4, "A") : 0;
+        ck_assert_msg(strncmp(line, "dlaunch: ", 9) == 0 || line[4 + as] == '\0' ||
+                          (nl - line == 103 && strncmp(line + 12, "xxxx", 4) == 0),
+                      "mixed line: %.120s", line);
+    }
+    ck_assert_int_eq(gaps, 1);
+    free(big);
+    teardown(&f);
+}
+END_TEST
+
+START_TEST(closed_reader_stops_the_console_only)
+{
+    enum { LINES = 5000 };
+    struct fixture f;
+    setup_open(&f);
+    log_set_writer(stdio_write_line, f.pump);
+    const char *path = tmppath("log");
+    struct stdio_route out = shown(NULL);
+    out.file = path;
+    struct ends a = open_worker(&f, 0, out, shown(NULL));
+    say(a.out, "head\n");
+    UNTIL(&f, strcmp(text(&f.out), "head\n") == 0, "not shown");
+    close_fd(&f.out_r); /* | head -1 */
+    write_numbered(a.out, LINES);
+    UNTIL(&f, strstr(text(&f.err), "\n"), "nothing said");
+    ck_assert_str_eq(text(&f.err), "dlaunch: standard output: Broken pipe: the workers' output is "
+                                   "not shown any more; the job goes on\n");
+    say(a.err, "stderr is still shown\n");
+    UNTIL(&f, strstr(text(&f.err), "still shown\n"), "stderr is gone too");
+    end_worker(&f, 0, &a);
+    UNTIL(&f, f.ndrained == 1, "not drained");
+    log_set_writer(NULL, NULL);
+    close_pump(&f);
+    struct stat st;
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_int_eq(st.st_size, 5 + 100 * LINES);
+    ck_assert_int_eq(sigismember(&(sigset_t){0}, SIGPIPE), 0);
+    teardown(&f);
+}
+END_TEST
+
+struct closer {
+    struct stdio_pump *pump;
+    _Atomic bool closed;
+};
+
+static void *close_it(void *arg)
+{
+    struct closer *c = arg;
+    stdio_pump_close(c->pump);
+    c->closed = true;
+    return NULL;
+}
+
+START_TEST(close_waits_for_a_slow_reader)
+{
+    enum { LINES = 20000 };
+    struct fixture f;
+    setup_open(&f);
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    write_numbered(a.out, LINES);
+    end_worker(&f, 0, &a);
+    struct closer c = {f.pump, false};
+    pthread_t closing;
+    pthread_create(&closing, NULL, close_it, &c);
+    size_t got = 0;
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (got < 100 * LINES) {
+        static char chunk[3000];
+        struct pollfd p = {f.out_r, POLLIN, 0};
+        ck_assert_msg(mono_ns() < end, "only %zu bytes came", got);
+        ck_assert_msg(!c.closed || 100 * LINES - got <= 65536, "closed with output left");
+        poll(&p, 1, 100);
+        ssize_t n = read(f.out_r, chunk, sizeof(chunk));
+        got += n > 0 ? (size_t)n : 0;
+    }
+    pthread_join(closing, NULL);
+    teardown(&f);
+}
+END_TEST
+
+START_TEST(close_gives_up_when_told)
+{
+    struct fixture f;
+    setup_open(&f);
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    write_numbered(a.out, 20000);
+    end_worker(&f, 0, &a);
+    struct closer c = {f.pump, false};
+    pthread_t closing;
+    /* The pipe is full: without help close would wait for ever. */
+    struct pollfd room = {f.out_w, POLLOUT, 0};
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (poll(&room, 1, 0) > 0)
+        ck_assert_msg(mono_ns() < end, "the console's pipe is not filled");
+    pthread_create(&closing, NULL, close_it, &c);
+    ck_assert(!c.closed);
+    f.give_up = true;
+    pthread_join(closing, NULL);
+    ck_assert(c.closed);
+    teardown(&f);
+}
+END_TEST
+
+/* A terminal that shows nothing (Ctrl-S), then all of it. */
+START_TEST(stopped_terminal_holds_nobody_up)
+{
+    struct fixture f;
+    setup(&f);
+    int master, slave;
+    make_terminal(&master, &slave);
+    int flags = fcntl(slave, F_GETFL);
+    open_pump(&f, slave, slave);
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    write_numbered(a.out, 20000); /* 2 MB: more than a terminal's buffer */
+    end_worker(&f, 0, &a);
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (f.ndrained == 0) {
+        ck_assert_msg(mono_ns() < end, "not drained while the terminal is stopped");
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    ck_assert_int_eq(fcntl(slave, F_GETFL), flags); /* shared with the shell */
+    close_fd(&f.out_r);
+    f.out_r = master;
+    fd_set_nonblock(master, true);
+    UNTIL(&f, f.out.len == 2000000, "not all of it came");
+    ck_assert_ptr_nonnull(strstr(text(&f.out), "\n0019999 "));
+    stdio_pump_close(f.pump);
+    ck_assert_int_eq(fcntl(slave, F_GETFL), flags);
+    close(slave);
+    teardown(&f);
+}
+END_TEST
+
+/* Where the pipe cannot be opened anew (here: no descriptor is left), each write is asked for. */
+START_TEST(pipe_that_blocks_holds_nobody_up)
+{
+    struct fixture f;
+    setup_open(&f);
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    struct rlimit old, none;
+    getrlimit(RLIMIT_NOFILE, &old);
+    none = old;
+    none.rlim_cur = 64;
+    setrlimit(RLIMIT_NOFILE, &none);
+    int filler[64], n = 0;
+    while (n < 64 && (filler[n] = dup(a.out)) >= 0)
+        n++;
+    write_numbered(a.out, 20000);
+    int flags = fcntl(f.out_w, F_GETFL);
+    while (n > 0)
+        close(filler[--n]);
+    setrlimit(RLIMIT_NOFILE, &old);
+    end_worker(&f, 0, &a);
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (f.ndrained == 0) {
+        ck_assert_msg(mono_ns() < end, "not drained while the console is stuck");
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    ck_assert_int_eq(flags & O_NONBLOCK, 0);
+    close_pump(&f);
+    ck_assert_uint_eq(f.out.len, 2000000);
+    teardown(&f);
+}
+END_TEST
+
+/* The master side of a terminal cannot be opened anew at all. */
+START_TEST(terminal_that_blocks_holds_nobody_up)
+{
+    struct fixture f;
+    setup(&f);
+    int master, slave;
+    make_terminal(&master, &slave);
+    open_pump(&f, master, master);
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    write_numbered(a.out, 10000);
+    end_worker(&f, 0, &a);
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (f.ndrained == 0) {
+        ck_assert_msg(mono_ns() < end, "not drained while the terminal is stuck");
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    close_fd(&f.out_r);
+    f.out_r = slave;
+    fd_set_nonblock(slave, true);
+    UNTIL(&f, f.out.len == 1000000, "not all of it came");
+    stdio_pump_close(f.pump);
+    close(master);
+    teardown(&f);
+}
+END_TEST
+
+/* One line of carriage returns, each of which brings the prefix along. */
+START_TEST(prefix_that_multiplies_is_bounded)
+{
+    enum { LEN = 150000 };
+    struct fixture f;
+    setup_open(&f);
+    char *prefix = xmalloc(301), *line = xmalloc(LEN + 1);
+    memset(prefix, 'p', 300);
+    prefix[300] = '\0';
+    memset(line, '\r', LEN);
+    line[LEN] = '\n';
+    struct ends a = open_worker(&f, 0, shown(prefix), shown(NULL));
+    ck_assert_int_eq(fd_write_all(a.out, line, LEN + 1), 0);
+    end_worker(&f, 0, &a);
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (f.ndrained == 0) {
+        ck_assert_msg(mono_ns() < end, "not drained");
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    close_pump(&f);
+    ck_assert_uint_le(f.out.len, STDIO_CONSOLE_BACKLOG + 300000);
+    ck_assert_ptr_nonnull(strstr(text(&f.out), "dlaunch: ppp"));
+    free(prefix), free(line);
+    teardown(&f);
+}
+END_TEST
+
+START_TEST(regular_file_as_console_is_byte_exact)
+{
+    struct fixture f;
+    setup(&f);
+    const char *path = tmppath("console");
+    int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    open_pump(&f, fd, f.err_w);
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    write_numbered(a.out, 3000);
+    say(a.out, "no newline at the end");
+    end_worker(&f, 0, &a);
+    UNTIL(&f, f.ndrained == 1, "not drained");
+    close_pump(&f);
+    close(fd);
+    char *all = test_keep(read_file(path));
+    ck_assert_uint_eq(strlen(all), 300000 + 21);
+    ck_assert_str_eq(all + 300000, "no newline at the end");
+    teardown(&f);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("stdio_console");
+    TCase *tc = test_case(s, "readers", 60);
+    tcase_add_test(tc, stuck_reader_costs_oldest_lines_and_says_so);
+    tcase_add_test(tc, own_lines_survive_a_gap_and_workers_are_named);
+    tcase_add_test(tc, line_in_progress_is_not_cut_by_a_gap);
+    tcase_add_test(tc, closed_reader_stops_the_console_only);
+    tcase_add_test(tc, close_waits_for_a_slow_reader);
+    tcase_add_test(tc, close_gives_up_when_told);
+    tcase_add_test(tc, stopped_terminal_holds_nobody_up);
+    tcase_add_test(tc, pipe_that_blocks_holds_nobody_up);
+    tcase_add_test(tc, terminal_that_blocks_holds_nobody_up);
+    tcase_add_test(tc, prefix_that_multiplies_is_bounded);
+    tcase_add_test(tc, regular_file_as_console_is_byte_exact);
+    return s;
+}
+
+TEST_MAIN(suite)

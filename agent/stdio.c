@@ -73,6 +73,7 @@ static void pump_free(struct stdio_pump *p)
     buf_fini(&p->inbox);
     free(p->buffers.room);
     free(p->buffers.prefixed);
+    free(p->buffers.visible);
     free(p->workers);
     free(p);
 }
@@ -128,7 +129,9 @@ int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio
         p->route[1] = p->route[0];
     for (int i = 0; i < 2; i++)
         p->shows[i] = console_takes(p->route[i]);
-    p->buffers.room = xmalloc(STDIO_LINE_MAX + STREAM_CHUNK);
+    p->buffers.room = xmalloc(STREAM_BEFORE + STREAM_CHUNK);
+    if (p->console[0].tty || p->console[1].tty)
+        p->buffers.visible = xmalloc(STREAM_CHUNK);
     p->async = xcalloc(1, sizeof(*p->async));
     int rc = uv_async_init(loop, &p->async->uv, tell_agent);
     if (rc < 0) {

@@ -18,6 +18,7 @@
 #include "agent/stdio.h"
 #include "agent/stdio_logfile.h"
 #include "agent/text.h"
+#include "core/escape.h"
 #include "core/fd.h"
 #include "core/mem.h"
 
@@ -33,6 +34,8 @@ struct console_record {
     uint32_t len;
     bool cont; /* begins within a line that the record before it left unfinished */
 };
+
+static const char RESET[] = "\x1b[m";
 
 static const char CLOSED_STREAM; /* a writer that nobody is */
 
@@ -53,6 +56,8 @@ void console_init(struct console *c, int fd, const char *name, int epfd, void *t
         c->kind = CONSOLE_DEAD; /* closed by whoever started us: they want none */
     else if (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3))
         c->kind = CONSOLE_NULL;
+    else
+        c->tty = S_ISCHR(st.st_mode) && isatty(fd);
 }
 
 bool console_same(int fd_a, int fd_b)
@@ -259,6 +264,8 @@ static void declare_gap(struct console *c)
 {
     char size[TEXT_BYTES_MAX], name[128];
     const char *why = c->gap_error ? strerror(c->gap_error) : "the console is too slow";
+    if (c->tty) /* a colour may be on, or half of its sequence be out */
+        buf_put(&c->first, RESET, sizeof(RESET) - 1);
     if (c->sent_byte != '\n')
         buf_put(&c->first, "\n", 1);
     for (size_t i = 0; i <= CONSOLE_GAPS; i++) {
@@ -312,7 +319,6 @@ static void find_kind(struct console *c)
     int flags = fcntl(c->fd, F_GETFL);
     if (fstat(c->fd, &st) < 0 || flags < 0)
         st.st_mode = S_IFREG; /* the write will say what is wrong */
-    c->tty = isatty(c->fd);
     c->kind = CONSOLE_BLOCKING;
     if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)) {
         c->kind = CONSOLE_FILE;
@@ -427,15 +433,44 @@ static void take(struct console *c, struct stdio_label *who, const uint8_t *p, s
     enqueue(c, who, p, n, cont);
 }
 
+/* Between lines as within one: it does not count for either. */
+static void reset_colour(struct console *c, uint64_t now_ns)
+{
+    uint8_t tail = c->tail_byte, sent = c->sent_byte;
+    take(c, &FILLER, (const uint8_t *)RESET, sizeof(RESET) - 1, now_ns);
+    c->tail_byte = tail;
+    if (!console_pending(c))
+        c->sent_byte = sent;
+    c->coloured = false;
+}
+
+static void note_colour(struct console *c, const uint8_t *p, size_t n)
+{
+    const uint8_t *esc = memrchr(p, '\x1b', n);
+    size_t len = esc ? escape_colour(esc, (size_t)(p + n - esc)) : 0;
+    if (len)
+        c->coloured = len > 4 || (len == 4 && esc[2] != '0');
+}
+
+void console_end(struct console *c, uint64_t now_ns)
+{
+    if (c->coloured && console_takes(c))
+        reset_colour(c, now_ns);
+}
+
 void console_put(struct console *c, const void *writer, struct stdio_label *who, const void *data,
                  size_t n, uint64_t now_ns)
 {
     if (n == 0 || !console_takes(c))
         return;
-    if (c->tail_byte != '\n' && c->writer != writer)
+    if (c->coloured && c->writer != writer)
+        reset_colour(c, now_ns);
+    if (c->tail_byte != '\n' && c->writer != writer && console_takes(c))
         take(c, &FILLER, (const uint8_t *)"\n", 1, now_ns);
     if (c->kind != CONSOLE_DEAD)
         take(c, who, data, n, now_ns);
+    if (c->tty)
+        note_colour(c, data, n);
     c->writer = writer;
 }
 

@@ -44,7 +44,8 @@ struct console {
     int fd;     /* as given; borrowed */
     int own_fd; /* what is written to when it is another; -1 */
     enum console_kind kind;
-    bool tty;
+    bool tty;         /* a terminal: nothing is put there that could move it */
+    bool coloured;    /* what was accepted last leaves a colour on */
     const char *name; /* "standard output" */
     int error;        /* why it is dead, or why it takes nothing now (ENOSPC); 0 */
     uint64_t retry_ns;
@@ -86,9 +87,12 @@ static inline bool console_takes(const struct console *c)
     return c->kind != CONSOLE_NULL && c->kind != CONSOLE_DEAD;
 }
 
+/* Nobody's colour stays on. */
+void console_end(struct console *c, uint64_t now_ns);
+
 /* Takes `n` bytes, whole lines or the last of them unfinished. `writer` stands for the stream that
- * they come from: the unfinished line of another one is ended first. `who` is NULL for dlaunch's
- * own lines. */
+ * they come from: the unfinished line of another one is ended first, and its colour. `who` is NULL
+ * for dlaunch's own lines. */
 void console_put(struct console *c, const void *writer, struct stdio_label *who, const void *data,
                  size_t n, uint64_t now_ns);
 

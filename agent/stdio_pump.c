@@ -100,7 +100,7 @@ static void say_file_fails(struct stdio_pump *p, const struct stdio_stream *s)
 /* Takes one chunk. False: there is none now, or the pipe is at its end (and closed). */
 static bool read_chunk(struct stdio_pump *p, struct stdio_stream *s)
 {
-    uint8_t *chunk = p->buffers.room + STDIO_LINE_MAX;
+    uint8_t *chunk = p->buffers.room + STREAM_BEFORE;
     ssize_t n = read(s->fd, chunk, STREAM_CHUNK);
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return errno == EINTR;
@@ -334,6 +334,8 @@ static void finish(struct stdio_pump *p)
     bool pending = true;
     drain_overdue(p, true);
     sum_up_files(p);
+    console_end(p->route[0], p->now_ns);
+    console_end(p->route[1], p->now_ns);
     p->finishing = true;
     while (pending && !(p->opts.give_up && atomic_load(p->opts.give_up))) {
         take_orders(p);

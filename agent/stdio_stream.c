@@ -52,15 +52,64 @@ static void put_prefixed(struct stdio_stream *s, struct stream_buffers *b, const
     put(s, b->prefixed, b->len, now_ns);
 }
 
-static void show(struct stdio_stream *s, struct stream_buffers *b, const uint8_t *p, size_t len,
-                 uint64_t now_ns)
+static void print(struct stdio_stream *s, struct stream_buffers *b, const uint8_t *p, size_t len,
+                  uint64_t now_ns)
 {
-    if (!s->console || len == 0)
+    if (len == 0)
         return;
     if (s->label->prefix_len)
         put_prefixed(s, b, p, len, now_ns);
     else
         put(s, p, len, now_ns);
+}
+
+/* Whole units, with what could move or reprogram the terminal shown instead. */
+static void print_visibly(struct stdio_stream *s, struct stream_buffers *b, const uint8_t *p,
+                          size_t len, uint64_t now_ns)
+{
+    size_t n = escape_span(p, len, ESCAPE_TERMINAL), at = 0;
+    if (n == len) {
+        print(s, b, p, len, now_ns);
+        return;
+    }
+    for (; len; n = escape_span(p, len, ESCAPE_TERMINAL)) {
+        bool passes = n > 0;
+        n = passes ? n : ESCAPE_SHOWN_LEN;
+        if (n > STREAM_CHUNK - at) {
+            print(s, b, b->visible, at, now_ns);
+            at = 0;
+        }
+        if (n > STREAM_CHUNK) {
+            print(s, b, p, n, now_ns);
+        } else {
+            if (passes)
+                memcpy(b->visible + at, p, n);
+            else
+                escape_show((char *)b->visible + at, *p);
+            at += n;
+        }
+        p += passes ? n : 1;
+        len -= passes ? n : 1;
+    }
+    print(s, b, b->visible, at, now_ns);
+}
+
+static void show(struct stdio_stream *s, struct stream_buffers *b, const uint8_t *p, size_t len,
+                 uint64_t now_ns)
+{
+    if (s->console && s->console->tty)
+        print_visibly(s, b, p, len, now_ns);
+    else if (s->console)
+        print(s, b, p, len, now_ns);
+}
+
+/* How many bytes of the unfinished line are whole: what may be the beginning of a colour or of a
+ * character does not go to a terminal without its rest. */
+static size_t whole_units(const struct stdio_stream *s)
+{
+    if (!s->console || !s->console->tty)
+        return s->len;
+    return s->len - escape_tail(s->line + s->shown, s->len - s->shown, ESCAPE_TERMINAL);
 }
 
 static bool matches(char *const *match, const uint8_t *line, size_t len)
@@ -116,10 +165,14 @@ static void keep(struct stdio_stream *s, const uint8_t *p, size_t n, uint64_t no
     s->len += n;
 }
 
-static void line_over(struct stdio_stream *s)
+/* The first n bytes of the unfinished line are done with. */
+static void let_go(struct stdio_stream *s, size_t n)
 {
-    s->len = s->shown = 0;
-    if (s->cap > 4096) { /* a long line now and then must not cost its length for ever */
+    s->len -= n;
+    s->shown = 0;
+    if (s->len) {
+        memmove(s->line, s->line + n, s->len);
+    } else if (s->cap > 4096) { /* a long line now and then must not cost its length for ever */
         free(s->line);
         s->line = NULL;
         s->cap = 0;
@@ -128,7 +181,7 @@ static void line_over(struct stdio_stream *s)
 
 bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, uint64_t now_ns)
 {
-    uint8_t *data = b->room + STDIO_LINE_MAX;
+    uint8_t *data = b->room + STREAM_BEFORE;
     bool well = s->file.fd < 0 || logfile_write(&s->file, data, len, now_ns);
     if ((!s->console || !console_takes(s->console)) && !s->filter)
         return well;
@@ -139,11 +192,13 @@ bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, u
         if (s->len)
             memcpy(from, s->line, s->len);
         well &= pass_on(s, b, from, s->len + whole, s->shown, now_ns);
-        line_over(s);
+        let_go(s, s->len);
     }
     if (s->len + len - whole > STDIO_LINE_MAX) {
-        well &= pass_on(s, b, s->line, s->len, s->shown, now_ns);
-        line_over(s);
+        size_t n = whole_units(s);
+        well &= pass_on(s, b, s->line, n, s->shown, now_ns);
+        let_go(s, n);
+        s->since_ns = now_ns;
     }
     keep(s, data + whole, len - whole, now_ns);
     s->cut = len % STREAM_PAGE == 0;
@@ -152,10 +207,14 @@ bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, u
 
 void stream_show_partial(struct stdio_stream *s, struct stream_buffers *b, uint64_t now_ns)
 {
-    show(s, b, s->line + s->shown, s->len - s->shown, now_ns);
-    s->shown = s->len;
-    if (!s->filter)
-        line_over(s);
+    size_t n = whole_units(s);
+    show(s, b, s->line + s->shown, n - s->shown, now_ns);
+    s->cut = n < s->len;
+    s->since_ns = s->last_ns = now_ns;
+    if (s->filter)
+        s->shown = n;
+    else
+        let_go(s, n);
 }
 
 uint64_t stream_due_ns(const struct stdio_stream *s)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "agent/stdio.h"
+#include "core/escape.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "rendezvous/failure.h"
@@ -34,20 +35,6 @@ void stdio_tail_fini(struct stdio_tail *t)
     *t = (struct stdio_tail){0};
 }
 
-/* The length of the colour sequence at p (ESC [ digits ; ... m), 0 when there is none. */
-static size_t colour_len(const char *p, size_t left)
-{
-    if (left < 3 || p[0] != '\x1b' || p[1] != '[')
-        return 0;
-    for (size_t i = 2; i < left; i++) {
-        if (p[i] == 'm')
-            return i + 1;
-        if ((p[i] < '0' || p[i] > '9') && p[i] != ';' && p[i] != ':')
-            return 0;
-    }
-    return 0;
-}
-
 /* What is left of one line for people; in place. */
 static size_t settle_line(char *line, size_t len)
 {
@@ -58,7 +45,7 @@ static size_t settle_line(char *line, size_t len)
     if (cr)
         from = (size_t)(cr - line) + 1;
     while (from < len) {
-        size_t skip = colour_len(line + from, len - from);
+        size_t skip = escape_colour(line + from, len - from);
         if (skip)
             from += skip;
         else

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/escape.h"
+
 #define LINE_MAX_BYTES 4096
 
 static enum log_level g_level = LOG_LEVEL_NOTICE;
@@ -31,48 +33,23 @@ void log_set_writer(void (*write)(void *arg, const char *line, size_t len), void
     g_write = write;
 }
 
-/* The length of the well-formed UTF-8 sequence at p (RFC 3629), 0 when there is none. */
-static size_t utf8_len(const unsigned char *p, size_t left)
-{
-    size_t n = p[0] < 0x80   ? 1
-               : p[0] < 0xc2 ? 0
-               : p[0] < 0xe0 ? 2
-               : p[0] < 0xf0 ? 3
-               : p[0] < 0xf5 ? 4
-                             : 0;
-    if (n == 0 || n > left)
-        return 0;
-    for (size_t i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    }
-    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] >= 0xa0) ||
-        (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] >= 0x90))
-        return 0;
-    return n;
-}
-
 size_t log_escape(char *out, size_t cap, const char *text, size_t len, int keep_ws)
 {
-    const unsigned char *p = (const unsigned char *)text;
-    size_t n = 0, seq;
-    for (size_t i = 0; i < len; i += seq) {
-        seq = utf8_len(p + i, len - i);
-        bool control = p[i] < 0x20 || p[i] == 0x7f || (p[i] == 0xc2 && seq == 2 && p[i + 1] < 0xa0);
-        bool plain = seq && (!control || (keep_ws && (p[i] == '\n' || p[i] == '\t')));
-        if (!plain)
-            seq = 1;
-        size_t need = plain ? seq : 4;
+    size_t n = 0, unit;
+    for (size_t i = 0; i < len; i += unit) {
+        bool passes;
+        unit = escape_unit(text + i, len - i, keep_ws ? ESCAPE_KEEP_WS : 0, &passes);
+        size_t need = passes ? unit : ESCAPE_SHOWN_LEN;
         if (n + need + 4 > cap) { /* keep room for the mark */
             if (cap < 4)
                 break;
             memcpy(out + n, "...", 4);
             return n + 3;
         }
-        if (plain)
-            memcpy(out + n, p + i, seq);
+        if (passes)
+            memcpy(out + n, text + i, unit);
         else
-            sprintf(out + n, "\\x%02x", p[i]);
+            escape_show(out + n, (uint8_t)text[i]);
         n += need;
     }
     if (cap)

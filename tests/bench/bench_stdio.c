@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 #include <uv.h>
 
@@ -53,12 +54,27 @@ static void must(int rc, const struct err *e)
     }
 }
 
-/* A reader of the console's pipe in a process of its own; *count gives, at its end, what it read.
- */
-static pid_t start_reader(int *console, int *count)
+/* A terminal whose reader sees what is written to it. */
+static int open_terminal(int ends[2])
+{
+    struct termios raw;
+    ends[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (ends[0] < 0 || grantpt(ends[0]) < 0 || unlockpt(ends[0]) < 0)
+        return -1;
+    ends[1] = open(ptsname(ends[0]), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (ends[1] < 0 || tcgetattr(ends[1], &raw) < 0)
+        return -1;
+    cfmakeraw(&raw);
+    return tcsetattr(ends[1], TCSANOW, &raw);
+}
+
+/* A reader of the console's pipe or terminal in a process of its own; *count gives, at its end,
+ * what it read. */
+static pid_t start_reader(bool terminal, int *console, int *count)
 {
     int data[2], result[2];
-    if (pipe2(data, O_CLOEXEC) < 0 || pipe2(result, O_CLOEXEC) < 0)
+    if ((terminal ? open_terminal(data) : pipe2(data, O_CLOEXEC)) < 0 ||
+        pipe2(result, O_CLOEXEC) < 0)
         exit(1);
     pid_t pid = fork();
     if (pid == 0) {
@@ -88,7 +104,7 @@ static void start_worker(int out, int err)
     }
 }
 
-enum { TO_PIPE = 1, TO_FILE = 2, LOGGED = 4, PREFIXED = 8 };
+enum { TO_PIPE = 1, TO_FILE = 2, LOGGED = 4, PREFIXED = 8, TO_TERMINAL = 16 };
 
 static void measure(const char *what, int mode)
 {
@@ -101,8 +117,8 @@ static void measure(const char *what, int mode)
     if (!mkdtemp(dir))
         exit(1);
     uv_loop_init(&loop);
-    if (mode & TO_PIPE)
-        reader = start_reader(&console, &count);
+    if (mode & (TO_PIPE | TO_TERMINAL))
+        reader = start_reader(mode & TO_TERMINAL, &console, &count);
     snprintf(console_path, sizeof(console_path), "%s/console", dir);
     if (mode & TO_FILE)
         console = open(console_path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
@@ -116,7 +132,7 @@ static void measure(const char *what, int mode)
         int out, err;
         snprintf(path, sizeof(path), "%s/%d", dir, i);
         struct stdio_route r = {.file = mode & LOGGED ? path : NULL,
-                                .console = mode & (TO_PIPE | TO_FILE),
+                                .console = mode & (TO_PIPE | TO_FILE | TO_TERMINAL),
                                 .prefix = mode & PREFIXED ? "[default0]:" : NULL};
         must(stdio_worker_open(pump, i, &r, &(struct stdio_route){.console = true}, &out, &err, &e),
              &e);
@@ -232,6 +248,8 @@ int main(int argc, char **argv)
     measure("console a pipe, prefixed", TO_PIPE | PREFIXED);
     measure("console a file", TO_FILE);
     measure("console a file, prefixed", TO_FILE | PREFIXED);
+    measure("console a terminal", TO_TERMINAL);
+    measure("console a terminal, prefixed", TO_TERMINAL | PREFIXED);
     measure("log files (redirect)", LOGGED);
     measure("log files and console a pipe (tee)", LOGGED | TO_PIPE | PREFIXED);
     return 0;

@@ -1,6 +1,7 @@
 /* Whatever a worker or a peer wrote, what is shown moves no terminal: no C0 or C1 control is left
  * except newline and tab where they are kept, it is UTF-8, it fits, and showing it twice changes
- * nothing more. The first two bytes choose the buffer's size and the mode. */
+ * nothing more. The first two bytes choose the buffer's size and the mode; fuzz_terminal.c has what
+ * passes on its way to a terminal. */
 #include <assert.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,5 @@
-/* Signals as people and machines send them: a terminal's keys, systemd's and a scheduler's. */
+/* A terminal: its keys, and what is shown on it; and signals as systemd and a scheduler send them.
+ */
 #include "tests/integration/job.h"
 
 #include <fcntl.h>
@@ -177,6 +178,29 @@ START_TEST(ctrl_z_with_other_nodes)
 }
 END_TEST
 
+/* What a worker prints moves nothing; teed or not. A pipe gets it as it is. */
+START_TEST(escape_sequences_of_workers)
+{
+    static const char *const options[] = {"", "--tee 3 --log_dir %T/logs"};
+    static struct terminal t;
+    struct proc p;
+    write_file(tmppath("script"), "#!/bin/sh\n"
+                                  "printf '\\033[32mgreen\\033[m \\033[2J\\033]0;title\\007\\n'\n"
+                                  "printf '\\033[31mred \\233 \\303\\251\\n' >&2\n");
+    ck_assert_int_eq(chmod(tmppath("script"), 0755), 0);
+    at_terminal(&t, test_text("%s %%T/script", options[_i]));
+    ck_assert_int_eq(end_of(&t), 0);
+    const char *prefix = _i ? "[default0]:" : "";
+    expect_text(t.text, test_text("%s\x1b[32mgreen\x1b[m \\x1b[2J\\x1b]0;title\\x07\r\n", prefix));
+    expect_text(t.text, test_text("%s\x1b[31mred \\x9b \xc3\xa9\r\n\x1b[m", prefix));
+    dlaunch_start(&p, NULL, "%s %%T/script", options[_i]);
+    expect_status(&p, 0, 20);
+    expect_text(p.out, test_text("%s\x1b[32mgreen\x1b[m \x1b[2J\x1b]0;title\a\n", prefix));
+    expect_text(p.err, test_text("%s\x1b[31mred \x9b \xc3\xa9\n", prefix));
+    proc_fini(&p);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------ from elsewhere */
 
 static const struct {
@@ -260,6 +284,7 @@ static Suite *suite(void)
     tcase_add_test(tc, ctrl_backslash_and_hangup);
     tcase_add_test(tc, ctrl_z_and_on);
     tcase_add_test(tc, ctrl_z_with_other_nodes);
+    tcase_add_loop_test(tc, escape_sequences_of_workers, 0, 2);
     tc = test_case(s, "from elsewhere", 60);
     tcase_add_loop_test(tc, stop_signals, 0, ARRAY_LEN(stops));
     tcase_add_test(tc, stop_of_one_node);

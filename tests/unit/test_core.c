@@ -8,6 +8,7 @@
 
 #include "core/bytes.h"
 #include "core/err.h"
+#include "core/escape.h"
 #include "core/log.h"
 #include "core/map.h"
 #include "core/mem.h"
@@ -48,6 +49,47 @@ START_TEST(log_escape_shows_controls)
     ck_assert_str_eq(out, "a\\x1b[2Jb\\x07\\xc2\\x9b\xc3\xa9\\x9b");
     log_escape(out, 12, "0123456789abcdef", 16, 0);
     ck_assert_str_eq(out, "01234567...");
+}
+END_TEST
+
+START_TEST(escape_knows_what_may_go_on)
+{
+    static const struct {
+        const char *text;
+        size_t span, tail; /* for a terminal */
+    } cases[] = {
+        {"text\r\n\t", 7, 0},       {"a\x1b", 1, 1},        {"a\x1b[", 1, 2},
+        {"a\x1b[1;3", 1, 5},        {"a\x1b[1;3m", 7, 0},   {"a\x1b[1;3x", 1, 0},
+        {"a\x1b[m\x1b[", 4, 2},     {"a\x1b]0", 1, 0},      {"\xc3", 0, 1},
+        {"a\xe6\xad", 1, 2},        {"\xe6\xad\xa5", 3, 0}, {"\xf0\x9f\x98", 0, 3},
+        {"\x80\x80\x80\x80", 0, 0}, {"\x1b[3\xc3", 0, 1},   {"", 0, 0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        size_t len = strlen(cases[i].text);
+        ck_assert_uint_eq(escape_span(cases[i].text, len, ESCAPE_TERMINAL), cases[i].span);
+        ck_assert_uint_eq(escape_tail(cases[i].text, len, ESCAPE_TERMINAL), cases[i].tail);
+    }
+    /* A colour of the greatest length, and one that is longer; the quick way through long text. */
+    char text[1000];
+    memset(text, '1', sizeof(text));
+    memcpy(text, "\x1b[", 2);
+    text[ESCAPE_COLOUR_MAX - 1] = 'm';
+    ck_assert_uint_eq(escape_colour(text, sizeof(text)), ESCAPE_COLOUR_MAX);
+    ck_assert_uint_eq(escape_tail(text, ESCAPE_COLOUR_MAX - 1, ESCAPE_TERMINAL),
+                      ESCAPE_COLOUR_MAX - 1);
+    text[ESCAPE_COLOUR_MAX - 1] = '1';
+    text[ESCAPE_COLOUR_MAX] = 'm';
+    ck_assert_uint_eq(escape_colour(text, sizeof(text)), 0);
+    ck_assert_uint_eq(escape_tail(text, ESCAPE_COLOUR_MAX, ESCAPE_TERMINAL), 0);
+    for (size_t at = 0; at < sizeof(text); at++) {
+        for (int c = 0; c < 256; c++) {
+            memset(text, 'x', sizeof(text));
+            text[at] = (char)c;
+            bool passes = (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t' || c == '\r';
+            ck_assert_uint_eq(escape_span(text, sizeof(text), ESCAPE_TERMINAL),
+                              passes ? sizeof(text) : at);
+        }
+    }
 }
 END_TEST
 
@@ -237,6 +279,7 @@ static Suite *suite(void)
     tcase_add_test(tc, err_text_and_context);
     tcase_add_test(tc, err_that_is_too_long_says_so);
     tcase_add_test(tc, log_escape_shows_controls);
+    tcase_add_test(tc, escape_knows_what_may_go_on);
     tcase_add_test(tc, bytes_round_trip);
     tcase_add_test(tc, bytes_never_read_past_the_end);
     tcase_add_test(tc, map_against_a_plain_array);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,12 +17,24 @@
 #include "core/mem.h"
 #include "core/netaddr.h"
 
-/* Address space, not memory: room for the slots of every local rank and for shared buffers. */
-#define HEAP_BYTES ((uint64_t)64 << 30)
+#define GIB ((uint64_t)1 << 30)
 
 static uint64_t align_up(uint64_t v, uint64_t to)
 {
     return (v + to - 1) / to * to;
+}
+
+/* Room for the slots of every local rank and for shared buffers: address space, not memory. Half of
+ * what the machine has; where address space is limited, workers need most of it for themselves. */
+static uint64_t heap_bytes(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    uint64_t bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 2 : 0;
+    bytes = bytes < 8 * GIB ? 8 * GIB : bytes < 64 * GIB ? bytes : 64 * GIB;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur / 4 < bytes)
+        bytes = limit.rlim_cur / 4;
+    return align_up(bytes, 4096);
 }
 
 static void lay_out(struct segment_header *h)
@@ -30,7 +43,7 @@ static void lay_out(struct segment_header *h)
     h->off_ports = align_up(h->off_nodes + (uint64_t)h->nnodes * sizeof(struct segment_node), 128);
     h->off_local = align_up(h->off_ports + (uint64_t)h->world_size * sizeof(uint16_t), 128);
     h->off_heap = align_up(h->off_local + (uint64_t)h->nlocal * sizeof(struct segment_local), 4096);
-    h->heap_bytes = HEAP_BYTES;
+    h->heap_bytes = heap_bytes();
     h->total_bytes = h->off_heap + h->heap_bytes;
 }
 

@@ -189,6 +189,19 @@ START_TEST(hello_and_allreduce_run)
 END_TEST
 
 /* What the tuner writes, the library reads. */
+/* Where address space is limited (ulimit -v, some batch systems, valgrind), the launcher's segment
+ * leaves most of it to the worker. */
+START_TEST(a_limit_on_address_space)
+{
+    struct proc p;
+    char *command = TEXT("ulimit -v 2000000; exec %s --nproc_per_node 2 %s", PROGRAM("dlaunch"),
+                         PROGRAM("examples/allreduce"));
+    ck_assert_msg(proc_run(&p, ARGV("sh", "-c", command), NULL, 60) == 0, "%s%s", p.out, p.err);
+    ck_assert_int_eq(strncmp(p.out, "2 ranks, ", 9), 0);
+    proc_fini(&p);
+}
+END_TEST
+
 START_TEST(the_tuners_rules_are_taken)
 {
     char *rules = TMP("rules");
@@ -281,6 +294,7 @@ static Suite *suite(void)
     tcase_add_test(tc, what_is_declared_is_exported_and_nothing_else);
     tc = test_case(s, "examples", 120);
     tcase_add_test(tc, hello_and_allreduce_run);
+    tcase_add_test(tc, a_limit_on_address_space);
     tcase_add_test(tc, the_tuners_rules_are_taken);
     tcase_add_test(tc, training_ends_alike_on_any_number_of_workers);
     tcase_add_test(tc, training_recovers_bit_for_bit);

@@ -250,6 +250,19 @@ const void *stream_look(struct transport *base, int stream, int tries, size_t *l
     return from ? from->data : NULL;
 }
 
+void stream_take(struct transport *base, int stream, size_t len, size_t skip, void *to)
+{
+    struct streams *t = (struct streams *)base;
+    struct end *end = &t->ends[stream];
+    const struct shm *s = t->comm->shm;
+    if (len > skip)
+        copy_to(s, end, cell(s, end->in, end->cells_got), (uint32_t)skip, to,
+                (uint32_t)(len - skip));
+    finish_cell(end, (uint32_t)len);
+    if (atomic_load_explicit(&end->peer->asleep, memory_order_relaxed))
+        wake(end->peer);
+}
+
 static int stream_peek(struct transport *base, int stream, void *p, size_t want)
 {
     struct streams *t = (struct streams *)base;

@@ -20,8 +20,10 @@ int stream_new(struct transport **out, struct dlcoll_comm *comm, struct err *e);
  */
 bool stream_put(struct transport *t, int stream, const struct iovec *iov, size_t len);
 /* The beginning of a piece that is there after at most so many looks, and its length; what is
- * longer than a line can only be received. NULL: there is none. */
+ * longer than a line can only be received, or taken. NULL: there is none. */
 const void *stream_look(struct transport *t, int stream, int tries, size_t *len);
+/* Takes the piece that was just looked at, of that length: what follows its first `skip` bytes. */
+void stream_take(struct transport *t, int stream, size_t len, size_t skip, void *to);
 
 /* Whoever is about to sleep says so, then looks for the last time, sleeps while *stream_bell() is
  * what stream_doze() has returned, and must say with stream_rouse() that he is up: something has

@@ -6,67 +6,68 @@
 
 #include "collectives/dtype.h"
 
-/* What a kind has beside its name. */
-enum { DATA = 1, REDUCES = 2, ROOTED = 4, UNEVEN = 8, TO_ROOT = 16 };
-
-static const struct {
-    const char *name;
-    unsigned has;
-} g_kinds[CALL_KINDS] = {
-    [CALL_ALL_REDUCE] = {"all_reduce", DATA | REDUCES},
-    [CALL_BROADCAST] = {"broadcast", DATA | ROOTED},
-    [CALL_BARRIER] = {"barrier", 0},
-    [CALL_FINALIZE] = {"finalize", 0},
-    [CALL_REDUCE] = {"reduce", DATA | REDUCES | ROOTED | TO_ROOT},
-    [CALL_GATHER] = {"gather", DATA | ROOTED | TO_ROOT},
-    [CALL_GATHER_V] = {"gather_v", DATA | ROOTED | UNEVEN | TO_ROOT},
-    [CALL_ALL_GATHER] = {"all_gather", DATA},
-    [CALL_ALL_GATHER_V] = {"all_gather_v", DATA | UNEVEN},
-    [CALL_SCATTER] = {"scatter", DATA | ROOTED},
-    [CALL_SCATTER_V] = {"scatter_v", DATA | ROOTED | UNEVEN},
-    [CALL_REDUCE_SCATTER] = {"reduce_scatter", DATA | REDUCES},
-    [CALL_REDUCE_SCATTER_V] = {"reduce_scatter_v", DATA | REDUCES | UNEVEN},
-    [CALL_ALL_TO_ALL] = {"all_to_all", DATA},
-    [CALL_ALL_TO_ALL_V] = {"all_to_all_v", DATA | UNEVEN},
-    [CALL_ALL_REDUCE_COALESCED] = {"all_reduce_coalesced", DATA | REDUCES},
-    [CALL_EXCHANGE_BYTES] = {"exchange_bytes", 0},
-    [CALL_MONITORED_BARRIER] = {"monitored_barrier", 0},
-    [CALL_COMM_SPLIT] = {"comm_split", 0},
-    [CALL_COMM_NEW_GROUP] = {"comm_new_group", 0},
-    [CALL_SEND] = {"send", DATA | ROOTED | TO_ROOT},
-    [CALL_RECV] = {"recv", DATA | ROOTED},
-    [CALL_BATCH] = {"batch", 0},
+enum {
+    DATA = CALL_HAS_DATA,
+    REDUCES = CALL_HAS_OP,
+    ROOTED = CALL_HAS_ROOT,
+    UNEVEN = CALL_UNEVEN,
+    TO_ROOT = CALL_TO_ROOT
 };
 
-static unsigned has(int kind)
-{
-    return kind > CALL_NONE && kind < CALL_KINDS ? g_kinds[kind].has : 0;
-}
+const uint8_t g_call_has[CALL_KINDS] = {
+    [CALL_ALL_REDUCE] = DATA | REDUCES,
+    [CALL_BROADCAST] = DATA | ROOTED,
+    [CALL_REDUCE] = DATA | REDUCES | ROOTED | TO_ROOT,
+    [CALL_GATHER] = DATA | ROOTED | TO_ROOT,
+    [CALL_GATHER_V] = DATA | ROOTED | UNEVEN | TO_ROOT,
+    [CALL_ALL_GATHER] = DATA,
+    [CALL_ALL_GATHER_V] = DATA | UNEVEN,
+    [CALL_SCATTER] = DATA | ROOTED,
+    [CALL_SCATTER_V] = DATA | ROOTED | UNEVEN,
+    [CALL_REDUCE_SCATTER] = DATA | REDUCES,
+    [CALL_REDUCE_SCATTER_V] = DATA | REDUCES | UNEVEN,
+    [CALL_ALL_TO_ALL] = DATA,
+    [CALL_ALL_TO_ALL_V] = DATA | UNEVEN,
+    [CALL_ALL_REDUCE_COALESCED] = DATA | REDUCES,
+    [CALL_SEND] = DATA | ROOTED | TO_ROOT,
+    [CALL_RECV] = DATA | ROOTED,
+};
 
-bool call_has_data(int kind)
-{
-    return has(kind) & DATA;
-}
-
-bool call_reduces(int kind)
-{
-    return has(kind) & REDUCES;
-}
-
-bool call_rooted(int kind)
-{
-    return has(kind) & ROOTED;
-}
+static const char *const g_names[CALL_KINDS] = {
+    [CALL_ALL_REDUCE] = "all_reduce",
+    [CALL_BROADCAST] = "broadcast",
+    [CALL_BARRIER] = "barrier",
+    [CALL_FINALIZE] = "finalize",
+    [CALL_REDUCE] = "reduce",
+    [CALL_GATHER] = "gather",
+    [CALL_GATHER_V] = "gather_v",
+    [CALL_ALL_GATHER] = "all_gather",
+    [CALL_ALL_GATHER_V] = "all_gather_v",
+    [CALL_SCATTER] = "scatter",
+    [CALL_SCATTER_V] = "scatter_v",
+    [CALL_REDUCE_SCATTER] = "reduce_scatter",
+    [CALL_REDUCE_SCATTER_V] = "reduce_scatter_v",
+    [CALL_ALL_TO_ALL] = "all_to_all",
+    [CALL_ALL_TO_ALL_V] = "all_to_all_v",
+    [CALL_ALL_REDUCE_COALESCED] = "all_reduce_coalesced",
+    [CALL_EXCHANGE_BYTES] = "exchange_bytes",
+    [CALL_MONITORED_BARRIER] = "monitored_barrier",
+    [CALL_COMM_SPLIT] = "comm_split",
+    [CALL_COMM_NEW_GROUP] = "comm_new_group",
+    [CALL_SEND] = "send",
+    [CALL_RECV] = "recv",
+    [CALL_BATCH] = "batch",
+};
 
 const char *call_name(int kind)
 {
-    return kind > CALL_NONE && kind < CALL_KINDS ? g_kinds[kind].name : "unknown operation";
+    return kind > CALL_NONE && kind < CALL_KINDS ? g_names[kind] : "unknown operation";
 }
 
 const char *call_describe(const struct call *c, char out[CALL_TEXT_MAX])
 {
     const struct dtype *type = dtype_get(c->dtype);
-    unsigned have = has(c->kind);
+    unsigned have = c->kind < CALL_KINDS ? g_call_has[c->kind] : 0;
     const char *op = reduction_name(c->op);
     char count[24] = "", reduction[32] = "", root[24] = "";
     if (!(have & UNEVEN))

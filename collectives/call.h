@@ -48,9 +48,24 @@ struct call {
     uint64_t count; /* elements */
 };
 
-bool call_has_data(int kind);
-bool call_reduces(int kind);
-bool call_rooted(int kind); /* or has a peer */
+/* What a kind has beside its name. */
+enum { CALL_HAS_DATA = 1, CALL_HAS_OP = 2, CALL_HAS_ROOT = 4, CALL_UNEVEN = 8, CALL_TO_ROOT = 16 };
+extern const uint8_t g_call_has[CALL_KINDS];
+
+static inline bool call_has_data(enum call_kind kind)
+{
+    return g_call_has[kind] & CALL_HAS_DATA;
+}
+
+static inline bool call_reduces(enum call_kind kind)
+{
+    return g_call_has[kind] & CALL_HAS_OP;
+}
+
+static inline bool call_rooted(enum call_kind kind) /* or has a peer */
+{
+    return g_call_has[kind] & CALL_HAS_ROOT;
+}
 
 static inline bool call_equal(const struct call *a, const struct call *b)
 {

@@ -19,8 +19,8 @@
 /* Shows in the worker's own line what it is doing. */
 static void show(const dlcoll_comm *c, uint64_t seq, enum segment_local_state state)
 {
-    struct segment_local *line = world_line(c->world);
-    if (!line || c->id != 0)
+    struct segment_local *line = c->job->recorder.line;
+    if (c->id != 0)
         return;
     atomic_store_explicit(&line->seq, seq, memory_order_relaxed);
     atomic_store_explicit(&line->state, state, memory_order_release);
@@ -38,8 +38,8 @@ int coll_execute(dlcoll_comm *c, struct coll_call *call)
     if (atomic_load_explicit(&c->failed, memory_order_acquire))
         return atomic_load(&c->failed_code);
     call->culprit = -1;
-    uint64_t number =
-        recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->id, coll_bytes(call));
+    uint64_t number = recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->id,
+                                     coll_bytes(call), call->start_ns);
     show(c, call->seq, SEGMENT_LOCAL_CALL);
     int code = run(c, call);
     if (code == -ENOMEM && call->may_repeat) {
@@ -99,6 +99,7 @@ static int submit(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **ou
     if (w) {
         w->call = *call;
         w->call.may_repeat = false;
+        w->call.start_ns = 0; /* its turn comes later */
         if (keep_arrays(w) == 0 && async_submit(c, w) == 0) {
             *out = w;
             return 0;

@@ -28,6 +28,8 @@ static int refuse(const struct coll_args *a, int code, const char *why)
 int coll_take_opts(dlcoll_comm *c, enum call_kind kind, const dlcoll_opts *given, dlcoll_opts *opts)
 {
     *opts = (dlcoll_opts)DLCOLL_OPTS_INIT;
+    if (!given)
+        return 0;
     int code = comm_take_opts(opts, sizeof(*opts), given);
     if (code == DLCOLL_EINVAL)
         return comm_error(c, code, "%s: opts has no valid size and version (use DLCOLL_OPTS_INIT)",
@@ -38,14 +40,12 @@ int coll_take_opts(dlcoll_comm *c, enum call_kind kind, const dlcoll_opts *given
     return 0;
 }
 
-/* Reading the exact clock takes as long as a good part of a small operation; the coarse one is
- * behind it by at most a tick of the kernel's, by which longer deadlines may be late. */
-uint64_t coll_deadline(const dlcoll_comm *c, const dlcoll_opts *opts)
+uint64_t coll_deadline(const dlcoll_comm *c, const dlcoll_opts *opts, uint64_t now_ns)
 {
     int64_t ms = opts->timeout_ms ? opts->timeout_ms : c->timeout_ms;
     if (ms < LONG_MS || ms > LONGEST_MS)
         return comm_deadline(ms);
-    return clock_ns(CLOCK_MONOTONIC_COARSE) + ((uint64_t)ms + TICK_MS) * 1000000u;
+    return now_ns + ((uint64_t)ms + TICK_MS) * 1000000u;
 }
 
 /* ---------------------------------------------------------------------------------------- parts */
@@ -104,7 +104,8 @@ static const char *shape(const struct coll_args *a, size_t most, struct side *se
     const char *bad = "the counts are too large", *none = "counts is NULL";
     *send = (struct side){.p = a->send, .needed = true, .extent = count, .own = count};
     *recv = (struct side){.p = a->recv, .needed = true, .extent = count, .own = count};
-    if (count > most / (size_t)size)
+    size_t all;
+    if (__builtin_mul_overflow(count, (size_t)size, &all) || all > most)
         return "count is too large";
     switch (a->kind) {
     case CALL_BROADCAST:
@@ -200,9 +201,17 @@ static int check_buffers(const struct coll_args *a, const struct side *s, const 
 static int check_reduction(const struct coll_args *a, struct coll_call *call)
 {
     char why[96];
+    struct reduce_info *last = &a->comm->reduce;
+    if (last->dtype && last->dtype_value == a->dtype && last->code == a->op) {
+        call->reduce = *last;
+        call->id.op = last->code;
+        return 0;
+    }
     int code = reduce_find(a->dtype, a->op, &call->reduce);
     call->reduce.ranks = a->comm->size;
     call->id.op = call->reduce.code;
+    if (code == 0 && call->reduce.code == a->op)
+        *last = call->reduce;
     if (code == DLCOLL_EINVAL)
         return refuse(a, code,
                       call->reduce.code == REDUCE_PREMUL ? "op was made for another dtype"
@@ -294,7 +303,8 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
     call->recv_parts = (struct coll_parts){a->recv_counts, a->recv_displs};
     call->elem = 1;
     call->op = a->op;
-    call->deadline_ns = coll_deadline(c, &opts);
+    call->start_ns = coll_now();
+    call->deadline_ns = coll_deadline(c, &opts, call->start_ns);
     call->stream = opts.stream;
     call->culprit = -1;
     call->device = nccl_is_for(c, telling_buffer(a), &opts);

@@ -7,6 +7,7 @@
 
 #include "collectives/coll_call.h"
 #include "collectives/dlcoll.h"
+#include "core/clock.h"
 
 struct coll_args {
     enum call_kind kind;
@@ -31,6 +32,15 @@ bool coll_is_nothing(const struct coll_call *call);
 /* The options, checked; as coll_args_check(). */
 int coll_take_opts(dlcoll_comm *c, enum call_kind kind, const dlcoll_opts *given,
                    dlcoll_opts *opts);
-uint64_t coll_deadline(const dlcoll_comm *c, const dlcoll_opts *opts);
+
+/* Reading the exact clock takes as long as a good part of a small operation; the coarse one is
+ * behind it by at most a tick of the kernel's, by which longer deadlines may be late. */
+static inline uint64_t coll_now(void)
+{
+    return clock_ns(CLOCK_MONOTONIC_COARSE);
+}
+
+/* Of an operation that began at now_ns, which is coll_now(). */
+uint64_t coll_deadline(const dlcoll_comm *c, const dlcoll_opts *opts, uint64_t now_ns);
 
 #endif

@@ -65,7 +65,8 @@ struct coll_call {
     bool device;  /* buffers are device memory: nccl/nccl.h */
     void *stream; /* then: where it is enqueued; NULL: on one of ours */
 
-    uint64_t deadline_ns; /* on mono_ns(); 0: none */
+    uint64_t start_ns;    /* of the call, on mono_ns(), to a tick of the kernel's; 0: not known */
+    uint64_t deadline_ns; /* likewise; 0: none */
     bool may_repeat; /* -ENOMEM is for the program, which may call again; else it is a failure */
 
     /* After a failure, which `run` returns as

@@ -48,6 +48,7 @@ struct dlcoll_comm {
     struct wait_policy policy;
 
     uint64_t seq;                     /* collective operations started, by the program */
+    struct reduce_info reduce;        /* the last one that was found; no user's, which can go */
     uint64_t shrunk;                  /* how often */
     uint32_t monitored;               /* dlcoll_monitored_barrier()s */
     struct group_count *group_counts; /* owned */

@@ -95,7 +95,7 @@ int dlcoll_exchange_bytes(const void *data, size_t len, dlcoll_bytes **all, dlco
     }
     *all = NULL;
     if ((code = coll_take_opts(comm, CALL_EXCHANGE_BYTES, opts, &o)) == 0)
-        code = exchange(comm, data, len, all, coll_deadline(comm, &o));
+        code = exchange(comm, data, len, all, coll_deadline(comm, &o, coll_now()));
     return comm_leave(comm, code);
 }
 
@@ -268,6 +268,6 @@ int dlcoll_monitored_barrier(dlcoll_comm *comm, int *missing, size_t *n, const d
     if (missing && !n)
         code = comm_error(comm, DLCOLL_EINVAL, "monitored_barrier: n is NULL");
     else if ((code = coll_take_opts(comm, CALL_MONITORED_BARRIER, opts, &o)) == 0)
-        code = monitored(comm, missing, n, coll_deadline(comm, &o));
+        code = monitored(comm, missing, n, coll_deadline(comm, &o, coll_now()));
     return comm_leave(comm, code);
 }

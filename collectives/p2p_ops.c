@@ -22,7 +22,8 @@ static int fill(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *from, boo
     bool is_send = kind == CALL_SEND || (kind == CALL_BATCH && from->send);
     if (!type)
         return refuse(c, kind, "there is no such dtype");
-    if (from->count > SIZE_MAX / 4 / type->size)
+    size_t len;
+    if (__builtin_mul_overflow(from->count, type->size, &len) || len > SIZE_MAX / 4)
         return refuse(c, kind, "count is too large");
     if (kind == CALL_BATCH && !from->send == !from->recv)
         return refuse(c, kind, "one of send and recv must be NULL, the other not");
@@ -38,7 +39,7 @@ static int fill(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *from, boo
                           .tag = from->tag,
                           .dtype = (uint8_t)from->dtype,
                           .count = from->count,
-                          .len = from->count * type->size,
+                          .len = len,
                           .buf = is_send ? (uint8_t *)from->send : from->recv,
                           .deadline_ns = deadline_ns};
     return 0;
@@ -53,7 +54,7 @@ static int perform_one(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *on
     if (code < 0 || p2p_try(c, &op))
         return code;
     op.from = from;
-    op.deadline_ns = coll_deadline(c, o);
+    op.deadline_ns = coll_deadline(c, o, coll_now());
     code = p2p_run(c, &op);
     return code == DLCOLL_ENOMEM && !c->p2p
                ? comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(kind))
@@ -105,7 +106,7 @@ static int on_device(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list
         if (code < 0)
             return code;
     }
-    return nccl_batch(c, kind, list, n, coll_deadline(c, o), o->stream, work);
+    return nccl_batch(c, kind, list, n, coll_deadline(c, o, coll_now()), o->stream, work);
 }
 
 static int perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size_t n, bool any,
@@ -128,7 +129,7 @@ static int perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, 
         dlcoll_work_free(w);
         return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(kind));
     }
-    uint64_t deadline = coll_deadline(c, &o);
+    uint64_t deadline = coll_deadline(c, &o, coll_now());
     for (size_t i = 0; i < n && code == 0; i++) {
         dlcoll_p2p one = list[i];
         if (kind != CALL_BATCH)

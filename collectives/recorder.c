@@ -47,7 +47,7 @@ static clockid_t clock_for(uint64_t bytes)
 }
 
 uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
-                        const struct call *call, uint64_t bytes)
+                        const struct call *call, uint64_t bytes, uint64_t coarse_ns)
 {
     struct segment_local *line = r->line;
     uint64_t number = atomic_fetch_add_explicit(&line->nops, 1, memory_order_relaxed) + 1;
@@ -59,7 +59,8 @@ uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_na
     op->seq = seq;
     op->count = call->count;
     op->bytes = bytes;
-    op->start_ns = clock_ns(clock_for(bytes));
+    bool coarse = coarse_ns && clock_for(bytes) == CLOCK_MONOTONIC_COARSE;
+    op->start_ns = coarse ? coarse_ns : clock_ns(clock_for(bytes));
     op->peer = call_rooted(call->kind) ? call->root : -1;
     memcpy(op->op, g_names.op[call->kind], sizeof(op->op));
     memcpy(op->dtype, g_names.dtype[has_data ? call->dtype % NAMES : NAMES - 1], sizeof(op->dtype));

@@ -18,9 +18,10 @@ struct recorder {
 
 void recorder_init(struct recorder *r, struct segment_local *line); /* NULL: none */
 
-/* An operation begins; returns its number, for recorder_end(). */
+/* An operation begins; returns its number, for recorder_end(). coarse_ns: the time now, on
+ * CLOCK_MONOTONIC_COARSE, if the caller has it; else 0. */
 uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
-                        const struct call *call, uint64_t bytes);
+                        const struct call *call, uint64_t bytes, uint64_t coarse_ns);
 void recorder_end(struct recorder *r, uint64_t number, int result);
 
 /* Copies those of a line, the newest first. Returns how many. */

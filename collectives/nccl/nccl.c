@@ -604,8 +604,8 @@ static int perform(struct nccl *n, const struct enqueued *q, struct coll_call *c
         return comm_error(c, DLCOLL_EBACKEND, "%s: no CUDA event", call_name(call->id.kind));
     }
     bool wait = !work && !stream;
-    uint64_t number =
-        recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->id, coll_bytes(call));
+    uint64_t number = recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->id,
+                                     coll_bytes(call), 0);
     if (!q->list)
         show(c, call->seq, SEGMENT_LOCAL_CALL);
     int status = put_on(n, q, call, on, w ? w->event : wait ? n->event : NULL);

@@ -24,8 +24,7 @@ static uint8_t *place(const struct flow *f, int i, int j, uint64_t k)
 {
     const struct shm *s = f->op->s;
     size_t at = f->shared || f->to_one ? 0 : (size_t)j * f->piece;
-    return at +
-           (f->inlined ? shm_arrival(s, f->op->seq, i)->data : shm_slot(s, i, f->op->base + k));
+    return at + shm_slot(s, i, f->op->base + k);
 }
 
 /* ------------------------------------------------------------------------------------- staging */
@@ -48,8 +47,6 @@ static bool has_to_be_put(const struct flow *f, int j)
 static bool uses_slot(const struct flow *f, uint64_t k)
 {
     const struct shm *s = f->op->s;
-    if (f->inlined)
-        return false;
     if (f->results != FLOW_NOBODY)
         return true;
     if (f->pull)

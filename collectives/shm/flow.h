@@ -40,7 +40,6 @@ struct flow {
     bool shared;
     const struct reduce_info *reduce; /* NULL: copy */
     bool to_one;                      /* at most one of my blocks has a length */
-    bool inlined;                     /* in the arrival instead of a slot */
     int results;
     size_t piece;  /* of a block, a round; a multiple of 64 */
     size_t most;   /* the longest block that any rank has for another */

@@ -13,6 +13,7 @@
 #include "collectives/reduce.h"
 #include "collectives/shm/direct.h"
 #include "collectives/shm/flow.h"
+#include "collectives/shm/line.h"
 #include "collectives/shm/pull.h"
 
 enum { FEW_RANKS = 4 };
@@ -85,14 +86,6 @@ static void own(struct task *t, void *to, const void *from, size_t len)
 
 /* --------------------------------------------------------------------------------------- flows */
 
-/* Whether all that a rank has for others goes into its arrival. */
-static bool fits_line(const struct task *t)
-{
-    const struct flow *f = &t->flow;
-    size_t lanes = f->shared || f->to_one ? 1 : (size_t)t->s->n;
-    return !f->uneven && (f->most + 7) / 8 * 8 <= SHM_INLINE_BYTES / lanes;
-}
-
 static size_t choose_piece(const struct task *t, size_t lanes)
 {
     const struct flow *f = &t->flow;
@@ -112,9 +105,8 @@ static int run_flow(struct task *t, const char *name)
     f->op = &t->op;
     f->send = t->call->send;
     f->recv = t->call->recv;
-    f->inlined = fits_line(t);
-    f->piece = f->inlined ? (f->most + 7) / 8 * 8 : choose_piece(t, lanes);
-    t->call->algo = f->inlined ? "line" : f->pull ? "pull" : name;
+    f->piece = choose_piece(t, lanes);
+    t->call->algo = f->pull ? "pull" : name;
     return flow_run(f);
 }
 
@@ -132,16 +124,8 @@ static int move(struct task *t, size_t most, bool uneven)
     /* Whoever offers something must know that the others have tried. */
     if (most >= pull)
         pull_probe(t->s);
-    t->flow.pull = offered >= pull && !fits_line(t) && !t->flow.in_place &&
-                   pull_can(t->s, t->call->send, offered);
+    t->flow.pull = offered >= pull && !t->flow.in_place && pull_can(t->s, t->call->send, offered);
     return run_flow(t, "flat");
-}
-
-static int barrier(struct task *t)
-{
-    t->call->algo = "line";
-    shm_arrive(&t->op, 0);
-    return shm_await_all(&t->op);
 }
 
 static int broadcast(struct task *t)
@@ -256,7 +240,7 @@ static int reduce_at_root(struct task *t)
     s->in[s->me] = (struct shm_block){0, root ? t->len : 0};
     t->flow.shared = true;
     t->flow.results = FLOW_NOBODY;
-    if (s->n == 2 && t->len >= shm_tuning.pull && !fits_line(t) && !scales) {
+    if (s->n == 2 && t->len >= shm_tuning.pull && !scales) {
         pull_probe(s);
         t->flow.pull = !root && pull_can(s, t->call->send, t->len);
     }
@@ -268,8 +252,6 @@ static int all_reduce(struct task *t)
     struct shm *s = t->s;
     t->flow.reduce = &t->call->reduce;
     t->flow.most = t->len;
-    if (t->len <= SHM_INLINE_BYTES)
-        return reduce_flat(t);
     all_slices(t->len, s->n, s->out);
     memcpy(s->in, s->out, (size_t)s->n * sizeof(*s->in));
     int r = try_direct(t, t->len, t->call->recv, t->len, FLOW_ALL);
@@ -288,8 +270,6 @@ static int reduce(struct task *t)
     int root = t->call->root;
     t->flow.reduce = &t->call->reduce;
     t->flow.most = t->len;
-    if (t->len <= SHM_INLINE_BYTES)
-        return reduce_at_root(t);
     all_slices(t->len, s->n, s->out);
     memcpy(s->in, s->out, (size_t)s->n * sizeof(*s->in));
     /* Only the root has a buffer for the result. */
@@ -351,22 +331,31 @@ static int perform(struct task *t)
     case CALL_SCATTER:
     case CALL_SCATTER_V:
         return scatter(t, t->call->kind == CALL_SCATTER_V);
-    case CALL_ALL_TO_ALL:
-    case CALL_ALL_TO_ALL_V:
-        return all_to_all(t, t->call->kind == CALL_ALL_TO_ALL_V);
     default:
-        return barrier(t);
+        return all_to_all(t, t->call->kind == CALL_ALL_TO_ALL_V);
     }
+}
+
+/* Apart, so that small operations do not clear all of a task. */
+static __attribute__((noinline)) int run_task(struct shm_op *op)
+{
+    struct task t = {.s = op->s, .call = op->call, .op = *op, .len = coll_bytes(op->call)};
+    return perform(&t);
 }
 
 static int run(struct coll_call *c)
 {
-    struct task t = {.s = c->comm->shm, .call = c, .len = coll_bytes(c)};
-    int r = shm_begin(&t.op, t.s, c);
+    struct shm_op op;
+    int r = shm_begin(&op, c->comm->shm, c);
     if (r < 0)
         return r;
-    r = perform(&t);
-    shm_end(&t.op);
+    if (line_fits(op.s, c)) {
+        c->algo = "line";
+        r = line_run(&op);
+    } else {
+        r = run_task(&op);
+    }
+    shm_end(&op);
     return r;
 }
 

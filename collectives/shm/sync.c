@@ -210,9 +210,7 @@ int shm_await_all(struct shm_op *op)
         if (r < 0)
             return r;
     }
-    s->met = op->seq;
-    if (s->read < op->base)
-        s->read = op->base;
+    shm_all_here(op);
     return 0;
 }
 

@@ -33,6 +33,15 @@ void shm_end(struct shm_op *op);
 int shm_await(struct shm_op *op, int i);
 int shm_await_all(struct shm_op *op);
 
+/* Everybody is seen to have come, and so is through with all rounds of earlier operations. */
+static inline void shm_all_here(struct shm_op *op)
+{
+    struct shm *s = op->s;
+    s->met = op->seq;
+    if (s->read < op->base)
+        s->read = op->base;
+}
+
 /* Until *word, a number of rank i's, is at least `want`. */
 int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint64_t want);
 

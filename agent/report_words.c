@@ -14,22 +14,22 @@
 
 void words_add(struct buf *b, const char *fmt, ...)
 {
-    va_list ap;
-    char *text;
+    va_list ap, again;
     va_start(ap, fmt);
-    int n = vasprintf(&text, fmt, ap);
+    va_copy(again, ap);
+    size_t n = (size_t)vsnprintf(NULL, 0, fmt, ap);
+    xbuf_reserve(b, n + 1);
+    vsnprintf((char *)b->data + b->len, n + 1, fmt, again);
+    b->len += n;
+    va_end(again);
     va_end(ap);
-    if (n < 0)
-        return;
-    buf_put(b, text, (size_t)n);
-    free(text);
 }
 
 void words_escaped(struct buf *b, const char *text)
 {
     size_t len = strlen(text), cap = 4 * len + 8;
-    if (buf_reserve(b, cap))
-        b->len += log_escape((char *)b->data + b->len, cap, text, len, 0);
+    xbuf_reserve(b, cap);
+    b->len += log_escape((char *)b->data + b->len, cap, text, len, 0);
 }
 
 /* ------------------------------------------------------------------------------------ signals */

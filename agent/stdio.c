@@ -309,7 +309,7 @@ void stdio_write_line(void *pump, const char *line, size_t len)
 {
     struct stdio_pump *p = pump;
     pthread_mutex_lock(&p->lock);
-    if (p->inbox.len + len <= INBOX_MAX)
+    if (p->inbox.len + len <= INBOX_MAX && buf_reserve(&p->inbox, len))
         buf_put(&p->inbox, line, len);
     else
         p->inbox_lost += len;

@@ -232,7 +232,8 @@ static void make_room(struct console *c, size_t need)
         return;
     if (record_at(c, 0)->cont) { /* the line that the console is in the middle of stays whole */
         size_t rest = rest_of_line(c, STDIO_LINE_MAX);
-        if (rest && buf_reserve(&c->first, rest)) {
+        if (rest) {
+            xbuf_reserve(&c->first, rest);
             ring_copy(c, 0, c->first.data + c->first.len, rest);
             c->first.len += rest;
             dequeue(c, rest, false);
@@ -295,6 +296,7 @@ static void declare_gap(struct console *c)
     c->own_lost = 0;
     buf_put(&c->first, c->saved.data, c->saved.len);
     buf_fini(&c->saved);
+    xbuf_reserve(&c->first, 0);
 }
 
 /* ----------------------------------------------------------------------------------- writing */

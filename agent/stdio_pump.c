@@ -205,7 +205,7 @@ static void put_own_lines(struct stdio_pump *p, struct buf *lines, uint64_t lost
 {
     char line[100], size[TEXT_BYTES_MAX];
     console_put(p->route[1], p, NULL, lines->data, lines->len, p->now_ns);
-    if (lost || lines->oom) {
+    if (lost) {
         int n = snprintf(line, sizeof(line), "dlaunch: %s of its own lines dropped here\n",
                          text_bytes(size, lost));
         console_put(p->route[1], p, NULL, line, (size_t)n, p->now_ns);

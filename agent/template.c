@@ -62,6 +62,7 @@ char *template_expand(const char *text, const struct template_var *vars, size_t 
         }
         p = dollar + len;
     }
+    xbuf_reserve(&b, 0);
     char *out = xstrndup(b.data ? (char *)b.data : "", b.len);
     buf_fini(&b);
     return out;

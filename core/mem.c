@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/bytes.h"
+
 static void out_of_memory(void) __attribute__((noreturn));
 static void out_of_memory(void)
 {
@@ -57,4 +59,10 @@ char *xasprintf(const char *fmt, ...)
     if (n < 0)
         out_of_memory();
     return s;
+}
+
+void xbuf_reserve(struct buf *b, size_t extra)
+{
+    if (!buf_reserve(b, extra))
+        out_of_memory();
 }

@@ -16,6 +16,10 @@ char *xstrdup(const char *s) __attribute__((malloc, returns_nonnull));
 char *xstrndup(const char *s, size_t n) __attribute__((malloc, returns_nonnull));
 char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2), returns_nonnull));
 
+struct buf;
+/* Room for `extra` more bytes in b (core/bytes.h), all that was appended before being there. */
+void xbuf_reserve(struct buf *b, size_t extra);
+
 #define ARRAY_LEN(a)                    (sizeof(a) / sizeof((a)[0]))
 #define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 

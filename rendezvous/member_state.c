@@ -404,10 +404,7 @@ static void queue_failure(struct member_state *m, const struct failure *f)
     if (m->nqueue >= QUEUE_MAX)
         return; /* counted in failures_total */
     failure_encode(&b, f);
-    if (b.oom) {
-        buf_fini(&b);
-        return;
-    }
+    xbuf_reserve(&b, 0);
     if (m->nqueue == m->cap_queue) {
         m->cap_queue = m->cap_queue ? 2 * m->cap_queue : 8;
         m->queue = xrealloc(m->queue, m->cap_queue * sizeof(*m->queue));

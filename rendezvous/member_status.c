@@ -1,6 +1,7 @@
 /* What is said to the coordinator, and what the agent and the owner are to do. */
 #include <string.h>
 
+#include "core/mem.h"
 #include "rendezvous/member_state_impl.h"
 #include "rendezvous/text.h"
 
@@ -28,6 +29,7 @@ static void fill_failures(struct member_state *m, struct rdzv_status *st)
         m->sent_seq = m->queue[i].seq;
         st->nfailures++;
     }
+    xbuf_reserve(&m->failure_bytes, 0);
     st->failures = m->failure_bytes.data;
     st->failures_len = m->failure_bytes.len;
     if (i < m->nqueue)

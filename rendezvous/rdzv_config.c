@@ -122,6 +122,7 @@ struct rdzv_rules rdzv_config_rules(const struct rdzv_config *c)
         .heartbeat_ns = to_ns(c->keep_alive_interval),
         .dead_ns = rdzv_config_dead_ns(c),
         .agent_store = c->agent_store,
+        .relay = c->relay,
         .elect = rdzv_config_may_elect(c),
         .master_addr = c->backend == RDZV_STATIC ? c->master_addr : NULL,
     };
@@ -141,6 +142,7 @@ struct member_rules rdzv_config_member_rules(const struct rdzv_config *c)
                   .max_restarts = c->max_restarts,
                   .restart_policy = c->restart_policy,
                   .agent_store = c->agent_store,
+                  .relay = c->relay,
                   .pid = (int)getpid(),
                   .node_rank = c->node_rank < 0 ? -1 : c->node_rank,
                   .nproc = c->nproc},

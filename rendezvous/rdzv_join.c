@@ -42,6 +42,11 @@ static void nnodes_text(char out[32], int min, int max)
         text_set(out, 32, "%d:%d", min, max);
 }
 
+static const char *store_name(bool agent_store, bool relay)
+{
+    return relay ? "relay" : agent_store ? "agent" : "none";
+}
+
 /* What does not fit this job, whoever asks. True: text says why. */
 static bool other_job(const struct rdzv_state *s, const struct rdzv_hello *h, char *text,
                       size_t cap)
@@ -59,9 +64,9 @@ static bool other_job(const struct rdzv_state *s, const struct rdzv_hello *h, ch
                  backend_name(h->backend));
     else if (h->min_nodes != r->min_nodes || h->max_nodes != r->max_nodes)
         text_set(text, cap, "this job has --nnodes %s, not %s", ours, theirs);
-    else if (h->agent_store != r->agent_store)
+    else if (h->agent_store != r->agent_store || h->relay != r->relay)
         text_set(text, cap, "this job has --master_store %s, not %s",
-                 r->agent_store ? "agent" : "none", h->agent_store ? "agent" : "none");
+                 store_name(r->agent_store, r->relay), store_name(h->agent_store, h->relay));
     else if (h->node_rank >= r->max_nodes)
         text_set(text, cap, "node_rank %d is too high for --nnodes %s (0 to %d)", h->node_rank,
                  ours, r->max_nodes - 1);

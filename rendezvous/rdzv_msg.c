@@ -134,6 +134,8 @@ bool rdzv_get_identity(struct rd *r, struct rdzv_identity *m)
     return !r->bad;
 }
 
+#define STORE_BY_RELAY 2 /* 0: none, 1: the launchers serve it */
+
 void rdzv_put_hello(struct buf *b, const struct rdzv_hello *m)
 {
     size_t at = frame_begin(b, RDZV_MSG_HELLO);
@@ -145,7 +147,7 @@ void rdzv_put_hello(struct buf *b, const struct rdzv_hello *m)
     buf_u32(b, (uint32_t)m->max_nodes);
     buf_u32(b, (uint32_t)m->max_restarts);
     buf_u8(b, (uint8_t)m->restart_policy);
-    buf_u8(b, m->agent_store);
+    buf_u8(b, m->relay ? STORE_BY_RELAY : m->agent_store);
     buf_str(b, m->host);
     buf_str(b, m->role);
     buf_str(b, m->local_addr);
@@ -170,7 +172,9 @@ bool rdzv_get_hello(struct rd *r, struct rdzv_hello *m)
     m->max_nodes = get_int(r, 1, NNODES_MAX);
     m->max_restarts = get_int(r, 0, INT32_MAX);
     m->restart_policy = (enum restart_policy)get_enum(r, RESTART_WORKER + 1);
-    m->agent_store = get_bool(r);
+    unsigned store = get_enum(r, STORE_BY_RELAY + 1);
+    m->agent_store = store > 0;
+    m->relay = store == STORE_BY_RELAY;
     rd_str(r, m->host, sizeof(m->host));
     rd_str(r, m->role, sizeof(m->role));
     rd_str(r, m->local_addr, sizeof(m->local_addr));

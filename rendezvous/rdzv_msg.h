@@ -72,7 +72,7 @@ struct rdzv_hello {
     int min_nodes, max_nodes;
     int max_restarts;
     enum restart_policy restart_policy;
-    bool agent_store;
+    bool agent_store, relay; /* relay: only with agent_store */
 
     char host[HOST_MAX];
     char role[ROLE_MAX];

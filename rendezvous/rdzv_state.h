@@ -45,7 +45,7 @@ struct rdzv_rules {
     bool elect; /* the nodes may choose another coordinator when this one is lost */
     uint64_t join_ns, last_call_ns, close_ns;
     uint64_t heartbeat_ns, dead_ns;
-    bool agent_store;
+    bool agent_store, relay;
     const char *bound_addr; /* the address it listens on; "": all of them */
     int port;
     const char *local_addr;  /* to advertise, or "" */

@@ -190,6 +190,7 @@ static void make_hello(struct rdzv_state *s, uint32_t conn)
                            .min_nodes = 2,
                            .max_nodes = 3,
                            .agent_store = true,
+                           .relay = how >= 250,
                            .max_restarts = 2,
                            .node_rank = (how >> 1) % 5 - 1,
                            .nproc = 1 + who % 3,

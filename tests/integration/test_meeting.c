@@ -151,6 +151,8 @@ static const struct {
     {"--nnodes 3 --node_rank 2 --rdzv_id j", "this job has --nnodes 2, not 3"},
     {"--nnodes 2 --node_rank 1 --rdzv_id j --master_store none",
      "this job has --master_store agent, not none"},
+    {"--nnodes 2 --node_rank 1 --rdzv_id j --master_store relay",
+     "this job has --master_store agent, not relay"},
     {"--nnodes 2 --rdzv_id j --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d",
      "this job meets by --rdzv_backend static, not c10d"},
 };

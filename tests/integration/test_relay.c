@@ -98,6 +98,27 @@ START_TEST(the_store_moves)
 }
 END_TEST
 
+/* On some nodes and not on others: said on both sides, and the job waits for one that fits. */
+START_TEST(all_or_none)
+{
+    struct cluster c = {.n = 2, .port = free_port()};
+    struct proc bad;
+    static const char said[] = "this job has --master_store relay, not agent";
+    cluster_start_node(&c, 0, "--verbose --master_store relay %s", store_worker());
+    proc_expect_err(&c.node[0], "listening on", 10);
+    dlaunch_start(&bad, NULL, "--nnodes 2 --node_rank 1 --master_port %d %s", c.port,
+                  store_worker());
+    expect_status(&bad, 2, 10);
+    expect_text(bad.err, said);
+    ck_assert_int_eq(times(bad.err, "\n"), 1);
+    proc_expect_err(&c.node[0], said, 10);
+    cluster_start_node(&c, 1, "--master_store relay %s", store_worker());
+    cluster_wait(&c, 0, 20);
+    cluster_fini(&c);
+    proc_fini(&bad);
+}
+END_TEST
+
 /* Whoever reaches the coordinator's port from elsewhere is no client of the store; nor is another
  * user at the door. */
 START_TEST(strangers)
@@ -139,6 +160,7 @@ static Suite *suite(void)
     tcase_add_test(tc, large_values);
     tcase_add_test(tc, waiting_when_the_round_ends);
     tcase_add_test(tc, the_store_moves);
+    tcase_add_test(tc, all_or_none);
     tcase_add_test(tc, strangers);
     return s;
 }

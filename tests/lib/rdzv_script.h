@@ -48,7 +48,7 @@ struct who {
     int rank1; /* node_rank + 1 */
     int nproc, pid, min, max, restarts1;
     uint16_t peer_port;
-    bool own, same_host, no_store, witness;
+    bool own, same_host, no_store, relay, witness;
     enum restart_policy policy;
 };
 
@@ -149,6 +149,7 @@ static inline void hello(uint32_t conn, struct who w)
                            .max_restarts = w.restarts1 ? w.restarts1 - 1 : R.max_restarts,
                            .restart_policy = w.policy ? w.policy : R.restart_policy,
                            .agent_store = w.no_store ? false : R.agent_store,
+                           .relay = w.relay,
                            .pid = w.pid ? w.pid : 100 + (int)conn,
                            .node_rank = w.rank1 - 1,
                            .prev_rank = -1,

@@ -86,7 +86,13 @@ START_TEST(hello)
     ck_assert_int_eq(g.pid, 4711);
     ck_assert_int_eq(g.node_rank, -1);
     ck_assert_int_eq(g.nproc, NPROC_MAX);
-    ck_assert(g.agent_store);
+    ck_assert(g.agent_store && !g.relay);
+    h.relay = true;
+    B.len = 0;
+    rdzv_put_hello(&B, &h);
+    r = body_of(RDZV_MSG_HELLO);
+    ck_assert(rdzv_get_hello(&r, &g));
+    ck_assert(g.agent_store && g.relay);
 }
 END_TEST
 

@@ -170,6 +170,7 @@ START_TEST(those_who_do_not_fit_are_turned_away)
          "node_rank 1 is already taken by gpu-b (10.0.0.2), pid 881, joined 4.0 s ago",
          false},
         {{.no_store = true}, "this job has --master_store agent, not none", false},
+        {{.relay = true}, "this job has --master_store agent, not relay", false},
     };
     rules(RDZV_STATIC, 3, 3);
     start();

@@ -33,6 +33,23 @@ static void begin_election(struct member_state *m, const char *how, bool dead, u
     member_state_stop_round(m, &why);
 }
 
+void member_contact_heard(struct member_state *m, uint64_t now)
+{
+    m->heard_ns = now;
+    m->late_ns = 0;
+}
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* When the coordinator has been silent for so long; what this process was late does not count. */
+static uint64_t silent_at(const struct member_state *m, uint64_t ns)
+{
+    return later(m->heard_ns + m->late_ns + ns, m->grace_at);
+}
+
 void member_contact_lost(struct member_state *m, const char *how, bool dead, uint64_t now)
 {
     char text[RDZV_TEXT_MAX];
@@ -127,7 +144,7 @@ void member_state_unreachable(struct member_state *m, bool refused, const char *
     else if (m->joined && refused && m->ended_how == RDZV_END_RESET &&
              (m->here || now - m->refused_ns >= REFUSED_NS))
         member_contact_lost(m, "its launcher is gone (connection reset, then refused)", true, now);
-    else if (m->joined && now - m->heard_ns >= m->dead_ns)
+    else if (m->joined && now >= silent_at(m, m->dead_ns))
         member_contact_lost(m, why, false, now);
 }
 
@@ -161,7 +178,7 @@ void member_state_noticed(struct member_state *m, uint64_t now)
 {
     if (m->electing && m->connected) {
         m->answered = true;
-        m->heard_ns = now;
+        member_contact_heard(m, now);
     }
 }
 
@@ -242,9 +259,10 @@ static uint64_t silent_ns(const struct member_state *m)
     return m->electing ? 3 * m->dead_ns : m->dead_ns / 4 * 3;
 }
 
-static uint64_t answer_ns(const struct member_state *m)
+static uint64_t answer_at(const struct member_state *m)
 {
-    return m->electing && m->dead_ns < m->rules.read_ns ? m->dead_ns : m->rules.read_ns;
+    bool soon = m->electing && m->dead_ns < m->rules.read_ns;
+    return later(m->connected_ns + (soon ? m->dead_ns : m->rules.read_ns), m->grace_at);
 }
 
 static bool on_lease(const struct member_state *m)
@@ -257,6 +275,18 @@ static bool lease_is_over(const struct member_state *m, uint64_t now)
     return on_lease(m) && now >= m->lease_ns && !(m->due & DUE_RUN);
 }
 
+/* The silence of a time in which this process was late may be its own. When it was much, there is
+ * at least one heartbeat's time to hear the coordinator, whose words may lie here unread. The lease
+ * is not extended: the others go on without this node, whatever has kept it. */
+static void doubt_oneself(struct member_state *m, uint64_t late, uint64_t now)
+{
+    m->late_ns += late;
+    if (late <= m->heartbeat_ns / 2 || m->heard_ns < m->graced_ns) /* once in one silence */
+        return;
+    m->graced_ns = now;
+    m->grace_at = now + m->heartbeat_ns;
+}
+
 void member_state_tick(struct member_state *m, uint64_t now)
 {
     char text[RDZV_TEXT_MAX];
@@ -264,11 +294,12 @@ void member_state_tick(struct member_state *m, uint64_t now)
         fence(m, now);
     if (m->ended)
         return;
-    if (now > m->pulse_at && now - m->pulse_at > m->heartbeat_ns / 2)
-        m->heard_ns = now; /* what the coordinator said meanwhile may lie here unread */
+    if (now > m->pulse_at)
+        doubt_oneself(m, now - m->pulse_at, now);
     if (now >= m->pulse_at)
         m->pulse_at = now + m->heartbeat_ns;
-    if (m->electing && !(m->connected && m->answered) && now >= elect_until(m)) {
+    if (m->electing && !(m->connected && m->answered) &&
+        now >= later(elect_until(m), m->grace_at)) {
         text_set(text, sizeof(text), "%s; no other node could be made coordinator%s%s", m->gone,
                  m->trouble[0] ? ": " : "", m->trouble);
         member_state_end_alone(m, STOP_COORDINATOR_LOST, 1, text);
@@ -280,20 +311,20 @@ void member_state_tick(struct member_state *m, uint64_t now)
     }
     if (!m->joined && !m->electing && now >= m->say_at)
         say_waiting(m, now);
-    if (m->connected && !m->answered && now - m->connected_ns >= answer_ns(m)) {
+    if (m->connected && !m->answered && now >= answer_at(m)) {
         text_set(m->trouble, sizeof(m->trouble), "it accepted the connection and did not answer");
         m->due |= DUE_DISCONNECT;
     }
     if (lease_is_over(m, now))
         fence(m, now);
-    if (m->joined && now - m->heard_ns >= m->dead_ns) {
+    if (m->joined && now >= silent_at(m, m->dead_ns)) {
         text_set(text, sizeof(text), "nothing heard of it for %.1f s%s%s",
                  (double)(now - m->heard_ns) / 1e9, m->connected || !m->trouble[0] ? "" : "; ",
                  m->connected ? "" : m->trouble);
         member_contact_lost(m, text, false, now);
         if (m->connected)
             m->due |= DUE_DISCONNECT;
-    } else if (m->connected && m->answered && now - m->heard_ns >= silent_ns(m)) {
+    } else if (m->connected && m->answered && now >= silent_at(m, silent_ns(m))) {
         text_set(m->trouble, sizeof(m->trouble), "it has fallen silent");
         m->due |= DUE_DISCONNECT;
     }
@@ -312,18 +343,20 @@ uint64_t member_state_deadline(const struct member_state *m)
     if (m->ended)
         return on_lease(m) ? m->lease_ns : NEVER;
     if (m->electing && !(m->connected && m->answered))
-        at = elect_until(m);
+        at = later(elect_until(m), m->grace_at);
     else if (!m->electing && !m->joined)
         at = sooner(m->began_ns + m->rules.join_ns, m->say_at);
     if (m->connected)
         at = sooner(at, m->sent_ns + m->heartbeat_ns);
     if (m->connected && !m->answered)
-        at = sooner(at, m->connected_ns + answer_ns(m));
+        at = sooner(at, answer_at(m));
     if (m->connected && m->answered)
-        at = sooner(at, m->heard_ns + silent_ns(m));
+        at = sooner(at, silent_at(m, silent_ns(m)));
     if (on_lease(m))
         at = sooner(at, m->lease_ns);
     if (m->joined)
-        at = sooner(at, sooner(m->pulse_at, m->heard_ns + m->dead_ns));
+        at = sooner(at, silent_at(m, m->dead_ns));
+    if (m->joined || m->connected || m->electing)
+        at = sooner(at, m->pulse_at);
     return at;
 }

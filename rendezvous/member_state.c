@@ -270,7 +270,8 @@ static void note_view(struct member_state *m, const struct rdzv_view *v, uint64_
     m->node_restarts = v->node_restarts;
     m->ended_how = RDZV_END_BROKEN;
     m->refused_ns = 0;
-    m->heard_ns = m->view_seen_ns = now;
+    member_contact_heard(m, now);
+    m->view_seen_ns = now;
     m->view_sent_ns = v->sent_ns;
     m->heartbeat_ns = (uint64_t)v->heartbeat_ms * 1000000;
     m->dead_ns = (uint64_t)v->dead_ms * 1000000;

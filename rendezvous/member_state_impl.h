@@ -69,7 +69,10 @@ struct member_state {
     uint64_t lease_ns; /* workers may live until then; 0: none was given */
     bool fenced;       /* it ran out */
     bool out;          /* of the round, since its coordinator was lost */
-    uint64_t pulse_at; /* a tick that comes much later than this: the process did not run */
+    uint64_t pulse_at; /* a tick that comes later than this: the process did not run */
+    uint64_t late_ns;  /* by how much in all since heard_ns */
+    uint64_t graced_ns;
+    uint64_t grace_at; /* no silence counts before: what was said meanwhile may lie here unread */
     char trouble[RDZV_TEXT_MAX]; /* why it is not connected */
     char line[2 * RDZV_TEXT_MAX];
     enum log_level line_level;
@@ -122,6 +125,7 @@ void member_state_end_alone(struct member_state *m, enum stop_reason reason, int
                             const char *text);
 
 /* member_contact.c */
+void member_contact_heard(struct member_state *m, uint64_t now);
 /* dead: it has ended for sure. */
 void member_contact_lost(struct member_state *m, const char *how, bool dead, uint64_t now);
 

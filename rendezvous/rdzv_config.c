@@ -8,7 +8,6 @@
 #include "rendezvous/rdzv_backend.h"
 #include "rendezvous/text.h"
 
-#define DEAD_MIN    1.5 /* seconds: a third lies between the lease and this */
 #define LEASE_BEATS 1.5 /* heartbeats in a lease, at least */
 
 void rdzv_config_defaults(struct rdzv_config *c)
@@ -54,27 +53,22 @@ bool rdzv_config_may_elect(const struct rdzv_config *c)
 }
 
 /* A node that is cut off ends its workers when its lease is over, and the others may start without
- * it after the dead time: what lies between must suffice for that. (Ending them takes a few
- * milliseconds; the rest is for a busy machine.) And a lease must outlive the time from one
- * heartbeat to the next with something to spare, or it runs out in a healthy job. */
+ * it after the dead time: what lies between must suffice for that (rdzv_lease_ns()). And a lease
+ * must outlive the time from one heartbeat to the next with something to spare, or it runs out in a
+ * healthy job. */
 static int check_silence(const struct rdzv_config *c, struct err *e)
 {
     double interval = c->keep_alive_interval, dead = interval * c->keep_alive_max_attempt;
+    double apart = (double)(RDZV_TICK_NS + RDZV_KILL_NS + RDZV_MARGIN_NS) / 1e9;
     double lease = (double)rdzv_lease_ns(rdzv_config_dead_ns(c)) / 1e9;
-    if (c->max_nodes + c->spares == 1)
+    if (c->max_nodes + c->spares == 1 || lease >= LEASE_BEATS * interval)
         return 0;
-    if (lease < LEASE_BEATS * interval)
-        return err_set(e, -EINVAL,
-                       "keep_alive_interval %g s and keep_alive_max_attempt %d make a lease of "
-                       "%.3g s, which one late heartbeat would end: more attempts are needed",
-                       interval, c->keep_alive_max_attempt, lease);
-    if (dead < DEAD_MIN)
-        return err_set(e, -EINVAL,
-                       "keep_alive_interval %g s and keep_alive_max_attempt %d make a dead time of "
-                       "%.3g s, in which a node that is cut off cannot end its workers before the "
-                       "others go on: at least %g s are needed",
-                       interval, c->keep_alive_max_attempt, dead, DEAD_MIN);
-    return 0;
+    return err_set(e, -EINVAL,
+                   "keep_alive_interval %g s and keep_alive_max_attempt %d make a dead time of "
+                   "%.3g s, too short: %g of these intervals, which one late heartbeat may take, "
+                   "and the %g s in which a node that is cut off ends its workers are %.3g s",
+                   interval, c->keep_alive_max_attempt, dead, LEASE_BEATS, apart,
+                   LEASE_BEATS * interval + apart);
 }
 
 int rdzv_config_check(const struct rdzv_config *c, struct err *e)

@@ -114,7 +114,7 @@ static bool stand(struct rdzv_state *s, uint64_t now)
         const struct rdzv_quorum *q = &s->quorum[k];
         int here = rdzv_quorum_present(q, &s->by_id, 0);
         if (q->list.n && 2 * here <= q->list.n) {
-            if (now >= s->elect_at)
+            if (now >= s->elect_at && now >= s->grace_at)
                 minority(s, here, q->list.n, now);
             return false;
         }
@@ -143,7 +143,7 @@ bool rdzv_elect_may_start(struct rdzv_state *s, uint64_t now)
         }
         if (2 * unknown > q->list.n) {
             s->elect_at = s->collect_ns + s->rules.dead_ns;
-            if (now >= s->elect_at)
+            if (now >= s->elect_at && now >= s->grace_at)
                 minority(s, q->list.n - unknown, q->list.n, now);
             return false;
         }

@@ -206,12 +206,21 @@ bool rdzv_get_report(struct rd *r, struct rdzv_result *m);
 bool rdzv_get_peers(struct rd *r, struct rdzv_peers *m);
 bool rdzv_get_notice(struct rd *r, char text[RDZV_NOTICE_MAX]);
 
+/* What lies at least between the end of a node's lease and the moment when the others may go on
+ * without it: how late its agent may look at the clock, the time to kill its workers, and a margin.
+ */
+#define RDZV_TICK_NS   100000000u
+#define RDZV_KILL_NS   1000000000u
+#define RDZV_MARGIN_NS 500000000u
+
 /* For how long workers may live without a word from the coordinator, which counts their node as
- * lost after dead_ns: between the two lie the time to end them (at most 1 s) and a margin. */
+ * lost after dead_ns. 0: no such time is short enough. */
 static inline uint64_t rdzv_lease_ns(uint64_t dead_ns)
 {
-    uint64_t guard = dead_ns / 3 < 1500000000u ? dead_ns / 3 : 1500000000u;
-    return dead_ns - (dead_ns / 5 > guard ? dead_ns / 5 : guard);
+    uint64_t apart = RDZV_TICK_NS + RDZV_KILL_NS + RDZV_MARGIN_NS;
+    if (dead_ns / 5 > apart) /* clocks may differ */
+        apart = dead_ns / 5;
+    return dead_ns > apart ? dead_ns - apart : 0;
 }
 
 #endif

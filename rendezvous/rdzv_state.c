@@ -166,6 +166,7 @@ void rdzv_state_update_ready(struct rdzv_state *s, struct rdzv_node *n)
 void rdzv_state_heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
     n->heard_ns = now;
+    n->late_ns = s->late_ns;
     if (s->check_at == NEVER)
         s->check_at = now + s->rules.dead_ns;
 }
@@ -397,15 +398,20 @@ static uint64_t sooner(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* This process slept, or was stopped: what the others said meanwhile may lie here unread. They have
- * one heartbeat more. */
-static void forgive_silence(struct rdzv_state *s, uint64_t now)
+/* This process was late, as it is on a busy machine, slept, or was stopped: the silence of that
+ * time may be its own. When it was much, there is at least one heartbeat's time to hear the others,
+ * whose words may lie here unread. */
+static void doubt_oneself(struct rdzv_state *s, uint64_t late, uint64_t now)
 {
-    uint64_t grace = now - s->rules.dead_ns + s->rules.heartbeat_ns;
+    s->late_ns += late;
+    if (late <= s->rules.heartbeat_ns / 2)
+        return;
+    if (s->graced_ns == 0 || now - s->late_ns >= s->graced_ns + s->rules.dead_ns) {
+        s->graced_ns = now - s->late_ns; /* not each time: one that is always late finds out, too */
+        s->grace_at = now + s->rules.heartbeat_ns;
+    }
     for (int i = 0; i < s->nnodes; i++) {
         struct rdzv_node *n = s->nodes[i];
-        if (n->heard_ns < grace)
-            n->heard_ns = grace;
         if (n->lost_at <= now)
             n->lost_at = now + reset_grace(s, n);
     }
@@ -414,7 +420,8 @@ static void forgive_silence(struct rdzv_state *s, uint64_t now)
 /* When it counts as lost unless something is heard of it before. */
 static uint64_t lost_at(const struct rdzv_state *s, const struct rdzv_node *n)
 {
-    return sooner(n->heard_ns + s->rules.dead_ns, n->lost_at);
+    uint64_t silent = n->heard_ns + s->rules.dead_ns + (s->late_ns - n->late_ns);
+    return sooner(silent > s->grace_at ? silent : s->grace_at, n->lost_at);
 }
 
 /* That the connection was reset proves nothing between two hosts. */
@@ -431,7 +438,7 @@ static void drop_silent(struct rdzv_state *s, uint64_t now)
     for (int i = 0; i < s->nnodes; i++) {
         struct rdzv_node *n = s->nodes[i];
         if (n->peer.own) { /* it is this process */
-            n->heard_ns = now;
+            rdzv_state_heard(s, n, now);
             n->lost_at = NEVER;
         }
         if (now < lost_at(s, n)) {
@@ -470,8 +477,8 @@ static void send_orders(struct rdzv_state *s, uint64_t now)
 
 void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
 {
-    if (now > s->pulse_at && now - s->pulse_at > s->rules.heartbeat_ns / 2)
-        forgive_silence(s, now);
+    if (now > s->pulse_at)
+        doubt_oneself(s, now - s->pulse_at, now);
     if (now >= s->pulse_at)
         s->pulse_at = now + s->rules.heartbeat_ns;
     if (now >= s->check_at)
@@ -493,7 +500,7 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
     if (!s->standing)
         at = sooner(at, s->notice_at);
     if (s->elect_at != NEVER) /* whether it may start at all comes first */
-        return sooner(at, s->elect_at);
+        return sooner(at, s->elect_at > s->grace_at ? s->elect_at : s->grace_at);
     if (s->settle_at != NEVER)
         at = sooner(at, s->settle_at);
     if (s->hold_at)

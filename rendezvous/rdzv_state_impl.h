@@ -100,8 +100,11 @@ struct rdzv_state {
     /* Deadlines; NEVER when not set. */
     uint64_t collect_ns; /* when COLLECT began */
     uint64_t join_at, last_call_at, not_before, notice_at, respawn_at, check_at, close_at;
-    uint64_t hold_at;  /* until then a lost node may have workers; 0: none has */
-    uint64_t pulse_at; /* a tick that comes much later than this: the process did not run */
+    uint64_t hold_at;   /* until then a lost node may have workers; 0: none has */
+    uint64_t pulse_at;  /* a tick that comes later than this: the process did not run */
+    uint64_t late_ns;   /* by how much in all: every node has that much longer to be heard of */
+    uint64_t graced_ns; /* by a clock that does not run while this process is late */
+    uint64_t grace_at;  /* no silence counts before: what was said meanwhile may lie here unread */
 
     /* Output. */
     struct rdzv_conn *conns;

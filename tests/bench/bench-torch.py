@@ -124,10 +124,10 @@ def listens(job, port):
 
 
 def host_is_cut_off(launcher, folder, program):
-    """1:2 hosts (network namespaces); heartbeats every 0.5 s, three missed are a loss (torchrun: every second,
+    """1:2 hosts (network namespaces); heartbeats every 0.25 s, eight missed are a loss (torchrun: every second,
     two missed: it takes whole seconds)."""
     log = folder + "/log"
-    every, missed = (0.5, 3) if launcher[0] == DLAUNCH else (1, 2)
+    every, missed = (0.25, 8) if launcher[0] == DLAUNCH else (1, 2)
     conf = f"last_call_timeout=1,keep_alive_interval={every},keep_alive_max_attempt={missed}"
     with Hosts(2) as hosts:
         jobs = [hosts.start(i, *launcher, "--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "node0",

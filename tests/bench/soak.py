@@ -112,7 +112,7 @@ class Job:
             return subprocess.Popen(
                 [f"{BUILD}/dlaunch", "--nnodes", f"2:{NODES}", "--rdzv_backend", "c10d", "--rdzv_id", self.name,
                  "--rdzv_endpoint", f"127.0.0.1:{self.port}", "--elastic", "--max_restarts", "1000000",
-                 "--rdzv_conf", f"keep_alive_interval=1,last_call_timeout=2,is_host={is_host}", *extra],
+                 "--rdzv_conf", f"keep_alive_interval=1,keep_alive_max_attempt=4,last_call_timeout=2,is_host={is_host}", *extra],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
 
     def start_node(self, i):

@@ -121,7 +121,7 @@ static void two_launchers(const char *what, int victim)
     for (int i = 0; i < 2; i++)
         start(&p[i], i == victim ? what : "FAIL_CALL",
               test_text("--nnodes 2 --node_rank %d --master_port %d --rdzv_conf "
-                        "join_timeout=5,keep_alive_interval=0.2,keep_alive_max_attempt=10 %s",
+                        "join_timeout=5,keep_alive_interval=0.2,keep_alive_max_attempt=15 %s",
                         i, port, i == victim ? HELLO : "sh -c 'sleep 0.05'"));
     for (int k = 0; k < 2; k++) {
         int i = k ? !victim : victim;
@@ -267,7 +267,7 @@ START_TEST(the_wall_clock_jumps)
     for (int i = 0; i < 2; i++)
         start(&p[i], i ? "FAIL_CLOCK=3600" : "FAIL_CLOCK",
               test_text("--nnodes 2 --node_rank %d --master_port %d --max_restarts 1 --rdzv_conf "
-                        "join_timeout=20,keep_alive_interval=0.2,keep_alive_max_attempt=10 %s "
+                        "join_timeout=20,keep_alive_interval=0.2,keep_alive_max_attempt=15 %s "
                         "append %s if-attempt 0 sleep 3 if-attempt 0 if-rank 1 exit 3 if-attempt 0 "
                         "pause",
                         i, port, build_path("tests/worker"), tmppath("up")));

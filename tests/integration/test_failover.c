@@ -121,7 +121,7 @@ static int add_apart(struct nodes *c, const char *options)
 {
     int i = c->n++;
     dlaunch_start(&c->p[i], NULL,
-                  "%s --rdzv_conf keep_alive_interval=0.2,keep_alive_max_attempt=10,"
+                  "%s --rdzv_conf keep_alive_interval=0.2,keep_alive_max_attempt=15,"
                   "last_call_timeout=20,join_timeout=20",
                   options);
     return i;
@@ -133,7 +133,7 @@ static int add_of_two(struct nodes *c, const char *job)
     const char *options = c->n == 0 ? "--verbose --nnodes 1:2 --rdzv_conf is_host=1"
                                     : "--nnodes 1:2 --rdzv_conf is_host=0";
     return add(c,
-               test_keep(xasprintf("%s,keep_alive_interval=0.2,keep_alive_max_attempt=10,"
+               test_keep(xasprintf("%s,keep_alive_interval=0.2,keep_alive_max_attempt=15,"
                                    "last_call_timeout=20,join_timeout=20",
                                    options)),
                job);
@@ -272,7 +272,7 @@ static int add_with_list(struct nodes *c, const int ports[3], int is_host, const
     dlaunch_start(&c->p[i], NULL,
                   "--rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d,127.0.0.1:%d,127.0.0.1:%d "
                   "--nproc_per_node 2 --nnodes 1:3 --elastic --rdzv_conf is_host=%d,"
-                  "keep_alive_interval=0.2,keep_alive_max_attempt=10,last_call_timeout=20,"
+                  "keep_alive_interval=0.2,keep_alive_max_attempt=15,last_call_timeout=20,"
                   "join_timeout=20 %s %%W append %s env WORLD_SIZE env MASTER_PORT wait %%T/go",
                   ports[0], ports[1], ports[2], is_host, options, c->up);
     return i;
@@ -318,8 +318,10 @@ START_TEST(lists_of_endpoints_that_cannot_be)
         {"--rdzv_backend c10d --rdzv_endpoint a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q true",
          "more than 16 places"},
         {"--rdzv_only --nnodes 2 --rdzv_endpoint a,b", "the coordinator is at one place"},
-        {"--nnodes 2 --rdzv_conf keep_alive_max_attempt=1 true", "make a lease of 3.5 s"},
-        {"--nnodes 2 --rdzv_conf keep_alive_interval=0.1 true", "make a dead time of 0.3 s"},
+        {"--nnodes 2 --rdzv_conf keep_alive_max_attempt=1 true",
+         "make a dead time of 5 s, too short"},
+        {"--nnodes 2 --rdzv_conf keep_alive_interval=0.1 true",
+         "make a dead time of 0.3 s, too short"},
         {"--witness a,b,", "--witness: 'a,b,' has an empty place in it"},
     };
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {

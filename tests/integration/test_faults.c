@@ -9,10 +9,10 @@
 #include "tests/lib/freezer.h"
 #include "tests/lib/proxy.h"
 
-/* Silence is death after 2 s. */
+/* Silence is death after 3 s. */
 #define TWO_NODES                                                                   \
     "--nnodes 2 --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --max_restarts 2 " \
-    "--rdzv_conf is_host=%d,keep_alive_interval=0.2,keep_alive_max_attempt=10,"     \
+    "--rdzv_conf is_host=%d,keep_alive_interval=0.2,keep_alive_max_attempt=15,"     \
     "join_timeout=30,last_call_timeout=0.1 "
 
 static double seconds_since(uint64_t start_ns)
@@ -383,7 +383,7 @@ START_TEST(no_worker_of_an_old_round_is_left)
         dlaunch_start(
             &p[i], i == 2 ? env : NULL,
             "--nnodes 2:3 --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --rdzv_conf "
-            "is_host=%d,keep_alive_interval=0.2,keep_alive_max_attempt=10,join_timeout=30,"
+            "is_host=%d,keep_alive_interval=0.2,keep_alive_max_attempt=15,join_timeout=30,"
             "last_call_timeout=5 %%W append %%T/up wait %%T/go",
             port, i == 0);
     wait_lines(tmppath("up"), 3, 20);

@@ -44,7 +44,7 @@ START_TEST(large_values)
     struct cluster c;
     cluster_start(&c, 2,
                   "--master_store relay --nproc_per_node 2 --rdzv_conf keep_alive_interval=0.2,"
-                  "keep_alive_max_attempt=10 %s hammer 2 3000000",
+                  "keep_alive_max_attempt=15 %s hammer 2 3000000",
                   store_worker());
     cluster_wait(&c, 0, 60);
     for (int i = 0; i < 2; i++) {
@@ -83,7 +83,7 @@ START_TEST(the_store_moves)
         dlaunch_start(&p[i], NULL,
                       "--master_store relay --nnodes 2:3 --rdzv_backend c10d --rdzv_endpoint "
                       "127.0.0.1:%d --max_restarts 2 --rdzv_conf is_host=%d,join_timeout=20,"
-                      "keep_alive_interval=0.2,keep_alive_max_attempt=10,last_call_timeout=5 "
+                      "keep_alive_interval=0.2,keep_alive_max_attempt=15,last_call_timeout=5 "
                       "sh -c 'if [ $WORLD_SIZE = 3 ]; then exec %s wait %s/waiting; else exec %s; "
                       "fi'",
                       port, i == 0, store_worker(), tmpdir(), store_worker());

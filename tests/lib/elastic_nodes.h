@@ -1,5 +1,5 @@
 /* elastic_nodes.h: launchers of one machine, each a node of a c10d job whose coordinator is node 0,
- * with a dead time of 2 s and so a lease of 1.3 s; a first round short of MAX starts after 5 s. All
+ * with a dead time of 3 s and so a lease of 1.4 s; a first round short of MAX starts after 5 s. All
  * of it is the test program's own. */
 #ifndef TESTS_LIB_ELASTIC_NODES_H
 #define TESTS_LIB_ELASTIC_NODES_H
@@ -41,13 +41,13 @@ static inline void begin(struct nodes *c, const char *name)
     *c = (struct nodes){.port = free_port(), .up = xasprintf("%s/%s", tmpdir(), name)};
 }
 
-/* Dead time 2 s, lease 1.3 s; the line goes on with options and the workers' commands. */
+/* Dead time 3 s, lease 1.4 s; the line goes on with options and the workers' commands. */
 static inline int add(struct nodes *c, const char *options, const char *job)
 {
     int i = c->n++;
     dlaunch_start(&c->p[i], NULL,
                   "--rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --nproc_per_node 2 --rdzv_conf "
-                  "is_host=%d,keep_alive_interval=0.2,keep_alive_max_attempt=10,"
+                  "is_host=%d,keep_alive_interval=0.2,keep_alive_max_attempt=15,"
                   "last_call_timeout=5,join_timeout=20 %s %%W append %s %s",
                   c->port, i == 0, options, c->up, job);
     return i;

@@ -9,9 +9,9 @@
 
 #define HOSTS 3
 
-/* Silence is death after 2 s. */
-#define DEAD_S   2.0
-#define QUICK    "--rdzv_conf keep_alive_interval=0.5,keep_alive_max_attempt=4,join_timeout=30"
+/* Silence is death after 3 s. */
+#define DEAD_S   3.0
+#define QUICK    "--rdzv_conf keep_alive_interval=0.5,keep_alive_max_attempt=6,join_timeout=30"
 #define ELASTIC  QUICK ",last_call_timeout=5"
 #define MARGIN_S 2.5 /* for a busy machine, on top of it */
 

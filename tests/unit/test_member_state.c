@@ -642,6 +642,33 @@ START_TEST(a_silent_coordinator_is_called_again_and_then_lost)
 }
 END_TEST
 
+/* A round that runs, on a lease. */
+static void running_on_lease(void)
+{
+    struct member_rules rules = {.coordinator = "head:29500",
+                                 .join_ns = 600 * S,
+                                 .read_ns = 60 * S,
+                                 .heartbeat_ns = 5 * S,
+                                 .dead_ns = 15 * S,
+                                 .lease = true,
+                                 .hello = {.nproc = 2}};
+    member_state_free(M);
+    M = member_state_new(&rules, T);
+    connected();
+    G.counter++;
+    struct rdzv_view v = view_of(RDZV_PREPARE, 1);
+    v.lease = true;
+    v.echo_ns = T;
+    member_state_view(M, &v, T);
+    drain();
+    member_state_prepared(M, NULL, 0, 0);
+    drain();
+    table();
+    v.phase = RDZV_RUN;
+    member_state_view(M, &v, T);
+    OUT("rs");
+}
+
 START_TEST(silence_while_we_slept_is_forgiven)
 {
     running();
@@ -650,6 +677,49 @@ START_TEST(silence_while_we_slept_is_forgiven)
     OUT("s");
     view(RDZV_RUN, 1);
     OUT("");
+}
+END_TEST
+
+static void tick_ms(uint64_t ms)
+{
+    T += ms * (S / 1000);
+    member_state_tick(M, T);
+    drain();
+}
+
+START_TEST(own_lateness_is_not_held_against_the_coordinator)
+{
+    running();
+    tick_ms(5000);
+    tick_ms(5900); /* due at 10.0 */
+    tick_ms(4900);
+    ck_assert_ptr_null(strchr(out, 'x'));
+    tick_ms(200);
+    ck_assert_ptr_nonnull(strchr(out, 'x'));
+    ck_assert_ptr_nonnull(strstr(why.text, "nothing heard of it for 16.0 s"));
+}
+END_TEST
+
+START_TEST(one_that_is_always_late_finds_a_silent_coordinator)
+{
+    running();
+    int late = 0;
+    do {
+        tick_ms(9000); /* due after 5 s */
+        late++;
+    } while (late < 5 && !strchr(out, 'x'));
+    ck_assert_int_lt(late, 5);
+}
+END_TEST
+
+/* The others do not wait for one that is late. */
+START_TEST(a_lease_is_over_however_late_one_is)
+{
+    running_on_lease();
+    T += 30 * S;
+    member_state_tick(M, T);
+    drain();
+    ck_assert_ptr_nonnull(strchr(out, 'k'));
 }
 END_TEST
 
@@ -913,33 +983,6 @@ START_TEST(phases_for_people)
 }
 END_TEST
 
-/* A round that runs, on a lease. */
-static void running_on_lease(void)
-{
-    struct member_rules rules = {.coordinator = "head:29500",
-                                 .join_ns = 600 * S,
-                                 .read_ns = 60 * S,
-                                 .heartbeat_ns = 5 * S,
-                                 .dead_ns = 15 * S,
-                                 .lease = true,
-                                 .hello = {.nproc = 2}};
-    member_state_free(M);
-    M = member_state_new(&rules, T);
-    connected();
-    G.counter++;
-    struct rdzv_view v = view_of(RDZV_PREPARE, 1);
-    v.lease = true;
-    v.echo_ns = T;
-    member_state_view(M, &v, T);
-    drain();
-    member_state_prepared(M, NULL, 0, 0);
-    drain();
-    table();
-    v.phase = RDZV_RUN;
-    member_state_view(M, &v, T);
-    OUT("rs");
-}
-
 START_TEST(one_that_is_turned_away_ends_its_workers_with_its_lease)
 {
     running_on_lease();
@@ -1002,6 +1045,9 @@ static Suite *suite(void)
     tcase_add_test(tc, news_are_no_heartbeat);
     tcase_add_test(tc, a_silent_coordinator_is_called_again_and_then_lost);
     tcase_add_test(tc, silence_while_we_slept_is_forgiven);
+    tcase_add_test(tc, own_lateness_is_not_held_against_the_coordinator);
+    tcase_add_test(tc, one_that_is_always_late_finds_a_silent_coordinator);
+    tcase_add_test(tc, a_lease_is_over_however_late_one_is);
     tcase_add_test(tc, another_coordinator_in_its_place);
     tcase_add_test(tc, a_coordinator_that_goes_before_anything_began);
     tcase_add_test(tc, waiting_for_the_coordinator_is_said_and_ends);

@@ -478,8 +478,8 @@ START_TEST(a_reset_node_that_is_not_reached_is_lost_when_silent)
 {
     reset_of_two(4711);
     rdzv_state_called(S_, &called, false, T);
-    for (int i = 0; i < 7; i++)
-        tick(2);
+    for (int i = 0; i < 14; i++)
+        tick(1);
     tick_ms(900);
     PHASE(RDZV_RUN);
     tick_ms(200);

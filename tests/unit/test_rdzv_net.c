@@ -1,4 +1,5 @@
 /* Rendezvous objects over real sockets: one, several, and with connections that break. */
+#include "rendezvous/rdzv_config.h"
 #include "tests/lib/rdzv_nodes.h"
 
 /* ---------------------------------------------------------------------------------- one node */
@@ -110,12 +111,38 @@ START_TEST(configurations_that_cannot_be)
     ck_assert_int_eq(try_open(0, &e), -EINVAL);
     config_of(0, RDZV_C10D, 29400, 1, 2)->keep_alive_max_attempt = 1;
     ck_assert_int_eq(try_open(0, &e), -EINVAL);
-    HAS(e.msg, "which one late heartbeat would end");
+    HAS(e.msg, "a dead time of 5 s, too short");
     config_of(0, RDZV_C10D, 29400, 1, 2)->keep_alive_interval = 0.1;
-    nodes[0].config.keep_alive_max_attempt = 14;
+    nodes[0].config.keep_alive_max_attempt = 17;
     ck_assert_int_eq(try_open(0, &e), -EINVAL);
-    HAS(e.msg, "a dead time of 1.4 s");
+    HAS(e.msg, "a dead time of 1.7 s, too short");
+    HAS(e.msg, "are 1.75 s");
     nodes[0].r = NULL;
+}
+END_TEST
+
+/* Whatever the dead time, the lease ends early enough before it for the workers to be killed. */
+START_TEST(lease_and_dead_time)
+{
+    const uint64_t ms = 1000000, least = RDZV_TICK_NS + RDZV_KILL_NS + RDZV_MARGIN_NS;
+    ck_assert_uint_eq(least, 1600 * ms);
+    for (uint64_t dead = 1 * ms; dead < 100000 * ms; dead += 37 * ms) {
+        uint64_t lease = rdzv_lease_ns(dead);
+        ck_assert(lease == 0 || (dead - lease >= least && dead - lease >= dead / 5));
+        ck_assert(lease > 0 || dead <= least);
+    }
+    ck_assert_uint_eq(rdzv_lease_ns(15000 * ms), 12000 * ms);
+    ck_assert_uint_eq(rdzv_lease_ns(3000 * ms), 1400 * ms);
+    config_of(0, RDZV_C10D, 29400, 1, 2)->keep_alive_interval = 0.1;
+    for (int attempts = 1; attempts < 40; attempts++) {
+        struct err e = ERR_INIT;
+        nodes[0].config.keep_alive_max_attempt = attempts;
+        ck_assert_int_eq(rdzv_config_check(&nodes[0].config, &e), attempts < 18 ? -EINVAL : 0);
+    }
+    nodes[0].config.keep_alive_max_attempt = 1; /* nobody else is there to go on */
+    nodes[0].config.max_nodes = 1;
+    struct err e = ERR_INIT;
+    ck_assert_int_eq(rdzv_config_check(&nodes[0].config, &e), 0);
 }
 END_TEST
 
@@ -553,7 +580,7 @@ START_TEST(a_silent_member_is_dropped_and_comes_back)
     for (int i = 0; i < 2; i++) {
         config_of(i, RDZV_C10D, port, 1, 2)->keep_alive_interval = 0.2;
         nodes[i].config.elastic = true;
-        nodes[i].config.keep_alive_max_attempt = 8;
+        nodes[i].config.keep_alive_max_attempt = 15;
     }
     open_node(0);
     pid_t pid = fork_node(1);
@@ -579,7 +606,7 @@ START_TEST(a_silent_coordinator_is_given_up)
     int port = unused_port();
     for (int i = 0; i < 2; i++) {
         config_of(i, RDZV_STATIC, port, 2, 2)->keep_alive_interval = 0.2;
-        nodes[i].config.keep_alive_max_attempt = 8;
+        nodes[i].config.keep_alive_max_attempt = 15;
         nodes[i].config.node_rank = i;
     }
     pid_t pid = fork_node(0);
@@ -605,6 +632,7 @@ static Suite *suite(void)
     tcase_add_test(tc, one_node_closed_in_the_middle);
     tcase_add_test(tc, program_that_hosts_the_store_itself);
     tcase_add_test(tc, configurations_that_cannot_be);
+    tcase_add_test(tc, lease_and_dead_time);
     tc = net_case(s, "several", 30);
     tcase_add_test(tc, static_nodes_in_any_order);
     tcase_add_test(tc, last_node_completes_at_once);

@@ -530,6 +530,34 @@ START_TEST(silence_is_not_held_against_a_node_while_we_slept)
 }
 END_TEST
 
+/* Each word of a node may be waited for as much longer as this process was late. */
+START_TEST(own_lateness_is_not_held_against_a_node)
+{
+    running(RDZV_C10D, 1, 2, 2, 0);
+    tick(5);
+    say(0, MEMBER_RUNNING);
+    tick_ms(5900); /* due at 10.0 */
+    say(0, MEMBER_RUNNING);
+    tick_ms(4900);
+    PHASE(RDZV_RUN);
+    tick_ms(100);
+    PHASE(RDZV_STOP);
+    HAS(seen[0].why.text, "nothing heard of it for 15.9 s");
+}
+END_TEST
+
+/* It finds out, all the same, that a node is silent. */
+START_TEST(one_that_is_always_late_finds_a_silent_node)
+{
+    running(RDZV_C10D, 1, 2, 2, 0);
+    for (int i = 0; i < 5 && info().phase == RDZV_RUN; i++) {
+        tick(9); /* due after 5 */
+        say(0, MEMBER_RUNNING);
+    }
+    PHASE(RDZV_STOP);
+}
+END_TEST
+
 START_TEST(too_few_left_ends_a_job_without_restarts)
 {
     running(RDZV_STATIC, 2, 2, 2, 0);
@@ -952,6 +980,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_closed_connection_is_a_lost_node);
     tcase_add_test(tc, a_silent_node_is_lost);
     tcase_add_test(tc, silence_is_not_held_against_a_node_while_we_slept);
+    tcase_add_test(tc, own_lateness_is_not_held_against_a_node);
+    tcase_add_test(tc, one_that_is_always_late_finds_a_silent_node);
     tcase_add_test(tc, too_few_left_ends_a_job_without_restarts);
     tcase_add_test(tc, too_few_left_wait_for_another_when_there_are_restarts);
     tcase_add_test(tc, the_wait_for_another_ends);

@@ -8,8 +8,11 @@
  *
  *     NAME OP RANKS BYTES ITERATIONS MEDIAN_US P99_US
  *
- * which are each rank's own median (99th percentile) over the iterations, then the maximum over the
- * ranks. Iterations follow each other at once. One of broadcast and reduce is one operation for
+ * which are each rank's own median (99th percentile) over the samples, then the maximum over the
+ * ranks. A sample is the mean of as many iterations as take some 50 us: reading the clock is a good
+ * part of a small operation, and where ranks share a CPU, one that comes last to an operation comes
+ * first to the next, so that each takes long every other time. Iterations follow each other at
+ * once. One of broadcast and reduce is one operation for
  * each root, in turn, and its time is their mean: a root that stays the same runs ahead, and with a
  * barrier between, outside the time, much happens before the slower ones have left that.
  * pingpong is half a round trip. Elements are
@@ -61,7 +64,7 @@ struct bench_peer {
     void *(*memory)(size_t bytes); /* NULL: mmap() */
 };
 
-enum { BENCH_MOST_ITERS = 20000, BENCH_SLOW_MS = 4000 };
+enum { BENCH_SAMPLE_US = 50, BENCH_MOST_SAMPLES = 20000, BENCH_SLOW_MS = 4000 };
 
 static int bench_root; /* of this broadcast or reduce */
 
@@ -172,18 +175,19 @@ static void bench_check(const struct bench_peer *p, enum bench_op op, char *a, c
 /* ---------------------------------------------------------------------------------------- timing
  */
 
+/* n samples, each of `of` iterations. */
 static void bench_repeat(const struct bench_peer *p, enum bench_op op, char *a, char *b,
-                         size_t count, int n, double *times)
+                         size_t count, int n, int of, double *times)
 {
     int idle = op == PINGPONG && p->rank > 1, roots = bench_has_root(op) ? p->ranks : 1;
     double last = bench_now_us();
     for (int i = 0; i < n; i++) {
-        for (bench_root = 0; bench_root < roots; bench_root++) {
-            if (!idle)
+        for (int k = 0; k < of; k++) {
+            for (bench_root = 0; bench_root < roots && !idle; bench_root++)
                 p->run(op, a, b, count);
         }
         double t = bench_now_us();
-        times[i] = (t - last) / roots;
+        times[i] = (t - last) / (roots * of);
         last = t;
     }
 }
@@ -208,22 +212,23 @@ static int bench_cell(const struct bench_peer *p, const char *name, enum bench_o
     memset(b, 0, bytes);
     p->barrier();
     double first = bench_now_us();
-    bench_repeat(p, op, a, b, count, 2, times);
+    bench_repeat(p, op, a, b, count, 2, 1, times);
     double each = (bench_now_us() - first) / 2;
     int warm = p->agree(bench_clamp(budget_us / 5 / each, 1, 500));
     first = bench_now_us();
-    bench_repeat(p, op, a, b, count, warm, times);
+    bench_repeat(p, op, a, b, count, warm, 1, times);
     each = (bench_now_us() - first) / warm;
-    int n = p->agree(bench_clamp(budget_us / each, 3, BENCH_MOST_ITERS));
+    int of = p->agree(bench_clamp(BENCH_SAMPLE_US / each, 1, 1000));
+    int n = p->agree(bench_clamp(budget_us / each / of, 3, BENCH_MOST_SAMPLES));
     p->barrier();
-    bench_repeat(p, op, a, b, count, n, times);
+    bench_repeat(p, op, a, b, count, n, of, times);
     qsort(times, (size_t)n, sizeof(double), bench_by_value);
     int idle = op == PINGPONG && p->rank > 1;
     double half = op == PINGPONG ? 0.5 : 1;
     double median = p->most(idle ? 0 : times[n / 2] * half);
     double p99 = p->most(idle ? 0 : times[(int)(n * 0.99)] * half);
     if (p->rank == 0) {
-        printf("%s %s %d %zu %d %.3f %.3f\n", name, bench_names[op], p->ranks, bytes, n, median,
+        printf("%s %s %d %zu %d %.3f %.3f\n", name, bench_names[op], p->ranks, bytes, n * of, median,
                p99);
         fflush(stdout);
     }
@@ -265,7 +270,7 @@ static int bench_main(int argc, char **argv, const struct bench_peer *p)
     }
     most += 4096 + 4 * (size_t)p->ranks;
     char *a = bench_memory(p, most), *b = bench_memory(p, most);
-    double *times = (double *)malloc(BENCH_MOST_ITERS * sizeof(double));
+    double *times = (double *)malloc(BENCH_MOST_SAMPLES * sizeof(double));
     for (char *s = strtok(argv[2], ","); s; s = strtok(NULL, ",")) {
         int op = 0, more = 1;
         while (op < BENCH_OPS && strcmp(s, bench_names[op]))

@@ -11,6 +11,7 @@
 
 #include "collectives/provider.h"
 #include "collectives/reduce.h"
+#include "collectives/shm/cost.h"
 #include "collectives/shm/direct.h"
 #include "collectives/shm/flow.h"
 #include "collectives/shm/line.h"
@@ -24,6 +25,7 @@ struct shm_tuning shm_tuning = {
     .direct = 4 * 1024,
     .pull = 8 * 1024,
     .pull_crowded = 32 * 1024,
+    .compare = 128 * 1024,
     .piece_few = 256 * 1024,
     .piece_many = 16 * 1024,
     .piece_move = 64 * 1024,
@@ -124,7 +126,9 @@ static int move(struct task *t, size_t most, bool uneven)
     /* Whoever offers something must know that the others have tried. */
     if (most >= pull)
         pull_probe(t->s);
-    t->flow.pull = offered >= pull && !t->flow.in_place && pull_can(t->s, t->call->send, offered);
+    int class = cost_class(offered);
+    t->flow.pull = offered >= pull && !t->flow.in_place && pull_can(t->s, t->call->send, offered) &&
+                   (class < 0 || cost_prefers_pull(t->s, class, t->call->kind != CALL_BROADCAST));
     return run_flow(t, "flat");
 }
 

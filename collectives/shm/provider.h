@@ -13,7 +13,8 @@ struct shm_tuning {
         root_pair; /* a reduce of two ranks: the root reduces everything, up to so much of both */
     size_t direct; /* reductions of shared buffers: from so much on */
     size_t pull;   /* a block is taken out of its owner's buffer: from so much on, */
-    size_t pull_crowded; /* and from so much on where ranks have to share CPUs */
+    size_t pull_crowded; /* and from so much on where ranks have to share CPUs; */
+    size_t compare;      /* from so much on only if that is found to be faster (cost.h) */
     /* Of a block, put into a slot in a round, as far as there is room for all ranks' blocks: */
     size_t piece_few;  /* of two ranks, and reductions of three or four: few rounds */
     size_t piece_many; /* reductions of more: rounds that overlap, in the caches of their CPUs */

@@ -52,6 +52,7 @@ struct shm_head {
     _Alignas(SHM_LINE) _Atomic uint32_t sleepers; /* ranks that must be woken */
 };
 
+enum { SHM_COSTS = 3 };
 enum shm_can { SHM_UNKNOWN, SHM_YES, SHM_NO };
 
 struct shm_peer {
@@ -63,6 +64,8 @@ struct shm_peer {
     /* Its threads that sleep until something comes to it, on a number that changes when it has. */
     _Alignas(SHM_LINE) _Atomic uint32_t asleep;
     _Atomic uint32_t bell;
+    /* What copying costs it, by length (cost.h): hints, for the others to choose by. */
+    _Alignas(SHM_LINE) _Atomic uint32_t take_cost[SHM_COSTS], pull_cost[SHM_COSTS];
 };
 
 enum { SHM_INLINE_BYTES = 96 };
@@ -154,6 +157,8 @@ struct shm {
     uint64_t read;              /* all have read my rounds before this one */
     enum shm_can can_pull;      /* all may read my memory */
     uint8_t *may_read;          /* by rank, enum shm_can: I may read its memory */
+    _Atomic uint32_t put_cost[SHM_COSTS]; /* of copying into my slots */
+    uint32_t blocks[SHM_COSTS];           /* for which they were looked at */
 
     /* Scratch, n each. */
     struct shm_block *out, *in;

@@ -3,7 +3,7 @@
  *     bench_shm RANKS OPS SIZES [BUDGET_MS] [shared] [NAME=VALUE...]
  *
  * OPS and SIZES are lists with commas; sizes as nccl-tests has them (K, M). `shared`: buffers from
- * the shared memory. NAME=VALUE: flat, direct, pull, pair, many, move (shm/provider.h). For each a
+ * the shared memory. NAME=VALUE: flat, direct, pull, pair, many, move, compare (shm/provider.h). For each a
  * line
  *
  *     impl op ranks bytes usec_median usec_p99 algbw_GBps busbw_GBps
@@ -208,6 +208,8 @@ static void tune(const char *arg)
         shm_tuning.piece_few = v;
     else if (strncmp(arg, "many=", 5) == 0)
         shm_tuning.piece_many = v;
+    else if (strncmp(arg, "compare=", 8) == 0)
+        shm_tuning.compare = v;
     else if (strncmp(arg, "move=", 5) == 0)
         shm_tuning.piece_move = v;
 }

@@ -9,6 +9,7 @@
 #include "collectives/reduce.h"
 #include "collectives/shm/memory.h"
 #include "collectives/shm/provider.h"
+#include "collectives/shm/shm.h"
 #include "tests/lib/shm_world.h"
 #include "tests/lib/test.h"
 
@@ -53,6 +54,7 @@ struct run {
     int steps;
     enum call_kind only; /* CALL_NONE: all kinds */
     bool simple;         /* f32 and i32 sums alone */
+    bool both;           /* data must go both ways (cost.h) */
 };
 
 struct rank {
@@ -363,6 +365,12 @@ static void *rank_main(void *arg)
         struct trial s = make_trial(me->run, (uint64_t)k);
         do_step(me, &s);
     }
+    const struct shm *shm = me->comm->shm;
+    if (me->run->both && (!shm->put_cost[0] || !shm->peers[me->me].take_cost[0] ||
+                          !shm->peers[me->me].pull_cost[0])) {
+        fprintf(stderr, "rank %d has not tried both ways\n", me->me);
+        _exit(1);
+    }
     for (int i = 0; i < me->run->w.n; i++)
         free(me->theirs[i]);
     for (int i = 0; i < 2; i++)
@@ -395,6 +403,7 @@ static const struct shm_tuning g_ways[] = {
      .direct = HUGE_BYTES,
      .pull = HUGE_BYTES,
      .pull_crowded = HUGE_BYTES,
+     .compare = HUGE_BYTES,
      .piece_few = 512,
      .piece_many = 256,
      .piece_move = 1024},
@@ -403,6 +412,7 @@ static const struct shm_tuning g_ways[] = {
      .direct = HUGE_BYTES,
      .pull = HUGE_BYTES,
      .pull_crowded = HUGE_BYTES,
+     .compare = HUGE_BYTES,
      .piece_few = 1024,
      .piece_many = 512,
      .piece_move = 2048},
@@ -411,6 +421,7 @@ static const struct shm_tuning g_ways[] = {
      .direct = HUGE_BYTES,
      .pull = HUGE_BYTES,
      .pull_crowded = HUGE_BYTES,
+     .compare = HUGE_BYTES,
      .piece_few = 65536,
      .piece_many = 16384,
      .piece_move = 65536},
@@ -419,6 +430,7 @@ static const struct shm_tuning g_ways[] = {
      .direct = 0,
      .pull = HUGE_BYTES,
      .pull_crowded = HUGE_BYTES,
+     .compare = HUGE_BYTES,
      .piece_few = 512,
      .piece_many = 256,
      .piece_move = 1024},
@@ -427,6 +439,7 @@ static const struct shm_tuning g_ways[] = {
      .direct = HUGE_BYTES,
      .pull = 0,
      .pull_crowded = 0,
+     .compare = HUGE_BYTES,
      .piece_few = 512,
      .piece_many = 256,
      .piece_move = 1024},
@@ -435,6 +448,16 @@ static const struct shm_tuning g_ways[] = {
      .direct = 2048,
      .pull = 2048,
      .pull_crowded = 2048,
+     .compare = HUGE_BYTES,
+     .piece_few = 4096,
+     .piece_many = 1024,
+     .piece_move = 4096},
+    {.flat = 8192,
+     .root_pair = 8192,
+     .direct = HUGE_BYTES,
+     .pull = 512,
+     .pull_crowded = 512,
+     .compare = 512,
      .piece_few = 4096,
      .piece_many = 1024,
      .piece_move = 4096},
@@ -465,12 +488,25 @@ START_TEST(every_kind_again_and_again)
 }
 END_TEST
 
+/* Where the faster way is looked for, data goes both ways, and each rank learns what either costs.
+ */
+START_TEST(both_ways_are_tried)
+{
+    struct run run = {.seed = 0xc057, .steps = 40, .only = CALL_ALL_TO_ALL, .both = true};
+    shm_tuning = g_ways[WAYS - 1];
+    shm_world_init(&run.w, 3, 2);
+    run_threads(&run);
+    shm_world_fini(&run.w);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("shm");
     TCase *tc = test_case(s, "operations", 120);
     tcase_add_loop_test(tc, every_way_in_any_order, 1, 10);
     tcase_add_loop_test(tc, every_kind_again_and_again, 0, KINDS);
+    tcase_add_test(tc, both_ways_are_tried);
     return s;
 }
 

@@ -269,6 +269,11 @@ int netns_kill(int host, const char *comm, int signo)
     return n;
 }
 
+pid_t netns_holder(int host)
+{
+    return g_holder[host];
+}
+
 int netns_count_processes(int host)
 {
     return netns_kill(host, NULL, 0);

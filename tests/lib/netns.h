@@ -37,6 +37,9 @@ void netns_start(struct proc *p, int host, char *const argv[], char *const env[]
 /* Runs a shell command on a host to its end; returns its exit status. */
 int netns_sh(int host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
+/* The process that holds a host's namespaces. */
+pid_t netns_holder(int host);
+
 /* The processes that are running on a host; zombies do not count. */
 int netns_count_processes(int host);
 /* Sends a signal (0: none) to those called `comm` (NULL: all). Returns how many there were. */

@@ -3,8 +3,8 @@
  *     bench_shm RANKS OPS SIZES [BUDGET_MS] [shared] [NAME=VALUE...]
  *
  * OPS and SIZES are lists with commas; sizes as nccl-tests has them (K, M). `shared`: buffers from
- * the shared memory. NAME=VALUE: flat, direct, pull, pair, many, move, compare (shm/provider.h). For each a
- * line
+ * the shared memory. NAME=VALUE: flat, direct, pull, pair, many, move, compare (shm/provider.h).
+ * For each a line
  *
  *     impl op ranks bytes usec_median usec_p99 algbw_GBps busbw_GBps
  *

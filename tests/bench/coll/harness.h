@@ -228,8 +228,8 @@ static int bench_cell(const struct bench_peer *p, const char *name, enum bench_o
     double median = p->most(idle ? 0 : times[n / 2] * half);
     double p99 = p->most(idle ? 0 : times[(int)(n * 0.99)] * half);
     if (p->rank == 0) {
-        printf("%s %s %d %zu %d %.3f %.3f\n", name, bench_names[op], p->ranks, bytes, n * of, median,
-               p99);
+        printf("%s %s %d %zu %d %.3f %.3f\n", name, bench_names[op], p->ranks, bytes, n * of,
+               median, p99);
         fflush(stdout);
     }
     int slow = p->agree(bench_now_us() - start > BENCH_SLOW_MS * 1e3);

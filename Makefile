@@ -385,8 +385,10 @@ bench-launch: all $(call bench_bin,floor) $(call bench_bin,nap) $(call bench_bin
 bench-restart: all $(call bench_bin,stamp)
 	$(Q)tests/bench/bench-restart.py $(BUILD)
 
+# torchrun: the one that bench-torch and test-torch install, if it is there; else Debian's.
 bench-faults: all $(call bench_bin,stamp)
-	$(Q)tests/bench/bench-faults.py $(BUILD)
+	$(Q)python="$${TORCH_VENV:-$${XDG_CACHE_HOME:-$$HOME/.cache}/dlaunch/torch}/bin/python"; \
+	    [ -x "$$python" ] || python=/usr/bin/python3; "$$python" tests/bench/bench-faults.py $(BUILD)
 
 bench-store: $(call bench_bin,bench_store) $(call bench_bin,store_serve)
 	$(Q)tests/bench/bench-store.sh $(BUILD)

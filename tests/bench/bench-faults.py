@@ -1,14 +1,17 @@
 #!/usr/bin/python3
 """What a fault costs: three launchers with two workers each that sleep; from the fault until every survivor's
 launcher has said so ("knows"), and until the first worker of the next round runs on every node that is left.
-dlaunch, and torchrun where it does the like; medians and maxima.
+dlaunch, and torchrun of the same commands; medians and maxima, or that it did not come.
 
-    bench-faults.py BUILD_DIR [RUNS]     SLOW_RUNS=3 (torchrun)
+    bench-faults.py BUILD_DIR [RUNS]     SLOW_RUNS=5 (torchrun)
 
- dead worker    kill -9 of a worker; --max_restarts 1
- dead launcher  kill -9 of the agent of the last node; MIN 2, MAX 3
- silent node    kill -STOP of that node's guardian and agent: what a host does that is cut off; known within
-                the dead time (here 2 s)
+ dead worker    kill -9 of a worker; --max_restarts 3
+ dead launcher  kill -9 of the agent of the last node (torchrun: of the launcher); MIN 2, MAX 3
+ silent node    kill -STOP of all processes of that node; known within the dead time (here 2 s)
+ host cut off   each launcher on a host of its own (network namespaces: root); the last one's cable is pulled
+
+torchrun: that of the interpreter that runs this, with LOGLEVEL=INFO, so that it says what it finds, and
+--monitor_interval 0.1.
 """
 import os
 import signal
@@ -21,20 +24,28 @@ import threading
 import time
 
 sys.dont_write_bytecode = True
-from bars import TORCHRUN, bar, find_peers, print_bars  # noqa: E402
-
 BUILD = os.path.abspath(sys.argv[1])
+HERE = os.path.dirname(os.path.abspath(__file__))
+os.environ["BUILD"] = BUILD
+sys.path.insert(0, HERE + "/../torch")
+
+from bars import bar, print_bars  # noqa: E402
+from hosts import INSIDE, Hosts  # noqa: E402
+from jobs import PYTHON, Skip, torch_version  # noqa: E402
+
 RUNS = int(sys.argv[2]) if len(sys.argv) > 2 else 11
-SLOW_RUNS = int(os.environ.get("SLOW_RUNS", "3"))
+SLOW_RUNS = int(os.environ.get("SLOW_RUNS", "5"))
 LIMIT_S = 60
 NODES, EACH = 3, 2
-DEAD_S = 2.0
-FAULTS = ["dead worker", "dead launcher", "silent node"]
-SAYS = {
-    "dlaunch": {"dead worker": ["was killed by SIGKILL"], "dead launcher": ["was lost"], "silent node": ["was lost"]},
-    "torchrun": {"dead worker": [], "dead launcher": [], "silent node": []},
-}
+DEAD_S = 2
+FAULTS = ["dead worker", "dead launcher", "silent node", "host cut off"]
+SAYS = {"dlaunch": ["was killed by SIGKILL", "was lost"],
+        "torchrun": ["will restart worker group", "failed (exitcode"]}
+CONF = {"dlaunch": f"keep_alive_interval={DEAD_S / 10},keep_alive_max_attempt=10,last_call_timeout=1",
+        # It takes whole seconds.
+        "torchrun": f"keep_alive_interval=1,keep_alive_max_attempt={DEAD_S},last_call_timeout=1"}
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["LOGLEVEL"] = "INFO"
 
 
 class Launcher:
@@ -59,13 +70,19 @@ class Launcher:
         with open(f"/proc/{self.p.pid}/task/{self.p.pid}/children") as f:
             return next(iter(map(int, f.read().split())), None)
 
-    def end(self):
-        for pid in filter(None, [self.p.poll() is None and self.agent(), self.p.pid]):
+    def signal_all(self, number):
+        """It, its agent if it has one, and its workers."""
+        todo = [self.p.pid] if self.p.poll() is None else []
+        for pid in todo:
             try:
-                os.kill(pid, signal.SIGCONT)
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
+                with open(f"/proc/{pid}/task/{pid}/children") as f:
+                    todo += map(int, f.read().split())
+                os.kill(pid, number)
+            except (FileNotFoundError, ProcessLookupError):
                 pass
+
+    def end(self):
+        self.signal_all(signal.SIGKILL)
         self.p.wait()
 
 
@@ -74,12 +91,16 @@ def commands(name, fault, worker):
         s.bind(("127.0.0.1", 0))
         port = str(s.getsockname()[1])
     nodes = "3" if fault == "dead worker" else "2:3"
-    conf = f"keep_alive_interval={DEAD_S / 10},keep_alive_max_attempt=10,last_call_timeout=1" if name == "dlaunch" \
-        else "last_call_timeout=1"
+    host = "node0" if fault == "host cut off" else "127.0.0.1"
     common = ["--nproc_per_node", str(EACH), "--max_restarts", "3", "--nnodes", nodes, "--rdzv_backend", "c10d",
-              "--rdzv_endpoint", f"127.0.0.1:{port}", "--rdzv_id", port]
-    head = [f"{BUILD}/dlaunch"] if name == "dlaunch" else [*TORCHRUN, "--no_python", "--monitor_interval", "0.1"]
-    return [[*head, *common, "--rdzv_conf", f"is_host={int(i == 0)},{conf}", *worker] for i in range(NODES)]
+              "--rdzv_endpoint", f"{host}:{port}", "--rdzv_id", port]
+    head = [f"{BUILD}/dlaunch"] if name == "dlaunch" else [*torchrun(), "--no_python", "--monitor_interval", "0.1"]
+    return [[*head, *common, "--rdzv_conf", f"is_host={int(i == 0)},{CONF[name]}", *worker] for i in range(NODES)]
+
+
+def torchrun():
+    old = torch_version() < (2,)
+    return [PYTHON] + ([HERE + "/../torch/torchrun_debian.py"] if old else ["-m", "torch.distributed.run"])
 
 
 def stamps(path):
@@ -104,38 +125,50 @@ def wait_for(fact):
     return False
 
 
-def strike(name, fault, tmp):
-    """(ms until all survivors have said so, or None; ms from then, or from the fault, until the next round runs)."""
+def strike(name, fault, tmp, hosts):
+    """(ms until all survivors have said so, ms until the next round runs on all of them), from the fault on; None:
+    not within LIMIT_S."""
     path, second = f"{tmp}/stamps", f"{tmp}/second"
     for old in (path, second):
         if os.path.exists(old):
             os.unlink(old)
-    nodes = [Launcher(c) for c in commands(name, fault, [f"{BUILD}/tests/bench/stamp", path, second])]
+    lines = commands(name, fault, [f"{BUILD}/tests/bench/stamp", path, second])
+    if hosts:
+        lines = [INSIDE.format(pid=h.pid).split() + line for h, line in zip(hosts.holders[1:], lines)]
+    nodes = [Launcher(line) for line in lines]
     survivors = nodes if fault == "dead worker" else nodes[:2]
     try:
         if not wait_for(lambda: len(stamps(path)) == NODES * EACH):
-            return None
+            sys.exit(f"bench-faults: {name}: its workers do not start\n" + "".join(t for _, t in nodes[0].lines))
         time.sleep(0.3)
+        # torchrun gives ranks as it likes: the last node is one that has not the rendezvous.
         last = nodes[2]
         start = time.monotonic_ns()
         if fault == "dead worker":
             os.kill(int([s for s in stamps(path) if s[0] == "1"][0][2]), signal.SIGKILL)
         elif fault == "dead launcher":
             os.kill(last.agent() if name == "dlaunch" else last.p.pid, signal.SIGKILL)
+        elif fault == "silent node":
+            last.signal_all(signal.SIGSTOP)
         else:
-            os.kill(last.p.pid, signal.SIGSTOP)
-            os.kill(last.agent(), signal.SIGSTOP)
+            hosts.cut(2)
         again = len(survivors) * EACH
-        if not wait_for(lambda: len(since(path, start)) >= again):
-            return None
-        knows = [n.when(start, SAYS[name][fault]) for n in survivors]
-        runs = max(int(s[3]) for s in since(path, start)[:again])
-        if None in knows:
-            return None, (runs - start) / 1e6
-        return (max(knows) - start) / 1e6, (runs - max(knows)) / 1e6
+
+        def known():
+            when = [n.when(start, SAYS[name]) for n in survivors]
+            return None if None in when else (max(when) - start) / 1e6
+
+        def runs():
+            new = since(path, start)
+            return (max(int(s[3]) for s in new[:again]) - start) / 1e6 if len(new) >= again else None
+
+        wait_for(lambda: known() is not None and runs() is not None)
+        return known(), runs()
     finally:
         for n in nodes:
             n.end()
+        if fault == "host cut off":
+            hosts.heal(2)
         for s in stamps(path):  # torchrun leaves them
             try:
                 with open(f"/proc/{s[2]}/comm") as f:
@@ -145,33 +178,54 @@ def strike(name, fault, tmp):
                 pass
 
 
-def show(values):
-    return "%.1f, %.1f at most" % (statistics.median(values), max(values)) if values else "-"
+def show(values, n):
+    """Of n trials."""
+    came = [v for v in values if v is not None]
+    if not came:
+        return f"not within {LIMIT_S} s"
+    text = "%.1f, %.1f at most" % (statistics.median(came), max(came))
+    return text if len(came) == n else f"{text} ({len(came)} of {n})"
+
+
+def try_all(fault, names, tmp, hosts, result):
+    for name in names:
+        got = []
+        for _ in range(RUNS if name == "dlaunch" else SLOW_RUNS):
+            got.append(strike(name, fault, tmp, hosts))
+            if got[-1] == (None, None):
+                break  # it is not asked again
+        print("%-14s %-10s %5d %30s %30s" % (fault, name, len(got), show([g[0] for g in got], len(got)),
+                                            show([g[1] for g in got], len(got))), flush=True)
+        result[fault, name] = got
 
 
 def main():
-    names = ["dlaunch", *find_peers(["torchrun"])]
-    print(f"ms, median and maximum of {RUNS} runs ({SLOW_RUNS} of torchrun); {NODES} launchers, {EACH} workers each; "
-          f"dlaunch's dead time {DEAD_S:g} s\n")
-    print("%-14s %-10s %30s %30s" % ("", "", "fault to all survivors know", "then to the next round runs"))
+    version = torch_version()
+    names = ["dlaunch"] + (["torchrun"] if version and SLOW_RUNS else [])
+    if not version:
+        print(f"SKIPPED: {PYTHON} has no PyTorch (make bench-torch installs one)")
+    print(f"ms from the fault, median and maximum; {NODES} launchers, {EACH} workers each that sleep; dead time {DEAD_S} s"
+          + (f"; torchrun {'.'.join(map(str, version))}" if version else "") + "\n")
+    print("%-14s %-10s %5s %30s %30s" % ("", "", "runs", "all survivors know", "the next round runs"))
     result = {}
     with tempfile.TemporaryDirectory() as tmp:
-        for fault in FAULTS:
-            for name in names:
-                if name == "torchrun" and (fault == "silent node" or not SLOW_RUNS):
-                    continue  # its agents time each other out after minutes
-                got = [strike(name, fault, tmp) for _ in range(RUNS if name == "dlaunch" else SLOW_RUNS)]
-                got = [g for g in got if g]
-                knows = [g[0] for g in got if g[0] is not None]
-                print("%-14s %-10s %30s %30s%s" % (
-                    fault, name, show(knows), show([g[1] for g in got]),
-                    "" if len(knows) == len(got) else "   (from the fault: it does not say so)"), flush=True)
-                result[fault, name] = knows, [g[1] for g in got]
-    for fault, limit in (("dead worker", 5), ("dead launcher", 20), ("silent node", DEAD_S * 1000 + 100)):
-        knows, runs = result[fault, "dlaunch"]
-        inf = [float("inf")]
-        bar(f"{fault}: every survivor knows (median)", statistics.median(knows or inf), limit, " ms")
-        bar(f"{fault}: the next round runs after that (median)", statistics.median(runs or inf), 1000, " ms")
+        for fault in FAULTS[:-1]:
+            try_all(fault, names, tmp, None, result)
+        try:
+            with Hosts(NODES) as hosts:
+                try_all(FAULTS[-1], names, tmp, hosts, result)
+        except Skip as why:
+            print(f"SKIPPED: {FAULTS[-1]}: {why}")
+    inf = float("inf")
+    limits = [("dead worker", 5), ("dead launcher", 20), ("silent node", DEAD_S * 1000 + 100),
+              ("host cut off", DEAD_S * 1000 + 100)]
+    for fault, limit in limits:
+        if (fault, "dlaunch") not in result:
+            continue
+        got = [tuple(inf if v is None else v for v in g) for g in result[fault, "dlaunch"]]
+        bar(f"{fault}: every survivor knows (median)", statistics.median(g[0] for g in got), limit, " ms")
+        bar(f"{fault}: the next round runs after that (median)",
+            statistics.median(inf if g[1] == inf else g[1] - g[0] for g in got), 1000, " ms")
     sys.exit(print_bars())
 
 

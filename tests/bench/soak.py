@@ -1,8 +1,9 @@
 #!/usr/bin/python3
 """Faults without end: 4 launchers with 4 workers each train a network (examples/train.c), which writes a checkpoint
 after every epoch. Every few seconds one process is killed (a worker, an agent, a guardian), one is stopped and goes on
-later, or connections are cut (root); a launcher that has ended is started again. Their coordinator is a launcher
-outside of them.
+later, or connections are cut (root); a launcher that has ended is started again. In every other job, the first one
+among them, the coordinator is on one of the nodes, whose launcher is killed too, again and again: the others choose
+another one. In the rest the coordinator is a launcher outside of them.
 
     soak.py BUILD_DIR [MINUTES] [SEED]
 
@@ -12,6 +13,7 @@ One job after the other, for MINUTES (30). Of each:
   - the launchers that lived through it have not grown: neither memory nor descriptors
 """
 import glob
+import json
 import os
 import random
 import shutil
@@ -30,6 +32,7 @@ NODES, WORKERS = 4, 4
 JOB_S = min(240.0, MINUTES * 60 / 2)  # about, without faults
 QUIET_S = 120  # to come to its end when no faults are left, on a machine that may be busy
 GROWN_KB, GROWN_FDS = 2048, 8
+OFFICE_FDS = 2 * NODES * WORKERS  # of who has become the coordinator: the workers' connections to the store
 TRAIN = ["--data", "examples/data", "--batch", "64"]
 MARK = f"DLAUNCH_SOAK={os.getpid()}"
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -88,20 +91,26 @@ def size_of(pid):
 
 class Job:
     def __init__(self, number, epochs):
+        self.elects = number % 2 == 0
         self.dir = tempfile.mkdtemp(prefix="dlaunch-soak-")
         self.epochs = epochs
         self.launchers = [None] * NODES
         self.born = [0.0] * NODES
         self.late = set()  # launchers that ended when all was done
         self.sizes = {}   # of each agent and guardian: [(time, kb, fds)]
+        self.logs_of = {}  # of each of them: its log, and where that began
+        self.log_begins = [0] * NODES
         self.counts = {}
         self.name = f"soak-{os.getpid()}-{number}"
-        with socket.socket() as s:
+        sockets = [socket.socket() for _ in range(NODES if self.elects else 1)]
+        for s in sockets:
             s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
+        self.endpoint = ",".join("127.0.0.1:%d" % s.getsockname()[1] for s in sockets)
+        for s in sockets:
+            s.close()
         os.mkdir(f"{self.dir}/run", 0o700)
         os.mkdir(f"{self.dir}/tmp", 0o700)
-        self.coordinator = self.start("coordinator", ["--rdzv_only"], "true")
+        self.coordinator = None if self.elects else self.start("coordinator", ["--rdzv_only"], "true")
         for i in range(NODES):
             self.start_node(i)
 
@@ -111,19 +120,45 @@ class Job:
         with open(f"{self.dir}/{name}.log", "ab") as log:
             return subprocess.Popen(
                 [f"{BUILD}/dlaunch", "--nnodes", f"2:{NODES}", "--rdzv_backend", "c10d", "--rdzv_id", self.name,
-                 "--rdzv_endpoint", f"127.0.0.1:{self.port}", "--elastic", "--max_restarts", "1000000",
-                 "--rdzv_conf", f"keep_alive_interval=1,keep_alive_max_attempt=4,last_call_timeout=2,is_host={is_host}", *extra],
+                 "--rdzv_endpoint", self.endpoint, "--elastic", "--max_restarts", "1000000",
+                 "--rdzv_conf", "keep_alive_interval=1,keep_alive_max_attempt=4,last_call_timeout=2,"
+                 f"is_host={is_host}", *extra],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
 
     def start_node(self, i):
+        self.log_begins[i] = len(read(f"{self.dir}/node{i}.log"))
         self.launchers[i] = self.start(f"node{i}", [
             "--nproc_per_node", str(WORKERS), f"{BUILD}/examples/train", *TRAIN, "--epochs", str(self.epochs),
-            "--checkpoint", f"{self.dir}/state", "--out", f"{self.dir}/result"])
+            "--checkpoint", f"{self.dir}/state", "--out", f"{self.dir}/result"],
+            "true" if self.elects and i == 0 else "false")
         self.born[i] = time.monotonic()
 
     def epoch(self):
         state = read(f"{self.dir}/state")
         return struct.unpack_from("<i", state, 12)[0] if len(state) > 16 else 0
+
+    def running(self):
+        """The launchers themselves, those that the test knows: nodes, and the coordinator outside of them."""
+        return [p for p in [self.coordinator, *self.launchers] if p and p.poll() is None]
+
+    def leader(self):
+        """The launcher that has the coordinator, and how many nodes its round has; (None, 0): none says so."""
+        env = dict(os.environ, XDG_RUNTIME_DIR=f"{self.dir}/run")
+        try:
+            out = subprocess.run([f"{BUILD}/dlaunchctl", "--json", "status"], capture_output=True, text=True, env=env,
+                                 timeout=20, check=False).stdout
+            jobs = [j for j in json.loads(out) if j.get("coordinator")]
+        except (subprocess.TimeoutExpired, ValueError):
+            return None, 0
+        parents = processes()
+        for p in self.running():
+            for j in jobs:
+                if j["pid"] in [p.pid, *children(p.pid, parents)]:
+                    return p, j["nodes"]
+        return None, 0
+
+    def elections(self):
+        return sum(read(path).count(b"this node is the coordinator now") for path in glob.glob(f"{self.dir}/*.log"))
 
     def logs(self):
         return "\n".join(f"--- {path}\n" + read(path).decode(errors="replace")[-3000:]
@@ -137,9 +172,12 @@ class Job:
 
     def measure(self):
         parents = processes()
-        for p in [self.coordinator, *self.launchers]:
-            for pid in [p.pid, *children(p.pid, parents)] if p.poll() is None else []:
+        for p in self.running():
+            for pid in [p.pid, *children(p.pid, parents)]:
                 size = size_of(pid)
+                if size and p in self.launchers:
+                    i = self.launchers.index(p)
+                    self.logs_of[pid] = f"{self.dir}/node{i}.log", self.log_begins[i]
                 if size:
                     self.sizes.setdefault(pid, []).append((time.monotonic(), *size))
 
@@ -152,6 +190,8 @@ class Job:
             early, late = seen[:len(seen) // 3], seen[-(len(seen) // 3):]
             kb = min(s[1] for s in late) - max(s[1] for s in early)
             fds = min(s[2] for s in late) - max(s[2] for s in early)
+            path, at = self.logs_of.get(pid, ("", 0))
+            fds -= OFFICE_FDS if b"this node is the coordinator now" in read(path)[at:] else 0
             worst = [max(worst[0], kb), max(worst[1], fds)]
             if kb > GROWN_KB or fds > GROWN_FDS:
                 self.wrong(f"process {pid} has grown by {kb} kB and {fds} descriptors")
@@ -183,16 +223,20 @@ class Job:
         return subprocess.run(["ss", "-Kt", f"sport = :{here} and dport = :{there}"], capture_output=True,
                               check=False).returncode == 0
 
-    def fault(self):
+    def fault(self, what=None):
         parents = processes()
         guardian = chance.choice(self.launchers).pid
         agents = children(guardian, parents)
         workers = [w for a in agents for w in children(a, parents)]
         kinds = ["worker", "worker", "worker", "agent", "guardian", "stop worker", "stop agent", "stop guardian",
                  "stop coordinator"] + (["cut"] * 2 if os.geteuid() == 0 and shutil.which("ss") else [])
-        what = chance.choice(kinds)
+        if self.elects:
+            kinds += ["coordinator"] * 3
+        what = what or chance.choice(kinds)
+        leader = self.leader()[0] if "coordinator" in what else None
         victims = {"worker": workers, "agent": agents, "guardian": [guardian],
-                   "coordinator": children(self.coordinator.pid, parents),
+                   "coordinator": leader and ([leader.pid] if what == "coordinator" else []) +
+                   children(leader.pid, parents),
                    "cut": agents + workers}[what.split()[-1]]
         if not victims:
             return
@@ -210,13 +254,18 @@ class Job:
             self.count(what)
 
     def run(self, until):
-        last_epoch, moved, next_fault = 0, time.monotonic(), time.monotonic() + 3
+        last_epoch, moved, next_fault, begun = 0, time.monotonic(), time.monotonic() + 3, not self.elects
         while self.epoch() < self.epochs * 3 // 4 and time.monotonic() < until:
             time.sleep(0.25)
             self.measure()
-            if self.coordinator.poll() is not None:
+            if self.coordinator and self.coordinator.poll() is not None:
                 self.wrong(f"the coordinator has ended with {self.coordinator.returncode}")
-            if time.monotonic() >= next_fault:
+            if not begun:  # the first fault is one that takes an election, and leaves a majority
+                begun = self.leader()[1] == NODES
+                if begun:
+                    self.fault("coordinator")
+                    next_fault = time.monotonic() + 8
+            elif time.monotonic() >= next_fault:
                 self.fault()
                 next_fault = time.monotonic() + chance.choice([0.1, chance.uniform(0.5, 3), chance.uniform(2, 8)])
             self.revive()
@@ -227,7 +276,7 @@ class Job:
 
     def finish(self, result):
         deadline, done = time.monotonic() + QUIET_S, 0
-        while any(p.poll() is None for p in [self.coordinator, *self.launchers]):
+        while self.running():
             self.revive()
             if self.epoch() > done:
                 done, deadline = self.epoch(), time.monotonic() + QUIET_S
@@ -235,10 +284,13 @@ class Job:
                 self.wrong("it does not come to its end")
             time.sleep(0.1)
         for i, p in enumerate([*self.launchers, self.coordinator]):
-            if p.returncode != 0 and not (i in self.late and p.returncode in (-signal.SIGKILL, 137)):
+            if p and p.returncode != 0 and not (i in self.late and p.returncode in (-signal.SIGKILL, 137)):
                 self.wrong(f"launcher {i} has ended with {p.returncode}")
         if read(f"{self.dir}/result") != result:
             self.wrong(f"another result: {read(self.dir + '/result')}, not {result}")
+        if self.elects and self.counts.get("coordinator") and not self.elections():
+            self.wrong("the coordinator's launcher was killed, and no other has taken its place")
+        self.counts["elections"] = self.elections()
         grown = self.check_growth()
         gone = time.monotonic() + 5
         while processes() and time.monotonic() < gone:
@@ -281,7 +333,8 @@ def main():
         for what, n in job.counts.items():
             counts[what] = counts.get(what, 0) + n
         print(f"  job {jobs}: {epochs} epochs in {time.monotonic() - job_begun:.0f} s, "
-              f"{sum(n for w, n in job.counts.items() if w != 'started again')} faults, right", flush=True)
+              f"{sum(n for w, n in job.counts.items() if w not in ('started again', 'elections'))} faults, "
+              f"{job.counts['elections']} elections, right", flush=True)
     if sorted(os.listdir("/dev/shm")) != shm:
         fail(f"/dev/shm holds what it did not: {set(os.listdir('/dev/shm')) - set(shm)}")
     faults = ", ".join(f"{what} {n}" for what, n in sorted(counts.items()))

@@ -75,3 +75,7 @@ class Hosts:
         """Takes the host off the bridge, silently, both ways."""
         subprocess.run(INSIDE.format(pid=self.holders[0].pid).split() + ["ip", "link", "set", f"port{i}", "nomaster"],
                        check=True)
+
+    def heal(self, i):
+        subprocess.run(INSIDE.format(pid=self.holders[0].pid).split() + ["ip", "link", "set", f"port{i}", "master",
+                                                                        "br0"], check=True)

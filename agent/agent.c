@@ -369,6 +369,13 @@ static void on_lease(void *arg, uint64_t until_ns)
     set_lease(a);
 }
 
+/* On another thread than all else here. */
+static void extend_lease(void *arg, uint64_t until_ns)
+{
+    const struct agent *a = arg;
+    guardian_extend_lease(a->link, until_ns);
+}
+
 static void on_fence(void *arg)
 {
     agent_kill_workers(arg);
@@ -689,6 +696,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .on_respawn = on_respawn,
         .on_stop = on_stop,
         .on_lease = on_lease,
+        .extend_lease = extend_lease,
         .on_fence = on_fence,
         .on_finish = on_finish,
     };

@@ -54,10 +54,21 @@ struct guardian {
 
 void guardian_set_lease(struct guardian_link *link, uint64_t until_ns)
 {
-    uint64_t old = atomic_exchange(&link->page->lease_ns, until_ns);
-    bool sooner = until_ns && (old == 0 || until_ns < old);
-    if (sooner && send(link->lifeline, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+    uint64_t old = atomic_load(&link->page->lease_ns);
+    do { /* what another thread has said meanwhile is not taken back */
+        if (old && until_ns && until_ns <= old)
+            return;
+    } while (!atomic_compare_exchange_weak(&link->page->lease_ns, &old, until_ns));
+    if (until_ns && old == 0 && send(link->lifeline, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
         return; /* full: it has not looked yet. Closed: the lifeline's reader sees that */
+}
+
+void guardian_extend_lease(struct guardian_link *link, uint64_t until_ns)
+{
+    uint64_t old = atomic_load(&link->page->lease_ns);
+    while (old && old < until_ns &&
+           !atomic_compare_exchange_weak(&link->page->lease_ns, &old, until_ns))
+        ;
 }
 
 bool guardian_set_path(char field[256], const char *path)

@@ -61,9 +61,12 @@ struct guardian_opts {
 int guardian_run(const struct guardian_opts *opts,
                  int (*agent_main)(void *arg, struct guardian_link *), void *arg);
 
-/* In the agent: the workers may live until `until_ns` of CLOCK_MONOTONIC (0: for ever). The
- * guardian is woken when it has to look again. */
+/* In the agent: the workers may live until `until_ns` of CLOCK_MONOTONIC (0: for ever), or longer
+ * if that has been said before. The guardian is woken when it has to look again. */
 void guardian_set_lease(struct guardian_link *link, uint64_t until_ns);
+
+/* The same, on any thread, without waiting: it goes on until then, if there is one. */
+void guardian_extend_lease(struct guardian_link *link, uint64_t until_ns);
 
 /* In the agent: writes a path into page->cgroup or page->unlink_path[i] so that a guardian never
  * acts on half of it. NULL or "" takes it back. False when it is too long (nothing is set). */

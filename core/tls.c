@@ -228,6 +228,12 @@ bool tls_established(const struct tls *t)
     return t->established;
 }
 
+void tls_keep_buffers(struct tls *t)
+{
+    lib.SSL_ctrl(t->ssl, SSL_CTRL_CLEAR_MODE, SSL_MODE_RELEASE_BUFFERS, NULL);
+    lib.SSL_ctrl(t->ssl, SSL_CTRL_SET_MAX_SEND_FRAGMENT, 512, NULL);
+}
+
 int tls_seal(struct tls *t, const void *p, size_t n, struct buf *wire, struct err *e)
 {
     const uint8_t *at = p;

@@ -55,6 +55,10 @@ int tls_feed(struct tls *t, const void *p, size_t n, struct buf *plain, struct b
 /* The handshake is over: tls_seal() may be called. */
 bool tls_established(const struct tls *t);
 
+/* Keeps the memory that sealing and feeding take, so that they allocate no more. What is sealed at
+ * once is then sent in parts of 512 bytes. */
+void tls_keep_buffers(struct tls *t);
+
 /* Appends p[0..n), encrypted, to *wire. */
 int tls_seal(struct tls *t, const void *p, size_t n, struct buf *wire, struct err *e);
 

@@ -5,7 +5,8 @@
  *   another protocol version         refused, remembered for the join timeout's text
  *   no hello within 5 s              closed; so is the oldest when too many are in that state
  *   malformed message                closed, with a line; the node may come back
- *   PROBE                            answered, then finished */
+ *   PROBE                            answered, then finished
+ *   BEAT                             its connection goes to the thread of the heartbeats */
 #include "rendezvous/coordinator.h"
 
 #include <stdio.h>
@@ -27,6 +28,9 @@ struct caller {
     uint32_t slot;     /* the state's number for the connection */
     uint32_t next_free;
     bool said_hello, comes_back;
+    struct node_id id;      /* as it said hello */
+    struct link *beat_link; /* its heartbeats', before it is the thread's; NULL */
+    int beat;               /* beats_add()'s number; -1 */
     struct rdzv_peer peer;
     struct netaddr from;
     const char *unwelcome;      /* why it is not let in; NULL */
@@ -48,6 +52,7 @@ struct call {
 struct coordinator {
     struct call *calls; /* under way */
     struct link_hub *hub;
+    struct beats *beats;
     struct uvx_scope scope;
     uv_timer_t timer;
     uint64_t timer_at;
@@ -80,10 +85,51 @@ static void leave_silent(struct caller *k)
     c->nsilent--;
 }
 
+static void tell_beat(struct caller *k, const struct beat_news *news, uint64_t now)
+{
+    const struct rdzv_beat b = {news->heard_ns, news->touch_ns, news->lag_ms};
+    rdzv_state_beat(k->coordinator->state, &k->id, &b, now);
+}
+
+/* No heartbeat is answered any more, and what was is known, before its end is judged. */
+static void end_beats(struct caller *k)
+{
+    struct beat_news news;
+    if (k->beat_link)
+        link_close(k->beat_link);
+    k->beat_link = NULL;
+    if (k->beat < 0)
+        return;
+    beats_drop(k->coordinator->beats, k->beat, &news);
+    k->beat = -1;
+    tell_beat(k, &news, uv_hrtime());
+}
+
+static void look_at_beats(struct coordinator *c, uint64_t now)
+{
+    struct beat_news news;
+    for (uint32_t i = 0; i < c->ncallers; i++) {
+        struct caller *k = c->callers[i];
+        if (!k->link || k->beat < 0)
+            continue;
+        beats_look(c->beats, k->beat, &news);
+        tell_beat(k, &news, now);
+        if (news.broken)
+            end_beats(k);
+    }
+}
+
+void coordinator_look_at_beats(struct coordinator *c)
+{
+    look_at_beats(c, uv_hrtime());
+    link_hub_wake(c->hub);
+}
+
 /* The caller's link has been given up; its slot is free again. */
 static void free_caller(struct caller *k)
 {
     struct coordinator *c = k->coordinator;
+    end_beats(k);
     if (!k->said_hello)
         leave_silent(k);
     k->link = NULL;
@@ -105,7 +151,7 @@ static struct caller *new_caller(struct coordinator *c)
         k->slot = c->ncallers;
         c->callers[c->ncallers++] = k;
     }
-    *k = (struct caller){.coordinator = c, .slot = k->slot};
+    *k = (struct caller){.coordinator = c, .slot = k->slot, .beat = -1};
     k->deadline = uv_hrtime() + COORDINATOR_HELLO_MS * 1000000ull;
     k->prev = c->last;
     *(c->last ? &c->last->next : &c->first) = k;
@@ -133,6 +179,7 @@ static void drop(struct caller *k, const char *why)
     struct coordinator *c = k->coordinator;
     log_verbose("the connection from %s is closed: %s", k->peer.addr, why);
     link_close(k->link);
+    end_beats(k);
     if (k->said_hello)
         rdzv_state_closed(c->state, k->slot, RDZV_END_BROKEN, uv_hrtime());
     free_caller(k);
@@ -182,6 +229,7 @@ static void on_hello(struct caller *k, struct rd *body)
     }
     leave_silent(k);
     k->said_hello = true;
+    k->id = h.id;
     link_set_frame_max(k->link, RDZV_FRAME_MAX);
     rdzv_state_hello(k->coordinator->state, k->slot, &h, &k->peer, uv_hrtime());
 }
@@ -200,6 +248,69 @@ static void on_relay(struct caller *k, struct rd *body)
         free_caller(k);
         c->events.on_relay(c->events.arg, l);
     }
+}
+
+/* ----------------------------------------------------------------------------------- heartbeats */
+
+static void on_beat_taken(void *owner, int fd, struct tls *tls)
+{
+    struct caller *k = owner;
+    k->beat_link = NULL;
+    k->beat =
+        beats_add(k->coordinator->beats, BEAT_COORDINATOR, fd, tls, k->coordinator->rules.dead_ns);
+}
+
+static bool on_beat_preamble(struct link *l, uint32_t version)
+{
+    (void)l, (void)version; /* it came before the frame */
+    return true;
+}
+
+static void on_beat_frame(struct link *l, uint8_t type, struct rd body)
+{
+    (void)l, (void)type, (void)body; /* there is none */
+}
+
+static void on_beat_end(struct link *l, enum rdzv_end how, const char *why)
+{
+    struct caller *k = link_owner(l);
+    (void)how, (void)why;
+    link_close(l);
+    k->beat_link = NULL;
+}
+
+static const struct link_events beat_events = {on_beat_preamble, on_beat_frame, on_beat_end};
+
+static struct caller *find_node(struct coordinator *c, const struct node_id *id, const char *addr)
+{
+    for (uint32_t i = 0; i < c->ncallers; i++) {
+        struct caller *k = c->callers[i];
+        if (k->link && k->said_hello && node_id_equal(&k->id, id) &&
+            strcmp(k->peer.addr, addr) == 0)
+            return k;
+    }
+    return NULL;
+}
+
+/* A second connection of a node that is here. */
+static void on_beat(struct caller *k, struct rd *body)
+{
+    struct coordinator *c = k->coordinator;
+    struct link *l = k->link;
+    struct buf b = BUF_INIT;
+    struct node_id id;
+    struct caller *node = rdzv_get_beat(body, &id) ? find_node(c, &id, k->peer.addr) : NULL;
+    if (!node || !c->beats) {
+        drop(k, "heartbeats of a node that is not here");
+        return;
+    }
+    free_caller(k);
+    end_beats(node);
+    node->beat_link = l;
+    link_set_owner(l, &beat_events, node);
+    rdzv_put_beat(&b, NULL);
+    link_send_buf(l, &b);
+    link_detach(l, on_beat_taken);
 }
 
 static void on_peers(struct caller *k, struct rd *body)
@@ -224,6 +335,8 @@ static void on_frame(struct link *l, uint8_t type, struct rd body)
         answer_probe(k);
     else if (!k->said_hello && type == RDZV_MSG_RELAY)
         on_relay(k, &body);
+    else if (!k->said_hello && type == RDZV_MSG_BEAT)
+        on_beat(k, &body);
     else if (k->said_hello && type == RDZV_MSG_BACK)
         k->comes_back = true;
     else if (k->said_hello && type == RDZV_MSG_PEERS)
@@ -244,6 +357,7 @@ static void on_end(struct link *l, enum rdzv_end how, const char *why)
         c->events.on_stranger(c->events.arg, &k->from);
     if (k->comes_back)
         how = RDZV_END_BROKEN;
+    end_beats(k);
     if (k->said_hello)
         rdzv_state_closed(c->state, k->slot, how, uv_hrtime());
     free_caller(k);
@@ -473,6 +587,7 @@ static void on_timer(uv_timer_t *timer)
     c->timer_at = UINT64_MAX;
     while (c->first && c->first->deadline <= now)
         drop(c->first, "it does not say hello");
+    look_at_beats(c, now); /* the clock was read before: see beat.h */
     rdzv_state_tick(c->state, now);
     link_hub_wake(c->hub);
 }
@@ -497,8 +612,11 @@ void coordinator_advance(struct coordinator *c)
     uint64_t now = uv_hrtime();
     while (!c->closing && rdzv_state_next(c->state, &a, now))
         act(c, &a);
-    if (!c->closing)
-        set_timer(c, now);
+    if (c->closing)
+        return;
+    if (c->beats)
+        beats_grant(c->beats, rdzv_state_lease_until(c->state, now));
+    set_timer(c, now);
 }
 
 /* ------------------------------------------------------------------------------- open and close */
@@ -511,13 +629,14 @@ static uint64_t draw(void)
     return random;
 }
 
-struct coordinator *coordinator_new(struct link_hub *hub, const struct rdzv_rules *rules,
-                                    const char *host, int pid,
+struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
+                                    const struct rdzv_rules *rules, const char *host, int pid,
                                     const struct rdzv_electorate *electorate,
                                     const struct coordinator_events *events)
 {
     struct coordinator *c = xcalloc(1, sizeof(*c));
     c->hub = hub;
+    c->beats = beats;
     c->rules = *rules;
     c->events = *events;
     c->free_slot = NO_SLOT;
@@ -577,6 +696,10 @@ void coordinator_close(struct coordinator *c, void (*on_closed)(void *arg), void
         connector_cancel(call->connector);
         free(call);
     }
+    for (uint32_t i = 0; i < c->ncallers; i++)
+        end_beats(c->callers[i]);
+    if (c->beats)
+        beats_grant(c->beats, 0);
     c->closing = true;
     c->on_closed = on_closed;
     c->on_closed_arg = arg;

@@ -5,6 +5,7 @@
 #include <uv.h>
 
 #include "core/netaddr.h"
+#include "rendezvous/beat.h"
 #include "rendezvous/link.h"
 #include "rendezvous/rdzv_state.h"
 
@@ -24,11 +25,11 @@ struct coordinator_events {
     void (*on_relay)(void *arg, struct link *l);
 };
 
-/* Borrows the hub, and the strings of the rules. host, pid: of this launcher, for whoever asks.
- * electorate: NULL, or what one that stands for election knows (its `random` is drawn here);
- * borrowed for the call. */
-struct coordinator *coordinator_new(struct link_hub *hub, const struct rdzv_rules *rules,
-                                    const char *host, int pid,
+/* Borrows the hub, the beats (NULL: of a job of one node), and the strings of the rules. host, pid:
+ * of this launcher, for whoever asks. electorate: NULL, or what one that stands for election knows
+ * (its `random` is drawn here); borrowed for the call. */
+struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
+                                    const struct rdzv_rules *rules, const char *host, int pid,
                                     const struct rdzv_electorate *electorate,
                                     const struct coordinator_events *events);
 
@@ -42,6 +43,9 @@ void coordinator_turn_away(struct coordinator *c, int fd, const struct netaddr *
 
 /* The address is one that a node of the job has, or has called from. */
 bool coordinator_is_node(const struct coordinator *c, const struct netaddr *a);
+
+/* The heartbeats may have brought something. */
+void coordinator_look_at_beats(struct coordinator *c);
 
 /* Does what is due; to be called before the hub flushes. */
 void coordinator_advance(struct coordinator *c);

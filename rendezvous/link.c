@@ -1,6 +1,7 @@
 #include "rendezvous/link.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -41,7 +42,8 @@ struct link {
     size_t queued_bytes; /* not yet taken by the kernel */
     unsigned writes;     /* under way */
     bool finishing;
-    uint64_t linger_until; /* ms of the loop's clock */
+    void (*taken)(void *owner, int fd, struct tls *tls); /* NULL: it is not given away */
+    uint64_t linger_until;                               /* ms of the loop's clock */
     uv_shutdown_t shutdown;
 };
 
@@ -138,6 +140,11 @@ static void on_shutdown(uv_shutdown_t *req, int status)
     (void)req, (void)status; /* the other side's end, or the deadline, closes it */
 }
 
+static bool is_idle(const struct link *l)
+{
+    return !l->writes && !l->nout && !l->wire.len;
+}
+
 static void on_written(uv_write_t *req, int status)
 {
     struct write *w = container_of(req, struct write, req);
@@ -155,9 +162,9 @@ static void on_written(uv_write_t *req, int status)
         l->failed = true;
         l->reset = status == UV_ECONNRESET;
         mark_dirty(l);
-    } else if (l->tls && l->nout) {
-        mark_dirty(l); /* the next part */
-    } else if (l->finishing && !l->writes && !l->nout && !l->wire.len) {
+    } else if ((l->tls && l->nout) || l->taken) {
+        mark_dirty(l); /* the next part, or it is the last */
+    } else if (l->finishing && is_idle(l)) {
         uv_shutdown(&l->shutdown, &l->stream, on_shutdown);
     }
 }
@@ -231,6 +238,22 @@ static void end_link(struct link *l, enum rdzv_end how, const char *why)
     events->on_end(l, how, why);
 }
 
+static void give_away(struct link *l)
+{
+    uv_os_fd_t fd;
+    void (*taken)(void *, int, struct tls *) = l->taken;
+    void *owner = l->owner;
+    struct tls *tls = l->tls;
+    int copy = uv_fileno(&l->handle, &fd) < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (copy < 0) {
+        end_link(l, RDZV_END_BROKEN, "no descriptor is left");
+        return;
+    }
+    l->tls = NULL;
+    close_link(l);
+    taken(owner, copy, tls);
+}
+
 static void on_prepare(uv_prepare_t *prepare)
 {
     struct link_hub *h = container_of(prepare, struct link_hub, prepare);
@@ -247,6 +270,8 @@ static void on_prepare(uv_prepare_t *prepare)
                          l->reset ? "connection reset" : "it does not take what it is sent");
             else if (l->nout || l->wire.len)
                 flush(l);
+            else if (l->taken && is_idle(l))
+                give_away(l);
         }
     } while (h->woken && !h->closing);
     uv_prepare_stop(prepare);
@@ -501,8 +526,15 @@ void link_finish(struct link *l)
     l->linger_until = uv_now(l->hub->loop) + LINGER_MS;
     if (!uv_is_active((uv_handle_t *)&l->hub->linger))
         uv_timer_start(&l->hub->linger, on_linger, LINGER_MS / 4, LINGER_MS / 4);
-    if (!l->writes && !l->nout && !l->wire.len)
+    if (is_idle(l))
         uv_shutdown(&l->shutdown, &l->stream, on_shutdown);
+}
+
+void link_detach(struct link *l, void (*taken)(void *owner, int fd, struct tls *tls))
+{
+    l->taken = taken;
+    uv_read_stop(&l->stream);
+    mark_dirty(l);
 }
 
 static void set_option(int fd, int level, int name, int value)

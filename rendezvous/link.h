@@ -88,6 +88,11 @@ void link_send_buf(struct link *l, struct buf *b);    /* takes the content of *b
 void link_close(struct link *l);  /* what is not written yet is lost */
 void link_finish(struct link *l); /* when all is written and the other side has closed, or in 2 s */
 
+/* Gives the connection away as soon as all that was sent is written: calls taken() with the owner,
+ * the descriptor and the TLS state (NULL: none), which are then its own; the link is closed.
+ * Nothing may be under way from the other side. Until then it may end, or be closed, as ever. */
+void link_detach(struct link *l, void (*taken)(void *owner, int fd, struct tls *tls));
+
 /* Keepalive and TCP_USER_TIMEOUT so that the kernel notices a peer that has vanished within about
  * 60 % of dead_ms, with and without data under way; no delay for small writes. Not TCP: nothing. */
 void link_tune(int fd, uint32_t dead_ms);

@@ -23,6 +23,10 @@ struct member {
     uint64_t timer_at;
     struct member_state *state;
     struct link *link; /* NULL: none */
+    struct beats *beats;
+    struct node_id id;
+    int beat;   /* beats_add()'s; -1: none */
+    bool local; /* the link does not leave this process */
     bool other_version, wanted, closing;
     uint32_t dead_ms;
     struct rdzv_callbacks callbacks;
@@ -33,8 +37,54 @@ struct member {
 
 /* ------------------------------------------------------------------------------ the connection */
 
+/* The lease goes on by no more heartbeats. */
+static void end_beats(struct member *m)
+{
+    struct beat_news news;
+    if (m->beats)
+        beats_own(m->beats, false);
+    if (m->beat < 0)
+        return;
+    beats_drop(m->beats, m->beat, &news);
+    m->beat = -1;
+    member_state_beat(m->state, news.heard_ns, news.lease_ns, news.lag_ms, uv_hrtime());
+}
+
+void member_take_beat(struct member *m, int beat)
+{
+    struct beat_news news;
+    if (m->link && m->beat < 0)
+        m->beat = beat;
+    else
+        beats_drop(m->beats, beat, &news);
+}
+
+void member_look_at_beats(struct member *m)
+{
+    uint64_t now = uv_hrtime();
+    struct beat_news news;
+    if (m->beats && m->local && m->link) {
+        member_state_beat(m->state, now, beats_own_lease(m->beats), 0, now);
+    } else if (m->beat >= 0) {
+        beats_look(m->beats, m->beat, &news);
+        member_state_beat(m->state, news.heard_ns, news.lease_ns, news.lag_ms, now);
+        if (news.broken)
+            end_beats(m);
+    }
+}
+
+/* The coordinator has answered on the first connection. */
+static void begin_beats(struct member *m)
+{
+    if (m->beats && m->local)
+        beats_own(m->beats, true);
+    else if (m->beats && m->beat < 0)
+        m->events.on_wants_beat(m->events.arg, &m->id, m->dead_ms * 1000000ull);
+}
+
 static void lose_link(struct member *m, enum rdzv_end how, const char *why)
 {
+    end_beats(m);
     m->link = NULL;
     member_state_disconnected(m->state, how, why, uv_hrtime());
     link_hub_wake(m->hub);
@@ -92,6 +142,9 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
         return true; /* it is about to turn us away */
     } else if (type == RDZV_MSG_VIEW && rdzv_get_view(body, &view)) {
         member_state_view(m->state, &view, now);
+        m->dead_ms = view.dead_ms;
+        if (member_state_joined(m->state))
+            begin_beats(m);
         rdzv_view_fini(&view);
     } else if (type == RDZV_MSG_REPORT && rdzv_get_report(body, &result)) {
         member_state_report(m->state, &result);
@@ -137,6 +190,7 @@ void member_attach(struct member *m, int fd, bool local, const struct tls_key *k
 {
     bool here = local || is_here(fd);
     m->wanted = false;
+    m->local = local;
     if (!local)
         link_tune(fd, m->dead_ms);
     m->link = link_new(m->hub, fd, local, &link_events, m);
@@ -167,7 +221,10 @@ static void act(struct member *m, const struct member_action *a)
     struct buf b = BUF_INIT;
     switch (a->act) {
     case MEMBER_ACT_LOG:
-        log_notice("%s", a->text);
+        if (a->level == LOG_LEVEL_WARN)
+            log_warn("%s", a->text);
+        else
+            log_notice("%s", a->text);
         break;
     case MEMBER_ACT_HELLO:
         rdzv_put_hello(&b, a->hello);
@@ -182,6 +239,7 @@ static void act(struct member *m, const struct member_action *a)
         link_send_buf(m->link, &b);
         break;
     case MEMBER_ACT_DISCONNECT:
+        end_beats(m);
         if (!m->link)
             break;
         if (a->reset)
@@ -211,6 +269,8 @@ static void act(struct member *m, const struct member_action *a)
             cb->on_lease(cb->arg, a->until_ns);
         break;
     case MEMBER_ACT_FINISH:
+        if (m->beats)
+            beats_rest(m->beats);
         cb->on_finish(cb->arg, a->result);
         break;
     }
@@ -220,6 +280,7 @@ static void on_timer(uv_timer_t *timer)
 {
     struct member *m = container_of(timer, struct member, timer);
     m->timer_at = UINT64_MAX;
+    member_look_at_beats(m);
     member_state_tick(m->state, uv_hrtime());
     link_hub_wake(m->hub);
 }
@@ -252,12 +313,15 @@ void member_advance(struct member *m)
 
 /* ------------------------------------------------------------------------------- open and close */
 
-struct member *member_new(struct link_hub *hub, const struct member_rules *rules,
-                          const struct rdzv_callbacks *callbacks,
+struct member *member_new(struct link_hub *hub, struct beats *beats,
+                          const struct member_rules *rules, const struct rdzv_callbacks *callbacks,
                           const struct member_events *events)
 {
     struct member *m = xcalloc(1, sizeof(*m));
     m->hub = hub;
+    m->beats = beats;
+    m->beat = -1;
+    m->id = rules->hello.id;
     m->callbacks = *callbacks;
     m->events = *events;
     m->timer_at = UINT64_MAX;
@@ -288,6 +352,7 @@ static void free_member(void *arg)
 void member_close(struct member *m, void (*on_closed)(void *arg), void *arg)
 {
     m->closing = true;
+    end_beats(m);
     m->on_closed = on_closed;
     m->on_closed_arg = arg;
     uvx_scope_close(&m->scope, free_member, m);

@@ -4,6 +4,7 @@
 #ifndef RENDEZVOUS_MEMBER_H
 #define RENDEZVOUS_MEMBER_H
 
+#include "rendezvous/beat.h"
 #include "rendezvous/link.h"
 #include "rendezvous/member_state.h"
 
@@ -14,11 +15,15 @@ struct member_events {
     /* There is no connection and one is wanted: member_attach() or member_unreachable() answers.
      * Called once until one of them has. */
     void (*on_wants_link)(void *arg);
+    /* The coordinator has answered, and there is no connection for heartbeats: member_take_beat()
+     * brings one. Comes again while there is none. */
+    void (*on_wants_beat)(void *arg, const struct node_id *id, uint64_t dead_ns);
 };
 
-/* Borrows the hub. The callbacks come from member_advance(). */
-struct member *member_new(struct link_hub *hub, const struct member_rules *rules,
-                          const struct rdzv_callbacks *callbacks,
+/* Borrows the hub and the beats (NULL: a node that has no others). The callbacks come from
+ * member_advance(). */
+struct member *member_new(struct link_hub *hub, struct beats *beats,
+                          const struct member_rules *rules, const struct rdzv_callbacks *callbacks,
                           const struct member_events *events);
 
 /* The rules, for what the agent has to say; then link_hub_wake(). */
@@ -28,6 +33,11 @@ struct member_state *member_state_of(struct member *m);
  * TLS connection that it is to be; NULL: in the clear. */
 void member_attach(struct member *m, int fd, bool local, const struct tls_key *key);
 void member_unreachable(struct member *m, bool refused, const char *why);
+
+/* Takes beats_add()'s number. */
+void member_take_beat(struct member *m, int beat);
+/* The heartbeats may have brought something. */
+void member_look_at_beats(struct member *m);
 
 /* Does what is due; to be called before the hub flushes. */
 void member_advance(struct member *m);

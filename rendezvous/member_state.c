@@ -258,6 +258,27 @@ static void renew_lease(struct member_state *m, uint64_t from_ns)
     m->due |= DUE_LEASE;
 }
 
+void member_state_beat(struct member_state *m, uint64_t heard_ns, uint64_t lease_from_ns,
+                       uint32_t lag_ms, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX];
+    if (m->ended || !m->connected || !m->answered || m->electing)
+        return;
+    if (heard_ns > m->heard_ns)
+        member_contact_heard(m, heard_ns < now ? heard_ns : now);
+    if (m->lease_ns)
+        renew_lease(m, lease_from_ns);
+    if (lag_ms >= RDZV_LAG_MS && !m->lagging) {
+        text_set(
+            text, sizeof(text),
+            "the coordinator at %s is slow: its launcher is %.1f s behind, its heartbeats come",
+            m->rules.coordinator, lag_ms / 1e3);
+        member_state_say(m, LOG_LEVEL_WARN, text);
+    }
+    if (lag_ms >= RDZV_LAG_MS || lag_ms < RDZV_LAG_MS / 3)
+        m->lagging = lag_ms >= RDZV_LAG_MS;
+}
+
 static void note_view(struct member_state *m, const struct rdzv_view *v, uint64_t now)
 {
     if (v->spare && !m->spare)

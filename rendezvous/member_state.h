@@ -65,6 +65,10 @@ void member_state_set_peer_port(struct member_state *m, int port);
 
 /* What the coordinator says. */
 void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64_t now);
+/* What heartbeats have brought (beat.h): when the newest answer came, from when on a lease was
+ * given (0: none), how far the coordinator's loop is behind. It may be known already. */
+void member_state_beat(struct member_state *m, uint64_t heard_ns, uint64_t lease_from_ns,
+                       uint32_t lag_ms, uint64_t now);
 void member_state_table(struct member_state *m, struct rank_table *t);   /* takes its content */
 void member_state_peers(struct member_state *m, struct rdzv_peers *p);   /* takes its content */
 void member_state_report(struct member_state *m, struct rdzv_result *r); /* takes r->failures */

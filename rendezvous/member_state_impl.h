@@ -63,6 +63,7 @@ struct member_state {
     uint64_t refused_ns; /* since when connections are refused without a break; 0: they are not */
     uint64_t view_sent_ns, view_seen_ns;
     uint64_t heard_ns; /* of the coordinator */
+    bool lagging;      /* the coordinator's loop is behind, and that has been said */
     uint64_t connected_ns, began_ns, say_at;
     uint64_t sent_ns; /* the newest status that is answered */
     uint64_t heartbeat_ns, dead_ns;

@@ -82,9 +82,9 @@ static bool next_callback(struct member_state *m, struct member_action *a)
     } else if (take_due(m, DUE_FENCE)) {
         *a = (struct member_action){.act = MEMBER_ACT_FENCE};
     } else if (take_due(m, DUE_LEASE)) {
-        uint64_t guard = m->dead_ns - rdzv_lease_ns(m->dead_ns);
+        uint64_t beyond = rdzv_guardian_lease_ns(m->dead_ns) - rdzv_lease_ns(m->dead_ns);
         *a = (struct member_action){.act = MEMBER_ACT_LEASE,
-                                    .until_ns = m->lease_ns ? m->lease_ns + guard / 3 : 0};
+                                    .until_ns = m->lease_ns ? m->lease_ns + beyond : 0};
     } else if (take_due(m, DUE_PREPARE)) {
         *a = (struct member_action){.act = MEMBER_ACT_PREPARE,
                                     .gen = m->gen,

@@ -21,6 +21,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/uvx.h"
+#include "rendezvous/beat_call.h"
 #include "rendezvous/coordinator.h"
 #include "rendezvous/endpoint.h"
 #include "rendezvous/guard.h"
@@ -40,12 +41,15 @@
 #define HERE_SOON        500 /* ...that many times, then later */
 #define PROBE_MS         300
 #define ELECT_CONNECT_MS 1000 /* to one of the other nodes */
+#define WITNESSES        64   /* and others without workers whose heartbeats have a place */
 
 struct rdzv {
     uv_loop_t *loop;
     struct rdzv_config config;
     struct uvx_scope scope;
     struct link_hub hub;
+    struct beats *beats; /* NULL: one node */
+    struct beat_call *beat_call;
     struct member *member;
     struct coordinator *coordinator; /* these three: when this process hosts it */
     struct endpoint *endpoint;
@@ -255,7 +259,8 @@ static void open_coordinator(struct rdzv *r, const struct rdzv_electorate *elect
         rules.master_addr = NULL;
     const struct coordinator_events events = {r, on_new_round, on_finished, on_stranger,
                                               r->relay ? on_relay : NULL};
-    r->coordinator = coordinator_new(&r->hub, &rules, c->host, (int)getpid(), electorate, &events);
+    r->coordinator =
+        coordinator_new(&r->hub, r->beats, &rules, c->host, (int)getpid(), electorate, &events);
 }
 
 static void open_store(struct rdzv *r)
@@ -572,9 +577,29 @@ static uint64_t backoff_ms(struct rdzv *r)
     return (uint64_t)(r->retry_ms * (0.5 + (double)(jitter % 1024) / 2048));
 }
 
+static void on_beat_called(void *arg, int beat)
+{
+    struct rdzv *r = arg;
+    r->beat_call = NULL;
+    if (beat >= 0)
+        member_take_beat(r->member, beat);
+}
+
+static void on_wants_beat(void *arg, const struct node_id *id, uint64_t dead_ns)
+{
+    struct rdzv *r = arg;
+    if (r->beat_call || !r->have_good)
+        return;
+    bool tls = guard_wants_tls(r->guard, &r->good);
+    r->beat_call = beat_call_new(&r->hub, r->beats, &r->good, tls ? &r->guard->key : NULL, id,
+                                 dead_ns, on_beat_called, r);
+}
+
 static void on_wants_link(void *arg)
 {
     struct rdzv *r = arg;
+    beat_call_cancel(r->beat_call);
+    r->beat_call = NULL;
     if (member_state_answered(member_state_of(r->member))) {
         r->attempts = 0;
         r->retry_ms = 0;
@@ -590,11 +615,11 @@ static void on_wants_link(void *arg)
 
 static void make_member(struct rdzv *r, const struct rdzv_callbacks *callbacks)
 {
-    const struct member_events events = {r, on_wants_link};
+    const struct member_events events = {r, on_wants_link, on_wants_beat};
     struct member_rules rules = rdzv_config_member_rules(&r->config);
     rules.coordinator = r->where;
     rules.token = r->guard->source;
-    r->member = member_new(&r->hub, &rules, callbacks, &events);
+    r->member = member_new(&r->hub, r->beats, &rules, callbacks, &events);
 }
 
 static void advance(void *arg)
@@ -604,6 +629,38 @@ static void advance(void *arg)
         member_advance(r->member);
     if (r->coordinator && !r->tearing_down)
         coordinator_advance(r->coordinator);
+}
+
+static void on_turn(void *arg)
+{
+    struct rdzv *r = arg;
+    if (r->closing)
+        return;
+    member_look_at_beats(r->member);
+    if (r->coordinator)
+        coordinator_look_at_beats(r->coordinator);
+    link_hub_wake(&r->hub);
+}
+
+#define BEATS_MAX 65536 /* nodes; those beyond send none but on their first connection */
+
+static int open_beats(struct rdzv *r, const struct rdzv_callbacks *callbacks, struct err *e)
+{
+    const struct rdzv_config *c = &r->config;
+    int places = c->max_nodes + c->spares;
+    if (places == 1 && c->nproc > 0)
+        return 0;
+    const struct beats_config config = {
+        .loop = r->loop,
+        .links = (places < BEATS_MAX ? places : BEATS_MAX) + WITNESSES,
+        .heartbeat_ns = (uint64_t)(c->keep_alive_interval * 1e9),
+        .dead_ns = rdzv_config_dead_ns(c),
+        .on_turn = on_turn,
+        .on_lease = callbacks->extend_lease,
+        .arg = r,
+        .lease_arg = callbacks->arg,
+    };
+    return beats_open(&r->beats, &config, e);
 }
 
 /* What can be known at once, before anything is started. */
@@ -640,7 +697,10 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     r->finder = rdzv_finder_new(config);
     r->finder->guard = r->guard;
     rc = look_at_once(r, e);
+    if (rc == 0)
+        rc = open_beats(r, callbacks, e);
     if (rc < 0) {
+        close_fd(&r->listen_fd);
         rdzv_finder_free(r->finder);
         free(r);
         return rc;
@@ -789,6 +849,10 @@ static void tear_down(struct rdzv *r)
         relay_close(r->relay, part_closed, r);
     }
     member_close(r->member, part_closed, r);
+    if (r->beats) { /* nobody asks it any more */
+        r->parts++;
+        beats_close(r->beats, part_closed, r);
+    }
     link_hub_close(&r->hub, part_closed, r);
     uvx_scope_close(&r->scope, part_closed, r);
 }
@@ -800,6 +864,8 @@ void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg)
     r->on_closed_arg = arg;
     connector_cancel(r->connector);
     r->connector = NULL;
+    beat_call_cancel(r->beat_call);
+    r->beat_call = NULL;
     uv_timer_stop(&r->retry);
     close_fd(&r->listen_fd);
     if (r->finding) { /* it may take its time */

@@ -169,6 +169,9 @@ struct rdzv_callbacks {
     /* Until when the workers may live, CLOCK_MONOTONIC ns: what ends them when this process cannot
      * is to be told. It moves on with every answer of the coordinator; 0: no limit. May be NULL. */
     void (*on_lease)(void *arg, uint64_t until_ns);
+    /* On a thread of its own, which must not wait for anything: the lease that on_lease has set
+     * goes on until `until_ns`, if one is set. May be NULL when on_lease is. */
+    void (*extend_lease)(void *arg, uint64_t until_ns);
     /* The lease has run out: the other nodes may start without this one soon. The workers are to
      * be killed now; on_stop has come. May be NULL when on_lease is. */
     void (*on_fence)(void *arg);

@@ -208,6 +208,7 @@ void rdzv_elect_witness(struct rdzv_state *s, const struct rdzv_node *w, uint64_
     if (add_witness(s)) {
         if (runs)
             rdzv_quorum_grow(&s->quorum[0], &s->peers);
+        s->lease_look_at = 0;
         s->vote_ns = now;
         rdzv_state_send_all(s, PENDING_PEERS);
     } else if (s->vote_ns && w->echo_ns >= s->vote_ns &&
@@ -270,12 +271,21 @@ bool rdzv_elect_quorum(const struct rdzv_state *s)
     return true;
 }
 
-bool rdzv_elect_lease(struct rdzv_state *s, uint64_t now)
+/* On the same condition leases are given out: as long as those who could not yet elect another one
+ * are enough. */
+uint64_t rdzv_elect_lease_until(struct rdzv_state *s, uint64_t now)
 {
     if (!s->rules.elect || s->quorum[0].list.n == 0)
-        return true;
+        return NEVER;
     if (now < s->lease_look_at)
-        return s->lease;
+        return s->lease_until;
     s->lease_look_at = now + s->rules.heartbeat_ns / 4;
-    return s->lease = in_touch(s, 0, now);
+    s->lease_until = NEVER;
+    for (int k = 0; k < 2; k++) {
+        const struct rdzv_quorum *q = &s->quorum[k];
+        uint64_t touch = q->list.n ? rdzv_quorum_touch(q, &s->by_id) : NEVER;
+        if (touch < NEVER - s->rules.dead_ns && touch + s->rules.dead_ns < s->lease_until)
+            s->lease_until = touch + s->rules.dead_ns;
+    }
+    return s->lease_until;
 }

@@ -95,6 +95,22 @@ void rdzv_put_back(struct buf *b)
     frame_end(b, frame_begin(b, RDZV_MSG_BACK));
 }
 
+void rdzv_put_beat(struct buf *b, const struct node_id *id)
+{
+    size_t at = frame_begin(b, RDZV_MSG_BEAT);
+    if (id)
+        buf_put(b, id->b, sizeof(id->b));
+    frame_end(b, at);
+}
+
+bool rdzv_get_beat(struct rd *r, struct node_id *id)
+{
+    const uint8_t *p = rd_take(r, sizeof(id->b));
+    if (p)
+        memcpy(id->b, p, sizeof(id->b));
+    return rd_done(r);
+}
+
 void rdzv_put_probe(struct buf *b)
 {
     frame_end(b, frame_begin(b, RDZV_MSG_PROBE));

@@ -53,6 +53,9 @@ enum rdzv_msg {
     RDZV_MSG_RELAY_CREDIT, /* so many more may follow: u32 */
     RDZV_MSG_RELAY_FIN,    /* -> no more bytes will come (nothing) */
     RDZV_MSG_RELAY_END,    /* it is closed behind what came before (nothing) */
+    RDZV_MSG_BEAT, /* -> instead of HELLO: the connection is for heartbeats (beat.h): the id of a
+                      node, whose first connection is here; <- it is taken (nothing). What follows,
+                      both ways, is no frames any more */
 };
 
 /* How a connection ended, as one side of it saw it. */
@@ -184,6 +187,7 @@ void rdzv_put_refusal(struct buf *b, bool retry, const char *text);
 void rdzv_put_probe(struct buf *b);
 void rdzv_put_relay(struct buf *b, const char *run_id);
 void rdzv_put_back(struct buf *b);
+void rdzv_put_beat(struct buf *b, const struct node_id *id); /* NULL: the answer */
 void rdzv_put_identity(struct buf *b, const struct rdzv_identity *m);
 void rdzv_put_hello(struct buf *b, const struct rdzv_hello *m);
 void rdzv_put_status(struct buf *b, const struct rdzv_status *m);
@@ -193,6 +197,7 @@ void rdzv_put_report(struct buf *b, const struct rdzv_result *m);
 void rdzv_put_peers(struct buf *b, const struct rdzv_peers *m);
 void rdzv_put_notice(struct buf *b, const char *text);
 
+bool rdzv_get_beat(struct rd *r, struct node_id *id); /* not the answer */
 bool rdzv_get_refusal(struct rd *r, struct rdzv_refusal *m);
 bool rdzv_get_identity(struct rd *r, struct rdzv_identity *m);
 bool rdzv_get_hello(struct rd *r, struct rdzv_hello *m);
@@ -205,6 +210,9 @@ bool rdzv_get_report(struct rd *r, struct rdzv_result *m);
 /* *m owns what it holds when this succeeds; it was empty. */
 bool rdzv_get_peers(struct rd *r, struct rdzv_peers *m);
 bool rdzv_get_notice(struct rd *r, char text[RDZV_NOTICE_MAX]);
+
+/* A launcher whose loop is so far behind is said to be, though its heartbeats come. */
+#define RDZV_LAG_MS 3000
 
 /* What lies at least between the end of a node's lease and the moment when the others may go on
  * without it: how late its agent may look at the clock, the time to kill its workers, and a margin.
@@ -221,6 +229,13 @@ static inline uint64_t rdzv_lease_ns(uint64_t dead_ns)
     if (dead_ns / 5 > apart) /* clocks may differ */
         apart = dead_ns / 5;
     return dead_ns > apart ? dead_ns - apart : 0;
+}
+
+/* The same for what ends the workers of an agent that does not do it itself. */
+static inline uint64_t rdzv_guardian_lease_ns(uint64_t dead_ns)
+{
+    uint64_t lease = rdzv_lease_ns(dead_ns);
+    return lease + (dead_ns - lease) / 3;
 }
 
 #endif

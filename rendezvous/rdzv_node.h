@@ -36,6 +36,8 @@ struct rdzv_node {
     bool workers;
     uint64_t status_ns; /* its send_ns */
     uint64_t echo_ns;   /* when the view was sent that it had seen then, by our clock */
+    uint64_t touch_ns;  /* the same, of heartbeats */
+    bool lagging;       /* its loop is behind, and that has been said */
     uint64_t view_ns;   /* the stamp of the newest view that was sent to it */
     uint32_t acked;     /* failures up to this number are here */
     bool leaving;

@@ -63,6 +63,30 @@ bool rdzv_quorum_busy(const struct rdzv_quorum *q, const struct map *by_id)
     return false;
 }
 
+static int newest_first(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x < y) - (x > y);
+}
+
+uint64_t rdzv_quorum_touch(const struct rdzv_quorum *q, const struct map *by_id)
+{
+    int need = q->list.n - q->list.n / 2, have = 0;
+    uint64_t *touch = xcalloc((size_t)q->list.n + 1, sizeof(*touch));
+    for (int i = 0; i < q->list.n; i++) {
+        const struct rdzv_peer_entry *e = &q->list.e[i];
+        const struct rdzv_node *n = map_get(by_id, e->id.b, sizeof(e->id.b));
+        if (q->dead[i] || (n && n->peer.own && is_present(e, by_id, 0)))
+            need--;
+        else if (n && is_present(e, by_id, 0))
+            touch[have++] = n->echo_ns > n->touch_ns ? n->echo_ns : n->touch_ns;
+    }
+    qsort(touch, (size_t)have, sizeof(*touch), newest_first);
+    uint64_t at = need <= 0 ? UINT64_MAX : need <= have ? touch[need - 1] : 0;
+    free(touch);
+    return at;
+}
+
 int rdzv_quorum_unknown(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since)
 {
     int n = 0;

@@ -326,6 +326,33 @@ void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_st
     rdzv_phase_advance(s, now);
 }
 
+void rdzv_state_beat(struct rdzv_state *s, const struct node_id *id, const struct rdzv_beat *b,
+                     uint64_t now)
+{
+    struct rdzv_node *n = map_get(&s->by_id, id->b, sizeof(id->b));
+    char name[RDZV_TEXT_MAX];
+    if (!n)
+        return;
+    uint64_t heard = b->heard_ns < now ? b->heard_ns : now; /* it may be newer than the clock */
+    if (heard > n->heard_ns) {
+        n->heard_ns = heard;
+        n->late_ns = s->late_ns;
+    }
+    if (b->touch_ns <= now && b->touch_ns > n->touch_ns)
+        n->touch_ns = b->touch_ns;
+    if (b->lag_ms >= RDZV_LAG_MS && !n->lagging)
+        rdzv_state_log(s, LOG_LEVEL_WARN,
+                       "node %s is slow: its launcher is %.1f s behind, its heartbeats come",
+                       rdzv_join_name(n, name, sizeof(name)), b->lag_ms / 1e3);
+    if (b->lag_ms >= RDZV_LAG_MS || b->lag_ms < RDZV_LAG_MS / 3)
+        n->lagging = b->lag_ms >= RDZV_LAG_MS;
+}
+
+uint64_t rdzv_state_lease_until(struct rdzv_state *s, uint64_t now)
+{
+    return s->standing ? 0 : rdzv_elect_lease_until(s, now);
+}
+
 static uint64_t reset_grace(const struct rdzv_state *s, const struct rdzv_node *n)
 {
     uint64_t grace = n->peer.same_host ? RESET_HERE_NS : RESET_NS;
@@ -540,7 +567,7 @@ static void fill_view(struct rdzv_state *s, struct rdzv_node *n, struct rdzv_vie
         .heartbeat_ms = (uint32_t)(s->rules.heartbeat_ns / 1000000),
         .dead_ms = (uint32_t)(s->rules.dead_ns / 1000000),
         .elect = s->rules.elect,
-        .lease = rdzv_elect_lease(s, now),
+        .lease = now < rdzv_elect_lease_until(s, now),
         .spare = !member && !rdzv_node_is_witness(n) && s->phase != RDZV_COLLECT &&
                  s->phase != RDZV_FINISH,
     };

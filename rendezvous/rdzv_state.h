@@ -68,6 +68,16 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
 void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_status *st,
                        uint64_t now);
 void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, uint64_t now);
+/* What a node's heartbeats have brought (beat.h). It may be known already. */
+struct rdzv_beat {
+    uint64_t heard_ns; /* when the newest one came */
+    uint64_t touch_ns; /* when the newest answer was sent that the node had seen then; 0: none */
+    uint32_t lag_ms;   /* its loop is so far behind */
+};
+void rdzv_state_beat(struct rdzv_state *s, const struct node_id *id, const struct rdzv_beat *b,
+                     uint64_t now);
+/* Until when a node that is heard of may be given a lease without asking again; 0: it may not. */
+uint64_t rdzv_state_lease_until(struct rdzv_state *s, uint64_t now);
 /* Somebody was turned away before it could say hello (another protocol version). */
 void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *text, uint64_t now);
 /* A round that a voter has been in. */

@@ -89,7 +89,7 @@ struct rdzv_state {
     struct rdzv_peers peers;      /* of the round that is prepared or runs */
     bool standing;                /* not yet elected: no view is sent */
     bool host_dead;
-    bool lease; /* as of the last look */
+    uint64_t lease_until; /* as of the last look */
     uint64_t seen_epoch, random, stood_ns, lease_look_at;
     uint64_t vote_ns;    /* when a witness was added to the list; 0: it has it, or there is none */
     uint64_t prepare_ns; /* when the list of the newest round was made */
@@ -186,7 +186,7 @@ void rdzv_elect_witness(struct rdzv_state *s, const struct rdzv_node *w, uint64_
 void rdzv_elect_dead(struct rdzv_state *s, const struct rdzv_node *n);
 bool rdzv_elect_may_run(const struct rdzv_state *s, uint64_t now);
 bool rdzv_elect_quorum(const struct rdzv_state *s);
-bool rdzv_elect_lease(struct rdzv_state *s, uint64_t now);
+uint64_t rdzv_elect_lease_until(struct rdzv_state *s, uint64_t now);
 
 /* rdzv_join.c */
 void rdzv_join_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,

@@ -88,6 +88,7 @@ static void decode(const uint8_t *p, size_t n)
         struct rdzv_identity identity;
         char notice[RDZV_NOTICE_MAX];
         struct failure failure;
+        struct node_id id;
     } m;
     if (type == RDZV_MSG_HELLO && rdzv_get_hello(&r, &m.hello))
         rdzv_put_hello(&b, &m.hello);
@@ -99,6 +100,8 @@ static void decode(const uint8_t *p, size_t n)
         rdzv_put_identity(&b, &m.identity);
     else if (type == RDZV_MSG_NOTICE && rdzv_get_notice(&r, m.notice))
         rdzv_put_notice(&b, m.notice);
+    else if (type == RDZV_MSG_BEAT && rdzv_get_beat(&r, &m.id))
+        rdzv_put_beat(&b, &m.id);
     if (b.len)
         same(&b, p, n - (size_t)(r.end - r.p)); /* a refusal may go on */
     decode_view(rd_init(p, n), p, n);

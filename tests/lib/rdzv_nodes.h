@@ -22,6 +22,15 @@
 
 #define NODES_MAX 40
 
+#ifdef __SANITIZE_THREAD__
+/* fork_node()'s children start threads of their own, beside copies of locks that nobody holds. */
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void)
+{
+    return "die_after_fork=0";
+}
+#endif
+
 /* An agent that does what it is told, and remembers it. */
 struct node {
     struct rdzv_config config;

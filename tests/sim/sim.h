@@ -24,6 +24,7 @@
  *     sim_net.c          connections and what may happen to what is under way
  *     sim_coordinator.c  drives rdzv_state, and stands for the workers' store
  *     sim_member.c       drives member_state
+ *     sim_beat.c         stands for the threads of the heartbeats
  *     sim_agent.c        stands for the agent, its workers and its guardian
  *     sim_fault.c        what goes wrong
  *     sim_check.c        the invariants
@@ -54,6 +55,9 @@ enum sim_kind {
     EV_STOPPED,          /* node; number: its run count */
     EV_STORE_WRITE,      /* node of the store; number: which of W.clients */
     /* What a frozen process does not keep from happening: */
+    EV_BEAT,          /* link: its node's thread sends a heartbeat */
+    EV_BEAT_UP,       /* link; number: when it was sent, second: what it has seen, lease */
+    EV_BEAT_DOWN,     /* link; number: the same, second: when this was sent */
     EV_STORE_CONNECT, /* node; number: its run count: a worker of it reaches the store */
     EV_FAULT,
     EV_HEAL,  /* node: its cuts end */
@@ -72,7 +76,8 @@ struct sim_event {
     int incarnation;
     bool there; /* its host has it: no network is between */
     bool again; /* a message that comes a second time */
-    uint64_t number;
+    uint64_t number, second;
+    bool lease;
     struct buf bytes;
 };
 
@@ -106,7 +111,11 @@ struct sim_link {
     uint64_t up_at, down_at; /* of the last message under way, each direction: first in first out */
     bool dead;               /* swallows everything */
     uint64_t held_until[2];  /* down, up */
-    uint64_t stalled_ns;     /* since when something waits for a cut to heal; 0: nothing */
+    struct node_id id;       /* the node's, when it has said hello */
+    bool beats;              /* there is one for heartbeats beside it */
+    uint64_t beat_heard, beat_touch;               /* the coordinator's thread's, its clock */
+    uint64_t beat_seen, beat_answered, beat_lease; /* the node's thread's */
+    uint64_t stalled_ns; /* since when something waits for a cut to heal; 0: nothing */
 };
 
 struct sim_node {
@@ -114,6 +123,8 @@ struct sim_node {
     int incarnation;
     int link; /* -1 */
     bool connecting, frozen, left;
+    bool stuck; /* frozen, but for its thread of heartbeats */
+    uint64_t stuck_ns;
     uint64_t tick_at;
     uint64_t clock_offset;
     int clock_rate;         /* so many thousandths too fast */
@@ -124,6 +135,7 @@ struct sim_node {
     struct rdzv_state *s;
     uint64_t s_tick_at;
     uint64_t s_epoch; /* 0: none yet */
+    uint64_t grant;   /* its leases, by heartbeats */
     uint32_t store;   /* rises when the workers' store is emptied */
     bool s_finished;
     bool silent;   /* it died without a word: nothing of its host answers */
@@ -196,7 +208,7 @@ extern struct sim_world W;
  */
 struct sim_total {
     uint64_t events, faults, rounds, restarts, resumes, success, failed, spares, respawns, fenced,
-        guarded, elected, replayed, writes, refused_writes, longest_ns;
+        guarded, elected, replayed, beats, writes, refused_writes, longest_ns;
 };
 extern struct sim_total sim_total;
 
@@ -242,6 +254,12 @@ void sim_coordinator_event(struct sim_event *e);
 void sim_coordinator_tick(struct sim_node *n);
 void sim_store_connect(struct sim_node *n);
 void sim_store_write(const struct sim_event *e);
+
+/* sim_beat.c */
+void sim_beat_begin(int link);
+void sim_beat_event(struct sim_event *e);
+void sim_beat_tell_coordinator(struct sim_node *t, const struct sim_link *l);
+void sim_beat_tell_member(struct sim_node *n);
 
 /* sim_member.c */
 void sim_member_drain(struct sim_node *n);

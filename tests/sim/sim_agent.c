@@ -106,7 +106,8 @@ void sim_agent_fence(struct sim_node *n)
 
 void sim_agent_lease(struct sim_node *n, uint64_t until_ns)
 {
-    n->lease = until_ns ? sim_when(n, until_ns) : 0;
+    uint64_t until = until_ns ? sim_when(n, until_ns) : 0;
+    n->lease = until && until < n->lease ? n->lease : until; /* its thread knows better */
     if (n->lease)
         push(n, EV_GUARD, n->lease > now ? n->lease - now : 0, 0);
 }
@@ -189,9 +190,10 @@ void sim_agent_event(struct sim_event *e)
     struct sim_node *n = &W.nodes[e->who];
     if (e->kind == EV_CONNECT)
         sim_connect(n);
-    else if (e->kind == EV_TICK_MEMBER)
+    else if (e->kind == EV_TICK_MEMBER) {
+        sim_beat_tell_member(n);
         member_state_tick(n->m, sim_clock(n));
-    else if (e->kind == EV_PREPARED && n->prepare_open && e->number == n->prepares) {
+    } else if (e->kind == EV_PREPARED && n->prepare_open && e->number == n->prepares) {
         n->prepare_open = false;
         n->prepared = n->asked;
         member_state_prepared(n->m, NULL, 0, 0);

@@ -73,6 +73,7 @@ void sim_coordinator_drain(struct sim_node *n)
                 sim_send_to_member((int)a.conn, b);
             }
             sim_coordinator_closes((int)a.conn, RDZV_END_CLOSED);
+            sim_beat_tell_coordinator(n, &W.links[a.conn]);
             continue;
         case RDZV_ACT_CALL: {
             int to = a.port - 1000, me = sim_index(n);
@@ -91,6 +92,7 @@ void sim_coordinator_drain(struct sim_node *n)
     }
     buf_fini(&table);
     buf_fini(&peers);
+    n->grant = rdzv_state_lease_until(n->s, sim_clock(n));
     sim_check_coordinator(n);
     retick(n);
 }
@@ -98,6 +100,10 @@ void sim_coordinator_drain(struct sim_node *n)
 void sim_coordinator_tick(struct sim_node *n)
 {
     n->s_tick_at = 0;
+    for (int i = 0; i < W.nlinks; i++) {
+        if (W.links[i].to == sim_index(n) && W.links[i].coordinator_end)
+            sim_beat_tell_coordinator(n, &W.links[i]);
+    }
     rdzv_state_tick(n->s, sim_clock(n));
     sim_coordinator_drain(n);
 }
@@ -112,6 +118,7 @@ static void take_message(struct sim_node *n, const struct sim_link *l, struct si
     switch ((enum rdzv_msg)e->bytes.data[4]) {
     case RDZV_MSG_HELLO:
         CHECK("I10", rdzv_get_hello(&r, &h), "bad hello");
+        W.links[e->who].id = h.id;
         snprintf(p.via, sizeof(p.via), "10.0.%d.%d", l->to >> 8, l->to & 255);
         if (!p.own)
             snprintf(p.addr, sizeof(p.addr), "10.0.%d.%d", l->node >> 8, l->node & 255);
@@ -142,6 +149,7 @@ void sim_coordinator_event(struct sim_event *e)
     } else {
         sim_trace("link ends", l->node, e->number);
         l->coordinator_end = false;
+        sim_beat_tell_coordinator(n, l);
         rdzv_state_closed(n->s, (uint32_t)e->who, (enum rdzv_end)e->number, sim_clock(n));
     }
     sim_coordinator_drain(n);

@@ -72,7 +72,7 @@ void sim_kill(int i, int how)
     n->m = NULL;
     n->s = NULL;
     n->silent = how == 2;
-    n->workers = n->frozen = false; /* its guardian sees to the workers */
+    n->workers = n->frozen = n->stuck = false; /* its guardian sees to the workers */
     for (int k = 0; k < n->nheld; k++)
         buf_fini(&n->held[k].bytes);
     n->nheld = 0;
@@ -169,6 +169,8 @@ static void freeze(int i)
         return;
     sim_trace("freeze", i, 0);
     n->frozen = true;
+    n->stuck = one_in(2);
+    n->stuck_ns = now;
     sim_push((struct sim_event){.at = now + below(one_in(3) ? 30 * S : 4 * S),
                                 .kind = EV_THAW,
                                 .who = i,
@@ -179,7 +181,7 @@ static void freeze(int i)
 void sim_thaw(int i)
 {
     struct sim_node *n = &W.nodes[i];
-    n->frozen = false;
+    n->frozen = n->stuck = false;
     n->thawed_ns = now;
     for (int k = 0; k < n->nheld; k++) {
         n->held[k].at = now + 1;

@@ -40,6 +40,7 @@ void sim_member_drain(struct sim_node *n)
             sim_send_to_coordinator(n, b);
             break;
         case MEMBER_ACT_DISCONNECT:
+            sim_beat_tell_member(n);
             sim_member_closes(n, a.reset ? RDZV_END_BROKEN : RDZV_END_CLOSED);
             break;
         case MEMBER_ACT_PREPARE:
@@ -89,6 +90,7 @@ void sim_member_event(struct sim_event *e)
         return;
     if (e->kind == EV_END_MEMBER) {
         l->member_end = false;
+        sim_beat_tell_member(n);
         n->link = -1;
         member_state_disconnected(n->m, (enum rdzv_end)e->number, "the connection is gone",
                                   sim_clock(n));
@@ -110,6 +112,8 @@ void sim_member_event(struct sim_event *e)
         n->heard_ns = now;
         member_state_view(n->m, &v, sim_clock(n));
         rdzv_view_fini(&v);
+        if (member_state_joined(n->m))
+            sim_beat_begin(e->who);
         break;
     case RDZV_MSG_TABLE:
         CHECK("I10", rank_table_decode(&r, &t, NULL) == 0, "bad table");

@@ -206,7 +206,7 @@ bool sim_hold(struct sim_event *e)
     int who = e->who;
     bool up = e->kind == EV_TO_COORDINATOR || e->kind == EV_END_COORDINATOR;
     bool down = e->kind == EV_TO_MEMBER || e->kind == EV_END_MEMBER;
-    if (e->kind >= EV_STORE_CONNECT)
+    if (e->kind >= EV_BEAT)
         return false;
     if (up || down) {
         who = up ? W.links[who].to : W.links[who].node;

@@ -14,7 +14,10 @@ static void step(void)
     W.events++;
     if (sim_hold(&e))
         return;
-    struct sim_node *n = &W.nodes[e.kind == EV_BREAK || e.kind <= EV_END_MEMBER ? 0 : e.who];
+    struct sim_node *n = &W.nodes[e.kind == EV_BREAK || e.kind <= EV_END_MEMBER ||
+                                          (e.kind >= EV_BEAT && e.kind <= EV_BEAT_DOWN)
+                                      ? 0
+                                      : e.who];
     bool same = n->m && n->incarnation == e.incarnation;
     switch (e.kind) {
     case EV_TO_COORDINATOR:
@@ -37,6 +40,11 @@ static void step(void)
     case EV_STOPPED:
         if (same)
             sim_agent_event(&e);
+        break;
+    case EV_BEAT:
+    case EV_BEAT_UP:
+    case EV_BEAT_DOWN:
+        sim_beat_event(&e);
         break;
     case EV_STORE_CONNECT:
         if (same && n->runs == e.number)

@@ -448,7 +448,6 @@ static int feed_for_a_while(struct guardian_link *link, void *arg)
 {
     _Atomic uint64_t *last = arg;
     uint64_t stop = mono_ns() + 300000000;
-    guardian_set_lease(link, mono_ns() + 3600000000000); /* far off: then a nearer one */
     if (fork() == 0) {
         signal(SIGTERM, SIG_IGN);
         for (;;)
@@ -487,6 +486,35 @@ static int feed_and_take_back(struct guardian_link *link, void *arg)
     link->page->clean = 1;
     return 8;
 }
+
+/* A thread of heartbeats extends a lease, but never makes or shortens one; and what the loop says
+ * behind it is older. */
+static int extend(struct guardian_link *link, void *arg)
+{
+    (void)arg;
+    uint64_t now = mono_ns();
+    guardian_extend_lease(link, now + 1);
+    if (atomic_load(&link->page->lease_ns) != 0)
+        return 1;
+    guardian_set_lease(link, now + 100000000);
+    guardian_extend_lease(link, now + 5000000000);
+    guardian_extend_lease(link, now + 3);
+    guardian_set_lease(link, now + 100000001);
+    if (atomic_load(&link->page->lease_ns) != now + 5000000000)
+        return 2;
+    poll(NULL, 0, 300);
+    guardian_set_lease(link, 0);
+    link->page->clean = 1;
+    return 9;
+}
+
+START_TEST(a_lease_extended)
+{
+    struct guarded_job job = {.at_start = extend, .stop_grace = 5};
+    guarded_start(&g_g, &job);
+    ck_assert_int_eq(finish(), 9);
+}
+END_TEST
 
 START_TEST(a_lease_taken_back)
 {
@@ -740,6 +768,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, a_lease_that_runs_out);
     tcase_add_test(tc, a_lease_taken_back);
+    tcase_add_test(tc, a_lease_extended);
     tc = test_case(s, "left", 60);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, files_are_removed_for_a_dead_agent);

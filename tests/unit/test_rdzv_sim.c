@@ -32,6 +32,7 @@ static void print_totals(uint64_t n, double seconds)
                 {"writes of dead workers refused", t->refused_writes},
                 {"fenced", t->fenced},
                 {"ended by the guardian", t->guarded},
+                {"heartbeats answered", t->beats},
                 {"elections", t->elected},
                 {"nodes that ended well", t->success},
                 {"not", t->failed}};

@@ -372,11 +372,11 @@ corpora: $(FUZZ:%=$(BUILD)/replay/%)
 bench_bin = $(BUILD)/tests/bench/$(1)
 
 .PHONY: bench bench-launch bench-restart bench-torch bench-rdzv bench-store bench-stdio bench-reduce bench-coll \
-        bench-faults bench-hostile kill-trials deps-bench
+        bench-job bench-faults bench-hostile kill-trials deps-bench
 deps-bench:
 	$(Q)conf/install-deps.sh bench
 
-bench: bench-launch bench-restart bench-rdzv bench-store bench-stdio bench-reduce bench-coll bench-faults \
+bench: bench-launch bench-restart bench-rdzv bench-store bench-stdio bench-reduce bench-coll bench-job bench-faults \
        bench-hostile
 
 bench-launch: all $(call bench_bin,floor) $(call bench_bin,nap) $(call bench_bin,stamp)
@@ -416,7 +416,10 @@ COLL_PEERS := $(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/peer_limit \
 bench-coll: all $(COLL_PEERS)
 	$(Q)tests/bench/bench-coll.py $(BUILD)
 
-$(COLL_BENCH)/peer_dlcoll: $(call obj,tests/bench/coll/peer_dlcoll.c) $(BUILD)/libdlcoll.so
+bench-job: all $(COLL_BENCH)/in_job
+	$(Q)tests/bench/bench-job.py $(BUILD)
+
+$(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/in_job: $(COLL_BENCH)/%: $(BUILD)/obj/tests/bench/coll/%.o $(BUILD)/libdlcoll.so
 	$(say) LD $@
 	$(link) $< -L$(BUILD) -ldlcoll -Wl,-rpath,'$$ORIGIN/../../..'
 

@@ -1,0 +1,103 @@
+#!/usr/bin/python3
+"""libdlcoll in a job: how long dlcoll_init() takes, how soon survivors know of a dead rank, and what shared
+memory is worth to the training example. Medians; two launchers are two on this host.
+
+    bench-job.py BUILD_DIR [RUNS]
+"""
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+from bars import bar, bar_fact, print_bars  # noqa: E402
+
+BUILD = os.path.abspath(sys.argv[1])
+RUNS = int(sys.argv[2]) if len(sys.argv) > 2 else 11
+LIMIT_S = 60
+OPS = "all_reduce broadcast reduce all_gather reduce_scatter all_to_all barrier".split()
+IN_JOB = f"{BUILD}/tests/bench/coll/in_job"
+TRAIN = [f"{BUILD}/examples/train", "--data", os.path.join(os.path.dirname(BUILD), "examples/data")]
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.pop("MASTER_ADDR", None)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
+def launched(nnodes, nproc, argv, **env):
+    """What all workers have printed, under so many launchers."""
+    port = free_port()
+    nodes = [subprocess.Popen([f"{BUILD}/dlaunch", "--nnodes", str(nnodes), "--node_rank", str(i), "--master_port",
+                               port, "--nproc_per_node", str(nproc), *argv], env=dict(os.environ, **env),
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+             for i in range(nnodes)]
+    return "".join(p.communicate(timeout=LIMIT_S)[0] for p in nodes)
+
+
+def by_hand(n, argv):
+    port = free_port()
+    ranks = [subprocess.Popen(argv, env=dict(os.environ, RANK=str(r), WORLD_SIZE=str(n), MASTER_ADDR="127.0.0.1",
+                                             MASTER_PORT=port), stdout=subprocess.PIPE, text=True) for r in range(n)]
+    return "".join(p.communicate(timeout=LIMIT_S)[0] for p in ranks)
+
+
+def init_times():
+    ours, hand = [], []
+    for _ in range(RUNS):
+        ours.append(float(launched(1, 8, [IN_JOB, "init"])) / 1e3)
+        hand.append(float(by_hand(8, [IN_JOB, "init"])) / 1e3)
+    print("dlcoll_init() of 8 ranks, the slowest, ms          under dlaunch  plain environment")
+    print("%-50s %13.2f %18.2f" % ("", statistics.median(ours), statistics.median(hand)))
+    bar("dlcoll_init(), 8 ranks, under dlaunch", statistics.median(ours), 1, " ms", 2)
+    bar("dlcoll_init(), 8 ranks, plain environment", statistics.median(hand), 20, " ms")
+
+
+def kill_times(tmp):
+    """us of survivors, by whether they are on the dead one's node."""
+    same, other, wrong = [], [], 0
+    print("\nkill -9 of one of 8 ranks to the error, ms            same node       other node (two launchers of 4)")
+    print("%-44s median   last     median   last" % "")
+    for op in OPS:
+        here, there = [], []
+        for _ in range(RUNS):
+            path = f"{tmp}/killed"
+            with open(path, "wb") as f:
+                f.write(bytes(8))
+            lines = [line.split() for line in launched(2, 4, [IN_JOB, "kill", op, path]).splitlines()]
+            wrong += len(lines) != 7 or any(line[2] != "1" for line in lines)
+            here += [[float(line[1]) / 1e3 for line in lines if line[0] == "0"]]
+            there += [[float(line[1]) / 1e3 for line in lines if line[0] == "1"]]
+        row = []
+        for kind, runs in ((same, here), (other, there)):
+            kind += [t for run in runs for t in run]
+            row += [statistics.median(t for run in runs for t in run), statistics.median(max(run) for run in runs)]
+        print("  %-42s %6.2f %6.2f     %6.2f %6.2f" % (op, *row))
+    bar("kill -9 to the error, same node, median", statistics.median(same), 1, " ms", 2)
+    bar("kill -9 to the error, other node, median", statistics.median(other), 5, " ms", 2)
+    bar_fact("every survivor names the dead rank", wrong == 0, f"{wrong} runs in which one did not")
+
+
+def images():
+    """images/s of the training example, 2 launchers x 4 workers."""
+    print("\ntraining example, 2 launchers x 4 workers, images/s")
+    ways = (("shared memory in a node, TCP between", {}), ("TCP everywhere (DLCOLL_SHM=0)", {"DLCOLL_SHM": "0"}))
+    for what, env in ways:
+        rates = []
+        for _ in range(3):
+            out = launched(2, 4, [*TRAIN, "--epochs", "12"], **env)
+            rates += [int(m) for m in re.findall(r"(\d+) images/s", out)][2:]
+        print("  %-42s %6d" % (what, statistics.median(rates)))
+
+
+with tempfile.TemporaryDirectory() as folder:
+    init_times()
+    kill_times(folder)
+    images()
+sys.exit(print_bars())

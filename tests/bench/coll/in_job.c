@@ -1,0 +1,106 @@
+/* in_job: a worker for bench-job.py.
+ *
+ *     in_job init             prints how long dlcoll_init() took, in us, the slowest rank's
+ *     in_job kill OP FILE     OP again and again, 64 KB; rank 1 writes the time into FILE and kills
+ *                             itself; each other one prints its host's node and after how many us
+ * it had the error, and whose fault that is */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "collectives/dlcoll.h"
+
+enum { VICTIM = 1, COUNT = 16 * 1024, CALLS_BEFORE = 200, MOST_RANKS = 64 };
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int fail(const char *what)
+{
+    dlcoll_error e = DLCOLL_ERROR_INIT;
+    dlcoll_last_error(NULL, &e);
+    fprintf(stderr, "in_job: %s: %s\n", what, e.text);
+    return 1;
+}
+
+static int run_init(void)
+{
+    dlcoll_comm *c;
+    uint64_t began = now_ns();
+    if (dlcoll_init(&c, NULL) < 0)
+        return fail("dlcoll_init");
+    double us = (double)(now_ns() - began) / 1e3, most;
+    if (dlcoll_all_reduce(&us, &most, 1, DLCOLL_F64, DLCOLL_MAX, c, NULL, NULL) < 0)
+        return fail("all_reduce");
+    if (dlcoll_rank(c) == 0)
+        printf("%.1f\n", most);
+    dlcoll_finalize(c);
+    dlcoll_destroy(c);
+    return 0;
+}
+
+static int perform(const char *op, dlcoll_comm *c, float *a, float *b, int turn)
+{
+    int root = turn % dlcoll_size(c);
+    size_t part = COUNT / (size_t)dlcoll_size(c);
+    if (!strcmp(op, "broadcast"))
+        return dlcoll_broadcast(a, a, COUNT, DLCOLL_F32, root, c, NULL, NULL);
+    if (!strcmp(op, "reduce"))
+        return dlcoll_reduce(a, b, COUNT, DLCOLL_F32, DLCOLL_SUM, root, c, NULL, NULL);
+    if (!strcmp(op, "all_gather"))
+        return dlcoll_all_gather(a, b, part, DLCOLL_F32, c, NULL, NULL);
+    if (!strcmp(op, "reduce_scatter"))
+        return dlcoll_reduce_scatter(a, b, part, DLCOLL_F32, DLCOLL_SUM, c, NULL, NULL);
+    if (!strcmp(op, "all_to_all"))
+        return dlcoll_all_to_all(a, b, part, DLCOLL_F32, c, NULL, NULL);
+    if (!strcmp(op, "barrier"))
+        return dlcoll_barrier(c, NULL, NULL);
+    return dlcoll_all_reduce(a, a, COUNT, DLCOLL_F32, DLCOLL_SUM, c, NULL, NULL);
+}
+
+static int run_kill(const char *op, const char *path)
+{
+    dlcoll_comm *c;
+    int fd = open(path, O_RDWR);
+    volatile uint64_t *killed =
+        mmap(NULL, sizeof(*killed), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    float *a = calloc(COUNT, sizeof(*a)), *b = calloc(COUNT, sizeof(*b));
+    if (killed == MAP_FAILED || !a || !b || dlcoll_init(&c, NULL) < 0)
+        return fail("init");
+    signal(SIGTERM, SIG_IGN); /* the launcher stops the others; they have something to say */
+    int code = 0;
+    for (int k = 0; code == 0; k++) {
+        if (k == CALLS_BEFORE && dlcoll_rank(c) == VICTIM) {
+            *killed = now_ns();
+            kill(getpid(), SIGKILL);
+        }
+        code = perform(op, c, a, b, k);
+    }
+    uint64_t now = now_ns();
+    dlcoll_error e = DLCOLL_ERROR_INIT;
+    dlcoll_last_error(c, &e);
+    char line[96];
+    int len = snprintf(line, sizeof(line), "%s %.1f %d\n", getenv("GROUP_RANK"),
+                       (double)(now - *killed) / 1e3, e.rank);
+    return write(1, line, (size_t)len) == len ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && !strcmp(argv[1], "init"))
+        return run_init();
+    if (argc == 4 && !strcmp(argv[1], "kill"))
+        return run_kill(argv[2], argv[3]);
+    fprintf(stderr, "usage: in_job init | kill OP FILE\n");
+    return 2;
+}

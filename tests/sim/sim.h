@@ -195,6 +195,7 @@ struct sim_world {
     int half_from, half_n;
     bool failover; /* coordinators die often */
     bool replays;  /* messages may be delivered again */
+    bool beats;    /* there are connections for heartbeats */
     bool internal; /* a node left because it had lost its own sense */
     bool look;     /* whether all has ended may have changed */
     int finished;  /* nodes that have had a result */

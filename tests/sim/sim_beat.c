@@ -29,7 +29,7 @@ void sim_beat_begin(int link)
 {
     struct sim_link *l = &W.links[link];
     struct sim_node *n = &W.nodes[l->node], *t = &W.nodes[l->to];
-    if (l->beats || !l->coordinator_end || !t->s || t->incarnation != l->to_incarnation)
+    if (!W.beats || l->beats || !l->coordinator_end || !t->s || t->incarnation != l->to_incarnation)
         return;
     l->beats = true;
     l->beat_heard = sim_clock(t);

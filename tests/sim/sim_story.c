@@ -145,6 +145,7 @@ static void make_world(uint64_t seed, int nodes)
     W.internal = W.look = false;
     W.rules = make_rules(max, nodes > 0);
     W.replays = !nodes && one_in(3);
+    W.beats = one_in(2);
     W.faults_until = now + (nodes ? 10 * S : one_in(2) ? 60 * S : below(15 * S));
     W.end = W.faults_until + 200 * S;
     bool ranks = !nodes && one_in(2), crowd = one_in(1000);

@@ -70,7 +70,7 @@ START_TEST(escape_knows_what_may_go_on)
         ck_assert_uint_eq(escape_tail(cases[i].text, len, ESCAPE_TERMINAL), cases[i].tail);
     }
     /* A colour of the greatest length, and one that is longer; the quick way through long text. */
-    char text[1000];
+    char text[300];
     memset(text, '1', sizeof(text));
     memcpy(text, "\x1b[", 2);
     text[ESCAPE_COLOUR_MAX - 1] = 'm';

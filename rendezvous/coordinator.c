@@ -258,6 +258,8 @@ static void on_beat_taken(void *owner, int fd, struct tls *tls)
     k->beat_link = NULL;
     k->beat =
         beats_add(k->coordinator->beats, BEAT_COORDINATOR, fd, tls, k->coordinator->rules.dead_ns);
+    if (k->beat >= 0)
+        log_verbose("the heartbeats of the node at %s have a connection", k->peer.addr);
 }
 
 static bool on_beat_preamble(struct link *l, uint32_t version)

@@ -53,10 +53,12 @@ static void end_beats(struct member *m)
 void member_take_beat(struct member *m, int beat)
 {
     struct beat_news news;
-    if (m->link && m->beat < 0)
-        m->beat = beat;
-    else
+    if (!m->link || m->beat >= 0) {
         beats_drop(m->beats, beat, &news);
+        return;
+    }
+    m->beat = beat;
+    log_verbose("heartbeats to the coordinator have a connection");
 }
 
 void member_look_at_beats(struct member *m)

@@ -88,10 +88,11 @@ void p2p_set_active(struct p2p *p, int peer)
 
 /* ------------------------------------------------------------------------------------- progress */
 
-static bool has_business(const struct p2p *p, const struct p2p_peer *peer)
+static bool has_business(const struct p2p *p, int rank)
 {
+    const struct p2p_peer *peer = &p->peers[rank];
     return peer->out.head || peer->offered.head || peer->in_reply.head || peer->accepted.head ||
-           (p2p_expects(p, peer) && !peer->deaf);
+           p2p_expects(p, rank);
 }
 
 /* Everything that can be done without blocking. Returns whether anything was. */
@@ -100,9 +101,8 @@ static bool pump(struct p2p *p)
     bool moved = false;
     for (int i = 0; i < p->nactive && !p->failed;) {
         int rank = p->active[i];
-        const struct p2p_peer *peer = &p->peers[rank];
         p2p_move(p, rank, &moved);
-        if (has_business(p, peer)) {
+        if (has_business(p, rank)) {
             i++;
         } else {
             p->peers[rank].active = false;
@@ -153,20 +153,15 @@ static int prepare(struct p2p *p, struct pollfd *fds, int *timeout_ms)
     for (int i = 0; i < p->nactive; i++) {
         int rank = p->active[i];
         const struct p2p_peer *peer = &p->peers[rank];
-        int out = peer->t == p->tcp ? tcp_open_fd(p->tcp, rank) : -1;
-        int in = peer->t == p->tcp ? tcp_open_fd(p->tcp, p2p_stream_in(p, rank)) : -1;
-        bool writes = peer->out.head, replies = peer->in_reply.head;
-        if (n + 2 > POLL_MAX || ((writes || peer->offered.head) && out < 0) || in < 0)
+        int fd = peer->t == p->tcp ? tcp_open_fd(p->tcp, rank) : -1;
+        bool writes = peer->out.head || peer->in_reply.head, reads = p2p_expects(p, rank);
+        if (n == POLL_MAX || fd < 0)
             *timeout_ms = *timeout_ms > 1 ? 1 : *timeout_ms;
-        if (n + 2 > POLL_MAX)
+        if (n == POLL_MAX)
             break;
-        if (out >= 0 && (writes || peer->offered.head))
+        if (fd >= 0 && (writes || reads))
             fds[n++] = (struct pollfd){
-                .fd = out,
-                .events = (short)((writes ? POLLOUT : 0) | (peer->offered.head ? POLLIN : 0))};
-        if (in >= 0 && (replies || (p2p_expects(p, peer) && !peer->deaf)))
-            fds[n++] =
-                (struct pollfd){.fd = in, .events = (short)((replies ? POLLOUT : 0) | POLLIN)};
+                .fd = fd, .events = (short)((writes ? POLLOUT : 0) | (reads ? POLLIN : 0))};
     }
     return n;
 }
@@ -391,6 +386,7 @@ static int p2p_new(struct dlcoll_comm *comm, struct err *e)
     for (size_t i = 0; i < size; i++) {
         struct p2p_peer *peer = &peers[i];
         peer->t = p->shm && comm->topo.node_of[i] == comm->topo.node ? p->shm : p->tcp;
+        peer->in = peer->t == p->shm ? comm->size + (int)i : (int)i;
         p2p_queue_init(&peer->out);
         p2p_queue_init(&peer->offered);
         p2p_queue_init(&peer->in_reply);
@@ -472,7 +468,7 @@ static bool try_recv(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
 {
     struct p2p_frame f;
     size_t len;
-    int stream = p2p_stream_in(p, op->peer);
+    int stream = peer->in;
     if (peer->kept || peer->messages.have)
         return false;
     record(p, op);

@@ -46,28 +46,20 @@ static struct p2p_unexpected *keep(struct p2p *p, struct p2p_peer *peer, const s
     return un;
 }
 
-/* A whole header has come on the stream of the peer's messages. */
-static int begin_message(struct p2p *p, int rank, struct err *e)
+static int refuse(struct p2p *p, int rank, struct err *e)
 {
-    struct p2p_peer *peer = &p->peers[rank];
-    struct p2p_reading *in = &peer->messages;
+    err_set(e, -EPROTO, "it sends nonsense");
+    return p2p_fail(p, -EPROTO, rank, NULL, e);
+}
+
+/* A small message, or the offer of a large one. */
+static int begin_message(struct p2p *p, int rank, struct p2p_reading *in, struct err *e)
+{
     const struct p2p_frame *f = &in->frame;
     const struct dtype *type = dtype_get(f->dtype);
-    in->len = 0;
-    in->op = NULL;
-    in->un = NULL;
-    if (f->kind == P2P_DATA) {
-        in->op = find(&peer->accepted, f->id);
-        if (!in->op)
-            return p2p_fail(p, -EPROTO, rank, NULL, (err_set(e, -EPROTO, "it sends nonsense"), e));
-        in->op->state = P2P_FILLING;
-        in->len = in->op->len;
-        return 0;
-    }
-    if ((f->kind != P2P_EAGER && f->kind != P2P_RTS) || !type ||
-        f->count > SIZE_MAX / 2 / type->size ||
+    if (!type || f->count > SIZE_MAX / 2 / type->size ||
         (f->kind == P2P_EAGER && f->count * type->size > P2P_EAGER_BYTES))
-        return p2p_fail(p, -EPROTO, rank, NULL, (err_set(e, -EPROTO, "it sends nonsense"), e));
+        return refuse(p, rank, e);
     size_t len = f->count * type->size;
     struct p2p_op *op;
     if (p2p_match(p, rank, f, &op) < 0)
@@ -77,7 +69,7 @@ static int begin_message(struct p2p *p, int rank, struct err *e)
     if (op) {
         in->op = f->kind == P2P_EAGER ? op : NULL;
     } else {
-        struct p2p_unexpected *un = keep(p, peer, f, in->len, e);
+        struct p2p_unexpected *un = keep(p, &p->peers[rank], f, in->len, e);
         if (!un)
             return p->failed;
         in->un = f->kind == P2P_EAGER ? un : NULL;
@@ -85,7 +77,60 @@ static int begin_message(struct p2p *p, int rank, struct err *e)
     return 0;
 }
 
-static void end_message(struct p2p *p, struct p2p_reading *in)
+/* What a receive has asked for. */
+static int begin_data(struct p2p *p, int rank, struct p2p_reading *in, struct err *e)
+{
+    in->op = find(&p->peers[rank].accepted, in->frame.id);
+    if (!in->op)
+        return refuse(p, rank, e);
+    in->op->state = P2P_FILLING;
+    in->len = in->op->len;
+    return 0;
+}
+
+/* The peer answers an offer of ours. */
+static int hear_reply(struct p2p *p, int rank, const struct p2p_frame *f, struct err *e)
+{
+    struct p2p_peer *peer = &p->peers[rank];
+    struct p2p_op *op = find(&peer->offered, f->id);
+    if (!op)
+        return refuse(p, rank, e);
+    if (f->kind == P2P_FETCHED) {
+        p2p_done(p, op);
+        return 0;
+    }
+    op->state = P2P_QUEUED;
+    op->frame.kind = P2P_DATA;
+    op->moved = 0;
+    op->with_data = true;
+    p2p_queue_put(&peer->out, op);
+    return 0;
+}
+
+/* A whole header has come. */
+static int begin_frame(struct p2p *p, int rank, struct p2p_reading *in, struct err *e)
+{
+    bool is_reply = in->frame.kind == P2P_CTS || in->frame.kind == P2P_FETCHED;
+    in->len = 0;
+    in->op = NULL;
+    in->un = NULL;
+    if (!p2p_has_one_stream(p, rank) && is_reply != (in == &p->peers[rank].replies))
+        return refuse(p, rank, e);
+    switch (in->frame.kind) {
+    case P2P_EAGER:
+    case P2P_RTS:
+        return begin_message(p, rank, in, e);
+    case P2P_DATA:
+        return begin_data(p, rank, in, e);
+    case P2P_CTS:
+    case P2P_FETCHED:
+        return hear_reply(p, rank, &in->frame, e);
+    default:
+        return refuse(p, rank, e);
+    }
+}
+
+static void end_frame(struct p2p *p, struct p2p_reading *in)
 {
     if (in->op)
         p2p_done(p, in->op);
@@ -95,19 +140,32 @@ static void end_message(struct p2p *p, struct p2p_reading *in)
     in->len = 0;
 }
 
-bool p2p_expects(const struct p2p *p, const struct p2p_peer *peer)
+bool p2p_expects(const struct p2p *p, int rank)
 {
-    return peer->posted || p->any || peer->accepted.head || peer->messages.have;
+    const struct p2p_peer *peer = &p->peers[rank];
+    return !peer->deaf && (peer->posted || p->any || peer->accepted.head || peer->messages.have ||
+                           (peer->offered.head && p2p_has_one_stream(p, rank)));
 }
 
-/* Reads what has come of the peer's messages. 1: something has; 0; or negative. */
-static int read_messages(struct p2p *p, int rank)
+/* Only a receive from any rank is there, and others may still send. */
+static bool can_do_without(const struct p2p_peer *peer, const struct p2p_reading *in)
+{
+    return !peer->posted && !peer->accepted.head && !peer->offered.head && !in->have;
+}
+
+static bool reads_on(const struct p2p *p, int rank, const struct p2p_reading *in)
+{
+    return in == &p->peers[rank].messages ? p2p_expects(p, rank)
+                                          : p->peers[rank].offered.head != NULL;
+}
+
+/* Reads what has come on a stream and is expected. 1: something has; 0; or negative. */
+static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *in)
 {
     struct p2p_peer *peer = &p->peers[rank];
-    struct p2p_reading *in = &peer->messages;
     struct err e; /* not cleared: this is done while waiting */
     int moved = 0;
-    while (!peer->deaf && p2p_expects(p, peer)) {
+    while (reads_on(p, rank, in)) {
         struct iovec iov;
         if (in->have < P2P_FRAME_BYTES) {
             iov = (struct iovec){(uint8_t *)&in->frame + in->have, P2P_FRAME_BYTES - in->have};
@@ -116,13 +174,15 @@ static int read_messages(struct p2p *p, int rank)
             uint8_t *to = in->op ? in->op->buf : in->un->data;
             iov = (struct iovec){to + got, left < IO_BYTES ? left : IO_BYTES};
         }
-        ssize_t n = peer->t->ops->recv(peer->t, p2p_stream_in(p, rank), &iov, 1, &e);
-        if (n == -EPIPE && !peer->posted && !peer->accepted.head && !in->have) {
-            peer->deaf = true; /* only a receive from any rank was there; others may still send */
+        ssize_t n = peer->t->ops->recv(peer->t, stream, &iov, 1, &e);
+        if (n == -EPIPE && can_do_without(peer, in)) {
+            peer->deaf = true;
             return moved;
         }
         if (n < 0)
-            return p2p_fail(p, (int)n, rank, p->posted.head, &e);
+            return p2p_fail(
+                p, (int)n, rank,
+                peer->posted || !peer->offered.head ? p->posted.head : peer->offered.head, &e);
         if (n == 0)
             return moved;
         moved = 1;
@@ -130,45 +190,10 @@ static int read_messages(struct p2p *p, int rank)
         in->have += (size_t)n;
         if (!was_header && in->un)
             in->un->have += (size_t)n;
-        if (was_header && in->have == P2P_FRAME_BYTES && begin_message(p, rank, &e) < 0)
+        if (was_header && in->have == P2P_FRAME_BYTES && begin_frame(p, rank, in, &e) < 0)
             return p->failed;
         if (in->have >= P2P_FRAME_BYTES && in->have == P2P_FRAME_BYTES + in->len)
-            end_message(p, in);
-    }
-    return moved;
-}
-
-/* The peer answers our offers. */
-static int read_replies(struct p2p *p, int rank)
-{
-    struct p2p_peer *peer = &p->peers[rank];
-    struct p2p_reading *in = &peer->replies;
-    struct err e; /* not cleared: this is done while waiting */
-    int moved = 0;
-    while (peer->offered.head) {
-        struct iovec iov = {(uint8_t *)&in->frame + in->have, P2P_FRAME_BYTES - in->have};
-        ssize_t n = peer->t->ops->recv(peer->t, rank, &iov, 1, &e);
-        if (n < 0)
-            return p2p_fail(p, (int)n, rank, peer->offered.head, &e);
-        if (n == 0)
-            return moved;
-        moved = 1;
-        in->have += (size_t)n;
-        if (in->have < P2P_FRAME_BYTES)
-            continue;
-        in->have = 0;
-        struct p2p_op *op = find(&peer->offered, in->frame.id);
-        if (!op || (in->frame.kind != P2P_CTS && in->frame.kind != P2P_FETCHED))
-            return p2p_fail(p, -EPROTO, rank, op, (err_set(&e, -EPROTO, "it sends nonsense"), &e));
-        if (in->frame.kind == P2P_FETCHED) {
-            p2p_done(p, op);
-            continue;
-        }
-        op->state = P2P_QUEUED;
-        op->frame.kind = P2P_DATA;
-        op->moved = 0;
-        op->with_data = true;
-        p2p_queue_put(&peer->out, op);
+            end_frame(p, in);
     }
     return moved;
 }
@@ -202,37 +227,72 @@ static int write_head(struct p2p *p, int rank, int stream, struct p2p_op *op, bo
     return 1;
 }
 
+/* The first of a queue has been written. */
+static void end_head(struct p2p *p, struct p2p_peer *peer, struct p2p_queue *q)
+{
+    struct p2p_op *op = p2p_queue_take(q);
+    if (!op->is_send && op->frame.kind == P2P_FETCHED) {
+        p2p_done(p, op);
+    } else if (!op->is_send) {
+        p2p_queue_put(&peer->accepted, op);
+    } else if (op->with_data) {
+        p2p_done(p, op);
+    } else {
+        op->state = P2P_OFFERED;
+        p2p_queue_put(&peer->offered, op);
+    }
+}
+
 static void write_queue(struct p2p *p, int rank, struct p2p_queue *q, int stream, bool *moved)
 {
+    while (q->head && write_head(p, rank, stream, q->head, moved) > 0)
+        end_head(p, &p->peers[rank], q);
+}
+
+/* What is next on the one stream: the rest of what is begun, then answers, then messages. */
+static struct p2p_queue *next_queue(struct p2p_peer *peer)
+{
+    bool begun = peer->out.head && peer->out.head->moved;
+    return peer->in_reply.head && !begun ? &peer->in_reply : &peer->out;
+}
+
+static void write_frames(struct p2p *p, int rank, bool *moved)
+{
     struct p2p_peer *peer = &p->peers[rank];
-    while (q->head && write_head(p, rank, stream, q->head, moved) > 0) {
-        struct p2p_op *op = p2p_queue_take(q);
-        if (!op->is_send && op->frame.kind == P2P_FETCHED) {
-            p2p_done(p, op);
-        } else if (!op->is_send) {
-            p2p_queue_put(&peer->accepted, op);
-        } else if (op->with_data) {
-            p2p_done(p, op);
-        } else {
-            op->state = P2P_OFFERED;
-            p2p_queue_put(&peer->offered, op);
-        }
-    }
+    struct p2p_queue *q;
+    while ((q = next_queue(peer))->head && write_head(p, rank, rank, q->head, moved) > 0)
+        end_head(p, peer, q);
 }
 
 /* --------------------------------------------------------------------------------------- both */
 
-void p2p_move(struct p2p *p, int rank, bool *moved)
+static void move_one_stream(struct p2p *p, int rank, bool *moved)
+{
+    write_frames(p, rank, moved);
+    if (!p->failed && read_frames(p, rank, rank, &p->peers[rank].messages) > 0) {
+        *moved = true;
+        write_frames(p, rank, moved);
+    }
+}
+
+static void move_two_streams(struct p2p *p, int rank, bool *moved)
 {
     struct p2p_peer *peer = &p->peers[rank];
-    if (peer->out.head)
-        write_queue(p, rank, &peer->out, rank, moved);
-    if (!p->failed && read_messages(p, rank) > 0)
+    write_queue(p, rank, &peer->out, rank, moved);
+    if (!p->failed && read_frames(p, rank, peer->in, &peer->messages) > 0)
         *moved = true;
-    if (!p->failed && peer->in_reply.head)
-        write_queue(p, rank, &peer->in_reply, p2p_stream_in(p, rank), moved);
-    if (!p->failed && peer->offered.head && read_replies(p, rank) > 0) {
+    if (!p->failed)
+        write_queue(p, rank, &peer->in_reply, peer->in, moved);
+    if (!p->failed && read_frames(p, rank, rank, &peer->replies) > 0) {
         *moved = true;
         write_queue(p, rank, &peer->out, rank, moved);
     }
+}
+
+void p2p_move(struct p2p *p, int rank, bool *moved)
+{
+    if (p2p_has_one_stream(p, rank))
+        move_one_stream(p, rank, moved);
+    else
+        move_two_streams(p, rank, moved);
 }

@@ -41,13 +41,14 @@ struct p2p_reading {
 
 struct p2p_peer {
     struct transport *t;       /* what reaches it */
+    int in;                    /* the stream of its messages, and of our answers to them */
     struct p2p_queue out;      /* to be written on the stream to it */
     struct p2p_queue offered;  /* sends that wait for CTS or FETCHED */
     struct p2p_queue in_reply; /* receives whose CTS or FETCHED is to be written */
     struct p2p_queue accepted; /* receives that wait for DATA */
     struct p2p_unexpected *kept, **kept_tail;
     size_t kept_bytes;
-    struct p2p_reading replies, messages;
+    struct p2p_reading replies, messages; /* of one stream: all of it is read as messages are */
     uint64_t next_id;
     int posted;        /* receives that name it */
     bool active, deaf; /* in p->active; its stream has ended while nothing was expected */
@@ -102,10 +103,12 @@ static inline struct p2p_op *p2p_queue_take(struct p2p_queue *q)
     return op;
 }
 
-/* The stream on which a peer's messages come, and our answers go. Ours go on stream `peer`. */
-static inline int p2p_stream_in(const struct p2p *p, int peer)
+/* Over TCP messages and answers share a connection, and the acknowledgements of what goes one way
+ * ride on what goes the other; shared memory has a pair of rings for each rank's messages and the
+ * answers to them. Our messages go on stream `rank`. */
+static inline bool p2p_has_one_stream(const struct p2p *p, int rank)
 {
-    return p->peers[0].t->size + peer;
+    return p->peers[rank].in == rank;
 }
 
 /* --------------------------------------------------------------------------------------- p2p.c */
@@ -130,8 +133,8 @@ int p2p_match(struct p2p *p, int rank, const struct p2p_frame *f, struct p2p_op 
 
 /* ---------------------------------------------------------------------------------- p2p_pair.c */
 
-/* Whether anything is expected of what the peer sends. */
-bool p2p_expects(const struct p2p *p, const struct p2p_peer *peer);
+/* Whether anything is expected of what comes on the peer's stream `in`. */
+bool p2p_expects(const struct p2p *p, int rank);
 /* Writes and reads what can be without blocking; sets *moved when something was. */
 void p2p_move(struct p2p *p, int rank, bool *moved);
 

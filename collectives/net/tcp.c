@@ -51,10 +51,15 @@ static int lane_of(const struct tcp *tcp, int stream)
     return stream / tcp->base.size;
 }
 
-static bool connects(const struct tcp *tcp, int stream)
+/* Whether this rank may connect; it does when it has something to send, or TCP_LOWER. */
+static bool may_connect(const struct tcp *tcp, int stream)
 {
-    return tcp->o.rule == TCP_SENDER ? lane_of(tcp, stream) == 0
-                                     : tcp->o.rank < peer_of(tcp, stream);
+    return tcp->o.rule == TCP_SENDER || tcp->o.rank < peer_of(tcp, stream);
+}
+
+static bool may_be_visited(const struct tcp *tcp, int stream)
+{
+    return tcp->o.rule == TCP_SENDER || tcp->o.rank > peer_of(tcp, stream);
 }
 
 static int address(const struct tcp *tcp, int peer, struct netaddr *to, struct err *e)
@@ -214,7 +219,8 @@ static int hear_answer(struct tcp *tcp, int stream, struct err *e)
         return err_set(e, -EPIPE, "it has left the communicator");
     }
     c->state = TCP_OPEN;
-    return 1;
+    /* Whoever has crossed it is here by now, and need not stay. */
+    return may_be_visited(tcp, stream) ? tcp_admit(&tcp->base, e) : 0;
 }
 
 /* --------------------------------------------------------------------------------- being visited
@@ -232,19 +238,28 @@ static int find_rank(const struct tcp *tcp, int world_rank)
     return -1;
 }
 
+/* Whoever has not said hello himself lets the other in, and gives up what he has begun; of two
+ * hellos that cross the lower rank's counts, for both. */
+static bool is_welcome(const struct tcp *tcp, int stream)
+{
+    enum state state = tcp->conns[stream].state;
+    return may_be_visited(tcp, stream) &&
+           (state == TCP_NONE || state == TCP_CONNECTING ||
+            (state == TCP_GREETED && peer_of(tcp, stream) < tcp->o.rank));
+}
+
 static void adopt(struct tcp *tcp, struct arrival *a)
 {
     _cleanup_fd_ int fd = take_fd(&a->fd);
     int peer = find_rank(tcp, (int)a->hello.from);
-    int lane = tcp->o.rule == TCP_SENDER ? 1 : a->hello.lane;
-    int stream = lane * tcp->base.size + peer;
-    if (peer < 0 || lane >= tcp->base.lanes || connects(tcp, stream) ||
-        tcp->conns[stream].state != TCP_NONE)
+    int stream = a->hello.lane * tcp->base.size + peer;
+    if (peer < 0 || a->hello.lane >= tcp->base.lanes || !is_welcome(tcp, stream))
         return;
     struct hello h = make_hello(tcp, stream, a->hello.lane);
     if (send(fd, &h, sizeof(h), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(h))
         return;
     tune(tcp, fd);
+    close_fd(&tcp->conns[stream].fd);
     tcp->conns[stream].fd = take_fd(&fd);
     tcp->conns[stream].state = TCP_OPEN;
 }
@@ -261,17 +276,22 @@ int tcp_admit(struct transport *t, struct err *e)
 
 /* 1: open. 0: not yet; it has been taken as far as it goes without blocking. -EPIPE: gone; another
  * -errno with a text: cannot be made. */
-static int connected(struct tcp *tcp, int stream, struct err *e)
+static int connected(struct tcp *tcp, int stream, bool sends, struct err *e)
 {
     struct conn *c = &tcp->conns[stream];
     int r = 0;
+    if (c->state != TCP_OPEN && c->state != TCP_GONE && may_be_visited(tcp, stream))
+        r = tcp_admit(&tcp->base, e);
+    if (r < 0)
+        return r;
     switch (c->state) {
     case TCP_OPEN:
         return 1;
     case TCP_GONE:
         return err_set(e, -EPIPE, "it has closed the connection");
     case TCP_NONE:
-        r = connects(tcp, stream) ? start_connect(tcp, stream, e) : tcp_admit(&tcp->base, e);
+        if (may_connect(tcp, stream) && (sends || tcp->o.rule == TCP_LOWER))
+            r = start_connect(tcp, stream, e);
         break;
     case TCP_CONNECTING:
         r = finish_connect(tcp, stream, e);
@@ -306,7 +326,7 @@ static ssize_t tcp_send(struct transport *t, int stream, const struct iovec *iov
                         struct err *e)
 {
     struct tcp *tcp = tcp_of(t);
-    int r = connected(tcp, stream, e);
+    int r = connected(tcp, stream, true, e);
     if (r <= 0)
         return r;
     struct msghdr m = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)n};
@@ -318,7 +338,7 @@ static ssize_t tcp_recv(struct transport *t, int stream, const struct iovec *iov
                         struct err *e)
 {
     struct tcp *tcp = tcp_of(t);
-    int r = connected(tcp, stream, e);
+    int r = connected(tcp, stream, false, e);
     if (r <= 0)
         return r;
     struct msghdr m = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)n};
@@ -359,7 +379,7 @@ static size_t poll_conn(struct tcp *tcp, int stream, short events, struct pollfd
     case TCP_OPEN:
         break;
     case TCP_NONE:
-        at_most(timeout_ms, connects(tcp, stream) ? RETRY_MS : AWAITED_MS);
+        at_most(timeout_ms, may_be_visited(tcp, stream) ? AWAITED_MS : RETRY_MS);
         return 0;
     case TCP_GONE:
         *timeout_ms = 0;
@@ -415,7 +435,7 @@ static const struct transport_ops g_ops = {
 
 int tcp_new(struct transport **out, const struct tcp_opts *opts, struct err *e)
 {
-    int lanes = opts->rule == TCP_SENDER ? 2 : opts->lanes;
+    int lanes = opts->rule == TCP_SENDER ? 1 : opts->lanes;
     size_t streams = (size_t)opts->size * (size_t)lanes;
     struct tcp *tcp = calloc(1, sizeof(*tcp));
     struct conn *conns = calloc(streams, sizeof(*conns));

@@ -1,13 +1,14 @@
 /* tcp.h: the transport over TCP, for one channel of one communicator.
  *
  * Connections are made when first used; both ends introduce themselves (net/wire.h) before the
- * first frame. Who connects:
- *   TCP_LOWER    the lower rank, so that two never cross; a stream carries bytes both ways
- *   TCP_SENDER   whoever sends. There are two lanes: lane 0 is what this rank has connected, lane 1
- *                what the peer has; both carry bytes both ways
+ * first frame. Each carries bytes both ways. Who connects:
+ *   TCP_LOWER    the lower rank, so that two never cross
+ *   TCP_SENDER   whoever sends first. There is one lane. Of two whose hellos cross the lower rank's
+ *                stays: he turns the other away, who gives up his own when the lower one's comes
  *
  *   who connects    NONE -> CONNECTING (connect, then hello) -> GREETED (answer awaited) -> OPEN
- *   the other       NONE -> OPEN, when the lobby has him
+ *   the other       NONE -> OPEN, when the lobby has him; TCP_SENDER: also CONNECTING -> OPEN, and
+ *                   GREETED -> OPEN when he is lower
  *   both            any -> GONE, when it is closed; there is no second connection
  *
  * A connection that ends before it was OPEN is tried again a little later. A refused one means that

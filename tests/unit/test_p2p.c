@@ -1,0 +1,351 @@
+/* Messages between ranks that share no memory: how many connections they take, and that neither way
+ * waits for the other. Ranks are threads; where the order of every step matters, two transports. */
+#include "tests/lib/test.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "collectives/dlcoll.h"
+#include "collectives/net/tcp.h"
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/mem.h"
+#include "tests/lib/thread_ranks.h"
+
+enum { STATE_ESTABLISHED = 1 }; /* of a TCP socket */
+
+static const char *text_of(const dlcoll_comm *c)
+{
+    static _Thread_local dlcoll_error e = DLCOLL_ERROR_INIT;
+    dlcoll_last_error(c, &e);
+    return e.text;
+}
+
+#define OK(call)                                                   \
+    do {                                                           \
+        int code_ = (call);                                        \
+        THREAD_EXPECT(code_ == 0, "%d: %s", code_, text_of(comm)); \
+    } while (0)
+
+/* ---------------------------------------------------------------------------------- connections */
+
+/* Ends of TCP connections in this process, the peer's of which is not closed. */
+static int count_ends(void)
+{
+    struct rlimit most = {0};
+    int n = 0;
+    getrlimit(RLIMIT_NOFILE, &most);
+    for (int fd = 0; fd < (int)most.rlim_cur && fd < 4096; fd++) {
+        struct tcp_info info = {0};
+        socklen_t len = sizeof(info);
+        if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0)
+            n += info.tcpi_state == STATE_ESTABLISHED;
+    }
+    return n;
+}
+
+static void expect_ends(int want)
+{
+    double end = (double)mono_ns() * 1e-9 + test_seconds(20);
+    int n;
+    while ((n = count_ends()) != want && (double)mono_ns() * 1e-9 < end)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    THREAD_EXPECT(n == want, "%d ends of connections, not %d", n, want);
+}
+
+/* A communicator that has no connections yet, and how many ends there are then. */
+static dlcoll_comm *new_comm(dlcoll_comm *comm, pthread_barrier_t *all, int *ends)
+{
+    dlcoll_comm *fresh = NULL;
+    OK(dlcoll_comm_split(comm, 0, dlcoll_rank(comm), &fresh, NULL));
+    pthread_barrier_wait(all);
+    *ends = count_ends();
+    pthread_barrier_wait(all);
+    return fresh;
+}
+
+static void there_and_back(dlcoll_comm *parent, void *all)
+{
+    int ends, rank = dlcoll_rank(parent), first = 0;
+    for (int turn = 0; turn < 4; turn++, first = !first) {
+        dlcoll_comm *comm = new_comm(parent, all, &ends);
+        for (int i = 0; i < 20; i++) {
+            int32_t x = i;
+            if (rank == first)
+                OK(dlcoll_send(&x, 1, DLCOLL_I32, 1 - rank, comm, NULL, NULL));
+            x = -1;
+            OK(dlcoll_recv(&x, 1, DLCOLL_I32, 1 - rank, comm, NULL, NULL));
+            THREAD_EXPECT(x == i, "%d in turn %d", x, i);
+            if (rank != first)
+                OK(dlcoll_send(&x, 1, DLCOLL_I32, 1 - rank, comm, NULL, NULL));
+        }
+        pthread_barrier_wait(all);
+        expect_ends(ends + 2);
+        pthread_barrier_wait(all);
+        dlcoll_destroy(comm);
+    }
+}
+
+START_TEST(messages_there_and_back_take_one_connection)
+{
+    pthread_barrier_t all;
+    pthread_barrier_init(&all, NULL, 2);
+    thread_ranks_run(2, there_and_back, &all);
+    pthread_barrier_destroy(&all);
+}
+END_TEST
+
+/* All begin at once, so that connections cross. */
+static void at_once(dlcoll_comm *parent, void *all)
+{
+    enum { MOST = 8, LEN = 20000 };
+    int n = dlcoll_size(parent), rank = dlcoll_rank(parent), ends;
+    int32_t *in = xmalloc(MOST * LEN * 4), *out = xmalloc(LEN * 4);
+    for (int turn = 0; turn < 12; turn++) {
+        dlcoll_comm *comm = new_comm(parent, all, &ends);
+        dlcoll_p2p list[2 * MOST];
+        size_t m = 0, len = turn % 2 ? LEN : 5;
+        for (size_t i = 0; i < len; i++)
+            out[i] = rank * 1000 + turn + (int)i;
+        for (int r = 0; r < n; r++) {
+            if (r == rank)
+                continue;
+            list[m++] = (dlcoll_p2p){.send = out, .count = len, .dtype = DLCOLL_I32, .peer = r};
+            list[m++] =
+                (dlcoll_p2p){.recv = in + r * LEN, .count = len, .dtype = DLCOLL_I32, .peer = r};
+        }
+        OK(dlcoll_batch(list, m, comm, NULL, NULL));
+        for (int r = 0; r < n; r++) {
+            for (size_t i = 0; i < len && r != rank; i++)
+                THREAD_EXPECT(in[r * LEN + (int)i] == r * 1000 + turn + (int)i, "from %d", r);
+        }
+        pthread_barrier_wait(all);
+        expect_ends(ends + n * (n - 1));
+        pthread_barrier_wait(all);
+        dlcoll_destroy(comm);
+    }
+    free(in);
+    free(out);
+}
+
+START_TEST(connections_that_cross_become_one)
+{
+    pthread_barrier_t all;
+    pthread_barrier_init(&all, NULL, (unsigned)_i);
+    thread_ranks_run(_i, at_once, &all);
+    pthread_barrier_destroy(&all);
+}
+END_TEST
+
+/* One rank of two, in hand. */
+struct hand {
+    struct world world;
+    struct lobby lobby;
+    struct transport *t;
+    bool sent, received;
+};
+
+static void make_hands(struct hand hands[2], struct member members[2])
+{
+    static const int world_ranks[2] = {0, 1};
+    struct err e = ERR_INIT;
+    for (int r = 0; r < 2; r++) {
+        struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        socklen_t len = sizeof(a);
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        ck_assert_int_ge(fd, 0);
+        ck_assert_int_eq(bind(fd, (struct sockaddr *)&a, len), 0);
+        ck_assert_int_eq(listen(fd, 8), 0);
+        ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+        members[r] = (struct member){.addr = "127.0.0.1", .port = ntohs(a.sin_port)};
+        hands[r] = (struct hand){.world = {.rank = r,
+                                           .size = 2,
+                                           .epoch = 5,
+                                           .instance = 1,
+                                           .listen_fd = fd,
+                                           .members = members}};
+        lobby_init(&hands[r].lobby, &hands[r].world);
+        struct tcp_opts o = {.lobby = &hands[r].lobby,
+                             .comm = 7,
+                             .channel = CHANNEL_P2P,
+                             .rule = TCP_SENDER,
+                             .rank = r,
+                             .size = 2,
+                             .world_ranks = world_ranks,
+                             .congestion = ""};
+        ck_assert_msg(tcp_new(&hands[r].t, &o, &e) == 0, "%s", e.msg);
+    }
+}
+
+/* Sends a word, or looks for the other's. */
+static void step(struct hand *h, bool sends)
+{
+    struct err e = ERR_INIT;
+    uint64_t word = 100 + (uint64_t)h->world.rank, heard = 0;
+    struct iovec iov = {sends ? &word : &heard, sizeof(word)};
+    if (sends ? h->sent : h->received)
+        return;
+    ssize_t n = sends ? h->t->ops->send(h->t, 1 - h->world.rank, &iov, 1, &e)
+                      : h->t->ops->recv(h->t, 1 - h->world.rank, &iov, 1, &e);
+    ck_assert_msg(n == 0 || n == sizeof(word), "rank %d: %zd %s", h->world.rank, n, e.msg);
+    if (sends)
+        h->sent = n > 0;
+    else
+        h->received = n > 0;
+    ck_assert(sends || n == 0 || heard == 101 - (uint64_t)h->world.rank);
+}
+
+/* In whatever order two ranks take the steps of connecting to each other, they end with the same
+ * connection, and nothing is lost. */
+START_TEST(whatever_crosses_ends_as_one_connection)
+{
+    int before = count_ends();
+    for (uint32_t order = 0; order < 256; order++) {
+        struct hand hands[2];
+        struct member members[2];
+        double end = (double)mono_ns() * 1e-9 + test_seconds(20);
+        make_hands(hands, members);
+        /* Eight steps in that order of ranks, in which both send; then by turns. */
+        for (uint32_t i = 0; i < 8; i++)
+            step(&hands[order >> i & 1], true);
+        for (uint32_t i = 0;
+             !(hands[0].sent && hands[0].received && hands[1].sent && hands[1].received); i++) {
+            step(&hands[i & 1], i & 2);
+            ck_assert_msg((double)mono_ns() * 1e-9 < end, "order %x does not end", order);
+        }
+        ck_assert_int_eq(count_ends(), before + 2);
+        for (int r = 0; r < 2; r++) {
+            hands[r].t->ops->free(hands[r].t);
+            lobby_fini(&hands[r].lobby);
+            close_fd(&hands[r].world.listen_fd);
+        }
+    }
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------- two ways */
+
+enum { SMALL = 32 * 1024, SMALLS = 500, LARGE = 3 * 1000 * 1000 };
+
+static uint8_t byte_of(int from, int k, size_t i)
+{
+    return (uint8_t)((size_t)(from * 7 + k * 3) + i + (i >> 8));
+}
+
+static uint8_t *made(int from, int k, size_t len)
+{
+    uint8_t *p = xmalloc(len);
+    for (size_t i = 0; i < len; i++)
+        p[i] = byte_of(from, k, i);
+    return p;
+}
+
+static void check(const uint8_t *p, int from, int k, size_t len)
+{
+    for (size_t i = 0; i < len; i++)
+        THREAD_EXPECT(p[i] == byte_of(from, k, i), "message %d, byte %zu of %zu", k, i, len);
+}
+
+/* Small messages, more than sockets hold, that nobody receives before the large ones have come:
+ * whoever has sent those waits for answers behind them. */
+static void answers_behind_messages(dlcoll_comm *comm, void *arg)
+{
+    bool one_way = arg != NULL;
+    int rank = dlcoll_rank(comm), peer = 1 - rank;
+    bool sends_small = !one_way || rank == 0, sends_large = !one_way || rank == 1;
+    uint8_t *small = made(rank, 0, SMALL), *large = made(rank, 1, LARGE), *in = xmalloc(LARGE);
+    dlcoll_work *works[SMALLS + 1];
+    size_t n = 0;
+    dlcoll_opts late = DLCOLL_OPTS_INIT, early = DLCOLL_OPTS_INIT;
+    late.tag = 1;
+    for (int i = 0; i < SMALLS && sends_small; i++)
+        OK(dlcoll_send(small, SMALL, DLCOLL_U8, peer, comm, &late, &works[n++]));
+    if (sends_large)
+        OK(dlcoll_send(large, LARGE, DLCOLL_U8, peer, comm, &early, &works[n++]));
+    if (sends_large && !sends_small)
+        OK(dlcoll_wait(works[0]));
+    if (sends_small || !one_way) {
+        OK(dlcoll_recv(in, LARGE, DLCOLL_U8, peer, comm, &early, NULL));
+        check(in, peer, 1, LARGE);
+    }
+    for (int i = 0; i < SMALLS && (!one_way || rank == 1); i++) {
+        memset(in, 0, SMALL);
+        OK(dlcoll_recv(in, SMALL, DLCOLL_U8, peer, comm, &late, NULL));
+        check(in, peer, 0, SMALL);
+    }
+    OK(dlcoll_wait_all(works, n, -1));
+    for (size_t i = 0; i < n; i++)
+        dlcoll_work_free(works[i]);
+    free(small);
+    free(large);
+    free(in);
+}
+
+START_TEST(answers_come_behind_messages_that_nobody_awaits)
+{
+    static int one_way;
+    thread_ranks_run(2, answers_behind_messages, _i ? &one_way : NULL);
+}
+END_TEST
+
+/* Large and small messages both ways at once, received in another order. */
+static void both_ways(dlcoll_comm *comm, void *arg)
+{
+    enum { N = 9 };
+    static const size_t lens[N] = {LARGE, 1, 40000, LARGE / 2, SMALL, 0, LARGE, 33000, 12};
+    int rank = dlcoll_rank(comm), peer = 1 - rank;
+    (void)arg;
+    for (int turn = 0; turn < 3; turn++) {
+        dlcoll_p2p list[2 * N];
+        for (int k = 0; k < N; k++) {
+            int other = N - 1 - k;
+            list[2 * k] = (dlcoll_p2p){.send = made(rank, k, lens[k] + 1),
+                                       .count = lens[k],
+                                       .dtype = DLCOLL_U8,
+                                       .peer = peer,
+                                       .tag = k};
+            list[2 * k + 1] = (dlcoll_p2p){.recv = xmalloc(lens[other] + 1),
+                                           .count = lens[other],
+                                           .dtype = DLCOLL_U8,
+                                           .peer = peer,
+                                           .tag = other};
+        }
+        OK(dlcoll_batch(list, 2 * N, comm, NULL, NULL));
+        for (int k = 0; k < N; k++) {
+            check(list[2 * k + 1].recv, peer, N - 1 - k, lens[N - 1 - k]);
+            free(list[2 * k + 1].recv);
+            free((void *)list[2 * k].send);
+        }
+    }
+}
+
+START_TEST(both_ways_at_once)
+{
+    thread_ranks_run(2, both_ways, NULL);
+}
+END_TEST
+
+static void without_memory(void)
+{
+    setenv("DLCOLL_SHM", "0", 1);
+}
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("p2p");
+    TCase *tc = test_case(s, "tcp", 60);
+    tcase_add_checked_fixture(tc, without_memory, NULL);
+    tcase_add_test(tc, messages_there_and_back_take_one_connection);
+    tcase_add_test(tc, whatever_crosses_ends_as_one_connection);
+    tcase_add_loop_test(tc, connections_that_cross_become_one, 2, 6);
+    tcase_add_loop_test(tc, answers_come_behind_messages_that_nobody_awaits, 0, 2);
+    tcase_add_test(tc, both_ways_at_once);
+    return s;
+}
+
+TEST_MAIN(suite)

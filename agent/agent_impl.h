@@ -10,9 +10,10 @@
 #include "core/fsm.h"
 #include "core/uvx.h"
 
-#define MAX_SIGNALS   16
-#define UNKILLABLE_MS 10000 /* after SIGKILL; then a process counts as one that cannot be killed \
-                             */
+#define MAX_SIGNALS 16
+#define UNKILLABLE_MS                                                          \
+    10000 /* after SIGKILL; then a process counts as one that cannot be killed \
+           */
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
 

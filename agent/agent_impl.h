@@ -11,9 +11,9 @@
 #include "core/uvx.h"
 
 #define MAX_SIGNALS 16
-#define UNKILLABLE_MS                                                          \
-    10000 /* after SIGKILL; then a process counts as one that cannot be killed \
-           */
+
+/* After SIGKILL; then a process counts as one that cannot be killed. */
+#define UNKILLABLE_MS 10000
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
 

@@ -20,17 +20,8 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "core/uvx.h"
-#include "rendezvous/beat_call.h"
-#include "rendezvous/coordinator.h"
-#include "rendezvous/endpoint.h"
-#include "rendezvous/guard.h"
-#include "rendezvous/member.h"
-#include "rendezvous/rdzv_backend.h"
 #include "rendezvous/rdzv_config.h"
-#include "rendezvous/relay.h"
-#include "rendezvous/seat.h"
-#include "rendezvous/store_server.h"
+#include "rendezvous/rdzv_impl.h"
 #include "rendezvous/text.h"
 
 #define CONNECT_MS       5000 /* one round of attempts */
@@ -38,46 +29,9 @@
 #define RETRY_MAX_MS     1000
 #define RETRY_HERE_MS    2 /* on this host, where a refused connection costs microseconds... */
 #define RETRY_LATER_MS   10
-#define HERE_SOON        500 /* ...that many times, then later */
-#define PROBE_MS         300
+#define HERE_SOON        500  /* ...that many times, then later */
 #define ELECT_CONNECT_MS 1000 /* to one of the other nodes */
 #define WITNESSES        64   /* and others without workers whose heartbeats have a place */
-
-struct rdzv {
-    uv_loop_t *loop;
-    struct rdzv_config config;
-    struct uvx_scope scope;
-    struct link_hub hub;
-    struct beats *beats; /* NULL: one node */
-    struct beat_call *beat_call;
-    struct member *member;
-    struct coordinator *coordinator; /* these three: when this process hosts it */
-    struct endpoint *endpoint;
-    struct store_server *store;
-    struct relay *relay; /* NULL: without */
-    struct guard *guard;
-    struct seat *seat;     /* while it does not, and may be elected; it has an endpoint then, too */
-    int candidate;         /* in the list of electors: whom to call next */
-    uint64_t candidate_ns; /* since when that one is called */
-    int listen_fd;         /* bound by rdzv_open(), not yet watched; -1 */
-
-    struct rdzv_finder *finder; /* NULL while a thread of the pool has it */
-    struct finding *finding;
-    struct connector *connector;
-    uv_timer_t retry;
-    double retry_ms;
-    int attempts;        /* since a coordinator has answered */
-    bool here, refused;  /* the last attempt: at addresses of this host; nobody listened */
-    struct netaddr good; /* the address of the last connection */
-    bool have_good;
-    char where[HOST_MAX + 16]; /* the coordinator, for people */
-    char local_addr[ADDR_STRLEN];
-
-    bool closing, tearing_down;
-    unsigned parts; /* not yet closed */
-    void (*on_closed)(void *arg);
-    void *on_closed_arg;
-};
 
 static struct guard nobody_guards = {.open = true};
 
@@ -127,110 +81,9 @@ static void work(struct rdzv *r, void (*step)(struct rdzv_finder *f), void (*don
 
 /* -------------------------------------------------------------------------------------- hosting */
 
-static void take_agent(struct rdzv *r, int fd, const struct netaddr *peer,
-                       const struct tls_key *key)
-{
-    if (r->coordinator)
-        coordinator_adopt(r->coordinator, fd, peer, key);
-    else
-        seat_adopt(r->seat, fd, key);
-}
-
-static void on_agent(void *arg, int fd, const struct netaddr *peer, bool tls)
-{
-    struct rdzv *r = arg;
-    if (tls && (r->guard->open || guard_ready(r->guard, NULL) < 0)) {
-        close(fd);
-        endpoint_complain(r->endpoint, peer,
-                          "a launcher that comes with a job token, while there is none here");
-    } else if (tls) {
-        take_agent(r, fd, peer, &r->guard->key);
-    } else if (guard_admits_plain(r->guard, fd, peer)) {
-        take_agent(r, fd, peer, NULL);
-    } else if (!r->coordinator) {
-        close(fd);
-        endpoint_complain(r->endpoint, peer, "a launcher without the job token");
-    } else {
-        coordinator_turn_away(r->coordinator, fd, peer,
-                              "this job is protected by a job token, and the launcher came without "
-                              "one (--insecure, the name torchrun, or another user's)");
-        endpoint_complain(r->endpoint, peer, "a launcher without the job token");
-    }
-}
-
-static void on_stranger(void *arg, const struct netaddr *peer)
-{
-    struct rdzv *r = arg;
-    endpoint_complain(r->endpoint, peer, "a launcher with another job token than this node's");
-}
-
-static void on_relay(void *arg, struct link *l)
-{
-    struct rdzv *r = arg;
-    relay_adopt(r->relay, l);
-}
-
-static bool serve_store(void *arg, int fd)
-{
-    struct rdzv *r = arg;
-    if (r->store)
-        store_server_adopt(r->store, fd);
-    return r->store != NULL;
-}
-
-static bool where_is_coordinator(void *arg, struct netaddr *out)
-{
-    const struct rdzv *r = arg;
-    *out = r->good;
-    return r->have_good;
-}
-
-/* On a node of the job: with a relay only this one's clients come as they are. */
-static bool is_of_job(const struct rdzv *r, int fd, const struct netaddr *peer)
-{
-    return guard_is_own(fd, peer) || (!r->relay && coordinator_is_node(r->coordinator, peer));
-}
-
-/* PyTorch's clients have no token: what is known of one is where it comes from. */
-static void on_store(void *arg, int fd, const struct netaddr *peer)
-{
-    struct rdzv *r = arg;
-    if (!r->store) { /* a seat: there may be one later */
-        close(fd);
-        return;
-    }
-    if ((r->guard->open && !r->relay) || is_of_job(r, fd, peer)) {
-        store_server_adopt(r->store, fd);
-        return;
-    }
-    close(fd);
-    endpoint_complain(
-        r->endpoint, peer,
-        netaddr_is_loopback(peer) ? "a client of the workers' store that is another user's"
-        : r->relay ? "a client of the workers' store that did not come by its own node"
-                   : "a client of the workers' store that is on no node of this job");
-}
-
-/* As silent as some of the job's own clients of the store are; or a stranger. */
-static void on_silent(void *arg, int fd, const struct netaddr *peer)
-{
-    struct rdzv *r = arg;
-    if (r->store && is_of_job(r, fd, peer))
-        store_server_adopt(r->store, fd);
-    else
-        close(fd);
-}
-
-static void on_new_round(void *arg)
-{
-    struct rdzv *r = arg;
-    if (r->store)
-        store_server_reset(r->store);
-}
-
 static void tear_down(struct rdzv *r);
 
-static void on_finished(void *arg)
+void rdzv_host_finished(void *arg)
 {
     struct rdzv *r = arg;
     if (r->closing)
@@ -248,53 +101,6 @@ static void attach_own(struct rdzv *r)
     member_attach(r->member, pair[1], true, NULL);
 }
 
-static void open_coordinator(struct rdzv *r, const struct rdzv_electorate *electorate)
-{
-    const struct rdzv_config *c = &r->config;
-    struct rdzv_rules rules = rdzv_config_rules(c);
-    rules.bound_addr = endpoint_addr(r->endpoint);
-    rules.port = endpoint_port(r->endpoint);
-    rules.local_addr = r->local_addr;
-    if (electorate)
-        rules.master_addr = NULL;
-    const struct coordinator_events events = {r, on_new_round, on_finished, on_stranger,
-                                              r->relay ? on_relay : NULL};
-    r->coordinator =
-        coordinator_new(&r->hub, r->beats, &rules, c->host, (int)getpid(), electorate, &events);
-}
-
-static void open_store(struct rdzv *r)
-{
-    const struct store_server_opts store = {.legacy_113 = r->config.legacy_store_113};
-    if (r->config.agent_store && !r->store)
-        r->store = store_server_new(r->loop, &store);
-}
-
-static int open_endpoint(struct rdzv *r, int listen_fd, struct err *e)
-{
-    const struct endpoint_events events = {r, on_agent, r->config.agent_store ? on_store : NULL,
-                                           on_silent};
-    return endpoint_open(&r->endpoint, r->loop, listen_fd, r->config.max_nodes + r->config.spares,
-                         &events, e);
-}
-
-/* It is listening. */
-static void host(struct rdzv *r, int listen_fd)
-{
-    struct err e = ERR_INIT;
-    char where[HOST_MAX + 8];
-    if (open_endpoint(r, listen_fd, &e) < 0) {
-        member_state_fail(member_state_of(r->member), e.msg);
-        link_hub_wake(&r->hub);
-        return;
-    }
-    open_store(r);
-    open_coordinator(r, NULL);
-    const char *addr = endpoint_addr(r->endpoint);
-    log_verbose("listening on %s", endpoint_format(where, sizeof(where), addr[0] ? addr : "*",
-                                                   endpoint_port(r->endpoint)));
-}
-
 static void on_published(struct rdzv *r)
 {
     if (r->finder->status < 0) {
@@ -307,60 +113,13 @@ static void on_published(struct rdzv *r)
 
 static void host_and_join(struct rdzv *r, int listen_fd)
 {
-    host(r, listen_fd);
-    if (!r->endpoint)
+    if (!rdzv_host(r, listen_fd))
         return;
     r->finder->listen_port = endpoint_port(r->endpoint);
     if (r->finder->ops->publish)
         work(r, r->finder->ops->publish, on_published);
     else
         attach_own(r);
-}
-
-/* Who has the port, as far as it can be seen: by /proc, and by asking. */
-static void say_who_listens(const struct rdzv_finder *f, struct err *e)
-{
-    char owner[64];
-    struct rdzv_identity id;
-    struct netaddr a = f->bind.addr;
-    if (!e)
-        return;
-    size_t len = strlen(e->msg);
-    if (f->bind.any)
-        netaddr_parse_ip(&a, "127.0.0.1", netaddr_port(&f->bind.addr));
-    if (endpoint_port_owner(netaddr_port(&a), owner, sizeof(owner)))
-        text_add(e->msg, sizeof(e->msg), " by %s", owner);
-    if (rdzv_probe(&a, PROBE_MS, NULL, &id) == 0)
-        text_add(e->msg, sizeof(e->msg), "%s the coordinator of job '%s' (%s, pid %d)",
-                 len == strlen(e->msg) ? " by" : ",", id.run_id, id.host, id.pid);
-}
-
-/* An address that strangers reach is listened on only when they can be told from the nodes. */
-static bool may_listen(const struct rdzv_finder *f, struct err *e)
-{
-    const struct guard *g = f->guard;
-    char where[ADDR_STRLEN];
-    if (g->open || g->secret_len || (!f->bind.any && netaddr_is_loopback(&f->bind.addr)))
-        return true;
-    err_set(e, -EACCES,
-            "no job token: not listening on %s, where strangers could join (%s). Make one with "
-            "'dlaunch --new_token' and copy it to the other nodes, or use --insecure",
-            f->bind.any ? "all addresses" : netaddr_ip(&f->bind.addr, where), g->source);
-    return false;
-}
-
-/* Listens as the backend wants. A descriptor; -EADDRINUSE: somebody else does, join there; another
- * negative errno: final. */
-static int try_listen(struct rdzv_finder *f, struct err *e)
-{
-    struct err no_token = ERR_INIT;
-    int fd = may_listen(f, &no_token) ? endpoint_listen(&f->bind, e)
-                                      : err_set(e, -EACCES, "%s", no_token.msg);
-    if (fd == -EADDRINUSE && f->must_host) {
-        say_who_listens(f, e);
-        return -EEXIST;
-    }
-    return fd;
 }
 
 /* -------------------------------------------------------------------------------------- joining */
@@ -408,7 +167,7 @@ static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
     netaddr_parse_ip(&b.addr, b.any ? "::" : "127.0.0.1", 0);
     if (fd < 0)
         fd = endpoint_listen(&b, &e);
-    if (fd < 0 || open_endpoint(r, fd, &e) < 0) {
+    if (fd < 0 || rdzv_host_endpoint(r, fd, &e) < 0) {
         log_warn("this node cannot become the coordinator: %s", e.msg);
         return;
     }
@@ -448,7 +207,7 @@ static void on_looked(struct rdzv *r)
         log_notice("%s", f->note);
     f->note[0] = '\0';
     if (role == RDZV_ROLE_HOST) {
-        fd = try_listen(f, &e);
+        fd = rdzv_host_listen(f, &e);
         role = fd >= 0 ? RDZV_ROLE_HOST : fd == -EADDRINUSE ? RDZV_ROLE_JOIN : RDZV_ROLE_FAIL;
     }
     switch (role) {
@@ -477,8 +236,8 @@ static void stand(struct rdzv *r)
     struct rdzv_electorate e;
     member_state_electorate(member_state_of(r->member), &e);
     endpoint_format(r->where, sizeof(r->where), r->config.host, endpoint_port(r->endpoint));
-    open_store(r);
-    open_coordinator(r, &e);
+    rdzv_host_store(r);
+    rdzv_host_coordinator(r, &e);
     attach_own(r);
     member_state_noticed(member_state_of(r->member), uv_hrtime());
 }
@@ -672,7 +431,7 @@ static int look_at_once(struct rdzv *r, struct err *e)
     f->ops->look(f);
     if (f->ops->decide(f, e) != RDZV_ROLE_HOST)
         return 0; /* it will be decided again; nothing is lost */
-    int fd = try_listen(f, e);
+    int fd = rdzv_host_listen(f, e);
     r->listen_fd = fd >= 0 ? fd : -1;
     return fd >= 0 || fd == -EADDRINUSE ? 0 : fd;
 }
@@ -716,8 +475,8 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     uvx_own(&r->scope, &r->retry);
     link_hub_init(&r->hub, loop, advance, r);
     make_member(r, callbacks);
-    const struct relay_config relay = {&r->hub, guard,       config->run_id,
-                                       r,       serve_store, where_is_coordinator};
+    const struct relay_config relay = {
+        &r->hub, guard, config->run_id, r, rdzv_host_serve_store, rdzv_host_whereabouts};
     *out = r;
     return config->relay ? relay_open(&r->relay, loop, &relay, e) : 0;
 }

@@ -1,0 +1,210 @@
+/* rdzv_host.c: what a launcher does that hosts the coordinator: it listens, and gives whoever comes
+ * to the coordinator, the store, the relay or the door. */
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/log.h"
+#include "rendezvous/rdzv_config.h"
+#include "rendezvous/rdzv_impl.h"
+#include "rendezvous/text.h"
+
+#define PROBE_MS 300
+
+/* ---------------------------------------------------------------------------- who comes to it */
+
+static void take_agent(struct rdzv *r, int fd, const struct netaddr *peer,
+                       const struct tls_key *key)
+{
+    if (r->coordinator)
+        coordinator_adopt(r->coordinator, fd, peer, key);
+    else
+        seat_adopt(r->seat, fd, key);
+}
+
+static void on_agent(void *arg, int fd, const struct netaddr *peer, bool tls)
+{
+    struct rdzv *r = arg;
+    if (tls && (r->guard->open || guard_ready(r->guard, NULL) < 0)) {
+        close(fd);
+        endpoint_complain(r->endpoint, peer,
+                          "a launcher that comes with a job token, while there is none here");
+    } else if (tls) {
+        take_agent(r, fd, peer, &r->guard->key);
+    } else if (guard_admits_plain(r->guard, fd, peer)) {
+        take_agent(r, fd, peer, NULL);
+    } else if (!r->coordinator) {
+        close(fd);
+        endpoint_complain(r->endpoint, peer, "a launcher without the job token");
+    } else {
+        coordinator_turn_away(r->coordinator, fd, peer,
+                              "this job is protected by a job token, and the launcher came without "
+                              "one (--insecure, the name torchrun, or another user's)");
+        endpoint_complain(r->endpoint, peer, "a launcher without the job token");
+    }
+}
+
+static void on_stranger(void *arg, const struct netaddr *peer)
+{
+    struct rdzv *r = arg;
+    endpoint_complain(r->endpoint, peer, "a launcher with another job token than this node's");
+}
+
+static void on_relay(void *arg, struct link *l)
+{
+    struct rdzv *r = arg;
+    relay_adopt(r->relay, l);
+}
+
+bool rdzv_host_serve_store(void *arg, int fd)
+{
+    struct rdzv *r = arg;
+    if (r->store)
+        store_server_adopt(r->store, fd);
+    return r->store != NULL;
+}
+
+bool rdzv_host_whereabouts(void *arg, struct netaddr *out)
+{
+    const struct rdzv *r = arg;
+    *out = r->good;
+    return r->have_good;
+}
+
+/* On a node of the job: with a relay only this one's clients come as they are. */
+static bool is_of_job(const struct rdzv *r, int fd, const struct netaddr *peer)
+{
+    return guard_is_own(fd, peer) || (!r->relay && coordinator_is_node(r->coordinator, peer));
+}
+
+/* PyTorch's clients have no token: what is known of one is where it comes from. */
+static void on_store(void *arg, int fd, const struct netaddr *peer)
+{
+    struct rdzv *r = arg;
+    if (!r->store) { /* a seat: there may be one later */
+        close(fd);
+        return;
+    }
+    if ((r->guard->open && !r->relay) || is_of_job(r, fd, peer)) {
+        store_server_adopt(r->store, fd);
+        return;
+    }
+    close(fd);
+    endpoint_complain(
+        r->endpoint, peer,
+        netaddr_is_loopback(peer) ? "a client of the workers' store that is another user's"
+        : r->relay ? "a client of the workers' store that did not come by its own node"
+                   : "a client of the workers' store that is on no node of this job");
+}
+
+/* As silent as some of the job's own clients of the store are; or a stranger. */
+static void on_silent(void *arg, int fd, const struct netaddr *peer)
+{
+    struct rdzv *r = arg;
+    if (r->store && is_of_job(r, fd, peer))
+        store_server_adopt(r->store, fd);
+    else
+        close(fd);
+}
+
+static void on_new_round(void *arg)
+{
+    struct rdzv *r = arg;
+    if (r->store)
+        store_server_reset(r->store);
+}
+
+/* ------------------------------------------------------------------------------------ its parts */
+
+void rdzv_host_coordinator(struct rdzv *r, const struct rdzv_electorate *electorate)
+{
+    const struct rdzv_config *c = &r->config;
+    struct rdzv_rules rules = rdzv_config_rules(c);
+    rules.bound_addr = endpoint_addr(r->endpoint);
+    rules.port = endpoint_port(r->endpoint);
+    rules.local_addr = r->local_addr;
+    if (electorate)
+        rules.master_addr = NULL;
+    const struct coordinator_events events = {r, on_new_round, rdzv_host_finished, on_stranger,
+                                              r->relay ? on_relay : NULL};
+    r->coordinator =
+        coordinator_new(&r->hub, r->beats, &rules, c->host, (int)getpid(), electorate, &events);
+}
+
+void rdzv_host_store(struct rdzv *r)
+{
+    const struct store_server_opts store = {.legacy_113 = r->config.legacy_store_113};
+    if (r->config.agent_store && !r->store)
+        r->store = store_server_new(r->loop, &store);
+}
+
+int rdzv_host_endpoint(struct rdzv *r, int listen_fd, struct err *e)
+{
+    const struct endpoint_events events = {r, on_agent, r->config.agent_store ? on_store : NULL,
+                                           on_silent};
+    return endpoint_open(&r->endpoint, r->loop, listen_fd, r->config.max_nodes + r->config.spares,
+                         &events, e);
+}
+
+bool rdzv_host(struct rdzv *r, int listen_fd)
+{
+    struct err e = ERR_INIT;
+    char where[HOST_MAX + 8];
+    if (rdzv_host_endpoint(r, listen_fd, &e) < 0) {
+        member_state_fail(member_state_of(r->member), e.msg);
+        link_hub_wake(&r->hub);
+        return false;
+    }
+    rdzv_host_store(r);
+    rdzv_host_coordinator(r, NULL);
+    const char *addr = endpoint_addr(r->endpoint);
+    log_verbose("listening on %s", endpoint_format(where, sizeof(where), addr[0] ? addr : "*",
+                                                   endpoint_port(r->endpoint)));
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------ listening */
+
+/* Who has the port, as far as it can be seen: by /proc, and by asking. */
+static void say_who_listens(const struct rdzv_finder *f, struct err *e)
+{
+    char owner[64];
+    struct rdzv_identity id;
+    struct netaddr a = f->bind.addr;
+    if (!e)
+        return;
+    size_t len = strlen(e->msg);
+    if (f->bind.any)
+        netaddr_parse_ip(&a, "127.0.0.1", netaddr_port(&f->bind.addr));
+    if (endpoint_port_owner(netaddr_port(&a), owner, sizeof(owner)))
+        text_add(e->msg, sizeof(e->msg), " by %s", owner);
+    if (rdzv_probe(&a, PROBE_MS, NULL, &id) == 0)
+        text_add(e->msg, sizeof(e->msg), "%s the coordinator of job '%s' (%s, pid %d)",
+                 len == strlen(e->msg) ? " by" : ",", id.run_id, id.host, id.pid);
+}
+
+/* An address that strangers reach is listened on only when they can be told from the nodes. */
+static bool may_listen(const struct rdzv_finder *f, struct err *e)
+{
+    const struct guard *g = f->guard;
+    char where[ADDR_STRLEN];
+    if (g->open || g->secret_len || (!f->bind.any && netaddr_is_loopback(&f->bind.addr)))
+        return true;
+    err_set(e, -EACCES,
+            "no job token: not listening on %s, where strangers could join (%s). Make one with "
+            "'dlaunch --new_token' and copy it to the other nodes, or use --insecure",
+            f->bind.any ? "all addresses" : netaddr_ip(&f->bind.addr, where), g->source);
+    return false;
+}
+
+int rdzv_host_listen(struct rdzv_finder *f, struct err *e)
+{
+    struct err no_token = ERR_INIT;
+    int fd = may_listen(f, &no_token) ? endpoint_listen(&f->bind, e)
+                                      : err_set(e, -EACCES, "%s", no_token.msg);
+    if (fd == -EADDRINUSE && f->must_host) {
+        say_who_listens(f, e);
+        return -EEXIST;
+    }
+    return fd;
+}

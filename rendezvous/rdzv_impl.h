@@ -1,0 +1,74 @@
+/* rdzv_impl.h: what rdzv.c and rdzv_host.c share. */
+#ifndef RENDEZVOUS_RDZV_IMPL_H
+#define RENDEZVOUS_RDZV_IMPL_H
+
+#include "core/uvx.h"
+#include "rendezvous/beat_call.h"
+#include "rendezvous/coordinator.h"
+#include "rendezvous/endpoint.h"
+#include "rendezvous/guard.h"
+#include "rendezvous/member.h"
+#include "rendezvous/rdzv.h"
+#include "rendezvous/rdzv_backend.h"
+#include "rendezvous/relay.h"
+#include "rendezvous/seat.h"
+#include "rendezvous/store_server.h"
+
+struct rdzv {
+    uv_loop_t *loop;
+    struct rdzv_config config;
+    struct uvx_scope scope;
+    struct link_hub hub;
+    struct beats *beats; /* NULL: one node */
+    struct beat_call *beat_call;
+    struct member *member;
+    struct coordinator *coordinator; /* these three: when this process hosts it */
+    struct endpoint *endpoint;
+    struct store_server *store;
+    struct relay *relay; /* NULL: without */
+    struct guard *guard;
+    struct seat *seat;     /* while it does not, and may be elected; it has an endpoint then, too */
+    int candidate;         /* in the list of electors: whom to call next */
+    uint64_t candidate_ns; /* since when that one is called */
+    int listen_fd;         /* bound by rdzv_open(), not yet watched; -1 */
+
+    struct rdzv_finder *finder; /* NULL while a thread of the pool has it */
+    struct finding *finding;
+    struct connector *connector;
+    uv_timer_t retry;
+    double retry_ms;
+    int attempts;        /* since a coordinator has answered */
+    bool here, refused;  /* the last attempt: at addresses of this host; nobody listened */
+    struct netaddr good; /* the address of the last connection */
+    bool have_good;
+    char where[HOST_MAX + 16]; /* the coordinator, for people */
+    char local_addr[ADDR_STRLEN];
+
+    bool closing, tearing_down;
+    unsigned parts; /* not yet closed */
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
+};
+
+/* Listens as the backend wants. A descriptor; -EADDRINUSE: somebody else does, join there; another
+ * negative errno: final. Blocks for a moment when the port is taken. */
+int rdzv_host_listen(struct rdzv_finder *f, struct err *e);
+
+/* The parts of a host. The endpoint takes listen_fd: 0, or -errno with a text; the store, if this
+ * job's launchers serve it; the coordinator, of a first round or
+ * (electorate) after an election. */
+int rdzv_host_endpoint(struct rdzv *r, int listen_fd, struct err *e);
+void rdzv_host_store(struct rdzv *r);
+void rdzv_host_coordinator(struct rdzv *r, const struct rdzv_electorate *electorate);
+
+/* All of them. False: it could not be; the member knows why. */
+bool rdzv_host(struct rdzv *r, int listen_fd);
+
+/* What a relay asks of its host: struct relay_opts. */
+bool rdzv_host_serve_store(void *arg, int fd);
+bool rdzv_host_whereabouts(void *arg, struct netaddr *out);
+
+/* The coordinator has nothing more to do. */
+void rdzv_host_finished(void *arg);
+
+#endif

@@ -368,19 +368,23 @@ static int p2p_new(struct dlcoll_comm *comm, struct err *e)
     struct tcp_opts o = net_tcp_opts(comm, CHANNEL_P2P);
     struct p2p *p = calloc(1, sizeof(*p));
     struct p2p_peer *peers = calloc(size, sizeof(*peers));
+    struct p2p_ahead *ahead = calloc(size, sizeof(*ahead));
     int *active = calloc(size, sizeof(*active));
-    int r = p && peers && active ? tcp_new(&p->tcp, &o, e) : err_set(e, -ENOMEM, "no memory");
+    int r =
+        p && peers && ahead && active ? tcp_new(&p->tcp, &o, e) : err_set(e, -ENOMEM, "no memory");
     if (r == 0 && comm->shm && (r = stream_new(&p->shm, comm, e)) < 0)
         p->tcp->ops->free(p->tcp);
     if (r < 0) {
         free(p);
         free(peers);
+        free(ahead);
         free(active);
         return r;
     }
     pthread_mutex_init(&p->lock, NULL);
     p->comm = comm;
     p->peers = peers;
+    p->ahead = ahead;
     p->active = active;
     p2p_queue_init(&p->posted);
     for (size_t i = 0; i < size; i++) {
@@ -576,6 +580,7 @@ void p2p_free(struct p2p *p)
     if (p->shm)
         p->shm->ops->free(p->shm);
     free(p->peers);
+    free(p->ahead);
     free(p->active);
     pthread_mutex_destroy(&p->lock);
     free(p);

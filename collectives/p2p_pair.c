@@ -159,6 +159,29 @@ static bool reads_on(const struct p2p *p, int rank, const struct p2p_reading *in
                                           : p->peers[rank].offered.head != NULL;
 }
 
+/* Takes bytes that have come. A header brings what is behind it, so that a small message, or
+ * several, take one call. */
+static ssize_t take(struct p2p *p, int rank, int stream, bool header, void *to, size_t len,
+                    struct err *e)
+{
+    struct transport *t = p->peers[rank].t;
+    struct p2p_ahead *a = &p->ahead[rank];
+    struct iovec iov[2] = {{to, len}, {a->data, sizeof(a->data)}};
+    if (!p2p_has_one_stream(p, rank))
+        return t->ops->recv(t, stream, iov, 1, e);
+    ssize_t n = (ssize_t)(len < a->have ? len : a->have);
+    if (n) {
+        memcpy(to, a->data + a->at, (size_t)n);
+        a->at += (size_t)n;
+        a->have -= (size_t)n;
+    } else if ((n = t->ops->recv(t, stream, iov, header ? 2 : 1, e)) > (ssize_t)len) {
+        a->at = 0;
+        a->have = (size_t)n - len;
+        n = (ssize_t)len;
+    }
+    return n;
+}
+
 /* Reads what has come on a stream and is expected. 1: something has; 0; or negative. */
 static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *in)
 {
@@ -166,15 +189,18 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
     struct err e; /* not cleared: this is done while waiting */
     int moved = 0;
     while (reads_on(p, rank, in)) {
-        struct iovec iov;
-        if (in->have < P2P_FRAME_BYTES) {
-            iov = (struct iovec){(uint8_t *)&in->frame + in->have, P2P_FRAME_BYTES - in->have};
+        bool header = in->have < P2P_FRAME_BYTES;
+        uint8_t *to;
+        size_t len;
+        if (header) {
+            to = (uint8_t *)&in->frame + in->have;
+            len = P2P_FRAME_BYTES - in->have;
         } else {
             size_t got = in->have - P2P_FRAME_BYTES, left = in->len - got;
-            uint8_t *to = in->op ? in->op->buf : in->un->data;
-            iov = (struct iovec){to + got, left < IO_BYTES ? left : IO_BYTES};
+            to = (in->op ? in->op->buf : in->un->data) + got;
+            len = left < IO_BYTES ? left : IO_BYTES;
         }
-        ssize_t n = peer->t->ops->recv(peer->t, stream, &iov, 1, &e);
+        ssize_t n = take(p, rank, stream, header, to, len, &e);
         if (n == -EPIPE && can_do_without(peer, in)) {
             peer->deaf = true;
             return moved;
@@ -186,11 +212,10 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
         if (n == 0)
             return moved;
         moved = 1;
-        bool was_header = in->have < P2P_FRAME_BYTES;
         in->have += (size_t)n;
-        if (!was_header && in->un)
+        if (!header && in->un)
             in->un->have += (size_t)n;
-        if (was_header && in->have == P2P_FRAME_BYTES && begin_frame(p, rank, in, &e) < 0)
+        if (header && in->have == P2P_FRAME_BYTES && begin_frame(p, rank, in, &e) < 0)
             return p->failed;
         if (in->have >= P2P_FRAME_BYTES && in->have == P2P_FRAME_BYTES + in->len)
             end_frame(p, in);

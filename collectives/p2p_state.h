@@ -14,6 +14,7 @@
 enum {
     P2P_EAGER_BYTES = 32 * 1024,
     P2P_FRAME_BYTES = sizeof(struct p2p_frame),
+    P2P_AHEAD_BYTES = 4096,
 };
 
 enum p2p_frame_kind { P2P_EAGER = 1, P2P_RTS, P2P_CTS, P2P_DATA, P2P_FETCHED };
@@ -39,6 +40,12 @@ struct p2p_reading {
     size_t len;                /* bytes of the message that follow here */
 };
 
+/* What has come with a header from a connection, and is not looked at yet. */
+struct p2p_ahead {
+    size_t at, have;
+    uint8_t data[P2P_AHEAD_BYTES];
+};
+
 struct p2p_peer {
     struct transport *t;       /* what reaches it */
     int in;                    /* the stream of its messages, and of our answers to them */
@@ -60,7 +67,8 @@ struct p2p {
     struct transport *tcp;
     struct transport *shm; /* to ranks of this node; NULL: there is none */
     struct p2p_peer *peers;
-    int *active; /* ranks with which something is under way */
+    struct p2p_ahead *ahead; /* by rank; used for those with one stream */
+    int *active;             /* ranks with which something is under way */
     int nactive;
     struct p2p_queue posted; /* receives, in the order of their calls */
     int any;                 /* posted for any rank */

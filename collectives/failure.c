@@ -21,6 +21,7 @@
 enum {
     LOOK_WITH_AGENT_MS = 100, /* it knows by what signal the peer died; on a busy host, late */
     LOOK_ALONE_MS = 5,
+    LOOK_CLAIMED_MS = 1000, /* who stops the others says so before he has written down why */
 };
 
 /* What others have written is shown to people: no control characters. */
@@ -190,6 +191,11 @@ static void own_view(const dlcoll_comm *c, int status, const struct coll_call *c
     case -EBADMSG:
         mismatch(c, cause, peer, call);
         break;
+    case -ECANCELED:
+        cause->code = DLCOLL_EABORTED;
+        snprintf(cause->text, sizeof(cause->text),
+                 "a rank that did not live to say why stopped it");
+        break;
     case -EREMOTEIO:
         cause->code = DLCOLL_EBACKEND;
         set_rank(c, cause, c->world->rank);
@@ -282,8 +288,11 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
 {
     struct notice cause;
     int from = -1;
-    int look_ms =
-        status == -EPIPE ? c->world->segment.base ? LOOK_WITH_AGENT_MS : LOOK_ALONE_MS : 0;
+    int look_ms = 0;
+    if (status == -EPIPE)
+        look_ms = c->world->segment.base ? LOOK_WITH_AGENT_MS : LOOK_ALONE_MS;
+    else if (status == -ECANCELED)
+        look_ms = LOOK_CLAIMED_MS;
     enum source source = look_around(c, look_ms, &cause, &from);
     if (source == OWN_VIEW)
         own_view(c, status, call, &cause);

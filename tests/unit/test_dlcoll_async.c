@@ -4,9 +4,10 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
-#include "collectives/dlcoll.h"
+#include "collectives/comm.h"
 #include "core/mem.h"
 #include "tests/lib/thread_ranks.h"
 
@@ -513,6 +514,43 @@ START_TEST(abort_ends_it_for_all)
 }
 END_TEST
 
+/* Between raising the word and writing down why, whoever stops the others may be held up... */
+static void *say_why(void *arg)
+{
+    dlcoll_comm *comm = arg;
+    dlcoll_record r;
+    while (dlcoll_recent(comm, -1, &r, 1) != 1 || strcmp(r.op, "all_reduce") != 0)
+        ;
+    comm->own_stop.why = (struct notice){.rank = 1, .code = DLCOLL_EABORTED, .exit_code = -1};
+    snprintf(comm->own_stop.why.text, sizeof(comm->own_stop.why.text), "%s", "out of data");
+    atomic_store(&comm->own_stop.word, STOP_SAID);
+    return NULL;
+}
+
+/* ...or die. */
+static void stopped_first_told_later(dlcoll_comm *comm, void *arg)
+{
+    const bool *says = arg;
+    pthread_t t;
+    int32_t x = 1;
+    atomic_store(&comm->own_stop.word, STOP_CLAIMED);
+    if (*says)
+        pthread_create(&t, NULL, say_why, comm);
+    int code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
+    THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, text_of(comm));
+    THREAD_EXPECT(strstr(text_of(comm), *says ? "out of data" : "did not live to say"), "%s",
+                  text_of(comm));
+    if (*says)
+        pthread_join(t, NULL);
+}
+
+START_TEST(a_reason_that_comes_late_or_never)
+{
+    bool says = _i;
+    thread_ranks_run(1, stopped_first_told_later, &says);
+}
+END_TEST
+
 /* A thread aborts what another one is in. */
 static void *abort_soon(void *comm)
 {
@@ -738,6 +776,7 @@ static Suite *suite(void)
         tcase_add_loop_test(tc, strings_of_unknown_length, 1, 5);
         tcase_add_test(tc, a_barrier_that_says_who_is_missing);
         tcase_add_loop_test(tc, abort_ends_it_for_all, 2, 5);
+        tcase_add_loop_test(tc, a_reason_that_comes_late_or_never, 0, 2);
         tcase_add_test(tc, abort_by_another_thread);
         tcase_add_loop_test(tc, those_who_are_left_go_on, 3, 6);
         tcase_add_test(tc, what_has_been_done_can_be_seen);

@@ -153,6 +153,7 @@ struct shm {
     uint64_t round; /* the next round */
 
     uint64_t met;               /* all have come to this operation */
+    uint64_t bases[SHM_DEPTH];  /* the first rounds of the last operations */
     uint64_t staged[SHM_DEPTH]; /* the round that I have last put into the slot; 0: none */
     uint64_t read;              /* all have read my rounds before this one */
     enum shm_can can_pull;      /* all may read my memory */

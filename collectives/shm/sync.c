@@ -152,6 +152,9 @@ static int make_room(struct shm_op *op)
         met = seq < met ? seq : met;
     }
     s->met = met;
+    /* Whoever has come to an operation is through with the rounds of those before it. */
+    if (s->read < s->bases[met % SHM_DEPTH])
+        s->read = s->bases[met % SHM_DEPTH];
     return 0;
 }
 
@@ -167,6 +170,7 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
     if (r < 0)
         return r;
     s->seq = op->seq;
+    s->bases[op->seq % SHM_DEPTH] = op->base;
     op->mine->id = call->id;
     op->mine->part = call->part;
     op->mine->call_seq = (uint32_t)call->seq;

@@ -158,6 +158,7 @@ struct sim_node {
     uint64_t lease;    /* of its guardian, our time; 0: none */
     bool reset;        /* the network reset its connection: it may have been taken for dead */
     int follows;       /* the node whose coordinator it last joined; -1 */
+    int follows_incarnation;
     uint64_t messages; /* that it has sent; and in this second: */
     uint64_t second;
     int in_second;

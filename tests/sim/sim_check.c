@@ -160,6 +160,8 @@ void sim_check_result(struct sim_node *n, const struct rdzv_result *r)
     CHECK("I8", r->restarts <= W.rules.max_restarts, "%d restarts", r->restarts);
     if (!of || n->left || r->reason == STOP_COORDINATOR_LOST || r->reason == STOP_RENDEZVOUS)
         return; /* it speaks for itself */
+    if (W.nodes[n->follows].incarnation != n->follows_incarnation)
+        return; /* whose result this is has been started anew since, for a job that has its own */
     rdzv_state_get_info(of, &info);
     member_state_get_info(n->m, &own);
     if (own.gen.counter && other_job(own.gen, info.gen))

@@ -109,6 +109,7 @@ void sim_member_event(struct sim_event *e)
         sim_trace(e->again ? "view again" : "view", l->node, v.phase);
         sim_total.spares += v.spare;
         n->follows = l->to;
+        n->follows_incarnation = l->to_incarnation;
         n->heard_ns = now;
         member_state_view(n->m, &v, sim_clock(n));
         rdzv_view_fini(&v);

@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "collectives/comm.h"
+#include "collectives/net/algo.h"
+#include "collectives/provider.h"
 #include "core/fd.h"
 
 enum { TEXT_MAX = 64 * 1024, WORDS_MAX = 8, KB = 1024 };
@@ -182,6 +184,37 @@ static bool result(struct choice_rule *r, const char *word)
     return isalpha((unsigned char)word[0]) && (!slash || slash[1]);
 }
 
+static bool is_algo(const struct choice_rule *r, const struct algo *a)
+{
+    return (r->kind == CALL_NONE || r->kind == (int)a->kind) && strcmp(r->algo, a->name) == 0;
+}
+
+/* A rule that no call could ever keep is a mistake in its name. */
+static int check_names(const struct choice_rule *r, const char *word, const char *where, int line,
+                       struct err *e)
+{
+    char known[200] = "";
+    size_t i = 0, at = 0;
+    while (i < g_nproviders && strcmp(g_providers[i]->name, r->provider))
+        i++;
+    if (i == g_nproviders)
+        return err_set(e, -EINVAL, "%s, rule %d: '%s' is none of shm, hier, net and net/ALGORITHM",
+                       where, line, word);
+    if (!r->algo[0])
+        return 0;
+    for (i = 0; i < g_nalgos && !is_algo(r, &g_algos[i]); i++)
+        ;
+    if (i < g_nalgos && strcmp(r->provider, net_provider.name) == 0)
+        return 0;
+    for (i = 0; i < g_nalgos && at < sizeof(known); i++) {
+        if (r->kind == (int)g_algos[i].kind)
+            at += (size_t)snprintf(known + at, sizeof(known) - at, " net/%s", g_algos[i].name);
+    }
+    return err_set(e, -EINVAL, "%s, rule %d: there is no '%s' for %s%s%s", where, line, word,
+                   r->kind == CALL_NONE ? "any operation" : call_name(r->kind), at ? ", but" : "",
+                   known);
+}
+
 static int parse_rule(struct choice *t, char *words[], int n, const char *where, int line,
                       struct err *e)
 {
@@ -201,6 +234,9 @@ static int parse_rule(struct choice *t, char *words[], int n, const char *where,
     if (!result(&r, words[n - 1]))
         return err_set(e, -EINVAL, "%s, rule %d: '%s' is no PROVIDER or PROVIDER/ALGORITHM", where,
                        line, words[n - 1]);
+    int bad = check_names(&r, words[n - 1], where, line, e);
+    if (bad < 0)
+        return bad;
     struct choice_rule *all = realloc(t->rules, (t->n + 1) * sizeof(*all));
     if (!all)
         return err_set(e, -ENOMEM, "no memory");

@@ -173,6 +173,10 @@ START_TEST(wrong_settings_are_refused)
     expect_setting("DLCOLL_ALGO", "barrier:ranks=4-2:net", "'ranks=4-2' is no range");
     expect_setting("DLCOLL_ALGO", "barrier:4x:net", "'4x' is no range");
     expect_setting("DLCOLL_ALGO", "barrier:net/", "'net/' is no PROVIDER");
+    expect_setting("DLCOLL_ALGO", "barrier:nett/flat", "'nett/flat' is none of shm, hier, net");
+    expect_setting("DLCOLL_ALGO", "barrier:net/ring",
+                   "no 'net/ring' for barrier, but net/dissemination net/flat");
+    expect_setting("DLCOLL_ALGO", "*:shm/ring", "no 'shm/ring' for any operation");
     expect_setting("DLCOLL_ALGO", "barrier 1 2 3 4 5 6 7 8", "too many words");
     expect_setting("DLCOLL_TUNE_FILE", "/does/not/exist", "/does/not/exist: No such file");
     expect_setting("DLCOLL_SOCKETS", "0", "DLCOLL_SOCKETS");

@@ -15,22 +15,22 @@ int cost_class(size_t len)
     static const size_t limits[SHM_COSTS] = {1024 * 1024, 8 * 1024 * 1024, SIZE_MAX};
     if (len < shm_tuning.compare)
         return -1;
-    int class = 0;
-    while (len >= limits[class])
-        class ++;
-    return class;
+    int size_class = 0;
+    while (len >= limits[size_class])
+        size_class++;
+    return size_class;
 }
 
-uint64_t cost_begin(int class, uint64_t piece)
+uint64_t cost_begin(int size_class, uint64_t piece)
 {
-    return class < 0 || piece % PIECES_A_LOOK ? 0 : clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    return size_class < 0 || piece % PIECES_A_LOOK ? 0 : clock_ns(CLOCK_THREAD_CPUTIME_ID);
 }
 
-void cost_end(_Atomic uint32_t costs[SHM_COSTS], int class, uint64_t began, size_t bytes)
+void cost_end(_Atomic uint32_t costs[SHM_COSTS], int size_class, uint64_t began, size_t bytes)
 {
     if (!began || !bytes)
         return;
-    _Atomic uint32_t *cost = &costs[class];
+    _Atomic uint32_t *cost = &costs[size_class];
     uint64_t was = atomic_load_explicit(cost, memory_order_relaxed);
     uint64_t is = (clock_ns(CLOCK_THREAD_CPUTIME_ID) - began) * 1000 / bytes + 1;
     is = is < UINT32_MAX ? is : UINT32_MAX;
@@ -40,13 +40,13 @@ void cost_end(_Atomic uint32_t costs[SHM_COSTS], int class, uint64_t began, size
 }
 
 /* The slowest rank's; 0: one that has not been seen to do it. */
-static uint64_t others(const struct shm *s, bool pull, int class)
+static uint64_t others(const struct shm *s, bool pull, int size_class)
 {
     uint64_t most = 0;
     for (int i = 0; i < s->n; i++) {
         const struct shm_peer *p = &s->peers[i];
-        uint64_t cost = atomic_load_explicit(pull ? &p->pull_cost[class] : &p->take_cost[class],
-                                             memory_order_relaxed);
+        uint64_t cost = atomic_load_explicit(
+            pull ? &p->pull_cost[size_class] : &p->take_cost[size_class], memory_order_relaxed);
         if (i != s->me && !cost)
             return 0;
         if (i != s->me && cost > most)
@@ -61,12 +61,12 @@ static bool is_try(uint32_t blocks)
     return blocks % BLOCKS_A_TRY < TRIES || (blocks >= 8 && blocks < 8 + TRIES);
 }
 
-bool cost_prefers_pull(struct shm *s, int class, bool all_send)
+bool cost_prefers_pull(struct shm *s, int size_class, bool all_send)
 {
-    uint64_t put = atomic_load_explicit(&s->put_cost[class], memory_order_relaxed);
-    uint64_t take = others(s, false, class), pull = others(s, true, class);
+    uint64_t put = atomic_load_explicit(&s->put_cost[size_class], memory_order_relaxed);
+    uint64_t take = others(s, false, size_class), pull = others(s, true, size_class);
     uint64_t staged = all_send ? put + take : put > take ? put : take;
     if (!pull || !put || !take)
         return !pull;
-    return (pull < staged) != is_try(s->blocks[class]++);
+    return (pull < staged) != is_try(s->blocks[size_class]++);
 }

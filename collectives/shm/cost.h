@@ -14,11 +14,11 @@ int cost_class(size_t len);
 
 /* Around a copy of so many bytes, in picoseconds of CPU time a byte. Begin: 0: not this one (of a
  * block's pieces, one in eight), and end does nothing. */
-uint64_t cost_begin(int class, uint64_t piece);
-void cost_end(_Atomic uint32_t costs[SHM_COSTS], int class, uint64_t began, size_t bytes);
+uint64_t cost_begin(int size_class, uint64_t piece);
+void cost_end(_Atomic uint32_t costs[SHM_COSTS], int size_class, uint64_t began, size_t bytes);
 
 /* Whether a block of such a length had better be pulled. all_send: the others send likewise, so a
  * rank copies in and out in turn, not while the others do the other half. */
-bool cost_prefers_pull(struct shm *s, int class, bool all_send);
+bool cost_prefers_pull(struct shm *s, int size_class, bool all_send);
 
 #endif

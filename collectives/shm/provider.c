@@ -126,9 +126,10 @@ static int move(struct task *t, size_t most, bool uneven)
     /* Whoever offers something must know that the others have tried. */
     if (most >= pull)
         pull_probe(t->s);
-    int class = cost_class(offered);
-    t->flow.pull = offered >= pull && !t->flow.in_place && pull_can(t->s, t->call->send, offered) &&
-                   (class < 0 || cost_prefers_pull(t->s, class, t->call->kind != CALL_BROADCAST));
+    int size_class = cost_class(offered);
+    t->flow.pull =
+        offered >= pull && !t->flow.in_place && pull_can(t->s, t->call->send, offered) &&
+        (size_class < 0 || cost_prefers_pull(t->s, size_class, !call_rooted(t->call->kind)));
     return run_flow(t, "flat");
 }
 

@@ -21,7 +21,8 @@
  *   slot     Round k uses a rank's slot[k % 4]. It is written only when all readers are known to be
  *            through with what the rank has put there before. A rank's progress says so: it raises
  *            `staged` to k + 1 when it is through with reading rounds up to k - 2 (k - 3 for
- *            results). In most operations everybody has heard that from everybody anyway. */
+ *            results). In most operations everybody has heard that from everybody anyway, and
+ * whoever has come to an operation is through with the rounds of those before it. */
 #ifndef COLLECTIVES_SHM_SHM_H
 #define COLLECTIVES_SHM_SHM_H
 

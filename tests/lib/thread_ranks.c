@@ -20,7 +20,7 @@ struct one {
     int rank;
 };
 
-static const char *text_of(const dlcoll_comm *c)
+const char *thread_error(const dlcoll_comm *c)
 {
     static _Thread_local dlcoll_error e = DLCOLL_ERROR_INIT;
     dlcoll_last_error(c, &e);
@@ -35,17 +35,17 @@ static void *run(void *arg)
     dlcoll_store *store = NULL;
     dlcoll_init_opts opts = DLCOLL_INIT_OPTS_INIT;
     snprintf(url, sizeof(url), "tcp://127.0.0.1:%d", o->w->port);
-    THREAD_EXPECT(dlcoll_store_open(&store, url, 0, 10000) == 0, "%s", text_of(NULL));
+    THREAD_EXPECT(dlcoll_store_open(&store, url, 0, 10000) == 0, "%s", thread_error(NULL));
     opts.store = store;
     opts.rank = o->rank;
     opts.world_size = o->w->n;
     opts.name = o->w->name;
     opts.timeout_ms = (int64_t)(test_seconds(30) * 1000);
     opts.init_timeout_ms = opts.timeout_ms;
-    THREAD_EXPECT(dlcoll_init(&comm, &opts) == 0, "rank %d: %s", o->rank, text_of(NULL));
+    THREAD_EXPECT(dlcoll_init(&comm, &opts) == 0, "rank %d: %s", o->rank, thread_error(NULL));
     o->w->fn(comm, o->w->arg);
     int code = dlcoll_finalize(comm);
-    THREAD_EXPECT(code == 0 || code == DLCOLL_ESTATE, "rank %d: %s", o->rank, text_of(comm));
+    THREAD_EXPECT(code == 0 || code == DLCOLL_ESTATE, "rank %d: %s", o->rank, thread_error(comm));
     dlcoll_destroy(comm);
     dlcoll_store_close(store);
     return NULL;

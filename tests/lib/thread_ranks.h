@@ -28,4 +28,14 @@ void thread_ranks_run(int n, thread_rank_fn *fn, void *arg);
         }                                                   \
     } while (0)
 
+/* The last error's text; until this thread's next call. */
+const char *thread_error(const dlcoll_comm *comm);
+
+/* Of an operation on `comm`. */
+#define THREAD_OK(call)                                                 \
+    do {                                                                \
+        int code_ = (call);                                             \
+        THREAD_EXPECT(code_ == 0, "%d: %s", code_, thread_error(comm)); \
+    } while (0)
+
 #endif

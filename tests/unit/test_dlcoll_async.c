@@ -11,25 +11,12 @@
 #include "core/mem.h"
 #include "tests/lib/thread_ranks.h"
 
-static const char *text_of(const dlcoll_comm *c)
-{
-    static _Thread_local dlcoll_error e = DLCOLL_ERROR_INIT;
-    dlcoll_last_error(c, &e);
-    return e.text;
-}
-
 static int code_of(const dlcoll_comm *c)
 {
     dlcoll_error e = DLCOLL_ERROR_INIT;
     dlcoll_last_error(c, &e);
     return e.code;
 }
-
-#define OK(call)                                                   \
-    do {                                                           \
-        int code_ = (call);                                        \
-        THREAD_EXPECT(code_ == 0, "%d: %s", code_, text_of(comm)); \
-    } while (0)
 
 /* ---------------------------------------------------------------------------------------- queue */
 
@@ -43,16 +30,16 @@ static void queue_of_operations(dlcoll_comm *comm, void *arg)
     for (int k = 0; k < N; k++) {
         for (int i = 0; i < LEN; i++)
             x[k * LEN + i] = rank + k;
-        OK(dlcoll_all_reduce(x + k * LEN, x + k * LEN, k % 2 ? LEN : 3, DLCOLL_I64, DLCOLL_SUM,
-                             comm, NULL, &works[k]));
+        THREAD_OK(dlcoll_all_reduce(x + k * LEN, x + k * LEN, k % 2 ? LEN : 3, DLCOLL_I64,
+                                    DLCOLL_SUM, comm, NULL, &works[k]));
         THREAD_EXPECT(works[k], "no handle");
     }
     /* A blocking one waits for its turn. */
     int64_t one = 1;
-    OK(dlcoll_all_reduce(&one, &one, 1, DLCOLL_I64, DLCOLL_SUM, comm, NULL, NULL));
+    THREAD_OK(dlcoll_all_reduce(&one, &one, 1, DLCOLL_I64, DLCOLL_SUM, comm, NULL, NULL));
     THREAD_EXPECT(one == n, "%lld", (long long)one);
     for (int k = 0; k < N; k++) {
-        OK(dlcoll_test(works[k])); /* all before it are complete */
+        THREAD_OK(dlcoll_test(works[k])); /* all before it are complete */
         for (int i = 0; i < (k % 2 ? LEN : 3); i++)
             THREAD_EXPECT(x[k * LEN + i] == n * (n - 1) / 2 + n * k, "operation %d", k);
         dlcoll_work_free(works[k]);
@@ -75,36 +62,37 @@ static void waiting(dlcoll_comm *comm, void *arg)
     (void)arg;
     /* Nobody has called it but rank 0. */
     if (rank == 0) {
-        OK(dlcoll_barrier(comm, NULL, &works[0]));
+        THREAD_OK(dlcoll_barrier(comm, NULL, &works[0]));
         THREAD_EXPECT(dlcoll_wait_for(works[0], 20) == DLCOLL_INPROGRESS, "too early");
         THREAD_EXPECT(dlcoll_test(works[0]) == DLCOLL_INPROGRESS, "too early");
         THREAD_EXPECT(dlcoll_wait_any(works, 4, &index, 5) == DLCOLL_INPROGRESS, "too early");
         THREAD_EXPECT(dlcoll_wait_all(works, 4, 5) == DLCOLL_INPROGRESS, "too early");
         uint8_t go = 1;
         for (int r = 1; r < dlcoll_size(comm); r++)
-            OK(dlcoll_send(&go, 1, DLCOLL_U8, r, comm, NULL, NULL));
+            THREAD_OK(dlcoll_send(&go, 1, DLCOLL_U8, r, comm, NULL, NULL));
     } else {
         uint8_t go = 0;
-        OK(dlcoll_recv(&go, 1, DLCOLL_U8, 0, comm, NULL, NULL));
+        THREAD_OK(dlcoll_recv(&go, 1, DLCOLL_U8, 0, comm, NULL, NULL));
         THREAD_EXPECT(go == 1, "%d", go);
-        OK(dlcoll_barrier(comm, NULL, &works[0]));
+        THREAD_OK(dlcoll_barrier(comm, NULL, &works[0]));
     }
     for (int i = 0; i < 3; i++)
-        OK(dlcoll_all_reduce(x + i, x + i, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, &works[1 + i]));
-    OK(dlcoll_wait_any(works, 4, &index, -1));
+        THREAD_OK(
+            dlcoll_all_reduce(x + i, x + i, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, &works[1 + i]));
+    THREAD_OK(dlcoll_wait_any(works, 4, &index, -1));
     THREAD_EXPECT(index < 4, "%zu", index);
-    OK(dlcoll_wait(works[2]));
-    OK(dlcoll_wait_all(works, 4, -1));
+    THREAD_OK(dlcoll_wait(works[2]));
+    THREAD_OK(dlcoll_wait_all(works, 4, -1));
     THREAD_EXPECT(x[0] == dlcoll_size(comm) && x[2] == x[0], "%d", x[2]);
     for (int i = 0; i < 4; i++)
         dlcoll_work_free(works[i]);
     works[0] = works[1] = works[2] = works[3] = NULL;
     THREAD_EXPECT(dlcoll_wait_any(works, 4, &index, 5) == DLCOLL_EINVAL, "nothing to wait for");
-    OK(dlcoll_wait_all(works, 4, 5));
+    THREAD_OK(dlcoll_wait_all(works, 4, 5));
     /* Nobody waits for this one. */
-    OK(dlcoll_barrier(comm, NULL, &works[0]));
+    THREAD_OK(dlcoll_barrier(comm, NULL, &works[0]));
     dlcoll_work_free(works[0]);
-    OK(dlcoll_barrier(comm, NULL, NULL));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
 }
 
 START_TEST(handles_are_tested_and_waited_for)
@@ -153,19 +141,19 @@ static void everybody_to_everybody(dlcoll_comm *comm, void *arg)
             bufs[count] = xmalloc(len + 1);
             fill(bufs[count], len, rank, peer, k);
             opts.tag = k;
-            OK(dlcoll_send(bufs[count], len, DLCOLL_U8, peer, comm, &opts, &works[count]));
+            THREAD_OK(dlcoll_send(bufs[count], len, DLCOLL_U8, peer, comm, &opts, &works[count]));
             count++;
             len = length(peer, rank, other);
             bufs[count] = xcalloc(1, len + 1);
             opts.tag = other;
-            OK(dlcoll_recv(bufs[count], len, DLCOLL_U8, peer, comm, &opts, &works[count]));
+            THREAD_OK(dlcoll_recv(bufs[count], len, DLCOLL_U8, peer, comm, &opts, &works[count]));
             count++;
         }
         if (k == MESSAGES / 2)
-            OK(dlcoll_barrier(comm, NULL, NULL)); /* while they are under way */
+            THREAD_OK(dlcoll_barrier(comm, NULL, NULL)); /* while they are under way */
     }
     for (int i = count - 1; i >= 0; i--) {
-        OK(dlcoll_wait(works[i]));
+        THREAD_OK(dlcoll_wait(works[i]));
         dlcoll_work_free(works[i]);
     }
     for (int k = 0, i = 0; k < MESSAGES; k++) {
@@ -201,11 +189,11 @@ static void batches(dlcoll_comm *comm, void *arg)
         {.recv = in + LEN, .count = LEN, .dtype = DLCOLL_I32, .peer = right, .tag = 1}};
     for (int turn = 0; turn < 3; turn++) {
         memset(in, 0, 2 * LEN * 4);
-        OK(dlcoll_batch(list, 4, comm, NULL, NULL));
+        THREAD_OK(dlcoll_batch(list, 4, comm, NULL, NULL));
         THREAD_EXPECT(in[0] == left * LEN && in[LEN - 1] == left * LEN + LEN - 1, "left");
         THREAD_EXPECT(in[LEN] == right * LEN && in[2 * LEN - 1] == right * LEN + LEN - 1, "right");
     }
-    OK(dlcoll_batch(NULL, 0, comm, NULL, NULL));
+    THREAD_OK(dlcoll_batch(NULL, 0, comm, NULL, NULL));
     list[0].recv = in;
     THREAD_EXPECT(dlcoll_batch(list, 4, comm, NULL, NULL) == DLCOLL_EINVAL, "both buffers");
     free(out);
@@ -227,7 +215,7 @@ static void from_anybody(dlcoll_comm *comm, void *arg)
         for (int i = 0; i < 3 * (n - 1); i++) {
             double x = -1;
             int from = -1;
-            OK(dlcoll_recv_any(&x, 1, DLCOLL_F64, &from, comm, NULL, NULL));
+            THREAD_OK(dlcoll_recv_any(&x, 1, DLCOLL_F64, &from, comm, NULL, NULL));
             THREAD_EXPECT(from > 0 && from < n && x == from * 10 + seen[from], "%g from %d", x,
                           from); /* those of one sender come in order */
             seen[from]++;
@@ -235,7 +223,7 @@ static void from_anybody(dlcoll_comm *comm, void *arg)
     } else {
         for (int k = 0; k < 3; k++) {
             double x = rank * 10 + k;
-            OK(dlcoll_send(&x, 1, DLCOLL_F64, 0, comm, NULL, NULL));
+            THREAD_OK(dlcoll_send(&x, 1, DLCOLL_F64, 0, comm, NULL, NULL));
         }
     }
 }
@@ -254,13 +242,13 @@ static void another_count(dlcoll_comm *comm, void *arg)
         dlcoll_send(x, 3, DLCOLL_I32, 1, comm, NULL, NULL);
         int code = dlcoll_recv(x, 1, DLCOLL_I32, 1, comm, NULL, NULL);
         THREAD_EXPECT(code == DLCOLL_EMISMATCH || code == DLCOLL_ESTATE, "%d %s", code,
-                      text_of(comm));
+                      thread_error(comm));
     } else {
         int code = dlcoll_recv(x, 4, DLCOLL_I32, 0, comm, NULL, NULL);
-        THREAD_EXPECT(code == DLCOLL_EMISMATCH, "%d %s", code, text_of(comm));
-        THREAD_EXPECT(strstr(text_of(comm), "send of 3 i32"), "%s", text_of(comm));
+        THREAD_EXPECT(code == DLCOLL_EMISMATCH, "%d %s", code, thread_error(comm));
+        THREAD_EXPECT(strstr(thread_error(comm), "send of 3 i32"), "%s", thread_error(comm));
     }
-    THREAD_EXPECT(code_of(comm) == DLCOLL_EMISMATCH, "%s", text_of(comm));
+    THREAD_EXPECT(code_of(comm) == DLCOLL_EMISMATCH, "%s", thread_error(comm));
 }
 
 START_TEST(a_message_that_does_not_fit_is_found_out)
@@ -277,11 +265,11 @@ static void nobody_sends(dlcoll_comm *comm, void *arg)
     opts.timeout_ms = 50;
     if (dlcoll_rank(comm) == 0) {
         int code = dlcoll_recv(&x, 1, DLCOLL_I32, 1, comm, &opts, NULL);
-        THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "%d %s", code, text_of(comm));
-        THREAD_EXPECT(strstr(text_of(comm), "rank 1"), "%s", text_of(comm));
+        THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "%d %s", code, thread_error(comm));
+        THREAD_EXPECT(strstr(thread_error(comm), "rank 1"), "%s", thread_error(comm));
     } else {
         int code = dlcoll_recv(&x, 1, DLCOLL_I32, 0, comm, NULL, NULL);
-        THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "%d %s", code, text_of(comm)); /* is told */
+        THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "%d %s", code, thread_error(comm)); /* is told */
     }
 }
 
@@ -297,7 +285,7 @@ static int sum_of_ranks(dlcoll_comm *comm, dlcoll_comm *group, int rank)
 {
     int32_t x = rank;
     int code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, group, NULL, NULL);
-    THREAD_EXPECT(code == 0, "%d %s", code, text_of(group));
+    THREAD_EXPECT(code == 0, "%d %s", code, thread_error(group));
     (void)comm;
     return x;
 }
@@ -309,7 +297,7 @@ static void groups(dlcoll_comm *comm, void *arg)
     dlcoll_group_opts opts = DLCOLL_GROUP_OPTS_INIT;
     (void)arg;
     opts.name = "half";
-    OK(dlcoll_comm_split(comm, rank % 2, -rank, &half, &opts));
+    THREAD_OK(dlcoll_comm_split(comm, rank % 2, -rank, &half, &opts));
     int even = (n + 1) / 2, size = rank % 2 ? n - even : even;
     THREAD_EXPECT(dlcoll_size(half) == size, "%d", dlcoll_size(half));
     THREAD_EXPECT(dlcoll_world_rank(half, dlcoll_rank(half)) == rank, "%d", dlcoll_rank(half));
@@ -318,31 +306,32 @@ static void groups(dlcoll_comm *comm, void *arg)
     for (int r = rank % 2; r < n; r += 2)
         want += r;
     THREAD_EXPECT(sum_of_ranks(comm, half, rank) == want, "in the half");
-    OK(dlcoll_comm_split(comm, DLCOLL_NO_COLOR, 0, &none, NULL));
+    THREAD_OK(dlcoll_comm_split(comm, DLCOLL_NO_COLOR, 0, &none, NULL));
     THREAD_EXPECT(!none, "no colour, no group");
 
     /* The first and the last, who make it twice; the others need not care. */
     int ends[2] = {n - 1, 0};
     if (rank == 0 || rank == n - 1) {
-        OK(dlcoll_comm_new_group(comm, ends, 2, &pair, NULL));
-        OK(dlcoll_comm_new_group(comm, ends, 2, &again, NULL));
+        THREAD_OK(dlcoll_comm_new_group(comm, ends, 2, &pair, NULL));
+        THREAD_OK(dlcoll_comm_new_group(comm, ends, 2, &again, NULL));
         THREAD_EXPECT(dlcoll_rank(pair) == (rank == 0), "in the order of the list");
         THREAD_EXPECT(sum_of_ranks(comm, pair, rank) == n - 1, "in the pair");
         THREAD_EXPECT(sum_of_ranks(comm, again, rank) == n - 1, "in the other pair");
     } else if (rank == 1) {
-        OK(dlcoll_comm_new_group(comm, ends, 2, &pair, NULL));
+        THREAD_OK(dlcoll_comm_new_group(comm, ends, 2, &pair, NULL));
         THREAD_EXPECT(!pair, "not listed");
     }
     int bad[2] = {0, 0};
     code = dlcoll_comm_new_group(comm, bad, 2, &back, NULL);
-    THREAD_EXPECT(code == DLCOLL_EINVAL && strstr(text_of(comm), "twice"), "%s", text_of(comm));
+    THREAD_EXPECT(code == DLCOLL_EINVAL && strstr(thread_error(comm), "twice"), "%s",
+                  thread_error(comm));
     /* A group of a group; and the parent still works beside them. */
-    OK(dlcoll_comm_split(half, 0, 0, &back, NULL));
+    THREAD_OK(dlcoll_comm_split(half, 0, 0, &back, NULL));
     THREAD_EXPECT(sum_of_ranks(half, back, rank) == want, "in the group's group");
     THREAD_EXPECT(sum_of_ranks(comm, comm, rank) == n * (n - 1) / 2, "in all");
     dlcoll_destroy(half); /* what was made of it stays */
     THREAD_EXPECT(sum_of_ranks(comm, back, rank) == want, "after its parent");
-    OK(dlcoll_barrier(comm, NULL, NULL));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
     dlcoll_destroy(back);
     dlcoll_destroy(pair);
     dlcoll_destroy(again);
@@ -362,21 +351,21 @@ static void crossed(dlcoll_comm *comm, void *arg)
     dlcoll_work *works[2];
     int32_t x[2] = {1, 1};
     (void)arg;
-    OK(dlcoll_comm_split(comm, 0, rank, &a, NULL));
-    OK(dlcoll_comm_split(comm, 0, -rank, &b, NULL));
+    THREAD_OK(dlcoll_comm_split(comm, 0, rank, &a, NULL));
+    THREAD_OK(dlcoll_comm_split(comm, 0, -rank, &b, NULL));
     for (int turn = 0; turn < 20; turn++) {
         x[0] = x[1] = 1;
         for (int k = 0; k < 2; k++) {
             int which = (k + rank) % 2;
-            OK(dlcoll_all_reduce(&x[which], &x[which], 1, DLCOLL_I32, DLCOLL_SUM, which ? b : a,
-                                 NULL, &works[which]));
+            THREAD_OK(dlcoll_all_reduce(&x[which], &x[which], 1, DLCOLL_I32, DLCOLL_SUM,
+                                        which ? b : a, NULL, &works[which]));
         }
-        OK(dlcoll_wait_all(works, 2, -1));
+        THREAD_OK(dlcoll_wait_all(works, 2, -1));
         THREAD_EXPECT(x[0] == n && x[1] == n, "%d %d", x[0], x[1]);
         dlcoll_work_free(works[0]);
         dlcoll_work_free(works[1]);
     }
-    OK(dlcoll_barrier(comm, NULL, NULL));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
     dlcoll_destroy(a);
     dlcoll_destroy(b);
 }
@@ -405,9 +394,9 @@ static void coalesced(dlcoll_comm *comm, void *arg)
                 x[e] = rank + (int32_t)(i + e);
             list[i] = (dlcoll_span){x, y, counts[i]};
         }
-        OK(dlcoll_all_reduce_coalesced(list, N, DLCOLL_I32, DLCOLL_SUM, comm, NULL,
-                                       turn ? &work : NULL));
-        OK(dlcoll_barrier(comm, NULL, NULL));
+        THREAD_OK(dlcoll_all_reduce_coalesced(list, N, DLCOLL_I32, DLCOLL_SUM, comm, NULL,
+                                              turn ? &work : NULL));
+        THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
         for (size_t i = 0; i < N; i++) {
             for (size_t e = 0; e < counts[i]; e++)
                 THREAD_EXPECT(((int32_t *)list[i].recv)[e] ==
@@ -418,9 +407,9 @@ static void coalesced(dlcoll_comm *comm, void *arg)
             free((void *)list[i].send);
         }
     }
-    OK(dlcoll_wait(work));
+    THREAD_OK(dlcoll_wait(work));
     dlcoll_work_free(work);
-    OK(dlcoll_all_reduce_coalesced(NULL, 0, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL));
+    THREAD_OK(dlcoll_all_reduce_coalesced(NULL, 0, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL));
 }
 
 START_TEST(lists_of_buffers)
@@ -438,7 +427,7 @@ static void strings(dlcoll_comm *comm, void *arg)
         uint8_t *mine = xmalloc(len + 1);
         dlcoll_bytes *all;
         fill(mine, len, rank, 0, 0);
-        OK(dlcoll_exchange_bytes(len ? mine : NULL, len, &all, comm, NULL));
+        THREAD_OK(dlcoll_exchange_bytes(len ? mine : NULL, len, &all, comm, NULL));
         for (int r = 0; r < n; r++) {
             THREAD_EXPECT(all[r].len == (turn ? 0 : (size_t)r * 1000), "%zu", all[r].len);
             check(all[r].data, all[r].len, r, 0, 0);
@@ -460,23 +449,23 @@ static void one_stays_away(dlcoll_comm *comm, void *arg)
     size_t room = 8;
     dlcoll_opts opts = DLCOLL_OPTS_INIT;
     (void)arg;
-    OK(dlcoll_monitored_barrier(comm, missing, &room, NULL));
+    THREAD_OK(dlcoll_monitored_barrier(comm, missing, &room, NULL));
     THREAD_EXPECT(room == 0, "%zu", room);
     opts.timeout_ms = 100;
     if (rank != n - 2) {
         room = 8;
         code = dlcoll_monitored_barrier(comm, missing, &room, &opts);
-        THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "%d %s", code, text_of(comm));
+        THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "%d %s", code, thread_error(comm));
         THREAD_EXPECT(room == 1 && missing[0] == n - 2, "%zu missing, %d", room, missing[0]);
-        THREAD_EXPECT(strstr(text_of(comm), "pid"), "%s", text_of(comm));
+        THREAD_EXPECT(strstr(thread_error(comm), "pid"), "%s", thread_error(comm));
     }
     /* It is still of use. */
-    OK(dlcoll_barrier(comm, NULL, NULL));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
     if (rank == n - 2) {
         code = dlcoll_monitored_barrier(comm, NULL, NULL, &opts);
         THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "who comes late is told: %d", code);
     }
-    OK(dlcoll_barrier(comm, NULL, NULL));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
 }
 
 START_TEST(a_barrier_that_says_who_is_missing)
@@ -493,17 +482,18 @@ static void abort_all(dlcoll_comm *comm, void *arg)
     int32_t x = 1;
     int code = dlcoll_barrier(comm, NULL, NULL); /* one may be through, and abort, before another */
     (void)arg;
-    THREAD_EXPECT(code == 0 || code == DLCOLL_EABORTED, "%d %s", code, text_of(comm));
+    THREAD_EXPECT(code == 0 || code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
     if (dlcoll_rank(comm) == 1) {
-        OK(dlcoll_abort(comm, "no more data"));
+        THREAD_OK(dlcoll_abort(comm, "no more data"));
         THREAD_EXPECT(dlcoll_abort(comm, "again") == DLCOLL_ESTATE, "twice");
     } else {
         if (code == 0)
             code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
-        THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, text_of(comm));
+        THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
     }
-    THREAD_EXPECT(strstr(text_of(comm), "rank 1") && strstr(text_of(comm), "no more data"), "%s",
-                  text_of(comm));
+    THREAD_EXPECT(strstr(thread_error(comm), "rank 1") &&
+                      strstr(thread_error(comm), "no more data"),
+                  "%s", thread_error(comm));
     code = dlcoll_barrier(comm, NULL, NULL);
     THREAD_EXPECT(code == DLCOLL_ESTATE, "%d", code);
 }
@@ -537,9 +527,9 @@ static void stopped_first_told_later(dlcoll_comm *comm, void *arg)
     if (*says)
         pthread_create(&t, NULL, say_why, comm);
     int code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
-    THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, text_of(comm));
-    THREAD_EXPECT(strstr(text_of(comm), *says ? "out of data" : "did not live to say"), "%s",
-                  text_of(comm));
+    THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
+    THREAD_EXPECT(strstr(thread_error(comm), *says ? "out of data" : "did not live to say"), "%s",
+                  thread_error(comm));
     if (*says)
         pthread_join(t, NULL);
 }
@@ -569,7 +559,7 @@ static void abort_from_beside(dlcoll_comm *comm, void *arg)
     if (dlcoll_rank(comm) == 0)
         pthread_create(&t, NULL, abort_soon, comm);
     int code = dlcoll_recv(&x, 1, DLCOLL_I32, 1 - dlcoll_rank(comm), comm, NULL, NULL);
-    THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, text_of(comm));
+    THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
     if (dlcoll_rank(comm) == 0)
         pthread_join(t, NULL);
 }
@@ -600,7 +590,7 @@ static void go_on(dlcoll_comm *comm, void *arg)
     dlcoll_group_opts opts = DLCOLL_GROUP_OPTS_INIT;
     opts.timeout_ms = 500;
     code = dlcoll_comm_shrink(comm, &rest, &opts);
-    THREAD_EXPECT(code == 0, "%d %s %s", code, text_of(comm), text_of(NULL));
+    THREAD_EXPECT(code == 0, "%d %s %s", code, thread_error(comm), thread_error(NULL));
     THREAD_EXPECT(dlcoll_size(rest) == n - 1, "%d", dlcoll_size(rest));
     THREAD_EXPECT(sum_of_ranks(comm, rest, rank) == n * (n - 1) / 2 - gone, "among the rest");
     dlcoll_destroy(rest);
@@ -621,8 +611,8 @@ static void looking(dlcoll_comm *comm, void *arg)
     int32_t x[100] = {0};
     char text[8192];
     (void)arg;
-    OK(dlcoll_all_reduce(x, x, 100, DLCOLL_I32, DLCOLL_MAX, comm, NULL, NULL));
-    OK(dlcoll_broadcast(x, x, 7, DLCOLL_I32, 1, comm, NULL, NULL));
+    THREAD_OK(dlcoll_all_reduce(x, x, 100, DLCOLL_I32, DLCOLL_MAX, comm, NULL, NULL));
+    THREAD_OK(dlcoll_broadcast(x, x, 7, DLCOLL_I32, 1, comm, NULL, NULL));
     int n = dlcoll_recent(comm, -1, records, 20);
     THREAD_EXPECT(n >= 2, "%d", n);
     THREAD_EXPECT(strcmp(records[0].op, "broadcast") == 0 && records[0].peer == 1 &&
@@ -652,23 +642,23 @@ static void use_store(dlcoll_comm *comm, void *arg)
     int64_t sum = 0;
     const char *keys[] = {"program/a"};
     (void)arg;
-    OK(dlcoll_comm_store(comm, &s));
+    THREAD_OK(dlcoll_comm_store(comm, &s));
     if (dlcoll_rank(comm) == 0)
-        OK(dlcoll_store_set(s, "program/a", "hello", 5));
-    OK(dlcoll_store_wait(s, keys, 1, 5000));
-    OK(dlcoll_store_get(s, "program/a", &value, &len, 5000));
+        THREAD_OK(dlcoll_store_set(s, "program/a", "hello", 5));
+    THREAD_OK(dlcoll_store_wait(s, keys, 1, 5000));
+    THREAD_OK(dlcoll_store_get(s, "program/a", &value, &len, 5000));
     THREAD_EXPECT(len == 5 && memcmp(value, "hello", 5) == 0, "%zu", len);
     free(value);
-    OK(dlcoll_store_add(s, "program/n", 2, &sum));
-    OK(dlcoll_barrier(comm, NULL, NULL));
-    OK(dlcoll_store_add(s, "program/n", 0, &sum));
+    THREAD_OK(dlcoll_store_add(s, "program/n", 2, &sum));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
+    THREAD_OK(dlcoll_store_add(s, "program/n", 0, &sum));
     THREAD_EXPECT(sum == 2 * dlcoll_size(comm), "%lld", (long long)sum);
     THREAD_EXPECT(dlcoll_store_get(s, "program/b", &value, &len, 20) == DLCOLL_ETIMEDOUT, "nobody");
-    OK(dlcoll_store_compare_set(s, "program/c", "", 0, "x", 1, NULL, NULL));
-    OK(dlcoll_barrier(comm, NULL, NULL));
+    THREAD_OK(dlcoll_store_compare_set(s, "program/c", "", 0, "x", 1, NULL, NULL));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
     int deleted = dlcoll_store_delete(s, "program/c");
     THREAD_EXPECT(deleted == 0 || deleted == 1, "%d", deleted);
-    OK(dlcoll_barrier(comm, NULL, NULL));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
     THREAD_EXPECT(dlcoll_store_delete(s, "program/c") == 0, "deleted twice");
 }
 
@@ -713,15 +703,15 @@ static void a_thousand(dlcoll_comm *comm, int calls)
     for (int i = 0; i < calls; i++) {
         dlcoll_work *w[2];
         size_t count = i % 3 ? 10 : 2000;
-        OK(dlcoll_all_reduce(x, x, count, DLCOLL_I32, DLCOLL_MAX, comm, NULL, NULL));
-        OK(dlcoll_all_gather(x, y, count, DLCOLL_I32, comm, NULL, NULL));
-        OK(dlcoll_broadcast(z, z, count, DLCOLL_I32, i % n, comm, NULL, &w[0]));
-        OK(dlcoll_send(out, count, DLCOLL_I32, (rank + 1) % n, comm, NULL, &w[1]));
-        OK(dlcoll_recv(in, count, DLCOLL_I32, (rank + n - 1) % n, comm, NULL, NULL));
-        OK(dlcoll_wait_all(w, 2, -1));
+        THREAD_OK(dlcoll_all_reduce(x, x, count, DLCOLL_I32, DLCOLL_MAX, comm, NULL, NULL));
+        THREAD_OK(dlcoll_all_gather(x, y, count, DLCOLL_I32, comm, NULL, NULL));
+        THREAD_OK(dlcoll_broadcast(z, z, count, DLCOLL_I32, i % n, comm, NULL, &w[0]));
+        THREAD_OK(dlcoll_send(out, count, DLCOLL_I32, (rank + 1) % n, comm, NULL, &w[1]));
+        THREAD_OK(dlcoll_recv(in, count, DLCOLL_I32, (rank + n - 1) % n, comm, NULL, NULL));
+        THREAD_OK(dlcoll_wait_all(w, 2, -1));
         dlcoll_work_free(w[0]);
         dlcoll_work_free(w[1]);
-        OK(dlcoll_barrier(comm, NULL, NULL));
+        THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
     }
 }
 
@@ -729,15 +719,15 @@ static void no_allocations(dlcoll_comm *comm, void *arg)
 {
     (void)arg;
     a_thousand(comm, 20);
-    OK(dlcoll_barrier(comm, NULL, NULL));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     long before = g_allocations;
 #endif
     a_thousand(comm, 150);
-    OK(dlcoll_barrier(comm, NULL, NULL));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     THREAD_EXPECT(g_allocations == before, "%ld allocations", g_allocations - before);
-    OK(dlcoll_barrier(comm, NULL, NULL));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
 #endif
 }
 

@@ -10,19 +10,6 @@
 #include "core/mem.h"
 #include "tests/lib/thread_ranks.h"
 
-static const char *text_of(const dlcoll_comm *c)
-{
-    static _Thread_local dlcoll_error e = DLCOLL_ERROR_INIT;
-    dlcoll_last_error(c, &e);
-    return e.text;
-}
-
-#define OK(call)                                                   \
-    do {                                                           \
-        int code_ = (call);                                        \
-        THREAD_EXPECT(code_ == 0, "%d: %s", code_, text_of(comm)); \
-    } while (0)
-
 /* ------------------------------------------------------------------------------------- elements */
 
 /* Small whole numbers, which every type has, and whose sums and products are exact in all of them:
@@ -177,14 +164,14 @@ static void reductions(struct test *t)
     begin(t, c, c, 0);
     put(t->k, t->send.p, t->rank, 0, c, t->n);
     put_reduced(t->k, t->want.p, 0, c, t->n, t->op);
-    OK(dlcoll_all_reduce(t->send.p, t->recv.p, c, type, op, comm, NULL, NULL));
+    THREAD_OK(dlcoll_all_reduce(t->send.p, t->recv.p, c, type, op, comm, NULL, NULL));
     check(t, "all_reduce", c);
     end(t);
 
     begin(t, c, c, 0);
     put(t->k, t->send.p, t->rank, 0, c, t->n);
     put_reduced(t->k, t->want.p, 0, c, t->n, t->op);
-    OK(dlcoll_reduce(t->send.p, t->recv.p, c, type, op, t->root, comm, NULL, NULL));
+    THREAD_OK(dlcoll_reduce(t->send.p, t->recv.p, c, type, op, t->root, comm, NULL, NULL));
     if (t->rank == t->root)
         check(t, "reduce", c);
     end(t);
@@ -192,7 +179,7 @@ static void reductions(struct test *t)
     begin(t, n * c, c, (size_t)t->rank * c);
     put(t->k, t->send.p, t->rank, 0, n * c, t->n);
     put_reduced(t->k, t->want.p, (size_t)t->rank * c, c, t->n, t->op);
-    OK(dlcoll_reduce_scatter(t->send.p, t->recv.p, c, type, op, comm, NULL, NULL));
+    THREAD_OK(dlcoll_reduce_scatter(t->send.p, t->recv.p, c, type, op, comm, NULL, NULL));
     check(t, "reduce_scatter", c);
     end(t);
 }
@@ -207,7 +194,7 @@ static void movements(struct test *t)
     begin(t, c, c, 0);
     put(t->k, t->send.p, t->rank, 0, c, t->n);
     put(t->k, t->want.p, t->root, 0, c, t->n);
-    OK(dlcoll_broadcast(t->send.p, t->recv.p, c, type, t->root, comm, NULL, NULL));
+    THREAD_OK(dlcoll_broadcast(t->send.p, t->recv.p, c, type, t->root, comm, NULL, NULL));
     check(t, "broadcast", c);
     end(t);
 
@@ -215,10 +202,10 @@ static void movements(struct test *t)
     put(t->k, t->send.p, t->rank, 0, c, t->n);
     for (int r = 0; r < t->n; r++)
         put(t->k, t->want.p + (size_t)r * c * t->k->size, r, 0, c, t->n);
-    OK(dlcoll_all_gather(t->send.p, t->recv.p, c, type, comm, NULL, NULL));
+    THREAD_OK(dlcoll_all_gather(t->send.p, t->recv.p, c, type, comm, NULL, NULL));
     check(t, "all_gather", n * c);
     put(t->k, t->send.p, t->rank, 0, c, t->n);
-    OK(dlcoll_gather(t->send.p, t->recv.p, c, type, t->root, comm, NULL, NULL));
+    THREAD_OK(dlcoll_gather(t->send.p, t->recv.p, c, type, t->root, comm, NULL, NULL));
     if (root)
         check(t, "gather", n * c);
     end(t);
@@ -226,7 +213,7 @@ static void movements(struct test *t)
     begin(t, n * c, c, (size_t)t->rank * c);
     put(t->k, t->send.p, t->rank, 0, n * c, t->n);
     put(t->k, t->want.p, t->root, (size_t)t->rank * c, c, t->n);
-    OK(dlcoll_scatter(t->send.p, t->recv.p, c, type, t->root, comm, NULL, NULL));
+    THREAD_OK(dlcoll_scatter(t->send.p, t->recv.p, c, type, t->root, comm, NULL, NULL));
     check(t, "scatter", c);
     end(t);
 
@@ -234,10 +221,10 @@ static void movements(struct test *t)
     put(t->k, t->send.p, t->rank, 0, n * c, t->n);
     for (int r = 0; r < t->n; r++)
         put(t->k, t->want.p + (size_t)r * c * t->k->size, r, (size_t)t->rank * c, c, t->n);
-    OK(dlcoll_all_to_all(t->send.p, t->recv.p, c, type, comm, NULL, NULL));
+    THREAD_OK(dlcoll_all_to_all(t->send.p, t->recv.p, c, type, comm, NULL, NULL));
     check(t, "all_to_all", n * c);
     end(t);
-    OK(dlcoll_barrier(comm, NULL, NULL));
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
 }
 
 /* Parts of different lengths; rank i has (3 i + 1) % 4 times `count`. */
@@ -260,10 +247,11 @@ static void uneven(struct test *t)
     put(t->k, t->send.p, t->rank, 0, own, t->n);
     for (size_t i = 0, at = 0; i < n; at += counts[i++])
         put(t->k, t->want.p + at * t->k->size, (int)i, 0, counts[i], t->n);
-    OK(dlcoll_all_gather_v(t->send.p, t->recv.p, counts, NULL, type, comm, NULL, NULL));
+    THREAD_OK(dlcoll_all_gather_v(t->send.p, t->recv.p, counts, NULL, type, comm, NULL, NULL));
     check(t, "all_gather_v", total);
     put(t->k, t->send.p, t->rank, 0, own, t->n);
-    OK(dlcoll_gather_v(t->send.p, own, t->recv.p, counts, NULL, type, t->root, comm, NULL, NULL));
+    THREAD_OK(
+        dlcoll_gather_v(t->send.p, own, t->recv.p, counts, NULL, type, t->root, comm, NULL, NULL));
     if (t->rank == t->root)
         check(t, "gather_v", total);
     end(t);
@@ -271,11 +259,13 @@ static void uneven(struct test *t)
     begin(t, total, own, mine_at);
     put(t->k, t->send.p, t->rank, 0, total, t->n);
     put(t->k, t->want.p, t->root, mine_at, own, t->n);
-    OK(dlcoll_scatter_v(t->send.p, counts, NULL, t->recv.p, own, type, t->root, comm, NULL, NULL));
+    THREAD_OK(
+        dlcoll_scatter_v(t->send.p, counts, NULL, t->recv.p, own, type, t->root, comm, NULL, NULL));
     check(t, "scatter_v", own);
     put(t->k, t->send.p, t->rank, 0, total, t->n);
     put_reduced(t->k, t->want.p, mine_at, own, t->n, DLCOLL_MAX);
-    OK(dlcoll_reduce_scatter_v(t->send.p, t->recv.p, counts, type, DLCOLL_MAX, comm, NULL, NULL));
+    THREAD_OK(
+        dlcoll_reduce_scatter_v(t->send.p, t->recv.p, counts, type, DLCOLL_MAX, comm, NULL, NULL));
     check(t, "reduce_scatter_v", own);
     end(t);
 
@@ -292,7 +282,8 @@ static void uneven(struct test *t)
             from += (i + 2 * j) % 3 * t->count;
         put(t->k, t->want.p + at * t->k->size, (int)i, from, get[i], t->n);
     }
-    OK(dlcoll_all_to_all_v(t->send.p, give, NULL, t->recv.p, get, NULL, type, comm, NULL, NULL));
+    THREAD_OK(
+        dlcoll_all_to_all_v(t->send.p, give, NULL, t->recv.p, get, NULL, type, comm, NULL, NULL));
     check(t, "all_to_all_v", gets);
     end(t);
     t->in_place = in_place;

@@ -19,19 +19,6 @@
 
 enum { STATE_ESTABLISHED = 1 }; /* of a TCP socket */
 
-static const char *text_of(const dlcoll_comm *c)
-{
-    static _Thread_local dlcoll_error e = DLCOLL_ERROR_INIT;
-    dlcoll_last_error(c, &e);
-    return e.text;
-}
-
-#define OK(call)                                                   \
-    do {                                                           \
-        int code_ = (call);                                        \
-        THREAD_EXPECT(code_ == 0, "%d: %s", code_, text_of(comm)); \
-    } while (0)
-
 /* ---------------------------------------------------------------------------------- connections */
 
 /* Ends of TCP connections in this process, the peer's of which is not closed. */
@@ -62,7 +49,7 @@ static void expect_ends(int want)
 static dlcoll_comm *new_comm(dlcoll_comm *comm, pthread_barrier_t *all, int *ends)
 {
     dlcoll_comm *fresh = NULL;
-    OK(dlcoll_comm_split(comm, 0, dlcoll_rank(comm), &fresh, NULL));
+    THREAD_OK(dlcoll_comm_split(comm, 0, dlcoll_rank(comm), &fresh, NULL));
     pthread_barrier_wait(all);
     *ends = count_ends();
     pthread_barrier_wait(all);
@@ -77,12 +64,12 @@ static void there_and_back(dlcoll_comm *parent, void *all)
         for (int i = 0; i < 20; i++) {
             int32_t x = i;
             if (rank == first)
-                OK(dlcoll_send(&x, 1, DLCOLL_I32, 1 - rank, comm, NULL, NULL));
+                THREAD_OK(dlcoll_send(&x, 1, DLCOLL_I32, 1 - rank, comm, NULL, NULL));
             x = -1;
-            OK(dlcoll_recv(&x, 1, DLCOLL_I32, 1 - rank, comm, NULL, NULL));
+            THREAD_OK(dlcoll_recv(&x, 1, DLCOLL_I32, 1 - rank, comm, NULL, NULL));
             THREAD_EXPECT(x == i, "%d in turn %d", x, i);
             if (rank != first)
-                OK(dlcoll_send(&x, 1, DLCOLL_I32, 1 - rank, comm, NULL, NULL));
+                THREAD_OK(dlcoll_send(&x, 1, DLCOLL_I32, 1 - rank, comm, NULL, NULL));
         }
         pthread_barrier_wait(all);
         expect_ends(ends + 2);
@@ -119,7 +106,7 @@ static void at_once(dlcoll_comm *parent, void *all)
             list[m++] =
                 (dlcoll_p2p){.recv = in + r * LEN, .count = len, .dtype = DLCOLL_I32, .peer = r};
         }
-        OK(dlcoll_batch(list, m, comm, NULL, NULL));
+        THREAD_OK(dlcoll_batch(list, m, comm, NULL, NULL));
         for (int r = 0; r < n; r++) {
             for (size_t i = 0; i < len && r != rank; i++)
                 THREAD_EXPECT(in[r * LEN + (int)i] == r * 1000 + turn + (int)i, "from %d", r);
@@ -264,21 +251,21 @@ static void answers_behind_messages(dlcoll_comm *comm, void *arg)
     dlcoll_opts late = DLCOLL_OPTS_INIT, early = DLCOLL_OPTS_INIT;
     late.tag = 1;
     for (int i = 0; i < SMALLS && sends_small; i++)
-        OK(dlcoll_send(small, SMALL, DLCOLL_U8, peer, comm, &late, &works[n++]));
+        THREAD_OK(dlcoll_send(small, SMALL, DLCOLL_U8, peer, comm, &late, &works[n++]));
     if (sends_large)
-        OK(dlcoll_send(large, LARGE, DLCOLL_U8, peer, comm, &early, &works[n++]));
+        THREAD_OK(dlcoll_send(large, LARGE, DLCOLL_U8, peer, comm, &early, &works[n++]));
     if (sends_large && !sends_small)
-        OK(dlcoll_wait(works[0]));
+        THREAD_OK(dlcoll_wait(works[0]));
     if (sends_small || !one_way) {
-        OK(dlcoll_recv(in, LARGE, DLCOLL_U8, peer, comm, &early, NULL));
+        THREAD_OK(dlcoll_recv(in, LARGE, DLCOLL_U8, peer, comm, &early, NULL));
         check(in, peer, 1, LARGE);
     }
     for (int i = 0; i < SMALLS && (!one_way || rank == 1); i++) {
         memset(in, 0, SMALL);
-        OK(dlcoll_recv(in, SMALL, DLCOLL_U8, peer, comm, &late, NULL));
+        THREAD_OK(dlcoll_recv(in, SMALL, DLCOLL_U8, peer, comm, &late, NULL));
         check(in, peer, 0, SMALL);
     }
-    OK(dlcoll_wait_all(works, n, -1));
+    THREAD_OK(dlcoll_wait_all(works, n, -1));
     for (size_t i = 0; i < n; i++)
         dlcoll_work_free(works[i]);
     free(small);
@@ -315,7 +302,7 @@ static void both_ways(dlcoll_comm *comm, void *arg)
                                            .peer = peer,
                                            .tag = other};
         }
-        OK(dlcoll_batch(list, 2 * N, comm, NULL, NULL));
+        THREAD_OK(dlcoll_batch(list, 2 * N, comm, NULL, NULL));
         for (int k = 0; k < N; k++) {
             check(list[2 * k + 1].recv, peer, N - 1 - k, lens[N - 1 - k]);
             free(list[2 * k + 1].recv);

@@ -196,9 +196,11 @@ void rdzv_join_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hell
         return;
     }
     struct rdzv_node *holder = holder_of(s, h->node_rank);
-    if (holder) /* its connection is broken */
+    if (holder) { /* its connection is broken */
+        rdzv_state_hold_for(s, holder);
         rdzv_phase_lost(s, holder, "another launcher has taken its node_rank", holder->heard_ns,
                         now);
+    }
     if (!add_node(s, conn, h, peer, now))
         return;
     rdzv_join_name(s->nodes[s->nnodes - 1], name, sizeof(name));

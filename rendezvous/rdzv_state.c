@@ -452,7 +452,7 @@ static uint64_t lost_at(const struct rdzv_state *s, const struct rdzv_node *n)
 }
 
 /* That the connection was reset proves nothing between two hosts. */
-static void hold_for(struct rdzv_state *s, const struct rdzv_node *n)
+void rdzv_state_hold_for(struct rdzv_state *s, const struct rdzv_node *n)
 {
     uint64_t until = n->heard_ns + s->rules.dead_ns;
     if (!n->peer.same_host && n->workers && until > s->hold_at)
@@ -478,7 +478,7 @@ static void drop_silent(struct rdzv_state *s, uint64_t now)
                      (double)(now - n->heard_ns) / 1e9);
         } else {
             text_set(how, sizeof(how), "its launcher is gone (connection reset)");
-            hold_for(s, n);
+            rdzv_state_hold_for(s, n);
         }
         if (n->conn != RDZV_NO_CONN)
             rdzv_state_close(s, n->conn, NULL, false);

@@ -131,6 +131,8 @@ void rdzv_state_send(struct rdzv_state *s, struct rdzv_node *n, unsigned pending
 void rdzv_state_send_all(struct rdzv_state *s, unsigned pending);
 void rdzv_state_update_ready(struct rdzv_state *s, struct rdzv_node *n);
 void rdzv_state_heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
+/* It is lost, but may have workers: no round begins before these have ended. */
+void rdzv_state_hold_for(struct rdzv_state *s, const struct rdzv_node *n);
 void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n); /* frees it */
 void rdzv_state_close(struct rdzv_state *s, uint32_t conn, const char *refusal, bool retry);
 /* Launchers with workers. */

@@ -261,6 +261,38 @@ START_TEST(a_coordinator_that_slept_waits_anew_for_a_reset_node)
 }
 END_TEST
 
+/* Between two hosts, that a connection was reset does not mean that the launcher is gone, and its
+ * workers with it, when another one takes its place. */
+START_TEST(who_takes_a_reset_node_s_rank_waits_for_its_workers)
+{
+    rules(RDZV_STATIC, 2, 2);
+    R.max_restarts = 3;
+    start();
+    hello(0, (struct who){.own = true, .rank1 = 1});
+    hello(1, (struct who){.rank1 = 2});
+    say(0, MEMBER_IDLE);
+    say(1, MEMBER_IDLE);
+    run_all(2);
+    say(1, MEMBER_RUNNING);
+    uint64_t heard = T;
+    tick_ms(100);
+    closed(1, RDZV_END_RESET);
+    hello(2, (struct who){.rank1 = 2});
+    HAS(logs, "another launcher has taken its node_rank");
+    say(0, MEMBER_IDLE);
+    say(2, MEMBER_IDLE);
+    PHASE(RDZV_COLLECT);
+    while (T + S < heard + R.dead_ns) {
+        tick_ms(1000);
+        say(0, MEMBER_IDLE);
+        say(2, MEMBER_IDLE);
+        PHASE(RDZV_COLLECT);
+    }
+    tick_ms(1000);
+    PHASE(RDZV_PREPARE);
+}
+END_TEST
+
 START_TEST(failures_are_taken_once)
 {
     running(RDZV_STATIC, 2, 2, 2, 1);
@@ -960,6 +992,7 @@ static Suite *suite(void)
     tcase_add_test(tc, exec_failures_are_never_retried);
     tcase_add_test(tc, first_cause_is_found_over_all_nodes);
     tcase_add_test(tc, clock_offsets_put_failures_on_one_clock);
+    tcase_add_test(tc, who_takes_a_reset_node_s_rank_waits_for_its_workers);
     tcase_add_test(tc, failures_are_taken_once);
     tcase_add_test(tc, a_reset_node_that_does_not_come_back_is_lost);
     tcase_add_test(tc, a_reset_node_that_comes_back_goes_on);

@@ -192,7 +192,9 @@ IN_THE_CHILD static int child_main(void *arg)
     const struct spawn_request *req = &b->req;
     int rc;
 
-    CALL(SYS_setsid);
+    /* Not a session of its own, as torchrun's have: where sessions share out the CPUs (autogroup),
+     * a rank that yields would yield to none of the others. */
+    CALL(SYS_setpgid, 0, 0);
     /* The parent may have died before the request to be killed with it: then nobody would. */
     CALL(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     if (CALL(SYS_getppid) != b->parent)

@@ -1,7 +1,7 @@
 /* spawn.h: starting one worker.
  *
  * The child, between clone and exec, calls only what is async-signal-safe, in this order: new
- * session (and process group), PDEATHSIG=KILL then a check that the parent is still there, soft
+ * process group (in our session), PDEATHSIG=KILL then a check that the parent is still there, soft
  * RLIMIT_NOFILE as it was when dlaunch started, CPU set, signal dispositions to default (1..64;
  * those ignored when dlaunch was started stay ignored), stdio, descriptors above 2 closed on exec
  * except those kept, working directory, empty signal mask, execve.

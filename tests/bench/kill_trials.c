@@ -348,13 +348,13 @@ static bool all_up(const struct trial *t)
     return true;
 }
 
-/* A worker of the node: each has a session of its own; daemons do too, but do not lead it. */
+/* A worker of the node: each leads a process group of its own; daemons do not. */
 static pid_t some_worker(const struct trial *t)
 {
     pid_t children[64], agent = agent_of(t, t->node);
     int n = agent ? children_of(agent, children, (int)ARRAY_LEN(children)) : 0, workers = 0;
     for (int i = 0; i < n; i++) {
-        if (getsid(children[i]) == children[i])
+        if (getpgid(children[i]) == children[i])
             children[workers++] = children[i];
     }
     return workers ? children[random() % workers] : 0;

@@ -373,15 +373,15 @@ START_TEST(stdio_that_is_not_there)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------- session and parent */
+/* ---------------------------------------------------------------------------- group and parent */
 
-START_TEST(a_session_of_its_own)
+START_TEST(a_process_group_of_its_own)
 {
     int pidfd;
     new_spawner(_i);
     struct spawn_request req = request(WORKER("pause"));
     pid_t pid = start(&req, &pidfd);
-    ck_assert_int_eq(getsid(pid), pid);
+    ck_assert_int_eq(getsid(pid), getsid(0));
     ck_assert_int_eq(getpgid(pid), pid);
     struct pollfd p = {pidfd, POLLIN, 0};
     ck_assert_int_eq(poll(&p, 1, 0), 0);
@@ -664,7 +664,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, stdio_in_any_order, 0, 2);
     tcase_add_loop_test(tc, stdio_that_is_not_there, 0, 2);
     tc = test_case(s, "surroundings", 60);
-    tcase_add_loop_test(tc, a_session_of_its_own, 0, 2);
+    tcase_add_loop_test(tc, a_process_group_of_its_own, 0, 2);
     tcase_add_loop_test(tc, it_dies_with_its_parent, 0, 2);
     tcase_add_loop_test(tc, in_a_directory, 0, 2);
     tcase_add_loop_test(tc, on_its_cpus, 0, 2);

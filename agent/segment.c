@@ -114,12 +114,16 @@ int segment_open(struct segment *s, const struct rank_table *table, int group_ra
     return 0;
 }
 
-/* Workers that sleep in poll() have their listening socket among what they wait for: a connection,
- * closed at once, wakes them to read the word. */
+/* A connection, closed at once, wakes those who sleep in poll(): they look at the word. It takes as
+ * long as all else of raising it, and on a machine with more ranks than CPUs these wait for it. */
 static void knock(const struct segment *s)
 {
+    const struct segment_local *local =
+        (const struct segment_local *)((const char *)s->header + s->off_local);
     for (int i = 0; i < s->nlocal && s->ports; i++) {
         struct netaddr to = s->addr;
+        if (!atomic_load(&local[i].polling))
+            continue;
         _cleanup_fd_ int fd =
             socket(to.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         netaddr_set_port(&to, s->ports[i]);
@@ -143,7 +147,7 @@ void segment_raise(struct segment *s, const struct failure *first, const char *t
         snprintf(a->host, sizeof(a->host), "%s", first->host);
     }
     snprintf(a->text, sizeof(a->text), "%s", text);
-    atomic_store_explicit(&a->word, 1, memory_order_release);
+    atomic_store(&a->word, 1);
     syscall(SYS_futex, &a->word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
     knock(s);
 }

@@ -258,7 +258,7 @@ static void poll_sockets(struct p2p *p, int timeout_ms)
     pthread_mutex_unlock(&p->lock);
     if (stopped)
         return;
-    (void)!poll(fds, (nfds_t)n, timeout_ms);
+    (void)!lobby_sleep(&p->comm->job->lobby, p->comm->job_word, fds, (size_t)n, timeout_ms);
     pthread_mutex_lock(&p->lock);
     if (!p->stopped)
         (void)tcp_admit(p->tcp, &e);

@@ -19,7 +19,7 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC   0x31474553u /* "SEG1" */
-#define SEGMENT_VERSION 2u
+#define SEGMENT_VERSION 3u
 
 #define SEGMENT_ENV_FD     "DLAUNCH_SEGMENT_FD"
 #define SEGMENT_ENV_LISTEN "DLAUNCH_LISTEN_FD"
@@ -74,6 +74,9 @@ struct segment_local {
     _Atomic int32_t pid;
     _Atomic uint64_t seq;  /* operations of the communicator of all workers that were started */
     _Atomic uint64_t nops; /* operations recorded; number n is in ops[n % SEGMENT_OPS] */
+    /* Threads that sleep, with the listening socket among what they wait for. Each counts itself
+     * before it looks at the abort word for the last time; who raises that looks here after it. */
+    _Atomic uint32_t polling;
     struct segment_op ops[SEGMENT_OPS];
 };
 

@@ -264,6 +264,18 @@ size_t lobby_poll(struct lobby *l, struct pollfd *fds, int *timeout_ms)
     return n;
 }
 
+int lobby_sleep(struct lobby *l, const _Atomic uint32_t *stop, struct pollfd *fds, size_t n,
+                int timeout_ms)
+{
+    struct segment_local *line = world_line(l->world);
+    if (line)
+        atomic_fetch_add(&line->polling, 1);
+    int r = poll(fds, (nfds_t)n, stop && atomic_load(stop) ? 0 : timeout_ms);
+    if (line)
+        atomic_fetch_sub(&line->polling, 1);
+    return r;
+}
+
 void lobby_knock(struct lobby *l)
 {
     struct sockaddr_storage ss;

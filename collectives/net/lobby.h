@@ -11,6 +11,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -72,6 +73,11 @@ bool lobby_take(struct lobby *l, uint64_t comm, enum channel channel, struct arr
 /* What to poll for; at most LOBBY_STRANGERS + 1 entries. Lowers *timeout_ms where a clock matters.
  */
 size_t lobby_poll(struct lobby *l, struct pollfd *fds, int *timeout_ms);
+
+/* poll(), in which the launcher can wake this thread (segment_local.polling). Does not sleep when
+ * *stop (NULL: there is none) is not 0. */
+int lobby_sleep(struct lobby *l, const _Atomic uint32_t *stop, struct pollfd *fds, size_t n,
+                int timeout_ms);
 
 /* Wakes those of this process who sleep in poll() with the lobby's entries. */
 void lobby_knock(struct lobby *l);

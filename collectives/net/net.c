@@ -24,7 +24,8 @@ struct tcp_opts net_tcp_opts(struct dlcoll_comm *comm, enum channel channel)
                              .size = comm->size,
                              .world_ranks = comm->world_ranks,
                              .lanes = comm->job->conf.sockets,
-                             .congestion = comm->job->conf.congestion};
+                             .congestion = comm->job->conf.congestion,
+                             .stop_word = comm->job_word};
 }
 
 int net_new(struct net **out, struct dlcoll_comm *comm, struct err *e)

@@ -398,7 +398,8 @@ static int tcp_wait(struct transport *t, const struct transport_want *wants, siz
         short events = (short)((wants[i].send ? POLLOUT : 0) | (wants[i].recv ? POLLIN : 0));
         used += poll_conn(tcp, wants[i].stream, events, &tcp->fds[used], &timeout_ms);
     }
-    if (poll(tcp->fds, used, timeout_ms) < 0 && errno != EINTR)
+    if (lobby_sleep(tcp->o.lobby, tcp->o.stop_word, tcp->fds, used, timeout_ms) < 0 &&
+        errno != EINTR)
         return err_sys(e, errno, "poll");
     return tcp_admit(t, e);
 }

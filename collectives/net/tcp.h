@@ -29,10 +29,11 @@ struct tcp_opts {
     uint64_t comm;       /* its number */
     enum channel channel;
     enum tcp_rule rule;
-    int rank, size;         /* in the communicator */
-    const int *world_ranks; /* of each of its ranks */
-    int lanes;              /* TCP_LOWER: connections between two ranks */
-    const char *congestion; /* TCP_CONGESTION; "": as tcp_tune() thinks best */
+    int rank, size;                    /* in the communicator */
+    const int *world_ranks;            /* of each of its ranks */
+    int lanes;                         /* TCP_LOWER: connections between two ranks */
+    const char *congestion;            /* TCP_CONGESTION; "": as tcp_tune() thinks best */
+    const _Atomic uint32_t *stop_word; /* not 0: there is nothing to wait for; NULL: none */
 };
 
 /* Opens nothing yet. 0 or -ENOMEM. */

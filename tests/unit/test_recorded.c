@@ -84,21 +84,29 @@ START_TEST(workers_that_have_hung_are_described)
 }
 END_TEST
 
-START_TEST(who_sleeps_at_his_door_is_woken)
+static int listen_at(uint16_t *port)
 {
     struct netaddr a;
-    uint16_t ports[2] = {0, 0};
     ck_assert(netaddr_parse_ip(&a, "127.0.0.1", 0));
-    _cleanup_fd_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(bind(fd, &a.sa, a.len), 0);
     ck_assert_int_eq(listen(fd, 4), 0);
     ck_assert_int_eq(getsockname(fd, &a.sa, &a.len), 0);
-    ports[1] = (uint16_t)netaddr_port(&a);
+    *port = (uint16_t)netaddr_port(&a);
+    return fd;
+}
+
+START_TEST(who_sleeps_at_his_door_is_woken)
+{
+    uint16_t ports[2];
+    _cleanup_fd_ int awake = listen_at(&ports[0]), asleep = listen_at(&ports[1]);
     struct segment s = make(ports);
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    ck_assert_int_eq(poll(&p, 1, 0), 0);
+    struct pollfd p[] = {{.fd = asleep, .events = POLLIN}, {.fd = awake, .events = POLLIN}};
+    atomic_store(&line(&s, 1)->polling, 1);
+    ck_assert_int_eq(poll(p, 2, 0), 0);
     segment_raise(&s, NULL, "told to");
-    ck_assert_int_eq(poll(&p, 1, 5000), 1);
+    ck_assert_int_eq(poll(p, 1, 5000), 1);
+    ck_assert_int_eq(poll(&p[1], 1, 0), 0);
     ck_assert_uint_eq(s.header->abort.word, 1);
     segment_close(&s);
 }

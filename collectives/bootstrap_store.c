@@ -293,6 +293,12 @@ static void member_encode(struct buf *b, const struct member *m)
     buf_u16(b, m->port);
     buf_u32(b, m->pid);
     buf_u64(b, m->host_id);
+    size_t len = sizeof(m->cpus.mask);
+    while (len && !m->cpus.mask[len - 1])
+        len--;
+    buf_u8(b, (uint8_t)len);
+    buf_put(b, m->cpus.mask, len);
+    buf_u32(b, m->cpus.quota);
 }
 
 static bool member_decode(struct rd *r, struct member *m)
@@ -303,6 +309,13 @@ static bool member_decode(struct rd *r, struct member *m)
     m->port = rd_u16(r);
     m->pid = rd_u32(r);
     m->host_id = rd_u64(r);
+    m->cpus = (struct wait_cpus){0};
+    size_t len = rd_u8(r);
+    const uint8_t *mask = len <= sizeof(m->cpus.mask) ? rd_take(r, len) : NULL;
+    if (!mask)
+        return false;
+    memcpy(m->cpus.mask, mask, len);
+    m->cpus.quota = rd_u32(r);
     return !r->bad && m->port && netaddr_parse_ip(&a, m->addr, m->port);
 }
 
@@ -519,16 +532,19 @@ static int meet(struct meeting *m, struct err *e)
     }
 }
 
-/* Places among the ranks of the same host. */
+/* Places among the ranks of the same host, and its CPUs: each rank may be bound to its own. */
 static int count_neighbours(struct world *w, struct err *e)
 {
     int before = 0;
+    struct wait_cpus cpus = {0};
     for (int i = 0; i < w->size; i++) {
         if (w->members[i].host_id == w->members[w->rank].host_id) {
+            wait_add_cpus(&cpus, &w->members[i].cpus);
             w->neighbours++;
             before += i < w->rank;
         }
     }
+    w->usable_cpus = wait_count_cpus(&cpus);
     w->local_rank = before;
     return getenv("LOCAL_RANK") ? env_int("LOCAL_RANK", 0, WORLD_MAX, &w->local_rank, e) : 0;
 }
@@ -591,7 +607,7 @@ int bootstrap_store(struct world *w, const struct world_opts *o, struct err *e)
         w->neighbours = w->usable_cpus = 1;
         return 0;
     }
-    w->usable_cpus = wait_usable_cpus();
+    m.self.cpus = wait_own_cpus();
     w->members = calloc((size_t)w->size, sizeof(*w->members));
     if (!w->members)
         return err_set(e, -ENOMEM, "no memory for %d ranks", w->size);

@@ -21,7 +21,7 @@
 #define FUTEX_32 2
 #endif
 
-enum { LOOK_NS = 1000 * 1000 };
+enum { LOOK_NS = 1000 * 1000, CPUS_MOST = 8192 };
 
 struct wait_policy wait_policy_choose(int ranks, int usable_cpus)
 {
@@ -30,17 +30,46 @@ struct wait_policy wait_policy_choose(int ranks, int usable_cpus)
     return (struct wait_policy){.spin_ns = 0, .yield_ns = 500 * 1000};
 }
 
-int wait_usable_cpus(void)
+struct wait_cpus wait_own_cpus(void)
 {
-    cpu_set_t set;
-    int n = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+    struct wait_cpus c = {0};
+    unsigned long set[CPUS_MOST / (8 * sizeof(long))] = {0};
+    const uint8_t *bytes = (const uint8_t *)set; /* in the order of bits: x86 and ARM */
     char text[64];
     long quota, period;
+    if (syscall(SYS_sched_getaffinity, 0, sizeof(set), set) < 0)
+        c.mask[0] = 1;
+    for (size_t i = 0; i < sizeof(set); i++)
+        c.mask[i % WAIT_CPUS_BYTES] |= bytes[i];
     /* In a container this is its own limit; elsewhere the file is not there. */
     if (fd_read_file(AT_FDCWD, "/sys/fs/cgroup/cpu.max", text, sizeof(text)) > 0 &&
-        sscanf(text, "%ld %ld", &quota, &period) == 2 && period > 0 && quota / period < n)
-        n = (int)(quota / period);
+        sscanf(text, "%ld %ld", &quota, &period) == 2 && period > 0)
+        c.quota = quota < period ? 1 : (uint32_t)(quota / period);
+    return c;
+}
+
+void wait_add_cpus(struct wait_cpus *all, const struct wait_cpus *also)
+{
+    for (size_t i = 0; i < WAIT_CPUS_BYTES; i++)
+        all->mask[i] |= also->mask[i];
+    if (also->quota && (!all->quota || also->quota < all->quota))
+        all->quota = also->quota;
+}
+
+int wait_count_cpus(const struct wait_cpus *c)
+{
+    int n = 0;
+    for (size_t i = 0; i < WAIT_CPUS_BYTES; i++)
+        n += __builtin_popcount(c->mask[i]);
+    if (c->quota && c->quota < (uint32_t)n)
+        n = (int)c->quota;
     return n > 0 ? n : 1;
+}
+
+int wait_usable_cpus(void)
+{
+    struct wait_cpus c = wait_own_cpus();
+    return wait_count_cpus(&c);
 }
 
 /* ------------------------------------------------------------------------------------ sleeping */

@@ -18,8 +18,18 @@ struct wait_policy {
 /* ranks: workers that share the host's CPUs, this one included. */
 struct wait_policy wait_policy_choose(int ranks, int usable_cpus);
 
-/* CPUs that this process may use: its affinity, and the CPU bandwidth of its cgroup. At least 1. */
-int wait_usable_cpus(void);
+/* CPUs that a process may use, or several together. */
+enum { WAIT_CPUS_BYTES = 128 };
+struct wait_cpus {
+    uint8_t mask[WAIT_CPUS_BYTES]; /* affinity: CPU c is bit c % 8 of byte c / 8 */
+    uint32_t quota;                /* CPUs' worth of time that the cgroup has; 0: no limit */
+};
+
+struct wait_cpus wait_own_cpus(void);
+/* *all may use what `also` may; of two limits the lower one counts. */
+void wait_add_cpus(struct wait_cpus *all, const struct wait_cpus *also);
+int wait_count_cpus(const struct wait_cpus *c); /* at least 1 */
+int wait_usable_cpus(void);                     /* wait_own_cpus(), counted */
 
 static inline void wait_relax(void)
 {

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "collectives/job_segment.h"
+#include "collectives/wait.h"
 #include "core/err.h"
 #include "core/netaddr.h"
 
@@ -21,6 +22,7 @@ struct member {
     uint16_t port;
     uint32_t pid;
     uint64_t host_id; /* equal for ranks that share a kernel and a network namespace */
+    struct wait_cpus cpus;
 };
 
 struct dlcoll_store;
@@ -28,9 +30,9 @@ struct store_thread;
 
 struct world {
     int rank, size, local_rank;
-    int neighbours; /* ranks that share this host's CPUs, this one included */
-    int usable_cpus;
-    uint64_t epoch; /* with counter and instance: which round of which job this is */
+    int neighbours;  /* ranks that share this host's CPUs, this one included */
+    int usable_cpus; /* by them all together: the same number on each */
+    uint64_t epoch;  /* with counter and instance: which round of which job this is */
     uint32_t counter, instance;
     int listen_fd; /* owned, non-blocking; -1 in a world of one */
 

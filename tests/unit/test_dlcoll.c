@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -312,6 +313,44 @@ START_TEST(ranks_meet_in_a_store_that_rank_0_hosts)
 {
     int fd = reserve_port(&g_store_port);
     ranks_run(_i, 0, by_hand);
+    close(fd);
+}
+END_TEST
+
+/* Ranks that were started bound, each to its own CPU, have all of these together: else they would
+ * yield to nobody, where they should spin. */
+static void bound_by_hand(struct ranks *j, int rank)
+{
+    static const char want[] = "cpus: 2 usable for 4 ranks of this host";
+    cpu_set_t all, own;
+    int nth = rank % 2;
+    EXPECT(sched_getaffinity(0, sizeof(all), &all) == 0);
+    CPU_ZERO(&own);
+    for (int c = 0; c < CPU_SETSIZE && nth >= 0; c++) {
+        if (CPU_ISSET(c, &all) && nth-- == 0)
+            CPU_SET(c, &own);
+    }
+    EXPECT(sched_setaffinity(0, sizeof(own), &own) == 0);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_env_int("MASTER_PORT", g_store_port);
+    dlcoll_comm *c = comm_start();
+    char text[8192];
+    dlcoll_describe(c, text, sizeof(text));
+    EXPECT(strstr(text, want), "%s", text);
+    comm_end(c);
+    (void)j;
+}
+
+START_TEST(cpus_of_bound_ranks_are_counted_together)
+{
+    cpu_set_t all;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
+    if (CPU_COUNT(&all) < 2) {
+        printf("SKIPPED: cpus_of_bound_ranks_are_counted_together: one CPU\n");
+        return;
+    }
+    int fd = reserve_port(&g_store_port);
+    ranks_run(4, 0, bound_by_hand);
     close(fd);
 }
 END_TEST
@@ -684,6 +723,7 @@ static Suite *suite(void)
     tcase_add_test(tc, eight_ranks_on_two_cpus_do_not_crawl);
     tc = test_case(s, "without a launcher", 60);
     tcase_add_loop_test(tc, ranks_meet_in_a_store_that_is_served, 2, 5);
+    tcase_add_test(tc, cpus_of_bound_ranks_are_counted_together);
     tcase_add_loop_test(tc, ranks_meet_in_a_store_that_rank_0_hosts, 2, 6);
     tcase_add_test(tc, a_wrong_environment_is_told);
     tcase_add_test(tc, ranks_that_do_not_come_are_listed);

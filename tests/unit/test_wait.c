@@ -1,0 +1,56 @@
+/* CPUs that ranks may use, alone and together. */
+#include <sched.h>
+#include <string.h>
+
+#include "collectives/wait.h"
+#include "tests/lib/test.h"
+
+START_TEST(own_cpus_are_those_of_the_affinity)
+{
+    cpu_set_t set;
+    struct wait_cpus c = wait_own_cpus();
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(set), &set), 0);
+    for (int i = 0; i < 8 * WAIT_CPUS_BYTES; i++)
+        ck_assert_int_eq(c.mask[i / 8] >> i % 8 & 1, CPU_ISSET(i, &set) != 0);
+    int n = CPU_COUNT(&set), limit = c.quota && (int)c.quota < n ? (int)c.quota : n;
+    ck_assert_int_eq(wait_count_cpus(&c), limit);
+    ck_assert_int_eq(wait_usable_cpus(), limit);
+}
+END_TEST
+
+START_TEST(several_have_what_each_of_them_has)
+{
+    struct wait_cpus all = {0}, a = {.mask = {0x03}},
+                     b = {.mask = {0x06, [WAIT_CPUS_BYTES - 1] = 0x80}};
+    ck_assert_int_eq(wait_count_cpus(&all), 1);
+    wait_add_cpus(&all, &a);
+    ck_assert_int_eq(wait_count_cpus(&all), 2);
+    wait_add_cpus(&all, &b);
+    ck_assert_int_eq(wait_count_cpus(&all), 4);
+}
+END_TEST
+
+START_TEST(the_lowest_limit_counts)
+{
+    struct wait_cpus all = {.mask = {0xff}}, none = {0}, three = {.quota = 3}, two = {.quota = 2};
+    wait_add_cpus(&all, &none);
+    ck_assert_int_eq(wait_count_cpus(&all), 8);
+    wait_add_cpus(&all, &two);
+    wait_add_cpus(&all, &three);
+    ck_assert_int_eq(wait_count_cpus(&all), 2);
+    wait_add_cpus(&all, &none);
+    ck_assert_int_eq(wait_count_cpus(&all), 2);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("wait");
+    TCase *tc = test_case(s, "cpus", 5);
+    tcase_add_test(tc, own_cpus_are_those_of_the_affinity);
+    tcase_add_test(tc, several_have_what_each_of_them_has);
+    tcase_add_test(tc, the_lowest_limit_counts);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -20,8 +20,20 @@ enum { TEXT_MAX = 64 * 1024, WORDS_MAX = 8, KB = 1024 };
 #define TO(b)    0, (b)
 #define N(a, b)  a, b, 1, INT_MAX
 #define RANKS(a) a, INT_MAX, 1, INT_MAX
+#define ONE_NODE(a, b) a, b, 1, 1
 
 static const struct choice_rule g_builtin[] = {
+    /* Ranks of one node that have no shared memory: a message takes no time on its way, and what
+     * counts is how many there are. */
+    {CALL_ALL_REDUCE, ONE_NODE(8, INT_MAX), TO(256 * KB), "net", "tree"},
+    {CALL_REDUCE_SCATTER, ONE_NODE(3, INT_MAX), TO(16 * KB), "net", "halving"},
+    {CALL_REDUCE_SCATTER, ONE_NODE(3, INT_MAX), ALL, "net", "pairwise"},
+    {CALL_ALL_GATHER, ONE_NODE(3, INT_MAX), TO(64 * KB), "net", "doubling"},
+    {CALL_ALL_GATHER, ONE_NODE(3, INT_MAX), TO(16 * KB), "net", "bruck"},
+    {CALL_ALL_GATHER, ONE_NODE(3, INT_MAX), ALL, "net", "ring"},
+    {CALL_ALL_TO_ALL, ONE_NODE(8, INT_MAX), TO(1 * KB), "net", "bruck"},
+    {CALL_ALL_TO_ALL, ONE_NODE(3, INT_MAX), ALL, "net", "pairwise"},
+
     {CALL_ALL_REDUCE, N(2, 2), TO(128 * KB), "net", "pair"},
     {CALL_ALL_REDUCE, RANKS(2), TO(64 * KB), "net", "doubling"},
     {CALL_ALL_REDUCE, N(2, 4), TO(512 * KB), "net", "direct"},
@@ -64,6 +76,7 @@ static const struct choice_rule g_builtin[] = {
 #undef TO
 #undef N
 #undef RANKS
+#undef ONE_NODE
 /* clang-format on */
 
 const struct choice_rule *choice_builtin(size_t *n)

@@ -6,6 +6,7 @@
 #include "collectives/comm.h"
 #include "collectives/p2p_state.h"
 #include "collectives/shm/stream.h"
+#include "core/clock.h"
 
 /* ------------------------------------------------------------------------------------- matching */
 
@@ -46,8 +47,16 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
 {
     struct p2p_peer *peer = &p->peers[op->peer];
     struct err e = ERR_INIT;
-    bool fetch = peer->t == p->shm && stream_may_fetch(p->comm, op->peer);
-    int r = fetch ? stream_fetch(p->comm, op->peer, op->buf, f->addr, op->len, &e) : 0;
+    int size = cost_size(op->len);
+    bool fetch = peer->t == p->shm && stream_may_fetch(p->comm, op->peer) &&
+                 cost_choose(&p->costs[size], 1, 0, &p->turns[size]) == COST_PULLED;
+    int r = 0;
+    op->accepted_ns = mono_ns();
+    if (fetch) {
+        r = stream_fetch(p->comm, op->peer, op->buf, f->addr, op->len, &e);
+        cost_take(&p->costs[size], &p->turns[size], COST_PULLED, mono_ns() - op->accepted_ns,
+                  op->len);
+    }
     if (r < 0)
         p2p_fail(p, r, op->peer, op, &e);
     op->state = P2P_ACCEPTED;

@@ -6,6 +6,7 @@
 #include "collectives/comm.h"
 #include "collectives/dtype.h"
 #include "collectives/p2p_state.h"
+#include "core/clock.h"
 
 enum {
     UNEXPECTED_BYTES = 1 << 30, /* kept of one peer's messages that nobody has asked for */
@@ -130,10 +131,16 @@ static int begin_frame(struct p2p *p, int rank, struct p2p_reading *in, struct e
     }
 }
 
-static void end_frame(struct p2p *p, struct p2p_reading *in)
+static void end_frame(struct p2p *p, struct p2p_reading *in, bool staged)
 {
-    if (in->op)
-        p2p_done(p, in->op);
+    struct p2p_op *op = in->op;
+    if (op && staged && in->frame.kind == P2P_DATA) {
+        int size = cost_size(op->len);
+        cost_take(&p->costs[size], &p->turns[size], COST_STAGED, mono_ns() - op->accepted_ns,
+                  op->len);
+    }
+    if (op)
+        p2p_done(p, op);
     in->op = NULL;
     in->un = NULL;
     in->have = 0;
@@ -218,7 +225,7 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
         if (header && in->have == P2P_FRAME_BYTES && begin_frame(p, rank, in, &e) < 0)
             return p->failed;
         if (in->have >= P2P_FRAME_BYTES && in->have == P2P_FRAME_BYTES + in->len)
-            end_frame(p, in);
+            end_frame(p, in, peer->t == p->shm);
     }
     return moved;
 }

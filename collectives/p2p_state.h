@@ -10,6 +10,7 @@
 #include "collectives/coll_call.h"
 #include "collectives/net/transport.h"
 #include "collectives/p2p.h"
+#include "collectives/shm/cost.h"
 
 enum {
     P2P_EAGER_BYTES = 32 * 1024,
@@ -70,6 +71,9 @@ struct p2p {
     struct p2p_ahead *ahead; /* by rank; used for those with one stream */
     int *active;             /* ranks with which something is under way */
     int nactive;
+    /* What has been seen of large messages within the node: staged in the rings, or fetched. */
+    struct cost costs[COST_SIZES];
+    struct cost_turn turns[COST_SIZES];
     struct p2p_queue posted; /* receives, in the order of their calls */
     int any;                 /* posted for any rank */
     _Atomic int under_way;

@@ -1,72 +1,60 @@
 #include "collectives/shm/cost.h"
 
-#include "collectives/shm/provider.h"
-#include "core/clock.h"
-
 enum {
-    PIECES_A_LOOK = 8,
-    BLOCKS_A_TRY = 128, /* of so many, these go the other way: */
-    TRIES = 4,
-    WEIGHT = 3, /* of what was, against 1 of what is */
+    TIMED = 2,        /* blocks make a time: of ranks that share a CPU, every other one is quick */
+    TURN = TIMED + 1, /* the first one after a change finds its memory in nobody's cache */
+    EARLY_TRY = 16,   /* the other way has a turn from this one on, */
+    BLOCKS_A_TRY = 128, /* and from every so many */
+    WEIGHT = 3,         /* of what was, against 1 of what is, if that is longer: maybe by chance */
 };
 
-int cost_class(size_t len)
+int cost_size(size_t len)
 {
-    static const size_t limits[SHM_COSTS] = {1024 * 1024, 8 * 1024 * 1024, SIZE_MAX};
-    if (len < shm_tuning.compare)
-        return -1;
-    int size_class = 0;
-    while (len >= limits[size_class])
-        size_class++;
-    return size_class;
+    static const size_t limits[COST_SIZES] = {128 << 10, 1 << 20, 8 << 20, SIZE_MAX};
+    int size = 0;
+    while (len >= limits[size])
+        size++;
+    return size;
 }
 
-uint64_t cost_begin(int size_class, uint64_t piece)
+static uint32_t least(const struct cost *costs, int n, size_t stride, enum cost_way way)
 {
-    return size_class < 0 || piece % PIECES_A_LOOK ? 0 : clock_ns(CLOCK_THREAD_CPUTIME_ID);
-}
-
-void cost_end(_Atomic uint32_t costs[SHM_COSTS], int size_class, uint64_t began, size_t bytes)
-{
-    if (!began || !bytes)
-        return;
-    _Atomic uint32_t *cost = &costs[size_class];
-    uint64_t was = atomic_load_explicit(cost, memory_order_relaxed);
-    uint64_t is = (clock_ns(CLOCK_THREAD_CPUTIME_ID) - began) * 1000 / bytes + 1;
-    is = is < UINT32_MAX ? is : UINT32_MAX;
-    /* What makes it slower may be by chance (the first touch of a page, an interrupt). */
-    is = was && is > was ? (was * WEIGHT + is) / (WEIGHT + 1) : is;
-    atomic_store_explicit(cost, (uint32_t)is, memory_order_relaxed);
-}
-
-/* The slowest rank's; 0: one that has not been seen to do it. */
-static uint64_t others(const struct shm *s, bool pull, int size_class)
-{
-    uint64_t most = 0;
-    for (int i = 0; i < s->n; i++) {
-        const struct shm_peer *p = &s->peers[i];
-        uint64_t cost = atomic_load_explicit(
-            pull ? &p->pull_cost[size_class] : &p->take_cost[size_class], memory_order_relaxed);
-        if (i != s->me && !cost)
-            return 0;
-        if (i != s->me && cost > most)
-            most = cost;
+    uint32_t best = 0;
+    for (int i = 0; i < n; i++) {
+        const struct cost *c = (const struct cost *)((const char *)costs + (size_t)i * stride);
+        uint32_t ps = atomic_load_explicit(&c->ps[way], memory_order_relaxed);
+        if (ps && (!best || ps < best))
+            best = ps;
     }
-    return most;
+    return best;
 }
 
-/* Several at a time: the first one finds the slots in nobody's cache. */
-static bool is_try(uint32_t blocks)
+enum cost_way cost_choose(const struct cost *costs, int n, size_t stride, struct cost_turn *turn)
 {
-    return blocks % BLOCKS_A_TRY < TRIES || (blocks >= 8 && blocks < 8 + TRIES);
+    uint32_t staged = least(costs, n, stride, COST_STAGED);
+    uint32_t pulled = least(costs, n, stride, COST_PULLED);
+    uint32_t k = turn->asked++, of = k % BLOCKS_A_TRY;
+    if (!staged || !pulled)
+        return k / TURN % 2 ? COST_PULLED : COST_STAGED;
+    bool try = k < BLOCKS_A_TRY ? k >= EARLY_TRY && k < EARLY_TRY + TURN : of < TURN;
+    return (pulled < staged) != try ? COST_PULLED : COST_STAGED;
 }
 
-bool cost_prefers_pull(struct shm *s, int size_class, bool all_send)
+void cost_take(struct cost *cost, struct cost_turn *turn, enum cost_way way, uint64_t ns,
+               size_t bytes)
 {
-    uint64_t put = atomic_load_explicit(&s->put_cost[size_class], memory_order_relaxed);
-    uint64_t take = others(s, false, size_class), pull = others(s, true, size_class);
-    uint64_t staged = all_send ? put + take : put > take ? put : take;
-    if (!pull || !put || !take)
-        return !pull;
-    return (pull < staged) != is_try(s->blocks[size_class]++);
+    if (turn->way != way + 1) {
+        *turn = (struct cost_turn){.asked = turn->asked, .way = (uint8_t)(way + 1)};
+        return;
+    }
+    turn->ns += ns;
+    turn->bytes += bytes;
+    if (++turn->timed < TIMED)
+        return;
+    uint64_t was = atomic_load_explicit(&cost->ps[way], memory_order_relaxed);
+    uint64_t is = turn->ns * 1000 / turn->bytes + 1;
+    is = is < UINT32_MAX ? is : UINT32_MAX;
+    is = was && is > was ? (was * WEIGHT + is) / (WEIGHT + 1) : is;
+    atomic_store_explicit(&cost->ps[way], (uint32_t)is, memory_order_relaxed);
+    turn->ns = turn->bytes = turn->timed = 0;
 }

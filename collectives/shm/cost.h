@@ -1,24 +1,46 @@
-/* cost.h: which way large blocks go faster between these ranks: through the slots, copied in by one
- * and out by the other, or straight out of their owner's memory (pull.h). It depends on which
- * caches the CPUs share that they happen to run on, by a factor of three either way, so it is
- * measured while they go: each rank keeps what copying into its slots costs it, and tells the
- * others what taking from theirs, and pulling, costs it. Now and then a block goes the other way to
- * see. */
+/* cost.h: which of two ways is faster between these ranks to move large blocks: staged, copied in
+ * by one and out by the other, or pulled, straight out of their owner's memory (pull.h). It depends
+ * on which caches the CPUs share that they happen to run on, by a factor of three either way, and
+ * on how often ranks that share a CPU must take turns. So both ways are timed, from a call's
+ * beginning to its end: what else is in that time (waiting for a rank that is late) is in it either
+ * way, and it is the shortest times that count. Now and then blocks go the other way to see. */
 #ifndef COLLECTIVES_SHM_COST_H
 #define COLLECTIVES_SHM_COST_H
 
-#include "collectives/shm/shm.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-/* By length: blocks that fit the caches to a different degree. -1: too short to be measured. */
-int cost_class(size_t len);
+enum {
+    COST_SIZES = 4, /* classes: blocks that fit the caches to a different degree */
+    COST_KINDS = 5, /* operations that move blocks, with or without v */
+};
 
-/* Around a copy of so many bytes, in picoseconds of CPU time a byte. Begin: 0: not this one (of a
- * block's pieces, one in eight), and end does nothing. */
-uint64_t cost_begin(int size_class, uint64_t piece);
-void cost_end(_Atomic uint32_t costs[SHM_COSTS], int size_class, uint64_t began, size_t bytes);
+enum cost_way { COST_STAGED, COST_PULLED };
 
-/* Whether a block of such a length had better be pulled. all_send: the others send likewise, so a
- * rank copies in and out in turn, not while the others do the other half. */
-bool cost_prefers_pull(struct shm *s, int size_class, bool all_send);
+/* Picoseconds a byte; 0: not timed yet. One writer; hints, for others to read at any time. */
+struct cost {
+    _Atomic uint32_t ps[2]; /* by way */
+};
+
+/* What a rank keeps beside it for itself. */
+struct cost_turn {
+    uint32_t asked; /* how often it has chosen */
+    uint8_t way;    /* of the last ones, and 1; 0: none */
+    uint8_t timed;
+    uint64_t ns, bytes; /* of the blocks that were timed since the way was changed */
+};
+
+/* By length, from 0; lengths below that for which there is a choice at all belong to the first. */
+int cost_size(size_t len);
+
+/* The better way of those that n have timed (costs[0], then one every `stride` bytes), the fastest
+ * of whom counts; or the other one, if that must be timed. */
+enum cost_way cost_choose(const struct cost *costs, int n, size_t stride, struct cost_turn *turn);
+
+/* What it has taken. */
+void cost_take(struct cost *cost, struct cost_turn *turn, enum cost_way way, uint64_t ns,
+               size_t bytes);
 
 #endif

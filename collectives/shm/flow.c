@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "collectives/shm/cost.h"
 #include "collectives/shm/pull.h"
 
 /* What is reduced before it is copied on: stays in the first-level cache. */
@@ -80,10 +79,7 @@ static int stage(struct flow *f, uint64_t k)
         size_t len = piece_len(f, s->out[j].len, k);
         if (!len || (!f->shared && !has_to_be_put(f, j)))
             continue;
-        int size_class = f->reduce ? -1 : cost_class(s->out[j].len);
-        uint64_t began = cost_begin(size_class, k);
         put(f, place(f, s->me, j, k), f->send + s->out[j].at + k * f->piece, len);
-        cost_end(s->put_cost, size_class, began, len);
     }
     return 0;
 }
@@ -123,20 +119,15 @@ static int copy_piece(struct flow *f, int i, uint64_t k, size_t len)
     int r = await_piece(f, i, k);
     if (r < 0)
         return r;
-    int size_class = cost_class(s->in[i].len);
-    uint64_t began = cost_begin(size_class, k);
     if (!(shm_arrival(s, f->op->seq, i)->flags & SHM_PULL)) {
         memcpy(f->recv + s->in[i].at + k * f->piece, place(f, i, s->me, k), len);
-        cost_end(s->peers[s->me].take_cost, size_class, began, len);
         return 0;
     }
     /* All at once, unless my own blocks, where it goes, are not all staged yet. */
     uint8_t *to = f->recv + s->in[i].at;
     if (f->in_place)
         return pull_take(f->op, i, to, s->in[i].len, k * f->piece, len, f->shared);
-    r = k ? 0 : pull_take(f->op, i, to, s->in[i].len, 0, s->in[i].len, f->shared);
-    cost_end(s->peers[s->me].pull_cost, size_class, k ? 0 : began, s->in[i].len);
-    return r;
+    return k ? 0 : pull_take(f->op, i, to, s->in[i].len, 0, s->in[i].len, f->shared);
 }
 
 static int copy_pieces(struct flow *f, uint64_t k)

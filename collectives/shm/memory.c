@@ -58,9 +58,9 @@ static struct layout lay_out(int ranks)
     size_t n = (size_t)ranks;
     struct layout l = {.peers = align_up(sizeof(struct shm_head), SHM_LINE)};
     l.arrivals = l.peers + n * sizeof(struct shm_peer);
-    l.progress = l.arrivals + n * SHM_DEPTH * sizeof(struct shm_arrival);
+    l.progress = l.arrivals + n * SHM_ARRIVALS * sizeof(struct shm_arrival);
     l.slots = align_up(l.progress + n * sizeof(struct shm_progress), 4096);
-    l.rings = align_up(l.slots + n * SHM_DEPTH * SHM_SLOT_STRIDE + SHM_SLOT_SKEW, 4096);
+    l.rings = align_up(l.slots + n * SHM_SLOTS * SHM_SLOT_STRIDE + SHM_SLOT_SKEW, 4096);
     l.ring_bytes = choose_ring(n);
     l.ring_cells = l.ring_bytes / RING_BYTES_A_CELL;
     l.ring_stride = sizeof(struct shm_ring) + l.ring_cells * sizeof(struct shm_cell) + l.ring_bytes;
@@ -271,7 +271,7 @@ static void leave(struct shm *s)
     atomic_store(&s->peers[s->me].left, 1);
     if (!atomic_load(&s->head->sleepers))
         return;
-    for (uint64_t seq = 0; seq < SHM_DEPTH; seq++)
+    for (uint64_t seq = 0; seq < SHM_ARRIVALS; seq++)
         wait_wake(&shm_arrival(s, seq, s->me)->seq);
     wait_wake(&s->progress[s->me].staged);
     wait_wake(&s->progress[s->me].reduced);

@@ -16,6 +16,7 @@
 #include "collectives/shm/flow.h"
 #include "collectives/shm/line.h"
 #include "collectives/shm/pull.h"
+#include "core/clock.h"
 
 enum { FEW_RANKS = 4 };
 
@@ -25,10 +26,11 @@ struct shm_tuning shm_tuning = {
     .direct = 4 * 1024,
     .pull = 8 * 1024,
     .pull_crowded = 32 * 1024,
-    .compare = 128 * 1024,
+    .compare = 16 * 1024,
     .piece_few = 256 * 1024,
-    .piece_many = 16 * 1024,
+    .piece_many = 32 * 1024,
     .piece_move = 64 * 1024,
+    .round_move = 256 * 1024,
 };
 
 /* What one call is, while it is carried out. */
@@ -91,11 +93,14 @@ static void own(struct task *t, void *to, const void *from, size_t len)
 static size_t choose_piece(const struct task *t, size_t lanes)
 {
     const struct flow *f = &t->flow;
-    size_t most = SHM_SLOT_BYTES / lanes, piece = shm_tuning.piece_move;
-    if (t->s->n == 2 || (t->s->n <= FEW_RANKS && f->reduce))
+    bool crowded = !t->call->comm->policy.spin_ns;
+    size_t n = (size_t)t->s->n, most = SHM_SLOT_BYTES / lanes, piece = shm_tuning.piece_move;
+    if (f->reduce)
+        piece = n <= FEW_RANKS ? shm_tuning.piece_few : shm_tuning.piece_many;
+    else if (lanes > 1)
+        piece = shm_tuning.round_move / lanes;
+    else if (n == 2 || (crowded && t->call->kind == CALL_BROADCAST))
         piece = shm_tuning.piece_few;
-    else if (f->reduce)
-        piece = shm_tuning.piece_many;
     piece = (piece < most ? piece : most) / 64 * 64;
     return piece ? piece : 64;
 }
@@ -112,6 +117,47 @@ static int run_flow(struct task *t, const char *name)
     return flow_run(f);
 }
 
+static int kind_of_move(enum call_kind kind)
+{
+    switch (kind) {
+    case CALL_BROADCAST:
+        return 0;
+    case CALL_ALL_GATHER:
+    case CALL_ALL_GATHER_V:
+        return 1;
+    case CALL_GATHER:
+    case CALL_GATHER_V:
+        return 2;
+    case CALL_SCATTER:
+    case CALL_SCATTER_V:
+        return 3;
+    default:
+        return COST_KINDS - 1;
+    }
+}
+
+/* The way that is found to be faster, which whoever sends chooses and whoever receives has timed.
+ */
+static int move_timed(struct task *t, size_t block, bool can_pull)
+{
+    struct shm *s = t->s;
+    int kind = kind_of_move(t->call->kind), size = cost_size(block);
+    enum cost_way way = COST_STAGED;
+    size_t bytes = 0;
+    uint64_t began = mono_ns();
+    if (can_pull)
+        way = cost_choose(&s->peers[0].costs[kind][size], s->n, sizeof(s->peers[0]),
+                          &s->turns[kind][size]);
+    t->flow.pull = way == COST_PULLED;
+    int r = run_flow(t, "flat");
+    for (int i = 0; i < s->n; i++)
+        bytes += s->in[i].len;
+    if (r == 0 && bytes && !t->flow.in_place)
+        cost_take(&s->peers[s->me].costs[kind][size], &s->turns[kind][size],
+                  t->op.pulled ? COST_PULLED : COST_STAGED, mono_ns() - began, bytes);
+    return r;
+}
+
 /* Blocks of at most `most` bytes, which are only copied. */
 static int move(struct task *t, size_t most, bool uneven)
 {
@@ -126,10 +172,11 @@ static int move(struct task *t, size_t most, bool uneven)
     /* Whoever offers something must know that the others have tried. */
     if (most >= pull)
         pull_probe(t->s);
-    int size_class = cost_class(offered);
-    t->flow.pull =
-        offered >= pull && !t->flow.in_place && pull_can(t->s, t->call->send, offered) &&
-        (size_class < 0 || cost_prefers_pull(t->s, size_class, !call_rooted(t->call->kind)));
+    bool can_pull = offered >= pull && !t->flow.in_place && pull_can(t->s, t->call->send, offered);
+    size_t taken = longest(t->s->in, t->s->n), block = offered > taken ? offered : taken;
+    if (block >= shm_tuning.compare)
+        return move_timed(t, block, can_pull);
+    t->flow.pull = can_pull;
     return run_flow(t, "flat");
 }
 

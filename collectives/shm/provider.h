@@ -16,9 +16,11 @@ struct shm_tuning {
     size_t pull_crowded; /* and from so much on where ranks have to share CPUs; */
     size_t compare;      /* from so much on only if that is found to be faster (cost.h) */
     /* Of a block, put into a slot in a round, as far as there is room for all ranks' blocks: */
-    size_t piece_few;  /* of two ranks, and reductions of three or four: few rounds */
+    size_t piece_few;  /* of two ranks, reductions of three or four, and broadcasts where ranks
+                          have to share CPUs: few rounds */
     size_t piece_many; /* reductions of more: rounds that overlap, in the caches of their CPUs */
-    size_t piece_move; /* what is only copied: the next round is put while this one is taken */
+    size_t piece_move; /* what is only copied: the next round is put while this one is taken; */
+    size_t round_move; /* and where each rank has a block of its own: a round of all of them */
 };
 
 extern struct shm_tuning shm_tuning;

@@ -3,7 +3,7 @@
  *
  *     head        why the communicator has stopped; how many ranks sleep
  *     peer[n]     what a rank says of itself once
- *     arrival[4][n]   "I have come to the operation numbered seq, and this is what I called", with
+ *     arrival[16][n]  "I have come to the operation numbered seq, and this is what I called", with
  *                     small data in the same line
  *     progress[n] how far a rank is within an operation
  *     slot[n][4]  room for data on its way
@@ -16,8 +16,8 @@
  * Operations and rounds are numbered, and the numbers only grow; they are compared by their
  * difference, so that they may wrap. Two rules keep a writer from overwriting what is still read:
  *
- *   arrival  Operation seq uses arrival[seq % 4]. It is written only when all others are known to
- *            have come to operation seq - 3 or a later one: then nobody reads seq - 4 any more.
+ *   arrival  Operation seq uses arrival[seq % 16]. It is written only when all others are known to
+ *            have come to operation seq - 15 or a later one: then nobody reads seq - 16 any more.
  *   slot     Round k uses a rank's slot[k % 4]. It is written only when all readers are known to be
  *            through with what the rank has put there before. A rank's progress says so: it raises
  *            `staged` to k + 1 when it is through with reading rounds up to k - 2 (k - 3 for
@@ -33,10 +33,14 @@
 
 #include "collectives/call.h"
 #include "collectives/comm.h"
+#include "collectives/shm/cost.h"
 
 enum {
     SHM_LINE = 128, /* two cache lines: processors fetch them in pairs */
-    SHM_DEPTH = 4,  /* arrivals and slots of a rank */
+    /* So many operations may a rank be ahead of the last one, in those that do not wait for all:
+     * where ranks share a CPU, each does so many before another one has its turn. */
+    SHM_ARRIVALS = 16,
+    SHM_SLOTS = 4, /* of a rank */
     SHM_SLOT_BYTES = 512 * 1024,
     /* Slots of different ranks do not begin in the same set of a cache. */
     SHM_SLOT_SKEW = 4096,
@@ -53,7 +57,6 @@ struct shm_head {
     _Alignas(SHM_LINE) _Atomic uint32_t sleepers; /* ranks that must be woken */
 };
 
-enum { SHM_COSTS = 3 };
 enum shm_can { SHM_UNKNOWN, SHM_YES, SHM_NO };
 
 struct shm_peer {
@@ -65,8 +68,8 @@ struct shm_peer {
     /* Its threads that sleep until something comes to it, on a number that changes when it has. */
     _Alignas(SHM_LINE) _Atomic uint32_t asleep;
     _Atomic uint32_t bell;
-    /* What copying costs it, by length (cost.h): hints, for the others to choose by. */
-    _Alignas(SHM_LINE) _Atomic uint32_t take_cost[SHM_COSTS], pull_cost[SHM_COSTS];
+    /* What it has seen of both ways to move blocks, for the others to choose by. */
+    _Alignas(SHM_LINE) struct cost costs[COST_KINDS][COST_SIZES];
 };
 
 enum { SHM_INLINE_BYTES = 96 };
@@ -136,7 +139,7 @@ struct shm {
 
     struct shm_head *head;
     struct shm_peer *peers;
-    struct shm_arrival *arrivals; /* [SHM_DEPTH][n] */
+    struct shm_arrival *arrivals; /* [SHM_ARRIVALS][n] */
     struct shm_progress *progress;
     uint8_t *slots;
     uint8_t *rings;      /* [n][n][2]: messages, answers */
@@ -153,14 +156,13 @@ struct shm {
     uint64_t seq;   /* the operation under way or the last one */
     uint64_t round; /* the next round */
 
-    uint64_t met;               /* all have come to this operation */
-    uint64_t bases[SHM_DEPTH];  /* the first rounds of the last operations */
-    uint64_t staged[SHM_DEPTH]; /* the round that I have last put into the slot; 0: none */
-    uint64_t read;              /* all have read my rounds before this one */
-    enum shm_can can_pull;      /* all may read my memory */
-    uint8_t *may_read;          /* by rank, enum shm_can: I may read its memory */
-    _Atomic uint32_t put_cost[SHM_COSTS]; /* of copying into my slots */
-    uint32_t blocks[SHM_COSTS];           /* for which they were looked at */
+    uint64_t met;                 /* all have come to this operation */
+    uint64_t bases[SHM_ARRIVALS]; /* the first rounds of the last operations */
+    uint64_t staged[SHM_SLOTS];   /* the round that I have last put into the slot; 0: none */
+    uint64_t read;                /* all have read my rounds before this one */
+    enum shm_can can_pull;        /* all may read my memory */
+    uint8_t *may_read;            /* by rank, enum shm_can: I may read its memory */
+    struct cost_turn turns[COST_KINDS][COST_SIZES]; /* with this rank's costs */
 
     /* Scratch, n each. */
     struct shm_block *out, *in;
@@ -170,12 +172,12 @@ struct shm {
 
 static inline struct shm_arrival *shm_arrival(const struct shm *s, uint64_t seq, int i)
 {
-    return &s->arrivals[(size_t)(seq % SHM_DEPTH) * (size_t)s->n + (size_t)i];
+    return &s->arrivals[(size_t)(seq % SHM_ARRIVALS) * (size_t)s->n + (size_t)i];
 }
 
 static inline uint8_t *shm_slot(const struct shm *s, int i, uint64_t round)
 {
-    size_t k = (size_t)i * SHM_DEPTH + round % SHM_DEPTH;
+    size_t k = (size_t)i * SHM_SLOTS + round % SHM_SLOTS;
     return s->slots + k * SHM_SLOT_STRIDE + (size_t)i % 16 * (SHM_SLOT_SKEW / 16);
 }
 

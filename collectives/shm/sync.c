@@ -14,6 +14,7 @@ enum {
     /* About a microsecond's, before anything else is done: a pause alone, or reading the clock,
      * takes a good part of the time that a small operation needs. */
     QUICK_LOOKS = 1000,
+    QUICK_YIELDS = 8,     /* the same, where ranks share CPUs */
     LOOKS_PER_CLOCK = 16, /* while spinning: reading the clock takes as long as a few looks */
 };
 
@@ -96,6 +97,11 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
             return 0;
     }
     wake_sleepers(op);
+    for (int k = 0; !policy.spin_ns && k < QUICK_YIELDS; k++) {
+        if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
+            return 0;
+        sched_yield();
+    }
     uint64_t began = mono_ns(), looked = began, idle = 0, deadline = op->call->deadline_ns;
     for (unsigned k = 1;; k++) {
         if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
@@ -123,14 +129,46 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
 
 /* ------------------------------------------------------------------------------------- arrival */
 
-/* The latest operation to which rank i is seen to have come, at least `least`; 0 if to none. */
+/* All have come to operation seq, and whoever has is through with the rounds of those before it. */
+static void have_met(struct shm *s, uint64_t seq)
+{
+    if (s->met < seq)
+        s->met = seq;
+    if (s->read < s->bases[seq % SHM_ARRIVALS])
+        s->read = s->bases[seq % SHM_ARRIVALS];
+}
+
+/* The latest operation, after `least`, to which rank i is seen to have come; or `least`. */
 static uint64_t come_to(const struct shm *s, int i, uint64_t least)
 {
-    for (uint64_t seq = s->seq; seq >= least && seq > 0; seq--) {
+    for (uint64_t seq = s->seq; seq > least; seq--) {
         uint32_t has = atomic_load_explicit(&shm_arrival(s, seq, i)->seq, memory_order_acquire);
         if (shm_at_least(has, seq))
             return seq;
     }
+    return least;
+}
+
+static void see_who_has_come(struct shm *s)
+{
+    uint64_t met = s->seq;
+    for (int i = 0; i < s->n && met > s->met; i++) {
+        uint64_t seq = i == s->me ? met : come_to(s, i, s->met);
+        met = seq < met ? seq : met;
+    }
+    have_met(s, met);
+}
+
+/* Until all have come to an earlier operation, not more than SHM_ARRIVALS before this one. */
+static int await_meeting(struct shm_op *op, uint64_t seq)
+{
+    struct shm *s = op->s;
+    for (int i = 0; i < s->n; i++) {
+        int r = i == s->me ? 0 : shm_await_word(op, i, &shm_arrival(s, seq, i)->seq, seq);
+        if (r < 0)
+            return r;
+    }
+    have_met(s, seq);
     return 0;
 }
 
@@ -138,24 +176,10 @@ static uint64_t come_to(const struct shm *s, int i, uint64_t least)
 static int make_room(struct shm_op *op)
 {
     struct shm *s = op->s;
-    if (s->met + SHM_DEPTH > op->seq)
+    if (s->met + SHM_ARRIVALS > op->seq)
         return 0;
-    uint64_t least = op->seq - SHM_DEPTH + 1, met = s->seq;
-    for (int i = 0; i < s->n; i++) {
-        uint64_t seq = i == s->me ? met : come_to(s, i, least);
-        if (!seq) {
-            int r = shm_await_word(op, i, &shm_arrival(s, least, i)->seq, least);
-            if (r < 0)
-                return r;
-            seq = least;
-        }
-        met = seq < met ? seq : met;
-    }
-    s->met = met;
-    /* Whoever has come to an operation is through with the rounds of those before it. */
-    if (s->read < s->bases[met % SHM_DEPTH])
-        s->read = s->bases[met % SHM_DEPTH];
-    return 0;
+    see_who_has_come(s);
+    return s->met + SHM_ARRIVALS > op->seq ? 0 : await_meeting(op, op->seq - SHM_ARRIVALS + 1);
 }
 
 int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
@@ -170,7 +194,7 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
     if (r < 0)
         return r;
     s->seq = op->seq;
-    s->bases[op->seq % SHM_DEPTH] = op->base;
+    s->bases[op->seq % SHM_ARRIVALS] = op->base;
     op->mine->id = call->id;
     op->mine->part = call->part;
     op->mine->call_seq = (uint32_t)call->seq;
@@ -224,8 +248,12 @@ int shm_await_all(struct shm_op *op)
 static int await_readers(struct shm_op *op, uint64_t round)
 {
     struct shm *s = op->s;
-    if (round < op->base)
-        return shm_await_all(op);
+    if (round < op->base) { /* all have, when they have come to the operation after that round's */
+        uint64_t seq = op->seq;
+        while (seq > s->met + 1 && s->bases[(seq - 1) % SHM_ARRIVALS] > round)
+            seq--;
+        return seq == op->seq ? shm_await_all(op) : await_meeting(op, seq);
+    }
     for (int i = 0; i < s->n; i++) {
         int r = i == s->me ? 0 : shm_await_word(op, i, &s->progress[i].staged, round + op->lag);
         if (r < 0)
@@ -237,13 +265,16 @@ static int await_readers(struct shm_op *op, uint64_t round)
 
 bool shm_is_free(const struct shm_op *op, uint64_t round)
 {
-    return op->s->staged[round % SHM_DEPTH] < op->s->read;
+    struct shm *s = op->s;
+    if (s->staged[round % SHM_SLOTS] >= s->read)
+        see_who_has_come(s);
+    return s->staged[round % SHM_SLOTS] < s->read;
 }
 
 int shm_claim(struct shm_op *op, uint64_t round)
 {
     struct shm *s = op->s;
-    uint64_t *last = &s->staged[round % SHM_DEPTH];
+    uint64_t *last = &s->staged[round % SHM_SLOTS];
     int r = shm_is_free(op, round) ? 0 : await_readers(op, *last);
     *last = round;
     return r;

@@ -350,6 +350,15 @@ static void do_step(struct rank *me, const struct trial *s)
 
 /* ---------------------------------------------------------------------------------------- runs */
 
+static bool has_timed_both(const struct shm_peer *p)
+{
+    for (int kind = 0; kind < COST_KINDS; kind++) {
+        if (p->costs[kind][0].ps[COST_STAGED] && p->costs[kind][0].ps[COST_PULLED])
+            return true;
+    }
+    return false;
+}
+
 static void *rank_main(void *arg)
 {
     struct rank *me = arg;
@@ -365,9 +374,7 @@ static void *rank_main(void *arg)
         struct trial s = make_trial(me->run, (uint64_t)k);
         do_step(me, &s);
     }
-    const struct shm *shm = me->comm->shm;
-    if (me->run->both && (!shm->put_cost[0] || !shm->peers[me->me].take_cost[0] ||
-                          !shm->peers[me->me].pull_cost[0])) {
+    if (me->run->both && !has_timed_both(&me->comm->shm->peers[me->me])) {
         fprintf(stderr, "rank %d has not tried both ways\n", me->me);
         _exit(1);
     }
@@ -406,7 +413,8 @@ static const struct shm_tuning g_ways[] = {
      .compare = HUGE_BYTES,
      .piece_few = 512,
      .piece_many = 256,
-     .piece_move = 1024},
+     .piece_move = 1024,
+     .round_move = 2048},
     {.flat = 0,
      .root_pair = 0,
      .direct = HUGE_BYTES,
@@ -415,7 +423,8 @@ static const struct shm_tuning g_ways[] = {
      .compare = HUGE_BYTES,
      .piece_few = 1024,
      .piece_many = 512,
-     .piece_move = 2048},
+     .piece_move = 2048,
+     .round_move = 4096},
     {.flat = 0,
      .root_pair = 0,
      .direct = HUGE_BYTES,
@@ -424,7 +433,8 @@ static const struct shm_tuning g_ways[] = {
      .compare = HUGE_BYTES,
      .piece_few = 65536,
      .piece_many = 16384,
-     .piece_move = 65536},
+     .piece_move = 65536,
+     .round_move = 262144},
     {.flat = 0,
      .root_pair = 0,
      .direct = 0,
@@ -433,7 +443,8 @@ static const struct shm_tuning g_ways[] = {
      .compare = HUGE_BYTES,
      .piece_few = 512,
      .piece_many = 256,
-     .piece_move = 1024},
+     .piece_move = 1024,
+     .round_move = 2048},
     {.flat = HUGE_BYTES,
      .root_pair = HUGE_BYTES,
      .direct = HUGE_BYTES,
@@ -442,7 +453,8 @@ static const struct shm_tuning g_ways[] = {
      .compare = HUGE_BYTES,
      .piece_few = 512,
      .piece_many = 256,
-     .piece_move = 1024},
+     .piece_move = 1024,
+     .round_move = 2048},
     {.flat = 8192,
      .root_pair = 8192,
      .direct = 2048,
@@ -451,7 +463,8 @@ static const struct shm_tuning g_ways[] = {
      .compare = HUGE_BYTES,
      .piece_few = 4096,
      .piece_many = 1024,
-     .piece_move = 4096},
+     .piece_move = 4096,
+     .round_move = 8192},
     {.flat = 8192,
      .root_pair = 8192,
      .direct = HUGE_BYTES,
@@ -460,7 +473,8 @@ static const struct shm_tuning g_ways[] = {
      .compare = 512,
      .piece_few = 4096,
      .piece_many = 1024,
-     .piece_move = 4096},
+     .piece_move = 4096,
+     .round_move = 8192},
 };
 enum { WAYS = sizeof(g_ways) / sizeof(g_ways[0]) };
 

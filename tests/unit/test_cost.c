@@ -1,0 +1,130 @@
+/* Which of two ways is chosen, by what they have been seen to cost. */
+#include "collectives/shm/cost.h"
+
+#include <string.h>
+
+#include "tests/lib/test.h"
+
+enum { RANKS = 3, BYTES = 1000 * 1000 };
+
+static struct cost g_costs[RANKS];
+static struct cost_turn g_turns[RANKS];
+
+static void start(void)
+{
+    memset(g_costs, 0, sizeof(g_costs));
+    memset(g_turns, 0, sizeof(g_turns));
+}
+
+/* One block by rank 0's choice, which takes rank i so many us. */
+static enum cost_way block(const uint64_t us[2], uint64_t more_of_rank)
+{
+    enum cost_way way = cost_choose(g_costs, RANKS, sizeof(g_costs[0]), &g_turns[0]);
+    for (uint64_t i = 0; i < RANKS; i++)
+        cost_take(&g_costs[i], &g_turns[i], way, (us[way] + i * more_of_rank) * 1000, BYTES);
+    return way;
+}
+
+/* How many of n are pulled. */
+static int blocks(int n, uint64_t staged_us, uint64_t pulled_us)
+{
+    const uint64_t us[2] = {[COST_STAGED] = staged_us, [COST_PULLED] = pulled_us};
+    int pulled = 0;
+    for (int k = 0; k < n; k++)
+        pulled += block(us, 1000) == COST_PULLED;
+    return pulled;
+}
+
+START_TEST(lengths_have_classes)
+{
+    ck_assert_int_eq(cost_size(0), 0);
+    ck_assert_int_eq(cost_size((128 << 10) - 1), 0);
+    ck_assert_int_eq(cost_size(128 << 10), 1);
+    ck_assert_int_eq(cost_size(1 << 20), 2);
+    ck_assert_int_eq(cost_size((8 << 20) - 1), 2);
+    ck_assert_int_eq(cost_size(SIZE_MAX), COST_SIZES - 1);
+}
+END_TEST
+
+/* Until both have been timed each has its turn, then most go the faster way. */
+START_TEST(the_faster_way_is_taken)
+{
+    ck_assert_int_eq(blocks(6, 200, 100), 3);
+    ck_assert_int_ge(blocks(1000, 200, 100), 960);
+    start();
+    ck_assert_int_eq(blocks(6, 100, 200), 3);
+    ck_assert_int_le(blocks(1000, 100, 200), 40);
+}
+END_TEST
+
+START_TEST(the_other_way_is_tried_now_and_then)
+{
+    blocks(6, 100, 200);
+    ck_assert_int_ge(blocks(122, 100, 200), 2);
+    ck_assert_int_ge(blocks(128, 100, 200), 2);
+    ck_assert_int_le(blocks(128, 100, 200), 6);
+}
+END_TEST
+
+/* It is seen soon that the way which is taken has become slow, and by the tries that the other one
+ * has become fast. */
+START_TEST(what_changes_is_noticed)
+{
+    blocks(200, 100, 200);
+    ck_assert_int_ge(blocks(128, 400, 200), 100);
+    ck_assert_int_ge(blocks(400, 400, 200), 380);
+    blocks(256, 150, 200);
+    ck_assert_int_le(blocks(256, 150, 200), 16);
+}
+END_TEST
+
+/* A block that takes long now and then, as the first one after a change does, changes nothing. */
+START_TEST(what_is_slow_by_chance_counts_little)
+{
+    const uint64_t us[2] = {100, 130}, slow[2] = {180, 180};
+    blocks(20, 100, 130);
+    int pulled = 0;
+    for (int k = 0; k < 100; k++)
+        pulled += block(k % 10 == 0 ? slow : us, 0) == COST_PULLED;
+    ck_assert_int_le(pulled, 10);
+}
+END_TEST
+
+/* A rank that is early waits for the others, and its times say less: the shortest ones count. */
+START_TEST(the_fastest_rank_counts)
+{
+    atomic_store(&g_costs[0].ps[COST_STAGED], 900);
+    atomic_store(&g_costs[0].ps[COST_PULLED], 800);
+    atomic_store(&g_costs[2].ps[COST_STAGED], 100);
+    atomic_store(&g_costs[2].ps[COST_PULLED], 200);
+    ck_assert_int_eq(cost_choose(g_costs, RANKS, sizeof(g_costs[0]), &g_turns[0]), COST_STAGED);
+    atomic_store(&g_costs[1].ps[COST_PULLED], 50);
+    ck_assert_int_eq(cost_choose(g_costs, RANKS, sizeof(g_costs[0]), &g_turns[0]), COST_PULLED);
+}
+END_TEST
+
+/* Times that do not fit are as long as can be. */
+START_TEST(a_time_may_be_very_long)
+{
+    for (int k = 0; k < 3; k++)
+        cost_take(&g_costs[0], &g_turns[0], COST_STAGED, UINT64_MAX / 4000, 1);
+    ck_assert_uint_eq(atomic_load(&g_costs[0].ps[COST_STAGED]), UINT32_MAX);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("cost");
+    TCase *tc = test_case(s, "cost", 5);
+    tcase_add_checked_fixture(tc, start, NULL);
+    tcase_add_test(tc, lengths_have_classes);
+    tcase_add_test(tc, the_faster_way_is_taken);
+    tcase_add_test(tc, the_other_way_is_tried_now_and_then);
+    tcase_add_test(tc, what_changes_is_noticed);
+    tcase_add_test(tc, what_is_slow_by_chance_counts_little);
+    tcase_add_test(tc, the_fastest_rank_counts);
+    tcase_add_test(tc, a_time_may_be_very_long);
+    return s;
+}
+
+TEST_MAIN(suite)

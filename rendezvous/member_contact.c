@@ -198,7 +198,7 @@ void member_state_electorate(const struct member_state *m, struct rdzv_electorat
 {
     *out = (struct rdzv_electorate){.ran = &m->ran,
                                     .prepared = newer(m),
-                                    .seen_epoch = m->high.epoch,
+                                    .seen_epoch = m->seen_epoch,
                                     .restarts = m->restart_count,
                                     .node_restarts = m->node_restarts,
                                     .host_dead = m->host_dead,

@@ -213,9 +213,18 @@ static void prepare_round(struct member_state *m, const struct rdzv_view *v)
     m->gen = v->gen;
     m->round = PREPARING;
     m->has_run = m->stop_called = m->fenced = m->out = false;
+    m->unleased_ns = 0;
     m->respawned = 0;
     m->failures_total = 0;
     m->due |= DUE_PREPARE | DUE_STATUS;
+}
+
+/* The coordinator cannot let it begin: those of the others who would elect another one are gone or
+ * out of reach. It is told so, and ends the round. */
+static void leave_round(struct member_state *m)
+{
+    m->out = true;
+    member_state_stop_round(m, NULL);
 }
 
 static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_t now)
@@ -227,8 +236,13 @@ static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_
     /* An answer to a status of long ago: this process was stopped, and the round may have gone on
      * without it meanwhile. What holds now is the answer to a new one. */
     bool no_lease = m->rules.lease && m->lease_ns <= now;
-    if (no_lease) /* the next answer may bring one */
+    if (no_lease) { /* the next answer may bring one */
+        if (m->unleased_ns == 0)
+            m->unleased_ns = now;
+        else if (now - m->unleased_ns > m->dead_ns)
+            leave_round(m);
         return;
+    }
     if (v->echo_ns < now && now - v->echo_ns > m->dead_ns / 4 * 3) {
         m->due |= DUE_STATUS;
         return;
@@ -285,6 +299,7 @@ static void note_view(struct member_state *m, const struct rdzv_view *v, uint64_
         member_state_say(m, LOG_LEVEL_NOTICE,
                          "the job runs without this node, which waits for a place in it");
     m->high = v->gen;
+    m->seen_epoch = v->gen.epoch > m->seen_epoch ? v->gen.epoch : m->seen_epoch;
     m->joined = m->answered = true;
     m->electing = false;
     m->elect = v->elect && m->rules.lease;

@@ -44,7 +44,8 @@ struct member_state {
     bool has_run;           /* on_run has been called for it */
     bool stop_called;       /* on_stop has been called for it */
     struct generation gen;  /* the newest round it has taken part in */
-    struct generation high; /* the highest it has seen */
+    struct generation high; /* the highest it has seen, of this coordinator */
+    uint64_t seen_epoch;    /* the highest of all coordinators that it has followed */
     int group_rank, nnodes, restart_count;
     bool spare;
     uint8_t *ports; /* as a status has them */
@@ -68,8 +69,9 @@ struct member_state {
     uint64_t sent_ns; /* the newest status that is answered */
     uint64_t heartbeat_ns, dead_ns;
     uint64_t lease_ns; /* workers may live until then; 0: none was given */
+    uint64_t unleased_ns; /* since when a round waits here for one; 0: it does not */
     bool fenced;       /* it ran out */
-    bool out;          /* of the round, since its coordinator was lost */
+    bool out;          /* of the round, since its coordinator was lost or gives no lease */
     uint64_t pulse_at; /* a tick that comes later than this: the process did not run */
     uint64_t late_ns;  /* by how much in all since heard_ns */
     uint64_t graced_ns;

@@ -110,7 +110,7 @@ bool member_state_next(struct member_state *m, struct member_action *a, uint64_t
         *a = (struct member_action){.act = MEMBER_ACT_DISCONNECT, .reset = !m->ended};
     } else if (take_due(m, DUE_HELLO)) {
         m->rules.hello.prev_rank = m->ran_rank;
-        m->rules.hello.seen_epoch = m->high.epoch;
+        m->rules.hello.seen_epoch = m->seen_epoch;
         *a = (struct member_action){.act = MEMBER_ACT_HELLO, .hello = &m->rules.hello};
     } else if (take_due(m, DUE_RAN)) {
         *a = (struct member_action){.act = MEMBER_ACT_PEERS, .peers = &m->ran};

@@ -56,9 +56,13 @@ static inline uint64_t rdzv_epoch(uint64_t term, uint64_t random)
 {
     return term << RDZV_EPOCH_RANDOM_BITS | (random & ((1ull << RDZV_EPOCH_RANDOM_BITS) - 1));
 }
+static inline uint64_t rdzv_epoch_term(uint64_t epoch)
+{
+    return epoch >> RDZV_EPOCH_RANDOM_BITS;
+}
 static inline uint64_t rdzv_epoch_next(uint64_t seen, uint64_t random)
 {
-    return rdzv_epoch((seen >> RDZV_EPOCH_RANDOM_BITS) + 1, random);
+    return rdzv_epoch(rdzv_epoch_term(seen) + 1, random);
 }
 
 static inline bool generation_before(struct generation a, struct generation b)

@@ -367,7 +367,9 @@ static void remember_gone(struct rdzv_state *s, enum stop_reason reason, int cod
 /* It had been cut off for so long that it ended its workers, but not for so long as to be lost. */
 static void stop_without(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
-    static const char how[] = "it had no contact for so long that it ended its workers";
+    const char *how = rdzv_elect_quorum(s)
+                          ? "it had no contact for so long that it ended its workers"
+                          : "it may have no workers, for most of the others are out of reach";
     char name[RDZV_TEXT_MAX], text[RDZV_TEXT_MAX];
     struct failure lost;
     text_set(text, sizeof(text), "node %s: %s", rdzv_join_name(n, name, sizeof(name)), how);

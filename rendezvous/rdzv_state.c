@@ -197,6 +197,13 @@ void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n)
 
 /* ------------------------------------------------------------------------------------ events */
 
+/* It has followed one that was elected since: no round of ours may come after those. */
+static bool is_replaced(const struct rdzv_state *s, const struct rdzv_hello *h)
+{
+    return !s->standing && s->gen.counter > 0 &&
+           rdzv_epoch_term(h->seen_epoch) > rdzv_epoch_term(s->gen.epoch);
+}
+
 void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
                       const struct rdzv_peer *peer, uint64_t now)
 {
@@ -204,6 +211,12 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     struct rdzv_node *n = map_get(&s->by_id, h->id.b, sizeof(h->id.b));
     if (c->node || (c->pending & PENDING_CLOSE))
         return; /* a second hello: the driver does not let it through */
+    if (is_replaced(s, h)) {
+        rdzv_state_close(s, conn,
+                         "this coordinator was out of reach for so long that another was elected",
+                         true);
+        return;
+    }
     if (!n) {
         rdzv_join_hello(s, conn, h, peer, now);
         if (s->standing)

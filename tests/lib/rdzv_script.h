@@ -48,6 +48,7 @@ struct who {
     int rank1; /* node_rank + 1 */
     int nproc, pid, min, max, restarts1;
     uint16_t peer_port;
+    uint64_t seen_epoch;
     bool own, same_host, no_store, relay, witness;
     enum restart_policy policy;
 };
@@ -154,6 +155,7 @@ static inline void hello(uint32_t conn, struct who w)
                            .node_rank = w.rank1 - 1,
                            .prev_rank = -1,
                            .peer_port = w.peer_port,
+                           .seen_epoch = w.seen_epoch,
                            .nproc = w.witness ? 0
                                     : w.nproc ? w.nproc
                                               : 2};

@@ -18,6 +18,7 @@ static struct generation G; /* of the round that the coordinator is in */
 /* What came out, in order: one letter each. h hello, s status, d disconnect, p prepare, r run,
  * w respawn, x stop, f finish, l log. */
 static char out[1024];
+static struct rdzv_hello said;
 static struct rdzv_status status;
 static struct member_action last;
 static struct rdzv_stop why;
@@ -35,7 +36,9 @@ static void drain(void)
         out[n] = letters[a.act];
         out[n + 1] = '\0';
         last = a;
-        if (a.act == MEMBER_ACT_STATUS)
+        if (a.act == MEMBER_ACT_HELLO)
+            said = *a.hello;
+        else if (a.act == MEMBER_ACT_STATUS)
             status = *a.status;
         else if (a.act == MEMBER_ACT_STOP)
             why = *a.why;
@@ -723,6 +726,37 @@ START_TEST(a_lease_is_over_however_late_one_is)
 }
 END_TEST
 
+/* Those of the others who would elect another one are gone: the coordinator gives out no lease. */
+START_TEST(a_round_that_gets_no_lease_is_left)
+{
+    running_on_lease();
+    view(RDZV_STOP, 1);
+    member_state_stopped(M, NULL, 0);
+    drain();
+    T += 20 * S;
+    struct rdzv_view v;
+    G.counter++;
+    view(RDZV_PREPARE, 1);
+    drain();
+    member_state_prepared(M, NULL, 0, 0);
+    drain();
+    table();
+    for (int k = 0; k < 4; k++) {
+        v = view_of(RDZV_RUN, 1);
+        member_state_view(M, &v, T);
+        drain();
+        ck_assert_int_eq(status.phase, MEMBER_PREPARED);
+        ck_assert(!status.fenced);
+        T += 5 * S;
+    }
+    v = view_of(RDZV_RUN, 1);
+    member_state_view(M, &v, T);
+    OUT("s");
+    ck_assert_int_eq(status.phase, MEMBER_IDLE);
+    ck_assert(status.fenced && !status.workers);
+}
+END_TEST
+
 START_TEST(another_coordinator_in_its_place)
 {
     running();
@@ -745,7 +779,8 @@ START_TEST(a_coordinator_that_goes_before_anything_began)
     member_state_unreachable(M, true, "connection refused", T);
     OUT("");
     ck_assert(!member_state_joined(M) && member_state_wants_link(M));
-    connected(); /* to another one */
+    connected(); /* to another one, which hears whom it has followed */
+    ck_assert_uint_eq(said.seen_epoch, 7);
     G = (struct generation){99, 0};
     view(RDZV_COLLECT, -1);
     prepared();
@@ -1048,6 +1083,7 @@ static Suite *suite(void)
     tcase_add_test(tc, own_lateness_is_not_held_against_the_coordinator);
     tcase_add_test(tc, one_that_is_always_late_finds_a_silent_coordinator);
     tcase_add_test(tc, a_lease_is_over_however_late_one_is);
+    tcase_add_test(tc, a_round_that_gets_no_lease_is_left);
     tcase_add_test(tc, another_coordinator_in_its_place);
     tcase_add_test(tc, a_coordinator_that_goes_before_anything_began);
     tcase_add_test(tc, waiting_for_the_coordinator_is_said_and_ends);

@@ -517,6 +517,34 @@ START_TEST(without_proof_the_next_round_waits_for_the_lease)
 }
 END_TEST
 
+/* It was silent for so long that another one was elected: whoever has followed that one does not
+ * come back, or rounds of ours would come after newer ones. */
+START_TEST(a_coordinator_that_was_replaced_gets_no_votes)
+{
+    elastic(1, 3, 2);
+    uint64_t term = rdzv_epoch_term(info().gen.epoch);
+    closed(1, RDZV_END_BROKEN);
+    hello(1, (struct who){.seen_epoch = rdzv_epoch(term + 1, 5)});
+    ck_assert(seen[1].refused && seen[1].retry);
+    HAS(seen[1].refusal, "another was elected");
+    hello(2, (struct who){.witness = true, .seen_epoch = rdzv_epoch(term + 1, 5)});
+    ck_assert(seen[2].refused && seen[2].retry);
+    hello(1, (struct who){.seen_epoch = info().gen.epoch});
+    ck_assert(!seen[1].refused);
+}
+END_TEST
+
+/* Before its first round there is nothing to come after. */
+START_TEST(one_that_has_not_begun_takes_those_of_an_older_job)
+{
+    rules(RDZV_C10D, 2, 3);
+    start();
+    join(0, (struct who){.own = true});
+    hello(1, (struct who){.seen_epoch = rdzv_epoch(1000, 5)});
+    ck_assert(!seen[1].refused);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_election");
@@ -551,6 +579,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_reset_node_that_is_not_reached_is_lost_when_silent);
     tcase_add_test(tc, what_is_called_may_have_come_back_meanwhile);
     tcase_add_test(tc, without_proof_the_next_round_waits_for_the_lease);
+    tcase_add_test(tc, a_coordinator_that_was_replaced_gets_no_votes);
+    tcase_add_test(tc, one_that_has_not_begun_takes_those_of_an_older_job);
     return s;
 }
 

@@ -48,6 +48,7 @@ LIMIT_S = 10 if QUICK else 40
 RARE = 3           # rounds of which one has the large sizes
 LARGE = 4 << 20    # bytes
 TWO_KINDS = 1.7    # the times of a flag, the longest by the shortest
+NO_MATCH = 4       # times the fastest: not by another kind of time either
 CPUS = len(os.sched_getaffinity(0))
 FOREIGN = 0.10  # of the CPUs, used by others: more is worth a remark
 SHM, TCP = ["dlcoll", "direct", "openmpi", "mpich", "gloo"], ["dlcoll-tcp", "openmpi-tcp", "mpich-tcp", "gloo"]
@@ -227,7 +228,7 @@ def us(x):
 
 class Results:
     """Medians. Where the flag has had two kinds of times, a cell's are those of the kind in which there
-    are the most measurements of all that are to be compared in it; a library without any has its own
+    are the most measurements of all that may be the fastest of it; a library without any has its own
     median of all, and the cell is `mixed`."""
 
     def __init__(self, samples):
@@ -248,6 +249,8 @@ class Results:
             return None, False
         if (key, tcp) not in self.kinds:
             names = [p for p in (TCP if tcp else SHM) if p not in ("direct", "gloo") and (p, *key, None) in self.times]
+            least = {p: min(self.times[p, *key, None]) for p in names}
+            names = [p for p in names if p.startswith("dlcoll") or least[p] < NO_MATCH * min(least.values())]
             counts = {kind: [len(self.times.get((p, *key, kind), ())) for p in names] for kind in (False, True)}
             best = max(counts, key=lambda kind: (sum(c > 0 for c in counts[kind]), min(counts[kind], default=0)))
             self.kinds[key, tcp] = best, 0 in counts[best]

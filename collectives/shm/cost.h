@@ -14,7 +14,7 @@
 
 enum {
     COST_SIZES = 4, /* classes: blocks that fit the caches to a different degree */
-    COST_KINDS = 5, /* operations that move blocks, with or without v */
+    COST_KINDS = 6, /* operations that move blocks, with or without v, and a reduce of two */
 };
 
 enum cost_way { COST_STAGED, COST_PULLED };

@@ -26,7 +26,7 @@ struct shm_tuning shm_tuning = {
     .direct = 4 * 1024,
     .pull = 8 * 1024,
     .pull_crowded = 32 * 1024,
-    .compare = 16 * 1024,
+    .compare = 8 * 1024,
     .piece_few = 256 * 1024,
     .piece_many = 32 * 1024,
     .piece_move = 64 * 1024,
@@ -131,7 +131,9 @@ static int kind_of_move(enum call_kind kind)
     case CALL_SCATTER:
     case CALL_SCATTER_V:
         return 3;
-    default:
+    case CALL_REDUCE:
+        return 4;
+    default: /* all_to_all */
         return COST_KINDS - 1;
     }
 }
@@ -283,7 +285,7 @@ static int reduce_flat(struct task *t)
     return run_flow(t, "flat");
 }
 
-/* The root alone does. The other one of two ranks leaves its data where it is, if there is much. */
+/* The root alone does. The other one of two ranks may leave its data where it is. */
 static int reduce_at_root(struct task *t)
 {
     struct shm *s = t->s;
@@ -294,7 +296,7 @@ static int reduce_at_root(struct task *t)
     t->flow.results = FLOW_NOBODY;
     if (s->n == 2 && t->len >= shm_tuning.pull && !scales) {
         pull_probe(s);
-        t->flow.pull = !root && pull_can(s, t->call->send, t->len);
+        return move_timed(t, t->len, !root && pull_can(s, t->call->send, t->len));
     }
     return run_flow(t, "flat");
 }

@@ -245,7 +245,7 @@ const void *stream_look(struct transport *base, int stream, int tries, size_t *l
     if (t->closed || end->got)
         return NULL;
     while (!(from = next_cell(t->comm->shm, end, &has)) && --tries > 0)
-        ;
+        wait_relax();
     *len = has;
     return from ? from->data : NULL;
 }

@@ -11,9 +11,9 @@
 enum {
     LOOK_NS = 1000 * 1000, /* between looks at what else may have happened */
     NAP_NS = 10 * LOOK_NS, /* at most, at a time */
-    /* About a microsecond's, before anything else is done: a pause alone, or reading the clock,
-     * takes a good part of the time that a small operation needs. */
-    QUICK_LOOKS = 1000,
+    /* About a microsecond's, before anything else is done: reading the clock takes a good part of
+     * the time that a small operation needs. */
+    QUICK_LOOKS = 100,
     QUICK_YIELDS = 8,     /* the same, where ranks share CPUs */
     LOOKS_PER_CLOCK = 16, /* while spinning: reading the clock takes as long as a few looks */
 };
@@ -95,6 +95,7 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
     for (int k = 0; policy.spin_ns && k < QUICK_LOOKS; k++) {
         if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
             return 0;
+        wait_relax(); /* who is awaited may run on the same core */
     }
     wake_sleepers(op);
     for (int k = 0; !policy.spin_ns && k < QUICK_YIELDS; k++) {

@@ -68,12 +68,12 @@ struct member_state {
     uint64_t connected_ns, began_ns, say_at;
     uint64_t sent_ns; /* the newest status that is answered */
     uint64_t heartbeat_ns, dead_ns;
-    uint64_t lease_ns; /* workers may live until then; 0: none was given */
+    uint64_t lease_ns;    /* workers may live until then; 0: none was given */
     uint64_t unleased_ns; /* since when a round waits here for one; 0: it does not */
-    bool fenced;       /* it ran out */
-    bool out;          /* of the round, since its coordinator was lost or gives no lease */
-    uint64_t pulse_at; /* a tick that comes later than this: the process did not run */
-    uint64_t late_ns;  /* by how much in all since heard_ns */
+    bool fenced;          /* it ran out */
+    bool out;             /* of the round, since its coordinator was lost or gives no lease */
+    uint64_t pulse_at;    /* a tick that comes later than this: the process did not run */
+    uint64_t late_ns;     /* by how much in all since heard_ns */
     uint64_t graced_ns;
     uint64_t grace_at; /* no silence counts before: what was said meanwhile may lie here unread */
     char trouble[RDZV_TEXT_MAX]; /* why it is not connected */

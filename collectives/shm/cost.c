@@ -10,9 +10,9 @@ enum {
 
 int cost_size(size_t len)
 {
-    static const size_t limits[COST_SIZES] = {128 << 10, 1 << 20, 8 << 20, SIZE_MAX};
+    static const size_t limits[COST_SIZES - 1] = {128 << 10, 1 << 20, 8 << 20};
     int size = 0;
-    while (len >= limits[size])
+    while (size < COST_SIZES - 1 && len >= limits[size])
         size++;
     return size;
 }

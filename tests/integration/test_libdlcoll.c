@@ -194,6 +194,10 @@ END_TEST
 START_TEST(a_limit_on_address_space)
 {
     struct proc p;
+    if (SANITIZE_FLAGS[0]) {
+        test_skip("a_limit_on_address_space: a sanitizer takes more of it");
+        return;
+    }
     char *command = TEXT("ulimit -v 2000000; exec %s --nproc_per_node 2 %s", PROGRAM("dlaunch"),
                          PROGRAM("examples/allreduce"));
     ck_assert_msg(proc_run(&p, ARGV("sh", "-c", command), NULL, 60) == 0, "%s%s", p.out, p.err);

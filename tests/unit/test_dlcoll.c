@@ -346,7 +346,7 @@ START_TEST(cpus_of_bound_ranks_are_counted_together)
     cpu_set_t all;
     ck_assert_int_eq(sched_getaffinity(0, sizeof(all), &all), 0);
     if (CPU_COUNT(&all) < 2) {
-        printf("SKIPPED: cpus_of_bound_ranks_are_counted_together: one CPU\n");
+        test_skip("cpus_of_bound_ranks_are_counted_together: there is one CPU");
         return;
     }
     int fd = reserve_port(&g_store_port);

@@ -6,9 +6,9 @@
  * It is single-threaded, reads no network and holds no policy; it is a child subreaper, so whatever
  * the agent leaves behind becomes its child. The agent is a subreaper too and does the same when
  * the lifeline tells it that the guardian died. A killed guardian or a killed agent leaves nothing
- * alive; both killed in the same instant can leave grandchildren that left their group (no
- * process is left to end them; PDEATHSIG still ends the workers themselves), unless --isolate pidns
- * was asked for. The agent's process is called "dl-agent", so that `killall dlaunch` and `pkill
+ * alive; both killed in the same instant can leave what the workers have started (no process is
+ * left to end it; PDEATHSIG still ends the workers themselves), unless --isolate pidns was asked
+ * for. The agent's process is called "dl-agent", so that `killall dlaunch` and `pkill
  * dlaunch` reach the guardian alone.
  */
 #ifndef AGENT_GUARDIAN_H

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "collectives/bootstrap.h"
-#include "collectives/wait.h"
 #include "core/fd.h"
 #include "core/parse.h"
 
@@ -104,7 +103,7 @@ static int bootstrap(struct world *w, struct err *e)
     w->epoch = h->epoch;
     w->counter = h->counter;
     w->neighbours = count_neighbours(w);
-    w->usable_cpus = h->usable_cpus > 0 ? h->usable_cpus : wait_usable_cpus();
+    w->usable_cpus = h->usable_cpus > 0 ? h->usable_cpus : 1;
     struct segment_local *line = world_line(w);
     atomic_store_explicit(&line->pid, getpid(), memory_order_relaxed);
     atomic_store_explicit(&line->cause_rank, -1, memory_order_relaxed);

@@ -2,10 +2,11 @@
  *
  * Every message is announced by a header on the stream from its sender, in the order of the sends.
  * A small one (EAGER) follows at once; a large one (RTS) when the receiver has matched it with a
- * receive and says so (CTS), or the receiver fetches it itself where it can read the sender's
- * memory (then it says FETCHED). A header that comes before its receive is kept; what comes from a
- * rank of which nothing is expected, not even an answer, stays in the socket. Answers go before
- * messages that are not begun: a peer that awaits one has at most a socket's worth to keep first.
+ * receive and says so (CTS), or the receiver fetches it itself, where it can read the sender's
+ * memory and that is found to be faster (shm/cost.h; then it says FETCHED). A header that comes
+ * before its receive is kept; what comes from a rank of which nothing is expected, not even an
+ * answer, stays in the socket. Answers go before messages that are not begun: a peer that awaits
+ * one has at most a socket's worth to keep first.
  *
  *     send   QUEUED -> (EAGER written) done
  *                   -> (RTS written) OFFERED -> (CTS) QUEUED -> (DATA written) done

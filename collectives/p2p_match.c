@@ -50,15 +50,13 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
     int size = cost_size(op->len);
     bool fetch = peer->t == p->shm && stream_may_fetch(p->comm, op->peer) &&
                  cost_choose(&p->costs[size], 1, 0, &p->turns[size]) == COST_PULLED;
-    int r = 0;
     op->accepted_ns = mono_ns();
-    if (fetch) {
-        r = stream_fetch(p->comm, op->peer, op->buf, f->addr, op->len, &e);
-        cost_take(&p->costs[size], &p->turns[size], COST_PULLED, mono_ns() - op->accepted_ns,
-                  op->len);
-    }
+    int r = fetch ? stream_fetch(p->comm, op->peer, op->buf, f->addr, op->len, &e) : 0;
     if (r < 0)
         p2p_fail(p, r, op->peer, op, &e);
+    else if (fetch)
+        cost_take(&p->costs[size], &p->turns[size], COST_PULLED, mono_ns() - op->accepted_ns,
+                  op->len);
     op->state = P2P_ACCEPTED;
     op->frame = (struct p2p_frame){.kind = fetch ? P2P_FETCHED : P2P_CTS, .id = f->id};
     op->moved = 0;

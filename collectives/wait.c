@@ -66,12 +66,6 @@ int wait_count_cpus(const struct wait_cpus *c)
     return n > 0 ? n : 1;
 }
 
-int wait_usable_cpus(void)
-{
-    struct wait_cpus c = wait_own_cpus();
-    return wait_count_cpus(&c);
-}
-
 /* ------------------------------------------------------------------------------------ sleeping */
 
 /* struct futex_waitv of linux/futex.h. */

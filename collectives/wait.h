@@ -21,7 +21,7 @@ struct wait_policy wait_policy_choose(int ranks, int usable_cpus);
 /* CPUs that a process may use, or several together. */
 enum { WAIT_CPUS_BYTES = 128 };
 struct wait_cpus {
-    uint8_t mask[WAIT_CPUS_BYTES]; /* affinity: CPU c is bit c % 8 of byte c / 8 */
+    uint8_t mask[WAIT_CPUS_BYTES]; /* affinity: CPU c is bit c % 8 of byte c / 8 % 128 */
     uint32_t quota;                /* CPUs' worth of time that the cgroup has; 0: no limit */
 };
 
@@ -29,7 +29,6 @@ struct wait_cpus wait_own_cpus(void);
 /* *all may use what `also` may; of two limits the lower one counts. */
 void wait_add_cpus(struct wait_cpus *all, const struct wait_cpus *also);
 int wait_count_cpus(const struct wait_cpus *c); /* at least 1 */
-int wait_usable_cpus(void);                     /* wait_own_cpus(), counted */
 
 static inline void wait_relax(void)
 {

@@ -90,6 +90,7 @@ static void own(struct task *t, void *to, const void *from, size_t len)
 
 /* --------------------------------------------------------------------------------------- flows */
 
+/* The same on all ranks of the node, as the number of its CPUs is for which `crowded` stands. */
 static size_t choose_piece(const struct task *t, size_t lanes)
 {
     const struct flow *f = &t->flow;

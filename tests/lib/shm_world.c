@@ -25,7 +25,8 @@ void shm_world_init(struct shm_world *w, int n, int usable_cpus)
 {
     memset(w, 0, sizeof(*w));
     w->n = n;
-    w->usable_cpus = usable_cpus ? usable_cpus : wait_usable_cpus();
+    struct wait_cpus own = wait_own_cpus();
+    w->usable_cpus = usable_cpus ? usable_cpus : wait_count_cpus(&own);
     w->bytes = HEAP_BYTES;
     int fd = memfd_create("heap", MFD_CLOEXEC);
     must(fd >= 0 && ftruncate(fd, (off_t)w->bytes) == 0, "no memory file");

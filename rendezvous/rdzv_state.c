@@ -385,7 +385,15 @@ static void expect_back(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
         s->check_at = n->lost_at;
 }
 
-/* It has ended: it will elect nobody. */
+/* Its connection ended before it did. Nobody elects another coordinator before the dead time since
+ * the last word of this one is over (clocks may differ); after that it may have. */
+static bool has_elected_nobody(const struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
+{
+    uint64_t touch = n->echo_ns > n->touch_ns ? n->echo_ns : n->touch_ns;
+    return now < touch + s->rules.dead_ns / 5 * 4;
+}
+
+/* It has ended, and elects nobody. */
 static void lost_for_good(struct rdzv_state *s, struct rdzv_node *n, const char *how,
                           uint64_t since, uint64_t now)
 {
@@ -398,7 +406,9 @@ void rdzv_state_called(struct rdzv_state *s, const struct node_id *id, bool refu
     struct rdzv_node *n = map_get(&s->by_id, id->b, sizeof(id->b));
     if (!n || n->conn != RDZV_NO_CONN || !refused)
         return;
-    lost_for_good(s, n, "its launcher is gone (connection reset, then refused)", now, now);
+    if (has_elected_nobody(s, n, now))
+        rdzv_elect_dead(s, n);
+    rdzv_phase_lost(s, n, "its launcher is gone (connection reset, then refused)", now, now);
     rdzv_phase_advance(s, now);
 }
 

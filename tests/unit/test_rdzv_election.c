@@ -397,6 +397,53 @@ START_TEST(nodes_that_are_known_to_be_dead_elect_nobody)
 }
 END_TEST
 
+/* Two of three launchers are killed, which are called when their connections are reset. */
+static void two_are_gone(void)
+{
+    rules(RDZV_C10D, 1, 3);
+    R.elect = true;
+    start();
+    join(0, (struct who){.own = true});
+    join(1, (struct who){.peer_port = 4711});
+    join(2, (struct who){.peer_port = 4712});
+    run_all(3);
+    T += 1 * S;
+    for (uint32_t i = 0; i < 3; i++)
+        echo(i, MEMBER_RUNNING);
+}
+
+static void reset_and_refused(uint32_t node)
+{
+    closed(node, RDZV_END_RESET);
+    ck_assert_int_eq(called_port, 4710 + (int)node);
+    rdzv_state_called(S_, &called, true, T);
+    drain();
+}
+
+START_TEST(those_who_end_soon_after_a_last_word_have_elected_nobody)
+{
+    two_are_gone();
+    T += 11 * S; /* of 15 */
+    reset_and_refused(1);
+    reset_and_refused(2);
+    say(0, MEMBER_IDLE);
+    PHASE(RDZV_PREPARE);
+}
+END_TEST
+
+/* This process has slept: they have been on their own for long enough. */
+START_TEST(those_who_end_later_may_have_elected_somebody)
+{
+    two_are_gone();
+    T += 20 * S;
+    reset_and_refused(1);
+    reset_and_refused(2);
+    say(0, MEMBER_IDLE);
+    PHASE(RDZV_COLLECT);
+    gives_up();
+}
+END_TEST
+
 /* Nodes 1 and 2 wait as spares in the round after, and would elect one of them if they were cut
  * off: this must not happen when that round runs already. */
 START_TEST(a_round_waits_for_those_who_know_only_an_older_list)
@@ -573,6 +620,8 @@ static Suite *suite(void)
     tcase_add_test(tc, of_two_candidates_one_is_elected);
     tcase_add_test(tc, one_that_has_lost_the_others_gives_out_no_lease);
     tcase_add_test(tc, nodes_that_are_known_to_be_dead_elect_nobody);
+    tcase_add_test(tc, those_who_end_soon_after_a_last_word_have_elected_nobody);
+    tcase_add_test(tc, those_who_end_later_may_have_elected_somebody);
     tcase_add_test(tc, a_round_waits_for_those_who_know_only_an_older_list);
     tcase_add_test(tc, a_reset_node_that_still_listens_has_time);
     tcase_add_test(tc, a_reset_node_that_does_not_listen_is_gone);

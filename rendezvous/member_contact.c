@@ -155,23 +155,21 @@ void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, 
         return;
     m->due &= ~DUE_STATUS;
     m->due |= DUE_DISCONNECT;
+    bool again = strcmp(m->trouble, r->text) == 0;
+    if (r->retry && !again)
+        text_set(m->trouble, sizeof(m->trouble), "%s", r->text);
+    if (r->retry && (m->electing || (again && m->gen.counter == 0)))
+        return; /* electing: it has a coordinator, or does not know yet that it has none */
     text_set(text, sizeof(text), "the coordinator at %s turned this node away: %s",
              m->rules.coordinator, r->text);
-    if (m->electing && r->retry) { /* it has a coordinator, or does not know yet that it has none */
-        text_set(m->trouble, sizeof(m->trouble), "%s", r->text);
-        return;
-    }
     if (!r->retry || m->gen.counter > 0) {
         /* Turned away at the door: what it was started with is wrong. */
         member_state_end_alone(m, STOP_RENDEZVOUS, m->gen.counter > 0 ? 1 : 2, text);
         return;
     }
-    if (strcmp(m->trouble, r->text) != 0) {
-        m->say_at = now + SAY_NS;
-        text_add(text, sizeof(text), " (trying again)");
-        member_state_say(m, LOG_LEVEL_NOTICE, text);
-    }
-    text_set(m->trouble, sizeof(m->trouble), "%s", r->text);
+    m->say_at = now + SAY_NS;
+    text_add(text, sizeof(text), " (trying again)");
+    member_state_say(m, LOG_LEVEL_NOTICE, text);
 }
 
 void member_state_noticed(struct member_state *m, uint64_t now)

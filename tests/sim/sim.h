@@ -62,7 +62,7 @@ enum sim_kind {
     EV_FAULT,
     EV_HEAL,  /* node: its cuts end */
     EV_CUT,   /* node: it is cut off; number: how */
-    EV_BREAK, /* link: the kernel gives up */
+    EV_BREAK, /* link; number: 1 up, 0 down: the kernel gives up */
     EV_THAW,  /* node */
     EV_START, /* node: a launcher starts */
     EV_GUARD, /* node: its guardian looks at the lease */
@@ -70,7 +70,8 @@ enum sim_kind {
 };
 
 struct sim_event {
-    uint64_t at, order;
+    uint64_t at;
+    uint64_t order; /* given by the first sim_push(): of two at once, the older one is first */
     enum sim_kind kind;
     int who; /* node or link */
     int incarnation;
@@ -110,12 +111,12 @@ struct sim_link {
     bool member_end, coordinator_end; /* still open there */
     uint64_t up_at, down_at; /* of the last message under way, each direction: first in first out */
     bool dead;               /* swallows everything */
-    uint64_t held_until[2];  /* down, up */
-    struct node_id id;       /* the node's, when it has said hello */
-    bool beats;              /* there is one for heartbeats beside it */
+    uint64_t stalled_ns[2]; /* down, up: since when something waits for a cut to heal; 0: nothing */
+    uint64_t held_until[2]; /* what has waited arrives then, and nothing before it */
+    struct node_id id;      /* the node's, when it has said hello */
+    bool beats;             /* there is one for heartbeats beside it */
     uint64_t beat_heard, beat_touch;               /* the coordinator's thread's, its clock */
     uint64_t beat_seen, beat_answered, beat_lease; /* the node's thread's */
-    uint64_t stalled_ns; /* since when something waits for a cut to heal; 0: nothing */
 };
 
 struct sim_node {
@@ -156,6 +157,7 @@ struct sim_node {
     uint64_t thawed_ns;
     uint64_t heard_ns; /* when it got the newest view, our time */
     uint64_t lease;    /* of its guardian, our time; 0: none */
+    uint64_t guard_at; /* when that looks next */
     bool reset;        /* the network reset its connection: it may have been taken for dead */
     int follows;       /* the node whose coordinator it last joined; -1 */
     int follows_incarnation;
@@ -185,7 +187,9 @@ struct sim_world {
     int n, cap;
     struct sim_link *links;
     int nlinks, cap_links;
-    bool *cut; /* [from * n + to]: nothing passes */
+    bool *cut;                 /* [from * n + to]: nothing passes */
+    struct sim_event *waiting; /* for a cut to heal */
+    int nwaiting, cap_waiting;
     uint64_t faults_until, end;
     struct sim_round rounds[ROUNDS];
     int nrounds;
@@ -247,7 +251,10 @@ void sim_member_closes(struct sim_node *n, enum rdzv_end how);
 void sim_coordinator_closes(int link, enum rdzv_end how);
 void sim_connect(struct sim_node *n);
 bool sim_hold(struct sim_event *e); /* it waits: not now */
-void sim_break(int link);
+void sim_wait_for_heal(const struct sim_event *e);
+void sim_wait_for_thaw(struct sim_node *n, const struct sim_event *e);
+void sim_healed(void); /* what waits and may pass now is on its way */
+void sim_break(int link, bool up);
 
 /* sim_coordinator.c */
 void sim_coordinator_new(struct sim_node *n, struct rdzv_state *s);

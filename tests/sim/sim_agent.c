@@ -104,16 +104,26 @@ void sim_agent_fence(struct sim_node *n)
 
 /* --------------------------------------------------------------------------------- its guardian */
 
+static void watch_lease(struct sim_node *n)
+{
+    if (n->guard_at > now && n->guard_at <= n->lease)
+        return; /* it looks before that */
+    n->guard_at = n->lease > now ? n->lease : now;
+    push(n, EV_GUARD, n->guard_at - now, 0);
+}
+
 void sim_agent_lease(struct sim_node *n, uint64_t until_ns)
 {
     uint64_t until = until_ns ? sim_when(n, until_ns) : 0;
     n->lease = until && until < n->lease ? n->lease : until; /* its thread knows better */
     if (n->lease)
-        push(n, EV_GUARD, n->lease > now ? n->lease - now : 0, 0);
+        watch_lease(n);
 }
 
 void sim_agent_guard(struct sim_node *n)
 {
+    if (now < n->lease)
+        watch_lease(n);
     if (!n->workers || !n->lease || now < n->lease)
         return;
     sim_trace("guardian", sim_index(n), 0);

@@ -98,10 +98,12 @@ void sim_beat_event(struct sim_event *e)
     int from = up ? l->node : l->to, to = up ? l->to : l->node;
     if (e->kind == EV_BEAT) {
         node_beats(e, l);
-    } else if (l->dead) {
+    } else if (l->dead || !(up ? l->coordinator_end : l->member_end)) {
         return;
-    } else if (!sim_passes(from, to) || thread_stands(&W.nodes[to])) {
-        push(e->kind, e->who, 50 * MS, e); /* it waits */
+    } else if (!sim_passes(from, to)) {
+        sim_wait_for_heal(e);
+    } else if (thread_stands(&W.nodes[to])) {
+        sim_wait_for_thaw(&W.nodes[to], e);
     } else if (up) {
         coordinator_answers(e, l);
     } else {

@@ -6,9 +6,17 @@
 uint64_t now;
 
 static uint64_t rng;
-static struct sim_event *heap;
+
+/* What is to come: the heap orders it, each event keeps its place meanwhile. */
+struct place {
+    uint64_t at, order;
+    size_t event;
+};
+static struct place *heap;
+static struct sim_event *events;
+static size_t *unused; /* of events[]: those behind the first nheap */
 static size_t nheap, cap_heap;
-static uint64_t order_next;
+static uint64_t last_order;
 
 /* ------------------------------------------------------------------------------------- chance */
 
@@ -41,25 +49,38 @@ uint64_t sim_delay(void)
 
 /* ------------------------------------------------------------------------------------- events */
 
-static bool sooner(const struct sim_event *a, const struct sim_event *b)
+static bool sooner(const struct place *a, const struct place *b)
 {
     return a->at != b->at ? a->at < b->at : a->order < b->order;
 }
 
+static void grow(void)
+{
+    cap_heap = cap_heap ? 2 * cap_heap : 256;
+    heap = xrealloc(heap, cap_heap * sizeof(*heap));
+    events = xrealloc(events, cap_heap * sizeof(*events));
+    unused = xrealloc(unused, cap_heap * sizeof(*unused));
+    for (size_t i = nheap; i < cap_heap; i++)
+        unused[i] = i;
+}
+
 void sim_push(struct sim_event e)
 {
-    e.order = order_next++;
     if (nheap == cap_heap)
-        heap = xrealloc(heap, (cap_heap = cap_heap ? 2 * cap_heap : 256) * sizeof(*heap));
+        grow();
+    if (!e.order)
+        e.order = ++last_order;
+    struct place p = {e.at, e.order, unused[nheap]};
+    events[p.event] = e;
     size_t i = nheap++;
-    for (; i > 0 && sooner(&e, &heap[(i - 1) / 2]); i = (i - 1) / 2)
+    for (; i > 0 && sooner(&p, &heap[(i - 1) / 2]); i = (i - 1) / 2)
         heap[i] = heap[(i - 1) / 2];
-    heap[i] = e;
+    heap[i] = p;
 }
 
 struct sim_event sim_pop(void)
 {
-    struct sim_event top = heap[0], last = heap[--nheap];
+    struct place top = heap[0], last = heap[--nheap];
     size_t i = 0, child;
     while ((child = 2 * i + 1) < nheap) {
         child += child + 1 < nheap && sooner(&heap[child + 1], &heap[child]);
@@ -69,7 +90,8 @@ struct sim_event sim_pop(void)
         i = child;
     }
     heap[i] = last;
-    return top;
+    unused[nheap] = top.event;
+    return events[top.event];
 }
 
 bool sim_any_event(void)
@@ -79,12 +101,17 @@ bool sim_any_event(void)
 
 void sim_forget_events(void)
 {
-    while (nheap)
-        buf_fini(&heap[--nheap].bytes);
+    while (nheap) {
+        struct sim_event e = sim_pop();
+        buf_fini(&e.bytes);
+    }
     free(heap);
+    free(events);
+    free(unused);
     heap = NULL;
-    cap_heap = 0;
-    order_next = 0;
+    events = NULL;
+    unused = NULL;
+    cap_heap = last_order = 0;
 }
 
 void sim_trace(const char *what, int who, uint64_t number)

@@ -160,6 +160,7 @@ void sim_heal(int i)
 {
     for (int k = 0; k < W.n; k++)
         W.cut[i * W.n + k] = W.cut[k * W.n + i] = false;
+    sim_healed();
 }
 
 static void freeze(int i)

@@ -178,26 +178,73 @@ void sim_connect(struct sim_node *n)
 /* ------------------------------------------------------------------------------------ what waits
  */
 
+void sim_wait_for_heal(const struct sim_event *e)
+{
+    if (W.nwaiting == W.cap_waiting) {
+        W.cap_waiting = W.cap_waiting ? 2 * W.cap_waiting : 64;
+        W.waiting = xrealloc(W.waiting, (size_t)W.cap_waiting * sizeof(*W.waiting));
+    }
+    W.waiting[W.nwaiting++] = *e;
+}
+
+void sim_wait_for_thaw(struct sim_node *n, const struct sim_event *e)
+{
+    if (n->nheld == n->cap_held) {
+        n->cap_held = n->cap_held ? 2 * n->cap_held : 64;
+        n->held = xrealloc(n->held, (size_t)n->cap_held * sizeof(*n->held));
+    }
+    n->held[n->nheld++] = *e;
+}
+
+static bool passes(const struct sim_link *l, bool up)
+{
+    return l->dead || sim_passes(up ? l->node : l->to, up ? l->to : l->node);
+}
+
 /* What a cut holds back; and what comes behind it stays behind it. */
 static bool hold_on_link(struct sim_event *e, bool up)
 {
     struct sim_link *l = &W.links[e->who];
-    if (!l->dead && !sim_passes(up ? l->node : l->to, up ? l->to : l->node)) {
-        if (!l->stalled_ns) {
-            l->stalled_ns = now;
-            sim_push((struct sim_event){
-                .at = now + W.rules.dead_ns / 10 * 6, .kind = EV_BREAK, .who = e->who});
+    if (!(up ? l->coordinator_end : l->member_end))
+        return false; /* nobody reads it */
+    if (!passes(l, up)) {
+        if (!l->stalled_ns[up]) {
+            l->stalled_ns[up] = now;
+            sim_push((struct sim_event){.at = now + W.rules.dead_ns / 10 * 6,
+                                        .kind = EV_BREAK,
+                                        .who = e->who,
+                                        .number = up});
         }
-        if (now >= l->held_until[up])
-            l->held_until[up] = now + 50 * MS;
-    } else {
-        l->stalled_ns = 0;
+        sim_wait_for_heal(e);
+        return true;
     }
     if (now >= l->held_until[up])
         return false;
     e->at = l->held_until[up];
     sim_push(*e);
     return true;
+}
+
+/* It arrives when the sender's timer has sent it once more. */
+void sim_healed(void)
+{
+    int n = W.nwaiting;
+    W.nwaiting = 0;
+    for (int i = 0; i < n; i++) {
+        struct sim_event e = W.waiting[i];
+        struct sim_link *l = &W.links[e.who];
+        bool up =
+            e.kind == EV_TO_COORDINATOR || e.kind == EV_END_COORDINATOR || e.kind == EV_BEAT_UP;
+        if (!passes(l, up)) {
+            sim_wait_for_heal(&e);
+            continue;
+        }
+        l->stalled_ns[up] = 0;
+        if (l->held_until[up] <= now)
+            l->held_until[up] = now + 1 + below(100 * MS);
+        e.at = l->held_until[up];
+        sim_push(e);
+    }
 }
 
 /* Events of a frozen process wait for it, messages for a cut to heal. */
@@ -213,23 +260,18 @@ bool sim_hold(struct sim_event *e)
         if (!e->there && hold_on_link(e, up))
             return true;
     }
-    struct sim_node *n = &W.nodes[who];
-    if (!n->frozen)
+    if (!W.nodes[who].frozen)
         return false;
-    if (n->nheld == n->cap_held) {
-        n->cap_held = n->cap_held ? 2 * n->cap_held : 64;
-        n->held = xrealloc(n->held, (size_t)n->cap_held * sizeof(*n->held));
-    }
     e->there = true;
-    n->held[n->nheld++] = *e;
+    sim_wait_for_thaw(&W.nodes[who], e);
     return true;
 }
 
 /* The kernel gives up, unless the cut has healed. */
-void sim_break(int link)
+void sim_break(int link, bool up)
 {
     struct sim_link *l = &W.links[link];
-    if (!l->stalled_ns || l->dead || now - l->stalled_ns < W.rules.dead_ns / 10 * 6)
+    if (!l->stalled_ns[up] || l->dead || now - l->stalled_ns[up] < W.rules.dead_ns / 10 * 6)
         return;
     sim_trace("breaks", l->node, 0);
     sim_push((struct sim_event){.at = now, .kind = EV_END_COORDINATOR, .who = link, .there = true});

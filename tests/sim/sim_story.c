@@ -63,7 +63,7 @@ static void step(void)
         sim_cut(e.who, (int)e.number);
         break;
     case EV_BREAK:
-        sim_break(e.who);
+        sim_break(e.who, e.number);
         break;
     case EV_THAW:
         if (same)
@@ -140,8 +140,8 @@ static void make_world(uint64_t seed, int nodes)
     W.seed = seed;
     W.hash = 14695981039346656037ull;
     W.events = 0;
-    W.nlinks = W.nrounds = W.nclients = W.nepochs = W.failures = W.finished = W.half_from =
-        W.half_n = 0;
+    W.nlinks = W.nwaiting = W.nrounds = W.nclients = W.nepochs = W.failures = W.finished =
+        W.half_from = W.half_n = 0;
     W.internal = W.look = false;
     W.rules = make_rules(max, nodes > 0);
     W.replays = !nodes && one_in(3);
@@ -196,6 +196,8 @@ uint64_t sim_story(uint64_t seed, int nodes)
     for (int i = 0; i < W.n; i++)
         sim_kill(i, 2);
     sim_forget_events();
+    for (int i = 0; i < W.nwaiting; i++)
+        buf_fini(&W.waiting[i].bytes);
     for (int i = 0; i < W.nrounds; i++)
         free(W.rounds[i].rank_of);
     return hash;
@@ -208,6 +210,7 @@ void sim_free(void)
     free(W.nodes);
     free(W.links);
     free(W.cut);
+    free(W.waiting);
     free(W.clients);
     free(W.epochs);
     W = (struct sim_world){0};

@@ -5,10 +5,7 @@
 
 #include "collectives/shm/flow.h"
 
-enum {
-    HOT_BYTES = 8 * 1024,          /* what is reduced before it is copied to the others */
-    STREAM_BYTES = 4 * 1024 * 1024 /* a slice from which on the caches are passed by */
-};
+enum { HOT_BYTES = 8 * 1024 }; /* what is reduced before it is copied to the others */
 
 bool direct_offer(struct direct *d, size_t send_len, size_t recv_len)
 {

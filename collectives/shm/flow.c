@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "collectives/shm/copy.h"
 #include "collectives/shm/pull.h"
 
 /* What is reduced before it is copied on: stays in the first-level cache. */
@@ -120,7 +121,7 @@ static int copy_piece(struct flow *f, int i, uint64_t k, size_t len)
     if (r < 0)
         return r;
     if (!(shm_arrival(s, f->op->seq, i)->flags & SHM_PULL)) {
-        memcpy(f->recv + s->in[i].at + k * f->piece, place(f, i, s->me, k), len);
+        copy_fresh(f->recv + s->in[i].at + k * f->piece, place(f, i, s->me, k), len);
         return 0;
     }
     /* All at once, unless my own blocks, where it goes, are not all staged yet. */
@@ -213,7 +214,7 @@ static int copy_results(struct flow *f, uint64_t k)
         int r = shm_await_word(f->op, i, &s->progress[i].reduced, f->op->base + k + 1);
         if (r < 0)
             return r;
-        memcpy(f->recv + s->in[i].at + k * f->piece, place(f, i, i, k), len);
+        copy_fresh(f->recv + s->in[i].at + k * f->piece, place(f, i, i, k), len);
     }
     return 0;
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "collectives/comm.h"
+#include "collectives/shm/copy.h"
 #include "collectives/shm/pull.h"
 #include "collectives/shm/shm.h"
 #include "collectives/wait.h"
@@ -175,8 +176,8 @@ static void copy_to(const struct shm *s, const struct end *end, const struct shm
         return;
     uint32_t begin = (end->data_got + at - SHM_CELL_BYTES) % size;
     uint32_t first = min_u32(len, size - begin);
-    memcpy(to, data + begin, first);
-    memcpy(to + first, data, len - first);
+    copy_fresh(to, data + begin, first);
+    copy_fresh(to + first, data, len - first);
 }
 
 /* The cell that is to be read next, with its length; NULL: it is not there. */

@@ -49,13 +49,13 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
     struct err e = ERR_INIT;
     int size = cost_size(op->len);
     bool fetch = peer->t == p->shm && stream_may_fetch(p->comm, op->peer) &&
-                 cost_choose(&p->costs[size], 1, 0, &p->turns[size]) == COST_PULLED;
+                 cost_choose(&p->costs[size], 1, 0, size, &p->turns[size]) == COST_PULLED;
     op->accepted_ns = mono_ns();
     int r = fetch ? stream_fetch(p->comm, op->peer, op->buf, f->addr, op->len, &e) : 0;
     if (r < 0)
         p2p_fail(p, r, op->peer, op, &e);
     else if (fetch)
-        cost_take(&p->costs[size], &p->turns[size], COST_PULLED, mono_ns() - op->accepted_ns,
+        cost_take(&p->costs[size], size, &p->turns[size], COST_PULLED, mono_ns() - op->accepted_ns,
                   op->len);
     op->state = P2P_ACCEPTED;
     op->frame = (struct p2p_frame){.kind = fetch ? P2P_FETCHED : P2P_CTS, .id = f->id};

@@ -136,7 +136,7 @@ static void end_frame(struct p2p *p, struct p2p_reading *in, bool staged)
     struct p2p_op *op = in->op;
     if (op && staged && in->frame.kind == P2P_DATA) {
         int size = cost_size(op->len);
-        cost_take(&p->costs[size], &p->turns[size], COST_STAGED, mono_ns() - op->accepted_ns,
+        cost_take(&p->costs[size], size, &p->turns[size], COST_STAGED, mono_ns() - op->accepted_ns,
                   op->len);
     }
     if (op)

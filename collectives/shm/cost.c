@@ -1,12 +1,22 @@
 #include "collectives/shm/cost.h"
 
 enum {
-    TIMED = 2,        /* blocks make a time: of ranks that share a CPU, every other one is quick */
-    TURN = TIMED + 1, /* the first one after a change finds its memory in nobody's cache */
-    EARLY_TRY = 16,   /* the other way has a turn from this one on, */
+    EARLY_TRY = 16,     /* the other way has a turn from this one on, */
     BLOCKS_A_TRY = 128, /* and from every so many */
     WEIGHT = 3,         /* of what was, against 1 of what is, if that is longer: maybe by chance */
 };
+
+/* So many blocks make a time: of ranks that share a CPU, every other short one is quick. */
+static uint32_t blocks_timed(int size)
+{
+    return size < COST_LONG ? 2 : 1;
+}
+
+/* The first one after a change finds its memory in nobody's cache. */
+static uint32_t blocks_a_turn(int size)
+{
+    return blocks_timed(size) + 1;
+}
 
 int cost_size(size_t len)
 {
@@ -29,18 +39,19 @@ static uint32_t least(const struct cost *costs, int n, size_t stride, enum cost_
     return best;
 }
 
-enum cost_way cost_choose(const struct cost *costs, int n, size_t stride, struct cost_turn *turn)
+enum cost_way cost_choose(const struct cost *costs, int n, size_t stride, int size,
+                          struct cost_turn *turn)
 {
     uint32_t staged = least(costs, n, stride, COST_STAGED);
     uint32_t pulled = least(costs, n, stride, COST_PULLED);
-    uint32_t k = turn->asked++, of = k % BLOCKS_A_TRY;
+    uint32_t k = turn->asked++, of = k % BLOCKS_A_TRY, each = blocks_a_turn(size);
     if (!staged || !pulled)
-        return k / TURN % 2 ? COST_PULLED : COST_STAGED;
-    bool try = k < BLOCKS_A_TRY ? k >= EARLY_TRY && k < EARLY_TRY + TURN : of < TURN;
+        return k / each % 2 ? COST_PULLED : COST_STAGED;
+    bool try = k < BLOCKS_A_TRY ? k >= EARLY_TRY && k < EARLY_TRY + each : of < each;
     return (pulled < staged) != try ? COST_PULLED : COST_STAGED;
 }
 
-void cost_take(struct cost *cost, struct cost_turn *turn, enum cost_way way, uint64_t ns,
+void cost_take(struct cost *cost, int size, struct cost_turn *turn, enum cost_way way, uint64_t ns,
                size_t bytes)
 {
     if (turn->way != way + 1) {
@@ -49,7 +60,7 @@ void cost_take(struct cost *cost, struct cost_turn *turn, enum cost_way way, uin
     }
     turn->ns += ns;
     turn->bytes += bytes;
-    if (++turn->timed < TIMED)
+    if (++turn->timed < blocks_timed(size))
         return;
     uint64_t was = atomic_load_explicit(&cost->ps[way], memory_order_relaxed);
     uint64_t is = turn->ns * 1000 / turn->bytes + 1;

@@ -14,6 +14,7 @@
 
 enum {
     COST_SIZES = 4, /* classes: blocks that fit the caches to a different degree */
+    COST_LONG = 1,  /* the first class of those that take so long that one is a measurement */
     COST_KINDS = 6, /* operations that move blocks, with or without v, and a reduce of two */
 };
 
@@ -35,12 +36,13 @@ struct cost_turn {
 /* By length, from 0; lengths below that for which there is a choice at all belong to the first. */
 int cost_size(size_t len);
 
-/* The better way of those that n have timed (costs[0], then one every `stride` bytes), the fastest
- * of whom counts; or the other one, if that must be timed. */
-enum cost_way cost_choose(const struct cost *costs, int n, size_t stride, struct cost_turn *turn);
+/* For blocks of class `size`: the better way of those that n have timed (costs[0], then one every
+ * `stride` bytes), the fastest of whom counts; or the other one, if that must be timed. */
+enum cost_way cost_choose(const struct cost *costs, int n, size_t stride, int size,
+                          struct cost_turn *turn);
 
 /* What it has taken. */
-void cost_take(struct cost *cost, struct cost_turn *turn, enum cost_way way, uint64_t ns,
+void cost_take(struct cost *cost, int size, struct cost_turn *turn, enum cost_way way, uint64_t ns,
                size_t bytes);
 
 #endif

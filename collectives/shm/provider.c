@@ -149,14 +149,14 @@ static int move_timed(struct task *t, size_t block, bool can_pull)
     size_t bytes = 0;
     uint64_t began = mono_ns();
     if (can_pull)
-        way = cost_choose(&s->peers[0].costs[kind][size], s->n, sizeof(s->peers[0]),
+        way = cost_choose(&s->peers[0].costs[kind][size], s->n, sizeof(s->peers[0]), size,
                           &s->turns[kind][size]);
     t->flow.pull = way == COST_PULLED;
     int r = run_flow(t, "flat");
     for (int i = 0; i < s->n; i++)
         bytes += s->in[i].len;
     if (r == 0 && bytes && !t->flow.in_place)
-        cost_take(&s->peers[s->me].costs[kind][size], &s->turns[kind][size],
+        cost_take(&s->peers[s->me].costs[kind][size], size, &s->turns[kind][size],
                   t->op.pulled ? COST_PULLED : COST_STAGED, mono_ns() - began, bytes);
     return r;
 }

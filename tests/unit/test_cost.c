@@ -9,19 +9,22 @@ enum { RANKS = 3, BYTES = 1000 * 1000 };
 
 static struct cost g_costs[RANKS];
 static struct cost_turn g_turns[RANKS];
+static int g_size;
 
 static void start(void)
 {
     memset(g_costs, 0, sizeof(g_costs));
     memset(g_turns, 0, sizeof(g_turns));
+    g_size = 0;
 }
 
 /* One block by rank 0's choice, which takes rank i so many us. */
 static enum cost_way block(const uint64_t us[2], uint64_t more_of_rank)
 {
-    enum cost_way way = cost_choose(g_costs, RANKS, sizeof(g_costs[0]), &g_turns[0]);
+    enum cost_way way = cost_choose(g_costs, RANKS, sizeof(g_costs[0]), g_size, &g_turns[0]);
     for (uint64_t i = 0; i < RANKS; i++)
-        cost_take(&g_costs[i], &g_turns[i], way, (us[way] + i * more_of_rank) * 1000, BYTES);
+        cost_take(&g_costs[i], g_size, &g_turns[i], way, (us[way] + i * more_of_rank) * 1000,
+                  BYTES);
     return way;
 }
 
@@ -54,6 +57,20 @@ START_TEST(the_faster_way_is_taken)
     start();
     ck_assert_int_eq(blocks(6, 100, 200), 3);
     ck_assert_int_le(blocks(1000, 100, 200), 40);
+}
+END_TEST
+
+/* Of those that take long one of each is enough, and the one before it. */
+START_TEST(long_ones_are_timed_once)
+{
+    g_size = COST_LONG;
+    ck_assert_int_eq(blocks(2, 200, 100), 0);
+    ck_assert_int_eq(blocks(2, 200, 100), 2);
+    ck_assert_int_eq(blocks(12, 200, 100), 12);
+    start();
+    g_size = COST_LONG;
+    ck_assert_int_eq(blocks(4, 100, 200), 2);
+    ck_assert_int_eq(blocks(12, 100, 200), 0);
 }
 END_TEST
 
@@ -97,9 +114,11 @@ START_TEST(the_fastest_rank_counts)
     atomic_store(&g_costs[0].ps[COST_PULLED], 800);
     atomic_store(&g_costs[2].ps[COST_STAGED], 100);
     atomic_store(&g_costs[2].ps[COST_PULLED], 200);
-    ck_assert_int_eq(cost_choose(g_costs, RANKS, sizeof(g_costs[0]), &g_turns[0]), COST_STAGED);
+    ck_assert_int_eq(cost_choose(g_costs, RANKS, sizeof(g_costs[0]), g_size, &g_turns[0]),
+                     COST_STAGED);
     atomic_store(&g_costs[1].ps[COST_PULLED], 50);
-    ck_assert_int_eq(cost_choose(g_costs, RANKS, sizeof(g_costs[0]), &g_turns[0]), COST_PULLED);
+    ck_assert_int_eq(cost_choose(g_costs, RANKS, sizeof(g_costs[0]), g_size, &g_turns[0]),
+                     COST_PULLED);
 }
 END_TEST
 
@@ -107,7 +126,7 @@ END_TEST
 START_TEST(a_time_may_be_very_long)
 {
     for (int k = 0; k < 3; k++)
-        cost_take(&g_costs[0], &g_turns[0], COST_STAGED, UINT64_MAX / 4000, 1);
+        cost_take(&g_costs[0], g_size, &g_turns[0], COST_STAGED, UINT64_MAX / 4000, 1);
     ck_assert_uint_eq(atomic_load(&g_costs[0].ps[COST_STAGED]), UINT32_MAX);
 }
 END_TEST
@@ -119,6 +138,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, start, NULL);
     tcase_add_test(tc, lengths_have_classes);
     tcase_add_test(tc, the_faster_way_is_taken);
+    tcase_add_test(tc, long_ones_are_timed_once);
     tcase_add_test(tc, the_other_way_is_tried_now_and_then);
     tcase_add_test(tc, what_changes_is_noticed);
     tcase_add_test(tc, what_is_slow_by_chance_counts_little);

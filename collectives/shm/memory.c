@@ -23,7 +23,7 @@
 #define ARENAS_LEAST ((size_t)64 << 20)
 #define RINGS_BYTES  ((size_t)256 << 20)
 
-enum { RING_MOST = 512 * 1024, RING_LEAST = 4096, RING_CELLS = 64 };
+enum { RING_MOST = 512 * 1024, RING_LEAST = 4096, CELLS_MOST = 64, RING_BYTES_A_CELL = 128 };
 
 /* struct shm_offer, as this file knows it. */
 struct offer {
@@ -41,7 +41,7 @@ static size_t align_up(size_t v, size_t to)
 }
 
 struct layout {
-    size_t peers, arrivals, progress, slots, rings, ring_bytes, ring_stride, arenas;
+    size_t peers, arrivals, progress, slots, rings, ring_bytes, ring_cells, ring_stride, arenas;
 };
 
 /* With many ranks there are very many rings. */
@@ -62,7 +62,10 @@ static struct layout lay_out(int ranks)
     l.slots = align_up(l.progress + n * sizeof(struct shm_progress), 4096);
     l.rings = align_up(l.slots + n * SHM_SLOTS * SHM_SLOT_STRIDE + SHM_SLOT_SKEW, 4096);
     l.ring_bytes = choose_ring(n);
-    l.ring_stride = sizeof(struct shm_ring) + RING_CELLS * sizeof(struct shm_cell) + l.ring_bytes;
+    l.ring_cells = l.ring_bytes / RING_BYTES_A_CELL;
+    if (l.ring_cells > CELLS_MOST) /* small messages go round in few lines */
+        l.ring_cells = CELLS_MOST;
+    l.ring_stride = sizeof(struct shm_ring) + l.ring_cells * sizeof(struct shm_cell) + l.ring_bytes;
     l.arenas = align_up(l.rings + 2 * n * n * l.ring_stride, 4096);
     return l;
 }
@@ -115,7 +118,7 @@ static int take(dlcoll_comm *comm, void *base, size_t bytes, bool mapped, struct
     s->slots = s->base + l.slots;
     s->rings = s->base + l.rings;
     s->ring_bytes = (uint32_t)l.ring_bytes;
-    s->ring_cells = RING_CELLS;
+    s->ring_cells = (uint32_t)l.ring_cells;
     s->ring_stride = l.ring_stride;
     s->arenas_at = l.arenas;
     s->arena_bytes = (bytes - l.arenas) / (size_t)s->n / 4096 * 4096;

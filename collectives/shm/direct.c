@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "collectives/shm/flow.h"
+#include "collectives/shm/provider.h"
 
 enum { HOT_BYTES = 8 * 1024 }; /* what is reduced before it is copied to the others */
 
@@ -76,6 +77,17 @@ static void reduce_stretch(struct direct *d, uint8_t *const *targets, int n, siz
         memcpy(targets[k] + at, to, len);
 }
 
+/* In place each line has just been read. */
+static bool passes_caches(const struct direct *d, const uint8_t *to, int ntargets, size_t len)
+{
+    const struct shm *s = d->op->s;
+    for (int i = 0; i < s->n; i++) {
+        if (s->sources[i] == to)
+            return false;
+    }
+    return ntargets == 1 && len >= shm_tuning.direct_stream && !d->reduce->has_post;
+}
+
 static int reduce_slice(struct direct *d)
 {
     struct shm *s = d->op->s;
@@ -85,6 +97,10 @@ static int reduce_slice(struct direct *d)
     if (!n || !list_sources(d, s->sources))
         return err_set(&d->op->call->err, -EPROTO,
                        "a rank says that its buffer lies outside of the shared memory");
+    if (passes_caches(d, targets[0], n, len)) {
+        reduce_many_stream(d->reduce, targets[0], s->sources, s->n, len / d->reduce->dtype->size);
+        return 0;
+    }
     for (size_t at = 0; at < len; at += HOT_BYTES)
         reduce_stretch(d, targets, n, at, len - at < HOT_BYTES ? len - at : HOT_BYTES);
     return 0;

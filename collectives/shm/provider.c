@@ -24,6 +24,7 @@ struct shm_tuning shm_tuning = {
     .flat = 128 * 1024,
     .root_pair = 1024 * 1024,
     .direct = 4 * 1024,
+    .direct_stream = 4 * 1024 * 1024,
     .pull = 8 * 1024,
     .pull_crowded = 32 * 1024,
     .compare = 8 * 1024,

@@ -11,10 +11,11 @@ struct shm_tuning {
                     data together are no more than this; else a slice */
     size_t
         root_pair; /* a reduce of two ranks: the root reduces everything, up to so much of both */
-    size_t direct; /* reductions of shared buffers: from so much on */
-    size_t pull;   /* a block is taken out of its owner's buffer: from so much on, */
-    size_t pull_crowded; /* and from so much on where ranks have to share CPUs; */
-    size_t compare;      /* from so much on only if that is found to be faster (cost.h) */
+    size_t direct; /* reductions of shared buffers: from so much on; */
+    size_t direct_stream; /* into one of them past the caches: slices of so much and more */
+    size_t pull;          /* a block is taken out of its owner's buffer: from so much on, */
+    size_t pull_crowded;  /* and from so much on where ranks have to share CPUs; */
+    size_t compare;       /* from so much on only if that is found to be faster (cost.h) */
     /* Of a block, put into a slot in a round, as far as there is room for all ranks' blocks: */
     size_t piece_few;  /* of two ranks, reductions of three or four, and broadcasts where ranks
                           have to share CPUs: few rounds */

@@ -12,13 +12,17 @@ allows, interleaved in one run; medians over the rounds of each rank's median (t
 
 Large sizes, and the peers that take milliseconds for a small operation, come in every third round.
 
-A virtual machine's CPUs may be two of one core for a while and of two cores then: a flag between them
-takes a third of the time, and everything else changes with it. So the flag is timed before and after
-each run, and where there have been two kinds of times, only runs of one kind are compared.
+A virtual machine's CPUs may be two of one core for a while, of two cores then, and of two that have no
+cache in common after that: a flag between them takes two or ten times as long, and everything else changes
+with it. So the flag is timed before and after each run, and where there have been several kinds of times,
+only runs of one kind are compared.
 
 `direct` is libdlcoll with buffers from dlcoll_mem_alloc(); `limit` what memory and flags allow if every
 rank sees every buffer (tests/bench/coll/peer_limit.c). ratio: the best peer's time divided by libdlcoll's.
 """
+import bisect
+import collections
+import math
 import os
 import re
 import shutil
@@ -47,7 +51,7 @@ QUIET_S = float(os.environ.get("QUIET_S", "0" if QUICK else "2"))
 LIMIT_S = 10 if QUICK else 40
 RARE = 3           # rounds of which one has the large sizes
 LARGE = 4 << 20    # bytes
-TWO_KINDS = 1.7    # the times of a flag, the longest by the shortest
+STEP, FEW = 1.2, 0.02  # between two kinds of a flag's times: steps with so few of all
 NO_MATCH = 4       # times the fastest: not by another kind of time either
 CPUS = len(os.sched_getaffinity(0))
 FOREIGN = 0.10  # of the CPUs, used by others: more is worth a remark
@@ -226,18 +230,24 @@ def us(x):
     return f"{x:.2f}" if x < 100 else f"{x:.0f}"
 
 
+def edges_between(times):
+    """Where one kind of times ends and the next begins: in the middle of steps with few between those with
+    many."""
+    counts = collections.Counter(round(math.log(t, STEP)) for t in times)
+    many = sorted(step for step, n in counts.items() if n >= max(2, FEW * len(times)))
+    return [STEP ** ((a + b) / 2) for a, b in zip(many, many[1:]) if b > a + 1]
+
+
 class Results:
-    """Medians. Where the flag has had two kinds of times, a cell's are those of the kind in which there
+    """Medians. Where the flag has had several kinds of times, a cell's are those of the kind in which there
     are the most measurements of all that may be the fastest of it; a library without any has its own
     median of all, and the cell is `mixed`."""
 
     def __init__(self, samples):
-        flags = [t for s in samples for t in s[2:]]
-        low, high = min(flags, default=1), max((t for t in flags if t < 1), default=1)
-        self.edge = (low * high) ** 0.5 if high > low * TWO_KINDS else None
+        self.edges = edges_between([t for s in samples for t in s[2:]])
         self.times = {}
         for cell, us, before, after in samples:
-            kinds = {t > self.edge for t in (before, after)} if self.edge else set()
+            kinds = {bisect.bisect(self.edges, t) for t in (before, after)} if self.edges else set()
             for kind in (None, *(kinds if len(kinds) == 1 else ())):
                 self.times.setdefault((*cell, kind), []).append(us)
         self.kinds = {}
@@ -245,13 +255,14 @@ class Results:
     def kind(self, name, op, n, size):
         """(the kind, whether the cell is mixed)"""
         key, tcp = (op, n, size), name.endswith("-tcp")
-        if not self.edge:
+        if not self.edges:
             return None, False
         if (key, tcp) not in self.kinds:
             names = [p for p in (TCP if tcp else SHM) if p not in ("direct", "gloo") and (p, *key, None) in self.times]
             least = {p: min(self.times[p, *key, None]) for p in names}
             names = [p for p in names if p.startswith("dlcoll") or least[p] < NO_MATCH * min(least.values())]
-            counts = {kind: [len(self.times.get((p, *key, kind), ())) for p in names] for kind in (False, True)}
+            counts = {kind: [len(self.times.get((p, *key, kind), ())) for p in names]
+                      for kind in range(len(self.edges) + 1)}
             best = max(counts, key=lambda kind: (sum(c > 0 for c in counts[kind]), min(counts[kind], default=0)))
             self.kinds[key, tcp] = best, 0 in counts[best]
         return self.kinds[key, tcp]
@@ -369,8 +380,9 @@ def main():
     m = measure(names)
     r, foreign = Results(m.samples), m.foreign
     flags = sorted(t for s in m.samples for t in s[2:])
-    if r.edge:
-        print(f"\nThe flag took {flags[0]:.2f} to {flags[-1]:.2f} us; not mixed: runs below and above {r.edge:.2f} us")
+    if r.edges:
+        where = " and ".join(f"{edge:.3f}" for edge in r.edges)
+        print(f"\nThe flag took {flags[0]:.3f} to {flags[-1]:.3f} us; not mixed: runs below and above {where}")
     for n in RANKS:
         for op in OPS:
             print_table(r, op, n, ["limit", *SHM], "dlcoll", [*MPIS, "gloo"])

@@ -21,7 +21,7 @@
 /* Address space, not memory. Where it is limited, less must do. */
 #define ARENAS_BYTES ((size_t)64 << 30)
 #define ARENAS_LEAST ((size_t)64 << 20)
-#define RINGS_BYTES  ((size_t)256 << 20)
+#define RINGS_BYTES  ((size_t)64 << 20)
 
 enum { RING_MOST = 512 * 1024, RING_LEAST = 4096, CELLS_MOST = 64, RING_BYTES_A_CELL = 128 };
 

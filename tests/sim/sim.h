@@ -190,7 +190,7 @@ struct sim_world {
     bool *cut;                 /* [from * n + to]: nothing passes */
     struct sim_event *waiting; /* for a cut to heal */
     int nwaiting, cap_waiting;
-    uint64_t faults_until, end;
+    uint64_t faults_from, faults_until, end;
     struct sim_round rounds[ROUNDS];
     int nrounds;
     struct sim_client *clients;

@@ -165,7 +165,7 @@ static void workers_end(struct sim_node *n)
 {
     if (!n->workers || n->stopping)
         return;
-    if (now < W.faults_until && one_in(4)) {
+    if (now >= W.faults_from && now < W.faults_until && one_in(4)) {
         struct failure f = failure_of(n, (int)below((uint64_t)n->nproc),
                                       one_in(30)  ? FAILURE_EXEC
                                       : one_in(2) ? FAILURE_EXIT

@@ -42,7 +42,7 @@ uint64_t sim_delay(void)
     if (r >> 32 & 15)
         return d;
     d += below(200 * MS);
-    if (now < W.faults_until && one_in(25))
+    if (now >= W.faults_from && now < W.faults_until && one_in(25))
         d += below(one_in(8) ? 9 * S : 4 * S);
     return d;
 }

@@ -79,6 +79,8 @@ START_TEST(stories)
     print_totals(n, (double)(mono_ns() - start) / 1e9);
     if (n >= 1000)
         check_totals(n);
+    if (nodes)
+        ck_assert_uint_ge(sim_total.rounds, n);
 }
 END_TEST
 
@@ -99,6 +101,7 @@ START_TEST(many_nodes)
     for (uint64_t seed = 1; seed <= 3; seed++)
         sim_story(seed, 1024);
     sim_free();
+    ck_assert_uint_ge(sim_total.rounds, 3);
 }
 END_TEST
 

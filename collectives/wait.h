@@ -39,17 +39,6 @@ static inline void wait_relax(void)
 #endif
 }
 
-/* Fetches a line that is to be written soon, out of the caches of those who have read it: where
- * there is something to wait for anyway. */
-static inline void wait_own_line(const void *line)
-{
-#if defined(__x86_64__)
-    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));
-#else
-    __builtin_prefetch(line, 1);
-#endif
-}
-
 /* What was stored before it is seen by all before anything after it is loaded. */
 static inline void wait_fence(void)
 {

@@ -57,6 +57,12 @@ struct rdzv_node {
     uint32_t last_order;
 };
 
+/* When the newest word of this coordinator was sent that the node has said it has. */
+static inline uint64_t rdzv_node_touch(const struct rdzv_node *n)
+{
+    return n->echo_ns > n->touch_ns ? n->echo_ns : n->touch_ns;
+}
+
 /* It has no workers: it is in no round, and counts as no node. */
 static inline bool rdzv_node_is_witness(const struct rdzv_node *n)
 {

@@ -79,7 +79,7 @@ uint64_t rdzv_quorum_touch(const struct rdzv_quorum *q, const struct map *by_id)
         if (q->dead[i] || (n && n->peer.own && is_present(e, by_id, 0)))
             need--;
         else if (n && is_present(e, by_id, 0))
-            touch[have++] = n->echo_ns > n->touch_ns ? n->echo_ns : n->touch_ns;
+            touch[have++] = rdzv_node_touch(n);
     }
     qsort(touch, (size_t)have, sizeof(*touch), newest_first);
     uint64_t at = need <= 0 ? UINT64_MAX : need <= have ? touch[need - 1] : 0;

@@ -389,8 +389,7 @@ static void expect_back(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
  * the last word of this one is over (clocks may differ); after that it may have. */
 static bool has_elected_nobody(const struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
 {
-    uint64_t touch = n->echo_ns > n->touch_ns ? n->echo_ns : n->touch_ns;
-    return now < touch + s->rules.dead_ns / 5 * 4;
+    return now < rdzv_node_touch(n) + s->rules.dead_ns / 5 * 4;
 }
 
 /* It has ended, and elects nobody. */

@@ -3,11 +3,12 @@
 #include <stdint.h>
 #include <string.h>
 
+enum { LINE = 64 };
+
 #if defined(__x86_64__)
 #include <emmintrin.h>
 
 enum {
-    LINE = 64,
     STEP = 2 * LINE,       /* processors fetch them in pairs */
     LONG_BYTES = 32 * 1024 /* below it memcpy() is as good */
 };
@@ -43,3 +44,14 @@ void copy_fresh(void *to, const void *from, size_t len)
 }
 
 #endif
+
+void copy_prepare(void *to, size_t len)
+{
+    for (const uint8_t *line = to, *end = line + len; line < end; line += LINE) {
+#if defined(__x86_64__)
+        __asm__ volatile("prefetchw %0" : : "m"(*line)); /* nothing, where it is not known */
+#else
+        __builtin_prefetch(line, 1);
+#endif
+    }
+}

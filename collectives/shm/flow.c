@@ -8,8 +8,8 @@
 /* What is reduced before it is copied on: stays in the first-level cache. */
 enum { HOT_BYTES = 8 * 1024 };
 
-/* Lines of a slot that are made ready for the next operation. */
-enum { OWN_BYTES = 16 * 1024 };
+/* Of a slot, made ready for the next operation. */
+enum { PREPARED_BYTES = 16 * 1024 };
 
 static size_t min_size(size_t a, size_t b)
 {
@@ -265,15 +265,12 @@ static int run_rounds(struct flow *f, uint64_t rounds)
 }
 
 /* The next operation is likely to stage as much, where others have read. */
-static void own_next_slot(const struct flow *f)
+static void prepare_next_slot(const struct flow *f)
 {
     const struct shm *s = f->op->s;
     size_t len = s->out[0].len;
-    const uint8_t *slot = shm_slot(s, s->me, f->op->base + 1);
-    if (!f->shared || f->pull || len > OWN_BYTES || !f->op->call->comm->policy.spin_ns)
-        return;
-    for (size_t at = 0; at < len; at += 64)
-        wait_own_line(slot + at);
+    if (f->shared && !f->pull && len <= PREPARED_BYTES && f->op->call->comm->policy.spin_ns)
+        copy_prepare(shm_slot(s, s->me, f->op->base + 1), len);
 }
 
 int flow_run(struct flow *f)
@@ -287,7 +284,7 @@ int flow_run(struct flow *f)
     if (r < 0)
         return r;
     publish(f, 0);
-    own_next_slot(f);
+    prepare_next_slot(f);
     if (f->own_len)
         memcpy(f->own_to, f->own_from, f->own_len);
     r = agree(f, &rounds);

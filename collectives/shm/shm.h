@@ -7,8 +7,8 @@
  *                     small data in the same line
  *     progress[n] how far a rank is within an operation
  *     slot[n][4]  room for data on its way
- *     ring[n][n][2]   point to point: messages, and the answers to those of the other way
- * (stream.h) arena[n]    what dlcoll_mem_alloc() gives out
+ *     ring[n][n][2]   point to point (stream.h): messages, and the answers to the other way's
+ *     arena[n]    what dlcoll_mem_alloc() gives out
  *
  * Every line has one writer, who stores with release order; readers acquire. There are no locks:
  * whoever dies, at any point, leaves nothing that another one would have to repair.

@@ -73,14 +73,14 @@ START_TEST(stories)
         sim_free();
         return;
     }
-    for (uint64_t seed = first; seed < first + n; seed++)
+    for (uint64_t seed = first; seed < first + n; seed++) {
         sim_story(seed, nodes);
+        ck_assert(W.nrounds || !nodes);
+    }
     sim_free();
     print_totals(n, (double)(mono_ns() - start) / 1e9);
     if (n >= 1000)
         check_totals(n);
-    if (nodes)
-        ck_assert_uint_ge(sim_total.rounds, n);
 }
 END_TEST
 
@@ -98,10 +98,11 @@ END_TEST
 
 START_TEST(many_nodes)
 {
-    for (uint64_t seed = 1; seed <= 3; seed++)
+    for (uint64_t seed = 1; seed <= 3; seed++) {
         sim_story(seed, 1024);
+        ck_assert_int_gt(W.nrounds, 0);
+    }
     sim_free();
-    ck_assert_uint_ge(sim_total.rounds, 3);
 }
 END_TEST
 

@@ -103,7 +103,8 @@ void member_state_connected(struct member_state *m, bool here, uint64_t now)
     m->sent_seq = 0; /* all that is not acknowledged is sent again */
     m->due &= ~DUE_DISCONNECT;
     m->due |= DUE_HELLO | DUE_STATUS;
-    if (m->electing)
+    /* It may be one that stands. (A witness that has lost its coordinator votes, too.) */
+    if (!m->joined)
         m->due |= (m->ran.n ? DUE_RAN : 0) | (newer(m) ? DUE_TOLD : 0);
 }
 
@@ -134,6 +135,7 @@ void member_state_unreachable(struct member_state *m, bool refused, const char *
 {
     if (m->ended)
         return;
+    m->answered = false;
     text_set(m->trouble, sizeof(m->trouble), "%s", why);
     if (!refused)
         m->refused_ns = 0;
@@ -188,8 +190,13 @@ bool member_state_electing(const struct member_state *m)
 const struct rdzv_peers *member_state_electors(const struct member_state *m, int *self)
 {
     const struct rdzv_peers *p = electors(m);
-    *self = p && p == &m->ran ? rdzv_peers_find(p, &m->rules.hello.id) : -1;
+    *self = p ? rdzv_peers_find(p, &m->rules.hello.id) : -1;
     return p;
+}
+
+bool member_state_may_stand(const struct member_state *m)
+{
+    return m->ran.n > 0;
 }
 
 void member_state_electorate(const struct member_state *m, struct rdzv_electorate *out)

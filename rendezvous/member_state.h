@@ -42,7 +42,7 @@ void member_state_set_local_addr(struct member_state *m, const char *ip);
 bool member_state_wants_link(const struct member_state *m);
 /* Whether it has been let in by a coordinator; before that, another one may be looked for. */
 bool member_state_joined(const struct member_state *m);
-/* Whether the newest connection, which may be gone, was one to a coordinator that answered. */
+/* Whether the newest attempt led to a coordinator that answered. That connection may be gone. */
 bool member_state_answered(const struct member_state *m);
 /* here: it does not leave this host. */
 void member_state_connected(struct member_state *m, bool here, uint64_t now);
@@ -53,10 +53,11 @@ void member_state_disconnected(struct member_state *m, enum rdzv_end how, const 
 void member_state_unreachable(struct member_state *m, bool refused, const char *why, uint64_t now);
 
 /* The coordinator is lost, and the nodes choose another one among the list. self: its own index in
- * it, -1 when it was not in that round (then it only follows). A connection is wanted to the first
- * one that is there; when that is this node itself, a coordinator with the electorate. */
+ * it, or -1. A connection is wanted to the first one that is there; when that is this node itself,
+ * a coordinator with the electorate, if it may stand: who was not in that round only follows. */
 bool member_state_electing(const struct member_state *m);
 const struct rdzv_peers *member_state_electors(const struct member_state *m, int *self);
+bool member_state_may_stand(const struct member_state *m);
 void member_state_electorate(const struct member_state *m, struct rdzv_electorate *out);
 /* One that stands has answered. */
 void member_state_noticed(struct member_state *m, uint64_t now);

@@ -242,12 +242,17 @@ static void stand(struct rdzv *r)
     member_state_noticed(member_state_of(r->member), uv_hrtime());
 }
 
+/* The next one is called at once, unless all of them have been called before. */
 static void next_candidate(struct rdzv *r)
 {
+    int self;
+    const struct rdzv_peers *p = member_state_electors(member_state_of(r->member), &self);
     r->candidate++;
     r->candidate_ns = uv_hrtime();
-    r->retry_ms = 0;
-    r->attempts = 0; /* the next one at once */
+    if (p && r->candidate < p->n) {
+        r->retry_ms = 0;
+        r->attempts = 0;
+    }
 }
 
 static void on_elector(void *arg, int fd, const struct netaddr *peer, bool refused, const char *why)
@@ -270,7 +275,9 @@ static void reach_elector(struct rdzv *r)
         next_candidate(r); /* it neither stands nor has a coordinator for us, or does not answer */
     for (int i = 0; i <= p->n; i++, r->candidate++) {
         int k = r->candidate % p->n;
-        if (k == self && r->endpoint) {
+        if (k == self) {
+            if (!r->endpoint || !member_state_may_stand(member_state_of(r->member)))
+                continue;
             stand(r);
             return;
         }

@@ -45,7 +45,7 @@ enum rdzv_msg {
     RDZV_MSG_NOTICE,     /* <- a line to show; losing it is harmless */
     RDZV_MSG_BACK,       /* -> I close this connection, and come back: not the end (empty) */
     RDZV_MSG_PEERS,      /* <- who is in the round, before the VIEW that says PREPARE; -> the same
-                            lists again, behind HELLO, to one that stands for election */
+                            lists again, behind HELLO, from who has lost its coordinator */
     RDZV_MSG_RELAY, /* -> instead of HELLO: the connection carries those of workers to the store
                        (relay.h): string, the run id. Then, both ways, u32 stream and: */
     RDZV_MSG_RELAY_OPEN,   /* -> a connection (nothing) */

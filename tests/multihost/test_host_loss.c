@@ -127,6 +127,27 @@ START_TEST(the_coordinator_is_cut_off)
 }
 END_TEST
 
+/* The coordinator's port resets and refuses: it is called again and again, with pauses. */
+START_TEST(the_coordinator_refuses)
+{
+    struct hosts h;
+    launch_all(&h, "--master_addr 10.77.0.1 %s %%W append %%T/up pause", QUICK);
+    wait_up(3);
+    ck_assert_int_eq(netns_sh(0,
+                              "nft \"table inet cut { chain in { type filter hook input priority "
+                              "0; iif eth0 tcp dport 29500 reject with tcp reset; }; }\""),
+                     0);
+    for (int i = 1; i < HOSTS; i++) {
+        expect_exit(&h, i, 1, DEAD_S + MARGIN_S);
+        expect_said(&h.node[i], "its launcher is gone (connection reset, then refused)");
+        ck_assert_int_eq(
+            netns_sh(i, "awk '/^Tcp: [0-9]/ && $6 > 40 {print; exit 1}' /proc/net/snmp"), 0);
+    }
+    expect_exit(&h, 0, 1, DEAD_S + MARGIN_S);
+    hosts_fini(&h);
+}
+END_TEST
+
 /* The power of a host is gone: no FIN, no farewell. */
 START_TEST(a_host_is_switched_off)
 {
@@ -330,6 +351,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, netns_teardown);
     tcase_add_loop_test(tc, a_member_is_cut_off, 0, ARRAY_LEN(cables));
     tcase_add_loop_test(tc, the_coordinator_is_cut_off, 0, ARRAY_LEN(cables));
+    tcase_add_test(tc, the_coordinator_refuses);
     tcase_add_test(tc, a_host_is_switched_off);
     tcase_add_test(tc, stubborn_workers_of_a_lost_host);
     tc = test_case(s, "killed", 60);

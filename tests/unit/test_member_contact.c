@@ -1,0 +1,506 @@
+/* A member's rules: the coordinator as this launcher has it. */
+#include "tests/lib/member_script.h"
+
+static void tick_ms(uint64_t ms)
+{
+    T += ms * (S / 1000);
+    member_state_tick(M, T);
+    drain();
+}
+
+/* ------------------------------------------------------------------------------ the connection */
+
+START_TEST(a_connection_that_breaks_changes_nothing)
+{
+    running();
+    struct failure f = failure_of(0, FAILURE_EXIT);
+    member_state_failed(M, &f);
+    OUT("s");
+    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
+    ck_assert(member_state_wants_link(M));
+    OUT("");
+    T += S;
+    member_state_connected(M, false, T);
+    OUT("hs");
+    ck_assert_int_eq(status.phase, MEMBER_STOPPING);
+    ck_assert_int_eq(status.nfailures, 1); /* said again: it was not acknowledged */
+    ck_assert_uint_eq(status.first_seq, 1);
+}
+END_TEST
+
+/* The driver calls again at once who has answered; who does not even take the connection has not.
+ */
+START_TEST(an_answer_counts_for_one_call)
+{
+    running();
+    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
+    ck_assert(member_state_answered(M));
+    member_state_unreachable(M, true, "connection refused", T);
+    ck_assert(!member_state_answered(M));
+    member_state_connected(M, false, T);
+    ck_assert(!member_state_answered(M));
+    drain();
+    view(RDZV_RUN, 1);
+    ck_assert(member_state_answered(M));
+}
+END_TEST
+
+START_TEST(closed_then_refused_is_the_end_of_the_coordinator)
+{
+    running();
+    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("x");
+    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+    ck_assert(!why.restarting);
+    member_state_stopped(M, NULL, 0);
+    OUT("f");
+    ck_assert_int_eq(result.exit_code, 1);
+    ck_assert_int_eq(result.reason, STOP_COORDINATOR_LOST);
+    ck_assert_ptr_nonnull(strstr(result.text, "the coordinator at head:29500 was lost"));
+}
+END_TEST
+
+START_TEST(reset_then_refused_for_a_while_is_the_end_too)
+{
+    running();
+    member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("");
+    T += 200 * MS;
+    member_state_unreachable(M, false, "timed out", T); /* no longer without a break */
+    T += 100 * MS;
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("");
+    T += 249 * MS;
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("");
+    T += MS;
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("x");
+    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+}
+END_TEST
+
+START_TEST(reset_then_refused_on_this_host_is_proof)
+{
+    running();
+    member_state_disconnected(M, RDZV_END_BROKEN, "broken", T);
+    member_state_connected(M, true, T);
+    drain();
+    view(RDZV_RUN, 1);
+    member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
+    OUT("");
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("x");
+    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+}
+END_TEST
+
+START_TEST(closed_then_let_in_by_a_listener_that_dies)
+{
+    running();
+    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
+    member_state_connected(M, false, T); /* the kernel took it, nobody was there any more */
+    drain();
+    member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("x");
+    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+}
+END_TEST
+
+START_TEST(a_break_then_refused_may_be_the_network)
+{
+    running();
+    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("");
+    T += 14 * S;
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("");
+    T += S;
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("x");
+    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+}
+END_TEST
+
+START_TEST(heartbeats_go_out)
+{
+    running();
+    uint64_t before = status.send_ns;
+    for (int i = 0; i < 10; i++) {
+        pass(5 * S);
+        ck_assert_str_eq(out, "s");
+        ck_assert_uint_ge(status.send_ns - before + MS, 5 * S);
+        before = status.send_ns;
+        view(RDZV_RUN, 1);
+    }
+}
+END_TEST
+
+/* Nothing answers the news that an order is carried out: the lease must not wait for what follows.
+ */
+START_TEST(news_are_no_heartbeat)
+{
+    connected();
+    prepared();
+    table();
+    T += 4 * S;
+    view(RDZV_RUN, 1);
+    OUT("rs");
+    T += S - MS;
+    member_state_tick(M, T);
+    OUT("");
+    T += MS;
+    member_state_tick(M, T);
+    OUT("s");
+    ck_assert_int_eq(status.phase, MEMBER_RUNNING);
+}
+END_TEST
+
+START_TEST(a_silent_coordinator_is_called_again_and_then_lost)
+{
+    running();
+    uint64_t since = T;
+    pass(60 * S);
+    ck_assert_uint_le(T - since, 12 * S);
+    ck_assert_ptr_nonnull(strchr(out, 'd'));
+    ck_assert(last.reset || strcmp(out, "d") != 0);
+    pass(60 * S); /* nobody answers */
+    ck_assert_str_eq(out, "x");
+    ck_assert_uint_eq(T - since, 15 * S);
+}
+END_TEST
+
+START_TEST(silence_while_we_slept_is_forgiven)
+{
+    running();
+    T += 100 * S;
+    member_state_tick(M, T);
+    OUT("s");
+    view(RDZV_RUN, 1);
+    OUT("");
+}
+END_TEST
+
+START_TEST(own_lateness_is_not_held_against_the_coordinator)
+{
+    running();
+    tick_ms(5000);
+    tick_ms(5900); /* due at 10.0 */
+    tick_ms(4900);
+    ck_assert_ptr_null(strchr(out, 'x'));
+    tick_ms(200);
+    ck_assert_ptr_nonnull(strchr(out, 'x'));
+    ck_assert_ptr_nonnull(strstr(why.text, "nothing heard of it for 16.0 s"));
+}
+END_TEST
+
+START_TEST(one_that_is_always_late_finds_a_silent_coordinator)
+{
+    running();
+    int late = 0;
+    do {
+        tick_ms(9000); /* due after 5 s */
+        late++;
+    } while (late < 5 && !strchr(out, 'x'));
+    ck_assert_int_lt(late, 5);
+}
+END_TEST
+
+/* The others do not wait for one that is late. */
+START_TEST(a_lease_is_over_however_late_one_is)
+{
+    running_on_lease();
+    T += 30 * S;
+    member_state_tick(M, T);
+    drain();
+    ck_assert_ptr_nonnull(strchr(out, 'k'));
+}
+END_TEST
+
+/* Those of the others who would elect another one are gone: the coordinator gives out no lease. */
+START_TEST(a_round_that_gets_no_lease_is_left)
+{
+    running_on_lease();
+    view(RDZV_STOP, 1);
+    member_state_stopped(M, NULL, 0);
+    drain();
+    T += 20 * S;
+    struct rdzv_view v;
+    G.counter++;
+    view(RDZV_PREPARE, 1);
+    drain();
+    member_state_prepared(M, NULL, 0, 0);
+    drain();
+    table();
+    for (int k = 0; k < 4; k++) {
+        v = view_of(RDZV_RUN, 1);
+        member_state_view(M, &v, T);
+        drain();
+        ck_assert_int_eq(status.phase, MEMBER_PREPARED);
+        ck_assert(!status.fenced);
+        T += 5 * S;
+    }
+    v = view_of(RDZV_RUN, 1);
+    member_state_view(M, &v, T);
+    OUT("s");
+    ck_assert_int_eq(status.phase, MEMBER_IDLE);
+    ck_assert(status.fenced && !status.workers);
+}
+END_TEST
+
+START_TEST(another_coordinator_in_its_place)
+{
+    running();
+    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
+    member_state_connected(M, false, T);
+    drain();
+    G.epoch++;
+    view(RDZV_COLLECT, -1);
+    OUT("dx");
+    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+}
+END_TEST
+
+START_TEST(a_coordinator_that_goes_before_anything_began)
+{
+    connected();
+    view(RDZV_COLLECT, -1);
+    ck_assert(member_state_joined(M));
+    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
+    member_state_unreachable(M, true, "connection refused", T);
+    OUT("");
+    ck_assert(!member_state_joined(M) && member_state_wants_link(M));
+    connected(); /* to another one, which hears whom it has followed */
+    ck_assert_uint_eq(said.seen_epoch, 7);
+    G = (struct generation){99, 0};
+    view(RDZV_COLLECT, -1);
+    prepared();
+}
+END_TEST
+
+START_TEST(waiting_for_the_coordinator_is_said_and_ends)
+{
+    member_state_unreachable(M, true, "connection refused", T);
+    pass(2 * S);
+    ck_assert_str_eq(out, "l");
+    ck_assert_str_eq(line, "waiting for the coordinator at head:29500 (connection refused), 2 s");
+    pass(600 * S);
+    ck_assert_str_eq(out, "f");
+    ck_assert_int_eq(result.exit_code, 1);
+    ck_assert_int_eq(result.reason, STOP_RENDEZVOUS);
+    ck_assert_str_eq(result.text, "no coordinator at head:29500 within 600 s: connection refused");
+}
+END_TEST
+
+START_TEST(a_coordinator_that_accepts_and_says_nothing)
+{
+    connected();
+    uint64_t since = T;
+    pass(100 * S);
+    ck_assert_ptr_nonnull(strchr(out, 'd'));
+    ck_assert_uint_eq(T - since, 60 * S);
+}
+END_TEST
+
+START_TEST(refused_for_good)
+{
+    connected();
+    refused(false, "this is job 'a', not 'b'");
+    OUT("df");
+    ck_assert_int_eq(result.exit_code, 2);
+    ck_assert_int_eq(result.reason, STOP_RENDEZVOUS);
+    ck_assert_str_eq(result.text, "the coordinator at head:29500 turned this node away: this is "
+                                  "job 'a', not 'b'");
+}
+END_TEST
+
+START_TEST(refused_for_now)
+{
+    connected();
+    refused(true, "the job here is over");
+    OUT("dl");
+    ck_assert_ptr_nonnull(strstr(line, "(trying again)"));
+    connected();
+    refused(true, "the job here is over"); /* said once */
+    OUT("d");
+    ck_assert(member_state_wants_link(M));
+}
+END_TEST
+
+START_TEST(refused_with_workers_alive)
+{
+    running();
+    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
+    member_state_connected(M, false, T);
+    drain();
+    refused(true, "the job here is over");
+    OUT("dx");
+    member_state_stopped(M, NULL, 0);
+    OUT("f");
+}
+END_TEST
+
+START_TEST(given_up_and_back)
+{
+    running();
+    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
+    member_state_connected(M, false, T);
+    drain();
+    G.counter++;
+    view(RDZV_RUN, -1); /* the job runs without it */
+    OUT("xs");
+    member_state_stopped(M, NULL, 0);
+    OUT("s");
+    view(RDZV_PREPARE, -1);
+    OUT("");
+    prepared();
+}
+END_TEST
+
+START_TEST(a_spare_is_told_so)
+{
+    connected();
+    struct rdzv_view v = view_of(RDZV_COLLECT, -1);
+    v.spare = true;
+    member_state_view(M, &v, T);
+    OUT("l");
+    ck_assert_ptr_nonnull(strstr(line, "waits for a place"));
+    member_state_view(M, &v, T);
+    OUT("");
+}
+END_TEST
+/* ---------------------------------------------------------------------------------- elections */
+
+static void view_of_electors(enum rdzv_phase phase)
+{
+    struct rdzv_view v = view_of(phase, 1);
+    v.lease = v.elect = true;
+    member_state_view(M, &v, T);
+}
+
+/* It is prepared for a round of the nodes 1, which has the coordinator, 2, itself, and 3. */
+static void prepared_to_elect(void)
+{
+    make_on_lease();
+    connected();
+    G.counter++;
+    struct rdzv_peers list = {.gen = G, .n = 3, .e = xcalloc(3, sizeof(*list.e))};
+    for (int i = 0; i < list.n; i++)
+        list.e[i] = (struct rdzv_peer_entry){.id = {{(uint8_t)(i + 1)}}, .host = i == 0};
+    member_state_peers(M, &list);
+    view_of_electors(RDZV_PREPARE);
+    OUT("eps");
+    member_state_prepared(M, NULL, 0, 0);
+    OUT("s");
+}
+
+static void coordinator_ends(void)
+{
+    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
+    member_state_unreachable(M, true, "connection refused", T);
+    drain();
+}
+
+static void elects_among_three(bool may_stand)
+{
+    int self;
+    ck_assert(member_state_electing(M) && member_state_wants_link(M));
+    ck_assert_int_eq(member_state_electors(M, &self)->n, 3);
+    ck_assert_int_eq(self, 1);
+    ck_assert_int_eq(member_state_may_stand(M), may_stand);
+}
+
+START_TEST(who_was_in_the_round_may_stand)
+{
+    prepared_to_elect();
+    table();
+    view_of_electors(RDZV_RUN);
+    OUT("ers");
+    coordinator_ends();
+    ck_assert_str_eq(out, "x");
+    ck_assert(why.restarting);
+    elects_among_three(true);
+}
+END_TEST
+
+START_TEST(who_was_only_prepared_follows)
+{
+    prepared_to_elect();
+    coordinator_ends();
+    elects_among_three(false);
+}
+END_TEST
+
+/* The nodes of an older list may have come together meanwhile: they need to know of this one. */
+START_TEST(a_witness_that_looks_again_says_which_round_it_knew)
+{
+    make_on_lease();
+    connected();
+    G.counter++;
+    struct rdzv_peers list = {.gen = G, .n = 1, .e = xcalloc(1, sizeof(*list.e))};
+    list.e[0] = (struct rdzv_peer_entry){.id = {{1}}, .host = true};
+    member_state_peers(M, &list);
+    struct rdzv_view v = view_of(RDZV_RUN, -1);
+    v.elect = true;
+    member_state_view(M, &v, T);
+    drain();
+    coordinator_ends();
+    ck_assert(!member_state_electing(M) && !member_state_joined(M));
+    member_state_connected(M, false, T);
+    OUT("hvs");
+    ck_assert(generation_equal(told.gen, G));
+}
+END_TEST
+
+START_TEST(nobody_elects_unless_told_so)
+{
+    running();
+    coordinator_ends();
+    ck_assert_str_eq(out, "x");
+    ck_assert(!why.restarting && !member_state_electing(M));
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("member_contact");
+    TCase *tc = test_case(s, "connection", 10);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, a_connection_that_breaks_changes_nothing);
+    tcase_add_test(tc, an_answer_counts_for_one_call);
+    tcase_add_test(tc, closed_then_refused_is_the_end_of_the_coordinator);
+    tcase_add_test(tc, reset_then_refused_for_a_while_is_the_end_too);
+    tcase_add_test(tc, reset_then_refused_on_this_host_is_proof);
+    tcase_add_test(tc, closed_then_let_in_by_a_listener_that_dies);
+    tcase_add_test(tc, a_break_then_refused_may_be_the_network);
+    tcase_add_test(tc, heartbeats_go_out);
+    tcase_add_test(tc, news_are_no_heartbeat);
+    tcase_add_test(tc, a_silent_coordinator_is_called_again_and_then_lost);
+    tcase_add_test(tc, silence_while_we_slept_is_forgiven);
+    tcase_add_test(tc, own_lateness_is_not_held_against_the_coordinator);
+    tcase_add_test(tc, one_that_is_always_late_finds_a_silent_coordinator);
+    tcase_add_test(tc, a_lease_is_over_however_late_one_is);
+    tcase_add_test(tc, a_round_that_gets_no_lease_is_left);
+    tcase_add_test(tc, another_coordinator_in_its_place);
+    tcase_add_test(tc, a_coordinator_that_goes_before_anything_began);
+    tcase_add_test(tc, waiting_for_the_coordinator_is_said_and_ends);
+    tcase_add_test(tc, a_coordinator_that_accepts_and_says_nothing);
+    tcase_add_test(tc, refused_for_good);
+    tcase_add_test(tc, refused_for_now);
+    tcase_add_test(tc, refused_with_workers_alive);
+    tcase_add_test(tc, given_up_and_back);
+    tcase_add_test(tc, a_spare_is_told_so);
+    tc = test_case(s, "elections", 10);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, who_was_in_the_round_may_stand);
+    tcase_add_test(tc, who_was_only_prepared_follows);
+    tcase_add_test(tc, a_witness_that_looks_again_says_which_round_it_knew);
+    tcase_add_test(tc, nobody_elects_unless_told_so);
+    return s;
+}
+
+TEST_MAIN(suite)

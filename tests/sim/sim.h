@@ -15,10 +15,12 @@
  *   I9   a node that has heard nothing of its coordinator until the lease is over has no workers
  *        but those of a job that has ended
  *   I10  tables, queues and messages stay within their limits
- *   I11  messages per node and second stay within a limit
- *   I12  nothing ends without a reason that names a node or a rank, none ends for want of sense,
- * and all are told the same and when the faults have stopped: I7   everything comes to an end in
- * time
+ *   I11  messages of a node per second, and calls without a pause, are limited
+ *   I12  nothing ends without a reason that names a node or a rank, nothing for want of sense,
+ *        and all are told the same
+ *
+ * And when the faults have stopped:
+ *   I7   everything comes to an end in time
  *
  *     sim_event.c        chance, the heap of events, the trace
  *     sim_net.c          connections and what may happen to what is under way
@@ -142,6 +144,8 @@ struct sim_node {
     bool silent;   /* it died without a word: nothing of its host answers */
     int candidate; /* whom of the electors it calls next */
     uint64_t candidate_ns;
+    uint64_t retry_ns; /* between its calls; 0: the next one at once */
+    int eager;         /* calls without a pause, since it was answered */
     int node_rank;
     int nproc;
     char run_id[16];
@@ -161,8 +165,7 @@ struct sim_node {
     bool reset;        /* the network reset its connection: it may have been taken for dead */
     int follows;       /* the node whose coordinator it last joined; -1 */
     int follows_incarnation;
-    uint64_t messages; /* that it has sent; and in this second: */
-    uint64_t second;
+    uint64_t second; /* its messages in it: */
     int in_second;
 };
 
@@ -170,7 +173,7 @@ struct sim_round {
     struct generation gen;
     int n;
     uint64_t table_hash;
-    int rank0;    /* the node that runs it; -1 */
+    int rank0;    /* a node */
     int *rank_of; /* of each node; -1 */
 };
 
@@ -249,6 +252,7 @@ void sim_send_to_coordinator(struct sim_node *n, struct buf b);
 void sim_send_to_member(int link, struct buf b);
 void sim_member_closes(struct sim_node *n, enum rdzv_end how);
 void sim_coordinator_closes(int link, enum rdzv_end how);
+void sim_want_link(struct sim_node *n);
 void sim_connect(struct sim_node *n);
 bool sim_hold(struct sim_event *e); /* it waits: not now */
 void sim_wait_for_heal(const struct sim_event *e);

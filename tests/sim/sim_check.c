@@ -57,7 +57,7 @@ static void round_begins(struct sim_round *r, const struct rank_table *t)
     *r = (struct sim_round){.gen = t->gen,
                             .n = t->nnodes,
                             .table_hash = hash_table(t),
-                            .rank0 = -1,
+                            .rank0 = t->nodes[0].pid / 1000,
                             .rank_of = xmalloc((size_t)W.n * sizeof(*r->rank_of))};
     CHECK("I2", r->n >= W.rules.min_nodes && r->n <= W.rules.max_nodes, "%d nodes", r->n);
     for (int i = 0; i < W.n; i++)
@@ -83,9 +83,7 @@ void sim_check_round(struct sim_node *n, const struct rank_table *t, int rank)
         r--;
     else
         round_begins(r = W.rounds + W.nrounds, t);
-    CHECK("I5", rank != 0 || r->rank0 < 0, "nodes %d and %d have rank 0", r->rank0, me);
-    if (rank == 0)
-        r->rank0 = me;
+    CHECK("I5", rank != 0 || r->rank0 == me, "nodes %d and %d have rank 0", r->rank0, me);
     CHECK("I1", rank >= 0 && rank < t->nnodes, "rank %d of %d", rank, t->nnodes);
     CHECK("I1", r->rank_of[me] == rank, "node %d has rank %d and %d", me, r->rank_of[me], rank);
     if (W.n <= 256 || rank % 64 == 0) /* of very many, some */
@@ -139,7 +137,6 @@ void sim_check_message(struct sim_node *n, const struct buf *b)
         n->second = now / S;
         n->in_second = 0;
     }
-    n->messages++;
     n->in_second++;
     CHECK("I11", n->in_second <= MESSAGES_PER_SECOND, "node %d sent %d messages in a second",
           sim_index(n), n->in_second);

@@ -71,14 +71,8 @@ void sim_member_drain(struct sim_node *n)
     }
     if (!n->m)
         return;
-    if (member_state_wants_link(n->m) && n->link < 0 && !n->connecting) {
-        n->connecting = true;
-        sim_push((struct sim_event){
-            .at = now + (n->s && n->messages == 0 ? 1000 : 20 * MS + below(500 * MS)),
-            .kind = EV_CONNECT,
-            .who = sim_index(n),
-            .incarnation = n->incarnation});
-    }
+    if (member_state_wants_link(n->m) && n->link < 0 && !n->connecting)
+        sim_want_link(n);
     retick(n);
 }
 
@@ -111,6 +105,7 @@ void sim_member_event(struct sim_event *e)
         n->follows = l->to;
         n->follows_incarnation = l->to_incarnation;
         n->heard_ns = now;
+        n->eager = 0;
         member_state_view(n->m, &v, sim_clock(n));
         rdzv_view_fini(&v);
         if (member_state_joined(n->m))

@@ -102,6 +102,16 @@ static int stand(struct sim_node *n)
     return sim_index(n);
 }
 
+static void next_candidate(struct sim_node *n)
+{
+    int self;
+    const struct rdzv_peers *p = member_state_electors(n->m, &self);
+    n->candidate++;
+    n->candidate_ns = now;
+    if (p && n->candidate < p->n)
+        n->retry_ns = 0;
+}
+
 /* Whom it calls: a coordinator that it has followed, or those of the list, in order. */
 static int callee(struct sim_node *n)
 {
@@ -116,14 +126,15 @@ static int callee(struct sim_node *n)
     const struct rdzv_peers *p = member_state_electors(n->m, &self);
     if (n->candidate_ns == 0)
         n->candidate_ns = now;
-    else if (now - n->candidate_ns > W.rules.dead_ns) {
-        n->candidate++;
-        n->candidate_ns = now;
-    }
+    else if (now - n->candidate_ns > W.rules.dead_ns)
+        next_candidate(n);
     for (int i = 0; i <= p->n; i++, n->candidate++) {
         int k = n->candidate % p->n;
-        if (k == self)
+        if (k == self) {
+            if (!member_state_may_stand(n->m))
+                continue;
             return stand(n);
+        }
         if (!p->e[k].host && p->e[k].port)
             return p->e[k].port - 1000;
     }
@@ -139,6 +150,21 @@ static struct sim_link *new_link(void)
     return &W.links[W.nlinks++];
 }
 
+/* At once when a coordinator has answered, then in growing intervals, as rdzv.c does. */
+void sim_want_link(struct sim_node *n)
+{
+    if (member_state_answered(n->m))
+        n->retry_ns = 0;
+    n->eager = n->retry_ns == 0 ? n->eager + 1 : 0;
+    CHECK("I11", n->eager <= W.n + 1, "node %d calls without a pause", sim_index(n));
+    uint64_t wait = n->retry_ns - below(n->retry_ns / 2 + 1);
+    wait += n->s ? 1000 : sim_delay() + (one_in(2) ? below(500 * MS) : 0);
+    n->retry_ns = n->retry_ns == 0 ? 20 * MS : n->retry_ns < S / 3 * 2 ? n->retry_ns / 2 * 3 : S;
+    n->connecting = true;
+    sim_push((struct sim_event){
+        .at = now + wait, .kind = EV_CONNECT, .who = sim_index(n), .incarnation = n->incarnation});
+}
+
 void sim_connect(struct sim_node *n)
 {
     n->connecting = false;
@@ -149,10 +175,8 @@ void sim_connect(struct sim_node *n)
     bool reachable = t && sim_passes(me, to) && sim_passes(to, me) && !(!t->m && t->silent);
     if (!reachable || !t->m) {
         sim_trace("unreachable", me, reachable);
-        if (member_state_electing(n->m)) {
-            n->candidate++;
-            n->candidate_ns = now;
-        }
+        if (member_state_electing(n->m))
+            next_candidate(n);
         member_state_unreachable(n->m, reachable, reachable ? "connection refused" : "timed out",
                                  sim_clock(n));
         return;
@@ -166,7 +190,7 @@ void sim_connect(struct sim_node *n)
                                     .coordinator_end = t->s != NULL};
     n->link = W.nlinks - 1;
     member_state_connected(n->m, me == to, sim_clock(n));
-    if (me == to)
+    if (me == to && t->s)
         member_state_noticed(n->m, sim_clock(n));
     if (t->s)
         return;

@@ -30,7 +30,7 @@
 #define RETRY_HERE_MS    2 /* on this host, where a refused connection costs microseconds... */
 #define RETRY_LATER_MS   10
 #define HERE_SOON        500  /* ...that many times, then later */
-#define ELECT_CONNECT_MS 1000 /* to one of the other nodes */
+#define CONNECT_AGAIN_MS 1000 /* to one launcher: no longer than until TCP asks once more */
 #define WITNESSES        64   /* and others without workers whose heartbeats have a place */
 
 static struct guard nobody_guards = {.open = true};
@@ -282,7 +282,7 @@ static void reach_elector(struct rdzv *r)
             return;
         }
         if (!p->e[k].host && p->e[k].port && netaddr_parse_ip(&a, p->e[k].addr, p->e[k].port)) {
-            r->connector = connector_new(r->loop, &a, 1, ELECT_CONNECT_MS, on_elector, r);
+            r->connector = connector_new(r->loop, &a, 1, CONNECT_AGAIN_MS, on_elector, r);
             return;
         }
     }
@@ -311,7 +311,7 @@ static void reach(struct rdzv *r)
         return;
     }
     if (member_state_joined(member_state_of(r->member)) && r->have_good) {
-        r->connector = connector_new(r->loop, &r->good, 1, CONNECT_MS, on_connected, r);
+        r->connector = connector_new(r->loop, &r->good, 1, CONNECT_AGAIN_MS, on_connected, r);
         return;
     }
     if (r->seat)

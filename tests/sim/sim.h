@@ -50,6 +50,7 @@ enum sim_kind {
     EV_END_COORDINATOR, /* link; number: enum rdzv_end */
     EV_END_MEMBER,
     EV_CONNECT,          /* node */
+    EV_CALL_LOST,        /* node; number: whether it called an elector */
     EV_TICK_COORDINATOR, /* node */
     EV_TICK_MEMBER,      /* node */
     EV_PREPARED,         /* node; number: its prepare count */
@@ -254,6 +255,7 @@ void sim_member_closes(struct sim_node *n, enum rdzv_end how);
 void sim_coordinator_closes(int link, enum rdzv_end how);
 void sim_want_link(struct sim_node *n);
 void sim_connect(struct sim_node *n);
+void sim_call_lost(struct sim_node *n, bool elector);
 bool sim_hold(struct sim_event *e); /* it waits: not now */
 void sim_wait_for_heal(const struct sim_event *e);
 void sim_wait_for_thaw(struct sim_node *n, const struct sim_event *e);

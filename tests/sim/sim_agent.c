@@ -200,6 +200,8 @@ void sim_agent_event(struct sim_event *e)
     struct sim_node *n = &W.nodes[e->who];
     if (e->kind == EV_CONNECT)
         sim_connect(n);
+    else if (e->kind == EV_CALL_LOST)
+        sim_call_lost(n, e->number);
     else if (e->kind == EV_TICK_MEMBER) {
         sim_beat_tell_member(n);
         member_state_tick(n->m, sim_clock(n));

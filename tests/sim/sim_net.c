@@ -165,20 +165,46 @@ void sim_want_link(struct sim_node *n)
         .at = now + wait, .kind = EV_CONNECT, .who = sim_index(n), .incarnation = n->incarnation});
 }
 
+static void unreachable(struct sim_node *n, bool elector, bool refused)
+{
+    sim_trace("unreachable", sim_index(n), refused);
+    if (elector)
+        next_candidate(n);
+    member_state_unreachable(n->m, refused, refused ? "connection refused" : "timed out",
+                             sim_clock(n));
+}
+
+/* Nothing has answered the call that sim_connect() made. */
+void sim_call_lost(struct sim_node *n, bool elector)
+{
+    n->connecting = false;
+    if (member_state_wants_link(n->m))
+        unreachable(n, elector, false);
+}
+
 void sim_connect(struct sim_node *n)
 {
     n->connecting = false;
     if (!member_state_wants_link(n->m) || n->link >= 0)
         return;
+    bool elector = member_state_electing(n->m);
     int me = sim_index(n), to = callee(n);
     struct sim_node *t = to >= 0 ? &W.nodes[to] : NULL;
-    bool reachable = t && sim_passes(me, to) && sim_passes(to, me) && !(!t->m && t->silent);
-    if (!reachable || !t->m) {
-        sim_trace("unreachable", me, reachable);
-        if (member_state_electing(n->m))
-            next_candidate(n);
-        member_state_unreachable(n->m, reachable, reachable ? "connection refused" : "timed out",
-                                 sim_clock(n));
+    if (!t) {
+        unreachable(n, false, false);
+        return;
+    }
+    if (!sim_passes(me, to) || !sim_passes(to, me) || (!t->m && t->silent)) {
+        n->connecting = true;
+        sim_push((struct sim_event){.at = now + S,
+                                    .kind = EV_CALL_LOST,
+                                    .who = me,
+                                    .incarnation = n->incarnation,
+                                    .number = elector});
+        return;
+    }
+    if (!t->m) {
+        unreachable(n, elector, true);
         return;
     }
     sim_total.resumes += member_state_joined(n->m);

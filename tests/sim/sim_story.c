@@ -34,6 +34,7 @@ static void step(void)
             sim_coordinator_tick(n);
         break;
     case EV_CONNECT:
+    case EV_CALL_LOST:
     case EV_TICK_MEMBER:
     case EV_PREPARED:
     case EV_WORKERS:

@@ -133,7 +133,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "dlcoll_info: '%s': must be --help or nothing\n", argv[1]);
         return 2;
     }
-    need(dlcoll_init(&g_comm, NULL), "dlcoll_init");
+    need(dlcoll_init(&g_comm, NULL), "no communicator");
     need(dlcoll_barrier(g_comm, NULL, NULL), "dlcoll_barrier");
     char *text = describe(&len);
     need(dlcoll_exchange_bytes(text, len, &all, g_comm, NULL), "dlcoll_exchange_bytes");

@@ -353,7 +353,7 @@ int main(int argc, char **argv)
     take_options(&p.opts, argc, argv);
     dlcoll_init_opts init = DLCOLL_INIT_OPTS_INIT;
     init.backend = p.opts.backend;
-    perf_need(&p, dlcoll_init(&p.comm, &init), "dlcoll_init");
+    perf_need(&p, dlcoll_init(&p.comm, &init), "no communicator");
     p.rank = dlcoll_rank(p.comm);
     p.ranks = dlcoll_size(p.comm);
     if (p.opts.root >= p.ranks) {

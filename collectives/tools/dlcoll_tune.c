@@ -262,7 +262,7 @@ int main(int argc, char **argv)
     read_arguments(argc, argv, &path);
     for (size_t s = 8; s <= g_most && g_nsizes < SIZES; s *= 4)
         g_sizes[g_nsizes++] = s;
-    need(dlcoll_init(&g_comm, NULL), "init");
+    need(dlcoll_init(&g_comm, NULL), "no communicator");
     nodes = list_ways();
     ranks = dlcoll_size(g_comm);
     int rank = dlcoll_rank(g_comm);
@@ -273,7 +273,7 @@ int main(int argc, char **argv)
         dlcoll_destroy(g_comm);
         g_comm = NULL;
         force(k);
-        need(dlcoll_init(&g_comm, NULL), "init");
+        need(dlcoll_init(&g_comm, NULL), "no communicator");
         turn(k);
     }
     if (rank == 0) {

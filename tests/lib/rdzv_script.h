@@ -359,4 +359,11 @@ static inline void beat(uint64_t seconds, const uint32_t *conns, int n)
 #define HAS(text, part)   ck_assert_msg(strstr(text, part), "'%s' is not in: %s", part, text)
 #define LACKS(text, part) ck_assert_msg(!strstr(text, part), "'%s' is in: %s", part, text)
 
+static inline TCase *rules_case(Suite *s, const char *name, double timeout)
+{
+    TCase *tc = test_case(s, name, timeout);
+    tcase_add_checked_fixture(tc, NULL, teardown);
+    return tc;
+}
+
 #endif

@@ -595,13 +595,6 @@ START_TEST(a_table_that_no_message_can_hold)
 }
 END_TEST
 
-static TCase *rules_case(Suite *s, const char *name, double timeout)
-{
-    TCase *tc = test_case(s, name, timeout);
-    tcase_add_checked_fixture(tc, NULL, teardown);
-    return tc;
-}
-
 static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_state");

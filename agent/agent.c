@@ -478,6 +478,7 @@ static void on_guardian_gone(uv_poll_t *h, int status, int events)
     guardian_unlink(a->link->page);
     rdzv_abandon(a->rdzv);
     log_set_writer(NULL, NULL);
+    log_set_patience(LAST_WORDS_MS);
     log_error("the guardian process was killed; ended every worker");
     _exit(128 + SIGKILL);
 }
@@ -517,6 +518,20 @@ static void on_closed(void *arg)
     on_done(done_arg, exit_status);
 }
 
+/* In one piece, and not for ever: a reader that takes nothing, and a signal, end that. */
+static void print_report(const struct report_input *in)
+{
+    char *text = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    if (!out)
+        return;
+    report_print(out, in, isatty(STDERR_FILENO));
+    if (fclose(out) == 0)
+        fd_write_patiently(STDERR_FILENO, text, len, IMPATIENT_MS, &hurry);
+    free(text);
+}
+
 static void report(struct agent *a, const struct rdzv_result *result)
 {
     struct err e = ERR_INIT;
@@ -537,7 +552,7 @@ static void report(struct agent *a, const struct rdzv_result *result)
     if (a->exit_status == 2 && result->reason == STOP_RENDEZVOUS)
         log_error("%s", result->text); /* nothing was started: bad input like any other */
     else if (a->exit_status != 0)
-        report_print(stderr, &in, isatty(STDERR_FILENO));
+        print_report(&in);
     if (a->job->report_path && report_write_json(&in, &e) < 0)
         log_error("--report: %s", e.msg);
 }
@@ -571,7 +586,7 @@ static void on_finish(void *arg, const struct rdzv_result *result)
     const struct failure *first = result->n ? &result->failures[0] : NULL;
     if (first && first->local_rank >= 0 && first->local_rank < a->job->nproc &&
         a->workers[first->local_rank].rank == first->rank)
-        worker_hand_up_error_file(&a->workers[first->local_rank], &a->log_dir);
+        worker_hand_up_error_file(&a->workers[first->local_rank]);
     log_dir_close(&a->log_dir); /* the report names no folder that goes away for being empty */
     report(a, result);
     own_name_close(a->own_name);

@@ -14,6 +14,8 @@
 
 /* After SIGKILL; then a process counts as one that cannot be killed. */
 #define UNKILLABLE_MS 10000
+#define LAST_WORDS_MS 1000 /* so long a last line waits for its reader, */
+#define IMPATIENT_MS  100  /* and a report when a signal has come */
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
 

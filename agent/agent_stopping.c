@@ -1,6 +1,7 @@
 /* agent_stopping.c: how the workers of a round, and whatever they left behind, are ended. */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "agent/agent_impl.h"
 #include "core/clock.h"
@@ -37,18 +38,19 @@ static bool outlived_its_worker(struct agent *a, pid_t pid)
  * daemonised. Returns how many were ended. */
 static int end_orphans(struct agent *a)
 {
-    pid_t children[256];
-    int ended = 0, n = sweep_children(children, (int)ARRAY_LEN(children));
+    int ended = 0, n = sweep_children(NULL, 0);
     if (n <= a->nalive)
         return 0;
-    if (n > (int)ARRAY_LEN(children))
-        n = (int)ARRAY_LEN(children);
+    pid_t *children = xcalloc((size_t)n, sizeof(*children));
+    int now = sweep_children(children, n);
+    n = now < n ? now : n;
     for (int i = 0; i < n; i++) {
         if (!worker_of_pid(a, children[i]) && outlived_its_worker(a, children[i])) {
             kill(children[i], SIGKILL); /* what it leaves becomes ours: the next look finds it */
             ended++;
         }
     }
+    free(children);
     return ended;
 }
 

@@ -35,6 +35,7 @@
 #define EXIT_OURS         125
 #define LISTED_MAX        16 /* descendants that do not die, by line */
 #define SIGNALS_AT_ONCE   8
+#define LAST_WORDS_MS     1000
 #define ABANDONED_GRACE_S 0.1 /* for those that the agent has waited for already */
 
 struct guardian {
@@ -300,6 +301,7 @@ static int finish(struct guardian *g, pid_t agent)
     bool gone = g->agent < 0, exited = gone && g->exit.si_code == CLD_EXITED, all;
     if (exited && atomic_load(&g->page->clean) && nothing_is_left(g))
         return g->exit.si_status;
+    log_set_patience(LAST_WORDS_MS); /* no signal ends this process any more */
     unsigned ended = end_everything(g, agent, &all);
     int status = EXIT_OURS;
     const char *plural = ended == 1 ? "process" : "processes";
@@ -315,7 +317,7 @@ static int finish(struct guardian *g, pid_t agent)
     } else {
         if (g->exit.si_status || atomic_load(&g->page->clean))
             status = g->exit.si_status;
-        if (ended || status == EXIT_OURS)
+        if (ended || status != g->exit.si_status)
             log_error("the agent (pid %d) exited with status %d and left work undone; ended %u %s",
                       (int)agent, g->exit.si_status, ended, plural);
     }

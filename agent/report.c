@@ -170,7 +170,9 @@ static void who(struct buf *b, const struct failure *f)
 static void print_worker(struct page *pg, const struct failure *f)
 {
     struct buf b = BUF_INIT;
-    words_add(&b, "local rank %d, pid %d", f->local_rank, f->pid);
+    words_add(&b, "local rank %d", f->local_rank);
+    if (f->pid)
+        words_add(&b, ", pid %d", f->pid);
     if (pg->in->nnodes > 1)
         words_add(&b, ", node %d of %d", f->node, pg->in->nnodes);
     if (*f->role && strcmp(f->role, "default") != 0) {
@@ -196,19 +198,37 @@ static void print_time(struct page *pg, const struct failure *f)
     field(pg, "time", &b);
 }
 
-/* The error file's message; only its last line when stderr shows the same at its end. */
+static bool has_line(const char *text, const char *line, size_t len)
+{
+    for (const char *p = text; *p; p += *p == '\n') {
+        size_t n = strcspn(p, "\n");
+        if (n == len && memcmp(p, line, n) == 0)
+            return true;
+        p += n;
+    }
+    return len == 0;
+}
+
+/* The error file's message, without what stderr shows as well; its last line always. */
 static void print_error(struct page *pg, const struct failure *f)
 {
-    if (f->kind == FAILURE_EXEC || f->kind == FAILURE_NODE || !*f->message)
-        return;
+    struct buf b = BUF_INIT;
     size_t len = strlen(f->message);
+    if (f->kind == FAILURE_EXEC || f->kind == FAILURE_NODE)
+        return;
     while (len && f->message[len - 1] == '\n')
         len--;
-    const char *nl = memrchr(f->message, '\n', len);
-    char *last = nl ? xstrndup(nl + 1, (size_t)(f->message + len - nl - 1)) : NULL;
-    bool same = last && *last && strstr(f->stderr_tail, last);
-    block(pg, "error", same ? last : f->message, ERROR_ROWS);
-    free(last);
+    for (const char *p = f->message, *end = p + len; p < end;) {
+        size_t n = strcspn(p, "\n");
+        bool last = p + n >= end;
+        if (last || !has_line(f->stderr_tail, p, n))
+            buf_put(&b, p, n + !last);
+        p += n + 1;
+    }
+    buf_u8(&b, '\0');
+    if (!b.oom)
+        block(pg, "error", (char *)b.data, ERROR_ROWS);
+    buf_fini(&b);
 }
 
 /* In one piece, however long: it is there to be copied. */

@@ -25,8 +25,9 @@ static uint64_t align_up(uint64_t v, uint64_t to)
 }
 
 /* Room for the slots of every local rank and for shared buffers: address space, not memory. Half of
- * what the machine has; where address space is limited, workers need most of it for themselves. */
-static uint64_t heap_bytes(void)
+ * what the machine has; where address space is limited, workers need most of it for themselves. It
+ * counts as a file, behind `before` other bytes. */
+static uint64_t heap_bytes(uint64_t before)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     uint64_t bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page / 2 : 0;
@@ -34,7 +35,9 @@ static uint64_t heap_bytes(void)
     struct rlimit limit;
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur / 4 < bytes)
         bytes = limit.rlim_cur / 4;
-    return align_up(bytes, 4096);
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < before + bytes)
+        bytes = limit.rlim_cur > before ? limit.rlim_cur - before : 0;
+    return bytes / 4096 * 4096;
 }
 
 static void lay_out(struct segment_header *h)
@@ -43,7 +46,7 @@ static void lay_out(struct segment_header *h)
     h->off_ports = align_up(h->off_nodes + (uint64_t)h->nnodes * sizeof(struct segment_node), 128);
     h->off_local = align_up(h->off_ports + (uint64_t)h->world_size * sizeof(uint16_t), 128);
     h->off_heap = align_up(h->off_local + (uint64_t)h->nlocal * sizeof(struct segment_local), 4096);
-    h->heap_bytes = heap_bytes();
+    h->heap_bytes = heap_bytes(h->off_heap);
     h->total_bytes = h->off_heap + h->heap_bytes;
 }
 

@@ -85,7 +85,7 @@ static void failure_base(struct worker *w, const struct worker_context *ctx)
     f->local_rank = w->local_rank;
     f->node = ctx->group_rank;
     f->pid = w->pid;
-    f->attempt = ctx->restart_count;
+    f->attempt = w->attempt;
     f->wall_ns = wall_ns();
     f->seen_ns = mono_ns();
     snprintf(f->host, sizeof(f->host), "%s", ctx->job->host);
@@ -95,9 +95,8 @@ static void failure_base(struct worker *w, const struct worker_context *ctx)
 static int start(struct worker *w, const struct worker_context *ctx, void *tag, int out[2],
                  struct err *e)
 {
-    char error_file[FAILURE_PATH_MAX], **env = NULL;
+    char **env = NULL;
     int keep[2], pidfd = -1, nkeep = 0;
-    log_dir_file(ctx->log_dir, w->local_rank, "error.json", error_file, sizeof(error_file));
     struct rank_table table = *ctx->table; /* a respawned worker has a later restart count */
     table.restart_count = ctx->restart_count;
     if (ctx->store_port)
@@ -107,7 +106,7 @@ static int start(struct worker *w, const struct worker_context *ctx, void *tag, 
         .table = &table,
         .group_rank = ctx->group_rank,
         .local_rank = w->local_rank,
-        .error_file = error_file,
+        .error_file = w->error_file,
         .master_addr = ctx->store_port ? "127.0.0.1" : NULL,
         .ifname = ctx->ifname,
         .segment_fd = ctx->segment->fd,
@@ -143,6 +142,16 @@ static int start(struct worker *w, const struct worker_context *ctx, void *tag, 
     return r;
 }
 
+static void name_files(struct worker *w, const struct worker_context *ctx)
+{
+    const struct job_spec *job = ctx->job;
+    log_dir_file(ctx->log_dir, w->local_rank, "error.json", w->error_file, sizeof(w->error_file));
+    w->stderr_log[0] = '\0';
+    if ((job->redirects[w->local_rank] | job->tee[w->local_rank]) & STD_ERR)
+        log_dir_file(ctx->log_dir, w->local_rank, "stderr.log", w->stderr_log,
+                     sizeof(w->stderr_log));
+}
+
 int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, struct err *e)
 {
     int out[2] = {-1, -1};
@@ -150,6 +159,8 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
     w->pid = 0;
     w->ok = false;
     w->rank = ctx->table->nodes[ctx->group_rank].base_rank + w->local_rank;
+    w->attempt = ctx->restart_count;
+    name_files(w, ctx);
     int r = open_stdio(w, ctx, out, e);
     if (r == 0)
         r = start(w, ctx, tag, out, e);
@@ -219,29 +230,25 @@ void worker_exited(struct worker *w, const struct worker_context *ctx, const str
 void worker_closed(struct worker *w, const struct worker_context *ctx)
 {
     struct failure *f = &w->failure;
-    char path[FAILURE_PATH_MAX];
     w->state = WORKER_CLOSED;
     if (w->ok || f->kind == FAILURE_EXEC)
         return;
-    log_dir_file(ctx->log_dir, w->local_rank, "error.json", path, sizeof(path));
     struct error_file ef;
-    if (path[0] && error_file_read(path, &ef) != -ENOENT)
+    if (w->error_file[0] && error_file_read(w->error_file, &ef) != -ENOENT)
         snprintf(f->message, sizeof(f->message), "%s", ef.message);
-    if ((ctx->job->redirects[w->local_rank] | ctx->job->tee[w->local_rank]) & STD_ERR)
-        log_dir_file(ctx->log_dir, w->local_rank, "stderr.log", f->log_path, sizeof(f->log_path));
+    strcpy(f->log_path, w->stderr_log);
     if (f->kind != FAILURE_STOPPED)
         stdio_worker_tail(ctx->pump, w->local_rank, f->stderr_tail, sizeof(f->stderr_tail));
 }
 
-void worker_hand_up_error_file(const struct worker *w, const struct log_dir *log_dir)
+void worker_hand_up_error_file(const struct worker *w)
 {
     const char *to = getenv("TORCHELASTIC_ERROR_FILE");
     const struct failure *f = &w->failure;
-    char from[FAILURE_PATH_MAX];
-    log_dir_file(log_dir, w->local_rank, "error.json", from, sizeof(from));
-    if (!to || !*to || !from[0])
+    if (!to || !*to || !w->error_file[0])
         return;
-    int rc = error_file_copy(from, to, f->kind == FAILURE_SIGNAL ? -f->signal : f->exit_code);
+    int rc =
+        error_file_copy(w->error_file, to, f->kind == FAILURE_SIGNAL ? -f->signal : f->exit_code);
     if (rc < 0 && rc != -ENOENT)
         log_warn("TORCHELASTIC_ERROR_FILE: %s: %s", to, strerror(-rc));
 }

@@ -30,6 +30,8 @@ struct worker {
     enum worker_state state;
     pid_t pid;
     bool ok;     /* exited with 0 */
+    int attempt; /* the restart count with which it was started */
+    char error_file[FAILURE_PATH_MAX], stderr_log[FAILURE_PATH_MAX]; /* of that; "": none */
     int respawn; /* the restart count with which it is to be started again; 0: it is not */
     uint64_t started_ns, ended_ns;
     int listen_fd; /* its data socket, until it is handed down; -1 */
@@ -73,7 +75,7 @@ void worker_exited(struct worker *w, const struct worker_context *ctx, const str
 void worker_closed(struct worker *w, const struct worker_context *ctx);
 
 /* For a launcher around this one: copies its error file to our own TORCHELASTIC_ERROR_FILE. */
-void worker_hand_up_error_file(const struct worker *w, const struct log_dir *log_dir);
+void worker_hand_up_error_file(const struct worker *w);
 
 /* Sends a signal to its process group, and to the process itself when the group is not there yet.
  */

@@ -2,7 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <unistd.h>
+
+#include "core/clock.h"
 
 void close_fd(int *fd)
 {
@@ -40,6 +44,41 @@ int fd_write_all(int fd, const void *p, size_t n)
         }
         c += w;
         n -= (size_t)w;
+    }
+    return 0;
+}
+
+void fd_open_std(void)
+{
+    int fd;
+    do
+        fd = open("/dev/null", O_RDWR); /* for whoever is started, too */
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    close_fd(&fd);
+}
+
+int fd_write_patiently(int fd, const void *p, size_t n, int ms, const atomic_bool *give_up)
+{
+    const char *c = p;
+    uint64_t patience = (uint64_t)ms * 1000000, end = mono_ns() + patience;
+    while (n) {
+        struct pollfd f = {fd, POLLOUT, 0};
+        uint64_t now = mono_ns(), left = now < end ? end - now : 0;
+        int ready = poll(&f, 1, (int)((left + 999999) / 1000000));
+        if (ready == 0 && (!give_up || atomic_load(give_up)))
+            return -ETIMEDOUT;
+        if (ready == 0)
+            end = mono_ns() + patience;
+        if (ready <= 0)
+            continue;
+        ssize_t w = write(fd, c, n < PIPE_BUF ? n : PIPE_BUF); /* as much as does not block now */
+        if (w < 0 && errno != EINTR && errno != EAGAIN)
+            return -errno;
+        if (w > 0) {
+            c += w;
+            n -= (size_t)w;
+            end = mono_ns() + patience;
+        }
     }
     return 0;
 }

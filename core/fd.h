@@ -5,6 +5,7 @@
 #ifndef CORE_FD_H
 #define CORE_FD_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/types.h>
@@ -22,8 +23,16 @@ static inline int take_fd(int *fd)
 int fd_set_cloexec(int fd, bool on);  /* 0 or -errno */
 int fd_set_nonblock(int fd, bool on); /* 0 or -errno */
 
+/* Of standard input, output and error, those that are closed lead to /dev/null: what is opened
+ * later does not take their places. */
+void fd_open_std(void);
+
 /* Writes all of it to a blocking descriptor, through EINTR and short writes. 0 or -errno. */
 int fd_write_all(int fd, const void *p, size_t n);
+
+/* The same, for a reader that may take nothing: -ETIMEDOUT when it has not for `ms`, if give_up is
+ * NULL or set. */
+int fd_write_patiently(int fd, const void *p, size_t n, int ms, const atomic_bool *give_up);
 
 /* Reads the whole of a small file, at most cap-1 bytes, terminated. Returns the length or -errno;
  * -EFBIG when it is longer. dirfd may be AT_FDCWD. */

@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include "core/escape.h"
+#include "core/fd.h"
 
 #define LINE_MAX_BYTES 4096
 
 static enum log_level g_level = LOG_LEVEL_NOTICE;
 static const char *g_prefix = "dlaunch: ";
+static int g_patience_ms = -1;
 static void (*g_write)(void *arg, const char *line, size_t len);
 static void *g_write_arg;
 
@@ -31,6 +33,11 @@ void log_set_writer(void (*write)(void *arg, const char *line, size_t len), void
 {
     g_write_arg = arg;
     g_write = write;
+}
+
+void log_set_patience(int ms)
+{
+    g_patience_ms = ms;
 }
 
 size_t log_escape(char *out, size_t cap, const char *text, size_t len, int keep_ws)
@@ -76,7 +83,9 @@ static void emit(enum log_level level, const char *fmt, va_list ap)
         return;
     }
     /* Standard error may be gone; there is nobody left to tell. */
-    if (write(STDERR_FILENO, line, n) < 0)
+    if (g_patience_ms >= 0)
+        fd_write_patiently(STDERR_FILENO, line, n, g_patience_ms, NULL);
+    else if (write(STDERR_FILENO, line, n) < 0)
         return;
 }
 

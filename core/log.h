@@ -24,6 +24,9 @@ enum log_level log_get_level(void);
  * their turn with the workers' output. NULL restores standard error. */
 void log_set_writer(void (*write)(void *arg, const char *line, size_t len), void *arg);
 
+/* How long a line waits for the reader of standard error before it is left out; -1: for ever. */
+void log_set_patience(int ms);
+
 void log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void log_notice(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -398,6 +398,7 @@ int main(int argc, char **argv)
     const char *which = NULL, *command;
     bool json = false, wait = false, stop;
     int c, rc;
+    fd_open_std();
     log_init(LOG_LEVEL_NOTICE, "dlaunchctl: ");
     while ((c = getopt_long(argc, argv, "p:h", longs, NULL)) != -1) {
         switch (c) {

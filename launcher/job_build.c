@@ -599,7 +599,7 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
             s++;
         size_t len = strcspn(s, ", \t");
         int signo = find_signal(s, len);
-        if (signo == SIGKILL || signo == SIGSTOP)
+        if (signo == SIGKILL || signo == SIGSTOP || signo == SIGCHLD)
             return fail(o, OPT_signals_to_handle, e, "%.*s cannot be handled", (int)len, s);
         if (signo)
             list[n++] = signo;

@@ -14,6 +14,7 @@
 
 #include "agent/agent.h"
 #include "agent/guardian.h"
+#include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/uvx.h"
@@ -125,15 +126,22 @@ static int open_status(int code)
     return exhausted ? EXIT_INTERNAL : 2;
 }
 
+/* What is written then fails. Blocked, not ignored: workers start with an empty mask, but with what
+ * is ignored here. */
+static void block_signal(int signo)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, signo);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
 static int agent_process(void *arg, struct guardian_link *link)
 {
     struct run *r = arg;
     struct err e = ERR_INIT;
-    sigset_t pipe;
-    /* Blocked, not ignored: workers start with an empty mask, but with what is ignored here. */
-    sigemptyset(&pipe);
-    sigaddset(&pipe, SIGPIPE);
-    sigprocmask(SIG_BLOCK, &pipe, NULL);
+    block_signal(SIGPIPE);
+    block_signal(SIGXFSZ);
     uvx_explain_abort();
     int rc = uv_loop_init(&r->loop);
     if (rc < 0) {
@@ -259,9 +267,11 @@ static int open_log(struct daemon *d, struct options *o, struct err *e)
         path = options_printf(o, "dlaunch-%d.log", (int)getpid());
     if (!path)
         return 0;
+    if (daemon_log_to(d, path, e) < 0)
+        return e->code;
     if (opt_flag(o, OPT_daemon))
         log_notice("running in the background as process %d, output in %s", (int)getpid(), path);
-    return daemon_log_to(d, path, e);
+    return 0;
 }
 
 /* Everything between the job and its exit status, in this process or in its background one. */
@@ -339,6 +349,8 @@ static int launch(struct options *o, int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct options o;
+    fd_open_std();
+    block_signal(SIGXFSZ);
     options_init(&o, argv[0]);
     int status = launch(&o, argc, argv);
     options_fini(&o);

@@ -34,7 +34,7 @@ struct failure {
     int local_rank; /* -1 for FAILURE_NODE */
     int node;       /* group rank of its node */
     int pid;        /* of the worker, or of the lost launcher */
-    int attempt;    /* the job's restart count when it happened */
+    int attempt;    /* the restart count that it was started with; of a node, the job's */
     int exit_code;  /* FAILURE_EXIT, FAILURE_EXEC */
     int signal;     /* FAILURE_SIGNAL; FAILURE_STOPPED when a signal ended it, else 0 */
     bool core_dumped;

@@ -512,7 +512,7 @@ void rdzv_phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct 
     }
     f.rank = base + f.local_rank;
     f.node = n->group_rank;
-    f.attempt = s->restarts;
+    f.attempt = f.attempt < s->restarts ? f.attempt : s->restarts;
     strcpy(f.host, n->hello.host);
     bool own = f.kind != FAILURE_STOPPED;
     /* A node that was started with the other policy is stopping its workers already. */

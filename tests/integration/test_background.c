@@ -183,12 +183,24 @@ START_TEST(systemd_is_told)
 }
 END_TEST
 
+START_TEST(a_log_file_that_cannot_be)
+{
+    struct proc p;
+    dlaunch_start(&p, g_env, "--daemon --log_file %%T/none/log /bin/true");
+    expect_status(&p, 2, 20);
+    expect_text(p.err, "/none/log: No such file or directory");
+    expect_no_text(p.err, "background");
+    proc_fini(&p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("background");
     TCase *tc = test_case(s, "background", 60);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, from_start_to_stop);
+    tcase_add_test(tc, a_log_file_that_cannot_be);
     tcase_add_test(tc, a_second_one_is_refused);
     tcase_add_test(tc, stopped_twice);
     tcase_add_test(tc, systemd_is_told);

@@ -44,6 +44,7 @@ static const struct {
     {"--shutdown_timeout -1", "--shutdown_timeout: '-1' is not a time"},
     {"--signals_to_handle SIGTERM,SIGFOO", "--signals_to_handle: there is no signal 'SIGFOO'"},
     {"--signals_to_handle SIGKILL", "--signals_to_handle: "},
+    {"--signals_to_handle SIGCHLD", "--signals_to_handle: SIGCHLD cannot be handled"},
     {"--isolate jail", "--isolate: 'jail' is not one of auto, none, pidns"},
     {"--redirects 4", "--redirects: '4' is not 0, 1, 2 or 3"},
     {"--tee 0:1,x", "--tee: "},

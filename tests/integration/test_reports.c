@@ -215,6 +215,36 @@ START_TEST(giant_error_file_and_stderr)
 }
 END_TEST
 
+/* One worker was started again meanwhile; another one's first life is the one that ends. */
+START_TEST(files_of_a_worker_s_own_attempt)
+{
+    struct proc p;
+    char *script = tmppath("script");
+    write_file(script, test_text("#!/bin/sh\n"
+                                 "if [ $RANK = 0 ]; then\n"
+                                 "    [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 5\n"
+                                 "    touch %s; exec sleep 60\n"
+                                 "fi\n"
+                                 "until [ -e %s ]; do sleep 0.02; done\n"
+                                 "echo oh >&2\n"
+                                 "echo '{\"message\": \"why\"}' >$TORCHELASTIC_ERROR_FILE\n"
+                                 "exit 7\n",
+                                 tmppath("again"), tmppath("again")));
+    ck_assert_int_eq(chmod(script, 0755), 0);
+    dlaunch_start(&p, NULL,
+                  "--nproc_per_node 2 --max_restarts 1 --restart_policy worker -r 2 "
+                  "--log_dir %%T/logs --report %%T/r %%T/script");
+    expect_status(&p, 7, 30);
+    json_t *r = json_of_file(tmppath("r")), *f = first_of(r);
+    ck_assert_int_eq(json_number(f, "rank"), 1);
+    ck_assert_int_eq(json_number(f, "attempt"), 0);
+    ck_assert_str_eq(json_word(f, "message"), "why");
+    ck_assert_str_eq(text_of_file(json_word(f, "log_path")), "oh\n");
+    json_decref(r);
+    proc_fini(&p);
+}
+END_TEST
+
 /* When the node that failed is another one: its log is named with the host. */
 START_TEST(log_of_another_node)
 {
@@ -264,6 +294,7 @@ static Suite *suite(void)
     tcase_add_test(tc, signals_and_cores);
     tcase_add_loop_test(tc, error_file, 0, ARRAY_LEN(error_files));
     tcase_add_test(tc, giant_error_file_and_stderr);
+    tcase_add_test(tc, files_of_a_worker_s_own_attempt);
     tcase_add_test(tc, log_of_another_node);
     tcase_add_test(tc, report_that_cannot_be_written);
     return s;

@@ -2,6 +2,7 @@
 #include "tests/lib/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -114,6 +115,36 @@ START_TEST(stdin_goes_to_rank_0)
     ck_assert_int_eq(proc_wait(&p, 20), 0);
     expect_text(p.out, "for rank 0\n");
     expect_text(p.out, "EOF\n");
+    proc_fini(&p);
+}
+END_TEST
+
+/* Whoever started it has closed some of 0 to 2; what is opened does not take their places. */
+START_TEST(closed_standard_descriptors)
+{
+    for (int closed = 1; closed < 8; closed++) {
+        struct proc p;
+        char *line = test_text("exec %s sh -c 'echo out; echo err >&2; exit 3'%s%s%s",
+                               build_path("dlaunch"), closed & 1 ? " <&-" : "",
+                               closed & 2 ? " >&-" : "", closed & 4 ? " 2>&-" : "");
+        int status = proc_run(&p, ARGV("sh", "-c", line), NULL, 20);
+        ck_assert_msg(status == 3, "%s: exit %d\n%s", line, status, p.err);
+        ck_assert_str_eq(p.out, closed & 2 ? "" : "out\n");
+        ck_assert_msg(closed & 4 || strstr(p.err, "exited with code 3"), "%s", p.err);
+        proc_fini(&p);
+    }
+}
+END_TEST
+
+/* The memory that the workers share counts as a file. */
+START_TEST(limited_file_size)
+{
+    struct proc p;
+    char *line = test_text("ulimit -f 4096; exec %s --nproc_per_node 2 sh -c 'echo hi'",
+                           build_path("dlaunch"));
+    int status = proc_run(&p, ARGV("sh", "-c", line), NULL, 20);
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    ck_assert_str_eq(p.out, "hi\nhi\n");
     proc_fini(&p);
 }
 END_TEST
@@ -362,6 +393,29 @@ START_TEST(a_signal_ends_the_wait_for_a_reader)
 }
 END_TEST
 
+/* It has failed, its report is due, and nobody reads that. */
+START_TEST(a_signal_ends_the_report)
+{
+    struct proc p;
+    int fds[2];
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
+    char full[4096] = {0};
+    while (write(fds[1], full, sizeof(full)) > 0)
+        ;
+    ck_assert_int_eq(fcntl(fds[1], F_SETFL, 0), 0);
+    char *line = test_text("exec %s %s append %s exit 3 2>&%d", build_path("dlaunch"),
+                           build_path("tests/worker"), tmppath("done"), fds[1]);
+    ck_assert_int_eq(fcntl(fds[1], F_SETFD, 0), 0);
+    proc_start(&p, ARGV("sh", "-c", line), NULL, 0);
+    wait_lines(tmppath("done"), 1, 30);
+    wait_until(ended, &p, 20, "the launcher waits for a reader that does not read");
+    proc_wait(&p, 20);
+    proc_fini(&p);
+    close(fds[0]);
+    close(fds[1]);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("single");
@@ -372,6 +426,8 @@ static Suite *suite(void)
     tcase_add_test(tc, workers_that_exit_at_once_never_hang_it);
     tcase_add_test(tc, descriptors_and_signals_of_a_worker_are_clean);
     tcase_add_test(tc, stdin_goes_to_rank_0);
+    tcase_add_test(tc, closed_standard_descriptors);
+    tcase_add_test(tc, limited_file_size);
     tcase_add_test(tc, local_rank_in_arguments);
     tc = test_case(s, "restart", 60);
     tcase_add_test(tc, restart_until_it_works);
@@ -384,6 +440,7 @@ static Suite *suite(void)
     tcase_add_test(tc, ignored_hangup_stays_ignored);
     tcase_add_test(tc, wall_clock_timeout);
     tcase_add_test(tc, a_signal_ends_the_wait_for_a_reader);
+    tcase_add_test(tc, a_signal_ends_the_report);
     tc = test_case(s, "descendants", 60);
     tcase_add_test(tc, nothing_is_left_behind);
     tcase_add_test(tc, a_live_workers_daemon_is_left_alone);

@@ -104,6 +104,24 @@ START_TEST(a_python_exception)
 }
 END_TEST
 
+/* Of the error file's message, what stderr does not show is there in any case. */
+START_TEST(what_stderr_does_not_show)
+{
+    struct failure *f = failed(0, FAILURE_EXIT, 1, 1);
+    f->exit_code = 7;
+    strcpy(f->stderr_tail, "please see above: unrelated\nRuntimeError: CUDA error");
+    strcpy(f->message, "GPU 1: 3 uncorrectable ECC errors\n"
+                       "please see above: unrelated\nRuntimeError: CUDA error");
+    const char *text = report_text(0);
+    ck_assert_ptr_nonnull(strstr(text, "  error     GPU 1: 3 uncorrectable ECC errors\n"
+                                       "            RuntimeError: CUDA error\n"
+                                       "  stderr    please see above: unrelated\n"));
+    strcpy(f->message, "the cause of it\nsee above");
+    text = report_text(0);
+    ck_assert_ptr_nonnull(strstr(text, "  error     the cause of it\n            see above\n"));
+}
+END_TEST
+
 START_TEST(a_crash_on_another_node)
 {
     struct failure *f = failed(0, FAILURE_SIGNAL, 5, 1);
@@ -473,6 +491,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "report", 10);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, a_python_exception);
+    tcase_add_test(tc, what_stderr_does_not_show);
     tcase_add_test(tc, a_crash_on_another_node);
     tcase_add_test(tc, killed_by_someone_else);
     tcase_add_test(tc, not_even_started);

@@ -30,6 +30,7 @@
 #define RETRY_HERE_MS    2 /* on this host, where a refused connection costs microseconds... */
 #define RETRY_LATER_MS   10
 #define HERE_SOON        500  /* ...that many times, then later */
+#define CALLS_LOST       3    /* to an elector, before the next one is called */
 #define CONNECT_AGAIN_MS 1000 /* to one launcher: no longer than until TCP asks once more */
 #define WITNESSES        64   /* and others without workers whose heartbeats have a place */
 
@@ -249,6 +250,7 @@ static void next_candidate(struct rdzv *r)
     const struct rdzv_peers *p = member_state_electors(member_state_of(r->member), &self);
     r->candidate++;
     r->candidate_ns = uv_hrtime();
+    r->lost = 0;
     if (p && r->candidate < p->n) {
         r->retry_ms = 0;
         r->attempts = 0;
@@ -258,8 +260,9 @@ static void next_candidate(struct rdzv *r)
 static void on_elector(void *arg, int fd, const struct netaddr *peer, bool refused, const char *why)
 {
     struct rdzv *r = arg;
-    if (fd < 0)
-        next_candidate(r); /* it is not there */
+    r->lost = fd < 0 ? r->lost + 1 : 0;
+    if (refused || r->lost == CALLS_LOST)
+        next_candidate(r); /* it is not there; one packet alone may be lost */
     on_connected(r, fd, peer, refused, why);
 }
 

@@ -6,11 +6,16 @@
 #include "rendezvous/rdzv_state_impl.h"
 #include "rendezvous/text.h"
 
-/* The part of `seen_epoch` that a new coordinator's must be above. */
-static void see_epoch(struct rdzv_state *s, uint64_t epoch)
+/* A new coordinator's epoch must be above it. */
+void rdzv_elect_seen(struct rdzv_state *s, uint64_t epoch)
 {
     if (epoch > s->seen_epoch)
         s->seen_epoch = epoch;
+}
+
+bool rdzv_elect_is_new(const struct rdzv_state *s)
+{
+    return !s->standing && s->seen_epoch && s->quorum[0].list.gen.epoch != s->gen.epoch;
 }
 
 void rdzv_elect_start(struct rdzv_state *s, const struct rdzv_electorate *e, uint64_t now)
@@ -24,7 +29,7 @@ void rdzv_elect_start(struct rdzv_state *s, const struct rdzv_electorate *e, uin
     s->gone_reason = STOP_COORDINATOR_LOST;
     s->gone_code = 1;
     text_set(s->gone_text, sizeof(s->gone_text), "%s", e->gone);
-    see_epoch(s, e->seen_epoch);
+    rdzv_elect_seen(s, e->seen_epoch);
     rdzv_elect_list(s, e->ran);
     if (e->prepared)
         rdzv_elect_list(s, e->prepared);
@@ -36,7 +41,7 @@ void rdzv_elect_list(struct rdzv_state *s, const struct rdzv_peers *list)
     struct rdzv_quorum *run = &s->quorum[0], *prepared = &s->quorum[1];
     if (!s->standing || list->n == 0)
         return;
-    see_epoch(s, list->gen.epoch);
+    rdzv_elect_seen(s, list->gen.epoch);
     if (list->ran && generation_before(run->list.gen, list->gen))
         rdzv_quorum_set(run, list);
     else if (generation_equal(run->list.gen, list->gen) && list->n > run->list.n)
@@ -59,7 +64,7 @@ void rdzv_elect_list(struct rdzv_state *s, const struct rdzv_peers *list)
 void rdzv_elect_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h)
 {
     struct rdzv_node *n = s->conns[conn].node;
-    see_epoch(s, h->seen_epoch);
+    rdzv_elect_seen(s, h->seen_epoch);
     if (!n || n->peer.own)
         return;
     text_set(s->notice, sizeof(s->notice),
@@ -69,10 +74,22 @@ void rdzv_elect_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     rdzv_state_send(s, n, PENDING_NOTICE);
 }
 
+/* Made by a coordinator that was elected since the lists were that this one was elected by. */
+static bool is_of_another(const struct rdzv_state *s, const struct rdzv_peers *list)
+{
+    uint64_t epoch = list->gen.epoch;
+    return rdzv_elect_is_new(s) && epoch != s->gen.epoch && epoch > s->quorum[0].list.gen.epoch &&
+           epoch > s->quorum[1].list.gen.epoch;
+}
+
 /* What a voter says. */
 void rdzv_state_peers(struct rdzv_state *s, uint32_t conn, const struct rdzv_peers *list)
 {
-    if (conn < s->nconns && s->conns[conn].node)
+    if (conn >= s->nconns || !s->conns[conn].node)
+        return;
+    if (is_of_another(s, list))
+        rdzv_state_close(s, conn, RDZV_REPLACED, true);
+    else
         rdzv_elect_list(s, list);
 }
 
@@ -104,6 +121,16 @@ static void minority(struct rdzv_state *s, int here, int n, uint64_t now)
         "others may go on without them",
         s->gone_text, s->gone_text[0] ? "; " : "", here, n);
     rdzv_phase_finish(s, 1, STOP_COORDINATOR_LOST, text, now);
+}
+
+/* For a round to begin, or to go on. Those are enough who leave too few to elect another
+ * coordinator. But one that was elected may not be the only one before its first round runs: others
+ * may have been elected by the same nodes, by votes of long ago. It needs more than half itself. */
+static bool too_few(const struct rdzv_state *s, const struct rdzv_quorum *q, uint64_t since)
+{
+    if (rdzv_elect_is_new(s) && q->list.n)
+        return 2 * rdzv_quorum_votes(q, &s->by_id, since) <= q->list.n;
+    return 2 * rdzv_quorum_unknown(q, &s->by_id, since) > q->list.n;
 }
 
 static bool stand(struct rdzv_state *s, uint64_t now)
@@ -141,14 +168,17 @@ bool rdzv_elect_may_start(struct rdzv_state *s, uint64_t now)
             s->elect_at = s->quarantine_at;
             return false;
         }
-        if (2 * unknown > q->list.n) {
-            s->elect_at = s->collect_ns + s->rules.dead_ns;
+        if (too_few(s, q, 0)) {
+            if (s->few_ns == 0)
+                s->few_ns = now;
+            s->elect_at = s->few_ns + s->rules.dead_ns;
             if (now >= s->elect_at && now >= s->grace_at)
                 minority(s, q->list.n - unknown, q->list.n, now);
             return false;
         }
     }
     s->quarantine_at = s->elect_at = NEVER;
+    s->few_ns = 0;
     return true;
 }
 
@@ -246,7 +276,7 @@ static bool in_touch(const struct rdzv_state *s, uint64_t since, uint64_t now)
         since = ago;
     for (int k = 0; k < 2; k++) {
         const struct rdzv_quorum *q = &s->quorum[k];
-        if (2 * rdzv_quorum_unknown(q, &s->by_id, since) > q->list.n)
+        if (too_few(s, q, since))
             return false;
     }
     return true;
@@ -265,7 +295,7 @@ bool rdzv_elect_quorum(const struct rdzv_state *s)
 {
     for (int k = 0; k < 2; k++) {
         const struct rdzv_quorum *q = &s->quorum[k];
-        if (2 * rdzv_quorum_unknown(q, &s->by_id, 0) > q->list.n)
+        if (too_few(s, q, 0))
             return false;
     }
     return true;

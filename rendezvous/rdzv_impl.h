@@ -29,6 +29,7 @@ struct rdzv {
     struct guard *guard;
     struct seat *seat;     /* while it does not, and may be elected; it has an endpoint then, too */
     int candidate;         /* in the list of electors: whom to call next */
+    int lost;              /* calls to it that nothing has answered */
     uint64_t candidate_ns; /* since when that one is called */
     int listen_fd;         /* bound by rdzv_open(), not yet watched; -1 */
 

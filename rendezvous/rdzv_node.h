@@ -26,9 +26,10 @@ struct rdzv_node {
     int slot;      /* in the state's array of nodes */
     uint32_t conn; /* RDZV_NO_CONN: broken; it may come back until it has been silent too long */
     uint64_t joined_ns, heard_ns;
-    uint64_t late_ns; /* the state's, when that was */
-    uint64_t lost_at; /* its connection was reset: lost unless it is back by then; else NEVER */
-    bool call;        /* it is to be seen whether it still listens */
+    uint64_t ended_ns; /* when its last connection ended */
+    uint64_t late_ns;  /* the state's, when that was */
+    uint64_t lost_at;  /* its connection was reset: lost unless it is back by then; else NEVER */
+    bool call;         /* it is to be seen whether it still listens */
     struct clock_offset clock;
 
     /* From its newest STATUS. */

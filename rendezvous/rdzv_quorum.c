@@ -94,3 +94,11 @@ int rdzv_quorum_unknown(const struct rdzv_quorum *q, const struct map *by_id, ui
         n += !q->dead[i] && !is_present(&q->list.e[i], by_id, since);
     return n;
 }
+
+int rdzv_quorum_votes(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since)
+{
+    int n = 0;
+    for (int i = 0; i < q->list.n; i++)
+        n += is_present(&q->list.e[i], by_id, since) || (q->dead[i] && !q->list.e[i].host);
+    return n;
+}

@@ -200,6 +200,8 @@ void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n)
 /* It has followed one that was elected since: no round of ours may come after those. */
 static bool is_replaced(const struct rdzv_state *s, const struct rdzv_hello *h)
 {
+    if (rdzv_elect_is_new(s))
+        return h->seen_epoch > s->seen_epoch && h->seen_epoch != s->gen.epoch;
     return !s->standing && s->gen.counter > 0 &&
            rdzv_epoch_term(h->seen_epoch) > rdzv_epoch_term(s->gen.epoch);
 }
@@ -212,9 +214,7 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     if (c->node || (c->pending & PENDING_CLOSE))
         return; /* a second hello: the driver does not let it through */
     if (is_replaced(s, h)) {
-        rdzv_state_close(s, conn,
-                         "this coordinator was out of reach for so long that another was elected",
-                         true);
+        rdzv_state_close(s, conn, RDZV_REPLACED, true);
         return;
     }
     if (!n) {
@@ -226,6 +226,8 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
         rdzv_phase_advance(s, now);
         return;
     }
+    if (s->standing)
+        rdzv_elect_seen(s, h->seen_epoch);
     /* It comes back. What the old connection may still bring is older than what it says now. */
     if (n->conn != RDZV_NO_CONN)
         rdzv_state_close(s, n->conn, NULL, false);
@@ -407,7 +409,8 @@ void rdzv_state_called(struct rdzv_state *s, const struct node_id *id, bool refu
         return;
     if (has_elected_nobody(s, n, now))
         rdzv_elect_dead(s, n);
-    rdzv_phase_lost(s, n, "its launcher is gone (connection reset, then refused)", now, now);
+    rdzv_phase_lost(s, n, "its launcher is gone (connection reset, then refused)", n->ended_ns,
+                    now);
     rdzv_phase_advance(s, now);
 }
 
@@ -423,6 +426,7 @@ void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, u
     if (!n)
         return;
     n->conn = RDZV_NO_CONN;
+    n->ended_ns = now;
     rdzv_state_update_ready(s, n);
     if (told || (n->leaving && (n->released || how == RDZV_END_CLOSED)))
         lost_for_good(s, n, NULL, now, now);
@@ -473,11 +477,14 @@ static uint64_t lost_at(const struct rdzv_state *s, const struct rdzv_node *n)
     return sooner(silent > s->grace_at ? silent : s->grace_at, n->lost_at);
 }
 
-/* That the connection was reset proves nothing between two hosts. */
+/* That the connection was reset proves nothing between two hosts: its workers may be alive, or be
+ * started by what it was told last. */
 void rdzv_state_hold_for(struct rdzv_state *s, const struct rdzv_node *n)
 {
     uint64_t until = n->heard_ns + s->rules.dead_ns;
-    if (!n->peer.same_host && n->workers && until > s->hold_at)
+    bool told = s->phase == RDZV_RUN || s->phase == RDZV_STOP;
+    bool may = n->workers || (told && n->group_rank >= 0 && !n->stopped && !n->done);
+    if (!n->peer.same_host && may && until > s->hold_at)
         s->hold_at = until;
 }
 

@@ -41,6 +41,8 @@ struct rdzv_attempt {
     uint64_t logged_ns;
 };
 
+#define RDZV_REPLACED "this coordinator was out of reach for so long that another was elected"
+
 struct rdzv_state {
     struct rdzv_rules rules;
     enum rdzv_phase phase;
@@ -95,6 +97,7 @@ struct rdzv_state {
     uint64_t prepare_ns; /* when the list of the newest round was made */
     uint64_t quarantine_at; /* old leases have run out then */
     uint64_t settle_at;     /* until then more nodes may find a new coordinator; NEVER: not new */
+    uint64_t few_ns;        /* since when too few are here; 0: they are enough */
     uint64_t elect_at;      /* when to look again whether a round may start */
 
     /* Deadlines; NEVER when not set. */
@@ -180,6 +183,9 @@ void rdzv_phase_finish(struct rdzv_state *s, int exit_code, enum stop_reason rea
 /* rdzv_elect.c */
 void rdzv_elect_start(struct rdzv_state *s, const struct rdzv_electorate *e, uint64_t now);
 void rdzv_elect_list(struct rdzv_state *s, const struct rdzv_peers *list);
+void rdzv_elect_seen(struct rdzv_state *s, uint64_t epoch);
+/* It was elected, and no round of its own has run. */
+bool rdzv_elect_is_new(const struct rdzv_state *s);
 bool rdzv_elect_may_start(struct rdzv_state *s, uint64_t now);
 void rdzv_elect_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h);
 void rdzv_elect_prepare(struct rdzv_state *s, uint64_t now);

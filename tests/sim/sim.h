@@ -146,6 +146,7 @@ struct sim_node {
     int candidate; /* whom of the electors it calls next */
     uint64_t candidate_ns;
     uint64_t retry_ns; /* between its calls; 0: the next one at once */
+    int lost;          /* calls to the candidate that nothing has answered */
     int eager;         /* calls without a pause, since it was answered */
     int node_rank;
     int nproc;

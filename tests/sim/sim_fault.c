@@ -37,7 +37,7 @@ void sim_start(int i)
                              .pid = 1000 * i + n->incarnation,
                              .node_rank = n->node_rank,
                              .nproc = n->nproc,
-                             .peer_port = (uint16_t)(1000 + i)};
+                             .peer_port = W.rules.elect ? (uint16_t)(1000 + i) : 0};
     memcpy(h->id.b, &h->pid, sizeof(h->pid));
     strcpy(h->run_id, n->run_id);
     strcpy(h->version, "0.1");

@@ -108,6 +108,7 @@ static void next_candidate(struct sim_node *n)
     const struct rdzv_peers *p = member_state_electors(n->m, &self);
     n->candidate++;
     n->candidate_ns = now;
+    n->lost = 0;
     if (p && n->candidate < p->n)
         n->retry_ns = 0;
 }
@@ -168,7 +169,8 @@ void sim_want_link(struct sim_node *n)
 static void unreachable(struct sim_node *n, bool elector, bool refused)
 {
     sim_trace("unreachable", sim_index(n), refused);
-    if (elector)
+    n->lost++;
+    if (elector && (refused || n->lost == 3))
         next_candidate(n);
     member_state_unreachable(n->m, refused, refused ? "connection refused" : "timed out",
                              sim_clock(n));
@@ -207,6 +209,7 @@ void sim_connect(struct sim_node *n)
         unreachable(n, elector, true);
         return;
     }
+    n->lost = 0;
     sim_total.resumes += member_state_joined(n->m);
     *new_link() = (struct sim_link){.node = me,
                                     .incarnation = n->incarnation,

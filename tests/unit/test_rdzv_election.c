@@ -592,6 +592,125 @@ START_TEST(one_that_has_not_begun_takes_those_of_an_older_job)
 }
 END_TEST
 
+/* Waiting for another node in place of a lost one: too few for a moment are not too few. */
+START_TEST(a_short_break_while_waiting_is_no_minority)
+{
+    rules(RDZV_C10D, 3, 3);
+    R.elect = true;
+    R.max_restarts = 3;
+    running_by_rules(3);
+    for (int i = 0; i < 4 && info().phase == RDZV_RUN; i++) {
+        tick(5);
+        echo(0, MEMBER_RUNNING);
+        echo(1, MEMBER_RUNNING);
+    }
+    PHASE(RDZV_STOP);
+    say(0, MEMBER_IDLE);
+    say(1, MEMBER_IDLE);
+    beat(60, (uint32_t[]){0, 1}, 2);
+    closed(1, RDZV_END_BROKEN);
+    PHASE(RDZV_COLLECT);
+    for (int i = 0; i < 2; i++) {
+        tick(5);
+        echo(0, MEMBER_IDLE);
+        PHASE(RDZV_COLLECT);
+    }
+    tick(5);
+    PHASE(RDZV_FINISH);
+    HAS(info().result->text, "only 1 of the 3 nodes");
+}
+END_TEST
+
+START_TEST(a_short_break_when_the_quarantine_ends_is_no_minority)
+{
+    stand("123", NULL, 2);
+    vote(3);
+    elected(true);
+    for (int i = 0; i < 2; i++) {
+        tick(5);
+        say(2, MEMBER_IDLE);
+        say(3, MEMBER_IDLE);
+    }
+    tick_ms(4900);
+    say(2, MEMBER_IDLE);
+    say(3, MEMBER_IDLE);
+    closed(3, RDZV_END_BROKEN);
+    tick_ms(200);
+    PHASE(RDZV_COLLECT);
+    vote(3);
+    tick(1);
+    PHASE(RDZV_PREPARE);
+}
+END_TEST
+
+START_TEST(a_voter_that_comes_back_says_whom_it_has_followed)
+{
+    uint64_t other = rdzv_epoch(rdzv_epoch_term(OLD) + 1, 1000);
+    stand("12345", NULL, 2);
+    vote(4);
+    closed(4, RDZV_END_BROKEN);
+    join(4, (struct who){.id = 4, .seen_epoch = other});
+    vote(5);
+    elected(true);
+    ck_assert_uint_gt(info().gen.epoch, other);
+}
+END_TEST
+
+/* The first of two that the same nodes have elected, by votes of long ago, which have left it. */
+static void elected_by_old_votes(void)
+{
+    stand("12345", NULL, 2);
+    vote(4);
+    vote(5);
+    elected(true);
+    closed(4, RDZV_END_BROKEN);
+    closed(5, RDZV_END_BROKEN);
+}
+
+START_TEST(one_of_two_elected_gets_no_voter_of_the_other)
+{
+    uint64_t other = rdzv_epoch(rdzv_epoch_term(OLD) + 1, 5);
+    elected_by_old_votes();
+    hello(5, (struct who){.id = 5, .seen_epoch = other});
+    ck_assert(seen[5].refused && seen[5].retry);
+    HAS(seen[5].refusal, "another was elected");
+}
+END_TEST
+
+START_TEST(one_of_two_elected_heeds_the_other_s_round)
+{
+    struct rdzv_peers theirs = list_of("345", 1, false);
+    theirs.gen.epoch = rdzv_epoch(rdzv_epoch_term(OLD) + 1, 5);
+    elected_by_old_votes();
+    vote(5);
+    ck_assert(!seen[5].refused);
+    rdzv_state_peers(S_, 5, &theirs);
+    drain();
+    ck_assert(seen[5].refused && seen[5].retry);
+}
+END_TEST
+
+/* The host of the coordinator that was does not count for it, dead as it is. */
+START_TEST(one_that_was_elected_needs_more_than_half_for_its_first_round)
+{
+    struct rdzv_peers r = list_of("12345", 5, true);
+    struct rdzv_electorate e = {
+        .ran = &r, .seen_epoch = OLD, .random = 9, .host_dead = true, .gone = "gone"};
+    T = 1000 * S;
+    rules(RDZV_C10D, 1, 5);
+    R.elect = true;
+    S_ = rdzv_state_stand(&R, &e, T);
+    join(2, (struct who){.own = true, .id = 2});
+    vote(4);
+    vote(5);
+    elected(true);
+    closed(4, RDZV_END_BROKEN);
+    beat(30, (uint32_t[]){2, 5}, 2);
+    ck_assert_int_ne(info().phase, RDZV_RUN);
+    ck_assert_int_ne(info().phase, RDZV_PREPARE);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_election");
@@ -630,6 +749,12 @@ static Suite *suite(void)
     tcase_add_test(tc, without_proof_the_next_round_waits_for_the_lease);
     tcase_add_test(tc, a_coordinator_that_was_replaced_gets_no_votes);
     tcase_add_test(tc, one_that_has_not_begun_takes_those_of_an_older_job);
+    tcase_add_test(tc, a_short_break_while_waiting_is_no_minority);
+    tcase_add_test(tc, a_short_break_when_the_quarantine_ends_is_no_minority);
+    tcase_add_test(tc, a_voter_that_comes_back_says_whom_it_has_followed);
+    tcase_add_test(tc, one_of_two_elected_gets_no_voter_of_the_other);
+    tcase_add_test(tc, one_of_two_elected_heeds_the_other_s_round);
+    tcase_add_test(tc, one_that_was_elected_needs_more_than_half_for_its_first_round);
     return s;
 }
 

@@ -373,6 +373,55 @@ START_TEST(a_node_that_stops_without_a_reason)
 }
 END_TEST
 
+/* It may have started its workers by what it was told last: the lease is waited for. */
+START_TEST(a_node_is_reset_before_it_says_that_it_runs)
+{
+    rules(RDZV_C10D, 1, 2);
+    start();
+    join(0, (struct who){.own = true});
+    join(1, (struct who){0});
+    prepared(0);
+    prepared(1);
+    PHASE(RDZV_RUN);
+    ck_assert_int_eq(seen[1].view.phase, RDZV_RUN);
+    say(0, MEMBER_RUNNING);
+    closed(1, RDZV_END_RESET);
+    tick_ms(250);
+    PHASE(RDZV_STOP);
+    say(0, MEMBER_IDLE);
+    tick(5);
+    PHASE(RDZV_COLLECT);
+    ck_assert_int_eq(rounds, 1);
+    for (int i = 0; i < 3; i++) {
+        say(0, MEMBER_IDLE);
+        tick(5);
+    }
+    ck_assert_int_eq(rounds, 2);
+}
+END_TEST
+
+/* A worker failed because the node had gone, long before that was certain. */
+START_TEST(a_node_is_lost_when_its_connection_ends)
+{
+    rules(RDZV_C10D, 1, 2);
+    R.max_restarts = 1;
+    start();
+    join(0, (struct who){.own = true});
+    join(1, (struct who){.peer_port = 4711});
+    run_all(2);
+    T += S;
+    closed(1, RDZV_END_RESET);
+    T += MS;
+    worker_fails(0, FAILURE_EXIT, 1);
+    T += 300 * MS;
+    rdzv_state_called(S_, &called, true, T);
+    drain();
+    say(0, MEMBER_IDLE);
+    ck_assert_int_eq(info().restarts, 0);
+    ck_assert_int_eq(info().node_restarts, 1);
+}
+END_TEST
+
 /* ------------------------------------------------------------------- restart policy "worker" */
 
 START_TEST(only_the_failed_worker_is_respawned)
@@ -467,6 +516,8 @@ static Suite *suite(void)
     tcase_add_test(tc, failure_when_others_are_done);
     tcase_add_test(tc, report_is_bounded_and_counts_the_rest);
     tcase_add_test(tc, a_node_that_stops_without_a_reason);
+    tcase_add_test(tc, a_node_is_reset_before_it_says_that_it_runs);
+    tcase_add_test(tc, a_node_is_lost_when_its_connection_ends);
     tc = rules_case(s, "worker policy", 10);
     tcase_add_test(tc, only_the_failed_worker_is_respawned);
     tcase_add_test(tc, respawn_waits_for_the_backoff);

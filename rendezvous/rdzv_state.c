@@ -183,6 +183,7 @@ void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n)
         s->by_rank[n->hello.node_rank] == n)
         s->by_rank[n->hello.node_rank] = NULL;
     s->nready -= n->ready;
+    s->nbusy -= n->workers;
     if (rdzv_node_is_witness(n))
         s->nwitnesses--;
     else
@@ -334,6 +335,7 @@ void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_st
         rdzv_state_send(s, n, PENDING_VIEW);
     drop_orders(n, st->respawned);
     n->phase = st->phase;
+    s->nbusy += st->workers - n->workers;
     n->workers = st->workers;
     rdzv_state_update_ready(s, n);
     take_failures(s, n, st, now);
@@ -563,6 +565,8 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
         return sooner(at, s->hold_at);
     if (s->not_before != NEVER) /* the backoff comes before all else */
         return sooner(at, s->not_before);
+    if (s->nbusy) /* that one says so, or is looked for */
+        return at;
     return sooner(at, s->nready >= s->rules.min_nodes ? s->last_call_at : s->join_at);
 }
 

@@ -400,6 +400,33 @@ START_TEST(a_node_is_reset_before_it_says_that_it_runs)
 }
 END_TEST
 
+START_TEST(one_that_was_given_up_and_is_back_stops_its_workers_first)
+{
+    rules(RDZV_C10D, 1, 2);
+    start();
+    join(0, (struct who){.own = true});
+    join(1, (struct who){0});
+    run_all(2);
+    closed(1, RDZV_END_RESET);
+    tick_ms(250);
+    PHASE(RDZV_STOP);
+    hello(7, (struct who){.id = 2});
+    say(7, MEMBER_STOPPING);
+    say(0, MEMBER_IDLE);
+    for (int i = 0; i < 5; i++) {
+        tick(5);
+        say(0, MEMBER_IDLE);
+        say(7, MEMBER_STOPPING);
+        PHASE(RDZV_COLLECT);
+    }
+    say(7, MEMBER_IDLE);
+    tick(5);
+    ck_assert_int_eq(rounds, 2);
+    PHASE(RDZV_PREPARE);
+    ck_assert_int_eq(info().nnodes, 2);
+}
+END_TEST
+
 /* A worker failed because the node had gone, long before that was certain. */
 START_TEST(a_node_is_lost_when_its_connection_ends)
 {
@@ -517,6 +544,7 @@ static Suite *suite(void)
     tcase_add_test(tc, report_is_bounded_and_counts_the_rest);
     tcase_add_test(tc, a_node_that_stops_without_a_reason);
     tcase_add_test(tc, a_node_is_reset_before_it_says_that_it_runs);
+    tcase_add_test(tc, one_that_was_given_up_and_is_back_stops_its_workers_first);
     tcase_add_test(tc, a_node_is_lost_when_its_connection_ends);
     tc = rules_case(s, "worker policy", 10);
     tcase_add_test(tc, only_the_failed_worker_is_respawned);

@@ -11,15 +11,22 @@
 #include "collectives/nccl/nccl.h"
 #include "core/clock.h"
 
+/* A thread of the library's. */
+struct helper {
+    _Atomic uint32_t bell; /* changes when there is something to do for it */
+    bool there;
+    pthread_t thread;
+};
+
 struct async {
     pthread_mutex_t lock;
     struct dlcoll_work *queue, **tail; /* collective operations that nobody has taken up */
     _Atomic int pending;               /* those, and the one that is carried out */
     struct dlcoll_work *pool;
-    _Atomic uint32_t bell; /* changes when there is something to do for the thread */
-    bool has_thread;
+    /* Two, since a collective operation may wait for a rank that is in a send to this one. */
+    struct helper carrier; /* carries out the queue */
+    struct helper courier; /* sees to sends and receives */
     _Atomic bool quit;
-    pthread_t thread;
 };
 
 /* ---------------------------------------------------------------------------------------- pool */
@@ -119,67 +126,78 @@ bool async_is_busy(const struct dlcoll_comm *comm)
     return comm->async && atomic_load_explicit(&comm->async->pending, memory_order_acquire);
 }
 
-/* -------------------------------------------------------------------------------------- thread */
+/* ------------------------------------------------------------------------------------- threads */
 
 bool async_has_thread(const struct dlcoll_comm *comm)
 {
-    return comm->async && comm->async->has_thread;
+    const struct async *a = comm->async;
+    return a && (a->carrier.there || a->courier.there);
 }
 
-static void *assist(void *arg)
+static void *carry_out(void *arg)
 {
     struct dlcoll_comm *comm = arg;
     struct async *a = comm->async;
     while (!atomic_load(&a->quit)) {
-        uint32_t bell = atomic_load(&a->bell);
+        struct wait_word bell = {&a->carrier.bell, atomic_load(&a->carrier.bell)};
         if (atomic_load(&a->pending)) {
             pthread_mutex_lock(&comm->running);
             run_queue(comm, NULL);
             pthread_mutex_unlock(&comm->running);
+        } else {
+            wait_sleep(&bell, 1, UINT64_MAX);
         }
-        if (p2p_is_busy(comm))
-            p2p_assist(comm, &(struct wait_word){&a->bell, bell});
-        else if (!atomic_load(&a->pending))
-            wait_sleep(&(struct wait_word){&a->bell, bell}, 1, UINT64_MAX);
     }
     return NULL;
 }
 
-/* No signal of the program's is for this thread. */
-static int start_thread(struct dlcoll_comm *comm)
+static void *deliver(void *arg)
 {
-    struct async *a = get(comm);
+    struct dlcoll_comm *comm = arg;
+    struct async *a = comm->async;
+    while (!atomic_load(&a->quit)) {
+        struct wait_word bell = {&a->courier.bell, atomic_load(&a->courier.bell)};
+        if (p2p_is_busy(comm))
+            p2p_assist(comm, &bell);
+        else
+            wait_sleep(&bell, 1, UINT64_MAX);
+    }
+    return NULL;
+}
+
+/* No signal of the program's is for it. */
+static int start(struct dlcoll_comm *comm, struct helper *h, void *(*run)(void *))
+{
     sigset_t all, before;
-    if (!a)
-        return -ENOMEM;
-    if (a->has_thread)
+    if (h->there)
         return 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int r = pthread_create(&a->thread, NULL, assist, comm);
+    int r = pthread_create(&h->thread, NULL, run, comm);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    a->has_thread = r == 0;
+    h->there = r == 0;
     return r ? -ENOMEM : 0;
 }
 
-static void ring(struct async *a)
+static void ring(struct helper *h)
 {
-    atomic_fetch_add(&a->bell, 1);
-    wait_wake(&a->bell);
+    atomic_fetch_add(&h->bell, 1);
+    wait_wake(&h->bell);
 }
 
 int async_assist(struct dlcoll_comm *comm)
 {
-    int r = start_thread(comm);
+    struct helper *h = &comm->async->courier;
+    int r = start(comm, h, deliver);
     if (r == 0)
-        ring(comm->async);
+        ring(h);
     return r;
 }
 
 int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w)
 {
     struct async *a = comm->async;
-    int r = start_thread(comm);
+    int r = start(comm, &a->carrier, carry_out);
     if (r < 0)
         return r;
     pthread_mutex_lock(&a->lock);
@@ -188,7 +206,7 @@ int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w)
     a->tail = &w->next;
     atomic_fetch_add(&a->pending, 1);
     pthread_mutex_unlock(&a->lock);
-    ring(a);
+    ring(&a->carrier);
     return 0;
 }
 
@@ -221,7 +239,7 @@ static void wait_until(struct dlcoll_work *w, uint64_t until_ns)
             run_queue(comm, w);
             pthread_mutex_unlock(&comm->running);
             if (async_is_busy(comm))
-                ring(comm->async); /* the rest is the thread's */
+                ring(&comm->async->carrier); /* the rest is the thread's */
         } else {
             sleep_on(w, until_ns);
         }
@@ -334,15 +352,23 @@ void dlcoll_work_free(dlcoll_work *work)
 
 /* ------------------------------------------------------------------------------------- the end */
 
+static void end(struct helper *h)
+{
+    if (!h->there)
+        return;
+    ring(h);
+    pthread_join(h->thread, NULL);
+}
+
 void async_free(struct dlcoll_comm *comm, bool forked)
 {
     struct async *a = comm->async;
     if (!a)
         return;
-    if (a->has_thread && !forked) {
+    if (!forked) {
         atomic_store(&a->quit, true);
-        ring(a);
-        pthread_join(a->thread, NULL);
+        end(&a->carrier);
+        end(&a->courier);
     }
     for (struct dlcoll_work *w; (w = take(a));)
         async_complete(w, DLCOLL_EABORTED);

@@ -2,7 +2,8 @@
  *
  * Collective ones stand in a queue, in the order of their calls; whoever waits for one carries out
  * the queue up to it, else a thread does, which is started with the first of them. Point-to-point
- * ones are progressed by whoever waits, and by that thread.
+ * ones are progressed by whoever waits for one, and by a thread of their own: a collective one may
+ * wait for a rank that needs these first.
  *
  * Handles are kept in a pool of the communicator's. */
 #ifndef COLLECTIVES_ASYNC_H
@@ -46,10 +47,11 @@ int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w);
 /* Whether operations stand in the queue, so that a blocking one must queue, too. */
 bool async_is_busy(const struct dlcoll_comm *comm);
 
-/* Whether the thread is there. For the program's, inside. */
+/* Whether a thread is there. For the program's, inside. */
 bool async_has_thread(const struct dlcoll_comm *comm);
 
-/* Sees that the thread is there and looks after point-to-point operations. 0 or -ENOMEM. */
+/* Sees that the other thread is there and looks after point-to-point operations, one of which has
+ * a handle. 0 or -ENOMEM. */
 int async_assist(struct dlcoll_comm *comm);
 
 /* The result is known: wakes those who wait. A detached handle goes back into the pool. */
@@ -58,7 +60,7 @@ void async_complete(struct dlcoll_work *w, int result);
 /* Blocks until it is done: its result. */
 int async_wait(struct dlcoll_work *w);
 
-/* Ends what is under way, the thread and the pool. In a fork()'s child there is no thread. */
+/* Ends what is under way, the threads and the pool. In a fork()'s child there are no threads. */
 void async_free(struct dlcoll_comm *comm, bool forked);
 
 /* Runs one call under `running` and says how it ended: the public code. (coll.c) */

@@ -7,7 +7,7 @@
  *       shm       their memory, if they share some            (collectives/shm)
  *       net       their connections and schedules             (collectives/net)
  *       p2p       sends and receives under way                (p2p.c)
- *       async     operations with a work handle, a thread     (async.c)
+ *       async     operations with a work handle, two threads  (async.c)
  *
  * Threads. `busy` lets one thread of the program in at a time. Collective operations run under
  * `running`: in the program's thread, or in the one that carries out the queue. */

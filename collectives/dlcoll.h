@@ -33,9 +33,10 @@
  *
  * Threads. A communicator is used by one thread at a time: a second one that comes in meanwhile
  * gets DLCOLL_ESTATE (dlcoll_abort() and dlcoll_last_error() excepted). Different communicators may
- * be used at the same time. Operations with a work handle are carried out by whoever waits, or by a
- * thread that the library starts with the first of them. A child made by fork()
- * may not use its parent's communicators (DLCOLL_ESTATE); it may destroy them.
+ * be used at the same time. Operations with a work handle are carried out by whoever waits, or by
+ * threads that the library starts with the first of them: one for collective operations, one for
+ * sends and receives. A child made by fork() may not use its parent's communicators
+ * (DLCOLL_ESTATE); it may destroy them.
  *
  * Structs begin with their size and a version, and are filled in by their initialiser macro, so
  * that a program keeps working with a later library and the other way round. */
@@ -295,7 +296,7 @@ DLCOLL_API int dlcoll_abort(dlcoll_comm *comm, const char *reason);
 
 /* ------------------------------------------------------------------------------------------ groups
  *
- * A group is a communicator of some of another's ranks. It has operations, errors and a thread of
+ * A group is a communicator of some of another's ranks. It has operations, errors and threads of
  * its own: different groups work side by side. */
 
 typedef struct dlcoll_group_opts {

@@ -3,11 +3,13 @@
 #include "tests/lib/test.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "collectives/comm.h"
+#include "core/clock.h"
 #include "core/mem.h"
 #include "tests/lib/thread_ranks.h"
 
@@ -276,6 +278,90 @@ static void nobody_sends(dlcoll_comm *comm, void *arg)
 START_TEST(a_receive_times_out)
 {
     thread_ranks_run(2, nobody_sends, NULL);
+}
+END_TEST
+
+/* ---------------------------------------------------------------------- beside operations */
+
+enum { WAIT, TEST, WAIT_FOR, WAIT_ALL, WAIT_ANY, NOBODY_WAITS, WAYS };
+
+struct beside {
+    int way;              /* how rank 0 comes to know that both are complete */
+    bool sends;           /* it does, and rank 1 receives */
+    _Atomic bool through; /* rank 1 is, with both */
+};
+
+static int message(const struct beside *b, uint8_t *p, size_t len, dlcoll_comm *comm,
+                   const dlcoll_opts *opts, dlcoll_work **work)
+{
+    int rank = dlcoll_rank(comm);
+    return (rank == 0) == b->sends ? dlcoll_send(p, len, DLCOLL_U8, 1 - rank, comm, opts, work)
+                                   : dlcoll_recv(p, len, DLCOLL_U8, 1 - rank, comm, opts, work);
+}
+
+/* The collective operation first, the message after it. */
+static int come_to_know(struct beside *b, dlcoll_work *works[2], uint64_t until_ns)
+{
+    size_t index;
+    int code = DLCOLL_INPROGRESS;
+    switch (b->way) {
+    case WAIT:
+        return dlcoll_wait(works[0]);
+    case TEST:
+        while ((code = dlcoll_test(works[0])) == DLCOLL_INPROGRESS)
+            sched_yield();
+        return code;
+    case WAIT_FOR:
+        while ((code = dlcoll_wait_for(works[0], 20)) == DLCOLL_INPROGRESS)
+            ;
+        return code;
+    case WAIT_ALL:
+        return dlcoll_wait_all(works, 2, -1);
+    case WAIT_ANY:
+        return dlcoll_wait_any(works, 1, &index, -1);
+    default:
+        while (!atomic_load(&b->through) && mono_ns() < until_ns)
+            sched_yield();
+        return atomic_load(&b->through) ? dlcoll_wait(works[0]) : code;
+    }
+}
+
+/* Rank 1 comes to the operation when it is through with the message, which is too long to be on
+ * its way before rank 0 has done its part. */
+static void operation_and_message(dlcoll_comm *comm, void *arg)
+{
+    enum { LEN = 4 << 20 };
+    struct beside *b = arg;
+    int rank = dlcoll_rank(comm);
+    bool sends = (rank == 0) == b->sends;
+    uint8_t *p = xcalloc(1, LEN);
+    int32_t x = 1;
+    dlcoll_work *works[2] = {NULL};
+    dlcoll_opts opts = DLCOLL_OPTS_INIT;
+    opts.timeout_ms = (int64_t)(test_seconds(8) * 1000);
+    uint64_t until_ns = mono_ns() + (uint64_t)(test_seconds(9) * 1e9);
+    if (sends)
+        fill(p, LEN, rank, 1 - rank, 0);
+    THREAD_OK(message(b, p, LEN, comm, &opts, rank == 0 ? &works[1] : NULL));
+    THREAD_OK(dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, &opts,
+                                rank == 0 ? &works[0] : NULL));
+    if (rank == 1)
+        atomic_store(&b->through, true);
+    else
+        THREAD_OK(come_to_know(b, works, until_ns));
+    THREAD_EXPECT(x == 2, "%d", x);
+    THREAD_OK(dlcoll_wait_all(works, 2, -1));
+    if (!sends)
+        check(p, LEN, 1 - rank, rank, 0);
+    dlcoll_work_free(works[0]);
+    dlcoll_work_free(works[1]);
+    free(p);
+}
+
+START_TEST(messages_go_on_beside_operations)
+{
+    struct beside b = {.way = _i / 2, .sends = _i % 2};
+    thread_ranks_run(2, operation_and_message, &b);
 }
 END_TEST
 
@@ -760,6 +846,7 @@ static Suite *suite(void)
         tcase_add_loop_test(tc, messages_from_anybody, 2, 5);
         tcase_add_test(tc, a_message_that_does_not_fit_is_found_out);
         tcase_add_test(tc, a_receive_times_out);
+        tcase_add_loop_test(tc, messages_go_on_beside_operations, 0, 2 * WAYS);
         tcase_add_loop_test(tc, groups_work_beside_their_parent, 3, 7);
         tcase_add_loop_test(tc, groups_do_not_wait_for_each_other, 2, 5);
         tcase_add_loop_test(tc, lists_of_buffers, 1, 4);

@@ -369,10 +369,10 @@ void async_free(struct dlcoll_comm *comm, bool forked)
         atomic_store(&a->quit, true);
         end(&a->carrier);
         end(&a->courier);
+        for (struct dlcoll_work *w; (w = take(a));)
+            async_complete(w, DLCOLL_EABORTED);
+        p2p_stop(comm, DLCOLL_EABORTED);
     }
-    for (struct dlcoll_work *w; (w = take(a));)
-        async_complete(w, DLCOLL_EABORTED);
-    p2p_stop(comm, DLCOLL_EABORTED);
     for (struct dlcoll_work *w = a->pool, *next; w; w = next) {
         next = w->next;
         free(w->counts);

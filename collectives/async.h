@@ -60,7 +60,8 @@ void async_complete(struct dlcoll_work *w, int result);
 /* Blocks until it is done: its result. */
 int async_wait(struct dlcoll_work *w);
 
-/* Ends what is under way, the threads and the pool. In a fork()'s child there are no threads. */
+/* Ends what is under way, the threads and the pool. In a fork()'s child there are no threads, and
+ * what is under way is the parent's: only memory is freed. */
 void async_free(struct dlcoll_comm *comm, bool forked);
 
 /* Runs one call under `running` and says how it ended: the public code. (coll.c) */

@@ -135,7 +135,7 @@ static void fini(dlcoll_comm *c)
     hier_free(c);
     shm_close(c);
     net_free(c->net);
-    if (c->guest.stop)
+    if (c->guest.stop && !comm_is_forked(c))
         lobby_forget(&c->job->lobby, &c->guest);
     for (int i = 0; c->pidfds && i < c->topo.nlocal; i++)
         close_fd(&c->pidfds[i]);
@@ -302,6 +302,9 @@ int dlcoll_init(dlcoll_comm **comm, const dlcoll_init_opts *opts)
     return 0;
 }
 
+/* In a fork()'s child no lock may be taken: one that another thread had at that moment is never
+ * given back. Nor is anybody told anything, since the parent goes on: what the child has is closed
+ * and freed, no more. */
 void dlcoll_destroy(dlcoll_comm *comm)
 {
     if (!comm)

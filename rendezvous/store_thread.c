@@ -22,6 +22,7 @@
 struct store_thread {
     struct store_service service;
     pthread_t thread;
+    pid_t owner;               /* the process in which the thread runs */
     int epoll, listener, stop; /* stop: an eventfd */
     int port;
     uint64_t accept_again_ns; /* not 0: the listener is left alone until then */
@@ -214,6 +215,7 @@ int store_thread_new(struct store_thread **out, const struct store_thread_opts *
     if (!t)
         return err_set(e, -ENOMEM, "store: out of memory");
     t->listener = t->epoll = t->stop = -1;
+    t->owner = getpid();
     t->accept_again_ns = 0;
     node_init(&t->dead);
     store_service_init(&t->service, &driver, opts->legacy_113, opts->stall_ms);
@@ -238,6 +240,14 @@ void store_thread_free(struct store_thread *t)
 {
     if (!t)
         return;
+    if (t->owner != getpid()) {
+        /* A fork()'s child: the eventfd and what epoll watches are the parent's too, and what the
+         * thread was about is half done. */
+        close_fd(&t->listener);
+        close_fd(&t->epoll);
+        close_fd(&t->stop);
+        return;
+    }
     uint64_t one = 1;
     while (write(t->stop, &one, sizeof(one)) < 0 && errno == EINTR)
         ;

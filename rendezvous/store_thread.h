@@ -23,7 +23,8 @@ struct store_thread_opts {
 int store_thread_new(struct store_thread **out, const struct store_thread_opts *opts,
                      struct err *e);
 int store_thread_port(const struct store_thread *t);
-/* Closes every connection and waits for the thread to end. NULL is allowed. */
+/* Closes every connection and waits for the thread to end; in a fork()'s child, where the thread is
+ * not, only the listener. NULL is allowed. */
 void store_thread_free(struct store_thread *t);
 
 #endif

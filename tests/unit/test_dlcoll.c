@@ -14,7 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collectives/dlcoll.h"
+#include "collectives/comm.h"
+#include "collectives/p2p_state.h"
 #include "core/clock.h"
 #include "core/mem.h"
 #include "rendezvous/store_client.h"
@@ -655,6 +656,60 @@ START_TEST(a_forked_child_is_turned_away)
 }
 END_TEST
 
+/* A lock that another thread has at that moment is taken for ever in the child; the descriptors
+ * that it has are its parent's too. */
+static void fork_children(struct ranks *j, int rank)
+{
+    enum { CHILDREN = 100 };
+    int32_t x = 0, sent = 7;
+    dlcoll_work *w = NULL;
+    dlcoll_store *store;
+    if (j->nnodes == 0) {
+        setenv("MASTER_ADDR", "127.0.0.1", 1);
+        set_env_int("MASTER_PORT", g_store_port);
+    }
+    dlcoll_comm *c = comm_start();
+    if (rank == 0)
+        EXPECT(dlcoll_recv(&x, 1, DLCOLL_I32, 1, c, NULL, &w) == 0, "%s", why(c));
+    for (int k = 0; k < CHILDREN && rank == 0; k++) {
+        pthread_mutex_t *locks[] = {NULL, &c->p2p->lock, &c->job->lobby.lock};
+        pthread_mutex_t *held = locks[k % 3];
+        int status;
+        if (held)
+            pthread_mutex_lock(held);
+        pid_t pid = fork();
+        if (pid == 0) {
+            signal(SIGALRM, SIG_DFL);
+            alarm((unsigned)test_seconds(10));
+            dlcoll_destroy(c);
+            _exit(0);
+        }
+        if (held)
+            pthread_mutex_unlock(held);
+        EXPECT(waitpid(pid, &status, 0) == pid && status == 0, "%d: %#x", k, (unsigned)status);
+    }
+    /* The parent's is unharmed. */
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    if (rank == 1)
+        EXPECT(dlcoll_send(&sent, 1, DLCOLL_I32, 0, c, NULL, NULL) == 0, "%s", why(c));
+    else
+        EXPECT(dlcoll_wait(w) == 0 && x == sent, "%d %s", x, why(c));
+    dlcoll_work_free(w);
+    if (j->nnodes == 0) {
+        EXPECT(dlcoll_comm_store(c, &store) == 0, "%s", why(NULL));
+        EXPECT(dlcoll_store_set(store, "key", "value", 5) == 0, "%s", why(NULL));
+    }
+    comm_end(c);
+}
+
+START_TEST(children_destroy_what_others_use)
+{
+    int fd = reserve_port(&g_store_port);
+    ranks_run(2, _i, fork_children);
+    close(fd);
+}
+END_TEST
+
 static void on_alarm(int signo)
 {
     (void)signo;
@@ -738,6 +793,7 @@ static Suite *suite(void)
     tcase_add_test(tc, want_of_memory_is_an_error_code);
     tcase_add_test(tc, a_second_thread_is_turned_away);
     tcase_add_test(tc, a_forked_child_is_turned_away);
+    tcase_add_loop_test(tc, children_destroy_what_others_use, 0, 3);
     tcase_add_test(tc, signals_do_not_disturb);
     tcase_add_test(tc, descriptors_are_closed_on_exec_and_at_the_end);
     return s;

@@ -131,7 +131,8 @@ static void peer_closed(const dlcoll_comm *c, struct notice *cause, int peer, co
     } else if (state == SEGMENT_LOCAL_DONE) {
         snprintf(cause->text, sizeof(cause->text), "%s has left the job", name);
     } else {
-        snprintf(cause->text, sizeof(cause->text), "%s has died or left (%.100s)", name, why);
+        snprintf(cause->text, sizeof(cause->text), "%s has died or left%s%.100s%s", name,
+                 why[0] ? " (" : "", why, why[0] ? ")" : "");
     }
 }
 

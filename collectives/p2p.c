@@ -25,13 +25,48 @@ enum {
 
 /* -------------------------------------------------------------------------------------- failing */
 
+static const struct p2p_op *find_with(const struct p2p *p, int rank)
+{
+    const struct p2p_peer *peer = &p->peers[rank];
+    const struct p2p_op *ops[] = {peer->messages.op, peer->out.head, peer->offered.head,
+                                  peer->in_reply.head, peer->accepted.head};
+    for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
+        if (ops[i])
+            return ops[i];
+    }
+    for (const struct p2p_op *op = p->posted.head; op; op = op->next) {
+        if (op->any || op->peer == rank)
+            return op;
+    }
+    return NULL;
+}
+
+/* What is under way with the peer, or else with anybody. */
+static const struct p2p_op *find_any(const struct p2p *p, int peer)
+{
+    const struct p2p_op *op = peer >= 0 ? find_with(p, peer) : NULL;
+    for (int r = 0; r < p->comm->size && !op; r++)
+        op = find_with(p, r);
+    return op;
+}
+
+/* As the program has called it. */
+static uint8_t kind_of(const struct p2p_op *op)
+{
+    if (op && op->tag < 0)
+        return CALL_MONITORED_BARRIER;
+    return op && op->is_send ? CALL_SEND : CALL_RECV;
+}
+
 int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const struct err *e)
 {
     if (p->failed)
         return p->failed;
+    if (!op)
+        op = find_any(p, peer);
     struct coll_call *c = &p->failure;
     memset(c, 0, sizeof(*c));
-    c->id = (struct call){.kind = op && op->is_send ? CALL_SEND : CALL_RECV,
+    c->id = (struct call){.kind = kind_of(op),
                           .dtype = op ? op->dtype : 0,
                           .root = peer,
                           .count = op ? op->count : 0};
@@ -120,7 +155,7 @@ static void check_queue(struct p2p *p, const struct p2p_queue *q, uint64_t now)
     }
 }
 
-/* Now and then: whether something is overdue, or the communicator has been stopped. */
+/* Now and then: whether what is under way is overdue, or the communicator has been stopped. */
 static void look(struct p2p *p)
 {
     uint64_t now = mono_ns();
@@ -141,9 +176,9 @@ static void look(struct p2p *p)
             one.head->next = next;
         }
     }
-    int r = p->failed ? 0 : comm_look(p->comm, &culprit);
+    int r = p->failed || !p2p_is_busy(p->comm) ? 0 : comm_look(p->comm, &culprit);
     if (r < 0)
-        p2p_fail(p, r, culprit, p->posted.head, NULL);
+        p2p_fail(p, r, culprit, NULL, NULL);
 }
 
 /* What to poll for; fewer than there are when there are many: then the sleep is short. */
@@ -218,14 +253,15 @@ static void settle(struct p2p *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Under the lock: until something moves, at most so often. */
+/* Under the lock: until something moves, at most so often. When all is done already, a stop is for
+ * the next operation to find. */
 static bool try(struct p2p *p, int tries)
 {
     bool moved = false;
     while (!(moved = pump(p)) && !p->failed && --tries > 0)
         ;
-    if (!p->failed && comm_is_stopped(p->comm))
-        p2p_fail(p, -ECANCELED, -1, p->posted.head, NULL);
+    if (!p->failed && p2p_is_busy(p->comm) && comm_is_stopped(p->comm))
+        p2p_fail(p, -ECANCELED, -1, NULL, NULL);
     return moved;
 }
 

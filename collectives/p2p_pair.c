@@ -213,9 +213,7 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
             return moved;
         }
         if (n < 0)
-            return p2p_fail(
-                p, (int)n, rank,
-                peer->posted || !peer->offered.head ? p->posted.head : peer->offered.head, &e);
+            return p2p_fail(p, (int)n, rank, NULL, &e);
         if (n == 0)
             return moved;
         moved = 1;

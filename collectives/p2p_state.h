@@ -125,8 +125,9 @@ static inline bool p2p_has_one_stream(const struct p2p *p, int rank)
 
 /* --------------------------------------------------------------------------------------- p2p.c */
 
-/* Something is the matter with an operation, or with a peer (op NULL); comm_fail() has its turn
- * when the lock is free. Returns the status, or that of an earlier one. */
+/* Something is the matter with an operation, or with a peer (op NULL: one that it keeps waiting is
+ * named); comm_fail() has its turn when the lock is free. Returns the status, or that of an earlier
+ * one. */
 int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const struct err *e);
 /* The peer sends something else than is received. */
 int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct p2p_frame *f);

@@ -197,6 +197,62 @@ START_TEST(a_killed_rank_is_named_without_an_agent)
 }
 END_TEST
 
+static const char *const g_messages[] = {"send", "recv", "monitored_barrier"};
+static int g_message;
+
+/* Rank 1 is killed; what the others have begun, or begin then, needs it. */
+static void need_rank_1(struct ranks *j, int rank)
+{
+    enum { LEN = 4 << 20 };
+    uint8_t *x = calloc(1, LEN);
+    int r = 0;
+    if (j->nnodes == 0) {
+        setenv("MASTER_ADDR", "127.0.0.1", 1);
+        set_env_int("MASTER_PORT", g_store_port);
+    }
+    dlcoll_comm *c = comm_start();
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    ranks_say_ready(j);
+    if (rank == 1)
+        ranks_await_go(j); /* it never comes */
+    else if (g_message == 0)
+        r = dlcoll_send(x, LEN, DLCOLL_U8, 1, c, NULL, NULL);
+    else if (g_message == 1)
+        r = dlcoll_recv(x, LEN, DLCOLL_U8, 1, c, NULL, NULL);
+    else
+        r = dlcoll_monitored_barrier(c, NULL, NULL, NULL);
+    ranks_keep_result(j, rank, c, r);
+    dlcoll_destroy(c);
+    free(x);
+}
+
+START_TEST(the_operation_that_a_death_ends_is_named)
+{
+    struct ranks j;
+    int fd = reserve_port(&g_store_port);
+    char begin[40];
+    g_message = _i / 3;
+    snprintf(begin, sizeof(begin), "%s #", g_messages[g_message]);
+    ranks_init(&j, 3, _i % 3);
+    ranks_start(&j, need_rank_1);
+    wait_until(ranks_are_ready, &j, 20, "all ranks are there");
+    kill(j.pid[1], SIGKILL);
+    ranks_reap(&j, 1);
+    ranks_play_agent(&j, 1);
+    ranks_wait(&j, 20, 1u << 1);
+    for (int r = 0; r < 3; r += 2) {
+        dlcoll_error *e = &j.shared->rank[r].error;
+        ck_assert_msg(j.shared->rank[r].code == DLCOLL_EPEER && e->rank == 1, "rank %d: %d %s", r,
+                      j.shared->rank[r].code, e->text);
+        ck_assert_str_eq(e->op, g_messages[g_message]);
+        ck_assert_msg(strncmp(e->text, begin, strlen(begin)) == 0 && !strstr(e->text, "()"), "%s",
+                      e->text);
+    }
+    ranks_fini(&j);
+    close(fd);
+}
+END_TEST
+
 /* The agent's word ends waits in which nothing moves, long before any socket would. */
 static void wait_for_nobody(struct ranks *j, int rank)
 {
@@ -445,6 +501,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "failures", 60);
     tcase_add_loop_test(tc, a_killed_rank_is_named_by_every_survivor, 0, 8);
     tcase_add_loop_test(tc, a_killed_rank_is_named_without_an_agent, 0, 8);
+    tcase_add_loop_test(tc, the_operation_that_a_death_ends_is_named, 0, 9);
     tcase_add_loop_test(tc, the_abort_word_ends_a_wait, 0, 2);
     tcase_add_test(tc, a_timeout_names_the_one_awaited);
     tcase_add_loop_test(tc, different_calls_are_told_on_every_rank, 3, 6);

@@ -250,7 +250,9 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     if (w->state != WORKER_RUNNING)
         return; /* given up as unkillable before */
     worker_exited(w, &a->ctx, x, stopping);
-    if (!w->ok && !stopping)
+    if (w->ok)
+        segment_exited(&a->segment, w->local_rank);
+    else if (!stopping)
         tell_neighbours(a, w);
     a->nalive--;
     a->swept = false;

@@ -155,13 +155,24 @@ void segment_raise(struct segment *s, const struct failure *first, const char *t
     knock(s);
 }
 
+static struct segment_local *line_of(const struct segment *s, int local_rank)
+{
+    return (struct segment_local *)((char *)s->header + s->off_local) + local_rank;
+}
+
+/* Nobody is woken: whoever waits for it looks every few milliseconds, and nobody does in most
+ * jobs. */
+void segment_exited(struct segment *s, int local_rank)
+{
+    if (s->fd >= 0 && local_rank < s->nlocal)
+        atomic_store_explicit(&line_of(s, local_rank)->exited, 1, memory_order_release);
+}
+
 int segment_cause_of(const struct segment *s, int local_rank)
 {
     if (s->fd < 0 || local_rank >= s->nlocal)
         return -1;
-    const struct segment_local *l =
-        (const struct segment_local *)((const char *)s->header + s->off_local) + local_rank;
-    int rank = atomic_load_explicit(&l->cause_rank, memory_order_acquire);
+    int rank = atomic_load_explicit(&line_of(s, local_rank)->cause_rank, memory_order_acquire);
     return rank >= 0 && rank < s->world_size ? rank : -1;
 }
 

@@ -36,6 +36,9 @@ int segment_open(struct segment *s, const struct rank_table *table, int group_ra
  * worker's death is the reason. Only the first call counts. */
 void segment_raise(struct segment *s, const struct failure *first, const char *text);
 
+/* Worker `local_rank` has ended well: those of this node who still wait for it may know. */
+void segment_exited(struct segment *s, int local_rank);
+
 /* What worker `local_rank` recorded as the cause of its own failure: a rank, or -1. */
 int segment_cause_of(const struct segment *s, int local_rank);
 

@@ -368,12 +368,26 @@ int comm_leave(dlcoll_comm *comm, int code)
     return code;
 }
 
+static bool pidfd_ended(int pidfd)
+{
+    struct pollfd p = {.fd = pidfd, .events = POLLIN};
+    return p.fd >= 0 && poll(&p, 1, 0) == 1;
+}
+
+bool comm_has_exited(const dlcoll_comm *c, int rank)
+{
+    struct segment_local *line = job_segment_local(&c->world->segment, c->world_ranks[rank]);
+    if (line && atomic_load_explicit(&line->exited, memory_order_acquire))
+        return true;
+    return c->pidfds && c->topo.node_of[rank] == c->topo.node &&
+           pidfd_ended(c->pidfds[c->topo.local_of[rank]]);
+}
+
 /* A process of this node that has died without a launcher to say so. */
 static bool neighbour_gone(const dlcoll_comm *c, int *culprit)
 {
     for (int i = 0; c->pidfds && i < c->topo.nlocal; i++) {
-        struct pollfd p = {.fd = c->pidfds[i], .events = POLLIN};
-        if (p.fd >= 0 && poll(&p, 1, 0) == 1) {
+        if (pidfd_ended(c->pidfds[i])) {
             *culprit = c->topo.local_ranks[i];
             return true;
         }

@@ -131,6 +131,11 @@ static inline bool comm_is_stopped(const dlcoll_comm *c)
  * so. */
 int comm_look(dlcoll_comm *c, int *culprit);
 
+/* Whether the process of that rank is seen to have ended, on this node only: under a launcher, with
+ * status 0, as all other ends stop everybody. What it has done before may not have been looked at:
+ * whoever waits for it asks here first, then looks once more. A load, or a system call. */
+bool comm_has_exited(const dlcoll_comm *c, int rank);
+
 /* An operation has failed with `status` as coll_call.h says: finds out whose fault it was, records
  * that in the communicator and in the worker's line of the segment, tells the other ranks, and
  * closes the connections. Returns the public code. (failure.c) */

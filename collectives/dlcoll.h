@@ -471,7 +471,8 @@ DLCOLL_API int dlcoll_send(const void *send, size_t count, dlcoll_dtype dtype, i
                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 DLCOLL_API int dlcoll_recv(void *recv, size_t count, dlcoll_dtype dtype, int peer,
                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
-/* From any rank: *peer is whose message it was, once it is complete; NULL is allowed. */
+/* From any rank: *peer is whose message it was, once it is complete; NULL is allowed. DLCOLL_EPEER
+ * when all others have left. */
 DLCOLL_API int dlcoll_recv_any(void *recv, size_t count, dlcoll_dtype dtype, int *peer,
                                dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 

@@ -120,16 +120,22 @@ static void peer_closed(const dlcoll_comm *c, struct notice *cause, int peer, co
     struct segment_local *line = job_segment_local(&c->world->segment, peer);
     uint32_t state = line ? atomic_load_explicit(&line->state, memory_order_acquire) : 0;
     int third = line ? atomic_load_explicit(&line->cause_rank, memory_order_relaxed) : -1;
+    bool exited = line && atomic_load_explicit(&line->exited, memory_order_acquire);
     cause->code = DLCOLL_EPEER;
     set_rank(c, cause, peer);
     world_name(c->world, peer, name);
+    if (exited)
+        cause->exit_code = 0;
     if (state == SEGMENT_LOCAL_FAILED && third >= 0 && third < c->world->size &&
         third != c->world->rank) {
         set_rank(c, cause, third);
+        cause->exit_code = -1;
         snprintf(cause->text, sizeof(cause->text), "%s failed, says %s",
                  world_name(c->world, third, other), name);
     } else if (state == SEGMENT_LOCAL_DONE) {
         snprintf(cause->text, sizeof(cause->text), "%s has left the job", name);
+    } else if (exited) {
+        snprintf(cause->text, sizeof(cause->text), "%s has left: it exited with status 0", name);
     } else {
         snprintf(cause->text, sizeof(cause->text), "%s has died or left%s%.100s%s", name,
                  why[0] ? " (" : "", why, why[0] ? ")" : "");
@@ -290,8 +296,10 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
     struct notice cause;
     int from = -1;
     int look_ms = 0;
+    bool exited = call->culprit >= 0 && call->culprit < c->size &&
+                  comm_has_exited(c, call->culprit); /* then the agent has said all it knows */
     if (status == -EPIPE)
-        look_ms = c->world->segment.base ? LOOK_WITH_AGENT_MS : LOOK_ALONE_MS;
+        look_ms = c->world->segment.base && !exited ? LOOK_WITH_AGENT_MS : LOOK_ALONE_MS;
     else if (status == -ECANCELED)
         look_ms = LOOK_CLAIMED_MS;
     enum source source = look_around(c, look_ms, &cause, &from);

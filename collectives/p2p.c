@@ -25,28 +25,12 @@ enum {
 
 /* -------------------------------------------------------------------------------------- failing */
 
-static const struct p2p_op *find_with(const struct p2p *p, int rank)
-{
-    const struct p2p_peer *peer = &p->peers[rank];
-    const struct p2p_op *ops[] = {peer->messages.op, peer->out.head, peer->offered.head,
-                                  peer->in_reply.head, peer->accepted.head};
-    for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
-        if (ops[i])
-            return ops[i];
-    }
-    for (const struct p2p_op *op = p->posted.head; op; op = op->next) {
-        if (op->any || op->peer == rank)
-            return op;
-    }
-    return NULL;
-}
-
 /* What is under way with the peer, or else with anybody. */
 static const struct p2p_op *find_any(const struct p2p *p, int peer)
 {
-    const struct p2p_op *op = peer >= 0 ? find_with(p, peer) : NULL;
+    const struct p2p_op *op = peer >= 0 ? p2p_op_with(p, peer, true) : NULL;
     for (int r = 0; r < p->comm->size && !op; r++)
-        op = find_with(p, r);
+        op = p2p_op_with(p, r, true);
     return op;
 }
 
@@ -176,6 +160,7 @@ static void look(struct p2p *p)
             one.head->next = next;
         }
     }
+    p2p_check_exits(p);
     int r = p->failed || !p2p_is_busy(p->comm) ? 0 : comm_look(p->comm, &culprit);
     if (r < 0)
         p2p_fail(p, r, culprit, NULL, NULL);

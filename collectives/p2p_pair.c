@@ -5,6 +5,7 @@
 
 #include "collectives/comm.h"
 #include "collectives/dtype.h"
+#include "collectives/net/tcp.h"
 #include "collectives/p2p_state.h"
 #include "core/clock.h"
 
@@ -325,4 +326,70 @@ void p2p_move(struct p2p *p, int rank, bool *moved)
         move_one_stream(p, rank, moved);
     else
         move_two_streams(p, rank, moved);
+}
+
+/* ---------------------------------------------------------------------------- who is there no more
+ */
+
+/* Then it is on the connection that its end is seen, after all that it has sent. */
+static bool is_connected(const struct p2p *p, int rank)
+{
+    return p->peers[rank].t == p->tcp && tcp_open_fd(p->tcp, rank) >= 0;
+}
+
+const struct p2p_op *p2p_op_with(const struct p2p *p, int rank, bool any)
+{
+    const struct p2p_peer *peer = &p->peers[rank];
+    const struct p2p_op *ops[] = {peer->messages.op, peer->out.head, peer->offered.head,
+                                  peer->in_reply.head, peer->accepted.head};
+    for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
+        if (ops[i])
+            return ops[i];
+    }
+    const struct p2p_op *op = p->posted.head;
+    while (op && (op->any ? !any : op->peer != rank))
+        op = op->next;
+    return op;
+}
+
+static void check_exit(struct p2p *p, int rank)
+{
+    struct err e;
+    bool moved = false;
+    if (is_connected(p, rank) || !comm_has_exited(p->comm, rank))
+        return;
+    p2p_move(p, rank, &moved); /* what it has sent before counts */
+    if (p->failed || is_connected(p, rank))
+        return;
+    const struct p2p_op *op = p2p_op_with(p, rank, false);
+    if (!op) {
+        p->peers[rank].deaf = true;
+        return;
+    }
+    err_set(&e, -EPIPE, "it takes part no more");
+    p2p_fail(p, -EPIPE, rank, op, &e);
+}
+
+/* A receive from any rank, when there is none left. */
+static void check_any(struct p2p *p)
+{
+    const struct p2p_op *op = p->posted.head;
+    struct err e;
+    int me = p->comm->rank, other = me == 0;
+    for (int i = 0; i < p->comm->size; i++) {
+        if (i != me && !p->peers[i].deaf)
+            return;
+    }
+    while (op && !op->any)
+        op = op->next;
+    err_set(&e, -EPIPE, "as have all others");
+    p2p_fail(p, -EPIPE, other, op, &e);
+}
+
+void p2p_check_exits(struct p2p *p)
+{
+    for (int i = 0; i < p->nactive && !p->failed; i++)
+        check_exit(p, p->active[i]);
+    if (p->any && !p->failed && p->comm->size > 1)
+        check_any(p);
 }

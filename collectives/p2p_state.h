@@ -150,5 +150,9 @@ int p2p_match(struct p2p *p, int rank, const struct p2p_frame *f, struct p2p_op 
 bool p2p_expects(const struct p2p *p, int rank);
 /* Writes and reads what can be without blocking; sets *moved when something was. */
 void p2p_move(struct p2p *p, int rank, bool *moved);
+/* An operation under way with that rank; any: or one with anybody. NULL: there is none. */
+const struct p2p_op *p2p_op_with(const struct p2p *p, int rank, bool any);
+/* Whether somebody is waited for who will do nothing more; p2p_fail() then. */
+void p2p_check_exits(struct p2p *p);
 
 #endif

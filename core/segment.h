@@ -11,7 +11,8 @@
  *
  * Layout: header, then nodes[nnodes], then ports[world_size], then local[nlocal] (128-byte lines),
  * then `heap`: room for the collectives, theirs to lay out. Written once by the agent before the
- * first worker starts, except: the abort record (agent), local[i] (worker i), heap (workers). */
+ * first worker starts, except: the abort record (agent), local[i] (worker i, and the agent its
+ * `exited`), heap (workers). */
 #ifndef CORE_SEGMENT_H
 #define CORE_SEGMENT_H
 
@@ -19,7 +20,7 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC   0x31474553u /* "SEG1" */
-#define SEGMENT_VERSION 3u
+#define SEGMENT_VERSION 4u
 
 #define SEGMENT_ENV_FD     "DLAUNCH_SEGMENT_FD"
 #define SEGMENT_ENV_LISTEN "DLAUNCH_LISTEN_FD"
@@ -66,7 +67,8 @@ struct segment_op {
 
 #define SEGMENT_OPS 16 /* that are kept of each worker */
 
-/* One worker's own line, written by that worker alone, read by the agent and the other workers. */
+/* One worker's own line, read by the agent and the other workers, written by that worker alone
+ * except where it says so. */
 struct segment_local {
     _Alignas(128) _Atomic uint32_t state;
     _Atomic int32_t cause_rank;
@@ -77,6 +79,9 @@ struct segment_local {
     /* Threads that sleep, with the listening socket among what they wait for. Each counts itself
      * before it looks at the abort word for the last time; who raises that looks here after it. */
     _Atomic uint32_t polling;
+    /* The agent's: the worker has ended with status 0, which the abort record says nothing of: it
+     * harms only those who wait for it, and they look here now and then. */
+    _Atomic uint32_t exited;
     struct segment_op ops[SEGMENT_OPS];
 };
 

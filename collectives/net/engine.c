@@ -94,7 +94,7 @@ int engine_start(struct engine *en, const struct engine_run *run, struct err *e)
     for (size_t i = 0; i < 2; i++)
         en->rounds[i] = (struct engine_round){.parts = en->parts + i * parts,
                                               .pieces = en->pieces + i * pieces};
-    en->culprit = -1;
+    en->culprit = en->suspect = -1;
     return 0;
 }
 
@@ -436,6 +436,21 @@ static int look_for_strays(struct engine *en, struct err *e)
     return 0;
 }
 
+/* A rank that has ended may have connected and sent all before: it is given one more turn. */
+static int look_for_lost(struct engine *en, size_t nwants, struct err *e)
+{
+    int before = en->suspect;
+    en->suspect = -1;
+    for (size_t i = 0; i < nwants && en->lost && en->suspect < 0; i++) {
+        if (en->lost(en->stopped_arg, en->wants[i].stream))
+            en->suspect = en->wants[i].stream % en->transport->size;
+    }
+    if (en->suspect < 0 || en->suspect != before)
+        return 0;
+    en->culprit = en->suspect;
+    return err_set(e, -EPIPE, "it takes part no more");
+}
+
 /* Not every reason to stop wakes a socket, so that sleeps are short at first and never long. */
 static int sleep_ms(uint64_t idle_ns, uint64_t now, uint64_t deadline_ns)
 {
@@ -471,6 +486,8 @@ int engine_wait(struct engine *en, uint64_t deadline_ns, struct err *e)
             size_t n = collect_wants(en);
             r = en->transport->ops->wait(en->transport, en->wants, n,
                                          sleep_ms(idle, now, deadline_ns), e);
+            if (r == 0)
+                r = look_for_lost(en, n, e);
             if (r == 0 && idle > LOOK_AFTER_NS)
                 r = look_for_strays(en, e);
             if (r < 0)

@@ -52,6 +52,8 @@ struct engine {
     /* Whether to give up. NULL: never. */
     bool (*stopped)(const void *arg);
     const void *stopped_arg;
+    /* Whether nobody will ever come for that stream, which is not connected. NULL: not known. */
+    bool (*lost)(const void *stopped_arg, int stream);
 
     struct engine_run run;
     struct engine_round rounds[2]; /* the one to complete next, and perhaps the one after it */
@@ -62,6 +64,7 @@ struct engine {
     int culprit;
     struct frame theirs;
 
+    int suspect;   /* whose stream was lost when last looked; -1: nobody's */
     int next_peek; /* the rank to look at next, while waiting */
 
     /* Kept from run to run. */

@@ -14,6 +14,13 @@ static bool is_stopped(const void *comm)
     return comm_is_stopped(comm);
 }
 
+/* Others connect to whoever waits for them, if they still can. */
+static bool is_lost(const void *arg, int stream)
+{
+    const dlcoll_comm *c = arg;
+    return tcp_open_fd(c->net->transport, stream) < 0 && comm_has_exited(c, stream % c->size);
+}
+
 struct tcp_opts net_tcp_opts(struct dlcoll_comm *comm, enum channel channel)
 {
     return (struct tcp_opts){.lobby = &comm->job->lobby,
@@ -43,6 +50,7 @@ int net_new(struct net **out, struct dlcoll_comm *comm, struct err *e)
     engine_init(&n->engine, n->transport, comm->rank, comm->policy);
     n->engine.stopped = is_stopped;
     n->engine.stopped_arg = comm;
+    n->engine.lost = is_lost;
     *out = n;
     return 0;
 }

@@ -1,7 +1,6 @@
 #include "collectives/shm/sync.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <sched.h>
 #include <string.h>
 
@@ -58,15 +57,13 @@ static void nap(struct shm_op *op, const _Atomic uint32_t *word, uint64_t want, 
 
 /* ------------------------------------------------------------------------------------- waiting */
 
-/* Its process has died, where no launcher would say so, or it has left in good order. What it has
- * done before counts: that it is missed is found out by looking again. */
+/* Its process has ended and no abort says so, or it has left in good order. What it has done before
+ * counts: that it is missed is found out by looking again. */
 static bool is_gone(const struct shm_op *op, int i)
 {
     const dlcoll_comm *c = op->call->comm;
-    if (atomic_load_explicit(&op->s->peers[i].left, memory_order_acquire))
-        return true;
-    struct pollfd p = {.fd = c->pidfds ? c->pidfds[i] : -1, .events = POLLIN};
-    return p.fd >= 0 && poll(&p, 1, 0) == 1;
+    return atomic_load_explicit(&op->s->peers[i].left, memory_order_acquire) ||
+           comm_has_exited(c, c->topo.local_ranks[i]);
 }
 
 /* What a rank does that has waited for long. */

@@ -206,6 +206,44 @@ START_TEST(a_limit_on_address_space)
 }
 END_TEST
 
+/* The launcher counts that as a good end, and tells those who wait for it all the same. */
+START_TEST(a_worker_that_exits_without_leave_is_told)
+{
+    static const char text[] =
+        "#include <dlcoll.h>\n"
+        "#include <stdio.h>\n"
+        "#include <unistd.h>\n"
+        "int main(void) {\n"
+        "    dlcoll_comm *c;\n"
+        "    dlcoll_error e = DLCOLL_ERROR_INIT;\n"
+        "    int x = 0;\n"
+        "    if (dlcoll_init(&c, NULL) < 0 || dlcoll_barrier(c, NULL, NULL) < 0) return 1;\n"
+        "    if (dlcoll_rank(c) == 1) _exit(0);\n"
+        "    int r = dlcoll_recv(&x, 1, DLCOLL_I32, 1, c, NULL, NULL);\n"
+        "    dlcoll_last_error(c, &e);\n"
+        "    puts(e.text);\n"
+        "    dlcoll_destroy(c);\n"
+        "    return r == DLCOLL_EPEER && e.rank == 1 && e.exit_code == 0 ? 0 : 2;\n"
+        "}\n";
+    const char *lib = build_path("");
+    if (SANITIZE_FLAGS[0] || !have_program("cc")) {
+        test_skip("a plain program cannot be made here");
+        return;
+    }
+    write_file(tmppath("leave.c"), text);
+    compile(test_text("cc -Icollectives %s -o %s -L%s -ldlcoll -Wl,-rpath,%s", tmppath("leave.c"),
+                      tmppath("leave"), lib, lib));
+    for (int shm = 0; shm < 2; shm++) {
+        struct proc p;
+        char *env[] = {TEXT("DLCOLL_SHM=%d", shm), NULL};
+        proc_start(&p, ARGV(PROGRAM("dlaunch"), "--nproc_per_node", "2", TMP("leave")), env, 0);
+        ck_assert_msg(proc_wait(&p, 30) == 0, "%s%s", p.out, p.err);
+        ck_assert_msg(strstr(p.out, "has left: it exited with status 0"), "%s", p.out);
+        proc_fini(&p);
+    }
+}
+END_TEST
+
 START_TEST(the_tuners_rules_are_taken)
 {
     char *rules = TMP("rules");
@@ -299,6 +337,7 @@ static Suite *suite(void)
     tc = test_case(s, "examples", 120);
     tcase_add_test(tc, hello_and_allreduce_run);
     tcase_add_test(tc, a_limit_on_address_space);
+    tcase_add_test(tc, a_worker_that_exits_without_leave_is_told);
     tcase_add_test(tc, the_tuners_rules_are_taken);
     tcase_add_test(tc, training_ends_alike_on_any_number_of_workers);
     tcase_add_test(tc, training_recovers_bit_for_bit);

@@ -225,6 +225,11 @@ void ranks_play_agent(struct ranks *j, int rank)
     }
 }
 
+void ranks_tell_exit(struct ranks *j, int rank)
+{
+    atomic_store(&ranks_line(j, rank)->exited, 1);
+}
+
 void ranks_reap(struct ranks *j, int rank)
 {
     ck_assert_int_eq(waitpid(j->pid[rank], &j->status[rank], 0), j->pid[rank]);

@@ -57,6 +57,9 @@ struct segment_local *ranks_line(const struct ranks *j, int rank);
 void ranks_reap(struct ranks *j, int rank);       /* one that has been killed */
 void ranks_play_agent(struct ranks *j, int rank); /* the agents have seen that one die */
 
+/* The agent has seen that one, which has been reaped, end with status 0. */
+void ranks_tell_exit(struct ranks *j, int rank);
+
 /* In the test: every rank has said that it is ready (for wait_until). */
 bool ranks_are_ready(void *ranks);
 /* In a rank. */

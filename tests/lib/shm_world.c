@@ -53,6 +53,7 @@ dlcoll_comm *shm_world_comm(struct shm_world *w, int i)
         ranks[k] = k;
     must(reduce_choose(&e) == 0, e.msg);
     c->world = &w->world;
+    c->world_ranks = ranks;
     c->rank = i;
     c->size = w->n;
     c->topo = (struct topology){.size = w->n,

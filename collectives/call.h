@@ -44,7 +44,7 @@ struct call {
     uint8_t dtype; /* dlcoll_dtype */
     uint8_t op;    /* struct reduce_info's code */
     uint8_t unused;
-    int32_t root;
+    int32_t root;   /* or what else the kind compares: two of the _V, a digest of all counts */
     uint64_t count; /* elements */
 };
 
@@ -71,6 +71,17 @@ static inline bool call_equal(const struct call *a, const struct call *b)
 {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
            a->count == b->count;
+}
+
+/* Whether, as far as their texts go, they are the same: only their parts differ. */
+static inline bool call_alike(const struct call *a, const struct call *b)
+{
+    struct call c = *a;
+    if ((g_call_has[b->kind] & CALL_UNEVEN) && !call_rooted((enum call_kind)b->kind)) {
+        c.root = b->root;
+        c.count = b->count;
+    }
+    return call_equal(&c, b);
 }
 
 /* "all_reduce"; "unknown operation" for what is none. */

@@ -224,12 +224,27 @@ static int check_reduction(const struct coll_args *a, struct coll_call *call)
     return 0;
 }
 
-/* The sum of the counts is what ranks compare, where all of them know it. */
+/* What ranks compare of the counts, where all of them know them: their sum, and this. */
+static int32_t digest(const size_t *counts, int n)
+{
+    uint64_t h = 0;
+    for (int i = 0; i < n; i++) {
+        h = (h ^ counts[i]) * 0x9e3779b97f4a7c15u + 1;
+        h ^= h >> 32;
+    }
+    return (int32_t)(h >> 1 & INT32_MAX);
+}
+
+static const size_t *common_counts(const struct coll_args *a)
+{
+    return a->kind == CALL_ALL_GATHER_V       ? a->recv_counts
+           : a->kind == CALL_REDUCE_SCATTER_V ? a->send_counts
+                                              : NULL;
+}
+
 static uint64_t common_count(const struct coll_args *a)
 {
-    const size_t *counts = a->kind == CALL_ALL_GATHER_V       ? a->recv_counts
-                           : a->kind == CALL_REDUCE_SCATTER_V ? a->send_counts
-                                                              : NULL;
+    const size_t *counts = common_counts(a);
     uint64_t sum = 0;
     bool unknown =
         a->kind == CALL_GATHER_V || a->kind == CALL_SCATTER_V || a->kind == CALL_ALL_TO_ALL_V;
@@ -256,6 +271,8 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
         code = check_reduction(a, call);
     call->id.dtype = (uint8_t)a->dtype;
     call->id.count = common_count(a);
+    if (common_counts(a))
+        call->id.root = digest(common_counts(a), a->comm->size);
     if (a->kind == CALL_ALL_GATHER_V)
         call->count = a->recv_counts[a->comm->rank];
     else if (a->kind == CALL_REDUCE_SCATTER_V)

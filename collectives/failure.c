@@ -171,7 +171,7 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
     cause->code = DLCOLL_EMISMATCH;
     set_rank(c, cause, peer);
     world_name(c->world, peer, name);
-    if ((uint32_t)call->theirs_seq == (uint32_t)call->seq && call_equal(&call->theirs, &call->id))
+    if ((uint32_t)call->theirs_seq == (uint32_t)call->seq && call_alike(&call->theirs, &call->id))
         snprintf(cause->text, sizeof(cause->text),
                  "%s sends other messages than rank %d expects for the same %s: do their parts "
                  "have other counts, or their hosts other settings?",

@@ -31,6 +31,13 @@ static uint8_t *place(const struct flow *f, int i, int j, uint64_t k)
     return at + shm_slot(s, i, f->op->base + k);
 }
 
+/* How long rank i's blocks are, of which only that rank and the one who gets it know: at the end of
+ * the slot of the first round. */
+static uint64_t *lengths(const struct flow *f, int i)
+{
+    return (uint64_t *)(shm_slot(f->op->s, i, f->op->base) + SHM_SLOT_BYTES) - f->op->s->n;
+}
+
 /* ------------------------------------------------------------------------------------- staging */
 
 static void put(const struct flow *f, uint8_t *to, const uint8_t *from, size_t len)
@@ -51,7 +58,7 @@ static bool has_to_be_put(const struct flow *f, int j)
 static bool uses_slot(const struct flow *f, uint64_t k)
 {
     const struct shm *s = f->op->s;
-    if (f->results != FLOW_NOBODY)
+    if (f->results != FLOW_NOBODY || (f->uneven && k == 0))
         return true;
     if (f->pull)
         return k == 0 && !f->shared; /* for the table of blocks */
@@ -74,6 +81,8 @@ static int stage(struct flow *f, uint64_t k)
         if (r < 0)
             return r;
     }
+    for (int j = 0; f->uneven && k == 0 && j < s->n; j++)
+        lengths(f, s->me)[j] = s->out[j].len;
     if (f->pull) {
         if (k == 0)
             pull_offer(f->op, f->send, f->shared);
@@ -233,6 +242,20 @@ static int take(struct flow *f, uint64_t k)
     return r;
 }
 
+/* That each block that comes is as long as what is expected: who sends it has said so. */
+static int compare_lengths(struct flow *f)
+{
+    const struct shm *s = f->op->s;
+    for (int i = 0; i < s->n; i++) {
+        int r = i == s->me ? 0 : shm_await_staged(f->op, i, f->op->base);
+        if (r < 0)
+            return r;
+        if (i != s->me && lengths(f, i)[s->me] != s->in[i].len)
+            return shm_differs(f->op, i);
+    }
+    return 0;
+}
+
 /* How many there are: as many as the longest block of all takes. */
 static int agree(struct flow *f, uint64_t *rounds)
 {
@@ -243,6 +266,8 @@ static int agree(struct flow *f, uint64_t *rounds)
         const struct shm_arrival *a = shm_arrival(s, f->op->seq, i);
         most = a->most > most ? a->most : most;
     }
+    if (f->uneven && r == 0)
+        r = compare_lengths(f);
     *rounds = most > f->piece ? (most + f->piece - 1) / f->piece : 1;
     return r;
 }

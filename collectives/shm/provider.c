@@ -96,7 +96,8 @@ static size_t choose_piece(const struct task *t, size_t lanes)
 {
     const struct flow *f = &t->flow;
     bool crowded = !t->call->comm->policy.spin_ns;
-    size_t n = (size_t)t->s->n, most = SHM_SLOT_BYTES / lanes, piece = shm_tuning.piece_move;
+    size_t n = (size_t)t->s->n, table = f->uneven ? n * sizeof(uint64_t) : 0;
+    size_t most = (SHM_SLOT_BYTES - table) / lanes, piece = shm_tuning.piece_move;
     if (f->reduce)
         piece = n <= FEW_RANKS ? shm_tuning.piece_few : shm_tuning.piece_many;
     else if (lanes > 1)

@@ -6,7 +6,8 @@
  *     arrival[16][n]  "I have come to the operation numbered seq, and this is what I called", with
  *                     small data in the same line
  *     progress[n] how far a rank is within an operation
- *     slot[n][4]  room for data on its way
+ *     slot[n][4]  room for data on its way; at its end, in an operation with uneven parts, how long
+ *                 they are
  *     ring[n][n][2]   point to point (stream.h): messages, and the answers to the other way's
  *     arena[n]    what dlcoll_mem_alloc() gives out
  *

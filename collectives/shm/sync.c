@@ -210,15 +210,21 @@ void shm_end(struct shm_op *op)
     wake_sleepers(op);
 }
 
+int shm_differs(struct shm_op *op, int i)
+{
+    const struct shm_arrival *a = shm_arrival(op->s, op->seq, i);
+    op->call->theirs = a->id;
+    op->call->theirs_seq = a->call_seq;
+    return culprit(op, i, -EBADMSG);
+}
+
 /* It has come: is it in the same operation? */
 static int compare(struct shm_op *op, int i, const struct shm_arrival *a)
 {
     if (call_equal(&a->id, &op->mine->id) && a->part == op->mine->part &&
         a->call_seq == op->mine->call_seq)
         return 0;
-    op->call->theirs = a->id;
-    op->call->theirs_seq = a->call_seq;
-    return culprit(op, i, -EBADMSG);
+    return shm_differs(op, i);
 }
 
 int shm_await(struct shm_op *op, int i)

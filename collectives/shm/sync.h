@@ -32,6 +32,9 @@ void shm_end(struct shm_op *op);
 /* Until rank i has come, to the same operation as this one. */
 int shm_await(struct shm_op *op, int i);
 int shm_await_all(struct shm_op *op);
+/* Rank i, which has come, is in another operation, or means another by the same name: what all that
+ * wait return then. */
+int shm_differs(struct shm_op *op, int i);
 
 /* Everybody is seen to have come, and so is through with all rounds of earlier operations. */
 static inline void shm_all_here(struct shm_op *op)

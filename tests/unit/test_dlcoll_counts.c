@@ -1,0 +1,92 @@
+/* Ranks that disagree on the lengths of the parts: whoever would get something else than it expects
+ * is told, and with it all. */
+#include "tests/lib/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/dlcoll.h"
+#include "tests/lib/ranks.h"
+
+enum { RANKS = 3, ODD = 1 }; /* the one with other counts */
+
+static const struct {
+    const char *name;
+    int told; /* who would have wrong data */
+} g_ops[] = {{"gather_v", 0},     {"scatter_v", ODD},        {"all_to_all_v", ODD},
+             {"all_gather_v", 0}, {"reduce_scatter_v", ODD}, {"scatter_v of nothing", ODD}};
+enum { OPS = sizeof(g_ops) / sizeof(g_ops[0]) };
+
+static const size_t g_sizes[] = {16, 20000, 400000}; /* staged, or read where they are */
+
+static int g_op;
+static size_t g_n;
+
+static int perform(dlcoll_comm *c, uint8_t *x, uint8_t *y)
+{
+    bool odd = dlcoll_rank(c) == ODD;
+    size_t n = g_n, all[] = {n, n, n}, half[] = {n / 2, n, n}, split[] = {n / 2, n, n + n / 2};
+    size_t none[] = {n, 0, n};
+    switch (g_op) {
+    case 0:
+        return dlcoll_gather_v(x, odd ? n / 2 : n, y, all, NULL, DLCOLL_U8, 0, c, NULL, NULL);
+    case 1:
+        return dlcoll_scatter_v(x, all, NULL, y, odd ? 2 * n : n, DLCOLL_U8, 0, c, NULL, NULL);
+    case 2:
+        return dlcoll_all_to_all_v(x, all, NULL, y, odd ? half : all, NULL, DLCOLL_U8, c, NULL,
+                                   NULL);
+    case 3:
+        return dlcoll_all_gather_v(x, y, odd ? split : all, NULL, DLCOLL_U8, c, NULL, NULL);
+    case 4:
+        return dlcoll_reduce_scatter_v(x, y, odd ? split : all, DLCOLL_U8, DLCOLL_SUM, c, NULL,
+                                       NULL);
+    default:
+        return dlcoll_scatter_v(x, none, NULL, y, n, DLCOLL_U8, 0, c, NULL, NULL);
+    }
+}
+
+static void disagree(struct ranks *j, int rank)
+{
+    dlcoll_comm *c = comm_start();
+    uint8_t *x = calloc(RANKS * 2, g_n), *y = calloc(RANKS * 2, g_n);
+    for (int k = 0; k < 3; k++) /* whether memory of others can be read is found out */
+        EXPECT(dlcoll_all_gather(x, y, g_n, DLCOLL_U8, c, NULL, NULL) == 0, "%s", why(c));
+    int r = perform(c, x, y);
+    EXPECT(rank != g_ops[g_op].told || r == DLCOLL_EMISMATCH, "%d %s", r, why(c));
+    for (int k = 0; k < 10 && r == 0; k++) /* one that only sends may be through */
+        r = dlcoll_barrier(c, NULL, NULL);
+    ranks_keep_result(j, rank, c, r);
+    dlcoll_destroy(c);
+    free(x);
+    free(y);
+}
+
+START_TEST(other_counts_are_told)
+{
+    struct ranks j;
+    g_op = _i / 6;
+    g_n = g_sizes[_i / 2 % 3];
+    if (_i % 2)
+        setenv("DLCOLL_SHM", "0", 1);
+    ranks_init(&j, RANKS, 1);
+    ranks_start(&j, disagree);
+    ranks_wait(&j, 20, 0);
+    for (int r = 0; r < RANKS; r++) {
+        const char *text = j.shared->rank[r].error.text;
+        ck_assert_msg(
+            j.shared->rank[r].code == DLCOLL_EMISMATCH && (_i % 2 || strstr(text, "other counts")),
+            "%s of %zu: rank %d: %d %s", g_ops[g_op].name, g_n, r, j.shared->rank[r].code, text);
+    }
+    ranks_fini(&j);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("dlcoll_counts");
+    TCase *tc = test_case(s, "counts", 60);
+    tcase_add_loop_test(tc, other_counts_are_told, 0, OPS * 6);
+    return s;
+}
+
+TEST_MAIN(suite)

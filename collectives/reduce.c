@@ -182,3 +182,14 @@ void reduce_pre(const struct reduce_info *r, void *dst, const void *src, size_t 
         r->prod((uint8_t *)dst + at * size, (const uint8_t *)src + at * size, factors, n);
     }
 }
+
+/* --------------------------------------------------------------------------------------- alone */
+
+void reduce_alone(const struct reduce_info *r, void *x, size_t count)
+{
+    bool logical = r->code == DLCOLL_LAND || r->code == DLCOLL_LOR;
+    struct reduce_info lor;
+    if (!r->user && (logical || r->dtype_value == DLCOLL_BOOL) &&
+        reduce_find(r->dtype_value, DLCOLL_LOR, &lor) == 0)
+        reduce_two(&lor, x, x, x, count);
+}

@@ -112,6 +112,10 @@ static inline void reduce_post(const struct reduce_info *r, void *dst, const voi
     r->divide(dst, src, count, r->ranks);
 }
 
+/* x[i] = x[i] as a reduction of one operand leaves it: a truth value becomes 0 or 1. Nothing else,
+ * and nothing of a user's, is touched. */
+void reduce_alone(const struct reduce_info *r, void *x, size_t count);
+
 /* ------------------------------------------------------------------------- kernels, processors */
 
 enum reduce_cpu { REDUCE_PORTABLE, REDUCE_AVX2, REDUCE_AVX512, REDUCE_CPUS };

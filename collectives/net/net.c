@@ -165,6 +165,8 @@ static int run(struct coll_call *c)
     r = engine_wait(&n->engine, c->deadline_ns, &c->err);
     if (r < 0)
         return fail(c, &n->engine, r);
+    if (c->ranks.size == 1 && c->reduce.dtype)
+        reduce_alone(&c->reduce, c->recv, c->count);
     if (c->reduce.has_post && (coll.kind != CALL_REDUCE || coll.rank == coll.root))
         reduce_post(&c->reduce, c->recv, c->recv, c->count);
     return 0;

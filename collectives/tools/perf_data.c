@@ -268,7 +268,8 @@ static uint64_t reduced_bits(const struct perf_data *d, size_t i, size_t size)
     if (d->reduction == DLCOLL_AVG)
         sum = is_signed(d->type) ? (uint64_t)(sign_extended(sum, size) / d->ranks) & mask
                                  : sum / (uint64_t)d->ranks;
-    return sum;
+    bool logical = d->reduction == DLCOLL_LAND || d->reduction == DLCOLL_LOR;
+    return logical ? sum != 0 : sum; /* of one rank, too */
 }
 
 static uint64_t reduced_bool(const struct perf_data *d, size_t i)

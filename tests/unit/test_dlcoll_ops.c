@@ -80,6 +80,9 @@ static void put_reduced(const struct kit *k, uint8_t *p, size_t from, size_t cou
         put(k, next, rank, from, count, n);
         reduce_two(&r, p, p, next, count);
     }
+    bool logical = op == DLCOLL_LAND || op == DLCOLL_LOR; /* 2 is true as 1 is */
+    for (size_t i = 0; i < count && n == 1 && logical && k->dtype != DLCOLL_BOOL; i++)
+        memcpy(p + i * k->size, k->one, k->size);
     if (r.has_post)
         reduce_post(&r, p, p, count);
     free(next);
@@ -378,11 +381,44 @@ START_TEST(several_connections_between_two_ranks)
 }
 END_TEST
 
+/* What several ranks would make of them: in a world of one there is nothing to combine. */
+static void truths_alone(dlcoll_comm *comm, void *arg)
+{
+    static const int ops[] = {DLCOLL_SUM, DLCOLL_PROD, DLCOLL_MAX,  DLCOLL_MIN, DLCOLL_BAND,
+                              DLCOLL_BOR, DLCOLL_BXOR, DLCOLL_LAND, DLCOLL_LOR};
+    (void)arg;
+    for (size_t k = 0; k < sizeof(ops) / sizeof(ops[0]); k++) {
+        dlcoll_op op = (dlcoll_op)ops[k];
+        bool logical = op == DLCOLL_LAND || op == DLCOLL_LOR;
+        const uint8_t in[3] = {2, 0, 255};
+        const int32_t number = 4;
+        uint8_t out[4][3];
+        int32_t same = 0;
+        size_t three = 3;
+        dlcoll_span span = {in, out[3], 3};
+        THREAD_OK(dlcoll_all_reduce(in, out[0], 3, DLCOLL_BOOL, op, comm, NULL, NULL));
+        THREAD_OK(dlcoll_reduce(in, out[1], 3, DLCOLL_BOOL, op, 0, comm, NULL, NULL));
+        THREAD_OK(dlcoll_reduce_scatter_v(in, out[2], &three, DLCOLL_BOOL, op, comm, NULL, NULL));
+        THREAD_OK(dlcoll_all_reduce_coalesced(&span, 1, DLCOLL_BOOL, op, comm, NULL, NULL));
+        const uint8_t want[4][3] = {{1, 0, 1}, {1, 0, 1}, {1, 0, 1}, {1, 0, 1}};
+        THREAD_EXPECT(memcmp(out, want, sizeof(want)) == 0, "op %d", ops[k]);
+        THREAD_OK(dlcoll_all_reduce(&number, &same, 1, DLCOLL_I32, op, comm, NULL, NULL));
+        THREAD_EXPECT(same == (logical ? 1 : number), "op %d: %d", ops[k], same);
+    }
+}
+
+START_TEST(truth_values_in_a_world_of_one)
+{
+    thread_ranks_run(1, truths_alone, NULL);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_ops");
     TCase *tc = test_case(s, "types", 120);
     tcase_add_loop_test(tc, every_type_and_reduction, 0, 9);
+    tcase_add_test(tc, truth_values_in_a_world_of_one);
     tc = test_case(s, "algorithms", 120);
     tcase_add_loop_test(tc, every_algorithm_and_world_size, 0, 9);
     tcase_add_loop_test(tc, several_connections_between_two_ranks, 2, 5);

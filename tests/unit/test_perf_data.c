@@ -39,6 +39,8 @@ static bool reduce_all(const struct perf_data *d, int first, uint8_t *out)
         if (d->reduction == PERF_PREMUL)
             dlcoll_op_free(op);
     }
+    if (d->ranks == 1)
+        reduce_alone(&r, out, COUNT);
     if (r.has_post)
         reduce_post(&r, out, out, COUNT);
     if (d->reduction == PERF_USER)

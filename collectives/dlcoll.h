@@ -577,13 +577,17 @@ DLCOLL_API int dlcoll_store_set(dlcoll_store *store, const char *key, const void
 /* Waits until the key is there. *value is owned by the caller, who ends it with free(). */
 DLCOLL_API int dlcoll_store_get(dlcoll_store *store, const char *key, void **value, size_t *len,
                                 int64_t timeout_ms);
-/* Adds to the number that is stored there as a text (0 when there is none); *sum is the result. */
+/* Adds to the number that is stored there as a text (0 when there is none); *sum is the result. To
+ * a value that is no number: the server closes the connection (DLCOLL_ENET), and the store is of no
+ * further use; it remains to be closed. */
 DLCOLL_API int dlcoll_store_add(dlcoll_store *store, const char *key, int64_t delta, int64_t *sum);
 /* Until all n keys are there. */
 DLCOLL_API int dlcoll_store_wait(dlcoll_store *store, const char *const *keys, size_t n,
                                  int64_t timeout_ms);
 /* Stores `value` if `expected` is stored now (len 0: if nothing is). *now, owned by the caller as
- * above, is what is stored then; both may be NULL. */
+ * above, is what is stored then; both may be NULL. Where nothing is stored and something is
+ * expected, nothing is changed and *now is `expected`, as with TCPStore: that does not say that it
+ * is there. */
 DLCOLL_API int dlcoll_store_compare_set(dlcoll_store *store, const char *key, const void *expected,
                                         size_t expected_len, const void *value, size_t len,
                                         void **now, size_t *now_len);

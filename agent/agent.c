@@ -480,7 +480,7 @@ static void on_guardian_gone(uv_poll_t *h, int status, int events)
     guardian_unlink(a->link->page);
     rdzv_abandon(a->rdzv);
     log_set_writer(NULL, NULL);
-    log_set_patience(LAST_WORDS_MS);
+    log_set_patience(LOG_LAST_WORDS_MS);
     log_error("the guardian process was killed; ended every worker");
     _exit(128 + SIGKILL);
 }
@@ -526,9 +526,9 @@ static void print_report(const struct report_input *in)
     char *text = NULL;
     size_t len = 0;
     FILE *out = open_memstream(&text, &len);
+    report_print(out ? out : stderr, in, isatty(STDERR_FILENO));
     if (!out)
         return;
-    report_print(out, in, isatty(STDERR_FILENO));
     if (fclose(out) == 0)
         fd_write_patiently(STDERR_FILENO, text, len, IMPATIENT_MS, &hurry);
     free(text);

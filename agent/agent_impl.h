@@ -14,8 +14,7 @@
 
 /* After SIGKILL; then a process counts as one that cannot be killed. */
 #define UNKILLABLE_MS 10000
-#define LAST_WORDS_MS 1000 /* so long a last line waits for its reader, */
-#define IMPATIENT_MS  100  /* and a report when a signal has come */
+#define IMPATIENT_MS  100 /* so long a report waits for its reader when a signal has come */
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
 

@@ -42,8 +42,8 @@ static int end_orphans(struct agent *a)
     if (n <= a->nalive)
         return 0;
     pid_t *children = xcalloc((size_t)n, sizeof(*children));
-    int now = sweep_children(children, n);
-    n = now < n ? now : n;
+    int found = sweep_children(children, n);
+    n = found < n ? found : n;
     for (int i = 0; i < n; i++) {
         if (!worker_of_pid(a, children[i]) && outlived_its_worker(a, children[i])) {
             kill(children[i], SIGKILL); /* what it leaves becomes ours: the next look finds it */

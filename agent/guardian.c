@@ -35,7 +35,6 @@
 #define EXIT_OURS         125
 #define LISTED_MAX        16 /* descendants that do not die, by line */
 #define SIGNALS_AT_ONCE   8
-#define LAST_WORDS_MS     1000
 #define ABANDONED_GRACE_S 0.1 /* for those that the agent has waited for already */
 
 struct guardian {
@@ -301,7 +300,7 @@ static int finish(struct guardian *g, pid_t agent)
     bool gone = g->agent < 0, exited = gone && g->exit.si_code == CLD_EXITED, all;
     if (exited && atomic_load(&g->page->clean) && nothing_is_left(g))
         return g->exit.si_status;
-    log_set_patience(LAST_WORDS_MS); /* no signal ends this process any more */
+    log_set_patience(LOG_LAST_WORDS_MS); /* no signal ends this process any more */
     unsigned ended = end_everything(g, agent, &all);
     int status = EXIT_OURS;
     const char *plural = ended == 1 ? "process" : "processes";

@@ -25,6 +25,7 @@ enum log_level log_get_level(void);
 void log_set_writer(void (*write)(void *arg, const char *line, size_t len), void *arg);
 
 /* How long a line waits for the reader of standard error before it is left out; -1: for ever. */
+#define LOG_LAST_WORDS_MS 1000 /* for who ends next, and whom no signal ends */
 void log_set_patience(int ms);
 
 void log_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -30,7 +30,8 @@ bool rdzv_quorum_busy(const struct rdzv_quorum *q, const struct map *by_id);
 /* How many are neither here nor known to be dead. */
 int rdzv_quorum_unknown(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since);
 
-/* How many are here, or have ended where they were. */
+/* How many are here, or ended as nodes of this coordinator's. The host of the one that was is none
+ * of those, dead or not. */
 int rdzv_quorum_votes(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since);
 
 /* Since when at most half of them have not been in touch, by views or heartbeats: it moves on with

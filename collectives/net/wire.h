@@ -13,7 +13,7 @@
 #include "collectives/call.h"
 
 #define HELLO_MAGIC   0x31434c44u /* "DLC1" */
-#define HELLO_VERSION 3u
+#define HELLO_VERSION 4u
 
 enum hello_kind { HELLO_DATA = 1, HELLO_NOTICE = 2, HELLO_GONE = 3 };
 

@@ -192,7 +192,7 @@ void words_cause(struct buf *b, const struct failure *f)
     else if (f->kind == FAILURE_NODE)
         words_add(b, "its launcher (pid %d) died or fell silent", f->pid);
     if (f->caused_by >= 0)
-        words_add(b, "%sa consequence: rank %d had died", b->len ? "; " : "", f->caused_by);
+        words_add(b, "%sa consequence: rank %d was gone", b->len ? "; " : "", f->caused_by);
 }
 
 /* -------------------------------------------------------------------------------------- hints */

@@ -173,6 +173,8 @@ static void receive(struct lobby *l, struct stranger *s)
         l->arrivals = all;
     if (!find_guest(l, a.hello.comm) && is_gone(l, a.hello.comm))
         say_gone(l, &a);
+    else if (a.hello.kind == HELLO_KNOCK)
+        close_fd(&a.fd);
     else if (!all || l->narrivals >= ARRIVALS_MAX)
         close_fd(&a.fd); /* he tries again */
     else
@@ -203,7 +205,7 @@ static void hear(struct lobby *l, struct stranger *s)
             break;
         if (s->said.hello.kind == HELLO_NOTICE)
             continue;
-        if (s->said.hello.kind == HELLO_DATA)
+        if (s->said.hello.kind == HELLO_DATA || s->said.hello.kind == HELLO_KNOCK)
             receive(l, s);
         break;
     }

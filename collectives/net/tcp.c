@@ -14,8 +14,9 @@
 #include "core/netaddr.h"
 
 enum {
-    RETRY_MS = 5,   /* before a connection that ended early is tried again */
-    AWAITED_MS = 1, /* another thread may let in whom this one waits for */
+    RETRY_MS = 5,    /* before a connection that ended early is tried again */
+    AWAITED_MS = 1,  /* another thread may let in whom this one waits for */
+    KNOCK_MS = 1000, /* at the door of one who has not come, and again after his answer */
 };
 
 enum state { TCP_NONE, TCP_CONNECTING, TCP_GREETED, TCP_OPEN, TCP_GONE };
@@ -23,7 +24,10 @@ enum state { TCP_NONE, TCP_CONNECTING, TCP_GREETED, TCP_OPEN, TCP_GONE };
 struct conn {
     int fd; /* -1 unless CONNECTING, GREETED or OPEN */
     enum state state;
+    bool knock;          /* CONNECTING, GREETED: only to see whether he is there */
+    bool refused;        /* the last knock */
     uint64_t retry_ns;   /* NONE: not before */
+    uint64_t knock_ns;   /* NONE, while he is waited for: not before */
     struct hello answer; /* GREETED: what has come of it */
     uint32_t have;
 };
@@ -110,21 +114,35 @@ static void drop(struct tcp *tcp, int stream)
 {
     close_fd(&tcp->conns[stream].fd);
     tcp->conns[stream].state = TCP_GONE;
+    tcp->conns[stream].knock = false;
 }
 
 static int try_later(struct conn *c)
 {
     close_fd(&c->fd);
     c->state = TCP_NONE;
-    c->retry_ns = mono_ns() + RETRY_MS * 1000000u;
+    if (c->knock)
+        c->knock_ns = mono_ns() + KNOCK_MS * 1000000ull;
+    else
+        c->retry_ns = mono_ns() + RETRY_MS * 1000000u;
+    c->knock = false;
     return 0;
+}
+
+/* What he has sent before his end may still be on its way: two refusals are a proof, one is none.
+ * Not to be reached is no proof: it is he who connects. */
+static bool is_proof(struct conn *c, int errnum)
+{
+    bool again = c->refused;
+    c->refused = errnum == ECONNREFUSED;
+    return !c->knock || (c->refused && again);
 }
 
 static int connect_failed(struct tcp *tcp, int stream, int errnum, struct err *e)
 {
     struct netaddr to;
     char where[ADDR_STRLEN + 8];
-    if (errnum == ECONNRESET)
+    if (errnum == ECONNRESET || !is_proof(&tcp->conns[stream], errnum))
         return try_later(&tcp->conns[stream]);
     drop(tcp, stream);
     if (errnum == ECONNREFUSED)
@@ -139,14 +157,12 @@ static int start_connect(struct tcp *tcp, int stream, struct err *e)
 {
     struct conn *c = &tcp->conns[stream];
     struct netaddr to;
-    if (c->retry_ns && mono_ns() < c->retry_ns)
-        return 0;
     int r = address(tcp, peer_of(tcp, stream), &to, e);
     if (r < 0)
         return r;
     c->fd = socket(to.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (c->fd < 0)
-        return err_sys(e, errno, "socket");
+        return c->knock ? try_later(c) : err_sys(e, errno, "socket");
     tune(tcp, c->fd);
     c->state = TCP_CONNECTING;
     if (connect(c->fd, &to.sa, to.len) < 0 && errno != EINPROGRESS && errno != EINTR)
@@ -177,9 +193,11 @@ static int finish_connect(struct tcp *tcp, int stream, struct err *e)
         return connect_failed(tcp, stream, errnum, e);
     /* A new connection takes its first few bytes whole, or it is broken. */
     struct hello h = make_hello(tcp, stream, lane_of(tcp, stream));
+    h.kind = c->knock ? HELLO_KNOCK : HELLO_DATA;
     if (send(c->fd, &h, sizeof(h), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(h))
         return try_later(c);
     c->state = TCP_GREETED;
+    c->refused = false;
     c->have = 0;
     return 0;
 }
@@ -245,7 +263,8 @@ static bool is_welcome(const struct tcp *tcp, int stream)
     enum state state = tcp->conns[stream].state;
     return may_be_visited(tcp, stream) &&
            (state == TCP_NONE || state == TCP_CONNECTING ||
-            (state == TCP_GREETED && peer_of(tcp, stream) < tcp->o.rank));
+            (state == TCP_GREETED &&
+             (tcp->conns[stream].knock || peer_of(tcp, stream) < tcp->o.rank)));
 }
 
 static void adopt(struct tcp *tcp, struct arrival *a)
@@ -262,6 +281,7 @@ static void adopt(struct tcp *tcp, struct arrival *a)
     close_fd(&tcp->conns[stream].fd);
     tcp->conns[stream].fd = take_fd(&fd);
     tcp->conns[stream].state = TCP_OPEN;
+    tcp->conns[stream].knock = false;
 }
 
 int tcp_admit(struct transport *t, struct err *e)
@@ -274,24 +294,46 @@ int tcp_admit(struct transport *t, struct err *e)
     return r;
 }
 
+/* From NONE: connects, or knocks at the door of one who should have come. */
+static int begin(struct tcp *tcp, int stream, bool connects, struct err *e)
+{
+    struct conn *c = &tcp->conns[stream];
+    uint64_t now = mono_ns();
+    if (!connects && !c->knock_ns)
+        c->knock_ns = now + KNOCK_MS * 1000000ull;
+    if (now < (connects ? c->retry_ns : c->knock_ns))
+        return 0;
+    c->knock = !connects;
+    return start_connect(tcp, stream, e);
+}
+
+static void stop_knocking(struct conn *c)
+{
+    close_fd(&c->fd);
+    c->state = TCP_NONE;
+    c->knock = false;
+}
+
 /* 1: open. 0: not yet; it has been taken as far as it goes without blocking. -EPIPE: gone; another
  * -errno with a text: cannot be made. */
 static int connected(struct tcp *tcp, int stream, bool sends, struct err *e)
 {
     struct conn *c = &tcp->conns[stream];
+    bool connects = may_connect(tcp, stream) && (sends || tcp->o.rule == TCP_LOWER);
     int r = 0;
     if (c->state != TCP_OPEN && c->state != TCP_GONE && may_be_visited(tcp, stream))
         r = tcp_admit(&tcp->base, e);
     if (r < 0)
         return r;
+    if (c->knock && connects)
+        stop_knocking(c);
     switch (c->state) {
     case TCP_OPEN:
         return 1;
     case TCP_GONE:
         return err_set(e, -EPIPE, "it has closed the connection");
     case TCP_NONE:
-        if (may_connect(tcp, stream) && (sends || tcp->o.rule == TCP_LOWER))
-            r = start_connect(tcp, stream, e);
+        r = begin(tcp, stream, connects, e);
         break;
     case TCP_CONNECTING:
         r = finish_connect(tcp, stream, e);
@@ -369,6 +411,8 @@ static size_t poll_conn(struct tcp *tcp, int stream, short events, struct pollfd
                         int *timeout_ms)
 {
     struct conn *c = &tcp->conns[stream];
+    if (c->knock)
+        at_most(timeout_ms, AWAITED_MS);
     switch (c->state) {
     case TCP_CONNECTING:
         events = POLLOUT;

@@ -12,7 +12,9 @@
  *   both            any -> GONE, when it is closed; there is no second connection
  *
  * A connection that ends before it was OPEN is tried again a little later. A refused one means that
- * its process is gone: its socket listened before anybody learnt of the address. */
+ * its process is gone: its socket listened before anybody learnt of the address. So who has waited
+ * for a second to be connected to knocks: a connection that carries nothing, to see whether the
+ * other one is there. While he computes it waits at his door; he lets go of it when he looks. */
 #ifndef COLLECTIVES_NET_TCP_H
 #define COLLECTIVES_NET_TCP_H
 

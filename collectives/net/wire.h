@@ -4,7 +4,8 @@
  * A connection opens with a hello each way: the one who connected first, then, when that was right,
  * the other. It belongs to the two ranks of one communicator from then on, and carries frames: a
  * header and `len` bytes. A hello of kind HELLO_NOTICE is followed by a notice instead of an
- * answer, and then the end. HELLO_GONE is an answer: that communicator is no more. */
+ * answer, and then the end. HELLO_KNOCK is from one who waits to be connected to: it is answered by
+ * the end of the connection, too. HELLO_GONE is an answer: that communicator is no more. */
 #ifndef COLLECTIVES_NET_WIRE_H
 #define COLLECTIVES_NET_WIRE_H
 
@@ -15,7 +16,7 @@
 #define HELLO_MAGIC   0x31434c44u /* "DLC1" */
 #define HELLO_VERSION 4u
 
-enum hello_kind { HELLO_DATA = 1, HELLO_NOTICE = 2, HELLO_GONE = 3 };
+enum hello_kind { HELLO_DATA = 1, HELLO_NOTICE = 2, HELLO_GONE = 3, HELLO_KNOCK = 4 };
 
 /* What a connection is for: each use has streams of its own. */
 enum channel { CHANNEL_COLL, CHANNEL_P2P, CHANNELS };

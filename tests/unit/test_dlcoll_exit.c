@@ -2,6 +2,7 @@
  * at once, and nobody else. */
 #include "tests/lib/test.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +94,59 @@ START_TEST(all_who_wait_for_it_are_told)
 }
 END_TEST
 
+/* On nodes of their own, before anybody has connected: no agent of this node can say so, and who
+ * is left is the one to be connected to. But their doors are shut. */
+static void exit_first(struct ranks *j, int rank)
+{
+    dlcoll_comm *c = comm_start();
+    if (rank <= LEAVER)
+        _exit(0);
+    uint8_t *x = calloc(5, LARGE);
+    ranks_keep_result(j, rank, c, perform(c, x));
+    dlcoll_destroy(c);
+    free(x);
+}
+
+START_TEST(whoever_waits_for_one_of_another_node_is_told)
+{
+    struct ranks j;
+    g_op = _i;
+    ranks_init(&j, 3, 3);
+    ranks_start(&j, exit_first);
+    ranks_wait(&j, 30, 0);
+    dlcoll_error *e = &j.shared->rank[2].error;
+    ck_assert_msg(j.shared->rank[2].code == DLCOLL_EPEER && e->rank >= 0 && e->rank <= LEAVER,
+                  "%s: %d %s", g_ops[_i], j.shared->rank[2].code, e->text);
+    ranks_fini(&j);
+}
+END_TEST
+
 /* ---------------------------------------------------------------------------------- harmless */
+
+/* Whoever is late finds the other one at his door, and both go on. */
+static void come_late(struct ranks *j, int rank)
+{
+    dlcoll_comm *c = comm_start();
+    uint8_t *x = calloc(5, LARGE);
+    struct pollfd knock = {.fd = j->listener[0], .events = POLLIN};
+    if (rank == 0)
+        EXPECT(poll(&knock, 1, 20000) == 1, "nobody knocks");
+    if (rank == 0 && g_op >= 3) /* what the other one's recv is for */
+        EXPECT(dlcoll_send(x, 100, DLCOLL_U8, 1, c, NULL, NULL) == 0, "%s", why(c));
+    else if (rank == 1 && g_op >= 3)
+        EXPECT(dlcoll_recv(x, 100, DLCOLL_U8, 0, c, NULL, NULL) == 0, "%s", why(c));
+    else
+        EXPECT(perform(c, x) == 0, "%s", why(c));
+    dlcoll_destroy(c);
+    free(x);
+}
+
+START_TEST(who_is_only_late_is_waited_for)
+{
+    g_op = _i;
+    ranks_run(2, 2, come_late);
+}
+END_TEST
 
 static void work_on(struct ranks *j, int rank)
 {
@@ -222,6 +275,8 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, whoever_waits_for_it_is_told, 0, OPS);
     tcase_add_loop_test(tc, whoever_waits_for_it_is_told_over_tcp, 0, OPS);
     tcase_add_loop_test(tc, all_who_wait_for_it_are_told, 0, 6);
+    tcase_add_loop_test(tc, whoever_waits_for_one_of_another_node_is_told, 0, OPS - 1);
+    tcase_add_loop_test(tc, who_is_only_late_is_waited_for, 0, 4);
     tcase_add_loop_test(tc, who_does_not_need_it_goes_on, 0, 2);
     tcase_add_loop_test(tc, what_it_sent_before_is_received, 0, 2);
     tcase_add_test(tc, a_receive_from_anybody_ends_when_all_have_left);

@@ -5,7 +5,10 @@
  *   another protocol version         refused, remembered for the join timeout's text
  *   no hello within 5 s              closed; so is the oldest when too many are in that state
  *   malformed message                closed, with a line; the node may come back
+ *   a hello of who has run a round before there was one here
+ *                                    told that this is another coordinator, and not counted
  *   PROBE                            answered, then finished
+ *   ELSEWHERE                        the same; and it is given up if it has begun no round
  *   BEAT                             its connection goes to the thread of the heartbeats */
 #include "rendezvous/coordinator.h"
 
@@ -65,6 +68,7 @@ struct coordinator {
     struct caller *first, *last; /* not yet said hello */
     int nsilent;
     bool closing, finished;
+    bool elected;
     /* Encoded once, sent to all. */
     struct shared_buf *table, *peers, *report, *notice;
     int npeers;       /* in `peers` */
@@ -220,6 +224,61 @@ static void answer_probe(struct caller *k)
     free_caller(k);
 }
 
+/* An elected one tells this one. One that was elected itself is not to be told: each of the two
+ * finds by its votes whether it is the one. */
+static void on_elsewhere(struct caller *k, struct rd *body)
+{
+    struct coordinator *c = k->coordinator;
+    struct rdzv_elsewhere m;
+    struct rdzv_state_info info;
+    struct netaddr there;
+    char ip[ADDR_STRLEN];
+    if (!rdzv_get_elsewhere(body, &m) || k->peer.own ||
+        !netaddr_parse_ip(&there, m.addr[0] ? m.addr : netaddr_ip(&k->from, ip), m.port)) {
+        drop(k, "malformed message");
+        return;
+    }
+    if (netaddr_is_loopback(&there) && !netaddr_is_local(&k->from)) /* on its host */
+        netaddr_parse_ip(&there, netaddr_ip(&k->from, ip), m.port);
+    rdzv_state_get_info(c->state, &info);
+    if (c->elected) {
+        drop(k, "it was elected, too");
+        return;
+    }
+    if (info.finished || strcmp(m.run_id, c->identity.run_id) != 0) {
+        answer_probe(k);
+        return;
+    }
+    c->identity.elsewhere = c->identity.follows = info.gen.counter == 0;
+    answer_probe(k);
+    c->events.on_elsewhere(c->events.arg, &there, info.gen.counter > 0);
+}
+
+/* It comes back to the coordinator that was here before, and has not noticed that this is another
+ * one. A view of a generation below all others says so: it never goes back to that, and looks for
+ * the others. It would not run a round that began with it. */
+static bool is_from_before(const struct coordinator *c, const struct rdzv_hello *h)
+{
+    struct rdzv_state_info info;
+    rdzv_state_get_info(c->state, &info);
+    return !c->elected && info.gen.counter == 0 && h->prev_rank >= 0;
+}
+
+static void send_back(struct caller *k)
+{
+    const struct rdzv_rules *rules = &k->coordinator->rules;
+    const struct rdzv_view v = {.phase = RDZV_COLLECT,
+                                .gen = {.epoch = 1},
+                                .group_rank = -1,
+                                .heartbeat_ms = (uint32_t)(rules->heartbeat_ns / 1000000),
+                                .dead_ms = (uint32_t)(rules->dead_ns / 1000000)};
+    struct buf b = BUF_INIT;
+    rdzv_put_view(&b, &v);
+    link_send_buf(k->link, &b);
+    link_finish(k->link);
+    free_caller(k);
+}
+
 static void on_hello(struct caller *k, struct rd *body)
 {
     struct rdzv_hello h;
@@ -227,6 +286,14 @@ static void on_hello(struct caller *k, struct rd *body)
         turn_away(k, "malformed hello");
         return;
     }
+    if (is_from_before(k->coordinator, &h)) {
+        send_back(k);
+        return;
+    }
+    /* The first term's coordinators were not elected: to have followed another one of them, which
+     * has begun no round, is no reason to turn a node away. */
+    if (k->coordinator->elected && rdzv_epoch_term(h.seen_epoch) <= 1)
+        h.seen_epoch = 0;
     leave_silent(k);
     k->said_hello = true;
     k->id = h.id;
@@ -337,6 +404,8 @@ static void on_frame(struct link *l, uint8_t type, struct rd body)
         answer_probe(k);
     else if (!k->said_hello && type == RDZV_MSG_RELAY)
         on_relay(k, &body);
+    else if (!k->said_hello && type == RDZV_MSG_ELSEWHERE)
+        on_elsewhere(k, &body);
     else if (!k->said_hello && type == RDZV_MSG_BEAT)
         on_beat(k, &body);
     else if (k->said_hello && type == RDZV_MSG_BACK)
@@ -650,6 +719,7 @@ struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
     text_set(c->identity.run_id, sizeof(c->identity.run_id), "%s", rules->run_id);
     text_set(c->identity.host, sizeof(c->identity.host), "%s", host);
     c->identity.pid = pid;
+    c->elected = electorate != NULL;
     if (electorate) {
         struct rdzv_electorate e = *electorate;
         e.random = draw();
@@ -666,6 +736,13 @@ bool coordinator_ended(const struct coordinator *c)
     struct rdzv_state_info info;
     rdzv_state_get_info(c->state, &info);
     return info.finished;
+}
+
+bool coordinator_leads(const struct coordinator *c)
+{
+    struct rdzv_state_info info;
+    rdzv_state_get_info(c->state, &info);
+    return c->elected && !info.standing && !info.finished;
 }
 
 bool coordinator_finished(const struct coordinator *c)
@@ -689,6 +766,17 @@ static void free_coordinator(void *arg)
     forget(&c->notice);
     free(c);
     on_closed(on_closed_arg);
+}
+
+void coordinator_dismiss(struct coordinator *c)
+{
+    for (uint32_t i = 0; i < c->ncallers; i++) {
+        struct caller *k = c->callers[i];
+        if (!k->link)
+            continue;
+        link_finish(k->link);
+        free_caller(k);
+    }
 }
 
 void coordinator_close(struct coordinator *c, void (*on_closed)(void *arg), void *arg)

@@ -23,6 +23,9 @@ struct coordinator_events {
     void (*on_stranger)(void *arg, const struct netaddr *peer);
     /* A node's connection for its workers' clients of the store: takes it. NULL: there are none. */
     void (*on_relay)(void *arg, struct link *l);
+    /* This job has another coordinator, there, which was elected. begun: so has this one begun it,
+     * and there are two; else this one has been given up: coordinator_dismiss() is to follow. */
+    void (*on_elsewhere)(void *arg, const struct netaddr *there, bool begun);
 };
 
 /* Borrows the hub, the beats (NULL: of a job of one node), and the strings of the rules. host, pid:
@@ -54,6 +57,11 @@ void coordinator_advance(struct coordinator *c);
 bool coordinator_ended(const struct coordinator *c);
 bool coordinator_finished(const struct coordinator *c); /* on_finished has been called, or will */
 
+/* It was elected, and has a job that is not over. */
+bool coordinator_leads(const struct coordinator *c);
+
+/* Hangs up on everybody, before coordinator_close() while the hub goes on. */
+void coordinator_dismiss(struct coordinator *c);
 /* The links are the hub's to close. */
 void coordinator_close(struct coordinator *c, void (*on_closed)(void *arg), void *arg);
 

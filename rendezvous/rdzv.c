@@ -7,7 +7,8 @@
  *   nobody there, a name that does not resolve   again after a while, until the join timeout
  *   the port is taken when this node must host   an error that says by whom: from rdzv_open() when
  *                                                no name had to be resolved, else by on_finish
- *   the connection breaks later                  again, to the same address */
+ *   the connection breaks later                  again, to the same address
+ *   who is there is no coordinator               c10d: asked who is, before the next attempt */
 #include "rendezvous/rdzv.h"
 
 #include <errno.h>
@@ -70,14 +71,24 @@ static void on_worked(uv_work_t *work, int status)
         done(r);
 }
 
-/* Lets the backend do something that may block. */
-static void work(struct rdzv *r, void (*step)(struct rdzv_finder *f), void (*done)(struct rdzv *r))
+void rdzv_work(struct rdzv *r, void (*step)(struct rdzv_finder *f), void (*done)(struct rdzv *r))
 {
     struct finding *w = xcalloc(1, sizeof(*w));
     *w = (struct finding){.rdzv = r, .finder = r->finder, .step = step, .done = done};
     r->finding = w;
     r->finder = NULL;
     uv_queue_work(r->loop, &w->work, on_work, on_worked); /* fails only without a callback */
+}
+
+/* Where the coordinator is, as the user gave it. */
+static void name_endpoint(struct rdzv *r)
+{
+    const struct rdzv_config *c = &r->config;
+    if (c->endpoint_host)
+        endpoint_format(r->where, sizeof(r->where),
+                        c->endpoint_host[0] ? c->endpoint_host : c->host, c->endpoint_port);
+    else
+        text_set(r->where, sizeof(r->where), "%s", c->endpoint_path);
 }
 
 /* -------------------------------------------------------------------------------------- hosting */
@@ -118,9 +129,18 @@ static void host_and_join(struct rdzv *r, int listen_fd)
         return;
     r->finder->listen_port = endpoint_port(r->endpoint);
     if (r->finder->ops->publish)
-        work(r, r->finder->ops->publish, on_published);
+        rdzv_work(r, r->finder->ops->publish, on_published);
     else
         attach_own(r);
+}
+
+/* It listens there already: it was told that the job is elsewhere, where nobody answers. */
+static void host_again(struct rdzv *r)
+{
+    name_endpoint(r);
+    rdzv_host_store(r);
+    rdzv_host_coordinator(r, NULL);
+    attach_own(r);
 }
 
 /* -------------------------------------------------------------------------------------- joining */
@@ -131,6 +151,8 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     struct rdzv *r = arg;
     r->connector = NULL;
     r->refused = refused;
+    r->met = fd >= 0;
+    r->ask &= !refused;
     if (fd < 0) {
         member_unreachable(r->member, refused, why);
         return;
@@ -147,7 +169,7 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     }
     r->good = *peer;
     r->have_good = true;
-    if (member_state_electing(member_state_of(r->member)) || r->config.nmore)
+    if (member_state_electing(member_state_of(r->member)) || r->finder->ask)
         netaddr_format(peer, r->where, sizeof(r->where));
     if (r->seat)
         seat_set_coordinator(r->seat, netaddr_ip(peer, ip), netaddr_port(peer), true);
@@ -165,6 +187,7 @@ static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
         return;
     for (int i = 0; i < r->finder->nseats && fd < 0; i++)
         fd = endpoint_listen(&r->finder->seats[i], NULL);
+    bool at_place = fd >= 0;
     netaddr_parse_ip(&b.addr, b.any ? "::" : "127.0.0.1", 0);
     if (fd < 0)
         fd = endpoint_listen(&b, &e);
@@ -173,6 +196,8 @@ static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
         return;
     }
     r->seat = seat_new(&r->hub, r->config.run_id, r->config.host);
+    if (at_place)
+        seat_at_place(r->seat);
     member_state_set_peer_port(member_state_of(r->member), endpoint_port(r->endpoint));
 }
 
@@ -207,6 +232,11 @@ static void on_looked(struct rdzv *r)
     if (f->note[0])
         log_notice("%s", f->note);
     f->note[0] = '\0';
+    if (role == RDZV_ROLE_HOST && r->endpoint &&
+        netaddr_port(&f->bind.addr) == endpoint_port(r->endpoint)) {
+        host_again(r);
+        return;
+    }
     if (role == RDZV_ROLE_HOST) {
         fd = rdzv_host_listen(f, &e);
         role = fd >= 0 ? RDZV_ROLE_HOST : fd == -EADDRINUSE ? RDZV_ROLE_JOIN : RDZV_ROLE_FAIL;
@@ -241,6 +271,7 @@ static void stand(struct rdzv *r)
     rdzv_host_coordinator(r, &e);
     attach_own(r);
     member_state_noticed(member_state_of(r->member), uv_hrtime());
+    rdzv_herald_start(r);
 }
 
 /* The next one is called at once, unless all of them have been called before. */
@@ -313,19 +344,23 @@ static void reach(struct rdzv *r)
         attach_own(r);
         return;
     }
-    if (member_state_joined(member_state_of(r->member)) && r->have_good) {
+    bool back = member_state_joined(member_state_of(r->member)) && r->have_good && !r->ask;
+    if (back || rdzv_herald_sent_on(r)) {
         r->connector = connector_new(r->loop, &r->good, 1, CONNECT_AGAIN_MS, on_connected, r);
         return;
     }
     if (r->seat)
         seat_set_coordinator(r->seat, "", 0, false);
-    bool known = r->refused && r->here && !r->finder->ops->publish && !r->config.nmore;
+    r->finder->ask = r->ask || r->config.nmore > 0;
+    if (r->finder->ask && r->guard->secret_len && !r->guard->open)
+        guard_ready(r->guard, NULL); /* without the key, nobody is asked */
+    bool known = r->refused && r->here && !r->finder->ops->publish && !r->finder->ask;
     if (known || r->finder->ops->quick(r->finder)) {
         if (!known)
             r->finder->ops->look(r->finder);
         on_looked(r);
     } else {
-        work(r, r->finder->ops->look, on_looked);
+        rdzv_work(r, r->finder->ops->look, on_looked);
     }
 }
 
@@ -367,13 +402,19 @@ static void on_wants_beat(void *arg, const struct node_id *id, uint64_t dead_ns)
 static void on_wants_link(void *arg)
 {
     struct rdzv *r = arg;
+    const struct member_state *m = member_state_of(r->member);
+    struct rdzv_info info;
     beat_call_cancel(r->beat_call);
     r->beat_call = NULL;
-    if (member_state_answered(member_state_of(r->member))) {
+    if (member_state_answered(m)) {
         r->attempts = 0;
         r->retry_ms = 0;
-        r->refused = false;
+        r->refused = r->ask = false;
+    } else if (r->met && r->config.backend == RDZV_C10D && !member_state_electing(m)) {
+        member_state_get_info(m, &info); /* who has begun a round stays with its coordinator */
+        r->ask = info.gen.counter == 0;
     }
+    r->met = false;
     if (r->attempts == 0)
         reach(r);
     else
@@ -394,6 +435,8 @@ static void make_member(struct rdzv *r, const struct rdzv_callbacks *callbacks)
 static void advance(void *arg)
 {
     struct rdzv *r = arg;
+    if (r->moving && !r->closing)
+        rdzv_herald_move(r);
     if (!r->closing)
         member_advance(r->member);
     if (r->coordinator && !r->tearing_down)
@@ -474,15 +517,12 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
         free(r);
         return rc;
     }
-    if (config->endpoint_host)
-        endpoint_format(r->where, sizeof(r->where),
-                        config->endpoint_host[0] ? config->endpoint_host : config->host,
-                        config->endpoint_port);
-    else
-        text_set(r->where, sizeof(r->where), "%s", config->endpoint_path);
+    name_endpoint(r);
     uvx_scope_init(&r->scope, loop);
     uv_timer_init(loop, &r->retry);
     uvx_own(&r->scope, &r->retry);
+    uv_timer_init(loop, &r->herald);
+    uvx_own(&r->scope, &r->herald);
     link_hub_init(&r->hub, loop, advance, r);
     make_member(r, callbacks);
     const struct relay_config relay = {
@@ -573,7 +613,7 @@ void rdzv_abandon(struct rdzv *r)
     link_hub_abandon(&r->hub);
 }
 
-static void part_closed(void *arg)
+void rdzv_part_closed(void *arg)
 {
     struct rdzv *r = arg;
     if (--r->parts > 0)
@@ -588,7 +628,7 @@ static void part_closed(void *arg)
 
 static void on_withdrawn(struct rdzv *r)
 {
-    part_closed(r);
+    rdzv_part_closed(r);
 }
 
 static void tear_down(struct rdzv *r)
@@ -596,34 +636,34 @@ static void tear_down(struct rdzv *r)
     if (r->tearing_down)
         return;
     r->tearing_down = true;
-    r->parts = 3;
+    r->parts = 3 + r->shed;
     if (r->finder && r->finder->lock_fd >= 0) {
         r->parts++;
-        work(r, r->finder->ops->withdraw, on_withdrawn);
+        rdzv_work(r, r->finder->ops->withdraw, on_withdrawn);
     }
     if (r->endpoint) {
         r->parts++;
-        endpoint_close(r->endpoint, part_closed, r);
+        endpoint_close(r->endpoint, rdzv_part_closed, r);
     }
     if (r->store) {
         r->parts++;
-        store_server_close(r->store, part_closed, r);
+        store_server_close(r->store, rdzv_part_closed, r);
     }
     if (r->coordinator) {
         r->parts++;
-        coordinator_close(r->coordinator, part_closed, r);
+        coordinator_close(r->coordinator, rdzv_part_closed, r);
     }
     if (r->relay) {
         r->parts++;
-        relay_close(r->relay, part_closed, r);
+        relay_close(r->relay, rdzv_part_closed, r);
     }
-    member_close(r->member, part_closed, r);
+    member_close(r->member, rdzv_part_closed, r);
     if (r->beats) { /* nobody asks it any more */
         r->parts++;
-        beats_close(r->beats, part_closed, r);
+        beats_close(r->beats, rdzv_part_closed, r);
     }
-    link_hub_close(&r->hub, part_closed, r);
-    uvx_scope_close(&r->scope, part_closed, r);
+    link_hub_close(&r->hub, rdzv_part_closed, r);
+    uvx_scope_close(&r->scope, rdzv_part_closed, r);
 }
 
 void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg)
@@ -636,6 +676,7 @@ void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg)
     beat_call_cancel(r->beat_call);
     r->beat_call = NULL;
     uv_timer_stop(&r->retry);
+    uv_timer_stop(&r->herald);
     close_fd(&r->listen_fd);
     if (r->finding) { /* it may take its time */
         uv_cancel((uv_req_t *)&r->finding->work);

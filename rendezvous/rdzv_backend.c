@@ -30,11 +30,12 @@ struct rdzv_finder *rdzv_finder_new(const struct rdzv_config *c)
     f->node_rank = c->node_rank;
     f->is_host = c->is_host;
     f->lock_fd = -1;
-    for (int i = 0; c->nmore && i <= c->nmore && i < RDZV_PLACES_MAX; i++) {
+    for (int i = 0; c->backend == RDZV_C10D && i <= c->nmore && i < RDZV_PLACES_MAX; i++) {
         f->places[i].host = xstrdup(i ? c->more[i - 1].host : c->endpoint_host);
         f->places[i].port = i ? c->more[i - 1].port : c->endpoint_port;
         f->nplaces++;
     }
+    f->ask = f->nplaces > 1;
     if (f->local_addr)
         f->have_local = netaddr_parse_ip(&f->local, f->local_addr, 0);
     return f;
@@ -93,7 +94,7 @@ static int resolve(const char *host, int port, struct netaddr *out, int max, cha
 static bool name_quick(const struct rdzv_finder *f)
 {
     struct netaddr a;
-    if ((f->local_addr && !f->have_local) || f->nplaces)
+    if ((f->local_addr && !f->have_local) || f->ask)
         return false;
     return f->max_nodes == 1 || !f->host[0] || is_localhost(f->host) ||
            netaddr_parse_ip(&a, f->host, 0);
@@ -125,7 +126,12 @@ static int look_up(struct rdzv_finder *f, const char *host, int port,
     return host[0] ? resolve(host, port, out, CONNECTOR_ADDRS_MAX, f->why, sizeof(f->why)) : 0;
 }
 
-/* ---------------------------------------------------------------------------- a list of places */
+/* ----------------------------------------------------------------------- asking at the places */
+
+static bool is_self(const struct rdzv_finder *f, const struct rdzv_identity *id)
+{
+    return id->pid == (int)getpid() && strcmp(id->host, f->node_name) == 0;
+}
 
 /* Asks whoever listens there for the coordinator of this job. True: f->addrs are its own. */
 static bool ask(struct rdzv_finder *f, const struct netaddr *a)
@@ -136,8 +142,7 @@ static bool ask(struct rdzv_finder *f, const struct netaddr *a)
     const struct tls_key *key = guard_wants_tls(f->guard, a) ? &f->guard->key : NULL;
     if ((key && !f->guard->have_key) || rdzv_probe(a, ASK_MS, key, &id) < 0)
         return false;
-    bool self = id.pid == (int)getpid() && strcmp(id.host, f->node_name) == 0;
-    if (self || strcmp(id.run_id, f->run_id) != 0 || id.finished)
+    if (is_self(f, &id) || strcmp(id.run_id, f->run_id) != 0 || id.finished)
         return false;
     f->naddrs = 1;
     f->addrs[0] = *a;
@@ -162,7 +167,6 @@ static void look_around(struct rdzv_finder *f)
     struct netaddr addrs[CONNECTOR_ADDRS_MAX];
     struct endpoint_bind own[RDZV_PLACES_MAX];
     bool is_own[RDZV_PLACES_MAX] = {false};
-    f->found = f->wait = false;
     for (int i = 0; i < f->nplaces; i++) {
         int n = look_up(f, f->places[i].host, f->places[i].port, addrs);
         is_own[i] = n > 0 && rdzv_choose_bind(f->places[i].host, f->places[i].port, addrs, n,
@@ -179,12 +183,44 @@ static void look_around(struct rdzv_finder *f)
         f->seats[f->nseats++] = own[0];
 }
 
+static bool is_own_place(const struct rdzv_finder *f, const struct netaddr *a)
+{
+    return netaddr_port(a) == netaddr_port(&f->own.addr) && netaddr_is_local(a) &&
+           (f->own.any || netaddr_same_ip(a, &f->own.addr));
+}
+
+static void tell(struct rdzv_finder *f, const struct netaddr *a, const struct rdzv_elsewhere *where)
+{
+    struct rdzv_identity id;
+    const struct tls_key *key = guard_wants_tls(f->guard, a) ? &f->guard->key : NULL;
+    if (is_own_place(f, a) || (key && !f->guard->have_key) ||
+        rdzv_tell(a, ASK_MS, key, where, &id) < 0)
+        return;
+    if (!id.elsewhere && !id.finished && !is_self(f, &id) && strcmp(id.run_id, f->run_id) == 0)
+        f->twin = *a;
+}
+
+void rdzv_finder_tell(struct rdzv_finder *f)
+{
+    struct netaddr addrs[CONNECTOR_ADDRS_MAX];
+    struct rdzv_elsewhere where = {.port = netaddr_port(&f->own.addr)};
+    text_set(where.run_id, sizeof(where.run_id), "%s", f->run_id);
+    text_set(where.addr, sizeof(where.addr), "%s", f->own_addr);
+    f->twin.len = 0;
+    for (int i = 0; i < f->nplaces; i++) {
+        int n = look_up(f, f->places[i].host, f->places[i].port, addrs);
+        for (int k = 0; k < n; k++)
+            tell(f, &addrs[k], &where);
+    }
+}
+
 static void name_look(struct rdzv_finder *f)
 {
     f->naddrs = 0;
+    f->found = f->wait = false;
     if (rdzv_finder_resolve_local(f) < 0)
         return;
-    if (f->nplaces)
+    if (f->ask)
         look_around(f);
     if (f->found)
         return;

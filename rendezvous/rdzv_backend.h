@@ -46,12 +46,14 @@ struct rdzv_finder {
     struct netaddr local;   /* local_addr as an address */
     bool have_local;
 
-    /* A list of endpoints, the first one being host and port; nplaces is 0 without one. */
+    /* c10d: the endpoints, the first one being host and port. look() asks who is there: always
+     * when they are several, a single one when somebody answers there who is no coordinator. */
     struct {
         char *host;
         int port;
     } places[RDZV_PLACES_MAX];
     int nplaces;
+    bool ask;
     bool found, wait; /* addrs are a coordinator's; somebody knows that there will be one */
     /* Where this node listens if it may become the coordinator later: those of them that are its
      * own. */
@@ -61,6 +63,12 @@ struct rdzv_finder {
     /* What decide() wants. */
     struct endpoint_bind bind;
     bool must_host;
+
+    /* For rdzv_finder_tell(): where this node listens, and the address to tell ("": the one it is
+     * heard from). Whom it found; its len is 0: nobody. */
+    struct endpoint_bind own;
+    char own_addr[ADDR_STRLEN];
+    struct netaddr twin;
 
     /* file: what it holds while this node may be, or is, the coordinator. */
     int lock_fd; /* -1 */
@@ -107,5 +115,13 @@ bool rdzv_choose_bind(const char *host, int port, const struct netaddr *addrs, i
 struct rdzv_identity;
 int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
                struct rdzv_identity *id);
+/* The same, and tells it where the job is: *id says elsewhere when it has no other one. */
+struct rdzv_elsewhere;
+int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
+              const struct rdzv_elsewhere *where, struct rdzv_identity *id);
+
+/* Tells whoever listens at the places where this job's nodes look for it, but not at f->own, that
+ * it is there. f->twin is whoever has begun one of the same run id itself. Blocks. */
+void rdzv_finder_tell(struct rdzv_finder *f);
 
 #endif

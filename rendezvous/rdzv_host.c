@@ -125,8 +125,12 @@ void rdzv_host_coordinator(struct rdzv *r, const struct rdzv_electorate *elector
     rules.local_addr = r->local_addr;
     if (electorate)
         rules.master_addr = NULL;
-    const struct coordinator_events events = {r, on_new_round, rdzv_host_finished, on_stranger,
-                                              r->relay ? on_relay : NULL};
+    const struct coordinator_events events = {r,
+                                              on_new_round,
+                                              rdzv_host_finished,
+                                              on_stranger,
+                                              r->relay ? on_relay : NULL,
+                                              rdzv_herald_told};
     r->coordinator =
         coordinator_new(&r->hub, r->beats, &rules, c->host, (int)getpid(), electorate, &events);
 }

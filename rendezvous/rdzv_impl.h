@@ -1,4 +1,4 @@
-/* rdzv_impl.h: what rdzv.c and rdzv_host.c share. */
+/* rdzv_impl.h: what rdzv.c, rdzv_host.c and rdzv_herald.c share. */
 #ifndef RENDEZVOUS_RDZV_IMPL_H
 #define RENDEZVOUS_RDZV_IMPL_H
 
@@ -40,10 +40,19 @@ struct rdzv {
     double retry_ms;
     int attempts;        /* since a coordinator has answered */
     bool here, refused;  /* the last attempt: at addresses of this host; nobody listened */
+    bool met;            /* the last attempt: somebody took the connection... */
+    bool ask;            /* ...and was no coordinator: to be asked who is */
     struct netaddr good; /* the address of the last connection */
     bool have_good;
     char where[HOST_MAX + 16]; /* the coordinator, for people */
     char local_addr[ADDR_STRLEN];
+
+    uv_timer_t herald;        /* of an elected coordinator */
+    bool twin_said;           /* that there are two jobs of this id */
+    bool moving;              /* told that the job is elsewhere, there */
+    struct netaddr elsewhere; /* not acted on yet */
+    uint64_t moved_ns;        /* when it was; 0: never */
+    unsigned shed;            /* parts of a host that is none any more, not yet closed */
 
     bool closing, tearing_down;
     unsigned parts; /* not yet closed */
@@ -71,5 +80,19 @@ bool rdzv_host_whereabouts(void *arg, struct netaddr *out);
 
 /* The coordinator has nothing more to do. */
 void rdzv_host_finished(void *arg);
+
+/* Lets the backend do something that may block, on a thread of the pool; r->finder is away
+ * meanwhile. */
+void rdzv_work(struct rdzv *r, void (*step)(struct rdzv_finder *f), void (*done)(struct rdzv *r));
+void rdzv_part_closed(void *arg);
+
+/* rdzv_herald.c. This node has been made coordinator. */
+void rdzv_herald_start(struct rdzv *r);
+/* What a coordinator was told: struct coordinator_events. */
+void rdzv_herald_told(void *arg, const struct netaddr *there, bool begun);
+/* r->moving: it hosts no more, and its member goes there. */
+void rdzv_herald_move(struct rdzv *r);
+/* The member is to go where it was told, rather than find out by itself. */
+bool rdzv_herald_sent_on(const struct rdzv *r);
 
 #endif

@@ -116,6 +116,23 @@ void rdzv_put_probe(struct buf *b)
     frame_end(b, frame_begin(b, RDZV_MSG_PROBE));
 }
 
+void rdzv_put_elsewhere(struct buf *b, const struct rdzv_elsewhere *m)
+{
+    size_t at = frame_begin(b, RDZV_MSG_ELSEWHERE);
+    buf_str(b, m->run_id);
+    buf_str(b, m->addr);
+    buf_u16(b, (uint16_t)m->port);
+    frame_end(b, at);
+}
+
+bool rdzv_get_elsewhere(struct rd *r, struct rdzv_elsewhere *m)
+{
+    rd_str(r, m->run_id, sizeof(m->run_id));
+    rd_str(r, m->addr, sizeof(m->addr));
+    m->port = rd_u16(r);
+    return rd_done(r) && m->port > 0;
+}
+
 void rdzv_put_relay(struct buf *b, const char *run_id)
 {
     size_t at = frame_begin(b, RDZV_MSG_RELAY);

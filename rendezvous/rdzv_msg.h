@@ -56,6 +56,8 @@ enum rdzv_msg {
     RDZV_MSG_BEAT, /* -> instead of HELLO: the connection is for heartbeats (beat.h): the id of a
                       node, whose first connection is here; <- it is taken (nothing). What follows,
                       both ways, is no frames any more */
+    RDZV_MSG_ELSEWHERE, /* -> the job is there; the answer is an IDENTITY: elsewhere, if this one
+                           goes there, too */
 };
 
 /* How a connection ended, as one side of it saw it. */
@@ -174,6 +176,13 @@ struct rdzv_identity {
     int port;
 };
 
+/* Where an elected coordinator is. */
+struct rdzv_elsewhere {
+    char run_id[RDZV_RUN_ID_MAX];
+    char addr[ADDR_STRLEN]; /* "": where the connection comes from */
+    int port;
+};
+
 struct rdzv_refusal {
     bool retry; /* it may be otherwise later: try again until the join timeout */
     char text[RDZV_TEXT_MAX];
@@ -185,6 +194,7 @@ uint32_t rdzv_get_preamble(const uint8_t p[RDZV_PREAMBLE_LEN]);
 
 void rdzv_put_refusal(struct buf *b, bool retry, const char *text);
 void rdzv_put_probe(struct buf *b);
+void rdzv_put_elsewhere(struct buf *b, const struct rdzv_elsewhere *m);
 void rdzv_put_relay(struct buf *b, const char *run_id);
 void rdzv_put_back(struct buf *b);
 void rdzv_put_beat(struct buf *b, const struct node_id *id); /* NULL: the answer */
@@ -200,6 +210,7 @@ void rdzv_put_notice(struct buf *b, const char *text);
 bool rdzv_get_beat(struct rd *r, struct node_id *id); /* not the answer */
 bool rdzv_get_refusal(struct rd *r, struct rdzv_refusal *m);
 bool rdzv_get_identity(struct rd *r, struct rdzv_identity *m);
+bool rdzv_get_elsewhere(struct rd *r, struct rdzv_elsewhere *m);
 bool rdzv_get_hello(struct rd *r, struct rdzv_hello *m);
 bool rdzv_get_status(struct rd *r, struct rdzv_status *m); /* borrows from the message */
 /* *m owns m->why and m->respawns when this succeeds: rdzv_view_fini(). */

@@ -103,27 +103,47 @@ static int ask(int fd, struct tls *tls, uint64_t until, const struct buf *questi
     return rc > 0 ? 0 : rc;
 }
 
-int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
-               struct rdzv_identity *id)
+/* One question on a connection of its own; its answer is an IDENTITY. */
+static int exchange(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
+                    const struct buf *question, struct rdzv_identity *id)
 {
     uint64_t until = mono_ns() + (uint64_t)timeout_ms * 1000000;
-    struct buf question = BUF_INIT, hello = BUF_INIT, answer = BUF_INIT;
+    struct buf hello = BUF_INIT, answer = BUF_INIT;
     struct tls *tls = NULL;
     _cleanup_fd_ int fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
-    rdzv_put_preamble(&question);
-    rdzv_put_probe(&question);
     int rc = connect_to(fd, a, until);
     if (rc == 0 && key)
         rc = tls_new(&tls, TLS_CLIENT, key, &hello, NULL);
     if (rc == 0)
-        rc = send_all(fd, key ? &hello : &question);
+        rc = send_all(fd, key ? &hello : question);
     if (rc == 0)
-        rc = ask(fd, tls, until, &question, &answer, id);
+        rc = ask(fd, tls, until, question, &answer, id);
     tls_free(tls);
-    buf_fini(&question);
     buf_fini(&hello);
     buf_fini(&answer);
+    return rc;
+}
+
+int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
+               struct rdzv_identity *id)
+{
+    struct buf question = BUF_INIT;
+    rdzv_put_preamble(&question);
+    rdzv_put_probe(&question);
+    int rc = exchange(a, timeout_ms, key, &question, id);
+    buf_fini(&question);
+    return rc;
+}
+
+int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
+              const struct rdzv_elsewhere *where, struct rdzv_identity *id)
+{
+    struct buf question = BUF_INIT;
+    rdzv_put_preamble(&question);
+    rdzv_put_elsewhere(&question, where);
+    int rc = exchange(a, timeout_ms, key, &question, id);
+    buf_fini(&question);
     return rc;
 }

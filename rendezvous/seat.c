@@ -19,6 +19,7 @@ struct seat {
     struct rdzv_identity identity;
     struct caller *first, *last;
     int n;
+    bool at_place;
 };
 
 static void forget(struct caller *c)
@@ -40,17 +41,23 @@ static bool on_preamble(struct link *l, uint32_t version)
     return false;
 }
 
+/* It comes for the coordinator that was here before. */
+static bool is_foreign(const struct seat *s, struct rd *body)
+{
+    struct rdzv_hello h;
+    return s->at_place && rdzv_get_hello(body, &h) && h.seen_epoch != 0;
+}
+
 static void on_frame(struct link *l, uint8_t type, struct rd body)
 {
     struct caller *c = link_owner(l);
     struct seat *s = c->seat;
     struct buf b = BUF_INIT;
     char text[RDZV_TEXT_MAX];
-    (void)body;
-    if (type == RDZV_MSG_PROBE) {
+    if (type == RDZV_MSG_PROBE || type == RDZV_MSG_ELSEWHERE) {
         rdzv_put_identity(&b, &s->identity);
         link_send_buf(l, &b);
-    } else if (type == RDZV_MSG_HELLO) {
+    } else if (type == RDZV_MSG_HELLO && !is_foreign(s, &body)) {
         text_set(text, sizeof(text), "node %s is not the coordinator%s%s", s->identity.host,
                  s->identity.port ? ", which is at " : " (yet)", s->identity.addr);
         rdzv_put_refusal(&b, true, text);
@@ -86,6 +93,11 @@ void seat_set_coordinator(struct seat *s, const char *addr, int port, bool follo
     s->identity.follows = follows;
     text_set(s->identity.addr, sizeof(s->identity.addr), "%s", port ? addr : "");
     s->identity.port = port;
+}
+
+void seat_at_place(struct seat *s)
+{
+    s->at_place = true;
 }
 
 void seat_adopt(struct seat *s, int fd, const struct tls_key *key)

@@ -15,8 +15,13 @@ struct seat *seat_new(struct link_hub *hub, const char *run_id, const char *host
 /* Where the coordinator is, as this node knows; port 0: it does not. follows: it has one, or is
  * about to choose one. */
 void seat_set_coordinator(struct seat *s, const char *addr, int port, bool follows);
-/* Takes a connected socket; key: of the TLS connection that it is to be, or NULL: a PROBE is
- * answered with an IDENTITY, a HELLO with a refusal after which the caller tries again. */
+/* It is where others look for the coordinator, and one may have been: whoever has followed one is
+ * hung up on instead of refused. It may not know yet that its own is gone, and would take a refusal
+ * for that one's word. */
+void seat_at_place(struct seat *s);
+/* Takes a connected socket; key: of the TLS connection that it is to be, or NULL: a PROBE
+ * (and ELSEWHERE) is answered with an IDENTITY, a HELLO with a refusal after which the caller tries
+ * again. */
 void seat_adopt(struct seat *s, int fd, const struct tls_key *key);
 /* Its links are the hub's to close. NULL is allowed. */
 void seat_free(struct seat *s);

@@ -86,6 +86,7 @@ static void decode(const uint8_t *p, size_t n)
         struct rdzv_status status;
         struct rdzv_refusal refusal;
         struct rdzv_identity identity;
+        struct rdzv_elsewhere elsewhere;
         char notice[RDZV_NOTICE_MAX];
         struct failure failure;
         struct node_id id;
@@ -102,6 +103,8 @@ static void decode(const uint8_t *p, size_t n)
         rdzv_put_notice(&b, m.notice);
     else if (type == RDZV_MSG_BEAT && rdzv_get_beat(&r, &m.id))
         rdzv_put_beat(&b, &m.id);
+    else if (type == RDZV_MSG_ELSEWHERE && rdzv_get_elsewhere(&r, &m.elsewhere))
+        rdzv_put_elsewhere(&b, &m.elsewhere);
     if (b.len)
         same(&b, p, n - (size_t)(r.end - r.p)); /* a refusal may go on */
     decode_view(rd_init(p, n), p, n);

@@ -4,10 +4,14 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/clock.h"
 #include "core/mem.h"
+#include "core/netaddr.h"
+#include "rendezvous/rdzv_backend.h"
+#include "rendezvous/rdzv_msg.h"
 #include "tests/lib/elastic_nodes.h"
 
 enum how { GUARDIAN, AGENT, FREEZE };
@@ -303,6 +307,215 @@ START_TEST(late_and_returning_nodes_find_the_coordinator)
 }
 END_TEST
 
+/* --------------------------------------------------------------------------- a single endpoint */
+
+/* A node that knows one place, which is its own with is_host. */
+static int add_with_one(struct nodes *c, bool is_host, const char *options, const char *job)
+{
+    int i = c->n++;
+    dlaunch_start(&c->p[i], NULL,
+                  "--rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --nproc_per_node 2 --rdzv_conf "
+                  "is_host=%d,keep_alive_interval=0.2,keep_alive_max_attempt=15,"
+                  "last_call_timeout=20,join_timeout=40 %s %%W append %s %s",
+                  c->port, is_host, options, c->up, job);
+    return i;
+}
+
+#define SIZES "env WORLD_SIZE wait %T/go"
+
+static bool was_elected(struct nodes *c, int i)
+{
+    proc_poll(&c->p[i]);
+    return strstr(c->p[i].err, "this node is the coordinator now") != NULL;
+}
+
+START_TEST(the_first_host_comes_back_to_its_own_endpoint)
+{
+    struct nodes c;
+    const char *options = "--nnodes 1:3 --elastic";
+    begin(&c, "up");
+    for (int i = 0; i < 3; i++)
+        add_with_one(&c, i == 0, options, SIZES);
+    wait_lines(c.up, 6, 20);
+    proc_kill(&c.p[0], SIGKILL);
+    wait_lines(c.up, 6 + 4, 20);
+    int elected = was_elected(&c, 1) ? 1 : 2;
+    int back = add_with_one(&c, true, options, SIZES);
+    wait_lines(c.up, 6 + 4 + 6, 20);
+    proc_kill(&c.p[3 - elected], SIGKILL);
+    wait_lines(c.up, 6 + 4 + 6 + 4, 20);
+    int late = add_with_one(&c, false, options, SIZES); /* is sent on from there */
+    wait_lines(c.up, 6 + 4 + 6 + 4 + 6, 20);
+    proc_kill(&c.p[elected], SIGKILL);
+    wait_lines(c.up, 6 + 4 + 6 + 4 + 6 + 4, 20);
+    int later = add_with_one(&c, false, options, SIZES);
+    wait_lines(c.up, 6 + 4 + 6 + 4 + 6 + 4 + 6, 20);
+    write_file(tmppath("go"), "");
+    for (int i = back; i <= later; i++) {
+        expect_status(&c, i, 0);
+        expect_text(c.p[i].out, "WORLD_SIZE=6\n");
+    }
+    expect_text(c.p[back].err, "the job 'none' runs already");
+    expect_text(c.p[late].err, "is not the coordinator, which is at 127.0.0.1");
+    ck_assert_ptr_null(strstr(c.p[back].out, "WORLD_SIZE=2\n")); /* alone */
+    end(&c);
+}
+END_TEST
+
+START_TEST(it_waits_for_its_place_in_the_job)
+{
+    struct nodes c;
+    const char *options = "--nnodes 2:3 --max_restarts 1";
+    const char *job = "env WORLD_SIZE if-attempt 0 wait %T/fail if-attempt 0 exit 3 wait %T/go";
+    begin(&c, "up");
+    for (int i = 0; i < 3; i++)
+        add_with_one(&c, i == 0, options, job);
+    wait_lines(c.up, 6, 20);
+    proc_kill(&c.p[0], SIGKILL);
+    wait_lines(c.up, 6 + 4, 20);
+    int back = add_with_one(&c, true, options, job);
+    proc_expect_err(&c.p[back], "waits for a place", 20);
+    ck_assert_int_eq(count_lines(c.up), 6 + 4);
+    write_file(tmppath("fail"), "");
+    wait_lines(c.up, 6 + 4 + 6, 20);
+    write_file(tmppath("go"), "");
+    for (int i = 1; i < 4; i++)
+        expect_status(&c, i, 0);
+    expect_text(c.p[back].out, "WORLD_SIZE=6\n");
+    end(&c);
+}
+END_TEST
+
+/* Its place is taken before the others have noticed that it was lost. */
+static bool listens(void *arg)
+{
+    struct netaddr a;
+    netaddr_parse_ip(&a, "127.0.0.1", *(int *)arg);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), rc = connect(fd, &a.sa, a.len);
+    close(fd);
+    return rc == 0;
+}
+
+START_TEST(it_is_back_before_it_is_missed)
+{
+    struct nodes c;
+    const char *options = "--nnodes 2:3 --elastic";
+    begin(&c, "up");
+    for (int i = 0; i < 3; i++)
+        add_with_one(&c, i == 0, options, SIZES);
+    wait_lines(c.up, 6, 20);
+    pid_t agents[] = {agent_of(&c.p[1]), agent_of(&c.p[2])};
+    for (int i = 0; i < 2; i++)
+        kill(agents[i], SIGSTOP);
+    proc_kill(&c.p[0], SIGKILL);
+    proc_wait(&c.p[0], 20);
+    int back = add_with_one(&c, true, options, SIZES);
+    wait_until(listens, &c.port, 20, "the one that is back to listen");
+    for (int i = 0; i < 2; i++)
+        kill(agents[i], SIGCONT);
+    proc_expect_err(&c.p[back], "the job 'none' runs already", 20);
+    write_file(tmppath("go"), "");
+    for (int i = 1; i < 4; i++)
+        expect_status(&c, i, 0);
+    ck_assert_ptr_null(strstr(c.p[back].err, "another job"));
+    end(&c);
+}
+END_TEST
+
+/* A launcher without workers that had the coordinator is a witness afterwards. */
+START_TEST(a_coordinator_outside_comes_back)
+{
+    struct nodes c;
+    begin_outside(&c);
+    for (int i = 0; i < 2; i++)
+        add(&c, "--verbose --nnodes 1:2 --elastic", SIZES);
+    wait_lines(c.up, 4, 20);
+    proc_kill(&c.p[0], SIGKILL);
+    wait_lines(c.up, 8, 20);
+    int back = add_apart(&c, test_keep(xasprintf("--rdzv_only --nnodes 1:2 --elastic "
+                                                 "--rdzv_endpoint 127.0.0.1:%d",
+                                                 c.port)));
+    proc_expect_err(&c.p[back], "the job 'none' runs already", 20);
+    int late = add(&c, "--nnodes 1:2 --elastic", SIZES); /* is sent on, too */
+    proc_expect_err(&c.p[late], "waits for a place", 20);
+    ck_assert_int_eq(count_lines(c.up), 8);
+    write_file(tmppath("go"), "");
+    for (int i = 1; i < c.n; i++)
+        expect_status(&c, i, 0);
+    end(&c);
+}
+END_TEST
+
+/* Two jobs of one id: the others were stopped for so long that a new one has begun. */
+START_TEST(two_jobs_are_said_to_be_two)
+{
+    struct nodes c;
+    begin(&c, "up");
+    for (int i = 0; i < 3; i++)
+        add_with_one(&c, i == 0, "--nnodes 1:3", SIZES);
+    wait_lines(c.up, 6, 20);
+    proc_kill(&c.p[0], SIGKILL);
+    wait_lines(c.up, 6 + 4, 20);
+    int other = c.n++;
+    dlaunch_start(&c.p[other], NULL,
+                  "--rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --nnodes 1:3 --rdzv_conf "
+                  "is_host=1,last_call_timeout=0 %%W append %s %s",
+                  c.port, c.up, SIZES);
+    proc_expect_err(&c.p[other], "another job with the id 'none' runs at 127.0.0.1:", 20);
+    char *text = test_text("another job with the id 'none' runs at 127.0.0.1:%d", c.port);
+    bool said = false;
+    for (uint64_t until = mono_ns() + 20000000000u; !said && mono_ns() < until; usleep(10000)) {
+        for (int i = 1; i < 3; i++) {
+            proc_poll(&c.p[i]);
+            said |= strstr(c.p[i].err, text) != NULL;
+        }
+    }
+    ck_assert_msg(said, "not there: %s\n%s%s", text, c.p[1].err, c.p[2].err);
+    ck_assert_int_eq(count_lines(c.up), 6 + 4 + 1);
+    write_file(tmppath("go"), "");
+    for (int i = 1; i < 4; i++)
+        expect_status(&c, i, 0);
+    end(&c);
+}
+END_TEST
+
+/* Says to the launcher at the endpoint that the job is at that port. True: it goes there. */
+static bool tell(const struct nodes *c, const char *run_id, int port)
+{
+    struct rdzv_elsewhere where = {.port = port};
+    struct rdzv_identity id = {0};
+    struct netaddr a;
+    strcpy(where.run_id, run_id);
+    netaddr_parse_ip(&a, "127.0.0.1", c->port);
+    ck_assert_int_eq(rdzv_tell(&a, 10000, NULL, &where, &id), 0);
+    ck_assert_str_eq(id.run_id, "none");
+    ck_assert_int_eq(id.port, 0);
+    return id.elsewhere;
+}
+
+/* The one that was elected is lost right then: the job begins where it always did, with those who
+ * have waited there before. */
+START_TEST(told_of_a_place_where_nobody_is)
+{
+    struct nodes c;
+    const char *options = "--verbose --nnodes 3";
+    begin(&c, "up");
+    for (int i = 0; i < 2; i++)
+        add_with_one(&c, i == 0, options, "env WORLD_SIZE");
+    proc_expect_err(&c.p[0], "has joined: 2 of 3", 20);
+    ck_assert(!tell(&c, "another", free_port()));
+    ck_assert(tell(&c, "none", free_port()));
+    proc_expect_err(&c.p[0], "the job 'none' runs already", 20);
+    add_with_one(&c, false, options, "env WORLD_SIZE");
+    for (int i = 0; i < 3; i++) {
+        expect_status(&c, i, 0);
+        expect_text(c.p[i].out, "WORLD_SIZE=6\n");
+    }
+    ck_assert_int_eq(count_lines(c.up), 6);
+    end(&c);
+}
+END_TEST
+
 START_TEST(lists_of_endpoints_that_cannot_be)
 {
     static const struct {
@@ -413,6 +626,13 @@ static Suite *suite(void)
     tcase_add_test(tc, lists_of_endpoints_that_cannot_be);
     tcase_add_test(tc, the_job_may_end_instead);
     tcase_add_test(tc, a_spare_follows_the_new_coordinator);
+    tc = test_case(s, "endpoint", 120);
+    tcase_add_test(tc, the_first_host_comes_back_to_its_own_endpoint);
+    tcase_add_test(tc, it_waits_for_its_place_in_the_job);
+    tcase_add_test(tc, it_is_back_before_it_is_missed);
+    tcase_add_test(tc, a_coordinator_outside_comes_back);
+    tcase_add_test(tc, two_jobs_are_said_to_be_two);
+    tcase_add_test(tc, told_of_a_place_where_nobody_is);
     return s;
 }
 

@@ -276,6 +276,41 @@ START_TEST(the_others_go_on_and_it_comes_back)
 }
 END_TEST
 
+/* The host of the coordinator reboots. All that its launcher knows is its own name; that one is
+ * told under the job token where the others are. A launcher on another host, started anew, asks
+ * there. */
+START_TEST(the_coordinators_host_comes_back)
+{
+    struct hosts h = {0};
+    const char *line = test_text("--rdzv_backend c10d --rdzv_endpoint host0 --nnodes 1:3 --elastic "
+                                 "%s %%W append %%T/up env WORLD_SIZE wait %%T/go",
+                                 ELASTIC);
+    for (int i = 0; i < HOSTS; i++)
+        launch(&h, i, "%s", line);
+    wait_up(3);
+    netns_kill(0, NULL, SIGKILL);
+    proc_wait(&h.node[0], 20);
+    proc_fini(&h.node[0]);
+    wait_up(5);
+    launch(&h, 0, "%s", line);
+    wait_up(8);
+    proc_expect_err(&h.node[0], "the job 'none' runs already", 10);
+    proc_poll(&h.node[1]);
+    int other = strstr(h.node[1].err, "this node is the coordinator now") ? 2 : 1;
+    netns_kill(other, NULL, SIGKILL);
+    proc_wait(&h.node[other], 20);
+    proc_fini(&h.node[other]);
+    wait_up(10);
+    launch(&h, other, "%s", line);
+    wait_up(13);
+    proc_expect_err(&h.node[other], "is not the coordinator, which is at 10.77.0.", 10);
+    write_file(tmppath("go"), "");
+    expect_all(&h, 0, 20);
+    expect_printed(&h.node[0], "WORLD_SIZE=3\n");
+    hosts_fini(&h);
+}
+END_TEST
+
 /* While the nodes are still waiting for each other. */
 START_TEST(cut_off_before_the_start)
 {
@@ -361,6 +396,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, netns_teardown);
     tcase_add_test(tc, a_short_cut_is_survived);
     tcase_add_test(tc, the_others_go_on_and_it_comes_back);
+    tcase_add_test(tc, the_coordinators_host_comes_back);
     tcase_add_test(tc, cut_off_before_the_start);
     tc = test_case(s, "tests", 30);
     tcase_add_test(tc, a_killed_test_leaves_nothing);

@@ -336,6 +336,46 @@ START_TEST(the_small_ones)
 }
 END_TEST
 
+START_TEST(elsewhere)
+{
+    struct rdzv_elsewhere m = {.run_id = "job", .addr = "fd77::2", .port = 65535}, d;
+    rdzv_put_elsewhere(&B, &m);
+    struct rd r = body_of(RDZV_MSG_ELSEWHERE);
+    ck_assert(rdzv_get_elsewhere(&r, &d));
+    ck_assert_str_eq(d.run_id, "job");
+    ck_assert_str_eq(d.addr, "fd77::2");
+    ck_assert_int_eq(d.port, 65535);
+    for (size_t cut = 1; cut <= B.len - RDZV_FRAME_HEADER; cut++) { /* nor a part of it */
+        r = body_of(RDZV_MSG_ELSEWHERE);
+        r.end -= cut;
+        ck_assert(!rdzv_get_elsewhere(&r, &d));
+    }
+    buf_u8(&B, 0); /* nor more */
+    buf_set_u32(&B, 0, (uint32_t)B.len - 4);
+    r = body_of(RDZV_MSG_ELSEWHERE);
+    ck_assert(!rdzv_get_elsewhere(&r, &d));
+    B.len = 0;
+    m.port = 0; /* nowhere */
+    m.addr[0] = '\0';
+    rdzv_put_elsewhere(&B, &m);
+    r = body_of(RDZV_MSG_ELSEWHERE);
+    ck_assert(!rdzv_get_elsewhere(&r, &d));
+    B.len = 0;
+    m.port = 1;
+    memset(m.run_id, 'j', sizeof(m.run_id)); /* too long, whatever follows it */
+    size_t at = B.len;
+    buf_u32(&B, 0);
+    buf_u8(&B, RDZV_MSG_ELSEWHERE);
+    buf_u32(&B, sizeof(m.run_id));
+    buf_put(&B, m.run_id, sizeof(m.run_id));
+    buf_str(&B, "");
+    buf_u16(&B, 1);
+    buf_set_u32(&B, at, (uint32_t)B.len - 4);
+    r = body_of(RDZV_MSG_ELSEWHERE);
+    ck_assert(!rdzv_get_elsewhere(&r, &d));
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_msg");
@@ -350,6 +390,7 @@ static Suite *suite(void)
     tcase_add_test(tc, report);
     tcase_add_test(tc, the_largest_fit_into_a_frame);
     tcase_add_test(tc, the_small_ones);
+    tcase_add_test(tc, elsewhere);
     return s;
 }
 

@@ -1,5 +1,7 @@
 /* Rendezvous objects over real sockets: one, several, and with connections that break. */
+#include "rendezvous/rdzv_backend.h"
 #include "rendezvous/rdzv_config.h"
+#include "rendezvous/rdzv_msg.h"
 #include "tests/lib/rdzv_nodes.h"
 
 /* ---------------------------------------------------------------------------------- one node */
@@ -430,6 +432,58 @@ START_TEST(closed_while_a_name_is_looked_up)
 }
 END_TEST
 
+/* Somebody who says where the job is. */
+struct telling {
+    uv_work_t work;
+    int port;
+    struct rdzv_identity id;
+    int rc;
+    bool done;
+};
+
+static void on_tell(uv_work_t *work)
+{
+    struct telling *t = container_of(work, struct telling, work);
+    struct rdzv_elsewhere where = {.run_id = "job", .port = 1};
+    struct netaddr a;
+    netaddr_parse_ip(&a, "127.0.0.1", t->port);
+    t->rc = rdzv_tell(&a, 10000, NULL, &where, &t->id);
+}
+
+static void on_has_told(uv_work_t *work, int status)
+{
+    struct telling *t = container_of(work, struct telling, work);
+    (void)status;
+    t->done = true;
+}
+
+START_TEST(closed_while_it_is_sent_on)
+{
+    for (int turns = 0; turns < 20; turns++) { /* no part of what it hosted may leak or crash */
+        int port = unused_port();
+        memset(nodes, 0, 2 * sizeof(nodes[0]));
+        logs[0] = '\0';
+        for (int i = 0; i < 2; i++) {
+            config_of(i, RDZV_C10D, port, 3, 3)->is_host = i == 0;
+            open_node(i);
+        }
+        wait_logged("joined: 2 of 3");
+        struct telling t = {.port = port};
+        uv_queue_work(&loop, &t.work, on_tell, on_has_told);
+        loop_run_until(&loop, &t.done, 10, "telling");
+        ck_assert_int_eq(t.rc, 0);
+        ck_assert(t.id.elsewhere);
+        loop_turns(&loop, turns);
+        for (int i = 0; i < 2; i++)
+            rdzv_close(nodes[i].r, on_closed, &nodes[i]);
+        for (int i = 0; i < 2; i++) {
+            loop_run_until(&loop, &nodes[i].closed, 10, "close");
+            nodes[i].r = NULL;
+        }
+    }
+}
+END_TEST
+
 START_TEST(leave_by_signal_of_one)
 {
     int port = unused_port();
@@ -649,6 +703,7 @@ static Suite *suite(void)
     tcase_add_test(tc, nobody_there);
     tcase_add_test(tc, a_name_that_does_not_resolve);
     tcase_add_test(tc, closed_while_a_name_is_looked_up);
+    tcase_add_test(tc, closed_while_it_is_sent_on);
     tcase_add_test(tc, leave_by_signal_of_one);
     tcase_add_test(tc, leave_before_anybody_is_there);
     tcase_add_test(tc, the_coordinator_goes);

@@ -1,0 +1,123 @@
+/* rdzv_herald.c: a launcher that comes back where the job began knows nothing of the coordinator
+ * that was elected meanwhile, and hosts a new one there. The elected one sees to it that there is
+ * one job:
+ *
+ *     rdzv_herald_start -> every second: ELSEWHERE to who listens at the endpoints (on the pool)
+ *     rdzv_herald_told  -> rdzv_herald_move: the coordinator closes, the endpoint becomes a seat,
+ *                          the member goes where it was told
+ *
+ *   nobody listens there, or a seat                   nothing
+ *   it has begun a round                              both say that there are two jobs
+ *   nobody answers where the member was told to go    after the dead time it hosts again (rdzv.c)
+ */
+#include "core/log.h"
+#include "core/mem.h"
+#include "rendezvous/rdzv_config.h"
+#include "rendezvous/rdzv_impl.h"
+#include "rendezvous/text.h"
+
+/* Much shorter than any last call, before whose end a job of MIN nodes does not begin. A place
+ * where nobody listens costs a refused connection, a seat a handshake. */
+#define HERALD_MS 1000
+
+static void warn_of_twin(struct rdzv *r, const struct netaddr *there)
+{
+    char where[ADDR_STRLEN + 8];
+    if (r->twin_said)
+        return;
+    r->twin_said = true;
+    log_warn("another job with the id '%s' runs at %s, begun apart from this one: stop one of the "
+             "two, or give it another --rdzv_id",
+             r->config.run_id, netaddr_format(there, where, sizeof(where)));
+}
+
+/* ------------------------------------------------------------------------------- who was elected
+ */
+
+static void on_herald(uv_timer_t *timer);
+
+static void on_said(struct rdzv *r)
+{
+    if (r->finder->twin.len)
+        warn_of_twin(r, &r->finder->twin);
+    uv_timer_start(&r->herald, on_herald, HERALD_MS, 0);
+}
+
+static void on_herald(uv_timer_t *timer)
+{
+    struct rdzv *r = container_of(timer, struct rdzv, herald);
+    struct rdzv_finder *f = r->finder;
+    uv_timer_start(&r->herald, on_herald, HERALD_MS, 0);
+    if (!f || !coordinator_leads(r->coordinator))
+        return; /* not yet, or not any more */
+    const char *bound = endpoint_addr(r->endpoint);
+    f->own.any = !netaddr_parse_ip(&f->own.addr, bound, endpoint_port(r->endpoint));
+    if (f->own.any)
+        netaddr_parse_ip(&f->own.addr, "::", endpoint_port(r->endpoint));
+    text_set(f->own_addr, sizeof(f->own_addr), "%s", bound[0] ? bound : r->local_addr);
+    if (r->guard->secret_len && !r->guard->open)
+        guard_ready(r->guard, NULL); /* without the key, only loopback is told */
+    uv_timer_stop(&r->herald);
+    rdzv_work(r, rdzv_finder_tell, on_said);
+}
+
+void rdzv_herald_start(struct rdzv *r)
+{
+    if (r->config.backend == RDZV_C10D)
+        uv_timer_start(&r->herald, on_herald, HERALD_MS, 0);
+}
+
+/* ---------------------------------------------------------------------------------- who is told */
+
+void rdzv_herald_told(void *arg, const struct netaddr *there, bool begun)
+{
+    struct rdzv *r = arg;
+    if (begun) {
+        warn_of_twin(r, there);
+        return;
+    }
+    r->moving = true; /* not from inside the coordinator: before anything else is said */
+    r->elsewhere = *there;
+    link_hub_wake(&r->hub);
+}
+
+static void on_shed(void *arg)
+{
+    struct rdzv *r = arg;
+    r->shed--;
+    if (r->tearing_down)
+        rdzv_part_closed(r);
+}
+
+void rdzv_herald_move(struct rdzv *r)
+{
+    char ip[ADDR_STRLEN];
+    r->moving = false;
+    r->good = r->elsewhere;
+    r->have_good = true;
+    r->moved_ns = uv_hrtime();
+    netaddr_format(&r->good, r->where, sizeof(r->where));
+    log_notice("the job '%s' runs already: its nodes have made the one at %s their coordinator. "
+               "This node joins it there",
+               r->config.run_id, r->where);
+    coordinator_dismiss(r->coordinator);
+    r->shed++;
+    coordinator_close(r->coordinator, on_shed, r);
+    r->coordinator = NULL;
+    if (r->store) {
+        r->shed++;
+        store_server_close(r->store, on_shed, r);
+        r->store = NULL;
+    }
+    if (!r->seat)
+        r->seat = seat_new(&r->hub, r->config.run_id, r->config.host);
+    seat_at_place(r->seat);
+    seat_set_coordinator(r->seat, netaddr_ip(&r->good, ip), netaddr_port(&r->good), true);
+    if (rdzv_config_may_elect(&r->config) && r->config.nproc > 0)
+        member_state_set_peer_port(member_state_of(r->member), endpoint_port(r->endpoint));
+}
+
+bool rdzv_herald_sent_on(const struct rdzv *r)
+{
+    return r->moved_ns && uv_hrtime() - r->moved_ns < rdzv_config_dead_ns(&r->config);
+}

@@ -32,6 +32,8 @@ struct link {
     bool local, dirty, closing, got_preamble;
     bool failed; /* the queue was too long, or a write failed */
     bool reset;  /* a write said so; reading does not say it again */
+    bool full;
+    void (*on_room)(struct link *l); /* NULL: nobody waits for it */
     uint32_t frame_max;
     struct tls *tls;         /* NULL: in the clear */
     struct buf wire;         /* sealed, to write in this turn */
@@ -166,6 +168,11 @@ static void on_written(uv_write_t *req, int status)
         mark_dirty(l); /* the next part, or it is the last */
     } else if (l->finishing && is_idle(l)) {
         uv_shutdown(&l->shutdown, &l->stream, on_shutdown);
+    }
+    if (l->full && !l->failed && l->queued_bytes <= LINK_QUEUE_FULL / 2) {
+        l->full = false;
+        if (l->events && l->on_room)
+            l->on_room(l);
     }
 }
 
@@ -504,7 +511,18 @@ void link_send(struct link *l, struct shared_buf *s)
     l->out[l->nout++] = s;
     l->queued_bytes += s->b.len;
     l->failed = l->queued_bytes > LINK_QUEUE_MAX;
+    l->full |= l->queued_bytes > LINK_QUEUE_FULL;
     mark_dirty(l);
+}
+
+bool link_is_full(const struct link *l)
+{
+    return l->full;
+}
+
+void link_set_on_room(struct link *l, void (*on_room)(struct link *l))
+{
+    l->on_room = on_room;
 }
 
 void link_send_buf(struct link *l, struct buf *b)

@@ -2,7 +2,8 @@
  *
  * What is sent in one turn of the loop goes out with one write, right before the loop waits again.
  * Bytes that go to many are encoded once and shared. A side that does not read what it is sent is
- * cut off when LINK_QUEUE_MAX bytes wait for it.
+ * cut off when LINK_QUEUE_MAX bytes wait for it; whoever sends what can wait stops above
+ * LINK_QUEUE_FULL (link_is_full()) and goes on when on_room() is called.
  *
  * With a key, all of it is under TLS, which stands between libuv and this file's two doors: what
  * comes in is opened before take_frames() sees it, what goes out is sealed by flush(). */
@@ -18,7 +19,8 @@
 #include "core/tls.h"
 #include "rendezvous/rdzv_msg.h"
 
-#define LINK_QUEUE_MAX (48u << 20)
+#define LINK_QUEUE_MAX  (48u << 20)
+#define LINK_QUEUE_FULL (8u << 20)
 
 /* Bytes with a count of their users. */
 struct shared_buf {
@@ -83,6 +85,10 @@ void link_set_frame_max(struct link *l, uint32_t max);
 
 void link_send(struct link *l, struct shared_buf *s); /* adds a reference */
 void link_send_buf(struct link *l, struct buf *b);    /* takes the content of *b */
+/* More than LINK_QUEUE_FULL bytes have come to wait, and not yet half of them have gone. */
+bool link_is_full(const struct link *l);
+/* Called when a full link is no longer; may send. */
+void link_set_on_room(struct link *l, void (*on_room)(struct link *l));
 
 /* Each ends the link for its owner at once; none calls back. */
 void link_close(struct link *l);  /* what is not written yet is lost */

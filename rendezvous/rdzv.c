@@ -525,8 +525,13 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     uvx_own(&r->scope, &r->herald);
     link_hub_init(&r->hub, loop, advance, r);
     make_member(r, callbacks);
-    const struct relay_config relay = {
-        &r->hub, guard, config->run_id, r, rdzv_host_serve_store, rdzv_host_whereabouts};
+    const struct relay_config relay = {&r->hub,
+                                       guard,
+                                       config->run_id,
+                                       config->nproc,
+                                       r,
+                                       rdzv_host_serve_store,
+                                       rdzv_host_whereabouts};
     *out = r;
     return config->relay ? relay_open(&r->relay, loop, &relay, e) : 0;
 }

@@ -12,7 +12,9 @@
 #include "core/mem.h"
 #include "rendezvous/connector.h"
 #include "rendezvous/endpoint.h"
+#include "rendezvous/rank_table.h"
 #include "rendezvous/rdzv_msg.h"
+#include "rendezvous/store_list.h"
 
 #define CONNECT_MS 5000
 #define DEAD_MS    15000 /* a link on which nothing is acknowledged for 60 % of it is broken */
@@ -24,8 +26,10 @@
 struct trunk {
     struct relay *relay;
     struct trunk *next;
-    struct link *link;  /* NULL: on its way; its streams wait */
-    struct map streams; /* id -> struct stream */
+    struct link *link;         /* NULL: on its way; its streams wait */
+    struct map streams;        /* id -> struct stream */
+    struct store_node waiting; /* streams that go on when the link is there, or not full any more */
+    size_t most;               /* streams */
     uint32_t next_id;
     bool caller; /* made here: this side opens the streams */
 };
@@ -35,6 +39,7 @@ struct stream {
     uv_poll_t poll;
     struct trunk *trunk; /* NULL: closed */
     struct relay *relay;
+    struct store_node waiting; /* in the trunk's list */
     uint32_t id;
     int fd;
     struct buf out;  /* came over the link, not yet written to fd; at most RELAY_WINDOW */
@@ -53,7 +58,7 @@ struct relay {
     struct trunk *trunks, *up; /* up: the one to the coordinator; NULL: none */
     struct connector *connector;
     unsigned open; /* handles not yet closed */
-    bool said_full, closing;
+    bool said_full, said_none, closing;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
@@ -104,13 +109,20 @@ static void on_stream_closed(uv_handle_t *handle)
     one_closed(r);
 }
 
+/* But for its place in the trunk's map. */
+static void release(struct stream *s)
+{
+    node_remove(&s->waiting);
+    s->trunk = NULL;
+    uv_close((uv_handle_t *)&s->poll, on_stream_closed);
+    close_fd(&s->fd);
+}
+
 /* Without a word to the other side. */
 static void close_stream(struct stream *s)
 {
     map_remove(&s->trunk->streams, &s->id, sizeof(s->id));
-    s->trunk = NULL;
-    uv_close((uv_handle_t *)&s->poll, on_stream_closed);
-    close_fd(&s->fd);
+    release(s);
 }
 
 static void end_stream(struct stream *s)
@@ -125,8 +137,8 @@ static void close_trunk(struct trunk *t)
 {
     struct relay *r = t->relay;
     struct map_entry *e;
-    for (size_t i; i = 0, (e = map_next(&t->streams, &i));)
-        close_stream(e->value);
+    for (size_t i = 0; (e = map_next(&t->streams, &i));)
+        release(e->value);
     for (struct trunk **p = &r->trunks; *p; p = &(*p)->next) {
         if (*p == t) {
             *p = t->next;
@@ -191,7 +203,9 @@ static void on_ready(uv_poll_t *poll, int status, int events)
     }
     if (events & UV_WRITABLE)
         write_out(s);
-    if ((events & UV_READABLE) && s->credit)
+    if ((events & UV_READABLE) && s->credit && link_is_full(s->trunk->link))
+        node_append(&s->trunk->waiting, &s->waiting);
+    else if ((events & UV_READABLE) && s->credit)
         read_in(s);
     if (s->trunk)
         update(s);
@@ -200,8 +214,8 @@ static void on_ready(uv_poll_t *poll, int status, int events)
 /* What it waits for now; or that it is over. */
 static void update(struct stream *s)
 {
-    int events =
-        (s->out.len ? UV_WRITABLE : 0) | (s->opened && s->credit && !s->read_all ? UV_READABLE : 0);
+    bool may_read = s->opened && s->credit && !s->read_all && node_alone(&s->waiting);
+    int events = (s->out.len ? UV_WRITABLE : 0) | (may_read ? UV_READABLE : 0);
     if (s->got_end && !s->out.len)
         close_stream(s);
     else if (!events)
@@ -214,7 +228,7 @@ static void update(struct stream *s)
 static struct stream *new_stream(struct trunk *t, uint32_t id, int fd)
 {
     struct stream *s = xcalloc(1, sizeof(*s));
-    void **place = t->streams.n < RELAY_STREAMS_MAX ? map_put(&t->streams, &id, sizeof(id)) : NULL;
+    void **place = t->streams.n < t->most ? map_put(&t->streams, &id, sizeof(id)) : NULL;
     if (!place || uv_poll_init(t->relay->loop, &s->poll, fd) < 0) {
         if (place)
             map_remove(&t->streams, &id, sizeof(id));
@@ -225,6 +239,7 @@ static struct stream *new_stream(struct trunk *t, uint32_t id, int fd)
     *place = s;
     t->relay->open++;
     s->poll.data = s;
+    node_init(&s->waiting);
     s->trunk = t;
     s->relay = t->relay;
     s->id = id;
@@ -246,6 +261,10 @@ static bool open_for_other(struct trunk *t, uint32_t id)
         return false;
     struct stream none = {.trunk = t, .id = id};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) < 0) {
+        if (!r->said_none)
+            log_warn("workers of other nodes cannot reach the store: %s (ulimit -n)",
+                     strerror(errno));
+        r->said_none = true;
         send_message(&none, RDZV_MSG_RELAY_END, NULL, 0);
         return true;
     }
@@ -338,6 +357,23 @@ static void on_end(struct link *l, enum rdzv_end how, const char *why)
     close_trunk(t);
 }
 
+/* Takes the one that has waited longest off the list; NULL: there is none. */
+static struct stream *next_waiting(struct trunk *t)
+{
+    struct store_node *first = t->waiting.next;
+    if (node_alone(&t->waiting))
+        return NULL;
+    node_remove(first);
+    return container_of(first, struct stream, waiting);
+}
+
+static void on_room(struct link *l)
+{
+    struct trunk *t = link_owner(l);
+    for (struct stream *s; (s = next_waiting(t));)
+        update(s);
+}
+
 static const struct link_events trunk_events = {on_preamble, on_frame, on_end};
 
 static struct trunk *new_trunk(struct relay *r, bool caller)
@@ -345,7 +381,9 @@ static struct trunk *new_trunk(struct relay *r, bool caller)
     struct trunk *t = xcalloc(1, sizeof(*t));
     t->relay = r;
     t->caller = caller;
+    t->most = RELAY_STREAMS_MAX(caller ? r->config.nproc : NPROC_MAX); /* which node calls? */
     map_init(&t->streams);
+    node_init(&t->waiting);
     t->next = r->trunks;
     r->trunks = t;
     return t;
@@ -356,6 +394,7 @@ void relay_adopt(struct relay *r, struct link *l)
     struct trunk *t = new_trunk(r, false);
     t->link = l;
     link_set_frame_max(l, FRAME_MOST);
+    link_set_on_room(l, on_room);
     link_set_owner(l, &trunk_events, t);
 }
 
@@ -390,16 +429,11 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     if (tls)
         link_protect(t->link, TLS_CLIENT, &r->config.guard->key);
     link_set_frame_max(t->link, FRAME_MOST);
+    link_set_on_room(t->link, on_room);
     rdzv_put_relay(&first, r->config.run_id);
     link_send_buf(t->link, &first);
-    struct map_entry *entry;
-    for (size_t i = 0; (entry = map_next(&t->streams, &i));) {
-        struct stream *s = entry->value;
-        if (s->opened)
-            continue;
+    for (struct stream *s; (s = next_waiting(t));)
         open_stream(s);
-        i = 0; /* it may be closed already */
-    }
 }
 
 /* ------------------------------------------------------------------------------------- the door */
@@ -426,8 +460,12 @@ static void on_store(void *arg, int fd, const struct netaddr *peer)
     struct stream *s = new_stream(r->up, r->up->next_id++, fd);
     if (s && r->up->link)
         open_stream(s);
+    else if (s)
+        node_append(&r->up->waiting, &s->waiting);
     if (!s && !r->said_full)
-        log_warn("more than %d connections of this node's workers to the store", RELAY_STREAMS_MAX);
+        log_warn("this node's workers have %zu connections to the store, which is the most for %d "
+                 "workers: others are closed",
+                 r->up->streams.n, r->config.nproc);
     r->said_full |= !s;
 }
 

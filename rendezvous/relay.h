@@ -9,12 +9,18 @@
  * worker is a stream on it: bytes both ways, in order, half-closed and closed as the connection is;
  * the store sees a connection like any other.
  *
- *   a side that does not read     its stream stands still when RELAY_WINDOW bytes are under way;
- * the others go on the store closes              the worker's connection is closed behind what came
- * before the link breaks               all its connections are closed; the next one makes a new
- * link no link to be had             the worker's connection is closed: it tries again, as all
- * clients do more than 256 connections     closed at once, one line another user at the door hung
- * up on, one line */
+ *   a side that does not read   its stream stands still when RELAY_WINDOW bytes are under way; the
+ *                               others go on
+ *   the link is full            nothing more is read from sockets until half of it has gone; who
+ *                               had to wait goes on in turn
+ *   the store closes            the worker's connection is closed behind what came before
+ *   the link breaks             all its connections are closed; the next one makes a new link
+ *   no link to be had           the worker's connection is closed: it tries again, as clients do
+ *   too many connections        closed at once, one line (RELAY_STREAMS_MAX)
+ *   another user at the door    hung up on, one line
+ *
+ * An idle connection costs some hundred bytes and a descriptor on its node, and two descriptors
+ * on the coordinator's; one whose reader stands still up to RELAY_WINDOW more. */
 #ifndef RENDEZVOUS_RELAY_H
 #define RENDEZVOUS_RELAY_H
 
@@ -26,8 +32,11 @@
 #include "rendezvous/guard.h"
 #include "rendezvous/link.h"
 
-#define RELAY_WINDOW      131072u /* of one stream, each way */
-#define RELAY_STREAMS_MAX 256     /* of one link: together they stay below what a link queues */
+#define RELAY_WINDOW 131072u /* of one stream, each way */
+
+/* Connections of a node with so many workers. PyTorch's have one or two each, and newer ones
+ * another for every process group. */
+#define RELAY_STREAMS_MAX(nproc) ((nproc) > 16 ? 16 * (nproc) : 256)
 
 struct relay;
 
@@ -35,6 +44,7 @@ struct relay_config {
     struct link_hub *hub;
     struct guard *guard;
     const char *run_id;
+    int nproc; /* workers of this node */
     void *arg;
     /* Serves this connected socket if the store is in this process. True: it is, and has taken fd.
      */

@@ -406,6 +406,7 @@ static void open_relay(int i)
     struct relay_config c = {.hub = &hubs[i],
                              .guard = &guard,
                              .run_id = "job",
+                             .nproc = 1,
                              .serve = i ? serve : serve_nobody,
                              .where = i ? is_nowhere : is_there};
     struct err e = ERR_INIT;

@@ -37,6 +37,18 @@ START_TEST(where_it_is)
 }
 END_TEST
 
+/* Each has a connection, on which it waits for the others. */
+START_TEST(many_workers)
+{
+    struct cluster c = {.n = 2, .port = free_port()};
+    cluster_start_node(&c, 0, "--master_store relay %s barrier", store_worker());
+    cluster_start_node(&c, 1, "--master_store relay --nproc_per_node 300 %s barrier",
+                       store_worker());
+    cluster_wait(&c, 0, 60);
+    cluster_fini(&c);
+}
+END_TEST
+
 /* Values far larger than what is under way at a time, from all sides at once, while the nodes' own
  * time for silence is short. */
 START_TEST(large_values)
@@ -157,6 +169,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "relay", 90);
     tcase_add_test(tc, workers_meet);
     tcase_add_test(tc, where_it_is);
+    tcase_add_test(tc, many_workers);
     tcase_add_test(tc, large_values);
     tcase_add_test(tc, waiting_when_the_round_ends);
     tcase_add_test(tc, the_store_moves);

@@ -2,6 +2,7 @@
  *
  *   (nothing)             each tells the others where it is, reads what they say, and prints "rank
  *                         R of N: all here"
+ *   barrier               waits until all are here
  *   outlive               rank 0 leaves when all are here; the others go on with the store for a
  *                         second
  *   hammer SECONDS BYTES  stores and reads values of that size, as fast as it goes
@@ -25,6 +26,11 @@ static int fail(const char *what)
     return 1;
 }
 
+static int wait_for_all(struct store_client *c, int size)
+{
+    return store_client_barrier(c, "all", size, WAIT_MS, &e) < 0 ? fail("barrier") : 0;
+}
+
 static int meet(struct store_client *c, int rank, int size)
 {
     char key[32], value[32];
@@ -43,8 +49,8 @@ static int meet(struct store_client *c, int rank, int size)
             return fail("a wrong value");
         free(got);
     }
-    if (store_client_barrier(c, "all", size, WAIT_MS, &e) < 0)
-        return fail("barrier");
+    if (wait_for_all(c, size) != 0)
+        return 1;
     printf("rank %d of %d: all here\n", rank, size);
     return 0;
 }
@@ -92,6 +98,8 @@ int main(int argc, char **argv)
         return fail("connect");
     if (strcmp(what, "hammer") == 0 && argc == 4)
         status = hammer(c, rank, atof(argv[2]), (size_t)atol(argv[3]));
+    else if (strcmp(what, "barrier") == 0)
+        status = wait_for_all(c, size);
     else if (strcmp(what, "wait") == 0 && argc == 3)
         status = wait_for_ever(c, argv[2]);
     else

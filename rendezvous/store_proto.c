@@ -79,6 +79,12 @@ struct store_view store_items_next(struct store_view *items)
 
 /* --- Measuring ---------------------------------------------------------------------------------*/
 
+static int too_much(struct store_scan *s, enum store_reason why, uint64_t asked)
+{
+    s->asked = asked;
+    return -(int)why;
+}
+
 /* The string at s->at: its length is checked before its bytes have come. */
 static int scan_string(struct store_scan *s, char kind, const uint8_t *p, size_t len)
 {
@@ -86,11 +92,11 @@ static int scan_string(struct store_scan *s, char kind, const uint8_t *p, size_t
         return 0;
     uint64_t n = load_u64(p + s->at);
     if (kind == 'k' && n > STORE_KEY_MAX)
-        return -STORE_ERR_KEY_LENGTH;
+        return too_much(s, STORE_ERR_KEY_LENGTH, n);
     if (n > s->value_max)
-        return -STORE_ERR_VALUE_LENGTH;
+        return too_much(s, STORE_ERR_VALUE_LENGTH, n);
     if (n + 8 > s->total_max - s->at)
-        return -(int)s->too_long;
+        return too_much(s, s->too_long, s->at + 8 + n);
     if (len - s->at - 8 < n)
         return 0;
     s->at += 8 + n;
@@ -115,7 +121,7 @@ static int scan_items(struct store_scan *s, const uint8_t *p, size_t len)
 static int scan_list(struct store_scan *s, uint64_t count, uint64_t max, char item, char other)
 {
     if (count > max)
-        return -STORE_ERR_KEY_COUNT;
+        return too_much(s, STORE_ERR_KEY_COUNT, count);
     s->items = item == other ? count : 2 * count;
     s->item = item;
     s->other = other;

@@ -131,6 +131,7 @@ struct store_scan {
     char item, other;   /* the kind of the list's next string, and of the one after it */
     size_t value_max, total_max;
     enum store_reason too_long; /* the reason for a message above total_max */
+    uint64_t asked;             /* the length or number that is above its limit; 0: none is */
 };
 
 /* > 0: complete, s->at bytes long; 0: goes on beyond `len`; < 0: -reason. */

@@ -1,5 +1,6 @@
 #include "rendezvous/store_server.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +18,8 @@ struct store_server {
     struct store_service service;
     uv_loop_t *loop;
     uv_timer_t tick;
-    size_t handles; /* not yet closed */
+    size_t handles;           /* not yet closed */
+    bool said[STORE_REASONS]; /* in this round */
     void (*on_closed)(void *arg);
     void *arg;
 };
@@ -78,24 +80,33 @@ static void on_conn_closed(uv_handle_t *h)
     on_handle_closed(s);
 }
 
-static void report(const struct store_conn *c, enum store_reason why)
+/* The client sees no more than that its connection ends: the protocol has no error reply. One line
+ * per reason and round, whoever it is and however often; all of them for who wants to know. */
+static void report(struct store_server *s, const struct store_conn *c, enum store_reason why)
 {
     struct netaddr a = {.len = sizeof(a.ss)};
-    char text[ADDR_STRLEN + 16] = "a client";
-    if (log_get_level() < LOG_LEVEL_VERBOSE)
+    char text[ADDR_STRLEN + 16] = "a worker on another node", size[48] = "";
+    unsigned long long asked = c->session.decoder.scan.asked;
+    if (s->said[why] && log_get_level() < LOG_LEVEL_VERBOSE)
         return;
+    s->said[why] = true;
     if (getpeername(c->fd, &a.sa, &a.len) == 0 &&
         (a.sa.sa_family == AF_INET || a.sa.sa_family == AF_INET6))
         netaddr_format(&a, text, sizeof(text));
-    log_verbose("store: closed the connection of %s: %s", text, store_reason_text(why));
+    if (asked)
+        snprintf(size, sizeof(size), " (%llu %s)", asked,
+                 why == STORE_ERR_KEY_COUNT ? "keys" : "bytes");
+    else if (why == STORE_ERR_FULL_BYTES)
+        snprintf(size, sizeof(size), " (no room for a call of %zu bytes)",
+                 c->session.decoder.scan.at);
+    log_notice("the workers' store hung up on %s: %s%s", text, store_reason_text(why), size);
 }
 
 static void gone(struct store_service *s, struct store_conn *c, enum store_reason why)
 {
-    (void)s;
     struct server_conn *sc = container_of(c, struct server_conn, conn);
     if (why)
-        report(c, why);
+        report(container_of(s, struct store_server, service), c, why);
     uv_close((uv_handle_t *)&sc->poll, on_conn_closed); /* takes the fd out of the loop at once */
     close(c->fd);
 }
@@ -110,6 +121,7 @@ struct store_server *store_server_new(uv_loop_t *loop, const struct store_server
     uv_timer_init(loop, &s->tick);
     s->tick.data = NULL; /* in no scope (uvx.h) */
     s->handles = 1;
+    memset(s->said, 0, sizeof(s->said));
     return s;
 }
 
@@ -131,6 +143,7 @@ void store_server_adopt(struct store_server *s, int fd)
 void store_server_reset(struct store_server *s)
 {
     store_service_reset(&s->service);
+    memset(s->said, 0, sizeof(s->said));
 }
 
 void store_server_get_stats(const struct store_server *s, struct store_server_stats *out)

@@ -239,6 +239,40 @@ START_TEST(grace_ends_with_sigkill)
 }
 END_TEST
 
+/* A client sees nothing but the end of its connection. One line for each reason and round. */
+START_TEST(the_store_says_why_it_hangs_up)
+{
+    static const char *const says[][2] = {
+        {"\\1\\1\\0\\0\\0\\0\\0\\0\\0k\\0\\0\\20\\4\\0\\0\\0\\0",
+         "a value longer than 64 MiB (68157440 bytes)\n"},
+        {"\\1\\1\\40\\0\\0\\0\\0\\0\\0", "a key longer than 8 KiB (8193 bytes)\n"},
+        {"\\6\\1\\0\\2\\0\\0\\0\\0\\0", "more than 131072 keys in one call (131073 keys)\n"},
+        {"\\1\\1\\0\\0\\0\\0\\0\\0\\0k\\1\\0\\0\\0\\0\\0\\0\\0v\\4\\1\\0\\0\\0\\0\\0\\0\\0k"
+         "\\1\\0\\0\\0\\0\\0\\0\\0",
+         "arithmetic on a value that is not a number\n"},
+        {"\\143", "an unknown command\n"}};
+    struct proc p;
+    char *script = test_text("%s", "");
+    for (size_t i = 0; i < ARRAY_LEN(says); i++)
+        script = test_text("%sfor i in 1 2; do exec 3<>/dev/tcp/127.0.0.1/$MASTER_PORT; "
+                           "printf '\\0\\316\\367\\205\\074%s' >&3; cat <&3; done 2>/dev/null\n",
+                           script, says[i][0]);
+    write_file(tmppath("client"),
+               test_text("%sexit $((1 - TORCHELASTIC_RESTART_COUNT))\n", script));
+    int status = dlaunch_run(&p, 20, "--max_restarts 1 bash %s", tmppath("client"));
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    for (size_t i = 0; i < ARRAY_LEN(says); i++) {
+        const char *at = p.err;
+        int lines = 0;
+        for (; (at = strstr(at, says[i][1])); at++, lines++)
+            ;
+        ck_assert_msg(lines == 2, "%d times: %s\nin: %s", lines, says[i][1], p.err);
+    }
+    expect_text(p.err, "dlaunch: the workers' store hung up on 127.0.0.1:");
+    proc_fini(&p);
+}
+END_TEST
+
 START_TEST(user_signals_are_passed_on)
 {
     struct proc p;
@@ -429,6 +463,7 @@ static Suite *suite(void)
     tcase_add_test(tc, closed_standard_descriptors);
     tcase_add_test(tc, limited_file_size);
     tcase_add_test(tc, local_rank_in_arguments);
+    tcase_add_test(tc, the_store_says_why_it_hangs_up);
     tc = test_case(s, "restart", 60);
     tcase_add_test(tc, restart_until_it_works);
     tcase_add_test(tc, restarts_run_out);

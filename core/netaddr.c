@@ -176,6 +176,19 @@ bool netaddr_is_link_local(const struct netaddr *a)
     return a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr);
 }
 
+void netaddr_rescope(char *ip, size_t cap, const char *scope)
+{
+    struct in6_addr a;
+    char *at = strchr(ip, '%');
+    if (!at || strlen(scope) >= cap - (size_t)(at + 1 - ip))
+        return;
+    *at = '\0';
+    bool is = inet_pton(AF_INET6, ip, &a) == 1 && IN6_IS_ADDR_LINKLOCAL(&a);
+    *at = '%';
+    if (is)
+        strcpy(at + 1, scope);
+}
+
 bool netaddr_same_ip(const struct netaddr *a, const struct netaddr *b)
 {
     const struct in_addr *va = as_ipv4(a), *vb = as_ipv4(b);

@@ -42,6 +42,9 @@ void netaddr_set_port(struct netaddr *a, int port);
 
 bool netaddr_is_loopback(const struct netaddr *a); /* 127/8, ::1, mapped */
 bool netaddr_is_link_local(const struct netaddr *a);
+/* ip is a link-local address in another host's words: its scope becomes one of this host's, an
+ * interface's name. What has no scope, or is no address, stays as it is. */
+void netaddr_rescope(char *ip, size_t cap, const char *scope);
 bool netaddr_same_ip(const struct netaddr *a, const struct netaddr *b);
 
 /* Whether an interface of this host (this network namespace) has the address. Loopback always. */

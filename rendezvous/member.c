@@ -6,6 +6,7 @@
  *   another protocol version                             only a refusal is read */
 #include "rendezvous/member.h"
 
+#include <net/if.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -25,8 +26,9 @@ struct member {
     struct link *link; /* NULL: none */
     struct beats *beats;
     struct node_id id;
-    int beat;   /* beats_add()'s; -1: none */
-    bool local; /* the link does not leave this process */
+    int beat;                     /* beats_add()'s; -1: none */
+    bool local;                   /* the link does not leave this process */
+    char link_scope[IF_NAMESIZE]; /* of the link's other end, when that is link-local; "" */
     bool other_version, wanted, closing;
     uint32_t dead_ms;
     struct rdzv_callbacks callbacks;
@@ -119,6 +121,26 @@ static bool on_preamble(struct link *l, uint32_t version)
     return true;
 }
 
+/* The nodes reach each other by link-local addresses: in what the coordinator sends, the scopes are
+ * names of its own interfaces, which mean nothing here, or something else. */
+static void rescope_table(const struct member *m, struct rank_table *t)
+{
+    const char *master = strchr(t->master_addr, '%');
+    char scope[IF_NAMESIZE];
+    text_set(scope, sizeof(scope), "%s", !m->local ? m->link_scope : master ? master + 1 : "");
+    if (!scope[0])
+        return;
+    netaddr_rescope(t->master_addr, sizeof(t->master_addr), scope);
+    for (int i = 0; i < t->nnodes; i++)
+        netaddr_rescope(t->nodes[i].addr, sizeof(t->nodes[i].addr), scope);
+}
+
+static void rescope_peers(const struct member *m, struct rdzv_peers *p)
+{
+    for (int i = 0; m->link_scope[0] && i < p->n; i++)
+        netaddr_rescope(p->e[i].addr, sizeof(p->e[i].addr), m->link_scope);
+}
+
 static void on_table(struct member *m, struct rd *body)
 {
     struct rank_table t;
@@ -127,6 +149,7 @@ static void on_table(struct member *m, struct rd *body)
         quit_link(m, e.msg);
         return;
     }
+    rescope_table(m, &t);
     member_state_table(m->state, &t);
 }
 
@@ -151,6 +174,7 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     } else if (type == RDZV_MSG_REPORT && rdzv_get_report(body, &result)) {
         member_state_report(m->state, &result);
     } else if (type == RDZV_MSG_PEERS && rdzv_get_peers(body, &peers)) {
+        rescope_peers(m, &peers);
         member_state_peers(m->state, &peers);
     } else if (type == RDZV_MSG_NOTICE && rdzv_get_notice(body, notice)) {
         log_notice("%s", notice);
@@ -188,11 +212,22 @@ static bool is_here(int fd)
            (netaddr_is_loopback(&peer) || netaddr_same_ip(&peer, &own));
 }
 
+/* Of a connection to a link-local address; else "". */
+static void get_scope(int fd, char scope[IF_NAMESIZE])
+{
+    struct netaddr peer = {.len = sizeof(peer.ss)};
+    bool is = getpeername(fd, &peer.sa, &peer.len) == 0 && peer.sa.sa_family == AF_INET6 &&
+              netaddr_is_link_local(&peer);
+    if (!is || !if_indextoname(peer.in6.sin6_scope_id, scope))
+        scope[0] = '\0';
+}
+
 void member_attach(struct member *m, int fd, bool local, const struct tls_key *key)
 {
     bool here = local || is_here(fd);
     m->wanted = false;
     m->local = local;
+    get_scope(fd, m->link_scope);
     if (!local)
         link_tune(fd, m->dead_ms);
     m->link = link_new(m->hub, fd, local, &link_events, m);

@@ -172,6 +172,59 @@ START_TEST(training_over_ipv6)
 }
 END_TEST
 
+/* Link-local addresses, on interfaces that have another name on each host: the scope that is part
+ * of an address is each host's own. */
+static void name_interfaces(void)
+{
+    for (int i = 0; i < HOSTS; i++)
+        ck_assert_int_eq(netns_sh(i,
+                                  "ip link set eth0 down && ip link set eth0 name net%d && "
+                                  "ip link set net%d addrgenmode none up && "
+                                  "ip addr add fe80::77:%d/64 dev net%d nodad",
+                                  i, i, i + 1, i),
+                         0);
+}
+
+START_TEST(link_local)
+{
+    struct hosts h = {0};
+    name_interfaces();
+    for (int i = 0; i < HOSTS; i++)
+        launch(&h, i,
+               "--nnodes 3 --node_rank %d --rdzv_backend c10d --rdzv_endpoint [fe80::77:1%%net%d] "
+               "%s --nproc_per_node 2 sh -c 'echo MASTER_ADDR=$MASTER_ADDR; %s && exec %s --data "
+               "examples/data --epochs 1'",
+               i, i, QUICK, build_path("tests/multihost/store_worker"),
+               build_path("examples/train"));
+    expect_all(&h, 0, 60);
+    for (int i = 0; i < HOSTS; i++)
+        ck_assert_str_eq(value_of(&h.node[i], "MASTER_ADDR"), test_text("fe80::77:1%%net%d", i));
+    hosts_fini(&h);
+}
+END_TEST
+
+/* The nodes that are left find each other. */
+START_TEST(link_local_without_the_coordinator)
+{
+    struct hosts h = {0};
+    name_interfaces();
+    for (int i = 0; i < HOSTS; i++)
+        launch(&h, i,
+               "--nnodes 2:3 --rdzv_backend c10d --rdzv_endpoint [fe80::77:1%%net%d] %s "
+               "--max_restarts 1 sh -c 'if [ $WORLD_SIZE = 3 ]; then exec %s wait %s; else exec "
+               "%s; fi'",
+               i, ELASTIC, build_path("tests/multihost/store_worker"), tmppath("waiting"),
+               build_path("tests/multihost/store_worker"));
+    wait_lines(tmppath("waiting"), HOSTS, 20);
+    netns_kill(0, NULL, SIGKILL);
+    for (int i = 1; i < HOSTS; i++) {
+        expect_exit(&h, i, 0, 20);
+        expect_printed(&h.node[i], " of 2: all here\n");
+    }
+    hosts_fini(&h);
+}
+END_TEST
+
 /* Met on one network, the workers use another. The store listens where the endpoint says: on all
  * interfaces where that is a name which is a loopback address on its own host. */
 START_TEST(the_other_interface)
@@ -324,6 +377,8 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, nodes_meet, 0, ARRAY_LEN(ways));
     tcase_add_test(tc, the_host_of_the_endpoint_comes_last);
     tcase_add_test(tc, a_wrong_name_is_made_up_for);
+    tcase_add_test(tc, link_local);
+    tcase_add_test(tc, link_local_without_the_coordinator);
     tcase_add_test(tc, the_other_interface);
     tcase_add_test(tc, data_over_the_other_interface);
     tcase_add_test(tc, one_open_port_is_enough);

@@ -263,6 +263,19 @@ START_TEST(addresses)
     ck_assert_str_eq(netaddr_format(&a, text, sizeof(text)), "[2001:db8::1]:5");
     ck_assert(!netaddr_is_local(&a) && !netaddr_is_loopback(&a));
     ck_assert(netaddr_parse_ip(&a, "fe80::1%lo", 0) && netaddr_is_link_local(&a));
+    static const char *const scopes[][2] = {
+        {"fe80::1%va", "fe80::1%eth0"}, {"fe80::1%a-longer-name", "fe80::1%eth0"},
+        {"fe80::1", "fe80::1"},         {"node%va", "node%va"},
+        {"fd77::1%va", "fd77::1%va"},   {"", ""}};
+    for (size_t i = 0; i < ARRAY_LEN(scopes); i++) {
+        char words[ADDR_STRLEN];
+        strcpy(words, scopes[i][0]);
+        netaddr_rescope(words, sizeof(words), "eth0");
+        ck_assert_str_eq(words, scopes[i][1]);
+    }
+    char small[12] = "fe80::1%va"; /* what does not fit is left */
+    netaddr_rescope(small, sizeof(small), "eth0");
+    ck_assert_str_eq(small, "fe80::1%va");
     ck_assert(!netaddr_parse_ip(&a, "node1", 0));
     struct err e = ERR_INIT;
     ck_assert_int_eq(netaddr_of_interface("lo", &a, &e), 0);

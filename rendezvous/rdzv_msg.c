@@ -140,6 +140,14 @@ void rdzv_put_relay(struct buf *b, const char *run_id)
     frame_end(b, at);
 }
 
+void rdzv_put_stream(struct buf *b, enum rdzv_msg type, uint32_t stream, const void *p, size_t n)
+{
+    size_t at = frame_begin(b, type);
+    buf_u32(b, stream);
+    buf_put(b, p, n);
+    frame_end(b, at);
+}
+
 void rdzv_put_identity(struct buf *b, const struct rdzv_identity *m)
 {
     size_t at = frame_begin(b, RDZV_MSG_IDENTITY);

@@ -9,7 +9,10 @@
  * next one says it again. Clocks are monotonic, each side's own.
  *
  * Encoders append one whole frame. Decoders take the body, believe nothing, and return false when
- * it is malformed; what they fill in borrows nothing unless said otherwise. */
+ * it is malformed; what they fill in borrows nothing unless said otherwise.
+ *
+ * dlaunch-protocol(7) names every field of every frame; tests/unit/test_protocol_page.c compares.
+ */
 #ifndef RENDEZVOUS_RDZV_MSG_H
 #define RENDEZVOUS_RDZV_MSG_H
 
@@ -58,6 +61,7 @@ enum rdzv_msg {
                       both ways, is no frames any more */
     RDZV_MSG_ELSEWHERE, /* -> the job is there; the answer is an IDENTITY: elsewhere, if this one
                            goes there, too */
+    RDZV_MSGS
 };
 
 /* How a connection ended, as one side of it saw it. */
@@ -196,6 +200,8 @@ void rdzv_put_refusal(struct buf *b, bool retry, const char *text);
 void rdzv_put_probe(struct buf *b);
 void rdzv_put_elsewhere(struct buf *b, const struct rdzv_elsewhere *m);
 void rdzv_put_relay(struct buf *b, const char *run_id);
+/* One of RDZV_MSG_RELAY_..., with what follows the stream's number. */
+void rdzv_put_stream(struct buf *b, enum rdzv_msg type, uint32_t stream, const void *p, size_t n);
 void rdzv_put_back(struct buf *b);
 void rdzv_put_beat(struct buf *b, const struct node_id *id); /* NULL: the answer */
 void rdzv_put_identity(struct buf *b, const struct rdzv_identity *m);

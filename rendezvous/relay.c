@@ -71,10 +71,7 @@ static void update(struct stream *s);
 static void send_message(struct stream *s, enum rdzv_msg type, const void *p, size_t n)
 {
     struct buf b = BUF_INIT;
-    buf_u32(&b, (uint32_t)(1 + 4 + n));
-    buf_u8(&b, (uint8_t)type);
-    buf_u32(&b, s->id);
-    buf_put(&b, p, n);
+    rdzv_put_stream(&b, type, s->id, p, n);
     link_send_buf(s->trunk->link, &b);
 }
 

@@ -37,12 +37,12 @@ START_TEST(where_it_is)
 }
 END_TEST
 
-/* Each has a connection, on which it waits for the others. */
+/* They have 320 connections at a time. */
 START_TEST(many_workers)
 {
     struct cluster c = {.n = 2, .port = free_port()};
-    cluster_start_node(&c, 0, "--master_store relay %s barrier", store_worker());
-    cluster_start_node(&c, 1, "--master_store relay --nproc_per_node 300 %s barrier",
+    cluster_start_node(&c, 0, "--master_store relay %s connections 1", store_worker());
+    cluster_start_node(&c, 1, "--master_store relay --nproc_per_node 40 %s connections 8",
                        store_worker());
     cluster_wait(&c, 0, 60);
     cluster_fini(&c);

@@ -2,7 +2,7 @@
  *
  *   (nothing)             each tells the others where it is, reads what they say, and prints "rank
  *                         R of N: all here"
- *   barrier               waits until all are here
+ *   connections N         has so many of them until all are here
  *   outlive               rank 0 leaves when all are here; the others go on with the store for a
  *                         second
  *   hammer SECONDS BYTES  stores and reads values of that size, as fast as it goes
@@ -55,6 +55,25 @@ static int meet(struct store_client *c, int rank, int size)
     return 0;
 }
 
+static int hold(struct store_client *c, int size, int n)
+{
+    struct store_client **more = calloc((size_t)n, sizeof(struct store_client *));
+    int status = 0;
+    for (int i = 1; i < n && status == 0; i++) {
+        if (store_client_new(&more[i], getenv("MASTER_ADDR"), atoi(getenv("MASTER_PORT")), WAIT_MS,
+                             &e) < 0)
+            status = fail("connect again");
+    }
+    if (status == 0)
+        status = wait_for_all(c, size);
+    for (int i = 1; i < n; i++) {
+        if (more[i])
+            store_client_free(more[i]);
+    }
+    free(more);
+    return status;
+}
+
 static int hammer(struct store_client *c, int rank, double seconds, size_t bytes)
 {
     char key[32], *value = malloc(bytes);
@@ -98,8 +117,8 @@ int main(int argc, char **argv)
         return fail("connect");
     if (strcmp(what, "hammer") == 0 && argc == 4)
         status = hammer(c, rank, atof(argv[2]), (size_t)atol(argv[3]));
-    else if (strcmp(what, "barrier") == 0)
-        status = wait_for_all(c, size);
+    else if (strcmp(what, "connections") == 0 && argc == 3)
+        status = hold(c, size, atoi(argv[2]));
     else if (strcmp(what, "wait") == 0 && argc == 3)
         status = wait_for_ever(c, argv[2]);
     else

@@ -68,10 +68,11 @@ static int ask(int nl, const struct question *q, uid_t *uid)
         a.head.nlmsg_len < NLMSG_LENGTH(sizeof(struct inet_diag_msg)))
         return -EPROTO;
     const struct inet_diag_msg *m = NLMSG_DATA(&a.head);
-    /* A listener answers for a port when there is no exact match; so does a socket that has been
-     * closed, which is nobody's. */
+    /* A listener answers for a port when there is no exact match. A socket without an inode has
+     * been closed: whose it was, Linux 6.17 still tells for a while; 0 is what it says of any
+     * other. */
     if (m->id.idiag_sport != q->req.id.idiag_sport || m->id.idiag_dport != q->req.id.idiag_dport ||
-        m->idiag_inode == 0)
+        (m->idiag_inode == 0 && m->idiag_uid == 0))
         return -ENOENT;
     *uid = m->idiag_uid;
     return 0;
@@ -112,7 +113,7 @@ static int look_up(const struct question *q, uid_t *uid)
         const char *p = strstr(line, want);
         if (p &&
             sscanf(p + strlen(want), " %*x %*x:%*x %*x:%*x %*x %lu %*u %lu", &owner, &inode) == 2 &&
-            inode) {
+            (inode || owner)) {
             *uid = (uid_t)owner;
             rc = 0;
         }
@@ -129,7 +130,7 @@ static int find(int nl, const struct question *q, uid_t *uid)
 
 int peer_uid(int fd, uid_t *uid)
 {
-    static int nl = -1;
+    static _Thread_local int nl = -1;
     struct netaddr own = {.len = sizeof(own.ss)}, peer = {.len = sizeof(peer.ss)};
     struct question q;
     if (getsockname(fd, &own.sa, &own.len) < 0 || getpeername(fd, &peer.sa, &peer.len) < 0)

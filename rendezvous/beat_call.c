@@ -13,8 +13,8 @@ struct beat_call {
     uv_timer_t timer;
     struct connector *connector;
     struct link *link;
-    bool tls, over;
-    struct tls_key key;
+    bool over;
+    const struct guard *guard;
     struct node_id id;
     uint64_t dead_ns;
     void (*done)(void *arg, int link);
@@ -23,9 +23,7 @@ struct beat_call {
 
 static void free_call(void *arg)
 {
-    struct beat_call *c = arg;
-    tls_wipe(&c->key, sizeof(c->key));
-    free(c);
+    free(arg);
 }
 
 static void end(struct beat_call *c)
@@ -99,26 +97,23 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
         finish(c, -1);
         return;
     }
-    if (c->tls)
-        link_protect(c->link, TLS_CLIENT, &c->key);
+    link_guard(c->link, c->guard);
     rdzv_put_beat(&b, &c->id);
     link_send_buf(c->link, &b);
 }
 
 struct beat_call *beat_call_new(struct link_hub *hub, struct beats *beats, const struct netaddr *to,
-                                const struct tls_key *key, const struct node_id *id,
+                                const struct guard *guard, const struct node_id *id,
                                 uint64_t dead_ns, void (*done)(void *arg, int link), void *arg)
 {
     struct beat_call *c = xcalloc(1, sizeof(*c));
     *c = (struct beat_call){.hub = hub,
                             .beats = beats,
-                            .tls = key != NULL,
+                            .guard = guard,
                             .id = *id,
                             .dead_ns = dead_ns,
                             .done = done,
                             .arg = arg};
-    if (key)
-        c->key = *key;
     uvx_scope_init(&c->scope, hub->loop);
     uv_timer_init(hub->loop, &c->timer);
     uvx_own(&c->scope, &c->timer);

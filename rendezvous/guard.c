@@ -25,18 +25,19 @@ bool guard_wants_tls(const struct guard *g, const struct netaddr *to)
     return !g->open && (g->everywhere || !netaddr_is_loopback(to));
 }
 
-bool guard_is_own(int fd, const struct netaddr *peer)
+enum guard_whose guard_whose(int fd, const struct netaddr *peer)
 {
     struct netaddr own = {.len = sizeof(own.ss)};
     uid_t uid;
     if (getsockname(fd, &own.sa, &own.len) < 0)
-        return false;
+        return GUARD_ELSEWHERE;
     if (!netaddr_is_loopback(peer) && !netaddr_same_ip(peer, &own))
-        return false;
-    return peer_uid(fd, &uid) == 0 && uid == geteuid();
+        return GUARD_ELSEWHERE;
+    int rc = peer_uid(fd, &uid);
+    return rc == -ENOENT ? GUARD_GONE : rc == 0 && uid == geteuid() ? GUARD_OWN : GUARD_OTHERS;
 }
 
 bool guard_admits_plain(const struct guard *g, int fd, const struct netaddr *peer)
 {
-    return g->open || (!g->everywhere && guard_is_own(fd, peer));
+    return g->open || (!g->everywhere && guard_whose(fd, peer) == GUARD_OWN);
 }

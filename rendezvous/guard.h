@@ -1,4 +1,4 @@
-/* guard.h: who may talk to a coordinator, and how.
+/* guard.h: who may talk to a coordinator, how, and with which coordinator.
  *
  *   from                              not open               open (--insecure)
  *   this host, this user's process    admitted as it is      as it is
@@ -6,7 +6,9 @@
  *   another host                      TLS under the token    as it is
  *
  * A launcher that connects to a loopback address does so in the clear, to any other under TLS. With
- * a token that the user named (`everywhere`), loopback is treated as any other address. */
+ * a token that the user named (`everywhere`), loopback is treated as any other address. In the
+ * clear it says and believes nothing before the other end, too, is seen to be this user's: anybody
+ * may listen on a port of loopback. */
 #ifndef RENDEZVOUS_GUARD_H
 #define RENDEZVOUS_GUARD_H
 
@@ -39,7 +41,13 @@ bool guard_wants_tls(const struct guard *g, const struct netaddr *to);
 /* A connection that has come in the clear is let in: fd is connected to `peer`. */
 bool guard_admits_plain(const struct guard *g, int fd, const struct netaddr *peer);
 
-/* The other end is a process of this user on this host. */
-bool guard_is_own(int fd, const struct netaddr *peer);
+/* Whose process the other end is. */
+enum guard_whose {
+    GUARD_ELSEWHERE, /* another host's */
+    GUARD_OWN,
+    GUARD_OTHERS, /* another user's on this host; or the kernel does not tell */
+    GUARD_GONE,   /* on this host, and closed already: whose it was is not known any more */
+};
+enum guard_whose guard_whose(int fd, const struct netaddr *peer);
 
 #endif

@@ -30,8 +30,9 @@ struct link {
     struct link *prev, *next; /* in hub->all */
     struct link *next_dirty;
     bool local, dirty, closing, got_preamble;
-    bool failed; /* the queue was too long, or a write failed */
-    bool reset;  /* a write said so; reading does not say it again */
+    bool unproven; /* it is to be this user's, and has not been seen to be */
+    bool failed;   /* the queue was too long, or a write failed */
+    bool reset;    /* a write said so; reading does not say it again */
     bool full;
     void (*on_room)(struct link *l); /* NULL: nobody waits for it */
     uint32_t frame_max;
@@ -275,7 +276,7 @@ static void on_prepare(uv_prepare_t *prepare)
             if (l->failed)
                 end_link(l, l->reset ? RDZV_END_RESET : RDZV_END_BROKEN,
                          l->reset ? "connection reset" : "it does not take what it is sent");
-            else if (l->nout || l->wire.len)
+            else if ((l->nout || l->wire.len) && !l->unproven)
                 flush(l);
             else if (l->taken && is_idle(l))
                 give_away(l);
@@ -346,6 +347,26 @@ void link_hub_abandon(struct link_hub *h)
 
 /* ------------------------------------------------------------------------------------ reading */
 
+/* What has come shows that the other end has been accepted: now it has an owner, for as long as it
+ * is open. False: the link has ended. */
+static bool prove(struct link *l)
+{
+    struct netaddr peer = {.len = sizeof(peer.ss)};
+    uv_os_fd_t fd;
+    enum guard_whose whose = GUARD_GONE;
+    if (uv_fileno(&l->handle, &fd) == 0 && getpeername(fd, &peer.sa, &peer.len) == 0)
+        whose = guard_whose(fd, &peer);
+    if (whose == GUARD_OWN) {
+        l->unproven = false;
+        mark_dirty(l);
+    } else if (whose == GUARD_GONE) {
+        end_link(l, RDZV_END_CLOSED, "connection closed");
+    } else {
+        end_link(l, RDZV_END_USER, "what listens there is another user's");
+    }
+    return whose == GUARD_OWN;
+}
+
 /* Takes what is whole off the front of p[0..n). Returns how many bytes were taken, or -1 when the
  * link was closed on the way. */
 static ssize_t take_frames(struct link *l, const uint8_t *p, size_t n)
@@ -354,9 +375,12 @@ static ssize_t take_frames(struct link *l, const uint8_t *p, size_t n)
     if (!l->got_preamble) {
         if (n < RDZV_PREAMBLE_LEN)
             return 0;
+        uint32_t version = rdzv_get_preamble(p);
         l->got_preamble = true;
         at = RDZV_PREAMBLE_LEN;
-        if (!l->events->on_preamble(l, rdzv_get_preamble(p)))
+        if (version && l->unproven && !prove(l))
+            return -1;
+        if (!l->events->on_preamble(l, version))
             return -1;
     }
     while (l->events && n - at >= RDZV_FRAME_HEADER) {
@@ -481,6 +505,21 @@ void link_protect(struct link *l, enum tls_side side, const struct tls_key *key)
     if (tls_new(&l->tls, side, key, &l->wire, NULL) < 0)
         l->failed = true; /* ends it in this turn */
     mark_dirty(l);
+}
+
+void link_guard(struct link *l, const struct guard *g)
+{
+    struct netaddr peer = {.len = sizeof(peer.ss)};
+    uv_os_fd_t fd;
+    if (g->open)
+        return;
+    bool known = uv_fileno(&l->handle, &fd) == 0 && getpeername(fd, &peer.sa, &peer.len) == 0;
+    if (known && guard_wants_tls(g, &peer)) {
+        link_protect(l, TLS_CLIENT, &g->key);
+    } else {
+        flush(l); /* the preamble, by which the other side knows what this is */
+        l->unproven = true;
+    }
 }
 
 void *link_owner(const struct link *l)

@@ -29,6 +29,7 @@ struct member {
     int beat;                     /* beats_add()'s; -1: none */
     bool local;                   /* the link does not leave this process */
     char link_scope[IF_NAMESIZE]; /* of the link's other end, when that is link-local; "" */
+    const char *coordinator;      /* where it is, for people */
     bool other_version, wanted, closing;
     uint32_t dead_ms;
     struct rdzv_callbacks callbacks;
@@ -198,7 +199,16 @@ static void on_frame(struct link *l, uint8_t type, struct rd body)
 static void on_end(struct link *l, enum rdzv_end how, const char *why)
 {
     struct member *m = link_owner(l);
+    char text[RDZV_TEXT_MAX];
     link_close(l);
+    if (how == RDZV_END_USER && !member_state_joined(m->state) &&
+        !member_state_electing(m->state)) {
+        text_set(text, sizeof(text),
+                 "the coordinator at %s is another user's: choose another port, or agree on a job "
+                 "token and name it on both sides (--token_file)",
+                 m->coordinator);
+        member_state_fail(m->state, text);
+    }
     lose_link(m, how, why);
 }
 
@@ -222,7 +232,7 @@ static void get_scope(int fd, char scope[IF_NAMESIZE])
         scope[0] = '\0';
 }
 
-void member_attach(struct member *m, int fd, bool local, const struct tls_key *key)
+void member_attach(struct member *m, int fd, bool local, const struct guard *guard)
 {
     bool here = local || is_here(fd);
     m->wanted = false;
@@ -235,8 +245,8 @@ void member_attach(struct member *m, int fd, bool local, const struct tls_key *k
         member_unreachable(m, false, "libuv does not take the connection");
         return;
     }
-    if (key)
-        link_protect(m->link, TLS_CLIENT, key);
+    if (guard)
+        link_guard(m->link, guard);
     m->other_version = false;
     link_set_frame_max(m->link, RDZV_FRAME_MAX);
     member_state_connected(m->state, here, uv_hrtime());
@@ -359,6 +369,7 @@ struct member *member_new(struct link_hub *hub, struct beats *beats,
     m->beats = beats;
     m->beat = -1;
     m->id = rules->hello.id;
+    m->coordinator = rules->coordinator;
     m->callbacks = *callbacks;
     m->events = *events;
     m->timer_at = UINT64_MAX;

@@ -29,9 +29,9 @@ struct member *member_new(struct link_hub *hub, struct beats *beats,
 /* The rules, for what the agent has to say; then link_hub_wake(). */
 struct member_state *member_state_of(struct member *m);
 
-/* Takes a connected non-blocking socket to the coordinator; local: a socketpair's end. key: of the
- * TLS connection that it is to be; NULL: in the clear. */
-void member_attach(struct member *m, int fd, bool local, const struct tls_key *key);
+/* Takes a connected non-blocking socket to the coordinator; local: a socketpair's end. guard: what
+ * the other side of one that is not has to prove, ready; NULL: nothing. */
+void member_attach(struct member *m, int fd, bool local, const struct guard *guard);
 void member_unreachable(struct member *m, bool refused, const char *why);
 
 /* Takes beats_add()'s number. */

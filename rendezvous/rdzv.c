@@ -159,8 +159,7 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     }
     char ip[ADDR_STRLEN];
     struct err e = ERR_INIT;
-    bool tls = guard_wants_tls(r->guard, peer);
-    if (tls && guard_ready(r->guard, &e) < 0) {
+    if (guard_wants_tls(r->guard, peer) && guard_ready(r->guard, &e) < 0) {
         close(fd);
         err_wrap(&e, "cannot join %s", r->where);
         member_state_fail(member_state_of(r->member), e.msg);
@@ -173,7 +172,7 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
         netaddr_format(peer, r->where, sizeof(r->where));
     if (r->seat)
         seat_set_coordinator(r->seat, netaddr_ip(peer, ip), netaddr_port(peer), true);
-    member_attach(r->member, fd, false, tls ? &r->guard->key : NULL);
+    member_attach(r->member, fd, false, r->guard);
 }
 
 /* Where this node answers the others, and where it becomes the coordinator if it has to. Without
@@ -394,9 +393,8 @@ static void on_wants_beat(void *arg, const struct node_id *id, uint64_t dead_ns)
     struct rdzv *r = arg;
     if (r->beat_call || !r->have_good)
         return;
-    bool tls = guard_wants_tls(r->guard, &r->good);
-    r->beat_call = beat_call_new(&r->hub, r->beats, &r->good, tls ? &r->guard->key : NULL, id,
-                                 dead_ns, on_beat_called, r);
+    r->beat_call =
+        beat_call_new(&r->hub, r->beats, &r->good, r->guard, id, dead_ns, on_beat_called, r);
 }
 
 static void on_wants_link(void *arg)

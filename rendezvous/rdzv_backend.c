@@ -139,8 +139,7 @@ static bool ask(struct rdzv_finder *f, const struct netaddr *a)
     struct rdzv_identity id;
     struct netaddr other;
     char ip[ADDR_STRLEN];
-    const struct tls_key *key = guard_wants_tls(f->guard, a) ? &f->guard->key : NULL;
-    if ((key && !f->guard->have_key) || rdzv_probe(a, ASK_MS, key, &id) < 0)
+    if (rdzv_probe(a, ASK_MS, f->guard, &id) < 0)
         return false;
     if (is_self(f, &id) || strcmp(id.run_id, f->run_id) != 0 || id.finished)
         return false;
@@ -155,8 +154,7 @@ static bool ask(struct rdzv_finder *f, const struct netaddr *a)
     if (netaddr_is_loopback(&other))
         netaddr_parse_ip(&other, netaddr_ip(a, ip), id.port);
     f->addrs[0] = other;
-    key = guard_wants_tls(f->guard, &other) ? &f->guard->key : NULL;
-    return rdzv_probe(&other, ASK_MS, key, &id) == 0 && !id.elsewhere && !id.finished &&
+    return rdzv_probe(&other, ASK_MS, f->guard, &id) == 0 && !id.elsewhere && !id.finished &&
            strcmp(id.run_id, f->run_id) == 0;
 }
 
@@ -192,9 +190,7 @@ static bool is_own_place(const struct rdzv_finder *f, const struct netaddr *a)
 static void tell(struct rdzv_finder *f, const struct netaddr *a, const struct rdzv_elsewhere *where)
 {
     struct rdzv_identity id;
-    const struct tls_key *key = guard_wants_tls(f->guard, a) ? &f->guard->key : NULL;
-    if (is_own_place(f, a) || (key && !f->guard->have_key) ||
-        rdzv_tell(a, ASK_MS, key, where, &id) < 0)
+    if (is_own_place(f, a) || rdzv_tell(a, ASK_MS, f->guard, where, &id) < 0)
         return;
     if (!id.elsewhere && !id.finished && !is_self(f, &id) && strcmp(id.run_id, f->run_id) == 0)
         f->twin = *a;

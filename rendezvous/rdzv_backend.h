@@ -111,13 +111,14 @@ bool rdzv_choose_bind(const char *host, int port, const struct netaddr *addrs, i
                       int max_nodes, struct endpoint_bind *out);
 
 /* Asks whoever listens at the address who it is, for at most timeout_ms: 0 and *id when it is a
- * coordinator. key: to ask under TLS; NULL: in the clear. Blocks. */
+ * coordinator. guard: what it has to prove; NULL: nothing, and it is asked in the clear. Blocks.
+ * -EACCES: there is no key yet that would be needed, or another user listens there. */
 struct rdzv_identity;
-int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
+int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct guard *guard,
                struct rdzv_identity *id);
 /* The same, and tells it where the job is: *id says elsewhere when it has no other one. */
 struct rdzv_elsewhere;
-int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
+int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct guard *guard,
               const struct rdzv_elsewhere *where, struct rdzv_identity *id);
 
 /* Tells whoever listens at the places where this job's nodes look for it, but not at f->own, that

@@ -258,9 +258,8 @@ static bool still_answers(struct rdzv_finder *f, const struct notice_board *b)
         return false;
     for (int i = 0; i < b->naddrs && mono_ns() < until; i++) {
         struct rdzv_identity id;
-        bool tls = f->guard->have_key && guard_wants_tls(f->guard, &b->addrs[i]);
-        if (rdzv_probe(&b->addrs[i], PROBE_MS, tls ? &f->guard->key : NULL, &id) < 0 ||
-            id.finished || strcmp(id.run_id, b->run_id) != 0) /* another job has the port by now */
+        if (rdzv_probe(&b->addrs[i], PROBE_MS, f->guard, &id) < 0 || id.finished ||
+            strcmp(id.run_id, b->run_id) != 0) /* another job has the port by now */
             continue;
         if (strcmp(id.run_id, f->run_id) != 0)
             other_job(f, id.run_id, id.host, id.pid);

@@ -33,6 +33,9 @@ static void on_agent(void *arg, int fd, const struct netaddr *peer, bool tls)
         take_agent(r, fd, peer, &r->guard->key);
     } else if (guard_admits_plain(r->guard, fd, peer)) {
         take_agent(r, fd, peer, NULL);
+    } else if (guard_whose(fd, peer) == GUARD_GONE) {
+        close(fd);
+        log_verbose("a launcher of this host has closed before it was seen whose it is");
     } else if (!r->coordinator) {
         close(fd);
         endpoint_complain(r->endpoint, peer, "a launcher without the job token");
@@ -74,7 +77,8 @@ bool rdzv_host_whereabouts(void *arg, struct netaddr *out)
 /* On a node of the job: with a relay only this one's clients come as they are. */
 static bool is_of_job(const struct rdzv *r, int fd, const struct netaddr *peer)
 {
-    return guard_is_own(fd, peer) || (!r->relay && coordinator_is_node(r->coordinator, peer));
+    return guard_whose(fd, peer) == GUARD_OWN ||
+           (!r->relay && coordinator_is_node(r->coordinator, peer));
 }
 
 /* PyTorch's clients have no token: what is known of one is where it comes from. */
@@ -89,7 +93,12 @@ static void on_store(void *arg, int fd, const struct netaddr *peer)
         store_server_adopt(r->store, fd);
         return;
     }
+    bool gone = guard_whose(fd, peer) == GUARD_GONE;
     close(fd);
+    if (gone) {
+        log_verbose(ENDPOINT_STORE_GONE);
+        return;
+    }
     endpoint_complain(
         r->endpoint, peer,
         netaddr_is_loopback(peer) ? "a client of the workers' store that is another user's"

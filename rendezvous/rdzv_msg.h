@@ -71,6 +71,7 @@ enum rdzv_end {
     RDZV_END_RESET,  /* by the other side's host: its launcher was killed with something unread, or
                         something between the two cut the connection */
     RDZV_END_KEY,    /* the other side has another key: trying again changes nothing */
+    RDZV_END_USER,   /* the other side is another user's */
 };
 
 struct rdzv_hello {

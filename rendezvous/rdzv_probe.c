@@ -104,12 +104,15 @@ static int ask(int fd, struct tls *tls, uint64_t until, const struct buf *questi
 }
 
 /* One question on a connection of its own; its answer is an IDENTITY. */
-static int exchange(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
+static int exchange(const struct netaddr *a, int timeout_ms, const struct guard *guard,
                     const struct buf *question, struct rdzv_identity *id)
 {
     uint64_t until = mono_ns() + (uint64_t)timeout_ms * 1000000;
     struct buf hello = BUF_INIT, answer = BUF_INIT;
     struct tls *tls = NULL;
+    const struct tls_key *key = guard && guard_wants_tls(guard, a) ? &guard->key : NULL;
+    if (key && !guard->have_key)
+        return -EACCES;
     _cleanup_fd_ int fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
@@ -120,30 +123,33 @@ static int exchange(const struct netaddr *a, int timeout_ms, const struct tls_ke
         rc = send_all(fd, key ? &hello : question);
     if (rc == 0)
         rc = ask(fd, tls, until, question, &answer, id);
+    /* It has answered, so it has been accepted, and waits for this end to close. */
+    if (rc == 0 && guard && !guard->open && !key && guard_whose(fd, a) != GUARD_OWN)
+        rc = -EACCES;
     tls_free(tls);
     buf_fini(&hello);
     buf_fini(&answer);
     return rc;
 }
 
-int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
+int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct guard *guard,
                struct rdzv_identity *id)
 {
     struct buf question = BUF_INIT;
     rdzv_put_preamble(&question);
     rdzv_put_probe(&question);
-    int rc = exchange(a, timeout_ms, key, &question, id);
+    int rc = exchange(a, timeout_ms, guard, &question, id);
     buf_fini(&question);
     return rc;
 }
 
-int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct tls_key *key,
+int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct guard *guard,
               const struct rdzv_elsewhere *where, struct rdzv_identity *id)
 {
     struct buf question = BUF_INIT;
     rdzv_put_preamble(&question);
     rdzv_put_elsewhere(&question, where);
-    int rc = exchange(a, timeout_ms, key, &question, id);
+    int rc = exchange(a, timeout_ms, guard, &question, id);
     buf_fini(&question);
     return rc;
 }

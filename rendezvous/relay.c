@@ -411,10 +411,9 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     struct err e = ERR_INIT;
     (void)refused;
     r->connector = NULL;
-    bool tls = fd >= 0 && guard_wants_tls(r->config.guard, peer);
     if (fd >= 0)
         link_tune(fd, DEAD_MS);
-    if (fd >= 0 && tls && guard_ready(r->config.guard, &e) < 0)
+    if (fd >= 0 && guard_wants_tls(r->config.guard, peer) && guard_ready(r->config.guard, &e) < 0)
         close_fd(&fd);
     if (fd >= 0)
         t->link = link_new(r->config.hub, fd, false, &trunk_events, t);
@@ -423,8 +422,7 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
         close_trunk(t);
         return;
     }
-    if (tls)
-        link_protect(t->link, TLS_CLIENT, &r->config.guard->key);
+    link_guard(t->link, r->config.guard);
     link_set_frame_max(t->link, FRAME_MOST);
     link_set_on_room(t->link, on_room);
     rdzv_put_relay(&first, r->config.run_id);
@@ -439,9 +437,14 @@ static void on_store(void *arg, int fd, const struct netaddr *peer)
 {
     struct relay *r = arg;
     struct netaddr to;
-    if (!guard_is_own(fd, peer)) {
+    enum guard_whose whose = guard_whose(fd, peer);
+    if (whose != GUARD_OWN) {
         close(fd);
-        endpoint_complain(r->door, peer, "a client of the workers' store that is another user's");
+        if (whose == GUARD_GONE)
+            log_verbose(ENDPOINT_STORE_GONE);
+        else
+            endpoint_complain(r->door, peer,
+                              "a client of the workers' store that is another user's");
         return;
     }
     if (r->config.serve(r->config.arg, fd))

@@ -3,7 +3,9 @@
  *
  *   no preamble of ours              closed
  *   another protocol version         refused, remembered for the join timeout's text
- *   no hello within 5 s              closed; so is the oldest when too many are in that state
+ *   no hello within 5 s              closed
+ *   too many without a hello         closed: the oldest of an address that has more than 16 of
+ *                                    them, so that nobody is kept out by another; else the oldest
  *   malformed message                closed, with a line; the node may come back
  *   a hello of who has run a round before there was one here
  *                                    told that this is another coordinator, and not counted
@@ -67,6 +69,7 @@ struct coordinator {
     uint32_t ncallers, free_slot;
     struct caller *first, *last; /* not yet said hello */
     int nsilent;
+    struct map per_source; /* of those: address -> how many */
     bool closing, finished;
     bool elected;
     /* Encoded once, sent to all. */
@@ -87,6 +90,8 @@ static void leave_silent(struct caller *k)
     *(k->next ? &k->next->prev : &c->last) = k->prev;
     k->prev = k->next = NULL;
     c->nsilent--;
+    if (!k->peer.own)
+        endpoint_count(&c->per_source, &k->from, -1);
 }
 
 static void tell_beat(struct caller *k, const struct beat_news *news, uint64_t now)
@@ -447,6 +452,17 @@ static void describe_peer(struct rdzv_peer *p, int fd, const struct netaddr *pee
     p->same_host = netaddr_is_loopback(peer) || netaddr_same_ip(peer, &own);
 }
 
+/* Who has to make room: one of those who take more than their share, if there are any. */
+static struct caller *superfluous(struct coordinator *c)
+{
+    for (struct caller *k = c->first; k; k = k->next) {
+        if (!k->peer.own &&
+            endpoint_count(&c->per_source, &k->from, 0) > ENDPOINT_SILENT_PER_SOURCE)
+            return k;
+    }
+    return c->first;
+}
+
 static void adopt(struct coordinator *c, int fd, const struct netaddr *peer,
                   const struct tls_key *key, const char *unwelcome)
 {
@@ -454,6 +470,7 @@ static void adopt(struct coordinator *c, int fd, const struct netaddr *peer,
     k->unwelcome = unwelcome;
     if (peer) {
         k->from = *peer;
+        endpoint_count(&c->per_source, peer, +1);
         describe_peer(&k->peer, fd, peer);
         link_tune(fd, (uint32_t)(c->rules.dead_ns / 1000000));
     } else {
@@ -467,7 +484,7 @@ static void adopt(struct coordinator *c, int fd, const struct netaddr *peer,
     if (key)
         link_protect(k->link, TLS_SERVER, key);
     if (c->nsilent > ENDPOINT_SILENT_MAX(c->rules.max_nodes + c->rules.spares))
-        drop(c->first, "too many say nothing");
+        drop(superfluous(c), "too many say nothing");
     link_hub_wake(c->hub);
 }
 
@@ -713,6 +730,7 @@ struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
     c->free_slot = NO_SLOT;
     c->timer_at = UINT64_MAX;
     map_init(&c->addrs);
+    map_init(&c->per_source);
     uvx_scope_init(&c->scope, hub->loop);
     uv_timer_init(hub->loop, &c->timer);
     uvx_own(&c->scope, &c->timer);
@@ -760,6 +778,7 @@ static void free_coordinator(void *arg)
         free(c->callers[i]);
     free(c->callers);
     map_fini(&c->addrs, NULL);
+    map_fini(&c->per_source, NULL);
     forget(&c->table);
     forget(&c->peers);
     forget(&c->report);

@@ -20,7 +20,6 @@
 #define GARBAGE_LINE_NS   30000000000u
 #define GARBAGE_SOURCES   256
 #define STORE_OPCODE_LAST 18
-#define OFFENCES_MAX      10 /* within GARBAGE_LINE_NS of each other */
 
 /* A connection that has not said what it is. */
 struct silent {
@@ -43,19 +42,13 @@ struct endpoint {
     struct silent *first, *last;
     int nsilent, max_silent;
     struct map per_source; /* address -> how many silent ones, as (void *)(intptr_t) */
-    struct map garbage;    /* address -> struct offender */
+    struct map garbage;    /* address -> uint64_t, when it was last spoken of */
     bool paused;
     uint64_t pause_said_ms;
     unsigned open; /* handles not yet closed */
     bool closing;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
-};
-
-/* A source of connections that were none of ours. */
-struct offender {
-    uint64_t said_ns, last_ns;
-    int offences; /* since it was last quiet for GARBAGE_LINE_NS */
 };
 
 /* --------------------------------------------------------------------------------- listening */
@@ -115,21 +108,20 @@ static void free_silent(uv_handle_t *handle)
     one_closed(p);
 }
 
-/* How many of this source are silent; change: +1, -1, 0. */
-static intptr_t count_source(struct endpoint *p, const struct netaddr *peer, int change)
+intptr_t endpoint_count(struct map *per_source, const struct netaddr *peer, int change)
 {
     char ip[ADDR_STRLEN];
     netaddr_ip(peer, ip);
     size_t len = strlen(ip);
-    intptr_t n = (intptr_t)map_get(&p->per_source, ip, len) + change;
+    intptr_t n = (intptr_t)map_get(per_source, ip, len) + change;
     if (change > 0) {
-        void **value = map_put(&p->per_source, ip, len);
+        void **value = map_put(per_source, ip, len);
         if (value)
             *value = (void *)n;
     } else if (change < 0 && n > 0) {
-        *map_put(&p->per_source, ip, len) = (void *)n; /* it is there: cannot fail */
+        *map_put(per_source, ip, len) = (void *)n; /* it is there: cannot fail */
     } else if (change < 0) {
-        map_remove(&p->per_source, ip, len);
+        map_remove(per_source, ip, len);
     }
     return n;
 }
@@ -143,7 +135,7 @@ static int drop_silent(struct silent *s)
     *(s->next ? &s->next->prev : &p->last) = s->prev;
     p->nsilent--;
     if (!netaddr_is_loopback(&s->peer))
-        count_source(p, &s->peer, -1);
+        endpoint_count(&p->per_source, &s->peer, -1);
     uv_poll_stop(&s->poll);
     uv_close((uv_handle_t *)&s->poll, free_silent);
     return fd;
@@ -196,27 +188,13 @@ void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const cha
     void **value = map_put(&p->garbage, ip, strlen(ip));
     if (!value)
         return;
-    struct offender *o = *value;
-    bool said = o && now - o->said_ns < GARBAGE_LINE_NS;
-    if (!o)
-        *value = o = xcalloc(1, sizeof(*o));
-    o->offences = o->offences && now - o->last_ns < GARBAGE_LINE_NS ? o->offences + 1 : 1;
-    o->last_ns = now;
-    if (said)
+    uint64_t *said = *value;
+    if (said && now - *said < GARBAGE_LINE_NS)
         return;
-    o->said_ns = now;
+    if (!said)
+        *value = said = xmalloc(sizeof(*said));
+    *said = now;
     log_notice("refused %s, from %s to port %d", what, ip, netaddr_port(&p->addr));
-}
-
-/* It has been refused so often that it is not listened to for a while. */
-static bool is_shut_out(struct endpoint *p, const struct netaddr *peer)
-{
-    char ip[ADDR_STRLEN];
-    if (p->garbage.n == 0 || netaddr_is_loopback(peer))
-        return false;
-    netaddr_ip(peer, ip);
-    const struct offender *o = map_get(&p->garbage, ip, strlen(ip));
-    return o && o->offences >= OFFENCES_MAX && uv_hrtime() - o->last_ns < GARBAGE_LINE_NS;
 }
 
 /* The first byte without taking it: 1, 0 at the end, -EAGAIN when it has not come yet. */
@@ -282,7 +260,7 @@ static void watch_silent(struct endpoint *p, int fd, const struct netaddr *peer)
     p->last = s;
     p->nsilent++;
     if (!netaddr_is_loopback(peer))
-        count_source(p, peer, +1);
+        endpoint_count(&p->per_source, peer, +1);
     if (uv_poll_start(&s->poll, UV_READABLE, on_readable) < 0)
         hang_up(s, "it cannot be watched");
     else if (p->nsilent > p->max_silent)
@@ -292,11 +270,11 @@ static void watch_silent(struct endpoint *p, int fd, const struct netaddr *peer)
 static void accepted(struct endpoint *p, int fd, const struct netaddr *peer)
 {
     uint8_t first;
-    int n = is_shut_out(p, peer) ? 0 : peek(fd, &first);
+    int n = peek(fd, &first);
     if (n > 0)
         route(p, fd, peer, first);
-    else if (n == -EAGAIN &&
-             (netaddr_is_loopback(peer) || count_source(p, peer, 0) < ENDPOINT_SILENT_PER_SOURCE))
+    else if (n == -EAGAIN && (netaddr_is_loopback(peer) ||
+                              endpoint_count(&p->per_source, peer, 0) < ENDPOINT_SILENT_PER_SOURCE))
         watch_silent(p, fd, peer);
     else if (n == -EAGAIN)
         give_silent(p, fd, peer);

@@ -8,8 +8,10 @@
  *   too many that say nothing        on_silent() with the oldest; 16 from one address, loopback
  *                                    exempt
  *   another first byte               closed; one line per address and 30 s
- *   endpoint_complain() 10 times     nothing is accepted from there for 30 s, loopback exempt
- *   no descriptors left              the caller is hung up on, accepting pauses, one line */
+ *   no descriptors left              the caller is hung up on, accepting pauses, one line
+ *
+ * No address is shut out, however often it is refused: others who come from there may be the job's
+ * own nodes, and to refuse one more costs little. */
 #ifndef RENDEZVOUS_ENDPOINT_H
 #define RENDEZVOUS_ENDPOINT_H
 
@@ -17,6 +19,7 @@
 #include <uv.h>
 
 #include "core/err.h"
+#include "core/map.h"
 #include "core/netaddr.h"
 
 #define ENDPOINT_SILENT_MS         5000
@@ -55,9 +58,11 @@ int endpoint_open(struct endpoint **out, uv_loop_t *loop, int listen_fd, int nod
 int endpoint_port(const struct endpoint *p);
 /* The address it listens on; "" for all of them. */
 const char *endpoint_addr(const struct endpoint *p);
-/* Somebody there is not one of us: says so, once per address and 30 s, and counts it. what: "a
- * connection that ..." */
+/* Somebody there is not one of us: says so, once per address and 30 s. what: "a connection
+ * that ..." */
 void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const char *what);
+/* How many of this address there are: a count that is kept in a map; change: +1, -1, 0. */
+intptr_t endpoint_count(struct map *per_source, const struct netaddr *peer, int change);
 int endpoint_silent(const struct endpoint *p); /* connections that have not said what they are */
 /* The process is about to end without its loop: nobody is let in any more. */
 void endpoint_abandon(struct endpoint *p);

@@ -324,6 +324,43 @@ START_TEST(one_that_closes_at_once)
 }
 END_TEST
 
+static int begin_handshake(const char *from, int port)
+{
+    static const uint8_t first = TLS_FIRST_BYTE;
+    struct netaddr a;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    netaddr_parse_ip(&a, from, 0);
+    ck_assert_int_eq(bind(fd, &a.sa, a.len), 0);
+    netaddr_parse_ip(&a, "127.0.0.1", port);
+    ck_assert_int_eq(connect(fd, &a.sa, a.len), 0);
+    ck_assert_int_eq(send(fd, &first, 1, 0), 1);
+    return fd;
+}
+
+/* One address cannot take the places of those that shake hands from another. */
+START_TEST(handshakes_of_many_from_one)
+{
+    enum { N = 100 };
+    int port = unused_port(), flood[N];
+    char byte;
+    node_with(0, port, "a secret of some length");
+    int honest = begin_handshake("127.0.0.2", port);
+    loop_turns(&loop, 5);
+    for (int i = 0; i < N; i++) {
+        flood[i] = begin_handshake("127.0.0.3", port);
+        loop_turns(&loop, 2);
+    }
+    /* As many as there are beyond the limit have made room. */
+    ck_assert_uint_eq(hear(flood[N - ENDPOINT_SILENT_MAX(2)], &byte, 1, 1), 0);
+    fd_set_nonblock(honest, true);
+    ck_assert_int_eq(recv(honest, &byte, 1, 0), -1);
+    ck_assert_int_eq(errno, EAGAIN);
+    for (int i = 0; i < N; i++)
+        close(flood[i]);
+    close(honest);
+}
+END_TEST
+
 START_TEST(the_store_of_another_user)
 {
     static const uint8_t hello[] = {0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4};
@@ -463,6 +500,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_coordinator_of_another_user);
     tcase_add_test(tc, an_answer_of_another_user);
     tcase_add_test(tc, one_that_closes_at_once);
+    tcase_add_test(tc, handshakes_of_many_from_one);
     suite_add_tcase(s, tc);
     return s;
 }

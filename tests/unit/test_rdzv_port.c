@@ -49,6 +49,37 @@ START_TEST(garbage_on_the_port_disturbs_nobody)
 }
 END_TEST
 
+/* Whoever shares an address with somebody who is refused is not kept out for that. (All of a host
+ * share the one of loopback.) */
+START_TEST(nobody_is_shut_out_for_another)
+{
+    struct netaddr own;
+    char ip[ADDR_STRLEN], out[8];
+    if (netaddr_list_local(&own, 1) < 1) {
+        test_skip("this host has no address but loopback");
+        return;
+    }
+    int port = unused_port();
+    netaddr_ip(&own, ip);
+    netaddr_set_port(&own, port);
+    for (int i = 0; i < 2; i++) {
+        config_of(i, RDZV_STATIC, port, 2, 2)->node_rank = i;
+        nodes[i].config.endpoint_host = ip;
+    }
+    open_node(0);
+    loop_turns(&loop, 5);
+    for (int i = 0; i < 20; i++) {
+        int fd = socket(own.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ck_assert_int_eq(connect(fd, &own.sa, own.len), 0);
+        ck_assert_int_eq(send(fd, "G", 1, MSG_NOSIGNAL), 1);
+        hear(fd, out, sizeof(out), sizeof(out)); /* it is closed */
+        close(fd);
+    }
+    open_node(1);
+    wait_runs(0, 1, 1);
+}
+END_TEST
+
 START_TEST(store_clients_get_to_the_store)
 {
     config_of(0, RDZV_C10D, 0, 1, 1);
@@ -330,6 +361,7 @@ static Suite *suite(void)
     Suite *s = suite_create("rdzv_port");
     TCase *tc = net_case(s, "strangers", 40);
     tcase_add_test(tc, garbage_on_the_port_disturbs_nobody);
+    tcase_add_test(tc, nobody_is_shut_out_for_another);
     tcase_add_test(tc, store_clients_get_to_the_store);
     tcase_add_test(tc, another_version_is_told_so);
     tcase_add_test(tc, what_answers_is_no_coordinator);

@@ -165,12 +165,13 @@ static int drain(struct tls *t, struct buf *wire, struct err *e)
     return 0;
 }
 
+/* What the side with the other key finds, and the alerts that tell of it: ILLEGAL_PARAMETER is
+ * OpenSSL's, DECRYPT_ERROR the one of RFC 8446. Those that other servers send, which do not know
+ * this kind of key at all, are not among them. */
 static bool is_wrong_key(int reason)
 {
     return reason == SSL_R_BINDER_DOES_NOT_VERIFY || reason == SSL_R_TLSV1_ALERT_DECRYPT_ERROR ||
-           reason == SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER ||
-           reason == SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE ||
-           reason == SSL_R_NO_SUITABLE_SIGNATURE_ALGORITHM;
+           reason == SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER;
 }
 
 static int failed(struct err *e)

@@ -47,8 +47,8 @@ void tls_free(struct tls *t); /* NULL is allowed */
 
 /* Takes n bytes that came from the other side: appends what they say to *plain, and to *wire what
  * has to be sent. 0, -EACCES (the other side has another key), -EPROTO (it does not speak TLS, or
- * what came was changed on the way). After an error *wire may hold an alert that is worth sending;
- * nothing else may follow. */
+ * not with such a key, or what came was changed on the way). After an error *wire may hold an alert
+ * that is worth sending; nothing else may follow. */
 int tls_feed(struct tls *t, const void *p, size_t n, struct buf *plain, struct buf *wire,
              struct err *e);
 

@@ -12,6 +12,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "rendezvous/rdzv_msg.h"
+#include "rendezvous/text.h"
 
 #define LINGER_MS  2000
 #define SEAL_AHEAD 65536 /* bytes of a link's own that wait for the kernel */
@@ -434,6 +435,9 @@ static void sealed_in(struct link *l, const uint8_t *p, size_t n)
     if (rc < 0 && !l->closing) {
         if (l->wire.len) /* an alert, which tells the other side why */
             flush(l);
+        if (rc == -EPROTO && !tls_established(l->tls))
+            text_add(e.msg, sizeof(e.msg),
+                     ": the other side is no launcher of dlaunch, or has another job token");
         end_link(l, rc == -EACCES ? RDZV_END_KEY : RDZV_END_BROKEN, e.msg);
     }
 }

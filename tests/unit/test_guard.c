@@ -293,6 +293,23 @@ START_TEST(an_answer_of_another_user)
 }
 END_TEST
 
+/* Another server's word that it does not want this handshake says nothing of keys. */
+START_TEST(a_server_of_another_kind)
+{
+    static const uint8_t handshake_failure[] = {0x15, 3, 3, 0, 2, 2, 40};
+    struct impostor m = impostor(false, handshake_failure, sizeof(handshake_failure));
+    config_of(1, RDZV_STATIC, m.port, 2, 2)->guard = guard_of(1, "a secret of some length");
+    nodes[1].config.node_rank = 1;
+    nodes[1].config.join_timeout = 1;
+    open_node(1);
+    wait_finished(1, 1);
+    ck_assert_int_eq(nodes[1].result.exit_code, 1);
+    HAS(nodes[1].result.text, "within 1 s");
+    HAS(nodes[1].result.text, "is no launcher of dlaunch, or has another job token");
+    impostor_end(&m);
+}
+END_TEST
+
 /* Whose a closed socket was cannot be known (of root's, on no Linux): it is not let in, and nobody
  * is accused. */
 START_TEST(one_that_closes_at_once)
@@ -499,6 +516,7 @@ static Suite *suite(void)
     tcase_add_test(tc, whose_closed_socket);
     tcase_add_test(tc, a_coordinator_of_another_user);
     tcase_add_test(tc, an_answer_of_another_user);
+    tcase_add_test(tc, a_server_of_another_kind);
     tcase_add_test(tc, one_that_closes_at_once);
     tcase_add_test(tc, handshakes_of_many_from_one);
     suite_add_tcase(s, tc);

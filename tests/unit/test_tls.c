@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/mem.h"
 #include "tests/lib/test.h"
 
 /* Two ends and what is on its way between them. */
@@ -97,6 +98,27 @@ START_TEST(another_key)
 }
 END_TEST
 
+/* A server that knows no keys of this kind ends the handshake by an alert; so does one with another
+ * key. Neither is more than a word in the clear, but they are not the same word. */
+START_TEST(alerts_in_the_clear)
+{
+    static const struct {
+        uint8_t alert;
+        int rc;
+    } cases[] = {{40, -EPROTO}, {70, -EPROTO}, {47, -EACCES}, {51, -EACCES}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        uint8_t record[] = {0x15, 3, 3, 0, 2, 2, cases[i].alert};
+        struct pair p;
+        start(&p, "secret", "secret");
+        p.wire[0].len = 0;
+        buf_put(&p.wire[1], record, sizeof(record));
+        carry(&p, 4096);
+        ck_assert_int_eq(p.rc[0], cases[i].rc);
+        end(&p);
+    }
+}
+END_TEST
+
 START_TEST(no_tls_at_all)
 {
     const char *texts[] = {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\xff\xff\0\0\0",
@@ -182,6 +204,7 @@ static Suite *suite(void)
     TCase *tc = tcase_create("tls");
     tcase_add_test(tc, both_ways_in_any_pieces);
     tcase_add_test(tc, another_key);
+    tcase_add_test(tc, alerts_in_the_clear);
     tcase_add_test(tc, no_tls_at_all);
     tcase_add_test(tc, changed_on_the_way);
     tcase_add_test(tc, replayed);

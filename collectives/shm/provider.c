@@ -299,7 +299,9 @@ static int reduce_at_root(struct task *t)
     t->flow.results = FLOW_NOBODY;
     if (s->n == 2 && t->len >= shm_tuning.pull && !scales) {
         pull_probe(s);
-        return move_timed(t, t->len, !root && pull_can(s, t->call->send, t->len));
+        /* An arrival that has been written already does not say that its data is to be pulled. */
+        bool can_pull = !root && !t->flow.late && pull_can(s, t->call->send, t->len);
+        return move_timed(t, t->len, can_pull);
     }
     return run_flow(t, "flat");
 }

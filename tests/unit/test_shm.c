@@ -127,16 +127,16 @@ static bool is_v(enum call_kind kind)
            kind == CALL_REDUCE_SCATTER_V || kind == CALL_ALL_TO_ALL_V;
 }
 
-/* What the step's buffers are: each rank draws on its own whether they are shared and aligned. */
+/* What the step's buffers are: each rank draws on its own whether either is shared and aligned. */
 static void choose_buffers(struct rank *me, const struct trial *s)
 {
     uint64_t d = draw(me->run, s->number, 1000 + (uint64_t)me->me),
              all = draw(me->run, s->number, 5);
-    bool shared = all % 2 ? true : d % 2;
+    bool shared[2] = {all % 2 || d % 2, all % 2 || d / 64 % 2};
     size_t shift = all / 2 % 2 ? d / 2 % 17 : 0;
     shift = shift / dtype_get(s->dtype)->size * dtype_get(s->dtype)->size;
-    me->send = (shared ? me->shared[0] : me->own[0]) + shift;
-    me->recv = (shared ? me->shared[1] : me->own[1]) + shift;
+    me->send = (shared[0] ? me->shared[0] : me->own[0]) + shift;
+    me->recv = (shared[1] ? me->shared[1] : me->own[1]) + shift;
 }
 
 static bool in_place(const struct rank *me, const struct trial *s)
@@ -403,8 +403,10 @@ static void run_threads(struct run *run)
 
 #define HUGE_BYTES ((size_t)1 << 40)
 
+enum { EACH_WAY = 6, COMPARED, WAYS };
+
 /* Ways that are forced. */
-static const struct shm_tuning g_ways[] = {
+static const struct shm_tuning g_ways[WAYS] = {
     {.flat = HUGE_BYTES,
      .root_pair = HUGE_BYTES,
      .direct = HUGE_BYTES,
@@ -471,19 +473,30 @@ static const struct shm_tuning g_ways[] = {
      .piece_many = 1024,
      .piece_move = 4096,
      .round_move = 8192},
-    {.flat = 8192,
-     .root_pair = 8192,
-     .direct = HUGE_BYTES,
-     .direct_stream = HUGE_BYTES,
-     .pull = 512,
-     .pull_crowded = 512,
-     .compare = 512,
-     .piece_few = 4096,
-     .piece_many = 1024,
-     .piece_move = 4096,
-     .round_move = 8192},
+    /* A rank whose buffers are shared tries each of them in turn. */
+    [EACH_WAY] = {.flat = HUGE_BYTES,
+                  .root_pair = HUGE_BYTES,
+                  .direct = 0,
+                  .direct_stream = HUGE_BYTES,
+                  .pull = 0,
+                  .pull_crowded = 0,
+                  .compare = 0,
+                  .piece_few = 4096,
+                  .piece_many = 1024,
+                  .piece_move = 4096,
+                  .round_move = 8192},
+    [COMPARED] = {.flat = 8192,
+                  .root_pair = 8192,
+                  .direct = HUGE_BYTES,
+                  .direct_stream = HUGE_BYTES,
+                  .pull = 512,
+                  .pull_crowded = 512,
+                  .compare = 512,
+                  .piece_few = 4096,
+                  .piece_many = 1024,
+                  .piece_move = 4096,
+                  .round_move = 8192},
 };
-enum { WAYS = sizeof(g_ways) / sizeof(g_ways[0]) };
 
 static void run_way(int n, int way, uint64_t seed, int steps, enum call_kind only)
 {
@@ -509,12 +522,20 @@ START_TEST(every_kind_again_and_again)
 }
 END_TEST
 
+/* What is tried first says something to the others that still holds when they go another way. */
+START_TEST(ways_that_are_tried_and_left)
+{
+    run_way(2, EACH_WAY, 0x7e57, 200, g_kinds[_i]);
+    run_way(3, EACH_WAY, 0x7e58, 100, g_kinds[_i]);
+}
+END_TEST
+
 /* Where the faster way is looked for, data goes both ways, and each rank learns what either costs.
  */
 START_TEST(both_ways_are_tried)
 {
     struct run run = {.seed = 0xc057, .steps = 40, .only = CALL_ALL_TO_ALL, .both = true};
-    shm_tuning = g_ways[WAYS - 1];
+    shm_tuning = g_ways[COMPARED];
     shm_world_init(&run.w, 3, 2);
     run_threads(&run);
     shm_world_fini(&run.w);
@@ -527,6 +548,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "operations", 120);
     tcase_add_loop_test(tc, every_way_in_any_order, 1, 10);
     tcase_add_loop_test(tc, every_kind_again_and_again, 0, KINDS);
+    tcase_add_loop_test(tc, ways_that_are_tried_and_left, 0, KINDS);
     tcase_add_test(tc, both_ways_are_tried);
     return s;
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -158,6 +159,16 @@ int shm_open_heap(dlcoll_comm *comm, void *heap, size_t bytes, struct err *e)
 
 /* ------------------------------------------------------------------------------------- making */
 
+static int set_length(int fd, size_t bytes, struct err *e)
+{
+    struct rlimit most;
+    /* Beyond the limit there would be a signal. */
+    bool fits = getrlimit(RLIMIT_FSIZE, &most) < 0 || bytes <= most.rlim_cur;
+    if (fits && ftruncate(fd, (off_t)bytes) == 0)
+        return 0;
+    return err_sys(e, fits ? errno : EFBIG, "a memory file of %zu bytes", bytes);
+}
+
 /* Makes a memory file and maps it: as large as the system lets it be. */
 static int make_file(size_t fixed, int *fd, void **base, size_t *bytes, struct err *e)
 {
@@ -167,10 +178,8 @@ static int make_file(size_t fixed, int *fd, void **base, size_t *bytes, struct e
     int r = 0;
     for (size_t arenas = ARENAS_BYTES; arenas >= ARENAS_LEAST; arenas /= 8) {
         *bytes = fixed + arenas;
-        if (ftruncate(*fd, (off_t)*bytes) < 0) {
-            r = err_sys(e, errno, "a memory file of %zu bytes", *bytes);
+        if ((r = set_length(*fd, *bytes, e)) < 0)
             continue;
-        }
         *base = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
         if (*base != MAP_FAILED)
             return 0;

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -314,6 +315,36 @@ START_TEST(ranks_meet_in_a_store_that_rank_0_hosts)
 {
     int fd = reserve_port(&g_store_port);
     ranks_run(_i, 0, by_hand);
+    close(fd);
+}
+END_TEST
+
+/* There is memory to share as far as the limit on files lets there be; no signal says otherwise. */
+static void under_a_limit(struct ranks *j, int rank)
+{
+    static const rlim_t limits[] = {(rlim_t)1 << 30, 4096};
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_env_int("MASTER_PORT", g_store_port);
+    for (int k = 0; k < 2; k++) {
+        dlcoll_comm *group;
+        int64_t v = 1;
+        struct rlimit limit = {limits[k], limits[k]};
+        EXPECT(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+        dlcoll_comm *c = comm_start();
+        EXPECT(dlcoll_comm_split(c, 0, rank, &group, NULL) == 0, "%s", why(c));
+        EXPECT(!dlcoll_mem_alloc(group, 4096) == (k == 1), "limit %d", k);
+        EXPECT(dlcoll_all_reduce(&v, &v, 1, DLCOLL_I64, DLCOLL_SUM, group, NULL, NULL) == 0, "%s",
+               why(group));
+        EXPECT(v == j->n);
+        comm_end(group);
+        comm_end(c);
+    }
+}
+
+START_TEST(files_may_be_limited)
+{
+    int fd = reserve_port(&g_store_port);
+    ranks_run(3, _i, under_a_limit);
     close(fd);
 }
 END_TEST
@@ -778,6 +809,7 @@ static Suite *suite(void)
     tcase_add_test(tc, eight_ranks_on_two_cpus_do_not_crawl);
     tc = test_case(s, "without a launcher", 60);
     tcase_add_loop_test(tc, ranks_meet_in_a_store_that_is_served, 2, 5);
+    tcase_add_loop_test(tc, files_may_be_limited, 0, 2);
     tcase_add_test(tc, cpus_of_bound_ranks_are_counted_together);
     tcase_add_loop_test(tc, ranks_meet_in_a_store_that_rank_0_hosts, 2, 6);
     tcase_add_test(tc, a_wrong_environment_is_told);

@@ -1,6 +1,6 @@
 /* bootstrap.h: the ways in which a worker learns of its world. Each fills in *w, which is zeroed
- * but for listen_fd (-1) and instance, and leaves what it has opened in it: the caller ends it with
- * world_fini() on failure too. */
+ * but for listen_fd (-1), made and instance, and leaves what it has opened in it: the caller ends
+ * it with world_fini() on failure too. */
 #ifndef COLLECTIVES_BOOTSTRAP_H
 #define COLLECTIVES_BOOTSTRAP_H
 

@@ -26,8 +26,6 @@
 
 #define DEFAULT_TIMEOUT_MS (10 * 60 * 1000)
 
-static _Atomic uint32_t g_made; /* jobs; failed tries do not count */
-
 /* ---------------------------------------------------------------------------------------- fork */
 
 static unsigned g_fork_gen; /* counts the forks between the first process and this one */
@@ -216,27 +214,22 @@ static int *count_up(int n)
     return ranks;
 }
 
-/* The launcher's memory is zeroed once. So the first world that a process makes has one half of it,
- * the second one half of the rest, and so on; when there is too little left, none is shared. */
 static int share_heap(dlcoll_comm *c, const struct job_segment *s, struct err *e)
 {
     uint8_t *heap = s->base + s->header.off_heap;
-    uint64_t bytes = s->header.heap_bytes / 2 / 4096 * 4096;
-    for (uint32_t k = 1; k < c->world->instance; k++) {
-        heap += bytes;
-        bytes = bytes / 2 / 4096 * 4096;
-    }
+    uint64_t bytes = s->header.heap_bytes / 4096 * 4096;
     c->shares_memory = bytes >= shm_least_bytes(c->topo.most_local);
     return c->shares_memory && c->topo.nlocal > 1 ? shm_open_heap(c, heap, bytes, e) : 0;
 }
 
-/* The memory of the world: the launcher's, or what this node's ranks agree on. */
+/* The memory of the world: the launcher's, which is zeroed once and so the first one's, or what
+ * this node's ranks agree on. */
 static int share_world(dlcoll_comm *c, uint64_t deadline_ns, struct err *e)
 {
     struct job_segment *s = &c->world->segment;
     if (!c->job->conf.shared_memory || c->topo.most_local == 1)
         return 0;
-    if (s->base)
+    if (s->base && c->world->instance == 1)
         return share_heap(c, s, e);
     struct coll_call failed = {0};
     int r = comm_share_memory(c, deadline_ns, &failed);
@@ -247,8 +240,7 @@ static int share_world(dlcoll_comm *c, uint64_t deadline_ns, struct err *e)
 
 static int open_comm(dlcoll_comm **out, const dlcoll_init_opts *o, struct err *e)
 {
-    struct world_opts w = {.instance = o->name && *o->name ? 1 : atomic_load(&g_made) + 1,
-                           .deadline_ns = comm_deadline(o->init_timeout_ms),
+    struct world_opts w = {.deadline_ns = comm_deadline(o->init_timeout_ms),
                            .method = o->init_method,
                            .rank = o->rank,
                            .size = o->world_size,
@@ -297,7 +289,7 @@ int dlcoll_init(dlcoll_comm **comm, const dlcoll_init_opts *opts)
                 : c->world->members    ? "met through a store"
                                        : "alone",
                 c->world->neighbours, c->world->usable_cpus);
-    atomic_fetch_add(&g_made, 1);
+    world_made(c->world);
     *comm = c;
     return 0;
 }

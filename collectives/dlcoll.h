@@ -230,7 +230,8 @@ typedef struct dlcoll_init_opts {
     dlcoll_store *store;
     /* Tells apart jobs that share a store; NULL: "". With a name several threads may be in
      * dlcoll_init() at the same time, as ranks of their own, and the caller takes another one for
-     * each world that he makes through the same store. */
+     * each world that he makes through the same store. Worlds that ranks make in a store without
+     * one are counted, so one of some of the ranks only needs a name. */
     const char *name;
 } dlcoll_init_opts;
 
@@ -244,7 +245,7 @@ typedef struct dlcoll_init_opts {
  *
  *   - Started by dlaunch: rank, size, addresses, a listening socket and shared memory come from the
  *     launcher; no message is exchanged. Only one such communicator may exist in a process at a
- *     time.
+ *     time; for those after the first one the ranks agree on new memory.
  *   - "env://": from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: the ranks meet through a
  *     TCPStore there, which rank 0 hosts in this process unless one is served there already
  *     (TORCHELASTIC_USE_AGENT_STORE=True: one surely is). Waits until all have come.

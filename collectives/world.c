@@ -10,6 +10,12 @@
 #include "core/fd.h"
 #include "rendezvous/store_thread.h"
 
+/* Worlds that have been made, of two sorts: those of the launcher, and those that all ranks have
+ * met for in a store and given no name. Every rank of one of them has made equally many before.
+ * Named worlds, and those of one, are some ranks' own affair and do not count; nor do failed tries.
+ */
+static _Atomic uint32_t g_launched, g_met;
+
 static bool is_set(const char *name)
 {
     const char *v = getenv(name);
@@ -28,12 +34,14 @@ int world_init(struct world *w, const struct world_opts *o, struct err *e)
     int r = 0;
     memset(w, 0, sizeof(*w));
     w->listen_fd = -1;
-    w->instance = o->instance;
     with.method = method && *method ? method : NULL;
     bool asked = with.method || o->store || o->size > 0;
+    bool launched = is_set(SEGMENT_ENV_FD) && !asked;
+    w->made = launched ? &g_launched : !*o->name ? &g_met : NULL;
+    w->instance = w->made ? atomic_load(w->made) + 1 : 1;
     if (o->store && o->size <= 0)
         r = err_set(e, -EINVAL, "with a store, rank and world_size must be given");
-    else if (is_set(SEGMENT_ENV_FD) && !asked)
+    else if (launched)
         r = bootstrap_segment(w, e);
     else if (asked || is_set("RANK") || is_set("WORLD_SIZE"))
         r = bootstrap_store(w, &with, e);
@@ -42,6 +50,12 @@ int world_init(struct world *w, const struct world_opts *o, struct err *e)
     if (r < 0)
         world_fini(w);
     return r;
+}
+
+void world_made(struct world *w)
+{
+    if (w->made && w->size > 1)
+        atomic_fetch_add(w->made, 1);
 }
 
 void world_fini(struct world *w)

@@ -34,7 +34,8 @@ struct world {
     int usable_cpus; /* by them all together: the same number on each */
     uint64_t epoch;  /* with counter and instance: which round of which job this is */
     uint32_t counter, instance;
-    int listen_fd; /* owned, non-blocking; -1 in a world of one */
+    _Atomic uint32_t *made; /* how many of its sort the process has made; NULL: it has a name */
+    int listen_fd;          /* owned, non-blocking; -1 in a world of one */
 
     char store_host[HOST_MAX]; /* the store through which the ranks have met; "": none */
     int store_port;
@@ -47,8 +48,6 @@ struct world {
 
 /* What dlcoll_init() was asked for. */
 struct world_opts {
-    uint32_t instance;    /* counts the worlds that this process has made, from 1: the same on every
-                             rank */
     uint64_t deadline_ns; /* on mono_ns(); 0: none */
     const char *method;   /* "env://", "tcp://...", "file://..."; NULL: the environment decides */
     int rank, size;       /* size 0: from the environment, or from the method */
@@ -60,6 +59,9 @@ struct world_opts {
  * *w needs no world_fini(). Codes: -EINVAL, -ENOMEM, -ETIMEDOUT, -EBUSY (the launcher's sockets are
  * in use by another communicator), and what the network says. */
 int world_init(struct world *w, const struct world_opts *o, struct err *e);
+/* All that dlcoll_init() does for it has succeeded: the next one of its sort has another instance.
+ */
+void world_made(struct world *w);
 void world_fini(struct world *w);
 
 /* The address where `rank` listens. */

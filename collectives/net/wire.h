@@ -26,7 +26,7 @@ struct hello {
     uint16_t version, kind;
     uint64_t epoch; /* of the job's round: drawn at random, so that no stranger knows it */
     uint32_t counter;
-    uint32_t instance; /* of dlcoll_init() in the process, from 1 */
+    uint32_t instance; /* of the world, from 1: which one of its sort it is */
     uint64_t comm;     /* the communicator's number */
     uint32_t from, to; /* ranks of the world */
     uint16_t channel;

@@ -1,10 +1,10 @@
 /* memory.h: what the ranks of a communicator on one node share: a piece of memory.
  *
- * The world of a job that dlaunch has started uses the heap of the launcher's segment: everybody
- * has it mapped, no word is exchanged. Elsewhere, and for groups, the lowest local rank makes it
- * and describes it to the others in an offer, which travels over the communicator's connections;
- * each attaches, and if one of them cannot, all give it up and talk over TCP instead
- * (comm_memory.c).
+ * The first world of a job that dlaunch has started uses the heap of the launcher's segment:
+ * everybody has it mapped, no word is exchanged. Elsewhere, for later ones, and for groups, the
+ * lowest local rank makes it and describes it to the others in an offer, which travels over the
+ * communicator's connections; each attaches, and if one of them cannot, all give it up and talk
+ * over TCP instead (comm_memory.c).
  *
  * comm->topo says who is on this node. On success comm->shm is set, and comm->shared_stop points to
  * a zeroed record in it that all of them see. Memory is zeroed and belongs to the communicator:

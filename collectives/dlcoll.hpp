@@ -645,7 +645,7 @@ class comm : public operations<void>
     comm shrink() const
     {
         dlcoll_comm *group;
-        check(dlcoll_comm_shrink(comm_, &group, nullptr), comm_);
+        check(dlcoll_comm_shrink(comm_, &group, nullptr)); /* the thread has the reason */
         return comm(group);
     }
     explicit operator bool() const noexcept

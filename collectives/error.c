@@ -41,6 +41,12 @@ int error_set_global(int code, const char *fmt, ...)
     return code;
 }
 
+int error_copy_global(const dlcoll_error *e)
+{
+    g_error = *e;
+    return e->code;
+}
+
 int error_code(int errnum)
 {
     switch (errnum) {

@@ -14,6 +14,7 @@ int error_vset(dlcoll_error *out, int code, const char *fmt, va_list ap);
 
 /* The same for a call that has no communicator: kept per thread. */
 int error_set_global(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+int error_copy_global(const dlcoll_error *e); /* returns its code */
 
 /* The code for a negative errno value of the inside. */
 int error_code(int errnum);

@@ -18,15 +18,21 @@ uint64_t group_hash(uint64_t h, uint64_t v)
     return h ? h : 1;
 }
 
+/* A parent that has failed keeps the cause of that: then the thread has the reason. */
+static int refuse(dlcoll_comm *c, int code, const char *why)
+{
+    return atomic_load(&c->failed) ? error_set_global(code, "%s", why)
+                                   : comm_error(c, code, "%s", why);
+}
+
 static int take_opts(dlcoll_comm *c, const dlcoll_group_opts *given, dlcoll_group_opts *o)
 {
     *o = (dlcoll_group_opts)DLCOLL_GROUP_OPTS_INIT;
     int code = comm_take_opts(o, sizeof(*o), given);
     if (code == DLCOLL_EINVAL)
-        return comm_error(c, code,
-                          "opts has no valid size and version (use DLCOLL_GROUP_OPTS_INIT)");
+        return refuse(c, code, "opts has no valid size and version (use DLCOLL_GROUP_OPTS_INIT)");
     if (code < 0)
-        return comm_error(c, code, "opts asks for what this library does not know");
+        return refuse(c, code, "opts asks for what this library does not know");
     if (o->timeout_ms == 0)
         o->timeout_ms = c->timeout_ms;
     return 0;
@@ -36,10 +42,11 @@ static int take_opts(dlcoll_comm *c, const dlcoll_group_opts *given, dlcoll_grou
 static int hand_up(dlcoll_comm *parent, dlcoll_comm *group)
 {
     pthread_mutex_lock(&parent->error_lock);
-    if (!atomic_load(&parent->failed))
+    bool failed = atomic_load(&parent->failed);
+    if (!failed)
         parent->error = group->error;
     pthread_mutex_unlock(&parent->error_lock);
-    return group->error.code;
+    return failed ? error_copy_global(&group->error) : group->error.code;
 }
 
 int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
@@ -53,7 +60,7 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
     int r = comm_new(&g, parent->job, id, ranks, n, me, o->name, o->timeout_ms,
                      after_failure || parent->after_failure, &e);
     if (r < 0)
-        return comm_error(parent, error_code(r), "%s", e.msg);
+        return refuse(parent, error_code(r), e.msg);
     r = comm_share_memory(g, comm_deadline(o->timeout_ms), &failed);
     if (r == -ENOMEM || r < 0) {
         comm_fail(g, r, &failed);

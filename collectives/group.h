@@ -19,7 +19,8 @@ uint64_t group_hash(uint64_t h, uint64_t v);
 int group_take_opts(dlcoll_comm *c, const dlcoll_group_opts *given, dlcoll_group_opts *o);
 
 /* The group `id` of the n ranks of `parent`, of which this process is number `me`. Takes `ranks`
- * (malloc'ed). The public code; the parent's last error says why. */
+ * (malloc'ed). The public code; the parent's last error says why, or the thread's when the parent
+ * has failed. */
 int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
                const dlcoll_group_opts *o, bool after_failure, dlcoll_comm **out);
 

@@ -2,24 +2,36 @@
  *
  *   everybody      takes the ranks that he does not know to be dead for alive; the lowest of them
  *                  leads
- *   the leader     hears from all others, until everybody has said that he is here, or is gone, or
- *                  the time is up; then tells those who came who they are
- *   the others     say to the leader that they are here, and hear the list from him; when he is
- *                  gone, the next one leads
+ *   the leader     calls all others, until everybody has said that he is here, or is gone, or the
+ *                  time is up; then tells those who came who they are
+ *   the others     wait for the leader's call, say that they are here, and hear the list from him;
+ *                  when he is gone, the next one leads
+ *
+ * Each of the others takes the time anew when he has been called, and some more, so that the list
+ * comes while they are all still there. Whoever comes so late that the leader has left hears
+ * nothing, but finds him alive.
  *
  * Connections are those of a communicator of their own, whose number everybody derives from the
  * failed one's. A rank that is gone shows by its closed door. */
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "collectives/comm.h"
 #include "collectives/error.h"
 #include "collectives/group.h"
 #include "collectives/net/net.h"
 #include "core/clock.h"
+#include "core/fd.h"
 
-enum { MOST_MS = 60 * 1000, HERE = 0x48 };
+enum {
+    MOST_MS = 60 * 1000,
+    SLACK_MS = 5000, /* the list comes after the leader's time */
+    DOOR_MS = 200,   /* until one that is shut shows */
+    HERE = 0x48
+};
 
 struct roll {
     dlcoll_comm *comm; /* the failed one */
@@ -28,6 +40,7 @@ struct roll {
     char *here;    /* has said so, or is told so: 1 */
     size_t *moved; /* of the list, to or from each rank */
     struct transport_want *wants;
+    int64_t ms; /* how long ranks are waited for */
     uint64_t deadline_ns;
 };
 
@@ -50,36 +63,39 @@ static void wait_for(struct roll *r, size_t n)
     (void)r->t->ops->wait(r->t, r->wants, n, 1, &e);
 }
 
-/* The leader: until all others have come or gone. */
+/* The leader: until all others have come or gone. Those who have come may still go. */
 static void call_roll(struct roll *r)
 {
     int size = r->comm->size, me = r->comm->rank;
+    r->deadline_ns = comm_deadline(r->ms);
     for (;;) {
-        size_t n = 0;
+        size_t n = 0, awaited = 0;
         for (int i = 0; i < size; i++) {
             struct err e = ERR_INIT;
             char word;
-            if (i == me || r->here[i] || r->gone[i])
+            if (i == me || r->gone[i])
                 continue;
             ssize_t got = r->t->ops->recv(r->t, i, &(struct iovec){&word, 1}, 1, &e);
+            r->gone[i] = got < 0;
+            r->here[i] = got >= 0 && (got == 1 || r->here[i]);
             if (got < 0)
-                r->gone[i] = 1;
-            else if (got == 1)
-                r->here[i] = 1;
-            else
-                r->wants[n++] = (struct transport_want){.stream = i, .recv = true};
+                continue;
+            awaited += !r->here[i];
+            r->wants[n++] = (struct transport_want){.stream = i, .recv = true};
         }
-        if (n == 0 || is_over(r))
+        if (awaited == 0 || is_over(r))
             break;
         wait_for(r, n);
     }
     r->here[me] = 1;
 }
 
-/* The leader: the list to all who are on it. Who is gone by now shows later. */
+/* The leader: the list to all who are on it. Who is gone by now stays on it, for all alike: making
+ * the group fails. */
 static void announce(struct roll *r)
 {
     int size = r->comm->size, me = r->comm->rank;
+    r->deadline_ns = comm_deadline(SLACK_MS);
     for (;;) {
         size_t n = 0;
         for (int i = 0; i < size; i++) {
@@ -101,23 +117,47 @@ static void announce(struct roll *r)
     }
 }
 
-/* 0: the list is here; -EPIPE: the leader is gone; -ETIMEDOUT. */
+/* Whether a rank that has closed its connection still listens: its process lives. That of one that
+ * has just ended may let somebody in before it is shut, and then throws him out. */
+static bool is_at_home(const dlcoll_comm *c, int rank)
+{
+    struct netaddr to;
+    int errnum = 0;
+    socklen_t len = sizeof(errnum);
+    if (comm_has_exited(c, rank) || world_addr(c->world, c->world_ranks[rank], &to, NULL) < 0)
+        return false;
+    _cleanup_fd_ int fd = socket(to.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || (connect(fd, &to.sa, to.len) < 0 && errno != EINPROGRESS))
+        return false;
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    if (poll(&p, 1, DOOR_MS) != 1 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &errnum, &len) < 0 ||
+        errnum)
+        return false;
+    p.events = POLLIN;
+    return poll(&p, 1, DOOR_MS) == 0;
+}
+
+/* 0: the list is here; -EPIPE: the leader is gone; -ETIMEDOUT: he has not called, or no list has
+ * come; -ECONNRESET: he has called, and left without me. */
 static int follow(struct roll *r, int lead)
 {
     bool said = false;
     size_t size = (size_t)r->comm->size, have = 0;
+    r->deadline_ns = comm_deadline(r->ms);
     while (!is_over(r)) {
         struct err e = ERR_INIT;
         char word = HERE;
         ssize_t got = 0;
-        if (!said && (got = r->t->ops->send(r->t, lead, &(struct iovec){&word, 1}, 1, &e)) > 0)
+        if (!said && (got = r->t->ops->send(r->t, lead, &(struct iovec){&word, 1}, 1, &e)) > 0) {
             said = true;
+            r->deadline_ns = comm_deadline(r->ms + SLACK_MS);
+        }
         if (got >= 0 && said) {
             got = r->t->ops->recv(r->t, lead, &(struct iovec){r->here + have, size - have}, 1, &e);
             have += got > 0 ? (size_t)got : 0;
         }
         if (got < 0)
-            return -EPIPE;
+            return is_at_home(r->comm, lead) ? -ECONNRESET : -EPIPE;
         if (have == size)
             return 0;
         r->wants[0] = (struct transport_want){.stream = lead, .send = !said, .recv = said};
@@ -143,6 +183,11 @@ static int find_out(struct roll *r)
     }
 }
 
+static int came_too_late(void)
+{
+    return error_set_global(DLCOLL_EPEER, "comm_shrink: this rank came too late");
+}
+
 static int make_group(struct roll *r, uint64_t id, const dlcoll_group_opts *o, dlcoll_comm **group)
 {
     dlcoll_comm *c = r->comm;
@@ -150,14 +195,14 @@ static int make_group(struct roll *r, uint64_t id, const dlcoll_group_opts *o, d
     if (!ranks)
         return error_set_global(DLCOLL_ENOMEM, "comm_shrink: no memory");
     for (int i = 0; i < c->size; i++) {
-        if (!r->here[i] || r->gone[i])
+        if (!r->here[i])
             continue;
         me = i == c->rank ? n : me;
         ranks[n++] = i;
     }
     if (me < 0) {
         free(ranks);
-        return error_set_global(DLCOLL_EPEER, "comm_shrink: this rank came too late");
+        return came_too_late();
     }
     return group_make(c, id, ranks, n, me, o, true, group);
 }
@@ -170,11 +215,12 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
     int64_t ms = o->timeout_ms < 0 || o->timeout_ms > MOST_MS ? MOST_MS : o->timeout_ms;
     struct tcp_opts to = net_tcp_opts(c, CHANNEL_COLL);
     struct roll r = {.comm = c,
+                     .ms = ms,
                      .gone = calloc(size, 1),
                      .here = calloc(size, 1),
                      .moved = calloc(size, sizeof(size_t)),
-                     .wants = calloc(size, sizeof(struct transport_want)),
-                     .deadline_ns = comm_deadline(ms)};
+                     .wants = calloc(size, sizeof(struct transport_want))};
+    char name[WORLD_NAME_MAX];
     int code = 0, status = -ENOMEM;
     to.comm = group_hash(id, 1);
     to.lanes = 1;
@@ -184,10 +230,13 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
         status = find_out(&r);
         r.t->ops->free(r.t);
     }
-    if (status < 0)
-        code =
-            error_set_global(error_code(status), "comm_shrink: %s",
-                             status == -ENOMEM ? "no memory" : "the others did not come in time");
+    if (status == -ECONNRESET)
+        code = came_too_late();
+    else if (status == -ETIMEDOUT)
+        code = error_set_global(DLCOLL_ETIMEDOUT, "comm_shrink: %s did not come in time",
+                                world_name(c->world, c->world_ranks[leader(&r)], name));
+    else if (status < 0)
+        code = error_set_global(error_code(status), "comm_shrink: no memory");
     else
         code = make_group(&r, id, o, group);
     free(r.gone);
@@ -204,7 +253,7 @@ int dlcoll_comm_shrink(dlcoll_comm *comm, dlcoll_comm **group, const dlcoll_grou
         return error_set_global(DLCOLL_EINVAL, "comm_shrink: comm or group is NULL");
     *group = NULL;
     if (comm_is_forked(comm) || !atomic_load(&comm->failed))
-        return comm_error(comm, DLCOLL_ESTATE, "comm_shrink: nothing has failed");
+        return error_set_global(DLCOLL_ESTATE, "comm_shrink: nothing has failed");
     if (atomic_flag_test_and_set_explicit(&comm->busy, memory_order_acquire))
         return DLCOLL_ESTATE;
     int code = group_take_opts(comm, opts, &o);

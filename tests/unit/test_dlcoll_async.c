@@ -689,6 +689,83 @@ START_TEST(those_who_are_left_go_on)
 }
 END_TEST
 
+/* The last rank leaves; one of the others is alive and does not come in time. */
+struct absence {
+    int who;
+    _Atomic int through; /* those who have come */
+    _Atomic int heard;   /* `who` has come, too late, and been told so */
+};
+
+static void await(_Atomic int *word, int value)
+{
+    while (atomic_load(word) < value)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static void come_or_not(dlcoll_comm *comm, void *arg)
+{
+    struct absence *a = arg;
+    int n = dlcoll_size(comm), rank = dlcoll_rank(comm), code = 0;
+    dlcoll_comm *rest = NULL;
+    int32_t x = rank;
+    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
+    if (rank == n - 1) {
+        dlcoll_abort(comm, "leaves");
+        return;
+    }
+    while (code == 0)
+        code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
+    dlcoll_group_opts opts = DLCOLL_GROUP_OPTS_INIT;
+    opts.timeout_ms = (int64_t)(test_seconds(1) * 1000);
+    if (rank == a->who)
+        await(&a->through, n - 2);
+    code = dlcoll_comm_shrink(comm, &rest, &opts);
+    if (rank == a->who) {
+        THREAD_EXPECT(code == (rank == 0 ? 0 : DLCOLL_EPEER), "%d %s", code, thread_error(NULL));
+        THREAD_EXPECT(rank == 0 || strstr(thread_error(NULL), "came too late"), "%s",
+                      thread_error(NULL));
+        atomic_store(&a->heard, 1);
+    } else if (a->who == 0) { /* who would have to say */
+        THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "%d %s", code, thread_error(NULL));
+        THREAD_EXPECT(strstr(thread_error(NULL), "rank 0 ("), "%s", thread_error(NULL));
+        THREAD_EXPECT(strstr(thread_error(comm), "leaves"), "%s", thread_error(comm));
+    } else {
+        THREAD_EXPECT(code == 0, "%d %s", code, thread_error(NULL));
+        THREAD_EXPECT(dlcoll_size(rest) == n - 2, "%d", dlcoll_size(rest));
+        THREAD_EXPECT(sum_of_ranks(comm, rest, rank) == n * (n - 1) / 2 - (n - 1) - a->who, "sum");
+    }
+    atomic_fetch_add(&a->through, 1);
+    await(&a->heard, 1);
+    dlcoll_destroy(rest);
+}
+
+START_TEST(those_who_do_not_come_are_left_out)
+{
+    struct absence a = {.who = _i};
+    thread_ranks_run(5, come_or_not, &a);
+}
+END_TEST
+
+static void shrink_badly(dlcoll_comm *comm, void *arg)
+{
+    dlcoll_comm *rest = NULL;
+    dlcoll_group_opts opts = DLCOLL_GROUP_OPTS_INIT;
+    (void)arg;
+    THREAD_EXPECT(dlcoll_comm_shrink(comm, &rest, NULL) == DLCOLL_ESTATE, "nothing has failed");
+    THREAD_EXPECT(strstr(thread_error(NULL), "nothing has failed"), "%s", thread_error(NULL));
+    dlcoll_abort(comm, "fails");
+    opts.size = 1;
+    THREAD_EXPECT(dlcoll_comm_shrink(comm, &rest, &opts) == DLCOLL_EINVAL, "wrong options");
+    THREAD_EXPECT(strstr(thread_error(NULL), "DLCOLL_GROUP_OPTS_INIT"), "%s", thread_error(NULL));
+    THREAD_EXPECT(strstr(thread_error(comm), "fails"), "%s", thread_error(comm));
+}
+
+START_TEST(what_is_wrong_with_it_is_told)
+{
+    thread_ranks_run(1, shrink_badly, NULL);
+}
+END_TEST
+
 /* -------------------------------------------------------------------------------- looking at it */
 
 static void looking(dlcoll_comm *comm, void *arg)
@@ -856,6 +933,8 @@ static Suite *suite(void)
         tcase_add_loop_test(tc, a_reason_that_comes_late_or_never, 0, 2);
         tcase_add_test(tc, abort_by_another_thread);
         tcase_add_loop_test(tc, those_who_are_left_go_on, 3, 6);
+        tcase_add_loop_test(tc, those_who_do_not_come_are_left_out, 0, 4);
+        tcase_add_test(tc, what_is_wrong_with_it_is_told);
         tcase_add_test(tc, what_has_been_done_can_be_seen);
         tcase_add_test(tc, the_jobs_store_serves_the_program);
         tcase_add_test(tc, nothing_is_allocated_once_it_is_warm);

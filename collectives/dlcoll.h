@@ -245,7 +245,7 @@ typedef struct dlcoll_init_opts {
  *
  *   - Started by dlaunch: rank, size, addresses, a listening socket and shared memory come from the
  *     launcher; no message is exchanged. Only one such communicator may exist in a process at a
- *     time; for those after the first one the ranks agree on new memory.
+ *     time; for those after the first one the ranks agree on new memory, and wait for each other.
  *   - "env://": from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: the ranks meet through a
  *     TCPStore there, which rank 0 hosts in this process unless one is served there already
  *     (TORCHELASTIC_USE_AGENT_STORE=True: one surely is). Waits until all have come.

@@ -46,8 +46,7 @@ struct flow {
     bool in_place; /* what is taken goes where blocks of mine come from */
     bool uneven;   /* `most` is only this rank's longest: the ranks tell each other */
     bool pull;     /* my data is not staged: the others read it where it is (pull.h) */
-    bool late;     /* the arrival has been written already, and not for `pull`: flow_run() is not the
-                      beginning */
+    bool late;     /* the arrival has been written already, and says nothing of `pull` */
 };
 
 /* 0, or negative as coll_call.h says. */

@@ -57,6 +57,7 @@ static const char *const g_names[CALL_KINDS] = {
     [CALL_SEND] = "send",
     [CALL_RECV] = "recv",
     [CALL_BATCH] = "batch",
+    [CALL_NCCL_INIT] = "nccl_init",
 };
 
 const char *call_name(int kind)

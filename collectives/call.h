@@ -35,6 +35,8 @@ enum call_kind {
     CALL_SEND,
     CALL_RECV,
     CALL_BATCH,
+    /* The library's own, before the first operation on device memory. */
+    CALL_NCCL_INIT,
     CALL_KINDS,
 };
 

@@ -113,6 +113,16 @@ static int check(const struct coll_args *a, const dlcoll_span *list, size_t n, s
     return 0;
 }
 
+/* NULL: all are empty. */
+static const void *first_buffer(const dlcoll_span *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (list[i].count)
+            return list[i].send;
+    }
+    return NULL;
+}
+
 int dlcoll_all_reduce_coalesced(const dlcoll_span *list, size_t n, dlcoll_dtype dtype, dlcoll_op op,
                                 dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
@@ -126,7 +136,6 @@ int dlcoll_all_reduce_coalesced(const dlcoll_span *list, size_t n, dlcoll_dtype 
                           .work = work};
     if (work)
         *work = NULL;
-    static const dlcoll_opts none = DLCOLL_OPTS_INIT;
     int code = comm_enter(comm);
     if (code < 0)
         return code;
@@ -138,7 +147,7 @@ int dlcoll_all_reduce_coalesced(const dlcoll_span *list, size_t n, dlcoll_dtype 
         call.id.root = (int32_t)(n & 0x7fffffff);
         call.spans = list;
         call.nspans = n;
-        call.device = call.device || (n && nccl_is_for(comm, list[0].send, &none));
+        call.device = nccl_is_for(comm, first_buffer(list, n), call.stream);
         code = coll_perform(comm, &call, work);
     }
     return comm_leave(comm, code);

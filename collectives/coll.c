@@ -30,6 +30,8 @@ static int run(dlcoll_comm *c, struct coll_call *call)
 {
     if (comm_is_stopped(c))
         return -ECANCELED;
+    if (coll_is_nothing(call)) /* others may have called it without a handle, and not wait */
+        return 0;
     return call->spans ? coalesced_run(call) : provider_choose(call)->run(call);
 }
 
@@ -139,8 +141,8 @@ static int at_once(dlcoll_comm *c, struct coll_call *call)
 
 int coll_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
 {
-    if (call->device)
-        return !work && coll_is_nothing(call) ? 0 : nccl_perform(c, call, work);
+    if (call->device && !coll_is_nothing(call)) /* of nothing ranks need not know where it is */
+        return nccl_perform(c, call, work);
     call->seq = ++c->seq; /* the same on every rank, whether or not it comes to anything */
     if (call->nspans > 1)
         c->seq += coalesced_calls(call) - 1;

@@ -242,15 +242,34 @@ static const size_t *common_counts(const struct coll_args *a)
                                               : NULL;
 }
 
+/* A rank with nothing to send or receive cannot tell whether the others have something. */
+static bool counts_differ(enum call_kind kind)
+{
+    return kind == CALL_GATHER_V || kind == CALL_SCATTER_V || kind == CALL_ALL_TO_ALL_V;
+}
+
 static uint64_t common_count(const struct coll_args *a)
 {
     const size_t *counts = common_counts(a);
     uint64_t sum = 0;
-    bool unknown =
-        a->kind == CALL_GATHER_V || a->kind == CALL_SCATTER_V || a->kind == CALL_ALL_TO_ALL_V;
     for (int i = 0; counts && i < a->comm->size; i++)
         sum += counts[i];
-    return counts ? sum : unknown ? 0 : a->count;
+    return counts ? sum : counts_differ(a->kind) ? 0 : a->count;
+}
+
+/* All ranks must come to the same: so it is told by a buffer in which this one has elements, which
+ * is where the others' are. Other pointers may be anything, but are better than none. */
+static int find_way(const struct coll_args *a, const struct side *s, const struct side *r,
+                    struct coll_call *call)
+{
+    const void *tells = s->needed && s->extent   ? s->p
+                        : r->needed && r->extent ? r->p
+                        : s->p                   ? s->p
+                                                 : r->p;
+    call->device = nccl_is_for(a->comm, tells, call->stream);
+    if (!tells && !call->stream && a->comm->nccl && counts_differ(a->kind))
+        return refuse(a, DLCOLL_EINVAL, NCCL_NO_BUFFER_TELLS);
+    return 0;
 }
 
 static int check_data(const struct coll_args *a, struct coll_call *call)
@@ -267,6 +286,8 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
     if (bad)
         return refuse(a, DLCOLL_EINVAL, bad);
     int code = check_buffers(a, &send, &recv, call->elem);
+    if (code == 0)
+        code = find_way(a, &send, &recv, call);
     if (code == 0 && call_reduces(a->kind))
         code = check_reduction(a, call);
     call->id.dtype = (uint8_t)a->dtype;
@@ -278,19 +299,6 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
     else if (a->kind == CALL_REDUCE_SCATTER_V)
         call->count = a->send_counts[a->comm->rank];
     return code;
-}
-
-/* One that every rank has. */
-static const void *telling_buffer(const struct coll_args *a)
-{
-    switch (a->kind) {
-    case CALL_BROADCAST:
-    case CALL_SCATTER:
-    case CALL_SCATTER_V:
-        return a->recv;
-    default:
-        return a->send;
-    }
 }
 
 int coll_args_check(const struct coll_args *a, struct coll_call *call)
@@ -324,7 +332,7 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
     call->deadline_ns = coll_deadline(c, &opts, call->start_ns);
     call->stream = opts.stream;
     call->culprit = -1;
-    call->device = nccl_is_for(c, telling_buffer(a), &opts);
+    call->device = opts.stream != NULL;
     if (a->kind == CALL_FINALIZE)
         call->kind = CALL_BARRIER;
     return call_has_data(a->kind) ? check_data(a, call) : 0;
@@ -332,7 +340,5 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
 
 bool coll_is_nothing(const struct coll_call *call)
 {
-    bool unknown = call->kind == CALL_GATHER_V || call->kind == CALL_SCATTER_V ||
-                   call->kind == CALL_ALL_TO_ALL_V;
-    return call->dtype && !unknown && call->id.count == 0;
+    return call->dtype && !counts_differ(call->kind) && call->id.count == 0;
 }

@@ -534,6 +534,14 @@ DLCOLL_API void dlcoll_mem_free(dlcoll_comm *comm, void *p); /* NULL is allowed 
  * process has loaded, or from where the loader looks; the CUDA runtime likewise
  * (DLCOLL_CUDART_LIB). Every rank has set its device (cudaSetDevice) before.
  *
+ * Which way an operation goes is told by a stream in its options; else by a buffer in which this
+ * rank has elements; else by any that is not NULL. Of gather_v, scatter_v, all_to_all_v, send and
+ * recv a rank that has no elements and only NULL knows neither. It goes the host's way as long as
+ * the communicator has done nothing on device memory (where the others begin with it, all get
+ * DLCOLL_EMISMATCH, with "nccl_init"), and is refused from then on: DLCOLL_EINVAL. An operation in
+ * which no rank has elements does nothing either way; an empty send or recv on device memory
+ * likewise.
+ *
  * With a stream in the options an operation is enqueued there and the call returns; a work handle,
  * if one is asked for, tells when it is complete. Without, it is enqueued on a stream of the
  * library's, which waits for the default stream, and a call without a handle waits. Host and device

@@ -109,6 +109,16 @@ static int on_device(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list
     return nccl_batch(c, kind, list, n, coll_deadline(c, o, coll_now()), o->stream, work);
 }
 
+/* One that has elements; without any, the first. */
+static const void *telling_buffer(const dlcoll_p2p *list, size_t n)
+{
+    size_t i = 0;
+    while (i < n && !list[i].count)
+        i++;
+    const dlcoll_p2p *one = i < n ? &list[i] : list;
+    return one->send ? one->send : one->recv;
+}
+
 static int perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size_t n, bool any,
                    int *from, const dlcoll_opts *opts, dlcoll_work **work)
 {
@@ -116,8 +126,10 @@ static int perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, 
     int code = coll_take_opts(c, kind, opts, &o);
     if (code < 0)
         return code;
-    bool device = n > 0 && nccl_is_for(c, list[0].send ? list[0].send : list[0].recv, &o);
-    if (device)
+    const void *tells = n > 0 ? telling_buffer(list, n) : NULL;
+    if (n > 0 && !list[0].count && !tells && !any && !o.stream && c->nccl)
+        return refuse(c, kind, NCCL_NO_BUFFER_TELLS);
+    if (n > 0 && nccl_is_for(c, tells, o.stream))
         return on_device(c, kind, list, n, any, &o, work);
     if (!work && kind != CALL_BATCH) {
         dlcoll_p2p one = list[0];

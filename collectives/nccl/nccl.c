@@ -65,11 +65,9 @@ static bool is_device_memory(const void *p)
     return a.type == CUDA_MEMORY_DEVICE || a.type == CUDA_MEMORY_MANAGED;
 }
 
-bool nccl_is_for(const dlcoll_comm *c, const void *p, const dlcoll_opts *opts)
+bool nccl_is_for(const dlcoll_comm *c, const void *p, const void *stream)
 {
-    if (opts->stream || !c->job->conf.devices)
-        return opts->stream != NULL;
-    return is_device_memory(p);
+    return stream || (c->job->conf.devices && is_device_memory(p));
 }
 
 /* ------------------------------------------------------------------------------------ failures */
@@ -365,13 +363,19 @@ static struct nccl_id *share_ids(dlcoll_comm *c, const struct nccl_api *api, int
             rc = api->GetUniqueId(&ids[roots == 1 ? 0 : c->rank]);
     }
     bool one = roots == 1;
+    if (rc != NCCL_OK)
+        memset(ids, 0, (size_t)c->size * sizeof(*ids));
     struct coll_call call =
         internal_call(c, one ? CALL_BROADCAST : CALL_ALL_GATHER, ids, NCCL_ID_BYTES, deadline_ns);
+    call.id.kind = CALL_NCCL_INIT; /* what a rank is told that is in another operation */
     *code = coll_perform(c, &call, NULL);
     for (int i = 0; *code == 0 && !one && i < roots; i++)
         ids[i] = ids[(int64_t)i * c->size / roots];
     static const struct nccl_id none;
-    if (*code == 0 && (rc != NCCL_OK || memcmp(&ids[0], &none, sizeof(none)) == 0))
+    bool all = true; /* every rank sees the same, and none goes on without the others */
+    for (int i = 0; i < roots; i++)
+        all = all && memcmp(&ids[i], &none, sizeof(none)) != 0;
+    if (*code == 0 && !all)
         *code = comm_error(c, DLCOLL_EBACKEND, "nccl: there is no unique id: %s",
                            rc ? api->GetErrorString(rc) : "its root has none");
     if (*code == 0)
@@ -396,6 +400,8 @@ static void free_parts(struct nccl *n)
 {
     if (n->event)
         n->cuda->EventDestroy(n->event);
+    if (n->aside)
+        n->cuda->EventDestroy(n->aside);
     if (n->stream)
         n->cuda->StreamDestroy(n->stream);
     n->cuda->Free(n->scratch);
@@ -403,19 +409,19 @@ static void free_parts(struct nccl *n)
     free(n);
 }
 
-/* Without NCCL's communicator. */
-static struct nccl *new_parts(dlcoll_comm *c, int *code)
+/* Without NCCL's communicator. NULL, and e->code is -ENOTSUP, -ENOMEM or -EREMOTEIO. */
+static struct nccl *new_parts(dlcoll_comm *c, struct err *e)
 {
-    struct err e = ERR_INIT;
     const struct nccl_api *api;
     const struct cuda_api *cuda;
-    if (cuda_api_get(&cuda, &e) < 0 || nccl_api_get(&api, &e) < 0) {
-        *code = comm_error(c, DLCOLL_ENOSUP, "device memory needs NCCL: %s", e.msg);
+    if (cuda_api_get(&cuda, e) < 0 || nccl_api_get(&api, e) < 0) {
+        err_wrap(e, "device memory needs NCCL");
+        e->code = -ENOTSUP;
         return NULL;
     }
     struct nccl *n = calloc(1, sizeof(*n));
     if (!n) {
-        *code = comm_error(c, DLCOLL_ENOMEM, "nccl: no memory");
+        err_set(e, -ENOMEM, "nccl: no memory");
         return NULL;
     }
     *n = (struct nccl){.api = api, .cuda = cuda, .comm = c};
@@ -425,8 +431,11 @@ static struct nccl *new_parts(dlcoll_comm *c, int *code)
         rc = cuda->StreamCreate(&n->stream);
     if (rc == CUDA_OK)
         rc = cuda->EventCreateWithFlags(&n->event, CUDA_NO_TIMING);
+    if (rc == CUDA_OK)
+        rc = cuda->EventCreateWithFlags(&n->aside, CUDA_NO_TIMING);
     if (rc != CUDA_OK) {
-        *code = comm_error(c, DLCOLL_EBACKEND, "nccl: CUDA: %s", cuda->GetErrorString(rc));
+        err_set(e, -EREMOTEIO, "CUDA on rank %d (nccl_init): %s", c->world->rank,
+                cuda->GetErrorString(rc));
         free_parts(n);
         return NULL;
     }
@@ -448,7 +457,7 @@ static int start_watching(struct nccl *n)
  * that the others need not wait for their deadline. */
 static struct nccl *adopt(struct nccl *n, int rc, uint64_t deadline_ns, int *code)
 {
-    struct coll_call call = internal_call(n->comm, CALL_BROADCAST, NULL, 0, deadline_ns);
+    struct coll_call call = internal_call(n->comm, CALL_NCCL_INIT, NULL, 0, deadline_ns);
     call.seq = n->comm->seq;
     int status = nccl_settle(n, rc, deadline_ns, &call);
     if (status == 0 && start_watching(n))
@@ -468,9 +477,15 @@ struct nccl *nccl_get(dlcoll_comm *c, uint64_t deadline_ns, int *code)
     *code = 0;
     if (c->nccl)
         return c->nccl;
-    struct nccl *n = new_parts(c, code);
-    if (!n)
+    struct coll_call call = internal_call(c, CALL_NCCL_INIT, NULL, 0, deadline_ns);
+    call.seq = c->seq + 1;
+    struct nccl *n = new_parts(c, &call.err);
+    if (!n) {
+        *code = call.err.code == -ENOTSUP  ? comm_error(c, DLCOLL_ENOSUP, "%s", call.err.msg)
+                : call.err.code == -ENOMEM ? comm_error(c, DLCOLL_ENOMEM, "%s", call.err.msg)
+                                           : comm_fail(c, -EREMOTEIO, &call); /* others wait */
         return NULL;
+    }
     int roots = roots_of(n->api, c->size);
     struct nccl_id *ids = share_ids(c, n->api, roots, deadline_ns, code);
     if (!ids) {
@@ -491,8 +506,11 @@ int nccl_split(dlcoll_comm *parent, dlcoll_comm *group, int color, int key)
     int code = 0;
     if (!p || !p->api->CommSplit) /* groups then make their own with the first operation */
         return 0;
-    if (group && !(n = new_parts(group, &code)))
-        return comm_error(parent, code, "comm_split: %s", group->error.text);
+    struct coll_call call =
+        internal_call(parent, CALL_COMM_SPLIT, NULL, 0, comm_deadline(parent->timeout_ms));
+    call.seq = parent->seq;
+    if (group && !(n = new_parts(group, &call.err))) /* the others are in it already */
+        return fail(p, -EREMOTEIO, &call);
     struct nccl_config conf = config();
     nccl_comm_t made = NULL;
     pthread_mutex_lock(&p->lock);
@@ -501,10 +519,6 @@ int nccl_split(dlcoll_comm *parent, dlcoll_comm *group, int color, int key)
                  : NCCL_OK;
     bool alive = p->nccl != NULL;
     pthread_mutex_unlock(&p->lock);
-    struct coll_call call =
-        internal_call(parent, CALL_COMM_SPLIT, NULL, 0, comm_deadline(parent->timeout_ms));
-    call.id.kind = CALL_COMM_SPLIT;
-    call.seq = parent->seq;
     int status = alive ? nccl_settle(p, rc, call.deadline_ns, &call) : -ECANCELED;
     if (status < 0) {
         if (n)
@@ -554,10 +568,34 @@ static int enqueue_list(struct nccl *n, const dlcoll_p2p *list, size_t count, cu
     return rc == NCCL_OK ? end : rc;
 }
 
+/* Scratch memory as the call needs it. Not under the lock: cudaFree() waits for all that the device
+ * does, and a kernel of NCCL's that waits for a dead rank ends only when the thread can abort it. 0
+ * or as coll_call.h. */
+static int make_room(struct nccl *n, struct coll_call *call)
+{
+    size_t len = nccl_room(call);
+    void *p = NULL;
+    if (len <= n->scratch_len)
+        return 0;
+    int status = wait_for_event(n, n->aside, call);
+    if (status < 0)
+        return status;
+    int rc = n->cuda->Malloc(&p, len);
+    if (rc != CUDA_OK)
+        return cuda_error(n, rc, call);
+    n->cuda->Free(n->scratch);
+    n->scratch = p;
+    n->scratch_len = len;
+    return 0;
+}
+
 /* On the stream, with an event behind it when somebody will ask. 0 or as coll_call.h. */
 static int put_on(struct nccl *n, const struct enqueued *q, struct coll_call *call,
                   cuda_stream stream, cuda_event event)
 {
+    int made = make_room(n, call);
+    if (made < 0)
+        return made;
     pthread_mutex_lock(&n->lock);
     if (!n->nccl || comm_is_stopped(n->comm)) {
         pthread_mutex_unlock(&n->lock);
@@ -567,6 +605,9 @@ static int put_on(struct nccl *n, const struct enqueued *q, struct coll_call *ca
     n->last = *call;
     pthread_mutex_unlock(&n->lock);
     int status = rc == NCCL_OK ? 0 : nccl_settle(n, rc, call->deadline_ns, call);
+    if (status == 0 && nccl_goes_aside(call) &&
+        (rc = n->cuda->EventRecord(n->aside, stream)) != CUDA_OK)
+        status = cuda_error(n, rc, call);
     if (status == 0 && event && (rc = n->cuda->EventRecord(event, stream)) != CUDA_OK)
         status = cuda_error(n, rc, call);
     return status;
@@ -597,18 +638,19 @@ static int perform(struct nccl *n, const struct enqueued *q, struct coll_call *c
     cuda_stream on = stream ? stream : n->stream;
     if (work && !(w = async_new_work(c)))
         return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->id.kind));
-    if (w && !w->event && n->cuda->EventCreateWithFlags(&w->event, CUDA_NO_TIMING) != CUDA_OK) {
+    int rc = w && !w->event ? n->cuda->EventCreateWithFlags(&w->event, CUDA_NO_TIMING) : CUDA_OK;
+    if (rc != CUDA_OK)
         w->event = NULL;
-        async_complete(w, 0);
-        dlcoll_work_free(w);
-        return comm_error(c, DLCOLL_EBACKEND, "%s: no CUDA event", call_name(call->id.kind));
-    }
     bool wait = !work && !stream;
     uint64_t number = recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->id,
                                      coll_bytes(call), 0);
     if (!q->list)
         show(c, call->seq, SEGMENT_LOCAL_CALL);
-    int status = put_on(n, q, call, on, w ? w->event : wait ? n->event : NULL);
+    int status = rc != CUDA_OK ? cuda_error(n, rc, call)
+                               : put_on(n, q, call, on,
+                                        w      ? w->event
+                                        : wait ? n->event
+                                               : NULL);
     if (status == 0 && wait)
         status = wait_for_event(n, n->event, call);
     if (status == 0 && w && !add_work(n, w, call, number))
@@ -641,7 +683,10 @@ int nccl_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
     call->seq = ++c->seq;
     call->culprit = -1;
     call->algo = "nccl";
-    return perform(n, &(struct enqueued){.call = call}, call, call->stream, work);
+    code = perform(n, &(struct enqueued){.call = call}, call, call->stream, work);
+    if (code == DLCOLL_ENOMEM && !atomic_load(&c->failed))
+        c->seq = call->seq - 1; /* as if it had not been called */
+    return code;
 }
 
 int nccl_batch(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size_t count,

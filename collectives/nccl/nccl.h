@@ -28,7 +28,11 @@ struct job;
 int nccl_choose(int backend, bool *devices, struct err *e);
 
 /* Whether `p` is device memory, or a stream says so. Only where the job looks for it. */
-bool nccl_is_for(const dlcoll_comm *c, const void *p, const dlcoll_opts *opts);
+bool nccl_is_for(const dlcoll_comm *c, const void *p, const void *stream);
+/* What is refused where neither is there, and the communicator has been used for both. */
+#define NCCL_NO_BUFFER_TELLS                                                                   \
+    "this rank has no elements and no buffer that would tell whether the operation is on the " \
+    "host or on a device: give it a stream, or a buffer that is not NULL"
 
 /* Inside the communicator: the public code. The call is filled in but for its number. */
 int nccl_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work);

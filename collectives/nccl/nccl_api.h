@@ -84,6 +84,7 @@ struct cuda_pointer { /* cudaPointerAttributes and room for what is added behind
     F(PointerGetAttributes, int, (struct cuda_pointer *, const void *)) \
     F(StreamCreate, int, (cuda_stream *))                               \
     F(StreamDestroy, int, (cuda_stream))                                \
+    F(StreamWaitEvent, int, (cuda_stream, cuda_event, unsigned))        \
     F(EventCreateWithFlags, int, (cuda_event *, unsigned))              \
     F(EventDestroy, int, (cuda_event))                                  \
     F(EventRecord, int, (cuda_event, cuda_stream))                      \

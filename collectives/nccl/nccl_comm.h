@@ -19,6 +19,7 @@ struct nccl {
     cuda_event event;   /* of what the program's thread waits for there */
     void *scratch;      /* device memory: a word for barriers, then room for all_to_all in place */
     size_t scratch_len;
+    cuda_event aside; /* behind the last operation that has used the room */
 
     pthread_mutex_t lock;      /* of all below, and around calls of NCCL's */
     nccl_comm_t nccl;          /* NULL: aborted, or not made */
@@ -33,6 +34,11 @@ struct nccl {
 
 /* The communicator's NCCL; made now when it is not there. NULL: *code is the public one. */
 struct nccl *nccl_get(dlcoll_comm *c, uint64_t deadline_ns, int *code);
+
+/* Bytes of scratch memory that must be there for it, and whether it uses the room: then n->aside is
+ * to be recorded behind it. */
+size_t nccl_room(const struct coll_call *call);
+bool nccl_goes_aside(const struct coll_call *call);
 
 /* Enqueues one call; NCCL's code, and what is in the way of it as a text. */
 int nccl_enqueue(struct nccl *n, const struct coll_call *call, cuda_stream stream);

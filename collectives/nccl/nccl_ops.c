@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+enum { WORD = 256 }; /* of the scratch memory: what a barrier adds up, before the room */
+
 /* NCCL's type of an element, and how many of them. Types that it does not have are moved as bytes.
  */
 static int type_of(const struct coll_call *c, size_t *per_element)
@@ -245,25 +247,30 @@ static void enqueue(struct job_of *j, const void *send, void *word)
 }
 
 /* NCCL's all_to_all reads what it has written already when the buffers are the same. */
+bool nccl_goes_aside(const struct coll_call *c)
+{
+    return c->kind == CALL_ALL_TO_ALL && c->send == c->recv && c->comm->size > 1;
+}
+
+static size_t aside_len(const struct coll_call *c)
+{
+    return c->count * c->elem * (size_t)c->comm->size;
+}
+
+size_t nccl_room(const struct coll_call *c)
+{
+    return c->kind == CALL_BARRIER ? WORD : nccl_goes_aside(c) ? WORD + aside_len(c) : 0;
+}
+
+/* The last one that went aside may be on another stream, and still read from there. */
 static int copy_aside(struct nccl *n, const struct coll_call *c, cuda_stream stream,
                       const void **send)
 {
-    enum { WORD = 256 };
-    bool aside = c->kind == CALL_ALL_TO_ALL && c->send == c->recv && n->comm->size > 1;
-    size_t len = aside ? c->count * c->elem * (size_t)n->comm->size : 0;
-    if (n->scratch_len < WORD + len || !n->scratch) {
-        void *p = NULL;
-        if (n->cuda->Malloc(&p, WORD + len) != CUDA_OK)
-            return -1;
-        n->cuda->Free(n->scratch); /* waits for what uses it */
-        n->scratch = p;
-        n->scratch_len = WORD + len;
-    }
-    if (!aside)
-        return 0;
+    int rc = n->cuda->StreamWaitEvent(stream, n->aside, 0);
     *send = (char *)n->scratch + WORD;
-    return n->cuda->MemcpyAsync((void *)*send, c->send, len, CUDA_COPY_ANY, stream) == CUDA_OK ? 0
-                                                                                               : -1;
+    return rc == CUDA_OK
+               ? n->cuda->MemcpyAsync((void *)*send, c->send, aside_len(c), CUDA_COPY_ANY, stream)
+               : rc;
 }
 
 int nccl_enqueue(struct nccl *n, const struct coll_call *c, cuda_stream stream)
@@ -277,10 +284,9 @@ int nccl_enqueue(struct nccl *n, const struct coll_call *c, cuda_stream stream)
                        .me = n->comm->rank,
                        .rc = NCCL_OK};
     const void *send = c->send;
-    bool made = false,
-         needs_room = c->kind == CALL_BARRIER || (c->kind == CALL_ALL_TO_ALL && c->send == c->recv);
+    bool made = false;
     j.type = type_of(c, &j.per);
-    if (needs_room && copy_aside(n, c, stream, &send) < 0)
+    if (nccl_goes_aside(c) && copy_aside(n, c, stream, &send) != CUDA_OK)
         return 1; /* unhandled CUDA error */
     if (c->dtype && (call_reduces(c->kind) || c->kind == CALL_ALL_REDUCE_COALESCED)) {
         uint64_t scalar = c->reduce.scalar;

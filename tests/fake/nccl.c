@@ -1,6 +1,7 @@
 /* libnccl.so.2 and libcudart.so in one, on host memory: what is enqueued is carried out, in order,
  * by a thread that every process has, and ranks meet in memory that they share since before they
- * were forked. Device memory is a range of addresses. -DFAKE_OLD: without what later versions
+ * were forked. A copy on a stream that has nothing else to do is made at once, whatever is on
+ * others. Device memory is a range of addresses. -DFAKE_OLD: without what later versions
  * added. */
 #include "tests/fake/nccl.h"
 
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "collectives/nccl/nccl_api.h"
 #include "collectives/reduce.h"
@@ -40,11 +42,23 @@ struct comm {
     struct comm *older; /* in g_comms */
 };
 
-enum kind { REDUCE, ALL_REDUCE, BROADCAST, GATHER_ALL, SCATTER_REDUCE, SEND, RECV, COPY, MARK };
+enum kind {
+    REDUCE,
+    ALL_REDUCE,
+    BROADCAST,
+    GATHER_ALL,
+    SCATTER_REDUCE,
+    SEND,
+    RECV,
+    COPY,
+    MARK,
+    WAIT, /* for a mark that stands before it in the queue */
+};
 
 struct task {
     enum kind kind;
     struct comm *comm;
+    cuda_stream stream;
     const void *send;
     void *recv;
     size_t count;
@@ -59,7 +73,7 @@ static uint8_t *g_arena;
 static size_t g_used;
 static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t g_more = PTHREAD_COND_INITIALIZER;
-static struct task *g_queue, **g_tail = &g_queue;
+static struct task *g_queue, **g_tail = &g_queue, *g_running;
 static bool g_has_thread;
 static _Atomic(struct comm *) g_comms; /* all: tasks may still name one that has ended */
 static _Atomic int g_pending;
@@ -165,9 +179,11 @@ static void carry_out_collective(const struct task *t)
 static void carry_out(const struct task *t)
 {
     struct comm *c = t->comm;
-    size_t len = t->kind == MARK || t->kind == COPY ? t->count : bytes_of(t);
+    size_t len = t->kind >= COPY ? t->count : bytes_of(t);
     if (t->kind == MARK) {
         atomic_store(&g_reached, t->mark);
+    } else if (t->kind == WAIT) {
+        return;
     } else if (t->kind == COPY) {
         memcpy(t->recv, t->send, len);
     } else if (atomic_load(&c->aborted)) {
@@ -202,8 +218,14 @@ static void *run(void *arg)
         struct task *t = g_queue;
         if (!(g_queue = t->next))
             g_tail = &g_queue;
+        g_running = t;
         pthread_mutex_unlock(&g_lock);
+        while (atomic_load(&g->state.held))
+            nanosleep(&(struct timespec){0, 20000}, NULL);
         carry_out(t);
+        pthread_mutex_lock(&g_lock);
+        g_running = NULL;
+        pthread_mutex_unlock(&g_lock);
         free(t);
         atomic_fetch_sub(&g_pending, 1);
     }
@@ -226,6 +248,16 @@ static void push(const struct task *t)
     g_tail = &mine->next;
     pthread_cond_signal(&g_more);
     pthread_mutex_unlock(&g_lock);
+}
+
+static bool is_idle(cuda_stream stream)
+{
+    pthread_mutex_lock(&g_lock);
+    bool idle = !g_running || g_running->stream != stream;
+    for (struct task *t = g_queue; t && idle; t = t->next)
+        idle = t->stream != stream;
+    pthread_mutex_unlock(&g_lock);
+    return idle;
 }
 
 /* 0, or in progress when the test wants that. */
@@ -252,10 +284,11 @@ static int enqueue(struct task t)
 }
 
 static int reducing(enum kind kind, const void *send, void *recv, size_t n, int type, int op,
-                    int root, struct comm *c)
+                    int root, struct comm *c, cuda_stream st)
 {
     struct task t = {.kind = kind,
                      .comm = c,
+                     .stream = st,
                      .send = send,
                      .recv = recv,
                      .count = n,
@@ -276,8 +309,7 @@ static int reducing(enum kind kind, const void *send, void *recv, size_t n, int 
 CALL(AllReduce)(const void *s, void *r, size_t n, int type, int op, nccl_comm_t c, cuda_stream st);
 CALL(AllReduce)(const void *s, void *r, size_t n, int type, int op, nccl_comm_t c, cuda_stream st)
 {
-    (void)st;
-    return reducing(ALL_REDUCE, s, r, n, type, op, 0, c);
+    return reducing(ALL_REDUCE, s, r, n, type, op, 0, c, st);
 }
 
 CALL(Reduce)
@@ -285,8 +317,7 @@ CALL(Reduce)
 CALL(Reduce)
 (const void *s, void *r, size_t n, int type, int op, int root, nccl_comm_t c, cuda_stream st)
 {
-    (void)st;
-    return reducing(REDUCE, s, r, n, type, op, root, c);
+    return reducing(REDUCE, s, r, n, type, op, root, c, st);
 }
 
 CALL(ReduceScatter)
@@ -294,8 +325,7 @@ CALL(ReduceScatter)
 CALL(ReduceScatter)
 (const void *s, void *r, size_t n, int type, int op, nccl_comm_t c, cuda_stream st)
 {
-    (void)st;
-    return reducing(SCATTER_REDUCE, s, r, n, type, op, 0, c);
+    return reducing(SCATTER_REDUCE, s, r, n, type, op, 0, c, st);
 }
 
 CALL(Broadcast)
@@ -303,9 +333,9 @@ CALL(Broadcast)
 CALL(Broadcast)
 (const void *s, void *r, size_t n, int type, int root, nccl_comm_t c, cuda_stream st)
 {
-    (void)st;
     return enqueue((struct task){.kind = BROADCAST,
                                  .comm = c,
+                                 .stream = st,
                                  .send = s,
                                  .recv = r,
                                  .count = n,
@@ -316,25 +346,27 @@ CALL(Broadcast)
 CALL(AllGather)(const void *s, void *r, size_t n, int type, nccl_comm_t c, cuda_stream st);
 CALL(AllGather)(const void *s, void *r, size_t n, int type, nccl_comm_t c, cuda_stream st)
 {
-    (void)st;
-    return enqueue((struct task){
-        .kind = GATHER_ALL, .comm = c, .send = s, .recv = r, .count = n, .type = type});
+    return enqueue((struct task){.kind = GATHER_ALL,
+                                 .comm = c,
+                                 .stream = st,
+                                 .send = s,
+                                 .recv = r,
+                                 .count = n,
+                                 .type = type});
 }
 
 CALL(Send)(const void *s, size_t n, int type, int peer, nccl_comm_t c, cuda_stream st);
 CALL(Send)(const void *s, size_t n, int type, int peer, nccl_comm_t c, cuda_stream st)
 {
-    (void)st;
-    return enqueue(
-        (struct task){.kind = SEND, .comm = c, .send = s, .count = n, .type = type, .peer = peer});
+    return enqueue((struct task){
+        .kind = SEND, .comm = c, .stream = st, .send = s, .count = n, .type = type, .peer = peer});
 }
 
 CALL(Recv)(void *r, size_t n, int type, int peer, nccl_comm_t c, cuda_stream st);
 CALL(Recv)(void *r, size_t n, int type, int peer, nccl_comm_t c, cuda_stream st)
 {
-    (void)st;
-    return enqueue(
-        (struct task){.kind = RECV, .comm = c, .recv = r, .count = n, .type = type, .peer = peer});
+    return enqueue((struct task){
+        .kind = RECV, .comm = c, .stream = st, .recv = r, .count = n, .type = type, .peer = peer});
 }
 
 CALL(GroupStart)(void);
@@ -373,7 +405,7 @@ CALL(GetVersion)(int *v)
 CALL(GetUniqueId)(struct nccl_id *id);
 CALL(GetUniqueId)(struct nccl_id *id)
 {
-    if (g->state.no_unique_id)
+    if (g->state.no_unique_id == 1 || g->state.no_unique_id == getpid())
         return 2;
     memset(id, 'i', sizeof(*id));
     int n = atomic_fetch_add(&g->next, 1);
@@ -594,7 +626,7 @@ CUDA(StreamCreate)(cuda_stream *s);
 CUDA(StreamCreate)(cuda_stream *s)
 {
     *s = g;
-    return CUDA_OK;
+    return g->state.no_stream == getpid() ? 2 : CUDA_OK;
 }
 
 CUDA(StreamDestroy)(cuda_stream s);
@@ -621,11 +653,18 @@ CUDA(EventDestroy)(cuda_event e)
 CUDA(EventRecord)(cuda_event e, cuda_stream s);
 CUDA(EventRecord)(cuda_event e, cuda_stream s)
 {
-    (void)s;
     uint64_t mark = atomic_fetch_add(&g_marks, 1) + 1;
     *(uint64_t *)e = mark;
-    push(&(struct task){.kind = MARK, .mark = mark});
+    push(&(struct task){.kind = MARK, .stream = s, .mark = mark});
     return CUDA_OK;
+}
+
+CUDA(StreamWaitEvent)(cuda_stream s, cuda_event e, unsigned flags);
+CUDA(StreamWaitEvent)(cuda_stream s, cuda_event e, unsigned flags)
+{
+    if (atomic_load(&g_reached) < *(uint64_t *)e)
+        push(&(struct task){.kind = WAIT, .stream = s});
+    return flags ? 1 : CUDA_OK;
 }
 
 CUDA(EventQuery)(cuda_event e);
@@ -662,14 +701,19 @@ CUDA(GetDeviceCount)(int *n)
 CUDA(Free)(void *p);
 CUDA(Free)(void *p)
 {
-    (void)p;
+    while (p && atomic_load(&g_pending))
+        nanosleep(&(struct timespec){0, 20000}, NULL);
     return CUDA_OK;
 }
 
 CUDA(MemcpyAsync)(void *to, const void *from, size_t n, int kind, cuda_stream s);
 CUDA(MemcpyAsync)(void *to, const void *from, size_t n, int kind, cuda_stream s)
 {
-    (void)s, (void)kind;
-    push(&(struct task){.kind = COPY, .send = from, .recv = to, .count = n});
+    struct task t = {.kind = COPY, .stream = s, .send = from, .recv = to, .count = n};
+    (void)kind;
+    if (is_idle(s))
+        carry_out(&t);
+    else
+        push(&t);
     return CUDA_OK;
 }

@@ -10,8 +10,10 @@ struct fake_nccl {
     _Atomic int polls;        /* an init is in progress for so many questions */
     _Atomic int async_error;  /* what ncclCommGetAsyncError says... */
     _Atomic int error_rank;   /* ...on this rank */
-    _Atomic int no_unique_id; /* ncclGetUniqueId fails */
+    _Atomic int no_unique_id; /* ncclGetUniqueId fails: 1, everywhere; else in that process */
+    _Atomic int no_stream;    /* cudaStreamCreate fails in that process */
     _Atomic int in_progress;  /* every call is, once */
+    _Atomic int held;         /* what is enqueued waits while this is not 0 */
 
     _Atomic int inits, scalable, splits, aborts, destroys, finalizes, registers;
     _Atomic int reduce_ops;     /* made and not destroyed */

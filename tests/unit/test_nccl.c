@@ -275,6 +275,152 @@ START_TEST(streams_and_handles)
 }
 END_TEST
 
+/* Two at a time, on streams of their own: what the second one puts aside is not the first one's. */
+static void in_place_twice(struct ranks *j, int rank)
+{
+    enum { N = 2 };
+    static int other;
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    dlcoll_opts s[2] = {DLCOLL_OPTS_INIT, DLCOLL_OPTS_INIT};
+    dlcoll_work *w[2];
+    int *x[2] = {device_memory(64), device_memory(64)};
+    s[0].stream = &g_stream;
+    s[1].stream = &other;
+    EXPECT(dlcoll_all_to_all(x[0], x[0], 1, DLCOLL_I32, c, NULL, NULL) == 0, "%s", why(c));
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    g_fake->held++;
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < N; i++)
+            x[k][i] = 100 * k + 10 * rank + i;
+        EXPECT(dlcoll_all_to_all(x[k], x[k], 1, DLCOLL_I32, c, &s[k], &w[k]) == 0, "%s", why(c));
+    }
+    g_fake->held--;
+    EXPECT(dlcoll_wait_all(w, 2, -1) == 0);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < N; i++)
+            EXPECT(x[k][i] == 100 * k + 10 * i + rank, "%d: [%d] is %d", k, i, x[k][i]);
+        dlcoll_work_free(w[k]);
+    }
+    comm_end(c);
+}
+
+START_TEST(in_place_on_two_streams)
+{
+    ranks_run(2, 1, in_place_twice);
+}
+END_TEST
+
+/* --------------------------------------------------------------------------- nothing to give */
+
+/* Rank 0 has all there is; the others' buffers are NULL where they have no elements. */
+static void nothing_but_null(struct ranks *j, int rank)
+{
+    enum { N = 3 };
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64), *y = device_memory(64), *mine = rank == 0 ? x : NULL;
+    size_t all[N] = {2}, ones[N] = {1, 1, 1}, none[N] = {0}, one[N] = {1}, n = rank == 0 ? 2 : 0;
+    dlcoll_span list[2] = {{NULL, NULL, 0}, {x, y, 1}};
+    *x = 7;
+    /* The first operation: NCCL is there because of it. */
+    EXPECT(dlcoll_all_reduce_coalesced(list, 2, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0);
+    EXPECT(*y == 7 * N && g_fake->inits > 0, "%d %s", *y, why(c));
+    x[0] = 5, x[1] = 6, x[2] = 7;
+    *y = 0;
+    EXPECT(dlcoll_all_gather_v(mine, y, all, NULL, DLCOLL_I32, c, NULL, NULL) == 0, "%s", why(c));
+    EXPECT(y[0] == 5 && y[1] == 6, "%d %d", y[0], y[1]);
+    *y = 0;
+    EXPECT(dlcoll_all_to_all_v(mine, rank == 0 ? ones : none, NULL, y, one, NULL, DLCOLL_I32, c,
+                               NULL, NULL) == 0,
+           "%s", why(c));
+    EXPECT(y[0] == 5 + rank, "%d", y[0]);
+    /* What else than a pointer or a stream could tell those who have nothing? */
+    int *other = rank == 0 ? y : NULL;
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    s.stream = &g_stream;
+    for (int with_stream = 0; with_stream < 2; with_stream++) {
+        dlcoll_opts *o = with_stream ? &s : NULL;
+        int want = with_stream || rank == 0 ? 0 : DLCOLL_EINVAL;
+        int code = dlcoll_gather_v(mine, n, other, all, NULL, DLCOLL_I32, 0, c, o, NULL);
+        EXPECT(code == want, "%d", code);
+        EXPECT(code == 0 || strstr(why(c), "gather_v: this rank has no elements and no buffer"),
+               "%s", why(c));
+        code = dlcoll_scatter_v(mine, all, NULL, other, n, DLCOLL_I32, 0, c, o, NULL);
+        EXPECT(code == want, "%d", code);
+        code = rank == 0 ? dlcoll_send(x, 0, DLCOLL_I32, 1, c, o, NULL)
+                         : dlcoll_recv(NULL, 0, DLCOLL_I32, 0, c, o, NULL);
+        EXPECT(code == want, "%d", code);
+        /* Those that were refused have not been numbered: once more, with a pointer. */
+        if (rank == 0 || with_stream)
+            continue;
+        EXPECT(dlcoll_gather_v(x, 0, NULL, NULL, NULL, DLCOLL_I32, 0, c, NULL, NULL) == 0);
+        EXPECT(dlcoll_scatter_v(NULL, NULL, NULL, x, 0, DLCOLL_I32, 0, c, NULL, NULL) == 0);
+        EXPECT(dlcoll_recv(x, 0, DLCOLL_I32, 0, c, NULL, NULL) == 0);
+    }
+    int a = 1;
+    EXPECT(dlcoll_all_reduce(&a, &a, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s", why(c));
+    EXPECT(a == N);
+    comm_end(c);
+}
+
+START_TEST(empty_parts_may_be_null)
+{
+    ranks_run(3, 1, nothing_but_null);
+}
+END_TEST
+
+/* Nobody has elements: where they would be differs, and whether a handle is asked for. */
+static void nothing_at_all(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64), a = 1;
+    dlcoll_work *w = NULL;
+    *x = 1;
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s", why(c));
+    int *none[] = {x, NULL, &a, x};
+    EXPECT(dlcoll_all_reduce(none[rank], none[rank], 0, DLCOLL_I32, DLCOLL_SUM, c, NULL,
+                             rank > 1 ? &w : NULL) == 0,
+           "%s", why(c));
+    EXPECT(dlcoll_all_reduce(&a, &a, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s", why(c));
+    EXPECT(a == 4);
+    EXPECT(!w || dlcoll_wait(w) == 0);
+    dlcoll_work_free(w);
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0 && *x == 16);
+    comm_end(c);
+}
+
+START_TEST(operations_on_nothing)
+{
+    ranks_run(4, 1, nothing_at_all);
+}
+END_TEST
+
+/* Of the first operation on device memory a rank with nothing knows nothing. */
+static void unaware(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64), *y = device_memory(64), a = 1;
+    bool has = rank == 0;
+    size_t counts[2] = {1, 0};
+    int code = dlcoll_gather_v(has ? x : NULL, has, has ? y : NULL, counts, NULL, DLCOLL_I32, 0, c,
+                               NULL, NULL);
+    if (code == 0)
+        code = dlcoll_all_reduce(&a, &a, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
+    EXPECT(code == DLCOLL_EMISMATCH, "%d %s", code, why(c));
+    EXPECT(strstr(why(c), "called gather_v") && strstr(why(c), "called nccl_init"), "%s", why(c));
+    dlcoll_destroy(c);
+}
+
+START_TEST(the_first_one_must_tell)
+{
+    ranks_run(2, 1, unaware);
+}
+END_TEST
+
 static void groups(struct ranks *j, int rank)
 {
     ranks_become(j, rank);
@@ -338,8 +484,10 @@ END_TEST
 
 /* ------------------------------------------------------------------------------------ failures */
 
+enum { INSIDE, ENQUEUED, MAKING_ROOM, HANGS };
+
 /* Rank 0 never comes to the last operation: killed, or late. */
-static void hang(struct ranks *j, int rank, bool enqueue)
+static void hang(struct ranks *j, int rank, int how)
 {
     ranks_become(j, rank);
     dlcoll_comm *c = comm_start();
@@ -353,11 +501,14 @@ static void hang(struct ranks *j, int rank, bool enqueue)
         for (;;)
             pause();
     }
-    if (enqueue)
-        EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, &w) == 0);
+    if (how != INSIDE)
+        EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s,
+                                 how == ENQUEUED ? &w : NULL) == 0);
     ranks_say_ready(j);
-    int code = enqueue ? dlcoll_wait(w)
-                       : dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
+    int code = how == ENQUEUED ? dlcoll_wait(w)
+               : how == MAKING_ROOM
+                   ? dlcoll_all_to_all(x, x, 1, DLCOLL_I32, c, NULL, NULL)
+                   : dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
     ranks_keep_result(j, rank, c, code);
     EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == DLCOLL_ESTATE);
     dlcoll_work_free(w);
@@ -366,19 +517,26 @@ static void hang(struct ranks *j, int rank, bool enqueue)
 
 static void hang_inside(struct ranks *j, int rank)
 {
-    hang(j, rank, false);
+    hang(j, rank, INSIDE);
 }
 
 static void hang_enqueued(struct ranks *j, int rank)
 {
-    hang(j, rank, true);
+    hang(j, rank, ENQUEUED);
+}
+
+/* Memory that is freed waits for all that the device does. */
+static void hang_making_room(struct ranks *j, int rank)
+{
+    hang(j, rank, MAKING_ROOM);
 }
 
 START_TEST(a_rank_dies)
 {
     struct ranks j;
     ranks_init(&j, 3, 1);
-    ranks_start(&j, _i ? hang_enqueued : hang_inside);
+    rank_fn *const how[HANGS] = {hang_inside, hang_enqueued, hang_making_room};
+    ranks_start(&j, how[_i]);
     wait_until(ranks_are_ready, &j, 20, "all ranks hang");
     uint64_t killed = mono_ns();
     kill(j.pid[0], SIGKILL);
@@ -515,6 +673,41 @@ START_TEST(no_unique_id)
 }
 END_TEST
 
+static void one_has_no_id(struct ranks *j, int rank)
+{
+    if (rank == 2) /* the second root */
+        g_fake->no_unique_id = getpid();
+    no_id(j, rank);
+}
+
+START_TEST(one_of_several_roots_has_no_unique_id)
+{
+    setenv("DLCOLL_NCCL_ROOTS", "2", 1);
+    ranks_run(4, 2, one_has_no_id);
+}
+END_TEST
+
+/* The others, who are in it already, need not wait for their deadline. */
+static void no_stream(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64);
+    if (rank == 1)
+        g_fake->no_stream = getpid();
+    int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
+    EXPECT(code == DLCOLL_EBACKEND, "%d", code);
+    EXPECT(strstr(why(c), "CUDA on rank 1 (nccl_init): some CUDA error"), "%s", why(c));
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == DLCOLL_ESTATE);
+    dlcoll_destroy(c);
+}
+
+START_TEST(one_rank_has_no_stream)
+{
+    ranks_run(3, 1, no_stream);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------- choice */
 
 START_TEST(what_is_missing_is_said)
@@ -605,16 +798,22 @@ static Suite *suite(void)
     tcase_add_test(tc, an_older_library);
     tcase_add_test(tc, calls_that_go_on_by_themselves);
     tcase_add_test(tc, streams_and_handles);
+    tcase_add_test(tc, in_place_on_two_streams);
+    tcase_add_test(tc, empty_parts_may_be_null);
+    tcase_add_test(tc, operations_on_nothing);
+    tcase_add_test(tc, the_first_one_must_tell);
     tcase_add_test(tc, groups_and_splits);
     tcase_add_test(tc, several_roots);
     tcase_add_test(tc, a_world_of_one);
     tc = test_case(s, "failures", 60);
     tcase_add_checked_fixture(tc, setup, NULL);
-    tcase_add_loop_test(tc, a_rank_dies, 0, 2);
+    tcase_add_loop_test(tc, a_rank_dies, 0, HANGS);
     tcase_add_test(tc, a_timeout_says_who_is_behind);
     tcase_add_test(tc, an_error_of_nccls);
     tcase_add_test(tc, the_program_aborts);
     tcase_add_test(tc, no_unique_id);
+    tcase_add_test(tc, one_of_several_roots_has_no_unique_id);
+    tcase_add_test(tc, one_rank_has_no_stream);
     tc = test_case(s, "choice", 60);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, what_is_missing_is_said);

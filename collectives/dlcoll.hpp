@@ -8,8 +8,9 @@
  *
  * Nothing is added to what dlcoll.h says of operations, buffers and threads; this header only
  * calls it. Buffers are anything with data() and size(), arrays, or span{pointer, count}. Where a
- * buffer has a part for each rank, sizes are checked: std::invalid_argument. A call that fails
- * throws dlcoll::error. */
+ * buffer has a part for each rank, sizes are checked: std::invalid_argument. Two buffers of one
+ * operation have elements of one type, or it does not compile. A call that fails throws
+ * dlcoll::error. */
 #ifndef DLCOLL_HPP
 #define DLCOLL_HPP
 
@@ -271,6 +272,7 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        same_type(s, d);
         same_size(s.size(), d.size());
         return run([&](dlcoll_work **w) {
             return dlcoll_all_reduce(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &opts_,
@@ -292,6 +294,7 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        same_type(s, d);
         if (dlcoll_rank(comm_) == root)
             same_size(s.size(), d.size());
         return run([&](dlcoll_work **w) {
@@ -304,6 +307,7 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        same_type(s, d);
         same_size(s.size() * ranks(), d.size());
         return run([&](dlcoll_work **w) {
             return dlcoll_all_gather(s.data(), d.data(), s.size(), type(d), comm_, &opts_, w);
@@ -314,6 +318,7 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        same_type(s, d);
         if (dlcoll_rank(comm_) == root)
             same_size(s.size() * ranks(), d.size());
         return run([&](dlcoll_work **w) {
@@ -325,6 +330,7 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        same_type(s, d);
         if (dlcoll_rank(comm_) == root)
             same_size(s.size(), d.size() * ranks());
         return run([&](dlcoll_work **w) {
@@ -337,6 +343,7 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        same_type(s, d);
         same_size(s.size(), d.size() * ranks());
         return run([&](dlcoll_work **w) {
             return dlcoll_reduce_scatter(s.data(), d.data(), d.size(), type(d), r.op(), comm_,
@@ -348,6 +355,7 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        same_type(s, d);
         same_size(s.size(), d.size());
         same_size(s.size() % ranks(), 0);
         return run([&](dlcoll_work **w) {
@@ -385,6 +393,12 @@ template <class Result> class operations
     template <class T> static constexpr dlcoll_dtype type(const span<T> &)
     {
         return dtype_v<T>;
+    }
+
+    /* Counts are of elements, whichever buffer they are taken from. */
+    template <class S, class D> static void same_type(const span<S> &, const span<D> &)
+    {
+        static_assert(dtype_v<S> == dtype_v<D>, "dlcoll: the buffers differ in element type");
     }
 
     std::size_t ranks() const

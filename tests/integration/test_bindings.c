@@ -54,6 +54,50 @@ START_TEST(cpp_17)
 }
 END_TEST
 
+/* Buffers of one operation whose elements differ are turned down by the compiler, in each. */
+START_TEST(cpp_element_types)
+{
+    static const char text[] = "#include <dlcoll.hpp>\n"
+                               "template <class A, class B> struct two {\n"
+                               "    std::vector<A> a{8};\n"
+                               "    std::vector<B> b{8};\n"
+                               "};\n"
+                               "int main() {\n"
+                               "    dlcoll::comm w;\n"
+                               "    two<float, double> x1;\n"
+                               "    two<int, float> x2;\n"
+                               "    two<short, char> x3;\n"
+                               "    two<long, double> x4;\n"
+                               "    two<char, int> x5;\n"
+                               "    two<unsigned, int> x6;\n"
+                               "    two<double, float> x7;\n"
+                               "    w.all_reduce(x1.a, x1.b);\n"
+                               "    w.reduce(x2.a, x2.b, 0);\n"
+                               "    w.all_gather(x3.a, x3.b);\n"
+                               "    w.gather(x4.a, x4.b, 0);\n"
+                               "    w.scatter(x5.a, x5.b, 0);\n"
+                               "    w.reduce_scatter(x6.a, x6.b);\n"
+                               "    w.all_to_all(x7.a, x7.b);\n"
+                               "}\n";
+    if (!works(ARGV("sh", "-c", "command -v c++"))) {
+        test_skip("there is no c++");
+        return;
+    }
+    write_file(tmppath("types.cc"), text);
+    struct proc p;
+    int rc = proc_run(
+        &p,
+        ARGV("c++", "-std=c++17", "-Icollectives", "-fsyntax-only", (char *)tmppath("types.cc")),
+        NULL, 60);
+    ck_assert_int_ne(rc, 0);
+    int found = 0;
+    for (char *line = strtok(p.err, "\n"); line; line = strtok(NULL, "\n"))
+        found += strstr(line, "error:") && strstr(line, "the buffers differ in element type");
+    ck_assert_int_eq(found, 7);
+    proc_fini(&p);
+}
+END_TEST
+
 START_TEST(python)
 {
     static char *const pythons[] = {"python3", "/usr/bin/python3"};
@@ -73,6 +117,7 @@ static Suite *suite(void)
     Suite *s = suite_create("bindings");
     TCase *tc = test_case(s, "bindings", 150);
     tcase_add_test(tc, cpp_17);
+    tcase_add_test(tc, cpp_element_types);
     tcase_add_test(tc, python);
     return s;
 }

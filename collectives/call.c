@@ -54,6 +54,7 @@ static const char *const g_names[CALL_KINDS] = {
     [CALL_MONITORED_BARRIER] = "monitored_barrier",
     [CALL_COMM_SPLIT] = "comm_split",
     [CALL_COMM_NEW_GROUP] = "comm_new_group",
+    [CALL_COMM_SHRINK] = "comm_shrink",
     [CALL_SEND] = "send",
     [CALL_RECV] = "recv",
     [CALL_BATCH] = "batch",

@@ -31,6 +31,7 @@ enum call_kind {
     CALL_MONITORED_BARRIER,
     CALL_COMM_SPLIT,
     CALL_COMM_NEW_GROUP,
+    CALL_COMM_SHRINK,
     /* Not collective; root: the peer. */
     CALL_SEND,
     CALL_RECV,

@@ -176,6 +176,12 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
                  "%s sends other messages than rank %d expects for the same %s: do their parts "
                  "have other counts, or their hosts other settings?",
                  name, c->world->rank, call_describe(&call->id, ours));
+    else if (call->theirs.kind == CALL_SEND) /* messages of two ranks have numbers of their own */
+        snprintf(cause->text, sizeof(cause->text),
+                 "%s called %s (message %" PRIu32
+                 " from there), rank %d called %s as its #%" PRIu32,
+                 name, call_describe(&call->theirs, theirs), (uint32_t)call->theirs_seq,
+                 c->world->rank, call_describe(&call->id, ours), (uint32_t)call->seq);
     else
         snprintf(cause->text, sizeof(cause->text),
                  "%s called %s as its #%" PRIu32 ", rank %d called %s as its #%" PRIu32, name,
@@ -242,9 +248,11 @@ static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll
     bool first = !atomic_load(&c->failed);
     if (first) {
         char where[64] = "";
-        if (call)
+        if (call && call->seq)
             snprintf(where, sizeof(where), "%s #%" PRIu64 ": ", call_name(call->id.kind),
                      call->seq);
+        else if (call) /* of a group that is being made */
+            snprintf(where, sizeof(where), "%s: ", call_name(call->id.kind));
         error_set(out, cause->code, "%s%s%s%s%s", c->name[0] ? "group " : "", c->name,
                   c->name[0] ? ": " : "", where, cause->text);
         out->rank = cause->rank;

@@ -50,19 +50,20 @@ static int hand_up(dlcoll_comm *parent, dlcoll_comm *group)
 }
 
 int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
-               const dlcoll_group_opts *o, bool after_failure, dlcoll_comm **out)
+               const dlcoll_group_opts *o, enum call_kind kind, dlcoll_comm **out)
 {
     struct err e = ERR_INIT;
-    struct coll_call failed = {.id = {.kind = CALL_COMM_NEW_GROUP}, .culprit = -1};
+    struct coll_call failed = {.culprit = -1};
     dlcoll_comm *g = NULL;
     for (int i = 0; i < n; i++)
         ranks[i] = parent->world_ranks[ranks[i]];
     int r = comm_new(&g, parent->job, id, ranks, n, me, o->name, o->timeout_ms,
-                     after_failure || parent->after_failure, &e);
+                     kind == CALL_COMM_SHRINK || parent->after_failure, &e);
     if (r < 0)
         return refuse(parent, error_code(r), e.msg);
     r = comm_share_memory(g, comm_deadline(o->timeout_ms), &failed);
     if (r == -ENOMEM || r < 0) {
+        failed.id = (struct call){.kind = (uint8_t)kind}; /* what the program has called */
         comm_fail(g, r, &failed);
         int code = hand_up(parent, g);
         dlcoll_destroy(g);
@@ -122,7 +123,7 @@ static int split(dlcoll_comm *c, int color, int key, dlcoll_comm **group,
             me = ranks[i] == c->rank ? i : me;
         }
         uint64_t id = group_hash(group_hash(c->id, c->seq), (uint64_t)(uint32_t)color | 1ull << 40);
-        code = group_make(c, id, ranks, n, me, o, false, group);
+        code = group_make(c, id, ranks, n, me, o, CALL_COMM_SPLIT, group);
         ranks = NULL; /* the group's */
     }
     free(all);
@@ -208,7 +209,7 @@ static int new_group(dlcoll_comm *c, const int *ranks, int n, dlcoll_comm **grou
         return comm_error(c, DLCOLL_ENOMEM, "comm_new_group: no memory");
     }
     memcpy(copy, ranks, (size_t)n * sizeof(*copy));
-    return group_make(c, group_hash(hash, made), copy, n, me, o, false, group);
+    return group_make(c, group_hash(hash, made), copy, n, me, o, CALL_COMM_NEW_GROUP, group);
 }
 
 int dlcoll_comm_new_group(dlcoll_comm *comm, const int *ranks, int n, dlcoll_comm **group,

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "collectives/call.h"
 #include "collectives/dlcoll.h"
 
 /* How often groups of one list of ranks have been made. */
@@ -18,10 +19,10 @@ uint64_t group_hash(uint64_t h, uint64_t v);
 
 int group_take_opts(dlcoll_comm *c, const dlcoll_group_opts *given, dlcoll_group_opts *o);
 
-/* The group `id` of the n ranks of `parent`, of which this process is number `me`. Takes `ranks`
- * (malloc'ed). The public code; the parent's last error says why, or the thread's when the parent
- * has failed. */
+/* The group `id` of the n ranks of `parent`, of which this process is number `me`, as the
+ * program asks for by `kind`. Takes `ranks` (malloc'ed). The public code; the parent's last error
+ * says why, or the thread's when the parent has failed. */
 int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
-               const dlcoll_group_opts *o, bool after_failure, dlcoll_comm **out);
+               const dlcoll_group_opts *o, enum call_kind kind, dlcoll_comm **out);
 
 #endif

@@ -241,14 +241,19 @@ static void another_count(dlcoll_comm *comm, void *arg)
     int32_t x[4] = {0};
     (void)arg;
     if (dlcoll_rank(comm) == 0) {
+        THREAD_OK(dlcoll_recv(x, 1, DLCOLL_I32, 1, comm, NULL, NULL));
         dlcoll_send(x, 3, DLCOLL_I32, 1, comm, NULL, NULL);
         int code = dlcoll_recv(x, 1, DLCOLL_I32, 1, comm, NULL, NULL);
         THREAD_EXPECT(code == DLCOLL_EMISMATCH || code == DLCOLL_ESTATE, "%d %s", code,
                       thread_error(comm));
     } else {
+        THREAD_OK(dlcoll_send(x, 1, DLCOLL_I32, 0, comm, NULL, NULL));
         int code = dlcoll_recv(x, 4, DLCOLL_I32, 0, comm, NULL, NULL);
         THREAD_EXPECT(code == DLCOLL_EMISMATCH, "%d %s", code, thread_error(comm));
-        THREAD_EXPECT(strstr(thread_error(comm), "send of 3 i32"), "%s", thread_error(comm));
+        THREAD_EXPECT(strstr(thread_error(comm),
+                             "called send of 3 i32 to rank 1 (message 1 from there), rank 1 called "
+                             "recv of 4 i32 from rank 0 as its #2"),
+                      "%s", thread_error(comm));
     }
     THREAD_EXPECT(code_of(comm) == DLCOLL_EMISMATCH, "%s", thread_error(comm));
 }

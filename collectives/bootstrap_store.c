@@ -164,7 +164,11 @@ static int find_way(struct meeting *m, const struct world_opts *o, struct err *e
 {
     struct world *w = m->w;
     const char *url = o->store ? NULL : o->method;
-    int r = find_self(w, o, url, e);
+    int r = url ? from_url(m, url, e) : 0; /* what is wrong there is said first */
+    if (r < 0 && strncmp(url, "env://", 6) != 0)
+        return err_wrap(e, "%s", o->whence);
+    if (r == 0)
+        r = find_self(w, o, url, e);
     if (r < 0 || (w->size == 1 && !url))
         return r;
     if (o->store) {
@@ -173,8 +177,8 @@ static int find_way(struct meeting *m, const struct world_opts *o, struct err *e
         m->client = o->store->client;
         m->port = o->store->port;
         snprintf(m->host, sizeof(m->host), "%s", o->store->host);
-    } else {
-        r = url ? from_url(m, url, e) : from_environment(m, e);
+    } else if (!url) {
+        r = from_environment(m, e);
     }
     /* A store may outlive a round: what an earlier one has left there must not be read. */
     int n = snprintf(m->prefix, sizeof(m->prefix), "dlcoll/%s%s/%s/%" PRIu32 "/",
@@ -260,6 +264,13 @@ static uint64_t host_id(void)
     return (h ^ st.st_ino) * 1099511628211u;
 }
 
+/* Two containers of one host may have the same pids. */
+static uint64_t pid_ns(void)
+{
+    struct stat st;
+    return stat("/proc/self/ns/pid", &st) < 0 ? 0 : st.st_ino;
+}
+
 static int listen_here(struct meeting *m, const struct netaddr *local, struct err *e)
 {
     struct netaddr any = {.len = local->len};
@@ -278,6 +289,8 @@ static int listen_here(struct meeting *m, const struct netaddr *local, struct er
     netaddr_ip(local, m->self.addr);
     m->self.pid = (uint32_t)getpid();
     m->self.host_id = host_id();
+    m->self.pid_ns = pid_ns();
+    m->self.size = (uint32_t)m->w->size;
     char name[HOST_MAX] = "";
     if (gethostname(name, sizeof(name) - 1) == 0)
         snprintf(m->self.host, sizeof(m->self.host), "%.*s", MEMBER_HOST_MAX - 1, name);
@@ -293,6 +306,8 @@ static void member_encode(struct buf *b, const struct member *m)
     buf_u16(b, m->port);
     buf_u32(b, m->pid);
     buf_u64(b, m->host_id);
+    buf_u64(b, m->pid_ns);
+    buf_u32(b, m->size);
     size_t len = sizeof(m->cpus.mask);
     while (len && !m->cpus.mask[len - 1])
         len--;
@@ -309,6 +324,8 @@ static bool member_decode(struct rd *r, struct member *m)
     m->port = rd_u16(r);
     m->pid = rd_u32(r);
     m->host_id = rd_u64(r);
+    m->pid_ns = rd_u64(r);
+    m->size = rd_u32(r);
     m->cpus = (struct wait_cpus){0};
     size_t len = rd_u8(r);
     const uint8_t *mask = len <= sizeof(m->cpus.mask) ? rd_take(r, len) : NULL;
@@ -316,18 +333,37 @@ static bool member_decode(struct rd *r, struct member *m)
         return false;
     memcpy(m->cpus.mask, mask, len);
     m->cpus.quota = rd_u32(r);
-    return !r->bad && m->port && netaddr_parse_ip(&a, m->addr, m->port);
+    return !r->bad && m->port && m->size > 0 && m->size <= WORLD_MAX &&
+           netaddr_parse_ip(&a, m->addr, m->port);
 }
 
-static int table_decode(struct world *w, const void *data, size_t len)
+static int another_size(int rank, uint32_t size, uint32_t leaders, struct err *e)
+{
+    return err_set(e, -EINVAL,
+                   "rank %d was given a world of %" PRIu32 " ranks, rank 0 one of %" PRIu32
+                   ": WORLD_SIZE must be the same on all",
+                   rank, size, leaders);
+}
+
+/* The epoch, the size, and as many members; or only those up to the first that was given another
+ * size. */
+static int table_decode(struct world *w, const void *data, size_t len, struct err *e)
 {
     struct rd r = rd_init(data, len);
     w->epoch = rd_u64(&r);
-    for (int i = 0; i < w->size; i++) {
-        if (!member_decode(&r, &w->members[i]))
-            return -EBADMSG;
+    uint32_t size = rd_u32(&r);
+    for (uint32_t i = 0; i < size; i++) {
+        struct member one;
+        if (!member_decode(&r, &one))
+            return err_set(e, -EBADMSG, "the table of ranks is malformed");
+        if (one.size != size)
+            return another_size((int)i, one.size, size, e);
+        if (i < (uint32_t)w->size)
+            w->members[i] = one;
     }
-    return rd_done(&r) ? 0 : -EBADMSG;
+    if (!rd_done(&r) || size == 0)
+        return err_set(e, -EBADMSG, "the table of ranks is malformed");
+    return size == (uint32_t)w->size ? 0 : another_size(w->rank, (uint32_t)w->size, size, e);
 }
 
 /* ------------------------------------------------------------------------------------ meeting */
@@ -353,7 +389,8 @@ static int replace_record(struct meeting *m, const char *key, const struct buf *
     struct rd r = rd_init(there, len);
     if (!member_decode(&r, &other))
         return err_set(e, -EBADMSG, "what is stored for rank %d is malformed", m->w->rank);
-    if (other.pid != m->self.pid || other.host_id != m->self.host_id)
+    if (other.pid != m->self.pid || other.host_id != m->self.host_id ||
+        other.pid_ns != m->self.pid_ns)
         return err_set(e, -EEXIST,
                        "there is a rank %d at %s:%d already (%s, pid %" PRIu32
                        "): does another job use that port?",
@@ -378,12 +415,14 @@ static int publish_self(struct meeting *m, struct err *e)
     return r;
 }
 
-/* Rank 0: collects what the others have published. */
-static int gather_members(struct meeting *m, struct buf *table, struct err *e)
+/* Rank 0: collects what the others have published. *last: of the ranks in the table; when that is
+ * not the last of all, it was given another size than this one. */
+static int gather_members(struct meeting *m, struct buf *table, int *last, struct err *e)
 {
     char key[KEY_MAX];
     int r = 0;
-    for (int i = 0; i < m->w->size && r == 0; i++) {
+    bool same = true;
+    for (int i = 0; i < m->w->size && r == 0 && same; i++) {
         void *value = NULL;
         size_t len = 0;
         r = store_client_get(m->client, rank_key(m, "rank", i, key), &value, &len, remaining_ms(m),
@@ -393,6 +432,8 @@ static int gather_members(struct meeting *m, struct buf *table, struct err *e)
             if (!member_decode(&rd, &m->w->members[i]) || !rd_done(&rd))
                 r = err_set(e, -EBADMSG, "what rank %d has published is malformed", i);
             buf_put(table, value, len);
+            same = m->w->members[i].size == (uint32_t)m->w->size;
+            *last = i;
         }
         free(value);
     }
@@ -407,16 +448,18 @@ static int lead(struct meeting *m, struct err *e)
     if (!w->epoch && getrandom(&w->epoch, sizeof(w->epoch), 0) != sizeof(w->epoch))
         w->epoch = mono_ns();
     buf_u64(&table, w->epoch);
-    int r = gather_members(m, &table, e);
+    buf_u32(&table, (uint32_t)w->size);
+    int last = 0, r = gather_members(m, &table, &last, e);
     if (r == 0)
         r = table.oom ? err_set(e, -ENOMEM, "no memory")
                       : store_client_set(m->client, table_key(m, key), table.data, table.len, e);
     buf_fini(&table);
-    for (int i = 1; i < w->size && r == 0; i++) {
+    uint32_t given = w->members[last].size, own = (uint32_t)w->size;
+    for (int i = 1; i <= last && r == 0; i++) {
         const char *k = rank_key(m, "read", i, key);
         r = store_client_wait(m->client, &k, 1, remaining_ms(m), e);
     }
-    return r;
+    return given && given != own ? another_size(last, given, own, e) : r;
 }
 
 static int follow(struct meeting *m, struct err *e)
@@ -425,10 +468,12 @@ static int follow(struct meeting *m, struct err *e)
     void *value = NULL;
     size_t len = 0;
     int r = store_client_get(m->client, table_key(m, key), &value, &len, remaining_ms(m), e);
-    if (r == 0 && table_decode(m->w, value, len) < 0)
-        r = err_set(e, -EBADMSG, "the table of ranks is malformed");
+    if (r < 0)
+        return r;
+    int bad = table_decode(m->w, value, len, e);
     free(value);
-    return r < 0 ? r : store_client_set(m->client, rank_key(m, "read", m->w->rank, key), "1", 1, e);
+    r = store_client_set(m->client, rank_key(m, "read", m->w->rank, key), "1", 1, bad ? NULL : e);
+    return bad < 0 ? bad : r;
 }
 
 /* The same program may be run again with the same store. */
@@ -491,9 +536,14 @@ static int reach_store(struct meeting *m, struct err *e)
         return r;
     /* Who should host it has found the port in use: by a store, or by a connection from there to
      * somewhere else, which ends. */
-    if (m->w->rank == 0 && !m->served && !m->server && (left < 0 || left > HOST_AGAIN_MS))
+    bool in_use = m->w->rank == 0 && !m->served && !m->server;
+    if (in_use && (left < 0 || left > HOST_AGAIN_MS))
         ms = HOST_AGAIN_MS;
     r = store_client_new(&m->client, m->host, m->port, ms, e);
+    if (r < 0 && in_use)
+        err_wrap(e,
+                 "rank 0 cannot serve the store at %s:%d, as the port is in use, nor is one there",
+                 m->host, m->port);
     return r == -ETIMEDOUT && ms != left ? -ECONNREFUSED : r;
 }
 

@@ -161,7 +161,9 @@ static void watch_neighbours(dlcoll_comm *c)
         char host[MEMBER_HOST_MAX];
         int pid = 0, rank = c->topo.local_ranks[i];
         world_who(c->world, c->world_ranks[rank], host, &pid);
-        c->pidfds[i] = rank == c->rank || pid <= 0 ? -1 : (int)syscall(SYS_pidfd_open, pid, 0);
+        bool known =
+            rank != c->rank && pid > 0 && world_shares_pids(c->world, c->world_ranks[rank]);
+        c->pidfds[i] = known ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
     }
 }
 

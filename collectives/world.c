@@ -35,6 +35,7 @@ int world_init(struct world *w, const struct world_opts *o, struct err *e)
     memset(w, 0, sizeof(*w));
     w->listen_fd = -1;
     with.method = method && *method ? method : NULL;
+    with.whence = o->method ? "init_method" : "DLCOLL_INIT_METHOD";
     bool asked = with.method || o->store || o->size > 0;
     bool launched = is_set(SEGMENT_ENV_FD) && !asked;
     w->made = launched ? &g_launched : !*o->name ? &g_met : NULL;
@@ -97,6 +98,11 @@ bool world_same_node(const struct world *w, int a, int b)
     if (w->segment.base)
         return job_segment_node_of(&w->segment, a) == job_segment_node_of(&w->segment, b);
     return a == b || (w->members && w->members[a].host_id == w->members[b].host_id);
+}
+
+bool world_shares_pids(const struct world *w, int rank)
+{
+    return !w->members || w->members[rank].pid_ns == w->members[w->rank].pid_ns;
 }
 
 void world_who(const struct world *w, int rank, char host[MEMBER_HOST_MAX], int *pid)

@@ -22,6 +22,8 @@ struct member {
     uint16_t port;
     uint32_t pid;
     uint64_t host_id; /* equal for ranks that share a kernel and a network namespace */
+    uint64_t pid_ns;  /* its PID namespace, in which its pid counts */
+    uint32_t size;    /* of the world, as it has been told */
     struct wait_cpus cpus;
 };
 
@@ -50,6 +52,7 @@ struct world {
 struct world_opts {
     uint64_t deadline_ns; /* on mono_ns(); 0: none */
     const char *method;   /* "env://", "tcp://...", "file://..."; NULL: the environment decides */
+    const char *whence;   /* for people: who has given it */
     int rank, size;       /* size 0: from the environment, or from the method */
     struct dlcoll_store *store; /* NULL: none; borrowed */
     const char *name;           /* of the job, where several share a store; never NULL */
@@ -73,6 +76,10 @@ bool world_same_node(const struct world *w, int a, int b);
 
 /* For people: its host's name and its pid there (0: unknown). */
 void world_who(const struct world *w, int rank, char host[MEMBER_HOST_MAX], int *pid);
+
+/* Whether that rank, on this node, has its pid here, too: containers that share the host's network
+ * number their processes themselves. */
+bool world_shares_pids(const struct world *w, int rank);
 
 /* "rank 3 (node-b, pid 812)". Returns out. */
 #define WORLD_NAME_MAX 128

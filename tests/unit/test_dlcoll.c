@@ -428,6 +428,84 @@ START_TEST(cpus_of_bound_ranks_are_counted_together)
 }
 END_TEST
 
+/* ------------------------------------------------------------------- containers of one network */
+
+/* Process 1 of a PID namespace, and its children, are the next ones. False: there can be none. */
+static bool new_pids(void)
+{
+    return unshare(CLONE_NEWPID) == 0 || unshare(CLONE_NEWUSER | CLONE_NEWPID) == 0;
+}
+
+static bool can_have_pids(void)
+{
+    pid_t pid = fork();
+    int status;
+    if (pid == 0)
+        _exit(new_pids() ? 0 : 1);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    if (status)
+        test_skip("no PID namespaces here");
+    return status == 0;
+}
+
+/* Ends with the child's status. */
+static void end_as(pid_t child)
+{
+    int status = 0;
+    EXPECT(child > 0 && waitpid(child, &status, 0) == child);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+}
+
+/* `other` ends; where it is, rank 1's process has the number that rank 0's has with it. */
+static void contained(struct ranks *j, int rank, pid_t other)
+{
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_env_int("MASTER_PORT", g_store_port);
+    dlcoll_comm *c = comm_start();
+    dlcoll_opts o = DLCOLL_OPTS_INIT;
+    int pid, x = 0, status;
+    EXPECT(dlcoll_rank_host(c, 0, NULL, 0, &pid) == 0 && pid == 2, "%d", pid);
+    if (rank == 0) {
+        ranks_await_go(j);
+    } else {
+        EXPECT(other == pid && kill(other, SIGKILL) == 0);
+        EXPECT(waitpid(other, &status, 0) == other);
+        o.timeout_ms = 50; /* many looks */
+        int code = dlcoll_recv(&x, 1, DLCOLL_I32, 0, c, &o, NULL);
+        EXPECT(code == DLCOLL_ETIMEDOUT, "%d %s", code, why(c));
+        atomic_store(&j->shared->go, 1);
+    }
+    dlcoll_destroy(c);
+    _exit(0);
+}
+
+static void in_container(struct ranks *j, int rank)
+{
+    EXPECT(new_pids());
+    pid_t init = fork();
+    if (init != 0)
+        end_as(init);
+    /* 2 is rank 0 in the one, and with rank 1 somebody else, whose parent rank 1 is. */
+    if (rank == 0 && (init = fork()) != 0)
+        end_as(init);
+    if (rank == 0)
+        contained(j, rank, 0);
+    pid_t other = fork();
+    while (other == 0)
+        pause();
+    contained(j, rank, other);
+}
+
+START_TEST(pids_of_another_container_mean_nothing)
+{
+    if (!can_have_pids())
+        return;
+    int fd = reserve_port(&g_store_port);
+    ranks_run(2, 0, in_container);
+    close(fd);
+}
+END_TEST
+
 START_TEST(a_wrong_environment_is_told)
 {
     setenv("RANK", "0", 1);
@@ -449,6 +527,32 @@ START_TEST(a_wrong_environment_is_told)
     expect_init(DLCOLL_EINVAL, "DLCOLL_TIMEOUT");
     setenv("DLCOLL_TIMEOUT", "0", 1);
     expect_init(DLCOLL_EINVAL, "0 is no time");
+}
+END_TEST
+
+/* What is said is what the program called. */
+static void one_makes_a_group(struct ranks *j, int rank)
+{
+    dlcoll_group_opts o = DLCOLL_GROUP_OPTS_INIT;
+    dlcoll_comm *group;
+    int both[] = {0, 1};
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    o.timeout_ms = 50;
+    if (rank == 1) {
+        ranks_await_go(j);
+    } else {
+        int code = dlcoll_comm_new_group(c, both, 2, &group, &o);
+        EXPECT(code == DLCOLL_ETIMEDOUT, "%d", code);
+        EXPECT(strstr(why(c), "comm_new_group: rank 0 timed out") == why(c), "%s", why(c));
+        atomic_store(&j->shared->go, 1);
+    }
+    dlcoll_destroy(c);
+}
+
+START_TEST(a_group_that_nobody_joins)
+{
+    ranks_run(2, 1, one_makes_a_group);
 }
 END_TEST
 
@@ -477,16 +581,29 @@ START_TEST(two_processes_with_one_rank_are_told)
     set_env_int("MASTER_PORT", g_store_port);
     setenv("WORLD_SIZE", "2", 1);
     setenv("RANK", "1", 1);
-    setenv("DLCOLL_TIMEOUT", "100ms", 1);
-    pid_t other = fork();
-    if (other == 0) {
-        expect_init(DLCOLL_ETIMEDOUT, "missing: 0");
-        _exit(0);
+    if (_i && !can_have_pids())
+        return stop_store(store);
+    const struct {
+        int code;
+        const char *text, *timeout;
+    } want[] = {{DLCOLL_ETIMEDOUT, "missing: 0", "1s"}, /* it stores its record long before */
+                {DLCOLL_EINVAL, "there is a rank 1 at 127.0.0.1", "1min"}};
+    for (int k = 0; k < 2; k++) {
+        int status;
+        pid_t pid = fork(), init = 0;
+        if (pid == 0 && _i) { /* each has number 1 in its container */
+            EXPECT(new_pids());
+            if ((init = fork()) != 0)
+                end_as(init);
+        }
+        if (pid == 0) {
+            setenv("DLCOLL_TIMEOUT", want[k].timeout, 1);
+            expect_init(want[k].code, want[k].text);
+            _exit(0);
+        }
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert_int_eq(status, 0);
     }
-    int status;
-    ck_assert_int_eq(waitpid(other, &status, 0), other);
-    ck_assert_int_eq(status, 0);
-    expect_init(DLCOLL_EINVAL, "there is a rank 1 at 127.0.0.1");
     stop_store(store);
 }
 END_TEST
@@ -858,7 +975,9 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, ranks_meet_in_a_store_that_rank_0_hosts, 2, 6);
     tcase_add_test(tc, a_wrong_environment_is_told);
     tcase_add_test(tc, ranks_that_do_not_come_are_listed);
-    tcase_add_test(tc, two_processes_with_one_rank_are_told);
+    tcase_add_loop_test(tc, two_processes_with_one_rank_are_told, 0, 2);
+    tcase_add_test(tc, pids_of_another_container_mean_nothing);
+    tcase_add_test(tc, a_group_that_nobody_joins);
     tcase_add_test(tc, a_malformed_table_is_refused);
     tc = test_case(s, "arguments", 30);
     tcase_add_test(tc, wrong_arguments_are_refused_and_harm_nothing);

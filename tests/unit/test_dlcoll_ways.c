@@ -2,9 +2,11 @@
  * program's, a world of one; and what is said when they are wrong. */
 #include "tests/lib/test.h"
 
+#include <arpa/inet.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -144,6 +146,7 @@ START_TEST(wrong_ways_are_refused)
         {"tcp://127.0.0.1:1", 2, 2, "no rank 2 of 2"},
         {"file://relative", 0, 2, "none of"},
         {"tcp://127.0.0.1:1?world_size=2", 0, 0, "RANK is not set"},
+        {"foo", 0, 0, "init_method: foo is none of env://, tcp://HOST:PORT and file:///PATH"},
     };
     unsetenv("RANK"), unsetenv("WORLD_SIZE");
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
@@ -152,6 +155,52 @@ START_TEST(wrong_ways_are_refused)
         ck_assert_int_eq(w.code, DLCOLL_EINVAL);
         ck_assert_msg(strstr(w.text, wrong[i].text), "%s: %s", wrong[i].url, w.text);
     }
+}
+END_TEST
+
+/* Who has been given another number of ranks is told to both, however they disagree. */
+START_TEST(worlds_of_different_sizes)
+{
+    uint16_t port;
+    _cleanup_fd_ int hold = reserve_port(&port);
+    const char *url = test_text("tcp://127.0.0.1:%d", port);
+    pthread_t threads[2];
+    struct way ways[2];
+    for (int r = 1; r >= 0; r--) {
+        ways[r] = (struct way){.url = url,
+                               .rank = r,
+                               .size = r == _i ? 3 : 2,
+                               .name = "sizes",
+                               .timeout_ms = (int64_t)(test_seconds(60) * 1000)};
+        ck_assert_int_eq(pthread_create(&threads[r], NULL, go, &ways[r]), 0);
+    }
+    const char *want = test_text("rank 1 was given a world of %d ranks, rank 0 one of %d: "
+                                 "WORLD_SIZE must be the same on all",
+                                 ways[1].size, ways[0].size);
+    for (int r = 0; r < 2; r++) {
+        pthread_join(threads[r], NULL);
+        ck_assert_int_eq(ways[r].code, DLCOLL_EINVAL);
+        ck_assert_msg(strstr(ways[r].text, want), "%s", ways[r].text);
+    }
+}
+END_TEST
+
+/* The port is somebody's, who does not listen there. */
+START_TEST(rank_0_cannot_serve_the_store)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(a);
+    _cleanup_fd_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&a, len), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&a, &len), 0);
+    struct way w = {
+        .url = test_text("tcp://127.0.0.1:%d", ntohs(a.sin_port)), .size = 2, .timeout_ms = 50};
+    go(&w);
+    ck_assert_int_eq(w.code, DLCOLL_ETIMEDOUT);
+    const char *want = test_text("rank 0 cannot serve the store at 127.0.0.1:%d, as the port is in "
+                                 "use, nor is one there",
+                                 ntohs(a.sin_port));
+    ck_assert_msg(strstr(w.text, want), "%s", w.text);
 }
 END_TEST
 
@@ -182,6 +231,7 @@ START_TEST(wrong_settings_are_refused)
     expect_setting("DLCOLL_SOCKETS", "0", "DLCOLL_SOCKETS");
     expect_setting("DLCOLL_SHM", "maybe", "DLCOLL_SHM");
     expect_setting("DLCOLL_TIMEOUT", "soon", "DLCOLL_TIMEOUT");
+    expect_setting("DLCOLL_INIT_METHOD", "foo", "DLCOLL_INIT_METHOD: foo is none of env://,");
     struct way w = {.rank = 0, .size = 1};
     setenv("DLCOLL_ALGO", " # a remark\n*: net ;all_reduce ranks=2- 4k-1M net/ring\n\n", 1);
     go(&w);
@@ -199,6 +249,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_stale_file_is_noticed);
     tcase_add_test(tc, a_world_of_one_needs_nothing);
     tcase_add_test(tc, wrong_ways_are_refused);
+    tcase_add_loop_test(tc, worlds_of_different_sizes, 0, 2);
+    tcase_add_test(tc, rank_0_cannot_serve_the_store);
     tcase_add_test(tc, wrong_settings_are_refused);
     return s;
 }

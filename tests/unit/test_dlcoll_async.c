@@ -713,8 +713,9 @@ static void come_or_not(dlcoll_comm *comm, void *arg)
     int n = dlcoll_size(comm), rank = dlcoll_rank(comm), code = 0;
     dlcoll_comm *rest = NULL;
     int32_t x = rank;
-    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
+    code = dlcoll_barrier(comm, NULL, NULL);
     if (rank == n - 1) {
+        THREAD_EXPECT(code == 0, "%d %s", code, thread_error(comm));
         dlcoll_abort(comm, "leaves");
         return;
     }

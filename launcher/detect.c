@@ -49,18 +49,42 @@ static int set(struct options *o, enum opt_id id, const char *text, const char *
 static bool one_node(const struct options *o)
 {
     int lo = 0, hi = 0;
-    if (opt_flag(o, OPT_standalone))
+    parse_range(opt_text(o, OPT_nnodes), &lo, &hi, NULL);
+    return opt_flag(o, OPT_standalone) || (opt_given(o, OPT_nnodes) && hi == 1);
+}
+
+/* Whether the user said where the nodes meet. */
+static bool where_given(const struct options *o)
+{
+    return *opt_text(o, OPT_rdzv_endpoint) || opt_given(o, OPT_master_addr);
+}
+
+/* Whether the scheduler's number of this node is to be its rank. To be asked before an address is
+ * set. */
+static bool takes_rank(const struct options *o, long number)
+{
+    int lo = 0, hi = 0;
+    if (opt_given(o, OPT_node_rank))
+        return false;
+    if (strcmp(opt_text(o, OPT_rdzv_backend), "static") == 0)
         return true;
-    return opt_given(o, OPT_nnodes) && parse_range(opt_text(o, OPT_nnodes), &lo, &hi, NULL) == 0 &&
-           hi == 1;
+    /* Nodes of other steps or jobs, numbered from 0 as well, may come to a place of the user's; and
+     * torchrun's backends give the ranks themselves. */
+    if (o->torchrun || where_given(o))
+        return false;
+    /* An elastic job keeps those that are too many waiting. */
+    parse_range(opt_text(o, OPT_nnodes), &lo, &hi, NULL);
+    return lo == hi || number < hi;
 }
 
 /* One line for what was found: `what` is "Slurm step 123.0" or the like. */
 static void say(const struct options *o, const char *what, const char *how_to_ignore)
 {
-    bool endpoint = opt_given(o, OPT_rdzv_endpoint);
-    log_notice("%s: %s nodes, this is node %s, head %s%s%s%s", what, opt_text(o, OPT_nnodes),
-               opt_text(o, OPT_node_rank),
+    bool endpoint = *opt_text(o, OPT_rdzv_endpoint);
+    const char *rank = opt_text(o, OPT_node_rank);
+    bool any = strcmp(rank, "any") == 0;
+    log_notice("%s: %s nodes%s%s, head %s%s%s%s", what, opt_text(o, OPT_nnodes),
+               any ? "" : ", this is node ", any ? "" : rank,
                endpoint ? opt_text(o, OPT_rdzv_endpoint) : opt_text(o, OPT_master_addr),
                endpoint ? "" : ", port ", endpoint ? "" : opt_text(o, OPT_master_port),
                how_to_ignore);
@@ -117,18 +141,37 @@ static int slurm_head(struct options *o, char *const *envp, char head[HOST_MAX],
     return err_set(e, -EINVAL, "a Slurm step without SLURM_STEP_NODELIST; use --no_detect");
 }
 
-static int slurm_check_tasks(char *const *envp, long nnodes, struct err *e)
+static long slurm_tasks(char *const *envp)
 {
     static const char *const names[] = {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", NULL};
-    const char *which, *per_node = env_get(envp, "SLURM_STEP_TASKS_PER_NODE");
-    long tasks = env_number(envp, names, &which);
-    if (tasks <= nnodes && !any_above_one(per_node))
+    const char *which;
+    return env_number(envp, names, &which);
+}
+
+/* The step's nodes become the job's nodes: one launcher on each. */
+static int slurm_check_tasks(char *const *envp, long nnodes, struct err *e)
+{
+    long tasks = slurm_tasks(envp);
+    if (tasks <= nnodes && !any_above_one(env_get(envp, "SLURM_STEP_TASKS_PER_NODE")))
         return 0;
     return err_set(e, -EINVAL,
-                   "srun started more than one dlaunch per node (%ld tasks on %ld node%s); the "
-                   "workers are started by dlaunch: srun --nodes=%ld --ntasks-per-node=1 dlaunch "
-                   "--nproc_per_node N ...",
+                   "the Slurm step has %ld tasks on %ld node%s, but a job of its nodes wants one "
+                   "dlaunch on each, which starts the workers: srun --nodes=%ld "
+                   "--ntasks-per-node=1 dlaunch --nproc_per_node N ... (--no_detect to ignore, "
+                   "--standalone for a job on this node alone)",
                    tasks, nnodes, nnodes == 1 ? "" : "s", nnodes);
+}
+
+/* A step of one node: each launcher in it is a job of its own, though several of them may be a
+ * mistake. (Under a terminal srun keeps one task, whatever it was asked for.) */
+static void slurm_one_node(char *const *envp, long job, long step)
+{
+    long tasks = slurm_tasks(envp);
+    if (tasks > 1 && !env_get(envp, "SLURM_PTY_PORT"))
+        log_notice("Slurm step %ld.%ld has %ld tasks on this node: each dlaunch is a job of its "
+                   "own; one that starts N workers: srun --ntasks-per-node=1 dlaunch "
+                   "--nproc_per_node N ...",
+                   job, step, tasks);
 }
 
 static int slurm_step(struct options *o, char *const *envp, long job, long step, struct err *e)
@@ -139,21 +182,33 @@ static int slurm_step(struct options *o, char *const *envp, long job, long step,
     const char *from_nnodes, *from_head = NULL, *from_restart;
     long nnodes = env_number(envp, nnodes_names, &from_nnodes);
     long restart = env_number(envp, restart_names, &from_restart);
+    const char *id_of_node = env_get(envp, "SLURM_NODEID");
     char head[HOST_MAX];
+    int lo = 0, hi = 0;
+    parse_range(opt_text(o, OPT_nnodes), &lo, &hi, NULL);
     if (nnodes < 1)
         return 0;
-    if (slurm_check_tasks(envp, nnodes, e) < 0)
-        return -EINVAL;
+    /* With more nodes than the step has, and a place where they meet, the job is of several steps
+     * (one srun for each node is usual): nothing of this one is true of all. */
+    if (hi > nnodes && where_given(o))
+        return 0;
     /* A job that was requeued must not meet what is left of itself. */
     const char *id = restart > 0 ? options_printf(o, "%ld.%ld.%ld", job, step, restart)
                                  : options_printf(o, "%ld.%ld", job, step);
     if (set(o, OPT_rdzv_id, id, "SLURM_JOB_ID", e) < 0)
         return -EINVAL;
-    if (nnodes == 1 && !opt_given(o, OPT_nnodes))
+    if (nnodes == 1 && !opt_given(o, OPT_nnodes)) {
+        slurm_one_node(envp, job, step);
         return 0;
+    }
+    bool rank = takes_rank(o, strtol(id_of_node, NULL, 10));
+    bool place = *opt_text(o, OPT_rdzv_endpoint) ||
+                 (opt_given(o, OPT_master_addr) && opt_given(o, OPT_master_port));
+    if ((rank || !place || !opt_given(o, OPT_nnodes)) && slurm_check_tasks(envp, nnodes, e) < 0)
+        return -EINVAL;
     if (slurm_head(o, envp, head, &from_head, e) < 0 ||
         set(o, OPT_nnodes, options_printf(o, "%ld", nnodes), from_nnodes, e) < 0 ||
-        set(o, OPT_node_rank, env_get(envp, "SLURM_NODEID"), "SLURM_NODEID", e) < 0 ||
+        (rank && set(o, OPT_node_rank, id_of_node, "SLURM_NODEID", e) < 0) ||
         set(o, OPT_master_addr, options_printf(o, "%s", head), from_head, e) < 0 ||
         set(o, OPT_master_port, options_printf(o, "%d", slurm_port(job, step)), "SLURM_JOB_ID", e) <
             0)
@@ -251,23 +306,27 @@ static int detect_kubernetes(struct options *o, char *const *envp, const struct 
                    index);
         return 0;
     }
+    bool rank = takes_rank(o, index), need_head = !where_given(o);
+    if (!rank && !need_head)
+        return 0;
     bool named = ends_in_index(host->name, name_len, &last, &stem) && last == index &&
                  pod_domain(host, domain, sizeof(domain));
     long job = named ? jobset_job(host->name, stem, domain, &jobset) : -1;
-    if (job > 0 && !opt_given(o, OPT_node_rank))
+    if (job > 0)
         return err_set(e, -EINVAL,
                        "JobSet %.*s has several jobs and this pod is number %ld of job %ld: only "
-                       "you know its --node_rank (job-global-index times pods of a job, plus pod)",
+                       "you know where they meet (--master_addr) and its --node_rank "
+                       "(job-global-index times pods of a job, plus pod)",
                        (int)jobset, host->name, index, job);
-    bool need_head = !opt_given(o, OPT_master_addr) && !opt_given(o, OPT_rdzv_endpoint);
     if (!named && need_head)
         return err_set(e, -EINVAL,
                        "indexed Kubernetes job, pod %ld (%.80s): the address of pod 0 cannot be "
                        "told; set the pods' subdomain to a headless service, or give --master_addr",
                        index, host->name);
-    if (set(o, OPT_node_rank, options_printf(o, "%ld", index), which, e) < 0)
+    if (rank && set(o, OPT_node_rank, options_printf(o, "%ld", index), which, e) < 0)
         return -EINVAL;
-    if (named &&
+    /* Pods of several kinds may come to a place of the user's, each with a name of its own. */
+    if (need_head &&
         (set(o, OPT_master_addr, options_printf(o, "%.*s-0.%s", (int)stem, host->name, domain),
              "pod name", e) < 0 ||
          set(o, OPT_rdzv_id, options_printf(o, "%.*s", (int)stem, host->name), "pod name", e) < 0))

@@ -207,6 +207,7 @@ START_TEST(slurm)
     env[4] = "SLURM_STEP_NUM_TASKS=4";
     ck_assert_int_eq(proc_run(&p, ARGV(dlaunch, "./train"), env, 20), 2);
     ck_assert_ptr_nonnull(strstr(p.err, "srun --nodes=2 --ntasks-per-node=1 dlaunch"));
+    ck_assert_ptr_nonnull(strstr(p.err, "(--no_detect to ignore"));
     proc_fini(&p);
 }
 END_TEST

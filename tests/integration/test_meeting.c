@@ -208,6 +208,42 @@ START_TEST(the_same_rank_twice)
 END_TEST
 
 /* Whoever comes to a complete job. */
+/* Slurm steps of one node each, in which every launcher is told that it is number 0: by rank and
+ * address, and where the rendezvous gives the ranks. */
+START_TEST(a_step_for_each_node)
+{
+    for (int way = 0; way < 2; way++) {
+        struct proc p[2];
+        int port = free_port();
+        bool seen[2] = {false};
+        for (int i = 0; i < 2; i++) {
+            char *env[] = {"SLURM_JOB_ID=77",
+                           i ? "SLURM_STEP_ID=1" : "SLURM_STEP_ID=0",
+                           "SLURM_NODEID=0",
+                           "SLURM_STEP_NUM_NODES=1",
+                           i ? "SLURM_STEP_NODELIST=n2" : "SLURM_STEP_NODELIST=n1",
+                           "SLURM_STEP_NUM_TASKS=1",
+                           "SLURM_JOB_NUM_NODES=2",
+                           NULL};
+            char at[128];
+            if (way == 0)
+                snprintf(at, sizeof(at), "--node_rank %d --master_addr 127.0.0.1 --master_port %d",
+                         i, port);
+            else
+                snprintf(at, sizeof(at), "--rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d", port);
+            dlaunch_start(&p[i], env, "--nnodes 2 %s %%W env WORLD_SIZE env RANK", at);
+        }
+        for (int i = 0; i < 2; i++) {
+            expect_status(&p[i], 0, 20);
+            expect_text(p[i].out, "WORLD_SIZE=2\n");
+            seen[strstr(p[i].out, "RANK=1\n") != NULL] = true;
+            proc_fini(&p[i]);
+        }
+        ck_assert(seen[0] && seen[1]);
+    }
+}
+END_TEST
+
 START_TEST(one_too_many)
 {
     struct cluster c;
@@ -359,6 +395,7 @@ static Suite *suite(void)
     tc = test_case(s, "turned away", 60);
     tcase_add_loop_test(tc, misfit, 0, ARRAY_LEN(misfits));
     tcase_add_test(tc, the_same_rank_twice);
+    tcase_add_test(tc, a_step_for_each_node);
     tcase_add_test(tc, one_too_many);
     tc = test_case(s, "endpoint", 60);
     tcase_add_test(tc, port_in_use);

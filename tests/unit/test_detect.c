@@ -28,15 +28,16 @@ static void setup(void)
 
 /* Runs detection on top of a command line and environment; the result as "nnodes node_rank id addr
  * port", or "! error". */
-static char *run(char *const *env, char *const *args, const char *host, const char *hosts)
+static char *run_as(const char *prog, char *const *env, char *const *args, const char *host,
+                    const char *hosts)
 {
     struct options o;
     struct err e = ERR_INIT;
-    char *argv[16] = {"dlaunch"}, *text;
+    char *argv[16] = {(char *)prog}, *text;
     int argc = 1;
     for (; args && *args; args++)
         argv[argc++] = *args;
-    options_init(&o, "dlaunch");
+    options_init(&o, prog);
     ck_assert_msg(options_read_argv(&o, argc, argv, &e) == 0, "%s", e.msg);
     ck_assert_msg(options_read_env(&o, env, &e) == 0, "%s", e.msg);
     write_file(tmppath("hosts"), hosts ? hosts : "127.0.0.1 localhost\n");
@@ -50,6 +51,11 @@ static char *run(char *const *env, char *const *args, const char *host, const ch
                          opt_text(&o, OPT_master_port));
     options_fini(&o);
     return text;
+}
+
+static char *run(char *const *env, char *const *args, const char *host, const char *hosts)
+{
+    return run_as("dlaunch", env, args, host, hosts);
 }
 
 #define STEP                                                                                \
@@ -98,6 +104,123 @@ START_TEST(slurm_and_user)
 }
 END_TEST
 
+#define ONE_NODE_STEP                                                                 \
+    "SLURM_JOB_ID=77", "SLURM_STEP_ID=1", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=1", \
+        "SLURM_STEP_NODELIST=n2", "SLURM_JOB_NUM_NODES=2", "SLURM_JOB_NODELIST=n[1-2]"
+
+/* A job of more nodes than the step has, which meet where the user says: one srun for each node. */
+START_TEST(slurm_step_is_a_part_of_the_job)
+{
+    static const struct {
+        char *args[10];
+        const char *want;
+    } rows[] = {
+        {{"--nnodes", "2", "--node_rank", "1", "--master_addr", "n1", "x"}, "2 1 none n1 29500"},
+        {{"--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "n1:5", "x"},
+         "2 any none 127.0.0.1 29500"},
+        {{"--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "n1:5", "x"},
+         "1:2 any none 127.0.0.1 29500"},
+        /* an empty place is none */
+        {{"--nnodes", "2", "--rdzv_endpoint", "", "x"}, "2 0 77.1 n2 21310"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char *got = run(ENV(ONE_NODE_STEP, "SLURM_STEP_NUM_TASKS=1"), rows[i].args, NULL, NULL);
+        ck_assert_str_eq(got, rows[i].want);
+        free(got);
+    }
+    /* a job that may grow beyond the step still begins in it */
+    char *got = run(ENV(STEP), ARGV("--nnodes", "2:16", "--rdzv_backend", "c10d", "x"), NULL, NULL);
+    ck_assert_str_eq(got, "2:16 3 123.0 n01 22091");
+    free(got);
+}
+END_TEST
+
+/* Several launchers on a node, or one where several tasks were asked for: nothing is refused where
+ * nothing but a name is taken from the step. */
+START_TEST(slurm_tasks_without_a_job_of_the_step)
+{
+    char *const one_node[] = {ONE_NODE_STEP, "SLURM_STEP_NUM_TASKS=4",
+                              "SLURM_STEP_TASKS_PER_NODE=4", NULL};
+    char *got = run_as("torchrun", one_node, ARGV("--nproc_per_node", "1", "x"), NULL, NULL);
+    ck_assert_str_eq(got, "1 any 77.1 127.0.0.1 29500");
+    ck_assert_str_eq(g_said, "dlaunch: Slurm step 77.1 has 4 tasks on this node: each dlaunch is a "
+                             "job of its own; one that starts N workers: srun --ntasks-per-node=1 "
+                             "dlaunch --nproc_per_node N ...\n");
+    free(got);
+    char *const terminal[] = {ONE_NODE_STEP, "SLURM_STEP_NUM_TASKS=4",
+                              "SLURM_STEP_TASKS_PER_NODE=4", "SLURM_PTY_PORT=40000", NULL};
+    got = run(terminal, ARGV("x"), NULL, NULL);
+    ck_assert_str_eq(got, "1 any 77.1 127.0.0.1 29500");
+    ck_assert_str_eq(g_said, "");
+    free(got);
+    got = run(
+        one_node,
+        ARGV("--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "5", "x"),
+        NULL, NULL);
+    ck_assert_str_eq(got, "2 1 none h 5");
+    free(got);
+    /* two jobs of the step's two nodes */
+    char *const two_nodes[] = {"SLURM_JOB_ID=1",
+                               "SLURM_STEP_ID=0",
+                               "SLURM_NODEID=1",
+                               "SLURM_STEP_NUM_NODES=2",
+                               "SLURM_STEP_NUM_TASKS=4",
+                               "SLURM_STEP_NODELIST=n[1-2]",
+                               NULL};
+    got = run(two_nodes,
+              ARGV("--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "h:5", "x"), NULL,
+              NULL);
+    ck_assert_str_eq(got, "2 any 1.0 n1 20017");
+    free(got);
+    got = run(
+        two_nodes,
+        ARGV("--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "5", "x"),
+        NULL, NULL);
+    ck_assert_str_eq(got, "2 1 1.0 h 5");
+    free(got);
+    /* its number among the nodes would be that of both */
+    got = run(two_nodes, ARGV("--nnodes", "2", "--master_addr", "h", "--master_port", "5", "x"),
+              NULL, NULL);
+    ck_assert_ptr_nonnull(strstr(got, "! the Slurm step has 4 tasks on 2 nodes"));
+    free(got);
+}
+END_TEST
+
+/* Ranks that the user did not give, where the rendezvous gives some. */
+START_TEST(ranks_of_dynamic_rendezvous)
+{
+    char *const c10d[] = {"--rdzv_backend", "c10d", "--nnodes", "8", "x", NULL};
+    char *got = run(ENV(STEP), c10d, NULL, NULL);
+    ck_assert_str_eq(got, "8 3 123.0 n01 22091");
+    free(got);
+    got = run_as("torchrun", ENV(STEP), c10d, NULL, NULL);
+    ck_assert_str_eq(got, "8 any 123.0 n01 22091");
+    ck_assert_str_eq(g_said, "dlaunch: Slurm step 123.0: 8 nodes, head n01, port 22091 "
+                             "(--no_detect to ignore)\n");
+    free(got);
+    /* others may come to a place of the user's */
+    got =
+        run(ENV(STEP), ARGV("--rdzv_backend", "c10d", "--nnodes", "8", "--rdzv_endpoint", "h", "x"),
+            NULL, NULL);
+    ck_assert_str_eq(got, "8 any 123.0 n01 22091");
+    free(got);
+    got = run(ENV(STEP), ARGV("--rdzv_backend", "file", "--rdzv_endpoint", "/f", "x"), NULL, NULL);
+    ck_assert_str_eq(got, "8 any 123.0 n01 22091");
+    free(got);
+    /* more nodes than an elastic job takes */
+    got = run(ENV(STEP), ARGV("--rdzv_backend", "c10d", "--nnodes", "1:3", "x"), NULL, NULL);
+    ck_assert_str_eq(got, "1:3 any 123.0 n01 22091");
+    free(got);
+    got = run(ENV(STEP), ARGV("--rdzv_backend", "c10d", "--nnodes", "1:4", "x"), NULL, NULL);
+    ck_assert_str_eq(got, "1:4 3 123.0 n01 22091");
+    free(got);
+    /* too many for one that is not: said by who checks ranks */
+    got = run(ENV(STEP), ARGV("--nnodes", "2", "x"), NULL, NULL);
+    ck_assert_str_eq(got, "2 3 123.0 n01 22091");
+    free(got);
+}
+END_TEST
+
 START_TEST(slurm_refusals)
 {
     static const struct {
@@ -106,18 +229,16 @@ START_TEST(slurm_refusals)
     } rows[] = {
         {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2",
           "SLURM_STEP_NUM_TASKS=8", "SLURM_STEP_NODELIST=n[1-2]"},
-         "! srun started more than one dlaunch per node (8 tasks on 2 nodes); the workers are "
-         "started by dlaunch: srun --nodes=2 --ntasks-per-node=1 dlaunch --nproc_per_node N ..."},
-        {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=1",
-          "SLURM_NTASKS=4"},
-         "! srun started more than one dlaunch per node (4 tasks on 1 node); the workers are "
-         "started "
-         "by dlaunch: srun --nodes=1 --ntasks-per-node=1 dlaunch --nproc_per_node N ..."},
+         "! the Slurm step has 8 tasks on 2 nodes, but a job of its nodes wants one dlaunch on "
+         "each, which starts the workers: srun --nodes=2 --ntasks-per-node=1 dlaunch "
+         "--nproc_per_node N ... (--no_detect to ignore, --standalone for a job on this node "
+         "alone)"},
         {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=3",
           "SLURM_STEP_NUM_TASKS=3", "SLURM_STEP_TASKS_PER_NODE=2,1", "SLURM_STEP_NODELIST=n[1-3]"},
-         "! srun started more than one dlaunch per node (3 tasks on 3 nodes); the workers are "
-         "started "
-         "by dlaunch: srun --nodes=3 --ntasks-per-node=1 dlaunch --nproc_per_node N ..."},
+         "! the Slurm step has 3 tasks on 3 nodes, but a job of its nodes wants one dlaunch on "
+         "each, which starts the workers: srun --nodes=3 --ntasks-per-node=1 dlaunch "
+         "--nproc_per_node N ... (--no_detect to ignore, --standalone for a job on this node "
+         "alone)"},
         {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2",
           "SLURM_STEP_NODELIST=n[1-"},
          "! SLURM_STEP_NODELIST: '1-': a bracket holds numbers and ranges, as in [1-3,7]"},
@@ -205,6 +326,21 @@ START_TEST(kubernetes_indexed_job)
     got = run(ENV(POD), ARGV("--nnodes", "4", "--master_addr", "m", "x"), "odd", NULL);
     ck_assert_str_eq(got, "4 2 none m 29500");
     free(got);
+    /* the place is the user's: pods of other jobs may come to it, too */
+    got = run(ENV(POD), ARGV("--nnodes", "4", "--master_addr", "m", "x"), "train-2", pod_hosts);
+    ck_assert_str_eq(got, "4 2 none m 29500");
+    free(got);
+    got = run(ENV(POD),
+              ARGV("--nnodes", "4", "--rdzv_backend", "c10d", "--rdzv_endpoint", "m:5", "x"),
+              "train-2", pod_hosts);
+    ck_assert_str_eq(got, "4 any none 127.0.0.1 29500");
+    ck_assert_str_eq(g_said, "");
+    free(got);
+    /* more pods than an elastic job takes */
+    got =
+        run(ENV(POD), ARGV("--nnodes", "1:2", "--rdzv_backend", "c10d", "x"), "train-2", pod_hosts);
+    ck_assert_str_eq(got, "1:2 any train train-0.svc.ns.svc.cluster.local 29500");
+    free(got);
     got = run(ENV(POD), ARGV("x"), "train-2", pod_hosts);
     ck_assert_str_eq(got, "1 any none 127.0.0.1 29500");
     ck_assert_str_eq(g_said,
@@ -242,8 +378,20 @@ START_TEST(kubernetes_jobset)
               "10.2.3.4 js-workers-1-2.js.ns.svc.cluster.local js-workers-1-2\n");
     ck_assert_str_eq(got,
                      "! JobSet js has several jobs and this pod is number 2 of job 1: only you "
-                     "know its --node_rank (job-global-index times pods of a job, plus pod)");
+                     "know where they meet (--master_addr) and its --node_rank (job-global-index "
+                     "times pods of a job, plus pod)");
     free(got);
+    /* both said, or a rendezvous that gives the ranks */
+    static char *const said[][8] = {
+        {"--nnodes", "8", "--node_rank", "6", "--master_addr", "h", "x"},
+        {"--nnodes", "8", "--rdzv_backend", "c10d", "--rdzv_endpoint", "h", "x"}};
+    static const char *const want[] = {"8 6 none h 29500", "8 any none 127.0.0.1 29500"};
+    for (size_t i = 0; i < ARRAY_LEN(said); i++) {
+        got = run(ENV(POD), said[i], "js-workers-1-2",
+                  "10.2.3.4 js-workers-1-2.js.ns.svc.cluster.local js-workers-1-2\n");
+        ck_assert_str_eq(got, want[i]);
+        free(got);
+    }
     /* A job whose name ends in a number is not a JobSet. */
     got = run(ENV(POD), ARGV("--nnodes", "4", "x"), "train-7-2",
               "10.2.3.4 train-7-2.train.ns train-7-2\n");
@@ -304,6 +452,9 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, slurm_step);
     tcase_add_test(tc, slurm_and_user);
+    tcase_add_test(tc, slurm_step_is_a_part_of_the_job);
+    tcase_add_test(tc, slurm_tasks_without_a_job_of_the_step);
+    tcase_add_test(tc, ranks_of_dynamic_rendezvous);
     tcase_add_test(tc, slurm_refusals);
     tcase_add_test(tc, slurm_elsewhere);
     tcase_add_test(tc, slurm_ports);

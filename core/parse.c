@@ -53,7 +53,8 @@ int parse_seconds(const char *s, double *out, struct err *e)
         unit[n] = '\0';
         for (size_t i = 0; i < ARRAY_LEN(units) && only_blanks(end); i++) {
             if (strcmp(unit, units[i].name) == 0) {
-                *out = v * units[i].seconds;
+                v *= units[i].seconds;
+                *out = v < PARSE_SECONDS_MAX ? v : PARSE_SECONDS_MAX;
                 return 0;
             }
         }

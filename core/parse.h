@@ -11,8 +11,10 @@
 /* A decimal integer from min to max; blanks around it are allowed. */
 int parse_int(const char *s, long min, long max, long *out, struct err *e);
 
-/* A time: "1.5", "500ms", "15s", "10min" or "10m", "2h". A bare number is in seconds. Zero or more.
- */
+/* A time: "1.5", "500ms", "15s", "10min" or "10m", "2h". A bare number is in seconds. Zero or more;
+ * what is longer than PARSE_SECONDS_MAX, about 31 years, is that long: nanoseconds still fit into
+ * 64 bits, and nobody sees the difference. */
+#define PARSE_SECONDS_MAX 1e9
 int parse_seconds(const char *s, double *out, struct err *e);
 
 /* 1/true/t/yes/y/on, 0/false/f/no/n/off, any case. */

@@ -187,8 +187,9 @@ START_TEST(parse_times)
     static const struct {
         const char *text;
         double seconds;
-    } good[] = {{"0", 0},      {"1.5", 1.5}, {"500ms", 0.5}, {"15s", 15}, {"10min", 600},
-                {"2 h", 7200}, {".5", 0.5},  {"1m", 60},     {" 3 ", 3}};
+    } good[] = {{"0", 0},       {"1.5", 1.5},  {"500ms", 0.5}, {"15s", 15},
+                {"10min", 600}, {"2 h", 7200}, {".5", 0.5},    {"1m", 60},
+                {" 3 ", 3},     {"1e9", 1e9},  {"1e17", 1e9},  {"1e308d", 1e9}};
     static const char *const bad[] = {"", "s", "-1", "1q", "1 2", "nan", "inf", "0x10s5", "1e999"};
     double v;
     for (size_t i = 0; i < ARRAY_LEN(good); i++) {

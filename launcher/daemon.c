@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 
 #include "core/fd.h"
 #include "core/log.h"
+#include "core/parse.h"
 
 /* ------------------------------------------------------------------------------------ detaching */
 
@@ -123,13 +125,16 @@ static bool is_current(int fd, const char *path)
            open_one.st_dev == named.st_dev && open_one.st_ino == named.st_ino;
 }
 
-/* The pid written in the file, or 0. */
+/* The pid that is all that is written in the file, or 0. */
 static long read_pid(int fd)
 {
     char text[32];
-    ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
-    text[n > 0 ? n : 0] = '\0';
-    return strtol(text, NULL, 10);
+    long pid;
+    ssize_t n = pread(fd, text, sizeof(text), 0);
+    if (n <= 0 || n == sizeof(text) || memchr(text, '\0', (size_t)n))
+        return 0;
+    text[n] = '\0';
+    return parse_int(text, 1, INT_MAX, &pid, NULL) == 0 ? pid : 0;
 }
 
 int pid_file_open(struct pid_file *p, const char *path, struct err *e)
@@ -154,8 +159,14 @@ int pid_file_open(struct pid_file *p, const char *path, struct err *e)
         }
         if (!is_current(fd, path))
             continue;
-        if (st.st_size > 0)
-            log_notice("pid file %.300s is stale: process %ld left it behind", path, read_pid(fd));
+        long left = read_pid(fd);
+        if (st.st_size > 0 && left == 0)
+            return err_set(e, -EINVAL,
+                           "pid file %.300s: it is there already, and what it holds is no process "
+                           "id: not overwritten",
+                           path);
+        if (left)
+            log_notice("pid file %.300s is stale: process %ld left it behind", path, left);
         p->fd = take_fd(&fd);
         return 0;
     }

@@ -111,6 +111,18 @@ START_TEST(pid_file_mistakes)
     ck_assert_int_eq(pid_file_open(&p, tmpdir(), &e), -EISDIR);
     ck_assert_int_eq(symlink("/etc/passwd", tmppath("link")), 0);
     ck_assert_int_eq(pid_file_open(&p, tmppath("link"), &e), -ELOOP);
+    static const char *const foreign[] = {
+        "my notes\n", "12 apples\n", "-5\n",
+        "0\n",        "\n",          "1234567890123456789012345678901234567890\n"};
+    for (size_t i = 0; i < ARRAY_LEN(foreign); i++) {
+        write_file(tmppath("notes"), foreign[i]);
+        ck_assert_int_eq(pid_file_open(&p, tmppath("notes"), &e), -EINVAL);
+        ck_assert_msg(strstr(e.msg, "what it holds is no process id"), "%s", e.msg);
+        pid_file_close(&p);
+        char *still = read_file(tmppath("notes"));
+        ck_assert_str_eq(still, foreign[i]);
+        free(still);
+    }
     ck_assert_int_eq(mkfifo(tmppath("fifo"), 0600), 0);
     ck_assert_int_eq(pid_file_open(&p, tmppath("fifo"), &e), -EINVAL);
     memset(big, 'x', sizeof(big));

@@ -75,11 +75,12 @@ int stdio_ranks_parse(const char *text, int nproc, bool *show, struct err *e)
     bool *listed = xcalloc((size_t)nproc, sizeof(*listed));
     while (!all) {
         long rank;
-        if (!(p = local_rank_at(p, &rank)) || (*p && *p != ',')) {
+        bool nobody = *(p = skip_blanks(p)) == '-'; /* -1 is no worker's rank, as 99 may be */
+        if (!(p = local_rank_at(p + nobody, &rank)) || (*p && *p != ',')) {
             free(listed);
             return err_set(e, -EINVAL, "'%s' is not a list of local ranks such as 0,2", text);
         }
-        if (rank < nproc)
+        if (!nobody && rank < nproc)
             listed[rank] = true;
         if (!*p)
             break;

@@ -183,8 +183,8 @@ static bool settle(struct map *names, const char *name, size_t len)
 }
 
 /* The entries of the list that the worker would see, as CUDA reads it: up to the first that cannot
- * be a device. NULL when it is not set. */
-static char **split_gpus(const char *list, int *n)
+ * be a device; or all, as torchrun does. NULL when it is not set. */
+static char **split_gpus(const char *list, bool all, int *n)
 {
     *n = 0;
     if (!list)
@@ -197,7 +197,7 @@ static char **split_gpus(const char *list, int *n)
     while ((gpu = strsep(&p, ","))) {
         gpu += strspn(gpu, " \t");
         gpu[strcspn(gpu, " \t")] = '\0';
-        if (!*gpu || *gpu == '-')
+        if (!all && (!*gpu || *gpu == '-'))
             break;
         gpus[(*n)++] = gpu;
     }
@@ -209,7 +209,7 @@ static int share_gpus(struct worker_env_shared *s, const struct job_spec *job, c
                       struct err *e)
 {
     int n;
-    s->gpus = split_gpus(list, &n);
+    s->gpus = split_gpus(list, job->torchrun, &n);
     if (s->gpus && n < job->nproc)
         return err_set(e, -EINVAL,
                        "--virtual_local_rank: " GPUS "=%s names %d GPU%s, too few for %d workers",

@@ -47,6 +47,13 @@ static int wrap(struct options *o, enum opt_id id, struct err *e)
     return -EINVAL;
 }
 
+/* Under the name torchrun an empty text is none. */
+static const char *text_or_null(const struct options *o, enum opt_id id)
+{
+    const char *text = o->value[id].text;
+    return text && !*text && o->torchrun ? NULL : text;
+}
+
 /* Whether this launcher runs workers: it may be a coordinator outside of the nodes, or a witness.
  */
 static bool has_workers(const struct options *o)
@@ -306,11 +313,12 @@ static int build_endpoint(struct rdzv_config *c, struct options *o, struct err *
 static int build_local_addr(struct rdzv_config *c, struct options *o, struct err *e)
 {
     const struct opt_value *addr = &o->value[OPT_local_addr], *ifc = &o->value[OPT_interface];
+    const char *text = text_or_null(o, OPT_local_addr);
     struct netaddr a;
     char ip[ADDR_STRLEN];
-    if (addr->text && ifc->text && addr->from == ifc->from)
+    if (text && ifc->text && addr->from == ifc->from)
         return fail(o, OPT_interface, e, "--local_addr says the address already");
-    if (addr->text && (!ifc->text || addr->from > ifc->from))
+    if (text && (!ifc->text || addr->from > ifc->from))
         return parse_host(o, OPT_local_addr, &c->local_addr, e);
     if (!ifc->text)
         return 0;
@@ -416,6 +424,18 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
 
 /* ------------------------------------------------------------------------------------ workers */
 
+/* How many GPUs CUDA_VISIBLE_DEVICES names. torchrun counts what stands between commas, be it
+ * nothing (an empty list means no GPU). */
+static int named_gpus(const struct options *o, const char *visible)
+{
+    if (!o->torchrun)
+        return gpu_count_visible(visible, 0);
+    int n = 1;
+    for (; *visible; visible++)
+        n += *visible == ',';
+    return n;
+}
+
 static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
 {
     const char *text = opt_text(o, OPT_nproc_per_node), *how = NULL;
@@ -443,8 +463,7 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
     spec->gpu_wait = opt_seconds(o, OPT_gpu_memory_wait);
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (spec->virtual_local_rank) {
-        int devices =
-            visible ? gpu_count_visible(visible, 0) : gpu_count(NULL, GPU_PROC, false, &how);
+        int devices = visible ? named_gpus(o, visible) : gpu_count(NULL, GPU_PROC, false, &how);
         if (devices < spec->nproc && (visible || devices)) /* else nobody says how many */
             return fail(o, OPT_virtual_local_rank, e, "%s has %d device%s for %d workers",
                         visible ? "CUDA_VISIBLE_DEVICES" : how, devices, devices == 1 ? "" : "s",
@@ -524,6 +543,16 @@ static int check_file(struct options *o, enum opt_id id, struct err *e)
     return check_dir(o, id, dir, e);
 }
 
+/* The prefix of teed lines, or NULL. torchrun looks at its older variable when the option is empty,
+ * too. */
+static const char *build_prefix(const struct options *o)
+{
+    const char *text = text_or_null(o, OPT_log_line_prefix_template);
+    if (!text && o->torchrun)
+        text = getenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+    return o->torchrun && text && !*text ? NULL : text;
+}
+
 static int build_output(struct job_spec *spec, struct options *o, struct err *e)
 {
     size_t n = (size_t)spec->nproc;
@@ -543,7 +572,13 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     if (spec->log_dir && strcmp(spec->log_dir, "/dev/null") != 0 &&
         check_dir(o, OPT_log_dir, spec->log_dir, e) < 0)
         return -EINVAL;
-    spec->prefix_template = o->value[OPT_log_line_prefix_template].text;
+    if (o->torchrun && spec->log_dir && strcmp(spec->log_dir, "/dev/null") == 0) {
+        /* there, no files means that everything is printed as it comes */
+        memset(redirects, 0, n);
+        memset(tee, 0, n);
+        memset(show, true, n);
+    }
+    spec->prefix_template = build_prefix(o);
     spec->report_path = o->value[OPT_report].text;
     if (spec->report_path && check_file(o, OPT_report, e) < 0)
         return -EINVAL;

@@ -273,6 +273,10 @@ int options_set(struct options *o, enum opt_id id, const char *text, enum opt_fr
 {
     if (from < o->value[id].from)
         return 0;
+    /* argparse does not look at the choices of a default, which the variable is. */
+    if (o->torchrun && from == FROM_PET && opt_table[id].kind == KIND_CHOICE &&
+        find_word(opt_table[id].values, text) < 0)
+        return 0;
     if (opt_check(id, text, e) < 0) {
         o->exit_status = exit_status(o, id, text, from);
         return err_wrap(e, from == FROM_FILE ? "%s: %s" : "%s", source, OPT_KEY(&opt_table[id]));

@@ -4,7 +4,7 @@ does a row that nothing falls under any more.
     (version of torchrun, case, what, its value, ours, the reason)
 
 version, case and the values are regular expressions that must match the whole text; what is "exit",
-"workers", "command", or the name of a variable.
+"workers", "command", or the name of a variable; of the case "option <name>" it is a field of options.py.
 """
 import re
 
@@ -25,7 +25,7 @@ ROWS = [
      "where no log files are asked for, one folder for the error files does: less to make at the start"),
     (ANY, "c10d.*", "MASTER_PORT", "<free port>", "<port>",
      "agents and workers share one port, so that a firewall needs to let in one"),
-    (NEWEST, "signals-to-handle unknown", "TORCHINDUCTOR_CACHE_DIR", ANY, SET_HERE,
+    (NEWEST, "signals-to-handle (unknown|empty)", "TORCHINDUCTOR_CACHE_DIR", ANY, SET_HERE,
      "a side effect of the modules that torchrun imports to print a warning"),
     # --- restarts
     (ANY, "c10d, a restart", "TORCHELASTIC_RESTART_COUNT", "0", "1",
@@ -34,10 +34,16 @@ ROWS = [
     (NEWEST, "prefix of both spellings|mixed dashes|an argument that is a prefix of two options", "exit|workers", ANY, ANY,
      "an ambiguity of older Pythons' argparse; newer ones take it as dlaunch does"),
     (NEWEST, "PET_STANDALONE=true", "exit|workers", ANY, ANY, "a word that means yes is taken as yes"),
-    (NEWEST, "PET_START_METHOD unknown", "exit|workers", ANY, ANY,
-     "a bad value is an error wherever it comes from; argparse does not look at a default"),
+    (NEWEST, "option nnodes", "default", "1:1", "1", "the same, written shorter"),
+    (NEWEST, "option node_rank", "default", "0", "any", "0 it is under the name torchrun, where it means anything"),
+    (NEWEST, "option master_port", "default", "-", "29500", "that it is where torchrun sees that none was given"),
+    (NEWEST, "option shutdown_timeout", "default", "-", "30", "that it is where torchrun sees that none was given"),
+    (NEWEST, "option print_completion", "choices", ANY, ANY, "there is none for zsh and tcsh, and no Python package to ask"),
     (NEWEST, "c10d, an address of its own", "MASTER_ADDR", r"127\.0\.0\.2", r"127\.0\.0\.1",
      "the store is at the endpoint, where alone it listens"),
+    (NEWEST, "virtual local rank, AMD's GPUs named", "(CUDA|HIP)_VISIBLE_DEVICES", ANY, ANY, "only NVIDIA's GPUs are known"),
+    (NEWEST, "event-log-handler (empty|unknown)", "exit|workers", ANY, ANY,
+     "no handler has an effect, since they are Python code: a warning for any name"),
     (NEWEST, "empty id", "TORCHELASTIC_RUN_ID", "<random number>", "<uuid>", "one form for all that are made up"),
     # --- Debian's
     (DEBIAN, ANY, "NCCL_ASYNC_ERROR_HANDLING", "1", SET_HERE, "its older name; PyTorch 1.13's NCCL needs none on a CPU"),

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """dlaunch beside torchrun: the same command lines in the same environments must give workers the same
-arguments and the same environment, and the same exit status. What differs stands in differences.py.
+arguments and the same environment, and the same exit status; and every option must have the same spellings,
+variable, default and words. What differs stands in differences.py.
 
     test_torchrun.py             against the facts of torchrun runs that are kept beside this file
     test_torchrun.py --live      against the torchrun of this interpreter's PyTorch, which must still agree
                                  with the facts kept of its version
     test_torchrun.py --record    keeps the facts of this interpreter's PyTorch
-    ... NAME...                  only the cases with these names
+    ... NAME...                  only the cases with these names; "options": those
 
 BUILD says where dlaunch is (build).
 """
@@ -24,6 +25,7 @@ import environments  # noqa: E402
 from compared import Dlaunch, Torchrun, compare, facts_of  # noqa: E402
 from differences import Differences  # noqa: E402
 from jobs import summary, time_is_up  # noqa: E402
+from options import compare_options, of_torchrun  # noqa: E402
 
 BUILD = os.environ.get("BUILD", os.path.join(HERE, "../../build"))
 
@@ -44,15 +46,29 @@ def question(case):
     return {"lines": case.lines, "envs": case.envs, "program": case.program}
 
 
-def record(launcher, cases):
+def has_newest_options(version):
+    return not version.startswith("1.")
+
+
+def record(launcher, cases, names):
+    """With names the facts of the other cases stay as they are."""
+    path, old = path_of(launcher.version), {}
+    if names and os.path.exists(path):
+        with open(path) as f:
+            old = json.load(f)["facts"]
     facts = {}
     for case in cases:
-        if not case.live_only:
+        if names and case.name not in names and case.name in old:
+            facts[case.name] = old[case.name]
+        elif not case.live_only and (not names or case.name in names):
             facts[case.name] = {**question(case), **facts_of(case, launcher)[0]}
             print(case.name, facts[case.name]["exit"], flush=True)
-    with open(path_of(launcher.version), "w") as f:
-        f.write('{"version": %s, "python": %s, "facts": {\n' % (json.dumps(launcher.version),
-                                                                 json.dumps(platform.python_version())))
+    with open(path, "w") as f:
+        f.write('{"version": %s, "python": %s,\n' % (json.dumps(launcher.version), json.dumps(platform.python_version())))
+        if has_newest_options(launcher.version):
+            f.write('"options": {\n%s},\n' % ",\n".join(json.dumps(name) + ": " + json.dumps(value, sort_keys=True)
+                                                       for name, value in of_torchrun().items()))
+        f.write('"facts": {\n')
         f.write(",\n".join(json.dumps(name) + ": " + json.dumps(value, sort_keys=True) for name, value in facts.items()))
         f.write("\n}}\n")
 
@@ -83,18 +99,31 @@ def check_case(tally, case, differences, theirs, ours, printed):
                 [show(d) for d in bad] + ["dlaunch said: " + line for line in printed.splitlines()] if bad else [])
 
 
+def check_options(tally, kept, live, differences):
+    theirs = of_torchrun() if live else kept
+    if live and kept:
+        stale = [f"{name}: kept {kept.get(name)}, now {theirs.get(name)}" for name in sorted(set(kept) | set(theirs))
+                 if kept.get(name) != theirs.get(name)]
+        tally.check(f"the kept options are no longer torchrun {differences.version}'s", stale)
+    bad = [d for d in compare_options(theirs, BUILD) if not differences.reason(f"option {d[0]}", *d[1:])]
+    tally.check(f"options (torchrun {differences.version})",
+                [f"{what} of {name}: torchrun {a!r}, dlaunch {b!r}" for name, what, a, b in bad])
+
+
 def main():
     live, names = "--live" in sys.argv, [a for a in sys.argv[1:] if not a.startswith("--")]
     chosen = lambda cases: [c for c in cases if not names or c.name in names]
     if "--record" in sys.argv:
         launcher = Torchrun()
-        return record(launcher, cases_for(launcher.version))
+        return record(launcher, cases_for(launcher.version), names)
     tally, dlaunch, ours, count = Tally(), Dlaunch(BUILD), {}, set()
     torchrun = Torchrun() if live else None
     for path in [path_of(torchrun.version)] if live else sorted(glob.glob(f"{HERE}/torchrun-*.json")):
         kept = json.load(open(path)) if os.path.exists(path) else {"version": torchrun.version, "facts": {}}
         differences = Differences(kept["version"])
         cases = chosen(cases_for(kept["version"]))
+        if has_newest_options(kept["version"]) and (not names or "options" in names):
+            check_options(tally, kept.get("options", {}), live, differences)
         for i, case in enumerate(cases):
             if i and time_is_up(f"{len(cases) - i} command lines"):
                 names = names or [case.name]  # not all: no row of differences.py is found to be of no use

@@ -31,6 +31,7 @@ static void keep_line(void *arg, const char *line, size_t len)
 static void setup(void)
 {
     static const char *const unset[] = {"CUDA_VISIBLE_DEVICES", "PYTHON_EXEC",
+                                        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
                                         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"};
     for (size_t i = 0; i < ARRAY_LEN(unset); i++)
         unsetenv(unset[i]);
@@ -396,6 +397,13 @@ START_TEST(addresses)
     BUILD(&b, "--local_addr=node-7", "./train");
     ck_assert_str_eq(b.job.rdzv.local_addr, "node-7");
     options_fini(&b.o);
+    FAILS(2, "--local_addr: is empty", "--local_addr=", "./train");
+    TORCHRUN(&b, "--local_addr=", "script.py");
+    ck_assert_ptr_null(b.job.rdzv.local_addr);
+    options_fini(&b.o);
+    TORCHRUN(&b, "--local_addr=", "--interface=lo", "script.py");
+    ck_assert_str_eq(b.job.rdzv.local_addr, "127.0.0.1");
+    options_fini(&b.o);
     /* the stronger source wins */
     struct err e = ERR_INIT;
     char *argv[] = {"dlaunch", "--local_addr=1.2.3.4", "./train", NULL};
@@ -613,6 +621,13 @@ START_TEST(virtual_local_ranks)
     setenv("CUDA_VISIBLE_DEVICES", "0", 1);
     FAILS(2, "--virtual_local_rank: CUDA_VISIBLE_DEVICES has 1 device for 2 workers", "--nproc=2",
           "--virtual_local_rank", "./train");
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    FAILS(2, "--virtual_local_rank: CUDA_VISIBLE_DEVICES has 0 devices for 1 workers",
+          "--virtual_local_rank", "./train");
+    TORCHRUN(&b, "--virtual_local_rank", "script.py");
+    options_fini(&b.o);
+    TR_FAILS(1, "--virtual_local_rank: CUDA_VISIBLE_DEVICES has 1 device for 2 workers",
+             "--nproc=2", "--virtual_local_rank", "script.py");
 }
 END_TEST
 
@@ -733,6 +748,46 @@ START_TEST(output_mistakes)
     BUILD(&b, "--log_dir=/dev/null", "--event_log_handler=console", "./train");
     ck_assert_str_eq(b.job.log_dir, "/dev/null");
     ck_assert_ptr_nonnull(strstr(g_said, "--event_log_handler console has no effect"));
+    options_fini(&b.o);
+}
+END_TEST
+
+/* torchrun takes an empty prefix for none, and then looks at its older variable. */
+START_TEST(prefixes)
+{
+    struct built b;
+    BUILD(&b, "--log_line_prefix_template=", "./train");
+    ck_assert_str_eq(b.job.prefix_template, "");
+    options_fini(&b.o);
+    TORCHRUN(&b, "--log_line_prefix_template=", "script.py");
+    ck_assert_ptr_null(b.job.prefix_template);
+    options_fini(&b.o);
+    setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[x]", 1);
+    TORCHRUN(&b, "--log_line_prefix_template=", "script.py");
+    ck_assert_str_eq(b.job.prefix_template, "[x]");
+    options_fini(&b.o);
+    TORCHRUN(&b, "--log_line_prefix_template=[y]", "script.py");
+    ck_assert_str_eq(b.job.prefix_template, "[y]");
+    options_fini(&b.o);
+    setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "", 1);
+    TORCHRUN(&b, "script.py");
+    ck_assert_ptr_null(b.job.prefix_template);
+    options_fini(&b.o);
+}
+END_TEST
+
+/* To torchrun, no files mean that nothing is kept from the console, or has a prefix there. */
+START_TEST(no_log_files_at_all)
+{
+    static char *const args[] = {
+        "--log_dir=/dev/null", "--tee=1", "--redirects=2", "--local_ranks_filter=1", "--nproc=2",
+        "script.py",           NULL};
+    struct built b;
+    build_ok(&b, "torchrun", args);
+    ck_assert(b.job.tee[0] == 0 && b.job.redirects[0] == 0 && b.job.show[0] && b.job.show[1]);
+    options_fini(&b.o);
+    build_ok(&b, "dlaunch", args);
+    ck_assert(b.job.tee[0] == 1 && b.job.redirects[0] == 2 && !b.job.show[0] && b.job.show[1]);
     options_fini(&b.o);
 }
 END_TEST
@@ -887,6 +942,8 @@ static Suite *suite(void)
     tcase_add_test(tc, binding);
     tcase_add_test(tc, folders_that_cannot_be_written);
     tcase_add_test(tc, output_mistakes);
+    tcase_add_test(tc, prefixes);
+    tcase_add_test(tc, no_log_files_at_all);
     tcase_add_test(tc, programs);
     tcase_add_test(tc, the_interpreter);
     tcase_add_test(tc, program_mistakes);

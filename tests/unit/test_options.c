@@ -306,6 +306,10 @@ START_TEST(environment)
         {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=7"}, "shutdown_timeout=7 :"},
         {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=7", "PET_SHUTDOWN_TIMEOUT=8"}, "shutdown_timeout=8 :"},
         {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=[x]"}, "log_line_prefix_template=[x] :"},
+        {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=[x]", "PET_LOG_LINE_PREFIX_TEMPLATE=[y]"},
+         "log_line_prefix_template=[y] :"},
+        {{"PET_START_METHOD=thread"},
+         "! PET_START_METHOD: 'thread' is not one of spawn, fork, forkserver"},
         {{"TORCHELASTIC_RUN_ID=x", "TORCH_HOME=y", "NNODES=3", "PATH=/bin"}, ":"},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
@@ -316,6 +320,18 @@ START_TEST(environment)
                       rows[i].want);
         free(got);
     }
+}
+END_TEST
+
+/* torchrun does not look at the words of a default, which PET_* is. */
+START_TEST(unknown_words_in_torchruns_variables)
+{
+    char *got = read_env((char *[]){"PET_START_METHOD=thread", "PET_NNODES=2", NULL}, "torchrun");
+    ck_assert_str_eq(got, "nnodes=2 :");
+    free(got);
+    got = read_env((char *[]){"DLAUNCH_START_METHOD=thread", NULL}, "torchrun");
+    ck_assert_ptr_nonnull(strstr(got, "! DLAUNCH_START_METHOD: 'thread'"));
+    free(got);
 }
 END_TEST
 
@@ -523,6 +539,7 @@ static Suite *suite(void)
     tcase_add_test(tc, torchrun_name);
     tcase_add_test(tc, exit_statuses);
     tcase_add_test(tc, environment);
+    tcase_add_test(tc, unknown_words_in_torchruns_variables);
     tcase_add_test(tc, who_wins);
     tcase_add_test(tc, sources);
     tcase_add_test(tc, choices);

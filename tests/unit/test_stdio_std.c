@@ -58,7 +58,11 @@ START_TEST(rank_lists)
     ck_assert(show[0] && !show[1] && show[2]);
     ck_assert_int_eq(stdio_ranks_parse("11", 3, show, &e), 0);
     ck_assert(!show[0] && !show[1] && !show[2]);
-    static const char *const bad[] = {",", "0,", ",0", "a", "0;1", "-1", "0 1", "1.5"};
+    ck_assert_int_eq(stdio_ranks_parse("-1", 3, show, &e), 0);
+    ck_assert(!show[0] && !show[1] && !show[2]);
+    ck_assert_int_eq(stdio_ranks_parse("1, -1", 3, show, &e), 0);
+    ck_assert(!show[0] && show[1] && !show[2]);
+    static const char *const bad[] = {",", "0,", ",0", "a", "0;1", "-", "--1", "0 1", "1.5"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++)
         ck_assert_msg(stdio_ranks_parse(bad[i], 3, show, &e) == -EINVAL, "'%s' was taken", bad[i]);
     ck_assert_str_eq(e.msg, "'1.5' is not a list of local ranks such as 0,2");

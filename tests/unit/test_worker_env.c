@@ -262,6 +262,12 @@ START_TEST(virtual_local_rank)
         ck_assert_int_eq(worker_env_new(&env, &in, &e), -EINVAL);
         ck_assert_str_eq(e.msg, test_text("--virtual_local_rank: %s", bad[i].error));
     }
+    /* torchrun takes what stands between commas, be it nothing */
+    job.torchrun = true;
+    setenv("CUDA_VISIBLE_DEVICES", "4,,5", 1);
+    ck_assert_str_eq(env_get(&in, "CUDA_VISIBLE_DEVICES"), "");
+    in.local_rank = 0;
+    ck_assert_str_eq(env_get(&in, "CUDA_VISIBLE_DEVICES"), "4");
 }
 END_TEST
 

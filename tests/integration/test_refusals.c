@@ -148,6 +148,20 @@ START_TEST(files_that_cannot_be_had)
 }
 END_TEST
 
+START_TEST(pid_file_that_is_none)
+{
+    struct proc p;
+    write_file(tmppath("notes"), "my notes\n");
+    dlaunch_start(&p, NULL, "--pid_file %%T/notes %%W append %%T/up");
+    expect_status(&p, 2, 10);
+    expect_text(p.err, "what it holds is no process id: not overwritten");
+    ck_assert_int_eq(times(p.err, "\n"), 1);
+    ck_assert_int_ne(access(tmppath("up"), F_OK), 0);
+    ck_assert_str_eq(text_of_file(tmppath("notes")), "my notes\n");
+    proc_fini(&p);
+}
+END_TEST
+
 /* ----------------------------------------------------------------------------------- the program
  */
 
@@ -209,6 +223,7 @@ static Suite *suite(void)
     tc = test_case(s, "files", 60);
     tcase_add_loop_test(tc, file, 0, ARRAY_LEN(files));
     tcase_add_test(tc, files_that_cannot_be_had);
+    tcase_add_test(tc, pid_file_that_is_none);
     tc = test_case(s, "program", 60);
     tcase_add_test(tc, program);
     return s;

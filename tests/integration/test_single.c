@@ -320,6 +320,18 @@ START_TEST(wall_clock_timeout)
 }
 END_TEST
 
+/* What milliseconds in 64 bits cannot hold. */
+START_TEST(wall_clock_timeout_of_ages)
+{
+    struct proc p;
+    dlaunch_start(&p, NULL, "--timeout 1e17 --shutdown_timeout 1e17 %%W append %%T/up wait %%T/go");
+    wait_lines(tmppath("up"), 1, 10);
+    write_file(tmppath("go"), "");
+    ck_assert_int_eq(proc_wait(&p, 10), 0);
+    proc_fini(&p);
+}
+END_TEST
+
 /* ---------------------------------------------------------------------------------- descendants */
 
 static bool no_strays(void *marker)
@@ -474,6 +486,7 @@ static Suite *suite(void)
     tcase_add_test(tc, user_signals_are_passed_on);
     tcase_add_test(tc, ignored_hangup_stays_ignored);
     tcase_add_test(tc, wall_clock_timeout);
+    tcase_add_test(tc, wall_clock_timeout_of_ages);
     tcase_add_test(tc, a_signal_ends_the_wait_for_a_reader);
     tcase_add_test(tc, a_signal_ends_the_report);
     tc = test_case(s, "descendants", 60);

@@ -566,15 +566,17 @@ static void on_signal_at_the_end(int signo)
 }
 
 /* The loop stands still while the last output is written: a reader that takes none, and a signal,
- * end that. */
-static void write_out(struct agent *a)
+ * end that. So does a while without either, when the job was told to end. */
+static void write_out(struct agent *a, enum stop_reason reason)
 {
+    bool told = reason == STOP_SIGNAL || reason == STOP_REQUEST || reason == STOP_TIMEOUT;
     struct sigaction sa = {.sa_handler = on_signal_at_the_end};
     for (const int *s = a->job->stop_signals; *s; s++) {
         if (!spawn_was_ignored(*s))
             sigaction(*s, &sa, NULL);
     }
-    stdio_pump_close(a->pump);
+    if (!stdio_pump_close(a->pump, told ? UNREAD_S : -1))
+        atomic_store(&hurry, true);
 }
 
 static void on_finish(void *arg, const struct rdzv_result *result)
@@ -584,7 +586,7 @@ static void on_finish(void *arg, const struct rdzv_result *result)
     set_lease(a);
     a->exit_status = a->leftover[0] ? 125 : result->exit_code;
     log_set_writer(NULL, NULL);
-    write_out(a);
+    write_out(a, result->reason);
     const struct failure *first = result->n ? &result->failures[0] : NULL;
     if (first && first->local_rank >= 0 && first->local_rank < a->job->nproc &&
         a->workers[first->local_rank].rank == first->rank)

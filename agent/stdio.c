@@ -127,6 +127,8 @@ int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio
     }
     if (console_same(opts->console_out, opts->console_err))
         p->route[1] = p->route[0];
+    TAILQ_INIT(&p->held[0]);
+    TAILQ_INIT(&p->held[1]);
     for (int i = 0; i < 2; i++)
         p->shows[i] = console_takes(p->route[i]);
     p->buffers.room = xmalloc(STREAM_BEFORE + STREAM_CHUNK);
@@ -319,12 +321,13 @@ void stdio_write_line(void *pump, const char *line, size_t len)
         wake(p);
 }
 
-void stdio_pump_close(struct stdio_pump *p)
+bool stdio_pump_close(struct stdio_pump *p, double patience)
 {
     if (!p)
-        return;
+        return true;
     pthread_mutex_lock(&p->lock);
     p->closing = true;
+    p->patience_ns = patience < 0 ? UINT64_MAX : (uint64_t)(patience * 1e9);
     pthread_mutex_unlock(&p->lock);
     wake(p);
     pthread_join(p->thread, NULL);
@@ -336,5 +339,7 @@ void stdio_pump_close(struct stdio_pump *p)
         free(p->workers[i]);
     }
     stream_filter_unref(p->filter);
+    bool all = !p->gave_up;
     pump_free(p);
+    return all;
 }

@@ -1,10 +1,12 @@
 /* stdio.h: what the workers print, on its way to files and to the console.
  *
  * One thread of its own (the "pump") reads every worker's stdout and stderr from pipes and writes
- * lines: whole lines, so that two workers are never mixed within one. A slow reader of the console
- * or a full disk does not stall a worker and does not end the job: what cannot be written is kept
- * up to a bound, then dropped oldest first, and each gap is declared where it is, with its size.
- * The agent's loop never waits for any of it.
+ * lines: whole lines, so that two workers are never mixed within one. What cannot be written is
+ * kept up to a bound. Then, where the console is a pipe or a socket, nothing more is read for it: a
+ * worker waits for the reader as if it wrote there itself, and once that reader is gone it gets
+ * EPIPE. Where it is a terminal, and when a disk is full, no worker is stalled and the job goes on:
+ * the oldest output is dropped, and each gap is declared where it is, with its size. The agent's
+ * loop never waits for any of it.
  *
  * Functions are for the agent's thread unless they say otherwise. */
 #ifndef AGENT_STDIO_H
@@ -20,10 +22,12 @@
 
 struct stdio_pump;
 
-#define STDIO_CONSOLE_BACKLOG (4u << 20) /* bytes kept for a console that does not take them */
-#define STDIO_LINE_MAX        65536      /* a longer line is passed on in pieces */
-#define STDIO_TAIL_LINES      20         /* of stderr kept for the report */
-#define STDIO_DRAIN_MS        250 /* how long a pipe that someone else holds open is read on */
+#define STDIO_CONSOLE_BACKLOG                                                         \
+    (4u << 20)                 /* bytes kept for a console that does not take them; a \
+                                * little more when its workers end */
+#define STDIO_LINE_MAX   65536 /* a longer line is passed on in pieces */
+#define STDIO_TAIL_LINES 20    /* of stderr kept for the report */
+#define STDIO_DRAIN_MS   250   /* how long a pipe that someone else holds open is read on */
 
 struct stdio_pump_opts {
     int console_out, console_err; /* borrowed; normally 1 and 2 */
@@ -82,8 +86,9 @@ void stdio_write_line(void *pump, const char *line, size_t len);
 /* Writes out what is still kept for the console, as long as its reader takes it (a reader that has
  * closed its end ends it), stops the thread and frees everything but one handle, which goes in the
  * loop's next turn; on_drained is not called any more. Blocks for as long as a reader that is slow
- * needs (a pager, a stopped terminal; see give_up): call it last, and take the log's writer back
- * before. */
-void stdio_pump_close(struct stdio_pump *p);
+ * needs (a pager, a stopped terminal; see give_up); one that takes nothing is waited for `patience`
+ * seconds, for ever when that is negative. Call it last, and take the log's writer back before.
+ * Returns whether all is written that can be. */
+bool stdio_pump_close(struct stdio_pump *p, double patience);
 
 #endif

@@ -84,6 +84,31 @@ bool console_pending(const struct console *c)
     return c->first.len || c->saved.len || c->ring_len || c->own_lost || c->gap[0].bytes;
 }
 
+/* Whether its reader is waited for. A terminal's is not: it may be stopped (Ctrl-S) or forgotten in
+ * a window, and the job is to go on. Nor is a disk that is full. */
+static bool waits(const struct console *c)
+{
+    return !c->tty && !c->error;
+}
+
+bool console_full(const struct console *c)
+{
+    return backlog_size(c) >= STDIO_CONSOLE_BACKLOG && waits(c);
+}
+
+bool console_has_room(const struct console *c)
+{
+    return backlog_size(c) <= STDIO_CONSOLE_BACKLOG / 2 || !waits(c);
+}
+
+uint64_t console_kept(const struct console *c)
+{
+    uint64_t n = c->ring_len + c->own_lost + c->first.len + c->saved.len;
+    for (size_t i = 0; i <= CONSOLE_GAPS; i++)
+        n += c->gap[i].bytes;
+    return n;
+}
+
 static void ring_reserve(struct console *c, size_t n)
 {
     size_t cap = c->ring_cap ? c->ring_cap : 65536;
@@ -224,11 +249,11 @@ static size_t rest_of_line(const struct console *c, size_t max)
     return nl ? first + (size_t)(nl - c->ring) + 1 : 0;
 }
 
-/* Drops the oldest whole lines until there is room for `need` more bytes. The newest record is
- * never dropped, because one is much smaller than the backlog. */
+/* Drops the oldest whole lines, where some may be, until there is room for `need` more bytes. The
+ * newest record is never dropped, because one is much smaller than the backlog. */
 static void make_room(struct console *c, size_t need)
 {
-    if (c->nrecords == 0 || backlog_size(c) + need <= STDIO_CONSOLE_BACKLOG)
+    if (c->nrecords == 0 || backlog_size(c) + need <= STDIO_CONSOLE_BACKLOG || waits(c))
         return;
     if (record_at(c, 0)->cont) { /* the line that the console is in the middle of stays whole */
         size_t rest = rest_of_line(c, STDIO_LINE_MAX);
@@ -530,9 +555,7 @@ void console_flush(struct console *c, uint64_t now_ns)
 
 uint64_t console_lose(struct console *c)
 {
-    uint64_t n = c->ring_len + c->own_lost + c->first.len + c->saved.len;
-    for (size_t i = 0; i <= CONSOLE_GAPS; i++)
-        n += c->gap[i].bytes;
+    uint64_t n = console_kept(c);
     die(c, c->error);
     return n;
 }

@@ -2,8 +2,11 @@
  *
  * The happy path: the console takes what it is given at once, nothing is copied. Otherwise:
  *   - it is full: what it has not taken is kept, epoll says when it takes more
- *   - the backlog is full too: the oldest whole lines go, and in their place a line says how much
- *     of whose output is missing; dlaunch's own lines are kept
+ *   - the backlog is full too, and it is a pipe or a socket: console_full(), the pump reads no more
+ *     for it until console_has_room(). What is put there all the same is kept
+ *   - the same, and it is a terminal (stopped, or one that nobody looks at) or has failed: the
+ *     oldest whole lines go, and in their place a line says how much of whose output is missing;
+ *     dlaunch's own lines are kept
  *   - its reader is gone (EPIPE, a terminal that hung up): what is kept and all that follows is
  *     thrown away; `error` says why
  *   - its disk is full (a regular file): it is tried again every STDIO_RETRY_S seconds
@@ -18,6 +21,7 @@
 #ifndef AGENT_STDIO_CONSOLE_H
 #define AGENT_STDIO_CONSOLE_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -102,12 +106,24 @@ static inline bool console_continues(const struct console *c, const void *writer
     return c->tail_byte != '\n' && c->writer == writer;
 }
 
+/* The backlog is full and none of it may be dropped. */
+bool console_full(const struct console *c);
+/* ... and has been emptied far enough for its writers to go on. */
+bool console_has_room(const struct console *c);
+
+/* The pipe or socket has no reader any more. */
+static inline bool console_unread(const struct console *c)
+{
+    return c->kind == CONSOLE_DEAD && (c->error == EPIPE || c->error == ECONNRESET);
+}
+
 /* The stream is gone: its unfinished line is nobody's. */
 void console_forget(struct console *c, const void *writer);
 
 /* Writes what it takes; to be called when epoll or retry_ns says so. */
 void console_flush(struct console *c, uint64_t now_ns);
 bool console_pending(const struct console *c);
+uint64_t console_kept(const struct console *c); /* bytes that it has not taken yet */
 
 /* Throws away what is kept, and whatever comes after. Returns how many bytes were kept. */
 uint64_t console_lose(struct console *c);

@@ -5,7 +5,9 @@
  * to the end of file, and finish_worker() tells the agent.
  *   - the pipe is at its end before the worker is: it is closed, nothing else
  *   - someone else holds the pipe after the worker's death: drain_overdue() closes it
- *   - a console takes nothing, or has gone: stdio_console.h
+ *   - a console takes nothing, or has gone: stdio_console.h. hold() leaves the pipes alone whose
+ *     output has no room, so that the workers are held up as if they wrote to the console
+ *     themselves, and release_held() reads on; close_pipe() hands EPIPE on
  *   - a log file takes nothing: stdio_logfile.h; said once, and summed up at the end
  *   - the pump is closed while workers are open: their pipes are read to where they are */
 #include "agent/stdio_pump.h"
@@ -97,6 +99,43 @@ static void say_file_fails(struct stdio_pump *p, const struct stdio_stream *s)
              strerror(own ? s->file.error : s->filter->file[s->is_err].error));
 }
 
+static void hold(struct stdio_pump *p, struct stdio_stream *s)
+{
+    epoll_ctl(p->epfd, EPOLL_CTL_DEL, s->fd, NULL);
+    s->held = true;
+    TAILQ_INSERT_TAIL(&p->held[s->console - p->console], s, held_link);
+}
+
+static void unhold(struct stdio_pump *p, struct stdio_stream *s)
+{
+    if (s->held)
+        TAILQ_REMOVE(&p->held[s->console - p->console], s, held_link);
+    s->held = false;
+}
+
+/* In the order in which they were held up: with many workers each gets its turn. */
+static void release_held(struct stdio_pump *p)
+{
+    for (int i = 0; i < 2; i++) {
+        struct stdio_stream *s;
+        while (console_has_room(&p->console[i]) && (s = TAILQ_FIRST(&p->held[i]))) {
+            struct epoll_event ev = {.events = EPOLLIN, .data.ptr = s};
+            if (epoll_ctl(p->epfd, EPOLL_CTL_ADD, s->fd, &ev) < 0)
+                break; /* no memory: the next turn tries again */
+            unhold(p, s);
+        }
+    }
+}
+
+/* Explicitly out of the set: a worker just being forked may hold a copy for a moment. */
+static void close_pipe(struct stdio_pump *p, struct stdio_stream *s)
+{
+    unhold(p, s);
+    if (s->fd >= 0)
+        epoll_ctl(p->epfd, EPOLL_CTL_DEL, s->fd, NULL);
+    close_fd(&s->fd);
+}
+
 /* Takes one chunk. False: there is none now, or the pipe is at its end (and closed). */
 static bool read_chunk(struct stdio_pump *p, struct stdio_stream *s)
 {
@@ -105,9 +144,7 @@ static bool read_chunk(struct stdio_pump *p, struct stdio_stream *s)
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return errno == EINTR;
     if (n <= 0) {
-        /* Explicitly: a worker just being forked may hold a copy for a moment. */
-        epoll_ctl(p->epfd, EPOLL_CTL_DEL, s->fd, NULL);
-        close_fd(&s->fd);
+        close_pipe(p, s);
         return false;
     }
     if (s->is_err) {
@@ -127,9 +164,7 @@ static void finish_worker(struct stdio_pump *p, struct worker *w)
     for (int i = 0; i < 2; i++) {
         struct stdio_stream *s = &w->stream[i];
         stop_waiting(p, s);
-        if (s->fd >= 0)
-            epoll_ctl(p->epfd, EPOLL_CTL_DEL, s->fd, NULL);
-        close_fd(&s->fd);
+        close_pipe(p, s);
         if (s->file.missing && p->files_lacking == 0)
             snprintf(p->lacking_path, sizeof(p->lacking_path), "%s", s->label->file);
         uint64_t lacking = stream_end(s, &p->buffers, p->now_ns);
@@ -164,7 +199,12 @@ static bool read_to_end(struct stdio_pump *p, struct worker *w)
 static void on_stream(struct stdio_pump *p, struct stdio_stream *s)
 {
     struct worker *w = worker_of(s);
-    read_chunk(p, s);
+    if (s->console && console_full(s->console))
+        hold(p, s);
+    else if (s->console && console_unread(s->console) && !*s->label->file)
+        close_pipe(p, s); /* EPIPE for the worker, as if it had written to the console itself */
+    else
+        read_chunk(p, s);
     if (w->exited && w->stream[0].fd < 0 && w->stream[1].fd < 0)
         finish_worker(p, w);
 }
@@ -221,12 +261,17 @@ static bool take_orders(struct stdio_pump *p)
         log_warn("output of the workers: %s", strerror(errno));
     pthread_mutex_lock(&p->lock);
     struct worker *orders = p->orders;
-    struct buf lines = p->inbox;
-    uint64_t lost = p->inbox_lost;
+    struct buf lines = BUF_INIT;
+    uint64_t lost = 0;
     bool closing = p->closing;
     p->orders = NULL;
-    p->inbox = (struct buf)BUF_INIT;
-    p->inbox_lost = 0;
+    p->own_lines_wait = p->inbox.len > 0 && console_full(p->route[1]);
+    if (!p->own_lines_wait) {
+        lines = p->inbox;
+        lost = p->inbox_lost;
+        p->inbox = (struct buf)BUF_INIT;
+        p->inbox_lost = 0;
+    }
     p->woken = false;
     pthread_mutex_unlock(&p->lock);
     for (struct worker *next; orders; orders = next) {
@@ -244,7 +289,11 @@ static void say_console_fails(struct stdio_pump *p)
         if (c->error == 0 || p->told[i])
             continue;
         p->told[i] = true;
-        if (c->kind == CONSOLE_DEAD)
+        if (console_unread(c))
+            log_warn("%s: %s: nobody reads it any more: what workers write to it fails, log files "
+                     "go on",
+                     c->name, strerror(c->error));
+        else if (c->kind == CONSOLE_DEAD)
             log_warn("%s: %s: the workers' output is not shown any more; the job goes on", c->name,
                      strerror(c->error));
         else
@@ -264,7 +313,7 @@ static int next_timeout(const struct stdio_pump *p)
         if (due[i] && due[i] < first)
             first = due[i];
     }
-    int most = p->finishing && p->opts.give_up ? GIVE_UP_MS : -1;
+    int most = p->finishing ? GIVE_UP_MS : -1;
     if (first == UINT64_MAX)
         return most;
     uint64_t now = mono_ns();
@@ -272,8 +321,8 @@ static int next_timeout(const struct stdio_pump *p)
     return most >= 0 && most < ms ? most : ms;
 }
 
-/* Waits, and does what the descriptors ask for. Returns whether another thread has woken this one.
- */
+/* Waits, and does what the descriptors ask for. Returns whether there are orders, or lines, to be
+ * taken. */
 static bool serve_events(struct stdio_pump *p)
 {
     struct epoll_event ev[EVENTS_MAX];
@@ -294,7 +343,8 @@ static bool serve_events(struct stdio_pump *p)
         if (c->blocked && c->retry_ns && c->retry_ns <= p->now_ns)
             console_flush(c, p->now_ns);
     }
-    return woken;
+    release_held(p);
+    return woken || (p->own_lines_wait && !console_full(p->route[1]));
 }
 
 static void sum_up_files(struct stdio_pump *p)
@@ -332,6 +382,7 @@ static void give_up_full(struct stdio_pump *p)
 static void finish(struct stdio_pump *p)
 {
     bool pending = true;
+    uint64_t least = UINT64_MAX, taken_ns = 0;
     drain_overdue(p, true);
     sum_up_files(p);
     console_end(p->route[0], p->now_ns);
@@ -346,9 +397,17 @@ static void finish(struct stdio_pump *p)
         pthread_mutex_unlock(&p->lock);
         for (int i = 0; i < 2; i++)
             pending |= console_pending(&p->console[i]);
+        uint64_t kept = console_kept(&p->console[0]) + console_kept(&p->console[1]);
+        if (kept < least) {
+            least = kept;
+            taken_ns = p->now_ns = mono_ns();
+        }
+        if (p->now_ns - taken_ns > p->patience_ns)
+            break;
         if (pending)
             serve_events(p);
     }
+    p->gave_up = pending;
     console_fini(&p->console[0]);
     console_fini(&p->console[1]);
 }

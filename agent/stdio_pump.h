@@ -52,6 +52,7 @@ struct stdio_pump {
     struct buf inbox;                /* dlaunch's own lines */
     uint64_t inbox_lost;             /* bytes that had no room */
     bool closing, woken;
+    uint64_t patience_ns; /* when closing: a reader that takes nothing is waited for so long */
 
     /* The agent's. */
     struct worker **workers; /* by local rank */
@@ -61,12 +62,15 @@ struct stdio_pump {
     /* The thread's. */
     struct console console[2];
     struct console *route[2]; /* of stdout and stderr; the same one when both lead to one place */
+    TAILQ_HEAD(, stdio_stream) held[2]; /* by console; the next to be read first */
     struct stream_buffers buffers;
     struct stdio_stream *waiting; /* with something that is not shown yet */
     uint64_t partial_ns;          /* when to look through `waiting`; 0: empty */
     uint64_t drain_ns;            /* when to look for workers past their deadline; 0: none */
     uint64_t now_ns;
+    bool own_lines_wait;    /* in the inbox, for a console that is full */
     bool finishing;         /* all is read: only the consoles are waited for */
+    bool gave_up;           /* ... and not all of it was taken */
     bool told[2];           /* that the console has failed */
     uint64_t file_told_ns;  /* when it was said that a log file has failed */
     unsigned files_lacking; /* closed with something missing */

@@ -23,6 +23,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "agent/stdio.h"
 #include "agent/stdio_console.h"
@@ -68,6 +69,8 @@ struct stdio_stream {
 
     bool waiting; /* in the list of those with something not shown */
     struct stdio_stream *prev, *next;
+    bool held; /* not read while the console is full: in that one's list */
+    TAILQ_ENTRY(stdio_stream) held_link;
 };
 
 /* Takes a chunk of len bytes that stands at b->room + STREAM_BEFORE. Returns false when a log file

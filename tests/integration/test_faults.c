@@ -3,6 +3,8 @@
 #include "tests/integration/job.h"
 
 #include <fcntl.h>
+#include <pty.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 
 #include "agent/cgroup.h"
@@ -256,29 +258,81 @@ static long peak_kib(pid_t pid)
     return kib;
 }
 
-/* As much as goes through, and nobody reads: the launchers stay small, and the nodes hear of each
- * other in time. */
+/* All that a terminal shows until the last that has it open is gone. */
+static char *all_of(int master)
+{
+    size_t len = 0, cap = 32 << 20;
+    char *shown = test_keep(xcalloc(1, cap));
+    for (ssize_t n; len < cap - 1 && (n = read(master, shown + len, cap - len - 1)) > 0;)
+        len += (size_t)n;
+    close(master);
+    return shown;
+}
+
+/* As much as goes through, to terminals that are stopped: the launchers stay small, and the nodes
+ * hear of each other in time. */
 START_TEST(a_flood_of_output)
 {
     struct proc p[2];
-    int port = free_port();
-    for (int i = 0; i < 2; i++)
-        dlaunch_start(&p[i], NULL,
-                      TWO_NODES "--nproc_per_node 2 %%W spew 2000000 "
+    int port = free_port(), master[2], slave[2];
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(openpty(&master[i], &slave[i], NULL, NULL, NULL), 0);
+        fcntl(master[i], F_SETFD, FD_CLOEXEC);
+        char *line =
+            test_text(TWO_NODES "--nproc_per_node 2 %%W spew 2000000 "
                                 "'0123456789012345678901234567890123456789012345678901234567890' "
                                 "append %%T/up wait %%T/go",
                       port, i == 0);
-    wait_lines(tmppath("up"), 4, 60); /* 500 MB, and no proc_poll() so far */
+        dlaunch_start_into(&p[i], slave[i], line);
+        close(slave[i]);
+    }
+    wait_lines(tmppath("up"), 4, 60); /* 500 MB, and nobody has seen any of it */
     for (int i = 0; i < 2; i++) {
         long kib = peak_kib(agent_of(&p[i]));
         ck_assert_msg(kib < (SANITIZE_FLAGS[0] ? 512 : 96) * 1024, "%ld KiB", kib);
     }
     write_file(tmppath("go"), "");
     for (int i = 0; i < 2; i++) {
+        char *shown = all_of(master[i]);
         expect_status(&p[i], 0, 30);
-        expect_text(p[i].out, "of output dropped here: the console is too slow");
+        expect_text(shown, "of output dropped here: the console is too slow");
         expect_no_text(p[i].err, "lost");
         expect_no_text(p[i].err, "restarting");
+        proc_fini(&p[i]);
+    }
+}
+END_TEST
+
+static bool is_full(void *fd)
+{
+    int n = 0;
+    ck_assert_int_eq(ioctl(*(int *)fd, FIONREAD, &n), 0);
+    return n >= 60000;
+}
+
+/* Pipes that nobody reads hold up the workers that write there, and nothing else: a failure is seen
+ * on the other node, and the job is started again. */
+START_TEST(output_that_nobody_reads)
+{
+    struct proc p[2];
+    int port = free_port();
+    for (int i = 0; i < 2; i++)
+        dlaunch_start(&p[i], NULL,
+                      TWO_NODES "--nproc_per_node 2 %%W append %%T/up if-rank 3 exit-on TERM 0 "
+                                "if-rank 0 spew 100000000 words if-rank 2 spew 100000000 words "
+                                "if-rank 1 wait %%T/go if-attempt 0 wait-lines 4 %%T/up "
+                                "if-attempt 1 wait-lines 8 %%T/up if-attempt 2 wait-lines 12 "
+                                "%%T/up if-rank 1 exit 3 pause",
+                      port, i == 0);
+    for (int i = 0; i < 2; i++)
+        wait_until(is_full, &p[i].out_fd, 20, "the output of a node");
+    write_file(tmppath("go"), "");
+    wait_lines(tmppath("up"), 12, 30); /* both restarts have come, and nobody has read anything */
+    for (int i = 0; i < 2; i++)
+        expect_status(&p[i], 3, 30);
+    for (int i = 0; i < 2; i++) {
+        expect_no_text(p[i].err, "lost");
+        expect_no_text(p[i].out, "dropped");
         proc_fini(&p[i]);
     }
 }
@@ -473,6 +527,7 @@ static Suite *suite(void)
     tcase_add_test(tc, process_ids_come_back);
     tcase_add_test(tc, setuid_workers);
     tcase_add_test(tc, a_flood_of_output);
+    tcase_add_test(tc, output_that_nobody_reads);
     tc = test_case(s, "connection", 90);
     tcase_add_test(tc, a_slow_connection);
     tcase_add_test(tc, joining_again_and_again);

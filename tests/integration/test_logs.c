@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <glob.h>
+#include <poll.h>
 #include <sys/mount.h>
 
 /* The one path that matches. */
@@ -188,60 +189,91 @@ START_TEST(full_disk)
 }
 END_TEST
 
-/* Nobody reads: the workers are not held up. What was dropped is said, and the log has all of it.
- */
+static bool is_full(void *fd)
+{
+    struct pollfd room = {*(int *)fd, POLLOUT, 0};
+    return poll(&room, 1, 0) == 0;
+}
+
+#define LINE_63 "a line of 63 bytes, ... ... ... ... ... ... ... ... ... ... ..."
+
+/* The workers wait, and nothing is lost: neither of what is shown nor of what is teed. */
 START_TEST(slow_reader)
 {
+    enum { LINES = 500000 };
     struct proc p;
-    int pipefd[2];
-    static const char line[] = "a line that is teed";
-    ck_assert_int_eq(pipe2(pipefd, O_CLOEXEC), 0);
-    char *sh = test_text("exec \"$@\" >&%d", pipefd[1]);
-    ck_assert_int_eq(fcntl(pipefd[1], F_SETFD, 0), 0);
-    proc_start(&p,
-               ARGV("sh", "-c", sh, "sh", build_path("dlaunch"), "--nproc_per_node", "2",
-                    "--log_dir", tmppath("logs"), "--rdzv_id", "job", "-t", "1",
-                    build_path("tests/worker"), "spew", "400000", (char *)line, "append",
-                    tmppath("up")),
-               NULL, 0);
-    close(pipefd[1]);
-    wait_lines(tmppath("up"), 2, 30); /* they are through, and nobody has read anything */
-    size_t len = 0, cap = 2 * 400000 * (sizeof(line) + 20);
+    int ends[2];
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    dlaunch_start_into(
+        &p, ends[1],
+        test_text("--nproc_per_node 2 --log_dir %%T/logs --rdzv_id job -t 1 %%W spew %d "
+                  "'" LINE_63 "' append %%T/up",
+                  LINES));
+    wait_until(is_full, &ends[1], 20, "the job's output");
+    close(ends[1]);
+    ck_assert_int_eq(count_lines(tmppath("up")), 0);
+    size_t len = 0, cap = 2 * LINES * 80;
     char *shown = test_keep(xcalloc(1, cap));
-    for (ssize_t n; (n = read(pipefd[0], shown + len, cap - len - 1)) > 0;)
+    for (ssize_t n; (n = read(ends[0], shown + len, cap - len - 1)) > 0;)
         len += (size_t)n;
-    close(pipefd[0]);
+    close(ends[0]);
     expect_status(&p, 0, 30);
-    for (int r = 0; r < 2; r++) {
-        char *said = test_text("dlaunch: [default%d]: ", r), *at = strstr(shown, said);
-        ck_assert_msg(at, "nothing is said of local rank %d: %zu bytes were shown", r, len);
-        expect_text(test_text("%.*s", (int)strcspn(at, "\n"), at),
-                    " of output dropped here: the console is too slow (all of it is in ");
-    }
+    expect_no_text(p.err, "dropped");
+    ck_assert_int_eq(times(shown, "[default0]:" LINE_63 "\n"), LINES);
+    ck_assert_int_eq(times(shown, "[default1]:" LINE_63 "\n"), LINES);
+    ck_assert_uint_eq(len, 2 * LINES * (64 + 11));
     for (int r = 0; r < 2; r++) {
         struct stat st;
         ck_assert_int_eq(
             stat(only_path(test_text("%s/logs/job_*/attempt_0/%d/stdout.log", tmpdir(), r)), &st),
             0);
-        ck_assert_int_eq(st.st_size, 400000 * (off_t)sizeof(line));
+        ck_assert_int_eq(st.st_size, LINES * 64);
     }
     proc_fini(&p);
 }
 END_TEST
 
-/* `dlaunch ... | head -1`: the job goes on and ends well. */
+/* The job can be ended all the same; a second signal spares the wait for a last chance to read. */
+START_TEST(nobody_reads)
+{
+    for (int signals = 1; signals <= 2; signals++) {
+        struct proc p;
+        int ends[2];
+        ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+        dlaunch_start_into(&p, ends[1], "--nproc_per_node 2 %W spew 10000000 '" LINE_63 "'");
+        wait_until(is_full, &ends[1], 20, "the job's output");
+        proc_kill(&p, SIGTERM);
+        proc_expect_err(&p, "received SIGTERM: stopping 2 workers", 20);
+        if (signals == 2)
+            proc_kill(&p, SIGTERM);
+        expect_status(&p, 143, signals == 2 ? 4 : 20);
+        close(ends[0]);
+        close(ends[1]);
+        proc_fini(&p);
+    }
+}
+END_TEST
+
+/* `dlaunch ... | head -1`: a worker that writes on ends of it, as it would without dlaunch; where
+ * there is a log file it does not notice. */
 START_TEST(reader_goes)
 {
-    struct proc p;
-    proc_start(&p,
-               ARGV("bash", "-c", "\"$@\" | head -1; exit ${PIPESTATUS[0]}", "bash",
-                    build_path("dlaunch"), "--nproc_per_node", "2", build_path("tests/worker"),
-                    "spew", "20000", "words", "append", tmppath("up")),
-               NULL, 0);
-    expect_status(&p, 0, 20);
-    ck_assert_str_eq(p.out, "words\n");
-    ck_assert_int_eq(count_lines(tmppath("up")), 2);
-    proc_fini(&p);
+    for (int teed = 0; teed <= 1; teed++) {
+        struct proc p;
+        char *up = tmppath(test_text("up%d", teed));
+        proc_start(&p,
+                   ARGV("bash", "-c", "\"$@\" | head -1; exit ${PIPESTATUS[0]}", "bash",
+                        build_path("dlaunch"), "--nproc_per_node=2", "--log_dir", tmppath("logs"),
+                        teed ? "--tee=1" : "--tee=0", build_path("tests/worker"), "spew", "2000000",
+                        "words", "append", up),
+                   NULL, 0);
+        expect_status(&p, teed ? 0 : 128 + SIGPIPE, 30);
+        ck_assert_int_eq(times(p.out, "words\n"), 1);
+        ck_assert_int_eq(times(p.out, "\n"), 1);
+        expect_text(p.err, "standard output: Broken pipe: nobody reads it any more");
+        ck_assert_int_eq(count_lines(up), teed ? 2 : 0);
+        proc_fini(&p);
+    }
 }
 END_TEST
 
@@ -256,6 +288,7 @@ static Suite *suite(void)
     tc = test_case(s, "trouble", 120);
     tcase_add_test(tc, full_disk);
     tcase_add_test(tc, slow_reader);
+    tcase_add_test(tc, nobody_reads);
     tcase_add_test(tc, reader_goes);
     return s;
 }

@@ -1,5 +1,6 @@
 #include "tests/lib/cluster.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -114,6 +115,19 @@ void dlaunch_start(struct proc *p, char *const env[], const char *line, ...)
     va_start(ap, line);
     start(p, env, "", format(line, ap));
     va_end(ap);
+}
+
+void dlaunch_start_into(struct proc *p, int fd, const char *line)
+{
+    char **argv = (char **)(void *)test_keep(xcalloc(MAX_ARGS + 5, sizeof(*argv)));
+    char **all = dlaunch_argv("", line);
+    argv[0] = argv[3] = "sh";
+    argv[1] = "-c";
+    argv[2] = test_text("exec \"$@\" >&%d %d>&-", fd, fd);
+    memcpy(argv + 4, all, (MAX_ARGS + 1) * sizeof(*argv));
+    ck_assert_int_eq(fcntl(fd, F_SETFD, 0), 0);
+    proc_start(p, argv, NULL, 0);
+    ck_assert_int_eq(fcntl(fd, F_SETFD, FD_CLOEXEC), 0);
 }
 
 int dlaunch_run(struct proc *p, double seconds, const char *line, ...)

@@ -22,6 +22,9 @@ void dlaunch_start(struct proc *p, char *const env[], const char *line, ...)
 int dlaunch_run(struct proc *p, double seconds, const char *line, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* With its stdout going to `fd`. */
+void dlaunch_start_into(struct proc *p, int fd, const char *line);
+
 /* The argv of `build/dlaunch <options> <line>`, NULL-terminated, valid until the process ends. */
 char **dlaunch_argv(const char *options, const char *line);
 

@@ -130,7 +130,7 @@ static inline void close_pump(struct fixture *f)
 {
     pthread_t reader;
     ck_assert_int_eq(pthread_create(&reader, NULL, read_on, f), 0);
-    stdio_pump_close(f->pump);
+    stdio_pump_close(f->pump, -1);
     close_fd(&f->out_w);
     close_fd(&f->err_w);
     pthread_join(reader, NULL);
@@ -191,6 +191,17 @@ static inline void make_terminal(int *master, int *slave)
     tcgetattr(*slave, &raw);
     cfmakeraw(&raw);
     tcsetattr(*slave, TCSANOW, &raw);
+}
+
+/* A pump whose stdout goes to a terminal that shows nothing while the test does not read it. */
+static inline void setup_stopped_terminal(struct fixture *f)
+{
+    setup(f);
+    close_fd(&f->out_r);
+    close_fd(&f->out_w);
+    make_terminal(&f->out_r, &f->out_w);
+    fd_set_nonblock(f->out_r, true);
+    open_pump(f, f->out_w, f->err_w);
 }
 
 /* Writes `lines` numbered lines; the console is not read meanwhile. */

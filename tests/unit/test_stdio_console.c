@@ -8,11 +8,11 @@
 #include "core/log.h"
 #include "core/mem.h"
 
-START_TEST(stuck_reader_costs_oldest_lines_and_says_so)
+START_TEST(stopped_terminal_costs_oldest_lines_and_says_so)
 {
     enum { LINES = 100000 }; /* 10 MB; 4 MiB are kept */
     struct fixture f;
-    setup_open(&f);
+    setup_stopped_terminal(&f);
     const char *path = tmppath("log");
     struct stdio_route out = shown(NULL);
     out.file = path;
@@ -33,7 +33,7 @@ START_TEST(stuck_reader_costs_oldest_lines_and_says_so)
         nl = strchr(line, '\n');
         ck_assert_ptr_nonnull(nl);
         *nl = '\0';
-        static const char gap[] = "dlaunch: local rank 3: ";
+        static const char gap[] = "\x1b[mdlaunch: local rank 3: ";
         if (strncmp(line, gap, sizeof(gap) - 1) == 0) {
             char *rest = size_text(line + sizeof(gap) - 1, &missing);
             char *want = test_text(" of output dropped here: the console is too slow (all of it is "
@@ -66,7 +66,8 @@ START_TEST(own_lines_survive_a_gap_and_workers_are_named)
 {
     enum { WORKERS = 16 };
     struct fixture f;
-    setup(&f);
+    setup_stopped_terminal(&f);
+    stdio_pump_close(f.pump, -1);
     open_pump(&f, f.out_w, f.out_w);
     struct ends w[WORKERS];
     for (int i = 0; i < WORKERS; i++) {
@@ -88,7 +89,7 @@ START_TEST(own_lines_survive_a_gap_and_workers_are_named)
     close_pump(&f);
     const char *own = strstr(text(&f.out), "\ndlaunch: worker 5 was killed\n");
     ck_assert_msg(own, "dlaunch's own line was dropped");
-    const char *gap = strstr(text(&f.out), "\ndlaunch: [default0]: ");
+    const char *gap = strstr(text(&f.out), "\x1b[mdlaunch: [default0]: ");
     ck_assert_msg(gap && gap < own, "the gap is not declared before it");
     ck_assert_ptr_nonnull(strstr(text(&f.out), " of output of other workers dropped here: "));
     ck_assert_ptr_nonnull(strstr(text(&f.out), "[default15]:0007999 "));
@@ -99,11 +100,11 @@ END_TEST
 START_TEST(line_in_progress_is_not_cut_by_a_gap)
 {
     struct fixture f;
-    setup_open(&f);
+    setup_stopped_terminal(&f);
     struct ends a = open_worker(&f, 0, shown("[a]:"), shown(NULL));
     struct ends b = open_worker(&f, 1, shown("[b]:"), shown(NULL));
-    /* Fill the console's pipe so that it ends within a line of a. */
-    int room = fcntl(f.out_w, F_GETPIPE_SZ);
+    /* Fill the terminal so that it ends within a line of a. */
+    int room = 100000; /* more than it takes */
     char *big = xcalloc(1, (size_t)room + 3001);
     memset(big, 'A', (size_t)room + 3000);
     for (int at = 0; at < room + 3000; at += 4000)
@@ -126,6 +127,7 @@ START_TEST(line_in_progress_is_not_cut_by_a_gap)
         nl = strchr(line, '\n');
         ck_assert_ptr_nonnull(nl);
         *nl = '\0';
+        line += strncmp(line, "\x1b[m", 3) == 0 ? 3 : 0;
         gaps += strncmp(line, "dlaunch: [b]: ", 14) == 0;
         size_t as = strncmp(line, "[a]:A", 5) == 0 ? strspn(line + 4, "A") : 0;
         ck_assert_msg(strncmp(line, "dlaunch: ", 9) == 0 || line[4 + as] == '\0' ||
@@ -153,8 +155,9 @@ START_TEST(closed_reader_stops_the_console_only)
     close_fd(&f.out_r); /* | head -1 */
     write_numbered(a.out, LINES);
     UNTIL(&f, strstr(text(&f.err), "\n"), "nothing said");
-    ck_assert_str_eq(text(&f.err), "dlaunch: standard output: Broken pipe: the workers' output is "
-                                   "not shown any more; the job goes on\n");
+    ck_assert_str_eq(text(&f.err),
+                     "dlaunch: standard output: Broken pipe: nobody reads it any more: "
+                     "what workers write to it fails, log files go on\n");
     say(a.err, "stderr is still shown\n");
     UNTIL(&f, strstr(text(&f.err), "still shown\n"), "stderr is gone too");
     end_worker(&f, 0, &a);
@@ -177,7 +180,7 @@ struct closer {
 static void *close_it(void *arg)
 {
     struct closer *c = arg;
-    stdio_pump_close(c->pump);
+    stdio_pump_close(c->pump, -1);
     c->closed = true;
     return NULL;
 }
@@ -255,7 +258,7 @@ START_TEST(stopped_terminal_holds_nobody_up)
     fd_set_nonblock(master, true);
     UNTIL(&f, f.out.len == 2000000, "not all of it came");
     ck_assert_ptr_nonnull(strstr(text(&f.out), "\n0019999 "));
-    stdio_pump_close(f.pump);
+    stdio_pump_close(f.pump, -1);
     ck_assert_int_eq(fcntl(slave, F_GETFL), flags);
     close(slave);
     teardown(&f);
@@ -314,7 +317,7 @@ START_TEST(terminal_that_blocks_holds_nobody_up)
     f.out_r = slave;
     fd_set_nonblock(slave, true);
     UNTIL(&f, f.out.len == 1000000, "not all of it came");
-    stdio_pump_close(f.pump);
+    stdio_pump_close(f.pump, -1);
     close(master);
     teardown(&f);
 }
@@ -325,7 +328,7 @@ START_TEST(prefix_that_multiplies_is_bounded)
 {
     enum { LEN = 150000 };
     struct fixture f;
-    setup_open(&f);
+    setup_stopped_terminal(&f);
     char *prefix = xmalloc(301), *line = xmalloc(LEN + 1);
     memset(prefix, 'p', 300);
     prefix[300] = '\0';
@@ -368,11 +371,229 @@ START_TEST(regular_file_as_console_is_byte_exact)
 }
 END_TEST
 
+/* ------------------------------------------------------------- pipes, which lose nothing */
+
+struct writer {
+    pthread_t thread;
+    int fd, result;
+    unsigned lines;
+};
+
+static void *write_lines(void *arg)
+{
+    struct writer *w = arg;
+    static const char rest[] = " 23456789abcdef0123456789abcdef0123456789abcdef0123456789\n";
+    char line[64 * 1024];
+    unsigned n = 0;
+    while (n < w->lines && w->result == 0) {
+        size_t len = 0;
+        for (; n < w->lines && len + 64 <= sizeof(line); n++)
+            len += (size_t)sprintf(line + len, "%06u%s", n, rest);
+        w->result = fd_write_all(w->fd, line, len);
+    }
+    return NULL;
+}
+
+static void start_writer(struct writer *w, int fd, unsigned lines)
+{
+    *w = (struct writer){.fd = fd, .lines = lines};
+    ck_assert_int_eq(pthread_create(&w->thread, NULL, write_lines, w), 0);
+}
+
+/* Writes until the worker is held up. Returns how many bytes that took. */
+static size_t fill(int fd)
+{
+    static char chunk[1 << 16];
+    size_t n = 0;
+    memset(chunk, 'f', sizeof(chunk));
+    for (size_t i = 63; i < sizeof(chunk); i += 64)
+        chunk[i] = '\n';
+    fd_set_nonblock(fd, true);
+    for (struct pollfd room = {fd, POLLOUT, 0}; poll(&room, 1, 300) > 0;) {
+        ssize_t k = write(fd, chunk + n % 64, sizeof(chunk) - 64);
+        n += k > 0 ? (size_t)k : 0;
+        ck_assert_msg(n < 16 * STDIO_CONSOLE_BACKLOG, "the worker is not held up");
+    }
+    fd_set_nonblock(fd, false);
+    return n;
+}
+
+START_TEST(a_worker_waits_for_the_reader_of_a_pipe)
+{
+    enum { LINES = 1000000 }; /* 64 MB */
+    struct fixture f;
+    setup_open(&f);
+    const char *path = tmppath("log");
+    struct stdio_route out = shown(NULL);
+    out.file = path;
+    struct ends a = open_worker(&f, 0, out, shown(NULL));
+    size_t held = fill(a.out);
+    ck_assert_uint_lt(held, STDIO_CONSOLE_BACKLOG + (1 << 20));
+    struct stat st;
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_int_le(st.st_size, STDIO_CONSOLE_BACKLOG + (1 << 20)); /* what is teed waits too */
+    say(a.err, "stderr has a reader\n");
+    UNTIL(&f, f.err.len > 0, "one stream holds up the other");
+    struct writer w;
+    start_writer(&w, a.out, LINES);
+    UNTIL(&f, f.out.len == held + 64 * (size_t)LINES, "not all of it came");
+    pthread_join(w.thread, NULL);
+    for (unsigned i = 0; i < LINES; i++)
+        ck_assert_msg((unsigned)atoi((char *)f.out.data + held + 64 * (size_t)i) == i,
+                      "line %u is another: %.60s", i, f.out.data + held + 64 * (size_t)i);
+    end_worker(&f, 0, &a);
+    UNTIL(&f, f.ndrained == 1, "not drained");
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_int_eq(st.st_size, (off_t)f.out.len);
+    close_pump(&f);
+    teardown(&f);
+}
+END_TEST
+
+/* Each gets its turn, however many are held up. */
+START_TEST(many_workers_wait_for_one_reader)
+{
+    enum { LINES = 16384 }; /* 1 MiB each: 16 pipes full */
+    struct fixture f;
+    setup_open(&f);
+    static struct ends w[WORKERS_MAX];
+    static struct writer writers[WORKERS_MAX];
+    static unsigned next[WORKERS_MAX];
+    memset(next, 0, sizeof(next));
+    for (int i = 0; i < WORKERS_MAX; i++) {
+        char prefix[16];
+        snprintf(prefix, sizeof(prefix), "[%02d]:", i);
+        w[i] = open_worker(&f, i, shown(prefix), shown(NULL));
+    }
+    for (int i = 0; i < WORKERS_MAX; i++)
+        start_writer(&writers[i], w[i].out, LINES);
+    UNTIL(&f, f.out.len == (size_t)WORKERS_MAX * LINES * 69, "not all of it came");
+    bool all_began = false;
+    for (size_t at = 0; at < f.out.len; at += 69) {
+        const char *line = (char *)f.out.data + at;
+        int i = atoi(line + 1);
+        ck_assert_msg(line[68] == '\n' && i >= 0 && i < WORKERS_MAX, "mixed: %.69s", line);
+        ck_assert_uint_eq((unsigned)atoi(line + 5), next[i]);
+        next[i]++;
+        if (!all_began && next[i] == LINES) { /* the first that is through */
+            all_began = true;
+            for (int k = 0; k < WORKERS_MAX; k++)
+                ck_assert_msg(next[k] > 0, "%d is through before %d has had a turn", i, k);
+        }
+    }
+    for (int i = 0; i < WORKERS_MAX; i++) {
+        pthread_join(writers[i].thread, NULL);
+        end_worker(&f, i, &w[i]);
+    }
+    close_pump(&f);
+    teardown(&f);
+}
+END_TEST
+
+/* Workers end, and the job with them, whether anybody reads or not; what they wrote is kept. */
+START_TEST(a_worker_that_waited_ends_and_all_comes_out)
+{
+    struct fixture f;
+    setup_open(&f);
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    struct ends b = open_worker(&f, 1, shown(NULL), shown(NULL));
+    size_t written = fill(a.out) + fill(b.out);
+    end_worker(&f, 0, &a);
+    end_worker(&f, 1, &b);
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (f.ndrained < 2) {
+        ck_assert_msg(mono_ns() < end, "not drained while nobody reads");
+        uv_run(&f.loop, UV_RUN_NOWAIT);
+    }
+    close_pump(&f);
+    ck_assert_uint_eq(f.out.len, written);
+    teardown(&f);
+}
+END_TEST
+
+/* They wait for the reader like the rest, in bounded memory, and are there in the end. */
+START_TEST(own_lines_wait_for_the_reader)
+{
+    enum { LINES = 20000 }; /* 600 kB: more than may wait */
+    struct fixture f;
+    setup(&f);
+    open_pump(&f, f.out_w, f.out_w);
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    size_t held = fill(a.out);
+    for (int i = 0; i < LINES; i++)
+        stdio_write_line(f.pump, "dlaunch: this is a line of 30\n", 30);
+    UNTIL(&f, f.out.len > held && strstr(text(&f.out), " of its own lines dropped here\n"),
+          "dlaunch's own lines did not come");
+    unsigned own = 0;
+    for (const char *p = text(&f.out); (p = strstr(p, "dlaunch: this is a line of 30\n")); p++)
+        own++;
+    ck_assert_msg(own > 5000 && own < LINES, "%u lines", own);
+    end_worker(&f, 0, &a);
+    close_pump(&f);
+    teardown(&f);
+}
+END_TEST
+
+/* As if they had written to the pipe themselves; log files go on. */
+START_TEST(closed_reader_is_a_broken_pipe_for_the_workers)
+{
+    struct fixture f;
+    signal(SIGPIPE, SIG_IGN);
+    setup(&f);
+    open_pump(&f, f.out_w, f.out_w);
+    struct stdio_route teed = shown(NULL);
+    teed.file = tmppath("log");
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    struct ends b = open_worker(&f, 1, teed, shown(NULL));
+    struct writer held, later;
+    fill(a.out);
+    start_writer(&held, a.out, 1000000);
+    close_fd(&f.out_r);
+    pthread_join(held.thread, NULL);
+    ck_assert_int_eq(held.result, -EPIPE);
+    start_writer(&later, a.err, 1000000);
+    pthread_join(later.thread, NULL);
+    ck_assert_int_eq(later.result, -EPIPE);
+    write_numbered(b.out, 5000);
+    end_worker(&f, 0, &a);
+    end_worker(&f, 1, &b);
+    UNTIL(&f, f.ndrained == 2, "not drained");
+    /* The next round's, too. */
+    struct ends c = open_worker(&f, 2, shown(NULL), shown(NULL));
+    start_writer(&later, c.out, 1000000);
+    pthread_join(later.thread, NULL);
+    ck_assert_int_eq(later.result, -EPIPE);
+    end_worker(&f, 2, &c);
+    close_pump(&f);
+    struct stat st;
+    ck_assert_int_eq(stat(teed.file, &st), 0);
+    ck_assert_int_eq(st.st_size, 500000);
+    teardown(&f);
+}
+END_TEST
+
+START_TEST(close_does_not_wait_long_for_a_reader_that_takes_nothing)
+{
+    struct fixture f;
+    setup_open(&f);
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    fill(a.out);
+    end_worker(&f, 0, &a);
+    ck_assert(!stdio_pump_close(f.pump, 0.2));
+    open_pump(&f, f.err_w, f.err_w);
+    a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    say(a.out, "taken at once\n");
+    end_worker(&f, 0, &a);
+    ck_assert(stdio_pump_close(f.pump, 0.2));
+    teardown(&f);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("stdio_console");
     TCase *tc = test_case(s, "readers", 60);
-    tcase_add_test(tc, stuck_reader_costs_oldest_lines_and_says_so);
+    tcase_add_test(tc, stopped_terminal_costs_oldest_lines_and_says_so);
     tcase_add_test(tc, own_lines_survive_a_gap_and_workers_are_named);
     tcase_add_test(tc, line_in_progress_is_not_cut_by_a_gap);
     tcase_add_test(tc, closed_reader_stops_the_console_only);
@@ -383,6 +604,13 @@ static Suite *suite(void)
     tcase_add_test(tc, terminal_that_blocks_holds_nobody_up);
     tcase_add_test(tc, prefix_that_multiplies_is_bounded);
     tcase_add_test(tc, regular_file_as_console_is_byte_exact);
+    tc = test_case(s, "pipes", 120);
+    tcase_add_test(tc, a_worker_waits_for_the_reader_of_a_pipe);
+    tcase_add_test(tc, many_workers_wait_for_one_reader);
+    tcase_add_test(tc, a_worker_that_waited_ends_and_all_comes_out);
+    tcase_add_test(tc, own_lines_wait_for_the_reader);
+    tcase_add_test(tc, closed_reader_is_a_broken_pipe_for_the_workers);
+    tcase_add_test(tc, close_does_not_wait_long_for_a_reader_that_takes_nothing);
     return s;
 }
 

@@ -23,7 +23,7 @@ static void setup_terminal(struct terminal *t)
 
 static void teardown_terminal(struct terminal *t)
 {
-    stdio_pump_close(t->f.pump);
+    stdio_pump_close(t->f.pump, -1);
     read_consoles(&t->f);
     close(t->slave);
     teardown(&t->f);
@@ -164,7 +164,7 @@ START_TEST(a_colour_ends_with_its_worker)
     end_worker(&t.f, 0, &a);
     end_worker(&t.f, 1, &b);
     UNTIL(&t.f, t.f.ndrained == 2, "not drained");
-    stdio_pump_close(t.f.pump);
+    stdio_pump_close(t.f.pump, -1);
     read_consoles(&t.f);
     ck_assert_str_eq(text(&t.f.out),
                      "[a]:\x1b[31mred\n\x1b[m[b]:plain\n[b]:\x1b[1mbold?\x1b[m\ndlaunch: one\n"

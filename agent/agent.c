@@ -666,9 +666,12 @@ static int open_log_dir(struct agent *a, struct err *e)
         keeps_output |= job->redirects[i] || job->tee[i];
     if (job->log_dir || keeps_output)
         return log_dir_open(&a->log_dir, job->log_dir, job->rdzv.run_id, e);
-    int r = log_dir_open_flat(&a->log_dir, e);
+    if (log_dir_open_flat(&a->log_dir, e) < 0) {
+        log_warn("%s: the workers get no error files", e->msg);
+        *e = (struct err)ERR_INIT;
+    }
     guardian_set_path(a->link->page->unlink_path[1], a->log_dir.run);
-    return r;
+    return 0;
 }
 
 static int open_parts(struct agent *a, struct err *e)

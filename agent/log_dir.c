@@ -11,6 +11,7 @@
 
 #include "agent/fs.h"
 #include "core/fd.h"
+#include "core/mem.h"
 
 #define RUN_ID_MAX 128
 #define DEPTH_MAX  64 /* of a tree to be emptied; each level holds a descriptor */
@@ -94,10 +95,28 @@ static int make_fresh(char *out, size_t cap, const char *parent, const char *nam
     return err_sys(e, EEXIST, "log directory under %s", parent);
 }
 
-static const char *temporary_base(void)
+/* In the first of the places where Python's tempfile looks, too, that takes it. */
+static int make_temporary(char *out, size_t cap, struct err *e)
 {
-    const char *tmp = getenv("TMPDIR");
-    return tmp && *tmp ? tmp : "/tmp";
+    char cwd[512], path[sizeof(cwd) + 512];
+    if (!getcwd(cwd, sizeof(cwd)))
+        cwd[0] = '\0'; /* removed, or too long a path for us */
+    const char *places[] = {
+        getenv("TMPDIR"), getenv("TEMP"), getenv("TMP"), "/tmp", "/var/tmp", "/usr/tmp", cwd};
+    struct err why = ERR_INIT;
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        bool relative = places[i] && *places[i] != '/'; /* absolute it must be for the workers */
+        if (!places[i] || !*places[i] || (relative && !*cwd))
+            continue;
+        snprintf(path, sizeof(path), "%s%s%s", relative ? cwd : "", relative ? "/" : "", places[i]);
+        if (make_fresh(out, cap, path, "torchelastic", 0700, &why) == 0)
+            return 0;
+    }
+    return err_set(
+        e, why.code,
+        "no place for temporary files (tried TMPDIR, TEMP, TMP, /tmp, /var/tmp, /usr/tmp "
+        "and the working directory): %s",
+        why.msg);
 }
 
 int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct err *e)
@@ -107,7 +126,7 @@ int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct
     if (base && strcmp(base, "/dev/null") == 0)
         return 0;
     if (!base) {
-        int rc = make_fresh(fresh, sizeof(fresh), temporary_base(), "torchelastic", 0700, e);
+        int rc = make_temporary(fresh, sizeof(fresh), e);
         if (rc < 0)
             return rc;
         base = fresh;
@@ -129,7 +148,7 @@ int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct
 int log_dir_open_flat(struct log_dir *d, struct err *e)
 {
     *d = (struct log_dir){.flat = true, .last_flat = -1};
-    int rc = make_fresh(d->run, sizeof(d->run), temporary_base(), "torchelastic", 0700, e);
+    int rc = make_temporary(d->run, sizeof(d->run), e);
     if (rc < 0)
         d->run[0] = '\0';
     return rc;

@@ -2,7 +2,8 @@
  *     <base>/<run_id>_<random>/attempt_<n>/<local_rank>/{stdout.log,stderr.log,error.json}
  * The run directory is made once per agent; an attempt's directory that exists already is emptied
  * first. Where other users may make files too (/tmp), nothing of theirs is followed: the run
- * directory has a name that nobody can guess and mode 0700 under TMPDIR, a symbolic link of another
+ * directory has a name that nobody can guess and mode 0700 under TMPDIR (or, where that does not
+ * take one, in the next of the places that Python's tempfile knows), a symbolic link of another
  * user on the way to `base` is refused, and nothing that is emptied is entered through a link.
  *
  * Where no output is kept, one directory holds the error files of all, flat:
@@ -30,7 +31,7 @@ struct log_dir {
  * path that they are about. run_id is made harmless for a path. On failure *d holds no files. */
 int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct err *e);
 
-/* For error files alone, flat. */
+/* For error files alone, flat. On failure *d holds no files. */
 int log_dir_open_flat(struct log_dir *d, struct err *e);
 
 /* Makes attempt_<n> and a directory for each of nproc local ranks; flat: removes what an earlier

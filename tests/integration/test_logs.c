@@ -165,6 +165,33 @@ START_TEST(no_files_no_folder)
 }
 END_TEST
 
+/* No place takes a file: workers that need none are started, the others not. */
+START_TEST(no_place_for_files)
+{
+    static const char ro[] = "for d in /tmp /var/tmp /usr/tmp; do test ! -d $d || { "
+                             "mount --bind $d $d && mount -o remount,ro,bind $d; } || exit 99; "
+                             "done; cd /proc && exec \"$@\"";
+    char *env[] = {"TMPDIR=/proc", NULL};
+    for (int needed = 0; needed <= 1; needed++) {
+        struct proc p;
+        proc_start(&p,
+                   ARGV("unshare", "-m", "sh", "-c", (char *)ro, "sh", build_path("dlaunch"),
+                        needed ? "--tee=1" : "--tee=0", build_path("tests/worker"), "env",
+                        "TORCHELASTIC_ERROR_FILE"),
+                   env, 0);
+        int status = proc_wait(&p, 20);
+        if (status == 99 || strstr(p.err, "unshare failed")) {
+            test_skip("no place for files: cannot make folders read-only: %s", p.err);
+            return;
+        }
+        ck_assert_msg(status == (needed ? 2 : 0), "exit %d: %s", status, p.err);
+        ck_assert_str_eq(p.out, needed ? "" : "TORCHELASTIC_ERROR_FILE=\n");
+        expect_text(p.err, "no place for temporary files (tried TMPDIR, ");
+        proc_fini(&p);
+    }
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------- trouble */
 
 /* The disk is full: the job goes on, the console has every line, and what is missing is counted. */
@@ -285,6 +312,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, every_stream_goes_where_it_should, 0, ARRAY_LEN(streams));
     tcase_add_test(tc, prefix_and_filters);
     tcase_add_test(tc, no_files_no_folder);
+    tcase_add_test(tc, no_place_for_files);
     tc = test_case(s, "trouble", 120);
     tcase_add_test(tc, full_disk);
     tcase_add_test(tc, slow_reader);

@@ -216,10 +216,34 @@ START_TEST(error_files_alone_are_flat)
     char *run = test_text("%s", d.run);
     log_dir_close(&d);
     ck_assert(!is_dir(run) && d.run[0] == '\0');
-    struct log_dir none;
+}
+END_TEST
+
+/* As Python's tempfile looks for one. */
+START_TEST(a_temporary_folder_that_is_no_use_is_passed_over)
+{
+    struct log_dir d;
+    struct err e = ERR_INIT;
+    write_file(tmppath("file"), "");
+    ck_assert_int_eq(mkdir(tmppath("third"), 0700), 0);
+    ck_assert_int_eq(chdir(tmpdir()), 0);
     setenv("TMPDIR", tmppath("absent"), 1);
-    ck_assert_int_eq(log_dir_open_flat(&none, &e), -ENOENT);
-    ck_assert_str_eq(none.run, "");
+    setenv("TEMP", tmppath("file"), 1);
+    for (int relative = 0; relative <= 1; relative++) {
+        setenv("TMP", relative ? "third" : tmppath("third"), 1);
+        ck_assert_msg(log_dir_open_flat(&d, &e) == 0, "%s", e.msg);
+        ck_assert_int_eq(
+            fnmatch(test_text("%s/third/torchelastic_*", tmpdir()), d.run, FNM_PATHNAME), 0);
+        log_dir_close(&d);
+        ck_assert_msg(log_dir_open(&d, NULL, "none", &e) == 0, "%s", e.msg);
+        ck_assert_int_eq(
+            fnmatch(test_text("%s/third/torchelastic_*/none_*", tmpdir()), d.run, FNM_PATHNAME), 0);
+        log_dir_close(&d);
+    }
+    setenv("TMP", "", 1);
+    ck_assert_msg(log_dir_open_flat(&d, &e) == 0, "%s", e.msg);
+    ck_assert_int_eq(fnmatch("/tmp/torchelastic_*", d.run, FNM_PATHNAME), 0);
+    log_dir_close(&d);
 }
 END_TEST
 
@@ -231,6 +255,7 @@ static Suite *suite(void)
     tcase_add_test(tc, empty_tree_is_removed);
     tcase_add_test(tc, attempt_is_emptied);
     tcase_add_test(tc, error_files_alone_are_flat);
+    tcase_add_test(tc, a_temporary_folder_that_is_no_use_is_passed_over);
     tcase_add_test(tc, run_ids_are_made_harmless);
     tcase_add_test(tc, clear_errors);
     tcase_add_test(tc, links_of_strangers_are_refused);

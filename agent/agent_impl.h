@@ -70,7 +70,7 @@ struct agent {
     /* The stop. */
     bool leaving;       /* told to stop: a further word kills */
     bool stopped_told;  /* rdzv_stopped() has been called for this round */
-    bool killed;        /* SIGKILL has been sent */
+    bool killed;        /* SIGKILL has been sent, and not all have died of it */
     uint64_t killed_ns; /* when */
     struct sweep sweep;
     char leftover[512]; /* what could not be killed; "" nothing */
@@ -85,7 +85,7 @@ struct agent {
 void agent_stop_workers(struct agent *a, int signo);
 void agent_signal_workers(struct agent *a, int signo);
 void agent_kill_workers(struct agent *a); /* once a round */
-/* Ends, from `delay_ms` on, what ended workers left; when none is left at all the agent goes on. */
+/* From `delay_ms` on, once no worker is alive: ends what they left, and the agent goes on. */
 void agent_look_for_descendants(struct agent *a, unsigned delay_ms);
 /* In agent.c. When all have ended and all output is read: the next state. */
 void agent_go_on_if_over(struct agent *a);

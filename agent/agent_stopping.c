@@ -10,49 +10,7 @@
 
 #define SWEEP_MS 2 /* between two looks for descendants */
 
-/* -------------------------------------------------------- descendants that their worker left
- * behind */
-
-static struct worker *worker_of_pid(struct agent *a, pid_t pid)
-{
-    for (int i = 0; i < a->job->nproc; i++) {
-        if (a->workers[i].state == WORKER_RUNNING && a->workers[i].pid == pid)
-            return &a->workers[i];
-    }
-    return NULL;
-}
-
-/* Whether an adopted process is to be ended: its worker has ended, or nobody knows whose it is and
- * no worker is left. */
-static bool outlived_its_worker(struct agent *a, pid_t pid)
-{
-    int rank = worker_rank_of_process(pid);
-    for (int i = 0; rank >= 0 && i < a->job->nproc; i++) {
-        if (a->workers[i].rank == rank)
-            return a->workers[i].state != WORKER_RUNNING;
-    }
-    return a->nalive == 0;
-}
-
-/* While other workers run: ends what ended workers left, and leaves alone what live ones
- * daemonised. Returns how many were ended. */
-static int end_orphans(struct agent *a)
-{
-    int ended = 0, n = sweep_children(NULL, 0);
-    if (n <= a->nalive)
-        return 0;
-    pid_t *children = xcalloc((size_t)n, sizeof(*children));
-    int found = sweep_children(children, n);
-    n = found < n ? found : n;
-    for (int i = 0; i < n; i++) {
-        if (!worker_of_pid(a, children[i]) && outlived_its_worker(a, children[i])) {
-            kill(children[i], SIGKILL); /* what it leaves becomes ours: the next look finds it */
-            ended++;
-        }
-    }
-    free(children);
-    return ended;
-}
+/* ---------------------------------------------------- descendants that the workers left behind */
 
 static void name_unkillable(struct agent *a)
 {
@@ -91,12 +49,11 @@ static void abandon(struct agent *a)
 static void on_sweep(uv_timer_t *t)
 {
     struct agent *a = container_of(t, struct agent, sweep_timer);
-    if (a->killed && mono_ns() - a->killed_ns > UNKILLABLE_MS * 1000000ull) {
-        abandon(a);
-        return;
-    }
-    if (a->nalive) {
-        if (end_orphans(a) || a->killed)
+    bool overdue = a->killed && mono_ns() - a->killed_ns > UNKILLABLE_MS * 1000000ull;
+    if (a->nalive) { /* what live workers have daemonised is left alone */
+        if (overdue)
+            abandon(a);
+        else if (a->killed)
             agent_look_for_descendants(a, SWEEP_MS);
         return;
     }
@@ -106,12 +63,16 @@ static void on_sweep(uv_timer_t *t)
         sweep_init(&a->sweep);
     }
     if (sweep_step(&a->sweep, NULL, 0) > 0) {
-        agent_look_for_descendants(a, SWEEP_MS);
+        if (overdue)
+            abandon(a);
+        else
+            agent_look_for_descendants(a, SWEEP_MS);
         return;
     }
     if (a->sweep.killed)
         log_notice("ended %u process%s that the workers had left behind", a->sweep.killed,
                    a->sweep.killed == 1 ? "" : "es");
+    a->killed = false; /* there is nothing left that could not be */
     a->swept = true;
     agent_go_on_if_over(a);
 }

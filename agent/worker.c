@@ -278,19 +278,3 @@ void worker_status(const struct worker *w, struct agent_worker_status *out)
         .seconds = w->started_ns && end > w->started_ns ? (double)(end - w->started_ns) / 1e9 : 0,
     };
 }
-
-int worker_rank_of_process(pid_t pid)
-{
-    static char env[256 * 1024];
-    static const char name[] = "RANK=";
-    char path[64];
-    snprintf(path, sizeof(path), "/proc/%d/environ", pid);
-    ssize_t len = fd_read_file(AT_FDCWD, path, env, sizeof(env));
-    if (len <= 0)
-        return -1;
-    for (const char *s = env; s < env + len; s += strlen(s) + 1) {
-        if (strncmp(s, name, sizeof(name) - 1) == 0)
-            return atoi(s + sizeof(name) - 1);
-    }
-    return -1;
-}

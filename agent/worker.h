@@ -83,8 +83,4 @@ void worker_signal_group(const struct worker *w, int signo);
 
 void worker_status(const struct worker *w, struct agent_worker_status *out);
 
-/* RANK in the environment that a process was started with, or -1: to whom an adopted orphan
- * belongs. */
-int worker_rank_of_process(pid_t pid);
-
 #endif

@@ -1,28 +1,8 @@
 /* One launcher, one node: starting, ending, signals, restarts, descendants, bad input. */
-#include "tests/lib/test.h"
+#include "tests/integration/job.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-#include "core/clock.h"
-#include "core/mem.h"
-#include "tests/lib/cluster.h"
-
-static void expect_text(const char *where, const char *text)
-{
-    ck_assert_msg(strstr(where, text), "not there: \"%s\"\nin: %s", text, where);
-}
-
-static void expect_no_text(const char *where, const char *text)
-{
-    ck_assert_msg(!strstr(where, text), "should not be there: \"%s\"\nin: %s", text, where);
-}
 
 /* ------------------------------------------------------------------------------- start and end */
 
@@ -375,6 +355,76 @@ START_TEST(a_live_workers_daemon_is_left_alone)
 }
 END_TEST
 
+static bool is_gone(void *path)
+{
+    return kill(atoi(text_of_file(path)), 0) < 0;
+}
+
+/* What a worker leaves in its group ends with it. What has left the group stays while others run,
+ * whatever its environment says. */
+START_TEST(only_the_group_of_an_ended_worker_ends)
+{
+    static const char script[] =
+        "daemon() { setsid sh -c 'echo x >>up; until test -e go; do sleep 0.01; done; "
+        "echo x >>out'; }\n"
+        "if test $LOCAL_RANK = 0; then\n"
+        "    RANK=1 daemon &\n"
+        "    daemon &\n"
+        "    until test $(wc -l <out) = 3; do sleep 0.01; done\n"
+        "else\n"
+        "    daemon &\n"
+        "    sleep 1000 & echo $! >child.new; mv child.new child\n"
+        "    until test $(wc -l <up) = 3; do sleep 0.01; done\n"
+        "fi\n";
+    struct proc p;
+    write_file(tmppath("script"), script);
+    write_file(tmppath("out"), "");
+    write_file(tmppath("up"), "");
+    ck_assert_int_eq(chdir(tmpdir()), 0);
+    dlaunch_start(&p, NULL, "--nproc_per_node 2 sh %%T/script");
+    wait_lines(tmppath("child"), 1, 10);
+    wait_until(is_gone, tmppath("child"), 10, "the end of what is in the group");
+    write_file(tmppath("go"), "");
+    wait_lines(tmppath("out"), 3, 10);
+    expect_status(&p, 0, 10);
+    proc_fini(&p);
+}
+END_TEST
+
+/* 10 s after the last process of a round was sent SIGKILL, the next stop must not think that it
+ * could not be killed. */
+static bool time_is_over(void *end_ns)
+{
+    return mono_ns() > *(uint64_t *)end_ns;
+}
+
+START_TEST(a_stop_long_after_a_round)
+{
+    struct proc waits, done[2];
+    int port = free_port();
+    dlaunch_start(&waits, NULL, "--max_restarts 1 --restart_backoff 300 %%W exit 3");
+    for (int i = 0; i < 2; i++)
+        dlaunch_start(&done[i], NULL,
+                      "--nnodes 2 --node_rank %d --master_addr 127.0.0.1 --master_port %d %%W "
+                      "append %%T/up if-rank 1 wait %%T/go if-rank 1 exit 3",
+                      i, port);
+    proc_expect_err(&waits, "restart 1 of 1", 10);
+    wait_lines(tmppath("up"), 2, 10);
+    uint64_t end = mono_ns() + UINT64_C(11000000000);
+    wait_until(time_is_over, &end, 20, "11 s");
+    proc_kill(&waits, SIGTERM);
+    expect_status(&waits, 143, 10);
+    write_file(tmppath("go"), ""); /* the other node has been through for long */
+    for (int i = 0; i < 2; i++) {
+        expect_status(&done[i], 3, 20);
+        expect_no_text(done[i].err, "could not be killed");
+        proc_fini(&done[i]);
+    }
+    expect_no_text(waits.err, "could not be killed");
+    proc_fini(&waits);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------ bad input */
 
 START_TEST(bad_input_is_one_line_and_exit_2)
@@ -492,6 +542,8 @@ static Suite *suite(void)
     tc = test_case(s, "descendants", 60);
     tcase_add_test(tc, nothing_is_left_behind);
     tcase_add_test(tc, a_live_workers_daemon_is_left_alone);
+    tcase_add_test(tc, only_the_group_of_an_ended_worker_ends);
+    tcase_add_test(tc, a_stop_long_after_a_round);
     tc = test_case(s, "bad input", 60);
     tcase_add_test(tc, bad_input_is_one_line_and_exit_2);
     return s;

@@ -209,11 +209,31 @@ static bool has_line(const char *text, const char *line, size_t len)
     return len == 0;
 }
 
-/* The error file's message, without what stderr shows as well; its last line always. */
+/* The line that names the error. Of Python's tracebacks that is the one behind the last one's
+ * frames, which are indented (an exception's text may have more lines, and notes); else the first
+ * one. NULL: all are indented, as in an exception group. */
+static const char *headline(const char *text)
+{
+    static const char begin[] = "Traceback (most recent call last):\n";
+    const char *line = text;
+    for (const char *at = text; (at = strstr(at, begin)); line = at)
+        at += sizeof(begin) - 1;
+    int cut = 0; /* a long one's beginning may be left out */
+    if (line == text && sscanf(text, "[%*u lines left out]%n", &cut) == 0 && cut && text[cut])
+        line = text + cut + 1;
+    while (line && *line == ' ') {
+        const char *nl = strchr(line, '\n');
+        line = nl ? nl + 1 : NULL;
+    }
+    return line;
+}
+
+/* The error file's message, without what stderr shows as well; what names the error always. */
 static void print_error(struct page *pg, const struct failure *f)
 {
     struct buf b = BUF_INIT;
     size_t len = strlen(f->message);
+    const char *name = headline(f->message);
     if (f->kind == FAILURE_EXEC || f->kind == FAILURE_NODE)
         return;
     while (len && f->message[len - 1] == '\n')
@@ -221,7 +241,7 @@ static void print_error(struct page *pg, const struct failure *f)
     for (const char *p = f->message, *end = p + len; p < end;) {
         size_t n = strcspn(p, "\n");
         bool last = p + n >= end;
-        if (last || !has_line(f->stderr_tail, p, n))
+        if (p == name || !has_line(f->stderr_tail, p, n))
             buf_put(&b, p, n + !last);
         p += n + 1;
     }

@@ -104,14 +104,19 @@ START_TEST(a_python_exception)
 }
 END_TEST
 
+#define FRAMES                                   \
+    "Traceback (most recent call last):\n"       \
+    "  File \"train.py\", line 6, in <module>\n" \
+    "    step()\n"                               \
+    "    ^^^^^^\n"
+
 /* Of the error file's message, what stderr does not show is there in any case. */
 START_TEST(what_stderr_does_not_show)
 {
     struct failure *f = failed(0, FAILURE_EXIT, 1, 1);
     f->exit_code = 7;
-    strcpy(f->stderr_tail, "please see above: unrelated\nRuntimeError: CUDA error");
-    strcpy(f->message, "GPU 1: 3 uncorrectable ECC errors\n"
-                       "please see above: unrelated\nRuntimeError: CUDA error");
+    strcpy(f->stderr_tail, "please see above: unrelated\n" FRAMES "RuntimeError: CUDA error");
+    strcpy(f->message, "GPU 1: 3 uncorrectable ECC errors\n" FRAMES "RuntimeError: CUDA error");
     const char *text = report_text(0);
     ck_assert_ptr_nonnull(strstr(text, "  error     GPU 1: 3 uncorrectable ECC errors\n"
                                        "            RuntimeError: CUDA error\n"
@@ -119,6 +124,45 @@ START_TEST(what_stderr_does_not_show)
     strcpy(f->message, "the cause of it\nsee above");
     text = report_text(0);
     ck_assert_ptr_nonnull(strstr(text, "  error     the cause of it\n            see above\n"));
+}
+END_TEST
+
+static const struct {
+    const char *message, *names;
+} texts[] = {
+    {FRAMES "ValueError: lr must be positive", "ValueError: lr must be positive"},
+    {FRAMES "RuntimeError: CUDA error: an illegal memory access was encountered\n"
+            "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+            "  (indented)\n"
+            "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n",
+     "RuntimeError: CUDA error: an illegal memory access was encountered"},
+    {FRAMES "KeyError: 'a'\n\nDuring handling of the above exception, another exception "
+            "occurred:\n\n" FRAMES "RuntimeError: no such batch\nsee above",
+     "RuntimeError: no such batch"},
+    {"[40 lines left out]\n    step()\n  File \"x.py\", line 7, in step\nOSError: gone\nnote",
+     "OSError: gone"},
+    {"out of range\nsee above", "out of range"},
+    {"  + Exception Group Traceback (most recent call last):\n"
+     "  | ExceptionGroup: two (2 sub-exceptions)\n"
+     "  +------------------------------------",
+     NULL},
+};
+
+/* When stderr has all of it, one line says what it was. */
+START_TEST(the_line_that_names_the_error)
+{
+    struct failure *f = failed(0, FAILURE_EXIT, 1, 1);
+    f->exit_code = 1;
+    strcpy(f->message, texts[_i].message);
+    strcpy(f->stderr_tail, texts[_i].message);
+    char *text = report_text(0);
+    const char *names = texts[_i].names;
+    char *want = test_text("\n  error     %s\n  stderr    ", names ? names : "");
+    if (!names)
+        ck_assert_ptr_null(strstr(text, "\n  error "));
+    else
+        ck_assert_msg(strstr(text, want), "not there:%sin: %s", want, text);
+    free(text);
 }
 END_TEST
 
@@ -492,6 +536,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, a_python_exception);
     tcase_add_test(tc, what_stderr_does_not_show);
+    tcase_add_loop_test(tc, the_line_that_names_the_error, 0, ARRAY_LEN(texts));
     tcase_add_test(tc, a_crash_on_another_node);
     tcase_add_test(tc, killed_by_someone_else);
     tcase_add_test(tc, not_even_started);

@@ -383,11 +383,11 @@ static void *write_lines(void *arg)
 {
     struct writer *w = arg;
     static const char rest[] = " 23456789abcdef0123456789abcdef0123456789abcdef0123456789\n";
-    char line[64 * 1024];
+    char line[64 * 1024 + 1]; /* sprintf() terminates */
     unsigned n = 0;
     while (n < w->lines && w->result == 0) {
         size_t len = 0;
-        for (; n < w->lines && len + 64 <= sizeof(line); n++)
+        for (; n < w->lines && len + 64 < sizeof(line); n++)
             len += (size_t)sprintf(line + len, "%06u%s", n, rest);
         w->result = fd_write_all(w->fd, line, len);
     }

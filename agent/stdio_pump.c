@@ -99,6 +99,14 @@ static void say_file_fails(struct stdio_pump *p, const struct stdio_stream *s)
              strerror(own ? s->file.error : s->filter->file[s->is_err].error));
 }
 
+/* Whether it has to wait for its console: also behind those who wait already, or whoever is not
+ * among them would take what room there comes to be before there is enough for all. */
+static bool has_to_wait(const struct stdio_pump *p, const struct stdio_stream *s)
+{
+    return s->console &&
+           (console_full(s->console) || !TAILQ_EMPTY(&p->held[s->console - p->console]));
+}
+
 static void hold(struct stdio_pump *p, struct stdio_stream *s)
 {
     epoll_ctl(p->epfd, EPOLL_CTL_DEL, s->fd, NULL);
@@ -199,7 +207,7 @@ static bool read_to_end(struct stdio_pump *p, struct worker *w)
 static void on_stream(struct stdio_pump *p, struct stdio_stream *s)
 {
     struct worker *w = worker_of(s);
-    if (s->console && console_full(s->console))
+    if (has_to_wait(p, s))
         hold(p, s);
     else if (s->console && console_unread(s->console) && !*s->label->file)
         close_pipe(p, s); /* EPIPE for the worker, as if it had written to the console itself */

@@ -286,8 +286,8 @@ START_TEST(busy_hosts)
 {
     struct hosts h;
     launch_all(&h,
-               "--master_addr 10.77.0.1 %s --nproc_per_node 2 --tee 3 --log_dir %%T/log %%W append "
-               "%%T/up if-local 1 spew 3000000 all-it-can wait %%T/go print fine",
+               "--master_addr 10.77.0.1 %s --nproc_per_node 2 --tee 0:3 --redirects 1:3 --log_dir "
+               "%%T/log %%W append %%T/up if-local 1 spew 3000000 all-it-can wait %%T/go print fine",
                QUICK);
     wait_up(6);
     struct proc busy;

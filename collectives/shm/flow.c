@@ -92,6 +92,7 @@ static int stage(struct flow *f, uint64_t k)
         size_t len = piece_len(f, s->out[j].len, k);
         if (!len || (!f->shared && !has_to_be_put(f, j)))
             continue;
+        shm_use_slots(s, s->me, f->filled);
         put(f, place(f, s->me, j, k), f->send + s->out[j].at + k * f->piece, len);
     }
     return 0;
@@ -133,6 +134,7 @@ static int copy_piece(struct flow *f, int i, uint64_t k, size_t len)
     if (r < 0)
         return r;
     if (!(shm_arrival(s, f->op->seq, i)->flags & SHM_PULL)) {
+        shm_use_slots(s, i, f->filled);
         copy_fresh(f->recv + s->in[i].at + k * f->piece, place(f, i, s->me, k), len);
         return 0;
     }
@@ -183,8 +185,12 @@ static int find_source(struct flow *f, int i, uint64_t k, size_t len, const void
     struct shm *s = f->op->s;
     int r = await_piece(f, i, k);
     *source = place(f, i, s->me, k);
-    if (r < 0 || !(shm_arrival(s, f->op->seq, i)->flags & SHM_PULL))
+    if (r < 0)
         return r;
+    if (!(shm_arrival(s, f->op->seq, i)->flags & SHM_PULL)) {
+        shm_use_slots(s, i, f->filled);
+        return 0;
+    }
     r = shm_claim(f->op, f->op->base + k);
     uint8_t *mine = place(f, s->me, s->me, k);
     *source = mine;
@@ -302,6 +308,9 @@ int flow_run(struct flow *f)
 {
     struct shm *s = f->op->s;
     uint64_t rounds = 1;
+    s->has_mapped = false;
+    size_t lanes = f->shared || f->to_one ? 1 : (size_t)s->n;
+    f->filled = min_size(f->piece, f->most) * lanes;
     f->op->lag = f->results != FLOW_NOBODY ? 4 : 3;
     if (f->uneven)
         f->op->mine->most = f->most;

@@ -42,6 +42,7 @@ struct flow {
     bool to_one;                      /* at most one of my blocks has a length */
     int results;
     size_t piece;  /* of a block, a round; a multiple of 64 */
+    size_t filled; /* of a slot, at most; flow_run() sets it */
     size_t most;   /* the longest block that any rank has for another */
     bool in_place; /* what is taken goes where blocks of mine come from */
     bool uneven;   /* `most` is only this rank's longest: the ranks tell each other */

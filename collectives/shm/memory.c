@@ -24,6 +24,7 @@
 #define ARENAS_LEAST ((size_t)64 << 20)
 #define RINGS_BYTES  ((size_t)64 << 20)
 
+enum { MAP_LEAST = 32 * 1024 };
 enum { RING_MOST = 512 * 1024, RING_LEAST = 4096, CELLS_MOST = 64, RING_BYTES_A_CELL = 128 };
 
 /* struct shm_offer, as this file knows it. */
@@ -79,7 +80,10 @@ static bool keep_scratch(struct shm *s)
     s->sources = calloc(2 * n, sizeof(*s->sources));
     s->targets = calloc(n, sizeof(*s->targets));
     s->may_read = calloc(n, sizeof(*s->may_read));
-    return s->out && s->in && s->sources && s->targets && s->may_read;
+    s->mapped_bytes = calloc(n, sizeof(*s->mapped_bytes));
+    for (size_t i = 0; s->mapped_bytes && i < n; i++)
+        s->mapped_bytes[i] = MAP_LEAST / 2; /* so much is as quick page by page */
+    return s->out && s->in && s->sources && s->targets && s->may_read && s->mapped_bytes;
 }
 
 /* Says what others must know of this rank. */
@@ -155,6 +159,19 @@ int shm_open_heap(dlcoll_comm *comm, void *heap, size_t bytes, struct err *e)
         return err_set(e, -ENOSPC, "the launcher's %zu bytes are too few for %d ranks", bytes,
                        comm->topo.nlocal);
     return take(comm, heap, bytes, false, e);
+}
+
+void shm_map_slots(struct shm *s, int i, size_t bytes)
+{
+    size_t *mapped = &s->mapped_bytes[i], page = (size_t)sysconf(_SC_PAGESIZE);
+    while (*mapped < bytes)
+        *mapped *= 2;
+    for (uint64_t k = 0; k < SHM_SLOTS; k++) {
+        uintptr_t at = (uintptr_t)shm_slot(s, i, k) / page * page;
+        size_t len = align_up(*mapped < SHM_SLOT_BYTES ? *mapped : SHM_SLOT_BYTES, page);
+        (void)!madvise((void *)at, len, MADV_POPULATE_WRITE); /* Linux 5.14; else page by page */
+    }
+    s->has_mapped = true;
 }
 
 /* ------------------------------------------------------------------------------------- making */
@@ -304,6 +321,7 @@ void shm_close(dlcoll_comm *comm)
     free(s->sources);
     free(s->targets);
     free(s->may_read);
+    free(s->mapped_bytes);
     close_fd(&s->fd);
     if (s->mapped)
         munmap(s->base, s->bytes);

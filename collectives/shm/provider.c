@@ -157,7 +157,7 @@ static int move_timed(struct task *t, size_t block, bool can_pull)
     int r = run_flow(t, "flat");
     for (int i = 0; i < s->n; i++)
         bytes += s->in[i].len;
-    if (r == 0 && bytes && !t->flow.in_place)
+    if (r == 0 && bytes && !t->flow.in_place && !s->has_mapped)
         cost_take(&s->peers[s->me].costs[kind][size], size, &s->turns[kind][size],
                   t->op.pulled ? COST_PULLED : COST_STAGED, mono_ns() - began, bytes);
     return r;

@@ -163,6 +163,8 @@ struct shm {
     uint64_t read;                /* all have read my rounds before this one */
     enum shm_can can_pull;        /* all may read my memory */
     uint8_t *may_read;            /* by rank, enum shm_can: I may read its memory */
+    size_t *mapped_bytes;         /* by rank: of each of its slots (shm_use_slots()) */
+    bool has_mapped;              /* in the operation under way */
     struct cost_turn turns[COST_KINDS][COST_SIZES]; /* with this rank's costs */
 
     /* Scratch, n each. */
@@ -180,6 +182,16 @@ static inline uint8_t *shm_slot(const struct shm *s, int i, uint64_t round)
 {
     size_t k = (size_t)i * SHM_SLOTS + round % SHM_SLOTS;
     return s->slots + k * SHM_SLOT_STRIDE + (size_t)i % 16 * (SHM_SLOT_SKEW / 16);
+}
+
+void shm_map_slots(struct shm *s, int i, size_t bytes);
+
+/* Before so much of a rank's slots is used: for the first time it is mapped all at once, which
+ * takes the system a fraction of the time that it takes to map what is touched page by page. */
+static inline void shm_use_slots(struct shm *s, int i, size_t bytes)
+{
+    if (bytes > s->mapped_bytes[i])
+        shm_map_slots(s, i, bytes);
 }
 
 /* Whether a number in a line has come to `want`. */

@@ -285,10 +285,11 @@ END_TEST
 START_TEST(busy_hosts)
 {
     struct hosts h;
-    launch_all(&h,
-               "--master_addr 10.77.0.1 %s --nproc_per_node 2 --tee 0:3 --redirects 1:3 --log_dir "
-               "%%T/log %%W append %%T/up if-local 1 spew 3000000 all-it-can wait %%T/go print fine",
-               QUICK);
+    launch_all(
+        &h,
+        "--master_addr 10.77.0.1 %s --nproc_per_node 2 --tee 0:3 --redirects 1:3 --log_dir "
+        "%%T/log %%W append %%T/up if-local 1 spew 3000000 all-it-can wait %%T/go print fine",
+        QUICK);
     wait_up(6);
     struct proc busy;
     proc_start(&busy, ARGV("sh", "-c", "for i in $(seq 64); do (while :; do :; done) & done; wait"),

@@ -43,6 +43,7 @@ enum {
     WORLD_MAX = 1 << 24,
     RETRY_MS = 20,
     HOST_AGAIN_MS = 500,
+    LATE_MS = 2000,   /* a world that cannot be is told to those who come by then */
     MISSING_MAX = 16, /* ranks that are listed by name */
 };
 
@@ -455,9 +456,14 @@ static int lead(struct meeting *m, struct err *e)
                       : store_client_set(m->client, table_key(m, key), table.data, table.len, e);
     buf_fini(&table);
     uint32_t given = w->members[last].size, own = (uint32_t)w->size;
-    for (int i = 1; i <= last && r == 0; i++) {
+    for (int i = 1; i < w->size && r == 0; i++) {
         const char *k = rank_key(m, "read", i, key);
-        r = store_client_wait(m->client, &k, 1, remaining_ms(m), e);
+        int ms = remaining_ms(m);
+        if (i <= last)
+            r = store_client_wait(m->client, &k, 1, ms, e);
+        else if (store_client_wait(m->client, &k, 1, ms < 0 || ms > LATE_MS ? LATE_MS : ms, NULL) <
+                 0)
+            break; /* of those who have not come yet not all will be told of the mistake */
     }
     return given && given != own ? another_size(last, given, own, e) : r;
 }
@@ -557,7 +563,7 @@ static int meet_once(struct meeting *m, struct err *e)
         r = m->w->rank == 0 ? lead(m, e) : follow(m, e);
     if (r == -ETIMEDOUT)
         r = timed_out(m, e);
-    if (r == 0 && m->w->rank == 0)
+    if ((r == 0 || r == -EINVAL) && m->w->rank == 0)
         clean_up(m);
     if (!m->borrowed) {
         store_client_free(m->client);

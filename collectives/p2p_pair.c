@@ -155,10 +155,14 @@ bool p2p_expects(const struct p2p *p, int rank)
                            (peer->offered.head && p2p_has_one_stream(p, rank)));
 }
 
-/* Only a receive from any rank is there, and others may still send. */
-static bool can_do_without(const struct p2p_peer *peer, const struct p2p_reading *in)
+/* Only receives from any rank are there, and others may still send, or such as may be in vain. */
+static bool can_do_without(const struct p2p *p, int rank, const struct p2p_reading *in)
 {
-    return !peer->posted && !peer->accepted.head && !peer->offered.head && !in->have;
+    const struct p2p_peer *peer = &p->peers[rank];
+    const struct p2p_op *op = p->posted.head;
+    while (op && (op->any || op->peer != rank || op->optional))
+        op = op->next;
+    return !op && !peer->accepted.head && !peer->offered.head && !in->have;
 }
 
 static bool reads_on(const struct p2p *p, int rank, const struct p2p_reading *in)
@@ -209,7 +213,7 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
             len = left < IO_BYTES ? left : IO_BYTES;
         }
         ssize_t n = take(p, rank, stream, header, to, len, &e);
-        if (n == -EPIPE && can_do_without(peer, in)) {
+        if (n == -EPIPE && can_do_without(p, rank, in)) {
             peer->deaf = true;
             return moved;
         }
@@ -361,9 +365,11 @@ static void check_exit(struct p2p *p, int rank)
     p2p_move(p, rank, &moved); /* what it has sent before counts */
     if (p->failed || is_connected(p, rank))
         return;
+    struct p2p_peer *peer = &p->peers[rank];
     const struct p2p_op *op = p2p_op_with(p, rank, false);
-    if (!op) {
-        p->peers[rank].deaf = true;
+    bool is_told = peer->out.head || peer->in_reply.head;
+    if (!op || (!is_told && can_do_without(p, rank, &peer->messages))) {
+        peer->deaf = true;
         return;
     }
     err_set(&e, -EPIPE, "it takes part no more");

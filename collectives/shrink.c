@@ -226,7 +226,8 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
     to.lanes = 1;
     if (r.gone && r.here && r.moved && r.wants && tcp_new(&r.t, &to, &e) == 0) {
         for (int i = 0; i < c->size; i++)
-            r.gone[i] = c->error.code == DLCOLL_EPEER && c->world_ranks[i] == c->error.rank;
+            r.gone[i] = c->error.code == DLCOLL_EPEER && c->world_ranks[i] == c->error.rank &&
+                        i != c->rank; /* who hears of his own death lives */
         status = find_out(&r);
         r.t->ops->free(r.t);
     }

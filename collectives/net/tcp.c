@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -153,6 +154,13 @@ static int connect_failed(struct tcp *tcp, int stream, int errnum, struct err *e
                            netaddr_format(&to, where, sizeof(where)));
 }
 
+/* Those who come need descriptors, too, and so does the program. */
+static bool is_scarce(int fd)
+{
+    struct rlimit most;
+    return getrlimit(RLIMIT_NOFILE, &most) == 0 && (rlim_t)fd >= most.rlim_cur / 2;
+}
+
 static int start_connect(struct tcp *tcp, int stream, struct err *e)
 {
     struct conn *c = &tcp->conns[stream];
@@ -163,6 +171,8 @@ static int start_connect(struct tcp *tcp, int stream, struct err *e)
     c->fd = socket(to.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (c->fd < 0)
         return c->knock ? try_later(c) : err_sys(e, errno, "socket");
+    if (c->knock && is_scarce(c->fd))
+        return try_later(c);
     tune(tcp, c->fd);
     c->state = TCP_CONNECTING;
     if (connect(c->fd, &to.sa, to.len) < 0 && errno != EINPROGRESS && errno != EINTR)
@@ -267,6 +277,15 @@ static bool is_welcome(const struct tcp *tcp, int stream)
              (tcp->conns[stream].knock || peer_of(tcp, stream) < tcp->o.rank)));
 }
 
+/* Whoever waits for our answer has not closed. Of a world that is being made: he may try again, and
+ * has the same number then. */
+static bool has_given_up(int fd)
+{
+    char none;
+    ssize_t n = recv(fd, &none, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 static void adopt(struct tcp *tcp, struct arrival *a)
 {
     _cleanup_fd_ int fd = take_fd(&a->fd);
@@ -275,6 +294,8 @@ static void adopt(struct tcp *tcp, struct arrival *a)
     if (peer < 0 || a->hello.lane >= tcp->base.lanes || !is_welcome(tcp, stream))
         return;
     struct hello h = make_hello(tcp, stream, a->hello.lane);
+    if (tcp->o.comm == 0 && has_given_up(fd))
+        return;
     if (send(fd, &h, sizeof(h), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(h))
         return;
     tune(tcp, fd);
@@ -301,7 +322,7 @@ static int begin(struct tcp *tcp, int stream, bool connects, struct err *e)
     uint64_t now = mono_ns();
     if (!connects && !c->knock_ns)
         c->knock_ns = now + KNOCK_MS * 1000000ull;
-    if (now < (connects ? c->retry_ns : c->knock_ns))
+    if (now < c->retry_ns || (!connects && now < c->knock_ns))
         return 0;
     c->knock = !connects;
     return start_connect(tcp, stream, e);
@@ -312,6 +333,7 @@ static void stop_knocking(struct conn *c)
     close_fd(&c->fd);
     c->state = TCP_NONE;
     c->knock = false;
+    c->knock_ns = mono_ns() + KNOCK_MS * 1000000ull;
 }
 
 /* 1: open. 0: not yet; it has been taken as far as it goes without blocking. -EPIPE: gone; another

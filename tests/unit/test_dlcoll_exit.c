@@ -121,6 +121,31 @@ START_TEST(whoever_waits_for_one_of_another_node_is_told)
 }
 END_TEST
 
+/* Who only asks who is there is told that one is missing, and goes on. */
+static void ask_for_the_other(struct ranks *j, int rank)
+{
+    (void)j;
+    dlcoll_comm *c = comm_start();
+    dlcoll_opts o = DLCOLL_OPTS_INIT;
+    int missing[2] = {-1, -1};
+    size_t n = 2;
+    if (rank == LEAVER)
+        _exit(0);
+    o.timeout_ms = 4000; /* longer than it takes to see that it has gone */
+    EXPECT(dlcoll_monitored_barrier(c, missing, &n, &o) == DLCOLL_ETIMEDOUT, "%s", why(c));
+    EXPECT(n == 1 && missing[0] == LEAVER, "%zu: %d", n, missing[0]);
+    n = 2;
+    o.timeout_ms = 1;
+    EXPECT(dlcoll_monitored_barrier(c, missing, &n, &o) == DLCOLL_ETIMEDOUT, "%s", why(c));
+    dlcoll_destroy(c);
+}
+
+START_TEST(who_asks_for_it_goes_on)
+{
+    ranks_run(2, _i, ask_for_the_other);
+}
+END_TEST
+
 /* ---------------------------------------------------------------------------------- harmless */
 
 /* Whoever is late finds the other one at his door, and both go on. */
@@ -276,6 +301,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, whoever_waits_for_it_is_told_over_tcp, 0, OPS);
     tcase_add_loop_test(tc, all_who_wait_for_it_are_told, 0, 6);
     tcase_add_loop_test(tc, whoever_waits_for_one_of_another_node_is_told, 0, OPS - 1);
+    tcase_add_loop_test(tc, who_asks_for_it_goes_on, 1, 3);
     tcase_add_loop_test(tc, who_is_only_late_is_waited_for, 0, 4);
     tcase_add_loop_test(tc, who_does_not_need_it_goes_on, 0, 2);
     tcase_add_loop_test(tc, what_it_sent_before_is_received, 0, 2);

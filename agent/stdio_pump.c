@@ -28,6 +28,7 @@
 
 #define EVENTS_MAX  64
 #define FINAL_READS 16 /* chunks read from a pipe that someone goes on writing to */
+#define HELD_MS     50 /* until epoll is asked again to take back what was held */
 #define GIVE_UP_MS  50 /* how often the caller's flag is looked at */
 #define FILE_TOLD_S 60 /* one full disk is one line, however many files are on it */
 
@@ -322,6 +323,10 @@ static int next_timeout(const struct stdio_pump *p)
             first = due[i];
     }
     int most = p->finishing ? GIVE_UP_MS : -1;
+    for (int i = 0; i < 2; i++) {
+        if (!TAILQ_EMPTY(&p->held[i]) && console_has_room(&p->console[i]))
+            most = HELD_MS; /* epoll would not have them back */
+    }
     if (first == UINT64_MAX)
         return most;
     uint64_t now = mono_ns();

@@ -189,6 +189,14 @@ void netaddr_rescope(char *ip, size_t cap, const char *scope)
         strcpy(at + 1, scope);
 }
 
+void netaddr_rescope_like(char *ip, size_t cap, const struct netaddr *from)
+{
+    char scope[IF_NAMESIZE];
+    if (netaddr_is_link_local(from) && from->sa.sa_family == AF_INET6 &&
+        if_indextoname(from->in6.sin6_scope_id, scope))
+        netaddr_rescope(ip, cap, scope);
+}
+
 bool netaddr_same_ip(const struct netaddr *a, const struct netaddr *b)
 {
     const struct in_addr *va = as_ipv4(a), *vb = as_ipv4(b);

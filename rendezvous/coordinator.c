@@ -234,12 +234,13 @@ static void answer_probe(struct caller *k)
 static void on_elsewhere(struct caller *k, struct rd *body)
 {
     struct coordinator *c = k->coordinator;
-    struct rdzv_elsewhere m;
+    struct rdzv_elsewhere m = {0};
     struct rdzv_state_info info;
     struct netaddr there;
     char ip[ADDR_STRLEN];
-    if (!rdzv_get_elsewhere(body, &m) || k->peer.own ||
-        !netaddr_parse_ip(&there, m.addr[0] ? m.addr : netaddr_ip(&k->from, ip), m.port)) {
+    bool good = rdzv_get_elsewhere(body, &m) && !k->peer.own;
+    netaddr_rescope_like(m.addr, sizeof(m.addr), &k->from);
+    if (!good || !netaddr_parse_ip(&there, m.addr[0] ? m.addr : netaddr_ip(&k->from, ip), m.port)) {
         drop(k, "malformed message");
         return;
     }

@@ -240,6 +240,12 @@ static void on_looked(struct rdzv *r)
         fd = rdzv_host_listen(f, &e);
         role = fd >= 0 ? RDZV_ROLE_HOST : fd == -EADDRINUSE ? RDZV_ROLE_JOIN : RDZV_ROLE_FAIL;
     }
+    if (role == RDZV_ROLE_HOST && r->endpoint) { /* it was about to follow, and had a seat */
+        r->shed++;
+        endpoint_close(r->endpoint, rdzv_part_shed, r);
+        r->endpoint = NULL;
+        member_state_set_peer_port(member_state_of(r->member), 0);
+    }
     switch (role) {
     case RDZV_ROLE_HOST:
         host_and_join(r, fd);
@@ -683,6 +689,7 @@ void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg)
     close_fd(&r->listen_fd);
     if (r->finding) { /* it may take its time */
         uv_cancel((uv_req_t *)&r->finding->work);
+        atomic_store(&r->finding->finder->stop, true);
         r->finding->rdzv = NULL;
         r->finding = NULL;
     }

@@ -148,12 +148,13 @@ static bool ask(struct rdzv_finder *f, const struct netaddr *a)
     if (!id.elsewhere)
         return true;
     f->wait |= id.follows;
+    netaddr_rescope_like(id.addr, sizeof(id.addr), a);
     if (id.port == 0 || !netaddr_parse_ip(&other, id.addr, id.port))
         return false;
     /* On the host of the one that answers, loopback is what we call that host. */
     if (netaddr_is_loopback(&other))
         netaddr_parse_ip(&other, netaddr_ip(a, ip), id.port);
-    f->addrs[0] = other;
+    f->addrs[0] = f->told = other;
     return rdzv_probe(&other, ASK_MS, f->guard, &id) == 0 && !id.elsewhere && !id.finished &&
            strcmp(id.run_id, f->run_id) == 0;
 }
@@ -203,17 +204,19 @@ void rdzv_finder_tell(struct rdzv_finder *f)
     text_set(where.run_id, sizeof(where.run_id), "%s", f->run_id);
     text_set(where.addr, sizeof(where.addr), "%s", f->own_addr);
     f->twin.len = 0;
-    for (int i = 0; i < f->nplaces; i++) {
+    for (int i = 0; i < f->nplaces && !atomic_load(&f->stop); i++) {
         int n = look_up(f, f->places[i].host, f->places[i].port, addrs);
-        for (int k = 0; k < n; k++)
+        for (int k = 0; k < n && !atomic_load(&f->stop); k++)
             tell(f, &addrs[k], &where);
     }
 }
 
 static void name_look(struct rdzv_finder *f)
 {
+    char where[ADDR_STRLEN + 8];
     f->naddrs = 0;
     f->found = f->wait = false;
+    f->told.len = 0;
     if (rdzv_finder_resolve_local(f) < 0)
         return;
     if (f->ask)
@@ -223,7 +226,10 @@ static void name_look(struct rdzv_finder *f)
     int n = look_up(f, f->host, f->port, f->addrs);
     f->naddrs = n > 0 ? n : 0;
     f->status = n < 0 ? n : 0;
-    if (f->wait)
+    if (f->wait && f->told.len)
+        text_set(f->why, sizeof(f->why), "its nodes follow the one at %s, which does not answer",
+                 netaddr_format(&f->told, where, sizeof(where)));
+    else if (f->wait)
         text_set(f->why, sizeof(f->why), "its nodes are about to choose a coordinator");
 }
 

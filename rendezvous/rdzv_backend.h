@@ -15,6 +15,7 @@
 #ifndef RENDEZVOUS_RDZV_BACKEND_H
 #define RENDEZVOUS_RDZV_BACKEND_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -54,7 +55,9 @@ struct rdzv_finder {
     } places[RDZV_PLACES_MAX];
     int nplaces;
     bool ask;
-    bool found, wait; /* addrs are a coordinator's; somebody knows that there will be one */
+    _Atomic bool stop;   /* nobody waits for what is being done */
+    struct netaddr told; /* where the coordinator is said to be; len 0: nobody has said */
+    bool found, wait;    /* addrs are a coordinator's; somebody knows that there will be one */
     /* Where this node listens if it may become the coordinator later: those of them that are its
      * own. */
     struct endpoint_bind seats[RDZV_PLACES_MAX];

@@ -20,10 +20,14 @@
  * where nobody listens costs a refused connection, a seat a handshake. */
 #define HERALD_MS 1000
 
+/* One that has been cut off from this one is none: it finds that it has no majority, and ends. */
 static void warn_of_twin(struct rdzv *r, const struct netaddr *there)
 {
     char where[ADDR_STRLEN + 8];
-    if (r->twin_said)
+    uint64_t now = uv_hrtime();
+    if (!r->twin_ns)
+        r->twin_ns = now;
+    if (r->twin_said || now - r->twin_ns < 2 * rdzv_config_dead_ns(&r->config))
         return;
     r->twin_said = true;
     log_warn("another job with the id '%s' runs at %s, begun apart from this one: stop one of the "
@@ -40,6 +44,8 @@ static void on_said(struct rdzv *r)
 {
     if (r->finder->twin.len)
         warn_of_twin(r, &r->finder->twin);
+    else
+        r->twin_ns = 0;
     uv_timer_start(&r->herald, on_herald, HERALD_MS, 0);
 }
 
@@ -81,7 +87,7 @@ void rdzv_herald_told(void *arg, const struct netaddr *there, bool begun)
     link_hub_wake(&r->hub);
 }
 
-static void on_shed(void *arg)
+void rdzv_part_shed(void *arg)
 {
     struct rdzv *r = arg;
     r->shed--;
@@ -102,11 +108,11 @@ void rdzv_herald_move(struct rdzv *r)
                r->config.run_id, r->where);
     coordinator_dismiss(r->coordinator);
     r->shed++;
-    coordinator_close(r->coordinator, on_shed, r);
+    coordinator_close(r->coordinator, rdzv_part_shed, r);
     r->coordinator = NULL;
     if (r->store) {
         r->shed++;
-        store_server_close(r->store, on_shed, r);
+        store_server_close(r->store, rdzv_part_shed, r);
         r->store = NULL;
     }
     if (!r->seat)

@@ -48,7 +48,8 @@ struct rdzv {
     char local_addr[ADDR_STRLEN];
 
     uv_timer_t herald;        /* of an elected coordinator */
-    bool twin_said;           /* that there are two jobs of this id */
+    uint64_t twin_ns;         /* since when there are two jobs of this id; 0: there are not */
+    bool twin_said;           /* that it is so */
     bool moving;              /* told that the job is elsewhere, there */
     struct netaddr elsewhere; /* not acted on yet */
     uint64_t moved_ns;        /* when it was; 0: never */
@@ -85,6 +86,7 @@ void rdzv_host_finished(void *arg);
  * meanwhile. */
 void rdzv_work(struct rdzv *r, void (*step)(struct rdzv_finder *f), void (*done)(struct rdzv *r));
 void rdzv_part_closed(void *arg);
+void rdzv_part_shed(void *arg); /* one of r->shed */
 
 /* rdzv_herald.c. This node has been made coordinator. */
 void rdzv_herald_start(struct rdzv *r);

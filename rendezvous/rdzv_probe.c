@@ -103,6 +103,31 @@ static int ask(int fd, struct tls *tls, uint64_t until, const struct buf *questi
     return rc > 0 ? 0 : rc;
 }
 
+/* Sends the preamble, then, when the other side's shows that it has been accepted and is this
+ * user's, the rest. */
+static int prove(int fd, const struct netaddr *a, uint64_t until, const struct buf *question,
+                 struct buf *answer)
+{
+    uint8_t got[RDZV_PREAMBLE_LEN];
+    if (question->oom)
+        return -ENOMEM;
+    if (send(fd, question->data, RDZV_PREAMBLE_LEN, MSG_NOSIGNAL) != RDZV_PREAMBLE_LEN)
+        return -EIO;
+    while (answer->len < RDZV_PREAMBLE_LEN) {
+        int rc = wait_for(fd, POLLIN, until);
+        ssize_t n = rc < 0 ? rc : recv(fd, got, sizeof(got) - answer->len, 0);
+        if (rc < 0 || n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
+            return rc < 0 ? rc : n == 0 ? -EPROTO : -errno;
+        if (n > 0)
+            buf_put(answer, got, (size_t)n);
+    }
+    if (guard_whose(fd, a) != GUARD_OWN)
+        return -EACCES;
+    size_t rest = question->len - RDZV_PREAMBLE_LEN;
+    return send(fd, question->data + RDZV_PREAMBLE_LEN, rest, MSG_NOSIGNAL) == (ssize_t)rest ? 0
+                                                                                             : -EIO;
+}
+
 /* One question on a connection of its own; its answer is an IDENTITY. */
 static int exchange(const struct netaddr *a, int timeout_ms, const struct guard *guard,
                     const struct buf *question, struct rdzv_identity *id)
@@ -119,13 +144,12 @@ static int exchange(const struct netaddr *a, int timeout_ms, const struct guard 
     int rc = connect_to(fd, a, until);
     if (rc == 0 && key)
         rc = tls_new(&tls, TLS_CLIENT, key, &hello, NULL);
-    if (rc == 0)
+    if (rc == 0 && guard && !guard->open && !key)
+        rc = prove(fd, a, until, question, &answer);
+    else if (rc == 0)
         rc = send_all(fd, key ? &hello : question);
     if (rc == 0)
         rc = ask(fd, tls, until, question, &answer, id);
-    /* It has answered, so it has been accepted, and waits for this end to close. */
-    if (rc == 0 && guard && !guard->open && !key && guard_whose(fd, a) != GUARD_OWN)
-        rc = -EACCES;
     tls_free(tls);
     buf_fini(&hello);
     buf_fini(&answer);

@@ -446,6 +446,27 @@ START_TEST(a_coordinator_outside_comes_back)
 }
 END_TEST
 
+/* It has waited for the first one as a node that follows, with a seat of its own. */
+START_TEST(who_takes_over_before_the_first_round_ends_well)
+{
+    struct nodes c;
+    begin(&c, "up");
+    for (int i = 0; i < 2; i++) {
+        c.n++;
+        dlaunch_start(&c.p[i], NULL,
+                      "--verbose --rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --nnodes 1:3 "
+                      "--rdzv_conf last_call_timeout=%d,keep_alive_interval=0.2,"
+                      "keep_alive_max_attempt=15 %%W append %s",
+                      c.port, i == 0 ? 20 : 0, c.up);
+        proc_expect_err(&c.p[i], i == 0 ? "listening on" : "waiting for nodes", 20);
+    }
+    proc_kill(&c.p[0], SIGKILL);
+    expect_status(&c, 1, 0);
+    ck_assert_int_eq(count_lines(c.up), 1);
+    end(&c);
+}
+END_TEST
+
 /* Two jobs of one id: the others were stopped for so long that a new one has begun. */
 START_TEST(two_jobs_are_said_to_be_two)
 {
@@ -459,7 +480,8 @@ START_TEST(two_jobs_are_said_to_be_two)
     int other = c.n++;
     dlaunch_start(&c.p[other], NULL,
                   "--rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --nnodes 1:3 --rdzv_conf "
-                  "is_host=1,last_call_timeout=0 %%W append %s %s",
+                  "is_host=1,last_call_timeout=0,keep_alive_interval=0.2,keep_alive_max_attempt=15 "
+                  "%%W append %s %s",
                   c.port, c.up, SIZES);
     proc_expect_err(&c.p[other], "another job with the id 'none' runs at 127.0.0.1:", 20);
     char *text = test_text("another job with the id 'none' runs at 127.0.0.1:%d", c.port);
@@ -631,6 +653,7 @@ static Suite *suite(void)
     tcase_add_test(tc, it_waits_for_its_place_in_the_job);
     tcase_add_test(tc, it_is_back_before_it_is_missed);
     tcase_add_test(tc, a_coordinator_outside_comes_back);
+    tcase_add_test(tc, who_takes_over_before_the_first_round_ends_well);
     tcase_add_test(tc, two_jobs_are_said_to_be_two);
     tcase_add_test(tc, told_of_a_place_where_nobody_is);
     return s;

@@ -188,6 +188,7 @@ static void say_hello(struct node *n, int of)
                            .role = "default",
                            .pid = 1000 + n->index,
                            .node_rank = n->index % 2 ? n->index : -1, /* half ask for a rank */
+                           .prev_rank = -1,
                            .nproc = NPROC};
     struct rdzv_status st = {.phase = MEMBER_IDLE, .send_ns = ++n->clock};
     memcpy(h.id.b, &n->index, sizeof(n->index));

@@ -519,9 +519,12 @@ static void put_table(struct buf *b, const void *table)
     rdzv_put_table(b, table);
 }
 
-static void put_peers(struct buf *b, const void *peers)
+static void put_peers(struct buf *b, const void *action)
 {
-    rdzv_put_peers(b, peers);
+    const struct rdzv_action *a = action;
+    if (a->ran)
+        rdzv_put_peers(b, a->ran);
+    rdzv_put_peers(b, a->peers);
 }
 
 static void put_report(struct buf *b, const void *result)
@@ -640,7 +643,7 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
         if (c->npeers != a->peers->n)
             forget(&c->peers);
         c->npeers = a->peers->n;
-        send_shared(k->link, &c->peers, put_peers, a->peers);
+        send_shared(k->link, &c->peers, put_peers, a);
         break;
     case RDZV_ACT_REPORT:
         send_shared(k->link, &c->report, put_report, a->result);

@@ -394,7 +394,9 @@ void member_state_peers(struct member_state *m, struct rdzv_peers *p)
     bool grown = generation_equal(m->told.gen, p->gen) && p->n > m->told.n;
     if (m->joined && m->group_rank < 0)
         m->due |= DUE_STATUS; /* it has come */
-    if (generation_before(m->told.gen, p->gen) || grown) {
+    if (p->ran && generation_before(m->ran.gen, p->gen))
+        rdzv_peers_move(&m->ran, p); /* it ran, though not here */
+    if (!p->ran && (generation_before(m->told.gen, p->gen) || grown)) {
         rdzv_peers_move(&m->told, p);
         m->told.ran = false;
     }

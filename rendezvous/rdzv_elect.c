@@ -249,6 +249,15 @@ void rdzv_elect_witness(struct rdzv_state *s, const struct rdzv_node *w, uint64_
     }
 }
 
+/* Whoever forgets an older list for that of the round that is prepared must know which one counts:
+ * it may be of a round that ran without him. */
+const struct rdzv_peers *rdzv_elect_ran(struct rdzv_state *s)
+{
+    struct rdzv_peers *ran = &s->quorum[0].list;
+    ran->ran = true;
+    return ran->n && generation_before(ran->gen, s->peers.gen) ? ran : NULL;
+}
+
 void rdzv_elect_run(struct rdzv_state *s)
 {
     if (!s->rules.elect)

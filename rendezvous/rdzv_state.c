@@ -645,6 +645,7 @@ static bool next_of_conn(struct rdzv_state *s, uint32_t conn, struct rdzv_action
         break;
     case RDZV_ACT_PEERS:
         a->peers = &s->peers;
+        a->ran = rdzv_elect_ran(s);
         break;
     case RDZV_ACT_REPORT:
         a->result = &s->result;

@@ -117,6 +117,7 @@ struct rdzv_action {
     struct rdzv_view view;
     const struct rank_table *table;
     const struct rdzv_peers *peers;
+    const struct rdzv_peers *ran; /* PEERS: to go before them, as one that ran; NULL: none */
     const struct rdzv_result *result;
 };
 

@@ -190,6 +190,7 @@ bool rdzv_elect_is_new(const struct rdzv_state *s);
 bool rdzv_elect_may_start(struct rdzv_state *s, uint64_t now);
 void rdzv_elect_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h);
 void rdzv_elect_prepare(struct rdzv_state *s, uint64_t now);
+const struct rdzv_peers *rdzv_elect_ran(struct rdzv_state *s); /* NULL: none */
 void rdzv_elect_run(struct rdzv_state *s);
 void rdzv_elect_witness(struct rdzv_state *s, const struct rdzv_node *w, uint64_t now);
 void rdzv_elect_dead(struct rdzv_state *s, const struct rdzv_node *n);

@@ -54,6 +54,11 @@ void sim_coordinator_drain(struct sim_node *n)
             put_again(&b, &table);
             break;
         case RDZV_ACT_PEERS:
+            if (a.ran) {
+                struct buf ran = BUF_INIT;
+                rdzv_put_peers(&ran, a.ran);
+                sim_send_to_member((int)a.conn, ran);
+            }
             if (peers.len == 0)
                 rdzv_put_peers(&peers, a.peers);
             put_again(&b, &peers);

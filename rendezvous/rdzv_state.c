@@ -533,6 +533,12 @@ static void send_orders(struct rdzv_state *s, uint64_t now)
     }
 }
 
+/* Not for votes, nor for the end of a backoff. */
+static bool waits_for_nodes(const struct rdzv_state *s)
+{
+    return s->phase == RDZV_COLLECT && !s->standing && s->not_before == NEVER;
+}
+
 void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
 {
     if (now > s->pulse_at)
@@ -543,7 +549,7 @@ void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
         drop_silent(s, now);
     if (now >= s->respawn_at)
         send_orders(s, now);
-    if (s->phase == RDZV_COLLECT && now >= s->notice_at && !s->standing)
+    if (waits_for_nodes(s) && now >= s->notice_at)
         rdzv_join_notice(s, now);
     rdzv_phase_advance(s, now);
 }
@@ -555,7 +561,7 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
         return s->finished ? NEVER : sooner(at, s->close_at);
     if (s->phase != RDZV_COLLECT)
         return at;
-    if (!s->standing)
+    if (waits_for_nodes(s))
         at = sooner(at, s->notice_at);
     if (s->elect_at != NEVER) /* whether it may start at all comes first */
         return sooner(at, s->elect_at > s->grace_at ? s->elect_at : s->grace_at);

@@ -21,6 +21,7 @@ struct seen {
     struct rdzv_stop why; /* of the newest view that had one */
     int views, tables, reports, lists;
     struct rdzv_peers list; /* the newest, a shallow copy */
+    struct rdzv_peers ran;  /* what was sent before it, likewise */
     struct rdzv_result result;
     struct failure first; /* of the result */
     bool closed, refused, retry;
@@ -74,6 +75,7 @@ static inline void drain(void)
         case RDZV_ACT_PEERS:
             c->lists++;
             c->list = *a.peers;
+            c->ran = a.ran ? *a.ran : (struct rdzv_peers){.n = 0};
             break;
         case RDZV_ACT_REPORT:
             c->reports++;

@@ -435,6 +435,30 @@ START_TEST(who_was_only_prepared_follows)
 }
 END_TEST
 
+static void told_of(uint32_t counter, int n, bool ran)
+{
+    struct rdzv_peers list = {
+        .gen = {G.epoch, counter}, .ran = ran, .n = n, .e = xcalloc((size_t)n, sizeof(*list.e))};
+    for (int i = 0; i < n; i++)
+        list.e[i] = (struct rdzv_peer_entry){.id = {{(uint8_t)(i + 1)}}, .host = i == 0};
+    member_state_peers(M, &list);
+}
+
+/* It was prepared for a round that ran without it, and is told of the next one. */
+START_TEST(a_round_that_ran_without_it_counts)
+{
+    prepared_to_elect();
+    told_of(G.counter, 3, true);
+    told_of(G.counter + 1, 5, false);
+    coordinator_ends();
+    elects_among_three(true);
+    struct rdzv_electorate e;
+    member_state_electorate(M, &e);
+    ck_assert(e.ran->ran && generation_equal(e.ran->gen, G));
+    ck_assert(e.prepared && e.prepared->n == 5 && !e.prepared->ran);
+}
+END_TEST
+
 /* The nodes of an older list may have come together meanwhile: they need to know of this one. */
 START_TEST(a_witness_that_looks_again_says_which_round_it_knew)
 {
@@ -498,6 +522,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, who_was_in_the_round_may_stand);
     tcase_add_test(tc, who_was_only_prepared_follows);
+    tcase_add_test(tc, a_round_that_ran_without_it_counts);
     tcase_add_test(tc, a_witness_that_looks_again_says_which_round_it_knew);
     tcase_add_test(tc, nobody_elects_unless_told_so);
     return s;

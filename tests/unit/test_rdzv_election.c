@@ -468,6 +468,26 @@ START_TEST(a_round_waits_for_those_who_know_only_an_older_list)
 }
 END_TEST
 
+START_TEST(with_the_list_that_is_prepared_goes_the_newest_that_ran)
+{
+    rules(RDZV_C10D, 1, 4);
+    R.elect = true;
+    running_by_rules(4);
+    ck_assert_int_eq(seen[0].list.n, 4);
+    ck_assert_int_eq(seen[0].ran.n, 0);
+    uint32_t first = seen[0].list.gen.counter;
+    closed(3, RDZV_END_CLOSED);
+    for (uint32_t i = 0; i < 3; i++)
+        say(i, MEMBER_IDLE);
+    PHASE(RDZV_PREPARE);
+    ck_assert_int_eq(seen[0].list.n, 3);
+    ck_assert_uint_gt(seen[0].list.gen.counter, first);
+    ck_assert_int_eq(seen[0].ran.n, 4);
+    ck_assert_uint_eq(seen[0].ran.gen.counter, first);
+    ck_assert(seen[0].ran.ran);
+}
+END_TEST
+
 /* ---------------------------------------------------------------------- connections that are reset
  */
 
@@ -742,6 +762,7 @@ static Suite *suite(void)
     tcase_add_test(tc, those_who_end_soon_after_a_last_word_have_elected_nobody);
     tcase_add_test(tc, those_who_end_later_may_have_elected_somebody);
     tcase_add_test(tc, a_round_waits_for_those_who_know_only_an_older_list);
+    tcase_add_test(tc, with_the_list_that_is_prepared_goes_the_newest_that_ran);
     tcase_add_test(tc, a_reset_node_that_still_listens_has_time);
     tcase_add_test(tc, a_reset_node_that_does_not_listen_is_gone);
     tcase_add_test(tc, a_reset_node_that_is_not_reached_is_lost_when_silent);

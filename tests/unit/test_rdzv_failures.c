@@ -115,6 +115,23 @@ START_TEST(restart_waits_for_the_backoff)
 }
 END_TEST
 
+START_TEST(who_waits_for_the_backoff_waits_for_no_nodes)
+{
+    rules(RDZV_STATIC, 1, 1);
+    R.max_restarts = 1;
+    R.backoff_ns = 60 * S;
+    start();
+    join(0, (struct who){.own = true});
+    run_all(1);
+    worker_fails(0, FAILURE_EXIT, 1);
+    stop_all(1);
+    seen[0].notice[0] = 0;
+    tick(59);
+    PHASE(RDZV_COLLECT);
+    ck_assert_str_eq(seen[0].notice, "");
+}
+END_TEST
+
 START_TEST(a_huge_backoff_does_not_wrap_around)
 {
     rules(RDZV_STATIC, 1, 1);
@@ -530,6 +547,7 @@ static Suite *suite(void)
     tcase_add_test(tc, failure_stops_everybody_at_once);
     tcase_add_test(tc, restarts_are_charged_to_the_job);
     tcase_add_test(tc, restart_waits_for_the_backoff);
+    tcase_add_test(tc, who_waits_for_the_backoff_waits_for_no_nodes);
     tcase_add_test(tc, a_huge_backoff_does_not_wrap_around);
     tcase_add_test(tc, exec_failures_are_never_retried);
     tcase_add_test(tc, first_cause_is_found_over_all_nodes);

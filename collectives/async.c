@@ -138,8 +138,10 @@ static void *carry_out(void *arg)
 {
     struct dlcoll_comm *comm = arg;
     struct async *a = comm->async;
-    while (!atomic_load(&a->quit)) {
+    for (;;) {
         struct wait_word bell = {&a->carrier.bell, atomic_load(&a->carrier.bell)};
+        if (atomic_load(&a->quit))
+            break;
         if (atomic_load(&a->pending)) {
             pthread_mutex_lock(&comm->running);
             run_queue(comm, NULL);
@@ -155,8 +157,10 @@ static void *deliver(void *arg)
 {
     struct dlcoll_comm *comm = arg;
     struct async *a = comm->async;
-    while (!atomic_load(&a->quit)) {
+    for (;;) {
         struct wait_word bell = {&a->courier.bell, atomic_load(&a->courier.bell)};
+        if (atomic_load(&a->quit))
+            break;
         if (p2p_is_busy(comm))
             p2p_assist(comm, &bell);
         else

@@ -90,8 +90,9 @@ static bool sleep_on_all(const struct wait_word *words, int n, uint64_t timeout_
     for (int i = 0; i < n; i++)
         w[i] = (struct waiter){
             .value = words[i].value, .address = (uintptr_t)words[i].word, .flags = FUTEX_32};
-    struct timespec end = to_timespec(mono_ns() + timeout_ns);
-    if (syscall(SYS_futex_waitv, w, n, 0, &end, CLOCK_MONOTONIC) < 0 &&
+    bool ends = timeout_ns != UINT64_MAX;
+    struct timespec end = to_timespec(ends ? mono_ns() + timeout_ns : 0);
+    if (syscall(SYS_futex_waitv, w, n, 0, ends ? &end : NULL, CLOCK_MONOTONIC) < 0 &&
         (errno == ENOSYS || errno == EPERM || errno == EINVAL)) {
         atomic_store_explicit(&cannot, true, memory_order_relaxed);
         return false;

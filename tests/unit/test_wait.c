@@ -1,6 +1,8 @@
-/* CPUs that ranks may use, alone and together. */
+/* CPUs that ranks may use, alone and together; sleeping. */
+#include <pthread.h>
 #include <sched.h>
 #include <string.h>
+#include <time.h>
 
 #include "collectives/wait.h"
 #include "tests/lib/test.h"
@@ -42,6 +44,41 @@ START_TEST(the_lowest_limit_counts)
 }
 END_TEST
 
+/* ------------------------------------------------------------------------------------ sleeping */
+
+struct sleeper {
+    _Atomic uint32_t word;
+    _Atomic int turns;
+};
+
+static void *sleep_until_it_changes(void *arg)
+{
+    struct sleeper *s = arg;
+    while (atomic_load(&s->word) == 0) {
+        atomic_fetch_add(&s->turns, 1);
+        wait_sleep(&(struct wait_word){&s->word, 0}, 1, UINT64_MAX);
+    }
+    return NULL;
+}
+
+/* It may wake up now and then, each millisecond where the system lacks a call, but not be awake. */
+START_TEST(who_sleeps_without_an_end_sleeps)
+{
+    enum { MS = 100, MOST_TURNS = 5 * MS };
+    struct sleeper s = {0};
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, sleep_until_it_changes, &s), 0);
+    while (atomic_load(&s.turns) == 0)
+        sched_yield();
+    nanosleep(&(struct timespec){.tv_nsec = MS * 1000000}, NULL);
+    int turns = atomic_load(&s.turns);
+    atomic_store(&s.word, 1);
+    wait_wake(&s.word);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_int_le(turns, MOST_TURNS);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("wait");
@@ -49,6 +86,7 @@ static Suite *suite(void)
     tcase_add_test(tc, own_cpus_are_those_of_the_affinity);
     tcase_add_test(tc, several_have_what_each_of_them_has);
     tcase_add_test(tc, the_lowest_limit_counts);
+    tcase_add_test(tc, who_sleeps_without_an_end_sleeps);
     return s;
 }
 

@@ -308,7 +308,7 @@ void dlcoll_destroy(dlcoll_comm *comm)
     if (line && comm->id == 0 && !comm->failed && !forked)
         atomic_store_explicit(&line->state, SEGMENT_LOCAL_DONE, memory_order_release);
     if (!forked && !comm->failed && (async_is_busy(comm) || p2p_is_busy(comm)))
-        comm_give_up(comm, DLCOLL_EABORTED, "has destroyed the communicator");
+        comm_give_up(comm, DLCOLL_EABORTED, DLCOLL_EPEER, "has destroyed the communicator");
     nccl_free(comm, forked);
     async_free(comm, forked);
     p2p_free(comm->p2p);

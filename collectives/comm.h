@@ -141,8 +141,8 @@ bool comm_has_exited(const dlcoll_comm *c, int rank);
  * closes the connections. Returns the public code. (failure.c) */
 int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call);
 
-/* The communicator has no further use for this rank: `code` and the clause, told to all. False: it
- * has failed already. */
-bool comm_give_up(dlcoll_comm *c, int code, const char *clause);
+/* The communicator is of no further use for this rank, where what is under way ends with `code`;
+ * the others are told `theirs` and the clause. False: it has failed already. */
+bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause);
 
 #endif

@@ -318,7 +318,7 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
     return atomic_load(&c->failed_code);
 }
 
-bool comm_give_up(dlcoll_comm *c, int code, const char *clause)
+bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause)
 {
     char name[WORLD_NAME_MAX];
     struct notice cause = {.code = code, .exit_code = -1};
@@ -327,6 +327,7 @@ bool comm_give_up(dlcoll_comm *c, int code, const char *clause)
              world_name(c->world, c->world->rank, name), clause);
     if (!record(c, &cause, NULL, -1))
         return false;
+    cause.code = theirs;
     tell(c, &cause, OWN_VIEW);
     lobby_knock(&c->job->lobby);
     return true;
@@ -340,7 +341,7 @@ int dlcoll_abort(dlcoll_comm *comm, const char *reason)
     if (comm_is_forked(comm))
         return DLCOLL_ESTATE;
     snprintf(clause, sizeof(clause), "aborted%s%.200s", reason ? ": " : "", reason ? reason : "");
-    if (!comm_give_up(comm, DLCOLL_EABORTED, clause))
+    if (!comm_give_up(comm, DLCOLL_EABORTED, DLCOLL_EABORTED, clause))
         return DLCOLL_ESTATE;
     atomic_store(&comm->told, true);
     return 0;

@@ -661,6 +661,30 @@ START_TEST(abort_by_another_thread)
 }
 END_TEST
 
+/* One destroys it with an operation under way: for the others he has left. */
+static void leave_in_the_middle(dlcoll_comm *comm, void *arg)
+{
+    static int32_t never;
+    dlcoll_error e = DLCOLL_ERROR_INIT;
+    dlcoll_work *work;
+    (void)arg;
+    if (dlcoll_rank(comm) == 1) {
+        THREAD_OK(dlcoll_recv(&never, 1, DLCOLL_I32, 0, comm, NULL, &work));
+        dlcoll_work_free(work);
+        return;
+    }
+    int code = dlcoll_barrier(comm, NULL, NULL);
+    THREAD_EXPECT(code == DLCOLL_EPEER, "%d %s", code, thread_error(comm));
+    dlcoll_last_error(comm, &e);
+    THREAD_EXPECT(e.rank == 1 && strstr(e.text, "has destroyed"), "%d %s", e.rank, e.text);
+}
+
+START_TEST(who_destroys_it_in_the_middle_has_left)
+{
+    thread_ranks_run(3, leave_in_the_middle, NULL);
+}
+END_TEST
+
 /* One leaves without a word; the others go on without him. */
 static void go_on(dlcoll_comm *comm, void *arg)
 {
@@ -938,6 +962,7 @@ static Suite *suite(void)
         tcase_add_loop_test(tc, abort_ends_it_for_all, 2, 5);
         tcase_add_loop_test(tc, a_reason_that_comes_late_or_never, 0, 2);
         tcase_add_test(tc, abort_by_another_thread);
+        tcase_add_test(tc, who_destroys_it_in_the_middle_has_left);
         tcase_add_loop_test(tc, those_who_are_left_go_on, 3, 6);
         tcase_add_loop_test(tc, those_who_do_not_come_are_left_out, 0, 4);
         tcase_add_test(tc, what_is_wrong_with_it_is_told);

@@ -1,23 +1,16 @@
 #include "collectives/nccl/nccl.h"
 
 #include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "collectives/coll.h"
-#include "collectives/error.h"
 #include "collectives/nccl/nccl_comm.h"
 #include "core/clock.h"
-#include "core/log.h"
 
 enum {
-    RANKS_PER_ROOT = 256, /* beyond, several unique ids are used where NCCL can */
     SPIN_NS = 50 * 1000,
     YIELD_NS = 2000 * 1000,
     LOOK_NS = 1000 * 1000,       /* how often a waiter hears what others say */
@@ -113,8 +106,7 @@ static void settle_records(struct nccl *n, struct dlcoll_work *w, int code)
     async_complete(w, code);
 }
 
-/* The communicator is over: kernels, then the truth, then those who wait. */
-static int fail(struct nccl *n, int status, struct coll_call *call)
+int nccl_fail(struct nccl *n, int status, struct coll_call *call)
 {
     if (status == -ETIMEDOUT && call->culprit < 0)
         call->culprit = who_is_behind(n->comm, call->seq);
@@ -223,7 +215,7 @@ static void look_at_works(struct nccl *n)
     uint64_t now = mono_ns();
     int status = 0;
     pthread_mutex_lock(&n->lock);
-    while (n->nccl && (w = *at)) { /* of an aborted one fail() takes them */
+    while (n->nccl && (w = *at)) { /* of an aborted one nccl_fail() takes them */
         int rc = n->cuda->EventQuery(w->event);
         if (rc == CUDA_OK) {
             *at = w->next;
@@ -249,7 +241,7 @@ static void look_at_works(struct nccl *n)
         settle_records(n, done, 0);
     }
     if (late)
-        fail(n, status, &call);
+        nccl_fail(n, status, &call);
 }
 
 void nccl_wait(dlcoll_work *w, uint64_t until_ns, bool once)
@@ -301,7 +293,7 @@ static void *watch(void *arg)
         pthread_mutex_unlock(&n->lock);
         call.culprit = -1;
         if (alive && (bad || comm_is_stopped(c) || atomic_load(&c->failed)))
-            fail(n, bad ? status : -ECANCELED, &call);
+            nccl_fail(n, bad ? status : -ECANCELED, &call);
         else if (busy)
             look_at_works(n);
         struct wait_word words[4] = {{&n->bell, bell}, {c->job_word, 0}, {&c->own_stop.word, 0}};
@@ -321,128 +313,7 @@ static void ring(struct nccl *n)
     wait_wake(&n->bell);
 }
 
-/* -------------------------------------------------------------------------------------- making */
-
-static struct coll_call internal_call(dlcoll_comm *c, enum call_kind kind, void *data, size_t len,
-                                      uint64_t deadline_ns)
-{
-    return (struct coll_call){.id = {.kind = (uint8_t)kind, .dtype = DLCOLL_U8, .count = len},
-                              .kind = kind,
-                              .comm = c,
-                              .ranks = {.size = c->size, .me = c->rank},
-                              .send = kind == CALL_ALL_GATHER ? (char *)data + (size_t)c->rank * len
-                                                              : data,
-                              .recv = data,
-                              .count = len,
-                              .dtype = dtype_get(DLCOLL_U8),
-                              .elem = 1,
-                              .deadline_ns = deadline_ns,
-                              .culprit = -1};
-}
-
-/* How many unique ids, and whose: rank i * size / roots. */
-static int roots_of(const struct nccl_api *api, int size)
-{
-    const char *env = getenv("DLCOLL_NCCL_ROOTS");
-    int n = env ? atoi(env) : (size + RANKS_PER_ROOT - 1) / RANKS_PER_ROOT;
-    return !api->CommInitRankScalable || n < 1 ? 1 : n > size ? size : n;
-}
-
-/* The ids, on every rank; malloc'ed. */
-static struct nccl_id *share_ids(dlcoll_comm *c, const struct nccl_api *api, int roots,
-                                 uint64_t deadline_ns, int *code)
-{
-    struct nccl_id *ids = calloc((size_t)c->size, sizeof(*ids));
-    if (!ids) {
-        *code = comm_error(c, DLCOLL_ENOMEM, "nccl: no memory");
-        return NULL;
-    }
-    int rc = NCCL_OK;
-    for (int i = 0; i < roots; i++) {
-        if ((int64_t)i * c->size / roots == c->rank)
-            rc = api->GetUniqueId(&ids[roots == 1 ? 0 : c->rank]);
-    }
-    bool one = roots == 1;
-    if (rc != NCCL_OK)
-        memset(ids, 0, (size_t)c->size * sizeof(*ids));
-    struct coll_call call =
-        internal_call(c, one ? CALL_BROADCAST : CALL_ALL_GATHER, ids, NCCL_ID_BYTES, deadline_ns);
-    call.id.kind = CALL_NCCL_INIT; /* what a rank is told that is in another operation */
-    *code = coll_perform(c, &call, NULL);
-    for (int i = 0; *code == 0 && !one && i < roots; i++)
-        ids[i] = ids[(int64_t)i * c->size / roots];
-    static const struct nccl_id none;
-    bool all = true; /* every rank sees the same, and none goes on without the others */
-    for (int i = 0; i < roots; i++)
-        all = all && memcmp(&ids[i], &none, sizeof(none)) != 0;
-    if (*code == 0 && !all)
-        *code = comm_error(c, DLCOLL_EBACKEND, "nccl: there is no unique id: %s",
-                           rc ? api->GetErrorString(rc) : "its root has none");
-    if (*code == 0)
-        return ids;
-    free(ids);
-    return NULL;
-}
-
-static struct nccl_config config(void)
-{
-    return (struct nccl_config){.size = sizeof(struct nccl_config),
-                                .magic = NCCL_CONFIG_MAGIC,
-                                .version = NCCL_CONFIG_VERSION,
-                                .blocking = 0,
-                                .cga_cluster_size = NCCL_CONFIG_UNDEF,
-                                .min_ctas = NCCL_CONFIG_UNDEF,
-                                .max_ctas = NCCL_CONFIG_UNDEF,
-                                .split_share = NCCL_CONFIG_UNDEF};
-}
-
-static void free_parts(struct nccl *n)
-{
-    if (n->event)
-        n->cuda->EventDestroy(n->event);
-    if (n->aside)
-        n->cuda->EventDestroy(n->aside);
-    if (n->stream)
-        n->cuda->StreamDestroy(n->stream);
-    n->cuda->Free(n->scratch);
-    pthread_mutex_destroy(&n->lock);
-    free(n);
-}
-
-/* Without NCCL's communicator. NULL, and e->code is -ENOTSUP, -ENOMEM or -EREMOTEIO. */
-static struct nccl *new_parts(dlcoll_comm *c, struct err *e)
-{
-    const struct nccl_api *api;
-    const struct cuda_api *cuda;
-    if (cuda_api_get(&cuda, e) < 0 || nccl_api_get(&api, e) < 0) {
-        err_wrap(e, "device memory needs NCCL");
-        e->code = -ENOTSUP;
-        return NULL;
-    }
-    struct nccl *n = calloc(1, sizeof(*n));
-    if (!n) {
-        err_set(e, -ENOMEM, "nccl: no memory");
-        return NULL;
-    }
-    *n = (struct nccl){.api = api, .cuda = cuda, .comm = c};
-    pthread_mutex_init(&n->lock, NULL);
-    int rc = cuda->GetDevice(&n->device);
-    if (rc == CUDA_OK)
-        rc = cuda->StreamCreate(&n->stream);
-    if (rc == CUDA_OK)
-        rc = cuda->EventCreateWithFlags(&n->event, CUDA_NO_TIMING);
-    if (rc == CUDA_OK)
-        rc = cuda->EventCreateWithFlags(&n->aside, CUDA_NO_TIMING);
-    if (rc != CUDA_OK) {
-        err_set(e, -EREMOTEIO, "CUDA on rank %d (nccl_init): %s", c->world->rank,
-                cuda->GetErrorString(rc));
-        free_parts(n);
-        return NULL;
-    }
-    return n;
-}
-
-static int start_watching(struct nccl *n)
+int nccl_start_watching(struct nccl *n)
 {
     sigset_t all, before;
     sigfillset(&all);
@@ -453,84 +324,13 @@ static int start_watching(struct nccl *n)
     return r;
 }
 
-/* NCCL's communicator is being made: waits for it. Whoever cannot go on ends the communicator, so
- * that the others need not wait for their deadline. */
-static struct nccl *adopt(struct nccl *n, int rc, uint64_t deadline_ns, int *code)
+static void stop_watching(struct nccl *n)
 {
-    struct coll_call call = internal_call(n->comm, CALL_NCCL_INIT, NULL, 0, deadline_ns);
-    call.seq = n->comm->seq;
-    int status = nccl_settle(n, rc, deadline_ns, &call);
-    if (status == 0 && start_watching(n))
-        status = err_set(&call.err, -EREMOTEIO, "nccl: no thread can be started");
-    if (status == 0) {
-        *code = 0;
-        log_verbose("rank %d: NCCL on device %d", n->comm->rank, n->device);
-        return n->comm->nccl = n;
-    }
-    *code = fail(n, status, &call);
-    free_parts(n);
-    return NULL;
-}
-
-struct nccl *nccl_get(dlcoll_comm *c, uint64_t deadline_ns, int *code)
-{
-    *code = 0;
-    if (c->nccl)
-        return c->nccl;
-    struct coll_call call = internal_call(c, CALL_NCCL_INIT, NULL, 0, deadline_ns);
-    call.seq = c->seq + 1;
-    struct nccl *n = new_parts(c, &call.err);
-    if (!n) {
-        *code = call.err.code == -ENOTSUP  ? comm_error(c, DLCOLL_ENOSUP, "%s", call.err.msg)
-                : call.err.code == -ENOMEM ? comm_error(c, DLCOLL_ENOMEM, "%s", call.err.msg)
-                                           : comm_fail(c, -EREMOTEIO, &call); /* others wait */
-        return NULL;
-    }
-    int roots = roots_of(n->api, c->size);
-    struct nccl_id *ids = share_ids(c, n->api, roots, deadline_ns, code);
-    if (!ids) {
-        free_parts(n);
-        return NULL;
-    }
-    struct nccl_config conf = config();
-    int rc = roots == 1
-                 ? n->api->CommInitRankConfig(&n->nccl, c->size, ids[0], c->rank, &conf)
-                 : n->api->CommInitRankScalable(&n->nccl, c->size, c->rank, roots, ids, &conf);
-    free(ids);
-    return adopt(n, rc, deadline_ns, code);
-}
-
-int nccl_split(dlcoll_comm *parent, dlcoll_comm *group, int color, int key)
-{
-    struct nccl *p = parent->nccl, *n = NULL;
-    int code = 0;
-    if (!p || !p->api->CommSplit) /* groups then make their own with the first operation */
-        return 0;
-    struct coll_call call =
-        internal_call(parent, CALL_COMM_SPLIT, NULL, 0, comm_deadline(parent->timeout_ms));
-    call.seq = parent->seq;
-    if (group && !(n = new_parts(group, &call.err))) /* the others are in it already */
-        return fail(p, -EREMOTEIO, &call);
-    struct nccl_config conf = config();
-    nccl_comm_t made = NULL;
-    pthread_mutex_lock(&p->lock);
-    int rc = p->nccl
-                 ? p->api->CommSplit(p->nccl, group ? color : NCCL_SPLIT_NONE, key, &made, &conf)
-                 : NCCL_OK;
-    bool alive = p->nccl != NULL;
-    pthread_mutex_unlock(&p->lock);
-    int status = alive ? nccl_settle(p, rc, call.deadline_ns, &call) : -ECANCELED;
-    if (status < 0) {
-        if (n)
-            free_parts(n);
-        return fail(p, status, &call);
-    }
-    if (!n)
-        return 0;
-    n->nccl = made;
-    return adopt(n, NCCL_IN_PROGRESS, call.deadline_ns, &code)
-               ? 0
-               : comm_error(parent, code, "comm_split: %s", group->error.text);
+    atomic_store(&n->quit, true);
+    ring(n);
+    if (n->has_thread)
+        pthread_join(n->thread, NULL);
+    n->has_thread = false;
 }
 
 /* ---------------------------------------------------------------------------------- performing */
@@ -655,7 +455,7 @@ static int perform(struct nccl *n, const struct enqueued *q, struct coll_call *c
         status = wait_for_event(n, n->event, call);
     if (status == 0 && w && !add_work(n, w, call, number))
         status = -ECANCELED;
-    int code = status < 0 ? fail(n, status, call) : 0;
+    int code = status < 0 ? nccl_fail(n, status, call) : 0;
     if (!q->list && code == 0)
         show(c, call->seq, SEGMENT_LOCAL_READY);
     if (!w || code < 0)
@@ -708,7 +508,7 @@ int nccl_batch(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size
             return comm_error(c, DLCOLL_ENOSUP, "%s on device memory: NCCL has no tags",
                               call_name(kind));
     }
-    struct coll_call call = internal_call(c, kind, NULL, 0, deadline_ns);
+    struct coll_call call = nccl_internal_call(c, kind, NULL, 0, deadline_ns);
     call.seq = c->seq;
     call.id.dtype = (uint8_t)list[0].dtype;
     call.id.root = list[0].peer;
@@ -720,28 +520,20 @@ int nccl_batch(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size
 
 /* ------------------------------------------------------------------------------------- the end */
 
-static void stop_watching(struct nccl *n)
-{
-    atomic_store(&n->quit, true);
-    ring(n);
-    if (n->has_thread)
-        pthread_join(n->thread, NULL);
-    n->has_thread = false;
-}
-
 int nccl_finalize(dlcoll_comm *c)
 {
     struct nccl *n = c->nccl;
     if (!n)
         return 0;
-    struct coll_call call = internal_call(c, CALL_FINALIZE, NULL, 0, comm_deadline(c->timeout_ms));
+    struct coll_call call =
+        nccl_internal_call(c, CALL_FINALIZE, NULL, 0, comm_deadline(c->timeout_ms));
     call.seq = c->seq;
     pthread_mutex_lock(&n->lock);
     bool alive = n->nccl != NULL;
     int rc = alive ? n->api->CommFinalize(n->nccl) : NCCL_OK;
     pthread_mutex_unlock(&n->lock);
     int status = alive ? nccl_settle(n, rc, call.deadline_ns, &call) : -ECANCELED;
-    return status < 0 ? fail(n, status, &call) : 0;
+    return status < 0 ? nccl_fail(n, status, &call) : 0;
 }
 
 void nccl_free(dlcoll_comm *c, bool forked)
@@ -762,30 +554,10 @@ void nccl_free(dlcoll_comm *c, bool forked)
         next = w->next;
         settle_records(n, w, DLCOLL_EABORTED);
     }
-    free_parts(n);
+    nccl_free_parts(n);
 }
 
-/* ---------------------------------------------------------------------------------- public ones */
-
-int dlcoll_nccl_unique_id(dlcoll_comm *comm, void *id)
-{
-    const struct nccl_api *api;
-    struct err e = ERR_INIT;
-    int code = comm_enter(comm);
-    if (code < 0)
-        return code;
-    if (!id)
-        code = comm_error(comm, DLCOLL_EINVAL, "nccl_unique_id: id is NULL");
-    else if (nccl_api_get(&api, &e) < 0)
-        code = comm_error(comm, DLCOLL_ENOSUP, "nccl_unique_id: %s", e.msg);
-    if (code == 0) {
-        struct nccl_id *ids = share_ids(comm, api, 1, comm_deadline(comm->timeout_ms), &code);
-        if (ids)
-            memcpy(id, ids, NCCL_ID_BYTES);
-        free(ids);
-    }
-    return comm_leave(comm, code);
-}
+/* --------------------------------------------------------------------------------- registering */
 
 int dlcoll_mem_register(dlcoll_comm *comm, void *p, size_t bytes, void **handle)
 {

@@ -264,6 +264,21 @@ static int result_of(const struct dlcoll_work *w)
     return w->result;
 }
 
+/* A fork()'s child has a copy of the queue: what stands there is its parent's to carry out. */
+static bool is_parents(const struct dlcoll_work *w)
+{
+    return comm_is_forked(w->comm);
+}
+
+/* Its result, when it is done before the time has come. */
+static int result_until(struct dlcoll_work *w, uint64_t until_ns)
+{
+    if (is_parents(w))
+        return DLCOLL_ESTATE;
+    wait_until(w, until_ns);
+    return is_done(w) ? result_of(w) : DLCOLL_INPROGRESS;
+}
+
 static uint64_t end_of(int64_t timeout_ms)
 {
     return timeout_ms == 0 ? 1 : comm_deadline(timeout_ms);
@@ -273,6 +288,8 @@ int dlcoll_test(dlcoll_work *work)
 {
     if (!work)
         return DLCOLL_EINVAL;
+    if (is_parents(work))
+        return DLCOLL_ESTATE;
     if (work->device && !is_done(work))
         nccl_wait(work, 0, true);
     else if (work->ops && !is_done(work))
@@ -291,8 +308,7 @@ int dlcoll_wait_for(dlcoll_work *work, int64_t timeout_ms)
         return DLCOLL_EINVAL;
     if (timeout_ms == 0)
         return dlcoll_test(work);
-    wait_until(work, end_of(timeout_ms));
-    return is_done(work) ? result_of(work) : DLCOLL_INPROGRESS;
+    return result_until(work, end_of(timeout_ms));
 }
 
 /* Any of several may come first: their threads carry them out, and this one looks. */
@@ -308,9 +324,10 @@ int dlcoll_wait_any(dlcoll_work *const *works, size_t n, size_t *index, int64_t 
         return DLCOLL_EINVAL;
     for (uint64_t turns = 0;; turns++) {
         for (size_t i = 0; i < n; i++) {
-            if (works[i] && dlcoll_test(works[i]) != DLCOLL_INPROGRESS) {
+            int its = dlcoll_test(works[i]);
+            if (works[i] && its != DLCOLL_INPROGRESS) {
                 *index = i;
-                return result_of(works[i]);
+                return its;
             }
         }
         uint64_t now = mono_ns();
@@ -331,10 +348,9 @@ int dlcoll_wait_all(dlcoll_work *const *works, size_t n, int64_t timeout_ms)
     for (size_t i = 0; i < n; i++) {
         if (!works[i])
             continue;
-        wait_until(works[i], until);
-        if (!is_done(works[i]))
-            return result < 0 ? result : DLCOLL_INPROGRESS;
-        int its = result_of(works[i]);
+        int its = result_until(works[i], until);
+        if (its == DLCOLL_INPROGRESS)
+            return result < 0 ? result : its;
         result = result < 0 ? result : its;
     }
     return result;
@@ -342,7 +358,7 @@ int dlcoll_wait_all(dlcoll_work *const *works, size_t n, int64_t timeout_ms)
 
 void dlcoll_work_free(dlcoll_work *work)
 {
-    if (!work)
+    if (!work || is_parents(work))
         return;
     struct async *a = work->comm->async;
     pthread_mutex_lock(&a->lock);

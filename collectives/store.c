@@ -211,6 +211,8 @@ int dlcoll_comm_store(dlcoll_comm *comm, dlcoll_store **store)
     if (!comm || !store)
         return error_set_global(DLCOLL_EINVAL, "dlcoll_comm_store: comm or store is NULL");
     *store = NULL;
+    if (comm_is_forked(comm))
+        return error_set_global(DLCOLL_ESTATE, "dlcoll_comm_store: comm is another process's");
     pthread_mutex_lock(&comm->job->store_lock);
     if (!comm->job->store)
         r = open_own(comm->job, comm->timeout_ms, &e);

@@ -901,6 +901,52 @@ START_TEST(children_destroy_what_others_use)
 }
 END_TEST
 
+/* The child has a copy of a handle, of an operation that the parent carries out. */
+static void fork_with_a_handle(struct ranks *j, int rank)
+{
+    (void)j;
+    int32_t x = 1, go = 0;
+    dlcoll_work *w = NULL;
+    dlcoll_store *store;
+    dlcoll_comm *c = comm_start();
+    if (rank == 1) { /* nobody has come before the child has tried */
+        EXPECT(dlcoll_recv(&go, 1, DLCOLL_I32, 0, c, NULL, NULL) == 0, "%s", why(c));
+        EXPECT(dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s",
+               why(c));
+    } else {
+        EXPECT(dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, &w) == 0, "%s",
+               why(c));
+        pid_t pid = fork();
+        if (pid == 0) {
+            size_t index;
+            signal(SIGALRM, SIG_DFL);
+            alarm((unsigned)test_seconds(5));
+            EXPECT(dlcoll_test(w) == DLCOLL_ESTATE);
+            EXPECT(dlcoll_wait(w) == DLCOLL_ESTATE);
+            EXPECT(dlcoll_wait_for(w, 10) == DLCOLL_ESTATE);
+            EXPECT(dlcoll_wait_any(&w, 1, &index, -1) == DLCOLL_ESTATE && index == 0);
+            EXPECT(dlcoll_wait_all(&w, 1, -1) == DLCOLL_ESTATE);
+            EXPECT(dlcoll_comm_store(c, &store) == DLCOLL_ESTATE);
+            dlcoll_work_free(w);
+            dlcoll_destroy(c);
+            _exit(0);
+        }
+        int status;
+        EXPECT(waitpid(pid, &status, 0) == pid && status == 0, "%#x", (unsigned)status);
+        EXPECT(dlcoll_send(&go, 1, DLCOLL_I32, 1, c, NULL, NULL) == 0, "%s", why(c));
+        EXPECT(dlcoll_wait(w) == 0, "%s", why(c));
+        dlcoll_work_free(w);
+    }
+    EXPECT(x == 2, "%d", x);
+    comm_end(c);
+}
+
+START_TEST(a_forked_child_cannot_carry_out_its_parents)
+{
+    ranks_run(2, 1, fork_with_a_handle);
+}
+END_TEST
+
 static void on_alarm(int signo)
 {
     (void)signo;
@@ -988,6 +1034,7 @@ static Suite *suite(void)
     tcase_add_test(tc, want_of_memory_is_an_error_code);
     tcase_add_test(tc, a_second_thread_is_turned_away);
     tcase_add_test(tc, a_forked_child_is_turned_away);
+    tcase_add_test(tc, a_forked_child_cannot_carry_out_its_parents);
     tcase_add_loop_test(tc, children_destroy_what_others_use, 0, 3);
     tcase_add_test(tc, signals_do_not_disturb);
     tcase_add_test(tc, descriptors_are_closed_on_exec_and_at_the_end);

@@ -196,6 +196,7 @@ static int watch(dlcoll_comm *c, uint8_t *bytes, dlcoll_work **works, int *missi
         works[r] = post(c, false, r, &bytes[r], 1);
     for (int r = 1; r < c->size; r++) {
         int result = await(c, works[r], deadline);
+        works[r] = NULL;
         bytes[r] = result == 0;
         if (result == 1)
             missing[(*n)++] = r;
@@ -206,11 +207,13 @@ static int watch(dlcoll_comm *c, uint8_t *bytes, dlcoll_work **works, int *missi
     for (size_t i = 0; i < *n && i < 31; i++)
         v.ranks[i] = missing[i];
     uint64_t end = mono_ns() + SLACK_NS;
-    for (int r = 1; r < c->size && code == 0; r++)
-        works[r] = bytes[r] ? post(c, true, r, &v, sizeof(v)) : NULL;
     for (int r = 1; r < c->size && code == 0; r++) {
-        int result = bytes[r] ? await(c, works[r], end) : 0;
-        code = result < 0 ? result : code;
+        if (bytes[r] && !(works[r] = post(c, true, r, &v, sizeof(v))))
+            code = DLCOLL_ENOMEM;
+    }
+    for (int r = 1; r < c->size; r++) { /* v is there until all are done with it */
+        int result = works[r] ? await(c, works[r], end) : 0;
+        code = result < 0 && code == 0 ? result : code;
     }
     return code;
 }

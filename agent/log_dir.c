@@ -14,7 +14,7 @@
 #include "core/mem.h"
 
 #define RUN_ID_MAX 128
-#define DEPTH_MAX  64 /* of a tree to be emptied; each level holds a descriptor */
+#define DEPTH_MAX  64 /* of a tree to be removed; each level holds a descriptor */
 
 /* The letters that can stand in a file name anywhere; nothing that hides it or leads elsewhere. */
 static void harmless(char out[RUN_ID_MAX + 1], const char *run_id)
@@ -178,25 +178,6 @@ static int each_entry(int fd, int depth, int (*visit)(int fd, const struct diren
     return rc;
 }
 
-static int remove_entry(int at, const struct dirent *de, int depth)
-{
-    if (unlinkat(at, de->d_name, 0) == 0)
-        return 0;
-    if (errno != EISDIR && errno != EPERM) /* Linux; POSIX */
-        return errno == ENOENT ? 0 : -errno;
-    if (unlinkat(at, de->d_name, AT_REMOVEDIR) == 0)
-        return 0;
-    if (errno != ENOTEMPTY && errno != EEXIST)
-        return -errno;
-    int fd = depth < DEPTH_MAX ? open_dir(at, de->d_name) : -1;
-    if (fd < 0)
-        return depth < DEPTH_MAX ? -errno : -ELOOP;
-    int rc = each_entry(fd, depth + 1, remove_entry);
-    if (rc == 0 && unlinkat(at, de->d_name, AT_REMOVEDIR) < 0)
-        rc = -errno;
-    return rc;
-}
-
 static void remove_error_files(const struct log_dir *d, int nproc)
 {
     char path[sizeof(d->attempt) + 32];
@@ -209,27 +190,23 @@ int log_dir_attempt(struct log_dir *d, int n, int nproc, struct err *e)
     d->attempt[0] = '\0';
     if (!d->run[0])
         return 0;
-    char name[32];
-    snprintf(name, sizeof(name), "attempt_%d", n);
-    snprintf(d->attempt, sizeof(d->attempt), "%s/%s", d->run, name);
+    snprintf(d->attempt, sizeof(d->attempt), "%s/attempt_%d", d->run, n);
     if (d->flat) {
         if (n <= d->last_flat)
             remove_error_files(d, nproc);
         d->last_flat = n;
         return 0;
     }
-    bool old = mkdir(d->attempt, 0777) < 0;
-    if (old && errno != EEXIST)
-        return err_sys(e, errno, "log directory %s", d->attempt);
+    for (int again = 1; mkdir(d->attempt, 0777) < 0; again++) {
+        if (errno != EEXIST)
+            return err_sys(e, errno, "log directory %s", d->attempt);
+        snprintf(d->attempt, sizeof(d->attempt), "%s/attempt_%d.%d", d->run, n, again);
+    }
     _cleanup_fd_ int fd = open_dir(AT_FDCWD, d->attempt);
     if (fd < 0)
         return err_sys(e, errno, "log directory %s", d->attempt);
-    if (old) {
-        int rc = each_entry(openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0, remove_entry);
-        if (rc < 0)
-            return err_sys(e, -rc, "empty the log directory %s", d->attempt);
-    }
     for (int i = 0; i < nproc; i++) {
+        char name[16];
         snprintf(name, sizeof(name), "%d", i);
         if (mkdirat(fd, name, 0777) < 0)
             return err_sys(e, errno, "log directory %s/%s", d->attempt, name);

@@ -1,10 +1,11 @@
 /* log_dir.h: torchrun's layout of log files:
  *     <base>/<run_id>_<random>/attempt_<n>/<local_rank>/{stdout.log,stderr.log,error.json}
- * The run directory is made once per agent; an attempt's directory that exists already is emptied
- * first. Where other users may make files too (/tmp), nothing of theirs is followed: the run
- * directory has a name that nobody can guess and mode 0700 under TMPDIR (or, where that does not
- * take one, in the next of the places that Python's tempfile knows), a symbolic link of another
- * user on the way to `base` is refused, and nothing that is emptied is entered through a link.
+ * The run directory is made once per agent. n is the number of restarts, which does not grow when a
+ * node was lost or has come: later starts of one number have attempt_<n>.1, attempt_<n>.2 and so
+ * on, and what the earlier ones have written stays. Where other users may make files too (/tmp),
+ * nothing of theirs is followed: the run directory has a name that nobody can guess and mode 0700
+ * under TMPDIR (or, where that does not take one, in the next of the places that Python's tempfile
+ * knows), and a symbolic link of another user on the way to `base` is refused.
  *
  * Where no output is kept, one directory holds the error files of all, flat:
  *     TMPDIR/torchelastic_<random>/attempt_<n>.<local_rank>.error.json
@@ -34,8 +35,8 @@ int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct
 /* For error files alone, flat. On failure *d holds no files. */
 int log_dir_open_flat(struct log_dir *d, struct err *e);
 
-/* Makes attempt_<n> and a directory for each of nproc local ranks; flat: removes what an earlier
- * attempt of that number has left. */
+/* Makes attempt_<n>, or attempt_<n>.<k> if that is there, and a directory for each of nproc local
+ * ranks; flat: removes what an earlier attempt of that number has left. */
 int log_dir_attempt(struct log_dir *d, int n, int nproc, struct err *e);
 
 /* The file of a local rank in this attempt, or "" when there are no files. Returns out. */

@@ -2,6 +2,7 @@
  * node; node 0 is the coordinator. */
 #include "tests/lib/test.h"
 
+#include <glob.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,12 +82,20 @@ START_TEST(a_short_freeze_changes_nothing)
 }
 END_TEST
 
+static void expect_log(const char *name, const char *text)
+{
+    glob_t g;
+    ck_assert_int_eq(glob(test_text("%s/logs/*/%s", tmpdir(), name), 0, NULL, &g), 0);
+    ck_assert_str_eq(test_keep(read_file(g.gl_pathv[0])), text);
+    globfree(&g);
+}
+
 START_TEST(a_spare_takes_the_place_of_a_lost_node)
 {
     struct nodes c;
     begin(&c, "up");
-    for (int i = 0; i < 2; i++)
-        add(&c, "--nnodes 2 --spares 1", "env GROUP_RANK wait %T/go");
+    add(&c, "--nnodes 2 --spares 1 -r 1 --log_dir %T/logs", "env GROUP_RANK wait %T/go");
+    add(&c, "--nnodes 2 --spares 1", "env GROUP_RANK wait %T/go");
     wait_lines(c.up, 4, 20);
     add(&c, "--nnodes 2 --spares 1", "env GROUP_RANK env WORLD_SIZE wait %T/go");
     proc_expect_err(&c.p[2], "waits for a place", 10);
@@ -96,6 +105,8 @@ START_TEST(a_spare_takes_the_place_of_a_lost_node)
     expect_status(&c, 0, 0);
     expect_status(&c, 2, 0);
     expect_text(c.p[2].out, "GROUP_RANK=1\nWORLD_SIZE=4\n");
+    expect_log("attempt_0/1/stdout.log", "GROUP_RANK=0\n"); /* of before the loss */
+    expect_log("attempt_0.1/1/stdout.log", "GROUP_RANK=0\n");
     end(&c);
 }
 END_TEST

@@ -373,7 +373,10 @@ static void print_stopped(struct page *pg, const struct failure **f, size_t n)
         if (f[i]->signal == SIGKILL)
             f[killed++] = f[i];
     }
-    if (killed) {
+    if (killed == n) {
+        words_add(&b, "; %skilled, because the stop signal did not end %s", n == 1 ? "" : "all ",
+                  n == 1 ? "it" : "them");
+    } else if (killed) {
         words_add(
             &b, "; killed, because the stop signal did not end %s: ", killed == 1 ? "it" : "them");
         put_ranks(&b, f, killed);

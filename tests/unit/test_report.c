@@ -230,6 +230,21 @@ START_TEST(a_crash_on_another_node)
 }
 END_TEST
 
+START_TEST(the_stop_signal_ended_none)
+{
+    failed(0, FAILURE_EXIT, 0, 0)->exit_code = 1;
+    for (int i = 1; i < 3; i++)
+        failed(i, FAILURE_STOPPED, i, 0)->signal = SIGKILL;
+    result.n = 3;
+    result.exit_code = 1;
+    char *text = report_text(0);
+    const char *all = "ranks 1, 2 (node-a); all killed, because the\n"
+                      "            stop signal did not end them\n";
+    ck_assert_msg(strstr(text, all), "%s", text);
+    free(text);
+}
+END_TEST
+
 START_TEST(killed_by_someone_else)
 {
     failed(0, FAILURE_SIGNAL, 1, 1)->signal = SIGKILL;
@@ -538,6 +553,7 @@ static Suite *suite(void)
     tcase_add_test(tc, what_stderr_does_not_show);
     tcase_add_loop_test(tc, the_line_that_names_the_error, 0, ARRAY_LEN(texts));
     tcase_add_test(tc, a_crash_on_another_node);
+    tcase_add_test(tc, the_stop_signal_ended_none);
     tcase_add_test(tc, killed_by_someone_else);
     tcase_add_test(tc, not_even_started);
     tcase_add_test(tc, a_node_that_was_lost);

@@ -153,11 +153,16 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     r->refused = refused;
     r->met = fd >= 0;
     r->ask &= !refused;
+    char ip[ADDR_STRLEN], text[RDZV_TEXT_MAX];
+    const struct rdzv_finder *f = r->finder;
     if (fd < 0) {
-        member_unreachable(r->member, refused, why);
+        bool own = refused && f->naddrs && netaddr_is_loopback(&f->addrs[0]);
+        if (own)
+            text_set(text, sizeof(text), "%s; %s can be reached from this host only", why,
+                     netaddr_ip(&f->addrs[0], ip));
+        member_unreachable(r->member, refused, own ? text : why);
         return;
     }
-    char ip[ADDR_STRLEN];
     struct err e = ERR_INIT;
     if (guard_wants_tls(r->guard, peer) && guard_ready(r->guard, &e) < 0) {
         close(fd);

@@ -421,10 +421,14 @@ int main(int argc, char **argv)
             return 2; /* getopt has said why */
         }
     }
-    command = argc - optind == 1 ? argv[optind] : "";
+    if (argc - optind != 1) {
+        log_error("one command is needed, status or stop; see dlaunchctl --help");
+        return 2;
+    }
+    command = argv[optind];
     stop = strcmp(command, "stop") == 0;
     if (!stop && strcmp(command, "status") != 0) {
-        log_error("one command is needed, status or stop; see dlaunchctl --help");
+        log_error("there is no command '%s': say status or stop; see dlaunchctl --help", command);
         return 2;
     }
     if (wait && !stop) {

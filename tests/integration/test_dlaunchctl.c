@@ -280,6 +280,9 @@ START_TEST(usage)
         ck_assert(*p.err);
         proc_fini(&p);
     }
+    ck_assert_int_eq(ctl(&p, ARGV("stat")), 2);
+    ck_assert_ptr_nonnull(strstr(p.err, "there is no command 'stat': say status or stop"));
+    proc_fini(&p);
 }
 END_TEST
 

@@ -421,7 +421,7 @@ int config_file_read(struct options *o, const char *path,
         rc = config_text_read(o, options_printf(o, "%s", path), text, len, on_error, arg);
     } else {
         char *line =
-            xasprintf("%s: %s", path,
+            xasprintf("%s: %s: %s", opt_where(o, OPT_conf), path,
                       rc == -EFBIG ? "larger than 1 MiB: not a file of options" : strerror(-rc));
         on_error(arg, line);
         free(line);

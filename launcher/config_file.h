@@ -6,7 +6,7 @@
 
 #define CONFIG_FILE_MAX   (1u << 20) /* bytes */
 #define CONFIG_LINE_MAX   65536u     /* bytes, where the installed inih can hold that many */
-#define CONFIG_ERRORS_MAX 100        /* told; then the rest of the file is left alone */
+#define CONFIG_ERRORS_MAX 20         /* told; then the rest of the file is left alone */
 
 /* Reads the file into the options. Everything that is wrong with it is told by on_error, one line
  * each ("job.ini:12: ..."), in order; nothing of a wrong line is used. Returns how many errors

@@ -109,7 +109,7 @@ int daemon_log_to(struct daemon *d, const char *path, struct err *e)
 {
     _cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
     if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
-        return err_sys(e, errno, "log file %.300s", path);
+        return err_sys(e, errno, "%.300s", path);
     d->logged = true;
     return 0;
 }
@@ -142,19 +142,18 @@ int pid_file_open(struct pid_file *p, const char *path, struct err *e)
     struct stat st;
     p->fd = -1;
     if (snprintf(p->path, sizeof(p->path), "%s", path) >= (int)sizeof(p->path))
-        return err_sys(e, ENAMETOOLONG, "pid file");
+        return err_sys(e, ENAMETOOLONG, "%.60s...", path);
     for (;;) {
         _cleanup_fd_ int fd =
             open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644);
         if (fd < 0)
-            return err_sys(e, errno, "pid file %.300s", path);
+            return err_sys(e, errno, "%.300s", path);
         if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-            return err_set(e, -EINVAL, "pid file %.300s: not a plain file", path);
+            return err_set(e, -EINVAL, "%.300s: not a plain file", path);
         if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
             if (errno != EWOULDBLOCK)
-                return err_sys(e, errno, "pid file %.300s: lock", path);
-            return err_set(e, -EBUSY,
-                           "pid file %.300s: process %ld holds it, so that job is running", path,
+                return err_sys(e, errno, "%.300s: lock", path);
+            return err_set(e, -EBUSY, "%.300s: process %ld holds it, so that job is running", path,
                            read_pid(fd));
         }
         if (!is_current(fd, path))
@@ -162,8 +161,8 @@ int pid_file_open(struct pid_file *p, const char *path, struct err *e)
         long left = read_pid(fd);
         if (st.st_size > 0 && left == 0)
             return err_set(e, -EINVAL,
-                           "pid file %.300s: it is there already, and what it holds is no process "
-                           "id: not overwritten",
+                           "%.300s: it is there already, and what it holds is no process id: not "
+                           "overwritten",
                            path);
         if (left)
             log_notice("pid file %.300s is stale: process %ld left it behind", path, left);
@@ -179,7 +178,7 @@ int pid_file_write(struct pid_file *p, struct err *e)
         return 0;
     int n = snprintf(text, sizeof(text), "%d\n", (int)getpid());
     if (ftruncate(p->fd, 0) < 0 || pwrite(p->fd, text, (size_t)n, 0) != n)
-        return err_sys(e, errno, "pid file %.300s", p->path);
+        return err_sys(e, errno, "%.300s", p->path);
     return 0;
 }
 

@@ -264,8 +264,8 @@ static int build_apart(struct rdzv_config *c, struct options *o, struct err *e)
         c->min_nodes = c->max_nodes = 2; /* the coordinator says how many there are */
     c->is_host = only;
     const char *at = opt_text(o, only ? OPT_rdzv_endpoint : OPT_witness);
-    if (only && !*at)
-        return fail(o, id, e, "needs --rdzv_endpoint: where the nodes find it");
+    if (!*at)
+        return fail(o, id, e, only ? "needs --rdzv_endpoint: where the nodes find it" : "is empty");
     if (only && strchr(at, ','))
         return fail(o, OPT_rdzv_endpoint, e, "the coordinator is at one place (--rdzv_only)");
     if (!only || *at != ':')
@@ -359,6 +359,7 @@ static int build_no_restart(struct rdzv_config *c, struct options *o, struct err
 {
     const char *s = opt_text(o, OPT_no_restart_codes);
     while (*s) {
+        const char *item = s;
         char *end;
         long from = strtol(s, &end, 10), to = from;
         if (end != s && *end == '-') {
@@ -368,9 +369,12 @@ static int build_no_restart(struct rdzv_config *c, struct options *o, struct err
         if (end == s || (*end && *end != ',') || (*end == ',' && !end[1]))
             return fail(o, OPT_no_restart_codes, e, "'%.60s' is no list of exit codes (2,64-78)",
                         opt_text(o, OPT_no_restart_codes));
-        if (from < 1 || to > 255 || from > to)
+        if (from > to)
+            return fail(o, OPT_no_restart_codes, e, "%.*s: the first one is greater than the last",
+                        (int)(end - item), item);
+        if (from < 1 || to > 255)
             return fail(o, OPT_no_restart_codes, e,
-                        "%ld-%ld: the exit codes of a failure are 1 to 255", from, to);
+                        "%.*s: the exit codes of a failure are 1 to 255", (int)(end - item), item);
         for (long code = from; code <= to; code++)
             exit_codes_add(&c->no_restart, (int)code);
         s = *end ? end + 1 : end;
@@ -415,6 +419,8 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
     c->elect = opt_choice(o, OPT_coordinator_loss) == 0 &&
                (!o->torchrun || opt_given(o, OPT_coordinator_loss));
     c->elastic = opt_flag(o, OPT_elastic) || o->torchrun;
+    if (opt_flag(o, OPT_elastic) && c->min_nodes == c->max_nodes && has_workers(o))
+        log_warn("%s has no effect without --nnodes MIN:MAX", opt_where(o, OPT_elastic));
     bool any = strcmp(opt_text(o, OPT_max_node_restarts), "any") == 0;
     c->max_node_restarts = any ? -1 : (int)opt_number(o, OPT_max_node_restarts);
     bool progress = !o->torchrun || opt_given(o, OPT_progress_time);
@@ -564,6 +570,12 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
         return wrap(o, OPT_tee, e);
     if (stdio_ranks_parse(opt_text(o, OPT_local_ranks_filter), spec->nproc, show, e) < 0)
         return wrap(o, OPT_local_ranks_filter, e);
+    bool silent = strchr(opt_text(o, OPT_local_ranks_filter), '-'); /* -1: meant so */
+    if (has_workers(o) && !silent && !memchr(show, true, n))
+        log_warn("%s %s: none of them is among the local ranks of this node, 0 to %d: nothing of "
+                 "its workers is shown",
+                 opt_where(o, OPT_local_ranks_filter), opt_text(o, OPT_local_ranks_filter),
+                 spec->nproc - 1);
     spec->redirects = redirects;
     spec->tee = tee;
     spec->show = show;
@@ -592,10 +604,15 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     return 0;
 }
 
-/* stdio_list_parse(), its list kept with the options. */
-static char **build_filters(struct options *o, enum opt_id id)
+/* stdio_list_parse(), its list kept with the options; NULL without a stream to copy from. */
+static char **build_filters(const struct job_spec *spec, struct options *o, enum opt_id id, int std)
 {
-    if (!*opt_text(o, id))
+    bool teed = false;
+    for (int i = 0; i < spec->nproc; i++)
+        teed = teed || spec->tee[i] & std;
+    if (*opt_text(o, id) && !teed)
+        log_warn("%s has no effect: it needs --tee %d", opt_where(o, id), std);
+    if (!*opt_text(o, id) || !teed)
         return NULL;
     char **list = stdio_list_parse(opt_text(o, id));
     size_t n = 0;
@@ -670,8 +687,8 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
         spec->name = opt_flag(o, OPT_rdzv_only) ? "dlaunch --rdzv_only" : "dlaunch --witness";
     build_binding(spec, o);
     build_omp(spec, o);
-    spec->dup_stdout = build_filters(o, OPT_duplicate_stdout_filters);
-    spec->dup_stderr = build_filters(o, OPT_duplicate_stderr_filters);
+    spec->dup_stdout = build_filters(spec, o, OPT_duplicate_stdout_filters, STD_OUT);
+    spec->dup_stderr = build_filters(spec, o, OPT_duplicate_stderr_filters, STD_ERR);
     spec->stdin_mode = (enum stdin_mode)opt_choice(o, OPT_stdin);
     spec->isolation = (enum isolation)opt_choice(o, OPT_isolate);
     spec->timeout = opt_seconds(o, OPT_timeout);

@@ -268,7 +268,7 @@ static int open_log(struct daemon *d, struct options *o, struct err *e)
     if (!path)
         return 0;
     if (daemon_log_to(d, path, e) < 0)
-        return e->code;
+        return err_wrap(e, "%s", opt_where(o, OPT_log_file));
     if (opt_flag(o, OPT_daemon))
         log_notice("running in the background as process %d, output in %s", (int)getpid(), path);
     return 0;
@@ -283,7 +283,7 @@ static int run_job(const struct job_spec *job, struct options *o)
     int signals[NSIG], status = 0;
     if (o->value[OPT_pid_file].text &&
         pid_file_open(&pid_file, opt_text(o, OPT_pid_file), &e) < 0) {
-        log_error("%s", e.msg);
+        log_error("%s: %s", opt_where(o, OPT_pid_file), e.msg);
         return 2;
     }
     if (opt_flag(o, OPT_daemon)) {
@@ -293,7 +293,9 @@ static int run_job(const struct job_spec *job, struct options *o)
         if (rc == 0)
             log_set_writer(daemon_say, &daemon);
     }
-    if (e.code == 0 && pid_file_write(&pid_file, &e) == 0)
+    if (e.code == 0 && pid_file_write(&pid_file, &e) < 0)
+        err_wrap(&e, "%s", opt_where(o, OPT_pid_file));
+    if (e.code == 0)
         open_log(&daemon, o, &e);
     if (e.code) {
         log_error("%s", e.msg);

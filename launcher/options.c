@@ -422,16 +422,41 @@ static int ambiguous(const char *a, struct err *e)
     return err_set(e, -EINVAL, "%.*s is ambiguous: %s", (int)(len > 60 ? 60 : len + 2), a, list);
 }
 
+/* What mpirun and srun call it. */
+static const char *other_launchers_name(const char *a, size_t len)
+{
+    static const struct {
+        const char *names, *ours;
+    } words[] = {
+        {"-n -np -ppn -npernode --npernode --ntasks --ntasks-per-node",
+         " (workers of this node: --nproc_per_node)"},
+        {"-N --nodes", " (nodes: --nnodes; workers of this node: --nproc_per_node)"},
+        {"-H -f -host -hosts -hostfile --host --hosts --hostfile --machinefile",
+         " (dlaunch is started on every node itself, by srun or ssh: see --nnodes)"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+        for (const char *w = words[i].names; *w; w += strspn(w, " ")) {
+            size_t n = strcspn(w, " ");
+            if (n == len && memcmp(w, a, n) == 0)
+                return words[i].ours;
+            w += n;
+        }
+    }
+    return NULL;
+}
+
 static int unknown(const char *a, struct err *e)
 {
     char name[64], near[64] = "";
     size_t len = strcspn(a, "=");
+    const char *other = other_launchers_name(a, len);
     if (a[1] == '-' && len - 2 < sizeof(name)) {
         memcpy(name, a + 2, len - 2);
         name[len - 2] = '\0';
         opt_nearest(name, "--", near);
     }
-    return err_set(e, -EINVAL, "unknown option %.*s%s", (int)(len > 100 ? 100 : len), a, near);
+    return err_set(e, -EINVAL, "unknown option %.*s%s", (int)(len > 100 ? 100 : len), a,
+                   other ? other : near);
 }
 
 /* -m and what is joined to it: more letters, the last of which may take the rest as its value. */
@@ -440,6 +465,8 @@ static int read_letters(struct options *o, struct match *m, const char *a, struc
     while (opt_table[m->id].kind == KIND_FLAG && m->value) {
         const char *rest = m->value;
         enum opt_id next = a[2] == '=' ? OPT_COUNT : find_letter(*rest);
+        if (next == OPT_COUNT && other_launchers_name(a, strcspn(a, "=")))
+            return unknown(a, e); /* -host */
         if (next == OPT_COUNT)
             return err_set(e, -EINVAL, "-%c takes no value: %.100s", opt_table[m->id].letter, a);
         o->value[m->id] = (struct opt_value){"1", opt_table[m->id].name, FROM_ARGV};

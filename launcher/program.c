@@ -88,11 +88,14 @@ static const char *find_direct(struct options *o, int *exit_status, struct err *
     bool local = !strchr(name, '/') && stat(name, &st) == 0 && S_ISREG(st.st_mode);
     /* A script of this folder, as python would find it. */
     size_t n = strlen(name);
-    if (local && n > 3 && strcmp(name + n - 3, ".py") == 0 && !opt_flag(o, OPT_no_python))
+    bool script = n > 3 && strcmp(name + n - 3, ".py") == 0 && !opt_flag(o, OPT_no_python);
+    if (local && script)
         return name;
     const char *path = find(o, name, exit_status, e);
     if (!path && local)
         err_set(e, -ENOENT, "%s: not in PATH (for the file in this folder, say ./%s)", name, name);
+    else if (!path && script && *exit_status == 127)
+        err_set(e, -ENOENT, "%s: neither in this folder nor in PATH", name);
     return path && exec_check(path, exit_status, e) < 0 ? NULL : path;
 }
 

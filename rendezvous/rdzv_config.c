@@ -64,11 +64,11 @@ static int check_silence(const struct rdzv_config *c, struct err *e)
     if (c->max_nodes + c->spares == 1 || lease >= LEASE_BEATS * interval)
         return 0;
     return err_set(e, -EINVAL,
-                   "keep_alive_interval %g s and keep_alive_max_attempt %d make a dead time of "
-                   "%.3g s, too short: %g of these intervals, which one late heartbeat may take, "
-                   "and the %g s in which a node that is cut off ends its workers are %.3g s",
-                   interval, c->keep_alive_max_attempt, dead, LEASE_BEATS, apart,
-                   LEASE_BEATS * interval + apart);
+                   "--rdzv_conf: keep_alive_interval %g s times keep_alive_max_attempt %d make a "
+                   "dead time of %.3g s, too short: it must be %.3g s at least (%g intervals, for "
+                   "a late heartbeat, and %g s for a node that is cut off to end its workers)",
+                   interval, c->keep_alive_max_attempt, dead, LEASE_BEATS * interval + apart,
+                   LEASE_BEATS, apart);
 }
 
 int rdzv_config_check(const struct rdzv_config *c, struct err *e)

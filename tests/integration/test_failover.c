@@ -581,6 +581,7 @@ START_TEST(what_launchers_without_workers_refuse)
          "--rdzv_only: needs --rdzv_backend c10d"},
         {"--rdzv_only --nnodes 2 --rdzv_endpoint :29400 true", "a program is given: true"},
         {"--witness n0 true", "--witness: runs no workers, but a program is given: true"},
+        {"--witness ''", "--witness: is empty"},
         {"--witness n0:x", "--witness: 'n0:x': port 'x' is not a number"},
         {"--witness n0 --rdzv_only --nnodes 2 --rdzv_endpoint :29400", "is not the coordinator"},
         {"--witness n0 --standalone", "no place in a job on one node"},

@@ -121,6 +121,30 @@ START_TEST(prefix_and_filters)
 }
 END_TEST
 
+START_TEST(what_has_no_effect_is_said)
+{
+    static const struct {
+        const char *options, *says;
+    } rows[] = {
+        {"--duplicate_stdout_filters a", "--duplicate_stdout_filters has no effect: it needs --tee 1"},
+        {"-t 1 --log_dir %T/logs --duplicate_stderr_filters a", "it needs --tee 2"},
+        {"--local_ranks_filter 2,9", "--local_ranks_filter 2,9: none of them is among the local "
+                                     "ranks of this node, 0 to 1"},
+        {"--local_ranks_filter 1,9", NULL},
+        {"--local_ranks_filter -1", NULL},
+        {"--elastic", "--elastic has no effect without --nnodes MIN:MAX"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        struct proc p;
+        run_job(&p, test_text("--nproc_per_node 2 %s %%W", rows[i].options));
+        if (rows[i].says)
+            expect_text(p.err, rows[i].says);
+        ck_assert_int_eq(times(p.err, "dlaunch: "), 1 + !!rows[i].says); /* and OMP_NUM_THREADS */
+        proc_fini(&p);
+    }
+}
+END_TEST
+
 static int entries(const char *dir)
 {
     glob_t g;
@@ -311,6 +335,7 @@ static Suite *suite(void)
     tcase_add_test(tc, layout);
     tcase_add_loop_test(tc, every_stream_goes_where_it_should, 0, ARRAY_LEN(streams));
     tcase_add_test(tc, prefix_and_filters);
+    tcase_add_test(tc, what_has_no_effect_is_said);
     tcase_add_test(tc, no_files_no_folder);
     tcase_add_test(tc, no_place_for_files);
     tc = test_case(s, "trouble", 120);

@@ -56,6 +56,15 @@ static const struct {
     {"--verbsoe", "unknown option --verbsoe (did you mean --verbose?)"},
     {"--rdzv x", "--rdzv"},
     {"-q", "unknown option -q"},
+    {"-np 4", "unknown option -np (workers of this node: --nproc_per_node)"},
+    {"-N 2", "unknown option -N (nodes: --nnodes; workers of this node: --nproc_per_node)"},
+    {"-host a,b", "unknown option -host (dlaunch is started on every node itself"},
+    {"--hostfile=h", "unknown option --hostfile (dlaunch is started on every node itself"},
+    {"--no_restart_codes 2,300", "--no_restart_codes: 300: the exit codes of a failure are 1 to"},
+    {"--no_restart_codes 78-64", "--no_restart_codes: 78-64: the first one is greater than"},
+    {"--nnodes 2 --rdzv_conf keep_alive_interval=1,keep_alive_max_attempt=1",
+     "--rdzv_conf: keep_alive_interval 1 s times keep_alive_max_attempt 1 make a dead time of 1 s, "
+     "too short: it must be 3.1 s at least"},
 };
 
 static void nothing_was_made(const char *line)
@@ -135,13 +144,13 @@ START_TEST(files_that_cannot_be_had)
     static const struct {
         const char *line, *says;
     } rows[] = {
-        {"--conf /no/such.ini %W", "/no/such.ini: No such file or directory"},
+        {"--conf /no/such.ini %W", "--conf: /no/such.ini: No such file or directory"},
         {"--conf /tmp %W", "/tmp: Is a directory"},
         {"--log_dir /proc/x -r 3 %W", "/proc/x: No such file or directory"},
         {"--log_dir /dev/null/x -r 3 %W", "--log_dir: "},
         {"--report /no/where/r %W", "--report: /no/where: No such file or directory"},
-        {"--pid_file /no/where/p %W", "pid file /no/where/p: No such file or directory"},
-        {"--log_file /no/where/l %W", "log file /no/where/l: No such file or directory"},
+        {"--pid_file /no/where/p %W", "--pid_file: /no/where/p: No such file or directory"},
+        {"--log_file /no/where/l %W", "--log_file: /no/where/l: No such file or directory"},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         refused(2, rows[i].says, rows[i].line);

@@ -316,7 +316,7 @@ START_TEST(a_file_of_something_else)
     read_text(&r, text, strlen(text));
     ck_assert_int_eq(r.n, CONFIG_ERRORS_MAX + 1);
     ck_assert_ptr_nonnull(
-        strstr(r.errors, "job.ini:100: so many errors that the rest is not looked at\n"));
+        strstr(r.errors, "job.ini:20: so many errors that the rest is not looked at\n"));
     result_fini(&r);
 }
 END_TEST
@@ -371,7 +371,7 @@ static char *file_errors(const char *path)
 START_TEST(reading_files)
 {
     char *errors = file_errors("/nonexistent/job.ini");
-    ck_assert_str_eq(errors, "/nonexistent/job.ini: No such file or directory\n");
+    ck_assert_str_eq(errors, "--conf: /nonexistent/job.ini: No such file or directory\n");
     free(errors);
     const char *dir = tmpdir();
     errors = file_errors(dir);

@@ -368,9 +368,9 @@ START_TEST(rendezvous_mistakes)
                                   "--no_restart_codes=3-"};
     for (size_t i = 0; i < ARRAY_LEN(lists); i++)
         FAILS(2, "is no list of exit codes (2,64-78)", lists[i], "./train");
-    FAILS(2, "--no_restart_codes: 0-0: the exit codes of a failure are 1 to 255",
+    FAILS(2, "--no_restart_codes: 0: the exit codes of a failure are 1 to 255",
           "--no_restart_codes=0", "./train");
-    FAILS(2, "9-3: the exit codes", "--no_restart_codes=1,9-3", "./train");
+    FAILS(2, "9-3: the first one is greater", "--no_restart_codes=1,9-3", "./train");
     FAILS(2, "4-256: the exit codes", "--no_restart_codes=4-256", "./train");
     FAILS(2, "--nnodes: 2 nodes, but --standalone is for one", "--standalone", "--nnodes=2",
           "./train");

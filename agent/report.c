@@ -143,7 +143,7 @@ static void block(struct page *pg, const char *name, const char *text, size_t ma
     for (bool first = !left_out; from < end; first = false) {
         char *nl = memchr(from, '\n', (size_t)(end - from));
         size_t line = (size_t)((nl ? nl : end) - from), n = bytes_in(from, line, COLUMNS - INDENT);
-        fprintf(pg->out, "%*s%.*s\n", first ? 0 : INDENT, "", (int)n, from);
+        fprintf(pg->out, "%*s%.*s\n", first || !n ? 0 : INDENT, "", (int)n, from);
         from += n + (n == line);
     }
     free(shown);

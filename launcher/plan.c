@@ -254,10 +254,14 @@ static bool is_in(char *const *env, const char *entry)
     return false;
 }
 
-/* One variable; a port that is chosen later is no 0. */
+/* One variable; what is chosen later is neither 0 nor empty. */
 static void print_variable(FILE *out, const char *entry)
 {
-    put_escaped(out, strcmp(entry, "MASTER_PORT=0") == 0 ? "MASTER_PORT=(a free port)" : entry);
+    if (strcmp(entry, "MASTER_PORT=0") == 0)
+        entry = "MASTER_PORT=(a free port)";
+    else if (strcmp(entry, "TORCHELASTIC_ERROR_FILE=") == 0)
+        entry = "TORCHELASTIC_ERROR_FILE=(a new file for each)";
+    put_escaped(out, entry);
 }
 
 static size_t count(char *const *list)

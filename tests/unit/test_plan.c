@@ -121,6 +121,7 @@ START_TEST(alone)
                            "  rank  local rank  CPUs and output\n"
                            "  0     0           any CPU; console\n");
     ck_assert_ptr_nonnull(strstr(env, "\n  MASTER_PORT=(a free port)\n"));
+    ck_assert_ptr_nonnull(strstr(env, "\n  TORCHELASTIC_ERROR_FILE=(a new file for each)\n"));
     ck_assert_ptr_nonnull(strstr(env, "\n  RANK=0\n"));
     ck_assert_ptr_null(strstr(env, "Environment of each"));
     free(text);

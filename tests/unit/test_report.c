@@ -175,7 +175,7 @@ START_TEST(a_crash_on_another_node)
     strcpy(f->role, "trainer");
     strcpy(f->log_path, "/tmp/torchelastic_k3j2h1x0/none_9dk2hsa1/attempt_1/1/stderr.log");
     for (int i = 0; i < 30; i++)
-        sprintf(f->stderr_tail + strlen(f->stderr_tail), "line %d\n", i);
+        sprintf(f->stderr_tail + strlen(f->stderr_tail), i == 23 ? "\n" : "line %d\n", i);
     f = failed(1, FAILURE_EXIT, 3, 3);
     f->exit_code = 1;
     f->caused_by = 5;
@@ -208,7 +208,7 @@ START_TEST(a_crash_on_another_node)
           "            line 20\n"
           "            line 21\n"
           "            line 22\n"
-          "            line 23\n"
+          "\n"
           "            line 24\n"
           "            line 25\n"
           "            line 26\n"

@@ -228,6 +228,9 @@ static const struct {
      "the script knows --local_rank only: let it read LOCAL_RANK from its environment"},
     {"unrecognized arguments: --local_rank",
      "the script knows --local-rank only: let it read LOCAL_RANK from its environment"},
+    {"No module named ", "scripts are run by the python3 in PATH; PYTHON_EXEC names another one"},
+    {"error while loading shared libraries",
+     "ldd shows what is missing; LD_LIBRARY_PATH names further folders of libraries"},
 };
 
 void words_hint(struct buf *b, const struct failure *f, bool here)

@@ -426,6 +426,11 @@ START_TEST(hints)
     f->exit_code = 1;
     strcpy(f->stderr_tail, "bind: Address already in use");
     ck_assert_ptr_nonnull(strstr(hint_of(f), "without --master_port"));
+    strcpy(f->stderr_tail, "ModuleNotFoundError: No module named 'torch'");
+    ck_assert_ptr_nonnull(strstr(hint_of(f), "PYTHON_EXEC names another one"));
+    f->exit_code = 127;
+    strcpy(f->stderr_tail, "./sum: error while loading shared libraries: libx.so.0: cannot open");
+    ck_assert_ptr_nonnull(strstr(hint_of(f), "ldd shows what is missing"));
     f = failed(0, FAILURE_SIGNAL, 0, 0);
     f->signal = SIGBUS;
     ck_assert_ptr_nonnull(strstr(hint_of(f), "/dev/shm was full: it has "));

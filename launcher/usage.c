@@ -84,6 +84,7 @@ int usage_help(FILE *out, const char *prog)
             "Usage: %s [options] program [arguments]\n"
             "       %s [options] -m module [arguments]\n"
             "       %s --conf FILE [options]\n"
+            "       %s --rdzv_only | --witness HOST[:PORT] [options]\n"
             "\n"
             "Starts the workers of a distributed job on this node, watches them together\n"
             "with the other nodes, restarts them and reports what went wrong. Run the same\n"
@@ -95,7 +96,7 @@ int usage_help(FILE *out, const char *prog)
             "\n"
             "A file that ends in .py and is not executable, and a module, is run by\n"
             "$PYTHON_EXEC, else python3. \"${local_rank}\" in an argument is replaced.\n",
-            prog, prog, prog, prog, prog, prog);
+            prog, prog, prog, prog, prog, prog, prog);
     for (int g = 0; g < GROUP_COUNT; g++) {
         fprintf(out, "\n%s:\n", opt_groups[g].title);
         for (int i = 0; i < OPT_COUNT; i++) {

@@ -220,7 +220,8 @@ START_TEST(background_errors)
     ck_assert_ptr_nonnull(strstr(p.err, "./missing"));
     proc_fini(&p);
     ck_assert_int_eq(run(&p, ARGV(dlaunch, "--daemon", "--log_file=no/where", "./train")), 2);
-    ck_assert_ptr_nonnull(strstr(p.err, "dlaunch: --log_file: no/where: No such file or directory\n"));
+    ck_assert_ptr_nonnull(
+        strstr(p.err, "dlaunch: --log_file: no/where: No such file or directory\n"));
     proc_fini(&p);
     ck_assert_int_eq(run(&p, ARGV(dlaunch, "--pid_file=no/where", "./train")), 2);
     ck_assert_str_eq(p.err, "dlaunch: --pid_file: no/where: No such file or directory\n");

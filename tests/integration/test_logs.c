@@ -126,7 +126,8 @@ START_TEST(what_has_no_effect_is_said)
     static const struct {
         const char *options, *says;
     } rows[] = {
-        {"--duplicate_stdout_filters a", "--duplicate_stdout_filters has no effect: it needs --tee 1"},
+        {"--duplicate_stdout_filters a",
+         "--duplicate_stdout_filters has no effect: it needs --tee 1"},
         {"-t 1 --log_dir %T/logs --duplicate_stderr_filters a", "it needs --tee 2"},
         {"--local_ranks_filter 2,9", "--local_ranks_filter 2,9: none of them is among the local "
                                      "ranks of this node, 0 to 1"},

@@ -261,6 +261,38 @@ START_TEST(paths_of_the_readme)
 }
 END_TEST
 
+/* Every key of --report's JSON, in the order of the file. */
+START_TEST(keys_of_the_report)
+{
+    char *text = read_paper("man/dlaunch.1"), *json, key[64];
+    struct proc p;
+    int keys = 0;
+    const char *file = tmppath("r.json");
+    char *argv[] = {"build/dlaunch", "--report", (char *)file, "true", NULL};
+    ck_assert_int_eq(proc_run(&p, argv, NULL, 20), 0);
+    proc_fini(&p);
+    char *section = strstr(text, "\n.Sh REPORT");
+    ck_assert_ptr_nonnull(section);
+    char *to = section, *line = strtok(section, "\n");
+    for (; line && strcmp(line, ".Sh SCHEDULERS") != 0; line = strtok(NULL, "\n")) {
+        size_t n = strlen(line);
+        if (strncmp(line, ".It Li ", 7) != 0)
+            continue; /* what the text itself says does not count */
+        memmove(to, line + 6, n - 6);
+        to += n - 6;
+    }
+    *to = '\0';
+    json = read_file(file);
+    for (const char *at = json; (at = strstr(at, "\n  \"")); at++, keys++) {
+        ck_assert_int_eq(sscanf(at, "\n  \"%63[^\"]", key), 1);
+        ck_assert_msg(is_word_of(section, key), "dlaunch(1) does not say what %s is", key);
+    }
+    ck_assert_int_ge(keys, 20);
+    free(json);
+    free(text);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("papers");
@@ -268,6 +300,7 @@ static Suite *suite(void)
     tcase_add_test(tc, options_exist);
     tcase_add_test(tc, options_of_the_manual);
     tcase_add_test(tc, exit_statuses);
+    tcase_add_test(tc, keys_of_the_report);
     tcase_add_test(tc, store_commands);
     tcase_add_test(tc, functions_of_the_library);
     tcase_add_test(tc, pages_are_well_formed);

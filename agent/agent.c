@@ -527,9 +527,7 @@ static void print_report(const struct report_input *in)
     size_t len = 0;
     FILE *out = open_memstream(&text, &len);
     report_print(out ? out : stderr, in, isatty(STDERR_FILENO));
-    if (!out)
-        return;
-    if (fclose(out) == 0)
+    if (out && fclose(out) == 0)
         fd_write_patiently(STDERR_FILENO, text, len, IMPATIENT_MS, &hurry);
     free(text);
 }
@@ -575,8 +573,10 @@ static void write_out(struct agent *a, enum stop_reason reason)
         if (!spawn_was_ignored(*s))
             sigaction(*s, &sa, NULL);
     }
-    if (!stdio_pump_close(a->pump, told ? UNREAD_S : -1))
+    if (!stdio_pump_close(a->pump, told ? UNREAD_S : -1)) {
         atomic_store(&hurry, true);
+        log_set_patience(IMPATIENT_MS);
+    }
 }
 
 static void on_finish(void *arg, const struct rdzv_result *result)

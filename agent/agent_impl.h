@@ -14,7 +14,7 @@
 
 /* After SIGKILL; then a process counts as one that cannot be killed. */
 #define UNKILLABLE_MS 10000
-#define IMPATIENT_MS  100 /* so long a report waits for its reader when a signal has come */
+#define IMPATIENT_MS  100 /* so long the last words wait for their reader after a signal */
 #define UNREAD_S      5   /* so long the last output of a job that was stopped waits for one */
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };

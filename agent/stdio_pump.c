@@ -13,6 +13,7 @@
 #include "agent/stdio_pump.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,15 +90,31 @@ static void show_partials(struct stdio_pump *p)
     }
 }
 
+/* A line of dlaunch's own behind what standard error has been given: log.c would write past that at
+ * the end, and wait for the reader where nothing ends the wait. */
+__attribute__((format(printf, 2, 3))) static void say(struct stdio_pump *p, const char *fmt, ...)
+{
+    char text[sizeof(p->lacking_path) + 200], line[sizeof(text) + 16] = "dlaunch: ";
+    size_t n = strlen(line);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    n += log_escape(line + n, sizeof(line) - n - 1, text, strlen(text), 0);
+    line[n++] = '\n';
+    console_put(p->route[1], p, NULL, line, n, p->now_ns);
+}
+
 static void say_file_fails(struct stdio_pump *p, const struct stdio_stream *s)
 {
     if (p->file_told_ns && p->now_ns < p->file_told_ns + FILE_TOLD_S * UINT64_C(1000000000))
         return;
     p->file_told_ns = p->now_ns;
     bool own = s->file.error != 0;
-    log_warn("%s: %s: output is counted, not kept, until it takes some again",
-             own ? s->label->file : s->filter->path[s->is_err],
-             strerror(own ? s->file.error : s->filter->file[s->is_err].error));
+    if (log_get_level() >= LOG_LEVEL_WARN)
+        say(p, "%s: %s: output is counted, not kept, until it takes some again",
+            own ? s->label->file : s->filter->path[s->is_err],
+            strerror(own ? s->file.error : s->filter->file[s->is_err].error));
 }
 
 /* Whether it has to wait for its console: also behind those who wait already, or whoever is not
@@ -252,13 +269,10 @@ static void drain_overdue(struct stdio_pump *p, bool all)
 /* dlaunch's own lines, on their way to standard error. */
 static void put_own_lines(struct stdio_pump *p, struct buf *lines, uint64_t lost)
 {
-    char line[100], size[TEXT_BYTES_MAX];
+    char size[TEXT_BYTES_MAX];
     console_put(p->route[1], p, NULL, lines->data, lines->len, p->now_ns);
-    if (lost) {
-        int n = snprintf(line, sizeof(line), "dlaunch: %s of its own lines dropped here\n",
-                         text_bytes(size, lost));
-        console_put(p->route[1], p, NULL, line, (size_t)n, p->now_ns);
-    }
+    if (lost)
+        say(p, "%s of its own lines dropped here", text_bytes(size, lost));
     buf_fini(lines);
 }
 
@@ -267,7 +281,7 @@ static bool take_orders(struct stdio_pump *p)
 {
     uint64_t count;
     if (read(p->wakefd, &count, sizeof(count)) < 0 && errno != EAGAIN)
-        log_warn("output of the workers: %s", strerror(errno));
+        say(p, "output of the workers: %s", strerror(errno));
     pthread_mutex_lock(&p->lock);
     struct worker *orders = p->orders;
     struct buf lines = BUF_INIT;
@@ -298,16 +312,18 @@ static void say_console_fails(struct stdio_pump *p)
         if (c->error == 0 || p->told[i])
             continue;
         p->told[i] = true;
+        if (log_get_level() < LOG_LEVEL_WARN)
+            continue;
         if (console_unread(c))
-            log_warn("%s: %s: nobody reads it any more: what workers write to it fails, log files "
-                     "go on",
-                     c->name, strerror(c->error));
+            say(p,
+                "%s: %s: nobody reads it any more: what workers write to it fails, log files go on",
+                c->name, strerror(c->error));
         else if (c->kind == CONSOLE_DEAD)
-            log_warn("%s: %s: the workers' output is not shown any more; the job goes on", c->name,
-                     strerror(c->error));
+            say(p, "%s: %s: the workers' output is not shown any more; the job goes on", c->name,
+                strerror(c->error));
         else
-            log_warn("%s: %s: output is kept, up to %u MiB, until it takes some again", c->name,
-                     strerror(c->error), STDIO_CONSOLE_BACKLOG >> 20);
+            say(p, "%s: %s: output is kept, up to %u MiB, until it takes some again", c->name,
+                strerror(c->error), STDIO_CONSOLE_BACKLOG >> 20);
     }
 }
 
@@ -362,20 +378,18 @@ static bool serve_events(struct stdio_pump *p)
 
 static void sum_up_files(struct stdio_pump *p)
 {
-    char line[sizeof(p->lacking_path) + 200], size[TEXT_BYTES_MAX];
-    if (p->files_lacking == 0)
-        return;
-    int n = snprintf(
-        line, sizeof(line), "dlaunch: %s of output missing at the end of %u log file%s: %s%s\n",
-        text_bytes(size, p->bytes_lacking), p->files_lacking, p->files_lacking == 1 ? "" : "s",
-        p->lacking_path, p->files_lacking == 1 ? "" : " and others");
-    console_put(p->route[1], p, NULL, line, (size_t)n, p->now_ns);
+    char size[TEXT_BYTES_MAX];
+    unsigned n = p->files_lacking;
+    if (n)
+        say(p, "%s of output missing at the end of %u log file%s: %s%s",
+            text_bytes(size, p->bytes_lacking), n, n == 1 ? "" : "s", p->lacking_path,
+            n == 1 ? "" : " and others");
 }
 
 /* A console whose disk is full gets one more chance; it is no use to wait for more. */
 static void give_up_full(struct stdio_pump *p)
 {
-    char line[200], size[TEXT_BYTES_MAX];
+    char size[TEXT_BYTES_MAX];
     for (int i = 0; i < 2; i++) {
         struct console *c = &p->console[i];
         if (c->kind == CONSOLE_DEAD || c->error == 0)
@@ -384,9 +398,8 @@ static void give_up_full(struct stdio_pump *p)
         if (c->error == 0)
             continue;
         uint64_t lost = console_lose(c);
-        int n = snprintf(line, sizeof(line), "dlaunch: %s: %s: %s of output could not be written\n",
-                         c->name, strerror(c->error), text_bytes(size, lost));
-        console_put(p->route[1], p, NULL, line, (size_t)n, p->now_ns);
+        say(p, "%s: %s: %s of output could not be written", c->name, strerror(c->error),
+            text_bytes(size, lost));
     }
 }
 

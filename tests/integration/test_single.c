@@ -489,26 +489,50 @@ START_TEST(a_signal_ends_the_wait_for_a_reader)
 }
 END_TEST
 
-/* It has failed, its report is due, and nobody reads that. */
-START_TEST(a_signal_ends_the_report)
+/* What stands behind its standard error is full, and nobody reads it. Returns that one's end. */
+static int start_unread(struct proc *p, const char *words)
 {
-    struct proc p;
     int fds[2];
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC | O_NONBLOCK), 0);
     char full[4096] = {0};
     while (write(fds[1], full, sizeof(full)) > 0)
         ;
     ck_assert_int_eq(fcntl(fds[1], F_SETFL, 0), 0);
-    char *line = test_text("exec %s %s append %s exit 3 2>&%d", build_path("dlaunch"),
-                           build_path("tests/worker"), tmppath("done"), fds[1]);
+    char *line = test_text("exec %s %s 2>&%d", build_path("dlaunch"), words, fds[1]);
     ck_assert_int_eq(fcntl(fds[1], F_SETFD, 0), 0);
-    proc_start(&p, ARGV("sh", "-c", line), NULL, 0);
-    wait_lines(tmppath("done"), 1, 30);
+    proc_start(p, ARGV("sh", "-c", line), NULL, 0);
+    close(fds[1]);
+    return fds[0];
+}
+
+/* It has failed, its report is due, and nobody reads that. */
+START_TEST(a_signal_ends_the_report)
+{
+    struct proc p;
+    const char *done = tmppath("done");
+    int end = start_unread(&p, test_text("%s append %s exit 3", build_path("tests/worker"), done));
+    wait_lines(done, 1, 30);
     wait_until(ended, &p, 20, "the launcher waits for a reader that does not read");
     proc_wait(&p, 20);
     proc_fini(&p);
-    close(fds[0]);
-    close(fds[1]);
+    close(end);
+}
+END_TEST
+
+/* The report cannot be written, which nobody reads either. */
+START_TEST(one_signal_ends_a_job_that_has_something_to_say)
+{
+    struct proc p;
+    const char *done = tmppath("done"), *dir = tmppath("dir");
+    ck_assert_int_eq(mkdir(dir, 0700), 0);
+    int end = start_unread(&p, test_text("--report %s/report %s append %s sleep 1000", dir,
+                                         build_path("tests/worker"), done));
+    wait_lines(done, 1, 30);
+    ck_assert_int_eq(rmdir(dir), 0);
+    proc_kill(&p, SIGTERM);
+    ck_assert_int_eq(proc_wait(&p, 30), 128 + SIGTERM);
+    proc_fini(&p);
+    close(end);
 }
 END_TEST
 
@@ -539,6 +563,7 @@ static Suite *suite(void)
     tcase_add_test(tc, wall_clock_timeout_of_ages);
     tcase_add_test(tc, a_signal_ends_the_wait_for_a_reader);
     tcase_add_test(tc, a_signal_ends_the_report);
+    tcase_add_test(tc, one_signal_ends_a_job_that_has_something_to_say);
     tc = test_case(s, "descendants", 60);
     tcase_add_test(tc, nothing_is_left_behind);
     tcase_add_test(tc, a_live_workers_daemon_is_left_alone);

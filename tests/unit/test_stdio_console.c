@@ -604,6 +604,25 @@ START_TEST(close_does_not_wait_long_for_a_reader_that_takes_nothing)
 }
 END_TEST
 
+/* What is said of the one that has gone waits for the other one behind all else. */
+START_TEST(close_does_not_wait_for_a_reader_to_be_told_of_another)
+{
+    struct fixture f;
+    setup_open(&f);
+    _cleanup_fd_ int before = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+    ck_assert_int_eq(dup2(f.err_w, STDERR_FILENO), STDERR_FILENO);
+    struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
+    fill(a.err);
+    close_fd(&f.out_r);
+    say(a.out, "nobody reads it\n");
+    end_worker(&f, 0, &a);
+    bool all = stdio_pump_close(f.pump, 0.2);
+    ck_assert_int_eq(dup2(before, STDERR_FILENO), STDERR_FILENO);
+    ck_assert(!all);
+    teardown(&f);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("stdio_console");
@@ -626,6 +645,7 @@ static Suite *suite(void)
     tcase_add_test(tc, own_lines_wait_for_the_reader);
     tcase_add_test(tc, closed_reader_is_a_broken_pipe_for_the_workers);
     tcase_add_test(tc, close_does_not_wait_long_for_a_reader_that_takes_nothing);
+    tcase_add_test(tc, close_does_not_wait_for_a_reader_to_be_told_of_another);
     return s;
 }
 

@@ -440,10 +440,12 @@ static void print_end(struct page *pg)
         sentence(pg, "", &b);
     }
     if (pg->in->nnodes > 1) {
-        if (pg->in->job->nproc)
-            words_add(&b, "This is node %d of %d, ", pg->in->group_rank, pg->in->nnodes);
-        else
+        if (!pg->in->job->nproc)
             words_add(&b, "This launcher has no workers: ");
+        else if (pg->in->group_rank < 0)
+            words_add(&b, "This node was none of the last round's %d: ", pg->in->nnodes);
+        else
+            words_add(&b, "This is node %d of %d, ", pg->in->group_rank, pg->in->nnodes);
         words_escaped(&b, pg->in->host);
         words_add(&b, ".");
         sentence(pg, "", &b);

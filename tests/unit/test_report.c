@@ -311,6 +311,15 @@ START_TEST(a_node_that_was_lost)
           "\n"
           "The job ended with exit status 1 after 3 min 12 s.\n"
           "This is node 0 of 2, node-a.\n" RULE);
+    input.group_rank = -1; /* a spare, or one that came late */
+    check("\n" RULE "train.py FAILED: node-b (node 1) was lost: no heartbeat for 15 s\n"
+          "\n"
+          "First failure: node-b (node 1) was lost\n"
+          "  cause     its launcher (pid 77) died or fell silent\n"
+          "  time      2024-05-01 12:00:00\n"
+          "\n"
+          "The job ended with exit status 1 after 3 min 12 s.\n"
+          "This node was none of the last round's 2: node-a.\n" RULE);
 }
 END_TEST
 

@@ -23,6 +23,7 @@
 #include "core/map.h"
 #include "core/mem.h"
 #include "core/uvx.h"
+#include "rendezvous/broadcast.h"
 #include "rendezvous/connector.h"
 #include "rendezvous/endpoint.h"
 #include "rendezvous/text.h"
@@ -72,11 +73,8 @@ struct coordinator {
     struct map per_source; /* of those: address -> how many */
     bool closing, finished;
     bool elected;
-    /* Encoded once, sent to all. */
-    struct shared_buf *table, *peers, *report, *notice;
-    int npeers;       /* in `peers` */
+    struct broadcast broadcast;
     struct map addrs; /* of the nodes of the round: what its table says, and where they call from */
-    char notice_text[RDZV_NOTICE_MAX];
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
@@ -503,40 +501,6 @@ void coordinator_turn_away(struct coordinator *c, int fd, const struct netaddr *
 
 /* ------------------------------------------------------------------------------------- actions */
 
-static void send_shared(struct link *l, struct shared_buf **cache,
-                        void (*put)(struct buf *, const void *), const void *message)
-{
-    if (!*cache) {
-        struct buf b = BUF_INIT;
-        put(&b, message);
-        *cache = shared_buf_new(&b);
-    }
-    link_send(l, *cache);
-}
-
-static void put_table(struct buf *b, const void *table)
-{
-    rdzv_put_table(b, table);
-}
-
-static void put_peers(struct buf *b, const void *action)
-{
-    const struct rdzv_action *a = action;
-    if (a->ran)
-        rdzv_put_peers(b, a->ran);
-    rdzv_put_peers(b, a->peers);
-}
-
-static void put_report(struct buf *b, const void *result)
-{
-    rdzv_put_report(b, result);
-}
-
-static void put_notice(struct buf *b, const void *text)
-{
-    rdzv_put_notice(b, text);
-}
-
 static void note_addr(struct coordinator *c, const char *ip)
 {
     void **value = map_put(&c->addrs, ip, strlen(ip));
@@ -562,12 +526,6 @@ bool coordinator_is_node(const struct coordinator *c, const struct netaddr *a)
     char ip[ADDR_STRLEN];
     netaddr_ip(a, ip);
     return !netaddr_is_loopback(a) && map_get(&c->addrs, ip, strlen(ip)) != NULL;
-}
-
-static void forget(struct shared_buf **cache)
-{
-    shared_buf_unref(*cache);
-    *cache = NULL;
 }
 
 static void log_line(enum log_level level, const char *text)
@@ -630,34 +588,26 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
         log_line(a->level, a->text);
         break;
     case RDZV_ACT_NEW_ROUND:
-        forget(&c->table);
-        forget(&c->peers);
+        broadcast_new_round(&c->broadcast);
         c->events.on_new_round(c->events.arg);
         break;
     case RDZV_ACT_TABLE:
-        if (!c->table)
+        if (!c->broadcast.table)
             note_addrs(c, a->table);
-        send_shared(k->link, &c->table, put_table, a->table);
+        broadcast_table(&c->broadcast, k->link, a->table);
         break;
     case RDZV_ACT_PEERS:
-        if (c->npeers != a->peers->n)
-            forget(&c->peers);
-        c->npeers = a->peers->n;
-        send_shared(k->link, &c->peers, put_peers, a);
+        broadcast_peers(&c->broadcast, k->link, a->ran, a->peers);
         break;
     case RDZV_ACT_REPORT:
-        send_shared(k->link, &c->report, put_report, a->result);
+        broadcast_report(&c->broadcast, k->link, a->result);
         break;
     case RDZV_ACT_VIEW:
         rdzv_put_view(&b, &a->view);
         link_send_buf(k->link, &b);
         break;
     case RDZV_ACT_NOTICE:
-        if (strcmp(c->notice_text, a->text) != 0) {
-            forget(&c->notice);
-            strcpy(c->notice_text, a->text);
-        }
-        send_shared(k->link, &c->notice, put_notice, a->text);
+        broadcast_notice(&c->broadcast, k->link, a->text);
         break;
     case RDZV_ACT_CALL:
         call_launcher(c, a);
@@ -783,10 +733,7 @@ static void free_coordinator(void *arg)
     free(c->callers);
     map_fini(&c->addrs, NULL);
     map_fini(&c->per_source, NULL);
-    forget(&c->table);
-    forget(&c->peers);
-    forget(&c->report);
-    forget(&c->notice);
+    broadcast_fini(&c->broadcast);
     free(c);
     on_closed(on_closed_arg);
 }

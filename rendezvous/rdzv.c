@@ -8,7 +8,7 @@
  *   the port is taken when this node must host   an error that says by whom: from rdzv_open() when
  *                                                no name had to be resolved, else by on_finish
  *   the connection breaks later                  again, to the same address
- *   who is there is no coordinator               c10d: asked who is, before the next attempt */
+ *   who is there is no coordinator               asked who is, before the next attempt; not file */
 #include "rendezvous/rdzv.h"
 
 #include <errno.h>
@@ -419,7 +419,7 @@ static void on_wants_link(void *arg)
         r->attempts = 0;
         r->retry_ms = 0;
         r->refused = r->ask = false;
-    } else if (r->met && r->config.backend == RDZV_C10D && !member_state_electing(m)) {
+    } else if (r->met && r->config.backend != RDZV_FILE && !member_state_electing(m)) {
         member_state_get_info(m, &info); /* who has begun a round stays with its coordinator */
         r->ask = info.gen.counter == 0;
     }

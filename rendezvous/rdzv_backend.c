@@ -30,7 +30,7 @@ struct rdzv_finder *rdzv_finder_new(const struct rdzv_config *c)
     f->node_rank = c->node_rank;
     f->is_host = c->is_host;
     f->lock_fd = -1;
-    for (int i = 0; c->backend == RDZV_C10D && i <= c->nmore && i < RDZV_PLACES_MAX; i++) {
+    for (int i = 0; c->backend != RDZV_FILE && i <= c->nmore && i < RDZV_PLACES_MAX; i++) {
         f->places[i].host = xstrdup(i ? c->more[i - 1].host : c->endpoint_host);
         f->places[i].port = i ? c->more[i - 1].port : c->endpoint_port;
         f->nplaces++;
@@ -283,8 +283,19 @@ static enum rdzv_role find_out(struct rdzv_finder *f)
                : RDZV_ROLE_JOIN;
 }
 
-static enum rdzv_role join(const struct rdzv_finder *f)
+/* is_host: whether this node is the one that hosts at first; -1: not known. */
+static enum rdzv_role decide(struct rdzv_finder *f, int is_host)
 {
+    if (f->local_addr && !f->have_local)
+        return RDZV_ROLE_RETRY;
+    if (f->found)
+        return RDZV_ROLE_JOIN;
+    if (f->wait)
+        return RDZV_ROLE_RETRY;
+    if (is_host == 1 || f->max_nodes == 1)
+        return host_anyway(f);
+    if (is_host < 0)
+        return find_out(f);
     return f->status < 0 ? RDZV_ROLE_RETRY : RDZV_ROLE_JOIN;
 }
 
@@ -308,25 +319,13 @@ static int name_check(const struct rdzv_config *c, struct err *e)
 static enum rdzv_role static_decide(struct rdzv_finder *f, struct err *e)
 {
     (void)e;
-    if (f->local_addr && !f->have_local)
-        return RDZV_ROLE_RETRY;
-    if (f->node_rank == 0 || f->max_nodes == 1)
-        return host_anyway(f);
-    return f->node_rank > 0 ? join(f) : find_out(f);
+    return decide(f, f->node_rank < 0 ? -1 : f->node_rank == 0);
 }
 
 static enum rdzv_role c10d_decide(struct rdzv_finder *f, struct err *e)
 {
     (void)e;
-    if (f->local_addr && !f->have_local)
-        return RDZV_ROLE_RETRY;
-    if (f->found)
-        return RDZV_ROLE_JOIN;
-    if (f->wait)
-        return RDZV_ROLE_RETRY;
-    if (f->is_host == 1 || f->max_nodes == 1)
-        return host_anyway(f);
-    return f->is_host == 0 ? join(f) : find_out(f);
+    return decide(f, f->is_host);
 }
 
 static const struct rdzv_backend_ops static_ops = {.name = "static",

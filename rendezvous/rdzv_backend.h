@@ -47,8 +47,9 @@ struct rdzv_finder {
     struct netaddr local;   /* local_addr as an address */
     bool have_local;
 
-    /* c10d: the endpoints, the first one being host and port. look() asks who is there: always
-     * when they are several, a single one when somebody answers there who is no coordinator. */
+    /* static, c10d: the endpoints, the first one being host and port. look() asks who is there:
+     * always when they are several (c10d), a single one when somebody answers there who is no
+     * coordinator. */
     struct {
         char *host;
         int port;

@@ -69,8 +69,7 @@ static void on_herald(uv_timer_t *timer)
 
 void rdzv_herald_start(struct rdzv *r)
 {
-    if (r->config.backend == RDZV_C10D)
-        uv_timer_start(&r->herald, on_herald, HERALD_MS, 0);
+    uv_timer_start(&r->herald, on_herald, HERALD_MS, 0);
 }
 
 /* ---------------------------------------------------------------------------------- who is told */

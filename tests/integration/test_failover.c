@@ -362,6 +362,43 @@ START_TEST(the_first_host_comes_back_to_its_own_endpoint)
 }
 END_TEST
 
+static int add_static(struct nodes *c, int rank)
+{
+    int i = c->n++;
+    dlaunch_start(&c->p[i], NULL,
+                  "--nnodes 3 --node_rank %d --master_addr 127.0.0.1 --master_port %d "
+                  "--max_node_restarts 4 --nproc_per_node 2 --rdzv_conf keep_alive_interval=0.2,"
+                  "keep_alive_max_attempt=15,join_timeout=40 %%W append %s env GROUP_RANK "
+                  "wait %%T/go",
+                  rank, c->port, c->up);
+    return i;
+}
+
+/* A static job goes on with all of its nodes only. */
+START_TEST(the_first_host_comes_back_to_a_static_job)
+{
+    struct nodes c;
+    begin(&c, "up");
+    for (int rank = 0; rank < 3; rank++)
+        add_static(&c, rank);
+    wait_lines(c.up, 6, 20);
+    proc_kill(&c.p[0], SIGKILL);
+    int back = add_static(&c, 0);
+    wait_lines(c.up, 6 + 6, 30);
+    proc_kill(&c.p[2], SIGKILL);
+    int sent_on = add_static(&c, 2);
+    wait_lines(c.up, 6 + 6 + 6, 30);
+    write_file(tmppath("go"), "");
+    expect_status(&c, 1, 0);
+    expect_status(&c, back, 0);
+    expect_text(c.p[back].err, "the job 'none' runs already");
+    expect_text(c.p[back].out, "GROUP_RANK=0\n");
+    expect_status(&c, sent_on, 0);
+    expect_text(c.p[sent_on].out, "GROUP_RANK=2\n");
+    end(&c);
+}
+END_TEST
+
 START_TEST(it_waits_for_its_place_in_the_job)
 {
     struct nodes c;
@@ -657,6 +694,8 @@ static Suite *suite(void)
     tcase_add_test(tc, who_takes_over_before_the_first_round_ends_well);
     tcase_add_test(tc, two_jobs_are_said_to_be_two);
     tcase_add_test(tc, told_of_a_place_where_nobody_is);
+    tc = test_case(s, "static", 120);
+    tcase_add_test(tc, the_first_host_comes_back_to_a_static_job);
     return s;
 }
 

@@ -69,7 +69,7 @@ def kill_times(tmp):
         for _ in range(RUNS):
             path = f"{tmp}/killed"
             with open(path, "wb") as f:
-                f.write(bytes(8))
+                f.write(bytes(16))
             lines = [line.split() for line in launched(2, 4, [IN_JOB, "kill", op, path]).splitlines()]
             wrong += len(lines) != 7 or any(line[2] != "1" for line in lines)
             here += [[float(line[1]) / 1e3 for line in lines if line[0] == "0"]]

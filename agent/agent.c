@@ -7,6 +7,7 @@
  *
  * Failures:
  *   a worker ends otherwise        rdzv_failed at once, and STOPPING without waiting for the answer
+ *   a worker begins to             likewise, by agent_on_dying; its exit comes when it is over
  *   another node fails, leaves     on_stop -> STOPPING
  *   a stop signal, --timeout, ctl  rdzv_leave -> STOPPING; a second one kills at once
  *   a worker cannot be started     as a worker that failed with 125..127
@@ -25,7 +26,6 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "agent/recorded.h"
 #include "agent/report.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -121,16 +121,13 @@ static void on_prepare(void *arg, struct generation gen, int group_rank, int nno
     answer_prepare(a);
 }
 
-static void tell_neighbours(struct agent *a, const struct worker *w);
-static void worker_failed(struct agent *a, struct worker *w);
-
 static void start_worker(struct agent *a, struct worker *w)
 {
     struct err e = ERR_INIT;
     if (worker_start(w, &a->ctx, w, &e) < 0) {
         spawn_settle(a->spawner);
-        tell_neighbours(a, w);
-        worker_failed(a, w);
+        agent_tell_neighbours(a, w);
+        agent_worker_failed(a, w);
         return;
     }
     a->nalive++;
@@ -142,6 +139,7 @@ static void start_worker(struct agent *a, struct worker *w)
 
 static int prepare_round(struct agent *a, struct err *e)
 {
+    dying_unwatch(a->dying);
     segment_close(&a->segment);
     free(a->recorded);
     a->recorded = NULL;
@@ -177,6 +175,8 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
         give_up(a, &e);
         return;
     }
+    if (a->job->rdzv.restart_policy == RESTART_GROUP)
+        dying_watch(a->dying, &a->segment);
     stdio_set_filtered_dir(a->pump, a->log_dir.run[0] ? a->log_dir.attempt : NULL);
     for (int i = 0; i < a->job->nproc && a->fsm.state == STARTING; i++)
         start_worker(a, &a->workers[i]);
@@ -216,44 +216,18 @@ static void on_respawn(void *arg, int local_rank, int restart_count)
 /* ------------------------------------------------------------------------------ a worker has ended
  */
 
-/* Pending collective operations end. What they were is kept for the report before that. */
-static void raise_abort(struct agent *a, const struct failure *first, const char *text)
-{
-    const struct rank_table *t = a->ctx.table;
-    if (!a->recorded && t)
-        a->recorded = recorded_text(&a->segment, t->nodes[a->ctx.group_rank].base_rank, mono_ns());
-    segment_raise(&a->segment, first, text);
-}
-
-/* First of all that its end brings about: others wait for it. */
-static void tell_neighbours(struct agent *a, const struct worker *w)
-{
-    char text[512];
-    if (a->job->rdzv.restart_policy == RESTART_WORKER)
-        return;
-    failure_describe(&w->failure, text, sizeof(text));
-    raise_abort(a, &w->failure, text);
-}
-
-static void worker_failed(struct agent *a, struct worker *w)
-{
-    rdzv_failed(a->rdzv, &w->failure);
-    if (a->job->rdzv.restart_policy != RESTART_WORKER)
-        agent_stop_workers(a, SIGTERM);
-}
-
 static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
 {
     struct agent *a = arg;
     struct worker *w = tag;
-    bool stopping = a->fsm.state == STOPPING;
+    bool stopping = a->fsm.state == STOPPING; /* also when its failure was heard of before */
     if (w->state != WORKER_RUNNING)
         return; /* given up as unkillable before */
     worker_exited(w, &a->ctx, x, stopping);
     if (w->ok)
         segment_exited(&a->segment, w->local_rank);
     else if (!stopping)
-        tell_neighbours(a, w);
+        agent_tell_neighbours(a, w);
     a->nalive--;
     a->swept = false;
     atomic_store_explicit(&a->link->page->nworkers, (uint32_t)a->nalive, memory_order_relaxed);
@@ -263,7 +237,7 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     if (w->ok)
         a->nok++;
     else if (!stopping)
-        worker_failed(a, w);
+        agent_worker_failed(a, w);
 }
 
 static void on_gpus_told(void *arg, const struct err *e);
@@ -281,6 +255,7 @@ static void add_gpu_note(struct agent *a, struct worker *w)
 static void tell_stopped(struct agent *a)
 {
     uv_timer_stop(&a->grace_timer);
+    dying_unwatch(a->dying);
     segment_close(&a->segment);
     fsm_move(&a->fsm, RENDEZVOUS);
     set_lease(a);
@@ -353,7 +328,7 @@ static void on_stop(void *arg, const struct rdzv_stop *why)
         rdzv_stopped(a->rdzv, NULL, 0);
         return;
     }
-    raise_abort(a, why->has_first ? &why->first : NULL, why->text);
+    agent_raise_abort(a, why->has_first ? &why->first : NULL, why->text);
     agent_stop_workers(a, SIGTERM);
 }
 
@@ -492,6 +467,8 @@ static void free_agent(struct agent *a)
 {
     for (int i = 0; i < a->job->nproc; i++)
         close_fd(&a->workers[i].listen_fd);
+    dying_unwatch(a->dying);
+    dying_free(a->dying);
     segment_close(&a->segment);
     free(a->recorded);
     worker_env_shared_free(a->env);
@@ -761,6 +738,8 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .stdin_fd = a->null_fd,
     };
     r = open_handles(a, e);
+    if (r == 0)
+        a->dying = dying_new(loop, &a->scope, agent_on_dying, a);
     if (r == 0 && job->gpus)
         a->gpus = gpu_watch_new(loop, &a->scope, job, GPU_PROC, "/dev/kmsg");
     struct rdzv_callbacks cb = callbacks;

@@ -1,8 +1,9 @@
-/* agent_impl.h: what agent.c and agent_stopping.c share. */
+/* agent_impl.h: what agent.c, agent_failing.c and agent_stopping.c share. */
 #ifndef AGENT_AGENT_IMPL_H
 #define AGENT_AGENT_IMPL_H
 
 #include "agent/agent.h"
+#include "agent/dying.h"
 #include "agent/gpu_watch.h"
 #include "agent/own_name.h"
 #include "agent/sweep.h"
@@ -41,6 +42,7 @@ struct agent {
     struct stdio_pump *pump;
     struct spawner *spawner;
     struct reaper *reaper;
+    struct dying *dying;
     struct placement *placement;
     struct cgroup cgroup;
     struct oom_watch oom;
@@ -80,6 +82,13 @@ struct agent {
     int nclosing;
     struct agent_worker_status *status; /* for agent_get_status */
 };
+
+/* Ends the operations of this node's workers; `first` as in segment_raise(). */
+void agent_raise_abort(struct agent *a, const struct failure *first, const char *text);
+/* Of w->failure: first these, whoever waits for it, then all others. */
+void agent_tell_neighbours(struct agent *a, const struct worker *w);
+void agent_worker_failed(struct agent *a, struct worker *w);
+void agent_on_dying(void *arg);
 
 /* STOPPING, once a round: `signo` to all workers, SIGKILL after the grace. */
 void agent_stop_workers(struct agent *a, int signo);

@@ -2,18 +2,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/fd.h"
+#include "core/futex.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
 
@@ -151,7 +149,7 @@ void segment_raise(struct segment *s, const struct failure *first, const char *t
     }
     snprintf(a->text, sizeof(a->text), "%s", text);
     atomic_store(&a->word, 1);
-    syscall(SYS_futex, &a->word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    futex_wake((const void *)&a->word);
     knock(s);
 }
 
@@ -174,6 +172,15 @@ int segment_cause_of(const struct segment *s, int local_rank)
         return -1;
     int rank = atomic_load_explicit(&line_of(s, local_rank)->cause_rank, memory_order_acquire);
     return rank >= 0 && rank < s->world_size ? rank : -1;
+}
+
+const _Atomic uint32_t *segment_life(const struct segment *s, int local_rank)
+{
+    const struct segment_local *l = line_of(s, local_rank);
+    uint32_t at = atomic_load(&l->life_word);
+    if (at == 0 || (at - 1) % sizeof(uint32_t) || at - 1 > SEGMENT_LIFE_BYTES - sizeof(uint32_t))
+        return NULL;
+    return (const _Atomic uint32_t *)(l->life + at - 1);
 }
 
 void segment_close(struct segment *s)

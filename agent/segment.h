@@ -42,6 +42,10 @@ void segment_exited(struct segment *s, int local_rank);
 /* What worker `local_rank` recorded as the cause of its own failure: a rank, or -1. */
 int segment_cause_of(const struct segment *s, int local_rank);
 
+/* The word of worker `local_rank` that has FUTEX_OWNER_DIED set when the worker begins to end;
+ * NULL: it has none (yet). */
+const _Atomic uint32_t *segment_life(const struct segment *s, int local_rank);
+
 void segment_close(struct segment *s);
 
 #endif

@@ -157,7 +157,7 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
     int out[2] = {-1, -1};
     w->state = WORKER_IDLE;
     w->pid = 0;
-    w->ok = false;
+    w->ok = w->dying = false;
     w->rank = ctx->table->nodes[ctx->group_rank].base_rank + w->local_rank;
     w->attempt = ctx->restart_count;
     name_files(w, ctx);
@@ -198,18 +198,16 @@ static bool by_request(int status, bool stopping)
     }
 }
 
-void worker_exited(struct worker *w, const struct worker_context *ctx, const struct reaper_exit *x,
-                   bool stopping)
+static void classify(struct worker *w, const struct worker_context *ctx, int status,
+                     uint64_t seen_ns, bool stopping)
 {
     struct err why = ERR_INIT;
-    w->state = WORKER_EXITED;
-    w->ended_ns = x->seen_ns;
     failure_base(w, ctx);
     struct failure *f = &w->failure;
-    f->seen_ns = x->seen_ns;
-    if (WIFEXITED(x->status)) {
+    f->seen_ns = seen_ns;
+    if (WIFEXITED(status)) {
         f->kind = FAILURE_EXIT;
-        f->exit_code = WEXITSTATUS(x->status);
+        f->exit_code = WEXITSTATUS(status);
         w->ok = f->exit_code == 0;
         if (f->exit_code >= 125 && f->exit_code <= 127 &&
             spawn_failure(ctx->spawner, w->pid, &f->exit_code, &why)) {
@@ -218,13 +216,28 @@ void worker_exited(struct worker *w, const struct worker_context *ctx, const str
         }
     } else {
         f->kind = FAILURE_SIGNAL;
-        f->signal = WTERMSIG(x->status);
-        f->core_dumped = WCOREDUMP(x->status);
+        f->signal = WTERMSIG(status);
+        f->core_dumped = WCOREDUMP(status);
         f->oom = f->signal == SIGKILL && !stopping && oom_happened(ctx->oom);
     }
     f->caused_by = segment_cause_of(ctx->segment, w->local_rank);
-    if (f->kind != FAILURE_EXEC && by_request(x->status, stopping))
+    if (f->kind != FAILURE_EXEC && by_request(status, stopping))
         f->kind = FAILURE_STOPPED;
+}
+
+void worker_dying(struct worker *w, const struct worker_context *ctx, int status)
+{
+    w->dying = true;
+    classify(w, ctx, status, mono_ns(), false);
+}
+
+void worker_exited(struct worker *w, const struct worker_context *ctx, const struct reaper_exit *x,
+                   bool stopping)
+{
+    w->state = WORKER_EXITED;
+    w->ended_ns = x->seen_ns;
+    if (!w->dying)
+        classify(w, ctx, x->status, x->seen_ns, stopping);
 }
 
 void worker_closed(struct worker *w, const struct worker_context *ctx)

@@ -29,6 +29,7 @@ struct worker {
     int local_rank, rank;
     enum worker_state state;
     pid_t pid;
+    bool dying;  /* `failure` is known, though the process is not reaped */
     bool ok;     /* exited with 0 */
     int attempt; /* the restart count with which it was started */
     char error_file[FAILURE_PATH_MAX], stderr_log[FAILURE_PATH_MAX]; /* of that; "": none */
@@ -65,6 +66,9 @@ int worker_listen(struct worker *w, bool loopback, struct err *e);
 /* Starts it; `tag` comes back through the reaper. On an error no process exists, and w->failure
  * says why (FAILURE_EXEC, 125 to 127). */
 int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, struct err *e);
+
+/* Its process, which runs on, ends with this status, which is not 0: fills in w->failure. */
+void worker_dying(struct worker *w, const struct worker_context *ctx, int status);
 
 /* Its process has ended. Fills in w->ok, or w->failure with what is known at once. `stopping`:
  * dlaunch had asked it to end. */

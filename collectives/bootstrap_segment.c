@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "collectives/bootstrap.h"
+#include "collectives/life.h"
 #include "core/fd.h"
 #include "core/parse.h"
 
@@ -109,6 +110,8 @@ static int bootstrap(struct world *w, struct err *e)
     atomic_store_explicit(&line->cause_rank, -1, memory_order_relaxed);
     atomic_store_explicit(&line->seq, 0, memory_order_relaxed);
     atomic_store_explicit(&line->state, SEGMENT_LOCAL_READY, memory_order_release);
+    life_begin(fd, (uint64_t)((uint8_t *)line - w->segment.base), line,
+               job_segment_lives(&w->segment));
     return 0;
 }
 

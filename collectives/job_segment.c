@@ -117,6 +117,11 @@ struct segment_local *job_segment_local(const struct job_segment *s, int rank)
     return (struct segment_local *)(s->base + s->header.off_local) + local;
 }
 
+_Atomic uint32_t *job_segment_lives(const struct job_segment *s)
+{
+    return &((struct segment_header *)s->base)->lives;
+}
+
 static struct segment_abort *abort_record(const struct job_segment *s)
 {
     return &((struct segment_header *)s->base)->abort;

@@ -1,8 +1,6 @@
 #include "collectives/wait.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
@@ -12,14 +10,7 @@
 
 #include "core/clock.h"
 #include "core/fd.h"
-
-/* Headers older than the kernel lack this one. */
-#ifndef SYS_futex_waitv
-#define SYS_futex_waitv 449
-#endif
-#ifndef FUTEX_32
-#define FUTEX_32 2
-#endif
+#include "core/futex.h"
 
 enum { LOOK_NS = 1000 * 1000, CPUS_MOST = 8192 };
 
@@ -68,12 +59,6 @@ int wait_count_cpus(const struct wait_cpus *c)
 
 /* ------------------------------------------------------------------------------------ sleeping */
 
-/* struct futex_waitv of linux/futex.h. */
-struct waiter {
-    uint64_t value, address;
-    uint32_t flags, reserved;
-};
-
 static struct timespec to_timespec(uint64_t ns)
 {
     return (struct timespec){.tv_sec = (time_t)(ns / 1000000000),
@@ -84,20 +69,16 @@ static struct timespec to_timespec(uint64_t ns)
 static bool sleep_on_all(const struct wait_word *words, int n, uint64_t timeout_ns)
 {
     static _Atomic bool cannot;
-    struct waiter w[WAIT_WORDS_MAX];
+    struct futex_waiter w[WAIT_WORDS_MAX];
     if (atomic_load_explicit(&cannot, memory_order_relaxed))
         return false;
     for (int i = 0; i < n; i++)
-        w[i] = (struct waiter){
-            .value = words[i].value, .address = (uintptr_t)words[i].word, .flags = FUTEX_32};
-    bool ends = timeout_ns != UINT64_MAX;
-    struct timespec end = to_timespec(ends ? mono_ns() + timeout_ns : 0);
-    if (syscall(SYS_futex_waitv, w, n, 0, ends ? &end : NULL, CLOCK_MONOTONIC) < 0 &&
-        (errno == ENOSYS || errno == EPERM || errno == EINVAL)) {
-        atomic_store_explicit(&cannot, true, memory_order_relaxed);
-        return false;
-    }
-    return true;
+        w[i] = (struct futex_waiter){
+            .value = words[i].value, .address = (uintptr_t)words[i].word, .flags = FUTEX_32BIT};
+    if (futex_wait_any(w, n, timeout_ns == UINT64_MAX ? 0 : mono_ns() + timeout_ns) == 0)
+        return true;
+    atomic_store_explicit(&cannot, true, memory_order_relaxed);
+    return false;
 }
 
 void wait_sleep(const struct wait_word *words, int n, uint64_t timeout_ns)
@@ -114,5 +95,5 @@ void wait_sleep(const struct wait_word *words, int n, uint64_t timeout_ns)
 
 void wait_wake(const _Atomic uint32_t *word)
 {
-    (void)syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    futex_wake((const void *)word);
 }

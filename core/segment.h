@@ -12,7 +12,7 @@
  * Layout: header, then nodes[nnodes], then ports[world_size], then local[nlocal] (128-byte lines),
  * then `heap`: room for the collectives, theirs to lay out. Written once by the agent before the
  * first worker starts, except: the abort record (agent), local[i] (worker i, and the agent its
- * `exited`), heap (workers). */
+ * `exited`), lives and heap (workers). */
 #ifndef CORE_SEGMENT_H
 #define CORE_SEGMENT_H
 
@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC   0x31474553u /* "SEG1" */
-#define SEGMENT_VERSION 4u
+#define SEGMENT_VERSION 5u
 
 #define SEGMENT_ENV_FD     "DLAUNCH_SEGMENT_FD"
 #define SEGMENT_ENV_LISTEN "DLAUNCH_LISTEN_FD"
@@ -65,7 +65,8 @@ struct segment_op {
     char op[20], dtype[8], reduction[12], group_name[20];
 };
 
-#define SEGMENT_OPS 16 /* that are kept of each worker */
+#define SEGMENT_OPS        16 /* that are kept of each worker */
+#define SEGMENT_LIFE_BYTES 56
 
 /* One worker's own line, read by the agent and the other workers, written by that worker alone
  * except where it says so. */
@@ -82,6 +83,11 @@ struct segment_local {
     /* The agent's: the worker has ended with status 0, which the abort record says nothing of: it
      * harms only those who wait for it, and they look here now and then. */
     _Atomic uint32_t exited;
+    /* A robust mutex that the worker has locked for good, and where in it the word is that the
+     * kernel marks with FUTEX_OWNER_DIED when the worker begins to end; 0: there is none yet. The
+     * process is reaped only when all its memory has been given back, 100 ms for each GB. */
+    _Atomic uint32_t life_word; /* 1 + its offset */
+    _Alignas(8) unsigned char life[SEGMENT_LIFE_BYTES];
     struct segment_op ops[SEGMENT_OPS];
 };
 
@@ -97,6 +103,7 @@ struct segment_header {
     int32_t usable_cpus; /* affinity and cgroup quota of this node's agent */
     uint64_t off_nodes, off_ports, off_local, off_heap; /* from the start of the segment */
     uint64_t heap_bytes;
+    _Atomic uint32_t lives; /* how often a life_word was set; woken as a futex */
     struct segment_abort abort;
 };
 

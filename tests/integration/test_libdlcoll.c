@@ -244,6 +244,63 @@ START_TEST(a_worker_that_exits_without_leave_is_told)
 }
 END_TEST
 
+/* What a killed process had is given back first, 100 ms for each GB; only then can it be reaped.
+ * The others see it still there when they have the error. */
+START_TEST(a_rank_that_begins_to_end_is_told_of_at_once)
+{
+    static const char text[] =
+        "#include <dlcoll.h>\n"
+        "#include <signal.h>\n"
+        "#include <stdio.h>\n"
+        "#include <string.h>\n"
+        "#include <sys/mman.h>\n"
+        "#include <unistd.h>\n"
+        "int main(void) {\n"
+        "    size_t n = (size_t)1 << 30;\n"
+        "    char path[32], stat[512] = \"\";\n"
+        "    dlcoll_comm *c;\n"
+        "    dlcoll_error e = DLCOLL_ERROR_INIT;\n"
+        "    signal(SIGTERM, SIG_IGN);\n"
+        "    if (dlcoll_init(&c, NULL) < 0) return 1;\n"
+        "    if (dlcoll_rank(c) == 1) {\n"
+        "        char *p = mmap(NULL, n, PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n"
+        "        if (p == MAP_FAILED) return 2;\n"
+        "        madvise(p, n, MADV_NOHUGEPAGE);\n"
+        "        memset(p, 1, n);\n"
+        "    }\n"
+        "    if (dlcoll_barrier(c, NULL, NULL) < 0) return 3;\n"
+        "    if (dlcoll_rank(c) == 1) kill(getpid(), SIGKILL);\n"
+        "    if (dlcoll_barrier(c, NULL, NULL) != DLCOLL_EPEER) return 4;\n"
+        "    dlcoll_last_error(c, &e);\n"
+        "    snprintf(path, sizeof(path), \"/proc/%d/stat\", e.pid);\n"
+        "    FILE *f = fopen(path, \"r\");\n"
+        "    char *got = f ? fgets(stat, sizeof(stat), f) : NULL;\n"
+        "    puts(e.text);\n"
+        "    puts(got && strncmp(strrchr(stat, ')'), \") Z\", 3) != 0 ? \"early\" : \"late\");\n"
+        "    return 0;\n"
+        "}\n";
+    const char *lib = build_path("");
+    if (SANITIZE_FLAGS[0] || !have_program("cc")) {
+        test_skip("a plain program cannot be made here");
+        return;
+    }
+    write_file(tmppath("big.c"), text);
+    compile(test_text("cc -D_GNU_SOURCE -Icollectives %s -o %s -L%s -ldlcoll -Wl,-rpath,%s",
+                      tmppath("big.c"), tmppath("big"), lib, lib));
+    bool early = false;
+    for (int tries = 0; tries < 3 && !early; tries++) { /* the CPU may be elsewhere meanwhile */
+        struct proc p;
+        proc_start(&p, ARGV(PROGRAM("dlaunch"), "--nproc_per_node", "2", TMP("big")), NULL, 0);
+        ck_assert_msg(proc_wait(&p, 30) == 128 + SIGKILL, "%s%s", p.out, p.err);
+        ck_assert_msg(strstr(p.out, "killed by SIGKILL"), "%s", p.out);
+        ck_assert_msg(strstr(p.err, "First failure: rank 1"), "%s", p.err);
+        early = strstr(p.out, "early");
+        proc_fini(&p);
+    }
+    ck_assert_msg(early, "told only when it could be reaped");
+}
+END_TEST
+
 START_TEST(the_tuners_rules_are_taken)
 {
     char *rules = TMP("rules");
@@ -338,6 +395,7 @@ static Suite *suite(void)
     tcase_add_test(tc, hello_and_allreduce_run);
     tcase_add_test(tc, a_limit_on_address_space);
     tcase_add_test(tc, a_worker_that_exits_without_leave_is_told);
+    tcase_add_test(tc, a_rank_that_begins_to_end_is_told_of_at_once);
     tcase_add_test(tc, the_tuners_rules_are_taken);
     tcase_add_test(tc, training_ends_alike_on_any_number_of_workers);
     tcase_add_test(tc, training_recovers_bit_for_bit);

@@ -1,0 +1,50 @@
+/* agent_failing.c: what the failure of a worker brings about: the operations that wait for it end,
+ * the coordinator hears of it, and the others of this node are stopped. */
+#include <signal.h>
+#include <stdlib.h>
+
+#include "agent/agent_impl.h"
+#include "agent/recorded.h"
+#include "core/clock.h"
+
+/* Pending collective operations end. What they were is kept for the report before that. */
+void agent_raise_abort(struct agent *a, const struct failure *first, const char *text)
+{
+    const struct rank_table *t = a->ctx.table;
+    if (!a->recorded && t)
+        a->recorded = recorded_text(&a->segment, t->nodes[a->ctx.group_rank].base_rank, mono_ns());
+    segment_raise(&a->segment, first, text);
+}
+
+/* First of all that its end brings about: others wait for it. */
+void agent_tell_neighbours(struct agent *a, const struct worker *w)
+{
+    char text[512];
+    if (a->job->rdzv.restart_policy == RESTART_WORKER)
+        return;
+    failure_describe(&w->failure, text, sizeof(text));
+    agent_raise_abort(a, &w->failure, text);
+}
+
+void agent_worker_failed(struct agent *a, struct worker *w)
+{
+    rdzv_failed(a->rdzv, &w->failure);
+    if (a->job->rdzv.restart_policy != RESTART_WORKER)
+        agent_stop_workers(a, SIGTERM);
+}
+
+/* Sooner than on_worker_exit, which comes when nothing is left of the process. */
+void agent_on_dying(void *arg)
+{
+    struct agent *a = arg;
+    for (int i = 0; i < a->job->nproc && a->fsm.state == RUNNING; i++) {
+        struct worker *w = &a->workers[i];
+        int status =
+            w->state == WORKER_RUNNING && dying_is(&a->segment, i) ? dying_status(w->pid) : -1;
+        if (status <= 0)
+            continue;
+        worker_dying(w, &a->ctx, status);
+        agent_tell_neighbours(a, w);
+        agent_worker_failed(a, w);
+    }
+}

@@ -85,12 +85,15 @@ void wait_sleep(const struct wait_word *words, int n, uint64_t timeout_ns)
 {
     if (sleep_on_all(words, n, timeout_ns))
         return;
-    struct timespec t = to_timespec(timeout_ns < LOOK_NS ? timeout_ns : LOOK_NS);
+    if (n > 1 && timeout_ns > LOOK_NS) /* nobody says when another one than the first changes */
+        timeout_ns = LOOK_NS;
+    struct timespec t = to_timespec(timeout_ns);
     for (int i = 1; i < n; i++) {
         if (atomic_load_explicit(words[i].word, memory_order_acquire) != words[i].value)
             return;
     }
-    (void)syscall(SYS_futex, words[0].word, FUTEX_WAIT, words[0].value, &t, NULL, 0);
+    (void)syscall(SYS_futex, words[0].word, FUTEX_WAIT, words[0].value,
+                  timeout_ns == UINT64_MAX ? NULL : &t, NULL, 0);
 }
 
 void wait_wake(const _Atomic uint32_t *word)

@@ -143,7 +143,8 @@ class Comm:
         self.close(finalize=kind is None)
 
     def _call(self, function, *args, arrays=(), wait=True, timeout=None, tag=0):
-        options = _Options(ctypes.sizeof(_Options), 1, tag, int(timeout * 1000) if timeout else 0)
+        ms = (int(timeout * 1000) or 1) if timeout else 0  # 0 is the default
+        options = _Options(ctypes.sizeof(_Options), 1, tag, ms)
         work = c_void_p()
         _check(function(*args, self._comm, byref(options), None if wait else byref(work)), self._comm)
         return None if wait else Work(work, self, arrays)
@@ -262,7 +263,12 @@ def _try_all():
         assert (world.all_reduce(shared) == n).all()
         half = world.split(me % 2)
         assert half.all_reduce(np.array([1]))[0] == half.size == (n + 1 - me % 2) // 2
-        half.close()
+        try:
+            half.recv(np.empty(1), half.rank, timeout=0.0001)
+            assert False, "nobody has sent it"
+        except Error as e:
+            assert "timed out" in str(e), e
+        half.close(finalize=False)
         world.barrier()
         print(f"rank {me} of {n}: everything is as it should be", flush=True)
 

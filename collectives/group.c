@@ -112,6 +112,8 @@ static int split(dlcoll_comm *c, int color, int key, dlcoll_comm **group,
     int n = 0, me = -1;
     int code = all && places && ranks ? ask_all(c, color, key, o, all)
                                       : comm_error(c, DLCOLL_ENOMEM, "comm_split: no memory");
+    bool asked =
+        code == 0; /* then all come to NCCL's part, too, whose group cannot be made or not */
     for (int r = 0; r < c->size && code == 0; r++) {
         if (all[2 * r] == color)
             places[n++] = (struct place_in){color, all[2 * r + 1], r};
@@ -125,6 +127,10 @@ static int split(dlcoll_comm *c, int color, int key, dlcoll_comm **group,
         uint64_t id = group_hash(group_hash(c->id, c->seq), (uint64_t)(uint32_t)color | 1ull << 40);
         code = group_make(c, id, ranks, n, me, o, CALL_COMM_SPLIT, group);
         ranks = NULL; /* the group's */
+    }
+    if (asked) {
+        int its = nccl_split(c, *group, color, key);
+        code = code < 0 ? code : its;
     }
     free(all);
     free(places);
@@ -147,8 +153,6 @@ int dlcoll_comm_split(dlcoll_comm *comm, int color, int key, dlcoll_comm **group
     *group = NULL;
     if ((code = take_opts(comm, opts, &o)) == 0)
         code = split(comm, color, key, group, &o);
-    if (code == 0)
-        code = nccl_split(comm, *group, color, key);
     if (code < 0) {
         dlcoll_destroy(*group);
         *group = NULL;

@@ -221,9 +221,12 @@ int nccl_split(dlcoll_comm *parent, dlcoll_comm *group, int color, int key)
     pthread_mutex_unlock(&p->lock);
     int status = alive ? nccl_settle(p, rc, call.deadline_ns, &call) : -ECANCELED;
     if (status < 0) {
+        code = nccl_fail(p, status, &call);
+        if (made) /* half: with its parent it has come to a standstill */
+            p->api->CommAbort(made);
         if (n)
             nccl_free_parts(n);
-        return nccl_fail(p, status, &call);
+        return code;
     }
     if (!n)
         return 0;

@@ -93,7 +93,7 @@ __attribute__((constructor)) static void begin(void)
     g_arena = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
     g->state.version = 22809;
-    g->state.error_rank = -1;
+    g->state.error_rank = g->state.bad_splitter = -1;
 }
 
 API struct fake_nccl *fake_nccl_state(void);
@@ -564,6 +564,8 @@ CALL(CommSplit)(nccl_comm_t comm, int color, int key, nccl_comm_t *out, struct n
         rank += all[i][1] < key || (all[i][1] == key && i < c->rank);
     }
     *out = NULL;
+    if (g->state.bad_splitter == c->rank)
+        g->state.error_rank = c->rank;
     return color < 0 ? NCCL_OK : join(out, n, all[0][2] + lowest, rank, conf);
 }
 

@@ -10,6 +10,7 @@ struct fake_nccl {
     _Atomic int polls;        /* an init is in progress for so many questions */
     _Atomic int async_error;  /* what ncclCommGetAsyncError says... */
     _Atomic int error_rank;   /* ...on this rank */
+    _Atomic int bad_splitter; /* who becomes error_rank by ncclCommSplit */
     _Atomic int no_unique_id; /* ncclGetUniqueId fails: 1, everywhere; else in that process */
     _Atomic int no_stream;    /* cudaStreamCreate fails in that process */
     _Atomic int in_progress;  /* every call is, once */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "collectives/comm.h"
+#include "collectives/error.h"
 #include "collectives/nccl/nccl.h"
 #include "core/clock.h"
 
@@ -270,11 +271,16 @@ static bool is_parents(const struct dlcoll_work *w)
     return comm_is_forked(w->comm);
 }
 
+static int refuse(void)
+{
+    return error_set_global(DLCOLL_ESTATE, "the handle is that of a fork()'s parent");
+}
+
 /* Its result, when it is done before the time has come. */
 static int result_until(struct dlcoll_work *w, uint64_t until_ns)
 {
     if (is_parents(w))
-        return DLCOLL_ESTATE;
+        return refuse();
     wait_until(w, until_ns);
     return is_done(w) ? result_of(w) : DLCOLL_INPROGRESS;
 }
@@ -289,7 +295,7 @@ int dlcoll_test(dlcoll_work *work)
     if (!work)
         return DLCOLL_EINVAL;
     if (is_parents(work))
-        return DLCOLL_ESTATE;
+        return refuse();
     if (work->device && !is_done(work))
         nccl_wait(work, 0, true);
     else if (work->ops && !is_done(work))

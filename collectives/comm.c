@@ -296,9 +296,9 @@ int dlcoll_init(dlcoll_comm **comm, const dlcoll_init_opts *opts)
     return 0;
 }
 
-/* In a fork()'s child no lock may be taken: one that another thread had at that moment is never
- * given back. Nor is anybody told anything, since the parent goes on: what the child has is closed
- * and freed, no more. */
+/* In a fork()'s child no lock may be taken, here or elsewhere: one that another thread had at that
+ * moment is never given back. Nor is anybody told anything, since the parent goes on: what the
+ * child has is closed and freed, no more. */
 void dlcoll_destroy(dlcoll_comm *comm)
 {
     if (!comm)
@@ -307,7 +307,8 @@ void dlcoll_destroy(dlcoll_comm *comm)
     bool forked = comm_is_forked(comm);
     if (line && comm->id == 0 && !comm->failed && !forked)
         atomic_store_explicit(&line->state, SEGMENT_LOCAL_DONE, memory_order_release);
-    if (!forked && !comm->failed && (async_is_busy(comm) || p2p_is_busy(comm)))
+    if (!forked && !comm->failed &&
+        (async_is_busy(comm) || p2p_is_busy(comm) || nccl_is_busy(comm)))
         comm_give_up(comm, DLCOLL_EABORTED, DLCOLL_EPEER, "has destroyed the communicator");
     nccl_free(comm, forked);
     async_free(comm, forked);
@@ -346,8 +347,9 @@ int comm_enter(dlcoll_comm *comm)
     if (!comm)
         return error_set_global(DLCOLL_EINVAL, "comm is NULL");
     if (comm_is_forked(comm))
-        return comm_error(comm, DLCOLL_ESTATE,
-                          "this process is a fork()'s child of the one that made the communicator");
+        return error_set_global(
+            DLCOLL_ESTATE,
+            "this process is a fork()'s child of the one that made the communicator");
     if (atomic_flag_test_and_set_explicit(&comm->busy, memory_order_acquire))
         return DLCOLL_ESTATE; /* its last error is the other thread's */
     int code = comm_usable(comm);

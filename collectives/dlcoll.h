@@ -285,7 +285,8 @@ DLCOLL_API int dlcoll_rank_host(const dlcoll_comm *comm, int rank, char *host, s
                                 int *pid);
 
 /* Why the last call on `comm` that failed did so; with NULL: why the last call of this thread that
- * had no communicator (dlcoll_init) did. Fills *out up to its size, which the caller has set
+ * had no communicator (dlcoll_init) did, or in a fork()'s child one on its parent's, which may be
+ * given here as well. Fills *out up to its size, which the caller has set
  * (DLCOLL_ERROR_INIT). out->code is 0 when nothing has failed. May be called from any thread. 0, or
  * DLCOLL_EINVAL. */
 DLCOLL_API int dlcoll_last_error(const dlcoll_comm *comm, dlcoll_error *out);

@@ -95,7 +95,7 @@ int dlcoll_last_error(const dlcoll_comm *comm, dlcoll_error *out)
     size_t size = out ? out->size : 0;
     if (size < offsetof(dlcoll_error, code) + sizeof(out->code))
         return DLCOLL_EINVAL;
-    if (comm) {
+    if (comm && !comm_is_forked(comm)) {
         pthread_mutex_t *lock = &((dlcoll_comm *)comm)->error_lock;
         pthread_mutex_lock(lock);
         last = comm->error;

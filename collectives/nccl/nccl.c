@@ -520,6 +520,18 @@ int nccl_batch(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size
 
 /* ------------------------------------------------------------------------------------- the end */
 
+bool nccl_is_busy(dlcoll_comm *c)
+{
+    struct nccl *n = c->nccl;
+    if (!n)
+        return false;
+    look_at_works(n);
+    pthread_mutex_lock(&n->lock);
+    bool busy = n->works != NULL;
+    pthread_mutex_unlock(&n->lock);
+    return busy;
+}
+
 int nccl_finalize(dlcoll_comm *c)
 {
     struct nccl *n = c->nccl;

@@ -44,6 +44,9 @@ int nccl_batch(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size
  * one. `group` is NULL on a rank that is in none. 0, or the public code. */
 int nccl_split(dlcoll_comm *parent, dlcoll_comm *group, int color, int key);
 
+/* Whether works are under way. */
+bool nccl_is_busy(dlcoll_comm *c);
+
 /* After the last barrier: waits for what is enqueued. The public code. */
 int nccl_finalize(dlcoll_comm *c);
 /* Ends it, in any state, and the works that are under way with DLCOLL_EABORTED. */

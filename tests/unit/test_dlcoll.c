@@ -828,13 +828,17 @@ static void fork_a_child(struct ranks *j, int rank)
     (void)j, (void)rank;
     dlcoll_comm *c = comm_start();
     EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    pthread_mutex_lock(&c->error_lock); /* as if another thread had it */
     pid_t pid = fork();
     if (pid == 0) {
+        signal(SIGALRM, SIG_DFL);
+        alarm((unsigned)test_seconds(10));
         EXPECT(dlcoll_barrier(c, NULL, NULL) == DLCOLL_ESTATE);
         EXPECT(strstr(why(c), "fork()'s child"), "%s", why(c));
         dlcoll_destroy(c);
         _exit(0);
     }
+    pthread_mutex_unlock(&c->error_lock);
     int status;
     EXPECT(waitpid(pid, &status, 0) == pid && status == 0, "%#x", (unsigned)status);
     EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c)); /* the parent's is unharmed */
@@ -923,6 +927,7 @@ static void fork_with_a_handle(struct ranks *j, int rank)
             alarm((unsigned)test_seconds(5));
             EXPECT(dlcoll_test(w) == DLCOLL_ESTATE);
             EXPECT(dlcoll_wait(w) == DLCOLL_ESTATE);
+            EXPECT(strstr(why(c), "fork()'s parent"), "%s", why(c));
             EXPECT(dlcoll_wait_for(w, 10) == DLCOLL_ESTATE);
             EXPECT(dlcoll_wait_any(&w, 1, &index, -1) == DLCOLL_ESTATE && index == 0);
             EXPECT(dlcoll_wait_all(&w, 1, -1) == DLCOLL_ESTATE);

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -630,6 +631,94 @@ START_TEST(an_error_of_nccls)
 }
 END_TEST
 
+/* Each rank's new one has to be ended with its parent, as it is half made. */
+static void split_badly(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start(), *group;
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    s.stream = &g_stream;
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    EXPECT(dlcoll_comm_split(c, 0, rank, &group, NULL) == DLCOLL_EBACKEND, "%s", why(c));
+    EXPECT(!group && strstr(why(c), "NCCL on rank 1"), "%s", why(c));
+    dlcoll_destroy(c);
+}
+
+START_TEST(an_error_while_it_splits)
+{
+    g_fake->async_error = 6;
+    g_fake->bad_splitter = 1;
+    ranks_run(2, 1, split_badly);
+    ck_assert_int_eq(g_fake->splits, 2);
+    ck_assert_int_eq(g_fake->aborts, 4);
+}
+END_TEST
+
+/* Rank 3 has no descriptor left for its group's connections. */
+static void split_in_part(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start(), *group;
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    dlcoll_group_opts o = DLCOLL_GROUP_OPTS_INIT;
+    struct rlimit before, none;
+    o.timeout_ms = 5000;
+    s.stream = &g_stream;
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0);
+    EXPECT(getrlimit(RLIMIT_NOFILE, &before) == 0);
+    none = before;
+    none.rlim_cur = 3;
+    if (rank == 3)
+        EXPECT(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    int code = dlcoll_comm_split(c, rank % 2, 0, &group, &o);
+    EXPECT(setrlimit(RLIMIT_NOFILE, &before) == 0);
+    EXPECT((code == 0) == (rank % 2 == 0), "%d %s", code, why(c));
+    if (group)
+        EXPECT(dlcoll_barrier(group, &s, NULL) == 0, "%s", why(group));
+    dlcoll_destroy(group);
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0, "%s", why(c));
+    comm_end(c);
+}
+
+START_TEST(one_of_two_groups_cannot_be_made)
+{
+    ranks_run(4, 1, split_in_part);
+    ck_assert_int_eq(g_fake->splits, 4);
+}
+END_TEST
+
+/* One destroys it with a receive under way: for the other one he has left. */
+static void leave_in_the_middle(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64);
+    dlcoll_work *w;
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    s.stream = &g_stream;
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    if (rank == 1) {
+        EXPECT(dlcoll_recv(x, 1, DLCOLL_I32, 0, c, NULL, &w) == 0, "%s", why(c));
+        dlcoll_work_free(w);
+    } else {
+        s = (dlcoll_opts)DLCOLL_OPTS_INIT;
+        s.timeout_ms = 10000;
+        int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, NULL);
+        EXPECT(code == DLCOLL_EPEER, "%d %s", code, why(c));
+        EXPECT(strstr(why(c), "has destroyed"), "%s", why(c));
+    }
+    dlcoll_destroy(c);
+}
+
+START_TEST(who_destroys_it_in_the_middle_has_left)
+{
+    ranks_run(2, 1, leave_in_the_middle);
+}
+END_TEST
+
 static void aborted(struct ranks *j, int rank)
 {
     ranks_become(j, rank);
@@ -810,6 +899,9 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_rank_dies, 0, HANGS);
     tcase_add_test(tc, a_timeout_says_who_is_behind);
     tcase_add_test(tc, an_error_of_nccls);
+    tcase_add_test(tc, an_error_while_it_splits);
+    tcase_add_test(tc, one_of_two_groups_cannot_be_made);
+    tcase_add_test(tc, who_destroys_it_in_the_middle_has_left);
     tcase_add_test(tc, the_program_aborts);
     tcase_add_test(tc, no_unique_id);
     tcase_add_test(tc, one_of_several_roots_has_no_unique_id);

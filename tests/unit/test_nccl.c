@@ -631,7 +631,7 @@ START_TEST(an_error_of_nccls)
 }
 END_TEST
 
-/* Each rank's new one has to be ended with its parent, as it is half made. */
+/* Rank 1's new one has to be ended with its parent, as it is half made. */
 static void split_badly(struct ranks *j, int rank)
 {
     ranks_become(j, rank);
@@ -639,8 +639,10 @@ static void split_badly(struct ranks *j, int rank)
     dlcoll_opts s = DLCOLL_OPTS_INIT;
     s.stream = &g_stream;
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
-    EXPECT(dlcoll_comm_split(c, 0, rank, &group, NULL) == DLCOLL_EBACKEND, "%s", why(c));
-    EXPECT(!group && strstr(why(c), "NCCL on rank 1"), "%s", why(c));
+    int code = dlcoll_comm_split(c, 0, rank, &group, NULL); /* rank 0 may be through with it */
+    EXPECT(code == DLCOLL_EBACKEND || (code == 0 && rank == 0), "%d %s", code, why(c));
+    EXPECT(code == 0 || (!group && strstr(why(c), "NCCL on rank 1")), "%s", why(c));
+    dlcoll_destroy(group);
     dlcoll_destroy(c);
 }
 
@@ -650,7 +652,7 @@ START_TEST(an_error_while_it_splits)
     g_fake->bad_splitter = 1;
     ranks_run(2, 1, split_badly);
     ck_assert_int_eq(g_fake->splits, 2);
-    ck_assert_int_eq(g_fake->aborts, 4);
+    ck_assert_int_eq(g_fake->aborts + g_fake->destroys, 4);
 }
 END_TEST
 

@@ -33,10 +33,12 @@ void agent_worker_failed(struct agent *a, struct worker *w)
         agent_stop_workers(a, SIGTERM);
 }
 
-/* Sooner than on_worker_exit, which comes when nothing is left of the process. */
+/* Sooner than on_worker_exit, which comes when nothing is left of the process. If that is so by
+ * now, because the loop was late, the reaper knows who was the first. */
 void agent_on_dying(void *arg)
 {
     struct agent *a = arg;
+    reaper_look(a->reaper);
     for (int i = 0; i < a->job->nproc && a->fsm.state == RUNNING; i++) {
         struct worker *w = &a->workers[i];
         int status =

@@ -224,6 +224,11 @@ int reaper_watch(struct reaper *r, pid_t pid, int pidfd, void *tag, struct err *
     return 0;
 }
 
+void reaper_look(struct reaper *r)
+{
+    reap_from_set(r);
+}
+
 void reaper_close(struct reaper *r, void (*on_closed)(void *arg), void *arg)
 {
     if (!r)

@@ -36,6 +36,10 @@ int reaper_open(struct reaper **out, uv_loop_t *loop, const struct reaper_callba
  */
 int reaper_watch(struct reaper *r, pid_t pid, int pidfd, void *tag, struct err *e);
 
+/* Takes what has ended by now, from the loop: before others who have heard of it draw conclusions.
+ */
+void reaper_look(struct reaper *r);
+
 void reaper_close(struct reaper *r, void (*on_closed)(void *arg), void *arg);
 
 #endif

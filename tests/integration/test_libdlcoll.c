@@ -5,7 +5,10 @@
 #include <ctype.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/fd.h"
@@ -301,6 +304,59 @@ START_TEST(a_rank_that_begins_to_end_is_told_of_at_once)
 }
 END_TEST
 
+static bool is_zombie(void *pid)
+{
+    char *stat = read_file(test_text("/proc/%d/stat", *(int *)pid));
+    bool is = strncmp(strrchr(stat, ')'), ") Z", 3) == 0;
+    free(stat);
+    return is;
+}
+
+/* The loop stands still until both are dead; its other threads do not. */
+START_TEST(who_ended_first_is_told_by_a_late_launcher)
+{
+    static const char text[] = "#include <dlcoll.h>\n"
+                               "#include <stdio.h>\n"
+                               "#include <unistd.h>\n"
+                               "int main(void) {\n"
+                               "    dlcoll_comm *c;\n"
+                               "    if (dlcoll_init(&c, NULL) < 0) return 1;\n"
+                               "    dlcoll_barrier(c, NULL, NULL);\n"
+                               "    printf(\"<%d %d>\\n\", dlcoll_rank(c), getpid());\n"
+                               "    fflush(stdout);\n"
+                               "    for (;;) pause();\n"
+                               "}\n";
+    const char *lib = build_path("");
+    if (SANITIZE_FLAGS[0] || !have_program("cc")) {
+        test_skip("a plain program cannot be made here");
+        return;
+    }
+    write_file(tmppath("idle.c"), text);
+    compile(test_text("cc -Icollectives %s -o %s -L%s -ldlcoll -Wl,-rpath,%s", tmppath("idle.c"),
+                      tmppath("idle"), lib, lib));
+    struct proc p;
+    int pids[2], agent, status;
+    proc_start(&p, ARGV(PROGRAM("dlaunch"), "--nproc_per_node", "2", TMP("idle")), NULL, 0);
+    for (int i = 0; i < 2; i++) {
+        const char *from = test_text("<%d ", i);
+        proc_expect_out(&p, from, 30);
+        pids[i] = atoi(strstr(p.out, from) + 3);
+    }
+    agent = atoi(text_of(test_text("/proc/%d/task/%d/children", p.pid, p.pid)));
+    ck_assert_int_eq(ptrace(PTRACE_SEIZE, agent, NULL, NULL), 0);
+    ck_assert_int_eq(ptrace(PTRACE_INTERRUPT, agent, NULL, NULL), 0);
+    ck_assert_int_eq(waitpid(agent, &status, __WALL), agent);
+    for (int i = 1; i >= 0; i--) {
+        kill(pids[i], SIGKILL);
+        wait_until(is_zombie, &pids[i], 20, "the worker's end");
+    }
+    ptrace(PTRACE_DETACH, agent, NULL, NULL);
+    ck_assert_int_eq(proc_wait(&p, 30), 128 + SIGKILL);
+    ck_assert_msg(strstr(p.err, "First failure: rank 1"), "%s", p.err);
+    proc_fini(&p);
+}
+END_TEST
+
 START_TEST(the_tuners_rules_are_taken)
 {
     char *rules = TMP("rules");
@@ -396,6 +452,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_limit_on_address_space);
     tcase_add_test(tc, a_worker_that_exits_without_leave_is_told);
     tcase_add_test(tc, a_rank_that_begins_to_end_is_told_of_at_once);
+    tcase_add_test(tc, who_ended_first_is_told_by_a_late_launcher);
     tcase_add_test(tc, the_tuners_rules_are_taken);
     tcase_add_test(tc, training_ends_alike_on_any_number_of_workers);
     tcase_add_test(tc, training_recovers_bit_for_bit);

@@ -120,6 +120,12 @@ void dying_free(struct dying *d)
     free(d);
 }
 
+/* Not how a process ends, but why its other threads stand still when the first one has ended. */
+static bool is_a_stop(int status)
+{
+    return status == SIGSTOP || status == SIGTSTP || status == SIGTTIN || status == SIGTTOU;
+}
+
 /* The 9th number of the file is the flags, the last one the status: proc(5). */
 int dying_status(pid_t pid)
 {
@@ -132,5 +138,6 @@ int dying_status(pid_t pid)
     if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %u", &flags) != 1 || !(flags & PROC_EXITING))
         return -1;
     p = strrchr(p, ' ');
-    return p ? atoi(p + 1) : -1;
+    int status = p ? atoi(p + 1) : -1;
+    return is_a_stop(status) ? -1 : status;
 }

@@ -55,6 +55,13 @@ static void *live_shortly(void *arg)
     return NULL;
 }
 
+static void *pause_for_ever(void *arg)
+{
+    for (;;)
+        pause();
+    return arg;
+}
+
 static void obey(int talk, int local_rank)
 {
     char what;
@@ -68,6 +75,10 @@ static void obey(int talk, int local_rank)
             pthread_create(&thread, NULL, live_shortly, &local_rank);
             pthread_join(thread, NULL);
             break;
+        case 'e': /* the first thread ends, another one does not */
+            live(local_rank);
+            pthread_create(&thread, NULL, pause_for_ever, NULL);
+            pthread_exit(NULL);
         case 's':
             raise(SIGUSR1);
             break;
@@ -206,6 +217,21 @@ START_TEST(the_end_of_a_thread_is_no_death)
 }
 END_TEST
 
+START_TEST(a_stop_without_the_first_thread_is_no_death)
+{
+    const struct child *c = &g_children[1];
+    siginfo_t si;
+    tell(c, 'e');
+    told();
+    ck_assert(dying_is(&g_segment, 1));
+    kill(c->pid, SIGSTOP);
+    ck_assert_int_eq(waitid(P_PID, (id_t)c->pid, &si, WSTOPPED | WNOWAIT), 0);
+    ck_assert_int_le(dying_status(c->pid), 0);
+    kill(c->pid, SIGKILL);
+    ck_assert_int_eq(reaped(c), SIGKILL);
+}
+END_TEST
+
 START_TEST(the_next_round_is_watched_like_the_first)
 {
     for (int round = 0; round < 2; round++) {
@@ -245,6 +271,7 @@ static Suite *suite(void)
     tcase_add_test(tc, each_end_has_its_status);
     tcase_add_test(tc, a_stopped_worker_lives);
     tcase_add_test(tc, the_end_of_a_thread_is_no_death);
+    tcase_add_test(tc, a_stop_without_the_first_thread_is_no_death);
     tcase_add_test(tc, the_next_round_is_watched_like_the_first);
     tcase_add_test(tc, a_word_outside_of_the_life_is_none);
     return s;

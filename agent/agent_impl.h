@@ -15,8 +15,9 @@
 
 /* After SIGKILL; then a process counts as one that cannot be killed. */
 #define UNKILLABLE_MS 10000
-#define IMPATIENT_MS  100 /* so long the last words wait for their reader after a signal */
-#define UNREAD_S      5   /* so long the last output of a job that was stopped waits for one */
+#define ENDING_MS     600000 /* the same for one that gives back its memory: 100 ms for each GB */
+#define IMPATIENT_MS  100    /* so long the last words wait for their reader after a signal */
+#define UNREAD_S      5      /* so long the last output of a job that was stopped waits for one */
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
 

@@ -46,10 +46,22 @@ static void abandon(struct agent *a)
     agent_go_on_if_over(a);
 }
 
+static bool is_overdue(const struct agent *a)
+{
+    uint64_t ms = a->killed ? (mono_ns() - a->killed_ns) / 1000000 : 0;
+    if (ms <= UNKILLABLE_MS || ms > ENDING_MS)
+        return ms > UNKILLABLE_MS;
+    for (int i = 0; i < a->job->nproc; i++) {
+        if (a->workers[i].state == WORKER_RUNNING && dying_runs(a->workers[i].pid))
+            return false;
+    }
+    return true;
+}
+
 static void on_sweep(uv_timer_t *t)
 {
     struct agent *a = container_of(t, struct agent, sweep_timer);
-    bool overdue = a->killed && mono_ns() - a->killed_ns > UNKILLABLE_MS * 1000000ull;
+    bool overdue = is_overdue(a);
     if (a->nalive) { /* what live workers have daemonised is left alone */
         if (overdue)
             abandon(a);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include "core/fd.h"
 #include "core/futex.h"
 #include "core/mem.h"
+#include "core/thread.h"
 
 #define STACK_BYTES (64 * 1024)
 #define WORKERS     (FUTEX_WAITERS_MAX - 1) /* the others of a node are reaped, no more */
@@ -89,18 +89,10 @@ struct dying *dying_new(uv_loop_t *loop, struct uvx_scope *scope, void (*on_dyin
 
 void dying_watch(struct dying *d, const struct segment *s)
 {
-    sigset_t all, before;
-    pthread_attr_t attr;
     d->segment = s;
     atomic_store(&d->stop, false);
-    sigfillset(&all);
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&d->thread, &attr, watch, d) != 0)
+    if (thread_start(&d->thread, STACK_BYTES, watch, d) != 0)
         d->segment = NULL;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
 }
 
 void dying_unwatch(struct dying *d)
@@ -126,18 +118,33 @@ static bool is_a_stop(int status)
     return status == SIGSTOP || status == SIGTSTP || status == SIGTTIN || status == SIGTTOU;
 }
 
-/* The 9th number of the file is the flags, the last one the status: proc(5). */
-int dying_status(pid_t pid)
+/* Of a process that is in its end. The 9th number of the file is the flags, the last one the
+ * status: proc(5). */
+static bool read_end(pid_t pid, char *state, int *status)
 {
     char path[64], text[1024];
     unsigned flags;
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
     if (fd_read_file(AT_FDCWD, path, text, sizeof(text)) <= 0)
-        return -1;
+        return false;
     const char *p = strrchr(text, ')'); /* the name may contain anything */
-    if (!p || sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %u", &flags) != 1 || !(flags & PROC_EXITING))
-        return -1;
-    p = strrchr(p, ' ');
-    int status = p ? atoi(p + 1) : -1;
-    return is_a_stop(status) ? -1 : status;
+    if (!p || sscanf(p + 1, " %c %*d %*d %*d %*d %*d %u", state, &flags) != 2 ||
+        !(flags & PROC_EXITING) || !(p = strrchr(p, ' ')))
+        return false;
+    *status = atoi(p + 1);
+    return !is_a_stop(*status);
+}
+
+int dying_status(pid_t pid)
+{
+    char state;
+    int status;
+    return read_end(pid, &state, &status) ? status : -1;
+}
+
+bool dying_runs(pid_t pid)
+{
+    char state;
+    int status;
+    return read_end(pid, &state, &status) && state == 'R';
 }

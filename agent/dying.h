@@ -32,4 +32,7 @@ bool dying_is(const struct segment *s, int local_rank);
 /* The status, as of wait(2), with which child `pid` ends; -1: it does not, or nobody may know. */
 int dying_status(pid_t pid);
 
+/* Whether child `pid` is in its end and not stuck there: it gives back its memory. */
+bool dying_runs(pid_t pid);
+
 #endif

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -22,6 +21,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/thread.h"
 
 #define MIB             (1024ull * 1024)
 #define SLACK           (512 * MIB)  /* more than that above what was used before is not free yet */
@@ -375,19 +375,10 @@ static void on_late(uv_timer_t *t)
 
 static int start_thread(struct gpu_watch *w)
 {
-    sigset_t all, old;
-    pthread_t thread;
-    pthread_attr_t attr;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     atomic_fetch_add(&w->sh->users, 1);
-    int rc = pthread_create(&thread, &attr, run, w->sh);
+    int rc = thread_start(NULL, 0, run, w->sh);
     if (rc)
         atomic_fetch_sub(&w->sh->users, 1);
-    pthread_attr_destroy(&attr);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     w->thread = rc == 0;
     return -rc;
 }

@@ -3,7 +3,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
+#include "core/thread.h"
 #include "core/uvx.h"
 
 /* What connects two hosts connects within this time, and a library would look the name up again. */
@@ -87,21 +87,6 @@ static void *look(void *arg)
     return NULL;
 }
 
-static bool start_thread(struct own_name *n)
-{
-    pthread_t thread;
-    pthread_attr_t attr;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&thread, &attr, look, n);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return rc == 0;
-}
-
 /* -------------------------------------------------------------------------------------- the loop
  */
 
@@ -150,7 +135,7 @@ struct own_name *own_name_open(uv_loop_t *loop, const struct job_spec *job,
     uv_timer_init(loop, &n->patience);
     uvx_own(&n->scope, &n->woken);
     uvx_own(&n->scope, &n->patience);
-    if (!start_thread(n)) { /* as a name that is not found in time */
+    if (thread_start(NULL, 0, look, n) != 0) { /* as a name that is not found in time */
         unref(n);
         n->settled = true;
     }

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -16,6 +15,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/thread.h"
 #include "rendezvous/rank_table.h"
 
 #define STACK_BYTES    (256u << 10)
@@ -89,21 +89,6 @@ static void reserve_fds(struct stdio_pump *p, int n)
     close_fd(&fd);
 }
 
-/* With every signal blocked: none is ever handled there, and EPIPE comes without SIGPIPE. */
-static int start_thread(struct stdio_pump *p)
-{
-    sigset_t all, before;
-    pthread_attr_t attr;
-    sigfillset(&all);
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&p->thread, &attr, stdio_pump_main, p);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
-    return rc;
-}
-
 int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio_pump_opts *opts,
                     struct err *e)
 {
@@ -144,7 +129,7 @@ int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio
     p->async->pump = p;
     if (opts->nworkers > 0)
         reserve_fds(p, FDS_OTHER + FDS_PER_WORKER * opts->nworkers);
-    rc = start_thread(p);
+    rc = thread_start(&p->thread, STACK_BYTES, stdio_pump_main, p);
     if (rc > 0) {
         uv_close((uv_handle_t *)&p->async->uv, free_async);
         p->async->pump = NULL;

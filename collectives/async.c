@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +9,7 @@
 #include "collectives/error.h"
 #include "collectives/nccl/nccl.h"
 #include "core/clock.h"
+#include "core/thread.h"
 
 /* A thread of the library's. */
 struct helper {
@@ -170,16 +169,11 @@ static void *deliver(void *arg)
     return NULL;
 }
 
-/* No signal of the program's is for it. */
 static int start(struct dlcoll_comm *comm, struct helper *h, void *(*run)(void *))
 {
-    sigset_t all, before;
     if (h->there)
         return 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int r = pthread_create(&h->thread, NULL, run, comm);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int r = thread_start(&h->thread, 0, run, comm);
     h->there = r == 0;
     return r ? -ENOMEM : 0;
 }

@@ -8,8 +8,6 @@
 #include "rendezvous/beat.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +22,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/thread.h"
 #include "core/tls.h"
 #include "core/uvx.h"
 #include "rendezvous/rdzv_msg.h"
@@ -448,7 +447,6 @@ static void release(struct beats *b)
 static int start(struct beats *b, struct err *e)
 {
     struct epoll_event ev = {.events = EPOLLIN, .data.u32 = WAKE};
-    sigset_t all, before;
     b->epoll = epoll_create1(EPOLL_CLOEXEC);
     b->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (b->epoll < 0 || b->wake < 0 || epoll_ctl(b->epoll, EPOLL_CTL_ADD, b->wake, &ev) < 0)
@@ -461,10 +459,7 @@ static int start(struct beats *b, struct err *e)
         return uvx_err(e, rc, "heartbeats");
     uvx_scope_init(&b->scope, b->config.loop);
     uvx_own(&b->scope, &b->turn);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&b->thread, NULL, run, b);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    rc = thread_start(&b->thread, 0, run, b);
     return rc ? err_sys(e, rc, "start the thread of the heartbeats") : 0;
 }
 

@@ -1,8 +1,6 @@
 #include "rendezvous/store_thread.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -13,6 +11,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
+#include "core/thread.h"
 #include "rendezvous/store_service.h"
 
 #define BACKLOG         4096 /* ranks connect all at once */
@@ -191,11 +190,7 @@ static int start(struct store_thread *t, struct err *e)
     if (t->epoll < 0 || t->stop < 0 || set_accepting(t, true) < 0 ||
         epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->stop, &ev) < 0)
         return err_sys(e, errno, "epoll");
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&t->thread, NULL, serve, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int rc = thread_start(&t->thread, 0, serve, t);
     return rc ? err_sys(e, rc, "start a thread") : 0;
 }
 

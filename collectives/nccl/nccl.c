@@ -2,13 +2,13 @@
 
 #include <errno.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "collectives/nccl/nccl_comm.h"
 #include "core/clock.h"
+#include "core/thread.h"
 
 enum {
     SPIN_NS = 50 * 1000,
@@ -315,11 +315,7 @@ static void ring(struct nccl *n)
 
 int nccl_start_watching(struct nccl *n)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int r = pthread_create(&n->thread, NULL, watch, n);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int r = thread_start(&n->thread, 0, watch, n);
     n->has_thread = r == 0;
     return r;
 }

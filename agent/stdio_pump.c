@@ -410,6 +410,7 @@ static void finish(struct stdio_pump *p)
     bool pending = true;
     uint64_t least = UINT64_MAX, taken_ns = 0;
     drain_overdue(p, true);
+    p->partial_ns = p->drain_ns = 0; /* of streams: they have ended */
     sum_up_files(p);
     console_end(p->route[0], p->now_ns);
     console_end(p->route[1], p->now_ns);

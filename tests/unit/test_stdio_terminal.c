@@ -23,7 +23,7 @@ static void setup_terminal(struct terminal *t)
 
 static void teardown_terminal(struct terminal *t)
 {
-    stdio_pump_close(t->f.pump, -1);
+    stdio_pump_close(t->f.pump, 1); /* not all has to be read */
     read_consoles(&t->f);
     close(t->slave);
     teardown(&t->f);
@@ -222,6 +222,34 @@ START_TEST(a_gap_ends_what_it_cut)
 }
 END_TEST
 
+/* The worker has ended within a line, which would have been shown soon. */
+START_TEST(who_waits_for_the_reader_sleeps)
+{
+    struct terminal t;
+    struct timespec before, after;
+    setup_terminal(&t);
+    struct ends a = open_worker(&t.f, 0, shown(NULL), shown(NULL));
+    static char much[200000];
+    memset(much, 'x', sizeof(much));
+    much[sizeof(much) - 2] = '\n';
+    ck_assert_int_eq(fd_write_all(a.out, much, sizeof(much)), 0);
+    end_worker(&t.f, 0, &a);
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
+    while (t.f.ndrained == 0) {
+        ck_assert_msg(mono_ns() < end, "not drained while the terminal is stuck");
+        uv_run(&t.f.loop, UV_RUN_NOWAIT);
+    }
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    ck_assert(!stdio_pump_close(t.f.pump, 1));
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    double used =
+        (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) / 1e9;
+    ck_assert_msg(used < 0.3, "%.3f s of CPU in 1 s", used);
+    close(t.slave);
+    teardown(&t.f);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("stdio_terminal");
@@ -233,6 +261,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_colour_ends_with_its_worker);
     tcase_add_test(tc, files_stay_exact);
     tcase_add_test(tc, a_gap_ends_what_it_cut);
+    tcase_add_test(tc, who_waits_for_the_reader_sleeps);
     return s;
 }
 

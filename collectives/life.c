@@ -40,7 +40,8 @@ static int find_word(const pthread_mutex_t *m)
     return -1;
 }
 
-void life_begin(int fd, uint64_t at, struct segment_local *line, _Atomic uint32_t *lives)
+void life_begin(int fd, uint64_t at, struct segment_local *line, _Atomic uint32_t *lives,
+                uint32_t workers)
 {
     static atomic_flag begun = ATOMIC_FLAG_INIT;
     if (atomic_flag_test_and_set(&begun))
@@ -58,6 +59,6 @@ void life_begin(int fd, uint64_t at, struct segment_local *line, _Atomic uint32_
     /* As one who waits for the mutex does: the kernel wakes only where somebody sleeps. */
     atomic_fetch_or((_Atomic uint32_t *)m + i, FUTEX_WAITERS);
     atomic_store(&line->life_word, 1 + (uint32_t)i * sizeof(uint32_t));
-    atomic_fetch_add(lives, 1);
-    futex_wake(lives);
+    if (atomic_fetch_add(lives, 1) + 1 >= workers)
+        futex_wake(lives);
 }

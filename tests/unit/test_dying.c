@@ -49,7 +49,7 @@ static void live(int local_rank)
 {
     struct segment_header *h = g_segment.header;
     uint64_t at = g_segment.off_local + (uint64_t)local_rank * sizeof(struct segment_local);
-    life_begin(g_segment.fd, at, (struct segment_local *)((char *)h + at), &h->lives);
+    life_begin(g_segment.fd, at, (struct segment_local *)((char *)h + at), &h->lives, 1);
 }
 
 static void *live_shortly(void *arg)

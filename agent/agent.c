@@ -467,7 +467,6 @@ static void free_agent(struct agent *a)
 {
     for (int i = 0; i < a->job->nproc; i++)
         close_fd(&a->workers[i].listen_fd);
-    dying_unwatch(a->dying);
     dying_free(a->dying);
     segment_close(&a->segment);
     free(a->recorded);
@@ -571,6 +570,7 @@ static void on_finish(void *arg, const struct rdzv_result *result)
     log_dir_close(&a->log_dir); /* the report names no folder that goes away for being empty */
     report(a, result);
     own_name_close(a->own_name);
+    dying_unwatch(a->dying); /* its thread wakes the loop through a handle of the scope */
     a->nclosing = 3;
     gpu_watch_stop(a->gpus);
     rdzv_close(a->rdzv, on_closed, a);

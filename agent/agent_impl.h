@@ -86,10 +86,11 @@ struct agent {
 
 /* Ends the operations of this node's workers; `first` as in segment_raise(). */
 void agent_raise_abort(struct agent *a, const struct failure *first, const char *text);
-/* Of w->failure: first these, whoever waits for it, then all others. */
+/* w->failure is known: first of all the operations of this node that wait for it end, */
 void agent_tell_neighbours(struct agent *a, const struct worker *w);
+/* then the coordinator hears of it, and the node's other workers are stopped. */
 void agent_worker_failed(struct agent *a, struct worker *w);
-void agent_on_dying(void *arg);
+void agent_on_dying(void *arg); /* of struct dying */
 
 /* STOPPING, once a round: `signo` to all workers, SIGKILL after the grace. */
 void agent_stop_workers(struct agent *a, int signo);

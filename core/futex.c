@@ -17,7 +17,7 @@ int futex_wait_any(struct futex_waiter *words, int n, uint64_t until_ns)
     struct timespec end = {.tv_sec = (time_t)(until_ns / 1000000000),
                            .tv_nsec = (long)(until_ns % 1000000000)};
     if (syscall(SYS_futex_waitv, words, n, 0, until_ns ? &end : NULL, CLOCK_MONOTONIC) < 0 &&
-        (errno == ENOSYS || errno == EPERM || errno == EINVAL))
+        errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT)
         return -ENOSYS;
     return 0;
 }

@@ -103,7 +103,7 @@ struct segment_header {
     int32_t usable_cpus; /* affinity and cgroup quota of this node's agent */
     uint64_t off_nodes, off_ports, off_local, off_heap; /* from the start of the segment */
     uint64_t heap_bytes;
-    _Atomic uint32_t lives; /* how often a life_word was set; woken by the last worker */
+    _Atomic uint32_t lives; /* rises with each life_word; woken by the last worker, and to end */
     struct segment_abort abort;
 };
 

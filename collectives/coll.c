@@ -48,7 +48,8 @@ int coll_execute(dlcoll_comm *c, struct coll_call *call)
         code = comm_error(c, DLCOLL_ENOMEM, "%s: %s", call_name(call->id.kind), call->err.msg);
     } else if (code < 0) {
         code = comm_fail(c, code, call);
-        c->net->transport->ops->close(c->net->transport);
+        if (!atomic_load(c->job_word)) /* what the agent tells one, it tells all */
+            c->net->transport->ops->close(c->net->transport);
     }
     recorder_end(&c->job->recorder, number, code);
     if (code == 0)

@@ -137,8 +137,8 @@ int comm_look(dlcoll_comm *c, int *culprit);
 bool comm_has_exited(const dlcoll_comm *c, int rank);
 
 /* An operation has failed with `status` as coll_call.h says: finds out whose fault it was, records
- * that in the communicator and in the worker's line of the segment, tells the other ranks, and
- * closes the connections. Returns the public code. (failure.c) */
+ * that in the communicator and in the worker's line of the segment, and tells the other ranks.
+ * Returns the public code. (failure.c) */
 int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call);
 
 /* The communicator is of no further use for this rank, where what is under way ends with `code`;

@@ -26,7 +26,8 @@ struct shm_tuning shm_tuning = {
     .direct = 4 * 1024,
     .direct_stream = 4 * 1024 * 1024,
     .pull = 8 * 1024,
-    .pull_crowded = 32 * 1024,
+    .pull_crowded = SIZE_MAX,
+    .pull_shared = 32 * 1024,
     .compare = 8 * 1024,
     .piece_few = 256 * 1024,
     .piece_many = 32 * 1024,
@@ -163,23 +164,39 @@ static int move_timed(struct task *t, size_t block, bool can_pull)
     return r;
 }
 
+/* From which length on a block may stay where it is, for the others to take. Ranks that take turns
+ * on a CPU find what is staged in its cache: they stage all that is not shared memory anyway, which
+ * was never slower and up to twice as fast. With a CPU for each it may be either, and is timed. */
+static size_t pull_limit(const struct task *t, size_t len)
+{
+    uint64_t at;
+    if (t->call->comm->policy.spin_ns)
+        return shm_tuning.pull;
+    bool shared = shm_holds(t->s, t->call->send, len, &at);
+    return shared ? shm_tuning.pull_shared : shm_tuning.pull_crowded;
+}
+
+static bool is_timed(const struct task *t, size_t block)
+{
+    return block >= shm_tuning.compare && t->call->comm->policy.spin_ns;
+}
+
 /* Blocks of at most `most` bytes, which are only copied. */
 static int move(struct task *t, size_t most, bool uneven)
 {
     size_t offered = 0;
-    bool crowded = !t->call->comm->policy.spin_ns;
-    size_t pull = crowded ? shm_tuning.pull_crowded : shm_tuning.pull;
     for (int j = 0; j < (t->flow.shared ? 1 : t->s->n); j++)
         offered = t->s->out[j].len > offered ? t->s->out[j].len : offered;
     t->flow.results = FLOW_NOBODY;
     t->flow.most = most;
     t->flow.uneven = uneven;
+    size_t limit = pull_limit(t, offered);
     /* Whoever offers something must know that the others have tried. */
-    if (most >= pull)
+    if (most >= limit)
         pull_probe(t->s);
-    bool can_pull = offered >= pull && !t->flow.in_place && pull_can(t->s, t->call->send, offered);
+    bool can_pull = offered >= limit && !t->flow.in_place && pull_can(t->s, t->call->send, offered);
     size_t taken = longest(t->s->in, t->s->n), block = offered > taken ? offered : taken;
-    if (block >= shm_tuning.compare)
+    if (is_timed(t, block))
         return move_timed(t, block, can_pull);
     t->flow.pull = can_pull;
     return run_flow(t, "flat");
@@ -297,11 +314,13 @@ static int reduce_at_root(struct task *t)
     s->in[s->me] = (struct shm_block){0, root ? t->len : 0};
     t->flow.shared = true;
     t->flow.results = FLOW_NOBODY;
-    if (s->n == 2 && t->len >= shm_tuning.pull && !scales) {
+    if (s->n == 2 && t->len >= pull_limit(t, t->len) && !scales) {
         pull_probe(s);
         /* An arrival that has been written already does not say that its data is to be pulled. */
         bool can_pull = !root && !t->flow.late && pull_can(s, t->call->send, t->len);
-        return move_timed(t, t->len, can_pull);
+        if (is_timed(t, t->len))
+            return move_timed(t, t->len, can_pull);
+        t->flow.pull = can_pull;
     }
     return run_flow(t, "flat");
 }

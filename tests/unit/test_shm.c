@@ -413,6 +413,7 @@ static const struct shm_tuning g_ways[WAYS] = {
      .direct_stream = HUGE_BYTES,
      .pull = HUGE_BYTES,
      .pull_crowded = HUGE_BYTES,
+     .pull_shared = HUGE_BYTES,
      .compare = HUGE_BYTES,
      .piece_few = 512,
      .piece_many = 256,
@@ -424,6 +425,7 @@ static const struct shm_tuning g_ways[WAYS] = {
      .direct_stream = HUGE_BYTES,
      .pull = HUGE_BYTES,
      .pull_crowded = HUGE_BYTES,
+     .pull_shared = HUGE_BYTES,
      .compare = HUGE_BYTES,
      .piece_few = 1024,
      .piece_many = 512,
@@ -435,6 +437,7 @@ static const struct shm_tuning g_ways[WAYS] = {
      .direct_stream = HUGE_BYTES,
      .pull = HUGE_BYTES,
      .pull_crowded = HUGE_BYTES,
+     .pull_shared = HUGE_BYTES,
      .compare = HUGE_BYTES,
      .piece_few = 65536,
      .piece_many = 16384,
@@ -446,6 +449,7 @@ static const struct shm_tuning g_ways[WAYS] = {
      .direct_stream = 256,
      .pull = HUGE_BYTES,
      .pull_crowded = HUGE_BYTES,
+     .pull_shared = HUGE_BYTES,
      .compare = HUGE_BYTES,
      .piece_few = 512,
      .piece_many = 256,
@@ -457,6 +461,7 @@ static const struct shm_tuning g_ways[WAYS] = {
      .direct_stream = HUGE_BYTES,
      .pull = 0,
      .pull_crowded = 0,
+     .pull_shared = 0,
      .compare = HUGE_BYTES,
      .piece_few = 512,
      .piece_many = 256,
@@ -468,6 +473,7 @@ static const struct shm_tuning g_ways[WAYS] = {
      .direct_stream = HUGE_BYTES,
      .pull = 2048,
      .pull_crowded = 2048,
+     .pull_shared = 2048,
      .compare = HUGE_BYTES,
      .piece_few = 4096,
      .piece_many = 1024,
@@ -480,6 +486,7 @@ static const struct shm_tuning g_ways[WAYS] = {
                   .direct_stream = HUGE_BYTES,
                   .pull = 0,
                   .pull_crowded = 0,
+                  .pull_shared = 0,
                   .compare = 0,
                   .piece_few = 4096,
                   .piece_many = 1024,
@@ -491,6 +498,7 @@ static const struct shm_tuning g_ways[WAYS] = {
                   .direct_stream = HUGE_BYTES,
                   .pull = 512,
                   .pull_crowded = 512,
+                  .pull_shared = 512,
                   .compare = 512,
                   .piece_few = 4096,
                   .piece_many = 1024,
@@ -536,7 +544,7 @@ START_TEST(both_ways_are_tried)
 {
     struct run run = {.seed = 0xc057, .steps = 40, .only = CALL_ALL_TO_ALL, .both = true};
     shm_tuning = g_ways[COMPARED];
-    shm_world_init(&run.w, 3, 2);
+    shm_world_init(&run.w, 3, 3);
     run_threads(&run);
     shm_world_fini(&run.w);
 }

@@ -64,7 +64,13 @@ struct bench_peer {
     void *(*memory)(size_t bytes); /* NULL: mmap() */
 };
 
-enum { BENCH_SAMPLE_US = 50, BENCH_MOST_SAMPLES = 20000, BENCH_SLOW_MS = 4000 };
+enum {
+    BENCH_SAMPLE_US = 50,
+    BENCH_LEAST_WARM = 5, /* the first ones find no memory in place, and some libraries learn */
+    BENCH_LEAST_SAMPLES = 7,
+    BENCH_MOST_SAMPLES = 20000,
+    BENCH_SLOW_MS = 4000
+};
 
 static int bench_root; /* of this broadcast or reduce */
 
@@ -214,12 +220,12 @@ static int bench_cell(const struct bench_peer *p, const char *name, enum bench_o
     double first = bench_now_us();
     bench_repeat(p, op, a, b, count, 2, 1, times);
     double each = (bench_now_us() - first) / 2;
-    int warm = p->agree(bench_clamp(budget_us / 5 / each, 1, 500));
+    int warm = p->agree(bench_clamp(budget_us / 5 / each, BENCH_LEAST_WARM, 500));
     first = bench_now_us();
     bench_repeat(p, op, a, b, count, warm, 1, times);
     each = (bench_now_us() - first) / warm;
     int of = p->agree(bench_clamp(BENCH_SAMPLE_US / each, 1, 1000));
-    int n = p->agree(bench_clamp(budget_us / each / of, 3, BENCH_MOST_SAMPLES));
+    int n = p->agree(bench_clamp(budget_us / each / of, BENCH_LEAST_SAMPLES, BENCH_MOST_SAMPLES));
     p->barrier();
     bench_repeat(p, op, a, b, count, n, of, times);
     qsort(times, (size_t)n, sizeof(double), bench_by_value);

@@ -51,6 +51,7 @@ QUIET_S = float(os.environ.get("QUIET_S", "0" if QUICK else "2"))
 LIMIT_S = 10 if QUICK else 40
 RARE = 3           # rounds of which one has the large sizes
 LARGE = 4 << 20    # bytes
+HALVES = "bf16", "f16"
 STEP, FEW = 1.2, 0.02  # between two kinds of a flag's times: steps with so few of all
 NO_MATCH = 4       # times the fastest: not by another kind of time either
 CPUS = len(os.sched_getaffinity(0))
@@ -125,10 +126,6 @@ def jobs(name, n, turn):
     all_jobs = [(ops, small or large[:1])] if ops else []
     if large and moving:
         all_jobs.append((moving, large))
-    if name == "dlcoll" and "all_reduce" in ops and rarely:
-        all_jobs.append((["all_reduce:bf16", "all_reduce:f16"], ["8M"]))  # as many elements as 16M of f32
-        if "16M" not in SIZES:
-            all_jobs.append((["all_reduce"], ["16M"]))
     if n == 2 and turn == 0 and not QUICK and "all_reduce" in ops and "SIZES" not in os.environ:
         all_jobs.append((["all_reduce"], ["256M"]))
     return all_jobs
@@ -177,26 +174,41 @@ def time_flag():
 class Measured:
     def __init__(self):
         self.samples = []  # (cell, us, the flag's time before, after); a cell: (name, op, ranks, bytes)
+        self.halves = {}   # (type, ranks): how many times as long as it all_reduce takes of as many f32
         self.foreign = []
         self.complaints = {}
         self.rounds = 0
 
-    def run(self, turn, name, n, ops, sizes, raw):
+    def start(self, name, n, ops, sizes):
+        """(its lines, op -> bytes -> us, the share of the CPUs that others used)"""
         cmd, env = PEERS[name](n)
-        before = time_flag()
         with tempfile.TemporaryDirectory() as folder:
             env["BENCH_DIR"] = folder
             out, share, why = run([*cmd, name, ",".join(ops), ",".join(sizes), BUDGET_MS], env)
-        after = time_flag()
         self.foreign.append(share)
         if why:
             self.complaints.setdefault((name, n), why)
-        for line in out.splitlines():
-            f = line.split()
-            if len(f) == 7 and f[0] == name:
-                self.samples.append(((name, f[1], n, int(f[3])), float(f[5]), before, after))
-                if raw:
-                    raw.write(f"{turn} {share:.2f} {before} {after} {line}\n")
+        lines = [line for line in out.splitlines() if line.startswith(f"{name} ") and len(line.split()) == 7]
+        times = collections.defaultdict(dict)
+        for f in map(str.split, lines):
+            times[f[1]][int(f[3])] = float(f[5])
+        return lines, times, share
+
+    def run(self, turn, name, n, ops, sizes, raw):
+        before = time_flag()
+        lines, times, share = self.start(name, n, ops, sizes)
+        after = time_flag()
+        self.samples += [((name, op, n, size), t, before, after) for op in times for size, t in times[op].items()]
+        for line in lines if raw else ():
+            raw.write(f"{turn} {share:.2f} {before} {after} {line}\n")
+
+    def run_halves(self, n):
+        """The same number of elements, in one process: on whatever CPUs, those are the same for both."""
+        times = self.start("dlcoll", n, ["all_reduce", *(f"all_reduce:{t}" for t in HALVES)], ["8M", "16M"])[1]
+        for t in HALVES:
+            f32, half = times["all_reduce"].get(16 << 20), times[f"all_reduce:{t}"].get(8 << 20)
+            if f32 and half:
+                self.halves.setdefault((t, n), []).append(f32 / half)
 
 
 def measure(names):
@@ -209,6 +221,8 @@ def measure(names):
                     if turn and time.monotonic() > end:
                         return m
                     m.run(turn, name, n, ops, sizes, raw)
+                if name == "dlcoll" and "all_reduce" in OPS and turn % RARE == 0:
+                    m.run_halves(n)
                 if sys.stderr.isatty():
                     print(f"\rround {turn + 1}: {n} ranks, {name:12}", end="\r", file=sys.stderr, flush=True)
         m.rounds = turn + 1
@@ -332,7 +346,7 @@ class Bar:
               f"{len(self.cells) - len(bad)} of {len(self.cells)} cells, the worst {worst[0]:.2f} ({worst[1]})")
 
 
-def bars(r):
+def bars(r, halves):
     def over(text, want, ours, peers, ops, ranks, low=0, high=1 << 40):
         bar = Bar(text, want)
         for op in ops:
@@ -361,11 +375,10 @@ def bars(r):
     over("over TCP, 1 x the best", 1, "dlcoll-tcp", tcp, OPS, RANKS)
     over("over TCP, to 1 MB, 3 x Gloo", 3, "dlcoll-tcp", ["gloo"], OPS, RANKS, 0, 1 << 20)
     over("over TCP, from 16 MB, 1.3 x the best", 1.3, "dlcoll-tcp", tcp, OPS, RANKS, 16 << 20)
-    for kind in ("bf16", "f16"):
-        bar = Bar(f"all_reduce of {kind}, as many elements as 16 MB of f32, in 0.6 of the time", 1 / 0.6)
+    for t in HALVES:
+        bar = Bar(f"all_reduce of {t}, as many elements as 16 MB of f32, in 0.6 of the time", 1 / 0.6)
         for n in RANKS:
-            f32, half = r.get("dlcoll", "all_reduce", n, 16 << 20), r.get("dlcoll", f"all_reduce:{kind}", n, 8 << 20)
-            bar.add(f32 / half if f32 and half else None, f"{n} ranks")
+            bar.add(statistics.median(halves[t, n]) if (t, n) in halves else None, f"{n} ranks")
         bar.show()
 
 
@@ -398,7 +411,7 @@ def main():
     noisy = sum(x > FOREIGN for x in foreign)
     if noisy > len(foreign) / 4:
         print(f"\nTHE MACHINE WAS NOT QUIET ({noisy} of {len(foreign)} runs): what follows says little")
-    bars(r)
+    bars(r, m.halves)
     for (name, n), why in m.complaints.items():
         print(f"\n{name}, {n} ranks: {why}")
     print(f"\n{m.rounds} whole rounds, {time.monotonic() - start:.0f} s. "

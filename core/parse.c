@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -105,13 +106,14 @@ static char fold(char c)
     return c == '_' ? '-' : (char)tolower((unsigned char)c);
 }
 
-/* Damerau-Levenshtein (neighbours swapped count one), for words of up to 63 letters. */
+/* Damerau-Levenshtein (neighbours swapped count one), for words of up to 63 letters; of longer ones
+ * none is near to another. */
 static size_t distance(const char *a, const char *b)
 {
     enum { MAX = 64 };
     size_t d[MAX][MAX], la = strlen(a), lb = strlen(b);
     if (la >= MAX || lb >= MAX)
-        return MAX;
+        return SIZE_MAX;
     for (size_t i = 0; i <= la; i++)
         d[i][0] = i;
     for (size_t j = 0; j <= lb; j++)

@@ -222,6 +222,9 @@ START_TEST(parse_did_you_mean)
     ck_assert_str_eq(parse_nearest("nodes", names), "nnodes");
     ck_assert_str_eq(parse_nearest("max-retsarts", names), "max-restarts");
     ck_assert_ptr_null(parse_nearest("bananas", names));
+    char long_one[301] = ""; /* a third of its letters would do for any name */
+    memset(long_one, 'x', sizeof(long_one) - 1);
+    ck_assert_ptr_null(parse_nearest(long_one, names));
 }
 END_TEST
 

@@ -200,6 +200,7 @@ static int read_options(struct options *o, int argc, char **argv)
              : opt_flag(o, OPT_verbose) ? LOG_LEVEL_VERBOSE
                                         : LOG_LEVEL_NOTICE,
              NULL);
+    options_warn_env(environ);
     return 0;
 }
 

@@ -9,8 +9,10 @@
 #include <string.h>
 #include <strings.h>
 
+#include "core/log.h"
 #include "core/mem.h"
 #include "core/parse.h"
+#include "core/segment.h"
 #include "rendezvous/rank_table.h"
 
 #define PET    OPT_F_PET
@@ -133,18 +135,34 @@ enum opt_id opt_find(const char *name, size_t len)
     return OPT_COUNT;
 }
 
-const char *opt_nearest(const char *name, const char *dashes, char out[64])
+/* The name that is near this one or begins with it: of the options that have all the flags of
+ * `with` and none of `without`, and of `other` (NULL: none). NULL: there is no such name. */
+static const char *nearest(const char *name, unsigned with, unsigned without, const char *other)
 {
-    const char *names[OPT_COUNT + 1];
-    for (int i = 0; i < OPT_COUNT; i++)
-        names[i] = OPT_KEY(&opt_table[i]);
-    names[OPT_COUNT] = NULL;
+    const char *names[OPT_COUNT + 2];
+    char lower[64];
+    size_t n = 0, len = strlen(name);
+    for (int i = 0; i < OPT_COUNT; i++) {
+        if ((opt_table[i].flags & with) == with && !(opt_table[i].flags & without))
+            names[n++] = OPT_KEY(&opt_table[i]);
+    }
+    names[n] = other;
+    names[n + 1] = NULL;
     const char *best = parse_nearest(name, names);
-    size_t len = strlen(name);
-    for (int i = 0; !best && len >= 3 && i < OPT_COUNT; i++) {
-        if (strlen(names[i]) > len && same_letters(name, names[i], len))
+    if (best || len < 3 || len >= sizeof(lower))
+        return best;
+    for (size_t i = 0; i < len; i++)
+        lower[i] = (char)tolower((unsigned char)name[i]);
+    for (size_t i = 0; !best && i < n; i++) {
+        if (strlen(names[i]) > len && same_letters(lower, names[i], len))
             best = names[i];
     }
+    return best;
+}
+
+const char *opt_nearest(const char *name, const char *dashes, char out[64])
+{
+    const char *best = nearest(name, 0, 0, NULL);
     out[0] = '\0';
     if (best)
         snprintf(out, 64, " (did you mean %s%s?)", dashes, best);
@@ -588,4 +606,59 @@ int options_read_env(struct options *o, char *const *envp, struct err *e)
 {
     int rc = read_env(o, envp, true, e);
     return rc < 0 ? rc : read_env(o, envp, false, e);
+}
+
+/* Variables of dlaunch's that are no option's. */
+static bool is_known(const char *var, size_t len)
+{
+    static const char *const known[] = {"DLAUNCH_TOKEN", SEGMENT_ENV_FD, SEGMENT_ENV_LISTEN};
+    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+        if (strlen(known[i]) == len && memcmp(var, known[i], len) == 0)
+            return true;
+    }
+    return false;
+}
+
+static const char *upper(const char *name, char out[64])
+{
+    size_t n = 0;
+    for (; name[n] && n < 63; n++)
+        out[n] = (char)toupper((unsigned char)name[n]);
+    out[n] = '\0';
+    return out;
+}
+
+/* `var` begins as an option's variable does, and is none. A newer torchrun may know others of its
+ * kind, and in a pod a service named dlaunch-x makes some of ours (DLAUNCH_X_PORT): of those only
+ * the ones that are near to a known one are named. */
+static void warn_unknown(const char *var, size_t len, bool ours, bool pod)
+{
+    int prefix = ours ? 8 : 4;
+    char *name = xasprintf("%.*s", (int)len - prefix, var + prefix), hint[128] = "", copy[64];
+    enum opt_id id = find_upper(name, strlen(name));
+    const char *near =
+        ours ? nearest(name, 0, OPT_F_CLI, "token") : nearest(name, OPT_F_PET, 0, NULL);
+    if (id != OPT_COUNT && opt_table[id].flags & OPT_F_CLI)
+        snprintf(hint, sizeof(hint), ": %s is for the command line only", opt_table[id].name);
+    else if (id != OPT_COUNT) /* not torchrun's */
+        snprintf(hint, sizeof(hint), " (did you mean DLAUNCH_%s?)", name);
+    else if (near)
+        snprintf(hint, sizeof(hint), " (did you mean %.*s%s?)", prefix, var, upper(near, copy));
+    if (*hint || (ours && !pod))
+        log_warn("unknown variable %.*s has no effect%s", (int)len, var, hint);
+    free(name);
+}
+
+void options_warn_env(char *const *envp)
+{
+    bool pod = false;
+    for (char *const *p = envp; *p; p++)
+        pod = pod || strncmp(*p, "KUBERNETES_SERVICE_HOST=", 24) == 0;
+    for (; *envp; envp++) {
+        enum opt_from from = FROM_DETECTED;
+        size_t len = strcspn(*envp, "=");
+        if (env_option(*envp, len, &from) == OPT_COUNT && from != FROM_DETECTED &&
+            !is_known(*envp, len))
+            warn_unknown(*envp, len, from == FROM_DLAUNCH, pod);
+    }
 }

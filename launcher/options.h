@@ -108,6 +108,8 @@ int options_read_argv(struct options *o, int argc, char **argv, struct err *e);
 
 /* Reads DLAUNCH_*, PET_* and the few variables by which torchrun knows options. Borrows envp. */
 int options_read_env(struct options *o, char *const *envp, struct err *e);
+/* Warns of DLAUNCH_* and PET_* that are no option's: mistyped, most likely. */
+void options_warn_env(char *const *envp);
 
 /* Sets a value unless one of a higher rank is there; text and source are borrowed. -EINVAL when the
  * text is not of the option's kind: "<where>: <why>", and o->exit_status is set. */

@@ -34,7 +34,7 @@ QUIET_S = 120  # to come to its end when no faults are left, on a machine that m
 GROWN_KB, GROWN_FDS = 2048, 8
 OFFICE_FDS = 2 * NODES * WORKERS  # of who has become the coordinator: the workers' connections to the store
 TRAIN = ["--data", "examples/data", "--batch", "64"]
-MARK = f"DLAUNCH_SOAK={os.getpid()}"
+MARK = f"SOAK_OF={os.getpid()}"
 os.environ["OMP_NUM_THREADS"] = "1"
 chance = random.Random(SEED)
 

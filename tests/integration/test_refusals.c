@@ -114,6 +114,21 @@ START_TEST(where_it_came_from)
 }
 END_TEST
 
+/* It may be somebody else's: the job runs. */
+START_TEST(mistyped_variable)
+{
+    struct proc p;
+    char *env[] = {"DLAUNCH_NPROC_PER_NODES=3", "PET_NPROC_PERNODE=3", NULL};
+    dlaunch_start(&p, env, "sh -c ''");
+    expect_status(&p, 0, 20);
+    expect_text(p.err, "unknown variable DLAUNCH_NPROC_PER_NODES has no effect (did you mean "
+                       "DLAUNCH_NPROC_PER_NODE?)\n");
+    expect_text(p.err, "unknown variable PET_NPROC_PERNODE has no effect (did you mean "
+                       "PET_NPROC_PER_NODE?)\n");
+    proc_fini(&p);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------- the files
  */
 
@@ -229,6 +244,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "options", 60);
     tcase_add_loop_test(tc, option, 0, ARRAY_LEN(options));
     tcase_add_test(tc, where_it_came_from);
+    tcase_add_test(tc, mistyped_variable);
     tc = test_case(s, "files", 60);
     tcase_add_loop_test(tc, file, 0, ARRAY_LEN(files));
     tcase_add_test(tc, files_that_cannot_be_had);

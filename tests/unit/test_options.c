@@ -6,7 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/bytes.h"
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/mem.h"
 #include "launcher/options.h"
 #include "launcher/words.h"
@@ -335,6 +337,61 @@ START_TEST(unknown_words_in_torchruns_variables)
 }
 END_TEST
 
+static void keep_line(void *arg, const char *line, size_t len)
+{
+    struct buf *b = arg;
+    buf_put(b, line, len);
+}
+
+/* The one that is meant is named; what is somebody else's is not spoken of. */
+START_TEST(unknown_variables)
+{
+    static const struct {
+        char *var, *says;
+    } rows[] = {
+        {"DLAUNCH_NPROC_PER_NODES=4", " (did you mean DLAUNCH_NPROC_PER_NODE?)"},
+        {"DLAUNCH_MAX_RESTART=", " (did you mean DLAUNCH_MAX_RESTARTS?)"},
+        {"DLAUNCH_NPROC=4", " (did you mean DLAUNCH_NPROC_PER_NODE?)"},
+        {"DLAUNCH_nnodes=4", " (did you mean DLAUNCH_NNODES?)"},
+        {"DLAUNCH_TOKN=secret", " (did you mean DLAUNCH_TOKEN?)"},
+        {"DLAUNCH_DRY_RUN=1", ": --dry_run is for the command line only"},
+        {"DLAUNCH_WORKERS=4", ""},
+        {"DLAUNCH_=4", ""},
+        {"PET_NPROC_PERNODE=4", " (did you mean PET_NPROC_PER_NODE?)"},
+        {"PET_SPARES=4", " (did you mean DLAUNCH_SPARES?)"},
+        {"DLAUNCH_NNODES=4", NULL},
+        {"DLAUNCH_TOKEN=secret", NULL},
+        {"DLAUNCH_SEGMENT_FD=4", NULL}, /* of a dlaunch around this one */
+        {"DLAUNCH_LISTEN_FD=4", NULL},
+        {"DLAUNCHER=4", NULL},
+        {"PET_NNODES=4", NULL},
+        {"PET_SOMETHING_NEW=4", NULL},
+        {"DLCOLL_X=4", NULL},
+        {"TORCHELASTIC_RUN_ID=4", NULL},
+        /* in a pod: of the services "dlaunch-n0" and "dlaunch" */
+        {"DLAUNCH_N0_PORT_29500_TCP=4", NULL},
+        {"DLAUNCH_SERVICE_HOST=4", NULL},
+        {"DLAUNCH_MAX_RESTART=4", " (did you mean DLAUNCH_MAX_RESTARTS?)"},
+    };
+    struct buf said = BUF_INIT;
+    log_set_writer(keep_line, &said);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char *const pod = i + 3 >= ARRAY_LEN(rows) ? "KUBERNETES_SERVICE_HOST=10.0.0.1" : NULL;
+        char *want = rows[i].says
+                         ? xasprintf("dlaunch: unknown variable %.*s has no effect%s\n",
+                                     (int)strcspn(rows[i].var, "="), rows[i].var, rows[i].says)
+                         : xstrdup("");
+        said.len = 0;
+        options_warn_env((char *[]){rows[i].var, pod, NULL});
+        buf_u8(&said, '\0');
+        ck_assert_str_eq((char *)said.data, want);
+        free(want);
+    }
+    log_set_writer(NULL, NULL);
+    buf_fini(&said);
+}
+END_TEST
+
 START_TEST(who_wins)
 {
     static const enum opt_from order[] = {FROM_ARGV, FROM_DETECTED, FROM_DLAUNCH, FROM_FILE,
@@ -540,6 +597,7 @@ static Suite *suite(void)
     tcase_add_test(tc, exit_statuses);
     tcase_add_test(tc, environment);
     tcase_add_test(tc, unknown_words_in_torchruns_variables);
+    tcase_add_test(tc, unknown_variables);
     tcase_add_test(tc, who_wins);
     tcase_add_test(tc, sources);
     tcase_add_test(tc, choices);

@@ -361,21 +361,26 @@ static void print_lost(struct page *pg, const struct failure *f)
     field(pg, "lost", &b);
 }
 
-static void print_stopped(struct page *pg, const struct failure **f, size_t n)
+/* A further `omitted` ones were stopped as well. */
+static void print_stopped(struct page *pg, const struct failure **f, size_t n, size_t omitted)
 {
     struct buf b = BUF_INIT;
-    size_t killed = 0;
+    size_t killed = 0, all = n + omitted;
     if (n == 0)
         return;
-    words_add(&b, "%zu worker%s, by dlaunch: ", n, n == 1 ? "" : "s");
+    words_add(&b, "%zu worker%s, by dlaunch%s ", all, all == 1 ? "" : "s",
+              omitted ? ", among them" : ":");
     put_ranks(&b, f, n);
     for (size_t i = 0; i < n; i++) {
         if (f[i]->signal == SIGKILL)
             f[killed++] = f[i];
     }
     if (killed == n) {
-        words_add(&b, "; %skilled, because the stop signal did not end %s", n == 1 ? "" : "all ",
-                  n == 1 ? "it" : "them");
+        words_add(&b, "; %skilled, because the stop signal did not end %s",
+                  omitted  ? "these were "
+                  : n == 1 ? ""
+                           : "all ",
+                  all == 1 ? "it" : "them");
     } else if (killed) {
         words_add(
             &b, "; killed, because the stop signal did not end %s: ", killed == 1 ? "it" : "them");
@@ -413,8 +418,8 @@ static void print_others(struct page *pg, const char *title, const struct failur
         if (f[i].kind == FAILURE_NODE)
             print_lost(pg, &f[i]);
     }
-    print_stopped(pg, stopped, nstopped);
-    if (omitted) {
+    print_stopped(pg, stopped, nstopped, omitted);
+    if (omitted && !nstopped) { /* those that were stopped come last, and are left out first */
         struct buf b = BUF_INIT;
         words_add(&b, "%zu further ones that are not listed", omitted);
         field(pg, "and", &b);

@@ -221,9 +221,8 @@ START_TEST(a_crash_on_another_node)
           "  failed    ranks 2, 3 (node-a): exit code 1, after rank 5 died\n"
           "  failed    rank 7 (node-b): SIGABRT\n"
           "  lost      node-c (node 2): its launcher (pid 77) died or fell silent\n"
-          "  stopped   4 workers, by dlaunch: ranks 0, 1, 4, 6 (node-a, node-b); killed,\n"
-          "            because the stop signal did not end it: rank 6 (node-b)\n"
-          "  and       3 further ones that are not listed\n"
+          "  stopped   7 workers, by dlaunch, among them ranks 0, 1, 4, 6 (node-a, node-b);\n"
+          "            killed, because the stop signal did not end it: rank 6 (node-b)\n"
           "\n"
           "The job ended with exit status 139 after 3 min 12 s; 1 of 3 restarts used.\n"
           "This is node 0 of 3, node-a.\n" RULE);
@@ -241,6 +240,18 @@ START_TEST(the_stop_signal_ended_none)
     const char *all = "ranks 1, 2 (node-a); all killed, because the\n"
                       "            stop signal did not end them\n";
     ck_assert_msg(strstr(text, all), "%s", text);
+    free(text);
+    result.omitted = 5;
+    text = report_text(0);
+    const char *some =
+        "  stopped   7 workers, by dlaunch, among them ranks 1, 2 (node-a); these were\n"
+        "            killed, because the stop signal did not end them\n";
+    ck_assert_msg(strstr(text, some), "%s", text);
+    free(text);
+    result.n = 1;
+    text = report_text(0);
+    const char *none = "  and       5 further ones that are not listed\n";
+    ck_assert_msg(strstr(text, none) && !strstr(text, "stopped"), "%s", text);
     free(text);
 }
 END_TEST

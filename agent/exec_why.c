@@ -451,7 +451,7 @@ static bool is_program(const char *path, int *errnum)
         *errnum = errno;
         return false;
     }
-    *errnum = EACCES;
+    *errnum = S_ISDIR(st.st_mode) ? ENOENT : EACCES; /* one named like a folder is not found */
     return S_ISREG(st.st_mode) && faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0;
 }
 

@@ -191,7 +191,10 @@ static bool is_own_place(const struct rdzv_finder *f, const struct netaddr *a)
 static void tell(struct rdzv_finder *f, const struct netaddr *a, const struct rdzv_elsewhere *where)
 {
     struct rdzv_identity id;
-    if (is_own_place(f, a) || rdzv_tell(a, ASK_MS, f->guard, where, &id) < 0)
+    int rc = is_own_place(f, a) ? -EALREADY : rdzv_tell(a, ASK_MS, f->guard, where, &id);
+    if (rc == -EACCES && guard_wants_tls(f->guard, a) && f->guard->have_key)
+        f->stranger = *a;
+    if (rc < 0)
         return;
     if (!id.elsewhere && !id.finished && !is_self(f, &id) && strcmp(id.run_id, f->run_id) == 0)
         f->twin = *a;
@@ -203,7 +206,7 @@ void rdzv_finder_tell(struct rdzv_finder *f)
     struct rdzv_elsewhere where = {.port = netaddr_port(&f->own.addr)};
     text_set(where.run_id, sizeof(where.run_id), "%s", f->run_id);
     text_set(where.addr, sizeof(where.addr), "%s", f->own_addr);
-    f->twin.len = 0;
+    f->twin.len = f->stranger.len = 0;
     for (int i = 0; i < f->nplaces && !atomic_load(&f->stop); i++) {
         int n = look_up(f, f->places[i].host, f->places[i].port, addrs);
         for (int k = 0; k < n && !atomic_load(&f->stop); k++)

@@ -69,10 +69,10 @@ struct rdzv_finder {
     bool must_host;
 
     /* For rdzv_finder_tell(): where this node listens, and the address to tell ("": the one it is
-     * heard from). Whom it found; its len is 0: nobody. */
+     * heard from). Whom it found, and who has another job token; len is 0: nobody. */
     struct endpoint_bind own;
     char own_addr[ADDR_STRLEN];
-    struct netaddr twin;
+    struct netaddr twin, stranger;
 
     /* file: what it holds while this node may be, or is, the coordinator. */
     int lock_fd; /* -1 */

@@ -8,6 +8,7 @@
  *
  *   nobody listens there, or a seat                   nothing
  *   it has begun a round                              both say that there are two jobs
+ *   it has another job token                          both say so
  *   nobody answers where the member was told to go    after the dead time it hosts again (rdzv.c)
  */
 #include "core/log.h"
@@ -35,6 +36,18 @@ static void warn_of_twin(struct rdzv *r, const struct netaddr *there)
              r->config.run_id, netaddr_format(there, where, sizeof(where)));
 }
 
+/* What it says is that it has refused this one. */
+static void warn_of_stranger(struct rdzv *r, const struct netaddr *there)
+{
+    char where[ADDR_STRLEN + 8];
+    if (r->stranger_said)
+        return;
+    r->stranger_said = true;
+    log_warn("the launcher at %s has another job token than this node (%s), so that it cannot come "
+             "to this job: copy the file, or name it with --token_file",
+             netaddr_format(there, where, sizeof(where)), r->guard->source);
+}
+
 /* ------------------------------------------------------------------------------- who was elected
  */
 
@@ -42,6 +55,8 @@ static void on_herald(uv_timer_t *timer);
 
 static void on_said(struct rdzv *r)
 {
+    if (r->finder->stranger.len)
+        warn_of_stranger(r, &r->finder->stranger);
     if (r->finder->twin.len)
         warn_of_twin(r, &r->finder->twin);
     else

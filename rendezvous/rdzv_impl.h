@@ -50,6 +50,7 @@ struct rdzv {
     uv_timer_t herald;        /* of an elected coordinator */
     uint64_t twin_ns;         /* since when there are two jobs of this id; 0: there are not */
     bool twin_said;           /* that it is so */
+    bool stranger_said;       /* that a launcher with another job token is where the job began */
     bool moving;              /* told that the job is elsewhere, there */
     struct netaddr elsewhere; /* not acted on yet */
     uint64_t moved_ns;        /* when it was; 0: never */

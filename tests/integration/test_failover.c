@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -362,6 +363,36 @@ START_TEST(the_first_host_comes_back_to_its_own_endpoint)
 }
 END_TEST
 
+/* It is not let in, and whoever reads either side learns why. */
+START_TEST(the_first_host_comes_back_with_another_token)
+{
+    struct nodes c;
+    static const char *const tokens[] = {"token", "other"};
+    for (int i = 0; i < 2; i++) {
+        write_file(tmppath(tokens[i]), test_text("the %s of a test\n", tokens[i]));
+        ck_assert_int_eq(chmod(tmppath(tokens[i]), 0600), 0);
+    }
+    begin(&c, "up");
+    for (int i = 0; i < 3; i++)
+        add_with_one(&c, i == 0, "--nnodes 1:3 --token_file %T/token", SIZES);
+    wait_lines(c.up, 6, 20);
+    proc_kill(&c.p[0], SIGKILL);
+    wait_lines(c.up, 6 + 4, 20);
+    int elected = was_elected(&c, 1) ? 1 : 2;
+    int back = add_with_one(&c, true, "--nnodes 2:3 --token_file %T/other", SIZES);
+    proc_expect_err(&c.p[back], "refused a launcher with another job token than this node's", 20);
+    proc_expect_err(
+        &c.p[elected],
+        test_text("the launcher at 127.0.0.1:%d has another job token than this node (", c.port),
+        20);
+    write_file(tmppath("go"), "");
+    expect_status(&c, 1, 0);
+    expect_status(&c, 2, 0);
+    proc_kill(&c.p[back], SIGKILL);
+    end(&c);
+}
+END_TEST
+
 static int add_static(struct nodes *c, int rank)
 {
     int i = c->n++;
@@ -694,6 +725,8 @@ static Suite *suite(void)
     tcase_add_test(tc, who_takes_over_before_the_first_round_ends_well);
     tcase_add_test(tc, two_jobs_are_said_to_be_two);
     tcase_add_test(tc, told_of_a_place_where_nobody_is);
+    tc = test_case(s, "token", 120);
+    tcase_add_test(tc, the_first_host_comes_back_with_another_token);
     tc = test_case(s, "static", 120);
     tcase_add_test(tc, the_first_host_comes_back_to_a_static_job);
     return s;

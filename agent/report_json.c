@@ -133,10 +133,10 @@ int report_write_json(const struct report_input *in, struct err *e)
     char *text = json_dumps(j, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(j);
     if (!text)
-        return err_sys(e, ENOMEM, "report");
+        return err_sys(e, ENOMEM, "%s", in->job->report_path);
     size_t len = strlen(text);
     text[len] = '\n'; /* in the NUL's place: it is the length that counts */
     int rc = fs_replace_file(in->job->report_path, text, len + 1, e);
     free(text);
-    return rc < 0 ? err_wrap(e, "report") : 0;
+    return rc;
 }

@@ -420,9 +420,10 @@ int config_file_read(struct options *o, const char *path,
     if (rc == 0) {
         rc = config_text_read(o, options_printf(o, "%s", path), text, len, on_error, arg);
     } else {
-        char *line =
-            xasprintf("%s: %s: %s", opt_where(o, OPT_conf), path,
-                      rc == -EFBIG ? "larger than 1 MiB: not a file of options" : strerror(-rc));
+        char *line = xasprintf("%s: %s%s%s", opt_where(o, OPT_conf), path, *path ? ": " : "",
+                               !*path         ? "is empty"
+                               : rc == -EFBIG ? "larger than 1 MiB: not a file of options"
+                                              : strerror(-rc));
         on_error(arg, line);
         free(line);
         rc = 1;

@@ -373,6 +373,9 @@ START_TEST(reading_files)
     char *errors = file_errors("/nonexistent/job.ini");
     ck_assert_str_eq(errors, "--conf: /nonexistent/job.ini: No such file or directory\n");
     free(errors);
+    errors = file_errors("");
+    ck_assert_str_eq(errors, "--conf: is empty\n");
+    free(errors);
     const char *dir = tmpdir();
     errors = file_errors(dir);
     ck_assert_ptr_nonnull(strstr(errors, "Is a directory"));

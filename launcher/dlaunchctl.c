@@ -422,7 +422,10 @@ int main(int argc, char **argv)
         }
     }
     if (argc - optind != 1) {
-        log_error("one command is needed, status or stop; see dlaunchctl --help");
+        if (argc == optind)
+            log_error("one command is needed, status or stop; see dlaunchctl --help");
+        else
+            log_error("'%s' after '%s': a job is named by -p", argv[optind + 1], argv[optind]);
         return 2;
     }
     command = argv[optind];

@@ -283,6 +283,9 @@ START_TEST(usage)
     ck_assert_int_eq(ctl(&p, ARGV("stat")), 2);
     ck_assert_ptr_nonnull(strstr(p.err, "there is no command 'stat': say status or stop"));
     proc_fini(&p);
+    ck_assert_int_eq(ctl(&p, ARGV("stop", "42")), 2);
+    ck_assert_ptr_nonnull(strstr(p.err, "'42' after 'stop': a job is named by -p\n"));
+    proc_fini(&p);
 }
 END_TEST
 

@@ -124,7 +124,7 @@ static char *last_rows(char *text, size_t len, size_t max_rows)
 /* A text as it was written, its last rows when there are too many. */
 static void block(struct page *pg, const char *name, const char *text, size_t max_rows)
 {
-    size_t raw = strlen(text), cap = 4 * raw + 8, left_out = 0;
+    size_t raw = strlen(text), cap = 4 * raw + 8;
     char *shown = xmalloc(cap);
     size_t len = log_escape(shown, cap, text, raw, 1);
     for (size_t i = 0; i < len; i++) {
@@ -134,12 +134,11 @@ static void block(struct page *pg, const char *name, const char *text, size_t ma
     while (len && shown[len - 1] == '\n')
         len--;
     char *from = last_rows(shown, len, max_rows), *end = shown + len;
-    for (char *p = shown; p < from; p++)
-        left_out += *p == '\n';
+    bool left_out = from > shown;
     if (len)
         label(pg, name);
-    if (left_out)
-        fprintf(pg->out, "[%zu line%s left out]\n", left_out, left_out == 1 ? "" : "s");
+    if (left_out) /* how many, nobody knows: the text may be the end of a longer one */
+        fprintf(pg->out, "[earlier lines left out]\n");
     for (bool first = !left_out; from < end; first = false) {
         char *nl = memchr(from, '\n', (size_t)(end - from));
         size_t line = (size_t)((nl ? nl : end) - from), n = bytes_in(from, line, COLUMNS - INDENT);

@@ -5,10 +5,12 @@
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "core/netaddr.h"
@@ -45,6 +47,18 @@ static void make_question(struct question *q, const struct netaddr *own, const s
     put_addr(q->req.id.idiag_dst, own);
 }
 
+/* Of one without an inode and with uid 0. It has been closed, or nobody has accepted it; 0 is what
+ * the kernel says when it does not know. Whose a closed one was, Linux 6.17 and later tell until
+ * the other end has acknowledged all that it sent. */
+static bool is_roots(const struct inet_diag_msg *m)
+{
+    struct utsname u;
+    int major = 0, minor = 0;
+    return m->idiag_state == TCP_FIN_WAIT1 && uname(&u) == 0 &&
+           sscanf(u.release, "%d.%d", &major, &minor) == 2 &&
+           (major > 6 || (major == 6 && minor >= 17));
+}
+
 static int ask(int nl, const struct question *q, uid_t *uid)
 {
     union {
@@ -68,11 +82,9 @@ static int ask(int nl, const struct question *q, uid_t *uid)
         a.head.nlmsg_len < NLMSG_LENGTH(sizeof(struct inet_diag_msg)))
         return -EPROTO;
     const struct inet_diag_msg *m = NLMSG_DATA(&a.head);
-    /* A listener answers for a port when there is no exact match. A socket without an inode has
-     * been closed: whose it was, Linux 6.17 still tells for a while; 0 is what it says of any
-     * other. */
+    /* A listener answers for a port when there is no exact match. */
     if (m->id.idiag_sport != q->req.id.idiag_sport || m->id.idiag_dport != q->req.id.idiag_dport ||
-        (m->idiag_inode == 0 && m->idiag_uid == 0))
+        (m->idiag_inode == 0 && m->idiag_uid == 0 && !is_roots(m)))
         return -ENOENT;
     *uid = m->idiag_uid;
     return 0;

@@ -136,6 +136,28 @@ static void block_signal(int signo)
     sigprocmask(SIG_BLOCK, &set, NULL);
 }
 
+static void count_handle(uv_handle_t *h, void *n)
+{
+    (void)h;
+    ++*(int *)n;
+}
+
+/* Until nothing is open. What is left then is a thread of the pool in a call that nobody waits for
+ * any more, such as to a name server that does not answer; exit() would wait for it as well. */
+static void run_loop(struct run *r)
+{
+    int nopen = 1;
+    while (nopen && uv_run(&r->loop, UV_RUN_ONCE)) {
+        nopen = 0;
+        uv_walk(&r->loop, count_handle, &nopen);
+    }
+    notify_close(&r->notify);
+    if (uv_loop_close(&r->loop) < 0) {
+        fflush(NULL);
+        _exit(r->exit_status);
+    }
+}
+
 static int agent_process(void *arg, struct guardian_link *link)
 {
     struct run *r = arg;
@@ -164,9 +186,7 @@ static int agent_process(void *arg, struct guardian_link *link)
         uv_timer_start(&r->control_timer, on_control_delay, CONTROL_DELAY_MS, 0);
     daemon_ready(r->daemon);
     notify_send(&r->notify, "READY=1");
-    uv_run(&r->loop, UV_RUN_DEFAULT);
-    notify_close(&r->notify);
-    uv_loop_close(&r->loop);
+    run_loop(r);
     return r->exit_status;
 }
 

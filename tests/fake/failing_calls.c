@@ -6,13 +6,15 @@
  *   FAIL_CALL=KIND:N     the N-th call of that kind fails
  *   FAIL_SHORT=N         every read and write of a socket or file moves N bytes at the most, every
  *                        tenth is interrupted
- *   FAIL_CLOCK=SECONDS   the wall clock is so much ahead, and behind, in turns */
+ *   FAIL_CLOCK=SECONDS   the wall clock is so much ahead, and behind, in turns
+ *   FAIL_NAMES=FILE      looking up a name takes a minute; FILE has which */
 #undef _FORTIFY_SOURCE /* would turn read() into something else here */
 #include "tests/fake/failing_calls.h"
 
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -40,6 +42,7 @@ static int g_kind = -1;
 static uint32_t g_at;
 static size_t g_short;
 static long g_clock;
+static const char *g_names;
 static atomic_uint g_turn;
 
 static const char *const kind_names[] = {FAILING_CALLS(FAILING_NAME)};
@@ -50,6 +53,7 @@ __attribute__((constructor)) static void begin(void)
     const char *piece = getenv("FAIL_SHORT"), *clock = getenv("FAIL_CLOCK");
     if (strcmp(program_invocation_short_name, "dlaunch") != 0)
         return;
+    g_names = getenv("FAIL_NAMES");
     g_clock = clock ? atol(clock) : 0;
     g_short = piece ? (size_t)atol(piece) : 0;
     if (call && (colon = strchr(call, ':'))) {
@@ -253,6 +257,22 @@ ssize_t writev(int fd, const struct iovec *v, int n)
     while (n > 1 && v->iov_len == 0)
         v++, n--;
     return write(fd, v->iov_base, v->iov_len);
+}
+
+/* ------------------------------------------------------------------------------------ the names */
+
+int getaddrinfo(const char *restrict node, const char *restrict service,
+                const struct addrinfo *restrict hints, struct addrinfo **restrict out)
+{
+    NEXT(getaddrinfo);
+    if (!g_names)
+        return next(node, service, hints, out);
+    int fd = open(g_names, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    dprintf(fd, "%s\n", node);
+    close(fd);
+    for (unsigned left = 60; left;)
+        left = sleep(left);
+    return EAI_AGAIN;
 }
 
 /* ------------------------------------------------------------------------------------- the time */

@@ -281,6 +281,32 @@ START_TEST(the_wall_clock_jumps)
 }
 END_TEST
 
+static bool is_asked(void *path)
+{
+    return access(path, F_OK) == 0 && strstr(text_of_file(path), "no-such-host.invalid\n");
+}
+
+/* Whoever is told to end while a name server keeps silent does not wait for it. */
+START_TEST(a_name_server_that_is_silent)
+{
+    if (SANITIZED) {
+        test_skip("the fake resolver takes LD_PRELOAD");
+        return;
+    }
+    setup_counters();
+    struct proc p;
+    start(&p, test_text("FAIL_NAMES=%s", tmppath("asked")),
+          "--nnodes 2 --node_rank 1 --rdzv_conf join_timeout=600 --rdzv_endpoint "
+          "no-such-host.invalid:29500 true");
+    wait_until(is_asked, tmppath("asked"), 10, "the name server is asked");
+    proc_kill(&p, SIGTERM);
+    expect_status(&p, 128 + SIGTERM, 10);
+    expect_text(p.err, "received SIGTERM");
+    proc_fini(&p);
+    check_nothing_left("a silent name server");
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("failing_calls");
@@ -292,6 +318,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, short_and_interrupted, 0, 2);
     tc = test_case(s, "clock", 60);
     tcase_add_test(tc, the_wall_clock_jumps);
+    tcase_add_test(tc, a_name_server_that_is_silent);
     return s;
 }
 

@@ -345,7 +345,8 @@ int guardian_run(const struct guardian_opts *opts,
     close_fd(&g.agent_end);
     int status = EXIT_OURS;
     if (agent < 0) {
-        log_error("start the agent: %s", strerror(errno));
+        spawn_explain("start the agent", errno, &e);
+        log_error("%s", e.msg);
     } else {
         supervise(&g);
         status = finish(&g, agent);

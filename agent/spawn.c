@@ -383,27 +383,27 @@ static bool find_full_cgroup(const char *controller, char *out, size_t cap)
     }
 }
 
-static int explain_no_process(int errnum, struct err *e)
+int spawn_explain(const char *what, int errnum, struct err *e)
 {
     char full[640];
     struct rlimit r;
     if (errnum == EMFILE && getrlimit(RLIMIT_NOFILE, &r) == 0)
-        return err_sys(e, errnum, "start a process (limit of open files: %llu)",
+        return err_sys(e, errnum, "%s (limit of open files: %llu)", what,
                        (unsigned long long)r.rlim_cur);
     if (errnum == EAGAIN) {
         if (find_full_cgroup(NULL, full, sizeof(full)) ||
             find_full_cgroup("pids", full, sizeof(full)))
-            return err_set(e, -errnum, "start a process: %s", full);
+            return err_set(e, -errnum, "%s: %s", what, full);
         if (getrlimit(RLIMIT_NPROC, &r) == 0 && r.rlim_cur != RLIM_INFINITY && geteuid() != 0)
             return err_set(e, -errnum,
-                           "start a process: the limit of this user's processes and threads "
-                           "(ulimit -u), %llu, is reached",
-                           (unsigned long long)r.rlim_cur);
+                           "%s: the limit of this user's processes and threads (ulimit -u), %llu, "
+                           "is reached",
+                           what, (unsigned long long)r.rlim_cur);
         return err_set(e, -errnum,
-                       "start a process: a limit of this host is reached (kernel.threads-max, "
-                       "kernel.pid_max)");
+                       "%s: a limit of this host is reached (kernel.threads-max, kernel.pid_max)",
+                       what);
     }
-    return err_sys(e, errnum, "start a process");
+    return err_sys(e, errnum, "%s", what);
 }
 
 static struct failure *take_failure(struct spawner *s, pid_t pid)
@@ -502,7 +502,7 @@ int spawn_begin(struct spawner *s, const struct spawn_request *req, pid_t *pid, 
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, sizeof(old));
     if (child < 0) {
         free_owned(req);
-        return explain_no_process(errnum, e);
+        return spawn_explain("start a process", errnum, e);
     }
     *pid = b->pid = child;
     s->next = (s->next + 1) % BIRTHS;

@@ -74,6 +74,10 @@ void spawn_settle(struct spawner *s);
  * architecture, noexec file system, limit; see exec_why()). Once for each failure. */
 bool spawn_failure(struct spawner *s, pid_t pid, int *exit_code, struct err *e);
 
+/* Why there was no new process or thread, in words: `what`, and the limit that was hit. Returns
+ * -errnum. */
+int spawn_explain(const char *what, int errnum, struct err *e);
+
 /* Why execve(path, argv, envp) failed with `errnum`, in words: a missing interpreter is not a
  * missing file, a foreign architecture is named, a directory, a missing x bit, a noexec mount, an
  * argument list that is too long (with the largest variables by name). A relative path is looked

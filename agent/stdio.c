@@ -11,6 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "agent/spawn.h"
 #include "agent/stdio_pump.h"
 #include "core/fd.h"
 #include "core/log.h"
@@ -134,7 +135,7 @@ int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio
         uv_close((uv_handle_t *)&p->async->uv, free_async);
         p->async->pump = NULL;
         pump_free(p);
-        return err_sys(e, rc, "output of the workers: thread");
+        return spawn_explain("start the thread for the workers' output", rc, e);
     }
     *out = p;
     return 0;

@@ -180,6 +180,30 @@ START_TEST(too_few_descriptors)
 }
 END_TEST
 
+/* Of a user who has no other process: guardian, agent, and then a thread. */
+START_TEST(too_few_processes)
+{
+    static const char *const says[] = {"start the agent",
+                                       "start the thread for the workers' output"};
+    char *line, *limit = test_text("--nproc=%d:%d", _i + 1, _i + 1);
+    struct proc p;
+    if (geteuid() != 0) {
+        test_skip("a user of one's own takes root");
+        return;
+    }
+    int status = proc_run(&p,
+                          ARGV("setpriv", "--reuid", test_text("%d", 2000000000 + getpid()),
+                               "--clear-groups", "prlimit", limit, build_path("dlaunch"), "true"),
+                          (char *[]){"HOME=/tmp", "XDG_CONFIG_HOME", NULL}, 10);
+    ck_assert_msg(status == 125, "exit %d\n%s", status, p.err);
+    line = test_text("dlaunch: %s: the limit of this user's processes and threads (ulimit -u), %d, "
+                     "is reached\n",
+                     says[_i], _i + 1);
+    expect_text(p.err, line);
+    proc_fini(&p);
+}
+END_TEST
+
 /* Process ids come back within a second. Passers-by who have the ids of dead workers are never
  * signalled: none of them ends but by itself. */
 START_TEST(process_ids_come_back)
@@ -524,6 +548,7 @@ static Suite *suite(void)
     tcase_add_test(tc, folders_that_are_gone);
     tc = test_case(s, "too few", 120);
     tcase_add_test(tc, too_few_descriptors);
+    tcase_add_loop_test(tc, too_few_processes, 0, 2);
     tcase_add_test(tc, process_ids_come_back);
     tcase_add_test(tc, setuid_workers);
     tcase_add_test(tc, a_flood_of_output);

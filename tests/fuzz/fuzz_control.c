@@ -48,6 +48,7 @@ static void open_launcher(void)
         .pid = 4242, .job = &job, .get_status = get_status, .stop = stop, .client_ms = 60000};
     char dir[] = "/tmp/dlaunch-fuzz.XXXXXX", path[64];
     struct err e = ERR_INIT;
+    signal(SIGPIPE, SIG_IGN); /* a launcher blocks it */
     uv_loop_init(&loop);
     if (!mkdtemp(dir) || setenv("XDG_RUNTIME_DIR", dir, 1) < 0 ||
         control_open(&control, &loop, &opts, &e) < 0)

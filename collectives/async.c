@@ -66,8 +66,10 @@ struct dlcoll_work *async_new_work(struct dlcoll_comm *comm)
     return w;
 }
 
-static void put_back(struct dlcoll_work *w)
+void async_put_back(struct dlcoll_work *w)
 {
+    if (!w)
+        return;
     struct async *a = w->comm->async;
     pthread_mutex_lock(&a->lock);
     w->next = a->pool;
@@ -184,13 +186,14 @@ static void ring(struct helper *h)
     wait_wake(&h->bell);
 }
 
-int async_assist(struct dlcoll_comm *comm)
+int async_start_courier(struct dlcoll_comm *comm)
 {
-    struct helper *h = &comm->async->courier;
-    int r = start(comm, h, deliver);
-    if (r == 0)
-        ring(h);
-    return r;
+    return start(comm, &comm->async->courier, deliver);
+}
+
+void async_ring_courier(struct dlcoll_comm *comm)
+{
+    ring(&comm->async->courier);
 }
 
 int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w)
@@ -367,7 +370,7 @@ void dlcoll_work_free(dlcoll_work *work)
         atomic_store_explicit(&work->detached, true, memory_order_release);
     pthread_mutex_unlock(&a->lock);
     if (done)
-        put_back(work);
+        async_put_back(work);
 }
 
 /* ------------------------------------------------------------------------------------- the end */

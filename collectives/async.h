@@ -41,6 +41,9 @@ struct dlcoll_work {
 /* A handle from the pool. NULL: no memory. */
 struct dlcoll_work *async_new_work(struct dlcoll_comm *comm);
 
+/* One that has come to nothing. NULL is allowed. */
+void async_put_back(struct dlcoll_work *w);
+
 /* Appends a collective one, whose call is filled in; the thread takes it up. 0 or -ENOMEM. */
 int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w);
 
@@ -50,9 +53,11 @@ bool async_is_busy(const struct dlcoll_comm *comm);
 /* Whether a thread is there. For the program's, inside. */
 bool async_has_thread(const struct dlcoll_comm *comm);
 
-/* Sees that the other thread is there and looks after point-to-point operations, one of which has
- * a handle. 0 or -ENOMEM. */
-int async_assist(struct dlcoll_comm *comm);
+/* Sees that the other thread is there, before a point-to-point operation with a handle begins: what
+ * is under way could not be taken back. 0 or -ENOMEM. */
+int async_start_courier(struct dlcoll_comm *comm);
+/* It has something to look after. */
+void async_ring_courier(struct dlcoll_comm *comm);
 
 /* The result is known: wakes those who wait. A detached handle goes back into the pool. */
 void async_complete(struct dlcoll_work *w, int result);

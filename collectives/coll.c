@@ -107,8 +107,7 @@ static int submit(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **ou
             *out = w;
             return 0;
         }
-        async_complete(w, 0);
-        dlcoll_work_free(w);
+        async_put_back(w);
     }
     c->seq = call->seq - 1;
     return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->id.kind));

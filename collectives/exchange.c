@@ -125,7 +125,7 @@ static dlcoll_work *post(dlcoll_comm *c, bool is_send, int peer, void *data, siz
         w->cap_ops = op ? 1 : 0;
     }
     if (!op) {
-        dlcoll_work_free(w);
+        async_put_back(w);
         return NULL;
     }
     *op = (struct p2p_op){.is_send = is_send,
@@ -138,9 +138,7 @@ static dlcoll_work *post(dlcoll_comm *c, bool is_send, int peer, void *data, siz
                           .buf = data};
     w->ops = op;
     if (p2p_start(c, w) < 0) {
-        w->ops = NULL;
-        async_complete(w, 0);
-        dlcoll_work_free(w);
+        async_put_back(w);
         return NULL;
     }
     return w;

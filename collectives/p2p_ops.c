@@ -63,14 +63,16 @@ static int perform_one(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *on
 
 static int start(dlcoll_comm *c, enum call_kind kind, struct dlcoll_work *w, dlcoll_work **work)
 {
-    int r = p2p_start(c, w);
-    if (r == 0 && work && p2p_is_busy(c))
-        r = async_assist(c);
+    int r = work ? async_start_courier(c) : 0;
+    if (r == 0)
+        r = p2p_start(c, w);
     if (r < 0) {
-        dlcoll_work_free(w);
+        async_put_back(w);
         return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(kind));
     }
     if (work) {
+        if (p2p_is_busy(c))
+            async_ring_courier(c);
         *work = w;
         return 0;
     }
@@ -138,7 +140,7 @@ static int perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, 
     }
     struct dlcoll_work *w = async_new_work(c);
     if (!w || !keep_ops(w, n ? n : 1)) {
-        dlcoll_work_free(w);
+        async_put_back(w);
         return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(kind));
     }
     uint64_t deadline = coll_deadline(c, &o, coll_now());

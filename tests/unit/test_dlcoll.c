@@ -789,6 +789,56 @@ START_TEST(want_of_memory_is_an_error_code)
 }
 END_TEST
 
+/* Rank 0 sends with a handle, for which no thread can be started at first: what has been refused
+ * has not been sent, so that the message comes once. Nor is a handle lost that came to nothing. */
+static void send_without_memory(struct ranks *j, int rank)
+{
+    enum { COUNT = 100000 }; /* waits for its receive */
+    static int32_t x[COUNT], end[COUNT] = {-1};
+    struct rlimit all, none = {0};
+    dlcoll_comm *c = comm_start();
+    dlcoll_work *w = NULL;
+    (void)j;
+    if (rank == 1) {
+        EXPECT(dlcoll_recv(x, COUNT, DLCOLL_I32, 0, c, NULL, NULL) == 0 && x[0] == 1);
+        EXPECT(dlcoll_recv(x, COUNT, DLCOLL_I32, 0, c, NULL, NULL) == 0, "%s", why(c));
+        EXPECT(x[0] == -1, "the message came again");
+        comm_end(c);
+        return;
+    }
+    x[0] = 1;
+    EXPECT(getrlimit(RLIMIT_AS, &all) == 0);
+    none.rlim_max = all.rlim_max;
+    EXPECT(setrlimit(RLIMIT_AS, &none) == 0);
+    int r = dlcoll_send(x, COUNT, DLCOLL_I32, 1, c, NULL, &w);
+    EXPECT(setrlimit(RLIMIT_AS, &all) == 0);
+    EXPECT(r == DLCOLL_ENOMEM && !w, "%d %s", r, why(c));
+    EXPECT(dlcoll_send(x, COUNT, DLCOLL_I32, 1, c, NULL, &w) == 0, "%s", why(c));
+    EXPECT(dlcoll_send(end, COUNT, DLCOLL_I32, 1, c, NULL, NULL) == 0, "%s", why(c));
+    EXPECT(dlcoll_wait(w) == 0, "%s", why(c));
+    dlcoll_work_free(w);
+
+    const dlcoll_p2p self[3] = {{.recv = x, .count = 1, .dtype = DLCOLL_I32}};
+    g_fail_after = 0;
+    EXPECT(dlcoll_batch(self, 3, c, NULL, &w) == DLCOLL_ENOMEM && !w, "%s", why(c));
+    g_allocations = 0;
+    EXPECT(dlcoll_batch(self, 1, c, NULL, &w) == 0, "%s", why(c));
+    EXPECT(g_allocations == 0, "%ld allocations: the handle was lost", g_allocations);
+    EXPECT(dlcoll_send(end, 1, DLCOLL_I32, 0, c, NULL, NULL) == 0 && dlcoll_wait(w) == 0);
+    dlcoll_work_free(w);
+    comm_end(c);
+}
+
+START_TEST(what_is_refused_for_want_of_memory_is_not_sent)
+{
+    if (!g_counting) {
+        test_skip("allocations are not counted under a sanitizer");
+        return;
+    }
+    ranks_run(2, 1, send_without_memory);
+}
+END_TEST
+
 static void *call_barrier(void *arg)
 {
     return (void *)(intptr_t)dlcoll_barrier(arg, NULL, NULL);
@@ -1037,6 +1087,7 @@ static Suite *suite(void)
     tc = test_case(s, "process", 60);
     tcase_add_test(tc, operations_do_not_allocate_after_warm_up);
     tcase_add_test(tc, want_of_memory_is_an_error_code);
+    tcase_add_test(tc, what_is_refused_for_want_of_memory_is_not_sent);
     tcase_add_test(tc, a_second_thread_is_turned_away);
     tcase_add_test(tc, a_forked_child_is_turned_away);
     tcase_add_test(tc, a_forked_child_cannot_carry_out_its_parents);

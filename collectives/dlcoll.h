@@ -252,7 +252,7 @@ typedef struct dlcoll_init_opts {
  *   - "tcp://HOST:PORT[?rank=R&world_size=N]": the same with an address of the caller's.
  *   - "file:///PATH[?rank=R&world_size=N]": rank 0 writes its address into a file that all ranks
  *     can read, and removes it when they have met. What an earlier job has left there is noticed
- *     and replaced.
+ *     and replaced; anything but a regular file is refused.
  *   - opts->store: through a store of the caller's.
  *   - With nothing set: a world of one.
  *
@@ -571,7 +571,8 @@ DLCOLL_API int dlcoll_mem_deregister(dlcoll_comm *comm, void *handle);
 
 /* ------------------------------------------------------------------------------------------- store
  *
- * A key-value store for the program's own use, TCPStore-compatible. Keys are texts, values bytes.
+ * A key-value store for the program's own use, TCPStore-compatible. Keys are texts of at most 8192
+ * bytes, values at most 64 MiB (longer ones: DLCOLL_EINVAL, and nothing is sent).
  * Used by one thread at a time. Timeouts: 0: that of the store's opening; negative: none. Errors:
  * DLCOLL_EINVAL, ENOMEM, ETIMEDOUT, ENET; the text by dlcoll_last_error(NULL, ...). */
 

@@ -52,6 +52,7 @@ int error_code(int errnum)
     switch (errnum) {
     case -EINVAL:
     case -EEXIST:
+    case -EMSGSIZE: /* a key or value that is too long */
         return DLCOLL_EINVAL;
     case -EBUSY:
         return DLCOLL_ESTATE;

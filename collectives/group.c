@@ -198,7 +198,9 @@ static int new_group(dlcoll_comm *c, const int *ranks, int n, dlcoll_comm **grou
                      const dlcoll_group_opts *o)
 {
     int me;
-    const char *bad = n < 0 || (n && !ranks) ? "the list is NULL" : check_list(c, ranks, n, &me);
+    const char *bad = n < 0         ? "n is negative"
+                      : n && !ranks ? "the list is NULL"
+                                    : check_list(c, ranks, n, &me);
     if (bad)
         return comm_error(c, DLCOLL_EINVAL, "comm_new_group: %s", bad);
     if (n == 0 || me < 0)

@@ -103,6 +103,8 @@ int dlcoll_store_set(dlcoll_store *s, const char *key, const void *value, size_t
     int code;
     if (!is_valid(s, key, "dlcoll_store_set", &code))
         return code;
+    if (len && !value)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_store_set: value is NULL");
     return report("dlcoll_store_set", store_client_set(s->client, key, value, len, &e), &e);
 }
 
@@ -159,6 +161,9 @@ int dlcoll_store_compare_set(dlcoll_store *s, const char *key, const void *expec
     int code;
     if (!is_valid(s, key, "dlcoll_store_compare_set", &code))
         return code;
+    if ((expected_len && !expected) || (len && !value))
+        return error_set_global(DLCOLL_EINVAL,
+                                "dlcoll_store_compare_set: expected or value is NULL");
     int r = store_client_compare_set(s->client, key, expected, expected_len, value, len, &there,
                                      &there_len, &e);
     if (now_len)

@@ -416,6 +416,9 @@ static void groups(dlcoll_comm *comm, void *arg)
     code = dlcoll_comm_new_group(comm, bad, 2, &back, NULL);
     THREAD_EXPECT(code == DLCOLL_EINVAL && strstr(thread_error(comm), "twice"), "%s",
                   thread_error(comm));
+    code = dlcoll_comm_new_group(comm, bad, -1, &back, NULL);
+    THREAD_EXPECT(code == DLCOLL_EINVAL && strstr(thread_error(comm), "n is negative"), "%s",
+                  thread_error(comm));
     /* A group of a group; and the parent still works beside them. */
     THREAD_OK(dlcoll_comm_split(half, 0, 0, &back, NULL));
     THREAD_EXPECT(sum_of_ranks(half, back, rank) == want, "in the group's group");
@@ -834,6 +837,7 @@ static void use_store(dlcoll_comm *comm, void *arg)
     size_t len = 0;
     int64_t sum = 0;
     const char *keys[] = {"program/a"};
+    char long_key[9000] = {0};
     (void)arg;
     THREAD_OK(dlcoll_comm_store(comm, &s));
     if (dlcoll_rank(comm) == 0)
@@ -842,6 +846,16 @@ static void use_store(dlcoll_comm *comm, void *arg)
     THREAD_OK(dlcoll_store_get(s, "program/a", &value, &len, 5000));
     THREAD_EXPECT(len == 5 && memcmp(value, "hello", 5) == 0, "%zu", len);
     free(value);
+    /* What cannot be sent does no harm to the connection. */
+    memset(long_key, 'k', sizeof(long_key) - 1);
+    THREAD_EXPECT(dlcoll_store_set(s, "program/d", NULL, 5) == DLCOLL_EINVAL, "no value");
+    THREAD_EXPECT(dlcoll_store_compare_set(s, "program/d", NULL, 3, "x", 1, NULL, NULL) ==
+                      DLCOLL_EINVAL,
+                  "none expected");
+    THREAD_EXPECT(dlcoll_store_compare_set(s, "program/d", "", 0, NULL, 4, NULL, NULL) ==
+                      DLCOLL_EINVAL,
+                  "no value");
+    THREAD_EXPECT(dlcoll_store_set(s, long_key, "x", 1) == DLCOLL_EINVAL, "a long key");
     THREAD_OK(dlcoll_store_add(s, "program/n", 2, &sum));
     THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
     THREAD_OK(dlcoll_store_add(s, "program/n", 0, &sum));

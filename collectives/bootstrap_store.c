@@ -637,6 +637,7 @@ static int meet_by_file(struct meeting *m, struct err *e)
     else
         r = meeting_file_find(m->file, m->prefix, m->self.host_id, m->deadline_ns, m->host,
                               &m->port, e);
+    bool wrote = m->w->rank == 0 && r == 0;
     if (r == 0)
         r = find_master(m, &any, e);
     /* The store's own host is reached by the others at an address that is not loopback. */
@@ -647,7 +648,7 @@ static int meet_by_file(struct meeting *m, struct err *e)
     }
     if (r == 0 && (r = listen_here(m, &any, e)) == 0)
         r = meet(m, e);
-    if (m->w->rank == 0)
+    if (wrote)
         meeting_file_remove(m->file);
     return r;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,6 +19,15 @@ enum { TEXT_MAX = 2048, TRY_MS = 1000, PAUSE_MS = 10, KEY_MAX = 512 };
 static void nonce_key(const char *prefix, char key[KEY_MAX])
 {
     snprintf(key, KEY_MAX, "%snonce", prefix);
+}
+
+/* A device would be replaced, and a pipe read for ever. */
+static int check_kind(const char *path, struct err *e)
+{
+    struct stat st;
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return err_set(e, -EINVAL, "%s is there and is no regular file", path);
+    return 0;
 }
 
 /* ------------------------------------------------------------------------------------- writing */
@@ -52,7 +62,9 @@ int meeting_file_write(const char *path, const char *prefix, const struct meetin
 {
     char text[TEXT_MAX], aside[600];
     size_t len = format(p, text);
-    int r = put_nonce(prefix, p, timeout_ms, e);
+    int r = check_kind(path, e);
+    if (r == 0)
+        r = put_nonce(prefix, p, timeout_ms, e);
     if (r < 0)
         return r;
     snprintf(aside, sizeof(aside), "%s.%d", path, p->pid);
@@ -139,6 +151,9 @@ int meeting_file_find(const char *path, const char *prefix, uint64_t host_id, ui
     struct meeting_place p = {0}, tried = {0};
     for (;;) {
         char text[TEXT_MAX];
+        int r = check_kind(path, e);
+        if (r < 0)
+            return r;
         ssize_t n = fd_read_file(AT_FDCWD, path, text, sizeof(text));
         bool known = n > 0 && parse(text, &p);
         if (known && leads_there(&p, prefix, host_id, host)) {

@@ -27,7 +27,7 @@ int meeting_file_write(const char *path, const char *prefix, const struct meetin
 void meeting_file_remove(const char *path);
 
 /* Another rank: waits until the file leads to a store that knows its number. -ETIMEDOUT says what
- * lies there instead. */
+ * lies there instead; -EINVAL: no regular file. */
 int meeting_file_find(const char *path, const char *prefix, uint64_t host_id, uint64_t deadline_ns,
                       char host[HOST_MAX], int *port, struct err *e);
 

@@ -120,6 +120,22 @@ START_TEST(a_stale_file_is_noticed)
 }
 END_TEST
 
+/* A device would be replaced, a pipe without a writer read for ever. */
+START_TEST(what_is_no_file_is_left_alone)
+{
+    const char *path = tmppath("pipe"), *url = test_text("file://%s", path);
+    struct stat st;
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    for (int rank = 0; rank < 2; rank++) {
+        struct way w = {.url = url, .rank = rank, .size = 2, .name = "pipe", .timeout_ms = 50};
+        go(&w);
+        ck_assert_msg(w.code == DLCOLL_EINVAL, "rank %d: %d %s", rank, w.code, w.text);
+        ck_assert_msg(strstr(w.text, "is there and is no regular file"), "%s", w.text);
+        ck_assert(stat(path, &st) == 0 && S_ISFIFO(st.st_mode));
+    }
+}
+END_TEST
+
 START_TEST(a_world_of_one_needs_nothing)
 {
     struct way w = {0};
@@ -249,6 +265,7 @@ static Suite *suite(void)
     tcase_add_test(tc, ranks_meet_at_an_address);
     tcase_add_test(tc, ranks_meet_behind_a_file);
     tcase_add_test(tc, a_stale_file_is_noticed);
+    tcase_add_test(tc, what_is_no_file_is_left_alone);
     tcase_add_test(tc, a_world_of_one_needs_nothing);
     tcase_add_test(tc, wrong_ways_are_refused);
     tcase_add_loop_test(tc, worlds_of_different_sizes, 0, 2);

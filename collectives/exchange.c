@@ -62,13 +62,15 @@ static int exchange(dlcoll_comm *c, const void *data, size_t len, dlcoll_bytes *
         if (lens[i] > MOST_BYTES || (total += lens[i]) > MOST_BYTES)
             code = comm_error(c, DLCOLL_EINVAL, "exchange_bytes: more than 1 TB in all");
     }
-    dlcoll_bytes *out = code == 0 ? malloc(size * sizeof(*out) + (size_t)total) : NULL;
-    if (code == 0 && !out)
+    bool begun = code == 0; /* then the others are on their way into the second step */
+    dlcoll_bytes *out = begun ? malloc(size * sizeof(*out) + (size_t)total) : NULL;
+    if (begun)
+        code =
+            out ? exchange_data(c, data, out, counts, (size_t)total, deadline_ns) : DLCOLL_ENOMEM;
+    if (begun && code == DLCOLL_ENOMEM)
         code = comm_fail(
             c, -ENOMEM,
             &(struct coll_call){.id.kind = CALL_EXCHANGE_BYTES, .seq = c->seq, .culprit = -1});
-    if (code == 0)
-        code = exchange_data(c, data, out, counts, (size_t)total, deadline_ns);
     for (size_t i = 0, at = 0; i < size && code == 0; at += counts[i++]) {
         out[i].data = counts[i] ? (uint8_t *)(out + size) + at : NULL;
         out[i].len = counts[i];

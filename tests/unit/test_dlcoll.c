@@ -839,6 +839,48 @@ START_TEST(what_is_refused_for_want_of_memory_is_not_sent)
 }
 END_TEST
 
+/* Each allocation of an exchange fails in turn: either it may be repeated, or it has failed on both
+ * ranks for want of memory, and for no other reason. */
+static void exchange_without_memory(struct ranks *j, int rank)
+{
+    (void)j;
+    char data[3000] = {0};
+    for (int64_t k = 0, untouched = 0; !untouched; k++) {
+        dlcoll_comm *c = comm_start();
+        dlcoll_bytes *all = NULL;
+        int r;
+        g_fail_after = rank == 0 ? k : -1;
+        do
+            r = dlcoll_exchange_bytes(data, sizeof(data), &all, c, NULL);
+        while (r == DLCOLL_ENOMEM && !c->failed);
+        EXPECT(r == 0 || r == DLCOLL_ENOMEM, "%d: %d %s", (int)k, r, why(c));
+        untouched = g_fail_after >= 0;
+        g_fail_after = -1;
+        if (r == 0) {
+            EXPECT(all[0].len == sizeof(data) && all[1].len == sizeof(data));
+            EXPECT(dlcoll_broadcast(&untouched, &untouched, 1, DLCOLL_I64, 0, c, NULL, NULL) == 0);
+            comm_end(c);
+        } else {
+            untouched = false;
+            dlcoll_destroy(c);
+        }
+        dlcoll_bytes_free(all);
+        EXPECT(k < 100);
+    }
+}
+
+START_TEST(an_exchange_without_memory)
+{
+    if (!g_counting) {
+        test_skip("allocations are not counted under a sanitizer");
+        return;
+    }
+    setenv("DLCOLL_SHM", "0", 1);
+    ranks_run(2, 1, exchange_without_memory);
+    unsetenv("DLCOLL_SHM");
+}
+END_TEST
+
 static void *call_barrier(void *arg)
 {
     return (void *)(intptr_t)dlcoll_barrier(arg, NULL, NULL);
@@ -1088,6 +1130,7 @@ static Suite *suite(void)
     tcase_add_test(tc, operations_do_not_allocate_after_warm_up);
     tcase_add_test(tc, want_of_memory_is_an_error_code);
     tcase_add_test(tc, what_is_refused_for_want_of_memory_is_not_sent);
+    tcase_add_test(tc, an_exchange_without_memory);
     tcase_add_test(tc, a_second_thread_is_turned_away);
     tcase_add_test(tc, a_forked_child_is_turned_away);
     tcase_add_test(tc, a_forked_child_cannot_carry_out_its_parents);

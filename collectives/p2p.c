@@ -510,8 +510,11 @@ static bool try_recv(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
 /* Nothing else is under way, and no other thread is there. */
 bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op)
 {
+    struct err e;
+    if (!comm->p2p && p2p_new(comm, &e) < 0)
+        return false;
     struct p2p *p = comm->p2p;
-    if (!p || !p->shm || op->any || op->peer == comm->rank || p->peers[op->peer].t != p->shm ||
+    if (!p->shm || op->any || op->peer == comm->rank || p->peers[op->peer].t != p->shm ||
         op->len > P2P_EAGER_BYTES || async_has_thread(comm) || p2p_is_busy(comm) || p->stopped ||
         p->failed || comm_is_stopped(comm))
         return false;

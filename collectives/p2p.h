@@ -74,8 +74,9 @@ struct p2p_op {
  * nothing has been posted. The handle is completed when all are done, or the communicator fails. */
 int p2p_start(struct dlcoll_comm *comm, struct dlcoll_work *w);
 
-/* Carries out one operation without a handle, a message of modest length within the node, if that
- * is possible at once, or nearly so. False: nothing has been done. */
+/* Carries out one operation, a message of modest length within the node, without the help of a
+ * handle or another thread, if that is possible at once, or nearly so. False: nothing has been
+ * done. */
 bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op);
 
 /* Posts one without a handle, and waits until it is done: its public code. */

@@ -160,6 +160,11 @@ static int perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, 
             dlcoll_work_free(w);
         return code;
     }
+    if (kind != CALL_BATCH && p2p_try(c, w->own_ops)) { /* no other thread is needed for it */
+        async_complete(w, 0);
+        *work = w;
+        return 0;
+    }
     w->ops = w->own_ops;
     return start(c, kind, w, work);
 }

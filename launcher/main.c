@@ -148,6 +148,8 @@ static void run_loop(struct run *r)
 {
     int nopen = 1;
     while (nopen && uv_run(&r->loop, UV_RUN_ONCE)) {
+        if (!uv_is_closing((uv_handle_t *)&r->watch)) /* the job goes on */
+            continue;
         nopen = 0;
         uv_walk(&r->loop, count_handle, &nopen);
     }

@@ -25,6 +25,7 @@ static int wait_for(int fd, short events, uint64_t until)
     }
 }
 
+/* Not -EACCES, which a route may say as well as somebody with another token. */
 static int connect_to(int fd, const struct netaddr *a, uint64_t until)
 {
     int error = 0;
@@ -32,7 +33,7 @@ static int connect_to(int fd, const struct netaddr *a, uint64_t until)
     if (connect(fd, &a->sa, a->len) == 0)
         return 0;
     if (errno != EINPROGRESS)
-        return -errno;
+        return errno == EACCES ? -EPERM : -errno;
     int rc = wait_for(fd, POLLOUT, until);
     if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
         return -errno;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "collectives/async.h"
 #include "collectives/comm.h"
 #include "core/clock.h"
 #include "core/mem.h"
@@ -171,6 +172,29 @@ static void everybody_to_everybody(dlcoll_comm *comm, void *arg)
 START_TEST(messages_in_any_order)
 {
     thread_ranks_run(_i, everybody_to_everybody, NULL);
+}
+END_TEST
+
+/* What is on its way at once needs nobody to look after it: what blocks stays as quick as before.
+ */
+static void short_messages(dlcoll_comm *comm, void *arg)
+{
+    int rank = dlcoll_rank(comm), got = -1;
+    (void)arg;
+    for (int turn = 0; turn < 20; turn++) {
+        dlcoll_work *work;
+        THREAD_OK(dlcoll_send(&turn, 1, DLCOLL_I32, 1 - rank, comm, NULL, &work));
+        THREAD_OK(dlcoll_wait(work));
+        dlcoll_work_free(work);
+        THREAD_OK(dlcoll_recv(&got, 1, DLCOLL_I32, 1 - rank, comm, NULL, NULL));
+        THREAD_EXPECT(got == turn, "%d", got);
+    }
+    THREAD_EXPECT(!comm->shm || !async_has_thread(comm), "a thread was started");
+}
+
+START_TEST(short_messages_need_no_thread)
+{
+    thread_ranks_run(2, short_messages, NULL);
 }
 END_TEST
 
@@ -963,6 +987,7 @@ static Suite *suite(void)
         tcase_add_loop_test(tc, operations_are_carried_out_in_the_order_of_calls, 1, 5);
         tcase_add_test(tc, handles_are_tested_and_waited_for);
         tcase_add_loop_test(tc, messages_in_any_order, 1, 6);
+        tcase_add_test(tc, short_messages_need_no_thread);
         tcase_add_loop_test(tc, batches_do_not_block_themselves, 1, 5);
         tcase_add_loop_test(tc, messages_from_anybody, 2, 5);
         tcase_add_test(tc, a_message_that_does_not_fit_is_found_out);

@@ -15,8 +15,7 @@ struct futex_waiter {
 enum { FUTEX_32BIT = 2, FUTEX_WAITERS_MAX = 128 };
 
 /* Sleeps while each of n words has its value, until one of them is woken, or mono_ns() is until_ns
- * (0: for ever); may return early. -ENOSYS: it cannot, as kernels before 5.16 and some sandboxes.
- */
+ * (0: for ever); may return early. -ENOSYS: kernels before 5.16 and some sandboxes cannot. */
 int futex_wait_any(struct futex_waiter *words, int n, uint64_t until_ns);
 
 /* Wakes all who sleep on it. */

@@ -6,7 +6,7 @@ enum {
     WEIGHT = 3,         /* of what was, against 1 of what is, if that is longer: maybe by chance */
 };
 
-/* So many blocks make a time: of ranks that share a CPU, every other short one is quick. */
+/* So many blocks make a time: a short one is quick by chance when the other rank was early. */
 static uint32_t blocks_timed(int size)
 {
     return size < COST_LONG ? 2 : 1;

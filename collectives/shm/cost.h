@@ -1,9 +1,9 @@
 /* cost.h: which of two ways is faster between these ranks to move large blocks: staged, copied in
- * by one and out by the other, or pulled, straight out of their owner's memory (pull.h). It depends
- * on which caches the CPUs share that they happen to run on, by a factor of three either way, and
- * on how often ranks that share a CPU must take turns. So both ways are timed, from a call's
- * beginning to its end: what else is in that time (waiting for a rank that is late) is in it either
- * way, and it is the shortest times that count. Now and then blocks go the other way to see. */
+ * by one and out by the other, or pulled, straight out of their owner's memory (pull.h). With a CPU
+ * for each rank it depends on which caches the CPUs share that they happen to run on, by a factor
+ * of three either way. So both ways are timed, from a call's beginning to its end: what else is in
+ * that time (waiting for a rank that is late) is in it either way, and it is the shortest times
+ * that count. Now and then blocks go the other way to see. */
 #ifndef COLLECTIVES_SHM_COST_H
 #define COLLECTIVES_SHM_COST_H
 

@@ -324,6 +324,17 @@ static int add_with_one(struct nodes *c, bool is_host, const char *options, cons
 
 #define SIZES "env WORLD_SIZE wait %T/go"
 
+/* Three nodes, whose coordinator's is killed in round 1: two are in round 2. */
+static void begin_and_lose_the_first(struct nodes *c, const char *options, const char *job)
+{
+    begin(c, "up");
+    for (int i = 0; i < 3; i++)
+        add_with_one(c, i == 0, options, job);
+    wait_lines(c->up, 6, 20);
+    proc_kill(&c->p[0], SIGKILL);
+    wait_lines(c->up, 6 + 4, 20);
+}
+
 static bool was_elected(struct nodes *c, int i)
 {
     proc_poll(&c->p[i]);
@@ -334,12 +345,7 @@ START_TEST(the_first_host_comes_back_to_its_own_endpoint)
 {
     struct nodes c;
     const char *options = "--nnodes 1:3 --elastic";
-    begin(&c, "up");
-    for (int i = 0; i < 3; i++)
-        add_with_one(&c, i == 0, options, SIZES);
-    wait_lines(c.up, 6, 20);
-    proc_kill(&c.p[0], SIGKILL);
-    wait_lines(c.up, 6 + 4, 20);
+    begin_and_lose_the_first(&c, options, SIZES);
     int elected = was_elected(&c, 1) ? 1 : 2;
     int back = add_with_one(&c, true, options, SIZES);
     wait_lines(c.up, 6 + 4 + 6, 20);
@@ -372,12 +378,7 @@ START_TEST(the_first_host_comes_back_with_another_token)
         write_file(tmppath(tokens[i]), test_text("the %s of a test\n", tokens[i]));
         ck_assert_int_eq(chmod(tmppath(tokens[i]), 0600), 0);
     }
-    begin(&c, "up");
-    for (int i = 0; i < 3; i++)
-        add_with_one(&c, i == 0, "--nnodes 1:3 --token_file %T/token", SIZES);
-    wait_lines(c.up, 6, 20);
-    proc_kill(&c.p[0], SIGKILL);
-    wait_lines(c.up, 6 + 4, 20);
+    begin_and_lose_the_first(&c, "--nnodes 1:3 --token_file %T/token", SIZES);
     int elected = was_elected(&c, 1) ? 1 : 2;
     int back = add_with_one(&c, true, "--nnodes 2:3 --token_file %T/other", SIZES);
     proc_expect_err(&c.p[back], "refused a launcher with another job token than this node's", 20);
@@ -435,12 +436,7 @@ START_TEST(it_waits_for_its_place_in_the_job)
     struct nodes c;
     const char *options = "--nnodes 2:3 --max_restarts 1";
     const char *job = "env WORLD_SIZE if-attempt 0 wait %T/fail if-attempt 0 exit 3 wait %T/go";
-    begin(&c, "up");
-    for (int i = 0; i < 3; i++)
-        add_with_one(&c, i == 0, options, job);
-    wait_lines(c.up, 6, 20);
-    proc_kill(&c.p[0], SIGKILL);
-    wait_lines(c.up, 6 + 4, 20);
+    begin_and_lose_the_first(&c, options, job);
     int back = add_with_one(&c, true, options, job);
     proc_expect_err(&c.p[back], "waits for a place", 20);
     ck_assert_int_eq(count_lines(c.up), 6 + 4);
@@ -539,12 +535,7 @@ END_TEST
 START_TEST(two_jobs_are_said_to_be_two)
 {
     struct nodes c;
-    begin(&c, "up");
-    for (int i = 0; i < 3; i++)
-        add_with_one(&c, i == 0, "--nnodes 1:3", SIZES);
-    wait_lines(c.up, 6, 20);
-    proc_kill(&c.p[0], SIGKILL);
-    wait_lines(c.up, 6 + 4, 20);
+    begin_and_lose_the_first(&c, "--nnodes 1:3", SIZES);
     int other = c.n++;
     dlaunch_start(&c.p[other], NULL,
                   "--rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d --nnodes 1:3 --rdzv_conf "

@@ -175,8 +175,7 @@ START_TEST(messages_in_any_order)
 }
 END_TEST
 
-/* What is on its way at once needs nobody to look after it: what blocks stays as quick as before.
- */
+/* Nobody has to look after what is on its way at once: what blocks stays quick. */
 static void short_messages(dlcoll_comm *comm, void *arg)
 {
     int rank = dlcoll_rank(comm), got = -1;

@@ -1,0 +1,220 @@
+/* libdlcoll and memory: operations take none when they are warm, and want of it is an error code
+ * that harms nothing. Ranks are forked. */
+#include "tests/lib/test.h"
+
+#include <sys/resource.h>
+
+#include "collectives/comm.h"
+#include "tests/lib/ranks.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
+/* ------------------------------------------------------------------------- counted allocations */
+
+static long g_allocations;
+static long g_fail_after = -1; /* so many more succeed, then one fails */
+
+#ifdef SANITIZED
+static const bool g_counting = false; /* it has a malloc of its own */
+#else
+static const bool g_counting = true;
+void *__libc_malloc(size_t);
+void *__libc_calloc(size_t, size_t);
+void *__libc_realloc(void *, size_t);
+void *malloc(size_t n);
+void *calloc(size_t n, size_t size);
+void *realloc(void *p, size_t n);
+
+static bool refused(void)
+{
+    g_allocations++;
+    return g_fail_after >= 0 && g_fail_after-- == 0;
+}
+
+void *malloc(size_t n)
+{
+    return refused() ? NULL : __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    return refused() ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *p, size_t n)
+{
+    return refused() ? NULL : __libc_realloc(p, n);
+}
+#endif
+
+/* ------------------------------------------------------------------------------------ the tests */
+
+static void count_allocations(struct ranks *j, int rank)
+{
+    (void)j, (void)rank;
+    dlcoll_comm *c = comm_start();
+    static double x[70000], y[70000];
+    for (int k = 0; k < 1010; k++) {
+        if (k == 10)
+            g_allocations = 0;
+        size_t n = k % 50 ? 100 : 70000;
+        EXPECT(dlcoll_all_reduce(x, y, n, DLCOLL_F64, DLCOLL_SUM, c, NULL, NULL) == 0);
+        EXPECT(dlcoll_broadcast(x, y, n, DLCOLL_F64, k % 3, c, NULL, NULL) == 0);
+        EXPECT(dlcoll_barrier(c, NULL, NULL) == 0);
+        if (k == 0)
+            for (int root = 0; root < 3; root++)
+                EXPECT(dlcoll_broadcast(x, y, 70000, DLCOLL_F64, root, c, NULL, NULL) == 0);
+    }
+    EXPECT(g_allocations == 0, "%ld allocations", g_allocations);
+    comm_end(c);
+}
+
+START_TEST(operations_do_not_allocate_after_warm_up)
+{
+    ranks_run(3, 1, count_allocations);
+}
+END_TEST
+
+/* Rank 0 runs out of memory at every allocation in turn, and can go on each time. In all worlds but
+ * the first, rank 1 waits for it in dlcoll_init(), and tries again as well. */
+static void run_out_of_memory(struct ranks *j, int rank)
+{
+    (void)j;
+    int64_t v;
+    for (long k = 0;; k++) {
+        dlcoll_comm *c = NULL;
+        int r = 0;
+        do { /* the whole of init and one operation, failing at the k-th allocation */
+            g_fail_after = rank == 0 && r == 0 ? k : -1;
+            r = dlcoll_init(&c, NULL);
+            bool peers = rank == 1 && k > 0 && r == DLCOLL_ENET;
+            EXPECT(r == 0 || ((r == DLCOLL_ENOMEM || peers) && !c), "%d %s", r, why(NULL));
+        } while (r < 0);
+        do {
+            v = 5;
+            r = dlcoll_all_reduce(&v, &v, 1, DLCOLL_I64, DLCOLL_SUM, c, NULL, NULL);
+            EXPECT(r == 0 || r == DLCOLL_ENOMEM, "%d %s", r, why(c));
+        } while (r < 0);
+        EXPECT(v == 10);
+        int64_t untouched = g_fail_after >= 0;
+        g_fail_after = -1;
+        EXPECT(dlcoll_broadcast(&untouched, &untouched, 1, DLCOLL_I64, 0, c, NULL, NULL) == 0);
+        comm_end(c);
+        if (untouched)
+            break;
+        EXPECT(k < 100);
+    }
+}
+
+START_TEST(want_of_memory_is_an_error_code)
+{
+    ranks_run(2, 1, run_out_of_memory);
+}
+END_TEST
+
+/* Rank 0 sends with a handle, for which no thread can be started at first: what has been refused
+ * has not been sent, so that the message comes once. Nor is a handle lost that came to nothing. */
+static void send_without_memory(struct ranks *j, int rank)
+{
+    enum { COUNT = 100000 }; /* waits for its receive */
+    static int32_t x[COUNT], end[COUNT] = {-1};
+    struct rlimit all, none = {0};
+    dlcoll_comm *c = comm_start();
+    dlcoll_work *w = NULL;
+    (void)j;
+    if (rank == 1) {
+        EXPECT(dlcoll_recv(x, COUNT, DLCOLL_I32, 0, c, NULL, NULL) == 0 && x[0] == 1);
+        EXPECT(dlcoll_recv(x, COUNT, DLCOLL_I32, 0, c, NULL, NULL) == 0, "%s", why(c));
+        EXPECT(x[0] == -1, "the message came again");
+        comm_end(c);
+        return;
+    }
+    x[0] = 1;
+    EXPECT(getrlimit(RLIMIT_AS, &all) == 0);
+    none.rlim_max = all.rlim_max;
+    EXPECT(setrlimit(RLIMIT_AS, &none) == 0);
+    int r = dlcoll_send(x, COUNT, DLCOLL_I32, 1, c, NULL, &w);
+    EXPECT(setrlimit(RLIMIT_AS, &all) == 0);
+    EXPECT(r == DLCOLL_ENOMEM && !w, "%d %s", r, why(c));
+    EXPECT(dlcoll_send(x, COUNT, DLCOLL_I32, 1, c, NULL, &w) == 0, "%s", why(c));
+    EXPECT(dlcoll_send(end, COUNT, DLCOLL_I32, 1, c, NULL, NULL) == 0, "%s", why(c));
+    EXPECT(dlcoll_wait(w) == 0, "%s", why(c));
+    dlcoll_work_free(w);
+
+    const dlcoll_p2p self[3] = {{.recv = x, .count = 1, .dtype = DLCOLL_I32}};
+    g_fail_after = 0;
+    EXPECT(dlcoll_batch(self, 3, c, NULL, &w) == DLCOLL_ENOMEM && !w, "%s", why(c));
+    g_allocations = 0;
+    EXPECT(dlcoll_batch(self, 1, c, NULL, &w) == 0, "%s", why(c));
+    EXPECT(g_allocations == 0, "%ld allocations: the handle was lost", g_allocations);
+    EXPECT(dlcoll_send(end, 1, DLCOLL_I32, 0, c, NULL, NULL) == 0 && dlcoll_wait(w) == 0);
+    dlcoll_work_free(w);
+    comm_end(c);
+}
+
+START_TEST(what_is_refused_for_want_of_memory_is_not_sent)
+{
+    ranks_run(2, 1, send_without_memory);
+}
+END_TEST
+
+/* Each allocation of an exchange fails in turn: either it may be repeated, or it has failed on both
+ * ranks for want of memory, and for no other reason. */
+static void exchange_without_memory(struct ranks *j, int rank)
+{
+    (void)j;
+    char data[3000] = {0};
+    for (int64_t k = 0, untouched = 0; !untouched; k++) {
+        dlcoll_comm *c = comm_start();
+        dlcoll_bytes *all = NULL;
+        int r;
+        g_fail_after = rank == 0 ? k : -1;
+        do
+            r = dlcoll_exchange_bytes(data, sizeof(data), &all, c, NULL);
+        while (r == DLCOLL_ENOMEM && !c->failed);
+        EXPECT(r == 0 || r == DLCOLL_ENOMEM, "%d: %d %s", (int)k, r, why(c));
+        untouched = g_fail_after >= 0;
+        g_fail_after = -1;
+        if (r == 0) {
+            EXPECT(all[0].len == sizeof(data) && all[1].len == sizeof(data));
+            EXPECT(dlcoll_broadcast(&untouched, &untouched, 1, DLCOLL_I64, 0, c, NULL, NULL) == 0);
+            comm_end(c);
+        } else {
+            untouched = false;
+            dlcoll_destroy(c);
+        }
+        dlcoll_bytes_free(all);
+        EXPECT(k < 100);
+    }
+}
+
+START_TEST(an_exchange_without_memory)
+{
+    setenv("DLCOLL_SHM", "0", 1);
+    ranks_run(2, 1, exchange_without_memory);
+    unsetenv("DLCOLL_SHM");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("dlcoll_memory");
+    TCase *tc = test_case(s, "memory", 60);
+    if (!g_counting) {
+        test_skip("allocations are not counted under a sanitizer");
+        return s;
+    }
+    tcase_add_test(tc, operations_do_not_allocate_after_warm_up);
+    tcase_add_test(tc, want_of_memory_is_an_error_code);
+    tcase_add_test(tc, what_is_refused_for_want_of_memory_is_not_sent);
+    tcase_add_test(tc, an_exchange_without_memory);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -1,7 +1,6 @@
 #include "collectives/job.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,17 +17,32 @@ static int env_bool(const char *name, bool otherwise, bool *out, struct err *e)
     return 0;
 }
 
+static int read_congestion(struct job_conf *c, struct err *e)
+{
+    const char *v = getenv("DLCOLL_TCP_CONGESTION");
+    if (!v || !*v)
+        return 0;
+    size_t len = strlen(v);
+    int r = len < sizeof(c->congestion) ? tcp_try_congestion(v) : -ENOENT;
+    if (r < 0)
+        return err_set(
+            e, -EINVAL,
+            "DLCOLL_TCP_CONGESTION: %s '%.40s' here; "
+            "/proc/sys/net/ipv4/tcp_allowed_congestion_control names those for everybody",
+            r == -EPERM ? "not everybody may use" : "there is no", v);
+    memcpy(c->congestion, v, len + 1);
+    return 0;
+}
+
 static int read_conf(struct job_conf *c, struct err *e)
 {
-    const char *sockets = getenv("DLCOLL_SOCKETS"), *cc = getenv("DLCOLL_TCP_CONGESTION");
+    const char *sockets = getenv("DLCOLL_SOCKETS");
     long n = 1;
     if (sockets && *sockets && parse_int(sockets, 1, TCP_LANES_MAX, &n, e) < 0)
         return err_wrap(e, "DLCOLL_SOCKETS");
     c->sockets = (int)n;
-    if (cc &&
-        snprintf(c->congestion, sizeof(c->congestion), "%s", cc) >= (int)sizeof(c->congestion))
-        return err_set(e, -EINVAL, "DLCOLL_TCP_CONGESTION: '%.40s' is no name of an algorithm", cc);
-    return env_bool("DLCOLL_SHM", true, &c->shared_memory, e);
+    int r = read_congestion(c, e);
+    return r < 0 ? r : env_bool("DLCOLL_SHM", true, &c->shared_memory, e);
 }
 
 int job_new(struct job **out, const struct world_opts *opts, struct err *e)

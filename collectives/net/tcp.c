@@ -94,6 +94,15 @@ static void choose_congestion(int fd, const char *wanted)
     }
 }
 
+int tcp_try_congestion(const char *name)
+{
+    _cleanup_fd_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return 0; /* connections will say why */
+    return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) < 0 ? -errno
+                                                                                          : 0;
+}
+
 static void tune(const struct tcp *tcp, int fd)
 {
     static const struct {

@@ -38,6 +38,10 @@ struct tcp_opts {
     const _Atomic uint32_t *stop_word; /* not 0: there is nothing to wait for; NULL: none */
 };
 
+/* Whether connections of this process may have this congestion control: 0, or what setsockopt()
+ * says: -ENOENT, the host has none of that name; -EPERM, it is for the privileged. */
+int tcp_try_congestion(const char *name);
+
 /* Opens nothing yet. 0 or -ENOMEM. */
 int tcp_new(struct transport **out, const struct tcp_opts *opts, struct err *e);
 

@@ -247,6 +247,8 @@ START_TEST(wrong_settings_are_refused)
     expect_setting("DLCOLL_ALGO", "barrier 1 2 3 4 5 6 7 8", "too many words");
     expect_setting("DLCOLL_TUNE_FILE", "/does/not/exist", "/does/not/exist: No such file");
     expect_setting("DLCOLL_SOCKETS", "0", "DLCOLL_SOCKETS");
+    expect_setting("DLCOLL_TCP_CONGESTION", "cubik", "there is no 'cubik' here; /proc/sys/net/");
+    expect_setting("DLCOLL_TCP_CONGESTION", "a_name_beyond_the_kernels", "there is no 'a_name_b");
     expect_setting("DLCOLL_SHM", "maybe", "DLCOLL_SHM");
     expect_setting("DLCOLL_TIMEOUT", "soon", "DLCOLL_TIMEOUT");
     expect_setting("DLCOLL_INIT_METHOD", "foo", "DLCOLL_INIT_METHOD: foo is none of env://,");

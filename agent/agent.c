@@ -591,9 +591,19 @@ static void handle_signal(struct agent *a, int signo)
     uv_signal_start(s, on_signal, signo);
 }
 
+/* The guardian may have forwarded some already. */
+static void unblock(const int *signals)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    for (; *signals; signals++)
+        sigaddset(&set, *signals);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
 static int open_handles(struct agent *a, struct err *e)
 {
-    static const int others[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
+    static const int others[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, 0};
     int rc = uv_poll_init(a->loop, &a->lifeline, a->link->lifeline);
     if (rc < 0)
         return uvx_err(e, rc, "the link to the guardian");
@@ -608,10 +618,12 @@ static int open_handles(struct agent *a, struct err *e)
     uv_poll_start(&a->lifeline, UV_READABLE | UV_DISCONNECT, on_guardian_gone);
     for (const int *s = a->job->stop_signals; *s; s++)
         handle_signal(a, *s);
-    for (size_t i = 0; i < ARRAY_LEN(others); i++) {
-        if (!stops_the_job(a, others[i]))
-            handle_signal(a, others[i]);
+    for (const int *s = others; *s; s++) {
+        if (!stops_the_job(a, *s))
+            handle_signal(a, *s);
     }
+    unblock(a->job->stop_signals);
+    unblock(others);
     if (a->job->timeout > 0)
         uv_timer_start(&a->job_timer, on_job_timeout, (uint64_t)(a->job->timeout * 1000), 0);
     return 0;

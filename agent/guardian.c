@@ -101,7 +101,7 @@ static void agent_process(struct guardian *g, int (*agent_main)(void *, struct g
                           void *arg, struct guardian_link *link)
 {
     struct err e;
-    sigset_t none;
+    sigset_t forwarded;
     close(g->our_end);
     close(g->signals);
     link->lifeline = g->agent_end;
@@ -109,8 +109,10 @@ static void agent_process(struct guardian *g, int (*agent_main)(void *, struct g
     prctl(PR_SET_NAME, "dl-agent");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     prctl(PR_SET_PDEATHSIG, SIGCONT); /* stopped, it could not see the lifeline end */
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    sigemptyset(&forwarded);
+    for (const int *sig = g->opts->forward_signals; *sig; sig++)
+        sigaddset(&forwarded, *sig);
+    sigprocmask(SIG_SETMASK, &forwarded, NULL);
     if (g->opts->isolation == ISOLATE_PIDNS && pidns_enter(&e) < 0) {
         log_error("%s", e.msg);
         atomic_store(&link->page->clean, 1);

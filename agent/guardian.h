@@ -52,8 +52,9 @@ struct guardian_opts {
  * exited with 0 and without `clean`, its lease ran out, a descendant does not die, or the isolation
  * asked for is not permitted. What is not the agent's to say has then been printed. Call early: the
  * child inherits every open descriptor and the parent keeps none that matters.
- * The agent runs in a session of its own, with default signal dispositions and an empty mask,
- * except that a signal that was ignored when dlaunch was started (nohup) stays ignored in both.
+ * The agent runs in a session of its own, with default signal dispositions, except that a signal
+ * that was ignored when dlaunch was started (nohup) stays ignored in both. The signals that are
+ * forwarded are blocked in it, until it is ready for them.
  * SIGTSTP: an agent that wants to stop with its workers sends itself SIGSTOP; the guardian then
  * stops too and gives the terminal back to the shell. (What an agent killed in that state leaves
  * behind ends when the guardian is continued.) Under ISOLATE_PIDNS, where the agent cannot stop

@@ -170,12 +170,12 @@ static int says_where_it_is(struct guardian_link *link, void *arg)
     prctl(PR_GET_CHILD_SUBREAPER, &subreaper);
     sigset_t mask;
     sigprocmask(SIG_SETMASK, NULL, &mask);
-    bool empty = true;
+    int blocked = 0;
     for (int sig = 1; sig < 65; sig++)
-        empty &= sigismember(&mask, sig) != 1;
-    printf("%s %s %s %s %s %s", name, getsid(0) == getpid() ? "session" : "-",
-           subreaper ? "subreaper" : "-", empty ? "unblocked" : "-",
-           getppid() == link->guardian ? "child" : "-",
+        blocked += sigismember(&mask, sig) == 1;
+    printf("%s %s %s %d of %d %s %s", name, getsid(0) == getpid() ? "session" : "-",
+           subreaper ? "subreaper" : "-", sigismember(&mask, SIGTERM) + sigismember(&mask, SIGUSR2),
+           blocked, getppid() == link->guardian ? "child" : "-",
            fcntl(link->lifeline, F_GETFD) & FD_CLOEXEC ? "cloexec" : "-");
     link->page->clean = 1;
     return 0;
@@ -193,7 +193,7 @@ START_TEST(what_the_agent_gets)
         .before = print_something, .at_start = says_where_it_is, .stop_grace = 5};
     guarded_start(&g_g, &job);
     ck_assert_int_eq(finish(), 0);
-    ck_assert_str_eq(g_g.text, "once dl-agent session subreaper unblocked child cloexec");
+    ck_assert_str_eq(g_g.text, "once dl-agent session subreaper 2 of 6 child cloexec");
 }
 END_TEST
 
@@ -225,6 +225,27 @@ START_TEST(signals_are_forwarded_once)
     ck_assert_int_eq(g_g.shared->got[SIGTTOU], 0);
     ck_assert(guarded_all_dead(&g_g, SECONDS));
     guarded_fini(&g_g);
+}
+END_TEST
+
+static int waits_for_sigterm(struct guardian_link *link, void *arg)
+{
+    struct timespec limit = {.tv_sec = SECONDS};
+    sigset_t term;
+    (void)arg;
+    kill(link->guardian, SIGTERM);
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    link->page->clean = 1;
+    return sigtimedwait(&term, NULL, &limit) == SIGTERM ? 7 : 111;
+}
+
+START_TEST(a_signal_waits_until_the_agent_is_ready)
+{
+    struct guarded_job job = {.at_start = waits_for_sigterm, .stop_grace = 5};
+    guarded_start(&g_g, &job);
+    ck_assert_int_eq(finish(), 7);
+    ck_assert_str_eq(g_g.text, "");
 }
 END_TEST
 
@@ -757,6 +778,7 @@ static Suite *suite(void)
     tc = test_case(s, "signals", 60);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, signals_are_forwarded_once);
+    tcase_add_test(tc, a_signal_waits_until_the_agent_is_ready);
     tcase_add_test(tc, what_was_ignored_stays_ignored);
     tcase_add_test(tc, a_stopped_agent_does_not_stop_the_guardian);
     tc = test_case(s, "terminal", 60);

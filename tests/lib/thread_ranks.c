@@ -70,3 +70,10 @@ void thread_ranks_run(int n, thread_rank_fn *fn, void *arg)
         pthread_join(threads[i], NULL);
     store_thread_free(store);
 }
+
+int thread_sum_of_ranks(dlcoll_comm *comm, int rank)
+{
+    int32_t x = rank;
+    THREAD_OK(dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL));
+    return x;
+}

@@ -38,4 +38,7 @@ const char *thread_error(const dlcoll_comm *comm);
         THREAD_EXPECT(code_ == 0, "%d: %s", code_, thread_error(comm)); \
     } while (0)
 
+/* All have come to the operation, in which each adds its `rank`. */
+int thread_sum_of_ranks(dlcoll_comm *comm, int rank);
+
 #endif

@@ -2,7 +2,6 @@
  * threads, over TCP and, where they share memory, through that. */
 #include "tests/lib/test.h"
 
-#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -395,15 +394,6 @@ END_TEST
 
 /* --------------------------------------------------------------------------------------- groups */
 
-static int sum_of_ranks(dlcoll_comm *comm, dlcoll_comm *group, int rank)
-{
-    int32_t x = rank;
-    int code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, group, NULL, NULL);
-    THREAD_EXPECT(code == 0, "%d %s", code, thread_error(group));
-    (void)comm;
-    return x;
-}
-
 static void groups(dlcoll_comm *comm, void *arg)
 {
     int n = dlcoll_size(comm), rank = dlcoll_rank(comm), code;
@@ -419,7 +409,7 @@ static void groups(dlcoll_comm *comm, void *arg)
     int want = 0;
     for (int r = rank % 2; r < n; r += 2)
         want += r;
-    THREAD_EXPECT(sum_of_ranks(comm, half, rank) == want, "in the half");
+    THREAD_EXPECT(thread_sum_of_ranks(half, rank) == want, "in the half");
     THREAD_OK(dlcoll_comm_split(comm, DLCOLL_NO_COLOR, 0, &none, NULL));
     THREAD_EXPECT(!none, "no colour, no group");
 
@@ -429,8 +419,8 @@ static void groups(dlcoll_comm *comm, void *arg)
         THREAD_OK(dlcoll_comm_new_group(comm, ends, 2, &pair, NULL));
         THREAD_OK(dlcoll_comm_new_group(comm, ends, 2, &again, NULL));
         THREAD_EXPECT(dlcoll_rank(pair) == (rank == 0), "in the order of the list");
-        THREAD_EXPECT(sum_of_ranks(comm, pair, rank) == n - 1, "in the pair");
-        THREAD_EXPECT(sum_of_ranks(comm, again, rank) == n - 1, "in the other pair");
+        THREAD_EXPECT(thread_sum_of_ranks(pair, rank) == n - 1, "in the pair");
+        THREAD_EXPECT(thread_sum_of_ranks(again, rank) == n - 1, "in the other pair");
     } else if (rank == 1) {
         THREAD_OK(dlcoll_comm_new_group(comm, ends, 2, &pair, NULL));
         THREAD_EXPECT(!pair, "not listed");
@@ -444,10 +434,10 @@ static void groups(dlcoll_comm *comm, void *arg)
                   thread_error(comm));
     /* A group of a group; and the parent still works beside them. */
     THREAD_OK(dlcoll_comm_split(half, 0, 0, &back, NULL));
-    THREAD_EXPECT(sum_of_ranks(half, back, rank) == want, "in the group's group");
-    THREAD_EXPECT(sum_of_ranks(comm, comm, rank) == n * (n - 1) / 2, "in all");
+    THREAD_EXPECT(thread_sum_of_ranks(back, rank) == want, "in the group's group");
+    THREAD_EXPECT(thread_sum_of_ranks(comm, rank) == n * (n - 1) / 2, "in all");
     dlcoll_destroy(half); /* what was made of it stays */
-    THREAD_EXPECT(sum_of_ranks(comm, back, rank) == want, "after its parent");
+    THREAD_EXPECT(thread_sum_of_ranks(back, rank) == want, "after its parent");
     THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
     dlcoll_destroy(back);
     dlcoll_destroy(pair);
@@ -588,237 +578,6 @@ static void one_stays_away(dlcoll_comm *comm, void *arg)
 START_TEST(a_barrier_that_says_who_is_missing)
 {
     thread_ranks_run(4, one_stays_away, NULL);
-}
-END_TEST
-
-/* --------------------------------------------------------------------------------------- failure
- */
-
-static void abort_all(dlcoll_comm *comm, void *arg)
-{
-    int32_t x = 1;
-    int code = dlcoll_barrier(comm, NULL, NULL); /* one may be through, and abort, before another */
-    (void)arg;
-    THREAD_EXPECT(code == 0 || code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
-    if (dlcoll_rank(comm) == 1) {
-        THREAD_OK(dlcoll_abort(comm, "no more data"));
-        THREAD_EXPECT(dlcoll_abort(comm, "again") == DLCOLL_ESTATE, "twice");
-    } else {
-        if (code == 0)
-            code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
-        THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
-    }
-    THREAD_EXPECT(strstr(thread_error(comm), "rank 1") &&
-                      strstr(thread_error(comm), "no more data"),
-                  "%s", thread_error(comm));
-    code = dlcoll_barrier(comm, NULL, NULL);
-    THREAD_EXPECT(code == DLCOLL_ESTATE, "%d", code);
-}
-
-START_TEST(abort_ends_it_for_all)
-{
-    thread_ranks_run(_i, abort_all, NULL);
-}
-END_TEST
-
-/* Between raising the word and writing down why, whoever stops the others may be held up... */
-static void *say_why(void *arg)
-{
-    dlcoll_comm *comm = arg;
-    dlcoll_record r;
-    while (dlcoll_recent(comm, -1, &r, 1) != 1 || strcmp(r.op, "all_reduce") != 0)
-        ;
-    comm->own_stop.why = (struct notice){.rank = 1, .code = DLCOLL_EABORTED, .exit_code = -1};
-    snprintf(comm->own_stop.why.text, sizeof(comm->own_stop.why.text), "%s", "out of data");
-    atomic_store(&comm->own_stop.word, STOP_SAID);
-    return NULL;
-}
-
-/* ...or die. */
-static void stopped_first_told_later(dlcoll_comm *comm, void *arg)
-{
-    const bool *says = arg;
-    pthread_t t;
-    int32_t x = 1;
-    atomic_store(&comm->own_stop.word, STOP_CLAIMED);
-    if (*says)
-        pthread_create(&t, NULL, say_why, comm);
-    int code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
-    THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
-    THREAD_EXPECT(strstr(thread_error(comm), *says ? "out of data" : "did not live to say"), "%s",
-                  thread_error(comm));
-    if (*says)
-        pthread_join(t, NULL);
-}
-
-START_TEST(a_reason_that_comes_late_or_never)
-{
-    bool says = _i;
-    thread_ranks_run(1, stopped_first_told_later, &says);
-}
-END_TEST
-
-/* A thread aborts what another one is in. */
-static void *abort_soon(void *comm)
-{
-    dlcoll_record r;
-    while (dlcoll_recent(comm, -1, &r, 1) != 1 || strcmp(r.op, "recv") != 0)
-        ;
-    dlcoll_abort(comm, "by another thread");
-    return NULL;
-}
-
-static void abort_from_beside(dlcoll_comm *comm, void *arg)
-{
-    pthread_t t;
-    int32_t x;
-    (void)arg;
-    if (dlcoll_rank(comm) == 0)
-        pthread_create(&t, NULL, abort_soon, comm);
-    int code = dlcoll_recv(&x, 1, DLCOLL_I32, 1 - dlcoll_rank(comm), comm, NULL, NULL);
-    THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
-    if (dlcoll_rank(comm) == 0)
-        pthread_join(t, NULL);
-}
-
-START_TEST(abort_by_another_thread)
-{
-    thread_ranks_run(2, abort_from_beside, NULL);
-}
-END_TEST
-
-/* One destroys it with an operation under way: for the others he has left. */
-static void leave_in_the_middle(dlcoll_comm *comm, void *arg)
-{
-    static int32_t never;
-    dlcoll_error e = DLCOLL_ERROR_INIT;
-    dlcoll_work *work;
-    (void)arg;
-    if (dlcoll_rank(comm) == 1) {
-        THREAD_OK(dlcoll_recv(&never, 1, DLCOLL_I32, 0, comm, NULL, &work));
-        dlcoll_work_free(work);
-        return;
-    }
-    int code = dlcoll_barrier(comm, NULL, NULL);
-    THREAD_EXPECT(code == DLCOLL_EPEER, "%d %s", code, thread_error(comm));
-    dlcoll_last_error(comm, &e);
-    THREAD_EXPECT(e.rank == 1 && strstr(e.text, "has destroyed"), "%d %s", e.rank, e.text);
-}
-
-START_TEST(who_destroys_it_in_the_middle_has_left)
-{
-    thread_ranks_run(3, leave_in_the_middle, NULL);
-}
-END_TEST
-
-/* One leaves without a word; the others go on without him. */
-static void go_on(dlcoll_comm *comm, void *arg)
-{
-    int n = dlcoll_size(comm), rank = dlcoll_rank(comm), gone = n / 2;
-    _Atomic int *left = arg;
-    dlcoll_comm *rest = NULL;
-    int32_t x = rank;
-    int code = dlcoll_barrier(comm, NULL, NULL); /* one may be through, and leave, before another */
-    THREAD_EXPECT(rank != gone || dlcoll_comm_shrink(comm, &rest, NULL) == DLCOLL_ESTATE,
-                  "nothing has failed");
-    if (rank == gone) {
-        dlcoll_abort(comm, "leaves");
-        atomic_store(left, 1);
-        return;
-    }
-    while (code == 0)
-        code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
-    dlcoll_group_opts opts = DLCOLL_GROUP_OPTS_INIT;
-    opts.timeout_ms = 500;
-    code = dlcoll_comm_shrink(comm, &rest, &opts);
-    THREAD_EXPECT(code == 0, "%d %s %s", code, thread_error(comm), thread_error(NULL));
-    THREAD_EXPECT(dlcoll_size(rest) == n - 1, "%d", dlcoll_size(rest));
-    THREAD_EXPECT(sum_of_ranks(comm, rest, rank) == n * (n - 1) / 2 - gone, "among the rest");
-    dlcoll_destroy(rest);
-}
-
-START_TEST(those_who_are_left_go_on)
-{
-    _Atomic int left = 0;
-    thread_ranks_run(_i, go_on, &left);
-}
-END_TEST
-
-/* The last rank leaves; one of the others is alive and does not come in time. */
-struct absence {
-    int who;
-    _Atomic int through; /* those who have come */
-    _Atomic int heard;   /* `who` has come, too late, and been told so */
-};
-
-static void await(_Atomic int *word, int value)
-{
-    while (atomic_load(word) < value)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-}
-
-static void come_or_not(dlcoll_comm *comm, void *arg)
-{
-    struct absence *a = arg;
-    int n = dlcoll_size(comm), rank = dlcoll_rank(comm), code = 0;
-    dlcoll_comm *rest = NULL;
-    int32_t x = rank;
-    code = dlcoll_barrier(comm, NULL, NULL);
-    if (rank == n - 1) {
-        THREAD_EXPECT(code == 0, "%d %s", code, thread_error(comm));
-        dlcoll_abort(comm, "leaves");
-        return;
-    }
-    while (code == 0)
-        code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
-    dlcoll_group_opts opts = DLCOLL_GROUP_OPTS_INIT;
-    opts.timeout_ms = (int64_t)(test_seconds(1) * 1000);
-    if (rank == a->who)
-        await(&a->through, n - 2);
-    code = dlcoll_comm_shrink(comm, &rest, &opts);
-    if (rank == a->who) {
-        THREAD_EXPECT(code == (rank == 0 ? 0 : DLCOLL_EPEER), "%d %s", code, thread_error(NULL));
-        THREAD_EXPECT(rank == 0 || strstr(thread_error(NULL), "came too late"), "%s",
-                      thread_error(NULL));
-        atomic_store(&a->heard, 1);
-    } else if (a->who == 0) { /* who would have to say */
-        THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "%d %s", code, thread_error(NULL));
-        THREAD_EXPECT(strstr(thread_error(NULL), "rank 0 ("), "%s", thread_error(NULL));
-        THREAD_EXPECT(strstr(thread_error(comm), "leaves"), "%s", thread_error(comm));
-    } else {
-        THREAD_EXPECT(code == 0, "%d %s", code, thread_error(NULL));
-        THREAD_EXPECT(dlcoll_size(rest) == n - 2, "%d", dlcoll_size(rest));
-        THREAD_EXPECT(sum_of_ranks(comm, rest, rank) == n * (n - 1) / 2 - (n - 1) - a->who, "sum");
-    }
-    atomic_fetch_add(&a->through, 1);
-    await(&a->heard, 1);
-    dlcoll_destroy(rest);
-}
-
-START_TEST(those_who_do_not_come_are_left_out)
-{
-    struct absence a = {.who = _i};
-    thread_ranks_run(5, come_or_not, &a);
-}
-END_TEST
-
-static void shrink_badly(dlcoll_comm *comm, void *arg)
-{
-    dlcoll_comm *rest = NULL;
-    dlcoll_group_opts opts = DLCOLL_GROUP_OPTS_INIT;
-    (void)arg;
-    THREAD_EXPECT(dlcoll_comm_shrink(comm, &rest, NULL) == DLCOLL_ESTATE, "nothing has failed");
-    THREAD_EXPECT(strstr(thread_error(NULL), "nothing has failed"), "%s", thread_error(NULL));
-    dlcoll_abort(comm, "fails");
-    opts.size = 1;
-    THREAD_EXPECT(dlcoll_comm_shrink(comm, &rest, &opts) == DLCOLL_EINVAL, "wrong options");
-    THREAD_EXPECT(strstr(thread_error(NULL), "DLCOLL_GROUP_OPTS_INIT"), "%s", thread_error(NULL));
-    THREAD_EXPECT(strstr(thread_error(comm), "fails"), "%s", thread_error(comm));
-}
-
-START_TEST(what_is_wrong_with_it_is_told)
-{
-    thread_ranks_run(1, shrink_badly, NULL);
 }
 END_TEST
 
@@ -997,13 +756,6 @@ static Suite *suite(void)
         tcase_add_loop_test(tc, lists_of_buffers, 1, 4);
         tcase_add_loop_test(tc, strings_of_unknown_length, 1, 5);
         tcase_add_test(tc, a_barrier_that_says_who_is_missing);
-        tcase_add_loop_test(tc, abort_ends_it_for_all, 2, 5);
-        tcase_add_loop_test(tc, a_reason_that_comes_late_or_never, 0, 2);
-        tcase_add_test(tc, abort_by_another_thread);
-        tcase_add_test(tc, who_destroys_it_in_the_middle_has_left);
-        tcase_add_loop_test(tc, those_who_are_left_go_on, 3, 6);
-        tcase_add_loop_test(tc, those_who_do_not_come_are_left_out, 0, 4);
-        tcase_add_test(tc, what_is_wrong_with_it_is_told);
         tcase_add_test(tc, what_has_been_done_can_be_seen);
         tcase_add_test(tc, the_jobs_store_serves_the_program);
         tcase_add_test(tc, nothing_is_allocated_once_it_is_warm);

@@ -1,0 +1,268 @@
+/* Communicators that end before their time: aborted, left, shrunk. Ranks are threads, over TCP and,
+ * where they share memory, through that. */
+#include "tests/lib/test.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "collectives/comm.h"
+#include "core/clock.h"
+#include "tests/lib/thread_ranks.h"
+
+static void abort_all(dlcoll_comm *comm, void *arg)
+{
+    int32_t x = 1;
+    int code = dlcoll_barrier(comm, NULL, NULL); /* one may be through, and abort, before another */
+    (void)arg;
+    THREAD_EXPECT(code == 0 || code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
+    if (dlcoll_rank(comm) == 1) {
+        THREAD_OK(dlcoll_abort(comm, "no more data"));
+        THREAD_EXPECT(dlcoll_abort(comm, "again") == DLCOLL_ESTATE, "twice");
+    } else {
+        if (code == 0)
+            code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
+        THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
+    }
+    THREAD_EXPECT(strstr(thread_error(comm), "rank 1") &&
+                      strstr(thread_error(comm), "no more data"),
+                  "%s", thread_error(comm));
+    code = dlcoll_barrier(comm, NULL, NULL);
+    THREAD_EXPECT(code == DLCOLL_ESTATE, "%d", code);
+}
+
+START_TEST(abort_ends_it_for_all)
+{
+    thread_ranks_run(_i, abort_all, NULL);
+}
+END_TEST
+
+/* Between raising the word and writing down why, whoever stops the others may be held up... */
+static void *say_why(void *arg)
+{
+    dlcoll_comm *comm = arg;
+    dlcoll_record r;
+    while (dlcoll_recent(comm, -1, &r, 1) != 1 || strcmp(r.op, "all_reduce") != 0)
+        ;
+    comm->own_stop.why = (struct notice){.rank = 1, .code = DLCOLL_EABORTED, .exit_code = -1};
+    snprintf(comm->own_stop.why.text, sizeof(comm->own_stop.why.text), "%s", "out of data");
+    atomic_store(&comm->own_stop.word, STOP_SAID);
+    return NULL;
+}
+
+/* ...or die. */
+static void stopped_first_told_later(dlcoll_comm *comm, void *arg)
+{
+    const bool *says = arg;
+    pthread_t t;
+    int32_t x = 1;
+    atomic_store(&comm->own_stop.word, STOP_CLAIMED);
+    if (*says)
+        pthread_create(&t, NULL, say_why, comm);
+    int code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
+    THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
+    THREAD_EXPECT(strstr(thread_error(comm), *says ? "out of data" : "did not live to say"), "%s",
+                  thread_error(comm));
+    if (*says)
+        pthread_join(t, NULL);
+}
+
+START_TEST(a_reason_that_comes_late_or_never)
+{
+    bool says = _i;
+    thread_ranks_run(1, stopped_first_told_later, &says);
+}
+END_TEST
+
+/* A thread aborts what another one is in. */
+static void *abort_soon(void *comm)
+{
+    dlcoll_record r;
+    while (dlcoll_recent(comm, -1, &r, 1) != 1 || strcmp(r.op, "recv") != 0)
+        ;
+    dlcoll_abort(comm, "by another thread");
+    return NULL;
+}
+
+static void abort_from_beside(dlcoll_comm *comm, void *arg)
+{
+    pthread_t t;
+    int32_t x;
+    (void)arg;
+    if (dlcoll_rank(comm) == 0)
+        pthread_create(&t, NULL, abort_soon, comm);
+    int code = dlcoll_recv(&x, 1, DLCOLL_I32, 1 - dlcoll_rank(comm), comm, NULL, NULL);
+    THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
+    if (dlcoll_rank(comm) == 0)
+        pthread_join(t, NULL);
+}
+
+START_TEST(abort_by_another_thread)
+{
+    thread_ranks_run(2, abort_from_beside, NULL);
+}
+END_TEST
+
+/* One destroys it with an operation under way: for the others he has left. */
+static void leave_in_the_middle(dlcoll_comm *comm, void *arg)
+{
+    static int32_t never;
+    dlcoll_error e = DLCOLL_ERROR_INIT;
+    dlcoll_work *work;
+    (void)arg;
+    if (dlcoll_rank(comm) == 1) {
+        THREAD_OK(dlcoll_recv(&never, 1, DLCOLL_I32, 0, comm, NULL, &work));
+        dlcoll_work_free(work);
+        return;
+    }
+    int code = dlcoll_barrier(comm, NULL, NULL);
+    THREAD_EXPECT(code == DLCOLL_EPEER, "%d %s", code, thread_error(comm));
+    dlcoll_last_error(comm, &e);
+    THREAD_EXPECT(e.rank == 1 && strstr(e.text, "has destroyed"), "%d %s", e.rank, e.text);
+}
+
+START_TEST(who_destroys_it_in_the_middle_has_left)
+{
+    thread_ranks_run(3, leave_in_the_middle, NULL);
+}
+END_TEST
+
+/* One leaves without a word; the others go on without him. */
+static void go_on(dlcoll_comm *comm, void *arg)
+{
+    int n = dlcoll_size(comm), rank = dlcoll_rank(comm), gone = n / 2;
+    _Atomic int *left = arg;
+    dlcoll_comm *rest = NULL;
+    int32_t x = rank;
+    int code = dlcoll_barrier(comm, NULL, NULL); /* one may be through, and leave, before another */
+    THREAD_EXPECT(rank != gone || dlcoll_comm_shrink(comm, &rest, NULL) == DLCOLL_ESTATE,
+                  "nothing has failed");
+    if (rank == gone) {
+        dlcoll_abort(comm, "leaves");
+        atomic_store(left, 1);
+        return;
+    }
+    while (code == 0)
+        code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
+    dlcoll_group_opts opts = DLCOLL_GROUP_OPTS_INIT;
+    opts.timeout_ms = 500;
+    code = dlcoll_comm_shrink(comm, &rest, &opts);
+    THREAD_EXPECT(code == 0, "%d %s %s", code, thread_error(comm), thread_error(NULL));
+    THREAD_EXPECT(dlcoll_size(rest) == n - 1, "%d", dlcoll_size(rest));
+    THREAD_EXPECT(thread_sum_of_ranks(rest, rank) == n * (n - 1) / 2 - gone, "among the rest");
+    dlcoll_destroy(rest);
+}
+
+START_TEST(those_who_are_left_go_on)
+{
+    _Atomic int left = 0;
+    thread_ranks_run(_i, go_on, &left);
+}
+END_TEST
+
+/* The last rank leaves; one of the others is alive and does not come in time. */
+struct absence {
+    int who;
+    _Atomic int through; /* those who have come */
+    _Atomic int heard;   /* `who` has come, too late, and been told so */
+};
+
+static void await(_Atomic int *word, int value)
+{
+    while (atomic_load(word) < value)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static void come_or_not(dlcoll_comm *comm, void *arg)
+{
+    struct absence *a = arg;
+    int n = dlcoll_size(comm), rank = dlcoll_rank(comm), code = 0;
+    dlcoll_comm *rest = NULL;
+    int32_t x = rank;
+    code = dlcoll_barrier(comm, NULL, NULL);
+    if (rank == n - 1) {
+        THREAD_EXPECT(code == 0, "%d %s", code, thread_error(comm));
+        dlcoll_abort(comm, "leaves");
+        return;
+    }
+    while (code == 0)
+        code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
+    dlcoll_group_opts opts = DLCOLL_GROUP_OPTS_INIT;
+    opts.timeout_ms = (int64_t)(test_seconds(1) * 1000);
+    if (rank == a->who)
+        await(&a->through, n - 2);
+    code = dlcoll_comm_shrink(comm, &rest, &opts);
+    if (rank == a->who) {
+        THREAD_EXPECT(code == (rank == 0 ? 0 : DLCOLL_EPEER), "%d %s", code, thread_error(NULL));
+        THREAD_EXPECT(rank == 0 || strstr(thread_error(NULL), "came too late"), "%s",
+                      thread_error(NULL));
+        atomic_store(&a->heard, 1);
+    } else if (a->who == 0) { /* who would have to say */
+        THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "%d %s", code, thread_error(NULL));
+        THREAD_EXPECT(strstr(thread_error(NULL), "rank 0 ("), "%s", thread_error(NULL));
+        THREAD_EXPECT(strstr(thread_error(comm), "leaves"), "%s", thread_error(comm));
+    } else {
+        THREAD_EXPECT(code == 0, "%d %s", code, thread_error(NULL));
+        THREAD_EXPECT(dlcoll_size(rest) == n - 2, "%d", dlcoll_size(rest));
+        THREAD_EXPECT(thread_sum_of_ranks(rest, rank) == n * (n - 1) / 2 - (n - 1) - a->who, "sum");
+    }
+    atomic_fetch_add(&a->through, 1);
+    await(&a->heard, 1);
+    dlcoll_destroy(rest);
+}
+
+START_TEST(those_who_do_not_come_are_left_out)
+{
+    struct absence a = {.who = _i};
+    thread_ranks_run(5, come_or_not, &a);
+}
+END_TEST
+
+static void shrink_badly(dlcoll_comm *comm, void *arg)
+{
+    dlcoll_comm *rest = NULL;
+    dlcoll_group_opts opts = DLCOLL_GROUP_OPTS_INIT;
+    (void)arg;
+    THREAD_EXPECT(dlcoll_comm_shrink(comm, &rest, NULL) == DLCOLL_ESTATE, "nothing has failed");
+    THREAD_EXPECT(strstr(thread_error(NULL), "nothing has failed"), "%s", thread_error(NULL));
+    dlcoll_abort(comm, "fails");
+    opts.size = 1;
+    THREAD_EXPECT(dlcoll_comm_shrink(comm, &rest, &opts) == DLCOLL_EINVAL, "wrong options");
+    THREAD_EXPECT(strstr(thread_error(NULL), "DLCOLL_GROUP_OPTS_INIT"), "%s", thread_error(NULL));
+    THREAD_EXPECT(strstr(thread_error(comm), "fails"), "%s", thread_error(comm));
+}
+
+START_TEST(what_is_wrong_with_it_is_told)
+{
+    thread_ranks_run(1, shrink_badly, NULL);
+}
+END_TEST
+
+static void without_memory(void)
+{
+    setenv("DLCOLL_SHM", "0", 1);
+}
+
+static void with_memory(void)
+{
+    setenv("DLCOLL_SHM", "1", 1);
+}
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("dlcoll_ends");
+    for (int shm = 0; shm <= 1; shm++) {
+        TCase *tc = test_case(s, shm ? "shared memory" : "tcp", 60);
+        tcase_add_checked_fixture(tc, shm ? with_memory : without_memory, NULL);
+        tcase_add_loop_test(tc, abort_ends_it_for_all, 2, 5);
+        tcase_add_loop_test(tc, a_reason_that_comes_late_or_never, 0, 2);
+        tcase_add_test(tc, abort_by_another_thread);
+        tcase_add_test(tc, who_destroys_it_in_the_middle_has_left);
+        tcase_add_loop_test(tc, those_who_are_left_go_on, 3, 6);
+        tcase_add_loop_test(tc, those_who_do_not_come_are_left_out, 0, 4);
+        tcase_add_test(tc, what_is_wrong_with_it_is_told);
+    }
+    return s;
+}
+
+TEST_MAIN(suite)

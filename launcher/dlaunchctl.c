@@ -41,6 +41,8 @@ struct job {
 struct jobs {
     struct job job[JOBS_MAX];
     size_t n;
+    int nsilent; /* launchers that do not answer, such as one that was stopped with Ctrl-Z */
+    bool named_is_silent;
     DIR *dir[DIRS_MAX]; /* the folders that were looked into */
 };
 
@@ -113,8 +115,22 @@ static bool is_known(const struct jobs *jobs, int dirfd, const char *name)
     return false;
 }
 
+static bool has_pid(const struct job *j, const char *which)
+{
+    char pid[24];
+    snprintf(pid, sizeof(pid), "%ld", j->pid);
+    return which && strcmp(which, pid) == 0;
+}
+
+static void add_silent_job(struct jobs *jobs, const struct job *j, const char *which)
+{
+    log_warn("process %ld does not answer: %s", j->pid, strerror(errno));
+    jobs->nsilent++;
+    jobs->named_is_silent |= has_pid(j, which);
+}
+
 /* Asks the launcher behind one socket. A socket that nobody listens on is removed. */
-static void add_job(struct jobs *jobs, int dirfd, const char *name)
+static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *which)
 {
     struct job *j = &jobs->job[jobs->n];
     char *end;
@@ -127,7 +143,7 @@ static void add_job(struct jobs *jobs, int dirfd, const char *name)
     if (!j->status && errno == ECONNREFUSED)
         unlinkat(dirfd, name, 0);
     else if (!j->status && errno != ENOENT && errno != ECONNRESET) /* it ended meanwhile */
-        log_warn("process %ld does not answer: %s", j->pid, strerror(errno));
+        add_silent_job(jobs, j, which);
     else if (j->status)
         jobs->n++;
 }
@@ -138,7 +154,7 @@ static int by_pid(const void *a, const void *b)
     return x->pid < y->pid ? -1 : x->pid > y->pid;
 }
 
-static void find_jobs(struct jobs *jobs)
+static void find_jobs(struct jobs *jobs, const char *which)
 {
     char path[CONTROL_PATH_MAX - 32];
     for (int i = 0; i < DIRS_MAX && control_dir_path(i, path); i++) {
@@ -147,7 +163,7 @@ static void find_jobs(struct jobs *jobs)
             continue;
         jobs->dir[i] = fdopendir(dirfd);
         for (struct dirent *de; jobs->dir[i] && (de = readdir(jobs->dir[i]));)
-            add_job(jobs, dirfd, de->d_name);
+            add_job(jobs, dirfd, de->d_name, which);
     }
     qsort(jobs->job, jobs->n, sizeof(jobs->job[0]), by_pid);
 }
@@ -177,24 +193,23 @@ static long number_of(const json_t *j, const char *key)
 static struct job *pick(struct jobs *jobs, const char *which)
 {
     struct job *found = NULL;
-    int hits = 0;
+    int hits = which ? 0 : jobs->nsilent;
     for (size_t i = 0; i < jobs->n; i++) {
         struct job *j = &jobs->job[i];
-        char pid[24];
-        snprintf(pid, sizeof(pid), "%ld", j->pid);
-        if (which && strcmp(which, pid) == 0)
+        if (has_pid(j, which))
             return j;
         if (!which || strcmp(which, text_of(j->status, "run_id")) == 0) {
             found = j;
             hits++;
         }
     }
-    if (hits == 1)
+    if (hits == 1 || jobs->named_is_silent) /* that it is silent has been said */
         return found;
-    if (jobs->n == 0)
+    if (jobs->n == 0 && jobs->nsilent == 0)
         log_error("no job of yours is running on this host");
     else if (hits == 0)
-        log_error("no job of yours with process or run id '%.100s' is running on this host", which);
+        log_error("no%s job of yours with process or run id '%.100s' is running on this host",
+                  jobs->nsilent ? " other" : "", which);
     else
         log_error("%d jobs of yours are running here: say which with -p PID", hits);
     return NULL;
@@ -321,10 +336,10 @@ static int do_status(struct jobs *jobs, const char *which, bool json)
         json_decref(list);
     } else if (jobs->n) {
         print_list(jobs);
-    } else {
+    } else if (jobs->nsilent == 0) {
         log_notice("no job of yours is running on this host");
     }
-    return 0;
+    return jobs->n == 0 && jobs->nsilent;
 }
 
 /* Until the process is gone; by its descriptor where the kernel has those. */
@@ -438,7 +453,7 @@ int main(int argc, char **argv)
         log_error("--wait goes with stop");
         return 2;
     }
-    find_jobs(&jobs);
+    find_jobs(&jobs, which);
     rc = stop ? do_stop(&jobs, which, json, wait) : do_status(&jobs, which, json);
     if (fflush(stdout) != 0 && rc == 0) {
         log_error("standard output: %s", strerror(errno));

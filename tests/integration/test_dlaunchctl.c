@@ -229,8 +229,23 @@ START_TEST(dead_and_hung_launchers)
              (int)hung);
     ck_assert_ptr_nonnull(strstr(p.err, said)); /* other jobs of this user may hang, too */
     proc_fini(&p);
-    end(hung);
+    ck_assert_int_eq(ctl(&p, ARGV("stop")), 1); /* which of them is not for us to choose */
+    ck_assert_ptr_nonnull(strstr(p.err, "jobs of yours are running here: say which with -p PID"));
+    proc_fini(&p);
     end(well);
+    ck_assert_int_eq(ctl(&p, ARGV("-p", pid_text(hung), "stop")), 1);
+    ck_assert_ptr_nonnull(strstr(p.err, said));
+    ck_assert_ptr_null(strstr(p.err, "is running on this host"));
+    proc_fini(&p);
+    ck_assert_int_eq(ctl(&p, ARGV("-p", "nothing", "stop")), 1);
+    ck_assert_ptr_nonnull(strstr(p.err, "no other job of yours with process or run id 'nothing'"));
+    proc_fini(&p);
+    int status = ctl(&p, ARGV("status"));
+    ck_assert_ptr_nonnull(strstr(p.err, said));
+    ck_assert_ptr_null(strstr(p.err, "no job of yours"));
+    ck_assert(status == 1 || *p.out); /* other jobs of this user may run, too */
+    proc_fini(&p);
+    end(hung);
     free(path);
 }
 END_TEST

@@ -11,6 +11,8 @@
 
 #include "core/parse.h"
 
+#define NO_IPV6 "'%.*s' is not host:port (an IPv6 address is written [addr]:port)"
+
 static bool host_chars_ok(const char *s)
 {
     for (; *s; s++) {
@@ -18,6 +20,19 @@ static bool host_chars_ok(const char *s)
             return false;
     }
     return true;
+}
+
+/* As inet_pton() has it, but for a %scope. */
+static bool is_ipv6(const char *s)
+{
+    char text[INET6_ADDRSTRLEN];
+    struct in6_addr a;
+    size_t n = strcspn(s, "%");
+    if (n >= sizeof(text))
+        return false;
+    memcpy(text, s, n);
+    text[n] = '\0';
+    return inet_pton(AF_INET6, text, &a) == 1;
 }
 
 int endpoint_parse(const char *s, int default_port, char host[HOST_MAX], int *port, struct err *e)
@@ -36,8 +51,7 @@ int endpoint_parse(const char *s, int default_port, char host[HOST_MAX], int *po
     if (text[0] == '[') {
         char *close = strchr(text, ']');
         if (!close || (close[1] && close[1] != ':'))
-            return err_set(e, -EINVAL,
-                           "'%s' is not host:port (an IPv6 address is written [addr]:port)", text);
+            return err_set(e, -EINVAL, NO_IPV6, (int)n, s);
         p = close[1] == ':' ? close + 2 : NULL;
         *close = '\0';
         h = text + 1;
@@ -54,6 +68,8 @@ int endpoint_parse(const char *s, int default_port, char host[HOST_MAX], int *po
                        p);
     if (strlen(h) >= HOST_MAX || !host_chars_ok(h) || (p && !*h))
         return err_set(e, -EINVAL, "'%.*s' is not host:port", (int)n, s);
+    if (strchr(h, ':') && !is_ipv6(h))
+        return err_set(e, -EINVAL, NO_IPV6, (int)n, s);
     strcpy(host, *h ? h : "localhost");
     *port = (int)v;
     return 0;

@@ -27,6 +27,8 @@ static const struct {
      "--rdzv_endpoint: cannot make a file"},
     {"--rdzv_endpoint host:0x10", "--rdzv_endpoint: "},
     {"--nnodes 2 --rdzv_endpoint [fd77::1", "--rdzv_endpoint: "},
+    {"--nnodes 2 --rdzv_endpoint fd77::1:29400",
+     "--rdzv_endpoint: 'fd77::1:29400' is not host:port (an IPv6 address is written [addr]:port)"},
     {"--rdzv_conf join_timeout=abc", "--rdzv_conf: join_timeout: 'abc' is not a time"},
     {"--rdzv_conf keep_alive_max_attempt=0", "--rdzv_conf: keep_alive_max_attempt: "},
     {"--rdzv_conf speed=3", "--rdzv_conf: unknown key 'speed' (there are join_timeout"},

@@ -237,8 +237,9 @@ START_TEST(endpoints)
                 {"h:1", "h", 1},         {" node-1.x_y:29400 ", "node-1.x_y", 29400},
                 {"[::1]:80", "::1", 80}, {"[fe80::1%eth0]", "fe80::1%eth0", 7},
                 {"::1", "::1", 7},       {"10.0.0.1:0", "10.0.0.1", 0}};
-    static const char *const bad[] = {"h:",     "h:x", "h:65536", "h:-1", "[::1",
-                                      "[::1]x", "a b", "h/x",     ":5"};
+    static const char *const bad[] = {
+        "h:",  "h:x", "h:65536", "h:-1",          "[::1",        "[::1]x",  "a b",
+        "h/x", ":5",  "h:1:2",   "fd77::1:29400", "[h:1]:29400", "::ffff::"};
     char host[HOST_MAX];
     int port;
     struct err e = ERR_INIT;

@@ -97,7 +97,7 @@ void words_signal(struct buf *b, int signo)
 static bool comes_from_outside(int signo)
 {
     return signo == SIGKILL || signo == SIGTERM || signo == SIGINT || signo == SIGHUP ||
-           signo == SIGQUIT || signo == SIGUSR1 || signo == SIGUSR2;
+           signo == SIGQUIT;
 }
 
 /* ----------------------------------------------------------------------------------- numbers */
@@ -183,6 +183,8 @@ void words_cause(struct buf *b, const struct failure *f)
 {
     if (f->kind == FAILURE_SIGNAL && f->oom)
         words_add(b, "out of memory: the kernel killed it (cgroup oom_kill)");
+    else if (f->kind == FAILURE_SIGNAL && (f->signal == SIGUSR1 || f->signal == SIGUSR2))
+        words_add(b, "sent by someone else, to it or to dlaunch, which passes it on");
     else if (f->kind == FAILURE_SIGNAL && comes_from_outside(f->signal))
         words_add(b, "killed by someone else, not by dlaunch");
     else if (f->kind == FAILURE_EXEC && *f->message)

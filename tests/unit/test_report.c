@@ -285,6 +285,12 @@ START_TEST(killed_by_someone_else)
           "  hint      fewer or smaller workers on that node, or more memory for the cgroup\n"
           "\n"
           "The job ended with exit status 137 after 0.2 s.\n" RULE);
+    failures[0].oom = false;
+    failures[0].signal = SIGUSR2; /* such as one that dlaunch got and passed on */
+    char *text = report_text(0);
+    ck_assert_ptr_nonnull(strstr(
+        text, "  cause     sent by someone else, to it or to dlaunch, which passes it on\n"));
+    free(text);
 }
 END_TEST
 

@@ -226,6 +226,13 @@ static void note_local_addr(struct rdzv *r)
     member_state_set_local_addr(member_state_of(r->member), r->local_addr);
 }
 
+static void say_note(struct rdzv_finder *f)
+{
+    if (f->note[0])
+        log_notice("%s", f->note);
+    f->note[0] = '\0';
+}
+
 static void on_looked(struct rdzv *r)
 {
     struct rdzv_finder *f = r->finder;
@@ -233,9 +240,7 @@ static void on_looked(struct rdzv *r)
     int fd = -1;
     enum rdzv_role role = f->ops->decide(f, &e);
     note_local_addr(r);
-    if (f->note[0])
-        log_notice("%s", f->note);
-    f->note[0] = '\0';
+    say_note(f);
     if (role == RDZV_ROLE_HOST && r->endpoint &&
         netaddr_port(&f->bind.addr) == endpoint_port(r->endpoint)) {
         host_again(r);
@@ -493,6 +498,7 @@ static int look_at_once(struct rdzv *r, struct err *e)
     f->ops->look(f);
     if (f->ops->decide(f, e) != RDZV_ROLE_HOST)
         return 0; /* it will be decided again; nothing is lost */
+    say_note(f);
     int fd = rdzv_host_listen(f, e);
     r->listen_fd = fd >= 0 ? fd : -1;
     return fd >= 0 || fd == -EADDRINUSE ? 0 : fd;

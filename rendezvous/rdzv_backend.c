@@ -271,6 +271,9 @@ static enum rdzv_role host_anyway(struct rdzv_finder *f)
     if (!rdzv_choose_bind(f->host, f->port, f->addrs, f->naddrs, f->max_nodes, &f->bind)) {
         f->bind.any = true; /* a name or address that only the others see, or not yet anybody */
         netaddr_parse_ip(&f->bind.addr, "::", f->port);
+        if (f->naddrs)
+            text_set(f->note, sizeof(f->note),
+                     "%s is no address of this host: listening on all of its own", f->host);
     }
     return RDZV_ROLE_HOST;
 }

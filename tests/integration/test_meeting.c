@@ -323,6 +323,26 @@ START_TEST(name_that_does_not_resolve)
 }
 END_TEST
 
+/* It may be one that only the others see; more often the coordinator was started on another host
+ * than was meant. */
+START_TEST(address_of_another_host)
+{
+    static const char *const hosts[] = {"--node_rank 0 --nnodes 2 %W append %T/up",
+                                        "--rdzv_only --nnodes 2"};
+    for (size_t i = 0; i < ARRAY_LEN(hosts); i++) {
+        struct proc p;
+        char *line = test_text("--rdzv_endpoint 192.0.2.1:%d --rdzv_conf join_timeout=1 %s",
+                               free_port(), hosts[i]);
+        dlaunch_start(&p, NULL, "%s", line);
+        expect_status(&p, 1, 10);
+        expect_text(p.err, "192.0.2.1 is no address of this host: listening on all of its own\n");
+        ck_assert_int_eq(times(p.err, "is no address"), 1);
+        nothing_started();
+        proc_fini(&p);
+    }
+}
+END_TEST
+
 START_TEST(local_addr_that_does_not_resolve)
 {
     struct proc p;
@@ -400,6 +420,7 @@ static Suite *suite(void)
     tc = test_case(s, "endpoint", 60);
     tcase_add_test(tc, port_in_use);
     tcase_add_test(tc, name_that_does_not_resolve);
+    tcase_add_test(tc, address_of_another_host);
     tcase_add_test(tc, local_addr_that_does_not_resolve);
     tcase_add_test(tc, no_coordinator_there);
     tcase_add_test(tc, who_is_here_and_who_is_missing);

@@ -17,6 +17,11 @@ static void name_unkillable(struct agent *a)
     pid_t children[8];
     size_t len = 0;
     int n = sweep_children(children, (int)ARRAY_LEN(children));
+    if (n == 0) {
+        snprintf(a->leftover, sizeof(a->leftover), "those that /proc does not show");
+        log_error("what the workers left behind could not be killed: %s", a->leftover);
+        return;
+    }
     for (int i = 0; i < n && i < (int)ARRAY_LEN(children); i++) {
         char one[160];
         len += (size_t)snprintf(a->leftover + len, sizeof(a->leftover) - len, "%s%s", i ? "; " : "",

@@ -126,6 +126,33 @@ START_TEST(a_worker_that_cannot_be_killed)
 }
 END_TEST
 
+/* What has left its group can be found by /proc alone. */
+START_TEST(a_daemon_where_there_is_no_proc)
+{
+    struct proc p;
+    if (proc_run(&p, ARGV("unshare", "-m", "umount", "-l", "/proc"), NULL, 10) != 0) {
+        proc_fini(&p);
+        test_skip("cannot unmount /proc");
+        return;
+    }
+    proc_fini(&p);
+    const char *pid = tmppath("pid");
+    char *daemon = test_text("setsid sh -c \"echo \\$\\$ >%s; exec sleep 60\" & "
+                             "until [ -s %s ]; do sleep 0.01; done",
+                             pid, pid);
+    char *line = test_text("umount -l /proc && exec %s sh -c '%s'", build_path("dlaunch"), daemon);
+    int status = proc_run(&p, ARGV("unshare", "-m", "sh", "-c", line), NULL, 30);
+    pid_t left = atoi(text_of_file(pid));
+    ck_assert_int_gt(left, 0);
+    kill(left, SIGKILL);
+    ck_assert_msg(status == 125, "exit %d\n%s", status, p.err);
+    expect_text(p.err, "what the workers left behind could not be killed: those that /proc does "
+                       "not show\n");
+    expect_words(p.err, "Still alive, and not to be ended: those that /proc does not show");
+    proc_fini(&p);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------ what is gone
  */
 
@@ -545,6 +572,7 @@ static Suite *suite(void)
     tcase_add_test(tc, killed_for_want_of_memory);
     tcase_add_test(tc, a_stopped_worker_is_ended);
     tcase_add_test(tc, a_worker_that_cannot_be_killed);
+    tcase_add_test(tc, a_daemon_where_there_is_no_proc);
     tcase_add_test(tc, folders_that_are_gone);
     tc = test_case(s, "too few", 120);
     tcase_add_test(tc, too_few_descriptors);

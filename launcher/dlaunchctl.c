@@ -122,9 +122,25 @@ static bool has_pid(const struct job *j, const char *which)
     return which && strcmp(which, pid) == 0;
 }
 
+static bool is_stopped(long pid)
+{
+    char path[40], stat[512];
+    snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
+    if (fd_read_file(AT_FDCWD, path, stat, sizeof(stat)) < 0)
+        return false;
+    const char *end_of_name = strrchr(stat, ')'); /* the name may hold anything */
+    return end_of_name && strncmp(end_of_name, ") T", 3) == 0;
+}
+
 static void add_silent_job(struct jobs *jobs, const struct job *j, const char *which)
 {
-    log_warn("process %ld does not answer: %s", j->pid, strerror(errno));
+    int why = errno;
+    if (is_stopped(j->pid))
+        log_warn("process %ld does not answer: it is stopped, as by Ctrl-Z (kill -CONT %ld lets "
+                 "it go on)",
+                 j->pid, j->pid);
+    else
+        log_warn("process %ld does not answer: %s", j->pid, strerror(why));
     jobs->nsilent++;
     jobs->named_is_silent |= has_pid(j, which);
 }

@@ -365,27 +365,29 @@ static void leave_again(struct agent *a)
     atomic_store(&hurry, true);
 }
 
-static void on_stop_signal(struct agent *a, int signo)
+static void stop_by(struct agent *a, enum stop_reason reason, int signo, const char *what)
 {
-    char buf[24], text[HOST_MAX + 64];
-    const char *name = signal_name(signo, buf);
+    char text[HOST_MAX + 64];
     if (a->leaving) {
         leave_again(a);
         return;
     }
-    snprintf(text, sizeof(text), "%s received %s", a->job->host, name);
+    snprintf(text, sizeof(text), "%s received %s", a->job->host, what);
     if (a->nalive)
         log_notice("received %s: stopping %d worker%s, SIGKILL after %g s (once more: at once)",
-                   name, a->nalive, a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
-    leave(a, STOP_SIGNAL, 128 + signo, signo, text);
+                   what, a->nalive, a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
+    leave(a, reason, 128 + signo, signo, text);
+}
+
+static void on_stop_signal(struct agent *a, int signo)
+{
+    char name[24];
+    stop_by(a, STOP_SIGNAL, signo, signal_name(signo, name));
 }
 
 void agent_stop(struct agent *a, const char *why)
 {
-    if (a->leaving)
-        leave_again(a);
-    else
-        leave(a, STOP_REQUEST, 128 + SIGTERM, SIGTERM, why);
+    stop_by(a, STOP_REQUEST, SIGTERM, why);
 }
 
 static void on_job_timeout(uv_timer_t *t)

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 
 #include "core/fd.h"
+#include "core/netaddr.h"
 
 static char *g_env[4];
 
@@ -99,7 +100,12 @@ START_TEST(from_start_to_stop)
     ck_assert_int_ne(access(tmppath("pid"), F_OK), 0);
     ck_assert_int_ne(access(sock, F_OK), 0);
     expect_text(text_of_file(tmppath("log")), "hello\nhello\n");
-    expect_text(text_of_file(tmppath("log")), "STOPPED");
+    char host[HOST_MAX];
+    ck_assert_int_eq(gethostname(host, sizeof(host)), 0);
+    expect_text(text_of_file(tmppath("log")),
+                "dlaunch: received dlaunchctl stop: stopping 2 workers, SIGKILL after ");
+    expect_words(text_of_file(tmppath("log")),
+                 test_text("STOPPED: %s received dlaunchctl stop", host));
     ctl(&p, 1, ARGV("-p", pid_text, "status"));
     proc_fini(&p);
 }

@@ -1,5 +1,6 @@
 #include "agent/cgroup.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -7,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -146,22 +148,44 @@ bool cgroup_own(const char *controller, char *out, size_t cap, size_t *mount_len
 
 /* ----------------------------------------------------------------------- one for the workers */
 
+#define NAME "dlaunch." /* and the agent's pid */
+
 static bool place_of(pid_t agent, char *out, size_t cap)
 {
     char own[256];
     if (!cgroup_own(NULL, own, sizeof(own), NULL))
         return false;
-    int n = snprintf(out, cap, "%s/dlaunch.%d", own, (int)agent);
+    int n = snprintf(out, cap, "%s/" NAME "%d", own, (int)agent);
     return n > 0 && (size_t)n < cap;
+}
+
+/* What is left of those who were killed together with their guardians: empty, and locked by nobody.
+ */
+static void remove_leftovers(void)
+{
+    char own[256];
+    DIR *dir = cgroup_own(NULL, own, sizeof(own), NULL) ? opendir(own) : NULL;
+    for (struct dirent *de; dir && (de = readdir(dir));) {
+        if (strncmp(de->d_name, NAME, strlen(NAME)) != 0)
+            continue;
+        _cleanup_fd_ int fd = openat(dirfd(dir), de->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+            unlinkat(dirfd(dir), de->d_name, AT_REMOVEDIR);
+    }
+    if (dir)
+        closedir(dir);
 }
 
 void cgroup_open(struct cgroup *c)
 {
     *c = (struct cgroup){.fd = -1};
     char path[sizeof(c->path)];
+    remove_leftovers();
     if (!place_of(getpid(), path, sizeof(path)) || mkdir(path, 0755) < 0)
         return;
     c->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (c->fd >= 0)
+        flock(c->fd, LOCK_SH | LOCK_NB); /* or somebody has just taken it for a leftover */
     if (c->fd < 0 || faccessat(c->fd, "cgroup.kill", W_OK, 0) < 0) {
         close_fd(&c->fd);
         rmdir(path);
@@ -196,7 +220,7 @@ static void remove_when_empty(const char *path)
 static bool is_place_of(pid_t agent, const char *path)
 {
     char name[32];
-    size_t want = (size_t)snprintf(name, sizeof(name), "/dlaunch.%d", (int)agent);
+    size_t want = (size_t)snprintf(name, sizeof(name), "/" NAME "%d", (int)agent);
     size_t len = strlen(path);
     return len > want && strcmp(path + len - want, name) == 0;
 }

@@ -14,8 +14,8 @@ struct cgroup {
     bool killed;    /* by cgroup_kill() */
 };
 
-/* Makes <our own cgroup>/dlaunch.<our pid> when that is allowed and has cgroup.kill. Never an
- * error. */
+/* Makes <our own cgroup>/dlaunch.<our pid> when that is allowed and has cgroup.kill, and removes
+ * what others have left of theirs. Never an error. */
 void cgroup_open(struct cgroup *c);
 void cgroup_kill(struct cgroup *c);
 /* Another one in its place if it has been killed, when everything in it is dead: what is born into

@@ -43,12 +43,12 @@ enum call_kind {
 
 /* Fields that the kind does not have are 0. Travels between ranks as it is. */
 struct call {
-    uint8_t kind;  /* enum call_kind */
-    uint8_t dtype; /* dlcoll_dtype */
-    uint8_t op;    /* struct reduce_info's code */
-    uint8_t unused;
-    int32_t root;   /* or what else the kind compares: two of the _V, a digest of all counts */
-    uint64_t count; /* elements */
+    uint8_t kind;     /* enum call_kind */
+    uint8_t dtype;    /* dlcoll_dtype */
+    uint8_t op;       /* struct reduce_info's code */
+    uint8_t settings; /* struct job_conf's: two ranks with others do not understand each other */
+    int32_t root;     /* or what else the kind compares: two of the _V, a digest of all counts */
+    uint64_t count;   /* elements */
 };
 
 /* What a kind has beside its name. */
@@ -73,7 +73,7 @@ static inline bool call_rooted(enum call_kind kind) /* or has a peer */
 static inline bool call_equal(const struct call *a, const struct call *b)
 {
     return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
-           a->count == b->count;
+           a->settings == b->settings && a->count == b->count;
 }
 
 /* Whether, as far as their texts go, they are the same: only their parts differ. */

@@ -92,7 +92,9 @@ static int env_timeout(int64_t *ms)
     if (parse_seconds(env, &seconds, &e) < 0)
         return error_set_global(DLCOLL_EINVAL, "dlcoll_init: DLCOLL_TIMEOUT: %s", e.msg);
     if (seconds < 0.001)
-        return error_set_global(DLCOLL_EINVAL, "dlcoll_init: DLCOLL_TIMEOUT: %s is no time", env);
+        return error_set_global(DLCOLL_EINVAL,
+                                "dlcoll_init: DLCOLL_TIMEOUT: %s is too short: must be 1ms or more",
+                                env);
     *ms = seconds < 1e9 ? (int64_t)(seconds * 1000) : -1;
     return 0;
 }
@@ -118,12 +120,16 @@ static int read_options(dlcoll_init_opts *o, const dlcoll_init_opts *given)
     return 0;
 }
 
-static void set_up_debugging(void)
+static int set_up_debugging(void)
 {
+    struct err e = ERR_INIT;
     bool on = false;
     const char *env = getenv("DLCOLL_DEBUG");
-    if (env && parse_bool(env, &on, NULL) == 0 && on)
+    if (env && *env && parse_bool(env, &on, &e) < 0)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_init: DLCOLL_DEBUG: %s", e.msg);
+    if (on)
         log_init(LOG_LEVEL_VERBOSE, "dlcoll: ");
+    return 0;
 }
 
 /* ---------------------------------------------------------------------------------------- life */
@@ -276,8 +282,9 @@ int dlcoll_init(dlcoll_comm **comm, const dlcoll_init_opts *opts)
     if (!comm)
         return error_set_global(DLCOLL_EINVAL, "dlcoll_init: comm is NULL");
     *comm = NULL;
-    set_up_debugging();
-    int code = read_options(&o, opts);
+    int code = set_up_debugging();
+    if (code == 0)
+        code = read_options(&o, opts);
     if (code < 0)
         return code;
     if (reduce_choose(&e) < 0)

@@ -171,10 +171,16 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
     cause->code = DLCOLL_EMISMATCH;
     set_rank(c, cause, peer);
     world_name(c->world, peer, name);
-    if ((uint32_t)call->theirs_seq == (uint32_t)call->seq && call_alike(&call->theirs, &call->id))
+    if (call->theirs.settings != call->id.settings)
+        snprintf(cause->text, sizeof(cause->text),
+                 "%s has other settings than rank %d: DLCOLL_ALGO, DLCOLL_TUNE_FILE, DLCOLL_SHM, "
+                 "DLCOLL_SOCKETS and DLCOLL_NCCL_ROOTS must be the same on all ranks",
+                 name, c->world->rank);
+    else if ((uint32_t)call->theirs_seq == (uint32_t)call->seq &&
+             call_alike(&call->theirs, &call->id))
         snprintf(cause->text, sizeof(cause->text),
                  "%s sends other messages than rank %d expects for the same %s: do their parts "
-                 "have other counts, or their hosts other settings?",
+                 "have other counts?",
                  name, c->world->rank, call_describe(&call->id, ours));
     else if (call->theirs.kind == CALL_SEND) /* messages of two ranks have numbers of their own */
         snprintf(cause->text, sizeof(cause->text),

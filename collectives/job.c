@@ -1,9 +1,11 @@
 #include "collectives/job.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "collectives/group.h"
 #include "collectives/net/tcp.h"
 #include "collectives/store.h"
 #include "core/parse.h"
@@ -34,15 +36,45 @@ static int read_congestion(struct job_conf *c, struct err *e)
     return 0;
 }
 
+/* *out stays as it is when the variable is not set. */
+static int env_int(const char *name, long min, long max, int *out, struct err *e)
+{
+    const char *v = getenv(name);
+    long n = *out;
+    if (v && *v && parse_int(v, min, max, &n, e) < 0)
+        return err_wrap(e, "%s", name);
+    *out = (int)n;
+    return 0;
+}
+
 static int read_conf(struct job_conf *c, struct err *e)
 {
-    const char *sockets = getenv("DLCOLL_SOCKETS");
-    long n = 1;
-    if (sockets && *sockets && parse_int(sockets, 1, TCP_LANES_MAX, &n, e) < 0)
-        return err_wrap(e, "DLCOLL_SOCKETS");
-    c->sockets = (int)n;
-    int r = read_congestion(c, e);
+    c->sockets = 1;
+    int r = env_int("DLCOLL_SOCKETS", 1, TCP_LANES_MAX, &c->sockets, e);
+    if (r == 0)
+        r = env_int("DLCOLL_NCCL_ROOTS", 1, INT_MAX, &c->nccl_roots, e);
+    if (r == 0)
+        r = read_congestion(c, e);
     return r < 0 ? r : env_bool("DLCOLL_SHM", true, &c->shared_memory, e);
+}
+
+/* What ranks must have in common to understand each other, as a byte of every call. */
+static uint8_t digest(const struct job *j)
+{
+    const struct job_conf *c = &j->conf;
+    char rule[256];
+    uint64_t h = 1;
+    if (c->sockets == 1 && c->shared_memory && !c->nccl_roots && !j->choice.n)
+        return 0;
+    h = group_hash(h, (uint64_t)c->sockets);
+    h = group_hash(h, (uint64_t)c->nccl_roots);
+    h = group_hash(h, c->shared_memory);
+    for (size_t i = 0; i < j->choice.n; i++) {
+        choice_format(&j->choice.rules[i], rule, sizeof(rule));
+        for (const char *p = rule; *p; p++)
+            h = group_hash(h, (uint64_t)*p);
+    }
+    return (uint8_t)(1 + h % 255);
 }
 
 int job_new(struct job **out, const struct world_opts *opts, struct err *e)
@@ -53,6 +85,7 @@ int job_new(struct job **out, const struct world_opts *opts, struct err *e)
     int r = read_conf(&j->conf, e);
     if (r == 0)
         r = choice_init(&j->choice, e);
+    j->conf.settings = r == 0 ? digest(j) : 0;
     if (r == 0 && (r = world_init(&j->world, opts, e)) < 0)
         choice_fini(&j->choice);
     if (r < 0) {

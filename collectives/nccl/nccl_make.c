@@ -30,11 +30,10 @@ struct coll_call nccl_internal_call(dlcoll_comm *c, enum call_kind kind, void *d
 /* ------------------------------------------------------------------------------------------ ids */
 
 /* How many unique ids, and whose: rank i * size / roots. */
-static int roots_of(const struct nccl_api *api, int size)
+static int roots_of(const struct nccl_api *api, const dlcoll_comm *c)
 {
-    const char *env = getenv("DLCOLL_NCCL_ROOTS");
-    int n = env ? atoi(env) : (size + RANKS_PER_ROOT - 1) / RANKS_PER_ROOT;
-    return !api->CommInitRankScalable || n < 1 ? 1 : n > size ? size : n;
+    int n = c->job->conf.nccl_roots ?: (c->size + RANKS_PER_ROOT - 1) / RANKS_PER_ROOT;
+    return !api->CommInitRankScalable ? 1 : n > c->size ? c->size : n;
 }
 
 /* The ids, on every rank; malloc'ed. */
@@ -186,7 +185,7 @@ struct nccl *nccl_get(dlcoll_comm *c, uint64_t deadline_ns, int *code)
                                            : comm_fail(c, -EREMOTEIO, &call); /* others wait */
         return NULL;
     }
-    int roots = roots_of(n->api, c->size);
+    int roots = roots_of(n->api, c);
     struct nccl_id *ids = share_ids(c, n->api, roots, deadline_ns, code);
     if (!ids) {
         nccl_free_parts(n);

@@ -14,7 +14,7 @@
 #include "collectives/call.h"
 
 #define HELLO_MAGIC   0x31434c44u /* "DLC1" */
-#define HELLO_VERSION 4u
+#define HELLO_VERSION 5u
 
 enum hello_kind { HELLO_DATA = 1, HELLO_NOTICE = 2, HELLO_GONE = 3, HELLO_KNOCK = 4 };
 

@@ -474,7 +474,7 @@ START_TEST(a_wrong_environment_is_told)
     setenv("DLCOLL_TIMEOUT", "soon", 1);
     expect_init(DLCOLL_EINVAL, "DLCOLL_TIMEOUT");
     setenv("DLCOLL_TIMEOUT", "0", 1);
-    expect_init(DLCOLL_EINVAL, "0 is no time");
+    expect_init(DLCOLL_EINVAL, "DLCOLL_TIMEOUT: 0 is too short: must be 1ms or more");
 }
 END_TEST
 

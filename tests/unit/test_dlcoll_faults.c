@@ -370,6 +370,40 @@ START_TEST(different_calls_are_told_on_every_rank)
 }
 END_TEST
 
+static const char *const g_settings[][2] = {
+    {"DLCOLL_ALGO", "all_reduce net/ring"}, {"DLCOLL_SOCKETS", "4"}, {"DLCOLL_NCCL_ROOTS", "2"}};
+static const char *const *g_setting;
+
+static void set_otherwise(struct ranks *j, int rank)
+{
+    double x = rank;
+    if (rank == 1)
+        setenv(g_setting[0], g_setting[1], 1);
+    dlcoll_comm *c = comm_start();
+    int r = dlcoll_all_reduce(&x, &x, 1, DLCOLL_F64, DLCOLL_SUM, c, NULL, NULL);
+    ranks_keep_result(j, rank, c, r);
+    dlcoll_destroy(c);
+}
+
+/* By other algorithms two ranks may exchange messages of the same length, and get wrong sums. */
+START_TEST(different_settings_are_told)
+{
+    struct ranks j;
+    g_setting = g_settings[_i / 2];
+    setenv("DLCOLL_SHM", _i % 2 ? "1" : "0", 1);
+    ranks_init(&j, 2, 1 + _i % 2);
+    ranks_start(&j, set_otherwise);
+    ranks_wait(&j, 20, 0);
+    for (int r = 0; r < 2; r++) {
+        const char *text = j.shared->rank[r].error.text;
+        ck_assert_msg(j.shared->rank[r].code == DLCOLL_EMISMATCH, "rank %d: %d %s", r,
+                      j.shared->rank[r].code, text);
+        ck_assert_msg(strstr(text, "has other settings than rank"), "rank %d: %s", r, text);
+    }
+    ranks_fini(&j);
+}
+END_TEST
+
 static void leave_early(struct ranks *j, int rank)
 {
     dlcoll_comm *c = comm_start();
@@ -506,6 +540,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, the_abort_word_ends_a_wait, 0, 2);
     tcase_add_test(tc, a_timeout_names_the_one_awaited);
     tcase_add_loop_test(tc, different_calls_are_told_on_every_rank, 3, 6);
+    tcase_add_loop_test(tc, different_settings_are_told, 0, 6);
     tcase_add_test(tc, a_rank_that_leaves_is_told);
     tcase_add_test(tc, a_wrong_segment_is_refused);
     tcase_add_test(tc, strangers_disturb_nobody);

@@ -250,6 +250,9 @@ START_TEST(wrong_settings_are_refused)
     expect_setting("DLCOLL_TCP_CONGESTION", "cubik", "there is no 'cubik' here; /proc/sys/net/");
     expect_setting("DLCOLL_TCP_CONGESTION", "a_name_beyond_the_kernels", "there is no 'a_name_b");
     expect_setting("DLCOLL_SHM", "maybe", "DLCOLL_SHM");
+    expect_setting("DLCOLL_NCCL_ROOTS", "2x", "DLCOLL_NCCL_ROOTS: '2x' is not a whole number");
+    expect_setting("DLCOLL_NCCL_ROOTS", "-1", "DLCOLL_NCCL_ROOTS: -1 is out of range");
+    expect_setting("DLCOLL_DEBUG", "INFO", "DLCOLL_DEBUG: 'INFO' is neither yes nor no");
     expect_setting("DLCOLL_TIMEOUT", "soon", "DLCOLL_TIMEOUT");
     expect_setting("DLCOLL_INIT_METHOD", "foo", "DLCOLL_INIT_METHOD: foo is none of env://,");
     struct way w = {.rank = 0, .size = 1};

@@ -198,6 +198,8 @@ START_TEST(functions_of_the_library)
         ck_assert_msg(is_word_of(g_functions, test_text("Fn %s", name)) ||
                           is_word_of(g_functions, test_text("Fo %s", name)),
                       "%s() is in no manual page (man/*.3)", name);
+        ck_assert_msg(is_word_of(g_functions, test_text("Nm %s", name)),
+                      "'man %s' finds no page: NAME of none has it (man/*.3)", name);
         n++;
     }
     ck_assert_int_ge(n, 10);

@@ -3,10 +3,14 @@
  * names are the code's. */
 #include "tests/lib/test.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "collectives/net/wire.h"
+#include "collectives/p2p_state.h"
 #include "core/mem.h"
+#include "core/segment.h"
 #include "rendezvous/endpoint.h"
 #include "rendezvous/rdzv_msg.h"
 #include "rendezvous/relay.h"
@@ -520,6 +524,53 @@ START_TEST(limits)
 }
 END_TEST
 
+/* "u32 seq, u16 part": the members as they lie in the struct, without a gap. */
+struct member_text {
+    char words[400];
+    size_t end;
+};
+
+static void add_member(struct member_text *t, const char *type, const char *name, size_t at,
+                       size_t size)
+{
+    size_t n = strlen(t->words);
+    ck_assert_msg(at == t->end, "%s lies at %zu", name, at);
+    t->end = at + size;
+    snprintf(t->words + n, sizeof(t->words) - n, "%s%s%zu %s", n ? ", " : "", type, size * 8, name);
+}
+
+#define MEMBER(t, sign, s, m) \
+    add_member(t, sign, #m, offsetof(struct s, m), sizeof(((struct s *)NULL)->m))
+#define U(s, m) MEMBER(&text_of_##s, "u", s, m)
+#define I(s, m) MEMBER(&text_of_##s, "i", s, m)
+
+START_TEST(data_connections)
+{
+    const char *const path = "man/dlaunch-protocol.7", *text = running_text(path);
+    struct member_text text_of_hello = {0}, text_of_call = {0}, text_of_p2p_frame = {0};
+    U(hello, magic), U(hello, version), U(hello, kind), U(hello, epoch), U(hello, counter);
+    U(hello, instance), U(hello, comm), U(hello, from), U(hello, to), U(hello, channel);
+    U(hello, lane), U(hello, unused);
+    U(call, kind), U(call, dtype), U(call, op), U(call, settings), I(call, root), U(call, count);
+    U(p2p_frame, kind), U(p2p_frame, dtype), U(p2p_frame, unused), I(p2p_frame, tag);
+    U(p2p_frame, count), U(p2p_frame, id), U(p2p_frame, addr);
+    expect(path, text, test_text("a hello of %zu bytes each way", text_of_hello.end));
+    expect(path, text, test_text("connected: %s.", text_of_hello.words));
+    expect(path, text, test_text("the version %u.", HELLO_VERSION));
+    expect(path, text,
+           test_text("The kinds are %d data, %d notice, %d gone, %d knock.", HELLO_DATA,
+                     HELLO_NOTICE, HELLO_GONE, HELLO_KNOCK));
+    expect(path, text, test_text("has a header of %zu bytes: ", sizeof(struct frame)));
+    expect(path, text, test_text("The call is %s;", text_of_call.words));
+    expect(path, text, test_text("In channel %d it is %s.", CHANNEL_P2P, text_of_p2p_frame.words));
+    expect(path, text, test_text("a message of more than %lu KiB", KIB(P2P_EAGER_BYTES)));
+    expect(path, text, test_text("offered (%d) and sent (%d)", P2P_RTS, P2P_DATA));
+    expect(path, text, test_text("asked for it (%d)", P2P_CTS));
+    expect(path, text, test_text("receiver then says (%d).", P2P_FETCHED));
+    expect(path, text, test_text("the last %d operations", SEGMENT_OPS));
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("protocol_page");
@@ -527,6 +578,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, fields, 0, ARRAY_LEN(frames));
     tcase_add_test(tc, all_frames);
     tcase_add_test(tc, limits);
+    tcase_add_test(tc, data_connections);
     return s;
 }
 

@@ -153,14 +153,15 @@ $(BUILD)/libdlcoll.so: $(BUILD)/libdlcoll.so.0
 	$(Q)ln -sf libdlcoll.so.0 $@
 
 # The tools are programs like any other: of the library they know dlcoll.h only.
-$(BUILD)/dlcoll_perf: $(call obj,collectives/tools/dlcoll_perf.c $(wildcard collectives/tools/perf_*.c)) \
+$(BUILD)/dlcoll_perf: $(call obj,collectives/tools/dlcoll_perf.c $(wildcard collectives/tools/perf_*.c) collectives/tools/tool.c) \
                       $(BUILD)/libdlcoll.so
 	$(say) LD $@
 	$(link) $(filter %.o,$^) -L$(BUILD) -ldlcoll -lm -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib'
 
-$(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune: $(BUILD)/%: $(BUILD)/obj/collectives/tools/%.o $(BUILD)/libdlcoll.so
+$(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune: $(BUILD)/%: $(BUILD)/obj/collectives/tools/%.o \
+                      $(BUILD)/obj/collectives/tools/tool.o $(BUILD)/libdlcoll.so
 	$(say) LD $@
-	$(link) $< -L$(BUILD) -ldlcoll -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib'
+	$(link) $(filter %.o,$^) -L$(BUILD) -ldlcoll -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib'
 
 # Examples see the library as an installed program does.
 $(BUILD)/obj/examples/%.o: CPPFLAGS += -Icollectives

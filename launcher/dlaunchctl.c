@@ -419,6 +419,15 @@ static const char usage[] =
     "Exit status: 0; 1 when there is no such job or it does not answer; 2 for a bad\n"
     "option.\n";
 
+/* The exit status, when what was printed has arrived. */
+static int end_output(int rc)
+{
+    if (fflush(stdout) == 0 || rc != 0)
+        return rc;
+    log_error("standard output: %s", strerror(errno));
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {
@@ -444,10 +453,10 @@ int main(int argc, char **argv)
             break;
         case 'V':
             printf("dlaunchctl %s\n", DLAUNCH_VERSION);
-            return 0;
+            return end_output(0);
         case 'h':
             fputs(usage, stdout);
-            return fflush(stdout) == 0 ? 0 : 1;
+            return end_output(0);
         default:
             return 2; /* getopt has said why */
         }
@@ -471,10 +480,6 @@ int main(int argc, char **argv)
     }
     find_jobs(&jobs, which);
     rc = stop ? do_stop(&jobs, which, json, wait) : do_status(&jobs, which, json);
-    if (fflush(stdout) != 0 && rc == 0) {
-        log_error("standard output: %s", strerror(errno));
-        rc = 1;
-    }
     jobs_fini(&jobs);
-    return rc;
+    return end_output(rc);
 }

@@ -10,6 +10,9 @@
 #include <string.h>
 
 #include "collectives/dlcoll.h"
+#include "collectives/tools/tool.h"
+
+const char tool_name[] = "dlcoll_info";
 
 static const char g_usage[] =
     "usage: dlcoll_info     under dlaunch, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT\n"
@@ -125,14 +128,10 @@ int main(int argc, char **argv)
 {
     dlcoll_bytes *all;
     size_t len;
-    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        fputs(g_usage, stdout);
-        return fflush(stdout) != 0;
-    }
-    if (argc > 1) {
-        fprintf(stderr, "dlcoll_info: '%s': must be --help or nothing\n", argv[1]);
-        return 2;
-    }
+    if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
+        tool_help(g_usage);
+    if (argc > 1)
+        tool_wrong("argument", argv[1], "--help or nothing");
     need(dlcoll_init(&g_comm, NULL), "no communicator");
     need(dlcoll_barrier(g_comm, NULL, NULL), "dlcoll_barrier");
     char *text = describe(&len);
@@ -143,5 +142,6 @@ int main(int argc, char **argv)
     free(text);
     need(dlcoll_finalize(g_comm), "dlcoll_finalize");
     dlcoll_destroy(g_comm);
-    return fflush(stdout) || ferror(stdout);
+    tool_flush();
+    return 0;
 }

@@ -10,6 +10,9 @@
 #include <string.h>
 
 #include "collectives/tools/perf.h"
+#include "collectives/tools/tool.h"
+
+const char tool_name[] = "dlcoll_perf";
 
 static const char g_usage[] =
     "usage: dlcoll_perf [OPERATION,...|all] [options]      under dlaunch, or with RANK, "
@@ -61,43 +64,6 @@ static const struct option g_options[] = {
 /* --------------------------------------------------------------------------------------- options
  */
 
-/* Every rank says so: one of them may be stopped because another one has ended. */
-static _Noreturn void wrong(const char *what, const char *given, const char *want)
-{
-    fprintf(stderr, "dlcoll_perf: %s '%s': must be %s\n", what, given, want);
-    exit(2);
-}
-
-static size_t to_size(const char *what, const char *s)
-{
-    static const char want[] = "a number of bytes such as 8, 4K, 64M or 1G";
-    char *end;
-    errno = 0;
-    unsigned long long n = strtoull(s, &end, 10);
-    int shift = 0;
-    if (*end == 'K' || *end == 'k')
-        shift = 10;
-    else if (*end == 'M' || *end == 'm')
-        shift = 20;
-    else if (*end == 'G' || *end == 'g')
-        shift = 30;
-    end += shift != 0;
-    if (*s < '0' || *s > '9' || *end || errno || n > (1ull << 42) >> shift)
-        wrong(what, s, want);
-    return (size_t)(n << shift);
-}
-
-static int to_int(const char *what, const char *s, int low, int high)
-{
-    char *end, want[64];
-    errno = 0;
-    long n = strtol(s, &end, 10);
-    snprintf(want, sizeof(want), "a number from %d to %d", low, high);
-    if (!*s || *end || errno || n < low || n > high)
-        wrong(what, s, want);
-    return (int)n;
-}
-
 /* A list of names, or "all": their values. */
 static int to_list(const char *what, const char *s, const struct perf_name *names, int n, int *out)
 {
@@ -112,7 +78,7 @@ static int to_list(const char *what, const char *s, const struct perf_name *name
         while (i < n && strcmp(names[i].name, name))
             i++;
         if (i == n)
-            wrong(what, name, "one that --help lists");
+            tool_wrong(what, name, "one that --help lists");
         out[count++] = names[i].value;
     }
     free(copy);
@@ -123,18 +89,18 @@ static void take_option(struct perf_opts *o, int letter, const char *arg)
 {
     switch (letter) {
     case 'b':
-        o->min_bytes = to_size("--minbytes", arg);
+        o->min_bytes = tool_size("--minbytes", arg);
         break;
     case 'e':
-        o->max_bytes = to_size("--maxbytes", arg);
+        o->max_bytes = tool_size("--maxbytes", arg);
         break;
     case 'f':
-        o->factor = to_int("--stepfactor", arg, 2, 1 << 20);
+        o->factor = tool_int("--stepfactor", arg, 2, 1 << 20);
         break;
     case 'i':
-        o->step_bytes = to_size("--stepbytes", arg);
+        o->step_bytes = tool_size("--stepbytes", arg);
         if (!o->step_bytes)
-            wrong("--stepbytes", arg, "more than 0");
+            tool_wrong("--stepbytes", arg, "more than 0");
         break;
     case 'd':
         o->ntypes = to_list("--datatype", arg, perf_types, PERF_TYPES, o->types);
@@ -143,31 +109,31 @@ static void take_option(struct perf_opts *o, int letter, const char *arg)
         o->nreductions = to_list("--op", arg, perf_reductions, PERF_REDUCTIONS, o->reductions);
         break;
     case 'r':
-        o->root = to_int("--root", arg, -1, 1 << 24);
+        o->root = tool_int("--root", arg, -1, 1 << 24);
         break;
     case 'n':
-        o->iters = to_int("--iters", arg, 0, 1 << 24);
+        o->iters = tool_int("--iters", arg, 0, 1 << 24);
         break;
     case 'w':
-        o->warmup = to_int("--warmup_iters", arg, 0, 1 << 24);
+        o->warmup = tool_int("--warmup_iters", arg, 0, 1 << 24);
         break;
     case 't':
-        o->budget_ms = to_int("--budget", arg, 1, 1 << 24);
+        o->budget_ms = tool_int("--budget", arg, 1, 1 << 24);
         break;
     case 'a':
-        o->over = (enum perf_over)to_int("--average", arg, 0, 3);
+        o->over = (enum perf_over)tool_int("--average", arg, 0, 3);
         break;
     case 'c':
-        o->check = to_int("--check", arg, 0, 1);
+        o->check = tool_int("--check", arg, 0, 1);
         break;
     case 'p':
         o->places[PERF_OUT] = strcmp(arg, "out") == 0 || strcmp(arg, "both") == 0;
         o->places[PERF_IN] = strcmp(arg, "in") == 0 || strcmp(arg, "both") == 0;
         if (!o->places[PERF_OUT] && !o->places[PERF_IN])
-            wrong("--place", arg, "out, in or both");
+            tool_wrong("--place", arg, "out, in or both");
         break;
     case 'O':
-        o->offset = (size_t)to_int("--offset", arg, 0, 4095);
+        o->offset = (size_t)tool_int("--offset", arg, 0, 4095);
         break;
     case 'm':
         o->median = true;
@@ -181,7 +147,7 @@ static void take_option(struct perf_opts *o, int letter, const char *arg)
                      : strcmp(arg, "auto") == 0 ? DLCOLL_BACKEND_AUTO
                                                 : -1;
         if (o->backend < 0)
-            wrong("--backend", arg, "auto, cpu or nccl");
+            tool_wrong("--backend", arg, "auto, cpu or nccl");
         break;
     case 'A':
         o->async = true;
@@ -196,8 +162,7 @@ static void take_option(struct perf_opts *o, int letter, const char *arg)
         o->format = PERF_CSV;
         break;
     case 'h':
-        fputs(g_usage, stdout);
-        exit(fflush(stdout) != 0);
+        tool_help(g_usage);
     default: /* getopt_long() has said why */
         exit(2);
     }
@@ -217,7 +182,7 @@ static void take_operations(struct perf_opts *o, const char *arg)
         while (i < perf_nops && strcmp(perf_ops[i].name, name))
             i++;
         if (i == perf_nops)
-            wrong("operation", name, "one that --help lists");
+            tool_wrong("operation", name, "one that --help lists");
         o->ops[o->nops] = (int)i;
     }
     free(copy);
@@ -245,11 +210,12 @@ static void take_options(struct perf_opts *o, int argc, char **argv)
     if (optind < argc)
         take_operations(o, argv[optind++]);
     if (optind < argc)
-        wrong("argument", argv[optind], "an option; operations are one list: all_reduce,broadcast");
+        tool_wrong("argument", argv[optind],
+                   "an option; operations are one list: all_reduce,broadcast");
     if (o->min_bytes > o->max_bytes) {
         char given[32];
         snprintf(given, sizeof(given), "%zu", o->min_bytes);
-        wrong("--minbytes", given, "no more than --maxbytes");
+        tool_wrong("--minbytes", given, "no more than --maxbytes");
     }
 }
 
@@ -360,7 +326,7 @@ int main(int argc, char **argv)
         char root[16], want[48];
         snprintf(root, sizeof(root), "%d", p.opts.root);
         snprintf(want, sizeof(want), "less than the %d ranks there are", p.ranks);
-        wrong("--root", root, want);
+        tool_wrong("--root", root, want);
     }
     if (p.opts.backend == DLCOLL_BACKEND_NCCL) {
         dlcoll_opts legacy = DLCOLL_OPTS_INIT; /* NCCL's communicator is made by a barrier there */

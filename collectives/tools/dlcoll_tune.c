@@ -6,6 +6,8 @@
  *
  * A way is forced by DLCOLL_ALGO, which the library reads when a communicator is made: each turn
  * makes one anew. */
+#include <errno.h>
+#include <getopt.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,13 +15,18 @@
 #include <time.h>
 
 #include "collectives/dlcoll.h"
+#include "collectives/tools/tool.h"
+
+const char tool_name[] = "dlcoll_tune";
 
 static const char g_usage[] =
     "usage: dlcoll_tune [-o FILE] [-e MAXBYTES] [-t MS] [OPERATION...]\n"
     "Under dlaunch, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Measures every\n"
-    "algorithm of the operations (all of them) up to MAXBYTES (16777216), MS milliseconds each\n"
+    "algorithm of the operations (all of them) up to MAXBYTES (16M), MS milliseconds each\n"
     "(20), and writes rules for DLCOLL_TUNE_FILE to FILE (standard output).\n"
-    "Exit status: 0; 1: an operation failed; 2: wrong usage.\n";
+    "Operations: all_reduce broadcast reduce reduce_scatter all_gather gather scatter all_to_all\n"
+    "barrier.\n"
+    "Exit status: 0; 1: an operation failed, or FILE cannot be written; 2: wrong usage.\n";
 
 enum { WAYS = 24, SIZES = 16, OPS = 9 };
 
@@ -48,14 +55,6 @@ static void need(int code, const char *what)
     dlcoll_last_error(g_comm, &why);
     fprintf(stderr, "dlcoll_tune: %s: %s\n", what, why.code ? why.text : dlcoll_strerror(code));
     exit(1);
-}
-
-static void usage(const char *bad)
-{
-    if (bad)
-        fprintf(stderr, "dlcoll_tune: %s\n", bad);
-    fputs(g_usage, bad ? stderr : stdout);
-    exit(bad ? 2 : 0);
 }
 
 static int find_op(const char *name)
@@ -224,48 +223,70 @@ static void write_rules(FILE *f, int ranks, int nodes)
     }
 }
 
-static void read_arguments(int argc, char **argv, const char **out)
+static const char *read_arguments(int argc, char **argv)
 {
-    bool all = true;
-    for (int i = 1; i < argc; i++) {
-        const char *a = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(a, "-h") == 0 || strcmp(a, "--help") == 0)
-            usage(NULL);
-        if (a[0] == '-') {
-            char *end = "";
-            if (!value || !strchr("oet", a[1]) || !a[1] || a[2])
-                usage(a[1] ? "an option is unknown, or has no value" : "- is no operation");
-            if (a[1] == 'o')
-                *out = value;
-            else if (a[1] == 'e')
-                g_most = strtoull(value, &end, 10);
-            else
-                g_budget_ms = strtod(value, &end);
-            if (*end || g_most < 8 || g_most > (size_t)1 << 32 || g_budget_ms <= 0)
-                usage("-e takes bytes from 8 to 4294967296, -t milliseconds");
-            i++;
-            continue;
-        }
-        if (find_op(a) == OPS)
-            usage("there is no such operation");
-        g_table[find_op(a)].wanted = true;
-        all = false;
+    static const struct option help[] = {{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
+    const char *out = NULL;
+    int letter;
+    while ((letter = getopt_long(argc, argv, "o:e:t:h", help, NULL)) != -1) {
+        if (letter == 'o')
+            out = optarg;
+        else if (letter == 'e')
+            g_most = tool_size("-e", optarg);
+        else if (letter == 't')
+            g_budget_ms = tool_int("-t", optarg, 1, 1 << 24);
+        else if (letter == 'h')
+            tool_help(g_usage);
+        else /* getopt_long() has said why */
+            exit(2);
+        if (letter == 'e' && (g_most < 8 || g_most > (size_t)1 << 32))
+            tool_wrong("-e", optarg, "8 to 4G");
     }
-    for (int op = 0; op < OPS && all; op++)
+    for (int op = 0; op < OPS; op++)
+        g_table[op].wanted = optind == argc;
+    for (; optind < argc; optind++) {
+        int op = find_op(argv[optind]);
+        if (op == OPS)
+            tool_wrong("operation", argv[optind], "one that --help lists");
         g_table[op].wanted = true;
+    }
+    return out;
+}
+
+/* Before all that is measured, whether it can be written down; what the file has stays. */
+static FILE *open_rules(const char *path, const char *mode)
+{
+    FILE *f = path ? fopen(path, mode) : stdout;
+    if (f)
+        return f;
+    fprintf(stderr, "dlcoll_tune: -o '%s': %s\n", path, strerror(errno));
+    exit(1);
+}
+
+static void save(const char *path, int ranks, int nodes)
+{
+    FILE *f = open_rules(path, "w");
+    write_rules(f, ranks, nodes);
+    if (!path) {
+        tool_flush();
+    } else if (ferror(f) | fclose(f)) {
+        fprintf(stderr, "dlcoll_tune: -o '%s': %s\n", path, strerror(errno));
+        exit(1);
+    }
 }
 
 int main(int argc, char **argv)
 {
-    const char *path = NULL;
+    const char *path = read_arguments(argc, argv);
     int most = 0, nodes, ranks;
-    read_arguments(argc, argv, &path);
     for (size_t s = 8; s <= g_most && g_nsizes < SIZES; s *= 4)
         g_sizes[g_nsizes++] = s;
     need(dlcoll_init(&g_comm, NULL), "no communicator");
     nodes = list_ways();
     ranks = dlcoll_size(g_comm);
     int rank = dlcoll_rank(g_comm);
+    if (rank == 0 && path)
+        fclose(open_rules(path, "a"));
     for (int op = 0; op < OPS; op++)
         most = g_table[op].nways > most ? g_table[op].nways : most;
     for (int k = 0; k < most && ranks > 1; k++) {
@@ -276,18 +297,8 @@ int main(int argc, char **argv)
         need(dlcoll_init(&g_comm, NULL), "no communicator");
         turn(k);
     }
-    if (rank == 0) {
-        FILE *f = path ? fopen(path, "w") : stdout;
-        if (!f) {
-            perror(path);
-            exit(1);
-        }
-        write_rules(f, ranks, nodes);
-        if (fflush(f) || (path && fclose(f))) {
-            perror(path ? path : "standard output");
-            exit(1);
-        }
-    }
+    if (rank == 0)
+        save(path, ranks, nodes);
     need(dlcoll_finalize(g_comm), "finalize");
     dlcoll_destroy(g_comm);
     return 0;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "collectives/tools/perf.h"
+#include "collectives/tools/tool.h"
 
 static const char *const g_places[] = {"out", "in"};
 
@@ -168,8 +169,5 @@ void perf_print_end(const struct perf *p)
         printf("\n], \"wrong\": %" PRIu64 "}\n", p->wrong);
     else if (p->opts.format == PERF_TABLE && p->opts.check)
         printf("# %" PRIu64 " measurements, %" PRIu64 " wrong elements\n", p->cells, p->wrong);
-    if (fflush(stdout) || ferror(stdout)) {
-        perror("dlcoll_perf: standard output");
-        exit(1);
-    }
+    tool_flush();
 }

@@ -1,10 +1,11 @@
-/* The tools of libdlcoll: what they print, what they refuse. */
+/* The tools of libdlcoll, and dlaunchctl: what they print, what they refuse. */
 #include "tests/lib/test.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/mem.h"
 #include "tests/lib/proc.h"
 
 /* Under dlaunch, with n ranks; arguments after the program's name. Returns the exit status. */
@@ -155,10 +156,71 @@ START_TEST(info_works_alone_and_takes_no_arguments)
     ck_assert_int_eq(count_lines(p.out, "kernels: portable"), 1);
     proc_fini(&p);
     ck_assert_int_eq(proc_run(&p, ARGV(build_path("dlcoll_info"), "all"), none, 20), 2);
-    ck_assert_str_eq(p.err, "dlcoll_info: 'all': must be --help or nothing\n");
+    ck_assert_str_eq(p.err, "dlcoll_info: argument 'all': must be --help or nothing\n");
     proc_fini(&p);
     ck_assert_int_eq(proc_run(&p, ARGV(build_path("dlcoll_info")), bad, 20), 1);
     ck_assert_msg(strstr(p.err, "DLCOLL_CPU=386: must be portable, avx2 or avx512"), "%s", p.err);
+    proc_fini(&p);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ dlcoll_tune
+ */
+
+START_TEST(tune_refuses_what_it_does_not_know)
+{
+    static const struct {
+        char *argument, *value;
+        const char *says;
+        int status;
+    } wrong[] = {
+        {"allreduce", NULL, "operation 'allreduce': must be one that --help lists", 2},
+        {"-e", "12Q", "-e '12Q': must be a number of bytes such as 8, 4K, 64M or 1G", 2},
+        {"-e", "8G", "-e '8G': must be 8 to 4G", 2},
+        {"-t", "nan", "-t 'nan': must be a number from 1 to", 2},
+        {"-x", NULL, "invalid option -- 'x'", 2},
+        {"-o", NULL, "option requires an argument -- 'o'", 2},
+        /* At once, not when all has been measured. */
+        {"-o", "/does/not/exist", "-o '/does/not/exist': No such file or directory", 1},
+    };
+    for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+        struct proc p;
+        int rc = RUN(&p, "2", "dlcoll_tune", wrong[i].argument, wrong[i].value);
+        ck_assert_msg(rc == wrong[i].status, "%s: %d", wrong[i].argument, rc);
+        ck_assert_msg(strstr(p.err, wrong[i].says), "'%s' is not in\n%s", wrong[i].says, p.err);
+        ck_assert_msg(!strstr(p.err, "usage:"), "%s", p.err);
+        proc_fini(&p);
+    }
+}
+END_TEST
+
+START_TEST(tune_tries_first_whether_it_can_write)
+{
+    struct proc p;
+    char *folder = (char *)tmpdir();
+    int rc = RUN(&p, "2", "dlcoll_tune", "-t", "16777216", "-o", folder);
+    ck_assert_msg(rc == 1 && strstr(p.err, ": Is a directory"), "%d %s", rc, p.err);
+    proc_fini(&p);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------ all of them
+ */
+
+static const char *const unwritable[] = {
+    "dlcoll_info",         "dlcoll_info -h", "dlcoll_perf -e 8",  "dlcoll_perf -h",
+    "dlcoll_tune barrier", "dlcoll_tune -h", "dlaunchctl --help", "dlaunchctl --version"};
+
+START_TEST(output_that_cannot_be_written_is_told)
+{
+    const char *command = unwritable[_i];
+    int name = (int)strcspn(command, " ");
+    struct proc p;
+    char *line = (char *)test_text("exec %s >/dev/full", build_path(command));
+    int rc = proc_run(&p, ARGV("sh", "-c", line), NULL, 20);
+    ck_assert_msg(rc == 1, "%s: %d", command, rc);
+    ck_assert_str_eq(p.err,
+                     test_text("%.*s: standard output: No space left on device\n", name, command));
     proc_fini(&p);
 }
 END_TEST
@@ -174,6 +236,11 @@ static Suite *suite(void)
     tc = test_case(s, "dlcoll_info", 60);
     tcase_add_test(tc, info_says_what_rank_0_sees_and_what_differs);
     tcase_add_test(tc, info_works_alone_and_takes_no_arguments);
+    tc = test_case(s, "dlcoll_tune", 60);
+    tcase_add_test(tc, tune_refuses_what_it_does_not_know);
+    tcase_add_test(tc, tune_tries_first_whether_it_can_write);
+    tc = test_case(s, "all", 60);
+    tcase_add_loop_test(tc, output_that_cannot_be_written_is_told, 0, ARRAY_LEN(unwritable));
     return s;
 }
 

@@ -14,6 +14,10 @@
 #ifndef DLCOLL_HPP
 #define DLCOLL_HPP
 
+#if __cplusplus < 201703L
+#error "dlcoll.hpp needs C++17 (-std=c++17) or later; dlcoll.h takes C++11"
+#else
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -704,4 +708,5 @@ class comm : public operations<void>
 
 } // namespace dlcoll
 
+#endif
 #endif

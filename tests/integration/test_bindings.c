@@ -54,6 +54,22 @@ START_TEST(cpp_17)
 }
 END_TEST
 
+/* One line says what is wanted, and not what each line lacks. */
+START_TEST(cpp_11)
+{
+    struct proc p;
+    const char *command = "echo '#include <dlcoll.hpp>' | c++ -std=c++11 -Icollectives "
+                          "-fsyntax-only -x c++ - 2>&1 | grep -c error:";
+    if (!works(ARGV("sh", "-c", "command -v c++"))) {
+        test_skip("there is no c++");
+        return;
+    }
+    proc_run(&p, ARGV("sh", "-c", (char *)command), NULL, 60);
+    ck_assert_str_eq(p.out, "1\n");
+    proc_fini(&p);
+}
+END_TEST
+
 /* Buffers of one operation whose elements differ are turned down by the compiler, in each. */
 START_TEST(cpp_element_types)
 {
@@ -117,6 +133,7 @@ static Suite *suite(void)
     Suite *s = suite_create("bindings");
     TCase *tc = test_case(s, "bindings", 150);
     tcase_add_test(tc, cpp_17);
+    tcase_add_test(tc, cpp_11);
     tcase_add_test(tc, cpp_element_types);
     tcase_add_test(tc, python);
     return s;

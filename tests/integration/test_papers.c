@@ -175,6 +175,7 @@ START_TEST(store_commands)
 END_TEST
 
 static char *g_functions; /* the pages of section 3 */
+static char *g_pages;     /* all of them */
 
 static void add_functions(const char *path, const char *text)
 {
@@ -203,6 +204,32 @@ START_TEST(functions_of_the_library)
         n++;
     }
     ck_assert_int_ge(n, 10);
+    proc_fini(&p);
+}
+END_TEST
+
+static void add_page(const char *path, const char *text)
+{
+    if (strncmp(path, "man/", 4) == 0)
+        g_pages = test_text("%s%s", g_pages, text);
+}
+
+/* Every variable that is read by name. */
+START_TEST(variables_of_the_environment)
+{
+    static const char grep[] = "grep -rhoE '\\<getenv\\(\"[A-Z_0-9]+\"' agent collectives core "
+                               "launcher rendezvous --include='*.c'";
+    struct proc p;
+    char *save, name[64];
+    int n = 0;
+    g_pages = test_text("%s", "");
+    each_paper(add_page);
+    ck_assert_int_eq(proc_run(&p, ARGV("sh", "-c", (char *)grep), NULL, 20), 0);
+    for (char *l = strtok_r(p.out, "\n", &save); l; l = strtok_r(NULL, "\n", &save), n++) {
+        ck_assert_int_eq(sscanf(l, "getenv(\"%63[^\"]", name), 1);
+        ck_assert_msg(is_word_of(g_pages, name), "no manual page says what %s does", name);
+    }
+    ck_assert_int_ge(n, 20);
     proc_fini(&p);
 }
 END_TEST
@@ -305,6 +332,7 @@ static Suite *suite(void)
     tcase_add_test(tc, keys_of_the_report);
     tcase_add_test(tc, store_commands);
     tcase_add_test(tc, functions_of_the_library);
+    tcase_add_test(tc, variables_of_the_environment);
     tcase_add_test(tc, pages_are_well_formed);
     tcase_add_test(tc, paths_of_the_readme);
     return s;

@@ -528,6 +528,11 @@ static int check_dir(struct options *o, enum opt_id id, const char *path, struct
     return 0;
 }
 
+static bool is_empty(const struct options *o, enum opt_id id)
+{
+    return o->value[id].text && !*o->value[id].text;
+}
+
 static int check_file(struct options *o, enum opt_id id, struct err *e)
 {
     const char *path = opt_text(o, id), *slash = strrchr(path, '/');
@@ -594,6 +599,8 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     spec->report_path = o->value[OPT_report].text;
     if (spec->report_path && check_file(o, OPT_report, e) < 0)
         return -EINVAL;
+    if (is_empty(o, OPT_log_file) || is_empty(o, OPT_pid_file)) /* opened when the job begins */
+        return fail(o, is_empty(o, OPT_log_file) ? OPT_log_file : OPT_pid_file, e, "is empty");
     if (o->value[OPT_logs_specs].text)
         return fail(o, OPT_logs_specs, e, "'%.60s' is a plug-in of torchrun's, written in Python",
                     opt_text(o, OPT_logs_specs));

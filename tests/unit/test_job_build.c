@@ -734,6 +734,8 @@ START_TEST(output_mistakes)
     FAILS(2, "--report: no/where: No such file or directory", "--report=no/where/r.json",
           "./train");
     FAILS(2, "--report: is empty", "--report=", "./train");
+    FAILS(2, "--log_file: is empty", "--log_file=", "./train");
+    FAILS(2, "--pid_file: is empty", "--pid_file=", "./train");
     FAILS(2, "--logs_specs: 'x' is a plug-in", "--logs_specs=x", "./train");
     FAILS(2, "--signals_to_handle: there is no signal 'SIGFOO'", "--signals_to_handle=SIGFOO",
           "./train");

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "collectives/error.h"
 #include "collectives/reduce.h"
 
 enum {
@@ -28,7 +29,7 @@ struct user_op {
 static struct user_op g_ops[SLOTS];
 static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static int publish(dlcoll_op *op, const struct user_op *made)
+static int publish(const char *call, dlcoll_op *op, const struct user_op *made)
 {
     int code = DLCOLL_ENOMEM;
     pthread_mutex_lock(&g_lock);
@@ -48,26 +49,32 @@ static int publish(dlcoll_op *op, const struct user_op *made)
         code = 0;
     }
     pthread_mutex_unlock(&g_lock);
-    return code;
+    return code == 0 ? 0
+                     : error_set_global(code, "%s: there are %d reductions already", call, SLOTS);
 }
 
 int dlcoll_op_create_user(dlcoll_op *op, dlcoll_reduce_fn *fn, void *ctx, unsigned flags)
 {
-    if (!op || !fn || (flags & ~DLCOLL_OP_ORDERED))
-        return DLCOLL_EINVAL;
+    if (!op || !fn)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_user: op or fn is NULL");
+    if (flags & ~DLCOLL_OP_ORDERED)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_user: there is no such flag");
     return publish(
-        op,
+        "dlcoll_op_create_user", op,
         &(struct user_op){.fn = fn, .ctx = ctx, .ordered = flags & DLCOLL_OP_ORDERED, .dtype = -1});
 }
 
 int dlcoll_op_create_premul(dlcoll_op *op, const void *scalar, dlcoll_dtype dtype)
 {
     const struct dtype *type = dtype_get(dtype);
-    if (!op || !scalar || !type || type->class == DTYPE_BOOL)
-        return DLCOLL_EINVAL;
+    if (!op || !scalar)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_premul: op or scalar is NULL");
+    if (!type || type->class == DTYPE_BOOL)
+        return error_set_global(DLCOLL_EINVAL,
+                                "dlcoll_op_create_premul: dtype must be a type, and not bool");
     struct user_op made = {.dtype = dtype};
     memcpy(&made.scalar, scalar, type->size);
-    return publish(op, &made);
+    return publish("dlcoll_op_create_premul", op, &made);
 }
 
 static struct user_op *find(int op)
@@ -83,7 +90,9 @@ int dlcoll_op_free(dlcoll_op op)
     if (u)
         atomic_store_explicit(&u->value, 0, memory_order_release);
     pthread_mutex_unlock(&g_lock);
-    return u ? 0 : DLCOLL_EINVAL;
+    return u ? 0
+             : error_set_global(DLCOLL_EINVAL,
+                                "dlcoll_op_free: op is none that was made and not freed");
 }
 
 bool reduce_user_find(int op, struct reduce_info *r)

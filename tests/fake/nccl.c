@@ -15,11 +15,19 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "collectives/error.h"
 #include "collectives/nccl/nccl_api.h"
 #include "collectives/reduce.h"
 
 #define API __attribute__((visibility("default")))
 enum { RANKS = 8, COMMS = 48, SLOT = 128 * 1024, BOX = 16 * 1024, ARENA = 64 << 20, IN_GROUP = 64 };
+
+/* The reductions' errors are not asked for here. */
+int error_set_global(int code, const char *fmt, ...)
+{
+    (void)fmt;
+    return code;
+}
 
 struct world { /* a communicator, in all its processes */
     _Atomic int size, arrived, turn, joined;

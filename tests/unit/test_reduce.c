@@ -627,20 +627,32 @@ START_TEST(user_functions_are_called_in_order_on_aligned_memory)
 }
 END_TEST
 
+static void expect_why(const char *text)
+{
+    dlcoll_error e = DLCOLL_ERROR_INIT;
+    dlcoll_last_error(NULL, &e);
+    ck_assert_str_eq(e.text, text);
+}
+
 START_TEST(ops_are_checked_counted_and_freed_once)
 {
     dlcoll_op op, ops[256], again;
     float one = 1;
     ck_assert_int_eq(dlcoll_op_create_user(NULL, double_and_add, NULL, 0), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_op_create_user(&op, NULL, NULL, 0), DLCOLL_EINVAL);
+    expect_why("dlcoll_op_create_user: op or fn is NULL");
     ck_assert_int_eq(dlcoll_op_create_user(&op, double_and_add, NULL, 2), DLCOLL_EINVAL);
+    expect_why("dlcoll_op_create_user: there is no such flag");
     ck_assert_int_eq(dlcoll_op_create_premul(&op, NULL, DLCOLL_F32), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_op_create_premul(&op, &one, (dlcoll_dtype)12), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_op_create_premul(&op, &one, DLCOLL_BOOL), DLCOLL_EINVAL);
+    expect_why("dlcoll_op_create_premul: dtype must be a type, and not bool");
     ck_assert_int_eq(dlcoll_op_create_premul(NULL, &one, DLCOLL_F32), DLCOLL_EINVAL);
+    expect_why("dlcoll_op_create_premul: op or scalar is NULL");
     for (int i = 0; i < 256; i++)
         ck_assert_int_eq(dlcoll_op_create_premul(&ops[i], &one, DLCOLL_F32), 0);
     ck_assert_int_eq(dlcoll_op_create_premul(&op, &one, DLCOLL_F32), DLCOLL_ENOMEM);
+    expect_why("dlcoll_op_create_premul: there are 256 reductions already");
     ck_assert_int_eq(dlcoll_op_free(ops[17]), 0);
     ck_assert_int_eq(dlcoll_op_create_premul(&again, &one, DLCOLL_F32), 0);
     ck_assert_int_ne(again, ops[17]);
@@ -651,6 +663,7 @@ START_TEST(ops_are_checked_counted_and_freed_once)
     ck_assert_int_eq(dlcoll_op_free(ops[0]), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_op_free(DLCOLL_SUM), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_op_free((dlcoll_op)-1), DLCOLL_EINVAL);
+    expect_why("dlcoll_op_free: op is none that was made and not freed");
 }
 END_TEST
 

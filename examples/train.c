@@ -2,6 +2,9 @@
  *
  *     dlaunch --nproc_per_node 4 build/examples/train --checkpoint state.ckpt
  *
+ * Where it is installed: cc -O2 -o train train.c $(pkg-config --cflags --libs dlcoll) -lm, and
+ * --data with the folder of digits.csv.
+ *
  * A small network (64 pixels, 64 hidden units, 10 digits) learns to read handwritten digits. Every
  * worker holds the whole network. A batch of images is dealt out among the workers; each computes
  * the gradient of its own images, dlcoll_all_reduce() adds the gradients up, and every worker makes

@@ -52,8 +52,13 @@ START_TEST(install_use_uninstall)
                     " -o hello opt/dl/share/doc/dlaunch/examples/hello.c"
                     " $(pkg-config --cflags --libs dlcoll);"
                     "test $(opt/dl/bin/dlaunch --nproc_per_node 3 ./hello | grep -c ' of 3,') = 3;"
-                    "rm hello",
-                    dest, dest, dest, dest));
+                    "rm hello;"
+                    "cd opt/dl/share/doc/dlaunch/examples; ${CC:-cc} " SANITIZE_FLAGS
+                    " $(sed -n 's/.*: cc \\(-O2 .* -lm\\), and$/\\1/p' train.c |"
+                    "   sed \"s|[$](.*)|$(pkg-config --cflags --libs dlcoll)|\");"
+                    "'%s/opt/dl/bin/dlaunch' --nproc_per_node 2 ./train --epochs 1 --data data"
+                    " | grep -q '^done: 1 epochs'; rm train",
+                    dest, dest, dest, dest, dest));
 
     make_target("uninstall", dest);
     shell(test_text("! find '%s' ! -type d | grep .; ! test -e '%s/opt/dl/share/doc/dlaunch'", dest,

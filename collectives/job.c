@@ -94,6 +94,9 @@ int job_new(struct job **out, const struct world_opts *opts, struct err *e)
     }
     lobby_init(&j->lobby, &j->world);
     recorder_init(&j->recorder, world_line(&j->world));
+    struct segment_local *line = world_line(&j->world);
+    if (line)
+        atomic_store_explicit(&line->settings, 1u + j->conf.settings, memory_order_release);
     pthread_mutex_init(&j->store_lock, NULL);
     atomic_store(&j->users, 1);
     *out = j;

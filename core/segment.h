@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC   0x31474553u /* "SEG1" */
-#define SEGMENT_VERSION 5u
+#define SEGMENT_VERSION 6u
 
 #define SEGMENT_ENV_FD     "DLAUNCH_SEGMENT_FD"
 #define SEGMENT_ENV_LISTEN "DLAUNCH_LISTEN_FD"
@@ -87,6 +87,7 @@ struct segment_local {
      * kernel marks with FUTEX_OWNER_DIED when the worker begins to end; 0: there is none yet. The
      * process is reaped only when all its memory has been given back, 100 ms for each GB. */
     _Atomic uint32_t life_word; /* 1 + its offset */
+    _Atomic uint32_t settings;  /* 1 + those of its calls (call.h); 0: not in dlcoll_init yet */
     _Alignas(8) unsigned char life[SEGMENT_LIFE_BYTES];
     struct segment_op ops[SEGMENT_OPS];
 };

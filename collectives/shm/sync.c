@@ -66,6 +66,19 @@ static bool is_gone(const struct shm_op *op, int i)
            comm_has_exited(c, c->topo.local_ranks[i]);
 }
 
+/* It may not even use this memory, and wait elsewhere. */
+static bool has_other_settings(struct shm_op *op, int i)
+{
+    const dlcoll_comm *c = op->call->comm;
+    const struct segment_local *line =
+        job_segment_local(&c->world->segment, c->world_ranks[coll_rank_of(&op->call->ranks, i)]);
+    uint32_t theirs = line ? atomic_load_explicit(&line->settings, memory_order_acquire) : 0;
+    if (!theirs || theirs == 1u + op->call->id.settings)
+        return false;
+    op->call->theirs.settings = (uint8_t)(theirs - 1);
+    return true;
+}
+
 /* What a rank does that has waited for long. */
 static int look_around(struct shm_op *op, int i, const _Atomic uint32_t *word, uint64_t want,
                        uint64_t now)
@@ -79,6 +92,8 @@ static int look_around(struct shm_op *op, int i, const _Atomic uint32_t *word, u
         err_set(&op->call->err, -EPIPE, "it takes part no more");
         return culprit(op, i, -EPIPE);
     }
+    if (has_other_settings(op, i))
+        return culprit(op, i, -EBADMSG);
     /* Others may go as they like, if they are not waited for by somebody. */
     if (comm_look(op->call->comm, &who) == -ECANCELED)
         return -ECANCELED;

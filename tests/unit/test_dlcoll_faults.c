@@ -385,6 +385,24 @@ static void set_otherwise(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
+/* One of two that share memory looks for the other there, which does not. */
+START_TEST(a_rank_that_shares_no_memory_is_told_of)
+{
+    static const char *const settings[][2] = {{"DLCOLL_SHM", "0"},
+                                              {"DLCOLL_ALGO", "all_reduce net/ring"}};
+    struct ranks j;
+    g_setting = settings[_i];
+    ranks_init(&j, 2, 1);
+    ranks_start(&j, set_otherwise);
+    ranks_wait(&j, 20, 0);
+    const dlcoll_error *e = &j.shared->rank[0].error;
+    ck_assert_msg(e->code == DLCOLL_EMISMATCH, "%s", e->text);
+    ck_assert_msg(strstr(e->text, "has other settings than rank 0"), "%s", e->text);
+    ck_assert_int_lt(j.shared->rank[1].code, 0);
+    ranks_fini(&j);
+}
+END_TEST
+
 /* By other algorithms two ranks may exchange messages of the same length, and get wrong sums. */
 START_TEST(different_settings_are_told)
 {
@@ -541,6 +559,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_timeout_names_the_one_awaited);
     tcase_add_loop_test(tc, different_calls_are_told_on_every_rank, 3, 6);
     tcase_add_loop_test(tc, different_settings_are_told, 0, 6);
+    tcase_add_loop_test(tc, a_rank_that_shares_no_memory_is_told_of, 0, 2);
     tcase_add_test(tc, a_rank_that_leaves_is_told);
     tcase_add_test(tc, a_wrong_segment_is_refused);
     tcase_add_test(tc, strangers_disturb_nobody);

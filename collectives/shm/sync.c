@@ -66,7 +66,8 @@ static bool is_gone(const struct shm_op *op, int i)
            comm_has_exited(c, c->topo.local_ranks[i]);
 }
 
-/* It may not even use this memory, and wait elsewhere. */
+/* It may not even use this memory, and wait elsewhere. As above: what it has done before counts,
+ * and by then it may have come again with others. */
 static bool has_other_settings(struct shm_op *op, int i)
 {
     const dlcoll_comm *c = op->call->comm;
@@ -85,14 +86,14 @@ static int look_around(struct shm_op *op, int i, const _Atomic uint32_t *word, u
 {
     uint64_t deadline = op->call->deadline_ns;
     int who;
-    bool gone = is_gone(op, i);
+    bool gone = is_gone(op, i), differs = has_other_settings(op, i);
     if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
         return 0;
     if (gone) {
         err_set(&op->call->err, -EPIPE, "it takes part no more");
         return culprit(op, i, -EPIPE);
     }
-    if (has_other_settings(op, i))
+    if (differs)
         return culprit(op, i, -EBADMSG);
     /* Others may go as they like, if they are not waited for by somebody. */
     if (comm_look(op->call->comm, &who) == -ECANCELED)

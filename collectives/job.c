@@ -19,6 +19,17 @@ static int env_bool(const char *name, bool otherwise, bool *out, struct err *e)
     return 0;
 }
 
+/* *out stays as it is when the variable is not set. */
+static int env_int(const char *name, long min, long max, int *out, struct err *e)
+{
+    const char *v = getenv(name);
+    long n = *out;
+    if (v && *v && parse_int(v, min, max, &n, e) < 0)
+        return err_wrap(e, "%s", name);
+    *out = (int)n;
+    return 0;
+}
+
 static int read_congestion(struct job_conf *c, struct err *e)
 {
     const char *v = getenv("DLCOLL_TCP_CONGESTION");
@@ -33,17 +44,6 @@ static int read_congestion(struct job_conf *c, struct err *e)
             "/proc/sys/net/ipv4/tcp_allowed_congestion_control names those for everybody",
             r == -EPERM ? "not everybody may use" : "there is no", v);
     memcpy(c->congestion, v, len + 1);
-    return 0;
-}
-
-/* *out stays as it is when the variable is not set. */
-static int env_int(const char *name, long min, long max, int *out, struct err *e)
-{
-    const char *v = getenv(name);
-    long n = *out;
-    if (v && *v && parse_int(v, min, max, &n, e) < 0)
-        return err_wrap(e, "%s", name);
-    *out = (int)n;
     return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* In those with _V the parts differ in length, and not every rank may know of all of them. */
 enum call_kind {
@@ -51,6 +52,8 @@ struct call {
     uint64_t count;   /* elements */
 };
 
+_Static_assert(sizeof(struct call) == 16, "compared as bytes");
+
 /* What a kind has beside its name. */
 enum { CALL_HAS_DATA = 1, CALL_HAS_OP = 2, CALL_HAS_ROOT = 4, CALL_UNEVEN = 8, CALL_TO_ROOT = 16 };
 extern const uint8_t g_call_has[CALL_KINDS];
@@ -72,8 +75,7 @@ static inline bool call_rooted(enum call_kind kind) /* or has a peer */
 
 static inline bool call_equal(const struct call *a, const struct call *b)
 {
-    return a->kind == b->kind && a->dtype == b->dtype && a->op == b->op && a->root == b->root &&
-           a->settings == b->settings && a->count == b->count;
+    return memcmp(a, b, sizeof(*a)) == 0;
 }
 
 /* Whether, as far as their texts go, they are the same: only their parts differ. */

@@ -40,7 +40,6 @@ int coll_execute(dlcoll_comm *c, struct coll_call *call)
     if (atomic_load_explicit(&c->failed, memory_order_acquire))
         return atomic_load(&c->failed_code);
     call->culprit = -1;
-    call->id.settings = c->job->conf.settings;
     uint64_t number = recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->id,
                                      coll_bytes(call), call->start_ns);
     show(c, call->seq, SEGMENT_LOCAL_CALL);

@@ -315,6 +315,7 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
     call->err.code = 0;
     call->err.msg[0] = '\0';
     call->id.kind = (uint8_t)a->kind;
+    call->id.settings = c->job->conf.settings;
     call->id.root = call_rooted(a->kind) ? a->root : 0;
     call->kind = a->kind;
     call->comm = c;

@@ -17,7 +17,9 @@ static struct coll_call describe(dlcoll_comm *c, enum call_kind kind, enum dlcol
                                  uint64_t deadline_ns)
 {
     const struct dtype *type = dtype_get(dtype);
-    return (struct coll_call){.id = {.kind = CALL_EXCHANGE_BYTES, .dtype = (uint8_t)dtype},
+    return (struct coll_call){.id = {.kind = CALL_EXCHANGE_BYTES,
+                                     .dtype = (uint8_t)dtype,
+                                     .settings = c->job->conf.settings},
                               .kind = kind,
                               .comm = c,
                               .ranks = {.size = c->size, .me = c->rank},

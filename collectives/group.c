@@ -90,7 +90,10 @@ static int by_key(const void *a, const void *b)
 static int ask_all(dlcoll_comm *c, int color, int key, const dlcoll_group_opts *o, int32_t *all)
 {
     int32_t own[2] = {color, key};
-    struct coll_call call = {.id = {.kind = CALL_COMM_SPLIT, .dtype = DLCOLL_I32, .count = 2},
+    struct coll_call call = {.id = {.kind = CALL_COMM_SPLIT,
+                                    .dtype = DLCOLL_I32,
+                                    .settings = c->job->conf.settings,
+                                    .count = 2},
                              .kind = CALL_ALL_GATHER,
                              .comm = c,
                              .ranks = {.size = c->size, .me = c->rank},

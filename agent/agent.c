@@ -593,13 +593,16 @@ static void handle_signal(struct agent *a, int signo)
     uv_signal_start(s, on_signal, signo);
 }
 
-/* The guardian may have forwarded some already. */
+/* The guardian may have forwarded some already. What is written to where nobody reads, and files
+ * that grow too large, are errors here and no signals, whatever the list says. */
 static void unblock(const int *signals)
 {
     sigset_t set;
     sigemptyset(&set);
     for (; *signals; signals++)
         sigaddset(&set, *signals);
+    sigdelset(&set, SIGPIPE);
+    sigdelset(&set, SIGXFSZ);
     sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 

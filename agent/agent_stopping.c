@@ -17,7 +17,7 @@ static void name_unkillable(struct agent *a)
     pid_t children[8];
     size_t len = 0;
     int n = sweep_children(children, (int)ARRAY_LEN(children));
-    if (n == 0) {
+    if (n == 0 && access("/proc/self", F_OK) < 0) {
         snprintf(a->leftover, sizeof(a->leftover), "those that /proc does not show");
         log_error("what the workers left behind could not be killed: %s", a->leftover);
         return;

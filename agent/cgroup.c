@@ -148,7 +148,8 @@ bool cgroup_own(const char *controller, char *out, size_t cap, size_t *mount_len
 
 /* ----------------------------------------------------------------------- one for the workers */
 
-#define NAME "dlaunch." /* and the agent's pid */
+#define NAME   "dlaunch." /* and the agent's pid */
+#define DIGITS "0123456789"
 
 static bool place_of(pid_t agent, char *out, size_t cap)
 {
@@ -166,7 +167,8 @@ static void remove_leftovers(void)
     char own[256];
     DIR *dir = cgroup_own(NULL, own, sizeof(own), NULL) ? opendir(own) : NULL;
     for (struct dirent *de; dir && (de = readdir(dir));) {
-        if (strncmp(de->d_name, NAME, strlen(NAME)) != 0)
+        const char *pid = de->d_name + strlen(NAME);
+        if (strncmp(de->d_name, NAME, strlen(NAME)) != 0 || !*pid || pid[strspn(pid, DIGITS)])
             continue;
         _cleanup_fd_ int fd = openat(dirfd(dir), de->d_name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
@@ -176,22 +178,32 @@ static void remove_leftovers(void)
         closedir(dir);
 }
 
+/* False: another launcher, just starting as well, has taken it for a leftover. */
+static bool make_at(struct cgroup *c, const char *path)
+{
+    if (mkdir(path, 0755) < 0)
+        return true;
+    c->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (c->fd < 0)
+        return errno != ENOENT;
+    bool locked = flock(c->fd, LOCK_SH | LOCK_NB) == 0;
+    if (locked && faccessat(c->fd, "cgroup.kill", W_OK, 0) == 0) {
+        strcpy(c->path, path);
+        return true;
+    }
+    close_fd(&c->fd);
+    return rmdir(path) == 0 && locked;
+}
+
 void cgroup_open(struct cgroup *c)
 {
     *c = (struct cgroup){.fd = -1};
     char path[sizeof(c->path)];
     remove_leftovers();
-    if (!place_of(getpid(), path, sizeof(path)) || mkdir(path, 0755) < 0)
+    if (!place_of(getpid(), path, sizeof(path)))
         return;
-    c->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (c->fd >= 0)
-        flock(c->fd, LOCK_SH | LOCK_NB); /* or somebody has just taken it for a leftover */
-    if (c->fd < 0 || faccessat(c->fd, "cgroup.kill", W_OK, 0) < 0) {
-        close_fd(&c->fd);
-        rmdir(path);
-        return;
-    }
-    strcpy(c->path, path);
+    for (int tries = 0; tries < 3 && !make_at(c, path); tries++)
+        ;
 }
 
 static void kill_all(int dirfd)

@@ -356,14 +356,14 @@ static int table_decode(struct world *w, const void *data, size_t len, struct er
     for (uint32_t i = 0; i < size; i++) {
         struct member one;
         if (!member_decode(&r, &one))
-            return err_set(e, -EBADMSG, "the table of ranks is malformed");
+            return err_set(e, -EPROTO, "the table of ranks is malformed");
         if (one.size != size)
             return another_size((int)i, one.size, size, e);
         if (i < (uint32_t)w->size)
             w->members[i] = one;
     }
     if (!rd_done(&r) || size == 0)
-        return err_set(e, -EBADMSG, "the table of ranks is malformed");
+        return err_set(e, -EPROTO, "the table of ranks is malformed");
     return size == (uint32_t)w->size ? 0 : another_size(w->rank, (uint32_t)w->size, size, e);
 }
 
@@ -389,7 +389,7 @@ static int replace_record(struct meeting *m, const char *key, const struct buf *
     struct member other;
     struct rd r = rd_init(there, len);
     if (!member_decode(&r, &other))
-        return err_set(e, -EBADMSG, "what is stored for rank %d is malformed", m->w->rank);
+        return err_set(e, -EPROTO, "what is stored for rank %d is malformed", m->w->rank);
     if (other.pid != m->self.pid || other.host_id != m->self.host_id ||
         other.pid_ns != m->self.pid_ns)
         return err_set(e, -EEXIST,
@@ -431,7 +431,7 @@ static int gather_members(struct meeting *m, struct buf *table, int *last, struc
         if (r == 0) {
             struct rd rd = rd_init(value, len);
             if (!member_decode(&rd, &m->w->members[i]) || !rd_done(&rd))
-                r = err_set(e, -EBADMSG, "what rank %d has published is malformed", i);
+                r = err_set(e, -EPROTO, "what rank %d has published is malformed", i);
             buf_put(table, value, len);
             same = m->w->members[i].size == (uint32_t)m->w->size;
             *last = i;

@@ -239,11 +239,16 @@ static int share_world(dlcoll_comm *c, uint64_t deadline_ns, struct err *e)
         return 0;
     if (s->base && c->world->instance == 1)
         return share_heap(c, s, e);
-    struct coll_call failed = {0};
+    struct coll_call failed = {.culprit = -1};
     int r = comm_share_memory(c, deadline_ns, &failed);
-    if (r < 0)
-        err_set(e, r, "sharing memory with this node's ranks: %s", failed.err.msg);
-    return r;
+    if (r == 0)
+        return 0;
+    if (r != -EBADMSG)
+        return err_set(e, r, "sharing memory with this node's ranks: %s",
+                       failed.err.msg[0] ? failed.err.msg : strerror(-r));
+    failed.id = (struct call){.settings = c->job->conf.settings}; /* of no name */
+    comm_fail(c, r, &failed);
+    return err_set(e, r, "%s", c->error.text);
 }
 
 static int open_comm(dlcoll_comm **out, const dlcoll_init_opts *o, struct err *e)

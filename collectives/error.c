@@ -62,6 +62,8 @@ int error_code(int errnum)
         return DLCOLL_ENOMEM;
     case -ETIMEDOUT:
         return DLCOLL_ETIMEDOUT;
+    case -EBADMSG: /* of another operation, or of a rank with other settings */
+        return DLCOLL_EMISMATCH;
     default:
         return DLCOLL_ENET;
     }

@@ -257,7 +257,7 @@ static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll
         if (call && call->seq)
             snprintf(where, sizeof(where), "%s #%" PRIu64 ": ", call_name(call->id.kind),
                      call->seq);
-        else if (call) /* of a group that is being made */
+        else if (call && call->id.kind != CALL_NONE) /* of a group that is being made */
             snprintf(where, sizeof(where), "%s: ", call_name(call->id.kind));
         error_set(out, cause->code, "%s%s%s%s%s", c->name[0] ? "group " : "", c->name,
                   c->name[0] ? ": " : "", where, cause->text);
@@ -297,8 +297,10 @@ static void tell(dlcoll_comm *c, const struct notice *cause, enum source source)
     char *told = calloc((size_t)c->size, 1);
     if (!told)
         return;
+    /* With other settings a rank of this node may not look into its memory. */
+    bool all_look = c->shared_stop && cause->code != DLCOLL_EMISMATCH;
     for (int i = 0; i < c->size; i++)
-        told[i] = (c->shared_stop && c->topo.node_of[i] == c->topo.node) ||
+        told[i] = (all_look && c->topo.node_of[i] == c->topo.node) ||
                   (cause->code == DLCOLL_EPEER && c->world_ranks[i] == cause->rank);
     struct tcp_opts o = net_tcp_opts(c, CHANNEL_COLL);
     tcp_send_notices(&o, cause, told);

@@ -63,7 +63,8 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
         return refuse(parent, error_code(r), e.msg);
     r = comm_share_memory(g, comm_deadline(o->timeout_ms), &failed);
     if (r == -ENOMEM || r < 0) {
-        failed.id = (struct call){.kind = (uint8_t)kind}; /* what the program has called */
+        /* what the program has called */
+        failed.id = (struct call){.kind = (uint8_t)kind, .settings = parent->job->conf.settings};
         comm_fail(g, r, &failed);
         int code = hand_up(parent, g);
         dlcoll_destroy(g);

@@ -21,7 +21,7 @@ struct job_conf {
     int nccl_roots;      /* DLCOLL_NCCL_ROOTS: unique ids; 0: one for so many ranks */
     bool devices;        /* DLCOLL_BACKEND: whether a buffer may be device memory */
     bool shared_memory;  /* DLCOLL_SHM; false: all ranks talk over TCP */
-    uint8_t settings; /* a digest of those that decide who sends what to whom; 0: none is given */
+    uint8_t settings;    /* a digest of those that decide who sends what to whom; 0: defaults */
 };
 
 struct job {

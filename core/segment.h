@@ -9,10 +9,10 @@
  * same, and every offset and count is checked against total_bytes before it is used: whoever has
  * the descriptor may have written to it.
  *
- * Layout: header, then nodes[nnodes], then ports[world_size], then local[nlocal] (128-byte lines),
- * then `heap`: room for the collectives, theirs to lay out. Written once by the agent before the
- * first worker starts, except: the abort record (agent), local[i] (worker i, and the agent its
- * `exited`), lives and heap (workers). */
+ * Layout: header, then nodes[nnodes], then ports[world_size], then local[nlocal], then `heap`: room
+ * for the collectives, theirs to lay out. Written once by the agent before the first worker starts,
+ * except: the abort record (agent), local[i] (worker i, and the agent its `exited`), lives and heap
+ * (workers). */
 #ifndef CORE_SEGMENT_H
 #define CORE_SEGMENT_H
 

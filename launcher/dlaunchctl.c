@@ -104,12 +104,13 @@ static json_t *ask(const struct job *j, const char *command)
 
 /* ----------------------------------------------------------------------------------- the jobs */
 
-static bool is_known(const struct jobs *jobs, int dirfd, const char *name)
+/* Two names may be of one folder. */
+static bool is_known(const struct jobs *jobs, int dir)
 {
     struct stat a, b;
-    for (size_t i = 0; i < jobs->n; i++) {
-        if (strcmp(jobs->job[i].name, name) == 0 && fstat(dirfd, &a) == 0 &&
-            fstat(jobs->job[i].dirfd, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+    for (int i = 0; i < DIRS_MAX; i++) {
+        if (jobs->dir[i] && fstat(dir, &a) == 0 && fstat(dirfd(jobs->dir[i]), &b) == 0 &&
+            a.st_dev == b.st_dev && a.st_ino == b.st_ino)
             return true;
     }
     return false;
@@ -152,7 +153,7 @@ static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *
     char *end;
     *j = (struct job){.pid = strtol(name, &end, 10), .dirfd = dirfd};
     if (end == name || strcmp(end, ".sock") != 0 || strlen(name) >= sizeof(j->name) ||
-        jobs->n == JOBS_MAX - 1 || is_known(jobs, dirfd, name))
+        jobs->n == JOBS_MAX - 1)
         return;
     strcpy(j->name, name);
     j->status = ask(j, "status\n");
@@ -174,12 +175,13 @@ static void find_jobs(struct jobs *jobs, const char *which)
 {
     char path[CONTROL_PATH_MAX - 32];
     for (int i = 0; i < DIRS_MAX && control_dir_path(i, path); i++) {
-        int dirfd = control_dir_open(path, false, NULL);
-        if (dirfd < 0)
-            continue;
-        jobs->dir[i] = fdopendir(dirfd);
+        int dir = control_dir_open(path, false, NULL);
+        bool known = dir >= 0 && is_known(jobs, dir);
+        jobs->dir[i] = dir >= 0 && !known ? fdopendir(dir) : NULL;
+        if (!jobs->dir[i])
+            close_fd(&dir);
         for (struct dirent *de; jobs->dir[i] && (de = readdir(jobs->dir[i]));)
-            add_job(jobs, dirfd, de->d_name, which);
+            add_job(jobs, dir, de->d_name, which);
     }
     qsort(jobs->job, jobs->n, sizeof(jobs->job[0]), by_pid);
 }
@@ -219,7 +221,9 @@ static struct job *pick(struct jobs *jobs, const char *which)
             hits++;
         }
     }
-    if (hits == 1 || jobs->named_is_silent) /* that it is silent has been said */
+    if (jobs->named_is_silent)
+        return NULL; /* which has been said */
+    if (hits == 1)
         return found;
     if (jobs->n == 0 && jobs->nsilent == 0)
         log_error("no job of yours is running on this host");
@@ -422,7 +426,7 @@ static const char usage[] =
 /* The exit status, when what was printed has arrived. */
 static int end_output(int rc)
 {
-    if (fflush(stdout) == 0 || rc != 0)
+    if ((fflush(stdout) == 0 && !ferror(stdout)) || rc != 0)
         return rc;
     log_error("standard output: %s", strerror(errno));
     return 1;

@@ -271,9 +271,10 @@ static enum rdzv_role host_anyway(struct rdzv_finder *f)
     if (!rdzv_choose_bind(f->host, f->port, f->addrs, f->naddrs, f->max_nodes, &f->bind)) {
         f->bind.any = true; /* a name or address that only the others see, or not yet anybody */
         netaddr_parse_ip(&f->bind.addr, "::", f->port);
-        if (f->naddrs)
+        if (f->naddrs && !f->noted)
             text_set(f->note, sizeof(f->note),
                      "%s is no address of this host: listening on all of its own", f->host);
+        f->noted = f->naddrs > 0;
     }
     return RDZV_ROLE_HOST;
 }

@@ -44,6 +44,7 @@ struct rdzv_finder {
     int status; /* 0, or a negative errno: why says what is wrong */
     char why[ERR_MSG_MAX];
     char note[ERR_MSG_MAX]; /* a line for the user, or "" */
+    bool noted;             /* that the host listens on all of its addresses */
     struct netaddr local;   /* local_addr as an address */
     bool have_local;
 

@@ -13,7 +13,10 @@ enum { RANKS_PER_ROOT = 256 }; /* beyond, several unique ids are used where NCCL
 struct coll_call nccl_internal_call(dlcoll_comm *c, enum call_kind kind, void *data, size_t len,
                                     uint64_t deadline_ns)
 {
-    return (struct coll_call){.id = {.kind = (uint8_t)kind, .dtype = DLCOLL_U8, .count = len},
+    return (struct coll_call){.id = {.kind = (uint8_t)kind,
+                                     .dtype = DLCOLL_U8,
+                                     .settings = c->job->conf.settings,
+                                     .count = len},
                               .kind = kind,
                               .comm = c,
                               .ranks = {.size = c->size, .me = c->rank},

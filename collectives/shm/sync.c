@@ -74,7 +74,7 @@ static bool has_other_settings(struct shm_op *op, int i)
     const struct segment_local *line =
         job_segment_local(&c->world->segment, c->world_ranks[coll_rank_of(&op->call->ranks, i)]);
     uint32_t theirs = line ? atomic_load_explicit(&line->settings, memory_order_acquire) : 0;
-    if (!theirs || theirs == 1u + op->call->id.settings)
+    if (!theirs || theirs == 1u + c->job->conf.settings)
         return false;
     op->call->theirs.settings = (uint8_t)(theirs - 1);
     return true;

@@ -269,7 +269,10 @@ static void save(const char *path, int ranks, int nodes)
     write_rules(f, ranks, nodes);
     if (!path) {
         tool_flush();
-    } else if (ferror(f) | fclose(f)) {
+        return;
+    }
+    bool written = fflush(f) == 0 && !ferror(f);
+    if (fclose(f) != 0 || !written) {
         fprintf(stderr, "dlcoll_tune: -o '%s': %s\n", path, strerror(errno));
         exit(1);
     }

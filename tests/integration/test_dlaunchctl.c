@@ -306,6 +306,24 @@ START_TEST(usage)
 }
 END_TEST
 
+/* TMPDIR is often /tmp, and XDG_RUNTIME_DIR what it is by default. */
+START_TEST(folders_with_two_names)
+{
+    struct proc p;
+    const char *runtime = test_text("/run/user/%u", geteuid());
+    setenv("TMPDIR", "/tmp", 1);
+    setenv("XDG_RUNTIME_DIR", access(runtime, F_OK) == 0 ? runtime : "", 1);
+    pid_t hung = launcher("hung");
+    kill(hung, SIGSTOP);
+    ctl(&p, ARGV("status"));
+    const char *said = test_text("process %d does not answer", (int)hung);
+    const char *once = strstr(p.err, said);
+    ck_assert_msg(once && !strstr(once + 1, said), "%s", p.err);
+    proc_fini(&p);
+    end(hung);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlaunchctl");
@@ -315,6 +333,7 @@ static Suite *suite(void)
     tcase_add_test(tc, several_jobs);
     tcase_add_test(tc, stopping);
     tcase_add_test(tc, dead_and_hung_launchers);
+    tcase_add_test(tc, folders_with_two_names);
     tcase_add_test(tc, a_liar);
     tcase_add_test(tc, usage);
     return s;

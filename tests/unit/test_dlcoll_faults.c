@@ -382,6 +382,8 @@ static void set_otherwise(struct ranks *j, int rank)
     dlcoll_comm *c = comm_start();
     int r = dlcoll_all_reduce(&x, &x, 1, DLCOLL_F64, DLCOLL_SUM, c, NULL, NULL);
     ranks_keep_result(j, rank, c, r);
+    ranks_say_ready(j);
+    ranks_await_ready(j); /* so that nobody is told by the other's end */
     dlcoll_destroy(c);
 }
 
@@ -395,11 +397,64 @@ START_TEST(a_rank_that_shares_no_memory_is_told_of)
     ranks_init(&j, 2, 1);
     ranks_start(&j, set_otherwise);
     ranks_wait(&j, 20, 0);
-    const dlcoll_error *e = &j.shared->rank[0].error;
-    ck_assert_msg(e->code == DLCOLL_EMISMATCH, "%s", e->text);
-    ck_assert_msg(strstr(e->text, "has other settings than rank 0"), "%s", e->text);
-    ck_assert_int_lt(j.shared->rank[1].code, 0);
+    for (int r = 0; r < 2; r++) {
+        const dlcoll_error *e = &j.shared->rank[r].error;
+        ck_assert_msg(e->code == DLCOLL_EMISMATCH, "rank %d: %s", r, e->text);
+        ck_assert_msg(strstr(e->text, "has other settings than rank"), "rank %d: %s", r, e->text);
+    }
     ranks_fini(&j);
+}
+END_TEST
+
+static void meet_otherwise(struct ranks *j, int rank)
+{
+    dlcoll_comm *c;
+    if (rank == 1)
+        setenv(g_setting[0], g_setting[1], 1);
+    int r = j->shared->rank[rank].code = dlcoll_init(&c, NULL);
+    EXPECT(r == DLCOLL_EMISMATCH || r == DLCOLL_ENET, "%d %s", r, why(NULL)); /* it has ended */
+    if (r == DLCOLL_EMISMATCH)
+        EXPECT(strstr(why(NULL), "has other settings than rank"), "%s", why(NULL));
+}
+
+START_TEST(different_settings_are_told_without_a_launcher)
+{
+    struct ranks j;
+    uint16_t port;
+    int fd = reserve_port(&port);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_env_int("MASTER_PORT", port);
+    g_setting = g_settings[_i];
+    ranks_init(&j, 2, 0);
+    ranks_start(&j, meet_otherwise);
+    ranks_wait(&j, 20, 0);
+    ck_assert(j.shared->rank[0].code == DLCOLL_EMISMATCH ||
+              j.shared->rank[1].code == DLCOLL_EMISMATCH);
+    ranks_fini(&j);
+    close(fd);
+}
+END_TEST
+
+static void group_otherwise(struct ranks *j, int rank)
+{
+    dlcoll_group_opts o = DLCOLL_GROUP_OPTS_INIT;
+    dlcoll_comm *group;
+    int both[] = {0, 1};
+    if (rank == 1)
+        setenv(g_setting[0], g_setting[1], 1);
+    dlcoll_comm *c = comm_start();
+    int r = dlcoll_comm_new_group(c, both, 2, &group, &o);
+    EXPECT(r == DLCOLL_EMISMATCH, "%d %s", r, why(c));
+    EXPECT(strstr(why(c), "has other settings than rank"), "%s", why(c));
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    dlcoll_destroy(c);
+}
+
+START_TEST(different_settings_are_told_by_a_group)
+{
+    g_setting = g_settings[_i];
+    ranks_run(2, 1, group_otherwise);
 }
 END_TEST
 
@@ -559,6 +614,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_timeout_names_the_one_awaited);
     tcase_add_loop_test(tc, different_calls_are_told_on_every_rank, 3, 6);
     tcase_add_loop_test(tc, different_settings_are_told, 0, 6);
+    tcase_add_loop_test(tc, different_settings_are_told_without_a_launcher, 0, 3);
+    tcase_add_loop_test(tc, different_settings_are_told_by_a_group, 0, 3);
     tcase_add_loop_test(tc, a_rank_that_shares_no_memory_is_told_of, 0, 2);
     tcase_add_test(tc, a_rank_that_leaves_is_told);
     tcase_add_test(tc, a_wrong_segment_is_refused);

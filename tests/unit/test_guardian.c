@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -622,8 +623,7 @@ START_TEST(a_cgroup_that_was_left_is_removed_by_the_next)
         test_skip("no cgroup can be made here");
         return;
     }
-    ck_assert_int_eq(access(shared->cgroup, F_OK), 0);
-    cgroup_open(&mine);
+    cgroup_open(&mine); /* another test's may have been before */
     ck_assert_int_eq(access(shared->cgroup, F_OK), -1);
     pid = fork();
     if (pid == 0) {
@@ -651,12 +651,15 @@ START_TEST(a_half_written_cgroup_path_is_not_believed)
         test_skip("no cgroup can be made here");
         return;
     }
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* or another test removes it */
+    ck_assert(fd >= 0 && flock(fd, LOCK_SH) == 0);
     cgroup_kill_at(own, 1234567);
     cgroup_remove(path, 12345678);
     cgroup_remove(path, 234567);
     ck_assert_int_eq(access(path, F_OK), 0);
     cgroup_remove(path, 1234567);
     ck_assert_int_eq(access(path, F_OK), -1);
+    close(fd);
     ck_assert_int_eq(mkdir(path, 0755), 0);
     cgroup_remove("/sys/fs", 1234567); /* where it must have been */
     ck_assert_int_eq(access(path, F_OK), -1);

@@ -477,6 +477,21 @@ START_TEST(several_roots)
 }
 END_TEST
 
+/* The other one waits meanwhile, in an operation of the library's own. */
+static void small_and_late(struct ranks *j, int rank)
+{
+    if (rank == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
+    small(j, rank);
+}
+
+START_TEST(settings_that_all_have)
+{
+    setenv("DLCOLL_SOCKETS", "2", 1);
+    ranks_run(2, 1, small_and_late);
+}
+END_TEST
+
 START_TEST(a_world_of_one)
 {
     ranks_run(1, 1, small);
@@ -895,6 +910,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_first_one_must_tell);
     tcase_add_test(tc, groups_and_splits);
     tcase_add_test(tc, several_roots);
+    tcase_add_test(tc, settings_that_all_have);
     tcase_add_test(tc, a_world_of_one);
     tc = test_case(s, "failures", 60);
     tcase_add_checked_fixture(tc, setup, NULL);

@@ -548,6 +548,7 @@ START_TEST(data_connections)
 {
     const char *const path = "man/dlaunch-protocol.7", *text = running_text(path);
     struct member_text text_of_hello = {0}, text_of_call = {0}, text_of_p2p_frame = {0};
+    struct member_text text_of_frame = {0};
     U(hello, magic), U(hello, version), U(hello, kind), U(hello, epoch), U(hello, counter);
     U(hello, instance), U(hello, comm), U(hello, from), U(hello, to), U(hello, channel);
     U(hello, lane), U(hello, unused);
@@ -560,7 +561,11 @@ START_TEST(data_connections)
     expect(path, text,
            test_text("The kinds are %d data, %d notice, %d gone, %d knock.", HELLO_DATA,
                      HELLO_NOTICE, HELLO_GONE, HELLO_KNOCK));
-    expect(path, text, test_text("has a header of %zu bytes: ", sizeof(struct frame)));
+    U(frame, seq), U(frame, part), U(frame, lane);
+    expect(path, text,
+           test_text("has a header of %zu bytes: %s, then the call, then u64 len",
+                     sizeof(struct frame), text_of_frame.words));
+    ck_assert_uint_eq(text_of_frame.end, offsetof(struct frame, call));
     expect(path, text, test_text("The call is %s;", text_of_call.words));
     expect(path, text, test_text("In channel %d it is %s.", CHANNEL_P2P, text_of_p2p_frame.words));
     expect(path, text, test_text("a message of more than %lu KiB", KIB(P2P_EAGER_BYTES)));

@@ -278,8 +278,9 @@ test:
 	$(Q)conf/install-deps.sh test
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) run-tests
 
-# Programs that integration tests run.
-HELPERS := $(BUILD)/tests/bench/kill_trials $(BUILD)/tests/bench/hostile $(BUILD)/tests/multihost/store_worker
+# Programs that integration tests run; and what measures is built with them, lest it no longer can be.
+HELPERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c) tests/multihost/store_worker.c) \
+    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job)
 
 .PHONY: run-tests
 run-tests: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(UNIT) $(INTEGRATION) corpora
@@ -424,10 +425,9 @@ $(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/in_job: $(COLL_BENCH)/%: $(BUILD)/obj/te
 	$(say) LD $@
 	$(link) $< -L$(BUILD) -ldlcoll -Wl,-rpath,'$$ORIGIN/../../..'
 
-$(COLL_BENCH)/peer_limit: $(call obj,tests/bench/coll/peer_limit.c collectives/dtype.c core/err.c \
-                            $(wildcard collectives/reduce*.c))
+$(COLL_BENCH)/peer_limit: $(call obj,tests/bench/coll/peer_limit.c) $(DLCOLL_OBJ)
 	$(say) LD $@
-	$(link) $^ -lpthread
+	$(link) $^ -lpthread -ldl
 
 $(COLL_BENCH)/peer_openmpi $(COLL_BENCH)/peer_mpich: $(COLL_BENCH)/peer_%: tests/bench/coll/peer_mpi.c \
                                                      tests/bench/coll/harness.h

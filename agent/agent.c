@@ -385,9 +385,9 @@ static void on_stop_signal(struct agent *a, int signo)
     stop_by(a, STOP_SIGNAL, signo, signal_name(signo, name));
 }
 
-void agent_stop(struct agent *a, const char *why)
+void agent_stop(struct agent *a, const char *what)
 {
-    stop_by(a, STOP_REQUEST, SIGTERM, why);
+    stop_by(a, STOP_REQUEST, SIGTERM, what);
 }
 
 static void on_job_timeout(uv_timer_t *t)

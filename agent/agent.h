@@ -35,8 +35,9 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
                struct guardian_link *link, void (*on_done)(void *arg, int exit_status), void *arg,
                struct err *e);
 
-/* Stops the job as SIGTERM would; again: kills at once. For the control socket. */
-void agent_stop(struct agent *a, const char *why);
+/* Stops the job as SIGTERM would; again: kills at once. what: what was received, as the report says
+ * it. For the control socket. */
+void agent_stop(struct agent *a, const char *what);
 
 struct agent_worker_status {
     int rank, local_rank, pid;

@@ -68,7 +68,7 @@ enum {
     DLCOLL_ETIMEDOUT = -5, /* some rank did not come in time */
     DLCOLL_EPEER = -6,     /* a rank has died or left */
     DLCOLL_EABORTED = -7,  /* the job was told to stop */
-    DLCOLL_EMISMATCH = -8, /* ranks called different operations */
+    DLCOLL_EMISMATCH = -8, /* ranks called different operations, or have other settings */
     DLCOLL_ENET = -9,      /* a rank cannot be reached, or this host is out of sockets */
     DLCOLL_EBACKEND = -10, /* a device library failed */
     DLCOLL_EINTERNAL = -11 /* a fault of this library */

@@ -77,3 +77,20 @@ int thread_sum_of_ranks(dlcoll_comm *comm, int rank)
     THREAD_OK(dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL));
     return x;
 }
+
+static void without_memory(void)
+{
+    setenv("DLCOLL_SHM", "0", 1);
+}
+
+static void with_memory(void)
+{
+    setenv("DLCOLL_SHM", "1", 1);
+}
+
+TCase *thread_ranks_case(Suite *s, bool shm)
+{
+    TCase *tc = test_case(s, shm ? "shared memory" : "tcp", 60);
+    tcase_add_checked_fixture(tc, shm ? with_memory : without_memory, NULL);
+    return tc;
+}

@@ -8,6 +8,8 @@
 #ifndef TESTS_LIB_THREAD_RANKS_H
 #define TESTS_LIB_THREAD_RANKS_H
 
+#include <check.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -37,6 +39,9 @@ const char *thread_error(const dlcoll_comm *comm);
         int code_ = (call);                                             \
         THREAD_EXPECT(code_ == 0, "%d: %s", code_, thread_error(comm)); \
     } while (0)
+
+/* A case, of 60 s, whose ranks share memory or talk over TCP. */
+TCase *thread_ranks_case(Suite *s, bool shm);
 
 /* All have come to the operation, in which each adds its `rank`. */
 int thread_sum_of_ranks(dlcoll_comm *comm, int rank);

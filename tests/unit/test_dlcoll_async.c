@@ -726,22 +726,11 @@ START_TEST(nothing_is_allocated_once_it_is_warm)
 }
 END_TEST
 
-static void without_memory(void)
-{
-    setenv("DLCOLL_SHM", "0", 1);
-}
-
-static void with_memory(void)
-{
-    setenv("DLCOLL_SHM", "1", 1);
-}
-
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_async");
     for (int shm = 0; shm <= 1; shm++) {
-        TCase *tc = test_case(s, shm ? "shared memory" : "tcp", 60);
-        tcase_add_checked_fixture(tc, shm ? with_memory : without_memory, NULL);
+        TCase *tc = thread_ranks_case(s, shm);
         tcase_add_loop_test(tc, operations_are_carried_out_in_the_order_of_calls, 1, 5);
         tcase_add_test(tc, handles_are_tested_and_waited_for);
         tcase_add_loop_test(tc, messages_in_any_order, 1, 6);

@@ -238,22 +238,11 @@ START_TEST(what_is_wrong_with_it_is_told)
 }
 END_TEST
 
-static void without_memory(void)
-{
-    setenv("DLCOLL_SHM", "0", 1);
-}
-
-static void with_memory(void)
-{
-    setenv("DLCOLL_SHM", "1", 1);
-}
-
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_ends");
     for (int shm = 0; shm <= 1; shm++) {
-        TCase *tc = test_case(s, shm ? "shared memory" : "tcp", 60);
-        tcase_add_checked_fixture(tc, shm ? with_memory : without_memory, NULL);
+        TCase *tc = thread_ranks_case(s, shm);
         tcase_add_loop_test(tc, abort_ends_it_for_all, 2, 5);
         tcase_add_loop_test(tc, a_reason_that_comes_late_or_never, 0, 2);
         tcase_add_test(tc, abort_by_another_thread);

@@ -116,7 +116,8 @@ struct sim_link {
     bool dead;               /* swallows everything */
     uint64_t stalled_ns[2]; /* down, up: since when something waits for a cut to heal; 0: nothing */
     uint64_t held_until[2]; /* what has waited arrives then, and nothing before it */
-    struct node_id id;      /* the node's, when it has said hello */
+    bool said_hello;        /* to the coordinator, */
+    struct node_id id;      /* and who it was */
     bool beats;             /* there is one for heartbeats beside it */
     uint64_t beat_heard, beat_touch;               /* the coordinator's thread's, its clock */
     uint64_t beat_seen, beat_answered, beat_lease; /* the node's thread's */
@@ -141,6 +142,7 @@ struct sim_node {
     uint64_t s_epoch; /* 0: none yet */
     uint64_t grant;   /* its leases, by heartbeats */
     uint32_t store;   /* rises when the workers' store is emptied */
+    uint32_t guests;  /* the store that W.guest is of */
     bool s_finished;
     bool silent;   /* it died without a word: nothing of its host answers */
     int candidate; /* whom of the electors it calls next */
@@ -193,6 +195,7 @@ struct sim_world {
     struct sim_link *links;
     int nlinks, cap_links;
     bool *cut;                 /* [from * n + to]: nothing passes */
+    bool *guest;               /* [coordinator * n + node]: its workers may come to the store */
     struct sim_event *waiting; /* for a cut to heal */
     int nwaiting, cap_waiting;
     uint64_t faults_from, faults_until, end;

@@ -1,8 +1,10 @@
 /* Drives rdzv_state as coordinator.c does. Beside it, the workers' store as far as the rules decide
- * over it: emptied, and all its connections closed, when they say that a new round begins. */
+ * over it: emptied, and all its connections closed, when they say that a new round begins; open
+ * from the round's table on to the workers of the nodes in it and of those that have said hello. */
 #include "tests/sim/sim.h"
 
 #include <stdio.h>
+#include <string.h>
 
 void sim_coordinator_new(struct sim_node *n, struct rdzv_state *s)
 {
@@ -10,7 +12,25 @@ void sim_coordinator_new(struct sim_node *n, struct rdzv_state *s)
     n->s_epoch = 0;
     n->s_finished = false;
     n->store++;
+    memset(W.guest + sim_index(n) * W.n, 0, (size_t)W.n);
     sim_coordinator_drain(n);
+}
+
+static void note_guests(struct sim_node *n, const struct rank_table *t)
+{
+    bool *guest = W.guest + sim_index(n) * W.n;
+    int high, low;
+    memset(guest, 0, (size_t)W.n);
+    for (int i = 0; i < t->nnodes; i++) {
+        if (sscanf(t->nodes[i].addr, "10.0.%d.%d", &high, &low) == 2)
+            guest[high << 8 | low] = true;
+    }
+    for (int i = 0; i < W.nlinks; i++) {
+        const struct sim_link *l = &W.links[i];
+        if (l->to == sim_index(n) && l->coordinator_end && l->said_hello)
+            guest[l->node] = true;
+    }
+    n->guests = n->store;
 }
 
 static void retick(struct sim_node *n)
@@ -49,6 +69,8 @@ void sim_coordinator_drain(struct sim_node *n)
             n->store++;
             continue;
         case RDZV_ACT_TABLE:
+            if (n->guests != n->store)
+                note_guests(n, a.table);
             if (table.len == 0)
                 rdzv_put_table(&table, a.table);
             put_again(&b, &table);
@@ -124,6 +146,7 @@ static void take_message(struct sim_node *n, const struct sim_link *l, struct si
     case RDZV_MSG_HELLO:
         CHECK("I10", rdzv_get_hello(&r, &h), "bad hello");
         W.links[e->who].id = h.id;
+        W.links[e->who].said_hello = true;
         snprintf(p.via, sizeof(p.via), "10.0.%d.%d", l->to >> 8, l->to & 255);
         if (!p.own)
             snprintf(p.addr, sizeof(p.addr), "10.0.%d.%d", l->node >> 8, l->node & 255);
@@ -167,6 +190,8 @@ void sim_store_connect(struct sim_node *n)
 {
     struct sim_node *to = n->follows >= 0 ? &W.nodes[n->follows] : NULL;
     if (!n->workers || n->reset || !to || !to->s || !sim_passes(sim_index(n), n->follows))
+        return;
+    if (n != to && !W.guest[n->follows * W.n + sim_index(n)])
         return;
     if (W.nclients == W.cap_clients) {
         W.cap_clients = W.cap_clients ? 2 * W.cap_clients : 64;

@@ -123,9 +123,11 @@ static void make_room(int n)
         W.nodes = xrealloc(W.nodes, (size_t)n * sizeof(*W.nodes));
         memset(W.nodes + W.cap, 0, (size_t)(n - W.cap) * sizeof(*W.nodes));
         W.cut = xrealloc(W.cut, (size_t)n * (size_t)n);
+        W.guest = xrealloc(W.guest, (size_t)n * (size_t)n);
         W.cap = n;
     }
     memset(W.cut, 0, (size_t)n * (size_t)n);
+    memset(W.guest, 0, (size_t)n * (size_t)n);
     for (int i = 0; i < n; i++)
         W.nodes[i] = (struct sim_node){
             .held = W.nodes[i].held, .cap_held = W.nodes[i].cap_held, .link = -1, .follows = -1};
@@ -213,6 +215,7 @@ void sim_free(void)
     free(W.nodes);
     free(W.links);
     free(W.cut);
+    free(W.guest);
     free(W.waiting);
     free(W.clients);
     free(W.epochs);

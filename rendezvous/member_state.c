@@ -295,7 +295,7 @@ void member_state_beat(struct member_state *m, uint64_t heard_ns, uint64_t lease
 
 static void note_view(struct member_state *m, const struct rdzv_view *v, uint64_t now)
 {
-    if (v->spare && !m->spare)
+    if (v->spare && !m->spare && !m->leaving)
         member_state_say(m, LOG_LEVEL_NOTICE,
                          "the job runs without this node, which waits for a place in it");
     m->high = v->gen;

@@ -396,14 +396,6 @@ static bool has_elected_nobody(const struct rdzv_state *s, const struct rdzv_nod
     return now < rdzv_node_touch(n) + s->rules.dead_ns / 5 * 4;
 }
 
-/* It has ended, and elects nobody. */
-static void lost_for_good(struct rdzv_state *s, struct rdzv_node *n, const char *how,
-                          uint64_t since, uint64_t now)
-{
-    rdzv_elect_dead(s, n);
-    rdzv_phase_lost(s, n, how, since, now);
-}
-
 void rdzv_state_called(struct rdzv_state *s, const struct node_id *id, bool refused, uint64_t now)
 {
     struct rdzv_node *n = map_get(&s->by_id, id->b, sizeof(id->b));
@@ -430,10 +422,14 @@ void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, u
     n->conn = RDZV_NO_CONN;
     n->ended_ns = now;
     rdzv_state_update_ready(s, n);
+    /* One that was released ends, and elects nobody; but one that had lost this coordinator before
+     * it left does not hear that, and may give its vote to another before it ends. */
+    if (how == RDZV_END_CLOSED || (n->released && has_elected_nobody(s, n, now)))
+        rdzv_elect_dead(s, n);
     if (told || (n->leaving && (n->released || how == RDZV_END_CLOSED)))
-        lost_for_good(s, n, NULL, now, now);
+        rdzv_phase_lost(s, n, NULL, now, now);
     else if (how == RDZV_END_CLOSED)
-        lost_for_good(s, n, "its launcher is gone (connection closed)", now, now);
+        rdzv_phase_lost(s, n, "its launcher is gone (connection closed)", now, now);
     else if (how == RDZV_END_RESET)
         expect_back(s, n, now);
     else

@@ -444,6 +444,29 @@ START_TEST(those_who_end_later_may_have_elected_somebody)
 }
 END_TEST
 
+/* Two of three leave, and their connections break before they end. After a long sleep of this
+ * process they may not be listening to it any more, but to one that they elect. */
+START_TEST(those_who_leave_and_were_heard_lately_elect_nobody)
+{
+    bool lately = _i == 0;
+    two_are_gone();
+    uint64_t heard = T;
+    T += (lately ? 11 : 20) * S;
+    for (uint32_t i = 1; i < 3; i++) {
+        struct rdzv_status st = status_of(i, MEMBER_LEAVING);
+        st.leave_reason = STOP_SIGNAL;
+        st.view_sent_ns = heard;
+        tell(i, st);
+        ck_assert_int_eq(seen[i].view.phase, RDZV_RELEASE);
+        closed(i, RDZV_END_BROKEN);
+    }
+    say(0, MEMBER_IDLE);
+    PHASE(lately ? RDZV_PREPARE : RDZV_COLLECT);
+    if (!lately)
+        gives_up();
+}
+END_TEST
+
 /* Nodes 1 and 2 wait as spares in the round after, and would elect one of them if they were cut
  * off: this must not happen when that round runs already. */
 START_TEST(a_round_waits_for_those_who_know_only_an_older_list)
@@ -761,6 +784,7 @@ static Suite *suite(void)
     tcase_add_test(tc, nodes_that_are_known_to_be_dead_elect_nobody);
     tcase_add_test(tc, those_who_end_soon_after_a_last_word_have_elected_nobody);
     tcase_add_test(tc, those_who_end_later_may_have_elected_somebody);
+    tcase_add_loop_test(tc, those_who_leave_and_were_heard_lately_elect_nobody, 0, 2);
     tcase_add_test(tc, a_round_waits_for_those_who_know_only_an_older_list);
     tcase_add_test(tc, with_the_list_that_is_prepared_goes_the_newest_that_ran);
     tcase_add_test(tc, a_reset_node_that_still_listens_has_time);

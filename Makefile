@@ -70,7 +70,7 @@ else
   nccl_h := $(shell for d in "" -I$(CUDA_HOME)/include; do \
       echo '\#include <nccl.h>' | $(CC) $$d -E - >/dev/null 2>&1 && { echo "found $$d"; break; }; done)
   ifneq ($(nccl_h),)
-    %/collectives/nccl/nccl_abi.o: CPPFLAGS += -DHAVE_NCCL_H $(patsubst -I%,-isystem %,$(filter -I%,$(nccl_h)))
+    %/collectives/nccl/nccl_abi.o: private CPPFLAGS += -DHAVE_NCCL_H $(patsubst -I%,-isystem %,$(filter -I%,$(nccl_h)))
   else ifeq ($(WITH_NCCL),yes)
     $(error WITH_NCCL=yes, but nccl.h is not there: set CUDA_HOME, or install NCCL's headers)
   endif
@@ -117,18 +117,25 @@ $(BUILD)/pic/%.o: %.c $(BUILD)/.flags
 # The reduction kernels: the same bits whatever the processor, so no fused multiply-add; and those for
 # processors that not everybody has.
 ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
-%/collectives/reduce_avx2.o:   ALL_CFLAGS += -mavx2 -mf16c
-%/collectives/reduce_avx512.o: ALL_CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl
+%/collectives/reduce_avx2.o:   private ALL_CFLAGS += -mavx2 -mf16c
+%/collectives/reduce_avx512.o: private ALL_CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl
 endif
 KERNEL_OBJ := %/collectives/reduce_portable.o %/collectives/reduce_avx2.o %/collectives/reduce_avx512.o
-$(KERNEL_OBJ): ALL_CFLAGS += -ffp-contract=off
+$(KERNEL_OBJ): private ALL_CFLAGS += -ffp-contract=off
 
+# (Their own settings are private: what they are built from, .flags among it, has the common ones.)
+#
 # Everything is built anew when the settings change; before that, it is seen whether all is there that
 # a build needs.
 $(BUILD)/.flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(CC) $(CPPFLAGS) $(ALL_CFLAGS) $(LDFLAGS) $(LIBS)' | cmp -s - $@ || { \
-	 $(MAKE) --no-print-directory need-libs && \
+	 command -v $(firstword $(CC)) >/dev/null || \
+	    { echo "The compiler $(firstword $(CC)) is missing: type 'make deps' (or install it yourself)" >&2; exit 1; }; \
+	 for h in uv ini jansson openssl/ssl; do \
+	    echo "#include <$$h.h>" | $(CC) $(CPPFLAGS) -E - >/dev/null 2>&1 || \
+	    { echo "$$h.h is missing: type 'make deps' (or install libuv, inih, jansson and OpenSSL yourself)" >&2; exit 1; }; \
+	 done; \
 	 echo '$(CC) $(CPPFLAGS) $(ALL_CFLAGS) $(LDFLAGS) $(LIBS)' > $@; }
 .PHONY: FORCE
 FORCE:
@@ -164,7 +171,7 @@ $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune: $(BUILD)/%: $(BUILD)/obj/collectives/
 	$(link) $(filter %.o,$^) -L$(BUILD) -ldlcoll -Wl,-rpath,'$$ORIGIN:$$ORIGIN/../lib'
 
 # Examples see the library as an installed program does.
-$(BUILD)/obj/examples/%.o: CPPFLAGS += -Icollectives
+$(BUILD)/obj/examples/%.o: private CPPFLAGS += -Icollectives
 
 $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(BUILD)/libdlcoll.so
 	$(say) LD $@
@@ -206,16 +213,9 @@ $(FAKES):
 on_all_cpus = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
 # `deps` is quick when nothing is missing. A build that lacks something stops with the line to type.
-.PHONY: deps need-libs
+.PHONY: deps
 deps:
 	$(Q)conf/install-deps.sh build
-
-need-libs:
-	@command -v $(firstword $(CC)) >/dev/null || \
-	    { echo "The compiler $(firstword $(CC)) is missing: type 'make deps' (or install it yourself)" >&2; exit 1; }
-	@for h in uv ini jansson openssl/ssl; do \
-	    echo "#include <$$h.h>" | $(CC) $(CPPFLAGS) -E - >/dev/null 2>&1 || \
-	    { echo "$$h.h is missing: type 'make deps' (or install libuv, inih, jansson and OpenSSL yourself)" >&2; exit 1; }; done
 
 # ------------------------------------------------------------------------------------------ demo
 

@@ -6,23 +6,26 @@ JOBS=${JOBS:-$(nproc)}
 LIMIT=${TEST_LIMIT:-600}
 out=$(mktemp -d) || exit 1
 trap 'rm -rf "$out"' EXIT
+# unit/test_relay: there is an integration/test_relay, too.
+name_of() { local dir=${1%/*}; echo "${dir##*/}/${1##*/}"; }
 run_one() {
-    name=$(basename "$1"); start=$(date +%s%N)
+    name=$(name_of "$1"); start=$(date +%s%N)
+    mkdir -p "$2/${name%/*}"
     timeout -k 10 "$3" "$1" >"$2/$name.log" 2>&1; rc=$?
     printf '%s %s %s\n' "$rc" "$(( ($(date +%s%N) - start) / 1000000 ))" "$1" >"$2/$name.rc"
     summary=$(grep -aE '^[0-9]+%: Checks: ' "$2/$name.log" | tail -1)
-    printf '%-34s %6d ms  %s\n' "$name" "$(( ($(date +%s%N) - start) / 1000000 ))" "${summary:-no summary, exit status $rc}"
+    printf '%-40s %6d ms  %s\n' "$name" "$(( ($(date +%s%N) - start) / 1000000 ))" "${summary:-no summary, exit status $rc}"
     grep -a '^SKIPPED: ' "$2/$name.log"
     if [ "$rc" != 0 ]; then
         [ "$rc" = 124 ] && echo "$name: did not end within $3 s"
         grep -av '^SKIPPED: ' "$2/$name.log" | tail -n 120
     fi
 }
-export -f run_one
+export -f run_one name_of
 printf '%s\n' "$@" | xargs -P "$JOBS" -I{} bash -c 'run_one "$@"' _ {} "$out" "$LIMIT"
 passed=0; failed=0
 for t in "$@"; do
-    name=$(basename "$t"); rc=$(cut -d' ' -f1 "$out/$name.rc" 2>/dev/null || echo 99)
+    name=$(name_of "$t"); rc=$(cut -d' ' -f1 "$out/$name.rc" 2>/dev/null || echo 99)
     line=$(grep -aE '^[0-9]+%: Checks: ' "$out/$name.log" 2>/dev/null | tail -1)
     if [ -n "$line" ]; then
         checks=$(sed -E 's/.*Checks: ([0-9]+).*/\1/' <<<"$line")

@@ -298,7 +298,7 @@ START_TEST(keys_of_the_report)
     struct proc p;
     int keys = 0;
     const char *file = tmppath("r.json");
-    char *argv[] = {"build/dlaunch", "--report", (char *)file, "true", NULL};
+    char *argv[] = {build_path("dlaunch"), "--report", (char *)file, "true", NULL};
     ck_assert_int_eq(proc_run(&p, argv, NULL, 20), 0);
     proc_fini(&p);
     char *section = strstr(text, "\n.Sh REPORT");

@@ -18,8 +18,13 @@ pip() {
         --no-deps "$@" >>"$log" 2>&1
 }
 
+# Only what was made here is removed: TORCH_VENV may be somebody's own.
+if [ -n "$(ls -A "$venv" 2>/dev/null)" ] && [ -z "$(find "$venv" -maxdepth 1 -name '.dlaunch*')" ]; then
+    echo "$venv has something in it that is not from here: it is left alone (TORCH_VENV says another place)"
+    exit 1
+fi
 echo "Installing PyTorch${version:+ $version}, 1.3 GB, into $venv (TORCH_VENV says where)"
-{ rm -rf "$venv" && mkdir -p "$venv"; } 2>/dev/null || { echo "$venv cannot be made"; exit 1; }
+{ rm -rf "$venv" && mkdir -p "$venv" && touch "$venv/.dlaunch"; } 2>/dev/null || { echo "$venv cannot be made"; exit 1; }
 trap 'fail "interrupted"' INT TERM
 /usr/bin/python3 -m venv "$venv" >>"$log" 2>&1 || fail "no virtual environment can be made"
 pip "torch${version:+==$version}" numpy filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec setuptools ||

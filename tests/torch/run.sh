@@ -32,9 +32,9 @@ in_time() {
 add() { # name of the PyTorch, interpreter
     local name command
     for name in ${TORCH_TESTS:-store_peer test_scripts test_hosts test_detection test_torchrun}; do
-        command="$2 $here/$name.py"
+        command=$(printf '%q %q' "$2" "$here/$name.py")
         [ "$name" != test_torchrun ] || command="$alone $command --live"
-        printf '#!/bin/sh\nexec %s\n' "$command" >"$links/$1_$name"
+        printf '#!/bin/bash\nexec %s\n' "$command" >"$links/$1_$name"
         chmod +x "$links/$1_$name"
         programs+=("$links/$1_$name")
     done

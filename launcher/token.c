@@ -159,7 +159,7 @@ int token_new(struct options *o, struct err *e)
 static int use_own(struct guard *g, struct options *o, struct err *e)
 {
     struct err why = ERR_INIT;
-    bool make = !opt_flag(o, OPT_dry_run);
+    bool make = !opt_flag(o, OPT_dry_run) && !opt_flag(o, OPT_print_binding);
     const char *dir = own_folder(o, make, &why), *path;
     int rc = why.code;
     if (dir) {
@@ -256,7 +256,7 @@ int token_build(struct job_spec *spec, struct options *o, struct err *e)
                        g->source);
     if (insecure)
         g->open = true;
-    else if (rc == 0 || c->max_nodes == 1 || is_loopback_endpoint(c))
+    else if (rc == 0 || c->max_nodes + c->spares == 1 || is_loopback_endpoint(c))
         ; /* on this host, whose kernel says who is who */
     else if (o->torchrun || getenv("KUBERNETES_SERVICE_HOST"))
         stay_open(g, o, c);

@@ -264,7 +264,7 @@ START_TEST(long_lines)
     }
     struct result r;
     char *text = xcalloc(CONFIG_LINE_MAX + 100, 1);
-    memset(text, 'x', CONFIG_LINE_MAX + 50);
+    memset(text, 'x', CONFIG_LINE_MAX + 1);
     memcpy(text, "role=", 5);
     read_text(&r, text, strlen(text));
     ck_assert_int_eq(r.n, 1);

@@ -409,18 +409,10 @@ static void on_suspend(struct agent *a)
     raise(SIGSTOP);
 }
 
-static bool stops_the_job(const struct agent *a, int signo)
-{
-    const int *s = a->job->stop_signals;
-    while (*s && *s != signo)
-        s++;
-    return *s != 0;
-}
-
 static void on_signal(uv_signal_t *h, int signo)
 {
     struct agent *a = container_of(h->data, struct agent, scope);
-    if (stops_the_job(a, signo)) {
+    if (job_is_stopped_by(a->job, signo)) {
         on_stop_signal(a, signo);
         return;
     }
@@ -624,7 +616,7 @@ static int open_handles(struct agent *a, struct err *e)
     for (const int *s = a->job->stop_signals; *s; s++)
         handle_signal(a, *s);
     for (const int *s = others; *s; s++) {
-        if (!stops_the_job(a, *s))
+        if (!job_is_stopped_by(a->job, *s))
             handle_signal(a, *s);
     }
     unblock(a->job->stop_signals);
@@ -690,7 +682,7 @@ static int open_parts(struct agent *a, struct err *e)
     a->null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (a->null_fd < 0)
         return err_sys(e, errno, "open /dev/null");
-    if ((r = placement_new(&a->placement, job->bind, job->nproc, e)) < 0 ||
+    if ((r = placement_new(&a->placement, job->bind, job->nproc, worker_env_gpus(job), e)) < 0 ||
         (r = open_log_dir(a, e)) < 0 || (r = reaper_open(&a->reaper, a->loop, &reaper, e)) < 0 ||
         (r = stdio_pump_open(&a->pump, a->loop, &pump, e)) < 0)
         return r;

@@ -11,7 +11,7 @@
 #include "core/fsm.h"
 #include "core/uvx.h"
 
-#define MAX_SIGNALS 16
+#define MAX_SIGNALS NSIG /* each once */
 
 /* After SIGKILL; then a process counts as one that cannot be killed. */
 #define UNKILLABLE_MS 10000

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "agent/nvml.h"
+#include "agent/worker_env.h"
 #include "agent/xid.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -461,7 +462,7 @@ static void find_devices(struct gpu_watch *w, const struct job_spec *job, const 
 {
     struct gpu *all;
     int order[1024], n = gpu_list(&all, proc_dir, true);
-    int count = gpu_visible(getenv("CUDA_VISIBLE_DEVICES"), all, n, order, (int)ARRAY_LEN(order));
+    int count = gpu_visible(worker_env_gpus(job), all, n, order, (int)ARRAY_LEN(order));
     struct shared *s = w->sh;
     w->buses = xcalloc((size_t)count + 1, sizeof(*w->buses));
     w->nbuses = count;

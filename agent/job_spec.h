@@ -68,7 +68,7 @@ struct job_spec {
     struct rdzv_config rdzv;
     double timeout;                /* wall clock for the whole job, seconds; 0: none */
     double shutdown_timeout;       /* grace between the stop signal and SIGKILL, seconds */
-    const int *stop_signals;       /* signals that stop the job; 0-terminated */
+    const int *stop_signals;       /* that stop the job, each once; 0-terminated */
     const char *signals_to_handle; /* the same as the user wrote them: torchrun hands that on */
     enum isolation isolation;
 
@@ -86,5 +86,13 @@ struct job_spec {
     bool quiet;
     const char *host; /* this node's name, for people: same as rdzv.host */
 };
+
+static inline bool job_is_stopped_by(const struct job_spec *job, int signo)
+{
+    const int *s = job->stop_signals;
+    while (*s && *s != signo)
+        s++;
+    return *s != 0;
+}
 
 #endif

@@ -91,6 +91,7 @@ struct placement {
     struct seat *seats;
     int nseats; /* workers; more when there are more GPUs than workers */
     int nproc;
+    const char *visible; /* while it is planned */
 };
 
 void placement_free(struct placement *p)
@@ -157,7 +158,6 @@ static void deal_out(struct placement *p)
 /* CUDA's devices as places in topo.gpus. A machine from a file has what the file says. */
 static int find_devices(struct placement *p, int *order, int max)
 {
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     struct topology *t = &p->topo;
     struct gpu *all = NULL;
     int n;
@@ -169,7 +169,7 @@ static int find_devices(struct placement *p, int *order, int max)
         for (int i = 0; i < n; i++)
             snprintf(all[i].bus, sizeof(all[i].bus), "%s", t->gpus[i].bus);
     }
-    int count = gpu_visible(visible, all, n, order, max);
+    int count = gpu_visible(p->visible, all, n, order, max);
     for (int i = 0; i < count; i++) {
         const char *bus = order[i] >= 0 ? all[order[i]].bus : "?";
         order[i] = -1;
@@ -303,12 +303,14 @@ static int plan(struct placement *p, struct err *e)
     return rc;
 }
 
-int placement_plan(struct placement **out, enum bind_mode mode, int nproc, struct err *e)
+int placement_plan(struct placement **out, enum bind_mode mode, int nproc, const char *visible,
+                   struct err *e)
 {
     struct placement *p = xcalloc(1, sizeof(*p));
     *out = NULL;
     p->mode = mode;
     p->nproc = nproc;
+    p->visible = visible;
     int rc = plan(p, e);
     if (rc < 0) {
         placement_free(p);
@@ -318,10 +320,11 @@ int placement_plan(struct placement **out, enum bind_mode mode, int nproc, struc
     return 0;
 }
 
-int placement_new(struct placement **out, enum bind_mode mode, int nproc, struct err *e)
+int placement_new(struct placement **out, enum bind_mode mode, int nproc, const char *visible,
+                  struct err *e)
 {
     *out = NULL;
-    return mode == BIND_NONE ? 0 : placement_plan(out, mode, nproc, e);
+    return mode == BIND_NONE ? 0 : placement_plan(out, mode, nproc, visible, e);
 }
 
 const cpu_set_t *placement_of(const struct placement *p, int local_rank, size_t *size)

@@ -20,8 +20,8 @@ struct placement;
  * after another when there are more workers than cores. BIND_NUMA: the CPUs of one NUMA node each,
  * workers dealt out in blocks.
  *
- * BIND_GPU_...: torchrun's rules. Worker i has CUDA's device i (CUDA_VISIBLE_DEVICES counts), and
- * runs
+ * BIND_GPU_...: torchrun's rules. Worker i has CUDA's device i of those that `visible` lists (the
+ * workers' CUDA_VISIBLE_DEVICES; NULL: all), and runs
  *   NODE       on all CPUs of the NUMA node that the GPU is next to
  *   SOCKET     on all CPUs of that node's socket
  *   EXCLUSIVE  on cores of that node which are its own: they are divided among the GPUs there, the
@@ -30,9 +30,11 @@ struct placement;
  *              GPU while there are enough, those with most CPUs first
  * More workers than GPUs: they begin again with the first. Without GPUs, and for those of which the
  * host does not say where they are, NUMA nodes are dealt out in blocks. */
-int placement_new(struct placement **out, enum bind_mode mode, int nproc, struct err *e);
+int placement_new(struct placement **out, enum bind_mode mode, int nproc, const char *visible,
+                  struct err *e);
 /* The same, also for BIND_NONE: to know of GPUs and NICs. */
-int placement_plan(struct placement **out, enum bind_mode mode, int nproc, struct err *e);
+int placement_plan(struct placement **out, enum bind_mode mode, int nproc, const char *visible,
+                   struct err *e);
 void placement_free(struct placement *p); /* NULL is allowed */
 
 /* The CPU set of a worker, for sched_setaffinity(); *size in bytes. NULL when p is NULL. */

@@ -248,15 +248,15 @@ static void share_variables(struct worker_env_shared *s, const struct worker_env
     }
 }
 
-static const char *env_value(char *const *env, const char *name)
+const char *worker_env_given(const struct job_spec *job, const char *name)
 {
     size_t len = strlen(name);
     const char *found = NULL;
-    for (; env && *env; env++) {
+    for (char **env = job->env; env && *env; env++) {
         if (strncmp(*env, name, len) == 0 && (*env)[len] == '=')
             found = *env + len + 1;
     }
-    return found;
+    return found ? found : getenv(name);
 }
 
 int worker_env_ifname_unset(const struct job_spec *job, char *names, size_t cap)
@@ -266,7 +266,7 @@ int worker_env_ifname_unset(const struct job_spec *job, char *names, size_t cap)
     int n = 0;
     names[0] = '\0';
     for (size_t i = 0, used = 0; i < ARRAY_LEN(all) && used < cap; i++) {
-        if (getenv(all[i]) || env_value(job->env, all[i]))
+        if (worker_env_given(job, all[i]))
             continue;
         used += (size_t)snprintf(names + used, cap - used, "%s%s", n ? " " : "", all[i]);
         n++;
@@ -281,8 +281,7 @@ static int shared_new(struct worker_env_shared **out, const struct worker_env_in
     struct map names;
     map_init(&names);
     if (in->job->virtual_local_rank) {
-        const char *list = env_value(in->job->env, GPUS) ?: getenv(GPUS);
-        int rc = share_gpus(s, in->job, list, e);
+        int rc = share_gpus(s, in->job, worker_env_gpus(in->job), e);
         if (rc < 0) {
             worker_env_shared_free(s);
             return rc;

@@ -57,6 +57,15 @@ void worker_env_shared_free(struct worker_env_shared *s); /* NULL is allowed */
  * $$ count too, as in Python's string.Template. */
 char **worker_argv_new(const struct job_spec *job, int local_rank);
 
+/* What the user gives the workers under this name, in [env] or else in the environment; NULL:
+ * nothing. Borrowed. */
+const char *worker_env_given(const struct job_spec *job, const char *name);
+/* Their CUDA_VISIBLE_DEVICES, before --virtual_local_rank cuts it. */
+static inline const char *worker_env_gpus(const struct job_spec *job)
+{
+    return worker_env_given(job, "CUDA_VISIBLE_DEVICES");
+}
+
 /* How many of the variables that name the interface the user has left unset, in the environment and
  * in [env]; their names, with blanks between them, in `names`. */
 int worker_env_ifname_unset(const struct job_spec *job, char *names, size_t cap);

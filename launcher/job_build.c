@@ -14,6 +14,7 @@
 
 #include "agent/placement.h"
 #include "agent/stdio_std.h"
+#include "agent/worker_env.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
@@ -445,11 +446,12 @@ static int named_gpus(const struct options *o, const char *visible)
 static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
 {
     const char *text = opt_text(o, OPT_nproc_per_node), *how = NULL;
+    const char *visible = worker_env_gpus(spec);
     char *end;
     long n = has_workers(o) ? strtol(text, &end, 10) : 0;
     if (has_workers(o) && end == text) {
         bool gpu = strcmp(text, "gpu") == 0, any = strcmp(text, "auto") == 0;
-        n = gpu || any ? gpu_count(getenv("CUDA_VISIBLE_DEVICES"), GPU_PROC, true, &how) : 0;
+        n = gpu || any ? gpu_count(visible, GPU_PROC, true, &how) : 0;
         if (gpu && n == 0)
             return fail(o, OPT_nproc_per_node, e, "gpu: no GPU was found (%s)", how);
         if (n > 0) {
@@ -467,7 +469,6 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
     spec->gpus = spec->gpus || spec->virtual_local_rank;
     spec->gpu_check = (enum gpu_check)opt_choice(o, OPT_gpu_check);
     spec->gpu_wait = opt_seconds(o, OPT_gpu_memory_wait);
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     if (spec->virtual_local_rank) {
         int devices = visible ? named_gpus(o, visible) : gpu_count(NULL, GPU_PROC, false, &how);
         if (devices < spec->nproc && (visible || devices)) /* else nobody says how many */
@@ -479,12 +480,9 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
 }
 
 /* torchrun's rule against one thread per CPU in each of many workers. */
-static void build_omp(struct job_spec *spec, const struct options *o)
+static void build_omp(struct job_spec *spec)
 {
-    bool set = getenv("OMP_NUM_THREADS") != NULL;
-    for (size_t i = 0; i < o->nenv; i++)
-        set = set || strncmp(o->env[i], "OMP_NUM_THREADS=", 16) == 0;
-    if (set || spec->nproc <= 1)
+    if (spec->nproc <= 1 || worker_env_given(spec, "OMP_NUM_THREADS"))
         return;
     spec->omp_num_threads = "1";
     log_notice("OMP_NUM_THREADS is set to 1 for each of the %d workers (set it to change that)",
@@ -653,6 +651,7 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
 {
     const char *s = opt_text(o, OPT_signals_to_handle);
     int *list = options_alloc(o, (strlen(s) / 2 + 2) * sizeof(*list)), n = 0;
+    spec->stop_signals = list;
     for (;; s++) {
         while (isspace((unsigned char)*s))
             s++;
@@ -660,7 +659,9 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
         int signo = find_signal(s, len);
         if (signo == SIGKILL || signo == SIGSTOP || signo == SIGCHLD)
             return fail(o, OPT_signals_to_handle, e, "%.*s cannot be handled", (int)len, s);
-        if (signo)
+        if (job_is_stopped_by(spec, signo))
+            ; /* named twice: two handlers would take one SIGTERM for two */
+        else if (signo)
             list[n++] = signo;
         else if (o->torchrun)
             log_warn("%s: there is no signal '%.*s'", opt_where(o, OPT_signals_to_handle),
@@ -672,7 +673,6 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
         if (!*s)
             break;
     }
-    spec->stop_signals = list;
     spec->signals_to_handle = opt_text(o, OPT_signals_to_handle);
     return 0;
 }
@@ -693,7 +693,7 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     if (!has_workers(o))
         spec->name = opt_flag(o, OPT_rdzv_only) ? "dlaunch --rdzv_only" : "dlaunch --witness";
     build_binding(spec, o);
-    build_omp(spec, o);
+    build_omp(spec);
     spec->dup_stdout = build_filters(spec, o, OPT_duplicate_stdout_filters, STD_OUT);
     spec->dup_stderr = build_filters(spec, o, OPT_duplicate_stderr_filters, STD_ERR);
     spec->stdin_mode = (enum stdin_mode)opt_choice(o, OPT_stdin);

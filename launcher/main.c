@@ -265,18 +265,10 @@ static void forwarded(const struct job_spec *job, int out[NSIG])
 {
     static const int passed_on[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
     int n = 0;
-    for (const int *s = job->stop_signals; *s; s++) {
-        bool twice = false;
-        for (int i = 0; i < n; i++)
-            twice = twice || out[i] == *s;
-        if (!twice)
-            out[n++] = *s;
-    }
+    for (const int *s = job->stop_signals; *s; s++)
+        out[n++] = *s;
     for (size_t i = 0; i < ARRAY_LEN(passed_on); i++) {
-        bool twice = false;
-        for (int j = 0; j < n; j++)
-            twice = twice || out[j] == passed_on[i];
-        if (!twice)
+        if (!job_is_stopped_by(job, passed_on[i]))
             out[n++] = passed_on[i];
     }
     out[n] = 0;

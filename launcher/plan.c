@@ -343,7 +343,7 @@ static int print_workers(FILE *out, const struct job_spec *job, int base_rank, s
 {
     struct placement *p = NULL;
     char cpus[256];
-    int rc = placement_new(&p, job->bind, job->nproc, e);
+    int rc = placement_new(&p, job->bind, job->nproc, worker_env_gpus(job), e);
     if (rc < 0)
         return rc;
     fputs("\nWorkers of this node:\n  rank  local rank  CPUs and output\n", out);
@@ -361,7 +361,7 @@ int plan_print_binding(FILE *out, const struct job_spec *job, struct err *e)
 {
     struct placement *p;
     char cpus[512], gpu[64], nic[256], nccl[1024];
-    int rc = placement_plan(&p, job->bind, job->nproc, e);
+    int rc = placement_plan(&p, job->bind, job->nproc, worker_env_gpus(job), e);
     if (rc < 0)
         return rc;
     fprintf(out, "%-10s  %-18s  %-16s  %s\n", "local rank", "GPU", "network", "CPUs");

@@ -215,7 +215,8 @@ START_TEST(stop_signals)
     struct proc p;
     const char *name = stops[_i].name;
     dlaunch_start(&p, NULL,
-                  "--nproc_per_node 3 --shutdown_timeout 500ms %%W trap %s %%T/got if-rank 2 "
+                  "--nproc_per_node 3 --shutdown_timeout 500ms "
+                  "--signals_to_handle TERM,INT,HUP,QUIT,SIGTERM,SIGINT,SIGHUP,SIGQUIT %%W trap %s %%T/got if-rank 2 "
                   "exit-on %s 9 append %%T/up pause",
                   name, name);
     wait_lines(tmppath("up"), 3, 10);

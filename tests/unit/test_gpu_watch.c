@@ -230,7 +230,8 @@ END_TEST
 START_TEST(visible_devices)
 {
     gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 lost 0 0 0\n");
-    setenv("CUDA_VISIBLE_DEVICES", "GPU-aaaa", 1);
+    setenv("CUDA_VISIBLE_DEVICES", "GPU-bbbb", 1); /* [env] counts, and not this */
+    g_job.env = (char *[]){"CUDA_VISIBLE_DEVICES=GPU-aaaa", NULL};
     g_job.nproc = 1;
     open_watch();
     ck_assert_str_eq(ask(GPU_ASK_READY), "");

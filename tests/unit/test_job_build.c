@@ -14,6 +14,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "agent/gpu.h"
+#include "launcher/config_file.h"
 #include "launcher/job_build.h"
 #include "launcher/rdzv_conf.h"
 #include "tests/lib/proc.h"
@@ -63,6 +64,14 @@ struct built {
     int rc, status;
 };
 
+static const char *g_ini; /* the configuration file; NULL: none */
+
+static void on_config_error(void *arg, const char *line)
+{
+    (void)arg;
+    ck_abort_msg("%s", line);
+}
+
 static void build(struct built *b, const char *prog, char *const *args)
 {
     char *argv[24] = {(char *)prog};
@@ -72,6 +81,8 @@ static void build(struct built *b, const char *prog, char *const *args)
     memset(b, 0, sizeof(*b));
     options_init(&b->o, prog);
     ck_assert_msg(options_read_argv(&b->o, argc, argv, &b->e) == 0, "%s", b->e.msg);
+    if (g_ini)
+        config_text_read(&b->o, "job.ini", g_ini, strlen(g_ini), on_config_error, NULL);
     g_said[0] = '\0';
     b->rc = job_build(&b->job, &b->o, &b->status, &b->e);
 }
@@ -203,7 +214,7 @@ START_TEST(everything_given)
           "--nproc=3", "--role=actor", "--report=r.json", "--tee=0:3,2:1", "--redirects=2",
           "--local_ranks_filter=0,2", "--duplicate_stdout_filters=a,b,,c",
           "--log_line_prefix_template=x", "--log_dir=logs/deep", "--quiet",
-          "--signals_to_handle=TERM, SIGUSR1", "./train");
+          "--signals_to_handle=TERM, SIGUSR1,SIGTERM", "./train");
     ck_assert_int_eq(b.job.rdzv.max_restarts, 3);
     ck_assert_int_eq(b.job.rdzv.restart_policy, RESTART_WORKER);
     ck_assert(b.job.rdzv.restart_backoff == 0.5 && b.job.timeout == 7200);
@@ -556,6 +567,13 @@ START_TEST(how_many_workers)
     BUILD(&b, "--nproc_per_node=auto", "./train");
     ck_assert_int_eq(b.job.nproc, usable_cpus());
     options_fini(&b.o);
+    g_ini = "[env]\nCUDA_VISIBLE_DEVICES = 4,5,7\n"; /* what the workers see */
+    BUILD(&b, "--nproc_per_node=gpu", "./train");
+    ck_assert_int_eq(b.job.nproc, 3);
+    options_fini(&b.o);
+    BUILD(&b, "--nproc_per_node=3", "--virtual_local_rank", "./train");
+    options_fini(&b.o);
+    g_ini = NULL;
     BUILD(&b, "--nproc_per_node=cpu", "./train");
     ck_assert_int_eq(b.job.nproc, usable_cpus());
     options_fini(&b.o);

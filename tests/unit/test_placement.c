@@ -21,12 +21,13 @@
 #define MACHINES "tests/unit/machines"
 
 static bool g_have_hwloc;
+static const char *g_visible; /* CUDA_VISIBLE_DEVICES */
 
 static void setup(void)
 {
     struct placement *p;
     struct err e = ERR_INIT;
-    g_have_hwloc = placement_new(&p, BIND_CORE, 1, &e) == 0;
+    g_have_hwloc = placement_new(&p, BIND_CORE, 1, NULL, &e) == 0;
     placement_free(p);
     if (!g_have_hwloc)
         test_skip("%s", e.msg);
@@ -41,7 +42,7 @@ static void expect(const char *machine, enum bind_mode mode, int nproc, const ch
     if (!g_have_hwloc)
         return;
     setenv("HWLOC_SYNTHETIC", machine, 1);
-    ck_assert_msg(placement_new(&p, mode, nproc, &e) == 0, "%s", e.msg);
+    ck_assert_msg(placement_new(&p, mode, nproc, NULL, &e) == 0, "%s", e.msg);
     for (int i = 0; i < nproc; i++) {
         size_t size = 0;
         ck_assert_str_eq(placement_describe(p, i, text, sizeof(text)), texts[i]);
@@ -96,7 +97,7 @@ START_TEST(a_large_machine)
     if (!g_have_hwloc)
         return;
     setenv("HWLOC_SYNTHETIC", "pack:16 [numa] core:96 pu:2", 1); /* 3,072 CPUs: over CPU_SETSIZE */
-    ck_assert_msg(placement_new(&p, BIND_NUMA, 16, &e) == 0, "%s", e.msg);
+    ck_assert_msg(placement_new(&p, BIND_NUMA, 16, NULL, &e) == 0, "%s", e.msg);
     ck_assert_str_eq(placement_describe(p, 15, text, sizeof(text)),
                      "NUMA node 15 (CPUs 2880-3071)");
     ck_assert_str_eq(placement_describe(p, 15, small, sizeof(small)), "NUMA nod...");
@@ -122,7 +123,7 @@ START_TEST(a_machine_from_a_file)
     struct placement *p;
     struct err e = ERR_INIT;
     char text[128];
-    ck_assert_msg(placement_new(&p, BIND_CORE, 2, &e) == 0, "%s", e.msg);
+    ck_assert_msg(placement_new(&p, BIND_CORE, 2, NULL, &e) == 0, "%s", e.msg);
     ck_assert_str_eq(placement_describe(p, 1, text, sizeof(text)), "cores 2-3 (CPUs 4-7)");
     placement_free(p);
 }
@@ -144,7 +145,7 @@ static void expect_places(const char *machine, enum bind_mode mode, int nproc,
     if (!g_have_hwloc)
         return;
     setenv("HWLOC_XMLFILE", test_text("%s/%s.xml", MACHINES, machine), 1);
-    ck_assert_msg(placement_new(&p, mode, nproc, &e) == 0, "%s", e.msg);
+    ck_assert_msg(placement_new(&p, mode, nproc, g_visible, &e) == 0, "%s", e.msg);
     for (int i = 0; i < nproc; i++) {
         placement_gpu(p, i, gpu, sizeof(gpu));
         placement_nic(p, i, nic, sizeof(nic));
@@ -162,12 +163,6 @@ static void expect_places(const char *machine, enum bind_mode mode, int nproc,
     expect_places(machine, mode,                                                       \
                   (int)(sizeof((struct place[]){__VA_ARGS__}) / sizeof(struct place)), \
                   (struct place[]){__VA_ARGS__}, nccl)
-
-static void no_devices_hidden(void)
-{
-    unsetenv("CUDA_VISIBLE_DEVICES");
-    setup();
-}
 
 START_TEST(eight_gpus_on_two_sockets)
 {
@@ -190,7 +185,7 @@ START_TEST(eight_gpus_on_two_sockets)
            {"0 (0000:12:00.0)", "mlx5_0", test_text("socket 0 %s", s0)});
     PLACES(m, BIND_GPU_COMPLEX, "NCCL_IB_HCA==mlx5_0",
            {"0 (0000:12:00.0)", "mlx5_0", test_text("core complex 0 %s", s0)});
-    setenv("CUDA_VISIBLE_DEVICES", "5,0,6", 1);
+    g_visible = "5,0,6";
     PLACES(m, BIND_GPU_EXCLUSIVE, "NCCL_IB_HCA==mlx5_0,mlx5_5,mlx5_6",
            {"0 (0000:9a:00.0)", "mlx5_5", "cores 16-23 (CPUs 16-23,48-55)"},
            {"1 (0000:12:00.0)", "mlx5_0", "cores 0-15 (CPUs 0-15,32-47)"},
@@ -227,7 +222,7 @@ START_TEST(one_gpu)
     struct err e = ERR_INIT;
     if (!g_have_hwloc)
         return;
-    ck_assert_int_lt(placement_new(&p, BIND_GPU_EXCLUSIVE, 9, &e), 0);
+    ck_assert_int_lt(placement_new(&p, BIND_GPU_EXCLUSIVE, 9, NULL, &e), 0);
     ck_assert_str_eq(e.msg, "--numa_binding exclusive: NUMA node 0 has 8 cores for 9 workers or "
                             "GPUs");
 }
@@ -253,7 +248,7 @@ START_TEST(no_binding)
     struct err e = ERR_INIT;
     char text[32];
     size_t size;
-    ck_assert_int_eq(placement_new(&p, BIND_NONE, 4, &e), 0);
+    ck_assert_int_eq(placement_new(&p, BIND_NONE, 4, NULL, &e), 0);
     ck_assert_ptr_null(p);
     ck_assert_ptr_null(placement_of(p, 0, &size));
     ck_assert_str_eq(placement_describe(p, 0, text, sizeof(text)), "not bound");
@@ -281,7 +276,7 @@ START_TEST(only_cpus_that_we_may_use)
     CPU_ZERO(&one);
     CPU_SET(last_cpu(&ours), &one);
     ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
-    ck_assert_msg(placement_new(&p, BIND_CORE, 3, &e) == 0, "%s", e.msg);
+    ck_assert_msg(placement_new(&p, BIND_CORE, 3, NULL, &e) == 0, "%s", e.msg);
     for (int i = 0; i < 3; i++) {
         const cpu_set_t *set = placement_of(p, i, &size);
         ck_assert_int_eq(CPU_COUNT_S(size, set), 1);
@@ -309,7 +304,7 @@ START_TEST(a_host_without_hwloc)
     }
     struct placement *p;
     struct err e = ERR_INIT;
-    ck_assert_int_eq(placement_new(&p, BIND_CORE, 1, &e), -ENOENT);
+    ck_assert_int_eq(placement_new(&p, BIND_CORE, 1, NULL, &e), -ENOENT);
     ck_assert_ptr_null(p);
     ck_assert_msg(strstr(e.msg, "--bind needs hwloc, which is not installed here"), "%s", e.msg);
     free(path);
@@ -398,7 +393,7 @@ static Suite *suite(void)
     tcase_add_test(tc, only_cpus_that_we_may_use);
     tcase_add_test(tc, a_host_without_hwloc);
     tc = test_case(s, "gpus", 60);
-    tcase_add_checked_fixture(tc, no_devices_hidden, NULL);
+    tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, eight_gpus_on_two_sockets);
     tcase_add_test(tc, four_gpus_on_four_nodes);
     tcase_add_test(tc, one_gpu);

@@ -159,7 +159,8 @@ static void write_out(struct stream *s)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
-        if (n < 0) { /* nobody takes it any more; reading says the rest */
+        if (n < 0) { /* acknowledged, or the other side would never come to its end */
+            s->owed += (uint32_t)s->out.len;
             buf_fini(&s->out);
             break;
         }
@@ -418,7 +419,8 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     if (fd >= 0)
         t->link = link_new(r->config.hub, fd, false, &trunk_events, t);
     if (!t->link) {
-        log_verbose("store: no link to the coordinator for the workers: %s", why ? why : e.msg);
+        log_verbose("store: no link to the coordinator for the workers: %s",
+                    e.msg[0] ? e.msg : why);
         close_trunk(t);
         return;
     }

@@ -94,10 +94,15 @@ static int new_client(void)
     return fd;
 }
 
-static void open_all(void)
+static void send_buf(int fd, struct buf *b)
 {
-    for (int i = 0; i < STREAMS; i++)
-        clients[i] = new_client();
+    ck_assert_int_eq(send(fd, b->data, b->len, 0), (ssize_t)b->len);
+    buf_fini(b);
+}
+
+/* The coordinator answers the relay, which calls it when it has its first client. */
+static void answer_relay(void)
+{
     uint64_t end = mono_ns() + 5000000000u;
     while (trunk < 0 && mono_ns() < end) {
         loop_turns(&loop, 1);
@@ -106,8 +111,14 @@ static void open_all(void)
     ck_assert_int_ge(trunk, 0);
     struct buf b = BUF_INIT;
     rdzv_put_preamble(&b);
-    ck_assert_int_eq(send(trunk, b.data, b.len, 0), (ssize_t)b.len);
-    buf_fini(&b);
+    send_buf(trunk, &b);
+}
+
+static void open_all(void)
+{
+    for (int i = 0; i < STREAMS; i++)
+        clients[i] = new_client();
+    answer_relay();
 }
 
 /* Counts the bytes of each stream in what has come. Returns how many there were. */
@@ -168,6 +179,61 @@ START_TEST(a_coordinator_that_reads_late)
 }
 END_TEST
 
+/* The type of the next frame that comes over the link; number: its first one after the stream. */
+static uint8_t next_frame(struct buf *in, uint32_t *number)
+{
+    uint64_t end = mono_ns() + 5000000000u;
+    for (;;) {
+        uint8_t got[4096];
+        struct rd r = rd_init(in->data, in->len);
+        uint32_t len = rd_u32(&r);
+        if (!r.bad && in->len - 4 >= len) {
+            uint8_t type = rd_u8(&r);
+            rd_u32(&r); /* the stream */
+            *number = rd_u32(&r);
+            buf_consume(in, 4 + (size_t)len);
+            return type;
+        }
+        ck_assert_msg(mono_ns() < end, "no frame comes");
+        ssize_t n = recv(trunk, got, sizeof(got), 0);
+        if (n > 0)
+            buf_put(in, got, (size_t)n);
+        loop_turns(&loop, 1);
+    }
+}
+
+/* What nobody takes any more is acknowledged: else the coordinator would stop there, and never see
+ * that the store is done with it. */
+START_TEST(a_worker_that_dies_before_its_answer)
+{
+    static const uint8_t piece[32768];
+    uint8_t preamble[RDZV_PREAMBLE_LEN];
+    uint32_t number, back = 0;
+    struct buf in = BUF_INIT;
+    int fd = new_client();
+    close(fd);
+    answer_relay();
+    while (recv(trunk, preamble, sizeof(preamble), 0) < 0)
+        loop_turns(&loop, 1);
+    ck_assert_int_eq(next_frame(&in, &number), RDZV_MSG_RELAY);
+    ck_assert_int_eq(next_frame(&in, &number), RDZV_MSG_RELAY_OPEN);
+    ck_assert_int_eq(next_frame(&in, &number), RDZV_MSG_RELAY_DATA);
+    ck_assert_int_eq(next_frame(&in, &number), RDZV_MSG_RELAY_FIN);
+    for (size_t sent = 0; sent < RELAY_WINDOW; sent += sizeof(piece)) {
+        struct buf b = BUF_INIT;
+        rdzv_put_stream(&b, RDZV_MSG_RELAY_DATA, 0, piece, sizeof(piece));
+        send_buf(trunk, &b);
+        loop_turns(&loop, 3);
+    }
+    while (back < RELAY_WINDOW) {
+        ck_assert_int_eq(next_frame(&in, &number), RDZV_MSG_RELAY_CREDIT);
+        back += number;
+    }
+    ck_assert_uint_eq(back, RELAY_WINDOW);
+    buf_fini(&in);
+}
+END_TEST
+
 START_TEST(one_more_than_there_may_be)
 {
     open_all();
@@ -188,6 +254,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "relay", 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, a_coordinator_that_reads_late);
+    tcase_add_test(tc, a_worker_that_dies_before_its_answer);
     tcase_add_test(tc, one_more_than_there_may_be);
     return s;
 }

@@ -106,7 +106,7 @@ static void on_writable(uv_poll_t *poll, int status, int events)
         succeed(a);
         return;
     }
-    uv_poll_stop(poll);
+    uvx_close(poll); /* before its number is another one's */
     close(a->fd);
     a->fd = -1;
     c->running--;

@@ -2,8 +2,10 @@
 #include "tests/lib/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -322,6 +324,24 @@ static int listener(struct netaddr *a)
     return fd;
 }
 
+#define FILL 8
+
+/* A full backlog: its connections are never completed. */
+static int deaf_listener(struct netaddr *a, int fill[FILL])
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    netaddr_parse_ip(a, "127.0.0.1", 0);
+    ck_assert_int_eq(bind(fd, &a->sa, a->len), 0);
+    ck_assert_int_eq(listen(fd, 0), 0);
+    ck_assert_int_eq(getsockname(fd, &a->sa, &a->len), 0);
+    for (int i = 0; i < FILL; i++) {
+        fill[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (connect(fill[i], &a->sa, a->len) < 0)
+            ck_assert_int_eq(errno, EINPROGRESS);
+    }
+    return fd;
+}
+
 START_TEST(the_first_that_answers_is_taken)
 {
     struct netaddr addrs[3];
@@ -354,21 +374,7 @@ END_TEST
 START_TEST(one_that_does_not_answer_does_not_hold_up)
 {
     struct netaddr addrs[2];
-    int fd = listener(&addrs[1]);
-    /* A full backlog: its connections are never completed. */
-    struct netaddr full = {.len = sizeof(full.ss)};
-    int deaf = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fill[8];
-    netaddr_parse_ip(&full, "127.0.0.1", 0);
-    ck_assert_int_eq(bind(deaf, &full.sa, full.len), 0);
-    ck_assert_int_eq(listen(deaf, 0), 0);
-    full.len = sizeof(full.ss);
-    getsockname(deaf, &full.sa, &full.len);
-    for (size_t i = 0; i < ARRAY_LEN(fill); i++) {
-        fill[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-        if (connect(fill[i], &full.sa, full.len) < 0)
-            ck_assert_int_eq(errno, EINPROGRESS);
-    }
-    addrs[0] = full;
+    int fill[FILL], deaf = deaf_listener(&addrs[0], fill), fd = listener(&addrs[1]);
     uint64_t start = mono_ns();
     connector_new(&loop, addrs, 2, 10000, on_done, NULL);
     loop_run_until(&loop, &done, 9, "connection");
@@ -377,15 +383,54 @@ START_TEST(one_that_does_not_answer_does_not_hold_up)
     close(got_fd);
     /* And alone it runs into the time limit. */
     done = false;
-    connector_new(&loop, &full, 1, 300, on_done, NULL);
+    connector_new(&loop, &addrs[0], 1, 300, on_done, NULL);
     loop_run_until(&loop, &done, 9, "answer");
     ck_assert_int_lt(got_fd, 0);
     ck_assert(!refused);
     ck_assert_str_eq(why, strerror(ETIMEDOUT));
-    for (size_t i = 0; i < ARRAY_LEN(fill); i++)
+    for (int i = 0; i < FILL; i++)
         close(fill[i]);
     close(deaf);
     close(fd);
+}
+END_TEST
+
+static void on_seen(uv_poll_t *poll, int status, int what)
+{
+    (void)status, (void)what;
+    done = true;
+    uv_close((uv_handle_t *)poll, NULL);
+}
+
+/* The number of a refused one's descriptor belongs to whoever has it next. */
+START_TEST(cancelled_after_one_was_refused)
+{
+    struct netaddr addrs[2];
+    int fill[FILL], deaf = deaf_listener(&addrs[0], fill);
+    int first = eventfd(0, EFD_CLOEXEC), second = eventfd(0, EFD_CLOEXEC);
+    close(listener(&addrs[1]));
+    close(first);
+    close(second);
+    struct connector *c = connector_new(&loop, addrs, 2, 20000, on_done, NULL);
+    uint64_t end = mono_ns() + 10000000000u;
+    while (uv_backend_timeout(&loop) <= 1000 || fcntl(second, F_GETFD) >= 0) {
+        ck_assert_msg(mono_ns() < end, "the second is not refused");
+        loop_turns(&loop, 1);
+    }
+    uv_poll_t poll;
+    ck_assert_int_eq(eventfd(0, EFD_CLOEXEC), second);
+    ck_assert_int_eq(uv_poll_init(&loop, &poll, second), 0);
+    ck_assert_int_eq(uv_poll_start(&poll, UV_READABLE, on_seen), 0);
+    loop_turns(&loop, 2);
+    connector_cancel(c);
+    loop_turns(&loop, 2);
+    ck_assert(!done);
+    ck_assert_int_eq(eventfd_write(second, 1), 0);
+    loop_run_until(&loop, &done, 5, "event");
+    close(second);
+    for (int i = 0; i < FILL; i++)
+        close(fill[i]);
+    close(deaf);
 }
 END_TEST
 
@@ -425,6 +470,7 @@ static Suite *suite(void)
     tcase_add_test(tc, refused_by_all);
     tcase_add_test(tc, one_that_does_not_answer_does_not_hold_up);
     tcase_add_test(tc, cancelled);
+    tcase_add_test(tc, cancelled_after_one_was_refused);
     return s;
 }
 

@@ -382,11 +382,6 @@ const char *endpoint_addr(const struct endpoint *p)
     return p->ip;
 }
 
-int endpoint_silent(const struct endpoint *p)
-{
-    return p->nsilent;
-}
-
 void endpoint_abandon(struct endpoint *p)
 {
     shutdown(p->fd, SHUT_RDWR);

@@ -63,7 +63,6 @@ const char *endpoint_addr(const struct endpoint *p);
 void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const char *what);
 /* How many of this address there are: a count that is kept in a map; change: +1, -1, 0. */
 intptr_t endpoint_count(struct map *per_source, const struct netaddr *peer, int change);
-int endpoint_silent(const struct endpoint *p); /* connections that have not said what they are */
 /* The process is about to end without its loop: nobody is let in any more. */
 void endpoint_abandon(struct endpoint *p);
 void endpoint_close(struct endpoint *p, void (*on_closed)(void *arg), void *arg);

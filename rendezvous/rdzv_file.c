@@ -139,19 +139,26 @@ static bool parse(char *line, struct notice_board *b)
            parse_addrs(b, addrs);
 }
 
+/* Beside the address that was named, if one was. */
+static bool is_one_more(const struct rdzv_finder *f, const struct netaddr *a)
+{
+    return !netaddr_is_link_local(a) && /* its scope means nothing to another host */
+           !(f->have_local && netaddr_same_ip(a, &f->local));
+}
+
 static void format(const struct rdzv_finder *f, char *out, size_t cap)
 {
-    struct netaddr local[CONNECTOR_ADDRS_MAX];
+    struct netaddr addrs[CONNECTOR_ADDRS_MAX] = {f->local};
     char word[CONNECTOR_ADDRS_MAX * ADDR_STRLEN] = "", ip[ADDR_STRLEN], machine[MACHINE_MAX];
-    int n = f->max_nodes > 1 ? netaddr_list_local(local, CONNECTOR_ADDRS_MAX) : 0;
+    int named = f->have_local ? 1 : 0, n = named;
+    if (f->max_nodes > 1)
+        n += netaddr_list_local(addrs + named, CONNECTOR_ADDRS_MAX - named);
     text_set(out, cap, "%s 1", WORD);
     put_word(out, cap, f->run_id);
     text_add(out, cap, " %016llx %d", (unsigned long long)f->nonce, f->listen_port);
-    if (f->have_local)
-        text_add(word, sizeof(word), "%s", netaddr_ip(&f->local, ip));
     for (int i = 0; i < n; i++) {
-        if (!netaddr_is_link_local(&local[i])) /* its scope means nothing to another host */
-            text_add(word, sizeof(word), "%s%s", word[0] ? "," : "", netaddr_ip(&local[i], ip));
+        if (i < named || is_one_more(f, &addrs[i]))
+            text_add(word, sizeof(word), "%s%s", word[0] ? "," : "", netaddr_ip(&addrs[i], ip));
     }
     put_word(out, cap, word[0] ? word : "127.0.0.1");
     put_word(out, cap, f->node_name[0] ? f->node_name : "?");

@@ -1,6 +1,9 @@
 /* The rendezvous by a file. */
 #include "tests/lib/rdzv_nodes.h"
 
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -46,6 +49,53 @@ START_TEST(file_nodes_meet)
     char *others = xasprintf("ls -A %s | wc -l | grep -qx 0", tmpdir());
     ck_assert_int_eq(system(others), 0);
     free(others);
+}
+END_TEST
+
+/* A network of its own, with n addresses beside loopback: 10.0.0.1 and up. False: not allowed. */
+static bool enter_network_of(int n)
+{
+    if (unshare(CLONE_NEWNET) < 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0)
+        return false;
+    struct ifreq up = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool ok = ioctl(fd, SIOCSIFFLAGS, &up) == 0;
+    for (int i = 1; i <= n && ok; i++) {
+        struct ifreq alias = {0};
+        struct netaddr a;
+        char ip[16];
+        snprintf(alias.ifr_name, sizeof(alias.ifr_name), "lo:%d", i);
+        snprintf(ip, sizeof(ip), "10.0.0.%d", i);
+        netaddr_parse_ip(&a, ip, 0);
+        alias.ifr_addr = a.sa;
+        ok = ioctl(fd, SIOCSIFADDR, &alias) == 0;
+    }
+    close(fd);
+    return ok;
+}
+
+/* As many addresses as have room, that which was named first and once. */
+START_TEST(file_of_a_host_with_many_addresses)
+{
+    const char *path = tmppath("rdzv");
+    if (!enter_network_of(20)) {
+        test_skip("no network namespace to be had");
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        file_config(i, path, 2, 2);
+        nodes[i].config.local_addr = "10.0.0.3";
+        open_node(i);
+    }
+    wait_runs(0, 1, 1);
+    char *text = read_file(path), *list = strstr(text, " 10.0.0.3,");
+    ck_assert_msg(list, "%s", text);
+    ck_assert_ptr_null(strstr(list + 2, "10.0.0.3,"));
+    int others = 0;
+    for (char *p = list + 2; (p = strstr(p, "10.0.0.")); p++)
+        others++;
+    ck_assert_msg(others >= 14, "%s", text);
+    free(text);
 }
 END_TEST
 
@@ -190,6 +240,7 @@ static Suite *suite(void)
     Suite *s = suite_create("rdzv_file");
     TCase *tc = net_case(s, "file", 30);
     tcase_add_test(tc, file_nodes_meet);
+    tcase_add_test(tc, file_of_a_host_with_many_addresses);
     tcase_add_test(tc, file_that_was_left_behind_is_taken_over);
     tcase_add_test(tc, file_whose_locks_do_not_reach_here);
     tcase_add_test(tc, file_of_another_job);

@@ -250,8 +250,10 @@ START_TEST(bind_rules)
     netaddr_parse_ip(&addrs[0], "127.0.1.1", 5);
     ck_assert(rdzv_choose_bind("myhost", 5, addrs, 1, 2, &b) && b.any);
     ck_assert_int_eq(netaddr_port(&b.addr), 5);
-    if (netaddr_list_local(&own, 1) < 1)
+    if (netaddr_list_local(&own, 1) < 1) {
+        test_skip("this host has no address but loopback: the name of one is not tried");
         return;
+    }
     addrs[1] = own; /* the better one counts */
     netaddr_set_port(&addrs[1], 5);
     ck_assert(rdzv_choose_bind("myhost", 5, addrs, 2, 2, &b) && !b.any);

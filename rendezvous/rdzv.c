@@ -145,6 +145,18 @@ static void host_again(struct rdzv *r)
 
 /* -------------------------------------------------------------------------------------- joining */
 
+/* False: without a token there is no way there, which has been told. */
+static bool may_call(struct rdzv *r, const struct netaddr *to)
+{
+    struct err e = ERR_INIT;
+    if (!guard_wants_tls(r->guard, to) || guard_ready(r->guard, &e) == 0)
+        return true;
+    err_wrap(&e, "cannot join %s", r->where);
+    member_state_fail(member_state_of(r->member), e.msg);
+    link_hub_wake(&r->hub);
+    return false;
+}
+
 static void on_connected(void *arg, int fd, const struct netaddr *peer, bool refused,
                          const char *why)
 {
@@ -163,12 +175,8 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
         member_unreachable(r->member, refused, own ? text : why);
         return;
     }
-    struct err e = ERR_INIT;
-    if (guard_wants_tls(r->guard, peer) && guard_ready(r->guard, &e) < 0) {
+    if (!may_call(r, peer)) {
         close(fd);
-        err_wrap(&e, "cannot join %s", r->where);
-        member_state_fail(member_state_of(r->member), e.msg);
-        link_hub_wake(&r->hub);
         return;
     }
     r->good = *peer;
@@ -189,6 +197,8 @@ static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
     int fd = -1;
     if (r->endpoint || !rdzv_config_may_elect(&r->config) || r->config.nproc == 0)
         return;
+    if (guard_wants_tls(r->guard, coordinator) && guard_ready(r->guard, NULL) < 0)
+        return; /* without a token it listens to nobody */
     for (int i = 0; i < r->finder->nseats && fd < 0; i++)
         fd = endpoint_listen(&r->finder->seats[i], NULL);
     bool at_place = fd >= 0;
@@ -208,6 +218,11 @@ static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
 static void join(struct rdzv *r)
 {
     const struct rdzv_finder *f = r->finder;
+    bool clear = f->naddrs == 0; /* some way there needs no token */
+    for (int i = 0; i < f->naddrs; i++)
+        clear |= !guard_wants_tls(r->guard, &f->addrs[i]);
+    if (!clear && !may_call(r, &f->addrs[0]))
+        return;
     if (f->naddrs)
         take_seat(r, &f->addrs[0]);
     if (r->attempts <= 1) {

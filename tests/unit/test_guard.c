@@ -131,6 +131,21 @@ START_TEST(a_listener_for_others_wants_a_token)
 }
 END_TEST
 
+/* Whether its coordinator is there or not: it does not listen meanwhile. */
+START_TEST(one_that_joins_others_wants_a_token)
+{
+    struct rdzv_config *c = config_of(0, RDZV_C10D, 29400, 1, 2);
+    c->endpoint_host = "192.0.2.1"; /* nobody's */
+    c->is_host = 0;
+    c->guard = guard_of(0, NULL);
+    c->guard->open = false;
+    open_node(0);
+    wait_finished(0, 0);
+    ck_assert_int_eq(nodes[0].result.exit_code, 2);
+    HAS(nodes[0].result.text, "cannot join 192.0.2.1:29400: there is no job token (token)");
+}
+END_TEST
+
 START_TEST(probed_under_tls)
 {
     struct rdzv_identity id;
@@ -522,6 +537,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_token_where_there_is_none);
     tcase_add_test(tc, half_handshakes_disturb_nobody);
     tcase_add_test(tc, a_listener_for_others_wants_a_token);
+    tcase_add_test(tc, one_that_joins_others_wants_a_token);
     tcase_add_test(tc, probed_under_tls);
     tcase_add_test(tc, the_store_of_another_user);
     tcase_add_test(tc, a_launcher_of_another_user);

@@ -656,7 +656,6 @@ void rdzv_part_closed(void *arg)
     void (*on_closed)(void *arg) = r->on_closed;
     void *on_closed_arg = r->on_closed_arg;
     rdzv_finder_free(r->finder);
-    seat_free(r->seat);
     free(r);
     on_closed(on_closed_arg);
 }
@@ -683,6 +682,10 @@ static void tear_down(struct rdzv *r)
     if (r->store) {
         r->parts++;
         store_server_close(r->store, rdzv_part_closed, r);
+    }
+    if (r->seat) {
+        r->parts++;
+        seat_close(r->seat, rdzv_part_closed, r);
     }
     if (r->coordinator) {
         r->parts++;

@@ -6,20 +6,26 @@
 
 #include "core/mem.h"
 #include "core/netaddr.h"
+#include "core/uvx.h"
 #include "rendezvous/text.h"
 
 struct caller {
     struct seat *seat;
     struct link *link;
     struct caller *prev, *next; /* in the order they came */
+    uint64_t deadline;          /* ms of the loop's clock */
 };
 
 struct seat {
     struct link_hub *hub;
+    struct uvx_scope scope;
+    uv_timer_t timer;
     struct rdzv_identity identity;
     struct caller *first, *last;
     int n;
     bool at_place;
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
 };
 
 static void forget(struct caller *c)
@@ -31,13 +37,18 @@ static void forget(struct caller *c)
     free(c);
 }
 
+static void drop(struct caller *c)
+{
+    link_close(c->link);
+    forget(c);
+}
+
 static bool on_preamble(struct link *l, uint32_t version)
 {
     struct caller *c = link_owner(l);
     if (version == RDZV_PROTOCOL)
         return true;
-    link_close(l);
-    forget(c);
+    drop(c);
     return false;
 }
 
@@ -70,12 +81,20 @@ static void on_frame(struct link *l, uint8_t type, struct rd body)
 static void on_end(struct link *l, enum rdzv_end how, const char *why)
 {
     (void)how, (void)why;
-    struct caller *c = link_owner(l);
-    link_close(l);
-    forget(c);
+    drop(link_owner(l));
 }
 
 static const struct link_events events = {on_preamble, on_frame, on_end};
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct seat *s = container_of(timer, struct seat, timer);
+    uint64_t now = uv_now(s->hub->loop);
+    while (s->first && s->first->deadline <= now)
+        drop(s->first);
+    if (s->first)
+        uv_timer_start(timer, on_timer, s->first->deadline - now, 0);
+}
 
 struct seat *seat_new(struct link_hub *hub, const char *run_id, const char *host)
 {
@@ -85,6 +104,9 @@ struct seat *seat_new(struct link_hub *hub, const char *run_id, const char *host
     text_set(s->identity.host, sizeof(s->identity.host), "%s", host);
     s->identity.pid = (int)getpid();
     s->identity.elsewhere = true;
+    uvx_scope_init(&s->scope, hub->loop);
+    uv_timer_init(hub->loop, &s->timer);
+    uvx_own(&s->scope, &s->timer);
     return s;
 }
 
@@ -103,11 +125,12 @@ void seat_at_place(struct seat *s)
 void seat_adopt(struct seat *s, int fd, const struct tls_key *key)
 {
     struct caller *c = xcalloc(1, sizeof(*c));
-    if (s->n == SEAT_MAX) {
-        link_close(s->first->link);
-        forget(s->first);
-    }
+    if (s->n == SEAT_MAX)
+        drop(s->first);
     c->seat = s;
+    c->deadline = uv_now(s->hub->loop) + SEAT_HELLO_MS;
+    if (!uv_is_active((uv_handle_t *)&s->timer))
+        uv_timer_start(&s->timer, on_timer, SEAT_HELLO_MS, 0);
     c->prev = s->last;
     *(s->last ? &s->last->next : &s->first) = c;
     s->last = c;
@@ -120,9 +143,20 @@ void seat_adopt(struct seat *s, int fd, const struct tls_key *key)
         link_protect(c->link, TLS_SERVER, key);
 }
 
-void seat_free(struct seat *s)
+static void free_seat(void *arg)
 {
-    while (s && s->first)
-        forget(s->first);
+    struct seat *s = arg;
+    void (*on_closed)(void *arg) = s->on_closed;
+    void *on_closed_arg = s->on_closed_arg;
     free(s);
+    on_closed(on_closed_arg);
+}
+
+void seat_close(struct seat *s, void (*on_closed)(void *arg), void *arg)
+{
+    while (s->first)
+        drop(s->first);
+    s->on_closed = on_closed;
+    s->on_closed_arg = arg;
+    uvx_scope_close(&s->scope, free_seat, s);
 }

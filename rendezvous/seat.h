@@ -6,7 +6,8 @@
 
 #include "rendezvous/link.h"
 
-#define SEAT_MAX 64 /* connections at once; the oldest is closed for another one */
+#define SEAT_MAX      64   /* connections at once; the oldest is closed for another one */
+#define SEAT_HELLO_MS 5000 /* for a connection to say what it wants */
 
 struct seat;
 
@@ -23,7 +24,6 @@ void seat_at_place(struct seat *s);
  * (and ELSEWHERE) is answered with an IDENTITY, a HELLO with a refusal after which the caller tries
  * again. */
 void seat_adopt(struct seat *s, int fd, const struct tls_key *key);
-/* Its links are the hub's to close. NULL is allowed. */
-void seat_free(struct seat *s);
+void seat_close(struct seat *s, void (*on_closed)(void *arg), void *arg);
 
 #endif

@@ -16,6 +16,7 @@
 #include "rendezvous/endpoint.h"
 #include "rendezvous/link.h"
 #include "rendezvous/rdzv_msg.h"
+#include "rendezvous/seat.h"
 #include "tests/lib/loop.h"
 
 static uv_loop_t loop;
@@ -448,6 +449,29 @@ START_TEST(cancelled)
 }
 END_TEST
 
+/* ---------------------------------------------------------------------------------------- seat */
+
+START_TEST(one_that_says_nothing_to_a_seat)
+{
+    int pair[2];
+    uv_poll_t poll;
+    struct seat *s = seat_new(&hub, "job", "host");
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
+    peer = pair[1];
+    seat_adopt(s, pair[0], NULL);
+    loop_turns(&loop, 2);
+    drain_peer();
+    ck_assert_int_eq(uv_poll_init(&loop, &poll, peer), 0);
+    ck_assert_int_eq(uv_poll_start(&poll, UV_READABLE, on_seen), 0);
+    ck_assert(!done);
+    loop_run_until(&loop, &done, SEAT_HELLO_MS / 1000 + 10, "end");
+    done = false;
+    seat_close(s, on_closed, NULL);
+    loop_run_until(&loop, &closed, 5, "close of the seat");
+    closed = false;
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("link");
@@ -471,6 +495,9 @@ static Suite *suite(void)
     tcase_add_test(tc, one_that_does_not_answer_does_not_hold_up);
     tcase_add_test(tc, cancelled);
     tcase_add_test(tc, cancelled_after_one_was_refused);
+    tc = test_case(s, "seat", 30);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, one_that_says_nothing_to_a_seat);
     return s;
 }
 

@@ -76,6 +76,9 @@ START_TEST(made_when_first_needed)
     g = guard_for("dlaunch", "--dry_run", REMOTE);
     ck_assert(g && g->secret_len == 0);
     ck_assert_int_lt(access(tmppath("config/dlaunch/token"), F_OK), 0);
+    g = guard_for("dlaunch", "--print_binding", REMOTE);
+    ck_assert(g && g->secret_len == 0);
+    ck_assert_int_lt(access(tmppath("config/dlaunch/token"), F_OK), 0);
     g = guard_for("dlaunch", REMOTE);
     ck_assert(g && !g->open && !g->everywhere);
     ck_assert_uint_eq(g->secret_len, 64);
@@ -92,6 +95,19 @@ START_TEST(made_when_first_needed)
     ck_assert_int_eq(token_new(&g_options, &g_error), 0);
     g = guard_for("dlaunch", REMOTE);
     ck_assert_mem_ne(first, g->secret, 64);
+}
+END_TEST
+
+/* A spare is on another host. */
+START_TEST(one_node_and_a_spare_need_one)
+{
+    struct guard *g = guard_for("dlaunch", "--nnodes=1", "--spares=1", "--rdzv_backend=c10d",
+                                "--rdzv_endpoint=192.0.2.77", "/bin/true", NULL);
+    ck_assert_msg(g, "%s", g_error.msg);
+    ck_assert_uint_gt(g->secret_len, 0);
+    g = guard_for("dlaunch", "--nnodes=1", "--rdzv_backend=c10d", "--rdzv_endpoint=192.0.2.77",
+                  "/bin/true", NULL);
+    ck_assert(g && g->secret_len == 0);
 }
 END_TEST
 
@@ -191,6 +207,7 @@ static Suite *suite(void)
     TCase *tc = tcase_create("token");
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, made_when_first_needed);
+    tcase_add_test(tc, one_node_and_a_spare_need_one);
     tcase_add_test(tc, named);
     tcase_add_test(tc, not_believed);
     tcase_add_test(tc, open_on_purpose);

@@ -1,11 +1,12 @@
 /* README.md and the manual pages say what is true of the programs: options, exit statuses, the
- * store's opcodes, the library's functions, paths. */
+ * store's opcodes, the library's functions, paths; and tests/run.sh of the tests. */
 #include "tests/lib/test.h"
 
 #include <ctype.h>
 #include <glob.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/mem.h"
@@ -323,6 +324,31 @@ START_TEST(keys_of_the_report)
 }
 END_TEST
 
+/* ----------------------------------------------------------------------------------- tests/run.sh
+ */
+
+static char *program(const char *folder, const char *text)
+{
+    char *dir = tmppath(folder), *path = test_text("%s/t", dir);
+    ck_assert_int_eq(mkdir(dir, 0700), 0);
+    write_file(path, test_text("#!/bin/sh\n%s\n", text));
+    ck_assert_int_eq(chmod(path, 0700), 0);
+    return path;
+}
+
+/* Two test programs of one name, in two folders: what one says is not taken for the other's. */
+START_TEST(a_failure_is_not_lost)
+{
+    struct proc p;
+    char *argv[] = {"tests/run.sh",
+                    program("a", "echo '0%: Checks: 1, Failures: 1, Errors: 0'; exit 1"),
+                    program("b", "echo '100%: Checks: 1, Failures: 0, Errors: 0'"), NULL};
+    ck_assert_int_eq(proc_run(&p, argv, (char *[]){"JOBS=1", NULL}, 20), 1);
+    ck_assert_msg(strstr(p.out, "\n1 passed, 1 failed\n"), "%s", p.out);
+    proc_fini(&p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("papers");
@@ -336,6 +362,8 @@ static Suite *suite(void)
     tcase_add_test(tc, variables_of_the_environment);
     tcase_add_test(tc, pages_are_well_formed);
     tcase_add_test(tc, paths_of_the_readme);
+    tc = test_case(s, "run.sh", 30);
+    tcase_add_test(tc, a_failure_is_not_lost);
     return s;
 }
 

@@ -9,15 +9,23 @@
 #include "agent/stdio_logfile.h"
 #include "core/log.h"
 
+static const char *g_disk;
+
+static void unmount_disk(void)
+{
+    umount2(g_disk, MNT_DETACH);
+}
+
 /* A tmpfs of 1 MiB that nobody else sees; NULL when that is not possible here. */
 static const char *small_disk(void)
 {
-    const char *dir = tmppath("disk");
+    const char *dir = g_disk = tmppath("disk");
     mkdir(dir, 0700);
     if (geteuid() != 0 || unshare(CLONE_NEWNS) < 0 ||
         mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
         mount("none", dir, "tmpfs", 0, "size=1m") < 0)
         return NULL;
+    atexit(unmount_disk); /* before tmpdir()'s own, which could not remove it */
     return dir;
 }
 

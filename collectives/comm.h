@@ -124,6 +124,15 @@ static inline bool comm_is_stopped(const dlcoll_comm *c)
            (c->shared_stop && atomic_load_explicit(&c->shared_stop->word, memory_order_acquire));
 }
 
+/* The same, after something has been read out of another rank's buffer. A rank stops the
+ * communicator before it leaves an operation early, with its buffers: if nobody has by now, what
+ * was read is what was sent. */
+static inline bool comm_was_stopped(const dlcoll_comm *c)
+{
+    wait_fence(); /* all of it was read before this looks */
+    return comm_is_stopped(c);
+}
+
 /* What a rank that has been waiting for a millisecond does from time to time (each millisecond,
  * before it sleeps): hears what ranks of other nodes have to say, and looks whether the processes
  * of this node's ranks are alive. Costs a few system calls; blocks never. 0: go on. -ECANCELED:

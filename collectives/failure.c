@@ -287,11 +287,12 @@ static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll
  * of other nodes, or of this one when they share no memory. */
 static void tell(dlcoll_comm *c, const struct notice *cause, enum source source)
 {
+    bool share = c->shared_stop && source != AGENT; /* what the agent tells one, it tells all */
+    if (share) /* first: a thread that is woken by the other one has its buffers back */
+        comm_stop_set(c->shared_stop, c->world->rank, cause);
     comm_stop_set(&c->own_stop, c->world->rank, cause);
     if (source == AGENT)
-        return; /* what the agent tells one, it tells all */
-    if (c->shared_stop)
-        comm_stop_set(c->shared_stop, c->world->rank, cause);
+        return;
     if (source == PEER && c->size <= TCP_NOTICE_RANKS)
         return; /* who has told us has told everybody */
     char *told = calloc((size_t)c->size, 1);

@@ -52,7 +52,9 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
                  cost_choose(&p->costs[size], 1, 0, size, &p->turns[size]) == COST_PULLED;
     op->accepted_ns = mono_ns();
     int r = fetch ? stream_fetch(p->comm, op->peer, op->buf, f->addr, op->len, &e) : 0;
-    if (r < 0)
+    if (r == 0 && fetch && comm_was_stopped(p->comm))
+        p2p_fail(p, -ECANCELED, -1, op, NULL);
+    else if (r < 0)
         p2p_fail(p, r, op->peer, op, &e);
     else if (fetch)
         cost_take(&p->costs[size], size, &p->turns[size], COST_PULLED, mono_ns() - op->accepted_ns,

@@ -114,7 +114,7 @@ static int meet(struct direct *d)
     shm_publish(&s->progress[s->me].done, d->op->seq);
     for (int i = 0; i < s->n && r == 0; i++)
         r = i == s->me ? 0 : shm_await_word(d->op, i, &s->progress[i].done, d->op->seq);
-    return r;
+    return r == 0 && comm_was_stopped(d->op->call->comm) ? -ECANCELED : r;
 }
 
 int direct_run(struct direct *d)

@@ -133,14 +133,12 @@ int pull_piece(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, s
 int pull_finish(struct shm_op *op, bool offered, bool shared)
 {
     struct shm *s = op->s;
-    if (op->pulled)
+    int r = op->pulled && comm_was_stopped(op->call->comm) ? -ECANCELED : 0;
+    if (op->pulled && r == 0)
         shm_publish(&s->progress[s->me].done, op->seq);
-    for (int j = 0; offered && j < s->n; j++) {
-        if (j == s->me || !s->out[shared ? 0 : j].len)
-            continue;
-        int r = shm_await_word(op, j, &s->progress[j].done, op->seq);
-        if (r < 0)
-            return r;
+    for (int j = 0; offered && j < s->n && r == 0; j++) {
+        if (j != s->me && s->out[shared ? 0 : j].len)
+            r = shm_await_word(op, j, &s->progress[j].done, op->seq);
     }
-    return 0;
+    return r;
 }

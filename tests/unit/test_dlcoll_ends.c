@@ -3,10 +3,15 @@
 #include "tests/lib/test.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "collectives/comm.h"
+#include "collectives/shm/provider.h"
 #include "core/clock.h"
 #include "tests/lib/thread_ranks.h"
 
@@ -100,6 +105,103 @@ static void abort_from_beside(dlcoll_comm *comm, void *arg)
 START_TEST(abort_by_another_thread)
 {
     thread_ranks_run(2, abort_from_beside, NULL);
+}
+END_TEST
+
+/* Rank 1 is held up while it reads what lies in rank 0's memory. Meanwhile rank 0's operation is
+ * aborted, and the program fills the buffer with something else: that is nobody's result. */
+enum { TAKEN_BYTES = 1 << 20, SENT = 1, REUSED = 9 };
+enum taking { BROADCAST, MESSAGE, REDUCTION, TAKINGS };
+
+static _Atomic int g_held; /* 1: it is held up; 2: it goes on; 3: it is through */
+static _Thread_local bool t_is_held;
+
+static void await_held(int step)
+{
+    while (atomic_load(&g_held) != step)
+        sched_yield();
+}
+
+static void hold(void)
+{
+    int no = 0;
+    if (!t_is_held || !atomic_compare_exchange_strong(&g_held, &no, 1))
+        return;
+    await_held(2);
+}
+
+ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long nhere,
+                         const struct iovec *there, unsigned long nthere, unsigned long flags)
+{
+    if (here->iov_len == TAKEN_BYTES)
+        hold();
+    return syscall(SYS_process_vm_readv, pid, here, nhere, there, nthere, flags);
+}
+
+static void add_and_hold(void *acc, const void *in, size_t n, dlcoll_dtype dtype, void *ctx)
+{
+    (void)dtype, (void)ctx;
+    hold();
+    for (size_t i = 0; i < n; i++)
+        ((uint8_t *)acc)[i] += ((const uint8_t *)in)[i];
+}
+
+static void *abort_when_held(void *comm)
+{
+    await_held(1);
+    dlcoll_abort(comm, "meanwhile");
+    return NULL;
+}
+
+static int take(dlcoll_comm *comm, enum taking how, dlcoll_op op, uint8_t *x, uint8_t *y)
+{
+    if (how == BROADCAST)
+        return dlcoll_broadcast(x, y, TAKEN_BYTES, DLCOLL_U8, 0, comm, NULL, NULL);
+    if (how == REDUCTION)
+        return dlcoll_all_reduce(x, y, TAKEN_BYTES, DLCOLL_U8, op, comm, NULL, NULL);
+    return dlcoll_rank(comm) == 0 ? dlcoll_send(x, TAKEN_BYTES, DLCOLL_U8, 1, comm, NULL, NULL)
+                                  : dlcoll_recv(y, TAKEN_BYTES, DLCOLL_U8, 0, comm, NULL, NULL);
+}
+
+static void take_what_is_reused(dlcoll_comm *comm, void *arg)
+{
+    enum taking how = *(enum taking *)arg;
+    static uint8_t buffers[2][2][TAKEN_BYTES];
+    bool shared = how == REDUCTION, owner = dlcoll_rank(comm) == 0;
+    uint8_t *x = shared ? dlcoll_mem_alloc(comm, TAKEN_BYTES) : buffers[owner][0];
+    uint8_t *y = shared ? dlcoll_mem_alloc(comm, TAKEN_BYTES) : buffers[owner][1];
+    pthread_t t;
+    dlcoll_op op;
+    int code = 0;
+    THREAD_OK(dlcoll_op_create_user(&op, add_and_hold, NULL, 0));
+    memset(x, SENT, TAKEN_BYTES);
+    t_is_held = !owner;
+    if (owner)
+        pthread_create(&t, NULL, abort_when_held, comm);
+    for (int k = 0; code == 0; k++) { /* it may be staged at first */
+        THREAD_EXPECT(k < 100, "nothing is taken out of rank 0's buffer");
+        code = take(comm, how, op, x, y);
+        for (size_t i = 0; code == 0 && !owner && i < TAKEN_BYTES; i++)
+            THREAD_EXPECT(y[i] == (shared ? 2 * SENT : SENT), "byte %zu is %d", i, y[i]);
+    }
+    THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
+    if (owner) {
+        pthread_join(t, NULL);
+        memset(x, REUSED, TAKEN_BYTES);
+        atomic_store(&g_held, 2);
+        await_held(3); /* having left, it would be missed */
+    } else {
+        atomic_store(&g_held, 3);
+    }
+    dlcoll_op_free(op);
+}
+
+START_TEST(what_is_reused_is_no_result)
+{
+    enum taking how = (enum taking)_i;
+    shm_tuning.pull = shm_tuning.pull_crowded = 1;
+    shm_tuning.compare = SIZE_MAX;
+    thread_ranks_run(2, take_what_is_reused, &how);
 }
 END_TEST
 
@@ -246,6 +348,8 @@ static Suite *suite(void)
         tcase_add_loop_test(tc, abort_ends_it_for_all, 2, 5);
         tcase_add_loop_test(tc, a_reason_that_comes_late_or_never, 0, 2);
         tcase_add_test(tc, abort_by_another_thread);
+        if (shm)
+            tcase_add_loop_test(tc, what_is_reused_is_no_result, 0, TAKINGS);
         tcase_add_test(tc, who_destroys_it_in_the_middle_has_left);
         tcase_add_loop_test(tc, those_who_are_left_go_on, 3, 6);
         tcase_add_loop_test(tc, those_who_do_not_come_are_left_out, 0, 4);

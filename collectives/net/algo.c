@@ -36,8 +36,7 @@ const struct algo g_algos[] = {
     {CALL_SCATTER, "direct", 1, ANY, false, false, false, build_scatter_direct},
     {CALL_SCATTER, "binomial", 2, ANY, false, false, true, build_scatter_binomial},
 
-    {CALL_ALL_GATHER, "self", 1, 1, false, false, false, build_self},
-    {CALL_ALL_GATHER, "direct", 2, ANY, false, false, false, build_all_gather_direct},
+    {CALL_ALL_GATHER, "direct", 1, ANY, false, false, false, build_all_gather_direct},
     {CALL_ALL_GATHER, "bruck", 2, ANY, false, false, true, build_all_gather_bruck},
     {CALL_ALL_GATHER, "doubling", 2, ANY, true, false, true, build_all_gather_doubling},
     {CALL_ALL_GATHER, "ring", 2, ANY, false, false, false, build_all_gather_ring},

@@ -55,7 +55,7 @@ static void all_to_all_lengths(struct job_case *k, size_t count)
 {
     int n = k->coll.size;
     for (int a = 0; a < n; a++) {
-        size_t at = 0, from = 0;
+        size_t at = k->uneven ? 3 : 0, from = k->uneven ? 2 : 0;
         for (int b = 0; b < n; b++) {
             k->give[a][b] = k->uneven ? (size_t)(a * 3 + b * 5) % 4 * count : count;
             k->get[a][b] = k->uneven ? (size_t)(b * 3 + a * 5) % 4 * count : count;
@@ -73,13 +73,14 @@ static void all_to_all_lengths(struct job_case *k, size_t count)
 static void lay_out(struct job_case *k, size_t count)
 {
     int n = k->coll.size;
-    size_t end = 0;
+    /* The parts of what reduce_scatter_v sends lie one after the other. */
+    bool packed = k->coll.kind == CALL_REDUCE_SCATTER;
+    size_t end = packed ? 0 : 2;
     k->coll.count = count;
     for (int i = 0; i < n; i++) {
         k->counts[i] = (size_t)(i * 7 + 3) % 5 * count;
         k->displs[i] = end;
-        /* The parts of what reduce_scatter_v sends lie one after the other. */
-        end += k->counts[i] + (k->coll.kind == CALL_REDUCE_SCATTER ? 0 : 1);
+        end += k->counts[i] + (packed ? 0 : 1);
     }
     size_t whole = k->uneven ? end : count * (size_t)n;
     if (k->coll.kind == CALL_ALL_TO_ALL)

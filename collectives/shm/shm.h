@@ -15,7 +15,9 @@
  * whoever dies, at any point, leaves nothing that another one would have to repair.
  *
  * Operations and rounds are numbered, and the numbers only grow; they are compared by their
- * difference, so that they may wrap. Two rules keep a writer from overwriting what is still read:
+ * difference, so that they may wrap, and no line may fall far behind: where an operation leaves a
+ * rank's progress as it was, it is brought up to date from time to time. Two rules keep a writer
+ * from overwriting what is still read:
  *
  *   arrival  Operation seq uses arrival[seq % 16]. It is written only when all others are known to
  *            have come to operation seq - 15 or a later one: then nobody reads seq - 16 any more.
@@ -157,6 +159,7 @@ struct shm {
     uint64_t seq;   /* the operation under way or the last one */
     uint64_t round; /* the next round */
 
+    uint64_t refresh_at;          /* seq + round at which `progress` is brought up to date */
     uint64_t met;                 /* all have come to this operation */
     uint64_t bases[SHM_ARRIVALS]; /* the first rounds of the last operations */
     uint64_t staged[SHM_SLOTS];   /* the round that I have last put into the slot; 0: none */

@@ -15,6 +15,9 @@ enum {
     QUICK_LOOKS = 100,
     QUICK_YIELDS = 8,     /* the same, where ranks share CPUs */
     LOOKS_PER_CLOCK = 16, /* while spinning: reading the clock takes as long as a few looks */
+    /* Operations and rounds in which `progress` need not move: with those of one operation and of
+     * the ranks that are behind, it must stay below 2^31. */
+    REFRESH = 1 << 24,
 };
 
 static int culprit(struct shm_op *op, int i, int status)
@@ -196,8 +199,19 @@ static int make_room(struct shm_op *op)
     return s->met + SHM_ARRIVALS > op->seq ? 0 : await_meeting(op, op->seq - SHM_ARRIVALS + 1);
 }
 
+/* This rank is through with all operations and rounds before this one. */
+static void refresh(struct shm *s)
+{
+    shm_publish(&s->progress[s->me].staged, s->round);
+    shm_publish(&s->progress[s->me].reduced, s->round);
+    shm_publish(&s->progress[s->me].done, s->seq);
+    s->refresh_at = s->seq + s->round + REFRESH;
+}
+
 int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
 {
+    if (s->seq + s->round >= s->refresh_at)
+        refresh(s);
     *op = (struct shm_op){.s = s,
                           .call = call,
                           .seq = s->seq + 1,

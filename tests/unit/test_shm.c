@@ -50,11 +50,13 @@ struct trial {
 
 struct run {
     struct shm_world w;
+    pthread_barrier_t aged;
     uint64_t seed;
     int steps;
     enum call_kind only; /* CALL_NONE: all kinds */
     bool simple;         /* f32 and i32 sums alone */
     bool both;           /* data must go both ways (cost.h) */
+    uint64_t done;       /* operations and rounds before it, in which `progress` has not moved */
 };
 
 struct rank {
@@ -359,10 +361,29 @@ static bool has_timed_both(const struct shm_peer *p)
     return false;
 }
 
+/* As if the rank had done so many small operations, each with a round. */
+static void age(struct rank *me)
+{
+    struct shm *s = me->comm->shm;
+    struct coll_call meet = shm_world_call(me->comm, CALL_BARRIER, 0, DLCOLL_U8, DLCOLL_SUM, 0);
+    carry_out(me, &meet);
+    pthread_barrier_wait(&me->run->aged);
+    s->seq = s->met = me->run->done;
+    s->round = s->read = me->run->done + 1;
+    for (uint64_t seq = s->seq - SHM_ARRIVALS + 1; seq <= s->seq; seq++) {
+        s->bases[seq % SHM_ARRIVALS] = seq;
+        atomic_store(&shm_arrival(s, seq, me->me)->seq, (uint32_t)seq);
+    }
+    pthread_barrier_wait(&me->run->aged);
+    carry_out(me, &meet);
+}
+
 static void *rank_main(void *arg)
 {
     struct rank *me = arg;
     me->comm = shm_world_comm(&me->run->w, me->me);
+    if (me->run->done)
+        age(me);
     for (int i = 0; i < 2; i++) {
         me->own[i] = malloc(ROOM);
         me->shared[i] = shm_alloc(me->comm, ROOM);
@@ -550,6 +571,22 @@ START_TEST(both_ways_are_tried)
 }
 END_TEST
 
+/* Each way, after others that have said nothing of it, and across the wrap. */
+START_TEST(numbers_may_wrap)
+{
+    static const uint64_t done[] = {(1ull << 31) - 20, (1ull << 31) + 5, (1ull << 32) - 20};
+    for (int way = 0; way < WAYS; way++) {
+        struct run run = {.seed = 0x3a9 + (uint64_t)way, .steps = 40, .done = done[_i]};
+        shm_tuning = g_ways[way];
+        shm_world_init(&run.w, 3, 2);
+        pthread_barrier_init(&run.aged, NULL, 3);
+        run_threads(&run);
+        pthread_barrier_destroy(&run.aged);
+        shm_world_fini(&run.w);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("shm");
@@ -558,6 +595,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, every_kind_again_and_again, 0, KINDS);
     tcase_add_loop_test(tc, ways_that_are_tried_and_left, 0, KINDS);
     tcase_add_test(tc, both_ways_are_tried);
+    tcase_add_loop_test(tc, numbers_may_wrap, 0, 3);
     return s;
 }
 

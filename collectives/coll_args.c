@@ -298,6 +298,8 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
         call->count = a->recv_counts[a->comm->rank];
     else if (a->kind == CALL_REDUCE_SCATTER_V)
         call->count = a->send_counts[a->comm->rank];
+    else if (both && !recv.extent)
+        call->recv = NULL; /* it may be `send`, but that is not in place */
     return code;
 }
 

@@ -390,11 +390,12 @@ static int all_to_all(struct task *t)
     int r = 0;
     if (is_alone(t)) {
         const struct coll_parts *in = &all->send_parts, *out = &all->recv_parts;
+        size_t own = part_count(all, in, t->comm->rank) * all->elem;
         find_places(all, in, h->displs);
         find_places(all, out, h->places);
-        memmove((uint8_t *)all->recv + h->places[t->comm->rank] * all->elem,
-                (const uint8_t *)all->send + h->displs[t->comm->rank] * all->elem,
-                part_count(all, in, t->comm->rank) * all->elem);
+        if (own) /* else there may be no buffer */
+            memmove((uint8_t *)all->recv + h->places[t->comm->rank] * all->elem,
+                    (const uint8_t *)all->send + h->displs[t->comm->rank] * all->elem, own);
     } else {
         c.send_parts = pick(t, &all->send_parts, h->counts, h->displs, false);
         c.recv_parts = pick(t, &all->recv_parts, h->rest, h->places, false);

@@ -81,11 +81,38 @@ START_TEST(other_counts_are_told)
 }
 END_TEST
 
+/* Who gets nothing may pass whatever it likes to be written, what it sends as well. */
+static void get_nothing(struct ranks *j, int rank)
+{
+    enum { N = 3000 };
+    static int32_t out[RANKS * N], in[RANKS * N];
+    static const size_t none[RANKS] = {0}, give[RANKS] = {0, N, N}, get[RANKS] = {N, 0, 0};
+    dlcoll_comm *c = comm_start();
+    (void)j;
+    for (int i = 0; i < RANKS * N; i++)
+        out[i] = i + 1;
+    int r = rank == 0
+                ? dlcoll_all_to_all_v(out, give, NULL, out, none, NULL, DLCOLL_I32, c, NULL, NULL)
+                : dlcoll_all_to_all_v(out, none, NULL, in, get, NULL, DLCOLL_I32, c, NULL, NULL);
+    EXPECT(r == 0, "%d %s", r, why(c));
+    for (int i = 0; i < N && rank > 0; i++)
+        EXPECT(in[i] == (rank - 1) * N + i + 1, "element %d is %d", i, in[i]);
+    comm_end(c);
+}
+
+START_TEST(one_pointer_for_both_is_not_in_place)
+{
+    setenv("DLCOLL_SHM", _i ? "1" : "0", 1);
+    ranks_run(RANKS, 1 + (_i == 2), get_nothing);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_counts");
     TCase *tc = test_case(s, "counts", 60);
     tcase_add_loop_test(tc, other_counts_are_told, 0, OPS * 6);
+    tcase_add_loop_test(tc, one_pointer_for_both_is_not_in_place, 0, 3);
     return s;
 }
 

@@ -82,8 +82,7 @@ int coalesced_run(struct coll_call *c)
         c->theirs = part.theirs;
         c->theirs_seq = part.theirs_seq;
         c->err = part.err;
-        part.may_repeat = false; /* some of it has been sent */
-        c->may_repeat = c->may_repeat && i == 0;
+        c->may_repeat = part.may_repeat;
         part.seq++;
     }
     return r;

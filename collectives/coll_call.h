@@ -67,7 +67,9 @@ struct coll_call {
 
     uint64_t start_ns;    /* of the call, on mono_ns(), to a tick of the kernel's; 0: not known */
     uint64_t deadline_ns; /* likewise; 0: none */
-    bool may_repeat; /* -ENOMEM is for the program, which may call again; else it is a failure */
+    /* Nothing has been sent yet: -ENOMEM is for the program, which may call again; else it is a
+     * failure. */
+    bool may_repeat;
 
     /* After a failure, which `run` returns as
      *   -EPIPE      `culprit` has died, left or closed its connection

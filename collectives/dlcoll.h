@@ -30,6 +30,8 @@
  * After an operation has failed with anything but DLCOLL_EINVAL, DLCOLL_ENOSUP or DLCOLL_ENOMEM,
  * the contents of its receive buffer are undefined and the communicator is of no further use: every
  * later operation returns DLCOLL_ESTATE at once, and dlcoll_last_error() still has the cause.
+ * DLCOLL_ENOMEM in the middle of an operation is such a failure, too: repeated, it says so. After
+ * that of a split or a shrink the others may wait for this rank until their time is over.
  *
  * Threads. A communicator is used by one thread at a time: a second one that comes in meanwhile
  * gets DLCOLL_ESTATE (dlcoll_abort() and dlcoll_last_error() excepted). Different communicators may
@@ -63,7 +65,7 @@ enum {
     DLCOLL_INPROGRESS = 1,
     DLCOLL_EINVAL = -1,    /* an argument or an environment variable is wrong */
     DLCOLL_ESTATE = -2,    /* not now: used by another thread, failed before, in a fork()'s child */
-    DLCOLL_ENOMEM = -3,    /* no memory; nothing was sent and the call may be repeated */
+    DLCOLL_ENOMEM = -3,    /* no memory; to be repeated, if the communicator has not failed */
     DLCOLL_ENOSUP = -4,    /* this library, or this type with this reduction, cannot do it */
     DLCOLL_ETIMEDOUT = -5, /* some rank did not come in time */
     DLCOLL_EPEER = -6,     /* a rank has died or left */

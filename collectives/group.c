@@ -50,7 +50,7 @@ static int hand_up(dlcoll_comm *parent, dlcoll_comm *group)
 }
 
 int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
-               const dlcoll_group_opts *o, enum call_kind kind, dlcoll_comm **out)
+               const dlcoll_group_opts *o, enum call_kind kind, uint64_t *made, dlcoll_comm **out)
 {
     struct err e = ERR_INIT;
     struct coll_call failed = {.culprit = -1};
@@ -61,6 +61,8 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
                      kind == CALL_COMM_SHRINK || parent->after_failure, &e);
     if (r < 0)
         return refuse(parent, error_code(r), e.msg);
+    if (made)
+        ++*made;
     r = comm_share_memory(g, comm_deadline(o->timeout_ms), &failed);
     if (r == -ENOMEM || r < 0) {
         /* what the program has called */
@@ -129,7 +131,7 @@ static int split(dlcoll_comm *c, int color, int key, dlcoll_comm **group,
             me = ranks[i] == c->rank ? i : me;
         }
         uint64_t id = group_hash(group_hash(c->id, c->seq), (uint64_t)(uint32_t)color | 1ull << 40);
-        code = group_make(c, id, ranks, n, me, o, CALL_COMM_SPLIT, group);
+        code = group_make(c, id, ranks, n, me, o, CALL_COMM_SPLIT, NULL, group);
         ranks = NULL; /* the group's */
     }
     if (asked) {
@@ -166,26 +168,28 @@ int dlcoll_comm_split(dlcoll_comm *comm, int color, int key, dlcoll_comm **group
 
 /* ------------------------------------------------------------------------------------ new_group */
 
-/* How often a group of these ranks has been made, this time included; 0: no memory. */
-static uint64_t count_list(dlcoll_comm *c, uint64_t hash)
+/* How often a group of these ranks has been made; NULL: no memory. */
+static uint64_t *count_of(dlcoll_comm *c, uint64_t hash)
 {
     for (struct group_count *k = c->group_counts; k; k = k->next) {
         if (k->hash == hash)
-            return ++k->made;
+            return &k->made;
     }
     struct group_count *k = malloc(sizeof(*k));
     if (!k)
-        return 0;
-    *k = (struct group_count){c->group_counts, hash, 1};
+        return NULL;
+    *k = (struct group_count){c->group_counts, hash, 0};
     c->group_counts = k;
-    return 1;
+    return &k->made;
 }
 
-static const char *check_list(const dlcoll_comm *c, const int *ranks, int n, int *me)
+static int check_list(dlcoll_comm *c, const int *ranks, int n, int *me)
 {
     char *seen = calloc((size_t)c->size, 1);
-    const char *bad = seen ? NULL : "no memory";
+    const char *bad = n < 0 ? "n is negative" : n && !ranks ? "the list is NULL" : NULL;
     *me = -1;
+    if (!seen)
+        return comm_error(c, DLCOLL_ENOMEM, "comm_new_group: no memory");
     for (int i = 0; i < n && !bad; i++) {
         if (ranks[i] < 0 || ranks[i] >= c->size)
             bad = "a rank of the list is no rank of the communicator";
@@ -195,31 +199,28 @@ static const char *check_list(const dlcoll_comm *c, const int *ranks, int n, int
             *me = i;
     }
     free(seen);
-    return bad;
+    return bad ? comm_error(c, DLCOLL_EINVAL, "comm_new_group: %s", bad) : 0;
 }
 
 static int new_group(dlcoll_comm *c, const int *ranks, int n, dlcoll_comm **group,
                      const dlcoll_group_opts *o)
 {
     int me;
-    const char *bad = n < 0         ? "n is negative"
-                      : n && !ranks ? "the list is NULL"
-                                    : check_list(c, ranks, n, &me);
-    if (bad)
-        return comm_error(c, DLCOLL_EINVAL, "comm_new_group: %s", bad);
-    if (n == 0 || me < 0)
-        return 0;
+    int code = check_list(c, ranks, n, &me);
+    if (code < 0 || me < 0)
+        return code;
     uint64_t hash = group_hash(c->id, 0x6c697374);
     for (int i = 0; i < n; i++)
         hash = group_hash(hash, (uint64_t)c->world_ranks[ranks[i]]);
-    uint64_t made = count_list(c, hash);
+    uint64_t *made = count_of(c, hash);
     int *copy = malloc((size_t)n * sizeof(*copy));
     if (!made || !copy) {
         free(copy);
         return comm_error(c, DLCOLL_ENOMEM, "comm_new_group: no memory");
     }
     memcpy(copy, ranks, (size_t)n * sizeof(*copy));
-    return group_make(c, group_hash(hash, made), copy, n, me, o, CALL_COMM_NEW_GROUP, group);
+    return group_make(c, group_hash(hash, *made + 1), copy, n, me, o, CALL_COMM_NEW_GROUP, made,
+                      group);
 }
 
 int dlcoll_comm_new_group(dlcoll_comm *comm, const int *ranks, int n, dlcoll_comm **group,

@@ -106,6 +106,7 @@ static struct coll_call new_part(struct task *t, enum call_kind kind)
 static int run_part(struct task *t, struct coll_call *c, const struct coll_provider *p)
 {
     int r = p->run(c);
+    t->call->may_repeat = c->may_repeat;
     if (r < 0) {
         t->call->culprit = c->culprit;
         t->call->theirs = c->theirs;
@@ -168,10 +169,12 @@ static void copy_alone(struct task *t, const void *send, void *recv, size_t coun
 {
     const struct reduce_info *reduce = &t->call->reduce;
     t->part++;
-    if (reduce->dtype && reduce->has_pre)
+    if (reduce->dtype && reduce->has_pre) {
         reduce_pre(reduce, recv, send, count);
-    else if (send != recv)
+        t->call->may_repeat = t->call->may_repeat && send != recv; /* it is scaled once */
+    } else if (send != recv) {
         memcpy(recv, send, count * t->call->elem);
+    }
 }
 
 /* -------------------------------------------------------------------------- all_reduce, reduce */

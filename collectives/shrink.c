@@ -204,7 +204,7 @@ static int make_group(struct roll *r, uint64_t id, const dlcoll_group_opts *o, d
         free(ranks);
         return came_too_late();
     }
-    return group_make(c, id, ranks, n, me, o, CALL_COMM_SHRINK, group);
+    return group_make(c, id, ranks, n, me, o, CALL_COMM_SHRINK, NULL, group);
 }
 
 static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *o)

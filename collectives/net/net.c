@@ -162,6 +162,7 @@ static int run(struct coll_call *c)
         r = err_set(&c->err, -ENOMEM, "no memory for the operation");
     if (r < 0)
         return r;
+    c->may_repeat = false;
     r = engine_wait(&n->engine, c->deadline_ns, &c->err);
     if (r < 0)
         return fail(c, &n->engine, r);

@@ -424,6 +424,7 @@ static __attribute__((noinline)) int run_task(struct shm_op *op)
 static int run(struct coll_call *c)
 {
     struct shm_op op;
+    c->may_repeat = false;
     int r = shm_begin(&op, c->comm->shm, c);
     if (r < 0)
         return r;

@@ -2,9 +2,15 @@
  * that harms nothing. Ranks are forked. */
 #include "tests/lib/test.h"
 
+#include <errno.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "collectives/comm.h"
+#include "collectives/shm/provider.h"
 #include "tests/lib/ranks.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -18,7 +24,8 @@
 /* ------------------------------------------------------------------------- counted allocations */
 
 static long g_allocations;
-static long g_fail_after = -1; /* so many more succeed, then one fails */
+static long g_fail_after = -1;  /* so many more succeed, then one fails */
+static long g_moves_after = -1; /* likewise what is sent, or read out of another's memory */
 
 #ifdef SANITIZED
 static const bool g_counting = false; /* it has a malloc of its own */
@@ -51,6 +58,24 @@ void *realloc(void *p, size_t n)
 {
     return refused() ? NULL : __libc_realloc(p, n);
 }
+
+static bool moves(void)
+{
+    bool yes = g_moves_after < 0 || g_moves_after-- > 0;
+    errno = yes ? errno : ENOMEM;
+    return yes;
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags)
+{
+    return moves() ? syscall(SYS_sendmsg, fd, m, flags) : -1;
+}
+
+ssize_t process_vm_readv(pid_t pid, const struct iovec *here, unsigned long nhere,
+                         const struct iovec *there, unsigned long nthere, unsigned long flags)
+{
+    return moves() ? syscall(SYS_process_vm_readv, pid, here, nhere, there, nthere, flags) : -1;
+}
 #endif
 
 /* ------------------------------------------------------------------------------------ the tests */
@@ -81,11 +106,23 @@ START_TEST(operations_do_not_allocate_after_warm_up)
 }
 END_TEST
 
-/* Rank 0 runs out of memory at every allocation in turn, and can go on each time. In all worlds but
- * the first, rank 1 waits for it in dlcoll_init(), and tries again as well. */
+static bool g_lists; /* large and small buffers, so that it begins with the large ones */
+
+static int sum_up(dlcoll_comm *c, int64_t *v)
+{
+    static int64_t large[40000];
+    int64_t two[2] = {5, 5};
+    dlcoll_span list[] = {{large, large, 40000}, {two, two, 1}, {two + 1, v, 1}};
+    *v = 5;
+    return g_lists ? dlcoll_all_reduce_coalesced(list, 3, DLCOLL_I64, DLCOLL_SUM, c, NULL, NULL)
+                   : dlcoll_all_reduce(v, v, 1, DLCOLL_I64, DLCOLL_SUM, c, NULL, NULL);
+}
+
+/* Rank 0 runs out of memory at every allocation in turn. Either nothing has been sent, and it goes
+ * on, or all are told. In all worlds but the first, the others wait for it in dlcoll_init(), and
+ * try again as well. */
 static void run_out_of_memory(struct ranks *j, int rank)
 {
-    (void)j;
     int64_t v;
     for (long k = 0;; k++) {
         dlcoll_comm *c = NULL;
@@ -93,17 +130,20 @@ static void run_out_of_memory(struct ranks *j, int rank)
         do { /* the whole of init and one operation, failing at the k-th allocation */
             g_fail_after = rank == 0 && r == 0 ? k : -1;
             r = dlcoll_init(&c, NULL);
-            bool peers = rank == 1 && k > 0 && r == DLCOLL_ENET;
+            bool peers = rank > 0 && k > 0 && r == DLCOLL_ENET;
             EXPECT(r == 0 || ((r == DLCOLL_ENOMEM || peers) && !c), "%d %s", r, why(NULL));
         } while (r < 0);
         do {
-            v = 5;
-            r = dlcoll_all_reduce(&v, &v, 1, DLCOLL_I64, DLCOLL_SUM, c, NULL, NULL);
+            r = sum_up(c, &v);
             EXPECT(r == 0 || r == DLCOLL_ENOMEM, "%d %s", r, why(c));
-        } while (r < 0);
-        EXPECT(v == 10);
+        } while (r < 0 && !c->failed);
         int64_t untouched = g_fail_after >= 0;
         g_fail_after = -1;
+        if (r < 0) {
+            dlcoll_destroy(c);
+            continue;
+        }
+        EXPECT(v == 5 * j->n);
         EXPECT(dlcoll_broadcast(&untouched, &untouched, 1, DLCOLL_I64, 0, c, NULL, NULL) == 0);
         comm_end(c);
         if (untouched)
@@ -114,7 +154,77 @@ static void run_out_of_memory(struct ranks *j, int rank)
 
 START_TEST(want_of_memory_is_an_error_code)
 {
-    ranks_run(2, 1, run_out_of_memory);
+    g_lists = _i > 0;
+    ranks_run(_i == 1 ? 4 : 2, _i == 1 ? 2 : 1, run_out_of_memory);
+}
+END_TEST
+
+/* The system has no memory for it while an operation goes on. */
+static void move_without_memory(struct ranks *j, int rank)
+{
+    enum { COUNT = 1 << 17 };
+    static int64_t x[COUNT], y[COUNT];
+    (void)j;
+    for (long k = 0; k < 3; k++) {
+        dlcoll_comm *c = comm_start();
+        int r = 0;
+        for (int i = 0; i < 10 && r == 0; i++) { /* whether memory can be read is found out */
+            g_moves_after = rank == 0 && i == 9 ? k : -1;
+            r = c->shm ? dlcoll_broadcast(x, y, COUNT, DLCOLL_I64, 1, c, NULL, NULL)
+                       : dlcoll_all_reduce(x, y, COUNT, DLCOLL_I64, DLCOLL_SUM, c, NULL, NULL);
+        }
+        bool untouched = g_moves_after >= 0;
+        g_moves_after = -1;
+        EXPECT(r == 0 || (r == DLCOLL_ENOMEM && c->failed), "%d %s", r, why(c));
+        EXPECT(rank != 0 || (r == 0) == untouched, "%d %s", r, why(c));
+        EXPECT(rank != 0 || r < 0 || k > 0 || c->shm);
+        if (r == 0)
+            comm_end(c);
+        else
+            dlcoll_destroy(c);
+    }
+}
+
+START_TEST(want_of_memory_in_the_middle_ends_it)
+{
+    setenv("DLCOLL_SHM", _i ? "1" : "0", 1);
+    shm_tuning.pull = shm_tuning.pull_crowded = 1;
+    shm_tuning.compare = SIZE_MAX;
+    ranks_run(2, 1, move_without_memory);
+    unsetenv("DLCOLL_SHM");
+}
+END_TEST
+
+/* A group that could not be made for want of memory is made by another call, as the others', who
+ * wait for it, are by their first. */
+static void group_without_memory(struct ranks *j, int rank)
+{
+    static const int both[2] = {0, 1};
+    dlcoll_group_opts opts = DLCOLL_GROUP_OPTS_INIT;
+    dlcoll_comm *c = comm_start();
+    (void)j;
+    opts.timeout_ms = 10000;
+    for (int64_t k = 0, untouched = 0; !untouched; k++) {
+        dlcoll_comm *g = NULL;
+        int r;
+        g_fail_after = rank == 0 ? k : -1;
+        do
+            r = dlcoll_comm_new_group(c, both, 2, &g, &opts);
+        while (r == DLCOLL_ENOMEM);
+        EXPECT(r == 0, "%d: %d %s", (int)k, r, why(c));
+        untouched = g_fail_after >= 0;
+        g_fail_after = -1;
+        EXPECT(dlcoll_broadcast(&untouched, &untouched, 1, DLCOLL_I64, 0, g, NULL, NULL) == 0, "%s",
+               why(g));
+        comm_end(g);
+        EXPECT(k < 100);
+    }
+    comm_end(c);
+}
+
+START_TEST(a_group_without_memory)
+{
+    ranks_run(2, 1, group_without_memory);
 }
 END_TEST
 
@@ -211,7 +321,9 @@ static Suite *suite(void)
         return s;
     }
     tcase_add_test(tc, operations_do_not_allocate_after_warm_up);
-    tcase_add_test(tc, want_of_memory_is_an_error_code);
+    tcase_add_loop_test(tc, want_of_memory_is_an_error_code, 0, 3);
+    tcase_add_loop_test(tc, want_of_memory_in_the_middle_ends_it, 0, 2);
+    tcase_add_test(tc, a_group_without_memory);
     tcase_add_test(tc, what_is_refused_for_want_of_memory_is_not_sent);
     tcase_add_test(tc, an_exchange_without_memory);
     return s;

@@ -143,7 +143,7 @@ static void check_queue(struct p2p *p, const struct p2p_queue *q, uint64_t now)
 static void look(struct p2p *p)
 {
     uint64_t now = mono_ns();
-    int culprit = -1;
+    int gone;
     check_queue(p, &p->posted, now);
     check_queue(p, &p->peers[p->comm->rank].offered, now);
     for (int i = 0; i < p->nactive && !p->failed; i++) {
@@ -161,9 +161,9 @@ static void look(struct p2p *p)
         }
     }
     p2p_check_exits(p);
-    int r = p->failed || !p2p_is_busy(p->comm) ? 0 : comm_look(p->comm, &culprit);
-    if (r < 0)
-        p2p_fail(p, r, culprit, NULL, NULL);
+    /* Others may go as they like, if nothing is under way with them. */
+    if (!p->failed && p2p_is_busy(p->comm) && comm_look(p->comm, &gone) == -ECANCELED)
+        p2p_fail(p, -ECANCELED, -1, NULL, NULL);
 }
 
 /* What to poll for; fewer than there are when there are many: then the sleep is short. */

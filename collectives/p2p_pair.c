@@ -7,6 +7,7 @@
 #include "collectives/dtype.h"
 #include "collectives/net/tcp.h"
 #include "collectives/p2p_state.h"
+#include "collectives/shm/stream.h"
 #include "core/clock.h"
 
 enum {
@@ -366,10 +367,15 @@ static void check_exit(struct p2p *p, int rank)
     if (p->failed || is_connected(p, rank))
         return;
     struct p2p_peer *peer = &p->peers[rank];
-    const struct p2p_op *op = p2p_op_with(p, rank, false);
+    /* In good order it would have left, or a launcher have said so. */
+    const struct segment_local *line =
+        job_segment_local(&p->comm->world->segment, p->comm->world_ranks[rank]);
+    bool well = line && atomic_load_explicit(&line->exited, memory_order_acquire);
+    bool died = !well && peer->t == p->shm && !stream_has_left(p->comm, rank);
+    const struct p2p_op *op = p2p_op_with(p, rank, died);
     bool is_told = peer->out.head || peer->in_reply.head;
-    if (!op || (!is_told && can_do_without(p, rank, &peer->messages))) {
-        peer->deaf = true;
+    if (!op || (!died && !is_told && can_do_without(p, rank, &peer->messages))) {
+        peer->deaf = !died; /* else who waits for anybody is to find it */
         return;
     }
     err_set(&e, -EPIPE, "it takes part no more");

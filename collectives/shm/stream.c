@@ -146,6 +146,12 @@ static ssize_t stream_send(struct transport *base, int stream, const struct iove
     return sent;
 }
 
+bool stream_has_left(const struct dlcoll_comm *comm, int peer)
+{
+    const struct shm_peer *its = &comm->shm->peers[comm->topo.local_of[peer]];
+    return atomic_load_explicit(&its->left, memory_order_acquire);
+}
+
 bool stream_put(struct transport *base, int stream, const struct iovec *iov, size_t len)
 {
     struct streams *t = (struct streams *)base;

@@ -16,6 +16,9 @@ struct dlcoll_comm;
  * 0 or -ENOMEM. */
 int stream_new(struct transport **out, struct dlcoll_comm *comm, struct err *e);
 
+/* Whether that rank of this node has closed the communicator, in good order. */
+bool stream_has_left(const struct dlcoll_comm *comm, int peer);
+
 /* For messages in one piece. Sends `len` bytes, all that the list has, at once, or false: nothing.
  */
 bool stream_put(struct transport *t, int stream, const struct iovec *iov, size_t len);

@@ -50,9 +50,11 @@ struct dlcoll_comm {
     uint64_t seq;                     /* collective operations started, by the program */
     struct reduce_info reduce;        /* the last one that was found; no user's, which can go */
     uint64_t shrunk;                  /* how often */
+    bool rest_listens;                /* what it shrinks to still hears the launcher */
     uint32_t monitored;               /* dlcoll_monitored_barrier()s */
     struct group_count *group_counts; /* owned */
-    bool after_failure; /* made when the launcher's word had been spoken: it is not listened to */
+    bool after_failure; /* the launcher's word is spoken, or to come, of a rank that is gone: it is
+                           not listened to */
 
     /* Told to stop, if one of these is not 0. */
     const _Atomic uint32_t *job_word; /* the agent's; never NULL */

@@ -58,13 +58,13 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
     for (int i = 0; i < n; i++)
         ranks[i] = parent->world_ranks[ranks[i]];
     int r = comm_new(&g, parent->job, id, ranks, n, me, o->name, o->timeout_ms,
-                     kind == CALL_COMM_SHRINK || parent->after_failure, &e);
+                     kind == CALL_COMM_SHRINK ? !parent->rest_listens : parent->after_failure, &e);
     if (r < 0)
         return refuse(parent, error_code(r), e.msg);
     if (made)
         ++*made;
     r = comm_share_memory(g, comm_deadline(o->timeout_ms), &failed);
-    if (r == -ENOMEM || r < 0) {
+    if (r < 0) {
         /* what the program has called */
         failed.id = (struct call){.kind = (uint8_t)kind, .settings = parent->job->conf.settings};
         comm_fail(g, r, &failed);

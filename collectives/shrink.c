@@ -11,6 +11,9 @@
  * comes while they are all still there. Whoever comes so late that the leader has left hears
  * nothing, but finds him alive.
  *
+ * He says, too, whether the group listens to the launcher, who speaks only once: all of it does, or
+ * nobody.
+ *
  * Connections are those of a communicator of their own, whose number everybody derives from the
  * failed one's. A rank that is gone shows by its closed door. */
 #include <errno.h>
@@ -33,11 +36,14 @@ enum {
     HERE = 0x48
 };
 
+/* What the list has of a rank. */
+enum { ABSENT, LISTED, LISTED_LISTENS }; /* the last one: the leader, if the group is to listen */
+
 struct roll {
     dlcoll_comm *comm; /* the failed one */
     struct transport *t;
     char *gone;    /* by rank */
-    char *here;    /* has said so, or is told so: 1 */
+    char *here;    /* the list */
     size_t *moved; /* of the list, to or from each rank */
     struct transport_want *wants;
     int64_t ms; /* how long ranks are waited for */
@@ -63,6 +69,19 @@ static void wait_for(struct roll *r, size_t n)
     (void)r->t->ops->wait(r->t, r->wants, n, 1, &e);
 }
 
+/* Whether the launcher's next word would be of somebody on the list: it says nothing of ranks that
+ * have ended in good order. */
+static bool may_listen(const struct roll *r)
+{
+    const dlcoll_comm *c = r->comm;
+    bool may = !c->after_failure && !atomic_load(c->job_word);
+    for (int i = 0; i < c->size && may; i++) {
+        const struct segment_local *line = job_segment_local(&c->world->segment, c->world_ranks[i]);
+        may = r->here[i] || (line && atomic_load_explicit(&line->exited, memory_order_acquire));
+    }
+    return may;
+}
+
 /* The leader: until all others have come or gone. Those who have come may still go. */
 static void call_roll(struct roll *r)
 {
@@ -77,7 +96,7 @@ static void call_roll(struct roll *r)
                 continue;
             ssize_t got = r->t->ops->recv(r->t, i, &(struct iovec){&word, 1}, 1, &e);
             r->gone[i] = got < 0;
-            r->here[i] = got >= 0 && (got == 1 || r->here[i]);
+            r->here[i] = got == 1 || (got == 0 && r->here[i]) ? LISTED : ABSENT;
             if (got < 0)
                 continue;
             awaited += !r->here[i];
@@ -87,7 +106,9 @@ static void call_roll(struct roll *r)
             break;
         wait_for(r, n);
     }
-    r->here[me] = 1;
+    r->here[me] = LISTED;
+    if (may_listen(r))
+        r->here[me] = LISTED_LISTENS;
 }
 
 /* The leader: the list to all who are on it. Who is gone by now stays on it, for all alike: making
@@ -192,6 +213,7 @@ static int make_group(struct roll *r, uint64_t id, const dlcoll_group_opts *o, d
 {
     dlcoll_comm *c = r->comm;
     int *ranks = malloc((size_t)c->size * sizeof(*ranks)), n = 0, me = -1;
+    bool listens = false;
     if (!ranks)
         return error_set_global(DLCOLL_ENOMEM, "comm_shrink: no memory");
     for (int i = 0; i < c->size; i++) {
@@ -199,12 +221,24 @@ static int make_group(struct roll *r, uint64_t id, const dlcoll_group_opts *o, d
             continue;
         me = i == c->rank ? n : me;
         ranks[n++] = i;
+        listens = listens || r->here[i] == LISTED_LISTENS;
     }
     if (me < 0) {
         free(ranks);
         return came_too_late();
     }
+    c->rest_listens = listens;
     return group_make(c, id, ranks, n, me, o, CALL_COMM_SHRINK, NULL, group);
+}
+
+/* What has failed is got over: it is no cause of what may happen later. */
+static void clear_line(const struct world *w)
+{
+    struct segment_local *line = world_line(w);
+    if (!line)
+        return;
+    atomic_store_explicit(&line->cause_rank, -1, memory_order_relaxed);
+    atomic_store_explicit(&line->state, SEGMENT_LOCAL_READY, memory_order_release);
 }
 
 static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *o)
@@ -238,8 +272,8 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
                                 world_name(c->world, c->world_ranks[leader(&r)], name));
     else if (status < 0)
         code = error_set_global(error_code(status), "comm_shrink: no memory");
-    else
-        code = make_group(&r, id, o, group);
+    else if ((code = make_group(&r, id, o, group)) == 0)
+        clear_line(c->world);
     free(r.gone);
     free(r.here);
     free(r.moved);

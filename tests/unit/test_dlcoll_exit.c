@@ -3,6 +3,7 @@
 #include "tests/lib/test.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -252,6 +253,70 @@ static void send_and_exit(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
+enum { SECOND = 3 };
+
+/* The rest of them goes on when the first has left, and loses the next. */
+static void go_on_without(struct ranks *j, int rank)
+{
+    dlcoll_comm *c = comm_start(), *rest = NULL;
+    int code = dlcoll_barrier(c, NULL, NULL);
+    EXPECT(code == 0, "%s", why(c));
+    if (rank == LEAVER)
+        _exit(0);
+    ranks_await_go(j);
+    code = dlcoll_barrier(c, NULL, NULL);
+    EXPECT(code == DLCOLL_EPEER, "%d %s", code, why(c));
+    EXPECT(dlcoll_comm_shrink(c, &rest, NULL) == 0, "%s", why(NULL));
+    struct segment_local *line = ranks_line(j, rank);
+    EXPECT(line->state == SEGMENT_LOCAL_READY && line->cause_rank == -1, "%d", line->cause_rank);
+    EXPECT(dlcoll_barrier(rest, NULL, NULL) == 0, "%s", why(rest));
+    ranks_say_ready(j);
+    if (rank != SECOND)
+        ranks_keep_result(j, rank, rest, dlcoll_barrier(rest, NULL, NULL));
+    else if (j->shared->go == 1)
+        _exit(0);
+    else
+        pause();
+    dlcoll_destroy(rest);
+    dlcoll_destroy(c);
+}
+
+static bool the_rest_is_ready(void *arg)
+{
+    struct ranks *j = arg;
+    return atomic_load(&j->shared->ready) == j->n - 1;
+}
+
+START_TEST(who_has_left_before_is_not_named_again)
+{
+    struct ranks j;
+    bool killed = _i % 2;
+    ranks_init(&j, 4, 1 + _i / 2);
+    ranks_start(&j, go_on_without);
+    ranks_reap(&j, LEAVER);
+    ranks_tell_exit(&j, LEAVER);
+    atomic_store(&j.shared->go, killed ? 2 : 1);
+    wait_until(the_rest_is_ready, &j, 20, "the rest has gone on");
+    if (killed)
+        kill(j.pid[SECOND], SIGKILL);
+    ranks_reap(&j, SECOND);
+    if (killed)
+        ranks_play_agent(&j, SECOND);
+    else
+        ranks_tell_exit(&j, SECOND);
+    ranks_wait(&j, 20, 1u << SECOND);
+    for (int r = 0; r < SECOND; r++) {
+        dlcoll_error *e = &j.shared->rank[r].error;
+        if (r == LEAVER)
+            continue;
+        ck_assert_msg(j.shared->rank[r].code == DLCOLL_EPEER && e->rank == SECOND &&
+                          e->signal == (killed ? SIGKILL : 0),
+                      "rank %d: %d %s", r, j.shared->rank[r].code, e->text);
+    }
+    ranks_fini(&j);
+}
+END_TEST
+
 static void destroy_and_stay(struct ranks *j, int rank)
 {
     dlcoll_comm *c = comm_start();
@@ -313,6 +378,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, who_asks_for_it_goes_on, 1, 3);
     tcase_add_loop_test(tc, who_is_only_late_is_waited_for, 0, 4);
     tcase_add_loop_test(tc, who_does_not_need_it_goes_on, 0, 4);
+    tcase_add_loop_test(tc, who_has_left_before_is_not_named_again, 0, 4);
     tcase_add_loop_test(tc, what_it_sent_before_is_received, 0, 2);
     tcase_add_test(tc, a_receive_from_anybody_ends_when_all_have_left);
     return s;

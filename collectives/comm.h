@@ -49,7 +49,7 @@ struct dlcoll_comm {
 
     uint64_t seq;                     /* collective operations started, by the program */
     struct reduce_info reduce;        /* the last one that was found; no user's, which can go */
-    uint64_t shrunk;                  /* how often */
+    uint64_t shrunk;                  /* how often it has met others for that */
     bool rest_listens;                /* what it shrinks to still hears the launcher */
     uint32_t monitored;               /* dlcoll_monitored_barrier()s */
     struct group_count *group_counts; /* owned */

@@ -336,8 +336,8 @@ DLCOLL_API int dlcoll_comm_new_group(dlcoll_comm *comm, const int *ranks, int n,
  *
  * The lowest of them says who they are. Ranks that do not come within the time of opts from when it
  * came (a minute at most) are left out, and get DLCOLL_EPEER if they come later. DLCOLL_ETIMEDOUT:
- * it has not come itself. DLCOLL_ESTATE: `comm` has not failed. dlcoll_last_error(NULL, ...) says
- * why: that of `comm` remains the first failure's. */
+ * it has not come itself; the call may be repeated. DLCOLL_ESTATE: `comm` has not failed.
+ * dlcoll_last_error(NULL, ...) says why: that of `comm` remains the first failure's. */
 DLCOLL_API int dlcoll_comm_shrink(dlcoll_comm *comm, dlcoll_comm **group,
                                   const dlcoll_group_opts *opts);
 

@@ -46,6 +46,7 @@ struct roll {
     char *here;    /* the list */
     size_t *moved; /* of the list, to or from each rank */
     struct transport_want *wants;
+    bool met;   /* this rank has led, or been called: the next try is another one */
     int64_t ms; /* how long ranks are waited for */
     uint64_t deadline_ns;
 };
@@ -170,7 +171,7 @@ static int follow(struct roll *r, int lead)
         char word = HERE;
         ssize_t got = 0;
         if (!said && (got = r->t->ops->send(r->t, lead, &(struct iovec){&word, 1}, 1, &e)) > 0) {
-            said = true;
+            said = r->met = true;
             r->deadline_ns = comm_deadline(r->ms + SLACK_MS);
         }
         if (got >= 0 && said) {
@@ -192,6 +193,7 @@ static int find_out(struct roll *r)
     for (;;) {
         int lead = leader(r), status;
         if (lead == r->comm->rank) {
+            r->met = true;
             call_roll(r);
             announce(r);
             return 0;
@@ -245,7 +247,7 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
 {
     struct err e = ERR_INIT;
     size_t size = (size_t)c->size;
-    uint64_t id = group_hash(group_hash(c->id, 0x736872696e6b), ++c->shrunk);
+    uint64_t id = group_hash(group_hash(c->id, 0x736872696e6b), c->shrunk + 1);
     int64_t ms = o->timeout_ms < 0 || o->timeout_ms > MOST_MS ? MOST_MS : o->timeout_ms;
     struct tcp_opts to = net_tcp_opts(c, CHANNEL_COLL);
     struct roll r = {.comm = c,
@@ -265,6 +267,7 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
         status = find_out(&r);
         r.t->ops->free(r.t);
     }
+    c->shrunk += r.met;
     if (status == -ECONNRESET)
         code = came_too_late();
     else if (status == -ETIMEDOUT)

@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <iterator>
 #include <memory>
@@ -125,23 +126,16 @@ template <> struct dtype<std::byte> : dtype_is<DLCOLL_U8> {
 
 template <class T> inline constexpr dlcoll_dtype dtype_v = dtype<std::remove_cv_t<T>>::value;
 
-/* A reduction: a built-in one (DLCOLL_SUM...), or one's own, which ends with the object. */
+/* A reduction: a built-in one (DLCOLL_SUM...), or one's own, which ends with the object, or with
+ * the last work that has it. */
 class reduction
 {
   public:
     reduction(dlcoll_op op) noexcept : op_(op)
     {
     }
-    reduction(reduction &&other) noexcept
-        : op_(other.op_), own_(std::exchange(other.own_, false)), fn_(std::move(other.fn_))
-    {
-    }
+    reduction(reduction &&) noexcept = default;
     reduction &operator=(reduction &&) = delete;
-    ~reduction()
-    {
-        if (own_)
-            dlcoll_op_free(op_);
-    }
     dlcoll_op op() const noexcept
     {
         return op_;
@@ -152,7 +146,7 @@ class reduction
     {
         reduction r(DLCOLL_SUM);
         check(dlcoll_op_create_premul(&r.op_, &factor, dtype_v<T>));
-        r.own_ = true;
+        r.own(nullptr);
         return r;
     }
 
@@ -163,12 +157,18 @@ class reduction
         reduction r(DLCOLL_SUM);
         auto kept = std::make_shared<F>(std::move(fn));
         check(dlcoll_op_create_user(&r.op_, apply<T, F>, kept.get(), flags));
-        r.own_ = true;
-        r.fn_ = std::move(kept);
+        r.own(std::move(kept));
         return r;
     }
 
   private:
+    template <class> friend class operations;
+
+    void own(std::shared_ptr<void> fn)
+    {
+        own_ = {nullptr, [op = op_, fn = std::move(fn)](void *) { dlcoll_op_free(op); }};
+    }
+
     template <class T, class F>
     static void apply(void *acc, const void *in, std::size_t count, dlcoll_dtype, void *ctx)
     {
@@ -179,8 +179,7 @@ class reduction
     }
 
     dlcoll_op op_;
-    bool own_ = false;
-    std::shared_ptr<void> fn_;
+    std::shared_ptr<void> own_;
 };
 
 /* ---------------------------------------------------------------------------------------- buffers
@@ -216,11 +215,13 @@ template <class B> auto span_of(B &&b)
 /* ---------------------------------------------------------------------------------------------
  * work */
 
-/* An operation under way. Its buffers are the library's until it is complete. */
+/* An operation under way. Its buffers are the library's until it is complete. Until then it is to
+ * be kept when its reduction is one's own. */
 class work
 {
   public:
-    work(dlcoll_work *w, const dlcoll_comm *c) noexcept : work_(w), comm_(c)
+    work(dlcoll_work *w, const dlcoll_comm *c, std::shared_ptr<void> op = nullptr) noexcept
+        : op_(std::move(op)), work_(w), comm_(c)
     {
     }
 
@@ -249,6 +250,7 @@ class work
             dlcoll_work_free(w);
         }
     };
+    std::shared_ptr<void> op_; /* its reduction, if that is one's own */
     std::unique_ptr<dlcoll_work, free_work> work_;
     const dlcoll_comm *comm_;
 };
@@ -278,7 +280,7 @@ template <class Result> class operations
         auto d = span_of(out);
         same_type(s, d);
         same_size(s.size(), d.size());
-        return run([&](dlcoll_work **w) {
+        return run(r, [&](dlcoll_work **w) {
             return dlcoll_all_reduce(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &opts_,
                                      w);
         });
@@ -301,7 +303,7 @@ template <class Result> class operations
         same_type(s, d);
         if (dlcoll_rank(comm_) == root)
             same_size(s.size(), d.size());
-        return run([&](dlcoll_work **w) {
+        return run(r, [&](dlcoll_work **w) {
             return dlcoll_reduce(s.data(), d.data(), s.size(), type(s), r.op(), root, comm_, &opts_,
                                  w);
         });
@@ -349,7 +351,7 @@ template <class Result> class operations
         auto d = span_of(out);
         same_type(s, d);
         same_size(s.size(), d.size() * ranks());
-        return run([&](dlcoll_work **w) {
+        return run(r, [&](dlcoll_work **w) {
             return dlcoll_reduce_scatter(s.data(), d.data(), d.size(), type(d), r.op(), comm_,
                                          &opts_, w);
         });
@@ -419,12 +421,16 @@ template <class Result> class operations
 
     template <class F> Result run(F call) const
     {
+        return run(DLCOLL_SUM, call);
+    }
+    template <class F> Result run(const reduction &r, F call) const
+    {
         if constexpr (std::is_void_v<Result>) {
             check(call(nullptr), comm_);
         } else {
             dlcoll_work *w = nullptr;
             check(call(&w), comm_);
-            return Result(w, comm_);
+            return Result(w, comm_, r.own_);
         }
     }
 };
@@ -494,19 +500,23 @@ class store
  * comm
  */
 
-/* Memory that all ranks of the node can reach: the fastest buffers. Ends before its communicator.
- */
+/* Memory that all ranks of the node can reach: the fastest buffers; other memory where there is
+ * none. Zeroed. Ends before its communicator. */
 template <class T> class buffer
 {
     static_assert(std::is_trivially_copyable_v<T>);
 
   public:
-    buffer(dlcoll_comm *comm, std::size_t size)
-        : data_(static_cast<T *>(dlcoll_mem_alloc(comm, size * sizeof(T))), give_back{comm}),
-          size_(size)
+    buffer(dlcoll_comm *comm, std::size_t size) : data_(nullptr, give_back{comm}), size_(size)
     {
-        if (!data_)
-            throw std::bad_alloc();
+        if (size > SIZE_MAX / sizeof(T))
+            throw std::bad_array_new_length();
+        data_.reset(static_cast<T *>(dlcoll_mem_alloc(comm, size * sizeof(T))));
+        if (data_)
+            return;
+        data_.get_deleter().comm = nullptr;
+        data_.reset(static_cast<T *>(::operator new(size * sizeof(T), give_back::page)));
+        std::memset(static_cast<void *>(data_.get()), 0, size * sizeof(T));
     }
     T *data() noexcept
     {
@@ -539,10 +549,14 @@ template <class T> class buffer
 
   private:
     struct give_back {
-        dlcoll_comm *comm;
+        static constexpr std::align_val_t page{4096};
+        dlcoll_comm *comm; /* NULL: it is not of the communicator's */
         void operator()(T *p) const noexcept
         {
-            dlcoll_mem_free(comm, p);
+            if (comm)
+                dlcoll_mem_free(comm, p);
+            else
+                ::operator delete(static_cast<void *>(p), page);
         }
     };
     std::unique_ptr<T, give_back> data_;

@@ -117,6 +117,31 @@ static void handles(dlcoll::comm &world)
         ;
     NEED(a.test() && x[0] == world.size());
     world.with(std::chrono::seconds(30)).barrier();
+
+    const std::vector<std::int64_t> more(1, 2); /* the reduction's own, on the heap */
+    auto b = world.async().all_reduce(
+        x, dlcoll::reduction::of<std::int64_t>(
+               [more](std::int64_t p, std::int64_t q) { return p + q + more[0]; }));
+    b.wait();
+    NEED(x[999] == world.size() * world.size() + 2 * (world.size() - 1));
+    auto c = world.async().all_reduce(x, dlcoll::reduction::premul_sum(std::int64_t{0}));
+    c.wait();
+    NEED(x[0] == 0);
+}
+
+/* There is no memory to share. */
+static void alone(dlcoll::comm &world)
+{
+    dlcoll::comm self = world.split(world.rank());
+    auto own = self.buffer<float>(1000);
+    own[999] += 1.0f;
+    self.all_reduce(own);
+    NEED(own[0] == 0.0f && own[999] == 1.0f);
+    try {
+        auto much = world.buffer<float>(SIZE_MAX / 4 + 2);
+        NEED(!"there is so much");
+    } catch (const std::bad_alloc &) {
+    }
 }
 
 static void groups(dlcoll::comm &world)
@@ -156,6 +181,7 @@ int main()
     data(world);
     handles(world);
     groups(world);
+    alone(world);
     errors(world);
     std::printf("rank %d of %d is content\n", world.rank(), world.size());
 }

@@ -90,7 +90,7 @@ static uint32_t fill_cell(const struct shm *s, struct end *end, struct cursor *c
     uint32_t size = s->ring_bytes;
     if (end->cells_put - end->cells_read == s->ring_cells ||
         (left > SHM_CELL_BYTES && end->data_put - end->data_read + size / CHUNK_PARTS > size)) {
-        end->data_read = atomic_load_explicit(&end->out->data_read, memory_order_relaxed);
+        end->data_read = atomic_load_explicit(&end->out->data_read, memory_order_acquire);
         end->cells_read = atomic_load_explicit(&end->out->cells_read, memory_order_acquire);
         if (end->cells_put - end->cells_read == s->ring_cells)
             return 0;
@@ -205,7 +205,7 @@ static void finish_cell(struct end *end, uint32_t len)
     end->got = 0;
     end->cells_got++;
     end->data_got += more_bytes(len);
-    atomic_store_explicit(&end->in->data_read, end->data_got, memory_order_relaxed);
+    atomic_store_explicit(&end->in->data_read, end->data_got, memory_order_release);
     atomic_store_explicit(&end->in->cells_read, end->cells_got, memory_order_release);
 }
 

@@ -210,7 +210,7 @@ int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **wor
 
 int dlcoll_finalize(dlcoll_comm *comm)
 {
-    if (comm && (async_is_busy(comm) || p2p_is_busy(comm)))
+    if (comm && !comm_is_forked(comm) && (async_is_busy(comm) || p2p_is_busy(comm)))
         return comm_error(comm, DLCOLL_ESTATE, "finalize: operations are under way");
     int code = coll_invoke(&(struct coll_args){.kind = CALL_FINALIZE, .comm = comm});
     if (code == 0)

@@ -51,8 +51,11 @@ END_TEST
 
 static void fork_a_child(struct ranks *j, int rank)
 {
-    (void)j, (void)rank;
+    (void)j;
     dlcoll_comm *c = comm_start();
+    dlcoll_work *pending;
+    char x = 0;
+    EXPECT(dlcoll_recv(&x, 1, DLCOLL_U8, !rank, c, NULL, &pending) == 0, "%s", why(c));
     EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
     pthread_mutex_lock(&c->error_lock); /* as if another thread had it */
     pid_t pid = fork();
@@ -61,6 +64,7 @@ static void fork_a_child(struct ranks *j, int rank)
         alarm((unsigned)test_seconds(10));
         EXPECT(dlcoll_barrier(c, NULL, NULL) == DLCOLL_ESTATE);
         EXPECT(strstr(why(c), "fork()'s child"), "%s", why(c));
+        EXPECT(dlcoll_finalize(c) == DLCOLL_ESTATE);
         dlcoll_destroy(c);
         _exit(0);
     }
@@ -68,6 +72,9 @@ static void fork_a_child(struct ranks *j, int rank)
     int status;
     EXPECT(waitpid(pid, &status, 0) == pid && status == 0, "%#x", (unsigned)status);
     EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c)); /* the parent's is unharmed */
+    EXPECT(dlcoll_send("", 1, DLCOLL_U8, !rank, c, NULL, NULL) == 0, "%s", why(c));
+    EXPECT(dlcoll_wait(pending) == 0, "%s", why(c));
+    dlcoll_work_free(pending);
     comm_end(c);
 }
 

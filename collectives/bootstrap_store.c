@@ -546,6 +546,8 @@ static int reach_store(struct meeting *m, struct err *e)
     if (in_use && (left < 0 || left > HOST_AGAIN_MS))
         ms = HOST_AGAIN_MS;
     r = store_client_new(&m->client, m->host, m->port, ms, e);
+    if (r == 0)
+        store_client_set_timeout(m->client, left);
     if (r < 0 && in_use)
         err_wrap(e,
                  "rank 0 cannot serve the store at %s:%d, as the port is in use, nor is one there",

@@ -712,6 +712,11 @@ int store_client_new(struct store_client **out, const char *host, int port, int 
     }
 }
 
+void store_client_set_timeout(struct store_client *c, int timeout_ms)
+{
+    c->timeout_ms = timeout_ms;
+}
+
 void store_client_free(struct store_client *c)
 {
     if (!c)

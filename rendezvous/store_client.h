@@ -29,6 +29,8 @@ int store_client_new(struct store_client **out, const char *host, int port, int 
                      struct err *e);
 /* The same on a connected stream socket, which is taken. */
 int store_client_from_fd(struct store_client **out, int fd, int timeout_ms, struct err *e);
+/* For calls that wait for the server only, from now on. */
+void store_client_set_timeout(struct store_client *c, int timeout_ms);
 void store_client_free(struct store_client *c); /* NULL is allowed */
 
 int store_client_set(struct store_client *c, const char *key, const void *val, size_t len,

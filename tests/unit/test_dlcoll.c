@@ -15,6 +15,7 @@
 #include "core/mem.h"
 #include "rendezvous/store_client.h"
 #include "rendezvous/store_thread.h"
+#include "tests/lib/proxy.h"
 #include "tests/lib/ranks.h"
 
 /* ------------------------------------------------------------------------------ it does its job */
@@ -265,6 +266,59 @@ START_TEST(ranks_meet_in_a_store_that_rank_0_hosts)
     int fd = reserve_port(&g_store_port);
     ranks_run(_i, 0, by_hand);
     close(fd);
+}
+END_TEST
+
+static int g_slow_port;
+
+static void slowly(struct ranks *j, int rank)
+{
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_env_int("MASTER_PORT", rank == 0 ? g_slow_port : g_store_port);
+    if (rank == 1)
+        ranks_await_go(j);
+    comm_end(comm_start());
+}
+
+struct keys {
+    struct store_client *client;
+    int64_t most;
+};
+
+static bool are_there(void *arg)
+{
+    struct keys *k = arg;
+    struct err e = ERR_INIT;
+    int64_t n = 0;
+    ck_assert_msg(store_client_num_keys(k->client, &n, &e) == 0, "%s", e.msg);
+    return n >= k->most;
+}
+
+/* Rank 0, which cannot serve a store where there is one, tries for a short time only to reach that,
+ * and then has time. */
+START_TEST(a_store_may_take_its_time)
+{
+    struct ranks j;
+    struct proxy slow;
+    struct err e = ERR_INIT;
+    pid_t store = serve_store(&g_store_port);
+    struct keys keys = {.most = 1};
+    proxy_start(&slow, g_store_port);
+    g_slow_port = slow.port;
+    ranks_init(&j, 2, 0);
+    ranks_start(&j, slowly);
+    ck_assert_int_eq(store_client_new(&keys.client, "127.0.0.1", g_store_port, 20000, &e), 0);
+    wait_until(are_there, &keys, 20, "rank 0 has come");
+    atomic_store(&slow.rules->delay_ms, 300); /* there, and back again */
+    atomic_store(&j.shared->go, 1);
+    keys.most = 3;
+    wait_until(are_there, &keys, 20, "rank 0 has told of both ranks");
+    atomic_store(&slow.rules->delay_ms, 0);
+    ranks_wait(&j, 30, 0);
+    ranks_fini(&j);
+    store_client_free(keys.client);
+    proxy_stop(&slow);
+    stop_store(store);
 }
 END_TEST
 
@@ -680,6 +734,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, files_may_be_limited, 0, 2);
     tcase_add_test(tc, cpus_of_bound_ranks_are_counted_together);
     tcase_add_loop_test(tc, ranks_meet_in_a_store_that_rank_0_hosts, 2, 6);
+    tcase_add_test(tc, a_store_may_take_its_time);
     tcase_add_test(tc, a_wrong_environment_is_told);
     tcase_add_test(tc, ranks_that_do_not_come_are_listed);
     tcase_add_loop_test(tc, two_processes_with_one_rank_are_told, 0, 2);

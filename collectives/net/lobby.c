@@ -30,7 +30,6 @@ void lobby_fini(struct lobby *l)
     for (size_t i = 0; i < l->narrivals; i++)
         close_fd(&l->arrivals[i].fd);
     free(l->arrivals);
-    free(l->gone);
     pthread_mutex_destroy(&l->lock);
 }
 
@@ -94,11 +93,7 @@ void lobby_forget(struct lobby *l, struct lobby_guest *g)
             break;
         }
     }
-    uint64_t *gone = grow(l->gone, &l->cap_gone, l->ngone, sizeof(*gone));
-    if (gone) {
-        l->gone = gone;
-        gone[l->ngone++] = g->comm;
-    }
+    l->gone[l->ngone++ % LOBBY_GONE] = g->comm;
     size_t kept = 0;
     for (size_t i = 0; i < l->narrivals; i++) {
         if (l->arrivals[i].hello.comm == g->comm)
@@ -120,11 +115,10 @@ static struct lobby_guest *find_guest(const struct lobby *l, uint64_t comm)
 
 static bool is_gone(const struct lobby *l, uint64_t comm)
 {
-    for (size_t i = l->ngone; i > 0; i--) {
-        if (l->gone[i - 1] == comm)
-            return true;
-    }
-    return false;
+    size_t n = l->ngone < LOBBY_GONE ? l->ngone : LOBBY_GONE;
+    while (n && l->gone[n - 1] != comm)
+        n--;
+    return n;
 }
 
 /* ----------------------------------------------------------------------------------- strangers */

@@ -21,7 +21,10 @@
 #include "collectives/world.h"
 #include "core/err.h"
 
-enum { LOBBY_STRANGERS = 16 }; /* who have not introduced themselves yet */
+enum {
+    LOBBY_STRANGERS = 16, /* who have not introduced themselves yet */
+    LOBBY_GONE = 1024,    /* communicators: a program may make one for each of its steps */
+};
 
 struct stranger {
     int fd; /* -1: a free place */
@@ -52,15 +55,15 @@ struct lobby {
     struct arrival *arrivals;
     size_t narrivals, cap_arrivals;
     struct lobby_guest *guests;
-    uint64_t *gone; /* numbers of communicators that are no more */
-    size_t ngone, cap_gone;
+    uint64_t gone[LOBBY_GONE]; /* numbers of the last communicators that are no more */
+    size_t ngone;              /* so far */
 };
 
 void lobby_init(struct lobby *l, const struct world *w);
 void lobby_fini(struct lobby *l);
 
 /* The guest is borrowed until lobby_forget(), after which those who come for it are told that it is
- * gone. */
+ * gone, unless many others are by then. */
 void lobby_expect(struct lobby *l, struct lobby_guest *g);
 void lobby_forget(struct lobby *l, struct lobby_guest *g);
 

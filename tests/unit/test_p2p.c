@@ -2,6 +2,7 @@
  * waits for the other. Ranks are threads; where the order of every step matters, two transports. */
 #include "tests/lib/test.h"
 
+#include <errno.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -187,6 +188,15 @@ static void step(struct hand *h, bool sends)
     ck_assert(sends || n == 0 || heard == 101 - (uint64_t)h->world.rank);
 }
 
+static void end_hands(struct hand hands[2])
+{
+    for (int r = 0; r < 2; r++) {
+        hands[r].t->ops->free(hands[r].t);
+        lobby_fini(&hands[r].lobby);
+        close_fd(&hands[r].world.listen_fd);
+    }
+}
+
 /* In whatever order two ranks take the steps of connecting to each other, they end with the same
  * connection, and nothing is lost. */
 START_TEST(whatever_crosses_ends_as_one_connection)
@@ -206,11 +216,7 @@ START_TEST(whatever_crosses_ends_as_one_connection)
             ck_assert_msg((double)mono_ns() * 1e-9 < end, "order %x does not end", order);
         }
         ck_assert_int_eq(count_ends(), before + 2);
-        for (int r = 0; r < 2; r++) {
-            hands[r].t->ops->free(hands[r].t);
-            lobby_fini(&hands[r].lobby);
-            close_fd(&hands[r].world.listen_fd);
-        }
+        end_hands(hands);
     }
 }
 END_TEST
@@ -317,6 +323,30 @@ START_TEST(both_ways_at_once)
 }
 END_TEST
 
+/* Of communicators that are no more the last ones are known; who comes for another one waits. */
+START_TEST(who_comes_for_one_that_is_gone_is_told)
+{
+    struct hand hands[2];
+    struct member members[2];
+    struct arrival late = {.fd = -1};
+    struct err e = ERR_INIT;
+    uint64_t word = 0;
+    ssize_t n = 0;
+    double end = (double)mono_ns() * 1e-9 + test_seconds(20);
+    make_hands(hands, members);
+    for (uint64_t i = 0; i < LOBBY_GONE + (uint64_t)_i; i++)
+        lobby_forget(&hands[1].lobby, &(struct lobby_guest){.comm = 7 + i});
+    while (n == 0 && !lobby_take(&hands[1].lobby, 7, CHANNEL_P2P, &late)) {
+        n = hands[0].t->ops->send(hands[0].t, 1, &(struct iovec){&word, 1}, 1, &e);
+        ck_assert_int_eq(lobby_serve(&hands[1].lobby, &e), 0);
+        ck_assert(n <= 0 && (double)mono_ns() * 1e-9 < end);
+    }
+    ck_assert_msg(n == (_i ? 0 : -EPIPE), "%zd %s", n, e.msg);
+    close_fd(&late.fd);
+    end_hands(hands);
+}
+END_TEST
+
 static void without_memory(void)
 {
     setenv("DLCOLL_SHM", "0", 1);
@@ -329,6 +359,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, without_memory, NULL);
     tcase_add_test(tc, messages_there_and_back_take_one_connection);
     tcase_add_test(tc, whatever_crosses_ends_as_one_connection);
+    tcase_add_loop_test(tc, who_comes_for_one_that_is_gone_is_told, 0, 2);
     tcase_add_loop_test(tc, connections_that_cross_become_one, 2, 6);
     tcase_add_loop_test(tc, answers_come_behind_messages_that_nobody_awaits, 0, 2);
     tcase_add_test(tc, both_ways_at_once);

@@ -126,6 +126,7 @@ static void start_worker(struct agent *a, struct worker *w)
     struct err e = ERR_INIT;
     if (worker_start(w, &a->ctx, w, &e) < 0) {
         spawn_settle(a->spawner);
+        a->nunread += w->state == WORKER_EXITED;
         agent_tell_neighbours(a, w);
         agent_worker_failed(a, w);
         return;

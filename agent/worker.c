@@ -162,6 +162,7 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
     w->attempt = ctx->restart_count;
     name_files(w, ctx);
     int r = open_stdio(w, ctx, out, e);
+    bool pumped = r == 0;
     if (r == 0)
         r = start(w, ctx, tag, out, e);
     close_fd(&out[0]);
@@ -173,7 +174,9 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
         w->failure.kind = FAILURE_EXEC;
         w->failure.exit_code = 125;
         snprintf(w->failure.message, sizeof(w->failure.message), "%s", e->msg);
-        w->state = WORKER_CLOSED;
+        w->state = pumped ? WORKER_EXITED : WORKER_CLOSED;
+        if (pumped)
+            stdio_worker_exited(ctx->pump, w->local_rank);
         return r;
     }
     w->state = WORKER_RUNNING;

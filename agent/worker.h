@@ -64,7 +64,8 @@ struct worker_context {
 int worker_listen(struct worker *w, bool loopback, struct err *e);
 
 /* Starts it; `tag` comes back through the reaper. On an error no process exists, and w->failure
- * says why (FAILURE_EXEC, 125 to 127). */
+ * says why (FAILURE_EXEC, 125 to 127); it is WORKER_EXITED then when its pipes are to be drained.
+ */
 int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, struct err *e);
 
 /* Its process, which runs on, ends with this status, which is not 0: fills in w->failure. */

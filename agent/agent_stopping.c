@@ -119,6 +119,8 @@ void agent_kill_workers(struct agent *a)
 static void on_grace(uv_timer_t *t)
 {
     struct agent *a = container_of(t, struct agent, grace_timer);
+    if (a->nalive == 0) /* only what they wrote is waited for */
+        return;
     log_notice("%d worker%s did not stop within %g s: killing", a->nalive,
                a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
     agent_kill_workers(a);

@@ -219,6 +219,17 @@ START_TEST(grace_ends_with_sigkill)
 }
 END_TEST
 
+/* Nobody is said to be killed when all have ended by themselves. */
+START_TEST(no_grace_is_needed)
+{
+    struct proc p;
+    int status = dlaunch_run(&p, 10, "--shutdown_timeout 0 %%W exit 3");
+    ck_assert_int_eq(status, 3);
+    expect_no_text(p.err, "did not stop");
+    proc_fini(&p);
+}
+END_TEST
+
 /* A client sees nothing but the end of its connection. One line for each reason and round. */
 START_TEST(the_store_says_why_it_hangs_up)
 {
@@ -557,6 +568,7 @@ static Suite *suite(void)
     tc = test_case(s, "signals", 60);
     tcase_add_test(tc, sigterm_is_forwarded_once_and_ends_the_job);
     tcase_add_test(tc, grace_ends_with_sigkill);
+    tcase_add_test(tc, no_grace_is_needed);
     tcase_add_test(tc, user_signals_are_passed_on);
     tcase_add_test(tc, ignored_hangup_stays_ignored);
     tcase_add_test(tc, wall_clock_timeout);

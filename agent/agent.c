@@ -170,6 +170,7 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     a->world_size = table->world_size;
     a->ctx.ifname = own_name_interface(a->own_name, table, group_rank);
     a->nok = 0;
+    a->failed = false;
     for (int i = 0; i < a->job->nproc; i++)
         a->workers[i].state = WORKER_IDLE;
     if (prepare_round(a, &e) < 0) {
@@ -184,6 +185,8 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     spawn_settle(a->spawner);
     if (a->oom.fd < 0) /* not before, it would only keep the workers waiting */
         oom_open(&a->oom);
+    else
+        oom_happened(&a->oom); /* in earlier rounds, to what was no worker */
     if (a->fsm.state == STARTING)
         fsm_move(&a->fsm, RUNNING);
 }
@@ -224,7 +227,11 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     bool stopping = a->fsm.state == STOPPING; /* also when its failure was heard of before */
     if (w->state != WORKER_RUNNING)
         return; /* given up as unkillable before */
-    worker_exited(w, &a->ctx, x, stopping);
+    worker_exited(w, &a->ctx, x,
+                  !stopping   ? ASKED_NOTHING
+                  : a->killed ? ASKED_BY_SIGKILL
+                  : a->failed ? ASKED_FOR_FAILURE
+                              : ASKED_TO_STOP);
     if (w->ok)
         segment_exited(&a->segment, w->local_rank);
     else if (!stopping)
@@ -329,6 +336,7 @@ static void on_stop(void *arg, const struct rdzv_stop *why)
         rdzv_stopped(a->rdzv, NULL, 0);
         return;
     }
+    a->failed |= why->has_first;
     agent_raise_abort(a, why->has_first ? &why->first : NULL, why->text);
     agent_stop_workers(a, SIGTERM);
 }

@@ -29,8 +29,10 @@ void agent_tell_neighbours(struct agent *a, const struct worker *w)
 void agent_worker_failed(struct agent *a, struct worker *w)
 {
     rdzv_failed(a->rdzv, &w->failure);
-    if (a->job->rdzv.restart_policy != RESTART_WORKER)
-        agent_stop_workers(a, SIGTERM);
+    if (a->job->rdzv.restart_policy == RESTART_WORKER)
+        return;
+    a->failed = true;
+    agent_stop_workers(a, SIGTERM);
 }
 
 /* Sooner than on_worker_exit, which comes when nothing is left of the process. If that is so by

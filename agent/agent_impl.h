@@ -72,6 +72,7 @@ struct agent {
 
     /* The stop. */
     bool leaving;       /* told to stop: a further word kills */
+    bool failed;        /* something has, which is why the round stops */
     bool stopped_told;  /* rdzv_stopped() has been called for this round */
     bool killed;        /* SIGKILL has been sent, and not all have died of it */
     uint64_t killed_ns; /* when */

@@ -43,7 +43,7 @@ static void abandon(struct agent *a)
         if (w->state != WORKER_RUNNING)
             continue;
         struct reaper_exit x = {.pid = w->pid, .status = SIGKILL, .seen_ns = mono_ns()};
-        worker_exited(w, &a->ctx, &x, true);
+        worker_exited(w, &a->ctx, &x, ASKED_BY_SIGKILL);
         stdio_worker_exited(a->pump, w->local_rank);
     }
     a->nalive = 0;

@@ -183,10 +183,12 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
     return 0;
 }
 
-/* Whether this end is what dlaunch asked for. A crash is the worker's own, whenever it comes. */
-static bool by_request(int status, bool stopping)
+/* Whether this end is what dlaunch asked for. A crash is the worker's own, whenever it comes; so is
+ * a SIGKILL that dlaunch has not sent, but nobody is to take it for what ended a job that was told
+ * to end. */
+static bool by_request(int status, enum worker_asked asked)
 {
-    if (!stopping)
+    if (asked == ASKED_NOTHING)
         return false;
     if (!WIFSIGNALED(status))
         return true;
@@ -196,13 +198,15 @@ static bool by_request(int status, bool stopping)
     case SIGILL:
     case SIGFPE:
         return false;
+    case SIGKILL:
+        return asked != ASKED_FOR_FAILURE;
     default:
         return true;
     }
 }
 
 static void classify(struct worker *w, const struct worker_context *ctx, int status,
-                     uint64_t seen_ns, bool stopping)
+                     uint64_t seen_ns, enum worker_asked asked)
 {
     struct err why = ERR_INIT;
     failure_base(w, ctx);
@@ -221,26 +225,26 @@ static void classify(struct worker *w, const struct worker_context *ctx, int sta
         f->kind = FAILURE_SIGNAL;
         f->signal = WTERMSIG(status);
         f->core_dumped = WCOREDUMP(status);
-        f->oom = f->signal == SIGKILL && !stopping && oom_happened(ctx->oom);
+        f->oom = f->signal == SIGKILL && asked != ASKED_BY_SIGKILL && oom_happened(ctx->oom);
     }
     f->caused_by = segment_cause_of(ctx->segment, w->local_rank);
-    if (f->kind != FAILURE_EXEC && by_request(status, stopping))
+    if (f->kind != FAILURE_EXEC && by_request(status, asked))
         f->kind = FAILURE_STOPPED;
 }
 
 void worker_dying(struct worker *w, const struct worker_context *ctx, int status)
 {
     w->dying = true;
-    classify(w, ctx, status, mono_ns(), false);
+    classify(w, ctx, status, mono_ns(), ASKED_NOTHING);
 }
 
 void worker_exited(struct worker *w, const struct worker_context *ctx, const struct reaper_exit *x,
-                   bool stopping)
+                   enum worker_asked asked)
 {
     w->state = WORKER_EXITED;
     w->ended_ns = x->seen_ns;
     if (!w->dying)
-        classify(w, ctx, x->status, x->seen_ns, stopping);
+        classify(w, ctx, x->status, x->seen_ns, asked);
 }
 
 void worker_closed(struct worker *w, const struct worker_context *ctx)

@@ -25,6 +25,14 @@ enum worker_state {
     WORKER_CLOSED,  /* and everything that it wrote has been read */
 };
 
+/* What dlaunch had done about the workers when one of them ended. */
+enum worker_asked {
+    ASKED_NOTHING,
+    ASKED_TO_STOP,     /* when nothing had failed */
+    ASKED_FOR_FAILURE, /* to stop, because something had failed */
+    ASKED_BY_SIGKILL,
+};
+
 struct worker {
     int local_rank, rank;
     enum worker_state state;
@@ -71,10 +79,9 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
 /* Its process, which runs on, ends with this status, which is not 0: fills in w->failure. */
 void worker_dying(struct worker *w, const struct worker_context *ctx, int status);
 
-/* Its process has ended. Fills in w->ok, or w->failure with what is known at once. `stopping`:
- * dlaunch had asked it to end. */
+/* Its process has ended. Fills in w->ok, or w->failure with what is known at once. */
 void worker_exited(struct worker *w, const struct worker_context *ctx, const struct reaper_exit *x,
-                   bool stopping);
+                   enum worker_asked asked);
 
 /* Everything it wrote has been read: adds the error file's message, the tail and the log path. */
 void worker_closed(struct worker *w, const struct worker_context *ctx);

@@ -111,7 +111,7 @@ static void describe_end(char *out, size_t cap, const struct failure *f)
     snprintf(number, sizeof(number), "signal %d", f->signal);
     switch (f->kind) {
     case FAILURE_EXIT:
-        text_set(out, cap, "exited with code %d%s", f->exit_code, f->oom ? ", out of memory" : "");
+        text_set(out, cap, "exited with code %d", f->exit_code);
         break;
     case FAILURE_SIGNAL:
         text_set(out, cap, "was killed by %s%s%s%s", name ? "SIG" : "", name ? name : number,
@@ -158,7 +158,7 @@ static bool is_hard(const struct failure *f)
     case FAILURE_SIGNAL:
         return f->oom || fatal_signal(f->signal);
     case FAILURE_EXIT:
-        return f->oom || (f->exit_code > 128 && fatal_signal(f->exit_code - 128));
+        return f->exit_code > 128 && fatal_signal(f->exit_code - 128);
     default:
         return false;
     }

@@ -3,6 +3,9 @@
 
 #include <sys/resource.h>
 
+#include "agent/cgroup.h"
+#include "rendezvous/failure.h"
+
 static json_t *first_of(const json_t *report)
 {
     json_t *first = json_object_get(report, "first_failure");
@@ -115,6 +118,87 @@ START_TEST(failed_on_their_own)
     int own = count_kind(r, "exit"), stopped = count_kind(r, "stopped");
     ck_assert_msg(own >= 1 && own <= 2 && own + stopped == 4, "%d failed, %d were stopped", own,
                   stopped);
+    json_decref(r);
+    proc_fini(&p);
+}
+END_TEST
+
+static bool time_is_over(void *end_ns)
+{
+    return mono_ns() > *(uint64_t *)end_ns;
+}
+
+/* Rank 1 does not end when it is told to, and is then killed by someone else. */
+START_TEST(killed_by_someone_else_during_a_stop)
+{
+    struct proc p;
+    int pid;
+    bool failed = _i == 0; /* else the job was told to end: that is why, whatever comes then */
+    dlaunch_start(&p, NULL,
+                  "--nproc_per_node 2 --shutdown_timeout 60 --report %%T/r %%W if-rank 1 trap TERM "
+                  "%%T/term append %%T/up if-rank 0 wait-lines 2 %%T/up %s pause",
+                  failed ? "if-rank 0 exit 3" : "");
+    wait_lines(tmppath("up"), 2, 10);
+    if (!failed)
+        proc_kill(&p, SIGTERM);
+    wait_lines(tmppath("term"), 1, 10);
+    /* Sooner it could be the cause. */
+    uint64_t end = mono_ns() + 2 * FAILURE_SKEW_NS;
+    wait_until(time_is_over, &end, 10, "the skew");
+    ck_assert_int_eq(sscanf(text_of_file(tmppath("term")), "1 1 0 %d", &pid), 1);
+    ck_assert_int_eq(kill(pid, SIGKILL), 0);
+    expect_status(&p, failed ? 3 : 128 + SIGTERM, 20);
+    expect_no_text(p.err, "did not end it");
+    json_t *r = json_of_file(tmppath("r"));
+    if (failed) {
+        ck_assert_int_eq(json_number(first_of(r), "rank"), 0);
+        ck_assert_int_eq(count_kind(r, "signal"), 1);
+        ck_assert_int_eq(count_kind(r, "stopped"), 0);
+    } else {
+        ck_assert_str_eq(json_word(r, "outcome"), "stopped");
+        ck_assert(json_is_null(json_object_get(r, "first_failure")));
+    }
+    json_decref(r);
+    proc_fini(&p);
+}
+END_TEST
+
+/* What was killed for memory in an earlier round, and was no worker, is not the reason why a worker
+ * is killed in a later one. */
+START_TEST(out_of_memory_in_an_earlier_round)
+{
+    char own[512], *script = tmppath("script");
+    if (!cgroup_own("memory", own, sizeof(own), NULL)) {
+        test_skip("no cgroup v1 hierarchy of memory");
+        return;
+    }
+    char *dir = test_text("%s/dlaunch-test.%d", own, (int)getpid());
+    if (mkdir(dir, 0755) < 0) {
+        test_skip("cannot make %s", dir);
+        return;
+    }
+    write_file(script, "#!/bin/sh\n"
+                       "test $TORCHELASTIC_RESTART_COUNT = 0 || kill -9 $$\n"
+                       "dd if=/dev/zero of=/dev/null bs=200M count=1\n"
+                       "echo $? >>\"$1\"\n"
+                       "exit 3\n");
+    ck_assert_int_eq(chmod(script, 0755), 0);
+    char *enter = test_text("cd %s && echo 64M >memory.limit_in_bytes && echo 0 >cgroup.procs || "
+                            "exit; { echo 64M >memory.memsw.limit_in_bytes; } 2>/dev/null; "
+                            "exec \"$@\"",
+                            dir); /* memsw: where there is swap */
+    char *argv[32] = {"sh", "-c", enter, "sh"};
+    size_t n = 4;
+    for (char **a = dlaunch_argv("--max_restarts 1 --report %T/r", "%T/script %T/dd"); *a; a++)
+        argv[n++] = *a;
+    struct proc p;
+    proc_start(&p, argv, NULL, 0);
+    int status = proc_wait(&p, 20);
+    rmdir(dir);
+    ck_assert_msg(status == 137, "%d: %s", status, p.err);
+    ck_assert_str_eq(text_of_file(tmppath("dd")), "137\n");
+    json_t *r = json_of_file(tmppath("r"));
+    ck_assert(json_is_false(json_object_get(first_of(r), "oom")));
     json_decref(r);
     proc_fini(&p);
 }
@@ -291,6 +375,8 @@ static Suite *suite(void)
     tcase_add_test(tc, report_file);
     tcase_add_test(tc, report_of_success);
     tcase_add_test(tc, failed_on_their_own);
+    tcase_add_loop_test(tc, killed_by_someone_else_during_a_stop, 0, 2);
+    tcase_add_test(tc, out_of_memory_in_an_earlier_round);
     tcase_add_test(tc, signals_and_cores);
     tcase_add_loop_test(tc, error_file, 0, ARRAY_LEN(error_files));
     tcase_add_test(tc, giant_error_file_and_stderr);

@@ -112,7 +112,7 @@ START_TEST(first_is_the_hard_fault_within_the_skew)
         CHECK_FIRST(1, killed(0, 0, SIGPIPE), killed(1, 20, hard[i]));
         CHECK_FIRST(0, killed(0, 0, SIGTERM), killed(1, 20, hard[i])); /* from outside */
     }
-    struct failure exec = make(FAILURE_EXEC, 4, 30), oom = exited(4, 30);
+    struct failure exec = make(FAILURE_EXEC, 4, 30), oom = killed(4, 30, SIGABRT);
     exec.exit_code = 127;
     oom.oom = true;
     CHECK_FIRST(1, exited(0, 0), exec);

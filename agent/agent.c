@@ -377,6 +377,11 @@ static void leave_again(struct agent *a)
 static void stop_by(struct agent *a, enum stop_reason reason, int signo, const char *what)
 {
     char text[HOST_MAX + 64];
+    if (a->fsm.state == DONE) {
+        if (a->rdzv)
+            rdzv_hurry(a->rdzv);
+        return;
+    }
     if (a->leaving) {
         leave_again(a);
         return;
@@ -420,7 +425,7 @@ static void on_suspend(struct agent *a)
 
 static void on_signal(uv_signal_t *h, int signo)
 {
-    struct agent *a = container_of(h->data, struct agent, scope);
+    struct agent *a = container_of(h->data, struct agent, signal_scope);
     if (job_is_stopped_by(a->job, signo)) {
         on_stop_signal(a, signo);
         return;
@@ -514,14 +519,12 @@ static void print_report(const struct report_input *in)
 static void report(struct agent *a, const struct rdzv_result *result)
 {
     struct err e = ERR_INIT;
-    struct rdzv_info info;
-    rdzv_get_info(a->rdzv, &info);
     struct report_input in = {
         .job = a->job,
         .result = result,
         .host = a->job->host,
-        .group_rank = info.group_rank,
-        .nnodes = info.nnodes,
+        .group_rank = a->info.group_rank,
+        .nnodes = a->info.nnodes,
         .world_size = a->world_size, /* of the last round */
         .elapsed = (double)(mono_ns() - a->started_ns) / 1e9,
         .log_dir = a->log_dir.run[0] && !a->log_dir.flat ? a->log_dir.run : NULL,
@@ -536,10 +539,12 @@ static void report(struct agent *a, const struct rdzv_result *result)
         log_error("--report: %s", e.msg);
 }
 
+static void (*loops_handler)(int signo); /* libuv's, the same one for all signals */
+
 static void on_signal_at_the_end(int signo)
 {
-    (void)signo;
     atomic_store(&hurry, true);
+    loops_handler(signo);
 }
 
 /* The loop stands still while the last output is written: a reader that takes none, and a signal,
@@ -547,15 +552,35 @@ static void on_signal_at_the_end(int signo)
 static void write_out(struct agent *a, enum stop_reason reason)
 {
     bool told = reason == STOP_SIGNAL || reason == STOP_REQUEST || reason == STOP_TIMEOUT;
-    struct sigaction sa = {.sa_handler = on_signal_at_the_end};
+    struct sigaction sa = {.sa_handler = on_signal_at_the_end}, old;
+    sigfillset(&sa.sa_mask); /* as libuv's handler needs it */
     for (const int *s = a->job->stop_signals; *s; s++) {
-        if (!spawn_was_ignored(*s))
-            sigaction(*s, &sa, NULL);
+        if (spawn_was_ignored(*s) || sigaction(*s, NULL, &old) < 0 || old.sa_handler == SIG_DFL)
+            continue;
+        loops_handler = old.sa_handler;
+        sigaction(*s, &sa, NULL);
     }
     if (!stdio_pump_close(a->pump, told ? UNREAD_S : -1)) {
         atomic_store(&hurry, true);
         log_set_patience(IMPATIENT_MS);
     }
+}
+
+/* Until here a signal may end the wait for other nodes. libuv gives each back its default action,
+ * which would be an end that is no end of the job's. */
+static void on_rdzv_closed(void *arg)
+{
+    struct agent *a = arg;
+    sigset_t all;
+    a->rdzv = NULL;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+    for (int i = 0; i < a->nsignals; i++) {
+        int signo = a->signals[i].signum;
+        uvx_close(&a->signals[i]);
+        signal(signo, SIG_IGN); /* libuv's pool has threads that block none */
+    }
+    uvx_scope_close(&a->signal_scope, on_closed, a);
 }
 
 static void on_finish(void *arg, const struct rdzv_result *result)
@@ -570,13 +595,14 @@ static void on_finish(void *arg, const struct rdzv_result *result)
     if (first && first->local_rank >= 0 && first->local_rank < a->job->nproc &&
         a->workers[first->local_rank].rank == first->rank)
         worker_hand_up_error_file(&a->workers[first->local_rank]);
+    rdzv_get_info(a->rdzv, &a->info);
     log_dir_close(&a->log_dir); /* the report names no folder that goes away for being empty */
     report(a, result);
     own_name_close(a->own_name);
     dying_unwatch(a->dying); /* its thread wakes the loop through a handle of the scope */
     a->nclosing = 3;
     gpu_watch_stop(a->gpus);
-    rdzv_close(a->rdzv, on_closed, a);
+    rdzv_close(a->rdzv, on_rdzv_closed, a);
     reaper_close(a->reaper, on_closed, a);
     uvx_scope_close(&a->scope, on_closed, a);
 }
@@ -590,7 +616,7 @@ static void handle_signal(struct agent *a, int signo)
         return;
     uv_signal_t *s = &a->signals[a->nsignals++];
     uv_signal_init(a->loop, s);
-    uvx_own(&a->scope, s);
+    uvx_own(&a->signal_scope, s);
     uv_signal_start(s, on_signal, signo);
 }
 
@@ -614,6 +640,7 @@ static int open_handles(struct agent *a, struct err *e)
     if (rc < 0)
         return uvx_err(e, rc, "the link to the guardian");
     uvx_scope_init(&a->scope, a->loop);
+    uvx_scope_init(&a->signal_scope, a->loop);
     uv_timer_init(a->loop, &a->job_timer);
     uv_timer_init(a->loop, &a->grace_timer);
     uv_timer_init(a->loop, &a->sweep_timer);
@@ -791,7 +818,10 @@ void agent_get_status(struct agent *a, struct agent_status *out)
     };
     if (a->fsm.state == DONE && a->exit_status != 0)
         out->health = "FAILED";
-    rdzv_get_info(a->rdzv, &out->rdzv);
+    if (a->fsm.state == DONE) /* parts of it are gone, perhaps */
+        out->rdzv = a->info;
+    else
+        rdzv_get_info(a->rdzv, &out->rdzv);
     for (int i = 0; i < a->job->nproc; i++)
         worker_status(&a->workers[i], &a->status[i]);
 }

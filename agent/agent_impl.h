@@ -30,7 +30,7 @@ struct agent {
     void *arg;
     uint64_t started_ns;
 
-    struct uvx_scope scope;
+    struct uvx_scope scope, signal_scope;
     uv_signal_t signals[MAX_SIGNALS];
     int nsignals;
     uv_poll_t lifeline;
@@ -38,7 +38,8 @@ struct agent {
     uv_timer_t grace_timer; /* STOPPING: SIGKILL when it fires */
     uv_timer_t sweep_timer; /* looks for descendants */
 
-    struct rdzv *rdzv;
+    struct rdzv *rdzv;     /* NULL: closed */
+    struct rdzv_info info; /* as it was at the end */
     struct own_name *own_name;
     struct stdio_pump *pump;
     struct spawner *spawner;

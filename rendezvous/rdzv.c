@@ -33,6 +33,7 @@
 #define HERE_SOON        500  /* ...that many times, then later */
 #define CALLS_LOST       3    /* to an elector, before the next one is called */
 #define CONNECT_AGAIN_MS 1000 /* to one launcher: no longer than until TCP asks once more */
+#define HURRY_MS         1000 /* so long those that have not taken the result are waited for */
 #define WITNESSES        64   /* and others without workers whose heartbeats have a place */
 
 static struct guard nobody_guards = {.open = true};
@@ -727,4 +728,15 @@ void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg)
                 !coordinator_finished(r->coordinator);
     if (!wait)
         tear_down(r);
+}
+
+static void on_hurried(uv_timer_t *t)
+{
+    tear_down(container_of(t, struct rdzv, retry));
+}
+
+void rdzv_hurry(struct rdzv *r)
+{
+    if (!r->tearing_down && !uv_is_active((uv_handle_t *)&r->retry))
+        uv_timer_start(&r->retry, on_hurried, HURRY_MS, 0);
 }

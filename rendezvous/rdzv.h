@@ -15,7 +15,8 @@
  *
  * All functions and callbacks are on the loop's thread. A callback is never called from inside a
  * function of this header. on_finish is called once, and only when the agent has said that none of
- * its workers is alive (or never started any); after it only rdzv_close() may be called.
+ * its workers is alive (or never started any); after it only rdzv_get_info(), rdzv_close() and then
+ * rdzv_hurry() may be called.
  *
  * The process has SIGPIPE blocked or ignored. When it ends without waiting for the loop, it does so
  * with _exit(2): a name server that does not answer would hold up exit(3), which joins libuv's
@@ -228,5 +229,9 @@ void rdzv_abandon(struct rdzv *r);
 /* Leaves and frees everything, then calls back. Not before on_finish unless the process ends
  * anyway. */
 void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg);
+
+/* After rdzv_close(), until it calls back: nodes that do not take the result are waited for a
+ * second more at most. */
+void rdzv_hurry(struct rdzv *r);
 
 #endif

@@ -195,6 +195,22 @@ START_TEST(systemd_is_told)
 }
 END_TEST
 
+/* To the last turn of the loop, when parts of what is told of are gone. */
+START_TEST(systemd_is_told_to_the_end)
+{
+    struct proc p;
+    static char all[65536];
+    int fd = notify_socket();
+    dlaunch_start(&p, g_env,
+                  "--nnodes 1 --rdzv_backend file --rdzv_endpoint %%T/rdzv %%W print well");
+    expect_notice(fd, all, sizeof(all), "STOPPING=1");
+    expect_text(all, "STATUS=DONE (SUCCEEDED)");
+    expect_status(&p, 0, 10);
+    proc_fini(&p);
+    close(fd);
+}
+END_TEST
+
 START_TEST(a_log_file_that_cannot_be)
 {
     struct proc p;
@@ -216,6 +232,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_second_one_is_refused);
     tcase_add_test(tc, stopped_twice);
     tcase_add_test(tc, systemd_is_told);
+    tcase_add_test(tc, systemd_is_told_to_the_end);
     return s;
 }
 

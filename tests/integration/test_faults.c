@@ -510,6 +510,50 @@ START_TEST(no_worker_of_an_old_round_is_left)
 }
 END_TEST
 
+struct asked {
+    struct proc *launcher;
+    const char *state;
+};
+
+static bool is_in_state(void *arg)
+{
+    const struct asked *a = arg;
+    struct proc ctl;
+    proc_run(&ctl,
+             ARGV(build_path("dlaunchctl"), "-p", test_text("%d", a->launcher->pid), "status"),
+             NULL, 10);
+    bool is = strstr(ctl.out, a->state);
+    proc_fini(&ctl);
+    return is;
+}
+
+/* One node does not take the result: signals that come while the other waits for it neither end
+ * that one's agent nor change the status; one that stops jobs ends the wait. */
+START_TEST(signals_at_the_end)
+{
+    struct cluster c = {.n = 2, .port = free_port()};
+    for (int i = 0; i < 2; i++)
+        cluster_start_node(&c, i,
+                           "--rdzv_conf close_timeout=60,keep_alive_interval=20 %%W append %%T/up "
+                           "if-rank 0 wait %%T/go");
+    wait_lines(tmppath("up"), 2, 20);
+    struct asked done[2] = {{&c.node[0], "DONE"}, {&c.node[1], "EXIT_BARRIER"}};
+    wait_until(is_in_state, &done[1], 20, "node 1 has nothing left to do");
+    pid_t agent = agent_of(&c.node[1]);
+    kill(agent, SIGSTOP);
+    write_file(tmppath("go"), "");
+    wait_until(is_in_state, &done[0], 20, "node 0 waits for node 1");
+    proc_kill(&c.node[0], SIGUSR1);
+    kill(agent_of(&c.node[0]), SIGUSR2);
+    ck_assert(is_in_state(&done[0]));
+    proc_kill(&c.node[0], SIGTERM);
+    expect_status(&c.node[0], 0, 20);
+    expect_no_text(c.node[0].err, "killed");
+    kill(agent, SIGKILL);
+    cluster_fini(&c);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------------
  * secrets
  */
@@ -587,6 +631,7 @@ static Suite *suite(void)
     tc = test_case(s, "rounds", 60);
     tcase_add_test(tc, rank_0_leaves_first);
     tcase_add_test(tc, no_worker_of_an_old_round_is_left);
+    tcase_add_test(tc, signals_at_the_end);
     tc = test_case(s, "secrets", 60);
     tcase_add_test(tc, the_token_is_nowhere);
     return s;

@@ -54,6 +54,15 @@ static int enter(const char *path, bool *shared, struct err *e)
     return 0;
 }
 
+/* Workers may change their folder. A path that would become too long for us stays as it is. */
+static const char *absolute(char *out, size_t cap, const char *path)
+{
+    char cwd[512];
+    bool fits = *path && *path != '/' && getcwd(cwd, sizeof(cwd)) &&
+                snprintf(out, cap, "%s/%s", cwd, path) < (int)cap;
+    return fits ? out : path;
+}
+
 static int make_base(const char *base, struct err *e)
 {
     char path[512];
@@ -131,6 +140,7 @@ int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct
             return rc;
         base = fresh;
     } else {
+        base = absolute(fresh, sizeof(fresh), base);
         int rc = make_base(base, e);
         if (rc < 0)
             return rc;

@@ -282,6 +282,24 @@ START_TEST(error_file)
 }
 END_TEST
 
+/* The folder of the logs is where the launcher stands, wherever a worker goes. */
+START_TEST(error_file_of_a_worker_that_went_away)
+{
+    struct proc p;
+    ck_assert_int_eq(chdir(tmpdir()), 0);
+    dlaunch_start(&p, NULL,
+                  "--report r --log_dir logs -r 2 sh -c 'cd /; echo oh >&2; "
+                  "echo {\\\"message\\\": \\\"plain words\\\"} >$TORCHELASTIC_ERROR_FILE; exit 6'");
+    expect_status(&p, 6, 20);
+    json_t *r = json_of_file("r"), *first = first_of(r);
+    ck_assert_str_eq(json_word(first, "message"), "plain words");
+    expect_text(json_word(first, "log_path"), tmppath("logs/"));
+    ck_assert_str_eq(text_of_file(json_word(first, "log_path")), "oh\n");
+    json_decref(r);
+    proc_fini(&p);
+}
+END_TEST
+
 /* A giant one is not read into memory whole, and its report stays one screen. */
 START_TEST(giant_error_file_and_stderr)
 {
@@ -379,6 +397,7 @@ static Suite *suite(void)
     tcase_add_test(tc, out_of_memory_in_an_earlier_round);
     tcase_add_test(tc, signals_and_cores);
     tcase_add_loop_test(tc, error_file, 0, ARRAY_LEN(error_files));
+    tcase_add_test(tc, error_file_of_a_worker_that_went_away);
     tcase_add_test(tc, giant_error_file_and_stderr);
     tcase_add_test(tc, files_of_a_worker_s_own_attempt);
     tcase_add_test(tc, log_of_another_node);

@@ -13,6 +13,7 @@
 #include "core/netaddr.h"
 #include "core/parse.h"
 #include "launcher/hostlist.h"
+#include "launcher/job_build.h"
 
 static const char *env_get(char *const *envp, const char *name)
 {
@@ -77,17 +78,31 @@ static bool takes_rank(const struct options *o, long number)
     return lo == hi || number < hi;
 }
 
-/* One line for what was found: `what` is "Slurm step 123.0" or the like. */
-static void say(const struct options *o, const char *what, const char *how_to_ignore)
+static bool is_c10d(const struct options *o)
 {
-    bool endpoint = *opt_text(o, OPT_rdzv_endpoint);
-    const char *rank = opt_text(o, OPT_node_rank);
-    bool any = strcmp(rank, "any") == 0;
-    log_notice("%s: %s nodes%s%s, head %s%s%s%s", what, opt_text(o, OPT_nnodes),
-               any ? "" : ", this is node ", any ? "" : rank,
-               endpoint ? opt_text(o, OPT_rdzv_endpoint) : opt_text(o, OPT_master_addr),
-               endpoint ? "" : ", port ", endpoint ? "" : opt_text(o, OPT_master_port),
-               how_to_ignore);
+    return strcmp(opt_text(o, OPT_rdzv_backend), "c10d") == 0;
+}
+
+/* torchrun's c10d takes an endpoint, and no master's address. */
+static bool takes_address(const struct options *o)
+{
+    return !o->torchrun || !is_c10d(o);
+}
+
+/* One line for what was found: `what` is "Slurm step 123.0" or the like. */
+static void say(struct options *o, const char *what, const char *how_to_ignore)
+{
+    const char *rank = opt_text(o, OPT_node_rank), *where = opt_text(o, OPT_rdzv_endpoint);
+    bool any = strcmp(rank, "any") == 0, c10d = is_c10d(o) && !opt_given(o, OPT_master_port);
+    if (*where)
+        where = options_printf(o, "head %s", where);
+    else if (!takes_address(o))
+        where = "no --rdzv_endpoint";
+    else
+        where = options_printf(o, "head %s, port %ld", opt_text(o, OPT_master_addr),
+                               c10d ? C10D_PORT : opt_number(o, OPT_master_port));
+    log_notice("%s: %s nodes%s%s, %s%s", what, opt_text(o, OPT_nnodes),
+               any ? "" : ", this is node ", any ? "" : rank, where, how_to_ignore);
 }
 #define TO_IGNORE " (--no_detect to ignore)"
 
@@ -192,26 +207,30 @@ static int slurm_step(struct options *o, char *const *envp, long job, long step,
      * (one srun for each node is usual): nothing of this one is true of all. */
     if (hi > nnodes && where_given(o))
         return 0;
-    /* A job that was requeued must not meet what is left of itself. */
+    /* Launchers of other steps, spare nodes for one, may come to a place of the user's. To that of
+     * the step comes the same step of a requeued job, which must not meet what is left of itself.
+     */
+    bool place = *opt_text(o, OPT_rdzv_endpoint) ||
+                 (opt_given(o, OPT_master_addr) && opt_given(o, OPT_master_port));
     const char *id = restart > 0 ? options_printf(o, "%ld.%ld.%ld", job, step, restart)
                                  : options_printf(o, "%ld.%ld", job, step);
-    if (set(o, OPT_rdzv_id, id, "SLURM_JOB_ID", e) < 0)
+    if (!place && set(o, OPT_rdzv_id, id, "SLURM_JOB_ID", e) < 0)
         return -EINVAL;
     if (nnodes == 1 && !opt_given(o, OPT_nnodes)) {
         slurm_one_node(envp, job, step);
         return 0;
     }
     bool rank = takes_rank(o, strtol(id_of_node, NULL, 10));
-    bool place = *opt_text(o, OPT_rdzv_endpoint) ||
-                 (opt_given(o, OPT_master_addr) && opt_given(o, OPT_master_port));
     if ((rank || !place || !opt_given(o, OPT_nnodes)) && slurm_check_tasks(envp, nnodes, e) < 0)
         return -EINVAL;
     if (slurm_head(o, envp, head, &from_head, e) < 0 ||
         set(o, OPT_nnodes, options_printf(o, "%ld", nnodes), from_nnodes, e) < 0 ||
-        (rank && set(o, OPT_node_rank, id_of_node, "SLURM_NODEID", e) < 0) ||
-        set(o, OPT_master_addr, options_printf(o, "%s", head), from_head, e) < 0 ||
-        set(o, OPT_master_port, options_printf(o, "%d", slurm_port(job, step)), "SLURM_JOB_ID", e) <
-            0)
+        (rank && set(o, OPT_node_rank, id_of_node, "SLURM_NODEID", e) < 0))
+        return -EINVAL;
+    if (takes_address(o) &&
+        (set(o, OPT_master_addr, options_printf(o, "%s", head), from_head, e) < 0 ||
+         set(o, OPT_master_port, options_printf(o, "%d", slurm_port(job, step)), "SLURM_JOB_ID",
+             e) < 0))
         return -EINVAL;
     say(o, options_printf(o, "Slurm step %ld.%ld", job, step), TO_IGNORE);
     return 1;
@@ -306,7 +325,7 @@ static int detect_kubernetes(struct options *o, char *const *envp, const struct 
                    index);
         return 0;
     }
-    bool rank = takes_rank(o, index), need_head = !where_given(o);
+    bool rank = takes_rank(o, index), need_head = !where_given(o) && takes_address(o);
     if (!rank && !need_head)
         return 0;
     bool named = ends_in_index(host->name, name_len, &last, &stem) && last == index &&
@@ -342,7 +361,7 @@ static int detect_kubernetes(struct options *o, char *const *envp, const struct 
 }
 
 /* Kubeflow's operators say everything in PET_*. */
-static bool say_kubeflow(const struct options *o)
+static bool say_kubeflow(struct options *o)
 {
     if (o->value[OPT_nnodes].from != FROM_PET || o->value[OPT_node_rank].from != FROM_PET)
         return false;
@@ -352,7 +371,7 @@ static bool say_kubeflow(const struct options *o)
 
 int detect(struct options *o, char *const *envp, const struct detect_host *host, struct err *e)
 {
-    if (opt_flag(o, OPT_no_detect) || one_node(o))
+    if (opt_flag(o, OPT_no_detect) || one_node(o) || !opt_workers(o))
         return 0;
     bool kubernetes = env_get(envp, "KUBERNETES_SERVICE_HOST") != NULL;
     if (kubernetes && say_kubeflow(o))

@@ -13,8 +13,9 @@ struct detect_host {
 
 /* Says what it found in one line. -EINVAL when the environment shows that the job cannot work: more
  * than one launcher on a node, a malformed node list, a pod that cannot be found by the others.
- * Does nothing with --no_detect, --standalone or --nnodes 1, and nothing with a step that is only a
- * part of the job: the user gave more nodes than it has, and where they meet. */
+ * Does nothing with --no_detect, --standalone or --nnodes 1, for a launcher without workers, and
+ * with a step that is only a part of the job: the user gave more nodes than it has, and where they
+ * meet. */
 int detect(struct options *o, char *const *envp, const struct detect_host *host, struct err *e);
 
 #endif

@@ -24,7 +24,6 @@
 #include "launcher/rdzv_conf.h"
 #include "launcher/token.h"
 
-#define C10D_PORT   29400
 #define STATIC_PORT 29500
 /* torchrun's for the static backend */
 #define STATIC_JOIN_TIMEOUT 900.0
@@ -53,13 +52,6 @@ static const char *text_or_null(const struct options *o, enum opt_id id)
 {
     const char *text = o->value[id].text;
     return text && !*text && o->torchrun ? NULL : text;
-}
-
-/* Whether this launcher runs workers: it may be a coordinator outside of the nodes, or a witness.
- */
-static bool has_workers(const struct options *o)
-{
-    return !opt_flag(o, OPT_rdzv_only) && !opt_given(o, OPT_witness);
 }
 
 /* ---------------------------------------------------------------------------- names and nodes */
@@ -94,7 +86,7 @@ static int build_backend(struct rdzv_config *c, struct options *o, struct err *e
 {
     static const char *const names[] = {"static", "c10d", "file", NULL};
     const char *text = opt_text(o, OPT_rdzv_backend), *near;
-    if (!has_workers(o) && !opt_given(o, OPT_rdzv_backend))
+    if (!opt_workers(o) && !opt_given(o, OPT_rdzv_backend))
         text = "c10d";
     for (int i = 0; names[i]; i++) {
         if (strcmp(text, names[i]) == 0) {
@@ -145,7 +137,7 @@ static int build_node_rank(struct rdzv_config *c, struct options *o, struct err 
 {
     bool given = opt_given(o, OPT_node_rank);
     c->node_rank = -1;
-    if (!has_workers(o))
+    if (!opt_workers(o))
         return 0;
     if (given && strcmp(opt_text(o, OPT_node_rank), "any") != 0)
         c->node_rank = (int)opt_number(o, OPT_node_rank);
@@ -393,13 +385,13 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
         c->join_timeout = STATIC_JOIN_TIMEOUT;
     if (rdzv_conf_apply(opt_text(o, OPT_rdzv_conf), o->torchrun, c, e) < 0)
         return wrap(o, OPT_rdzv_conf, e);
-    bool alone = has_workers(o) && is_alone(c, o);
+    bool alone = opt_workers(o) && is_alone(c, o);
     if (alone) {
         c->backend = RDZV_C10D;
         c->endpoint_host = "127.0.0.1";
         c->endpoint_port = 0;
         c->is_host = 1;
-    } else if (has_workers(o) ? build_endpoint(c, o, e) < 0 : build_apart(c, o, e) < 0) {
+    } else if (opt_workers(o) ? build_endpoint(c, o, e) < 0 : build_apart(c, o, e) < 0) {
         return -EINVAL;
     }
     /* torchrun makes one up in place of an empty one, each node its own: of use to one node alone.
@@ -420,7 +412,7 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
     c->elect = opt_choice(o, OPT_coordinator_loss) == 0 &&
                (!o->torchrun || opt_given(o, OPT_coordinator_loss));
     c->elastic = opt_flag(o, OPT_elastic) || o->torchrun;
-    if (opt_flag(o, OPT_elastic) && c->min_nodes == c->max_nodes && has_workers(o))
+    if (opt_flag(o, OPT_elastic) && c->min_nodes == c->max_nodes && opt_workers(o))
         log_warn("%s has no effect without --nnodes MIN:MAX", opt_where(o, OPT_elastic));
     bool any = strcmp(opt_text(o, OPT_max_node_restarts), "any") == 0;
     c->max_node_restarts = any ? -1 : (int)opt_number(o, OPT_max_node_restarts);
@@ -448,8 +440,8 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
     const char *text = opt_text(o, OPT_nproc_per_node), *how = NULL;
     const char *visible = worker_env_gpus(spec);
     char *end;
-    long n = has_workers(o) ? strtol(text, &end, 10) : 0;
-    if (has_workers(o) && end == text) {
+    long n = opt_workers(o) ? strtol(text, &end, 10) : 0;
+    if (opt_workers(o) && end == text) {
         bool gpu = strcmp(text, "gpu") == 0, any = strcmp(text, "auto") == 0;
         n = gpu || any ? gpu_count(visible, GPU_PROC, true, &how) : 0;
         if (gpu && n == 0)
@@ -574,7 +566,7 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     if (stdio_ranks_parse(opt_text(o, OPT_local_ranks_filter), spec->nproc, show, e) < 0)
         return wrap(o, OPT_local_ranks_filter, e);
     bool silent = strchr(opt_text(o, OPT_local_ranks_filter), '-'); /* -1: meant so */
-    if (has_workers(o) && !silent && !memchr(show, true, n))
+    if (opt_workers(o) && !silent && !memchr(show, true, n))
         log_warn("%s %s: none of them is among the local ranks of this node, 0 to %d: nothing of "
                  "its workers is shown",
                  opt_where(o, OPT_local_ranks_filter), opt_text(o, OPT_local_ranks_filter),
@@ -688,9 +680,9 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     spec->host = options_printf(o, "%s", host);
     if (build_nproc(spec, o, e) < 0 || build_rdzv(spec, o, e) < 0 || build_output(spec, o, e) < 0 ||
         build_signals(spec, o, e) < 0 ||
-        (has_workers(o) && program_find(spec, o, exit_status, e) < 0))
+        (opt_workers(o) && program_find(spec, o, exit_status, e) < 0))
         return -EINVAL;
-    if (!has_workers(o))
+    if (!opt_workers(o))
         spec->name = opt_flag(o, OPT_rdzv_only) ? "dlaunch --rdzv_only" : "dlaunch --witness";
     build_binding(spec, o);
     build_omp(spec);

@@ -128,6 +128,12 @@ static inline const char *opt_text(const struct options *o, enum opt_id id)
     return o->value[id].text ? o->value[id].text : "";
 }
 bool opt_flag(const struct options *o, enum opt_id id);
+/* Whether this launcher runs workers: it may be a coordinator outside of the nodes, or a witness.
+ */
+static inline bool opt_workers(const struct options *o)
+{
+    return !opt_flag(o, OPT_rdzv_only) && !opt_given(o, OPT_witness);
+}
 long opt_number(const struct options *o, enum opt_id id); /* KIND_NUMBER, KIND_PORT, KIND_RANK */
 double opt_seconds(const struct options *o, enum opt_id id);
 int opt_choice(const struct options *o, enum opt_id id); /* index of the word in `values` */

@@ -104,6 +104,11 @@ START_TEST(slurm_and_user)
 }
 END_TEST
 
+#define POD "KUBERNETES_SERVICE_HOST=10.0.0.1", "JOB_COMPLETION_INDEX=2"
+static const char pod_hosts[] = "# Kubernetes-managed hosts file.\n"
+                                "127.0.0.1\tlocalhost\n"
+                                "10.2.3.4\ttrain-2.svc.ns.svc.cluster.local\ttrain-2\n";
+
 #define ONE_NODE_STEP                                                                 \
     "SLURM_JOB_ID=77", "SLURM_STEP_ID=1", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=1", \
         "SLURM_STEP_NODELIST=n2", "SLURM_JOB_NUM_NODES=2", "SLURM_JOB_NODELIST=n[1-2]"
@@ -132,6 +137,32 @@ START_TEST(slurm_step_is_a_part_of_the_job)
     char *got = run(ENV(STEP), ARGV("--nnodes", "2:16", "--rdzv_backend", "c10d", "x"), NULL, NULL);
     ck_assert_str_eq(got, "2:16 3 123.0 n01 22091");
     free(got);
+}
+END_TEST
+
+/* The nodes of a job, a spare and a witness, each in a step or a pod of its own, or several in one:
+ * they are of one name where they meet. */
+START_TEST(of_one_name)
+{
+    char *const step[] = {STEP, NULL}, *const one_node[] = {ONE_NODE_STEP, NULL},
+                *const pod[] = {POD, NULL};
+    char *const *const envs[] = {step, one_node, pod};
+    static char *const lines[][12] = {
+        {"--nnodes", "8", "--rdzv_backend", "c10d", "--rdzv_endpoint", "n0", "x"},
+        {"--nnodes", "1:8", "--spares", "1", "--rdzv_backend", "c10d", "--rdzv_endpoint", "n0",
+         "x"},
+        {"--rdzv_backend", "c10d", "--rdzv_endpoint", "n0", "x"},
+        {"--witness", "n0"},
+        {"--witness", "n0", "--nnodes", "8"},
+        {"--rdzv_only", "--nnodes", "8", "--rdzv_endpoint", ":29400"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(envs); i++) {
+        for (size_t k = 0; k < ARRAY_LEN(lines); k++) {
+            char *got = run(envs[i], lines[k], "train-2", pod_hosts);
+            ck_assert_msg(strstr(got, " any none "), "%zu %zu: %s", i, k, got);
+            free(got);
+        }
+    }
 }
 END_TEST
 
@@ -170,13 +201,13 @@ START_TEST(slurm_tasks_without_a_job_of_the_step)
     got = run(two_nodes,
               ARGV("--nnodes", "2", "--rdzv_backend", "c10d", "--rdzv_endpoint", "h:5", "x"), NULL,
               NULL);
-    ck_assert_str_eq(got, "2 any 1.0 n1 20017");
+    ck_assert_str_eq(got, "2 any none n1 20017");
     free(got);
     got = run(
         two_nodes,
         ARGV("--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "5", "x"),
         NULL, NULL);
-    ck_assert_str_eq(got, "2 1 1.0 h 5");
+    ck_assert_str_eq(got, "2 1 none h 5");
     free(got);
     /* its number among the nodes would be that of both */
     got = run(two_nodes, ARGV("--nnodes", "2", "--master_addr", "h", "--master_port", "5", "x"),
@@ -194,18 +225,18 @@ START_TEST(ranks_of_dynamic_rendezvous)
     ck_assert_str_eq(got, "8 3 123.0 n01 22091");
     free(got);
     got = run_as("torchrun", ENV(STEP), c10d, NULL, NULL);
-    ck_assert_str_eq(got, "8 any 123.0 n01 22091");
-    ck_assert_str_eq(g_said, "dlaunch: Slurm step 123.0: 8 nodes, head n01, port 22091 "
+    ck_assert_str_eq(got, "8 any 123.0 127.0.0.1 29500"); /* it takes no address there */
+    ck_assert_str_eq(g_said, "dlaunch: Slurm step 123.0: 8 nodes, no --rdzv_endpoint "
                              "(--no_detect to ignore)\n");
     free(got);
     /* others may come to a place of the user's */
     got =
         run(ENV(STEP), ARGV("--rdzv_backend", "c10d", "--nnodes", "8", "--rdzv_endpoint", "h", "x"),
             NULL, NULL);
-    ck_assert_str_eq(got, "8 any 123.0 n01 22091");
+    ck_assert_str_eq(got, "8 any none n01 22091");
     free(got);
     got = run(ENV(STEP), ARGV("--rdzv_backend", "file", "--rdzv_endpoint", "/f", "x"), NULL, NULL);
-    ck_assert_str_eq(got, "8 any 123.0 n01 22091");
+    ck_assert_str_eq(got, "8 any none n01 22091");
     free(got);
     /* more nodes than an elastic job takes */
     got = run(ENV(STEP), ARGV("--rdzv_backend", "c10d", "--nnodes", "1:3", "x"), NULL, NULL);
@@ -306,11 +337,6 @@ START_TEST(slurm_ports)
 }
 END_TEST
 
-#define POD "KUBERNETES_SERVICE_HOST=10.0.0.1", "JOB_COMPLETION_INDEX=2"
-static const char pod_hosts[] = "# Kubernetes-managed hosts file.\n"
-                                "127.0.0.1\tlocalhost\n"
-                                "10.2.3.4\ttrain-2.svc.ns.svc.cluster.local\ttrain-2\n";
-
 START_TEST(kubernetes_indexed_job)
 {
     char *got = run(ENV(POD), ARGV("--nnodes", "4", "x"), "train-2", pod_hosts);
@@ -340,6 +366,14 @@ START_TEST(kubernetes_indexed_job)
     got =
         run(ENV(POD), ARGV("--nnodes", "1:2", "--rdzv_backend", "c10d", "x"), "train-2", pod_hosts);
     ck_assert_str_eq(got, "1:2 any train train-0.svc.ns.svc.cluster.local 29500");
+    ck_assert_str_eq(g_said, "dlaunch: indexed Kubernetes job train: 1:2 nodes, head "
+                             "train-0.svc.ns.svc.cluster.local, port 29400 (--no_detect to "
+                             "ignore)\n");
+    free(got);
+    got = run_as("torchrun", ENV(POD), ARGV("--nnodes", "4", "--rdzv_backend", "c10d", "x"),
+                 "train-2", pod_hosts);
+    ck_assert_str_eq(got, "4 any none 127.0.0.1 29500");
+    ck_assert_str_eq(g_said, "");
     free(got);
     got = run(ENV(POD), ARGV("x"), "train-2", pod_hosts);
     ck_assert_str_eq(got, "1 any none 127.0.0.1 29500");
@@ -453,6 +487,7 @@ static Suite *suite(void)
     tcase_add_test(tc, slurm_step);
     tcase_add_test(tc, slurm_and_user);
     tcase_add_test(tc, slurm_step_is_a_part_of_the_job);
+    tcase_add_test(tc, of_one_name);
     tcase_add_test(tc, slurm_tasks_without_a_job_of_the_step);
     tcase_add_test(tc, ranks_of_dynamic_rendezvous);
     tcase_add_test(tc, slurm_refusals);

@@ -146,7 +146,8 @@ static void add_silent_job(struct jobs *jobs, const struct job *j, const char *w
     jobs->named_is_silent |= has_pid(j, which);
 }
 
-/* Asks the launcher behind one socket. A socket that nobody listens on is removed. */
+/* Asks the launcher behind one socket. A socket that nobody listens on is removed, but not that of
+ * a process: it may be about to. */
 static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *which)
 {
     struct job *j = &jobs->job[jobs->n];
@@ -157,12 +158,12 @@ static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *
         return;
     strcpy(j->name, name);
     j->status = ask(j, "status\n");
-    if (!j->status && errno == ECONNREFUSED)
-        unlinkat(dirfd, name, 0);
-    else if (!j->status && errno != ENOENT && errno != ECONNRESET) /* it ended meanwhile */
-        add_silent_job(jobs, j, which);
-    else if (j->status)
+    if (j->status)
         jobs->n++;
+    else if (errno != ECONNREFUSED && errno != ENOENT && errno != ECONNRESET) /* it has not ended */
+        add_silent_job(jobs, j, which);
+    else if (errno == ECONNREFUSED && kill((pid_t)j->pid, 0) < 0 && errno == ESRCH)
+        unlinkat(dirfd, name, 0);
 }
 
 static int by_pid(const void *a, const void *b)

@@ -252,6 +252,23 @@ START_TEST(dead_and_hung_launchers)
 }
 END_TEST
 
+/* It has bound its socket and does not listen yet. */
+START_TEST(a_launcher_that_is_not_ready)
+{
+    struct proc p;
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    end(launcher("gone")); /* the folder is there */
+    snprintf(a.sun_path, sizeof(a.sun_path), "%s/dlaunch/%d.sock", tmpdir(), (int)getpid());
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(fchmod(fd, 0600), 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    ctl(&p, ARGV("status"));
+    ck_assert_int_eq(access(a.sun_path, F_OK), 0);
+    proc_fini(&p);
+    close(fd);
+}
+END_TEST
+
 /* Something else that answers: garbage is no status. */
 START_TEST(a_liar)
 {
@@ -334,6 +351,7 @@ static Suite *suite(void)
     tcase_add_test(tc, stopping);
     tcase_add_test(tc, dead_and_hung_launchers);
     tcase_add_test(tc, folders_with_two_names);
+    tcase_add_test(tc, a_launcher_that_is_not_ready);
     tcase_add_test(tc, a_liar);
     tcase_add_test(tc, usage);
     return s;

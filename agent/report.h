@@ -32,7 +32,7 @@ void report_print(FILE *out, const struct report_input *in, int color);
  *     host, node      of the launcher that wrote this: its name and group rank
  *     nnodes, world_size
  *     outcome         "succeeded", "failed", "stopped" (by a signal or on request)
- *     exit_code       of the launcher
+ *     exit_code       of the job; the launcher's own may differ (torchrun)
  *     reason          null after success, else "failure", "node_lost", "membership", "signal",
  *                     "timeout", "request", "coordinator_lost", "rendezvous", "internal"
  *     text            one line on it, "" after success

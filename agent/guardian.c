@@ -205,7 +205,7 @@ static void handle_signal(struct guardian *g, int sig)
     if (sig == SIGCHLD) {
         look_at_agent(g);
     } else if (sig == SIGTSTP && g->opts->isolation == ISOLATE_PIDNS) {
-        /* the first process of a namespace cannot stop itself */
+        log_warn("not suspended: the first process of a PID namespace cannot be (--isolate pidns)");
     } else if (sig == SIGTSTP || sig == SIGCONT || is_listed(g->opts->forward_signals, sig)) {
         g->stop_asked |= sig == SIGTSTP;
         if (g->agent > 0)

@@ -51,7 +51,8 @@ static bool has_shown_refusal(void *arg)
 {
     struct terminal *t = arg;
     look(t);
-    return strstr(t->text, "not suspended: the other nodes would take this one for lost");
+    return strstr(t->text, "not suspended: the other nodes would take this one for lost") ||
+           strstr(t->text, "not suspended: the first process of a PID namespace cannot be");
 }
 
 static int g_status;
@@ -178,6 +179,24 @@ START_TEST(ctrl_z_with_other_nodes)
 }
 END_TEST
 
+START_TEST(ctrl_z_in_a_namespace)
+{
+    static struct terminal t;
+    struct proc p;
+    if (dlaunch_run(&p, 20, "--isolate pidns true") == 125) {
+        test_skip("no PID namespace can be made here");
+        return;
+    }
+    at_terminal(&t, "--isolate pidns %W append %T/up wait %T/go");
+    wait_lines(tmppath("up"), 1, 10);
+    press(&t, 26);
+    wait_until(has_shown_refusal, &t, 10, "it says that it does not stop");
+    write_file(tmppath("go"), "");
+    ck_assert_int_eq(end_of(&t), 0);
+    proc_fini(&p);
+}
+END_TEST
+
 /* What a worker prints moves nothing; teed or not. A pipe gets it as it is. */
 START_TEST(escape_sequences_of_workers)
 {
@@ -216,7 +235,8 @@ START_TEST(stop_signals)
     const char *name = stops[_i].name;
     dlaunch_start(&p, NULL,
                   "--nproc_per_node 3 --shutdown_timeout 500ms "
-                  "--signals_to_handle TERM,INT,HUP,QUIT,SIGTERM,SIGINT,SIGHUP,SIGQUIT %%W trap %s %%T/got if-rank 2 "
+                  "--signals_to_handle TERM,INT,HUP,QUIT,SIGTERM,SIGINT,SIGHUP,SIGQUIT %%W trap %s "
+                  "%%T/got if-rank 2 "
                   "exit-on %s 9 append %%T/up pause",
                   name, name);
     wait_lines(tmppath("up"), 3, 10);
@@ -285,6 +305,7 @@ static Suite *suite(void)
     tcase_add_test(tc, ctrl_backslash_and_hangup);
     tcase_add_test(tc, ctrl_z_and_on);
     tcase_add_test(tc, ctrl_z_with_other_nodes);
+    tcase_add_test(tc, ctrl_z_in_a_namespace);
     tcase_add_loop_test(tc, escape_sequences_of_workers, 0, 2);
     tc = test_case(s, "from elsewhere", 60);
     tcase_add_loop_test(tc, stop_signals, 0, ARRAY_LEN(stops));

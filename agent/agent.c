@@ -45,17 +45,13 @@ static const struct fsm_state agent_states[] = {
     [DONE] = {"DONE", 0},
 };
 
-/* Whoever reads our output, or does not, is not waited for. Outside of struct agent for the sake of
- * a signal handler. */
-static atomic_bool hurry;
-
 static void set_lease(struct agent *a);
 
 /* ---------------------------------------------------------------- a round is prepared and started
  */
 
-static void leave(struct agent *a, enum stop_reason reason, int exit_code, int signo,
-                  const char *text)
+void agent_leave(struct agent *a, enum stop_reason reason, int exit_code, int signo,
+                 const char *text)
 {
     if (a->fsm.state == DONE)
         return;
@@ -70,7 +66,7 @@ static void give_up(struct agent *a, const struct err *e)
     char text[ERR_MSG_MAX + HOST_MAX];
     snprintf(text, sizeof(text), "%s: %s", a->job->host, e->msg);
     log_error("%s", e->msg);
-    leave(a, STOP_INTERNAL, 125, SIGTERM, text);
+    agent_leave(a, STOP_INTERNAL, 125, SIGTERM, text);
 }
 
 /* The round is prepared when this host's own name has been looked up, and GPUs, where there are
@@ -367,85 +363,12 @@ static void on_fence(void *arg)
     agent_kill_workers(arg);
 }
 
-static void leave_again(struct agent *a)
-{
-    log_notice("killing the workers");
-    agent_kill_workers(a);
-    atomic_store(&hurry, true);
-}
-
-static void stop_by(struct agent *a, enum stop_reason reason, int signo, const char *what)
-{
-    char text[HOST_MAX + 64];
-    if (a->fsm.state == DONE) {
-        if (a->rdzv)
-            rdzv_hurry(a->rdzv);
-        return;
-    }
-    if (a->leaving) {
-        leave_again(a);
-        return;
-    }
-    snprintf(text, sizeof(text), "%s received %s", a->job->host, what);
-    if (a->nalive)
-        log_notice("received %s: stopping %d worker%s, SIGKILL after %g s (once more: at once)",
-                   what, a->nalive, a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
-    leave(a, reason, 128 + signo, signo, text);
-}
-
-static void on_stop_signal(struct agent *a, int signo)
-{
-    char name[24];
-    stop_by(a, STOP_SIGNAL, signo, signal_name(signo, name));
-}
-
-void agent_stop(struct agent *a, const char *what)
-{
-    stop_by(a, STOP_REQUEST, SIGTERM, what);
-}
-
 static void on_job_timeout(uv_timer_t *t)
 {
     struct agent *a = container_of(t, struct agent, job_timer);
     char text[128];
     snprintf(text, sizeof(text), "the job did not end within %g s (--timeout)", a->job->timeout);
-    leave(a, STOP_TIMEOUT, 124, SIGTERM, text);
-}
-
-/* A terminal's Ctrl-Z. With other nodes waiting, a launcher that sleeps would count as lost. */
-static void on_suspend(struct agent *a)
-{
-    if (a->job->rdzv.max_nodes + a->job->rdzv.spares > 1) {
-        log_warn("not suspended: the other nodes would take this one for lost");
-        return;
-    }
-    agent_signal_workers(a, SIGSTOP);
-    raise(SIGSTOP);
-}
-
-static void on_signal(uv_signal_t *h, int signo)
-{
-    struct agent *a = container_of(h->data, struct agent, signal_scope);
-    if (job_is_stopped_by(a->job, signo)) {
-        on_stop_signal(a, signo);
-        return;
-    }
-    switch (signo) {
-    case SIGTSTP:
-        on_suspend(a);
-        break;
-    case SIGCONT:
-        agent_signal_workers(a, SIGCONT);
-        break;
-    case SIGUSR1:
-    case SIGUSR2:
-        /* For the program itself; its helper processes would die of it. */
-        for (int i = 0; i < a->job->nproc; i++) {
-            if (a->workers[i].state == WORKER_RUNNING)
-                kill(a->workers[i].pid, signo);
-        }
-        break;
-    }
+    agent_leave(a, STOP_TIMEOUT, 124, SIGTERM, text);
 }
 
 /* The guardian is gone: nobody would end the workers after us, so it is done here and now. */
@@ -512,7 +435,7 @@ static void print_report(const struct report_input *in)
     FILE *out = open_memstream(&text, &len);
     report_print(out ? out : stderr, in, isatty(STDERR_FILENO));
     if (out && fclose(out) == 0)
-        fd_write_patiently(STDERR_FILENO, text, len, IMPATIENT_MS, &hurry);
+        fd_write_patiently(STDERR_FILENO, text, len, IMPATIENT_MS, &agent_hurry);
     free(text);
 }
 
@@ -539,48 +462,24 @@ static void report(struct agent *a, const struct rdzv_result *result)
         log_error("--report: %s", e.msg);
 }
 
-static void (*loops_handler)(int signo); /* libuv's, the same one for all signals */
-
-static void on_signal_at_the_end(int signo)
-{
-    atomic_store(&hurry, true);
-    loops_handler(signo);
-}
-
 /* The loop stands still while the last output is written: a reader that takes none, and a signal,
  * end that. So does a while without either, when the job was told to end. */
 static void write_out(struct agent *a, enum stop_reason reason)
 {
     bool told = reason == STOP_SIGNAL || reason == STOP_REQUEST || reason == STOP_TIMEOUT;
-    struct sigaction sa = {.sa_handler = on_signal_at_the_end}, old;
-    sigfillset(&sa.sa_mask); /* as libuv's handler needs it */
-    for (const int *s = a->job->stop_signals; *s; s++) {
-        if (spawn_was_ignored(*s) || sigaction(*s, NULL, &old) < 0 || old.sa_handler == SIG_DFL)
-            continue;
-        loops_handler = old.sa_handler;
-        sigaction(*s, &sa, NULL);
-    }
+    agent_signals_hurry(a);
     if (!stdio_pump_close(a->pump, told ? UNREAD_S : -1)) {
-        atomic_store(&hurry, true);
+        atomic_store(&agent_hurry, true);
         log_set_patience(IMPATIENT_MS);
     }
 }
 
-/* Until here a signal may end the wait for other nodes. libuv gives each back its default action,
- * which would be an end that is no end of the job's. */
+/* Until here a signal may end the wait for other nodes. */
 static void on_rdzv_closed(void *arg)
 {
     struct agent *a = arg;
-    sigset_t all;
     a->rdzv = NULL;
-    sigfillset(&all);
-    sigprocmask(SIG_BLOCK, &all, NULL);
-    for (int i = 0; i < a->nsignals; i++) {
-        int signo = a->signals[i].signum;
-        uvx_close(&a->signals[i]);
-        signal(signo, SIG_IGN); /* libuv's pool has threads that block none */
-    }
-    uvx_scope_close(&a->signal_scope, on_closed, a);
+    agent_signals_close(a, on_closed);
 }
 
 static void on_finish(void *arg, const struct rdzv_result *result)
@@ -610,37 +509,12 @@ static void on_finish(void *arg, const struct rdzv_result *result)
 /* -------------------------------------------------------------------------------------- the start
  */
 
-static void handle_signal(struct agent *a, int signo)
-{
-    if (spawn_was_ignored(signo) || a->nsignals == MAX_SIGNALS)
-        return;
-    uv_signal_t *s = &a->signals[a->nsignals++];
-    uv_signal_init(a->loop, s);
-    uvx_own(&a->signal_scope, s);
-    uv_signal_start(s, on_signal, signo);
-}
-
-/* The guardian may have forwarded some already. What is written to where nobody reads, and files
- * that grow too large, are errors here and no signals, whatever the list says. */
-static void unblock(const int *signals)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    for (; *signals; signals++)
-        sigaddset(&set, *signals);
-    sigdelset(&set, SIGPIPE);
-    sigdelset(&set, SIGXFSZ);
-    sigprocmask(SIG_UNBLOCK, &set, NULL);
-}
-
 static int open_handles(struct agent *a, struct err *e)
 {
-    static const int others[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, 0};
     int rc = uv_poll_init(a->loop, &a->lifeline, a->link->lifeline);
     if (rc < 0)
         return uvx_err(e, rc, "the link to the guardian");
     uvx_scope_init(&a->scope, a->loop);
-    uvx_scope_init(&a->signal_scope, a->loop);
     uv_timer_init(a->loop, &a->job_timer);
     uv_timer_init(a->loop, &a->grace_timer);
     uv_timer_init(a->loop, &a->sweep_timer);
@@ -649,14 +523,7 @@ static int open_handles(struct agent *a, struct err *e)
     uvx_own(&a->scope, &a->sweep_timer);
     uvx_own(&a->scope, &a->lifeline);
     uv_poll_start(&a->lifeline, UV_READABLE | UV_DISCONNECT, on_guardian_gone);
-    for (const int *s = a->job->stop_signals; *s; s++)
-        handle_signal(a, *s);
-    for (const int *s = others; *s; s++) {
-        if (!job_is_stopped_by(a->job, *s))
-            handle_signal(a, *s);
-    }
-    unblock(a->job->stop_signals);
-    unblock(others);
+    agent_signals_open(a);
     if (a->job->timeout > 0)
         uv_timer_start(&a->job_timer, on_job_timeout, (uint64_t)(a->job->timeout * 1000), 0);
     return 0;
@@ -705,7 +572,7 @@ static int open_parts(struct agent *a, struct err *e)
         .nworkers = job->nproc,
         .dup_stdout = job->dup_stdout,
         .dup_stderr = job->dup_stderr,
-        .give_up = &hurry,
+        .give_up = &agent_hurry,
         .on_drained = on_drained,
         .arg = a,
     };

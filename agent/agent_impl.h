@@ -1,4 +1,4 @@
-/* agent_impl.h: what agent.c, agent_failing.c and agent_stopping.c share. */
+/* agent_impl.h: what agent.c, agent_failing.c, agent_stopping.c and agent_signals.c share. */
 #ifndef AGENT_AGENT_IMPL_H
 #define AGENT_AGENT_IMPL_H
 
@@ -100,7 +100,20 @@ void agent_signal_workers(struct agent *a, int signo);
 void agent_kill_workers(struct agent *a); /* once a round */
 /* From `delay_ms` on, once no worker is alive: ends what they left, and the agent goes on. */
 void agent_look_for_descendants(struct agent *a, unsigned delay_ms);
-/* In agent.c. When all have ended and all output is read: the next state. */
+
+/* Whoever reads our output, or does not, is not waited for. Outside of struct agent for the sake of
+ * a signal handler. */
+extern atomic_bool agent_hurry;
+void agent_signals_open(struct agent *a);
+/* While the loop stands still: a stop signal sets agent_hurry at once. */
+void agent_signals_hurry(struct agent *a);
+/* Nothing ends by them from here on. */
+void agent_signals_close(struct agent *a, void (*on_closed)(void *arg));
+
+/* In agent.c. This node leaves the job; a signal's number is what the workers get. */
+void agent_leave(struct agent *a, enum stop_reason reason, int exit_code, int signo,
+                 const char *text);
+/* When all have ended and all output is read: the next state. */
 void agent_go_on_if_over(struct agent *a);
 
 #endif

@@ -1,0 +1,157 @@
+/* agent_signals.c: stop signals and those that are passed on, from the agent's start to its end. */
+#include <signal.h>
+#include <stdio.h>
+
+#include "agent/agent_impl.h"
+#include "agent/report.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+atomic_bool agent_hurry;
+
+/* ------------------------------------------------------------------------------ what they do */
+
+static void leave_again(struct agent *a)
+{
+    log_notice("killing the workers");
+    agent_kill_workers(a);
+    atomic_store(&agent_hurry, true);
+}
+
+static void stop_by(struct agent *a, enum stop_reason reason, int signo, const char *what)
+{
+    char text[HOST_MAX + 64];
+    if (a->fsm.state == DONE) {
+        if (a->rdzv)
+            rdzv_hurry(a->rdzv);
+        return;
+    }
+    if (a->leaving) {
+        leave_again(a);
+        return;
+    }
+    snprintf(text, sizeof(text), "%s received %s", a->job->host, what);
+    if (a->nalive)
+        log_notice("received %s: stopping %d worker%s, SIGKILL after %g s (once more: at once)",
+                   what, a->nalive, a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
+    agent_leave(a, reason, 128 + signo, signo, text);
+}
+
+static void on_stop_signal(struct agent *a, int signo)
+{
+    char name[24];
+    stop_by(a, STOP_SIGNAL, signo, signal_name(signo, name));
+}
+
+void agent_stop(struct agent *a, const char *what)
+{
+    stop_by(a, STOP_REQUEST, SIGTERM, what);
+}
+
+/* A terminal's Ctrl-Z. With other nodes waiting, a launcher that sleeps would count as lost. */
+static void on_suspend(struct agent *a)
+{
+    if (a->job->rdzv.max_nodes + a->job->rdzv.spares > 1) {
+        log_warn("not suspended: the other nodes would take this one for lost");
+        return;
+    }
+    agent_signal_workers(a, SIGSTOP);
+    raise(SIGSTOP);
+}
+
+static void on_signal(uv_signal_t *h, int signo)
+{
+    struct agent *a = container_of(h->data, struct agent, signal_scope);
+    if (job_is_stopped_by(a->job, signo)) {
+        on_stop_signal(a, signo);
+        return;
+    }
+    switch (signo) {
+    case SIGTSTP:
+        on_suspend(a);
+        break;
+    case SIGCONT:
+        agent_signal_workers(a, SIGCONT);
+        break;
+    case SIGUSR1:
+    case SIGUSR2:
+        /* For the program itself; its helper processes would die of it. */
+        for (int i = 0; i < a->job->nproc; i++) {
+            if (a->workers[i].state == WORKER_RUNNING)
+                kill(a->workers[i].pid, signo);
+        }
+        break;
+    }
+}
+
+/* ------------------------------------------------------------------------------ their handlers */
+
+static void handle_signal(struct agent *a, int signo)
+{
+    if (spawn_was_ignored(signo) || a->nsignals == MAX_SIGNALS)
+        return;
+    uv_signal_t *s = &a->signals[a->nsignals++];
+    uv_signal_init(a->loop, s);
+    uvx_own(&a->signal_scope, s);
+    uv_signal_start(s, on_signal, signo);
+}
+
+/* The guardian may have forwarded some already. What is written to where nobody reads, and files
+ * that grow too large, are errors here and no signals, whatever the list says. */
+static void unblock(const int *signals)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    for (; *signals; signals++)
+        sigaddset(&set, *signals);
+    sigdelset(&set, SIGPIPE);
+    sigdelset(&set, SIGXFSZ);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
+void agent_signals_open(struct agent *a)
+{
+    static const int others[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, 0};
+    uvx_scope_init(&a->signal_scope, a->loop);
+    for (const int *s = a->job->stop_signals; *s; s++)
+        handle_signal(a, *s);
+    for (const int *s = others; *s; s++) {
+        if (!job_is_stopped_by(a->job, *s))
+            handle_signal(a, *s);
+    }
+    unblock(a->job->stop_signals);
+    unblock(others);
+}
+
+static void (*loops_handler)(int signo); /* libuv's, the same one for all signals */
+
+static void on_signal_at_the_end(int signo)
+{
+    atomic_store(&agent_hurry, true);
+    loops_handler(signo);
+}
+
+void agent_signals_hurry(struct agent *a)
+{
+    struct sigaction sa = {.sa_handler = on_signal_at_the_end}, old;
+    sigfillset(&sa.sa_mask); /* as libuv's handler needs it */
+    for (const int *s = a->job->stop_signals; *s; s++) {
+        if (spawn_was_ignored(*s) || sigaction(*s, NULL, &old) < 0 || old.sa_handler == SIG_DFL)
+            continue;
+        loops_handler = old.sa_handler;
+        sigaction(*s, &sa, NULL);
+    }
+}
+
+void agent_signals_close(struct agent *a, void (*on_closed)(void *arg))
+{
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+    for (int i = 0; i < a->nsignals; i++) {
+        int signo = a->signals[i].signum;
+        uvx_close(&a->signals[i]); /* gives it back its default action: no end of the job's */
+        signal(signo, SIG_IGN);    /* libuv's pool has threads that block none */
+    }
+    uvx_scope_close(&a->signal_scope, on_closed, a);
+}

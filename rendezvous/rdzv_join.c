@@ -172,6 +172,9 @@ static bool add_node(struct rdzv_state *s, uint32_t conn, const struct rdzv_hell
     n->group_rank = -1;
     n->prev_rank = s->began ? h->prev_rank : -1; /* as the coordinator before knew it */
     n->phase = MEMBER_STOPPING;                  /* not ready before it has said so */
+    /* Nor without workers: if another coordinator started some, heartbeats renew their lease. */
+    n->workers = h->seen_epoch != 0 && !rdzv_node_is_witness(n);
+    s->nbusy += n->workers;
     if (s->nnodes == s->cap_nodes) {
         s->cap_nodes = s->cap_nodes ? 2 * s->cap_nodes : 8;
         s->nodes = xrealloc(s->nodes, (size_t)s->cap_nodes * sizeof(struct rdzv_node *));

@@ -34,7 +34,7 @@ struct rdzv_node {
 
     /* From its newest STATUS. */
     enum member_phase phase;
-    bool workers;
+    bool workers;       /* before the first: it may have some, of another coordinator's round */
     uint64_t status_ns; /* its send_ns */
     uint64_t echo_ns;   /* when the view was sent that it had seen then, by our clock */
     uint64_t touch_ns;  /* the same, of heartbeats */

@@ -196,7 +196,7 @@ static void collect_advance(struct rdzv_state *s, uint64_t now)
             return;
         s->not_before = NEVER;
     }
-    if (s->nbusy) /* one that was given up and is back, and stops them: it says so, or is lost */
+    if (s->nbusy) /* one that is new here, or back, and may have workers: it says so, or is lost */
         return;
     /* The last call is for the job's first round. A later one, be it the first of an elected
      * coordinator, does not wait for more than are left: another one is taken in when it comes. */

@@ -59,7 +59,7 @@ struct rdzv_state {
     struct rdzv_node **by_rank; /* by the node_rank they asked for */
     int cap_by_rank;
     int nready;     /* could start now */
-    int nbusy;      /* have workers */
+    int nbusy;      /* have workers, or have not said yet that they have none */
     int ncalls;     /* of nnodes, that are to be called */
     int nleaving;   /* of nnodes */
     int nwitnesses; /* of nnodes, not among nleaving */

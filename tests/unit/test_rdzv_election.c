@@ -754,6 +754,29 @@ START_TEST(one_that_was_elected_needs_more_than_half_for_its_first_round)
 }
 END_TEST
 
+/* What it has said on the second connection renews the lease of its workers meanwhile. */
+START_TEST(a_round_waits_for_one_that_has_not_said_how_it_is)
+{
+    struct node_id late = {{5}};
+    stand("12345", NULL, 2);
+    vote(3);
+    hello(5, (struct who){.id = 5, .seen_epoch = OLD});
+    vote(4);
+    elected(true);
+    for (int i = 0; i < 12; i++) { /* quarantine and last call are over */
+        tick(5);
+        rdzv_state_beat(S_, &late, &(struct rdzv_beat){.heard_ns = T}, T);
+        for (uint32_t node = 2; node <= 4; node++)
+            say(node, MEMBER_IDLE);
+        PHASE(RDZV_COLLECT);
+    }
+    say(5, MEMBER_STOPPING);
+    PHASE(RDZV_COLLECT);
+    say(5, MEMBER_IDLE);
+    PHASE(RDZV_PREPARE);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_election");
@@ -800,6 +823,7 @@ static Suite *suite(void)
     tcase_add_test(tc, one_of_two_elected_gets_no_voter_of_the_other);
     tcase_add_test(tc, one_of_two_elected_heeds_the_other_s_round);
     tcase_add_test(tc, one_that_was_elected_needs_more_than_half_for_its_first_round);
+    tcase_add_test(tc, a_round_waits_for_one_that_has_not_said_how_it_is);
     return s;
 }
 

@@ -18,12 +18,13 @@ void store_session_fini(struct store_session *s)
     store_peer_fini(&s->shared->table, &s->peer);
 }
 
-static void count_buffers(struct store_session *s)
+static enum store_reason count_buffers(struct store_session *s)
 {
     const struct store_out *o = &s->peer.out;
     size_t now = s->decoder.pending.len + (o->bytes.len - o->bytes_sent);
     s->shared->buffered += now - s->buffered;
     s->buffered = now;
+    return s->shared->buffered > STORE_BUFFERS_MAX ? STORE_ERR_FULL_BUFFERS : STORE_OK;
 }
 
 static enum store_reason carry_out(struct store_session *s, const struct store_request *r)
@@ -51,11 +52,11 @@ enum store_reason store_session_feed(struct store_session *s, const void *chunk,
     while (!why && (rc = store_decoder_next(&s->decoder, &r)) != 0) {
         why = rc < 0 ? (enum store_reason) - rc : carry_out(s, &r);
         s->shared->requests++;
+        if (!why) /* the answers to one chunk of requests may be large */
+            why = count_buffers(s);
     }
-    count_buffers(s);
-    if (!why && s->shared->buffered > STORE_BUFFERS_MAX)
-        why = STORE_ERR_FULL_BUFFERS;
-    return why;
+    enum store_reason full = count_buffers(s);
+    return why ? why : full;
 }
 
 void store_session_sent(struct store_session *s, size_t n)

@@ -422,6 +422,37 @@ START_TEST(a_call_is_limited_as_a_whole)
 }
 END_TEST
 
+/* Few bytes of requests can ask for many of answers. */
+START_TEST(answers_to_one_chunk_are_limited)
+{
+    enum { MARGIN = 1 << 20, KEY = 200 };
+    static struct store_session s;
+    struct store_shared shared = {.buffered = STORE_BUFFERS_MAX - MARGIN};
+    struct buf b = BUF_INIT;
+    put_hello(&b);
+    for (int i = 0; i < 100; i++) {
+        char key[KEY + 1];
+        snprintf(key, sizeof(key), "%0*d", KEY, i);
+        put_hex(&b, "01 C8 00 00 00 00 00 00 00"); /* SET */
+        buf_put(&b, key, KEY);
+        put_hex(&b, "00 00 00 00 00 00 00 00");
+    }
+    store_table_init(&shared.table);
+    store_session_init(&s, &shared, false);
+    ck_assert_int_eq(store_session_feed(&s, b.data, b.len), STORE_OK);
+    ck_assert_uint_eq(shared.table.keys, 100);
+    b.len = 0;
+    for (int i = 0; i < 10000; i++)
+        put_hex(&b, "11"); /* LIST_KEYS */
+    ck_assert_int_eq(store_session_feed(&s, b.data, b.len), STORE_ERR_FULL_BUFFERS);
+    ck_assert_uint_lt(s.peer.out.bytes.len, MARGIN + 100 * (KEY + 16));
+    store_session_fini(&s);
+    ck_assert_uint_eq(shared.buffered, STORE_BUFFERS_MAX - MARGIN);
+    store_table_fini(&shared.table);
+    buf_fini(&b);
+}
+END_TEST
+
 /* Unfinished requests of all connections together; nobody is refused for a request that fits. */
 START_TEST(buffers_are_limited_as_a_whole)
 {
@@ -720,6 +751,7 @@ static Suite *suite(void)
     tcase_add_test(tc, limits_are_checked_before_the_bytes_come);
     tcase_add_test(tc, a_call_is_limited_as_a_whole);
     tcase_add_test(tc, buffers_are_limited_as_a_whole);
+    tcase_add_test(tc, answers_to_one_chunk_are_limited);
     tcase_add_test(tc, clients_check_their_requests);
     tcase_add_test(tc, dialects_are_told_apart);
     tcase_add_test(tc, a_second_hello);

@@ -174,7 +174,7 @@ static void turn_away(struct caller *k, const char *text)
     log_verbose("turned away %s: %s", k->peer.addr, text);
     rdzv_put_refusal(&b, false, text);
     link_send_buf(k->link, &b);
-    link_finish(k->link);
+    link_refuse(k->link);
     if (!k->unwelcome) /* else it has been said already, by the endpoint */
         rdzv_state_turned_away(c->state, k->peer.addr, text, uv_hrtime());
     free_caller(k);

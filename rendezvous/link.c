@@ -45,7 +45,7 @@ struct link {
     size_t nout, cap_out;
     size_t queued_bytes; /* not yet taken by the kernel */
     unsigned writes;     /* under way */
-    bool finishing;
+    bool finishing, refused;
     void (*taken)(void *owner, int fd, struct tls *tls); /* NULL: it is not given away */
     uint64_t linger_until;                               /* ms of the loop's clock */
     uv_shutdown_t shutdown;
@@ -118,6 +118,7 @@ static void close_link(struct link *l)
         return;
     l->closing = true;
     l->events = NULL;
+    l->hub->nrefused -= l->refused;
     unlink_all(l);
     for (struct link **p = &l->hub->dirty; l->dirty && *p; p = &(*p)->next_dirty) {
         if (*p == l) {
@@ -317,6 +318,7 @@ void link_hub_init(struct link_hub *h, uv_loop_t *loop, void (*before_flush)(voi
     h->before_flush = before_flush;
     h->arg = arg;
     h->closing = h->woken = false;
+    h->nrefused = 0;
     uv_prepare_init(loop, &h->prepare);
     uv_timer_init(loop, &h->linger);
     h->prepare.data = h->linger.data = h;
@@ -589,6 +591,17 @@ void link_finish(struct link *l)
         uv_timer_start(&l->hub->linger, on_linger, LINGER_MS / 4, LINGER_MS / 4);
     if (is_idle(l))
         uv_shutdown(&l->shutdown, &l->stream, on_shutdown);
+}
+
+void link_refuse(struct link *l)
+{
+    if (l->hub->nrefused == LINK_REFUSED_MAX) {
+        close_link(l);
+        return;
+    }
+    l->refused = true;
+    l->hub->nrefused++;
+    link_finish(l);
 }
 
 void link_detach(struct link *l, void (*taken)(void *owner, int fd, struct tls *tls))

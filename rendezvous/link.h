@@ -23,6 +23,8 @@
 #define LINK_QUEUE_MAX  (48u << 20)
 #define LINK_QUEUE_FULL (8u << 20)
 
+#define LINK_REFUSED_MAX 128 /* that wait for the other side's end */
+
 /* Bytes with a count of their users. */
 struct shared_buf {
     unsigned refs;
@@ -41,7 +43,8 @@ struct link_hub {
     struct link *all;   /* every link that is not closed */
     struct link *dirty; /* those with something to write */
     bool woken;
-    unsigned open; /* handles not yet closed */
+    unsigned open;     /* handles not yet closed */
+    unsigned nrefused; /* of all */
     /* Called before the loop waits, after link_hub_wake(); may send. */
     void (*before_flush)(void *arg);
     void *arg;
@@ -99,6 +102,10 @@ void link_set_on_room(struct link *l, void (*on_room)(struct link *l));
 /* Each ends the link for its owner at once; none calls back. */
 void link_close(struct link *l);  /* what is not written yet is lost */
 void link_finish(struct link *l); /* when all is written and the other side has closed, or in 2 s */
+
+/* The same for a stranger. Of very many, some are closed without the last word, so that they cannot
+ * take all descriptors. */
+void link_refuse(struct link *l);
 
 /* Gives the connection away as soon as all that was sent is written: calls taken() with the owner,
  * the descriptor and the TLS state (NULL: none), which are then its own; the link is closed.

@@ -296,6 +296,33 @@ START_TEST(finish_does_not_wait_for_ever)
 }
 END_TEST
 
+/* Strangers that do not close their ends: few of them hold a descriptor here. */
+START_TEST(refused_ones_are_few)
+{
+    enum { N = 2 * LINK_REFUSED_MAX };
+    int others[N], left = 0;
+    char byte;
+    for (int i = 0; i < N; i++) {
+        open_link();
+        others[i] = peer;
+        link_refuse(L);
+    }
+    peer = -1;
+    loop_turns(&loop, 3);
+    for (int i = 0; i < N; i++)
+        left += send(others[i], "more", 4, MSG_NOSIGNAL) == 4;
+    ck_assert_int_eq(left, LINK_REFUSED_MAX);
+    for (int i = 0; i < N; i++)
+        close(others[i]);
+    loop_turns(&loop, 3);
+    ck_assert_ptr_null(hub.all);
+    open_link();
+    link_refuse(L); /* as the first of them */
+    loop_turns(&loop, 3);
+    ck_assert_int_eq(recv(peer, &byte, 1, 0), 1);
+}
+END_TEST
+
 /* ---------------------------------------------------------------------------------- connector */
 
 static int got_fd = -1;
@@ -488,6 +515,7 @@ static Suite *suite(void)
     tcase_add_test(tc, one_that_does_not_read_is_cut_off);
     tcase_add_test(tc, finish_sends_the_last_word);
     tcase_add_test(tc, finish_does_not_wait_for_ever);
+    tcase_add_test(tc, refused_ones_are_few);
     tc = test_case(s, "connector", 30);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, the_first_that_answers_is_taken);

@@ -43,6 +43,8 @@ static void make_question(struct question *q, const struct netaddr *own, const s
     q->req.id.idiag_sport = htons((uint16_t)netaddr_port(peer));
     q->req.id.idiag_dport = htons((uint16_t)netaddr_port(own));
     q->req.id.idiag_cookie[0] = q->req.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+    if (own->sa.sa_family == AF_INET6) /* link-local: both ends are bound to the interface */
+        q->req.id.idiag_if = own->in6.sin6_scope_id;
     put_addr(q->req.id.idiag_src, peer);
     put_addr(q->req.id.idiag_dst, own);
 }

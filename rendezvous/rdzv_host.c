@@ -74,11 +74,13 @@ bool rdzv_host_whereabouts(void *arg, struct netaddr *out)
     return r->have_good;
 }
 
-/* On a node of the job: with a relay only this one's clients come as they are. */
+/* On a node of the job: with a relay only this one's clients come as they are. Here it is known
+ * whose it is. */
 static bool is_of_job(const struct rdzv *r, int fd, const struct netaddr *peer)
 {
-    return guard_whose(fd, peer) == GUARD_OWN ||
-           (!r->relay && coordinator_is_node(r->coordinator, peer));
+    enum guard_whose whose = guard_whose(fd, peer);
+    return whose == GUARD_OWN ||
+           (whose == GUARD_ELSEWHERE && !r->relay && coordinator_is_node(r->coordinator, peer));
 }
 
 /* PyTorch's clients have no token: what is known of one is where it comes from. */
@@ -93,17 +95,17 @@ static void on_store(void *arg, int fd, const struct netaddr *peer)
         store_server_adopt(r->store, fd);
         return;
     }
-    bool gone = guard_whose(fd, peer) == GUARD_GONE;
+    enum guard_whose whose = guard_whose(fd, peer);
     close(fd);
-    if (gone) {
+    if (whose == GUARD_GONE) {
         log_verbose(ENDPOINT_STORE_GONE);
         return;
     }
     endpoint_complain(
         r->endpoint, peer,
-        netaddr_is_loopback(peer) ? "a client of the workers' store that is another user's"
-        : r->relay ? "a client of the workers' store that did not come by its own node"
-                   : "a client of the workers' store that is on no node of this job");
+        whose == GUARD_OTHERS ? "a client of the workers' store that is another user's"
+        : r->relay            ? "a client of the workers' store that did not come by its own node"
+                              : "a client of the workers' store that is on no node of this job");
 }
 
 /* As silent as some of the job's own clients of the store are; or a stranger. */

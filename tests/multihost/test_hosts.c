@@ -309,6 +309,37 @@ START_TEST(one_open_port_is_enough)
 }
 END_TEST
 
+/* On the coordinator's host the kernel knows whose a client is, by whatever address it comes. */
+START_TEST(another_user_of_the_coordinators_host)
+{
+    struct hosts h;
+    struct proc p;
+    char *worker = build_path("tests/multihost/store_worker");
+    char *env[] = {"RANK=0", "WORLD_SIZE=1", test_text("MASTER_ADDR=%s", netns_addr(0)),
+                   "MASTER_PORT=29500", NULL};
+    if (geteuid() != 0) {
+        test_skip("becoming another user takes root");
+        return;
+    }
+    launch_all(&h, "--master_addr host0 --master_port 29500 %s %s wait %s", QUICK, worker,
+               tmppath("waiting"));
+    wait_lines(tmppath("waiting"), HOSTS, 20);
+    netns_start(&p, 0,
+                ARGV("timeout", "5", "setpriv", "--reuid", "65534", "--clear-groups", worker), env);
+    ck_assert_int_ne(proc_wait(&p, 10), 0);
+    proc_fini(&p);
+    proc_expect_err(&h.node[0], "a client of the workers' store that is another user's", 5);
+    netns_start(&p, 0, ARGV(worker), env);
+    int status = proc_wait(&p, 10);
+    ck_assert_msg(status == 0, "%s", p.err);
+    proc_fini(&p);
+    netns_kill(0, "dlaunch", SIGTERM);
+    for (int i = 0; i < HOSTS; i++)
+        ck_assert_int_ne(proc_wait(&h.node[i], 20), 0);
+    hosts_fini(&h);
+}
+END_TEST
+
 /* With that port closed too: who could not be reached, where, and that it is not for want of time.
  */
 START_TEST(a_closed_port_is_named)
@@ -382,6 +413,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_other_interface);
     tcase_add_test(tc, data_over_the_other_interface);
     tcase_add_test(tc, one_open_port_is_enough);
+    tcase_add_test(tc, another_user_of_the_coordinators_host);
     tcase_add_test(tc, a_closed_port_is_named);
     tc = test_case(s, "training", 180);
     tcase_add_checked_fixture(tc, setup, netns_teardown);

@@ -85,14 +85,17 @@ static void on_conn_closed(uv_handle_t *h)
 static void report(struct store_server *s, const struct store_conn *c, enum store_reason why)
 {
     struct netaddr a = {.len = sizeof(a.ss)};
-    char text[ADDR_STRLEN + 16] = "a worker on another node", size[48] = "";
+    char text[ADDR_STRLEN + 16] = "a client that is gone", size[48] = "";
     unsigned long long asked = c->session.decoder.scan.asked;
     if (s->said[why] && log_get_level() < LOG_LEVEL_VERBOSE)
         return;
     s->said[why] = true;
-    if (getpeername(c->fd, &a.sa, &a.len) == 0 &&
-        (a.sa.sa_family == AF_INET || a.sa.sa_family == AF_INET6))
-        netaddr_format(&a, text, sizeof(text));
+    if (getpeername(c->fd, &a.sa, &a.len) == 0) {
+        if (a.sa.sa_family == AF_UNIX) /* a relay's */
+            strcpy(text, "a worker on another node");
+        else
+            netaddr_format(&a, text, sizeof(text));
+    }
     if (asked)
         snprintf(size, sizeof(size), " (%llu %s)", asked,
                  why == STORE_ERR_KEY_COUNT ? "keys" : "bytes");

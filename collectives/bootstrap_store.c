@@ -662,10 +662,8 @@ int bootstrap_store(struct world *w, const struct world_opts *o, struct err *e)
     int r = find_way(&m, o, e);
     if (r < 0)
         return r;
-    if (w->size == 1) {
-        w->neighbours = w->usable_cpus = 1;
+    if (w->size == 1)
         return 0;
-    }
     m.self.cpus = wait_own_cpus();
     w->members = calloc((size_t)w->size, sizeof(*w->members));
     if (!w->members)

@@ -90,6 +90,8 @@ int dlcoll_exchange_bytes(const void *data, size_t len, dlcoll_bytes **all, dlco
                           const dlcoll_opts *opts)
 {
     dlcoll_opts o;
+    if (all)
+        *all = NULL;
     int code = comm_enter(comm);
     if (code < 0)
         return code;
@@ -97,7 +99,6 @@ int dlcoll_exchange_bytes(const void *data, size_t len, dlcoll_bytes **all, dlco
         code = comm_error(comm, DLCOLL_EINVAL, "exchange_bytes: %s is NULL", all ? "data" : "all");
         return comm_leave(comm, code);
     }
-    *all = NULL;
     if ((code = coll_take_opts(comm, CALL_EXCHANGE_BYTES, opts, &o)) == 0)
         code = exchange(comm, data, len, all, coll_deadline(comm, &o, coll_now()));
     return comm_leave(comm, code);

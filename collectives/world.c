@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "collectives/bootstrap.h"
+#include "collectives/wait.h"
 #include "core/fd.h"
 #include "rendezvous/store_thread.h"
 
@@ -20,11 +22,6 @@ static bool is_set(const char *name)
 {
     const char *v = getenv(name);
     return v && *v;
-}
-
-static void alone(struct world *w)
-{
-    w->size = w->neighbours = w->usable_cpus = 1;
 }
 
 int world_init(struct world *w, const struct world_opts *o, struct err *e)
@@ -47,7 +44,12 @@ int world_init(struct world *w, const struct world_opts *o, struct err *e)
     else if (asked || is_set("RANK") || is_set("WORLD_SIZE"))
         r = bootstrap_store(w, &with, e);
     else
-        alone(w);
+        w->size = 1;
+    if (r == 0 && !launched && w->size == 1) { /* it has met nobody */
+        const struct wait_cpus own = wait_own_cpus();
+        w->neighbours = 1;
+        w->usable_cpus = wait_count_cpus(&own);
+    }
     if (r < 0)
         world_fini(w);
     return r;
@@ -119,6 +121,11 @@ void world_who(const struct world *w, int rank, char host[MEMBER_HOST_MAX], int 
     } else if (w->members) {
         snprintf(host, MEMBER_HOST_MAX, "%s", w->members[rank].host);
         *pid = (int)w->members[rank].pid;
+    } else { /* alone */
+        char name[HOST_MAX] = "";
+        if (gethostname(name, sizeof(name) - 1) == 0)
+            snprintf(host, MEMBER_HOST_MAX, "%.*s", MEMBER_HOST_MAX - 1, name);
+        *pid = (int)getpid();
     }
 }
 

@@ -77,8 +77,8 @@ def _check(code, comm=None):
 
 
 def _dtype(a):
-    if a.dtype.name not in DTYPES:
-        raise TypeError(f"libdlcoll has no {a.dtype.name}")
+    if a.dtype.name not in DTYPES or not a.dtype.isnative:
+        raise TypeError(f"libdlcoll has no {a.dtype}")
     return DTYPES[a.dtype.name]
 
 
@@ -261,6 +261,11 @@ def _try_all():
         shared = world.empty(1 << 16)
         shared[:] = 1
         assert (world.all_reduce(shared) == n).all()
+        try:
+            world.all_reduce(np.ones(3).astype(np.dtype(float).newbyteorder("S")))
+            assert False, "summed in the other byte order"
+        except TypeError:
+            pass
         half = world.split(me % 2)
         assert half.all_reduce(np.array([1]))[0] == half.size == (n + 1 - me % 2) // 2
         try:

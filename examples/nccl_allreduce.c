@@ -1,7 +1,8 @@
 /* nccl_allreduce.c: a program that uses NCCL itself, under dlaunch. Rank, size and the unique id
  * come from the communicator; no MPI, no address, no file. Needs NVIDIA's headers and libraries:
  *
- *     cc -I$CUDA_HOME/include nccl_allreduce.c -ldlcoll -lnccl -L$CUDA_HOME/lib64 -lcudart
+ *     cc -DUSE_NCCL -I$CUDA_HOME/include nccl_allreduce.c -ldlcoll -lnccl \
+ *        -L$CUDA_HOME/lib64 -lcudart
  *     dlaunch --nproc_per_node gpu ./a.out
  *
  * Built without them it only says so. */

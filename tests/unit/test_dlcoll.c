@@ -116,6 +116,12 @@ START_TEST(a_world_of_one_with_nothing_set)
     ck_assert_int_eq(dlcoll_rank(c), 0);
     ck_assert_int_eq(dlcoll_size(c), 1);
     ck_assert_int_eq(dlcoll_local_rank(c), 0);
+    char host[256], own[256] = "";
+    int pid;
+    ck_assert_int_eq(gethostname(own, sizeof(own) - 1), 0);
+    ck_assert_int_eq(dlcoll_rank_host(c, 0, host, sizeof(host), &pid), 0);
+    ck_assert_str_eq(host, own);
+    ck_assert_int_eq(pid, getpid());
     check_everything(c);
     comm_end(c);
     set_env_int("RANK", 0);
@@ -670,6 +676,12 @@ START_TEST(wrong_arguments_are_refused_and_harm_nothing)
     expect_refused(c, dlcoll_barrier(c, &opts, NULL), DLCOLL_EINVAL, "DLCOLL_OPTS_INIT");
     opts = (dlcoll_opts){.size = sizeof(opts)};
     expect_refused(c, dlcoll_barrier(c, &opts, NULL), DLCOLL_EINVAL, "DLCOLL_OPTS_INIT");
+    dlcoll_bytes *all = (void *)x;
+    expect_refused(c, dlcoll_exchange_bytes(NULL, 4, &all, c, NULL), DLCOLL_EINVAL, "data is NULL");
+    ck_assert_ptr_null(all); /* nothing to free */
+    all = (void *)x;
+    ck_assert_int_eq(dlcoll_exchange_bytes(x, 4, &all, NULL, NULL), DLCOLL_EINVAL);
+    ck_assert_ptr_null(all);
     ck_assert_int_eq(dlcoll_barrier(NULL, NULL, NULL), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_rank(NULL), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_init(NULL, NULL), DLCOLL_EINVAL);

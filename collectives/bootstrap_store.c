@@ -317,11 +317,15 @@ static void member_encode(struct buf *b, const struct member *m)
     buf_u32(b, m->cpus.quota);
 }
 
-static bool member_decode(struct rd *r, struct member *m)
+/* own: an address of this rank, whose interface is where the others' link-local ones are. */
+static bool member_decode(struct rd *r, const char *own, struct member *m)
 {
     struct netaddr a;
+    const char *scope = strchr(own, '%');
     rd_str(r, m->host, sizeof(m->host));
     rd_str(r, m->addr, sizeof(m->addr));
+    if (scope)
+        netaddr_rescope(m->addr, sizeof(m->addr), scope + 1);
     m->port = rd_u16(r);
     m->pid = rd_u32(r);
     m->host_id = rd_u64(r);
@@ -348,14 +352,15 @@ static int another_size(int rank, uint32_t size, uint32_t leaders, struct err *e
 
 /* The epoch, the size, and as many members; or only those up to the first that was given another
  * size. */
-static int table_decode(struct world *w, const void *data, size_t len, struct err *e)
+static int table_decode(const struct meeting *m, const void *data, size_t len, struct err *e)
 {
+    struct world *w = m->w;
     struct rd r = rd_init(data, len);
     w->epoch = rd_u64(&r);
     uint32_t size = rd_u32(&r);
     for (uint32_t i = 0; i < size; i++) {
         struct member one;
-        if (!member_decode(&r, &one))
+        if (!member_decode(&r, m->self.addr, &one))
             return err_set(e, -EPROTO, "the table of ranks is malformed");
         if (one.size != size)
             return another_size((int)i, one.size, size, e);
@@ -388,7 +393,7 @@ static int replace_record(struct meeting *m, const char *key, const struct buf *
 {
     struct member other;
     struct rd r = rd_init(there, len);
-    if (!member_decode(&r, &other))
+    if (!member_decode(&r, m->self.addr, &other))
         return err_set(e, -EPROTO, "what is stored for rank %d is malformed", m->w->rank);
     if (other.pid != m->self.pid || other.host_id != m->self.host_id ||
         other.pid_ns != m->self.pid_ns)
@@ -430,7 +435,7 @@ static int gather_members(struct meeting *m, struct buf *table, int *last, struc
                              e);
         if (r == 0) {
             struct rd rd = rd_init(value, len);
-            if (!member_decode(&rd, &m->w->members[i]) || !rd_done(&rd))
+            if (!member_decode(&rd, m->self.addr, &m->w->members[i]) || !rd_done(&rd))
                 r = err_set(e, -EPROTO, "what rank %d has published is malformed", i);
             buf_put(table, value, len);
             same = m->w->members[i].size == (uint32_t)m->w->size;
@@ -476,7 +481,7 @@ static int follow(struct meeting *m, struct err *e)
     int r = store_client_get(m->client, table_key(m, key), &value, &len, remaining_ms(m), e);
     if (r < 0)
         return r;
-    int bad = table_decode(m->w, value, len, e);
+    int bad = table_decode(m, value, len, e);
     free(value);
     r = store_client_set(m->client, rank_key(m, "read", m->w->rank, key), "1", 1, bad ? NULL : e);
     return bad < 0 ? bad : r;

@@ -203,6 +203,20 @@ START_TEST(link_local)
 }
 END_TEST
 
+START_TEST(link_local_without_a_launcher)
+{
+    struct hosts h = {0};
+    name_interfaces();
+    for (int i = 0; i < HOSTS; i++) {
+        char *env[] = {test_text("RANK=%d", i), "WORLD_SIZE=3", "MASTER_PORT=29500",
+                       test_text("MASTER_ADDR=fe80::77:1%%net%d", i), NULL};
+        netns_start(&h.node[i], i, ARGV(build_path("examples/allreduce")), env);
+    }
+    expect_all(&h, 0, 30);
+    hosts_fini(&h);
+}
+END_TEST
+
 /* The nodes that are left find each other. */
 START_TEST(link_local_without_the_coordinator)
 {
@@ -409,6 +423,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_host_of_the_endpoint_comes_last);
     tcase_add_test(tc, a_wrong_name_is_made_up_for);
     tcase_add_test(tc, link_local);
+    tcase_add_test(tc, link_local_without_a_launcher);
     tcase_add_test(tc, link_local_without_the_coordinator);
     tcase_add_test(tc, the_other_interface);
     tcase_add_test(tc, data_over_the_other_interface);

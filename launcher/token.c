@@ -179,6 +179,13 @@ static int use_own(struct guard *g, struct options *o, struct err *e)
     return 0;
 }
 
+/* Not for the workers; but what is opened next must not become a standard stream. */
+static void drop_fd(int fd)
+{
+    close(fd);
+    fd_open_std();
+}
+
 /* The one that the command line, the environment or a file names. 1: none is named. */
 static int use_named(struct guard *g, struct options *o, struct err *e)
 {
@@ -200,7 +207,7 @@ static int use_named(struct guard *g, struct options *o, struct err *e)
         if (rc < 0)
             err_wrap(e, "%s", opt_where(o, OPT_token_fd));
         else
-            close(n); /* not for the workers */
+            drop_fd(n);
     } else if (env && has_file) {
         rc = err_set(e, -EINVAL, "%s: DLAUNCH_TOKEN is set too", opt_where(o, OPT_token_file));
     } else if (env) {

@@ -132,6 +132,13 @@ START_TEST(named)
     g = guard_for("dlaunch", "--token_fd", test_text("%d", fd), "/bin/true", NULL);
     ck_assert(g && g->secret_len == 32);
     ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
+    /* The place of standard input stays taken: who opens something next would get it. */
+    ck_assert_int_eq(dup2(open(path, O_RDONLY), STDIN_FILENO), STDIN_FILENO);
+    g = guard_for("dlaunch", "--token_fd", "0", "/bin/true", NULL);
+    ck_assert(g && g->secret_len == 32);
+    struct stat st, null;
+    ck_assert_int_eq(fstat(STDIN_FILENO, &st) | stat("/dev/null", &null), 0);
+    ck_assert_uint_eq(st.st_rdev, null.st_rdev);
 }
 END_TEST
 

@@ -208,8 +208,9 @@ static int use_named(struct guard *g, struct options *o, struct err *e)
             err_wrap(e, "%s", opt_where(o, OPT_token_fd));
         else
             drop_fd(n);
-    } else if (env && has_file) {
-        rc = err_set(e, -EINVAL, "%s: DLAUNCH_TOKEN is set too", opt_where(o, OPT_token_file));
+    } else if (env && (file->from == FROM_DLAUNCH || fd->from == FROM_DLAUNCH)) {
+        rc = err_set(e, -EINVAL, "%s: DLAUNCH_TOKEN is set too",
+                     opt_where(o, file->from == FROM_DLAUNCH ? OPT_token_file : OPT_token_fd));
     } else if (env) {
         rc = set_secret(g, env, strlen(env), TOKEN_ENV, e);
     }
@@ -255,6 +256,7 @@ int token_build(struct job_spec *spec, struct options *o, struct err *e)
     bool insecure = opt_flag(o, OPT_insecure);
     int rc = use_named(g, o, e);
     unsetenv(TOKEN_ENV);
+    unsetenv(TOKEN_ENV "_FD"); /* it leads nowhere any more */
     if (rc < 0)
         return rc;
     g->everywhere = rc == 0;

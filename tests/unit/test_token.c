@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include "core/log.h"
+#include "core/mem.h"
+#include "launcher/config_file.h"
 #include "launcher/job_build.h"
 #include "launcher/token.h"
 #include "rendezvous/guard.h"
@@ -42,6 +44,13 @@ static void secret_file(const char *path, const char *text, mode_t mode)
 /* The guard of a job with this command line, or NULL and g_error. */
 static struct options g_options;
 static struct err g_error;
+static const char *g_ini; /* the configuration file; NULL: none */
+
+static void on_config_error(void *arg, const char *line)
+{
+    (void)arg;
+    ck_abort_msg("%s", line);
+}
 
 static struct guard *guard_for(const char *prog, ...)
 {
@@ -60,6 +69,8 @@ static struct guard *guard_for(const char *prog, ...)
     ck_assert_msg(options_read_argv(&g_options, argc, (char **)argv, &g_error) == 0, "%s",
                   g_error.msg);
     ck_assert_msg(options_read_env(&g_options, environ, &g_error) == 0, "%s", g_error.msg);
+    if (g_ini)
+        config_text_read(&g_options, "job.ini", g_ini, strlen(g_ini), on_config_error, NULL);
     memset(&job, 0, sizeof(job));
     return job_build(&job, &g_options, &status, &g_error) < 0 ? NULL : job.rdzv.guard;
 }
@@ -142,6 +153,36 @@ START_TEST(named)
 }
 END_TEST
 
+/* The environment is stronger than a file, and what is in it twice is a mistake. */
+START_TEST(named_in_the_environment)
+{
+    static const char *const vars[] = {"DLAUNCH_TOKEN_FILE", "DLAUNCH_TOKEN_FD"};
+    char *path = tmppath("named");
+    secret_file(path, LONG, 0600);
+    g_ini = test_text("token_file = %s\n", path);
+    struct guard *g = guard_for("dlaunch", "/bin/true", NULL);
+    ck_assert(g && g->secret_len == 32);
+    setenv("DLAUNCH_TOKEN", "from the environment, long enough", 1);
+    g = guard_for("dlaunch", "/bin/true", NULL);
+    ck_assert_msg(g, "%s", g_error.msg);
+    ck_assert_uint_eq(g->secret_len, 33);
+    g_ini = NULL;
+    for (size_t i = 0; i < ARRAY_LEN(vars); i++) {
+        int fd = open(path, O_RDONLY);
+        setenv("DLAUNCH_TOKEN", "from the environment, long enough", 1);
+        setenv(vars[i], i ? test_text("%d", fd) : path, 1);
+        ck_assert_ptr_null(guard_for("dlaunch", "/bin/true", NULL));
+        ck_assert_str_eq(g_error.msg, test_text("%s: DLAUNCH_TOKEN is set too", vars[i]));
+        unsetenv(vars[i]);
+    }
+    int fd = open(path, O_RDONLY);
+    setenv("DLAUNCH_TOKEN_FD", test_text("%d", fd), 1);
+    g = guard_for("dlaunch", "/bin/true", NULL);
+    ck_assert(g && g->secret_len == 32);
+    ck_assert_ptr_null(getenv("DLAUNCH_TOKEN_FD")); /* that descriptor is closed */
+}
+END_TEST
+
 START_TEST(not_believed)
 {
     static const struct {
@@ -216,6 +257,7 @@ static Suite *suite(void)
     tcase_add_test(tc, made_when_first_needed);
     tcase_add_test(tc, one_node_and_a_spare_need_one);
     tcase_add_test(tc, named);
+    tcase_add_test(tc, named_in_the_environment);
     tcase_add_test(tc, not_believed);
     tcase_add_test(tc, open_on_purpose);
     suite_add_tcase(s, tc);

@@ -135,9 +135,12 @@ static int build_spares(struct rdzv_config *c, struct options *o, struct err *e)
 
 static int build_node_rank(struct rdzv_config *c, struct options *o, struct err *e)
 {
+    const struct opt_value *rank = &o->value[OPT_node_rank];
     bool given = opt_given(o, OPT_node_rank);
     c->node_rank = -1;
-    if (!opt_workers(o))
+    /* As in build_nnodes(): a weaker source speaks of the many nodes. */
+    if (!opt_workers(o) ||
+        (opt_flag(o, OPT_standalone) && rank->from < o->value[OPT_standalone].from))
         return 0;
     if (given && strcmp(opt_text(o, OPT_node_rank), "any") != 0)
         c->node_rank = (int)opt_number(o, OPT_node_rank);

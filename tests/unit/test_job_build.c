@@ -474,8 +474,10 @@ START_TEST(node_counts)
     options_init(&b.o, "dlaunch");
     options_read_argv(&b.o, 3, argv, NULL);
     options_set(&b.o, OPT_nnodes, "8", FROM_FILE, "job.ini:1", NULL);
+    options_set(&b.o, OPT_node_rank, "3", FROM_PET, "PET_NODE_RANK", NULL);
     ck_assert_msg(job_build(&b.job, &b.o, &b.status, &e) == 0, "%s", e.msg);
     ck_assert_int_eq(b.job.rdzv.max_nodes, 1);
+    ck_assert_int_eq(b.job.rdzv.node_rank, -1);
     options_fini(&b.o);
 }
 END_TEST

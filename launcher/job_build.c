@@ -254,6 +254,11 @@ static int build_apart(struct rdzv_config *c, struct options *o, struct err *e)
         return fail(o, id, e, "runs no workers, but a program is given: %.100s", o->command[0]);
     if (only && c->backend != RDZV_C10D)
         return fail(o, id, e, "needs --rdzv_backend c10d");
+    if (c->backend == RDZV_FILE) {
+        bool named = strcmp(opt_text(o, OPT_rdzv_backend), "file") == 0; /* else store_type=file */
+        return fail(o, named ? OPT_rdzv_backend : OPT_rdzv_conf, e,
+                    "a witness (--witness) needs the backend c10d or static, not file");
+    }
     if (only && c->max_nodes + c->spares == 1)
         return fail(o, id, e, "needs the --nnodes of a job of several nodes");
     if (!only && c->max_nodes == 1)

@@ -385,6 +385,10 @@ START_TEST(rendezvous_mistakes)
     FAILS(2, "4-256: the exit codes", "--no_restart_codes=4-256", "./train");
     FAILS(2, "--nnodes: 2 nodes, but --standalone is for one", "--standalone", "--nnodes=2",
           "./train");
+    FAILS(2, "--rdzv_backend: a witness (--witness) needs the backend c10d or static, not file",
+          "--witness=n0", "--rdzv_backend=file");
+    FAILS(2, "--rdzv_conf: a witness (--witness) needs the backend c10d or static, not file",
+          "--witness=n0", "--rdzv_conf=store_type=file");
     FAILS(2, "--rdzv_id: is empty", "--nnodes=2", "--rdzv_id=", "./train");
     FAILS(2, "--rdzv_id: has a control character", "--nnodes=2", "--rdzv_id=a\nb", "./train");
     FAILS(2, "--role: is empty", "--role=", "./train");

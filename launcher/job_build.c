@@ -655,7 +655,9 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
     for (;; s++) {
         while (isspace((unsigned char)*s))
             s++;
-        size_t len = strcspn(s, ", \t");
+        size_t item = strcspn(s, ","), len = item;
+        while (len && isspace((unsigned char)s[len - 1]))
+            len--;
         int signo = find_signal(s, len);
         if (signo == SIGKILL || signo == SIGSTOP || signo == SIGCHLD)
             return fail(o, OPT_signals_to_handle, e, "%.*s cannot be handled", (int)len, s);
@@ -669,7 +671,7 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
         else
             return fail(o, OPT_signals_to_handle, e, "there is no signal '%.*s'",
                         (int)(len > 40 ? 40 : len), s);
-        s += strcspn(s, ",");
+        s += item;
         if (!*s)
             break;
     }

@@ -763,10 +763,16 @@ START_TEST(output_mistakes)
     FAILS(2, "--logs_specs: 'x' is a plug-in", "--logs_specs=x", "./train");
     FAILS(2, "--signals_to_handle: there is no signal 'SIGFOO'", "--signals_to_handle=SIGFOO",
           "./train");
+    FAILS(2, "--signals_to_handle: there is no signal 'SIGTERM SIGINT'",
+          "--signals_to_handle=SIGTERM SIGINT", "./train");
     FAILS(2, "--signals_to_handle: there is no signal ''", "--signals_to_handle=", "./train");
     FAILS(2, "--signals_to_handle: SIGKILL cannot be handled", "--signals_to_handle=TERM,SIGKILL",
           "./train");
     struct built b;
+    BUILD(&b, "--signals_to_handle= SIGTERM , INT\t", "./train");
+    ck_assert_int_eq(b.job.stop_signals[0], SIGTERM);
+    ck_assert_int_eq(b.job.stop_signals[1], SIGINT);
+    options_fini(&b.o);
     TORCHRUN(&b, "--signals_to_handle=SIGFOO,SIGTERM", "script.py");
     ck_assert_ptr_nonnull(strstr(g_said, "there is no signal 'SIGFOO'"));
     ck_assert_int_eq(b.job.stop_signals[0], SIGTERM);

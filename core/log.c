@@ -72,8 +72,10 @@ static void emit(enum log_level level, const char *fmt, va_list ap)
     int len = vsnprintf(text, sizeof(text), fmt, ap);
     if (len < 0)
         return;
-    if ((size_t)len >= sizeof(text))
+    if ((size_t)len >= sizeof(text)) {
         len = sizeof(text) - 1;
+        memcpy(text + len - 3, "...", 4);
+    }
     size_t n = strlen(g_prefix);
     memcpy(line, g_prefix, n);
     n += log_escape(line + n, sizeof(line) - n - 2, text, (size_t)len, 0);

@@ -52,6 +52,27 @@ START_TEST(log_escape_shows_controls)
 }
 END_TEST
 
+static char g_line[8192];
+
+static void keep_line(void *arg, const char *line, size_t len)
+{
+    (void)arg;
+    snprintf(g_line, sizeof(g_line), "%.*s", (int)len, line);
+}
+
+START_TEST(log_line_that_is_too_long_says_so)
+{
+    char big[3000];
+    memset(big, 'a', sizeof(big));
+    big[sizeof(big) - 1] = '\0';
+    log_set_writer(keep_line, NULL);
+    log_notice("%s", big);
+    size_t len = strlen(g_line);
+    ck_assert_uint_gt(len, 2000);
+    ck_assert_str_eq(g_line + len - 5, "a...\n");
+}
+END_TEST
+
 START_TEST(escape_knows_what_may_go_on)
 {
     static const struct {
@@ -297,6 +318,7 @@ static Suite *suite(void)
     tcase_add_test(tc, err_text_and_context);
     tcase_add_test(tc, err_that_is_too_long_says_so);
     tcase_add_test(tc, log_escape_shows_controls);
+    tcase_add_test(tc, log_line_that_is_too_long_says_so);
     tcase_add_test(tc, escape_knows_what_may_go_on);
     tcase_add_test(tc, bytes_round_trip);
     tcase_add_test(tc, bytes_never_read_past_the_end);

@@ -35,16 +35,14 @@ _dlaunch() {
         --) ((i++)) && break ;;
         --*)
             word=${word:2} && word=--${word//-/_}
-            if [[ ${COMP_WORDS[i + 1]} == = ]]; then
-                ((i += 2))
-            elif [[ $flags != *" $word "* ]]; then
-                ((i++))
-            fi
+            [[ $flags == *" $word "* || ${COMP_WORDS[i + 1]} == [=:]* ]] || ((i++))
             ;;
         -[rt]) ((i++)) ;;
         -*) ;;
         *) break ;;
         esac
+        # --option=value and MIN:MAX come as three words.
+        while [[ ${COMP_WORDS[i + 1]} == [=:]* ]]; do ((i += 2)); done
     done
     if ((i < COMP_CWORD)); then
         declare -F _command_offset > /dev/null && _command_offset "$i"

@@ -83,9 +83,14 @@ START_TEST(generated_texts)
         "t() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _dlaunch;"
         " echo \"${COMPREPLY[*]}\"; }\n"
         "t dlaunch --nn; t dlaunch --nproc-p; t dlaunch --bind ''; t dlaunch --bind = c;\n"
-        "t dlaunch ./train --nn; t dlaunch --nnodes 2 -r 3 --dry; t dlaunch --nnodes --\n";
+        "t dlaunch ./train --nn; t dlaunch --nnodes 2 -r 3 --dry; t dlaunch --nnodes --\n"
+        /* a value with : or = in it comes as several words */
+        "t dlaunch --nnodes 2 : 4 --dry; t dlaunch --nnodes = 2 : 4 --dry\n"
+        "t dlaunch --rdzv_endpoint : 29400 --dry; t dlaunch --rdzv_endpoint =: 29400 --dry\n"
+        "t dlaunch -r 0 : 1,1 : 2 --dry; t dlaunch --rdzv_conf a = 1,b = 2 ./train --dry\n";
     ck_assert_int_eq(run(&p, ARGV("bash", "-c", (char *)script, dlaunch)), 0);
-    ck_assert_str_eq(p.out, "--nnodes\n--nproc_per_node\nnone core numa\ncore\n\n--dry_run\n\n");
+    ck_assert_str_eq(p.out, "--nnodes\n--nproc_per_node\nnone core numa\ncore\n\n--dry_run\n\n"
+                            "--dry_run\n--dry_run\n--dry_run\n--dry_run\n--dry_run\n\n");
     proc_fini(&p);
     if (run(&p, ARGV("sh", "-c", "command -v mandoc")) != 0) {
         test_skip("no mandoc to check the manual part with");

@@ -98,7 +98,8 @@ static int find_section(const char *name)
 static bool check_section(struct reader *r, const char *name)
 {
     const char *names[GROUP_COUNT + 3], *near;
-    size_t n = 0;
+    char list[256] = "";
+    size_t n = 0, used = 0;
     if (*name && find_section(name) != SECTION_BAD)
         return true;
     for (int g = 0; g < GROUP_COUNT; g++) {
@@ -107,14 +108,15 @@ static bool check_section(struct reader *r, const char *name)
     }
     names[n++] = "env";
     names[n] = NULL;
+    for (size_t i = 0; i < n && used < sizeof(list); i++) {
+        const char *sep = i + 1 < n ? ", " : " and ";
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? sep : "", names[i]);
+    }
     near = parse_nearest(name, names);
     if (near)
         complain(r, "there is no section [%.60s] (did you mean [%s]?)", name, near);
     else
-        complain(r,
-                 "there is no section [%.60s] (there are job, rendezvous, program, restart, stop, "
-                 "log, bind, daemon and env)",
-                 name);
+        complain(r, "there is no section [%.60s] (there are %s)", name, list);
     return false;
 }
 

@@ -129,11 +129,12 @@ static const struct {
      "job.ini:2: unknown key OMP_NUM_THREADS (variables belong in [env])\n"},
     {"[rendevous]\nid = x\nbananas = 1\n",
      "job.ini:1: there is no section [rendevous] (did you mean [rendezvous]?)\n"},
-    {"[bananas]\n", "job.ini:1: there is no section [bananas] (there are job, rendezvous, program, "
-                    "restart, stop, log, bind, daemon and env)\n"},
+    {"[bananas]\n",
+     "job.ini:1: there is no section [bananas] (there are job, rendezvous, security, "
+     "program, restart, stop, log, bind, daemon and env)\n"},
     {"[]\nx = 1\n",
-     "job.ini:1: there is no section [] (there are job, rendezvous, program, restart, "
-     "stop, log, bind, daemon and env)\n"},
+     "job.ini:1: there is no section [] (there are job, rendezvous, security, program, "
+     "restart, stop, log, bind, daemon and env)\n"},
     {"[job\nnnodes = 2\n", "job.ini:1: a section is written [name]\n"},
     {"[job] x\n", "job.ini:1: a section is written [name]\n"},
     {"nnodes = 2\nnnodes = 3\n", "job.ini:2: nnodes is given again (first in line 1)\n"},

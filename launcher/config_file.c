@@ -346,7 +346,8 @@ static int on_value(void *arg, const char *section_name, const char *key, const 
         return unknown_key(r, key);
     const struct opt *opt = &opt_table[id];
     if (opt->flags & (OPT_F_CLI | OPT_F_CLIENV))
-        return complain(r, "%s is for the command line only", opt->name);
+        return complain(r, "%s is for the command line%s only", opt->name,
+                        opt->flags & OPT_F_CLIENV ? " and the environment" : "");
     if (section != SECTION_ANY && (enum opt_group_id)section != opt->group)
         return complain(r, "%s belongs in [%s]%s", OPT_KEY(opt), opt_groups[opt->group].section,
                         opt->group == GROUP_JOB ? "" : " (or in [job])");

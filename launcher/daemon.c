@@ -153,8 +153,11 @@ int pid_file_open(struct pid_file *p, const char *path, struct err *e)
         if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
             if (errno != EWOULDBLOCK)
                 return err_sys(e, errno, "%.300s: lock", path);
-            return err_set(e, -EBUSY, "%.300s: process %ld holds it, so that job is running", path,
-                           read_pid(fd));
+            char holder[32] = "another process"; /* which has not written its pid yet */
+            long pid = read_pid(fd);
+            if (pid)
+                snprintf(holder, sizeof(holder), "process %ld", pid);
+            return err_set(e, -EBUSY, "%.300s: %s holds it, so that job is running", path, holder);
         }
         if (!is_current(fd, path))
             continue;

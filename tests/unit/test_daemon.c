@@ -53,6 +53,9 @@ START_TEST(pid_file_lives_as_long_as_the_job)
     ck_assert_int_eq(pid_file_open(&other, pid_path, &e), -EBUSY);
     snprintf(want, sizeof(want), "process %d holds it", (int)getpid());
     ck_assert_msg(strstr(e.msg, want), "%s", e.msg);
+    ck_assert_int_eq(truncate(pid_path, 0), 0); /* not written yet */
+    ck_assert_int_eq(pid_file_open(&other, pid_path, &e), -EBUSY);
+    ck_assert_msg(strstr(e.msg, "another process holds it"), "%s", e.msg);
     pid_file_close(&other); /* never open: removes nothing */
     ck_assert_int_eq(access(pid_path, F_OK), 0);
     pid_file_close(&p);

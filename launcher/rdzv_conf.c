@@ -127,8 +127,13 @@ int rdzv_conf_apply(const char *text, bool lenient, struct rdzv_config *c, struc
     for (;;) {
         char key[64], value[256];
         const char *end = text + strcspn(text, ","), *eq = memchr(text, '=', (size_t)(end - text));
-        if (!eq || !copy_trimmed(key, sizeof(key), text, eq) || !*key ||
-            !copy_trimmed(value, sizeof(value), eq + 1, end) || !*value)
+        if (eq && !copy_trimmed(key, sizeof(key), text, eq))
+            return err_set(e, -EINVAL, "'%.60s...' is longer than %zu bytes", text,
+                           sizeof(key) - 1);
+        if (eq && !copy_trimmed(value, sizeof(value), eq + 1, end))
+            return err_set(e, -EINVAL, "%s: the value is longer than %zu bytes", key,
+                           sizeof(value) - 1);
+        if (!eq || !*key || !*value)
             return err_set(e, -EINVAL, "'%.*s' is not KEY=VALUE",
                            (int)(end - text > 60 ? 60 : end - text), text);
         int k = rdzv_conf_find(key, strlen(key));

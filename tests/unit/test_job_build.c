@@ -527,6 +527,14 @@ START_TEST(rdzv_conf)
         FAILS(2, rows[i].why, "--nnodes=2", arg, "./train");
         free(arg);
     }
+    char *arg = xasprintf("--rdzv_conf=join_timeout=%0256d", 7);
+    FAILS(2, "--rdzv_conf: join_timeout: the value is longer than 255 bytes", "--nnodes=2", arg,
+          "./train");
+    free(arg);
+    arg = xasprintf("--rdzv_conf=%064d=1", 7);
+    FAILS(2, "--rdzv_conf: '00000", "--nnodes=2", arg, "./train");
+    FAILS(2, "00...' is longer than 63 bytes", "--nnodes=2", arg, "./train");
+    free(arg);
     TORCHRUN(&b, "--rdzv_conf=bananas=1", "script.py");
     ck_assert_ptr_nonnull(strstr(g_said, "'bananas' is no key of dlaunch's"));
     options_fini(&b.o);

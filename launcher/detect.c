@@ -221,7 +221,8 @@ static int slurm_step(struct options *o, char *const *envp, long job, long step,
         return 0;
     }
     bool rank = takes_rank(o, strtol(id_of_node, NULL, 10));
-    if ((rank || !place || !opt_given(o, OPT_nnodes)) && slurm_check_tasks(envp, nnodes, e) < 0)
+    bool taken = rank || !place || !opt_given(o, OPT_nnodes);
+    if (taken && slurm_check_tasks(envp, nnodes, e) < 0)
         return -EINVAL;
     if (slurm_head(o, envp, head, &from_head, e) < 0 ||
         set(o, OPT_nnodes, options_printf(o, "%ld", nnodes), from_nnodes, e) < 0 ||
@@ -232,7 +233,8 @@ static int slurm_step(struct options *o, char *const *envp, long job, long step,
          set(o, OPT_master_port, options_printf(o, "%d", slurm_port(job, step)), "SLURM_JOB_ID",
              e) < 0))
         return -EINVAL;
-    say(o, options_printf(o, "Slurm step %ld.%ld", job, step), TO_IGNORE);
+    if (taken)
+        say(o, options_printf(o, "Slurm step %ld.%ld", job, step), TO_IGNORE);
     return 1;
 }
 

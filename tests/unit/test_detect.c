@@ -208,6 +208,7 @@ START_TEST(slurm_tasks_without_a_job_of_the_step)
         ARGV("--nnodes", "2", "--node_rank", "1", "--master_addr", "h", "--master_port", "5", "x"),
         NULL, NULL);
     ck_assert_str_eq(got, "2 1 none h 5");
+    ck_assert_str_eq(g_said, ""); /* nothing was taken */
     free(got);
     /* its number among the nodes would be that of both */
     got = run(two_nodes, ARGV("--nnodes", "2", "--master_addr", "h", "--master_port", "5", "x"),

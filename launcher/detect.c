@@ -333,12 +333,18 @@ static int detect_kubernetes(struct options *o, char *const *envp, const struct 
     bool named = ends_in_index(host->name, name_len, &last, &stem) && last == index &&
                  pod_domain(host, domain, sizeof(domain));
     long job = named ? jobset_job(host->name, stem, domain, &jobset) : -1;
-    if (job > 0)
+    /* Or a plain job, whose name begins as that of its service does. */
+    if (job > 0 && need_head)
         return err_set(e, -EINVAL,
-                       "JobSet %.*s has several jobs and this pod is number %ld of job %ld: only "
-                       "you know where they meet (--master_addr) and its --node_rank "
-                       "(job-global-index times pods of a job, plus pod)",
-                       (int)jobset, host->name, index, job);
+                       "%.*s looks like job %ld of JobSet %.*s, and this is pod %ld of it: in a "
+                       "JobSet of several jobs only you know where they meet (--master_addr) and "
+                       "the --node_rank (job-global-index times pods of a job, plus pod); in a "
+                       "plain Job --master_addr of pod 0 is enough (--no_detect to ignore)",
+                       (int)stem, host->name, job, (int)jobset, host->name, index);
+    if (job > 0)
+        log_warn("%.*s looks like job %ld of JobSet %.*s: if that has several jobs, give each pod "
+                 "its --node_rank",
+                 (int)stem, host->name, job, (int)jobset, host->name);
     if (!named && need_head)
         return err_set(e, -EINVAL,
                        "indexed Kubernetes job, pod %ld (%.80s): the address of pod 0 cannot be "
@@ -353,8 +359,8 @@ static int detect_kubernetes(struct options *o, char *const *envp, const struct 
          set(o, OPT_rdzv_id, options_printf(o, "%.*s", (int)stem, host->name), "pod name", e) < 0))
         return -EINVAL;
     say(o,
-        options_printf(o, "%s %.*s", job >= 0 ? "JobSet" : "indexed Kubernetes job",
-                       (int)(job >= 0 ? jobset
+        options_printf(o, "%s %.*s", job == 0 ? "JobSet" : "indexed Kubernetes job",
+                       (int)(job == 0 ? jobset
                              : named  ? stem
                                       : name_len),
                        host->name),

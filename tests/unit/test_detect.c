@@ -412,9 +412,20 @@ START_TEST(kubernetes_jobset)
     got = run(ENV(POD), ARGV("--nnodes", "8", "x"), "js-workers-1-2",
               "10.2.3.4 js-workers-1-2.js.ns.svc.cluster.local js-workers-1-2\n");
     ck_assert_str_eq(got,
-                     "! JobSet js has several jobs and this pod is number 2 of job 1: only you "
-                     "know where they meet (--master_addr) and its --node_rank (job-global-index "
-                     "times pods of a job, plus pod)");
+                     "! js-workers-1 looks like job 1 of JobSet js, and this is pod 2 of it: in a "
+                     "JobSet of several jobs only you know where they meet (--master_addr) and the "
+                     "--node_rank (job-global-index times pods of a job, plus pod); in a plain Job "
+                     "--master_addr of pod 0 is enough (--no_detect to ignore)");
+    free(got);
+    /* A plain job whose name begins as that of its service does looks the same. */
+    got = run(ENV(POD), ARGV("--nnodes", "4", "--master_addr", "train-run-3-0.train", "x"),
+              "train-run-3-2", "10.2.3.4 train-run-3-2.train.ns train-run-3-2\n");
+    ck_assert_str_eq(got, "4 2 none train-run-3-0.train 29500");
+    ck_assert_str_eq(g_said,
+                     "dlaunch: train-run-3 looks like job 3 of JobSet train: if that has "
+                     "several jobs, give each pod its --node_rank\n"
+                     "dlaunch: indexed Kubernetes job train-run-3: 4 nodes, this is node 2, head "
+                     "train-run-3-0.train, port 29500 (--no_detect to ignore)\n");
     free(got);
     /* both said, or a rendezvous that gives the ranks */
     static char *const said[][8] = {

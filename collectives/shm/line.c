@@ -4,6 +4,9 @@
 
 #include "collectives/reduce.h"
 
+/* Of an arrival's data: in the line that the others look at. */
+enum { FIRST_BYTES = 64 - offsetof(struct shm_arrival, data) };
+
 /* What one rank has for another begins at a multiple of this in the arrival's data. */
 static size_t lane_bytes(size_t len)
 {
@@ -31,13 +34,22 @@ bool line_fits(const struct shm *s, const struct coll_call *c)
 
 /* ------------------------------------------------------------------------------------- putting */
 
+/* The first line last, as in shm_arrive(). */
+static void put_bytes(uint8_t *data, size_t at, const uint8_t *from, size_t len)
+{
+    size_t first = at < FIRST_BYTES ? FIRST_BYTES - at : 0;
+    if (len > first)
+        memcpy(data + at + first, from + first, len - first);
+    memcpy(data + at, from, len < first ? len : first);
+}
+
 static void put(const struct shm_op *op, size_t at, const uint8_t *from, size_t len)
 {
     const struct coll_call *c = op->call;
     if (c->reduce.has_pre)
         reduce_pre(&c->reduce, op->mine->data + at, from, c->count);
     else
-        memcpy(op->mine->data + at, from, len);
+        put_bytes(op->mine->data, at, from, len);
 }
 
 /* A block for each rank. My own goes nowhere, but it may have to be scaled before it is reduced. */

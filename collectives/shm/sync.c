@@ -223,14 +223,17 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
         return r;
     s->seq = op->seq;
     s->bases[op->seq % SHM_ARRIVALS] = op->base;
-    op->mine->id = call->id;
-    op->mine->part = call->part;
-    op->mine->call_seq = (uint32_t)call->seq;
     return 0;
 }
 
+/* All at once: the others look at this line all the time, and one that is taken away half written
+ * must be fetched again. */
 void shm_arrive(struct shm_op *op, unsigned flags)
 {
+    const struct coll_call *call = op->call;
+    op->mine->id = call->id;
+    op->mine->part = call->part;
+    op->mine->call_seq = (uint32_t)call->seq;
     op->mine->flags = (uint8_t)flags;
     shm_publish(&op->mine->seq, op->seq);
 }
@@ -251,8 +254,9 @@ int shm_differs(struct shm_op *op, int i)
 /* It has come: is it in the same operation? */
 static int compare(struct shm_op *op, int i, const struct shm_arrival *a)
 {
-    if (call_equal(&a->id, &op->mine->id) && a->part == op->mine->part &&
-        a->call_seq == op->mine->call_seq)
+    const struct coll_call *mine = op->call;
+    if (call_equal(&a->id, &mine->id) && a->part == mine->part &&
+        a->call_seq == (uint32_t)mine->seq)
         return 0;
     return shm_differs(op, i);
 }

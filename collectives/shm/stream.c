@@ -11,6 +11,10 @@
 #include "collectives/shm/shm.h"
 #include "collectives/wait.h"
 
+/* Of a cell's data: in the line that the reader looks at. */
+enum { FIRST_BYTES = 64 - offsetof(struct shm_cell, data) };
+/* Of a ring's data, made ready for the next message. */
+enum { PREPARED_BYTES = 2 * 1024 };
 enum { CHUNK_PARTS = 4 }; /* of a ring's data, a cell: the reader takes one while the next is put */
 
 /* This process's end of a stream: of the ring that it writes and of the one that it reads. */
@@ -84,6 +88,29 @@ static void copy_from(struct cursor *c, uint8_t *to, size_t len)
     }
 }
 
+static void skip(struct cursor *c, size_t len)
+{
+    while (len) {
+        size_t n = c->iov->iov_len - c->at;
+        n = n < len ? n : len;
+        len -= n;
+        c->at += n;
+        if (c->at == c->iov->iov_len)
+            c->iov++, c->at = 0;
+    }
+}
+
+/* The first line last: one that is taken away half written must be fetched again. */
+static void fill_own(struct shm_cell *to, struct cursor c, uint32_t len)
+{
+    struct cursor first = c;
+    if (len > FIRST_BYTES) {
+        skip(&c, FIRST_BYTES);
+        copy_from(&c, to->data + FIRST_BYTES, len - FIRST_BYTES);
+    }
+    copy_from(&first, to->data, min_u32(len, FIRST_BYTES));
+}
+
 /* As much of `left` bytes as goes into the next cell; 0: there is no room. */
 static uint32_t fill_cell(const struct shm *s, struct end *end, struct cursor *c, size_t left)
 {
@@ -102,13 +129,15 @@ static uint32_t fill_cell(const struct shm *s, struct end *end, struct cursor *c
         return 0; /* rather than many small ones */
     uint8_t *data = (uint8_t *)(end->out->cells + s->ring_cells);
     struct shm_cell *to = cell(s, end->out, end->cells_put);
-    copy_from(c, to->data, min_u32(len, SHM_CELL_BYTES));
+    struct cursor begin = *c;
+    skip(c, min_u32(len, SHM_CELL_BYTES));
     if (len > SHM_CELL_BYTES) {
         uint32_t more = len - SHM_CELL_BYTES, at = end->data_put % size;
         uint32_t first = min_u32(more, size - at);
         copy_from(c, data + at, first);
         copy_from(c, data, more - first);
     }
+    fill_own(to, begin, min_u32(len, SHM_CELL_BYTES));
     to->len = len;
     end->data_put += more_bytes(len);
     end->cells_put++;
@@ -152,6 +181,14 @@ bool stream_has_left(const struct dlcoll_comm *comm, int peer)
     return atomic_load_explicit(&its->left, memory_order_acquire);
 }
 
+/* The next message is likely to be as long, and to go where the reader has read. */
+static void prepare_next(const struct shm *s, const struct end *end, uint32_t more)
+{
+    uint32_t at = end->data_put % s->ring_bytes;
+    if (more && more <= PREPARED_BYTES && at + more <= s->ring_bytes)
+        copy_prepare((uint8_t *)(end->out->cells + s->ring_cells) + at, more);
+}
+
 bool stream_put(struct transport *base, int stream, const struct iovec *iov, size_t len)
 {
     struct streams *t = (struct streams *)base;
@@ -161,6 +198,7 @@ bool stream_put(struct transport *base, int stream, const struct iovec *iov, siz
     if (t->closed || atomic_load_explicit(&end->peer->left, memory_order_acquire) ||
         len > SHM_CELL_BYTES + s->ring_bytes / CHUNK_PARTS || !fill_cell(s, end, &c, len))
         return false;
+    prepare_next(s, end, more_bytes((uint32_t)len));
     wake(end->peer);
     return true;
 }
@@ -190,12 +228,8 @@ static void copy_to(const struct shm *s, const struct end *end, const struct shm
 static struct shm_cell *next_cell(const struct shm *s, const struct end *end, uint32_t *len)
 {
     struct shm_cell *next = cell(s, end->in, end->cells_got);
-    if (atomic_load_explicit(&next->number, memory_order_acquire) != end->cells_got + 1) {
-        /* When the cell comes, its data comes with it, and not after it. */
-        const uint8_t *data = (const uint8_t *)(end->in->cells + s->ring_cells);
-        __builtin_prefetch(data + end->data_got % s->ring_bytes);
+    if (atomic_load_explicit(&next->number, memory_order_acquire) != end->cells_got + 1)
         return NULL;
-    }
     *len = next->len;
     return next;
 }

@@ -25,10 +25,11 @@ struct shm_tuning shm_tuning = {
     .root_pair = 1024 * 1024,
     .direct = 4 * 1024,
     .direct_stream = 4 * 1024 * 1024,
-    .pull = 8 * 1024,
+    .pull = 128 * 1024,
+    .pull_shared = 16 * 1024,
     .pull_crowded = SIZE_MAX,
-    .pull_shared = 32 * 1024,
-    .compare = 8 * 1024,
+    .pull_crowded_shared = 32 * 1024,
+    .compare = 128 * 1024,
     .piece_few = 256 * 1024,
     .piece_many = 32 * 1024,
     .piece_move = 64 * 1024,
@@ -164,16 +165,17 @@ static int move_timed(struct task *t, size_t block, bool can_pull)
     return r;
 }
 
-/* From which length on a block may stay where it is, for the others to take. Ranks that take turns
- * on a CPU find what is staged in its cache: they stage all that is not shared memory anyway, which
- * was never slower and up to twice as fast. With a CPU for each it may be either, and is timed. */
+/* From which length on a block may stay where it is, for the others to take. What is shared memory
+ * does so soon. Ranks that take turns on a CPU find what is staged in its cache: they stage all
+ * else, which was never slower and up to twice as fast. With a CPU for each that is so of what is
+ * not long; then it may be either, and is timed. */
 static size_t pull_limit(const struct task *t, size_t len)
 {
     uint64_t at;
-    if (t->call->comm->policy.spin_ns)
-        return shm_tuning.pull;
     bool shared = shm_holds(t->s, t->call->send, len, &at);
-    return shared ? shm_tuning.pull_shared : shm_tuning.pull_crowded;
+    if (t->call->comm->policy.spin_ns)
+        return shared ? shm_tuning.pull_shared : shm_tuning.pull;
+    return shared ? shm_tuning.pull_crowded_shared : shm_tuning.pull_crowded;
 }
 
 static bool is_timed(const struct task *t, size_t block)

@@ -203,7 +203,8 @@ static void tune(const char *arg)
     else if (strncmp(arg, "direct=", 7) == 0)
         shm_tuning.direct = v;
     else if (strncmp(arg, "pull=", 5) == 0)
-        shm_tuning.pull = shm_tuning.pull_crowded = shm_tuning.pull_shared = v;
+        shm_tuning.pull = shm_tuning.pull_shared = shm_tuning.pull_crowded =
+            shm_tuning.pull_crowded_shared = v;
     else if (strncmp(arg, "pair=", 5) == 0)
         shm_tuning.piece_few = v;
     else if (strncmp(arg, "many=", 5) == 0)

@@ -199,7 +199,7 @@ static void take_what_is_reused(dlcoll_comm *comm, void *arg)
 START_TEST(what_is_reused_is_no_result)
 {
     enum taking how = (enum taking)_i;
-    shm_tuning.pull = shm_tuning.pull_crowded = 1;
+    shm_tuning.pull = shm_tuning.pull_shared = shm_tuning.pull_crowded = 1;
     shm_tuning.compare = SIZE_MAX;
     thread_ranks_run(2, take_what_is_reused, &how);
 }

@@ -188,7 +188,7 @@ static void move_without_memory(struct ranks *j, int rank)
 START_TEST(want_of_memory_in_the_middle_ends_it)
 {
     setenv("DLCOLL_SHM", _i ? "1" : "0", 1);
-    shm_tuning.pull = shm_tuning.pull_crowded = 1;
+    shm_tuning.pull = shm_tuning.pull_shared = shm_tuning.pull_crowded = 1;
     shm_tuning.compare = SIZE_MAX;
     ranks_run(2, 1, move_without_memory);
     unsetenv("DLCOLL_SHM");

@@ -521,7 +521,7 @@ bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op)
     struct p2p_peer *peer = &p->peers[op->peer];
     if (!(op->is_send ? try_send(p, peer, op) : try_recv(p, peer, op)))
         return false;
-    recorder_end(&comm->job->recorder, op->record, 0);
+    recorder_end_at_once(&comm->job->recorder, op->record);
     return true;
 }
 

@@ -71,15 +71,32 @@ uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_na
     return number;
 }
 
-void recorder_end(struct recorder *r, uint64_t number, int result)
+/* NULL: others have come since. */
+static struct segment_op *find(struct recorder *r, uint64_t number)
 {
     struct segment_op *op = &r->line->ops[number % SEGMENT_OPS];
-    if (atomic_load_explicit(&op->number, memory_order_relaxed) != number)
-        return; /* others have come since */
-    uint64_t now = clock_ns(result < 0 ? CLOCK_MONOTONIC : clock_for(op->bytes));
+    return atomic_load_explicit(&op->number, memory_order_relaxed) == number ? op : NULL;
+}
+
+static void end(struct segment_op *op, uint64_t now, int result)
+{
     atomic_store_explicit(&op->result, result, memory_order_relaxed);
     atomic_store_explicit(&op->end_ns, now > op->start_ns ? now : op->start_ns,
                           memory_order_release);
+}
+
+void recorder_end(struct recorder *r, uint64_t number, int result)
+{
+    struct segment_op *op = find(r, number);
+    if (op)
+        end(op, clock_ns(result < 0 ? CLOCK_MONOTONIC : clock_for(op->bytes)), result);
+}
+
+void recorder_end_at_once(struct recorder *r, uint64_t number)
+{
+    struct segment_op *op = find(r, number);
+    if (op)
+        end(op, op->start_ns, 0);
 }
 
 static bool copy(const struct segment_op *op, uint64_t number, dlcoll_record *out)

@@ -23,6 +23,8 @@ void recorder_init(struct recorder *r, struct segment_local *line); /* NULL: non
 uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
                         const struct call *call, uint64_t bytes, uint64_t coarse_ns);
 void recorder_end(struct recorder *r, uint64_t number, int result);
+/* It has succeeded, and taken no time that the coarse clock would show. */
+void recorder_end_at_once(struct recorder *r, uint64_t number);
 
 /* Copies those of a line, the newest first. Returns how many. */
 int recorder_read(const struct segment_local *line, dlcoll_record *out, int max);

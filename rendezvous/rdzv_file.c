@@ -114,10 +114,10 @@ static bool parse_addrs(struct notice_board *b, char *list)
 {
     char *save = NULL;
     for (char *ip = strtok_r(list, ",", &save); ip; ip = strtok_r(NULL, ",", &save)) {
-        if (b->naddrs == CONNECTOR_ADDRS_MAX ||
-            !netaddr_parse_ip(&b->addrs[b->naddrs], ip, b->port))
+        if (b->naddrs == CONNECTOR_ADDRS_MAX)
             return false;
-        b->naddrs++;
+        /* One with a scope that this host has not is of no use here. */
+        b->naddrs += netaddr_parse_ip(&b->addrs[b->naddrs], ip, b->port);
     }
     return b->naddrs > 0;
 }

@@ -5,9 +5,12 @@
 #define TESTS_LIB_RDZV_NODES_H
 
 #include <errno.h>
+#include <net/if.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -402,6 +405,28 @@ static inline TCase *net_case(Suite *s, const char *name, double timeout)
     TCase *tc = test_case(s, name, timeout);
     tcase_add_checked_fixture(tc, setup, teardown);
     return tc;
+}
+
+/* A network of its own, with n addresses beside loopback: 10.0.0.1 and up. False: not allowed. */
+static inline bool enter_network_of(int n)
+{
+    if (unshare(CLONE_NEWNET) < 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0)
+        return false;
+    struct ifreq up = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool ok = ioctl(fd, SIOCSIFFLAGS, &up) == 0;
+    for (int i = 1; i <= n && ok; i++) {
+        struct ifreq alias = {0};
+        struct netaddr a;
+        char ip[16];
+        snprintf(alias.ifr_name, sizeof(alias.ifr_name), "lo:%d", i);
+        snprintf(ip, sizeof(ip), "10.0.0.%d", i);
+        netaddr_parse_ip(&a, ip, 0);
+        alias.ifr_addr = a.sa;
+        ok = ioctl(fd, SIOCSIFADDR, &alias) == 0;
+    }
+    close(fd);
+    return ok;
 }
 
 #endif

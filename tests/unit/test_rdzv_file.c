@@ -1,9 +1,6 @@
 /* The rendezvous by a file. */
 #include "tests/lib/rdzv_nodes.h"
 
-#include <net/if.h>
-#include <sched.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -52,28 +49,6 @@ START_TEST(file_nodes_meet)
 }
 END_TEST
 
-/* A network of its own, with n addresses beside loopback: 10.0.0.1 and up. False: not allowed. */
-static bool enter_network_of(int n)
-{
-    if (unshare(CLONE_NEWNET) < 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) < 0)
-        return false;
-    struct ifreq up = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    bool ok = ioctl(fd, SIOCSIFFLAGS, &up) == 0;
-    for (int i = 1; i <= n && ok; i++) {
-        struct ifreq alias = {0};
-        struct netaddr a;
-        char ip[16];
-        snprintf(alias.ifr_name, sizeof(alias.ifr_name), "lo:%d", i);
-        snprintf(ip, sizeof(ip), "10.0.0.%d", i);
-        netaddr_parse_ip(&a, ip, 0);
-        alias.ifr_addr = a.sa;
-        ok = ioctl(fd, SIOCSIFADDR, &alias) == 0;
-    }
-    close(fd);
-    return ok;
-}
-
 /* As many addresses as have room, that which was named first and once. */
 START_TEST(file_of_a_host_with_many_addresses)
 {
@@ -96,6 +71,38 @@ START_TEST(file_of_a_host_with_many_addresses)
         others++;
     ck_assert_msg(others >= 14, "%s", text);
     free(text);
+}
+END_TEST
+
+static bool somebody_listens(void *arg)
+{
+    struct rdzv_identity id;
+    struct netaddr a;
+    netaddr_parse_ip(&a, "127.0.0.1", *(int *)arg);
+    return rdzv_probe(&a, 1000, NULL, &id) == 0;
+}
+
+/* One with a scope that this host has not, by which nobody can come, and one by which it can. */
+START_TEST(file_with_an_address_of_another_hosts_interface)
+{
+    const char *path = tmppath("rdzv");
+    int port = unused_port();
+    config_of(1, RDZV_FILE, port, 2, 2)->endpoint_path = tmppath("theirs");
+    nodes[1].config.endpoint_host = NULL;
+    pid_t pid = fork_node(1);
+    wait_until(somebody_listens, &port, 10, "the other one listens");
+    char line[256];
+    snprintf(line, sizeof(line),
+             "dlaunch-rendezvous 1 job 0123456789abcdef %d fe80::1%%25nosuch0,127.0.0.1 far 77 "
+             "elsewhere:net:[1]\n",
+             port);
+    write_file(path, line);
+    file_config(0, path, 2, 2);
+    open_node(0);
+    wait_runs(0, 0, 1);
+    expect_child('r');
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
 }
 END_TEST
 
@@ -129,14 +136,6 @@ START_TEST(file_that_was_left_behind_is_taken_over)
     HAS(logs, "was left behind by host far, pid 77");
 }
 END_TEST
-
-static bool somebody_listens(void *arg)
-{
-    struct rdzv_identity id;
-    struct netaddr a;
-    netaddr_parse_ip(&a, "127.0.0.1", *(int *)arg);
-    return rdzv_probe(&a, 1000, NULL, &id) == 0;
-}
 
 START_TEST(file_whose_locks_do_not_reach_here)
 {
@@ -241,6 +240,7 @@ static Suite *suite(void)
     TCase *tc = net_case(s, "file", 30);
     tcase_add_test(tc, file_nodes_meet);
     tcase_add_test(tc, file_of_a_host_with_many_addresses);
+    tcase_add_test(tc, file_with_an_address_of_another_hosts_interface);
     tcase_add_test(tc, file_that_was_left_behind_is_taken_over);
     tcase_add_test(tc, file_whose_locks_do_not_reach_here);
     tcase_add_test(tc, file_of_another_job);

@@ -249,19 +249,21 @@ bool rdzv_choose_bind(const char *host, int port, const struct netaddr *addrs, i
     }
     if (max_nodes == 1 || is_localhost(host))
         return netaddr_parse_ip(&out->addr, "127.0.0.1", port);
-    for (int i = 0; i < naddrs; i++) {
-        if (!netaddr_is_loopback(&addrs[i]) && netaddr_is_local(&addrs[i])) {
-            out->addr = addrs[i];
-            return true;
-        }
-    }
+    int own = 0, loopback = 0;
     for (int i = 0; i < naddrs; i++) {
         if (netaddr_is_loopback(&addrs[i])) {
-            out->any = true;
-            return netaddr_parse_ip(&out->addr, "::", port);
+            loopback++;
+        } else if (netaddr_is_local(&addrs[i]) &&
+                   (!own || !netaddr_same_ip(&addrs[i], &out->addr))) {
+            out->addr = addrs[i];
+            own++;
         }
     }
-    return false;
+    if (own == 1)
+        return true;
+    /* To others the name may mean another address than here, or one of several only. */
+    out->any = own || loopback;
+    return out->any && netaddr_parse_ip(&out->addr, "::", port);
 }
 
 /* This node is the host, whatever the name says. */

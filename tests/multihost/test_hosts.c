@@ -172,6 +172,28 @@ START_TEST(training_over_ipv6)
 }
 END_TEST
 
+/* To itself host0 has an address of each kind, IPv6 first; the others know the other one. */
+static void setup_two_addresses(void)
+{
+    netns_setup(HOSTS, -1);
+    if (netns_sh(0, "echo fd77::1 host0 >>/etc/hosts") != 0)
+        exit(1);
+}
+
+static const char *const two_ways[] = {"--master_addr host0",
+                                       "--rdzv_backend c10d --rdzv_endpoint host0"};
+
+START_TEST(a_name_with_two_addresses)
+{
+    struct hosts h;
+    ck_assert_int_eq(netns_sh(0, "getent ahosts host0 | grep -q ^fd77::1"), 0);
+    launch_all(&h, "%s %s --nproc_per_node 2 %%W %s", two_ways[_i], QUICK, job);
+    expect_all(&h, 0, 20);
+    the_master(&h);
+    hosts_fini(&h);
+}
+END_TEST
+
 /* Link-local addresses, on interfaces that have another name on each host: the scope that is part
  * of an address is each host's own. */
 static void name_interfaces(void)
@@ -436,6 +458,9 @@ static Suite *suite(void)
     tc = test_case(s, "another wrong name", 60);
     tcase_add_checked_fixture(tc, setup_bad_1, netns_teardown);
     tcase_add_loop_test(tc, nodes_meet, 0, ARRAY_LEN(ways));
+    tc = test_case(s, "two addresses", 60);
+    tcase_add_checked_fixture(tc, setup_two_addresses, netns_teardown);
+    tcase_add_loop_test(tc, a_name_with_two_addresses, 0, ARRAY_LEN(two_ways));
     tc = test_case(s, "ipv6", 180);
     tcase_add_checked_fixture(tc, setup_ipv6, netns_teardown);
     tcase_add_loop_test(tc, ipv6_only, 0, ARRAY_LEN(ways6));

@@ -258,6 +258,26 @@ START_TEST(bind_rules)
     netaddr_set_port(&addrs[1], 5);
     ck_assert(rdzv_choose_bind("myhost", 5, addrs, 2, 2, &b) && !b.any);
     ck_assert(netaddr_same_ip(&b.addr, &own));
+    addrs[0] = addrs[1]; /* twice the same */
+    ck_assert(rdzv_choose_bind("myhost", 5, addrs, 2, 2, &b) && !b.any);
+    ck_assert(netaddr_same_ip(&b.addr, &own));
+}
+END_TEST
+
+/* Others may know only one of them, or reach it only. */
+START_TEST(a_name_of_several_addresses)
+{
+    struct endpoint_bind b;
+    struct netaddr own[2];
+    char ip[ADDR_STRLEN];
+    if (!enter_network_of(2)) {
+        test_skip("no network namespace to be had");
+        return;
+    }
+    ck_assert_int_eq(netaddr_list_local(own, 2), 2);
+    ck_assert(rdzv_choose_bind("myhost", 5, own, 2, 2, &b) && b.any);
+    ck_assert_str_eq(netaddr_ip(&b.addr, ip), "::");
+    ck_assert_int_eq(netaddr_port(&b.addr), 5);
 }
 END_TEST
 
@@ -373,6 +393,7 @@ static Suite *suite(void)
     tcase_add_test(tc, port_in_use_says_by_whom);
     tcase_add_test(tc, port_in_use_by_another_job);
     tcase_add_test(tc, bind_rules);
+    tcase_add_test(tc, a_name_of_several_addresses);
     tc = net_case(s, "endpoint", 40);
     tcase_add_test(tc, silent_connections_are_bounded);
     tcase_add_test(tc, silent_clients_of_the_store_are_kept);

@@ -44,8 +44,9 @@ struct caller {
     uint64_t deadline;          /* ns */
 };
 
-#define NO_SLOT UINT32_MAX
-#define CALL_MS 2000 /* it is refused within a round trip, or not at all */
+#define NO_SLOT       UINT32_MAX
+#define CALL_MS       2000 /* it is refused within a round trip, or not at all */
+#define OWN_ADDRS_MAX 256
 
 /* A launcher that is called, to see whether it still listens. */
 struct call {
@@ -74,7 +75,7 @@ struct coordinator {
     bool closing, finished;
     bool elected;
     struct broadcast broadcast;
-    struct map addrs; /* of the nodes of the round: what its table says, and where they call from */
+    struct map addrs; /* of the round's other nodes, as its table says and as they call from */
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
@@ -508,6 +509,19 @@ static void note_addr(struct coordinator *c, const char *ip)
         *value = c;
 }
 
+/* Who comes from this host is known by his user: any of them may choose which of its addresses he
+ * comes from. */
+static void forget_own_addrs(struct coordinator *c)
+{
+    struct netaddr own[OWN_ADDRS_MAX];
+    char ip[ADDR_STRLEN];
+    int n = netaddr_list_local(own, OWN_ADDRS_MAX);
+    for (int i = 0; i < n; i++) {
+        netaddr_ip(&own[i], ip);
+        map_remove(&c->addrs, ip, strlen(ip));
+    }
+}
+
 /* Before the table of a round goes out: whose workers may come to the store. */
 static void note_addrs(struct coordinator *c, const struct rank_table *t)
 {
@@ -519,6 +533,7 @@ static void note_addrs(struct coordinator *c, const struct rank_table *t)
         if (c->callers[i]->link && c->callers[i]->said_hello && !c->callers[i]->peer.own)
             note_addr(c, c->callers[i]->peer.addr);
     }
+    forget_own_addrs(c);
 }
 
 bool coordinator_is_node(const struct coordinator *c, const struct netaddr *a)

@@ -105,7 +105,7 @@ static void on_store(void *arg, int fd, const struct netaddr *peer)
         r->endpoint, peer,
         whose == GUARD_OTHERS ? "a client of the workers' store that is another user's"
         : r->relay            ? "a client of the workers' store that did not come by its own node"
-                              : "a client of the workers' store that is on no node of this job");
+                   : "a client of the workers' store that is on no other node of this job");
 }
 
 /* As silent as some of the job's own clients of the store are; or a stranger. */

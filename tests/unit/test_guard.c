@@ -173,17 +173,21 @@ END_TEST
 /* ------------------------------------------------------------------------------------ whose it is
  */
 
-/* In a process of user nobody: connects, says n bytes, and is hung up on (0) or answered (1). */
-static int as_nobody(int port, const void *bytes, size_t n)
+/* In a process of user nobody: connects from that address, says n bytes, and is hung up on (0) or
+ * answered (1). */
+static int nobody_from(const char *ip, int port, const void *bytes, size_t n)
 {
     pid_t pid = fork();
     if (pid == 0) {
-        struct netaddr a;
+        struct netaddr a, from;
         char answer[64];
         netaddr_parse_ip(&a, "127.0.0.1", port);
+        netaddr_parse_ip(&from, ip, 0);
         if (setgid(65534) < 0 || setuid(65534) < 0)
             _exit(98);
         int fd = socket(AF_INET, SOCK_STREAM, 0); /* whose it is is set here */
+        if (bind(fd, &from.sa, from.len) < 0)
+            _exit(97);
         if (connect(fd, &a.sa, a.len) < 0 || send(fd, bytes, n, MSG_NOSIGNAL) != (ssize_t)n)
             _exit(99);
         _exit(recv(fd, answer, sizeof(answer), 0) > 0);
@@ -193,6 +197,11 @@ static int as_nobody(int port, const void *bytes, size_t n)
     while (waitpid(pid, &status, WNOHANG) == 0 && mono_ns() < until)
         uv_run(&loop, UV_RUN_NOWAIT);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int as_nobody(int port, const void *bytes, size_t n)
+{
+    return nobody_from("127.0.0.1", port, bytes, n);
 }
 
 /* A process, of user nobody or of this one, that listens on a port of loopback, says n bytes to
@@ -401,9 +410,10 @@ START_TEST(handshakes_of_many_from_one)
 }
 END_TEST
 
+static const uint8_t hello[] = {0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4};
+
 START_TEST(the_store_of_another_user)
 {
-    static const uint8_t hello[] = {0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4};
     if (geteuid() != 0) {
         test_skip("becoming another user takes root");
         return;
@@ -420,6 +430,25 @@ START_TEST(the_store_of_another_user)
     ck_assert_int_eq(send(fd, hello, sizeof(hello), 0), sizeof(hello));
     ck_assert_uint_eq(hear(fd, answer, sizeof(answer), 4), 4);
     close(fd);
+}
+END_TEST
+
+/* He may choose the one that the coordinator's node has in the table of the round. */
+START_TEST(another_user_at_the_nodes_address)
+{
+    if (geteuid() != 0 || !enter_network_of(1)) {
+        test_skip("a network and becoming another user take root");
+        return;
+    }
+    config_of(0, RDZV_C10D, 0, 1, 1)->guard = guard_of(0, NULL);
+    nodes[0].config.local_addr = "10.0.0.1";
+    guards[0].open = false;
+    guards[0].everywhere = false;
+    open_node(0);
+    wait_runs(0, 0, 1);
+    ck_assert_int_eq(nobody_from("10.0.0.1", nodes[0].master_port, hello, sizeof(hello)), 0);
+    HAS(logs, "refused a client of the workers' store that is on no other node of this job, from "
+              "10.0.0.1");
 }
 END_TEST
 
@@ -540,6 +569,7 @@ static Suite *suite(void)
     tcase_add_test(tc, one_that_joins_others_wants_a_token);
     tcase_add_test(tc, probed_under_tls);
     tcase_add_test(tc, the_store_of_another_user);
+    tcase_add_test(tc, another_user_at_the_nodes_address);
     tcase_add_test(tc, a_launcher_of_another_user);
     tcase_add_test(tc, whose_socket);
     tcase_add_test(tc, whose_closed_socket);

@@ -173,7 +173,7 @@ struct store_peer *store_table_next_ready(struct store_table *t)
 
 /* Tells those who watch the name. */
 static void tell_watchers(struct store_table *t, struct store_name *n, uint8_t kind,
-                          const struct store_blob *before, const struct store_blob *after)
+                          struct store_blob *before, struct store_blob *after)
 {
     for (struct store_node *i = n->watches.next; i != &n->watches; i = i->next) {
         struct store_peer *p = container_of(i, struct store_wait, link)->peer;
@@ -182,8 +182,8 @@ static void tell_watchers(struct store_table *t, struct store_name *n, uint8_t k
         } else {
             store_out_u8(&p->out, kind);
             store_out_bytes(&p->out, n->text.p, n->text.len);
-            store_out_bytes(&p->out, before ? before->data : NULL, before ? before->len : 0);
-            store_out_bytes(&p->out, after ? after->data : NULL, after ? after->len : 0);
+            store_out_blob(&p->out, before);
+            store_out_blob(&p->out, after);
         }
         make_ready(t, p);
     }

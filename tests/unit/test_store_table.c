@@ -943,6 +943,29 @@ START_TEST(watches_have_a_limit_and_must_be_read)
 }
 END_TEST
 
+/* However many watch, what a large value takes is there once. */
+START_TEST(a_watched_value_is_kept_once)
+{
+    enum { N = 50, LEN = 1 << 20 };
+    struct store_request r = {.cmd = STORE_WATCH_KEY, .key = {(const uint8_t *)"k", 1}};
+    static struct store_peer many[N];
+    uint8_t *val = xcalloc(1, LEN);
+    for (int i = 0; i < N; i++) {
+        store_peer_init(&many[i]);
+        ck_assert_int_eq(store_table_apply(&table, &many[i], &r), STORE_OK);
+    }
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(store_bytes(0, STORE_SET, "k", val, LEN), STORE_OK);
+    for (int i = 0; i < N; i++) {
+        ck_assert_uint_gt(many[i].out.len, 3u * LEN); /* "" and it, it and it */
+        ck_assert_uint_lt(many[i].out.bytes.cap, 4096);
+        store_peer_fini(&table, &many[i]);
+    }
+    ck_assert_uint_lt(table.bytes, 2u * LEN);
+    free(val);
+}
+END_TEST
+
 /* --- Cost --------------------------------------------------------------------------------------*/
 
 /* Ten times as much takes about ten times as long, not a hundred times: the deadline of the test
@@ -1110,6 +1133,7 @@ static Suite *suite(void)
     tcase_add_test(tc, appending_has_an_end);
     tcase_add_test(tc, an_answer_has_an_end);
     tcase_add_test(tc, watches_have_a_limit_and_must_be_read);
+    tcase_add_test(tc, a_watched_value_is_kept_once);
     tc = test_case(s, "cost", 20);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, many_waiters_of_one_key);

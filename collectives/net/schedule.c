@@ -84,6 +84,9 @@ void schedule_reduce(struct schedule *s, struct place to, struct place left, str
 static void end_round(struct schedule *s, bool loose)
 {
     size_t start = s->nrounds ? s->rounds[s->nrounds - 1].end : 0, reduces = 0;
+    /* What comes after a round without steps may need the one before it. */
+    if (s->nsteps == start && s->nrounds)
+        s->rounds[s->nrounds - 1].loose = false;
     if (s->oom || s->nsteps == start ||
         !grow(s, (void **)&s->rounds, s->nrounds, &s->cap_rounds, sizeof(*s->rounds)))
         return;

@@ -94,7 +94,7 @@ void schedule_copy(struct schedule *s, struct place to, struct place from, size_
 void schedule_reduce(struct schedule *s, struct place to, struct place left, struct place right,
                      size_t len);
 
-/* Ends the round; one without steps is none. */
+/* Ends the round; one without steps is none, and what follows it waits for the one before it. */
 void schedule_end_round(struct schedule *s);
 
 /* The same; the next round needs nothing of this one. What the rules say of the steps of a round

@@ -539,6 +539,83 @@ START_TEST(every_algorithm_through_many_segments)
 }
 END_TEST
 
+/* Parts of all lengths side by side: of a short one some segments are empty, and so are the rounds
+ * of two short ones. */
+enum { LONG_PART = 3 * 512 * 1024 / ELEM }; /* three segments */
+
+static void lay_out_parts(struct job_case *k, int n, const size_t *counts, bool in_place)
+{
+    size_t end = 0;
+    memset(k, 0, sizeof(*k));
+    k->coll = (struct coll){.kind = CALL_ALL_GATHER, .size = n};
+    k->uneven = true;
+    k->in_place = in_place;
+    for (int i = 0; i < n; i++) {
+        k->counts[i] = k->in_len[i] = counts[i];
+        k->displs[i] = k->in_base[i] = end;
+        end += counts[i];
+    }
+    for (int i = 0; i < n; i++)
+        k->out_len[i] = end;
+}
+
+static bool gathers_parts(const struct algo *a)
+{
+    return a->kind == CALL_ALL_GATHER && !a->regular;
+}
+
+START_TEST(parts_of_all_lengths_keep_the_rules)
+{
+    static const size_t lengths[] = {0, 1, 2, 3, LONG_PART};
+    static struct job_case k;
+    const struct algo *a = &g_algos[_i];
+    struct schedule s;
+    schedule_init(&s);
+    for (int n = 2, all = 25; n <= 5 && gathers_parts(a); n++, all *= 5) {
+        for (int which = 0; which < 2 * all; which++) {
+            size_t counts[5];
+            for (int i = 0, rest = which / 2; i < n; i++, rest /= 5)
+                counts[i] = lengths[rest % 5];
+            lay_out_parts(&k, n, counts, which % 2);
+            for (int r = 0; r < n; r++) {
+                struct coll coll = coll_of(&k, r);
+                schedule_reset(&s);
+                a->build(&s, &coll);
+                check_rules(&s, &k, r);
+            }
+        }
+    }
+    schedule_fini(&s);
+}
+END_TEST
+
+START_TEST(short_parts_between_long_ones_arrive)
+{
+    static const size_t counts[][4] = {
+        {LONG_PART, 1, 1, 1}, {1, LONG_PART, 0, 1}, {1, 0, 1, LONG_PART}, {LONG_PART, 2, 1, 0}};
+    static struct job_case k;
+    const struct algo *a = &g_algos[_i];
+    for (size_t i = 0; i < 4 && gathers_parts(a); i++) {
+        struct cluster c;
+        lay_out_parts(&k, 4, counts[i], false);
+        cluster_init(&c, &k, (unsigned)i);
+        for (int r = 0; r < 4; r++) {
+            for (size_t e = 0; e < k.in_len[r]; e++)
+                ((int64_t *)c.in[r])[e] = value(r, e);
+        }
+        perform(&c, a, &k, ELEM);
+        int64_t *want = xcalloc(k.out_len[0], ELEM);
+        for (int r = 0; r < 4; r++) {
+            expect(&k, r, want);
+            NEED(memcmp(c.out[r], want, k.out_len[0] * ELEM) == 0,
+                 "%s: parts %zu are wrong on rank %d", a->name, i, r);
+        }
+        free(want);
+        cluster_fini(&c);
+    }
+}
+END_TEST
+
 START_TEST(pair_works_through_many_chunks)
 {
     const struct algo *pair = NULL;
@@ -902,6 +979,9 @@ static Suite *suite(void)
     tcase_add_test(tc, pair_works_through_many_chunks);
     tcase_add_test(tc, there_is_always_a_choice);
     tcase_add_test(tc, rules_name_what_there_is);
+    tc = test_case(s, "parts", 60);
+    tcase_add_loop_test(tc, parts_of_all_lengths_keep_the_rules, 0, (int)g_nalgos);
+    tcase_add_loop_test(tc, short_parts_between_long_ones_arrive, 0, (int)g_nalgos);
     tc = test_case(s, "engine", 20);
     tcase_add_loop_test(tc, another_call_is_found_out, 0, 5);
     tcase_add_loop_test(tc, another_number_is_found_out, 0, 2);

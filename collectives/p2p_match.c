@@ -42,7 +42,8 @@ static int check_fit(struct p2p *p, struct p2p_op *op, const struct p2p_frame *f
     return p2p_mismatch(p, op->peer, op, f);
 }
 
-/* A large message meets its receive: it is fetched, or the sender may send. */
+/* A large message meets its receive: it is fetched, or the sender may send. So may one whose memory
+ * no other process can read: of a device, or secret. */
 static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_frame *f)
 {
     struct p2p_peer *peer = &p->peers[op->peer];
@@ -54,8 +55,10 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
     int r = fetch ? stream_fetch(p->comm, op->peer, op->buf, f->addr, op->len, &e) : 0;
     if (r == 0 && fetch && comm_was_stopped(p->comm))
         p2p_fail(p, -ECANCELED, -1, op, NULL);
-    else if (r < 0)
+    else if (r == -EPIPE)
         p2p_fail(p, r, op->peer, op, &e);
+    else if (r < 0)
+        fetch = false;
     else if (fetch)
         cost_take(&p->costs[size], size, &p->turns[size], COST_PULLED, mono_ns() - op->accepted_ns,
                   op->len);

@@ -196,7 +196,8 @@ static int move(struct task *t, size_t most, bool uneven)
     /* Whoever offers something must know that the others have tried. */
     if (most >= limit)
         pull_probe(t->s);
-    bool can_pull = offered >= limit && !t->flow.in_place && pull_can(t->s, t->call->send, offered);
+    bool can_pull =
+        offered >= limit && !t->flow.in_place && pull_can(t->s, t->call->send, t->flow.shared);
     size_t taken = longest(t->s->in, t->s->n), block = offered > taken ? offered : taken;
     if (is_timed(t, block))
         return move_timed(t, block, can_pull);
@@ -319,7 +320,7 @@ static int reduce_at_root(struct task *t)
     if (s->n == 2 && t->len >= pull_limit(t, t->len) && !scales) {
         pull_probe(s);
         /* An arrival that has been written already does not say that its data is to be pulled. */
-        bool can_pull = !root && !t->flow.late && pull_can(s, t->call->send, t->len);
+        bool can_pull = !root && !t->flow.late && pull_can(s, t->call->send, true);
         if (is_timed(t, t->len))
             return move_timed(t, t->len, can_pull);
         t->flow.pull = can_pull;

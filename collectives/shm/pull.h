@@ -9,8 +9,9 @@
 /* Finds out, once, whether this rank can take things out of the others' buffers, and tells them. */
 void pull_probe(struct shm *s);
 
-/* Whether the others can take `len` bytes at p in this way. For this rank alone to decide. */
-bool pull_can(struct shm *s, const void *p, size_t len);
+/* Whether the others can take my blocks s->out of `send` in this way; memory of a device, or
+ * secret, cannot be read by another process. For this rank alone to decide. */
+bool pull_can(struct shm *s, const uint8_t *send, bool shared);
 
 /* Before shm_arrive(): where my blocks s->out are. Those of a `shared` one are in the arrival,
  * others in this round's slot. */

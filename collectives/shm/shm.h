@@ -131,6 +131,14 @@ struct shm_block {
     size_t at, len;
 };
 
+/* Memory of this process. */
+struct shm_range {
+    const uint8_t *p;
+    size_t len;
+};
+
+enum { SHM_RANGES = 16 };
+
 struct arena;
 
 struct shm {
@@ -169,6 +177,7 @@ struct shm {
     size_t *mapped_bytes;         /* by rank: of each of its slots (shm_use_slots()) */
     bool has_mapped;              /* in the operation under way */
     struct cost_turn turns[COST_KINDS][COST_SIZES]; /* with this rank's costs */
+    struct shm_range readable[SHM_RANGES];          /* of my memory, for others */
 
     /* Scratch, n each. */
     struct shm_block *out, *in;

@@ -3,6 +3,7 @@
 #include "tests/lib/test.h"
 
 #include <errno.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -312,10 +313,91 @@ START_TEST(an_exchange_without_memory)
 }
 END_TEST
 
+/* ------------------------------------------------------------------- memory that none may read */
+
+enum { PART = 128 * 1024, PARTS = 2 * PART };
+
+/* Of one of a buffer's ends, or all of it, no other process can read anything. */
+enum hidden { HIDDEN_ALL, HIDDEN_FIRST, HIDDEN_LAST, HIDDEN_PLACES };
+static enum hidden g_hidden;
+
+static int secret_fd(void)
+{
+#ifdef SYS_memfd_secret
+    return (int)syscall(SYS_memfd_secret, 0);
+#else
+    errno = ENOSYS;
+    return -1;
+#endif
+}
+
+static uint8_t *hide(int fd)
+{
+    size_t at = g_hidden == HIDDEN_LAST ? PARTS - 4096 : 0;
+    size_t len = g_hidden == HIDDEN_ALL ? PARTS : 4096;
+    uint8_t *p = mmap(NULL, PARTS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT(p != MAP_FAILED && ftruncate(fd, PARTS) == 0);
+    EXPECT(mmap(p + at, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == p + at);
+    return p;
+}
+
+static void expect_parts(const uint8_t *y, int first, int second)
+{
+    for (size_t i = 0; i < PARTS; i++)
+        EXPECT(y[i] == (i < PART ? first : second), "byte %zu is %d", i, y[i]);
+}
+
+static void send_what_is_hidden(struct ranks *j, int rank)
+{
+    int fd = secret_fd(), other = 1 - rank;
+    uint8_t *x = hide(fd), *y = calloc(1, PARTS);
+    dlcoll_comm *c = comm_start();
+    (void)j;
+    for (int k = 1; k < 40; k++) { /* either way of moving it has its turn */
+        int mine = 4 * k + rank, theirs = 4 * k + other;
+        memset(x, mine, PARTS);
+        dlcoll_p2p both[2] = {{.send = x, .count = PARTS, .dtype = DLCOLL_U8, .peer = other},
+                              {.recv = y, .count = PARTS, .dtype = DLCOLL_U8, .peer = other}};
+        EXPECT(dlcoll_batch(both, 2, c, NULL, NULL) == 0, "%s", why(c));
+        expect_parts(y, theirs, theirs);
+        EXPECT(dlcoll_broadcast(x, y, PARTS, DLCOLL_U8, 0, c, NULL, NULL) == 0, "%s", why(c));
+        expect_parts(y, 4 * k, 4 * k);
+        EXPECT(dlcoll_all_to_all(x, y, PART, DLCOLL_U8, c, NULL, NULL) == 0, "%s", why(c));
+        expect_parts(y, 4 * k, 4 * k + 1);
+        EXPECT(dlcoll_scatter(x, y, PART, DLCOLL_U8, 0, c, NULL, NULL) == 0, "%s", why(c));
+        expect_parts(y, 4 * k, 4 * k + 1);
+        EXPECT(dlcoll_reduce(x, y, PARTS, DLCOLL_U8, DLCOLL_MAX, 0, c, NULL, NULL) == 0, "%s",
+               why(c));
+        if (rank == 0)
+            expect_parts(y, 4 * k + 1, 4 * k + 1);
+    }
+    comm_end(c);
+    free(y);
+}
+
+START_TEST(what_nobody_else_can_read_is_sent)
+{
+    int fd = secret_fd();
+    if (fd < 0) {
+        test_skip("there is no secret memory here: %s", strerror(errno));
+        return;
+    }
+    close(fd);
+    g_hidden = (enum hidden)(_i % HIDDEN_PLACES);
+    if (_i >= HIDDEN_PLACES) { /* else either way is timed */
+        shm_tuning.pull = shm_tuning.pull_crowded = 1;
+        shm_tuning.compare = SIZE_MAX;
+    }
+    ranks_run(2, 1, send_what_is_hidden);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_memory");
-    TCase *tc = test_case(s, "memory", 60);
+    TCase *tc = test_case(s, "hidden", 60);
+    tcase_add_loop_test(tc, what_nobody_else_can_read_is_sent, 0, 2 * HIDDEN_PLACES);
+    tc = test_case(s, "memory", 60);
     if (!g_counting) {
         test_skip("allocations are not counted under a sanitizer");
         return s;

@@ -158,9 +158,10 @@ static int connect_failed(struct tcp *tcp, int stream, int errnum, struct err *e
     if (errnum == ECONNREFUSED)
         return err_set(e, -EPIPE, "it does not listen any more");
     int r = address(tcp, peer_of(tcp, stream), &to, e);
-    return r < 0 ? r
-                 : err_sys(e, errnum, "cannot connect to rank %d at %s", peer_of(tcp, stream),
-                           netaddr_format(&to, where, sizeof(where)));
+    if (r == 0)
+        r = err_sys(e, errnum, "cannot connect to rank %d at %s", peer_of(tcp, stream),
+                    netaddr_format(&to, where, sizeof(where)));
+    return r == -ETIMEDOUT ? -EHOSTUNREACH : r; /* it is not the operation whose time is over */
 }
 
 /* Those who come need descriptors, too, and so does the program. */

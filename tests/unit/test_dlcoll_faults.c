@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "collectives/dlcoll.h"
@@ -503,6 +504,45 @@ START_TEST(a_rank_that_leaves_is_told)
 }
 END_TEST
 
+/* The system gives up connecting to a host that does not answer, long before the operation does. */
+static bool g_out_of_reach; /* whoever is connected to next */
+
+int connect(int fd, __CONST_SOCKADDR_ARG to, socklen_t len)
+{
+    if (!g_out_of_reach)
+        return (int)syscall(SYS_connect, fd, to.__sockaddr__, len);
+    g_out_of_reach = false;
+    errno = ETIMEDOUT;
+    return -1;
+}
+
+static void connect_in_vain(struct ranks *j, int rank)
+{
+    dlcoll_comm *c = comm_start();
+    int32_t x = 1;
+    g_out_of_reach = rank == 0;
+    int r = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
+    ranks_keep_result(j, rank, c, r);
+    dlcoll_destroy(c);
+}
+
+START_TEST(a_host_that_does_not_answer_is_named)
+{
+    struct ranks j;
+    char text[64];
+    ranks_init(&j, 2, 2);
+    ranks_start(&j, connect_in_vain);
+    ranks_wait(&j, 20, 0);
+    snprintf(text, sizeof(text), "cannot connect to rank 1 at 127.0.0.1:%d: ", j.port[1]);
+    for (int r = 0; r < 2; r++) {
+        dlcoll_error *e = &j.shared->rank[r].error;
+        ck_assert_msg(j.shared->rank[r].code == DLCOLL_ENET && strstr(e->text, text),
+                      "rank %d: %d %s", r, j.shared->rank[r].code, e->text);
+    }
+    ranks_fini(&j);
+}
+END_TEST
+
 /* ----------------------------------------------------------------------------------- strangers */
 
 static int connect_to(uint16_t port)
@@ -618,6 +658,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, different_settings_are_told_by_a_group, 0, 3);
     tcase_add_loop_test(tc, a_rank_that_shares_no_memory_is_told_of, 0, 2);
     tcase_add_test(tc, a_rank_that_leaves_is_told);
+    tcase_add_test(tc, a_host_that_does_not_answer_is_named);
     tcase_add_test(tc, a_wrong_segment_is_refused);
     tcase_add_test(tc, strangers_disturb_nobody);
     return s;

@@ -37,8 +37,10 @@
  * gets DLCOLL_ESTATE (dlcoll_abort() and dlcoll_last_error() excepted). Different communicators may
  * be used at the same time. Operations with a work handle are carried out by whoever waits, or by
  * threads that the library starts with the first of them: one for collective operations, one for
- * sends and receives. A child made by fork() may not use its parent's communicators and handles
- * (DLCOLL_ESTATE); it may end them, which changes nothing for the parent.
+ * sends and receives. A thread in a call may not be cancelled (pthread_cancel()): it would leave
+ * locks behind that no other call gets past. dlcoll_abort() ends its call from another thread. A
+ * child made by fork() may not use its parent's communicators and handles (DLCOLL_ESTATE); it may
+ * end them, which changes nothing for the parent.
  *
  * Structs begin with their size and a version, and are filled in by their initialiser macro, so
  * that a program keeps working with a later library and the other way round. */

@@ -609,7 +609,7 @@ static int count_neighbours(struct world *w, struct err *e)
     }
     w->usable_cpus = wait_count_cpus(&cpus);
     w->local_rank = before;
-    return getenv("LOCAL_RANK") ? env_int("LOCAL_RANK", 0, WORLD_MAX, &w->local_rank, e) : 0;
+    return env_or("LOCAL_RANK", "")[0] ? env_int("LOCAL_RANK", 0, WORLD_MAX, &w->local_rank, e) : 0;
 }
 
 /* Rank 0 serves the store at a port of its own and writes into the file how it is reached. */

@@ -278,7 +278,7 @@ static int listen_here(struct meeting *m, const struct netaddr *local, struct er
     struct sockaddr_storage ss;
     socklen_t len = sizeof(ss);
     any.sa.sa_family = local->sa.sa_family;
-    int fd = socket(any.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = fd_above_std(socket(any.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     m->w->listen_fd = fd;
     if (fd < 0)
         return err_sys(e, errno, "socket");

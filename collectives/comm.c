@@ -169,7 +169,7 @@ static void watch_neighbours(dlcoll_comm *c)
         world_who(c->world, c->world_ranks[rank], host, &pid);
         bool known =
             rank != c->rank && pid > 0 && world_shares_pids(c->world, c->world_ranks[rank]);
-        c->pidfds[i] = known ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+        c->pidfds[i] = known ? fd_above_std((int)syscall(SYS_pidfd_open, pid, 0)) : -1;
     }
 }
 

@@ -57,6 +57,15 @@ void fd_open_std(void)
     close_fd(&fd);
 }
 
+int fd_above_std(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    int above = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close_fd(&fd);
+    return above;
+}
+
 int fd_write_patiently(int fd, const void *p, size_t n, int ms, const atomic_bool *give_up)
 {
     const char *c = p;

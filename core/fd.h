@@ -27,6 +27,11 @@ int fd_set_nonblock(int fd, bool on); /* 0 or -errno */
  * later does not take their places. */
 void fd_open_std(void);
 
+/* For a library: the program may have closed one of the three, and what is opened in its place
+ * would be written to, or replaced. Takes fd; returns owned the same thing at a number that is none
+ * of them, to be closed on exec. -1 with errno: fd was that, or there is no other number. */
+int fd_above_std(int fd);
+
 /* Writes all of it to a blocking descriptor, through EINTR and short writes. 0 or -errno. */
 int fd_write_all(int fd, const void *p, size_t n);
 

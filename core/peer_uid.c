@@ -13,6 +13,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "core/fd.h"
 #include "core/netaddr.h"
 
 struct question {
@@ -150,7 +151,7 @@ int peer_uid(int fd, uid_t *uid)
     if (getsockname(fd, &own.sa, &own.len) < 0 || getpeername(fd, &peer.sa, &peer.len) < 0)
         return -errno;
     if (nl < 0)
-        nl = socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
+        nl = fd_above_std(socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
     unmap(&own);
     unmap(&peer);
     make_question(&q, &own, &peer);

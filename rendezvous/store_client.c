@@ -634,7 +634,8 @@ static bool is_connected_to_itself(int fd)
 static int connect_to(const struct addrinfo *a, uint64_t deadline)
 {
     uint64_t attempt = deadline_in(RETRY_ATTEMPT_MS);
-    _cleanup_fd_ int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    _cleanup_fd_ int fd =
+        fd_above_std(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
         return -errno;
     if (connect(fd, a->ai_addr, a->ai_addrlen) < 0) {

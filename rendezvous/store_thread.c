@@ -81,7 +81,7 @@ static int set_accepting(struct store_thread *t, bool on)
 static void accept_all(struct store_thread *t)
 {
     for (;;) {
-        int fd = accept4(t->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = fd_above_std(accept4(t->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
         if (fd < 0) {
             if (errno == ECONNABORTED || errno == EINTR)
                 continue;
@@ -146,7 +146,8 @@ static void *serve(void *arg)
 
 static int open_listener(const struct netaddr *a, struct err *e)
 {
-    _cleanup_fd_ int fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    _cleanup_fd_ int fd =
+        fd_above_std(socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (fd < 0)
         return err_sys(e, errno, "socket");
     int on = 1, off = 0;
@@ -184,8 +185,8 @@ static int start(struct store_thread *t, struct err *e)
     if (getsockname(t->listener, &a.sa, &a.len) < 0)
         return err_sys(e, errno, "getsockname");
     t->port = netaddr_port(&a);
-    t->epoll = epoll_create1(EPOLL_CLOEXEC);
-    t->stop = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    t->epoll = fd_above_std(epoll_create1(EPOLL_CLOEXEC));
+    t->stop = fd_above_std(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &t->stop};
     if (t->epoll < 0 || t->stop < 0 || set_accepting(t, true) < 0 ||
         epoll_ctl(t->epoll, EPOLL_CTL_ADD, t->stop, &ev) < 0)

@@ -147,7 +147,7 @@ static int accept_one(struct lobby *l, struct err *e)
     struct stranger *s = find_place(l, now);
     if (!s)
         return 0;
-    s->fd = accept4(l->world->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    s->fd = fd_above_std(accept4(l->world->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (s->fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
             return err_sys(e, errno, "accept");

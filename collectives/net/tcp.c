@@ -178,7 +178,7 @@ static int start_connect(struct tcp *tcp, int stream, struct err *e)
     int r = address(tcp, peer_of(tcp, stream), &to, e);
     if (r < 0)
         return r;
-    c->fd = socket(to.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    c->fd = fd_above_std(socket(to.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (c->fd < 0)
         return c->knock ? try_later(c) : err_sys(e, errno, "socket");
     if (c->knock && is_scarce(c->fd))

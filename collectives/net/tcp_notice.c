@@ -20,7 +20,7 @@ static void set_out(const struct world *w, struct courier *k, int to)
     k->to = to;
     if (world_addr(w, to, &a, NULL) < 0)
         return;
-    k->fd = socket(a.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    k->fd = fd_above_std(socket(a.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (k->fd >= 0 && connect(k->fd, &a.sa, a.len) < 0 && errno != EINPROGRESS)
         close_fd(&k->fd);
 }

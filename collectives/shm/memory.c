@@ -189,7 +189,7 @@ static int set_length(int fd, size_t bytes, struct err *e)
 /* Makes a memory file and maps it: as large as the system lets it be. */
 static int make_file(size_t fixed, int *fd, void **base, size_t *bytes, struct err *e)
 {
-    *fd = memfd_create("dlcoll", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    *fd = fd_above_std(memfd_create("dlcoll", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (*fd < 0)
         return err_sys(e, errno, "memfd_create");
     int r = 0;

@@ -1,6 +1,7 @@
 /* libdlcoll over TCP, with forked ranks: it does what it says, under a launcher and without one. */
 #include "tests/lib/test.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -272,6 +273,45 @@ START_TEST(ranks_meet_in_a_store_that_rank_0_hosts)
 {
     int fd = reserve_port(&g_store_port);
     ranks_run(_i, 0, by_hand);
+    close(fd);
+}
+END_TEST
+
+static bool has_std(void)
+{
+    return fcntl(0, F_GETFD) >= 0 || fcntl(1, F_GETFD) >= 0 || fcntl(2, F_GETFD) >= 0;
+}
+
+/* A program that has closed what it was started with may open it again. */
+static void without_std(struct ranks *j, int rank)
+{
+    int32_t x = rank;
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    set_env_int("MASTER_PORT", g_store_port);
+    close(0), close(1), close(2);
+    dlcoll_comm *c = NULL;
+    EXPECT(dlcoll_init(&c, NULL) == 0);
+    EXPECT(dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0);
+    EXPECT(x == j->n * (j->n - 1) / 2);
+    if (rank < 2)
+        EXPECT((rank ? dlcoll_recv(&x, 1, DLCOLL_I32, 0, c, NULL, NULL)
+                     : dlcoll_send(&x, 1, DLCOLL_I32, 1, c, NULL, NULL)) == 0);
+    ranks_keep_result(j, rank, c, has_std());
+    comm_end(c);
+}
+
+START_TEST(standard_input_and_output_are_not_ours)
+{
+    struct ranks j;
+    int fd = reserve_port(&g_store_port);
+    setenv("DLCOLL_SHM", _i ? "1" : "0", 1);
+    ranks_init(&j, 3, 0);
+    ranks_start(&j, without_std);
+    ranks_wait(&j, 30, 0);
+    for (int r = 0; r < 3; r++)
+        ck_assert_msg(j.shared->rank[r].code == 0, "rank %d has made one of the three", r);
+    ranks_fini(&j);
+    unsetenv("DLCOLL_SHM");
     close(fd);
 }
 END_TEST
@@ -747,6 +787,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, files_may_be_limited, 0, 2);
     tcase_add_test(tc, cpus_of_bound_ranks_are_counted_together);
     tcase_add_loop_test(tc, ranks_meet_in_a_store_that_rank_0_hosts, 2, 6);
+    tcase_add_loop_test(tc, standard_input_and_output_are_not_ours, 0, 2);
     tcase_add_test(tc, a_store_may_take_its_time);
     tcase_add_test(tc, a_wrong_environment_is_told);
     tcase_add_test(tc, ranks_that_do_not_come_are_listed);

@@ -226,7 +226,11 @@ static int share_heap(dlcoll_comm *c, const struct job_segment *s, struct err *e
 {
     uint8_t *heap = s->base + s->header.off_heap;
     uint64_t bytes = s->header.heap_bytes / 4096 * 4096;
-    c->shares_memory = bytes >= shm_least_bytes(c->topo.most_local);
+    size_t least = shm_least_bytes(c->topo.most_local);
+    c->shares_memory = bytes >= least;
+    /* Other nodes may have room for it, and choose other algorithms. */
+    if (!c->shares_memory && least < SIZE_MAX && c->topo.nnodes > 1)
+        job_lacks_memory(c->job);
     return c->shares_memory && c->topo.nlocal > 1 ? shm_open_heap(c, heap, bytes, e) : 0;
 }
 

@@ -174,7 +174,8 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
     if (call->theirs.settings != call->id.settings)
         snprintf(cause->text, sizeof(cause->text),
                  "%s has other settings than rank %d: DLCOLL_ALGO, DLCOLL_TUNE_FILE, DLCOLL_SHM, "
-                 "DLCOLL_SOCKETS and DLCOLL_NCCL_ROOTS must be the same on all ranks",
+                 "DLCOLL_SOCKETS and DLCOLL_NCCL_ROOTS must be the same on all ranks, and dlaunch "
+                 "have room for shared memory on every node (ulimit -f, ulimit -v) or on none",
                  name, c->world->rank);
     else if ((uint32_t)call->theirs_seq == (uint32_t)call->seq &&
              call_alike(&call->theirs, &call->id))

@@ -58,6 +58,11 @@ static int read_conf(struct job_conf *c, struct err *e)
     return r < 0 ? r : env_bool("DLCOLL_SHM", true, &c->shared_memory, e);
 }
 
+static uint8_t fold(uint64_t h)
+{
+    return (uint8_t)(1 + h % 255);
+}
+
 /* What ranks must have in common to understand each other, as a byte of every call. */
 static uint8_t digest(const struct job *j)
 {
@@ -74,7 +79,14 @@ static uint8_t digest(const struct job *j)
         for (const char *p = rule; *p; p++)
             h = group_hash(h, (uint64_t)*p);
     }
-    return (uint8_t)(1 + h % 255);
+    return fold(h);
+}
+
+static void publish_settings(struct job *j)
+{
+    struct segment_local *line = world_line(&j->world);
+    if (line)
+        atomic_store_explicit(&line->settings, 1u + j->conf.settings, memory_order_release);
 }
 
 int job_new(struct job **out, const struct world_opts *opts, struct err *e)
@@ -94,13 +106,17 @@ int job_new(struct job **out, const struct world_opts *opts, struct err *e)
     }
     lobby_init(&j->lobby, &j->world);
     recorder_init(&j->recorder, world_line(&j->world));
-    struct segment_local *line = world_line(&j->world);
-    if (line)
-        atomic_store_explicit(&line->settings, 1u + j->conf.settings, memory_order_release);
+    publish_settings(j);
     pthread_mutex_init(&j->store_lock, NULL);
     atomic_store(&j->users, 1);
     *out = j;
     return 0;
+}
+
+void job_lacks_memory(struct job *j)
+{
+    j->conf.settings = fold(group_hash(1, j->conf.settings));
+    publish_settings(j);
 }
 
 struct job *job_ref(struct job *j)

@@ -37,6 +37,8 @@ struct job {
 
 /* Meets the other ranks (world_init()). Returns owned, with one user. */
 int job_new(struct job **out, const struct world_opts *opts, struct err *e);
+/* The launcher's segment has no room for memory that ranks share: that is one of the settings. */
+void job_lacks_memory(struct job *j);
 struct job *job_ref(struct job *j);
 void job_unref(struct job *j); /* NULL is allowed */
 

@@ -25,7 +25,8 @@ struct shm_offer {
     uint64_t words[8];
 };
 
-/* On every local rank: the world's memory in the launcher's heap, at least shm_least_bytes(). */
+/* On every local rank: the world's memory in the launcher's heap, at least shm_least_bytes();
+ * SIZE_MAX for too many ranks. */
 size_t shm_least_bytes(int ranks);
 int shm_open_heap(struct dlcoll_comm *comm, void *heap, size_t bytes, struct err *e);
 

@@ -478,6 +478,37 @@ START_TEST(different_settings_are_told)
 }
 END_TEST
 
+/* By an agent's limits its node's segment has no room for what all share: on one node, or both. */
+static void use_no_heap(struct ranks *j, int rank)
+{
+    double x = rank;
+    dlcoll_comm *c = comm_start();
+    ranks_keep_result(j, rank, c,
+                      dlcoll_all_reduce(&x, &x, 1, DLCOLL_F64, DLCOLL_SUM, c, NULL, NULL));
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    dlcoll_destroy(c);
+}
+
+START_TEST(nodes_without_room_for_shared_memory)
+{
+    struct ranks j;
+    ranks_init(&j, 4, 2);
+    for (int node = _i; node < 2; node++)
+        j.segment[node]->heap_bytes = 4096;
+    ranks_start(&j, use_no_heap);
+    ranks_wait(&j, 20, 0);
+    for (int r = 0; r < 4; r++) {
+        const char *text = j.shared->rank[r].error.text;
+        bool told =
+            j.shared->rank[r].code == DLCOLL_EMISMATCH && strstr(text, "has other settings");
+        ck_assert_msg(_i == 0 ? j.shared->rank[r].code == 0 : told, "rank %d: %d %s", r,
+                      j.shared->rank[r].code, text);
+    }
+    ranks_fini(&j);
+}
+END_TEST
+
 static void leave_early(struct ranks *j, int rank)
 {
     dlcoll_comm *c = comm_start();
@@ -657,6 +688,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, different_settings_are_told_without_a_launcher, 0, 3);
     tcase_add_loop_test(tc, different_settings_are_told_by_a_group, 0, 3);
     tcase_add_loop_test(tc, a_rank_that_shares_no_memory_is_told_of, 0, 2);
+    tcase_add_loop_test(tc, nodes_without_room_for_shared_memory, 0, 2);
     tcase_add_test(tc, a_rank_that_leaves_is_told);
     tcase_add_test(tc, a_host_that_does_not_answer_is_named);
     tcase_add_test(tc, a_wrong_segment_is_refused);

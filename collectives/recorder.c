@@ -130,3 +130,43 @@ int recorder_read(const struct segment_local *line, dlcoll_record *out, int max)
         n += copy(&line->ops[(last - k) % SEGMENT_OPS], last - k, &out[n]);
     return n;
 }
+
+/* Which of n names, each of `size` bytes; or that of none. */
+static uint8_t look_up(const char *name, const void *names, int n, size_t size)
+{
+    for (int i = 0; i < n; i++) {
+        if (strcmp(name, (const char *)names + (size_t)i * size) == 0)
+            return (uint8_t)i;
+    }
+    return UINT8_MAX;
+}
+
+static bool is_collective(uint8_t kind)
+{
+    return kind > CALL_NONE && kind < CALL_KINDS && kind != CALL_SEND && kind != CALL_RECV &&
+           kind != CALL_BATCH;
+}
+
+bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t seq,
+                   struct call *call)
+{
+    dlcoll_record all[SEGMENT_OPS];
+    int n = recorder_read(line, all, SEGMENT_OPS);
+    for (int i = 0; i < n; i++) {
+        const dlcoll_record *r = &all[i];
+        uint8_t kind = look_up(r->op, g_names.op, CALL_KINDS, sizeof(g_names.op[0]));
+        if (r->group != group || r->seq != seq || r->result < 0 || !is_collective(kind))
+            continue; /* sends and receives have numbers of their own */
+        *call = (struct call){.kind = kind};
+        if (call_rooted(kind))
+            call->root = r->peer;
+        if (call_has_data(kind)) {
+            call->count = r->count;
+            call->dtype = look_up(r->dtype, g_names.dtype, NAMES, sizeof(g_names.dtype[0]));
+        }
+        if (call_reduces(kind))
+            call->op = look_up(r->reduction, g_names.reduction, 256, sizeof(g_names.reduction[0]));
+        return true;
+    }
+    return false;
+}

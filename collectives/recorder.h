@@ -5,6 +5,7 @@
 #define COLLECTIVES_RECORDER_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "collectives/call.h"
@@ -25,6 +26,11 @@ uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_na
 void recorder_end(struct recorder *r, uint64_t number, int result);
 /* It has succeeded, and taken no time that the coarse clock would show. */
 void recorder_end_at_once(struct recorder *r, uint64_t number);
+
+/* The collective operation of that number of a communicator that a line has under way, or has done,
+ * without its settings. False: it is not there, or no longer. */
+bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t seq,
+                   struct call *call);
 
 /* Copies those of a line, the newest first. Returns how many. */
 int recorder_read(const struct segment_local *line, dlcoll_record *out, int max);

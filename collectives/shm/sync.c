@@ -8,8 +8,9 @@
 #include "core/clock.h"
 
 enum {
-    LOOK_NS = 1000 * 1000, /* between looks at what else may have happened */
-    NAP_NS = 10 * LOOK_NS, /* at most, at a time */
+    LOOK_NS = 1000 * 1000,  /* between looks at what else may have happened */
+    NAP_NS = 10 * LOOK_NS,  /* at most, at a time */
+    LONG_NS = 20 * LOOK_NS, /* of waiting: what has he called who is awaited? */
     /* About a microsecond's, before anything else is done: reading the clock takes a good part of
      * the time that a small operation needs. */
     QUICK_LOOKS = 100,
@@ -83,13 +84,43 @@ static bool has_other_settings(struct shm_op *op, int i)
     return true;
 }
 
+/* What all ranks have in common. Of no elements the type is not recorded. */
+static bool is_same(const struct call *a, const struct call *b)
+{
+    struct call c = *a;
+    if (g_call_has[b->kind] & CALL_UNEVEN) {
+        c.count = b->count;
+        c.dtype = b->dtype;
+    }
+    return call_equal(&c, b);
+}
+
+/* Or not have come because it waits for me elsewhere, in another operation. What either has called
+ * is in its line of the launcher's segment. */
+static bool is_in_another(struct shm_op *op, int i)
+{
+    const dlcoll_comm *c = op->call->comm;
+    const struct segment_local *line =
+        job_segment_local(&c->world->segment, c->world_ranks[coll_rank_of(&op->call->ranks, i)]);
+    struct call mine, theirs;
+    uint64_t seq = op->call->seq;
+    if (!line || !recorder_find(line, c->id, seq, &theirs) ||
+        !recorder_find(c->job->recorder.line, c->id, seq, &mine) || is_same(&mine, &theirs))
+        return false;
+    theirs.settings = op->call->id.settings;
+    op->call->theirs = theirs;
+    op->call->theirs_seq = seq;
+    return true;
+}
+
 /* What a rank does that has waited for long. */
 static int look_around(struct shm_op *op, int i, const _Atomic uint32_t *word, uint64_t want,
-                       uint64_t now)
+                       uint64_t now, uint64_t idle)
 {
     uint64_t deadline = op->call->deadline_ns;
     int who;
-    bool gone = is_gone(op, i), differs = has_other_settings(op, i);
+    bool gone = is_gone(op, i);
+    bool differs = has_other_settings(op, i) || (idle >= LONG_NS && is_in_another(op, i));
     if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
         return 0;
     if (gone) {
@@ -137,7 +168,7 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
         idle = now - began;
         if (now - looked >= LOOK_NS || (deadline && now >= deadline)) {
             looked = now;
-            int r = look_around(op, i, word, want, now);
+            int r = look_around(op, i, word, want, now, idle);
             if (r < 0)
                 return r;
         }

@@ -339,6 +339,8 @@ START_TEST(a_timeout_names_the_one_awaited)
 }
 END_TEST
 
+static int g_odd; /* the rank that does something else */
+
 static void differ(struct ranks *j, int rank)
 {
     dlcoll_comm *c = comm_start();
@@ -365,6 +367,40 @@ START_TEST(different_calls_are_told_on_every_rank)
         const char *text = j.shared->rank[r].error.text;
         ck_assert_msg(j.shared->rank[r].code == DLCOLL_EMISMATCH, "rank %d: %s", r, text);
         ck_assert_msg(strstr(text, "rank 2") && strstr(text, "broadcast of 10 f32 from rank 1"),
+                      "rank %d: %s", r, text);
+    }
+    ranks_fini(&j);
+}
+END_TEST
+
+/* One waits in the memory of its node for those who wait for it at their sockets. */
+static void differ_in_the_way(struct ranks *j, int rank)
+{
+    static const size_t counts[] = {2, 1, 1, 2};
+    dlcoll_comm *c = comm_start();
+    dlcoll_opts opts = DLCOLL_OPTS_INIT;
+    float x[12] = {0}, y[6];
+    opts.timeout_ms = (int64_t)(test_seconds(10) * 1000);
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    int r = rank == g_odd ? dlcoll_all_reduce(x, x, 12, DLCOLL_F32, DLCOLL_SUM, c, &opts, NULL)
+                          : dlcoll_all_gather_v(x, y, counts, NULL, DLCOLL_F32, c, &opts, NULL);
+    ranks_keep_result(j, rank, c, r);
+    dlcoll_destroy(c);
+}
+
+START_TEST(different_calls_that_do_not_meet_are_told)
+{
+    struct ranks j;
+    g_odd = _i;
+    ranks_init(&j, 4, 2);
+    ranks_start(&j, differ_in_the_way);
+    ranks_wait(&j, 30, 0);
+    for (int r = 0; r < 4; r++) {
+        const char *text = j.shared->rank[r].error.text;
+        ck_assert_msg(j.shared->rank[r].code == DLCOLL_EMISMATCH, "rank %d: %d %s", r,
+                      j.shared->rank[r].code, text);
+        ck_assert_msg(strstr(text, "all_reduce of 12 f32 (sum) as its #2") &&
+                          strstr(text, "all_gather_v of f32 as its #2"),
                       "rank %d: %s", r, text);
     }
     ranks_fini(&j);
@@ -684,6 +720,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, the_abort_word_ends_a_wait, 0, 2);
     tcase_add_test(tc, a_timeout_names_the_one_awaited);
     tcase_add_loop_test(tc, different_calls_are_told_on_every_rank, 3, 6);
+    tcase_add_loop_test(tc, different_calls_that_do_not_meet_are_told, 0, 4);
     tcase_add_loop_test(tc, different_settings_are_told, 0, 6);
     tcase_add_loop_test(tc, different_settings_are_told_without_a_launcher, 0, 3);
     tcase_add_loop_test(tc, different_settings_are_told_by_a_group, 0, 3);

@@ -1,0 +1,96 @@
+/* What a rank finds in another one's flight recorder about an operation that both should be in. */
+#include "tests/lib/test.h"
+
+#include <string.h>
+
+#include "collectives/recorder.h"
+
+enum { GROUP = 7 };
+
+static struct recorder g_recorder;
+static struct segment_local g_line;
+
+static void set_up(void)
+{
+    memset(&g_line, 0, sizeof(g_line));
+    recorder_init(&g_recorder, &g_line);
+}
+
+static uint64_t begin(uint64_t group, uint64_t seq, enum call_kind kind)
+{
+    static const char name[sizeof(((struct segment_op *)NULL)->group_name)] = "";
+    struct call c = {.kind = (uint8_t)kind, .dtype = DLCOLL_F32, .count = 12};
+    if (call_rooted(kind))
+        c.root = 3;
+    return recorder_begin(&g_recorder, group, name, seq, &c, 48, 0);
+}
+
+START_TEST(an_operation_is_found_by_its_number)
+{
+    struct call c;
+    uint64_t first = begin(GROUP, 1, CALL_ALL_REDUCE);
+    recorder_end(&g_recorder, first, 0);
+    begin(GROUP, 2, CALL_BROADCAST);
+    begin(0, 3, CALL_BARRIER);
+    ck_assert(recorder_find(&g_line, GROUP, 1, &c));
+    ck_assert(call_equal(
+        &c, &(struct call){
+                .kind = CALL_ALL_REDUCE, .dtype = DLCOLL_F32, .op = DLCOLL_SUM, .count = 12}));
+    ck_assert(recorder_find(&g_line, GROUP, 2, &c));
+    ck_assert(call_equal(
+        &c, &(struct call){.kind = CALL_BROADCAST, .dtype = DLCOLL_F32, .root = 3, .count = 12}));
+    ck_assert(recorder_find(&g_line, 0, 3, &c) && c.kind == CALL_BARRIER);
+    ck_assert(!recorder_find(&g_line, GROUP, 3, &c));
+    ck_assert(!recorder_find(&g_line, 0, 1, &c));
+}
+END_TEST
+
+/* Each kind is told from the others, but messages, which are counted by themselves. */
+START_TEST(every_kind_is_known_again)
+{
+    struct call c;
+    for (int kind = CALL_NONE + 1; kind < CALL_KINDS; kind++) {
+        bool message = kind == CALL_SEND || kind == CALL_RECV || kind == CALL_BATCH;
+        begin(GROUP, (uint64_t)kind, (enum call_kind)kind);
+        ck_assert_int_eq(recorder_find(&g_line, GROUP, (uint64_t)kind, &c), !message);
+        ck_assert(message || c.kind == kind);
+    }
+}
+END_TEST
+
+/* As if it had not been called; the next one has its number. */
+START_TEST(what_has_failed_is_passed_over)
+{
+    struct call c;
+    recorder_end(&g_recorder, begin(GROUP, 1, CALL_ALL_REDUCE), DLCOLL_ENOMEM);
+    ck_assert(!recorder_find(&g_line, GROUP, 1, &c));
+    begin(GROUP, 1, CALL_BARRIER);
+    ck_assert(recorder_find(&g_line, GROUP, 1, &c) && c.kind == CALL_BARRIER);
+}
+END_TEST
+
+START_TEST(what_is_too_long_ago_is_not_found)
+{
+    struct call c;
+    begin(GROUP, 1, CALL_ALL_REDUCE);
+    for (int k = 0; k < SEGMENT_OPS; k++) {
+        ck_assert(recorder_find(&g_line, GROUP, 1, &c));
+        begin(GROUP, (uint64_t)k + 1, CALL_SEND);
+    }
+    ck_assert(!recorder_find(&g_line, GROUP, 1, &c));
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("recorder");
+    TCase *tc = test_case(s, "recorder", 10);
+    tcase_add_checked_fixture(tc, set_up, NULL);
+    tcase_add_test(tc, an_operation_is_found_by_its_number);
+    tcase_add_test(tc, every_kind_is_known_again);
+    tcase_add_test(tc, what_has_failed_is_passed_over);
+    tcase_add_test(tc, what_is_too_long_ago_is_not_found);
+    return s;
+}
+
+TEST_MAIN(suite)

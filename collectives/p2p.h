@@ -1,11 +1,13 @@
 /* p2p.h: sends and receives under way, in any order, between a communicator's ranks.
  *
  * Every message is announced by a header on the stream from its sender, in the order of the sends.
- * A small one (EAGER) follows at once; a large one (RTS) when the receiver has matched it with a
- * receive and says so (CTS), or the receiver fetches it itself, where it can read the sender's
- * memory and that is found to be faster (shm/cost.h; then it says FETCHED). A header that comes
- * before its receive is kept; what comes from a rank of which nothing is expected, not even an
- * answer, stays in the socket. Answers go before messages that are not begun: a peer that awaits
+ * A small one (EAGER) follows at once; over TCP, where asking takes a round trip, one of modest
+ * length does, too, while not too much of such is unmatched: every header says how much has been
+ * matched of what went the other way. A large one (RTS) follows when the receiver has matched it
+ * with a receive and says so (CTS), or the receiver fetches it itself, where it can read the
+ * sender's memory and that is found to be faster (shm/cost.h; then it says FETCHED). A header that
+ * comes before its receive is kept; what comes from a rank of which nothing is expected, not even
+ * an answer, stays in the socket. Answers go before messages that are not begun: a peer that awaits
  * one has at most a socket's worth to keep first.
  *
  *     send   QUEUED -> (EAGER written) done
@@ -40,8 +42,11 @@ struct p2p_frame {
     uint16_t unused;
     int32_t tag;
     uint64_t count;
-    uint64_t id;   /* of the message, among those from its sender to its receiver */
-    uint64_t addr; /* RTS: where it lies in the sender's memory */
+    uint64_t id; /* of the message, among those from its sender to its receiver */
+    union {
+        uint64_t addr;  /* within the node, RTS: where it lies in the sender's memory */
+        uint64_t taken; /* over TCP: bytes, of the receiver's to the sender */
+    };
 };
 
 enum p2p_state { P2P_QUEUED, P2P_OFFERED, P2P_POSTED, P2P_ACCEPTED, P2P_FILLING, P2P_DONE };

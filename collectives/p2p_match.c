@@ -70,6 +70,13 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
     p2p_set_active(p, op->peer);
 }
 
+/* One that has come without asking has its receive. */
+static void count_taken(struct p2p_peer *peer, const struct p2p_frame *f, size_t len)
+{
+    if (f->kind == P2P_EAGER && len > P2P_EAGER_BYTES)
+        peer->taken += len;
+}
+
 int p2p_match(struct p2p *p, int rank, const struct p2p_frame *f, struct p2p_op **op)
 {
     *op = take_posted(p, rank, f->tag);
@@ -79,6 +86,7 @@ int p2p_match(struct p2p *p, int rank, const struct p2p_frame *f, struct p2p_op 
     if (r < 0)
         return r;
     (*op)->state = P2P_FILLING;
+    count_taken(&p->peers[rank], f, (*op)->len);
     if (f->kind == P2P_RTS)
         accept_offer(p, *op, f);
     return 0;
@@ -114,6 +122,7 @@ static bool match_kept(struct p2p *p, struct p2p_op *op, int from)
                 p2p_done(p, op);
             }
         }
+        count_taken(peer, &un->frame, op->len);
         *at = un->next;
         if (peer->kept_tail == &un->next)
             peer->kept_tail = at;
@@ -169,16 +178,29 @@ static bool match_self_recv(struct p2p *p, struct p2p_op *r)
 
 /* -------------------------------------------------------------------------------------- posting */
 
+/* Whether it goes without asking. */
+static bool goes_at_once(const struct p2p *p, const struct p2p_op *op)
+{
+    struct p2p_peer *peer = &p->peers[op->peer];
+    if (op->len <= P2P_EAGER_BYTES)
+        return true;
+    if (!p2p_has_one_stream(p, op->peer) || op->len > P2P_AHEAD_MOST ||
+        peer->ahead - peer->heard + op->len > P2P_WINDOW_BYTES)
+        return false;
+    peer->ahead += op->len;
+    return true;
+}
+
 void p2p_post_send(struct p2p *p, struct p2p_op *op)
 {
     struct p2p_peer *peer = &p->peers[op->peer];
-    bool eager = op->len <= P2P_EAGER_BYTES;
     if (op->peer == p->comm->rank) {
         op->state = P2P_OFFERED;
         if (!match_self_send(p, op))
             p2p_queue_put(&peer->offered, op);
         return;
     }
+    bool eager = goes_at_once(p, op);
     op->state = P2P_QUEUED;
     op->frame = (struct p2p_frame){.kind = eager ? P2P_EAGER : P2P_RTS,
                                    .dtype = op->dtype,

@@ -60,8 +60,9 @@ static int begin_message(struct p2p *p, int rank, struct p2p_reading *in, struct
 {
     const struct p2p_frame *f = &in->frame;
     const struct dtype *type = dtype_get(f->dtype);
+    size_t most = p2p_has_one_stream(p, rank) ? P2P_AHEAD_MOST : P2P_EAGER_BYTES;
     if (!type || f->count > SIZE_MAX / 2 / type->size ||
-        (f->kind == P2P_EAGER && f->count * type->size > P2P_EAGER_BYTES))
+        (f->kind == P2P_EAGER && f->count * type->size > most))
         return refuse(p, rank, e);
     size_t len = f->count * type->size;
     struct p2p_op *op;
@@ -117,8 +118,12 @@ static int begin_frame(struct p2p *p, int rank, struct p2p_reading *in, struct e
     in->len = 0;
     in->op = NULL;
     in->un = NULL;
-    if (!p2p_has_one_stream(p, rank) && is_reply != (in == &p->peers[rank].replies))
+    struct p2p_peer *peer = &p->peers[rank];
+    bool one_stream = p2p_has_one_stream(p, rank);
+    if (one_stream ? in->frame.taken > peer->ahead : is_reply != (in == &peer->replies))
         return refuse(p, rank, e);
+    if (one_stream)
+        peer->heard = in->frame.taken;
     switch (in->frame.kind) {
     case P2P_EAGER:
     case P2P_RTS:
@@ -242,6 +247,8 @@ static int write_head(struct p2p *p, int rank, int stream, struct p2p_op *op, bo
     struct p2p_peer *peer = &p->peers[rank];
     struct err e;
     size_t whole = P2P_FRAME_BYTES + (op->with_data ? op->len : 0);
+    if (p2p_has_one_stream(p, rank) && op->moved == 0)
+        op->frame.taken = peer->taken;
     while (op->moved < whole) {
         struct iovec iov[2];
         int n = 0;

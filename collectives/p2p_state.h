@@ -14,6 +14,8 @@
 
 enum {
     P2P_EAGER_BYTES = 32 * 1024,
+    P2P_AHEAD_MOST = 256 * 1024,        /* over TCP: longer ones are always asked for, */
+    P2P_WINDOW_BYTES = 4 * 1024 * 1024, /* others when so much of them would not be matched yet */
     P2P_FRAME_BYTES = sizeof(struct p2p_frame),
     P2P_AHEAD_BYTES = 4096,
 };
@@ -58,6 +60,9 @@ struct p2p_peer {
     size_t kept_bytes;
     struct p2p_reading replies, messages; /* of one stream: all of it is read as messages are */
     uint64_t next_id;
+    /* Bytes of messages of modest length since the beginning: sent without asking, of these matched
+     * as the peer says, and those of its own that are matched here. */
+    uint64_t ahead, heard, taken;
     int posted;        /* receives that name it */
     bool active, deaf; /* in p->active; its stream has ended while nothing was expected */
 };

@@ -13,6 +13,7 @@
 
 #include "collectives/dlcoll.h"
 #include "collectives/net/tcp.h"
+#include "collectives/p2p_state.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"
@@ -286,11 +287,50 @@ START_TEST(answers_come_behind_messages_that_nobody_awaits)
 }
 END_TEST
 
+/* Messages of modest length are not asked for, as many as fit into the window: they are sent before
+ * the other rank, which looks for another one, receives any of them. The next one waits. */
+static void the_window(dlcoll_comm *comm, void *arg)
+{
+    enum { LEN = P2P_AHEAD_MOST, N = P2P_WINDOW_BYTES / LEN };
+    int rank = dlcoll_rank(comm), peer = 1 - rank;
+    uint8_t *message = made(0, 1, LEN), *in = xmalloc(LEN), word = 0;
+    dlcoll_opts later = DLCOLL_OPTS_INIT;
+    later.tag = 1;
+    (void)arg;
+    for (int turn = 0; turn < 3; turn++) {
+        dlcoll_work *one_more = NULL;
+        for (int i = 0; i < N && rank == 0; i++)
+            THREAD_OK(dlcoll_send(message, LEN, DLCOLL_U8, peer, comm, &later, NULL));
+        if (rank == 0) {
+            THREAD_OK(dlcoll_send(message, LEN, DLCOLL_U8, peer, comm, &later, &one_more));
+            THREAD_EXPECT(dlcoll_test(one_more) == DLCOLL_INPROGRESS, "nobody has asked for it");
+            THREAD_OK(dlcoll_send(&word, 1, DLCOLL_U8, peer, comm, NULL, NULL));
+            THREAD_OK(dlcoll_wait(one_more));
+            dlcoll_work_free(one_more);
+        } else {
+            THREAD_OK(dlcoll_recv(&word, 1, DLCOLL_U8, peer, comm, NULL, NULL));
+        }
+        for (int i = 0; i <= N && rank == 1; i++) {
+            memset(in, 0, LEN);
+            THREAD_OK(dlcoll_recv(in, LEN, DLCOLL_U8, peer, comm, &later, NULL));
+            check(in, 0, 1, LEN);
+        }
+    }
+    free(message);
+    free(in);
+}
+
+START_TEST(messages_of_modest_length_are_not_asked_for)
+{
+    thread_ranks_run(2, the_window, NULL);
+}
+END_TEST
+
 /* Large and small messages both ways at once, received in another order. */
 static void both_ways(dlcoll_comm *comm, void *arg)
 {
     enum { N = 9 };
-    static const size_t lens[N] = {LARGE, 1, 40000, LARGE / 2, SMALL, 0, LARGE, 33000, 12};
+    static const size_t lens[N] = {LARGE, 1, 262145, LARGE / 2, SMALL, 0, 262144, 33000, 12};
     int rank = dlcoll_rank(comm), peer = 1 - rank;
     (void)arg;
     for (int turn = 0; turn < 3; turn++) {
@@ -362,6 +402,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, who_comes_for_one_that_is_gone_is_told, 0, 2);
     tcase_add_loop_test(tc, connections_that_cross_become_one, 2, 6);
     tcase_add_loop_test(tc, answers_come_behind_messages_that_nobody_awaits, 0, 2);
+    tcase_add_test(tc, messages_of_modest_length_are_not_asked_for);
     tcase_add_test(tc, both_ways_at_once);
     return s;
 }

@@ -554,7 +554,7 @@ START_TEST(data_connections)
     U(hello, lane), U(hello, unused);
     U(call, kind), U(call, dtype), U(call, op), U(call, settings), I(call, root), U(call, count);
     U(p2p_frame, kind), U(p2p_frame, dtype), U(p2p_frame, unused), I(p2p_frame, tag);
-    U(p2p_frame, count), U(p2p_frame, id), U(p2p_frame, addr);
+    U(p2p_frame, count), U(p2p_frame, id), U(p2p_frame, taken);
     expect(path, text, test_text("a hello of %zu bytes each way", text_of_hello.end));
     expect(path, text, test_text("connected: %s.", text_of_hello.words));
     expect(path, text, test_text("the version %u.", HELLO_VERSION));
@@ -568,7 +568,10 @@ START_TEST(data_connections)
     ck_assert_uint_eq(text_of_frame.end, offsetof(struct frame, call));
     expect(path, text, test_text("The call is %s;", text_of_call.words));
     expect(path, text, test_text("In channel %d it is %s.", CHANNEL_P2P, text_of_p2p_frame.words));
-    expect(path, text, test_text("a message of more than %lu KiB", KIB(P2P_EAGER_BYTES)));
+    expect(path, text, test_text("a message of more than %lu KiB", KIB(P2P_AHEAD_MOST)));
+    expect(path, text,
+           test_text("more than %lu KiB when there would be more than %lu MiB",
+                     KIB(P2P_EAGER_BYTES), KIB(P2P_WINDOW_BYTES) / 1024));
     expect(path, text, test_text("offered (%d) and sent (%d)", P2P_RTS, P2P_DATA));
     expect(path, text, test_text("asked for it (%d)", P2P_CTS));
     expect(path, text, test_text("receiver then says (%d).", P2P_FETCHED));

@@ -18,7 +18,7 @@ with it. So the flag is timed before and after each run, and where there have be
 only runs of one kind are compared.
 
 `direct` is libdlcoll with buffers from dlcoll_mem_alloc(); `limit` what memory and flags allow if every
-rank sees every buffer (tests/bench/coll/peer_limit.c). ratio: the best peer's time divided by libdlcoll's.
+rank sees every buffer, `limit-tcp` what a bare socket does (tests/bench/coll/peer_limit.c). ratio: the best peer's time divided by libdlcoll's.
 """
 import bisect
 import collections
@@ -58,6 +58,7 @@ CPUS = len(os.sched_getaffinity(0))
 FOREIGN = 0.10  # of the CPUs, used by others: more is worth a remark
 SHM, TCP = ["dlcoll", "direct", "openmpi", "mpich", "gloo"], ["dlcoll-tcp", "openmpi-tcp", "mpich-tcp", "gloo"]
 MPIS = ("openmpi", "mpich")
+MOVES = "broadcast", "all_gather", "all_to_all", "pingpong", "barrier"  # nothing is reduced in them
 ENV = dict(os.environ, OMP_NUM_THREADS="1")
 
 
@@ -89,6 +90,7 @@ PEERS = {
     "mpich-tcp": lambda n: mpich(n, MPIR_CVAR_NOLOCAL="1", UCX_TLS="tcp,self", UCX_NET_DEVICES="lo"),
     "gloo": lambda n: dlaunch(n, "peer_gloo"),
     "limit": lambda n: ([f"{BIN}/peer_limit", str(n)], {}),
+    "limit-tcp": lambda n: ([f"{BIN}/peer_limit", str(n)], {"BENCH_TCP": "1"}),
 }
 
 
@@ -118,6 +120,8 @@ def jobs(name, n, turn):
         return []  # with more ranks than CPUs it does not come to an end
     if name in ("mpich", "gloo") and n > CPUS and not rarely:
         return []
+    if name == "limit-tcp":
+        ops = [op for op in ops if op in MOVES] if n == 2 else []
     if name == "direct":
         ops = [op for op in ops if op not in ("barrier", "pingpong")]
     small = [s for s in SIZES if size_of(s) < LARGE]
@@ -299,7 +303,7 @@ class Results:
 
 
 def print_table(r, op, n, columns, ours, peers):
-    sizes = [s for s in r.sizes(op, n) if any(r.get(c, op, n, s) for c in columns if c != "limit")]
+    sizes = [s for s in r.sizes(op, n) if any(r.get(c, op, n, s) for c in columns if not c.startswith("limit"))]
     if not sizes:
         return
     print(f"\n{op}, {n} ranks{' (more than CPUs)' if n > CPUS else ''}, us")
@@ -332,9 +336,10 @@ class Bar:
     def __init__(self, text, want):
         self.text, self.want, self.cells = text, want, []
 
-    def add(self, ratio, what):
+    def add(self, ratio, what, limit=None):
+        """limit: the ratio that a bare socket would have."""
         if ratio is not None:
-            self.cells.append((ratio, what))
+            self.cells.append((ratio, what + (f", a bare socket {limit:.2f}" if limit else "")))
 
     def show(self):
         if not self.cells:
@@ -344,6 +349,8 @@ class Bar:
         worst = min(self.cells)
         print(f"  {'MISSED' if bad else 'met   '}  {self.text}: "
               f"{len(self.cells) - len(bad)} of {len(self.cells)} cells, the worst {worst[0]:.2f} ({worst[1]})")
+        for ratio, what in sorted(bad)[1:]:
+            print(f"          {ratio:.2f} ({what})")
 
 
 def bars(r, halves):
@@ -353,7 +360,8 @@ def bars(r, halves):
             for n in ranks:
                 for s in r.sizes(op, n):
                     if low <= s <= high:
-                        bar.add(r.ratio(ours, peers, op, n, s), f"{op} {n} x {size_text(s)}")
+                        limit = r.ratio("limit-tcp", peers, op, n, s) if ours == "dlcoll-tcp" else None
+                        bar.add(r.ratio(ours, peers, op, n, s), f"{op} {n} x {size_text(s)}", limit)
         bar.show()
 
     crowd = [n for n in RANKS if n > CPUS]
@@ -402,7 +410,7 @@ def main():
     print("\nEverything over TCP, through loopback:")
     for n in RANKS:
         for op in OPS:
-            print_table(r, op, n, TCP, "dlcoll-tcp", TCP[1:])
+            print_table(r, op, n, ["limit-tcp", *TCP], "dlcoll-tcp", TCP[1:])
     for title, ours, peers in (("in the node", "dlcoll", [*MPIS, "gloo"]), ("over TCP", "dlcoll-tcp", TCP[1:])):
         lost = losing(r, ours, peers)
         print(f"\nSlower than the best peer {title}: {len(lost)} cells")

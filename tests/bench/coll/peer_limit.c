@@ -5,7 +5,8 @@
  * The operations as they would be if every rank saw every other one's buffers: a flag from each
  * rank, one pass over the memory, in which each byte of input is read and each of output written
  * once, and a flag again. Nothing is checked in them, no rank may die, and all buffers are shared;
- * so this is a limit, not a library.
+ * so this is a limit, not a library. BENCH_TCP=1: two ranks move their bytes over one TCP
+ * connection, with nothing beside them; reductions are left out.
  *
  *     peer_limit machine
  *
@@ -42,6 +43,7 @@ static size_t g_each; /* bytes of a rank's two buffers */
 static uint64_t g_turn;
 static bool g_crowded; /* more ranks than CPUs */
 static struct reduce_info g_sum;
+static int g_socket = -1; /* to the other of two ranks */
 
 /* ----------------------------------------------------------------------------------------- flags
  */
@@ -134,10 +136,80 @@ static void pingpong(char *a, size_t count)
     turn += 2;
 }
 
+static void connect_pair(int fd[2])
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof(at);
+    int l = socket(AF_INET, SOCK_STREAM, 0), one = 1;
+    fd[0] = socket(AF_INET, SOCK_STREAM, 0);
+    if (bind(l, (struct sockaddr *)&at, len) || listen(l, 1) ||
+        getsockname(l, (struct sockaddr *)&at, &len) ||
+        connect(fd[0], (struct sockaddr *)&at, len) || (fd[1] = accept(l, NULL, NULL)) < 0) {
+        perror("socket");
+        exit(1);
+    }
+    for (int i = 0; i < 2; i++) {
+        setsockopt(fd[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+        setsockopt(fd[i], IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
+    }
+    close(l);
+}
+
+/* Both ways at once, without blocking, as an all_reduce of two ranks over TCP moves data. */
+static void swap(int fd, const char *out, size_t out_len, char *in, size_t in_len)
+{
+    const size_t most = 256 << 10;
+    size_t sent = 0, got = 0;
+    for (int idle = 0; sent < out_len || got < in_len; idle++) {
+        size_t before = sent + got, left = out_len - sent;
+        ssize_t n =
+            left ? send(fd, out + sent, left < most ? left : most, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
+        sent += n > 0 ? (size_t)n : 0;
+        n = got < in_len ? recv(fd, in + got, in_len - got, MSG_DONTWAIT) : 0;
+        got += n > 0 ? (size_t)n : 0;
+        if (sent + got != before)
+            idle = 0;
+        if (idle > 1000)
+            sched_yield();
+    }
+}
+
+/* What moves between two ranks in operations that only copy. */
+static void run_tcp(enum bench_op op, char *a, char *b, size_t count)
+{
+    int me = g_peer.rank, other = 1 - me;
+    size_t len = count * 4, part = len / 2, mine = (size_t)me * part, its = (size_t)other * part;
+    switch (op) {
+    case PINGPONG:
+        if (me == 0)
+            swap(g_socket, a, len, NULL, 0);
+        swap(g_socket, NULL, 0, a, len);
+        if (me == 1)
+            swap(g_socket, a, len, NULL, 0);
+        break;
+    case BROADCAST:
+        swap(g_socket, a, me == bench_root ? len : 0, a, me == bench_root ? 0 : len);
+        break;
+    case ALL_GATHER:
+        swap(g_socket, a + mine, part, a + its, part);
+        break;
+    case ALL_TO_ALL:
+        memcpy(b + mine, a + mine, part);
+        swap(g_socket, a + its, part, b + its, part);
+        break;
+    default:
+        swap(g_socket, a, 1, a, 1); /* barrier */
+    }
+}
+
 static void run(enum bench_op op, char *a, char *b, size_t count)
 {
     int me = g_peer.rank, n = g_peer.ranks;
     size_t part = count / (size_t)n, len = part * 4;
+    if (g_socket >= 0) {
+        run_tcp(op, a, b, count);
+        return;
+    }
     if (op == PINGPONG) {
         pingpong(a, count);
         return;
@@ -179,7 +251,8 @@ static int prepare(enum bench_op op, char *a, char *b, size_t count)
 {
     (void)a, (void)b, (void)count;
     barrier();
-    return op == ALL_REDUCE_BF16 || op == ALL_REDUCE_F16;
+    bool reduces = op == ALL_REDUCE || op == REDUCE || op == REDUCE_SCATTER;
+    return op == ALL_REDUCE_BF16 || op == ALL_REDUCE_F16 || (reduces && g_socket >= 0);
 }
 
 static void *memory(size_t bytes)
@@ -269,44 +342,6 @@ static double flag_latency(uint64_t times)
     return t;
 }
 
-static void connect_pair(int fd[2])
-{
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    socklen_t len = sizeof(at);
-    int l = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-    fd[0] = socket(AF_INET, SOCK_STREAM, 0);
-    if (bind(l, (struct sockaddr *)&at, len) || listen(l, 1) ||
-        getsockname(l, (struct sockaddr *)&at, &len) ||
-        connect(fd[0], (struct sockaddr *)&at, len) || (fd[1] = accept(l, NULL, NULL)) < 0) {
-        perror("socket");
-        exit(1);
-    }
-    for (int i = 0; i < 2; i++) {
-        setsockopt(fd[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-        setsockopt(fd[i], IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
-    }
-    close(l);
-}
-
-/* Both ways at once, without blocking, as an all_reduce of two ranks over TCP moves data. */
-static void swap(int fd, char *out, char *in, size_t len)
-{
-    const size_t most = 256 << 10;
-    size_t sent = 0, got = 0;
-    for (int idle = 0; sent < len || got < len; idle++) {
-        size_t before = sent + got, left = len - sent;
-        ssize_t n =
-            left ? send(fd, out + sent, left < most ? left : most, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
-        sent += n > 0 ? (size_t)n : 0;
-        n = got < len ? recv(fd, in + got, len - got, MSG_DONTWAIT) : 0;
-        got += n > 0 ? (size_t)n : 0;
-        if (sent + got != before)
-            idle = 0;
-        if (idle > 1000)
-            sched_yield();
-    }
-}
-
 static void socket_speed(size_t bytes)
 {
     enum { MOST = 4000 };
@@ -319,7 +354,7 @@ static void socket_speed(size_t bytes)
     pin(g_peer.rank);
     for (int i = 0; i < n; i++) {
         double t = bench_now_us();
-        swap(fd[g_peer.rank], out, in, bytes);
+        swap(fd[g_peer.rank], out, bytes, in, bytes);
         swaps[i] = bench_now_us() - t;
     }
     if (g_peer.rank)
@@ -410,8 +445,12 @@ int main(int argc, char **argv)
                                  .agree = agree,
                                  .most = most,
                                  .memory = memory};
+    int pair[2] = {-1, -1};
+    if (ranks == 2 && getenv("BENCH_TCP"))
+        connect_pair(pair);
     for (int r = 1; r < ranks && g_peer.rank == 0; r++)
         fork_rank(r);
+    g_socket = ranks == 2 ? pair[g_peer.rank] : -1;
     if (!g_crowded)
         pin(g_peer.rank);
     code = bench_main(argc - 1, argv + 1, &g_peer);

@@ -9,7 +9,8 @@
  *   a worker ends otherwise        rdzv_failed at once, and STOPPING without waiting for the answer
  *   a worker begins to             likewise, by agent_on_dying; its exit comes when it is over
  *   another node fails, leaves     on_stop -> STOPPING
- *   a stop signal, --timeout, ctl  rdzv_leave -> STOPPING; a second one kills at once
+ *   a stop signal, --timeout, ctl  rdzv_leave -> STOPPING
+ *   a second signal or ctl         0.5 s or more after the first one: kills at once
  *   a worker cannot be started     as a worker that failed with 125..127
  *   the guardian dies              everything is killed here and now
  * STOPPING ends when no worker and no descendant of one is alive and all output has been read; then
@@ -368,6 +369,9 @@ static void on_job_timeout(uv_timer_t *t)
     struct agent *a = container_of(t, struct agent, job_timer);
     char text[128];
     snprintf(text, sizeof(text), "the job did not end within %g s (--timeout)", a->job->timeout);
+    if (a->nalive && !a->leaving)
+        log_notice("%s: stopping %d worker%s, SIGKILL after %g s", text, a->nalive,
+                   a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
     agent_leave(a, STOP_TIMEOUT, 124, SIGTERM, text);
 }
 

@@ -72,7 +72,7 @@ struct agent {
     bool swept; /* no descendant besides the workers is left */
 
     /* The stop. */
-    bool leaving;       /* told to stop: a further word kills */
+    bool leaving;       /* this node has left the job */
     bool failed;        /* something has, which is why the round stops */
     bool stopped_told;  /* rdzv_stopped() has been called for this round */
     bool killed;        /* SIGKILL has been sent, and not all have died of it */
@@ -105,7 +105,8 @@ void agent_look_for_descendants(struct agent *a, unsigned delay_ms);
  * a signal handler. */
 extern atomic_bool agent_hurry;
 void agent_signals_open(struct agent *a);
-/* While the loop stands still: a stop signal sets agent_hurry at once. */
+/* While the loop stands still: a stop signal sets agent_hurry at once, unless it is the one that
+ * ended the job, come twice. */
 void agent_signals_hurry(struct agent *a);
 /* Nothing ends by them from here on. */
 void agent_signals_close(struct agent *a, void (*on_closed)(void *arg));

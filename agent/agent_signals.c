@@ -4,12 +4,28 @@
 
 #include "agent/agent_impl.h"
 #include "agent/report.h"
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
+
+#define SAME_WORD_NS 500000000u
 
 atomic_bool agent_hurry;
 
 /* ------------------------------------------------------------------------------ what they do */
+
+/* An init system that ends all processes of a job reaches the agent twice, itself and by way of the
+ * guardian; a session's end comes as SIGTERM and as SIGHUP. What follows soon is the same word. */
+enum word { FIRST_WORD, SAME_WORD, FURTHER_WORD };
+
+static enum word take_word(void) /* in a signal handler as well */
+{
+    static _Atomic uint64_t first_ns; /* 0: none has come */
+    uint64_t first = 0, now = mono_ns();
+    if (atomic_compare_exchange_strong(&first_ns, &first, now))
+        return FIRST_WORD;
+    return now - first < SAME_WORD_NS ? SAME_WORD : FURTHER_WORD;
+}
 
 static void leave_again(struct agent *a)
 {
@@ -18,16 +34,31 @@ static void leave_again(struct agent *a)
     atomic_store(&agent_hurry, true);
 }
 
+/* The job is being stopped already, for another reason than a word from outside. */
+static void go_on_stopping(struct agent *a, const char *what)
+{
+    if (a->nalive)
+        log_notice("received %s: %d worker%s being stopped already (once more: at once)", what,
+                   a->nalive, a->nalive == 1 ? " is" : "s are");
+}
+
 static void stop_by(struct agent *a, enum stop_reason reason, int signo, const char *what)
 {
     char text[HOST_MAX + 64];
+    enum word word = take_word();
+    if (word == SAME_WORD)
+        log_verbose("received %s as well: taken for the same word", what);
     if (a->fsm.state == DONE) {
-        if (a->rdzv)
+        if (a->rdzv && (word != SAME_WORD || atomic_load(&agent_hurry)))
             rdzv_hurry(a->rdzv);
         return;
     }
-    if (a->leaving) {
+    if (word == FURTHER_WORD)
         leave_again(a);
+    if (word != FIRST_WORD)
+        return;
+    if (a->leaving) {
+        go_on_stopping(a, what);
         return;
     }
     snprintf(text, sizeof(text), "%s received %s", a->job->host, what);
@@ -127,7 +158,8 @@ static void (*loops_handler)(int signo); /* libuv's, the same one for all signal
 
 static void on_signal_at_the_end(int signo)
 {
-    atomic_store(&agent_hurry, true);
+    if (take_word() != SAME_WORD)
+        atomic_store(&agent_hurry, true);
     loops_handler(signo);
 }
 

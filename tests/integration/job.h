@@ -60,6 +60,33 @@ static inline char *text_of_file(const char *path)
     return test_keep(read_file(path));
 }
 
+/* The agent of a launcher: its guardian's only child. */
+static inline pid_t agent_of(const struct proc *p)
+{
+    return (pid_t)atoi(text_of_file(test_text("/proc/%d/task/%d/children", p->pid, p->pid)));
+}
+
+struct signalled {
+    struct proc *p;
+    int signo;
+};
+
+static inline bool ended_by_signals(void *arg)
+{
+    struct signalled *s = arg;
+    if (proc_poll(s->p))
+        return true;
+    proc_kill(s->p, s->signo);
+    return false;
+}
+
+/* Signals it until it ends: what comes soon after the first signal counts as that one. */
+static inline void signal_until_end(struct proc *p, int signo, double seconds)
+{
+    struct signalled s = {p, signo};
+    wait_until(ended_by_signals, &s, seconds, "a further signal ends it");
+}
+
 static inline json_t *json_of_file(const char *path)
 {
     json_error_t e;

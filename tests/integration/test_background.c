@@ -133,6 +133,17 @@ START_TEST(a_second_one_is_refused)
 }
 END_TEST
 
+static bool stop_ends(void *pid)
+{
+    struct proc p;
+    if (is_gone(pid))
+        return true;
+    proc_run(&p, ARGV(build_path("dlaunchctl"), "-p", test_text("%d", *(pid_t *)pid), "stop"),
+             g_env, 20);
+    proc_fini(&p);
+    return false;
+}
+
 /* stop, and once more: the workers that do not mind are killed. */
 START_TEST(stopped_twice)
 {
@@ -145,9 +156,8 @@ START_TEST(stopped_twice)
     proc_fini(&p);
     wait_lines(tmppath("term"), 1, 10);
     ck_assert(!is_gone(&pid));
-    ctl(&p, 0, ARGV("-p", job, "--wait", "stop"));
-    proc_fini(&p);
-    wait_until(is_gone, &pid, 5, "it ends");
+    wait_until(stop_ends, &pid, 10, "stop once more ends it");
+    expect_text(text_of_file(tmppath("log")), "killing the workers");
     ck_assert_int_eq(count_lines(tmppath("term")), 1);
 }
 END_TEST

@@ -131,6 +131,28 @@ START_TEST(timeout_of_all_nodes)
 }
 END_TEST
 
+/* The first signal after that is no second word: the workers keep their grace. */
+START_TEST(a_signal_after_the_timeout)
+{
+    struct proc p;
+    dlaunch_start(&p, NULL,
+                  "--timeout 300ms %%W trap TERM %%T/term append %%T/up wait %%T/go "
+                  "append %%T/saved");
+    wait_lines(tmppath("term"), 1, 10);
+    proc_expect_err(&p,
+                    "the job did not end within 0.3 s (--timeout): stopping 1 worker, SIGKILL "
+                    "after 30 s\n",
+                    10);
+    proc_kill(&p, SIGINT);
+    proc_expect_err(&p, "received SIGINT: 1 worker is being stopped already (once more: at once)\n",
+                    10);
+    write_file(tmppath("go"), "");
+    expect_status(&p, 124, 10);
+    ck_assert_int_eq(count_lines(tmppath("saved")), 1);
+    proc_fini(&p);
+}
+END_TEST
+
 /* --------------------------------------------------------------------------------- store, binding
  */
 
@@ -266,6 +288,7 @@ static Suite *suite(void)
     tcase_add_test(tc, backoff);
     tcase_add_test(tc, stopped_in_a_pause);
     tcase_add_test(tc, timeout_of_all_nodes);
+    tcase_add_test(tc, a_signal_after_the_timeout);
     tcase_add_test(tc, store_of_the_program);
     tcase_add_test(tc, binding);
     tcase_add_test(tc, dry_run);

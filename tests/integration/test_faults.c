@@ -33,11 +33,6 @@ static pid_t pid_in(const char *path, int n)
     return pid;
 }
 
-static pid_t agent_of(const struct proc *p)
-{
-    return atoi(text_of_file(test_text("/proc/%d/task/%d/children", p->pid, p->pid)));
-}
-
 static bool no_strays(void *marker)
 {
     return count_processes_with_env(marker) == 0;

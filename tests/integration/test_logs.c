@@ -297,8 +297,8 @@ START_TEST(nobody_reads)
         proc_kill(&p, SIGTERM);
         proc_expect_err(&p, "received SIGTERM: stopping 2 workers", 20);
         if (signals == 2)
-            proc_kill(&p, SIGTERM);
-        expect_status(&p, 143, signals == 2 ? 4 : 20);
+            signal_until_end(&p, SIGTERM, 4);
+        expect_status(&p, 143, 20);
         close(ends[0]);
         close(ends[1]);
         proc_fini(&p);

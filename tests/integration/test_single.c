@@ -198,9 +198,34 @@ START_TEST(sigterm_is_forwarded_once_and_ends_the_job)
     wait_lines(tmppath("up"), 2, 10);
     proc_kill(&p, SIGTERM);
     wait_lines(tmppath("term"), 2, 10);
-    proc_kill(&p, SIGTERM); /* the second one kills: the workers ignore the first */
+    signal_until_end(&p, SIGTERM, 10); /* a later one kills: the workers ignore the first */
     ck_assert_int_eq(proc_wait(&p, 10), 128 + SIGTERM);
     ck_assert_int_eq(count_lines(tmppath("term")), 2);
+    proc_fini(&p);
+}
+END_TEST
+
+/* As at the end of a session, or when systemd ends all processes of a service: one request to stop
+ * reaches the agent twice. The workers keep their grace. */
+START_TEST(one_request_that_comes_twice)
+{
+    struct proc p;
+    dlaunch_start(&p, NULL,
+                  "--verbose --nproc_per_node 2 %%W trap TERM %%T/term trap HUP %%T/term "
+                  "append %%T/up wait %%T/go append %%T/saved");
+    wait_lines(tmppath("up"), 2, 10);
+    pid_t agent = agent_of(&p);
+    kill(agent, SIGSTOP); /* so that both come together, however busy the machine is */
+    kill(agent, SIGTERM);
+    kill(agent, SIGHUP);
+    kill(agent, SIGCONT);
+    proc_expect_err(&p, "as well: taken for the same word", 10);
+    wait_lines(tmppath("term"), 2, 10);
+    write_file(tmppath("go"), "");
+    int status = proc_wait(&p, 10);
+    ck_assert_msg(status == 128 + SIGTERM || status == 128 + SIGHUP, "%d", status);
+    ck_assert_int_eq(count_lines(tmppath("saved")), 2);
+    expect_no_text(p.err, "killing");
     proc_fini(&p);
 }
 END_TEST
@@ -567,6 +592,7 @@ static Suite *suite(void)
     tcase_add_test(tc, worker_policy_restarts_only_the_failed_one);
     tc = test_case(s, "signals", 60);
     tcase_add_test(tc, sigterm_is_forwarded_once_and_ends_the_job);
+    tcase_add_test(tc, one_request_that_comes_twice);
     tcase_add_test(tc, grace_ends_with_sigkill);
     tcase_add_test(tc, no_grace_is_needed);
     tcase_add_test(tc, user_signals_are_passed_on);

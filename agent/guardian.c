@@ -1,4 +1,5 @@
 /*   agent exits, clean               -> its status
+ *   another child dies               -> it is reaped
  *   agent exits, not clean           -> sweep; its status, 125 for 0
  *   agent killed by a signal         -> sweep; a line; 128+signal
  *   lease over                       -> SIGKILL to all, sweep; a line; 125
@@ -181,6 +182,15 @@ static bool is_listed(const int *signals, int sig)
     return *signals == sig;
 }
 
+/* It, whose number another process may have from now on, is none of them any more. */
+static void forget_other(struct guardian *g, pid_t pid)
+{
+    for (int i = 0; i < g->nothers; i++) {
+        if (g->others[i] == pid)
+            g->others[i] = g->others[--g->nothers];
+    }
+}
+
 static void look_at_agent(struct guardian *g)
 {
     siginfo_t si;
@@ -200,10 +210,29 @@ static void look_at_agent(struct guardian *g)
     }
 }
 
+/* Orphans come to the first process of a container, and those of `others` to us as well. Not what
+ * dies with the agent: the last sweep counts it. What was dead while the agent still lived is none
+ * of that. */
+static void reap_strays(struct guardian *g)
+{
+    siginfo_t si = {.si_pid = 0};
+    while (waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) == 0 && si.si_pid) {
+        pid_t stray = si.si_pid;
+        look_at_agent(g);
+        if (g->agent < 0)
+            return;
+        waitid(P_PID, (id_t)stray, &si, WEXITED | WNOHANG);
+        forget_other(g, stray);
+        si.si_pid = 0;
+    }
+}
+
 static void handle_signal(struct guardian *g, int sig)
 {
     if (sig == SIGCHLD) {
         look_at_agent(g);
+        if (g->agent > 0)
+            reap_strays(g);
     } else if (sig == SIGTSTP && g->opts->isolation == ISOLATE_PIDNS) {
         log_warn("not suspended: the first process of a PID namespace cannot be (--isolate pidns)");
     } else if (sig == SIGTSTP || sig == SIGCONT || is_listed(g->opts->forward_signals, sig)) {
@@ -289,9 +318,12 @@ static unsigned end_everything(struct guardian *g, pid_t agent, bool *all)
     return s.killed > nworkers ? s.killed : nworkers;
 }
 
+/* Of a job whose agent says that it has ended all. */
 static bool nothing_is_left(const struct guardian *g)
 {
     siginfo_t si;
+    if (getpid() == 1) /* what is alive need not be the job's, and ends with us */
+        return true;
     if (g->nothers)
         return sweep_children(NULL, 0) <= g->nothers;
     return waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) < 0;

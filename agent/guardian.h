@@ -58,7 +58,9 @@ struct guardian_opts {
  * SIGTSTP: an agent that wants to stop with its workers sends itself SIGSTOP; the guardian then
  * stops too and gives the terminal back to the shell. (What an agent killed in that state leaves
  * behind ends when the guardian is continued.) Under ISOLATE_PIDNS, where the agent cannot stop
- * itself, SIGTSTP is dropped. */
+ * itself, SIGTSTP is dropped.
+ * Other children that come to it, such as a container's orphans to its first process, are reaped
+ * while the agent runs; what of them is alive at a good end is left to the kernel by process 1. */
 int guardian_run(const struct guardian_opts *opts,
                  int (*agent_main)(void *arg, struct guardian_link *), void *arg);
 

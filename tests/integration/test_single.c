@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <sys/wait.h>
 
+#include "core/fd.h"
+
 /* ------------------------------------------------------------------------------- start and end */
 
 START_TEST(workers_run_and_succeed)
@@ -572,6 +574,54 @@ START_TEST(one_signal_ends_a_job_that_has_something_to_say)
 }
 END_TEST
 
+/* The children of a process: `dead` or not. */
+static int count_children(pid_t pid, bool dead)
+{
+    char *list = text_of_file(test_text("/proc/%d/task/%d/children", pid, pid)), stat[512], state;
+    int n = 0, used;
+    for (pid_t child; sscanf(list, "%d%n", &child, &used) == 1; list += used) {
+        if (fd_read_file(AT_FDCWD, test_text("/proc/%d/stat", child), stat, sizeof(stat)) < 0)
+            continue;
+        ck_assert_int_eq(sscanf(strrchr(stat, ')'), ") %c", &state), 1);
+        n += dead == (state == 'Z');
+    }
+    return n;
+}
+
+static bool has_reaped(void *guardian)
+{
+    pid_t pid = *(pid_t *)guardian;
+    return count_children(pid, true) == 0 && count_children(pid, false) == 2;
+}
+
+/* Orphans come to the first process of a container: one that ends is reaped, and one that is alive
+ * at the end is nothing that the job has left. */
+START_TEST(the_first_process_of_a_container)
+{
+    static const char script[] = "($1 wait up; $1 append orphans wait dead & "
+                                 "$1 append orphans pause &) & exec $2 $1 append up wait go";
+    struct proc p;
+    ck_assert_int_eq(chdir(tmpdir()), 0);
+    if (proc_run(&p, ARGV("unshare", "-pf", "--mount-proc", "true"), NULL, 10) != 0) {
+        test_skip("cannot make a PID namespace: %s", p.err);
+        return;
+    }
+    proc_fini(&p);
+    proc_start(&p,
+               ARGV("unshare", "-pf", "--mount-proc", "sh", "-c", (char *)script, "sh",
+                    build_path("tests/worker"), build_path("dlaunch")),
+               NULL, 0);
+    wait_lines(tmppath("orphans"), 2, 20);
+    pid_t guardian = agent_of(&p); /* unshare's only child */
+    write_file(tmppath("dead"), "");
+    wait_until(has_reaped, &guardian, 10, "the dead orphan is reaped");
+    write_file(tmppath("go"), "");
+    expect_status(&p, 0, 20);
+    ck_assert_str_eq(p.err, "");
+    proc_fini(&p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("single");
@@ -607,6 +657,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_live_workers_daemon_is_left_alone);
     tcase_add_test(tc, only_the_group_of_an_ended_worker_ends);
     tcase_add_test(tc, a_stop_long_after_a_round);
+    tcase_add_test(tc, the_first_process_of_a_container);
     tc = test_case(s, "bad input", 60);
     tcase_add_test(tc, bad_input_is_one_line_and_exit_2);
     return s;

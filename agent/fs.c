@@ -37,6 +37,35 @@ static int write_in_place(const char *path, const void *data, size_t len, struct
     return rc < 0 ? err_sys(e, -rc, "write %s", path) : 0;
 }
 
+/* As the kernel does it (protected_regular) where a file may be made: in /tmp. */
+static bool is_strangers_bait(const char *path, const struct stat *file)
+{
+    char folder[PATH_MAX];
+    struct stat st;
+    snprintf(folder, sizeof(folder), "%.*s", (int)(strrchr(path, '/') - path) + 1, path);
+    return stat(folder, &st) < 0 || ((st.st_mode & S_ISVTX) && (st.st_mode & S_IWOTH) &&
+                                     file->st_uid != geteuid() && file->st_uid != st.st_uid);
+}
+
+/* A regular file, absolute and without links, whose folder takes no other. There is room for the
+ * new content before the first byte of the old one goes. */
+static int write_over(const char *path, const void *data, size_t len, struct err *e)
+{
+    struct stat st;
+    _cleanup_fd_ int fd = open(path, O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return err_sys(e, errno, "open %s", path);
+    if (!S_ISREG(st.st_mode) || is_strangers_bait(path, &st))
+        return err_sys(e, EPERM, "write %s, which another user put there", path);
+    if (len && fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)len) < 0 &&
+        (errno == ENOSPC || errno == EDQUOT))
+        return err_sys(e, errno, "write %s", path);
+    int rc = fd_write_all(fd, data, len);
+    if (rc == 0 && ftruncate(fd, (off_t)len) < 0)
+        rc = -errno;
+    return rc < 0 ? err_sys(e, -rc, "write %s", path) : 0;
+}
+
 static int write_beside(const char *path, const char *temp, int fd, mode_t mode, const void *data,
                         size_t len, struct err *e)
 {
@@ -50,19 +79,10 @@ static int write_beside(const char *path, const char *temp, int fd, mode_t mode,
     return 0;
 }
 
-int fs_replace_file(const char *path, const void *data, size_t len, struct err *e)
+/* `mode`: of the file that it replaces; 0: there is none. */
+static int replace(const char *path, mode_t mode, const void *data, size_t len, struct err *e)
 {
-    struct stat st;
-    char real[PATH_MAX], temp[PATH_MAX + FS_SUFFIX_LEN + 2], suffix[FS_SUFFIX_LEN + 1];
-    mode_t mode = 0;
-    if (stat(path, &st) == 0) {
-        if (!S_ISREG(st.st_mode))
-            return write_in_place(path, data, len, e);
-        mode = st.st_mode & 07777;
-        if (!realpath(path, real))
-            return err_sys(e, errno, "%s", path);
-        path = real;
-    }
+    char temp[PATH_MAX + FS_SUFFIX_LEN + 2], suffix[FS_SUFFIX_LEN + 1];
     for (int tries = 0; tries < 100; tries++) {
         fs_random_suffix(suffix);
         if (snprintf(temp, sizeof(temp), "%s.%s", path, suffix) >= (int)sizeof(temp))
@@ -78,4 +98,21 @@ int fs_replace_file(const char *path, const void *data, size_t len, struct err *
         return rc;
     }
     return err_sys(e, EEXIST, "create a file beside %s", path);
+}
+
+int fs_replace_file(const char *path, const void *data, size_t len, struct err *e)
+{
+    struct stat st;
+    char real[PATH_MAX];
+    if (stat(path, &st) < 0)
+        return replace(path, 0, data, len, e);
+    if (!S_ISREG(st.st_mode))
+        return write_in_place(path, data, len, e);
+    if (!realpath(path, real))
+        return err_sys(e, errno, "%s", path);
+    int rc = replace(real, st.st_mode & 07777, data, len, e);
+    /* Its folder is not to be written, or it is a mount point, as /dev/termination-log is. */
+    if (rc == -EACCES || rc == -EPERM || rc == -EROFS || rc == -EBUSY || rc == -EXDEV)
+        rc = write_over(real, data, len, e);
+    return rc;
 }

@@ -13,7 +13,8 @@ void fs_random_suffix(char out[FS_SUFFIX_LEN + 1]);
 /* Makes `len` bytes the whole content of `path`: whoever reads it sees the old content or the new,
  * never a part. A new file gets mode 0666 less the umask, an old one keeps its mode; of a symbolic
  * link the target is replaced. What is not a regular file (/dev/stdout, a FIFO that someone reads)
- * is written to instead. */
+ * is written to instead. So is, once there is room for it, an old file that is a mount point or
+ * whose folder takes no other file; a reader may then see a part. */
 int fs_replace_file(const char *path, const void *data, size_t len, struct err *e);
 
 #endif

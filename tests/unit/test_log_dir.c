@@ -3,8 +3,10 @@
 
 #include <errno.h>
 #include <fnmatch.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -184,6 +186,46 @@ START_TEST(files_are_replaced_whole)
 }
 END_TEST
 
+/* A folder that we may not write to, with a file that we may: as Kubernetes' /dev/termination-log
+ * is for most users. */
+START_TEST(a_folder_that_takes_no_file)
+{
+    struct err e = ERR_INIT;
+    const char *file = tmppath("f/log");
+    char big[65536] = {0};
+    if (geteuid() != 0 || unshare(CLONE_NEWNS) < 0 ||
+        mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 || mkdir(tmppath("f"), 0755) < 0 ||
+        mount("tmpfs", tmppath("f"), "tmpfs", 0, "size=32k,mode=755") < 0) {
+        test_skip("needs root and a mount namespace");
+        return;
+    }
+    write_file(file, "old and long");
+    chmod(file, 0666);
+    chmod(tmpdir(), 0755);
+    ck_assert_int_eq(seteuid(12345), 0);
+    ck_assert_msg(fs_replace_file(file, "new", 3, &e) == 0, "%s", e.msg);
+    ck_assert_str_eq(test_keep(read_file(file)), "new");
+    ck_assert_int_eq(fs_replace_file(file, big, sizeof(big), &e), -ENOSPC);
+    ck_assert_str_eq(test_keep(read_file(file)), "new");
+    ck_assert_int_eq(seteuid(0), 0);
+    /* A stranger's file, where everyone may put one. */
+    ck_assert_int_eq(chmod(tmppath("f"), 01777) | chown(file, 54321, 54321), 0);
+    ck_assert_int_eq(seteuid(12345), 0);
+    ck_assert_int_eq(fs_replace_file(file, "x", 1, &e), -EPERM);
+    ck_assert_str_eq(test_keep(read_file(file)), "new");
+    ck_assert_int_eq(seteuid(0), 0);
+    /* A mount point. */
+    write_file(tmppath("mounted"), "old");
+    write_file(tmppath("point"), "");
+    ck_assert_int_eq(mount(tmppath("mounted"), tmppath("point"), NULL, MS_BIND, NULL), 0);
+    ck_assert_msg(fs_replace_file(tmppath("point"), "an", 2, &e) == 0, "%s", e.msg);
+    ck_assert_str_eq(test_keep(read_file(tmppath("mounted"))), "an");
+    ck_assert_int_eq(umount(tmppath("point")), 0);
+    ck_assert_int_eq(umount(tmppath("f")), 0);
+    ck_assert_int_eq(system(test_text("test $(ls -A %s | wc -l) = 3", tmpdir())), 0);
+}
+END_TEST
+
 START_TEST(error_files_alone_are_flat)
 {
     struct log_dir d;
@@ -254,6 +296,7 @@ static Suite *suite(void)
     tcase_add_test(tc, clear_errors);
     tcase_add_test(tc, links_of_strangers_are_refused);
     tcase_add_test(tc, files_are_replaced_whole);
+    tcase_add_test(tc, a_folder_that_takes_no_file);
     return s;
 }
 

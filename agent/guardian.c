@@ -1,4 +1,5 @@
 /*   agent exits, clean               -> its status
+ *   a stop signal, not forwarded     -> we die of it: as "guardian killed"
  *   another child dies               -> it is reaped
  *   agent exits, not clean           -> sweep; its status, 125 for 0
  *   agent killed by a signal         -> sweep; a line; 128+signal
@@ -125,14 +126,27 @@ static void agent_process(struct guardian *g, int (*agent_main)(void *, struct g
 
 /* --------------------------------------------------------------------------------- the start */
 
-/* Everything is blocked and read from a descriptor, but not what was ignored when we were started:
- * a blocked signal is kept even when it is ignored. */
-static void block_signals(sigset_t *blocked)
+static bool is_listed(const int *signals, int sig)
 {
+    while (*signals && *signals != sig)
+        signals++;
+    return *signals == sig;
+}
+
+/* Everything is blocked and read from a descriptor, but not what was ignored when we were started:
+ * a blocked signal is kept even when it is ignored. Nor what asks a process to end, when it is not
+ * forwarded: we die of it, as any process would. */
+static void block_signals(const struct guardian *g, sigset_t *blocked)
+{
+    static const int ends[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
     sigfillset(blocked);
     for (int sig = 1; sig < SIGRTMAX; sig++) {
         if (spawn_was_ignored(sig))
             sigdelset(blocked, sig);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
+        if (!is_listed(g->opts->forward_signals, ends[i]))
+            sigdelset(blocked, ends[i]);
     }
     sigprocmask(SIG_SETMASK, blocked, NULL);
     signal(SIGCHLD, SIG_DFL);
@@ -155,7 +169,7 @@ static int prepare(struct guardian *g, struct guardian_link *link, struct err *e
 {
     int ends[2];
     sigset_t blocked;
-    block_signals(&blocked);
+    block_signals(g, &blocked);
     g->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
     if (g->signals < 0)
         return err_sys(e, errno, "signalfd of the guardian");
@@ -174,13 +188,6 @@ static int prepare(struct guardian *g, struct guardian_link *link, struct err *e
 }
 
 /* -------------------------------------------------------------------------------- supervising */
-
-static bool is_listed(const int *signals, int sig)
-{
-    while (*signals && *signals != sig)
-        signals++;
-    return *signals == sig;
-}
 
 /* It, whose number another process may have from now on, is none of them any more. */
 static void forget_other(struct guardian *g, pid_t pid)
@@ -329,12 +336,20 @@ static bool nothing_is_left(const struct guardian *g)
     return waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) < 0;
 }
 
+static void block_all_signals(void)
+{
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+}
+
 static int finish(struct guardian *g, pid_t agent)
 {
     bool gone = g->agent < 0, exited = gone && g->exit.si_code == CLD_EXITED, all;
     if (exited && atomic_load(&g->page->clean) && nothing_is_left(g))
         return g->exit.si_status;
-    log_set_patience(LOG_LAST_WORDS_MS); /* no signal ends this process any more */
+    block_all_signals(); /* nothing may be left by half */
+    log_set_patience(LOG_LAST_WORDS_MS);
     unsigned ended = end_everything(g, agent, &all);
     int status = EXIT_OURS;
     const char *plural = ended == 1 ? "process" : "processes";

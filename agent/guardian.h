@@ -42,7 +42,9 @@ struct guardian_link {
 struct guardian_opts {
     enum isolation isolation;
     const int *forward_signals; /* 0-terminated: sent on to the agent as they come. SIGTSTP and
-                                   SIGCONT always are, signals ignored at the start never */
+                                   SIGCONT always are, signals ignored at the start never; of
+                                   SIGTERM, SIGINT, SIGHUP, SIGQUIT those not listed kill the
+                                   guardian, others have no effect */
     double stop_grace;          /* seconds before descendants that do not die are reported */
 };
 

@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <pty.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 /* ------------------------------------------------------------------------------- at a terminal */
@@ -294,7 +295,7 @@ START_TEST(stop_before_the_start)
 }
 END_TEST
 
-/* torchrun's option: others than these do not stop the job. */
+/* torchrun's option: these stop the job. */
 START_TEST(signals_to_handle)
 {
     struct proc p;
@@ -304,6 +305,26 @@ START_TEST(signals_to_handle)
     proc_kill(&p, SIGUSR1);
     expect_status(&p, 128 + SIGUSR1, 10);
     proc_fini(&p);
+}
+END_TEST
+
+/* Those that are not named have their default action, and nothing outlives the launcher. */
+START_TEST(signals_not_to_handle)
+{
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    for (size_t i = 0; i < ARRAY_LEN(signals); i++) {
+        struct proc p;
+        char *up = tmppath(test_text("up%zu", i));
+        dlaunch_start(&p, NULL,
+                      "--signals_to_handle SIGUSR1 --nproc_per_node 2 %%W append %s pause", up);
+        wait_lines(up, 2, 10);
+        proc_kill(&p, signals[i]);
+        expect_status(&p, 128 + signals[i], 10);
+        ck_assert(WIFSIGNALED(p.status));
+        expect_text(p.err, "the guardian process was killed; ended every worker");
+        proc_fini(&p);
+    }
 }
 END_TEST
 
@@ -322,6 +343,7 @@ static Suite *suite(void)
     tcase_add_test(tc, stop_of_one_node);
     tcase_add_test(tc, stop_before_the_start);
     tcase_add_test(tc, signals_to_handle);
+    tcase_add_test(tc, signals_not_to_handle);
     return s;
 }
 

@@ -225,7 +225,9 @@ static const struct {
     const char *said, *hint;
 } sayings[] = {
     {"CUDA out of memory", "the GPU's memory was full: nvidia-smi shows who else uses it"},
-    {"ddress already in use", "a port was taken: without --master_port dlaunch picks a free one"},
+    {"ddress already in use",
+     "the program asked for a port that was taken: ss -ltnp shows by whom; "
+     "MASTER_PORT is free for it only with --master_store none"},
     {"unrecognized arguments: --local-rank",
      "the script knows --local_rank only: let it read LOCAL_RANK from its environment"},
     {"unrecognized arguments: --local_rank",

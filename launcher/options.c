@@ -584,8 +584,23 @@ static enum opt_id env_option(const char *var, size_t len, enum opt_from *from)
     return OPT_COUNT;
 }
 
+static bool is_pod(char *const *envp)
+{
+    while (*envp && strncmp(*envp, "KUBERNETES_SERVICE_HOST=", 24) != 0)
+        envp++;
+    return *envp != NULL;
+}
+
+/* A service named dlaunch-master gives every pod of its namespace
+ * DLAUNCH_MASTER_PORT=tcp://10.96.0.12:29500. */
+static bool is_service_address(enum opt_id id, const char *value)
+{
+    return id == OPT_master_port && strstr(value, "://");
+}
+
 static int read_env(struct options *o, char *const *envp, bool ours, struct err *e)
 {
+    bool pod = is_pod(envp);
     for (; *envp; envp++) {
         const char *var = *envp, *eq;
         enum opt_from from;
@@ -593,6 +608,8 @@ static int read_env(struct options *o, char *const *envp, bool ours, struct err 
             continue;
         enum opt_id id = env_option(var, (size_t)(eq - var), &from);
         if (id == OPT_COUNT || (from == FROM_DLAUNCH) != ours || from < o->value[id].from)
+            continue;
+        if (pod && is_service_address(id, eq + 1))
             continue;
         const char *source = options_printf(o, "%.*s", (int)(eq - var), var);
         if (options_set(o, id, eq + 1, from, source, e) < 0)
@@ -651,9 +668,7 @@ static void warn_unknown(const char *var, size_t len, bool ours, bool pod)
 
 void options_warn_env(char *const *envp)
 {
-    bool pod = false;
-    for (char *const *p = envp; *p; p++)
-        pod = pod || strncmp(*p, "KUBERNETES_SERVICE_HOST=", 24) == 0;
+    bool pod = is_pod(envp);
     for (; *envp; envp++) {
         enum opt_from from = FROM_DETECTED;
         size_t len = strcspn(*envp, "=");

@@ -392,6 +392,21 @@ START_TEST(unknown_variables)
 }
 END_TEST
 
+/* What a service named dlaunch-master gives to every pod. */
+START_TEST(addresses_of_services)
+{
+    static char ours[] = "DLAUNCH_MASTER_PORT=tcp://10.96.0.12:29500";
+    struct options o;
+    struct err e;
+    options_init(&o, "dlaunch");
+    ck_assert_int_eq(
+        options_read_env(&o, (char *[]){ours, "KUBERNETES_SERVICE_HOST=10.0.0.1", NULL}, NULL), 0);
+    ck_assert_str_eq(o.value[OPT_master_port].source, "default");
+    ck_assert_int_lt(options_read_env(&o, (char *[]){ours, NULL}, &e), 0);
+    options_fini(&o);
+}
+END_TEST
+
 START_TEST(who_wins)
 {
     static const enum opt_from order[] = {FROM_ARGV, FROM_DETECTED, FROM_DLAUNCH, FROM_FILE,
@@ -598,6 +613,7 @@ static Suite *suite(void)
     tcase_add_test(tc, environment);
     tcase_add_test(tc, unknown_words_in_torchruns_variables);
     tcase_add_test(tc, unknown_variables);
+    tcase_add_test(tc, addresses_of_services);
     tcase_add_test(tc, who_wins);
     tcase_add_test(tc, sources);
     tcase_add_test(tc, choices);

@@ -22,6 +22,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 
+#define BINFMT           "/proc/sys/fs/binfmt_misc"
 #define HEAD_MAX         256 /* bytes of a file that the kernel reads (BINPRM_BUF_SIZE) */
 #define SCRIPT_DEPTH_MAX 5   /* interpreters that are scripts themselves */
 #define DETAIL_MAX       384
@@ -30,6 +31,7 @@
  * the whole of it. */
 struct finding {
     bool whole;
+    bool foreign; /* a whole program, for another machine or system */
     char detail[DETAIL_MAX];
 };
 
@@ -141,6 +143,7 @@ static int check_script(const char *head, size_t len, int depth, struct finding 
     if (errnum == 0)
         return 0;
     f->whole = true;
+    f->foreign = inner.foreign;
     if (errnum == ENOENT && interp[n - 1] == '\r') {
         interp[n - 1] = '\0';
         return found(f, errnum,
@@ -239,6 +242,7 @@ static int check_elf(int fd, const char *head, size_t len, struct finding *f)
     unsigned type = little ? le16toh(h.e_type) : be16toh(h.e_type);
     const char *name = machine_name(machine, little, wide);
     if (uname(&host) == 0 && !(name && may_run(host.machine, name))) {
+        f->foreign = true;
         if (!name)
             return found(f, ENOEXEC, "file is for machine number %u, this host is %s", machine,
                          host.machine);
@@ -285,10 +289,10 @@ static int check_file(const char *path, int depth, struct finding *f)
         return check_script(head, (size_t)len, depth, f);
     if (len >= 4 && memcmp(head, ELFMAG, 4) == 0)
         return check_elf(fd, head, (size_t)len, f);
+    f->foreign = !looks_like_text(head, (size_t)len);
     return found(f, ENOEXEC, "%s",
-                 looks_like_text(head, (size_t)len)
-                     ? "it is a text without a '#!' line that names its interpreter"
-                     : "it is no program that this host knows");
+                 f->foreign ? "it is no program that this host knows"
+                            : "it is a text without a '#!' line that names its interpreter");
 }
 
 static int say(const char *path, int errnum, const struct finding *f, struct err *e)
@@ -421,10 +425,13 @@ int exec_why(const char *path, char *const *argv, char *const *envp, const char 
     return exit_code_of(errnum);
 }
 
-/* Handlers for foreign formats (qemu, wine, Java) may be registered with the kernel. */
-static bool has_foreign_handlers(void)
+/* Handlers for foreign formats (qemu, wine, Java) may be registered with the kernel. A container
+ * mostly does not see the host's, which are its own as well: what may be for one is tried. */
+static bool has_handler(const struct finding *f)
 {
-    DIR *d = opendir("/proc/sys/fs/binfmt_misc");
+    if (access(BINFMT "/status", F_OK) < 0)
+        return f->foreign;
+    DIR *d = opendir(BINFMT);
     bool any = false;
     for (struct dirent *de; d && (de = readdir(d));)
         any |= de->d_name[0] != '.' && strcmp(de->d_name, "register") != 0 &&
@@ -438,7 +445,7 @@ int exec_check(const char *path, int *exit_code, struct err *e)
 {
     struct finding f = {.whole = false};
     int errnum = check_file(path, 0, &f);
-    if (errnum == 0 || (errnum == ENOEXEC && has_foreign_handlers()))
+    if (errnum == 0 || (errnum == ENOEXEC && has_handler(&f)))
         return 0;
     *exit_code = exit_code_of(errnum);
     return say(path, errnum, &f, e);

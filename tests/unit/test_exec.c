@@ -62,6 +62,21 @@ static void expect(const char *path, int code, const char *text)
     ck_assert_str_eq(e.msg, text);
 }
 
+/* The same of a program that the host may have a handler for: known before only where those can be
+ * seen. Otherwise execve() decides. */
+static void expect_foreign(const char *path, int code, const char *text)
+{
+    struct err e = ERR_INIT;
+    int check_code;
+    if (access("/proc/sys/fs/binfmt_misc/status", F_OK) == 0) {
+        expect(path, code, text);
+        return;
+    }
+    ck_assert_int_eq(run_plain(path), code);
+    ck_assert_str_eq(g_err.msg, text);
+    ck_assert_msg(exec_check(path, &check_code, &e) == 0, "%s", e.msg);
+}
+
 /* A file with these bytes, executable. */
 static const char *program(const char *name, const void *bytes, size_t len)
 {
@@ -168,8 +183,8 @@ START_TEST(scripts)
     s = script("f", "");
     expect(s, 126, test_text("exec %s: Exec format error (it is empty)", s));
     s = program("g", "\0\1\2\3", 4);
-    expect(s, 126,
-           test_text("exec %s: Exec format error (it is no program that this host knows)", s));
+    expect_foreign(
+        s, 126, test_text("exec %s: Exec format error (it is no program that this host knows)", s));
     char line[600];
     memset(line, 'x', sizeof(line));
     memcpy(line, "#!/", 3);
@@ -195,12 +210,12 @@ START_TEST(elf_files)
 
     h->e_machine = EM_S390;
     const char *s = program("foreign", elf, len);
-    expect(
+    expect_foreign(
         s, 126,
         test_text("exec %s: Exec format error (file is s390x, this host is %s)", s, host.machine));
     h->e_machine = 0x7777;
     s = program("unknown", elf, len);
-    expect(
+    expect_foreign(
         s, 126,
         test_text("exec %s: Exec format error (file is for machine number 30583, this host is %s)",
                   s, host.machine));
@@ -233,6 +248,29 @@ START_TEST(elf_files)
         test_skip("/bin/true has no loader under /lib64");
     }
     free(elf);
+}
+END_TEST
+
+/* With nothing registered, and where it cannot be seen what is. */
+START_TEST(handlers_seen_and_unseen)
+{
+    static const char binfmt[] = "/proc/sys/fs/binfmt_misc";
+    const char *alien = program("alien", "\0\1\2\3", 4), *text = script("text", "exit 0\n");
+    struct err e = ERR_INIT;
+    int code;
+    if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount("none", binfmt, "tmpfs", 0, NULL) < 0) {
+        test_skip("needs root and a mount namespace");
+        return;
+    }
+    ck_assert_msg(exec_check(alien, &code, &e) == 0, "%s", e.msg);
+    ck_assert_int_lt(exec_check(text, &code, &e), 0);
+    write_file(test_text("%s/status", binfmt), "enabled");
+    ck_assert_int_lt(exec_check(alien, &code, &e), 0);
+    write_file(test_text("%s/qemu-s390x", binfmt), "enabled");
+    ck_assert_int_eq(exec_check(alien, &code, &e), 0);
+    ck_assert_int_eq(exec_check(text, &code, &e), 0);
+    umount(binfmt);
 }
 END_TEST
 
@@ -385,6 +423,7 @@ static Suite *suite(void)
     tcase_add_test(tc, not_permitted);
     tcase_add_test(tc, scripts);
     tcase_add_test(tc, elf_files);
+    tcase_add_test(tc, handlers_seen_and_unseen);
     tcase_add_test(tc, busy);
     tcase_add_test(tc, noexec_mount);
     tcase_add_test(tc, closed_directory);

@@ -1,6 +1,7 @@
 /* agent_signals.c: stop signals and those that are passed on, from the agent's start to its end. */
 #include <signal.h>
 #include <stdio.h>
+#include <sys/time.h>
 
 #include "agent/agent_impl.h"
 #include "agent/report.h"
@@ -9,6 +10,7 @@
 #include "core/mem.h"
 
 #define SAME_WORD_NS 500000000u
+#define TIME_MAX     0x7fffffff /* seconds of setitimer() on any kernel */
 
 atomic_bool agent_hurry;
 
@@ -163,6 +165,24 @@ static void on_signal_at_the_end(int signo)
     loops_handler(signo);
 }
 
+static void on_alarm(int signo)
+{
+    (void)signo;
+    atomic_store(&agent_hurry, true);
+}
+
+/* A reader that takes nothing does not outlast --timeout, whose timer stands still as well. */
+static void hurry_in_time(const struct agent *a)
+{
+    const struct sigaction sa = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    double left = a->job->timeout - (double)(mono_ns() - a->started_ns) / 1e9;
+    if (left < UNREAD_S)
+        left = UNREAD_S;
+    struct itimerval t = {.it_value.tv_sec = left < TIME_MAX ? (time_t)left : TIME_MAX};
+    sigaction(SIGALRM, &sa, NULL);
+    setitimer(ITIMER_REAL, &t, NULL);
+}
+
 void agent_signals_hurry(struct agent *a)
 {
     struct sigaction sa = {.sa_handler = on_signal_at_the_end}, old;
@@ -173,6 +193,8 @@ void agent_signals_hurry(struct agent *a)
         loops_handler = old.sa_handler;
         sigaction(*s, &sa, NULL);
     }
+    if (a->job->timeout > 0)
+        hurry_in_time(a);
 }
 
 void agent_signals_close(struct agent *a, void (*on_closed)(void *arg))

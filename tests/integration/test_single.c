@@ -507,12 +507,17 @@ START_TEST(bad_input_is_one_line_and_exit_2)
 }
 END_TEST
 
-static bool ended(void *arg)
+static bool has_ended(void *arg)
 {
     struct proc *p = arg;
     siginfo_t si = {.si_pid = 0};
-    proc_kill(p, SIGTERM);
     return waitid(P_PID, (id_t)p->pid, &si, WEXITED | WNOHANG | WNOWAIT) == 0 && si.si_pid;
+}
+
+static bool ended(void *arg)
+{
+    proc_kill(arg, SIGTERM);
+    return has_ended(arg);
 }
 
 /* The job is over, and nobody reads what it has printed. */
@@ -542,6 +547,26 @@ static int start_unread(struct proc *p, const char *words)
     close(fds[1]);
     return fds[0];
 }
+
+/* The same, and --timeout bounds it: for the output, and for the report of a failure. */
+START_TEST(the_timeout_ends_the_wait_for_a_reader)
+{
+    struct proc out, report;
+    const char *done = tmppath("failed");
+    dlaunch_start(&out, NULL, "--timeout 4s %%W spew 100000 text append %%T/done");
+    int end = start_unread(
+        &report, test_text("--timeout 4s %s append %s exit 3", build_path("tests/worker"), done));
+    wait_lines(tmppath("done"), 1, 30);
+    wait_lines(done, 1, 30);
+    wait_until(has_ended, &out, 20, "the launcher gives up its reader");
+    wait_until(has_ended, &report, 20, "the launcher gives up the report");
+    proc_wait(&out, 20);
+    proc_wait(&report, 20);
+    proc_fini(&out);
+    proc_fini(&report);
+    close(end);
+}
+END_TEST
 
 /* It has failed, its report is due, and nobody reads that. */
 START_TEST(a_signal_ends_the_report)
@@ -651,6 +676,7 @@ static Suite *suite(void)
     tcase_add_test(tc, wall_clock_timeout_of_ages);
     tcase_add_test(tc, a_signal_ends_the_wait_for_a_reader);
     tcase_add_test(tc, a_signal_ends_the_report);
+    tcase_add_test(tc, the_timeout_ends_the_wait_for_a_reader);
     tcase_add_test(tc, one_signal_ends_a_job_that_has_something_to_say);
     tc = test_case(s, "descendants", 60);
     tcase_add_test(tc, nothing_is_left_behind);

@@ -466,8 +466,9 @@ static void report(struct agent *a, const struct rdzv_result *result)
         log_error("--report: %s", e.msg);
 }
 
-/* The loop stands still while the last output is written: a reader that takes none, and a signal or
- * the end of --timeout, end that. So does a while without either, when the job was told to end. */
+/* The loop stands still while the last output is written: a reader that takes none, and a signal,
+ * the end of --timeout or of the guardian, end that. So does a while without either, when the job
+ * was told to end. */
 static void write_out(struct agent *a, enum stop_reason reason)
 {
     bool told = reason == STOP_SIGNAL || reason == STOP_REQUEST || reason == STOP_TIMEOUT;

@@ -106,7 +106,8 @@ void agent_look_for_descendants(struct agent *a, unsigned delay_ms);
 extern atomic_bool agent_hurry;
 void agent_signals_open(struct agent *a);
 /* While the loop stands still: a stop signal sets agent_hurry at once, unless it is the one that
- * ended the job, come twice; the end of --timeout does, UNREAD_S from now at the soonest. */
+ * ended the job, come twice; the guardian's death does, and the end of --timeout, UNREAD_S from now
+ * at the soonest. */
 void agent_signals_hurry(struct agent *a);
 /* Nothing ends by them from here on. */
 void agent_signals_close(struct agent *a, void (*on_closed)(void *arg));

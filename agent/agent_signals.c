@@ -1,4 +1,6 @@
 /* agent_signals.c: stop signals and those that are passed on, from the agent's start to its end. */
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/time.h>
@@ -183,6 +185,33 @@ static void hurry_in_time(const struct agent *a)
     setitimer(ITIMER_REAL, &t, NULL);
 }
 
+static int lifeline_at_the_end;
+
+static void look_for_guardian(void)
+{
+    struct pollfd p = {lifeline_at_the_end, POLLIN, 0};
+    if (poll(&p, 1, 0) > 0)
+        atomic_store(&agent_hurry, true);
+}
+
+/* The kernel sends us SIGCONT when the guardian dies. */
+static void on_continued(int signo)
+{
+    int kept = errno;
+    (void)signo;
+    look_for_guardian();
+    errno = kept;
+}
+
+/* Nor does it hold us when the guardian has been killed. */
+static void hurry_without_guardian(const struct agent *a)
+{
+    const struct sigaction sa = {.sa_handler = on_continued, .sa_flags = SA_RESTART};
+    lifeline_at_the_end = a->link->lifeline;
+    sigaction(SIGCONT, &sa, NULL);
+    look_for_guardian(); /* it may be dead already */
+}
+
 void agent_signals_hurry(struct agent *a)
 {
     struct sigaction sa = {.sa_handler = on_signal_at_the_end}, old;
@@ -193,6 +222,7 @@ void agent_signals_hurry(struct agent *a)
         loops_handler = old.sa_handler;
         sigaction(*s, &sa, NULL);
     }
+    hurry_without_guardian(a);
     if (a->job->timeout > 0)
         hurry_in_time(a);
 }

@@ -6,6 +6,8 @@
 #include <poll.h>
 #include <sys/mount.h>
 
+#include "core/fd.h"
+
 /* The one path that matches. */
 static char *only_path(const char *pattern)
 {
@@ -306,6 +308,34 @@ START_TEST(nobody_reads)
 }
 END_TEST
 
+static bool is_gone(void *pid)
+{
+    char stat[512], *paren;
+    const char *path = test_text("/proc/%d/stat", *(pid_t *)pid);
+    if (fd_read_file(AT_FDCWD, path, stat, sizeof(stat)) < 0)
+        return true;
+    paren = strrchr(stat, ')');
+    return paren && paren[2] == 'Z'; /* init may take its time */
+}
+
+/* The job is over, and waits for its reader: kill -9 of the guardian leaves nobody. */
+START_TEST(nobody_reads_and_nobody_waits)
+{
+    struct proc p;
+    int ends[2];
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    dlaunch_start_into(&p, ends[1], "--verbose %W spew 20000 '" LINE_63 "'");
+    close(ends[1]);
+    proc_expect_err(&p, "EXIT_BARRIER -> DONE", 20);
+    pid_t agent = agent_of(&p);
+    ck_assert(!is_gone(&agent));
+    proc_kill(&p, SIGKILL);
+    wait_until(is_gone, &agent, 10, "the agent ends");
+    close(ends[0]);
+    proc_fini(&p);
+}
+END_TEST
+
 /* `dlaunch ... | head -1`: a worker that writes on ends of it, as it would without dlaunch; where
  * there is a log file it does not notice. */
 START_TEST(reader_goes)
@@ -343,6 +373,7 @@ static Suite *suite(void)
     tcase_add_test(tc, full_disk);
     tcase_add_test(tc, slow_reader);
     tcase_add_test(tc, nobody_reads);
+    tcase_add_test(tc, nobody_reads_and_nobody_waits);
     tcase_add_test(tc, reader_goes);
     return s;
 }

@@ -34,7 +34,7 @@
 #include "core/mem.h"
 #include "rendezvous/text.h"
 
-#define OWN_DESCRIPTORS 24 /* with one node and one worker's taken off, at the least */
+#define OWN_DESCRIPTORS 25 /* with one node and one worker's taken off, at the least */
 
 static const struct fsm_state agent_states[] = {
     [INIT] = {"INIT", FSM_BIT(RENDEZVOUS)},

@@ -22,6 +22,21 @@
 #include "core/uvx.h"
 #include "launcher/control_dir.h"
 
+#define LOOK_MS       1000
+#define LOOK_AGAIN_MS 10000
+
+/* Where the socket is. A job outlives the session that it was started in, whose folder goes with
+ * it: the socket is then made anew elsewhere. */
+struct place {
+    struct control *control;
+    struct uvx_scope scope;
+    uv_pipe_t listener;
+    uv_fs_event_t watch; /* of the folder */
+    int dirfd;
+    char folder[CONTROL_PATH_MAX - 32], name[32];
+    struct stat socket; /* the file, to know it by */
+};
+
 struct client {
     struct client *next;
     struct control *control;
@@ -39,12 +54,12 @@ struct control {
     struct control_opts opts;
     uv_loop_t *loop;
     struct uvx_scope scope;
-    uv_pipe_t listener;
     uv_timer_t timer; /* runs while there are clients */
+    uv_timer_t look;  /* whether the socket is still there */
     struct client *clients;
     int nclients;
-    int dirfd;
-    char name[32]; /* of the socket in it */
+    struct place *place; /* NULL: there is none */
+    int nplaces;         /* not yet closed */
     bool scope_closed;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
@@ -117,7 +132,7 @@ static char *answer_to(struct control *c, const char *line)
 
 static void maybe_closed(struct control *c)
 {
-    if (!c->scope_closed || c->nclients)
+    if (!c->scope_closed || c->nclients || c->nplaces)
         return;
     void (*on_closed)(void *) = c->on_closed;
     void *arg = c->on_closed_arg;
@@ -215,7 +230,7 @@ static void on_tick(uv_timer_t *t)
 
 static void on_connection(uv_stream_t *s, int status)
 {
-    struct control *c = container_of(s, struct control, listener);
+    struct control *c = container_of(s, struct place, listener)->control;
     if (status < 0)
         return;
     struct client *cl = xcalloc(1, sizeof(*cl));
@@ -241,48 +256,143 @@ static void on_connection(uv_stream_t *s, int status)
 
 /* ------------------------------------------------------------------------------------ listening */
 
-/* Before the socket is there, so that no moment is left in which only we could remove it. */
-static void announce(struct control *c, const char *folder)
+/* To a guardian that has to remove it. */
+static void announce(const struct place *p, bool there)
 {
     char path[CONTROL_PATH_MAX];
-    if (!c->opts.page)
+    struct guard_page *page = p->control->opts.page;
+    if (!page)
         return;
-    snprintf(path, sizeof(path), "%s/%s", folder ? folder : "", c->name);
-    guardian_set_path(c->opts.page->unlink_path[0], folder ? path : NULL);
+    snprintf(path, sizeof(path), "%s/%s", p->folder, p->name);
+    guardian_set_path(page->unlink_path[0], there ? path : NULL);
+}
+
+static bool is_ours(const struct place *p, const struct stat *st)
+{
+    return st->st_dev == p->socket.st_dev && st->st_ino == p->socket.st_ino;
+}
+
+/* 0 or an errno. */
+static int bind_name(struct place *p, int fd, int dirfd)
+{
+    struct sockaddr_un a;
+    snprintf(p->name, sizeof(p->name), "%d.sock", (int)p->control->opts.pid);
+    control_dir_address(&a, dirfd, p->name);
+    unlinkat(dirfd, p->name, 0); /* of an earlier process with our pid */
+    return bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 ? errno : 0;
 }
 
 /* A bound, not yet listening socket with mode 0600 in the first folder that will do. */
-static int bind_socket(struct control *c, struct err *e)
+static int bind_socket(struct place *p, struct err *e)
 {
-    char path[CONTROL_PATH_MAX - 32];
-    struct sockaddr_un a;
-    for (int i = 0; control_dir_path(i, path); i++) {
-        _cleanup_fd_ int dirfd = control_dir_open(path, true, e);
+    for (int i = 0; control_dir_path(i, p->folder); i++) {
+        _cleanup_fd_ int dirfd = control_dir_open(p->folder, true, e);
         if (dirfd < 0)
             continue;
         _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        control_dir_address(&a, dirfd, c->name);
-        announce(c, path);
-        unlinkat(dirfd, c->name, 0); /* of an earlier process with our pid */
         /* The mode of the socket is that of the file. */
-        if (fd < 0 || fchmod(fd, 0600) < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0) {
-            err_sys(e, errno, "%s/%s", path, c->name);
-            announce(c, NULL);
+        int rc = fd < 0 || fchmod(fd, 0600) < 0 ? errno : bind_name(p, fd, dirfd);
+        if (rc == 0 && fstatat(dirfd, p->name, &p->socket, AT_SYMLINK_NOFOLLOW) < 0)
+            rc = errno;
+        if (rc) {
+            err_sys(e, rc, "%s/%s", p->folder, p->name);
             continue;
         }
-        c->dirfd = take_fd(&dirfd);
+        announce(p, true);
+        p->dirfd = take_fd(&dirfd);
         return take_fd(&fd);
     }
     return e && e->code ? e->code : -ENOENT;
 }
 
-static void remove_socket(struct control *c)
+static void on_look(uv_timer_t *t);
+
+static void on_folder(uv_fs_event_t *h, const char *file, int events, int status)
 {
-    if (c->dirfd < 0)
+    struct place *p = container_of(h, struct place, watch);
+    struct control *c = p->control;
+    (void)events, (void)status;
+    size_t len = file ? strlen(file) : 0;
+    if (len > 5 && strcmp(file + len - 5, ".sock") == 0 && strcmp(file, p->name) != 0)
+        return; /* another job's */
+    if (p == c->place && !uv_is_active((uv_handle_t *)&c->look))
+        uv_timer_start(&c->look, on_look, LOOK_MS, 0);
+}
+
+static int open_place(struct control *c, struct err *e)
+{
+    char folder[40];
+    struct place *p = xcalloc(1, sizeof(*p));
+    p->control = c;
+    int fd = bind_socket(p, e);
+    if (fd < 0) {
+        free(p);
+        return fd;
+    }
+    c->place = p;
+    c->nplaces++;
+    uvx_scope_init(&p->scope, c->loop);
+    uv_pipe_init(c->loop, &p->listener, 0);
+    uvx_own(&p->scope, &p->listener);
+    uv_fs_event_init(c->loop, &p->watch);
+    uvx_own(&p->scope, &p->watch);
+    /* The folder that we have, whatever its name leads to. Without a watch the socket stays where
+     * it is. */
+    snprintf(folder, sizeof(folder), "/proc/self/fd/%d", p->dirfd);
+    uv_fs_event_start(&p->watch, on_folder, folder, 0);
+    /* A descriptor of ours that is a socket: this cannot fail but for want of memory. */
+    int rc = uv_pipe_open(&p->listener, fd);
+    if (rc < 0)
+        close(fd);
+    else
+        rc = uv_listen((uv_stream_t *)&p->listener, CONTROL_CLIENTS_MAX, on_connection);
+    if (rc < 0)
+        log_warn("control socket: %s; dlaunchctl will not find this job", uv_strerror(rc));
+    return 0;
+}
+
+static void on_place_closed(void *arg)
+{
+    struct place *p = arg;
+    struct control *c = p->control;
+    free(p);
+    c->nplaces--;
+    maybe_closed(c);
+}
+
+static void close_place(struct control *c)
+{
+    struct place *p = c->place;
+    struct stat st;
+    if (!p)
         return;
-    unlinkat(c->dirfd, c->name, 0);
-    close_fd(&c->dirfd);
-    announce(c, NULL);
+    c->place = NULL;
+    if (fstatat(p->dirfd, p->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && is_ours(p, &st))
+        unlinkat(p->dirfd, p->name, 0);
+    close_fd(&p->dirfd);
+    announce(p, false);
+    uvx_scope_close(&p->scope, on_place_closed, p);
+}
+
+/* Whoever removes the folder has had time to end that. Once moved, we look again: it may have been
+ * on its way all the same, or its file system, of which we would hear nothing. */
+static void on_look(uv_timer_t *t)
+{
+    struct control *c = container_of(t, struct control, look);
+    struct err e = ERR_INIT;
+    struct stat st;
+    char path[CONTROL_PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", c->place->folder, c->place->name);
+    if (lstat(path, &st) == 0 && is_ours(c->place, &st))
+        return;
+    close_place(c);
+    if (open_place(c, &e) < 0) {
+        log_verbose("control socket: %s; dlaunchctl will not find this job any more", e.msg);
+        return;
+    }
+    log_verbose("the control socket %s is gone; it is now %s/%s", path, c->place->folder,
+                c->place->name);
+    uv_timer_start(&c->look, on_look, LOOK_AGAIN_MS, 0);
 }
 
 int control_open(struct control **out, uv_loop_t *loop, const struct control_opts *opts,
@@ -294,27 +404,16 @@ int control_open(struct control **out, uv_loop_t *loop, const struct control_opt
     if (!c->opts.client_ms)
         c->opts.client_ms = CONTROL_CLIENT_SECONDS * 1000;
     c->loop = loop;
-    c->dirfd = -1;
-    snprintf(c->name, sizeof(c->name), "%d.sock", (int)opts->pid);
-    int fd = bind_socket(c, &why);
-    if (fd < 0) {
+    if (open_place(c, &why) < 0) {
         free(c);
         return err_set(e, why.code, "control socket: %s", why.msg);
     }
     uvx_scope_init(&c->scope, loop);
-    uv_pipe_init(loop, &c->listener, 0);
-    uvx_own(&c->scope, &c->listener);
     uv_timer_init(loop, &c->timer);
     uvx_own(&c->scope, &c->timer);
+    uv_timer_init(loop, &c->look);
+    uvx_own(&c->scope, &c->look);
     *out = c;
-    /* A descriptor of ours that is a socket: this cannot fail but for want of memory. */
-    int rc = uv_pipe_open(&c->listener, fd);
-    if (rc < 0)
-        close(fd);
-    else
-        rc = uv_listen((uv_stream_t *)&c->listener, CONTROL_CLIENTS_MAX, on_connection);
-    if (rc < 0)
-        log_warn("control socket: %s; dlaunchctl will not find this job", uv_strerror(rc));
     return 0;
 }
 
@@ -331,7 +430,7 @@ void control_close(struct control *c, void (*on_closed)(void *arg), void *arg)
         on_closed(arg);
         return;
     }
-    remove_socket(c);
+    close_place(c);
     c->on_closed = on_closed;
     c->on_closed_arg = arg;
     for (struct client *cl = c->clients; cl; cl = cl->next)

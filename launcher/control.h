@@ -4,7 +4,9 @@
  *     status    {"pid": ..., "state": "RUNNING", "workers": [{"rank": 0, ...}, ...], ...}
  *     stop      {"stopping": true}
  * anything else {"error": "..."}
- * At most CONTROL_CLIENTS_MAX at a time, each for at most CONTROL_CLIENT_SECONDS. */
+ * At most CONTROL_CLIENTS_MAX at a time, each for at most CONTROL_CLIENT_SECONDS.
+ * When the socket's file is removed, as with the folder of a session that ends, it is made anew in
+ * the first folder that will do then. */
 #ifndef LAUNCHER_CONTROL_H
 #define LAUNCHER_CONTROL_H
 

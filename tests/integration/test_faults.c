@@ -196,7 +196,7 @@ START_TEST(too_few_descriptors)
                       build_path("tests/worker"), "append", tmppath("up")),
                  NULL, 10);
     ck_assert_msg(status == 125, "exit %d\n%s", status, p.err);
-    expect_text(p.err, "32 workers need 120 open files, and the limit is 64 (ulimit -n)");
+    expect_text(p.err, "32 workers need 121 open files, and the limit is 64 (ulimit -n)");
     ck_assert_int_ne(access(tmppath("up"), F_OK), 0);
     proc_fini(&p);
 }

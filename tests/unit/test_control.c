@@ -342,20 +342,72 @@ START_TEST(modes_and_names)
 }
 END_TEST
 
-/* One that an earlier process with our number left behind. */
-START_TEST(stale_socket_is_replaced)
+static void expect_answer(void)
 {
-    struct control *first = control;
-    struct err e = ERR_INIT;
-    ck_assert_msg(open_control(&e) == 0, "%s", e.msg);
     char *text = ask("status\n");
     ck_assert_ptr_nonnull(strstr(text, "RUNNING"));
     free(text);
-    struct control *second = control;
-    control_close(second, on_closed, NULL);
-    loop_run_until(&loop, &closed, 5, "the second socket closes");
+}
+
+/* One that an earlier process with our number left behind. */
+START_TEST(stale_socket_is_replaced)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    struct err e = ERR_INIT;
+    control_close(control, on_closed, NULL);
+    loop_run_until(&loop, &closed, 5, "the first socket closes");
     closed = false;
-    control = first;
+    snprintf(a.sun_path, sizeof(a.sun_path), "%s/dlaunch/%d.sock", tmpdir(), PID);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    close(fd);
+    ck_assert_msg(open_control(&e) == 0, "%s", e.msg);
+    ck_assert_str_eq(page.unlink_path[0], a.sun_path);
+    expect_answer();
+}
+END_TEST
+
+/* The folder of a session goes when the session ends. */
+static bool has_moved(void *old)
+{
+    uv_run(&loop, UV_RUN_NOWAIT);
+    return *page.unlink_path[0] && strcmp(page.unlink_path[0], old) != 0;
+}
+
+START_TEST(a_folder_that_goes)
+{
+    const char *old = tmppath("dlaunch/4242.sock");
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    ck_assert_int_eq(mkdir(tmppath("tmp"), 0700), 0);
+    setenv("TMPDIR", tmppath("tmp"), 1);
+    setenv("XDG_RUNTIME_DIR", tmppath("no"), 1); /* as if all of it were gone */
+    ck_assert_int_eq(system(test_text("rm -r %s/dlaunch", tmpdir())), 0);
+    wait_until(has_moved, (void *)old, 20, "the socket is made elsewhere");
+    strcpy(a.sun_path, page.unlink_path[0]);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    send_text(fd, "status\n");
+    char *text = receive(fd);
+    ck_assert_ptr_nonnull(strstr(text, "RUNNING"));
+    free(text);
+    close(fd);
+    control_close(control, on_closed, NULL);
+    loop_run_until(&loop, &closed, 5, "the control socket closes");
+    ck_assert_int_lt(access(a.sun_path, F_OK), 0);
+}
+END_TEST
+
+static bool is_back(void *path)
+{
+    uv_run(&loop, UV_RUN_NOWAIT);
+    return access(path, F_OK) == 0;
+}
+
+START_TEST(a_socket_that_goes)
+{
+    ck_assert_int_eq(unlink(tmppath("dlaunch/4242.sock")), 0);
+    wait_until(is_back, tmppath("dlaunch/4242.sock"), 20, "the socket is made anew");
+    expect_answer();
 }
 END_TEST
 
@@ -456,6 +508,8 @@ static Suite *suite(void)
     tcase_add_test(tc, closed_while_clients_are_there);
     tcase_add_test(tc, modes_and_names);
     tcase_add_test(tc, stale_socket_is_replaced);
+    tcase_add_test(tc, a_folder_that_goes);
+    tcase_add_test(tc, a_socket_that_goes);
     tcase_add_test(tc, a_long_path);
     tc = test_case(s, "folder", 10);
     tcase_add_test(tc, a_folder_that_is_not_ours_alone);

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/fs.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -272,13 +273,34 @@ static bool is_ours(const struct place *p, const struct stat *st)
     return st->st_dev == p->socket.st_dev && st->st_ino == p->socket.st_ino;
 }
 
+/* Nobody listens on it: it is of an earlier process with our pid, and not of one with the same pid
+ * in another container. */
+static bool is_abandoned(const struct sockaddr_un *a)
+{
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return fd >= 0 && connect(fd, (const struct sockaddr *)a, sizeof(*a)) < 0 &&
+           errno == ECONNREFUSED;
+}
+
 /* 0 or an errno. */
 static int bind_name(struct place *p, int fd, int dirfd)
 {
+    char suffix[FS_SUFFIX_LEN + 1];
     struct sockaddr_un a;
-    snprintf(p->name, sizeof(p->name), "%d.sock", (int)p->control->opts.pid);
+    int pid = (int)p->control->opts.pid;
+    snprintf(p->name, sizeof(p->name), "%d.sock", pid);
     control_dir_address(&a, dirfd, p->name);
-    unlinkat(dirfd, p->name, 0); /* of an earlier process with our pid */
+    if (bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0)
+        return 0;
+    if (errno != EADDRINUSE)
+        return errno;
+    if (is_abandoned(&a)) {
+        unlinkat(dirfd, p->name, 0);
+    } else {
+        fs_random_suffix(suffix);
+        snprintf(p->name, sizeof(p->name), "%d-%s.sock", pid, suffix);
+        control_dir_address(&a, dirfd, p->name);
+    }
     return bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 ? errno : 0;
 }
 

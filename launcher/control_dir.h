@@ -1,7 +1,8 @@
-/* control_dir.h: where the control sockets of running launchers are: <folder>/<pid>.sock, in the
- * first of these folders that is ours alone:
+/* control_dir.h: where the control sockets of running launchers are: <folder>/<pid>.sock, or
+ * <pid>-<random>.sock where another container's launcher has that pid, in the first of these
+ * folders that is ours alone:
  *     $XDG_RUNTIME_DIR/dlaunch    /run/user/<uid>/dlaunch    $TMPDIR/dlaunch-<uid>
- * /tmp/dlaunch-<uid>
+ *     /tmp/dlaunch-<uid>
  */
 #ifndef LAUNCHER_CONTROL_DIR_H
 #define LAUNCHER_CONTROL_DIR_H

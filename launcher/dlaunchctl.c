@@ -30,7 +30,8 @@
 #define JOBS_MAX       1024
 
 struct job {
-    long pid;
+    long number; /* its pid as its socket's name has it */
+    long pid; /* as it is seen from here: another one where it runs in a container; 0: not at all */
     int dirfd; /* of the folder that its socket is in; borrowed */
     char name[32];
     json_t *status;
@@ -48,7 +49,30 @@ struct jobs {
 
 /* ---------------------------------------------------------------------------------- connections */
 
-static int connect_to(const struct job *j)
+/* The last number in a line of /proc/<pid>/status; 0 when there is none. */
+static long status_number(long pid, const char *field)
+{
+    char path[40], status[16384], *line;
+    snprintf(path, sizeof(path), "/proc/%ld/status", pid);
+    if (fd_read_file(AT_FDCWD, path, status, sizeof(status)) < 0 || !(line = strstr(status, field)))
+        return 0;
+    line[1 + strcspn(line + 1, "\n")] = '\0';
+    char *last = strrchr(line, '\t');
+    return last ? atol(last + 1) : 0;
+}
+
+/* The kernel says who listens, by the number that is good here: the launcher's agent. */
+static void find_pid(struct job *j, pid_t listener)
+{
+    long candidates[] = {status_number(listener, "\nPPid:"), listener};
+    j->pid = 0;
+    for (size_t i = 0; i < ARRAY_LEN(candidates) && j->pid == 0; i++) {
+        if (status_number(candidates[i], "\nNSpid:") == j->number)
+            j->pid = candidates[i];
+    }
+}
+
+static int connect_to(struct job *j)
 {
     struct sockaddr_un a;
     struct ucred peer;
@@ -62,11 +86,12 @@ static int connect_to(const struct job *j)
         return -errno;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || peer.uid != geteuid())
         return -EPERM;
+    find_pid(j, peer.pid);
     return take_fd(&fd);
 }
 
 /* Sends the command and reads the line of JSON that answers it. NULL with errno set. */
-static json_t *ask(const struct job *j, const char *command)
+static json_t *ask(struct job *j, const char *command)
 {
     char *text = NULL;
     size_t len = 0, cap = 0;
@@ -120,7 +145,12 @@ static bool has_pid(const struct job *j, const char *which)
 {
     char pid[24];
     snprintf(pid, sizeof(pid), "%ld", j->pid);
-    return which && strcmp(which, pid) == 0;
+    return j->pid && which && strcmp(which, pid) == 0;
+}
+
+static long shown_pid(const struct job *j)
+{
+    return j->pid ? j->pid : j->number;
 }
 
 static bool is_stopped(long pid)
@@ -136,12 +166,12 @@ static bool is_stopped(long pid)
 static void add_silent_job(struct jobs *jobs, const struct job *j, const char *which)
 {
     int why = errno;
-    if (is_stopped(j->pid))
+    if (j->pid && is_stopped(j->pid))
         log_warn("process %ld does not answer: it is stopped, as by Ctrl-Z (kill -CONT %ld lets "
                  "it go on)",
                  j->pid, j->pid);
     else
-        log_warn("process %ld does not answer: %s", j->pid, strerror(why));
+        log_warn("process %ld does not answer: %s", shown_pid(j), strerror(why));
     jobs->nsilent++;
     jobs->named_is_silent |= has_pid(j, which);
 }
@@ -152,17 +182,22 @@ static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *
 {
     struct job *j = &jobs->job[jobs->n];
     char *end;
-    *j = (struct job){.pid = strtol(name, &end, 10), .dirfd = dirfd};
+    *j = (struct job){.number = strtol(name, &end, 10), .dirfd = dirfd};
+    j->pid = j->number;
+    if (*end == '-')
+        end += strcspn(end, ".");
     if (end == name || strcmp(end, ".sock") != 0 || strlen(name) >= sizeof(j->name) ||
         jobs->n == JOBS_MAX - 1)
         return;
     strcpy(j->name, name);
     j->status = ask(j, "status\n");
+    if (j->status && j->pid)
+        json_object_set_new(j->status, "pid", json_integer(j->pid));
     if (j->status)
         jobs->n++;
     else if (errno != ECONNREFUSED && errno != ENOENT && errno != ECONNRESET) /* it has not ended */
         add_silent_job(jobs, j, which);
-    else if (errno == ECONNREFUSED && kill((pid_t)j->pid, 0) < 0 && errno == ESRCH)
+    else if (errno == ECONNREFUSED && kill((pid_t)j->number, 0) < 0 && errno == ESRCH)
         unlinkat(dirfd, name, 0);
 }
 
@@ -273,14 +308,16 @@ static void print_list(const struct jobs *jobs)
            "RESTARTS", "STATE", "RUNNING FOR", "PROGRAM");
     for (size_t i = 0; i < jobs->n; i++) {
         const json_t *s = jobs->job[i].status;
-        char node[48], restarts[48], up[32], id[24];
+        char pid[24] = "-", node[48], restarts[48], up[32], id[24];
+        if (jobs->job[i].pid)
+            snprintf(pid, sizeof(pid), "%ld", jobs->job[i].pid);
         if (number_of(s, "node") >= 0)
             snprintf(node, sizeof(node), "%ld of %ld", number_of(s, "node"), number_of(s, "nodes"));
         else
             strcpy(node, "-"); /* not in a round yet */
         snprintf(restarts, sizeof(restarts), "%ld of %ld", number_of(s, "restarts"),
                  number_of(s, "max_restarts"));
-        printf("%-8ld %-14s %-7s %-7zu %-8s %-12s %-13s %s\n", jobs->job[i].pid,
+        printf("%-8s %-14s %-7s %-7zu %-8s %-12s %-13s %s\n", pid,
                short_id(text_of(s, "run_id"), id), node,
                json_array_size(json_object_get(s, "workers")), restarts, text_of(s, "state"),
                duration(seconds_of(s, "elapsed"), up), text_of(s, "program"));
@@ -310,7 +347,7 @@ static void print_job(const struct job *j)
     char up[32];
     size_t i;
     printf("%s: run id %s, process %ld on %s\n", text_of(s, "program"), text_of(s, "run_id"),
-           j->pid, text_of(s, "host"));
+           shown_pid(j), text_of(s, "host"));
     printf("  %s (%s) for %s, rendezvous %s, %ld of %ld restarts used\n", text_of(s, "state"),
            text_of(s, "health"), duration(seconds_of(s, "elapsed"), up), text_of(s, "rendezvous"),
            number_of(s, "restarts"), number_of(s, "max_restarts"));
@@ -363,8 +400,15 @@ static int do_status(struct jobs *jobs, const char *which, bool json)
     return jobs->n == 0 && jobs->nsilent;
 }
 
-/* Until the process is gone; by its descriptor where the kernel has those. */
-static void wait_for_end(int pidfd, long pid)
+static bool listens(struct job *j)
+{
+    _cleanup_fd_ int fd = connect_to(j);
+    return fd >= 0 || fd == -EAGAIN;
+}
+
+/* Until the process is gone; by its descriptor where the kernel has those. One that cannot be seen
+ * from here takes its socket away. */
+static void wait_for_end(int pidfd, struct job *j)
 {
     struct pollfd p = {pidfd, POLLIN, 0};
     if (pidfd >= 0) {
@@ -372,7 +416,7 @@ static void wait_for_end(int pidfd, long pid)
             ;
         return;
     }
-    while (kill((pid_t)pid, 0) == 0)
+    while (j->pid ? kill((pid_t)j->pid, 0) == 0 : listens(j))
         poll(NULL, 0, 50);
 }
 
@@ -382,26 +426,26 @@ static int do_stop(struct jobs *jobs, const char *which, bool json, bool wait)
     if (!j)
         return 1;
     /* Before the command: afterwards the number may be another process's. */
-    _cleanup_fd_ int pidfd = (int)syscall(SYS_pidfd_open, (pid_t)j->pid, 0);
+    _cleanup_fd_ int pidfd = j->pid ? (int)syscall(SYS_pidfd_open, (pid_t)j->pid, 0) : -1;
     json_t *answer = ask(j, "stop\n");
     if (!answer) {
-        log_error("process %ld does not answer: %s", j->pid, strerror(errno));
+        log_error("process %ld does not answer: %s", shown_pid(j), strerror(errno));
         return 1;
     }
     json_decref(answer);
     if (!json) {
-        printf("%s: stopping process %ld\n", text_of(j->status, "program"), j->pid);
+        printf("%s: stopping process %ld\n", text_of(j->status, "program"), shown_pid(j));
         fflush(stdout);
     }
     if (wait)
-        wait_for_end(pidfd, j->pid);
+        wait_for_end(pidfd, j);
     if (json) {
-        answer = json_pack("{s:I,s:b,s:b}", "pid", (json_int_t)j->pid, "stopping", 1, "ended",
+        answer = json_pack("{s:I,s:b,s:b}", "pid", (json_int_t)shown_pid(j), "stopping", 1, "ended",
                            (int)wait);
         print_json(answer);
         json_decref(answer);
     } else if (wait) {
-        printf("%s: process %ld has ended\n", text_of(j->status, "program"), j->pid);
+        printf("%s: process %ld has ended\n", text_of(j->status, "program"), shown_pid(j));
     }
     return 0;
 }

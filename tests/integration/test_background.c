@@ -162,6 +162,50 @@ START_TEST(stopped_twice)
 }
 END_TEST
 
+static bool both_are_listed(void *arg)
+{
+    struct proc p;
+    (void)arg;
+    ctl(&p, 0, ARGV("status"));
+    bool both = strstr(p.out, "box-a") && strstr(p.out, "box-b");
+    proc_fini(&p);
+    return both;
+}
+
+/* Each is process 1 of its container, and they share the folder of sockets. */
+START_TEST(two_with_one_pid)
+{
+    struct proc p[2], ctl_p;
+    if (proc_run(&ctl_p, ARGV("unshare", "-pf", "--mount-proc", "true"), NULL, 10) != 0) {
+        test_skip("cannot make a PID namespace: %s", ctl_p.err);
+        return;
+    }
+    proc_fini(&ctl_p);
+    for (int i = 0; i < 2; i++)
+        proc_start(&p[i],
+                   ARGV("unshare", "-pf", "--mount-proc", build_path("dlaunch"), "--rdzv_id",
+                        i ? "box-b" : "box-a", build_path("tests/worker"), "exit-on", "TERM", "0",
+                        "append", tmppath("up"), "pause"),
+                   g_env, 0);
+    wait_lines(tmppath("up"), 2, 10);
+    wait_until(both_are_listed, NULL, 10, "dlaunchctl sees both");
+    ctl(&ctl_p, 1, ARGV("-p", "1", "stop")); /* that number is another process's here */
+    proc_fini(&ctl_p);
+    char *pid = test_text("%d", agent_of(&p[1])); /* unshare's only child */
+    ctl(&ctl_p, 0, ARGV("-p", pid, "status"));
+    expect_text(ctl_p.out, test_text("run id box-b, process %s on ", pid));
+    proc_fini(&ctl_p);
+    ctl(&ctl_p, 0, ARGV("-p", pid, "--wait", "stop"));
+    proc_fini(&ctl_p);
+    expect_status(&p[1], 128 + SIGTERM, 10);
+    ctl(&ctl_p, 0, ARGV("-p", "box-a", "stop"));
+    proc_fini(&ctl_p);
+    expect_status(&p[0], 128 + SIGTERM, 10);
+    for (int i = 0; i < 2; i++)
+        proc_fini(&p[i]);
+}
+END_TEST
+
 /* systemd, Type=notify. */
 static int notify_socket(void)
 {
@@ -241,6 +285,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_log_file_that_cannot_be);
     tcase_add_test(tc, a_second_one_is_refused);
     tcase_add_test(tc, stopped_twice);
+    tcase_add_test(tc, two_with_one_pid);
     tcase_add_test(tc, systemd_is_told);
     tcase_add_test(tc, systemd_is_told_to_the_end);
     return s;

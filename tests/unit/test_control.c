@@ -367,6 +367,26 @@ START_TEST(stale_socket_is_replaced)
 }
 END_TEST
 
+/* Another container may have a process with our number, and the same /tmp. */
+START_TEST(live_socket_is_left_alone)
+{
+    struct control *first = control;
+    struct err e = ERR_INIT;
+    ck_assert_msg(open_control(&e) == 0, "%s", e.msg);
+    char *other = test_text("%s", page.unlink_path[0]), *mine = tmppath("dlaunch/4242.sock");
+    ck_assert_str_ne(other, mine);
+    ck_assert_int_eq(access(other, F_OK), 0);
+    expect_answer();
+    control_close(control, on_closed, NULL);
+    loop_run_until(&loop, &closed, 5, "the second socket closes");
+    ck_assert_int_lt(access(other, F_OK), 0);
+    ck_assert_int_eq(access(mine, F_OK), 0);
+    closed = false;
+    control = first;
+    expect_answer();
+}
+END_TEST
+
 /* The folder of a session goes when the session ends. */
 static bool has_moved(void *old)
 {
@@ -508,6 +528,7 @@ static Suite *suite(void)
     tcase_add_test(tc, closed_while_clients_are_there);
     tcase_add_test(tc, modes_and_names);
     tcase_add_test(tc, stale_socket_is_replaced);
+    tcase_add_test(tc, live_socket_is_left_alone);
     tcase_add_test(tc, a_folder_that_goes);
     tcase_add_test(tc, a_socket_that_goes);
     tcase_add_test(tc, a_long_path);

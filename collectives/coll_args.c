@@ -57,7 +57,7 @@ static bool span(const size_t *counts, const size_t *displs, int size, int rank,
     size_t next = 0;
     s->extent = 0;
     for (int i = 0; i < size; i++) {
-        size_t at = displs ? displs[i] : next;
+        size_t at = displs && counts[i] ? displs[i] : next; /* nothing lies nowhere */
         if (counts[i] > most || at > most - counts[i])
             return false;
         next = at + counts[i];

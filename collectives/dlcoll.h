@@ -354,9 +354,9 @@ DLCOLL_API int dlcoll_comm_shrink(dlcoll_comm *comm, dlcoll_comm **group,
  *
  * Where a rank's part has a count, S is `count` elements and the whole has size * S elements, rank
  * i's part at i * S. In the _v forms parts have counts of their own; displs (elements from the
- * buffer's start to each part) may be NULL: the parts lie one after the other. Parts that are
- * received must not overlap. Arguments that a rank does not need (recv on other ranks than the root
- * and so on) are ignored.
+ * buffer's start to each part) may be NULL: the parts lie one after the other. That of a part of no
+ * elements is ignored. Parts that are received must not overlap. Arguments that a rank does not
+ * need (recv on other ranks than the root and so on) are ignored.
  *
  * Common errors: DLCOLL_EINVAL (NULL comm; NULL, overlapping or too long buffers; unknown type or
  * reduction; a root that is no rank), ENOSUP (this type with this reduction), ESTATE, ENOMEM,

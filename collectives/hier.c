@@ -364,7 +364,7 @@ static void find_places(const struct coll_call *c, const struct coll_parts *p, s
 {
     size_t at = 0;
     for (int i = 0; i < c->comm->size; i++) {
-        places[i] = p->displs ? p->displs[i] : at;
+        places[i] = p->displs && part_count(c, p, i) ? p->displs[i] : at;
         at += part_count(c, p, i);
     }
 }

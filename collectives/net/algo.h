@@ -62,7 +62,7 @@ static inline size_t part_at(const struct coll *c, const struct coll_parts *p, i
     if (!p->counts)
         return (size_t)i * c->count * c->elem;
     if (p->displs)
-        return p->displs[i] * c->elem;
+        return p->counts[i] ? p->displs[i] * c->elem : 0;
     for (int k = 0; k < i; k++)
         at += p->counts[k];
     return at * c->elem;

@@ -53,7 +53,8 @@ static void all_parts(const struct coll_call *c, const struct coll_parts *p, str
     size_t at = 0;
     for (int i = 0; i < c->ranks.size; i++) {
         size_t count = p->counts ? p->counts[i] : c->count;
-        out[i] = (struct shm_block){(p->displs ? p->displs[i] : at) * c->elem, count * c->elem};
+        out[i] =
+            (struct shm_block){(p->displs && count ? p->displs[i] : at) * c->elem, count * c->elem};
         at += count;
     }
 }

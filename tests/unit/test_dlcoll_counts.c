@@ -107,12 +107,45 @@ START_TEST(one_pointer_for_both_is_not_in_place)
 }
 END_TEST
 
+/* Where a part of no elements would be means nothing. */
+static void have_nothing(struct ranks *j, int rank)
+{
+    enum { N = 400 };
+    static const size_t far[RANKS] = {0, SIZE_MAX, 5}, none[RANKS] = {0}, give[RANKS] = {N, 0, 0};
+    static int32_t out[N], in[N + N];
+    dlcoll_comm *c = comm_start();
+    (void)j;
+    for (int i = 0; i < N; i++)
+        out[i] = 10 * i + rank;
+    int r = dlcoll_all_gather_v(NULL, NULL, none, far, DLCOLL_I32, c, NULL, NULL);
+    EXPECT(r == 0, "%d %s", r, why(c));
+    static const size_t near[RANKS] = {0, 1, N + N};
+    r = dlcoll_all_gather_v(rank == 0 ? in + N : NULL, in, give, near, DLCOLL_I32, c, NULL, NULL);
+    EXPECT(r == 0, "%d %s", r, why(c));
+    /* Rank 2 sends to rank 0, which has nothing to send, and nobody else anything. */
+    size_t counts[RANKS] = {rank == 2 ? N : 0}, expected[RANKS] = {0, 0, rank == 0 ? N : 0};
+    r = dlcoll_all_to_all_v(rank == 2 ? out : NULL, counts, far, rank == 0 ? in : NULL, expected,
+                            NULL, DLCOLL_I32, c, NULL, NULL);
+    EXPECT(r == 0, "%d %s", r, why(c));
+    for (int i = 0; i < N && rank == 0; i++)
+        EXPECT(in[i] == 10 * i + 2, "element %d is %d", i, in[i]);
+    comm_end(c);
+}
+
+START_TEST(a_part_of_nothing_lies_nowhere)
+{
+    setenv("DLCOLL_SHM", _i ? "1" : "0", 1);
+    ranks_run(RANKS, 1 + (_i == 2), have_nothing);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_counts");
     TCase *tc = test_case(s, "counts", 60);
     tcase_add_loop_test(tc, other_counts_are_told, 0, OPS * 6);
     tcase_add_loop_test(tc, one_pointer_for_both_is_not_in_place, 0, 3);
+    tcase_add_loop_test(tc, a_part_of_nothing_lies_nowhere, 0, 3);
     return s;
 }
 

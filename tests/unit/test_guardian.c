@@ -94,7 +94,8 @@ static int leave_a_child(struct guardian_link *link, void *arg)
     char c;
     if (pipe(ready) < 0)
         return 111;
-    if (fork() == 0) {
+    pid_t between = fork();
+    if (between == 0) {
         setsid();
         if (fork() == 0) {
             signal(SIGTERM, SIG_IGN);
@@ -105,8 +106,8 @@ static int leave_a_child(struct guardian_link *link, void *arg)
         }
         _exit(0);
     }
-    if (read(ready[0], &c, 1) != 1)
-        return 111;
+    if (read(ready[0], &c, 1) != 1 || waitpid(between, NULL, 0) != between)
+        return 111; /* else it might be left, too */
     link->page->clean = *(int *)arg == 0;
     return *(int *)arg;
 }

@@ -257,7 +257,8 @@ static void on_connection(uv_stream_t *s, int status)
 
 /* ------------------------------------------------------------------------------------ listening */
 
-/* To a guardian that has to remove it. */
+/* To a guardian that has to remove it: before the socket is there, so that no moment is left in
+ * which only we could. (Another's that is removed instead is made anew by him.) */
 static void announce(const struct place *p, bool there)
 {
     char path[CONTROL_PATH_MAX];
@@ -290,6 +291,7 @@ static int bind_name(struct place *p, int fd, int dirfd)
     int pid = (int)p->control->opts.pid;
     snprintf(p->name, sizeof(p->name), "%d.sock", pid);
     control_dir_address(&a, dirfd, p->name);
+    announce(p, true);
     if (bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0)
         return 0;
     if (errno != EADDRINUSE)
@@ -300,6 +302,7 @@ static int bind_name(struct place *p, int fd, int dirfd)
         fs_random_suffix(suffix);
         snprintf(p->name, sizeof(p->name), "%d-%s.sock", pid, suffix);
         control_dir_address(&a, dirfd, p->name);
+        announce(p, true);
     }
     return bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 ? errno : 0;
 }
@@ -318,9 +321,9 @@ static int bind_socket(struct place *p, struct err *e)
             rc = errno;
         if (rc) {
             err_sys(e, rc, "%s/%s", p->folder, p->name);
+            announce(p, false);
             continue;
         }
-        announce(p, true);
         p->dirfd = take_fd(&dirfd);
         return take_fd(&fd);
     }

@@ -82,30 +82,6 @@ static bool somebody_listens(void *arg)
     return rdzv_probe(&a, 1000, NULL, &id) == 0;
 }
 
-/* One with a scope that this host has not, by which nobody can come, and one by which it can. */
-START_TEST(file_with_an_address_of_another_hosts_interface)
-{
-    const char *path = tmppath("rdzv");
-    int port = unused_port();
-    config_of(1, RDZV_FILE, port, 2, 2)->endpoint_path = tmppath("theirs");
-    nodes[1].config.endpoint_host = NULL;
-    pid_t pid = fork_node(1);
-    wait_until(somebody_listens, &port, 10, "the other one listens");
-    char line[256];
-    snprintf(line, sizeof(line),
-             "dlaunch-rendezvous 1 job 0123456789abcdef %d fe80::1%%25nosuch0,127.0.0.1 far 77 "
-             "elsewhere:net:[1]\n",
-             port);
-    write_file(path, line);
-    file_config(0, path, 2, 2);
-    open_node(0);
-    wait_runs(0, 0, 1);
-    expect_child('r');
-    kill(pid, SIGKILL);
-    waitpid(pid, NULL, 0);
-}
-END_TEST
-
 START_TEST(file_that_was_left_behind_is_taken_over)
 {
     const char *path = tmppath("rdzv");
@@ -137,9 +113,10 @@ START_TEST(file_that_was_left_behind_is_taken_over)
 }
 END_TEST
 
-START_TEST(file_whose_locks_do_not_reach_here)
+/* The lock of the file is free, but the coordinator that is named in it, on another machine with
+ * these addresses, answers. */
+static void join_by_a_file_of(const char *addrs)
 {
-    /* The lock is free, but the coordinator that is named in it, on another machine, answers. */
     const char *path = tmppath("rdzv");
     int port = unused_port();
     config_of(1, RDZV_FILE, port, 2, 2)->endpoint_path = tmppath("theirs");
@@ -148,8 +125,8 @@ START_TEST(file_whose_locks_do_not_reach_here)
     wait_until(somebody_listens, &port, 10, "the other one listens");
     char line[256];
     snprintf(line, sizeof(line),
-             "dlaunch-rendezvous 1 job 0123456789abcdef %d 127.0.0.1 far 77 elsewhere:net:[1]\n",
-             port);
+             "dlaunch-rendezvous 1 job 0123456789abcdef %d %s far 77 elsewhere:net:[1]\n", port,
+             addrs);
     write_file(path, line);
     file_config(0, path, 2, 2);
     open_node(0);
@@ -160,6 +137,18 @@ START_TEST(file_whose_locks_do_not_reach_here)
     ck_assert(!info.coordinator);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
+}
+
+START_TEST(file_whose_locks_do_not_reach_here)
+{
+    join_by_a_file_of("127.0.0.1");
+}
+END_TEST
+
+/* One address has a scope that this host has not; by the other one it can be reached. */
+START_TEST(file_with_an_address_of_another_hosts_interface)
+{
+    join_by_a_file_of("fe80::1%25nosuch0,127.0.0.1");
 }
 END_TEST
 

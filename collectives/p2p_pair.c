@@ -27,6 +27,12 @@ static struct p2p_op *find(struct p2p_queue *q, uint64_t id)
     return NULL;
 }
 
+/* Bytes of a frame before the message that is with it. */
+static size_t head_len(const struct p2p *p, int rank, size_t len)
+{
+    return p2p_has_one_stream(p, rank) ? frame_distance(P2P_FRAME_BYTES, len) : P2P_FRAME_BYTES;
+}
+
 /* -------------------------------------------------------------------------------------- reading */
 
 static struct p2p_unexpected *keep(struct p2p *p, struct p2p_peer *peer, const struct p2p_frame *f,
@@ -208,13 +214,14 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
     int moved = 0;
     while (reads_on(p, rank, in)) {
         bool header = in->have < P2P_FRAME_BYTES;
+        size_t head = header ? P2P_FRAME_BYTES : in->head_len;
         uint8_t *to;
         size_t len;
-        if (header) {
-            to = (uint8_t *)&in->frame + in->have;
-            len = P2P_FRAME_BYTES - in->have;
+        if (in->have < head) {
+            to = in->head + in->have;
+            len = head - in->have;
         } else {
-            size_t got = in->have - P2P_FRAME_BYTES, left = in->len - got;
+            size_t got = in->have - head, left = in->len - got;
             to = (in->op ? in->op->buf : in->un->data) + got;
             len = left < IO_BYTES ? left : IO_BYTES;
         }
@@ -228,12 +235,15 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
         if (n == 0)
             return moved;
         moved = 1;
-        in->have += (size_t)n;
-        if (!header && in->un)
+        if (in->have >= head && in->un)
             in->un->have += (size_t)n;
-        if (header && in->have == P2P_FRAME_BYTES && begin_frame(p, rank, in, &e) < 0)
-            return p->failed;
-        if (in->have >= P2P_FRAME_BYTES && in->have == P2P_FRAME_BYTES + in->len)
+        in->have += (size_t)n;
+        if (header && in->have == P2P_FRAME_BYTES) {
+            if (begin_frame(p, rank, in, &e) < 0)
+                return p->failed;
+            in->head_len = head_len(p, rank, in->len);
+        }
+        if (in->have >= P2P_FRAME_BYTES && in->have == in->head_len + in->len)
             end_frame(p, in, peer->t == p->shm);
     }
     return moved;
@@ -245,20 +255,21 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
 static int write_head(struct p2p *p, int rank, int stream, struct p2p_op *op, bool *moved)
 {
     struct p2p_peer *peer = &p->peers[rank];
+    uint8_t frame[FRAME_DISTANCE] = {0};
     struct err e;
-    size_t whole = P2P_FRAME_BYTES + (op->with_data ? op->len : 0);
+    size_t len = op->with_data ? op->len : 0, head = head_len(p, rank, len);
     if (p2p_has_one_stream(p, rank) && op->moved == 0)
         op->frame.taken = peer->taken;
-    while (op->moved < whole) {
+    memcpy(frame, &op->frame, P2P_FRAME_BYTES);
+    while (op->moved < head + len) {
         struct iovec iov[2];
         int n = 0;
-        size_t sent = op->moved > P2P_FRAME_BYTES ? op->moved - P2P_FRAME_BYTES : 0;
-        if (op->moved < P2P_FRAME_BYTES)
+        size_t sent = op->moved > head ? op->moved - head : 0;
+        if (op->moved < head)
+            iov[n++] = (struct iovec){frame + op->moved, head - op->moved};
+        if (len > sent)
             iov[n++] =
-                (struct iovec){(uint8_t *)&op->frame + op->moved, P2P_FRAME_BYTES - op->moved};
-        if (op->with_data && op->len > sent)
-            iov[n++] = (struct iovec){op->buf + sent,
-                                      op->len - sent < IO_BYTES ? op->len - sent : IO_BYTES};
+                (struct iovec){op->buf + sent, len - sent < IO_BYTES ? len - sent : IO_BYTES};
         ssize_t got = peer->t->ops->send(peer->t, stream, iov, n, &e);
         if (got < 0)
             return p2p_fail(p, (int)got, rank, op, &e);

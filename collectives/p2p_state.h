@@ -9,6 +9,7 @@
 
 #include "collectives/coll_call.h"
 #include "collectives/net/transport.h"
+#include "collectives/net/wire.h"
 #include "collectives/p2p.h"
 #include "collectives/shm/cost.h"
 
@@ -36,8 +37,12 @@ struct p2p_queue {
 
 /* What is being read from a stream. */
 struct p2p_reading {
-    struct p2p_frame frame;
-    size_t have;               /* of the frame, then of the message as well */
+    union {
+        uint8_t head[FRAME_DISTANCE];
+        struct p2p_frame frame;
+    };
+    size_t head_len;           /* the frame and what is between it and the message */
+    size_t have;               /* of these, then of the message as well */
     struct p2p_op *op;         /* to which the message goes, or */
     struct p2p_unexpected *un; /* where it is kept */
     size_t len;                /* bytes of the message that follow here */

@@ -11,7 +11,6 @@ enum {
     PIECE_BYTES = 128 * 1024,  /* what is received before it is reduced: stays in the cache */
     IO_BYTES = 512 * 1024,     /* moved in one call, so that no direction starves the other */
     STRIPE_BYTES = 256 * 1024, /* what a lane of several must have to do */
-    FRAME_BYTES = sizeof(struct frame),
     LOOK_AFTER_NS = 20 * 1000 * 1000, /* of waiting, at ranks that are not waited for */
     LOOK_RANKS = 32,                  /* at once */
 };
@@ -22,8 +21,12 @@ struct part {
     int peer, stream; /* the transport's */
     size_t at, len;   /* which bytes of the step's */
     bool complete;
-    struct frame frame;
-    size_t moved; /* of header and payload together */
+    union {
+        uint8_t head[FRAME_DISTANCE];
+        struct frame frame;
+    };
+    size_t head_len;
+    size_t moved; /* of head and payload together */
     /* STEP_RECV_REDUCE */
     uint8_t *piece;
     size_t fill;    /* bytes in the piece */
@@ -130,12 +133,12 @@ static void do_local(struct engine *en, const struct step *s)
         memmove(dst, a, s->len);
 }
 
-/* Appends what is left of the header to iov. */
-static int put_header(struct part *p, struct iovec *iov)
+/* Puts what is left of the head into iov. */
+static int put_head(struct part *p, struct iovec *iov)
 {
-    if (p->moved >= FRAME_BYTES)
+    if (p->moved >= p->head_len)
         return 0;
-    iov[0] = (struct iovec){(uint8_t *)&p->frame + p->moved, FRAME_BYTES - p->moved};
+    iov[0] = (struct iovec){p->head + p->moved, p->head_len - p->moved};
     return 1;
 }
 
@@ -150,15 +153,15 @@ static int do_send(struct engine *en, struct part *p, struct err *e)
 {
     struct transport *t = en->transport;
     struct iovec iov[2];
-    size_t sent = p->moved > FRAME_BYTES ? p->moved - FRAME_BYTES : 0;
+    size_t sent = p->moved > p->head_len ? p->moved - p->head_len : 0;
     const uint8_t *from = source(en, p->step->a);
-    int n = put_header(p, iov);
+    int n = put_head(p, iov);
     n = put_payload(iov, n, from ? from + p->at + sent : NULL, p->len - sent);
     ssize_t got = t->ops->send(t, p->stream, iov, n, e);
     if (got <= 0)
         return (int)got;
     p->moved += (size_t)got;
-    p->complete = p->moved == FRAME_BYTES + p->len;
+    p->complete = p->moved == p->head_len + p->len;
     return 1;
 }
 
@@ -192,9 +195,9 @@ static int do_recv(struct engine *en, struct part *p, struct err *e)
     struct transport *t = en->transport;
     struct iovec iov[2];
     bool reduces = p->step->kind == STEP_RECV_REDUCE;
-    size_t before = p->moved, have = before > FRAME_BYTES ? before - FRAME_BYTES : 0;
+    size_t before = p->moved, have = before > p->head_len ? before - p->head_len : 0;
     size_t left = p->len - have;
-    int n = put_header(p, iov);
+    int n = put_head(p, iov);
     if (reduces) {
         size_t room = PIECE_BYTES - p->fill;
         n = put_payload(iov, n, p->piece + p->fill, left < room ? left : room);
@@ -206,16 +209,16 @@ static int do_recv(struct engine *en, struct part *p, struct err *e)
     if (got <= 0)
         return (int)got;
     p->moved += (size_t)got;
-    if (p->moved < FRAME_BYTES)
-        return 1;
-    if (before < FRAME_BYTES) {
+    if (before < sizeof(p->frame) && p->moved >= sizeof(p->frame)) {
         int r = check_frame(en, p, e);
         if (r < 0)
             return r;
     }
-    p->complete = p->moved == FRAME_BYTES + p->len;
+    if (p->moved < p->head_len)
+        return 1;
+    p->complete = p->moved == p->head_len + p->len;
     if (reduces) {
-        p->fill += p->moved - FRAME_BYTES - have;
+        p->fill += p->moved - p->head_len - have;
         if (p->fill == PIECE_BYTES || p->complete)
             reduce_piece(en, p);
     }
@@ -257,7 +260,8 @@ static void add_parts(struct engine *en, struct engine_round *rd, const struct s
                            .peer = peer,
                            .stream = (int)i * en->transport->size + peer,
                            .at = from,
-                           .len = to - from};
+                           .len = to - from,
+                           .head_len = frame_distance(sizeof(struct frame), to - from)};
         if (s->kind == STEP_SEND) {
             p->frame = en->run.frame;
             p->frame.lane = (uint16_t)i;

@@ -3,18 +3,20 @@
  *
  * A connection opens with a hello each way: the one who connected first, then, when that was right,
  * the other. It belongs to the two ranks of one communicator from then on, and carries frames: a
- * header and `len` bytes. A hello of kind HELLO_NOTICE is followed by a notice instead of an
- * answer, and then the end. HELLO_KNOCK is from one who waits to be connected to: it is answered by
- * the end of the connection, too. HELLO_GONE is an answer: that communicator is no more. */
+ * header, zeros up to FRAME_DISTANCE when what follows is long, and `len` bytes. A hello of kind
+ * HELLO_NOTICE is followed by a notice instead of an answer, and then the end. HELLO_KNOCK is from
+ * one who waits to be connected to: it is answered by the end of the connection, too. HELLO_GONE is
+ * an answer: that communicator is no more. */
 #ifndef COLLECTIVES_NET_WIRE_H
 #define COLLECTIVES_NET_WIRE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "collectives/call.h"
 
 #define HELLO_MAGIC   0x31434c44u /* "DLC1" */
-#define HELLO_VERSION 5u
+#define HELLO_VERSION 6u
 
 enum hello_kind { HELLO_DATA = 1, HELLO_NOTICE = 2, HELLO_GONE = 3, HELLO_KNOCK = 4 };
 
@@ -44,6 +46,20 @@ struct frame {
     uint64_t len; /* bytes that follow */
 };
 _Static_assert(sizeof(struct frame) == 32, "frames travel as they are");
+
+/* A long message keeps its distance from its header. The kernel copies a stream to pages of its
+ * own, from their beginning on: with a short header the bytes would go to where they lie in the
+ * sender's page, plus a few. Processors that compare the low 12 bits of addresses then take each
+ * load for one of what has just been stored, and such a copy takes up to twice as long. At this
+ * distance that happens neither to a buffer that begins a page nor to one 16 (malloc()) or 64 bytes
+ * into it. */
+enum { FRAME_LONG = 16 * 1024, FRAME_DISTANCE = 128 };
+
+/* Bytes from the beginning of a header of header_len bytes to its message of len bytes. */
+static inline size_t frame_distance(size_t header_len, size_t len)
+{
+    return len < FRAME_LONG ? header_len : FRAME_DISTANCE;
+}
 
 /* Why a rank gave up, told to those who are connected to it before it closes. */
 struct notice {

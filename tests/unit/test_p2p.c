@@ -329,8 +329,9 @@ END_TEST
 /* Large and small messages both ways at once, received in another order. */
 static void both_ways(dlcoll_comm *comm, void *arg)
 {
-    enum { N = 9 };
-    static const size_t lens[N] = {LARGE, 1, 262145, LARGE / 2, SMALL, 0, 262144, 33000, 12};
+    enum { N = 12 };
+    static const size_t lens[N] = {LARGE, 1,  262145,     LARGE / 2,      SMALL,         0, 262144,
+                                   33000, 12, FRAME_LONG, FRAME_LONG - 1, FRAME_LONG + 1};
     int rank = dlcoll_rank(comm), peer = 1 - rank;
     (void)arg;
     for (int turn = 0; turn < 3; turn++) {

@@ -572,6 +572,9 @@ START_TEST(data_connections)
     expect(path, text,
            test_text("more than %lu KiB when there would be more than %lu MiB",
                      KIB(P2P_EAGER_BYTES), KIB(P2P_WINDOW_BYTES) / 1024));
+    expect(path, text,
+           test_text("a message of %d KiB or more are zeros, so that it begins %d bytes after",
+                     FRAME_LONG / 1024, FRAME_DISTANCE));
     expect(path, text, test_text("offered (%d) and sent (%d)", P2P_RTS, P2P_DATA));
     expect(path, text, test_text("asked for it (%d)", P2P_CTS));
     expect(path, text, test_text("receiver then says (%d).", P2P_FETCHED));

@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "collectives/shm/copy.h"
 #include "collectives/shm/pull.h"
 
 /* What is reduced before it is copied on: stays in the first-level cache. */
@@ -163,7 +162,7 @@ static int copy_piece(struct flow *f, int i, uint64_t k, size_t len)
         return r;
     if (!(shm_arrival(s, f->op->seq, i)->flags & SHM_PULL)) {
         shm_use_slots(s, i, f->filled);
-        copy_fresh(f->recv + s->in[i].at + k * f->piece, place(f, i, s->me, k), len);
+        memcpy(f->recv + s->in[i].at + k * f->piece, place(f, i, s->me, k), len);
         return 0;
     }
     /* All at once, unless my own blocks, where it goes, are not all staged yet. */
@@ -260,7 +259,7 @@ static int copy_results(struct flow *f, uint64_t k)
         int r = shm_await_word(f->op, i, &s->progress[i].reduced, f->op->base + k + 1);
         if (r < 0)
             return r;
-        copy_fresh(f->recv + s->in[i].at + k * f->piece, place(f, i, i, k), len);
+        memcpy(f->recv + s->in[i].at + k * f->piece, place(f, i, i, k), len);
     }
     return 0;
 }
@@ -330,7 +329,7 @@ static void prepare_next_slot(const struct flow *f)
     size_t len = s->out[0].len;
     if (f->shared && !f->pull && len <= PREPARED_BYTES && !fetches_early(f, len) &&
         f->op->call->comm->policy.spin_ns)
-        copy_prepare(shm_slot(s, s->me, f->op->base + 1), len);
+        shm_prefetch(shm_slot(s, s->me, f->op->base + 1), len);
 }
 
 int flow_run(struct flow *f)

@@ -4,8 +4,6 @@
 #include <string.h>
 #include <sys/uio.h>
 
-#include "collectives/shm/copy.h"
-
 enum { READ_BYTES = 1 << 30 }; /* in one call: it moves at most 2 GB */
 
 /* Where a block is: an address of its owner's, or a place in the shared memory. */
@@ -150,7 +148,7 @@ int pull_piece(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, s
             op->call->culprit = coll_rank_of(&op->call->ranks, i);
         return r;
     }
-    copy_fresh(to, s->base + o.at + from, n);
+    memcpy(to, s->base + o.at + from, n);
     return 0;
 }
 

@@ -45,7 +45,9 @@ enum {
     SHM_ARRIVALS = 16,
     SHM_SLOTS = 4, /* of a rank */
     SHM_SLOT_BYTES = 512 * 1024,
-    /* Slots of different ranks do not begin in the same set of a cache. */
+    /* Slots of different ranks do not begin in the same set of a cache, and none where buffers of
+     * a program begin in their pages: what lies a few bytes further on, as far as the low 12 bits
+     * of an address tell, is slow to copy to (net/wire.h). */
     SHM_SLOT_SKEW = 4096,
     SHM_SLOT_STRIDE = SHM_SLOT_BYTES + SHM_SLOT_SKEW,
     SHM_RANKS_MAX = 1024,
@@ -193,7 +195,8 @@ static inline struct shm_arrival *shm_arrival(const struct shm *s, uint64_t seq,
 static inline uint8_t *shm_slot(const struct shm *s, int i, uint64_t round)
 {
     size_t k = (size_t)i * SHM_SLOTS + round % SHM_SLOTS;
-    return s->slots + k * SHM_SLOT_STRIDE + (size_t)i % 16 * (SHM_SLOT_SKEW / 16);
+    return s->slots + k * SHM_SLOT_STRIDE + SHM_SLOT_SKEW / 4 +
+           (size_t)i % 16 * (SHM_SLOT_SKEW / 32);
 }
 
 void shm_map_slots(struct shm *s, int i, size_t bytes);
@@ -204,6 +207,19 @@ static inline void shm_use_slots(struct shm *s, int i, size_t bytes)
 {
     if (bytes > s->mapped_bytes[i])
         shm_map_slots(s, i, bytes);
+}
+
+/* Fetches what is to be written soon out of the caches of those who have read it: where there is
+ * something to wait for anyway. */
+static inline void shm_prefetch(void *to, size_t len)
+{
+    for (const uint8_t *line = to, *end = line + len; line < end; line += 64) {
+#if defined(__x86_64__)
+        __asm__ volatile("prefetchw %0" : : "m"(*line)); /* nothing, where it is not known */
+#else
+        __builtin_prefetch(line, 1);
+#endif
+    }
 }
 
 /* Whether a number in a line has come to `want`. */

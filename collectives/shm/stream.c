@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "collectives/comm.h"
-#include "collectives/shm/copy.h"
 #include "collectives/shm/pull.h"
 #include "collectives/shm/shm.h"
 #include "collectives/wait.h"
@@ -196,7 +195,7 @@ static void prepare_next(const struct shm *s, const struct end *end, uint32_t mo
 {
     uint32_t at = end->data_put % s->ring_bytes;
     if (more && more <= PREPARED_BYTES && at + more <= s->ring_bytes)
-        copy_prepare((uint8_t *)(end->out->cells + s->ring_cells) + at, more);
+        shm_prefetch((uint8_t *)(end->out->cells + s->ring_cells) + at, more);
 }
 
 bool stream_put(struct transport *base, int stream, const struct iovec *iov, size_t len)
@@ -230,8 +229,8 @@ static void copy_to(const struct shm *s, const struct end *end, const struct shm
         return;
     uint32_t begin = (end->data_got + at - SHM_CELL_BYTES) % size;
     uint32_t first = min_u32(len, size - begin);
-    copy_fresh(to, data + begin, first);
-    copy_fresh(to + first, data, len - first);
+    memcpy(to, data + begin, first);
+    memcpy(to + first, data, len - first);
 }
 
 /* The cell that is to be read next, with its length; NULL: it is not there. */

@@ -7,8 +7,9 @@
 /* What is reduced before it is copied on: stays in the first-level cache. */
 enum { HOT_BYTES = 8 * 1024 };
 
-/* Of a slot, made ready for the next operation. */
-enum { PREPARED_BYTES = 4 * 1024 };
+/* A slot is made ready for the next operation when so much is likely to be staged in it: less, or
+ * more, takes as long or longer for it. */
+enum { PREPARED_LEAST = 1024 + 1, PREPARED_MOST = 2 * 1024 };
 
 /* A piece that is fetched before it is known to be there: so long, so often. */
 enum { EARLY_BYTES = 512, EARLY_LOOKS = 100 };
@@ -327,7 +328,7 @@ static void prepare_next_slot(const struct flow *f)
 {
     const struct shm *s = f->op->s;
     size_t len = s->out[0].len;
-    if (f->shared && !f->pull && len <= PREPARED_BYTES && !fetches_early(f, len) &&
+    if (f->shared && !f->pull && len >= PREPARED_LEAST && len <= PREPARED_MOST &&
         f->op->call->comm->policy.spin_ns)
         shm_prefetch(shm_slot(s, s->me, f->op->base + 1), len);
 }

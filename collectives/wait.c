@@ -12,7 +12,7 @@
 #include "core/fd.h"
 #include "core/futex.h"
 
-enum { LOOK_NS = 1000 * 1000, CPUS_MOST = 8192 };
+enum { LOOK_NS = 1000 * 1000, CPUS_MOST = 8192, WORD_BITS = 8 * sizeof(long) };
 
 struct wait_policy wait_policy_choose(int ranks, int usable_cpus)
 {
@@ -55,6 +55,23 @@ int wait_count_cpus(const struct wait_cpus *c)
     if (c->quota && c->quota < (uint32_t)n)
         n = (int)c->quota;
     return n > 0 ? n : 1;
+}
+
+void wait_spread(int k, int cpus)
+{
+    unsigned long may[CPUS_MOST / WORD_BITS] = {0}, one[CPUS_MOST / WORD_BITS] = {0};
+    int n = 0, cpu = -1;
+    if (syscall(SYS_sched_getaffinity, 0, sizeof(may), may) < 0)
+        return;
+    for (int i = 0; i < CPUS_MOST; i++) {
+        if (may[i / WORD_BITS] & 1ul << i % WORD_BITS && n++ == k % cpus)
+            cpu = i;
+    }
+    if (n != cpus || cpu == sched_getcpu())
+        return;
+    one[cpu / WORD_BITS] = 1ul << cpu % WORD_BITS;
+    if (syscall(SYS_sched_setaffinity, 0, sizeof(one), one) == 0)
+        syscall(SYS_sched_setaffinity, 0, sizeof(may), may);
 }
 
 /* ------------------------------------------------------------------------------------ sleeping */

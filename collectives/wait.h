@@ -30,6 +30,10 @@ struct wait_cpus wait_own_cpus(void);
 void wait_add_cpus(struct wait_cpus *all, const struct wait_cpus *also);
 int wait_count_cpus(const struct wait_cpus *c); /* at least 1 */
 
+/* Moves the calling thread to CPU k % cpus of those that it may use, which it may leave again.
+ * Nothing is done when they are not so many: then others may not use the same ones. */
+void wait_spread(int k, int cpus);
+
 static inline void wait_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

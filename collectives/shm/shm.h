@@ -181,6 +181,8 @@ struct shm {
     struct cost_turn turns[COST_KINDS][COST_SIZES]; /* with this rank's costs */
     struct shm_range readable[SHM_RANGES];          /* of my memory, for others */
 
+    uint32_t waits; /* that took a while */
+
     /* Scratch, n each. */
     struct shm_block *out, *in;
     const void **sources; /* twice as many */

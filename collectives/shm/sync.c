@@ -15,6 +15,7 @@ enum {
      * the time that a small operation needs. */
     QUICK_LOOKS = 100,
     QUICK_YIELDS = 8,     /* the same, where ranks share CPUs */
+    SPREAD_EVERY = 4096,  /* waits, there */
     LOOKS_PER_CLOCK = 16, /* while spinning: reading the clock takes as long as a few looks */
     /* Operations and rounds in which `progress` need not move: with those of one operation and of
      * the ranks that are behind, it must stay below 2^31. */
@@ -135,6 +136,16 @@ static int look_around(struct shm_op *op, int i, const _Atomic uint32_t *word, u
     return deadline && now >= deadline ? culprit(op, i, -ETIMEDOUT) : 0;
 }
 
+/* Ranks that share CPUs see to it themselves that as many are on each: one that yields all the time
+ * looks to the system as if it would be wrong to move it, and all may stay where they were woken,
+ * on one. Soon, and then seldom: if the system wants it otherwise, it has its reasons. */
+static void spread(const struct shm_op *op)
+{
+    uint32_t n = ++op->s->waits;
+    if (n % SPREAD_EVERY == 0 || (n < SPREAD_EVERY && (n & (n - 1)) == 0))
+        wait_spread(op->s->me, op->call->comm->world->usable_cpus);
+}
+
 int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint64_t want)
 {
     const dlcoll_comm *c = op->call->comm;
@@ -144,6 +155,8 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
             return 0;
         wait_relax(); /* who is awaited may run on the same core */
     }
+    if (!policy.spin_ns)
+        spread(op);
     wake_sleepers(op);
     for (int k = 0; !policy.spin_ns && k < QUICK_YIELDS; k++) {
         if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))

@@ -163,7 +163,7 @@ static char *buffer(struct bench *j, dlcoll_comm *c, size_t bytes)
 static void rank(struct bench *j, int i)
 {
     dlcoll_comm *c = shm_world_comm(&j->w, i);
-    if (j->w.n <= j->w.usable_cpus) {
+    if (j->w.n <= j->w.world.usable_cpus) {
         cpu_set_t set;
         CPU_ZERO(&set);
         CPU_SET(i, &set);

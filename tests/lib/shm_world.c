@@ -26,7 +26,7 @@ void shm_world_init(struct shm_world *w, int n, int usable_cpus)
     memset(w, 0, sizeof(*w));
     w->n = n;
     struct wait_cpus own = wait_own_cpus();
-    w->usable_cpus = usable_cpus ? usable_cpus : wait_count_cpus(&own);
+    w->world.usable_cpus = usable_cpus ? usable_cpus : wait_count_cpus(&own);
     w->bytes = HEAP_BYTES;
     int fd = memfd_create("heap", MFD_CLOEXEC);
     must(fd >= 0 && ftruncate(fd, (off_t)w->bytes) == 0, "no memory file");
@@ -63,7 +63,7 @@ dlcoll_comm *shm_world_comm(struct shm_world *w, int i)
                                 .by_node = ranks,
                                 .local_ranks = ranks,
                                 .contiguous = true};
-    c->policy = wait_policy_choose(w->n, w->usable_cpus);
+    c->policy = wait_policy_choose(w->n, w->world.usable_cpus);
     c->job_word = w->abort_word;
     must(shm_open_heap(c, (char *)w->heap + 4096, w->bytes - 4096, &e) == 0, e.msg);
     return c;

@@ -10,7 +10,7 @@
 enum { SHM_WORLD_MOST = 16 };
 
 struct shm_world {
-    int n, usable_cpus;
+    int n;
     void *heap; /* shared with the children */
     size_t bytes;
     _Atomic uint32_t *abort_word; /* in it */

@@ -49,6 +49,28 @@ START_TEST(the_lowest_limit_counts)
 }
 END_TEST
 
+/* Of as many CPUs as are said to be there, and none is taken away. */
+START_TEST(ranks_go_to_cpus_of_their_own)
+{
+    cpu_set_t set, after;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof(set), &set), 0);
+    int n = CPU_COUNT(&set);
+    for (int k = 0; k < 2 * n; k++) {
+        int want = -1, tries = 100;
+        for (int i = 0, seen = 0; i < CPU_SETSIZE && want < 0; i++) {
+            if (CPU_ISSET(i, &set) && seen++ == k % n)
+                want = i;
+        }
+        do /* the system may move it again at once */
+            wait_spread(k, n);
+        while (sched_getcpu() != want && --tries > 0);
+        ck_assert_msg(tries > 0, "rank %d is never on CPU %d", k, want);
+        ck_assert_int_eq(sched_getaffinity(0, sizeof(after), &after), 0);
+        ck_assert(CPU_EQUAL(&set, &after));
+    }
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------ sleeping */
 
 struct sleeper {
@@ -108,6 +130,7 @@ static Suite *suite(void)
     tcase_add_test(tc, own_cpus_are_those_of_the_affinity);
     tcase_add_test(tc, several_have_what_each_of_them_has);
     tcase_add_test(tc, the_lowest_limit_counts);
+    tcase_add_test(tc, ranks_go_to_cpus_of_their_own);
     tcase_add_loop_test(tc, who_sleeps_without_an_end_sleeps, 0, 2);
     return s;
 }

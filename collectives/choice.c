@@ -42,6 +42,8 @@ static const struct choice_rule g_builtin[] = {
     {CALL_ALL_REDUCE, RANKS(2), ALL, "net", "halving"},
 
     {CALL_REDUCE, N(2, 8), TO(16 * KB), "net", "flat"},
+    {CALL_REDUCE, ONE_NODE(3, 4), TO(512 * KB), "net", "flat"},
+    {CALL_REDUCE, ONE_NODE(5, INT_MAX), TO(256 * KB), "net", "tree"},
     {CALL_REDUCE, RANKS(2), TO(64 * KB), "net", "tree"},
     {CALL_REDUCE, N(2, 2), ALL, "net", "chain"},
     {CALL_REDUCE, RANKS(2), ALL, "net", "ring"},

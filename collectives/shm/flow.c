@@ -7,13 +7,6 @@
 /* What is reduced before it is copied on: stays in the first-level cache. */
 enum { HOT_BYTES = 8 * 1024 };
 
-/* A slot is made ready for the next operation when so much is likely to be staged in it: less, or
- * more, takes as long or longer for it. */
-enum { PREPARED_LEAST = 1024 + 1, PREPARED_MOST = 2 * 1024 };
-
-/* A piece that is fetched before it is known to be there: so long, so often. */
-enum { EARLY_BYTES = 512, EARLY_LOOKS = 100 };
-
 static size_t min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
@@ -113,33 +106,8 @@ static void publish(struct flow *f, uint64_t k)
 
 /* -------------------------------------------------------------------------------------- taking */
 
-/* Whether the two ranks, each on a CPU of its own, fetch what is short while they wait for it. */
-static bool fetches_early(const struct flow *f, size_t len)
-{
-    return f->op->s->n == 2 && len <= EARLY_BYTES && f->op->call->comm->policy.spin_ns;
-}
-
-/* The piece comes to this CPU while its arrival does, and not after it. */
-static void fetch_early(const struct flow *f, int i, size_t len)
-{
-    const struct shm *s = f->op->s;
-    const _Atomic uint32_t *seq = &shm_arrival(s, f->op->seq, i)->seq;
-    const uint8_t *from = place(f, i, s->me, 0);
-    for (int look = 0; look < EARLY_LOOKS; look++) {
-        if (shm_at_least(atomic_load_explicit(seq, memory_order_acquire), f->op->seq))
-            return;
-        for (size_t at = 0; at < len; at += 64)
-            __builtin_prefetch(from + at);
-        wait_relax();
-    }
-}
-
 static int await_piece(struct flow *f, int i, uint64_t k)
 {
-    const struct shm *s = f->op->s;
-    size_t len = s->in[f->reduce ? s->me : i].len;
-    if (k == 0 && fetches_early(f, len))
-        fetch_early(f, i, len);
     int r = k == 0 ? shm_await(f->op, i) : 0;
     return r < 0 ? r : shm_await_staged(f->op, i, f->op->base + k);
 }
@@ -323,16 +291,6 @@ static int run_rounds(struct flow *f, uint64_t rounds)
     return r;
 }
 
-/* The next operation is likely to stage as much, where others have read. */
-static void prepare_next_slot(const struct flow *f)
-{
-    const struct shm *s = f->op->s;
-    size_t len = s->out[0].len;
-    if (f->shared && !f->pull && len >= PREPARED_LEAST && len <= PREPARED_MOST &&
-        f->op->call->comm->policy.spin_ns)
-        shm_prefetch(shm_slot(s, s->me, f->op->base + 1), len);
-}
-
 int flow_run(struct flow *f)
 {
     struct shm *s = f->op->s;
@@ -347,7 +305,6 @@ int flow_run(struct flow *f)
     if (r < 0)
         return r;
     publish(f, 0);
-    prepare_next_slot(f);
     if (f->own_len)
         memcpy(f->own_to, f->own_from, f->own_len);
     r = agree(f, &rounds);

@@ -7,13 +7,21 @@
 /* Of an arrival's data: in the line that the others look at. */
 enum { FIRST_BYTES = 64 - offsetof(struct shm_arrival, data) };
 
-/* What one rank has for another begins at a multiple of this in the arrival's data. */
+/* Where the ranks' data is. */
+struct line {
+    struct shm_op *op;
+    uint8_t *data; /* rank 0's; the others' are */
+    size_t stride; /* bytes apart, one after the other */
+    size_t first;  /* bytes in the line of the arrival that the others look at */
+};
+
+/* What one rank has for another begins at a multiple of this in its data. */
 static size_t lane_bytes(size_t len)
 {
     return (len + 7) / 8 * 8;
 }
 
-bool line_fits(const struct shm *s, const struct coll_call *c)
+size_t line_bytes(const struct shm *s, const struct coll_call *c)
 {
     size_t len = coll_bytes(c);
     switch (c->kind) {
@@ -22,75 +30,83 @@ bool line_fits(const struct shm *s, const struct coll_call *c)
     case CALL_BROADCAST:
     case CALL_ALL_GATHER:
     case CALL_GATHER:
-        return len <= SHM_INLINE_BYTES;
+        return len;
     case CALL_REDUCE_SCATTER:
     case CALL_ALL_TO_ALL:
     case CALL_SCATTER:
-        return len <= SHM_INLINE_BYTES && lane_bytes(len) * (size_t)s->n <= SHM_INLINE_BYTES;
+        return len <= LINE_MOST ? lane_bytes(len) * (size_t)s->n : len;
     default:
-        return c->kind == CALL_BARRIER;
+        return c->kind == CALL_BARRIER ? 0 : SIZE_MAX;
     }
+}
+
+/* Rank i's. */
+static uint8_t *data_of(const struct line *l, int i)
+{
+    return l->data + (size_t)i * l->stride;
 }
 
 /* ------------------------------------------------------------------------------------- putting */
 
-/* The first line last, as in shm_arrive(). */
-static void put_bytes(uint8_t *data, size_t at, const uint8_t *from, size_t len)
+/* The arrival's first line last, as in shm_arrive(). */
+static void put_bytes(const struct line *l, size_t at, const uint8_t *from, size_t len)
 {
-    size_t first = at < FIRST_BYTES ? FIRST_BYTES - at : 0;
+    uint8_t *to = data_of(l, l->op->s->me) + at;
+    size_t first = at < l->first ? l->first - at : 0;
     if (len > first)
-        memcpy(data + at + first, from + first, len - first);
-    memcpy(data + at, from, len < first ? len : first);
+        memcpy(to + first, from + first, len - first);
+    if (first)
+        memcpy(to, from, len < first ? len : first);
 }
 
-static void put(const struct shm_op *op, size_t at, const uint8_t *from, size_t len)
+static void put(const struct line *l, size_t at, const uint8_t *from, size_t len)
 {
-    const struct coll_call *c = op->call;
+    const struct coll_call *c = l->op->call;
     if (c->reduce.has_pre)
-        reduce_pre(&c->reduce, op->mine->data + at, from, c->count);
+        reduce_pre(&c->reduce, data_of(l, l->op->s->me) + at, from, c->count);
     else
-        put_bytes(op->mine->data, at, from, len);
+        put_bytes(l, at, from, len);
 }
 
 /* A block for each rank. My own goes nowhere, but it may have to be scaled before it is reduced. */
-static void put_each(const struct shm_op *op, size_t len)
+static void put_each(const struct line *l, size_t len)
 {
-    const struct shm *s = op->s;
+    const struct shm *s = l->op->s;
     for (int j = 0; j < s->n; j++) {
-        if (j != s->me || op->call->reduce.has_pre)
-            put(op, (size_t)j * lane_bytes(len), (const uint8_t *)op->call->send + (size_t)j * len,
-                len);
+        if (j != s->me || l->op->call->reduce.has_pre)
+            put(l, (size_t)j * lane_bytes(len),
+                (const uint8_t *)l->op->call->send + (size_t)j * len, len);
     }
 }
 
-static void put_all(const struct shm_op *op, size_t len)
+static void put_all(const struct line *l, size_t len)
 {
-    const struct coll_call *c = op->call;
-    bool root = op->s->me == c->root;
+    const struct coll_call *c = l->op->call;
+    bool root = l->op->s->me == c->root;
     switch (c->kind) {
     case CALL_BROADCAST:
         if (root)
-            put(op, 0, c->send, len);
+            put(l, 0, c->send, len);
         break;
     case CALL_REDUCE:
         if (!root || c->reduce.has_pre)
-            put(op, 0, c->send, len);
+            put(l, 0, c->send, len);
         break;
     case CALL_GATHER:
         if (!root)
-            put(op, 0, c->send, len);
+            put(l, 0, c->send, len);
         break;
     case CALL_ALL_REDUCE:
     case CALL_ALL_GATHER:
-        put(op, 0, c->send, len);
+        put(l, 0, c->send, len);
         break;
     case CALL_SCATTER:
         if (root)
-            put_each(op, len);
+            put_each(l, len);
         break;
     case CALL_REDUCE_SCATTER:
     case CALL_ALL_TO_ALL:
-        put_each(op, len);
+        put_each(l, len);
         break;
     default:
         break;
@@ -106,91 +122,113 @@ static void keep(uint8_t *to, const uint8_t *from, size_t len)
         memcpy(to, from, len);
 }
 
-/* Rank i's block for me, which lies at `at` in its arrival. */
-static int take(struct shm_op *op, int i, size_t at, uint8_t *to, size_t len)
+/* Rank i's block for me, which lies at `at` in its data. */
+static int take(const struct line *l, int i, size_t at, uint8_t *to, size_t len)
 {
-    int r = shm_await(op, i);
+    int r = shm_await(l->op, i);
     if (r == 0)
-        memcpy(to, shm_arrival(op->s, op->seq, i)->data + at, len);
+        memcpy(to, data_of(l, i) + at, len);
     return r;
 }
 
 /* Everybody's: to[i] is where rank i's goes, to[me] where mine is. */
-static int take_each(struct shm_op *op, size_t at, uint8_t *to, size_t len)
+static int take_each(const struct line *l, size_t at, uint8_t *to, size_t len)
 {
-    struct shm *s = op->s;
+    struct shm *s = l->op->s;
     for (int i = 0; i < s->n; i++) {
-        int r = i == s->me ? 0 : take(op, i, at, to + (size_t)i * len, len);
+        int r = i == s->me ? 0 : take(l, i, at, to + (size_t)i * len, len);
         if (r < 0)
             return r;
     }
-    shm_all_here(op);
+    shm_all_here(l->op);
     return 0;
 }
 
 /* Everybody's block at `at`, mine from `own`, in the order of ranks. */
-static int reduce_each(struct shm_op *op, size_t at, const uint8_t *own)
+static int reduce_each(const struct line *l, size_t at, const uint8_t *own)
 {
-    struct shm *s = op->s;
-    const struct coll_call *c = op->call;
+    struct shm *s = l->op->s;
+    const struct coll_call *c = l->op->call;
     const struct reduce_info *how = &c->reduce;
     for (int i = 0; i < s->n; i++) {
-        int r = i == s->me ? 0 : shm_await(op, i);
+        int r = i == s->me ? 0 : shm_await(l->op, i);
         if (r < 0)
             return r;
-        s->sources[i] = i == s->me && !how->has_pre ? own : shm_arrival(s, op->seq, i)->data + at;
+        s->sources[i] = i == s->me && !how->has_pre ? own : data_of(l, i) + at;
     }
-    shm_all_here(op);
+    shm_all_here(l->op);
     reduce_many(how, c->recv, s->sources, s->n, c->count);
     if (how->has_post)
         reduce_post(how, c->recv, c->recv, c->count);
     return 0;
 }
 
-static int take_all(struct shm_op *op, size_t len)
+static int take_all(const struct line *l, size_t len)
 {
-    const struct coll_call *c = op->call;
-    size_t me = (size_t)op->s->me, mine = me * lane_bytes(len);
+    const struct coll_call *c = l->op->call;
+    size_t me = (size_t)l->op->s->me, mine = me * lane_bytes(len);
     const uint8_t *send = c->send;
     uint8_t *recv = c->recv;
-    bool root = op->s->me == c->root;
+    bool root = l->op->s->me == c->root;
     switch (c->kind) {
     case CALL_ALL_REDUCE:
-        return reduce_each(op, 0, send);
+        return reduce_each(l, 0, send);
     case CALL_REDUCE:
-        return root ? reduce_each(op, 0, send) : 0;
+        return root ? reduce_each(l, 0, send) : 0;
     case CALL_REDUCE_SCATTER:
-        return reduce_each(op, mine, send + me * len);
+        return reduce_each(l, mine, send + me * len);
     case CALL_BROADCAST:
         if (!root)
-            return take(op, c->root, 0, recv, len);
+            return take(l, c->root, 0, recv, len);
         keep(recv, send, len);
         return 0;
     case CALL_SCATTER:
         if (!root)
-            return take(op, c->root, mine, recv, len);
+            return take(l, c->root, mine, recv, len);
         keep(recv, send + me * len, len);
         return 0;
     case CALL_GATHER:
         if (!root)
             return 0;
         keep(recv + me * len, send, len);
-        return take_each(op, 0, recv, len);
+        return take_each(l, 0, recv, len);
     case CALL_ALL_GATHER:
         keep(recv + me * len, send, len);
-        return take_each(op, 0, recv, len);
+        return take_each(l, 0, recv, len);
     case CALL_ALL_TO_ALL:
         keep(recv + me * len, send + me * len, len);
-        return take_each(op, mine, recv, len);
+        return take_each(l, mine, recv, len);
     default:
-        return shm_await_all(op);
+        return shm_await_all(l->op);
     }
 }
 
-int line_run(struct shm_op *op)
+static inline int run(const struct line *l)
 {
-    size_t len = coll_bytes(op->call);
-    put_all(op, len);
-    shm_arrive(op, 0);
-    return take_all(op, len);
+    size_t len = coll_bytes(l->op->call);
+    put_all(l, len);
+    shm_arrive(l->op, 0);
+    return take_all(l, len);
+}
+
+/* The smallest ones take little more time than the code that they run through: what is known of
+ * them is known to it when it is compiled. */
+__attribute__((flatten)) static int run_inside(struct shm_op *op)
+{
+    struct line l = {.op = op,
+                     .data = shm_arrival(op->s, op->seq, 0)->data,
+                     .stride = sizeof(struct shm_arrival),
+                     .first = FIRST_BYTES};
+    return run(&l);
+}
+
+__attribute__((flatten)) static int run_beside(struct shm_op *op)
+{
+    struct line l = {.op = op, .data = shm_beside(op->s, op->seq, 0), .stride = SHM_BESIDE_BYTES};
+    return run(&l);
+}
+
+int line_run(struct shm_op *op, size_t bytes)
+{
+    return bytes <= SHM_INLINE_BYTES ? run_inside(op) : run_beside(op);
 }

@@ -17,7 +17,7 @@
 #include "core/fd.h"
 
 #define SHM_MAGIC   0x314d4853u /* "SHM1" */
-#define SHM_VERSION 4u
+#define SHM_VERSION 5u
 
 /* Address space, not memory. Where it is limited, less must do. */
 #define ARENAS_BYTES ((size_t)64 << 30)
@@ -43,7 +43,8 @@ static size_t align_up(size_t v, size_t to)
 }
 
 struct layout {
-    size_t peers, arrivals, progress, slots, rings, ring_bytes, ring_cells, ring_stride, arenas;
+    size_t peers, arrivals, beside, progress, slots, rings, ring_bytes, ring_cells, ring_stride,
+        arenas;
 };
 
 /* With many ranks there are very many rings. */
@@ -60,7 +61,9 @@ static struct layout lay_out(int ranks)
     size_t n = (size_t)ranks;
     struct layout l = {.peers = align_up(sizeof(struct shm_head), SHM_LINE)};
     l.arrivals = l.peers + n * sizeof(struct shm_peer);
-    l.progress = l.arrivals + n * SHM_ARRIVALS * sizeof(struct shm_arrival);
+    l.beside = align_up(l.arrivals + n * SHM_ARRIVALS * sizeof(struct shm_arrival), 4096);
+    l.beside += SHM_SLOT_SKEW / 4; /* as slots */
+    l.progress = l.beside + n * SHM_ARRIVALS * SHM_BESIDE_BYTES;
     l.slots = align_up(l.progress + n * sizeof(struct shm_progress), 4096);
     l.rings = align_up(l.slots + n * SHM_SLOTS * SHM_SLOT_STRIDE + SHM_SLOT_SKEW, 4096);
     l.ring_bytes = choose_ring(n);
@@ -119,6 +122,7 @@ static int take(dlcoll_comm *comm, void *base, size_t bytes, bool mapped, struct
     s->head = (struct shm_head *)s->base;
     s->peers = (struct shm_peer *)(s->base + l.peers);
     s->arrivals = (struct shm_arrival *)(s->base + l.arrivals);
+    s->beside = s->base + l.beside;
     s->progress = (struct shm_progress *)(s->base + l.progress);
     s->slots = s->base + l.slots;
     s->rings = s->base + l.rings;

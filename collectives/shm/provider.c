@@ -21,6 +21,7 @@
 enum { FEW_RANKS = 4 };
 
 struct shm_tuning shm_tuning = {
+    .line = LINE_MOST,
     .flat = 128 * 1024,
     .root_pair = 1024 * 1024,
     .direct = 4 * 1024,
@@ -432,9 +433,10 @@ static int run(struct coll_call *c)
     int r = shm_begin(&op, c->comm->shm, c);
     if (r < 0)
         return r;
-    if (line_fits(op.s, c)) {
+    size_t bytes = line_bytes(op.s, c);
+    if (bytes <= shm_tuning.line) {
         c->algo = "line";
-        r = line_run(&op);
+        r = line_run(&op, bytes);
     } else {
         r = run_task(&op);
     }

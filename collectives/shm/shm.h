@@ -77,7 +77,10 @@ struct shm_peer {
     _Alignas(SHM_LINE) struct cost costs[COST_KINDS][COST_SIZES];
 };
 
-enum { SHM_INLINE_BYTES = 96 };
+enum {
+    SHM_INLINE_BYTES = 96,   /* of a rank's data, in its arrival itself */
+    SHM_BESIDE_BYTES = 2048, /* more has a place of its own with each arrival */
+};
 
 /* Flags of an arrival. */
 enum {
@@ -153,6 +156,7 @@ struct shm {
     struct shm_head *head;
     struct shm_peer *peers;
     struct shm_arrival *arrivals; /* [SHM_ARRIVALS][n] */
+    uint8_t *beside;              /* [SHM_ARRIVALS][n], SHM_BESIDE_BYTES each */
     struct shm_progress *progress;
     uint8_t *slots;
     uint8_t *rings;      /* [n][n][2]: messages, answers */
@@ -194,6 +198,11 @@ static inline struct shm_arrival *shm_arrival(const struct shm *s, uint64_t seq,
     return &s->arrivals[(size_t)(seq % SHM_ARRIVALS) * (size_t)s->n + (size_t)i];
 }
 
+static inline uint8_t *shm_beside(const struct shm *s, uint64_t seq, int i)
+{
+    return s->beside + ((size_t)(seq % SHM_ARRIVALS) * (size_t)s->n + (size_t)i) * SHM_BESIDE_BYTES;
+}
+
 static inline uint8_t *shm_slot(const struct shm *s, int i, uint64_t round)
 {
     size_t k = (size_t)i * SHM_SLOTS + round % SHM_SLOTS;
@@ -209,19 +218,6 @@ static inline void shm_use_slots(struct shm *s, int i, size_t bytes)
 {
     if (bytes > s->mapped_bytes[i])
         shm_map_slots(s, i, bytes);
-}
-
-/* Fetches what is to be written soon out of the caches of those who have read it: where there is
- * something to wait for anyway. */
-static inline void shm_prefetch(void *to, size_t len)
-{
-    for (const uint8_t *line = to, *end = line + len; line < end; line += 64) {
-#if defined(__x86_64__)
-        __asm__ volatile("prefetchw %0" : : "m"(*line)); /* nothing, where it is not known */
-#else
-        __builtin_prefetch(line, 1);
-#endif
-    }
 }
 
 /* Whether a number in a line has come to `want`. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "collectives/reduce.h"
+#include "collectives/shm/line.h"
 #include "collectives/shm/memory.h"
 #include "collectives/shm/provider.h"
 #include "collectives/shm/shm.h"
@@ -428,7 +429,8 @@ enum { EACH_WAY = 6, COMPARED, WAYS };
 
 /* Ways that are forced. */
 static const struct shm_tuning g_ways[WAYS] = {
-    {.flat = HUGE_BYTES,
+    {.line = 0,
+     .flat = HUGE_BYTES,
      .root_pair = HUGE_BYTES,
      .direct = HUGE_BYTES,
      .direct_stream = HUGE_BYTES,
@@ -441,7 +443,8 @@ static const struct shm_tuning g_ways[WAYS] = {
      .piece_many = 256,
      .piece_move = 1024,
      .round_move = 2048},
-    {.flat = 0,
+    {.line = SHM_INLINE_BYTES,
+     .flat = 0,
      .root_pair = 0,
      .direct = HUGE_BYTES,
      .direct_stream = HUGE_BYTES,
@@ -454,7 +457,8 @@ static const struct shm_tuning g_ways[WAYS] = {
      .piece_many = 512,
      .piece_move = 2048,
      .round_move = 4096},
-    {.flat = 0,
+    {.line = 0,
+     .flat = 0,
      .root_pair = 0,
      .direct = HUGE_BYTES,
      .direct_stream = HUGE_BYTES,
@@ -467,7 +471,8 @@ static const struct shm_tuning g_ways[WAYS] = {
      .piece_many = 16384,
      .piece_move = 65536,
      .round_move = 262144},
-    {.flat = 0,
+    {.line = SHM_INLINE_BYTES,
+     .flat = 0,
      .root_pair = 0,
      .direct = 0,
      .direct_stream = 256,
@@ -480,7 +485,8 @@ static const struct shm_tuning g_ways[WAYS] = {
      .piece_many = 256,
      .piece_move = 1024,
      .round_move = 2048},
-    {.flat = HUGE_BYTES,
+    {.line = 0,
+     .flat = HUGE_BYTES,
      .root_pair = HUGE_BYTES,
      .direct = HUGE_BYTES,
      .direct_stream = HUGE_BYTES,
@@ -493,7 +499,8 @@ static const struct shm_tuning g_ways[WAYS] = {
      .piece_many = 256,
      .piece_move = 1024,
      .round_move = 2048},
-    {.flat = 8192,
+    {.line = LINE_MOST,
+     .flat = 8192,
      .root_pair = 8192,
      .direct = 2048,
      .direct_stream = HUGE_BYTES,
@@ -507,7 +514,8 @@ static const struct shm_tuning g_ways[WAYS] = {
      .piece_move = 4096,
      .round_move = 8192},
     /* A rank whose buffers are shared tries each of them in turn. */
-    [EACH_WAY] = {.flat = HUGE_BYTES,
+    [EACH_WAY] = {.line = LINE_MOST,
+                  .flat = HUGE_BYTES,
                   .root_pair = HUGE_BYTES,
                   .direct = 0,
                   .direct_stream = HUGE_BYTES,
@@ -520,7 +528,8 @@ static const struct shm_tuning g_ways[WAYS] = {
                   .piece_many = 1024,
                   .piece_move = 4096,
                   .round_move = 8192},
-    [COMPARED] = {.flat = 8192,
+    [COMPARED] = {.line = SHM_INLINE_BYTES,
+                  .flat = 8192,
                   .root_pair = 8192,
                   .direct = HUGE_BYTES,
                   .direct_stream = HUGE_BYTES,

@@ -17,7 +17,7 @@
 #include "core/fd.h"
 
 #define SHM_MAGIC   0x314d4853u /* "SHM1" */
-#define SHM_VERSION 5u
+#define SHM_VERSION 6u
 
 /* Address space, not memory. Where it is limited, less must do. */
 #define ARENAS_BYTES ((size_t)64 << 30)
@@ -62,7 +62,7 @@ static struct layout lay_out(int ranks)
     struct layout l = {.peers = align_up(sizeof(struct shm_head), SHM_LINE)};
     l.arrivals = l.peers + n * sizeof(struct shm_peer);
     l.beside = align_up(l.arrivals + n * SHM_ARRIVALS * sizeof(struct shm_arrival), 4096);
-    l.beside += SHM_SLOT_SKEW / 4; /* as slots */
+    l.beside += SHM_SLOT_BEGIN; /* as slots */
     l.progress = l.beside + n * SHM_ARRIVALS * SHM_BESIDE_BYTES;
     l.slots = align_up(l.progress + n * sizeof(struct shm_progress), 4096);
     l.rings = align_up(l.slots + n * SHM_SLOTS * SHM_SLOT_STRIDE + SHM_SLOT_SKEW, 4096);
@@ -162,6 +162,12 @@ int shm_open_heap(dlcoll_comm *comm, void *heap, size_t bytes, struct err *e)
     if ((uintptr_t)heap % SHM_LINE || bytes < lay_out(comm->topo.nlocal).arenas)
         return err_set(e, -ENOSPC, "the launcher's %zu bytes are too few for %d ranks", bytes,
                        comm->topo.nlocal);
+    /* Nobody has offered it, who would have said. */
+    uint32_t version = 0;
+    if (!atomic_compare_exchange_strong(&((struct shm_head *)heap)->version, &version,
+                                        SHM_VERSION) &&
+        version != SHM_VERSION)
+        return err_set(e, -EPROTO, "a rank of this node has another version of libdlcoll");
     return take(comm, heap, bytes, false, e);
 }
 
@@ -171,9 +177,10 @@ void shm_map_slots(struct shm *s, int i, size_t bytes)
     while (*mapped < bytes)
         *mapped *= 2;
     for (uint64_t k = 0; k < SHM_SLOTS; k++) {
-        uintptr_t at = (uintptr_t)shm_slot(s, i, k) / page * page;
-        size_t len = align_up(*mapped < SHM_SLOT_BYTES ? *mapped : SHM_SLOT_BYTES, page);
-        (void)!madvise((void *)at, len, MADV_POPULATE_WRITE); /* Linux 5.14; else page by page */
+        uintptr_t slot = (uintptr_t)shm_slot(s, i, k), at = slot / page * page;
+        size_t len = slot - at + (*mapped < SHM_SLOT_BYTES ? *mapped : SHM_SLOT_BYTES);
+        /* Linux 5.14; else page by page */
+        (void)!madvise((void *)at, align_up(len, page), MADV_POPULATE_WRITE);
     }
     s->has_mapped = true;
 }

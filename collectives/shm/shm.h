@@ -5,6 +5,7 @@
  *     peer[n]     what a rank says of itself once
  *     arrival[16][n]  "I have come to the operation numbered seq, and this is what I called", with
  *                     small data in the same line
+ *     beside[16][n]   more of it, that belongs to the arrival
  *     progress[n] how far a rank is within an operation
  *     slot[n][4]  room for data on its way; at its end, in an operation with uneven parts, how long
  *                 they are
@@ -19,8 +20,9 @@
  * rank's progress as it was, it is brought up to date from time to time. Two rules keep a writer
  * from overwriting what is still read:
  *
- *   arrival  Operation seq uses arrival[seq % 16]. It is written only when all others are known to
- *            have come to operation seq - 15 or a later one: then nobody reads seq - 16 any more.
+ *   arrival  Operation seq uses arrival[seq % 16] and what is beside it. They are written only
+ *            when all others are known to have come to operation seq - 15 or a later one: then
+ *            nobody reads those of seq - 16 any more.
  *   slot     Round k uses a rank's slot[k % 4]. It is written only when all readers are known to be
  *            through with what the rank has put there before. A rank's progress says so: it raises
  *            `staged` to k + 1 when it is through with reading rounds up to k - 2 (k - 3 for
@@ -49,14 +51,16 @@ enum {
      * a program begin in their pages: what lies a few bytes further on, as far as the low 12 bits
      * of an address tell, is slow to copy to (net/wire.h). */
     SHM_SLOT_SKEW = 4096,
+    SHM_SLOT_BEGIN = SHM_SLOT_SKEW / 4,
     SHM_SLOT_STRIDE = SHM_SLOT_BYTES + SHM_SLOT_SKEW,
     SHM_RANKS_MAX = 1024,
 };
 
 struct shm_head {
     _Alignas(SHM_LINE) struct comm_stop stop;
+    _Alignas(SHM_LINE) _Atomic uint32_t version; /* of this layout */
     /* Only what has been made by a rank, and not by a launcher, has these. */
-    _Alignas(SHM_LINE) uint32_t magic, version;
+    uint32_t magic;
     uint64_t nonce, bytes;
     int32_t n;
     _Alignas(SHM_LINE) _Atomic uint32_t sleepers; /* ranks that must be woken */
@@ -206,8 +210,7 @@ static inline uint8_t *shm_beside(const struct shm *s, uint64_t seq, int i)
 static inline uint8_t *shm_slot(const struct shm *s, int i, uint64_t round)
 {
     size_t k = (size_t)i * SHM_SLOTS + round % SHM_SLOTS;
-    return s->slots + k * SHM_SLOT_STRIDE + SHM_SLOT_SKEW / 4 +
-           (size_t)i % 16 * (SHM_SLOT_SKEW / 32);
+    return s->slots + k * SHM_SLOT_STRIDE + SHM_SLOT_BEGIN + (size_t)i % 16 * (SHM_SLOT_SKEW / 32);
 }
 
 void shm_map_slots(struct shm *s, int i, size_t bytes);

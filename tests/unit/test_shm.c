@@ -1,6 +1,7 @@
 /* Operations through shared memory: ranks are threads here, so that a thread sanitizer sees who
  * reads what while who writes it. Every rank goes through one random sequence of operations, the
  * same for all, back to back, and compares each result with what it computes alone. */
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -604,6 +605,22 @@ START_TEST(numbers_may_wrap)
 }
 END_TEST
 
+/* In the launcher's memory nobody offers what others then know the version of. */
+START_TEST(memory_of_another_version_is_refused)
+{
+    struct shm_world w;
+    struct err e = ERR_INIT;
+    shm_world_init(&w, 2, 2);
+    dlcoll_comm *c = shm_world_comm(&w, 0);
+    atomic_fetch_add(&c->shm->head->version, 1);
+    shm_close(c);
+    ck_assert_int_eq(shm_open_heap(c, (char *)w.heap + 4096, w.bytes - 4096, &e), -EPROTO);
+    ck_assert_msg(strstr(e.msg, "another version of libdlcoll"), "%s", e.msg);
+    shm_world_close(c);
+    shm_world_fini(&w);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("shm");
@@ -613,6 +630,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, ways_that_are_tried_and_left, 0, KINDS);
     tcase_add_test(tc, both_ways_are_tried);
     tcase_add_loop_test(tc, numbers_may_wrap, 0, 3);
+    tcase_add_test(tc, memory_of_another_version_is_refused);
     return s;
 }
 

@@ -4,6 +4,7 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,7 +25,7 @@ struct wait_policy wait_policy_choose(int ranks, int usable_cpus)
 struct wait_cpus wait_own_cpus(void)
 {
     struct wait_cpus c = {0};
-    unsigned long set[CPUS_MOST / (8 * sizeof(long))] = {0};
+    unsigned long set[CPUS_MOST / WORD_BITS] = {0};
     const uint8_t *bytes = (const uint8_t *)set; /* in the order of bits: x86 and ARM */
     char text[64];
     long quota, period;
@@ -70,7 +71,13 @@ void wait_spread(int k, int cpus)
     if (n != cpus || cpu == sched_getcpu())
         return;
     one[cpu / WORD_BITS] = 1ul << cpu % WORD_BITS;
-    if (syscall(SYS_sched_setaffinity, 0, sizeof(one), one) == 0)
+    if (syscall(SYS_sched_setaffinity, 0, sizeof(one), one) < 0)
+        return;
+    /* Bound to as much as it may have, a thread gets what its cgroup gets later. */
+    memset(one, 0xff, sizeof(one));
+    syscall(SYS_sched_setaffinity, 0, sizeof(one), one);
+    memset(one, 0, sizeof(one));
+    if (syscall(SYS_sched_getaffinity, 0, sizeof(one), one) < 0 || memcmp(one, may, sizeof(may)))
         syscall(SYS_sched_setaffinity, 0, sizeof(may), may);
 }
 

@@ -143,7 +143,7 @@ static void spread(const struct shm_op *op)
 {
     uint32_t n = ++op->s->waits;
     if (n % SPREAD_EVERY == 0 || (n < SPREAD_EVERY && (n & (n - 1)) == 0))
-        wait_spread(op->s->me, op->call->comm->world->usable_cpus);
+        wait_spread(op->call->comm->world->local_rank, op->call->comm->world->usable_cpus);
 }
 
 int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint64_t want)
@@ -155,9 +155,9 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
             return 0;
         wait_relax(); /* who is awaited may run on the same core */
     }
+    wake_sleepers(op);
     if (!policy.spin_ns)
         spread(op);
-    wake_sleepers(op);
     for (int k = 0; !policy.spin_ns && k < QUICK_YIELDS; k++) {
         if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
             return 0;

@@ -163,7 +163,7 @@ static char *buffer(struct bench *j, dlcoll_comm *c, size_t bytes)
 static void rank(struct bench *j, int i)
 {
     dlcoll_comm *c = shm_world_comm(&j->w, i);
-    if (j->w.n <= j->w.world.usable_cpus) {
+    if (j->w.n <= j->w.world[i].usable_cpus) {
         cpu_set_t set;
         CPU_ZERO(&set);
         CPU_SET(i, &set);
@@ -198,7 +198,9 @@ static void tune(const char *arg)
 {
     const char *value = strchr(arg, '=');
     size_t v = value ? parse_size(value + 1) : 0;
-    if (strncmp(arg, "flat=", 5) == 0)
+    if (strncmp(arg, "line=", 5) == 0)
+        shm_tuning.line = v;
+    else if (strncmp(arg, "flat=", 5) == 0)
         shm_tuning.flat = v;
     else if (strncmp(arg, "direct=", 7) == 0)
         shm_tuning.direct = v;

@@ -26,7 +26,13 @@ void shm_world_init(struct shm_world *w, int n, int usable_cpus)
     memset(w, 0, sizeof(*w));
     w->n = n;
     struct wait_cpus own = wait_own_cpus();
-    w->world.usable_cpus = usable_cpus ? usable_cpus : wait_count_cpus(&own);
+    must(n <= SHM_WORLD_MOST, "too many ranks");
+    for (int i = 0; i < n; i++)
+        w->world[i] =
+            (struct world){.usable_cpus = usable_cpus ? usable_cpus : wait_count_cpus(&own),
+                           .local_rank = i,
+                           .instance = 1,
+                           .size = n};
     w->bytes = HEAP_BYTES;
     int fd = memfd_create("heap", MFD_CLOEXEC);
     must(fd >= 0 && ftruncate(fd, (off_t)w->bytes) == 0, "no memory file");
@@ -34,8 +40,6 @@ void shm_world_init(struct shm_world *w, int n, int usable_cpus)
     must(w->heap != MAP_FAILED, "no memory");
     close(fd);
     w->abort_word = w->heap;
-    w->world.instance = 1;
-    w->world.size = n;
 }
 
 void shm_world_fini(struct shm_world *w)
@@ -52,7 +56,7 @@ dlcoll_comm *shm_world_comm(struct shm_world *w, int i)
     for (int k = 0; k < w->n; k++)
         ranks[k] = k;
     must(reduce_choose(&e) == 0, e.msg);
-    c->world = &w->world;
+    c->world = &w->world[i];
     c->world_ranks = ranks;
     c->rank = i;
     c->size = w->n;
@@ -63,7 +67,7 @@ dlcoll_comm *shm_world_comm(struct shm_world *w, int i)
                                 .by_node = ranks,
                                 .local_ranks = ranks,
                                 .contiguous = true};
-    c->policy = wait_policy_choose(w->n, w->world.usable_cpus);
+    c->policy = wait_policy_choose(w->n, w->world[i].usable_cpus);
     c->job_word = w->abort_word;
     must(shm_open_heap(c, (char *)w->heap + 4096, w->bytes - 4096, &e) == 0, e.msg);
     return c;

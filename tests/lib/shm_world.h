@@ -14,7 +14,7 @@ struct shm_world {
     void *heap; /* shared with the children */
     size_t bytes;
     _Atomic uint32_t *abort_word; /* in it */
-    struct world world;
+    struct world world[SHM_WORLD_MOST]; /* each rank's */
 };
 
 /* usable_cpus: 0: what this process has. */

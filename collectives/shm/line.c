@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "collectives/reduce.h"
+#include "collectives/shm/provider.h"
 
 /* Of an arrival's data: in the line that the others look at. */
 enum { FIRST_BYTES = 64 - offsetof(struct shm_arrival, data) };
@@ -26,7 +27,10 @@ size_t line_bytes(const struct shm *s, const struct coll_call *c)
     size_t len = coll_bytes(c);
     switch (c->kind) {
     case CALL_ALL_REDUCE:
-    case CALL_REDUCE:
+    case CALL_REDUCE: /* of many ranks: slices */
+        if (len > SHM_INLINE_BYTES && len <= LINE_MOST && len * (size_t)s->n > shm_tuning.flat)
+            return SIZE_MAX;
+        return len;
     case CALL_BROADCAST:
     case CALL_ALL_GATHER:
     case CALL_GATHER:

@@ -1,6 +1,6 @@
 /* provider.c: operations among the ranks of one node: as what they are carried out, by size.
  *
- *     nothing to carry, or in the arrivals themselves     "line"
+ *     nothing to carry, or in the arrivals or beside them "line"
  *     everybody stages, each takes or reduces all it wants  "flat"
  *     slices                                              "slices"
  *     straight from buffer to buffer                      "direct", "pull"                       */

@@ -71,7 +71,7 @@ struct p2p_op {
     uint64_t seq, record;
 
     struct p2p_frame frame; /* to be written before what of buf is to be */
-    size_t moved;           /* of both */
+    size_t moved;           /* of both and what is between them */
     bool with_data;
 };
 

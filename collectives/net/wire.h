@@ -43,7 +43,7 @@ struct frame {
     uint16_t part; /* of an operation that consists of several (struct coll_call) */
     uint16_t lane;
     struct call call;
-    uint64_t len; /* bytes that follow */
+    uint64_t len; /* bytes of the message */
 };
 _Static_assert(sizeof(struct frame) == 32, "frames travel as they are");
 

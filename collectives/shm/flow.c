@@ -175,7 +175,8 @@ static void reduce_stretch(const struct flow *f, uint8_t *to, uint8_t *also, siz
         memcpy(also + at, to + at, len);
 }
 
-/* Where piece k of rank i's block is, or has been fetched to: my own slot, where I put nothing. */
+/* Where piece k of rank i's block is, or has been fetched to: where the result goes, if there is no
+ * other one to fetch and mine is elsewhere, or my own slot, where I put nothing. */
 static int find_source(struct flow *f, int i, uint64_t k, size_t len, const void **source)
 {
     struct shm *s = f->op->s;
@@ -187,10 +188,13 @@ static int find_source(struct flow *f, int i, uint64_t k, size_t len, const void
         shm_use_slots(s, i, f->filled);
         return 0;
     }
-    r = shm_claim(f->op, f->op->base + k);
-    uint8_t *mine = place(f, s->me, s->me, k);
-    *source = mine;
-    return r < 0 ? r : pull_piece(f->op, i, mine, f->most, k * f->piece, len, f->shared);
+    uint8_t *to = f->recv + s->in[s->me].at + k * f->piece;
+    if (s->n > 2 || f->results != FLOW_NOBODY || f->recv == f->send) {
+        r = shm_claim(f->op, f->op->base + k);
+        to = place(f, s->me, s->me, k);
+    }
+    *source = to;
+    return r < 0 ? r : pull_piece(f->op, i, to, f->most, k * f->piece, len, f->shared);
 }
 
 static int reduce_pieces(struct flow *f, uint64_t k)

@@ -26,11 +26,11 @@ struct shm_tuning shm_tuning = {
     .root_pair = 1024 * 1024,
     .direct = 4 * 1024,
     .direct_stream = 4 * 1024 * 1024,
-    .pull = 128 * 1024,
+    .pull = 8 * 1024,
     .pull_shared = 16 * 1024,
-    .pull_crowded = SIZE_MAX,
+    .pull_crowded = 32 * 1024,
     .pull_crowded_shared = 32 * 1024,
-    .compare = 128 * 1024,
+    .compare = 8 * 1024,
     .piece_few = 256 * 1024,
     .piece_many = 32 * 1024,
     .piece_move = 64 * 1024,
@@ -145,39 +145,37 @@ static int kind_of_move(enum call_kind kind)
     }
 }
 
-/* The way that is found to be faster, which whoever sends chooses and whoever receives has timed.
- */
-static int move_timed(struct task *t, size_t block, bool can_pull)
+/* In the way that is found to be faster, if what is offered can be pulled. */
+static int move_timed(struct task *t, size_t block, bool offers)
 {
     struct shm *s = t->s;
     int kind = kind_of_move(t->call->kind), size = cost_size(block);
-    enum cost_way way = COST_STAGED;
-    size_t bytes = 0;
-    uint64_t began = mono_ns();
-    if (can_pull)
-        way = cost_choose(&s->peers[0].costs[kind][size], s->n, sizeof(s->peers[0]), size,
-                          &s->turns[kind][size]);
-    t->flow.pull = way == COST_PULLED;
+    struct cost_turn *turn = &s->turns[kind][size];
+    enum cost_way way =
+        cost_choose(&s->peers[0].costs[kind][size], s->n, sizeof(s->peers[0]), size, turn);
+    uint64_t began = turn->timed ? mono_ns() : 0;
+    t->flow.pull = way == COST_PULLED && offers && pull_can(s, t->call->send, t->flow.shared);
     int r = run_flow(t, "flat");
-    for (int i = 0; i < s->n; i++)
-        bytes += s->in[i].len;
-    if (r == 0 && bytes && !t->flow.in_place && !s->has_mapped)
-        cost_take(&s->peers[s->me].costs[kind][size], size, &s->turns[kind][size],
-                  t->op.pulled ? COST_PULLED : COST_STAGED, mono_ns() - began, bytes);
+    bool pulled = t->flow.pull || t->op.pulled;
+    if (turn->timed && r == 0 && !s->has_mapped)
+        cost_take(&s->peers[s->me].costs[kind][size], size, turn,
+                  pulled ? COST_PULLED : COST_STAGED, mono_ns() - began, block);
     return r;
 }
 
 /* From which length on a block may stay where it is, for the others to take. What is shared memory
- * does so soon. Ranks that take turns on a CPU find what is staged in its cache: they stage all
- * else, which was never slower and up to twice as fast. With a CPU for each that is so of what is
- * not long; then it may be either, and is timed. */
+ * does so soon. With a CPU for each rank, what of the rest does is a matter of time. Ranks that
+ * take turns on a CPU find there what has been staged for several of them; a block that is for one
+ * only is copied once less when it is pulled. */
 static size_t pull_limit(const struct task *t, size_t len)
 {
     uint64_t at;
     bool shared = shm_holds(t->s, t->call->send, len, &at);
     if (t->call->comm->policy.spin_ns)
         return shared ? shm_tuning.pull_shared : shm_tuning.pull;
-    return shared ? shm_tuning.pull_crowded_shared : shm_tuning.pull_crowded;
+    if (shared)
+        return shm_tuning.pull_crowded_shared;
+    return t->flow.shared ? SIZE_MAX : shm_tuning.pull_crowded;
 }
 
 static bool is_timed(const struct task *t, size_t block)
@@ -198,12 +196,11 @@ static int move(struct task *t, size_t most, bool uneven)
     /* Whoever offers something must know that the others have tried. */
     if (most >= limit)
         pull_probe(t->s);
-    bool can_pull =
-        offered >= limit && !t->flow.in_place && pull_can(t->s, t->call->send, t->flow.shared);
+    bool may_pull = !t->flow.in_place, offers = may_pull && offered >= limit;
     size_t taken = longest(t->s->in, t->s->n), block = offered > taken ? offered : taken;
-    if (is_timed(t, block))
-        return move_timed(t, block, can_pull);
-    t->flow.pull = can_pull;
+    if (may_pull && is_timed(t, block))
+        return move_timed(t, block, offers);
+    t->flow.pull = offers && pull_can(t->s, t->call->send, t->flow.shared);
     return run_flow(t, "flat");
 }
 
@@ -322,10 +319,10 @@ static int reduce_at_root(struct task *t)
     if (s->n == 2 && t->len >= pull_limit(t, t->len) && !scales) {
         pull_probe(s);
         /* An arrival that has been written already does not say that its data is to be pulled. */
-        bool can_pull = !root && !t->flow.late && pull_can(s, t->call->send, true);
+        bool offers = !root && !t->flow.late;
         if (is_timed(t, t->len))
-            return move_timed(t, t->len, can_pull);
-        t->flow.pull = can_pull;
+            return move_timed(t, t->len, offers);
+        t->flow.pull = offers && pull_can(s, t->call->send, true);
     }
     return run_flow(t, "flat");
 }

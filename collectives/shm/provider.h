@@ -13,11 +13,11 @@ struct shm_tuning {
     size_t
         root_pair; /* a reduce of two ranks: the root reduces everything, up to so much of both */
     size_t direct; /* reductions of shared buffers: from so much on; */
-    size_t direct_stream;       /* into one of them past the caches: slices of so much and more */
-    size_t pull;                /* a block is taken out of its owner's buffer: from so much on, */
-    size_t pull_shared;         /* or from so much on if it is in shared memory, */
-    size_t compare;             /* and from so much on only if that is faster (cost.h); */
-    size_t pull_crowded;        /* where ranks have to share CPUs, from so much on, */
+    size_t direct_stream; /* into one of them past the caches: slices of so much and more */
+    size_t pull;          /* a block is taken out of its owner's buffer: from so much on, */
+    size_t pull_shared;   /* or from so much on if it is in shared memory, */
+    size_t compare;       /* and from so much on only if that is faster (cost.h); */
+    size_t pull_crowded;  /* where ranks have to share CPUs and it is for one, from so much on, */
     size_t pull_crowded_shared; /* or so much if it is in shared memory */
     /* Of a block, put into a slot in a round, as far as there is room for all ranks' blocks: */
     size_t piece_few;  /* of two ranks, reductions of three or four, and broadcasts where ranks

@@ -15,17 +15,20 @@ static void start(void)
 {
     memset(g_costs, 0, sizeof(g_costs));
     memset(g_turns, 0, sizeof(g_turns));
-    g_size = 0;
 }
 
-/* One block by rank 0's choice, which takes rank i so many us. */
+/* One block, which takes rank i so many us. All ranks choose alike. */
 static enum cost_way block(const uint64_t us[2], uint64_t more_of_rank)
 {
-    enum cost_way way = cost_choose(g_costs, RANKS, sizeof(g_costs[0]), g_size, &g_turns[0]);
+    enum cost_way ways[RANKS];
     for (uint64_t i = 0; i < RANKS; i++)
-        cost_take(&g_costs[i], g_size, &g_turns[i], way, (us[way] + i * more_of_rank) * 1000,
-                  BYTES);
-    return way;
+        ways[i] = cost_choose(g_costs, RANKS, sizeof(g_costs[0]), g_size, &g_turns[i]);
+    for (uint64_t i = 0; i < RANKS; i++) {
+        ck_assert_int_eq(ways[i], ways[0]);
+        cost_take(&g_costs[i], g_size, &g_turns[i], ways[i],
+                  (us[ways[i]] + i * more_of_rank) * 1000, BYTES);
+    }
+    return ways[0];
 }
 
 /* How many of n are pulled. */
@@ -41,21 +44,23 @@ static int blocks(int n, uint64_t staged_us, uint64_t pulled_us)
 START_TEST(lengths_have_classes)
 {
     ck_assert_int_eq(cost_size(0), 0);
-    ck_assert_int_eq(cost_size((128 << 10) - 1), 0);
-    ck_assert_int_eq(cost_size(128 << 10), 1);
-    ck_assert_int_eq(cost_size(1 << 20), 2);
-    ck_assert_int_eq(cost_size((8 << 20) - 1), 2);
+    ck_assert_int_eq(cost_size((32 << 10) - 1), 0);
+    ck_assert_int_eq(cost_size(32 << 10), 1);
+    ck_assert_int_eq(cost_size((128 << 10) - 1), 1);
+    ck_assert_int_eq(cost_size(128 << 10), COST_LONG);
+    ck_assert_int_eq(cost_size(1 << 20), 3);
+    ck_assert_int_eq(cost_size((8 << 20) - 1), 3);
     ck_assert_int_eq(cost_size(SIZE_MAX), COST_SIZES - 1);
 }
 END_TEST
 
-/* Until both have been timed each has its turn, then most go the faster way. */
+/* When both ways have had their turn, most go the faster way. */
 START_TEST(the_faster_way_is_taken)
 {
-    ck_assert_int_eq(blocks(6, 200, 100), 3);
+    ck_assert_int_eq(blocks(18, 200, 100), 9);
     ck_assert_int_ge(blocks(1000, 200, 100), 960);
     start();
-    ck_assert_int_eq(blocks(6, 100, 200), 3);
+    ck_assert_int_eq(blocks(18, 100, 200), 9);
     ck_assert_int_le(blocks(1000, 100, 200), 40);
 }
 END_TEST
@@ -74,59 +79,84 @@ START_TEST(long_ones_are_timed_once)
 }
 END_TEST
 
-START_TEST(the_other_way_is_tried_now_and_then)
+START_TEST(both_ways_are_tried_again)
 {
-    blocks(6, 100, 200);
-    ck_assert_int_ge(blocks(122, 100, 200), 2);
-    ck_assert_int_ge(blocks(128, 100, 200), 2);
-    ck_assert_int_le(blocks(128, 100, 200), 6);
+    for (g_size = 0; g_size < COST_SIZES; g_size++) {
+        blocks(1, 100, 200);
+        for (int k = 0; k < 10; k++) {
+            int pulled = blocks(600, 100, 200);
+            ck_assert_int_ge(pulled, 2);
+            ck_assert_int_le(pulled, 30);
+        }
+        start();
+    }
 }
 END_TEST
 
-/* It is seen soon that the way which is taken has become slow, and by the tries that the other one
- * has become fast. */
+/* It is seen soon that the way which is taken has become slow, or the other one fast. */
 START_TEST(what_changes_is_noticed)
 {
-    blocks(200, 100, 200);
-    ck_assert_int_ge(blocks(128, 400, 200), 100);
-    ck_assert_int_ge(blocks(400, 400, 200), 380);
-    blocks(256, 150, 200);
-    ck_assert_int_le(blocks(256, 150, 200), 16);
+    for (g_size = 0; g_size < COST_SIZES; g_size++) {
+        blocks(1000, 100, 200);
+        blocks(1200, 400, 200);
+        ck_assert_int_ge(blocks(1000, 400, 200), 960);
+        blocks(600, 150, 200);
+        ck_assert_int_le(blocks(1000, 150, 200), 40);
+        start();
+    }
 }
 END_TEST
 
-/* A block that takes long now and then, as the first one after a change does, changes nothing. */
+/* A turn that takes long now and then changes nothing for long. */
 START_TEST(what_is_slow_by_chance_counts_little)
 {
     const uint64_t us[2] = {100, 130}, slow[2] = {180, 180};
-    blocks(20, 100, 130);
+    blocks(200, 100, 130);
     int pulled = 0;
-    for (int k = 0; k < 100; k++)
-        pulled += block(k % 10 == 0 ? slow : us, 0) == COST_PULLED;
-    ck_assert_int_le(pulled, 10);
+    for (int k = 0; k < 10000; k++)
+        pulled += block(k % 97 == 0 ? slow : us, 0) == COST_PULLED;
+    ck_assert_int_le(pulled, 1000);
 }
 END_TEST
 
-/* A rank that is early waits for the others, and its times say less: the shortest ones count. */
-START_TEST(the_fastest_rank_counts)
+/* One rank may save what another one has to wait for. */
+START_TEST(all_ranks_count_that_have_timed_both)
 {
-    atomic_store(&g_costs[0].ps[COST_STAGED], 900);
-    atomic_store(&g_costs[0].ps[COST_PULLED], 800);
-    atomic_store(&g_costs[2].ps[COST_STAGED], 100);
-    atomic_store(&g_costs[2].ps[COST_PULLED], 200);
-    ck_assert_int_eq(cost_choose(g_costs, RANKS, sizeof(g_costs[0]), g_size, &g_turns[0]),
-                     COST_STAGED);
-    atomic_store(&g_costs[1].ps[COST_PULLED], 50);
+    blocks(18, 100, 100);
+    atomic_store(&g_costs[0].ps[COST_STAGED], 100);
+    atomic_store(&g_costs[0].ps[COST_PULLED], 200);
+    atomic_store(&g_costs[1].ps[COST_STAGED], 900);
+    atomic_store(&g_costs[1].ps[COST_PULLED], 700);
+    atomic_store(&g_costs[2].ps[COST_STAGED], 0);
+    atomic_store(&g_costs[2].ps[COST_PULLED], 500);
     ck_assert_int_eq(cost_choose(g_costs, RANKS, sizeof(g_costs[0]), g_size, &g_turns[0]),
                      COST_PULLED);
+    atomic_store(&g_costs[1].ps[COST_PULLED], 850);
+    ck_assert_int_eq(cost_choose(g_costs, RANKS, sizeof(g_costs[0]), g_size, &g_turns[0]),
+                     COST_STAGED);
+}
+END_TEST
+
+/* Whoever went the other way, as he could not go this one, has not timed it. */
+START_TEST(the_other_way_is_no_time_of_this_one)
+{
+    for (int k = 0; k < 18; k++) {
+        cost_choose(g_costs, RANKS, sizeof(g_costs[0]), g_size, &g_turns[0]);
+        cost_take(&g_costs[0], g_size, &g_turns[0], COST_STAGED, 1000, BYTES);
+    }
+    ck_assert_uint_gt(atomic_load(&g_costs[0].ps[COST_STAGED]), 0);
+    ck_assert_uint_eq(atomic_load(&g_costs[0].ps[COST_PULLED]), 0);
 }
 END_TEST
 
 /* Times that do not fit are as long as can be. */
 START_TEST(a_time_may_be_very_long)
 {
-    for (int k = 0; k < 3; k++)
+    g_size = COST_LONG;
+    for (int k = 0; k < 2; k++) {
+        cost_choose(g_costs, RANKS, sizeof(g_costs[0]), g_size, &g_turns[0]);
         cost_take(&g_costs[0], g_size, &g_turns[0], COST_STAGED, UINT64_MAX / 4000, 1);
+    }
     ck_assert_uint_eq(atomic_load(&g_costs[0].ps[COST_STAGED]), UINT32_MAX);
 }
 END_TEST
@@ -139,10 +169,11 @@ static Suite *suite(void)
     tcase_add_test(tc, lengths_have_classes);
     tcase_add_test(tc, the_faster_way_is_taken);
     tcase_add_test(tc, long_ones_are_timed_once);
-    tcase_add_test(tc, the_other_way_is_tried_now_and_then);
+    tcase_add_test(tc, both_ways_are_tried_again);
     tcase_add_test(tc, what_changes_is_noticed);
     tcase_add_test(tc, what_is_slow_by_chance_counts_little);
-    tcase_add_test(tc, the_fastest_rank_counts);
+    tcase_add_test(tc, all_ranks_count_that_have_timed_both);
+    tcase_add_test(tc, the_other_way_is_no_time_of_this_one);
     tcase_add_test(tc, a_time_may_be_very_long);
     return s;
 }

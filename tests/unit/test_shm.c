@@ -581,7 +581,7 @@ END_TEST
  */
 START_TEST(both_ways_are_tried)
 {
-    struct run run = {.seed = 0xc057, .steps = 40, .only = CALL_ALL_TO_ALL, .both = true};
+    struct run run = {.seed = 0xc057, .steps = 120, .only = CALL_ALL_TO_ALL, .both = true};
     shm_tuning = g_ways[COMPARED];
     shm_world_init(&run.w, 3, 3);
     run_threads(&run);

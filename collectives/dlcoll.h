@@ -452,9 +452,12 @@ DLCOLL_API int dlcoll_all_to_all_v(const void *send, const size_t *send_counts,
 DLCOLL_API int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 
 /* A barrier that says who is missing. On DLCOLL_ETIMEDOUT, missing[0 .. *n - 1] are the ranks that
- * have not come, with host and pid in the error's text; *n is the room in `missing` on entry (size
- * of the communicator: enough). Both may be NULL. The communicator stays in use after a timeout,
- * except that a rank that comes late gets DLCOLL_ETIMEDOUT too. */
+ * have not come; *n is the room in `missing` on entry (size of the communicator: enough). Both may
+ * be NULL. The error's text says how many they are and names the first of them, with host and pid,
+ * as far as there is room. Rank 0 hears who has come and tells the others, up to a second after the
+ * time is over. Where it does not, only rank 0 is in `missing`, and the text says that others may
+ * be missing, too: it has not come, or it has given up before this rank came. The communicator
+ * stays in use after a timeout. */
 DLCOLL_API int dlcoll_monitored_barrier(dlcoll_comm *comm, int *missing, size_t *n,
                                         const dlcoll_opts *opts);
 
@@ -618,7 +621,8 @@ DLCOLL_API int dlcoll_store_delete(dlcoll_store *store, const char *key);
 /* One operation in the flight recorder. */
 typedef struct dlcoll_record {
     uint64_t group; /* the communicator's number; 0: that of dlcoll_init() */
-    uint64_t seq;   /* from 1; of sends and receives together in a count of their own */
+    uint64_t seq;   /* from 1; sends and receives together have a count of their own, and
+                       monitored barriers */
     uint64_t count;
     uint64_t bytes;    /* of this rank's buffers */
     uint64_t start_ns; /* CLOCK_MONOTONIC; 0: not begun */

@@ -111,11 +111,13 @@ void dlcoll_bytes_free(dlcoll_bytes *all)
 
 /* ---------------------------------------------------------------------------- monitored_barrier */
 
-/* What rank 0 tells those who came. */
-struct verdict {
-    int32_t absent; /* how many; the first of them: */
-    int32_t ranks[31];
-};
+/* Everybody tells rank 0 that he has come. It tells those who came who has not: a bit for each
+ * rank.
+ */
+static size_t verdict_bytes(const dlcoll_comm *c)
+{
+    return ((size_t)c->size + 7) / 8;
+}
 
 enum { SLACK_NS = 1000 * 1000 * 1000 }; /* rank 0's word comes after its deadline */
 
@@ -167,20 +169,42 @@ static int await(dlcoll_comm *c, dlcoll_work *w, uint64_t deadline)
     return code;
 }
 
+/* "rank 3 (node-b, pid 812), rank 5 (node-b, pid 814) and 12 more": names that are whole. */
+static void list_names(const dlcoll_comm *c, const int *missing, size_t n, char *out, size_t size)
+{
+    char name[WORLD_NAME_MAX], more[40];
+    size_t at = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        int rest = i + 1 < n ? snprintf(more, sizeof(more), " and %zu more", n - i - 1) : 0;
+        world_name(c->world, c->world_ranks[missing[i]], name);
+        if (at + strlen(name) + 2 + (size_t)rest >= size) {
+            snprintf(out + at, size - at, " and %zu more", n - i);
+            return;
+        }
+        at += (size_t)snprintf(out + at, size - at, "%s%s", i ? ", " : "", name);
+    }
+}
+
 static int report(dlcoll_comm *c, const int *missing, size_t n, uint64_t waited_ms)
 {
-    char list[380] = "", name[WORLD_NAME_MAX];
-    size_t at = 0;
-    for (size_t i = 0; i < n && at < sizeof(list) - 1; i++)
-        at += (size_t)snprintf(list + at, sizeof(list) - at, "%s%s", i ? ", " : "",
-                               world_name(c->world, c->world_ranks[missing[i]], name));
-    int code = comm_error(c, DLCOLL_ETIMEDOUT,
-                          "monitored_barrier: after %llu ms %zu of %d ranks "
-                          "had not come: %s",
-                          (unsigned long long)waited_ms, n, c->size, list);
+    char list[400];
+    unsigned long long ms = waited_ms;
+    list_names(c, missing, n, list, sizeof(list));
+    int code;
+    if (missing[0] == 0) /* nobody else knows who has come; it may have given up before we did */
+        code = comm_error(c, DLCOLL_ETIMEDOUT,
+                          "monitored_barrier: after %llu ms %s, which hears who has come, had not "
+                          "answered; others may be missing, too",
+                          ms, list);
+    else
+        code = comm_error(c, DLCOLL_ETIMEDOUT,
+                          "monitored_barrier: after %llu ms %zu of %d ranks had not come: %s", ms,
+                          n, c->size, list);
     pthread_mutex_lock(&c->error_lock);
-    if (!atomic_load(&c->failed) && n) {
+    if (!atomic_load(&c->failed)) {
         c->error.rank = c->world_ranks[missing[0]];
+        c->error.seq = c->monitored;
         world_who(c->world, c->error.rank, c->error.host, &c->error.pid);
         snprintf(c->error.op, sizeof(c->error.op), "monitored_barrier");
     }
@@ -188,11 +212,12 @@ static int report(dlcoll_comm *c, const int *missing, size_t n, uint64_t waited_
     return code;
 }
 
-/* Rank 0: hears from all, then tells those who came. */
+/* Rank 0: hears from all, then tells those who came. `bytes` has one for each rank, then the
+ * verdict. */
 static int watch(dlcoll_comm *c, uint8_t *bytes, dlcoll_work **works, int *missing, size_t *n,
                  uint64_t deadline)
 {
-    struct verdict v = {0};
+    uint8_t *verdict = bytes + c->size;
     int code = 0;
     *n = 0;
     for (int r = 1; r < c->size; r++)
@@ -201,60 +226,62 @@ static int watch(dlcoll_comm *c, uint8_t *bytes, dlcoll_work **works, int *missi
         int result = await(c, works[r], deadline);
         works[r] = NULL;
         bytes[r] = result == 0;
-        if (result == 1)
+        if (result == 1) {
+            verdict[r / 8] |= (uint8_t)(1u << r % 8);
             missing[(*n)++] = r;
-        else if (result < 0 && code == 0)
+        } else if (result < 0 && code == 0) {
             code = result;
+        }
     }
-    v.absent = (int32_t)*n;
-    for (size_t i = 0; i < *n && i < 31; i++)
-        v.ranks[i] = missing[i];
     uint64_t end = mono_ns() + SLACK_NS;
     for (int r = 1; r < c->size && code == 0; r++) {
-        if (bytes[r] && !(works[r] = post(c, true, r, &v, sizeof(v))))
+        if (bytes[r] && !(works[r] = post(c, true, r, verdict, verdict_bytes(c))))
             code = DLCOLL_ENOMEM;
     }
-    for (int r = 1; r < c->size; r++) { /* v is there until all are done with it */
+    for (int r = 1; r < c->size; r++) { /* the verdict is there until all are done with it */
         int result = works[r] ? await(c, works[r], end) : 0;
         code = result < 0 && code == 0 ? result : code;
     }
     return code;
 }
 
-static int come(dlcoll_comm *c, int *missing, size_t *n, uint64_t deadline)
+static int come(dlcoll_comm *c, uint8_t *bytes, int *missing, size_t *n, uint64_t deadline)
 {
-    struct verdict v = {0};
-    uint8_t here = 1;
+    uint8_t *verdict = bytes + c->size;
     uint64_t end = deadline ? deadline + SLACK_NS : 0;
     *n = 0;
-    int code = await(c, post(c, true, 0, &here, 1), end);
+    bytes[0] = 1;
+    int code = await(c, post(c, true, 0, bytes, 1), end);
     if (code == 0)
-        code = await(c, post(c, false, 0, &v, sizeof(v)), end);
+        code = await(c, post(c, false, 0, verdict, verdict_bytes(c)), end);
     if (code == 1)
         missing[(*n)++] = 0;
-    for (int i = 0; i < v.absent && i < 31 && code == 0; i++) {
-        if (v.ranks[i] >= 0 && v.ranks[i] < c->size && *n < (size_t)c->size)
-            missing[(*n)++] = v.ranks[i];
+    for (int r = 1; r < c->size && code == 0; r++) {
+        if (verdict[r / 8] >> r % 8 & 1)
+            missing[(*n)++] = r;
     }
     return code < 0 ? code : 0;
 }
 
-static int monitored(dlcoll_comm *c, int *out, size_t *n, uint64_t deadline)
+static int monitored(dlcoll_comm *c, int *out, size_t *n, size_t room, uint64_t deadline)
 {
-    size_t size = (size_t)c->size, absent = 0, room = n ? *n : 0;
+    size_t size = (size_t)c->size, absent = 0;
     uint64_t start = mono_ns();
-    uint8_t *bytes = calloc(size, 1);
+    uint8_t *bytes = calloc(size + verdict_bytes(c), 1);
     dlcoll_work **works = calloc(size, sizeof(dlcoll_work *));
     int *missing = calloc(size, sizeof(*missing));
     int code = bytes && works && missing
                    ? 0
                    : comm_error(c, DLCOLL_ENOMEM, "monitored_barrier: no memory");
     c->monitored++;
+    struct call id = {.kind = CALL_MONITORED_BARRIER};
+    uint64_t record = recorder_begin(&c->job->recorder, c->id, c->name, c->monitored, &id, 0, 0);
     if (code == 0)
         code = c->rank == 0 ? watch(c, bytes, works, missing, &absent, deadline)
-                            : come(c, missing, &absent, deadline);
+                            : come(c, bytes, missing, &absent, deadline);
     if (code == 0 && absent)
         code = report(c, missing, absent, (mono_ns() - start) / 1000000);
+    recorder_end(&c->job->recorder, record, code);
     for (size_t i = 0; i < absent && i < room && out; i++)
         out[i] = missing[i];
     if (n)
@@ -268,12 +295,15 @@ static int monitored(dlcoll_comm *c, int *out, size_t *n, uint64_t deadline)
 int dlcoll_monitored_barrier(dlcoll_comm *comm, int *missing, size_t *n, const dlcoll_opts *opts)
 {
     dlcoll_opts o;
+    size_t room = n ? *n : 0;
+    if (n)
+        *n = 0;
     int code = comm_enter(comm);
     if (code < 0)
         return code;
     if (missing && !n)
         code = comm_error(comm, DLCOLL_EINVAL, "monitored_barrier: n is NULL");
     else if ((code = coll_take_opts(comm, CALL_MONITORED_BARRIER, opts, &o)) == 0)
-        code = monitored(comm, missing, n, coll_deadline(comm, &o, coll_now()));
+        code = monitored(comm, missing, n, room, coll_deadline(comm, &o, coll_now()));
     return comm_leave(comm, code);
 }

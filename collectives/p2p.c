@@ -76,7 +76,8 @@ static void end_op(struct p2p *p, struct p2p_op *op, int code)
 {
     struct dlcoll_work *w = op->work;
     op->state = P2P_DONE;
-    recorder_end(&p->comm->job->recorder, op->record, code);
+    if (op->record)
+        recorder_end(&p->comm->job->recorder, op->record, code);
     atomic_fetch_sub_explicit(&p->under_way, 1, memory_order_relaxed);
     if (!w) {
         op->result = code;
@@ -422,10 +423,15 @@ static int p2p_new(struct dlcoll_comm *comm, struct err *e)
     return 0;
 }
 
-/* Numbers it, and shows it in the flight recorder. */
+/* Numbers it, and shows it in the flight recorder. What a monitored barrier consists of has that
+ * one's number, and its record. */
 static void record(struct p2p *p, struct p2p_op *op)
 {
     dlcoll_comm *c = p->comm;
+    if (op->tag < 0) {
+        op->seq = (uint64_t)(op->tag - P2P_TAG_BARRIER);
+        return;
+    }
     struct call id = {.kind = op->is_send ? CALL_SEND : CALL_RECV,
                       .dtype = op->dtype,
                       .root = op->any ? -1 : op->peer,
@@ -572,7 +578,8 @@ bool p2p_cancel(struct dlcoll_comm *comm, struct dlcoll_work *w)
         else if (!op->is_send)
             p->peers[op->peer].posted--;
         op->state = P2P_DONE;
-        recorder_end(&comm->job->recorder, op->record, DLCOLL_ETIMEDOUT);
+        if (op->record)
+            recorder_end(&comm->job->recorder, op->record, DLCOLL_ETIMEDOUT);
         atomic_fetch_sub_explicit(&p->under_way, 1, memory_order_relaxed);
     }
     pthread_mutex_unlock(&p->lock);

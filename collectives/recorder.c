@@ -141,10 +141,12 @@ static uint8_t look_up(const char *name, const void *names, int n, size_t size)
     return UINT8_MAX;
 }
 
+/* Numbered with the collective operations: messages, and barriers that are made of them, are not.
+ */
 static bool is_collective(uint8_t kind)
 {
     return kind > CALL_NONE && kind < CALL_KINDS && kind != CALL_SEND && kind != CALL_RECV &&
-           kind != CALL_BATCH;
+           kind != CALL_BATCH && kind != CALL_MONITORED_BARRIER;
 }
 
 bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t seq,
@@ -156,7 +158,7 @@ bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t se
         const dlcoll_record *r = &all[i];
         uint8_t kind = look_up(r->op, g_names.op, CALL_KINDS, sizeof(g_names.op[0]));
         if (r->group != group || r->seq != seq || r->result < 0 || !is_collective(kind))
-            continue; /* sends and receives have numbers of their own */
+            continue; /* others have numbers of their own */
         *call = (struct call){.kind = kind};
         if (call_rooted(kind))
             call->root = r->peer;

@@ -550,37 +550,6 @@ START_TEST(strings_of_unknown_length)
 }
 END_TEST
 
-static void one_stays_away(dlcoll_comm *comm, void *arg)
-{
-    int n = dlcoll_size(comm), rank = dlcoll_rank(comm), missing[8] = {-1}, code;
-    size_t room = 8;
-    dlcoll_opts opts = DLCOLL_OPTS_INIT;
-    (void)arg;
-    THREAD_OK(dlcoll_monitored_barrier(comm, missing, &room, NULL));
-    THREAD_EXPECT(room == 0, "%zu", room);
-    opts.timeout_ms = 100;
-    if (rank != n - 2) {
-        room = 8;
-        code = dlcoll_monitored_barrier(comm, missing, &room, &opts);
-        THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "%d %s", code, thread_error(comm));
-        THREAD_EXPECT(room == 1 && missing[0] == n - 2, "%zu missing, %d", room, missing[0]);
-        THREAD_EXPECT(strstr(thread_error(comm), "pid"), "%s", thread_error(comm));
-    }
-    /* It is still of use. */
-    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
-    if (rank == n - 2) {
-        code = dlcoll_monitored_barrier(comm, NULL, NULL, &opts);
-        THREAD_EXPECT(code == DLCOLL_ETIMEDOUT, "who comes late is told: %d", code);
-    }
-    THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
-}
-
-START_TEST(a_barrier_that_says_who_is_missing)
-{
-    thread_ranks_run(4, one_stays_away, NULL);
-}
-END_TEST
-
 /* -------------------------------------------------------------------------------- looking at it */
 
 static void looking(dlcoll_comm *comm, void *arg)
@@ -744,7 +713,6 @@ static Suite *suite(void)
         tcase_add_loop_test(tc, groups_do_not_wait_for_each_other, 2, 5);
         tcase_add_loop_test(tc, lists_of_buffers, 1, 4);
         tcase_add_loop_test(tc, strings_of_unknown_length, 1, 5);
-        tcase_add_test(tc, a_barrier_that_says_who_is_missing);
         tcase_add_test(tc, what_has_been_done_can_be_seen);
         tcase_add_test(tc, the_jobs_store_serves_the_program);
         tcase_add_test(tc, nothing_is_allocated_once_it_is_warm);

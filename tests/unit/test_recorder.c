@@ -45,12 +45,14 @@ START_TEST(an_operation_is_found_by_its_number)
 }
 END_TEST
 
-/* Each kind is told from the others, but messages, which are counted by themselves. */
+/* Each kind is told from the others, but messages, and the barrier that consists of such, which are
+ * counted by themselves. */
 START_TEST(every_kind_is_known_again)
 {
     struct call c;
     for (int kind = CALL_NONE + 1; kind < CALL_KINDS; kind++) {
-        bool message = kind == CALL_SEND || kind == CALL_RECV || kind == CALL_BATCH;
+        bool message = kind == CALL_SEND || kind == CALL_RECV || kind == CALL_BATCH ||
+                       kind == CALL_MONITORED_BARRIER;
         begin(GROUP, (uint64_t)kind, (enum call_kind)kind);
         ck_assert_int_eq(recorder_find(&g_line, GROUP, (uint64_t)kind, &c), !message);
         ck_assert(message || c.kind == kind);

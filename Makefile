@@ -251,7 +251,7 @@ install-built:
 	install $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/dlcoll_perf $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune $(bindir)
 	install -m 644 $(BUILD)/libdlcoll.so.0 $(libdir)
 	ln -sf libdlcoll.so.0 $(libdir)/libdlcoll.so
-	install -m 644 collectives/dlcoll.h collectives/dlcoll.hpp $(includedir)
+	install -m 644 collectives/dlcoll.h collectives/dlcoll.hpp collectives/dlcoll_types.hpp $(includedir)
 	$(with_prefix) conf/dlcoll.pc.in > $(libdir)/pkgconfig/dlcoll.pc
 	$(with_prefix) conf/dlaunch@.service > $(unitdir)/dlaunch@.service
 	chmod 644 $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service
@@ -267,7 +267,7 @@ install-built:
 uninstall:
 	rm -f $(bindir)/dlaunch $(bindir)/dlaunchctl $(bindir)/dlcoll_perf $(bindir)/dlcoll_info $(bindir)/dlcoll_tune
 	rm -f $(libdir)/libdlcoll.so $(libdir)/libdlcoll.so.0
-	rm -f $(includedir)/dlcoll.h $(includedir)/dlcoll.hpp $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service
+	rm -f $(includedir)/dlcoll.h $(includedir)/dlcoll.hpp $(includedir)/dlcoll_types.hpp $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service
 	rm -f $(bashdir)/dlaunch $(bashdir)/dlaunchctl
 	for m in $(MAN); do rm -f $(mandir)/man$${m##*.}/$${m##*/} || exit 1; done
 	rm -rf $(docdir)

@@ -5,12 +5,16 @@
  *     world.all_reduce(x);                           // sum, in place
  *     auto work = world.async().broadcast(x, 0);     // returns at once
  *     work.wait();
+ *     world.all_gather_v(x, all, counts);            // counts: std::size_t, one for each rank
+ *     world.batch(std::array{dlcoll::p2p_send(x, 1), dlcoll::p2p_recv(y, 2)});
+ *     dlcoll::wait_all(works);                       // a list of work
  *
  * Nothing is added to what dlcoll.h says of operations, buffers and threads; this header only
  * calls it. Buffers are anything with data() and size(), arrays, or span{pointer, count}. Where a
  * buffer has a part for each rank, sizes are checked: std::invalid_argument. Two buffers of one
  * operation have elements of one type, or it does not compile. A call that fails throws
- * dlcoll::error. */
+ * dlcoll::error. What is not here (registered device memory, NCCL's unique id) is called with
+ * comm.get(). */
 #ifndef DLCOLL_HPP
 #define DLCOLL_HPP
 
@@ -24,7 +28,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <iterator>
+#include <initializer_list>
 #include <memory>
 #include <new>
 #include <stdexcept>
@@ -34,226 +38,10 @@
 #include <vector>
 
 #include "dlcoll.h"
+#include "dlcoll_types.hpp"
 
 namespace dlcoll
 {
-
-/* ----------------------------------------------------------------------------------------- errors
- */
-
-/* what() is one line for people; detail() says which rank, host, process, and why. */
-class error : public std::runtime_error
-{
-  public:
-    explicit error(const dlcoll_error &d) : std::runtime_error(d.text), detail_(d)
-    {
-    }
-    int code() const noexcept
-    {
-        return detail_.code;
-    }
-    int rank() const noexcept
-    {
-        return detail_.rank;
-    }
-    const dlcoll_error &detail() const noexcept
-    {
-        return detail_;
-    }
-
-  private:
-    dlcoll_error detail_;
-};
-
-/* Throws unless code >= 0, and returns it. */
-inline int check(int code, const dlcoll_comm *comm = nullptr)
-{
-    if (code >= 0)
-        return code;
-    dlcoll_error e = DLCOLL_ERROR_INIT;
-    dlcoll_last_error(comm, &e);
-    if (e.code != code) { /* of a function that leaves no text */
-        e = DLCOLL_ERROR_INIT;
-        e.code = code;
-        std::string(dlcoll_strerror(code)).copy(e.text, sizeof(e.text) - 1);
-    }
-    throw error(e);
-}
-
-/* ------------------------------------------------------------------------------ types, reductions
- */
-
-/* The dlcoll_dtype of a C++ type. For a type of one's own (a half float, say):
- *     template <> struct dlcoll::dtype<half> : dlcoll::dtype_is<DLCOLL_F16> {}; */
-template <dlcoll_dtype Value> struct dtype_is {
-    static constexpr dlcoll_dtype value = Value;
-};
-
-namespace detail
-{
-template <bool Signed, std::size_t Size> struct integer;
-template <> struct integer<true, 1> : dtype_is<DLCOLL_I8> {
-};
-template <> struct integer<false, 1> : dtype_is<DLCOLL_U8> {
-};
-template <> struct integer<true, 2> : dtype_is<DLCOLL_I16> {
-};
-template <> struct integer<false, 2> : dtype_is<DLCOLL_U16> {
-};
-template <> struct integer<true, 4> : dtype_is<DLCOLL_I32> {
-};
-template <> struct integer<false, 4> : dtype_is<DLCOLL_U32> {
-};
-template <> struct integer<true, 8> : dtype_is<DLCOLL_I64> {
-};
-template <> struct integer<false, 8> : dtype_is<DLCOLL_U64> {
-};
-} // namespace detail
-
-template <class T, class = void> struct dtype; /* an error that names dtype: see above */
-template <class T>
-struct dtype<T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, bool>>>
-    : detail::integer<std::is_signed_v<T>, sizeof(T)> {
-};
-template <> struct dtype<float> : dtype_is<DLCOLL_F32> {
-};
-template <> struct dtype<double> : dtype_is<DLCOLL_F64> {
-};
-template <> struct dtype<bool> : dtype_is<DLCOLL_BOOL> {
-};
-template <> struct dtype<std::byte> : dtype_is<DLCOLL_U8> {
-};
-
-template <class T> inline constexpr dlcoll_dtype dtype_v = dtype<std::remove_cv_t<T>>::value;
-
-/* A reduction: a built-in one (DLCOLL_SUM...), or one's own, which ends with the object, or with
- * the last work that has it. */
-class reduction
-{
-  public:
-    reduction(dlcoll_op op) noexcept : op_(op)
-    {
-    }
-    reduction(reduction &&) noexcept = default;
-    reduction &operator=(reduction &&) = delete;
-    dlcoll_op op() const noexcept
-    {
-        return op_;
-    }
-
-    /* Every rank's data times a factor of that rank, added up. */
-    template <class T> static reduction premul_sum(T factor)
-    {
-        reduction r(DLCOLL_SUM);
-        check(dlcoll_op_create_premul(&r.op_, &factor, dtype_v<T>));
-        r.own(nullptr);
-        return r;
-    }
-
-    /* fn(a, b) of two elements, associative; flags as dlcoll_op_create_user()'s. It must not
-     * throw. For buffers of T only. */
-    template <class T, class F> static reduction of(F fn, unsigned flags = 0)
-    {
-        reduction r(DLCOLL_SUM);
-        auto kept = std::make_shared<F>(std::move(fn));
-        check(dlcoll_op_create_user(&r.op_, apply<T, F>, kept.get(), flags));
-        r.own(std::move(kept));
-        return r;
-    }
-
-  private:
-    template <class> friend class operations;
-
-    void own(std::shared_ptr<void> fn)
-    {
-        own_ = {nullptr, [op = op_, fn = std::move(fn)](void *) { dlcoll_op_free(op); }};
-    }
-
-    template <class T, class F>
-    static void apply(void *acc, const void *in, std::size_t count, dlcoll_dtype, void *ctx)
-    {
-        T *a = static_cast<T *>(acc);
-        const T *b = static_cast<const T *>(in);
-        for (std::size_t i = 0; i < count; i++)
-            a[i] = (*static_cast<F *>(ctx))(a[i], b[i]);
-    }
-
-    dlcoll_op op_;
-    std::shared_ptr<void> own_;
-};
-
-/* ---------------------------------------------------------------------------------------- buffers
- */
-
-/* `count` elements from `data`. */
-template <class T> class span
-{
-  public:
-    span(T *data, std::size_t size) : data_(data), size_(size)
-    {
-    }
-    T *data() const noexcept
-    {
-        return data_;
-    }
-    std::size_t size() const noexcept
-    {
-        return size_;
-    }
-
-  private:
-    T *data_;
-    std::size_t size_;
-};
-
-/* Of anything with data() and size(), and of arrays. */
-template <class B> auto span_of(B &&b)
-{
-    return span<std::remove_pointer_t<decltype(std::data(b))>>(std::data(b), std::size(b));
-}
-
-/* ---------------------------------------------------------------------------------------------
- * work */
-
-/* An operation under way. Its buffers are the library's until it is complete. Until then it is to
- * be kept when its reduction is one's own. */
-class work
-{
-  public:
-    work(dlcoll_work *w, const dlcoll_comm *c, std::shared_ptr<void> op = nullptr) noexcept
-        : op_(std::move(op)), work_(w), comm_(c)
-    {
-    }
-
-    void wait()
-    {
-        check(dlcoll_wait(work_.get()), comm_);
-    }
-    bool test()
-    {
-        return check(dlcoll_test(work_.get()), comm_) != DLCOLL_INPROGRESS;
-    }
-    /* Whether it is complete. */
-    bool wait_for(std::chrono::milliseconds limit)
-    {
-        return check(dlcoll_wait_for(work_.get(), limit.count()), comm_) != DLCOLL_INPROGRESS;
-    }
-    dlcoll_work *get() const noexcept
-    {
-        return work_.get();
-    }
-
-  private:
-    struct free_work {
-        void operator()(dlcoll_work *w) const noexcept
-        {
-            dlcoll_work_free(w);
-        }
-    };
-    std::shared_ptr<void> op_; /* its reduction, if that is one's own */
-    std::unique_ptr<dlcoll_work, free_work> work_;
-    const dlcoll_comm *comm_;
-};
 
 /* ---------------------------------------------------------------------------------------
  * operations
@@ -370,6 +158,101 @@ template <class Result> class operations
         });
     }
 
+    /* The _v forms: parts of counts of their own, which lie one after the other, or where displs
+     * says. Those of gather_v and scatter_v are the root's; others may give {}. */
+    template <class A, class B>
+    Result all_gather_v(const A &in, B &&out, counts n, counts displs = {}) const
+    {
+        auto s = span_of(in);
+        auto d = span_of(out);
+        same_type(s, d);
+        same_size(s.size(), count_of(n));
+        fits(d.size(), n, displs);
+        return run([&](dlcoll_work **w) {
+            return dlcoll_all_gather_v(s.data(), d.data(), n.data(), displs.data(), type(d), comm_,
+                                       &opts_, w);
+        });
+    }
+
+    template <class A, class B>
+    Result gather_v(const A &in, B &&out, counts n, int root, counts displs = {}) const
+    {
+        auto s = span_of(in);
+        auto d = span_of(out);
+        same_type(s, d);
+        if (dlcoll_rank(comm_) == root)
+            fits(d.size(), n, displs);
+        return run([&](dlcoll_work **w) {
+            return dlcoll_gather_v(s.data(), s.size(), d.data(), n.data(), displs.data(), type(d),
+                                   root, comm_, &opts_, w);
+        });
+    }
+
+    template <class A, class B>
+    Result scatter_v(const A &in, B &&out, counts n, int root, counts displs = {}) const
+    {
+        auto s = span_of(in);
+        auto d = span_of(out);
+        same_type(s, d);
+        if (dlcoll_rank(comm_) == root)
+            fits(s.size(), n, displs);
+        return run([&](dlcoll_work **w) {
+            return dlcoll_scatter_v(s.data(), n.data(), displs.data(), d.data(), d.size(), type(d),
+                                    root, comm_, &opts_, w);
+        });
+    }
+
+    template <class A, class B>
+    Result reduce_scatter_v(const A &in, B &&out, counts n, const reduction &r = DLCOLL_SUM) const
+    {
+        auto s = span_of(in);
+        auto d = span_of(out);
+        same_type(s, d);
+        same_size(d.size(), count_of(n));
+        fits(s.size(), n, {});
+        return run(r, [&](dlcoll_work **w) {
+            return dlcoll_reduce_scatter_v(s.data(), d.data(), n.data(), type(d), r.op(), comm_,
+                                           &opts_, w);
+        });
+    }
+
+    template <class A, class B>
+    Result all_to_all_v(const A &in, counts in_n, B &&out, counts out_n, counts in_displs = {},
+                        counts out_displs = {}) const
+    {
+        auto s = span_of(in);
+        auto d = span_of(out);
+        same_type(s, d);
+        fits(s.size(), in_n, in_displs);
+        fits(d.size(), out_n, out_displs);
+        return run([&](dlcoll_work **w) {
+            return dlcoll_all_to_all_v(s.data(), in_n.data(), in_displs.data(), d.data(),
+                                       out_n.data(), out_displs.data(), type(d), comm_, &opts_, w);
+        });
+    }
+
+    /* Of a list of in_out, in anything with data() and size(). */
+    template <class L>
+    Result all_reduce_coalesced(const L &list, const reduction &r = DLCOLL_SUM) const
+    {
+        auto l = span_of(list);
+        using one = std::remove_cv_t<std::remove_pointer_t<decltype(l.data())>>;
+        using T = typename one::element;
+        static_assert(std::is_same_v<one, in_out<T>> && sizeof(one) == sizeof(dlcoll_span));
+        return run(r, [&](dlcoll_work **w) {
+            return dlcoll_all_reduce_coalesced(reinterpret_cast<const dlcoll_span *>(l.data()),
+                                               l.size(), dtype_v<T>, r.op(), comm_, &opts_, w);
+        });
+    }
+
+    /* Of a list of p2p_send() and p2p_recv(), likewise; complete when all of them are. */
+    template <class L> Result batch(const L &list) const
+    {
+        const span<const dlcoll_p2p> l(std::data(list), std::size(list));
+        return run(
+            [&](dlcoll_work **w) { return dlcoll_batch(l.data(), l.size(), comm_, &opts_, w); });
+    }
+
     template <class A> Result send(const A &in, int peer) const
     {
         auto s = span_of(in);
@@ -389,6 +272,20 @@ template <class Result> class operations
     Result barrier() const
     {
         return run([&](dlcoll_work **w) { return dlcoll_barrier(comm_, &opts_, w); });
+    }
+
+    /* Throws an error of DLCOLL_ETIMEDOUT when ranks are missing, which are then in *missing. */
+    void monitored_barrier(std::vector<int> *missing = nullptr) const
+    {
+        static_assert(std::is_void_v<Result>, "dlcoll: monitored_barrier has no work handle");
+        std::size_t n = missing ? ranks() : 0;
+        if (missing)
+            missing->resize(n);
+        const int code =
+            dlcoll_monitored_barrier(comm_, missing ? missing->data() : nullptr, &n, &opts_);
+        if (missing)
+            missing->resize(n);
+        check(code, comm_);
     }
 
   protected:
@@ -417,6 +314,28 @@ template <class Result> class operations
         if (a != b)
             throw std::invalid_argument("dlcoll: buffers of " + std::to_string(a) + " and " +
                                         std::to_string(b) + " elements do not fit each other");
+    }
+
+    /* This rank's part. */
+    std::size_t count_of(const counts &n) const
+    {
+        same_size(n.size(), ranks());
+        return n.data()[dlcoll_rank(comm_)];
+    }
+
+    /* Whether every part lies in a buffer of so many elements. */
+    void fits(std::size_t size, const counts &n, const counts &displs) const
+    {
+        same_size(n.size(), ranks());
+        if (displs.data())
+            same_size(displs.size(), ranks());
+        for (std::size_t i = 0, next = 0; i < n.size(); i++) {
+            const std::size_t count = n.data()[i], at = displs.data() ? displs.data()[i] : next;
+            if (count && (at > size || count > size - at))
+                throw std::invalid_argument("dlcoll: the part of rank " + std::to_string(i) +
+                                            " is not in the buffer");
+            next = at + count;
+        }
     }
 
     template <class F> Result run(F call) const
@@ -465,14 +384,39 @@ class store
         void *value;
         std::size_t len;
         check(dlcoll_store_get(store_.get(), key.c_str(), &value, &len, timeout.count()));
-        std::unique_ptr<void, decltype(&std::free)> owned(value, std::free);
-        return std::string(static_cast<const char *>(value), len);
+        return take(value, len);
     }
     std::int64_t add(const std::string &key, std::int64_t delta)
     {
         std::int64_t sum;
         check(dlcoll_store_add(store_.get(), key.c_str(), delta, &sum));
         return sum;
+    }
+    /* Until all of them are there. */
+    void wait(std::initializer_list<const char *> keys, std::chrono::milliseconds timeout = {})
+    {
+        check(dlcoll_store_wait(store_.get(), keys.begin(), keys.size(), timeout.count()));
+    }
+    void wait(const std::string &key, std::chrono::milliseconds timeout = {})
+    {
+        wait({key.c_str()}, timeout);
+    }
+    void wait(const std::vector<std::string> &keys, std::chrono::milliseconds timeout = {})
+    {
+        std::vector<const char *> all;
+        for (const std::string &key : keys)
+            all.push_back(key.c_str());
+        check(dlcoll_store_wait(store_.get(), all.data(), all.size(), timeout.count()));
+    }
+    /* Stores `value` if `expected` is stored now (empty: if nothing is); what is stored then. */
+    std::string compare_set(const std::string &key, const std::string &expected,
+                            const std::string &value)
+    {
+        void *now;
+        std::size_t len;
+        check(dlcoll_store_compare_set(store_.get(), key.c_str(), expected.data(), expected.size(),
+                                       value.data(), value.size(), &now, &len));
+        return take(now, len);
     }
     /* Whether there was one. */
     bool erase(const std::string &key)
@@ -485,6 +429,12 @@ class store
     }
 
   private:
+    static std::string take(void *value, std::size_t len)
+    {
+        std::unique_ptr<void, decltype(&std::free)> owned(value, std::free);
+        return value ? std::string(static_cast<const char *>(value), len) : std::string();
+    }
+
     struct close {
         bool own;
         void operator()(dlcoll_store *s) const noexcept
@@ -598,19 +548,31 @@ class comm : public operations<void>
 
     int rank() const
     {
-        return check(dlcoll_rank(comm_));
+        return check_code(dlcoll_rank(comm_));
     }
     int size() const
     {
-        return check(dlcoll_size(comm_));
+        return check_code(dlcoll_size(comm_));
     }
     int local_rank() const
     {
-        return check(dlcoll_local_rank(comm_));
+        return check_code(dlcoll_local_rank(comm_));
     }
     int local_size() const
     {
-        return check(dlcoll_local_size(comm_));
+        return check_code(dlcoll_local_size(comm_));
+    }
+    int world_rank(int rank) const
+    {
+        return check_code(dlcoll_world_rank(comm_, rank));
+    }
+    /* A rank's host, and its process id there (0: not known yet). */
+    std::pair<std::string, int> rank_host(int rank) const
+    {
+        char host[256];
+        int pid = 0;
+        check_code(dlcoll_rank_host(comm_, rank, host, sizeof(host), &pid));
+        return {host, pid};
     }
     dlcoll_comm *get() const noexcept
     {
@@ -693,13 +655,22 @@ class comm : public operations<void>
     dlcoll::store store() const
     {
         dlcoll_store *s;
-        check(dlcoll_comm_store(comm_, &s), comm_);
+        check(dlcoll_comm_store(comm_, &s)); /* the thread has the reason */
         return dlcoll::store(s);
     }
 
     void abort(const std::string &reason) const
     {
         check(dlcoll_abort(comm_, reason.c_str()), comm_);
+    }
+
+    /* The last operations of a rank of the world on this node (-1: this one), the newest first. */
+    std::vector<dlcoll_record> recent(int rank = -1, std::size_t max = 16) const
+    {
+        std::vector<dlcoll_record> all(max);
+        all.resize(static_cast<std::size_t>(
+            check_code(dlcoll_recent(comm_, rank, all.data(), static_cast<int>(max)))));
+        return all;
     }
 
     std::string describe() const
@@ -719,6 +690,11 @@ class comm : public operations<void>
 
     int exceptions_; /* on their way when it was made */
 };
+
+inline const char *version() noexcept
+{
+    return dlcoll_version();
+}
 
 } // namespace dlcoll
 

@@ -80,6 +80,7 @@ START_TEST(cpp_element_types)
                                "};\n"
                                "int main() {\n"
                                "    dlcoll::comm w;\n"
+                               "    std::vector<std::size_t> c{8};\n"
                                "    two<float, double> x1;\n"
                                "    two<int, float> x2;\n"
                                "    two<short, char> x3;\n"
@@ -87,6 +88,11 @@ START_TEST(cpp_element_types)
                                "    two<char, int> x5;\n"
                                "    two<unsigned, int> x6;\n"
                                "    two<double, float> x7;\n"
+                               "    two<float, int> x8;\n"
+                               "    two<char, short> x9;\n"
+                               "    two<double, long> x10;\n"
+                               "    two<int, char> x11;\n"
+                               "    two<int, unsigned> x12;\n"
                                "    w.all_reduce(x1.a, x1.b);\n"
                                "    w.reduce(x2.a, x2.b, 0);\n"
                                "    w.all_gather(x3.a, x3.b);\n"
@@ -94,6 +100,11 @@ START_TEST(cpp_element_types)
                                "    w.scatter(x5.a, x5.b, 0);\n"
                                "    w.reduce_scatter(x6.a, x6.b);\n"
                                "    w.all_to_all(x7.a, x7.b);\n"
+                               "    w.all_gather_v(x8.a, x8.b, c);\n"
+                               "    w.gather_v(x9.a, x9.b, c, 0);\n"
+                               "    w.scatter_v(x10.a, x10.b, c, 0);\n"
+                               "    w.reduce_scatter_v(x11.a, x11.b, c);\n"
+                               "    w.all_to_all_v(x12.a, c, x12.b, c);\n"
                                "}\n";
     if (!works(ARGV("sh", "-c", "command -v c++"))) {
         test_skip("there is no c++");
@@ -109,7 +120,7 @@ START_TEST(cpp_element_types)
     int found = 0;
     for (char *line = strtok(p.err, "\n"); line; line = strtok(NULL, "\n"))
         found += strstr(line, "error:") && strstr(line, "the buffers differ in element type");
-    ck_assert_int_eq(found, 7);
+    ck_assert_int_eq(found, 12);
     proc_fini(&p);
 }
 END_TEST

@@ -39,6 +39,7 @@ START_TEST(install_use_uninstall)
         "cd '%s/opt/dl'; test -x bin/dlaunch -a -x bin/dlaunchctl -a -L lib/libdlcoll.so;"
         "test -f share/man/man1/dlaunch.1 -a -f share/man/man3/dlcoll.3 -a"
         " -f share/bash-completion/completions/dlaunchctl -a -f share/doc/dlaunch/dlaunch.ini;"
+        "test -f include/dlcoll.h -a -f include/dlcoll.hpp -a -f include/dlcoll_types.hpp;"
         "grep -qx 'prefix=/opt/dl' lib/pkgconfig/dlcoll.pc;"
         "grep -q '^ExecStart=/opt/dl/bin/dlaunch ' lib/systemd/system/dlaunch@.service;"
         "! grep -rIl '@[A-Z]*@\\|%s' .; ! find . -perm /022 ! -type l | grep .",

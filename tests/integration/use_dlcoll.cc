@@ -2,11 +2,14 @@
  */
 #include <dlcoll.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+
+#include <unistd.h>
 
 #define NEED(fact)                                                          \
     do {                                                                    \
@@ -109,6 +112,189 @@ static void data(dlcoll::comm &world)
     NEED(shared[999] == 999.0f * static_cast<float>(n));
 }
 
+/* Rank r has r + 1 elements of each part. */
+static void uneven(dlcoll::comm &world)
+{
+    const int n = world.size(), me = world.rank();
+    const auto size = static_cast<std::size_t>(n), mine = static_cast<std::size_t>(me) + 1;
+    std::vector<std::size_t> counts(size), displs(size), same(size, mine);
+    std::iota(counts.begin(), counts.end(), std::size_t{1});
+    std::size_t total = 0;
+    for (std::size_t r = 0; r < size; r++) { /* with one element between the parts */
+        displs[r] = total + r;
+        total += counts[r];
+    }
+    std::vector<int> x(mine, me), all(total, -1), apart(total + size, -1), back(mine, -1);
+    world.all_gather_v(x, all, counts);
+    NEED(all[0] == 0 && all[1] == 1 && all[2] == 1 && all.back() == n - 1);
+    world.all_gather_v(x, apart, counts, displs);
+    NEED(apart[0] == 0 && apart[1] == -1 && apart[2] == 1 && apart[3] == 1 && apart[4] == -1);
+
+    std::fill(all.begin(), all.end(), -1);
+    world.gather_v(x, all, me == 1 ? dlcoll::counts(counts) : dlcoll::counts(), 1);
+    NEED(me == 1 ? all[0] == 0 && all.back() == n - 1 : all[0] == -1);
+    std::fill(apart.begin(), apart.end(), -1);
+    world.async().gather_v(x, apart, counts, 0, displs).wait();
+    NEED(me || (apart[1] == -1 && apart[displs[size - 1]] == n - 1));
+    world.scatter_v(all, back, counts, 1);
+    NEED(back == x);
+    std::fill(back.begin(), back.end(), -1);
+    world.scatter_v(apart, back, counts, 0, displs);
+    NEED(back == x);
+
+    std::vector<double> terms(total), sums(mine);
+    std::iota(terms.begin(), terms.end(), 0.0);
+    world.reduce_scatter_v(terms, sums, counts);
+    NEED(sums[0] == n * me * (me + 1) / 2 && sums.back() == sums[0] + n * me);
+    world.reduce_scatter_v(terms, sums, counts, DLCOLL_MAX);
+    NEED(sums.back() == (me + 1) * (me + 2) / 2 - 1);
+
+    /* To rank r r + 1 elements: from each as many as this rank has. */
+    std::vector<int> out(total, me), in(size * mine, -1);
+    world.all_to_all_v(out, counts, in, same);
+    for (std::size_t i = 0; i < in.size(); i++)
+        NEED(in[i] == static_cast<int>(i / mine));
+    std::vector<int> wide(total + size, me);
+    std::vector<std::size_t> reversed(size);
+    for (std::size_t r = 0; r < size; r++)
+        reversed[r] = (size - 1 - r) * mine;
+    world.all_to_all_v(wide, counts, in, same, displs, reversed);
+    NEED(in[0] == n - 1 && in.back() == 0);
+
+    NEED(refused([&] { world.all_gather_v(x, back, counts); }) || n == 1);
+    NEED(refused([&] { world.all_gather_v(x, all, dlcoll::counts()); }));
+    NEED(refused([&] { world.all_gather_v(x, all, counts, displs); }));
+    NEED(refused([&] { world.all_to_all_v(out, counts, back, counts); }) || n == 1);
+}
+
+static void lists(dlcoll::comm &world)
+{
+    const int n = world.size(), me = world.rank();
+    std::vector<float> a(3, 1.0f), b(5, static_cast<float>(me)), c(5);
+    std::vector<dlcoll::in_out<float>> list{a, {b, c}};
+    world.all_reduce_coalesced(list);
+    NEED(a[2] == static_cast<float>(n) && b[4] == static_cast<float>(me));
+    NEED(c[4] == static_cast<float>(n * (n - 1) / 2));
+    int d[2] = {me, -me};
+    const std::array one{dlcoll::in_out(d)};
+    world.async().all_reduce_coalesced(one, DLCOLL_MAX).wait();
+    NEED(d[0] == n - 1 && d[1] == 0);
+    NEED(refused([&] { dlcoll::in_out<float> two(a, b); }));
+
+    std::vector<int> none;
+    std::vector<short> left(4, static_cast<short>(me)), right(4, -1);
+    int from_left = -1, token = me * 10;
+    const int next = (me + 1) % n, last = (me + n - 1) % n;
+    world.batch(std::array{dlcoll::p2p_recv(right, last), dlcoll::p2p_send(left, next),
+                           dlcoll::p2p_recv(dlcoll::span(&from_left, 1), last, 7),
+                           dlcoll::p2p_send(dlcoll::span(&token, 1), next, 7),
+                           dlcoll::p2p_send(none, next, 8), dlcoll::p2p_recv(none, last, 8)});
+    NEED(right[3] == last && from_left == last * 10);
+
+    /* Whoever comes first. */
+    if (me) {
+        world.send(dlcoll::span(&token, 1), 0);
+    } else {
+        int sum = 0;
+        for (int i = 1; i < n; i++) {
+            int x = -1, peer = world.recv_any(dlcoll::span(&x, 1));
+            NEED(x == peer * 10);
+            sum += peer;
+        }
+        NEED(sum == n * (n - 1) / 2);
+    }
+}
+
+/* Of two receives the second is complete first. */
+static void many_handles(dlcoll::comm &world)
+{
+    const int n = world.size(), me = world.rank(), next = (me + 1) % n, last = (me + n - 1) % n;
+    int x = -1, y = -1, first = 1, second = 2;
+    dlcoll_opts opts = DLCOLL_OPTS_INIT;
+    std::vector<dlcoll::work> works(1);
+    works.push_back(world.async().recv(dlcoll::span(&x, 1), last));
+    opts.tag = 5;
+    works.push_back(world.async(opts).recv(dlcoll::span(&y, 1), last));
+    NEED(dlcoll::wait_any(works, std::chrono::milliseconds(1)) == works.size());
+    NEED(!dlcoll::wait_all(works, std::chrono::milliseconds(1)));
+    world.barrier();
+    world.with(opts).send(dlcoll::span(&second, 1), next);
+    NEED(dlcoll::wait_any(works) == 2 && y == 2);
+    works[2] = {};
+    world.barrier();
+    world.send(dlcoll::span(&first, 1), next);
+    NEED(dlcoll::wait_all(works) && x == 1 && dlcoll::wait_any(works) == 1);
+    works.resize(1);
+    NEED(failure([&] { dlcoll::wait_any(works); }).code == DLCOLL_EINVAL);
+}
+
+/* The last rank is late, and the others are told. */
+static void missing(dlcoll::comm &world)
+{
+    const int n = world.size(), me = world.rank();
+    std::vector<int> absent(7, 7);
+    world.monitored_barrier();
+    world.monitored_barrier(&absent);
+    NEED(absent.empty());
+    if (me != n - 1) {
+        const dlcoll_error e =
+            failure([&] { world.with(std::chrono::milliseconds(100)).monitored_barrier(&absent); });
+        NEED(e.code == DLCOLL_ETIMEDOUT && e.rank == n - 1);
+        NEED(absent == std::vector<int>{n - 1});
+    }
+    world.barrier();
+}
+
+static void stores(dlcoll::comm &world)
+{
+    const int n = world.size(), me = world.rank();
+    const char *env = std::getenv("MASTER_ADDR");
+    NEED(env);
+    const std::string master = env;
+    unsetenv("MASTER_ADDR"); /* the reason is told */
+    NEED(std::strstr(failure([&] { world.store(); }).text, "MASTER_ADDR"));
+    setenv("MASTER_ADDR", master.c_str(), 1);
+
+    auto job = world.store();
+    job.add("sum", me + 1);
+    world.barrier();
+    NEED(job.add("sum", 0) == n * (n + 1) / 2);
+    if (me == 0) {
+        NEED(job.compare_set("winner", "", "rank 0") == "rank 0");
+        NEED(job.compare_set("winner", "nobody", "rank 1") == "rank 0");
+        NEED(job.compare_set("winner", "rank 0", "rank 2") == "rank 2");
+    }
+    job.wait("winner", std::chrono::seconds(30));
+    job.wait({"winner", "sum"});
+    job.wait(std::vector<std::string>{"winner", "sum"}, std::chrono::seconds(30));
+    NEED(failure([&] { job.wait({"nothing"}, std::chrono::milliseconds(10)); }).code ==
+         DLCOLL_ETIMEDOUT);
+    world.barrier();
+    if (me == 0)
+        NEED(job.erase("winner") && !job.erase("winner"));
+
+    /* Another one, at an address. */
+    const std::string url = "tcp://" + master + ":" + std::getenv("MASTER_PORT");
+    dlcoll::store same(url.c_str(), false, std::chrono::seconds(30));
+    NEED(same.add("sum", 0) == n * (n + 1) / 2);
+    NEED(failure([] { dlcoll::store s("nowhere"); }).code == DLCOLL_EINVAL);
+}
+
+static void facts(dlcoll::comm &world)
+{
+    const auto [host, pid] = world.rank_host(world.rank());
+    NEED(!host.empty() && pid == getpid());
+    NEED(dlcoll::version() == std::string(dlcoll_version()));
+    dlcoll::comm self = world.split(world.rank());
+    NEED(self.world_rank(0) == world.rank() && world.local_rank() == world.rank() &&
+         world.local_size() == world.size());
+    NEED(failure([&] { self.world_rank(1); }).code == DLCOLL_EINVAL);
+    world.barrier();
+    const auto last = world.recent();
+    NEED(!last.empty() && std::strcmp(last[0].op, "barrier") == 0);
+    NEED(world.recent(0, 1).size() == 1);
+}
+
 static void handles(dlcoll::comm &world)
 {
     std::vector<std::int64_t> x(1000, 1);
@@ -174,14 +360,43 @@ static void errors(dlcoll::comm &world)
     NEED(failure([&] { world.broadcast(x, 99); }).code == DLCOLL_EINVAL);
 }
 
+/* One ends a group for all of them; what goes on is another one. */
+static void ends(dlcoll::comm &world)
+{
+    const int n = world.size(), me = world.rank();
+    int x = 1;
+    dlcoll::comm group = world.split(0);
+    NEED(std::strstr(failure([&] { group.shrink(); }).text, "nothing has failed"));
+    world.barrier();
+    if (me == 0)
+        group.abort("enough");
+    const dlcoll_error e = failure([&] {
+        for (;;)
+            group.all_reduce(dlcoll::span(&x, 1));
+    });
+    NEED(me == 0 ? e.code == DLCOLL_ESTATE
+                 : e.code == DLCOLL_EABORTED && std::strstr(e.text, "enough"));
+    dlcoll::comm rest = group.shrink();
+    x = 1;
+    rest.all_reduce(dlcoll::span(&x, 1));
+    NEED(rest.size() == n && rest.rank() == me && x == n);
+}
+
 int main()
 {
     dlcoll::comm world;
     reductions(world);
     data(world);
+    uneven(world);
+    lists(world);
     handles(world);
+    many_handles(world);
+    missing(world);
+    stores(world);
     groups(world);
+    facts(world);
     alone(world);
     errors(world);
+    ends(world);
     std::printf("rank %d of %d is content\n", world.rank(), world.size());
 }

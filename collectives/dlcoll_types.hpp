@@ -1,0 +1,369 @@
+/* dlcoll_types.hpp: what the functions of dlcoll.hpp take and return: errors, types, reductions,
+ * buffers, work handles. dlcoll.hpp includes it. */
+#ifndef DLCOLL_TYPES_HPP
+#define DLCOLL_TYPES_HPP
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "dlcoll.h"
+
+namespace dlcoll
+{
+
+/* ----------------------------------------------------------------------------------------- errors
+ */
+
+/* what() is one line for people; detail() says which rank, host, process, and why. */
+class error : public std::runtime_error
+{
+  public:
+    explicit error(const dlcoll_error &d) : std::runtime_error(d.text), detail_(d)
+    {
+    }
+    int code() const noexcept
+    {
+        return detail_.code;
+    }
+    int rank() const noexcept
+    {
+        return detail_.rank;
+    }
+    const dlcoll_error &detail() const noexcept
+    {
+        return detail_;
+    }
+
+  private:
+    dlcoll_error detail_;
+};
+
+/* Throws unless code >= 0, and returns it: of a function that leaves no text, */
+inline int check_code(int code)
+{
+    if (code >= 0)
+        return code;
+    dlcoll_error e = DLCOLL_ERROR_INIT;
+    e.code = code;
+    std::string(dlcoll_strerror(code)).copy(e.text, sizeof(e.text) - 1);
+    throw error(e);
+}
+
+/* and of one that leaves it with comm, or with the thread. */
+inline int check(int code, const dlcoll_comm *comm = nullptr)
+{
+    if (code >= 0)
+        return code;
+    dlcoll_error e = DLCOLL_ERROR_INIT;
+    dlcoll_last_error(comm, &e);
+    if (e.code != code)
+        return check_code(code);
+    throw error(e);
+}
+
+/* ------------------------------------------------------------------------------ types, reductions
+ */
+
+/* The dlcoll_dtype of a C++ type. For a type of one's own (a half float, say):
+ *     template <> struct dlcoll::dtype<half> : dlcoll::dtype_is<DLCOLL_F16> {}; */
+template <dlcoll_dtype Value> struct dtype_is {
+    static constexpr dlcoll_dtype value = Value;
+};
+
+namespace detail
+{
+template <bool Signed, std::size_t Size> struct integer;
+template <> struct integer<true, 1> : dtype_is<DLCOLL_I8> {
+};
+template <> struct integer<false, 1> : dtype_is<DLCOLL_U8> {
+};
+template <> struct integer<true, 2> : dtype_is<DLCOLL_I16> {
+};
+template <> struct integer<false, 2> : dtype_is<DLCOLL_U16> {
+};
+template <> struct integer<true, 4> : dtype_is<DLCOLL_I32> {
+};
+template <> struct integer<false, 4> : dtype_is<DLCOLL_U32> {
+};
+template <> struct integer<true, 8> : dtype_is<DLCOLL_I64> {
+};
+template <> struct integer<false, 8> : dtype_is<DLCOLL_U64> {
+};
+} // namespace detail
+
+template <class T, class = void> struct dtype; /* an error that names dtype: see above */
+template <class T>
+struct dtype<T, std::enable_if_t<std::is_integral_v<T> && !std::is_same_v<T, bool>>>
+    : detail::integer<std::is_signed_v<T>, sizeof(T)> {
+};
+template <> struct dtype<float> : dtype_is<DLCOLL_F32> {
+};
+template <> struct dtype<double> : dtype_is<DLCOLL_F64> {
+};
+template <> struct dtype<bool> : dtype_is<DLCOLL_BOOL> {
+};
+template <> struct dtype<std::byte> : dtype_is<DLCOLL_U8> {
+};
+
+template <class T> inline constexpr dlcoll_dtype dtype_v = dtype<std::remove_cv_t<T>>::value;
+
+/* A reduction: a built-in one (DLCOLL_SUM...), or one's own, which ends with the object, or with
+ * the last work that has it. */
+class reduction
+{
+  public:
+    reduction(dlcoll_op op) noexcept : op_(op)
+    {
+    }
+    reduction(reduction &&) noexcept = default;
+    reduction &operator=(reduction &&) = delete;
+    dlcoll_op op() const noexcept
+    {
+        return op_;
+    }
+
+    /* Every rank's data times a factor of that rank, added up. */
+    template <class T> static reduction premul_sum(T factor)
+    {
+        reduction r(DLCOLL_SUM);
+        check(dlcoll_op_create_premul(&r.op_, &factor, dtype_v<T>));
+        r.own(nullptr);
+        return r;
+    }
+
+    /* fn(a, b) of two elements, associative; flags as dlcoll_op_create_user()'s. It must not
+     * throw. For buffers of T only. */
+    template <class T, class F> static reduction of(F fn, unsigned flags = 0)
+    {
+        reduction r(DLCOLL_SUM);
+        auto kept = std::make_shared<F>(std::move(fn));
+        check(dlcoll_op_create_user(&r.op_, apply<T, F>, kept.get(), flags));
+        r.own(std::move(kept));
+        return r;
+    }
+
+  private:
+    template <class> friend class operations;
+
+    void own(std::shared_ptr<void> fn)
+    {
+        own_ = {nullptr, [op = op_, fn = std::move(fn)](void *) { dlcoll_op_free(op); }};
+    }
+
+    template <class T, class F>
+    static void apply(void *acc, const void *in, std::size_t count, dlcoll_dtype, void *ctx)
+    {
+        T *a = static_cast<T *>(acc);
+        const T *b = static_cast<const T *>(in);
+        for (std::size_t i = 0; i < count; i++)
+            a[i] = (*static_cast<F *>(ctx))(a[i], b[i]);
+    }
+
+    dlcoll_op op_;
+    std::shared_ptr<void> own_;
+};
+
+/* ---------------------------------------------------------------------------------------- buffers
+ */
+
+/* `count` elements from `data`. */
+template <class T> class span
+{
+  public:
+    span(T *data, std::size_t size) : data_(data), size_(size)
+    {
+    }
+    T *data() const noexcept
+    {
+        return data_;
+    }
+    std::size_t size() const noexcept
+    {
+        return size_;
+    }
+
+  private:
+    T *data_;
+    std::size_t size_;
+};
+
+/* Of anything with data() and size(), and of arrays. */
+template <class B> auto span_of(B &&b)
+{
+    return span<std::remove_pointer_t<decltype(std::data(b))>>(std::data(b), std::size(b));
+}
+
+/* A number for each rank, of anything with data() and size() of std::size_t; or none. */
+class counts
+{
+  public:
+    counts() noexcept = default;
+    template <class C> counts(const C &c) : data_(std::data(c)), size_(std::size(c))
+    {
+    }
+    const std::size_t *data() const noexcept
+    {
+        return data_;
+    }
+    std::size_t size() const noexcept
+    {
+        return size_;
+    }
+
+  private:
+    const std::size_t *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+/* One of the buffers of all_reduce_coalesced(): in place, or from one into another. */
+template <class T> class in_out
+{
+  public:
+    using element = T;
+    template <class B, class = std::enable_if_t<!std::is_same_v<std::decay_t<B>, in_out>>>
+    in_out(B &&x) : in_out(x, x)
+    {
+    }
+    template <class A, class B> in_out(const A &in, B &&out)
+    {
+        const span<const T> s(std::data(in), std::size(in));
+        const span<T> d(std::data(out), std::size(out));
+        if (s.size() != d.size())
+            throw std::invalid_argument("dlcoll: the buffers differ in size");
+        c_ = {s.data(), d.data(), d.size()};
+    }
+
+  private:
+    dlcoll_span c_; /* alone: a list of these is one of those */
+};
+template <class B>
+in_out(B &&) -> in_out<std::remove_pointer_t<decltype(std::data(std::declval<B &>()))>>;
+template <class A, class B>
+in_out(const A &, B &&) -> in_out<std::remove_pointer_t<decltype(std::data(std::declval<B &>()))>>;
+
+namespace detail
+{
+inline char nothing; /* where a buffer of no elements is */
+}
+
+/* What a batch() consists of. */
+template <class A> dlcoll_p2p p2p_send(const A &in, int peer, int tag = 0)
+{
+    const auto s = span_of(in);
+    const void *p = s.size() ? static_cast<const void *>(s.data()) : &detail::nothing;
+    return {p, nullptr, s.size(), dtype_v<std::remove_pointer_t<decltype(s.data())>>, peer, tag, 0};
+}
+template <class B> dlcoll_p2p p2p_recv(B &&out, int peer, int tag = 0)
+{
+    const auto d = span_of(out);
+    void *p = d.size() ? static_cast<void *>(d.data()) : &detail::nothing;
+    return {nullptr, p, d.size(), dtype_v<std::remove_pointer_t<decltype(d.data())>>, peer, tag, 0};
+}
+
+/* ---------------------------------------------------------------------------------------------
+ * work */
+
+/* An operation under way. Its buffers are the library's until it is complete. Until then it is to
+ * be kept when its reduction is one's own. */
+class work
+{
+  public:
+    work() noexcept : comm_(nullptr) /* none */
+    {
+    }
+    work(dlcoll_work *w, const dlcoll_comm *c, std::shared_ptr<void> op = nullptr) noexcept
+        : op_(std::move(op)), work_(w), comm_(c)
+    {
+    }
+
+    void wait()
+    {
+        check(dlcoll_wait(work_.get()), comm_);
+    }
+    bool test()
+    {
+        return check(dlcoll_test(work_.get()), comm_) != DLCOLL_INPROGRESS;
+    }
+    /* Whether it is complete. */
+    bool wait_for(std::chrono::milliseconds limit)
+    {
+        return check(dlcoll_wait_for(work_.get(), limit.count()), comm_) != DLCOLL_INPROGRESS;
+    }
+    dlcoll_work *get() const noexcept
+    {
+        return work_.get();
+    }
+    const dlcoll_comm *comm() const noexcept
+    {
+        return comm_;
+    }
+
+  private:
+    struct free_work {
+        void operator()(dlcoll_work *w) const noexcept
+        {
+            dlcoll_work_free(w);
+        }
+    };
+    std::shared_ptr<void> op_; /* its reduction, if that is one's own */
+    std::unique_ptr<dlcoll_work, free_work> work_;
+    const dlcoll_comm *comm_;
+};
+
+namespace detail
+{
+template <class Works> std::vector<dlcoll_work *> handles(const Works &works)
+{
+    std::vector<dlcoll_work *> all;
+    all.reserve(static_cast<std::size_t>(std::distance(std::begin(works), std::end(works))));
+    for (const work &w : works)
+        all.push_back(w.get());
+    return all;
+}
+} // namespace detail
+
+/* Of anything with begin() and end() of works; those without an operation are passed over. A
+ * negative limit: none.
+ *
+ * Until one is complete: which; or how many there are, when the time is over. */
+template <class Works>
+std::size_t wait_any(const Works &works,
+                     std::chrono::milliseconds limit = std::chrono::milliseconds(-1))
+{
+    const auto all = detail::handles(works);
+    std::size_t index = all.size();
+    const int code = dlcoll_wait_any(all.data(), all.size(), &index, limit.count());
+    if (code == DLCOLL_INPROGRESS)
+        return all.size();
+    if (index == all.size()) /* there is none */
+        return static_cast<std::size_t>(check_code(code));
+    auto it = std::begin(works);
+    std::advance(it, index);
+    check(code, it->comm());
+    return index;
+}
+
+/* Until all are complete: whether they are. */
+template <class Works>
+bool wait_all(const Works &works, std::chrono::milliseconds limit = std::chrono::milliseconds(-1))
+{
+    const auto all = detail::handles(works);
+    const int code = dlcoll_wait_all(all.data(), all.size(), limit.count());
+    for (const work &w : works) { /* whose failure it is */
+        if (code < 0 && w.get() && dlcoll_test(w.get()) < 0)
+            check(code, w.comm());
+    }
+    return check_code(code) == DLCOLL_OK;
+}
+
+} // namespace dlcoll
+
+#endif

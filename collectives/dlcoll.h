@@ -640,8 +640,10 @@ typedef struct dlcoll_record {
  * rank's cannot be seen from here. From any thread. */
 DLCOLL_API int dlcoll_recent(const dlcoll_comm *comm, int rank, dlcoll_record *out, int max);
 
-/* What was chosen and why, as lines "name: value" for people: ranks, nodes, transports, algorithms
- * by size. Writes at most `size` bytes with the NUL; returns the length that all of it has. */
+/* What was chosen and why, as lines "name: value" for people: ranks, nodes, memory, for every
+ * operation what carries it out at which sizes, why what does not, and what else may be chosen
+ * (dlcoll_info(1)). Writes at most `size` bytes with the NUL; returns the length that all of it
+ * has. */
 DLCOLL_API size_t dlcoll_describe(const dlcoll_comm *comm, char *out, size_t size);
 
 #ifdef __cplusplus

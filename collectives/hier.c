@@ -425,12 +425,24 @@ static int barrier(struct task *t)
 
 /* ------------------------------------------------------------------------------------ provider */
 
+const char *hier_why_not(const dlcoll_comm *comm)
+{
+    const struct topology *t = &comm->topo;
+    if (t->nnodes < 2)
+        return "all ranks are on one node";
+    if (t->most_local < 2)
+        return "no node has two ranks";
+    if (!comm->shares_memory)
+        return "no memory is shared";
+    return t->nnodes > NODES_MAX ? "there are more than 200 nodes" : NULL;
+}
+
 static bool can(const struct coll_call *c)
 {
     const struct topology *t = &c->comm->topo;
     bool even = t->least_local == t->most_local;
-    if (!c->comm->shares_memory || t->nnodes < 2 || t->most_local < 2 || t->nnodes > NODES_MAX ||
-        c->ranks.map || (c->reduce.dtype && c->reduce.ordered && !t->contiguous))
+    if (hier_why_not(c->comm) || c->ranks.map ||
+        (c->reduce.dtype && c->reduce.ordered && !t->contiguous))
         return false;
     switch (c->kind) {
     case CALL_ALL_REDUCE:
@@ -450,10 +462,21 @@ static bool can(const struct coll_call *c)
     }
 }
 
+static bool is_large(const struct coll_call *c)
+{
+    return coll_bytes(c) >= hier_tuning.lanes;
+}
+
+const char *hier_algo(const struct coll_call *c)
+{
+    bool either = c->kind == CALL_ALL_REDUCE || c->kind == CALL_REDUCE || c->kind == CALL_BROADCAST;
+    return !either ? NULL : is_large(c) ? "lanes" : "leaders";
+}
+
 static int run(struct coll_call *c)
 {
     struct task t = {.call = c, .comm = c->comm, .h = keep(c->comm)};
-    bool large = coll_bytes(c) >= hier_tuning.lanes;
+    bool large = is_large(c);
     if (!t.h)
         return err_set(&c->err, -ENOMEM, "no memory for the operation");
     t.lanes = large ? c->comm->topo.least_local : 1;

@@ -13,13 +13,15 @@
  *     all_to_all       node: all_to_all; net: all_to_all with the rest
  *     barrier          node: barrier; lane 0: barrier; node: barrier
  *
- * What is small goes through lane 0 alone. */
+ * What is small goes through lane 0 alone. gather, scatter and those with _v but all_to_all_v are
+ * not here: they go over the network between ranks of one host, too. */
 #ifndef COLLECTIVES_HIER_H
 #define COLLECTIVES_HIER_H
 
 #include <stddef.h>
 
 struct dlcoll_comm;
+struct coll_call;
 struct hier;
 
 /* In bytes; the same on every rank. */
@@ -27,6 +29,11 @@ struct hier_tuning {
     size_t lanes; /* all_reduce, reduce, broadcast: from so much on by all lanes */
 };
 extern struct hier_tuning hier_tuning;
+
+/* For people: why it carries out nothing of the communicator's; NULL: it does some. */
+const char *hier_why_not(const struct dlcoll_comm *comm);
+/* "leaders" or "lanes", where the operation goes the one way or the other; else NULL. */
+const char *hier_algo(const struct coll_call *c);
 
 void hier_free(struct dlcoll_comm *comm); /* what the provider has kept in comm->hier */
 

@@ -104,6 +104,12 @@ static const struct algo *choose(const struct coll_call *c, const struct coll *c
     return algo_any(coll);
 }
 
+const char *net_algo(const struct coll_call *c)
+{
+    struct coll coll = describe(c);
+    return choose(c, &coll)->name;
+}
+
 /* How many elements the rank's input has, and its result. */
 static size_t send_count(const struct coll_call *c)
 {

@@ -20,6 +20,9 @@ struct net {
 int net_new(struct net **out, struct dlcoll_comm *comm, struct err *e);
 void net_free(struct net *n); /* NULL is allowed */
 
+/* The algorithm that the provider would take. */
+const char *net_algo(const struct coll_call *c);
+
 struct tcp_opts net_tcp_opts(struct dlcoll_comm *comm, enum channel channel);
 
 #endif

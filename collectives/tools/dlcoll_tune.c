@@ -74,29 +74,32 @@ static void add_way(int op, const char *way)
         strcpy(o->ways[o->nways++], way);
 }
 
+/* "all_reduce shm net/ring": what may be chosen for one operation. */
+static void add_choices(char *list)
+{
+    char *at = NULL, *name = strtok_r(list, " ", &at);
+    int op = name ? find_op(name) : OPS;
+    for (char *way; op < OPS && (way = strtok_r(NULL, " ", &at));) {
+        if (!strstr(way, "/self"))
+            add_way(op, way);
+    }
+}
+
 /* What there is, as dlcoll_describe() says. */
 static int list_ways(void)
 {
+    static const char choices[] = "choices: ";
     size_t size = dlcoll_describe(g_comm, NULL, 0) + 1;
-    char *text = malloc(size), *at = NULL, name[32], way[32];
+    char *text = malloc(size), *at = NULL;
     int nodes = 1;
     if (!text)
         need(DLCOLL_ENOMEM, "describe");
     dlcoll_describe(g_comm, text, size);
     for (char *line = strtok_r(text, "\n", &at); line; line = strtok_r(NULL, "\n", &at)) {
-        if (sscanf(line, "nodes: %d", &nodes) == 1)
-            continue;
-        if (sscanf(line, "provider: %31s", name) == 1) {
-            /* Memory is for ranks of one node, the hierarchy for those of several. */
-            bool fits = strcmp(name, "shm") == 0    ? nodes == 1
-                        : strcmp(name, "hier") == 0 ? nodes > 1
-                                                    : false;
-            for (int op = 0; op < OPS && fits; op++)
-                add_way(op, name);
-        } else if (sscanf(line, "algorithm: %31s %31s", name, way) == 2 && find_op(name) < OPS &&
-                   !strstr(way, "/self")) {
-            add_way(find_op(name), way);
-        }
+        if (strncmp(line, choices, sizeof(choices) - 1) == 0)
+            add_choices(line + sizeof(choices) - 1);
+        else
+            sscanf(line, "nodes: %d", &nodes);
     }
     free(text);
     return nodes;

@@ -25,8 +25,10 @@
  * In place: send == recv, or what the operation says. Buffers that overlap in another way are
  * refused.
  *
- * Reductions are computed in an order that depends only on the ranks, the count and the type, never
- * on timing: every rank gets the same bits, and every run with as many ranks gets them again.
+ * Reductions are computed in an order that never depends on timing: every rank gets the same bits,
+ * and gets them again in every run with as many ranks, on nodes of as many each, of the same count
+ * and type, if the ranks share memory as before and the rules are the same (DLCOLL_SHM,
+ * DLCOLL_ALGO, DLCOLL_TUNE_FILE).
  *
  * After an operation has failed with anything but DLCOLL_EINVAL, DLCOLL_ENOSUP or DLCOLL_ENOMEM,
  * the contents of its receive buffer are undefined and the communicator is of no further use: every
@@ -38,10 +40,11 @@
  * gets DLCOLL_ESTATE (dlcoll_abort() and dlcoll_last_error() excepted). Different communicators may
  * be used at the same time. Operations with a work handle are carried out by whoever waits, or by
  * threads that the library starts with the first of them: one for collective operations, one for
- * sends and receives. A thread in a call may not be cancelled (pthread_cancel()): it would leave
- * locks behind that no other call gets past. dlcoll_abort() ends its call from another thread. A
- * child made by fork() may not use its parent's communicators and handles (DLCOLL_ESTATE); it may
- * end them, which changes nothing for the parent.
+ * sends and receives, unless these are complete at once, as short ones within a node mostly are. A
+ * thread in a call may not be cancelled (pthread_cancel()): it would leave locks behind that no
+ * other call gets past. dlcoll_abort() ends its call from another thread. A child made by fork()
+ * may not use its parent's communicators and handles (DLCOLL_ESTATE); it may end them, which
+ * changes nothing for the parent.
  *
  * Structs begin with their size and a version, and are filled in by their initialiser macro, so
  * that a program keeps working with a later library and the other way round. */
@@ -369,7 +372,8 @@ DLCOLL_API int dlcoll_broadcast(const void *send, void *recv, size_t count, dlco
                                 int root, dlcoll_comm *comm, const dlcoll_opts *opts,
                                 dlcoll_work **work);
 
-/* recv[i] = send[i] of rank 0 op send[i] of rank 1 op ..., on rank `root`.
+/* recv[i] = send[i] of all ranks, reduced, on rank `root`: in the order of the ranks if the op has
+ * DLCOLL_OP_ORDERED, else in one of the library's (see "Reductions" above).
  * send: count elements. recv: count elements on the root, ignored elsewhere. In place on the root
  * when send == recv. */
 DLCOLL_API int dlcoll_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
@@ -624,13 +628,15 @@ typedef struct dlcoll_record {
     uint64_t seq;   /* from 1; sends and receives together have a count of their own, and
                        monitored barriers */
     uint64_t count;
-    uint64_t bytes;    /* of this rank's buffers */
-    uint64_t start_ns; /* CLOCK_MONOTONIC; 0: not begun */
-    uint64_t end_ns;   /* 0: under way */
-    int32_t peer;      /* root or peer; -1: none */
-    int32_t result;    /* when it has ended */
-    char op[24];       /* "all_reduce" */
-    char dtype[8];     /* "f32", or "" */
+    uint64_t bytes; /* of this rank's part */
+    /* CLOCK_MONOTONIC; where `bytes` is less than 64 KB to a tick of the kernel's only (1 to 10
+     * ms), but for the end of one that has failed. */
+    uint64_t start_ns;
+    uint64_t end_ns; /* 0: under way */
+    int32_t peer;    /* root or peer; -1: none */
+    int32_t result;  /* when it has ended */
+    char op[24];     /* "all_reduce" */
+    char dtype[8];   /* "f32", or "" */
     char reduction[12];
     char group_name[20];
 } dlcoll_record;

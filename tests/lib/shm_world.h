@@ -13,7 +13,7 @@ struct shm_world {
     int n;
     void *heap; /* shared with the children */
     size_t bytes;
-    _Atomic uint32_t *abort_word; /* in it */
+    _Atomic uint32_t *abort_word;       /* in it */
     struct world world[SHM_WORLD_MOST]; /* each rank's */
 };
 

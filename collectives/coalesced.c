@@ -83,6 +83,7 @@ int coalesced_run(struct coll_call *c)
         c->theirs_seq = part.theirs_seq;
         c->err = part.err;
         c->may_repeat = part.may_repeat;
+        c->algo = part.algo;
         part.seq++;
     }
     return r;

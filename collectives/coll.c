@@ -32,7 +32,9 @@ static int run(dlcoll_comm *c, struct coll_call *call)
         return -ECANCELED;
     if (coll_is_nothing(call)) /* others may have called it without a handle, and not wait */
         return 0;
-    return call->spans ? coalesced_run(call) : provider_choose(call)->run(call);
+    int code = call->spans ? coalesced_run(call) : provider_choose(call)->run(call);
+    c->algo = call->algo;
+    return code;
 }
 
 int coll_execute(dlcoll_comm *c, struct coll_call *call)

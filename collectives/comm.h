@@ -48,6 +48,7 @@ struct dlcoll_comm {
     struct wait_policy policy;
 
     uint64_t seq;                     /* collective operations started, by the program */
+    const char *algo;                 /* the last one's, as coll_call.h has it, for tests */
     struct reduce_info reduce;        /* the last one that was found; no user's, which can go */
     uint64_t shrunk;                  /* how often it has met others for that */
     bool rest_listens;                /* what it shrinks to still hears the launcher */

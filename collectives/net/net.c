@@ -154,6 +154,7 @@ static int run(struct coll_call *c)
         return 0;
     const struct algo *algo = choose(c, &coll);
     c->algo = algo->name;
+    n->algo = algo;
     schedule_reset(&n->schedule);
     algo->build(&n->schedule, &coll);
     struct engine_run er = {.schedule = &n->schedule,

@@ -14,6 +14,7 @@ struct net {
     struct schedule schedule;
     uint8_t *scratch; /* scaled input, where the result has no room for it */
     size_t cap_scratch;
+    const struct algo *algo; /* the last operation's, or of a part of it, for tests */
 };
 
 /* Opens no connection yet. comm's ranks, topology and job are set. 0 or -ENOMEM. */

@@ -201,13 +201,18 @@ void ranks_fini(struct ranks *j)
     munmap(j->shared, sizeof(*j->shared));
 }
 
-void ranks_run(int n, int nnodes, rank_fn *fn)
+void ranks_run_for(int n, int nnodes, rank_fn *fn, double seconds)
 {
     struct ranks j;
     ranks_init(&j, n, nnodes);
     ranks_start(&j, fn);
-    ranks_wait(&j, 30, 0);
+    ranks_wait(&j, seconds, 0);
     ranks_fini(&j);
+}
+
+void ranks_run(int n, int nnodes, rank_fn *fn)
+{
+    ranks_run_for(n, nnodes, fn, 30);
 }
 
 /* The agent has seen a worker die. */

@@ -48,7 +48,9 @@ void ranks_start(struct ranks *j, rank_fn *fn);
 /* Waits for all; those in `but` (a bit each) may have ended in any way, the others with 0. */
 void ranks_wait(struct ranks *j, double seconds, unsigned but);
 void ranks_fini(struct ranks *j);
-void ranks_run(int n, int nnodes, rank_fn *fn); /* all of these */
+/* All of these, for `seconds` at most; the second one for 30. */
+void ranks_run_for(int n, int nnodes, rank_fn *fn, double seconds);
+void ranks_run(int n, int nnodes, rank_fn *fn);
 
 /* Makes this process the rank: what the launcher leaves in a worker's environment. */
 void ranks_become(struct ranks *j, int rank);

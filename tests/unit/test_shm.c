@@ -21,8 +21,9 @@ static const dlcoll_dtype g_types[] = {DLCOLL_I8,     DLCOLL_U8,  DLCOLL_I16,  D
                                        DLCOLL_I32,    DLCOLL_U32, DLCOLL_I64,  DLCOLL_U64,
                                        DLCOLL_F16,    DLCOLL_F32, DLCOLL_BF16, DLCOLL_F8E4M3,
                                        DLCOLL_F8E5M2, DLCOLL_F64, DLCOLL_BOOL};
-static const dlcoll_op g_reductions[] = {DLCOLL_SUM, DLCOLL_PROD, DLCOLL_MAX,  DLCOLL_MIN,
-                                         DLCOLL_AVG, DLCOLL_BAND, DLCOLL_BXOR, DLCOLL_LOR};
+static const dlcoll_op g_reductions[] = {DLCOLL_SUM,  DLCOLL_PROD, DLCOLL_MAX, DLCOLL_MIN,
+                                         DLCOLL_AVG,  DLCOLL_BAND, DLCOLL_BOR, DLCOLL_BXOR,
+                                         DLCOLL_LAND, DLCOLL_LOR};
 static const enum call_kind g_kinds[] = {
     CALL_ALL_REDUCE, CALL_REDUCE,       CALL_REDUCE_SCATTER, CALL_REDUCE_SCATTER_V, CALL_BROADCAST,
     CALL_ALL_GATHER, CALL_ALL_GATHER_V, CALL_GATHER,         CALL_GATHER_V,         CALL_SCATTER,
@@ -137,8 +138,7 @@ static void choose_buffers(struct rank *me, const struct trial *s)
     uint64_t d = draw(me->run, s->number, 1000 + (uint64_t)me->me),
              all = draw(me->run, s->number, 5);
     bool shared[2] = {all % 2 || d % 2, all % 2 || d / 64 % 2};
-    size_t shift = all / 2 % 2 ? d / 2 % 17 : 0;
-    shift = shift / dtype_get(s->dtype)->size * dtype_get(s->dtype)->size;
+    size_t shift = all / 2 % 2 ? d / 2 % 17 : 0; /* of no type's alignment */
     me->send = (shared[0] ? me->shared[0] : me->own[0]) + shift;
     me->recv = (shared[1] ? me->shared[1] : me->own[1]) + shift;
 }

@@ -321,6 +321,14 @@ $(BUILD)/sim-bugs/%: tests/sim/bugs/%.patch $(BUILD)/obj/tests/unit/test_rdzv_si
 	    $(CC) $(CPPFLAGS) $(ALL_CFLAGS) -fPIE -c -o $@.o $@.c && \
 	    $(CC) $(LDFLAGS) -pie -o $@ $(filter %.o,$^) $@.o $(filter %.a,$^) $(CHECK_LIBS) $(LIBS)
 
+# Every operation, type, reduction, count and place through every algorithm and transport (what is
+# crossed with what: tests/lib/cross.h). The programs are those of `make test`, which do a part of it.
+CROSS_TESTS := $(patsubst %,$(BUILD)/tests/unit/test_dlcoll_ops%,_hier _shm) $(BUILD)/tests/unit/test_dlcoll_ops
+CROSS_JOBS ?= $(shell nproc)
+.PHONY: cross
+cross: $(CROSS_TESTS)
+	$(Q)printf '%s\n' $(CROSS_TESTS) | CROSS=full xargs -P $(CROSS_JOBS) -I{} {}
+
 .PHONY: run-multihost
 run-multihost: all $(BUILD)/tests/worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)
 	$(Q)JOBS=1 tests/run.sh $(MULTIHOST)
@@ -498,6 +506,8 @@ help:
 	@echo '  test-multihost   network namespaces as hosts (root)'
 	@echo '  sim sim-bugs     the rendezvous on a virtual clock: SIM_SEEDS stories (1,000,000); with bugs'
 	@echo '                   planted in it, how many stories it takes to find them'
+	@echo '  cross            every collective operation, type, reduction and count through every algorithm'
+	@echo '                   and transport: how many operations were right, in a quarter of an hour'
 	@echo '  test-torch       with real PyTorch, current and Debian'\''s (tests/torch/run.sh has its variables)'
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'

@@ -12,7 +12,7 @@ static const enum call_kind g_reducing[] = {CALL_ALL_REDUCE, CALL_REDUCE, CALL_R
 static const enum call_kind g_moving[] = {
     CALL_BROADCAST, CALL_ALL_GATHER, CALL_ALL_GATHER_V, CALL_GATHER,       CALL_GATHER_V,
     CALL_SCATTER,   CALL_SCATTER_V,  CALL_ALL_TO_ALL,   CALL_ALL_TO_ALL_V, CALL_BATCH};
-enum { REDUCING = 5, MOVING = 10, SHIFTS = 4 };
+enum { REDUCING = 5, MOVING = 10, SHIFTS = 4, EDGES = CROSS_EDGES + 1 };
 
 static const size_t g_small[CROSS_SMALL] = {0, 1, 3, 15, 17};
 
@@ -20,6 +20,12 @@ bool cross_is_full(void)
 {
     const char *mode = getenv("CROSS");
     return mode && strcmp(mode, "full") == 0;
+}
+
+bool cross_has_size(int n)
+{
+    const char *only = getenv("CROSS_SIZE");
+    return !only || atoi(only) == n;
 }
 
 /* ---------------------------------------------------------------------------------------- counts
@@ -58,28 +64,34 @@ static void one(struct cross *x, const struct cross_case *c)
 /* ------------------------------------------------------------------------------------------ full
  */
 
-/* Every root, count and alignment; of counts that are not small, an alignment and a root, another
- * one each time. */
+/* Of counts that take long each so-manieth is tried: sums and movements more often than others. */
+static uint64_t each_of(const struct cross *x, size_t bytes)
+{
+    bool often = x->v.op == 0 || x->v.op == CROSS_MOVE;
+    uint64_t each = bytes > 20000 ? (uint64_t)x->n : 1;
+    return often ? each : bytes > 20000 ? 10 * each : 2;
+}
+
+/* Every count, aligned and not, and another root each time; so, too, of the counts that are not
+ * small, each once. */
 static void all_of(struct cross *x, enum call_kind kind, bool in_place)
 {
-    int roots = rooted(kind) ? x->n : 1;
-    for (int i = 0; i < CROSS_SMALL * SHIFTS * roots; i++) {
-        int class = i / SHIFTS % CROSS_SMALL;
+    for (int i = 0; i < CROSS_SMALL * 2; i++) {
+        uint64_t d = cross_mix(x->done);
+        int class = i / 2;
         one(x, &(struct cross_case){.kind = kind,
                                     .op = x->v.op,
                                     .count_class = class,
                                     .count = count_of(x, class, 0),
                                     .in_place = in_place,
-                                    .shift = i % SHIFTS,
-                                    .root = i / SHIFTS / CROSS_SMALL});
+                                    .shift = i % 2 ? 1 + (int)(d / 16 % (SHIFTS - 1)) : 0,
+                                    .root = rooted(kind) ? (int)(d / 64 % (uint64_t)x->n) : 0});
     }
     for (int class = CROSS_SMALL; class < CROSS_COUNTS; class ++) {
         for (int more = -1; more <= (class == CROSS_COUNTS - 1 ? -1 : 1); more++) {
-            uint64_t d = cross_mix(x->done);
+            uint64_t d = cross_mix(x->done << 8 ^ (uint64_t)(class * 3 + more));
             size_t count = count_of(x, class, more);
-            /* Large ones: a sum, a reduction in order, a movement; of the others each tenth. */
-            bool few = x->v.op == 0 || x->v.op >= CROSS_ORDERED || d % 10 == 0;
-            if (count * x->v.size > 20000 && !few)
+            if (count * x->v.size > 2100 && d % each_of(x, count * x->v.size) != 0)
                 continue;
             one(x, &(struct cross_case){.kind = kind,
                                         .op = x->v.op,
@@ -121,7 +133,7 @@ static void some_of(struct cross *x, enum call_kind kind, bool in_place)
         c.count = count_of(x, c.count_class, 0);
         one(x, &c);
     }
-    if (d / 1024 % (x->v.op == CROSS_MOVE ? 6 : 40) != 0)
+    if (d / 1024 % (x->v.op == CROSS_MOVE ? 14 : 90) != 0)
         return;
     c.count_class = CROSS_SMALL + (int)(d / 65536 % (CROSS_COUNTS - CROSS_SMALL));
     c.count = count_of(x, c.count_class, (int)(d / 1048576 % 3) - 1);
@@ -155,6 +167,31 @@ static void cross_op(struct cross *x, int type, int op)
         THREAD_EXPECT(dlcoll_op_free(x->op) == 0, "op_free");
 }
 
+/* Around the end of each piece, and large, each kind; a type and a reduction, other ones each time.
+ */
+static void cross_edges(struct cross *x)
+{
+    int turn = x->n + x->way->index;
+    for (int i = 0; i < (REDUCING + MOVING) * EDGES * 3; i++) {
+        int k = i / 3 / EDGES, class = CROSS_SMALL + i / 3 % EDGES;
+        bool moves = k >= REDUCING;
+        enum call_kind kind = moves ? g_moving[k - REDUCING] : g_reducing[k];
+        static const int ops[] = {0, 2, 1}; /* every type has them */
+        turn++;
+        if (!cross_way_has(x->way, kind))
+            continue;
+        x->v = *cross_values(turn * 4 % CROSS_TYPES, moves ? CROSS_MOVE : ops[turn / 4 % 3]);
+        x->op = moves ? DLCOLL_SUM : (dlcoll_op)ops[turn / 4 % 3];
+        one(x, &(struct cross_case){.kind = kind,
+                                    .op = x->v.op,
+                                    .count_class = class,
+                                    .count = count_of(x, class, i % 3 - 1),
+                                    .in_place = turn / 2 % 2 && cross_kind_places(kind),
+                                    .shift = turn % SHIFTS,
+                                    .root = rooted(kind) ? turn % x->n : 0});
+    }
+}
+
 void cross_run(dlcoll_comm *comm, const struct cross_way *way)
 {
     struct cross x = {.comm = comm,
@@ -178,6 +215,8 @@ void cross_run(dlcoll_comm *comm, const struct cross_way *way)
                 cross_op(&x, type, op);
         }
     }
+    if (x.n > 1 && x.n <= 4)
+        cross_edges(&x);
     for (int i = 0; i < 2; i++) {
         if (way->shared && x.n > 1)
             dlcoll_mem_free(comm, x.buffers[i].p);

@@ -93,6 +93,8 @@ struct cross {
 /* All that is to be crossed in this world. */
 void cross_run(dlcoll_comm *comm, const struct cross_way *way);
 bool cross_is_full(void);
+/* Whether worlds of so many ranks are among those to be made: CROSS_SIZE=n makes no others. */
+bool cross_has_size(int n);
 /* Reductions of floats, which round: the same bits on every rank, wherever the buffers lie, and in
  * every world of a test that has as many ranks on as many nodes. Their data is made before ranks
  * start. (cross_bits.c) */

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -201,12 +202,32 @@ void ranks_fini(struct ranks *j)
     munmap(j->shared, sizeof(*j->shared));
 }
 
+static int first_failed(const struct ranks *j)
+{
+    int r = 0;
+    while (r < j->n && !(j->ended[r] && j->status[r]))
+        r++;
+    return r < j->n ? r : -1;
+}
+
+static bool ended_or_failed(void *arg)
+{
+    return all_ended(arg) || first_failed(arg) >= 0;
+}
+
 void ranks_run_for(int n, int nnodes, rank_fn *fn, double seconds)
 {
     struct ranks j;
     ranks_init(&j, n, nnodes);
     ranks_start(&j, fn);
-    ranks_wait(&j, seconds, 0);
+    wait_until(ended_or_failed, &j, seconds, "all ranks have ended");
+    int failed = first_failed(&j);
+    for (int r = 0; r < n && failed >= 0; r++) { /* nobody tells the others that it has gone */
+        if (!j.ended[r])
+            kill(j.pid[r], SIGKILL);
+    }
+    ck_assert_msg(failed < 0, "rank %d ended with wait status %#x", failed,
+                  (unsigned)j.status[failed < 0 ? 0 : failed]);
     ranks_fini(&j);
 }
 

@@ -73,6 +73,8 @@ bool pull_can(struct shm *s, const uint8_t *send, bool shared)
         from = b->len && b->at < from ? b->at : from;
         to = b->len && b->at + b->len > to ? b->at + b->len : to;
     }
+    if (from >= to) /* nothing is offered, and `send` may be no buffer */
+        return false;
     return shm_holds(s, send + from, to - from, &at) ||
            (s->can_pull == SHM_YES && is_readable(s, send + from, to - from));
 }

@@ -4,12 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/mem.h"
+#include "agent/report_words.h"
 
 enum {
-    LONG_MS = 5000, /* under way */
-    LINE_MAX_BYTES = 160,
-    ROWS = 32,
+    LONG_MS = 5000,      /* under way */
+    SHORT_MS = 10,       /* small operations are timed to a few milliseconds only */
+    ROWS = 32,           /* of all workers */
+    EACH = 4,            /* of one, as far as all have as many */
     ETIMEDOUT_CODE = -5, /* DLCOLL_ETIMEDOUT, DLCOLL_EMISMATCH */
     EMISMATCH_CODE = -8,
 };
@@ -19,10 +20,9 @@ static const struct segment_local *line_of(const struct segment *s, int local_ra
     return (const struct segment_local *)((const char *)s->header + s->off_local) + local_rank;
 }
 
-/* The last operation; false: there is none, or it is being written. Texts are terminated. */
-static bool last_operation(const struct segment_local *l, struct segment_op *out)
+/* Number n; false: others have come since, or it is being written. Texts are terminated. */
+static bool operation(const struct segment_local *l, uint64_t n, struct segment_op *out)
 {
-    uint64_t n = atomic_load_explicit(&l->nops, memory_order_acquire);
     const struct segment_op *op = &l->ops[n % SEGMENT_OPS];
     if (n == 0 || atomic_load_explicit(&op->number, memory_order_acquire) != n)
         return false;
@@ -32,6 +32,16 @@ static bool last_operation(const struct segment_local *l, struct segment_op *out
     out->group_name[sizeof(out->group_name) - 1] = '\0';
     atomic_thread_fence(memory_order_acquire);
     return atomic_load_explicit(&op->number, memory_order_relaxed) == n;
+}
+
+/* The last ones, the newest first. Returns how many there are. */
+static int last_operations(const struct segment_local *l, struct segment_op out[SEGMENT_OPS])
+{
+    uint64_t last = atomic_load_explicit(&l->nops, memory_order_acquire);
+    int n = 0;
+    for (uint64_t k = 0; k < SEGMENT_OPS && k < last; k++)
+        n += operation(l, last - k, &out[n]);
+    return n;
 }
 
 static bool is_telling(const struct segment_local *l, const struct segment_op *op, uint64_t now)
@@ -48,9 +58,22 @@ static double seconds(uint64_t from, uint64_t to)
     return to > from ? (double)(to - from) / 1e9 : 0;
 }
 
-static void describe(char out[LINE_MAX_BYTES], int rank, const struct segment_op *op, uint64_t now)
+/* "250 ms", "1.5 s". */
+static const char *duration(char out[24], uint64_t from, uint64_t to)
 {
-    char what[96];
+    double s = seconds(from, to);
+    if (s < SHORT_MS / 1e3)
+        snprintf(out, 24, "<%d ms", SHORT_MS);
+    else if (s < 1)
+        snprintf(out, 24, "%.0f ms", s * 1e3);
+    else
+        snprintf(out, 24, "%.1f s", s);
+    return out;
+}
+
+static void describe(struct buf *b, const struct segment_op *op, uint64_t now)
+{
+    char what[96], took[24];
     int n = snprintf(what, sizeof(what), "%s #%llu", op->op, (unsigned long long)op->seq);
     if (op->dtype[0])
         n += snprintf(what + n, sizeof(what) - (size_t)n, " of %llu %s",
@@ -60,42 +83,76 @@ static void describe(char out[LINE_MAX_BYTES], int rank, const struct segment_op
     if (op->group_name[0])
         snprintf(what + n, sizeof(what) - (size_t)n, " in group %s", op->group_name);
     if (!op->end_ns)
-        snprintf(out, LINE_MAX_BYTES, "rank %d: in %s for %.1f s", rank, what,
-                 seconds(op->start_ns, now));
+        words_add(b, "in %s for %s\n", what, duration(took, op->start_ns, now));
     else if (op->result < 0)
-        snprintf(out, LINE_MAX_BYTES, "rank %d: %s failed after %.1f s", rank, what,
-                 seconds(op->start_ns, op->end_ns));
+        words_add(b, "%s failed after %s\n", what, duration(took, op->start_ns, op->end_ns));
     else
-        snprintf(out, LINE_MAX_BYTES, "rank %d: in none; %s ended %.1f s ago", rank, what,
-                 seconds(op->end_ns, now));
+        words_add(b, "%s ended %.1f s ago, took %s\n", what, seconds(op->end_ns, now),
+                  duration(took, op->start_ns, op->end_ns));
+}
+
+/* When the last one ended; 0: one is under way, or the last one has failed. */
+static uint64_t idle_since(const struct segment_op *ops, int n)
+{
+    uint64_t since = 0;
+    if (ops[0].result < 0)
+        return 0;
+    for (int i = 0; i < n; i++) {
+        if (!ops[i].end_ns)
+            return 0;
+        since = ops[i].end_ns > since ? ops[i].end_ns : since;
+    }
+    return since;
+}
+
+/* In `rows` lines at most: what it is in, and below that what there was before. */
+static void describe_worker(struct buf *b, const struct segment_local *l, int rank, int rows,
+                            uint64_t now)
+{
+    struct segment_op ops[SEGMENT_OPS];
+    char since[24];
+    int n = last_operations(l, ops), next = 1;
+    uint64_t idle = n ? idle_since(ops, n) : 0;
+    words_add(b, "rank %d: ", rank);
+    if (n == 0) {
+        words_add(b, "has begun none\n");
+    } else if (idle && rows > 1) {
+        words_add(b, "in none for %s\n", duration(since, idle, now));
+        next = 0;
+        rows--;
+    } else {
+        words_add(b, "%s", idle ? "in none; " : "");
+        describe(b, &ops[0], now);
+        rows--;
+    }
+    for (; next < n && rows > 0; next++, rows--) {
+        words_add(b, "  ");
+        describe(b, &ops[next], now);
+    }
+}
+
+/* Whether they say why something has failed. */
+static bool are_telling(const struct segment *s, uint64_t now)
+{
+    bool telling = false;
+    for (int i = 0; i < s->nlocal; i++) {
+        struct segment_op ops[SEGMENT_OPS];
+        int n = last_operations(line_of(s, i), ops);
+        telling = telling || is_telling(line_of(s, i), n ? &ops[0] : NULL, now);
+    }
+    return telling;
 }
 
 char *recorded_text(const struct segment *s, int base_rank, uint64_t now_ns)
 {
-    char *text = NULL;
-    size_t len = 0;
-    bool telling = false;
-    if (s->fd < 0)
+    struct buf b = BUF_INIT;
+    if (s->fd < 0 || !are_telling(s, now_ns))
         return NULL;
-    for (int i = 0; i < s->nlocal; i++) {
-        struct segment_op op;
-        bool any = last_operation(line_of(s, i), &op);
-        telling = telling || is_telling(line_of(s, i), any ? &op : NULL, now_ns);
-    }
-    if (!telling)
-        return NULL;
-    int rows = s->nlocal < ROWS ? s->nlocal : ROWS;
-    text = xmalloc((size_t)(rows + 1) * LINE_MAX_BYTES);
-    for (int i = 0; i < rows; i++) {
-        struct segment_op op;
-        char line[LINE_MAX_BYTES];
-        if (last_operation(line_of(s, i), &op))
-            describe(line, base_rank + i, &op, now_ns);
-        else
-            snprintf(line, sizeof(line), "rank %d: has begun none", base_rank + i);
-        len += (size_t)snprintf(text + len, LINE_MAX_BYTES, "%s\n", line);
-    }
-    if (rows < s->nlocal)
-        snprintf(text + len, LINE_MAX_BYTES, "and %d more\n", s->nlocal - rows);
-    return text;
+    int workers = s->nlocal < ROWS ? s->nlocal : ROWS;
+    int each = ROWS / workers < EACH ? ROWS / workers : EACH;
+    for (int i = 0; i < workers; i++)
+        describe_worker(&b, line_of(s, i), base_rank + i, each, now_ns);
+    if (workers < s->nlocal)
+        words_add(&b, "and %d more\n", s->nlocal - workers);
+    return (char *)b.data; /* terminated */
 }

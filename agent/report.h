@@ -14,7 +14,7 @@ struct report_input {
     double elapsed;         /* seconds since the job began */
     const char *log_dir;    /* the run directory, or NULL */
     const char *leftover;   /* processes that could not be ended, one line, or NULL */
-    const char *operations; /* collective ones of this node's workers, a line each, or NULL */
+    const char *operations; /* the last ones of this node's workers (recorded.h), or NULL */
 };
 
 /* Writes the text to `out` (80 columns; colour when `color`), beginning with an empty line. After
@@ -41,7 +41,8 @@ void report_print(FILE *out, const struct report_input *in, int color);
  *     log_dir         the run directory, or null
  *     leftover        processes that could not be ended, one line, or null
  *     operations      what this node's workers were in when a collective operation timed out, met
- *                     another one, or had been under way for long: a line each, or null
+ *                     another one, or had been under way for long, and what before that: lines, or
+ *                     null
  *     first_failure   the first of `failures` when it is a cause, or null
  *     failures        of the last round, the first cause leading; each:
  *         kind        "exit", "signal", "exec", "stopped" (by dlaunch), "node"

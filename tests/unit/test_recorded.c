@@ -16,14 +16,14 @@ static struct segment_local *line(const struct segment *s, int i)
     return (struct segment_local *)((char *)s->header + s->off_local) + i;
 }
 
-static struct segment make(uint16_t ports[2])
+static struct segment make(uint16_t *ports, int workers)
 {
-    static struct rank_table_node node = {.nproc = 2, .base_rank = 4};
-    static struct rank_table table = {.nnodes = 1, .world_size = 2};
+    static struct rank_table_node node;
+    static struct rank_table table = {.nnodes = 1};
     struct segment s = SEGMENT_INIT;
     struct err e = ERR_INIT;
     snprintf(node.addr, sizeof(node.addr), "127.0.0.1");
-    node.base_rank = 0;
+    node.nproc = table.world_size = workers;
     node.ports = ports;
     table.nodes = &node;
     ck_assert_msg(segment_open(&s, &table, 0, 2, &e) == 0, "%s", e.msg);
@@ -50,7 +50,7 @@ static struct segment_op *record(struct segment_local *l, uint64_t start, uint64
 START_TEST(workers_that_have_hung_are_described)
 {
     uint16_t ports[2] = {0, 0};
-    struct segment s = make(ports);
+    struct segment s = make(ports, 2);
     const uint64_t second = 1000000000;
     ck_assert_ptr_null(recorded_text(&s, 4, 100 * second));
     record(line(&s, 0), 80 * second, 81 * second, 0);
@@ -60,8 +60,12 @@ START_TEST(workers_that_have_hung_are_described)
     struct segment_op *op = record(line(&s, 1), 98 * second, 0, 0);
     ck_assert_ptr_null(recorded_text(&s, 4, 100 * second)); /* not for long */
     char *text = recorded_text(&s, 4, 120 * second);
-    ck_assert_str_eq(text, "rank 4: in none; all_reduce #1 of 12 f32 (sum) ended 39.0 s ago\n"
-                           "rank 5: in all_reduce #41 of 12 f32 (sum) for 22.0 s\n");
+    ck_assert_str_eq(text, "rank 4: in none for 39.0 s\n"
+                           "  all_reduce #1 of 12 f32 (sum) ended 39.0 s ago, took 1.0 s\n"
+                           "rank 5: in all_reduce #41 of 12 f32 (sum) for 22.0 s\n"
+                           "  all_reduce #40 of 12 f32 (sum) ended 29.0 s ago, took 1.0 s\n"
+                           "  all_reduce #39 of 12 f32 (sum) ended 29.0 s ago, took 1.0 s\n"
+                           "  all_reduce #38 of 12 f32 (sum) ended 29.0 s ago, took 1.0 s\n");
     free(text);
     /* One that has timed out tells at once. */
     strcpy(op->group_name, "dp");
@@ -73,12 +77,63 @@ START_TEST(workers_that_have_hung_are_described)
     ck_assert_ptr_nonnull(
         strstr(text, "rank 5: all_reduce #41 of 12 f32 (sum) in group dp failed after 1.0 s\n"));
     free(text);
+    /* Beside others one is under way still; what is small has no exact time. */
+    record(line(&s, 0), 90 * second, 0, 0);
+    record(line(&s, 0), 91 * second, 91 * second + 9000000, 0);
+    record(line(&s, 0), 99 * second, 99 * second + 250 * 1000000, 0);
+    text = recorded_text(&s, 4, 100 * second);
+    const char *begin = "rank 4: all_reduce #4 of 12 f32 (sum) ended 0.8 s ago, took 250 ms\n"
+                        "  all_reduce #3 of 12 f32 (sum) ended 9.0 s ago, took <10 ms\n"
+                        "  in all_reduce #2 of 12 f32 (sum) for 10.0 s\n"
+                        "  all_reduce #1 of 12 f32 (sum) ended 19.0 s ago, took 1.0 s\nrank 5";
+    ck_assert_msg(strncmp(text, begin, strlen(begin)) == 0, "%s", text);
+    free(text);
     /* A worker may write what it likes. */
     memset(line(&s, 0), 0xff, sizeof(struct segment_local));
     memset(op->op, 'x', sizeof(*op) - offsetof(struct segment_op, op));
     text = recorded_text(&s, 4, 100 * second);
-    ck_assert_uint_lt(strlen(text), 400);
+    ck_assert_uint_lt(strlen(text), 800);
     ck_assert_ptr_nonnull(strstr(text, "rank 5: "));
+    free(text);
+    segment_close(&s);
+}
+END_TEST
+
+static int lines_of(const char *text, const char *rank)
+{
+    int n = 0;
+    const char *from = strstr(text, rank);
+    ck_assert_msg(from, "no %s in\n%s", rank, text);
+    do
+        n++;
+    while ((from = strchr(from, '\n')) && *++from == ' ');
+    return n;
+}
+
+/* However many workers there are, it is one screen. */
+START_TEST(the_more_workers_the_fewer_lines_of_each)
+{
+    static const struct {
+        int workers, each, shown;
+    } cases[] = {{1, 4, 1},   {8, 4, 8},   {9, 3, 9},   {10, 3, 10}, {11, 2, 11},
+                 {16, 2, 16}, {17, 1, 17}, {32, 1, 32}, {33, 1, 32}};
+    uint16_t ports[33] = {0};
+    int total = 0, workers = cases[_i].workers;
+    struct segment s = make(ports, workers);
+    for (int i = 0; i < workers; i++) {
+        for (int k = 0; k < 6; k++)
+            record(line(&s, i), 1000000000, 2000000000, 0);
+    }
+    record(line(&s, 0), 3000000000, 0, 0);
+    char *text = recorded_text(&s, 4, 10000000000);
+    for (const char *at = text; (at = strchr(at, '\n')); at++)
+        total++;
+    for (int i = 0; i < cases[_i].shown; i++)
+        ck_assert_int_eq(lines_of(text, test_text("rank %d: ", 4 + i)), cases[_i].each);
+    ck_assert_int_eq(total, cases[_i].shown * cases[_i].each + (workers > cases[_i].shown));
+    ck_assert_int_eq(strstr(text, "and 1 more\n") != NULL, workers > cases[_i].shown);
+    ck_assert_int_eq(strstr(text, "rank 5: in none; all_reduce #6 of") != NULL,
+                     workers > 1 && cases[_i].each == 1);
     free(text);
     segment_close(&s);
 }
@@ -100,7 +155,7 @@ START_TEST(who_sleeps_at_his_door_is_woken)
 {
     uint16_t ports[2];
     _cleanup_fd_ int awake = listen_at(&ports[0]), asleep = listen_at(&ports[1]);
-    struct segment s = make(ports);
+    struct segment s = make(ports, 2);
     struct pollfd p[] = {{.fd = asleep, .events = POLLIN}, {.fd = awake, .events = POLLIN}};
     atomic_store(&line(&s, 1)->polling, 1);
     ck_assert_int_eq(poll(p, 2, 0), 0);
@@ -117,6 +172,7 @@ static Suite *suite(void)
     Suite *s = suite_create("recorded");
     TCase *tc = test_case(s, "recorded", 20);
     tcase_add_test(tc, workers_that_have_hung_are_described);
+    tcase_add_loop_test(tc, the_more_workers_the_fewer_lines_of_each, 0, 9);
     tcase_add_test(tc, who_sleeps_at_his_door_is_woken);
     return s;
 }

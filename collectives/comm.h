@@ -153,6 +153,10 @@ bool comm_has_exited(const dlcoll_comm *c, int rank);
  * Returns the public code. (failure.c) */
 int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call);
 
+/* A group that a call on c, of that kind, makes has failed: so has that call, and c. Returns the
+ * public code. */
+int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind);
+
 /* The communicator is of no further use for this rank, where what is under way ends with `code`;
  * the others are told `theirs` and the clause. False: it has failed already. */
 bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause);

@@ -328,6 +328,21 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
     return atomic_load(&c->failed_code);
 }
 
+int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind)
+{
+    struct coll_call call = {.id = {.kind = (uint8_t)kind}, .culprit = -1};
+    struct notice cause;
+    int from;
+    if (!comm_stop_get(&group->own_stop, &from, &cause))
+        return group->error.code;
+    enum source source = atomic_load(c->job_word) ? AGENT
+                         : from == c->world->rank ? OWN_VIEW
+                                                  : PEER;
+    if (record(c, &cause, &call, consequence_of(c, &cause, source, from)))
+        tell(c, &cause, source == AGENT ? AGENT : OWN_VIEW); /* others of c are not in the group */
+    return atomic_load(&c->failed_code);
+}
+
 bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause)
 {
     char name[WORLD_NAME_MAX];

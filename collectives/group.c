@@ -38,15 +38,18 @@ static int take_opts(dlcoll_comm *c, const dlcoll_group_opts *given, dlcoll_grou
     return 0;
 }
 
-/* What has happened to the group happens to the call on its parent. */
-static int hand_up(dlcoll_comm *parent, dlcoll_comm *group)
+/* What has happened to the group happens to the call on its parent. So it does to the parent, when
+ * a rank is gone, unless that has failed before (shrink). Else another group may have been made. */
+static int hand_up(dlcoll_comm *parent, const dlcoll_comm *group, enum call_kind kind)
 {
+    if (atomic_load(&parent->failed))
+        return error_copy_global(&group->error);
+    if (group->error.code == DLCOLL_EPEER || group->error.code == DLCOLL_EABORTED)
+        return comm_fail_as(parent, group, kind);
     pthread_mutex_lock(&parent->error_lock);
-    bool failed = atomic_load(&parent->failed);
-    if (!failed)
-        parent->error = group->error;
+    parent->error = group->error;
     pthread_mutex_unlock(&parent->error_lock);
-    return failed ? error_copy_global(&group->error) : group->error.code;
+    return group->error.code;
 }
 
 int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
@@ -68,7 +71,7 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
         /* what the program has called */
         failed.id = (struct call){.kind = (uint8_t)kind, .settings = parent->job->conf.settings};
         comm_fail(g, r, &failed);
-        int code = hand_up(parent, g);
+        int code = hand_up(parent, g, kind);
         dlcoll_destroy(g);
         return code;
     }

@@ -1,0 +1,267 @@
+#include "tests/lib/coll_ops.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const char *const coll_op_names[COLL_OPS] = {
+    [COLL_ALL_REDUCE] = "all_reduce",
+    [COLL_BROADCAST] = "broadcast",
+    [COLL_REDUCE] = "reduce",
+    [COLL_ALL_GATHER] = "all_gather",
+    [COLL_GATHER] = "gather",
+    [COLL_SCATTER] = "scatter",
+    [COLL_REDUCE_SCATTER] = "reduce_scatter",
+    [COLL_ALL_TO_ALL] = "all_to_all",
+    [COLL_ALL_GATHER_V] = "all_gather_v",
+    [COLL_GATHER_V] = "gather_v",
+    [COLL_SCATTER_V] = "scatter_v",
+    [COLL_REDUCE_SCATTER_V] = "reduce_scatter_v",
+    [COLL_ALL_TO_ALL_V] = "all_to_all_v",
+    [COLL_BARRIER] = "barrier",
+    [COLL_SEND] = "send",
+    [COLL_BATCH] = "batch",
+    [COLL_RECV_ANY] = "recv_any",
+    [COLL_COALESCED] = "coalesced",
+    [COLL_ASYNC] = "async",
+    [COLL_MONITORED_BARRIER] = "monitored_barrier",
+    [COLL_EXCHANGE] = "exchange",
+    [COLL_SPLIT] = "comm_split",
+    [COLL_NEW_GROUP] = "comm_new_group",
+    [COLL_FINALIZE] = "finalize",
+};
+
+int coll_op_of(const char *name)
+{
+    for (int i = 0; i < COLL_OPS; i++) {
+        if (strcmp(coll_op_names[i], name) == 0)
+            return i;
+    }
+    return -1;
+}
+
+struct coll_buffers coll_buffers_new(size_t count, int ranks)
+{
+    struct coll_buffers b = {.count = count};
+    b.x = calloc(count, sizeof(*b.x));
+    b.y = calloc(2 * (size_t)ranks * count, sizeof(*b.y));
+    if (!b.x || !b.y)
+        coll_buffers_free(&b);
+    return b;
+}
+
+void coll_buffers_free(struct coll_buffers *b)
+{
+    free(b->x);
+    free(b->y);
+    b->x = b->y = NULL;
+}
+
+/* -------------------------------------------------------------------------------------- messages
+ */
+
+static int to_the_right(dlcoll_comm *c, const struct coll_buffers *b)
+{
+    int rank = dlcoll_rank(c), size = dlcoll_size(c);
+    int right = (rank + 1) % size, left = (rank + size - 1) % size;
+    int r = rank % 2 ? 0 : dlcoll_send(b->x, b->count, DLCOLL_I32, right, c, NULL, NULL);
+    if (r == 0)
+        r = dlcoll_recv(b->y, b->count, DLCOLL_I32, left, c, NULL, NULL);
+    if (r == 0 && rank % 2)
+        r = dlcoll_send(b->x, b->count, DLCOLL_I32, right, c, NULL, NULL);
+    return r;
+}
+
+static int to_the_right_at_once(dlcoll_comm *c, const struct coll_buffers *b)
+{
+    int rank = dlcoll_rank(c), size = dlcoll_size(c);
+    const dlcoll_p2p list[2] = {
+        {.send = b->x, .count = b->count, .dtype = DLCOLL_I32, .peer = (rank + 1) % size},
+        {.recv = b->y, .count = b->count, .dtype = DLCOLL_I32, .peer = (rank + size - 1) % size}};
+    return dlcoll_batch(list, 2, c, NULL, NULL);
+}
+
+/* Everybody sends to rank 0 and waits for its word. */
+static int to_anybody(dlcoll_comm *c, int32_t *x)
+{
+    int r = 0;
+    for (int i = 1; i < dlcoll_size(c) && dlcoll_rank(c) == 0 && r == 0; i++)
+        r = dlcoll_recv_any(x, 100, DLCOLL_I32, NULL, c, NULL, NULL);
+    for (int i = 1; i < dlcoll_size(c) && dlcoll_rank(c) == 0 && r == 0; i++)
+        r = dlcoll_send(x, 1, DLCOLL_I32, i, c, NULL, NULL);
+    if (dlcoll_rank(c) != 0)
+        r = dlcoll_send(x, 100, DLCOLL_I32, 0, c, NULL, NULL);
+    if (dlcoll_rank(c) != 0 && r == 0)
+        r = dlcoll_recv(x, 1, DLCOLL_I32, 0, c, NULL, NULL);
+    return r;
+}
+
+/* ---------------------------------------------------------------------------------- other things
+ */
+
+static int by_handle(dlcoll_comm *c, const struct coll_buffers *b)
+{
+    dlcoll_work *w[3] = {NULL};
+    int r = 0;
+    for (int i = 0; i < 3 && r == 0; i++)
+        r = dlcoll_all_reduce(b->x, b->x, b->count, DLCOLL_I32, DLCOLL_MAX, c, NULL, &w[i]);
+    if (r == 0)
+        r = dlcoll_wait_all(w, 3, -1);
+    for (int i = 0; i < 3; i++)
+        dlcoll_work_free(w[i]);
+    return r;
+}
+
+static int exchange(dlcoll_comm *c, const struct coll_buffers *b)
+{
+    dlcoll_bytes *all = NULL;
+    int r = dlcoll_exchange_bytes(b->x, b->count / (size_t)(dlcoll_rank(c) + 1), &all, c, NULL);
+    dlcoll_bytes_free(all);
+    return r;
+}
+
+static int leave_group(dlcoll_comm *group)
+{
+    int r = group ? dlcoll_finalize(group) : 0;
+    dlcoll_destroy(group);
+    return r;
+}
+
+/* A rank that is gone shows in the next call: others may be in that by now, in another group. */
+static int split(dlcoll_comm *c, int turn)
+{
+    dlcoll_comm *group = NULL;
+    int r = dlcoll_comm_split(c, (dlcoll_rank(c) + turn) % 2, 0, &group, NULL);
+    leave_group(group);
+    return r;
+}
+
+/* Over TCP making a group comes to nothing: a rank that is gone shows in the group's first
+ * operation, and then in the next one of its parent. */
+static int new_group(dlcoll_comm *c, int turn)
+{
+    dlcoll_comm *group = NULL;
+    int ranks[COLL_MOST_RANKS], n = dlcoll_size(c);
+    for (int i = 0; i < n; i++)
+        ranks[i] = (i + turn) % n;
+    int r = dlcoll_comm_new_group(c, ranks, n, &group, NULL);
+    return leave_group(group) < 0 ? dlcoll_barrier(c, NULL, NULL) : r;
+}
+
+/* ------------------------------------------------------------------------------------ in parts */
+
+static int with_counts(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b, int root)
+{
+    size_t counts[COLL_MOST_RANKS], even[COLL_MOST_RANKS], n = b->count;
+    size_t size = (size_t)dlcoll_size(c);
+    for (size_t i = 0; i < size; i++) {
+        counts[i] = n / (i + 1);
+        even[i] = n;
+    }
+    size_t own = counts[dlcoll_rank(c)];
+    switch (op) {
+    case COLL_ALL_GATHER_V:
+        return dlcoll_all_gather_v(b->x, b->y, counts, NULL, DLCOLL_I32, c, NULL, NULL);
+    case COLL_GATHER_V:
+        return dlcoll_gather_v(b->x, own, b->y, counts, NULL, DLCOLL_I32, root, c, NULL, NULL);
+    case COLL_SCATTER_V:
+        return dlcoll_scatter_v(b->y, counts, NULL, b->x, own, DLCOLL_I32, root, c, NULL, NULL);
+    case COLL_REDUCE_SCATTER_V:
+        return dlcoll_reduce_scatter_v(b->y, b->x, counts, DLCOLL_I32, DLCOLL_MAX, c, NULL, NULL);
+    default:
+        return dlcoll_all_to_all_v(b->y, even, NULL, b->y + size * n, even, NULL, DLCOLL_I32, c,
+                                   NULL, NULL);
+    }
+}
+
+static int with_messages(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b)
+{
+    return op == COLL_SEND    ? to_the_right(c, b)
+           : op == COLL_BATCH ? to_the_right_at_once(c, b)
+                              : to_anybody(c, b->x);
+}
+
+int coll_op_call(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b, int turn)
+{
+    size_t n = b->count;
+    int32_t *x = b->x, *y = b->y;
+    int root = turn % dlcoll_size(c);
+    const dlcoll_span spans[3] = {{x, x, n}, {y, y, 3}, {y + 3, y + 3, 5}};
+    switch (op) {
+    case COLL_ALL_REDUCE:
+        return dlcoll_all_reduce(x, x, n, DLCOLL_I32, DLCOLL_MAX, c, NULL, NULL);
+    case COLL_BROADCAST:
+        return dlcoll_broadcast(x, x, n, DLCOLL_I32, root, c, NULL, NULL);
+    case COLL_REDUCE:
+        return dlcoll_reduce(x, x, n, DLCOLL_I32, DLCOLL_MAX, root, c, NULL, NULL);
+    case COLL_ALL_GATHER:
+        return dlcoll_all_gather(x, y, n, DLCOLL_I32, c, NULL, NULL);
+    case COLL_GATHER:
+        return dlcoll_gather(x, y, n, DLCOLL_I32, root, c, NULL, NULL);
+    case COLL_SCATTER:
+        return dlcoll_scatter(y, x, n, DLCOLL_I32, root, c, NULL, NULL);
+    case COLL_REDUCE_SCATTER:
+        return dlcoll_reduce_scatter(y, x, n, DLCOLL_I32, DLCOLL_MAX, c, NULL, NULL);
+    case COLL_ALL_TO_ALL:
+        return dlcoll_all_to_all(y, y, n, DLCOLL_I32, c, NULL, NULL);
+    case COLL_ALL_GATHER_V:
+    case COLL_GATHER_V:
+    case COLL_SCATTER_V:
+    case COLL_REDUCE_SCATTER_V:
+    case COLL_ALL_TO_ALL_V:
+        return with_counts(op, c, b, root);
+    case COLL_BARRIER:
+        return dlcoll_barrier(c, NULL, NULL);
+    case COLL_SEND:
+    case COLL_BATCH:
+    case COLL_RECV_ANY:
+        return with_messages(op, c, b);
+    case COLL_COALESCED:
+        return dlcoll_all_reduce_coalesced(spans, 3, DLCOLL_I32, DLCOLL_MAX, c, NULL, NULL);
+    case COLL_ASYNC:
+        return by_handle(c, b);
+    case COLL_MONITORED_BARRIER:
+        return dlcoll_monitored_barrier(c, NULL, NULL, NULL);
+    case COLL_EXCHANGE:
+        return exchange(c, b);
+    case COLL_SPLIT:
+        return split(c, turn);
+    case COLL_NEW_GROUP:
+        return new_group(c, turn);
+    default:
+        return dlcoll_finalize(c);
+    }
+}
+
+/* --------------------------------------------------------------------------------- being inside */
+
+struct watch {
+    dlcoll_comm *comm;
+    const char *name;
+    void (*tell)(void *);
+    void *arg;
+};
+
+static void *watch(void *arg)
+{
+    struct watch w = *(struct watch *)arg;
+    dlcoll_record r;
+    free(arg);
+    while (dlcoll_recent(w.comm, -1, &r, 1) != 1 || strcmp(r.op, w.name) != 0 || r.end_ns)
+        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+    w.tell(w.arg);
+    return NULL;
+}
+
+void coll_when_inside(dlcoll_comm *comm, enum coll_op op, void (*tell)(void *), void *arg)
+{
+    pthread_t thread;
+    struct watch *w = malloc(sizeof(*w));
+    if (!w)
+        abort();
+    *w = (struct watch){comm, coll_op_names[op], tell, arg};
+    if (pthread_create(&thread, NULL, watch, w) != 0)
+        abort();
+    pthread_detach(thread);
+}

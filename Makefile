@@ -85,7 +85,7 @@ DLCOLL_SRC := $(COLL_SRC) \
 DLCOLL_OBJ := $(call pic,$(DLCOLL_SRC))
 
 EXAMPLES  := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
-TESTLIB   := $(call obj,$(filter-out tests/lib/worker.c,$(wildcard tests/lib/*.c)))
+TESTLIB   := $(call obj,$(filter-out tests/lib/worker.c tests/lib/coll_worker.c,$(wildcard tests/lib/*.c)))
 test_bins  = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/$(1)/test_*.c))
 UNIT        := $(call test_bins,unit)
 INTEGRATION := $(call test_bins,integration)
@@ -197,6 +197,11 @@ $(BUILD)/tests/worker: $(BUILD)/obj/tests/lib/worker.o
 	$(say) LD $@
 	$(link) $^
 
+# This one is a program like any other that uses libdlcoll.
+$(BUILD)/tests/coll_worker: $(call obj,$(patsubst %,tests/lib/coll_%.c,worker job ops)) $(BUILD)/libdlcoll.so
+	$(say) LD $@
+	$(link) $(filter %.o,$^) -L$(BUILD) -ldlcoll -lpthread -Wl,-rpath,'$$ORIGIN/..'
+
 # Libraries that a test machine lacks, as far as is needed: one file each, under the real name.
 fake = $(BUILD)/tests/fake/$(1)
 FAKES := $(call fake,failing_calls.so) $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
@@ -283,7 +288,7 @@ test:
 
 # Programs that integration tests run; and what measures is built with them, lest it no longer can be.
 HELPERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c) tests/multihost/store_worker.c) \
-    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job)
+    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job) $(BUILD)/tests/coll_worker
 
 .PHONY: run-tests
 run-tests: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(UNIT) $(INTEGRATION) corpora
@@ -330,7 +335,7 @@ cross: $(CROSS_TESTS)
 	$(Q)printf '%s\n' $(CROSS_TESTS) | CROSS=full xargs -P $(CROSS_JOBS) -I{} {}
 
 .PHONY: run-multihost
-run-multihost: all $(BUILD)/tests/worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)
+run-multihost: all $(BUILD)/tests/worker $(BUILD)/tests/coll_worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)
 	$(Q)JOBS=1 tests/run.sh $(MULTIHOST)
 
 # With real PyTorch, current and Debian's: minutes, 1.6 GB in TORCH_VENV, some of it as root. What cannot be

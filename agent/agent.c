@@ -57,6 +57,8 @@ void agent_leave(struct agent *a, enum stop_reason reason, int exit_code, int si
     if (a->fsm.state == DONE)
         return;
     a->leaving = true;
+    if (a->fsm.state == RUNNING)
+        agent_keep_recorded(a);
     rdzv_leave(a->rdzv, reason, exit_code, text);
     agent_stop_workers(a, signo);
 }

@@ -7,12 +7,16 @@
 #include "agent/recorded.h"
 #include "core/clock.h"
 
-/* Pending collective operations end. What they were is kept for the report before that. */
-void agent_raise_abort(struct agent *a, const struct failure *first, const char *text)
+void agent_keep_recorded(struct agent *a)
 {
     const struct rank_table *t = a->ctx.table;
     if (!a->recorded && t)
         a->recorded = recorded_text(&a->segment, t->nodes[a->ctx.group_rank].base_rank, mono_ns());
+}
+
+void agent_raise_abort(struct agent *a, const struct failure *first, const char *text)
+{
+    agent_keep_recorded(a);
     segment_raise(&a->segment, first, text);
 }
 

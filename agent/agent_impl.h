@@ -86,7 +86,9 @@ struct agent {
     struct agent_worker_status *status; /* for agent_get_status */
 };
 
-/* Ends the operations of this node's workers; `first` as in segment_raise(). */
+/* What this node's workers are in is kept for the report, as long as it can be seen. */
+void agent_keep_recorded(struct agent *a);
+/* The same, and ends these operations; `first` as in segment_raise(). */
 void agent_raise_abort(struct agent *a, const struct failure *first, const char *text);
 /* w->failure is known: first of all the operations of this node that wait for it end, */
 void agent_tell_neighbours(struct agent *a, const struct worker *w);

@@ -1,5 +1,5 @@
 /* libdlcoll in whole jobs, under real launchers: what every rank is told when one of them is
- * killed. */
+ * killed, and what the report says when one of them does not come. */
 #include "tests/integration/job.h"
 
 #include <time.h>
@@ -103,12 +103,113 @@ START_TEST(those_who_are_left_go_on)
 }
 END_TEST
 
+/* --------------------------------------------------------------------------------------- hanging
+ */
+
+/* The paragraph of the report on what the ranks of a node were in: its lines, without the margin.
+ */
+static const char *calls_of(const char *err)
+{
+    const char *from = strstr(err, "  calls     "), *end = from ? strstr(from, "\n\n") : NULL;
+    char *flat = test_keep(xcalloc(1, strlen(err) + 1)), *to = flat;
+    ck_assert_msg(end, "%s", err);
+    for (from += 12; from < end; from += strncmp(from, "            ", 12) == 0 ? 12 : 0) {
+        size_t n = (size_t)(strchr(from, '\n') - from) + 1;
+        memcpy(to, from, n);
+        to += n;
+        from += n;
+    }
+    return flat;
+}
+
+/* `text` with what a rank says: at most two times in it, in seconds. */
+static void expect_operation(const char *text, const char *head, const char *rest)
+{
+    for (const char *at = text; (at = strstr(at, head)); at++) {
+        const char *p = at + strlen(head);
+        size_t line = strcspn(p, "\n");
+        if (strstr(test_text("%.*s", (int)line, p), rest))
+            return;
+    }
+    ck_abort_msg("no line \"%s...%s\" in\n%s", head, rest, text);
+}
+
+/* What the ranks from `base` on did: a barrier, a broadcast, and an all_reduce without rank 1. */
+static void expect_story(const char *text, int base, int ranks, const char *end)
+{
+    for (int r = base; r < base + ranks; r++) {
+        const char *from = strstr(text, test_text("rank %d: ", r));
+        ck_assert_msg(from, "no rank %d in\n%s", r, text);
+        const char *next = strstr(from, "\nrank ");
+        const char *own =
+            test_text("%.*s\n", (int)(next ? (size_t)(next - from) : strlen(from)), from);
+        ck_assert_int_eq(times(own, "\n"), r == 1 ? 3 : 3 + !next);
+        if (r == 1)
+            expect_operation(own, "rank 1: in none for ", "s");
+        else
+            expect_operation(own, "all_reduce #3 of 70000 f32 (sum)", end);
+        expect_operation(own, "\n  broadcast #2 of 1000 f32 ended ", " s ago, took ");
+        expect_operation(own, "\n  barrier #1 ended ", " s ago, took ");
+    }
+    ck_assert_msg(!strstr(text, test_text("rank %d:", base + ranks)) &&
+                      (base == 0 || !strstr(text, test_text("rank %d:", base - 1))),
+                  "%s", text);
+}
+
+static void expect_report(struct cluster *c, int node, const char *end)
+{
+    json_t *j = json_of_file(tmppath(node ? "report1" : "report0"));
+    expect_story(calls_of(c->node[node].err), node * 3, 3, end);
+    expect_story(test_text("%s", json_word(j, "operations")), node * 3, 3, end);
+    json_decref(j);
+}
+
+/* Rank 1 stays out of an operation that has 300 ms. Each launcher shows its own ranks. */
+START_TEST(a_timeout_is_reported_with_the_last_operations)
+{
+    struct cluster c = {.n = 2, .port = free_port()};
+    g_job = coll_job_open(tmppath("job"));
+    for (int i = 0; i < 2; i++)
+        cluster_start_node(&c, i, "--nproc_per_node 3 --report %%T/report%d %s hang 300 %%T/job", i,
+                           build_path("tests/coll_worker"));
+    cluster_wait(&c, 3, 30);
+    for (int i = 0; i < 2; i++)
+        expect_report(&c, i, " failed after ");
+    for (int r = 0; r < 6; r++) {
+        if (r != 1)
+            ck_assert_msg(g_job->rank[r].code == DLCOLL_ETIMEDOUT, "rank %d: %s", r,
+                          g_job->rank[r].error.text);
+    }
+    cluster_fini(&c);
+}
+END_TEST
+
+/* Without a time of its own it hangs until the launcher's is over. */
+START_TEST(a_hang_is_reported_with_the_last_operations)
+{
+    struct cluster c = {.n = 1, .port = free_port()};
+    g_job = coll_job_open(tmppath("job"));
+    cluster_start_node(&c, 0,
+                       "--nproc_per_node 3 --timeout 6 --report %%T/report0 %s hang 0 %%T/job",
+                       build_path("tests/coll_worker"));
+    int status = proc_wait(&c.node[0], 30);
+    ck_assert_msg(status == 124, "%d\n%s", status, c.node[0].err);
+    expect_report(&c, 0, " s");
+    expect_operation(calls_of(c.node[0].err), "rank 0: in all_reduce #3 of 70000 f32 (sum) for ",
+                     " s");
+    cluster_fini(&c);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_job");
     TCase *tc = test_case(s, "kill", 60);
     tcase_add_loop_test(tc, every_survivor_of_two_launchers_is_told, 0, COLL_OPS);
     tcase_add_loop_test(tc, those_who_are_left_go_on, 0, 4);
+    tc = test_case(s, "hang", 60);
+    tcase_add_test(tc, a_timeout_is_reported_with_the_last_operations);
+    tcase_add_test(tc, a_hang_is_reported_with_the_last_operations);
     return s;
 }
 

@@ -61,6 +61,16 @@ static const char *const g_names[CALL_KINDS] = {
     [CALL_NCCL_INIT] = "nccl_init",
 };
 
+bool call_same(const struct call *a, const struct call *b)
+{
+    struct call c = *a;
+    if (b->kind < CALL_KINDS && g_call_has[b->kind] & CALL_UNEVEN) {
+        c.count = b->count;
+        c.dtype = b->dtype;
+    }
+    return call_equal(&c, b);
+}
+
 const char *call_name(int kind)
 {
     return kind > CALL_NONE && kind < CALL_KINDS ? g_names[kind] : "unknown operation";

@@ -89,6 +89,10 @@ static inline bool call_alike(const struct call *a, const struct call *b)
     return call_equal(&c, b);
 }
 
+/* Whether two that flight recorders have kept are the same, as far as all ranks have that in
+ * common. Of no elements the type is not recorded. */
+bool call_same(const struct call *a, const struct call *b);
+
 /* "all_reduce"; "unknown operation" for what is none. */
 const char *call_name(int kind);
 

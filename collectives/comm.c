@@ -208,7 +208,7 @@ int comm_new(dlcoll_comm **out, struct job *job, uint64_t id, int *world_ranks, 
         return r;
     }
     watch_neighbours(c);
-    c->guest = (struct lobby_guest){.comm = id, .stop = &c->own_stop};
+    c->guest = (struct lobby_guest){.comm = id, .stop = &c->own_stop, .asked = comm_asked};
     lobby_expect(&job->lobby, &c->guest);
     *out = c;
     return 0;

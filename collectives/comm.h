@@ -157,6 +157,10 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call);
  * public code. */
 int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind);
 
+/* A rank asks what this one has called (net/wire.h): if that differs, the communicator is told to
+ * stop. Any thread. */
+void comm_asked(struct lobby_guest *guest, int from, const struct ask *ask);
+
 /* The communicator is of no further use for this rank, where what is under way ends with `code`;
  * the others are told `theirs` and the clause. False: it has failed already. */
 bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause);

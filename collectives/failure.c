@@ -17,6 +17,7 @@
 #include "collectives/net/net.h"
 #include "core/clock.h"
 #include "core/log.h"
+#include "core/mem.h"
 
 enum {
     LOOK_WITH_AGENT_MS = 100, /* it knows by what signal the peer died; on a busy host, late */
@@ -196,6 +197,18 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
                  call_describe(&call->id, ours), (uint32_t)call->seq);
 }
 
+void comm_asked(struct lobby_guest *guest, int from, const struct ask *ask)
+{
+    dlcoll_comm *c = container_of(guest, dlcoll_comm, guest);
+    struct coll_call call = {.seq = ask->seq, .theirs = ask->call, .theirs_seq = ask->seq};
+    struct notice cause = {.rank = -1, .exit_code = -1};
+    if (!recorder_find(c->job->recorder.line, c->id, ask->seq, &call.id) ||
+        call_same(&call.id, &ask->call))
+        return;
+    mismatch(c, &cause, from, &call);
+    comm_stop_set(&c->own_stop, c->world->rank, &cause);
+}
+
 static void own_view(const dlcoll_comm *c, int status, const struct coll_call *call,
                      struct notice *cause)
 {
@@ -285,8 +298,9 @@ static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll
 }
 
 /* Tells those who do not know yet: this process's other threads, the node's other ranks, and those
- * of other nodes, or of this one when they share no memory. */
-static void tell(dlcoll_comm *c, const struct notice *cause, enum source source)
+ * of other nodes, or of this one when they share no memory. What has been asked, this rank alone
+ * knows. */
+static void tell(dlcoll_comm *c, const struct notice *cause, enum source source, int from)
 {
     bool share = c->shared_stop && source != AGENT; /* what the agent tells one, it tells all */
     if (share) /* first: a thread that is woken by the other one has its buffers back */
@@ -294,7 +308,7 @@ static void tell(dlcoll_comm *c, const struct notice *cause, enum source source)
     comm_stop_set(&c->own_stop, c->world->rank, cause);
     if (source == AGENT)
         return;
-    if (source == PEER && c->size <= TCP_NOTICE_RANKS)
+    if (source == PEER && from != c->world->rank && c->size <= TCP_NOTICE_RANKS)
         return; /* who has told us has told everybody */
     char *told = calloc((size_t)c->size, 1);
     if (!told)
@@ -324,7 +338,7 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
     if (source == OWN_VIEW)
         own_view(c, status, call, &cause);
     if (record(c, &cause, call, consequence_of(c, &cause, source, from)))
-        tell(c, &cause, source);
+        tell(c, &cause, source, from);
     return atomic_load(&c->failed_code);
 }
 
@@ -339,7 +353,8 @@ int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind)
                          : from == c->world->rank ? OWN_VIEW
                                                   : PEER;
     if (record(c, &cause, &call, consequence_of(c, &cause, source, from)))
-        tell(c, &cause, source == AGENT ? AGENT : OWN_VIEW); /* others of c are not in the group */
+        tell(c, &cause, source == AGENT ? AGENT : OWN_VIEW,
+             -1); /* others of c are not in the group */
     return atomic_load(&c->failed_code);
 }
 
@@ -353,7 +368,7 @@ bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause)
     if (!record(c, &cause, NULL, -1))
         return false;
     cause.code = theirs;
-    tell(c, &cause, OWN_VIEW);
+    tell(c, &cause, OWN_VIEW, -1);
     lobby_knock(&c->job->lobby);
     return true;
 }

@@ -12,6 +12,7 @@ enum {
     IO_BYTES = 512 * 1024,     /* moved in one call, so that no direction starves the other */
     STRIPE_BYTES = 256 * 1024, /* what a lane of several must have to do */
     LOOK_AFTER_NS = 20 * 1000 * 1000, /* of waiting, at ranks that are not waited for */
+    ASK_AFTER_NS = 500 * 1000 * 1000, /* and then after twice as long each time */
     LOOK_RANKS = 32,                  /* at once */
 };
 
@@ -455,6 +456,23 @@ static int look_for_lost(struct engine *en, size_t nwants, struct err *e)
     return err_set(e, -EPIPE, "it takes part no more");
 }
 
+/* Ranks in different operations may all wait for each other, and nobody send anything. Some of
+ * those who are waited for, others the next time. */
+static void ask(struct engine *en, size_t nwants)
+{
+    int ranks[ENGINE_ASKED], n = 0;
+    for (size_t i = 0; i < nwants && n < ENGINE_ASKED; i++) {
+        int peer = en->wants[en->next_ask++ % nwants].stream % en->transport->size;
+        bool known = false;
+        for (int k = 0; k < n; k++)
+            known = known || ranks[k] == peer;
+        if (!known)
+            ranks[n++] = peer;
+    }
+    if (n && en->ask)
+        en->ask(en->stopped_arg, ranks, n);
+}
+
 /* Not every reason to stop wakes a socket, so that sleeps are short at first and never long. */
 static int sleep_ms(uint64_t idle_ns, uint64_t now, uint64_t deadline_ns)
 {
@@ -467,7 +485,7 @@ static int sleep_ms(uint64_t idle_ns, uint64_t now, uint64_t deadline_ns)
 
 int engine_wait(struct engine *en, uint64_t deadline_ns, struct err *e)
 {
-    uint64_t moved_at = 0;
+    uint64_t moved_at = 0, ask_at = 0;
     for (;;) {
         int r = engine_progress(en, e);
         if (r <= 0)
@@ -479,8 +497,10 @@ int engine_wait(struct engine *en, uint64_t deadline_ns, struct err *e)
             en->culprit = awaited(en);
             return err_set(e, -ETIMEDOUT, "timed out");
         }
-        if (en->moved || !moved_at)
+        if (en->moved || !moved_at) {
             moved_at = now;
+            ask_at = ASK_AFTER_NS;
+        }
         uint64_t idle = now - moved_at;
         if (idle < en->policy.spin_ns) {
             wait_relax();
@@ -496,6 +516,10 @@ int engine_wait(struct engine *en, uint64_t deadline_ns, struct err *e)
                 r = look_for_strays(en, e);
             if (r < 0)
                 return r;
+            if (idle >= ask_at) {
+                ask(en, n);
+                ask_at *= 2;
+            }
         }
     }
 }

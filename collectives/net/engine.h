@@ -33,6 +33,8 @@ struct engine_run {
     const int *map; /* the transport's rank of each of the schedule's; NULL: same */
 };
 
+enum { ENGINE_ASKED = 16 };
+
 struct part;
 
 /* A round under way. */
@@ -54,6 +56,8 @@ struct engine {
     const void *stopped_arg;
     /* Whether nobody will ever come for that stream, which is not connected. NULL: not known. */
     bool (*lost)(const void *stopped_arg, int stream);
+    /* These n ranks (ENGINE_ASKED at most) have been waited for in vain for long. NULL: so what. */
+    void (*ask)(const void *stopped_arg, const int *ranks, int n);
 
     struct engine_run run;
     struct engine_round rounds[2]; /* the one to complete next, and perhaps the one after it */
@@ -66,6 +70,7 @@ struct engine {
 
     int suspect;   /* whose stream was lost when last looked; -1: nobody's */
     int next_peek; /* the rank to look at next, while waiting */
+    size_t next_ask;
 
     /* Kept from run to run. */
     struct part *parts;
@@ -92,7 +97,7 @@ int engine_progress(struct engine *en, struct err *e);
  *   -ECANCELED  stopped
  * When it has waited for a while, it looks also at what has come from ranks that it does not wait
  * for: ranks in different operations may wait for each other in a circle, where no message that one
- * of them expects is ever sent. */
+ * of them expects is ever sent. And it asks those for whom it waits. */
 int engine_wait(struct engine *en, uint64_t deadline_ns, struct err *e);
 
 #endif

@@ -179,8 +179,10 @@ static void receive(struct lobby *l, struct stranger *s)
 static void hear(struct lobby *l, struct stranger *s)
 {
     for (;;) {
-        bool notice = s->have >= sizeof(s->said.hello);
-        size_t want = notice ? sizeof(s->said) : sizeof(s->said.hello);
+        bool more = s->have >= sizeof(s->said.hello), asks = s->said.hello.kind == HELLO_ASK;
+        size_t want = sizeof(s->said.hello);
+        if (more)
+            want += asks ? sizeof(s->said.ask) : sizeof(s->said.notice);
         ssize_t n = recv(s->fd, (char *)&s->said + s->have, want - s->have, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
@@ -189,15 +191,17 @@ static void hear(struct lobby *l, struct stranger *s)
         s->have += (size_t)n;
         if (s->have < want)
             continue;
-        if (notice) {
+        if (more) {
             struct lobby_guest *g = find_guest(l, s->said.hello.comm);
-            if (g)
+            if (g && asks)
+                g->asked(g, (int)s->said.hello.from, &s->said.ask);
+            else if (g)
                 comm_stop_set(g->stop, (int)s->said.hello.from, &s->said.notice);
             break;
         }
         if (!is_ours(l, &s->said.hello))
             break;
-        if (s->said.hello.kind == HELLO_NOTICE)
+        if (s->said.hello.kind == HELLO_NOTICE || s->said.hello.kind == HELLO_ASK)
             continue;
         if (s->said.hello.kind == HELLO_DATA || s->said.hello.kind == HELLO_KNOCK)
             receive(l, s);

@@ -2,8 +2,8 @@
  *
  * Whoever connects introduces himself (net/wire.h). One who is not of this job and round is turned
  * away and disturbs nobody; one who brings a notice has it written into the communicator's stop
- * record; one who comes for a communicator waits here until that takes him in, even if it is not
- * made yet: ranks make theirs at different times.
+ * record; one who asks is heard by the communicator; one who comes for a communicator waits here
+ * until that takes him in, even if it is not made yet: ranks make theirs at different times.
  *
  * All functions may be called by any thread. None blocks. */
 #ifndef COLLECTIVES_NET_LOBBY_H
@@ -32,7 +32,10 @@ struct stranger {
     size_t have;
     struct {
         struct hello hello;
-        struct notice notice; /* follows when the hello says so */
+        union { /* follows when the hello says so */
+            struct notice notice;
+            struct ask ask;
+        };
     } said;
 };
 
@@ -46,6 +49,8 @@ struct lobby_guest {
     struct lobby_guest *next;
     uint64_t comm;
     struct comm_stop *stop; /* where notices for it are written */
+    /* Rank `from` of the world waits for this one, in that operation. Blocks never. */
+    void (*asked)(struct lobby_guest *g, int from, const struct ask *ask);
 };
 
 struct lobby {

@@ -8,6 +8,7 @@
 #include "collectives/comm.h"
 #include "collectives/net/algo.h"
 #include "collectives/provider.h"
+#include "collectives/recorder.h"
 
 static bool is_stopped(const void *comm)
 {
@@ -19,6 +20,17 @@ static bool is_lost(const void *arg, int stream)
 {
     const dlcoll_comm *c = arg;
     return tcp_open_fd(c->net->transport, stream) < 0 && comm_has_exited(c, stream % c->size);
+}
+
+/* Each of them looks what it has called as its operation of that number. */
+static void ask(const void *comm, const int *ranks, int n)
+{
+    dlcoll_comm *c = (dlcoll_comm *)comm;
+    struct ask a = {.seq = c->net->seq};
+    if (!a.seq || !recorder_find(c->job->recorder.line, c->id, a.seq, &a.call))
+        return;
+    struct tcp_opts o = net_tcp_opts(c, CHANNEL_COLL);
+    tcp_send_asks(&o, &a, ranks, n);
 }
 
 struct tcp_opts net_tcp_opts(struct dlcoll_comm *comm, enum channel channel)
@@ -51,6 +63,7 @@ int net_new(struct net **out, struct dlcoll_comm *comm, struct err *e)
     n->engine.stopped = is_stopped;
     n->engine.stopped_arg = comm;
     n->engine.lost = is_lost;
+    n->engine.ask = ask;
     *out = n;
     return 0;
 }
@@ -170,6 +183,7 @@ static int run(struct coll_call *c)
     if (r < 0)
         return r;
     c->may_repeat = false;
+    n->seq = c->seq;
     r = engine_wait(&n->engine, c->deadline_ns, &c->err);
     if (r < 0)
         return fail(c, &n->engine, r);

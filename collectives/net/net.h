@@ -12,6 +12,7 @@ struct net {
     struct transport *transport;
     struct engine engine;
     struct schedule schedule;
+    uint64_t seq;     /* of the operation that is carried out; 0: it has none */
     uint8_t *scratch; /* scaled input, where the result has no room for it */
     size_t cap_scratch;
     const struct algo *algo; /* the last operation's, or of a part of it, for tests */

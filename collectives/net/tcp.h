@@ -56,4 +56,8 @@ int tcp_admit(struct transport *t, struct err *e);
 enum { TCP_NOTICE_MS = 50, TCP_NOTICE_RANKS = 256 };
 void tcp_send_notices(const struct tcp_opts *to, const struct notice *why, const char *told);
 
+/* Asks n ranks of the communicator, TCP_ASK_RANKS at most, in the same way. */
+enum { TCP_ASK_RANKS = 16 };
+void tcp_send_asks(const struct tcp_opts *to, const struct ask *ask, const int *ranks, int n);
+
 #endif

@@ -1,4 +1,5 @@
-/* tcp_notice.c: tells other ranks that this one gives up. */
+/* tcp_notice.c: tells other ranks that this one gives up, or in which operation it waits for them.
+ */
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -25,10 +26,16 @@ static void set_out(const struct world *w, struct courier *k, int to)
         close_fd(&k->fd);
 }
 
-static void deliver(const struct tcp_opts *o, struct courier *k, const struct notice *why)
+struct letter {
+    enum hello_kind kind;
+    const void *text;
+    size_t len;
+};
+
+static void deliver(const struct tcp_opts *o, struct courier *k, const struct letter *l)
 {
-    struct hello h = lobby_hello(o->lobby, HELLO_NOTICE, o->comm, k->to);
-    struct iovec iov[2] = {{&h, sizeof(h)}, {(void *)why, sizeof(*why)}};
+    struct hello h = lobby_hello(o->lobby, l->kind, o->comm, k->to);
+    struct iovec iov[2] = {{&h, sizeof(h)}, {(void *)l->text, l->len}};
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2};
     /* A new connection takes it whole; the peer hears it from others if this one is broken. */
     (void)!sendmsg(k->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -36,7 +43,7 @@ static void deliver(const struct tcp_opts *o, struct courier *k, const struct no
 }
 
 /* Until all have been delivered, or time is up. */
-static void send_batch(const struct tcp_opts *o, struct courier *k, int n, const struct notice *why,
+static void send_batch(const struct tcp_opts *o, struct courier *k, int n, const struct letter *l,
                        uint64_t end_ns)
 {
     for (;;) {
@@ -53,7 +60,7 @@ static void send_batch(const struct tcp_opts *o, struct courier *k, int n, const
             break;
         for (int i = 0; i < n; i++) {
             if (k[i].fd >= 0 && fds[i].revents)
-                deliver(o, &k[i], why);
+                deliver(o, &k[i], l);
         }
     }
     for (int i = 0; i < n; i++)
@@ -62,6 +69,7 @@ static void send_batch(const struct tcp_opts *o, struct courier *k, int n, const
 
 void tcp_send_notices(const struct tcp_opts *o, const struct notice *why, const char *told)
 {
+    const struct letter l = {HELLO_NOTICE, why, sizeof(*why)};
     uint64_t end_ns = mono_ns() + TCP_NOTICE_MS * 1000000u;
     int sent = 0;
     for (int next = 0; next < o->size && sent < TCP_NOTICE_RANKS;) {
@@ -71,7 +79,16 @@ void tcp_send_notices(const struct tcp_opts *o, const struct notice *why, const 
             if (next != o->rank && !told[next])
                 set_out(o->lobby->world, &batch[n++], o->world_ranks[next]);
         }
-        send_batch(o, batch, n, why, end_ns);
+        send_batch(o, batch, n, &l, end_ns);
         sent += n;
     }
+}
+
+void tcp_send_asks(const struct tcp_opts *o, const struct ask *ask, const int *ranks, int n)
+{
+    const struct letter l = {HELLO_ASK, ask, sizeof(*ask)};
+    struct courier batch[BATCH];
+    for (int i = 0; i < n; i++)
+        set_out(o->lobby->world, &batch[i], o->world_ranks[ranks[i]]);
+    send_batch(o, batch, n, &l, mono_ns() + TCP_NOTICE_MS * 1000000u);
 }

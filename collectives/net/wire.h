@@ -5,8 +5,10 @@
  * the other. It belongs to the two ranks of one communicator from then on, and carries frames: a
  * header, zeros up to FRAME_DISTANCE when what follows is long, and `len` bytes. A hello of kind
  * HELLO_NOTICE is followed by a notice instead of an answer, and then the end. HELLO_KNOCK is from
- * one who waits to be connected to: it is answered by the end of the connection, too. HELLO_GONE is
- * an answer: that communicator is no more. */
+ * one who waits to be connected to: it is answered by the end of the connection, too. HELLO_ASK is
+ * from one who has waited for long, is followed by the operation in which he does, and is answered
+ * in the same way: whoever has called another one knows now. HELLO_GONE is an answer: that
+ * communicator is no more. */
 #ifndef COLLECTIVES_NET_WIRE_H
 #define COLLECTIVES_NET_WIRE_H
 
@@ -16,9 +18,15 @@
 #include "collectives/call.h"
 
 #define HELLO_MAGIC   0x31434c44u /* "DLC1" */
-#define HELLO_VERSION 6u
+#define HELLO_VERSION 7u
 
-enum hello_kind { HELLO_DATA = 1, HELLO_NOTICE = 2, HELLO_GONE = 3, HELLO_KNOCK = 4 };
+enum hello_kind {
+    HELLO_DATA = 1,
+    HELLO_NOTICE = 2,
+    HELLO_GONE = 3,
+    HELLO_KNOCK = 4,
+    HELLO_ASK = 5
+};
 
 /* What a connection is for: each use has streams of its own. */
 enum channel { CHANNEL_COLL, CHANNEL_P2P, CHANNELS };
@@ -60,6 +68,13 @@ static inline size_t frame_distance(size_t header_len, size_t len)
 {
     return len < FRAME_LONG ? header_len : FRAME_DISTANCE;
 }
+
+/* The operation in which a rank waits for another one. */
+struct ask {
+    uint64_t seq;
+    struct call call; /* as the flight recorder has it */
+};
+_Static_assert(sizeof(struct ask) == 24, "asks travel as they are");
 
 /* Why a rank gave up, told to those who are connected to it before it closes. */
 struct notice {

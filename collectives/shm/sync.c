@@ -85,17 +85,6 @@ static bool has_other_settings(struct shm_op *op, int i)
     return true;
 }
 
-/* What all ranks have in common. Of no elements the type is not recorded. */
-static bool is_same(const struct call *a, const struct call *b)
-{
-    struct call c = *a;
-    if (g_call_has[b->kind] & CALL_UNEVEN) {
-        c.count = b->count;
-        c.dtype = b->dtype;
-    }
-    return call_equal(&c, b);
-}
-
 /* Or not have come because it waits for me elsewhere, in another operation. What either has called
  * is in its line of the launcher's segment. */
 static bool is_in_another(struct shm_op *op, int i)
@@ -106,7 +95,7 @@ static bool is_in_another(struct shm_op *op, int i)
     struct call mine, theirs;
     uint64_t seq = op->call->seq;
     if (!line || !recorder_find(line, c->id, seq, &theirs) ||
-        !recorder_find(c->job->recorder.line, c->id, seq, &mine) || is_same(&mine, &theirs))
+        !recorder_find(c->job->recorder.line, c->id, seq, &mine) || call_same(&mine, &theirs))
         return false;
     theirs.settings = op->call->id.settings;
     op->call->theirs = theirs;

@@ -202,8 +202,8 @@ void comm_asked(struct lobby_guest *guest, int from, const struct ask *ask)
     dlcoll_comm *c = container_of(guest, dlcoll_comm, guest);
     struct coll_call call = {.seq = ask->seq, .theirs = ask->call, .theirs_seq = ask->seq};
     struct notice cause = {.rank = -1, .exit_code = -1};
-    if (!recorder_find(c->job->recorder.line, c->id, ask->seq, &call.id) ||
-        call_same(&call.id, &ask->call))
+    if (!recorder_find(c->job->recorder.line, c->id, &call.seq, &call.id) ||
+        (call.seq == ask->seq && call_same(&call.id, &ask->call)))
         return;
     mismatch(c, &cause, from, &call);
     comm_stop_set(&c->own_stop, c->world->rank, &cause);

@@ -149,26 +149,40 @@ static bool is_collective(uint8_t kind)
            kind != CALL_BATCH && kind != CALL_MONITORED_BARRIER;
 }
 
-bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t seq,
+static void get_call(const dlcoll_record *r, uint8_t kind, struct call *call)
+{
+    *call = (struct call){.kind = kind};
+    if (call_rooted(kind))
+        call->root = r->peer;
+    if (call_has_data(kind)) {
+        call->count = r->count;
+        call->dtype = look_up(r->dtype, g_names.dtype, NAMES, sizeof(g_names.dtype[0]));
+    }
+    if (call_reduces(kind))
+        call->op = look_up(r->reduction, g_names.reduction, 256, sizeof(g_names.reduction[0]));
+}
+
+bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *seq,
                    struct call *call)
 {
     dlcoll_record all[SEGMENT_OPS];
     int n = recorder_read(line, all, SEGMENT_OPS);
+    /* Nothing has been written over, or what is older is there still: so it would be, too. */
+    bool earlier = atomic_load_explicit(&line->nops, memory_order_relaxed) <= SEGMENT_OPS;
+    uint64_t best = 0;
     for (int i = 0; i < n; i++) {
         const dlcoll_record *r = &all[i];
         uint8_t kind = look_up(r->op, g_names.op, CALL_KINDS, sizeof(g_names.op[0]));
-        if (r->group != group || r->seq != seq || r->result < 0 || !is_collective(kind))
+        if (r->group != group || r->result < 0 || !is_collective(kind))
             continue; /* others have numbers of their own */
-        *call = (struct call){.kind = kind};
-        if (call_rooted(kind))
-            call->root = r->peer;
-        if (call_has_data(kind)) {
-            call->count = r->count;
-            call->dtype = look_up(r->dtype, g_names.dtype, NAMES, sizeof(g_names.dtype[0]));
+        earlier = earlier || r->seq <= *seq;
+        if (r->seq >= *seq && (!best || r->seq < best)) {
+            best = r->seq;
+            get_call(r, kind, call);
         }
-        if (call_reduces(kind))
-            call->op = look_up(r->reduction, g_names.reduction, 256, sizeof(g_names.reduction[0]));
-        return true;
     }
-    return false;
+    if (!best || !earlier)
+        return false;
+    *seq = best;
+    return true;
 }

@@ -28,8 +28,9 @@ void recorder_end(struct recorder *r, uint64_t number, int result);
 void recorder_end_at_once(struct recorder *r, uint64_t number);
 
 /* The collective operation of that number of a communicator that a line has under way, or has done,
- * without its settings. False: it is not there, or no longer. */
-bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t seq,
+ * without its settings; or, where that one came to nothing, as those of no elements do, the next
+ * one: *seq is its number then. False: it is not there, or no longer. */
+bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *seq,
                    struct call *call);
 
 /* Copies those of a line, the newest first. Returns how many. */

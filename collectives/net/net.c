@@ -27,7 +27,8 @@ static void ask(const void *comm, const int *ranks, int n)
 {
     dlcoll_comm *c = (dlcoll_comm *)comm;
     struct ask a = {.seq = c->net->seq};
-    if (!a.seq || !recorder_find(c->job->recorder.line, c->id, a.seq, &a.call))
+    if (!a.seq || !recorder_find(c->job->recorder.line, c->id, &a.seq, &a.call) ||
+        a.seq != c->net->seq)
         return;
     struct tcp_opts o = net_tcp_opts(c, CHANNEL_COLL);
     tcp_send_asks(&o, &a, ranks, n);

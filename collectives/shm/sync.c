@@ -93,9 +93,10 @@ static bool is_in_another(struct shm_op *op, int i)
     const struct segment_local *line =
         job_segment_local(&c->world->segment, c->world_ranks[coll_rank_of(&op->call->ranks, i)]);
     struct call mine, theirs;
-    uint64_t seq = op->call->seq;
-    if (!line || !recorder_find(line, c->id, seq, &theirs) ||
-        !recorder_find(c->job->recorder.line, c->id, seq, &mine) || call_same(&mine, &theirs))
+    uint64_t seq = op->call->seq, own = seq;
+    if (!line || !recorder_find(line, c->id, &seq, &theirs) ||
+        !recorder_find(c->job->recorder.line, c->id, &own, &mine) || own != op->call->seq ||
+        (seq == own && call_same(&mine, &theirs)))
         return false;
     theirs.settings = op->call->id.settings;
     op->call->theirs = theirs;
@@ -259,6 +260,14 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
     return 0;
 }
 
+static uint64_t digest(uint64_t so_far, const struct call *call)
+{
+    uint64_t words[2];
+    memcpy(words, call, sizeof(words));
+    so_far = (so_far ^ words[0]) * 0x9e3779b97f4a7c15u;
+    return ((so_far ^ so_far >> 32) + words[1]) * 0xbf58476d1ce4e5b9u;
+}
+
 /* All at once: the others look at this line all the time, and one that is taken away half written
  * must be fetched again. */
 void shm_arrive(struct shm_op *op, unsigned flags)
@@ -268,7 +277,9 @@ void shm_arrive(struct shm_op *op, unsigned flags)
     op->mine->part = call->part;
     op->mine->call_seq = (uint32_t)call->seq;
     op->mine->flags = (uint8_t)flags;
+    op->mine->before = (uint32_t)(op->s->called >> 32);
     shm_publish(&op->mine->seq, op->seq);
+    op->s->called = digest(op->s->called, &call->id);
 }
 
 void shm_end(struct shm_op *op)
@@ -284,10 +295,36 @@ int shm_differs(struct shm_op *op, int i)
     return culprit(op, i, -EBADMSG);
 }
 
-/* It has come: is it in the same operation? */
+/* What rank i has called otherwise was one of the last operations, in which nobody had to look what
+ * the other one was in: two roots wait for nobody. That one is told of, if it can still be seen. */
+static int differed_before(struct shm_op *op, int i)
+{
+    uint64_t first = op->seq > SHM_ARRIVALS ? op->seq - SHM_ARRIVALS + 1 : 1;
+    for (uint64_t seq = first; seq < op->seq; seq++) {
+        const struct shm_arrival *mine = shm_arrival(op->s, seq, op->s->me);
+        struct shm_arrival *a = shm_arrival(op->s, seq, i), theirs;
+        if (atomic_load_explicit(&a->seq, memory_order_acquire) != (uint32_t)seq)
+            continue;
+        memcpy(&theirs, a, sizeof(theirs));
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&a->seq, memory_order_relaxed) != (uint32_t)seq ||
+            call_equal(&theirs.id, &mine->id))
+            continue;
+        op->call->theirs = theirs.id;
+        op->call->theirs_seq = theirs.call_seq;
+        op->call->id = mine->id;
+        op->call->seq -= (uint32_t)op->call->seq - mine->call_seq;
+        return culprit(op, i, -EBADMSG);
+    }
+    return shm_differs(op, i);
+}
+
+/* It has come: is it in the same operation, and was in all before it? */
 static int compare(struct shm_op *op, int i, const struct shm_arrival *a)
 {
     const struct coll_call *mine = op->call;
+    if (a->before != op->mine->before)
+        return differed_before(op, i);
     if (call_equal(&a->id, &mine->id) && a->part == mine->part &&
         a->call_seq == (uint32_t)mine->seq)
         return 0;

@@ -10,6 +10,13 @@ enum { GROUP = 7 };
 static struct recorder g_recorder;
 static struct segment_local g_line;
 
+/* The one of exactly that number. */
+static bool found(uint64_t group, uint64_t seq, struct call *c)
+{
+    uint64_t at = seq;
+    return recorder_find(&g_line, group, &at, c) && at == seq;
+}
+
 static void set_up(void)
 {
     memset(&g_line, 0, sizeof(g_line));
@@ -32,16 +39,16 @@ START_TEST(an_operation_is_found_by_its_number)
     recorder_end(&g_recorder, first, 0);
     begin(GROUP, 2, CALL_BROADCAST);
     begin(0, 3, CALL_BARRIER);
-    ck_assert(recorder_find(&g_line, GROUP, 1, &c));
+    ck_assert(found(GROUP, 1, &c));
     ck_assert(call_equal(
         &c, &(struct call){
                 .kind = CALL_ALL_REDUCE, .dtype = DLCOLL_F32, .op = DLCOLL_SUM, .count = 12}));
-    ck_assert(recorder_find(&g_line, GROUP, 2, &c));
+    ck_assert(found(GROUP, 2, &c));
     ck_assert(call_equal(
         &c, &(struct call){.kind = CALL_BROADCAST, .dtype = DLCOLL_F32, .root = 3, .count = 12}));
-    ck_assert(recorder_find(&g_line, 0, 3, &c) && c.kind == CALL_BARRIER);
-    ck_assert(!recorder_find(&g_line, GROUP, 3, &c));
-    ck_assert(!recorder_find(&g_line, 0, 1, &c));
+    ck_assert(found(0, 3, &c) && c.kind == CALL_BARRIER);
+    ck_assert(!found(GROUP, 3, &c));
+    ck_assert(!found(0, 1, &c));
 }
 END_TEST
 
@@ -54,7 +61,7 @@ START_TEST(every_kind_is_known_again)
         bool message = kind == CALL_SEND || kind == CALL_RECV || kind == CALL_BATCH ||
                        kind == CALL_MONITORED_BARRIER;
         begin(GROUP, (uint64_t)kind, (enum call_kind)kind);
-        ck_assert_int_eq(recorder_find(&g_line, GROUP, (uint64_t)kind, &c), !message);
+        ck_assert_int_eq(found(GROUP, (uint64_t)kind, &c), !message);
         ck_assert(message || c.kind == kind);
     }
 }
@@ -65,9 +72,30 @@ START_TEST(what_has_failed_is_passed_over)
 {
     struct call c;
     recorder_end(&g_recorder, begin(GROUP, 1, CALL_ALL_REDUCE), DLCOLL_ENOMEM);
-    ck_assert(!recorder_find(&g_line, GROUP, 1, &c));
+    ck_assert(!found(GROUP, 1, &c));
     begin(GROUP, 1, CALL_BARRIER);
-    ck_assert(recorder_find(&g_line, GROUP, 1, &c) && c.kind == CALL_BARRIER);
+    ck_assert(found(GROUP, 1, &c) && c.kind == CALL_BARRIER);
+}
+END_TEST
+
+/* Of no elements nothing is recorded. */
+START_TEST(what_has_come_to_nothing_is_passed_over)
+{
+    struct call c;
+    uint64_t seq = 1;
+    ck_assert(!recorder_find(&g_line, GROUP, &seq, &c));
+    begin(GROUP, 2, CALL_BROADCAST);
+    begin(0, 1, CALL_REDUCE);
+    begin(GROUP, 5, CALL_BARRIER);
+    ck_assert(recorder_find(&g_line, GROUP, &seq, &c) && seq == 2 && c.kind == CALL_BROADCAST);
+    seq = 3;
+    ck_assert(recorder_find(&g_line, GROUP, &seq, &c) && seq == 5 && c.kind == CALL_BARRIER);
+    seq = 6; /* it is to come yet */
+    ck_assert(!recorder_find(&g_line, GROUP, &seq, &c));
+    for (uint64_t k = 6; k < 6 + SEGMENT_OPS; k++)
+        begin(GROUP, k, CALL_ALL_REDUCE);
+    seq = 3; /* nobody knows what it was */
+    ck_assert(!recorder_find(&g_line, GROUP, &seq, &c));
 }
 END_TEST
 
@@ -76,10 +104,10 @@ START_TEST(what_is_too_long_ago_is_not_found)
     struct call c;
     begin(GROUP, 1, CALL_ALL_REDUCE);
     for (int k = 0; k < SEGMENT_OPS; k++) {
-        ck_assert(recorder_find(&g_line, GROUP, 1, &c));
+        ck_assert(found(GROUP, 1, &c));
         begin(GROUP, (uint64_t)k + 1, CALL_SEND);
     }
-    ck_assert(!recorder_find(&g_line, GROUP, 1, &c));
+    ck_assert(!found(GROUP, 1, &c));
 }
 END_TEST
 
@@ -91,6 +119,7 @@ static Suite *suite(void)
     tcase_add_test(tc, an_operation_is_found_by_its_number);
     tcase_add_test(tc, every_kind_is_known_again);
     tcase_add_test(tc, what_has_failed_is_passed_over);
+    tcase_add_test(tc, what_has_come_to_nothing_is_passed_over);
     tcase_add_test(tc, what_is_too_long_ago_is_not_found);
     return s;
 }

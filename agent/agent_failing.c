@@ -16,7 +16,17 @@ void agent_keep_recorded(struct agent *a)
 
 void agent_raise_abort(struct agent *a, const struct failure *first, const char *text)
 {
+    const struct rank_table *t = a->ctx.table;
+    struct failure lost;
     agent_keep_recorded(a);
+    if (first && first->kind == FAILURE_NODE && t && first->node >= 0 && first->node < t->nnodes &&
+        t->nodes[first->node].nproc > 0) {
+        lost = *first; /* with all its ranks: the lowest stands for them; its pid nobody knows */
+        lost.rank = t->nodes[first->node].base_rank;
+        lost.pid = 0;
+        lost.exit_code = -1;
+        first = &lost;
+    }
     segment_raise(&a->segment, first, text);
 }
 

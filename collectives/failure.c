@@ -51,13 +51,16 @@ static bool agent_says(const dlcoll_comm *c, struct notice *cause)
     }
     char text[240];
     take_text(text, sizeof(text), a.text);
-    snprintf(name, sizeof(name), "rank %d (%s, pid %d)", cause->rank, cause->host, cause->pid);
+    if (cause->pid)
+        snprintf(name, sizeof(name), "rank %d (%s, pid %d)", cause->rank, cause->host, cause->pid);
+    else /* its host is lost */
+        snprintf(name, sizeof(name), "rank %d (%s)", cause->rank, cause->host);
     const char *abbrev = a.signal ? sigabbrev_np(a.signal) : NULL;
     if (abbrev)
         snprintf(cause->text, sizeof(cause->text), "%s was killed by SIG%s", name, abbrev);
     else if (a.signal)
         snprintf(cause->text, sizeof(cause->text), "%s was killed by signal %d", name, a.signal);
-    else if (a.exit_code || !a.text[0])
+    else if (a.exit_code > 0 || !a.text[0])
         snprintf(cause->text, sizeof(cause->text), "%s exited with status %d", name, a.exit_code);
     else
         snprintf(cause->text, sizeof(cause->text), "%s: %s", name, text);

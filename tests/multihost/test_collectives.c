@@ -1,8 +1,9 @@
-/* libdlcoll between hosts: results over a network that delays and loses packets, and how much goes
- * over a good one. */
+/* libdlcoll between hosts: results over a network that delays and loses packets, how much goes over
+ * a good one, and what is told of a host that is lost. */
 #include <stdio.h>
 #include <string.h>
 
+#include "tests/lib/coll_job.h"
 #include "tests/lib/test.h"
 #include "tests/lib/wan.h"
 #include "tests/multihost/hosts.h"
@@ -79,6 +80,76 @@ START_TEST(a_byte_leaves_a_node_once)
 }
 END_TEST
 
+/* --------------------------------------------------------------------------------- a lost host */
+
+static struct coll_job *g_job;
+
+static bool ranks_are_ready(void *n)
+{
+    return atomic_load(&g_job->ready) >= *(int *)n;
+}
+
+static void link_down(int host)
+{
+    ck_assert_int_eq(netns_sh(host, "ip link set eth0 down"), 0);
+}
+
+static void link_up(int host)
+{
+    ck_assert_int_eq(netns_sh(host, "ip link set eth0 up"), 0);
+}
+
+static const struct {
+    const char *name;
+    void (*lose)(int host), (*heal)(int host);
+} losses[] = {{"unplugged", netns_cut, netns_heal},
+              {"interface down", link_down, link_up},
+              {"switched off", netns_power_off, netns_heal}};
+
+/* Two ranks on each of three hosts, one of which is lost while all of them are in an all_reduce:
+ * each one that is left is told of a rank of that host, as soon as the launchers know. */
+START_TEST(a_host_is_lost_in_an_operation)
+{
+    enum { EACH = 2 };
+    struct hosts h;
+    int way = _i % (int)ARRAY_LEN(losses), lost = _i < (int)ARRAY_LEN(losses) ? 2 : 1;
+    int ranks = HOSTS * EACH;
+    double most = 0;
+    setenv("SURVIVORS", test_text("%d", ranks - EACH), 1);
+    g_job = coll_job_open(tmppath("job"));
+    launch_all(&h, "--master_addr 10.77.0.1 %s --nproc_per_node %d %s for-ever all_reduce %%T/job",
+               QUICK, EACH, build_path("tests/coll_worker"));
+    wait_until(ranks_are_ready, &ranks, 30, "all ranks are in the operation");
+    uint64_t start = mono_ns();
+    losses[way].lose(lost);
+    for (int i = 0; i < HOSTS; i++) {
+        if (i != lost)
+            expect_exit(&h, i, 1, 2 * (DEAD_S + MARGIN_S));
+    }
+    for (int r = 0; r < ranks; r++) {
+        const struct coll_job_rank *mine = &g_job->rank[r];
+        const dlcoll_error *e = &mine->error;
+        double s = (double)(mine->returned_ns - start) / 1e9;
+        if (r / EACH == lost)
+            continue;
+        ck_assert_msg(atomic_load(&mine->told), "%s: rank %d said nothing\n%s", losses[way].name, r,
+                      h.node[r / EACH].err);
+        ck_assert_msg(mine->code == DLCOLL_EPEER && e->rank >= 0 && e->rank / EACH == lost &&
+                          strstr(e->text, test_text("node host%d", lost)),
+                      "%s: rank %d: %d, rank %d: %s", losses[way].name, r, mine->code, e->rank,
+                      e->text);
+        ck_assert_msg(s < test_seconds(DEAD_S + MARGIN_S), "%s: rank %d: after %.1f s",
+                      losses[way].name, r, s);
+        most = s > most ? s : most;
+    }
+    printf("%s: the last rank knew after %.2f s: %s\n", losses[way].name, most,
+           g_job->rank[0].error.text);
+    netns_kill(lost, NULL, SIGKILL);
+    losses[way].heal(lost);
+    hosts_fini(&h);
+}
+END_TEST
+
 static void setup(void)
 {
     netns_setup(HOSTS, -1);
@@ -93,6 +164,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, netns_teardown);
     tcase_add_loop_test(tc, every_operation_over_a_bad_network, 2, HOSTS + 1);
     tcase_add_test(tc, a_byte_leaves_a_node_once);
+    tcase_add_loop_test(tc, a_host_is_lost_in_an_operation, 0, 2 * ARRAY_LEN(losses));
     return s;
 }
 

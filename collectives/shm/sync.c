@@ -242,6 +242,14 @@ static void refresh(struct shm *s)
     s->refresh_at = s->seq + s->round + REFRESH;
 }
 
+static uint64_t digest(uint64_t so_far, const struct call *call)
+{
+    uint64_t words[2];
+    memcpy(words, call, sizeof(words));
+    so_far = (so_far ^ words[0]) * 0x9e3779b97f4a7c15u;
+    return ((so_far ^ so_far >> 32) + words[1]) * 0xbf58476d1ce4e5b9u;
+}
+
 int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
 {
     if (s->seq + s->round >= s->refresh_at)
@@ -251,21 +259,15 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
                           .seq = s->seq + 1,
                           .base = s->round,
                           .lag = 3,
-                          .mine = shm_arrival(s, s->seq + 1, s->me)};
+                          .mine = shm_arrival(s, s->seq + 1, s->me),
+                          .before = (uint32_t)(s->called >> 32)};
     int r = make_room(op);
     if (r < 0)
         return r;
     s->seq = op->seq;
+    s->called = digest(s->called, &call->id);
     s->bases[op->seq % SHM_ARRIVALS] = op->base;
     return 0;
-}
-
-static uint64_t digest(uint64_t so_far, const struct call *call)
-{
-    uint64_t words[2];
-    memcpy(words, call, sizeof(words));
-    so_far = (so_far ^ words[0]) * 0x9e3779b97f4a7c15u;
-    return ((so_far ^ so_far >> 32) + words[1]) * 0xbf58476d1ce4e5b9u;
 }
 
 /* All at once: the others look at this line all the time, and one that is taken away half written
@@ -277,9 +279,8 @@ void shm_arrive(struct shm_op *op, unsigned flags)
     op->mine->part = call->part;
     op->mine->call_seq = (uint32_t)call->seq;
     op->mine->flags = (uint8_t)flags;
-    op->mine->before = (uint32_t)(op->s->called >> 32);
+    op->mine->before = op->before;
     shm_publish(&op->mine->seq, op->seq);
-    op->s->called = digest(op->s->called, &call->id);
 }
 
 void shm_end(struct shm_op *op)
@@ -323,7 +324,7 @@ static int differed_before(struct shm_op *op, int i)
 static int compare(struct shm_op *op, int i, const struct shm_arrival *a)
 {
     const struct coll_call *mine = op->call;
-    if (a->before != op->mine->before)
+    if (a->before != op->before)
         return differed_before(op, i);
     if (call_equal(&a->id, &mine->id) && a->part == mine->part &&
         a->call_seq == (uint32_t)mine->seq)

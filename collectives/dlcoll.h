@@ -16,11 +16,11 @@
  *
  * Operations. Every rank of a communicator calls the same operations in the same order, with the
  * same count, type, reduction and root; only then do they meet. Ranks that call different ones get
- * DLCOLL_EMISMATCH with both calls in the text; on several nodes without dlaunch it may be
- * DLCOLL_ETIMEDOUT, when they have waited for each other in different ways. A count of 0 is legal
- * and does nothing. The arguments `opts` and `work` may be NULL: default options, and the call
- * returns when the operation is complete on this rank (its buffers may then be reused). Buffers
- * stay the caller's; the library keeps no pointer to them after the operation.
+ * DLCOLL_EMISMATCH with both calls in the text, after half a second of waiting at most; whoever
+ * waits for nobody, as a rank that only sends or whose count is 0 may do, in a later operation. A
+ * count of 0 is legal and does nothing. The arguments `opts` and `work` may be NULL: default
+ * options, and the call returns when the operation is complete on this rank (its buffers may then
+ * be reused). Buffers stay the caller's; the library keeps no pointer to them after the operation.
  *
  * In place: send == recv, or what the operation says. Buffers that overlap in another way are
  * refused.

@@ -13,9 +13,10 @@
  * A rank checks its result, that its input is as it was, and that no byte around either has changed
  * (cross_values.h has the data); and that what it has forced is what has run.
  *
- * CROSS=full in the environment: the full product. Else, as `make test` has it: each operation,
- * type, reduction, place and way with each other in some worlds, and the rest in turn, each of one
- * sort with each of every other. */
+ * CROSS=full in the environment: the product of all these, but that the root is another one each
+ * time, and that of counts which take long, from the pieces' on, some are tried with each of the
+ * rest. Else, as `make test` has it: each operation, type, reduction, place and way with each other
+ * in some worlds, and the rest in turn, each of one sort with each of every other. */
 #ifndef TESTS_LIB_CROSS_H
 #define TESTS_LIB_CROSS_H
 

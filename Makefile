@@ -332,7 +332,7 @@ CROSS_TESTS := $(patsubst %,$(BUILD)/tests/unit/test_dlcoll_ops%,_hier _shm) $(B
 CROSS_JOBS ?= $(shell nproc)
 .PHONY: cross
 cross: $(CROSS_TESTS)
-	$(Q)printf '%s\n' $(CROSS_TESTS) | CROSS=full xargs -P $(CROSS_JOBS) -I{} {}
+	$(Q)printf '%s\n' $(CROSS_TESTS) | xargs -P $(CROSS_JOBS) -n 1 env CROSS=full
 
 .PHONY: run-multihost
 run-multihost: all $(BUILD)/tests/worker $(BUILD)/tests/coll_worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)

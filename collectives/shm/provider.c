@@ -18,7 +18,7 @@
 #include "collectives/shm/pull.h"
 #include "core/clock.h"
 
-enum { FEW_RANKS = 4 };
+enum { FEW_RANKS = 4, MANY_RANKS = 12 };
 
 struct shm_tuning shm_tuning = {
     .line = LINE_MOST,
@@ -27,7 +27,7 @@ struct shm_tuning shm_tuning = {
     .direct = 4 * 1024,
     .direct_stream = 4 * 1024 * 1024,
     .pull = 8 * 1024,
-    .pull_shared = 16 * 1024,
+    .pull_shared = 8 * 1024,
     .pull_crowded = 32 * 1024,
     .pull_crowded_shared = 32 * 1024,
     .compare = 8 * 1024,
@@ -35,6 +35,7 @@ struct shm_tuning shm_tuning = {
     .piece_many = 32 * 1024,
     .piece_move = 64 * 1024,
     .round_move = 256 * 1024,
+    .round_reduce = 512 * 1024,
 };
 
 /* What one call is, while it is carried out. */
@@ -102,7 +103,9 @@ static size_t choose_piece(const struct task *t, size_t lanes)
     bool crowded = !t->call->comm->policy.spin_ns;
     size_t n = (size_t)t->s->n, table = f->uneven ? n * sizeof(uint64_t) : 0;
     size_t most = (SHM_SLOT_BYTES - table) / lanes, piece = shm_tuning.piece_move;
-    if (f->reduce)
+    if (f->reduce && crowded)
+        piece = shm_tuning.round_reduce / (n < MANY_RANKS ? n * n : MANY_RANKS * MANY_RANKS);
+    else if (f->reduce)
         piece = n <= FEW_RANKS ? shm_tuning.piece_few : shm_tuning.piece_many;
     else if (lanes > 1)
         piece = shm_tuning.round_move / lanes;

@@ -20,11 +20,13 @@ struct shm_tuning {
     size_t pull_crowded;  /* where ranks have to share CPUs and it is for one, from so much on, */
     size_t pull_crowded_shared; /* or so much if it is in shared memory */
     /* Of a block, put into a slot in a round, as far as there is room for all ranks' blocks: */
-    size_t piece_few;  /* of two ranks, reductions of three or four, and broadcasts where ranks
-                          have to share CPUs: few rounds */
-    size_t piece_many; /* reductions of more: rounds that overlap, in the caches of their CPUs */
-    size_t piece_move; /* what is only copied: the next round is put while this one is taken; */
-    size_t round_move; /* and where each rank has a block of its own: a round of all of them */
+    size_t piece_few;    /* of two ranks, reductions of three or four, and broadcasts where ranks
+                            have to share CPUs: few rounds */
+    size_t piece_many;   /* reductions of more: rounds that overlap, in the caches of their CPUs */
+    size_t round_reduce; /* where ranks have to share CPUs, a round of a reduction, of all ranks
+                            together, so that it stays in the caches of few CPUs */
+    size_t piece_move;   /* what is only copied: the next round is put while this one is taken; */
+    size_t round_move;   /* and where each rank has a block of its own: a round of all of them */
 };
 
 extern struct shm_tuning shm_tuning;

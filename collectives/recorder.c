@@ -46,8 +46,8 @@ static clockid_t clock_for(uint64_t bytes)
     return bytes < SMALL_BYTES ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC;
 }
 
-uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
-                        const struct call *call, uint64_t bytes, uint64_t coarse_ns)
+static uint64_t begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
+                      const struct call *call, uint64_t bytes, uint64_t coarse_ns, bool device)
 {
     struct segment_local *line = r->line;
     uint64_t number = atomic_fetch_add_explicit(&line->nops, 1, memory_order_relaxed) + 1;
@@ -59,6 +59,7 @@ uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_na
     op->seq = seq;
     op->count = call->count;
     op->bytes = bytes;
+    op->device = device;
     bool coarse = coarse_ns && clock_for(bytes) == CLOCK_MONOTONIC_COARSE;
     op->start_ns = coarse ? coarse_ns : clock_ns(clock_for(bytes));
     op->peer = call_rooted(call->kind) ? call->root : -1;
@@ -69,6 +70,18 @@ uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_na
     atomic_store_explicit(&op->end_ns, 0, memory_order_relaxed);
     atomic_store_explicit(&op->number, number, memory_order_release);
     return number;
+}
+
+uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
+                        const struct call *call, uint64_t bytes, uint64_t coarse_ns)
+{
+    return begin(r, group, group_name, seq, call, bytes, coarse_ns, false);
+}
+
+uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *group_name,
+                               uint64_t seq, const struct call *call, uint64_t bytes)
+{
+    return begin(r, group, group_name, seq, call, bytes, 0, true);
 }
 
 /* NULL: others have come since. */
@@ -99,7 +112,7 @@ void recorder_end_at_once(struct recorder *r, uint64_t number)
         end(op, op->start_ns, 0);
 }
 
-static bool copy(const struct segment_op *op, uint64_t number, dlcoll_record *out)
+static bool copy(const struct segment_op *op, uint64_t number, dlcoll_record *out, bool *device)
 {
     if (atomic_load_explicit(&op->number, memory_order_acquire) != number)
         return false;
@@ -111,6 +124,7 @@ static bool copy(const struct segment_op *op, uint64_t number, dlcoll_record *ou
                            .end_ns = atomic_load_explicit(&op->end_ns, memory_order_acquire),
                            .peer = op->peer,
                            .result = atomic_load_explicit(&op->result, memory_order_relaxed)};
+    *device = op->device;
     /* The worker may have written nonsense: every text gets an end. */
     memcpy(out->op, op->op, sizeof(op->op) - 1);
     memcpy(out->dtype, op->dtype, sizeof(op->dtype) - 1);
@@ -122,13 +136,21 @@ static bool copy(const struct segment_op *op, uint64_t number, dlcoll_record *ou
     return atomic_load_explicit(&op->number, memory_order_relaxed) == number;
 }
 
-int recorder_read(const struct segment_local *line, dlcoll_record *out, int max)
+static int read_all(const struct segment_local *line, bool devices, dlcoll_record *out, int max)
 {
     uint64_t last = atomic_load_explicit(&line->nops, memory_order_acquire);
     int n = 0;
-    for (uint64_t k = 0; k < SEGMENT_OPS && k < last && n < max; k++)
-        n += copy(&line->ops[(last - k) % SEGMENT_OPS], last - k, &out[n]);
+    for (uint64_t k = 0; k < SEGMENT_OPS && k < last && n < max; k++) {
+        bool device;
+        n += copy(&line->ops[(last - k) % SEGMENT_OPS], last - k, &out[n], &device) &&
+             (devices || !device);
+    }
     return n;
+}
+
+int recorder_read(const struct segment_local *line, dlcoll_record *out, int max)
+{
+    return read_all(line, true, out, max);
 }
 
 /* Which of n names, each of `size` bytes; or that of none. */
@@ -166,7 +188,7 @@ bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *s
                    struct call *call)
 {
     dlcoll_record all[SEGMENT_OPS];
-    int n = recorder_read(line, all, SEGMENT_OPS);
+    int n = read_all(line, false, all, SEGMENT_OPS);
     /* Nothing has been written over, or what is older is there still: so it would be, too. */
     bool earlier = atomic_load_explicit(&line->nops, memory_order_relaxed) <= SEGMENT_OPS;
     uint64_t best = 0;

@@ -23,13 +23,17 @@ void recorder_init(struct recorder *r, struct segment_local *line); /* NULL: non
  * CLOCK_MONOTONIC_COARSE, if the caller has it; else 0. */
 uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
                         const struct call *call, uint64_t bytes, uint64_t coarse_ns);
+/* The same, on device memory. */
+uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *group_name,
+                               uint64_t seq, const struct call *call, uint64_t bytes);
 void recorder_end(struct recorder *r, uint64_t number, int result);
 /* It has succeeded, and taken no time that the coarse clock would show. */
 void recorder_end_at_once(struct recorder *r, uint64_t number);
 
 /* The collective operation of that number of a communicator that a line has under way, or has done,
  * without its settings; or, where that one came to nothing, as those of no elements do, the next
- * one: *seq is its number then. False: it is not there, or no longer. */
+ * one: *seq is its number then. Those on device memory are none of these: they come in an order of
+ * their own. False: it is not there, or no longer. */
 bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *seq,
                    struct call *call);
 

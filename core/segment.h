@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC   0x31474553u /* "SEG1" */
-#define SEGMENT_VERSION 6u
+#define SEGMENT_VERSION 7u
 
 #define SEGMENT_ENV_FD     "DLAUNCH_SEGMENT_FD"
 #define SEGMENT_ENV_LISTEN "DLAUNCH_LISTEN_FD"
@@ -63,6 +63,7 @@ struct segment_op {
     _Atomic int32_t result;  /* once it has ended */
     int32_t peer;            /* its root or peer; -1: none */
     char op[20], dtype[8], reduction[12], group_name[20];
+    uint32_t device; /* on device memory: begun in no order with those that are not */
 };
 
 #define SEGMENT_OPS        16 /* that are kept of each worker */

@@ -438,8 +438,8 @@ static int perform(struct nccl *n, const struct enqueued *q, struct coll_call *c
     if (rc != CUDA_OK)
         w->event = NULL;
     bool wait = !work && !stream;
-    uint64_t number = recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->id,
-                                     coll_bytes(call), 0);
+    uint64_t number = recorder_begin_device(&c->job->recorder, c->id, c->name, call->seq, &call->id,
+                                            coll_bytes(call));
     if (!q->list)
         show(c, call->seq, SEGMENT_LOCAL_CALL);
     int status = rc != CUDA_OK ? cuda_error(n, rc, call)

@@ -16,7 +16,8 @@
  * met for in a store and given no name. Every rank of one of them has made equally many before.
  * Named worlds, and those of one, are some ranks' own affair and do not count; nor do failed tries.
  */
-static _Atomic uint32_t g_launched, g_met;
+static _Atomic uint32_t g_met; /* the launcher's: in the worker's line, as a worker may run several
+                                  programs, one after the other */
 
 static bool is_set(const char *name)
 {
@@ -35,7 +36,7 @@ int world_init(struct world *w, const struct world_opts *o, struct err *e)
     with.whence = o->method ? "init_method" : "DLCOLL_INIT_METHOD";
     bool asked = with.method || o->store || o->size > 0;
     bool launched = is_set(SEGMENT_ENV_FD) && !asked;
-    w->made = launched ? &g_launched : !*o->name ? &g_met : NULL;
+    w->made = !launched && !*o->name ? &g_met : NULL;
     w->instance = w->made ? atomic_load(w->made) + 1 : 1;
     if (o->store && o->size <= 0)
         r = err_set(e, -EINVAL, "with a store, rank and world_size must be given");
@@ -45,6 +46,10 @@ int world_init(struct world *w, const struct world_opts *o, struct err *e)
         r = bootstrap_store(w, &with, e);
     else
         w->size = 1;
+    if (r == 0 && launched) {
+        w->made = &world_line(w)->worlds;
+        w->instance = atomic_load(w->made) + 1;
+    }
     if (r == 0 && !launched && w->size == 1) { /* it has met nobody */
         const struct wait_cpus own = wait_own_cpus();
         w->neighbours = 1;

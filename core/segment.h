@@ -88,6 +88,7 @@ struct segment_local {
      * kernel marks with FUTEX_OWNER_DIED when the worker begins to end; 0: there is none yet. The
      * process is reaped only when all its memory has been given back, 100 ms for each GB. */
     _Atomic uint32_t life_word; /* 1 + its offset */
+    _Atomic uint32_t worlds;    /* that have been made, by one process or several in turn */
     _Atomic uint32_t settings;  /* 1 + those of its calls (call.h); 0: not in dlcoll_init yet */
     _Alignas(8) unsigned char life[SEGMENT_LIFE_BYTES];
     struct segment_op ops[SEGMENT_OPS];

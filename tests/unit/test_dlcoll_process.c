@@ -243,6 +243,51 @@ START_TEST(descriptors_are_closed_on_exec_and_at_the_end)
 }
 END_TEST
 
+enum { PROGRAMS = 3 };
+
+/* What is seen is seen by then: whoever is wrong does not wait for rank 1. */
+static void be_late(struct ranks *j)
+{
+    for (int ms = 0; ms < 300 && !atomic_load(&j->shared->go); ms++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
+static void run_program(struct ranks *j, int rank, int k)
+{
+    int32_t x = 10 * k + rank, sum = -1;
+    if (rank == 1 && k > 0)
+        be_late(j);
+    dlcoll_comm *c = comm_start();
+    EXPECT(dlcoll_all_reduce(&x, &sum, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s",
+           why(c));
+    if (sum != 20 * k + 1)
+        atomic_store(&j->shared->go, 1);
+    EXPECT(sum == 20 * k + 1, "program %d: %d", k, sum);
+    comm_end(c);
+}
+
+/* As of a script that runs one program after the other. */
+static void run_programs(struct ranks *j, int rank)
+{
+    for (int k = 0; k < PROGRAMS; k++) {
+        int status;
+        pid_t pid = fork();
+        EXPECT(pid >= 0);
+        if (pid == 0) {
+            run_program(j, rank, k);
+            _exit(0);
+        }
+        EXPECT(waitpid(pid, &status, 0) == pid && status == 0, "program %d", k);
+    }
+}
+
+START_TEST(programs_of_a_worker_meet_those_of_the_others)
+{
+    setenv("DLCOLL_SHM", _i ? "0" : "1", 1);
+    ranks_run(2, 1, run_programs);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_process");
@@ -252,6 +297,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_forked_child_cannot_carry_out_its_parents);
     tcase_add_loop_test(tc, children_destroy_what_others_use, 0, 3);
     tcase_add_test(tc, signals_do_not_disturb);
+    tcase_add_loop_test(tc, programs_of_a_worker_meet_those_of_the_others, 0, 2);
     tcase_add_test(tc, descriptors_are_closed_on_exec_and_at_the_end);
     return s;
 }

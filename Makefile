@@ -512,7 +512,7 @@ help:
 	@echo '  sim sim-bugs     the rendezvous on a virtual clock: SIM_SEEDS stories (1,000,000); with bugs'
 	@echo '                   planted in it, how many stories it takes to find them'
 	@echo '  cross            every collective operation, type, reduction and count through every algorithm'
-	@echo '                   and transport: how many operations were right, in a quarter of an hour'
+	@echo '                   and transport: how many were right (long; CROSS_SIZE=4: of 4 ranks only)'
 	@echo '  test-torch       with real PyTorch, current and Debian'\''s (tests/torch/run.sh has its variables)'
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'

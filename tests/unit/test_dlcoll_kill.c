@@ -1,4 +1,5 @@
-/* kill -9 of a rank in the middle of every operation, under two launchers, and under none: every
+/* kill -9 of a rank in the middle of every operation, under two launchers that the test plays
+ * (test_dlcoll_job has real ones), and under none: every
  * survivor returns the error that names it. */
 #include "tests/lib/test.h"
 

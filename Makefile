@@ -56,7 +56,7 @@ src       = $(wildcard $(1)/*.c) $(wildcard $(1)/*/*.c)
 obj       = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 pic       = $(patsubst %.c,$(BUILD)/pic/%.o,$(1))
 
-MAINS        := launcher/main.c launcher/dlaunchctl.c
+MAINS        := launcher/main.c launcher/control/dlaunchctl.c
 LAUNCHER_SRC := $(filter-out $(MAINS),$(call src,launcher))
 DLAUNCH_OBJ  := $(call obj,$(call src,core) $(call src,rendezvous) $(call src,agent) $(LAUNCHER_SRC))
 
@@ -81,7 +81,7 @@ endif
 COLL_SRC   := $(filter-out collectives/tools/%,$(call src,collectives))
 DLCOLL_SRC := $(COLL_SRC) \
               $(patsubst %,core/%.c,err bytes escape fd futex map netaddr parse log thread) \
-              $(patsubst %,rendezvous/store_%.c,client proto thread service session table out)
+              $(patsubst %,rendezvous/store/store_%.c,client proto thread service session table out)
 DLCOLL_OBJ := $(call pic,$(DLCOLL_SRC))
 
 EXAMPLES  := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
@@ -117,10 +117,10 @@ $(BUILD)/pic/%.o: %.c $(BUILD)/.flags
 # The reduction kernels: the same bits whatever the processor, so no fused multiply-add; and those for
 # processors that not everybody has.
 ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
-%/collectives/reduce_avx2.o:   private ALL_CFLAGS += -mavx2 -mf16c
-%/collectives/reduce_avx512.o: private ALL_CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl
+%/collectives/reduce/reduce_avx2.o:   private ALL_CFLAGS += -mavx2 -mf16c
+%/collectives/reduce/reduce_avx512.o: private ALL_CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl
 endif
-KERNEL_OBJ := %/collectives/reduce_portable.o %/collectives/reduce_avx2.o %/collectives/reduce_avx512.o
+KERNEL_OBJ := %/collectives/reduce/reduce_portable.o %/collectives/reduce/reduce_avx2.o %/collectives/reduce/reduce_avx512.o
 $(KERNEL_OBJ): private ALL_CFLAGS += -ffp-contract=off
 
 # (Their own settings are private: what they are built from, .flags among it, has the common ones.)
@@ -149,7 +149,7 @@ $(BUILD)/dlaunch: $(call obj,launcher/main.c) $(PROGRAM_OBJ)
 	$(say) LD $@
 	$(link) $^ $(LIBS)
 
-$(BUILD)/dlaunchctl: $(call obj,launcher/dlaunchctl.c) $(PROGRAM_OBJ)
+$(BUILD)/dlaunchctl: $(call obj,launcher/control/dlaunchctl.c) $(PROGRAM_OBJ)
 	$(say) LD $@
 	$(link) $^ $(LIBS)
 
@@ -205,7 +205,7 @@ $(BUILD)/tests/coll_worker: $(call obj,$(patsubst %,tests/lib/coll_%.c,worker jo
 # Libraries that a test machine lacks, as far as is needed: one file each, under the real name.
 fake = $(BUILD)/tests/fake/$(1)
 FAKES := $(call fake,failing_calls.so) $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
-reducing := $(patsubst %,$(BUILD)/pic/collectives/%.o,dtype reduce reduce_user reduce_portable reduce_avx2 reduce_avx512) \
+reducing := $(patsubst %,$(BUILD)/pic/collectives/reduce/%.o,dtype reduce reduce_user reduce_portable reduce_avx2 reduce_avx512) \
             $(BUILD)/pic/core/err.o
 $(call fake,libnccl.so.2): $(BUILD)/pic/tests/fake/nccl.o $(reducing)
 $(call fake,libnccl-old.so.2): $(BUILD)/pic/tests/fake/nccl_old.o $(reducing)

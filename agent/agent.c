@@ -27,12 +27,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "agent/report.h"
+#include "agent/report/report.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "rendezvous/text.h"
+#include "rendezvous/rules/text.h"
 
 #define OWN_DESCRIPTORS 25 /* with one node and one worker's taken off, at the least */
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "agent/agent_impl.h"
-#include "agent/recorded.h"
+#include "agent/report/recorded.h"
 #include "core/clock.h"
 
 void agent_keep_recorded(struct agent *a)

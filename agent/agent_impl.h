@@ -3,10 +3,10 @@
 #define AGENT_AGENT_IMPL_H
 
 #include "agent/agent.h"
-#include "agent/dying.h"
-#include "agent/gpu_watch.h"
+#include "agent/process/dying.h"
+#include "agent/device/gpu_watch.h"
 #include "agent/own_name.h"
-#include "agent/sweep.h"
+#include "agent/process/sweep.h"
 #include "agent/worker.h"
 #include "core/fsm.h"
 #include "core/uvx.h"

@@ -6,7 +6,7 @@
 #include <sys/time.h>
 
 #include "agent/agent_impl.h"
-#include "agent/report.h"
+#include "agent/report/report.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"

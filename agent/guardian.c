@@ -25,10 +25,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "agent/cgroup.h"
-#include "agent/pidns.h"
-#include "agent/spawn.h"
-#include "agent/sweep.h"
+#include "agent/process/cgroup.h"
+#include "agent/process/pidns.h"
+#include "agent/process/spawn.h"
+#include "agent/process/sweep.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"

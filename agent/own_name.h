@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <uv.h>
 
-#include "rendezvous/rank_table.h"
+#include "rendezvous/rules/rank_table.h"
 
 struct own_name;
 struct job_spec;

@@ -8,8 +8,8 @@
 #include "core/err.h"
 #include "core/netaddr.h"
 #include "core/segment.h"
-#include "rendezvous/failure.h"
-#include "rendezvous/rank_table.h"
+#include "rendezvous/rules/failure.h"
+#include "rendezvous/rules/rank_table.h"
 
 struct segment {
     int fd; /* for the workers to inherit; -1: none */

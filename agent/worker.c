@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/error_file.h"
-#include "agent/stdio_std.h"
+#include "agent/report/error_file.h"
+#include "agent/output/stdio_std.h"
 #include "agent/worker_env.h"
 #include "core/clock.h"
 #include "core/fd.h"

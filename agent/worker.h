@@ -7,15 +7,15 @@
 #include <sys/types.h>
 
 #include "agent/agent.h"
-#include "agent/cgroup.h"
+#include "agent/process/cgroup.h"
 #include "agent/job_spec.h"
-#include "agent/log_dir.h"
-#include "agent/oom.h"
-#include "agent/placement.h"
-#include "agent/reaper.h"
+#include "agent/output/log_dir.h"
+#include "agent/process/oom.h"
+#include "agent/device/placement.h"
+#include "agent/process/reaper.h"
 #include "agent/segment.h"
-#include "agent/spawn.h"
-#include "agent/stdio.h"
+#include "agent/process/spawn.h"
+#include "agent/output/stdio.h"
 #include "agent/worker_env.h"
 
 enum worker_state {

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/template.h"
+#include "agent/output/template.h"
 #include "core/bytes.h"
 #include "core/map.h"
 #include "core/mem.h"

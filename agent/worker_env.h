@@ -27,7 +27,7 @@
 #define AGENT_WORKER_ENV_H
 
 #include "agent/job_spec.h"
-#include "rendezvous/rank_table.h"
+#include "rendezvous/rules/rank_table.h"
 
 /* What the workers of one round on this node have in common. */
 struct worker_env_shared;

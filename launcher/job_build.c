@@ -12,14 +12,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/placement.h"
-#include "agent/stdio_std.h"
+#include "agent/device/placement.h"
+#include "agent/output/stdio_std.h"
 #include "agent/worker_env.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
 #include "core/parse.h"
-#include "agent/gpu.h"
+#include "agent/device/gpu.h"
 #include "launcher/program.h"
 #include "launcher/rdzv_conf.h"
 #include "launcher/token.h"

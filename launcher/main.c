@@ -19,7 +19,7 @@
 #include "core/mem.h"
 #include "core/uvx.h"
 #include "launcher/config_file.h"
-#include "launcher/control.h"
+#include "launcher/control/control.h"
 #include "launcher/daemon.h"
 #include "launcher/detect.h"
 #include "launcher/job_build.h"

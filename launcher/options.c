@@ -13,7 +13,7 @@
 #include "core/mem.h"
 #include "core/parse.h"
 #include "core/segment.h"
-#include "rendezvous/rank_table.h"
+#include "rendezvous/rules/rank_table.h"
 
 #define PET    OPT_F_PET
 #define TR     OPT_F_TR

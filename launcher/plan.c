@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "agent/placement.h"
+#include "agent/device/placement.h"
 #include "agent/worker_env.h"
 #include "core/log.h"
 #include "core/mem.h"

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/spawn.h"
+#include "agent/process/spawn.h"
 #include "core/fd.h"
 
 #define RUNPY \

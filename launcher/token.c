@@ -14,7 +14,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "rendezvous/guard.h"
+#include "rendezvous/wire/guard.h"
 
 #define RANDOM_BYTES 32
 #define TOKEN_ENV    "DLAUNCH_TOKEN"

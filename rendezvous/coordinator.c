@@ -23,10 +23,10 @@
 #include "core/map.h"
 #include "core/mem.h"
 #include "core/uvx.h"
-#include "rendezvous/broadcast.h"
-#include "rendezvous/connector.h"
-#include "rendezvous/endpoint.h"
-#include "rendezvous/text.h"
+#include "rendezvous/wire/broadcast.h"
+#include "rendezvous/wire/connector.h"
+#include "rendezvous/wire/endpoint.h"
+#include "rendezvous/rules/text.h"
 
 struct caller {
     struct coordinator *coordinator;

@@ -5,9 +5,9 @@
 #include <uv.h>
 
 #include "core/netaddr.h"
-#include "rendezvous/beat.h"
-#include "rendezvous/link.h"
-#include "rendezvous/rdzv_state.h"
+#include "rendezvous/wire/beat.h"
+#include "rendezvous/wire/link.h"
+#include "rendezvous/rules/rdzv_state.h"
 
 #define COORDINATOR_HELLO_MS 5000 /* for a connection to say hello */
 

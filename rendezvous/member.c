@@ -15,7 +15,7 @@
 #include "core/mem.h"
 #include "core/netaddr.h"
 #include "core/uvx.h"
-#include "rendezvous/text.h"
+#include "rendezvous/rules/text.h"
 
 struct member {
     struct link_hub *hub;

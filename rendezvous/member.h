@@ -4,9 +4,9 @@
 #ifndef RENDEZVOUS_MEMBER_H
 #define RENDEZVOUS_MEMBER_H
 
-#include "rendezvous/beat.h"
-#include "rendezvous/link.h"
-#include "rendezvous/member_state.h"
+#include "rendezvous/wire/beat.h"
+#include "rendezvous/wire/link.h"
+#include "rendezvous/rules/member_state.h"
 
 struct member;
 

@@ -23,7 +23,7 @@
 #include "core/mem.h"
 #include "rendezvous/rdzv_config.h"
 #include "rendezvous/rdzv_impl.h"
-#include "rendezvous/text.h"
+#include "rendezvous/rules/text.h"
 
 #define CONNECT_MS       5000 /* one round of attempts */
 #define RETRY_MIN_MS     20

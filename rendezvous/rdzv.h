@@ -30,8 +30,8 @@
 #include <uv.h>
 
 #include "core/err.h"
-#include "rendezvous/failure.h"
-#include "rendezvous/rank_table.h"
+#include "rendezvous/rules/failure.h"
+#include "rendezvous/rules/rank_table.h"
 
 enum rdzv_backend {
     RDZV_STATIC, /* MAX nodes, no more, no fewer; the endpoint is MASTER_ADDR:MASTER_PORT */

@@ -5,8 +5,8 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "rendezvous/rdzv_backend.h"
-#include "rendezvous/text.h"
+#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/rules/text.h"
 
 #define LEASE_BEATS 1.5 /* heartbeats in a lease, at least */
 

@@ -3,9 +3,9 @@
 #ifndef RENDEZVOUS_RDZV_CONFIG_H
 #define RENDEZVOUS_RDZV_CONFIG_H
 
-#include "rendezvous/member_state.h"
+#include "rendezvous/rules/member_state.h"
 #include "rendezvous/rdzv.h"
-#include "rendezvous/rdzv_state.h"
+#include "rendezvous/rules/rdzv_state.h"
 
 int rdzv_config_check(const struct rdzv_config *c, struct err *e); /* 0 or -EINVAL */
 

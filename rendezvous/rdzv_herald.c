@@ -15,7 +15,7 @@
 #include "core/mem.h"
 #include "rendezvous/rdzv_config.h"
 #include "rendezvous/rdzv_impl.h"
-#include "rendezvous/text.h"
+#include "rendezvous/rules/text.h"
 
 /* Much shorter than any last call, before whose end a job of MIN nodes does not begin. A place
  * where nobody listens costs a refused connection, a seat a handshake. */

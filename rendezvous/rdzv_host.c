@@ -7,7 +7,7 @@
 #include "core/log.h"
 #include "rendezvous/rdzv_config.h"
 #include "rendezvous/rdzv_impl.h"
-#include "rendezvous/text.h"
+#include "rendezvous/rules/text.h"
 
 #define PROBE_MS 300
 

@@ -3,16 +3,16 @@
 #define RENDEZVOUS_RDZV_IMPL_H
 
 #include "core/uvx.h"
-#include "rendezvous/beat_call.h"
+#include "rendezvous/wire/beat_call.h"
 #include "rendezvous/coordinator.h"
-#include "rendezvous/endpoint.h"
-#include "rendezvous/guard.h"
+#include "rendezvous/wire/endpoint.h"
+#include "rendezvous/wire/guard.h"
 #include "rendezvous/member.h"
 #include "rendezvous/rdzv.h"
-#include "rendezvous/rdzv_backend.h"
-#include "rendezvous/relay.h"
-#include "rendezvous/seat.h"
-#include "rendezvous/store_server.h"
+#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/wire/relay.h"
+#include "rendezvous/wire/seat.h"
+#include "rendezvous/store/store_server.h"
 
 struct rdzv {
     uv_loop_t *loop;

@@ -24,7 +24,7 @@ check collectives core rendezvous
 check examples
 
 # collectives know of rendezvous only the store (client, protocol, table).
-out=$(grep -rnE 'include "rendezvous/' collectives | grep -vE 'rendezvous/store_(client|proto|table|thread)\.h')
+out=$(grep -rnE 'include "rendezvous/' collectives | grep -vE 'rendezvous/store/store_(client|proto|table|thread)\.h')
 [ -z "$out" ] || { printf 'collectives may include only the store of rendezvous\n%s\n' "$out"; bad=1; }
 
 # the tools are programs like any other.
@@ -38,10 +38,10 @@ door() {
 }
 door 'ini\.h' 'launcher/config_file\.c'
 door 'openssl/' 'core/tls\.c'
-door 'hwloc' 'agent/(placement|topology)'
+door 'hwloc' 'agent/device/(placement|topology)'
 door '(nccl|cuda)' 'collectives/nccl/'
 door 'uv\.h' '(core/uvx|rendezvous/|agent/|launcher/)'
-out=$(grep -rnlE 'include <uv\.h>|core/uvx' collectives rendezvous/store_client.c rendezvous/store_proto.c rendezvous/store_table.c rendezvous/store_out.c rendezvous/store_session.c rendezvous/store_service.c rendezvous/store_thread.c rendezvous/rank_table.c rendezvous/failure.c rendezvous/rdzv_state.c 2>/dev/null)
+out=$(grep -rnlE 'include <uv\.h>|core/uvx' collectives rendezvous/store/store_client.c rendezvous/store/store_proto.c rendezvous/store/store_table.c rendezvous/store/store_out.c rendezvous/store/store_session.c rendezvous/store/store_service.c rendezvous/store/store_thread.c rendezvous/rules 2>/dev/null)
 [ -z "$out" ] || { printf 'must stay free of libuv:\n%s\n' "$out"; bad=1; }
 
 [ $bad = 0 ] && echo "layers: ok"

@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "collectives/coll_call.h"
+#include "collectives/api/coll_call.h"
 #include "collectives/dlcoll.h"
 #include "core/err.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/coll.h"
+#include "collectives/api/coll.h"
 #include "collectives/nccl/nccl_comm.h"
 #include "core/log.h"
 

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "collectives/coll_call.h"
+#include "collectives/api/coll_call.h"
 #include "collectives/net/schedule.h"
 
 /* One operation as one rank sees it. All but `rank` and `in_place` is the same on every rank, and

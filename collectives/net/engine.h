@@ -19,8 +19,8 @@
 #include "collectives/net/schedule.h"
 #include "collectives/net/transport.h"
 #include "collectives/net/wire.h"
-#include "collectives/reduce.h"
-#include "collectives/wait.h"
+#include "collectives/reduce/reduce.h"
+#include "collectives/api/wait.h"
 #include "core/err.h"
 
 struct engine_run {

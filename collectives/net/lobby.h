@@ -18,7 +18,7 @@
 
 #include "collectives/net/stop.h"
 #include "collectives/net/wire.h"
-#include "collectives/world.h"
+#include "collectives/bootstrap/world.h"
 #include "core/err.h"
 
 enum {

@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/choice.h"
-#include "collectives/comm.h"
+#include "collectives/api/choice.h"
+#include "collectives/api/comm.h"
 #include "collectives/net/algo.h"
-#include "collectives/provider.h"
-#include "collectives/recorder.h"
+#include "collectives/api/provider.h"
+#include "collectives/api/recorder.h"
 
 static bool is_stopped(const void *comm)
 {

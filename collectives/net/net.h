@@ -3,7 +3,7 @@
 #ifndef COLLECTIVES_NET_NET_H
 #define COLLECTIVES_NET_NET_H
 
-#include "collectives/coll_call.h"
+#include "collectives/api/coll_call.h"
 #include "collectives/net/engine.h"
 #include "collectives/net/schedule.h"
 #include "collectives/net/tcp.h"

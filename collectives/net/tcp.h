@@ -20,7 +20,7 @@
 
 #include "collectives/net/lobby.h"
 #include "collectives/net/transport.h"
-#include "collectives/world.h"
+#include "collectives/bootstrap/world.h"
 
 enum tcp_rule { TCP_LOWER, TCP_SENDER };
 

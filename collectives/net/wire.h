@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collectives/call.h"
+#include "collectives/api/call.h"
 
 #define HELLO_MAGIC   0x31434c44u /* "DLC1" */
 #define HELLO_VERSION 7u

@@ -5,7 +5,7 @@
 #ifndef COLLECTIVES_SHM_DIRECT_H
 #define COLLECTIVES_SHM_DIRECT_H
 
-#include "collectives/reduce.h"
+#include "collectives/reduce/reduce.h"
 #include "collectives/shm/sync.h"
 
 struct direct {

@@ -20,7 +20,7 @@
 #ifndef COLLECTIVES_SHM_FLOW_H
 #define COLLECTIVES_SHM_FLOW_H
 
-#include "collectives/reduce.h"
+#include "collectives/reduce/reduce.h"
 #include "collectives/shm/sync.h"
 
 enum { FLOW_NOBODY = -1, FLOW_ALL = -2 }; /* for results: or a rank */

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "collectives/reduce.h"
+#include "collectives/reduce/reduce.h"
 #include "collectives/shm/provider.h"
 
 /* Of an arrival's data: in the line that the others look at. */

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "collectives/comm.h"
+#include "collectives/api/comm.h"
 #include "collectives/shm/arena.h"
 #include "collectives/shm/shm.h"
 #include "core/fd.h"

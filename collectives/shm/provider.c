@@ -9,8 +9,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "collectives/provider.h"
-#include "collectives/reduce.h"
+#include "collectives/api/provider.h"
+#include "collectives/reduce/reduce.h"
 #include "collectives/shm/cost.h"
 #include "collectives/shm/direct.h"
 #include "collectives/shm/flow.h"

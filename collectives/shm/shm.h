@@ -36,8 +36,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collectives/call.h"
-#include "collectives/comm.h"
+#include "collectives/api/call.h"
+#include "collectives/api/comm.h"
 #include "collectives/shm/cost.h"
 
 enum {

@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/comm.h"
+#include "collectives/api/comm.h"
 #include "collectives/shm/pull.h"
 #include "collectives/shm/shm.h"
-#include "collectives/wait.h"
+#include "collectives/api/wait.h"
 
 /* Of a cell's data: in the line that the reader looks at. */
 enum { FIRST_BYTES = 64 - offsetof(struct shm_cell, data) };

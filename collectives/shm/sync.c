@@ -4,7 +4,7 @@
 #include <sched.h>
 #include <string.h>
 
-#include "collectives/comm.h"
+#include "collectives/api/comm.h"
 #include "core/clock.h"
 
 enum {

@@ -2,9 +2,9 @@
 #ifndef COLLECTIVES_SHM_SYNC_H
 #define COLLECTIVES_SHM_SYNC_H
 
-#include "collectives/coll_call.h"
+#include "collectives/api/coll_call.h"
 #include "collectives/shm/shm.h"
-#include "collectives/wait.h"
+#include "collectives/api/wait.h"
 
 /* One operation of this rank. */
 struct shm_op {

@@ -23,9 +23,9 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/tls.h"
-#include "rendezvous/guard.h"
+#include "rendezvous/wire/guard.h"
 #include "rendezvous/rdzv.h"
-#include "rendezvous/rdzv_msg.h"
+#include "rendezvous/rules/rdzv_msg.h"
 
 #define NPROC       8
 #define REPEATS     5

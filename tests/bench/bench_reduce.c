@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/reduce.h"
+#include "collectives/reduce/reduce.h"
 #include "core/clock.h"
 #include "core/mem.h"
 

@@ -18,7 +18,7 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "agent/stdio.h"
+#include "agent/output/stdio.h"
 #include "agent/worker_env.h"
 #include "core/clock.h"
 #include "core/fd.h"

@@ -32,7 +32,7 @@
 #include "core/bytes.h"
 #include "core/clock.h"
 #include "core/mem.h"
-#include "rendezvous/store_proto.h"
+#include "rendezvous/store/store_proto.h"
 
 #define VALUE_BYTES 64
 #define CLIENTS_MAX 1024

@@ -33,9 +33,9 @@
 #include "core/fd.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
-#include "rendezvous/guard.h"
-#include "rendezvous/rdzv_msg.h"
-#include "rendezvous/store_client.h"
+#include "rendezvous/wire/guard.h"
+#include "rendezvous/rules/rdzv_msg.h"
+#include "rendezvous/store/store_client.h"
 
 #define SECRET       "the job's own token, of some length"
 #define OTHER_SECRET "the token of another job, as long"

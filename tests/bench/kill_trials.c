@@ -40,7 +40,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/cgroup.h"
+#include "agent/process/cgroup.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"

@@ -17,8 +17,8 @@
 #include <uv.h>
 
 #include "core/netaddr.h"
-#include "rendezvous/store_server.h"
-#include "rendezvous/store_thread.h"
+#include "rendezvous/store/store_server.h"
+#include "rendezvous/store/store_thread.h"
 
 static struct store_server *server;
 

@@ -15,9 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collectives/error.h"
+#include "collectives/api/error.h"
 #include "collectives/nccl/nccl_api.h"
-#include "collectives/reduce.h"
+#include "collectives/reduce/reduce.h"
 
 #define API __attribute__((visibility("default")))
 enum { RANKS = 8, COMMS = 48, SLOT = 128 * 1024, BOX = 16 * 1024, ARENA = 64 << 20, IN_GROUP = 64 };

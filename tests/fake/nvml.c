@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/nvml.h"
+#include "agent/device/nvml.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define GPUS   8

@@ -5,10 +5,10 @@
  * The program is one file with a main(); it is read in here, under another name. */
 #define main dlaunchctl_main
 int main(int argc, char **argv);
-#include "launcher/dlaunchctl.c"
+#include "launcher/control/dlaunchctl.c"
 #undef main
 
-#include "launcher/control.h"
+#include "launcher/control/control.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

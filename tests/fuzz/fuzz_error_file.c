@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "agent/error_file.h"
+#include "agent/report/error_file.h"
 #include "core/log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "rendezvous/link.h"
+#include "rendezvous/wire/link.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "core/log.h"
-#include "rendezvous/member_state.h"
-#include "rendezvous/rdzv_state.h"
+#include "rendezvous/rules/member_state.h"
+#include "rendezvous/rules/rdzv_state.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

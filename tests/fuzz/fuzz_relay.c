@@ -22,7 +22,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "rendezvous/relay.h"
+#include "rendezvous/wire/relay.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

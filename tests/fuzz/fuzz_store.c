@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "rendezvous/store_session.h"
+#include "rendezvous/store/store_session.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

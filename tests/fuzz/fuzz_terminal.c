@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "agent/stdio_stream.h"
+#include "agent/output/stdio_stream.h"
 #include "core/bytes.h"
 #include "core/mem.h"
 

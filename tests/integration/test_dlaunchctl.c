@@ -15,7 +15,7 @@
 
 #include "core/fd.h"
 #include "core/mem.h"
-#include "launcher/control.h"
+#include "launcher/control/control.h"
 #include "tests/lib/proc.h"
 
 static char *dlaunchctl;

@@ -11,8 +11,8 @@
 #include "core/clock.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
-#include "rendezvous/rdzv_backend.h"
-#include "rendezvous/rdzv_msg.h"
+#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/rules/rdzv_msg.h"
 #include "tests/lib/elastic_nodes.h"
 
 enum how { GUARDIAN, AGENT, FREEZE };

@@ -7,7 +7,7 @@
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 
-#include "agent/cgroup.h"
+#include "agent/process/cgroup.h"
 #include "tests/lib/freezer.h"
 #include "tests/lib/proxy.h"
 

@@ -11,7 +11,7 @@
 
 #include "core/mem.h"
 #include "launcher/options.h"
-#include "rendezvous/store_proto.h"
+#include "rendezvous/store/store_proto.h"
 #include "tests/lib/proc.h"
 
 /* A paper as plain text: in manual pages "Fl \-name" becomes --name, and macros lose their dot. */

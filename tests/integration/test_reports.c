@@ -3,8 +3,8 @@
 
 #include <sys/resource.h>
 
-#include "agent/cgroup.h"
-#include "rendezvous/failure.h"
+#include "agent/process/cgroup.h"
+#include "rendezvous/rules/failure.h"
 
 static json_t *first_of(const json_t *report)
 {

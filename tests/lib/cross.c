@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/comm.h"
+#include "collectives/api/comm.h"
 #include "core/mem.h"
 #include "tests/lib/thread_ranks.h"
 

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/choice.h"
-#include "collectives/comm.h"
-#include "collectives/hier.h"
+#include "collectives/api/choice.h"
+#include "collectives/api/comm.h"
+#include "collectives/api/hier.h"
 #include "collectives/net/net.h"
 #include "collectives/shm/line.h"
 #include "core/mem.h"

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/comm.h"
-#include "collectives/dtype.h"
+#include "collectives/api/comm.h"
+#include "collectives/reduce/dtype.h"
 #include "core/mem.h"
 #include "tests/lib/cross.h"
 #include "tests/lib/thread_ranks.h"

@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/choice.h"
-#include "collectives/comm.h"
+#include "collectives/api/choice.h"
+#include "collectives/api/comm.h"
 #include "collectives/net/net.h"
 #include "tests/lib/cross.h"
 #include "tests/lib/thread_ranks.h"

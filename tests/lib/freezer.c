@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/cgroup.h"
+#include "agent/process/cgroup.h"
 #include "tests/lib/test.h"
 
 bool freezer_init(struct freezer *f)

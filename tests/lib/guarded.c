@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/cgroup.h"
-#include "agent/spawn.h"
-#include "agent/sweep.h"
+#include "agent/process/cgroup.h"
+#include "agent/process/spawn.h"
+#include "agent/process/sweep.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"

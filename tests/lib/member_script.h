@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/mem.h"
-#include "rendezvous/member_state.h"
+#include "rendezvous/rules/member_state.h"
 #include "tests/lib/test.h"
 
 #define S  1000000000ull

@@ -1,4 +1,4 @@
-/* pump.h: a pump of agent/stdio.h whose consoles are pipes that the test reads. */
+/* pump.h: a pump of agent/output/stdio.h whose consoles are pipes that the test reads. */
 #ifndef TESTS_LIB_PUMP_H
 #define TESTS_LIB_PUMP_H
 
@@ -11,7 +11,7 @@
 #include <termios.h>
 #include <unistd.h>
 
-#include "agent/stdio.h"
+#include "agent/output/stdio.h"
 #include "core/bytes.h"
 #include "core/clock.h"
 #include "core/fd.h"

@@ -18,7 +18,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "rendezvous/endpoint.h"
+#include "rendezvous/wire/endpoint.h"
 #include "rendezvous/rdzv.h"
 #include "tests/lib/loop.h"
 #include "tests/lib/test.h"

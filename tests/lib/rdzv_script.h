@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "core/mem.h"
-#include "rendezvous/rdzv_state.h"
+#include "rendezvous/rules/rdzv_state.h"
 #include "tests/lib/test.h"
 
 #define S     1000000000ull

@@ -6,8 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "collectives/provider.h"
-#include "collectives/reduce.h"
+#include "collectives/api/provider.h"
+#include "collectives/reduce/reduce.h"
 #include "collectives/shm/memory.h"
 
 /* Benches use this, too, where there is no Check. */

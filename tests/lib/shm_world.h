@@ -5,7 +5,7 @@
 #ifndef TESTS_LIB_SHM_WORLD_H
 #define TESTS_LIB_SHM_WORLD_H
 
-#include "collectives/comm.h"
+#include "collectives/api/comm.h"
 
 enum { SHM_WORLD_MOST = 16 };
 

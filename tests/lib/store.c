@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
-#include "rendezvous/store_thread.h"
+#include "rendezvous/store/store_thread.h"
 #include "tests/lib/test.h"
 
 /* --- Servers -----------------------------------------------------------------------------------*/

@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "core/bytes.h"
-#include "rendezvous/store_proto.h"
-#include "rendezvous/store_server.h"
+#include "rendezvous/store/store_proto.h"
+#include "rendezvous/store/store_server.h"
 
 /* --- Servers -----------------------------------------------------------------------------------*/
 

@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "rendezvous/store_thread.h"
+#include "rendezvous/store/store_thread.h"
 #include "tests/lib/test.h"
 
 enum { MOST = 64 };

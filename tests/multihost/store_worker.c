@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "core/clock.h"
-#include "rendezvous/store_client.h"
+#include "rendezvous/store/store_client.h"
 
 #define WAIT_MS 20000
 

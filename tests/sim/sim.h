@@ -35,8 +35,8 @@
 #define TESTS_SIM_SIM_H
 
 #include "core/mem.h"
-#include "rendezvous/member_state.h"
-#include "rendezvous/rdzv_state.h"
+#include "rendezvous/rules/member_state.h"
+#include "rendezvous/rules/rdzv_state.h"
 
 #define S      1000000000ull
 #define MS     1000000ull

@@ -1,6 +1,6 @@
-/* Stands for the threads of the heartbeats (rendezvous/beat.h) on both sides of a connection, and
- * for the second connection between them. They run on while their process's loop is stuck, and what
- * they learn reaches the rules when that turns again. */
+/* Stands for the threads of the heartbeats (rendezvous/wire/beat.h) on both sides of a connection,
+ * and for the second connection between them. They run on while their process's loop is stuck, and
+ * what they learn reaches the rules when that turns again. */
 #include "tests/sim/sim.h"
 
 #define STUCK_NS (10 * S)

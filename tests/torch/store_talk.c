@@ -12,8 +12,8 @@
 #include <string.h>
 
 #include "core/mem.h"
-#include "rendezvous/store_async.h"
-#include "rendezvous/store_client.h"
+#include "rendezvous/store/store_async.h"
+#include "rendezvous/store/store_client.h"
 
 #define KEYS(...) ((const char *const[]){__VA_ARGS__, NULL})
 

@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/choice.h"
-#include "collectives/dtype.h"
+#include "collectives/api/choice.h"
+#include "collectives/reduce/dtype.h"
 #include "collectives/net/algo.h"
 #include "collectives/net/engine.h"
 #include "core/clock.h"

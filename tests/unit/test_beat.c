@@ -1,5 +1,5 @@
 /* The thread of the heartbeats, against another one and against a peer that is the test's own. */
-#include "rendezvous/beat.h"
+#include "rendezvous/wire/beat.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include "core/clock.h"
 #include "core/tls.h"
-#include "rendezvous/rdzv_msg.h"
+#include "rendezvous/rules/rdzv_msg.h"
 #include "tests/lib/loop.h"
 #include "tests/lib/test.h"
 

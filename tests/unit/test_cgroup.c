@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/cgroup.h"
+#include "agent/process/cgroup.h"
 
 /* Nobody is left to remove a cgroup when guardian and agent are killed at once: the next agent
  * does.

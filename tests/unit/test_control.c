@@ -14,8 +14,8 @@
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"
-#include "launcher/control.h"
-#include "launcher/control_dir.h"
+#include "launcher/control/control.h"
+#include "launcher/control/control_dir.h"
 #include "tests/lib/loop.h"
 
 #define PID 4242

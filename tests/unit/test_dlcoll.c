@@ -11,11 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collectives/comm.h"
+#include "collectives/api/comm.h"
 #include "core/clock.h"
 #include "core/mem.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_thread.h"
+#include "rendezvous/store/store_client.h"
+#include "rendezvous/store/store_thread.h"
 #include "tests/lib/proxy.h"
 #include "tests/lib/ranks.h"
 

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/async.h"
-#include "collectives/comm.h"
+#include "collectives/api/async.h"
+#include "collectives/api/comm.h"
 #include "core/clock.h"
 #include "core/mem.h"
 #include "tests/lib/thread_ranks.h"

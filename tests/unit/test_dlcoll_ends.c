@@ -10,7 +10,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "collectives/comm.h"
+#include "collectives/api/comm.h"
 #include "collectives/shm/provider.h"
 #include "core/clock.h"
 #include "tests/lib/thread_ranks.h"

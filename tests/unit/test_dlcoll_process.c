@@ -11,8 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collectives/comm.h"
-#include "collectives/p2p_state.h"
+#include "collectives/api/comm.h"
+#include "collectives/p2p/p2p_state.h"
 #include "tests/lib/ranks.h"
 
 static void *call_barrier(void *arg)

@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/dying.h"
-#include "collectives/life.h"
+#include "agent/process/dying.h"
+#include "collectives/api/life.h"
 #include "core/fd.h"
 #include "core/futex.h"
 #include "core/mem.h"

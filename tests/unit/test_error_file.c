@@ -10,7 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "agent/error_file.h"
+#include "agent/report/error_file.h"
 #include "core/bytes.h"
 #include "core/mem.h"
 

@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/spawn.h"
+#include "agent/process/spawn.h"
 #include "core/fd.h"
 #include "core/mem.h"
 

@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rendezvous/clock_offset.h"
-#include "rendezvous/failure.h"
-#include "rendezvous/failure_log.h"
+#include "rendezvous/rules/clock_offset.h"
+#include "rendezvous/rules/failure.h"
+#include "rendezvous/rules/failure_log.h"
 #include "rendezvous/rdzv.h"
 
 #define MS 1000000u

@@ -9,9 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "agent/gpu_watch.h"
-#include "agent/nvml.h"
-#include "agent/xid.h"
+#include "agent/device/gpu_watch.h"
+#include "agent/device/nvml.h"
+#include "agent/device/xid.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "tests/lib/loop.h"

@@ -7,9 +7,9 @@
 #include <sys/utsname.h>
 
 #include "core/peer_uid.h"
-#include "rendezvous/guard.h"
-#include "rendezvous/rdzv_backend.h"
-#include "rendezvous/rdzv_msg.h"
+#include "rendezvous/wire/guard.h"
+#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/rules/rdzv_msg.h"
 
 static struct guard guards[NODES_MAX];
 

@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/comm.h"
-#include "collectives/hier.h"
-#include "collectives/provider.h"
+#include "collectives/api/comm.h"
+#include "collectives/api/hier.h"
+#include "collectives/api/provider.h"
 #include "collectives/shm/provider.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/test.h"

@@ -9,11 +9,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/placement.h"
+#include "agent/device/placement.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "agent/gpu.h"
+#include "agent/device/gpu.h"
 #include "launcher/config_file.h"
 #include "launcher/job_build.h"
 #include "launcher/rdzv_conf.h"

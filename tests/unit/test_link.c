@@ -12,11 +12,11 @@
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"
-#include "rendezvous/connector.h"
-#include "rendezvous/endpoint.h"
-#include "rendezvous/link.h"
-#include "rendezvous/rdzv_msg.h"
-#include "rendezvous/seat.h"
+#include "rendezvous/wire/connector.h"
+#include "rendezvous/wire/endpoint.h"
+#include "rendezvous/wire/link.h"
+#include "rendezvous/rules/rdzv_msg.h"
+#include "rendezvous/wire/seat.h"
 #include "tests/lib/loop.h"
 
 static uv_loop_t loop;

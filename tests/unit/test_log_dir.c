@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "agent/fs.h"
-#include "agent/log_dir.h"
+#include "agent/output/log_dir.h"
 #include "core/mem.h"
 
 static bool is_dir(const char *path)

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collectives/dtype.h"
+#include "collectives/reduce/dtype.h"
 #include "collectives/nccl/nccl_api.h"
 #include "core/clock.h"
 #include "core/mem.h"

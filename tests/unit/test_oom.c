@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/cgroup.h"
-#include "agent/oom.h"
+#include "agent/process/cgroup.h"
+#include "agent/process/oom.h"
 #include "core/fd.h"
 
 #define MIB ((size_t)1 << 20)

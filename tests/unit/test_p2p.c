@@ -13,7 +13,7 @@
 
 #include "collectives/dlcoll.h"
 #include "collectives/net/tcp.h"
-#include "collectives/p2p_state.h"
+#include "collectives/p2p/p2p_state.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/reduce.h"
+#include "collectives/reduce/reduce.h"
 #include "collectives/tools/perf_data.c"
 
 enum { COUNT = 1000, RANKS_MOST = 33 };

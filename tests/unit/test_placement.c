@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/cgroup.h"
-#include "agent/placement.h"
+#include "agent/process/cgroup.h"
+#include "agent/device/placement.h"
 #include "core/fd.h"
 #include "core/mem.h"
 

@@ -8,13 +8,13 @@
 #include <string.h>
 
 #include "collectives/net/wire.h"
-#include "collectives/p2p_state.h"
+#include "collectives/p2p/p2p_state.h"
 #include "core/mem.h"
 #include "core/segment.h"
-#include "rendezvous/endpoint.h"
-#include "rendezvous/rdzv_msg.h"
-#include "rendezvous/relay.h"
-#include "rendezvous/store_session.h"
+#include "rendezvous/wire/endpoint.h"
+#include "rendezvous/rules/rdzv_msg.h"
+#include "rendezvous/wire/relay.h"
+#include "rendezvous/store/store_session.h"
 
 static char *page;
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rendezvous/rank_table.h"
+#include "rendezvous/rules/rank_table.h"
 
 struct row {
     const char *host, *addr, *role;

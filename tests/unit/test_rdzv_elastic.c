@@ -1,7 +1,7 @@
 /* Who takes a lost node's place, what is charged to which budget, and when it is given up. */
 #include "tests/lib/rdzv_script.h"
 
-#include "rendezvous/rdzv_blame.h"
+#include "rendezvous/rules/rdzv_blame.h"
 
 /* Every node of the stopped round says that its workers have ended. */
 static void stopped(uint32_t n)

@@ -4,8 +4,8 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include "rendezvous/rdzv_backend.h"
-#include "rendezvous/rdzv_msg.h"
+#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/rules/rdzv_msg.h"
 
 /* ---------------------------------------------------------------------------------------- file */
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "rendezvous/rdzv_msg.h"
+#include "rendezvous/rules/rdzv_msg.h"
 
 static struct buf B;
 

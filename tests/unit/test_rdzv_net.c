@@ -1,7 +1,7 @@
 /* Rendezvous objects over real sockets: one, several, and with connections that break. */
-#include "rendezvous/rdzv_backend.h"
+#include "rendezvous/discovery/rdzv_backend.h"
 #include "rendezvous/rdzv_config.h"
-#include "rendezvous/rdzv_msg.h"
+#include "rendezvous/rules/rdzv_msg.h"
 #include "tests/lib/rdzv_nodes.h"
 
 /* ---------------------------------------------------------------------------------- one node */

@@ -3,8 +3,8 @@
 
 #include <sys/resource.h>
 
-#include "rendezvous/rdzv_backend.h"
-#include "rendezvous/rdzv_msg.h"
+#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/rules/rdzv_msg.h"
 
 /* ------------------------------------------------------------------------------------ strangers */
 

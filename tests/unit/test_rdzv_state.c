@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 
-#include "rendezvous/rdzv_round.h"
+#include "rendezvous/rules/rdzv_round.h"
 
 /* ------------------------------------------------------------------------------------ joining */
 

@@ -13,9 +13,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/reaper.h"
-#include "agent/spawn.h"
-#include "agent/sweep.h"
+#include "agent/process/reaper.h"
+#include "agent/process/spawn.h"
+#include "agent/process/sweep.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"

@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "agent/recorded.h"
+#include "agent/report/recorded.h"
 #include "core/fd.h"
 #include "core/netaddr.h"
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "collectives/recorder.h"
+#include "collectives/api/recorder.h"
 
 enum { GROUP = 7 };
 

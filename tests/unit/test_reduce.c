@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/reduce.h"
+#include "collectives/reduce/reduce.h"
 #include "core/mem.h"
 
 /* As ck_assert_msg(), which writes to a file each time that it holds. */

@@ -11,7 +11,7 @@
 
 #include "core/clock.h"
 #include "core/fd.h"
-#include "rendezvous/relay.h"
+#include "rendezvous/wire/relay.h"
 #include "tests/lib/loop.h"
 
 #define NPROC   30

@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "agent/report.h"
-#include "agent/report_words.h"
+#include "agent/report/report.h"
+#include "agent/report/report_words.h"
 #include "core/mem.h"
 
 #define RULE "------------------------------------------------------------------------------\n"

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collectives/reduce.h"
+#include "collectives/reduce/reduce.h"
 #include "collectives/shm/line.h"
 #include "collectives/shm/memory.h"
 #include "collectives/shm/provider.h"

@@ -16,8 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "agent/cgroup.h"
-#include "agent/spawn.h"
+#include "agent/process/cgroup.h"
+#include "agent/process/spawn.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"

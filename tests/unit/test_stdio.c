@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
-#include "agent/stdio_tail.h"
+#include "agent/output/stdio_tail.h"
 #include "core/mem.h"
 
 static int count_fds(void)

@@ -6,7 +6,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 
-#include "agent/stdio_logfile.h"
+#include "agent/output/stdio_logfile.h"
 #include "core/log.h"
 
 static const char *g_disk;

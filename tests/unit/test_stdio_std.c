@@ -4,8 +4,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "agent/stdio_std.h"
-#include "agent/template.h"
+#include "agent/output/stdio_std.h"
+#include "agent/output/template.h"
 #include "agent/text.h"
 #include "core/mem.h"
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core/mem.h"
-#include "rendezvous/store_async.h"
+#include "rendezvous/store/store_async.h"
 #include "tests/lib/loop.h"
 #include "tests/lib/store.h"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/mem.h"
-#include "rendezvous/store_session.h"
+#include "rendezvous/store/store_session.h"
 #include "tests/lib/store.h"
 
 /* --- A session without a socket ----------------------------------------------------------------*/

@@ -14,8 +14,8 @@
 
 #include "core/clock.h"
 #include "core/mem.h"
-#include "rendezvous/store_client.h"
-#include "rendezvous/store_thread.h"
+#include "rendezvous/store/store_client.h"
+#include "rendezvous/store/store_thread.h"
 #include "tests/lib/store.h"
 
 static struct test_server *server;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/mem.h"
-#include "rendezvous/store_table.h"
+#include "rendezvous/store/store_table.h"
 #include "tests/lib/store.h"
 
 /* --- Failing allocations -----------------------------------------------------------------------*/

@@ -13,7 +13,7 @@
 #include "launcher/config_file.h"
 #include "launcher/job_build.h"
 #include "launcher/token.h"
-#include "rendezvous/guard.h"
+#include "rendezvous/wire/guard.h"
 #include "tests/lib/proc.h"
 
 #define LONG "0123456789abcdef0123456789abcdef"

@@ -9,7 +9,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-#include "collectives/wait.h"
+#include "collectives/api/wait.h"
 #include "tests/lib/test.h"
 
 START_TEST(own_cpus_are_those_of_the_affinity)

@@ -22,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "collectives/reduce.h"
+#include "collectives/reduce/reduce.h"
 #include "tests/bench/coll/harness.h"
 
 enum { RANKS_MAX = 64, PAST_CACHES = 4 << 20, BLOCK = 16 << 10 };

@@ -1,0 +1,529 @@
+/* gpu_watch.c: gpu_watch_ask() hands the question to the thread; the thread answers by an async
+ * handle; on_answer or on_late calls back.
+ *
+ * Failures: no NVML here, an old one: nothing is known, and workers start. A GPU that is lost, or
+ * busy when it must be free: the answer is an error. NVML that does not answer: on_late warns, and
+ * it is not asked again; the thread, if it ever comes back, finds `closed` set and ends. */
+#include "agent/device/gpu_watch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/device/nvml.h"
+#include "agent/worker_env.h"
+#include "agent/device/xid.h"
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/thread.h"
+
+#define MIB             (1024ull * 1024)
+#define SLACK           (512 * MIB)  /* more than that above what was used before is not free yet */
+#define IDLE_MAX        (2048 * MIB) /* of a GPU that no process is known to use */
+#define LOOK_MS         50           /* between two looks at the memory */
+#define EVENTS_MS       100          /* in which the driver's events are waited for */
+#define READY_LATE_MS   20000
+#define FAILURE_LATE_MS 500
+#define EVENTS_MAX      32
+#define PROCESSES_MAX   64
+
+struct device {
+    char bus[16];
+    nvmlDevice_t handle;
+    unsigned long long used, ecc; /* at the beginning */
+};
+
+struct event {
+    char bus[16];
+    int pid, code; /* the Xid; 0: ECC errors, `count` of them */
+    unsigned long long count;
+    char text[128];
+};
+
+/* What both threads have; freed by the last of them. */
+struct shared {
+    atomic_int users;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    bool closed;
+    uv_async_t *async; /* valid until closed */
+
+    int question; /* -1: none */
+    bool answered;
+    struct err answer;
+    char warning[1024];
+    struct event events[EVENTS_MAX];
+    int nevents;
+
+    /* The thread's alone. */
+    struct nvml nvml;
+    nvmlEventSet_t set;
+    struct device *devices;
+    int ndevices;
+    bool asked_before, wants_events;
+    enum gpu_check check;
+    double wait_s;
+};
+
+struct gpu_watch {
+    struct shared *sh;
+    uv_async_t async;
+    uv_timer_t late;
+    bool thread, stuck;
+    struct xid_log log;
+    char (*buses)[16]; /* of CUDA's devices; "" not known */
+    int nbuses;
+    struct event seen[EVENTS_MAX];
+    int nseen;
+    enum gpu_question question;
+    void (*done)(void *arg, const struct err *e);
+    void *arg;
+};
+
+/* ------------------------------------------------------------------------------- the thread's */
+
+static void warn(struct shared *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void warn(struct shared *s, const char *fmt, ...)
+{
+    size_t len = strlen(s->warning);
+    va_list ap;
+    va_start(ap, fmt);
+    if (len)
+        len += (size_t)snprintf(s->warning + len, sizeof(s->warning) - len, "\n");
+    if (len < sizeof(s->warning))
+        vsnprintf(s->warning + len, sizeof(s->warning) - len, fmt, ap);
+    va_end(ap);
+}
+
+static void add_event(struct shared *s, const struct event *ev)
+{
+    pthread_mutex_lock(&s->lock);
+    if (s->nevents < EVENTS_MAX)
+        s->events[s->nevents++] = *ev;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* "pid 1234 (python)", the first of those that use it; or how much is in use. "" free. */
+static const char *user_of(const struct shared *s, const struct device *d,
+                           const struct nvml_memory *m, char out[128])
+{
+    struct nvml_process p[PROCESSES_MAX];
+    unsigned n = PROCESSES_MAX;
+    out[0] = '\0';
+    if (s->nvml.DeviceGetComputeRunningProcesses_v3 &&
+        s->nvml.DeviceGetComputeRunningProcesses_v3(d->handle, &n, p) == NVML_SUCCESS && n > 0) {
+        char path[64], name[64] = "";
+        snprintf(path, sizeof(path), "/proc/%u/comm", p[0].pid);
+        if (fd_read_file(AT_FDCWD, path, name, sizeof(name)) > 0)
+            name[strcspn(name, "\n")] = '\0';
+        snprintf(out, 128, "used by pid %u%s%s%s%s (%.1f GB)", p[0].pid, *name ? " (" : "", name,
+                 *name ? ")" : "", n > 1 ? " and others" : "", (double)m->used / 1e9);
+    } else if (m->used > IDLE_MAX) {
+        snprintf(out, 128, "in use (%.1f of %.1f GB)", (double)m->used / 1e9,
+                 (double)m->total / 1e9);
+    }
+    return out;
+}
+
+static unsigned long long ecc_of(const struct shared *s, const struct device *d)
+{
+    unsigned long long n = 0;
+    if (!s->nvml.DeviceGetTotalEccErrors ||
+        s->nvml.DeviceGetTotalEccErrors(d->handle, NVML_ECC_UNCORRECTED, NVML_ECC_SINCE_BOOT, &n) !=
+            NVML_SUCCESS)
+        return 0; /* many have no ECC */
+    return n;
+}
+
+static int look_at(struct shared *s, int i, struct err *e)
+{
+    struct device *d = &s->devices[i];
+    struct nvml_memory m = {0};
+    char user[128];
+    int rc = s->nvml.DeviceGetHandleByPciBusId_v2(d->bus, &d->handle);
+    if (rc == NVML_SUCCESS)
+        rc = s->nvml.DeviceGetMemoryInfo(d->handle, &m);
+    if (rc == NVML_ERROR_GPU_IS_LOST)
+        return err_set(e, -EIO,
+                       "GPU %s is lost: it does not answer its driver (dmesg says why; a reset or "
+                       "a reboot brings it back)",
+                       d->bus);
+    if (rc == NVML_ERROR_NOT_FOUND)
+        return err_set(e, -ENODEV, "GPU %s is not there: the driver does not know it", d->bus);
+    if (rc != NVML_SUCCESS)
+        return err_set(e, -EIO, "GPU %s cannot be used: NVML says error %d", d->bus, rc);
+    if (*user_of(s, d, &m, user)) {
+        if (s->check == GPU_CHECK_FREE)
+            return err_set(e, -EBUSY, "GPU %s is %s, and --gpu_check free wants it free", d->bus,
+                           user);
+        warn(s, "GPU %s is %s", d->bus, user);
+    }
+    d->used = m.used;
+    d->ecc = ecc_of(s, d);
+    if (s->set)
+        s->nvml.DeviceRegisterEvents(d->handle, NVML_EVENT_XID, s->set);
+    return 0;
+}
+
+static void open_nvml(struct shared *s)
+{
+    struct err e = ERR_INIT;
+    if (nvml_open(&s->nvml, &e) < 0) {
+        if (s->check == GPU_CHECK_FREE)
+            warn(s, "--gpu_check: %s", e.msg);
+        return;
+    }
+    if (s->wants_events && s->nvml.EventSetCreate && s->nvml.EventSetWait_v2 &&
+        s->nvml.EventSetFree && s->nvml.DeviceRegisterEvents &&
+        s->nvml.EventSetCreate(&s->set) != NVML_SUCCESS)
+        s->set = NULL;
+}
+
+static bool is_closed(struct shared *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool closed = s->closed;
+    pthread_mutex_unlock(&s->lock);
+    return closed;
+}
+
+/* Until every device's memory is as free as it was. A process that was killed while it ran a kernel
+ * holds it for a while. */
+static int wait_for_memory(struct shared *s, struct err *e)
+{
+    uint64_t until = mono_ns() + (uint64_t)(s->wait_s * 1e9);
+    for (int i = 0; i < s->ndevices;) {
+        struct device *d = &s->devices[i];
+        struct nvml_memory m = {0};
+        int rc = s->nvml.DeviceGetMemoryInfo(d->handle, &m);
+        if (rc == NVML_ERROR_GPU_IS_LOST)
+            return look_at(s, i, e);
+        if (rc != NVML_SUCCESS || m.used <= d->used + SLACK) {
+            i++;
+        } else if (mono_ns() >= until || is_closed(s)) {
+            char user[128];
+            warn(s, "GPU %s: %.1f GB are still in use after %g s (%s); starting all the same",
+                 d->bus, (double)(m.used - d->used) / 1e9, s->wait_s, user_of(s, d, &m, user));
+            i++;
+        } else {
+            struct timespec ts = {0, LOOK_MS * 1000000};
+            nanosleep(&ts, NULL);
+        }
+    }
+    return 0;
+}
+
+static int ready(struct shared *s, struct err *e)
+{
+    if (s->asked_before)
+        return s->nvml.lib && s->wait_s > 0 ? wait_for_memory(s, e) : 0;
+    s->asked_before = true;
+    if (s->check == GPU_CHECK_OFF && s->wait_s <= 0)
+        return 0;
+    open_nvml(s);
+    int rc = 0;
+    for (int i = 0; s->nvml.lib && i < s->ndevices && rc == 0; i++)
+        rc = look_at(s, i, e);
+    if (s->check == GPU_CHECK_OFF) {
+        s->warning[0] = '\0';
+        *e = (struct err)ERR_INIT;
+        rc = 0;
+    }
+    return rc;
+}
+
+static void take_driver_event(struct shared *s, const struct nvml_event *ev)
+{
+    struct event mine = {.code = (int)ev->data};
+    if (!(ev->type & NVML_EVENT_XID))
+        return;
+    for (int i = 0; i < s->ndevices; i++) {
+        if (s->devices[i].handle == ev->device)
+            snprintf(mine.bus, sizeof(mine.bus), "%s", s->devices[i].bus);
+    }
+    add_event(s, &mine);
+}
+
+static void take_events(struct shared *s, unsigned ms)
+{
+    struct nvml_event ev;
+    while (s->set && s->nvml.EventSetWait_v2(s->set, &ev, ms) == NVML_SUCCESS) {
+        take_driver_event(s, &ev);
+        ms = 0;
+    }
+}
+
+static void look_for_ecc(struct shared *s)
+{
+    for (int i = 0; s->nvml.lib && i < s->ndevices; i++) {
+        struct device *d = &s->devices[i];
+        struct event ev = {.count = ecc_of(s, d)};
+        if (ev.count <= d->ecc)
+            continue;
+        unsigned long long total = ev.count;
+        ev.count -= d->ecc;
+        d->ecc = total;
+        snprintf(ev.bus, sizeof(ev.bus), "%s", d->bus);
+        add_event(s, &ev);
+    }
+}
+
+static void answer(struct shared *s, int question)
+{
+    struct err e = ERR_INIT;
+    if (question == GPU_ASK_READY) {
+        ready(s, &e);
+    } else {
+        take_events(s, 0);
+        look_for_ecc(s);
+    }
+    pthread_mutex_lock(&s->lock);
+    s->answer = e;
+    s->answered = true;
+    if (!s->closed)
+        uv_async_send(s->async);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void release(struct shared *s)
+{
+    if (atomic_fetch_sub(&s->users, 1) > 1)
+        return;
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->wake);
+    free(s->devices);
+    free(s);
+}
+
+static void *run(void *arg)
+{
+    struct shared *s = arg;
+    pthread_mutex_lock(&s->lock);
+    while (!s->closed) {
+        int question = s->question;
+        s->question = -1;
+        if (question < 0 && !s->set) {
+            pthread_cond_wait(&s->wake, &s->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&s->lock);
+        if (question >= 0)
+            answer(s, question);
+        else
+            take_events(s, EVENTS_MS);
+        pthread_mutex_lock(&s->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (s->set)
+        s->nvml.EventSetFree(s->set);
+    nvml_close(&s->nvml);
+    release(s);
+    return NULL;
+}
+
+/* ---------------------------------------------------------------------------------- the loop's */
+
+static void finish(struct gpu_watch *w, const struct err *e)
+{
+    void (*done)(void *, const struct err *) = w->done;
+    uv_timer_stop(&w->late);
+    w->done = NULL;
+    if (done)
+        done(w->arg, e);
+}
+
+static void on_answer(uv_async_t *async)
+{
+    struct gpu_watch *w = container_of(async, struct gpu_watch, async);
+    struct shared *s = w->sh;
+    char warning[sizeof(s->warning)];
+    pthread_mutex_lock(&s->lock);
+    bool answered = s->answered;
+    struct err e = s->answer;
+    s->answered = false;
+    memcpy(warning, s->warning, sizeof(warning));
+    s->warning[0] = '\0';
+    for (int i = 0; i < s->nevents && w->nseen < EVENTS_MAX; i++)
+        w->seen[w->nseen++] = s->events[i];
+    s->nevents = 0;
+    pthread_mutex_unlock(&s->lock);
+    if (!answered)
+        return;
+    w->stuck = false;
+    for (char *line = warning, *end; *line; line = end) {
+        end = line + strcspn(line, "\n");
+        end += *end ? (*end = '\0', 1) : 0;
+        log_warn("%s", line);
+    }
+    finish(w, e.code ? &e : NULL);
+}
+
+static void on_late(uv_timer_t *t)
+{
+    struct gpu_watch *w = container_of(t, struct gpu_watch, late);
+    w->stuck = true;
+    if (w->question == GPU_ASK_READY)
+        log_warn("NVIDIA's driver has not said in time how the GPUs are; going on without");
+    finish(w, NULL);
+}
+
+static int start_thread(struct gpu_watch *w)
+{
+    atomic_fetch_add(&w->sh->users, 1);
+    int rc = thread_start(NULL, 0, run, w->sh);
+    if (rc)
+        atomic_fetch_sub(&w->sh->users, 1);
+    w->thread = rc == 0;
+    return -rc;
+}
+
+/* Only through the loop, so that it is later for who asks. */
+static void on_nothing(uv_timer_t *t)
+{
+    finish(container_of(t, struct gpu_watch, late), NULL);
+}
+
+void gpu_watch_ask(struct gpu_watch *w, enum gpu_question q,
+                   void (*done)(void *arg, const struct err *e), void *arg)
+{
+    struct shared *s = w->sh;
+    bool waiting = w->done != NULL;
+    w->done = done;
+    w->arg = arg;
+    if (waiting)
+        return;
+    w->question = q;
+    if (w->stuck || (!w->thread && start_thread(w) < 0)) {
+        uv_timer_start(&w->late, on_nothing, 0, 0);
+        return;
+    }
+    uint64_t late =
+        q == GPU_ASK_READY ? READY_LATE_MS + (uint64_t)(s->wait_s * 1e3) : FAILURE_LATE_MS;
+    uv_timer_start(&w->late, on_late, late, 0);
+    pthread_mutex_lock(&s->lock);
+    s->question = (int)q;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void read_log(struct gpu_watch *w)
+{
+    struct xid x;
+    while (xid_log_next(&w->log, &x)) {
+        if (w->nseen == EVENTS_MAX) { /* the newest count */
+            memmove(w->seen, w->seen + 1, sizeof(w->seen) - sizeof(w->seen[0]));
+            w->nseen--;
+        }
+        struct event *ev = &w->seen[w->nseen++];
+        *ev = (struct event){.code = x.code, .pid = x.pid};
+        memcpy(ev->bus, x.bus, sizeof(ev->bus));
+        memcpy(ev->text, x.text, sizeof(ev->text));
+    }
+}
+
+const char *gpu_watch_note(struct gpu_watch *w, int local_rank, pid_t pid, char *out, size_t cap)
+{
+    int device = local_rank % w->nbuses;
+    const char *bus = w->buses[device];
+    size_t len = 0;
+    out[0] = '\0';
+    read_log(w);
+    for (int i = 0; i < w->nseen && len < cap; i++) {
+        const struct event *ev = &w->seen[i];
+        if (!(ev->pid && ev->pid == pid) && strcmp(ev->bus, bus) != 0)
+            continue;
+        bool own = strcmp(ev->bus, bus) == 0;
+        const char *text = xid_meaning(ev->code);
+        len += (size_t)snprintf(out + len, cap - len, "%sGPU ", len ? "\n" : "");
+        if (own && len < cap)
+            len += (size_t)snprintf(out + len, cap - len, "%d ", device);
+        if (len < cap && ev->code == 0)
+            len += (size_t)snprintf(out + len, cap - len,
+                                    "(%s): %llu uncorrectable ECC error%s since the job began",
+                                    ev->bus, ev->count, ev->count == 1 ? "" : "s");
+        else if (len < cap)
+            len += (size_t)snprintf(out + len, cap - len, "(%s): Xid %d%s%s", ev->bus, ev->code,
+                                    text || *ev->text ? ", " : "", text ? text : ev->text);
+    }
+    return out;
+}
+
+/* ------------------------------------------------------------------------------- beginning, end */
+
+/* The buses of CUDA's devices, and each of those that workers use once, for the thread. */
+static void find_devices(struct gpu_watch *w, const struct job_spec *job, const char *proc_dir)
+{
+    struct gpu *all;
+    int order[1024], n = gpu_list(&all, proc_dir, true);
+    int count = gpu_visible(worker_env_gpus(job), all, n, order, (int)ARRAY_LEN(order));
+    struct shared *s = w->sh;
+    w->buses = xcalloc((size_t)count + 1, sizeof(*w->buses));
+    w->nbuses = count;
+    s->devices = xcalloc((size_t)count + 1, sizeof(*s->devices));
+    for (int i = 0; i < count; i++) {
+        if (order[i] < 0)
+            continue;
+        snprintf(w->buses[i], sizeof(w->buses[i]), "%s", all[order[i]].bus);
+        if (i < job->nproc)
+            snprintf(s->devices[s->ndevices++].bus, sizeof(s->devices[0].bus), "%s",
+                     all[order[i]].bus);
+    }
+    free(all);
+}
+
+struct gpu_watch *gpu_watch_new(uv_loop_t *loop, struct uvx_scope *scope,
+                                const struct job_spec *job, const char *proc_dir, const char *kmsg)
+{
+    struct gpu_watch *w = xcalloc(1, sizeof(*w));
+    struct shared *s = w->sh = xcalloc(1, sizeof(*s));
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->wake, NULL);
+    atomic_init(&s->users, 1);
+    s->question = -1;
+    find_devices(w, job, proc_dir);
+    if (w->nbuses == 0) {
+        release(s);
+        free(w->buses);
+        free(w);
+        return NULL;
+    }
+    xid_log_open(&w->log, kmsg);
+    s->check = job->gpu_check;
+    s->wait_s = job->gpu_wait;
+    s->wants_events = w->log.fd < 0;
+    s->async = &w->async;
+    uv_async_init(loop, &w->async, on_answer);
+    uv_timer_init(loop, &w->late);
+    uv_unref((uv_handle_t *)&w->async);
+    uvx_own(scope, &w->async);
+    uvx_own(scope, &w->late);
+    return w;
+}
+
+/* Before its handles are closed: the thread makes no more use of them. */
+void gpu_watch_stop(struct gpu_watch *w)
+{
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->sh->lock);
+    w->sh->closed = true;
+    pthread_cond_signal(&w->sh->wake);
+    pthread_mutex_unlock(&w->sh->lock);
+}
+
+void gpu_watch_free(struct gpu_watch *w)
+{
+    if (!w)
+        return;
+    xid_log_close(&w->log);
+    release(w->sh);
+    free(w->buses);
+    free(w);
+}

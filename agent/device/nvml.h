@@ -1,0 +1,74 @@
+/* nvml.h: NVIDIA's management library, loaded when it is asked for; names and values are those of
+ * its manual (docs.nvidia.com/deploy/nvml-api), which keeps them for good. Its calls may take long,
+ * and for ever when a driver is stuck: none is made on the loop. */
+#ifndef AGENT_DEVICE_NVML_H
+#define AGENT_DEVICE_NVML_H
+
+#include "core/err.h"
+
+typedef struct nvmlDevice_st *nvmlDevice_t;
+typedef struct nvmlEventSet_st *nvmlEventSet_t;
+
+#define NVML_SUCCESS            0
+#define NVML_ERROR_NOT_FOUND    6
+#define NVML_ERROR_TIMEOUT      10
+#define NVML_ERROR_GPU_IS_LOST  15
+#define NVML_EVENT_XID          8ull
+#define NVML_ECC_UNCORRECTED    1
+#define NVML_ECC_SINCE_BOOT     0
+#define NVML_MEMORY_UNAVAILABLE (~0ull) /* of a process: not said */
+
+struct nvml_pci { /* nvmlPciInfo_t */
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32];
+};
+
+struct nvml_memory { /* nvmlMemory_t, bytes */
+    unsigned long long total, free, used;
+};
+
+struct nvml_process { /* nvmlProcessInfo_t of the _v3 calls */
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+};
+
+struct nvml_event { /* nvmlEventData_t */
+    nvmlDevice_t device;
+    unsigned long long type, data; /* data: the Xid */
+    unsigned gpu_instance, compute_instance;
+};
+
+/* F(name, arguments): needed; O(name, arguments): NULL where this driver has none. */
+#define NVML_FUNCTIONS(F, O)                                                                  \
+    F(Init_v2, (void))                                                                        \
+    F(Shutdown, (void))                                                                       \
+    F(DeviceGetCount_v2, (unsigned *))                                                        \
+    F(DeviceGetHandleByIndex_v2, (unsigned, nvmlDevice_t *))                                  \
+    F(DeviceGetHandleByPciBusId_v2, (const char *, nvmlDevice_t *))                           \
+    F(DeviceGetUUID, (nvmlDevice_t, char *, unsigned))                                        \
+    F(DeviceGetPciInfo_v3, (nvmlDevice_t, struct nvml_pci *))                                 \
+    F(DeviceGetMemoryInfo, (nvmlDevice_t, struct nvml_memory *))                              \
+    O(DeviceGetComputeRunningProcesses_v3, (nvmlDevice_t, unsigned *, struct nvml_process *)) \
+    O(DeviceGetTotalEccErrors, (nvmlDevice_t, int, int, unsigned long long *))                \
+    O(EventSetCreate, (nvmlEventSet_t *))                                                     \
+    O(EventSetFree, (nvmlEventSet_t))                                                         \
+    O(DeviceRegisterEvents, (nvmlDevice_t, unsigned long long, nvmlEventSet_t))               \
+    O(EventSetWait_v2, (nvmlEventSet_t, struct nvml_event *, unsigned))
+
+struct nvml {
+    void *lib;
+#define NVML_DECLARE(name, args) int(*name) args;
+    NVML_FUNCTIONS(NVML_DECLARE, NVML_DECLARE)
+#undef NVML_DECLARE
+};
+
+/* -ENOENT: there is no such library; -EIO: it cannot be initialised. e may be NULL. */
+int nvml_open(struct nvml *n, struct err *e);
+void nvml_close(struct nvml *n);
+
+/* Its address as the kernel writes it, or "". */
+void nvml_bus(const struct nvml *n, nvmlDevice_t dev, char out[16]);
+
+#endif

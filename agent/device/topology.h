@@ -1,0 +1,60 @@
+/* topology.h: this host's CPUs, memory nodes, GPUs and network cards as plain values. hwloc is
+ * loaded for it when it is asked for, not before; HWLOC_XMLFILE and HWLOC_SYNTHETIC describe
+ * another machine, of which everything may be planned. */
+#ifndef AGENT_DEVICE_TOPOLOGY_H
+#define AGENT_DEVICE_TOPOLOGY_H
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/err.h"
+
+enum topo_kind { TOPO_CORE, TOPO_CACHE, TOPO_NUMA, TOPO_SOCKET, TOPO_KINDS };
+
+/* Some CPUs that belong together; those of them that this process may use, at least one. */
+struct topo_unit {
+    int index; /* hwloc's logical one */
+    cpu_set_t *cpus;
+};
+
+#define TOPO_PATH_MAX 12
+
+/* A device on a PCI bus, and the bridges above it. */
+struct topo_pci {
+    char bus[16];                 /* "0000:5e:00.0" */
+    uint64_t path[TOPO_PATH_MAX]; /* from the root downwards; equal numbers are the same bridge */
+    int npath;
+    int numa; /* place in unit[TOPO_NUMA]; -1: the host does not say */
+};
+
+struct topo_nic {
+    struct topo_pci pci;
+    char ib[24];  /* its verbs device (mlx5_0), or "" */
+    char net[24]; /* its network interface (ens3), or "" */
+};
+
+struct topology {
+    bool this_system;
+    size_t set_size;                    /* of every CPU set, bytes */
+    struct topo_unit *unit[TOPO_KINDS]; /* in the order of the machine */
+    int n[TOPO_KINDS];                  /* never 0: the whole machine, where it does not say */
+    struct topo_pci *gpus;              /* NVIDIA's, in the order of their addresses */
+    int ngpus;
+    struct topo_nic *nics;
+    int nnics;
+};
+
+/* `devices`: GPUs and NICs, too, which takes longer. `what` is the option that wants it, for
+ * messages. -ENOENT when hwloc is not installed. */
+int topology_open(struct topology *t, bool devices, const char *what, struct err *e);
+void topology_close(struct topology *t); /* a zeroed one is allowed */
+
+/* How many bridges two devices have in common: the more the closer. */
+int topology_common(const struct topo_pci *a, const struct topo_pci *b);
+
+/* This process's affinity mask. malloc'ed; end it with CPU_FREE(). NULL: not known. */
+cpu_set_t *topology_own_cpus(size_t *size);
+
+#endif

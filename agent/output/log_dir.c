@@ -1,0 +1,280 @@
+#include "agent/output/log_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/fs.h"
+#include "core/fd.h"
+#include "core/mem.h"
+
+#define RUN_ID_MAX 128
+#define DEPTH_MAX  64 /* of a tree to be removed; each level holds a descriptor */
+
+/* The letters that can stand in a file name anywhere; nothing that hides it or leads elsewhere. */
+static void harmless(char out[RUN_ID_MAX + 1], const char *run_id)
+{
+    size_t n = 0;
+    for (; n < RUN_ID_MAX && run_id[n]; n++) {
+        char c = run_id[n];
+        bool ok = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  c == '_' || c == '-' || (c == '.' && n > 0);
+        out[n] = ok ? c : '_';
+    }
+    out[n] = '\0';
+}
+
+/* One directory on the way to base: made when it is absent, refused when it is a link that someone
+ * else has put into a directory where everyone may (the kernel's protected_symlinks rule, which not
+ * every system has switched on). *shared: whether everyone may in this one. */
+static int enter(const char *path, bool *shared, struct err *e)
+{
+    struct stat st;
+    if (lstat(path, &st) < 0) {
+        if (errno != ENOENT || (mkdir(path, 0777) < 0 && errno != EEXIST) || lstat(path, &st) < 0)
+            return err_sys(e, errno, "log directory %s", path);
+    }
+    if (S_ISLNK(st.st_mode)) {
+        if (*shared && st.st_uid != geteuid() && st.st_uid != 0)
+            return err_set(e, -EPERM,
+                           "log directory %s is a symbolic link of another user (uid %u) in a "
+                           "directory that everyone can write to: not followed",
+                           path, st.st_uid);
+        if (stat(path, &st) < 0)
+            return err_sys(e, errno, "log directory %s", path);
+    }
+    if (!S_ISDIR(st.st_mode))
+        return err_set(e, -ENOTDIR, "log directory %s is a file", path);
+    *shared = (st.st_mode & (S_ISVTX | S_IWOTH)) == (S_ISVTX | S_IWOTH);
+    return 0;
+}
+
+/* Workers may change their folder. A path that would become too long for us stays as it is. */
+static const char *absolute(char *out, size_t cap, const char *path)
+{
+    char cwd[512];
+    bool fits = *path && *path != '/' && getcwd(cwd, sizeof(cwd)) &&
+                snprintf(out, cap, "%s/%s", cwd, path) < (int)cap;
+    return fits ? out : path;
+}
+
+static int make_base(const char *base, struct err *e)
+{
+    char path[512];
+    size_t len = strlen(base);
+    if (len == 0 || len >= sizeof(path))
+        return err_set(e, len ? -ENAMETOOLONG : -EINVAL, "log directory: %s",
+                       len ? "the path is too long" : "the path is empty");
+    memcpy(path, base, len + 1);
+    bool shared = false;
+    for (size_t i = 1; i <= len; i++) {
+        if ((path[i] != '/' && path[i] != '\0') || path[i - 1] == '/')
+            continue;
+        char c = path[i];
+        path[i] = '\0';
+        int rc = enter(path, &shared, e);
+        path[i] = c;
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* <parent>/<name>_<random>, new. */
+static int make_fresh(char *out, size_t cap, const char *parent, const char *name, mode_t mode,
+                      struct err *e)
+{
+    char suffix[FS_SUFFIX_LEN + 1];
+    const char *slash = parent[strlen(parent) - 1] == '/' ? "" : "/";
+    for (int tries = 0; tries < 100; tries++) {
+        fs_random_suffix(suffix);
+        if (snprintf(out, cap, "%s%s%s_%s", parent, slash, name, suffix) >= (int)cap)
+            return err_set(e, -ENAMETOOLONG, "log directory under %s: the path is too long",
+                           parent);
+        if (mkdir(out, mode) == 0)
+            return 0;
+        if (errno != EEXIST)
+            return err_sys(e, errno, "log directory %s", out);
+    }
+    return err_sys(e, EEXIST, "log directory under %s", parent);
+}
+
+/* In the first of the places where Python's tempfile looks, too, that takes it. */
+static int make_temporary(char *out, size_t cap, struct err *e)
+{
+    char cwd[512], path[sizeof(cwd) + 512];
+    if (!getcwd(cwd, sizeof(cwd)))
+        cwd[0] = '\0'; /* removed, or too long a path for us */
+    const char *places[] = {
+        getenv("TMPDIR"), getenv("TEMP"), getenv("TMP"), "/tmp", "/var/tmp", "/usr/tmp", cwd};
+    struct err why = ERR_INIT;
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        bool relative = places[i] && *places[i] != '/'; /* absolute it must be for the workers */
+        if (!places[i] || !*places[i] || (relative && !*cwd))
+            continue;
+        snprintf(path, sizeof(path), "%s%s%s", relative ? cwd : "", relative ? "/" : "", places[i]);
+        if (make_fresh(out, cap, path, "torchelastic", 0700, &why) == 0)
+            return 0;
+    }
+    return err_set(
+        e, why.code,
+        "no place for temporary files (tried TMPDIR, TEMP, TMP, /tmp, /var/tmp, /usr/tmp "
+        "and the working directory): %s",
+        why.msg);
+}
+
+int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct err *e)
+{
+    char id[RUN_ID_MAX + 1], fresh[512];
+    *d = (struct log_dir){.base_is_ours = !base};
+    if (base && strcmp(base, "/dev/null") == 0)
+        return 0;
+    if (!base) {
+        int rc = make_temporary(fresh, sizeof(fresh), e);
+        if (rc < 0)
+            return rc;
+        base = fresh;
+    } else {
+        base = absolute(fresh, sizeof(fresh), base);
+        int rc = make_base(base, e);
+        if (rc < 0)
+            return rc;
+    }
+    harmless(id, run_id);
+    int rc = make_fresh(d->run, sizeof(d->run), base, id, d->base_is_ours ? 0700 : 0777, e);
+    if (rc < 0) {
+        if (d->base_is_ours)
+            rmdir(base);
+        d->run[0] = '\0';
+    }
+    return rc;
+}
+
+int log_dir_open_flat(struct log_dir *d, struct err *e)
+{
+    *d = (struct log_dir){.flat = true, .last_flat = -1};
+    int rc = make_temporary(d->run, sizeof(d->run), e);
+    if (rc < 0)
+        d->run[0] = '\0';
+    return rc;
+}
+
+static int open_dir(int at, const char *name)
+{
+    return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+/* Calls visit(fd of the directory, entry) for every entry of the directory, until it returns
+ * non-zero; returns that, or -errno. Takes fd. */
+static int each_entry(int fd, int depth, int (*visit)(int fd, const struct dirent *de, int depth))
+{
+    DIR *dir = fdopendir(fd);
+    if (!dir) {
+        int rc = -errno;
+        close(fd);
+        return rc;
+    }
+    int rc = 0;
+    for (struct dirent *de; rc == 0 && (de = readdir(dir));) {
+        if (strcmp(de->d_name, ".") != 0 && strcmp(de->d_name, "..") != 0)
+            rc = visit(dirfd(dir), de, depth);
+    }
+    closedir(dir);
+    return rc;
+}
+
+static void remove_error_files(const struct log_dir *d, int nproc)
+{
+    char path[sizeof(d->attempt) + 32];
+    for (int i = 0; i < nproc; i++)
+        unlink(log_dir_file(d, i, "error.json", path, sizeof(path)));
+}
+
+int log_dir_attempt(struct log_dir *d, int n, int nproc, struct err *e)
+{
+    d->attempt[0] = '\0';
+    if (!d->run[0])
+        return 0;
+    snprintf(d->attempt, sizeof(d->attempt), "%s/attempt_%d", d->run, n);
+    if (d->flat) {
+        if (n <= d->last_flat)
+            remove_error_files(d, nproc);
+        d->last_flat = n;
+        return 0;
+    }
+    for (int again = 1; mkdir(d->attempt, 0777) < 0; again++) {
+        if (errno != EEXIST)
+            return err_sys(e, errno, "log directory %s", d->attempt);
+        snprintf(d->attempt, sizeof(d->attempt), "%s/attempt_%d.%d", d->run, n, again);
+    }
+    _cleanup_fd_ int fd = open_dir(AT_FDCWD, d->attempt);
+    if (fd < 0)
+        return err_sys(e, errno, "log directory %s", d->attempt);
+    for (int i = 0; i < nproc; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "%d", i);
+        if (mkdirat(fd, name, 0777) < 0)
+            return err_sys(e, errno, "log directory %s/%s", d->attempt, name);
+    }
+    return 0;
+}
+
+const char *log_dir_file(const struct log_dir *d, int local_rank, const char *name, char *out,
+                         size_t cap)
+{
+    char between = d->flat ? '.' : '/';
+    if (!d->attempt[0] || snprintf(out, cap, "%s%c%d%c%s", d->attempt, between, local_rank, between,
+                                   name) >= (int)cap)
+        out[0] = '\0';
+    return out;
+}
+
+/* 1: something other than directories is in there. */
+static int holds_file(int at, const struct dirent *de, int depth)
+{
+    if (de->d_type != DT_DIR && de->d_type != DT_UNKNOWN)
+        return 1;
+    int fd = depth < DEPTH_MAX ? open_dir(at, de->d_name) : -1;
+    return fd < 0 ? 1 : each_entry(fd, depth + 1, holds_file) != 0;
+}
+
+/* Directories only: a file that has come in meanwhile stays, with all that it is in. */
+static int remove_dir(int at, const struct dirent *de, int depth)
+{
+    if (unlinkat(at, de->d_name, AT_REMOVEDIR) == 0)
+        return 0;
+    int fd = errno == ENOTEMPTY || errno == EEXIST ? open_dir(at, de->d_name) : -1;
+    if (fd < 0)
+        return -errno;
+    int rc = each_entry(fd, depth + 1, remove_dir);
+    if (rc == 0 && unlinkat(at, de->d_name, AT_REMOVEDIR) < 0)
+        rc = -errno;
+    return rc;
+}
+
+void log_dir_close(struct log_dir *d)
+{
+    if (!d->run[0])
+        return;
+    if (d->flat) {
+        if (rmdir(d->run) == 0)
+            d->run[0] = d->attempt[0] = '\0';
+        return;
+    }
+    int fd = open_dir(AT_FDCWD, d->run);
+    if (fd < 0 || each_entry(fd, 0, holds_file) != 0)
+        return;
+    fd = open_dir(AT_FDCWD, d->run);
+    if (fd < 0 || each_entry(fd, 0, remove_dir) != 0 || rmdir(d->run) < 0)
+        return;
+    if (d->base_is_ours) {
+        *strrchr(d->run, '/') = '\0';
+        rmdir(d->run);
+    }
+    d->run[0] = d->attempt[0] = '\0';
+}

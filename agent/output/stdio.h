@@ -1,0 +1,94 @@
+/* stdio.h: what the workers print, on its way to files and to the console.
+ *
+ * One thread of its own (the "pump") reads every worker's stdout and stderr from pipes and writes
+ * lines: whole lines, so that two workers are never mixed within one. What cannot be written is
+ * kept up to a bound. Then, where the console is a pipe or a socket, nothing more is read for it: a
+ * worker waits for the reader as if it wrote there itself, and once that reader is gone it gets
+ * EPIPE. Where it is a terminal, and when a disk is full, no worker is stalled and the job goes on:
+ * the oldest output is dropped, and each gap is declared where it is, with its size. The agent's
+ * loop never waits for any of it.
+ *
+ * Functions are for the agent's thread unless they say otherwise. */
+#ifndef AGENT_OUTPUT_STDIO_H
+#define AGENT_OUTPUT_STDIO_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "core/err.h"
+
+struct stdio_pump;
+
+#define STDIO_CONSOLE_BACKLOG                                                         \
+    (4u << 20)                 /* bytes kept for a console that does not take them; a \
+                                * little more when its workers end */
+#define STDIO_LINE_MAX   65536 /* a longer line is passed on in pieces */
+#define STDIO_TAIL_LINES 20    /* of stderr kept for the report */
+#define STDIO_DRAIN_MS   250   /* how long a pipe that someone else holds open is read on */
+
+struct stdio_pump_opts {
+    int console_out, console_err; /* borrowed; normally 1 and 2 */
+    /* How many workers there will be; 0: unknown. The table of descriptors then gets its size
+     * before the thread starts: growing one that threads share makes the kernel wait for a grace
+     * period, milliseconds at each doubling. */
+    int nworkers;
+    /* NULL, or a flag which, once set (by a signal handler, say), makes a stdio_pump_close() that
+     * waits for a reader give up within 50 ms. */
+    const atomic_bool *give_up;
+    /* Lines with one of these substrings are copied to the filtered files; NULL-terminated or NULL.
+     * Borrowed until the pump is closed. */
+    char *const *dup_stdout, *const *dup_stderr;
+    /* On the agent's loop, after stdio_worker_exited(): everything that this worker wrote is read.
+     */
+    void (*on_drained)(void *arg, int local_rank);
+    void *arg;
+};
+
+int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio_pump_opts *opts,
+                    struct err *e);
+
+/* Where one stream of one worker goes. */
+struct stdio_route {
+    const char *file;   /* created or truncated; NULL: no file */
+    bool console;       /* lines also go to the console */
+    const char *prefix; /* in front of each console line; NULL or "": none */
+    bool filtered;      /* --duplicate_*_filters apply (teed streams) */
+};
+
+/* Opens the pipes and files of one worker. child_out and child_err receive the ends that the worker
+ * gets; the caller closes them after the spawn. Strings are copied. A stdout that nobody wants
+ * (no file, no filter, and no console or one that is /dev/null) is no pipe: the worker gets
+ * /dev/null itself. -EBUSY when this local rank's worker before it is not drained. */
+int stdio_worker_open(struct stdio_pump *p, int local_rank, const struct stdio_route *out,
+                      const struct stdio_route *err, int *child_out, int *child_err, struct err *e);
+
+/* The worker is dead (or was never started): what is in its pipes is read to the end, for at most
+ * STDIO_DRAIN_MS when another process still holds them, then they are closed and on_drained is
+ * called. */
+void stdio_worker_exited(struct stdio_pump *p, int local_rank);
+
+/* The last lines it wrote to stderr, terminated: at most STDIO_TAIL_LINES, whole ones that fit, of
+ * a last line that does not fit the end. As a terminal would have left them: of a line written over
+ * with carriage returns what was there at last, colours taken off, other control characters shown.
+ * After on_drained, until the next worker of that local rank is opened. Returns the length. */
+size_t stdio_worker_tail(struct stdio_pump *p, int local_rank, char *out, size_t cap);
+
+/* The attempt's directory for filtered_stdout.log and filtered_stderr.log, for the workers opened
+ * from now on; NULL: none. */
+void stdio_set_filtered_dir(struct stdio_pump *p, const char *dir);
+
+/* One finished line of dlaunch's own, for log_set_writer(); any thread. */
+void stdio_write_line(void *pump, const char *line, size_t len);
+
+/* Writes out what is still kept for the console, as long as its reader takes it (a reader that has
+ * closed its end ends it), stops the thread and frees everything but one handle, which goes in the
+ * loop's next turn; on_drained is not called any more. Blocks for as long as a reader that is slow
+ * needs (a pager, a stopped terminal; see give_up); one that takes nothing is waited for `patience`
+ * seconds, for ever when that is negative. Call it last, and take the log's writer back before.
+ * Returns whether all is written that can be. */
+bool stdio_pump_close(struct stdio_pump *p, double patience);
+
+#endif

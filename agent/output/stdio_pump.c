@@ -1,0 +1,460 @@
+/* The pump: the thread between the workers' pipes and the files and consoles.
+ *
+ * Happy path: serve_events() finds a pipe readable, on_stream() reads a chunk, stream_feed() passes
+ * it on; after stdio_worker_exited() take_orders() hands the worker to drain_worker(), which reads
+ * to the end of file, and finish_worker() tells the agent.
+ *   - the pipe is at its end before the worker is: it is closed, nothing else
+ *   - someone else holds the pipe after the worker's death: drain_overdue() closes it
+ *   - a console takes nothing, or has gone: stdio_console.h. hold() leaves the pipes alone whose
+ *     output has no room, so that the workers are held up as if they wrote to the console
+ *     themselves, and release_held() reads on; close_pipe() hands EPIPE on
+ *   - a log file takes nothing: stdio_logfile.h; said once, and summed up at the end
+ *   - the pump is closed while workers are open: their pipes are read to where they are */
+#include "agent/output/stdio_pump.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "agent/text.h"
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+#define EVENTS_MAX  64
+#define FINAL_READS 16 /* chunks read from a pipe that someone goes on writing to */
+#define HELD_MS     50 /* until epoll is asked again to take back what was held */
+#define GIVE_UP_MS  50 /* how often the caller's flag is looked at */
+#define FILE_TOLD_S 60 /* one full disk is one line, however many files are on it */
+
+void stream_filter_unref(struct stream_filter *f)
+{
+    if (!f || atomic_fetch_sub(&f->refs, 1) > 1)
+        return;
+    for (int i = 0; i < 2; i++) {
+        logfile_close(&f->file[i]);
+        free(f->path[i]);
+    }
+    free(f);
+}
+
+static struct worker *worker_of(struct stdio_stream *s)
+{
+    return container_of(s - s->is_err, struct worker, stream[0]);
+}
+
+static void stop_waiting(struct stdio_pump *p, struct stdio_stream *s)
+{
+    if (!s->waiting)
+        return;
+    *(s->prev ? &s->prev->next : &p->waiting) = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
+    s->prev = s->next = NULL;
+    s->waiting = false;
+}
+
+/* Puts the stream in the list of those with something to be shown later, or takes it out. */
+static void update_waiting(struct stdio_pump *p, struct stdio_stream *s)
+{
+    uint64_t due = stream_due_ns(s);
+    if (due == 0) {
+        stop_waiting(p, s);
+        return;
+    }
+    if (!s->waiting) {
+        s->waiting = true;
+        s->next = p->waiting;
+        if (p->waiting)
+            p->waiting->prev = s;
+        p->waiting = s;
+    }
+    if (p->partial_ns == 0 || due < p->partial_ns)
+        p->partial_ns = due;
+}
+
+static void show_partials(struct stdio_pump *p)
+{
+    p->partial_ns = 0;
+    for (struct stdio_stream *s = p->waiting, *next; s; s = next) {
+        next = s->next;
+        if (stream_due_ns(s) <= p->now_ns)
+            stream_show_partial(s, &p->buffers, p->now_ns);
+        update_waiting(p, s);
+    }
+}
+
+/* A line of dlaunch's own behind what standard error has been given: log.c would write past that at
+ * the end, and wait for the reader where nothing ends the wait. */
+__attribute__((format(printf, 2, 3))) static void say(struct stdio_pump *p, const char *fmt, ...)
+{
+    char text[sizeof(p->lacking_path) + 200], line[sizeof(text) + 16] = "dlaunch: ";
+    size_t n = strlen(line);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    n += log_escape(line + n, sizeof(line) - n - 1, text, strlen(text), 0);
+    line[n++] = '\n';
+    console_put(p->route[1], p, NULL, line, n, p->now_ns);
+}
+
+static void say_file_fails(struct stdio_pump *p, const struct stdio_stream *s)
+{
+    if (p->file_told_ns && p->now_ns < p->file_told_ns + FILE_TOLD_S * UINT64_C(1000000000))
+        return;
+    p->file_told_ns = p->now_ns;
+    bool own = s->file.error != 0;
+    if (log_get_level() >= LOG_LEVEL_WARN)
+        say(p, "%s: %s: output is counted, not kept, until it takes some again",
+            own ? s->label->file : s->filter->path[s->is_err],
+            strerror(own ? s->file.error : s->filter->file[s->is_err].error));
+}
+
+/* Whether it has to wait for its console: also behind those who wait already, or whoever is not
+ * among them would take what room there comes to be before there is enough for all. */
+static bool has_to_wait(const struct stdio_pump *p, const struct stdio_stream *s)
+{
+    return s->console &&
+           (console_full(s->console) || !TAILQ_EMPTY(&p->held[s->console - p->console]));
+}
+
+static void hold(struct stdio_pump *p, struct stdio_stream *s)
+{
+    epoll_ctl(p->epfd, EPOLL_CTL_DEL, s->fd, NULL);
+    s->held = true;
+    TAILQ_INSERT_TAIL(&p->held[s->console - p->console], s, held_link);
+}
+
+static void unhold(struct stdio_pump *p, struct stdio_stream *s)
+{
+    if (s->held)
+        TAILQ_REMOVE(&p->held[s->console - p->console], s, held_link);
+    s->held = false;
+}
+
+/* In the order in which they were held up: with many workers each gets its turn. */
+static void release_held(struct stdio_pump *p)
+{
+    for (int i = 0; i < 2; i++) {
+        struct stdio_stream *s;
+        while (console_has_room(&p->console[i]) && (s = TAILQ_FIRST(&p->held[i]))) {
+            struct epoll_event ev = {.events = EPOLLIN, .data.ptr = s};
+            if (epoll_ctl(p->epfd, EPOLL_CTL_ADD, s->fd, &ev) < 0)
+                break; /* no memory: the next turn tries again */
+            unhold(p, s);
+        }
+    }
+}
+
+/* Explicitly out of the set: a worker just being forked may hold a copy for a moment. */
+static void close_pipe(struct stdio_pump *p, struct stdio_stream *s)
+{
+    unhold(p, s);
+    if (s->fd >= 0)
+        epoll_ctl(p->epfd, EPOLL_CTL_DEL, s->fd, NULL);
+    close_fd(&s->fd);
+}
+
+/* Takes one chunk. False: there is none now, or the pipe is at its end (and closed). */
+static bool read_chunk(struct stdio_pump *p, struct stdio_stream *s)
+{
+    uint8_t *chunk = p->buffers.room + STREAM_BEFORE;
+    ssize_t n = read(s->fd, chunk, STREAM_CHUNK);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return errno == EINTR;
+    if (n <= 0) {
+        close_pipe(p, s);
+        return false;
+    }
+    if (s->is_err) {
+        pthread_mutex_lock(&p->lock);
+        stdio_tail_put(&worker_of(s)->tail, chunk, (size_t)n);
+        pthread_mutex_unlock(&p->lock);
+    }
+    if (!stream_feed(s, &p->buffers, (size_t)n, p->now_ns))
+        say_file_fails(p, s);
+    update_waiting(p, s);
+    return true;
+}
+
+/* Everything is read: the last lines go out, the files are closed, the agent is told. */
+static void finish_worker(struct stdio_pump *p, struct worker *w)
+{
+    for (int i = 0; i < 2; i++) {
+        struct stdio_stream *s = &w->stream[i];
+        stop_waiting(p, s);
+        close_pipe(p, s);
+        if (s->file.missing && p->files_lacking == 0)
+            snprintf(p->lacking_path, sizeof(p->lacking_path), "%s", s->label->file);
+        uint64_t lacking = stream_end(s, &p->buffers, p->now_ns);
+        p->files_lacking += lacking > 0;
+        p->bytes_lacking += lacking;
+    }
+    stream_filter_unref(w->filter);
+    w->filter = NULL;
+    pthread_mutex_lock(&p->lock);
+    *(w->prev_live ? &w->prev_live->next_live : &p->live) = w->next_live;
+    if (w->next_live)
+        w->next_live->prev_live = w->prev_live;
+    w->next = NULL;
+    *p->news_end = w;
+    p->news_end = &w->next;
+    pthread_mutex_unlock(&p->lock);
+    uv_async_send(&p->async->uv);
+}
+
+/* True when nothing more can come. */
+static bool read_to_end(struct stdio_pump *p, struct worker *w)
+{
+    for (int i = 0; i < 2; i++) {
+        for (int reads = 0; w->stream[i].fd >= 0 && reads < FINAL_READS; reads++) {
+            if (!read_chunk(p, &w->stream[i]))
+                break;
+        }
+    }
+    return w->stream[0].fd < 0 && w->stream[1].fd < 0;
+}
+
+static void on_stream(struct stdio_pump *p, struct stdio_stream *s)
+{
+    struct worker *w = worker_of(s);
+    if (has_to_wait(p, s))
+        hold(p, s);
+    else if (s->console && console_unread(s->console) && !*s->label->file)
+        close_pipe(p, s); /* EPIPE for the worker, as if it had written to the console itself */
+    else
+        read_chunk(p, s);
+    if (w->exited && w->stream[0].fd < 0 && w->stream[1].fd < 0)
+        finish_worker(p, w);
+}
+
+static void drain_worker(struct stdio_pump *p, struct worker *w)
+{
+    w->exited = true;
+    if (read_to_end(p, w)) {
+        finish_worker(p, w);
+        return;
+    }
+    w->deadline_ns = p->now_ns + STDIO_DRAIN_MS * UINT64_C(1000000);
+    if (p->drain_ns == 0)
+        p->drain_ns = w->deadline_ns;
+}
+
+/* Closes the pipes that someone still holds when their time is over (or, `all`, whatever is open).
+ */
+static void drain_overdue(struct stdio_pump *p, bool all)
+{
+    p->drain_ns = 0;
+    pthread_mutex_lock(&p->lock);
+    struct worker *w = p->live;
+    pthread_mutex_unlock(&p->lock);
+    for (struct worker *next; w; w = next) {
+        next = w->next_live;
+        if (all || (w->exited && w->deadline_ns <= p->now_ns)) {
+            read_to_end(p, w);
+            finish_worker(p, w);
+        } else if (w->exited && (p->drain_ns == 0 || w->deadline_ns < p->drain_ns)) {
+            p->drain_ns = w->deadline_ns;
+        }
+    }
+}
+
+/* dlaunch's own lines, on their way to standard error. */
+static void put_own_lines(struct stdio_pump *p, struct buf *lines, uint64_t lost)
+{
+    char size[TEXT_BYTES_MAX];
+    console_put(p->route[1], p, NULL, lines->data, lines->len, p->now_ns);
+    if (lost)
+        say(p, "%s of its own lines dropped here", text_bytes(size, lost));
+    buf_fini(lines);
+}
+
+/* What the other threads have asked for. Returns whether the pump is to be closed. */
+static bool take_orders(struct stdio_pump *p)
+{
+    uint64_t count;
+    if (read(p->wakefd, &count, sizeof(count)) < 0 && errno != EAGAIN)
+        say(p, "output of the workers: %s", strerror(errno));
+    pthread_mutex_lock(&p->lock);
+    struct worker *orders = p->orders;
+    struct buf lines = BUF_INIT;
+    uint64_t lost = 0;
+    bool closing = p->closing;
+    p->orders = NULL;
+    p->own_lines_wait = p->inbox.len > 0 && console_full(p->route[1]);
+    if (!p->own_lines_wait) {
+        lines = p->inbox;
+        lost = p->inbox_lost;
+        p->inbox = (struct buf)BUF_INIT;
+        p->inbox_lost = 0;
+    }
+    p->woken = false;
+    pthread_mutex_unlock(&p->lock);
+    for (struct worker *next; orders; orders = next) {
+        next = orders->next;
+        drain_worker(p, orders);
+    }
+    put_own_lines(p, &lines, lost);
+    return closing;
+}
+
+static void say_console_fails(struct stdio_pump *p)
+{
+    for (int i = 0; i < 2; i++) {
+        struct console *c = &p->console[i];
+        if (c->error == 0 || p->told[i])
+            continue;
+        p->told[i] = true;
+        if (log_get_level() < LOG_LEVEL_WARN)
+            continue;
+        if (console_unread(c))
+            say(p,
+                "%s: %s: nobody reads it any more: what workers write to it fails, log files go on",
+                c->name, strerror(c->error));
+        else if (c->kind == CONSOLE_DEAD)
+            say(p, "%s: %s: the workers' output is not shown any more; the job goes on", c->name,
+                strerror(c->error));
+        else
+            say(p, "%s: %s: output is kept, up to %u MiB, until it takes some again", c->name,
+                strerror(c->error), STDIO_CONSOLE_BACKLOG >> 20);
+    }
+}
+
+/* Milliseconds until something is due; -1: nothing is. */
+static int next_timeout(const struct stdio_pump *p)
+{
+    uint64_t due[] = {p->partial_ns, p->drain_ns,
+                      p->console[0].blocked ? p->console[0].retry_ns : 0,
+                      p->console[1].blocked ? p->console[1].retry_ns : 0};
+    uint64_t first = UINT64_MAX;
+    for (size_t i = 0; i < ARRAY_LEN(due); i++) {
+        if (due[i] && due[i] < first)
+            first = due[i];
+    }
+    int most = p->finishing ? GIVE_UP_MS : -1;
+    for (int i = 0; i < 2; i++) {
+        if (!TAILQ_EMPTY(&p->held[i]) && console_has_room(&p->console[i]))
+            most = HELD_MS; /* epoll would not have them back */
+    }
+    if (first == UINT64_MAX)
+        return most;
+    uint64_t now = mono_ns();
+    int ms = first <= now ? 0 : (int)((first - now + 999999) / 1000000);
+    return most >= 0 && most < ms ? most : ms;
+}
+
+/* Waits, and does what the descriptors ask for. Returns whether there are orders, or lines, to be
+ * taken. */
+static bool serve_events(struct stdio_pump *p)
+{
+    struct epoll_event ev[EVENTS_MAX];
+    bool woken = false;
+    int n = epoll_wait(p->epfd, ev, EVENTS_MAX, next_timeout(p));
+    p->now_ns = mono_ns();
+    for (int i = 0; i < n; i++) {
+        uintptr_t tag = (uintptr_t)ev[i].data.ptr;
+        if (tag == 0)
+            woken = true;
+        else if (tag & TAG_CONSOLE)
+            console_flush((struct console *)(tag & ~(uintptr_t)TAG_CONSOLE), p->now_ns);
+        else
+            on_stream(p, ev[i].data.ptr);
+    }
+    for (int i = 0; i < 2; i++) {
+        struct console *c = &p->console[i];
+        if (c->blocked && c->retry_ns && c->retry_ns <= p->now_ns)
+            console_flush(c, p->now_ns);
+    }
+    release_held(p);
+    return woken || (p->own_lines_wait && !console_full(p->route[1]));
+}
+
+static void sum_up_files(struct stdio_pump *p)
+{
+    char size[TEXT_BYTES_MAX];
+    unsigned n = p->files_lacking;
+    if (n)
+        say(p, "%s of output missing at the end of %u log file%s: %s%s",
+            text_bytes(size, p->bytes_lacking), n, n == 1 ? "" : "s", p->lacking_path,
+            n == 1 ? "" : " and others");
+}
+
+/* A console whose disk is full gets one more chance; it is no use to wait for more. */
+static void give_up_full(struct stdio_pump *p)
+{
+    char size[TEXT_BYTES_MAX];
+    for (int i = 0; i < 2; i++) {
+        struct console *c = &p->console[i];
+        if (c->kind == CONSOLE_DEAD || c->error == 0)
+            continue;
+        console_flush(c, p->now_ns);
+        if (c->error == 0)
+            continue;
+        uint64_t lost = console_lose(c);
+        say(p, "%s: %s: %s of output could not be written", c->name, strerror(c->error),
+            text_bytes(size, lost));
+    }
+}
+
+/* The last words, then the consoles until they have taken all, or nothing more is to be hoped for.
+ */
+static void finish(struct stdio_pump *p)
+{
+    bool pending = true;
+    uint64_t least = UINT64_MAX, taken_ns = 0;
+    drain_overdue(p, true);
+    p->partial_ns = p->drain_ns = 0; /* of streams: they have ended */
+    sum_up_files(p);
+    console_end(p->route[0], p->now_ns);
+    console_end(p->route[1], p->now_ns);
+    p->finishing = true;
+    while (pending && !(p->opts.give_up && atomic_load(p->opts.give_up))) {
+        take_orders(p);
+        say_console_fails(p);
+        give_up_full(p);
+        pthread_mutex_lock(&p->lock);
+        pending = p->inbox.len > 0;
+        pthread_mutex_unlock(&p->lock);
+        for (int i = 0; i < 2; i++)
+            pending |= console_pending(&p->console[i]);
+        uint64_t kept = console_kept(&p->console[0]) + console_kept(&p->console[1]);
+        if (kept < least) {
+            least = kept;
+            taken_ns = p->now_ns = mono_ns();
+        }
+        if (p->now_ns - taken_ns > p->patience_ns)
+            break;
+        if (pending)
+            serve_events(p);
+    }
+    p->gave_up = pending;
+    console_fini(&p->console[0]);
+    console_fini(&p->console[1]);
+}
+
+void *stdio_pump_main(void *arg)
+{
+    struct stdio_pump *p = arg;
+    prctl(PR_SET_NAME, "dlaunch-stdio");
+    for (;;) {
+        /* Streams before orders: no event of this turn is left when a worker is given up. */
+        bool woken = serve_events(p);
+        bool closing = woken && take_orders(p);
+        if (p->partial_ns && p->partial_ns <= p->now_ns)
+            show_partials(p);
+        if (p->drain_ns && p->drain_ns <= p->now_ns)
+            drain_overdue(p, false);
+        say_console_fails(p);
+        if (closing)
+            break;
+    }
+    finish(p);
+    return NULL;
+}

@@ -1,0 +1,87 @@
+/* stdio_pump.h: what stdio.c (the agent's side of the pump) and stdio_pump.c (its thread) share;
+ * for these two files only.
+ *
+ * `lock` guards what both use; the rest belongs to one of them, as the comments say. A worker is
+ * the agent's until its pipes are in the epoll set, then the thread's until it is in `news`, then
+ * the agent's again. */
+#ifndef AGENT_OUTPUT_STDIO_PUMP_H
+#define AGENT_OUTPUT_STDIO_PUMP_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "agent/output/stdio.h"
+#include "agent/output/stdio_console.h"
+#include "agent/output/stdio_stream.h"
+#include "agent/output/stdio_tail.h"
+#include "core/bytes.h"
+
+struct worker {
+    int local_rank;
+    struct stdio_stream stream[2];
+    struct stdio_tail tail; /* lock */
+    struct stream_filter *filter;
+    bool reported;        /* the agent's: stdio_worker_exited() was called */
+    bool drained;         /* the agent's: it has been told */
+    bool exited;          /* the thread's: it knows of its death, */
+    uint64_t deadline_ns; /* and closes its pipes then */
+    struct worker *next;  /* lock; in `orders`, then in `news` */
+    struct worker *prev_live, *next_live;
+};
+
+/* What epoll events point to: streams and consoles, told apart by the lowest bit. */
+#define TAG_CONSOLE 1u
+
+struct async_handle {
+    uv_async_t uv;
+    struct stdio_pump *pump; /* NULL: closed */
+};
+
+struct stdio_pump {
+    /* Both, unchanged while the thread runs. */
+    int epfd, wakefd;
+    pthread_t thread;
+    struct stdio_pump_opts opts;
+    struct async_handle *async;
+    bool shows[2]; /* there is a console that takes stdout, stderr */
+
+    pthread_mutex_t lock;
+    struct worker *live;             /* the thread's workers; it alone takes them out */
+    struct worker *orders;           /* exited, not yet seen by the thread */
+    struct worker *news, **news_end; /* drained, not yet told to the agent */
+    struct buf inbox;                /* dlaunch's own lines */
+    uint64_t inbox_lost;             /* bytes that had no room */
+    bool closing, woken;
+    uint64_t patience_ns; /* when closing: a reader that takes nothing is waited for so long */
+
+    /* The agent's. */
+    struct worker **workers; /* by local rank */
+    int nworkers;
+    struct stream_filter *filter; /* for the workers to come */
+
+    /* The thread's. */
+    struct console console[2];
+    struct console *route[2]; /* of stdout and stderr; the same one when both lead to one place */
+    TAILQ_HEAD(, stdio_stream) held[2]; /* by console; the next to be read first */
+    struct stream_buffers buffers;
+    struct stdio_stream *waiting; /* with something that is not shown yet */
+    uint64_t partial_ns;          /* when to look through `waiting`; 0: empty */
+    uint64_t drain_ns;            /* when to look for workers past their deadline; 0: none */
+    uint64_t now_ns;
+    bool own_lines_wait;    /* in the inbox, for a console that is full */
+    bool finishing;         /* all is read: only the consoles are waited for */
+    bool gave_up;           /* ... and not all of it was taken */
+    bool told[2];           /* that the console has failed */
+    uint64_t file_told_ns;  /* when it was said that a log file has failed */
+    unsigned files_lacking; /* closed with something missing */
+    uint64_t bytes_lacking;
+    char lacking_path[1024]; /* the first of them */
+};
+
+/* The thread; its argument is the pump. Returns when the pump is to be closed and the last words
+ * are written. */
+void *stdio_pump_main(void *arg);
+
+void stream_filter_unref(struct stream_filter *f); /* any thread; NULL is allowed */
+
+#endif

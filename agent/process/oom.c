@@ -1,0 +1,72 @@
+#include "agent/process/oom.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/process/cgroup.h"
+#include "core/fd.h"
+
+#define EVENTS_MAX 16384 /* bytes; /proc/vmstat, the longest of them, has some 5,000 */
+
+/* The number behind "oom_kill " at the start of a line. */
+static bool read_kills(int fd, uint64_t *out)
+{
+    static const char key[] = "oom_kill ";
+    char text[EVENTS_MAX];
+    size_t len = 0;
+    for (ssize_t n; len < sizeof(text) - 1; len += (size_t)n) {
+        n = pread(fd, text + len, sizeof(text) - 1 - len, (off_t)len);
+        if (n <= 0)
+            break;
+    }
+    text[len] = '\0';
+    for (char *line = text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, key, sizeof(key) - 1) == 0) {
+            *out = strtoull(line + sizeof(key) - 1, NULL, 10);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool try_file(struct oom_watch *w, const char *dir, const char *file)
+{
+    char path[600];
+    snprintf(path, sizeof(path), "%s/%s", dir, file);
+    w->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (w->fd >= 0 && !read_kills(w->fd, &w->kills))
+        close_fd(&w->fd);
+    return w->fd >= 0;
+}
+
+void oom_open(struct oom_watch *w)
+{
+    *w = (struct oom_watch){.fd = -1};
+    char dir[512];
+    /* The memory controller is in one of the two trees only. In the root cgroup there is no counter
+     * of its own: what is killed there is counted for the whole host. */
+    if (cgroup_own(NULL, dir, sizeof(dir), NULL) && try_file(w, dir, "memory.events"))
+        return;
+    if (cgroup_own("memory", dir, sizeof(dir), NULL) && try_file(w, dir, "memory.oom_control"))
+        return;
+    try_file(w, "/proc", "vmstat");
+}
+
+bool oom_happened(struct oom_watch *w)
+{
+    uint64_t now;
+    if (w->fd < 0 || !read_kills(w->fd, &now))
+        return false;
+    bool rose = now > w->kills;
+    w->kills = now;
+    return rose;
+}
+
+void oom_close(struct oom_watch *w)
+{
+    close_fd(&w->fd);
+}

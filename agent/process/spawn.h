@@ -1,0 +1,100 @@
+/* spawn.h: starting one worker.
+ *
+ * The child, between clone and exec, calls only what is async-signal-safe, in this order: new
+ * process group (in our session), PDEATHSIG=KILL then a check that the parent is still there, soft
+ * RLIMIT_NOFILE as it was when dlaunch started, CPU set, signal dispositions to default (1..64;
+ * those ignored when dlaunch was started stay ignored), stdio, descriptors above 2 closed on exec
+ * except those kept, working directory, empty signal mask, execve.
+ *
+ * It is made with CLONE_VM, as vfork() makes one, on a stack of its own; a step that fails it
+ * writes where we read it. Several can be under way at once: spawn_begin() returns when the child
+ * exists, spawn_settle() when every child runs its program or has failed, and spawn() is one after
+ * the other. All signals are blocked from before the clone until the dispositions are set. So a
+ * signal sent at any time after spawn() or spawn_settle(), to the process or to its group, reaches
+ * the worker with its default action and is never lost; between the two, one to the process does.
+ * spawn_failure() tells what failed after the exit with 125, 126 or 127 has been seen.
+ *
+ * The price: a program on a file system that does not answer holds the calling thread for as long
+ * as it holds the child in execve.
+ */
+#ifndef AGENT_PROCESS_SPAWN_H
+#define AGENT_PROCESS_SPAWN_H
+
+#include <sched.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/types.h>
+
+#include "core/err.h"
+
+struct spawner; /* the children's stacks, failures not yet fetched. For one thread: the main thread,
+                   for PDEATHSIG is sent when the thread that spawned ends */
+
+#define SPAWN_KEEP_MAX 8
+
+struct spawn_request {
+    const char *path; /* for execve: absolute, or relative to cwd */
+    char *const *argv;
+    char *const *envp;
+    const char *cwd; /* NULL: stay */
+    int stdio[3];    /* become 0, 1, 2; any descriptors, equal ones and 0..2 themselves included */
+    const int *keep; /* further descriptors handed down under their own numbers (all > 2) */
+    size_t nkeep;    /* at most SPAWN_KEEP_MAX */
+    const cpu_set_t *cpus; /* NULL: inherit */
+    size_t cpus_size;
+    int cgroup_fd;  /* directory of a cgroup v2 to start in, if that can be had; -1 none */
+    void *owned[2]; /* taken, and freed with free() when the program runs or cannot */
+};
+
+/* Remembers what workers are to get as dlaunch got it: the soft RLIMIT_NOFILE, and which signals
+ * were ignored. The first call counts; guardian_run() makes it, else spawner_new(). */
+void spawn_remember(void);
+
+/* Whether `sig` was ignored when dlaunch was started and stays so (nohup: SIGHUP; a shell's
+ * background job: SIGINT, SIGQUIT). Never SIGPIPE or SIGCHLD, which go to their default. */
+bool spawn_was_ignored(int sig);
+
+/* What this process ignores from here on is presumed to stay as it is. */
+int spawner_new(struct spawner **out, struct err *e);
+void spawner_free(struct spawner *s);
+
+/* Starts it. *pidfd is owned by the caller, or -1 where the kernel has none. An error means that no
+ * process exists (EAGAIN names the limit that was hit). */
+int spawn(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd,
+          struct err *e);
+
+/* The same in two steps. Until spawn_settle() all that *req points to stays as it is, but for the
+ * descriptors, which may be closed, and the array `keep`. */
+int spawn_begin(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd,
+                struct err *e);
+void spawn_settle(struct spawner *s);
+
+/* After `pid` exited with 125, 126 or 127: whether that was ours, before exec. Fills in *exit_code
+ * and the one-line text ("exec ./train: No such file or directory", or which interpreter,
+ * architecture, noexec file system, limit; see exec_why()). Once for each failure. */
+bool spawn_failure(struct spawner *s, pid_t pid, int *exit_code, struct err *e);
+
+/* Why there was no new process or thread, in words: `what`, and the limit that was hit. Returns
+ * -errnum. */
+int spawn_explain(const char *what, int errnum, struct err *e);
+
+/* Why execve(path, argv, envp) failed with `errnum`, in words: a missing interpreter is not a
+ * missing file, a foreign architecture is named, a directory, a missing x bit, a noexec mount, an
+ * argument list that is too long (with the largest variables by name). A relative path is looked
+ * at from `cwd` (NULL: ours). Returns the exit code: 127 or 126. */
+int exec_why(const char *path, char *const *argv, char *const *envp, const char *cwd, int errnum,
+             struct err *e);
+
+/* The same checks before anything is started: 0 when `path` can be executed as far as one can tell,
+ * else -errno with the text, and *exit_code 126 or 127. */
+int exec_check(const char *path, int *exit_code, struct err *e);
+
+/* Searches PATH (of this process) for `name` as execvp() would; a name with a slash is taken as it
+ * is. Returns a malloc'ed path, or NULL with the error (-ENOENT or -EACCES). */
+char *exec_find(const char *name, struct err *e);
+
+/* Tests: does without clone3() and close_range(), as on old kernels and in some containers. For
+ * spawners made after it is set. */
+extern bool spawn_as_on_old_kernel;
+
+#endif

@@ -1,0 +1,502 @@
+#include "agent/report/report.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "agent/report/report_words.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+#define COLUMNS        80
+#define INDENT         12 /* of what stands behind the labels */
+#define ERROR_ROWS     6  /* of an error file's message */
+#define STDERR_ROWS    12
+#define OPERATION_ROWS 34
+
+#define BOLD_RED "\033[1;31m"
+#define BOLD     "\033[1m"
+#define PLAIN    "\033[0m"
+
+struct page {
+    FILE *out;
+    bool color;
+    const struct report_input *in;
+};
+
+/* ------------------------------------------------------------------------------------- layout */
+
+/* The bytes of p that fill `columns` columns at most. One character is taken for one column. */
+static size_t bytes_in(const char *p, size_t len, size_t columns)
+{
+    size_t i = 0;
+    for (; i < len && columns; columns--) {
+        for (i++; i < len && ((unsigned char)p[i] & 0xc0) == 0x80;)
+            i++;
+    }
+    return i;
+}
+
+/* A paragraph, broken between words where that is possible. */
+static void fill(struct page *pg, const char *text, size_t len, int first_column, int indent)
+{
+    size_t room = (size_t)(COLUMNS - first_column);
+    while (len) {
+        size_t n = bytes_in(text, len, room), next = n;
+        if (n < len) {
+            char *blank = memrchr(text, ' ', n + (text[n] == ' '));
+            if (blank && blank > text) {
+                n = (size_t)(blank - text);
+                next = n + 1;
+            }
+        }
+        fprintf(pg->out, "%.*s\n", (int)n, text);
+        text += next;
+        len -= next;
+        if (len)
+            fprintf(pg->out, "%*s", indent, "");
+        room = (size_t)(COLUMNS - indent);
+    }
+}
+
+static void label(struct page *pg, const char *name)
+{
+    fprintf(pg->out, "  %-*s", INDENT - 2, name);
+}
+
+/* A labelled paragraph; takes the text's storage. Nothing when it is empty. */
+static void field(struct page *pg, const char *name, struct buf *text)
+{
+    if (text->len) {
+        label(pg, name);
+        fill(pg, (char *)text->data, text->len, INDENT, INDENT);
+    }
+    buf_fini(text);
+}
+
+/* A sentence of its own at the left edge; takes the text's storage. */
+static void sentence(struct page *pg, const char *color, struct buf *text)
+{
+    fputs(pg->color ? color : "", pg->out);
+    fill(pg, text->len ? (char *)text->data : "", text->len, 0, 2);
+    fputs(pg->color ? PLAIN : "", pg->out);
+    buf_fini(text);
+}
+
+static void rule(struct page *pg)
+{
+    for (int i = 0; i < COLUMNS - 2; i++)
+        putc('-', pg->out);
+    putc('\n', pg->out);
+}
+
+/* The rows that a line needs on the page. */
+static size_t rows_of(const char *line, size_t len)
+{
+    size_t rows = 0;
+    do {
+        size_t n = bytes_in(line, len, COLUMNS - INDENT);
+        line += n;
+        len -= n;
+        rows++;
+    } while (len);
+    return rows;
+}
+
+/* Where the last lines of the text begin that fit in max_rows; the last one is taken whatever it
+ * needs. */
+static char *last_rows(char *text, size_t len, size_t max_rows)
+{
+    char *from = text + len, *end = from;
+    for (size_t rows = 0; end >= text && len;) {
+        char *nl = memrchr(text, '\n', (size_t)(end - text));
+        char *line = nl ? nl + 1 : text;
+        rows += rows_of(line, (size_t)(end - line));
+        if (rows > max_rows && from < text + len)
+            break;
+        from = line;
+        end = nl ? nl : text - 1;
+    }
+    return from;
+}
+
+/* A text as it was written, its last rows when there are too many. */
+static void block(struct page *pg, const char *name, const char *text, size_t max_rows)
+{
+    size_t raw = strlen(text), cap = 4 * raw + 8;
+    char *shown = xmalloc(cap);
+    size_t len = log_escape(shown, cap, text, raw, 1);
+    for (size_t i = 0; i < len; i++) {
+        if (shown[i] == '\t') /* its width would depend on where it stands */
+            shown[i] = ' ';
+    }
+    while (len && shown[len - 1] == '\n')
+        len--;
+    char *from = last_rows(shown, len, max_rows), *end = shown + len;
+    bool left_out = from > shown;
+    if (len)
+        label(pg, name);
+    if (left_out) /* how many, nobody knows: the text may be the end of a longer one */
+        fprintf(pg->out, "[earlier lines left out]\n");
+    for (bool first = !left_out; from < end; first = false) {
+        char *nl = memchr(from, '\n', (size_t)(end - from));
+        size_t line = (size_t)((nl ? nl : end) - from), n = bytes_in(from, line, COLUMNS - INDENT);
+        fprintf(pg->out, "%*s%.*s\n", first || !n ? 0 : INDENT, "", (int)n, from);
+        from += n + (n == line);
+    }
+    free(shown);
+}
+
+/* ------------------------------------------------------------------------------- what is in it */
+
+static bool is_cause(const struct failure *f)
+{
+    return f->kind != FAILURE_STOPPED;
+}
+
+static void who(struct buf *b, const struct failure *f)
+{
+    if (f->kind == FAILURE_NODE) {
+        words_escaped(b, f->host);
+        words_add(b, " (node %d)", f->node);
+    } else {
+        words_add(b, "rank %d on ", f->rank);
+        words_escaped(b, f->host);
+    }
+}
+
+static void print_worker(struct page *pg, const struct failure *f)
+{
+    struct buf b = BUF_INIT;
+    words_add(&b, "local rank %d", f->local_rank);
+    if (f->pid)
+        words_add(&b, ", pid %d", f->pid);
+    if (pg->in->nnodes > 1)
+        words_add(&b, ", node %d of %d", f->node, pg->in->nnodes);
+    if (*f->role && strcmp(f->role, "default") != 0) {
+        words_add(&b, ", role ");
+        words_escaped(&b, f->role);
+    }
+    field(pg, "worker", &b);
+}
+
+static void print_time(struct page *pg, const struct failure *f)
+{
+    struct buf b = BUF_INIT;
+    struct tm tm;
+    char text[32];
+    time_t t = (time_t)(f->wall_ns / 1000000000u);
+    int max = pg->in->job->rdzv.max_restarts;
+    if (f->wall_ns && localtime_r(&t, &tm) && strftime(text, sizeof(text), "%F %T", &tm))
+        words_add(&b, "%s", text);
+    if (f->attempt > 0)
+        words_add(&b, "%srestart %d of %d", b.len ? ", " : "", f->attempt, max);
+    else if (max > 0)
+        words_add(&b, "%sfirst attempt, before any restart", b.len ? ", " : "");
+    field(pg, "time", &b);
+}
+
+static bool has_line(const char *text, const char *line, size_t len)
+{
+    for (const char *p = text; *p; p += *p == '\n') {
+        size_t n = strcspn(p, "\n");
+        if (n == len && memcmp(p, line, n) == 0)
+            return true;
+        p += n;
+    }
+    return len == 0;
+}
+
+/* The line that names the error. Of Python's tracebacks that is the one behind the last one's
+ * frames, which are indented (an exception's text may have more lines, and notes); else the first
+ * one. NULL: all are indented, as in an exception group. */
+static const char *headline(const char *text)
+{
+    static const char begin[] = "Traceback (most recent call last):\n";
+    const char *line = text;
+    for (const char *at = text; (at = strstr(at, begin)); line = at)
+        at += sizeof(begin) - 1;
+    int cut = 0; /* a long one's beginning may be left out */
+    if (line == text && sscanf(text, "[%*u lines left out]%n", &cut) == 0 && cut && text[cut])
+        line = text + cut + 1;
+    while (line && *line == ' ') {
+        const char *nl = strchr(line, '\n');
+        line = nl ? nl + 1 : NULL;
+    }
+    return line;
+}
+
+/* The error file's message, without what stderr shows as well; what names the error always. */
+static void print_error(struct page *pg, const struct failure *f)
+{
+    struct buf b = BUF_INIT;
+    size_t len = strlen(f->message);
+    const char *name = headline(f->message);
+    if (f->kind == FAILURE_EXEC || f->kind == FAILURE_NODE)
+        return;
+    while (len && f->message[len - 1] == '\n')
+        len--;
+    for (const char *p = f->message, *end = p + len; p < end;) {
+        size_t n = strcspn(p, "\n");
+        bool last = p + n >= end;
+        if (p == name || !has_line(f->stderr_tail, p, n))
+            buf_put(&b, p, n + !last);
+        p += n + 1;
+    }
+    buf_u8(&b, '\0');
+    if (!b.oom)
+        block(pg, "error", (char *)b.data, ERROR_ROWS);
+    buf_fini(&b);
+}
+
+/* In one piece, however long: it is there to be copied. */
+static void print_log(struct page *pg, const struct failure *f)
+{
+    struct buf b = BUF_INIT;
+    bool here = f->node == pg->in->group_rank;
+    const char *path = *f->log_path ? f->log_path : here ? pg->in->log_dir : NULL;
+    if (f->kind == FAILURE_NODE || !path || !*path)
+        return;
+    if (!here) {
+        words_escaped(&b, f->host);
+        words_add(&b, ":");
+    }
+    words_escaped(&b, path);
+    label(pg, "log");
+    fprintf(pg->out, "%.*s\n", (int)b.len, (char *)b.data);
+    buf_fini(&b);
+}
+
+static void print_stderr(struct page *pg, const struct failure *f)
+{
+    if (f->kind == FAILURE_EXEC || f->kind == FAILURE_NODE)
+        return;
+    block(pg, "stderr", *f->stderr_tail ? f->stderr_tail : "(it wrote nothing)", STDERR_ROWS);
+}
+
+static void print_first(struct page *pg, const struct failure *f)
+{
+    struct buf b = BUF_INIT, cause = BUF_INIT, hint = BUF_INIT;
+    words_add(&b, "First failure: ");
+    who(&b, f);
+    words_add(&b, " ");
+    words_outcome(&b, f);
+    sentence(pg, BOLD, &b);
+    words_cause(&cause, f);
+    field(pg, "cause", &cause);
+    if (f->kind != FAILURE_NODE)
+        print_worker(pg, f);
+    print_time(pg, f);
+    print_error(pg, f);
+    print_stderr(pg, f);
+    print_log(pg, f);
+    words_hint(&hint, f, f->node == pg->in->group_rank);
+    field(pg, "hint", &hint);
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct failure *x = *(const struct failure *const *)a;
+    const struct failure *y = *(const struct failure *const *)b;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+/* "rank 2 (node-a)", "ranks 2, 9 (node-a, node-b)", "ranks 1-40 (12 nodes)". */
+static void put_ranks(struct buf *b, const struct failure **f, size_t n)
+{
+    int *ranks = xmalloc(n * sizeof(*ranks)), nhosts = 0;
+    const char *hosts[3];
+    for (size_t i = 0; i < n; i++) {
+        bool seen = false;
+        ranks[i] = f[i]->rank;
+        for (size_t k = 0; k < i && !seen; k++)
+            seen = strcmp(f[k]->host, f[i]->host) == 0;
+        if (!seen && nhosts < (int)ARRAY_LEN(hosts))
+            hosts[nhosts] = f[i]->host;
+        nhosts += !seen;
+    }
+    words_add(b, n == 1 ? "rank " : "ranks ");
+    words_ranges(b, ranks, n);
+    words_add(b, " (");
+    if (nhosts > (int)ARRAY_LEN(hosts)) {
+        words_add(b, "%d nodes", nhosts);
+    } else {
+        for (int i = 0; i < nhosts; i++) {
+            words_add(b, i ? ", " : "");
+            words_escaped(b, hosts[i]);
+        }
+    }
+    words_add(b, ")");
+    free(ranks);
+}
+
+/* Those that failed like f, itself included, and takes them off the list. */
+static size_t take_alike(const struct failure **list, size_t *n, const struct failure **alike)
+{
+    struct buf first = BUF_INIT, other = BUF_INIT;
+    size_t taken = 0, left = 0;
+    words_outcome_short(&first, list[0]);
+    for (size_t i = 0; i < *n; i++) {
+        other.len = 0;
+        words_outcome_short(&other, list[i]);
+        if (other.len == first.len && memcmp(other.data, first.data, first.len) == 0)
+            alike[taken++] = list[i];
+        else
+            list[left++] = list[i];
+    }
+    *n = left;
+    buf_fini(&first);
+    buf_fini(&other);
+    return taken;
+}
+
+static void print_lost(struct page *pg, const struct failure *f)
+{
+    struct buf b = BUF_INIT;
+    who(&b, f);
+    words_add(&b, ": ");
+    words_cause(&b, f);
+    field(pg, "lost", &b);
+}
+
+/* A further `omitted` ones were stopped as well. */
+static void print_stopped(struct page *pg, const struct failure **f, size_t n, size_t omitted)
+{
+    struct buf b = BUF_INIT;
+    size_t killed = 0, all = n + omitted;
+    if (n == 0)
+        return;
+    words_add(&b, "%zu worker%s, by dlaunch%s ", all, all == 1 ? "" : "s",
+              omitted ? ", among them" : ":");
+    put_ranks(&b, f, n);
+    for (size_t i = 0; i < n; i++) {
+        if (f[i]->signal == SIGKILL)
+            f[killed++] = f[i];
+    }
+    if (killed == n) {
+        words_add(&b, "; %skilled, because the stop signal did not end %s",
+                  omitted  ? "these were "
+                  : n == 1 ? ""
+                           : "all ",
+                  all == 1 ? "it" : "them");
+    } else if (killed) {
+        words_add(
+            &b, "; killed, because the stop signal did not end %s: ", killed == 1 ? "it" : "them");
+        put_ranks(&b, f, killed);
+    }
+    field(pg, "stopped", &b);
+}
+
+/* All but the first cause, by kind. */
+static void print_others(struct page *pg, const char *title, const struct failure *f, size_t n,
+                         size_t omitted)
+{
+    const struct failure **failed = xcalloc(3 * (n + 1), sizeof(*failed)),
+                         **stopped = failed + n + 1, **alike = stopped + n + 1;
+    size_t nfailed = 0, nstopped = 0;
+    if (n || omitted)
+        fprintf(pg->out, "\n%s:\n", title);
+    for (size_t i = 0; i < n; i++) {
+        if (f[i].kind == FAILURE_STOPPED)
+            stopped[nstopped++] = &f[i];
+        else if (f[i].kind != FAILURE_NODE)
+            failed[nfailed++] = &f[i];
+    }
+    qsort(failed, nfailed, sizeof(*failed), by_rank);
+    qsort(stopped, nstopped, sizeof(*stopped), by_rank);
+    while (nfailed) {
+        struct buf b = BUF_INIT;
+        size_t n_alike = take_alike(failed, &nfailed, alike);
+        put_ranks(&b, alike, n_alike);
+        words_add(&b, ": ");
+        words_outcome_short(&b, alike[0]);
+        field(pg, "failed", &b);
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (f[i].kind == FAILURE_NODE)
+            print_lost(pg, &f[i]);
+    }
+    print_stopped(pg, stopped, nstopped, omitted);
+    if (omitted && !nstopped) { /* those that were stopped come last, and are left out first */
+        struct buf b = BUF_INIT;
+        words_add(&b, "%zu further ones that are not listed", omitted);
+        field(pg, "and", &b);
+    }
+    free(failed);
+}
+
+static void print_end(struct page *pg)
+{
+    struct buf b = BUF_INIT;
+    const struct rdzv_result *r = pg->in->result;
+    int max = pg->in->job->rdzv.max_restarts;
+    words_add(&b, "The job ended with exit status %d after ", r->exit_code);
+    words_duration(&b, pg->in->elapsed);
+    if (max > 0)
+        words_add(&b, "; %d of %d restart%s used", r->restarts, max, max == 1 ? "" : "s");
+    words_add(&b, ".");
+    sentence(pg, "", &b);
+    if (r->final[0]) {
+        words_add(&b, "Not started again: ");
+        words_escaped(&b, r->final);
+        words_add(&b, ".");
+        sentence(pg, "", &b);
+    }
+    if (pg->in->nnodes > 1) {
+        if (!pg->in->job->nproc)
+            words_add(&b, "This launcher has no workers: ");
+        else if (pg->in->group_rank < 0)
+            words_add(&b, "This node was none of the last round's %d: ", pg->in->nnodes);
+        else
+            words_add(&b, "This is node %d of %d, ", pg->in->group_rank, pg->in->nnodes);
+        words_escaped(&b, pg->in->host);
+        words_add(&b, ".");
+        sentence(pg, "", &b);
+    }
+}
+
+static void print_leftover(struct page *pg)
+{
+    struct buf b = BUF_INIT;
+    words_add(&b, "Still alive, and not to be ended: ");
+    words_escaped(&b, pg->in->leftover);
+    sentence(pg, BOLD, &b);
+}
+
+void report_print(FILE *out, const struct report_input *in, int color)
+{
+    struct page pg = {.out = out, .color = color, .in = in};
+    const struct rdzv_result *r = in->result;
+    struct buf b = BUF_INIT;
+    if (r->exit_code == 0 && !in->leftover)
+        return;
+    putc('\n', out);
+    if (r->exit_code == 0) {
+        print_leftover(&pg);
+        return;
+    }
+    bool told = r->reason == STOP_SIGNAL || r->reason == STOP_REQUEST;
+    bool cause = r->n > 0 && is_cause(&r->failures[0]);
+    rule(&pg);
+    words_escaped(&b, in->job->name);
+    words_add(&b, told && !cause ? " STOPPED" : " FAILED");
+    if (!cause || r->reason != STOP_FAILURE) {
+        words_add(&b, ": ");
+        words_escaped(&b, r->text);
+    }
+    sentence(&pg, BOLD_RED, &b);
+    if (cause) {
+        putc('\n', out);
+        print_first(&pg, &r->failures[0]);
+    }
+    print_others(&pg, cause ? "Other workers" : "Workers", r->failures + cause, r->n - cause,
+                 r->omitted);
+    if (in->operations)
+        block(&pg, "calls", in->operations, OPERATION_ROWS);
+    putc('\n', out);
+    if (in->leftover)
+        print_leftover(&pg);
+    print_end(&pg);
+    rule(&pg);
+}

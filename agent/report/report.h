@@ -1,0 +1,68 @@
+/* report.h: the one screen that says what went wrong first, and what a person can do about it. */
+#ifndef AGENT_REPORT_REPORT_H
+#define AGENT_REPORT_REPORT_H
+
+#include <stdio.h>
+
+#include "agent/job_spec.h"
+
+struct report_input {
+    const struct job_spec *job;
+    const struct rdzv_result *result;
+    const char *host; /* of this node */
+    int group_rank, nnodes, world_size;
+    double elapsed;         /* seconds since the job began */
+    const char *log_dir;    /* the run directory, or NULL */
+    const char *leftover;   /* processes that could not be ended, one line, or NULL */
+    const char *operations; /* the last ones of this node's workers (recorded.h), or NULL */
+};
+
+/* Writes the text to `out` (80 columns; colour when `color`), beginning with an empty line. After
+ * success nothing, unless there is something left over. What workers and peers wrote is shown with
+ * its control characters escaped. */
+void report_print(FILE *out, const struct report_input *in, int color);
+
+/* The same as JSON to the file job->report_path, replaced atomically; also after success. The file
+ * gets mode 0666 less the umask, as any output file that a user names; one that exists keeps its
+ * mode (give it 0600 when stderr may hold secrets). One object:
+ *
+ *     schema          1; a change that old readers would misread raises it, added keys do not
+ *     launcher        "dlaunch", and version: its version
+ *     name, run_id    the program as the user gave it; --rdzv_id
+ *     host, node      of the launcher that wrote this: its name and group rank
+ *     nnodes, world_size
+ *     outcome         "succeeded", "failed", "stopped" (by a signal or on request)
+ *     exit_code       of the job; the launcher's own may differ (torchrun)
+ *     reason          null after success, else "failure", "node_lost", "membership", "signal",
+ *                     "timeout", "request", "coordinator_lost", "rendezvous", "internal"
+ *     text            one line on it, "" after success
+ *     restarts, max_restarts
+ *     elapsed_s       seconds, a number
+ *     log_dir         the run directory, or null
+ *     leftover        processes that could not be ended, one line, or null
+ *     operations      what this node's workers were in when a collective operation timed out, met
+ *                     another one, or had been under way for long, and what before that: lines, or
+ *                     null
+ *     first_failure   the first of `failures` when it is a cause, or null
+ *     failures        of the last round, the first cause leading; each:
+ *         kind        "exit", "signal", "exec", "stopped" (by dlaunch), "node"
+ *         rank, local_rank    null for "node"
+ *         node, host, role, pid
+ *         attempt     the restart count when it happened
+ *         exit_code   null when a signal ended it
+ *         signal, signal_name null when none did
+ *         core_dumped, oom    booleans
+ *         caused_by   the rank whose death it was a consequence of, or null
+ *         time        "2024-05-01T12:00:00.123Z"
+ *         message     of its error file, or why it could not be started; "" none
+ *         log_path    its stderr file, or null
+ *         stderr_tail its last lines
+ *     failures_omitted    how many more there were
+ *
+ * Text is UTF-8; bytes that are none are shown as \xNN. */
+int report_write_json(const struct report_input *in, struct err *e);
+
+/* "SIGSEGV", "SIGRTMIN+3", "signal 99". Static or in out. */
+const char *signal_name(int signo, char out[24]);
+
+#endif

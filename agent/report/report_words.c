@@ -1,0 +1,270 @@
+#include "agent/report/report_words.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include "agent/text.h"
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+void words_add(struct buf *b, const char *fmt, ...)
+{
+    va_list ap, again;
+    va_start(ap, fmt);
+    va_copy(again, ap);
+    size_t n = (size_t)vsnprintf(NULL, 0, fmt, ap);
+    xbuf_reserve(b, n + 1);
+    vsnprintf((char *)b->data + b->len, n + 1, fmt, again);
+    b->len += n;
+    va_end(again);
+    va_end(ap);
+}
+
+void words_escaped(struct buf *b, const char *text)
+{
+    size_t len = strlen(text), cap = 4 * len + 8;
+    xbuf_reserve(b, cap);
+    b->len += log_escape((char *)b->data + b->len, cap, text, len, 0);
+}
+
+/* ------------------------------------------------------------------------------------ signals */
+
+static const struct {
+    const char *name, *meaning;
+} signals[] = {
+    [SIGHUP] = {"SIGHUP", "hangup"},
+    [SIGINT] = {"SIGINT", "interrupt"},
+    [SIGQUIT] = {"SIGQUIT", "quit"},
+    [SIGILL] = {"SIGILL", "illegal instruction"},
+    [SIGTRAP] = {"SIGTRAP", "trace trap"},
+    [SIGABRT] = {"SIGABRT", "abort"},
+    [SIGBUS] = {"SIGBUS", "bus error"},
+    [SIGFPE] = {"SIGFPE", "arithmetic exception"},
+    [SIGKILL] = {"SIGKILL", NULL},
+    [SIGUSR1] = {"SIGUSR1", NULL},
+    [SIGSEGV] = {"SIGSEGV", "segmentation fault"},
+    [SIGUSR2] = {"SIGUSR2", NULL},
+    [SIGPIPE] = {"SIGPIPE", "broken pipe"},
+    [SIGALRM] = {"SIGALRM", "alarm clock"},
+    [SIGTERM] = {"SIGTERM", NULL},
+    [SIGSTKFLT] = {"SIGSTKFLT", "stack fault"},
+    [SIGCHLD] = {"SIGCHLD", NULL},
+    [SIGCONT] = {"SIGCONT", NULL},
+    [SIGSTOP] = {"SIGSTOP", NULL},
+    [SIGTSTP] = {"SIGTSTP", NULL},
+    [SIGTTIN] = {"SIGTTIN", "terminal input"},
+    [SIGTTOU] = {"SIGTTOU", "terminal output"},
+    [SIGURG] = {"SIGURG", NULL},
+    [SIGXCPU] = {"SIGXCPU", "CPU time limit"},
+    [SIGXFSZ] = {"SIGXFSZ", "file size limit"},
+    [SIGVTALRM] = {"SIGVTALRM", "virtual alarm clock"},
+    [SIGPROF] = {"SIGPROF", "profiling alarm clock"},
+    [SIGWINCH] = {"SIGWINCH", NULL},
+    [SIGIO] = {"SIGIO", NULL},
+    [SIGPWR] = {"SIGPWR", "power failure"},
+    [SIGSYS] = {"SIGSYS", "bad system call"},
+};
+
+const char *signal_name(int signo, char out[24])
+{
+    if (signo > 0 && signo < (int)ARRAY_LEN(signals) && signals[signo].name)
+        return signals[signo].name;
+    if (signo == SIGRTMIN)
+        return "SIGRTMIN";
+    if (signo == SIGRTMAX)
+        return "SIGRTMAX";
+    if (signo > SIGRTMIN && signo < SIGRTMAX)
+        snprintf(out, 24, "SIGRTMIN+%d", signo - SIGRTMIN);
+    else
+        snprintf(out, 24, "signal %d", signo);
+    return out;
+}
+
+void words_signal(struct buf *b, int signo)
+{
+    char name[24];
+    words_add(b, "%s", signal_name(signo, name));
+    if (signo > 0 && signo < (int)ARRAY_LEN(signals) && signals[signo].meaning)
+        words_add(b, " (%s)", signals[signo].meaning);
+}
+
+/* Signals that a process does not get for what it did itself. */
+static bool comes_from_outside(int signo)
+{
+    return signo == SIGKILL || signo == SIGTERM || signo == SIGINT || signo == SIGHUP ||
+           signo == SIGQUIT;
+}
+
+/* ----------------------------------------------------------------------------------- numbers */
+
+void words_duration(struct buf *b, double seconds)
+{
+    if (!(seconds >= 0 && seconds < 1e12)) /* a NaN, or no clock */
+        words_add(b, "an unknown time");
+    else if (seconds < 99.95)
+        words_add(b, "%.1f s", seconds);
+    else if (seconds < 3600)
+        words_add(b, "%d min %d s", (int)seconds / 60, (int)seconds % 60);
+    else if (seconds < 48 * 3600)
+        words_add(b, "%d h %d min", (int)seconds / 3600, (int)seconds / 60 % 60);
+    else
+        words_add(b, "%lld d %lld h", (long long)seconds / 86400, (long long)seconds / 3600 % 24);
+}
+
+void words_ranges(struct buf *b, const int *v, size_t n)
+{
+    for (size_t i = 0, last; i < n; i = last + 1) {
+        for (last = i; last + 1 < n && v[last + 1] == v[last] + 1;)
+            last++;
+        words_add(b, i ? ", %d" : "%d", v[i]);
+        if (last > i)
+            words_add(b, last == i + 1 ? ", %d" : "-%d", v[last]);
+    }
+}
+
+/* ---------------------------------------------------------------------------------- one failure */
+
+void words_outcome(struct buf *b, const struct failure *f)
+{
+    switch (f->kind) {
+    case FAILURE_EXIT:
+        words_add(b, "exited with code %d", f->exit_code);
+        break;
+    case FAILURE_EXEC:
+        words_add(b, "could not be started (exit code %d)", f->exit_code);
+        break;
+    case FAILURE_NODE:
+        words_add(b, "was lost");
+        break;
+    case FAILURE_SIGNAL:
+        words_add(b, "was killed by ");
+        words_signal(b, f->signal);
+        words_add(b, f->core_dumped ? ", core dumped" : "");
+        break;
+    case FAILURE_STOPPED:
+    default:
+        words_add(b, "was stopped by dlaunch");
+        break;
+    }
+}
+
+void words_outcome_short(struct buf *b, const struct failure *f)
+{
+    char name[24];
+    switch (f->kind) {
+    case FAILURE_EXIT:
+        words_add(b, "exit code %d", f->exit_code);
+        break;
+    case FAILURE_EXEC:
+        words_add(b, "could not be started (exit code %d)", f->exit_code);
+        break;
+    case FAILURE_NODE:
+        words_add(b, "lost");
+        break;
+    case FAILURE_SIGNAL:
+        words_add(b, "%s%s%s", signal_name(f->signal, name), f->core_dumped ? ", core dumped" : "",
+                  f->oom ? ", out of memory" : "");
+        break;
+    case FAILURE_STOPPED:
+    default:
+        words_add(b, "stopped");
+        break;
+    }
+    if (f->caused_by >= 0)
+        words_add(b, ", after rank %d died", f->caused_by);
+}
+
+void words_cause(struct buf *b, const struct failure *f)
+{
+    if (f->kind == FAILURE_SIGNAL && f->oom)
+        words_add(b, "out of memory: the kernel killed it (cgroup oom_kill)");
+    else if (f->kind == FAILURE_SIGNAL && (f->signal == SIGUSR1 || f->signal == SIGUSR2))
+        words_add(b, "sent by someone else, to it or to dlaunch, which passes it on");
+    else if (f->kind == FAILURE_SIGNAL && comes_from_outside(f->signal))
+        words_add(b, "killed by someone else, not by dlaunch");
+    else if (f->kind == FAILURE_EXEC && *f->message)
+        words_escaped(b, f->message);
+    else if (f->kind == FAILURE_NODE && *f->message)
+        words_escaped(b, f->message);
+    else if (f->kind == FAILURE_NODE)
+        words_add(b, "its launcher (pid %d) died or fell silent", f->pid);
+    if (f->caused_by >= 0)
+        words_add(b, "%sa consequence: rank %d was gone", b->len ? "; " : "", f->caused_by);
+}
+
+/* -------------------------------------------------------------------------------------- hints */
+
+static void hint_shm(struct buf *b, bool here)
+{
+    struct statvfs v;
+    char size[TEXT_BYTES_MAX], left[TEXT_BYTES_MAX];
+    words_add(b, "SIGBUS often means that /dev/shm was full");
+    if (here && statvfs("/dev/shm", &v) == 0)
+        words_add(b, ": it has %s here, %s of it free now",
+                  text_bytes(size, (uint64_t)v.f_blocks * v.f_frsize),
+                  text_bytes(left, (uint64_t)v.f_bavail * v.f_frsize));
+    words_add(b, " (containers: --shm-size)");
+}
+
+static void hint_core(struct buf *b, const struct failure *f, bool here)
+{
+    char pattern[256];
+    if (here &&
+        fd_read_file(AT_FDCWD, "/proc/sys/kernel/core_pattern", pattern, sizeof(pattern)) > 0 &&
+        strstr(pattern, "systemd-coredump"))
+        words_add(b, "coredumpctl gdb %d opens the core dump", f->pid);
+}
+
+/* What the worker's own words point to. */
+static const struct {
+    const char *said, *hint;
+} sayings[] = {
+    {"CUDA out of memory", "the GPU's memory was full: nvidia-smi shows who else uses it"},
+    {"ddress already in use",
+     "the program asked for a port that was taken: ss -ltnp shows by whom; "
+     "MASTER_PORT is free for it only with --master_store none"},
+    {"unrecognized arguments: --local-rank",
+     "the script knows --local_rank only: let it read LOCAL_RANK from its environment"},
+    {"unrecognized arguments: --local_rank",
+     "the script knows --local-rank only: let it read LOCAL_RANK from its environment"},
+    {"No module named ", "scripts are run by the python3 in PATH; PYTHON_EXEC names another one"},
+    {"error while loading shared libraries",
+     "ldd shows what is missing; LD_LIBRARY_PATH names further folders of libraries"},
+};
+
+void words_hint(struct buf *b, const struct failure *f, bool here)
+{
+    char name[24];
+    if (f->kind == FAILURE_SIGNAL) {
+        if (f->oom)
+            words_add(b, "fewer or smaller workers on that node, or more memory for the cgroup");
+        else if (f->signal == SIGKILL)
+            words_add(b, "a scheduler's limit, an operator, or the kernel's OOM killer outside of "
+                         "dlaunch's cgroup (dmesg says so)");
+        else if (f->signal == SIGBUS)
+            hint_shm(b, here);
+        else if (f->core_dumped)
+            hint_core(b, f, here);
+        return;
+    }
+    if (f->kind != FAILURE_EXIT)
+        return;
+    for (size_t i = 0; i < ARRAY_LEN(sayings); i++) {
+        if (strstr(f->stderr_tail, sayings[i].said) || strstr(f->message, sayings[i].said)) {
+            words_add(b, "%s", sayings[i].hint);
+            return;
+        }
+    }
+    if (f->exit_code == 127)
+        words_add(b, "a shell exits with 127 when it does not find a command");
+    else if (f->exit_code == 126)
+        words_add(b, "a shell exits with 126 when it may not execute a command");
+    else if (f->exit_code > 128 && f->exit_code <= 128 + SIGRTMAX)
+        words_add(b, "a shell exits with %d when %s kills its command", f->exit_code,
+                  signal_name(f->exit_code - 128, name));
+}

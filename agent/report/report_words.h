@@ -1,0 +1,36 @@
+/* report_words.h: the words of reports, apart from their layout. Pure. */
+#ifndef AGENT_REPORT_REPORT_WORDS_H
+#define AGENT_REPORT_REPORT_WORDS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "agent/report/report.h"
+#include "core/bytes.h"
+
+/* "SIGSEGV (segmentation fault)"; NULL-safe appends, control characters escaped. */
+void words_signal(struct buf *b, int signo);
+
+/* "3 min 12 s", "0.8 s", "2 h 5 min". */
+void words_duration(struct buf *b, double seconds);
+
+/* "0-1, 3, 5-7" of n ascending numbers. */
+void words_ranges(struct buf *b, const int *v, size_t n);
+
+/* What happened, as the end of a sentence about the worker: "exited with code 3". */
+void words_outcome(struct buf *b, const struct failure *f);
+
+/* The same in a list: "exit code 3", "SIGABRT", with ", after rank 5 died" where that is known. */
+void words_outcome_short(struct buf *b, const struct failure *f);
+
+/* Why, where there is more to say than the outcome; nothing else. */
+void words_cause(struct buf *b, const struct failure *f);
+
+/* One line of advice, or nothing. `here`: it happened on this node. */
+void words_hint(struct buf *b, const struct failure *f, bool here);
+
+/* printf into b; escaped text: control characters as \xNN, newlines too. */
+void words_add(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void words_escaped(struct buf *b, const char *text);
+
+#endif

@@ -1,0 +1,411 @@
+#include "collectives/api/async.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/api/comm.h"
+#include "collectives/api/error.h"
+#include "collectives/nccl/nccl.h"
+#include "core/clock.h"
+#include "core/thread.h"
+
+/* A thread of the library's. */
+struct helper {
+    _Atomic uint32_t bell; /* changes when there is something to do for it */
+    bool there;
+    pthread_t thread;
+};
+
+struct async {
+    pthread_mutex_t lock;
+    struct dlcoll_work *queue, **tail; /* collective operations that nobody has taken up */
+    _Atomic int pending;               /* those, and the one that is carried out */
+    struct dlcoll_work *pool;
+    /* Two, since a collective operation may wait for a rank that is in a send to this one. */
+    struct helper carrier; /* carries out the queue */
+    struct helper courier; /* sees to sends and receives */
+    _Atomic bool quit;
+};
+
+/* ---------------------------------------------------------------------------------------- pool */
+
+static struct async *get(struct dlcoll_comm *comm)
+{
+    struct async *a = comm->async;
+    if (a)
+        return a;
+    a = calloc(1, sizeof(*a));
+    if (!a)
+        return NULL;
+    pthread_mutex_init(&a->lock, NULL);
+    a->tail = &a->queue;
+    return comm->async = a;
+}
+
+struct dlcoll_work *async_new_work(struct dlcoll_comm *comm)
+{
+    struct async *a = get(comm);
+    if (!a)
+        return NULL;
+    pthread_mutex_lock(&a->lock);
+    struct dlcoll_work *w = a->pool;
+    if (w)
+        a->pool = w->next;
+    pthread_mutex_unlock(&a->lock);
+    if (!w && !(w = calloc(1, sizeof(*w))))
+        return NULL;
+    w->next = NULL;
+    w->comm = comm;
+    w->result = 0;
+    w->ops = NULL;
+    w->device = false;
+    atomic_store_explicit(&w->done, 0, memory_order_relaxed);
+    atomic_store_explicit(&w->detached, false, memory_order_relaxed);
+    return w;
+}
+
+void async_put_back(struct dlcoll_work *w)
+{
+    if (!w)
+        return;
+    struct async *a = w->comm->async;
+    pthread_mutex_lock(&a->lock);
+    w->next = a->pool;
+    a->pool = w;
+    pthread_mutex_unlock(&a->lock);
+}
+
+void async_complete(struct dlcoll_work *w, int result)
+{
+    struct async *a = w->comm->async;
+    pthread_mutex_lock(&a->lock);
+    w->result = result;
+    if (atomic_load_explicit(&w->detached, memory_order_relaxed)) {
+        w->next = a->pool;
+        a->pool = w;
+    } else {
+        atomic_store(&w->done, 1);
+    }
+    pthread_mutex_unlock(&a->lock);
+    if (atomic_load(&w->sleepers))
+        wait_wake(&w->done);
+}
+
+static bool is_done(const struct dlcoll_work *w)
+{
+    return atomic_load_explicit(&w->done, memory_order_acquire);
+}
+
+/* --------------------------------------------------------------------------------------- queue */
+
+/* The next one to be carried out. Under `running`. */
+static struct dlcoll_work *take(struct async *a)
+{
+    pthread_mutex_lock(&a->lock);
+    struct dlcoll_work *w = a->queue;
+    if (w && !(a->queue = w->next))
+        a->tail = &a->queue;
+    pthread_mutex_unlock(&a->lock);
+    return w;
+}
+
+/* Carries out the queue until it is empty, or `until` is done. Under `running`. */
+static void run_queue(struct dlcoll_comm *comm, struct dlcoll_work *until)
+{
+    struct async *a = comm->async;
+    struct dlcoll_work *w;
+    while ((!until || !is_done(until)) && (w = take(a))) {
+        int code = coll_execute(comm, &w->call);
+        atomic_fetch_sub(&a->pending, 1);
+        async_complete(w, code);
+    }
+}
+
+bool async_is_busy(const struct dlcoll_comm *comm)
+{
+    return comm->async && atomic_load_explicit(&comm->async->pending, memory_order_acquire);
+}
+
+/* ------------------------------------------------------------------------------------- threads */
+
+bool async_has_thread(const struct dlcoll_comm *comm)
+{
+    const struct async *a = comm->async;
+    return a && (a->carrier.there || a->courier.there);
+}
+
+static void *carry_out(void *arg)
+{
+    struct dlcoll_comm *comm = arg;
+    struct async *a = comm->async;
+    for (;;) {
+        struct wait_word bell = {&a->carrier.bell, atomic_load(&a->carrier.bell)};
+        if (atomic_load(&a->quit))
+            break;
+        if (atomic_load(&a->pending)) {
+            pthread_mutex_lock(&comm->running);
+            run_queue(comm, NULL);
+            pthread_mutex_unlock(&comm->running);
+        } else {
+            wait_sleep(&bell, 1, UINT64_MAX);
+        }
+    }
+    return NULL;
+}
+
+static void *deliver(void *arg)
+{
+    struct dlcoll_comm *comm = arg;
+    struct async *a = comm->async;
+    for (;;) {
+        struct wait_word bell = {&a->courier.bell, atomic_load(&a->courier.bell)};
+        if (atomic_load(&a->quit))
+            break;
+        if (p2p_is_busy(comm))
+            p2p_assist(comm, &bell);
+        else
+            wait_sleep(&bell, 1, UINT64_MAX);
+    }
+    return NULL;
+}
+
+static int start(struct dlcoll_comm *comm, struct helper *h, void *(*run)(void *))
+{
+    if (h->there)
+        return 0;
+    int r = thread_start(&h->thread, 0, run, comm);
+    h->there = r == 0;
+    return r ? -ENOMEM : 0;
+}
+
+static void ring(struct helper *h)
+{
+    atomic_fetch_add(&h->bell, 1);
+    wait_wake(&h->bell);
+}
+
+int async_start_courier(struct dlcoll_comm *comm)
+{
+    return start(comm, &comm->async->courier, deliver);
+}
+
+void async_ring_courier(struct dlcoll_comm *comm)
+{
+    ring(&comm->async->courier);
+}
+
+int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w)
+{
+    struct async *a = comm->async;
+    int r = start(comm, &a->carrier, carry_out);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&a->lock);
+    w->next = NULL;
+    *a->tail = w;
+    a->tail = &w->next;
+    atomic_fetch_add(&a->pending, 1);
+    pthread_mutex_unlock(&a->lock);
+    ring(&a->carrier);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------- waiting */
+
+static void sleep_on(struct dlcoll_work *w, uint64_t until_ns)
+{
+    uint64_t now = mono_ns();
+    atomic_fetch_add(&w->sleepers, 1);
+    if (!is_done(w) && (!until_ns || now < until_ns))
+        wait_sleep(&(struct wait_word){&w->done, 0}, 1, until_ns ? until_ns - now : UINT64_MAX);
+    atomic_fetch_sub(&w->sleepers, 1);
+}
+
+/* Until it is done or the time has come. Carrying out the queue oneself takes as long as it takes,
+ * so that only who waits without an end does it. */
+static void wait_until(struct dlcoll_work *w, uint64_t until_ns)
+{
+    struct dlcoll_comm *comm = w->comm;
+    if (w->device && !is_done(w)) {
+        nccl_wait(w, until_ns, false);
+        return;
+    }
+    if (w->ops && !is_done(w)) {
+        p2p_wait(comm, &w->done, until_ns, false);
+        return;
+    }
+    while (!is_done(w) && (!until_ns || mono_ns() < until_ns)) {
+        if (!until_ns && pthread_mutex_trylock(&comm->running) == 0) {
+            run_queue(comm, w);
+            pthread_mutex_unlock(&comm->running);
+            if (async_is_busy(comm))
+                ring(&comm->async->carrier); /* the rest is the thread's */
+        } else {
+            sleep_on(w, until_ns);
+        }
+    }
+}
+
+int async_wait(struct dlcoll_work *w)
+{
+    wait_until(w, 0);
+    return w->result;
+}
+
+/* The result, for the program. */
+static int result_of(const struct dlcoll_work *w)
+{
+    if (w->result < 0)
+        atomic_store(&w->comm->told, true);
+    return w->result;
+}
+
+/* A fork()'s child has a copy of the queue: what stands there is its parent's to carry out. */
+static bool is_parents(const struct dlcoll_work *w)
+{
+    return comm_is_forked(w->comm);
+}
+
+static int refuse(void)
+{
+    return error_set_global(DLCOLL_ESTATE, "the handle is that of a fork()'s parent");
+}
+
+/* Its result, when it is done before the time has come. */
+static int result_until(struct dlcoll_work *w, uint64_t until_ns)
+{
+    if (is_parents(w))
+        return refuse();
+    wait_until(w, until_ns);
+    return is_done(w) ? result_of(w) : DLCOLL_INPROGRESS;
+}
+
+static uint64_t end_of(int64_t timeout_ms)
+{
+    return timeout_ms == 0 ? 1 : comm_deadline(timeout_ms);
+}
+
+int dlcoll_test(dlcoll_work *work)
+{
+    if (!work)
+        return DLCOLL_EINVAL;
+    if (is_parents(work))
+        return refuse();
+    if (work->device && !is_done(work))
+        nccl_wait(work, 0, true);
+    else if (work->ops && !is_done(work))
+        p2p_wait(work->comm, &work->done, 0, true);
+    return is_done(work) ? result_of(work) : DLCOLL_INPROGRESS;
+}
+
+int dlcoll_wait(dlcoll_work *work)
+{
+    return dlcoll_wait_for(work, -1);
+}
+
+int dlcoll_wait_for(dlcoll_work *work, int64_t timeout_ms)
+{
+    if (!work)
+        return DLCOLL_EINVAL;
+    if (timeout_ms == 0)
+        return dlcoll_test(work);
+    return result_until(work, end_of(timeout_ms));
+}
+
+/* Any of several may come first: their threads carry them out, and this one looks. */
+int dlcoll_wait_any(dlcoll_work *const *works, size_t n, size_t *index, int64_t timeout_ms)
+{
+    uint64_t until = end_of(timeout_ms);
+    size_t last = n, there = 0;
+    for (size_t i = 0; i < n && works; i++) {
+        if (works[i])
+            last = i, there++;
+    }
+    if (!there || !index)
+        return DLCOLL_EINVAL;
+    for (uint64_t turns = 0;; turns++) {
+        for (size_t i = 0; i < n; i++) {
+            int its = dlcoll_test(works[i]);
+            if (works[i] && its != DLCOLL_INPROGRESS) {
+                *index = i;
+                return its;
+            }
+        }
+        uint64_t now = mono_ns();
+        if (until && now >= until)
+            return DLCOLL_INPROGRESS;
+        uint64_t nap = turns < 64 ? 50 * 1000 : 500 * 1000;
+        uint64_t end = now + nap;
+        wait_until(works[last], until && until < end ? until : end);
+    }
+}
+
+int dlcoll_wait_all(dlcoll_work *const *works, size_t n, int64_t timeout_ms)
+{
+    uint64_t until = end_of(timeout_ms);
+    int result = 0;
+    if (n && !works)
+        return DLCOLL_EINVAL;
+    for (size_t i = 0; i < n; i++) {
+        if (!works[i])
+            continue;
+        int its = result_until(works[i], until);
+        if (its == DLCOLL_INPROGRESS)
+            return result < 0 ? result : its;
+        result = result < 0 ? result : its;
+    }
+    return result;
+}
+
+void dlcoll_work_free(dlcoll_work *work)
+{
+    if (!work || is_parents(work))
+        return;
+    struct async *a = work->comm->async;
+    pthread_mutex_lock(&a->lock);
+    bool done = is_done(work);
+    if (!done)
+        atomic_store_explicit(&work->detached, true, memory_order_release);
+    pthread_mutex_unlock(&a->lock);
+    if (done)
+        async_put_back(work);
+}
+
+/* ------------------------------------------------------------------------------------- the end */
+
+static void end(struct helper *h)
+{
+    if (!h->there)
+        return;
+    ring(h);
+    pthread_join(h->thread, NULL);
+}
+
+void async_free(struct dlcoll_comm *comm, bool forked)
+{
+    struct async *a = comm->async;
+    if (!a)
+        return;
+    if (!forked) {
+        atomic_store(&a->quit, true);
+        end(&a->carrier);
+        end(&a->courier);
+        for (struct dlcoll_work *w; (w = take(a));)
+            async_complete(w, DLCOLL_EABORTED);
+        p2p_stop(comm, DLCOLL_EABORTED);
+    }
+    for (struct dlcoll_work *w = a->pool, *next; w; w = next) {
+        next = w->next;
+        free(w->counts);
+        free(w->own_ops);
+        free(w->spans);
+        if (!forked)
+            nccl_event_free(w->event);
+        free(w);
+    }
+    pthread_mutex_destroy(&a->lock);
+    free(a);
+    comm->async = NULL;
+}

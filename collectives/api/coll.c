@@ -1,0 +1,170 @@
+/* coll.c: how a public operation goes: its arguments are checked (coll_args.c), then it is carried
+ * out at once, or put into the queue. */
+#include "collectives/api/coll.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/api/async.h"
+#include "collectives/api/coalesced.h"
+#include "collectives/api/coll_args.h"
+#include "collectives/api/comm.h"
+#include "collectives/api/error.h"
+#include "collectives/nccl/nccl.h"
+#include "collectives/net/net.h"
+#include "collectives/api/provider.h"
+#include "core/log.h"
+
+/* Shows in the worker's own line what it is doing. */
+static void show(const dlcoll_comm *c, uint64_t seq, enum segment_local_state state)
+{
+    struct segment_local *line = c->job->recorder.line;
+    if (c->id != 0)
+        return;
+    atomic_store_explicit(&line->seq, seq, memory_order_relaxed);
+    atomic_store_explicit(&line->state, state, memory_order_release);
+}
+
+static int run(dlcoll_comm *c, struct coll_call *call)
+{
+    if (comm_is_stopped(c))
+        return -ECANCELED;
+    if (coll_is_nothing(call)) /* others may have called it without a handle, and not wait */
+        return 0;
+    int code = call->spans ? coalesced_run(call) : provider_choose(call)->run(call);
+    c->algo = call->algo;
+    return code;
+}
+
+int coll_execute(dlcoll_comm *c, struct coll_call *call)
+{
+    if (atomic_load_explicit(&c->failed, memory_order_acquire))
+        return atomic_load(&c->failed_code);
+    call->culprit = -1;
+    uint64_t number = recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->id,
+                                     coll_bytes(call), call->start_ns);
+    show(c, call->seq, SEGMENT_LOCAL_CALL);
+    int code = run(c, call);
+    if (code == -ENOMEM && call->may_repeat) {
+        code = comm_error(c, DLCOLL_ENOMEM, "%s: %s", call_name(call->id.kind), call->err.msg);
+    } else if (code < 0) {
+        code = comm_fail(c, code, call);
+        if (!atomic_load(c->job_word)) /* what the agent tells one, it tells all */
+            c->net->transport->ops->close(c->net->transport);
+    }
+    recorder_end(&c->job->recorder, number, code);
+    if (code == 0)
+        show(c, call->seq, SEGMENT_LOCAL_READY);
+    return code;
+}
+
+/* ------------------------------------------------------------------------------------ performing
+ */
+
+/* The arrays of counts and the list of buffers are the caller's until it returns: an operation that
+ * goes on needs its own.
+ */
+static int keep_arrays(struct dlcoll_work *w)
+{
+    struct coll_call *c = &w->call;
+    const size_t **arrays[] = {&c->send_parts.counts, &c->send_parts.displs, &c->recv_parts.counts,
+                               &c->recv_parts.displs};
+    size_t size = (size_t)c->comm->size, want = 4 * size;
+    bool any = false;
+    for (int i = 0; i < 4; i++)
+        any = any || *arrays[i];
+    if (any && w->cap_counts < want) {
+        size_t *p = realloc(w->counts, want * sizeof(*p));
+        if (!p)
+            return -ENOMEM;
+        w->counts = p;
+        w->cap_counts = want;
+    }
+    if (c->nspans > w->cap_spans) {
+        dlcoll_span *p = realloc(w->spans, c->nspans * sizeof(*p));
+        if (!p)
+            return -ENOMEM;
+        w->spans = p;
+        w->cap_spans = c->nspans;
+    }
+    if (c->nspans)
+        c->spans = memcpy(w->spans, c->spans, c->nspans * sizeof(*c->spans));
+    for (size_t i = 0; i < 4; i++) {
+        if (*arrays[i])
+            *arrays[i] = memcpy(w->counts + i * size, *arrays[i], size * sizeof(size_t));
+    }
+    return 0;
+}
+
+/* Into the queue. */
+static int submit(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **out)
+{
+    struct dlcoll_work *w = async_new_work(c);
+    if (w) {
+        w->call = *call;
+        w->call.may_repeat = false;
+        w->call.start_ns = 0; /* its turn comes later */
+        if (keep_arrays(w) == 0 && async_submit(c, w) == 0) {
+            *out = w;
+            return 0;
+        }
+        async_put_back(w);
+    }
+    c->seq = call->seq - 1;
+    return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->id.kind));
+}
+
+/* A blocking one after others that stand in the queue. */
+static int wait_in_line(dlcoll_comm *c, const struct coll_call *call)
+{
+    dlcoll_work *w;
+    int code = submit(c, call, &w);
+    if (code < 0)
+        return code;
+    code = async_wait(w);
+    dlcoll_work_free(w);
+    return code;
+}
+
+static int at_once(dlcoll_comm *c, struct coll_call *call)
+{
+    call->may_repeat = true;
+    bool alone = !async_has_thread(c);
+    if (!alone)
+        pthread_mutex_lock(&c->running);
+    int code = coll_execute(c, call);
+    if (!alone)
+        pthread_mutex_unlock(&c->running);
+    if (code == DLCOLL_ENOMEM && !atomic_load(&c->failed))
+        c->seq = call->seq - 1; /* as if it had not been called */
+    return code;
+}
+
+int coll_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
+{
+    if (call->device && !coll_is_nothing(call)) /* of nothing ranks need not know where it is */
+        return nccl_perform(c, call, work);
+    call->seq = ++c->seq; /* the same on every rank, whether or not it comes to anything */
+    if (call->nspans > 1)
+        c->seq += coalesced_calls(call) - 1;
+    if (work)
+        return submit(c, call, work);
+    if (coll_is_nothing(call))
+        return 0;
+    return async_is_busy(c) ? wait_in_line(c, call) : at_once(c, call);
+}
+
+int coll_invoke(struct coll_args *a)
+{
+    struct coll_call call;
+    if (a->work)
+        *a->work = NULL;
+    int code = comm_enter(a->comm);
+    if (code < 0)
+        return code;
+    code = coll_args_check(a, &call);
+    if (code == 0)
+        code = coll_perform(a->comm, &call, a->work);
+    return comm_leave(a->comm, code);
+}

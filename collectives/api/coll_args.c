@@ -1,0 +1,347 @@
+#include "collectives/api/coll_args.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "collectives/api/comm.h"
+#include "collectives/api/error.h"
+#include "collectives/nccl/nccl.h"
+#include "core/clock.h"
+
+enum { LONG_MS = 1000, LONGEST_MS = 1000 * 1000 * 1000, TICK_MS = 10 };
+
+/* One buffer of an operation. */
+struct side {
+    const void *p;
+    bool needed;
+    size_t extent; /* elements from its start to its end */
+    size_t own_at; /* where this rank's part is, which in place is the other buffer */
+    size_t own;    /* its length */
+};
+
+static int refuse(const struct coll_args *a, int code, const char *why)
+{
+    return comm_error(a->comm, code, "%s: %s", call_name(a->kind), why);
+}
+
+int coll_take_opts(dlcoll_comm *c, enum call_kind kind, const dlcoll_opts *given, dlcoll_opts *opts)
+{
+    *opts = (dlcoll_opts)DLCOLL_OPTS_INIT;
+    if (!given)
+        return 0;
+    int code = comm_take_opts(opts, sizeof(*opts), given);
+    if (code == DLCOLL_EINVAL)
+        return comm_error(c, code, "%s: opts has no valid size and version (use DLCOLL_OPTS_INIT)",
+                          call_name(kind));
+    if (code < 0)
+        return comm_error(c, code, "%s: opts asks for what this library does not know",
+                          call_name(kind));
+    return 0;
+}
+
+uint64_t coll_deadline(const dlcoll_comm *c, const dlcoll_opts *opts, uint64_t now_ns)
+{
+    int64_t ms = opts->timeout_ms ? opts->timeout_ms : c->timeout_ms;
+    if (ms < LONG_MS || ms > LONGEST_MS)
+        return comm_deadline(ms);
+    return now_ns + ((uint64_t)ms + TICK_MS) * 1000000u;
+}
+
+/* ---------------------------------------------------------------------------------------- parts */
+
+/* Elements that the parts span, and where this rank's is. False: too much. */
+static bool span(const size_t *counts, const size_t *displs, int size, int rank, size_t most,
+                 struct side *s)
+{
+    size_t next = 0;
+    s->extent = 0;
+    for (int i = 0; i < size; i++) {
+        size_t at = displs && counts[i] ? displs[i] : next; /* nothing lies nowhere */
+        if (counts[i] > most || at > most - counts[i])
+            return false;
+        next = at + counts[i];
+        s->extent = next > s->extent ? next : s->extent;
+        if (i == rank) {
+            s->own_at = at;
+            s->own = counts[i];
+        }
+    }
+    return true;
+}
+
+static bool parts_overlap(const size_t *counts, const size_t *displs, int size)
+{
+    /* Mostly they are in order; else everyone is compared with everyone. */
+    bool in_order = true;
+    for (int i = 1; i < size && in_order; i++)
+        in_order = displs[i] >= displs[i - 1] + counts[i - 1];
+    for (int i = 0; i < size && !in_order; i++) {
+        for (int j = 0; j < i; j++) {
+            if (counts[i] && counts[j] && displs[i] < displs[j] + counts[j] &&
+                displs[j] < displs[i] + counts[i])
+                return true;
+        }
+    }
+    return false;
+}
+
+/* `size` parts of `count` each. */
+static void even(struct side *s, size_t count, int size, int rank)
+{
+    s->extent = count * (size_t)size;
+    s->own_at = count * (size_t)rank;
+    s->own = count;
+}
+
+/* What the kind needs of its two buffers. NULL, or what is wrong with the counts. */
+static const char *shape(const struct coll_args *a, size_t most, struct side *send,
+                         struct side *recv)
+{
+    int size = a->comm->size, rank = a->comm->rank;
+    bool root = rank == a->root;
+    size_t count = a->count;
+    const char *bad = "the counts are too large", *none = "counts is NULL";
+    *send = (struct side){.p = a->send, .needed = true, .extent = count, .own = count};
+    *recv = (struct side){.p = a->recv, .needed = true, .extent = count, .own = count};
+    size_t all;
+    if (__builtin_mul_overflow(count, (size_t)size, &all) || all > most)
+        return "count is too large";
+    switch (a->kind) {
+    case CALL_BROADCAST:
+        send->needed = root;
+        break;
+    case CALL_REDUCE:
+        recv->needed = root;
+        break;
+    case CALL_GATHER:
+        recv->needed = root;
+        even(recv, count, size, rank);
+        break;
+    case CALL_ALL_GATHER:
+        even(recv, count, size, rank);
+        break;
+    case CALL_SCATTER:
+        send->needed = root;
+        even(send, count, size, rank);
+        break;
+    case CALL_REDUCE_SCATTER:
+        even(send, count, size, rank);
+        break;
+    case CALL_ALL_TO_ALL:
+        send->extent = recv->extent = send->own = recv->own = count * (size_t)size;
+        break;
+    case CALL_GATHER_V:
+        recv->needed = root;
+        if (root && !a->recv_counts)
+            return none;
+        if (root && !span(a->recv_counts, a->recv_displs, size, rank, most, recv))
+            return bad;
+        if (root && recv->own != count)
+            return "send_count is not recv_counts[rank]";
+        break;
+    case CALL_SCATTER_V:
+        send->needed = root;
+        if (root && !a->send_counts)
+            return none;
+        if (root && !span(a->send_counts, a->send_displs, size, rank, most, send))
+            return bad;
+        if (root && send->own != count)
+            return "recv_count is not send_counts[rank]";
+        break;
+    case CALL_ALL_GATHER_V:
+        if (!span(a->recv_counts, a->recv_displs, size, rank, most, recv))
+            return bad;
+        break;
+    case CALL_REDUCE_SCATTER_V:
+        if (!span(a->send_counts, NULL, size, rank, most, send))
+            return bad;
+        break;
+    case CALL_ALL_TO_ALL_V:
+        if (!span(a->send_counts, a->send_displs, size, rank, most, send) ||
+            !span(a->recv_counts, a->recv_displs, size, rank, most, recv))
+            return bad;
+        if (send->own != recv->own)
+            return "send_counts[rank] is not recv_counts[rank]";
+        break;
+    default:
+        break;
+    }
+    if (recv->needed && a->recv_displs && parts_overlap(a->recv_counts, a->recv_displs, size))
+        return "parts of recv overlap";
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------- buffers */
+
+/* In place, one buffer is this rank's part of the other; or, where the whole is not made of parts,
+ * the other itself. */
+static bool is_in_place(const struct coll_args *a, const struct side *s, const struct side *r,
+                        size_t elem)
+{
+    if (a->kind == CALL_ALL_TO_ALL_V)
+        return false;
+    return (const char *)s->p + s->own_at * elem == (const char *)r->p + r->own_at * elem;
+}
+
+static int check_buffers(const struct coll_args *a, const struct side *s, const struct side *r,
+                         size_t elem)
+{
+    uintptr_t x = (uintptr_t)s->p, y = (uintptr_t)r->p;
+    size_t xlen = s->extent * elem, ylen = r->extent * elem;
+    if ((s->needed && xlen && !s->p) || (r->needed && ylen && !r->p))
+        return refuse(a, DLCOLL_EINVAL, "a buffer is NULL");
+    if (!s->needed || !r->needed || !xlen || !ylen || x >= y + ylen || y >= x + xlen)
+        return 0;
+    if (is_in_place(a, s, r, elem))
+        return 0;
+    return refuse(a, DLCOLL_EINVAL, "send and recv overlap without being the same");
+}
+
+static int check_reduction(const struct coll_args *a, struct coll_call *call)
+{
+    char why[96];
+    struct reduce_info *last = &a->comm->reduce;
+    if (last->dtype && last->dtype_value == a->dtype && last->code == a->op) {
+        call->reduce = *last;
+        call->id.op = last->code;
+        return 0;
+    }
+    int code = reduce_find(a->dtype, a->op, &call->reduce);
+    call->reduce.ranks = a->comm->size;
+    call->id.op = call->reduce.code;
+    if (code == 0 && call->reduce.code == a->op)
+        *last = call->reduce;
+    if (code == DLCOLL_EINVAL)
+        return refuse(a, code,
+                      call->reduce.code == REDUCE_PREMUL ? "op was made for another dtype"
+                                                         : "there is no such op");
+    if (code < 0) {
+        snprintf(why, sizeof(why), "there is no %s of %s", reduction_name(call->reduce.code),
+                 call->dtype->name);
+        return refuse(a, code, why);
+    }
+    return 0;
+}
+
+/* What ranks compare of the counts, where all of them know them: their sum, and this. */
+static int32_t digest(const size_t *counts, int n)
+{
+    uint64_t h = 0;
+    for (int i = 0; i < n; i++) {
+        h = (h ^ counts[i]) * 0x9e3779b97f4a7c15u + 1;
+        h ^= h >> 32;
+    }
+    return (int32_t)(h >> 1 & INT32_MAX);
+}
+
+static const size_t *common_counts(const struct coll_args *a)
+{
+    return a->kind == CALL_ALL_GATHER_V       ? a->recv_counts
+           : a->kind == CALL_REDUCE_SCATTER_V ? a->send_counts
+                                              : NULL;
+}
+
+/* A rank with nothing to send or receive cannot tell whether the others have something. */
+static bool counts_differ(enum call_kind kind)
+{
+    return kind == CALL_GATHER_V || kind == CALL_SCATTER_V || kind == CALL_ALL_TO_ALL_V;
+}
+
+static uint64_t common_count(const struct coll_args *a)
+{
+    const size_t *counts = common_counts(a);
+    uint64_t sum = 0;
+    for (int i = 0; counts && i < a->comm->size; i++)
+        sum += counts[i];
+    return counts ? sum : counts_differ(a->kind) ? 0 : a->count;
+}
+
+/* All ranks must come to the same: so it is told by a buffer in which this one has elements, which
+ * is where the others' are. Other pointers may be anything, but are better than none. */
+static int find_way(const struct coll_args *a, const struct side *s, const struct side *r,
+                    struct coll_call *call)
+{
+    const void *tells = s->needed && s->extent   ? s->p
+                        : r->needed && r->extent ? r->p
+                        : s->p                   ? s->p
+                                                 : r->p;
+    call->device = nccl_is_for(a->comm, tells, call->stream);
+    if (!tells && !call->stream && a->comm->nccl && counts_differ(a->kind))
+        return refuse(a, DLCOLL_EINVAL, NCCL_NO_BUFFER_TELLS);
+    return 0;
+}
+
+static int check_data(const struct coll_args *a, struct coll_call *call)
+{
+    struct side send, recv;
+    if (!(call->dtype = dtype_get(a->dtype)))
+        return refuse(a, DLCOLL_EINVAL, "there is no such dtype");
+    call->elem = call->dtype->size;
+    bool both = a->kind == CALL_ALL_TO_ALL_V;
+    if (((both || a->kind == CALL_REDUCE_SCATTER_V) && !a->send_counts) ||
+        ((both || a->kind == CALL_ALL_GATHER_V) && !a->recv_counts))
+        return refuse(a, DLCOLL_EINVAL, "counts is NULL");
+    const char *bad = shape(a, SIZE_MAX / 4 / call->elem, &send, &recv);
+    if (bad)
+        return refuse(a, DLCOLL_EINVAL, bad);
+    int code = check_buffers(a, &send, &recv, call->elem);
+    if (code == 0)
+        code = find_way(a, &send, &recv, call);
+    if (code == 0 && call_reduces(a->kind))
+        code = check_reduction(a, call);
+    call->id.dtype = (uint8_t)a->dtype;
+    call->id.count = common_count(a);
+    if (common_counts(a))
+        call->id.root = digest(common_counts(a), a->comm->size);
+    if (a->kind == CALL_ALL_GATHER_V)
+        call->count = a->recv_counts[a->comm->rank];
+    else if (a->kind == CALL_REDUCE_SCATTER_V)
+        call->count = a->send_counts[a->comm->rank];
+    else if (both && !recv.extent)
+        call->recv = NULL; /* it may be `send`, but that is not in place */
+    return code;
+}
+
+int coll_args_check(const struct coll_args *a, struct coll_call *call)
+{
+    dlcoll_comm *c = a->comm;
+    dlcoll_opts opts;
+    int code = coll_take_opts(c, a->kind, a->opts, &opts);
+    if (code < 0)
+        return code;
+    if (a->root < 0 || a->root >= c->size)
+        return refuse(a, DLCOLL_EINVAL, "root is no rank of the communicator");
+    /* Not the whole: most of it is room for an error's text. */
+    memset(call, 0, offsetof(struct coll_call, err));
+    call->err.code = 0;
+    call->err.msg[0] = '\0';
+    call->id.kind = (uint8_t)a->kind;
+    call->id.settings = c->job->conf.settings;
+    call->id.root = call_rooted(a->kind) ? a->root : 0;
+    call->kind = a->kind;
+    call->comm = c;
+    call->ranks.size = c->size;
+    call->ranks.me = c->rank;
+    call->root = a->root;
+    call->send = a->send;
+    call->recv = a->recv;
+    call->count = a->count;
+    call->send_parts = (struct coll_parts){a->send_counts, a->send_displs};
+    call->recv_parts = (struct coll_parts){a->recv_counts, a->recv_displs};
+    call->elem = 1;
+    call->op = a->op;
+    call->start_ns = coll_now();
+    call->deadline_ns = coll_deadline(c, &opts, call->start_ns);
+    call->stream = opts.stream;
+    call->culprit = -1;
+    call->device = opts.stream != NULL;
+    if (a->kind == CALL_FINALIZE)
+        call->kind = CALL_BARRIER;
+    return call_has_data(a->kind) ? check_data(a, call) : 0;
+}
+
+bool coll_is_nothing(const struct coll_call *call)
+{
+    return call->dtype && !counts_differ(call->kind) && call->id.count == 0;
+}

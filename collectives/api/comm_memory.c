@@ -1,0 +1,72 @@
+/* comm_memory.c: the memory of a communicator's ranks on one node, when no launcher has prepared
+ * it: the lowest local rank makes it and all are told how to reach it; unless every rank of every
+ * node has it, nobody uses it, so that all choose their algorithms by the same facts. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/api/comm.h"
+#include "collectives/api/provider.h"
+#include "collectives/shm/memory.h"
+
+struct entry {
+    uint64_t works;
+    struct shm_offer offer;
+};
+
+/* An operation of the library's own, before the program's first. */
+static int perform(dlcoll_comm *c, enum call_kind kind, const void *send, void *recv, size_t count,
+                   int op, uint64_t deadline_ns, struct coll_call *call)
+{
+    *call = (struct coll_call){.id = {.kind = (uint8_t)kind,
+                                      .dtype = DLCOLL_U64,
+                                      .settings = c->job->conf.settings,
+                                      .count = count},
+                               .kind = kind,
+                               .part = kind == CALL_ALL_REDUCE, /* both have number 0 */
+                               .comm = c,
+                               .ranks = {.size = c->size, .me = c->rank},
+                               .send = send,
+                               .recv = recv,
+                               .count = count,
+                               .dtype = dtype_get(DLCOLL_U64),
+                               .elem = sizeof(uint64_t),
+                               .op = op,
+                               .deadline_ns = deadline_ns,
+                               .culprit = -1};
+    if (kind == CALL_ALL_REDUCE) {
+        reduce_find(DLCOLL_U64, op, &call->reduce);
+        call->reduce.ranks = c->size;
+        call->id.op = call->reduce.code;
+    }
+    return net_provider.run(call);
+}
+
+int comm_share_memory(dlcoll_comm *c, uint64_t deadline_ns, struct coll_call *failed)
+{
+    enum { WORDS = sizeof(struct entry) / sizeof(uint64_t) };
+    struct err e = ERR_INIT;
+    struct entry own = {.works = 1};
+    if (c->size == 1 || !c->job->conf.shared_memory || c->topo.most_local == 1)
+        return 0;
+    struct entry *all = malloc((size_t)c->size * sizeof(*all));
+    if (!all)
+        return err_set(&failed->err, -ENOMEM, "no memory");
+    bool maker = c->topo.local == 0;
+    if (c->topo.nlocal > 1 && maker)
+        own.works = shm_create(c, &own.offer, &e) == 0;
+    int r = perform(c, CALL_ALL_GATHER, &own, all, WORDS, 0, deadline_ns, failed);
+    const struct entry *offer = &all[c->topo.local_ranks[0]];
+    uint64_t works = r == 0 && offer->works;
+    if (works && c->topo.nlocal > 1 && !maker)
+        works = shm_attach(c, &offer->offer, &e) == 0;
+    if (r == 0)
+        r = perform(c, CALL_ALL_REDUCE, &works, &works, 1, DLCOLL_MIN, deadline_ns, failed);
+    c->shares_memory = r == 0 && works;
+    if (c->shares_memory)
+        shm_all_attached(c);
+    else
+        shm_close(c);
+    free(all);
+    return r;
+}

@@ -1,0 +1,110 @@
+#include "collectives/api/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "collectives/api/comm.h"
+
+static _Thread_local dlcoll_error g_error = DLCOLL_ERROR_INIT;
+
+static void fill(dlcoll_error *out, int code, const char *fmt, va_list ap)
+{
+    *out = (dlcoll_error)DLCOLL_ERROR_INIT;
+    out->code = code;
+    if (vsnprintf(out->text, sizeof(out->text), fmt, ap) >= (int)sizeof(out->text))
+        memcpy(out->text + sizeof(out->text) - 4, "...", 4);
+}
+
+int error_set(dlcoll_error *out, int code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fill(out, code, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+int error_vset(dlcoll_error *out, int code, const char *fmt, va_list ap)
+{
+    fill(out, code, fmt, ap);
+    return code;
+}
+
+int error_set_global(int code, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    fill(&g_error, code, fmt, ap);
+    va_end(ap);
+    return code;
+}
+
+int error_copy_global(const dlcoll_error *e)
+{
+    g_error = *e;
+    return e->code;
+}
+
+int error_code(int errnum)
+{
+    switch (errnum) {
+    case -EINVAL:
+    case -EEXIST:
+    case -EMSGSIZE: /* a key or value that is too long */
+        return DLCOLL_EINVAL;
+    case -EBUSY:
+        return DLCOLL_ESTATE;
+    case -ENOTSUP:
+        return DLCOLL_ENOSUP;
+    case -ENOMEM:
+        return DLCOLL_ENOMEM;
+    case -ETIMEDOUT:
+        return DLCOLL_ETIMEDOUT;
+    case -EBADMSG: /* of another operation, or of a rank with other settings */
+        return DLCOLL_EMISMATCH;
+    default:
+        return DLCOLL_ENET;
+    }
+}
+
+const char *dlcoll_strerror(int code)
+{
+    static const char *const texts[] = {
+        [-DLCOLL_OK] = "success",
+        [-DLCOLL_EINVAL] = "invalid argument",
+        [-DLCOLL_ESTATE] = "not possible in this state",
+        [-DLCOLL_ENOMEM] = "out of memory",
+        [-DLCOLL_ENOSUP] = "not supported",
+        [-DLCOLL_ETIMEDOUT] = "timed out",
+        [-DLCOLL_EPEER] = "a rank has died or left",
+        [-DLCOLL_EABORTED] = "the job was told to stop",
+        [-DLCOLL_EMISMATCH] = "ranks called different operations, or have other settings",
+        [-DLCOLL_ENET] = "a rank cannot be reached",
+        [-DLCOLL_EBACKEND] = "a device library failed",
+        [-DLCOLL_EINTERNAL] = "internal error",
+    };
+    if (code == DLCOLL_INPROGRESS)
+        return "in progress";
+    if (code > 0 || code <= -(int)(sizeof(texts) / sizeof(texts[0])))
+        return "unknown error";
+    return texts[-code];
+}
+
+int dlcoll_last_error(const dlcoll_comm *comm, dlcoll_error *out)
+{
+    dlcoll_error last = g_error;
+    size_t size = out ? out->size : 0;
+    if (size < offsetof(dlcoll_error, code) + sizeof(out->code))
+        return DLCOLL_EINVAL;
+    if (comm && !comm_is_forked(comm)) {
+        pthread_mutex_t *lock = &((dlcoll_comm *)comm)->error_lock;
+        pthread_mutex_lock(lock);
+        last = comm->error;
+        pthread_mutex_unlock(lock);
+    }
+    memcpy(out, &last, size < sizeof(last) ? size : sizeof(last));
+    out->size = size;
+    return 0;
+}

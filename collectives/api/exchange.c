@@ -1,0 +1,309 @@
+/* exchange.c: byte strings of unknown length, and the barrier that says who is missing. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/api/async.h"
+#include "collectives/api/coll.h"
+#include "collectives/api/comm.h"
+#include "core/clock.h"
+
+#define MOST_BYTES ((uint64_t)1 << 40)
+
+/* ------------------------------------------------------------------------------- exchange_bytes */
+
+static struct coll_call describe(dlcoll_comm *c, enum call_kind kind, enum dlcoll_dtype dtype,
+                                 uint64_t deadline_ns)
+{
+    const struct dtype *type = dtype_get(dtype);
+    return (struct coll_call){.id = {.kind = CALL_EXCHANGE_BYTES,
+                                     .dtype = (uint8_t)dtype,
+                                     .settings = c->job->conf.settings},
+                              .kind = kind,
+                              .comm = c,
+                              .ranks = {.size = c->size, .me = c->rank},
+                              .dtype = type,
+                              .elem = type->size,
+                              .deadline_ns = deadline_ns};
+}
+
+static int exchange_lengths(dlcoll_comm *c, uint64_t len, uint64_t *all, uint64_t deadline_ns)
+{
+    struct coll_call call = describe(c, CALL_ALL_GATHER, DLCOLL_U64, deadline_ns);
+    call.send = &len;
+    call.recv = all;
+    call.count = call.id.count = 1;
+    return coll_perform(c, &call, NULL);
+}
+
+static int exchange_data(dlcoll_comm *c, const void *data, dlcoll_bytes *all, size_t *counts,
+                         size_t total, uint64_t deadline_ns)
+{
+    struct coll_call call = describe(c, CALL_ALL_GATHER_V, DLCOLL_U8, deadline_ns);
+    call.send = data;
+    call.recv = all + c->size;
+    call.count = counts[c->rank];
+    call.id.count = total;
+    call.recv_parts.counts = counts;
+    return coll_perform(c, &call, NULL);
+}
+
+static int exchange(dlcoll_comm *c, const void *data, size_t len, dlcoll_bytes **all,
+                    uint64_t deadline_ns)
+{
+    size_t size = (size_t)c->size;
+    uint64_t *lens = malloc(size * sizeof(*lens)), total = 0;
+    size_t *counts = malloc(size * sizeof(*counts));
+    int code = lens && counts ? 0 : comm_error(c, DLCOLL_ENOMEM, "exchange_bytes: no memory");
+    /* Everybody takes part in the first step, whatever is wrong: else the others would wait. */
+    if (code == 0)
+        code = exchange_lengths(c, len, lens, deadline_ns);
+    for (size_t i = 0; i < size && code == 0; i++) {
+        counts[i] = (size_t)lens[i];
+        if (lens[i] > MOST_BYTES || (total += lens[i]) > MOST_BYTES)
+            code = comm_error(c, DLCOLL_EINVAL, "exchange_bytes: more than 1 TB in all");
+    }
+    bool begun = code == 0; /* then the others are on their way into the second step */
+    dlcoll_bytes *out = begun ? malloc(size * sizeof(*out) + (size_t)total) : NULL;
+    if (begun)
+        code =
+            out ? exchange_data(c, data, out, counts, (size_t)total, deadline_ns) : DLCOLL_ENOMEM;
+    if (begun && code == DLCOLL_ENOMEM)
+        code = comm_fail(
+            c, -ENOMEM,
+            &(struct coll_call){.id.kind = CALL_EXCHANGE_BYTES, .seq = c->seq, .culprit = -1});
+    for (size_t i = 0, at = 0; i < size && code == 0; at += counts[i++]) {
+        out[i].data = counts[i] ? (uint8_t *)(out + size) + at : NULL;
+        out[i].len = counts[i];
+    }
+    if (code == 0)
+        *all = out;
+    else
+        free(out);
+    free(lens);
+    free(counts);
+    return code;
+}
+
+int dlcoll_exchange_bytes(const void *data, size_t len, dlcoll_bytes **all, dlcoll_comm *comm,
+                          const dlcoll_opts *opts)
+{
+    dlcoll_opts o;
+    if (all)
+        *all = NULL;
+    int code = comm_enter(comm);
+    if (code < 0)
+        return code;
+    if (!all || (len && !data)) {
+        code = comm_error(comm, DLCOLL_EINVAL, "exchange_bytes: %s is NULL", all ? "data" : "all");
+        return comm_leave(comm, code);
+    }
+    if ((code = coll_take_opts(comm, CALL_EXCHANGE_BYTES, opts, &o)) == 0)
+        code = exchange(comm, data, len, all, coll_deadline(comm, &o, coll_now()));
+    return comm_leave(comm, code);
+}
+
+void dlcoll_bytes_free(dlcoll_bytes *all)
+{
+    free(all);
+}
+
+/* ---------------------------------------------------------------------------- monitored_barrier */
+
+/* Everybody tells rank 0 that he has come. It tells those who came who has not: a bit for each
+ * rank.
+ */
+static size_t verdict_bytes(const dlcoll_comm *c)
+{
+    return ((size_t)c->size + 7) / 8;
+}
+
+enum { SLACK_NS = 1000 * 1000 * 1000 }; /* rank 0's word comes after its deadline */
+
+/* A small message, to or from rank `peer`, that may stay away. */
+static dlcoll_work *post(dlcoll_comm *c, bool is_send, int peer, void *data, size_t len)
+{
+    struct dlcoll_work *w = async_new_work(c);
+    struct p2p_op *op = w ? w->own_ops : NULL;
+    if (w && w->cap_ops == 0) {
+        op = malloc(sizeof(*op));
+        w->own_ops = op;
+        w->cap_ops = op ? 1 : 0;
+    }
+    if (!op) {
+        async_put_back(w);
+        return NULL;
+    }
+    *op = (struct p2p_op){.is_send = is_send,
+                          .optional = true,
+                          .peer = peer,
+                          .tag = P2P_TAG_BARRIER + (int)(c->monitored & 0xffffff),
+                          .dtype = DLCOLL_U8,
+                          .count = len,
+                          .len = len,
+                          .buf = data};
+    w->ops = op;
+    if (p2p_start(c, w) < 0) {
+        async_put_back(w);
+        return NULL;
+    }
+    return w;
+}
+
+/* The result; 1: it has not come in time, and is not waited for any more. */
+static int await(dlcoll_comm *c, dlcoll_work *w, uint64_t deadline)
+{
+    int code;
+    if (!w)
+        return DLCOLL_ENOMEM;
+    p2p_wait(c, &w->done, deadline, false);
+    if (!atomic_load(&w->done) && p2p_cancel(c, w)) {
+        async_complete(w, DLCOLL_ETIMEDOUT);
+        code = 1;
+    } else {
+        p2p_wait(c, &w->done, 0, false); /* it is half here */
+        code = w->result;
+    }
+    dlcoll_work_free(w);
+    return code;
+}
+
+/* "rank 3 (node-b, pid 812), rank 5 (node-b, pid 814) and 12 more": names that are whole. */
+static void list_names(const dlcoll_comm *c, const int *missing, size_t n, char *out, size_t size)
+{
+    char name[WORLD_NAME_MAX], more[40];
+    size_t at = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < n; i++) {
+        int rest = i + 1 < n ? snprintf(more, sizeof(more), " and %zu more", n - i - 1) : 0;
+        world_name(c->world, c->world_ranks[missing[i]], name);
+        if (at + strlen(name) + 2 + (size_t)rest >= size) {
+            snprintf(out + at, size - at, " and %zu more", n - i);
+            return;
+        }
+        at += (size_t)snprintf(out + at, size - at, "%s%s", i ? ", " : "", name);
+    }
+}
+
+static int report(dlcoll_comm *c, const int *missing, size_t n, uint64_t waited_ms)
+{
+    char list[400];
+    unsigned long long ms = waited_ms;
+    list_names(c, missing, n, list, sizeof(list));
+    int code;
+    if (missing[0] == 0) /* nobody else knows who has come; it may have given up before we did */
+        code = comm_error(c, DLCOLL_ETIMEDOUT,
+                          "monitored_barrier: after %llu ms %s, which hears who has come, had not "
+                          "answered; others may be missing, too",
+                          ms, list);
+    else
+        code = comm_error(c, DLCOLL_ETIMEDOUT,
+                          "monitored_barrier: after %llu ms %zu of %d ranks had not come: %s", ms,
+                          n, c->size, list);
+    pthread_mutex_lock(&c->error_lock);
+    if (!atomic_load(&c->failed)) {
+        c->error.rank = c->world_ranks[missing[0]];
+        c->error.seq = c->monitored;
+        world_who(c->world, c->error.rank, c->error.host, &c->error.pid);
+        snprintf(c->error.op, sizeof(c->error.op), "monitored_barrier");
+    }
+    pthread_mutex_unlock(&c->error_lock);
+    return code;
+}
+
+/* Rank 0: hears from all, then tells those who came. `bytes` has one for each rank, then the
+ * verdict. */
+static int watch(dlcoll_comm *c, uint8_t *bytes, dlcoll_work **works, int *missing, size_t *n,
+                 uint64_t deadline)
+{
+    uint8_t *verdict = bytes + c->size;
+    int code = 0;
+    *n = 0;
+    for (int r = 1; r < c->size; r++)
+        works[r] = post(c, false, r, &bytes[r], 1);
+    for (int r = 1; r < c->size; r++) {
+        int result = await(c, works[r], deadline);
+        works[r] = NULL;
+        bytes[r] = result == 0;
+        if (result == 1) {
+            verdict[r / 8] |= (uint8_t)(1u << r % 8);
+            missing[(*n)++] = r;
+        } else if (result < 0 && code == 0) {
+            code = result;
+        }
+    }
+    uint64_t end = mono_ns() + SLACK_NS;
+    for (int r = 1; r < c->size && code == 0; r++) {
+        if (bytes[r] && !(works[r] = post(c, true, r, verdict, verdict_bytes(c))))
+            code = DLCOLL_ENOMEM;
+    }
+    for (int r = 1; r < c->size; r++) { /* the verdict is there until all are done with it */
+        int result = works[r] ? await(c, works[r], end) : 0;
+        code = result < 0 && code == 0 ? result : code;
+    }
+    return code;
+}
+
+static int come(dlcoll_comm *c, uint8_t *bytes, int *missing, size_t *n, uint64_t deadline)
+{
+    uint8_t *verdict = bytes + c->size;
+    uint64_t end = deadline ? deadline + SLACK_NS : 0;
+    *n = 0;
+    bytes[0] = 1;
+    int code = await(c, post(c, true, 0, bytes, 1), end);
+    if (code == 0)
+        code = await(c, post(c, false, 0, verdict, verdict_bytes(c)), end);
+    if (code == 1)
+        missing[(*n)++] = 0;
+    for (int r = 1; r < c->size && code == 0; r++) {
+        if (verdict[r / 8] >> r % 8 & 1)
+            missing[(*n)++] = r;
+    }
+    return code < 0 ? code : 0;
+}
+
+static int monitored(dlcoll_comm *c, int *out, size_t *n, size_t room, uint64_t deadline)
+{
+    size_t size = (size_t)c->size, absent = 0;
+    uint64_t start = mono_ns();
+    uint8_t *bytes = calloc(size + verdict_bytes(c), 1);
+    dlcoll_work **works = calloc(size, sizeof(dlcoll_work *));
+    int *missing = calloc(size, sizeof(*missing));
+    int code = bytes && works && missing
+                   ? 0
+                   : comm_error(c, DLCOLL_ENOMEM, "monitored_barrier: no memory");
+    c->monitored++;
+    struct call id = {.kind = CALL_MONITORED_BARRIER};
+    uint64_t record = recorder_begin(&c->job->recorder, c->id, c->name, c->monitored, &id, 0, 0);
+    if (code == 0)
+        code = c->rank == 0 ? watch(c, bytes, works, missing, &absent, deadline)
+                            : come(c, bytes, missing, &absent, deadline);
+    if (code == 0 && absent)
+        code = report(c, missing, absent, (mono_ns() - start) / 1000000);
+    recorder_end(&c->job->recorder, record, code);
+    for (size_t i = 0; i < absent && i < room && out; i++)
+        out[i] = missing[i];
+    if (n)
+        *n = absent < room || !out ? absent : room;
+    free(bytes);
+    free(works);
+    free(missing);
+    return code;
+}
+
+int dlcoll_monitored_barrier(dlcoll_comm *comm, int *missing, size_t *n, const dlcoll_opts *opts)
+{
+    dlcoll_opts o;
+    size_t room = n ? *n : 0;
+    if (n)
+        *n = 0;
+    int code = comm_enter(comm);
+    if (code < 0)
+        return code;
+    if (missing && !n)
+        code = comm_error(comm, DLCOLL_EINVAL, "monitored_barrier: n is NULL");
+    else if ((code = coll_take_opts(comm, CALL_MONITORED_BARRIER, opts, &o)) == 0)
+        code = monitored(comm, missing, n, room, coll_deadline(comm, &o, coll_now()));
+    return comm_leave(comm, code);
+}

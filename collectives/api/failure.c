@@ -1,0 +1,391 @@
+/* failure.c: why an operation failed: one truth for every rank.
+ *
+ * Sources, the best first: the abort record that the agent fills in when a worker of the job has
+ * died; a notice that another rank has sent when it gave up; what this rank has seen itself: a
+ * closed connection, a deadline, another operation's message. A closed connection alone says
+ * little: the peer may have died, or have given up because of a third. Whoever gives up sends its
+ * notices before it closes, and the agent is quick, so that a short look around finds out. */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/api/comm.h"
+#include "collectives/api/error.h"
+#include "collectives/net/net.h"
+#include "core/clock.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+enum {
+    LOOK_WITH_AGENT_MS = 100, /* it knows by what signal the peer died; on a busy host, late */
+    LOOK_ALONE_MS = 5,
+    LOOK_CLAIMED_MS = 1000, /* who stops the others says so before he has written down why */
+};
+
+/* What others have written is shown to people: no control characters. */
+static void take_text(char *out, size_t cap, const char *text)
+{
+    log_escape(out, cap, text, strlen(text), 0);
+}
+
+static bool agent_says(const dlcoll_comm *c, struct notice *cause)
+{
+    struct job_abort a;
+    char name[WORLD_NAME_MAX];
+    if (c->after_failure || !job_segment_aborted(&c->world->segment, &a))
+        return false;
+    bool known = a.rank >= 0 && a.rank < c->world->size;
+    *cause = (struct notice){.rank = known ? a.rank : -1,
+                             .code = known ? DLCOLL_EPEER : DLCOLL_EABORTED,
+                             .pid = a.pid,
+                             .signal = a.signal,
+                             .exit_code = a.signal ? -1 : a.exit_code};
+    take_text(cause->host, sizeof(cause->host), a.host);
+    if (!known) {
+        take_text(cause->text, sizeof(cause->text),
+                  a.text[0] ? a.text : "the job was told to stop");
+        return true;
+    }
+    char text[240];
+    take_text(text, sizeof(text), a.text);
+    if (cause->pid)
+        snprintf(name, sizeof(name), "rank %d (%s, pid %d)", cause->rank, cause->host, cause->pid);
+    else /* its host is lost */
+        snprintf(name, sizeof(name), "rank %d (%s)", cause->rank, cause->host);
+    const char *abbrev = a.signal ? sigabbrev_np(a.signal) : NULL;
+    if (abbrev)
+        snprintf(cause->text, sizeof(cause->text), "%s was killed by SIG%s", name, abbrev);
+    else if (a.signal)
+        snprintf(cause->text, sizeof(cause->text), "%s was killed by signal %d", name, a.signal);
+    else if (a.exit_code > 0 || !a.text[0])
+        snprintf(cause->text, sizeof(cause->text), "%s exited with status %d", name, a.exit_code);
+    else
+        snprintf(cause->text, sizeof(cause->text), "%s: %s", name, text);
+    return true;
+}
+
+/* Another rank has given up, or another thread of this one. */
+static bool peer_says(const dlcoll_comm *c, struct notice *cause, int *from)
+{
+    struct notice n;
+    if (!comm_stop_get(&c->own_stop, from, &n) &&
+        !(c->shared_stop && comm_stop_get(c->shared_stop, from, &n)))
+        return false;
+    *cause = n;
+    take_text(cause->host, sizeof(cause->host), n.host);
+    take_text(cause->text, sizeof(cause->text), n.text);
+    if (cause->rank < 0 || cause->rank >= c->world->size)
+        cause->rank = -1;
+    if (cause->code > DLCOLL_EINVAL || cause->code < DLCOLL_EINTERNAL)
+        cause->code = DLCOLL_EINTERNAL;
+    return true;
+}
+
+/* Where the cause is known from. */
+enum source { OWN_VIEW, AGENT, PEER };
+
+/* For up to ms milliseconds: does the agent or a peer know more? *from: which peer. */
+static enum source look_around(dlcoll_comm *c, int ms, struct notice *cause, int *from)
+{
+    uint64_t end = mono_ns() + (uint64_t)ms * 1000000u;
+    for (;;) {
+        struct err e = ERR_INIT;
+        if (agent_says(c, cause))
+            return AGENT;
+        if (peer_says(c, cause, from))
+            return PEER;
+        if (mono_ns() >= end)
+            return OWN_VIEW;
+        lobby_serve(&c->job->lobby, &e);
+        const struct wait_word words[] = {{c->job_word, 0}, {&c->own_stop.word, 0}};
+        wait_sleep(words, 2, 300 * 1000);
+    }
+}
+
+/* ------------------------------------------------------------------------- what it saw itself */
+
+static void set_rank(const dlcoll_comm *c, struct notice *cause, int rank)
+{
+    char host[MEMBER_HOST_MAX];
+    cause->rank = rank;
+    if (rank >= 0) {
+        world_who(c->world, rank, host, &cause->pid);
+        memcpy(cause->host, host, sizeof(cause->host));
+    }
+}
+
+/* A rank of this node that has failed itself says whose fault that was. */
+static void peer_closed(const dlcoll_comm *c, struct notice *cause, int peer, const char *why)
+{
+    char name[WORLD_NAME_MAX], other[WORLD_NAME_MAX];
+    struct segment_local *line = job_segment_local(&c->world->segment, peer);
+    uint32_t state = line ? atomic_load_explicit(&line->state, memory_order_acquire) : 0;
+    int third = line ? atomic_load_explicit(&line->cause_rank, memory_order_relaxed) : -1;
+    bool exited = line && atomic_load_explicit(&line->exited, memory_order_acquire);
+    cause->code = DLCOLL_EPEER;
+    set_rank(c, cause, peer);
+    world_name(c->world, peer, name);
+    if (exited)
+        cause->exit_code = 0;
+    if (state == SEGMENT_LOCAL_FAILED && third >= 0 && third < c->world->size &&
+        third != c->world->rank) {
+        set_rank(c, cause, third);
+        cause->exit_code = -1;
+        snprintf(cause->text, sizeof(cause->text), "%s failed, says %s",
+                 world_name(c->world, third, other), name);
+    } else if (state == SEGMENT_LOCAL_DONE) {
+        snprintf(cause->text, sizeof(cause->text), "%s has left the job", name);
+    } else if (exited) {
+        snprintf(cause->text, sizeof(cause->text), "%s has left: it exited with status 0", name);
+    } else {
+        snprintf(cause->text, sizeof(cause->text), "%s has died or left%s%.100s%s", name,
+                 why[0] ? " (" : "", why, why[0] ? ")" : "");
+    }
+}
+
+static void timed_out(const dlcoll_comm *c, struct notice *cause, int peer)
+{
+    char name[WORLD_NAME_MAX], doing[80] = "";
+    struct segment_local *line = peer >= 0 ? job_segment_local(&c->world->segment, peer) : NULL;
+    cause->code = DLCOLL_ETIMEDOUT;
+    set_rank(c, cause, peer);
+    if (peer < 0) {
+        snprintf(cause->text, sizeof(cause->text), "timed out");
+        return;
+    }
+    if (line) {
+        bool inside =
+            atomic_load_explicit(&line->state, memory_order_acquire) == SEGMENT_LOCAL_CALL;
+        snprintf(doing, sizeof(doing),
+                 inside ? ", which is in its #%" PRIu64
+                        : ", which is in no operation; its last was #%" PRIu64,
+                 (uint64_t)atomic_load_explicit(&line->seq, memory_order_relaxed));
+    }
+    snprintf(cause->text, sizeof(cause->text), "rank %d timed out waiting for %s%s", c->world->rank,
+             world_name(c->world, peer, name), doing);
+}
+
+static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
+                     const struct coll_call *call)
+{
+    char ours[CALL_TEXT_MAX], theirs[CALL_TEXT_MAX], name[WORLD_NAME_MAX];
+    cause->code = DLCOLL_EMISMATCH;
+    set_rank(c, cause, peer);
+    world_name(c->world, peer, name);
+    if (call->theirs.settings != call->id.settings)
+        snprintf(cause->text, sizeof(cause->text),
+                 "%s has other settings than rank %d: DLCOLL_ALGO, DLCOLL_TUNE_FILE, DLCOLL_SHM, "
+                 "DLCOLL_SOCKETS and DLCOLL_NCCL_ROOTS must be the same on all ranks, and dlaunch "
+                 "have room for shared memory on every node (ulimit -f, ulimit -v) or on none",
+                 name, c->world->rank);
+    else if ((uint32_t)call->theirs_seq == (uint32_t)call->seq &&
+             call_alike(&call->theirs, &call->id))
+        snprintf(cause->text, sizeof(cause->text),
+                 "%s sends other messages than rank %d expects for the same %s: do their parts "
+                 "have other counts?",
+                 name, c->world->rank, call_describe(&call->id, ours));
+    else if (call->theirs.kind == CALL_SEND) /* messages of two ranks have numbers of their own */
+        snprintf(cause->text, sizeof(cause->text),
+                 "%s called %s (message %" PRIu32
+                 " from there), rank %d called %s as its #%" PRIu32,
+                 name, call_describe(&call->theirs, theirs), (uint32_t)call->theirs_seq,
+                 c->world->rank, call_describe(&call->id, ours), (uint32_t)call->seq);
+    else
+        snprintf(cause->text, sizeof(cause->text),
+                 "%s called %s as its #%" PRIu32 ", rank %d called %s as its #%" PRIu32, name,
+                 call_describe(&call->theirs, theirs), (uint32_t)call->theirs_seq, c->world->rank,
+                 call_describe(&call->id, ours), (uint32_t)call->seq);
+}
+
+void comm_asked(struct lobby_guest *guest, int from, const struct ask *ask)
+{
+    dlcoll_comm *c = container_of(guest, dlcoll_comm, guest);
+    struct coll_call call = {.seq = ask->seq, .theirs = ask->call, .theirs_seq = ask->seq};
+    struct notice cause = {.rank = -1, .exit_code = -1};
+    if (!recorder_find(c->job->recorder.line, c->id, &call.seq, &call.id) ||
+        (call.seq == ask->seq && call_same(&call.id, &ask->call)))
+        return;
+    mismatch(c, &cause, from, &call);
+    comm_stop_set(&c->own_stop, c->world->rank, &cause);
+}
+
+static void own_view(const dlcoll_comm *c, int status, const struct coll_call *call,
+                     struct notice *cause)
+{
+    int peer = call->culprit >= 0 && call->culprit < c->size ? c->world_ranks[call->culprit] : -1;
+    *cause = (struct notice){.rank = -1, .exit_code = -1};
+    switch (status) {
+    case -EPIPE:
+        peer_closed(c, cause, peer, call->err.msg);
+        break;
+    case -ETIMEDOUT:
+        timed_out(c, cause, peer);
+        break;
+    case -EBADMSG:
+        mismatch(c, cause, peer, call);
+        break;
+    case -ECANCELED:
+        cause->code = DLCOLL_EABORTED;
+        snprintf(cause->text, sizeof(cause->text),
+                 "a rank that did not live to say why stopped it");
+        break;
+    case -EREMOTEIO:
+        cause->code = DLCOLL_EBACKEND;
+        set_rank(c, cause, c->world->rank);
+        snprintf(cause->text, sizeof(cause->text), "%.*s", (int)sizeof(cause->text) - 1,
+                 call->err.msg);
+        break;
+    case -ENOMEM:
+        cause->code = DLCOLL_ENOMEM;
+        snprintf(cause->text, sizeof(cause->text), "rank %d has no memory for the operation",
+                 c->world->rank);
+        break;
+    default:
+        cause->code = DLCOLL_ENET;
+        set_rank(c, cause, peer);
+        snprintf(cause->text, sizeof(cause->text), "%.*s", (int)sizeof(cause->text) - 1,
+                 call->err.msg);
+    }
+}
+
+/* ----------------------------------------------------------------------------------- recording */
+
+/* Whose failure this one is a consequence of; -1: of nobody's, it is a first one itself. */
+static int consequence_of(const dlcoll_comm *c, const struct notice *cause, enum source source,
+                          int from)
+{
+    if (source == AGENT || (cause->code == DLCOLL_EPEER && cause->rank != c->world->rank))
+        return cause->rank;
+    return source == PEER && from != c->world->rank ? from : -1;
+}
+
+/* False: another thread was first. */
+static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll_call *call,
+                   int consequence)
+{
+    dlcoll_error *out = &c->error;
+    pthread_mutex_lock(&c->error_lock);
+    bool first = !atomic_load(&c->failed);
+    if (first) {
+        char where[64] = "";
+        if (call && call->seq)
+            snprintf(where, sizeof(where), "%s #%" PRIu64 ": ", call_name(call->id.kind),
+                     call->seq);
+        else if (call && call->id.kind != CALL_NONE) /* of a group that is being made */
+            snprintf(where, sizeof(where), "%s: ", call_name(call->id.kind));
+        error_set(out, cause->code, "%s%s%s%s%s", c->name[0] ? "group " : "", c->name,
+                  c->name[0] ? ": " : "", where, cause->text);
+        out->rank = cause->rank;
+        out->pid = cause->pid;
+        out->signal = cause->signal;
+        out->exit_code = cause->exit_code;
+        out->seq = call ? call->seq : 0;
+        snprintf(out->op, sizeof(out->op), "%s", call ? call_name(call->id.kind) : "");
+        snprintf(out->host, sizeof(out->host), "%s", cause->host);
+        atomic_store(&c->failed_code, cause->code);
+        atomic_store(&c->failed, true);
+        log_verbose("rank %d: %s", c->rank, out->text);
+    }
+    pthread_mutex_unlock(&c->error_lock);
+
+    struct segment_local *line = first ? world_line(c->world) : NULL;
+    if (line) {
+        atomic_store_explicit(&line->cause_rank, consequence, memory_order_relaxed);
+        atomic_store_explicit(&line->cause_code, cause->code, memory_order_relaxed);
+        atomic_store_explicit(&line->state, SEGMENT_LOCAL_FAILED, memory_order_release);
+    }
+    return first;
+}
+
+/* Tells those who do not know yet: this process's other threads, the node's other ranks, and those
+ * of other nodes, or of this one when they share no memory. What has been asked, this rank alone
+ * knows. */
+static void tell(dlcoll_comm *c, const struct notice *cause, enum source source, int from)
+{
+    bool share = c->shared_stop && source != AGENT; /* what the agent tells one, it tells all */
+    if (share) /* first: a thread that is woken by the other one has its buffers back */
+        comm_stop_set(c->shared_stop, c->world->rank, cause);
+    comm_stop_set(&c->own_stop, c->world->rank, cause);
+    if (source == AGENT)
+        return;
+    if (source == PEER && from != c->world->rank && c->size <= TCP_NOTICE_RANKS)
+        return; /* who has told us has told everybody */
+    char *told = calloc((size_t)c->size, 1);
+    if (!told)
+        return;
+    /* With other settings a rank of this node may not look into its memory. */
+    bool all_look = c->shared_stop && cause->code != DLCOLL_EMISMATCH;
+    for (int i = 0; i < c->size; i++)
+        told[i] = (all_look && c->topo.node_of[i] == c->topo.node) ||
+                  (cause->code == DLCOLL_EPEER && c->world_ranks[i] == cause->rank);
+    struct tcp_opts o = net_tcp_opts(c, CHANNEL_COLL);
+    tcp_send_notices(&o, cause, told);
+    free(told);
+}
+
+int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
+{
+    struct notice cause;
+    int from = -1;
+    int look_ms = 0;
+    bool exited = call->culprit >= 0 && call->culprit < c->size &&
+                  comm_has_exited(c, call->culprit); /* then the agent has said all it knows */
+    if (status == -EPIPE)
+        look_ms = c->world->segment.base && !exited ? LOOK_WITH_AGENT_MS : LOOK_ALONE_MS;
+    else if (status == -ECANCELED)
+        look_ms = LOOK_CLAIMED_MS;
+    enum source source = look_around(c, look_ms, &cause, &from);
+    if (source == OWN_VIEW)
+        own_view(c, status, call, &cause);
+    if (record(c, &cause, call, consequence_of(c, &cause, source, from)))
+        tell(c, &cause, source, from);
+    return atomic_load(&c->failed_code);
+}
+
+int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind)
+{
+    struct coll_call call = {.id = {.kind = (uint8_t)kind}, .culprit = -1};
+    struct notice cause;
+    int from;
+    if (!comm_stop_get(&group->own_stop, &from, &cause))
+        return group->error.code;
+    enum source source = atomic_load(c->job_word) ? AGENT
+                         : from == c->world->rank ? OWN_VIEW
+                                                  : PEER;
+    if (record(c, &cause, &call, consequence_of(c, &cause, source, from)))
+        tell(c, &cause, source == AGENT ? AGENT : OWN_VIEW,
+             -1); /* others of c are not in the group */
+    return atomic_load(&c->failed_code);
+}
+
+bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause)
+{
+    char name[WORLD_NAME_MAX];
+    struct notice cause = {.code = code, .exit_code = -1};
+    set_rank(c, &cause, c->world->rank);
+    snprintf(cause.text, sizeof(cause.text), "%s %.200s",
+             world_name(c->world, c->world->rank, name), clause);
+    if (!record(c, &cause, NULL, -1))
+        return false;
+    cause.code = theirs;
+    tell(c, &cause, OWN_VIEW, -1);
+    lobby_knock(&c->job->lobby);
+    return true;
+}
+
+int dlcoll_abort(dlcoll_comm *comm, const char *reason)
+{
+    char clause[240];
+    if (!comm)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_abort: comm is NULL");
+    if (comm_is_forked(comm))
+        return DLCOLL_ESTATE;
+    snprintf(clause, sizeof(clause), "aborted%s%.200s", reason ? ": " : "", reason ? reason : "");
+    if (!comm_give_up(comm, DLCOLL_EABORTED, DLCOLL_EABORTED, clause))
+        return DLCOLL_ESTATE;
+    atomic_store(&comm->told, true);
+    return 0;
+}

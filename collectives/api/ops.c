@@ -1,0 +1,225 @@
+/* ops.c: the public collective operations, as coll_args.h has them. */
+#include "collectives/api/async.h"
+#include "collectives/api/coll.h"
+#include "collectives/api/comm.h"
+#include "collectives/nccl/nccl.h"
+
+int dlcoll_broadcast(const void *send, void *recv, size_t count, dlcoll_dtype dtype, int root,
+                     dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_BROADCAST,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = count,
+                                           .dtype = dtype,
+                                           .root = root,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
+                  int root, dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_REDUCE,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = count,
+                                           .dtype = dtype,
+                                           .op = op,
+                                           .root = root,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_all_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
+                      dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_ALL_REDUCE,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = count,
+                                           .dtype = dtype,
+                                           .op = op,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_gather(const void *send, void *recv, size_t count, dlcoll_dtype dtype, int root,
+                  dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_GATHER,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = count,
+                                           .dtype = dtype,
+                                           .root = root,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_gather_v(const void *send, size_t send_count, void *recv, const size_t *recv_counts,
+                    const size_t *recv_displs, dlcoll_dtype dtype, int root, dlcoll_comm *comm,
+                    const dlcoll_opts *opts, dlcoll_work **work)
+{
+    bool is_root = comm && root == comm->rank;
+    return coll_invoke(&(struct coll_args){.kind = CALL_GATHER_V,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = send_count,
+                                           .recv_counts = is_root ? recv_counts : NULL,
+                                           .recv_displs = is_root ? recv_displs : NULL,
+                                           .dtype = dtype,
+                                           .root = root,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_all_gather(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
+                      dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_ALL_GATHER,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = count,
+                                           .dtype = dtype,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_all_gather_v(const void *send, void *recv, const size_t *counts, const size_t *displs,
+                        dlcoll_dtype dtype, dlcoll_comm *comm, const dlcoll_opts *opts,
+                        dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_ALL_GATHER_V,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = comm && counts ? counts[comm->rank] : 0,
+                                           .recv_counts = counts,
+                                           .recv_displs = displs,
+                                           .dtype = dtype,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_scatter(const void *send, void *recv, size_t count, dlcoll_dtype dtype, int root,
+                   dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_SCATTER,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = count,
+                                           .dtype = dtype,
+                                           .root = root,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_scatter_v(const void *send, const size_t *send_counts, const size_t *send_displs,
+                     void *recv, size_t recv_count, dlcoll_dtype dtype, int root, dlcoll_comm *comm,
+                     const dlcoll_opts *opts, dlcoll_work **work)
+{
+    bool is_root = comm && root == comm->rank;
+    return coll_invoke(&(struct coll_args){.kind = CALL_SCATTER_V,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = recv_count,
+                                           .send_counts = is_root ? send_counts : NULL,
+                                           .send_displs = is_root ? send_displs : NULL,
+                                           .dtype = dtype,
+                                           .root = root,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_reduce_scatter(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
+                          dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
+                          dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_REDUCE_SCATTER,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = count,
+                                           .dtype = dtype,
+                                           .op = op,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_reduce_scatter_v(const void *send, void *recv, const size_t *counts, dlcoll_dtype dtype,
+                            dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
+                            dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_REDUCE_SCATTER_V,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = comm && counts ? counts[comm->rank] : 0,
+                                           .send_counts = counts,
+                                           .dtype = dtype,
+                                           .op = op,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_all_to_all(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
+                      dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_ALL_TO_ALL,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = count,
+                                           .dtype = dtype,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_all_to_all_v(const void *send, const size_t *send_counts, const size_t *send_displs,
+                        void *recv, const size_t *recv_counts, const size_t *recv_displs,
+                        dlcoll_dtype dtype, dlcoll_comm *comm, const dlcoll_opts *opts,
+                        dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_ALL_TO_ALL_V,
+                                           .send = send,
+                                           .recv = recv,
+                                           .send_counts = send_counts,
+                                           .send_displs = send_displs,
+                                           .recv_counts = recv_counts,
+                                           .recv_displs = recv_displs,
+                                           .dtype = dtype,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    return coll_invoke(
+        &(struct coll_args){.kind = CALL_BARRIER, .comm = comm, .opts = opts, .work = work});
+}
+
+int dlcoll_finalize(dlcoll_comm *comm)
+{
+    if (comm && !comm_is_forked(comm) && (async_is_busy(comm) || p2p_is_busy(comm)))
+        return comm_error(comm, DLCOLL_ESTATE, "finalize: operations are under way");
+    int code = coll_invoke(&(struct coll_args){.kind = CALL_FINALIZE, .comm = comm});
+    if (code == 0)
+        code = nccl_finalize(comm);
+    if (code == 0) {
+        comm->finalized = true;
+        struct segment_local *line = comm->id == 0 ? world_line(comm->world) : NULL;
+        if (line)
+            atomic_store_explicit(&line->state, SEGMENT_LOCAL_DONE, memory_order_release);
+    }
+    return code;
+}

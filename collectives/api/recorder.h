@@ -1,0 +1,43 @@
+/* recorder.h: the last operations of this process, for whoever wants to know what it is doing when
+ * nothing moves: in its line of the launcher's segment, where the agent and the node's other ranks
+ * can read them, else in its own memory. Any thread records; nobody is waited for. */
+#ifndef COLLECTIVES_API_RECORDER_H
+#define COLLECTIVES_API_RECORDER_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "collectives/api/call.h"
+#include "collectives/dlcoll.h"
+#include "core/segment.h"
+
+struct recorder {
+    struct segment_local *line; /* in the segment, or own */
+    struct segment_local own;
+};
+
+void recorder_init(struct recorder *r, struct segment_local *line); /* NULL: none */
+
+/* An operation begins; returns its number, for recorder_end(). coarse_ns: the time now, on
+ * CLOCK_MONOTONIC_COARSE, if the caller has it; else 0. */
+uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
+                        const struct call *call, uint64_t bytes, uint64_t coarse_ns);
+/* The same, on device memory. */
+uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *group_name,
+                               uint64_t seq, const struct call *call, uint64_t bytes);
+void recorder_end(struct recorder *r, uint64_t number, int result);
+/* It has succeeded, and taken no time that the coarse clock would show. */
+void recorder_end_at_once(struct recorder *r, uint64_t number);
+
+/* The collective operation of that number of a communicator that a line has under way, or has done,
+ * without its settings; or, where that one came to nothing, as those of no elements do, the next
+ * one: *seq is its number then. Those on device memory are none of these: they come in an order of
+ * their own. False: it is not there, or no longer. */
+bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *seq,
+                   struct call *call);
+
+/* Copies those of a line, the newest first. Returns how many. */
+int recorder_read(const struct segment_local *line, dlcoll_record *out, int max);
+
+#endif

@@ -1,0 +1,126 @@
+#include "collectives/api/wait.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/futex.h"
+
+enum { LOOK_NS = 1000 * 1000, CPUS_MOST = 8192, WORD_BITS = 8 * sizeof(long) };
+
+struct wait_policy wait_policy_choose(int ranks, int usable_cpus)
+{
+    if (ranks <= usable_cpus)
+        return (struct wait_policy){.spin_ns = 100 * 1000, .yield_ns = 10 * 1000 * 1000};
+    return (struct wait_policy){.spin_ns = 0, .yield_ns = 500 * 1000};
+}
+
+struct wait_cpus wait_own_cpus(void)
+{
+    struct wait_cpus c = {0};
+    unsigned long set[CPUS_MOST / WORD_BITS] = {0};
+    const uint8_t *bytes = (const uint8_t *)set; /* in the order of bits: x86 and ARM */
+    char text[64];
+    long quota, period;
+    if (syscall(SYS_sched_getaffinity, 0, sizeof(set), set) < 0)
+        c.mask[0] = 1;
+    for (size_t i = 0; i < sizeof(set); i++)
+        c.mask[i % WAIT_CPUS_BYTES] |= bytes[i];
+    /* In a container this is its own limit; elsewhere the file is not there. */
+    if (fd_read_file(AT_FDCWD, "/sys/fs/cgroup/cpu.max", text, sizeof(text)) > 0 &&
+        sscanf(text, "%ld %ld", &quota, &period) == 2 && period > 0)
+        c.quota = quota < period ? 1 : (uint32_t)(quota / period);
+    return c;
+}
+
+void wait_add_cpus(struct wait_cpus *all, const struct wait_cpus *also)
+{
+    for (size_t i = 0; i < WAIT_CPUS_BYTES; i++)
+        all->mask[i] |= also->mask[i];
+    if (also->quota && (!all->quota || also->quota < all->quota))
+        all->quota = also->quota;
+}
+
+int wait_count_cpus(const struct wait_cpus *c)
+{
+    int n = 0;
+    for (size_t i = 0; i < WAIT_CPUS_BYTES; i++)
+        n += __builtin_popcount(c->mask[i]);
+    if (c->quota && c->quota < (uint32_t)n)
+        n = (int)c->quota;
+    return n > 0 ? n : 1;
+}
+
+void wait_spread(int k, int cpus)
+{
+    unsigned long may[CPUS_MOST / WORD_BITS] = {0}, one[CPUS_MOST / WORD_BITS] = {0};
+    int n = 0, cpu = -1;
+    if (syscall(SYS_sched_getaffinity, 0, sizeof(may), may) < 0)
+        return;
+    for (int i = 0; i < CPUS_MOST; i++) {
+        if (may[i / WORD_BITS] & 1ul << i % WORD_BITS && n++ == k % cpus)
+            cpu = i;
+    }
+    if (n != cpus || cpu == sched_getcpu())
+        return;
+    one[cpu / WORD_BITS] = 1ul << cpu % WORD_BITS;
+    if (syscall(SYS_sched_setaffinity, 0, sizeof(one), one) < 0)
+        return;
+    /* Bound to as much as it may have, a thread gets what its cgroup gets later. */
+    memset(one, 0xff, sizeof(one));
+    syscall(SYS_sched_setaffinity, 0, sizeof(one), one);
+    memset(one, 0, sizeof(one));
+    if (syscall(SYS_sched_getaffinity, 0, sizeof(one), one) < 0 || memcmp(one, may, sizeof(may)))
+        syscall(SYS_sched_setaffinity, 0, sizeof(may), may);
+}
+
+/* ------------------------------------------------------------------------------------ sleeping */
+
+static struct timespec to_timespec(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / 1000000000),
+                             .tv_nsec = (long)(ns % 1000000000)};
+}
+
+/* False: this kernel cannot. */
+static bool sleep_on_all(const struct wait_word *words, int n, uint64_t timeout_ns)
+{
+    static _Atomic bool cannot;
+    struct futex_waiter w[WAIT_WORDS_MAX];
+    if (atomic_load_explicit(&cannot, memory_order_relaxed))
+        return false;
+    for (int i = 0; i < n; i++)
+        w[i] = (struct futex_waiter){
+            .value = words[i].value, .address = (uintptr_t)words[i].word, .flags = FUTEX_32BIT};
+    if (futex_wait_any(w, n, timeout_ns == UINT64_MAX ? 0 : mono_ns() + timeout_ns) == 0)
+        return true;
+    atomic_store_explicit(&cannot, true, memory_order_relaxed);
+    return false;
+}
+
+void wait_sleep(const struct wait_word *words, int n, uint64_t timeout_ns)
+{
+    if (sleep_on_all(words, n, timeout_ns))
+        return;
+    if (n > 1 && timeout_ns > LOOK_NS) /* nobody says when another one than the first changes */
+        timeout_ns = LOOK_NS;
+    struct timespec t = to_timespec(timeout_ns);
+    for (int i = 1; i < n; i++) {
+        if (atomic_load_explicit(words[i].word, memory_order_acquire) != words[i].value)
+            return;
+    }
+    (void)syscall(SYS_futex, words[0].word, FUTEX_WAIT, words[0].value,
+                  timeout_ns == UINT64_MAX ? NULL : &t, NULL, 0);
+}
+
+void wait_wake(const _Atomic uint32_t *word)
+{
+    futex_wake((const void *)word);
+}

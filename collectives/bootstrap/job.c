@@ -1,0 +1,138 @@
+#include "collectives/bootstrap/job.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/api/group.h"
+#include "collectives/net/tcp.h"
+#include "collectives/api/store.h"
+#include "core/parse.h"
+
+static int env_bool(const char *name, bool otherwise, bool *out, struct err *e)
+{
+    const char *v = getenv(name);
+    *out = otherwise;
+    if (v && *v && parse_bool(v, out, e) < 0)
+        return err_wrap(e, "%s", name);
+    return 0;
+}
+
+/* *out stays as it is when the variable is not set. */
+static int env_int(const char *name, long min, long max, int *out, struct err *e)
+{
+    const char *v = getenv(name);
+    long n = *out;
+    if (v && *v && parse_int(v, min, max, &n, e) < 0)
+        return err_wrap(e, "%s", name);
+    *out = (int)n;
+    return 0;
+}
+
+static int read_congestion(struct job_conf *c, struct err *e)
+{
+    const char *v = getenv("DLCOLL_TCP_CONGESTION");
+    if (!v || !*v)
+        return 0;
+    size_t len = strlen(v);
+    int r = len < sizeof(c->congestion) ? tcp_try_congestion(v) : -ENOENT;
+    if (r < 0)
+        return err_set(
+            e, -EINVAL,
+            "DLCOLL_TCP_CONGESTION: %s '%.40s' here; "
+            "/proc/sys/net/ipv4/tcp_allowed_congestion_control names those for everybody",
+            r == -EPERM ? "not everybody may use" : "there is no", v);
+    memcpy(c->congestion, v, len + 1);
+    return 0;
+}
+
+static int read_conf(struct job_conf *c, struct err *e)
+{
+    c->sockets = 1;
+    int r = env_int("DLCOLL_SOCKETS", 1, TCP_LANES_MAX, &c->sockets, e);
+    if (r == 0)
+        r = env_int("DLCOLL_NCCL_ROOTS", 1, INT_MAX, &c->nccl_roots, e);
+    if (r == 0)
+        r = read_congestion(c, e);
+    return r < 0 ? r : env_bool("DLCOLL_SHM", true, &c->shared_memory, e);
+}
+
+static uint8_t fold(uint64_t h)
+{
+    return (uint8_t)(1 + h % 255);
+}
+
+/* What ranks must have in common to understand each other, as a byte of every call. */
+static uint8_t digest(const struct job *j)
+{
+    const struct job_conf *c = &j->conf;
+    char rule[256];
+    uint64_t h = 1;
+    if (c->sockets == 1 && c->shared_memory && !c->nccl_roots && !j->choice.n)
+        return 0;
+    h = group_hash(h, (uint64_t)c->sockets);
+    h = group_hash(h, (uint64_t)c->nccl_roots);
+    h = group_hash(h, c->shared_memory);
+    for (size_t i = 0; i < j->choice.n; i++) {
+        choice_format(&j->choice.rules[i], rule, sizeof(rule));
+        for (const char *p = rule; *p; p++)
+            h = group_hash(h, (uint64_t)*p);
+    }
+    return fold(h);
+}
+
+static void publish_settings(struct job *j)
+{
+    struct segment_local *line = world_line(&j->world);
+    if (line)
+        atomic_store_explicit(&line->settings, 1u + j->conf.settings, memory_order_release);
+}
+
+int job_new(struct job **out, const struct world_opts *opts, struct err *e)
+{
+    struct job *j = calloc(1, sizeof(*j));
+    if (!j)
+        return err_set(e, -ENOMEM, "no memory");
+    int r = read_conf(&j->conf, e);
+    if (r == 0)
+        r = choice_init(&j->choice, e);
+    j->conf.settings = r == 0 ? digest(j) : 0;
+    if (r == 0 && (r = world_init(&j->world, opts, e)) < 0)
+        choice_fini(&j->choice);
+    if (r < 0) {
+        free(j);
+        return r;
+    }
+    lobby_init(&j->lobby, &j->world);
+    recorder_init(&j->recorder, world_line(&j->world));
+    publish_settings(j);
+    pthread_mutex_init(&j->store_lock, NULL);
+    atomic_store(&j->users, 1);
+    *out = j;
+    return 0;
+}
+
+void job_lacks_memory(struct job *j)
+{
+    j->conf.settings = fold(group_hash(1, j->conf.settings));
+    publish_settings(j);
+}
+
+struct job *job_ref(struct job *j)
+{
+    atomic_fetch_add(&j->users, 1);
+    return j;
+}
+
+void job_unref(struct job *j)
+{
+    if (!j || atomic_fetch_sub(&j->users, 1) != 1)
+        return;
+    dlcoll_store_close(j->store);
+    lobby_fini(&j->lobby);
+    world_fini(&j->world);
+    choice_fini(&j->choice);
+    pthread_mutex_destroy(&j->store_lock);
+    free(j);
+}

@@ -1,0 +1,618 @@
+#include "collectives/p2p/p2p.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/api/async.h"
+#include "collectives/api/comm.h"
+#include "collectives/net/net.h"
+#include "collectives/p2p/p2p_state.h"
+#include "collectives/shm/stream.h"
+#include "core/clock.h"
+
+enum {
+    POLL_MAX = 64,
+    QUICK_LOOKS = 200,        /* before anything else is done, and the clock is read */
+    SPIN_LOOKS = 16,          /* while spinning, between readings of the clock */
+    LOOK_NS = 1000 * 1000,    /* between looks at what else may have happened */
+    NAP_NS = 10 * LOOK_NS,    /* at most, at a time, */
+    NAP_WRITING_NS = LOOK_NS, /* or when there must be room first */
+};
+
+/* -------------------------------------------------------------------------------------- failing */
+
+/* What is under way with the peer, or else with anybody. */
+static const struct p2p_op *find_any(const struct p2p *p, int peer)
+{
+    const struct p2p_op *op = peer >= 0 ? p2p_op_with(p, peer, true) : NULL;
+    for (int r = 0; r < p->comm->size && !op; r++)
+        op = p2p_op_with(p, r, true);
+    return op;
+}
+
+/* As the program has called it. */
+static uint8_t kind_of(const struct p2p_op *op)
+{
+    if (op && op->tag < 0)
+        return CALL_MONITORED_BARRIER;
+    return op && op->is_send ? CALL_SEND : CALL_RECV;
+}
+
+int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const struct err *e)
+{
+    if (p->failed)
+        return p->failed;
+    if (!op)
+        op = find_any(p, peer);
+    struct coll_call *c = &p->failure;
+    memset(c, 0, sizeof(*c));
+    c->id = (struct call){.kind = kind_of(op),
+                          .dtype = op ? op->dtype : 0,
+                          .root = peer,
+                          .count = op ? op->count : 0};
+    c->seq = op ? op->seq : p->seq;
+    c->culprit = peer;
+    if (e)
+        c->err = *e;
+    p->failed = status;
+    return status;
+}
+
+int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct p2p_frame *f)
+{
+    int r = p2p_fail(p, -EBADMSG, peer, op, NULL);
+    p->failure.theirs = (struct call){
+        .kind = CALL_SEND, .dtype = f->dtype, .root = p->comm->rank, .count = f->count};
+    p->failure.theirs_seq = f->id;
+    return r;
+}
+
+/* It has ended with the code; with the last one of its handle, that has, too. */
+static void end_op(struct p2p *p, struct p2p_op *op, int code)
+{
+    struct dlcoll_work *w = op->work;
+    op->state = P2P_DONE;
+    if (op->record)
+        recorder_end(&p->comm->job->recorder, op->record, code);
+    atomic_fetch_sub_explicit(&p->under_way, 1, memory_order_relaxed);
+    if (!w) {
+        op->result = code;
+        atomic_store_explicit(&op->ended, 1, memory_order_release);
+        return;
+    }
+    for (struct p2p_op *o = w->ops; o; o = o->sibling) {
+        if (o->state != P2P_DONE)
+            return;
+    }
+    async_complete(w, code);
+}
+
+void p2p_done(struct p2p *p, struct p2p_op *op)
+{
+    if (op->from)
+        *op->from = op->peer;
+    end_op(p, op, 0);
+}
+
+void p2p_set_active(struct p2p *p, int peer)
+{
+    if (p->peers[peer].active || peer == p->comm->rank)
+        return;
+    p->peers[peer].active = true;
+    p->active[p->nactive++] = peer;
+}
+
+/* ------------------------------------------------------------------------------------- progress */
+
+static bool has_business(const struct p2p *p, int rank)
+{
+    const struct p2p_peer *peer = &p->peers[rank];
+    return peer->out.head || peer->offered.head || peer->in_reply.head || peer->accepted.head ||
+           p2p_expects(p, rank);
+}
+
+/* Everything that can be done without blocking. Returns whether anything was. */
+static bool pump(struct p2p *p)
+{
+    bool moved = false;
+    for (int i = 0; i < p->nactive && !p->failed;) {
+        int rank = p->active[i];
+        p2p_move(p, rank, &moved);
+        if (has_business(p, rank)) {
+            i++;
+        } else {
+            p->peers[rank].active = false;
+            p->active[i] = p->active[--p->nactive];
+        }
+    }
+    return moved;
+}
+
+static void check_queue(struct p2p *p, const struct p2p_queue *q, uint64_t now)
+{
+    for (struct p2p_op *op = q->head; op && !p->failed; op = op->next) {
+        if (op->deadline_ns && now >= op->deadline_ns && !op->optional)
+            p2p_fail(p, -ETIMEDOUT, op->state == P2P_POSTED && op->any ? -1 : op->peer, op, NULL);
+    }
+}
+
+/* Now and then: whether what is under way is overdue, or the communicator has been stopped. */
+static void look(struct p2p *p)
+{
+    uint64_t now = mono_ns();
+    int gone;
+    check_queue(p, &p->posted, now);
+    check_queue(p, &p->peers[p->comm->rank].offered, now);
+    for (int i = 0; i < p->nactive && !p->failed; i++) {
+        struct p2p_peer *peer = &p->peers[p->active[i]];
+        check_queue(p, &peer->out, now);
+        check_queue(p, &peer->offered, now);
+        check_queue(p, &peer->accepted, now);
+        check_queue(p, &peer->in_reply, now);
+        if (peer->messages.op) {
+            struct p2p_queue one = {.head = peer->messages.op};
+            struct p2p_op *next = one.head->next;
+            one.head->next = NULL;
+            check_queue(p, &one, now);
+            one.head->next = next;
+        }
+    }
+    p2p_check_exits(p);
+    /* Others may go as they like, if nothing is under way with them. */
+    if (!p->failed && p2p_is_busy(p->comm) && comm_look(p->comm, &gone) == -ECANCELED)
+        p2p_fail(p, -ECANCELED, -1, NULL, NULL);
+}
+
+/* What to poll for; fewer than there are when there are many: then the sleep is short. */
+static int prepare(struct p2p *p, struct pollfd *fds, int *timeout_ms)
+{
+    int n = (int)lobby_poll(&p->comm->job->lobby, fds, timeout_ms);
+    for (int i = 0; i < p->nactive; i++) {
+        int rank = p->active[i];
+        const struct p2p_peer *peer = &p->peers[rank];
+        int fd = peer->t == p->tcp ? tcp_open_fd(p->tcp, rank) : -1;
+        bool writes = peer->out.head || peer->in_reply.head, reads = p2p_expects(p, rank);
+        if (n == POLL_MAX || fd < 0)
+            *timeout_ms = *timeout_ms > 1 ? 1 : *timeout_ms;
+        if (n == POLL_MAX)
+            break;
+        if (fd >= 0 && (writes || reads))
+            fds[n++] = (struct pollfd){
+                .fd = fd, .events = (short)((writes ? POLLOUT : 0) | (reads ? POLLIN : 0))};
+    }
+    return n;
+}
+
+/* Completes what is under way with the code. */
+static void end_all(struct p2p *p, int code)
+{
+    struct p2p_queue all;
+    p2p_queue_init(&all);
+    for (int r = -1; r < p->comm->size; r++) {
+        struct p2p_peer *peer = r < 0 ? NULL : &p->peers[r];
+        struct p2p_queue *qs[] = {&p->posted, peer ? &peer->out : NULL,
+                                  peer ? &peer->offered : NULL, peer ? &peer->in_reply : NULL,
+                                  peer ? &peer->accepted : NULL};
+        struct p2p_op *op;
+        for (size_t i = r < 0 ? 0 : 1; i < (r < 0 ? 1 : 5); i++) {
+            while ((op = p2p_queue_take(qs[i])))
+                p2p_queue_put(&all, op);
+        }
+        if (peer && peer->messages.op)
+            p2p_queue_put(&all, peer->messages.op);
+        if (peer) {
+            peer->messages = (struct p2p_reading){0};
+            peer->posted = 0;
+        }
+    }
+    p->any = p->nactive = 0;
+    for (struct p2p_op *op; (op = p2p_queue_take(&all));)
+        end_op(p, op, code);
+}
+
+static void stop(struct p2p *p, int code)
+{
+    p->stopped = true;
+    end_all(p, code);
+    p->tcp->ops->close(p->tcp);
+    if (p->shm)
+        p->shm->ops->close(p->shm);
+}
+
+/* After every turn, without the lock: what has gone wrong is found out and told. */
+static void settle(struct p2p *p)
+{
+    pthread_mutex_lock(&p->lock);
+    int status = p->stopped ? 0 : p->failed;
+    struct coll_call call = p->failure;
+    pthread_mutex_unlock(&p->lock);
+    if (!status)
+        return;
+    int code = comm_fail(p->comm, status, &call);
+    pthread_mutex_lock(&p->lock);
+    if (!p->stopped)
+        stop(p, code);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Under the lock: until something moves, at most so often. When all is done already, a stop is for
+ * the next operation to find. */
+static bool try(struct p2p *p, int tries)
+{
+    bool moved = false;
+    while (!(moved = pump(p)) && !p->failed && --tries > 0)
+        ;
+    if (!p->failed && p2p_is_busy(p->comm) && comm_is_stopped(p->comm))
+        p2p_fail(p, -ECANCELED, -1, NULL, NULL);
+    return moved;
+}
+
+/* One turn. True: something moved. */
+static bool turn(struct p2p *p, bool looks, int tries)
+{
+    bool moved = false;
+    pthread_mutex_lock(&p->lock);
+    if (!p->stopped) {
+        moved = try(p, tries);
+        if (looks && !p->failed)
+            look(p);
+    }
+    bool failed = p->failed && !p->stopped;
+    pthread_mutex_unlock(&p->lock);
+    if (failed)
+        settle(p);
+    return moved;
+}
+
+/* ------------------------------------------------------------------------------------- sleeping */
+
+static void poll_sockets(struct p2p *p, int timeout_ms)
+{
+    struct pollfd fds[POLL_MAX];
+    struct err e = ERR_INIT;
+    pthread_mutex_lock(&p->lock);
+    int n = p->stopped ? 0 : prepare(p, fds, &timeout_ms);
+    bool stopped = p->stopped;
+    pthread_mutex_unlock(&p->lock);
+    if (stopped)
+        return;
+    (void)!lobby_sleep(&p->comm->job->lobby, p->comm->job_word, fds, (size_t)n, timeout_ms);
+    pthread_mutex_lock(&p->lock);
+    if (!p->stopped)
+        (void)tcp_admit(p->tcp, &e);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* What has to be slept on: streams of this node, sockets, or both. */
+static void find_kinds(struct p2p *p, bool *streams, bool *sockets, bool *writing)
+{
+    *streams = *sockets = *writing = false;
+    pthread_mutex_lock(&p->lock);
+    for (int i = 0; i < p->nactive; i++) {
+        const struct p2p_peer *peer = &p->peers[p->active[i]];
+        *(peer->t == p->shm ? streams : sockets) = true;
+        *writing = *writing || peer->out.head || peer->in_reply.head;
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Until something comes, a word changes, or the time is over; not if something moves before
+ * that, or it is done. */
+static void doze(struct p2p *p, const _Atomic uint32_t *done, const struct wait_word *word,
+                 uint64_t timeout_ns)
+{
+    dlcoll_comm *c = p->comm;
+    struct wait_word words[WAIT_WORDS_MAX];
+    bool streams, sockets, writing;
+    int n = 0;
+    find_kinds(p, &streams, &sockets, &writing);
+    if (sockets) {
+        if (!turn(p, true, 1) && !(done && atomic_load(done)))
+            poll_sockets(p, streams ? 1 : (int)(timeout_ns / 1000000) + 1);
+        return;
+    }
+    if (c->shm)
+        words[n++] = (struct wait_word){stream_bell(c), stream_doze(c)};
+    words[n++] = (struct wait_word){c->job_word, 0};
+    words[n++] = (struct wait_word){&c->own_stop.word, 0};
+    if (c->shared_stop)
+        words[n++] = (struct wait_word){&c->shared_stop->word, 0};
+    if (word)
+        words[n++] = *word;
+    if (writing && timeout_ns > NAP_WRITING_NS)
+        timeout_ns = NAP_WRITING_NS;
+    if (!turn(p, true, 1) && !(done && atomic_load(done)))
+        wait_sleep(words, n, timeout_ns);
+    if (c->shm)
+        stream_rouse(c);
+}
+
+/* ------------------------------------------------------------------------------------- waiting */
+
+static bool is_done(const _Atomic uint32_t *done)
+{
+    return atomic_load_explicit(done, memory_order_acquire);
+}
+
+void p2p_wait(struct dlcoll_comm *comm, const _Atomic uint32_t *done, uint64_t until_ns, bool once)
+{
+    struct p2p *p = comm->p2p;
+    struct wait_policy policy = comm->policy;
+    turn(p, false, policy.spin_ns && !once ? QUICK_LOOKS : 1);
+    if (is_done(done) || once)
+        return;
+    uint64_t now = mono_ns(), moved_at = now, looked = now;
+    atomic_fetch_add(&p->waiters, 1);
+    while (!is_done(done) && !(until_ns && now >= until_ns)) {
+        uint64_t idle = now - moved_at;
+        bool looks = now - looked >= LOOK_NS;
+        if (looks)
+            looked = now;
+        if (idle >= policy.spin_ns && idle < policy.yield_ns)
+            sched_yield();
+        if (idle >= policy.yield_ns)
+            doze(p, done, NULL, until_ns && until_ns - now < NAP_NS ? until_ns - now : NAP_NS);
+        else if (turn(p, looks, idle < policy.spin_ns ? SPIN_LOOKS : 1))
+            moved_at = now;
+        now = mono_ns();
+    }
+    atomic_fetch_sub(&p->waiters, 1);
+}
+
+void p2p_assist(struct dlcoll_comm *comm, const struct wait_word *bell)
+{
+    struct p2p *p = comm->p2p;
+    if (atomic_load(&p->waiters)) {
+        wait_sleep(bell, 1, LOOK_NS);
+        return;
+    }
+    if (!turn(p, true, 1))
+        doze(p, NULL, bell, NAP_NS);
+    else if (atomic_load(&p->waiters) && comm->shm)
+        stream_ring(comm); /* it may have been theirs */
+}
+
+bool p2p_is_busy(const struct dlcoll_comm *comm)
+{
+    return comm->p2p && atomic_load_explicit(&comm->p2p->under_way, memory_order_relaxed);
+}
+
+/* ----------------------------------------------------------------------------- beginning and end
+ */
+
+static int p2p_new(struct dlcoll_comm *comm, struct err *e)
+{
+    size_t size = (size_t)comm->size;
+    struct tcp_opts o = net_tcp_opts(comm, CHANNEL_P2P);
+    struct p2p *p = calloc(1, sizeof(*p));
+    struct p2p_peer *peers = calloc(size, sizeof(*peers));
+    struct p2p_ahead *ahead = calloc(size, sizeof(*ahead));
+    int *active = calloc(size, sizeof(*active));
+    int r =
+        p && peers && ahead && active ? tcp_new(&p->tcp, &o, e) : err_set(e, -ENOMEM, "no memory");
+    if (r == 0 && comm->shm && (r = stream_new(&p->shm, comm, e)) < 0)
+        p->tcp->ops->free(p->tcp);
+    if (r < 0) {
+        free(p);
+        free(peers);
+        free(ahead);
+        free(active);
+        return r;
+    }
+    pthread_mutex_init(&p->lock, NULL);
+    p->comm = comm;
+    p->peers = peers;
+    p->ahead = ahead;
+    p->active = active;
+    p2p_queue_init(&p->posted);
+    for (size_t i = 0; i < size; i++) {
+        struct p2p_peer *peer = &peers[i];
+        peer->t = p->shm && comm->topo.node_of[i] == comm->topo.node ? p->shm : p->tcp;
+        peer->in = peer->t == p->shm ? comm->size + (int)i : (int)i;
+        p2p_queue_init(&peer->out);
+        p2p_queue_init(&peer->offered);
+        p2p_queue_init(&peer->in_reply);
+        p2p_queue_init(&peer->accepted);
+        peer->kept_tail = &peer->kept;
+    }
+    comm->p2p = p;
+    return 0;
+}
+
+/* Numbers it, and shows it in the flight recorder. What a monitored barrier consists of has that
+ * one's number, and its record. */
+static void record(struct p2p *p, struct p2p_op *op)
+{
+    dlcoll_comm *c = p->comm;
+    if (op->tag < 0) {
+        op->seq = (uint64_t)(op->tag - P2P_TAG_BARRIER);
+        return;
+    }
+    struct call id = {.kind = op->is_send ? CALL_SEND : CALL_RECV,
+                      .dtype = op->dtype,
+                      .root = op->any ? -1 : op->peer,
+                      .count = op->count};
+    op->seq = ++p->seq;
+    op->record = recorder_begin(&c->job->recorder, c->id, c->name, op->seq, &id, op->len, 0);
+}
+
+static void begin(struct p2p *p, struct p2p_op *op, struct dlcoll_work *w)
+{
+    op->work = w;
+    op->state = op->is_send ? P2P_QUEUED : P2P_POSTED;
+    if (!op->record) /* else p2p_try() has */
+        record(p, op);
+    atomic_fetch_add_explicit(&p->under_way, 1, memory_order_relaxed);
+}
+
+static void post(struct p2p *p, struct p2p_op *op)
+{
+    if (op->is_send)
+        p2p_post_send(p, op);
+    else
+        p2p_post_recv(p, op);
+}
+
+int p2p_start(struct dlcoll_comm *comm, struct dlcoll_work *w)
+{
+    struct err e = ERR_INIT;
+    if (!comm->p2p && p2p_new(comm, &e) < 0)
+        return -ENOMEM;
+    struct p2p *p = comm->p2p;
+    pthread_mutex_lock(&p->lock);
+    for (struct p2p_op *op = w->ops; op; op = op->sibling)
+        begin(p, op, w);
+    bool stopped = p->stopped;
+    for (struct p2p_op *op = w->ops, *next; op; op = next) {
+        next = op->sibling; /* the handle may be done, and gone, after its last one */
+        if (stopped)
+            end_op(p, op, DLCOLL_ESTATE);
+        else
+            post(p, op);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (!stopped)
+        turn(p, false, 1);
+    return 0;
+}
+
+static bool try_send(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
+{
+    struct p2p_frame f = {.kind = P2P_EAGER,
+                          .dtype = op->dtype,
+                          .tag = op->tag,
+                          .count = op->count,
+                          .id = peer->next_id + 1};
+    struct iovec iov[] = {{&f, P2P_FRAME_BYTES}, {op->buf, op->len}};
+    if (!stream_put(p->shm, op->peer, iov, P2P_FRAME_BYTES + op->len))
+        return false;
+    peer->next_id++;
+    record(p, op); /* when it is on its way already */
+    return true;
+}
+
+static bool try_recv(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
+{
+    struct p2p_frame f;
+    size_t len;
+    int stream = peer->in;
+    if (peer->kept || peer->messages.have)
+        return false;
+    record(p, op);
+    const void *here = stream_look(p->shm, stream, p->comm->policy.spin_ns ? QUICK_LOOKS : 1, &len);
+    if (!here || len != P2P_FRAME_BYTES + op->len)
+        return false;
+    memcpy(&f, here, sizeof(f));
+    if (f.kind != P2P_EAGER || f.tag != op->tag || f.dtype != op->dtype || f.count != op->count)
+        return false;
+    stream_take(p->shm, stream, len, P2P_FRAME_BYTES, op->buf);
+    return true;
+}
+
+/* Nothing else is under way, and no other thread is there. */
+bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op)
+{
+    struct err e;
+    if (!comm->p2p && p2p_new(comm, &e) < 0)
+        return false;
+    struct p2p *p = comm->p2p;
+    if (!p->shm || op->any || op->peer == comm->rank || p->peers[op->peer].t != p->shm ||
+        op->len > P2P_EAGER_BYTES || async_has_thread(comm) || p2p_is_busy(comm) || p->stopped ||
+        p->failed || comm_is_stopped(comm))
+        return false;
+    struct p2p_peer *peer = &p->peers[op->peer];
+    if (!(op->is_send ? try_send(p, peer, op) : try_recv(p, peer, op)))
+        return false;
+    recorder_end_at_once(&comm->job->recorder, op->record);
+    return true;
+}
+
+int p2p_run(struct dlcoll_comm *comm, struct p2p_op *op)
+{
+    struct err e;
+    if (!comm->p2p && p2p_new(comm, &e) < 0)
+        return DLCOLL_ENOMEM;
+    struct p2p *p = comm->p2p;
+    pthread_mutex_lock(&p->lock);
+    begin(p, op, NULL);
+    if (p->stopped) {
+        end_op(p, op, DLCOLL_ESTATE);
+    } else {
+        post(p, op);
+        if (op->state != P2P_DONE)
+            pump(p);
+    }
+    bool failed = p->failed && !p->stopped;
+    pthread_mutex_unlock(&p->lock);
+    if (failed)
+        settle(p);
+    if (!is_done(&op->ended))
+        p2p_wait(comm, &op->ended, 0, false);
+    return op->result;
+}
+
+static bool take_back(struct p2p_queue *q, struct p2p_op *op)
+{
+    for (struct p2p_op **at = &q->head; *at; at = &(*at)->next) {
+        if (*at == op && op->moved == 0) {
+            p2p_queue_remove(q, at);
+            return true;
+        }
+    }
+    return false;
+}
+
+bool p2p_cancel(struct dlcoll_comm *comm, struct dlcoll_work *w)
+{
+    struct p2p *p = comm->p2p;
+    struct p2p_op *op = w->ops;
+    pthread_mutex_lock(&p->lock);
+    bool taken = take_back(op->is_send ? &p->peers[op->peer].out : &p->posted, op);
+    if (taken) {
+        if (!op->is_send && op->any)
+            p->any--;
+        else if (!op->is_send)
+            p->peers[op->peer].posted--;
+        op->state = P2P_DONE;
+        if (op->record)
+            recorder_end(&comm->job->recorder, op->record, DLCOLL_ETIMEDOUT);
+        atomic_fetch_sub_explicit(&p->under_way, 1, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return taken;
+}
+
+void p2p_stop(struct dlcoll_comm *comm, int code)
+{
+    struct p2p *p = comm->p2p;
+    if (!p)
+        return;
+    pthread_mutex_lock(&p->lock);
+    if (!p->stopped)
+        stop(p, code);
+    pthread_mutex_unlock(&p->lock);
+}
+
+void p2p_free(struct p2p *p)
+{
+    if (!p)
+        return;
+    for (int i = 0; i < p->comm->size; i++) {
+        for (struct p2p_unexpected *un = p->peers[i].kept, *next; un; un = next) {
+            next = un->next;
+            free(un);
+        }
+    }
+    p->tcp->ops->free(p->tcp);
+    if (p->shm)
+        p->shm->ops->free(p->shm);
+    free(p->peers);
+    free(p->ahead);
+    free(p->active);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}

@@ -1,0 +1,107 @@
+/* p2p.h: sends and receives under way, in any order, between a communicator's ranks.
+ *
+ * Every message is announced by a header on the stream from its sender, in the order of the sends.
+ * A small one (EAGER) follows at once; over TCP, where asking takes a round trip, one of modest
+ * length does, too, while not too much of such is unmatched: every header says how much has been
+ * matched of what went the other way. A large one (RTS) follows when the receiver has matched it
+ * with a receive and says so (CTS), or the receiver fetches it itself, where it can read the
+ * sender's memory and that is found to be faster (shm/cost.h; then it says FETCHED). A header that
+ * comes before its receive is kept; what comes from a rank of which nothing is expected, not even
+ * an answer, stays in the socket. Answers go before messages that are not begun: a peer that awaits
+ * one has at most a socket's worth to keep first.
+ *
+ *     send   QUEUED -> (EAGER written) done
+ *                   -> (RTS written) OFFERED -> (CTS) QUEUED -> (DATA written) done
+ *                                            -> (FETCHED) done
+ *     recv   POSTED -> (EAGER) FILLING -> done
+ *                   -> (RTS) ACCEPTED -> (CTS written, DATA comes) FILLING -> done
+ *                                     -> (fetched, FETCHED written) done
+ *
+ * Failures: a peer with which something is under way is gone, a message that does not fit its
+ * receive, a deadline: the communicator fails, and with it everything that is under way. */
+#ifndef COLLECTIVES_P2P_P2P_H
+#define COLLECTIVES_P2P_P2P_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collectives/api/wait.h"
+#include "core/err.h"
+
+struct dlcoll_comm;
+struct dlcoll_work;
+struct p2p;
+
+enum { P2P_ANY = -1 };
+enum { P2P_TAG_BARRIER = INT32_MIN }; /* of the library's own; the program's are >= 0 */
+
+struct p2p_frame {
+    uint8_t kind, dtype;
+    uint16_t unused;
+    int32_t tag;
+    uint64_t count;
+    uint64_t id; /* of the message, among those from its sender to its receiver */
+    union {
+        uint64_t addr;  /* within the node, RTS: where it lies in the sender's memory */
+        uint64_t taken; /* over TCP: bytes, of the receiver's to the sender */
+    };
+};
+
+enum p2p_state { P2P_QUEUED, P2P_OFFERED, P2P_POSTED, P2P_ACCEPTED, P2P_FILLING, P2P_DONE };
+
+/* A send or a receive; storage is the work handle's. */
+struct p2p_op {
+    struct p2p_op *next;      /* in the list of its state */
+    struct p2p_op *sibling;   /* of one handle */
+    struct dlcoll_work *work; /* NULL: somebody waits for `ended`, and takes the result */
+    _Atomic uint32_t ended;
+    int result; /* the public code */
+    enum p2p_state state;
+    bool is_send, any, optional;
+    int peer; /* of the communicator; of an `any` receive once it is matched */
+    int tag;
+    uint8_t dtype;
+    size_t count, len; /* elements, bytes */
+    uint8_t *buf;
+    int *from; /* the caller's, for an `any` receive; NULL: not asked for */
+    uint64_t deadline_ns;
+    uint64_t accepted_ns; /* a large receive: when it was matched */
+    uint64_t seq, record;
+
+    struct p2p_frame frame; /* to be written before what of buf is to be */
+    size_t moved;           /* of both and what is between them */
+    bool with_data;
+};
+
+/* Posts the operations of the handle's list, and does what can be done at once. 0; or -ENOMEM:
+ * nothing has been posted. The handle is completed when all are done, or the communicator fails. */
+int p2p_start(struct dlcoll_comm *comm, struct dlcoll_work *w);
+
+/* Carries out one operation, a message of modest length within the node, without the help of a
+ * handle or another thread, if that is possible at once, or nearly so. False: nothing has been
+ * done. */
+bool p2p_try(struct dlcoll_comm *comm, struct p2p_op *op);
+
+/* Posts one without a handle, and waits until it is done: its public code. */
+int p2p_run(struct dlcoll_comm *comm, struct p2p_op *op);
+
+/* Progresses everything that is under way until *done, a handle's or an operation's, the deadline
+ * (0: none) has come, or nothing can be done for now when `once`. */
+void p2p_wait(struct dlcoll_comm *comm, const _Atomic uint32_t *done, uint64_t until_ns, bool once);
+
+/* Takes back a handle's one operation, when nothing of it has moved yet, and marks the operation
+ * done, not the handle. False: it is too late. */
+bool p2p_cancel(struct dlcoll_comm *comm, struct dlcoll_work *w);
+
+/* For the thread: one turn, unless somebody else sees to it, which sleeps when there is nothing to
+ * do until there is, or *bell->word changes, for some milliseconds. */
+void p2p_assist(struct dlcoll_comm *comm, const struct wait_word *bell);
+bool p2p_is_busy(const struct dlcoll_comm *comm); /* something is under way */
+
+/* Closes all connections; everything under way is completed with the code. */
+void p2p_stop(struct dlcoll_comm *comm, int code);
+void p2p_free(struct p2p *p); /* NULL is allowed */
+
+#endif

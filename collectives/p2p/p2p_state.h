@@ -1,0 +1,168 @@
+/* p2p_state.h: what p2p.h's sends and receives are kept in, for the files that move them: p2p.c
+ * (the whole: progress, waiting, failing), p2p_match.c (which message is for which receive) and
+ * p2p_pair.c (what goes over the streams to and from one peer). Everything under p->lock. */
+#ifndef COLLECTIVES_P2P_P2P_STATE_H
+#define COLLECTIVES_P2P_P2P_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "collectives/api/coll_call.h"
+#include "collectives/net/transport.h"
+#include "collectives/net/wire.h"
+#include "collectives/p2p/p2p.h"
+#include "collectives/shm/cost.h"
+
+enum {
+    P2P_EAGER_BYTES = 32 * 1024,
+    P2P_AHEAD_MOST = 256 * 1024,        /* over TCP: longer ones are always asked for, */
+    P2P_WINDOW_BYTES = 4 * 1024 * 1024, /* others when so much of them would not be matched yet */
+    P2P_FRAME_BYTES = sizeof(struct p2p_frame),
+    P2P_AHEAD_BYTES = 4096,
+};
+
+enum p2p_frame_kind { P2P_EAGER = 1, P2P_RTS, P2P_CTS, P2P_DATA, P2P_FETCHED };
+
+/* A message that has come before its receive. */
+struct p2p_unexpected {
+    struct p2p_unexpected *next;
+    struct p2p_frame frame;
+    size_t have;
+    uint8_t data[];
+};
+
+struct p2p_queue {
+    struct p2p_op *head, **tail;
+};
+
+/* What is being read from a stream. */
+struct p2p_reading {
+    union {
+        uint8_t head[FRAME_DISTANCE];
+        struct p2p_frame frame;
+    };
+    size_t head_len;           /* the frame and what is between it and the message */
+    size_t have;               /* of these, then of the message as well */
+    struct p2p_op *op;         /* to which the message goes, or */
+    struct p2p_unexpected *un; /* where it is kept */
+    size_t len;                /* bytes of the message that follow here */
+};
+
+/* What has come with a header from a connection, and is not looked at yet. */
+struct p2p_ahead {
+    size_t at, have;
+    uint8_t data[P2P_AHEAD_BYTES];
+};
+
+struct p2p_peer {
+    struct transport *t;       /* what reaches it */
+    int in;                    /* the stream of its messages, and of our answers to them */
+    struct p2p_queue out;      /* to be written on the stream to it */
+    struct p2p_queue offered;  /* sends that wait for CTS or FETCHED */
+    struct p2p_queue in_reply; /* receives whose CTS or FETCHED is to be written */
+    struct p2p_queue accepted; /* receives that wait for DATA */
+    struct p2p_unexpected *kept, **kept_tail;
+    size_t kept_bytes;
+    struct p2p_reading replies, messages; /* of one stream: all of it is read as messages are */
+    uint64_t next_id;
+    /* Bytes of messages of modest length since the beginning: sent without asking, of these matched
+     * as the peer says, and those of its own that are matched here. */
+    uint64_t ahead, heard, taken;
+    int posted;        /* receives that name it */
+    bool active, deaf; /* in p->active; its stream has ended while nothing was expected */
+};
+
+struct p2p {
+    pthread_mutex_t lock;
+    struct dlcoll_comm *comm;
+    struct transport *tcp;
+    struct transport *shm; /* to ranks of this node; NULL: there is none */
+    struct p2p_peer *peers;
+    struct p2p_ahead *ahead; /* by rank; used for those with one stream */
+    int *active;             /* ranks with which something is under way */
+    int nactive;
+    /* What has been seen of large messages within the node: staged in the rings, or fetched. */
+    struct cost costs[COST_SIZES];
+    struct cost_turn turns[COST_SIZES];
+    struct p2p_queue posted; /* receives, in the order of their calls */
+    int any;                 /* posted for any rank */
+    _Atomic int under_way;
+    _Atomic int waiters; /* who see to it that things move */
+    bool stopped;
+    uint64_t seq;
+    struct coll_call failure; /* what is told to comm_fail() */
+    int failed;               /* its status */
+};
+
+/* ------------------------------------------------------------------------------------- queues */
+
+static inline void p2p_queue_init(struct p2p_queue *q)
+{
+    q->head = NULL;
+    q->tail = &q->head;
+}
+
+static inline void p2p_queue_put(struct p2p_queue *q, struct p2p_op *op)
+{
+    op->next = NULL;
+    *q->tail = op;
+    q->tail = &op->next;
+}
+
+static inline void p2p_queue_remove(struct p2p_queue *q, struct p2p_op **at)
+{
+    struct p2p_op *op = *at;
+    *at = op->next;
+    if (q->tail == &op->next)
+        q->tail = at;
+}
+
+static inline struct p2p_op *p2p_queue_take(struct p2p_queue *q)
+{
+    struct p2p_op *op = q->head;
+    if (op)
+        p2p_queue_remove(q, &q->head);
+    return op;
+}
+
+/* Over TCP messages and answers share a connection, and the acknowledgements of what goes one way
+ * ride on what goes the other; shared memory has a pair of rings for each rank's messages and the
+ * answers to them. Our messages go on stream `rank`. */
+static inline bool p2p_has_one_stream(const struct p2p *p, int rank)
+{
+    return p->peers[rank].in == rank;
+}
+
+/* --------------------------------------------------------------------------------------- p2p.c */
+
+/* Something is the matter with an operation, or with a peer (op NULL: one that it keeps waiting is
+ * named); comm_fail() has its turn when the lock is free. Returns the status, or that of an earlier
+ * one. */
+int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const struct err *e);
+/* The peer sends something else than is received. */
+int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct p2p_frame *f);
+/* It is complete; it may be gone when this returns. */
+void p2p_done(struct p2p *p, struct p2p_op *op);
+/* Something is under way with the peer. */
+void p2p_set_active(struct p2p *p, int peer);
+
+/* --------------------------------------------------------------------------------- p2p_match.c */
+
+void p2p_post_send(struct p2p *p, struct p2p_op *op);
+void p2p_post_recv(struct p2p *p, struct p2p_op *op);
+/* A message's frame has come: *op is its receive, which a large one has been offered to already;
+ * NULL: there is none yet. 0 or negative. */
+int p2p_match(struct p2p *p, int rank, const struct p2p_frame *f, struct p2p_op **op);
+
+/* ---------------------------------------------------------------------------------- p2p_pair.c */
+
+/* Whether anything is expected of what comes on the peer's stream `in`. */
+bool p2p_expects(const struct p2p *p, int rank);
+/* Writes and reads what can be without blocking; sets *moved when something was. */
+void p2p_move(struct p2p *p, int rank, bool *moved);
+/* An operation under way with that rank; any: or one with anybody. NULL: there is none. */
+const struct p2p_op *p2p_op_with(const struct p2p *p, int rank, bool any);
+/* Whether somebody is waited for who will do nothing more; p2p_fail() then. */
+void p2p_check_exits(struct p2p *p);
+
+#endif

@@ -1,0 +1,49 @@
+#include "collectives/reduce/dtype.h"
+
+#include "collectives/reduce/reduce.h"
+
+/* The enumerators have a gap: NCCL's come first, and ours stay clear of those it may add. */
+enum { NCCL_DTYPES = DLCOLL_F8E5M2 + 1, NCCL_REDUCTIONS = DLCOLL_AVG + 1 };
+
+static const struct dtype g_dtypes[DTYPES] = {
+    [DLCOLL_I8] = {"i8", 1, DTYPE_INTEGER},       [DLCOLL_U8] = {"u8", 1, DTYPE_INTEGER},
+    [DLCOLL_I32] = {"i32", 4, DTYPE_INTEGER},     [DLCOLL_U32] = {"u32", 4, DTYPE_INTEGER},
+    [DLCOLL_I64] = {"i64", 8, DTYPE_INTEGER},     [DLCOLL_U64] = {"u64", 8, DTYPE_INTEGER},
+    [DLCOLL_F16] = {"f16", 2, DTYPE_FLOAT},       [DLCOLL_F32] = {"f32", 4, DTYPE_FLOAT},
+    [DLCOLL_F64] = {"f64", 8, DTYPE_FLOAT},       [DLCOLL_BF16] = {"bf16", 2, DTYPE_FLOAT},
+    [DLCOLL_F8E4M3] = {"f8e4m3", 1, DTYPE_FLOAT}, [DLCOLL_F8E5M2] = {"f8e5m2", 1, DTYPE_FLOAT},
+    [NCCL_DTYPES] = {"i16", 2, DTYPE_INTEGER},    [NCCL_DTYPES + 1] = {"u16", 2, DTYPE_INTEGER},
+    [NCCL_DTYPES + 2] = {"bool", 1, DTYPE_BOOL},
+};
+
+int dtype_index(int dtype)
+{
+    if (dtype >= 0 && dtype < NCCL_DTYPES)
+        return dtype;
+    return dtype >= DLCOLL_I16 && dtype <= DLCOLL_BOOL ? NCCL_DTYPES + dtype - DLCOLL_I16 : -1;
+}
+
+const struct dtype *dtype_get(int dtype)
+{
+    int i = dtype_index(dtype);
+    return i < 0 ? NULL : &g_dtypes[i];
+}
+
+int reduction_index(int op)
+{
+    if (op >= 0 && op < NCCL_REDUCTIONS)
+        return op;
+    return op >= DLCOLL_BAND && op <= DLCOLL_LOR ? NCCL_REDUCTIONS + op - DLCOLL_BAND : -1;
+}
+
+const char *reduction_name(int code)
+{
+    static const char *const names[REDUCTIONS] = {"sum",  "prod", "max",  "min",  "avg",
+                                                  "band", "bor",  "bxor", "land", "lor"};
+    if (code == REDUCE_PREMUL)
+        return "premul_sum";
+    if (code == REDUCE_USER)
+        return "user function";
+    int i = reduction_index(code);
+    return i < 0 ? NULL : names[i];
+}

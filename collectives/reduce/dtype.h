@@ -1,0 +1,33 @@
+/* dtype.h: the element types, and the names of the reductions. */
+#ifndef COLLECTIVES_REDUCE_DTYPE_H
+#define COLLECTIVES_REDUCE_DTYPE_H
+
+#include <stddef.h>
+
+#include "collectives/dlcoll.h"
+
+/* Which reductions a type has, and how its numbers are computed. */
+enum dtype_class {
+    DTYPE_INTEGER, /* sum, prod and avg wrap around; bitwise and logical ones too */
+    DTYPE_FLOAT,   /* narrow ones in f32 */
+    DTYPE_BOOL,    /* a byte, anything but 0 is true; results are 0 or 1 */
+};
+
+struct dtype {
+    const char *name;
+    size_t size; /* of one element, in bytes */
+    enum dtype_class class;
+};
+
+const struct dtype *dtype_get(int dtype); /* NULL: there is no such type */
+
+/* The types and the built-in reductions numbered without gaps, for tables; -1: there is no such
+ * one. */
+enum { DTYPES = 15, REDUCTIONS = 10 };
+int dtype_index(int dtype);
+int reduction_index(int op);
+
+/* "sum"; also of a struct reduce_info's code. NULL: there is no such reduction. */
+const char *reduction_name(int code);
+
+#endif

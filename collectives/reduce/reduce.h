@@ -1,0 +1,155 @@
+/* reduce.h: reductions, at the speed of memory.
+ *
+ *     struct reduce_info r;
+ *     if (reduce_find(dtype, op, &r) < 0) ...
+ *     if (r.has_pre)
+ *         reduce_pre(&r, mine, send, count);              each rank, its own input, first
+ *     reduce_two(&r, dst, a, b, count)                    dst = a op b
+ *     reduce_many(&r, dst, src, nsrc, count)              dst = src[0] op src[1] op ...
+ *     if (r.has_post)
+ *         reduce_post(&r, recv, recv, count);             once, on what all ranks contributed to
+ *
+ * The same bits come out of every kernel that a processor has (portable, AVX2, AVX-512), so ranks
+ * on different machines agree. Results depend on the order of the operands only, where they do at
+ * all:
+ *
+ *   integers   sums and products wrap around, in two's complement
+ *   f32, f64   left to right, every step rounded
+ *   f16, bf16, f8e4m3, f8e5m2
+ *              computed in f32. reduce_two() rounds its result to the type; reduce_many() rounds
+ *              once, when all sources are in, so it differs from a chain of reduce_two(). To the
+ *              nearest, ties to even; too large is an infinity, or a NaN in f8e4m3, which has none
+ *   max, min   a NaN on either side is the result; of zeros with different signs the right one
+ *   bool       0 or 1; sum, max and bor are lor; prod, min and band are land */
+#ifndef COLLECTIVES_REDUCE_REDUCE_H
+#define COLLECTIVES_REDUCE_REDUCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collectives/dlcoll.h"
+#include "collectives/reduce/dtype.h"
+#include "core/err.h"
+
+/* dst[i] = a[i] op b[i]. dst may be a or b; it overlaps them in no other way. No alignment is
+ * needed. */
+typedef void reduce_fn(void *dst, const void *a, const void *b, size_t count);
+
+/* dst[i] = src[0][i] op src[1][i] op ..., nsrc >= 1, in one pass. dst may be one of the sources. */
+typedef void reduce_n_fn(void *dst, const void *const *src, int nsrc, size_t count);
+
+/* dst[i] = src[i] / by. dst may be src. */
+typedef void reduce_divide_fn(void *dst, const void *src, size_t count, int by);
+
+/* struct reduce_info's code, beside the built-in reductions' own values. */
+enum { REDUCE_PREMUL = 64, REDUCE_USER = 65 };
+
+/* A reduction of a type. A plain value; nothing to free. It is good as long as the op is. */
+struct reduce_info {
+    const struct dtype *dtype;
+    uint8_t code;  /* what ranks compare: a user's op has another value on every rank */
+    bool ordered;  /* not commutative: combine ranks 0, 1, ... in this order only */
+    bool has_pre;  /* premul_sum: reduce_pre() first */
+    bool has_post; /* avg: reduce_post() at the end */
+    int ranks;     /* by which reduce_post() divides; the caller of reduce_find() sets it */
+
+    /* What the inline functions below call. */
+    reduce_fn *two;
+    reduce_n_fn *many, *many_stream;
+    reduce_divide_fn *divide;
+    reduce_fn *prod;
+    uint64_t scalar;  /* premul_sum's factor, in the bytes of its type... */
+    int scalar_dtype; /* ...which is this */
+    dlcoll_reduce_fn *user;
+    void *ctx;
+    int dtype_value; /* dlcoll_dtype */
+};
+
+/* 0; DLCOLL_EINVAL: there is no such type or reduction, or it was made for another type;
+ * DLCOLL_ENOSUP: the type does not have this one. */
+int reduce_find(int dtype, int op, struct reduce_info *r);
+
+void reduce_user_many(const struct reduce_info *r, void *dst, const void *const *src, int nsrc,
+                      size_t count);
+
+static inline void reduce_many(const struct reduce_info *r, void *dst, const void *const *src,
+                               int nsrc, size_t count)
+{
+    if (r->user)
+        reduce_user_many(r, dst, src, nsrc, count);
+    else
+        r->many(dst, src, nsrc, count);
+}
+
+/* The same, past the caches (sums; others as above): a sixth faster for a dst that is much larger
+ * than the caches and that nobody reads soon, slower for any other. dst is none of the sources. */
+static inline void reduce_many_stream(const struct reduce_info *r, void *dst,
+                                      const void *const *src, int nsrc, size_t count)
+{
+    if (r->user)
+        reduce_user_many(r, dst, src, nsrc, count);
+    else
+        r->many_stream(dst, src, nsrc, count);
+}
+
+static inline void reduce_two(const struct reduce_info *r, void *dst, const void *a, const void *b,
+                              size_t count)
+{
+    if (r->user)
+        reduce_user_many(r, dst, (const void *[]){a, b}, 2, count);
+    else
+        r->two(dst, a, b, count);
+}
+
+/* dst[i] = src[i] * the op's scalar. dst may be src. Only if has_pre. */
+void reduce_pre(const struct reduce_info *r, void *dst, const void *src, size_t count);
+
+/* dst[i] = src[i] / r->ranks, integers toward zero. dst may be src. Only if has_post. */
+static inline void reduce_post(const struct reduce_info *r, void *dst, const void *src,
+                               size_t count)
+{
+    r->divide(dst, src, count, r->ranks);
+}
+
+/* x[i] = x[i] as a reduction of one operand leaves it: a truth value becomes 0 or 1. Nothing else,
+ * and nothing of a user's, is touched. */
+void reduce_alone(const struct reduce_info *r, void *x, size_t count);
+
+/* ------------------------------------------------------------------------- kernels, processors */
+
+enum reduce_cpu { REDUCE_PORTABLE, REDUCE_AVX2, REDUCE_AVX512, REDUCE_CPUS };
+
+/* All kernels of one kind of processor. NULL: the type does not have that reduction. */
+struct reduce_kernels {
+    const char *name;
+    struct {
+        reduce_fn *two;
+        reduce_n_fn *many, *many_stream;
+    } by[DTYPES][REDUCTIONS];
+    reduce_divide_fn *divide[DTYPES]; /* floats */
+};
+
+extern const struct reduce_kernels reduce_portable;
+#if defined(__x86_64__)
+extern const struct reduce_kernels reduce_avx2, reduce_avx512;
+#endif
+
+/* NULL: not on this processor, or not in this build. */
+const struct reduce_kernels *reduce_kernels(enum reduce_cpu cpu);
+const struct reduce_kernels *reduce_kernels_best(void);
+
+/* Chooses what reduce_find() takes: the best this processor has, or what
+ * DLCOLL_CPU=portable|avx2|avx512 in the environment names. 0, or -EINVAL with a text: it names
+ * nothing, or what this processor does not have. Without this call the best is taken. */
+int reduce_choose(struct err *e);
+const struct reduce_kernels *reduce_kernels_used(void);
+
+/* reduce_find() with kernels of one's own choice. */
+int reduce_find_in(const struct reduce_kernels *k, int dtype, int op, struct reduce_info *r);
+
+/* Ops that the program made (reduce_user.c): fills in what r has of them. False: `op` is none, or
+ * has been freed. */
+bool reduce_user_find(int op, struct reduce_info *r);
+
+#endif

@@ -1,0 +1,136 @@
+/* reduce_user.c: reductions that the program makes: dlcoll_op_create_user(), _premul().
+ *
+ * A table of slots. An op's value names its slot and how often the slot had been taken before, so
+ * that a freed one is noticed. Making and freeing take a lock; using does not: a slot is filled
+ * before its value is published. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "collectives/api/error.h"
+#include "collectives/reduce/reduce.h"
+
+enum {
+    SLOTS = 256,
+    FIRST = 1 << 16, /* the first value: clear of the built-in ones */
+    TURNS = (DLCOLL_OP_MAX - FIRST) / SLOTS
+};
+
+struct user_op {
+    atomic_int value; /* 0: free */
+    int turn;
+    dlcoll_reduce_fn *fn; /* NULL: premul */
+    void *ctx;
+    bool ordered;
+    int dtype;
+    uint64_t scalar;
+};
+
+static struct user_op g_ops[SLOTS];
+static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int publish(const char *call, dlcoll_op *op, const struct user_op *made)
+{
+    int code = DLCOLL_ENOMEM;
+    pthread_mutex_lock(&g_lock);
+    for (int i = 0; i < SLOTS && code < 0; i++) {
+        struct user_op *u = &g_ops[i];
+        if (atomic_load_explicit(&u->value, memory_order_relaxed))
+            continue;
+        int turn = (u->turn + 1) % TURNS, value = FIRST + turn * SLOTS + i;
+        u->turn = turn;
+        u->fn = made->fn;
+        u->ctx = made->ctx;
+        u->ordered = made->ordered;
+        u->dtype = made->dtype;
+        u->scalar = made->scalar;
+        atomic_store_explicit(&u->value, value, memory_order_release);
+        *op = (dlcoll_op)value;
+        code = 0;
+    }
+    pthread_mutex_unlock(&g_lock);
+    return code == 0 ? 0
+                     : error_set_global(code, "%s: there are %d reductions already", call, SLOTS);
+}
+
+int dlcoll_op_create_user(dlcoll_op *op, dlcoll_reduce_fn *fn, void *ctx, unsigned flags)
+{
+    if (!op || !fn)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_user: op or fn is NULL");
+    if (flags & ~DLCOLL_OP_ORDERED)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_user: there is no such flag");
+    return publish(
+        "dlcoll_op_create_user", op,
+        &(struct user_op){.fn = fn, .ctx = ctx, .ordered = flags & DLCOLL_OP_ORDERED, .dtype = -1});
+}
+
+int dlcoll_op_create_premul(dlcoll_op *op, const void *scalar, dlcoll_dtype dtype)
+{
+    const struct dtype *type = dtype_get(dtype);
+    if (!op || !scalar)
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_premul: op or scalar is NULL");
+    if (!type || type->class == DTYPE_BOOL)
+        return error_set_global(DLCOLL_EINVAL,
+                                "dlcoll_op_create_premul: dtype must be a type, and not bool");
+    struct user_op made = {.dtype = dtype};
+    memcpy(&made.scalar, scalar, type->size);
+    return publish("dlcoll_op_create_premul", op, &made);
+}
+
+static struct user_op *find(int op)
+{
+    struct user_op *u = op >= FIRST ? &g_ops[(op - FIRST) % SLOTS] : NULL;
+    return u && atomic_load_explicit(&u->value, memory_order_acquire) == op ? u : NULL;
+}
+
+int dlcoll_op_free(dlcoll_op op)
+{
+    pthread_mutex_lock(&g_lock);
+    struct user_op *u = find(op);
+    if (u)
+        atomic_store_explicit(&u->value, 0, memory_order_release);
+    pthread_mutex_unlock(&g_lock);
+    return u ? 0
+             : error_set_global(DLCOLL_EINVAL,
+                                "dlcoll_op_free: op is none that was made and not freed");
+}
+
+bool reduce_user_find(int op, struct reduce_info *r)
+{
+    const struct user_op *u = find(op);
+    if (!u)
+        return false;
+    r->user = u->fn;
+    r->ctx = u->ctx;
+    r->ordered = u->ordered;
+    r->code = u->fn ? REDUCE_USER : REDUCE_PREMUL;
+    r->has_pre = !u->fn;
+    if (r->has_pre) {
+        r->scalar = u->scalar;
+        r->scalar_dtype = u->dtype;
+    }
+    return true;
+}
+
+/* The user's function is called on aligned memory of ours: sources may have any address, and dst
+ * may be one of them. */
+void reduce_user_many(const struct reduce_info *r, void *dst, const void *const *src, int nsrc,
+                      size_t count)
+{
+    enum { PIECE_BYTES = 4096 };
+    _Alignas(64) uint8_t acc[PIECE_BYTES], in[PIECE_BYTES];
+    size_t size = r->dtype->size, most = PIECE_BYTES / size;
+    for (size_t at = 0; at < count; at += most) {
+        size_t n = count - at < most ? count - at : most;
+        memcpy(acc, (const uint8_t *)src[0] + at * size, n * size);
+        for (int s = 1; s < nsrc; s++) {
+            const uint8_t *from = (const uint8_t *)src[s] + at * size;
+            if ((uintptr_t)from % size) {
+                memcpy(in, from, n * size);
+                from = in;
+            }
+            r->user(acc, from, n, (dlcoll_dtype)r->dtype_value, r->ctx);
+        }
+        memcpy((uint8_t *)dst + at * size, acc, n * size);
+    }
+}

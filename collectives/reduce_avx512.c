@@ -1,7 +1,0 @@
-/* reduce_avx512.c: the kernels for AVX-512 F, BW, DQ and VL. */
-#if defined(__x86_64__)
-#define TABLE reduce_avx512
-#define NAME  "avx512"
-#define WIDTH 64
-#include "collectives/reduce_vector.h"
-#endif

@@ -1,0 +1,464 @@
+/* control.c
+ *
+ * A client: accepted, checked (SO_PEERCRED), reads a line, gets the answer written, reads the next
+ * line; reading stops while an answer is on its way, so that nobody can pile up answers. It is
+ * closed at its end of file, on any error, after a line that is too long, and when its time is up.
+ */
+#include "launcher/control/control.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "agent/fs.h"
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/uvx.h"
+#include "launcher/control/control_dir.h"
+
+#define LOOK_MS       1000
+#define LOOK_AGAIN_MS 10000
+
+/* Where the socket is. A job outlives the session that it was started in, whose folder goes with
+ * it: the socket is then made anew elsewhere. */
+struct place {
+    struct control *control;
+    struct uvx_scope scope;
+    uv_pipe_t listener;
+    uv_fs_event_t watch; /* of the folder */
+    int dirfd;
+    char folder[CONTROL_PATH_MAX - 32], name[32];
+    struct stat socket; /* the file, to know it by */
+};
+
+struct client {
+    struct client *next;
+    struct control *control;
+    struct uvx_scope scope;
+    uv_pipe_t pipe;
+    uint64_t deadline_ms; /* of the loop's clock */
+    size_t len;
+    char line[CONTROL_LINE_MAX];
+    uv_write_t write;
+    char *answer; /* being written; malloc'ed */
+    bool closing;
+};
+
+struct control {
+    struct control_opts opts;
+    uv_loop_t *loop;
+    struct uvx_scope scope;
+    uv_timer_t timer; /* runs while there are clients */
+    uv_timer_t look;  /* whether the socket is still there */
+    struct client *clients;
+    int nclients;
+    struct place *place; /* NULL: there is none */
+    int nplaces;         /* not yet closed */
+    bool scope_closed;
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
+};
+
+/* ------------------------------------------------------------------------------------- answers */
+
+/* A JSON string of text that need not be UTF-8. */
+static json_t *json_text(const char *text)
+{
+    char shown[2048];
+    log_escape(shown, sizeof(shown), text ? text : "", text ? strlen(text) : 0, 0);
+    return json_string(shown);
+}
+
+static json_t *worker_json(const struct agent_worker_status *w)
+{
+    json_t *j = json_pack("{s:i,s:i,s:i,s:o,s:f}", "rank", w->rank, "local_rank", w->local_rank,
+                          "pid", w->pid, "state", json_text(w->state), "seconds", w->seconds);
+    bool over = strcmp(w->state, "running") != 0 && strcmp(w->state, "waiting") != 0;
+    if (over && w->signal)
+        json_object_set_new(j, "signal", json_integer(w->signal));
+    else if (over)
+        json_object_set_new(j, "exit_code", json_integer(w->exit_code));
+    return j;
+}
+
+static json_t *status_json(const struct control *c)
+{
+    struct agent_status s;
+    const struct job_spec *job = c->opts.job;
+    char generation[40];
+    c->opts.get_status(c->opts.arg, &s);
+    snprintf(generation, sizeof(generation), "%016llx.%u", (unsigned long long)s.rdzv.gen.epoch,
+             s.rdzv.gen.counter);
+    json_t *workers = json_array();
+    for (int i = 0; i < s.nworkers; i++)
+        json_array_append_new(workers, worker_json(&s.workers[i]));
+    return json_pack(
+        "{s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:f,s:o,s:s,s:i,s:i,s:i,s:i,s:i,s:b,s:o,s:o}", "version",
+        DLAUNCH_VERSION, "pid", (int)c->opts.pid, "host", json_text(job->host), "run_id",
+        json_text(job->rdzv.run_id), "program", json_text(job->name), "state", json_text(s.state),
+        "health", json_text(s.health), "elapsed", s.elapsed, "rendezvous", json_text(s.rdzv.phase),
+        "generation", generation, "node", s.rdzv.group_rank, "nodes", s.rdzv.nnodes, "world_size",
+        s.rdzv.world_size, "restarts", s.rdzv.restart_count, "max_restarts", job->rdzv.max_restarts,
+        "coordinator", s.rdzv.coordinator, "endpoint", json_text(s.rdzv.endpoint), "workers",
+        workers);
+}
+
+/* One line of JSON, malloc'ed. */
+static char *answer_to(struct control *c, const char *line)
+{
+    json_t *j;
+    if (strcmp(line, "status") == 0) {
+        j = status_json(c);
+    } else if (strcmp(line, "stop") == 0) {
+        c->opts.stop(c->opts.arg, "dlaunchctl stop");
+        j = json_pack("{s:b}", "stopping", 1);
+    } else {
+        j = json_pack("{s:s}", "error", "the commands are status and stop");
+    }
+    char *text = json_dumps(j, JSON_COMPACT), *answer;
+    json_decref(j);
+    answer = xasprintf("%s\n", text ? text : "{\"error\":\"out of memory\"}");
+    free(text);
+    return answer;
+}
+
+/* ------------------------------------------------------------------------------------- clients */
+
+static void maybe_closed(struct control *c)
+{
+    if (!c->scope_closed || c->nclients || c->nplaces)
+        return;
+    void (*on_closed)(void *) = c->on_closed;
+    void *arg = c->on_closed_arg;
+    free(c);
+    on_closed(arg);
+}
+
+static void on_client_closed(void *arg)
+{
+    struct client *cl = arg, **link;
+    struct control *c = cl->control;
+    for (link = &c->clients; *link != cl; link = &(*link)->next)
+        ;
+    *link = cl->next;
+    c->nclients--;
+    free(cl->answer);
+    free(cl);
+    if (c->nclients == 0 && !c->scope.closing)
+        uv_timer_stop(&c->timer);
+    maybe_closed(c);
+}
+
+static void close_client(struct client *cl)
+{
+    if (cl->closing)
+        return;
+    cl->closing = true;
+    uvx_scope_close(&cl->scope, on_client_closed, cl);
+}
+
+static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
+{
+    struct client *cl = container_of(h, struct client, pipe);
+    (void)suggested;
+    *buf = uv_buf_init(cl->line + cl->len, (unsigned)(sizeof(cl->line) - cl->len));
+}
+
+static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf);
+
+static void on_written(uv_write_t *w, int status)
+{
+    struct client *cl = container_of(w, struct client, write);
+    free(cl->answer);
+    cl->answer = NULL;
+    if (status < 0 || cl->closing || uv_read_start((uv_stream_t *)&cl->pipe, on_alloc, on_read) < 0)
+        close_client(cl);
+}
+
+/* A line is there: answers it. What came behind it is dropped: a client asks when it has its
+ * answer. */
+static void on_line(struct client *cl)
+{
+    uv_read_stop((uv_stream_t *)&cl->pipe);
+    cl->len = 0;
+    cl->answer = answer_to(cl->control, cl->line);
+    uv_buf_t buf = uv_buf_init(cl->answer, (unsigned)strlen(cl->answer));
+    if (uv_write(&cl->write, (uv_stream_t *)&cl->pipe, &buf, 1, on_written) < 0)
+        close_client(cl);
+}
+
+static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
+{
+    struct client *cl = container_of(s, struct client, pipe);
+    (void)buf;
+    if (n < 0) {
+        close_client(cl);
+        return;
+    }
+    cl->len += (size_t)n;
+    char *nl = memchr(cl->line, '\n', cl->len);
+    if (nl) {
+        *nl = '\0';
+        on_line(cl);
+    } else if (cl->len == sizeof(cl->line)) {
+        close_client(cl);
+    }
+}
+
+static bool is_allowed(int fd)
+{
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0 &&
+           (peer.uid == geteuid() || peer.uid == 0);
+}
+
+static void on_tick(uv_timer_t *t)
+{
+    struct control *c = container_of(t, struct control, timer);
+    for (struct client *cl = c->clients; cl; cl = cl->next) {
+        if (uv_now(c->loop) >= cl->deadline_ms)
+            close_client(cl);
+    }
+}
+
+static void on_connection(uv_stream_t *s, int status)
+{
+    struct control *c = container_of(s, struct place, listener)->control;
+    if (status < 0)
+        return;
+    struct client *cl = xcalloc(1, sizeof(*cl));
+    cl->control = c;
+    cl->deadline_ms = uv_now(c->loop) + c->opts.client_ms;
+    cl->next = c->clients;
+    c->clients = cl;
+    c->nclients++;
+    uvx_scope_init(&cl->scope, c->loop);
+    uv_pipe_init(c->loop, &cl->pipe, 0);
+    uvx_own(&cl->scope, &cl->pipe);
+    int fd = -1;
+    if (uv_accept(s, (uv_stream_t *)&cl->pipe) < 0 ||
+        uv_fileno((uv_handle_t *)&cl->pipe, &fd) < 0 || !is_allowed(fd) ||
+        c->nclients > CONTROL_CLIENTS_MAX ||
+        uv_read_start((uv_stream_t *)&cl->pipe, on_alloc, on_read) < 0) {
+        close_client(cl);
+        return;
+    }
+    if (!uv_is_active((uv_handle_t *)&c->timer))
+        uv_timer_start(&c->timer, on_tick, c->opts.client_ms / 8, c->opts.client_ms / 8);
+}
+
+/* ------------------------------------------------------------------------------------ listening */
+
+/* To a guardian that has to remove it: before the socket is there, so that no moment is left in
+ * which only we could. (Another's that is removed instead is made anew by him.) */
+static void announce(const struct place *p, bool there)
+{
+    char path[CONTROL_PATH_MAX];
+    struct guard_page *page = p->control->opts.page;
+    if (!page)
+        return;
+    snprintf(path, sizeof(path), "%s/%s", p->folder, p->name);
+    guardian_set_path(page->unlink_path[0], there ? path : NULL);
+}
+
+static bool is_ours(const struct place *p, const struct stat *st)
+{
+    return st->st_dev == p->socket.st_dev && st->st_ino == p->socket.st_ino;
+}
+
+/* Nobody listens on it: it is of an earlier process with our pid, and not of one with the same pid
+ * in another container. */
+static bool is_abandoned(const struct sockaddr_un *a)
+{
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return fd >= 0 && connect(fd, (const struct sockaddr *)a, sizeof(*a)) < 0 &&
+           errno == ECONNREFUSED;
+}
+
+/* 0 or an errno. */
+static int bind_name(struct place *p, int fd, int dirfd)
+{
+    char suffix[FS_SUFFIX_LEN + 1];
+    struct sockaddr_un a;
+    int pid = (int)p->control->opts.pid;
+    snprintf(p->name, sizeof(p->name), "%d.sock", pid);
+    control_dir_address(&a, dirfd, p->name);
+    announce(p, true);
+    if (bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0)
+        return 0;
+    if (errno != EADDRINUSE)
+        return errno;
+    if (is_abandoned(&a)) {
+        unlinkat(dirfd, p->name, 0);
+    } else {
+        fs_random_suffix(suffix);
+        snprintf(p->name, sizeof(p->name), "%d-%s.sock", pid, suffix);
+        control_dir_address(&a, dirfd, p->name);
+        announce(p, true);
+    }
+    return bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 ? errno : 0;
+}
+
+/* A bound, not yet listening socket with mode 0600 in the first folder that will do. */
+static int bind_socket(struct place *p, struct err *e)
+{
+    for (int i = 0; control_dir_path(i, p->folder); i++) {
+        _cleanup_fd_ int dirfd = control_dir_open(p->folder, true, e);
+        if (dirfd < 0)
+            continue;
+        _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        /* The mode of the socket is that of the file. */
+        int rc = fd < 0 || fchmod(fd, 0600) < 0 ? errno : bind_name(p, fd, dirfd);
+        if (rc == 0 && fstatat(dirfd, p->name, &p->socket, AT_SYMLINK_NOFOLLOW) < 0)
+            rc = errno;
+        if (rc) {
+            err_sys(e, rc, "%s/%s", p->folder, p->name);
+            announce(p, false);
+            continue;
+        }
+        p->dirfd = take_fd(&dirfd);
+        return take_fd(&fd);
+    }
+    return e && e->code ? e->code : -ENOENT;
+}
+
+static void on_look(uv_timer_t *t);
+
+static void on_folder(uv_fs_event_t *h, const char *file, int events, int status)
+{
+    struct place *p = container_of(h, struct place, watch);
+    struct control *c = p->control;
+    (void)events, (void)status;
+    size_t len = file ? strlen(file) : 0;
+    if (len > 5 && strcmp(file + len - 5, ".sock") == 0 && strcmp(file, p->name) != 0)
+        return; /* another job's */
+    if (p == c->place && !uv_is_active((uv_handle_t *)&c->look))
+        uv_timer_start(&c->look, on_look, LOOK_MS, 0);
+}
+
+static int open_place(struct control *c, struct err *e)
+{
+    char folder[40];
+    struct place *p = xcalloc(1, sizeof(*p));
+    p->control = c;
+    int fd = bind_socket(p, e);
+    if (fd < 0) {
+        free(p);
+        return fd;
+    }
+    c->place = p;
+    c->nplaces++;
+    uvx_scope_init(&p->scope, c->loop);
+    uv_pipe_init(c->loop, &p->listener, 0);
+    uvx_own(&p->scope, &p->listener);
+    uv_fs_event_init(c->loop, &p->watch);
+    uvx_own(&p->scope, &p->watch);
+    /* The folder that we have, whatever its name leads to. Without a watch the socket stays where
+     * it is. */
+    snprintf(folder, sizeof(folder), "/proc/self/fd/%d", p->dirfd);
+    uv_fs_event_start(&p->watch, on_folder, folder, 0);
+    /* A descriptor of ours that is a socket: this cannot fail but for want of memory. */
+    int rc = uv_pipe_open(&p->listener, fd);
+    if (rc < 0)
+        close(fd);
+    else
+        rc = uv_listen((uv_stream_t *)&p->listener, CONTROL_CLIENTS_MAX, on_connection);
+    if (rc < 0)
+        log_warn("control socket: %s; dlaunchctl will not find this job", uv_strerror(rc));
+    return 0;
+}
+
+static void on_place_closed(void *arg)
+{
+    struct place *p = arg;
+    struct control *c = p->control;
+    free(p);
+    c->nplaces--;
+    maybe_closed(c);
+}
+
+static void close_place(struct control *c)
+{
+    struct place *p = c->place;
+    struct stat st;
+    if (!p)
+        return;
+    c->place = NULL;
+    if (fstatat(p->dirfd, p->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && is_ours(p, &st))
+        unlinkat(p->dirfd, p->name, 0);
+    close_fd(&p->dirfd);
+    announce(p, false);
+    uvx_scope_close(&p->scope, on_place_closed, p);
+}
+
+/* Whoever removes the folder has had time to end that. Once moved, we look again: it may have been
+ * on its way all the same, or its file system, of which we would hear nothing. */
+static void on_look(uv_timer_t *t)
+{
+    struct control *c = container_of(t, struct control, look);
+    struct err e = ERR_INIT;
+    struct stat st;
+    char path[CONTROL_PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", c->place->folder, c->place->name);
+    if (lstat(path, &st) == 0 && is_ours(c->place, &st))
+        return;
+    close_place(c);
+    if (open_place(c, &e) < 0) {
+        log_verbose("control socket: %s; dlaunchctl will not find this job any more", e.msg);
+        return;
+    }
+    log_verbose("the control socket %s is gone; it is now %s/%s", path, c->place->folder,
+                c->place->name);
+    uv_timer_start(&c->look, on_look, LOOK_AGAIN_MS, 0);
+}
+
+int control_open(struct control **out, uv_loop_t *loop, const struct control_opts *opts,
+                 struct err *e)
+{
+    struct control *c = xcalloc(1, sizeof(*c));
+    struct err why = ERR_INIT;
+    c->opts = *opts;
+    if (!c->opts.client_ms)
+        c->opts.client_ms = CONTROL_CLIENT_SECONDS * 1000;
+    c->loop = loop;
+    if (open_place(c, &why) < 0) {
+        free(c);
+        return err_set(e, why.code, "control socket: %s", why.msg);
+    }
+    uvx_scope_init(&c->scope, loop);
+    uv_timer_init(loop, &c->timer);
+    uvx_own(&c->scope, &c->timer);
+    uv_timer_init(loop, &c->look);
+    uvx_own(&c->scope, &c->look);
+    *out = c;
+    return 0;
+}
+
+static void on_scope_closed(void *arg)
+{
+    struct control *c = arg;
+    c->scope_closed = true;
+    maybe_closed(c);
+}
+
+void control_close(struct control *c, void (*on_closed)(void *arg), void *arg)
+{
+    if (!c) {
+        on_closed(arg);
+        return;
+    }
+    close_place(c);
+    c->on_closed = on_closed;
+    c->on_closed_arg = arg;
+    for (struct client *cl = c->clients; cl; cl = cl->next)
+        close_client(cl);
+    uvx_scope_close(&c->scope, on_scope_closed, c);
+}

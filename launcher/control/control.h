@@ -1,0 +1,42 @@
+/* control.h: the control socket of a running launcher, for dlaunchctl(1).
+ *
+ * A client of the same user (or root) sends a line and gets a line of JSON:
+ *     status    {"pid": ..., "state": "RUNNING", "workers": [{"rank": 0, ...}, ...], ...}
+ *     stop      {"stopping": true}
+ * anything else {"error": "..."}
+ * At most CONTROL_CLIENTS_MAX at a time, each for at most CONTROL_CLIENT_SECONDS.
+ * When the socket's file is removed, as with the folder of a session that ends, it is made anew in
+ * the first folder that will do then. */
+#ifndef LAUNCHER_CONTROL_CONTROL_H
+#define LAUNCHER_CONTROL_CONTROL_H
+
+#include <sys/types.h>
+#include <uv.h>
+
+#include "agent/agent.h"
+#include "core/err.h"
+
+#define CONTROL_CLIENTS_MAX    16
+#define CONTROL_CLIENT_SECONDS 10
+#define CONTROL_LINE_MAX       64 /* of a command */
+
+struct control_opts {
+    pid_t pid;                  /* of the process that the user started: the socket's name */
+    const struct job_spec *job; /* borrowed */
+    struct guard_page *page;    /* receives the socket's path, for a guardian that cleans up */
+    /* What is asked of the agent. Neither is called after control_close(). */
+    void (*get_status)(void *arg, struct agent_status *out);
+    void (*stop)(void *arg, const char *why);
+    void *arg;
+    unsigned client_ms; /* how long a client may stay; 0: CONTROL_CLIENT_SECONDS */
+};
+
+struct control;
+
+int control_open(struct control **out, uv_loop_t *loop, const struct control_opts *opts,
+                 struct err *e);
+
+/* Removes the socket and closes every connection, then calls back. NULL: calls back at once. */
+void control_close(struct control *c, void (*on_closed)(void *arg), void *arg);
+
+#endif

@@ -1,0 +1,29 @@
+/* control_dir.h: where the control sockets of running launchers are: <folder>/<pid>.sock, or
+ * <pid>-<random>.sock where another container's launcher has that pid, in the first of these
+ * folders that is ours alone:
+ *     $XDG_RUNTIME_DIR/dlaunch    /run/user/<uid>/dlaunch    $TMPDIR/dlaunch-<uid>
+ *     /tmp/dlaunch-<uid>
+ */
+#ifndef LAUNCHER_CONTROL_CONTROL_DIR_H
+#define LAUNCHER_CONTROL_CONTROL_DIR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/un.h>
+
+#include "core/err.h"
+
+#define CONTROL_PATH_MAX 256 /* struct guard_page keeps one of that size */
+
+/* The index-th folder's name; false behind the last. Some may be the same as an earlier one. */
+bool control_dir_path(int index, char out[CONTROL_PATH_MAX - 32]);
+
+/* Opens the folder, made with mode 0700 when `create` and absent. -EPERM when it is a link, another
+ * user's, or open to others. Returns the descriptor. */
+int control_dir_open(const char *path, bool create, struct err *e);
+
+/* The address of a socket in an open folder, through /proc: neither a long path nor a folder that
+ * is exchanged meanwhile matters. */
+void control_dir_address(struct sockaddr_un *a, int dirfd, const char *name);
+
+#endif

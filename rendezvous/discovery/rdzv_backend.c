@@ -1,0 +1,360 @@
+/* The table of backends, and the two whose endpoint is host:port. */
+#include "rendezvous/discovery/rdzv_backend.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/mem.h"
+#include "rendezvous/rules/rdzv_msg.h"
+#include "rendezvous/rules/text.h"
+
+#define ASK_MS 500 /* for an answer of one place */
+
+/* ------------------------------------------------------------------------------------- finder */
+
+struct rdzv_finder *rdzv_finder_new(const struct rdzv_config *c)
+{
+    struct rdzv_finder *f = xcalloc(1, sizeof(*f));
+    f->ops = rdzv_backend_ops(c->backend);
+    f->host = c->endpoint_host ? xstrdup(c->endpoint_host) : NULL;
+    f->path = c->endpoint_path ? xstrdup(c->endpoint_path) : NULL;
+    f->run_id = xstrdup(c->run_id);
+    f->node_name = xstrdup(c->host);
+    f->local_addr = c->local_addr ? xstrdup(c->local_addr) : NULL;
+    f->port = c->endpoint_port;
+    f->max_nodes = c->max_nodes + c->spares;
+    f->node_rank = c->node_rank;
+    f->is_host = c->is_host;
+    f->lock_fd = -1;
+    for (int i = 0; c->backend != RDZV_FILE && i <= c->nmore && i < RDZV_PLACES_MAX; i++) {
+        f->places[i].host = xstrdup(i ? c->more[i - 1].host : c->endpoint_host);
+        f->places[i].port = i ? c->more[i - 1].port : c->endpoint_port;
+        f->nplaces++;
+    }
+    f->ask = f->nplaces > 1;
+    if (f->local_addr)
+        f->have_local = netaddr_parse_ip(&f->local, f->local_addr, 0);
+    return f;
+}
+
+void rdzv_finder_free(struct rdzv_finder *f)
+{
+    if (!f)
+        return;
+    if (f->lock_fd >= 0)
+        close(f->lock_fd);
+    free(f->host);
+    free(f->path);
+    free(f->run_id);
+    free(f->node_name);
+    free(f->local_addr);
+    for (int i = 0; i < f->nplaces; i++)
+        free(f->places[i].host);
+    free(f);
+}
+
+/* ------------------------------------------------------------------------------------- names */
+
+static bool is_localhost(const char *host)
+{
+    return strcasecmp(host, "localhost") == 0 || strcasecmp(host, "localhost.localdomain") == 0 ||
+           strcasecmp(host, "ip6-localhost") == 0;
+}
+
+/* Resolves a name into at most max addresses. Returns how many, or a negative errno with a text. */
+static int resolve(const char *host, int port, struct netaddr *out, int max, char *why, size_t cap)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG}, *list = NULL;
+    int rc = getaddrinfo(host, NULL, &hints, &list), n = 0;
+    if (rc != 0) {
+        text_set(why, cap, "cannot resolve %s: %s", host,
+                 rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc));
+        return -EADDRNOTAVAIL;
+    }
+    for (struct addrinfo *i = list; i && n < max; i = i->ai_next) {
+        netaddr_from_sockaddr(&out[n], i->ai_addr);
+        if (out[n].len == 0)
+            continue;
+        netaddr_set_port(&out[n], port);
+        bool seen = false;
+        for (int k = 0; k < n; k++)
+            seen |= netaddr_same_ip(&out[k], &out[n]);
+        n += !seen;
+    }
+    freeaddrinfo(list);
+    if (n == 0)
+        text_set(why, cap, "%s has no address", host);
+    return n > 0 ? n : -EADDRNOTAVAIL;
+}
+
+static bool name_quick(const struct rdzv_finder *f)
+{
+    struct netaddr a;
+    if ((f->local_addr && !f->have_local) || f->ask)
+        return false;
+    return f->max_nodes == 1 || !f->host[0] || is_localhost(f->host) ||
+           netaddr_parse_ip(&a, f->host, 0);
+}
+
+int rdzv_finder_resolve_local(struct rdzv_finder *f)
+{
+    f->status = 0;
+    if (!f->local_addr || f->have_local)
+        return 0;
+    int n = resolve(f->local_addr, 0, &f->local, 1, f->why, sizeof(f->why));
+    f->have_local = n > 0;
+    if (n < 0)
+        text_add(f->why, sizeof(f->why), " (--local_addr)");
+    return f->status = n < 0 ? n : 0;
+}
+
+/* The addresses of a place. Returns how many, or a negative errno with f->why. */
+static int look_up(struct rdzv_finder *f, const char *host, int port,
+                   struct netaddr out[CONNECTOR_ADDRS_MAX])
+{
+    if (is_localhost(host) || f->max_nodes == 1) {
+        netaddr_parse_ip(&out[0], "127.0.0.1", port);
+        netaddr_parse_ip(&out[1], "::1", port);
+        return 2;
+    }
+    if (netaddr_parse_ip(&out[0], host, port))
+        return 1;
+    return host[0] ? resolve(host, port, out, CONNECTOR_ADDRS_MAX, f->why, sizeof(f->why)) : 0;
+}
+
+/* ----------------------------------------------------------------------- asking at the places */
+
+static bool is_self(const struct rdzv_finder *f, const struct rdzv_identity *id)
+{
+    return id->pid == (int)getpid() && strcmp(id->host, f->node_name) == 0;
+}
+
+/* Asks whoever listens there for the coordinator of this job. True: f->addrs are its own. */
+static bool ask(struct rdzv_finder *f, const struct netaddr *a)
+{
+    struct rdzv_identity id;
+    struct netaddr other;
+    char ip[ADDR_STRLEN];
+    if (rdzv_probe(a, ASK_MS, f->guard, &id) < 0)
+        return false;
+    if (is_self(f, &id) || strcmp(id.run_id, f->run_id) != 0 || id.finished)
+        return false;
+    f->naddrs = 1;
+    f->addrs[0] = *a;
+    if (!id.elsewhere)
+        return true;
+    f->wait |= id.follows;
+    netaddr_rescope_like(id.addr, sizeof(id.addr), a);
+    if (id.port == 0 || !netaddr_parse_ip(&other, id.addr, id.port))
+        return false;
+    /* On the host of the one that answers, loopback is what we call that host. */
+    if (netaddr_is_loopback(&other))
+        netaddr_parse_ip(&other, netaddr_ip(a, ip), id.port);
+    f->addrs[0] = f->told = other;
+    return rdzv_probe(&other, ASK_MS, f->guard, &id) == 0 && !id.elsewhere && !id.finished &&
+           strcmp(id.run_id, f->run_id) == 0;
+}
+
+/* In turn: who is the coordinator, or knows it. The first place is where a job begins: it is
+ * nobody's seat unless the job has begun. */
+static void look_around(struct rdzv_finder *f)
+{
+    struct netaddr addrs[CONNECTOR_ADDRS_MAX];
+    struct endpoint_bind own[RDZV_PLACES_MAX];
+    bool is_own[RDZV_PLACES_MAX] = {false};
+    for (int i = 0; i < f->nplaces; i++) {
+        int n = look_up(f, f->places[i].host, f->places[i].port, addrs);
+        is_own[i] = n > 0 && rdzv_choose_bind(f->places[i].host, f->places[i].port, addrs, n,
+                                              f->max_nodes, &own[i]);
+        for (int k = 0; k < n && !f->found; k++)
+            f->found = ask(f, &addrs[k]);
+    }
+    f->nseats = 0;
+    for (int i = 1; i < f->nplaces; i++) {
+        if (is_own[i])
+            f->seats[f->nseats++] = own[i];
+    }
+    if (f->found && is_own[0])
+        f->seats[f->nseats++] = own[0];
+}
+
+static bool is_own_place(const struct rdzv_finder *f, const struct netaddr *a)
+{
+    return netaddr_port(a) == netaddr_port(&f->own.addr) && netaddr_is_local(a) &&
+           (f->own.any || netaddr_same_ip(a, &f->own.addr));
+}
+
+static void tell(struct rdzv_finder *f, const struct netaddr *a, const struct rdzv_elsewhere *where)
+{
+    struct rdzv_identity id;
+    int rc = is_own_place(f, a) ? -EALREADY : rdzv_tell(a, ASK_MS, f->guard, where, &id);
+    if (rc == -EACCES && guard_wants_tls(f->guard, a) && f->guard->have_key)
+        f->stranger = *a;
+    if (rc < 0)
+        return;
+    if (!id.elsewhere && !id.finished && !is_self(f, &id) && strcmp(id.run_id, f->run_id) == 0)
+        f->twin = *a;
+}
+
+void rdzv_finder_tell(struct rdzv_finder *f)
+{
+    struct netaddr addrs[CONNECTOR_ADDRS_MAX];
+    struct rdzv_elsewhere where = {.port = netaddr_port(&f->own.addr)};
+    text_set(where.run_id, sizeof(where.run_id), "%s", f->run_id);
+    text_set(where.addr, sizeof(where.addr), "%s", f->own_addr);
+    f->twin.len = f->stranger.len = 0;
+    for (int i = 0; i < f->nplaces && !atomic_load(&f->stop); i++) {
+        int n = look_up(f, f->places[i].host, f->places[i].port, addrs);
+        for (int k = 0; k < n && !atomic_load(&f->stop); k++)
+            tell(f, &addrs[k], &where);
+    }
+}
+
+static void name_look(struct rdzv_finder *f)
+{
+    char where[ADDR_STRLEN + 8];
+    f->naddrs = 0;
+    f->found = f->wait = false;
+    f->told.len = 0;
+    if (rdzv_finder_resolve_local(f) < 0)
+        return;
+    if (f->ask)
+        look_around(f);
+    if (f->found)
+        return;
+    int n = look_up(f, f->host, f->port, f->addrs);
+    f->naddrs = n > 0 ? n : 0;
+    f->status = n < 0 ? n : 0;
+    if (f->wait && f->told.len)
+        text_set(f->why, sizeof(f->why), "its nodes follow the one at %s, which does not answer",
+                 netaddr_format(&f->told, where, sizeof(where)));
+    else if (f->wait)
+        text_set(f->why, sizeof(f->why), "its nodes are about to choose a coordinator");
+}
+
+/* -------------------------------------------------------------------------------------- binding */
+
+bool rdzv_choose_bind(const char *host, int port, const struct netaddr *addrs, int naddrs,
+                      int max_nodes, struct endpoint_bind *out)
+{
+    struct netaddr a;
+    *out = (struct endpoint_bind){0};
+    if (netaddr_parse_ip(&a, host, port) && netaddr_is_loopback(&a)) {
+        out->addr = a;
+        return true;
+    }
+    if (max_nodes == 1 || is_localhost(host))
+        return netaddr_parse_ip(&out->addr, "127.0.0.1", port);
+    int own = 0, loopback = 0;
+    for (int i = 0; i < naddrs; i++) {
+        if (netaddr_is_loopback(&addrs[i])) {
+            loopback++;
+        } else if (netaddr_is_local(&addrs[i]) &&
+                   (!own || !netaddr_same_ip(&addrs[i], &out->addr))) {
+            out->addr = addrs[i];
+            own++;
+        }
+    }
+    if (own == 1)
+        return true;
+    /* To others the name may mean another address than here, or one of several only. */
+    out->any = own || loopback;
+    return out->any && netaddr_parse_ip(&out->addr, "::", port);
+}
+
+/* This node is the host, whatever the name says. */
+static enum rdzv_role host_anyway(struct rdzv_finder *f)
+{
+    f->must_host = true;
+    if (!rdzv_choose_bind(f->host, f->port, f->addrs, f->naddrs, f->max_nodes, &f->bind)) {
+        f->bind.any = true; /* a name or address that only the others see, or not yet anybody */
+        netaddr_parse_ip(&f->bind.addr, "::", f->port);
+        if (f->naddrs && !f->noted)
+            text_set(f->note, sizeof(f->note),
+                     "%s is no address of this host: listening on all of its own", f->host);
+        f->noted = f->naddrs > 0;
+    }
+    return RDZV_ROLE_HOST;
+}
+
+/* Whoever has the address and gets the port is the host. */
+static enum rdzv_role find_out(struct rdzv_finder *f)
+{
+    if (f->status < 0)
+        return RDZV_ROLE_RETRY;
+    f->must_host = f->max_nodes == 1;
+    return rdzv_choose_bind(f->host, f->port, f->addrs, f->naddrs, f->max_nodes, &f->bind)
+               ? RDZV_ROLE_HOST
+               : RDZV_ROLE_JOIN;
+}
+
+/* is_host: whether this node is the one that hosts at first; -1: not known. */
+static enum rdzv_role decide(struct rdzv_finder *f, int is_host)
+{
+    if (f->local_addr && !f->have_local)
+        return RDZV_ROLE_RETRY;
+    if (f->found)
+        return RDZV_ROLE_JOIN;
+    if (f->wait)
+        return RDZV_ROLE_RETRY;
+    if (is_host == 1 || f->max_nodes == 1)
+        return host_anyway(f);
+    if (is_host < 0)
+        return find_out(f);
+    return f->status < 0 ? RDZV_ROLE_RETRY : RDZV_ROLE_JOIN;
+}
+
+static int name_check(const struct rdzv_config *c, struct err *e)
+{
+    bool everywhere = c->is_host == 1; /* "": on all addresses */
+    if (!c->endpoint_host || (!c->endpoint_host[0] && !everywhere))
+        return err_set(e, -EINVAL, "the rendezvous needs an endpoint (--rdzv_endpoint HOST:PORT)");
+    if (c->endpoint_port < 0 || c->endpoint_port > 65535)
+        return err_set(e, -EINVAL, "port %d is not a port", c->endpoint_port);
+    if (c->nmore && (c->backend != RDZV_C10D || c->nmore >= RDZV_PLACES_MAX))
+        return err_set(e, -EINVAL, "a list of endpoints is for c10d, and of %d at most",
+                       RDZV_PLACES_MAX);
+    if (c->endpoint_port == 0 && c->max_nodes + c->spares > 1)
+        return err_set(e, -EINVAL,
+                       "port 0 is a port that no other node can know: %s needs one for %d nodes",
+                       c->endpoint_host, c->max_nodes);
+    return 0;
+}
+
+static enum rdzv_role static_decide(struct rdzv_finder *f, struct err *e)
+{
+    (void)e;
+    return decide(f, f->node_rank < 0 ? -1 : f->node_rank == 0);
+}
+
+static enum rdzv_role c10d_decide(struct rdzv_finder *f, struct err *e)
+{
+    (void)e;
+    return decide(f, f->is_host);
+}
+
+static const struct rdzv_backend_ops static_ops = {.name = "static",
+                                                   .check = name_check,
+                                                   .quick = name_quick,
+                                                   .look = name_look,
+                                                   .decide = static_decide};
+
+static const struct rdzv_backend_ops c10d_ops = {.name = "c10d",
+                                                 .check = name_check,
+                                                 .quick = name_quick,
+                                                 .look = name_look,
+                                                 .decide = c10d_decide};
+
+const struct rdzv_backend_ops *rdzv_backend_ops(enum rdzv_backend backend)
+{
+    static const struct rdzv_backend_ops *const table[] = {
+        [RDZV_STATIC] = &static_ops,
+        [RDZV_C10D] = &c10d_ops,
+        [RDZV_FILE] = &rdzv_file_ops,
+    };
+    return table[backend];
+}

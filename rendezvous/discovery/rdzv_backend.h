@@ -1,0 +1,133 @@
+/* rdzv_backend.h: how the nodes find each other: who hosts the coordinator, and where it is.
+ *
+ * A backend answers one question, again and again until the node has been let in: what now? It
+ * looks first (names, files: that may block, so it happens on a thread of libuv's pool, or at once
+ * when `quick` says that it cannot block), and then decides, on the loop:
+ *
+ *     look -> decide -> HOST   listen on f->bind; when the port is taken: join at f->addrs, unless
+ *                              f->must_host, which makes it an error
+ *                    -> JOIN   connect to f->addrs
+ *                    -> RETRY  look again in a moment (f->why)
+ *                    -> FAIL   the error is final
+ *
+ * The rules of the rendezvous are the same for all (rdzv_state.h). To add a backend: one file, one
+ * line in the table of rdzv_backend.c, one value of enum rdzv_backend. */
+#ifndef RENDEZVOUS_DISCOVERY_RDZV_BACKEND_H
+#define RENDEZVOUS_DISCOVERY_RDZV_BACKEND_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/err.h"
+#include "rendezvous/wire/connector.h"
+#include "rendezvous/wire/endpoint.h"
+#include "rendezvous/wire/guard.h"
+#include "rendezvous/rdzv.h"
+
+enum rdzv_role { RDZV_ROLE_HOST, RDZV_ROLE_JOIN, RDZV_ROLE_RETRY, RDZV_ROLE_FAIL };
+
+/* What one node knows about where the coordinator is. Owned by the loop's thread, except while
+ * look(), publish() or withdraw() run: then it is theirs. Its strings are its own, so that it can
+ * outlive the rdzv object when a name server does not answer. */
+struct rdzv_finder {
+    const struct rdzv_backend_ops *ops;
+    char *host, *path, *run_id, *node_name;
+    char *local_addr; /* as the user gave it, a name or an address; NULL */
+    int port;
+    int max_nodes, node_rank, is_host;
+    struct guard *guard; /* borrowed; ready when a backend has to probe under TLS */
+
+    /* What look() found. */
+    struct netaddr addrs[CONNECTOR_ADDRS_MAX];
+    int naddrs;
+    int status; /* 0, or a negative errno: why says what is wrong */
+    char why[ERR_MSG_MAX];
+    char note[ERR_MSG_MAX]; /* a line for the user, or "" */
+    bool noted;             /* that the host listens on all of its addresses */
+    struct netaddr local;   /* local_addr as an address */
+    bool have_local;
+
+    /* static, c10d: the endpoints, the first one being host and port. look() asks who is there:
+     * always when they are several (c10d), a single one when somebody answers there who is no
+     * coordinator. */
+    struct {
+        char *host;
+        int port;
+    } places[RDZV_PLACES_MAX];
+    int nplaces;
+    bool ask;
+    _Atomic bool stop;   /* nobody waits for what is being done */
+    struct netaddr told; /* where the coordinator is said to be; len 0: nobody has said */
+    bool found, wait;    /* addrs are a coordinator's; somebody knows that there will be one */
+    /* Where this node listens if it may become the coordinator later: those of them that are its
+     * own. */
+    struct endpoint_bind seats[RDZV_PLACES_MAX];
+    int nseats;
+
+    /* What decide() wants. */
+    struct endpoint_bind bind;
+    bool must_host;
+
+    /* For rdzv_finder_tell(): where this node listens, and the address to tell ("": the one it is
+     * heard from). Whom it found, and who has another job token; len is 0: nobody. */
+    struct endpoint_bind own;
+    char own_addr[ADDR_STRLEN];
+    struct netaddr twin, stranger;
+
+    /* file: what it holds while this node may be, or is, the coordinator. */
+    int lock_fd; /* -1 */
+    bool locked;
+    bool published;
+    uint64_t nonce;
+    int listen_port;
+};
+
+struct rdzv_backend_ops {
+    const char *name;
+    /* What cannot be right. -EINVAL with a text. */
+    int (*check)(const struct rdzv_config *c, struct err *e);
+    /* Whether look() cannot block. */
+    bool (*quick)(const struct rdzv_finder *f);
+    void (*look)(struct rdzv_finder *f);
+    enum rdzv_role (*decide)(struct rdzv_finder *f, struct err *e);
+    /* This node listens on f->listen_port: tell the others. May block. Sets f->status. NULL: there
+     * is nobody to tell. */
+    void (*publish)(struct rdzv_finder *f);
+    /* It is not the coordinator (any more). May block. NULL: nothing to do. */
+    void (*withdraw)(struct rdzv_finder *f);
+};
+
+const struct rdzv_backend_ops *rdzv_backend_ops(enum rdzv_backend backend);
+extern const struct rdzv_backend_ops rdzv_file_ops; /* rdzv_file.c */
+
+/* Makes f->local of f->local_addr when that is a name. May block. 0 or f->status. */
+int rdzv_finder_resolve_local(struct rdzv_finder *f);
+
+struct rdzv_finder *rdzv_finder_new(const struct rdzv_config *c);
+void rdzv_finder_free(struct rdzv_finder *f); /* NULL is allowed */
+
+/* Where a coordinator listens whose endpoint is called `host`, which resolves to addrs:
+ *   one node only, localhost, a loopback address    that loopback address
+ *   an address of this host                         that address
+ *   a name that resolves to a loopback (127.0.1.1)  all interfaces: the others resolve it otherwise
+ * False: it is not on this host. */
+bool rdzv_choose_bind(const char *host, int port, const struct netaddr *addrs, int naddrs,
+                      int max_nodes, struct endpoint_bind *out);
+
+/* Asks whoever listens at the address who it is, for at most timeout_ms: 0 and *id when it is a
+ * coordinator. guard: what it has to prove; NULL: nothing, and it is asked in the clear. Blocks.
+ * -EACCES: there is no key yet that would be needed, or another user listens there. */
+struct rdzv_identity;
+int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct guard *guard,
+               struct rdzv_identity *id);
+/* The same, and tells it where the job is: *id says elsewhere when it has no other one. */
+struct rdzv_elsewhere;
+int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct guard *guard,
+              const struct rdzv_elsewhere *where, struct rdzv_identity *id);
+
+/* Tells whoever listens at the places where this job's nodes look for it, but not at f->own, that
+ * it is there. f->twin is whoever has begun one of the same run id itself. Blocks. */
+void rdzv_finder_tell(struct rdzv_finder *f);
+
+#endif

@@ -1,0 +1,410 @@
+/* The file backend: the coordinator's address is published in a file on a file system that all
+ * nodes see.
+ *
+ *     dlaunch-rendezvous 1 <run id> <nonce> <port> <addr,addr,...> <host> <pid> <machine>
+ *
+ * one line; blanks, '%' and control characters in a word are written %XX. Whoever holds an open
+ * file description lock on the file hosts the coordinator, and holds it for the coordinator's life:
+ *
+ *   not there, or empty      lock it, listen, publish, host
+ *   locked by another        join at the addresses in it
+ *   free with a line in it   its coordinator is dead: take over. But locks of some file systems do
+ *                            not reach other hosts; so, unless it was on this machine, its address
+ *                            is asked first, and when a coordinator of this job answers it is
+ * joined something else in it     not ours: left alone, an error
+ *
+ * A new line comes by rename(2) of a file that is locked already, so that there is no moment at
+ * which the file has half a line or no lock. The end removes it. */
+#include "rendezvous/discovery/rdzv_backend.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/mem.h"
+#include "rendezvous/rules/rdzv_msg.h"
+#include "rendezvous/rules/text.h"
+
+#define WORD           "dlaunch-rendezvous"
+#define CONTENT_MAX    4096
+#define PROBE_MS       500 /* per address */
+#define PROBE_TOTAL_NS 2000000000u
+#define LOOKS          8 /* at a file that is replaced under our eyes */
+#define MACHINE_MAX    96
+
+/* A published line. */
+struct notice_board {
+    char run_id[RDZV_RUN_ID_MAX];
+    char host[HOST_MAX];
+    char machine[MACHINE_MAX];
+    int port, pid;
+    struct netaddr addrs[CONNECTOR_ADDRS_MAX];
+    int naddrs;
+};
+
+/* --------------------------------------------------------------------------------------- line */
+
+/* This boot of this host, and this network namespace of it. */
+static void this_machine(char out[MACHINE_MAX])
+{
+    char boot[48], ns[32];
+    ssize_t n = fd_read_file(AT_FDCWD, "/proc/sys/kernel/random/boot_id", boot, sizeof(boot));
+    ssize_t m = readlink("/proc/self/ns/net", ns, sizeof(ns) - 1);
+    ns[m > 0 ? m : 0] = '\0';
+    boot[n > 0 ? strcspn(boot, "\n") : 0] = '\0';
+    text_set(out, MACHINE_MAX, "%s:%s", boot[0] ? boot : "?", ns);
+}
+
+static void put_word(char *out, size_t cap, const char *word)
+{
+    text_add(out, cap, " ");
+    for (const unsigned char *p = (const unsigned char *)word; *p; p++)
+        text_add(out, cap, *p <= ' ' || *p == '%' || *p == 0x7f ? "%%%02x" : "%c", *p);
+}
+
+static int hex(char c)
+{
+    return isdigit((unsigned char)c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The next word of the line, unescaped. False: there is none, or it is too long or malformed. */
+static bool get_word(char **line, char *out, size_t cap)
+{
+    size_t n = 0;
+    if (**line != ' ')
+        return false;
+    for (char *p = *line + 1;; p++) {
+        char c = *p;
+        if (c == ' ' || c == '\n' || c == '\0') {
+            out[n] = '\0';
+            *line = p;
+            return n > 0;
+        }
+        if (c == '%') {
+            if (hex(p[1]) < 0 || hex(p[2]) < 0)
+                return false;
+            c = (char)(hex(p[1]) << 4 | hex(p[2]));
+            p += 2;
+        }
+        if (c == '\0' || n + 1 >= cap)
+            return false;
+        out[n++] = c;
+    }
+}
+
+static bool get_number(char **line, long max, int *out)
+{
+    char word[16], *end;
+    if (!get_word(line, word, sizeof(word)) || !isdigit((unsigned char)word[0]))
+        return false;
+    long v = strtol(word, &end, 10);
+    *out = (int)v;
+    return !*end && v <= max;
+}
+
+static bool parse_addrs(struct notice_board *b, char *list)
+{
+    char *save = NULL;
+    for (char *ip = strtok_r(list, ",", &save); ip; ip = strtok_r(NULL, ",", &save)) {
+        if (b->naddrs == CONNECTOR_ADDRS_MAX)
+            return false;
+        /* One with a scope that this host has not is of no use here. */
+        b->naddrs += netaddr_parse_ip(&b->addrs[b->naddrs], ip, b->port);
+    }
+    return b->naddrs > 0;
+}
+
+static bool parse(char *line, struct notice_board *b)
+{
+    char nonce[32], addrs[CONNECTOR_ADDRS_MAX * ADDR_STRLEN];
+    int version;
+    *b = (struct notice_board){0};
+    if (strncmp(line, WORD, strlen(WORD)) != 0)
+        return false;
+    line += strlen(WORD);
+    return get_number(&line, 1, &version) && version == 1 &&
+           get_word(&line, b->run_id, sizeof(b->run_id)) && get_word(&line, nonce, sizeof(nonce)) &&
+           get_number(&line, 65535, &b->port) && b->port > 0 &&
+           get_word(&line, addrs, sizeof(addrs)) && get_word(&line, b->host, sizeof(b->host)) &&
+           get_number(&line, INT32_MAX, &b->pid) &&
+           get_word(&line, b->machine, sizeof(b->machine)) && strcmp(line, "\n") == 0 &&
+           parse_addrs(b, addrs);
+}
+
+/* Beside the address that was named, if one was. */
+static bool is_one_more(const struct rdzv_finder *f, const struct netaddr *a)
+{
+    return !netaddr_is_link_local(a) && /* its scope means nothing to another host */
+           !(f->have_local && netaddr_same_ip(a, &f->local));
+}
+
+static void format(const struct rdzv_finder *f, char *out, size_t cap)
+{
+    struct netaddr addrs[CONNECTOR_ADDRS_MAX] = {f->local};
+    char word[CONNECTOR_ADDRS_MAX * ADDR_STRLEN] = "", ip[ADDR_STRLEN], machine[MACHINE_MAX];
+    int named = f->have_local ? 1 : 0, n = named;
+    if (f->max_nodes > 1)
+        n += netaddr_list_local(addrs + named, CONNECTOR_ADDRS_MAX - named);
+    text_set(out, cap, "%s 1", WORD);
+    put_word(out, cap, f->run_id);
+    text_add(out, cap, " %016llx %d", (unsigned long long)f->nonce, f->listen_port);
+    for (int i = 0; i < n; i++) {
+        if (i < named || is_one_more(f, &addrs[i]))
+            text_add(word, sizeof(word), "%s%s", word[0] ? "," : "", netaddr_ip(&addrs[i], ip));
+    }
+    put_word(out, cap, word[0] ? word : "127.0.0.1");
+    put_word(out, cap, f->node_name[0] ? f->node_name : "?");
+    this_machine(machine);
+    text_add(out, cap, " %d", (int)getpid());
+    put_word(out, cap, machine);
+    text_add(out, cap, "\n");
+}
+
+/* --------------------------------------------------------------------------------------- lock */
+
+static int lock_file(int fd)
+{
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    int rc;
+    do
+        rc = fcntl(fd, F_OFD_SETLK, &l);
+    while (rc < 0 && errno == EINTR);
+    return rc < 0 ? -errno : 0;
+}
+
+/* Whether the path still names what the descriptor holds. */
+static bool same_file(const char *path, int fd)
+{
+    struct stat a, b;
+    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}
+
+static void give_up_lock(struct rdzv_finder *f)
+{
+    close_fd(&f->lock_fd);
+    f->locked = false;
+}
+
+/* ---------------------------------------------------------------------------------------- look */
+
+static int trouble(struct rdzv_finder *f, int error, const char *what)
+{
+    text_set(f->why, sizeof(f->why), "%s %s: %s", what, f->path, strerror(error));
+    return f->status = -error;
+}
+
+static int not_ours(struct rdzv_finder *f, const char *what)
+{
+    text_set(f->why, sizeof(f->why), "--rdzv_endpoint: %s is %s", f->path, what);
+    return f->status = -EINVAL;
+}
+
+/* The descriptor of the file, locked or not (f->locked); -1: f->status says why, or try again. */
+static int open_file(struct rdzv_finder *f)
+{
+    _cleanup_fd_ int fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0600);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return trouble(f, errno, "cannot open"), -1;
+    if (!S_ISREG(st.st_mode))
+        return not_ours(f, "not a regular file"), -1;
+    int rc = lock_file(fd);
+    f->locked = rc == 0;
+    if (rc < 0 && rc != -EAGAIN && rc != -EACCES)
+        return trouble(f, -rc, "cannot lock"), -1;
+    if (f->locked && !same_file(f->path, fd)) { /* it was replaced, or removed, meanwhile */
+        f->locked = false;
+        return -1;
+    }
+    return take_fd(&fd);
+}
+
+static ssize_t read_line(int fd, char *out)
+{
+    ssize_t n = pread(fd, out, CONTENT_MAX - 1, 0);
+    out[n > 0 ? n : 0] = '\0';
+    return n;
+}
+
+static void join_board(struct rdzv_finder *f, const struct notice_board *b)
+{
+    char machine[MACHINE_MAX];
+    this_machine(machine);
+    f->naddrs = 0;
+    if (strcmp(machine, b->machine) == 0) {
+        netaddr_parse_ip(&f->addrs[f->naddrs++], "127.0.0.1", b->port);
+        netaddr_parse_ip(&f->addrs[f->naddrs++], "::1", b->port);
+    }
+    for (int i = 0; i < b->naddrs && f->naddrs < CONNECTOR_ADDRS_MAX; i++)
+        f->addrs[f->naddrs++] = b->addrs[i];
+}
+
+static int other_job(struct rdzv_finder *f, const char *run_id, const char *host, int pid)
+{
+    text_set(f->why, sizeof(f->why), "%s belongs to job '%s' (host %s, pid %d), not to '%s'",
+             f->path, run_id, host, pid, f->run_id);
+    return f->status = -EBUSY;
+}
+
+/* The lock is free and there is a line. Whether somebody answers there all the same. */
+static bool still_answers(struct rdzv_finder *f, const struct notice_board *b)
+{
+    char machine[MACHINE_MAX];
+    uint64_t until = mono_ns() + PROBE_TOTAL_NS;
+    this_machine(machine);
+    if (strcmp(machine, b->machine) == 0) /* here, a lock that is free has no holder */
+        return false;
+    for (int i = 0; i < b->naddrs && mono_ns() < until; i++) {
+        struct rdzv_identity id;
+        if (rdzv_probe(&b->addrs[i], PROBE_MS, f->guard, &id) < 0 || id.finished ||
+            strcmp(id.run_id, b->run_id) != 0) /* another job has the port by now */
+            continue;
+        if (strcmp(id.run_id, f->run_id) != 0)
+            other_job(f, id.run_id, id.host, id.pid);
+        return true;
+    }
+    return false;
+}
+
+/* Reads what is there. Keeps the lock when this node is to host. */
+static void look_at(struct rdzv_finder *f, int fd)
+{
+    char line[CONTENT_MAX];
+    struct notice_board b;
+    ssize_t n = read_line(fd, line);
+    if (n < 0) {
+        trouble(f, errno, "cannot read");
+    } else if (n > 0 && !parse(line, &b)) {
+        not_ours(f, "not a rendezvous file: something else is in it");
+    } else if (!f->locked && n == 0) {
+        text_set(f->why, sizeof(f->why), "somebody is about to write to %s", f->path);
+        f->status = -EAGAIN;
+    } else if (!f->locked && strcmp(b.run_id, f->run_id) != 0) {
+        other_job(f, b.run_id, b.host, b.pid);
+    } else if (!f->locked) {
+        join_board(f, &b);
+    } else if (n > 0 && still_answers(f, &b)) {
+        join_board(f, &b);
+    } else if (f->is_host == 0) {
+        text_set(f->why, sizeof(f->why), "no coordinator has written to %s", f->path);
+        f->status = -EAGAIN;
+    } else {
+        if (n > 0)
+            text_set(f->note, sizeof(f->note), "%s was left behind by host %s, pid %d: taking over",
+                     f->path, b.host, b.pid);
+        f->lock_fd = fd;
+        return;
+    }
+    f->locked = false;
+    close(fd);
+}
+
+static void file_look(struct rdzv_finder *f)
+{
+    f->naddrs = 0;
+    if (rdzv_finder_resolve_local(f) < 0)
+        return;
+    if (f->lock_fd >= 0 && same_file(f->path, f->lock_fd)) /* still ours */
+        return;
+    give_up_lock(f);
+    for (int i = 0; i < LOOKS; i++) {
+        int fd = open_file(f);
+        if (fd >= 0)
+            look_at(f, fd);
+        if (fd >= 0 || f->status < 0)
+            return;
+    }
+    text_set(f->why, sizeof(f->why), "%s is replaced again and again", f->path);
+    f->status = -EAGAIN;
+}
+
+static enum rdzv_role file_decide(struct rdzv_finder *f, struct err *e)
+{
+    if (f->status == -EAGAIN || f->status == -EADDRNOTAVAIL || f->status == -ESTALE ||
+        f->status == -EIO)
+        return RDZV_ROLE_RETRY;
+    if (f->status < 0) {
+        err_set(e, f->status, "%s", f->why);
+        return RDZV_ROLE_FAIL;
+    }
+    if (!f->locked)
+        return RDZV_ROLE_JOIN;
+    f->must_host = true;
+    f->bind = (struct endpoint_bind){.any = f->max_nodes > 1};
+    netaddr_parse_ip(&f->bind.addr, f->max_nodes > 1 ? "::" : "127.0.0.1", f->port);
+    return RDZV_ROLE_HOST;
+}
+
+/* -------------------------------------------------------------------------- publish, withdraw */
+
+static int write_new(struct rdzv_finder *f, const char *temp, const char *line)
+{
+    _cleanup_fd_ int fd = open(temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return trouble(f, errno, "cannot write beside");
+    int rc = lock_file(fd);
+    if (rc == 0)
+        rc = fd_write_all(fd, line, strlen(line));
+    if (rc == 0 && (fsync(fd) < 0 || rename(temp, f->path) < 0))
+        rc = -errno;
+    if (rc < 0) {
+        unlink(temp);
+        return trouble(f, -rc, "cannot write");
+    }
+    close_fd(&f->lock_fd);
+    f->lock_fd = take_fd(&fd);
+    f->published = true;
+    return 0;
+}
+
+static void file_publish(struct rdzv_finder *f)
+{
+    char line[CONTENT_MAX];
+    f->status = 0;
+    if (getrandom(&f->nonce, sizeof(f->nonce), GRND_NONBLOCK) < 0)
+        f->nonce = mono_ns();
+    format(f, line, sizeof(line));
+    char *temp = xasprintf("%s.%016llx", f->path, (unsigned long long)f->nonce);
+    write_new(f, temp, line);
+    free(temp);
+}
+
+static void file_withdraw(struct rdzv_finder *f)
+{
+    struct stat st;
+    if (f->lock_fd >= 0 && same_file(f->path, f->lock_fd) &&
+        (f->published || (fstat(f->lock_fd, &st) == 0 && st.st_size == 0)))
+        unlink(f->path);
+    f->published = false;
+    give_up_lock(f);
+}
+
+static int file_check(const struct rdzv_config *c, struct err *e)
+{
+    if (!c->endpoint_path || !c->endpoint_path[0])
+        return err_set(e, -EINVAL, "the file rendezvous needs a path (--rdzv_endpoint PATH)");
+    return 0;
+}
+
+static bool file_quick(const struct rdzv_finder *f)
+{
+    (void)f;
+    return false;
+}
+
+const struct rdzv_backend_ops rdzv_file_ops = {.name = "file",
+                                               .check = file_check,
+                                               .quick = file_quick,
+                                               .look = file_look,
+                                               .decide = file_decide,
+                                               .publish = file_publish,
+                                               .withdraw = file_withdraw};

@@ -1,0 +1,381 @@
+#include "rendezvous/rules/failure.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "rendezvous/rules/rank_table.h"
+#include "rendezvous/rules/text.h"
+
+void failure_init(struct failure *f)
+{
+    memset(f, 0, sizeof(*f));
+    f->rank = f->local_rank = f->caused_by = -1;
+}
+
+/* ------------------------------------------------------------------------------------- codec */
+
+#define FLAG_CORE_DUMPED 1u
+#define FLAG_OOM         2u
+
+void failure_encode(struct buf *b, const struct failure *f)
+{
+    buf_u8(b, (uint8_t)f->kind);
+    buf_u8(b, (f->core_dumped ? FLAG_CORE_DUMPED : 0) | (f->oom ? FLAG_OOM : 0));
+    buf_u32(b, (uint32_t)f->rank);
+    buf_u32(b, (uint32_t)f->local_rank);
+    buf_u32(b, (uint32_t)f->node);
+    buf_u32(b, (uint32_t)f->pid);
+    buf_u32(b, (uint32_t)f->attempt);
+    buf_u32(b, (uint32_t)f->exit_code);
+    buf_u32(b, (uint32_t)f->signal);
+    buf_u32(b, (uint32_t)f->caused_by);
+    buf_u64(b, f->seen_ns);
+    buf_u64(b, f->wall_ns);
+    buf_str(b, f->host);
+    buf_str(b, f->role);
+    buf_str(b, f->message);
+    buf_str(b, f->log_path);
+    buf_str(b, f->stderr_tail);
+}
+
+static int read_int(struct rd *r, int min, int max)
+{
+    int v = (int)rd_u32(r);
+    if (v < min || v > max)
+        r->bad = true;
+    return v;
+}
+
+bool failure_decode(struct rd *r, struct failure *f)
+{
+    unsigned kind = rd_u8(r), flags = rd_u8(r);
+    if (kind >= FAILURE_KINDS || (flags & ~(FLAG_CORE_DUMPED | FLAG_OOM)))
+        r->bad = true;
+    f->kind = (enum failure_kind)kind;
+    f->core_dumped = flags & FLAG_CORE_DUMPED;
+    f->oom = flags & FLAG_OOM;
+    f->rank = read_int(r, -1, WORLD_SIZE_MAX - 1);
+    f->local_rank = read_int(r, -1, NPROC_MAX - 1);
+    f->node = read_int(r, -1, NNODES_MAX - 1);
+    f->pid = read_int(r, 0, INT32_MAX);
+    f->attempt = read_int(r, 0, INT32_MAX);
+    f->exit_code = read_int(r, 0, 255);
+    f->signal = read_int(r, 0, 127);
+    f->caused_by = read_int(r, -1, WORLD_SIZE_MAX - 1);
+    f->seen_ns = rd_u64(r);
+    f->wall_ns = rd_u64(r);
+    rd_str(r, f->host, sizeof(f->host));
+    rd_str(r, f->role, sizeof(f->role));
+    rd_str(r, f->message, sizeof(f->message));
+    rd_str(r, f->log_path, sizeof(f->log_path));
+    rd_str(r, f->stderr_tail, sizeof(f->stderr_tail));
+    return !r->bad;
+}
+
+/* -------------------------------------------------------------------------------------- text */
+
+int failure_exit_status(const struct failure *f)
+{
+    int status = 1;
+    switch (f->kind) {
+    case FAILURE_EXIT:
+    case FAILURE_EXEC:
+        status = f->exit_code;
+        break;
+    case FAILURE_SIGNAL:
+        status = 128 + f->signal;
+        break;
+    case FAILURE_STOPPED:
+        status = f->signal ? 128 + f->signal : f->exit_code;
+        break;
+    case FAILURE_NODE:
+    case FAILURE_KINDS:
+        break;
+    }
+    return status > 0 && status <= 255 ? status : 1; /* a failed job never ends with 0 */
+}
+
+/* The first line of a text that may have several. */
+static int first_line(const char *text)
+{
+    return (int)strcspn(text, "\n");
+}
+
+static void describe_end(char *out, size_t cap, const struct failure *f)
+{
+    const char *name = f->signal ? sigabbrev_np(f->signal) : NULL;
+    char number[24];
+    snprintf(number, sizeof(number), "signal %d", f->signal);
+    switch (f->kind) {
+    case FAILURE_EXIT:
+        text_set(out, cap, "exited with code %d", f->exit_code);
+        break;
+    case FAILURE_SIGNAL:
+        text_set(out, cap, "was killed by %s%s%s%s", name ? "SIG" : "", name ? name : number,
+                 f->core_dumped ? " (core dumped)" : "", f->oom ? ", out of memory" : "");
+        break;
+    case FAILURE_EXEC:
+        text_set(out, cap, "could not be started: %.*s", first_line(f->message), f->message);
+        break;
+    default:
+        text_set(out, cap, "was stopped");
+        break;
+    }
+}
+
+const char *failure_describe(const struct failure *f, char *out, size_t cap)
+{
+    char end[FAILURE_TEXT_MAX];
+    if (f->kind == FAILURE_NODE) {
+        text_set(out, cap, "node %s (pid %d) was lost%s%.*s", f->host, f->pid,
+                 f->message[0] ? ": " : "", first_line(f->message), f->message);
+        return out;
+    }
+    describe_end(end, sizeof(end), f);
+    text_set(out, cap, "worker %d (local rank %d) on %s %s", f->rank, f->local_rank, f->host, end);
+    return out;
+}
+
+/* ----------------------------------------------------------------------------- the first cause */
+
+static bool fatal_signal(int signo)
+{
+    return signo == SIGSEGV || signo == SIGBUS || signo == SIGILL || signo == SIGFPE ||
+           signo == SIGKILL;
+}
+
+/* What does not happen to a worker only because a peer has gone. A shell that runs the program
+ * reports its child's signal as exit code 128+n. */
+static bool is_hard(const struct failure *f)
+{
+    switch (f->kind) {
+    case FAILURE_EXEC:
+    case FAILURE_NODE:
+        return true;
+    case FAILURE_SIGNAL:
+        return f->oom || fatal_signal(f->signal);
+    case FAILURE_EXIT:
+        return f->exit_code > 128 && fatal_signal(f->exit_code - 128);
+    default:
+        return false;
+    }
+}
+
+/* What survivors do when a peer has gone: exit, abort, or write into a closed connection. */
+static bool is_soft(const struct failure *f)
+{
+    if (f->kind == FAILURE_SIGNAL)
+        return !f->oom && (f->signal == SIGABRT || f->signal == SIGPIPE);
+    return f->kind == FAILURE_EXIT && !is_hard(f);
+}
+
+/* The order of two records by time alone; deterministic whatever the order they came in. */
+static int compare_time(const struct failure *a, const struct failure *b)
+{
+    if (a->seen_ns != b->seen_ns)
+        return a->seen_ns < b->seen_ns ? -1 : 1;
+    if (is_hard(a) != is_hard(b))
+        return is_hard(a) ? -1 : 1;
+    if (a->rank != b->rank)
+        return a->rank < b->rank ? -1 : 1;
+    return (a->node > b->node) - (a->node < b->node);
+}
+
+#define NONE SIZE_MAX
+
+/* Who blames whom, among n records. */
+struct blame {
+    const struct failure *f;
+    size_t n;
+    size_t *by_rank; /* indexes of the records that have a rank, by rank */
+    size_t nranks;
+    size_t *cause; /* index of the record that i was a consequence of, or NONE */
+    bool *out;     /* known to be a consequence, or stopped: cannot be the first */
+};
+
+static int compare_rank(const void *pa, const void *pb, void *arg)
+{
+    const struct failure *f = arg, *a = f + *(const size_t *)pa, *b = f + *(const size_t *)pb;
+    if (a->rank != b->rank)
+        return a->rank < b->rank ? -1 : 1;
+    if ((a->kind == FAILURE_STOPPED) != (b->kind == FAILURE_STOPPED))
+        return a->kind == FAILURE_STOPPED ? 1 : -1;
+    return compare_time(a, b);
+}
+
+/* The record of a rank's death (the earliest that was not a stop), or NONE. */
+static size_t find_rank(const struct blame *b, int rank)
+{
+    size_t lo = 0, hi = b->nranks;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (b->f[b->by_rank[mid]].rank < rank)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < b->nranks && b->f[b->by_rank[lo]].rank == rank ? b->by_rank[lo] : NONE;
+}
+
+/* A record whose cause failed on its own is out. One that blames a rank of which there is no record
+ * at all is out when a node was lost: that rank was there. */
+static void follow_caused_by(struct blame *b)
+{
+    bool node_lost = false;
+    for (size_t i = 0; i < b->n; i++) {
+        node_lost |= b->f[i].kind == FAILURE_NODE;
+        if (b->f[i].rank >= 0)
+            b->by_rank[b->nranks++] = i;
+    }
+    qsort_r(b->by_rank, b->nranks, sizeof(*b->by_rank), compare_rank, (void *)b->f);
+    for (size_t i = 0; i < b->n; i++) {
+        const struct failure *f = &b->f[i];
+        b->cause[i] = NONE;
+        b->out[i] = f->kind == FAILURE_STOPPED;
+        if (b->out[i] || f->caused_by < 0 || f->caused_by == f->rank)
+            continue;
+        size_t cause = find_rank(b, f->caused_by);
+        if (cause == NONE)
+            b->out[i] = node_lost && f->kind != FAILURE_NODE;
+        else if (b->f[cause].kind != FAILURE_STOPPED) /* a hung rank was blamed, then stopped */
+            b->cause[i] = cause;
+    }
+}
+
+/* Two that blame each other (or a longer ring) stay in: the general order decides between them. All
+ * others that have a cause are out. Each record is passed once. */
+static void drop_consequences(struct blame *b)
+{
+    size_t *walk = xcalloc(b->n, sizeof(*walk)); /* the walk that passed here first; 0: none yet */
+    for (size_t start = 0; start < b->n; start++) {
+        size_t i = start;
+        while (i != NONE && !walk[i]) {
+            walk[i] = start + 1;
+            b->out[i] |= b->cause[i] != NONE;
+            i = b->cause[i];
+        }
+        if (i == NONE || walk[i] != start + 1)
+            continue;
+        for (size_t j = i; b->out[j]; j = b->cause[j]) /* this walk met itself: a ring */
+            b->out[j] = false;
+    }
+    free(walk);
+}
+
+static void blame_init(struct blame *b, const struct failure *f, size_t n)
+{
+    *b = (struct blame){.f = f, .n = n};
+    b->by_rank = xcalloc(n, sizeof(*b->by_rank));
+    b->cause = xcalloc(n, sizeof(*b->cause));
+    b->out = xcalloc(n, sizeof(*b->out));
+    follow_caused_by(b);
+    drop_consequences(b);
+}
+
+static void blame_fini(struct blame *b)
+{
+    free(b->by_rank);
+    free(b->cause);
+    free(b->out);
+}
+
+static size_t earliest(const struct blame *b, bool (*wanted)(const struct blame *b, size_t i))
+{
+    size_t best = NONE;
+    for (size_t i = 0; i < b->n; i++) {
+        if (wanted(b, i) && (best == NONE || compare_time(&b->f[i], &b->f[best]) < 0))
+            best = i;
+    }
+    return best;
+}
+
+static bool any(const struct blame *b, size_t i)
+{
+    (void)b, (void)i;
+    return true;
+}
+
+static bool in(const struct blame *b, size_t i)
+{
+    return !b->out[i];
+}
+
+static bool in_and_hard(const struct blame *b, size_t i)
+{
+    return !b->out[i] && is_hard(&b->f[i]);
+}
+
+static bool in_and_not_soft(const struct blame *b, size_t i)
+{
+    return !b->out[i] && !is_soft(&b->f[i]);
+}
+
+static size_t first_of(const struct blame *b)
+{
+    size_t first = earliest(b, in);
+    if (first == NONE) /* all were stopped */
+        return earliest(b, any);
+    if (!is_soft(&b->f[first]))
+        return first;
+    size_t hard = earliest(b, in_and_hard);
+    if (hard == NONE || b->f[hard].seen_ns - b->f[first].seen_ns > FAILURE_SKEW_NS)
+        return first;
+    /* The soft one was a survivor. A signal from outside may stand between it and the hard one. */
+    return earliest(b, in_and_not_soft);
+}
+
+size_t failure_first(const struct failure *f, size_t n)
+{
+    struct blame b;
+    if (n == 1)
+        return 0;
+    blame_init(&b, f, n);
+    size_t first = first_of(&b);
+    blame_fini(&b);
+    return first;
+}
+
+struct order {
+    const struct blame *b;
+    size_t first;
+};
+
+/* What tells more comes first. */
+static int weight(const struct order *o, size_t i)
+{
+    const struct failure *f = &o->b->f[i];
+    if (i == o->first)
+        return 0;
+    if (f->kind == FAILURE_STOPPED)
+        return 4;
+    if (is_hard(f))
+        return 1;
+    return o->b->out[i] ? 3 : 2;
+}
+
+static int compare_order(const void *pa, const void *pb, void *arg)
+{
+    const struct order *o = arg;
+    size_t a = *(const size_t *)pa, b = *(const size_t *)pb;
+    int wa = weight(o, a), wb = weight(o, b);
+    if (wa != wb)
+        return wa < wb ? -1 : 1;
+    int c = compare_time(&o->b->f[a], &o->b->f[b]);
+    return c ? c : (a > b) - (a < b);
+}
+
+void failure_order(const struct failure *f, size_t n, size_t *order)
+{
+    struct blame b;
+    if (n == 0)
+        return;
+    blame_init(&b, f, n);
+    struct order o = {&b, first_of(&b)};
+    for (size_t i = 0; i < n; i++)
+        order[i] = i;
+    qsort_r(order, n, sizeof(*order), compare_order, &o);
+    blame_fini(&b);
+}

@@ -1,0 +1,87 @@
+/* failure.h: how one worker (or one node) ended, as agents tell the coordinator and as reports show
+ * it.
+ *
+ * Plain values; encode and decode are exact inverses. Text fields are truncated by their writers
+ * with
+ * "..." where that can happen, never by the codec: a longer one is a malformed message. */
+#ifndef RENDEZVOUS_RULES_FAILURE_H
+#define RENDEZVOUS_RULES_FAILURE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/bytes.h"
+
+enum failure_kind {
+    FAILURE_EXIT,    /* the worker exited with a code other than 0 */
+    FAILURE_SIGNAL,  /* a signal that dlaunch did not send ended it */
+    FAILURE_EXEC,    /* its program could not be started: exit_code is 125, 126 or 127 */
+    FAILURE_STOPPED, /* dlaunch stopped it, because of another failure or because it was told to */
+    FAILURE_NODE,    /* a whole node was lost: its launcher died or fell silent; rank is -1 */
+    FAILURE_KINDS,
+};
+
+#define FAILURE_HOST_MAX    256
+#define FAILURE_ROLE_MAX    64
+#define FAILURE_MESSAGE_MAX 2048
+#define FAILURE_PATH_MAX    1024
+#define FAILURE_TAIL_MAX    4096
+
+struct failure {
+    enum failure_kind kind;
+    int rank;       /* global rank; -1 for FAILURE_NODE */
+    int local_rank; /* -1 for FAILURE_NODE */
+    int node;       /* group rank of its node */
+    int pid;        /* of the worker, or of the lost launcher */
+    int attempt;    /* the restart count that it was started with; of a node, the job's */
+    int exit_code;  /* FAILURE_EXIT, FAILURE_EXEC */
+    int signal;     /* FAILURE_SIGNAL; FAILURE_STOPPED when a signal ended it, else 0 */
+    bool core_dumped;
+    bool oom;      /* the kernel killed it for memory, as the cgroup's events say */
+    int caused_by; /* the rank whose death it was a consequence of, as libdlcoll recorded; -1
+                      unknown */
+
+    /* When the agent saw it. seen_ns is on that node's monotonic clock on the wire up; the
+     * coordinator moves it to its own clock, with the offset it has measured, before it orders
+     * failures by it. */
+    uint64_t seen_ns;
+    uint64_t wall_ns; /* for display */
+
+    char host[FAILURE_HOST_MAX];
+    char role[FAILURE_ROLE_MAX];
+    char message[FAILURE_MESSAGE_MAX];  /* its error file's message, or why exec failed; may hold \n
+                                         */
+    char log_path[FAILURE_PATH_MAX];    /* its stderr file, or "" */
+    char stderr_tail[FAILURE_TAIL_MAX]; /* the last lines it wrote to stderr; may hold \n */
+};
+
+/* A zeroed record with the "unknown" values set: rank -1, local_rank -1, caused_by -1. */
+void failure_init(struct failure *f);
+
+void failure_encode(struct buf *b, const struct failure *f);
+bool failure_decode(struct rd *r, struct failure *f); /* false: malformed */
+
+/* One line: "worker 5 (local rank 1) on node-b was killed by SIGSEGV". Text that the worker or its
+ * node wrote is in it as it came. Returns out. */
+#define FAILURE_TEXT_MAX 512
+const char *failure_describe(const struct failure *f, char *out, size_t cap);
+
+/* The exit status that the job takes from it: exit code, 128+signal, 1 for a lost node. */
+int failure_exit_status(const struct failure *f);
+
+/* The index of the failure that came first, among n > 0 records of one round whose seen_ns are on
+ * one clock. Not simply the earliest: two agents see two deaths with different delay, so a death
+ * that is known to be a consequence (caused_by) never wins over its cause, FAILURE_STOPPED never
+ * wins, and a fatal fault (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGKILL, out of memory), an exec
+ * failure or a lost node wins over a plain exit or SIGABRT/SIGPIPE seen at most FAILURE_SKEW_NS
+ * before it: those are what survivors do when a peer has gone. */
+#define FAILURE_SKEW_NS 50000000u
+size_t failure_first(const struct failure *f, size_t n);
+
+/* Fills order[0..n-1] with the indexes of the records, those that tell most in front: the first
+ * cause, hard faults, other failures, known consequences, then those that were stopped; each group
+ * in the order of time. What does not fit into a report is cut from its end. */
+void failure_order(const struct failure *f, size_t n, size_t *order);
+
+#endif

@@ -1,0 +1,133 @@
+/* member_state.h: one launcher's side of the rendezvous: its rules. No I/O, no clock, no libuv.
+ *
+ *             view PREPARE       rdzv_prepared         view RUN
+ *      IDLE -------------> PREPARING ------> PREPARED ---------> RUNNING ----> DONE
+ *        ^                     |                |    rdzv_failed,  |   rdzv_done |
+ *        |                     v                v    view STOP     v             |
+ *        +<--------------------+----------------+             STOPPING <---------+
+ *        |                                                        |   view STOP
+ *        +<-------------------------------------------------------+
+ *                             rdzv_stopped
+ *
+ * The coordinator's views say what should be; the state moves there, and every change is told by a
+ * status. A connection that breaks is made again; the round goes on meanwhile, until the
+ * coordinator has been silent for its dead time. Then, if the job allows it, the nodes of the last
+ * round choose another one: each calls those in front of it in that round's order, and the first
+ * one that is alive stands (rdzv_elect.c). */
+#ifndef RENDEZVOUS_RULES_MEMBER_STATE_H
+#define RENDEZVOUS_RULES_MEMBER_STATE_H
+
+#include "core/log.h"
+#include "rendezvous/rules/rdzv_msg.h"
+
+struct member_rules {
+    struct rdzv_hello hello;
+    const char *token;              /* where this node has its job token from, for people */
+    const char *coordinator;        /* where it is, for people; borrowed */
+    uint64_t join_ns;               /* to be let in */
+    uint64_t read_ns;               /* for the first answer on a connection */
+    bool lease;                     /* workers may not outlive the contact (several nodes) */
+    uint64_t heartbeat_ns, dead_ns; /* until the coordinator has said its own */
+};
+
+struct member_state;
+
+struct member_state *member_state_new(const struct member_rules *rules, uint64_t now);
+void member_state_free(struct member_state *m);
+
+/* The address to advertise, once its name has been resolved. */
+void member_state_set_local_addr(struct member_state *m, const char *ip);
+
+/* The connection. While member_state_wants_link(), the driver makes one. */
+bool member_state_wants_link(const struct member_state *m);
+/* Whether it has been let in by a coordinator; before that, another one may be looked for. */
+bool member_state_joined(const struct member_state *m);
+/* Whether the newest attempt led to a coordinator that answered. That connection may be gone. */
+bool member_state_answered(const struct member_state *m);
+/* here: it does not leave this host. */
+void member_state_connected(struct member_state *m, bool here, uint64_t now);
+/* It ended. why: one line. */
+void member_state_disconnected(struct member_state *m, enum rdzv_end how, const char *why,
+                               uint64_t now);
+/* It could not be made. refused: the host is there and nobody listens. */
+void member_state_unreachable(struct member_state *m, bool refused, const char *why, uint64_t now);
+
+/* The coordinator is lost, and the nodes choose another one among the list. self: its own index in
+ * it, or -1. A connection is wanted to the first one that is there; when that is this node itself,
+ * a coordinator with the electorate, if it may stand: who was not in that round only follows. */
+bool member_state_electing(const struct member_state *m);
+const struct rdzv_peers *member_state_electors(const struct member_state *m, int *self);
+bool member_state_may_stand(const struct member_state *m);
+void member_state_electorate(const struct member_state *m, struct rdzv_electorate *out);
+/* One that stands has answered. */
+void member_state_noticed(struct member_state *m, uint64_t now);
+/* Where this node listens for the others. */
+void member_state_set_peer_port(struct member_state *m, int port);
+
+/* What the coordinator says. */
+void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64_t now);
+/* What heartbeats have brought (beat.h): when the newest answer came, from when on a lease was
+ * given (0: none), how far the coordinator's loop is behind. It may be known already. */
+void member_state_beat(struct member_state *m, uint64_t heard_ns, uint64_t lease_from_ns,
+                       uint32_t lag_ms, uint64_t now);
+void member_state_table(struct member_state *m, struct rank_table *t);   /* takes its content */
+void member_state_peers(struct member_state *m, struct rdzv_peers *p);   /* takes its content */
+void member_state_report(struct member_state *m, struct rdzv_result *r); /* takes r->failures */
+void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, uint64_t now);
+
+/* What the agent says: see rdzv.h. Out of place, they do nothing. */
+void member_state_prepared(struct member_state *m, const uint16_t *ports, int n, int free_port);
+void member_state_failed(struct member_state *m, const struct failure *f);
+void member_state_done(struct member_state *m);
+void member_state_stopped(struct member_state *m, const struct failure *all, size_t n);
+void member_state_leave(struct member_state *m, enum stop_reason reason, int exit_code,
+                        const char *text);
+/* The rendezvous cannot come off with what this node was started with: a port in use, a file that
+ * is none of ours. */
+void member_state_fail(struct member_state *m, const char *text);
+
+void member_state_tick(struct member_state *m, uint64_t now);
+uint64_t
+member_state_deadline(const struct member_state *m); /* when it is due; UINT64_MAX: never */
+
+enum member_act {
+    MEMBER_ACT_LOG,        /* level, text */
+    MEMBER_ACT_HELLO,      /* hello: first on a new connection */
+    MEMBER_ACT_PEERS,      /* peers: behind the hello, to one that stands for election */
+    MEMBER_ACT_STATUS,     /* status */
+    MEMBER_ACT_DISCONNECT, /* close the connection; reset: it comes back */
+    MEMBER_ACT_PREPARE,    /* gen, group_rank, nnodes */
+    MEMBER_ACT_RUN,        /* table, group_rank */
+    MEMBER_ACT_RESPAWN,    /* respawn */
+    MEMBER_ACT_STOP,       /* why */
+    MEMBER_ACT_FENCE,      /* the lease is over: kill */
+    MEMBER_ACT_LEASE,      /* until_ns: of what ends the workers if this process does not */
+    MEMBER_ACT_FINISH,     /* result; nothing follows */
+};
+
+/* Pointers are valid until the next call, except: table until the next MEMBER_ACT_PREPARE, result
+ * for the state's life. */
+struct member_action {
+    enum member_act act;
+    bool reset;
+    enum log_level level;
+    const char *text;
+    const struct rdzv_hello *hello;
+    const struct rdzv_peers *peers;
+    const struct rdzv_status *status;
+    struct generation gen;
+    int group_rank, nnodes;
+    const struct rank_table *table;
+    struct rdzv_respawn respawn;
+    const struct rdzv_stop *why;
+    const struct rdzv_result *result;
+    uint64_t until_ns;
+};
+
+/* The next thing to do; false when there is none. */
+bool member_state_next(struct member_state *m, struct member_action *a, uint64_t now);
+
+/* For status displays; fills phase, gen, group_rank, nnodes, world_size and restart_count. */
+void member_state_get_info(const struct member_state *m, struct rdzv_info *out);
+
+#endif

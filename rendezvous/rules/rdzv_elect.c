@@ -1,0 +1,330 @@
+/* Standing for election, and the limits of a minority. */
+#include <string.h>
+
+#include "core/mem.h"
+#include "rendezvous/rules/rdzv_round.h"
+#include "rendezvous/rules/rdzv_state_impl.h"
+#include "rendezvous/rules/text.h"
+
+/* A new coordinator's epoch must be above it. */
+void rdzv_elect_seen(struct rdzv_state *s, uint64_t epoch)
+{
+    if (epoch > s->seen_epoch)
+        s->seen_epoch = epoch;
+}
+
+bool rdzv_elect_is_new(const struct rdzv_state *s)
+{
+    return !s->standing && s->seen_epoch && s->quorum[0].list.gen.epoch != s->gen.epoch;
+}
+
+void rdzv_elect_start(struct rdzv_state *s, const struct rdzv_electorate *e, uint64_t now)
+{
+    s->standing = s->began = true;
+    s->restarts = e->restarts;
+    s->node_restarts = e->node_restarts;
+    s->random = e->random;
+    s->host_dead = e->host_dead;
+    s->stood_ns = now;
+    s->gone_reason = STOP_COORDINATOR_LOST;
+    s->gone_code = 1;
+    text_set(s->gone_text, sizeof(s->gone_text), "%s", e->gone);
+    rdzv_elect_seen(s, e->seen_epoch);
+    rdzv_elect_list(s, e->ran);
+    if (e->prepared)
+        rdzv_elect_list(s, e->prepared);
+}
+
+/* The newest list that was run counts, and the newest that was prepared after it. */
+void rdzv_elect_list(struct rdzv_state *s, const struct rdzv_peers *list)
+{
+    struct rdzv_quorum *run = &s->quorum[0], *prepared = &s->quorum[1];
+    if (!s->standing || list->n == 0)
+        return;
+    rdzv_elect_seen(s, list->gen.epoch);
+    if (list->ran && generation_before(run->list.gen, list->gen))
+        rdzv_quorum_set(run, list);
+    else if (generation_equal(run->list.gen, list->gen) && list->n > run->list.n)
+        rdzv_quorum_grow(run, list);
+    else if (generation_equal(prepared->list.gen, list->gen) && list->n > prepared->list.n)
+        rdzv_quorum_grow(prepared, list);
+    else if (!list->ran && generation_before(prepared->list.gen, list->gen))
+        rdzv_quorum_set(prepared, list);
+    if (generation_equal(run->list.gen, prepared->list.gen) && prepared->list.n > run->list.n)
+        rdzv_quorum_grow(run, &prepared->list);
+    if (!generation_before(run->list.gen, prepared->list.gen))
+        rdzv_quorum_fini(prepared);
+    for (int k = 0; k < 2 && s->host_dead; k++) {
+        for (int i = 0; i < s->quorum[k].list.n; i++)
+            s->quorum[k].dead[i] |= s->quorum[k].list.e[i].host;
+    }
+}
+
+/* A voter: it hears that somebody stands here. */
+void rdzv_elect_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h)
+{
+    struct rdzv_node *n = s->conns[conn].node;
+    rdzv_elect_seen(s, h->seen_epoch);
+    if (!n || n->peer.own)
+        return;
+    text_set(s->notice, sizeof(s->notice),
+             "the coordinator is lost; another node stands in for it when more than half of the "
+             "last round's %d are there",
+             s->quorum[0].list.n);
+    rdzv_state_send(s, n, PENDING_NOTICE);
+}
+
+/* Made by a coordinator that was elected since the lists were that this one was elected by. */
+static bool is_of_another(const struct rdzv_state *s, const struct rdzv_peers *list)
+{
+    uint64_t epoch = list->gen.epoch;
+    return rdzv_elect_is_new(s) && epoch != s->gen.epoch && epoch > s->quorum[0].list.gen.epoch &&
+           epoch > s->quorum[1].list.gen.epoch;
+}
+
+/* What a voter says. */
+void rdzv_state_peers(struct rdzv_state *s, uint32_t conn, const struct rdzv_peers *list)
+{
+    if (conn >= s->nconns || !s->conns[conn].node)
+        return;
+    if (is_of_another(s, list))
+        rdzv_state_close(s, conn, RDZV_REPLACED, true);
+    else
+        rdzv_elect_list(s, list);
+}
+
+static void elected(struct rdzv_state *s, int votes, uint64_t now)
+{
+    s->standing = false;
+    s->gen = (struct generation){rdzv_epoch_next(s->seen_epoch, s->random), 0};
+    s->quarantine_at = s->settle_at = now + s->rules.dead_ns;
+    rdzv_state_log(s, LOG_LEVEL_NOTICE,
+                   "this node is the coordinator now, by %d of the %d nodes of the last round",
+                   votes, s->quorum[0].list.n);
+    int max = s->rules.max_node_restarts;
+    s->node_restarts++; /* the coordinator's node is lost */
+    if (max >= 0 && s->node_restarts > max) {
+        s->node_restarts = max;
+        text_set(s->result.final, sizeof(s->result.final),
+                 "restarts after a lost node: %d of %d used (--max_node_restarts)", max, max);
+        rdzv_phase_finish(s, 1, STOP_COORDINATOR_LOST, s->gone_text, now);
+    }
+    rdzv_state_send_all(s, PENDING_VIEW);
+}
+
+static void minority(struct rdzv_state *s, int here, int n, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX];
+    text_set(
+        text, sizeof(text),
+        "%s%sonly %d of the %d nodes of the last round are in reach, which is no majority: the "
+        "others may go on without them",
+        s->gone_text, s->gone_text[0] ? "; " : "", here, n);
+    rdzv_phase_finish(s, 1, STOP_COORDINATOR_LOST, text, now);
+}
+
+/* For a round to begin, or to go on. Those are enough who leave too few to elect another
+ * coordinator. But one that was elected may not be the only one before its first round runs: others
+ * may have been elected by the same nodes, by votes of long ago. It needs more than half itself. */
+static bool too_few(const struct rdzv_state *s, const struct rdzv_quorum *q, uint64_t since)
+{
+    if (rdzv_elect_is_new(s) && q->list.n)
+        return 2 * rdzv_quorum_votes(q, &s->by_id, since) <= q->list.n;
+    return 2 * rdzv_quorum_unknown(q, &s->by_id, since) > q->list.n;
+}
+
+static bool stand(struct rdzv_state *s, uint64_t now)
+{
+    int votes = 0;
+    s->elect_at = s->stood_ns + 2 * s->rules.dead_ns;
+    for (int k = 0; k < 2; k++) {
+        const struct rdzv_quorum *q = &s->quorum[k];
+        int here = rdzv_quorum_present(q, &s->by_id, 0);
+        if (q->list.n && 2 * here <= q->list.n) {
+            if (now >= s->elect_at && now >= s->grace_at)
+                minority(s, here, q->list.n, now);
+            return false;
+        }
+        votes = k == 0 ? here : votes;
+    }
+    elected(s, votes, now);
+    return s->phase == RDZV_COLLECT;
+}
+
+/* Whether it may start rounds; else it stands for election, waits for old leases to run out, or
+ * finds itself in a minority. */
+bool rdzv_elect_may_start(struct rdzv_state *s, uint64_t now)
+{
+    if (s->standing && !stand(s, now))
+        return false;
+    for (int k = 0; k < 2; k++) {
+        const struct rdzv_quorum *q = &s->quorum[k];
+        int unknown = q->list.n ? rdzv_quorum_unknown(q, &s->by_id, 0) : 0;
+        if (s->quarantine_at != NEVER && rdzv_quorum_busy(q, &s->by_id)) {
+            s->elect_at = NEVER - 1; /* when it says that they have ended */
+            return false;
+        }
+        if (unknown && s->quarantine_at != NEVER && now < s->quarantine_at) {
+            s->elect_at = s->quarantine_at;
+            return false;
+        }
+        if (too_few(s, q, 0)) {
+            if (s->few_ns == 0)
+                s->few_ns = now;
+            s->elect_at = s->few_ns + s->rules.dead_ns;
+            if (now >= s->elect_at && now >= s->grace_at)
+                minority(s, q->list.n - unknown, q->list.n, now);
+            return false;
+        }
+    }
+    s->quarantine_at = s->elect_at = NEVER;
+    s->few_ns = 0;
+    return true;
+}
+
+/* A round begins to run, or to be prepared. */
+static void make_list(struct rdzv_state *s, struct rdzv_peers *list)
+{
+    const struct rdzv_place place = {s->rules.bound_addr, s->rules.port, s->rules.local_addr,
+                                     s->rules.master_addr, s->rules.agent_store};
+    rdzv_round_peers(list, s->members, s->nmembers, &place);
+    list->gen = s->gen;
+}
+
+/* The witness that votes: it has been here for longest. NULL: there is none. */
+static const struct rdzv_node *voting_witness(const struct rdzv_state *s)
+{
+    const struct rdzv_node *w = NULL;
+    for (int i = 0; i < s->nnodes && s->nwitnesses; i++) {
+        const struct rdzv_node *n = s->nodes[i];
+        if (rdzv_node_is_witness(n) && !n->peer.own && !n->leaving && n->conn != RDZV_NO_CONN &&
+            n->status_ns && (!w || n->joined_ns < w->joined_ns))
+            w = n;
+    }
+    return w;
+}
+
+/* Of an even number half is no majority: a witness makes it odd. */
+static bool add_witness(struct rdzv_state *s)
+{
+    const struct rdzv_node *w = voting_witness(s);
+    struct rdzv_peers *p = &s->peers;
+    if (!w || p->n == 0 || p->n % 2)
+        return false;
+    p->e = xrealloc(p->e, (size_t)(p->n + 1) * sizeof(*p->e));
+    p->e[p->n++] = (struct rdzv_peer_entry){.id = w->hello.id}; /* nobody has to call it */
+    return true;
+}
+
+void rdzv_elect_prepare(struct rdzv_state *s, uint64_t now)
+{
+    if (!s->rules.elect)
+        return;
+    make_list(s, &s->peers);
+    s->vote_ns = add_witness(s) ? now : 0;
+    s->prepare_ns = now;
+    rdzv_state_send_all(s, PENDING_PEERS);
+}
+
+/* A witness is here. It gets its vote in the round that runs, too: more than half of 2k nodes, or
+ * of the same and one more, are k + 1 either way, and any k + 1 of the 2k + 1 have one in common.
+ * (With an odd number of nodes it would not be so.) */
+void rdzv_elect_witness(struct rdzv_state *s, const struct rdzv_node *w, uint64_t now)
+{
+    bool runs = s->phase == RDZV_RUN;
+    char name[RDZV_TEXT_MAX];
+    if (!s->rules.elect || (!runs && s->phase != RDZV_PREPARE))
+        return;
+    if (add_witness(s)) {
+        if (runs)
+            rdzv_quorum_grow(&s->quorum[0], &s->peers);
+        s->lease_look_at = 0;
+        s->vote_ns = now;
+        rdzv_state_send_all(s, PENDING_PEERS);
+    } else if (s->vote_ns && w->echo_ns >= s->vote_ns &&
+               node_id_equal(&w->hello.id, &s->peers.e[s->peers.n - 1].id)) {
+        s->vote_ns = 0;
+        rdzv_state_log(s, LOG_LEVEL_VERBOSE, "witness %s has a vote",
+                       rdzv_join_name(w, name, sizeof(name)));
+    }
+}
+
+/* Whoever forgets an older list for that of the round that is prepared must know which one counts:
+ * it may be of a round that ran without him. */
+const struct rdzv_peers *rdzv_elect_ran(struct rdzv_state *s)
+{
+    struct rdzv_peers *ran = &s->quorum[0].list;
+    ran->ran = true;
+    return ran->n && generation_before(ran->gen, s->peers.gen) ? ran : NULL;
+}
+
+void rdzv_elect_run(struct rdzv_state *s)
+{
+    if (!s->rules.elect)
+        return;
+    rdzv_quorum_set(&s->quorum[0], &s->peers);
+    s->lease_look_at = 0;
+    rdzv_quorum_fini(&s->quorum[1]);
+}
+
+/* Its launcher closed the connection, which no launcher does that lives. (One that has lost this
+ * coordinator resets it: it may be about to elect another.) */
+void rdzv_elect_dead(struct rdzv_state *s, const struct rdzv_node *n)
+{
+    for (int k = 0; k < 2; k++)
+        rdzv_quorum_dead(&s->quorum[k], &n->hello.id);
+}
+
+/* Whether those who could elect another coordinator are too few, as far as was heard lately. They
+ * would wait for the dead time twice: once until this one is silent for them, once for old leases.
+ * The leases that are given out by contacts not older than that time end before. */
+static bool in_touch(const struct rdzv_state *s, uint64_t since, uint64_t now)
+{
+    uint64_t ago = now > s->rules.dead_ns ? now - s->rules.dead_ns : 1;
+    if (since < ago)
+        since = ago;
+    for (int k = 0; k < 2; k++) {
+        const struct rdzv_quorum *q = &s->quorum[k];
+        if (too_few(s, q, since))
+            return false;
+    }
+    return true;
+}
+
+/* Whether a round whose members are all prepared may run: not after a sleep, in which the others
+ * may have gone on without this coordinator, before they have been heard of again; and not before
+ * most of those who could elect another one by an older list have this round's. */
+bool rdzv_elect_may_run(const struct rdzv_state *s, uint64_t now)
+{
+    return !s->rules.elect || s->quorum[0].list.n == 0 || in_touch(s, s->prepare_ns - 1, now);
+}
+
+/* Whether it may still be: those who are connected are enough. */
+bool rdzv_elect_quorum(const struct rdzv_state *s)
+{
+    for (int k = 0; k < 2; k++) {
+        const struct rdzv_quorum *q = &s->quorum[k];
+        if (too_few(s, q, 0))
+            return false;
+    }
+    return true;
+}
+
+/* On the same condition leases are given out: as long as those who could not yet elect another one
+ * are enough. */
+uint64_t rdzv_elect_lease_until(struct rdzv_state *s, uint64_t now)
+{
+    if (!s->rules.elect || s->quorum[0].list.n == 0)
+        return NEVER;
+    if (now < s->lease_look_at)
+        return s->lease_until;
+    s->lease_look_at = now + s->rules.heartbeat_ns / 4;
+    s->lease_until = NEVER;
+    for (int k = 0; k < 2; k++) {
+        const struct rdzv_quorum *q = &s->quorum[k];
+        uint64_t touch = q->list.n ? rdzv_quorum_touch(q, &s->by_id) : NEVER;
+        if (touch < NEVER - s->rules.dead_ns && touch + s->rules.dead_ns < s->lease_until)
+            s->lease_until = touch + s->rules.dead_ns;
+    }
+    return s->lease_until;
+}

@@ -1,0 +1,259 @@
+/* rdzv_msg.h: what launchers say to the coordinator and back.
+ *
+ * Both sides of a connection begin with 8 bytes: "DLR1", then the protocol version. (A TCPStore
+ * client begins with a byte from 0 to 18, TLS with 0x16.) Then frames: u32 length of what follows
+ * it, u8 type, body. Everything is little-endian; a string is u32 length and bytes.
+ *
+ * The protocol is level-triggered: a STATUS is all that there is to say about a member, a VIEW all
+ * that the coordinator has to answer, so that any of them may be lost with its connection and the
+ * next one says it again. Clocks are monotonic, each side's own.
+ *
+ * Encoders append one whole frame. Decoders take the body, believe nothing, and return false when
+ * it is malformed; what they fill in borrows nothing unless said otherwise.
+ *
+ * dlaunch-protocol(7) names every field of every frame; tests/unit/test_protocol_page.c compares.
+ */
+#ifndef RENDEZVOUS_RULES_RDZV_MSG_H
+#define RENDEZVOUS_RULES_RDZV_MSG_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/bytes.h"
+#include "rendezvous/rules/failure.h"
+#include "rendezvous/rules/rank_table.h"
+#include "rendezvous/rdzv.h"
+#include "rendezvous/rules/rdzv_peers.h"
+
+#define RDZV_MAGIC           "DLR1"
+#define RDZV_PROTOCOL        1u
+#define RDZV_PREAMBLE_LEN    8
+#define RDZV_FRAME_HEADER    5           /* length and type */
+#define RDZV_FRAME_MAX       (16u << 20) /* type and body */
+#define RDZV_FRAME_MAX_FIRST 4096        /* the same, before a connection has said hello */
+#define RDZV_VERSION_MAX     32          /* a version text of dlaunch */
+#define RDZV_TEXT_MAX        512         /* one line for people */
+#define RDZV_NOTICE_MAX      1024
+#define RDZV_STATUS_FAILURES RDZV_REPORT_MAX /* failures in one STATUS */
+
+enum rdzv_msg {
+    RDZV_MSG_REFUSE = 1, /* the same in every protocol version: u8 retry, string */
+    RDZV_MSG_PROBE,      /* -> who are you? (empty; the same in every version) */
+    RDZV_MSG_IDENTITY,   /* <- (begins the same in every version) */
+    RDZV_MSG_HELLO,      /* -> first frame of a member */
+    RDZV_MSG_STATUS,     /* -> */
+    RDZV_MSG_VIEW,       /* <- */
+    RDZV_MSG_TABLE,      /* <- the rank table, before the VIEW that says RUN */
+    RDZV_MSG_REPORT,     /* <- the job's result, before the VIEW that says FINISH */
+    RDZV_MSG_NOTICE,     /* <- a line to show; losing it is harmless */
+    RDZV_MSG_BACK,       /* -> I close this connection, and come back: not the end (empty) */
+    RDZV_MSG_PEERS,      /* <- who is in the round, before the VIEW that says PREPARE; -> the same
+                            lists again, behind HELLO, from who has lost its coordinator */
+    RDZV_MSG_RELAY, /* -> instead of HELLO: the connection carries those of workers to the store
+                       (relay.h): string, the run id. Then, both ways, u32 stream and: */
+    RDZV_MSG_RELAY_OPEN,   /* -> a connection (nothing) */
+    RDZV_MSG_RELAY_DATA,   /* bytes of it */
+    RDZV_MSG_RELAY_CREDIT, /* so many more may follow: u32 */
+    RDZV_MSG_RELAY_FIN,    /* -> no more bytes will come (nothing) */
+    RDZV_MSG_RELAY_END,    /* it is closed behind what came before (nothing) */
+    RDZV_MSG_BEAT, /* -> instead of HELLO: the connection is for heartbeats (beat.h): the id of a
+                      node, whose first connection is here; <- it is taken (nothing). What follows,
+                      both ways, is no frames any more */
+    RDZV_MSG_ELSEWHERE, /* -> the job is there; the answer is an IDENTITY: elsewhere, if this one
+                           goes there, too */
+    RDZV_MSGS
+};
+
+/* How a connection ended, as one side of it saw it. */
+enum rdzv_end {
+    RDZV_END_BROKEN, /* the network, or what came over it: the other side may be alive */
+    RDZV_END_CLOSED, /* in order: the other side's launcher has ended */
+    RDZV_END_RESET,  /* by the other side's host: its launcher was killed with something unread, or
+                        something between the two cut the connection */
+    RDZV_END_KEY,    /* the other side has another key: trying again changes nothing */
+    RDZV_END_USER,   /* the other side is another user's */
+};
+
+struct rdzv_hello {
+    struct node_id id;
+    char run_id[RDZV_RUN_ID_MAX];
+    char version[RDZV_VERSION_MAX];
+    enum rdzv_backend backend;
+    int min_nodes, max_nodes;
+    int max_restarts;
+    enum restart_policy restart_policy;
+    bool agent_store, relay; /* relay: only with agent_store */
+
+    char host[HOST_MAX];
+    char role[ROLE_MAX];
+    char local_addr[ADDR_STRLEN]; /* the address to advertise, or "" */
+    int pid;
+    int node_rank; /* -1: any */
+    int nproc;     /* 0: a launcher without workers, in no round: the coordinator outside of the
+                      nodes, or a witness */
+    uint16_t peer_port;  /* where its launcher listens for the others; 0: nowhere */
+    int prev_rank;       /* its group rank in the last round that it ran; -1 */
+    uint64_t seen_epoch; /* of the newest coordinator it has followed; 0: none yet */
+};
+
+enum member_phase {
+    MEMBER_IDLE,     /* joined, or stopped: ready for a round */
+    MEMBER_PREPARED, /* ready to start the workers of `gen` */
+    MEMBER_RUNNING,
+    MEMBER_STOPPING, /* after a failure here, or because it was told to */
+    MEMBER_DONE,     /* all workers have exited with 0 */
+    MEMBER_LEAVING,
+    MEMBER_PHASES,
+};
+
+struct rdzv_status {
+    enum member_phase phase;
+    bool workers;          /* some of its workers may be alive */
+    bool fenced;           /* it has ended the round for itself, having no contact for too long */
+    struct generation gen; /* the newest round that it has taken part in */
+    uint64_t send_ns;      /* its clock, now */
+    uint64_t view_sent_ns; /* the coordinator's clock in the newest VIEW; 0: none yet */
+    uint64_t view_seen_ns; /* its clock when that came */
+    uint32_t respawned;    /* the newest respawn order carried out */
+
+    int nports;           /* PREPARED: nproc data ports; else 0 */
+    const uint8_t *ports; /* nports little-endian u16, borrowed from the message */
+    int free_port;        /* a port of this node on which nothing listens, or 0 */
+
+    enum stop_reason leave_reason; /* LEAVING */
+    int leave_code;
+    char leave_text[RDZV_TEXT_MAX];
+
+    /* Failures that the coordinator has not acknowledged, numbered from 1 over the life of the
+     * node; on one connection each is sent once. */
+    uint32_t failures_total; /* workers of the round that have a record */
+    uint32_t first_seq;
+    int nfailures;
+    const uint8_t *failures; /* nfailures encodings, borrowed; checked by the decoder */
+    size_t failures_len;
+};
+
+enum rdzv_phase {
+    RDZV_COLLECT, /* nodes come together, or spares wait */
+    RDZV_PREPARE, /* prepare round `gen` */
+    RDZV_RUN,     /* everybody is prepared: start */
+    RDZV_STOP,    /* stop all workers of `gen` */
+    RDZV_FINISH,  /* the job is over: REPORT has been sent */
+    RDZV_RELEASE, /* to a member that leaves a job that goes on */
+    RDZV_PHASES,
+};
+
+struct rdzv_respawn {
+    uint32_t id; /* rises by one with each order to a node */
+    int local_rank;
+    int restart_count;
+};
+
+struct rdzv_view {
+    enum rdzv_phase phase;
+    struct generation gen;
+    int group_rank; /* in `gen`; -1: not in it */
+    int nnodes;
+    int restart_count, node_restarts;
+    uint64_t sent_ns; /* the coordinator's clock, now */
+    uint64_t echo_ns; /* send_ns of the newest STATUS */
+    uint32_t acked;   /* failures up to this number have arrived */
+    uint32_t heartbeat_ms, dead_ms;
+    bool spare; /* the job runs without this node, which waits for a place */
+    bool elect; /* when the coordinator is lost, the nodes of the round choose another one */
+    bool lease; /* its workers may live for rdzv_lease_ns() from echo_ns on */
+    /* Encoder: borrowed; decoder: malloc'ed, see rdzv_view_fini(). */
+    const struct rdzv_stop *why; /* of the newest stop; NULL: there was none */
+    uint32_t why_counter;        /* the round that was stopped */
+    int nrespawns;               /* orders that the member has not yet carried out */
+    const struct rdzv_respawn *respawns;
+};
+
+struct rdzv_identity {
+    char run_id[RDZV_RUN_ID_MAX];
+    char host[HOST_MAX];
+    int pid;
+    bool finished;
+    /* It is not the coordinator itself, which is there; "" and 0: not known. */
+    bool elsewhere;
+    bool follows; /* elsewhere: it has one, or is about to choose one with others */
+    char addr[ADDR_STRLEN];
+    int port;
+};
+
+/* Where an elected coordinator is. */
+struct rdzv_elsewhere {
+    char run_id[RDZV_RUN_ID_MAX];
+    char addr[ADDR_STRLEN]; /* "": where the connection comes from */
+    int port;
+};
+
+struct rdzv_refusal {
+    bool retry; /* it may be otherwise later: try again until the join timeout */
+    char text[RDZV_TEXT_MAX];
+};
+
+void rdzv_put_preamble(struct buf *b);
+/* The version that the other side speaks, or 0 when these 8 bytes are no preamble of ours. */
+uint32_t rdzv_get_preamble(const uint8_t p[RDZV_PREAMBLE_LEN]);
+
+void rdzv_put_refusal(struct buf *b, bool retry, const char *text);
+void rdzv_put_probe(struct buf *b);
+void rdzv_put_elsewhere(struct buf *b, const struct rdzv_elsewhere *m);
+void rdzv_put_relay(struct buf *b, const char *run_id);
+/* One of RDZV_MSG_RELAY_..., with what follows the stream's number. */
+void rdzv_put_stream(struct buf *b, enum rdzv_msg type, uint32_t stream, const void *p, size_t n);
+void rdzv_put_back(struct buf *b);
+void rdzv_put_beat(struct buf *b, const struct node_id *id); /* NULL: the answer */
+void rdzv_put_identity(struct buf *b, const struct rdzv_identity *m);
+void rdzv_put_hello(struct buf *b, const struct rdzv_hello *m);
+void rdzv_put_status(struct buf *b, const struct rdzv_status *m);
+void rdzv_put_view(struct buf *b, const struct rdzv_view *m);
+void rdzv_put_table(struct buf *b, const struct rank_table *t);
+void rdzv_put_report(struct buf *b, const struct rdzv_result *m);
+void rdzv_put_peers(struct buf *b, const struct rdzv_peers *m);
+void rdzv_put_notice(struct buf *b, const char *text);
+
+bool rdzv_get_beat(struct rd *r, struct node_id *id); /* not the answer */
+bool rdzv_get_refusal(struct rd *r, struct rdzv_refusal *m);
+bool rdzv_get_identity(struct rd *r, struct rdzv_identity *m);
+bool rdzv_get_elsewhere(struct rd *r, struct rdzv_elsewhere *m);
+bool rdzv_get_hello(struct rd *r, struct rdzv_hello *m);
+bool rdzv_get_status(struct rd *r, struct rdzv_status *m); /* borrows from the message */
+/* *m owns m->why and m->respawns when this succeeds: rdzv_view_fini(). */
+bool rdzv_get_view(struct rd *r, struct rdzv_view *m);
+void rdzv_view_fini(struct rdzv_view *m);
+/* m->failures is malloc'ed (NULL when n is 0) when this succeeds; the caller frees. */
+bool rdzv_get_report(struct rd *r, struct rdzv_result *m);
+/* *m owns what it holds when this succeeds; it was empty. */
+bool rdzv_get_peers(struct rd *r, struct rdzv_peers *m);
+bool rdzv_get_notice(struct rd *r, char text[RDZV_NOTICE_MAX]);
+
+/* A launcher whose loop is so far behind is said to be, though its heartbeats come. */
+#define RDZV_LAG_MS 3000
+
+/* What lies at least between the end of a node's lease and the moment when the others may go on
+ * without it: how late its agent may look at the clock, the time to kill its workers, and a margin.
+ */
+#define RDZV_TICK_NS   100000000u
+#define RDZV_KILL_NS   1000000000u
+#define RDZV_MARGIN_NS 500000000u
+
+/* For how long workers may live without a word from the coordinator, which counts their node as
+ * lost after dead_ns. 0: no such time is short enough. */
+static inline uint64_t rdzv_lease_ns(uint64_t dead_ns)
+{
+    uint64_t apart = RDZV_TICK_NS + RDZV_KILL_NS + RDZV_MARGIN_NS;
+    if (dead_ns / 5 > apart) /* clocks may differ */
+        apart = dead_ns / 5;
+    return dead_ns > apart ? dead_ns - apart : 0;
+}
+
+/* The same for what ends the workers of an agent that does not do it itself. */
+static inline uint64_t rdzv_guardian_lease_ns(uint64_t dead_ns)
+{
+    uint64_t lease = rdzv_lease_ns(dead_ns);
+    return lease + (dead_ns - lease) / 3;
+}
+
+#endif

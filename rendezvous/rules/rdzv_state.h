@@ -1,0 +1,141 @@
+/* rdzv_state.h: the coordinator's rules. No I/O, no clock, no libuv: what happened goes in with the
+ * time, what is to be done comes out.
+ *
+ *                  +-- node lost, joined, leaves --+
+ *                  v                               |
+ *     +--------> COLLECT ----- complete ----> PREPARE ----- all prepared ----> RUN
+ *     |            |                                                          |   |
+ *     | restart,   | too few,                         failure, node lost,     |   | all
+ *     | membership | too late                         joined, or leaves       v   | done
+ *     +------------|-------------------------------------------------------- STOP |
+ *                  v                                                          |   |
+ *               FINISH <------------------------------------------------------+---+
+ *
+ *   COLLECT   nodes join; MAX of them, or MIN and the last call over, start a round
+ *   PREPARE   every node of the round gets its group rank and prepares; no worker is started
+ *   RUN       all are prepared: everybody has the rank table and starts its workers
+ *   STOP      a failure, a lost node, a change of membership, or a request to stop: all workers on
+ *             all nodes are stopped; when none is left it is decided what follows
+ *   FINISH    everybody gets the result, and acknowledges it by closing
+ *
+ * Every status of a node is its whole state, and every view its whole answer, so that a connection
+ * that broke and came back goes on where it was. A node is one node_id, not one connection. Work
+ * per event is constant, per round O(n log n). */
+#ifndef RENDEZVOUS_RULES_RDZV_STATE_H
+#define RENDEZVOUS_RULES_RDZV_STATE_H
+
+#include "core/log.h"
+#include "rendezvous/rules/rdzv_node.h"
+#include "rendezvous/rules/rdzv_quorum.h"
+
+/* What the coordinator's own launcher was told; strings are borrowed for the state's life. */
+struct rdzv_rules {
+    enum rdzv_backend backend;
+    const char *run_id;
+    const char *version; /* of dlaunch */
+    int min_nodes, max_nodes;
+    int max_restarts;
+    enum restart_policy restart_policy;
+    uint64_t backoff_ns;
+    int spares;
+    bool elastic;
+    int max_node_restarts; /* -1: see rdzv.h */
+    struct exit_codes no_restart;
+    uint64_t progress_ns;
+    bool elect; /* the nodes may choose another coordinator when this one is lost */
+    uint64_t join_ns, last_call_ns, close_ns;
+    uint64_t heartbeat_ns, dead_ns;
+    bool agent_store, relay;
+    const char *bound_addr; /* the address it listens on; "": all of them */
+    int port;
+    const char *local_addr;  /* to advertise, or "" */
+    const char *master_addr; /* static: as the user gave it, or NULL */
+};
+
+struct rdzv_state;
+
+/* epoch: drawn at random by every coordinator, not 0 (rdzv_epoch()). */
+struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch, uint64_t now);
+/* One that stands for election: a node of a job whose coordinator is lost. */
+struct rdzv_state *rdzv_state_stand(const struct rdzv_rules *rules, const struct rdzv_electorate *e,
+                                    uint64_t now);
+void rdzv_state_free(struct rdzv_state *s);
+
+/* Events. `conn` is the driver's number of a connection: small, and free for another connection
+ * after rdzv_state_closed() or RDZV_ACT_CLOSE. */
+void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
+                      const struct rdzv_peer *peer, uint64_t now);
+void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_status *st,
+                       uint64_t now);
+void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, uint64_t now);
+/* What a node's heartbeats have brought (beat.h). It may be known already. */
+struct rdzv_beat {
+    uint64_t heard_ns; /* when the newest one came */
+    uint64_t touch_ns; /* when the newest answer was sent that the node had seen then; 0: none */
+    uint32_t lag_ms;   /* its loop is so far behind */
+};
+void rdzv_state_beat(struct rdzv_state *s, const struct node_id *id, const struct rdzv_beat *b,
+                     uint64_t now);
+/* Until when a node that is heard of may be given a lease without asking again; 0: it may not. */
+uint64_t rdzv_state_lease_until(struct rdzv_state *s, uint64_t now);
+/* Somebody was turned away before it could say hello (another protocol version). */
+void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *text, uint64_t now);
+/* A round that a voter has been in. */
+void rdzv_state_peers(struct rdzv_state *s, uint32_t conn, const struct rdzv_peers *list);
+/* What came of RDZV_ACT_CALL. refused: nothing listens there; else somebody does, or it is not
+ * known.
+ */
+void rdzv_state_called(struct rdzv_state *s, const struct node_id *id, bool refused, uint64_t now);
+void rdzv_state_tick(struct rdzv_state *s, uint64_t now);
+
+/* When rdzv_state_tick() is due; UINT64_MAX: not until something else happens. */
+uint64_t rdzv_state_deadline(const struct rdzv_state *s);
+
+enum rdzv_act {
+    RDZV_ACT_LOG,       /* level, text */
+    RDZV_ACT_NEW_ROUND, /* no worker is alive: empty the store */
+    RDZV_ACT_TABLE,     /* conn, table: the same for all until the next RDZV_ACT_NEW_ROUND */
+    RDZV_ACT_REPORT,    /* conn, result: the same for all */
+    RDZV_ACT_VIEW,      /* conn, view */
+    RDZV_ACT_PEERS,     /* conn, peers: the same for all until the next RDZV_ACT_NEW_ROUND, unless
+                           it has grown */
+    RDZV_ACT_NOTICE,    /* conn, text: the same pointer for all who get the same */
+    RDZV_ACT_CALL,      /* id, text, port: see whether that launcher still listens at the address */
+    RDZV_ACT_CLOSE,     /* conn; text: refuse with it (retry), NULL: just close */
+    RDZV_ACT_FINISHED,  /* everybody has the result, or had long enough */
+};
+
+/* What it points to is valid until the next call of any function here. */
+struct rdzv_action {
+    enum rdzv_act act;
+    uint32_t conn;
+    enum log_level level;
+    const char *text;
+    bool retry;
+    struct node_id id;
+    int port;
+    struct rdzv_view view;
+    const struct rank_table *table;
+    const struct rdzv_peers *peers;
+    const struct rdzv_peers *ran; /* PEERS: to go before them, as one that ran; NULL: none */
+    const struct rdzv_result *result;
+};
+
+/* The next thing to do; false when there is none. Views are made here, so several events in a row
+ * cost one view. Call until false after each event or batch of events. */
+bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now);
+
+/* For status displays and tests. */
+struct rdzv_state_info {
+    enum rdzv_phase phase;
+    struct generation gen;
+    int nodes;  /* known, with workers */
+    int nnodes; /* in the round */
+    int restarts, node_restarts;
+    bool finished; /* the result is known */
+    bool standing; /* for election */
+    const struct rdzv_result *result;
+};
+void rdzv_state_get_info(const struct rdzv_state *s, struct rdzv_state_info *out);
+
+#endif

@@ -1,0 +1,88 @@
+/* store_table.h: the key table of the workers' store: what each command does. Pure: no system
+ * calls, no clock, no loop.
+ *
+ * store_table_apply() carries out one request of one peer (a connection, as the table sees it). The
+ * answer goes to the peer's `out`; a WAIT or BARRIER that is not yet fulfilled parks the peer
+ * instead, and a later request of another peer appends the answer. Peers that were given something
+ * by others are queued: the driver takes them with store_table_next_ready() and sends.
+ *
+ * Rules, as torch's own server has them:
+ *   SET, APPEND, ADD, MULTI_SET and a COMPARE_SET that stores wake all who wait for the key; DELETE
+ *   wakes nobody. A wait counts each of its keys down once, so a key that came and went has come.
+ *   ADD keeps the sum as decimal text; a text that does not begin with a number ends the
+ *   connection; the sum wraps around.
+ *   COMPARE_SET answers with what the key holds afterwards; a missing key and a non-empty expected
+ *   value: with the expected value, and stores nothing.
+ *   GET of a missing key answers an empty value. A key may hold an empty value, and exists.
+ *   Queues have names of their own beside the keys': WAIT and CHECK see both, DELETE, GETNUMKEYS
+ *   and LIST_KEYS only keys. A push wakes one waiter, the one that has waited longest.
+ *   BARRIER counts in the key's value and wakes everybody when `world` have come. The count stays.
+ *   CANCEL_WAIT always answers, also when there is no wait any more.
+ *   A peer has at most one wait: a WAIT or BARRIER forgets the one before. */
+#ifndef RENDEZVOUS_STORE_STORE_TABLE_H
+#define RENDEZVOUS_STORE_STORE_TABLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/map.h"
+#include "rendezvous/store/store_list.h"
+#include "rendezvous/store/store_out.h"
+#include "rendezvous/store/store_proto.h"
+
+/* Names count once they are in the table: held, queued, waited for or watched. Bytes are those of
+ * names, values, queue elements and waits. Beyond it the peer that asks for more is refused. */
+#define STORE_NAMES_MAX   1000000u
+#define STORE_BYTES_MAX   ((size_t)1 << 30)
+#define STORE_WATCHES_MAX 131072u /* of one peer */
+/* A peer that watches keys and does not read what it is told is given up beyond this. */
+#define STORE_UNREAD_MAX ((size_t)64 << 20)
+
+struct store_table {
+    struct map names; /* struct store_name */
+    struct store_node ready;
+    size_t keys;  /* names that hold a value */
+    size_t bytes; /* all that STORE_BYTES_MAX bounds */
+};
+
+struct store_name;
+
+/* A peer's interest in one name. */
+struct store_wait {
+    struct store_node link; /* in the name's list; alone: the name has come */
+    struct store_name *name;
+    struct store_peer *peer;
+};
+
+struct store_peer {
+    struct store_out out;
+    struct store_node ready;     /* in the table's list */
+    enum store_reason violation; /* why it must be closed, found while others were served */
+    struct store_wait *waits;    /* of the parked WAIT or BARRIER; NULL: none */
+    size_t waits_n, waits_cap, missing;
+    struct store_wait one; /* a wait for one name needs no allocation */
+    struct store_node watches;
+    size_t watches_n;
+};
+
+void store_table_init(struct store_table *t);
+/* All peers must be gone. The table is empty and usable again. */
+void store_table_fini(struct store_table *t);
+
+void store_peer_init(struct store_peer *p);
+/* Forgets its wait, its watches and what it was not yet sent. */
+void store_peer_fini(struct store_table *t, struct store_peer *p);
+
+/* STORE_OK, or why the peer must be closed. Views of the request are not kept. VALIDATE and PING
+ * are the connection's own affair: see store_session.h. */
+enum store_reason store_table_apply(struct store_table *t, struct store_peer *p,
+                                    const struct store_request *r);
+
+/* Forgets the parked wait, if there is one, without an answer. */
+void store_table_forget_wait(struct store_table *t, struct store_peer *p);
+
+/* A peer that was woken or told of a watched key, or whose `violation` was found; NULL: none. */
+struct store_peer *store_table_next_ready(struct store_table *t);
+
+#endif

@@ -1,0 +1,407 @@
+#include "rendezvous/wire/endpoint.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/map.h"
+#include "core/mem.h"
+#include "core/tls.h"
+#include "core/uvx.h"
+
+#define BACKLOG           4096
+#define ACCEPTS_PER_TURN  256
+#define PAUSE_MS          100
+#define GARBAGE_LINE_NS   30000000000u
+#define GARBAGE_SOURCES   256
+#define STORE_OPCODE_LAST 18
+
+/* A connection that has not said what it is. */
+struct silent {
+    uv_poll_t poll;
+    struct endpoint *endpoint;
+    struct silent *prev, *next; /* in the order they came */
+    struct netaddr peer;
+    int fd;
+    uint64_t deadline; /* ms of the loop's clock */
+};
+
+struct endpoint {
+    uv_loop_t *loop;
+    uv_poll_t listener;
+    uv_timer_t timer;
+    struct endpoint_events events;
+    struct netaddr addr;
+    char ip[ADDR_STRLEN]; /* of addr; "" for all interfaces */
+    int fd, reserve;
+    struct silent *first, *last;
+    int nsilent, max_silent;
+    struct map per_source; /* address -> how many silent ones, as (void *)(intptr_t) */
+    struct map garbage;    /* address -> uint64_t, when it was last spoken of */
+    bool paused;
+    uint64_t pause_said_ms;
+    unsigned open; /* handles not yet closed */
+    bool closing;
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
+};
+
+/* --------------------------------------------------------------------------------- listening */
+
+static int listen_socket(const struct endpoint_bind *b, struct netaddr *addr, struct err *e)
+{
+    char where[HOST_MAX + 8];
+    netaddr_format(addr, where, sizeof(where));
+    _cleanup_fd_ int fd =
+        socket(addr->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+    if (fd < 0)
+        return err_sys(e, errno, "socket for %s", where);
+    int one = 1, only = !b->any;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (addr->sa.sa_family == AF_INET6 &&
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only)) < 0)
+        return err_sys(e, errno, "IPV6_V6ONLY for %s", where);
+    if (bind(fd, &addr->sa, addr->len) < 0 || listen(fd, BACKLOG) < 0)
+        return err_sys(e, errno, "cannot listen on %s", where);
+    return take_fd(&fd);
+}
+
+int endpoint_listen(const struct endpoint_bind *b, struct err *e)
+{
+    struct netaddr addr = b->addr;
+    int port = netaddr_port(&addr), fd;
+    if (!b->any)
+        return listen_socket(b, &addr, e);
+    netaddr_parse_ip(&addr, "::", port);
+    fd = listen_socket(b, &addr, e);
+    if (fd >= 0 || fd == -EADDRINUSE || fd == -EACCES)
+        return fd;
+    netaddr_parse_ip(&addr, "0.0.0.0", port); /* a host without IPv6 */
+    return listen_socket(b, &addr, e);
+}
+
+/* -------------------------------------------------------------------------------------- silent */
+
+/* One handle less; the last one takes the endpoint with it. */
+static void one_closed(struct endpoint *p)
+{
+    if (--p->open > 0)
+        return;
+    void (*on_closed)(void *arg) = p->on_closed;
+    void *arg = p->on_closed_arg;
+    map_fini(&p->per_source, NULL);
+    map_fini(&p->garbage, free);
+    free(p);
+    on_closed(arg);
+}
+
+static void free_silent(uv_handle_t *handle)
+{
+    struct silent *s = handle->data;
+    struct endpoint *p = s->endpoint;
+    free(s);
+    one_closed(p);
+}
+
+intptr_t endpoint_count(struct map *per_source, const struct netaddr *peer, int change)
+{
+    char ip[ADDR_STRLEN];
+    netaddr_ip(peer, ip);
+    size_t len = strlen(ip);
+    intptr_t n = (intptr_t)map_get(per_source, ip, len) + change;
+    if (change > 0) {
+        void **value = map_put(per_source, ip, len);
+        if (value)
+            *value = (void *)n;
+    } else if (change < 0 && n > 0) {
+        *map_put(per_source, ip, len) = (void *)n; /* it is there: cannot fail */
+    } else if (change < 0) {
+        map_remove(per_source, ip, len);
+    }
+    return n;
+}
+
+/* Takes it off the list. The descriptor is returned: the caller's. */
+static int drop_silent(struct silent *s)
+{
+    struct endpoint *p = s->endpoint;
+    int fd = s->fd;
+    *(s->prev ? &s->prev->next : &p->first) = s->next;
+    *(s->next ? &s->next->prev : &p->last) = s->prev;
+    p->nsilent--;
+    if (!netaddr_is_loopback(&s->peer))
+        endpoint_count(&p->per_source, &s->peer, -1);
+    uv_poll_stop(&s->poll);
+    uv_close((uv_handle_t *)&s->poll, free_silent);
+    return fd;
+}
+
+/* Takes fd. */
+static void give_silent(struct endpoint *p, int fd, const struct netaddr *peer)
+{
+    if (p->events.on_silent)
+        p->events.on_silent(p->events.arg, fd, peer);
+    else
+        close(fd);
+}
+
+static void hang_up(struct silent *s, const char *why)
+{
+    char who[ADDR_STRLEN];
+    struct endpoint *p = s->endpoint;
+    struct netaddr peer = s->peer;
+    log_verbose("a connection from %s: %s", netaddr_ip(&peer, who), why);
+    give_silent(p, drop_silent(s), &peer);
+}
+
+static void on_timer(uv_timer_t *timer);
+
+static void set_timer(struct endpoint *p)
+{
+    uint64_t now = uv_now(p->loop), at = UINT64_MAX;
+    if (p->closing)
+        return;
+    if (p->paused)
+        at = now + PAUSE_MS;
+    if (p->first && p->first->deadline < at)
+        at = p->first->deadline;
+    if (at == UINT64_MAX)
+        uv_timer_stop(&p->timer);
+    else
+        uv_timer_start(&p->timer, on_timer, at > now ? at - now : 0, 0);
+}
+
+/* ------------------------------------------------------------------------------------ routing */
+
+void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const char *what)
+{
+    char ip[ADDR_STRLEN];
+    netaddr_ip(peer, ip);
+    uint64_t now = uv_hrtime();
+    if (p->garbage.n >= GARBAGE_SOURCES)
+        map_fini(&p->garbage, free);
+    void **value = map_put(&p->garbage, ip, strlen(ip));
+    if (!value)
+        return;
+    uint64_t *said = *value;
+    if (said && now - *said < GARBAGE_LINE_NS)
+        return;
+    if (!said)
+        *value = said = xmalloc(sizeof(*said));
+    *said = now;
+    log_notice("refused %s, from %s to port %d", what, ip, netaddr_port(&p->addr));
+}
+
+/* The first byte without taking it: 1, 0 at the end, -EAGAIN when it has not come yet. */
+static int peek(int fd, uint8_t *first)
+{
+    ssize_t n;
+    do
+        n = recv(fd, first, 1, MSG_PEEK);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return errno == EAGAIN || errno == EWOULDBLOCK ? -EAGAIN : 0;
+    return (int)n;
+}
+
+/* Takes fd. */
+static void route(struct endpoint *p, int fd, const struct netaddr *peer, uint8_t first)
+{
+    char what[64];
+    if (first == 'D' || first == TLS_FIRST_BYTE) {
+        p->events.on_agent(p->events.arg, fd, peer, first == TLS_FIRST_BYTE);
+    } else if (first <= STORE_OPCODE_LAST && p->events.on_store) {
+        p->events.on_store(p->events.arg, fd, peer);
+    } else {
+        close(fd);
+        snprintf(what, sizeof(what), "a connection that begins with 0x%02x, none of ours", first);
+        endpoint_complain(p, peer, what);
+    }
+}
+
+static void on_readable(uv_poll_t *poll, int status, int events)
+{
+    (void)status, (void)events;
+    struct silent *s = poll->data;
+    struct endpoint *p = s->endpoint;
+    struct netaddr peer = s->peer;
+    uint8_t first;
+    int n = peek(s->fd, &first);
+    if (n == -EAGAIN)
+        return;
+    int fd = drop_silent(s); /* no longer watched, so that another handle may have it */
+    if (n > 0)
+        route(p, fd, &peer, first);
+    else
+        close(fd);
+}
+
+static void watch_silent(struct endpoint *p, int fd, const struct netaddr *peer)
+{
+    struct silent *s = xcalloc(1, sizeof(*s));
+    if (uv_poll_init(p->loop, &s->poll, fd) < 0) {
+        close(fd);
+        free(s);
+        return;
+    }
+    p->open++;
+    s->poll.data = s;
+    s->endpoint = p;
+    s->peer = *peer;
+    s->fd = fd;
+    s->deadline = uv_now(p->loop) + ENDPOINT_SILENT_MS;
+    s->prev = p->last;
+    *(p->last ? &p->last->next : &p->first) = s;
+    p->last = s;
+    p->nsilent++;
+    if (!netaddr_is_loopback(peer))
+        endpoint_count(&p->per_source, peer, +1);
+    if (uv_poll_start(&s->poll, UV_READABLE, on_readable) < 0)
+        hang_up(s, "it cannot be watched");
+    else if (p->nsilent > p->max_silent)
+        hang_up(p->first, "too many say nothing");
+}
+
+static void accepted(struct endpoint *p, int fd, const struct netaddr *peer)
+{
+    uint8_t first;
+    int n = peek(fd, &first);
+    if (n > 0)
+        route(p, fd, peer, first);
+    else if (n == -EAGAIN && (netaddr_is_loopback(peer) ||
+                              endpoint_count(&p->per_source, peer, 0) < ENDPOINT_SILENT_PER_SOURCE))
+        watch_silent(p, fd, peer);
+    else if (n == -EAGAIN)
+        give_silent(p, fd, peer);
+    else
+        close(fd);
+}
+
+/* ----------------------------------------------------------------------------------- accepting */
+
+/* No descriptor is left. The one in reserve lets us hang up on the caller, who would otherwise wait
+ * for ever; then others have time to give some back. */
+static void out_of_descriptors(struct endpoint *p, int error)
+{
+    uint64_t now = uv_now(p->loop);
+    close_fd(&p->reserve);
+    int fd = accept4(p->fd, NULL, NULL, SOCK_CLOEXEC);
+    close_fd(&fd);
+    p->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    p->paused = true;
+    uv_poll_stop(&p->listener);
+    set_timer(p);
+    if (p->pause_said_ms == 0 || now - p->pause_said_ms >= GARBAGE_LINE_NS / 1000000) {
+        p->pause_said_ms = now;
+        log_warn("port %d: cannot accept connections: %s", netaddr_port(&p->addr), strerror(error));
+    }
+}
+
+static void on_listener(uv_poll_t *poll, int status, int events)
+{
+    (void)status, (void)events;
+    struct endpoint *p = poll->data;
+    bool was_empty = p->first == NULL;
+    for (int i = 0; i < ACCEPTS_PER_TURN && !p->closing; i++) {
+        struct netaddr peer = {.len = sizeof(peer.ss)};
+        int fd = accept4(p->fd, &peer.sa, &peer.len, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            accepted(p, fd, &peer);
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            out_of_descriptors(p, errno);
+            return;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            break;
+        } /* else that caller has gone already */
+    }
+    if (was_empty && p->first)
+        set_timer(p);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    struct endpoint *p = timer->data;
+    uint64_t now = uv_now(p->loop);
+    while (p->first && p->first->deadline <= now)
+        hang_up(p->first, "it says nothing");
+    if (p->paused) {
+        p->paused = false;
+        uv_poll_start(&p->listener, UV_READABLE, on_listener);
+    }
+    set_timer(p);
+}
+
+/* ------------------------------------------------------------------------------- open and close */
+
+static bool unspecified(const struct netaddr *a)
+{
+    return a->sa.sa_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(&a->in6.sin6_addr)
+                                       : a->in.sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+int endpoint_open(struct endpoint **out, uv_loop_t *loop, int listen_fd, int nodes,
+                  const struct endpoint_events *events, struct err *e)
+{
+    struct endpoint *p = xcalloc(1, sizeof(*p));
+    p->loop = loop;
+    p->fd = listen_fd;
+    p->events = *events;
+    p->max_silent = ENDPOINT_SILENT_MAX(nodes);
+    p->addr.len = sizeof(p->addr.ss);
+    int rc = uv_poll_init(loop, &p->listener, listen_fd);
+    if (rc < 0 || getsockname(listen_fd, &p->addr.sa, &p->addr.len) < 0) {
+        close(listen_fd);
+        free(p);
+        return uvx_err(e, rc < 0 ? rc : -errno, "listening socket");
+    }
+    if (!unspecified(&p->addr))
+        netaddr_ip(&p->addr, p->ip);
+    uv_timer_init(loop, &p->timer);
+    p->listener.data = p->timer.data = p;
+    p->open = 2;
+    p->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    map_init(&p->per_source);
+    map_init(&p->garbage);
+    uv_poll_start(&p->listener, UV_READABLE, on_listener);
+    *out = p;
+    return 0;
+}
+
+int endpoint_port(const struct endpoint *p)
+{
+    return netaddr_port(&p->addr);
+}
+
+const char *endpoint_addr(const struct endpoint *p)
+{
+    return p->ip;
+}
+
+void endpoint_abandon(struct endpoint *p)
+{
+    shutdown(p->fd, SHUT_RDWR);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    one_closed(handle->data);
+}
+
+void endpoint_close(struct endpoint *p, void (*on_closed)(void *arg), void *arg)
+{
+    p->closing = true;
+    p->on_closed = on_closed;
+    p->on_closed_arg = arg;
+    while (p->first)
+        close(drop_silent(p->first));
+    uv_poll_stop(&p->listener);
+    close_fd(&p->fd);
+    close_fd(&p->reserve);
+    uv_close((uv_handle_t *)&p->listener, on_handle_closed);
+    uv_close((uv_handle_t *)&p->timer, on_handle_closed);
+}

@@ -1,0 +1,74 @@
+/* endpoint.h: the one listener of a job. Launchers and the workers' store clients come to the same
+ * port; their first byte says which they are: 'D' (DLR1, rdzv_msg.h), 22 (the same under TLS) or 0
+ * to 18 (TCPStore).
+ *
+ *     accept -> peek at the first byte -> on_agent(fd) or on_store(fd)
+ *
+ *   nothing within 5 s               on_silent(fd)
+ *   too many that say nothing        on_silent() with the oldest; 16 from one address, loopback
+ *                                    exempt
+ *   another first byte               closed; one line per address and 30 s
+ *   no descriptors left              the caller is hung up on, accepting pauses, one line
+ *
+ * No address is shut out, however often it is refused: others who come from there may be the job's
+ * own nodes, and to refuse one more costs little. */
+#ifndef RENDEZVOUS_WIRE_ENDPOINT_H
+#define RENDEZVOUS_WIRE_ENDPOINT_H
+
+#include <stdbool.h>
+#include <uv.h>
+
+#include "core/err.h"
+#include "core/map.h"
+#include "core/netaddr.h"
+
+#define ENDPOINT_SILENT_MS         5000
+#define ENDPOINT_SILENT_MAX(nodes) (64 + 2 * (nodes)) /* that have not said what they are */
+#define ENDPOINT_SILENT_PER_SOURCE 16
+
+/* Said of a client of the store that is not let in because guard_whose() says GUARD_GONE. */
+#define ENDPOINT_STORE_GONE                                                                      \
+    "a client of the workers' store has closed before it was seen whose it is: what it sent is " \
+    "lost"
+
+/* Where to listen. */
+struct endpoint_bind {
+    bool any;            /* all interfaces, IPv4 and IPv6; only the port of addr counts */
+    struct netaddr addr; /* port 0: a free one */
+};
+
+/* Opens the listening socket. Returns the descriptor, or a negative errno with a text. */
+int endpoint_listen(const struct endpoint_bind *bind, struct err *e);
+
+struct endpoint;
+
+struct endpoint_events {
+    void *arg;
+    /* Both take the connected non-blocking descriptor, from which nothing has been read. */
+    void (*on_agent)(void *arg, int fd, const struct netaddr *peer, bool tls);
+    void (*on_store)(void *arg, int fd, const struct netaddr *peer); /* NULL: there is no store */
+    /* The same for one that has not said what it is: clients of PyTorch before 2.0 hold a second
+     * connection to the store, on which they speak only when they watch a key. NULL: closed. */
+    void (*on_silent)(void *arg, int fd, const struct netaddr *peer);
+};
+
+/* Takes a listening descriptor. nodes: how many are expected. */
+int endpoint_open(struct endpoint **out, uv_loop_t *loop, int listen_fd, int nodes,
+                  const struct endpoint_events *events, struct err *e);
+int endpoint_port(const struct endpoint *p);
+/* The address it listens on; "" for all of them. */
+const char *endpoint_addr(const struct endpoint *p);
+/* Somebody there is not one of us: says so, once per address and 30 s. what: "a connection
+ * that ..." */
+void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const char *what);
+/* How many of this address there are: a count that is kept in a map; change: +1, -1, 0. */
+intptr_t endpoint_count(struct map *per_source, const struct netaddr *peer, int change);
+/* The process is about to end without its loop: nobody is let in any more. */
+void endpoint_abandon(struct endpoint *p);
+void endpoint_close(struct endpoint *p, void (*on_closed)(void *arg), void *arg);
+
+/* Who listens on the TCP port of this host, as far as /proc shows: "pid 4242 (python3)". False:
+ * not known. */
+bool endpoint_port_owner(int port, char *out, size_t cap);
+
+#endif

@@ -1,0 +1,53 @@
+/* guard.h: who may talk to a coordinator, how, and with which coordinator.
+ *
+ *   from                              not open               open (--insecure)
+ *   this host, this user's process    admitted as it is      as it is
+ *   this host, another user's         refused                as it is
+ *   another host                      TLS under the token    as it is
+ *
+ * A launcher that connects to a loopback address does so in the clear, to any other under TLS. With
+ * a token that the user named (`everywhere`), loopback is treated as any other address. In the
+ * clear it says and believes nothing before the other end, too, is seen to be this user's: anybody
+ * may listen on a port of loopback. */
+#ifndef RENDEZVOUS_WIRE_GUARD_H
+#define RENDEZVOUS_WIRE_GUARD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/netaddr.h"
+#include "core/tls.h"
+
+#define GUARD_SECRET_MIN 16 /* bytes: 128 bits cannot be guessed */
+#define GUARD_SECRET_MAX 1024
+
+struct guard {
+    bool open;         /* no token: whoever reaches the port may join */
+    bool everywhere;   /* loopback connections are protected too */
+    size_t secret_len; /* 0: there is no token; `source` says why, for people */
+    uint8_t secret[GUARD_SECRET_MAX];
+    char source[512]; /* where the token is from: "/home/ann/.config/dlaunch/token" */
+    bool have_key;
+    struct tls_key key; /* for the launchers' connections; made when first needed */
+};
+
+/* Loads what protection needs and derives the key. -EACCES: there is no token, and what to do. */
+int guard_ready(struct guard *g, struct err *e);
+
+/* A connection to this address is to be under TLS. */
+bool guard_wants_tls(const struct guard *g, const struct netaddr *to);
+
+/* A connection that has come in the clear is let in: fd is connected to `peer`. */
+bool guard_admits_plain(const struct guard *g, int fd, const struct netaddr *peer);
+
+/* Whose process the other end is. */
+enum guard_whose {
+    GUARD_ELSEWHERE, /* another host's */
+    GUARD_OWN,
+    GUARD_OTHERS, /* another user's on this host; or the kernel does not tell */
+    GUARD_GONE,   /* on this host, and closed already: whose it was is not known any more */
+};
+enum guard_whose guard_whose(int fd, const struct netaddr *peer);
+
+#endif

@@ -16,23 +16,567 @@
  * STOPPING ends when no worker and no descendant of one is alive and all output has been read; then
  * rdzv_stopped, and the next round or on_finish. What does not die within UNKILLABLE_MS after
  * SIGKILL is named and left behind; there is no further round on this node then. */
-#include "agent/agent_impl.h"
+#include "agent/agent.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
+#include "agent/device/gpu_watch.h"
+#include "agent/own_name.h"
+#include "agent/process/dying.h"
+#include "agent/process/sweep.h"
+#include "agent/report/recorded.h"
 #include "agent/report/report.h"
+#include "agent/report/report_words.h"
+#include "agent/worker.h"
 #include "core/clock.h"
 #include "core/fd.h"
+#include "core/fsm.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/uvx.h"
 #include "rendezvous/rules/text.h"
+
+#define MAX_SIGNALS NSIG /* each once */
+
+/* After SIGKILL; then a process counts as one that cannot be killed. */
+#define UNKILLABLE_MS 10000
+#define ENDING_MS     600000 /* the same for one that gives back its memory: 100 ms for each GB */
+#define IMPATIENT_MS  100    /* so long the last words wait for their reader after a signal */
+#define UNREAD_S      5      /* so long the last output of a job that was stopped waits for one */
+
+static atomic_bool agent_hurry;
+
+enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
+
+struct agent {
+    struct fsm fsm;
+    uv_loop_t *loop;
+    const struct job_spec *job;
+    struct guardian_link *link;
+    void (*on_done)(void *arg, int exit_status);
+    void *arg;
+    uint64_t started_ns;
+
+    struct uvx_scope scope, signal_scope;
+    uv_signal_t signals[MAX_SIGNALS];
+    int nsignals;
+    uv_poll_t lifeline;
+    uv_timer_t job_timer;   /* --timeout */
+    uv_timer_t grace_timer; /* STOPPING: SIGKILL when it fires */
+    uv_timer_t sweep_timer; /* looks for descendants */
+
+    struct rdzv *rdzv;     /* NULL: closed */
+    struct rdzv_info info; /* as it was at the end */
+    struct own_name *own_name;
+    struct stdio_pump *pump;
+    struct spawner *spawner;
+    struct reaper *reaper;
+    struct dying *dying;
+    struct placement *placement;
+    struct cgroup cgroup;
+    struct oom_watch oom;
+    struct log_dir log_dir;
+    int null_fd;
+
+    /* The round. */
+    struct worker *workers; /* job->nproc */
+    struct segment segment;
+    char *recorded; /* collective operations when the round failed, for the report; NULL: none */
+    struct worker_context ctx;
+    struct worker_env_shared *env;
+    bool preparing; /* on_prepare has not been answered */
+    int nalive;     /* processes of workers */
+    int nunread;    /* workers whose output is still being read */
+    int nok;        /* workers that exited with 0 */
+    int world_size;
+
+    uint64_t lease_ns; /* of the guardian; 0: none */
+
+    struct gpu_watch *gpus;     /* NULL: no worker uses one, as far as is known */
+    bool gpus_ready;            /* they are fit for this round */
+    bool gpus_asked, gpus_told; /* what has happened to them in it */
+
+    bool swept; /* no descendant besides the workers is left */
+
+    /* The stop. */
+    bool leaving;       /* this node has left the job */
+    bool failed;        /* something has, which is why the round stops */
+    bool stopped_told;  /* rdzv_stopped() has been called for this round */
+    bool killed;        /* SIGKILL has been sent, and not all have died of it */
+    uint64_t killed_ns; /* when */
+    struct sweep sweep;
+    char leftover[512]; /* what could not be killed; "" nothing */
+
+    int usable_cpus;
+    int exit_status;
+    int nclosing;
+    struct agent_worker_status *status; /* for agent_get_status */
+};
+
+/* What this node's workers are in is kept for the report, as long as it can be seen. */
+static void agent_keep_recorded(struct agent *a);
+/* The same, and ends these operations; `first` as in segment_raise(). */
+static void agent_raise_abort(struct agent *a, const struct failure *first, const char *text);
+/* w->failure is known: first of all the operations of this node that wait for it end, */
+static void agent_tell_neighbours(struct agent *a, const struct worker *w);
+/* then the coordinator hears of it, and the node's other workers are stopped. */
+static void agent_worker_failed(struct agent *a, struct worker *w);
+static void agent_on_dying(void *arg); /* of struct dying */
+
+/* STOPPING, once a round: `signo` to all workers, SIGKILL after the grace. */
+static void agent_stop_workers(struct agent *a, int signo);
+static void agent_signal_workers(struct agent *a, int signo);
+static void agent_kill_workers(struct agent *a); /* once a round */
+/* From `delay_ms` on, once no worker is alive: ends what they left, and the agent goes on. */
+static void agent_look_for_descendants(struct agent *a, unsigned delay_ms);
+
+/* Whoever reads our output, or does not, is not waited for. Outside of struct agent for the sake of
+ * a signal handler. */
+static void agent_signals_open(struct agent *a);
+/* While the loop stands still: a stop signal sets agent_hurry at once, unless it is the one that
+ * ended the job, come twice; the guardian's death does, and the end of --timeout, UNREAD_S from now
+ * at the soonest. */
+static void agent_signals_hurry(struct agent *a);
+/* Nothing ends by them from here on. */
+static void agent_signals_close(struct agent *a, void (*on_closed)(void *arg));
+
+/* In agent.c. This node leaves the job; a signal's number is what the workers get. */
+static void agent_leave(struct agent *a, enum stop_reason reason, int exit_code, int signo,
+                        const char *text);
+/* When all have ended and all output is read: the next state. */
+static void agent_go_on_if_over(struct agent *a);
+
+static void agent_keep_recorded(struct agent *a)
+{
+    const struct rank_table *t = a->ctx.table;
+    if (!a->recorded && t)
+        a->recorded = recorded_text(&a->segment, t->nodes[a->ctx.group_rank].base_rank, mono_ns());
+}
+
+static void agent_raise_abort(struct agent *a, const struct failure *first, const char *text)
+{
+    const struct rank_table *t = a->ctx.table;
+    struct failure lost;
+    agent_keep_recorded(a);
+    if (first && first->kind == FAILURE_NODE && t && first->node >= 0 && first->node < t->nnodes &&
+        t->nodes[first->node].nproc > 0) {
+        lost = *first; /* with all its ranks: the lowest stands for them; its pid nobody knows */
+        lost.rank = t->nodes[first->node].base_rank;
+        lost.pid = 0;
+        lost.exit_code = -1;
+        first = &lost;
+    }
+    segment_raise(&a->segment, first, text);
+}
+
+/* First of all that its end brings about: others wait for it. */
+static void agent_tell_neighbours(struct agent *a, const struct worker *w)
+{
+    char text[512];
+    if (a->job->rdzv.restart_policy == RESTART_WORKER)
+        return;
+    failure_describe(&w->failure, text, sizeof(text));
+    agent_raise_abort(a, &w->failure, text);
+}
+
+static void agent_worker_failed(struct agent *a, struct worker *w)
+{
+    rdzv_failed(a->rdzv, &w->failure);
+    if (a->job->rdzv.restart_policy == RESTART_WORKER)
+        return;
+    a->failed = true;
+    agent_stop_workers(a, SIGTERM);
+}
+
+/* Sooner than on_worker_exit, which comes when nothing is left of the process. If that is so by
+ * now, because the loop was late, the reaper knows who was the first. */
+static void agent_on_dying(void *arg)
+{
+    struct agent *a = arg;
+    reaper_look(a->reaper);
+    for (int i = 0; i < a->job->nproc && a->fsm.state == RUNNING; i++) {
+        struct worker *w = &a->workers[i];
+        int status =
+            w->state == WORKER_RUNNING && dying_is(&a->segment, i) ? dying_status(w->pid) : -1;
+        if (status <= 0)
+            continue;
+        worker_dying(w, &a->ctx, status);
+        agent_tell_neighbours(a, w);
+        agent_worker_failed(a, w);
+    }
+}
+
+#define SWEEP_MS 2 /* between two looks for descendants */
+
+/* ---------------------------------------------------- descendants that the workers left behind */
+
+static void name_unkillable(struct agent *a)
+{
+    pid_t children[8];
+    size_t len = 0;
+    int n = sweep_children(children, (int)ARRAY_LEN(children));
+    if (n == 0 && access("/proc/self", F_OK) < 0) {
+        snprintf(a->leftover, sizeof(a->leftover), "those that /proc does not show");
+        log_error("what the workers left behind could not be killed: %s", a->leftover);
+        return;
+    }
+    for (int i = 0; i < n && i < (int)ARRAY_LEN(children); i++) {
+        char one[160];
+        len += (size_t)snprintf(a->leftover + len, sizeof(a->leftover) - len, "%s%s", i ? "; " : "",
+                                sweep_describe(children[i], one, sizeof(one)));
+        if (len >= sizeof(a->leftover))
+            break;
+    }
+    log_error("%d process%s could not be killed: %s", n, n == 1 ? "" : "es", a->leftover);
+}
+
+/* Goes on without what cannot be killed. It counts as ended, and this node as unfit. */
+static void abandon(struct agent *a)
+{
+    name_unkillable(a);
+    atomic_store(&a->link->page->abandoned, 1);
+    rdzv_leave(a->rdzv, STOP_INTERNAL, 125, a->leftover);
+    for (int i = 0; i < a->job->nproc; i++) {
+        struct worker *w = &a->workers[i];
+        if (w->state != WORKER_RUNNING)
+            continue;
+        struct reaper_exit x = {.pid = w->pid, .status = SIGKILL, .seen_ns = mono_ns()};
+        worker_exited(w, &a->ctx, &x, ASKED_BY_SIGKILL);
+        stdio_worker_exited(a->pump, w->local_rank);
+    }
+    a->nalive = 0;
+    a->swept = true;
+    agent_go_on_if_over(a);
+}
+
+static bool is_overdue(const struct agent *a)
+{
+    uint64_t ms = a->killed ? (mono_ns() - a->killed_ns) / 1000000 : 0;
+    if (ms <= UNKILLABLE_MS || ms > ENDING_MS)
+        return ms > UNKILLABLE_MS;
+    for (int i = 0; i < a->job->nproc; i++) {
+        if (a->workers[i].state == WORKER_RUNNING && dying_runs(a->workers[i].pid))
+            return false;
+    }
+    return true;
+}
+
+static void on_sweep(uv_timer_t *t)
+{
+    struct agent *a = container_of(t, struct agent, sweep_timer);
+    bool overdue = is_overdue(a);
+    if (a->nalive) { /* what live workers have daemonised is left alone */
+        if (overdue)
+            abandon(a);
+        else if (a->killed)
+            agent_look_for_descendants(a, SWEEP_MS);
+        return;
+    }
+    if (!a->killed) { /* from here on only what the workers left is alive, if anything */
+        a->killed = true;
+        a->killed_ns = mono_ns();
+        sweep_init(&a->sweep);
+    }
+    if (sweep_step(&a->sweep, NULL, 0) > 0) {
+        if (overdue)
+            abandon(a);
+        else
+            agent_look_for_descendants(a, SWEEP_MS);
+        return;
+    }
+    if (a->sweep.killed)
+        log_notice("ended %u process%s that the workers had left behind", a->sweep.killed,
+                   a->sweep.killed == 1 ? "" : "es");
+    a->killed = false; /* there is nothing left that could not be */
+    a->swept = true;
+    agent_go_on_if_over(a);
+}
+
+static void agent_look_for_descendants(struct agent *a, unsigned delay_ms)
+{
+    if (!uv_is_active((uv_handle_t *)&a->sweep_timer))
+        uv_timer_start(&a->sweep_timer, on_sweep, delay_ms, 0);
+}
+
+/* ---------------------------------------------------------------------------------------- stopping
+ */
+
+static void agent_kill_workers(struct agent *a)
+{
+    if (a->killed)
+        return;
+    a->killed = true;
+    a->killed_ns = mono_ns();
+    sweep_init(&a->sweep);
+    for (int i = 0; i < a->job->nproc; i++)
+        worker_signal_group(&a->workers[i], SIGKILL);
+    cgroup_kill(&a->cgroup);
+    agent_look_for_descendants(a, SWEEP_MS);
+}
+
+static void on_grace(uv_timer_t *t)
+{
+    struct agent *a = container_of(t, struct agent, grace_timer);
+    if (a->nalive == 0) /* only what they wrote is waited for */
+        return;
+    log_notice("%d worker%s did not stop within %g s: killing", a->nalive,
+               a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
+    agent_kill_workers(a);
+}
+
+static void agent_signal_workers(struct agent *a, int signo)
+{
+    for (int i = 0; i < a->job->nproc; i++)
+        worker_signal_group(&a->workers[i], signo);
+}
+
+static void agent_stop_workers(struct agent *a, int signo)
+{
+    if (a->fsm.state == STOPPING || a->fsm.state == DONE)
+        return;
+    fsm_move(&a->fsm, STOPPING);
+    agent_signal_workers(a, signo);
+    agent_signal_workers(
+        a, SIGCONT); /* a stopped process does not act on a signal before it continues */
+    uv_timer_start(&a->grace_timer, on_grace, (uint64_t)(a->job->shutdown_timeout * 1000), 0);
+    agent_look_for_descendants(a, 0);
+}
+
+#define SAME_WORD_NS 500000000u
+#define TIME_MAX     0x7fffffff /* seconds of setitimer() on any kernel */
+
+/* ------------------------------------------------------------------------------ what they do */
+
+/* An init system that ends all processes of a job reaches the agent twice, itself and by way of the
+ * guardian; a session's end comes as SIGTERM and as SIGHUP. What follows soon is the same word. */
+enum word { FIRST_WORD, SAME_WORD, FURTHER_WORD };
+
+static enum word take_word(void) /* in a signal handler as well */
+{
+    static _Atomic uint64_t first_ns; /* 0: none has come */
+    uint64_t first = 0, now = mono_ns();
+    if (atomic_compare_exchange_strong(&first_ns, &first, now))
+        return FIRST_WORD;
+    return now - first < SAME_WORD_NS ? SAME_WORD : FURTHER_WORD;
+}
+
+static void leave_again(struct agent *a)
+{
+    log_notice("killing the workers");
+    agent_kill_workers(a);
+    atomic_store(&agent_hurry, true);
+}
+
+/* The job is being stopped already, for another reason than a word from outside. */
+static void go_on_stopping(struct agent *a, const char *what)
+{
+    if (a->nalive)
+        log_notice("received %s: %d worker%s being stopped already (once more: at once)", what,
+                   a->nalive, a->nalive == 1 ? " is" : "s are");
+}
+
+static void stop_by(struct agent *a, enum stop_reason reason, int signo, const char *what)
+{
+    char text[HOST_MAX + 64];
+    enum word word = take_word();
+    if (word == SAME_WORD)
+        log_verbose("received %s as well: taken for the same word", what);
+    if (a->fsm.state == DONE) {
+        if (a->rdzv && (word != SAME_WORD || atomic_load(&agent_hurry)))
+            rdzv_hurry(a->rdzv);
+        return;
+    }
+    if (word == FURTHER_WORD)
+        leave_again(a);
+    if (word != FIRST_WORD)
+        return;
+    if (a->leaving) {
+        go_on_stopping(a, what);
+        return;
+    }
+    snprintf(text, sizeof(text), "%s received %s", a->job->host, what);
+    if (a->nalive)
+        log_notice("received %s: stopping %d worker%s, SIGKILL after %g s (once more: at once)",
+                   what, a->nalive, a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
+    agent_leave(a, reason, 128 + signo, signo, text);
+}
+
+static void on_stop_signal(struct agent *a, int signo)
+{
+    char name[24];
+    stop_by(a, STOP_SIGNAL, signo, signal_name(signo, name));
+}
+
+void agent_stop(struct agent *a, const char *what)
+{
+    stop_by(a, STOP_REQUEST, SIGTERM, what);
+}
+
+/* A terminal's Ctrl-Z. With other nodes waiting, a launcher that sleeps would count as lost. */
+static void on_suspend(struct agent *a)
+{
+    if (a->job->rdzv.max_nodes + a->job->rdzv.spares > 1) {
+        log_warn("not suspended: the other nodes would take this one for lost");
+        return;
+    }
+    agent_signal_workers(a, SIGSTOP);
+    raise(SIGSTOP);
+}
+
+static void on_signal(uv_signal_t *h, int signo)
+{
+    struct agent *a = container_of(h->data, struct agent, signal_scope);
+    if (job_is_stopped_by(a->job, signo)) {
+        on_stop_signal(a, signo);
+        return;
+    }
+    switch (signo) {
+    case SIGTSTP:
+        on_suspend(a);
+        break;
+    case SIGCONT:
+        agent_signal_workers(a, SIGCONT);
+        break;
+    case SIGUSR1:
+    case SIGUSR2:
+        /* For the program itself; its helper processes would die of it. */
+        for (int i = 0; i < a->job->nproc; i++) {
+            if (a->workers[i].state == WORKER_RUNNING)
+                kill(a->workers[i].pid, signo);
+        }
+        break;
+    }
+}
+
+/* ------------------------------------------------------------------------------ their handlers */
+
+static void handle_signal(struct agent *a, int signo)
+{
+    if (spawn_was_ignored(signo) || a->nsignals == MAX_SIGNALS)
+        return;
+    uv_signal_t *s = &a->signals[a->nsignals++];
+    uv_signal_init(a->loop, s);
+    uvx_own(&a->signal_scope, s);
+    uv_signal_start(s, on_signal, signo);
+}
+
+/* The guardian may have forwarded some already. What is written to where nobody reads, and files
+ * that grow too large, are errors here and no signals, whatever the list says. */
+static void unblock(const int *signals)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    for (; *signals; signals++)
+        sigaddset(&set, *signals);
+    sigdelset(&set, SIGPIPE);
+    sigdelset(&set, SIGXFSZ);
+    sigprocmask(SIG_UNBLOCK, &set, NULL);
+}
+
+static void agent_signals_open(struct agent *a)
+{
+    static const int others[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, 0};
+    uvx_scope_init(&a->signal_scope, a->loop);
+    for (const int *s = a->job->stop_signals; *s; s++)
+        handle_signal(a, *s);
+    for (const int *s = others; *s; s++) {
+        if (!job_is_stopped_by(a->job, *s))
+            handle_signal(a, *s);
+    }
+    unblock(a->job->stop_signals);
+    unblock(others);
+}
+
+static void (*loops_handler)(int signo); /* libuv's, the same one for all signals */
+
+static void on_signal_at_the_end(int signo)
+{
+    if (take_word() != SAME_WORD)
+        atomic_store(&agent_hurry, true);
+    loops_handler(signo);
+}
+
+static void on_alarm(int signo)
+{
+    (void)signo;
+    atomic_store(&agent_hurry, true);
+}
+
+/* A reader that takes nothing does not outlast --timeout, whose timer stands still as well. */
+static void hurry_in_time(const struct agent *a)
+{
+    const struct sigaction sa = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
+    double left = a->job->timeout - (double)(mono_ns() - a->started_ns) / 1e9;
+    if (left < UNREAD_S)
+        left = UNREAD_S;
+    struct itimerval t = {.it_value.tv_sec = left < TIME_MAX ? (time_t)left : TIME_MAX};
+    sigaction(SIGALRM, &sa, NULL);
+    setitimer(ITIMER_REAL, &t, NULL);
+}
+
+static int lifeline_at_the_end;
+
+static void look_for_guardian(void)
+{
+    struct pollfd p = {lifeline_at_the_end, POLLIN, 0};
+    if (poll(&p, 1, 0) > 0)
+        atomic_store(&agent_hurry, true);
+}
+
+/* The kernel sends us SIGCONT when the guardian dies. */
+static void on_continued(int signo)
+{
+    int kept = errno;
+    (void)signo;
+    look_for_guardian();
+    errno = kept;
+}
+
+/* Nor does it hold us when the guardian has been killed. */
+static void hurry_without_guardian(const struct agent *a)
+{
+    const struct sigaction sa = {.sa_handler = on_continued, .sa_flags = SA_RESTART};
+    lifeline_at_the_end = a->link->lifeline;
+    sigaction(SIGCONT, &sa, NULL);
+    look_for_guardian(); /* it may be dead already */
+}
+
+static void agent_signals_hurry(struct agent *a)
+{
+    struct sigaction sa = {.sa_handler = on_signal_at_the_end}, old;
+    sigfillset(&sa.sa_mask); /* as libuv's handler needs it */
+    for (const int *s = a->job->stop_signals; *s; s++) {
+        if (spawn_was_ignored(*s) || sigaction(*s, NULL, &old) < 0 || old.sa_handler == SIG_DFL)
+            continue;
+        loops_handler = old.sa_handler;
+        sigaction(*s, &sa, NULL);
+    }
+    hurry_without_guardian(a);
+    if (a->job->timeout > 0)
+        hurry_in_time(a);
+}
+
+static void agent_signals_close(struct agent *a, void (*on_closed)(void *arg))
+{
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+    for (int i = 0; i < a->nsignals; i++) {
+        int signo = a->signals[i].signum;
+        uvx_close(&a->signals[i]); /* gives it back its default action: no end of the job's */
+        signal(signo, SIG_IGN);    /* libuv's pool has threads that block none */
+    }
+    uvx_scope_close(&a->signal_scope, on_closed, a);
+}
 
 #define OWN_DESCRIPTORS 25 /* with one node and one worker's taken off, at the least */
 
@@ -51,8 +595,8 @@ static void set_lease(struct agent *a);
 /* ---------------------------------------------------------------- a round is prepared and started
  */
 
-void agent_leave(struct agent *a, enum stop_reason reason, int exit_code, int signo,
-                 const char *text)
+static void agent_leave(struct agent *a, enum stop_reason reason, int exit_code, int signo,
+                        const char *text)
 {
     if (a->fsm.state == DONE)
         return;
@@ -282,7 +826,7 @@ static void tell_stopped(struct agent *a)
 }
 
 /* The round is over on this node when nothing of it is alive and all it wrote is read. */
-void agent_go_on_if_over(struct agent *a)
+static void agent_go_on_if_over(struct agent *a)
 {
     if (a->nalive || a->nunread || !a->swept)
         return;

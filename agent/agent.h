@@ -24,6 +24,7 @@
 
 #include "agent/guardian.h"
 #include "agent/job_spec.h"
+#include "agent/worker_status.h"
 #include "core/err.h"
 
 struct agent;
@@ -38,13 +39,6 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
 /* Stops the job as SIGTERM would; again: kills at once. what: what was received, as the report says
  * it. For the control socket. */
 void agent_stop(struct agent *a, const char *what);
-
-struct agent_worker_status {
-    int rank, local_rank, pid;
-    const char *state; /* "running", "exited", "failed", "stopped" */
-    int exit_code, signal;
-    double seconds; /* since it was started */
-};
 
 struct agent_status {
     const char *state;  /* of the agent, as in the chart above */

@@ -6,7 +6,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "agent/agent.h"
 #include "agent/process/cgroup.h"
 #include "agent/job_spec.h"
 #include "agent/output/log_dir.h"
@@ -17,6 +16,7 @@
 #include "agent/process/spawn.h"
 #include "agent/output/stdio.h"
 #include "agent/worker_env.h"
+#include "agent/worker_status.h"
 
 enum worker_state {
     WORKER_IDLE,    /* not started in this round */

@@ -4,6 +4,7 @@
 #ifndef RENDEZVOUS_MEMBER_H
 #define RENDEZVOUS_MEMBER_H
 
+#include "rendezvous/rdzv_callbacks.h"
 #include "rendezvous/wire/beat.h"
 #include "rendezvous/wire/link.h"
 #include "rendezvous/rules/member_state.h"

@@ -13,7 +13,7 @@
  */
 #include "core/log.h"
 #include "core/mem.h"
-#include "rendezvous/rdzv_config.h"
+#include "rendezvous/rdzv_rules.h"
 #include "rendezvous/rdzv_impl.h"
 #include "rendezvous/rules/text.h"
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "core/log.h"
-#include "rendezvous/rdzv_config.h"
+#include "rendezvous/rdzv_rules.h"
 #include "rendezvous/rdzv_impl.h"
 #include "rendezvous/rules/text.h"
 

@@ -8,7 +8,7 @@
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/wire/guard.h"
 #include "rendezvous/member.h"
-#include "rendezvous/rdzv.h"
+#include "rendezvous/discovery/rdzv_config.h"
 #include "rendezvous/discovery/rdzv_backend.h"
 #include "rendezvous/wire/relay.h"
 #include "rendezvous/wire/seat.h"

@@ -18,34 +18,10 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "agent/output/stdio_opts.h"
 #include "core/err.h"
 
 struct stdio_pump;
-
-#define STDIO_CONSOLE_BACKLOG                                                         \
-    (4u << 20)                 /* bytes kept for a console that does not take them; a \
-                                * little more when its workers end */
-#define STDIO_LINE_MAX   65536 /* a longer line is passed on in pieces */
-#define STDIO_TAIL_LINES 20    /* of stderr kept for the report */
-#define STDIO_DRAIN_MS   250   /* how long a pipe that someone else holds open is read on */
-
-struct stdio_pump_opts {
-    int console_out, console_err; /* borrowed; normally 1 and 2 */
-    /* How many workers there will be; 0: unknown. The table of descriptors then gets its size
-     * before the thread starts: growing one that threads share makes the kernel wait for a grace
-     * period, milliseconds at each doubling. */
-    int nworkers;
-    /* NULL, or a flag which, once set (by a signal handler, say), makes a stdio_pump_close() that
-     * waits for a reader give up within 50 ms. */
-    const atomic_bool *give_up;
-    /* Lines with one of these substrings are copied to the filtered files; NULL-terminated or NULL.
-     * Borrowed until the pump is closed. */
-    char *const *dup_stdout, *const *dup_stderr;
-    /* On the agent's loop, after stdio_worker_exited(): everything that this worker wrote is read.
-     */
-    void (*on_drained)(void *arg, int local_rank);
-    void *arg;
-};
 
 int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio_pump_opts *opts,
                     struct err *e);

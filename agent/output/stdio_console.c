@@ -15,7 +15,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "agent/output/stdio.h"
+#include "agent/output/stdio_opts.h"
 #include "agent/output/stdio_logfile.h"
 #include "agent/text.h"
 #include "core/escape.h"

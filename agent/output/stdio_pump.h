@@ -7,10 +7,12 @@
 #ifndef AGENT_OUTPUT_STDIO_PUMP_H
 #define AGENT_OUTPUT_STDIO_PUMP_H
 
+#include <uv.h>
+
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "agent/output/stdio.h"
+#include "agent/output/stdio_opts.h"
 #include "agent/output/stdio_console.h"
 #include "agent/output/stdio_stream.h"
 #include "agent/output/stdio_tail.h"

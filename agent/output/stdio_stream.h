@@ -25,7 +25,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
-#include "agent/output/stdio.h"
+#include "agent/output/stdio_opts.h"
 #include "agent/output/stdio_console.h"
 #include "agent/output/stdio_label.h"
 #include "agent/output/stdio_logfile.h"

@@ -4,18 +4,7 @@
 
 #include <stdio.h>
 
-#include "agent/job_spec.h"
-
-struct report_input {
-    const struct job_spec *job;
-    const struct rdzv_result *result;
-    const char *host; /* of this node */
-    int group_rank, nnodes, world_size;
-    double elapsed;         /* seconds since the job began */
-    const char *log_dir;    /* the run directory, or NULL */
-    const char *leftover;   /* processes that could not be ended, one line, or NULL */
-    const char *operations; /* the last ones of this node's workers (recorded.h), or NULL */
-};
+#include "agent/report/report_input.h"
 
 /* Writes the text to `out` (80 columns; colour when `color`), beginning with an empty line. After
  * success nothing, unless there is something left over. What workers and peers wrote is shown with
@@ -61,8 +50,5 @@ void report_print(FILE *out, const struct report_input *in, int color);
  *
  * Text is UTF-8; bytes that are none are shown as \xNN. */
 int report_write_json(const struct report_input *in, struct err *e);
-
-/* "SIGSEGV", "SIGRTMIN+3", "signal 99". Static or in out. */
-const char *signal_name(int signo, char out[24]);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "agent/fs.h"
 #include "agent/report/report.h"
+#include "agent/report/report_words.h"
 #include "core/log.h"
 #include "core/mem.h"
 

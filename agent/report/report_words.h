@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "agent/report/report.h"
+#include "agent/report/report_input.h"
 #include "core/bytes.h"
 
 /* "SIGSEGV (segmentation fault)"; NULL-safe appends, control characters escaped. */
@@ -32,5 +32,8 @@ void words_hint(struct buf *b, const struct failure *f, bool here);
 /* printf into b; escaped text: control characters as \xNN, newlines too. */
 void words_add(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void words_escaped(struct buf *b, const char *text);
+
+/* "SIGSEGV", "SIGRTMIN+3", "signal 99". Static or in out. */
+const char *signal_name(int signo, char out[24]);
 
 #endif

@@ -8,6 +8,7 @@
 #include "collectives/api/comm.h"
 #include "collectives/api/error.h"
 #include "collectives/nccl/nccl.h"
+#include "collectives/p2p/p2p.h"
 #include "core/clock.h"
 #include "core/thread.h"
 

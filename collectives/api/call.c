@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "collectives/reduce/dtype.h"
+#include "collectives/reduce/reduce.h"
 
 enum {
     DATA = CALL_HAS_DATA,

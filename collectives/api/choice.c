@@ -8,12 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/comm.h"
 #include "collectives/net/algo.h"
-#include "collectives/api/provider.h"
 #include "core/fd.h"
 
 enum { TEXT_MAX = 64 * 1024, WORDS_MAX = 8, KB = 1024 };
+
+const char *const choice_provider_names[CHOICE_PROVIDERS] = {"shm", "hier", "net"};
 
 /* clang-format off */
 #define ALL      0, SIZE_MAX
@@ -210,16 +210,16 @@ static int check_names(const struct choice_rule *r, const char *word, const char
 {
     char known[200] = "";
     size_t i = 0, at = 0;
-    while (i < g_nproviders && strcmp(g_providers[i]->name, r->provider))
+    while (i < CHOICE_PROVIDERS && strcmp(choice_provider_names[i], r->provider))
         i++;
-    if (i == g_nproviders)
+    if (i == CHOICE_PROVIDERS)
         return err_set(e, -EINVAL, "%s, rule %d: '%s' is none of shm, hier, net and net/ALGORITHM",
                        where, line, word);
     if (!r->algo[0])
         return 0;
     for (i = 0; i < g_nalgos && !is_algo(r, &g_algos[i]); i++)
         ;
-    if (i < g_nalgos && strcmp(r->provider, net_provider.name) == 0)
+    if (i < g_nalgos && strcmp(r->provider, choice_provider_names[CHOICE_NET]) == 0)
         return 0;
     for (i = 0; i < g_nalgos && at < sizeof(known); i++) {
         if (r->kind == (int)g_algos[i].kind)
@@ -323,29 +323,6 @@ void choice_fini(struct choice *t)
 
 /* --------------------------------------------------------------------------------------- choosing
  */
-
-static size_t average(const size_t *counts, int n)
-{
-    size_t sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += counts[i];
-    return sum / (size_t)n;
-}
-
-struct choice_key choice_key(const struct coll_call *c)
-{
-    const size_t *counts = c->kind == CALL_ALL_GATHER_V       ? c->recv_parts.counts
-                           : c->kind == CALL_REDUCE_SCATTER_V ? c->send_parts.counts
-                                                              : NULL;
-    size_t count = counts ? average(counts, c->ranks.size) : c->count;
-    /* Those with _v whose parts not everybody knows go by 0 bytes. */
-    bool unknown =
-        c->kind == CALL_GATHER_V || c->kind == CALL_SCATTER_V || c->kind == CALL_ALL_TO_ALL_V;
-    return (struct choice_key){.kind = choice_plain_kind(c->kind),
-                               .ranks = c->ranks.size,
-                               .nodes = c->comm->topo.nnodes,
-                               .bytes = unknown ? 0 : count * c->elem};
-}
 
 static bool holds(const struct choice_rule *r, const struct choice_key *k)
 {

@@ -25,6 +25,10 @@
 
 enum { CHOICE_NAME_MAX = 16 };
 
+/* Who may carry out an operation, in the order of preference (provider.c). */
+enum choice_provider { CHOICE_SHM, CHOICE_HIER, CHOICE_NET, CHOICE_PROVIDERS };
+extern const char *const choice_provider_names[CHOICE_PROVIDERS];
+
 struct choice_rule {
     int kind; /* enum call_kind; CALL_NONE: any */
     int ranks_from, ranks_to;
@@ -52,7 +56,6 @@ struct choice_key {
     int kind, ranks, nodes;
     size_t bytes;
 };
-struct choice_key choice_key(const struct coll_call *c);
 enum call_kind choice_plain_kind(int kind); /* without _v */
 
 /* The next rule that holds, from *at on, which is 0 at first; NULL: no more. The built-in ones are

@@ -36,6 +36,12 @@ struct nccl;
 
 #define COMM_NAME_MAX 20
 
+/* How often groups of one list of ranks have been made. */
+struct group_count {
+    struct group_count *next;
+    uint64_t hash, made;
+};
+
 struct dlcoll_comm {
     struct job *job;
     struct world *world; /* the job's */
@@ -86,11 +92,6 @@ struct dlcoll_comm {
     dlcoll_error error;
 };
 
-/* A communicator of `size` ranks of the job's world, of which this process is `rank`; takes
- * world_ranks (malloc'ed), also on failure. It has no shared memory yet (comm_memory.c). */
-int comm_new(dlcoll_comm **out, struct job *job, uint64_t id, int *world_ranks, int size, int rank,
-             const char *name, int64_t timeout_ms, bool after_failure, struct err *e);
-
 /* Agrees with this node's other ranks on their memory, over the network; everybody of `comm` does
  * it. 0 whether or not there is some; else as an operation (coll_call.h's codes). */
 int comm_share_memory(dlcoll_comm *comm, uint64_t deadline_ns, struct coll_call *failed);
@@ -114,6 +115,11 @@ int comm_take_opts(void *ours, size_t size, const void *given);
 /* Sets the last error; any thread. Returns code. */
 int comm_error(dlcoll_comm *comm, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Counts the forks of this process from here on, once for all communicators. 0 or -ENOMEM. */
+int comm_watch_forks(void);
+/* How many forks lie between the first process and this one. */
+unsigned comm_forks(void);
 
 /* Whether the process is a fork()'s child of the one that made the communicator. */
 bool comm_is_forked(const dlcoll_comm *comm);

@@ -5,8 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/api/comm.h"
-
 static _Thread_local dlcoll_error g_error = DLCOLL_ERROR_INIT;
 
 static void fill(dlcoll_error *out, int code, const char *fmt, va_list ap)
@@ -45,6 +43,11 @@ int error_copy_global(const dlcoll_error *e)
 {
     g_error = *e;
     return e->code;
+}
+
+const dlcoll_error *error_global(void)
+{
+    return &g_error;
 }
 
 int error_code(int errnum)
@@ -90,21 +93,4 @@ const char *dlcoll_strerror(int code)
     if (code > 0 || code <= -(int)(sizeof(texts) / sizeof(texts[0])))
         return "unknown error";
     return texts[-code];
-}
-
-int dlcoll_last_error(const dlcoll_comm *comm, dlcoll_error *out)
-{
-    dlcoll_error last = g_error;
-    size_t size = out ? out->size : 0;
-    if (size < offsetof(dlcoll_error, code) + sizeof(out->code))
-        return DLCOLL_EINVAL;
-    if (comm && !comm_is_forked(comm)) {
-        pthread_mutex_t *lock = &((dlcoll_comm *)comm)->error_lock;
-        pthread_mutex_lock(lock);
-        last = comm->error;
-        pthread_mutex_unlock(lock);
-    }
-    memcpy(out, &last, size < sizeof(last) ? size : sizeof(last));
-    out->size = size;
-    return 0;
 }

@@ -7,6 +7,7 @@
 #include "collectives/api/async.h"
 #include "collectives/api/coll.h"
 #include "collectives/api/comm.h"
+#include "collectives/p2p/p2p.h"
 #include "core/clock.h"
 
 #define MOST_BYTES ((uint64_t)1 << 40)

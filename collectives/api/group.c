@@ -7,16 +7,10 @@
 
 #include "collectives/api/coll.h"
 #include "collectives/api/comm.h"
+#include "collectives/api/comm_create.h"
 #include "collectives/api/error.h"
 #include "collectives/nccl/nccl.h"
-
-uint64_t group_hash(uint64_t h, uint64_t v)
-{
-    h ^= v + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
-    h = (h ^ h >> 31) * 0xbf58476d1ce4e5b9u;
-    h ^= h >> 29;
-    return h ? h : 1;
-}
+#include "core/hash.h"
 
 /* A parent that has failed keeps the cause of that: then the thread has the reason. */
 static int refuse(dlcoll_comm *c, int code, const char *why)
@@ -133,7 +127,7 @@ static int split(dlcoll_comm *c, int color, int key, dlcoll_comm **group,
             ranks[i] = places[i].rank;
             me = ranks[i] == c->rank ? i : me;
         }
-        uint64_t id = group_hash(group_hash(c->id, c->seq), (uint64_t)(uint32_t)color | 1ull << 40);
+        uint64_t id = hash_add(hash_add(c->id, c->seq), (uint64_t)(uint32_t)color | 1ull << 40);
         code = group_make(c, id, ranks, n, me, o, CALL_COMM_SPLIT, NULL, group);
         ranks = NULL; /* the group's */
     }
@@ -212,9 +206,9 @@ static int new_group(dlcoll_comm *c, const int *ranks, int n, dlcoll_comm **grou
     int code = check_list(c, ranks, n, &me);
     if (code < 0 || me < 0)
         return code;
-    uint64_t hash = group_hash(c->id, 0x6c697374);
+    uint64_t hash = hash_add(c->id, 0x6c697374);
     for (int i = 0; i < n; i++)
-        hash = group_hash(hash, (uint64_t)c->world_ranks[ranks[i]]);
+        hash = hash_add(hash, (uint64_t)c->world_ranks[ranks[i]]);
     uint64_t *made = count_of(c, hash);
     int *copy = malloc((size_t)n * sizeof(*copy));
     if (!made || !copy) {
@@ -222,7 +216,7 @@ static int new_group(dlcoll_comm *c, const int *ranks, int n, dlcoll_comm **grou
         return comm_error(c, DLCOLL_ENOMEM, "comm_new_group: no memory");
     }
     memcpy(copy, ranks, (size_t)n * sizeof(*copy));
-    return group_make(c, group_hash(hash, *made + 1), copy, n, me, o, CALL_COMM_NEW_GROUP, made,
+    return group_make(c, hash_add(hash, *made + 1), copy, n, me, o, CALL_COMM_NEW_GROUP, made,
                       group);
 }
 

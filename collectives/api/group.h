@@ -8,15 +8,6 @@
 #include "collectives/api/call.h"
 #include "collectives/dlcoll.h"
 
-/* How often groups of one list of ranks have been made. */
-struct group_count {
-    struct group_count *next;
-    uint64_t hash, made;
-};
-
-/* Joins a value to a communicator's number; never 0. */
-uint64_t group_hash(uint64_t h, uint64_t v);
-
 int group_take_opts(dlcoll_comm *c, const dlcoll_group_opts *given, dlcoll_group_opts *o);
 
 /* The group `id` of the n ranks of `parent`, of which this process is number `me`, as the

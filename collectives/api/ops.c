@@ -2,6 +2,7 @@
 #include "collectives/api/async.h"
 #include "collectives/api/coll.h"
 #include "collectives/api/comm.h"
+#include "collectives/p2p/p2p.h"
 #include "collectives/nccl/nccl.h"
 
 int dlcoll_broadcast(const void *send, void *recv, size_t count, dlcoll_dtype dtype, int root,
@@ -222,4 +223,70 @@ int dlcoll_finalize(dlcoll_comm *comm)
             atomic_store_explicit(&line->state, SEGMENT_LOCAL_DONE, memory_order_release);
     }
     return code;
+}
+
+/* ------------------------------------------------------------------------- a list of buffers */
+
+static int check_spans(const struct coll_args *a, const dlcoll_span *list, size_t n, size_t *total)
+{
+    const struct dtype *type = dtype_get(a->dtype);
+    size_t elem = type ? type->size : 1;
+    *total = 0;
+    if (n && !list)
+        return comm_error(a->comm, DLCOLL_EINVAL, "%s: list is NULL", call_name(a->kind));
+    for (size_t i = 0; i < n; i++) {
+        uintptr_t x = (uintptr_t)list[i].send, y = (uintptr_t)list[i].recv;
+        if (list[i].count > SIZE_MAX / 4 / elem || *total > SIZE_MAX / 4 / elem - list[i].count)
+            return comm_error(a->comm, DLCOLL_EINVAL, "%s: the counts are too large",
+                              call_name(a->kind));
+        size_t len = list[i].count * elem;
+        if (len && (!x || !y))
+            return comm_error(a->comm, DLCOLL_EINVAL, "%s: a buffer is NULL", call_name(a->kind));
+        if (len && x != y && x < y + len && y < x + len)
+            return comm_error(a->comm, DLCOLL_EINVAL,
+                              "%s: send and recv overlap without being the same",
+                              call_name(a->kind));
+        *total += list[i].count;
+    }
+    return 0;
+}
+
+/* NULL: all are empty. */
+static const void *first_buffer(const dlcoll_span *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (list[i].count)
+            return list[i].send;
+    }
+    return NULL;
+}
+
+int dlcoll_all_reduce_coalesced(const dlcoll_span *list, size_t n, dlcoll_dtype dtype, dlcoll_op op,
+                                dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    struct coll_call call;
+    size_t total;
+    struct coll_args a = {.kind = CALL_ALL_REDUCE_COALESCED,
+                          .dtype = dtype,
+                          .op = op,
+                          .comm = comm,
+                          .opts = opts,
+                          .work = work};
+    if (work)
+        *work = NULL;
+    int code = comm_enter(comm);
+    if (code < 0)
+        return code;
+    code = coll_args_check(&a, &call);
+    if (code == 0)
+        code = check_spans(&a, list, n, &total);
+    if (code == 0) {
+        call.id.count = call.count = total;
+        call.id.root = (int32_t)(n & 0x7fffffff);
+        call.spans = list;
+        call.nspans = n;
+        call.device = nccl_is_for(comm, first_buffer(list, n), call.stream);
+        code = coll_perform(comm, &call, work);
+    }
+    return comm_leave(comm, code);
 }

@@ -5,8 +5,35 @@
 #include "collectives/api/choice.h"
 #include "collectives/api/comm.h"
 
-const struct coll_provider *const g_providers[] = {&shm_provider, &hier_provider, &net_provider};
+const struct coll_provider *const g_providers[CHOICE_PROVIDERS] = {
+    [CHOICE_SHM] = &shm_provider,
+    [CHOICE_HIER] = &hier_provider,
+    [CHOICE_NET] = &net_provider,
+};
 const size_t g_nproviders = sizeof(g_providers) / sizeof(g_providers[0]);
+
+static size_t average(const size_t *counts, int n)
+{
+    size_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += counts[i];
+    return sum / (size_t)n;
+}
+
+struct choice_key provider_key(const struct coll_call *c)
+{
+    const size_t *counts = c->kind == CALL_ALL_GATHER_V       ? c->recv_parts.counts
+                           : c->kind == CALL_REDUCE_SCATTER_V ? c->send_parts.counts
+                                                              : NULL;
+    size_t count = counts ? average(counts, c->ranks.size) : c->count;
+    /* Those with _v whose parts not everybody knows go by 0 bytes. */
+    bool unknown =
+        c->kind == CALL_GATHER_V || c->kind == CALL_SCATTER_V || c->kind == CALL_ALL_TO_ALL_V;
+    return (struct choice_key){.kind = choice_plain_kind(c->kind),
+                               .ranks = c->ranks.size,
+                               .nodes = c->comm->topo.nnodes,
+                               .bytes = unknown ? 0 : count * c->elem};
+}
 
 static const struct coll_provider *find(const char *name)
 {
@@ -21,7 +48,7 @@ const struct coll_provider *provider_choose(const struct coll_call *c)
 {
     const struct choice *table = &c->comm->job->choice;
     if (table->n) {
-        struct choice_key key = choice_key(c);
+        struct choice_key key = provider_key(c);
         const struct choice_rule *r;
         for (size_t at = 0; (r = choice_next(table, &key, NULL, &at));) {
             const struct coll_provider *p = find(r->provider);

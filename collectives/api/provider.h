@@ -9,6 +9,7 @@
 #ifndef COLLECTIVES_API_PROVIDER_H
 #define COLLECTIVES_API_PROVIDER_H
 
+#include "collectives/api/choice.h"
 #include "collectives/api/coll_call.h"
 
 struct coll_provider {
@@ -29,6 +30,9 @@ extern const size_t g_nproviders;
 
 /* Never NULL: the last one takes everything. DLCOLL_ALGO may exclude some (algo_table.h). */
 const struct coll_provider *provider_choose(const struct coll_call *c);
+
+/* What the rules for the call are looked up by: the same on every rank. */
+struct choice_key provider_key(const struct coll_call *c);
 
 extern const struct coll_provider shm_provider;  /* shm/provider.c: the ranks of one node */
 extern const struct coll_provider hier_provider; /* hier.c: both, when nodes have several ranks */

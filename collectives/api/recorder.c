@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "collectives/reduce/dtype.h"
+#include "collectives/reduce/reduce.h"
 #include "core/clock.h"
 
 enum { NAMES = 64, SMALL_BYTES = 64 * 1024 };

@@ -23,6 +23,7 @@
 #include <sys/socket.h>
 
 #include "collectives/api/comm.h"
+#include "core/hash.h"
 #include "collectives/api/error.h"
 #include "collectives/api/group.h"
 #include "collectives/net/net.h"
@@ -247,7 +248,7 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
 {
     struct err e = ERR_INIT;
     size_t size = (size_t)c->size;
-    uint64_t id = group_hash(group_hash(c->id, 0x736872696e6b), c->shrunk + 1);
+    uint64_t id = hash_add(hash_add(c->id, 0x736872696e6b), c->shrunk + 1);
     int64_t ms = o->timeout_ms < 0 || o->timeout_ms > MOST_MS ? MOST_MS : o->timeout_ms;
     struct tcp_opts to = net_tcp_opts(c, CHANNEL_COLL);
     struct roll r = {.comm = c,
@@ -258,7 +259,7 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
                      .wants = calloc(size, sizeof(struct transport_want))};
     char name[WORLD_NAME_MAX];
     int code = 0, status = -ENOMEM;
-    to.comm = group_hash(id, 1);
+    to.comm = hash_add(id, 1);
     to.lanes = 1;
     if (r.gone && r.here && r.moved && r.wants && tcp_new(&r.t, &to, &e) == 0) {
         for (int i = 0; i < c->size; i++)

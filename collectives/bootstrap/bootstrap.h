@@ -4,7 +4,10 @@
 #ifndef COLLECTIVES_BOOTSTRAP_BOOTSTRAP_H
 #define COLLECTIVES_BOOTSTRAP_BOOTSTRAP_H
 
-#include "collectives/bootstrap/world.h"
+#include "core/err.h"
+
+struct world;
+struct world_opts;
 
 /* From what the launcher has prepared: DLAUNCH_SEGMENT_FD, DLAUNCH_LISTEN_FD, LOCAL_RANK. Sends
  * nothing. -EBUSY: another communicator of this process is using it. */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "collectives/bootstrap/bootstrap.h"
+#include "collectives/bootstrap/world.h"
 #include "collectives/api/life.h"
 #include "core/fd.h"
 #include "core/parse.h"

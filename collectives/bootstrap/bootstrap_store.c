@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "collectives/bootstrap/bootstrap.h"
+#include "collectives/bootstrap/world.h"
 #include "collectives/bootstrap/meeting_file.h"
 #include "collectives/api/store.h"
 #include "collectives/api/wait.h"

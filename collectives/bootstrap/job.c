@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/group.h"
+#include "core/hash.h"
 #include "collectives/net/tcp.h"
 #include "collectives/api/store.h"
 #include "core/parse.h"
@@ -71,13 +71,13 @@ static uint8_t digest(const struct job *j)
     uint64_t h = 1;
     if (c->sockets == 1 && c->shared_memory && !c->nccl_roots && !j->choice.n)
         return 0;
-    h = group_hash(h, (uint64_t)c->sockets);
-    h = group_hash(h, (uint64_t)c->nccl_roots);
-    h = group_hash(h, c->shared_memory);
+    h = hash_add(h, (uint64_t)c->sockets);
+    h = hash_add(h, (uint64_t)c->nccl_roots);
+    h = hash_add(h, c->shared_memory);
     for (size_t i = 0; i < j->choice.n; i++) {
         choice_format(&j->choice.rules[i], rule, sizeof(rule));
         for (const char *p = rule; *p; p++)
-            h = group_hash(h, (uint64_t)*p);
+            h = hash_add(h, (uint64_t)*p);
     }
     return fold(h);
 }
@@ -115,7 +115,7 @@ int job_new(struct job **out, const struct world_opts *opts, struct err *e)
 
 void job_lacks_memory(struct job *j)
 {
-    j->conf.settings = fold(group_hash(1, j->conf.settings));
+    j->conf.settings = fold(hash_add(1, j->conf.settings));
     publish_settings(j);
 }
 

@@ -6,9 +6,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "collectives/api/async.h"
+#include "collectives/api/work.h"
 #include "collectives/api/comm.h"
-#include "collectives/nccl/nccl.h"
 #include "collectives/nccl/nccl_api.h"
 
 struct nccl {

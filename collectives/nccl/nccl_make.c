@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "collectives/api/coll.h"
+#include "collectives/nccl/nccl.h"
 #include "collectives/nccl/nccl_comm.h"
 #include "core/log.h"
 

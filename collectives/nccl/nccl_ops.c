@@ -1,4 +1,5 @@
 /* nccl_ops.c: each operation as NCCL has it, or composed of grouped sends and receives. */
+#include "collectives/nccl/nccl.h"
 #include "collectives/nccl/nccl_comm.h"
 
 #include <string.h>

@@ -108,7 +108,7 @@ static const struct algo *find(enum call_kind kind, const char *name)
 
 static const struct algo *choose(const struct coll_call *c, const struct coll *coll)
 {
-    struct choice_key key = choice_key(c);
+    struct choice_key key = provider_key(c);
     const struct choice_rule *r;
     for (size_t at = 0; (r = choice_next(&c->comm->job->choice, &key, "net", &at));) {
         const struct algo *a = find(coll->kind, r->algo);

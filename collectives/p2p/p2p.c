@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/async.h"
+#include "collectives/api/work.h"
 #include "collectives/api/comm.h"
 #include "collectives/net/net.h"
 #include "collectives/p2p/p2p_state.h"

@@ -10,7 +10,7 @@
 #include "collectives/api/coll_call.h"
 #include "collectives/net/transport.h"
 #include "collectives/net/wire.h"
-#include "collectives/p2p/p2p.h"
+#include "collectives/p2p/p2p_op.h"
 #include "collectives/shm/cost.h"
 
 enum {

@@ -1,7 +1,5 @@
 #include "collectives/reduce/dtype.h"
 
-#include "collectives/reduce/reduce.h"
-
 /* The enumerators have a gap: NCCL's come first, and ours stay clear of those it may add. */
 enum { NCCL_DTYPES = DLCOLL_F8E5M2 + 1, NCCL_REDUCTIONS = DLCOLL_AVG + 1 };
 
@@ -34,16 +32,4 @@ int reduction_index(int op)
     if (op >= 0 && op < NCCL_REDUCTIONS)
         return op;
     return op >= DLCOLL_BAND && op <= DLCOLL_LOR ? NCCL_REDUCTIONS + op - DLCOLL_BAND : -1;
-}
-
-const char *reduction_name(int code)
-{
-    static const char *const names[REDUCTIONS] = {"sum",  "prod", "max",  "min",  "avg",
-                                                  "band", "bor",  "bxor", "land", "lor"};
-    if (code == REDUCE_PREMUL)
-        return "premul_sum";
-    if (code == REDUCE_USER)
-        return "user function";
-    int i = reduction_index(code);
-    return i < 0 ? NULL : names[i];
 }

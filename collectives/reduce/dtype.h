@@ -27,7 +27,4 @@ enum { DTYPES = 15, REDUCTIONS = 10 };
 int dtype_index(int dtype);
 int reduction_index(int op);
 
-/* "sum"; also of a struct reduce_info's code. NULL: there is no such reduction. */
-const char *reduction_name(int code);
-
 #endif

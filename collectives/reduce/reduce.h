@@ -152,4 +152,7 @@ int reduce_find_in(const struct reduce_kernels *k, int dtype, int op, struct red
  * has been freed. */
 bool reduce_user_find(int op, struct reduce_info *r);
 
+/* "sum"; also of a struct reduce_info's code. NULL: there is no such reduction. */
+const char *reduction_name(int code);
+
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "collectives/shm/flow.h"
-#include "collectives/shm/provider.h"
+#include "collectives/shm/tuning.h"
 
 enum { HOT_BYTES = 8 * 1024 }; /* what is reduced before it is copied to the others */
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "collectives/reduce/reduce.h"
-#include "collectives/shm/provider.h"
+#include "collectives/shm/tuning.h"
 
 /* Of an arrival's data: in the line that the others look at. */
 enum { FIRST_BYTES = 64 - offsetof(struct shm_arrival, data) };

@@ -4,7 +4,7 @@
  *     everybody stages, each takes or reduces all it wants  "flat"
  *     slices                                              "slices"
  *     straight from buffer to buffer                      "direct", "pull"                       */
-#include "collectives/shm/provider.h"
+#include "collectives/shm/tuning.h"
 
 #include <errno.h>
 #include <string.h>

@@ -23,7 +23,7 @@
 #include "rendezvous/wire/connector.h"
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/wire/guard.h"
-#include "rendezvous/rdzv.h"
+#include "rendezvous/discovery/rdzv_config.h"
 
 enum rdzv_role { RDZV_ROLE_HOST, RDZV_ROLE_JOIN, RDZV_ROLE_RETRY, RDZV_ROLE_FAIL };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/mem.h"
-#include "rendezvous/rdzv.h"
+#include "rendezvous/rules/rdzv_types.h"
 
 #define KEEP RDZV_REPORT_MAX
 

@@ -3,6 +3,7 @@
 
 #include "core/mem.h"
 #include "rendezvous/rules/rdzv_round.h"
+#include "rendezvous/rules/rdzv_state.h"
 #include "rendezvous/rules/rdzv_state_impl.h"
 #include "rendezvous/rules/text.h"
 

@@ -22,7 +22,7 @@
 #include "core/bytes.h"
 #include "rendezvous/rules/failure.h"
 #include "rendezvous/rules/rank_table.h"
-#include "rendezvous/rdzv.h"
+#include "rendezvous/rules/rdzv_types.h"
 #include "rendezvous/rules/rdzv_peers.h"
 
 #define RDZV_MAGIC           "DLR1"

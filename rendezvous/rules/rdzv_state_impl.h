@@ -3,11 +3,12 @@
 #ifndef RENDEZVOUS_RULES_RDZV_STATE_IMPL_H
 #define RENDEZVOUS_RULES_RDZV_STATE_IMPL_H
 
+#include "core/log.h"
 #include "core/map.h"
 #include "rendezvous/rules/failure_log.h"
 #include "rendezvous/rules/rdzv_blame.h"
 #include "rendezvous/rules/rdzv_quorum.h"
-#include "rendezvous/rules/rdzv_state.h"
+#include "rendezvous/rules/rdzv_settings.h"
 
 #define NEVER UINT64_MAX
 

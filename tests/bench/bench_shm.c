@@ -3,7 +3,7 @@
  *     bench_shm RANKS OPS SIZES [BUDGET_MS] [shared] [NAME=VALUE...]
  *
  * OPS and SIZES are lists with commas; sizes as nccl-tests has them (K, M). `shared`: buffers from
- * the shared memory. NAME=VALUE: flat, direct, pull, pair, many, move, compare (shm/provider.h).
+ * the shared memory. NAME=VALUE: flat, direct, pull, pair, many, move, compare (shm/tuning.h).
  * For each a line
  *
  *     impl op ranks bytes usec_median usec_p99 algbw_GBps busbw_GBps
@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "collectives/shm/memory.h"
-#include "collectives/shm/provider.h"
+#include "collectives/shm/tuning.h"
 #include "core/clock.h"
 #include "tests/lib/shm_world.h"
 

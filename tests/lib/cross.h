@@ -27,7 +27,7 @@
 #include "collectives/api/call.h"
 #include "collectives/dlcoll.h"
 #include "collectives/net/algo.h"
-#include "collectives/shm/provider.h"
+#include "collectives/shm/tuning.h"
 #include "tests/lib/cross_values.h"
 
 struct Suite;

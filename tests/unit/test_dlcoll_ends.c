@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "collectives/api/comm.h"
-#include "collectives/shm/provider.h"
+#include "collectives/shm/tuning.h"
 #include "core/clock.h"
 #include "tests/lib/thread_ranks.h"
 

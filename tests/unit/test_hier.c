@@ -7,7 +7,7 @@
 #include "collectives/api/comm.h"
 #include "collectives/api/hier.h"
 #include "collectives/api/provider.h"
-#include "collectives/shm/provider.h"
+#include "collectives/shm/tuning.h"
 #include "tests/lib/ranks.h"
 #include "tests/lib/test.h"
 

@@ -10,7 +10,7 @@
 #include "collectives/reduce/reduce.h"
 #include "collectives/shm/line.h"
 #include "collectives/shm/memory.h"
-#include "collectives/shm/provider.h"
+#include "collectives/shm/tuning.h"
 #include "collectives/shm/shm.h"
 #include "tests/lib/shm_world.h"
 #include "tests/lib/test.h"

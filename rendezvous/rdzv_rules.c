@@ -1,4 +1,4 @@
-#include "rendezvous/rdzv_config.h"
+#include "rendezvous/rdzv_rules.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,10 +1,10 @@
-/* rdzv_config.h: what a struct rdzv_config (rdzv.h) says, checked, and as the rules of the
+/* rdzv_rules.h: what a struct rdzv_config says, checked, and as the rules of the
  * coordinator and of a member. */
-#ifndef RENDEZVOUS_RDZV_CONFIG_H
-#define RENDEZVOUS_RDZV_CONFIG_H
+#ifndef RENDEZVOUS_RDZV_RULES_H
+#define RENDEZVOUS_RDZV_RULES_H
 
 #include "rendezvous/rules/member_state.h"
-#include "rendezvous/rdzv.h"
+#include "rendezvous/discovery/rdzv_config.h"
 #include "rendezvous/rules/rdzv_state.h"
 
 int rdzv_config_check(const struct rdzv_config *c, struct err *e); /* 0 or -EINVAL */

@@ -1,7 +1,7 @@
-/* provider.h: operations among the ranks of one node, and by how much data each is carried out in
- * which way. */
-#ifndef COLLECTIVES_SHM_PROVIDER_H
-#define COLLECTIVES_SHM_PROVIDER_H
+/* tuning.h: by how much data operations among the ranks of one node are carried out in which way.
+ */
+#ifndef COLLECTIVES_SHM_TUNING_H
+#define COLLECTIVES_SHM_TUNING_H
 
 #include <stddef.h>
 

@@ -1,0 +1,32 @@
+/* stdio_opts.h: limits and options of the workers' output (stdio.h). */
+#ifndef AGENT_OUTPUT_STDIO_OPTS_H
+#define AGENT_OUTPUT_STDIO_OPTS_H
+
+#include <stdatomic.h>
+
+#define STDIO_CONSOLE_BACKLOG                                                         \
+    (4u << 20)                 /* bytes kept for a console that does not take them; a \
+                                * little more when its workers end */
+#define STDIO_LINE_MAX   65536 /* a longer line is passed on in pieces */
+#define STDIO_TAIL_LINES 20    /* of stderr kept for the report */
+#define STDIO_DRAIN_MS   250   /* how long a pipe that someone else holds open is read on */
+
+struct stdio_pump_opts {
+    int console_out, console_err; /* borrowed; normally 1 and 2 */
+    /* How many workers there will be; 0: unknown. The table of descriptors then gets its size
+     * before the thread starts: growing one that threads share makes the kernel wait for a grace
+     * period, milliseconds at each doubling. */
+    int nworkers;
+    /* NULL, or a flag which, once set (by a signal handler, say), makes a stdio_pump_close() that
+     * waits for a reader give up within 50 ms. */
+    const atomic_bool *give_up;
+    /* Lines with one of these substrings are copied to the filtered files; NULL-terminated or NULL.
+     * Borrowed until the pump is closed. */
+    char *const *dup_stdout, *const *dup_stderr;
+    /* On the agent's loop, after stdio_worker_exited(): everything that this worker wrote is read.
+     */
+    void (*on_drained)(void *arg, int local_rank);
+    void *arg;
+};
+
+#endif

@@ -1,0 +1,18 @@
+/* report_input.h: what a report is made of. Everything is borrowed. */
+#ifndef AGENT_REPORT_REPORT_INPUT_H
+#define AGENT_REPORT_REPORT_INPUT_H
+
+#include "agent/job_spec.h"
+
+struct report_input {
+    const struct job_spec *job;
+    const struct rdzv_result *result;
+    const char *host; /* of this node */
+    int group_rank, nnodes, world_size;
+    double elapsed;         /* seconds since the job began */
+    const char *log_dir;    /* the run directory, or NULL */
+    const char *leftover;   /* processes that could not be ended, one line, or NULL */
+    const char *operations; /* the last ones of this node's workers (recorded.h), or NULL */
+};
+
+#endif

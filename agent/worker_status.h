@@ -1,0 +1,12 @@
+/* worker_status.h: what a status display shows of one worker. */
+#ifndef AGENT_WORKER_STATUS_H
+#define AGENT_WORKER_STATUS_H
+
+struct agent_worker_status {
+    int rank, local_rank, pid;
+    const char *state; /* "running", "exited", "failed", "stopped" */
+    int exit_code, signal;
+    double seconds; /* since it was started */
+};
+
+#endif

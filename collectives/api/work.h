@@ -1,0 +1,47 @@
+/* work.h: a work handle, as those see it who carry out its operation. async.c keeps the handles. */
+#ifndef COLLECTIVES_API_WORK_H
+#define COLLECTIVES_API_WORK_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collectives/api/coll_call.h"
+#include "collectives/dlcoll.h"
+
+struct p2p_op;
+
+struct dlcoll_work {
+    struct dlcoll_work *next; /* in the queue, or in the pool */
+    struct dlcoll_comm *comm;
+    _Atomic uint32_t done;     /* a futex */
+    _Atomic uint32_t sleepers; /* on it */
+    int result;                /* once it is done */
+    _Atomic bool detached;     /* the program has no handle (any more) */
+    struct coll_call call;     /* of a collective one */
+    struct p2p_op *ops;        /* of a point-to-point one: a list; else NULL */
+    struct p2p_op *own_ops;    /* storage for them, kept with the handle */
+    size_t cap_ops;
+    size_t *counts; /* copies of the caller's arrays; kept with the handle */
+    size_t cap_counts;
+    dlcoll_span *spans; /* likewise */
+    size_t cap_spans;
+    bool device;     /* on a stream: complete when the event is */
+    void *event;     /* kept with the handle */
+    uint64_t record; /* of the flight recorder */
+};
+
+/* A handle from the pool. NULL: no memory. */
+struct dlcoll_work *async_new_work(struct dlcoll_comm *comm);
+
+/* One that has come to nothing. NULL is allowed. */
+void async_put_back(struct dlcoll_work *w);
+
+/* Whether a thread is there. For the program's, inside. */
+bool async_has_thread(const struct dlcoll_comm *comm);
+
+/* The result is known: wakes those who wait. A detached handle goes back into the pool. */
+void async_complete(struct dlcoll_work *w, int result);
+
+#endif

@@ -1,0 +1,53 @@
+/* p2p_op.h: one send or receive, and the header of its message. */
+#ifndef COLLECTIVES_P2P_P2P_OP_H
+#define COLLECTIVES_P2P_P2P_OP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct dlcoll_work;
+
+enum { P2P_ANY = -1 };
+enum { P2P_TAG_BARRIER = INT32_MIN }; /* of the library's own; the program's are >= 0 */
+
+struct p2p_frame {
+    uint8_t kind, dtype;
+    uint16_t unused;
+    int32_t tag;
+    uint64_t count;
+    uint64_t id; /* of the message, among those from its sender to its receiver */
+    union {
+        uint64_t addr;  /* within the node, RTS: where it lies in the sender's memory */
+        uint64_t taken; /* over TCP: bytes, of the receiver's to the sender */
+    };
+};
+
+enum p2p_state { P2P_QUEUED, P2P_OFFERED, P2P_POSTED, P2P_ACCEPTED, P2P_FILLING, P2P_DONE };
+
+/* A send or a receive; storage is the work handle's. */
+struct p2p_op {
+    struct p2p_op *next;      /* in the list of its state */
+    struct p2p_op *sibling;   /* of one handle */
+    struct dlcoll_work *work; /* NULL: somebody waits for `ended`, and takes the result */
+    _Atomic uint32_t ended;
+    int result; /* the public code */
+    enum p2p_state state;
+    bool is_send, any, optional;
+    int peer; /* of the communicator; of an `any` receive once it is matched */
+    int tag;
+    uint8_t dtype;
+    size_t count, len; /* elements, bytes */
+    uint8_t *buf;
+    int *from; /* the caller's, for an `any` receive; NULL: not asked for */
+    uint64_t deadline_ns;
+    uint64_t accepted_ns; /* a large receive: when it was matched */
+    uint64_t seq, record;
+
+    struct p2p_frame frame; /* to be written before what of buf is to be */
+    size_t moved;           /* of both and what is between them */
+    bool with_data;
+};
+
+#endif

@@ -1,0 +1,66 @@
+/* rdzv_config.h: what an agent is told about the rendezvous: the options of one launcher, as the
+ * launcher has read them and as a backend reads them. */
+#ifndef RENDEZVOUS_DISCOVERY_RDZV_CONFIG_H
+#define RENDEZVOUS_DISCOVERY_RDZV_CONFIG_H
+
+#include <stdbool.h>
+
+#include "rendezvous/rules/rdzv_types.h"
+
+struct guard;
+
+#define RDZV_PLACES_MAX 16
+struct rdzv_place_to_ask {
+    const char *host;
+    int port;
+};
+
+/* Strings are borrowed until rdzv_close() has called back. Times are in seconds. */
+struct rdzv_config {
+    enum rdzv_backend backend;
+    const char *endpoint_host; /* where the coordinator is; NULL for RDZV_FILE */
+    int endpoint_port;         /* 0: a free one (one node, or RDZV_FILE) */
+    /* RDZV_C10D: where else a coordinator may be, or somebody who knows it; the nodes that have
+     * these addresses answer there. A job begins at the endpoint. */
+    const struct rdzv_place_to_ask *more;
+    int nmore;
+    const char *endpoint_path; /* RDZV_FILE */
+    const char *run_id;        /* jobs with different ids on one endpoint do not mix */
+    int min_nodes, max_nodes;
+    int node_rank; /* the group rank asked for; -1: any, in stable order */
+    int nproc;     /* workers on this node; 0: a launcher without workers, which is in no round: the
+                      coordinator, or a witness that votes when the coordinator is lost */
+    const char *role;
+    const char *host;         /* this node's name, for people */
+    const char *local_addr;   /* the address to advertise, or a name of it; NULL: the local one of
+                                 the connection */
+    int is_host;              /* --rdzv_conf is_host: 1 be the coordinator, 0 never, -1 find out */
+    double join_timeout;      /* until the first round is complete, and each later one */
+    double last_call_timeout; /* MIN reached, MAX not: how long to wait for more */
+    double close_timeout; /* how long the coordinator waits for the others to leave at the end */
+    double keep_alive_interval; /* between heartbeats, each way */
+    int keep_alive_max_attempt; /* that many missed: the peer is lost */
+    double read_timeout;        /* for the first answer of a coordinator that accepted */
+    int max_restarts;
+    enum restart_policy restart_policy;
+    double restart_backoff; /* before the n-th charged restart: n times this many seconds */
+    int spares;             /* nodes beyond max_nodes that wait for a place */
+    bool elastic;           /* a node that comes is taken in at once, not at the next restart */
+    int max_node_restarts;  /* after a node was lost or left; -1: as long as MIN nodes are there,
+                               and waiting for another one only when max_restarts allows any */
+    struct exit_codes no_restart; /* of workers: the job ends with it */
+    bool elect;                   /* when the coordinator is lost, the others choose another one */
+    double progress_time; /* the same failure sooner than this after every start: pause, then end;
+                             0: never */
+    const char *master_addr; /* static: as the user gave it, for MASTER_ADDR; else NULL */
+    bool relay;              /* the workers' store is on loopback of each node (relay.h) */
+    bool agent_store;        /* false (--master_store none): MASTER_PORT is a port of rank 0's node
+                                on which nothing listens */
+    struct guard *guard;     /* who may join and how (guard.h); NULL: whoever reaches the port */
+    bool legacy_store_113;   /* a store client without handshake is torch <= 2.0, not 2.1 */
+};
+
+/* Fills in torchrun's defaults; strings NULL, one node, one worker. */
+void rdzv_config_defaults(struct rdzv_config *c);
+
+#endif

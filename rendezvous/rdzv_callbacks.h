@@ -1,0 +1,38 @@
+/* rdzv_callbacks.h: what the rendezvous asks of the agent; rdzv.h draws the order of the calls. */
+#ifndef RENDEZVOUS_RDZV_CALLBACKS_H
+#define RENDEZVOUS_RDZV_CALLBACKS_H
+
+#include <stdint.h>
+
+#include "rendezvous/rules/rank_table.h"
+#include "rendezvous/rules/rdzv_types.h"
+
+struct rdzv_callbacks {
+    void *arg;
+    /* The nodes are complete; this one is `group_rank` of `nnodes`. Prepare the round (sockets,
+     * segment) and answer with rdzv_prepared(). May come again without on_run in between, with
+     * another generation, when a node was lost meanwhile: prepare anew. */
+    void (*on_prepare)(void *arg, struct generation gen, int group_rank, int nnodes);
+    /* Every node is prepared: start the workers. The table is borrowed until the next on_prepare or
+     * rdzv_close. table->nodes[group_rank] is this node. */
+    void (*on_run)(void *arg, const struct rank_table *table, int group_rank);
+    /* RESTART_WORKER: start the failed worker again. */
+    void (*on_respawn)(void *arg, int local_rank, int restart_count);
+    /* The round is over: stop every worker, and answer with rdzv_stopped() when none is alive. Once
+     * for a round whose on_run has come. It says what follows, so it comes also when this node has
+     * been faster with rdzv_stopped(); then there is nothing left to answer. */
+    void (*on_stop)(void *arg, const struct rdzv_stop *why);
+    /* Until when the workers may live, CLOCK_MONOTONIC ns: what ends them when this process cannot
+     * is to be told. It moves on with every answer of the coordinator; 0: no limit. May be NULL. */
+    void (*on_lease)(void *arg, uint64_t until_ns);
+    /* On a thread of its own, which must not wait for anything: the lease that on_lease has set
+     * goes on until `until_ns`, if one is set. May be NULL when on_lease is. */
+    void (*extend_lease)(void *arg, uint64_t until_ns);
+    /* The lease has run out: the other nodes may start without this one soon. The workers are to
+     * be killed now; on_stop has come. May be NULL when on_lease is. */
+    void (*on_fence)(void *arg);
+    /* The job is over for this node. The result is borrowed until rdzv_close. */
+    void (*on_finish)(void *arg, const struct rdzv_result *result);
+};
+
+#endif

@@ -1,0 +1,34 @@
+/* rdzv_settings.h: what a job allows and how long it waits, as the coordinator's rules read it. */
+#ifndef RENDEZVOUS_RULES_RDZV_SETTINGS_H
+#define RENDEZVOUS_RULES_RDZV_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "rendezvous/rules/rdzv_types.h"
+
+/* What the coordinator's own launcher was told; strings are borrowed for the state's life. */
+struct rdzv_rules {
+    enum rdzv_backend backend;
+    const char *run_id;
+    const char *version; /* of dlaunch */
+    int min_nodes, max_nodes;
+    int max_restarts;
+    enum restart_policy restart_policy;
+    uint64_t backoff_ns;
+    int spares;
+    bool elastic;
+    int max_node_restarts; /* -1: see rdzv.h */
+    struct exit_codes no_restart;
+    uint64_t progress_ns;
+    bool elect; /* the nodes may choose another coordinator when this one is lost */
+    uint64_t join_ns, last_call_ns, close_ns;
+    uint64_t heartbeat_ns, dead_ns;
+    bool agent_store, relay;
+    const char *bound_addr; /* the address it listens on; "": all of them */
+    int port;
+    const char *local_addr;  /* to advertise, or "" */
+    const char *master_addr; /* static: as the user gave it, or NULL */
+};
+
+#endif

@@ -782,7 +782,6 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     a->nalive--;
     a->swept = false;
     atomic_store_explicit(&a->link->page->nworkers, (uint32_t)a->nalive, memory_order_relaxed);
-    kill(-x->pid, SIGKILL); /* what it left in its own process group */
     stdio_worker_exited(a->pump, w->local_rank);
     agent_look_for_descendants(a, 0);
     if (w->ok)

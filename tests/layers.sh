@@ -31,6 +31,39 @@ out=$(grep -rnE 'include "rendezvous/' collectives | grep -vE 'rendezvous/store/
 out=$(grep -rnE 'include "' collectives/tools | grep -vE 'include "collectives/(tools/|dlcoll\.h)')
 [ -z "$out" ] || { printf 'collectives/tools may include only dlcoll.h\n%s\n' "$out"; bad=1; }
 
+# inside a folder: a room may include the rooms named behind it, and itself.
+room() {
+    room=$1; shift
+    allowed=$(printf '%s|' "$room" "$@")
+    out=$(grep -rnE '^[[:space:]]*#[[:space:]]*include "(rendezvous|agent|launcher|collectives)/' "$room" --include='*.[ch]' |
+        grep -vE "include \"(${allowed%|})/[^/\"]*\"")
+    [ -z "$out" ] || { printf 'not allowed from the room %s (may use: %s)\n%s\n' "$room" "$*" "$out"; bad=1; }
+}
+room rendezvous/rules
+room rendezvous/store
+room rendezvous/wire rendezvous/rules
+room rendezvous/discovery rendezvous/rules rendezvous/wire
+room agent/process agent
+room agent/output agent agent/process rendezvous/rules
+room agent/device agent agent/process
+room agent/report agent
+room launcher/control agent
+room collectives/reduce collectives collectives/api
+room collectives/net collectives/api collectives/bootstrap collectives/reduce
+room collectives/shm collectives/api collectives/net collectives/reduce
+room collectives/p2p collectives/api collectives/net collectives/shm collectives/reduce collectives/nccl
+room collectives/nccl collectives collectives/api
+
+# the rooms of the agent serve it: they know its plain data, not the agent itself.
+out=$(grep -rnE 'include "agent/(agent|worker|guardian)\.h"' agent/*/)
+[ -z "$out" ] || { printf 'a room of agent/ may not include the agent itself\n%s\n' "$out"; bad=1; }
+
+# no include cycle between units (x.c with x.h): tsort names the units of one.
+loop=$(grep -rE '^[[:space:]]*#[[:space:]]*include "(core|rendezvous|agent|launcher|collectives)/' \
+        core rendezvous agent launcher collectives --include='*.[ch]' |
+    sed -nE 's/^([^:]*)\.[ch]:.*include "([^"]*)\.[a-z]+".*/\1 \2/p' | awk '$1 != $2' | tsort 2>&1 >/dev/null)
+[ -z "$loop" ] || { printf 'include cycle:\n%s\n' "$loop"; bad=1; }
+
 # third-party headers: one door each.
 door() {
     out=$(grep -rnE "include <($1)" core rendezvous agent launcher collectives --include='*.[ch]' | grep -vE "^($2)")

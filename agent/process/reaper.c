@@ -81,10 +81,20 @@ static int reap(pid_t pid, struct reaper_exit *x)
     return got == pid ? 1 : got == 0 ? 0 : -1;
 }
 
+/* Kills what a dead worker left in its process group. The zombie still holds the number: once the
+ * worker is reaped, another process group may have that number. */
+static void kill_group_of_zombie(pid_t pid)
+{
+    siginfo_t si = {.si_pid = 0};
+    if (waitid(P_PID, (id_t)pid, &si, WEXITED | WNOHANG | WNOWAIT) == 0 && si.si_pid == pid)
+        kill(-pid, SIGKILL);
+}
+
 /* Whether it was dead, and *w with it. */
 static bool reap_worker(struct reaper *r, struct watch *w)
 {
     struct reaper_exit x = {.status = 0};
+    kill_group_of_zombie(w->pid);
     int rc = reap(w->pid, &x);
     if (rc == 0) { /* a debugger holds it: SIGCHLD comes when it lets go */
         close_pidfd(r, w);

@@ -3,7 +3,10 @@
  * Workers are watched by pidfd, all in one epoll set that the loop polls, so their deaths are
  * delivered in the order in which they happened. Whatever else becomes our child (this process is a
  * subreaper) is reaped on SIGCHLD and reported as an orphan. Without pidfds (kernels before 5.3)
- * SIGCHLD does both. */
+ * SIGCHLD does both.
+ *
+ * A dead worker is killed with its process group before it is reaped: from then on its number, and
+ * with it the group's, may belong to somebody else. */
 #ifndef AGENT_PROCESS_REAPER_H
 #define AGENT_PROCESS_REAPER_H
 

@@ -15,7 +15,7 @@
 #include "core/fsm.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
-#include "rendezvous/store/store_list.h"
+#include "core/list.h"
 #include "rendezvous/store/store_retry.h"
 
 /* The happy path: store_async_open -> on_timer -> (on_resolved) -> connect -> on_poll (connected,
@@ -49,7 +49,7 @@ static const struct fsm_state states[] = {
 
 /* One request: one step, or a step that waits (or checks) and one that reads. */
 struct op {
-    struct store_node link;
+    struct list_node link;
     struct step {
         enum store_cmd cmd;
         struct buf wire;
@@ -85,7 +85,7 @@ struct store_async {
     uv_timer_t timer;
     uint64_t due; /* what the timer is set for */
 
-    struct store_node ops; /* unfinished, in order */
+    struct list_node ops; /* unfinished, in order */
     struct op *unsent;     /* the first one that is not wholly written; NULL: none */
     bool blocked;          /* the socket does not take more at the moment */
     uint64_t progress_ns;  /* when the first one last got on */
@@ -123,7 +123,7 @@ static void release_when_closed(struct store_async *c)
 {
     if (--c->handles)
         return;
-    while (!node_alone(&c->ops)) {
+    while (!list_alone(&c->ops)) {
         struct store_answer a = {.status = -ECANCELED, .text = "store: the client was closed"};
         finish(c, container_of(c->ops.next, struct op, link), &a);
     }
@@ -169,7 +169,7 @@ static void set_timer(struct store_async *c, uint64_t due)
 
 static struct op *first(const struct store_async *c)
 {
-    return node_alone(&c->ops) ? NULL : container_of(c->ops.next, struct op, link);
+    return list_alone(&c->ops) ? NULL : container_of(c->ops.next, struct op, link);
 }
 
 static struct op *after(const struct store_async *c, struct op *op)
@@ -183,7 +183,7 @@ static void finish(struct store_async *c, struct op *op, struct store_answer *a)
     struct store_done done = op->done;
     if (c->unsent == op)
         c->unsent = after(c, op);
-    node_remove(&op->link);
+    list_remove(&op->link);
     buf_fini(&op->steps[0].wire);
     buf_fini(&op->steps[1].wire);
     free(op);
@@ -740,9 +740,9 @@ void store_async_request(struct store_async *c, const struct store_request *r,
     }
     if (op->steps[0].wire.oom || op->steps[1].wire.oom)
         op->refused = STORE_ERR_MEMORY;
-    if (node_alone(&c->ops))
+    if (list_alone(&c->ops))
         c->progress_ns = mono_ns();
-    node_append(&c->ops, &op->link);
+    list_append(&c->ops, &op->link);
     if (!c->unsent)
         c->unsent = op;
     if (c->fsm.state == BROKEN)
@@ -772,7 +772,7 @@ int store_async_open(struct store_async **out, uv_loop_t *loop, const char *host
                               .open_arg = arg,
                               .handles = 1};
     strcpy(c->host, host);
-    node_init(&c->ops);
+    list_init(&c->ops);
     uv_timer_init(loop, &c->timer);
     set_timer(c, 0);
     *out = c;

@@ -27,8 +27,8 @@ void store_service_adopt(struct store_service *s, struct store_conn *c, int fd)
     c->eof = false;
     c->progress_ns = 0;
     store_session_init(&c->session, &s->shared, s->legacy_113);
-    node_append(&s->conns, &c->link);
-    node_init(&c->stalled);
+    list_append(&s->conns, &c->link);
+    list_init(&c->stalled);
     s->conns_n++;
     c->events = STORE_POLL_IN;
     if (!s->driver->watch(s, c))
@@ -40,8 +40,8 @@ static void drop(struct store_service *s, struct store_conn *c, enum store_reaso
     if (why)
         s->rejected[why]++;
     store_session_fini(&c->session);
-    node_remove(&c->link);
-    node_remove(&c->stalled);
+    list_remove(&c->link);
+    list_remove(&c->stalled);
     s->conns_n--;
     s->driver->gone(s, c, why);
 }
@@ -72,7 +72,7 @@ static bool send_some(struct store_conn *c)
         if ((size_t)n < offered)
             break;
     }
-    if (turn && !node_alone(&c->stalled))
+    if (turn && !list_alone(&c->stalled))
         c->progress_ns = mono_ns();
     return true;
 }
@@ -83,9 +83,9 @@ static void note_stall(struct store_service *s, struct store_conn *c)
     size_t unsent = c->session.peer.out.len;
     bool stalled = unsent > STORE_UNREAD_MAX || (c->eof && unsent);
     if (!stalled) {
-        node_remove(&c->stalled);
-    } else if (node_alone(&c->stalled)) {
-        node_append(&s->stalled, &c->stalled);
+        list_remove(&c->stalled);
+    } else if (list_alone(&c->stalled)) {
+        list_append(&s->stalled, &c->stalled);
         c->progress_ns = mono_ns();
     }
 }
@@ -176,12 +176,12 @@ void store_service_ready(struct store_service *s, struct store_conn *c, unsigned
 
 bool store_service_has_stalled(const struct store_service *s)
 {
-    return !node_alone(&s->stalled);
+    return !list_alone(&s->stalled);
 }
 
 void store_service_tick(struct store_service *s, uint64_t now_ns)
 {
-    for (struct store_node *i = s->stalled.next, *next; i != &s->stalled; i = next) {
+    for (struct list_node *i = s->stalled.next, *next; i != &s->stalled; i = next) {
         struct store_conn *c = container_of(i, struct store_conn, stalled);
         next = i->next;
         if (now_ns > c->progress_ns && now_ns - c->progress_ns >= s->stall_ns)
@@ -202,13 +202,13 @@ void store_service_init(struct store_service *s, const struct store_driver *driv
     s->shared.requests = 0;
     memset(s->rejected, 0, sizeof(s->rejected));
     store_table_init(&s->shared.table);
-    node_init(&s->conns);
-    node_init(&s->stalled);
+    list_init(&s->conns);
+    list_init(&s->stalled);
 }
 
 static void drop_all(struct store_service *s)
 {
-    while (!node_alone(&s->conns))
+    while (!list_alone(&s->conns))
         drop(s, container_of(s->conns.next, struct store_conn, link), STORE_OK);
 }
 

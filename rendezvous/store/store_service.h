@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "rendezvous/store/store_list.h"
+#include "core/list.h"
 #include "rendezvous/store/store_session.h"
 
 #define STORE_STALL_MS 30000u
@@ -28,7 +28,7 @@ enum { STORE_POLL_IN = 1, STORE_POLL_OUT = 2, STORE_POLL_HANGUP = 4 };
 
 struct store_conn {
     struct store_session session;
-    struct store_node link, stalled; /* in the service's lists */
+    struct list_node link, stalled; /* in the service's lists */
     int fd;
     unsigned events; /* what the driver waits for: STORE_POLL_IN, _OUT; 0: nothing */
     bool eof;
@@ -50,7 +50,7 @@ struct store_service {
     const struct store_driver *driver;
     bool legacy_113;
     uint64_t stall_ns;
-    struct store_node conns, stalled;
+    struct list_node conns, stalled;
     size_t conns_n;
     uint64_t rejected[STORE_REASONS];
     uint8_t chunk[65536]; /* what was just received, of whichever connection */

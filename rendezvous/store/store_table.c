@@ -14,13 +14,13 @@ struct store_name {
     struct store_blob *value; /* NULL: there is no such key */
     struct store_blob *queue, *queue_last;
     int64_t queue_len;
-    struct store_node waits;   /* store_wait */
-    struct store_node watches; /* store_watch.by_name */
+    struct list_node waits;   /* store_wait */
+    struct list_node watches; /* store_watch.by_name */
 };
 
 struct store_watch {
     struct store_wait by_name;
-    struct store_node by_peer;
+    struct list_node by_peer;
 };
 
 /* --- Names -------------------------------------------------------------------------------------*/
@@ -62,8 +62,8 @@ static enum store_reason find_or_make(struct store_table *t, struct store_view k
     }
     const struct map_entry *e = container_of(slot, struct map_entry, value);
     *n = (struct store_name){.text = {(const uint8_t *)e->key, e->len}};
-    node_init(&n->waits);
-    node_init(&n->watches);
+    list_init(&n->waits);
+    list_init(&n->watches);
     *slot = n;
     t->bytes += name_cost(key.len);
     *out = n;
@@ -72,7 +72,7 @@ static enum store_reason find_or_make(struct store_table *t, struct store_view k
 
 static void drop_if_unused(struct store_table *t, struct store_name *n)
 {
-    if (exists(n) || !node_alone(&n->waits) || !node_alone(&n->watches))
+    if (exists(n) || !list_alone(&n->waits) || !list_alone(&n->watches))
         return;
     t->bytes -= name_cost(n->text.len);
     free(map_remove(&t->names, n->text.p, n->text.len));
@@ -94,9 +94,9 @@ void store_table_forget_wait(struct store_table *t, struct store_peer *p)
 {
     for (size_t i = 0; i < p->waits_n; i++) {
         struct store_wait *w = &p->waits[i];
-        if (node_alone(&w->link))
+        if (list_alone(&w->link))
             continue;
-        node_remove(&w->link);
+        list_remove(&w->link);
         drop_if_unused(t, w->name);
     }
     release_waits(t, p);
@@ -104,15 +104,15 @@ void store_table_forget_wait(struct store_table *t, struct store_peer *p)
 
 static void make_ready(struct store_table *t, struct store_peer *p)
 {
-    if (node_alone(&p->ready))
-        node_append(&t->ready, &p->ready);
+    if (list_alone(&p->ready))
+        list_append(&t->ready, &p->ready);
 }
 
 /* The name of the wait has come. */
 static void arrived(struct store_table *t, struct store_wait *w)
 {
     struct store_peer *p = w->peer;
-    node_remove(&w->link);
+    list_remove(&w->link);
     if (--p->missing)
         return;
     release_waits(t, p);
@@ -122,13 +122,13 @@ static void arrived(struct store_table *t, struct store_wait *w)
 
 static void wake_all(struct store_table *t, struct store_name *n)
 {
-    while (!node_alone(&n->waits))
+    while (!list_alone(&n->waits))
         arrived(t, container_of(n->waits.next, struct store_wait, link));
 }
 
 static void wake_one(struct store_table *t, struct store_name *n)
 {
-    if (!node_alone(&n->waits))
+    if (!list_alone(&n->waits))
         arrived(t, container_of(n->waits.next, struct store_wait, link));
 }
 
@@ -157,15 +157,15 @@ static void add_wait(struct store_peer *p, struct store_name *n)
     struct store_wait *w = &p->waits[p->waits_n++];
     w->name = n;
     w->peer = p;
-    node_append(&n->waits, &w->link);
+    list_append(&n->waits, &w->link);
 }
 
 struct store_peer *store_table_next_ready(struct store_table *t)
 {
-    if (node_alone(&t->ready))
+    if (list_alone(&t->ready))
         return NULL;
     struct store_peer *p = container_of(t->ready.next, struct store_peer, ready);
-    node_remove(&p->ready);
+    list_remove(&p->ready);
     return p;
 }
 
@@ -175,7 +175,7 @@ struct store_peer *store_table_next_ready(struct store_table *t)
 static void tell_watchers(struct store_table *t, struct store_name *n, uint8_t kind,
                           struct store_blob *before, struct store_blob *after)
 {
-    for (struct store_node *i = n->watches.next; i != &n->watches; i = i->next) {
+    for (struct list_node *i = n->watches.next; i != &n->watches; i = i->next) {
         struct store_peer *p = container_of(i, struct store_wait, link)->peer;
         if (p->out.len > STORE_UNREAD_MAX) {
             p->violation = STORE_ERR_STALLED;
@@ -197,7 +197,7 @@ static bool fits(const struct store_blob *b, size_t len)
 /* The key now holds these bytes: in place where nobody else uses the old value. */
 static enum store_reason put_value(struct store_table *t, struct store_name *n, struct store_view v)
 {
-    if (fits(n->value, v.len) && node_alone(&n->watches)) {
+    if (fits(n->value, v.len) && list_alone(&n->watches)) {
         memcpy(n->value->data, v.p, v.len);
         n->value->len = v.len;
         return STORE_OK;
@@ -524,8 +524,8 @@ static enum store_reason watch(struct store_table *t, struct store_peer *p, stru
     t->bytes += sizeof(*w);
     w->by_name.name = n;
     w->by_name.peer = p;
-    node_append(&n->watches, &w->by_name.link);
-    node_append(&p->watches, &w->by_peer);
+    list_append(&n->watches, &w->by_name.link);
+    list_append(&p->watches, &w->by_peer);
     p->watches_n++;
     store_out_u8(&p->out, STORE_WATCHING);
     return STORE_OK;
@@ -601,7 +601,7 @@ void store_table_init(struct store_table *t)
 {
     *t = (struct store_table){.keys = 0};
     map_init(&t->names);
-    node_init(&t->ready);
+    list_init(&t->ready);
 }
 
 static void free_name(void *value)
@@ -625,22 +625,22 @@ void store_peer_init(struct store_peer *p)
 {
     memset(p, 0, sizeof(*p));
     store_out_init(&p->out);
-    node_init(&p->ready);
-    node_init(&p->watches);
+    list_init(&p->ready);
+    list_init(&p->watches);
 }
 
 void store_peer_fini(struct store_table *t, struct store_peer *p)
 {
     store_table_forget_wait(t, p);
-    while (!node_alone(&p->watches)) {
+    while (!list_alone(&p->watches)) {
         struct store_watch *w = container_of(p->watches.next, struct store_watch, by_peer);
-        node_remove(&w->by_peer);
-        node_remove(&w->by_name.link);
+        list_remove(&w->by_peer);
+        list_remove(&w->by_name.link);
         t->bytes -= sizeof(*w);
         drop_if_unused(t, w->by_name.name);
         free(w);
     }
     p->watches_n = 0;
-    node_remove(&p->ready);
+    list_remove(&p->ready);
     store_out_fini(&p->out);
 }

@@ -27,7 +27,7 @@
 #include <stdint.h>
 
 #include "core/map.h"
-#include "rendezvous/store/store_list.h"
+#include "core/list.h"
 #include "rendezvous/store/store_out.h"
 #include "rendezvous/store/store_proto.h"
 
@@ -41,7 +41,7 @@
 
 struct store_table {
     struct map names; /* struct store_name */
-    struct store_node ready;
+    struct list_node ready;
     size_t keys;  /* names that hold a value */
     size_t bytes; /* all that STORE_BYTES_MAX bounds */
 };
@@ -50,19 +50,19 @@ struct store_name;
 
 /* A peer's interest in one name. */
 struct store_wait {
-    struct store_node link; /* in the name's list; alone: the name has come */
+    struct list_node link; /* in the name's list; alone: the name has come */
     struct store_name *name;
     struct store_peer *peer;
 };
 
 struct store_peer {
     struct store_out out;
-    struct store_node ready;     /* in the table's list */
+    struct list_node ready;     /* in the table's list */
     enum store_reason violation; /* why it must be closed, found while others were served */
     struct store_wait *waits;    /* of the parked WAIT or BARRIER; NULL: none */
     size_t waits_n, waits_cap, missing;
     struct store_wait one; /* a wait for one name needs no allocation */
-    struct store_node watches;
+    struct list_node watches;
     size_t watches_n;
 };
 

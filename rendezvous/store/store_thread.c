@@ -25,12 +25,12 @@ struct store_thread {
     int epoll, listener, stop; /* stop: an eventfd */
     int port;
     uint64_t accept_again_ns; /* not 0: the listener is left alone until then */
-    struct store_node dead;   /* connections that an event at hand may still name */
+    struct list_node dead;   /* connections that an event at hand may still name */
 };
 
 struct thread_conn {
     struct store_conn conn;
-    struct store_node dead;
+    struct list_node dead;
 };
 
 /* --- On the thread -----------------------------------------------------------------------------*/
@@ -57,16 +57,16 @@ static void gone(struct store_service *s, struct store_conn *c, enum store_reaso
     epoll_ctl(thread_of(s)->epoll, EPOLL_CTL_DEL, c->fd, NULL);
     close(c->fd);
     c->fd = -1;
-    node_append(&thread_of(s)->dead, &container_of(c, struct thread_conn, conn)->dead);
+    list_append(&thread_of(s)->dead, &container_of(c, struct thread_conn, conn)->dead);
 }
 
 static const struct store_driver driver = {.watch = watch, .gone = gone};
 
 static void bury(struct store_thread *t)
 {
-    while (!node_alone(&t->dead)) {
+    while (!list_alone(&t->dead)) {
         struct thread_conn *tc = container_of(t->dead.next, struct thread_conn, dead);
-        node_remove(&tc->dead);
+        list_remove(&tc->dead);
         free(tc);
     }
 }
@@ -94,7 +94,7 @@ static void accept_all(struct store_thread *t)
             close(fd);
             continue;
         }
-        node_init(&tc->dead);
+        list_init(&tc->dead);
         store_service_adopt(&t->service, &tc->conn, fd);
     }
 }
@@ -213,7 +213,7 @@ int store_thread_new(struct store_thread **out, const struct store_thread_opts *
     t->listener = t->epoll = t->stop = -1;
     t->owner = getpid();
     t->accept_again_ns = 0;
-    node_init(&t->dead);
+    list_init(&t->dead);
     store_service_init(&t->service, &driver, opts->legacy_113, opts->stall_ms);
     int rc = t->listener = listen_on(opts, e);
     if (rc >= 0)

@@ -14,7 +14,7 @@
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/rules/rank_table.h"
 #include "rendezvous/rules/rdzv_msg.h"
-#include "rendezvous/store/store_list.h"
+#include "core/list.h"
 
 #define CONNECT_MS 5000
 #define DEAD_MS    15000 /* a link on which nothing is acknowledged for 60 % of it is broken */
@@ -28,7 +28,7 @@ struct trunk {
     struct trunk *next;
     struct link *link;         /* NULL: on its way; its streams wait */
     struct map streams;        /* id -> struct stream */
-    struct store_node waiting; /* streams that go on when the link is there, or not full any more */
+    struct list_node waiting; /* streams that go on when the link is there, or not full any more */
     size_t most;               /* streams */
     uint32_t next_id;
     bool caller; /* made here: this side opens the streams */
@@ -39,7 +39,7 @@ struct stream {
     uv_poll_t poll;
     struct trunk *trunk; /* NULL: closed */
     struct relay *relay;
-    struct store_node waiting; /* in the trunk's list */
+    struct list_node waiting; /* in the trunk's list */
     uint32_t id;
     int fd;
     struct buf out;  /* came over the link, not yet written to fd; at most RELAY_WINDOW */
@@ -109,7 +109,7 @@ static void on_stream_closed(uv_handle_t *handle)
 /* But for its place in the trunk's map. */
 static void release(struct stream *s)
 {
-    node_remove(&s->waiting);
+    list_remove(&s->waiting);
     s->trunk = NULL;
     uv_close((uv_handle_t *)&s->poll, on_stream_closed);
     close_fd(&s->fd);
@@ -202,7 +202,7 @@ static void on_ready(uv_poll_t *poll, int status, int events)
     if (events & UV_WRITABLE)
         write_out(s);
     if ((events & UV_READABLE) && s->credit && link_is_full(s->trunk->link))
-        node_append(&s->trunk->waiting, &s->waiting);
+        list_append(&s->trunk->waiting, &s->waiting);
     else if ((events & UV_READABLE) && s->credit)
         read_in(s);
     if (s->trunk)
@@ -212,7 +212,7 @@ static void on_ready(uv_poll_t *poll, int status, int events)
 /* What it waits for now; or that it is over. */
 static void update(struct stream *s)
 {
-    bool may_read = s->opened && s->credit && !s->read_all && node_alone(&s->waiting);
+    bool may_read = s->opened && s->credit && !s->read_all && list_alone(&s->waiting);
     int events = (s->out.len ? UV_WRITABLE : 0) | (may_read ? UV_READABLE : 0);
     if (s->got_end && !s->out.len)
         close_stream(s);
@@ -237,7 +237,7 @@ static struct stream *new_stream(struct trunk *t, uint32_t id, int fd)
     *place = s;
     t->relay->open++;
     s->poll.data = s;
-    node_init(&s->waiting);
+    list_init(&s->waiting);
     s->trunk = t;
     s->relay = t->relay;
     s->id = id;
@@ -358,10 +358,10 @@ static void on_end(struct link *l, enum rdzv_end how, const char *why)
 /* Takes the one that has waited longest off the list; NULL: there is none. */
 static struct stream *next_waiting(struct trunk *t)
 {
-    struct store_node *first = t->waiting.next;
-    if (node_alone(&t->waiting))
+    struct list_node *first = t->waiting.next;
+    if (list_alone(&t->waiting))
         return NULL;
-    node_remove(first);
+    list_remove(first);
     return container_of(first, struct stream, waiting);
 }
 
@@ -381,7 +381,7 @@ static struct trunk *new_trunk(struct relay *r, bool caller)
     t->caller = caller;
     t->most = RELAY_STREAMS_MAX(caller ? r->config.nproc : NPROC_MAX); /* which node calls? */
     map_init(&t->streams);
-    node_init(&t->waiting);
+    list_init(&t->waiting);
     t->next = r->trunks;
     r->trunks = t;
     return t;
@@ -463,7 +463,7 @@ static void on_store(void *arg, int fd, const struct netaddr *peer)
     if (s && r->up->link)
         open_stream(s);
     else if (s)
-        node_append(&r->up->waiting, &s->waiting);
+        list_append(&r->up->waiting, &s->waiting);
     if (!s && !r->said_full)
         log_warn("this node's workers have %zu connections to the store, which is the most for %d "
                  "workers: others are closed",

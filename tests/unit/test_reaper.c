@@ -211,6 +211,36 @@ START_TEST(orphans_are_told_apart)
 }
 END_TEST
 
+/* A worker dies and leaves a process in its group. The reaper kills that one while the worker's
+ * zombie still holds the number: nobody else in this test would. */
+START_TEST(group_is_killed_before_the_worker_is_reaped)
+{
+    int alive[2];
+    ck_assert_int_eq(pipe2(alive, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        setsid();
+        if (fork() == 0) {
+            for (;;)
+                pause();
+        }
+        _exit(5);
+    }
+    close(alive[1]);
+    wait_dead(pid);
+    watch(pid, _i ? pidfd_of(pid) : -1, 0);
+    if (!_i)
+        kill(getpid(), SIGCHLD); /* it died before it was watched */
+    run_until_all(1, 0);
+    ck_assert_int_eq(WEXITSTATUS(g_exits[0].status), 5);
+    struct pollfd p = {alive[0], POLLIN, 0}; /* hangs up when no process of the group is left */
+    ck_assert_int_eq(poll(&p, 1, 10000), 1);
+    ck_assert_int_eq(p.revents, POLLHUP);
+    close(alive[0]);
+}
+END_TEST
+
 START_TEST(reaped_by_someone_else)
 {
     pid_t a = child(0), b = child(0);
@@ -303,6 +333,7 @@ static Suite *suite(void)
     tcase_add_test(tc, without_pidfds);
     tcase_add_test(tc, died_before_it_was_watched);
     tcase_add_test(tc, orphans_are_told_apart);
+    tcase_add_loop_test(tc, group_is_killed_before_the_worker_is_reaped, 0, 2);
     tcase_add_test(tc, reaped_by_someone_else);
     tcase_add_test(tc, held_by_a_debugger);
     tcase_add_loop_test(tc, closing_in_the_callback, 0, 3);

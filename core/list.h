@@ -1,0 +1,38 @@
+/* list.h: intrusive circular lists, for the store's own use: waiters of a key, connections.
+ * A node that is in no list points to itself, so taking it out twice is harmless. */
+#ifndef CORE_LIST_H
+#define CORE_LIST_H
+
+#include <stdbool.h>
+
+struct list_node {
+    struct list_node *next, *prev;
+};
+
+static inline void list_init(struct list_node *n)
+{
+    n->next = n->prev = n;
+}
+
+/* Of a list's head: the list has no member. Of a member: it is in no list. */
+static inline bool list_alone(const struct list_node *n)
+{
+    return n->next == n;
+}
+
+static inline void list_append(struct list_node *head, struct list_node *n)
+{
+    n->prev = head->prev;
+    n->next = head;
+    head->prev->next = n;
+    head->prev = n;
+}
+
+static inline void list_remove(struct list_node *n)
+{
+    n->prev->next = n->next;
+    n->next->prev = n->prev;
+    list_init(n);
+}
+
+#endif

@@ -30,10 +30,10 @@
 #include <unistd.h>
 
 #include "agent/device/gpu_watch.h"
-#include "agent/own_name.h"
-#include "agent/process/dying.h"
+#include "agent/hostname_check.h"
+#include "agent/process/exit_notify.h"
 #include "agent/process/sweep.h"
-#include "agent/report/recorded.h"
+#include "agent/report/flight_report.h"
 #include "agent/report/report.h"
 #include "agent/report/report_words.h"
 #include "agent/worker.h"
@@ -76,11 +76,11 @@ struct agent {
 
     struct rdzv *rdzv;     /* NULL: closed */
     struct rdzv_info info; /* as it was at the end */
-    struct own_name *own_name;
+    struct hostname_check *hostname_check;
     struct stdio_pump *pump;
     struct spawner *spawner;
     struct reaper *reaper;
-    struct dying *dying;
+    struct exit_notify *dying;
     struct placement *placement;
     struct cgroup cgroup;
     struct oom_watch oom;
@@ -130,7 +130,7 @@ static void agent_raise_abort(struct agent *a, const struct failure *first, cons
 static void agent_tell_neighbours(struct agent *a, const struct worker *w);
 /* then the coordinator hears of it, and the node's other workers are stopped. */
 static void agent_worker_failed(struct agent *a, struct worker *w);
-static void agent_on_dying(void *arg); /* of struct dying */
+static void agent_on_dying(void *arg); /* of struct exit_notify */
 
 /* STOPPING, once a round: `signo` to all workers, SIGKILL after the grace. */
 static void agent_stop_workers(struct agent *a, int signo);
@@ -159,7 +159,8 @@ static void agent_keep_recorded(struct agent *a)
 {
     const struct rank_table *t = a->ctx.table;
     if (!a->recorded && t)
-        a->recorded = recorded_text(&a->segment, t->nodes[a->ctx.group_rank].base_rank, mono_ns());
+        a->recorded =
+            flight_report_text(&a->segment, t->nodes[a->ctx.group_rank].base_rank, mono_ns());
 }
 
 static void agent_raise_abort(struct agent *a, const struct failure *first, const char *text)
@@ -205,8 +206,9 @@ static void agent_on_dying(void *arg)
     reaper_look(a->reaper);
     for (int i = 0; i < a->job->nproc && a->fsm.state == RUNNING; i++) {
         struct worker *w = &a->workers[i];
-        int status =
-            w->state == WORKER_RUNNING && dying_is(&a->segment, i) ? dying_status(w->pid) : -1;
+        int status = w->state == WORKER_RUNNING && exit_notify_is(&a->segment, i)
+                         ? exit_notify_status(w->pid)
+                         : -1;
         if (status <= 0)
             continue;
         worker_dying(w, &a->ctx, status);
@@ -264,7 +266,7 @@ static bool is_overdue(const struct agent *a)
     if (ms <= UNKILLABLE_MS || ms > ENDING_MS)
         return ms > UNKILLABLE_MS;
     for (int i = 0; i < a->job->nproc; i++) {
-        if (a->workers[i].state == WORKER_RUNNING && dying_runs(a->workers[i].pid))
+        if (a->workers[i].state == WORKER_RUNNING && exit_notify_runs(a->workers[i].pid))
             return false;
     }
     return true;
@@ -621,7 +623,7 @@ static void give_up(struct agent *a, const struct err *e)
 static void answer_prepare(void *arg)
 {
     struct agent *a = arg;
-    if (!a->preparing || a->fsm.state != RENDEZVOUS || !own_name_settled(a->own_name) ||
+    if (!a->preparing || a->fsm.state != RENDEZVOUS || !hostname_check_settled(a->hostname_check) ||
         (a->gpus && !a->gpus_ready))
         return;
     a->preparing = false;
@@ -683,7 +685,7 @@ static void start_worker(struct agent *a, struct worker *w)
 
 static int prepare_round(struct agent *a, struct err *e)
 {
-    dying_unwatch(a->dying);
+    exit_notify_unwatch(a->dying);
     segment_close(&a->segment);
     free(a->recorded);
     a->recorded = NULL;
@@ -711,7 +713,7 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     a->ctx.restart_count = table->restart_count;
     a->ctx.store_port = rdzv_relay_port(a->rdzv);
     a->world_size = table->world_size;
-    a->ctx.ifname = own_name_interface(a->own_name, table, group_rank);
+    a->ctx.ifname = hostname_check_interface(a->hostname_check, table, group_rank);
     a->nok = 0;
     a->failed = false;
     for (int i = 0; i < a->job->nproc; i++)
@@ -721,7 +723,7 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
         return;
     }
     if (a->job->rdzv.restart_policy == RESTART_GROUP)
-        dying_watch(a->dying, &a->segment);
+        exit_notify_watch(a->dying, &a->segment);
     stdio_set_filtered_dir(a->pump, a->log_dir.run[0] ? a->log_dir.attempt : NULL);
     for (int i = 0; i < a->job->nproc && a->fsm.state == STARTING; i++)
         start_worker(a, &a->workers[i]);
@@ -805,7 +807,7 @@ static void add_gpu_note(struct agent *a, struct worker *w)
 static void tell_stopped(struct agent *a)
 {
     uv_timer_stop(&a->grace_timer);
-    dying_unwatch(a->dying);
+    exit_notify_unwatch(a->dying);
     segment_close(&a->segment);
     fsm_move(&a->fsm, RENDEZVOUS);
     set_lease(a);
@@ -947,7 +949,7 @@ static void free_agent(struct agent *a)
 {
     for (int i = 0; i < a->job->nproc; i++)
         close_fd(&a->workers[i].listen_fd);
-    dying_free(a->dying);
+    exit_notify_free(a->dying);
     segment_close(&a->segment);
     free(a->recorded);
     worker_env_shared_free(a->env);
@@ -1047,8 +1049,8 @@ static void on_finish(void *arg, const struct rdzv_result *result)
     rdzv_get_info(a->rdzv, &a->info);
     log_dir_close(&a->log_dir); /* the report names no folder that goes away for being empty */
     report(a, result);
-    own_name_close(a->own_name);
-    dying_unwatch(a->dying); /* its thread wakes the loop through a handle of the scope */
+    hostname_check_close(a->hostname_check);
+    exit_notify_unwatch(a->dying); /* its thread wakes the loop through a handle of the scope */
     a->nclosing = 3;
     gpu_watch_stop(a->gpus);
     rdzv_close(a->rdzv, on_rdzv_closed, a);
@@ -1201,7 +1203,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
     };
     r = open_handles(a, e);
     if (r == 0)
-        a->dying = dying_new(loop, &a->scope, agent_on_dying, a);
+        a->dying = exit_notify_new(loop, &a->scope, agent_on_dying, a);
     if (r == 0 && job->gpus)
         a->gpus = gpu_watch_new(loop, &a->scope, job, GPU_PROC, "/dev/kmsg");
     struct rdzv_callbacks cb = callbacks;
@@ -1210,7 +1212,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         log_dir_close(&a->log_dir);
         return r;
     }
-    a->own_name = own_name_open(loop, job, answer_prepare, a);
+    a->hostname_check = hostname_check_open(loop, job, answer_prepare, a);
     fsm_move(&a->fsm, RENDEZVOUS);
     *out = a;
     return 0;

@@ -41,7 +41,7 @@
 
 struct guardian {
     const struct guardian_opts *opts;
-    struct guard_page *page;
+    struct guardian_page *page;
     int signals;     /* signalfd */
     int agent_end;   /* the agent's end of the lifeline, in the agent */
     int our_end;     /* ours: nobody else has it, so it closes when we die */
@@ -88,7 +88,7 @@ bool guardian_set_path(char field[256], const char *path)
     return true;
 }
 
-void guardian_unlink(const struct guard_page *page)
+void guardian_unlink(const struct guardian_page *page)
 {
     for (size_t i = 0; i < ARRAY_LEN(page->unlink_path); i++) {
         const char *path = page->unlink_path[i];
@@ -308,7 +308,7 @@ static void list_what_is_left(const struct guardian *g)
  * *all: whether none is left. */
 static unsigned end_everything(struct guardian *g, pid_t agent, bool *all)
 {
-    const struct guard_page *page = g->page;
+    const struct guardian_page *page = g->page;
     struct sweep s;
     sweep_init(&s);
     if (g->agent > 0)

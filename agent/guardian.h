@@ -23,7 +23,7 @@
 
 /* Shared by guardian and agent (MAP_SHARED, anonymous). The agent writes, the guardian reads. The
  * strings and the lease are set with the functions below. */
-struct guard_page {
+struct guardian_page {
     _Atomic uint64_t lease_ns;  /* workers may live until then (CLOCK_MONOTONIC); 0: no lease */
     _Atomic uint32_t clean;     /* 1: the agent has ended every worker itself */
     _Atomic uint32_t abandoned; /* 1: it has waited in vain for some, and has named them */
@@ -36,7 +36,7 @@ struct guardian_link {
     int lifeline;   /* readable (end of file) when the guardian is gone; owned by the agent. The
                        agent, when it sees that, ends everything with sweep_run() and exits */
     pid_t guardian; /* its pid, to compare getppid() with (which says 0 under ISOLATE_PIDNS) */
-    struct guard_page *page;
+    struct guardian_page *page;
 };
 
 struct guardian_opts {
@@ -78,6 +78,6 @@ void guardian_extend_lease(struct guardian_link *link, uint64_t until_ns);
 bool guardian_set_path(char field[256], const char *path);
 
 /* Removes what unlink_path names. */
-void guardian_unlink(const struct guard_page *page);
+void guardian_unlink(const struct guardian_page *page);
 
 #endif

@@ -177,7 +177,7 @@ int segment_cause_of(const struct segment *s, int local_rank)
 const _Atomic uint32_t *segment_life(const struct segment *s, int local_rank)
 {
     const struct segment_local *l = line_of(s, local_rank);
-    uint32_t at = atomic_load(&l->life_word);
+    uint32_t at = atomic_load(&l->exit_notify_word);
     if (at == 0 || (at - 1) % sizeof(uint32_t) || at - 1 > SEGMENT_LIFE_BYTES - sizeof(uint32_t))
         return NULL;
     return (const _Atomic uint32_t *)(l->life + at - 1);

@@ -8,7 +8,7 @@
  *     (where it is not set and the job says so)
  *   - NODE_RANK, the same number as GROUP_RANK, under the name that many scripts look for
  *   - GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, TP_SOCKET_IFNAME, where they are not set and this
- *     host's own name would lead its peers astray (agent/own_name.h)
+ *     host's own name would lead its peers astray (agent/hostname_check.h)
  *   - what libdlcoll inherits: DLAUNCH_SEGMENT_FD and DLAUNCH_LISTEN_FD (core/segment.h); those of
  *     a dlaunch around this one never come through
  *   - the [env] settings

@@ -87,9 +87,10 @@ struct segment_local {
     /* A robust mutex that the worker has locked for good, and where in it the word is that the
      * kernel marks with FUTEX_OWNER_DIED when the worker begins to end; 0: there is none yet. The
      * process is reaped only when all its memory has been given back, 100 ms for each GB. */
-    _Atomic uint32_t life_word; /* 1 + its offset */
-    _Atomic uint32_t worlds;    /* that have been made, by one process or several in turn */
-    _Atomic uint32_t settings;  /* 1 + those of its calls (call.h); 0: not in dlcoll_init yet */
+    _Atomic uint32_t exit_notify_word; /* 1 + its offset */
+    _Atomic uint32_t worlds;           /* that have been made, by one process or several in turn */
+    _Atomic uint32_t
+        settings; /* 1 + those of its calls (op_signature.h); 0: not in dlcoll_init yet */
     _Alignas(8) unsigned char life[SEGMENT_LIFE_BYTES];
     struct segment_op ops[SEGMENT_OPS];
 };
@@ -106,7 +107,8 @@ struct segment_header {
     int32_t usable_cpus; /* affinity and cgroup quota of this node's agent */
     uint64_t off_nodes, off_ports, off_local, off_heap; /* from the start of the segment */
     uint64_t heap_bytes;
-    _Atomic uint32_t lives; /* rises with each life_word; woken by the last worker, and to end */
+    _Atomic uint32_t
+        lives; /* rises with each exit_notify_word; woken by the last worker, and to end */
     struct segment_abort abort;
 };
 

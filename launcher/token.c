@@ -14,7 +14,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "rendezvous/wire/guard.h"
+#include "rendezvous/wire/auth.h"
 
 #define RANDOM_BYTES 32
 #define TOKEN_ENV    "DLAUNCH_TOKEN"
@@ -22,7 +22,7 @@
 /* ------------------------------------------------------------------------------------ reading */
 
 /* The secret without the newline that editors put behind it. */
-static int set_secret(struct guard *g, const char *text, size_t len, const char *source,
+static int set_secret(struct auth *g, const char *text, size_t len, const char *source,
                       struct err *e)
 {
     while (len && strchr(" \t\r\n", text[len - 1]))
@@ -40,7 +40,7 @@ static int set_secret(struct guard *g, const char *text, size_t len, const char 
     return 0;
 }
 
-static int read_secret(struct guard *g, int fd, const char *source, struct err *e)
+static int read_secret(struct auth *g, int fd, const char *source, struct err *e)
 {
     char text[GUARD_SECRET_MAX + 64];
     size_t len = 0;
@@ -61,7 +61,7 @@ static int read_secret(struct guard *g, int fd, const char *source, struct err *
 }
 
 /* What is checked is what was opened: nobody can change the one for the other in between. */
-static int read_file(struct guard *g, const char *path, struct err *e)
+static int read_file(struct auth *g, const char *path, struct err *e)
 {
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     struct stat st;
@@ -156,7 +156,7 @@ int token_new(struct options *o, struct err *e)
 
 /* The user's own token, for jobs whose command line names none. Without one the guard says why, and
  * it is an error as soon as one is needed. */
-static int use_own(struct guard *g, struct options *o, struct err *e)
+static int use_own(struct auth *g, struct options *o, struct err *e)
 {
     struct err why = ERR_INIT;
     bool make = !opt_flag(o, OPT_dry_run) && !opt_flag(o, OPT_print_binding);
@@ -187,7 +187,7 @@ static void drop_fd(int fd)
 }
 
 /* The one that the command line, the environment or a file names. 1: none is named. */
-static int use_named(struct guard *g, struct options *o, struct err *e)
+static int use_named(struct auth *g, struct options *o, struct err *e)
 {
     const struct opt_value *file = &o->value[OPT_token_file], *fd = &o->value[OPT_token_fd];
     const char *env = getenv(TOKEN_ENV);
@@ -233,7 +233,7 @@ static bool is_loopback_endpoint(const struct rdzv_config *c)
 }
 
 /* Those who come from torchrun, and pods, which share no home, have no token to begin with. */
-static void stay_open(struct guard *g, const struct options *o, const struct rdzv_config *c)
+static void stay_open(struct auth *g, const struct options *o, const struct rdzv_config *c)
 {
     g->open = true;
     if (is_loopback_endpoint(c))
@@ -247,12 +247,12 @@ int token_build(struct job_spec *spec, struct options *o, struct err *e)
 {
     struct rdzv_config *c = &spec->rdzv;
     /* A page of its own, which is in no core file. */
-    struct guard *g =
+    struct auth *g =
         mmap(NULL, sizeof(*g), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (g == MAP_FAILED)
         return err_sys(e, errno, "memory for the job token");
     madvise(g, sizeof(*g), MADV_DONTDUMP);
-    c->guard = g;
+    c->auth = g;
     bool insecure = opt_flag(o, OPT_insecure);
     int rc = use_named(g, o, e);
     unsetenv(TOKEN_ENV);

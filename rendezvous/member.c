@@ -232,7 +232,7 @@ static void get_scope(int fd, char scope[IF_NAMESIZE])
         scope[0] = '\0';
 }
 
-void member_attach(struct member *m, int fd, bool local, const struct guard *guard)
+void member_attach(struct member *m, int fd, bool local, const struct auth *auth)
 {
     bool here = local || is_here(fd);
     m->wanted = false;
@@ -245,8 +245,8 @@ void member_attach(struct member *m, int fd, bool local, const struct guard *gua
         member_unreachable(m, false, "libuv does not take the connection");
         return;
     }
-    if (guard)
-        link_guard(m->link, guard);
+    if (auth)
+        link_auth(m->link, auth);
     m->other_version = false;
     link_set_frame_max(m->link, RDZV_FRAME_MAX);
     member_state_connected(m->state, here, uv_hrtime());

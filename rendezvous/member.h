@@ -32,7 +32,7 @@ struct member_state *member_state_of(struct member *m);
 
 /* Takes a connected non-blocking socket to the coordinator; local: a socketpair's end. guard: what
  * the other side of one that is not has to prove, ready; NULL: nothing. */
-void member_attach(struct member *m, int fd, bool local, const struct guard *guard);
+void member_attach(struct member *m, int fd, bool local, const struct auth *auth);
 void member_unreachable(struct member *m, bool refused, const char *why);
 
 /* Takes beats_add()'s number. */

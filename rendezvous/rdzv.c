@@ -36,14 +36,14 @@
 #define HURRY_MS         1000 /* so long those that have not taken the result are waited for */
 #define WITNESSES        64   /* and others without workers whose heartbeats have a place */
 
-static struct guard nobody_guards = {.open = true};
+static struct auth nobody_guards = {.open = true};
 
 /* Something that a backend does on the pool. Outlives the object when it does not return. */
-struct finding {
+struct discovery_request {
     uv_work_t work;
     struct rdzv *rdzv; /* NULL: nobody waits for it any more */
-    struct rdzv_finder *finder;
-    void (*step)(struct rdzv_finder *f);
+    struct rdzv_discovery *discovery;
+    void (*step)(struct rdzv_discovery *f);
     void (*done)(struct rdzv *r);
 };
 
@@ -51,20 +51,20 @@ struct finding {
 
 static void on_work(uv_work_t *work)
 {
-    struct finding *w = container_of(work, struct finding, work);
-    w->step(w->finder);
+    struct discovery_request *w = container_of(work, struct discovery_request, work);
+    w->step(w->discovery);
 }
 
 static void on_worked(uv_work_t *work, int status)
 {
-    struct finding *w = container_of(work, struct finding, work);
+    struct discovery_request *w = container_of(work, struct discovery_request, work);
     struct rdzv *r = w->rdzv;
     (void)status;
     if (r) {
-        r->finding = NULL;
-        r->finder = w->finder;
+        r->discovery_request = NULL;
+        r->discovery = w->discovery;
     } else {
-        rdzv_finder_free(w->finder);
+        rdzv_discovery_free(w->discovery);
     }
     void (*done)(struct rdzv *) = w->done;
     free(w);
@@ -72,12 +72,13 @@ static void on_worked(uv_work_t *work, int status)
         done(r);
 }
 
-void rdzv_work(struct rdzv *r, void (*step)(struct rdzv_finder *f), void (*done)(struct rdzv *r))
+void rdzv_work(struct rdzv *r, void (*step)(struct rdzv_discovery *f), void (*done)(struct rdzv *r))
 {
-    struct finding *w = xcalloc(1, sizeof(*w));
-    *w = (struct finding){.rdzv = r, .finder = r->finder, .step = step, .done = done};
-    r->finding = w;
-    r->finder = NULL;
+    struct discovery_request *w = xcalloc(1, sizeof(*w));
+    *w = (struct discovery_request){
+        .rdzv = r, .discovery = r->discovery, .step = step, .done = done};
+    r->discovery_request = w;
+    r->discovery = NULL;
     uv_queue_work(r->loop, &w->work, on_work, on_worked); /* fails only without a callback */
 }
 
@@ -116,8 +117,8 @@ static void attach_own(struct rdzv *r)
 
 static void on_published(struct rdzv *r)
 {
-    if (r->finder->status < 0) {
-        member_state_fail(member_state_of(r->member), r->finder->why);
+    if (r->discovery->status < 0) {
+        member_state_fail(member_state_of(r->member), r->discovery->why);
         link_hub_wake(&r->hub);
         return;
     }
@@ -128,9 +129,9 @@ static void host_and_join(struct rdzv *r, int listen_fd)
 {
     if (!rdzv_host(r, listen_fd))
         return;
-    r->finder->listen_port = endpoint_port(r->endpoint);
-    if (r->finder->ops->publish)
-        rdzv_work(r, r->finder->ops->publish, on_published);
+    r->discovery->listen_port = endpoint_port(r->endpoint);
+    if (r->discovery->ops->publish)
+        rdzv_work(r, r->discovery->ops->publish, on_published);
     else
         attach_own(r);
 }
@@ -150,7 +151,7 @@ static void host_again(struct rdzv *r)
 static bool may_call(struct rdzv *r, const struct netaddr *to)
 {
     struct err e = ERR_INIT;
-    if (!guard_wants_tls(r->guard, to) || guard_ready(r->guard, &e) == 0)
+    if (!auth_wants_tls(r->auth, to) || auth_ready(r->auth, &e) == 0)
         return true;
     err_wrap(&e, "cannot join %s", r->where);
     member_state_fail(member_state_of(r->member), e.msg);
@@ -167,7 +168,7 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     r->met = fd >= 0;
     r->ask &= !refused;
     char ip[ADDR_STRLEN], text[RDZV_TEXT_MAX];
-    const struct rdzv_finder *f = r->finder;
+    const struct rdzv_discovery *f = r->discovery;
     if (fd < 0) {
         bool own = refused && f->naddrs && netaddr_is_loopback(&f->addrs[0]);
         if (own)
@@ -182,11 +183,11 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     }
     r->good = *peer;
     r->have_good = true;
-    if (member_state_electing(member_state_of(r->member)) || r->finder->ask)
+    if (member_state_electing(member_state_of(r->member)) || r->discovery->ask)
         netaddr_format(peer, r->where, sizeof(r->where));
-    if (r->seat)
-        seat_set_coordinator(r->seat, netaddr_ip(peer, ip), netaddr_port(peer), true);
-    member_attach(r->member, fd, false, r->guard);
+    if (r->standby)
+        standby_set_coordinator(r->standby, netaddr_ip(peer, ip), netaddr_port(peer), true);
+    member_attach(r->member, fd, false, r->auth);
 }
 
 /* Where this node answers the others, and where it becomes the coordinator if it has to. Without
@@ -198,10 +199,10 @@ static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
     int fd = -1;
     if (r->endpoint || !rdzv_config_may_elect(&r->config) || r->config.nproc == 0)
         return;
-    if (guard_wants_tls(r->guard, coordinator) && guard_ready(r->guard, NULL) < 0)
+    if (auth_wants_tls(r->auth, coordinator) && auth_ready(r->auth, NULL) < 0)
         return; /* without a token it listens to nobody */
-    for (int i = 0; i < r->finder->nseats && fd < 0; i++)
-        fd = endpoint_listen(&r->finder->seats[i], NULL);
+    for (int i = 0; i < r->discovery->nstandby_binds && fd < 0; i++)
+        fd = endpoint_listen(&r->discovery->standby_binds[i], NULL);
     bool at_place = fd >= 0;
     netaddr_parse_ip(&b.addr, b.any ? "::" : "127.0.0.1", 0);
     if (fd < 0)
@@ -210,18 +211,18 @@ static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
         log_warn("this node cannot become the coordinator: %s", e.msg);
         return;
     }
-    r->seat = seat_new(&r->hub, r->config.run_id, r->config.host);
+    r->standby = standby_new(&r->hub, r->config.run_id, r->config.host);
     if (at_place)
-        seat_at_place(r->seat);
+        standby_at_place(r->standby);
     member_state_set_peer_port(member_state_of(r->member), endpoint_port(r->endpoint));
 }
 
 static void join(struct rdzv *r)
 {
-    const struct rdzv_finder *f = r->finder;
+    const struct rdzv_discovery *f = r->discovery;
     bool clear = f->naddrs == 0; /* some way there needs no token */
     for (int i = 0; i < f->naddrs; i++)
-        clear |= !guard_wants_tls(r->guard, &f->addrs[i]);
+        clear |= !auth_wants_tls(r->auth, &f->addrs[i]);
     if (!clear && !may_call(r, &f->addrs[0]))
         return;
     if (f->naddrs)
@@ -236,13 +237,13 @@ static void join(struct rdzv *r)
 
 static void note_local_addr(struct rdzv *r)
 {
-    if (!r->finder->have_local || r->local_addr[0])
+    if (!r->discovery->have_local || r->local_addr[0])
         return;
-    netaddr_ip(&r->finder->local, r->local_addr);
+    netaddr_ip(&r->discovery->local, r->local_addr);
     member_state_set_local_addr(member_state_of(r->member), r->local_addr);
 }
 
-static void say_note(struct rdzv_finder *f)
+static void say_note(struct rdzv_discovery *f)
 {
     if (f->note[0])
         log_notice("%s", f->note);
@@ -251,7 +252,7 @@ static void say_note(struct rdzv_finder *f)
 
 static void on_looked(struct rdzv *r)
 {
-    struct rdzv_finder *f = r->finder;
+    struct rdzv_discovery *f = r->discovery;
     struct err e = ERR_INIT;
     int fd = -1;
     enum rdzv_role role = f->ops->decide(f, &e);
@@ -302,7 +303,7 @@ static void stand(struct rdzv *r)
     rdzv_host_coordinator(r, &e);
     attach_own(r);
     member_state_noticed(member_state_of(r->member), uv_hrtime());
-    rdzv_herald_start(r);
+    rdzv_redirect_start(r);
 }
 
 /* The next one is called at once, unless all of them have been called before. */
@@ -359,8 +360,8 @@ static void reach(struct rdzv *r)
 {
     r->attempts++;
     if (member_state_electing(member_state_of(r->member)) && !r->coordinator) {
-        if (r->seat)
-            seat_set_coordinator(r->seat, "", 0, true);
+        if (r->standby)
+            standby_set_coordinator(r->standby, "", 0, true);
         reach_elector(r);
         return;
     }
@@ -376,22 +377,22 @@ static void reach(struct rdzv *r)
         return;
     }
     bool back = member_state_joined(member_state_of(r->member)) && r->have_good && !r->ask;
-    if (back || rdzv_herald_sent_on(r)) {
+    if (back || rdzv_redirect_sent_on(r)) {
         r->connector = connector_new(r->loop, &r->good, 1, CONNECT_AGAIN_MS, on_connected, r);
         return;
     }
-    if (r->seat)
-        seat_set_coordinator(r->seat, "", 0, false);
-    r->finder->ask = r->ask || r->config.nmore > 0;
-    if (r->finder->ask && r->guard->secret_len && !r->guard->open)
-        guard_ready(r->guard, NULL); /* without the key, nobody is asked */
-    bool known = r->refused && r->here && !r->finder->ops->publish && !r->finder->ask;
-    if (known || r->finder->ops->quick(r->finder)) {
+    if (r->standby)
+        standby_set_coordinator(r->standby, "", 0, false);
+    r->discovery->ask = r->ask || r->config.nmore > 0;
+    if (r->discovery->ask && r->auth->secret_len && !r->auth->open)
+        auth_ready(r->auth, NULL); /* without the key, nobody is asked */
+    bool known = r->refused && r->here && !r->discovery->ops->publish && !r->discovery->ask;
+    if (known || r->discovery->ops->quick(r->discovery)) {
         if (!known)
-            r->finder->ops->look(r->finder);
+            r->discovery->ops->look(r->discovery);
         on_looked(r);
     } else {
-        rdzv_work(r, r->finder->ops->look, on_looked);
+        rdzv_work(r, r->discovery->ops->look, on_looked);
     }
 }
 
@@ -426,7 +427,7 @@ static void on_wants_beat(void *arg, const struct node_id *id, uint64_t dead_ns)
     if (r->beat_call || !r->have_good)
         return;
     r->beat_call =
-        beat_call_new(&r->hub, r->beats, &r->good, r->guard, id, dead_ns, on_beat_called, r);
+        beat_call_new(&r->hub, r->beats, &r->good, r->auth, id, dead_ns, on_beat_called, r);
 }
 
 static void on_wants_link(void *arg)
@@ -458,7 +459,7 @@ static void make_member(struct rdzv *r, const struct rdzv_callbacks *callbacks)
     const struct member_events events = {r, on_wants_link, on_wants_beat};
     struct member_rules rules = rdzv_config_member_rules(&r->config);
     rules.coordinator = r->where;
-    rules.token = r->guard->source;
+    rules.token = r->auth->source;
     r->member = member_new(&r->hub, r->beats, &rules, callbacks, &events);
 }
 
@@ -466,7 +467,7 @@ static void advance(void *arg)
 {
     struct rdzv *r = arg;
     if (r->moving && !r->closing)
-        rdzv_herald_move(r);
+        rdzv_redirect_move(r);
     if (!r->closing)
         member_advance(r->member);
     if (r->coordinator && !r->tearing_down)
@@ -508,7 +509,7 @@ static int open_beats(struct rdzv *r, const struct rdzv_callbacks *callbacks, st
 /* What can be known at once, before anything is started. */
 static int look_at_once(struct rdzv *r, struct err *e)
 {
-    struct rdzv_finder *f = r->finder;
+    struct rdzv_discovery *f = r->discovery;
     if (!f->ops->quick(f))
         return 0;
     f->ops->look(f);
@@ -526,25 +527,25 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     int rc = rdzv_config_check(config, e);
     if (rc < 0)
         return rc;
-    struct guard *guard = config->guard ? config->guard : &nobody_guards;
+    struct auth *auth = config->auth ? config->auth : &nobody_guards;
     /* A thread of the pool asks who answers where the file says: it finds the key ready. */
-    if ((config->backend == RDZV_FILE || config->nmore) && guard->secret_len && !guard->open)
-        rc = guard_ready(guard, e);
+    if ((config->backend == RDZV_FILE || config->nmore) && auth->secret_len && !auth->open)
+        rc = auth_ready(auth, e);
     if (rc < 0)
         return rc;
     struct rdzv *r = xcalloc(1, sizeof(*r));
     r->loop = loop;
     r->config = *config;
     r->listen_fd = -1;
-    r->guard = guard;
-    r->finder = rdzv_finder_new(config);
-    r->finder->guard = r->guard;
+    r->auth = auth;
+    r->discovery = rdzv_discovery_new(config);
+    r->discovery->auth = r->auth;
     rc = look_at_once(r, e);
     if (rc == 0)
         rc = open_beats(r, callbacks, e);
     if (rc < 0) {
         close_fd(&r->listen_fd);
-        rdzv_finder_free(r->finder);
+        rdzv_discovery_free(r->discovery);
         free(r);
         return rc;
     }
@@ -552,12 +553,12 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     uvx_scope_init(&r->scope, loop);
     uv_timer_init(loop, &r->retry);
     uvx_own(&r->scope, &r->retry);
-    uv_timer_init(loop, &r->herald);
-    uvx_own(&r->scope, &r->herald);
+    uv_timer_init(loop, &r->redirect);
+    uvx_own(&r->scope, &r->redirect);
     link_hub_init(&r->hub, loop, advance, r);
     make_member(r, callbacks);
     const struct relay_config relay = {&r->hub,
-                                       guard,
+                                       auth,
                                        config->run_id,
                                        config->nproc,
                                        r,
@@ -656,7 +657,7 @@ void rdzv_part_closed(void *arg)
         return;
     void (*on_closed)(void *arg) = r->on_closed;
     void *on_closed_arg = r->on_closed_arg;
-    rdzv_finder_free(r->finder);
+    rdzv_discovery_free(r->discovery);
     free(r);
     on_closed(on_closed_arg);
 }
@@ -672,9 +673,9 @@ static void tear_down(struct rdzv *r)
         return;
     r->tearing_down = true;
     r->parts = 3 + r->shed;
-    if (r->finder && r->finder->lock_fd >= 0) {
+    if (r->discovery && r->discovery->lock_fd >= 0) {
         r->parts++;
-        rdzv_work(r, r->finder->ops->withdraw, on_withdrawn);
+        rdzv_work(r, r->discovery->ops->withdraw, on_withdrawn);
     }
     if (r->endpoint) {
         r->parts++;
@@ -684,9 +685,9 @@ static void tear_down(struct rdzv *r)
         r->parts++;
         store_server_close(r->store, rdzv_part_closed, r);
     }
-    if (r->seat) {
+    if (r->standby) {
         r->parts++;
-        seat_close(r->seat, rdzv_part_closed, r);
+        standby_close(r->standby, rdzv_part_closed, r);
     }
     if (r->coordinator) {
         r->parts++;
@@ -715,13 +716,13 @@ void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg)
     beat_call_cancel(r->beat_call);
     r->beat_call = NULL;
     uv_timer_stop(&r->retry);
-    uv_timer_stop(&r->herald);
+    uv_timer_stop(&r->redirect);
     close_fd(&r->listen_fd);
-    if (r->finding) { /* it may take its time */
-        uv_cancel((uv_req_t *)&r->finding->work);
-        atomic_store(&r->finding->finder->stop, true);
-        r->finding->rdzv = NULL;
-        r->finding = NULL;
+    if (r->discovery_request) { /* it may take its time */
+        uv_cancel((uv_req_t *)&r->discovery_request->work);
+        atomic_store(&r->discovery_request->discovery->stop, true);
+        r->discovery_request->rdzv = NULL;
+        r->discovery_request = NULL;
     }
     /* The others get the result first. */
     bool wait = r->coordinator && coordinator_ended(r->coordinator) &&

@@ -19,21 +19,21 @@ static void take_agent(struct rdzv *r, int fd, const struct netaddr *peer,
     if (r->coordinator)
         coordinator_adopt(r->coordinator, fd, peer, key);
     else
-        seat_adopt(r->seat, fd, key);
+        standby_adopt(r->standby, fd, key);
 }
 
 static void on_agent(void *arg, int fd, const struct netaddr *peer, bool tls)
 {
     struct rdzv *r = arg;
-    if (tls && (r->guard->open || guard_ready(r->guard, NULL) < 0)) {
+    if (tls && (r->auth->open || auth_ready(r->auth, NULL) < 0)) {
         close(fd);
         endpoint_complain(r->endpoint, peer,
                           "a launcher that comes with a job token, while there is none here");
     } else if (tls) {
-        take_agent(r, fd, peer, &r->guard->key);
-    } else if (guard_admits_plain(r->guard, fd, peer)) {
+        take_agent(r, fd, peer, &r->auth->key);
+    } else if (auth_admits_plain(r->auth, fd, peer)) {
         take_agent(r, fd, peer, NULL);
-    } else if (guard_whose(fd, peer) == GUARD_GONE) {
+    } else if (auth_whose(fd, peer) == AUTH_GONE) {
         close(fd);
         log_verbose("a launcher of this host has closed before it was seen whose it is");
     } else if (!r->coordinator) {
@@ -78,9 +78,9 @@ bool rdzv_host_whereabouts(void *arg, struct netaddr *out)
  * whose it is. */
 static bool is_of_job(const struct rdzv *r, int fd, const struct netaddr *peer)
 {
-    enum guard_whose whose = guard_whose(fd, peer);
-    return whose == GUARD_OWN ||
-           (whose == GUARD_ELSEWHERE && !r->relay && coordinator_is_node(r->coordinator, peer));
+    enum auth_whose whose = auth_whose(fd, peer);
+    return whose == AUTH_OWN ||
+           (whose == AUTH_ELSEWHERE && !r->relay && coordinator_is_node(r->coordinator, peer));
 }
 
 /* PyTorch's clients have no token: what is known of one is where it comes from. */
@@ -91,21 +91,21 @@ static void on_store(void *arg, int fd, const struct netaddr *peer)
         close(fd);
         return;
     }
-    if ((r->guard->open && !r->relay) || is_of_job(r, fd, peer)) {
+    if ((r->auth->open && !r->relay) || is_of_job(r, fd, peer)) {
         store_server_adopt(r->store, fd);
         return;
     }
-    enum guard_whose whose = guard_whose(fd, peer);
+    enum auth_whose whose = auth_whose(fd, peer);
     close(fd);
-    if (whose == GUARD_GONE) {
+    if (whose == AUTH_GONE) {
         log_verbose(ENDPOINT_STORE_GONE);
         return;
     }
-    endpoint_complain(
-        r->endpoint, peer,
-        whose == GUARD_OTHERS ? "a client of the workers' store that is another user's"
-        : r->relay            ? "a client of the workers' store that did not come by its own node"
-                   : "a client of the workers' store that is on no other node of this job");
+    endpoint_complain(r->endpoint, peer,
+                      whose == AUTH_OTHERS ? "a client of the workers' store that is another user's"
+                      : r->relay
+                          ? "a client of the workers' store that did not come by its own node"
+                          : "a client of the workers' store that is on no other node of this job");
 }
 
 /* As silent as some of the job's own clients of the store are; or a stranger. */
@@ -141,7 +141,7 @@ void rdzv_host_coordinator(struct rdzv *r, const struct rdzv_electorate *elector
                                               rdzv_host_finished,
                                               on_stranger,
                                               r->relay ? on_relay : NULL,
-                                              rdzv_herald_told};
+                                              rdzv_redirect_told};
     r->coordinator =
         coordinator_new(&r->hub, r->beats, &rules, c->host, (int)getpid(), electorate, &events);
 }
@@ -181,7 +181,7 @@ bool rdzv_host(struct rdzv *r, int listen_fd)
 /* ------------------------------------------------------------------------------------ listening */
 
 /* Who has the port, as far as it can be seen: by /proc, and by asking. */
-static void say_who_listens(const struct rdzv_finder *f, struct err *e)
+static void say_who_listens(const struct rdzv_discovery *f, struct err *e)
 {
     char owner[64];
     struct rdzv_identity id;
@@ -199,9 +199,9 @@ static void say_who_listens(const struct rdzv_finder *f, struct err *e)
 }
 
 /* An address that strangers reach is listened on only when they can be told from the nodes. */
-static bool may_listen(const struct rdzv_finder *f, struct err *e)
+static bool may_listen(const struct rdzv_discovery *f, struct err *e)
 {
-    const struct guard *g = f->guard;
+    const struct auth *g = f->auth;
     char where[ADDR_STRLEN];
     if (g->open || g->secret_len || (!f->bind.any && netaddr_is_loopback(&f->bind.addr)))
         return true;
@@ -212,7 +212,7 @@ static bool may_listen(const struct rdzv_finder *f, struct err *e)
     return false;
 }
 
-int rdzv_host_listen(struct rdzv_finder *f, struct err *e)
+int rdzv_host_listen(struct rdzv_discovery *f, struct err *e)
 {
     struct err no_token = ERR_INIT;
     int fd = may_listen(f, &no_token) ? endpoint_listen(&f->bind, e)

@@ -1,4 +1,4 @@
-/* rdzv_impl.h: what rdzv.c, rdzv_host.c and rdzv_herald.c share. */
+/* rdzv_impl.h: what rdzv.c, rdzv_host.c and rdzv_redirect.c share. */
 #ifndef RENDEZVOUS_RDZV_IMPL_H
 #define RENDEZVOUS_RDZV_IMPL_H
 
@@ -6,12 +6,12 @@
 #include "rendezvous/wire/beat_call.h"
 #include "rendezvous/coordinator.h"
 #include "rendezvous/wire/endpoint.h"
-#include "rendezvous/wire/guard.h"
+#include "rendezvous/wire/auth.h"
 #include "rendezvous/member.h"
 #include "rendezvous/discovery/rdzv_config.h"
 #include "rendezvous/discovery/rdzv_backend.h"
 #include "rendezvous/wire/relay.h"
-#include "rendezvous/wire/seat.h"
+#include "rendezvous/wire/standby.h"
 #include "rendezvous/store/store_server.h"
 
 struct rdzv {
@@ -26,15 +26,16 @@ struct rdzv {
     struct endpoint *endpoint;
     struct store_server *store;
     struct relay *relay; /* NULL: without */
-    struct guard *guard;
-    struct seat *seat;     /* while it does not, and may be elected; it has an endpoint then, too */
+    struct auth *auth;
+    struct standby
+        *standby;          /* while it does not, and may be elected; it has an endpoint then, too */
     int candidate;         /* in the list of electors: whom to call next */
     int lost;              /* calls to it that nothing has answered */
     uint64_t candidate_ns; /* since when that one is called */
     int listen_fd;         /* bound by rdzv_open(), not yet watched; -1 */
 
-    struct rdzv_finder *finder; /* NULL while a thread of the pool has it */
-    struct finding *finding;
+    struct rdzv_discovery *discovery; /* NULL while a thread of the pool has it */
+    struct discovery_request *discovery_request;
     struct connector *connector;
     uv_timer_t retry;
     double retry_ms;
@@ -47,9 +48,9 @@ struct rdzv {
     char where[HOST_MAX + 16]; /* the coordinator, for people */
     char local_addr[ADDR_STRLEN];
 
-    uv_timer_t herald;        /* of an elected coordinator */
-    uint64_t twin_ns;         /* since when there are two jobs of this id; 0: there are not */
-    bool twin_said;           /* that it is so */
+    uv_timer_t redirect;      /* of an elected coordinator */
+    uint64_t split_brain_ns;  /* since when there are two jobs of this id; 0: there are not */
+    bool split_brain_said;    /* that it is so */
     bool stranger_said;       /* that a launcher with another job token is where the job began */
     bool moving;              /* told that the job is elsewhere, there */
     struct netaddr elsewhere; /* not acted on yet */
@@ -64,7 +65,7 @@ struct rdzv {
 
 /* Listens as the backend wants. A descriptor; -EADDRINUSE: somebody else does, join there; another
  * negative errno: final. Blocks for a moment when the port is taken. */
-int rdzv_host_listen(struct rdzv_finder *f, struct err *e);
+int rdzv_host_listen(struct rdzv_discovery *f, struct err *e);
 
 /* The parts of a host. The endpoint takes listen_fd: 0, or -errno with a text; the store, if this
  * job's launchers serve it; the coordinator, of a first round or
@@ -85,17 +86,18 @@ void rdzv_host_finished(void *arg);
 
 /* Lets the backend do something that may block, on a thread of the pool; r->finder is away
  * meanwhile. */
-void rdzv_work(struct rdzv *r, void (*step)(struct rdzv_finder *f), void (*done)(struct rdzv *r));
+void rdzv_work(struct rdzv *r, void (*step)(struct rdzv_discovery *f),
+               void (*done)(struct rdzv *r));
 void rdzv_part_closed(void *arg);
 void rdzv_part_shed(void *arg); /* one of r->shed */
 
-/* rdzv_herald.c. This node has been made coordinator. */
-void rdzv_herald_start(struct rdzv *r);
+/* rdzv_redirect.c. This node has been made coordinator. */
+void rdzv_redirect_start(struct rdzv *r);
 /* What a coordinator was told: struct coordinator_events. */
-void rdzv_herald_told(void *arg, const struct netaddr *there, bool begun);
+void rdzv_redirect_told(void *arg, const struct netaddr *there, bool begun);
 /* r->moving: it hosts no more, and its member goes there. */
-void rdzv_herald_move(struct rdzv *r);
+void rdzv_redirect_move(struct rdzv *r);
 /* The member is to go where it was told, rather than find out by itself. */
-bool rdzv_herald_sent_on(const struct rdzv *r);
+bool rdzv_redirect_sent_on(const struct rdzv *r);
 
 #endif

@@ -12,7 +12,7 @@ struct report_input {
     double elapsed;         /* seconds since the job began */
     const char *log_dir;    /* the run directory, or NULL */
     const char *leftover;   /* processes that could not be ended, one line, or NULL */
-    const char *operations; /* the last ones of this node's workers (recorded.h), or NULL */
+    const char *operations; /* the last ones of this node's workers (flight_report.h), or NULL */
 };
 
 #endif

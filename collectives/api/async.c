@@ -25,8 +25,8 @@ struct async {
     _Atomic int pending;               /* those, and the one that is carried out */
     struct dlcoll_work *pool;
     /* Two, since a collective operation may wait for a rank that is in a send to this one. */
-    struct helper carrier; /* carries out the queue */
-    struct helper courier; /* sees to sends and receives */
+    struct helper carrier;    /* carries out the queue */
+    struct helper p2p_thread; /* sees to sends and receives */
     _Atomic bool quit;
 };
 
@@ -134,7 +134,7 @@ bool async_is_busy(const struct dlcoll_comm *comm)
 bool async_has_thread(const struct dlcoll_comm *comm)
 {
     const struct async *a = comm->async;
-    return a && (a->carrier.there || a->courier.there);
+    return a && (a->carrier.there || a->p2p_thread.there);
 }
 
 static void *carry_out(void *arg)
@@ -161,7 +161,7 @@ static void *deliver(void *arg)
     struct dlcoll_comm *comm = arg;
     struct async *a = comm->async;
     for (;;) {
-        struct wait_word bell = {&a->courier.bell, atomic_load(&a->courier.bell)};
+        struct wait_word bell = {&a->p2p_thread.bell, atomic_load(&a->p2p_thread.bell)};
         if (atomic_load(&a->quit))
             break;
         if (p2p_is_busy(comm))
@@ -187,14 +187,14 @@ static void ring(struct helper *h)
     wait_wake(&h->bell);
 }
 
-int async_start_courier(struct dlcoll_comm *comm)
+int async_start_p2p_thread(struct dlcoll_comm *comm)
 {
-    return start(comm, &comm->async->courier, deliver);
+    return start(comm, &comm->async->p2p_thread, deliver);
 }
 
-void async_ring_courier(struct dlcoll_comm *comm)
+void async_ring_p2p_thread(struct dlcoll_comm *comm)
 {
-    ring(&comm->async->courier);
+    ring(&comm->async->p2p_thread);
 }
 
 int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w)
@@ -392,7 +392,7 @@ void async_free(struct dlcoll_comm *comm, bool forked)
     if (!forked) {
         atomic_store(&a->quit, true);
         end(&a->carrier);
-        end(&a->courier);
+        end(&a->p2p_thread);
         for (struct dlcoll_work *w; (w = take(a));)
             async_complete(w, DLCOLL_EABORTED);
         p2p_stop(comm, DLCOLL_EABORTED);

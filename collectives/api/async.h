@@ -26,9 +26,9 @@ bool async_is_busy(const struct dlcoll_comm *comm);
 
 /* Sees that the other thread is there, before a point-to-point operation with a handle begins: what
  * is under way could not be taken back. 0 or -ENOMEM. */
-int async_start_courier(struct dlcoll_comm *comm);
+int async_start_p2p_thread(struct dlcoll_comm *comm);
 /* It has something to look after. */
-void async_ring_courier(struct dlcoll_comm *comm);
+void async_ring_p2p_thread(struct dlcoll_comm *comm);
 
 /* Blocks until it is done: its result. */
 int async_wait(struct dlcoll_work *w);

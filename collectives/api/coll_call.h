@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collectives/api/call.h"
+#include "collectives/api/op_signature.h"
 #include "collectives/dlcoll.h"
 #include "collectives/reduce/reduce.h"
 #include "core/err.h"
@@ -37,10 +37,10 @@ struct coll_parts {
 };
 
 struct coll_call {
-    struct call id;      /* what the ranks compare: the same on all of them */
-    uint64_t seq;        /* of the communicator's operations, from 1: the same on all ranks */
-    uint8_t part;        /* of several that one operation is made of (hierarchy): 0, 1, 2, ... */
-    enum call_kind kind; /* what to do; id.kind is what it was called */
+    struct op_signature id; /* what the ranks compare: the same on all of them */
+    uint64_t seq;           /* of the communicator's operations, from 1: the same on all ranks */
+    uint8_t part;           /* of several that one operation is made of (hierarchy): 0, 1, 2, ... */
+    enum call_kind kind;    /* what to do; id.kind is what it was called */
 
     struct dlcoll_comm *comm;
     struct coll_ranks ranks;
@@ -81,7 +81,7 @@ struct coll_call {
      *   another     with a text
      * culprit is a rank of the communicator, or -1. */
     int culprit;
-    struct call theirs;
+    struct op_signature theirs;
     uint64_t theirs_seq;
 
     /* What the provider chose, for the flight recorder and DLCOLL_DEBUG; a fixed text. */

@@ -156,7 +156,7 @@ int comm_look(dlcoll_comm *c, int *culprit)
     struct err e = ERR_INIT;
     *culprit = -1;
     if (c->topo.nnodes > 1 || !c->shared_stop)
-        lobby_serve(&c->job->lobby, &e);
+        acceptor_serve(&c->job->acceptor, &e);
     if (comm_is_stopped(c))
         return -ECANCELED;
     return neighbour_gone(c, culprit) ? -EPIPE : 0;

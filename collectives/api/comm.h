@@ -22,7 +22,7 @@
 #include "collectives/api/coll_call.h"
 #include "collectives/dlcoll.h"
 #include "collectives/bootstrap/job.h"
-#include "collectives/net/lobby.h"
+#include "collectives/net/acceptor.h"
 #include "collectives/net/stop.h"
 #include "collectives/bootstrap/topology.h"
 #include "collectives/api/wait.h"
@@ -67,7 +67,7 @@ struct dlcoll_comm {
     const _Atomic uint32_t *job_word; /* the agent's; never NULL */
     struct comm_stop own_stop;        /* this process's */
     struct comm_stop *shared_stop;    /* the node's, in shared memory; NULL without */
-    struct lobby_guest guest;
+    struct acceptor_subscriber subscriber;
     int *pidfds; /* of this node's ranks, without a launcher; owned; NULL: not looked at */
 
     uint8_t *staging; /* dlcoll_all_reduce_coalesced()'s; owned */
@@ -165,7 +165,7 @@ int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind);
 
 /* A rank asks what this one has called (net/wire.h): if that differs, the communicator is told to
  * stop. Any thread. */
-void comm_asked(struct lobby_guest *guest, int from, const struct ask *ask);
+void comm_asked(struct acceptor_subscriber *subscriber, int from, const struct ask *ask);
 
 /* The communicator is of no further use for this rank, where what is under way ends with `code`;
  * the others are told `theirs` and the clause. False: it has failed already. */

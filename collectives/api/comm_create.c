@@ -84,8 +84,8 @@ static void fini(dlcoll_comm *c)
     hier_free(c);
     shm_close(c);
     net_free(c->net);
-    if (c->guest.stop && !comm_is_forked(c))
-        lobby_forget(&c->job->lobby, &c->guest);
+    if (c->subscriber.stop && !comm_is_forked(c))
+        acceptor_forget(&c->job->acceptor, &c->subscriber);
     for (int i = 0; c->pidfds && i < c->topo.nlocal; i++)
         close_fd(&c->pidfds[i]);
     free(c->pidfds);
@@ -153,8 +153,9 @@ int comm_new(dlcoll_comm **out, struct job *job, uint64_t id, int *world_ranks, 
         return r;
     }
     watch_neighbours(c);
-    c->guest = (struct lobby_guest){.comm = id, .stop = &c->own_stop, .asked = comm_asked};
-    lobby_expect(&job->lobby, &c->guest);
+    c->subscriber =
+        (struct acceptor_subscriber){.comm = id, .stop = &c->own_stop, .asked = comm_asked};
+    acceptor_expect(&job->acceptor, &c->subscriber);
     *out = c;
     return 0;
 }
@@ -195,7 +196,7 @@ static int share_world(dlcoll_comm *c, uint64_t deadline_ns, struct err *e)
     if (r != -EBADMSG)
         return err_set(e, r, "sharing memory with this node's ranks: %s",
                        failed.err.msg[0] ? failed.err.msg : strerror(-r));
-    failed.id = (struct call){.settings = c->job->conf.settings}; /* of no name */
+    failed.id = (struct op_signature){.settings = c->job->conf.settings}; /* of no name */
     comm_fail(c, r, &failed);
     return err_set(e, r, "%s", c->error.text);
 }

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/api/choice.h"
+#include "collectives/api/algo_select.h"
 #include "collectives/api/comm.h"
 #include "collectives/api/hier.h"
 #include "collectives/net/algo.h"
@@ -79,10 +79,10 @@ static void take_lower(size_t *lowest, size_t candidate, size_t after)
 static size_t next_size(const dlcoll_comm *c, size_t after)
 {
     size_t nbuiltin, lowest = SIZE_MAX;
-    const struct choice *given = &c->job->choice;
-    const struct choice_rule *builtin = choice_builtin(&nbuiltin);
+    const struct algo_select *given = &c->job->algo_select;
+    const struct algo_rule *builtin = algo_select_builtin(&nbuiltin);
     for (size_t i = 0; i < given->n + nbuiltin; i++) {
-        const struct choice_rule *r = i < given->n ? &given->rules[i] : &builtin[i - given->n];
+        const struct algo_rule *r = i < given->n ? &given->rules[i] : &builtin[i - given->n];
         take_lower(&lowest, r->bytes_from, after);
         if (r->bytes_to < SIZE_MAX)
             take_lower(&lowest, r->bytes_to + 1, after);
@@ -157,7 +157,7 @@ static bool uses(char ways[KINDS][LINE_MAX_BYTES], const struct coll_provider *p
 static void put_providers(struct text *t, const dlcoll_comm *c, char ways[KINDS][LINE_MAX_BYTES])
 {
     const struct topology *topo = &c->topo;
-    const char *given = c->job->choice.n ? "the given rules have others" : "", *why = given;
+    const char *given = c->job->algo_select.n ? "the given rules have others" : "", *why = given;
     bool shm = uses(ways, &shm_provider), hier = uses(ways, &hier_provider);
     if (topo->nnodes > 1)
         why = hier ? "only inside hier: the ranks are on several nodes"
@@ -208,7 +208,7 @@ static void put_choices(struct text *t, const dlcoll_comm *c)
         enum call_kind kind = g_kinds[i];
         struct coll_call call = imagine(c, kind, 0);
         struct coll any = {.kind = kind, .size = c->size};
-        if (choice_plain_kind(kind) != kind)
+        if (algo_select_plain_kind(kind) != kind)
             continue;
         put(t, "choices: %s", call_name(kind));
         for (size_t k = 0; k < g_nproviders; k++) {
@@ -249,11 +249,11 @@ static void put_ranks(struct text *t, const dlcoll_comm *c)
             world_name(c->world, c->world_ranks[i], name));
 }
 
-static void put_rules(struct text *t, const struct choice *given)
+static void put_rules(struct text *t, const struct algo_select *given)
 {
     char line[160];
     for (size_t i = 0; i < given->n; i++) {
-        choice_format(&given->rules[i], line, sizeof(line));
+        algo_select_format(&given->rules[i], line, sizeof(line));
         put(t, "rule given: %s\n", line);
     }
 }
@@ -294,7 +294,7 @@ size_t dlcoll_describe(const dlcoll_comm *comm, char *out, size_t size)
                          : "through NCCL, once there is some");
     put_ranks(&t, comm);
     put_operations(&t, comm);
-    put_rules(&t, &j->choice);
+    put_rules(&t, &j->algo_select);
     put_choices(&t, comm);
     return t.len;
 }

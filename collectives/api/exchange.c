@@ -275,7 +275,7 @@ static int monitored(dlcoll_comm *c, int *out, size_t *n, size_t room, uint64_t 
                    ? 0
                    : comm_error(c, DLCOLL_ENOMEM, "monitored_barrier: no memory");
     c->monitored++;
-    struct call id = {.kind = CALL_MONITORED_BARRIER};
+    struct op_signature id = {.kind = CALL_MONITORED_BARRIER};
     uint64_t record = recorder_begin(&c->job->recorder, c->id, c->name, c->monitored, &id, 0, 0);
     if (code == 0)
         code = c->rank == 0 ? watch(c, bytes, works, missing, &absent, deadline)

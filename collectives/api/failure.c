@@ -99,7 +99,7 @@ static enum source look_around(dlcoll_comm *c, int ms, struct notice *cause, int
             return PEER;
         if (mono_ns() >= end)
             return OWN_VIEW;
-        lobby_serve(&c->job->lobby, &e);
+        acceptor_serve(&c->job->acceptor, &e);
         const struct wait_word words[] = {{c->job_word, 0}, {&c->own_stop.word, 0}};
         wait_sleep(words, 2, 300 * 1000);
     }
@@ -200,9 +200,9 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
                  call_describe(&call->id, ours), (uint32_t)call->seq);
 }
 
-void comm_asked(struct lobby_guest *guest, int from, const struct ask *ask)
+void comm_asked(struct acceptor_subscriber *subscriber, int from, const struct ask *ask)
 {
-    dlcoll_comm *c = container_of(guest, dlcoll_comm, guest);
+    dlcoll_comm *c = container_of(subscriber, dlcoll_comm, subscriber);
     struct coll_call call = {.seq = ask->seq, .theirs = ask->call, .theirs_seq = ask->seq};
     struct notice cause = {.rank = -1, .exit_code = -1};
     if (!recorder_find(c->job->recorder.line, c->id, &call.seq, &call.id) ||
@@ -372,7 +372,7 @@ bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause)
         return false;
     cause.code = theirs;
     tell(c, &cause, OWN_VIEW, -1);
-    lobby_knock(&c->job->lobby);
+    acceptor_greet(&c->job->acceptor);
     return true;
 }
 

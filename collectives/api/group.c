@@ -63,7 +63,8 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
     r = comm_share_memory(g, comm_deadline(o->timeout_ms), &failed);
     if (r < 0) {
         /* what the program has called */
-        failed.id = (struct call){.kind = (uint8_t)kind, .settings = parent->job->conf.settings};
+        failed.id =
+            (struct op_signature){.kind = (uint8_t)kind, .settings = parent->job->conf.settings};
         comm_fail(g, r, &failed);
         int code = hand_up(parent, g, kind);
         dlcoll_destroy(g);

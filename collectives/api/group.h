@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "collectives/api/call.h"
+#include "collectives/api/op_signature.h"
 #include "collectives/dlcoll.h"
 
 int group_take_opts(dlcoll_comm *c, const dlcoll_group_opts *given, dlcoll_group_opts *o);

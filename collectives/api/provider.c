@@ -2,13 +2,13 @@
 
 #include <string.h>
 
-#include "collectives/api/choice.h"
+#include "collectives/api/algo_select.h"
 #include "collectives/api/comm.h"
 
-const struct coll_provider *const g_providers[CHOICE_PROVIDERS] = {
-    [CHOICE_SHM] = &shm_provider,
-    [CHOICE_HIER] = &hier_provider,
-    [CHOICE_NET] = &net_provider,
+const struct coll_provider *const g_providers[ALGO_PROVIDER_PROVIDERS] = {
+    [ALGO_PROVIDER_SHM] = &shm_provider,
+    [ALGO_PROVIDER_HIER] = &hier_provider,
+    [ALGO_PROVIDER_NET] = &net_provider,
 };
 const size_t g_nproviders = sizeof(g_providers) / sizeof(g_providers[0]);
 
@@ -20,7 +20,7 @@ static size_t average(const size_t *counts, int n)
     return sum / (size_t)n;
 }
 
-struct choice_key provider_key(const struct coll_call *c)
+struct algo_key provider_key(const struct coll_call *c)
 {
     const size_t *counts = c->kind == CALL_ALL_GATHER_V       ? c->recv_parts.counts
                            : c->kind == CALL_REDUCE_SCATTER_V ? c->send_parts.counts
@@ -29,10 +29,10 @@ struct choice_key provider_key(const struct coll_call *c)
     /* Those with _v whose parts not everybody knows go by 0 bytes. */
     bool unknown =
         c->kind == CALL_GATHER_V || c->kind == CALL_SCATTER_V || c->kind == CALL_ALL_TO_ALL_V;
-    return (struct choice_key){.kind = choice_plain_kind(c->kind),
-                               .ranks = c->ranks.size,
-                               .nodes = c->comm->topo.nnodes,
-                               .bytes = unknown ? 0 : count * c->elem};
+    return (struct algo_key){.kind = algo_select_plain_kind(c->kind),
+                             .ranks = c->ranks.size,
+                             .nodes = c->comm->topo.nnodes,
+                             .bytes = unknown ? 0 : count * c->elem};
 }
 
 static const struct coll_provider *find(const char *name)
@@ -46,11 +46,11 @@ static const struct coll_provider *find(const char *name)
 
 const struct coll_provider *provider_choose(const struct coll_call *c)
 {
-    const struct choice *table = &c->comm->job->choice;
+    const struct algo_select *table = &c->comm->job->algo_select;
     if (table->n) {
-        struct choice_key key = provider_key(c);
-        const struct choice_rule *r;
-        for (size_t at = 0; (r = choice_next(table, &key, NULL, &at));) {
+        struct algo_key key = provider_key(c);
+        const struct algo_rule *r;
+        for (size_t at = 0; (r = algo_select_next(table, &key, NULL, &at));) {
             const struct coll_provider *p = find(r->provider);
             if (p && p->can(c))
                 return p;

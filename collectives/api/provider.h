@@ -9,7 +9,7 @@
 #ifndef COLLECTIVES_API_PROVIDER_H
 #define COLLECTIVES_API_PROVIDER_H
 
-#include "collectives/api/choice.h"
+#include "collectives/api/algo_select.h"
 #include "collectives/api/coll_call.h"
 
 struct coll_provider {
@@ -32,7 +32,7 @@ extern const size_t g_nproviders;
 const struct coll_provider *provider_choose(const struct coll_call *c);
 
 /* What the rules for the call are looked up by: the same on every rank. */
-struct choice_key provider_key(const struct coll_call *c);
+struct algo_key provider_key(const struct coll_call *c);
 
 extern const struct coll_provider shm_provider;  /* shm/provider.c: the ranks of one node */
 extern const struct coll_provider hier_provider; /* hier.c: both, when nodes have several ranks */

@@ -48,7 +48,8 @@ static clockid_t clock_for(uint64_t bytes)
 }
 
 static uint64_t begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
-                      const struct call *call, uint64_t bytes, uint64_t coarse_ns, bool device)
+                      const struct op_signature *call, uint64_t bytes, uint64_t coarse_ns,
+                      bool device)
 {
     struct segment_local *line = r->line;
     uint64_t number = atomic_fetch_add_explicit(&line->nops, 1, memory_order_relaxed) + 1;
@@ -74,13 +75,13 @@ static uint64_t begin(struct recorder *r, uint64_t group, const char *group_name
 }
 
 uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
-                        const struct call *call, uint64_t bytes, uint64_t coarse_ns)
+                        const struct op_signature *call, uint64_t bytes, uint64_t coarse_ns)
 {
     return begin(r, group, group_name, seq, call, bytes, coarse_ns, false);
 }
 
 uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *group_name,
-                               uint64_t seq, const struct call *call, uint64_t bytes)
+                               uint64_t seq, const struct op_signature *call, uint64_t bytes)
 {
     return begin(r, group, group_name, seq, call, bytes, 0, true);
 }
@@ -172,9 +173,9 @@ static bool is_collective(uint8_t kind)
            kind != CALL_BATCH && kind != CALL_MONITORED_BARRIER;
 }
 
-static void get_call(const dlcoll_record *r, uint8_t kind, struct call *call)
+static void get_call(const dlcoll_record *r, uint8_t kind, struct op_signature *call)
 {
-    *call = (struct call){.kind = kind};
+    *call = (struct op_signature){.kind = kind};
     if (call_rooted(kind))
         call->root = r->peer;
     if (call_has_data(kind)) {
@@ -186,7 +187,7 @@ static void get_call(const dlcoll_record *r, uint8_t kind, struct call *call)
 }
 
 bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *seq,
-                   struct call *call)
+                   struct op_signature *call)
 {
     dlcoll_record all[SEGMENT_OPS];
     int n = read_all(line, false, all, SEGMENT_OPS);

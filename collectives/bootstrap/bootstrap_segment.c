@@ -9,7 +9,7 @@
 
 #include "collectives/bootstrap/bootstrap.h"
 #include "collectives/bootstrap/world.h"
-#include "collectives/api/life.h"
+#include "collectives/api/exit_notify.h"
 #include "core/fd.h"
 #include "core/parse.h"
 
@@ -111,8 +111,8 @@ static int bootstrap(struct world *w, struct err *e)
     atomic_store_explicit(&line->cause_rank, -1, memory_order_relaxed);
     atomic_store_explicit(&line->seq, 0, memory_order_relaxed);
     atomic_store_explicit(&line->state, SEGMENT_LOCAL_READY, memory_order_release);
-    life_begin(fd, (uint64_t)((uint8_t *)line - w->segment.base), line,
-               job_segment_lives(&w->segment), (uint32_t)h->nlocal);
+    exit_notify_begin(fd, (uint64_t)((uint8_t *)line - w->segment.base), line,
+                      job_segment_lives(&w->segment), (uint32_t)h->nlocal);
     return 0;
 }
 

@@ -1,5 +1,5 @@
 /* bootstrap_store.c: ranks that were started without a launcher meet through a store: at an address
- * from the environment or an URL, behind an address in a file (meeting_file.c), or one that the
+ * from the environment or an URL, behind an address in a file (rendezvous_file.c), or one that the
  * program has opened.
  *
  *   every rank   opens its listening socket, finds the address by which others reach it, and stores
@@ -29,7 +29,7 @@
 
 #include "collectives/bootstrap/bootstrap.h"
 #include "collectives/bootstrap/world.h"
-#include "collectives/bootstrap/meeting_file.h"
+#include "collectives/bootstrap/rendezvous_file.h"
 #include "collectives/api/store.h"
 #include "collectives/api/wait.h"
 #include "core/bytes.h"
@@ -629,7 +629,7 @@ static int publish_file(struct meeting *m, struct err *e)
     if (getrandom(&p.nonce, sizeof(p.nonce), 0) != sizeof(p.nonce))
         p.nonce = mono_ns();
     snprintf(m->host, sizeof(m->host), "127.0.0.1");
-    return meeting_file_write(m->file, m->prefix, &p, remaining_ms(m), e);
+    return rendezvous_file_write(m->file, m->prefix, &p, remaining_ms(m), e);
 }
 
 static int meet_by_file(struct meeting *m, struct err *e)
@@ -643,8 +643,8 @@ static int meet_by_file(struct meeting *m, struct err *e)
     if (m->w->rank == 0)
         r = publish_file(m, e);
     else
-        r = meeting_file_find(m->file, m->prefix, m->self.host_id, m->deadline_ns, m->host,
-                              &m->port, e);
+        r = rendezvous_file_find(m->file, m->prefix, m->self.host_id, m->deadline_ns, m->host,
+                                 &m->port, e);
     bool wrote = m->w->rank == 0 && r == 0;
     if (r == 0)
         r = find_master(m, &any, e);
@@ -657,7 +657,7 @@ static int meet_by_file(struct meeting *m, struct err *e)
     if (r == 0 && (r = listen_here(m, &any, e)) == 0)
         r = meet(m, e);
     if (wrote)
-        meeting_file_remove(m->file);
+        rendezvous_file_remove(m->file);
     return r;
 }
 

@@ -69,13 +69,13 @@ static uint8_t digest(const struct job *j)
     const struct job_conf *c = &j->conf;
     char rule[256];
     uint64_t h = 1;
-    if (c->sockets == 1 && c->shared_memory && !c->nccl_roots && !j->choice.n)
+    if (c->sockets == 1 && c->shared_memory && !c->nccl_roots && !j->algo_select.n)
         return 0;
     h = hash_add(h, (uint64_t)c->sockets);
     h = hash_add(h, (uint64_t)c->nccl_roots);
     h = hash_add(h, c->shared_memory);
-    for (size_t i = 0; i < j->choice.n; i++) {
-        choice_format(&j->choice.rules[i], rule, sizeof(rule));
+    for (size_t i = 0; i < j->algo_select.n; i++) {
+        algo_select_format(&j->algo_select.rules[i], rule, sizeof(rule));
         for (const char *p = rule; *p; p++)
             h = hash_add(h, (uint64_t)*p);
     }
@@ -96,15 +96,15 @@ int job_new(struct job **out, const struct world_opts *opts, struct err *e)
         return err_set(e, -ENOMEM, "no memory");
     int r = read_conf(&j->conf, e);
     if (r == 0)
-        r = choice_init(&j->choice, e);
+        r = algo_select_init(&j->algo_select, e);
     j->conf.settings = r == 0 ? digest(j) : 0;
     if (r == 0 && (r = world_init(&j->world, opts, e)) < 0)
-        choice_fini(&j->choice);
+        algo_select_fini(&j->algo_select);
     if (r < 0) {
         free(j);
         return r;
     }
-    lobby_init(&j->lobby, &j->world);
+    acceptor_init(&j->acceptor, &j->world);
     recorder_init(&j->recorder, world_line(&j->world));
     publish_settings(j);
     pthread_mutex_init(&j->store_lock, NULL);
@@ -130,9 +130,9 @@ void job_unref(struct job *j)
     if (!j || atomic_fetch_sub(&j->users, 1) != 1)
         return;
     dlcoll_store_close(j->store);
-    lobby_fini(&j->lobby);
+    acceptor_fini(&j->acceptor);
     world_fini(&j->world);
-    choice_fini(&j->choice);
+    algo_select_fini(&j->algo_select);
     pthread_mutex_destroy(&j->store_lock);
     free(j);
 }

@@ -6,8 +6,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "collectives/api/choice.h"
-#include "collectives/net/lobby.h"
+#include "collectives/api/algo_select.h"
+#include "collectives/net/acceptor.h"
 #include "collectives/api/recorder.h"
 #include "collectives/bootstrap/world.h"
 #include "core/err.h"
@@ -27,8 +27,8 @@ struct job_conf {
 struct job {
     _Atomic int users;
     struct world world;
-    struct lobby lobby;
-    struct choice choice;
+    struct acceptor acceptor;
+    struct algo_select algo_select;
     struct job_conf conf;
     struct recorder recorder;
     pthread_mutex_t store_lock;

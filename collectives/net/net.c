@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/choice.h"
+#include "collectives/api/algo_select.h"
 #include "collectives/api/comm.h"
 #include "collectives/net/algo.h"
 #include "collectives/api/provider.h"
@@ -36,7 +36,7 @@ static void ask(const void *comm, const int *ranks, int n)
 
 struct tcp_opts net_tcp_opts(struct dlcoll_comm *comm, enum channel channel)
 {
-    return (struct tcp_opts){.lobby = &comm->job->lobby,
+    return (struct tcp_opts){.acceptor = &comm->job->acceptor,
                              .comm = comm->id,
                              .channel = channel,
                              .rule = channel == CHANNEL_P2P ? TCP_SENDER : TCP_LOWER,
@@ -84,14 +84,14 @@ void net_free(struct net *n)
 
 static struct coll describe(const struct coll_call *c)
 {
-    return (struct coll){.kind = choice_plain_kind(c->kind),
+    return (struct coll){.kind = algo_select_plain_kind(c->kind),
                          .rank = c->ranks.me,
                          .size = c->ranks.size,
                          .root = c->root,
                          .count = c->count,
                          .elem = c->elem,
                          .ordered = c->reduce.ordered,
-                         .uneven = choice_plain_kind(c->kind) != c->kind,
+                         .uneven = algo_select_plain_kind(c->kind) != c->kind,
                          .in_place = c->send == c->recv,
                          .send_parts = c->send_parts,
                          .recv_parts = c->recv_parts};
@@ -108,9 +108,9 @@ static const struct algo *find(enum call_kind kind, const char *name)
 
 static const struct algo *choose(const struct coll_call *c, const struct coll *coll)
 {
-    struct choice_key key = provider_key(c);
-    const struct choice_rule *r;
-    for (size_t at = 0; (r = choice_next(&c->comm->job->choice, &key, "net", &at));) {
+    struct algo_key key = provider_key(c);
+    const struct algo_rule *r;
+    for (size_t at = 0; (r = algo_select_next(&c->comm->job->algo_select, &key, "net", &at));) {
         const struct algo *a = find(coll->kind, r->algo);
         if (a && algo_allows(a, coll))
             return a;

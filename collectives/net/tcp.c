@@ -69,7 +69,7 @@ static bool may_be_visited(const struct tcp *tcp, int stream)
 
 static int address(const struct tcp *tcp, int peer, struct netaddr *to, struct err *e)
 {
-    return world_addr(tcp->o.lobby->world, tcp->o.world_ranks[peer], to, e);
+    return world_addr(tcp->o.acceptor->world, tcp->o.world_ranks[peer], to, e);
 }
 
 /* ---------------------------------------------------------------------------------- connecting */
@@ -192,8 +192,8 @@ static int start_connect(struct tcp *tcp, int stream, struct err *e)
 
 static struct hello make_hello(const struct tcp *tcp, int stream, int lane)
 {
-    struct hello h = lobby_hello(tcp->o.lobby, HELLO_DATA, tcp->o.comm,
-                                 tcp->o.world_ranks[peer_of(tcp, stream)]);
+    struct hello h = acceptor_hello(tcp->o.acceptor, HELLO_DATA, tcp->o.comm,
+                                    tcp->o.world_ranks[peer_of(tcp, stream)]);
     h.channel = (uint16_t)tcp->o.channel;
     h.lane = (uint16_t)lane;
     return h;
@@ -319,8 +319,8 @@ int tcp_admit(struct transport *t, struct err *e)
 {
     struct tcp *tcp = tcp_of(t);
     struct arrival a;
-    int r = lobby_serve(tcp->o.lobby, e);
-    while (!tcp->closed && lobby_take(tcp->o.lobby, tcp->o.comm, tcp->o.channel, &a))
+    int r = acceptor_serve(tcp->o.acceptor, e);
+    while (!tcp->closed && acceptor_take(tcp->o.acceptor, tcp->o.comm, tcp->o.channel, &a))
         adopt(tcp, &a);
     return r;
 }
@@ -469,12 +469,12 @@ static int tcp_wait(struct transport *t, const struct transport_want *wants, siz
                     int timeout_ms, struct err *e)
 {
     struct tcp *tcp = tcp_of(t);
-    size_t used = lobby_poll(tcp->o.lobby, tcp->fds, &timeout_ms);
+    size_t used = acceptor_poll(tcp->o.acceptor, tcp->fds, &timeout_ms);
     for (size_t i = 0; i < n; i++) {
         short events = (short)((wants[i].send ? POLLOUT : 0) | (wants[i].recv ? POLLIN : 0));
         used += poll_conn(tcp, wants[i].stream, events, &tcp->fds[used], &timeout_ms);
     }
-    if (lobby_sleep(tcp->o.lobby, tcp->o.stop_word, tcp->fds, used, timeout_ms) < 0 &&
+    if (acceptor_sleep(tcp->o.acceptor, tcp->o.stop_word, tcp->fds, used, timeout_ms) < 0 &&
         errno != EINTR)
         return err_sys(e, errno, "poll");
     return tcp_admit(t, e);

@@ -18,7 +18,7 @@
 #ifndef COLLECTIVES_NET_TCP_H
 #define COLLECTIVES_NET_TCP_H
 
-#include "collectives/net/lobby.h"
+#include "collectives/net/acceptor.h"
 #include "collectives/net/transport.h"
 #include "collectives/bootstrap/world.h"
 
@@ -27,8 +27,8 @@ enum tcp_rule { TCP_LOWER, TCP_SENDER };
 enum { TCP_LANES_MAX = 16 };
 
 struct tcp_opts {
-    struct lobby *lobby; /* borrowed, as is all of it */
-    uint64_t comm;       /* its number */
+    struct acceptor *acceptor; /* borrowed, as is all of it */
+    uint64_t comm;             /* its number */
     enum channel channel;
     enum tcp_rule rule;
     int rank, size;                    /* in the communicator */

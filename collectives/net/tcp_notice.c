@@ -10,11 +10,11 @@
 
 enum { BATCH = 32 };
 
-struct courier {
+struct p2p_thread {
     int fd, to; /* a rank of the world */
 };
 
-static void set_out(const struct world *w, struct courier *k, int to)
+static void set_out(const struct world *w, struct p2p_thread *k, int to)
 {
     struct netaddr a;
     k->fd = -1;
@@ -32,9 +32,9 @@ struct letter {
     size_t len;
 };
 
-static void deliver(const struct tcp_opts *o, struct courier *k, const struct letter *l)
+static void deliver(const struct tcp_opts *o, struct p2p_thread *k, const struct letter *l)
 {
-    struct hello h = lobby_hello(o->lobby, l->kind, o->comm, k->to);
+    struct hello h = acceptor_hello(o->acceptor, l->kind, o->comm, k->to);
     struct iovec iov[2] = {{&h, sizeof(h)}, {(void *)l->text, l->len}};
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2};
     /* A new connection takes it whole; the peer hears it from others if this one is broken. */
@@ -43,8 +43,8 @@ static void deliver(const struct tcp_opts *o, struct courier *k, const struct le
 }
 
 /* Until all have been delivered, or time is up. */
-static void send_batch(const struct tcp_opts *o, struct courier *k, int n, const struct letter *l,
-                       uint64_t end_ns)
+static void send_batch(const struct tcp_opts *o, struct p2p_thread *k, int n,
+                       const struct letter *l, uint64_t end_ns)
 {
     for (;;) {
         struct pollfd fds[BATCH];
@@ -73,11 +73,11 @@ void tcp_send_notices(const struct tcp_opts *o, const struct notice *why, const 
     uint64_t end_ns = mono_ns() + TCP_NOTICE_MS * 1000000u;
     int sent = 0;
     for (int next = 0; next < o->size && sent < TCP_NOTICE_RANKS;) {
-        struct courier batch[BATCH];
+        struct p2p_thread batch[BATCH];
         int n = 0;
         for (; next < o->size && n < BATCH; next++) {
             if (next != o->rank && !told[next])
-                set_out(o->lobby->world, &batch[n++], o->world_ranks[next]);
+                set_out(o->acceptor->world, &batch[n++], o->world_ranks[next]);
         }
         send_batch(o, batch, n, &l, end_ns);
         sent += n;
@@ -87,8 +87,8 @@ void tcp_send_notices(const struct tcp_opts *o, const struct notice *why, const 
 void tcp_send_asks(const struct tcp_opts *o, const struct ask *ask, const int *ranks, int n)
 {
     const struct letter l = {HELLO_ASK, ask, sizeof(*ask)};
-    struct courier batch[BATCH];
+    struct p2p_thread batch[BATCH];
     for (int i = 0; i < n; i++)
-        set_out(o->lobby->world, &batch[i], o->world_ranks[ranks[i]]);
+        set_out(o->acceptor->world, &batch[i], o->world_ranks[ranks[i]]);
     send_batch(o, batch, n, &l, mono_ns() + TCP_NOTICE_MS * 1000000u);
 }

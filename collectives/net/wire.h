@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collectives/api/call.h"
+#include "collectives/api/op_signature.h"
 
 #define HELLO_MAGIC   0x31434c44u /* "DLC1" */
 #define HELLO_VERSION 7u
@@ -50,7 +50,7 @@ struct frame {
     uint32_t seq;  /* of the operation, its low half */
     uint16_t part; /* of an operation that consists of several (struct coll_call) */
     uint16_t lane;
-    struct call call;
+    struct op_signature call;
     uint64_t len; /* bytes of the message */
 };
 _Static_assert(sizeof(struct frame) == 32, "frames travel as they are");
@@ -72,7 +72,7 @@ static inline size_t frame_distance(size_t header_len, size_t len)
 /* The operation in which a rank waits for another one. */
 struct ask {
     uint64_t seq;
-    struct call call; /* as the flight recorder has it */
+    struct op_signature call; /* as the flight recorder has it */
 };
 _Static_assert(sizeof(struct ask) == 24, "asks travel as they are");
 

@@ -50,10 +50,10 @@ int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const
         op = find_any(p, peer);
     struct coll_call *c = &p->failure;
     memset(c, 0, sizeof(*c));
-    c->id = (struct call){.kind = kind_of(op),
-                          .dtype = op ? op->dtype : 0,
-                          .root = peer,
-                          .count = op ? op->count : 0};
+    c->id = (struct op_signature){.kind = kind_of(op),
+                                  .dtype = op ? op->dtype : 0,
+                                  .root = peer,
+                                  .count = op ? op->count : 0};
     c->seq = op ? op->seq : p->seq;
     c->culprit = peer;
     if (e)
@@ -65,7 +65,7 @@ int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const
 int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct p2p_frame *f)
 {
     int r = p2p_fail(p, -EBADMSG, peer, op, NULL);
-    p->failure.theirs = (struct call){
+    p->failure.theirs = (struct op_signature){
         .kind = CALL_SEND, .dtype = f->dtype, .root = p->comm->rank, .count = f->count};
     p->failure.theirs_seq = f->id;
     return r;
@@ -170,7 +170,7 @@ static void look(struct p2p *p)
 /* What to poll for; fewer than there are when there are many: then the sleep is short. */
 static int prepare(struct p2p *p, struct pollfd *fds, int *timeout_ms)
 {
-    int n = (int)lobby_poll(&p->comm->job->lobby, fds, timeout_ms);
+    int n = (int)acceptor_poll(&p->comm->job->acceptor, fds, timeout_ms);
     for (int i = 0; i < p->nactive; i++) {
         int rank = p->active[i];
         const struct p2p_peer *peer = &p->peers[rank];
@@ -280,7 +280,7 @@ static void poll_sockets(struct p2p *p, int timeout_ms)
     pthread_mutex_unlock(&p->lock);
     if (stopped)
         return;
-    (void)!lobby_sleep(&p->comm->job->lobby, p->comm->job_word, fds, (size_t)n, timeout_ms);
+    (void)!acceptor_sleep(&p->comm->job->acceptor, p->comm->job_word, fds, (size_t)n, timeout_ms);
     pthread_mutex_lock(&p->lock);
     if (!p->stopped)
         (void)tcp_admit(p->tcp, &e);
@@ -432,10 +432,10 @@ static void record(struct p2p *p, struct p2p_op *op)
         op->seq = (uint64_t)(op->tag - P2P_TAG_BARRIER);
         return;
     }
-    struct call id = {.kind = op->is_send ? CALL_SEND : CALL_RECV,
-                      .dtype = op->dtype,
-                      .root = op->any ? -1 : op->peer,
-                      .count = op->count};
+    struct op_signature id = {.kind = op->is_send ? CALL_SEND : CALL_RECV,
+                              .dtype = op->dtype,
+                              .root = op->any ? -1 : op->peer,
+                              .count = op->count};
     op->seq = ++p->seq;
     op->record = recorder_begin(&c->job->recorder, c->id, c->name, op->seq, &id, op->len, 0);
 }

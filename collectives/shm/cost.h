@@ -1,5 +1,5 @@
 /* cost.h: which of two ways is faster between these ranks to move blocks: staged, copied in by one
- * and out by the other, or pulled, straight out of their owner's memory (pull.h). It depends on
+ * and out by the other, or pulled, straight out of their owner's memory (cma.h). It depends on
  * which caches the CPUs share that they happen to run on, and on whether a block has been written
  * since it was last read, by a factor of three either way. So both are tried again and again, right
  * after each other: calls are counted, and of every so many the first ones make two turns, one of

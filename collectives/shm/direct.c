@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "collectives/shm/flow.h"
+#include "collectives/shm/staged.h"
 #include "collectives/shm/tuning.h"
 
 enum { HOT_BYTES = 8 * 1024 }; /* what is reduced before it is copied to the others */
@@ -42,7 +42,7 @@ static int list_targets(struct direct *d, uint8_t **targets)
     int n = 0;
     for (int k = 0; k < s->n; k++) {
         int i = s->me + k < s->n ? s->me + k : s->me + k - s->n;
-        if (d->results == FLOW_ALL || i == (d->results == FLOW_NOBODY ? s->me : d->results)) {
+        if (d->results == STAGED_ALL || i == (d->results == STAGED_NOBODY ? s->me : d->results)) {
             targets[n] = locate(s, shm_arrival(s, d->op->seq, i)->recv, s->in[s->me]);
             if (!targets[n++])
                 return 0;

@@ -13,7 +13,7 @@ struct direct {
     const uint8_t *send;
     uint8_t *recv;
     /* In op->s: out[me] is my slice of everybody's send buffer, in[me] where its result goes in the
-     * receive buffers of `results` (FLOW_ALL, FLOW_NOBODY: my own alone, or a rank). */
+     * receive buffers of `results` (STAGED_ALL, STAGED_NOBODY: my own alone, or a rank). */
     const struct reduce_info *reduce;
     int results;
 };

@@ -13,15 +13,15 @@
 #include "collectives/reduce/reduce.h"
 #include "collectives/shm/cost.h"
 #include "collectives/shm/direct.h"
-#include "collectives/shm/flow.h"
-#include "collectives/shm/line.h"
-#include "collectives/shm/pull.h"
+#include "collectives/shm/staged.h"
+#include "collectives/shm/inline_msg.h"
+#include "collectives/shm/cma.h"
 #include "core/clock.h"
 
 enum { FEW_RANKS = 4, MANY_RANKS = 12 };
 
 struct shm_tuning shm_tuning = {
-    .line = LINE_MOST,
+    .line = INLINE_MSG_MOST,
     .flat = 128 * 1024,
     .root_pair = 1024 * 1024,
     .direct = 4 * 1024,
@@ -43,7 +43,7 @@ struct task {
     struct shm *s;
     struct coll_call *call;
     struct shm_op op;
-    struct flow flow;
+    struct staged flow;
     size_t len; /* of `count` elements */
 };
 
@@ -99,7 +99,7 @@ static void own(struct task *t, void *to, const void *from, size_t len)
 /* The same on all ranks of the node, as the number of its CPUs is for which `crowded` stands. */
 static size_t choose_piece(const struct task *t, size_t lanes)
 {
-    const struct flow *f = &t->flow;
+    const struct staged *f = &t->flow;
     bool crowded = !t->call->comm->policy.spin_ns;
     size_t n = (size_t)t->s->n, table = f->uneven ? n * sizeof(uint64_t) : 0;
     size_t most = (SHM_SLOT_BYTES - table) / lanes, piece = shm_tuning.piece_move;
@@ -115,16 +115,16 @@ static size_t choose_piece(const struct task *t, size_t lanes)
     return piece ? piece : 64;
 }
 
-static int run_flow(struct task *t, const char *name)
+static int run_staged(struct task *t, const char *name)
 {
-    struct flow *f = &t->flow;
+    struct staged *f = &t->flow;
     size_t lanes = f->shared || f->to_one ? 1 : (size_t)t->s->n;
     f->op = &t->op;
     f->send = t->call->send;
     f->recv = t->call->recv;
     f->piece = choose_piece(t, lanes);
     t->call->algo = f->pull ? "pull" : name;
-    return flow_run(f);
+    return staged_run(f);
 }
 
 static int kind_of_move(enum call_kind kind)
@@ -157,8 +157,8 @@ static int move_timed(struct task *t, size_t block, bool offers)
     enum cost_way way =
         cost_choose(&s->peers[0].costs[kind][size], s->n, sizeof(s->peers[0]), size, turn);
     uint64_t began = turn->timed ? mono_ns() : 0;
-    t->flow.pull = way == COST_PULLED && offers && pull_can(s, t->call->send, t->flow.shared);
-    int r = run_flow(t, "flat");
+    t->flow.pull = way == COST_PULLED && offers && cma_can(s, t->call->send, t->flow.shared);
+    int r = run_staged(t, "flat");
     bool pulled = t->flow.pull || t->op.pulled;
     if (turn->timed && r == 0 && !s->has_mapped)
         cost_take(&s->peers[s->me].costs[kind][size], size, turn,
@@ -170,7 +170,7 @@ static int move_timed(struct task *t, size_t block, bool offers)
  * does so soon. With a CPU for each rank, what of the rest does is a matter of time. Ranks that
  * take turns on a CPU find there what has been staged for several of them; a block that is for one
  * only is copied once less when it is pulled. */
-static size_t pull_limit(const struct task *t, size_t len)
+static size_t cma_limit(const struct task *t, size_t len)
 {
     uint64_t at;
     bool shared = shm_holds(t->s, t->call->send, len, &at);
@@ -192,19 +192,19 @@ static int move(struct task *t, size_t most, bool uneven)
     size_t offered = 0;
     for (int j = 0; j < (t->flow.shared ? 1 : t->s->n); j++)
         offered = t->s->out[j].len > offered ? t->s->out[j].len : offered;
-    t->flow.results = FLOW_NOBODY;
+    t->flow.results = STAGED_NOBODY;
     t->flow.most = most;
     t->flow.uneven = uneven;
-    size_t limit = pull_limit(t, offered);
+    size_t limit = cma_limit(t, offered);
     /* Whoever offers something must know that the others have tried. */
     if (most >= limit)
-        pull_probe(t->s);
+        cma_probe(t->s);
     bool may_pull = !t->flow.in_place, offers = may_pull && offered >= limit;
     size_t taken = longest(t->s->in, t->s->n), block = offered > taken ? offered : taken;
     if (may_pull && is_timed(t, block))
         return move_timed(t, block, offers);
-    t->flow.pull = offers && pull_can(t->s, t->call->send, t->flow.shared);
-    return run_flow(t, "flat");
+    t->flow.pull = offers && cma_can(t->s, t->call->send, t->flow.shared);
+    return run_staged(t, "flat");
 }
 
 static int broadcast(struct task *t)
@@ -306,8 +306,8 @@ static int reduce_flat(struct task *t)
     struct shm *s = t->s;
     s->out[0] = s->in[s->me] = (struct shm_block){0, t->len};
     t->flow.shared = true;
-    t->flow.results = FLOW_NOBODY;
-    return run_flow(t, "flat");
+    t->flow.results = STAGED_NOBODY;
+    return run_staged(t, "flat");
 }
 
 /* The root alone does. The other one of two ranks may leave its data where it is. */
@@ -318,16 +318,16 @@ static int reduce_at_root(struct task *t)
     s->out[0] = (struct shm_block){0, root && !scales ? 0 : t->len};
     s->in[s->me] = (struct shm_block){0, root ? t->len : 0};
     t->flow.shared = true;
-    t->flow.results = FLOW_NOBODY;
-    if (s->n == 2 && t->len >= pull_limit(t, t->len) && !scales) {
-        pull_probe(s);
+    t->flow.results = STAGED_NOBODY;
+    if (s->n == 2 && t->len >= cma_limit(t, t->len) && !scales) {
+        cma_probe(s);
         /* An arrival that has been written already does not say that its data is to be pulled. */
         bool offers = !root && !t->flow.late;
         if (is_timed(t, t->len))
             return move_timed(t, t->len, offers);
-        t->flow.pull = offers && pull_can(s, t->call->send, true);
+        t->flow.pull = offers && cma_can(s, t->call->send, true);
     }
-    return run_flow(t, "flat");
+    return run_staged(t, "flat");
 }
 
 static int all_reduce(struct task *t)
@@ -337,14 +337,14 @@ static int all_reduce(struct task *t)
     t->flow.most = t->len;
     all_slices(t->len, s->n, s->out);
     memcpy(s->in, s->out, (size_t)s->n * sizeof(*s->in));
-    int r = try_direct(t, t->len, t->call->recv, t->len, FLOW_ALL);
+    int r = try_direct(t, t->len, t->call->recv, t->len, STAGED_ALL);
     if (r)
         return r < 0 ? r : 0;
     if (t->len * (size_t)s->n <= shm_tuning.flat)
         return reduce_flat(t);
-    t->flow.results = FLOW_ALL;
+    t->flow.results = STAGED_ALL;
     t->flow.most = longest(s->out, s->n);
-    return run_flow(t, "slices");
+    return run_staged(t, "slices");
 }
 
 static int reduce(struct task *t)
@@ -364,7 +364,7 @@ static int reduce(struct task *t)
         return reduce_at_root(t);
     t->flow.results = root;
     t->flow.most = longest(s->out, s->n);
-    return run_flow(t, "slices");
+    return run_staged(t, "slices");
 }
 
 static int reduce_scatter(struct task *t)
@@ -376,12 +376,12 @@ static int reduce_scatter(struct task *t)
     clear(s->in, s->n);
     s->in[s->me].len = mine;
     t->flow.reduce = &t->call->reduce;
-    t->flow.results = FLOW_NOBODY;
+    t->flow.results = STAGED_NOBODY;
     t->flow.most = longest(s->out, s->n);
-    int r = try_direct(t, total, c->recv, mine, FLOW_NOBODY);
+    int r = try_direct(t, total, c->recv, mine, STAGED_NOBODY);
     if (r)
         return r < 0 ? r : 0;
-    return run_flow(t, "flat");
+    return run_staged(t, "flat");
 }
 
 /* ---------------------------------------------------------------------------------- provider */
@@ -433,10 +433,10 @@ static int run(struct coll_call *c)
     int r = shm_begin(&op, c->comm->shm, c);
     if (r < 0)
         return r;
-    size_t bytes = line_bytes(op.s, c);
+    size_t bytes = inline_msg_bytes(op.s, c);
     if (bytes <= shm_tuning.line) {
         c->algo = "line";
-        r = line_run(&op, bytes);
+        r = inline_msg_run(&op, bytes);
     } else {
         r = run_task(&op);
     }

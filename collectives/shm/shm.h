@@ -36,7 +36,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "collectives/api/call.h"
+#include "collectives/api/op_signature.h"
 #include "collectives/api/comm.h"
 #include "collectives/shm/cost.h"
 
@@ -98,7 +98,7 @@ enum {
 struct shm_arrival {
     _Alignas(SHM_LINE) _Atomic uint32_t seq;
     uint8_t flags, part, unused[2];
-    struct call id;
+    struct op_signature id;
     uint32_t call_seq; /* its low half */
     uint32_t before;   /* a digest of all that this rank has called before */
     union {

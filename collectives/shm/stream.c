@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "collectives/api/comm.h"
-#include "collectives/shm/pull.h"
+#include "collectives/shm/cma.h"
 #include "collectives/shm/shm.h"
 #include "collectives/api/wait.h"
 
@@ -425,11 +425,11 @@ int stream_new(struct transport **out, struct dlcoll_comm *comm, struct err *e)
 bool stream_may_fetch(struct dlcoll_comm *comm, int peer)
 {
     struct shm *s = comm->shm;
-    return s && pull_may_read(s, comm->topo.local_of[peer]);
+    return s && cma_may_read(s, comm->topo.local_of[peer]);
 }
 
 int stream_fetch(struct dlcoll_comm *comm, int peer, void *to, uint64_t from, size_t len,
                  struct err *e)
 {
-    return pull_copy(comm->shm, comm->topo.local_of[peer], to, from, len, e);
+    return cma_copy(comm->shm, comm->topo.local_of[peer], to, from, len, e);
 }

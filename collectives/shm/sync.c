@@ -92,7 +92,7 @@ static bool is_in_another(struct shm_op *op, int i)
     const dlcoll_comm *c = op->call->comm;
     const struct segment_local *line =
         job_segment_local(&c->world->segment, c->world_ranks[coll_rank_of(&op->call->ranks, i)]);
-    struct call mine, theirs;
+    struct op_signature mine, theirs;
     uint64_t seq = op->call->seq, own = seq;
     if (!line || !recorder_find(line, c->id, &seq, &theirs) ||
         !recorder_find(c->job->recorder.line, c->id, &own, &mine) || own != op->call->seq ||
@@ -242,7 +242,7 @@ static void refresh(struct shm *s)
     s->refresh_at = s->seq + s->round + REFRESH;
 }
 
-static uint64_t digest(uint64_t so_far, const struct call *call)
+static uint64_t digest(uint64_t so_far, const struct op_signature *call)
 {
     uint64_t words[2];
     memcpy(words, call, sizeof(words));

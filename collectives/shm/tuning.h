@@ -7,7 +7,8 @@
 
 /* In bytes. The same on every rank, for the choice must be. */
 struct shm_tuning {
-    size_t line; /* what a rank brings is with its arrival: up to so much, LINE_MOST at most */
+    size_t
+        line; /* what a rank brings is with its arrival: up to so much, INLINE_MSG_MOST at most */
     size_t flat; /* all_reduce and reduce: each rank reduces everything, as long as all ranks'
                     data together are no more than this; else a slice */
     size_t

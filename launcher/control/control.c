@@ -262,7 +262,7 @@ static void on_connection(uv_stream_t *s, int status)
 static void announce(const struct place *p, bool there)
 {
     char path[CONTROL_PATH_MAX];
-    struct guard_page *page = p->control->opts.page;
+    struct guardian_page *page = p->control->opts.page;
     if (!page)
         return;
     snprintf(path, sizeof(path), "%s/%s", p->folder, p->name);

@@ -13,7 +13,7 @@
 
 #include "core/err.h"
 
-#define CONTROL_PATH_MAX 256 /* struct guard_page keeps one of that size */
+#define CONTROL_PATH_MAX 256 /* struct guardian_page keeps one of that size */
 
 /* The index-th folder's name; false behind the last. Some may be the same as an earlier one. */
 bool control_dir_path(int index, char out[CONTROL_PATH_MAX - 32]);

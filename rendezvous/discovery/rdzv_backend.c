@@ -16,9 +16,9 @@
 
 /* ------------------------------------------------------------------------------------- finder */
 
-struct rdzv_finder *rdzv_finder_new(const struct rdzv_config *c)
+struct rdzv_discovery *rdzv_discovery_new(const struct rdzv_config *c)
 {
-    struct rdzv_finder *f = xcalloc(1, sizeof(*f));
+    struct rdzv_discovery *f = xcalloc(1, sizeof(*f));
     f->ops = rdzv_backend_ops(c->backend);
     f->host = c->endpoint_host ? xstrdup(c->endpoint_host) : NULL;
     f->path = c->endpoint_path ? xstrdup(c->endpoint_path) : NULL;
@@ -41,7 +41,7 @@ struct rdzv_finder *rdzv_finder_new(const struct rdzv_config *c)
     return f;
 }
 
-void rdzv_finder_free(struct rdzv_finder *f)
+void rdzv_discovery_free(struct rdzv_discovery *f)
 {
     if (!f)
         return;
@@ -91,7 +91,7 @@ static int resolve(const char *host, int port, struct netaddr *out, int max, cha
     return n > 0 ? n : -EADDRNOTAVAIL;
 }
 
-static bool name_quick(const struct rdzv_finder *f)
+static bool name_quick(const struct rdzv_discovery *f)
 {
     struct netaddr a;
     if ((f->local_addr && !f->have_local) || f->ask)
@@ -100,7 +100,7 @@ static bool name_quick(const struct rdzv_finder *f)
            netaddr_parse_ip(&a, f->host, 0);
 }
 
-int rdzv_finder_resolve_local(struct rdzv_finder *f)
+int rdzv_discovery_resolve_local(struct rdzv_discovery *f)
 {
     f->status = 0;
     if (!f->local_addr || f->have_local)
@@ -113,7 +113,7 @@ int rdzv_finder_resolve_local(struct rdzv_finder *f)
 }
 
 /* The addresses of a place. Returns how many, or a negative errno with f->why. */
-static int look_up(struct rdzv_finder *f, const char *host, int port,
+static int look_up(struct rdzv_discovery *f, const char *host, int port,
                    struct netaddr out[CONNECTOR_ADDRS_MAX])
 {
     if (is_localhost(host) || f->max_nodes == 1) {
@@ -128,18 +128,18 @@ static int look_up(struct rdzv_finder *f, const char *host, int port,
 
 /* ----------------------------------------------------------------------- asking at the places */
 
-static bool is_self(const struct rdzv_finder *f, const struct rdzv_identity *id)
+static bool is_self(const struct rdzv_discovery *f, const struct rdzv_identity *id)
 {
     return id->pid == (int)getpid() && strcmp(id->host, f->node_name) == 0;
 }
 
 /* Asks whoever listens there for the coordinator of this job. True: f->addrs are its own. */
-static bool ask(struct rdzv_finder *f, const struct netaddr *a)
+static bool ask(struct rdzv_discovery *f, const struct netaddr *a)
 {
     struct rdzv_identity id;
     struct netaddr other;
     char ip[ADDR_STRLEN];
-    if (rdzv_probe(a, ASK_MS, f->guard, &id) < 0)
+    if (rdzv_probe(a, ASK_MS, f->auth, &id) < 0)
         return false;
     if (is_self(f, &id) || strcmp(id.run_id, f->run_id) != 0 || id.finished)
         return false;
@@ -155,13 +155,13 @@ static bool ask(struct rdzv_finder *f, const struct netaddr *a)
     if (netaddr_is_loopback(&other))
         netaddr_parse_ip(&other, netaddr_ip(a, ip), id.port);
     f->addrs[0] = f->told = other;
-    return rdzv_probe(&other, ASK_MS, f->guard, &id) == 0 && !id.elsewhere && !id.finished &&
+    return rdzv_probe(&other, ASK_MS, f->auth, &id) == 0 && !id.elsewhere && !id.finished &&
            strcmp(id.run_id, f->run_id) == 0;
 }
 
 /* In turn: who is the coordinator, or knows it. The first place is where a job begins: it is
  * nobody's seat unless the job has begun. */
-static void look_around(struct rdzv_finder *f)
+static void look_around(struct rdzv_discovery *f)
 {
     struct netaddr addrs[CONNECTOR_ADDRS_MAX];
     struct endpoint_bind own[RDZV_PLACES_MAX];
@@ -173,40 +173,41 @@ static void look_around(struct rdzv_finder *f)
         for (int k = 0; k < n && !f->found; k++)
             f->found = ask(f, &addrs[k]);
     }
-    f->nseats = 0;
+    f->nstandby_binds = 0;
     for (int i = 1; i < f->nplaces; i++) {
         if (is_own[i])
-            f->seats[f->nseats++] = own[i];
+            f->standby_binds[f->nstandby_binds++] = own[i];
     }
     if (f->found && is_own[0])
-        f->seats[f->nseats++] = own[0];
+        f->standby_binds[f->nstandby_binds++] = own[0];
 }
 
-static bool is_own_place(const struct rdzv_finder *f, const struct netaddr *a)
+static bool is_own_place(const struct rdzv_discovery *f, const struct netaddr *a)
 {
     return netaddr_port(a) == netaddr_port(&f->own.addr) && netaddr_is_local(a) &&
            (f->own.any || netaddr_same_ip(a, &f->own.addr));
 }
 
-static void tell(struct rdzv_finder *f, const struct netaddr *a, const struct rdzv_elsewhere *where)
+static void tell(struct rdzv_discovery *f, const struct netaddr *a,
+                 const struct rdzv_elsewhere *where)
 {
     struct rdzv_identity id;
-    int rc = is_own_place(f, a) ? -EALREADY : rdzv_tell(a, ASK_MS, f->guard, where, &id);
-    if (rc == -EACCES && guard_wants_tls(f->guard, a) && f->guard->have_key)
+    int rc = is_own_place(f, a) ? -EALREADY : rdzv_tell(a, ASK_MS, f->auth, where, &id);
+    if (rc == -EACCES && auth_wants_tls(f->auth, a) && f->auth->have_key)
         f->stranger = *a;
     if (rc < 0)
         return;
     if (!id.elsewhere && !id.finished && !is_self(f, &id) && strcmp(id.run_id, f->run_id) == 0)
-        f->twin = *a;
+        f->split_brain = *a;
 }
 
-void rdzv_finder_tell(struct rdzv_finder *f)
+void rdzv_discovery_tell(struct rdzv_discovery *f)
 {
     struct netaddr addrs[CONNECTOR_ADDRS_MAX];
     struct rdzv_elsewhere where = {.port = netaddr_port(&f->own.addr)};
     text_set(where.run_id, sizeof(where.run_id), "%s", f->run_id);
     text_set(where.addr, sizeof(where.addr), "%s", f->own_addr);
-    f->twin.len = f->stranger.len = 0;
+    f->split_brain.len = f->stranger.len = 0;
     for (int i = 0; i < f->nplaces && !atomic_load(&f->stop); i++) {
         int n = look_up(f, f->places[i].host, f->places[i].port, addrs);
         for (int k = 0; k < n && !atomic_load(&f->stop); k++)
@@ -214,13 +215,13 @@ void rdzv_finder_tell(struct rdzv_finder *f)
     }
 }
 
-static void name_look(struct rdzv_finder *f)
+static void name_look(struct rdzv_discovery *f)
 {
     char where[ADDR_STRLEN + 8];
     f->naddrs = 0;
     f->found = f->wait = false;
     f->told.len = 0;
-    if (rdzv_finder_resolve_local(f) < 0)
+    if (rdzv_discovery_resolve_local(f) < 0)
         return;
     if (f->ask)
         look_around(f);
@@ -267,7 +268,7 @@ bool rdzv_choose_bind(const char *host, int port, const struct netaddr *addrs, i
 }
 
 /* This node is the host, whatever the name says. */
-static enum rdzv_role host_anyway(struct rdzv_finder *f)
+static enum rdzv_role host_anyway(struct rdzv_discovery *f)
 {
     f->must_host = true;
     if (!rdzv_choose_bind(f->host, f->port, f->addrs, f->naddrs, f->max_nodes, &f->bind)) {
@@ -282,7 +283,7 @@ static enum rdzv_role host_anyway(struct rdzv_finder *f)
 }
 
 /* Whoever has the address and gets the port is the host. */
-static enum rdzv_role find_out(struct rdzv_finder *f)
+static enum rdzv_role find_out(struct rdzv_discovery *f)
 {
     if (f->status < 0)
         return RDZV_ROLE_RETRY;
@@ -293,7 +294,7 @@ static enum rdzv_role find_out(struct rdzv_finder *f)
 }
 
 /* is_host: whether this node is the one that hosts at first; -1: not known. */
-static enum rdzv_role decide(struct rdzv_finder *f, int is_host)
+static enum rdzv_role decide(struct rdzv_discovery *f, int is_host)
 {
     if (f->local_addr && !f->have_local)
         return RDZV_ROLE_RETRY;
@@ -325,13 +326,13 @@ static int name_check(const struct rdzv_config *c, struct err *e)
     return 0;
 }
 
-static enum rdzv_role static_decide(struct rdzv_finder *f, struct err *e)
+static enum rdzv_role static_decide(struct rdzv_discovery *f, struct err *e)
 {
     (void)e;
     return decide(f, f->node_rank < 0 ? -1 : f->node_rank == 0);
 }
 
-static enum rdzv_role c10d_decide(struct rdzv_finder *f, struct err *e)
+static enum rdzv_role c10d_decide(struct rdzv_discovery *f, struct err *e)
 {
     (void)e;
     return decide(f, f->is_host);

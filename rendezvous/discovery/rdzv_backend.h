@@ -22,7 +22,7 @@
 #include "core/err.h"
 #include "rendezvous/wire/connector.h"
 #include "rendezvous/wire/endpoint.h"
-#include "rendezvous/wire/guard.h"
+#include "rendezvous/wire/auth.h"
 #include "rendezvous/discovery/rdzv_config.h"
 
 enum rdzv_role { RDZV_ROLE_HOST, RDZV_ROLE_JOIN, RDZV_ROLE_RETRY, RDZV_ROLE_FAIL };
@@ -30,13 +30,13 @@ enum rdzv_role { RDZV_ROLE_HOST, RDZV_ROLE_JOIN, RDZV_ROLE_RETRY, RDZV_ROLE_FAIL
 /* What one node knows about where the coordinator is. Owned by the loop's thread, except while
  * look(), publish() or withdraw() run: then it is theirs. Its strings are its own, so that it can
  * outlive the rdzv object when a name server does not answer. */
-struct rdzv_finder {
+struct rdzv_discovery {
     const struct rdzv_backend_ops *ops;
     char *host, *path, *run_id, *node_name;
     char *local_addr; /* as the user gave it, a name or an address; NULL */
     int port;
     int max_nodes, node_rank, is_host;
-    struct guard *guard; /* borrowed; ready when a backend has to probe under TLS */
+    struct auth *auth; /* borrowed; ready when a backend has to probe under TLS */
 
     /* What look() found. */
     struct netaddr addrs[CONNECTOR_ADDRS_MAX];
@@ -62,18 +62,18 @@ struct rdzv_finder {
     bool found, wait;    /* addrs are a coordinator's; somebody knows that there will be one */
     /* Where this node listens if it may become the coordinator later: those of them that are its
      * own. */
-    struct endpoint_bind seats[RDZV_PLACES_MAX];
-    int nseats;
+    struct endpoint_bind standby_binds[RDZV_PLACES_MAX];
+    int nstandby_binds;
 
     /* What decide() wants. */
     struct endpoint_bind bind;
     bool must_host;
 
-    /* For rdzv_finder_tell(): where this node listens, and the address to tell ("": the one it is
-     * heard from). Whom it found, and who has another job token; len is 0: nobody. */
+    /* For rdzv_discovery_tell(): where this node listens, and the address to tell ("": the one it
+     * is heard from). Whom it found, and who has another job token; len is 0: nobody. */
     struct endpoint_bind own;
     char own_addr[ADDR_STRLEN];
-    struct netaddr twin, stranger;
+    struct netaddr split_brain, stranger;
 
     /* file: what it holds while this node may be, or is, the coordinator. */
     int lock_fd; /* -1 */
@@ -88,24 +88,24 @@ struct rdzv_backend_ops {
     /* What cannot be right. -EINVAL with a text. */
     int (*check)(const struct rdzv_config *c, struct err *e);
     /* Whether look() cannot block. */
-    bool (*quick)(const struct rdzv_finder *f);
-    void (*look)(struct rdzv_finder *f);
-    enum rdzv_role (*decide)(struct rdzv_finder *f, struct err *e);
+    bool (*quick)(const struct rdzv_discovery *f);
+    void (*look)(struct rdzv_discovery *f);
+    enum rdzv_role (*decide)(struct rdzv_discovery *f, struct err *e);
     /* This node listens on f->listen_port: tell the others. May block. Sets f->status. NULL: there
      * is nobody to tell. */
-    void (*publish)(struct rdzv_finder *f);
+    void (*publish)(struct rdzv_discovery *f);
     /* It is not the coordinator (any more). May block. NULL: nothing to do. */
-    void (*withdraw)(struct rdzv_finder *f);
+    void (*withdraw)(struct rdzv_discovery *f);
 };
 
 const struct rdzv_backend_ops *rdzv_backend_ops(enum rdzv_backend backend);
 extern const struct rdzv_backend_ops rdzv_file_ops; /* rdzv_file.c */
 
 /* Makes f->local of f->local_addr when that is a name. May block. 0 or f->status. */
-int rdzv_finder_resolve_local(struct rdzv_finder *f);
+int rdzv_discovery_resolve_local(struct rdzv_discovery *f);
 
-struct rdzv_finder *rdzv_finder_new(const struct rdzv_config *c);
-void rdzv_finder_free(struct rdzv_finder *f); /* NULL is allowed */
+struct rdzv_discovery *rdzv_discovery_new(const struct rdzv_config *c);
+void rdzv_discovery_free(struct rdzv_discovery *f); /* NULL is allowed */
 
 /* Where a coordinator listens whose endpoint is called `host`, which resolves to addrs:
  *   one node only, localhost, a loopback address    that loopback address
@@ -119,15 +119,15 @@ bool rdzv_choose_bind(const char *host, int port, const struct netaddr *addrs, i
  * coordinator. guard: what it has to prove; NULL: nothing, and it is asked in the clear. Blocks.
  * -EACCES: there is no key yet that would be needed, or another user listens there. */
 struct rdzv_identity;
-int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct guard *guard,
+int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct auth *auth,
                struct rdzv_identity *id);
 /* The same, and tells it where the job is: *id says elsewhere when it has no other one. */
 struct rdzv_elsewhere;
-int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct guard *guard,
+int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct auth *auth,
               const struct rdzv_elsewhere *where, struct rdzv_identity *id);
 
 /* Tells whoever listens at the places where this job's nodes look for it, but not at f->own, that
  * it is there. f->twin is whoever has begun one of the same run id itself. Blocks. */
-void rdzv_finder_tell(struct rdzv_finder *f);
+void rdzv_discovery_tell(struct rdzv_discovery *f);
 
 #endif

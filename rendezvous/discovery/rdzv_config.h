@@ -7,7 +7,7 @@
 
 #include "rendezvous/rules/rdzv_types.h"
 
-struct guard;
+struct auth;
 
 #define RDZV_PLACES_MAX 16
 struct rdzv_place_to_ask {
@@ -56,7 +56,7 @@ struct rdzv_config {
     bool relay;              /* the workers' store is on loopback of each node (relay.h) */
     bool agent_store;        /* false (--master_store none): MASTER_PORT is a port of rank 0's node
                                 on which nothing listens */
-    struct guard *guard;     /* who may join and how (guard.h); NULL: whoever reaches the port */
+    struct auth *auth;       /* who may join and how (auth.h); NULL: whoever reaches the port */
     bool legacy_store_113;   /* a store client without handshake is torch <= 2.0, not 2.1 */
 };
 

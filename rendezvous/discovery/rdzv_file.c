@@ -140,13 +140,13 @@ static bool parse(char *line, struct notice_board *b)
 }
 
 /* Beside the address that was named, if one was. */
-static bool is_one_more(const struct rdzv_finder *f, const struct netaddr *a)
+static bool is_one_more(const struct rdzv_discovery *f, const struct netaddr *a)
 {
     return !netaddr_is_link_local(a) && /* its scope means nothing to another host */
            !(f->have_local && netaddr_same_ip(a, &f->local));
 }
 
-static void format(const struct rdzv_finder *f, char *out, size_t cap)
+static void format(const struct rdzv_discovery *f, char *out, size_t cap)
 {
     struct netaddr addrs[CONNECTOR_ADDRS_MAX] = {f->local};
     char word[CONNECTOR_ADDRS_MAX * ADDR_STRLEN] = "", ip[ADDR_STRLEN], machine[MACHINE_MAX];
@@ -188,7 +188,7 @@ static bool same_file(const char *path, int fd)
            a.st_ino == b.st_ino;
 }
 
-static void give_up_lock(struct rdzv_finder *f)
+static void give_up_lock(struct rdzv_discovery *f)
 {
     close_fd(&f->lock_fd);
     f->locked = false;
@@ -196,20 +196,20 @@ static void give_up_lock(struct rdzv_finder *f)
 
 /* ---------------------------------------------------------------------------------------- look */
 
-static int trouble(struct rdzv_finder *f, int error, const char *what)
+static int trouble(struct rdzv_discovery *f, int error, const char *what)
 {
     text_set(f->why, sizeof(f->why), "%s %s: %s", what, f->path, strerror(error));
     return f->status = -error;
 }
 
-static int not_ours(struct rdzv_finder *f, const char *what)
+static int not_ours(struct rdzv_discovery *f, const char *what)
 {
     text_set(f->why, sizeof(f->why), "--rdzv_endpoint: %s is %s", f->path, what);
     return f->status = -EINVAL;
 }
 
 /* The descriptor of the file, locked or not (f->locked); -1: f->status says why, or try again. */
-static int open_file(struct rdzv_finder *f)
+static int open_file(struct rdzv_discovery *f)
 {
     _cleanup_fd_ int fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0600);
     struct stat st;
@@ -235,7 +235,7 @@ static ssize_t read_line(int fd, char *out)
     return n;
 }
 
-static void join_board(struct rdzv_finder *f, const struct notice_board *b)
+static void join_board(struct rdzv_discovery *f, const struct notice_board *b)
 {
     char machine[MACHINE_MAX];
     this_machine(machine);
@@ -248,7 +248,7 @@ static void join_board(struct rdzv_finder *f, const struct notice_board *b)
         f->addrs[f->naddrs++] = b->addrs[i];
 }
 
-static int other_job(struct rdzv_finder *f, const char *run_id, const char *host, int pid)
+static int other_job(struct rdzv_discovery *f, const char *run_id, const char *host, int pid)
 {
     text_set(f->why, sizeof(f->why), "%s belongs to job '%s' (host %s, pid %d), not to '%s'",
              f->path, run_id, host, pid, f->run_id);
@@ -256,7 +256,7 @@ static int other_job(struct rdzv_finder *f, const char *run_id, const char *host
 }
 
 /* The lock is free and there is a line. Whether somebody answers there all the same. */
-static bool still_answers(struct rdzv_finder *f, const struct notice_board *b)
+static bool still_answers(struct rdzv_discovery *f, const struct notice_board *b)
 {
     char machine[MACHINE_MAX];
     uint64_t until = mono_ns() + PROBE_TOTAL_NS;
@@ -265,7 +265,7 @@ static bool still_answers(struct rdzv_finder *f, const struct notice_board *b)
         return false;
     for (int i = 0; i < b->naddrs && mono_ns() < until; i++) {
         struct rdzv_identity id;
-        if (rdzv_probe(&b->addrs[i], PROBE_MS, f->guard, &id) < 0 || id.finished ||
+        if (rdzv_probe(&b->addrs[i], PROBE_MS, f->auth, &id) < 0 || id.finished ||
             strcmp(id.run_id, b->run_id) != 0) /* another job has the port by now */
             continue;
         if (strcmp(id.run_id, f->run_id) != 0)
@@ -276,7 +276,7 @@ static bool still_answers(struct rdzv_finder *f, const struct notice_board *b)
 }
 
 /* Reads what is there. Keeps the lock when this node is to host. */
-static void look_at(struct rdzv_finder *f, int fd)
+static void look_at(struct rdzv_discovery *f, int fd)
 {
     char line[CONTENT_MAX];
     struct notice_board b;
@@ -308,10 +308,10 @@ static void look_at(struct rdzv_finder *f, int fd)
     close(fd);
 }
 
-static void file_look(struct rdzv_finder *f)
+static void file_look(struct rdzv_discovery *f)
 {
     f->naddrs = 0;
-    if (rdzv_finder_resolve_local(f) < 0)
+    if (rdzv_discovery_resolve_local(f) < 0)
         return;
     if (f->lock_fd >= 0 && same_file(f->path, f->lock_fd)) /* still ours */
         return;
@@ -327,7 +327,7 @@ static void file_look(struct rdzv_finder *f)
     f->status = -EAGAIN;
 }
 
-static enum rdzv_role file_decide(struct rdzv_finder *f, struct err *e)
+static enum rdzv_role file_decide(struct rdzv_discovery *f, struct err *e)
 {
     if (f->status == -EAGAIN || f->status == -EADDRNOTAVAIL || f->status == -ESTALE ||
         f->status == -EIO)
@@ -346,7 +346,7 @@ static enum rdzv_role file_decide(struct rdzv_finder *f, struct err *e)
 
 /* -------------------------------------------------------------------------- publish, withdraw */
 
-static int write_new(struct rdzv_finder *f, const char *temp, const char *line)
+static int write_new(struct rdzv_discovery *f, const char *temp, const char *line)
 {
     _cleanup_fd_ int fd = open(temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
@@ -366,7 +366,7 @@ static int write_new(struct rdzv_finder *f, const char *temp, const char *line)
     return 0;
 }
 
-static void file_publish(struct rdzv_finder *f)
+static void file_publish(struct rdzv_discovery *f)
 {
     char line[CONTENT_MAX];
     f->status = 0;
@@ -378,7 +378,7 @@ static void file_publish(struct rdzv_finder *f)
     free(temp);
 }
 
-static void file_withdraw(struct rdzv_finder *f)
+static void file_withdraw(struct rdzv_discovery *f)
 {
     struct stat st;
     if (f->lock_fd >= 0 && same_file(f->path, f->lock_fd) &&
@@ -395,7 +395,7 @@ static int file_check(const struct rdzv_config *c, struct err *e)
     return 0;
 }
 
-static bool file_quick(const struct rdzv_finder *f)
+static bool file_quick(const struct rdzv_discovery *f)
 {
     (void)f;
     return false;

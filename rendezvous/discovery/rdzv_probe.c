@@ -122,7 +122,7 @@ static int prove(int fd, const struct netaddr *a, uint64_t until, const struct b
         if (n > 0)
             buf_put(answer, got, (size_t)n);
     }
-    if (guard_whose(fd, a) != GUARD_OWN)
+    if (auth_whose(fd, a) != AUTH_OWN)
         return -EACCES;
     size_t rest = question->len - RDZV_PREAMBLE_LEN;
     return send(fd, question->data + RDZV_PREAMBLE_LEN, rest, MSG_NOSIGNAL) == (ssize_t)rest ? 0
@@ -130,14 +130,14 @@ static int prove(int fd, const struct netaddr *a, uint64_t until, const struct b
 }
 
 /* One question on a connection of its own; its answer is an IDENTITY. */
-static int exchange(const struct netaddr *a, int timeout_ms, const struct guard *guard,
+static int exchange(const struct netaddr *a, int timeout_ms, const struct auth *auth,
                     const struct buf *question, struct rdzv_identity *id)
 {
     uint64_t until = mono_ns() + (uint64_t)timeout_ms * 1000000;
     struct buf hello = BUF_INIT, answer = BUF_INIT;
     struct tls *tls = NULL;
-    const struct tls_key *key = guard && guard_wants_tls(guard, a) ? &guard->key : NULL;
-    if (key && !guard->have_key)
+    const struct tls_key *key = auth && auth_wants_tls(auth, a) ? &auth->key : NULL;
+    if (key && !auth->have_key)
         return -EACCES;
     _cleanup_fd_ int fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -145,7 +145,7 @@ static int exchange(const struct netaddr *a, int timeout_ms, const struct guard 
     int rc = connect_to(fd, a, until);
     if (rc == 0 && key)
         rc = tls_new(&tls, TLS_CLIENT, key, &hello, NULL);
-    if (rc == 0 && guard && !guard->open && !key)
+    if (rc == 0 && auth && !auth->open && !key)
         rc = prove(fd, a, until, question, &answer);
     else if (rc == 0)
         rc = send_all(fd, key ? &hello : question);
@@ -157,24 +157,24 @@ static int exchange(const struct netaddr *a, int timeout_ms, const struct guard 
     return rc;
 }
 
-int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct guard *guard,
+int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct auth *auth,
                struct rdzv_identity *id)
 {
     struct buf question = BUF_INIT;
     rdzv_put_preamble(&question);
     rdzv_put_probe(&question);
-    int rc = exchange(a, timeout_ms, guard, &question, id);
+    int rc = exchange(a, timeout_ms, auth, &question, id);
     buf_fini(&question);
     return rc;
 }
 
-int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct guard *guard,
+int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct auth *auth,
               const struct rdzv_elsewhere *where, struct rdzv_identity *id)
 {
     struct buf question = BUF_INIT;
     rdzv_put_preamble(&question);
     rdzv_put_elsewhere(&question, where);
-    int rc = exchange(a, timeout_ms, guard, &question, id);
+    int rc = exchange(a, timeout_ms, auth, &question, id);
     buf_fini(&question);
     return rc;
 }

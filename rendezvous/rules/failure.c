@@ -187,7 +187,7 @@ static int compare_time(const struct failure *a, const struct failure *b)
 #define NONE SIZE_MAX
 
 /* Who blames whom, among n records. */
-struct blame {
+struct crash_loop {
     const struct failure *f;
     size_t n;
     size_t *by_rank; /* indexes of the records that have a rank, by rank */
@@ -207,7 +207,7 @@ static int compare_rank(const void *pa, const void *pb, void *arg)
 }
 
 /* The record of a rank's death (the earliest that was not a stop), or NONE. */
-static size_t find_rank(const struct blame *b, int rank)
+static size_t find_rank(const struct crash_loop *b, int rank)
 {
     size_t lo = 0, hi = b->nranks;
     while (lo < hi) {
@@ -222,7 +222,7 @@ static size_t find_rank(const struct blame *b, int rank)
 
 /* A record whose cause failed on its own is out. One that blames a rank of which there is no record
  * at all is out when a node was lost: that rank was there. */
-static void follow_caused_by(struct blame *b)
+static void follow_caused_by(struct crash_loop *b)
 {
     bool node_lost = false;
     for (size_t i = 0; i < b->n; i++) {
@@ -247,7 +247,7 @@ static void follow_caused_by(struct blame *b)
 
 /* Two that blame each other (or a longer ring) stay in: the general order decides between them. All
  * others that have a cause are out. Each record is passed once. */
-static void drop_consequences(struct blame *b)
+static void drop_consequences(struct crash_loop *b)
 {
     size_t *walk = xcalloc(b->n, sizeof(*walk)); /* the walk that passed here first; 0: none yet */
     for (size_t start = 0; start < b->n; start++) {
@@ -265,9 +265,9 @@ static void drop_consequences(struct blame *b)
     free(walk);
 }
 
-static void blame_init(struct blame *b, const struct failure *f, size_t n)
+static void blame_init(struct crash_loop *b, const struct failure *f, size_t n)
 {
-    *b = (struct blame){.f = f, .n = n};
+    *b = (struct crash_loop){.f = f, .n = n};
     b->by_rank = xcalloc(n, sizeof(*b->by_rank));
     b->cause = xcalloc(n, sizeof(*b->cause));
     b->out = xcalloc(n, sizeof(*b->out));
@@ -275,14 +275,15 @@ static void blame_init(struct blame *b, const struct failure *f, size_t n)
     drop_consequences(b);
 }
 
-static void blame_fini(struct blame *b)
+static void blame_fini(struct crash_loop *b)
 {
     free(b->by_rank);
     free(b->cause);
     free(b->out);
 }
 
-static size_t earliest(const struct blame *b, bool (*wanted)(const struct blame *b, size_t i))
+static size_t earliest(const struct crash_loop *b,
+                       bool (*wanted)(const struct crash_loop *b, size_t i))
 {
     size_t best = NONE;
     for (size_t i = 0; i < b->n; i++) {
@@ -292,28 +293,28 @@ static size_t earliest(const struct blame *b, bool (*wanted)(const struct blame 
     return best;
 }
 
-static bool any(const struct blame *b, size_t i)
+static bool any(const struct crash_loop *b, size_t i)
 {
     (void)b, (void)i;
     return true;
 }
 
-static bool in(const struct blame *b, size_t i)
+static bool in(const struct crash_loop *b, size_t i)
 {
     return !b->out[i];
 }
 
-static bool in_and_hard(const struct blame *b, size_t i)
+static bool in_and_hard(const struct crash_loop *b, size_t i)
 {
     return !b->out[i] && is_hard(&b->f[i]);
 }
 
-static bool in_and_not_soft(const struct blame *b, size_t i)
+static bool in_and_not_soft(const struct crash_loop *b, size_t i)
 {
     return !b->out[i] && !is_soft(&b->f[i]);
 }
 
-static size_t first_of(const struct blame *b)
+static size_t first_of(const struct crash_loop *b)
 {
     size_t first = earliest(b, in);
     if (first == NONE) /* all were stopped */
@@ -329,7 +330,7 @@ static size_t first_of(const struct blame *b)
 
 size_t failure_first(const struct failure *f, size_t n)
 {
-    struct blame b;
+    struct crash_loop b;
     if (n == 1)
         return 0;
     blame_init(&b, f, n);
@@ -339,7 +340,7 @@ size_t failure_first(const struct failure *f, size_t n)
 }
 
 struct order {
-    const struct blame *b;
+    const struct crash_loop *b;
     size_t first;
 };
 
@@ -369,7 +370,7 @@ static int compare_order(const void *pa, const void *pb, void *arg)
 
 void failure_order(const struct failure *f, size_t n, size_t *order)
 {
-    struct blame b;
+    struct crash_loop b;
     if (n == 0)
         return;
     blame_init(&b, f, n);

@@ -92,14 +92,14 @@ static void back_to_collect(struct rdzv_state *s, uint64_t now)
 static bool is_left_out(const struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
 {
     bool alone = true;
-    if (s->blame.nnodes == 0 || n->peer.own)
+    if (s->crash_loop.nnodes == 0 || n->peer.own)
         return false;
     for (int i = 0; i < s->nnodes; i++) {
         const struct rdzv_node *o = s->nodes[i];
         alone &= o == n || strcmp(o->hello.host, n->hello.host) != 0 ||
                  strcmp(o->peer.addr, n->peer.addr) != 0;
     }
-    return rdzv_blame_until(&s->blame, n, alone, now) > 0;
+    return rdzv_crash_loop_until(&s->crash_loop, n, alone, now) > 0;
 }
 
 /* Takes those that are left out off the list, if enough remain. Returns how many remain. */
@@ -126,7 +126,7 @@ static void start_round(struct rdzv_state *s, uint64_t now)
         if (s->nodes[i]->ready)
             m[n++] = s->nodes[i];
     }
-    if (s->blame.nnodes)
+    if (s->crash_loop.nnodes)
         n = leave_out(s, m, n, now);
     if (n > s->rules.max_nodes) {
         rdzv_round_choose(m, n);
@@ -399,15 +399,16 @@ void rdzv_phase_stopped(struct rdzv_state *s, struct rdzv_node *n, const struct 
         mark_stopped(s, n);
 }
 
-static void blame(struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
+static void crash_loop(struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
 {
     char name[RDZV_TEXT_MAX];
-    if (!n || !rdzv_blame_node(&s->blame, n, now) || n->peer.own)
+    if (!n || !rdzv_crash_loop_node(&s->crash_loop, n, now) || n->peer.own)
         return;
     rdzv_state_log(s, LOG_LEVEL_NOTICE,
                    "node %s: %d failures in a row; it is left out for %.0f s when enough others "
                    "are there",
-                   rdzv_join_name(n, name, sizeof(name)), RDZV_BLAME_MAX, RDZV_LEFT_OUT_NS / 1e9);
+                   rdzv_join_name(n, name, sizeof(name)), RDZV_CRASH_LOOP_MAX,
+                   RDZV_LEFT_OUT_NS / 1e9);
 }
 
 /* Before the restart that has just been charged. */
@@ -422,7 +423,8 @@ static void after_failure(struct rdzv_state *s, const struct failure *first, uin
 {
     char text[FAILURE_TEXT_MAX];
     const struct failure *final = final_failure(s);
-    int alike = rdzv_blame_failure(&s->blame, first, s->stop_ns - s->run_ns, s->rules.progress_ns);
+    int alike = rdzv_crash_loop_failure(&s->crash_loop, first, s->stop_ns - s->run_ns,
+                                        s->rules.progress_ns);
     bool left = s->restarts < s->rules.max_restarts;
     if (left && final && final->kind == FAILURE_EXIT)
         text_set(s->result.final, sizeof(s->result.final),
@@ -437,9 +439,9 @@ static void after_failure(struct rdzv_state *s, const struct failure *first, uin
         return;
     }
     if (first->node >= 0 && first->node < s->nmembers)
-        blame(s, s->members[first->node], now);
+        crash_loop(s, s->members[first->node], now);
     s->restarts++;
-    uint64_t pause = rdzv_blame_pause(alike), asked = s->rules.backoff_ns ? backoff(s) : 0;
+    uint64_t pause = rdzv_crash_loop_pause(alike), asked = s->rules.backoff_ns ? backoff(s) : 0;
     if (pause > asked)
         rdzv_state_log(s, LOG_LEVEL_NOTICE,
                        "%d starts in a row have ended alike: the next one in %g s", alike,
@@ -531,8 +533,8 @@ void rdzv_phase_failure(struct rdzv_state *s, struct rdzv_node *n, const struct 
         return;
     char text[RDZV_TEXT_MAX];
     failure_describe(&f, text, sizeof(text));
-    bool on = may_restart(s) && rdzv_blame_would(&s->blame, &f, now - s->run_ns,
-                                                 s->rules.progress_ns) < RDZV_ALIKE_MAX;
+    bool on = may_restart(s) && rdzv_crash_loop_would(&s->crash_loop, &f, now - s->run_ns,
+                                                      s->rules.progress_ns) < RDZV_ALIKE_MAX;
     begin_stop(s, STOP_FAILURE, on, text, &f, now);
 }
 
@@ -638,7 +640,7 @@ void rdzv_phase_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how,
         if (needed && !(phase == RDZV_STOP && n->stopped))
             record_lost(s, n, how, since, &lost);
         if (needed)
-            blame(s, n, now);
+            crash_loop(s, n, now);
         if (!rdzv_node_is_witness(n))
             remember_gone(s, STOP_NODE_LOST, 1, text);
     }

@@ -98,8 +98,8 @@ static int by_rank_wanted(const void *pa, const void *pb)
 
 /* Gives `count` nodes, in the order of the ranks they want, places among the free ones (ascending):
  * the wanted one or the next, but never so late that those after it find none. */
-static void seat(struct rdzv_node *const *nodes, int count, const int *free_ranks, int nfree,
-                 struct rdzv_node **seats)
+static void standby(struct rdzv_node *const *nodes, int count, const int *free_ranks, int nfree,
+                    struct rdzv_node **standby_binds)
 {
     int at = 0;
     for (int i = 0; i < count; i++, at++) {
@@ -108,13 +108,13 @@ static void seat(struct rdzv_node *const *nodes, int count, const int *free_rank
         int last = nfree - (count - i);
         while (at < last && free_ranks[at] < want)
             at++;
-        seats[free_ranks[at]] = nodes[i];
+        standby_binds[free_ranks[at]] = nodes[i];
     }
 }
 
 void rdzv_round_rank(struct rdzv_node **nodes, int n)
 {
-    struct rdzv_node **seats = xcalloc((size_t)n, sizeof(*seats));
+    struct rdzv_node **standby_binds = xcalloc((size_t)n, sizeof(*standby_binds));
     int *free_ranks = xcalloc((size_t)n, sizeof(*free_ranks));
     qsort(nodes, (size_t)n, sizeof(*nodes), by_rank_wanted);
     int begin = 0;
@@ -123,14 +123,14 @@ void rdzv_round_rank(struct rdzv_node **nodes, int n)
         while (begin + count < n && claim_class(nodes[begin + count]) == claim)
             count++;
         for (int rank = 0; rank < n; rank++) {
-            if (!seats[rank])
+            if (!standby_binds[rank])
                 free_ranks[nfree++] = rank;
         }
-        seat(nodes + begin, count, free_ranks, nfree, seats);
+        standby(nodes + begin, count, free_ranks, nfree, standby_binds);
         begin += count;
     }
-    memcpy(nodes, seats, (size_t)n * sizeof(*nodes));
-    free(seats);
+    memcpy(nodes, standby_binds, (size_t)n * sizeof(*nodes));
+    free(standby_binds);
     free(free_ranks);
 }
 

@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "core/map.h"
 #include "rendezvous/rules/failure_log.h"
-#include "rendezvous/rules/rdzv_blame.h"
+#include "rendezvous/rules/rdzv_crash_loop.h"
 #include "rendezvous/rules/rdzv_quorum.h"
 #include "rendezvous/rules/rdzv_settings.h"
 
@@ -50,7 +50,7 @@ struct rdzv_state {
     struct generation gen;
     int restarts;      /* charged to max_restarts */
     int node_restarts; /* charged to max_node_restarts */
-    struct rdzv_blame blame;
+    struct rdzv_crash_loop crash_loop;
     bool began; /* some round has run */
 
     /* Nodes. */

@@ -14,7 +14,7 @@ struct beat_call {
     struct connector *connector;
     struct link *link;
     bool over;
-    const struct guard *guard;
+    const struct auth *auth;
     struct node_id id;
     uint64_t dead_ns;
     void (*done)(void *arg, int link);
@@ -97,19 +97,19 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
         finish(c, -1);
         return;
     }
-    link_guard(c->link, c->guard);
+    link_auth(c->link, c->auth);
     rdzv_put_beat(&b, &c->id);
     link_send_buf(c->link, &b);
 }
 
 struct beat_call *beat_call_new(struct link_hub *hub, struct beats *beats, const struct netaddr *to,
-                                const struct guard *guard, const struct node_id *id,
-                                uint64_t dead_ns, void (*done)(void *arg, int link), void *arg)
+                                const struct auth *auth, const struct node_id *id, uint64_t dead_ns,
+                                void (*done)(void *arg, int link), void *arg)
 {
     struct beat_call *c = xcalloc(1, sizeof(*c));
     *c = (struct beat_call){.hub = hub,
                             .beats = beats,
-                            .guard = guard,
+                            .auth = auth,
                             .id = *id,
                             .dead_ns = dead_ns,
                             .done = done,

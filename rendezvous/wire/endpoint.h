@@ -26,7 +26,7 @@
 #define ENDPOINT_SILENT_MAX(nodes) (64 + 2 * (nodes)) /* that have not said what they are */
 #define ENDPOINT_SILENT_PER_SOURCE 16
 
-/* Said of a client of the store that is not let in because guard_whose() says GUARD_GONE. */
+/* Said of a client of the store that is not let in because auth_whose() says AUTH_GONE. */
 #define ENDPOINT_STORE_GONE                                                                      \
     "a client of the workers' store has closed before it was seen whose it is: what it sent is " \
     "lost"

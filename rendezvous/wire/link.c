@@ -356,18 +356,18 @@ static bool prove(struct link *l)
 {
     struct netaddr peer = {.len = sizeof(peer.ss)};
     uv_os_fd_t fd;
-    enum guard_whose whose = GUARD_GONE;
+    enum auth_whose whose = AUTH_GONE;
     if (uv_fileno(&l->handle, &fd) == 0 && getpeername(fd, &peer.sa, &peer.len) == 0)
-        whose = guard_whose(fd, &peer);
-    if (whose == GUARD_OWN) {
+        whose = auth_whose(fd, &peer);
+    if (whose == AUTH_OWN) {
         l->unproven = false;
         mark_dirty(l);
-    } else if (whose == GUARD_GONE) {
+    } else if (whose == AUTH_GONE) {
         end_link(l, RDZV_END_CLOSED, "connection closed");
     } else {
         end_link(l, RDZV_END_USER, "what listens there is another user's");
     }
-    return whose == GUARD_OWN;
+    return whose == AUTH_OWN;
 }
 
 /* Takes what is whole off the front of p[0..n). Returns how many bytes were taken, or -1 when the
@@ -513,14 +513,14 @@ void link_protect(struct link *l, enum tls_side side, const struct tls_key *key)
     mark_dirty(l);
 }
 
-void link_guard(struct link *l, const struct guard *g)
+void link_auth(struct link *l, const struct auth *g)
 {
     struct netaddr peer = {.len = sizeof(peer.ss)};
     uv_os_fd_t fd;
     if (g->open)
         return;
     bool known = uv_fileno(&l->handle, &fd) == 0 && getpeername(fd, &peer.sa, &peer.len) == 0;
-    if (known && guard_wants_tls(g, &peer)) {
+    if (known && auth_wants_tls(g, &peer)) {
         link_protect(l, TLS_CLIENT, &g->key);
     } else {
         flush(l); /* the preamble, by which the other side knows what this is */

@@ -17,7 +17,7 @@
 
 #include "core/bytes.h"
 #include "core/tls.h"
-#include "rendezvous/wire/guard.h"
+#include "rendezvous/wire/auth.h"
 #include "rendezvous/rules/rdzv_msg.h"
 
 #define LINK_QUEUE_MAX  (48u << 20)
@@ -79,13 +79,13 @@ struct link *link_new(struct link_hub *h, int fd, bool local, const struct link_
                       void *owner);
 /* Right after link_new(): both sides prove that they have the key, and all is encrypted. Nothing
  * that the other side says reaches the owner before; then on_end with RDZV_END_KEY when it has
- * another key. guard_ready() has loaded what it takes. */
+ * another key. auth_ready() has loaded what it takes. */
 void link_protect(struct link *l, enum tls_side side, const struct tls_key *key);
 /* The same for one that this process has connected: under TLS, if `g` wants that (its key is
  * ready). Else, unless `g` is open, the other end is to be this user's process: nothing but the
  * preamble is sent before that is seen, and on_end comes with RDZV_END_USER when it is another's.
  */
-void link_guard(struct link *l, const struct guard *g);
+void link_auth(struct link *l, const struct auth *g);
 void *link_owner(const struct link *l);
 /* What comes from here on goes to somebody else. */
 void link_set_owner(struct link *l, const struct link_events *events, void *owner);

@@ -26,10 +26,10 @@
 struct trunk {
     struct relay *relay;
     struct trunk *next;
-    struct link *link;         /* NULL: on its way; its streams wait */
-    struct map streams;        /* id -> struct stream */
+    struct link *link;        /* NULL: on its way; its streams wait */
+    struct map streams;       /* id -> struct stream */
     struct list_node waiting; /* streams that go on when the link is there, or not full any more */
-    size_t most;               /* streams */
+    size_t most;              /* streams */
     uint32_t next_id;
     bool caller; /* made here: this side opens the streams */
 };
@@ -414,7 +414,7 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     r->connector = NULL;
     if (fd >= 0)
         link_tune(fd, DEAD_MS);
-    if (fd >= 0 && guard_wants_tls(r->config.guard, peer) && guard_ready(r->config.guard, &e) < 0)
+    if (fd >= 0 && auth_wants_tls(r->config.auth, peer) && auth_ready(r->config.auth, &e) < 0)
         close_fd(&fd);
     if (fd >= 0)
         t->link = link_new(r->config.hub, fd, false, &trunk_events, t);
@@ -424,7 +424,7 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
         close_trunk(t);
         return;
     }
-    link_guard(t->link, r->config.guard);
+    link_auth(t->link, r->config.auth);
     link_set_frame_max(t->link, FRAME_MOST);
     link_set_on_room(t->link, on_room);
     rdzv_put_relay(&first, r->config.run_id);
@@ -439,10 +439,10 @@ static void on_store(void *arg, int fd, const struct netaddr *peer)
 {
     struct relay *r = arg;
     struct netaddr to;
-    enum guard_whose whose = guard_whose(fd, peer);
-    if (whose != GUARD_OWN) {
+    enum auth_whose whose = auth_whose(fd, peer);
+    if (whose != AUTH_OWN) {
         close(fd);
-        if (whose == GUARD_GONE)
+        if (whose == AUTH_GONE)
             log_verbose(ENDPOINT_STORE_GONE);
         else
             endpoint_complain(r->door, peer,

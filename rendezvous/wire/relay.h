@@ -29,7 +29,7 @@
 
 #include "core/err.h"
 #include "core/netaddr.h"
-#include "rendezvous/wire/guard.h"
+#include "rendezvous/wire/auth.h"
 #include "rendezvous/wire/link.h"
 
 #define RELAY_WINDOW 131072u /* of one stream, each way */
@@ -42,7 +42,7 @@ struct relay;
 
 struct relay_config {
     struct link_hub *hub;
-    struct guard *guard;
+    struct auth *auth;
     const char *run_id;
     int nproc; /* workers of this node */
     void *arg;

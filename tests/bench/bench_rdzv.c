@@ -23,7 +23,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/tls.h"
-#include "rendezvous/wire/guard.h"
+#include "rendezvous/wire/auth.h"
 #include "rendezvous/rdzv.h"
 #include "rendezvous/rules/rdzv_msg.h"
 
@@ -32,7 +32,7 @@
 #define SECONDS_MAX 2.0
 #define GROWN_MAX   1.2 /* n log n, and what caches and chance add */
 
-static struct guard guard = {.open = true};
+static struct auth auth = {.open = true};
 
 static void die(const char *what)
 {
@@ -96,7 +96,7 @@ static void coordinate(int n, int ready_fd)
     c.nproc = NPROC;
     c.host = "node0";
     c.node_rank = 0;
-    c.guard = &guard;
+    c.auth = &auth;
     uv_loop_init(&loop);
     if (rdzv_open(&own, &loop, &c, &callbacks, &e) < 0) {
         fprintf(stderr, "%s\n", e.msg);
@@ -177,7 +177,7 @@ static void flush(struct node *n)
 
 static void say_hello(struct node *n, int of)
 {
-    if (!guard.open && tls_new(&n->tls, TLS_CLIENT, &guard.key, &n->wire, NULL) < 0)
+    if (!auth.open && tls_new(&n->tls, TLS_CLIENT, &auth.key, &n->wire, NULL) < 0)
         die("tls_new");
     struct rdzv_hello h = {.backend = RDZV_FILE,
                            .min_nodes = of,
@@ -384,8 +384,8 @@ int main(int argc, char **argv)
     static const int sizes[] = {256, 512, 1024, 2048, 4096};
     if (argc > 1 && strcmp(argv[1], "--tls") == 0) {
         struct err e = ERR_INIT;
-        guard = (struct guard){.everywhere = true, .secret_len = GUARD_SECRET_MIN};
-        if (guard_ready(&guard, &e) < 0) {
+        auth = (struct auth){.everywhere = true, .secret_len = GUARD_SECRET_MIN};
+        if (auth_ready(&auth, &e) < 0) {
             fprintf(stderr, "%s\n", e.msg);
             return 1;
         }

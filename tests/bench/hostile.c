@@ -33,7 +33,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
-#include "rendezvous/wire/guard.h"
+#include "rendezvous/wire/auth.h"
 #include "rendezvous/rules/rdzv_msg.h"
 #include "rendezvous/store/store_client.h"
 
@@ -449,10 +449,10 @@ static bool is_running(void)
 
 static void derive_keys(void)
 {
-    struct guard g = {.secret_len = strlen(SECRET)}, other = {.secret_len = strlen(OTHER_SECRET)};
+    struct auth g = {.secret_len = strlen(SECRET)}, other = {.secret_len = strlen(OTHER_SECRET)};
     memcpy(g.secret, SECRET, g.secret_len);
     memcpy(other.secret, OTHER_SECRET, other.secret_len);
-    if (guard_ready(&g, NULL) < 0 || guard_ready(&other, NULL) < 0)
+    if (auth_ready(&g, NULL) < 0 || auth_ready(&other, NULL) < 0)
         exit(2);
     g_key = g.key;
     g_other_key = other.key;

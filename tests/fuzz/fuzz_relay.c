@@ -52,7 +52,7 @@ struct end {
 };
 
 static uv_loop_t loop;
-static struct guard guard = {.open = true};
+static struct auth auth = {.open = true};
 static struct link_hub hubs[2];
 static struct relay *relays[2];     /* the workers' and the store's; NULL: not in this story */
 static int listener = -1, stranger; /* stranger: its end of the link; -1 */
@@ -404,7 +404,7 @@ static void step(void)
 static void open_relay(int i)
 {
     struct relay_config c = {.hub = &hubs[i],
-                             .guard = &guard,
+                             .auth = &auth,
                              .run_id = "job",
                              .nproc = 1,
                              .serve = i ? serve : serve_nobody,

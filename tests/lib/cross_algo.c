@@ -3,11 +3,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collectives/api/choice.h"
+#include "collectives/api/algo_select.h"
 #include "collectives/api/comm.h"
 #include "collectives/api/hier.h"
 #include "collectives/net/net.h"
-#include "collectives/shm/line.h"
+#include "collectives/shm/inline_msg.h"
 #include "core/mem.h"
 #include "tests/lib/cross.h"
 
@@ -29,19 +29,19 @@ static const struct {
     struct shm_tuning tuning;
     bool shared;
 } g_memory[] = {
-    {MEMORY(LINE_MOST, MOST, MOST, MOST, MOST), false}, /* as little as fits: lines */
-    {MEMORY(0, MOST, MOST, MOST, MOST), false},         /* flat */
-    {MEMORY(0, 0, MOST, MOST, MOST), false},            /* slices */
-    {MEMORY(0, 0, 0, MOST, MOST), true},                /* direct */
-    {MEMORY(0, MOST, MOST, 0, MOST), false},            /* pull */
-    {MEMORY(0, MOST, MOST, 0, MOST), true},             /* likewise from shared memory */
-    {MEMORY(LINE_MOST, 8192, 512, 512, 512), true},     /* as timed; and in turn */
-    {{0}, false},                                       /* as the library has it */
+    {MEMORY(INLINE_MSG_MOST, MOST, MOST, MOST, MOST), false}, /* as little as fits: lines */
+    {MEMORY(0, MOST, MOST, MOST, MOST), false},               /* flat */
+    {MEMORY(0, 0, MOST, MOST, MOST), false},                  /* slices */
+    {MEMORY(0, 0, 0, MOST, MOST), true},                      /* direct */
+    {MEMORY(0, MOST, MOST, 0, MOST), false},                  /* pull */
+    {MEMORY(0, MOST, MOST, 0, MOST), true},                   /* likewise from shared memory */
+    {MEMORY(INLINE_MSG_MOST, 8192, 512, 512, 512), true},     /* as timed; and in turn */
+    {{0}, false},                                             /* as the library has it */
     {{0}, true},
 };
 enum { MEMORIES = sizeof(g_memory) / sizeof(g_memory[0]), ALGOS = 7, OWN_MEMORY = MEMORIES - 2 };
 
-static const struct shm_tuning g_small_pieces = MEMORY(LINE_MOST, 8192, 4096, MOST, MOST);
+static const struct shm_tuning g_small_pieces = MEMORY(INLINE_MSG_MOST, 8192, 4096, MOST, MOST);
 
 bool cross_way(struct cross_way *way, enum cross_transport transport, int k)
 {
@@ -80,8 +80,8 @@ bool cross_way(struct cross_way *way, enum cross_transport transport, int k)
 const struct algo *cross_algo(enum call_kind kind, int k)
 {
     for (size_t i = 0; i < g_nalgos && k >= 0; i++) {
-        if (g_algos[i].kind == choice_plain_kind(kind) && strcmp(g_algos[i].name, "self") != 0 &&
-            k-- == 0)
+        if (g_algos[i].kind == algo_select_plain_kind(kind) &&
+            strcmp(g_algos[i].name, "self") != 0 && k-- == 0)
             return &g_algos[i];
     }
     return NULL;
@@ -89,7 +89,7 @@ const struct algo *cross_algo(enum call_kind kind, int k)
 
 static enum call_kind plain(enum call_kind kind)
 {
-    return kind == CALL_ALL_REDUCE_COALESCED ? CALL_ALL_REDUCE : choice_plain_kind(kind);
+    return kind == CALL_ALL_REDUCE_COALESCED ? CALL_ALL_REDUCE : algo_select_plain_kind(kind);
 }
 
 bool cross_way_has(const struct cross_way *way, enum call_kind kind)
@@ -237,7 +237,7 @@ static const char *memory_ways(const struct cross *x, const struct cross_case *c
         for (size_t i = 0; i < n; i++)
             total += (3 * i + 1) % 4 * len;
     }
-    if (line_bytes(x->comm->shm, &call) <= t->line)
+    if (inline_msg_bytes(x->comm->shm, &call) <= t->line)
         return " line ";
     switch (kind) {
     case CALL_ALL_REDUCE:

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/api/choice.h"
+#include "collectives/api/algo_select.h"
 #include "collectives/api/comm.h"
 #include "collectives/net/net.h"
 #include "tests/lib/cross.h"

@@ -136,8 +136,8 @@ void sim_agent_guard(struct sim_node *n)
  * lease, what the guardian waits beyond it, and as much as a slow clock adds to that. */
 void sim_agent_watch(struct sim_node *n, uint64_t run)
 {
-    uint64_t lease = rdzv_lease_ns(W.rules.dead_ns), guard = (W.rules.dead_ns - lease) / 3;
-    uint64_t until = n->heard_ns + (lease + guard) / 50 * 51 + 100 * MS;
+    uint64_t lease = rdzv_lease_ns(W.rules.dead_ns), auth = (W.rules.dead_ns - lease) / 3;
+    uint64_t until = n->heard_ns + (lease + auth) / 50 * 51 + 100 * MS;
     struct rdzv_info info;
     member_state_get_info(n->m, &info);
     if (!n->workers || n->runs != run || strcmp(info.phase, "finished") == 0)

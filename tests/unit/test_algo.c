@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "collectives/api/choice.h"
+#include "collectives/api/algo_select.h"
 #include "collectives/reduce/dtype.h"
 #include "collectives/net/algo.h"
 #include "collectives/net/engine.h"
@@ -350,7 +350,7 @@ static void cluster_fini(struct cluster *c)
 }
 
 static void start(struct cluster *c, int rank, const struct algo *a, const struct job_case *k,
-                  size_t elem, struct call call)
+                  size_t elem, struct op_signature call)
 {
     struct err e = ERR_INIT;
     struct schedule *s = &c->schedules[rank];
@@ -393,7 +393,7 @@ static void turn(struct cluster *c, int *results)
 static void perform(struct cluster *c, const struct algo *a, const struct job_case *k, size_t elem)
 {
     int results[RANKS_MAX];
-    struct call call = {.kind = (uint8_t)a->kind, .count = k->coll.count};
+    struct op_signature call = {.kind = (uint8_t)a->kind, .count = k->coll.count};
     for (int r = 0; r < c->n; r++)
         start(c, r, a, k, elem, call);
     turn(c, results);
@@ -478,7 +478,7 @@ static void barrier(const struct algo *a, int n)
         int results[RANKS_MAX];
         cluster_init(&c, &k, (unsigned)(n * 37 + late));
         for (int r = 0; r < n; r++)
-            start(&c, r, a, &k, 1, (struct call){.kind = CALL_BARRIER});
+            start(&c, r, a, &k, 1, (struct op_signature){.kind = CALL_BARRIER});
         for (int tries = 0; tries < 100; tries++) {
             for (int r = 0; r < n; r++) {
                 NEED(r == late || engine_progress(&c.engines[r], &e) == 1,
@@ -695,7 +695,7 @@ END_TEST
 START_TEST(rules_name_what_there_is)
 {
     size_t n;
-    const struct choice_rule *rules = choice_builtin(&n);
+    const struct algo_rule *rules = algo_select_builtin(&n);
     for (size_t i = 0; i < n; i++) {
         bool found = false;
         for (size_t k = 0; k < g_nalgos; k++)
@@ -773,7 +773,8 @@ START_TEST(another_call_is_found_out)
 {
     struct cluster c;
     struct job_case k = plain(CALL_ALL_REDUCE, 3, 15, 0);
-    struct call good = {.kind = CALL_ALL_REDUCE, .dtype = DLCOLL_I64, .count = 15}, bad = good;
+    struct op_signature good = {.kind = CALL_ALL_REDUCE, .dtype = DLCOLL_I64, .count = 15},
+                        bad = good;
     int results[RANKS_MAX];
     switch (_i) {
     case 0:
@@ -814,7 +815,8 @@ START_TEST(another_number_is_found_out)
     int results[RANKS_MAX];
     cluster_init(&c, &k, 1);
     for (int r = 0; r < 2; r++)
-        start(&c, r, find(CALL_BARRIER, "flat"), &k, 1, (struct call){.kind = CALL_BARRIER});
+        start(&c, r, find(CALL_BARRIER, "flat"), &k, 1,
+              (struct op_signature){.kind = CALL_BARRIER});
     if (_i)
         c.engines[0].run.frame.part = 1;
     else
@@ -833,8 +835,8 @@ START_TEST(ranks_that_wait_in_a_circle_find_out)
     struct cluster c;
     struct err e = ERR_INIT;
     struct job_case sums = plain(CALL_ALL_REDUCE, 4, 4, 0), casts = plain(CALL_BROADCAST, 4, 4, 1);
-    struct call sum_call = {.kind = CALL_ALL_REDUCE, .count = 4};
-    struct call cast_call = {.kind = CALL_BROADCAST, .root = 1, .count = 4};
+    struct op_signature sum_call = {.kind = CALL_ALL_REDUCE, .count = 4};
+    struct op_signature cast_call = {.kind = CALL_BROADCAST, .root = 1, .count = 4};
     cluster_init(&c, &sums, 1);
     for (int r = 0; r < 4; r++) {
         if (r == 2)
@@ -860,7 +862,7 @@ START_TEST(a_closed_pipe_ends_the_run_and_names_the_rank)
     struct cluster c;
     struct err e = ERR_INIT;
     struct job_case k = plain(CALL_ALL_REDUCE, 4, 2000, 0);
-    struct call call = {.kind = CALL_ALL_REDUCE, .count = 2000};
+    struct op_signature call = {.kind = CALL_ALL_REDUCE, .count = 2000};
     cluster_init(&c, &k, 5);
     for (int r = 0; r < 4; r++)
         start(&c, r, find(CALL_ALL_REDUCE, "ring"), &k, ELEM, call);
@@ -894,7 +896,7 @@ START_TEST(waiting_ends_at_the_deadline_and_when_it_is_told)
     bool stop = true;
     struct job_case k = plain(CALL_BARRIER, 2, 0, 0);
     cluster_init(&c, &k, 1);
-    start(&c, 0, find(CALL_BARRIER, "flat"), &k, 1, (struct call){.kind = CALL_BARRIER});
+    start(&c, 0, find(CALL_BARRIER, "flat"), &k, 1, (struct op_signature){.kind = CALL_BARRIER});
     ck_assert_int_eq(engine_wait(&c.engines[0], mono_ns() + 1000000, &e), -ETIMEDOUT);
     ck_assert_int_eq(c.engines[0].culprit, 1);
     c.engines[0].stopped = says_stop;
@@ -911,7 +913,7 @@ START_TEST(a_list_of_ranks_works_among_itself)
     struct err e = ERR_INIT;
     static const int map[] = {4, 1, 3};
     struct job_case k = plain(CALL_ALL_REDUCE, 3, 100, 0), all = plain(CALL_ALL_REDUCE, 5, 100, 0);
-    struct call call = {.kind = CALL_ALL_REDUCE, .count = 100};
+    struct op_signature call = {.kind = CALL_ALL_REDUCE, .count = 100};
     int left = 3, result[3] = {1, 1, 1};
     cluster_init(&c, &all, 9);
     for (int i = 0; i < 3; i++) {
@@ -949,11 +951,11 @@ END_TEST
 START_TEST(calls_are_described_whatever_they_hold)
 {
     char text[CALL_TEXT_MAX];
-    struct call c = {.kind = CALL_ALL_REDUCE, .dtype = DLCOLL_F32, .count = 12};
+    struct op_signature c = {.kind = CALL_ALL_REDUCE, .dtype = DLCOLL_F32, .count = 12};
     ck_assert_str_eq(call_describe(&c, text), "all_reduce of 12 f32 (sum)");
-    c = (struct call){.kind = CALL_BROADCAST, .dtype = DLCOLL_U8, .root = 3, .count = 1};
+    c = (struct op_signature){.kind = CALL_BROADCAST, .dtype = DLCOLL_U8, .root = 3, .count = 1};
     ck_assert_str_eq(call_describe(&c, text), "broadcast of 1 u8 from rank 3");
-    c = (struct call){.kind = CALL_BARRIER};
+    c = (struct op_signature){.kind = CALL_BARRIER};
     ck_assert_str_eq(call_describe(&c, text), "barrier");
     for (int kind = 0; kind <= CALL_KINDS; kind++) {
         c.kind = (uint8_t)kind;

@@ -22,7 +22,7 @@
 
 static uv_loop_t loop;
 static struct control *control;
-static struct guard_page page;
+static struct guardian_page page;
 static bool closed;
 static int stops, nworkers;
 static unsigned client_ms;

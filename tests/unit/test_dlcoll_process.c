@@ -102,7 +102,7 @@ static void fork_children(struct ranks *j, int rank)
     if (rank == 0)
         EXPECT(dlcoll_recv(&x, 1, DLCOLL_I32, 1, c, NULL, &w) == 0, "%s", why(c));
     for (int k = 0; k < CHILDREN && rank == 0; k++) {
-        pthread_mutex_t *locks[] = {NULL, &c->p2p->lock, &c->job->lobby.lock};
+        pthread_mutex_t *locks[] = {NULL, &c->p2p->lock, &c->job->acceptor.lock};
         pthread_mutex_t *held = locks[k % 3];
         int status;
         if (held)

@@ -16,7 +16,7 @@
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/wire/link.h"
 #include "rendezvous/rules/rdzv_msg.h"
-#include "rendezvous/wire/seat.h"
+#include "rendezvous/wire/standby.h"
 #include "tests/lib/loop.h"
 
 static uv_loop_t loop;
@@ -482,18 +482,18 @@ START_TEST(one_that_says_nothing_to_a_seat)
 {
     int pair[2];
     uv_poll_t poll;
-    struct seat *s = seat_new(&hub, "job", "host");
+    struct standby *s = standby_new(&hub, "job", "host");
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
     peer = pair[1];
-    seat_adopt(s, pair[0], NULL);
+    standby_adopt(s, pair[0], NULL);
     loop_turns(&loop, 2);
     drain_peer();
     ck_assert_int_eq(uv_poll_init(&loop, &poll, peer), 0);
     ck_assert_int_eq(uv_poll_start(&poll, UV_READABLE, on_seen), 0);
     ck_assert(!done);
-    loop_run_until(&loop, &done, SEAT_HELLO_MS / 1000 + 10, "end");
+    loop_run_until(&loop, &done, STANDBY_HELLO_MS / 1000 + 10, "end");
     done = false;
-    seat_close(s, on_closed, NULL);
+    standby_close(s, on_closed, NULL);
     loop_run_until(&loop, &closed, 5, "close of the seat");
     closed = false;
 }

@@ -134,7 +134,7 @@ END_TEST
 /* One rank of two, in hand. */
 struct hand {
     struct world world;
-    struct lobby lobby;
+    struct acceptor acceptor;
     struct transport *t;
     bool sent, received;
 };
@@ -158,8 +158,8 @@ static void make_hands(struct hand hands[2], struct member members[2])
                                            .instance = 1,
                                            .listen_fd = fd,
                                            .members = members}};
-        lobby_init(&hands[r].lobby, &hands[r].world);
-        struct tcp_opts o = {.lobby = &hands[r].lobby,
+        acceptor_init(&hands[r].acceptor, &hands[r].world);
+        struct tcp_opts o = {.acceptor = &hands[r].acceptor,
                              .comm = 7,
                              .channel = CHANNEL_P2P,
                              .rule = TCP_SENDER,
@@ -193,7 +193,7 @@ static void end_hands(struct hand hands[2])
 {
     for (int r = 0; r < 2; r++) {
         hands[r].t->ops->free(hands[r].t);
-        lobby_fini(&hands[r].lobby);
+        acceptor_fini(&hands[r].acceptor);
         close_fd(&hands[r].world.listen_fd);
     }
 }
@@ -376,10 +376,10 @@ START_TEST(who_comes_for_one_that_is_gone_is_told)
     double end = (double)mono_ns() * 1e-9 + test_seconds(20);
     make_hands(hands, members);
     for (uint64_t i = 0; i < LOBBY_GONE + (uint64_t)_i; i++)
-        lobby_forget(&hands[1].lobby, &(struct lobby_guest){.comm = 7 + i});
-    while (n == 0 && !lobby_take(&hands[1].lobby, 7, CHANNEL_P2P, &late)) {
+        acceptor_forget(&hands[1].acceptor, &(struct acceptor_subscriber){.comm = 7 + i});
+    while (n == 0 && !acceptor_take(&hands[1].acceptor, 7, CHANNEL_P2P, &late)) {
         n = hands[0].t->ops->send(hands[0].t, 1, &(struct iovec){&word, 1}, 1, &e);
-        ck_assert_int_eq(lobby_serve(&hands[1].lobby, &e), 0);
+        ck_assert_int_eq(acceptor_serve(&hands[1].acceptor, &e), 0);
         ck_assert(n <= 0 && (double)mono_ns() * 1e-9 < end);
     }
     ck_assert_msg(n == (_i ? 0 : -EPIPE), "%zd %s", n, e.msg);

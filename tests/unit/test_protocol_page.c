@@ -547,12 +547,13 @@ static void add_member(struct member_text *t, const char *type, const char *name
 START_TEST(data_connections)
 {
     const char *const path = "man/dlaunch-protocol.7", *text = running_text(path);
-    struct member_text text_of_hello = {0}, text_of_call = {0}, text_of_p2p_frame = {0};
+    struct member_text text_of_hello = {0}, text_of_op_signature = {0}, text_of_p2p_frame = {0};
     struct member_text text_of_frame = {0};
     U(hello, magic), U(hello, version), U(hello, kind), U(hello, epoch), U(hello, counter);
     U(hello, instance), U(hello, comm), U(hello, from), U(hello, to), U(hello, channel);
     U(hello, lane), U(hello, unused);
-    U(call, kind), U(call, dtype), U(call, op), U(call, settings), I(call, root), U(call, count);
+    U(op_signature, kind), U(op_signature, dtype), U(op_signature, op), U(op_signature, settings),
+        I(op_signature, root), U(op_signature, count);
     U(p2p_frame, kind), U(p2p_frame, dtype), U(p2p_frame, unused), I(p2p_frame, tag);
     U(p2p_frame, count), U(p2p_frame, id), U(p2p_frame, taken);
     expect(path, text, test_text("a hello of %zu bytes each way", text_of_hello.end));
@@ -566,7 +567,7 @@ START_TEST(data_connections)
            test_text("has a header of %zu bytes: %s, then the call, then u64 len",
                      sizeof(struct frame), text_of_frame.words));
     ck_assert_uint_eq(text_of_frame.end, offsetof(struct frame, call));
-    expect(path, text, test_text("The call is %s;", text_of_call.words));
+    expect(path, text, test_text("The call is %s;", text_of_op_signature.words));
     expect(path, text, test_text("In channel %d it is %s.", CHANNEL_P2P, text_of_p2p_frame.words));
     expect(path, text, test_text("a message of more than %lu KiB", KIB(P2P_AHEAD_MOST)));
     expect(path, text,

@@ -1,7 +1,7 @@
 /* Who takes a lost node's place, what is charged to which budget, and when it is given up. */
 #include "tests/lib/rdzv_script.h"
 
-#include "rendezvous/rules/rdzv_blame.h"
+#include "rendezvous/rules/rdzv_crash_loop.h"
 
 /* Every node of the stopped round says that its workers have ended. */
 static void stopped(uint32_t n)
@@ -299,8 +299,8 @@ START_TEST(pauses)
 {
     static const uint64_t s[] = {0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60};
     for (int i = 0; i < (int)ARRAY_LEN(s); i++)
-        ck_assert_uint_eq(rdzv_blame_pause(i), s[i] * S);
-    ck_assert_uint_eq(rdzv_blame_pause(1 << 30), 60 * S);
+        ck_assert_uint_eq(rdzv_crash_loop_pause(i), s[i] * S);
+    ck_assert_uint_eq(rdzv_crash_loop_pause(1 << 30), 60 * S);
     start();
 }
 END_TEST
@@ -312,10 +312,10 @@ START_TEST(a_node_that_is_blamed_again_and_again_is_left_out)
     rules(RDZV_C10D, 2, 3);
     R.max_restarts = 100;
     running_by_rules(3);
-    for (int i = 0; i < RDZV_BLAME_MAX; i++) {
+    for (int i = 0; i < RDZV_CRASH_LOOP_MAX; i++) {
         worker_fails(2, FAILURE_SIGNAL, 7);
         stopped(3);
-        run_all(i < RDZV_BLAME_MAX - 1 ? 3 : 2);
+        run_all(i < RDZV_CRASH_LOOP_MAX - 1 ? 3 : 2);
     }
     HAS(logs, "node n2 (10.0.0.12): 3 failures in a row; it is left out for 300 s");
     ck_assert_int_eq(info().nnodes, 2);
@@ -348,7 +348,7 @@ START_TEST(nobody_is_left_out_when_too_few_remain)
     rules(RDZV_C10D, 3, 3);
     R.max_restarts = 100;
     running_by_rules(3);
-    for (int i = 0; i < 2 * RDZV_BLAME_MAX; i++) {
+    for (int i = 0; i < 2 * RDZV_CRASH_LOOP_MAX; i++) {
         worker_fails(2, FAILURE_SIGNAL, 7);
         stopped(3);
         run_all(3);
@@ -358,26 +358,27 @@ END_TEST
 
 START_TEST(many_are_remembered_and_the_oldest_forgotten)
 {
-    struct rdzv_blame b = {0};
-    struct rdzv_node n[RDZV_BLAMED + 4];
+    struct rdzv_crash_loop b = {0};
+    struct rdzv_node n[RDZV_CRASH_LOOP_NODES + 4];
     memset(n, 0, sizeof(n));
     for (int i = 0; i < (int)ARRAY_LEN(n); i++) {
         n[i].hello.id.b[0] = (uint8_t)(i + 1);
         snprintf(n[i].hello.host, sizeof(n[i].hello.host), "h%d", i);
     }
-    for (int round = 1; round <= RDZV_BLAME_MAX; round++) {
-        for (int i = 0; i < RDZV_BLAMED; i++)
-            ck_assert_int_eq(rdzv_blame_node(&b, &n[i], (uint64_t)(round * 100 + i) * S),
-                             round == RDZV_BLAME_MAX);
+    for (int round = 1; round <= RDZV_CRASH_LOOP_MAX; round++) {
+        for (int i = 0; i < RDZV_CRASH_LOOP_NODES; i++)
+            ck_assert_int_eq(rdzv_crash_loop_node(&b, &n[i], (uint64_t)(round * 100 + i) * S),
+                             round == RDZV_CRASH_LOOP_MAX);
     }
-    for (int i = 0; i < RDZV_BLAMED; i++)
-        ck_assert_uint_gt(rdzv_blame_until(&b, &n[i], true, 400 * S), 0);
-    ck_assert(!rdzv_blame_node(&b, &n[RDZV_BLAMED], 400 * S)); /* takes the place of the oldest */
-    ck_assert_uint_eq(rdzv_blame_until(&b, &n[0], true, 400 * S), 0);
-    ck_assert_uint_gt(rdzv_blame_until(&b, &n[1], true, 400 * S), 0);
-    ck_assert_uint_eq(rdzv_blame_until(&b, &n[1], true, 1000 * S), 0);
+    for (int i = 0; i < RDZV_CRASH_LOOP_NODES; i++)
+        ck_assert_uint_gt(rdzv_crash_loop_until(&b, &n[i], true, 400 * S), 0);
+    ck_assert(!rdzv_crash_loop_node(&b, &n[RDZV_CRASH_LOOP_NODES],
+                                    400 * S)); /* takes the place of the oldest */
+    ck_assert_uint_eq(rdzv_crash_loop_until(&b, &n[0], true, 400 * S), 0);
+    ck_assert_uint_gt(rdzv_crash_loop_until(&b, &n[1], true, 400 * S), 0);
+    ck_assert_uint_eq(rdzv_crash_loop_until(&b, &n[1], true, 1000 * S), 0);
     for (int i = 0; i < 10; i++) /* too far apart to count */
-        ck_assert(!rdzv_blame_node(&b, &n[3], (2000 + (uint64_t)i * 601) * S));
+        ck_assert(!rdzv_crash_loop_node(&b, &n[3], (2000 + (uint64_t)i * 601) * S));
     start();
 }
 END_TEST

@@ -11,7 +11,7 @@ static struct recorder g_recorder;
 static struct segment_local g_line;
 
 /* The one of exactly that number. */
-static bool found(uint64_t group, uint64_t seq, struct call *c)
+static bool found(uint64_t group, uint64_t seq, struct op_signature *c)
 {
     uint64_t at = seq;
     return recorder_find(&g_line, group, &at, c) && at == seq;
@@ -26,7 +26,7 @@ static void set_up(void)
 static uint64_t begin(uint64_t group, uint64_t seq, enum call_kind kind)
 {
     static const char name[sizeof(((struct segment_op *)NULL)->group_name)] = "";
-    struct call c = {.kind = (uint8_t)kind, .dtype = DLCOLL_F32, .count = 12};
+    struct op_signature c = {.kind = (uint8_t)kind, .dtype = DLCOLL_F32, .count = 12};
     if (call_rooted(kind))
         c.root = 3;
     return recorder_begin(&g_recorder, group, name, seq, &c, 48, 0);
@@ -34,18 +34,19 @@ static uint64_t begin(uint64_t group, uint64_t seq, enum call_kind kind)
 
 START_TEST(an_operation_is_found_by_its_number)
 {
-    struct call c;
+    struct op_signature c;
     uint64_t first = begin(GROUP, 1, CALL_ALL_REDUCE);
     recorder_end(&g_recorder, first, 0);
     begin(GROUP, 2, CALL_BROADCAST);
     begin(0, 3, CALL_BARRIER);
     ck_assert(found(GROUP, 1, &c));
     ck_assert(call_equal(
-        &c, &(struct call){
+        &c, &(struct op_signature){
                 .kind = CALL_ALL_REDUCE, .dtype = DLCOLL_F32, .op = DLCOLL_SUM, .count = 12}));
     ck_assert(found(GROUP, 2, &c));
-    ck_assert(call_equal(
-        &c, &(struct call){.kind = CALL_BROADCAST, .dtype = DLCOLL_F32, .root = 3, .count = 12}));
+    ck_assert(
+        call_equal(&c, &(struct op_signature){
+                           .kind = CALL_BROADCAST, .dtype = DLCOLL_F32, .root = 3, .count = 12}));
     ck_assert(found(0, 3, &c) && c.kind == CALL_BARRIER);
     ck_assert(!found(GROUP, 3, &c));
     ck_assert(!found(0, 1, &c));
@@ -56,7 +57,7 @@ END_TEST
  * counted by themselves. */
 START_TEST(every_kind_is_known_again)
 {
-    struct call c;
+    struct op_signature c;
     for (int kind = CALL_NONE + 1; kind < CALL_KINDS; kind++) {
         bool message = kind == CALL_SEND || kind == CALL_RECV || kind == CALL_BATCH ||
                        kind == CALL_MONITORED_BARRIER;
@@ -70,7 +71,7 @@ END_TEST
 /* As if it had not been called; the next one has its number. */
 START_TEST(what_has_failed_is_passed_over)
 {
-    struct call c;
+    struct op_signature c;
     recorder_end(&g_recorder, begin(GROUP, 1, CALL_ALL_REDUCE), DLCOLL_ENOMEM);
     ck_assert(!found(GROUP, 1, &c));
     begin(GROUP, 1, CALL_BARRIER);
@@ -81,7 +82,7 @@ END_TEST
 /* Of no elements nothing is recorded. */
 START_TEST(what_has_come_to_nothing_is_passed_over)
 {
-    struct call c;
+    struct op_signature c;
     uint64_t seq = 1;
     ck_assert(!recorder_find(&g_line, GROUP, &seq, &c));
     begin(GROUP, 2, CALL_BROADCAST);
@@ -101,7 +102,7 @@ END_TEST
 
 START_TEST(what_is_too_long_ago_is_not_found)
 {
-    struct call c;
+    struct op_signature c;
     begin(GROUP, 1, CALL_ALL_REDUCE);
     for (int k = 0; k < SEGMENT_OPS; k++) {
         ck_assert(found(GROUP, 1, &c));

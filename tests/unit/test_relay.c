@@ -22,7 +22,7 @@ _Static_assert((size_t)STREAMS *RELAY_WINDOW > LINK_QUEUE_MAX, "the link could n
 
 static uv_loop_t loop;
 static struct link_hub hub;
-static struct guard guard = {.open = true};
+static struct auth auth = {.open = true};
 static struct relay *R;
 static int listener = -1, trunk = -1; /* the coordinator's door, and its end of the link */
 static struct netaddr where;
@@ -54,7 +54,7 @@ static void setup(void)
     ck_assert_int_eq(listen(listener, 4), 0);
     ck_assert_int_eq(getsockname(listener, &where.sa, &where.len), 0);
     const struct relay_config c = {.hub = &hub,
-                                   .guard = &guard,
+                                   .auth = &auth,
                                    .run_id = "job",
                                    .nproc = NPROC,
                                    .serve = serve,

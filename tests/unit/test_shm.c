@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "collectives/reduce/reduce.h"
-#include "collectives/shm/line.h"
+#include "collectives/shm/inline_msg.h"
 #include "collectives/shm/memory.h"
 #include "collectives/shm/tuning.h"
 #include "collectives/shm/shm.h"
@@ -505,7 +505,7 @@ static const struct shm_tuning g_ways[WAYS] = {
      .piece_move = 1024,
      .round_move = 2048,
      .round_reduce = 2048},
-    {.line = LINE_MOST,
+    {.line = INLINE_MSG_MOST,
      .flat = 8192,
      .root_pair = 8192,
      .direct = 2048,
@@ -521,7 +521,7 @@ static const struct shm_tuning g_ways[WAYS] = {
      .round_move = 8192,
      .round_reduce = 8192},
     /* A rank whose buffers are shared tries each of them in turn. */
-    [EACH_WAY] = {.line = LINE_MOST,
+    [EACH_WAY] = {.line = INLINE_MSG_MOST,
                   .flat = HUGE_BYTES,
                   .root_pair = HUGE_BYTES,
                   .direct = 0,

@@ -13,7 +13,7 @@
 #include "launcher/config_file.h"
 #include "launcher/job_build.h"
 #include "launcher/token.h"
-#include "rendezvous/wire/guard.h"
+#include "rendezvous/wire/auth.h"
 #include "tests/lib/proc.h"
 
 #define LONG "0123456789abcdef0123456789abcdef"
@@ -52,7 +52,7 @@ static void on_config_error(void *arg, const char *line)
     ck_abort_msg("%s", line);
 }
 
-static struct guard *guard_for(const char *prog, ...)
+static struct auth *guard_for(const char *prog, ...)
 {
     static struct job_spec job;
     const char *argv[16] = {prog};
@@ -72,7 +72,7 @@ static struct guard *guard_for(const char *prog, ...)
     if (g_ini)
         config_text_read(&g_options, "job.ini", g_ini, strlen(g_ini), on_config_error, NULL);
     memset(&job, 0, sizeof(job));
-    return job_build(&job, &g_options, &status, &g_error) < 0 ? NULL : job.rdzv.guard;
+    return job_build(&job, &g_options, &status, &g_error) < 0 ? NULL : job.rdzv.auth;
 }
 
 #define HAS(text, part) ck_assert_msg(strstr(text, part), "'%s' is not in: %s", part, text)
@@ -81,7 +81,7 @@ static struct guard *guard_for(const char *prog, ...)
 START_TEST(made_when_first_needed)
 {
     struct stat st;
-    struct guard *g = guard_for("dlaunch", "--nnodes=2", "--node_rank=1", "/bin/true", NULL);
+    struct auth *g = guard_for("dlaunch", "--nnodes=2", "--node_rank=1", "/bin/true", NULL);
     ck_assert(g && !g->open && g->secret_len == 0); /* loopback: not needed */
     ck_assert_int_lt(access(tmppath("config/dlaunch/token"), F_OK), 0);
     g = guard_for("dlaunch", "--dry_run", REMOTE);
@@ -112,8 +112,8 @@ END_TEST
 /* A spare is on another host. */
 START_TEST(one_node_and_a_spare_need_one)
 {
-    struct guard *g = guard_for("dlaunch", "--nnodes=1", "--spares=1", "--rdzv_backend=c10d",
-                                "--rdzv_endpoint=192.0.2.77", "/bin/true", NULL);
+    struct auth *g = guard_for("dlaunch", "--nnodes=1", "--spares=1", "--rdzv_backend=c10d",
+                               "--rdzv_endpoint=192.0.2.77", "/bin/true", NULL);
     ck_assert_msg(g, "%s", g_error.msg);
     ck_assert_uint_gt(g->secret_len, 0);
     g = guard_for("dlaunch", "--nnodes=1", "--rdzv_backend=c10d", "--rdzv_endpoint=192.0.2.77",
@@ -126,7 +126,7 @@ START_TEST(named)
 {
     char *path = tmppath("named");
     secret_file(path, LONG "\n", 0600);
-    struct guard *g = guard_for("dlaunch", "--token_file", path, "/bin/true", NULL);
+    struct auth *g = guard_for("dlaunch", "--token_file", path, "/bin/true", NULL);
     ck_assert_msg(g, "%s", g_error.msg);
     ck_assert(g->everywhere);
     ck_assert_uint_eq(g->secret_len, 32);
@@ -160,7 +160,7 @@ START_TEST(named_in_the_environment)
     char *path = tmppath("named");
     secret_file(path, LONG, 0600);
     g_ini = test_text("token_file = %s\n", path);
-    struct guard *g = guard_for("dlaunch", "/bin/true", NULL);
+    struct auth *g = guard_for("dlaunch", "/bin/true", NULL);
     ck_assert(g && g->secret_len == 32);
     setenv("DLAUNCH_TOKEN", "from the environment, long enough", 1);
     g = guard_for("dlaunch", "/bin/true", NULL);
@@ -231,7 +231,7 @@ END_TEST
 
 START_TEST(open_on_purpose)
 {
-    struct guard *g = guard_for("dlaunch", "--insecure", REMOTE);
+    struct auth *g = guard_for("dlaunch", "--insecure", REMOTE);
     ck_assert(g && g->open);
     g = guard_for("torchrun", REMOTE);
     ck_assert(g && g->open);

@@ -1,0 +1,158 @@
+#include "agent/report/flight_report.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/report/report_words.h"
+
+enum {
+    LONG_MS = 5000,      /* under way */
+    SHORT_MS = 10,       /* small operations are timed to a few milliseconds only */
+    ROWS = 32,           /* of all workers */
+    EACH = 4,            /* of one, as far as all have as many */
+    ETIMEDOUT_CODE = -5, /* DLCOLL_ETIMEDOUT, DLCOLL_EMISMATCH */
+    EMISMATCH_CODE = -8,
+};
+
+static const struct segment_local *line_of(const struct segment *s, int local_rank)
+{
+    return (const struct segment_local *)((const char *)s->header + s->off_local) + local_rank;
+}
+
+/* Number n; false: others have come since, or it is being written. Texts are terminated. */
+static bool operation(const struct segment_local *l, uint64_t n, struct segment_op *out)
+{
+    const struct segment_op *op = &l->ops[n % SEGMENT_OPS];
+    if (n == 0 || atomic_load_explicit(&op->number, memory_order_acquire) != n)
+        return false;
+    memcpy(out, op, sizeof(*out));
+    out->op[sizeof(out->op) - 1] = out->dtype[sizeof(out->dtype) - 1] = '\0';
+    out->reduction[sizeof(out->reduction) - 1] = '\0';
+    out->group_name[sizeof(out->group_name) - 1] = '\0';
+    atomic_thread_fence(memory_order_acquire);
+    return atomic_load_explicit(&op->number, memory_order_relaxed) == n;
+}
+
+/* The last ones, the newest first. Returns how many there are. */
+static int last_operations(const struct segment_local *l, struct segment_op out[SEGMENT_OPS])
+{
+    uint64_t last = atomic_load_explicit(&l->nops, memory_order_acquire);
+    int n = 0;
+    for (uint64_t k = 0; k < SEGMENT_OPS && k < last; k++)
+        n += operation(l, last - k, &out[n]);
+    return n;
+}
+
+static bool is_telling(const struct segment_local *l, const struct segment_op *op, uint64_t now)
+{
+    int code = atomic_load_explicit(&l->cause_code, memory_order_relaxed);
+    bool failed = atomic_load_explicit(&l->state, memory_order_acquire) == SEGMENT_LOCAL_FAILED;
+    if (failed && (code == ETIMEDOUT_CODE || code == EMISMATCH_CODE))
+        return true;
+    return op && !op->end_ns && now > op->start_ns && (now - op->start_ns) / 1000000 >= LONG_MS;
+}
+
+static double seconds(uint64_t from, uint64_t to)
+{
+    return to > from ? (double)(to - from) / 1e9 : 0;
+}
+
+/* "250 ms", "1.5 s". */
+static const char *duration(char out[24], uint64_t from, uint64_t to)
+{
+    double s = seconds(from, to);
+    if (s < SHORT_MS / 1e3)
+        snprintf(out, 24, "<%d ms", SHORT_MS);
+    else if (s < 1)
+        snprintf(out, 24, "%.0f ms", s * 1e3);
+    else
+        snprintf(out, 24, "%.1f s", s);
+    return out;
+}
+
+static void describe(struct buf *b, const struct segment_op *op, uint64_t now)
+{
+    char what[96], took[24];
+    int n = snprintf(what, sizeof(what), "%s #%llu", op->op, (unsigned long long)op->seq);
+    if (op->dtype[0])
+        n += snprintf(what + n, sizeof(what) - (size_t)n, " of %llu %s",
+                      (unsigned long long)op->count, op->dtype);
+    if (op->reduction[0])
+        n += snprintf(what + n, sizeof(what) - (size_t)n, " (%s)", op->reduction);
+    if (op->group_name[0])
+        snprintf(what + n, sizeof(what) - (size_t)n, " in group %s", op->group_name);
+    if (!op->end_ns)
+        words_add(b, "in %s for %s\n", what, duration(took, op->start_ns, now));
+    else if (op->result < 0)
+        words_add(b, "%s failed after %s\n", what, duration(took, op->start_ns, op->end_ns));
+    else
+        words_add(b, "%s ended %.1f s ago, took %s\n", what, seconds(op->end_ns, now),
+                  duration(took, op->start_ns, op->end_ns));
+}
+
+/* When the last one ended; 0: one is under way, or the last one has failed. */
+static uint64_t idle_since(const struct segment_op *ops, int n)
+{
+    uint64_t since = 0;
+    if (ops[0].result < 0)
+        return 0;
+    for (int i = 0; i < n; i++) {
+        if (!ops[i].end_ns)
+            return 0;
+        since = ops[i].end_ns > since ? ops[i].end_ns : since;
+    }
+    return since;
+}
+
+/* In `rows` lines at most: what it is in, and below that what there was before. */
+static void describe_worker(struct buf *b, const struct segment_local *l, int rank, int rows,
+                            uint64_t now)
+{
+    struct segment_op ops[SEGMENT_OPS];
+    char since[24];
+    int n = last_operations(l, ops), next = 1;
+    uint64_t idle = n ? idle_since(ops, n) : 0;
+    words_add(b, "rank %d: ", rank);
+    if (n == 0) {
+        words_add(b, "has begun none\n");
+    } else if (idle && rows > 1) {
+        words_add(b, "in none for %s\n", duration(since, idle, now));
+        next = 0;
+        rows--;
+    } else {
+        words_add(b, "%s", idle ? "in none; " : "");
+        describe(b, &ops[0], now);
+        rows--;
+    }
+    for (; next < n && rows > 0; next++, rows--) {
+        words_add(b, "  ");
+        describe(b, &ops[next], now);
+    }
+}
+
+/* Whether they say why something has failed. */
+static bool are_telling(const struct segment *s, uint64_t now)
+{
+    bool telling = false;
+    for (int i = 0; i < s->nlocal; i++) {
+        struct segment_op ops[SEGMENT_OPS];
+        int n = last_operations(line_of(s, i), ops);
+        telling = telling || is_telling(line_of(s, i), n ? &ops[0] : NULL, now);
+    }
+    return telling;
+}
+
+char *flight_report_text(const struct segment *s, int base_rank, uint64_t now_ns)
+{
+    struct buf b = BUF_INIT;
+    if (s->fd < 0 || !are_telling(s, now_ns))
+        return NULL;
+    int workers = s->nlocal < ROWS ? s->nlocal : ROWS;
+    int each = ROWS / workers < EACH ? ROWS / workers : EACH;
+    for (int i = 0; i < workers; i++)
+        describe_worker(&b, line_of(s, i), base_rank + i, each, now_ns);
+    if (workers < s->nlocal)
+        words_add(&b, "and %d more\n", s->nlocal - workers);
+    return (char *)b.data; /* terminated */
+}

@@ -1,0 +1,366 @@
+#include "collectives/api/algo_select.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/net/algo.h"
+#include "core/fd.h"
+
+enum { TEXT_MAX = 64 * 1024, WORDS_MAX = 8, KB = 1024 };
+
+const char *const algo_provider_names[ALGO_PROVIDER_PROVIDERS] = {"shm", "hier", "net"};
+
+/* clang-format off */
+#define ALL      0, SIZE_MAX
+#define TO(b)    0, (b)
+#define N(a, b)  a, b, 1, INT_MAX
+#define RANKS(a) a, INT_MAX, 1, INT_MAX
+#define ONE_NODE(a, b) a, b, 1, 1
+
+static const struct algo_rule g_builtin[] = {
+    /* Ranks of one node that have no shared memory: a message takes no time on its way, and what
+     * counts is how many there are. */
+    {CALL_ALL_REDUCE, ONE_NODE(8, INT_MAX), TO(256 * KB), "net", "tree"},
+    {CALL_REDUCE_SCATTER, ONE_NODE(3, INT_MAX), TO(16 * KB), "net", "halving"},
+    {CALL_REDUCE_SCATTER, ONE_NODE(3, INT_MAX), ALL, "net", "pairwise"},
+    {CALL_ALL_GATHER, ONE_NODE(3, INT_MAX), TO(64 * KB), "net", "doubling"},
+    {CALL_ALL_GATHER, ONE_NODE(3, INT_MAX), TO(16 * KB), "net", "bruck"},
+    {CALL_ALL_GATHER, ONE_NODE(3, INT_MAX), ALL, "net", "ring"},
+    {CALL_ALL_TO_ALL, ONE_NODE(8, INT_MAX), TO(1 * KB), "net", "bruck"},
+    {CALL_ALL_TO_ALL, ONE_NODE(3, INT_MAX), ALL, "net", "pairwise"},
+
+    {CALL_ALL_REDUCE, N(2, 2), TO(128 * KB), "net", "pair"},
+    {CALL_ALL_REDUCE, RANKS(2), TO(64 * KB), "net", "doubling"},
+    {CALL_ALL_REDUCE, N(2, 4), TO(512 * KB), "net", "direct"},
+    {CALL_ALL_REDUCE, RANKS(2), TO(512 * KB), "net", "halving"},
+    {CALL_ALL_REDUCE, RANKS(2), ALL, "net", "ring"},
+    {CALL_ALL_REDUCE, RANKS(2), ALL, "net", "halving"},
+
+    {CALL_REDUCE, N(2, 8), TO(16 * KB), "net", "flat"},
+    {CALL_REDUCE, ONE_NODE(3, 4), TO(512 * KB), "net", "flat"},
+    {CALL_REDUCE, ONE_NODE(5, INT_MAX), TO(256 * KB), "net", "tree"},
+    {CALL_REDUCE, RANKS(2), TO(64 * KB), "net", "tree"},
+    {CALL_REDUCE, N(2, 2), ALL, "net", "chain"},
+    {CALL_REDUCE, RANKS(2), ALL, "net", "ring"},
+    {CALL_REDUCE, RANKS(2), ALL, "net", "flat"},
+
+    {CALL_REDUCE_SCATTER, N(2, 16), TO(64 * KB), "net", "direct"},
+    {CALL_REDUCE_SCATTER, RANKS(2), TO(16 * KB), "net", "halving"},
+    {CALL_REDUCE_SCATTER, RANKS(2), ALL, "net", "pairwise"},
+    {CALL_REDUCE_SCATTER, RANKS(2), ALL, "net", "direct"},
+
+    {CALL_BROADCAST, N(2, 4), TO(64 * KB), "net", "flat"},
+    {CALL_BROADCAST, RANKS(2), TO(256 * KB), "net", "binomial"},
+    {CALL_BROADCAST, RANKS(2), ALL, "net", "chain"},
+
+    {CALL_GATHER, RANKS(32), TO(1 * KB), "net", "binomial"},
+    {CALL_GATHER, RANKS(2), ALL, "net", "direct"},
+    {CALL_SCATTER, RANKS(32), TO(1 * KB), "net", "binomial"},
+    {CALL_SCATTER, RANKS(2), ALL, "net", "direct"},
+
+    {CALL_ALL_GATHER, RANKS(2), TO(4 * KB), "net", "doubling"},
+    {CALL_ALL_GATHER, RANKS(2), TO(4 * KB), "net", "bruck"},
+    {CALL_ALL_GATHER, N(2, 8), TO(256 * KB), "net", "direct"},
+    {CALL_ALL_GATHER, RANKS(2), ALL, "net", "ring"},
+
+    {CALL_ALL_TO_ALL, RANKS(16), TO(256), "net", "bruck"},
+    {CALL_ALL_TO_ALL, N(2, 32), ALL, "net", "direct"},
+    {CALL_ALL_TO_ALL, RANKS(2), ALL, "net", "pairwise"},
+
+    {CALL_BARRIER, RANKS(2), ALL, "net", "dissemination"},
+};
+#undef ALL
+#undef TO
+#undef N
+#undef RANKS
+#undef ONE_NODE
+/* clang-format on */
+
+const struct algo_rule *algo_select_builtin(size_t *n)
+{
+    *n = sizeof(g_builtin) / sizeof(g_builtin[0]);
+    return g_builtin;
+}
+
+/* --------------------------------------------------------------------------------------- parsing
+ */
+
+enum call_kind algo_select_plain_kind(int kind)
+{
+    switch (kind) {
+    case CALL_FINALIZE:
+        return CALL_BARRIER;
+    case CALL_GATHER_V:
+        return CALL_GATHER;
+    case CALL_ALL_GATHER_V:
+        return CALL_ALL_GATHER;
+    case CALL_SCATTER_V:
+        return CALL_SCATTER;
+    case CALL_REDUCE_SCATTER_V:
+        return CALL_REDUCE_SCATTER;
+    case CALL_ALL_TO_ALL_V:
+        return CALL_ALL_TO_ALL;
+    default:
+        return (enum call_kind)kind;
+    }
+}
+
+static bool find_kind(const char *word, int *kind)
+{
+    *kind = CALL_NONE;
+    if (strcmp(word, "*") == 0)
+        return true;
+    for (int k = CALL_NONE + 1; k < CALL_KINDS; k++) {
+        if (strcmp(word, call_name(k)) == 0 && algo_select_plain_kind(k) == (enum call_kind)k) {
+            *kind = k;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool number(const char **p, size_t *out)
+{
+    char *end;
+    if (!isdigit((unsigned char)**p))
+        return false;
+    errno = 0;
+    unsigned long long v = strtoull(*p, &end, 10);
+    int shift = 0;
+    switch (tolower((unsigned char)*end)) {
+    case 'k':
+        shift = 10;
+        break;
+    case 'm':
+        shift = 20;
+        break;
+    case 'g':
+        shift = 30;
+        break;
+    }
+    if (errno || v > (SIZE_MAX >> shift))
+        return false;
+    *out = (size_t)v << shift;
+    *p = end + (shift ? 1 : 0);
+    return true;
+}
+
+/* "4", "4-", "4-8", "-8". */
+static bool range(const char *p, size_t most, size_t *from, size_t *to)
+{
+    *from = 0;
+    *to = most;
+    if (*p != '-' && !number(&p, from))
+        return false;
+    if (!*p)
+        return (*to = *from) <= most;
+    if (*p++ != '-')
+        return false;
+    if (*p && !number(&p, to))
+        return false;
+    return !*p && *from <= *to && *to <= most;
+}
+
+static bool small_range(const char *p, int *from, int *to)
+{
+    size_t a, b;
+    if (!range(p, INT_MAX, &a, &b))
+        return false;
+    *from = (int)a;
+    *to = (int)b;
+    return true;
+}
+
+static bool condition(struct algo_rule *r, const char *word)
+{
+    if (strncmp(word, "ranks=", 6) == 0)
+        return small_range(word + 6, &r->ranks_from, &r->ranks_to);
+    if (strncmp(word, "nodes=", 6) == 0)
+        return small_range(word + 6, &r->nodes_from, &r->nodes_to);
+    if (strncmp(word, "bytes=", 6) == 0)
+        word += 6;
+    return range(word, SIZE_MAX, &r->bytes_from, &r->bytes_to);
+}
+
+static bool result(struct algo_rule *r, const char *word)
+{
+    const char *slash = strchr(word, '/');
+    size_t n = slash ? (size_t)(slash - word) : strlen(word);
+    if (n == 0 || n >= ALGO_NAME_MAX || (slash && strlen(slash + 1) >= ALGO_NAME_MAX))
+        return false;
+    memcpy(r->provider, word, n);
+    if (slash)
+        snprintf(r->algo, sizeof(r->algo), "%s", slash + 1);
+    return isalpha((unsigned char)word[0]) && (!slash || slash[1]);
+}
+
+static bool is_algo(const struct algo_rule *r, const struct algo *a)
+{
+    return (r->kind == CALL_NONE || r->kind == (int)a->kind) && strcmp(r->algo, a->name) == 0;
+}
+
+/* A rule that no call could ever keep is a mistake in its name. */
+static int check_names(const struct algo_rule *r, const char *word, const char *where, int line,
+                       struct err *e)
+{
+    char known[200] = "";
+    size_t i = 0, at = 0;
+    while (i < ALGO_PROVIDER_PROVIDERS && strcmp(algo_provider_names[i], r->provider))
+        i++;
+    if (i == ALGO_PROVIDER_PROVIDERS)
+        return err_set(e, -EINVAL, "%s, rule %d: '%s' is none of shm, hier, net and net/ALGORITHM",
+                       where, line, word);
+    if (!r->algo[0])
+        return 0;
+    for (i = 0; i < g_nalgos && !is_algo(r, &g_algos[i]); i++)
+        ;
+    if (i < g_nalgos && strcmp(r->provider, algo_provider_names[ALGO_PROVIDER_NET]) == 0)
+        return 0;
+    for (i = 0; i < g_nalgos && at < sizeof(known); i++) {
+        if (r->kind == (int)g_algos[i].kind)
+            at += (size_t)snprintf(known + at, sizeof(known) - at, " net/%s", g_algos[i].name);
+    }
+    return err_set(e, -EINVAL, "%s, rule %d: there is no '%s' for %s%s%s", where, line, word,
+                   r->kind == CALL_NONE ? "any operation" : call_name(r->kind), at ? ", but" : "",
+                   known);
+}
+
+static int parse_rule(struct algo_select *t, char *words[], int n, const char *where, int line,
+                      struct err *e)
+{
+    struct algo_rule r = {.ranks_to = INT_MAX, .nodes_to = INT_MAX, .bytes_to = SIZE_MAX};
+    if (n < 2)
+        return err_set(e, -EINVAL,
+                       "%s, rule %d: '%s' alone is no rule: OPERATION [RANGES] ALGORITHM", where,
+                       line, words[0]);
+    if (!find_kind(words[0], &r.kind))
+        return err_set(e, -EINVAL, "%s, rule %d: '%s' is no operation", where, line, words[0]);
+    for (int i = 1; i < n - 1; i++) {
+        if (!condition(&r, words[i]))
+            return err_set(e, -EINVAL,
+                           "%s, rule %d: '%s' is no range (ranks=2-8, nodes=2-, bytes=4k-1m)",
+                           where, line, words[i]);
+    }
+    if (!result(&r, words[n - 1]))
+        return err_set(e, -EINVAL, "%s, rule %d: '%s' is no PROVIDER or PROVIDER/ALGORITHM", where,
+                       line, words[n - 1]);
+    int bad = check_names(&r, words[n - 1], where, line, e);
+    if (bad < 0)
+        return bad;
+    struct algo_rule *all = realloc(t->rules, (t->n + 1) * sizeof(*all));
+    if (!all)
+        return err_set(e, -ENOMEM, "no memory");
+    t->rules = all;
+    all[t->n++] = r;
+    return 0;
+}
+
+int algo_select_parse(struct algo_select *t, const char *text, const char *where, struct err *e)
+{
+    char *copy = strdup(text), *rules = NULL, *words_at = NULL;
+    int r = copy ? 0 : err_set(e, -ENOMEM, "no memory"), number_of = 0;
+    for (char *p = copy; p && *p; p++) { /* comments end with their line */
+        if (*p == '#') {
+            while (*p && *p != '\n')
+                *p++ = ' ';
+        }
+        if (!*p)
+            break;
+    }
+    for (char *rule = copy ? strtok_r(copy, ";\n", &rules) : NULL; rule && r == 0;
+         rule = strtok_r(NULL, ";\n", &rules)) {
+        char *words[WORDS_MAX];
+        int n = 0;
+        for (char *w = strtok_r(rule, " \t\r:", &words_at); w && r == 0;
+             w = strtok_r(NULL, " \t\r:", &words_at)) {
+            if (n == WORDS_MAX)
+                r = err_set(e, -EINVAL, "%s, rule %d: too many words at '%s'", where, number_of + 1,
+                            w);
+            else
+                words[n++] = w;
+        }
+        if (n && r == 0)
+            r = parse_rule(t, words, n, where, ++number_of, e);
+    }
+    free(copy);
+    return r;
+}
+
+static int parse_file(struct algo_select *t, const char *path, struct err *e)
+{
+    char *text = malloc(TEXT_MAX);
+    if (!text)
+        return err_set(e, -ENOMEM, "no memory");
+    ssize_t n = fd_read_file(AT_FDCWD, path, text, TEXT_MAX);
+    int r = n < 0 ? err_set(e, -EINVAL, "DLCOLL_TUNE_FILE: %s: %s", path, strerror((int)-n))
+                  : algo_select_parse(t, text, path, e);
+    free(text);
+    return r;
+}
+
+int algo_select_init(struct algo_select *t, struct err *e)
+{
+    const char *env = getenv("DLCOLL_ALGO"), *file = getenv("DLCOLL_TUNE_FILE");
+    memset(t, 0, sizeof(*t));
+    int r = env && *env ? algo_select_parse(t, env, "DLCOLL_ALGO", e) : 0;
+    if (r == 0 && file && *file)
+        r = parse_file(t, file, e);
+    if (r < 0)
+        algo_select_fini(t);
+    return r;
+}
+
+void algo_select_fini(struct algo_select *t)
+{
+    free(t->rules);
+    memset(t, 0, sizeof(*t));
+}
+
+/* --------------------------------------------------------------------------------------- choosing
+ */
+
+static bool holds(const struct algo_rule *r, const struct algo_key *k)
+{
+    return (r->kind == CALL_NONE || r->kind == k->kind) && k->ranks >= r->ranks_from &&
+           k->ranks <= r->ranks_to && k->nodes >= r->nodes_from && k->nodes <= r->nodes_to &&
+           k->bytes >= r->bytes_from && k->bytes <= r->bytes_to;
+}
+
+const struct algo_rule *algo_select_next(const struct algo_select *t, const struct algo_key *key,
+                                         const char *provider, size_t *at)
+{
+    size_t nbuiltin = provider ? sizeof(g_builtin) / sizeof(g_builtin[0]) : 0;
+    while (*at < t->n + nbuiltin) {
+        size_t i = (*at)++;
+        const struct algo_rule *r = i < t->n ? &t->rules[i] : &g_builtin[i - t->n];
+        if ((!provider || strcmp(r->provider, provider) == 0) && holds(r, key))
+            return r;
+    }
+    return NULL;
+}
+
+static int put_range(char *out, size_t size, const char *name, size_t from, size_t to, size_t most)
+{
+    if (from == 0 && to >= most)
+        return 0;
+    if (to >= most)
+        return snprintf(out, size, " %s=%zu-", name, from);
+    return snprintf(out, size, " %s=%zu-%zu", name, from, to);
+}
+
+void algo_select_format(const struct algo_rule *r, char *out, size_t size)
+{
+    char ranks[64] = "", nodes[64] = "", bytes[64] = "";
+    put_range(ranks, sizeof(ranks), "ranks", (size_t)r->ranks_from, (size_t)r->ranks_to, INT_MAX);
+    if (r->nodes_from > 1 || r->nodes_to < INT_MAX)
+        put_range(nodes, sizeof(nodes), "nodes", (size_t)r->nodes_from, (size_t)r->nodes_to,
+                  INT_MAX);
+    put_range(bytes, sizeof(bytes), "bytes", r->bytes_from, r->bytes_to, SIZE_MAX);
+    snprintf(out, size, "%s%s%s%s %s%s%s", r->kind ? call_name(r->kind) : "*", ranks, nodes, bytes,
+             r->provider, r->algo[0] ? "/" : "", r->algo);
+}

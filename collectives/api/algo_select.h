@@ -1,0 +1,77 @@
+/* algo_select.h: who carries out an operation, and by which algorithm: a table of rules that a
+ * person can read, write and override.
+ *
+ *     # operation  ranks, nodes and bytes it holds for       provider or provider/algorithm
+ *     all_reduce   ranks=2 bytes=0-256k                      net/pair
+ *     all_reduce   ranks=8- nodes=2- bytes=64k-              hier
+ *     *            nodes=1                                   net
+ *
+ * Rules stand one a line or between semicolons; their words between blanks or colons. Ranges hold
+ * at both ends; without an upper end there is none. Sizes take k, m, g; a range without a name is
+ * one of bytes. Bytes are those of one rank's `count` (dlcoll.h). "_v" operations go by the plain
+ * ones.
+ *
+ * The first rule that holds and can be kept is taken: those of DLCOLL_ALGO, then those of the file
+ * DLCOLL_TUNE_FILE, then what is built in. All ranks must have the same rules. */
+#ifndef COLLECTIVES_API_ALGO_SELECT_H
+#define COLLECTIVES_API_ALGO_SELECT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "collectives/api/coll_call.h"
+#include "core/err.h"
+
+enum { ALGO_NAME_MAX = 16 };
+
+/* Who may carry out an operation, in the order of preference (provider.c). */
+enum algo_provider {
+    ALGO_PROVIDER_SHM,
+    ALGO_PROVIDER_HIER,
+    ALGO_PROVIDER_NET,
+    ALGO_PROVIDER_PROVIDERS
+};
+extern const char *const algo_provider_names[ALGO_PROVIDER_PROVIDERS];
+
+struct algo_rule {
+    int kind; /* enum call_kind; CALL_NONE: any */
+    int ranks_from, ranks_to;
+    int nodes_from, nodes_to;
+    size_t bytes_from, bytes_to;
+    char provider[ALGO_NAME_MAX];
+    char algo[ALGO_NAME_MAX]; /* "": the provider's own choice */
+};
+
+struct algo_select {
+    struct algo_rule *rules; /* owned */
+    size_t n;
+};
+
+/* Reads the environment and the file that it names. -EINVAL with a text that names the word and
+ * where it stands, or what opening the file gave. */
+int algo_select_init(struct algo_select *t, struct err *e);
+void algo_select_fini(struct algo_select *t);
+
+/* Appends the rules of a text; `where` is its name in messages. */
+int algo_select_parse(struct algo_select *t, const char *text, const char *where, struct err *e);
+
+/* What a call is chosen by: the same on every rank. */
+struct algo_key {
+    int kind, ranks, nodes;
+    size_t bytes;
+};
+enum call_kind algo_select_plain_kind(int kind); /* without _v */
+
+/* The next rule that holds, from *at on, which is 0 at first; NULL: no more. The built-in ones are
+ * those of `provider` only, and not asked when it is NULL. */
+const struct algo_rule *algo_select_next(const struct algo_select *t, const struct algo_key *key,
+                                         const char *provider, size_t *at);
+
+/* A rule as a line, for DLCOLL_DEBUG and dlcoll_describe(). */
+void algo_select_format(const struct algo_rule *r, char *out, size_t size);
+
+/* All built-in rules. */
+const struct algo_rule *algo_select_builtin(size_t *n);
+
+#endif

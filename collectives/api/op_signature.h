@@ -1,0 +1,104 @@
+/* op_signature.h: what a rank asks for in one collective call. Ranks that take part in an operation
+ * compare these values. */
+#ifndef COLLECTIVES_API_OP_SIGNATURE_H
+#define COLLECTIVES_API_OP_SIGNATURE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+/* In those with _V the parts differ in length, and not every rank may know of all of them. */
+enum call_kind {
+    CALL_NONE,
+    CALL_ALL_REDUCE,
+    CALL_BROADCAST,
+    CALL_BARRIER,
+    CALL_FINALIZE,
+    CALL_REDUCE,
+    CALL_GATHER,
+    CALL_GATHER_V,
+    CALL_ALL_GATHER,
+    CALL_ALL_GATHER_V,
+    CALL_SCATTER,
+    CALL_SCATTER_V,
+    CALL_REDUCE_SCATTER,
+    CALL_REDUCE_SCATTER_V,
+    CALL_ALL_TO_ALL,
+    CALL_ALL_TO_ALL_V,
+    /* These consist of others. */
+    CALL_ALL_REDUCE_COALESCED, /* root: how many buffers */
+    CALL_EXCHANGE_BYTES,
+    CALL_MONITORED_BARRIER,
+    CALL_COMM_SPLIT,
+    CALL_COMM_NEW_GROUP,
+    CALL_COMM_SHRINK,
+    /* Not collective; root: the peer. */
+    CALL_SEND,
+    CALL_RECV,
+    CALL_BATCH,
+    /* The library's own, before the first operation on device memory. */
+    CALL_NCCL_INIT,
+    CALL_KINDS,
+};
+
+/* Fields that the kind does not have are 0. Travels between ranks as it is. */
+struct op_signature {
+    uint8_t kind;     /* enum call_kind */
+    uint8_t dtype;    /* dlcoll_dtype */
+    uint8_t op;       /* struct reduce_info's code */
+    uint8_t settings; /* struct job_conf's: two ranks with others do not understand each other */
+    int32_t root;     /* or what else the kind compares: two of the _V, a digest of all counts */
+    uint64_t count;   /* elements */
+};
+
+_Static_assert(sizeof(struct op_signature) == 16, "compared as bytes");
+
+/* What a kind has beside its name. */
+enum { CALL_HAS_DATA = 1, CALL_HAS_OP = 2, CALL_HAS_ROOT = 4, CALL_UNEVEN = 8, CALL_TO_ROOT = 16 };
+extern const uint8_t g_call_has[CALL_KINDS];
+
+static inline bool call_has_data(enum call_kind kind)
+{
+    return g_call_has[kind] & CALL_HAS_DATA;
+}
+
+static inline bool call_reduces(enum call_kind kind)
+{
+    return g_call_has[kind] & CALL_HAS_OP;
+}
+
+static inline bool call_rooted(enum call_kind kind) /* or has a peer */
+{
+    return g_call_has[kind] & CALL_HAS_ROOT;
+}
+
+static inline bool call_equal(const struct op_signature *a, const struct op_signature *b)
+{
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* Whether, as far as their texts go, they are the same: only their parts differ. */
+static inline bool call_alike(const struct op_signature *a, const struct op_signature *b)
+{
+    struct op_signature c = *a;
+    if ((g_call_has[b->kind] & CALL_UNEVEN) && !call_rooted((enum call_kind)b->kind)) {
+        c.root = b->root;
+        c.count = b->count;
+    }
+    return call_equal(&c, b);
+}
+
+/* Whether two that flight recorders have kept are the same, as far as all ranks have that in
+ * common. Of no elements the type is not recorded. */
+bool call_same(const struct op_signature *a, const struct op_signature *b);
+
+/* "all_reduce"; "unknown operation" for what is none. */
+const char *call_name(int kind);
+
+/* "all_reduce of 12 f32 (sum)". Never more than CALL_TEXT_MAX with its NUL, whatever the values.
+ * Returns out. */
+#define CALL_TEXT_MAX 112
+const char *call_describe(const struct op_signature *c, char out[CALL_TEXT_MAX]);
+
+#endif

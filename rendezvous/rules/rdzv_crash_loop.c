@@ -1,0 +1,84 @@
+#include "rendezvous/rules/rdzv_crash_loop.h"
+
+#include <string.h>
+
+#define PAUSE_NS     1000000000u
+#define PAUSE_MAX_NS 60000000000u
+
+int rdzv_crash_loop_would(const struct rdzv_crash_loop *b, const struct failure *first,
+                          uint64_t lived_ns, uint64_t at_once_ns)
+{
+    bool same = b->any && b->rank == first->rank && b->kind == first->kind &&
+                b->code == first->exit_code && b->signal == first->signal;
+    return lived_ns >= at_once_ns ? 0 : same ? b->alike + 1 : 1;
+}
+
+int rdzv_crash_loop_failure(struct rdzv_crash_loop *b, const struct failure *first,
+                            uint64_t lived_ns, uint64_t at_once_ns)
+{
+    b->alike = rdzv_crash_loop_would(b, first, lived_ns, at_once_ns);
+    b->any = b->alike > 0;
+    b->rank = first->rank;
+    b->kind = first->kind;
+    b->code = first->exit_code;
+    b->signal = first->signal;
+    return b->alike;
+}
+
+uint64_t rdzv_crash_loop_pause(int alike)
+{
+    if (alike < RDZV_ALIKE_PAUSE)
+        return 0;
+    int doublings = alike - RDZV_ALIKE_PAUSE;
+    return doublings >= 6 ? PAUSE_MAX_NS : (uint64_t)PAUSE_NS << doublings;
+}
+
+static bool same_place(const struct rdzv_crash_loop_entry *p, const struct rdzv_node *n)
+{
+    return strcmp(p->host, n->hello.host) == 0 && strcmp(p->addr, n->peer.addr) == 0;
+}
+
+/* Its entry, or the one that gives way for it. */
+static struct rdzv_crash_loop_entry *entry_of(struct rdzv_crash_loop *b, const struct rdzv_node *n)
+{
+    struct rdzv_crash_loop_entry *oldest = &b->nodes[0];
+    for (int i = 0; i < b->nnodes; i++) {
+        struct rdzv_crash_loop_entry *p = &b->nodes[i];
+        if (node_id_equal(&p->id, &n->hello.id) || same_place(p, n))
+            return p;
+        if (p->last_ns < oldest->last_ns)
+            oldest = p;
+    }
+    if (b->nnodes < RDZV_CRASH_LOOP_NODES)
+        oldest = &b->nodes[b->nnodes++];
+    *oldest = (struct rdzv_crash_loop_entry){0};
+    return oldest;
+}
+
+bool rdzv_crash_loop_node(struct rdzv_crash_loop *b, const struct rdzv_node *n, uint64_t now)
+{
+    struct rdzv_crash_loop_entry *p = entry_of(b, n);
+    if (now - p->last_ns > RDZV_CRASH_LOOP_NS)
+        p->count = 0;
+    p->id = n->hello.id;
+    strcpy(p->host, n->hello.host);
+    strcpy(p->addr, n->peer.addr);
+    p->last_ns = now;
+    if (++p->count < RDZV_CRASH_LOOP_MAX)
+        return false;
+    p->count = 0;
+    p->until_ns = now + RDZV_LEFT_OUT_NS;
+    return true;
+}
+
+uint64_t rdzv_crash_loop_until(const struct rdzv_crash_loop *b, const struct rdzv_node *n,
+                               bool alone, uint64_t now)
+{
+    for (int i = 0; i < b->nnodes; i++) {
+        const struct rdzv_crash_loop_entry *p = &b->nodes[i];
+        if (p->until_ns > now &&
+            (node_id_equal(&p->id, &n->hello.id) || (alone && same_place(p, n))))
+            return p->until_ns;
+    }
+    return 0;
+}

@@ -142,14 +142,11 @@ FORCE:
 
 link = $(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -pie -o $@
 
-# The store's client on the loop is in no program: tests talk by it.
-PROGRAM_OBJ := $(filter-out %/store_async.o %/store_async_calls.o,$(DLAUNCH_OBJ))
-
-$(BUILD)/dlaunch: $(call obj,launcher/main.c) $(PROGRAM_OBJ)
+$(BUILD)/dlaunch: $(call obj,launcher/main.c) $(DLAUNCH_OBJ)
 	$(say) LD $@
 	$(link) $^ $(LIBS)
 
-$(BUILD)/dlaunchctl: $(call obj,launcher/control/dlaunchctl.c) $(PROGRAM_OBJ)
+$(BUILD)/dlaunchctl: $(call obj,launcher/control/dlaunchctl.c) $(DLAUNCH_OBJ)
 	$(say) LD $@
 	$(link) $^ $(LIBS)
 
@@ -263,7 +260,7 @@ install-built:
 	install -m 644 conf/dlaunch.bash $(bashdir)/dlaunch
 	ln -sf dlaunch $(bashdir)/dlaunchctl
 	for m in $(MAN); do install -D -m 644 $$m $(mandir)/man$${m##*.}/$${m##*/} || exit 1; done
-	install -m 644 README.md LICENSE conf/dlaunch.ini $(docdir)
+	install -m 644 README.md CHANGELOG.md LICENSE conf/dlaunch.ini $(wildcard doc/*.md) $(docdir)
 	install -m 644 $(wildcard examples/*.c examples/*.py) $(docdir)/examples
 	install -m 644 $(wildcard examples/data/*) $(docdir)/examples/data
 	$(if $(DESTDIR),,$(if $(filter 0,$(shell id -u)),-ldconfig))

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Who may include whom (the arrows of README.md's map), and where third-party headers may enter.
+# Who may include whom (the arrows of the map in CONTRIBUTING.md), and where third-party headers may enter.
 # Prints each violation and exits 1 when there is one.
 cd "$(dirname "$0")/.." || exit 1
 bad=0

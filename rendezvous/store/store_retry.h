@@ -1,4 +1,4 @@
-/* store_retry.h: how both store clients try again to connect. */
+/* store_retry.h: how the store client tries again to connect. */
 #ifndef RENDEZVOUS_STORE_STORE_RETRY_H
 #define RENDEZVOUS_STORE_STORE_RETRY_H
 

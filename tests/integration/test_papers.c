@@ -252,43 +252,54 @@ END_TEST
 
 /* --------------------------------------------------------------------------------------- paths */
 
-static void check_path(const char *word)
+static void check_path(const char *paper, const char *word)
 {
     char *path = test_text("%s", word);
     if (strncmp(path, "build/", 6) == 0)
         path = build_path(path + 6);
     glob_t g;
-    ck_assert_msg(glob(path, 0, NULL, &g) == 0, "README.md: there is no %s", word);
+    ck_assert_msg(glob(path, 0, NULL, &g) == 0, "%s: there is no %s", paper, word);
     globfree(&g);
 }
 
-/* Links without a scheme, and `words` that begin with a folder of ours. */
-START_TEST(paths_of_the_readme)
+/* Checks the links without a scheme, and the `words` that begin with a folder of ours. Counts both.
+ */
+static void check_paths(const char *paper, int *links, int *words)
 {
     static const char *const folders[] = {"core/",        "rendezvous/", "agent/", "launcher/",
                                           "collectives/", "conf/",       "man/",   "examples/",
-                                          "tests/",       "build/",      ".ci/"};
-    char *text = read_file("README.md"), word[256];
-    int links = 0, words = 0;
+                                          "tests/",       "build/",      ".ci/",   "doc/"};
+    char *text = read_file(paper), word[256];
+    const char *up = strncmp(paper, "doc/", 4) == 0 ? "doc/" : "";
     for (const char *p = text; (p = strstr(p, "](")); p += 2) {
         if (sscanf(p + 2, "%255[^)# ]", word) != 1 || strstr(word, "://"))
             continue;
-        check_path(word);
-        links++;
+        check_path(paper, test_text("%s%s", up, word));
+        ++*links;
     }
     for (const char *p = text; (p = strchr(p, '`')); p++) {
         if (sscanf(p + 1, "%255[^` \n]", word) != 1 || strpbrk(word, "<$"))
             continue;
         for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
             if (strncmp(word, folders[i], strlen(folders[i])) == 0) {
-                check_path(word);
-                words++;
+                check_path(paper, word);
+                ++*words;
             }
         }
     }
-    ck_assert_int_ge(links, 3);
-    ck_assert_int_ge(words, 20);
     free(text);
+}
+
+START_TEST(paths_of_the_documents)
+{
+    static const char *const papers[] = {"README.md",         "CONTRIBUTING.md",
+                                         "CHANGELOG.md",      "doc/torchrun.md",
+                                         "doc/benchmarks.md", "doc/troubleshooting.md"};
+    int links = 0, words = 0;
+    for (size_t i = 0; i < ARRAY_LEN(papers); i++)
+        check_paths(papers[i], &links, &words);
+    ck_assert_int_ge(links, 15);
+    ck_assert_int_ge(words, 40);
 }
 END_TEST
 
@@ -361,7 +372,7 @@ static Suite *suite(void)
     tcase_add_test(tc, functions_of_the_library);
     tcase_add_test(tc, variables_of_the_environment);
     tcase_add_test(tc, pages_are_well_formed);
-    tcase_add_test(tc, paths_of_the_readme);
+    tcase_add_test(tc, paths_of_the_documents);
     tc = test_case(s, "run.sh", 30);
     tcase_add_test(tc, a_failure_is_not_lost);
     return s;

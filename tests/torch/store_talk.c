@@ -1,4 +1,4 @@
-/* store_talk: both of our store clients, with every call, against the server on 127.0.0.1:PORT;
+/* store_talk: our store client, with every call, against the server on 127.0.0.1:PORT;
  * store_peer.py runs it against PyTorch's own servers.
  *
  *     store_talk PORT [classic]
@@ -12,7 +12,6 @@
 #include <string.h>
 
 #include "core/mem.h"
-#include "rendezvous/store/store_async.h"
 #include "rendezvous/store/store_client.h"
 
 #define KEYS(...) ((const char *const[]){__VA_ARGS__, NULL})
@@ -113,82 +112,11 @@ static void talk(int port, bool classic)
     store_client_free(c);
 }
 
-/* --- The client on the loop --------------------------------------------------------------------*/
-
-static int answers, expected;
-
-static void on_number(void *arg, const struct store_answer *a)
-{
-    const int64_t *want = arg;
-    snprintf(e.msg, sizeof(e.msg), "%s", a->text ? a->text : "another number");
-    CHECK(a->status == 0 && a->number == *want);
-    answers++;
-}
-
-static void on_value(void *arg, const struct store_answer *a)
-{
-    snprintf(e.msg, sizeof(e.msg), "%s", a->text ? a->text : "another value");
-    CHECK(a->status == 0 && a->val.len == strlen(arg) && memcmp(a->val.p, arg, a->val.len) == 0);
-    answers++;
-}
-
-static void on_status(void *arg, const struct store_answer *a)
-{
-    snprintf(e.msg, sizeof(e.msg), "%s", a->text ? a->text : "");
-    CHECK(a->status == *(const int *)arg);
-    answers++;
-}
-
-static void on_open(void *arg, const struct err *why)
-{
-    (void)arg;
-    if (why)
-        e = *why;
-    CHECK(!why);
-}
-
-static void on_closed(void *arg)
-{
-    *(bool *)arg = true;
-}
-
-static void talk_on_loop(int port)
-{
-    static const int64_t two = 2, four = 4, one = 1;
-    static const int ok = 0, timed_out = -ETIMEDOUT;
-    uv_loop_t loop;
-    struct store_async *c;
-    bool closed = false;
-    uv_loop_init(&loop);
-    OK(store_async_open(&c, &loop, "localhost", port, 10000, on_open, NULL, &e));
-    store_async_set(c, "async/a", "1", 1, (struct store_done){on_status, (void *)&ok});
-    store_async_get(c, "async/a", 5000, (struct store_done){on_value, "1"});
-    store_async_add(c, "async/n", 2, (struct store_done){on_number, (void *)&two});
-    store_async_add(c, "async/n", 2, (struct store_done){on_number, (void *)&four});
-    store_async_check(c, KEYS("async/a"), 1, (struct store_done){on_number, (void *)&one});
-    store_async_wait(c, KEYS("never"), 1, 30, (struct store_done){on_status, (void *)&timed_out});
-    store_async_compare_set(c, "async/a", "1", 1, "2", 1, (struct store_done){on_value, "2"});
-    store_async_append(c, "async/a", "3", 1, (struct store_done){on_status, (void *)&ok});
-    store_async_try_get(c, "async/a", (struct store_done){on_value, "23"});
-    store_async_multi_get(c, KEYS("async/a", "async/n"), 2, 5000,
-                          (struct store_done){on_status, (void *)&ok});
-    store_async_delete(c, "async/a", (struct store_done){on_number, (void *)&one});
-    expected = 11;
-    while (answers < expected)
-        uv_run(&loop, UV_RUN_ONCE);
-    store_async_close(c, on_closed, &closed);
-    while (!closed)
-        uv_run(&loop, UV_RUN_ONCE);
-    uv_run(&loop, UV_RUN_NOWAIT);
-    OK(uv_loop_close(&loop));
-}
-
 int main(int argc, char **argv)
 {
     if (argc < 2)
         return 2;
     talk(atoi(argv[1]), argc > 2 && strcmp(argv[2], "classic") == 0);
-    talk_on_loop(atoi(argv[1]));
     printf("ok\n");
     return 0;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every row of the README's table of features names tests that there are, and that are run."""
+"""Every row of the table of features in doc/torchrun.md names tests that there are, and that are run."""
 import glob
 import os
 import re
@@ -31,15 +31,15 @@ def problems_of(row):
 
 
 def main():
-    with open(f"{ROOT}/README.md") as f:
-        section = f.read().split("### Feature by feature", 1)[1].split("\n#", 1)[0]
+    with open(f"{ROOT}/doc/torchrun.md") as f:
+        section = f.read().split("## Feature by feature", 1)[1].split("\n#", 1)[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
     failed = 0
     for row in rows:
         problems = list(problems_of(row))
         failed += bool(problems)
         for p in problems:
-            print(f"README.md: {row.split('|')[1].strip()}: {p}")
+            print(f"doc/torchrun.md: {row.split('|')[1].strip()}: {p}")
     print("%d%%: Checks: %d, Failures: %d, Errors: 0" % (100 * (len(rows) - failed) // len(rows), len(rows), failed))
     sys.exit(1 if failed else 0)
 

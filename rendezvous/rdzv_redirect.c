@@ -6,7 +6,7 @@
  *     rdzv_redirect_told  -> rdzv_redirect_move: the coordinator closes, the endpoint becomes a
  * seat, the member goes where it was told
  *
- *   nobody listens there, or a seat                   nothing
+ *   nobody listens there, or a standby                nothing
  *   it has begun a round                              both say that there are two jobs
  *   it has another job token                          both say so
  *   nobody answers where the member was told to go    after the dead time it hosts again (rdzv.c)
@@ -17,11 +17,13 @@
 #include "rendezvous/rdzv_impl.h"
 #include "rendezvous/rules/text.h"
 
-/* Much shorter than any last call, before whose end a job of MIN nodes does not begin. A place
- * where nobody listens costs a refused connection, a seat a handshake. */
-#define HERALD_MS 1000
+/* The period of the redirects. It is much shorter than the last call, before whose end a job of MIN
+ * nodes does not begin. One redirect costs a refused connection, or a handshake with a standby. */
+#define REDIRECT_MS 1000
 
-/* One that has been cut off from this one is none: it finds that it has no majority, and ends. */
+/* Warns of a second job with the same run id. A coordinator of this job that was only cut off does
+ * not cause the warning: it detects that it has no majority, and ends within twice the dead time.
+ */
 static void warn_of_split_brain(struct rdzv *r, const struct netaddr *there)
 {
     char where[ADDR_STRLEN + 8];
@@ -36,7 +38,7 @@ static void warn_of_split_brain(struct rdzv *r, const struct netaddr *there)
              r->config.run_id, netaddr_format(there, where, sizeof(where)));
 }
 
-/* What it says is that it has refused this one. */
+/* Warns of a launcher that has refused this node, because the two have different job tokens. */
 static void warn_of_stranger(struct rdzv *r, const struct netaddr *there)
 {
     char where[ADDR_STRLEN + 8];
@@ -61,14 +63,14 @@ static void on_said(struct rdzv *r)
         warn_of_split_brain(r, &r->discovery->split_brain);
     else
         r->split_brain_ns = 0;
-    uv_timer_start(&r->redirect, on_redirect, HERALD_MS, 0);
+    uv_timer_start(&r->redirect, on_redirect, REDIRECT_MS, 0);
 }
 
 static void on_redirect(uv_timer_t *timer)
 {
     struct rdzv *r = container_of(timer, struct rdzv, redirect);
     struct rdzv_discovery *f = r->discovery;
-    uv_timer_start(&r->redirect, on_redirect, HERALD_MS, 0);
+    uv_timer_start(&r->redirect, on_redirect, REDIRECT_MS, 0);
     if (!f || !coordinator_leads(r->coordinator))
         return; /* not yet, or not any more */
     const char *bound = endpoint_addr(r->endpoint);
@@ -84,7 +86,7 @@ static void on_redirect(uv_timer_t *timer)
 
 void rdzv_redirect_start(struct rdzv *r)
 {
-    uv_timer_start(&r->redirect, on_redirect, HERALD_MS, 0);
+    uv_timer_start(&r->redirect, on_redirect, REDIRECT_MS, 0);
 }
 
 /* ---------------------------------------------------------------------------------- who is told */

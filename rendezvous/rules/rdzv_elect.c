@@ -1,4 +1,19 @@
-/* Standing for election, and the limits of a minority. */
+/* rdzv_elect.c: the election of a new coordinator, and the limits of a minority.
+ *
+ * The election is of the kind in section 3.4 of the Raft dissertation (Ongaro, 2014): an epoch
+ * corresponds to a term, and a candidate needs votes of a majority. Two things differ. The
+ * electorate is the list of members of the last rounds, not a fixed configuration, and there is no
+ * log: what votes protect is the right to run workers. Invariants:
+ *
+ *   I1  Any two sets of members that elect a coordinator by the same list have a member in common:
+ *       each is more than half of that list (stand()).
+ *   I2  A coordinator that may start or go on leaves too few members to elect another one: the
+ *       members that are neither in reach nor known to be dead are at most half (too_few()).
+ *   I3  Epochs rise: the epoch of an elected coordinator is above every epoch that one of its
+ * voters has seen (elected()). I4  A new round prepares workers only after the leases of the last
+ * coordinator have run out, or every member of the list has reported that it has no workers
+ * (rdzv_elect_may_start()). */
+#include <assert.h>
 #include <string.h>
 
 #include "core/mem.h"
@@ -7,7 +22,7 @@
 #include "rendezvous/rules/rdzv_state_impl.h"
 #include "rendezvous/rules/text.h"
 
-/* A new coordinator's epoch must be above it. */
+/* Records an epoch that a voter has seen. The epoch of a new coordinator must be above it (I3). */
 void rdzv_elect_seen(struct rdzv_state *s, uint64_t epoch)
 {
     if (epoch > s->seen_epoch)
@@ -36,7 +51,8 @@ void rdzv_elect_start(struct rdzv_state *s, const struct rdzv_electorate *e, uin
         rdzv_elect_list(s, e->prepared);
 }
 
-/* The newest list that was run counts, and the newest that was prepared after it. */
+/* Two lists count: the newest list of a round that ran, and the newest list of a round that was
+ * prepared after that one. */
 void rdzv_elect_list(struct rdzv_state *s, const struct rdzv_peers *list)
 {
     struct rdzv_quorum *run = &s->quorum[0], *prepared = &s->quorum[1];
@@ -61,7 +77,7 @@ void rdzv_elect_list(struct rdzv_state *s, const struct rdzv_peers *list)
     }
 }
 
-/* A voter: it hears that somebody stands here. */
+/* A voter has connected. The notice tells it that this node stands for election. */
 void rdzv_elect_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h)
 {
     struct rdzv_node *n = s->conns[conn].node;
@@ -75,7 +91,8 @@ void rdzv_elect_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     rdzv_state_send(s, n, PENDING_NOTICE);
 }
 
-/* Made by a coordinator that was elected since the lists were that this one was elected by. */
+/* Whether another coordinator made this list, and was elected after the rounds by whose lists this
+ * coordinator was elected. */
 static bool is_of_another(const struct rdzv_state *s, const struct rdzv_peers *list)
 {
     uint64_t epoch = list->gen.epoch;
@@ -83,7 +100,7 @@ static bool is_of_another(const struct rdzv_state *s, const struct rdzv_peers *l
            epoch > s->quorum[1].list.gen.epoch;
 }
 
-/* What a voter says. */
+/* A voter has sent a list that it knows. */
 void rdzv_state_peers(struct rdzv_state *s, uint32_t conn, const struct rdzv_peers *list)
 {
     if (conn >= s->nconns || !s->conns[conn].node)
@@ -96,8 +113,10 @@ void rdzv_state_peers(struct rdzv_state *s, uint32_t conn, const struct rdzv_pee
 
 static void elected(struct rdzv_state *s, int votes, uint64_t now)
 {
+    assert(s->standing && 2 * votes > s->quorum[0].list.n); /* I1 */
     s->standing = false;
     s->gen = (struct generation){rdzv_epoch_next(s->seen_epoch, s->random), 0};
+    assert(s->gen.epoch > s->seen_epoch); /* I3 */
     s->quarantine_at = s->settle_at = now + s->rules.dead_ns;
     rdzv_state_log(s, LOG_LEVEL_NOTICE,
                    "this node is the coordinator now, by %d of the %d nodes of the last round",
@@ -124,9 +143,11 @@ static void minority(struct rdzv_state *s, int here, int n, uint64_t now)
     rdzv_phase_finish(s, 1, STOP_COORDINATOR_LOST, text, now);
 }
 
-/* For a round to begin, or to go on. Those are enough who leave too few to elect another
- * coordinator. But one that was elected may not be the only one before its first round runs: others
- * may have been elected by the same nodes, by votes of long ago. It needs more than half itself. */
+/* Whether the members in reach are too few for a round to begin or to go on. A set of members is a
+ * quorum if the remaining members cannot elect another coordinator (I2). Before its first round
+ * runs, an elected coordinator needs more: members may have voted for another candidate earlier, so
+ * that two elected coordinators can exist. Each of them therefore needs more than half of the list
+ * itself. */
 static bool too_few(const struct rdzv_state *s, const struct rdzv_quorum *q, uint64_t since)
 {
     if (rdzv_elect_is_new(s) && q->list.n)
@@ -152,8 +173,8 @@ static bool stand(struct rdzv_state *s, uint64_t now)
     return s->phase == RDZV_COLLECT;
 }
 
-/* Whether it may start rounds; else it stands for election, waits for old leases to run out, or
- * finds itself in a minority. */
+/* Whether this coordinator may start rounds. Otherwise it still stands for election, waits for old
+ * leases to run out (I4), or is in a minority. */
 bool rdzv_elect_may_start(struct rdzv_state *s, uint64_t now)
 {
     if (s->standing && !stand(s, now))
@@ -162,7 +183,7 @@ bool rdzv_elect_may_start(struct rdzv_state *s, uint64_t now)
         const struct rdzv_quorum *q = &s->quorum[k];
         int unknown = q->list.n ? rdzv_quorum_unknown(q, &s->by_id, 0) : 0;
         if (s->quarantine_at != NEVER && rdzv_quorum_busy(q, &s->by_id)) {
-            s->elect_at = NEVER - 1; /* when it says that they have ended */
+            s->elect_at = NEVER - 1; /* until that member reports that its workers have ended */
             return false;
         }
         if (unknown && s->quarantine_at != NEVER && now < s->quarantine_at) {
@@ -183,7 +204,7 @@ bool rdzv_elect_may_start(struct rdzv_state *s, uint64_t now)
     return true;
 }
 
-/* A round begins to run, or to be prepared. */
+/* Lists the members of the round that is about to be prepared. */
 static void make_list(struct rdzv_state *s, struct rdzv_peers *list)
 {
     const struct rdzv_place place = {s->rules.bound_addr, s->rules.port, s->rules.local_addr,
@@ -192,7 +213,7 @@ static void make_list(struct rdzv_state *s, struct rdzv_peers *list)
     list->gen = s->gen;
 }
 
-/* The witness that votes: it has been here for longest. NULL: there is none. */
+/* The witness that votes: the connected witness that joined first. NULL: there is no witness. */
 static const struct rdzv_node *voting_witness(const struct rdzv_state *s)
 {
     const struct rdzv_node *w = NULL;
@@ -205,7 +226,7 @@ static const struct rdzv_node *voting_witness(const struct rdzv_state *s)
     return w;
 }
 
-/* Of an even number half is no majority: a witness makes it odd. */
+/* Adds a witness to a list of even length, in which half of the members is not a majority. */
 static bool add_witness(struct rdzv_state *s)
 {
     const struct rdzv_node *w = voting_witness(s);
@@ -213,7 +234,8 @@ static bool add_witness(struct rdzv_state *s)
     if (!w || p->n == 0 || p->n % 2)
         return false;
     p->e = xrealloc(p->e, (size_t)(p->n + 1) * sizeof(*p->e));
-    p->e[p->n++] = (struct rdzv_peer_entry){.id = w->hello.id}; /* nobody has to call it */
+    p->e[p->n++] =
+        (struct rdzv_peer_entry){.id = w->hello.id}; /* no address: members do not call a witness */
     return true;
 }
 
@@ -227,9 +249,10 @@ void rdzv_elect_prepare(struct rdzv_state *s, uint64_t now)
     rdzv_state_send_all(s, PENDING_PEERS);
 }
 
-/* A witness is here. It gets its vote in the round that runs, too: more than half of 2k nodes, or
- * of the same and one more, are k + 1 either way, and any k + 1 of the 2k + 1 have one in common.
- * (With an odd number of nodes it would not be so.) */
+/* A witness has joined. It gets a vote in the running round too. This keeps I1: the majority of 2k
+ * members and the majority of the same members with one witness are both k + 1, and any two sets of
+ * k + 1 among 2k + 1 have a member in common. (With an odd number of members the two majorities
+ * would differ, so that a witness is added to lists of even length only.) */
 void rdzv_elect_witness(struct rdzv_state *s, const struct rdzv_node *w, uint64_t now)
 {
     bool runs = s->phase == RDZV_RUN;
@@ -250,8 +273,9 @@ void rdzv_elect_witness(struct rdzv_state *s, const struct rdzv_node *w, uint64_
     }
 }
 
-/* Whoever forgets an older list for that of the round that is prepared must know which one counts:
- * it may be of a round that ran without him. */
+/* The list of the newest round that ran, for members that are about to replace it by the list of
+ * the prepared round. Until that round runs, the older list still counts in an election, and a
+ * member that was not in the older round has never received it. NULL: no round ran before. */
 const struct rdzv_peers *rdzv_elect_ran(struct rdzv_state *s)
 {
     struct rdzv_peers *ran = &s->quorum[0].list;
@@ -268,17 +292,18 @@ void rdzv_elect_run(struct rdzv_state *s)
     rdzv_quorum_fini(&s->quorum[1]);
 }
 
-/* Its launcher closed the connection, which no launcher does that lives. (One that has lost this
- * coordinator resets it: it may be about to elect another.) */
+/* The launcher of this node has closed its connection in order, which a launcher does only when it
+ * ends. (A launcher that has lost this coordinator resets the connection instead, for it may be
+ * about to elect another one.) */
 void rdzv_elect_dead(struct rdzv_state *s, const struct rdzv_node *n)
 {
     for (int k = 0; k < 2; k++)
         rdzv_quorum_dead(&s->quorum[k], &n->hello.id);
 }
 
-/* Whether those who could elect another coordinator are too few, as far as was heard lately. They
- * would wait for the dead time twice: once until this one is silent for them, once for old leases.
- * The leases that are given out by contacts not older than that time end before. */
+/* Whether I2 holds by contacts that are not older than the dead time. Members that elect another
+ * coordinator wait for the dead time twice: until they count this coordinator as lost, and until
+ * old leases have run out. A lease that rests on a contact of that age ends before. */
 static bool in_touch(const struct rdzv_state *s, uint64_t since, uint64_t now)
 {
     uint64_t ago = now > s->rules.dead_ns ? now - s->rules.dead_ns : 1;
@@ -292,15 +317,16 @@ static bool in_touch(const struct rdzv_state *s, uint64_t since, uint64_t now)
     return true;
 }
 
-/* Whether a round whose members are all prepared may run: not after a sleep, in which the others
- * may have gone on without this coordinator, before they have been heard of again; and not before
- * most of those who could elect another one by an older list have this round's. */
+/* Whether a round whose members are all prepared may run. Two conditions: after this process has
+ * been suspended, members must have been heard of again, since they may have elected another
+ * coordinator; and of the members that could elect another coordinator by an older list, most have
+ * this round's list. */
 bool rdzv_elect_may_run(const struct rdzv_state *s, uint64_t now)
 {
     return !s->rules.elect || s->quorum[0].list.n == 0 || in_touch(s, s->prepare_ns - 1, now);
 }
 
-/* Whether it may still be: those who are connected are enough. */
+/* Whether the connected members are a quorum (I2), so that this coordinator may stay one. */
 bool rdzv_elect_quorum(const struct rdzv_state *s)
 {
     for (int k = 0; k < 2; k++) {
@@ -311,8 +337,8 @@ bool rdzv_elect_quorum(const struct rdzv_state *s)
     return true;
 }
 
-/* On the same condition leases are given out: as long as those who could not yet elect another one
- * are enough. */
+/* Until when leases may be given out. The condition is I2 again: leases end before members out of
+ * reach can have elected another coordinator and started workers. */
 uint64_t rdzv_elect_lease_until(struct rdzv_state *s, uint64_t now)
 {
     if (!s->rules.elect || s->quorum[0].list.n == 0)

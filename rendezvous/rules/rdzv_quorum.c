@@ -1,5 +1,6 @@
 #include "rendezvous/rules/rdzv_quorum.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ void rdzv_quorum_grow(struct rdzv_quorum *q, const struct rdzv_peers *list)
 {
     bool ran = q->list.ran, *dead = q->dead;
     int n = q->list.n;
+    assert(list->n >= n && q->list.n == n);
     q->dead = NULL;
     rdzv_quorum_set(q, list);
     q->list.ran = ran;
@@ -81,6 +83,7 @@ uint64_t rdzv_quorum_touch(const struct rdzv_quorum *q, const struct map *by_id)
         else if (n && is_present(e, by_id, 0))
             touch[have++] = rdzv_node_touch(n);
     }
+    assert(have <= q->list.n);
     qsort(touch, (size_t)have, sizeof(*touch), newest_first);
     uint64_t at = need <= 0 ? UINT64_MAX : need <= have ? touch[need - 1] : 0;
     free(touch);

@@ -1,10 +1,10 @@
-/* rdzv_quorum.h: whether a coordinator may go on, and whether one that stands for election is
- * elected: never two halves of one job. Pure; part of rdzv_state.
+/* rdzv_quorum.h: counts of votes: whether a coordinator may go on, and whether a candidate is
+ * elected, so that never two halves of one job run. Pure; rdzv_elect.c states the invariants.
  *
- * A list is the members of a round; what counts is the newest that was run, and one that was
- * prepared after it. To be elected takes more than half of each. An elected coordinator, like the
- * first one, goes on as long as those who are neither in reach nor known to be dead are at most
- * half: they cannot elect another one then. It hands out leases on the same condition. */
+ * A list holds the members of a round. Two lists count: that of the newest round that ran, and that
+ * of a round that was prepared after it. A candidate needs more than half of each. A coordinator
+ * goes on as long as the members that are neither in reach nor known to be dead are at most half of
+ * each list, for then they cannot elect another one. Leases are given out on the same condition. */
 #ifndef RENDEZVOUS_RULES_RDZV_QUORUM_H
 #define RENDEZVOUS_RULES_RDZV_QUORUM_H
 
@@ -12,30 +12,32 @@
 #include "rendezvous/rules/rdzv_node.h"
 
 struct rdzv_quorum {
-    struct rdzv_peers list; /* n is 0: nothing to count */
-    bool *dead;             /* of each: its launcher is known to have ended */
+    struct rdzv_peers list; /* n is 0: there is no list */
+    bool *dead;             /* by index in the list: the launcher is known to have ended */
 };
 
 void rdzv_quorum_set(struct rdzv_quorum *q, const struct rdzv_peers *list);
-/* The same members, and more behind them. */
+/* Replaces the list by a longer one that begins with the same members. */
 void rdzv_quorum_grow(struct rdzv_quorum *q, const struct rdzv_peers *list);
 void rdzv_quorum_fini(struct rdzv_quorum *q);
 void rdzv_quorum_dead(struct rdzv_quorum *q, const struct node_id *id);
 
-/* How many of the list are here: connected, and having seen a view that was sent after `since` (0:
- * any or none). When it came is not enough: a coordinator that slept finds old messages. */
+/* How many members of the list are present: connected, and have seen a view that was sent after
+ * `since` (0: any view or none). The time of arrival of a message would not prove that: a
+ * coordinator that was suspended finds old messages. */
 int rdzv_quorum_present(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since);
-/* Whether one that is here has workers of an older round. */
+/* Whether a connected member has workers of an older round. */
 bool rdzv_quorum_busy(const struct rdzv_quorum *q, const struct map *by_id);
-/* How many are neither here nor known to be dead. */
+/* How many members are neither present nor known to be dead. */
 int rdzv_quorum_unknown(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since);
 
-/* How many are here, or ended as nodes of this coordinator's. The host of the one that was is none
- * of those, dead or not. */
+/* How many members are present, or have ended while they followed this coordinator. The host of the
+ * lost coordinator is not counted as ended, even if it is known to be dead. */
 int rdzv_quorum_votes(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since);
 
-/* Since when at most half of them have not been in touch, by views or heartbeats: it moves on with
- * every contact. NEVER: those who are here for sure, or dead, are enough. */
+/* The time since which at most half of the members have been without contact, by views or
+ * heartbeats. It moves on with every contact. NEVER: dead members and this process alone suffice.
+ */
 uint64_t rdzv_quorum_touch(const struct rdzv_quorum *q, const struct map *by_id);
 
 #endif

@@ -57,7 +57,7 @@ struct store_wait {
 
 struct store_peer {
     struct store_out out;
-    struct list_node ready;     /* in the table's list */
+    struct list_node ready;      /* in the table's list */
     enum store_reason violation; /* why it must be closed, found while others were served */
     struct store_wait *waits;    /* of the parked WAIT or BARRIER; NULL: none */
     size_t waits_n, waits_cap, missing;

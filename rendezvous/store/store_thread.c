@@ -25,7 +25,7 @@ struct store_thread {
     int epoll, listener, stop; /* stop: an eventfd */
     int port;
     uint64_t accept_again_ns; /* not 0: the listener is left alone until then */
-    struct list_node dead;   /* connections that an event at hand may still name */
+    struct list_node dead;    /* connections that an event at hand may still name */
 };
 
 struct thread_conn {

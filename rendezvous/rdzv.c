@@ -267,7 +267,7 @@ static void on_looked(struct rdzv *r)
         fd = rdzv_host_listen(f, &e);
         role = fd >= 0 ? RDZV_ROLE_HOST : fd == -EADDRINUSE ? RDZV_ROLE_JOIN : RDZV_ROLE_FAIL;
     }
-    if (role == RDZV_ROLE_HOST && r->endpoint) { /* it was about to follow, and had a seat */
+    if (role == RDZV_ROLE_HOST && r->endpoint) { /* this node was about to follow, as a standby */
         r->shed++;
         endpoint_close(r->endpoint, rdzv_part_shed, r);
         r->endpoint = NULL;

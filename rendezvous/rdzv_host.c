@@ -87,7 +87,7 @@ static bool is_of_job(const struct rdzv *r, int fd, const struct netaddr *peer)
 static void on_store(void *arg, int fd, const struct netaddr *peer)
 {
     struct rdzv *r = arg;
-    if (!r->store) { /* a seat: there may be one later */
+    if (!r->store) { /* a standby: there may be a store later */
         close(fd);
         return;
     }

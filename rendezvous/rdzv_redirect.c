@@ -3,8 +3,8 @@
  * one job:
  *
  *     rdzv_redirect_start -> every second: ELSEWHERE to who listens at the endpoints (on the pool)
- *     rdzv_redirect_told  -> rdzv_redirect_move: the coordinator closes, the endpoint becomes a
- * seat, the member goes where it was told
+ *     rdzv_redirect_told  -> rdzv_redirect_move: the coordinator closes, its endpoint becomes a
+ *                            standby, and the member connects to the elected coordinator
  *
  *   nobody listens there, or a standby                nothing
  *   it has begun a round                              both say that there are two jobs

@@ -181,7 +181,8 @@ static void turn_away(struct caller *k, const char *text)
     free_caller(k);
 }
 
-/* What it sent cannot be. A node that has said hello may come back and say it better. */
+/* Closes a connection that sent a malformed message. A node that has said hello may connect again.
+ */
 static void drop(struct caller *k, const char *why)
 {
     struct coordinator *c = k->coordinator;

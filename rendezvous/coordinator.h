@@ -57,7 +57,7 @@ void coordinator_advance(struct coordinator *c);
 bool coordinator_ended(const struct coordinator *c);
 bool coordinator_finished(const struct coordinator *c); /* on_finished has been called, or will */
 
-/* It was elected, and has a job that is not over. */
+/* Whether this coordinator was elected and its job is not over. */
 bool coordinator_leads(const struct coordinator *c);
 
 /* Hangs up on everybody, before coordinator_close() while the hub goes on. */

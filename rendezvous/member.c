@@ -104,7 +104,7 @@ static void leave_link(struct link *l)
     link_finish(l);
 }
 
-/* What it brought cannot be. */
+/* Closes a connection that brought a malformed message. */
 static void quit_link(struct member *m, const char *why)
 {
     leave_link(m->link);
@@ -222,7 +222,7 @@ static bool is_here(int fd)
            (netaddr_is_loopback(&peer) || netaddr_same_ip(&peer, &own));
 }
 
-/* Of a connection to a link-local address; else "". */
+/* The interface of a connection to a link-local address; otherwise "". */
 static void get_scope(int fd, char scope[IF_NAMESIZE])
 {
     struct netaddr peer = {.len = sizeof(peer.ss)};

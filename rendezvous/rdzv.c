@@ -136,7 +136,8 @@ static void host_and_join(struct rdzv *r, int listen_fd)
         attach_own(r);
 }
 
-/* It listens there already: it was told that the job is elsewhere, where nobody answers. */
+/* This node listens at the endpoint already: it was redirected to a coordinator that does not
+ * answer. */
 static void host_again(struct rdzv *r)
 {
     name_endpoint(r);
@@ -506,7 +507,7 @@ static int open_beats(struct rdzv *r, const struct rdzv_callbacks *callbacks, st
     return beats_open(&r->beats, &config, e);
 }
 
-/* What can be known at once, before anything is started. */
+/* Checks what can be checked at once, before anything is started. */
 static int look_at_once(struct rdzv *r, struct err *e)
 {
     struct rdzv_discovery *f = r->discovery;

@@ -180,7 +180,7 @@ bool rdzv_host(struct rdzv *r, int listen_fd)
 
 /* ------------------------------------------------------------------------------------ listening */
 
-/* Who has the port, as far as it can be seen: by /proc, and by asking. */
+/* Finds the owner of the port, through /proc and by a probe. */
 static void say_who_listens(const struct rdzv_discovery *f, struct err *e)
 {
     char owner[64];

@@ -77,7 +77,7 @@ void rdzv_host_coordinator(struct rdzv *r, const struct rdzv_electorate *elector
 /* All of them. False: it could not be; the member knows why. */
 bool rdzv_host(struct rdzv *r, int listen_fd);
 
-/* What a relay asks of its host: struct relay_opts. */
+/* Callbacks of the relay (struct relay_config). */
 bool rdzv_host_serve_store(void *arg, int fd);
 bool rdzv_host_whereabouts(void *arg, struct netaddr *out);
 
@@ -93,7 +93,7 @@ void rdzv_part_shed(void *arg); /* one of r->shed */
 
 /* rdzv_redirect.c. This node has been made coordinator. */
 void rdzv_redirect_start(struct rdzv *r);
-/* What a coordinator was told: struct coordinator_events. */
+/* A callback of the coordinator (struct coordinator_events). */
 void rdzv_redirect_told(void *arg, const struct netaddr *there, bool begun);
 /* r->moving: it hosts no more, and its member goes there. */
 void rdzv_redirect_move(struct rdzv *r);

@@ -160,7 +160,7 @@ static bool ask(struct rdzv_discovery *f, const struct netaddr *a)
 }
 
 /* In turn: who is the coordinator, or knows it. The first place is where a job begins: it is
- * nobody's seat unless the job has begun. */
+ * no standby listens there unless the job has begun. */
 static void look_around(struct rdzv_discovery *f)
 {
     struct netaddr addrs[CONNECTOR_ADDRS_MAX];
@@ -282,7 +282,7 @@ static enum rdzv_role host_anyway(struct rdzv_discovery *f)
     return RDZV_ROLE_HOST;
 }
 
-/* Whoever has the address and gets the port is the host. */
+/* The node that has the address and can listen on the port hosts the coordinator. */
 static enum rdzv_role find_out(struct rdzv_discovery *f)
 {
     if (f->status < 0)

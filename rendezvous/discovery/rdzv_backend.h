@@ -38,7 +38,7 @@ struct rdzv_discovery {
     int max_nodes, node_rank, is_host;
     struct auth *auth; /* borrowed; ready when a backend has to probe under TLS */
 
-    /* What look() found. */
+    /* Results of look(). */
     struct netaddr addrs[CONNECTOR_ADDRS_MAX];
     int naddrs;
     int status; /* 0, or a negative errno: why says what is wrong */
@@ -65,7 +65,7 @@ struct rdzv_discovery {
     struct endpoint_bind standby_binds[RDZV_PLACES_MAX];
     int nstandby_binds;
 
-    /* What decide() wants. */
+    /* Results of decide(). */
     struct endpoint_bind bind;
     bool must_host;
 
@@ -85,7 +85,7 @@ struct rdzv_discovery {
 
 struct rdzv_backend_ops {
     const char *name;
-    /* What cannot be right. -EINVAL with a text. */
+    /* Refuses settings that cannot be right: -EINVAL with a text. */
     int (*check)(const struct rdzv_config *c, struct err *e);
     /* Whether look() cannot block. */
     bool (*quick)(const struct rdzv_discovery *f);
@@ -94,7 +94,7 @@ struct rdzv_backend_ops {
     /* This node listens on f->listen_port: tell the others. May block. Sets f->status. NULL: there
      * is nobody to tell. */
     void (*publish)(struct rdzv_discovery *f);
-    /* It is not the coordinator (any more). May block. NULL: nothing to do. */
+    /* This node is not the coordinator, or no longer. May block. NULL: nothing to do. */
     void (*withdraw)(struct rdzv_discovery *f);
 };
 

@@ -164,7 +164,7 @@ static bool is_hard(const struct failure *f)
     }
 }
 
-/* What survivors do when a peer has gone: exit, abort, or write into a closed connection. */
+/* Failures that survivors show after a peer has died: exit, abort, SIGPIPE. */
 static bool is_soft(const struct failure *f)
 {
     if (f->kind == FAILURE_SIGNAL)
@@ -186,8 +186,8 @@ static int compare_time(const struct failure *a, const struct failure *b)
 
 #define NONE SIZE_MAX
 
-/* Who blames whom, among n records. */
-struct crash_loop {
+/* Which of n records names which other rank as its cause. */
+struct cause_graph {
     const struct failure *f;
     size_t n;
     size_t *by_rank; /* indexes of the records that have a rank, by rank */
@@ -207,7 +207,7 @@ static int compare_rank(const void *pa, const void *pb, void *arg)
 }
 
 /* The record of a rank's death (the earliest that was not a stop), or NONE. */
-static size_t find_rank(const struct crash_loop *b, int rank)
+static size_t find_rank(const struct cause_graph *b, int rank)
 {
     size_t lo = 0, hi = b->nranks;
     while (lo < hi) {
@@ -222,7 +222,7 @@ static size_t find_rank(const struct crash_loop *b, int rank)
 
 /* A record whose cause failed on its own is out. One that blames a rank of which there is no record
  * at all is out when a node was lost: that rank was there. */
-static void follow_caused_by(struct crash_loop *b)
+static void follow_caused_by(struct cause_graph *b)
 {
     bool node_lost = false;
     for (size_t i = 0; i < b->n; i++) {
@@ -247,7 +247,7 @@ static void follow_caused_by(struct crash_loop *b)
 
 /* Two that blame each other (or a longer ring) stay in: the general order decides between them. All
  * others that have a cause are out. Each record is passed once. */
-static void drop_consequences(struct crash_loop *b)
+static void drop_consequences(struct cause_graph *b)
 {
     size_t *walk = xcalloc(b->n, sizeof(*walk)); /* the walk that passed here first; 0: none yet */
     for (size_t start = 0; start < b->n; start++) {
@@ -265,9 +265,9 @@ static void drop_consequences(struct crash_loop *b)
     free(walk);
 }
 
-static void blame_init(struct crash_loop *b, const struct failure *f, size_t n)
+static void cause_graph_init(struct cause_graph *b, const struct failure *f, size_t n)
 {
-    *b = (struct crash_loop){.f = f, .n = n};
+    *b = (struct cause_graph){.f = f, .n = n};
     b->by_rank = xcalloc(n, sizeof(*b->by_rank));
     b->cause = xcalloc(n, sizeof(*b->cause));
     b->out = xcalloc(n, sizeof(*b->out));
@@ -275,15 +275,15 @@ static void blame_init(struct crash_loop *b, const struct failure *f, size_t n)
     drop_consequences(b);
 }
 
-static void blame_fini(struct crash_loop *b)
+static void cause_graph_fini(struct cause_graph *b)
 {
     free(b->by_rank);
     free(b->cause);
     free(b->out);
 }
 
-static size_t earliest(const struct crash_loop *b,
-                       bool (*wanted)(const struct crash_loop *b, size_t i))
+static size_t earliest(const struct cause_graph *b,
+                       bool (*wanted)(const struct cause_graph *b, size_t i))
 {
     size_t best = NONE;
     for (size_t i = 0; i < b->n; i++) {
@@ -293,28 +293,28 @@ static size_t earliest(const struct crash_loop *b,
     return best;
 }
 
-static bool any(const struct crash_loop *b, size_t i)
+static bool any(const struct cause_graph *b, size_t i)
 {
     (void)b, (void)i;
     return true;
 }
 
-static bool in(const struct crash_loop *b, size_t i)
+static bool in(const struct cause_graph *b, size_t i)
 {
     return !b->out[i];
 }
 
-static bool in_and_hard(const struct crash_loop *b, size_t i)
+static bool in_and_hard(const struct cause_graph *b, size_t i)
 {
     return !b->out[i] && is_hard(&b->f[i]);
 }
 
-static bool in_and_not_soft(const struct crash_loop *b, size_t i)
+static bool in_and_not_soft(const struct cause_graph *b, size_t i)
 {
     return !b->out[i] && !is_soft(&b->f[i]);
 }
 
-static size_t first_of(const struct crash_loop *b)
+static size_t first_of(const struct cause_graph *b)
 {
     size_t first = earliest(b, in);
     if (first == NONE) /* all were stopped */
@@ -330,21 +330,21 @@ static size_t first_of(const struct crash_loop *b)
 
 size_t failure_first(const struct failure *f, size_t n)
 {
-    struct crash_loop b;
+    struct cause_graph b;
     if (n == 1)
         return 0;
-    blame_init(&b, f, n);
+    cause_graph_init(&b, f, n);
     size_t first = first_of(&b);
-    blame_fini(&b);
+    cause_graph_fini(&b);
     return first;
 }
 
 struct order {
-    const struct crash_loop *b;
+    const struct cause_graph *b;
     size_t first;
 };
 
-/* What tells more comes first. */
+/* Orders records so that the more informative one comes first. */
 static int weight(const struct order *o, size_t i)
 {
     const struct failure *f = &o->b->f[i];
@@ -370,13 +370,13 @@ static int compare_order(const void *pa, const void *pb, void *arg)
 
 void failure_order(const struct failure *f, size_t n, size_t *order)
 {
-    struct crash_loop b;
+    struct cause_graph b;
     if (n == 0)
         return;
-    blame_init(&b, f, n);
+    cause_graph_init(&b, f, n);
     struct order o = {&b, first_of(&b)};
     for (size_t i = 0; i < n; i++)
         order[i] = i;
     qsort_r(order, n, sizeof(*order), compare_order, &o);
-    blame_fini(&b);
+    cause_graph_fini(&b);
 }

@@ -256,7 +256,7 @@ static void end(struct member_state *m)
     maybe_finish(m);
 }
 
-/* What this node knows of its own failures, for a result that the coordinator did not make. */
+/* Collects this node's own failures, for a result that the coordinator did not make. */
 static void result_from_queue(struct member_state *m)
 {
     if (m->nqueue == 0)
@@ -748,7 +748,7 @@ void member_state_connected(struct member_state *m, bool here, uint64_t now)
     m->sent_seq = 0; /* all that is not acknowledged is sent again */
     m->due &= ~DUE_DISCONNECT;
     m->due |= DUE_HELLO | DUE_STATUS;
-    /* It may be one that stands. (A witness that has lost its coordinator votes, too.) */
+    /* The coordinator may be a candidate. (A witness that has lost its coordinator votes too.) */
     if (!m->joined)
         m->due |= (m->ran.n ? DUE_RAN : 0) | (newer(m) ? DUE_TOLD : 0);
 }
@@ -897,7 +897,7 @@ static void fence(struct member_state *m, uint64_t now)
     m->due |= DUE_FENCE;
 }
 
-/* One that stands gives up after twice the dead time; whoever follows waits a little longer. */
+/* A candidate gives up after twice the dead time; its voters wait a little longer. */
 static uint64_t elect_until(const struct member_state *m)
 {
     return m->elect_ns + 4 * m->dead_ns;
@@ -1082,7 +1082,7 @@ static bool take_due(struct member_state *m, unsigned bit)
     return due;
 }
 
-/* What the agent is to be told. */
+/* The events that are due for the agent. */
 static bool next_callback(struct member_state *m, struct member_action *a)
 {
     if (take_due(m, DUE_STOP)) {

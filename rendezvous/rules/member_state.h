@@ -46,10 +46,10 @@ bool member_state_joined(const struct member_state *m);
 bool member_state_answered(const struct member_state *m);
 /* here: it does not leave this host. */
 void member_state_connected(struct member_state *m, bool here, uint64_t now);
-/* It ended. why: one line. */
+/* The connection ended. why: one line. */
 void member_state_disconnected(struct member_state *m, enum rdzv_end how, const char *why,
                                uint64_t now);
-/* It could not be made. refused: the host is there and nobody listens. */
+/* The connection could not be made. refused: the host answered that nothing listens on the port. */
 void member_state_unreachable(struct member_state *m, bool refused, const char *why, uint64_t now);
 
 /* The coordinator is lost, and the nodes choose another one among the list. self: its own index in
@@ -59,12 +59,12 @@ bool member_state_electing(const struct member_state *m);
 const struct rdzv_peers *member_state_electors(const struct member_state *m, int *self);
 bool member_state_may_stand(const struct member_state *m);
 void member_state_electorate(const struct member_state *m, struct rdzv_electorate *out);
-/* One that stands has answered. */
+/* A candidate has answered. */
 void member_state_noticed(struct member_state *m, uint64_t now);
 /* Where this node listens for the others. */
 void member_state_set_peer_port(struct member_state *m, int port);
 
-/* What the coordinator says. */
+/* Messages of the coordinator. */
 void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64_t now);
 /* What heartbeats have brought (beat.h): when the newest answer came, from when on a lease was
  * given (0: none), how far the coordinator's loop is behind. It may be known already. */
@@ -75,7 +75,7 @@ void member_state_peers(struct member_state *m, struct rdzv_peers *p);   /* take
 void member_state_report(struct member_state *m, struct rdzv_result *r); /* takes r->failures */
 void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, uint64_t now);
 
-/* What the agent says: see rdzv.h. Out of place, they do nothing. */
+/* Events of the agent, as in rdzv.h. In a state that does not expect them they do nothing. */
 void member_state_prepared(struct member_state *m, const uint16_t *ports, int n, int free_port);
 void member_state_failed(struct member_state *m, const struct failure *f);
 void member_state_done(struct member_state *m);

@@ -38,7 +38,7 @@ static bool same_place(const struct rdzv_crash_loop_entry *p, const struct rdzv_
     return strcmp(p->host, n->hello.host) == 0 && strcmp(p->addr, n->peer.addr) == 0;
 }
 
-/* Its entry, or the one that gives way for it. */
+/* The entry of the node, or the oldest entry, which is replaced. */
 static struct rdzv_crash_loop_entry *entry_of(struct rdzv_crash_loop *b, const struct rdzv_node *n)
 {
     struct rdzv_crash_loop_entry *oldest = &b->nodes[0];

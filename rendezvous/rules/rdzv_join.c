@@ -1,4 +1,4 @@
-/* Who may join, who was turned away, and what is said while waiting. */
+/* rdzv_join.c: which nodes may join, which were turned away, and the notices while nodes wait. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ static const char *store_name(bool agent_store, bool relay)
     return relay ? "relay" : agent_store ? "agent" : "none";
 }
 
-/* What does not fit this job, whoever asks. True: text says why. */
+/* Whether a hello belongs to another job or has other settings. True: text gives the reason. */
 static bool other_job(const struct rdzv_state *s, const struct rdzv_hello *h, char *text,
                       size_t cap)
 {

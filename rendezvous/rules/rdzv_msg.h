@@ -174,7 +174,7 @@ struct rdzv_identity {
     char host[HOST_MAX];
     int pid;
     bool finished;
-    /* It is not the coordinator itself, which is there; "" and 0: not known. */
+    /* The sender is not the coordinator; addr and port say where it is ("" and 0: unknown). */
     bool elsewhere;
     bool follows; /* elsewhere: it has one, or is about to choose one with others */
     char addr[ADDR_STRLEN];

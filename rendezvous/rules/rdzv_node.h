@@ -64,7 +64,7 @@ static inline uint64_t rdzv_node_touch(const struct rdzv_node *n)
     return n->echo_ns > n->touch_ns ? n->echo_ns : n->touch_ns;
 }
 
-/* It has no workers: it is in no round, and counts as no node. */
+/* Whether the node is a witness: a launcher without workers, in no round, not counted as a node. */
 static inline bool rdzv_node_is_witness(const struct rdzv_node *n)
 {
     return n->hello.nproc == 0;

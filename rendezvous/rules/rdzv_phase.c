@@ -366,7 +366,7 @@ static void remember_gone(struct rdzv_state *s, enum stop_reason reason, int cod
     text_set(s->gone_text, sizeof(s->gone_text), "%s", text);
 }
 
-/* It had been cut off for so long that it ended its workers, but not for so long as to be lost. */
+/* The node was cut off long enough to end its workers, but not long enough to count as lost. */
 static void stop_without(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
     const char *how = rdzv_elect_quorum(s)
@@ -560,7 +560,7 @@ static void release(struct rdzv_state *s, struct rdzv_node *n)
     rdzv_state_send(s, n, PENDING_VIEW);
 }
 
-/* What ends a round that runs is told to every node by on_stop: once is enough. */
+/* The reason that ends a running round reaches every node by on_stop; it is not logged again. */
 static enum log_level unless_told(const struct rdzv_state *s)
 {
     return s->phase == RDZV_RUN ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE;

@@ -7,7 +7,7 @@
 
 #include "rendezvous/rules/rdzv_types.h"
 
-/* What the coordinator's own launcher was told; strings are borrowed for the state's life. */
+/* The options of the coordinator's own launcher. Strings are borrowed for the state's life. */
 struct rdzv_rules {
     enum rdzv_backend backend;
     const char *run_id;

@@ -198,7 +198,8 @@ void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n)
 
 /* ------------------------------------------------------------------------------------ events */
 
-/* It has followed one that was elected since: no round of ours may come after those. */
+/* Whether the node has followed a coordinator that was elected later: no round of this one may
+ * follow. */
 static bool is_replaced(const struct rdzv_state *s, const struct rdzv_hello *h)
 {
     if (rdzv_elect_is_new(s))

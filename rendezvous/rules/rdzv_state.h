@@ -33,7 +33,7 @@ struct rdzv_state;
 
 /* epoch: drawn at random by every coordinator, not 0 (rdzv_epoch()). */
 struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch, uint64_t now);
-/* One that stands for election: a node of a job whose coordinator is lost. */
+/* The state of a candidate: a node of a job whose coordinator is lost. */
 struct rdzv_state *rdzv_state_stand(const struct rdzv_rules *rules, const struct rdzv_electorate *e,
                                     uint64_t now);
 void rdzv_state_free(struct rdzv_state *s);
@@ -45,7 +45,7 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
 void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_status *st,
                        uint64_t now);
 void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, uint64_t now);
-/* What a node's heartbeats have brought (beat.h). It may be known already. */
+/* The news from a node's heartbeats (beat.h). The state may know them already. */
 struct rdzv_beat {
     uint64_t heard_ns; /* when the newest one came */
     uint64_t touch_ns; /* when the newest answer was sent that the node had seen then; 0: none */
@@ -82,7 +82,7 @@ enum rdzv_act {
     RDZV_ACT_FINISHED,  /* everybody has the result, or had long enough */
 };
 
-/* What it points to is valid until the next call of any function here. */
+/* Pointers in an action are valid until the next call of any function here. */
 struct rdzv_action {
     enum rdzv_act act;
     uint32_t conn;

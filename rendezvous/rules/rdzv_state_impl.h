@@ -12,7 +12,7 @@
 
 #define NEVER UINT64_MAX
 
-/* What is still to be sent on a connection. */
+/* Messages that are still to be sent on a connection. */
 #define PENDING_TABLE  1u
 #define PENDING_REPORT 2u
 #define PENDING_VIEW   4u
@@ -136,7 +136,7 @@ void rdzv_state_send(struct rdzv_state *s, struct rdzv_node *n, unsigned pending
 void rdzv_state_send_all(struct rdzv_state *s, unsigned pending);
 void rdzv_state_update_ready(struct rdzv_state *s, struct rdzv_node *n);
 void rdzv_state_heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now);
-/* It is lost, but may have workers: no round begins before these have ended. */
+/* The node is lost, but may have workers: no round begins before their lease has ended. */
 void rdzv_state_hold_for(struct rdzv_state *s, const struct rdzv_node *n);
 void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n); /* frees it */
 void rdzv_state_close(struct rdzv_state *s, uint32_t conn, const char *refusal, bool retry);
@@ -145,7 +145,7 @@ static inline int rdzv_state_count(const struct rdzv_state *s)
 {
     return s->nnodes - s->nwitnesses;
 }
-/* Those that are not about to leave. */
+/* Launchers with workers that are not about to leave. */
 static inline int rdzv_state_live(const struct rdzv_state *s)
 {
     return rdzv_state_count(s) - s->nleaving;
@@ -186,7 +186,7 @@ void rdzv_phase_finish(struct rdzv_state *s, int exit_code, enum stop_reason rea
 void rdzv_elect_start(struct rdzv_state *s, const struct rdzv_electorate *e, uint64_t now);
 void rdzv_elect_list(struct rdzv_state *s, const struct rdzv_peers *list);
 void rdzv_elect_seen(struct rdzv_state *s, uint64_t epoch);
-/* It was elected, and no round of its own has run. */
+/* Whether this coordinator was elected and no round of its own has run. */
 bool rdzv_elect_is_new(const struct rdzv_state *s);
 bool rdzv_elect_may_start(struct rdzv_state *s, uint64_t now);
 void rdzv_elect_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h);

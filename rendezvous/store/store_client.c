@@ -197,7 +197,7 @@ static struct store_view text(const char *s)
     return view(s, strlen(s));
 }
 
-/* What a failure of this request is called: "store: ADD counter". */
+/* The name of this request in error texts: "store: ADD counter". */
 static const char *describe(const struct store_request *r, char out[64])
 {
     snprintf(out, 64, "%s%s%.40s%s", store_cmd_name(r->cmd), r->key.p ? " " : "",

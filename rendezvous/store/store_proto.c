@@ -203,7 +203,7 @@ void store_decoder_feed(struct store_decoder *d, const void *chunk, size_t n)
     d->unread = (struct store_view){d->pending.data, d->pending.len};
 }
 
-/* What is left waits in `pending` for the next chunk. */
+/* The rest waits in `pending` for the next chunk. */
 static int keep_rest(struct store_decoder *d)
 {
     struct store_view rest = d->unread;

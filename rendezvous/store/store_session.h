@@ -18,7 +18,7 @@
 /* Unfinished requests and copied, unsent answers of all sessions of one table. */
 #define STORE_BUFFERS_MAX ((size_t)1 << 30)
 
-/* What the sessions of one server share. */
+/* State that the sessions of one server share. */
 struct store_shared {
     struct store_table table;
     size_t buffered;   /* all that STORE_BUFFERS_MAX bounds */

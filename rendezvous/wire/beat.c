@@ -108,7 +108,7 @@ static void broken(struct beats *b, struct beat_link *l)
     atomic_compare_exchange_strong(&l->state, &live, BROKEN); /* else it is being dropped */
 }
 
-/* What waits, as far as the kernel takes it. False: the connection is broken. */
+/* Sends the bytes that wait, as far as the kernel takes them. False: the connection is broken. */
 static bool flush(struct beat_link *l)
 {
     while (l->out_len) {
@@ -233,7 +233,7 @@ static bool read_link(struct beats *b, struct beat_link *l)
            b->wire.len == 0 && take_bytes(b, l, b->plain.data, b->plain.len);
 }
 
-/* What the loop has said since. */
+/* Takes over what the loop has set since. */
 static void look_at_orders(struct beats *b)
 {
     uint64_t count;

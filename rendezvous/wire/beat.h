@@ -57,7 +57,7 @@ enum beat_side { BEAT_NODE, BEAT_COORDINATOR };
  * or -1 when there is no place (both are closed). */
 int beats_add(struct beats *b, enum beat_side side, int fd, struct tls *tls, uint64_t dead_ns);
 
-/* What the newest heartbeat of a connection has brought. */
+/* The news from the newest heartbeat of a connection. */
 struct beat_news {
     bool broken;       /* nothing more comes: beats_drop() */
     uint64_t heard_ns; /* when it came, our clock */

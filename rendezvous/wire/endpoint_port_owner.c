@@ -1,4 +1,5 @@
-/* Who listens on a port: /proc/net/tcp has the socket's inode, /proc/<pid>/fd has who holds it. */
+/* endpoint_port_owner.c: finds the process that listens on a port: /proc/net/tcp gives the inode of
+ * the socket, /proc/<pid>/fd the process that holds it. */
 #include <ctype.h>
 #include <dirent.h>
 #include <fcntl.h>

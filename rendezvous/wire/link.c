@@ -422,7 +422,7 @@ static void bytes_in(struct link *l, const uint8_t *p, size_t n)
         buf_fini(&l->in);
 }
 
-/* What comes under TLS. */
+/* Reads bytes that arrive under TLS. */
 static void sealed_in(struct link *l, const uint8_t *p, size_t n)
 {
     struct buf plain = BUF_INIT;

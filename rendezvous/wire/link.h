@@ -35,7 +35,7 @@ void shared_buf_unref(struct shared_buf *s);      /* NULL is allowed */
 
 struct link;
 
-/* What all links of one owner share. */
+/* State that all links of one owner share. */
 struct link_hub {
     uv_loop_t *loop;
     uv_prepare_t prepare;
@@ -87,7 +87,7 @@ void link_protect(struct link *l, enum tls_side side, const struct tls_key *key)
  */
 void link_auth(struct link *l, const struct auth *g);
 void *link_owner(const struct link *l);
-/* What comes from here on goes to somebody else. */
+/* Hands the link to another owner: later events go to that one. */
 void link_set_owner(struct link *l, const struct link_events *events, void *owner);
 /* The longest frame (type and body) that may come; RDZV_FRAME_MAX_FIRST at first. */
 void link_set_frame_max(struct link *l, uint32_t max);

@@ -209,7 +209,7 @@ static void on_ready(uv_poll_t *poll, int status, int events)
         update(s);
 }
 
-/* What it waits for now; or that it is over. */
+/* Updates what the stream waits for, or ends it. */
 static void update(struct stream *s)
 {
     bool may_read = s->opened && s->credit && !s->read_all && list_alone(&s->waiting);

@@ -52,7 +52,7 @@ static bool on_preamble(struct link *l, uint32_t version)
     return false;
 }
 
-/* It comes for the coordinator that was here before. */
+/* The launcher connects for the coordinator that was here before. */
 static bool is_foreign(const struct standby *s, struct rd *body)
 {
     struct rdzv_hello h;

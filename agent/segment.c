@@ -117,7 +117,7 @@ int segment_open(struct segment *s, const struct rank_table *table, int group_ra
 
 /* A connection, closed at once, wakes those who sleep in poll(): they look at the word. It takes as
  * long as all else of raising it, and on a machine with more ranks than CPUs these wait for it. */
-static void knock(const struct segment *s)
+static void wake_waiters(const struct segment *s)
 {
     const struct segment_local *local =
         (const struct segment_local *)((const char *)s->header + s->off_local);
@@ -150,7 +150,7 @@ void segment_raise(struct segment *s, const struct failure *first, const char *t
     snprintf(a->text, sizeof(a->text), "%s", text);
     atomic_store(&a->word, 1);
     futex_wake((const void *)&a->word);
-    knock(s);
+    wake_waiters(s);
 }
 
 static struct segment_local *line_of(const struct segment *s, int local_rank)

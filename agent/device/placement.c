@@ -75,7 +75,7 @@ int usable_cpus(void)
 
 /* ---------------------------------------------------------------------------------- the plan */
 
-struct seat {        /* of a worker */
+struct slot {        /* of a worker */
     int first, last; /* its units */
     int gpu;         /* place in topo.gpus; -1: none */
     int device;      /* CUDA's number of it; -1 */
@@ -88,8 +88,8 @@ struct placement {
     enum bind_mode mode;
     struct topology topo;
     enum topo_kind kind; /* of the units that are counted by first and last */
-    struct seat *seats;
-    int nseats; /* workers; more when there are more GPUs than workers */
+    struct slot *slots;
+    int nslots; /* workers; more when there are more GPUs than workers */
     int nproc;
     const char *visible; /* while it is planned */
 };
@@ -98,9 +98,9 @@ void placement_free(struct placement *p)
 {
     if (!p)
         return;
-    for (int i = 0; p->seats && i < p->nseats; i++)
-        CPU_FREE(p->seats[i].cpus);
-    free(p->seats);
+    for (int i = 0; p->slots && i < p->nslots; i++)
+        CPU_FREE(p->slots[i].cpus);
+    free(p->slots);
     topology_close(&p->topo);
     free(p);
 }
@@ -129,7 +129,7 @@ static int count_both(const struct placement *p, const cpu_set_t *a, const cpu_s
     return n;
 }
 
-static void give(struct placement *p, struct seat *s, int first, int last)
+static void give(struct placement *p, struct slot *s, int first, int last)
 {
     s->first = first;
     s->last = last;
@@ -142,14 +142,14 @@ static void give(struct placement *p, struct seat *s, int first, int last)
 static void deal_out(struct placement *p)
 {
     int nunits = p->topo.n[p->kind];
-    for (int i = 0; i < p->nseats; i++) {
-        int first = (int)((int64_t)i * nunits / p->nseats);
-        int last = (int)((int64_t)(i + 1) * nunits / p->nseats) - 1;
-        if (p->mode == BIND_CORE && p->nseats > nunits)
+    for (int i = 0; i < p->nslots; i++) {
+        int first = (int)((int64_t)i * nunits / p->nslots);
+        int last = (int)((int64_t)(i + 1) * nunits / p->nslots) - 1;
+        if (p->mode == BIND_CORE && p->nslots > nunits)
             first = last = i % nunits;
         else if (p->mode == BIND_NUMA)
             last = first;
-        give(p, &p->seats[i], first, last);
+        give(p, &p->slots[i], first, last);
     }
 }
 
@@ -185,27 +185,27 @@ static int find_devices(struct placement *p, int *order, int max)
 /* A worker has the device of its local rank's number, beginning again when there are more workers.
  * Devices without a worker take their share of a node, as with torchrun. The place of a device of
  * which the host does not say it, and of workers without one, is dealt out. */
-static void seat_devices(struct placement *p, const int *order, int ndevices)
+static void slot_devices(struct placement *p, const int *order, int ndevices)
 {
-    for (int i = 0; i < p->nseats; i++) {
-        struct seat *s = &p->seats[i];
+    for (int i = 0; i < p->nslots; i++) {
+        struct slot *s = &p->slots[i];
         s->device = ndevices ? i % ndevices : -1;
         s->gpu = ndevices ? order[s->device] : -1;
         s->numa = s->gpu >= 0 ? p->topo.gpus[s->gpu].numa : -1;
         s->near = s->numa >= 0;
         if (!s->near)
-            s->numa = (int)((int64_t)i * p->topo.n[TOPO_NUMA] / p->nseats);
+            s->numa = (int)((int64_t)i * p->topo.n[TOPO_NUMA] / p->nslots);
     }
 }
 
-/* Which of the seats at its NUMA node this is, and of how many. */
-static int place_at_node(const struct placement *p, int seat, int *of)
+/* Which of the slots at its NUMA node this is, and of how many. */
+static int place_at_node(const struct placement *p, int slot, int *of)
 {
     int place = 0;
     *of = 0;
-    for (int i = 0; i < p->nseats; i++) {
-        bool same = p->seats[i].numa == p->seats[seat].numa;
-        place += same && i < seat;
+    for (int i = 0; i < p->nslots; i++) {
+        bool same = p->slots[i].numa == p->slots[slot].numa;
+        place += same && i < slot;
         *of += same;
     }
     return place;
@@ -243,11 +243,11 @@ static int units_at(const struct placement *p, enum topo_kind kind, int numa, bo
     return n;
 }
 
-static int sit_down(struct placement *p, int seat, struct err *e)
+static int bind_slot(struct placement *p, int slot, struct err *e)
 {
-    struct seat *s = &p->seats[seat];
+    struct slot *s = &p->slots[slot];
     int *units = xcalloc((size_t)p->topo.n[p->kind] + 1, sizeof(*units)), of;
-    int place = place_at_node(p, seat, &of), rc = 0;
+    int place = place_at_node(p, slot, &of), rc = 0;
     int n = units_at(p, p->kind, s->numa, p->kind == TOPO_CACHE, units);
     if (p->kind == TOPO_NUMA) {
         give(p, s, s->numa, s->numa);
@@ -291,15 +291,15 @@ static int plan(struct placement *p, struct err *e)
     p->kind = kinds[p->mode];
     if (gpus)
         ndevices = find_devices(p, devices, PLACEMENT_GPUS_MAX);
-    p->nseats = p->nproc > ndevices ? p->nproc : ndevices;
-    p->seats = xcalloc((size_t)p->nseats, sizeof(*p->seats));
-    for (int i = 0; i < p->nseats; i++)
-        p->seats[i].cpus = xcalloc(1, p->topo.set_size);
-    seat_devices(p, devices, ndevices);
+    p->nslots = p->nproc > ndevices ? p->nproc : ndevices;
+    p->slots = xcalloc((size_t)p->nslots, sizeof(*p->slots));
+    for (int i = 0; i < p->nslots; i++)
+        p->slots[i].cpus = xcalloc(1, p->topo.set_size);
+    slot_devices(p, devices, ndevices);
     if (p->mode == BIND_CORE || p->mode == BIND_NUMA)
         deal_out(p);
-    for (int i = 0; near_gpu(p->mode) && i < p->nseats && rc == 0; i++)
-        rc = sit_down(p, i, e);
+    for (int i = 0; near_gpu(p->mode) && i < p->nslots && rc == 0; i++)
+        rc = bind_slot(p, i, e);
     return rc;
 }
 
@@ -332,7 +332,7 @@ const cpu_set_t *placement_of(const struct placement *p, int local_rank, size_t 
     if (!p || p->mode == BIND_NONE)
         return NULL;
     *size = p->topo.set_size;
-    return p->seats[local_rank].cpus;
+    return p->slots[local_rank].cpus;
 }
 
 /* ------------------------------------------------------------------------------- in words */
@@ -402,7 +402,7 @@ const char *placement_describe(const struct placement *p, int local_rank, char *
         return out;
     }
     struct ranges units = {.to = &t, .last = -1};
-    const struct seat *s = &p->seats[local_rank];
+    const struct slot *s = &p->slots[local_rank];
     const struct topo_unit *all = p->topo.unit[p->kind];
     int nunits = 0;
     for (int u = s->first; u <= s->last; u++)
@@ -452,7 +452,7 @@ static const char *nic_name(const struct topo_nic *nic)
 const char *placement_gpu(const struct placement *p, int local_rank, char *out, size_t cap)
 {
     struct text t = {.out = out, .cap = cap};
-    const struct seat *s = p ? &p->seats[local_rank] : NULL;
+    const struct slot *s = p ? &p->slots[local_rank] : NULL;
     if (!s || s->device < 0)
         put(&t, "-");
     else if (s->gpu < 0)
@@ -466,7 +466,7 @@ const char *placement_gpu(const struct placement *p, int local_rank, char *out, 
 const char *placement_nic(const struct placement *p, int local_rank, char *out, size_t cap)
 {
     struct text t = {.out = out, .cap = cap};
-    const struct seat *s = p ? &p->seats[local_rank] : NULL;
+    const struct slot *s = p ? &p->slots[local_rank] : NULL;
     for (int i = 0; s && s->gpu >= 0 && i < p->topo.nnics; i++) {
         const struct topo_nic *nic = &p->topo.nics[i];
         if (is_nearest(p, &p->topo.gpus[s->gpu], nic))
@@ -486,7 +486,7 @@ const char *placement_nccl(const struct placement *p, char *out, size_t cap)
             const struct topo_nic *nic = &p->topo.nics[i];
             bool wanted = false;
             for (int r = 0; r < p->nproc; r++) {
-                int g = p->seats[r].gpu;
+                int g = p->slots[r].gpu;
                 wanted = wanted || (g >= 0 && is_nearest(p, &p->topo.gpus[g], nic));
             }
             if (wanted && (nic->ib[0] != 0) == ib)

@@ -29,15 +29,15 @@
 
 /* What is wrong with a file: errno's text with `detail` in brackets, or `detail` alone when it says
  * the whole of it. */
-struct finding {
+struct diagnosis {
     bool whole;
     bool foreign; /* a whole program, for another machine or system */
     char detail[DETAIL_MAX];
 };
 
-static int found(struct finding *f, int errnum, const char *fmt, ...)
+static int found(struct diagnosis *f, int errnum, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-static int found(struct finding *f, int errnum, const char *fmt, ...)
+static int found(struct diagnosis *f, int errnum, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -49,7 +49,7 @@ static int found(struct finding *f, int errnum, const char *fmt, ...)
 /* ------------------------------------------------------------------------------ the way there */
 
 /* The longest leading directory of `path` that exists and may not be searched. */
-static int find_closed_directory(const char *path, struct finding *f)
+static int find_closed_directory(const char *path, struct diagnosis *f)
 {
     char dir[PATH_MAX];
     struct stat st;
@@ -65,7 +65,7 @@ static int find_closed_directory(const char *path, struct finding *f)
     return EACCES;
 }
 
-static int explain_stat(const char *path, int errnum, struct finding *f)
+static int explain_stat(const char *path, int errnum, struct diagnosis *f)
 {
     struct stat st;
     char target[PATH_MAX];
@@ -98,7 +98,7 @@ static void find_mount_point(const char *path, char *out)
     }
 }
 
-static int check_permissions(const char *path, struct finding *f)
+static int check_permissions(const char *path, struct diagnosis *f)
 {
     struct stat st;
     struct statvfs vfs;
@@ -120,10 +120,10 @@ static int check_permissions(const char *path, struct finding *f)
 
 /* --------------------------------------------------------------------------------- what it is */
 
-static int check_file(const char *path, int depth, struct finding *f);
+static int check_file(const char *path, int depth, struct diagnosis *f);
 
 /* The kernel's rules for the first line: "#!", blanks, the interpreter, perhaps one argument. */
-static int check_script(const char *head, size_t len, int depth, struct finding *f)
+static int check_script(const char *head, size_t len, int depth, struct diagnosis *f)
 {
     char interp[HEAD_MAX];
     size_t at = 2, n;
@@ -138,7 +138,7 @@ static int check_script(const char *head, size_t len, int depth, struct finding 
     interp[n] = '\0';
     if (depth >= SCRIPT_DEPTH_MAX)
         return ELOOP;
-    struct finding inner = {.whole = false};
+    struct diagnosis inner = {.whole = false};
     int errnum = check_file(interp, depth + 1, &inner);
     if (errnum == 0)
         return 0;
@@ -208,7 +208,7 @@ static bool may_run(const char *host, const char *file)
 }
 
 /* The program's loader (PT_INTERP), for programs of this host's own layout. */
-static int check_loader(int fd, const Elf64_Ehdr *h, struct finding *f)
+static int check_loader(int fd, const Elf64_Ehdr *h, struct diagnosis *f)
 {
     if (h->e_phentsize != sizeof(Elf64_Phdr) || h->e_phnum == 0)
         return found(f, ENOEXEC, "it is a damaged ELF file");
@@ -230,7 +230,7 @@ static int check_loader(int fd, const Elf64_Ehdr *h, struct finding *f)
     return 0;
 }
 
-static int check_elf(int fd, const char *head, size_t len, struct finding *f)
+static int check_elf(int fd, const char *head, size_t len, struct diagnosis *f)
 {
     struct utsname host;
     Elf64_Ehdr h;
@@ -270,7 +270,7 @@ static bool looks_like_text(const char *head, size_t len)
 }
 
 /* 0, or the errno that execve() would give, with what there is to say. */
-static int check_file(const char *path, int depth, struct finding *f)
+static int check_file(const char *path, int depth, struct diagnosis *f)
 {
     char head[HEAD_MAX + 1];
     int errnum = check_permissions(path, f);
@@ -295,7 +295,7 @@ static int check_file(const char *path, int depth, struct finding *f)
                             : "it is a text without a '#!' line that names its interpreter");
 }
 
-static int say(const char *path, int errnum, const struct finding *f, struct err *e)
+static int say(const char *path, int errnum, const struct diagnosis *f, struct err *e)
 {
     if (f->whole)
         return err_set(e, -errnum, "exec %s: %s", path, f->detail);
@@ -375,7 +375,7 @@ static void name_largest(char *const *envp, char *out, size_t cap)
     }
 }
 
-static void explain_too_big(char *const *argv, char *const *envp, struct finding *f)
+static void explain_too_big(char *const *argv, char *const *envp, struct diagnosis *f)
 {
     size_t args = 0, env = 0;
     char a[24], b[24], c[24], largest[300] = "";
@@ -405,7 +405,7 @@ static void explain_too_big(char *const *argv, char *const *envp, struct finding
 int exec_why(const char *path, char *const *argv, char *const *envp, const char *cwd, int errnum,
              struct err *e)
 {
-    struct finding f = {.whole = false}, none = {.whole = false};
+    struct diagnosis f = {.whole = false}, none = {.whole = false};
     char full[PATH_MAX];
     if (errnum == E2BIG) {
         explain_too_big(argv, envp, &f);
@@ -427,7 +427,7 @@ int exec_why(const char *path, char *const *argv, char *const *envp, const char 
 
 /* Handlers for foreign formats (qemu, wine, Java) may be registered with the kernel. A container
  * mostly does not see the host's, which are its own as well: what may be for one is tried. */
-static bool has_handler(const struct finding *f)
+static bool has_handler(const struct diagnosis *f)
 {
     if (access(BINFMT "/status", F_OK) < 0)
         return f->foreign;
@@ -443,7 +443,7 @@ static bool has_handler(const struct finding *f)
 
 int exec_check(const char *path, int *exit_code, struct err *e)
 {
-    struct finding f = {.whole = false};
+    struct diagnosis f = {.whole = false};
     int errnum = check_file(path, 0, &f);
     if (errnum == 0 || (errnum == ENOEXEC && has_handler(&f)))
         return 0;

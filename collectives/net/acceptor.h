@@ -44,7 +44,7 @@ struct arrival {
     struct hello hello;
 };
 
-/* A communicator, as the lobby knows it. */
+/* A communicator that expects connections. */
 struct acceptor_subscriber {
     struct acceptor_subscriber *next;
     uint64_t comm;
@@ -67,8 +67,8 @@ struct acceptor {
 void acceptor_init(struct acceptor *l, const struct world *w);
 void acceptor_fini(struct acceptor *l);
 
-/* The guest is borrowed until acceptor_forget(), after which those who come for it are told that it
- * is gone, unless many others are by then. */
+/* The subscriber is borrowed until acceptor_forget(), after which those who come for it are told
+ * that it is gone, unless many others are by then. */
 void acceptor_expect(struct acceptor *l, struct acceptor_subscriber *g);
 void acceptor_forget(struct acceptor *l, struct acceptor_subscriber *g);
 
@@ -87,7 +87,7 @@ size_t acceptor_poll(struct acceptor *l, struct pollfd *fds, int *timeout_ms);
 int acceptor_sleep(struct acceptor *l, const _Atomic uint32_t *stop, struct pollfd *fds, size_t n,
                    int timeout_ms);
 
-/* Wakes those of this process who sleep in poll() with the lobby's entries. */
+/* Wakes those of this process who sleep in poll() with the acceptor's entries. */
 void acceptor_greet(struct acceptor *l);
 
 struct hello acceptor_hello(const struct acceptor *l, enum hello_kind kind, uint64_t comm, int to);

@@ -37,7 +37,7 @@ struct tcp {
     struct transport base;
     struct tcp_opts o;
     struct conn *conns; /* by stream */
-    struct pollfd *fds; /* for the lobby, and one want each way per stream */
+    struct pollfd *fds; /* for the acceptor, and one want each way per stream */
     bool closed;
 };
 

@@ -391,7 +391,8 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
         return -EINVAL;
     if (c->backend == RDZV_STATIC)
         c->join_timeout = STATIC_JOIN_TIMEOUT;
-    if (rdzv_conf_apply(opt_text(o, OPT_rdzv_conf), o->torchrun, c, e) < 0)
+    bool is_static = c->backend == RDZV_STATIC && !(opt_workers(o) && is_alone(c, o));
+    if (rdzv_conf_apply(opt_text(o, OPT_rdzv_conf), is_static, c, e) < 0)
         return wrap(o, OPT_rdzv_conf, e);
     bool alone = opt_workers(o) && is_alone(c, o);
     if (alone) {
@@ -599,8 +600,10 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
         return -EINVAL;
     if (is_empty(o, OPT_log_file) || is_empty(o, OPT_pid_file)) /* opened when the job begins */
         return fail(o, is_empty(o, OPT_log_file) ? OPT_log_file : OPT_pid_file, e, "is empty");
-    if (o->value[OPT_logs_specs].text)
-        return fail(o, OPT_logs_specs, e, "'%.60s' is a plug-in of torchrun's, written in Python",
+    if (o->value[OPT_logs_specs].text && strcmp(opt_text(o, OPT_logs_specs), "default") != 0)
+        return fail(o, OPT_logs_specs, e,
+                    "'%.60s' is not supported, because log plug-ins are written in Python (only "
+                    "'default' is)",
                     opt_text(o, OPT_logs_specs));
     if (strcmp(opt_text(o, OPT_event_log_handler), "null") != 0)
         log_warn("%s %s has no effect: torchrun's event handlers are written in Python",

@@ -17,8 +17,8 @@ enum key_kind {
     KEY_COUNT,    /* 1 or more */
     KEY_IS_HOST,
     KEY_STORE_TYPE,
-    KEY_STATIC_TIMEOUT, /* the static backend's name for join_timeout */
-    KEY_UNUSED,         /* a time that dlaunch has no use for: nothing is polled */
+    KEY_STATIC_TIMEOUT, /* the static backend's name for join_timeout; c10d ignores the key */
+    KEY_UNUSED,         /* a time that dlaunch does not need, because it does not poll */
 };
 
 static const struct key {
@@ -58,7 +58,8 @@ static int apply_time(const char *value, bool zero_ok, double *out, struct err *
     return rc;
 }
 
-static int apply_value(const struct key *k, const char *value, struct rdzv_config *c, struct err *e)
+static int apply_value(const struct key *k, const char *value, bool is_static,
+                       struct rdzv_config *c, struct err *e)
 {
     char *field = (char *)c + k->offset;
     bool yes;
@@ -71,7 +72,7 @@ static int apply_value(const struct key *k, const char *value, struct rdzv_confi
     case KEY_UNUSED:
         return apply_time(value, true, NULL, e);
     case KEY_STATIC_TIMEOUT:
-        return apply_time(value, false, c->backend == RDZV_STATIC ? &c->join_timeout : NULL, e);
+        return is_static ? apply_time(value, false, &c->join_timeout, e) : 0;
     case KEY_COUNT:
         rc = parse_int(value, 1, INT_MAX, &n, e);
         if (rc == 0)
@@ -92,18 +93,16 @@ static int apply_value(const struct key *k, const char *value, struct rdzv_confi
     return rc;
 }
 
-static int unknown(const char *key, bool lenient, struct err *e)
+/* torchrun ignores a key that its backend does not read. */
+static void warn_unknown(const char *key)
 {
     char list[256] = "";
     size_t used = 0;
-    if (lenient) {
-        log_warn("--rdzv_conf: '%s' is no key of dlaunch's and has no effect", key);
-        return 0;
-    }
     for (size_t i = 0; i < ARRAY_LEN(keys); i++)
         used +=
             (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", keys[i].name);
-    return err_set(e, -EINVAL, "unknown key '%.60s' (there are %s)", key, list);
+    log_warn("--rdzv_conf: unknown key %.60s has no effect%s (known keys: %s)", key,
+             strpbrk(key, "'\"") ? "; the quotes are part of it" : "", list);
 }
 
 /* Copies [from, to) without blanks around it. False when it does not fit. */
@@ -120,7 +119,7 @@ static bool copy_trimmed(char *out, size_t cap, const char *from, const char *to
     return true;
 }
 
-int rdzv_conf_apply(const char *text, bool lenient, struct rdzv_config *c, struct err *e)
+int rdzv_conf_apply(const char *text, bool is_static, struct rdzv_config *c, struct err *e)
 {
     if (!text[strspn(text, " \t")])
         return 0;
@@ -137,9 +136,9 @@ int rdzv_conf_apply(const char *text, bool lenient, struct rdzv_config *c, struc
             return err_set(e, -EINVAL, "'%.*s' is not KEY=VALUE",
                            (int)(end - text > 60 ? 60 : end - text), text);
         int k = rdzv_conf_find(key, strlen(key));
-        if (k < 0 && unknown(key, lenient, e) < 0)
-            return -EINVAL;
-        if (k >= 0 && apply_value(&keys[k], value, c, e) < 0) {
+        if (k < 0)
+            warn_unknown(key);
+        if (k >= 0 && apply_value(&keys[k], value, is_static, c, e) < 0) {
             err_wrap(e, "%s", key);
             return -EINVAL;
         }

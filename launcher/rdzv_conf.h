@@ -11,9 +11,10 @@
 /* The index of a key, or -1. */
 int rdzv_conf_find(const char *key, size_t len);
 
-/* Sets what the text says in *c, whose backend is set already; store_type=file turns c10d into
- * RDZV_FILE. torchrun ignores a key that it does not know: with `lenient`, it is only warned of.
+/* Applies the list to *c, whose backend is set already; store_type=file turns c10d into RDZV_FILE.
+ * As in torchrun, a key that the backend does not read has no effect, whatever its value: `timeout`
+ * unless the nodes meet by the static backend (`is_static`), and unknown keys, which are warned of.
  * -EINVAL with a text. */
-int rdzv_conf_apply(const char *text, bool lenient, struct rdzv_config *c, struct err *e);
+int rdzv_conf_apply(const char *text, bool is_static, struct rdzv_config *c, struct err *e);
 
 #endif

@@ -117,6 +117,14 @@ CASES = [
     Case("empty master-addr with a port", "--master-addr= --master-port {port} script.py"),
     Case("two nodes of which one comes", "--standalone --nnodes 2 --rdzv-conf join_timeout=1,last_call_timeout=1 script.py"),
     Case("conf with unknown key", "--rdzv-conf a=b=c script.py"),
+    Case("c10d, conf with quotes inside", "--nnodes 1:1 --rdzv-backend c10d --rdzv-endpoint localhost:{port} --rdzv-id x "
+         "\"--rdzv-conf='last_call_timeout=5,timeout=5'\" script.py"),
+    Case("c10d, conf: timeout is ignored", "--rdzv-backend c10d --rdzv-endpoint localhost:{port} --rdzv-id x "
+         "--rdzv-conf timeout=soon script.py"),
+    Case("static, conf: timeout is read", "--master-addr localhost --master-port {port} --rdzv-conf timeout=soon script.py"),
+    Case("plain, conf: timeout is ignored", "--rdzv-conf timeout=soon script.py"),
+    Case("c10d, conf: join_timeout is read", "--rdzv-backend c10d --rdzv-endpoint localhost:{port} --rdzv-id x "
+         "--rdzv-conf join_timeout=soon script.py"),
     Case("bad conf", "--rdzv-conf a script.py"),
     Case("conf without a key", "--rdzv-conf =b script.py"),
     Case("conf without a value", "--rdzv-conf a= script.py"),
@@ -172,6 +180,7 @@ CASES = [
     Case("empty logs-specs", "--logs-specs= script.py"),
     Case("duplicate filters", "--tee 3 --duplicate-stdout-filters a,,b,c script.py"),
     Case("log prefix", "--tee 3 --log-line-prefix-template '${rank}: ' script.py"),
+    Case("logs-specs default", "--logs-specs default --nproc-per-node 2 script.py"),
     Case("unknown logs-specs", "--logs-specs mine script.py"),
     Case("event-log-handler console", "--event-log-handler console script.py"),
     Case("event-log-handler unknown", "--event-log-handler mine script.py"),

@@ -10,11 +10,12 @@
 #define FS_SUFFIX_LEN 8
 void fs_random_suffix(char out[FS_SUFFIX_LEN + 1]);
 
-/* Makes `len` bytes the whole content of `path`: whoever reads it sees the old content or the new,
- * never a part. A new file gets mode 0666 less the umask, an old one keeps its mode; of a symbolic
- * link the target is replaced. What is not a regular file (/dev/stdout, a FIFO that someone reads)
- * is written to instead. So is, once there is room for it, an old file that is a mount point or
- * whose folder takes no other file; a reader may then see a part. */
+/* Makes `len` bytes the whole content of `path`, under the rule of core/named_file.h. A reader sees
+ * the old content or the new, never a part. A new file gets mode 0666 less the umask, an old one
+ * keeps its mode; the target of a symbolic link is replaced, not the link. What is not a regular
+ * file (a FIFO that a process reads), and standard output by its name, is written to instead, and
+ * -ETIMEDOUT is returned if the reader takes nothing for 5 s. An old file that is a mount point, or
+ * whose folder takes no other file, is overwritten in place; a reader may then see a part. */
 int fs_replace_file(const char *path, const void *data, size_t len, struct err *e);
 
 #endif

@@ -16,6 +16,7 @@
 
 #include "core/fd.h"
 #include "core/log.h"
+#include "core/named_file.h"
 #include "core/parse.h"
 
 /* ------------------------------------------------------------------------------------ detaching */
@@ -107,8 +108,10 @@ void daemon_ready(struct daemon *d)
 
 int daemon_log_to(struct daemon *d, const char *path, struct err *e)
 {
-    _cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
-    if (fd < 0 || dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
+    _cleanup_fd_ int fd = named_file_open(path, O_WRONLY | O_CREAT | O_APPEND, 0644, e);
+    if (fd < 0)
+        return fd;
+    if (dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
         return err_sys(e, errno, "%.300s", path);
     d->logged = true;
     return 0;
@@ -144,12 +147,11 @@ int pid_file_open(struct pid_file *p, const char *path, struct err *e)
     if (snprintf(p->path, sizeof(p->path), "%s", path) >= (int)sizeof(p->path))
         return err_sys(e, ENAMETOOLONG, "%.60s...", path);
     for (;;) {
-        _cleanup_fd_ int fd =
-            open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644);
+        _cleanup_fd_ int fd = named_file_open(path, O_RDWR | O_CREAT | O_NOFOLLOW, 0644, e);
         if (fd < 0)
-            return err_sys(e, errno, "%.300s", path);
+            return fd;
         if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-            return err_set(e, -EINVAL, "%.300s: not a plain file", path);
+            return err_set(e, -EINVAL, "%.300s: not a regular file", path);
         if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
             if (errno != EWOULDBLOCK)
                 return err_sys(e, errno, "%.300s: lock", path);

@@ -17,6 +17,7 @@
 #include "agent/worker_env.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/named_file.h"
 #include "core/netaddr.h"
 #include "core/parse.h"
 #include "agent/device/gpu.h"
@@ -532,25 +533,27 @@ static bool is_empty(const struct options *o, enum opt_id id)
     return o->value[id].text && !*o->value[id].text;
 }
 
+/* A file that is written when the job has ended. */
 static int check_file(struct options *o, enum opt_id id, struct err *e)
 {
     const char *path = opt_text(o, id), *slash = strrchr(path, '/');
-    struct stat st;
+    struct named_file f;
     if (!*path)
         return fail(o, id, e, "is empty");
-    if (stat(path, &st) == 0) {
-        if (S_ISDIR(st.st_mode))
-            return fail(o, id, e, "%.200s is a folder", path);
-        if (access(path, W_OK) < 0)
-            return fail(o, id, e, "%.200s: %s", path, strerror(errno));
-        return 0;
-    }
-    const char *dir = !slash          ? "."
-                      : slash == path ? "/"
-                                      : options_printf(o, "%.*s", (int)(slash - path), path);
-    if (stat(dir, &st) < 0)
-        return fail(o, id, e, "%.200s: %s", dir, strerror(errno));
-    return check_dir(o, id, dir, e);
+    if (named_file_find(&f, path, true, e) < 0)
+        return wrap(o, id, e);
+    named_file_fini(&f);
+    if (!f.exists)
+        return check_dir(o, id,
+                         !slash          ? "."
+                         : slash == path ? "/"
+                                         : options_printf(o, "%.*s", (int)(slash - path), path),
+                         e);
+    if (S_ISDIR(f.st.st_mode))
+        return fail(o, id, e, "%.200s is a folder", path);
+    if (access(path, W_OK) < 0)
+        return fail(o, id, e, "%.200s: %s", path, strerror(errno));
+    return 0;
 }
 
 /* The prefix of teed lines, or NULL. torchrun looks at its older variable when the option is empty,

@@ -12,6 +12,7 @@
 #include "agent/fs.h"
 #include "core/fd.h"
 #include "core/mem.h"
+#include "core/named_file.h"
 
 #define RUN_ID_MAX 128
 #define DEPTH_MAX  64 /* of a tree to be removed; each level holds a descriptor */
@@ -29,10 +30,9 @@ static void harmless(char out[RUN_ID_MAX + 1], const char *run_id)
     out[n] = '\0';
 }
 
-/* One directory on the way to base: made when it is absent, refused when it is a link that someone
- * else has put into a directory where everyone may (the kernel's protected_symlinks rule, which not
- * every system has switched on). *shared: whether everyone may in this one. */
-static int enter(const char *path, bool *shared, struct err *e)
+/* One directory on the way to base: made when it is absent, refused when it is a link that the rule
+ * of core/named_file.h forbids. *parent becomes this directory's. */
+static int enter(const char *path, struct stat *parent, struct err *e)
 {
     struct stat st;
     if (lstat(path, &st) < 0) {
@@ -40,7 +40,7 @@ static int enter(const char *path, bool *shared, struct err *e)
             return err_sys(e, errno, "log directory %s", path);
     }
     if (S_ISLNK(st.st_mode)) {
-        if (*shared && st.st_uid != geteuid() && st.st_uid != 0)
+        if (!named_file_is_trusted(&st, parent))
             return err_set(e, -EPERM,
                            "log directory %s is a symbolic link of another user (uid %u) in a "
                            "directory that everyone can write to: not followed",
@@ -50,7 +50,7 @@ static int enter(const char *path, bool *shared, struct err *e)
     }
     if (!S_ISDIR(st.st_mode))
         return err_set(e, -ENOTDIR, "log directory %s is a file", path);
-    *shared = (st.st_mode & (S_ISVTX | S_IWOTH)) == (S_ISVTX | S_IWOTH);
+    *parent = st;
     return 0;
 }
 
@@ -71,13 +71,15 @@ static int make_base(const char *base, struct err *e)
         return err_set(e, len ? -ENAMETOOLONG : -EINVAL, "log directory: %s",
                        len ? "the path is too long" : "the path is empty");
     memcpy(path, base, len + 1);
-    bool shared = false;
+    struct stat parent;
+    if (stat(*path == '/' ? "/" : ".", &parent) < 0)
+        return err_sys(e, errno, "log directory %s", path);
     for (size_t i = 1; i <= len; i++) {
         if ((path[i] != '/' && path[i] != '\0') || path[i - 1] == '/')
             continue;
         char c = path[i];
         path[i] = '\0';
-        int rc = enter(path, &shared, e);
+        int rc = enter(path, &parent, e);
         path[i] = c;
         if (rc < 0)
             return rc;

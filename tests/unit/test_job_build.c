@@ -777,7 +777,7 @@ START_TEST(output_mistakes)
     FAILS(2, "--log_dir: train is not a folder", "--log_dir=train", "./train");
     FAILS(2, "--log_dir: train/x: Not a directory", "--log_dir=train/x", "./train");
     FAILS(2, "--report: bin is a folder", "--report=bin", "./train");
-    FAILS(2, "--report: no/where: No such file or directory", "--report=no/where/r.json",
+    FAILS(2, "--report: no/where/r.json: No such file or directory", "--report=no/where/r.json",
           "./train");
     FAILS(2, "--report: is empty", "--report=", "./train");
     FAILS(2, "--log_file: is empty", "--log_file=", "./train");

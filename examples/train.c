@@ -42,20 +42,20 @@ struct settings {
     int crash_rank, crash_epoch;
 };
 
-static void usage(void)
+static void usage(FILE *out)
 {
-    fprintf(stderr,
-            "usage: train [options]\n"
-            "  --epochs N        passes over the training images (20)\n"
-            "  --batch N         images per step, over all workers (32)\n"
-            "  --lr X            learning rate (0.05)\n"
-            "  --seed N          of the first weights and of the order of the images (1)\n"
-            "  --data DIR        where digits.csv is (examples/data)\n"
-            "  --checkpoint FILE written after every epoch; training goes on from it\n"
-            "  --out FILE        the result, one line\n"
-            "  --crash-rank R    for trying out recovery: on the first attempt, rank R kills\n"
-            "  --crash-epoch E   itself in the middle of epoch E\n");
-    exit(2);
+    fprintf(out, "usage: train [options]\n"
+                 "  --epochs N        passes over the training images (20)\n"
+                 "  --batch N         images per step, over all workers (32)\n"
+                 "  --lr X            learning rate (0.05)\n"
+                 "  --seed N          of the first weights and of the order of the images (1)\n"
+                 "  --data DIR        where digits.csv is (examples/data)\n"
+                 "  --checkpoint FILE written after every epoch; training goes on from it\n"
+                 "  --out FILE        the result, one line\n"
+                 "  --crash-rank R    for trying out recovery: on the first attempt, rank R kills\n"
+                 "  --crash-epoch E   itself in the middle of epoch E\n"
+                 "  -h, --help        print this text\n");
+    exit(out == stdout ? 0 : 2);
 }
 
 static double number(const char *text, double min, double max)
@@ -78,13 +78,18 @@ static struct settings read_settings(int argc, char **argv)
                          .data = "examples/data",
                          .crash_rank = -1,
                          .crash_epoch = -1};
-    static const struct option options[] = {
-        {"epochs", required_argument, NULL, 'e'},      {"batch", required_argument, NULL, 'b'},
-        {"lr", required_argument, NULL, 'l'},          {"seed", required_argument, NULL, 's'},
-        {"data", required_argument, NULL, 'd'},        {"checkpoint", required_argument, NULL, 'c'},
-        {"out", required_argument, NULL, 'o'},         {"crash-rank", required_argument, NULL, 'R'},
-        {"crash-epoch", required_argument, NULL, 'E'}, {NULL, 0, NULL, 0}};
-    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
+    static const struct option options[] = {{"epochs", required_argument, NULL, 'e'},
+                                            {"batch", required_argument, NULL, 'b'},
+                                            {"lr", required_argument, NULL, 'l'},
+                                            {"seed", required_argument, NULL, 's'},
+                                            {"data", required_argument, NULL, 'd'},
+                                            {"checkpoint", required_argument, NULL, 'c'},
+                                            {"out", required_argument, NULL, 'o'},
+                                            {"crash-rank", required_argument, NULL, 'R'},
+                                            {"crash-epoch", required_argument, NULL, 'E'},
+                                            {"help", no_argument, NULL, 'h'},
+                                            {NULL, 0, NULL, 0}};
+    for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         switch (c) {
         case 'e':
             s.epochs = (int)number(optarg, 0, 1e6);
@@ -113,12 +118,15 @@ static struct settings read_settings(int argc, char **argv)
         case 'E':
             s.crash_epoch = (int)number(optarg, 1, 1e6);
             break;
+        case 'h':
+            usage(stdout);
+            break;
         default:
-            usage();
+            usage(stderr);
         }
     }
     if (optind < argc)
-        usage();
+        usage(stderr);
     return s;
 }
 

@@ -180,22 +180,23 @@ bool rdzv_host(struct rdzv *r, int listen_fd)
 
 /* ------------------------------------------------------------------------------------ listening */
 
-/* Finds the owner of the port, through /proc and by a probe. */
-static void say_who_listens(const struct rdzv_discovery *f, struct err *e)
+/* Names the owner of the port, a coordinator by a probe and any other process through /proc, and
+ * the remedy. */
+static void add_port_owner(const struct rdzv_discovery *f, struct err *e)
 {
     char owner[64];
     struct rdzv_identity id;
     struct netaddr a = f->bind.addr;
     if (!e)
         return;
-    size_t len = strlen(e->msg);
     if (f->bind.any)
         netaddr_parse_ip(&a, "127.0.0.1", netaddr_port(&f->bind.addr));
-    if (endpoint_port_owner(netaddr_port(&a), owner, sizeof(owner)))
-        text_add(e->msg, sizeof(e->msg), " by %s", owner);
     if (rdzv_probe(&a, PROBE_MS, NULL, &id) == 0)
-        text_add(e->msg, sizeof(e->msg), "%s the coordinator of job '%s' (%s, pid %d)",
-                 len == strlen(e->msg) ? " by" : ",", id.run_id, id.host, id.pid);
+        text_add(e->msg, sizeof(e->msg), " by the coordinator of job '%s' (%s, pid %d)", id.run_id,
+                 id.host, id.pid);
+    else if (endpoint_port_owner(netaddr_port(&a), owner, sizeof(owner)))
+        text_add(e->msg, sizeof(e->msg), " by %s", owner);
+    text_add(e->msg, sizeof(e->msg), "; choose another port with --master_port or --rdzv_endpoint");
 }
 
 /* An address that strangers reach is listened on only when they can be told from the nodes. */
@@ -218,7 +219,7 @@ int rdzv_host_listen(struct rdzv_discovery *f, struct err *e)
     int fd = may_listen(f, &no_token) ? endpoint_listen(&f->bind, e)
                                       : err_set(e, -EACCES, "%s", no_token.msg);
     if (fd == -EADDRINUSE && f->must_host) {
-        say_who_listens(f, e);
+        add_port_owner(f, e);
         return -EEXIST;
     }
     return fd;

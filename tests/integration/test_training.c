@@ -84,11 +84,27 @@ START_TEST(a_launcher_is_killed)
 }
 END_TEST
 
+START_TEST(help)
+{
+    struct proc p;
+    char *argv[] = {build_path("examples/train"), "--help", NULL};
+    ck_assert_int_eq(proc_run(&p, argv, NULL, 10), 0);
+    ck_assert_str_eq(p.err, "");
+    expect_text(p.out, "usage: train [options]\n");
+    proc_fini(&p);
+    argv[1] = "--no-such-option";
+    ck_assert_int_eq(proc_run(&p, argv, NULL, 10), 2);
+    expect_text(p.err, "usage: train [options]\n");
+    proc_fini(&p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("training");
     TCase *tc = test_case(s, "training", 240);
     tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, help);
     tcase_add_test(tc, one_and_eight);
     tcase_add_test(tc, eight_and_one_is_killed);
     tcase_add_test(tc, a_launcher_is_killed);

@@ -205,6 +205,7 @@ START_TEST(port_in_use_says_by_whom)
     HAS(e.msg, "Address already in use");
     snprintf(pid, sizeof(pid), "by pid %d (", (int)getpid());
     HAS(e.msg, pid);
+    HAS(e.msg, "; choose another port with --master_port or --rdzv_endpoint");
 }
 END_TEST
 
@@ -222,7 +223,10 @@ START_TEST(port_in_use_by_another_job)
     config_of(0, RDZV_STATIC, port, 2, 2)->node_rank = 0;
     ck_assert_int_lt(try_open(0, &e), 0);
     nodes[0].r = NULL;
-    HAS(e.msg, "the coordinator of job 'first job' (node1, pid ");
+    HAS(e.msg, "in use by the coordinator of job 'first job' (node1, pid ");
+    const char *owner = strstr(e.msg, "pid ");
+    ck_assert_msg(owner && !strstr(owner + 1, "pid "), "the pid once: %s", e.msg);
+    HAS(e.msg, "; choose another port with --master_port or --rdzv_endpoint");
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
 }

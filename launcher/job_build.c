@@ -1,5 +1,6 @@
 #include "launcher/job_build.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -12,22 +13,56 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "agent/device/gpu.h"
 #include "agent/device/placement.h"
 #include "agent/output/stdio_std.h"
-#include "agent/worker_env.h"
-#include "core/log.h"
 #include "core/mem.h"
 #include "core/named_file.h"
 #include "core/netaddr.h"
 #include "core/parse.h"
-#include "agent/device/gpu.h"
 #include "launcher/program.h"
 #include "launcher/rdzv_conf.h"
-#include "launcher/token.h"
 
 #define STATIC_PORT 29500
 /* torchrun's for the static backend */
 #define STATIC_JOIN_TIMEOUT 900.0
+
+/* The words of the options that stand for enumerators. Each enumerator has one. */
+static const char *const backend_words[] = {
+    [RDZV_STATIC] = "static", [RDZV_C10D] = "c10d", [RDZV_FILE] = "file"};
+static const char *const restart_words[] = {[RESTART_GROUP] = "group", [RESTART_WORKER] = "worker"};
+static const char *const stdin_words[] = {
+    [STDIN_NONE] = "none", [STDIN_RANK0] = "rank0", [STDIN_ALL] = "all"};
+static const char *const isolate_words[] = {
+    [ISOLATE_AUTO] = "auto", [ISOLATE_NONE] = "none", [ISOLATE_PIDNS] = "pidns"};
+static const char *const gpu_check_words[] = {
+    [GPU_CHECK_AUTO] = "auto", [GPU_CHECK_OFF] = "off", [GPU_CHECK_FREE] = "free"};
+/* --bind has the first three, --numa_binding the others. */
+static const char *const bind_words[] = {
+    [BIND_NONE] = "none",
+    [BIND_CORE] = "core",
+    [BIND_NUMA] = "numa",
+    [BIND_GPU_NODE] = "node",
+    [BIND_GPU_SOCKET] = "socket",
+    [BIND_GPU_EXCLUSIVE] = "exclusive",
+    [BIND_GPU_COMPLEX] = "core-complex",
+};
+_Static_assert(ARRAY_LEN(backend_words) == RDZV_FILE + 1, "a word for each enum rdzv_backend");
+_Static_assert(ARRAY_LEN(restart_words) == RESTART_WORKER + 1, "a word for each restart_policy");
+_Static_assert(ARRAY_LEN(stdin_words) == STDIN_ALL + 1, "a word for each enum stdin_mode");
+_Static_assert(ARRAY_LEN(isolate_words) == ISOLATE_PIDNS + 1, "a word for each enum isolation");
+_Static_assert(ARRAY_LEN(gpu_check_words) == GPU_CHECK_FREE + 1, "a word for each enum gpu_check");
+_Static_assert(ARRAY_LEN(bind_words) == BIND_GPU_COMPLEX + 1, "a word for each enum bind_mode");
+
+/* The enumerator for an option's value, whose form has been checked. */
+static int enum_of(const struct options *o, enum opt_id id, const char *const *words, size_t n)
+{
+    size_t i = 0;
+    while (i < n && strcmp(words[i], opt_text(o, id)) != 0)
+        i++;
+    assert(i < n); /* options.def has a word that the table lacks */
+    return (int)i;
+}
 
 /* "<where>: <what is wrong>". */
 __attribute__((format(printf, 4, 5))) static int fail(struct options *o, enum opt_id id,
@@ -85,13 +120,14 @@ static const char *random_uuid(struct options *o)
 
 static int build_backend(struct rdzv_config *c, struct options *o, struct err *e)
 {
-    static const char *const names[] = {"static", "c10d", "file", NULL};
+    const char *names[ARRAY_LEN(backend_words) + 1] = {NULL};
     const char *text = opt_text(o, OPT_rdzv_backend), *near;
     if (!opt_workers(o) && !opt_given(o, OPT_rdzv_backend))
         text = "c10d";
-    for (int i = 0; names[i]; i++) {
+    for (size_t i = 0; i < ARRAY_LEN(backend_words); i++) {
+        names[i] = backend_words[i];
         if (strcmp(text, names[i]) == 0) {
-            c->backend = (enum rdzv_backend)i; /* RDZV_STATIC, RDZV_C10D, RDZV_FILE */
+            c->backend = (enum rdzv_backend)i;
             return 0;
         }
     }
@@ -114,9 +150,11 @@ static int build_nnodes(struct rdzv_config *c, struct options *o, struct err *e)
         c->min_nodes = c->max_nodes = 1;
     }
     if (c->backend == RDZV_STATIC && c->min_nodes != c->max_nodes) {
-        log_warn("%s %s: the static backend waits for all %d nodes; with --rdzv_backend c10d the "
-                 "workers start with %d",
-                 opt_where(o, OPT_nnodes), nnodes->text, c->max_nodes, c->min_nodes);
+        options_warn(
+            o,
+            "%s %s: the static backend waits for all %d nodes; with --rdzv_backend c10d the "
+            "workers start with %d",
+            opt_where(o, OPT_nnodes), nnodes->text, c->max_nodes, c->min_nodes);
         c->min_nodes = c->max_nodes;
     }
     return 0;
@@ -147,8 +185,9 @@ static int build_node_rank(struct rdzv_config *c, struct options *o, struct err 
         c->node_rank = (int)opt_number(o, OPT_node_rank);
     if (o->torchrun && c->backend != RDZV_STATIC) {
         if (c->node_rank > 0)
-            log_warn("%s %d has no effect with this rendezvous backend under the name torchrun",
-                     opt_where(o, OPT_node_rank), c->node_rank);
+            options_warn(o,
+                         "%s %d has no effect with this rendezvous backend under the name torchrun",
+                         opt_where(o, OPT_node_rank), c->node_rank);
         c->node_rank = -1;
     } else if (o->torchrun && !given) {
         c->node_rank = 0;
@@ -297,8 +336,8 @@ static int build_endpoint(struct rdzv_config *c, struct options *o, struct err *
                                : C10D_PORT;
     } else {
         if (opt_given(o, OPT_master_addr))
-            log_warn("%s has no effect with the c10d backend: give --rdzv_endpoint",
-                     opt_where(o, OPT_master_addr));
+            options_warn(o, "%s has no effect with the c10d backend: give --rdzv_endpoint",
+                         opt_where(o, OPT_master_addr));
         c->endpoint_host = "localhost";
         c->endpoint_port = C10D_PORT;
     }
@@ -330,20 +369,18 @@ static int build_local_addr(struct rdzv_config *c, struct options *o, struct err
     return 0;
 }
 
-static int build_store(struct rdzv_config *c, struct options *o)
+static void build_store(struct rdzv_config *c, struct options *o)
 {
-    const char *share = getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
-    enum { AGENT, RELAY, NONE } store = (int)opt_choice(o, OPT_master_store);
-    c->relay = store == RELAY;
-    c->agent_store = store != NONE;
+    const char *share = options_env(o, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+    c->relay = opt_is(o, OPT_master_store, "relay");
+    c->agent_store = !opt_is(o, OPT_master_store, "none");
     if (!opt_given(o, OPT_master_store) && c->backend != RDZV_STATIC && share &&
         strcmp(share, "1") == 0) {
-        log_notice("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: worker 0 serves the store itself "
-                   "(--master_store none)");
+        options_note(o, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: worker 0 serves the store itself "
+                        "(--master_store none)");
         c->agent_store = false;
     }
-    c->legacy_store_113 = opt_choice(o, OPT_store_compat) == 1;
-    return 0;
+    c->legacy_store_113 = opt_is(o, OPT_store_compat, "1.13");
 }
 
 /* torchrun's short cut: one node with nothing said about where to meet needs no fixed port. (There,
@@ -393,7 +430,7 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
     if (c->backend == RDZV_STATIC)
         c->join_timeout = STATIC_JOIN_TIMEOUT;
     bool is_static = c->backend == RDZV_STATIC && !(opt_workers(o) && is_alone(c, o));
-    if (rdzv_conf_apply(opt_text(o, OPT_rdzv_conf), is_static, c, e) < 0)
+    if (rdzv_conf_apply(o, is_static, c, e) < 0)
         return wrap(o, OPT_rdzv_conf, e);
     bool alone = opt_workers(o) && is_alone(c, o);
     if (alone) {
@@ -410,25 +447,27 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
     bool random = empty || (alone && (o->torchrun || !opt_given(o, OPT_rdzv_id)));
     if ((!random && check_name(o, OPT_rdzv_id, RDZV_RUN_ID_MAX, e) < 0) ||
         check_name(o, OPT_role, ROLE_MAX, e) < 0 || build_node_rank(c, o, e) < 0 ||
-        build_local_addr(c, o, e) < 0 || build_store(c, o) < 0)
+        build_local_addr(c, o, e) < 0)
         return -EINVAL;
+    build_store(c, o);
     c->run_id = random ? random_uuid(o) : opt_text(o, OPT_rdzv_id);
     c->role = spec->role = opt_text(o, OPT_role);
     c->host = spec->host;
     c->nproc = spec->nproc;
     c->max_restarts = (int)opt_number(o, OPT_max_restarts);
-    c->restart_policy = (enum restart_policy)opt_choice(o, OPT_restart_policy);
+    c->restart_policy = (enum restart_policy)enum_of(o, OPT_restart_policy, restart_words,
+                                                     ARRAY_LEN(restart_words));
     c->restart_backoff = opt_seconds(o, OPT_restart_backoff);
-    c->elect = opt_choice(o, OPT_coordinator_loss) == 0 &&
+    c->elect = opt_is(o, OPT_coordinator_loss, "elect") &&
                (!o->torchrun || opt_given(o, OPT_coordinator_loss));
     c->elastic = opt_flag(o, OPT_elastic) || o->torchrun;
     if (opt_flag(o, OPT_elastic) && c->min_nodes == c->max_nodes && opt_workers(o))
-        log_warn("%s has no effect without --nnodes MIN:MAX", opt_where(o, OPT_elastic));
+        options_warn(o, "%s has no effect without --nnodes MIN:MAX", opt_where(o, OPT_elastic));
     bool any = strcmp(opt_text(o, OPT_max_node_restarts), "any") == 0;
     c->max_node_restarts = any ? -1 : (int)opt_number(o, OPT_max_node_restarts);
     bool progress = !o->torchrun || opt_given(o, OPT_progress_time);
     c->progress_time = progress ? opt_seconds(o, OPT_progress_time) : 0;
-    return build_no_restart(c, o, e) < 0 ? -EINVAL : token_build(spec, o, e);
+    return build_no_restart(c, o, e);
 }
 
 /* ------------------------------------------------------------------------------------ workers */
@@ -448,7 +487,7 @@ static int named_gpus(const struct options *o, const char *visible)
 static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
 {
     const char *text = opt_text(o, OPT_nproc_per_node), *how = NULL;
-    const char *visible = worker_env_gpus(spec);
+    const char *visible = options_env(o, "CUDA_VISIBLE_DEVICES");
     char *end;
     long n = opt_workers(o) ? strtol(text, &end, 10) : 0;
     if (opt_workers(o) && end == text) {
@@ -458,10 +497,10 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
             return fail(o, OPT_nproc_per_node, e, "gpu: no GPU was found (%s)", how);
         if (n > 0) {
             spec->gpus = true;
-            log_notice("--nproc_per_node %s: %ld GPU%s (%s)", text, n, n == 1 ? "" : "s", how);
+            options_note(o, "--nproc_per_node %s: %ld GPU%s (%s)", text, n, n == 1 ? "" : "s", how);
         } else {
             n = o->torchrun ? sysconf(_SC_NPROCESSORS_ONLN) : usable_cpus();
-            log_notice("--nproc_per_node %s: %ld CPU%s", text, n, n == 1 ? "" : "s");
+            options_note(o, "--nproc_per_node %s: %ld CPU%s", text, n, n == 1 ? "" : "s");
         }
         if (n > NPROC_MAX)
             return fail(o, OPT_nproc_per_node, e, "%ld workers; %d are possible", n, NPROC_MAX);
@@ -469,7 +508,8 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
     spec->nproc = (int)n;
     spec->virtual_local_rank = opt_flag(o, OPT_virtual_local_rank);
     spec->gpus = spec->gpus || spec->virtual_local_rank;
-    spec->gpu_check = (enum gpu_check)opt_choice(o, OPT_gpu_check);
+    spec->gpu_check =
+        (enum gpu_check)enum_of(o, OPT_gpu_check, gpu_check_words, ARRAY_LEN(gpu_check_words));
     spec->gpu_wait = opt_seconds(o, OPT_gpu_memory_wait);
     if (spec->virtual_local_rank) {
         int devices = visible ? named_gpus(o, visible) : gpu_count(NULL, GPU_PROC, false, &how);
@@ -482,23 +522,23 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
 }
 
 /* torchrun's rule against one thread per CPU in each of many workers. */
-static void build_omp(struct job_spec *spec)
+static void build_omp(struct job_spec *spec, struct options *o)
 {
-    if (spec->nproc <= 1 || worker_env_given(spec, "OMP_NUM_THREADS"))
+    if (spec->nproc <= 1 || options_env(o, "OMP_NUM_THREADS"))
         return;
     spec->omp_num_threads = "1";
-    log_notice("OMP_NUM_THREADS is set to 1 for each of the %d workers (set it to change that)",
-               spec->nproc);
+    options_note(o,
+                 "OMP_NUM_THREADS is set to 1 for each of the %d workers (set it to change that)",
+                 spec->nproc);
 }
 
 static void build_binding(struct job_spec *spec, const struct options *o)
 {
     const struct opt_value *numa = &o->value[OPT_numa_binding];
-    spec->bind = (enum bind_mode)opt_choice(o, OPT_bind);
-    if (!numa->text || (opt_given(o, OPT_bind) && o->value[OPT_bind].from >= numa->from))
-        return;
-    spec->bind = (enum bind_mode)(BIND_GPU_NODE + opt_choice(o, OPT_numa_binding));
-    spec->gpus = true;
+    bool gpu = numa->text && !(opt_given(o, OPT_bind) && o->value[OPT_bind].from >= numa->from);
+    spec->bind = (enum bind_mode)enum_of(o, gpu ? OPT_numa_binding : OPT_bind, bind_words,
+                                         ARRAY_LEN(bind_words));
+    spec->gpus = spec->gpus || gpu;
 }
 
 /* -------------------------------------------------------------------------------------- output */
@@ -562,7 +602,7 @@ static const char *build_prefix(const struct options *o)
 {
     const char *text = text_or_null(o, OPT_log_line_prefix_template);
     if (!text && o->torchrun)
-        text = getenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+        text = options_env(o, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
     return o->torchrun && text && !*text ? NULL : text;
 }
 
@@ -579,10 +619,12 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
         return wrap(o, OPT_local_ranks_filter, e);
     bool silent = strchr(opt_text(o, OPT_local_ranks_filter), '-'); /* -1: meant so */
     if (opt_workers(o) && !silent && !memchr(show, true, n))
-        log_warn("%s %s: none of them is among the local ranks of this node, 0 to %d: nothing of "
-                 "its workers is shown",
-                 opt_where(o, OPT_local_ranks_filter), opt_text(o, OPT_local_ranks_filter),
-                 spec->nproc - 1);
+        options_warn(
+            o,
+            "%s %s: none of them is among the local ranks of this node, 0 to %d: nothing of "
+            "its workers is shown",
+            opt_where(o, OPT_local_ranks_filter), opt_text(o, OPT_local_ranks_filter),
+            spec->nproc - 1);
     spec->redirects = redirects;
     spec->tee = tee;
     spec->show = show;
@@ -609,8 +651,8 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
                     "'default' is)",
                     opt_text(o, OPT_logs_specs));
     if (strcmp(opt_text(o, OPT_event_log_handler), "null") != 0)
-        log_warn("%s %s has no effect: torchrun's event handlers are written in Python",
-                 opt_where(o, OPT_event_log_handler), opt_text(o, OPT_event_log_handler));
+        options_warn(o, "%s %s has no effect: torchrun's event handlers are written in Python",
+                     opt_where(o, OPT_event_log_handler), opt_text(o, OPT_event_log_handler));
     spec->quiet = opt_flag(o, OPT_quiet);
     return 0;
 }
@@ -622,7 +664,7 @@ static char **build_filters(const struct job_spec *spec, struct options *o, enum
     for (int i = 0; i < spec->nproc; i++)
         teed = teed || spec->tee[i] & std;
     if (*opt_text(o, id) && !teed)
-        log_warn("%s has no effect: it needs --tee %d", opt_where(o, id), std);
+        options_warn(o, "%s has no effect: it needs --tee %d", opt_where(o, id), std);
     if (!*opt_text(o, id) || !teed)
         return NULL;
     char **list = stdio_list_parse(opt_text(o, id));
@@ -672,8 +714,8 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
         else if (signo)
             list[n++] = signo;
         else if (o->torchrun)
-            log_warn("%s: there is no signal '%.*s'", opt_where(o, OPT_signals_to_handle),
-                     (int)(len > 40 ? 40 : len), s);
+            options_warn(o, "%s: there is no signal '%.*s'", opt_where(o, OPT_signals_to_handle),
+                         (int)(len > 40 ? 40 : len), s);
         else
             return fail(o, OPT_signals_to_handle, e, "there is no signal '%.*s'",
                         (int)(len > 40 ? 40 : len), s);
@@ -701,11 +743,12 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     if (!opt_workers(o))
         spec->name = opt_flag(o, OPT_rdzv_only) ? "dlaunch --rdzv_only" : "dlaunch --witness";
     build_binding(spec, o);
-    build_omp(spec);
+    build_omp(spec, o);
     spec->dup_stdout = build_filters(spec, o, OPT_duplicate_stdout_filters, STD_OUT);
     spec->dup_stderr = build_filters(spec, o, OPT_duplicate_stderr_filters, STD_ERR);
-    spec->stdin_mode = (enum stdin_mode)opt_choice(o, OPT_stdin);
-    spec->isolation = (enum isolation)opt_choice(o, OPT_isolate);
+    spec->stdin_mode = (enum stdin_mode)enum_of(o, OPT_stdin, stdin_words, ARRAY_LEN(stdin_words));
+    spec->isolation =
+        (enum isolation)enum_of(o, OPT_isolate, isolate_words, ARRAY_LEN(isolate_words));
     spec->timeout = opt_seconds(o, OPT_timeout);
     spec->shutdown_timeout = opt_seconds(o, OPT_shutdown_timeout);
     return 0;

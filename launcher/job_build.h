@@ -7,9 +7,11 @@
 
 #define C10D_PORT 29400 /* where nodes meet by c10d when no port is given */
 
-/* Checks everything that can be known before anything is started, and says in a line each what it
- * decided by itself. The spec borrows from the options. On failure one line that names the value
- * and where it came from, and *exit_status: 2 (torchrun's 1 under that name), 126 or 127. */
+/* Checks everything that can be checked before anything is started. Reads no environment but that
+ * of the options and prints nothing: a decision that the user should know of is noted in the
+ * options (options_log_notes()). The spec borrows from the options; its token is token_build()'s.
+ * On failure one line that names the value and its source, and *exit_status: 2 (torchrun's 1 under
+ * that name), 126 or 127. */
 int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct err *e);
 
 #endif

@@ -244,9 +244,9 @@ static int print_and_end(const struct options *o)
         printf("dlaunch %s\n", DLAUNCH_VERSION);
         rc = fflush(stdout) != 0 ? -errno : 0;
     } else if (opt_given(o, OPT_print_options)) {
-        rc = opt_choice(o, OPT_print_options) == 0 ? usage_ini(stdout) : usage_mdoc(stdout);
+        rc = opt_is(o, OPT_print_options, "ini") ? usage_ini(stdout) : usage_mdoc(stdout);
     } else if (opt_given(o, OPT_print_completion)) {
-        if (opt_choice(o, OPT_print_completion) != 0) {
+        if (!opt_is(o, OPT_print_completion, "bash")) {
             log_error("--print_completion: there is none for %s",
                       opt_text(o, OPT_print_completion));
             return 2;
@@ -354,7 +354,9 @@ static int launch(struct options *o, int argc, char **argv)
     if (opt_flag(o, OPT_print_config))
         return printed(plan_print_config(stdout, o));
     bool binding = opt_flag(o, OPT_print_binding);
-    if (job_build(&job, o, &status, &e) < 0 ||
+    int rc = job_build(&job, o, &status, &e);
+    options_log_notes(o);
+    if (rc < 0 || token_build(&job, o, &e) < 0 ||
         (binding && plan_print_binding(stdout, &job, &e) < 0) ||
         (opt_flag(o, OPT_dry_run) && plan_print(stdout, &job, o, &e) < 0)) {
         log_error("%s", e.msg);

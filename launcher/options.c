@@ -1,5 +1,6 @@
 #include "launcher/options.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <limits.h>
@@ -74,6 +75,63 @@ char *options_printf(struct options *o, const char *fmt, ...)
         vsnprintf(kept, size, fmt, again);
     va_end(again);
     return kept;
+}
+
+struct opt_note {
+    struct opt_note *next;
+    bool warning;
+    const char *text;
+};
+
+static void keep_note(struct options *o, bool warning, const char *fmt, va_list ap)
+{
+    char text[ERR_MSG_MAX];
+    struct opt_note *note = options_alloc(o, sizeof(*note)), **end = &o->notes;
+    vsnprintf(text, sizeof(text), fmt, ap);
+    *note = (struct opt_note){.warning = warning, .text = options_printf(o, "%s", text)};
+    while (*end)
+        end = &(*end)->next;
+    *end = note;
+}
+
+void options_warn(struct options *o, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    keep_note(o, true, fmt, ap);
+    va_end(ap);
+}
+
+void options_note(struct options *o, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    keep_note(o, false, fmt, ap);
+    va_end(ap);
+}
+
+void options_log_notes(struct options *o)
+{
+    for (; o->notes; o->notes = o->notes->next) {
+        if (o->notes->warning)
+            log_warn("%s", o->notes->text);
+        else
+            log_notice("%s", o->notes->text);
+    }
+}
+
+const char *options_env(const struct options *o, const char *name)
+{
+    size_t len = strlen(name);
+    for (size_t i = o->nenv; i-- > 0;) { /* the last one wins */
+        if (strncmp(o->env[i], name, len) == 0 && o->env[i][len] == '=')
+            return o->env[i] + len + 1;
+    }
+    for (char *const *env = o->envp; env && *env; env++) {
+        if (strncmp(*env, name, len) == 0 && (*env)[len] == '=')
+            return *env + len + 1;
+    }
+    return NULL;
 }
 
 static void set_default(struct options *o, enum opt_id id, const char *text)
@@ -322,9 +380,10 @@ double opt_seconds(const struct options *o, enum opt_id id)
     return s;
 }
 
-int opt_choice(const struct options *o, enum opt_id id)
+bool opt_is(const struct options *o, enum opt_id id, const char *word)
 {
-    return find_word(opt_table[id].values, opt_text(o, id));
+    assert(opt_table[id].kind == KIND_CHOICE && find_word(opt_table[id].values, word) >= 0);
+    return strcmp(opt_text(o, id), word) == 0;
 }
 
 const char *opt_where(struct options *o, enum opt_id id)
@@ -621,6 +680,7 @@ static int read_env(struct options *o, char *const *envp, bool ours, struct err 
 /* The stronger ones first: a value that is not used is not checked, as argparse does it. */
 int options_read_env(struct options *o, char *const *envp, struct err *e)
 {
+    o->envp = envp;
     int rc = read_env(o, envp, true, e);
     return rc < 0 ? rc : read_env(o, envp, false, e);
 }

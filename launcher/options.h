@@ -93,8 +93,10 @@ struct options {
     char **env;              /* [env] of the file: "NAME=value", NULL-terminated; NULL when empty */
     const char **env_source; /* one for each */
     size_t nenv;
-    const char *nodelist; /* of Slurm, when its values are used; NULL */
-    int exit_status;      /* for an error in the options: 2, or torchrun's 1 */
+    char *const *envp;      /* where DLAUNCH_* and PET_* were read from; NULL: nowhere */
+    struct opt_note *notes; /* for the user, in order */
+    const char *nodelist;   /* of Slurm, when its values are used; NULL */
+    int exit_status;        /* for an error in the options: 2, or torchrun's 1 */
     struct options_mem *mem;
 };
 
@@ -136,7 +138,10 @@ static inline bool opt_workers(const struct options *o)
 }
 long opt_number(const struct options *o, enum opt_id id); /* KIND_NUMBER, KIND_PORT, KIND_RANK */
 double opt_seconds(const struct options *o, enum opt_id id);
-int opt_choice(const struct options *o, enum opt_id id); /* index of the word in `values` */
+/* Whether the value of a KIND_CHOICE is this one of its words. */
+bool opt_is(const struct options *o, enum opt_id id, const char *word);
+/* A variable as the workers will have it: of the file's [env], else of envp; or NULL. */
+const char *options_env(const struct options *o, const char *name);
 
 /* The place of a value for messages: "--nnodes", "PET_NNODES", "/etc/job.ini:12: nnodes". */
 const char *opt_where(struct options *o, enum opt_id id);
@@ -149,6 +154,13 @@ const char *opt_nearest(const char *name, const char *dashes, char out[64]);
 
 /* The word at `index` of "a|b|c", its length in *len; NULL behind the last. */
 const char *opt_word(const char *words, int index, size_t *len);
+
+/* Keeps a line for the user, a warning or a notice; options_log_notes() logs and drops them. */
+void options_warn(struct options *o, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3), nonnull(2)));
+void options_note(struct options *o, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3), nonnull(2)));
+void options_log_notes(struct options *o);
 
 /* Memory that lives as long as the options. */
 void *options_alloc(struct options *o, size_t size); /* zeroed */

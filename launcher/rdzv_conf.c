@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/log.h"
 #include "core/mem.h"
 #include "core/parse.h"
 
@@ -94,15 +93,16 @@ static int apply_value(const struct key *k, const char *value, bool is_static,
 }
 
 /* torchrun ignores a key that its backend does not read. */
-static void warn_unknown(const char *key)
+static void warn_unknown(struct options *o, const char *key)
 {
     char list[256] = "";
     size_t used = 0;
     for (size_t i = 0; i < ARRAY_LEN(keys); i++)
         used +=
             (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "", keys[i].name);
-    log_warn("--rdzv_conf: unknown key %.60s has no effect%s (known keys: %s)", key,
-             strpbrk(key, "'\"") ? "; the quotes are part of it" : "", list);
+    options_warn(o, "%s: unknown key %.60s has no effect%s (known keys: %s)",
+                 opt_where(o, OPT_rdzv_conf), key,
+                 strpbrk(key, "'\"") ? "; the quotes are part of it" : "", list);
 }
 
 /* Copies [from, to) without blanks around it. False when it does not fit. */
@@ -119,8 +119,9 @@ static bool copy_trimmed(char *out, size_t cap, const char *from, const char *to
     return true;
 }
 
-int rdzv_conf_apply(const char *text, bool is_static, struct rdzv_config *c, struct err *e)
+int rdzv_conf_apply(struct options *o, bool is_static, struct rdzv_config *c, struct err *e)
 {
+    const char *text = opt_text(o, OPT_rdzv_conf);
     if (!text[strspn(text, " \t")])
         return 0;
     for (;;) {
@@ -137,7 +138,7 @@ int rdzv_conf_apply(const char *text, bool is_static, struct rdzv_config *c, str
                            (int)(end - text > 60 ? 60 : end - text), text);
         int k = rdzv_conf_find(key, strlen(key));
         if (k < 0)
-            warn_unknown(key);
+            warn_unknown(o, key);
         if (k >= 0 && apply_value(&keys[k], value, is_static, c, e) < 0) {
             err_wrap(e, "%s", key);
             return -EINVAL;

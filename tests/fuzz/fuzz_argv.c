@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "launcher/detect.h"
 #include "launcher/job_build.h"
+#include "launcher/token.h"
 
 #define WORDS_MAX 64
 
@@ -53,7 +54,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     argv[argc] = env[n] = NULL;
     options_init(&o, argc ? argv[0] : "dlaunch");
     if (options_read_argv(&o, argc, argv, &e) < 0 || options_read_env(&o, env, &e) < 0 ||
-        detect(&o, env, &host, &e) < 0 || job_build(&job, &o, &status, &e) < 0)
+        detect(&o, env, &host, &e) < 0 || job_build(&job, &o, &status, &e) < 0 ||
+        token_build(&job, &o, &e) < 0)
         check_error(&e);
     else
         check_job(&job);

@@ -84,7 +84,9 @@ static void build(struct built *b, const char *prog, char *const *args)
     if (g_ini)
         config_text_read(&b->o, "job.ini", g_ini, strlen(g_ini), on_config_error, NULL);
     g_said[0] = '\0';
+    b->o.envp = environ;
     b->rc = job_build(&b->job, &b->o, &b->status, &b->e);
+    options_log_notes(&b->o);
 }
 
 static void build_ok(struct built *b, const char *prog, char *const *args)

@@ -47,6 +47,7 @@ static char *plan(char *const *args, const char *nodelist, char **env)
     options_init(&o, "dlaunch");
     ck_assert_msg(options_read_argv(&o, argc, argv, &e) == 0, "%s", e.msg);
     o.nodelist = nodelist;
+    o.envp = environ;
     ck_assert_msg(job_build(&job, &o, &status, &e) == 0, "%s", e.msg);
     job.host = job.rdzv.host = "node-a";
     FILE *f = open_memstream(&text, &len);

@@ -72,7 +72,9 @@ static struct auth *guard_for(const char *prog, ...)
     if (g_ini)
         config_text_read(&g_options, "job.ini", g_ini, strlen(g_ini), on_config_error, NULL);
     memset(&job, 0, sizeof(job));
-    return job_build(&job, &g_options, &status, &g_error) < 0 ? NULL : job.rdzv.auth;
+    bool ok = job_build(&job, &g_options, &status, &g_error) == 0;
+    options_log_notes(&g_options);
+    return ok && token_build(&job, &g_options, &g_error) == 0 ? job.rdzv.auth : NULL;
 }
 
 #define HAS(text, part) ck_assert_msg(strstr(text, part), "'%s' is not in: %s", part, text)

@@ -32,6 +32,7 @@
 #include "agent/device/gpu_watch.h"
 #include "agent/hostname_check.h"
 #include "agent/process/exit_notify.h"
+#include "agent/process/file_timer.h"
 #include "agent/process/sweep.h"
 #include "agent/report/flight_report.h"
 #include "agent/report/report.h"
@@ -81,6 +82,7 @@ struct agent {
     struct spawner *spawner;
     struct reaper *reaper;
     struct exit_notify *dying;
+    struct file_timer *file_timer; /* NULL: not enabled */
     struct placement *placement;
     struct cgroup cgroup;
     struct oom_watch oom;
@@ -950,6 +952,7 @@ static void free_agent(struct agent *a)
     for (int i = 0; i < a->job->nproc; i++)
         close_fd(&a->workers[i].listen_fd);
     exit_notify_free(a->dying);
+    file_timer_free(a->file_timer);
     segment_close(&a->segment);
     free(a->recorded);
     worker_env_shared_free(a->env);
@@ -1149,6 +1152,32 @@ static int open_parts(struct agent *a, struct err *e)
     return 0;
 }
 
+/* The worker whose process, or whose descendant, has not released its timer in time. */
+static void on_timer_expired(void *arg, const pid_t *parents, int n, int signo, const char *text)
+{
+    struct agent *a = arg;
+    char name[24];
+    log_error("%s: sending %s", text, signal_name(signo, name));
+    for (int i = 0; i < a->job->nproc; i++) {
+        struct worker *w = &a->workers[i];
+        if (w->state == WORKER_RUNNING && w->pid == parents[n - 1])
+            snprintf(w->timer, sizeof(w->timer), "%s; dlaunch sent %s", text,
+                     signal_name(signo, name));
+    }
+}
+
+static int open_file_timer(struct agent *a, struct err *e)
+{
+    const char *enabled = getenv("TORCHELASTIC_ENABLE_FILE_TIMER");
+    if (a->job->nproc == 0 || !enabled || strcmp(enabled, "1") != 0)
+        return 0;
+    int r = file_timer_open(&a->file_timer, a->loop, &a->scope, getenv("TORCHELASTIC_TIMER_FILE"),
+                            on_timer_expired, a, e);
+    a->ctx.timer_file = file_timer_path(a->file_timer);
+    guardian_set_path(a->link->page->unlink_path[2], a->ctx.timer_file);
+    return r;
+}
+
 int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
                struct guardian_link *link, void (*on_done)(void *arg, int exit_status), void *arg,
                struct err *e)
@@ -1204,6 +1233,8 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
     r = open_handles(a, e);
     if (r == 0)
         a->dying = exit_notify_new(loop, &a->scope, agent_on_dying, a);
+    if (r == 0)
+        r = open_file_timer(a, e);
     if (r == 0 && job->gpus)
         a->gpus = gpu_watch_new(loop, &a->scope, job, GPU_PROC, "/dev/kmsg");
     struct rdzv_callbacks cb = callbacks;

@@ -29,7 +29,7 @@ struct guardian_page {
     _Atomic uint32_t abandoned; /* 1: it has waited in vain for some, and has named them */
     _Atomic uint32_t nworkers;  /* workers started and not yet reaped, for the message */
     char cgroup[256];           /* to be killed and removed; "" none */
-    char unlink_path[2][256];   /* files and empty directories to remove when the agent cannot */
+    char unlink_path[3][256];   /* files and empty directories to remove when the agent cannot */
 };
 
 struct guardian_link {

@@ -41,7 +41,8 @@ struct worker {
     bool ok;     /* exited with 0 */
     int attempt; /* the restart count with which it was started */
     char error_file[FAILURE_PATH_MAX], stderr_log[FAILURE_PATH_MAX]; /* of that; "": none */
-    int respawn; /* the restart count with which it is to be started again; 0: it is not */
+    char timer[256]; /* its file timer that expired, and the signal sent; "": none */
+    int respawn;     /* the restart count with which it is to be started again; 0: it is not */
     uint64_t started_ns, ended_ns;
     int listen_fd; /* its data socket, until it is handed down; -1 */
     uint16_t port;
@@ -53,8 +54,9 @@ struct worker_context {
     const struct job_spec *job;
     const struct rank_table *table;
     int group_rank;
-    const char *ifname; /* the interface that workers are told to use; NULL: none */
-    int restart_count;  /* the table's, or a later one under RESTART_WORKER */
+    const char *timer_file; /* of the file timer; NULL: not served */
+    const char *ifname;     /* the interface that workers are told to use; NULL: none */
+    int restart_count;      /* the table's, or a later one under RESTART_WORKER */
     struct spawner *spawner;
     struct reaper *reaper;
     struct stdio_pump *pump;

@@ -81,6 +81,7 @@ ROW(max_restarts, decimal(tmp, in->job->rdzv.max_restarts))
 ROW(run_id, in->job->rdzv.run_id)
 ROW(agent_store, in->table->agent_store ? "True" : "False")
 ROW(signals, in->job->signals_to_handle)
+ROW(timer_file, in->timer_file ?: getenv("TORCHELASTIC_TIMER_FILE"))
 ROW(nccl_async, getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") ?: "1")
 ROW(omp_num_threads, getenv("OMP_NUM_THREADS") ?: in->job->omp_num_threads)
 ROW(gloo_ifname, getenv("GLOO_SOCKET_IFNAME") ?: in->ifname)
@@ -111,6 +112,7 @@ static const struct row shared_rows[] = {
     {"TORCHELASTIC_RUN_ID", run_id},
     {"TORCHELASTIC_USE_AGENT_STORE", agent_store},
     {"TORCHELASTIC_SIGNALS_TO_HANDLE", signals},
+    {"TORCHELASTIC_TIMER_FILE", timer_file},
     {"TORCH_NCCL_ASYNC_ERROR_HANDLING", nccl_async},
     {"OMP_NUM_THREADS", omp_num_threads},
     {"GLOO_SOCKET_IFNAME", gloo_ifname},

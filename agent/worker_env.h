@@ -4,8 +4,8 @@
  *   - torchelastic's variables: LOCAL_RANK, RANK, GROUP_RANK, ROLE_RANK, ROLE_NAME,
  *     LOCAL_WORLD_SIZE, WORLD_SIZE, GROUP_WORLD_SIZE, ROLE_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
  *     TORCHELASTIC_{RESTART_COUNT,MAX_RESTARTS,RUN_ID,USE_AGENT_STORE,ERROR_FILE,
- *     SIGNALS_TO_HANDLE}, TORCH_NCCL_ASYNC_ERROR_HANDLING (1 unless it is set), OMP_NUM_THREADS
- *     (where it is not set and the job says so)
+ *     SIGNALS_TO_HANDLE,TIMER_FILE}, TORCH_NCCL_ASYNC_ERROR_HANDLING (1 unless it is set),
+ * OMP_NUM_THREADS (where it is not set and the job says so)
  *   - NODE_RANK, the same number as GROUP_RANK, under the name that many scripts look for
  *   - GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, TP_SOCKET_IFNAME, where they are not set and this
  *     host's own name would lead its peers astray (agent/hostname_check.h)
@@ -40,6 +40,7 @@ struct worker_env_input {
     const char *error_file;    /* "" when there are no log files */
     int segment_fd, listen_fd; /* -1: none */
     const char *master_addr;   /* for this node; NULL: the table's */
+    const char *timer_file;    /* of the file timer; NULL: what the user has set */
     const char *ifname; /* the interface for libraries that would choose a wrong one; NULL: none */
     /* NULL, or where the common part is kept from one worker to the next: points to NULL before the
      * first; to be freed when the round is over, or this process's environment changes. */

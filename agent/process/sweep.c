@@ -50,8 +50,7 @@ static void visit_pids_in(int fd, struct visitor *v)
     }
 }
 
-/* Its state letter and its parent; false when it is gone. */
-static bool read_stat(pid_t pid, char *state, pid_t *parent)
+bool sweep_read_stat(pid_t pid, char *state, pid_t *parent)
 {
     char path[64], stat[2048];
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
@@ -73,7 +72,7 @@ static bool scan_for_children(pid_t parent, struct visitor *v)
     for (struct dirent *e; (e = readdir(d));) {
         char state;
         pid_t pid = (pid_t)atoi(e->d_name), its_parent;
-        if (pid > 0 && read_stat(pid, &state, &its_parent) && its_parent == parent)
+        if (pid > 0 && sweep_read_stat(pid, &state, &its_parent) && its_parent == parent)
             v->visit(v, pid);
     }
     closedir(d);
@@ -183,7 +182,7 @@ static void kill_descendant(struct visitor *v, pid_t pid)
     char state;
     pid_t parent;
     _cleanup_fd_ int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (!read_stat(pid, &state, &parent) || (parent != d->parent && parent != getpid()))
+    if (!sweep_read_stat(pid, &state, &parent) || (parent != d->parent && parent != getpid()))
         return;
     if (pidfd >= 0)
         syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, NULL, 0);
@@ -318,7 +317,7 @@ const char *sweep_describe(pid_t pid, char *out, size_t cap)
         text[strcspn(text, "\n")] = '\0';
         log_escape(name, sizeof(name), text, strlen(text), 0);
     }
-    if (!read_stat(pid, &state, &parent)) {
+    if (!sweep_read_stat(pid, &state, &parent)) {
         snprintf(out, cap, "pid %d (%s) is gone", (int)pid, name);
         return out;
     }

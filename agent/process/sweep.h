@@ -38,6 +38,9 @@ int sweep_children(pid_t *out, int max);
  * nfs_wait_bit_killable". Returns out. */
 const char *sweep_describe(pid_t pid, char *out, size_t cap);
 
+/* The state letter and the parent of a process; false when the process does not exist. */
+bool sweep_read_stat(pid_t pid, char *state, pid_t *parent);
+
 /* Tests: pretends that the kernel has no children files (CONFIG_PROC_CHILDREN). */
 extern bool sweep_without_children_files;
 

@@ -229,6 +229,8 @@ def changes(env, inherited, names):
             out[name] = "<free port>"
         elif name == "MASTER_ADDR" and value in (socket.getfqdn(), socket.gethostname()):
             out[name] = "<host name>"
+        elif name == "TORCHELASTIC_TIMER_FILE":
+            out[name] = re.sub(r"^<dir>/tmp/watchdog_timer_[A-Za-z0-9_-]+$", "<new FIFO in TMPDIR>", normal(value, names))
         elif name.startswith("DLAUNCH_") and name.endswith("_FD"):
             out[name] = "<fd>"
         else:

@@ -140,6 +140,16 @@ def recorded_error_is_reported(folder):
         assert "no such thing as a free lunch" in json.dumps(json.load(f))
 
 
+def file_timer_restarts_a_slow_worker(folder):
+    """torchrun ends with the worker that its watchdog kills; here the job goes on with its restarts."""
+    job = dlaunch("--nproc_per_node", 2, "--max_restarts", 1, script("watchdog.py"),
+                  env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TMPDIR": folder})
+    out = job.wait()
+    assert re.search(r"timer 'slow step' of pid \d+ expired: sending SIGKILL", job.text("err")), job.everything()
+    assert count(out, "rank 1: all steps in time") == 1, job.everything()
+    assert not glob.glob(folder + "/watchdog_timer_*")
+
+
 def error_file_reaches_an_outer_launcher(folder):
     """Each launcher's own TORCHELASTIC_ERROR_FILE, when it is itself a worker of another."""
     outer = dlaunch("--log_dir", folder + "/logs", "--no_python", DLAUNCH, "--nproc_per_node", 2, "--log_dir",
@@ -224,7 +234,7 @@ CHECKS = [
     init_by_tcp_at_the_master, init_by_file, init_by_tcp_of_its_own, stores_of_its_own,
     monitored_barrier_names_the_late_rank, training_is_the_same_on_one_and_two_nodes,
     training_goes_on_from_its_checkpoint, training_goes_on_after_a_kill_on_two_nodes, loaders_are_grandchildren,
-    sharded_training_and_checkpoint, recorded_error_is_reported, error_file_reaches_an_outer_launcher,
+    sharded_training_and_checkpoint, recorded_error_is_reported, file_timer_restarts_a_slow_worker, error_file_reaches_an_outer_launcher,
     breakpoint_reads_standard_input, distributed_launch, first_program_in_two_terminals, elastic_nodes,
 ]
 

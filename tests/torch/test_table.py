@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every row of the table of features in doc/torchrun.md names tests that there are, and that are run."""
+"""Every row of the tables of features and of variables in doc/torchrun.md names tests that exist and are run."""
 import glob
 import os
 import re
@@ -32,8 +32,11 @@ def problems_of(row):
 
 def main():
     with open(f"{ROOT}/doc/torchrun.md") as f:
-        section = f.read().split("## Feature by feature", 1)[1].split("\n#", 1)[0]
-    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+        text = f.read()
+    rows = []
+    for title in ("## Feature by feature", "## Environment variables"):
+        section = text.split(title, 1)[1].split("\n#", 1)[0]
+        rows += [line for line in section.splitlines() if line.startswith("| ")][1:]
     failed = 0
     for row in rows:
         problems = list(problems_of(row))

@@ -7,7 +7,7 @@ variable, default and words. What differs stands in differences.py.
     test_torchrun.py --live      against the torchrun of this interpreter's PyTorch, which must still agree
                                  with the facts kept of its version
     test_torchrun.py --record    keeps the facts of this interpreter's PyTorch
-    ... NAME...                  only the cases with these names; "options": those
+    ... NAME...                  only the cases with these names; "options", "variables": only those
 
 BUILD says where dlaunch is (build).
 """
@@ -26,6 +26,7 @@ from compared import Dlaunch, Torchrun, compare, facts_of  # noqa: E402
 from differences import Differences  # noqa: E402
 from jobs import summary, time_is_up  # noqa: E402
 from options import compare_options, of_torchrun  # noqa: E402
+import variables  # noqa: E402
 
 BUILD = os.environ.get("BUILD", os.path.join(HERE, "../../build"))
 
@@ -66,6 +67,7 @@ def record(launcher, cases, names):
     with open(path, "w") as f:
         f.write('{"version": %s, "python": %s,\n' % (json.dumps(launcher.version), json.dumps(platform.python_version())))
         if has_newest_options(launcher.version):
+            f.write('"variables": %s,\n' % json.dumps(variables.of_torchrun(), indent=0))
             f.write('"options": {\n%s},\n' % ",\n".join(json.dumps(name) + ": " + json.dumps(value, sort_keys=True)
                                                        for name, value in of_torchrun().items()))
         f.write('"facts": {\n')
@@ -110,6 +112,19 @@ def check_options(tally, kept, live, differences):
                 [f"{what} of {name}: torchrun {a!r}, dlaunch {b!r}" for name, what, a, b in bad])
 
 
+def check_variables(tally, kept, live, version):
+    """Each variable has its row in doc/torchrun.md, and no row is of another variable."""
+    if live:
+        now = variables.of_torchrun()
+        tally.check(f"the kept variables are no longer torchrun {version}'s",
+                    [f"{name}: kept {kept.get(name)}, now {now.get(name)}" for name in sorted({**kept, **now})
+                     if kept.get(name) != now.get(name)])
+    rows = variables.of_document()
+    tally.check(f"variables (torchrun {version})",
+                [f"{name}: torchrun {kept.get(name, 'does not use it')}, doc/torchrun.md {rows.get(name, 'has no row')}"
+                 for name in sorted({**kept, **rows}) if kept.get(name) != rows.get(name)])
+
+
 def main():
     live, names = "--live" in sys.argv, [a for a in sys.argv[1:] if not a.startswith("--")]
     chosen = lambda cases: [c for c in cases if not names or c.name in names]
@@ -122,6 +137,8 @@ def main():
         kept = json.load(open(path)) if os.path.exists(path) else {"version": torchrun.version, "facts": {}}
         differences = Differences(kept["version"])
         cases = chosen(cases_for(kept["version"]))
+        if has_newest_options(kept["version"]) and (not names or "variables" in names):
+            check_variables(tally, kept.get("variables", {}), live, kept["version"])
         if has_newest_options(kept["version"]) and (not names or "options" in names):
             check_options(tally, kept.get("options", {}), live, differences)
         for i, case in enumerate(cases):

@@ -1,5 +1,5 @@
-/* README.md and the manual pages say what is true of the programs: options, exit statuses, the
- * store's opcodes, the library's functions, paths; and tests/run.sh of the tests. */
+/* The documents agree with the programs: options, exit statuses, opcodes of the store, functions of
+ * the library, variables, paths. tests/run.sh counts every test program. */
 #include "tests/lib/test.h"
 
 #include <ctype.h>
@@ -14,8 +14,8 @@
 #include "rendezvous/store/store_proto.h"
 #include "tests/lib/proc.h"
 
-/* A paper as plain text: in manual pages "Fl \-name" becomes --name, and macros lose their dot. */
-static char *read_paper(const char *path)
+/* A document as plain text: in manual pages "Fl \-name" becomes --name. */
+static char *read_document(const char *path)
 {
     char *text = read_file(path), *to = text;
     for (const char *p = text; *p;) {
@@ -35,14 +35,14 @@ static char *read_paper(const char *path)
 }
 
 /* Calls fn for README.md and every manual page. */
-static void each_paper(void (*fn)(const char *path, const char *text))
+static void each_document(void (*fn)(const char *path, const char *text))
 {
     glob_t g;
     ck_assert_int_eq(glob("man/*.[1-9]", 0, NULL, &g), 0);
     ck_assert_uint_ge(g.gl_pathc, 5);
     for (size_t i = 0; i <= g.gl_pathc; i++) {
         const char *path = i < g.gl_pathc ? g.gl_pathv[i] : "README.md";
-        char *text = read_paper(path);
+        char *text = read_document(path);
         fn(path, text);
         free(text);
     }
@@ -51,9 +51,9 @@ static void each_paper(void (*fn)(const char *path, const char *text))
 
 /* ------------------------------------------------------------------------------------- options */
 
-static char *g_others; /* the help of the other programs of ours */
+static char *g_others; /* the help texts of the programs besides dlaunch */
 
-/* Options of programs that are not ours. */
+/* Options of programs that are not part of dlaunch. */
 static const char *const foreign[] = {
     "--nodes", "--ntasks-per-node", "--cflags", "--libs", "--local-rank", "--lr", NULL};
 
@@ -101,18 +101,18 @@ START_TEST(options_exist)
     proc_run(&p, ARGV(build_path("dlaunchctl"), "--help"), NULL, 20);
     proc_run(&q, ARGV(build_path("examples/train"), "--help"), NULL, 20);
     proc_run(&tool, ARGV(build_path("dlcoll_perf"), "--help"), NULL, 20);
-    g_others = test_text("%s%s%s", p.out, q.err, tool.out);
+    g_others = test_text("%s%s%s", p.out, q.out, tool.out);
     proc_fini(&p);
     proc_fini(&q);
     proc_fini(&tool);
     ck_assert(is_option("--max-restarts") && is_option("--json") && is_option("--crash-rank"));
     ck_assert(!is_option("--crash") && !is_option("--bananas"));
-    each_paper(check_options);
+    each_document(check_options);
 }
 END_TEST
 
-/* All of them, in the words of the table. */
-START_TEST(options_of_the_manual)
+/* OPTIONS of dlaunch.1 is generated from launcher/options.def. */
+START_TEST(options_of_the_manual_are_generated)
 {
     static const char begin[] = ".\\\" OPTIONS begin\n", end[] = ".\\\" OPTIONS end\n";
     struct proc p;
@@ -120,20 +120,21 @@ START_TEST(options_of_the_manual)
     ck_assert(from && to && from < to);
     *to = '\0';
     proc_run(&p, ARGV(build_path("dlaunch"), "--print_options", "mdoc"), NULL, 20);
-    ck_assert_msg(strcmp(from + strlen(begin), p.out) == 0,
-                  "man/dlaunch.1 is not what the table makes: type 'make generated'");
+    ck_assert_msg(
+        strcmp(from + strlen(begin), p.out) == 0,
+        "OPTIONS of man/dlaunch.1 differ from launcher/options.def: type 'make generated'");
     proc_fini(&p);
     free(page);
 }
 END_TEST
 
-/* --------------------------------------------------------------------------- what else is said */
+/* ----------------------------------------------------------------- statuses, opcodes, functions */
 
-/* Each line of "Exit status:" in --help stands in the manual and in the README. */
-START_TEST(exit_statuses)
+/* Each line of "Exit status:" in --help is in dlaunch(1) and in README.md. */
+START_TEST(exit_statuses_are_documented)
 {
     struct proc p;
-    char *man = read_paper("man/dlaunch.1"), *readme = read_file("README.md"), *save;
+    char *man = read_document("man/dlaunch.1"), *readme = read_file("README.md"), *save;
     int n = 0;
     proc_run(&p, ARGV(build_path("dlaunch"), "--help"), NULL, 20);
     char *rows = strstr(p.out, "\nExit status:\n");
@@ -162,7 +163,7 @@ static const char *opcode(enum store_dialect d, enum store_cmd cmd)
     return op < 0 ? "-" : test_text("%d", op);
 }
 
-START_TEST(store_commands)
+START_TEST(store_commands_are_documented)
 {
     char *page = read_file("man/dlaunch-protocol.7");
     for (int c = 0; c < STORE_CMDS; c++) {
@@ -184,14 +185,13 @@ static void add_functions(const char *path, const char *text)
         g_functions = test_text("%s%s", g_functions, text);
 }
 
-/* What the library exports is described. */
-START_TEST(functions_of_the_library)
+START_TEST(functions_of_the_library_are_documented)
 {
     struct proc p;
     char *save, *lib = build_path("libdlcoll.so");
     int n = 0;
     g_functions = test_text("%s", "");
-    each_paper(add_functions);
+    each_document(add_functions);
     ck_assert_int_eq(proc_run(&p, ARGV("nm", "-D", "--defined-only", lib), NULL, 20), 0);
     for (char *l = strtok_r(p.out, "\n", &save); l; l = strtok_r(NULL, "\n", &save)) {
         char name[64];
@@ -215,8 +215,7 @@ static void add_page(const char *path, const char *text)
         g_pages = test_text("%s%s", g_pages, text);
 }
 
-/* Every variable that is read by name. */
-START_TEST(variables_of_the_environment)
+START_TEST(variables_of_the_environment_are_documented)
 {
     static const char grep[] = "grep -rhoE '\\<(getenv|is_set|env_[a-z]+)\\((envp, )?"
                                "\"[A-Z_0-9]+\"' agent collectives core launcher rendezvous "
@@ -225,11 +224,11 @@ START_TEST(variables_of_the_environment)
     char *save, name[64];
     int n = 0;
     g_pages = test_text("%s", "");
-    each_paper(add_page);
+    each_document(add_page);
     ck_assert_int_eq(proc_run(&p, ARGV("sh", "-c", (char *)grep), NULL, 20), 0);
     for (char *l = strtok_r(p.out, "\n", &save); l; l = strtok_r(NULL, "\n", &save), n++) {
         ck_assert_int_eq(sscanf(l, "%*[^\"]\"%63[^\"]", name), 1);
-        ck_assert_msg(is_word_of(g_pages, name), "no manual page says what %s does", name);
+        ck_assert_msg(is_word_of(g_pages, name), "no manual page describes the variable %s", name);
     }
     ck_assert_int_ge(n, 40);
     proc_fini(&p);
@@ -252,29 +251,29 @@ END_TEST
 
 /* --------------------------------------------------------------------------------------- paths */
 
-static void check_path(const char *paper, const char *word)
+static void check_path(const char *document, const char *word)
 {
     char *path = test_text("%s", word);
     if (strncmp(path, "build/", 6) == 0)
         path = build_path(path + 6);
     glob_t g;
-    ck_assert_msg(glob(path, 0, NULL, &g) == 0, "%s: there is no %s", paper, word);
+    ck_assert_msg(glob(path, 0, NULL, &g) == 0, "%s: there is no %s", document, word);
     globfree(&g);
 }
 
-/* Checks the links without a scheme, and the `words` that begin with a folder of ours. Counts both.
- */
-static void check_paths(const char *paper, int *links, int *words)
+/* Checks the links without a scheme, and the `words` that begin with a folder of the repository.
+ * Counts both. */
+static void check_paths(const char *document, int *links, int *words)
 {
     static const char *const folders[] = {"core/",        "rendezvous/", "agent/", "launcher/",
                                           "collectives/", "conf/",       "man/",   "examples/",
                                           "tests/",       "build/",      ".ci/",   "doc/"};
-    char *text = read_file(paper), word[256];
-    const char *up = strncmp(paper, "doc/", 4) == 0 ? "doc/" : "";
+    char *text = read_file(document), word[256];
+    const char *up = strncmp(document, "doc/", 4) == 0 ? "doc/" : "";
     for (const char *p = text; (p = strstr(p, "](")); p += 2) {
         if (sscanf(p + 2, "%255[^)# ]", word) != 1 || strstr(word, "://"))
             continue;
-        check_path(paper, test_text("%s%s", up, word));
+        check_path(document, test_text("%s%s", up, word));
         ++*links;
     }
     for (const char *p = text; (p = strchr(p, '`')); p++) {
@@ -282,7 +281,7 @@ static void check_paths(const char *paper, int *links, int *words)
             continue;
         for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
             if (strncmp(word, folders[i], strlen(folders[i])) == 0) {
-                check_path(paper, word);
+                check_path(document, word);
                 ++*words;
             }
         }
@@ -290,23 +289,23 @@ static void check_paths(const char *paper, int *links, int *words)
     free(text);
 }
 
-START_TEST(paths_of_the_documents)
+START_TEST(paths_in_the_documents_exist)
 {
-    static const char *const papers[] = {"README.md",         "CONTRIBUTING.md",
-                                         "CHANGELOG.md",      "doc/torchrun.md",
-                                         "doc/benchmarks.md", "doc/troubleshooting.md"};
+    static const char *const documents[] = {"README.md",         "CONTRIBUTING.md",
+                                            "CHANGELOG.md",      "doc/torchrun.md",
+                                            "doc/benchmarks.md", "doc/troubleshooting.md"};
     int links = 0, words = 0;
-    for (size_t i = 0; i < ARRAY_LEN(papers); i++)
-        check_paths(papers[i], &links, &words);
+    for (size_t i = 0; i < ARRAY_LEN(documents); i++)
+        check_paths(documents[i], &links, &words);
     ck_assert_int_ge(links, 15);
     ck_assert_int_ge(words, 40);
 }
 END_TEST
 
-/* Every key of --report's JSON, in the order of the file. */
-START_TEST(keys_of_the_report)
+/* REPORT of dlaunch(1) names the keys in the order of the file. */
+START_TEST(keys_of_the_report_are_documented)
 {
-    char *text = read_paper("man/dlaunch.1"), *json, key[64];
+    char *text = read_document("man/dlaunch.1"), *json, key[64];
     struct proc p;
     int keys = 0;
     const char *file = tmppath("r.json");
@@ -319,7 +318,7 @@ START_TEST(keys_of_the_report)
     for (; line && strcmp(line, ".Sh SCHEDULERS") != 0; line = strtok(NULL, "\n")) {
         size_t n = strlen(line);
         if (strncmp(line, ".It Li ", 7) != 0)
-            continue; /* what the text itself says does not count */
+            continue; /* a key counts only as the head of an item */
         memmove(to, line + 6, n - 6);
         to += n - 6;
     }
@@ -327,7 +326,7 @@ START_TEST(keys_of_the_report)
     json = read_file(file);
     for (const char *at = json; (at = strstr(at, "\n  \"")); at++, keys++) {
         ck_assert_int_eq(sscanf(at, "\n  \"%63[^\"]", key), 1);
-        ck_assert_msg(is_word_of(section, key), "dlaunch(1) does not say what %s is", key);
+        ck_assert_msg(is_word_of(section, key), "dlaunch(1) does not describe the key %s", key);
     }
     ck_assert_int_ge(keys, 20);
     free(json);
@@ -347,7 +346,7 @@ static char *program(const char *folder, const char *text)
     return path;
 }
 
-/* Two test programs of one name, in two folders: what one says is not taken for the other's. */
+/* Two test programs in two folders have the same name. */
 START_TEST(a_failure_is_not_lost)
 {
     struct proc p;
@@ -362,17 +361,17 @@ END_TEST
 
 static Suite *suite(void)
 {
-    Suite *s = suite_create("papers");
-    TCase *tc = test_case(s, "papers", 60);
+    Suite *s = suite_create("documents");
+    TCase *tc = test_case(s, "documents", 60);
     tcase_add_test(tc, options_exist);
-    tcase_add_test(tc, options_of_the_manual);
-    tcase_add_test(tc, exit_statuses);
-    tcase_add_test(tc, keys_of_the_report);
-    tcase_add_test(tc, store_commands);
-    tcase_add_test(tc, functions_of_the_library);
-    tcase_add_test(tc, variables_of_the_environment);
+    tcase_add_test(tc, options_of_the_manual_are_generated);
+    tcase_add_test(tc, exit_statuses_are_documented);
+    tcase_add_test(tc, keys_of_the_report_are_documented);
+    tcase_add_test(tc, store_commands_are_documented);
+    tcase_add_test(tc, functions_of_the_library_are_documented);
+    tcase_add_test(tc, variables_of_the_environment_are_documented);
     tcase_add_test(tc, pages_are_well_formed);
-    tcase_add_test(tc, paths_of_the_documents);
+    tcase_add_test(tc, paths_in_the_documents_exist);
     tc = test_case(s, "run.sh", 30);
     tcase_add_test(tc, a_failure_is_not_lost);
     return s;

@@ -14,11 +14,11 @@
  *
  * Counts are in elements of the given type; times are in milliseconds.
  *
- * Operations. Every rank of a communicator calls the same operations in the same order, with the
- * same count, type, reduction and root; only then do they meet. Ranks that call different ones get
- * DLCOLL_EMISMATCH with both calls in the text, after half a second of waiting at most; whoever
- * waits for nobody, as a rank that only sends or whose count is 0 may do, in a later operation. A
- * count of 0 is legal and does nothing. The arguments `opts` and `work` may be NULL: default
+ * Operations. Every rank of a communicator must call the same operations in the same order, with
+ * the same count, type, reduction and root. Ranks that call different ones get DLCOLL_EMISMATCH,
+ * with both calls in the text, after at most half a second of waiting. A rank that waits for no
+ * other rank (it only sends, or its count is 0) gets it in the next operation in which all ranks
+ * wait for all others. A count of 0 is legal and does nothing. The arguments `opts` and `work` may be NULL: default
  * options, and the call returns when the operation is complete on this rank (its buffers may then
  * be reused). Buffers stay the caller's; the library keeps no pointer to them after the operation.
  *

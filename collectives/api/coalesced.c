@@ -78,7 +78,6 @@ int coalesced_run(struct coll_call *c)
         }
         c->culprit = part.culprit;
         c->theirs = part.theirs;
-        c->theirs_seq = part.theirs_seq;
         c->err = part.err;
         c->may_repeat = part.may_repeat;
         c->algo = part.algo;

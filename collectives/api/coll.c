@@ -54,8 +54,10 @@ int coll_execute(dlcoll_comm *c, struct coll_call *call)
             c->net->transport->ops->close(c->net->transport);
     }
     recorder_end(&c->job->recorder, number, code);
-    if (code == 0)
+    if (code == 0) {
+        c->last = (struct coll_done){call->seq, call->id};
         show(c, call->seq, SEGMENT_LOCAL_READY);
+    }
     return code;
 }
 
@@ -97,6 +99,13 @@ static int keep_arrays(struct dlcoll_work *w)
     return 0;
 }
 
+/* Undoes the numbering of a call that has failed before the other ranks could see it. */
+static void forget(dlcoll_comm *c, const struct coll_call *call)
+{
+    c->seq = call->seq - 1;
+    c->history = call->history;
+}
+
 /* Into the queue. */
 static int submit(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **out)
 {
@@ -111,7 +120,7 @@ static int submit(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **ou
         }
         async_put_back(w);
     }
-    c->seq = call->seq - 1;
+    forget(c, call);
     return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->id.kind));
 }
 
@@ -137,7 +146,7 @@ static int at_once(dlcoll_comm *c, struct coll_call *call)
     if (!alone)
         pthread_mutex_unlock(&c->running);
     if (code == DLCOLL_ENOMEM && !atomic_load(&c->failed))
-        c->seq = call->seq - 1; /* as if it had not been called */
+        forget(c, call);
     return code;
 }
 
@@ -148,6 +157,9 @@ int coll_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
     call->seq = ++c->seq; /* the same on every rank, whether or not it comes to anything */
     if (call->nspans > 1)
         c->seq += coalesced_calls(call) - 1;
+    call->history = c->history;
+    if (!coll_is_nothing(call))
+        c->history = op_history_add(c->history, &call->id);
     if (work)
         return submit(c, call, work);
     if (coll_is_nothing(call))

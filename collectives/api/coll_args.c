@@ -313,7 +313,7 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
     if (a->root < 0 || a->root >= c->size)
         return refuse(a, DLCOLL_EINVAL, "root is no rank of the communicator");
     /* Not the whole: most of it is room for an error's text. */
-    memset(call, 0, offsetof(struct coll_call, err));
+    memset(call, 0, offsetof(struct coll_call, theirs));
     call->err.code = 0;
     call->err.msg[0] = '\0';
     call->id.kind = (uint8_t)a->kind;

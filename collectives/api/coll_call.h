@@ -36,9 +36,24 @@ struct coll_parts {
     const size_t *counts, *displs;
 };
 
+/* An operation that a communicator has carried out; seq 0: none. */
+struct coll_done {
+    uint64_t seq;
+    struct op_signature call;
+};
+
+/* What another rank has called. */
+struct coll_theirs {
+    struct op_signature call;
+    uint64_t seq;          /* its number; of a message, and from shared memory, the low half */
+    bool differed_before;  /* `call` is this rank's, too; an earlier call differed */
+    struct coll_done last; /* then: the one before it, if known */
+};
+
 struct coll_call {
     struct op_signature id; /* what the ranks compare: the same on all of them */
     uint64_t seq;           /* of the communicator's operations, from 1: the same on all ranks */
+    uint64_t history;       /* digest of the communicator's calls before it: op_history_add() */
     uint8_t part;           /* of several that one operation is made of (hierarchy): 0, 1, 2, ... */
     enum call_kind kind;    /* what to do; id.kind is what it was called */
 
@@ -73,7 +88,7 @@ struct coll_call {
 
     /* After a failure, which `run` returns as
      *   -EPIPE      `culprit` has died, left or closed its connection
-     *   -EBADMSG    `culprit` is in another operation: `theirs`, its number theirs_seq
+     *   -EBADMSG    `culprit` is in another operation, or has called another one before: `theirs`
      *   -ETIMEDOUT  the deadline passed while waiting for `culprit`
      *   -ECANCELED  told to stop (comm_is_stopped())
      *   -EREMOTEIO  a device library failed on this rank; with a text
@@ -81,13 +96,13 @@ struct coll_call {
      *   another     with a text
      * culprit is a rank of the communicator, or -1. */
     int culprit;
-    struct op_signature theirs;
-    uint64_t theirs_seq;
 
     /* What the provider chose, for the flight recorder and DLCOLL_DEBUG; a fixed text. */
     const char *algo;
 
-    struct err err; /* large, therefore last: cleared without its text */
+    /* From here on not cleared with the rest. */
+    struct coll_theirs theirs; /* after -EBADMSG */
+    struct err err;
 };
 
 /* Bytes of one rank's data: what algorithms are chosen by. */

@@ -54,6 +54,8 @@ struct dlcoll_comm {
     struct wait_policy policy;
 
     uint64_t seq;                     /* collective operations started, by the program */
+    uint64_t history;                 /* digest of their calls: op_history_add() */
+    struct coll_done last;            /* the last one that has been carried out */
     const char *algo;                 /* the last one's, as coll_call.h has it, for tests */
     struct reduce_info reduce;        /* the last one that was found; no user's, which can go */
     uint64_t shrunk;                  /* how often it has met others for that */

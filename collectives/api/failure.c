@@ -168,42 +168,76 @@ static void timed_out(const dlcoll_comm *c, struct notice *cause, int peer)
              world_name(c->world, peer, name), doing);
 }
 
+/* Looks for the calls in which the two ranks differed before `call`: what the flight recorders have
+ * of both, where the peer is on this node; else what either called last. */
+static bool find_earlier(const dlcoll_comm *c, int peer, const struct coll_call *call,
+                         struct coll_call *out)
+{
+    const struct segment_local *line = job_segment_local(&c->world->segment, peer);
+    uint64_t seq = call->seq;
+    for (int k = 0; line && k < SEGMENT_OPS && --seq > 0; k++) {
+        out->seq = out->theirs.seq = seq;
+        if (recorder_find(line, c->id, &out->theirs.seq, &out->theirs.call) &&
+            recorder_find(c->job->recorder.line, c->id, &out->seq, &out->id) &&
+            (out->theirs.seq != out->seq || !call_same(&out->theirs.call, &out->id)))
+            return true;
+    }
+    const struct coll_done *theirs = &call->theirs.last;
+    out->seq = c->last.seq;
+    out->id = c->last.call;
+    out->theirs = (struct coll_theirs){.seq = theirs->seq, .call = theirs->call};
+    return theirs->seq && c->last.seq &&
+           (theirs->seq != c->last.seq || !call_equal(&theirs->call, &c->last.call));
+}
+
 static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
                      const struct coll_call *call)
 {
     char ours[CALL_TEXT_MAX], theirs[CALL_TEXT_MAX], name[WORLD_NAME_MAX];
+    struct coll_call earlier;
+    bool differed_before = call->theirs.differed_before;
+    if (differed_before && find_earlier(c, peer, call, &earlier)) {
+        call = &earlier;
+        differed_before = false;
+    }
     cause->code = DLCOLL_EMISMATCH;
     set_rank(c, cause, peer);
     world_name(c->world, peer, name);
-    if (call->theirs.settings != call->id.settings)
+    if (call->theirs.call.settings != call->id.settings)
         snprintf(cause->text, sizeof(cause->text),
                  "%s has other settings than rank %d: DLCOLL_ALGO, DLCOLL_TUNE_FILE, DLCOLL_SHM, "
                  "DLCOLL_SOCKETS and DLCOLL_NCCL_ROOTS must be the same on all ranks, and dlaunch "
                  "have room for shared memory on every node (ulimit -f, ulimit -v) or on none",
                  name, c->world->rank);
-    else if ((uint32_t)call->theirs_seq == (uint32_t)call->seq &&
-             call_alike(&call->theirs, &call->id))
+    else if (differed_before)
+        snprintf(cause->text, sizeof(cause->text),
+                 "%s and rank %d called different operations before %s, which is #%" PRIu32
+                 " of both",
+                 name, c->world->rank, call_describe(&call->id, ours), (uint32_t)call->seq);
+    else if ((uint32_t)call->theirs.seq == (uint32_t)call->seq &&
+             call_alike(&call->theirs.call, &call->id))
         snprintf(cause->text, sizeof(cause->text),
                  "%s sends other messages than rank %d expects for the same %s: do their parts "
                  "have other counts?",
                  name, c->world->rank, call_describe(&call->id, ours));
-    else if (call->theirs.kind == CALL_SEND) /* messages of two ranks have numbers of their own */
+    else if (call->theirs.call.kind ==
+             CALL_SEND) /* messages of two ranks have numbers of their own */
         snprintf(cause->text, sizeof(cause->text),
                  "%s called %s (message %" PRIu32
                  " from there), rank %d called %s as its #%" PRIu32,
-                 name, call_describe(&call->theirs, theirs), (uint32_t)call->theirs_seq,
+                 name, call_describe(&call->theirs.call, theirs), (uint32_t)call->theirs.seq,
                  c->world->rank, call_describe(&call->id, ours), (uint32_t)call->seq);
     else
         snprintf(cause->text, sizeof(cause->text),
                  "%s called %s as its #%" PRIu32 ", rank %d called %s as its #%" PRIu32, name,
-                 call_describe(&call->theirs, theirs), (uint32_t)call->theirs_seq, c->world->rank,
-                 call_describe(&call->id, ours), (uint32_t)call->seq);
+                 call_describe(&call->theirs.call, theirs), (uint32_t)call->theirs.seq,
+                 c->world->rank, call_describe(&call->id, ours), (uint32_t)call->seq);
 }
 
 void comm_asked(struct acceptor_subscriber *subscriber, int from, const struct ask *ask)
 {
     dlcoll_comm *c = container_of(subscriber, dlcoll_comm, subscriber);
-    struct coll_call call = {.seq = ask->seq, .theirs = ask->call, .theirs_seq = ask->seq};
+    struct coll_call call = {.seq = ask->seq, .theirs = {.call = ask->call, .seq = ask->seq}};
     struct notice cause = {.rank = -1, .exit_code = -1};
     if (!recorder_find(c->job->recorder.line, c->id, &call.seq, &call.id) ||
         (call.seq == ask->seq && call_same(&call.id, &ask->call)))

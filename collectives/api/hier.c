@@ -110,7 +110,6 @@ static int run_part(struct task *t, struct coll_call *c, const struct coll_provi
     if (r < 0) {
         t->call->culprit = c->culprit;
         t->call->theirs = c->theirs;
-        t->call->theirs_seq = c->theirs_seq;
         t->call->err = c->err;
     }
     return r;

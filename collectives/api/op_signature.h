@@ -78,6 +78,21 @@ static inline bool call_equal(const struct op_signature *a, const struct op_sign
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
+/* The digest of a communicator's calls so far and one more: ranks with different digests have
+ * called different operations. What travels is its upper half, op_history(). */
+static inline uint64_t op_history_add(uint64_t history, const struct op_signature *call)
+{
+    uint64_t words[2];
+    memcpy(words, call, sizeof(words));
+    history = (history ^ words[0]) * 0x9e3779b97f4a7c15u;
+    return ((history ^ history >> 32) + words[1]) * 0xbf58476d1ce4e5b9u;
+}
+
+static inline uint32_t op_history(uint64_t history)
+{
+    return (uint32_t)(history >> 32);
+}
+
 /* Whether, as far as their texts go, they are the same: only their parts differ. */
 static inline bool call_alike(const struct op_signature *a, const struct op_signature *b)
 {

@@ -170,8 +170,9 @@ static int do_send(struct engine *en, struct part *p, struct err *e)
 static int check_frame(struct engine *en, const struct part *p, struct err *e)
 {
     const struct frame *theirs = &p->frame, *ours = &en->run.frame;
-    if (theirs->seq == ours->seq && theirs->part == ours->part &&
-        call_equal(&theirs->call, &ours->call) && theirs->len == p->len)
+    if (theirs->seq == ours->seq && theirs->history == ours->history &&
+        theirs->part == ours->part && call_equal(&theirs->call, &ours->call) &&
+        theirs->len == p->len)
         return 0;
     en->theirs = *theirs;
     return err_set(e, -EBADMSG, "another operation's message");
@@ -430,9 +431,9 @@ static int look_for_strays(struct engine *en, struct err *e)
         en->next_peek %= t->size;
         if (peer == en->rank || receives_from(en, peer) || !t->ops->peek(t, peer, &f, sizeof(f)))
             continue;
-        int32_t ahead = (int32_t)(f.seq - ours->seq);
-        bool same = ahead == 0 && f.part == ours->part; /* parts of an operation may differ */
-        if (ahead < 0 || (same && !call_equal(&f.call, &ours->call))) {
+        bool same = f.seq == ours->seq, same_part = same && f.part == ours->part;
+        if (f.seq < ours->seq || (same && f.history != ours->history) ||
+            (same_part && !call_equal(&f.call, &ours->call))) {
             en->culprit = peer;
             en->theirs = f;
             return err_set(e, -EBADMSG, "another operation's message");

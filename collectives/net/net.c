@@ -154,8 +154,13 @@ static const void *scaled(struct net *n, const struct coll_call *c)
 static int fail(struct coll_call *c, const struct engine *en, int r)
 {
     c->culprit = en->culprit;
-    c->theirs = en->theirs.call;
-    c->theirs_seq = en->theirs.seq;
+    if (r == -EBADMSG)
+        c->theirs =
+            (struct coll_theirs){.call = en->theirs.call,
+                                 .seq = en->theirs.seq,
+                                 .differed_before = en->theirs.seq == c->seq &&
+                                                    en->theirs.history != op_history(c->history),
+                                 .last = {en->theirs.last_seq, en->theirs.last}};
     return r;
 }
 
@@ -176,7 +181,12 @@ static int run(struct coll_call *c)
                             .out = c->recv,
                             .reduce = c->reduce.dtype ? &c->reduce : NULL,
                             .elem = c->elem,
-                            .frame = {.seq = (uint32_t)c->seq, .part = c->part, .call = c->id},
+                            .frame = {.seq = c->seq,
+                                      .history = op_history(c->history),
+                                      .part = c->part,
+                                      .call = c->id,
+                                      .last_seq = c->comm->last.seq,
+                                      .last = c->comm->last.call},
                             .map = c->ranks.map};
     int r = engine_start(&n->engine, &er, &c->err);
     if (r == 0 && c->reduce.has_pre && !(n->engine.run.in = scaled(n, c)))

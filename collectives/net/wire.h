@@ -18,7 +18,7 @@
 #include "collectives/api/op_signature.h"
 
 #define HELLO_MAGIC   0x31434c44u /* "DLC1" */
-#define HELLO_VERSION 7u
+#define HELLO_VERSION 8u
 
 enum hello_kind {
     HELLO_DATA = 1,
@@ -45,15 +45,19 @@ struct hello {
 };
 _Static_assert(sizeof(struct hello) == 48, "hello travels as it is");
 
-/* In front of every message of a collective. The receiver knows what must come, and compares. */
+/* In front of every message of a collective. The receiver knows what must come, and compares: the
+ * operation, and what the sender has called before. `last` is for the text of a mismatch only. */
 struct frame {
-    uint32_t seq;  /* of the operation, its low half */
-    uint16_t part; /* of an operation that consists of several (struct coll_call) */
+    uint64_t seq;     /* of the operation */
+    uint32_t history; /* op_history() of the calls before it */
+    uint16_t part;    /* of an operation that consists of several (struct coll_call) */
     uint16_t lane;
     struct op_signature call;
-    uint64_t len; /* bytes of the message */
+    uint64_t len;      /* bytes of the message */
+    uint64_t last_seq; /* of the sender's operation before this one; 0: none */
+    struct op_signature last;
 };
-_Static_assert(sizeof(struct frame) == 32, "frames travel as they are");
+_Static_assert(sizeof(struct frame) == 64, "frames travel as they are");
 
 /* A long message keeps its distance from its header. The kernel copies a stream to pages of its
  * own, from their beginning on: with a short header the bytes would go to where they lie in the

@@ -65,9 +65,9 @@ int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const
 int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct p2p_frame *f)
 {
     int r = p2p_fail(p, -EBADMSG, peer, op, NULL);
-    p->failure.theirs = (struct op_signature){
-        .kind = CALL_SEND, .dtype = f->dtype, .root = p->comm->rank, .count = f->count};
-    p->failure.theirs_seq = f->id;
+    p->failure.theirs = (struct coll_theirs){
+        .call = {.kind = CALL_SEND, .dtype = f->dtype, .root = p->comm->rank, .count = f->count},
+        .seq = f->id};
     return r;
 }
 

@@ -17,7 +17,7 @@
 #include "core/fd.h"
 
 #define SHM_MAGIC   0x314d4853u /* "SHM1" */
-#define SHM_VERSION 6u
+#define SHM_VERSION 7u
 
 /* Address space, not memory. Where it is limited, less must do. */
 #define ARENAS_BYTES ((size_t)64 << 30)

@@ -100,7 +100,7 @@ struct shm_arrival {
     uint8_t flags, part, unused[2];
     struct op_signature id;
     uint32_t call_seq; /* its low half */
-    uint32_t before;   /* a digest of all that this rank has called before */
+    uint32_t history;  /* op_history() of the calls before it */
     union {
         uint8_t data[SHM_INLINE_BYTES]; /* the first 32 in the same line of the cache */
         struct {
@@ -176,8 +176,6 @@ struct shm {
      * wrap: lines carry their low halves. */
     uint64_t seq;   /* the operation under way or the last one */
     uint64_t round; /* the next round */
-
-    uint64_t called; /* a digest of all operations that this rank has come to */
 
     uint64_t refresh_at;          /* seq + round at which `progress` is brought up to date */
     uint64_t met;                 /* all have come to this operation */

@@ -81,7 +81,7 @@ static bool has_other_settings(struct shm_op *op, int i)
     uint32_t theirs = line ? atomic_load_explicit(&line->settings, memory_order_acquire) : 0;
     if (!theirs || theirs == 1u + c->job->conf.settings)
         return false;
-    op->call->theirs.settings = (uint8_t)(theirs - 1);
+    op->call->theirs = (struct coll_theirs){.call.settings = (uint8_t)(theirs - 1)};
     return true;
 }
 
@@ -99,8 +99,7 @@ static bool is_in_another(struct shm_op *op, int i)
         (seq == own && call_same(&mine, &theirs)))
         return false;
     theirs.settings = op->call->id.settings;
-    op->call->theirs = theirs;
-    op->call->theirs_seq = seq;
+    op->call->theirs = (struct coll_theirs){.call = theirs, .seq = seq};
     return true;
 }
 
@@ -242,14 +241,6 @@ static void refresh(struct shm *s)
     s->refresh_at = s->seq + s->round + REFRESH;
 }
 
-static uint64_t digest(uint64_t so_far, const struct op_signature *call)
-{
-    uint64_t words[2];
-    memcpy(words, call, sizeof(words));
-    so_far = (so_far ^ words[0]) * 0x9e3779b97f4a7c15u;
-    return ((so_far ^ so_far >> 32) + words[1]) * 0xbf58476d1ce4e5b9u;
-}
-
 int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
 {
     if (s->seq + s->round >= s->refresh_at)
@@ -259,13 +250,11 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
                           .seq = s->seq + 1,
                           .base = s->round,
                           .lag = 3,
-                          .mine = shm_arrival(s, s->seq + 1, s->me),
-                          .before = (uint32_t)(s->called >> 32)};
+                          .mine = shm_arrival(s, s->seq + 1, s->me)};
     int r = make_room(op);
     if (r < 0)
         return r;
     s->seq = op->seq;
-    s->called = digest(s->called, &call->id);
     s->bases[op->seq % SHM_ARRIVALS] = op->base;
     return 0;
 }
@@ -279,7 +268,7 @@ void shm_arrive(struct shm_op *op, unsigned flags)
     op->mine->part = call->part;
     op->mine->call_seq = (uint32_t)call->seq;
     op->mine->flags = (uint8_t)flags;
-    op->mine->before = op->before;
+    op->mine->history = op_history(call->history);
     shm_publish(&op->mine->seq, op->seq);
 }
 
@@ -291,8 +280,11 @@ void shm_end(struct shm_op *op)
 int shm_differs(struct shm_op *op, int i)
 {
     const struct shm_arrival *a = shm_arrival(op->s, op->seq, i);
-    op->call->theirs = a->id;
-    op->call->theirs_seq = a->call_seq;
+    op->call->theirs =
+        (struct coll_theirs){.call = a->id,
+                             .seq = a->call_seq,
+                             .differed_before = a->call_seq == (uint32_t)op->call->seq &&
+                                                a->history != op_history(op->call->history)};
     return culprit(op, i, -EBADMSG);
 }
 
@@ -311,8 +303,7 @@ static int differed_before(struct shm_op *op, int i)
         if (atomic_load_explicit(&a->seq, memory_order_relaxed) != (uint32_t)seq ||
             call_equal(&theirs.id, &mine->id))
             continue;
-        op->call->theirs = theirs.id;
-        op->call->theirs_seq = theirs.call_seq;
+        op->call->theirs = (struct coll_theirs){.call = theirs.id, .seq = theirs.call_seq};
         op->call->id = mine->id;
         op->call->seq -= (uint32_t)op->call->seq - mine->call_seq;
         return culprit(op, i, -EBADMSG);
@@ -324,7 +315,7 @@ static int differed_before(struct shm_op *op, int i)
 static int compare(struct shm_op *op, int i, const struct shm_arrival *a)
 {
     const struct coll_call *mine = op->call;
-    if (a->before != op->before)
+    if (a->history != op_history(mine->history))
         return differed_before(op, i);
     if (call_equal(&a->id, &mine->id) && a->part == mine->part &&
         a->call_seq == (uint32_t)mine->seq)

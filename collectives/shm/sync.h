@@ -15,8 +15,7 @@ struct shm_op {
     /* A rank whose `staged` is k has read rounds up to k - lag. */
     uint64_t lag;
     struct shm_arrival *mine;
-    uint32_t before; /* what arrivals say of all operations before it */
-    bool pulled;     /* something has been taken out of another rank's buffer */
+    bool pulled; /* something has been taken out of another rank's buffer */
 };
 
 /* Begins the next operation: waits until its arrival may be written. 0, or negative as

@@ -239,7 +239,7 @@ static int print_and_end(const struct options *o)
 {
     int rc;
     if (opt_given(o, OPT_help)) {
-        rc = usage_help(stdout, o->prog);
+        rc = o->brief_help ? usage_brief(stdout, o->prog) : usage_help(stdout, o->prog);
     } else if (opt_given(o, OPT_version)) {
         printf("dlaunch %s\n", DLAUNCH_VERSION);
         rc = fflush(stdout) != 0 ? -errno : 0;

@@ -20,6 +20,7 @@
 #define TR     OPT_F_TR
 #define CLI    OPT_F_CLI
 #define CLIENV OPT_F_CLIENV
+#define BRIEF  OPT_F_BRIEF
 const struct opt opt_table[OPT_COUNT] = {
 #define OPT(name, letter, kind, flags, group, values, def, help) \
     {"--" #name, letter, KIND_##kind, flags, GROUP_##group, values, def, help},
@@ -30,6 +31,7 @@ const struct opt opt_table[OPT_COUNT] = {
 #undef TR
 #undef CLI
 #undef CLIENV
+#undef BRIEF
 
 const struct opt_group opt_groups[GROUP_COUNT] = {
     [GROUP_JOB] = {"job", NULL, "Nodes and workers"},
@@ -573,6 +575,7 @@ int options_read_argv(struct options *o, int argc, char **argv, struct err *e)
             return unknown(a, e);
         if (m.letter && read_letters(o, &m, a, e) < 0)
             return -EINVAL;
+        o->brief_help = m.letter && m.id == OPT_help;
         const struct opt *opt = &opt_table[m.id];
         if (opt->kind == KIND_FLAG) {
             if (m.value)

@@ -35,10 +35,11 @@ enum opt_kind {
     KIND_NPROC,   /* N, auto, cpu or gpu */
 };
 
-#define OPT_F_PET    1u /* PET_<NAME> is its default, as for torchrun */
-#define OPT_F_TR     2u /* torchrun has it */
-#define OPT_F_CLI    4u /* command line only */
-#define OPT_F_CLIENV 8u /* command line and DLAUNCH_<NAME>, but not in files */
+#define OPT_F_PET    1u  /* PET_<NAME> is its default, as for torchrun */
+#define OPT_F_TR     2u  /* torchrun has it */
+#define OPT_F_CLI    4u  /* command line only */
+#define OPT_F_CLIENV 8u  /* command line and DLAUNCH_<NAME>, but not in files */
+#define OPT_F_BRIEF  16u /* -h shows it */
 
 enum opt_group_id {
     GROUP_JOB,
@@ -96,6 +97,7 @@ struct options {
     char *const *envp;      /* where DLAUNCH_* and PET_* were read from; NULL: nowhere */
     struct opt_note *notes; /* for the user, in order */
     const char *nodelist;   /* of Slurm, when its values are used; NULL */
+    bool brief_help;        /* -h, not --help */
     int exit_status;        /* for an error in the options: 2, or torchrun's 1 */
     struct options_mem *mem;
 };

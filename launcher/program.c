@@ -105,7 +105,7 @@ int program_find(struct job_spec *spec, struct options *o, int *exit_status, str
     bool run_path = opt_flag(o, OPT_run_path), launch = !opt_flag(o, OPT_use_env);
     if (!o->command) {
         *exit_status = 2;
-        return err_set(e, -EINVAL, "no program is given; see %s --help", o->prog);
+        return err_set(e, -EINVAL, "no program is given; see %s -h", o->prog);
     }
     if (!*o->command[0]) {
         *exit_status = 127;

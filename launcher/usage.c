@@ -46,75 +46,107 @@ static const char *default_text(const struct opt *o, char *out, size_t cap)
 
 /* --------------------------------------------------------------------------------------- help */
 
-#define HELP_INDENT 28
+#define HELP_INDENT  28
+#define BRIEF_INDENT 35
 
-static void help_option(FILE *out, const struct opt *o)
+/* The name of an option with its value, filled up to `indent`. */
+static void option_name(FILE *out, const struct opt *o, int indent)
 {
-    char text[1024], def[64];
     int at =
         o->letter ? fprintf(out, "  -%c, %s", o->letter, o->name) : fprintf(out, "  %s", o->name);
     if (o->kind != KIND_FLAG)
         at += fprintf(out, " %s", o->values);
-    if (at >= HELP_INDENT - 1)
-        fprintf(out, "\n%*s", HELP_INDENT, "");
-    else
-        fprintf(out, "%*s", HELP_INDENT - at, "");
-    snprintf(text, sizeof(text), "%s%s", o->help, default_text(o, def, sizeof(def)));
-    wrap(out, text, HELP_INDENT, "", HELP_INDENT);
-    fputc('\n', out);
+    if (at >= indent - 1 && indent == HELP_INDENT)
+        at = fprintf(out, "\n") - 1;
+    fprintf(out, "%*s", indent - at, "");
 }
 
 static const struct {
     const char *status, *meaning;
 } exit_statuses[] = {
     {"0", "Every worker of the job exited with 0."},
-    {"N", "Exit code of the worker that failed first, on whichever node."},
-    {"128+N", "That worker was killed by signal N; or dlaunch was stopped by it."},
-    {"1", "A node was lost, or the nodes did not come together."},
-    {"2", "Bad option, file or environment; nothing was started."},
-    {"124", "--timeout ran out."},
+    {"N", "Exit code of the worker that failed first, on any node."},
+    {"128+N", "Signal N killed that worker, or stopped dlaunch."},
+    {"1", "A node was lost, or the nodes did not meet in time."},
+    {"2", "An option, a file or the environment is wrong; nothing was started."},
+    {"124", "--timeout expired."},
     {"125", "dlaunch itself failed."},
     {"126", "The program cannot be executed."},
     {"127", "The program does not exist."},
 };
 
+static void usage_intro(FILE *out, const char *prog)
+{
+    fprintf(out,
+            "Start the workers of a distributed job on this node, restart them after a\n"
+            "failure on any node, and report what failed. Run the same command on all nodes.\n"
+            "\n"
+            "  %s --nproc_per_node 4 ./train           four workers on this node\n"
+            "  %s --nnodes 2 --node_rank 0 --master_addr n0 --nproc_per_node 4 ./train\n"
+            "  %s --nnodes 2 --node_rank 1 --master_addr n0 --nproc_per_node 4 ./train\n",
+            prog, prog, prog);
+}
+
+int usage_brief(FILE *out, const char *prog)
+{
+    fprintf(out, "Usage: %s [options] program [arguments]\n\n", prog);
+    usage_intro(out, prog);
+    fputc('\n', out);
+    for (int i = 0; i < OPT_COUNT; i++) {
+        const struct opt *o = &opt_table[i];
+        const char *end = strstr(o->help, ". ");
+        size_t len = end ? (size_t)(end - o->help) : strlen(o->help) - 1;
+        if (!(o->flags & OPT_F_BRIEF))
+            continue;
+        option_name(out, o, BRIEF_INDENT);
+        fprintf(out, "%.*s\n", (int)len, o->help);
+    }
+    fprintf(out,
+            "\n"
+            "%s --help prints all options and the exit statuses; see also dlaunch(1).\n",
+            prog);
+    return finish(out);
+}
+
 int usage_help(FILE *out, const char *prog)
 {
+    char text[1024], def[64];
     fprintf(out,
             "Usage: %s [options] program [arguments]\n"
             "       %s [options] -m module [arguments]\n"
             "       %s --conf FILE [options]\n"
             "       %s --rdzv_only | --witness HOST[:PORT] [options]\n"
+            "\n",
+            prog, prog, prog, prog);
+    usage_intro(out, prog);
+    fprintf(out,
             "\n"
-            "Starts the workers of a distributed job on this node, watches them together\n"
-            "with the other nodes, restarts them and reports what went wrong. Run the same\n"
-            "command on every node.\n"
-            "\n"
-            "  %s --nproc_per_node 4 ./train           four workers here\n"
-            "  %s --nnodes 2 --node_rank 0 --master_addr n0 --nproc_per_node 4 ./train\n"
-            "  %s --nnodes 2 --node_rank 1 --master_addr n0 --nproc_per_node 4 ./train\n"
-            "\n"
-            "A file that ends in .py and is not executable, and a module, is run by\n"
-            "$PYTHON_EXEC, else python3. \"${local_rank}\" in an argument is replaced.\n",
-            prog, prog, prog, prog, prog, prog, prog);
+            "Modules, and files that end in .py and are not executable, are run by python3,\n"
+            "or by the interpreter $PYTHON_EXEC. ${local_rank} in an argument is replaced.\n");
     for (int g = 0; g < GROUP_COUNT; g++) {
         fprintf(out, "\n%s:\n", opt_groups[g].title);
         for (int i = 0; i < OPT_COUNT; i++) {
-            if (opt_table[i].group == (enum opt_group_id)g)
-                help_option(out, &opt_table[i]);
+            const struct opt *o = &opt_table[i];
+            if (o->group != (enum opt_group_id)g)
+                continue;
+            option_name(out, o, HELP_INDENT);
+            snprintf(text, sizeof(text), "%s%s", o->help, default_text(o, def, sizeof(def)));
+            wrap(out, text, HELP_INDENT, "", HELP_INDENT);
+            fputc('\n', out);
         }
     }
     fprintf(out, "\n"
-                 "TIME is in seconds, or 500ms, 15s, 10min, 2h. In names '-' is the same as '_',\n"
-                 "and a beginning that fits one option alone will do. Defaults come from\n"
-                 "DLAUNCH_<OPTION> and then PET_<OPTION> in the environment, then from the file.\n"
+                 "TIME is in seconds; units are possible: 500ms, 15s, 10min, 2h. In option names,\n"
+                 "'-' and '_' are the same, and unambiguous prefixes are accepted. Options that\n"
+                 "are not given are read from the variables DLAUNCH_<OPTION> and PET_<OPTION>,\n"
+                 "then from the --conf file.\n"
                  "\n"
                  "Exit status:\n");
     for (size_t i = 0; i < ARRAY_LEN(exit_statuses); i++)
         fprintf(out, "  %-7s %s\n", exit_statuses[i].status, exit_statuses[i].meaning);
     fprintf(out, "Under the name torchrun: 0, 2 for what argparse refuses, else 1.\n"
                  "\n"
-                 "dlaunch(1) has the details, dlaunch.ini(5) the file.\n");
+                 "See dlaunch(1) for details and dlaunch.ini(5) for the file.\n");
     return finish(out);
 }
 
@@ -138,23 +170,24 @@ static void ini_option(FILE *out, const struct opt *o)
 
 int usage_ini(FILE *out)
 {
-    fputs("# dlaunch.ini: everything that dlaunch --conf FILE understands, with the defaults.\n"
-          "# Take the ';' away to set a value. See dlaunch.ini(5).\n"
+    fputs("# dlaunch.ini: all keys of dlaunch --conf FILE, with their defaults.\n"
+          "# Remove the ';' to set a value. See dlaunch.ini(5).\n"
           "#\n"
-          "# A key may also stand in [job], or above the first section. Comments are lines of\n"
-          "# their own; a value may be put in \"double quotes\". The command line, DLAUNCH_* and\n"
-          "# PET_* win over this file.\n",
+          "# All keys are also accepted in [job] and before the first section. A comment must be\n"
+          "# a line of its own. A value can be in \"double quotes\". The command line, DLAUNCH_*\n"
+          "# and PET_* variables have precedence over this file.\n",
           out);
     for (int g = 0; g < GROUP_COUNT; g++) {
         if (!opt_groups[g].section)
             continue;
         fprintf(out, "\n[%s]\n", opt_groups[g].section);
         if (g == GROUP_JOB)
-            fputs("\n# Program and arguments, in words as a shell has them (no variables). A "
-                  "program\n"
-                  "# on the command line replaces all of it.\n"
-                  ";command = ./train --epochs 10\n",
-                  out);
+            fputs(
+                "\n# Program and arguments, quoted as for a shell (variables are not expanded). A "
+                "program\n"
+                "# on the command line replaces them all.\n"
+                ";command = ./train --epochs 10\n",
+                out);
         for (int i = 0; i < OPT_COUNT; i++) {
             bool cli = opt_table[i].flags & (OPT_F_CLI | OPT_F_CLIENV);
             if (opt_table[i].group == (enum opt_group_id)g && !cli)
@@ -204,7 +237,7 @@ static void mdoc_text(FILE *out, const char *text)
 
 int usage_mdoc(FILE *out)
 {
-    fputs(".\\\" Made by dlaunch --print_options mdoc; do not edit.\n", out);
+    fputs(".\\\" Generated by dlaunch --print_options mdoc; do not edit.\n", out);
     for (int g = 0; g < GROUP_COUNT; g++) {
         fprintf(out, ".Ss %s\n.Bl -tag -width Ds\n", opt_groups[g].title);
         for (int i = 0; i < OPT_COUNT; i++) {
@@ -263,7 +296,7 @@ static void bash_names(FILE *out, bool flags)
 
 static const char bash_begin[] =
     "# bash completion for dlaunch(1) and dlaunchctl(1).\n"
-    "# Made by dlaunch --print_completion bash; do not edit.\n"
+    "# Generated by dlaunch --print_completion bash; do not edit.\n"
     "# shellcheck shell=bash disable=SC2207\n"
     "\n"
     "_dlaunch() {\n"

@@ -7,9 +7,10 @@
 
 #define USAGE_COLUMNS 80
 
-int usage_help(FILE *out, const char *prog); /* --help */
-int usage_ini(FILE *out);                    /* conf/dlaunch.ini */
-int usage_mdoc(FILE *out);                   /* the OPTIONS section of dlaunch(1) */
-int usage_bash(FILE *out);                   /* conf/dlaunch.bash */
+int usage_brief(FILE *out, const char *prog); /* -h */
+int usage_help(FILE *out, const char *prog);  /* --help */
+int usage_ini(FILE *out);                     /* conf/dlaunch.ini */
+int usage_mdoc(FILE *out);                    /* the OPTIONS section of dlaunch(1) */
+int usage_bash(FILE *out);                    /* conf/dlaunch.bash */
 
 #endif

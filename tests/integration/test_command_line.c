@@ -56,6 +56,14 @@ START_TEST(information)
     proc_fini(&p);
     ck_assert_int_eq(run(&p, ARGV(dlaunch, "-h")), 0);
     ck_assert_ptr_nonnull(strstr(p.out, "Usage: dlaunch [options] program [arguments]\n"));
+    ck_assert_ptr_nonnull(strstr(p.out, "  --nproc_per_node N|auto|cpu|gpu  Number of workers on this "
+                                        "node\n"));
+    ck_assert_uint_le(lines_of(p.out), 32);
+    ck_assert_str_eq(p.err, "");
+    proc_fini(&p);
+    ck_assert_int_eq(run(&p, ARGV(dlaunch, "--help")), 0);
+    ck_assert_ptr_nonnull(strstr(p.out, "Usage: dlaunch [options] program [arguments]\n"));
+    ck_assert_ptr_nonnull(strstr(p.out, "\n  --store_compat "));
     ck_assert_ptr_nonnull(strstr(p.out, "\nExit status:\n"));
     ck_assert_str_eq(p.err, "");
     proc_fini(&p);

@@ -920,7 +920,7 @@ END_TEST
 
 START_TEST(program_mistakes)
 {
-    FAILS(2, "no program is given; see dlaunch --help", "--nnodes=1");
+    FAILS(2, "no program is given; see dlaunch -h", "--nnodes=1");
     FAILS(127, "./nothing", "./nothing");
     FAILS(127, "nothing: ", "nothing");
     FAILS(126, "./plain", "./plain");

@@ -12,7 +12,8 @@
 #include "core/log.h"
 #include "core/netaddr.h"
 #include "core/parse.h"
-#include "launcher/hostlist.h"
+#include "core/slurm.h"
+#include "core/hostlist.h"
 #include "launcher/job_build.h"
 
 static const char *env_get(char *const *envp, const char *name)
@@ -108,10 +109,6 @@ static void say(struct options *o, const char *what, const char *how_to_ignore)
 
 /* -------------------------------------------------------------------------------------- Slurm */
 
-/* Steps that are no srun of the user's (batch script, interactive shell, ...) have ids from here.
- */
-#define SLURM_STEP_SPECIAL 0xfffffff0l
-
 /* Whether any count of "2(x3),1" is above 1. */
 static bool any_above_one(const char *counts)
 {
@@ -128,13 +125,6 @@ static bool keep_first(void *arg, const char *name)
 {
     snprintf(arg, HOST_MAX, "%s", name);
     return false;
-}
-
-/* A port that all nodes derive alike, and other jobs on these nodes differently. Below the range
- * from which the kernel gives out ports (32768), above the well-known ones. */
-static int slurm_port(long job, long step)
-{
-    return 20000 + (int)((job % 10000 * 17 + step % 10000) % 10000);
 }
 
 static int slurm_head(struct options *o, char *const *envp, char head[HOST_MAX],

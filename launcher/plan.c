@@ -10,7 +10,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
-#include "launcher/hostlist.h"
+#include "core/hostlist.h"
 #include "launcher/words.h"
 
 #define LABEL      12 /* column of the values */

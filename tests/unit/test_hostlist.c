@@ -6,7 +6,7 @@
 
 #include "core/mem.h"
 #include "core/netaddr.h"
-#include "launcher/hostlist.h"
+#include "core/hostlist.h"
 
 struct names {
     char text[4096];

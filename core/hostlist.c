@@ -1,4 +1,4 @@
-#include "launcher/hostlist.h"
+#include "core/hostlist.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* hostlist.h: Slurm's compressed lists of host names: "n[08-11,20]-ib,head". */
-#ifndef LAUNCHER_HOSTLIST_H
-#define LAUNCHER_HOSTLIST_H
+#ifndef CORE_HOSTLIST_H
+#define CORE_HOSTLIST_H
 
 #include <stdbool.h>
 #include <stddef.h>

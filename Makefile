@@ -230,6 +230,11 @@ demo:
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
 	$(Q)examples/demo.sh $(BUILD)
 
+# The picture of the demo in README.md.
+.PHONY: picture
+picture: all
+	$(Q)examples/demo-picture.py $(BUILD) doc/demo.svg
+
 # --------------------------------------------------------------------------------------- install
 
 bindir     = $(DESTDIR)$(PREFIX)/bin
@@ -249,7 +254,7 @@ install: $(PRODUCTS)
 
 # What is built already.
 install-built:
-	install -d $(bindir) $(libdir)/pkgconfig $(includedir) $(docdir)/examples/data $(bashdir) $(unitdir)
+	install -d $(bindir) $(libdir)/pkgconfig $(includedir) $(docdir)/examples/data $(docdir)/doc $(bashdir) $(unitdir)
 	install $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/dlcoll_perf $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune $(bindir)
 	install -m 644 $(BUILD)/libdlcoll.so.0 $(libdir)
 	ln -sf libdlcoll.so.0 $(libdir)/libdlcoll.so
@@ -260,7 +265,8 @@ install-built:
 	install -m 644 conf/dlaunch.bash $(bashdir)/dlaunch
 	ln -sf dlaunch $(bashdir)/dlaunchctl
 	for m in $(MAN); do install -D -m 644 $$m $(mandir)/man$${m##*.}/$${m##*/} || exit 1; done
-	install -m 644 README.md CHANGELOG.md LICENSE conf/dlaunch.ini $(wildcard doc/*.md) $(docdir)
+	install -m 644 README.md CHANGELOG.md LICENSE conf/dlaunch.ini $(docdir)
+	install -m 644 $(wildcard doc/*.md doc/*.svg) $(docdir)/doc
 	install -m 644 $(wildcard examples/*.c examples/*.py) $(docdir)/examples
 	install -m 644 $(wildcard examples/data/*) $(docdir)/examples/data
 	$(if $(DESTDIR),,$(if $(filter 0,$(shell id -u)),-ldconfig))
@@ -291,7 +297,8 @@ HELPERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c) tests/multihost
 run-tests: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(UNIT) $(INTEGRATION) corpora
 	$(Q)tests/layers.sh
 	$(Q)tests/faults.sh
-	$(Q)BUILD=$(BUILD) tests/run.sh $(UNIT) $(INTEGRATION) tests/torch/test_torchrun.py tests/torch/test_table.py
+	$(Q)BUILD=$(BUILD) tests/run.sh $(UNIT) $(INTEGRATION) tests/integration/test_readme.py \
+	    tests/torch/test_torchrun.py tests/torch/test_table.py
 
 test-multihost:
 	$(Q)conf/install-deps.sh multihost
@@ -504,6 +511,7 @@ help:
 	@echo; echo 'Targets:'
 	@echo '  all              build/dlaunch, build/dlaunchctl, build/libdlcoll.so, build/examples/*'
 	@echo '  demo             trains a network on 2 launchers x 4 workers, one of which is killed'
+	@echo '  picture          draws the output of the demo into doc/demo.svg'
 	@echo '  test             unit and integration tests, layers, corpora'
 	@echo '  test-multihost   network namespaces as hosts (root)'
 	@echo '  sim sim-bugs     the rendezvous on a virtual clock: SIM_SEEDS stories (1,000,000); with bugs'

@@ -1,5 +1,5 @@
 #!/bin/bash
-# demo.sh: two launchers of four workers each train a small network; a worker is killed on the way.
+# demo.sh: two launchers with four workers each train a small network; one worker is killed meanwhile.
 #   examples/demo.sh [BUILD_DIR]      (make demo)
 # Ends with 0 when the job has recovered from its checkpoint and the test accuracy is 0.95 or more.
 set -u
@@ -32,7 +32,7 @@ for _ in {1..50}; do
     (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
 done
 
-# start NODE: a launcher, its output into the pipe with the node's number in front.
+# start NODE: starts a launcher; its output goes into the pipe, with the number of the node in front.
 start() {
     "$build/dlaunch" --nnodes 2 --node_rank "$1" --nproc_per_node 4 --master_port "$port" \
         --max_restarts "$restarts" "$train" --epochs "$epochs" --checkpoint "$tmp/state.ckpt" \
@@ -41,13 +41,13 @@ start() {
 }
 
 cat <<END
-Two launchers with four workers each, as they would be started on two machines:
+Two launchers with four workers each, as on two machines:
 
   ${bold}dlaunch --nnodes 2 --node_rank 0 --nproc_per_node 4 --max_restarts $restarts \\
           --master_port $port train --epochs $epochs --checkpoint state.ckpt
   dlaunch --nnodes 2 --node_rank 1 ...${plain} (the rest is the same)
 
-A worker of the second one is going to be killed after epoch $kill_at.
+Worker 5, on node 1, will be killed after epoch $kill_at.
 
 END
 mkfifo "$tmp/pipe" || exit 1
@@ -61,7 +61,7 @@ while [ "$ended" -lt 2 ]; do
     if ! IFS= read -r -t 0.2 -u 3 line; then
         ended=0
         for pid in $launchers; do kill -0 "$pid" 2>/dev/null || ended=$((ended + 1)); done
-        [ $(($(now_ms) - begun)) -lt 100000 ] || fail "it did not end within 100 s"
+        [ $(($(now_ms) - begun)) -lt 100000 ] || fail "the job did not end within 100 s"
         continue
     fi
     text=${line#? }
@@ -70,7 +70,7 @@ while [ "$ended" -lt 2 ]; do
     'epoch '*)
         read -r _ epoch _ <<<"${text/\// }"
         [ $((epoch % 10)) = 0 ] || [ "$epoch" = 1 ] || show=
-        if [ -z "$victim" ]; then # asked early: the control socket is made once the workers run
+        if [ -z "$victim" ]; then # the control socket exists once the workers run
             victim=$("$build/dlaunchctl" -p "$node1" status 2>/dev/null |
                 awk '$1 == 5 && $2 == 1 { print $3 }')
         fi
@@ -84,7 +84,7 @@ while [ "$ended" -lt 2 ]; do
     [ -z "$show" ] || printf 'node %s | %.200s\n' "${line%% *}" "$text"
     if [ -n "$victim" ] && [ -z "$killed_ms" ] && [ "${epoch:-0}" -ge "$kill_at" ]; then
         killed_ms=$(now_ms)
-        kill -9 "$victim" || fail "worker 5 (process $victim) is gone already"
+        kill -9 "$victim" || fail "worker 5 (process $victim) has exited already"
         printf '%s       > kill -9 %s   (worker 5, on node 1)%s\n' "$red" "$victim" "$plain"
     fi
 done
@@ -96,17 +96,17 @@ launchers=
 
 [ -n "$killed_ms" ] || fail "worker 5 was not found"
 [ -n "$counted" ] || fail "no restart was seen"
-[ -n "$resumed" ] || fail "it did not resume from a checkpoint"
-read -r _ _ _ accuracy _ parameters <"$tmp/result" || fail "there is no result"
+[ -n "$resumed" ] || fail "the job did not resume from a checkpoint"
+read -r _ _ _ accuracy _ parameters <"$tmp/result" || fail "the job wrote no result"
 
-printf '\nThe same on one worker, without any accident:\n\n'
+printf '\nThe same training on one worker, without a failure:\n\n'
 printf '  %sdlaunch train --epochs %s%s\n\n' "$bold" "$epochs" "$plain"
 "$build/dlaunch" "$train" --epochs "$epochs" --out "$tmp/alone" | tail -1 | sed 's/^/node 0 | /'
-read -r _ _ _ _ _ alone <"$tmp/alone" || fail "there is no result of one worker"
+read -r _ _ _ _ _ alone <"$tmp/alone" || fail "the single worker wrote no result"
 
 awk -v a="$accuracy" 'BEGIN { exit !(a >= 0.95) }' || fail "test accuracy $accuracy is below 0.95"
-[ "$parameters" = "$alone" ] || fail "the two results differ"
+[ "$parameters" = "$alone" ] || fail "the two networks differ"
 printf '\n%sRecovered: %s, from the checkpoint of epoch %s, %s ms after the kill.%s\n' \
     "$green" "$counted" "$resumed" "$((back_ms - killed_ms))" "$plain"
-printf '%sTest accuracy %s; the network is the same, bit for bit, as that of one worker.%s\n' \
+printf '%sTest accuracy %s. The network equals that of one worker, bit for bit.%s\n' \
     "$green" "$accuracy" "$plain"

@@ -262,7 +262,12 @@ typedef struct dlcoll_init_opts {
  *     can read, and removes it when they have met. What an earlier job has left there is noticed
  *     and replaced; anything but a regular file is refused.
  *   - opts->store: through a store of the caller's.
- *   - With nothing set: a world of one.
+ *   - With nothing set, in a task of a Slurm step (srun -n 8 ./program): by Slurm's variables. Rank
+ *     0 hosts the TCPStore on the step's first node, at one of four ports derived from job and step;
+ *     MASTER_ADDR and MASTER_PORT override them.
+ *   - With nothing set, in a process that another starter (Open MPI, MPICH, PMIx, Flux, PALS, ...)
+ *     has started as one of several: DLCOLL_EINVAL, with the remedy.
+ *   - With nothing set, otherwise: a world of one.
  *
  * One thread at a time may be in dlcoll_init(), unless opts->name is given.
  *

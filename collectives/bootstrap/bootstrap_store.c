@@ -30,6 +30,7 @@
 #include "collectives/bootstrap/bootstrap.h"
 #include "collectives/bootstrap/world.h"
 #include "collectives/bootstrap/rendezvous_file.h"
+#include "collectives/bootstrap/starter.h"
 #include "collectives/api/store.h"
 #include "collectives/api/wait.h"
 #include "core/bytes.h"
@@ -44,6 +45,8 @@ enum {
     WORLD_MAX = 1 << 24,
     RETRY_MS = 20,
     HOST_AGAIN_MS = 500,
+    FIRST_PORT_MS = 300, /* of several at which rank 0 may be */
+    NEXT_PORT_MS = 50,
     LATE_MS = 2000,   /* a world that cannot be is told to those who come by then */
     MISSING_MAX = 16, /* ranks that are listed by name */
 };
@@ -54,9 +57,11 @@ struct meeting {
     int port;
     const char *whence; /* for people: where the address is from */
     char path[512];
-    const char *file; /* path: the address is in it; NULL: it is known */
-    bool served;      /* somebody else serves the store */
-    bool borrowed;    /* the client is the program's */
+    const char *file;     /* path: the address is in it; NULL: it is known */
+    bool served;          /* somebody else serves the store */
+    int base_port, ports; /* rank 0 serves it at one of so many; 0: at `port` */
+    unsigned tries;       /* of the others to find it at one of them */
+    bool borrowed;        /* the client is the program's */
     char prefix[KEY_MAX / 2];
     uint64_t deadline_ns;
     struct member self;
@@ -114,6 +119,9 @@ static int find_self(struct world *w, const struct world_opts *o, const char *ur
     if (o->size > 0) {
         rank = o->rank;
         size = o->size;
+    } else if (o->starter) {
+        rank = o->starter->rank;
+        size = o->starter->size;
     }
     if (size <= 0 && (r = env_int("WORLD_SIZE", 1, WORLD_MAX, &size, e)) < 0)
         return r;
@@ -136,6 +144,19 @@ static int from_environment(struct meeting *m, struct err *e)
         return err_set(e, -EINVAL, "MASTER_ADDR is too long");
     m->served = strcmp(env_or("TORCHELASTIC_USE_AGENT_STORE", ""), "True") == 0;
     return env_int("MASTER_PORT", 1, 65535, &m->port, e);
+}
+
+/* The starter's variables say where rank 0 is, unless the user's do. */
+static int from_starter(struct meeting *m, const struct starter *s, struct err *e)
+{
+    const char *host = env_or("MASTER_ADDR", NULL);
+    m->whence = host ? "MASTER_ADDR" : "SLURM_STEP_NODELIST";
+    snprintf(m->host, sizeof(m->host), "%s", host ? host : s->head);
+    if (env_or("MASTER_PORT", NULL))
+        return env_int("MASTER_PORT", 1, 65535, &m->port, e);
+    m->base_port = m->port = s->port;
+    m->ports = STARTER_PORTS;
+    return 0;
 }
 
 static int from_url(struct meeting *m, const char *url, struct err *e)
@@ -179,12 +200,14 @@ static int find_way(struct meeting *m, const struct world_opts *o, struct err *e
         m->client = o->store->client;
         m->port = o->store->port;
         snprintf(m->host, sizeof(m->host), "%s", o->store->host);
+    } else if (o->starter) {
+        r = from_starter(m, o->starter, e);
     } else if (!url) {
         r = from_environment(m, e);
     }
     /* A store may outlive a round: what an earlier one has left there must not be read. */
     int n = snprintf(m->prefix, sizeof(m->prefix), "dlcoll/%s%s/%s/%" PRIu32 "/",
-                     env_or("TORCHELASTIC_RUN_ID", ""), o->name,
+                     o->starter ? o->starter->id : env_or("TORCHELASTIC_RUN_ID", ""), o->name,
                      env_or("TORCHELASTIC_RESTART_COUNT", "0"), w->instance);
     if (r == 0 && n >= (int)sizeof(m->prefix))
         return err_set(e, -EINVAL, "the job's name is too long");
@@ -536,9 +559,38 @@ static int host_store(struct meeting *m, struct err *e)
     struct store_thread_opts opts = {.addr = here && !m->file ? m->w->master_ip : NULL,
                                      .port = m->file ? 0 : m->port};
     int r = store_thread_new(&m->server, &opts, e);
+    for (int i = 1; r == -EADDRINUSE && i < m->ports; i++) {
+        opts.port = m->base_port + i;
+        r = store_thread_new(&m->server, &opts, e);
+    }
+    if (r == -EADDRINUSE && m->ports)
+        return err_set(e, -EADDRINUSE,
+                       "rank 0 cannot serve the store: the ports %d to %d are in use (set "
+                       "MASTER_PORT)",
+                       m->base_port, m->base_port + m->ports - 1);
     if (r == 0)
         m->port = store_thread_port(m->server);
     return r == -EADDRINUSE ? 0 : r; /* then a store is served there, or connecting will tell */
+}
+
+/* At which of several ports rank 0 is. What answers at another one is not of this job, for it has
+ * no record of rank 0 under this job's keys. */
+static int search_store(struct meeting *m, struct err *e)
+{
+    char key[KEY_MAX];
+    const char *k = rank_key(m, "rank", 0, key);
+    int left = remaining_ms(m), ms = m->tries % (unsigned)m->ports ? NEXT_PORT_MS : FIRST_PORT_MS;
+    m->port = m->base_port + (int)(m->tries++ % (unsigned)m->ports);
+    int r = store_client_new(&m->client, m->host, m->port, ms, e);
+    if (r == 0 && store_client_wait(m->client, &k, 1, ms, NULL) == 0) {
+        store_client_set_timeout(m->client, left);
+        return 0;
+    }
+    store_client_free(m->client);
+    m->client = NULL;
+    return err_set(e, is_over(m) ? -ETIMEDOUT : -ECONNREFUSED,
+                   "rank 0 was not found at %s, ports %d to %d", m->host, m->base_port,
+                   m->base_port + m->ports - 1);
 }
 
 static int reach_store(struct meeting *m, struct err *e)
@@ -546,6 +598,8 @@ static int reach_store(struct meeting *m, struct err *e)
     int r = host_store(m, e), left = remaining_ms(m), ms = left;
     if (r < 0 || m->client)
         return r;
+    if (m->ports && m->w->rank > 0)
+        return search_store(m, e);
     /* Who should host it has found the port in use: by a store, or by a connection from there to
      * somewhere else, which ends. */
     bool in_use = m->w->rank == 0 && !m->served && !m->server;
@@ -597,7 +651,7 @@ static int meet(struct meeting *m, struct err *e)
 }
 
 /* Places among the ranks of the same host, and its CPUs: each rank may be bound to its own. */
-static int count_neighbours(struct world *w, struct err *e)
+static int count_neighbours(struct world *w, const struct starter *starter, struct err *e)
 {
     int before = 0;
     struct wait_cpus cpus = {0};
@@ -609,7 +663,7 @@ static int count_neighbours(struct world *w, struct err *e)
         }
     }
     w->usable_cpus = wait_count_cpus(&cpus);
-    w->local_rank = before;
+    w->local_rank = starter ? starter->local_rank : before;
     return env_or("LOCAL_RANK", "")[0] ? env_int("LOCAL_RANK", 0, WORLD_MAX, &w->local_rank, e) : 0;
 }
 
@@ -681,5 +735,5 @@ int bootstrap_store(struct world *w, const struct world_opts *o, struct err *e)
     w->store_server = m.server;
     w->store_port = m.port;
     snprintf(w->store_host, sizeof(w->store_host), "%s", m.host);
-    return r < 0 ? r : count_neighbours(w, e);
+    return r < 0 ? r : count_neighbours(w, o->starter, e);
 }

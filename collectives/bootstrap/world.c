@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "collectives/bootstrap/bootstrap.h"
+#include "collectives/bootstrap/starter.h"
 #include "collectives/api/wait.h"
 #include "core/fd.h"
 #include "rendezvous/store/store_thread.h"
@@ -36,16 +37,20 @@ int world_init(struct world *w, const struct world_opts *o, struct err *e)
     with.whence = o->method ? "init_method" : "DLCOLL_INIT_METHOD";
     bool asked = with.method || o->store || o->size > 0;
     bool launched = is_set(SEGMENT_ENV_FD) && !asked;
+    bool told = asked || is_set("RANK") || is_set("WORLD_SIZE");
+    struct starter starter;
     w->made = !launched && !*o->name ? &g_met : NULL;
     w->instance = w->made ? atomic_load(w->made) + 1 : 1;
-    if (o->store && o->size <= 0)
+    if (o->store && o->size <= 0) {
         r = err_set(e, -EINVAL, "with a store, rank and world_size must be given");
-    else if (launched)
+    } else if (launched) {
         r = bootstrap_segment(w, e);
-    else if (asked || is_set("RANK") || is_set("WORLD_SIZE"))
+    } else if (told || ((r = starter_find(&starter, e)) == 0 && starter.size > 1)) {
+        with.starter = told ? NULL : &starter;
         r = bootstrap_store(w, &with, e);
-    else
+    } else {
         w->size = 1;
+    }
     if (r == 0 && launched) {
         w->made = &world_line(w)->worlds;
         w->instance = atomic_load(w->made) + 1;

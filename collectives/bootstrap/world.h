@@ -28,6 +28,7 @@ struct member {
 };
 
 struct dlcoll_store;
+struct starter;
 struct store_thread;
 
 struct world {
@@ -53,9 +54,10 @@ struct world_opts {
     uint64_t deadline_ns; /* on mono_ns(); 0: none */
     const char *method;   /* "env://", "tcp://...", "file://..."; NULL: the environment decides */
     const char *whence;   /* for people: who has given it */
-    int rank, size;       /* size 0: from the environment, or from the method */
-    struct dlcoll_store *store; /* NULL: none; borrowed */
-    const char *name;           /* of the job, where several share a store; never NULL */
+    const struct starter *starter; /* NULL: none whose variables name the other ranks */
+    int rank, size;                /* size 0: from the environment, or from the method */
+    struct dlcoll_store *store;    /* NULL: none; borrowed */
+    const char *name;              /* of the job, where several share a store; never NULL */
 };
 
 /* How the process was started and what it asks for decide (dlcoll_init() in dlcoll.h). On failure

@@ -1,6 +1,6 @@
-/* dlaunch-protocol(7) has the fields of every frame in a table between markers: what an encoder
- * writes, read by that table, is what it was given, and nothing is left over. The limits that it
- * names are the code's. */
+/* dlaunch-protocol(7) agrees with the code. A table between markers lists the fields of every
+ * frame: the test encodes a frame, decodes it by the table, and compares every field and the
+ * length. The limits in the text equal those in the code. */
 #include "tests/lib/test.h"
 
 #include <stddef.h>
@@ -25,7 +25,7 @@ static void add(struct buf *out, const char *text)
 
 /* ------------------------------------------------------------------------ reading by the tables */
 
-/* The numbers that were read, by name: how often a field is there depends on one before it. */
+/* The numbers read so far, by name: the count of a field depends on an earlier field. */
 struct number {
     char name[32];
     uint64_t value;
@@ -450,13 +450,13 @@ START_TEST(fields)
 }
 END_TEST
 
-START_TEST(all_frames)
+START_TEST(every_frame_has_a_table)
 {
     for (int type = 1; type < RDZV_MSGS; type++) {
         size_t i = 0;
         while (i < ARRAY_LEN(frames) && frames[i].type != (enum rdzv_msg)type)
             i++;
-        ck_assert_msg(i < ARRAY_LEN(frames), "frame %d is compared with no table", type);
+        ck_assert_msg(i < ARRAY_LEN(frames), "frame %d has no table", type);
     }
 }
 END_TEST
@@ -473,10 +473,10 @@ static const char *thousands(unsigned long n)
 
 static void expect(const char *path, const char *text, const char *words)
 {
-    ck_assert_msg(strstr(text, words), "%s does not say \"%s\"", path, words);
+    ck_assert_msg(strstr(text, words), "%s does not contain \"%s\"", path, words);
 }
 
-/* With a blank for each end of a line. */
+/* Line ends become blanks. */
 static char *running_text(const char *path)
 {
     char *text = test_keep(read_file(path));
@@ -495,36 +495,38 @@ START_TEST(limits)
     const char *keys = thousands(STORE_KEYS_MAX);
     expect(path, text, test_text("the protocol version, a u32, which is %u.", RDZV_PROTOCOL));
     expect(path, text,
-           test_text("A frame has %lu MiB at most, %d bytes before the member has said HELLO.",
-                     MIB(RDZV_FRAME_MAX), RDZV_FRAME_MAX_FIRST));
-    expect(path, text, test_text("u8\tfailures\t%d at most", RDZV_STATUS_FAILURES));
-    expect(path, text, test_text("says nothing within %d seconds", ENDPOINT_SILENT_MS / 1000));
+           test_text(
+               "A frame has at most %lu MiB, and at most %d bytes before the HELLO of the member.",
+               MIB(RDZV_FRAME_MAX), RDZV_FRAME_MAX_FIRST));
+    expect(path, text, test_text("u8\tfailures\tat most %d", RDZV_STATUS_FAILURES));
+    expect(path, text, test_text("sends nothing within %d seconds", ENDPOINT_SILENT_MS / 1000));
     expect(path, text,
            test_text("%d may come from one address (any number over loopback), and %d plus two for "
-                     "each node",
+                     "each node from all addresses",
                      ENDPOINT_SILENT_PER_SOURCE, ENDPOINT_SILENT_MAX(0)));
     expect(path, text,
-           test_text("%s streams at a time at most", thousands(RELAY_STREAMS_MAX(NPROC_MAX))));
+           test_text("at most %s streams at a time", thousands(RELAY_STREAMS_MAX(NPROC_MAX))));
     expect(path, text, test_text("%s bytes may be sent", thousands(RELAY_WINDOW)));
     expect(path, text,
-           test_text("A key has %lu KiB at most, a value %lu MiB, a call %s keys and %lu KiB more "
-                     "than a value, an answer %lu GiB; a client watches %s keys at most; the store "
-                     "holds %s keys and %lu GiB. Unfinished requests and unread answers of all "
-                     "clients together have %lu GiB.",
-                     KIB(STORE_KEY_MAX), MIB(STORE_VALUE_MAX), keys,
-                     KIB(STORE_CALL_MAX - STORE_VALUE_MAX), GIB(STORE_REPLY_MAX),
-                     thousands(STORE_WATCHES_MAX), thousands(STORE_NAMES_MAX), GIB(STORE_BYTES_MAX),
-                     GIB(STORE_BUFFERS_MAX)));
+           test_text(
+               "Limits: a key %lu KiB; a value %lu MiB; a request %s keys, and %lu KiB more than "
+               "a value; an answer %lu GiB; a client watches %s keys; the store holds %s "
+               "keys and %lu GiB. Unfinished requests and unread answers of all clients "
+               "together are limited to %lu GiB.",
+               KIB(STORE_KEY_MAX), MIB(STORE_VALUE_MAX), keys,
+               KIB(STORE_CALL_MAX - STORE_VALUE_MAX), GIB(STORE_REPLY_MAX),
+               thousands(STORE_WATCHES_MAX), thousands(STORE_NAMES_MAX), GIB(STORE_BYTES_MAX),
+               GIB(STORE_BUFFERS_MAX)));
     expect(path, text,
            test_text("more than %lu MiB of answers to read and reads nothing for",
                      MIB(STORE_UNREAD_MAX)));
     expect("man/dlaunch.1", running_text("man/dlaunch.1"),
-           test_text("(%d connections for each worker of a node, at least %d)",
+           test_text("(up to %d connections per worker of the node, and at least %d)",
                      RELAY_STREAMS_MAX(NPROC_MAX) / NPROC_MAX, RELAY_STREAMS_MAX(1)));
 }
 END_TEST
 
-/* "u32 seq, u16 part": the members as they lie in the struct, without a gap. */
+/* "u32 seq, u16 part": the members in the order of the struct, which has no gaps. */
 struct member_text {
     char words[400];
     size_t end;
@@ -541,44 +543,50 @@ static void add_member(struct member_text *t, const char *type, const char *name
 
 #define MEMBER(t, sign, s, m) \
     add_member(t, sign, #m, offsetof(struct s, m), sizeof(((struct s *)NULL)->m))
-#define U(s, m) MEMBER(&text_of_##s, "u", s, m)
-#define I(s, m) MEMBER(&text_of_##s, "i", s, m)
+#define UNSIGNED(s, m) MEMBER(&text_of_##s, "u", s, m)
+#define SIGNED(s, m)   MEMBER(&text_of_##s, "i", s, m)
 
 START_TEST(data_connections)
 {
     const char *const path = "man/dlaunch-protocol.7", *text = running_text(path);
     struct member_text text_of_hello = {0}, text_of_op_signature = {0}, text_of_p2p_frame = {0};
     struct member_text text_of_frame = {0};
-    U(hello, magic), U(hello, version), U(hello, kind), U(hello, epoch), U(hello, counter);
-    U(hello, instance), U(hello, comm), U(hello, from), U(hello, to), U(hello, channel);
-    U(hello, lane), U(hello, unused);
-    U(op_signature, kind), U(op_signature, dtype), U(op_signature, op), U(op_signature, settings),
-        I(op_signature, root), U(op_signature, count);
-    U(p2p_frame, kind), U(p2p_frame, dtype), U(p2p_frame, unused), I(p2p_frame, tag);
-    U(p2p_frame, count), U(p2p_frame, id), U(p2p_frame, taken);
-    expect(path, text, test_text("a hello of %zu bytes each way", text_of_hello.end));
+    UNSIGNED(hello, magic), UNSIGNED(hello, version), UNSIGNED(hello, kind), UNSIGNED(hello, epoch),
+        UNSIGNED(hello, counter);
+    UNSIGNED(hello, instance), UNSIGNED(hello, comm), UNSIGNED(hello, from), UNSIGNED(hello, to),
+        UNSIGNED(hello, channel);
+    UNSIGNED(hello, lane), UNSIGNED(hello, unused);
+    UNSIGNED(op_signature, kind), UNSIGNED(op_signature, dtype), UNSIGNED(op_signature, op),
+        UNSIGNED(op_signature, settings), SIGNED(op_signature, root), UNSIGNED(op_signature, count);
+    UNSIGNED(p2p_frame, kind), UNSIGNED(p2p_frame, dtype), UNSIGNED(p2p_frame, unused),
+        SIGNED(p2p_frame, tag);
+    UNSIGNED(p2p_frame, count), UNSIGNED(p2p_frame, id), UNSIGNED(p2p_frame, taken);
+    expect(path, text, test_text("a hello of %zu bytes in each direction", text_of_hello.end));
     expect(path, text, test_text("connected: %s.", text_of_hello.words));
     expect(path, text, test_text("the version %u.", HELLO_VERSION));
     expect(path, text,
            test_text("The kinds are %d data, %d notice, %d gone, %d knock, %d ask.", HELLO_DATA,
                      HELLO_NOTICE, HELLO_GONE, HELLO_KNOCK, HELLO_ASK));
-    U(frame, seq), U(frame, part), U(frame, lane);
+    UNSIGNED(frame, seq), UNSIGNED(frame, history), UNSIGNED(frame, part), UNSIGNED(frame, lane);
     expect(path, text,
            test_text("has a header of %zu bytes: %s, then the call, then u64 len",
                      sizeof(struct frame), text_of_frame.words));
     ck_assert_uint_eq(text_of_frame.end, offsetof(struct frame, call));
+    ck_assert_uint_eq(offsetof(struct frame, last_seq), offsetof(struct frame, len) + 8);
+    ck_assert_uint_eq(offsetof(struct frame, last), offsetof(struct frame, last_seq) + 8);
     expect(path, text, test_text("The call is %s;", text_of_op_signature.words));
-    expect(path, text, test_text("In channel %d it is %s.", CHANNEL_P2P, text_of_p2p_frame.words));
-    expect(path, text, test_text("a message of more than %lu KiB", KIB(P2P_AHEAD_MOST)));
     expect(path, text,
-           test_text("more than %lu KiB when there would be more than %lu MiB",
-                     KIB(P2P_EAGER_BYTES), KIB(P2P_WINDOW_BYTES) / 1024));
+           test_text("In channel %d the header is %s.", CHANNEL_P2P, text_of_p2p_frame.words));
+    expect(path, text, test_text("A message of more than %lu KiB is offered", KIB(P2P_AHEAD_MOST)));
     expect(path, text,
-           test_text("a message of %d KiB or more are zeros, so that it begins %d bytes after",
+           test_text("more than %lu KiB is offered too if more than %lu MiB", KIB(P2P_EAGER_BYTES),
+                     KIB(P2P_WINDOW_BYTES) / 1024));
+    expect(path, text,
+           test_text("a message of %d KiB or more, so that the message begins %d bytes after",
                      FRAME_LONG / 1024, FRAME_DISTANCE));
-    expect(path, text, test_text("offered (%d) and sent (%d)", P2P_RTS, P2P_DATA));
+    expect(path, text, test_text("offered (%d), and sent (%d)", P2P_RTS, P2P_DATA));
     expect(path, text, test_text("asked for it (%d)", P2P_CTS));
-    expect(path, text, test_text("receiver then says (%d).", P2P_FETCHED));
+    expect(path, text, test_text("and then reports this (%d).", P2P_FETCHED));
     expect(path, text, test_text("the last %d operations", SEGMENT_OPS));
 }
 END_TEST
@@ -588,7 +596,7 @@ static Suite *suite(void)
     Suite *s = suite_create("protocol_page");
     TCase *tc = test_case(s, "frames", 10);
     tcase_add_loop_test(tc, fields, 0, ARRAY_LEN(frames));
-    tcase_add_test(tc, all_frames);
+    tcase_add_test(tc, every_frame_has_a_table);
     tcase_add_test(tc, limits);
     tcase_add_test(tc, data_connections);
     return s;

@@ -24,7 +24,6 @@
 #include "core/mem.h"
 #include "core/uvx.h"
 #include "rendezvous/wire/broadcast.h"
-#include "rendezvous/wire/connector.h"
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/rules/text.h"
 
@@ -45,19 +44,9 @@ struct caller {
 };
 
 #define NO_SLOT       UINT32_MAX
-#define CALL_MS       2000 /* it is refused within a round trip, or not at all */
 #define OWN_ADDRS_MAX 256
 
-/* A launcher that is called, to see whether it still listens. */
-struct call {
-    struct coordinator *coordinator;
-    struct connector *connector;
-    struct node_id id;
-    struct call *next;
-};
-
 struct coordinator {
-    struct call *calls; /* under way */
     struct link_hub *hub;
     struct beats *beats;
     struct uvx_scope scope;
@@ -181,13 +170,25 @@ static void turn_away(struct caller *k, const char *text)
     free_caller(k);
 }
 
+/* Closes a connection so that it does not look like the end of this launcher. */
+static void leave_link(struct link *l)
+{
+    struct buf b = BUF_INIT;
+    rdzv_put_back(&b);
+    link_send_buf(l, &b);
+    link_finish(l);
+}
+
 /* Closes a connection that sent a malformed message. A node that has said hello may connect again.
  */
 static void drop(struct caller *k, const char *why)
 {
     struct coordinator *c = k->coordinator;
     log_verbose("the connection from %s is closed: %s", k->peer.addr, why);
-    link_close(k->link);
+    if (k->said_hello)
+        leave_link(k->link);
+    else
+        link_close(k->link);
     end_beats(k);
     if (k->said_hello)
         rdzv_state_closed(c->state, k->slot, RDZV_END_BROKEN, uv_hrtime());
@@ -562,37 +563,9 @@ static void close_caller(struct caller *k, const struct rdzv_action *a)
         link_send_buf(k->link, &b);
         link_finish(k->link);
     } else {
-        link_close(k->link);
+        leave_link(k->link);
     }
     free_caller(k);
-}
-
-static void on_called(void *arg, int fd, const struct netaddr *peer, bool refused, const char *why)
-{
-    struct call *call = arg;
-    struct coordinator *c = call->coordinator;
-    struct node_id id = call->id;
-    (void)peer, (void)why;
-    if (fd >= 0)
-        close(fd);
-    struct call **p = &c->calls;
-    while (*p != call)
-        p = &(*p)->next;
-    *p = call->next;
-    free(call);
-    rdzv_state_called(c->state, &id, refused, uv_hrtime());
-    link_hub_wake(c->hub);
-}
-
-static void call_launcher(struct coordinator *c, const struct rdzv_action *a)
-{
-    struct netaddr to;
-    if (!netaddr_parse_ip(&to, a->text, a->port))
-        return;
-    struct call *call = xmalloc(sizeof(*call));
-    *call = (struct call){.coordinator = c, .id = a->id, .next = c->calls};
-    c->calls = call;
-    call->connector = connector_new(c->hub->loop, &to, 1, CALL_MS, on_called, call);
 }
 
 static void act(struct coordinator *c, const struct rdzv_action *a)
@@ -624,9 +597,6 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
         break;
     case RDZV_ACT_NOTICE:
         broadcast_notice(&c->broadcast, k->link, a->text);
-        break;
-    case RDZV_ACT_CALL:
-        call_launcher(c, a);
         break;
     case RDZV_ACT_CLOSE:
         close_caller(k, a);
@@ -767,11 +737,6 @@ void coordinator_dismiss(struct coordinator *c)
 
 void coordinator_close(struct coordinator *c, void (*on_closed)(void *arg), void *arg)
 {
-    for (struct call *call; (call = c->calls);) {
-        c->calls = call->next;
-        connector_cancel(call->connector);
-        free(call);
-    }
     for (uint32_t i = 0; i < c->ncallers; i++)
         end_beats(c->callers[i]);
     if (c->beats)

@@ -31,6 +31,7 @@ struct member {
     char link_scope[IF_NAMESIZE]; /* of the link's other end, when that is link-local; "" */
     const char *coordinator;      /* where it is, for people */
     bool other_version, wanted, closing;
+    bool comes_back; /* the coordinator has said that the link's end is not its own */
     uint32_t dead_ms;
     struct rdzv_callbacks callbacks;
     struct member_events events;
@@ -180,6 +181,8 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     } else if (type == RDZV_MSG_NOTICE && rdzv_get_notice(body, notice)) {
         log_notice("%s", notice);
         member_state_noticed(m->state, now);
+    } else if (type == RDZV_MSG_BACK) {
+        m->comes_back = true;
     } else {
         return false;
     }
@@ -209,18 +212,10 @@ static void on_end(struct link *l, enum rdzv_end how, const char *why)
                  m->coordinator);
         member_state_fail(m->state, text);
     }
-    lose_link(m, how, why);
+    lose_link(m, m->comes_back ? RDZV_END_BROKEN : how, why);
 }
 
 static const struct link_events link_events = {on_preamble, on_frame, on_end};
-
-/* Whether the other end of the connection is on this host, where nothing stands between. */
-static bool is_here(int fd)
-{
-    struct netaddr peer = {.len = sizeof(peer.ss)}, own = {.len = sizeof(own.ss)};
-    return getpeername(fd, &peer.sa, &peer.len) == 0 && getsockname(fd, &own.sa, &own.len) == 0 &&
-           (netaddr_is_loopback(&peer) || netaddr_same_ip(&peer, &own));
-}
 
 /* The interface of a connection to a link-local address; otherwise "". */
 static void get_scope(int fd, char scope[IF_NAMESIZE])
@@ -234,7 +229,6 @@ static void get_scope(int fd, char scope[IF_NAMESIZE])
 
 void member_attach(struct member *m, int fd, bool local, const struct auth *auth)
 {
-    bool here = local || is_here(fd);
     m->wanted = false;
     m->local = local;
     get_scope(fd, m->link_scope);
@@ -247,9 +241,9 @@ void member_attach(struct member *m, int fd, bool local, const struct auth *auth
     }
     if (auth)
         link_auth(m->link, auth);
-    m->other_version = false;
+    m->other_version = m->comes_back = false;
     link_set_frame_max(m->link, RDZV_FRAME_MAX);
-    member_state_connected(m->state, here, uv_hrtime());
+    member_state_connected(m->state, uv_hrtime());
     link_hub_wake(m->hub);
 }
 

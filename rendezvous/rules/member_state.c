@@ -6,13 +6,14 @@
 #include "core/mem.h"
 #include "rendezvous/rules/text.h"
 
-#define NEVER    UINT64_MAX
-#define SAY_NS   5000000000u
-#define FIRST_NS 2000000000u /* before the first line about waiting */
-/* A coordinator that reset the connection and lets nobody in for so long is gone: what else does
- * this, between two hosts, passes. */
-#define REFUSED_NS 250000000u
-#define QUEUE_MAX  4096 /* failures not yet acknowledged: one per worker */
+#define NEVER     UINT64_MAX
+#define SAY_NS    5000000000u
+#define FIRST_NS  2000000000u /* before the first line about waiting */
+#define QUEUE_MAX 4096        /* failures not yet acknowledged: one per worker */
+/* A node that leaves repeats this to the coordinator in short intervals, and ends without an answer
+ * when none has come for so long. */
+#define LEAVE_NS       5000000000u
+#define LEAVE_AGAIN_NS 500000000u
 
 enum round_state { IDLE, PREPARING, PREPARED, RUNNING, STOPPING, DONE };
 
@@ -60,9 +61,8 @@ struct member_state {
     /* The connection. */
     bool connected, answered; /* answered: a view has come on this connection */
     bool joined;              /* by the coordinator of high.epoch */
-    bool here;                /* the coordinator is on this host */
-    enum rdzv_end ended_how;  /* the last connection to a coordinator that answered */
-    uint64_t refused_ns; /* since when connections are refused without a break; 0: they are not */
+    /* The coordinator has closed in order the newest connection on which a view of it has come. */
+    bool closed_in_order;
     uint64_t view_sent_ns, view_seen_ns;
     uint64_t heard_ns; /* of the coordinator */
     bool lagging;      /* the coordinator's loop is behind, and that has been said */
@@ -83,7 +83,8 @@ struct member_state {
 
     /* The coordinator is lost. */
     bool electing;
-    bool host_dead; /* it is known to have ended */
+    bool
+        coordinator_dead; /* proven (invariant P in rdzv_elect.c), not concluded from its silence */
     uint64_t elect_ns;
     bool elect;             /* the job allows it */
     struct rdzv_peers ran;  /* of the newest round that ran here */
@@ -99,6 +100,7 @@ struct member_state {
 
     /* The end. */
     bool leaving;
+    uint64_t leave_ns; /* when the coordinator was first told that it leaves and has no workers */
     enum stop_reason leave_reason;
     int leave_code;
     char leave_text[RDZV_TEXT_MAX];
@@ -107,6 +109,11 @@ struct member_state {
     struct rdzv_result result;
     struct rdzv_status status;
 };
+
+static uint64_t later(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
 
 /* member_state.c */
 static void member_state_say(struct member_state *m, enum log_level level, const char *text);
@@ -130,7 +137,7 @@ static void member_state_end_alone(struct member_state *m, enum stop_reason reas
 
 /* member_contact.c */
 static void member_contact_heard(struct member_state *m, uint64_t now);
-/* dead: it has ended for sure. */
+/* dead: its end is proven. */
 static void member_contact_lost(struct member_state *m, const char *how, bool dead, uint64_t now);
 
 /* ------------------------------------------------------------ the round, on this node */
@@ -299,6 +306,15 @@ static void member_state_end_alone(struct member_state *m, enum stop_reason reas
     end(m);
 }
 
+/* A node that leaves ends when its workers have ended, unless a coordinator is connected that may
+ * want to know. */
+static void maybe_leave(struct member_state *m)
+{
+    bool waits = m->connected && (m->joined || m->electing);
+    if (m->leaving && !member_state_has_workers(m) && !waits)
+        member_state_end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
+}
+
 void member_state_fail(struct member_state *m, const char *text)
 {
     member_state_end_alone(m, STOP_RENDEZVOUS, 2, text);
@@ -433,8 +449,7 @@ static void note_view(struct member_state *m, const struct rdzv_view *v, uint64_
     m->electing = false;
     m->elect = v->elect && m->rules.lease;
     m->node_restarts = v->node_restarts;
-    m->ended_how = RDZV_END_BROKEN;
-    m->refused_ns = 0;
+    m->closed_in_order = false;
     member_contact_heard(m, now);
     m->view_seen_ns = now;
     m->view_sent_ns = v->sent_ns;
@@ -610,6 +625,13 @@ void member_state_stopped(struct member_state *m, const struct failure *all, siz
     free(order);
     m->failures_total = (uint32_t)n;
     go_idle(m);
+    maybe_leave(m);
+}
+
+/* A node that leaves waits so long for an answer, and ends without one then. */
+static uint64_t leave_until(const struct member_state *m)
+{
+    return m->leave_ns ? later(later(m->leave_ns, m->view_seen_ns) + LEAVE_NS, m->grace_at) : NEVER;
 }
 
 void member_state_leave(struct member_state *m, enum stop_reason reason, int exit_code,
@@ -625,8 +647,7 @@ void member_state_leave(struct member_state *m, enum stop_reason reason, int exi
     m->due &= ~DUE_STOP; /* it is stopping already */
     if (!member_state_has_workers(m) || (m->due & DUE_RUN))
         go_idle(m);
-    if (!member_state_has_workers(m) && !m->connected)
-        member_state_end_alone(m, reason, exit_code, text);
+    maybe_leave(m);
 }
 
 void member_state_get_info(const struct member_state *m, struct rdzv_info *out)
@@ -661,7 +682,7 @@ static const struct rdzv_peers *newer(const struct member_state *m)
     return generation_before(m->ran.gen, m->told.gen) ? &m->told : NULL;
 }
 
-/* The workers stop, and the nodes look for each other. dead: the coordinator has ended for sure. */
+/* The workers stop, and the nodes look for each other. dead: the coordinator's end is proven. */
 static void begin_election(struct member_state *m, const char *how, bool dead, uint64_t now)
 {
     struct rdzv_stop why = {.reason = STOP_COORDINATOR_LOST, .restarting = true};
@@ -670,10 +691,9 @@ static void begin_election(struct member_state *m, const char *how, bool dead, u
     strcpy(m->gone, why.text);
     m->electing = true;
     m->joined = m->spare = false;
-    m->host_dead = dead;
+    m->coordinator_dead = dead;
     m->elect_ns = now;
-    m->refused_ns = 0;
-    m->ended_how = RDZV_END_BROKEN;
+    m->closed_in_order = false;
     m->out = true;
     member_state_stop_round(m, &why);
 }
@@ -684,15 +704,20 @@ static void member_contact_heard(struct member_state *m, uint64_t now)
     m->late_ns = 0;
 }
 
-static uint64_t later(uint64_t a, uint64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* When the coordinator has been silent for so long; what this process was late does not count. */
 static uint64_t silent_at(const struct member_state *m, uint64_t ns)
 {
     return later(m->heard_ns + m->late_ns + ns, m->grace_at);
+}
+
+/* This node has been in no round, and does not end with the coordinator: it looks for one as it did
+ * when it was started. The lists of members stay: a witness votes by them. */
+static void look_again(struct member_state *m, uint64_t now)
+{
+    m->joined = m->answered = m->electing = m->spare = m->closed_in_order = false;
+    m->high = (struct generation){0};
+    m->began_ns = now;
+    m->say_at = now + FIRST_NS;
 }
 
 static void member_contact_lost(struct member_state *m, const char *how, bool dead, uint64_t now)
@@ -702,9 +727,8 @@ static void member_contact_lost(struct member_state *m, const char *how, bool de
         member_state_end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
     } else if (m->elect && electors(m) && rdzv_peers_may_elect(electors(m))) {
         begin_election(m, how, dead, now);
-    } else if (m->gen.counter == 0) { /* nothing has begun: look for it again */
-        m->joined = false;
-        m->high = (struct generation){0};
+    } else if (m->gen.counter == 0) {
+        look_again(m, now);
     } else {
         text_set(text, sizeof(text), "the coordinator at %s was lost: %s", m->rules.coordinator,
                  how);
@@ -735,15 +759,13 @@ bool member_state_answered(const struct member_state *m)
     return m->answered;
 }
 
-void member_state_connected(struct member_state *m, bool here, uint64_t now)
+void member_state_connected(struct member_state *m, uint64_t now)
 {
     if (m->ended)
         return;
     m->connected = true;
     m->answered = false;
     m->connected_ns = now;
-    m->here = here;
-    m->refused_ns = 0;
     m->view_sent_ns = m->view_seen_ns = 0;
     m->sent_seq = 0; /* all that is not acknowledged is sent again */
     m->due &= ~DUE_DISCONNECT;
@@ -758,15 +780,14 @@ void member_state_disconnected(struct member_state *m, enum rdzv_end how, const 
 {
     (void)now;
     m->connected = false;
-    if (m->answered || m->ended_how == RDZV_END_BROKEN)
-        m->ended_how = how; /* else: it ended while it was being let go of */
+    if (m->answered)
+        m->closed_in_order = how == RDZV_END_CLOSED;
     m->due &= ~(DUE_DISCONNECT | DUE_HELLO | DUE_RAN | DUE_TOLD | DUE_STATUS);
     if (m->ended)
         return;
     text_set(m->trouble, sizeof(m->trouble), "%s", why);
-    if (m->leaving && !member_state_has_workers(m)) {
-        member_state_end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
-    } else if (how == RDZV_END_KEY && !m->joined) {
+    maybe_leave(m);
+    if (how == RDZV_END_KEY && !m->joined) {
         char text[RDZV_TEXT_MAX];
         text_set(text, sizeof(text),
                  "the coordinator at %s has another job token than this node (%s): copy the file, "
@@ -782,15 +803,9 @@ void member_state_unreachable(struct member_state *m, bool refused, const char *
         return;
     m->answered = false;
     text_set(m->trouble, sizeof(m->trouble), "%s", why);
-    if (!refused)
-        m->refused_ns = 0;
-    else if (m->refused_ns == 0)
-        m->refused_ns = now;
-    if (m->joined && refused && m->ended_how == RDZV_END_CLOSED)
-        member_contact_lost(m, "its launcher is gone (connection closed, then refused)", true, now);
-    else if (m->joined && refused && m->ended_how == RDZV_END_RESET &&
-             (m->here || now - m->refused_ns >= REFUSED_NS))
-        member_contact_lost(m, "its launcher is gone (connection reset, then refused)", true, now);
+    if (m->joined && refused && m->closed_in_order)
+        member_contact_lost(m, "its launcher has ended (connection closed, then refused)", true,
+                            now);
     else if (m->joined && now >= silent_at(m, m->dead_ns))
         member_contact_lost(m, why, false, now);
 }
@@ -802,9 +817,16 @@ void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, 
         return;
     m->due &= ~DUE_STATUS;
     m->due |= DUE_DISCONNECT;
+    m->answered = false; /* how the connection ends now proves nothing */
+    if (m->leaving && !member_state_has_workers(m)) {
+        member_state_end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
+        return;
+    }
     bool again = strcmp(m->trouble, r->text) == 0;
     if (r->retry && !again)
         text_set(m->trouble, sizeof(m->trouble), "%s", r->text);
+    if (r->retry && m->joined && m->gen.counter == 0)
+        look_again(m, now);
     if (r->retry && (m->electing || (again && m->gen.counter == 0)))
         return; /* electing: it has a coordinator, or does not know yet that it has none */
     text_set(text, sizeof(text), "the coordinator at %s turned this node away: %s",
@@ -821,7 +843,7 @@ void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, 
 
 void member_state_noticed(struct member_state *m, uint64_t now)
 {
-    if (m->electing && m->connected) {
+    if (m->electing && m->connected && !m->leaving) {
         m->answered = true;
         member_contact_heard(m, now);
     }
@@ -851,7 +873,7 @@ void member_state_electorate(const struct member_state *m, struct rdzv_electorat
                                     .seen_epoch = m->seen_epoch,
                                     .restarts = m->restart_count,
                                     .node_restarts = m->node_restarts,
-                                    .host_dead = m->host_dead,
+                                    .dead_epoch = m->coordinator_dead ? m->high.epoch : 0,
                                     .gone = m->gone};
 }
 
@@ -868,8 +890,9 @@ static void say_waiting(struct member_state *m, uint64_t now)
     m->say_at = now + SAY_NS;
     if (m->answered)
         return; /* the coordinator says who is missing */
+    const char *why = m->connected ? "it accepted the connection and has not answered" : m->trouble;
     text_set(text, sizeof(text), "waiting for the coordinator at %s%s%s%s, %.0f s",
-             m->rules.coordinator, m->trouble[0] ? " (" : "", m->trouble, m->trouble[0] ? ")" : "",
+             m->rules.coordinator, why[0] ? " (" : "", why, why[0] ? ")" : "",
              (double)(now - m->began_ns) / 1e9);
     member_state_say(m, LOG_LEVEL_NOTICE, text);
 }
@@ -901,6 +924,12 @@ static void fence(struct member_state *m, uint64_t now)
 static uint64_t elect_until(const struct member_state *m)
 {
     return m->elect_ns + 4 * m->dead_ns;
+}
+
+/* A node that leaves tells so often that an answer to a lost message is not waited for in vain. */
+static uint64_t status_interval(const struct member_state *m)
+{
+    return m->leaving && m->heartbeat_ns > LEAVE_AGAIN_NS ? LEAVE_AGAIN_NS : m->heartbeat_ns;
 }
 
 /* Before the connection is made anew. One that stands says nothing until it knows. */
@@ -950,6 +979,10 @@ void member_state_tick(struct member_state *m, uint64_t now)
         m->pulse_at = now + m->heartbeat_ns;
     if (m->electing && !(m->connected && m->answered) &&
         now >= later(elect_until(m), m->grace_at)) {
+        if (m->gen.counter == 0) {
+            look_again(m, now);
+            return;
+        }
         text_set(text, sizeof(text), "%s; no other node could be made coordinator%s%s", m->gone,
                  m->trouble[0] ? ": " : "", m->trouble);
         member_state_end_alone(m, STOP_COORDINATOR_LOST, 1, text);
@@ -978,8 +1011,10 @@ void member_state_tick(struct member_state *m, uint64_t now)
         text_set(m->trouble, sizeof(m->trouble), "it has fallen silent");
         m->due |= DUE_DISCONNECT;
     }
-    if (m->connected && now - m->sent_ns >= m->heartbeat_ns)
+    if (m->connected && now - m->sent_ns >= status_interval(m))
         m->due |= DUE_STATUS;
+    if (m->leaving && !member_state_has_workers(m) && now >= leave_until(m))
+        member_state_end_alone(m, m->leave_reason, m->leave_code, m->leave_text);
 }
 
 static uint64_t sooner(uint64_t a, uint64_t b)
@@ -997,7 +1032,9 @@ uint64_t member_state_deadline(const struct member_state *m)
     else if (!m->electing && !m->joined)
         at = sooner(m->began_ns + m->rules.join_ns, m->say_at);
     if (m->connected)
-        at = sooner(at, m->sent_ns + m->heartbeat_ns);
+        at = sooner(at, m->sent_ns + status_interval(m));
+    if (m->leaving && !member_state_has_workers(m))
+        at = sooner(at, leave_until(m));
     if (m->connected && !m->answered)
         at = sooner(at, answer_at(m));
     if (m->connected && m->answered)
@@ -1067,6 +1104,8 @@ static void fill_status(struct member_state *m, uint64_t now)
     };
     if (m->leaving)
         text_set(st->leave_text, sizeof(st->leave_text), "%s", m->leave_text);
+    if (m->leaving && !st->workers && m->leave_ns == 0)
+        m->leave_ns = now;
     if (m->round == PREPARED) {
         st->nports = m->nports;
         st->ports = m->ports;
@@ -1115,7 +1154,9 @@ bool member_state_next(struct member_state *m, struct member_action *a, uint64_t
     if (take_due(m, DUE_DISCONNECT)) {
         m->connected = false;
         m->due &= ~(DUE_HELLO | DUE_RAN | DUE_TOLD | DUE_STATUS);
-        *a = (struct member_action){.act = MEMBER_ACT_DISCONNECT, .reset = !m->ended};
+        maybe_leave(m);
+        bool last = m->ended && !member_state_has_workers(m);
+        *a = (struct member_action){.act = MEMBER_ACT_DISCONNECT, .reset = !last};
     } else if (take_due(m, DUE_HELLO)) {
         m->rules.hello.prev_rank = m->ran_rank;
         m->rules.hello.seen_epoch = m->seen_epoch;

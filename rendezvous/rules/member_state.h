@@ -44,8 +44,7 @@ bool member_state_wants_link(const struct member_state *m);
 bool member_state_joined(const struct member_state *m);
 /* Whether the newest attempt led to a coordinator that answered. That connection may be gone. */
 bool member_state_answered(const struct member_state *m);
-/* here: it does not leave this host. */
-void member_state_connected(struct member_state *m, bool here, uint64_t now);
+void member_state_connected(struct member_state *m, uint64_t now);
 /* The connection ended. why: one line. */
 void member_state_disconnected(struct member_state *m, enum rdzv_end how, const char *why,
                                uint64_t now);
@@ -95,7 +94,7 @@ enum member_act {
     MEMBER_ACT_HELLO,      /* hello: first on a new connection */
     MEMBER_ACT_PEERS,      /* peers: behind the hello, to one that stands for election */
     MEMBER_ACT_STATUS,     /* status */
-    MEMBER_ACT_DISCONNECT, /* close the connection; reset: it comes back */
+    MEMBER_ACT_DISCONNECT, /* close the connection; reset: so that it does not look like the end */
     MEMBER_ACT_PREPARE,    /* gen, group_rank, nnodes */
     MEMBER_ACT_RUN,        /* table, group_rank */
     MEMBER_ACT_RESPAWN,    /* respawn */

@@ -40,7 +40,7 @@ void rdzv_elect_start(struct rdzv_state *s, const struct rdzv_electorate *e, uin
     s->restarts = e->restarts;
     s->node_restarts = e->node_restarts;
     s->random = e->random;
-    s->host_dead = e->host_dead;
+    s->dead_epoch = e->dead_epoch;
     s->stood_ns = now;
     s->gone_reason = STOP_COORDINATOR_LOST;
     s->gone_code = 1;
@@ -71,9 +71,10 @@ void rdzv_elect_list(struct rdzv_state *s, const struct rdzv_peers *list)
         rdzv_quorum_grow(run, &prepared->list);
     if (!generation_before(run->list.gen, prepared->list.gen))
         rdzv_quorum_fini(prepared);
-    for (int k = 0; k < 2 && s->host_dead; k++) {
-        for (int i = 0; i < s->quorum[k].list.n; i++)
-            s->quorum[k].dead[i] |= s->quorum[k].list.e[i].host;
+    for (int k = 0; k < 2; k++) {
+        struct rdzv_quorum *q = &s->quorum[k];
+        for (int i = 0; s->dead_epoch && q->list.gen.epoch == s->dead_epoch && i < q->list.n; i++)
+            q->dead[i] |= q->list.e[i].host;
     }
 }
 
@@ -132,9 +133,26 @@ static void elected(struct rdzv_state *s, int votes, uint64_t now)
     rdzv_state_send_all(s, PENDING_VIEW);
 }
 
+/* Launchers that have been in no round, and have no vote, look for another coordinator: the other
+ * nodes of the job may go on. */
+static void send_away(struct rdzv_state *s)
+{
+    for (int i = s->nnodes - 1; i >= 0; i--) {
+        struct rdzv_node *n = s->nodes[i];
+        bool votes =
+            rdzv_node_is_witness(n) && rdzv_peers_find(&s->quorum[0].list, &n->hello.id) >= 0;
+        if (n->peer.own || n->took_part || votes)
+            continue;
+        if (n->conn != RDZV_NO_CONN)
+            rdzv_state_close(s, n->conn, "this coordinator has lost most of its nodes", true);
+        rdzv_state_remove(s, n);
+    }
+}
+
 static void minority(struct rdzv_state *s, int here, int n, uint64_t now)
 {
     char text[RDZV_TEXT_MAX];
+    send_away(s);
     text_set(
         text, sizeof(text),
         "%s%sonly %d of the %d nodes of the last round are in reach, which is no majority: the "

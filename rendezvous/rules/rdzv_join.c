@@ -168,7 +168,6 @@ static bool add_node(struct rdzv_state *s, uint32_t conn, const struct rdzv_hell
     n->peer = *peer;
     n->conn = conn;
     n->joined_ns = now;
-    n->lost_at = NEVER;
     n->group_rank = -1;
     n->prev_rank = s->began ? h->prev_rank : -1; /* as the coordinator before knew it */
     n->phase = MEMBER_STOPPING;                  /* not ready before it has said so */
@@ -292,6 +291,20 @@ static void add_place(const struct rdzv_state *s, char *out, size_t cap)
         text_add(out, cap, " (%s can be reached from this host only)", s->rules.bound_addr);
 }
 
+/* When a job that may begin with fewer than MAX nodes does so. */
+static void add_start(const struct rdzv_state *s, uint64_t now, char *out, size_t cap)
+{
+    const struct rdzv_rules *r = &s->rules;
+    if (r->min_nodes == r->max_nodes || !rdzv_state_first_round(s))
+        return;
+    if (s->last_call_at != NEVER && s->last_call_at > now)
+        text_add(out, cap, "; the job starts in %.0f s, or when all %d are here",
+                 seconds(s->last_call_at - now), r->max_nodes);
+    else if (s->nready < r->min_nodes)
+        text_add(out, cap, "; the job starts %g s after %d are here (last_call_timeout)",
+                 seconds(r->last_call_ns), r->min_nodes);
+}
+
 void rdzv_join_notice(struct rdzv_state *s, uint64_t now)
 {
     char wanted[32];
@@ -302,6 +315,7 @@ void rdzv_join_notice(struct rdzv_state *s, uint64_t now)
              seconds(waited), rdzv_state_count(s), wanted);
     add_present(s, s->notice, sizeof(s->notice));
     add_missing(s, s->notice, sizeof(s->notice));
+    add_start(s, now, s->notice, sizeof(s->notice));
     add_place(s, s->notice, sizeof(s->notice));
     rdzv_state_send_all(s, PENDING_NOTICE);
 }

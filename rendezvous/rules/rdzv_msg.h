@@ -46,7 +46,7 @@ enum rdzv_msg {
     RDZV_MSG_TABLE,      /* <- the rank table, before the VIEW that says RUN */
     RDZV_MSG_REPORT,     /* <- the job's result, before the VIEW that says FINISH */
     RDZV_MSG_NOTICE,     /* <- a line to show; losing it is harmless */
-    RDZV_MSG_BACK,       /* -> I close this connection, and come back: not the end (empty) */
+    RDZV_MSG_BACK,       /* the sender closes this connection, and does not end (empty) */
     RDZV_MSG_PEERS,      /* <- who is in the round, before the VIEW that says PREPARE; -> the same
                             lists again, behind HELLO, from who has lost its coordinator */
     RDZV_MSG_RELAY, /* -> instead of HELLO: the connection carries those of workers to the store
@@ -67,9 +67,8 @@ enum rdzv_msg {
 /* How a connection ended, as one side of it saw it. */
 enum rdzv_end {
     RDZV_END_BROKEN, /* the network, or what came over it: the other side may be alive */
-    RDZV_END_CLOSED, /* in order: the other side's launcher has ended */
-    RDZV_END_RESET,  /* by the other side's host: its launcher was killed with something unread, or
-                        something between the two cut the connection */
+    RDZV_END_CLOSED, /* in order, and without RDZV_MSG_BACK: from a proven peer, its end */
+    RDZV_END_RESET,  /* by a reset, which proves nothing: anything between the two can send one */
     RDZV_END_KEY,    /* the other side has another key: trying again changes nothing */
     RDZV_END_USER,   /* the other side is another user's */
 };

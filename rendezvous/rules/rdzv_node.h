@@ -26,14 +26,12 @@ struct rdzv_node {
     int slot;      /* in the state's array of nodes */
     uint32_t conn; /* RDZV_NO_CONN: broken; it may come back until it has been silent too long */
     uint64_t joined_ns, heard_ns;
-    uint64_t ended_ns; /* when its last connection ended */
-    uint64_t late_ns;  /* the state's, when that was */
-    uint64_t lost_at;  /* its connection was reset: lost unless it is back by then; else NEVER */
-    bool call;         /* it is to be seen whether it still listens */
+    uint64_t late_ns; /* the state's, when that was */
     struct clock_offset clock;
 
     /* From its newest STATUS. */
     enum member_phase phase;
+    bool took_part;     /* in a round, of whatever coordinator */
     bool workers;       /* before the first: it may have some, of another coordinator's round */
     uint64_t status_ns; /* its send_ns */
     uint64_t echo_ns;   /* when the view was sent that it had seen then, by our clock */

@@ -163,7 +163,7 @@ static bool waits_for_nodes(const struct rdzv_state *s)
 /* Fewer than MIN are left of a job that has run. Whether it waits for another node. */
 static bool wait_for_replacement(struct rdzv_state *s, uint64_t now)
 {
-    if (!waits_for_nodes(s) || (s->gone_reason != STOP_NODE_LOST && s->rules.max_node_restarts < 0))
+    if (!waits_for_nodes(s))
         rdzv_phase_finish(s, s->gone_code, s->gone_reason, s->gone_text, now);
     return s->phase == RDZV_COLLECT;
 }
@@ -198,10 +198,8 @@ static void collect_advance(struct rdzv_state *s, uint64_t now)
     }
     if (s->nbusy) /* one that is new here, or back, and may have workers: it says so, or is lost */
         return;
-    /* The last call is for the job's first round. A later one, be it the first of an elected
-     * coordinator, does not wait for more than are left: another one is taken in when it comes. */
-    bool later = s->gen.counter > 0 || s->quorum[0].list.n > 0;
-    if (s->nready >= s->rules.max_nodes || (later && s->nready >= min && s->nready == live)) {
+    if (s->nready >= s->rules.max_nodes ||
+        (!rdzv_state_first_round(s) && s->nready >= min && s->nready == live)) {
         start_round(s, now);
     } else if (s->nready >= min) {
         if (s->last_call_at == NEVER)
@@ -582,8 +580,7 @@ static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct 
                         bool ends, uint64_t now)
 {
     bool needed = n->group_rank >= 0 && !n->done;
-    bool waits = s->rules.max_node_restarts > 0 && waits_for_nodes(s);
-    ends |= needed && rdzv_state_live(s) < s->rules.min_nodes && !waits;
+    ends |= needed && rdzv_state_live(s) < s->rules.min_nodes && !waits_for_nodes(s);
     if (s->phase == RDZV_RUN && (ends || needed)) {
         bool on = !ends && may_go_on_without(s);
         begin_stop(s, ends ? st->leave_reason : STOP_MEMBERSHIP, on, leave_text(st), NULL, now);

@@ -10,14 +10,6 @@
 #include "rendezvous/rules/rdzv_state_impl.h"
 #include "rendezvous/rules/text.h"
 
-/* A launcher whose connection was reset was killed, or something in the network cut it. On the same
- * host it is the former. On another one it is called where it listens for the others: refused, it
- * is gone; else it has time to come back until it has been silent for too long. One that listens
- * nowhere has a few attempts' time; if it is lost after that, it may still be alive, and its
- * workers with it, so the next round waits until their lease has run out. */
-#define RESET_HERE_NS 15000000u
-#define RESET_NS      250000000u
-
 #define LINES_MAX 256 /* log lines that wait for the driver; it takes them after every event */
 
 struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch, uint64_t now)
@@ -188,7 +180,6 @@ void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n)
         s->nwitnesses--;
     else
         s->nleaving -= n->leaving;
-    s->ncalls -= n->call;
     map_remove(&s->by_id, n->hello.id.b, sizeof(n->hello.id.b));
     struct rdzv_node *last = s->nodes[--s->nnodes];
     s->nodes[n->slot] = last;
@@ -234,9 +225,6 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     if (n->conn != RDZV_NO_CONN)
         rdzv_state_close(s, n->conn, NULL, false);
     rdzv_state_log(s, LOG_LEVEL_VERBOSE, "node %s is connected again", n->hello.host);
-    n->lost_at = NEVER;
-    s->ncalls -= n->call;
-    n->call = false;
     n->conn = conn;
     conn_at(s, conn)->node = n;
     rdzv_state_heard(s, n, now);
@@ -336,6 +324,7 @@ void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_st
         rdzv_state_send(s, n, PENDING_VIEW);
     drop_orders(n, st->respawned);
     n->phase = st->phase;
+    n->took_part = st->gen.counter > 0;
     s->nbusy += st->workers - n->workers;
     n->workers = st->workers;
     rdzv_state_update_ready(s, n);
@@ -371,42 +360,11 @@ uint64_t rdzv_state_lease_until(struct rdzv_state *s, uint64_t now)
     return s->standing ? 0 : rdzv_elect_lease_until(s, now);
 }
 
-static uint64_t reset_grace(const struct rdzv_state *s, const struct rdzv_node *n)
-{
-    uint64_t grace = n->peer.same_host ? RESET_HERE_NS : RESET_NS;
-    return grace < s->rules.dead_ns / 4 ? grace : s->rules.dead_ns / 4;
-}
-
-static void expect_back(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
-{
-    rdzv_state_log(s, LOG_LEVEL_VERBOSE, "the connection of node %s was reset", n->hello.host);
-    if (!n->peer.same_host && n->hello.peer_port) {
-        s->ncalls += !n->call;
-        n->call = true;
-        return;
-    }
-    n->lost_at = now + reset_grace(s, n);
-    if (n->lost_at < s->check_at)
-        s->check_at = n->lost_at;
-}
-
 /* Its connection ended before it did. Nobody elects another coordinator before the dead time since
  * the last word of this one is over (clocks may differ); after that it may have. */
 static bool has_elected_nobody(const struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
 {
     return now < rdzv_node_touch(n) + s->rules.dead_ns / 5 * 4;
-}
-
-void rdzv_state_called(struct rdzv_state *s, const struct node_id *id, bool refused, uint64_t now)
-{
-    struct rdzv_node *n = map_get(&s->by_id, id->b, sizeof(id->b));
-    if (!n || n->conn != RDZV_NO_CONN || !refused)
-        return;
-    if (has_elected_nobody(s, n, now))
-        rdzv_elect_dead(s, n);
-    rdzv_phase_lost(s, n, "its launcher is gone (connection reset, then refused)", n->ended_ns,
-                    now);
-    rdzv_phase_advance(s, now);
 }
 
 void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, uint64_t now)
@@ -421,7 +379,6 @@ void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, u
     if (!n)
         return;
     n->conn = RDZV_NO_CONN;
-    n->ended_ns = now;
     rdzv_state_update_ready(s, n);
     /* One that was released ends, and elects nobody; but one that had lost this coordinator before
      * it left does not hear that, and may give its vote to another before it ends. */
@@ -430,11 +387,10 @@ void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, u
     if (told || (n->leaving && (n->released || how == RDZV_END_CLOSED)))
         rdzv_phase_lost(s, n, NULL, now, now);
     else if (how == RDZV_END_CLOSED)
-        rdzv_phase_lost(s, n, "its launcher is gone (connection closed)", now, now);
-    else if (how == RDZV_END_RESET)
-        expect_back(s, n, now);
+        rdzv_phase_lost(s, n, "its launcher has ended (connection closed)", now, now);
     else
-        rdzv_state_log(s, LOG_LEVEL_VERBOSE, "the connection of node %s broke", n->hello.host);
+        rdzv_state_log(s, LOG_LEVEL_VERBOSE, "the connection of node %s ended without a goodbye",
+                       n->hello.host);
     rdzv_phase_advance(s, now);
 }
 
@@ -462,28 +418,23 @@ static void doubt_oneself(struct rdzv_state *s, uint64_t late, uint64_t now)
         s->graced_ns = now - s->late_ns; /* not each time: one that is always late finds out, too */
         s->grace_at = now + s->rules.heartbeat_ns;
     }
-    for (int i = 0; i < s->nnodes; i++) {
-        struct rdzv_node *n = s->nodes[i];
-        if (n->lost_at <= now)
-            n->lost_at = now + reset_grace(s, n);
-    }
 }
 
 /* When it counts as lost unless something is heard of it before. */
 static uint64_t lost_at(const struct rdzv_state *s, const struct rdzv_node *n)
 {
     uint64_t silent = n->heard_ns + s->rules.dead_ns + (s->late_ns - n->late_ns);
-    return sooner(silent > s->grace_at ? silent : s->grace_at, n->lost_at);
+    return silent > s->grace_at ? silent : s->grace_at;
 }
 
-/* That the connection was reset proves nothing between two hosts: its workers may be alive, or be
- * started by what it was told last. */
+/* That its connection broke proves nothing: its workers may be alive, or be started by what it was
+ * told last. */
 void rdzv_state_hold_for(struct rdzv_state *s, const struct rdzv_node *n)
 {
     uint64_t until = n->heard_ns + s->rules.dead_ns;
     bool told = s->phase == RDZV_RUN || s->phase == RDZV_STOP;
     bool may = n->workers || (told && n->group_rank >= 0 && !n->stopped && !n->done);
-    if (!n->peer.same_host && may && until > s->hold_at)
+    if (may && until > s->hold_at)
         s->hold_at = until;
 }
 
@@ -494,20 +445,14 @@ static void drop_silent(struct rdzv_state *s, uint64_t now)
         struct rdzv_node *n = s->nodes[i];
         if (n->peer.own) { /* it is this process */
             rdzv_state_heard(s, n, now);
-            n->lost_at = NEVER;
         }
         if (now < lost_at(s, n)) {
             s->check_at = sooner(s->check_at, lost_at(s, n));
             continue;
         }
         char how[RDZV_TEXT_MAX];
-        if (now < n->lost_at) {
-            text_set(how, sizeof(how), "nothing heard of it for %.1f s",
-                     (double)(now - n->heard_ns) / 1e9);
-        } else {
-            text_set(how, sizeof(how), "its launcher is gone (connection reset)");
-            rdzv_state_hold_for(s, n);
-        }
+        text_set(how, sizeof(how), "nothing heard of it for %.1f s",
+                 (double)(now - n->heard_ns) / 1e9);
         if (n->conn != RDZV_NO_CONN)
             rdzv_state_close(s, n->conn, NULL, false);
         rdzv_phase_lost(s, n, how, n->heard_ns, now);
@@ -669,21 +614,6 @@ static bool next_of_conn(struct rdzv_state *s, uint32_t conn, struct rdzv_action
     return true;
 }
 
-static bool next_call(struct rdzv_state *s, struct rdzv_action *a)
-{
-    int i = 0;
-    while (i < s->nnodes && !s->nodes[i]->call)
-        i++;
-    if (i == s->nnodes)
-        return false;
-    struct rdzv_node *n = s->nodes[i];
-    n->call = false;
-    s->ncalls--;
-    *a = (struct rdzv_action){
-        .act = RDZV_ACT_CALL, .id = n->hello.id, .text = n->peer.addr, .port = n->hello.peer_port};
-    return true;
-}
-
 bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now)
 {
     if (s->line_head < s->nlines) {
@@ -698,8 +628,6 @@ bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now)
         *a = (struct rdzv_action){.act = RDZV_ACT_NEW_ROUND};
         return true;
     }
-    if (s->ncalls && next_call(s, a))
-        return true;
     while (s->queue_head < s->queue_len) {
         uint32_t conn = s->queue[s->queue_head];
         if (next_of_conn(s, conn, a, now))

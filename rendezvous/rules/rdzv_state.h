@@ -59,10 +59,6 @@ uint64_t rdzv_state_lease_until(struct rdzv_state *s, uint64_t now);
 void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *text, uint64_t now);
 /* A round that a voter has been in. */
 void rdzv_state_peers(struct rdzv_state *s, uint32_t conn, const struct rdzv_peers *list);
-/* What came of RDZV_ACT_CALL. refused: nothing listens there; else somebody does, or it is not
- * known.
- */
-void rdzv_state_called(struct rdzv_state *s, const struct node_id *id, bool refused, uint64_t now);
 void rdzv_state_tick(struct rdzv_state *s, uint64_t now);
 
 /* When rdzv_state_tick() is due; UINT64_MAX: not until something else happens. */
@@ -77,8 +73,8 @@ enum rdzv_act {
     RDZV_ACT_PEERS,     /* conn, peers: the same for all until the next RDZV_ACT_NEW_ROUND, unless
                            it has grown */
     RDZV_ACT_NOTICE,    /* conn, text: the same pointer for all who get the same */
-    RDZV_ACT_CALL,      /* id, text, port: see whether that launcher still listens at the address */
-    RDZV_ACT_CLOSE,     /* conn; text: refuse with it (retry), NULL: just close */
+    RDZV_ACT_CLOSE,     /* conn; text: refuse with it (retry); NULL: close, so that it does not look
+                           like the end of this launcher */
     RDZV_ACT_FINISHED,  /* everybody has the result, or had long enough */
 };
 
@@ -89,8 +85,6 @@ struct rdzv_action {
     enum log_level level;
     const char *text;
     bool retry;
-    struct node_id id;
-    int port;
     struct rdzv_view view;
     const struct rank_table *table;
     const struct rdzv_peers *peers;

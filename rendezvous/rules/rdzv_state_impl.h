@@ -61,7 +61,6 @@ struct rdzv_state {
     int cap_by_rank;
     int nready;     /* could start now */
     int nbusy;      /* have workers, or have not said yet that they have none */
-    int ncalls;     /* of nnodes, that are to be called */
     int nleaving;   /* of nnodes */
     int nwitnesses; /* of nnodes, not among nleaving */
 
@@ -92,8 +91,8 @@ struct rdzv_state {
     struct rdzv_quorum quorum[2]; /* the members of the newest round that ran, that was prepared */
     struct rdzv_peers peers;      /* of the round that is prepared or runs */
     bool standing;                /* not yet elected: no view is sent */
-    bool host_dead;
-    uint64_t lease_until; /* as of the last look */
+    uint64_t dead_epoch;          /* of the coordinator that is proven to have ended; 0 */
+    uint64_t lease_until;         /* as of the last look */
     uint64_t seen_epoch, random, stood_ns, lease_look_at;
     uint64_t vote_ns;    /* when a witness was added to the list; 0: it has it, or there is none */
     uint64_t prepare_ns; /* when the list of the newest round was made */
@@ -154,6 +153,13 @@ static inline int rdzv_state_live(const struct rdzv_state *s)
 static inline int rdzv_state_places(const struct rdzv_state *s)
 {
     return s->rules.max_nodes + s->rules.spares;
+}
+/* The last call is for the job's first round. A later one, be it the first of an elected
+ * coordinator, does not wait for more nodes than are left: another one is taken in when it joins.
+ */
+static inline bool rdzv_state_first_round(const struct rdzv_state *s)
+{
+    return s->gen.counter == 0 && s->quorum[0].list.n == 0;
 }
 static inline bool rdzv_state_dynamic(const struct rdzv_state *s)
 {

@@ -483,7 +483,7 @@ static void run_member(void)
             break;
         case 6:
             if (member_state_wants_link(m))
-                member_state_connected(m, false, now);
+                member_state_connected(m, now);
             break;
         case 7:
             member_state_disconnected(m, rd_u8(&script) % 3, "gone", now);

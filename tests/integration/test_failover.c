@@ -194,7 +194,7 @@ START_TEST(a_lost_witness_is_no_loss)
     int i = add(&c, "--nnodes 2", "wait %T/go");
     wait_lines(c.up, 4, 20);
     proc_kill(&c.p[1], SIGKILL);
-    proc_expect_err(&c.p[0], "was lost: its launcher is gone", 20);
+    proc_expect_err(&c.p[0], "was lost: its launcher has ended", 20);
     write_file(tmppath("go"), "");
     expect_status(&c, 0, 0);
     expect_status(&c, i, 0);

@@ -128,7 +128,7 @@ static inline void table(void)
 
 static inline void connected(void)
 {
-    member_state_connected(M, false, T);
+    member_state_connected(M, T);
     OUT("hs");
     ck_assert_int_eq(status.phase, MEMBER_IDLE);
 }

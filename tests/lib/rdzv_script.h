@@ -35,9 +35,7 @@ static struct rdzv_state *S_;
 static struct rdzv_rules R; /* of the next start() */
 static uint64_t T;          /* now */
 static struct seen seen[CONNS];
-static int rounds;             /* that were started */
-static int calls, called_port; /* of RDZV_ACT_CALL; of the newest */
-static struct node_id called;
+static int rounds; /* that were started */
 static bool finished;
 static char logs[65536];
 static struct rank_table table; /* the newest, a shallow copy */
@@ -93,11 +91,6 @@ static inline void drain(void)
             break;
         case RDZV_ACT_NOTICE:
             strcpy(c->notice, a.text);
-            break;
-        case RDZV_ACT_CALL:
-            calls++;
-            called = a.id;
-            called_port = a.port;
             break;
         case RDZV_ACT_CLOSE:
             c->closed = true;

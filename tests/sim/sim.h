@@ -18,6 +18,10 @@
  *   I11  messages of a node per second, and calls without a pause, are limited
  *   I12  nothing ends without a reason that names a node or a rank, nothing for want of sense,
  *        and all are told the same
+ *   I13  never do two rounds of one job have workers at the same time, by their time stamps
+ *   I14  a launcher that was in no round does not end because a coordinator has lost its majority
+ *   I15  a launcher that is told to leave, and has no workers, ends within seconds unless a
+ *        coordinator answers
  *
  * And when the faults have stopped:
  *   I7   everything comes to an end in time
@@ -65,11 +69,13 @@ enum sim_kind {
     EV_FAULT,
     EV_HEAL,  /* node: its cuts end */
     EV_CUT,   /* node: it is cut off; number: how */
+    EV_OPEN,  /* node; number: its nth obstruction ends */
     EV_BREAK, /* link; number: 1 up, 0 down: the kernel gives up */
     EV_THAW,  /* node */
     EV_START, /* node: a launcher starts */
     EV_GUARD, /* node: its guardian looks at the lease */
     EV_WATCH, /* node; number: its run count: is it allowed to have workers? */
+    EV_LEFT,  /* node: has it ended, since it leaves and nobody answers? */
 };
 
 struct sim_event {
@@ -114,6 +120,7 @@ struct sim_link {
     bool member_end, coordinator_end; /* still open there */
     uint64_t up_at, down_at; /* of the last message under way, each direction: first in first out */
     bool dead;               /* swallows everything */
+    bool rejected[2];        /* down, up: something was rejected, and nothing follows it */
     uint64_t stalled_ns[2]; /* down, up: since when something waits for a cut to heal; 0: nothing */
     uint64_t held_until[2]; /* what has waited arrives then, and nothing before it */
     bool said_hello;        /* to the coordinator, */
@@ -121,6 +128,17 @@ struct sim_link {
     bool beats;             /* there is one for heartbeats beside it */
     uint64_t beat_heard, beat_touch;               /* the coordinator's thread's, its clock */
     uint64_t beat_seen, beat_answered, beat_lease; /* the node's thread's */
+};
+
+/* What stands between a host's address and the others, and answers with resets that prove nothing.
+ */
+enum sim_obstruction {
+    NO_OBSTRUCTION,
+    ADDRESS_REFUSES,  /* another host has its address, and nothing listens there */
+    ADDRESS_CLOSES,   /* the same; a program listens there, which closes what it accepts */
+    ADDRESS_SILENT,   /* the same; the program accepts, and stays silent */
+    FIREWALL_REJECTS, /* a firewall answers every packet in both directions with a reset */
+    OBSTRUCTIONS,
 };
 
 struct sim_node {
@@ -167,7 +185,12 @@ struct sim_node {
     uint64_t lease;    /* of its guardian, our time; 0: none */
     uint64_t guard_at; /* when that looks next */
     bool reset;        /* the network reset its connection: it may have been taken for dead */
-    int follows;       /* the node whose coordinator it last joined; -1 */
+    enum sim_obstruction obstruction;
+    uint64_t obstructions; /* how many there have been */
+    int endpoint;          /* of W.endpoints, that it asks next for the coordinator */
+    uint64_t idle_ns;      /* when its workers last ended */
+    uint64_t left_ns;      /* when it was told to leave */
+    int follows;           /* the node whose coordinator it last joined; -1 */
     int follows_incarnation;
     uint64_t second; /* its messages in it: */
     int in_second;
@@ -177,8 +200,10 @@ struct sim_round {
     struct generation gen;
     int n;
     uint64_t table_hash;
-    int rank0;    /* a node */
-    int *rank_of; /* of each node; -1 */
+    int alive;                  /* nodes that have workers of it */
+    uint64_t from_ns, until_ns; /* the first of its workers started, the last one ended */
+    int rank0;                  /* a node */
+    int *rank_of;               /* of each node; -1 */
 };
 
 /* A connection of a worker to the store. */
@@ -206,6 +231,7 @@ struct sim_world {
     uint64_t *epochs;
     int nepochs, cap_epochs;
     int half_from, half_n;
+    int endpoints; /* fresh launchers ask so many nodes in turn; 0: an oracle tells them */
     bool failover; /* coordinators die often */
     bool replays;  /* messages may be delivered again */
     bool beats;    /* there are connections for heartbeats */
@@ -222,7 +248,7 @@ extern struct sim_world W;
  */
 struct sim_total {
     uint64_t events, faults, rounds, restarts, resumes, success, failed, spares, respawns, fenced,
-        guarded, elected, replayed, beats, writes, refused_writes, longest_ns;
+        guarded, elected, replayed, beats, writes, refused_writes, obstructed, forged, longest_ns;
 };
 extern struct sim_total sim_total;
 
@@ -253,6 +279,8 @@ void sim_broken(const char *invariant, const char *fmt, ...)
 
 /* sim_net.c */
 bool sim_passes(int from, int to);
+bool sim_rejects(int from, int to); /* what `from` sends is answered by a reset of somebody else */
+bool sim_address_taken(int from, int to);
 void sim_send_to_coordinator(struct sim_node *n, struct buf b);
 void sim_send_to_member(int link, struct buf b);
 void sim_member_closes(struct sim_node *n, enum rdzv_end how);
@@ -295,6 +323,7 @@ void sim_agent_finish(struct sim_node *n, const struct rdzv_result *r);
 void sim_agent_event(struct sim_event *e);
 void sim_agent_guard(struct sim_node *n);
 void sim_agent_watch(struct sim_node *n, uint64_t run);
+void sim_agent_leaves(struct sim_node *n); /* looks whether it ends in time */
 
 /* sim_fault.c */
 void sim_start(int i);
@@ -302,11 +331,13 @@ void sim_start(int i);
 void sim_kill(int i, int how);
 void sim_cut(int i, int how);
 void sim_heal(int i);
+void sim_open(int i, uint64_t number);
 void sim_thaw(int i);
 void sim_fault(void);
 
 /* sim_check.c */
 void sim_check_round(struct sim_node *n, const struct rank_table *t, int rank);
+void sim_check_workers_ended(struct sim_node *n);
 void sim_check_coordinator(struct sim_node *n);
 void sim_check_message(struct sim_node *n, const struct buf *b);
 void sim_check_result(struct sim_node *n, const struct rdzv_result *r);

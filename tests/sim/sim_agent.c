@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define LEAVES_WITHIN (7 * S) /* what the rules allow, and a tick that comes late */
+
 static void push(struct sim_node *n, enum sim_kind kind, uint64_t in_ns, uint64_t number)
 {
     sim_push((struct sim_event){.at = now + in_ns,
@@ -147,6 +149,20 @@ void sim_agent_watch(struct sim_node *n, uint64_t run)
     push(n, EV_WATCH, until - now, run);
 }
 
+void sim_agent_leaves(struct sim_node *n)
+{
+    uint64_t since = n->left_ns;
+    if (n->finished)
+        return;
+    since = n->idle_ns > since ? n->idle_ns : since;
+    since = n->heard_ns > since ? n->heard_ns : since;
+    since = n->thawed_ns > since ? n->thawed_ns : since;
+    bool waits = n->workers || n->frozen || now < since + LEAVES_WITHIN;
+    CHECK("I15", waits, "node %d has not left, %.1f s after the last answer", sim_index(n),
+          (double)(now - since) / 1e9);
+    push(n, EV_LEFT, n->workers || n->frozen ? S : since + LEAVES_WITHIN - now, 0);
+}
+
 /* ---------------------------------------------------------------------------------- its workers */
 
 static struct failure failure_of(struct sim_node *n, int local_rank, enum failure_kind kind)
@@ -179,7 +195,7 @@ static void workers_end(struct sim_node *n)
             push(n, EV_WORKERS, below(2 * S), n->runs);
         return;
     }
-    n->workers = false;
+    sim_check_workers_ended(n);
     n->done = true;
     member_state_done(n->m);
 }
@@ -190,7 +206,8 @@ static void workers_stopped(struct sim_node *n)
     size_t count = 0;
     for (int i = 0; i < n->nproc && n->workers; i++)
         all[count++] = failure_of(n, i, FAILURE_STOPPED);
-    n->workers = n->done = n->stopping = false;
+    sim_check_workers_ended(n);
+    n->done = n->stopping = false;
     member_state_stopped(n->m, all, count);
 }
 

@@ -100,6 +100,8 @@ void sim_beat_event(struct sim_event *e)
         node_beats(e, l);
     } else if (l->dead || !(up ? l->coordinator_end : l->member_end)) {
         return;
+    } else if (sim_rejects(from, to) || sim_address_taken(to, from)) {
+        return; /* lost, with the connection */
     } else if (!sim_passes(from, to)) {
         sim_wait_for_heal(e);
     } else if (thread_stands(&W.nodes[to])) {

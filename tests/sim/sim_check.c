@@ -57,6 +57,7 @@ static void round_begins(struct sim_round *r, const struct rank_table *t)
     *r = (struct sim_round){.gen = t->gen,
                             .n = t->nnodes,
                             .table_hash = hash_table(t),
+                            .from_ns = now,
                             .rank0 = t->nodes[0].pid / 1000,
                             .rank_of = xmalloc((size_t)W.n * sizeof(*r->rank_of))};
     CHECK("I2", r->n >= W.rules.min_nodes && r->n <= W.rules.max_nodes, "%d nodes", r->n);
@@ -89,11 +90,41 @@ void sim_check_round(struct sim_node *n, const struct rank_table *t, int rank)
     if (W.n <= 256 || rank % 64 == 0) /* of very many, some */
         CHECK("I2", r->n == t->nnodes && r->table_hash == hash_table(t), "tables differ");
     CHECK("I1", t->nodes[rank].pid == 1000 * me + n->incarnation, "rank %d is another's", rank);
-    for (int i = 0; i < W.n; i++) {
-        struct sim_node *other = &W.nodes[i];
-        if (other->m && other->workers && !generation_equal(other->running, t->gen))
-            CHECK("I3", other_job(other->running, t->gen), "node %d still runs round %u", i,
-                  other->running.counter);
+    for (const struct sim_round *o = W.rounds; o < W.rounds + W.nrounds; o++)
+        CHECK("I13", o == r || o->alive == 0 || other_job(o->gen, t->gen),
+              "round %u of epoch %llx starts at node %d while %d nodes run round %u of epoch %llx",
+              t->gen.counter, (unsigned long long)t->gen.epoch, me, o->alive, o->gen.counter,
+              (unsigned long long)o->gen.epoch);
+    r->alive++;
+}
+
+/* Its workers have ended, if it had any. */
+void sim_check_workers_ended(struct sim_node *n)
+{
+    for (int i = W.nrounds - 1; n->workers && i >= 0; i--) {
+        struct sim_round *r = &W.rounds[i];
+        if (!generation_equal(r->gen, n->running))
+            continue;
+        CHECK("I13", r->alive > 0, "more workers of round %u end than have started",
+              r->gen.counter);
+        r->alive--;
+        r->until_ns = now;
+        break;
+    }
+    n->idle_ns = n->workers ? now : n->idle_ns;
+    n->workers = false;
+}
+
+/* The same once more at the end, by the time stamps alone. */
+static void check_rounds_apart(void)
+{
+    for (int i = 0; i < W.nrounds; i++) {
+        const struct sim_round *a = &W.rounds[i];
+        for (int k = 0; k < i; k++) {
+            const struct sim_round *b = &W.rounds[k];
+            CHECK("I13", other_job(a->gen, b->gen) || (!b->alive && b->until_ns <= a->from_ns),
+                  "rounds %u and %u overlap", b->gen.counter, a->gen.counter);
+        }
     }
 }
 
@@ -150,10 +181,13 @@ void sim_check_result(struct sim_node *n, const struct rdzv_result *r)
     struct rdzv_state_info info;
     struct rdzv_info own;
     struct rdzv_state *of = n->follows >= 0 ? W.nodes[n->follows].s : NULL;
+    bool alone = strstr(r->text, "no majority") || strstr(r->text, "made coordinator");
     bool named = strstr(r->text, "node") || strstr(r->text, "rank");
     CHECK("I12", r->exit_code == 0 || named, "an end without a name: '%s'", r->text);
     CHECK("I12", r->exit_code == 0 || r->reason != STOP_INTERNAL || W.internal,
           "an end without sense: %s", r->text);
+    CHECK("I14", !alone || n->prepares || n->nproc == 0 || n->s,
+          "node %d ends with a coordinator whose rounds it was not in: %s", sim_index(n), r->text);
     CHECK("I8", r->restarts <= W.rules.max_restarts, "%d restarts", r->restarts);
     if (!of || n->left || r->reason == STOP_COORDINATOR_LOST || r->reason == STOP_RENDEZVOUS)
         return; /* it speaks for itself */
@@ -172,6 +206,7 @@ void sim_check_result(struct sim_node *n, const struct rdzv_result *r)
 
 void sim_check_end(void)
 {
+    check_rounds_apart();
     for (int i = 0; i < W.n; i++) {
         struct sim_node *n = &W.nodes[i];
         struct rdzv_state_info info;

@@ -99,17 +99,9 @@ void sim_coordinator_drain(struct sim_node *n)
                 rdzv_put_refusal(&b, a.retry, a.text);
                 sim_send_to_member((int)a.conn, b);
             }
-            sim_coordinator_closes((int)a.conn, RDZV_END_CLOSED);
+            sim_coordinator_closes((int)a.conn, a.text ? RDZV_END_CLOSED : RDZV_END_BROKEN);
             sim_beat_tell_coordinator(n, &W.links[a.conn]);
             continue;
-        case RDZV_ACT_CALL: {
-            int to = a.port - 1000, me = sim_index(n);
-            const struct sim_node *t = &W.nodes[to];
-            bool there = sim_passes(me, to) && sim_passes(to, me) && !(!t->m && t->silent);
-            sim_trace("call", to, there && !t->m);
-            rdzv_state_called(n->s, &a.id, there && !t->m, sim_clock(n));
-            continue;
-        }
         case RDZV_ACT_FINISHED:
             n->s_finished = W.look = true;
             sim_trace("finished", sim_index(n), 0);

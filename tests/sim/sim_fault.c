@@ -24,6 +24,9 @@ void sim_start(int i)
                            .cap_held = was.cap_held,
                            .node_rank = was.node_rank,
                            .nproc = was.nproc,
+                           .obstruction = was.obstruction,
+                           .obstructions = was.obstructions,
+                           .endpoint = (int)below((uint64_t)W.endpoints),
                            .clock_offset = below(1000 * S),
                            .clock_rate = one_in(2) ? (int)below(21) - 10 : 0};
     strcpy(n->run_id, was.run_id);
@@ -72,7 +75,8 @@ void sim_kill(int i, int how)
     n->m = NULL;
     n->s = NULL;
     n->silent = how == 2;
-    n->workers = n->frozen = n->stuck = false; /* its guardian sees to the workers */
+    sim_check_workers_ended(n); /* its guardian sees to that */
+    n->frozen = n->stuck = false;
     for (int k = 0; k < n->nheld; k++)
         buf_fini(&n->held[k].bytes);
     n->nheld = 0;
@@ -91,10 +95,35 @@ static void cut_link(int i, bool silent)
     }
     /* Both ends see a reset, each in its own time; what is under way may still arrive first. */
     enum rdzv_end how = one_in(2) ? RDZV_END_RESET : RDZV_END_BROKEN;
-    sim_push((struct sim_event){
-        .at = now + sim_delay(), .kind = EV_END_COORDINATOR, .who = link, .number = how});
-    sim_push((struct sim_event){
-        .at = now + sim_delay(), .kind = EV_END_MEMBER, .who = link, .number = how});
+    int ends = one_in(3) ? 1 + (int)below(2) : 3; /* forged for one end alone, or for both */
+    sim_total.forged += ends != 3;
+    if (ends & 1)
+        sim_push((struct sim_event){
+            .at = now + sim_delay(), .kind = EV_END_COORDINATOR, .who = link, .number = how});
+    if (ends & 2)
+        sim_push((struct sim_event){
+            .at = now + sim_delay(), .kind = EV_END_MEMBER, .who = link, .number = how});
+}
+
+/* Another host takes over its address for a while, or a firewall rejects what it sends and gets. */
+static void obstruct(int i)
+{
+    struct sim_node *n = &W.nodes[i];
+    n->obstruction = one_in(3) ? FIREWALL_REJECTS
+                               : ADDRESS_REFUSES + below(ADDRESS_SILENT - ADDRESS_REFUSES + 1);
+    n->obstructions++;
+    sim_trace("obstructed", i, n->obstruction);
+    sim_total.obstructed++;
+    sim_push((struct sim_event){.at = now + below(one_in(3) ? 40 * S : 6 * S),
+                                .kind = EV_OPEN,
+                                .who = i,
+                                .number = n->obstructions});
+}
+
+void sim_open(int i, uint64_t number)
+{
+    if (W.nodes[i].obstructions == number)
+        W.nodes[i].obstruction = NO_OBSTRUCTION;
 }
 
 static void leave_node(int i)
@@ -105,6 +134,9 @@ static void leave_node(int i)
     if (!n->m || n->finished || n->left || (i == 0 && !one_in(4)))
         return;
     n->left = true;
+    n->left_ns = now;
+    sim_push((struct sim_event){
+        .at = now + S, .kind = EV_LEFT, .who = i, .incarnation = n->incarnation});
     enum stop_reason reason = reasons[below(ARRAY_LEN(reasons))];
     W.internal |= reason == STOP_INTERNAL;
     sim_trace("leave", i, reason);
@@ -217,7 +249,7 @@ void sim_fault(void)
 {
     int i = (int)below((uint64_t)W.n);
     sim_total.faults++;
-    switch (below(9)) {
+    switch (below(11)) {
     case 0:
     case 1:
         cut_link(i, false);
@@ -235,6 +267,10 @@ void sim_fault(void)
     case 6:
     case 7:
         kill_some(W.failover && one_in(3) ? coordinator(i) : i);
+        break;
+    case 8:
+    case 9:
+        obstruct(W.failover && one_in(2) ? coordinator(i) : i);
         break;
     default:
         if (one_in(3))

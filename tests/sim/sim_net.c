@@ -11,6 +11,30 @@ bool sim_passes(int from, int to)
     return from == to || !W.cut[from * W.n + to];
 }
 
+/* Another host answers to the address: what is sent to it reaches that one. */
+bool sim_address_taken(int from, int to)
+{
+    enum sim_obstruction o = W.nodes[to].obstruction;
+    return from != to && o >= ADDRESS_REFUSES && o <= ADDRESS_SILENT;
+}
+
+bool sim_rejects(int from, int to)
+{
+    bool firewall = W.nodes[from].obstruction == FIREWALL_REJECTS ||
+                    W.nodes[to].obstruction == FIREWALL_REJECTS;
+    return from != to && (firewall || sim_address_taken(from, to));
+}
+
+/* One end of a connection gets a reset, of which the other end knows nothing. */
+static void reset_end(int link, bool member)
+{
+    sim_push((struct sim_event){.at = now + sim_delay(),
+                                .kind = member ? EV_END_MEMBER : EV_END_COORDINATOR,
+                                .who = link,
+                                .there = true,
+                                .number = RDZV_END_RESET});
+}
+
 static uint64_t arrival(struct sim_link *l, uint64_t *last)
 {
     uint64_t at = now + (l->node == l->to ? 1000 : sim_delay());
@@ -77,7 +101,17 @@ void sim_coordinator_closes(int link, enum rdzv_end how)
 
 /* --------------------------------------------------------------------------------- connecting */
 
-/* The endpoints that it was given: who hosts answers. */
+/* The next of the endpoints that it was given: the coordinator there, be it elected or not, or the
+ * one to which the launcher there redirects. */
+static int next_endpoint(struct sim_node *n)
+{
+    int i = n->endpoint++ % W.endpoints;
+    const struct sim_node *t = &W.nodes[i];
+    bool redirects = t->m && !t->s && t->follows >= 0 && member_state_joined(t->m);
+    return redirects && !sim_rejects(sim_index(n), i) ? t->follows : i;
+}
+
+/* The coordinator that is elected and in reach, or else the first node. */
 static int host(int me)
 {
     for (int i = W.n - 1; i > 0; i--) {
@@ -122,7 +156,9 @@ static int callee(struct sim_node *n)
     if (!member_state_electing(n->m)) {
         n->candidate = 0;
         n->candidate_ns = 0;
-        return member_state_joined(n->m) && n->follows >= 0 ? n->follows : host(me);
+        return member_state_joined(n->m) && n->follows >= 0 ? n->follows
+               : W.endpoints                                ? next_endpoint(n)
+                                                            : host(me);
     }
     const struct rdzv_peers *p = member_state_electors(n->m, &self);
     if (n->candidate_ns == 0)
@@ -184,6 +220,30 @@ void sim_call_lost(struct sim_node *n, bool elector)
         unreachable(n, elector, false);
 }
 
+/* Another host, or a firewall, answers in the place of `to`. */
+static void meet_obstruction(struct sim_node *n, int to, bool elector)
+{
+    enum sim_obstruction o = W.nodes[to].obstruction;
+    if (o != ADDRESS_CLOSES && o != ADDRESS_SILENT) {
+        unreachable(n, elector, true);
+        return;
+    }
+    n->lost = 0;
+    *new_link() = (struct sim_link){.node = sim_index(n),
+                                    .incarnation = n->incarnation,
+                                    .to = to,
+                                    .member_end = true,
+                                    .dead = o == ADDRESS_SILENT};
+    n->link = W.nlinks - 1;
+    member_state_connected(n->m, sim_clock(n));
+    if (o == ADDRESS_CLOSES)
+        sim_push((struct sim_event){.at = now + sim_delay(),
+                                    .kind = EV_END_MEMBER,
+                                    .who = n->link,
+                                    .there = true,
+                                    .number = RDZV_END_CLOSED});
+}
+
 void sim_connect(struct sim_node *n)
 {
     n->connecting = false;
@@ -196,7 +256,12 @@ void sim_connect(struct sim_node *n)
         unreachable(n, false, false);
         return;
     }
-    if (!sim_passes(me, to) || !sim_passes(to, me) || (!t->m && t->silent)) {
+    if (sim_rejects(me, to)) {
+        meet_obstruction(n, to, elector);
+        return;
+    }
+    if (!sim_passes(me, to) || !sim_passes(to, me) || sim_address_taken(to, me) ||
+        (!t->m && t->silent)) {
         n->connecting = true;
         sim_push((struct sim_event){.at = now + S,
                                     .kind = EV_CALL_LOST,
@@ -218,7 +283,7 @@ void sim_connect(struct sim_node *n)
                                     .member_end = true,
                                     .coordinator_end = t->s != NULL};
     n->link = W.nlinks - 1;
-    member_state_connected(n->m, me == to, sim_clock(n));
+    member_state_connected(n->m, sim_clock(n));
     if (me == to && t->s)
         member_state_noticed(n->m, sim_clock(n));
     if (t->s)
@@ -258,8 +323,22 @@ static bool passes(const struct sim_link *l, bool up)
 static bool hold_on_link(struct sim_event *e, bool up)
 {
     struct sim_link *l = &W.links[e->who];
-    if (!(up ? l->coordinator_end : l->member_end))
-        return false; /* nobody reads it */
+    int from = up ? l->node : l->to, to = up ? l->to : l->node;
+    bool message = e->kind == EV_TO_COORDINATOR || e->kind == EV_TO_MEMBER;
+    if (!(up ? l->coordinator_end : l->member_end)) { /* nothing reads it: its host says so */
+        if (message && !e->again && !l->dead && (up ? l->member_end : l->coordinator_end))
+            reset_end(e->who, up);
+        return false;
+    }
+    l->rejected[up] |= sim_rejects(from, to);
+    if (!l->dead && l->rejected[up]) {
+        if (message)
+            reset_end(e->who, up);
+        buf_fini(&e->bytes);
+        return true;
+    }
+    if (!l->dead && sim_address_taken(to, from)) /* its acknowledgement reaches the other host */
+        reset_end(e->who, !up);
     if (!passes(l, up)) {
         if (!l->stalled_ns[up]) {
             l->stalled_ns[up] = now;

@@ -63,6 +63,9 @@ static void step(void)
     case EV_CUT:
         sim_cut(e.who, (int)e.number);
         break;
+    case EV_OPEN:
+        sim_open(e.who, e.number);
+        break;
     case EV_BREAK:
         sim_break(e.who, e.number);
         break;
@@ -81,6 +84,10 @@ static void step(void)
     case EV_WATCH:
         if (same)
             sim_agent_watch(n, e.number);
+        break;
+    case EV_LEFT:
+        if (same)
+            sim_agent_leaves(n);
         break;
     }
     buf_fini(&e.bytes);
@@ -149,12 +156,15 @@ static void make_world(uint64_t seed, int nodes)
     W.rules = make_rules(max, nodes > 0);
     W.replays = !nodes && one_in(3);
     W.beats = one_in(2);
+    W.endpoints = 0;
     /* Of very many nodes one is always late then: they have their first round before. */
     W.faults_from = now + (nodes ? 10 * S : 0);
     W.faults_until = W.faults_from + (nodes ? 10 * S : one_in(2) ? 60 * S : below(15 * S));
     W.end = W.faults_until + 200 * S;
     bool ranks = !nodes && one_in(2), crowd = one_in(1000);
     make_room(max + (int)below(4) + (crowd ? 100 + max / 4 : 0)); /* spares, or too many */
+    if (W.rules.elect && !nodes && one_in(2))
+        W.endpoints = 1 + (int)below(W.n < 5 ? (uint64_t)W.n : 5);
     for (int i = 0; i < W.n; i++) {
         struct sim_node *n = &W.nodes[i];
         n->node_rank = ranks && i < max && !one_in(5) ? i

@@ -20,7 +20,7 @@ START_TEST(a_connection_that_breaks_changes_nothing)
     ck_assert(member_state_wants_link(M));
     OUT("");
     T += S;
-    member_state_connected(M, false, T);
+    member_state_connected(M, T);
     OUT("hs");
     ck_assert_int_eq(status.phase, MEMBER_STOPPING);
     ck_assert_int_eq(status.nfailures, 1); /* said again: it was not acknowledged */
@@ -37,7 +37,7 @@ START_TEST(an_answer_counts_for_one_call)
     ck_assert(member_state_answered(M));
     member_state_unreachable(M, true, "connection refused", T);
     ck_assert(!member_state_answered(M));
-    member_state_connected(M, false, T);
+    member_state_connected(M, T);
     ck_assert(!member_state_answered(M));
     drain();
     view(RDZV_RUN, 1);
@@ -61,39 +61,45 @@ START_TEST(closed_then_refused_is_the_end_of_the_coordinator)
 }
 END_TEST
 
-START_TEST(reset_then_refused_for_a_while_is_the_end_too)
+/* Another host may have taken over the address, or a firewall rejects the connection. */
+START_TEST(a_reset_and_refusals_prove_nothing)
 {
+    struct rdzv_electorate e;
     running();
     member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
-    member_state_unreachable(M, true, "connection refused", T);
-    OUT("");
-    T += 200 * MS;
-    member_state_unreachable(M, false, "timed out", T); /* no longer without a break */
-    T += 100 * MS;
-    member_state_unreachable(M, true, "connection refused", T);
-    OUT("");
-    T += 249 * MS;
-    member_state_unreachable(M, true, "connection refused", T);
-    OUT("");
-    T += MS;
+    for (int i = 0; i < 14; i++) {
+        member_state_unreachable(M, true, "connection refused", T);
+        OUT("");
+        T += S;
+    }
+    T += S; /* the dead time */
     member_state_unreachable(M, true, "connection refused", T);
     OUT("x");
     ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+    member_state_electorate(M, &e);
+    ck_assert_uint_eq(e.dead_epoch, 0);
 }
 END_TEST
 
-START_TEST(reset_then_refused_on_this_host_is_proof)
+/* Who accepts and closes without an answer may be anybody. */
+START_TEST(a_close_before_an_answer_proves_nothing)
 {
     running();
     member_state_disconnected(M, RDZV_END_BROKEN, "broken", T);
-    member_state_connected(M, true, T);
+    member_state_connected(M, T);
     drain();
-    view(RDZV_RUN, 1);
-    member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
-    OUT("");
+    member_state_disconnected(M, RDZV_END_CLOSED, "connection closed", T);
     member_state_unreachable(M, true, "connection refused", T);
-    OUT("x");
-    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+    OUT("");
+}
+END_TEST
+
+/* Nor does the close that follows a refusal. */
+START_TEST(a_close_after_a_refusal_proves_nothing)
+{
+    running();
+    refused(true, "this coordinator was replaced");
+    ck_assert(!member_state_answered(M));
 }
 END_TEST
 
@@ -101,7 +107,7 @@ START_TEST(closed_then_let_in_by_a_listener_that_dies)
 {
     running();
     member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
-    member_state_connected(M, false, T); /* the kernel took it, nobody was there any more */
+    member_state_connected(M, T); /* the kernel took it, nobody was there any more */
     drain();
     member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
     member_state_unreachable(M, true, "connection refused", T);
@@ -256,7 +262,7 @@ START_TEST(another_coordinator_in_its_place)
 {
     running();
     member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
-    member_state_connected(M, false, T);
+    member_state_connected(M, T);
     drain();
     G.epoch++;
     view(RDZV_COLLECT, -1);
@@ -293,6 +299,72 @@ START_TEST(waiting_for_the_coordinator_is_said_and_ends)
     ck_assert_int_eq(result.exit_code, 1);
     ck_assert_int_eq(result.reason, STOP_RENDEZVOUS);
     ck_assert_str_eq(result.text, "no coordinator at head:29500 within 600 s: connection refused");
+}
+END_TEST
+
+START_TEST(the_wait_line_says_that_nobody_answers)
+{
+    member_state_connected(M, T);
+    drain();
+    pass(2 * S);
+    ck_assert_str_eq(line, "waiting for the coordinator at head:29500 (it accepted the connection "
+                           "and has not answered), 2 s");
+}
+END_TEST
+
+/* Nothing waits for a word of the other side in order to end. */
+START_TEST(who_leaves_does_not_wait_for_a_silent_listener)
+{
+    member_state_connected(M, T);
+    drain();
+    member_state_leave(M, STOP_SIGNAL, 143, "received SIGTERM");
+    OUT("df");
+    ck_assert_int_eq(result.exit_code, 143);
+}
+END_TEST
+
+START_TEST(who_leaves_does_not_wait_for_a_coordinator_that_has_fallen_silent)
+{
+    connected();
+    view(RDZV_COLLECT, -1);
+    member_state_leave(M, STOP_SIGNAL, 143, "received SIGTERM");
+    OUT("s");
+    pass(4 * S);
+    ck_assert(!member_state_wants_link(M));
+    view(RDZV_COLLECT, -1); /* it answers, but others of the round are still stopping */
+    pass(4 * S);
+    ck_assert_ptr_null(strchr(out, 'f'));
+    pass(1100 * MS);
+    ck_assert_ptr_nonnull(strchr(out, 'f'));
+    ck_assert_int_eq(result.exit_code, 143);
+}
+END_TEST
+
+START_TEST(who_leaves_ends_when_the_connection_is_given_up)
+{
+    running();
+    member_state_leave(M, STOP_SIGNAL, 143, "received SIGTERM");
+    drain();
+    member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
+    member_state_connected(M, T);
+    drain();
+    member_state_stopped(M, NULL, 0);
+    drain();
+    pass(5100 * MS);
+    ck_assert_ptr_nonnull(strchr(out, 'f'));
+}
+END_TEST
+
+/* A launcher that was in no round does not end with a coordinator that gives up. */
+START_TEST(who_is_sent_away_looks_for_another_coordinator)
+{
+    connected();
+    view(RDZV_COLLECT, -1);
+    refused(true, "this coordinator has lost most of its nodes");
+    OUT("dl");
+    ck_assert(!member_state_joined(M) && member_state_wants_link(M));
+    pass(590 * S);
+    ck_assert_ptr_null(strchr(out, 'f')); /* it has its whole time once more */
 }
 END_TEST
 
@@ -335,7 +407,7 @@ START_TEST(refused_with_workers_alive)
 {
     running();
     member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
-    member_state_connected(M, false, T);
+    member_state_connected(M, T);
     drain();
     refused(true, "the job here is over");
     OUT("dx");
@@ -348,7 +420,7 @@ START_TEST(given_up_and_back)
 {
     running();
     member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
-    member_state_connected(M, false, T);
+    member_state_connected(M, T);
     drain();
     G.counter++;
     view(RDZV_RUN, -1); /* the job runs without it */
@@ -474,7 +546,7 @@ START_TEST(a_witness_that_looks_again_says_which_round_it_knew)
     drain();
     coordinator_ends();
     ck_assert(!member_state_electing(M) && !member_state_joined(M));
-    member_state_connected(M, false, T);
+    member_state_connected(M, T);
     OUT("hvs");
     ck_assert(generation_equal(told.gen, G));
 }
@@ -497,8 +569,9 @@ static Suite *suite(void)
     tcase_add_test(tc, a_connection_that_breaks_changes_nothing);
     tcase_add_test(tc, an_answer_counts_for_one_call);
     tcase_add_test(tc, closed_then_refused_is_the_end_of_the_coordinator);
-    tcase_add_test(tc, reset_then_refused_for_a_while_is_the_end_too);
-    tcase_add_test(tc, reset_then_refused_on_this_host_is_proof);
+    tcase_add_test(tc, a_reset_and_refusals_prove_nothing);
+    tcase_add_test(tc, a_close_before_an_answer_proves_nothing);
+    tcase_add_test(tc, a_close_after_a_refusal_proves_nothing);
     tcase_add_test(tc, closed_then_let_in_by_a_listener_that_dies);
     tcase_add_test(tc, a_break_then_refused_may_be_the_network);
     tcase_add_test(tc, heartbeats_go_out);
@@ -512,6 +585,11 @@ static Suite *suite(void)
     tcase_add_test(tc, another_coordinator_in_its_place);
     tcase_add_test(tc, a_coordinator_that_goes_before_anything_began);
     tcase_add_test(tc, waiting_for_the_coordinator_is_said_and_ends);
+    tcase_add_test(tc, the_wait_line_says_that_nobody_answers);
+    tcase_add_test(tc, who_leaves_does_not_wait_for_a_silent_listener);
+    tcase_add_test(tc, who_leaves_does_not_wait_for_a_coordinator_that_has_fallen_silent);
+    tcase_add_test(tc, who_leaves_ends_when_the_connection_is_given_up);
+    tcase_add_test(tc, who_is_sent_away_looks_for_another_coordinator);
     tcase_add_test(tc, a_coordinator_that_accepts_and_says_nothing);
     tcase_add_test(tc, refused_for_good);
     tcase_add_test(tc, refused_for_now);

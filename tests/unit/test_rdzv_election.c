@@ -76,7 +76,7 @@ START_TEST(when_all_who_are_left_are_there_the_round_begins)
 {
     struct rdzv_peers r = list_of("1234", 5, true);
     struct rdzv_electorate e = {
-        .ran = &r, .seen_epoch = OLD, .random = 2, .host_dead = true, .gone = "gone"};
+        .ran = &r, .seen_epoch = OLD, .random = 2, .dead_epoch = OLD, .gone = "gone"};
     T = 1000 * S;
     log_init(LOG_LEVEL_VERBOSE, NULL);
     rules(RDZV_C10D, 1, 4);
@@ -397,7 +397,7 @@ START_TEST(nodes_that_are_known_to_be_dead_elect_nobody)
 }
 END_TEST
 
-/* Two of three launchers are killed, which are called when their connections are reset. */
+/* Two of three launchers are killed. */
 static void two_are_gone(void)
 {
     rules(RDZV_C10D, 1, 3);
@@ -412,35 +412,14 @@ static void two_are_gone(void)
         echo(i, MEMBER_RUNNING);
 }
 
-static void reset_and_refused(uint32_t node)
-{
-    closed(node, RDZV_END_RESET);
-    ck_assert_int_eq(called_port, 4710 + (int)node);
-    rdzv_state_called(S_, &called, true, T);
-    drain();
-}
-
 START_TEST(those_who_end_soon_after_a_last_word_have_elected_nobody)
 {
     two_are_gone();
     T += 11 * S; /* of 15 */
-    reset_and_refused(1);
-    reset_and_refused(2);
+    closed(1, RDZV_END_CLOSED);
+    closed(2, RDZV_END_CLOSED);
     say(0, MEMBER_IDLE);
     PHASE(RDZV_PREPARE);
-}
-END_TEST
-
-/* This process has slept: they have been on their own for long enough. */
-START_TEST(those_who_end_later_may_have_elected_somebody)
-{
-    two_are_gone();
-    T += 20 * S;
-    reset_and_refused(1);
-    reset_and_refused(2);
-    say(0, MEMBER_IDLE);
-    PHASE(RDZV_COLLECT);
-    gives_up();
 }
 END_TEST
 
@@ -508,102 +487,6 @@ START_TEST(with_the_list_that_is_prepared_goes_the_newest_that_ran)
     ck_assert_int_eq(seen[0].ran.n, 4);
     ck_assert_uint_eq(seen[0].ran.gen.counter, first);
     ck_assert(seen[0].ran.ran);
-}
-END_TEST
-
-/* ---------------------------------------------------------------------- connections that are reset
- */
-
-/* Node 1 of two, on another host, loses its connection; it listens on `port`, or nowhere. */
-static void reset_of_two(uint16_t port)
-{
-    rules(RDZV_C10D, 1, 2);
-    start();
-    join(0, (struct who){.own = true});
-    join(1, (struct who){.peer_port = port});
-    run_all(2);
-    closed(1, RDZV_END_RESET);
-    PHASE(RDZV_RUN);
-}
-
-START_TEST(a_reset_node_that_still_listens_has_time)
-{
-    reset_of_two(4711);
-    ck_assert_int_eq(calls, 1);
-    ck_assert_int_eq(called_port, 4711);
-    ck_assert_int_eq(called.b[0], 2);
-    rdzv_state_called(S_, &called, false, T);
-    drain();
-    for (int i = 0; i < 2; i++) {
-        tick(5);
-        say(0, MEMBER_RUNNING);
-        PHASE(RDZV_RUN);
-    }
-    hello(1, (struct who){.peer_port = 4711});
-    say(1, MEMBER_RUNNING);
-    for (int i = 0; i < 5; i++) {
-        tick(5);
-        say(0, MEMBER_RUNNING);
-        say(1, MEMBER_RUNNING);
-    }
-    PHASE(RDZV_RUN);
-    ck_assert_int_eq(calls, 1);
-}
-END_TEST
-
-START_TEST(a_reset_node_that_does_not_listen_is_gone)
-{
-    reset_of_two(4711);
-    tick_ms(1);
-    rdzv_state_called(S_, &called, true, T);
-    drain();
-    PHASE(RDZV_STOP);
-    HAS(seen[0].why.text, "its launcher is gone (connection reset, then refused)");
-    say(0, MEMBER_IDLE);
-    PHASE(RDZV_PREPARE); /* at once: it has no workers any more */
-}
-END_TEST
-
-START_TEST(a_reset_node_that_is_not_reached_is_lost_when_silent)
-{
-    reset_of_two(4711);
-    rdzv_state_called(S_, &called, false, T);
-    for (int i = 0; i < 14; i++)
-        tick(1);
-    tick_ms(900);
-    PHASE(RDZV_RUN);
-    tick_ms(200);
-    PHASE(RDZV_STOP);
-    HAS(seen[0].why.text, "nothing heard of it for 15");
-}
-END_TEST
-
-START_TEST(what_is_called_may_have_come_back_meanwhile)
-{
-    reset_of_two(4711);
-    hello(1, (struct who){.peer_port = 4711});
-    rdzv_state_called(S_, &called, true, T);
-    drain();
-    PHASE(RDZV_RUN);
-}
-END_TEST
-
-START_TEST(without_proof_the_next_round_waits_for_the_lease)
-{
-    reset_of_two(0);
-    ck_assert_int_eq(calls, 0);
-    tick_ms(250);
-    PHASE(RDZV_STOP); /* the workers here stop at once */
-    say(0, MEMBER_IDLE);
-    PHASE(RDZV_COLLECT);
-    for (int i = 0; i < 7; i++) {
-        tick(2);
-        say(0, MEMBER_IDLE);
-        PHASE(RDZV_COLLECT);
-    }
-    ck_assert_uint_eq(rdzv_state_deadline(S_), 1000 * S + 15 * S); /* counted from its last word */
-    tick_ms(750);
-    PHASE(RDZV_PREPARE);
 }
 END_TEST
 
@@ -733,12 +616,51 @@ START_TEST(one_of_two_elected_heeds_the_other_s_round)
 }
 END_TEST
 
+/* That the coordinator of an older round is dead says nothing of the host of a newer round. */
+START_TEST(only_the_host_of_the_dead_coordinator_s_rounds_is_dead)
+{
+    struct rdzv_peers r = list_of("1234", 5, true), newer = list_of("5234", 1, true);
+    struct rdzv_electorate e = {
+        .ran = &r, .seen_epoch = OLD, .random = 2, .dead_epoch = OLD, .gone = "gone"};
+    T = 1000 * S;
+    rules(RDZV_C10D, 1, 4);
+    R.elect = true;
+    S_ = rdzv_state_stand(&R, &e, T);
+    join(2, (struct who){.own = true, .id = 2});
+    newer.gen.epoch = rdzv_epoch_next(OLD, 5);
+    newer.e[0].host = true;
+    vote(3);
+    rdzv_state_peers(S_, 3, &newer);
+    drain();
+    vote(4);
+    say(2, MEMBER_IDLE);
+    say(3, MEMBER_IDLE);
+    ck_assert_int_ne(info().phase, RDZV_PREPARE); /* the leases of the newer round run out first */
+}
+END_TEST
+
+/* Who waits at a coordinator that has lost most of its nodes looks for another one. */
+START_TEST(who_was_in_no_round_does_not_end_with_a_minority)
+{
+    stand("12345", NULL, 2);
+    vote(7);
+    hello(3, (struct who){.id = 3});
+    seen[3].view.gen = (struct generation){OLD, 5};
+    beat(30, (uint32_t[]){2, 3, 7}, 3);
+    HAS(info().result->text, "no majority");
+    ck_assert(seen[7].refused && seen[7].retry);
+    HAS(seen[7].refusal, "this coordinator has lost most of its nodes");
+    ck_assert_int_eq(seen[7].reports, 0);
+    ck_assert_int_eq(seen[3].reports, 1);
+}
+END_TEST
+
 /* The host of the coordinator that was does not count for it, dead as it is. */
 START_TEST(one_that_was_elected_needs_more_than_half_for_its_first_round)
 {
     struct rdzv_peers r = list_of("12345", 5, true);
     struct rdzv_electorate e = {
-        .ran = &r, .seen_epoch = OLD, .random = 9, .host_dead = true, .gone = "gone"};
+        .ran = &r, .seen_epoch = OLD, .random = 9, .dead_epoch = OLD, .gone = "gone"};
     T = 1000 * S;
     rules(RDZV_C10D, 1, 5);
     R.elect = true;
@@ -806,15 +728,9 @@ static Suite *suite(void)
     tcase_add_test(tc, one_that_has_lost_the_others_gives_out_no_lease);
     tcase_add_test(tc, nodes_that_are_known_to_be_dead_elect_nobody);
     tcase_add_test(tc, those_who_end_soon_after_a_last_word_have_elected_nobody);
-    tcase_add_test(tc, those_who_end_later_may_have_elected_somebody);
     tcase_add_loop_test(tc, those_who_leave_and_were_heard_lately_elect_nobody, 0, 2);
     tcase_add_test(tc, a_round_waits_for_those_who_know_only_an_older_list);
     tcase_add_test(tc, with_the_list_that_is_prepared_goes_the_newest_that_ran);
-    tcase_add_test(tc, a_reset_node_that_still_listens_has_time);
-    tcase_add_test(tc, a_reset_node_that_does_not_listen_is_gone);
-    tcase_add_test(tc, a_reset_node_that_is_not_reached_is_lost_when_silent);
-    tcase_add_test(tc, what_is_called_may_have_come_back_meanwhile);
-    tcase_add_test(tc, without_proof_the_next_round_waits_for_the_lease);
     tcase_add_test(tc, a_coordinator_that_was_replaced_gets_no_votes);
     tcase_add_test(tc, one_that_has_not_begun_takes_those_of_an_older_job);
     tcase_add_test(tc, a_short_break_while_waiting_is_no_minority);
@@ -822,6 +738,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_voter_that_comes_back_says_whom_it_has_followed);
     tcase_add_test(tc, one_of_two_elected_gets_no_voter_of_the_other);
     tcase_add_test(tc, one_of_two_elected_heeds_the_other_s_round);
+    tcase_add_test(tc, only_the_host_of_the_dead_coordinator_s_rounds_is_dead);
+    tcase_add_test(tc, who_was_in_no_round_does_not_end_with_a_minority);
     tcase_add_test(tc, one_that_was_elected_needs_more_than_half_for_its_first_round);
     tcase_add_test(tc, a_round_waits_for_one_that_has_not_said_how_it_is);
     return s;

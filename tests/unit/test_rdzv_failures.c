@@ -225,7 +225,7 @@ static void reset_node(bool same_host)
     rules(RDZV_STATIC, 2, 2);
     start();
     hello(0, (struct who){.own = true});
-    hello(1, (struct who){.same_host = same_host});
+    hello(1, (struct who){.same_host = same_host, .peer_port = 4711});
     say(0, MEMBER_IDLE);
     say(1, MEMBER_IDLE);
     run_all(2);
@@ -234,18 +234,22 @@ static void reset_node(bool same_host)
     PHASE(RDZV_RUN);
 }
 
-START_TEST(a_reset_node_that_does_not_come_back_is_lost)
+/* A reset proves nothing, not even on this host: a firewall may have sent it. */
+START_TEST(a_reset_node_is_lost_when_it_has_been_silent)
 {
-    static const uint64_t grace[] = {250, 15};
     for (int here = 0; here < 2; here++) {
         reset_node(here);
-        ck_assert_uint_eq(rdzv_state_deadline(S_), T + grace[here] * MS);
-        tick_ms(grace[here] - 1);
-        PHASE(RDZV_RUN);
-        tick_ms(1);
+        uint64_t reset = T;
+        while (T + S < reset + R.dead_ns) {
+            tick_ms(1000);
+            say(0, MEMBER_RUNNING);
+            PHASE(RDZV_RUN);
+        }
+        tick_ms(1000);
         PHASE(RDZV_STOP);
         ck_assert_int_eq(seen[0].view.why->reason, STOP_NODE_LOST);
-        HAS(seen[0].why.text, "its launcher is gone (connection reset)");
+        HAS(seen[0].why.text, "nothing heard of it for 15.0 s");
+        say(0, MEMBER_IDLE);
         rdzv_state_free(S_);
     }
     start(); /* for teardown */
@@ -255,7 +259,7 @@ END_TEST
 START_TEST(a_reset_node_that_comes_back_goes_on)
 {
     reset_node(false);
-    tick_ms(240);
+    tick_ms(14000);
     hello(1, (struct who){0});
     for (int i = 0; i < 20; i++) {
         tick_ms(5000);
@@ -265,27 +269,16 @@ START_TEST(a_reset_node_that_comes_back_goes_on)
 }
 END_TEST
 
-START_TEST(a_coordinator_that_slept_waits_anew_for_a_reset_node)
-{
-    reset_node(false);
-    tick_ms(60000);
-    PHASE(RDZV_RUN);
-    tick_ms(249);
-    PHASE(RDZV_RUN);
-    tick_ms(1);
-    PHASE(RDZV_STOP);
-}
-END_TEST
-
-/* Between two hosts, that a connection was reset does not mean that the launcher is gone, and its
- * workers with it, when another one takes its place. */
+/* That a connection was reset does not mean that the launcher has ended, and its workers with it,
+ * when another one takes its place. */
 START_TEST(who_takes_a_reset_node_s_rank_waits_for_its_workers)
 {
+    bool same_host = _i;
     rules(RDZV_STATIC, 2, 2);
     R.max_restarts = 3;
     start();
     hello(0, (struct who){.own = true, .rank1 = 1});
-    hello(1, (struct who){.rank1 = 2});
+    hello(1, (struct who){.rank1 = 2, .same_host = same_host});
     say(0, MEMBER_IDLE);
     say(1, MEMBER_IDLE);
     run_all(2);
@@ -403,17 +396,16 @@ START_TEST(a_node_is_reset_before_it_says_that_it_runs)
     ck_assert_int_eq(seen[1].view.phase, RDZV_RUN);
     say(0, MEMBER_RUNNING);
     closed(1, RDZV_END_RESET);
-    tick_ms(250);
-    PHASE(RDZV_STOP);
-    say(0, MEMBER_IDLE);
-    tick(5);
-    PHASE(RDZV_COLLECT);
-    ck_assert_int_eq(rounds, 1);
-    for (int i = 0; i < 3; i++) {
-        say(0, MEMBER_IDLE);
+    for (int i = 0; i < 2; i++) {
         tick(5);
+        say(0, MEMBER_RUNNING);
+        PHASE(RDZV_RUN);
     }
-    ck_assert_int_eq(rounds, 2);
+    tick(5);
+    PHASE(RDZV_STOP);
+    ck_assert_int_eq(rounds, 1);
+    say(0, MEMBER_IDLE);
+    ck_assert_int_eq(rounds, 2); /* its lease has run out */
 }
 END_TEST
 
@@ -425,7 +417,10 @@ START_TEST(one_that_was_given_up_and_is_back_stops_its_workers_first)
     join(1, (struct who){0});
     run_all(2);
     closed(1, RDZV_END_RESET);
-    tick_ms(250);
+    for (int i = 0; i < 3; i++) {
+        tick(5);
+        say(0, MEMBER_RUNNING);
+    }
     PHASE(RDZV_STOP);
     hello(7, (struct who){.id = 2});
     say(7, MEMBER_STOPPING);
@@ -454,12 +449,10 @@ START_TEST(a_node_is_lost_when_its_connection_ends)
     join(1, (struct who){.peer_port = 4711});
     run_all(2);
     T += S;
-    closed(1, RDZV_END_RESET);
+    closed(1, RDZV_END_CLOSED);
     T += MS;
     worker_fails(0, FAILURE_EXIT, 1);
     T += 300 * MS;
-    rdzv_state_called(S_, &called, true, T);
-    drain();
     say(0, MEMBER_IDLE);
     ck_assert_int_eq(info().restarts, 0);
     ck_assert_int_eq(info().node_restarts, 1);
@@ -552,11 +545,10 @@ static Suite *suite(void)
     tcase_add_test(tc, exec_failures_are_never_retried);
     tcase_add_test(tc, first_cause_is_found_over_all_nodes);
     tcase_add_test(tc, clock_offsets_put_failures_on_one_clock);
-    tcase_add_test(tc, who_takes_a_reset_node_s_rank_waits_for_its_workers);
+    tcase_add_loop_test(tc, who_takes_a_reset_node_s_rank_waits_for_its_workers, 0, 2);
     tcase_add_test(tc, failures_are_taken_once);
-    tcase_add_test(tc, a_reset_node_that_does_not_come_back_is_lost);
+    tcase_add_test(tc, a_reset_node_is_lost_when_it_has_been_silent);
     tcase_add_test(tc, a_reset_node_that_comes_back_goes_on);
-    tcase_add_test(tc, a_coordinator_that_slept_waits_anew_for_a_reset_node);
     tcase_add_test(tc, failures_of_others_are_not_believed);
     tcase_add_test(tc, failure_when_others_are_done);
     tcase_add_test(tc, report_is_bounded_and_counts_the_rest);

@@ -621,7 +621,7 @@ START_TEST(a_killed_launcher_is_noticed_at_once)
     printf("killed launcher: %.3f ms to the stop on the other\n",
            (double)(nodes[0].stop_at - start) / 1e6);
     ck_assert_int_eq(nodes[0].why.reason, STOP_NODE_LOST);
-    HAS(nodes[0].why.text, "its launcher is gone");
+    HAS(nodes[0].why.text, "its launcher has ended");
     waitpid(pid, NULL, 0);
     wait_runs(0, 0, 2);
     ck_assert_int_eq(nodes[0].nnodes, 1);

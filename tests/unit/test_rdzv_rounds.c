@@ -81,7 +81,7 @@ START_TEST(a_closed_connection_is_a_lost_node)
     ck_assert_int_eq(seen[0].view.phase, RDZV_STOP);
     ck_assert_int_eq(seen[0].why.reason, STOP_NODE_LOST);
     ck_assert(seen[0].why.restarting);
-    HAS(seen[0].why.text, "node n1 (10.0.0.11) was lost: its launcher is gone");
+    HAS(seen[0].why.text, "node n1 (10.0.0.11) was lost: its launcher has ended");
     stop_all(1);
     PHASE(RDZV_PREPARE); /* at once: no last call */
     ck_assert_int_eq(info().nnodes, 1);
@@ -358,7 +358,7 @@ END_TEST
 
 START_TEST(leave_by_signal_ends_a_job_that_needs_it)
 {
-    running(RDZV_STATIC, 2, 2, 2, 7);
+    running(RDZV_STATIC, 2, 2, 2, 0);
     leave(1, STOP_SIGNAL, 143, "received SIGTERM", true);
     ck_assert_int_eq(seen[0].why.reason, STOP_SIGNAL);
     ck_assert(!seen[0].why.restarting);
@@ -371,6 +371,23 @@ START_TEST(leave_by_signal_ends_a_job_that_needs_it)
         ck_assert_str_eq(seen[i].result.text, "received SIGTERM");
         ck_assert_uint_eq(seen[i].result.n, 0);
     }
+}
+END_TEST
+
+/* --max_node_restarts any, which is the default, waits where --max_restarts allows a restart. */
+START_TEST(after_a_leave_by_signal_a_job_with_restarts_waits_for_another_node)
+{
+    running(RDZV_C10D, 2, 2, 2, 7);
+    leave(1, STOP_SIGNAL, 143, "received SIGTERM", true);
+    ck_assert_int_eq(seen[0].why.reason, STOP_MEMBERSHIP);
+    ck_assert(seen[0].why.restarting);
+    leave(1, STOP_SIGNAL, 143, "received SIGTERM", false);
+    ck_assert_int_eq(seen[1].view.phase, RDZV_RELEASE);
+    closed(1, RDZV_END_CLOSED);
+    say(0, MEMBER_IDLE);
+    PHASE(RDZV_COLLECT);
+    join(2, (struct who){0});
+    PHASE(RDZV_PREPARE);
 }
 END_TEST
 
@@ -557,6 +574,7 @@ static Suite *suite(void)
     tc = rules_case(s, "leave", 10);
     tcase_add_test(tc, leave_by_signal_goes_on_without_it);
     tcase_add_test(tc, leave_by_signal_ends_a_job_that_needs_it);
+    tcase_add_test(tc, after_a_leave_by_signal_a_job_with_restarts_waits_for_another_node);
     tcase_add_test(tc, leave_of_the_last_that_is_needed_while_stopping);
     tcase_add_test(tc, leave_by_timeout_or_request_ends_the_job_for_all);
     tcase_add_test(tc, leave_of_the_coordinators_own_ends_the_job);

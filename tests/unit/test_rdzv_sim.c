@@ -16,7 +16,7 @@ static uint64_t env_number(const char *name, uint64_t otherwise)
     return v ? strtoull(v, NULL, 10) : otherwise;
 }
 
-static void print_totals(uint64_t n, double seconds)
+static void print_totals(uint64_t n, double seconds, uint64_t hash)
 {
     const struct sim_total *t = &sim_total;
     const struct {
@@ -33,6 +33,8 @@ static void print_totals(uint64_t n, double seconds)
                 {"fenced", t->fenced},
                 {"ended by the guardian", t->guarded},
                 {"heartbeats answered", t->beats},
+                {"resets forged for one end", t->forged},
+                {"addresses taken over or rejected", t->obstructed},
                 {"elections", t->elected},
                 {"nodes that ended well", t->success},
                 {"not", t->failed}};
@@ -41,7 +43,7 @@ static void print_totals(uint64_t n, double seconds)
            (double)t->longest_ns / 1e9);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         printf("; %llu %s", (unsigned long long)rows[i].n, rows[i].what);
-    printf("\n");
+    printf("; trace %016llx\n", (unsigned long long)hash);
 }
 
 /* A simulator that never gets anywhere tests nothing. */
@@ -56,6 +58,8 @@ static void check_totals(uint64_t n)
     ck_assert_uint_gt(t->replayed, n / 20);
     ck_assert_uint_gt(t->writes, n / 10);
     ck_assert_uint_gt(t->elected, n / 200);
+    ck_assert_uint_gt(t->obstructed, n);
+    ck_assert_uint_gt(t->forged, n / 10);
     ck_assert_uint_gt(t->success, n / 10);
     ck_assert_uint_gt(t->failed, n / 10);
 }
@@ -64,6 +68,7 @@ START_TEST(stories)
 {
     uint64_t one = env_number("SIM_SEED", 0), n = env_number("SIM_SEEDS", 4000);
     uint64_t first = env_number("SIM_FROM", 1), start = mono_ns();
+    uint64_t hash = 0;
     int nodes = (int)env_number("SIM_NODES", 0);
     log_init(LOG_LEVEL_NOTICE, NULL);
     if (one) {
@@ -74,11 +79,11 @@ START_TEST(stories)
         return;
     }
     for (uint64_t seed = first; seed < first + n; seed++) {
-        sim_story(seed, nodes);
+        hash = (hash ^ sim_story(seed, nodes)) * 0x100000001b3ull;
         ck_assert(W.nrounds || !nodes);
     }
     sim_free();
-    print_totals(n, (double)(mono_ns() - start) / 1e9);
+    print_totals(n, (double)(mono_ns() - start) / 1e9, hash);
     if (n >= 1000)
         check_totals(n);
 }

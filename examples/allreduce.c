@@ -1,9 +1,9 @@
-/* allreduce.c: how long does an all_reduce take?
+/* allreduce.c: measures an all_reduce.
  *
  *     dlaunch --nproc_per_node 4 build/examples/allreduce [BYTES [TIMES]]
  *
- * Sums BYTES of floats (1 MiB if not given) TIMES over, checks the result, and prints the mean time
- * of one. */
+ * Sums BYTES of floats (default: 1 MiB) TIMES times (default: 20), checks the result, and prints
+ * the mean time. */
 #include <dlcoll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ int main(int argc, char **argv)
         in[i] = (float)(rank + 1);
 
     double start = 0;
-    for (int k = -3; k < times; k++) { /* the first three connect, and warm the caches */
+    for (int k = -3; k < times; k++) { /* the first three connect the ranks and warm the caches */
         if (k == 0) {
             if (dlcoll_barrier(comm, NULL, NULL) < 0)
                 fail(comm);

@@ -1,4 +1,4 @@
-"""numpy arrays through libdlcoll: the whole of a binding in one file. Copy it, and import it:
+"""A binding of libdlcoll for numpy arrays, in one file. Copy it and import it:
 
     import dlcoll, numpy as np
     world = dlcoll.Comm()                        # of all workers of the job
@@ -8,11 +8,11 @@
     work = world.broadcast(x, root=0, wait=False)
     work.wait()
 
-Run as a program it tries what it has:  dlaunch --nproc_per_node 4 examples/dlcoll.py
+As a program it tests itself:  dlaunch --nproc_per_node 4 examples/dlcoll.py
 
-Arrays must be C-contiguous and of a type that dlcoll.h has; bfloat16 and the 8-bit floats are those of
-ml_dtypes. The library is $DLCOLL_LIBRARY, or libdlcoll.so.0 beside this file's folder (../build), or where
-the system has it. What operations mean, and what a failure leaves behind, is said in dlcoll.h.
+Arrays must be C-contiguous and of a type of dlcoll.h; bfloat16 and the 8-bit floats are those of ml_dtypes. The
+library is $DLCOLL_LIBRARY, or libdlcoll.so.0 in ../build, or the installed one. dlcoll(3) describes the operations
+and their failures.
 """
 import ctypes
 import os
@@ -56,7 +56,7 @@ class _Bytes(ctypes.Structure):
 
 
 class Error(Exception):
-    """A call failed: code (DLCOLL_E...), rank: whose fault it was (-1: unknown), and one line for people."""
+    """A failed call: code (DLCOLL_E...), the rank that caused it (-1: unknown), and a text."""
 
     def __init__(self, code, rank, text):
         super().__init__(text)
@@ -99,13 +99,13 @@ def _fit(a, b, times=1):
 
 
 class Work:
-    """An operation under way. Keeps its arrays alive."""
+    """An operation that may still run. It keeps its arrays alive."""
 
     def __init__(self, handle, comm, arrays):
         self._handle, self._comm, self._arrays = handle, comm, arrays
 
     def wait(self, seconds=None):
-        """True when it is complete; False: not within so many seconds."""
+        """Waits at most this number of seconds. True if the operation is complete."""
         ms = -1 if seconds is None else int(seconds * 1000)
         return _check(_lib.dlcoll_wait_for(self._handle, c_int64(ms)), self._comm._comm) != IN_PROGRESS
 
@@ -117,7 +117,7 @@ class Work:
 
 
 class Comm:
-    """A communicator: without an argument that of all workers of the job."""
+    """A communicator; without an argument, that of all workers of the job."""
 
     def __init__(self, _handle=None):
         self._comm = _handle or c_void_p()
@@ -127,7 +127,7 @@ class Comm:
         self.local_rank = _lib.dlcoll_local_rank(self._comm)
 
     def close(self, finalize=True):
-        """Leaves in good order, which waits for the others; finalize=False: at once."""
+        """Waits for the other ranks and leaves; with finalize=False, leaves at once."""
         comm, self._comm = self._comm, None
         if comm:
             try:
@@ -149,8 +149,8 @@ class Comm:
         _check(function(*args, self._comm, byref(options), None if wait else byref(work)), self._comm)
         return None if wait else Work(work, self, arrays)
 
-    # Each returns the array with the result; with wait=False a Work, whose arrays are not to be touched until
-    # it is complete. timeout is in seconds.
+    # Each method returns the array with the result, or, with wait=False, a Work, whose arrays must not be touched
+    # until it is complete. timeout is in seconds.
 
     def all_reduce(self, x, op="sum", out=None, wait=True, timeout=None):
         out = x if out is None else out
@@ -172,7 +172,7 @@ class Comm:
         return work or x
 
     def all_gather(self, x, out=None, wait=True, timeout=None):
-        """out[i] is what rank i gave."""
+        """out[i] is the array of rank i."""
         out = np.empty((self.size, *x.shape), x.dtype) if out is None else out
         _fit(x, out, self.size)
         work = self._call(_lib.dlcoll_all_gather, _data(x), _data(out, True), c_size_t(x.size), _dtype(x),
@@ -180,14 +180,14 @@ class Comm:
         return work or out
 
     def reduce_scatter(self, x, out, op="sum", wait=True, timeout=None):
-        """x has `size` parts; out is this rank's one of their sum."""
+        """x has `size` parts; out is this rank's part of the sum."""
         _fit(out, x, self.size)
         work = self._call(_lib.dlcoll_reduce_scatter, _data(x), _data(out, True), c_size_t(out.size), _dtype(x),
                           OPS[op], arrays=(x, out), wait=wait, timeout=timeout)
         return work or out
 
     def all_to_all(self, x, out, wait=True, timeout=None):
-        """Part i of out is this rank's part of what rank i gave."""
+        """Part i of out is this rank's part of the array of rank i."""
         _fit(x, out)
         if x.size % self.size:
             raise ValueError(f"{x.size} elements are no {self.size} equal parts")
@@ -208,7 +208,7 @@ class Comm:
         self._call(_lib.dlcoll_barrier, timeout=timeout)
 
     def exchange(self, thing):
-        """A list of what each rank gave: anything that pickle takes. Only among ranks that trust each other."""
+        """The list of the objects of all ranks, sent with pickle: only for ranks that trust each other."""
         mine, everybody = pickle.dumps(thing), POINTER(_Bytes)()
         _check(_lib.dlcoll_exchange_bytes(mine, c_size_t(len(mine)), byref(everybody), self._comm, None), self._comm)
         try:
@@ -217,8 +217,8 @@ class Comm:
             _lib.dlcoll_bytes_free(everybody)
 
     def empty(self, shape, dtype=np.float32):
-        """A zeroed array in memory that the node's ranks share: operations on such arrays copy least. It is
-        good until close()."""
+        """A zeroed array in memory that the ranks of the node share: operations on it need the fewest copies. It is
+        valid until close()."""
         a = np.dtype(dtype)
         count = int(np.prod(shape))
         memory = count and _lib.dlcoll_mem_alloc(self._comm, c_size_t(count * a.itemsize))
@@ -228,7 +228,7 @@ class Comm:
         return np.frombuffer(raw, a, count).reshape(shape)
 
     def split(self, color, key=0):
-        """A Comm of the ranks that give the same colour; None for colour -1."""
+        """The Comm of the ranks with the same colour; None for colour -1."""
         group = c_void_p()
         _check(_lib.dlcoll_comm_split(self._comm, color, key, byref(group), None), self._comm)
         return Comm(group) if group else None

@@ -1,4 +1,4 @@
-/* hello.c: who is here?
+/* hello.c: every worker prints its rank.
  *
  *     dlaunch --nproc_per_node 4 build/examples/hello
  */
@@ -21,7 +21,7 @@ int main(void)
     printf("hello from rank %d of %d, local rank %d, pid %d on %s\n", dlcoll_rank(comm),
            dlcoll_size(comm), dlcoll_local_rank(comm), (int)getpid(), host);
 
-    /* Leave together: returns when every rank has said hello. */
+    /* Returns when every rank has called it. */
     if (dlcoll_finalize(comm) < 0) {
         dlcoll_last_error(comm, &error);
         fprintf(stderr, "hello: %s\n", error.text);

@@ -1,11 +1,12 @@
-/* nccl_allreduce.c: a program that uses NCCL itself, under dlaunch. Rank, size and the unique id
- * come from the communicator; no MPI, no address, no file. Needs NVIDIA's headers and libraries:
+/* nccl_allreduce.c: a program that calls NCCL directly, under dlaunch. Rank, size and the unique id
+ * come from the communicator, without MPI, addresses or files. Needs NVIDIA's headers and
+ * libraries:
  *
  *     cc -DUSE_NCCL -I$CUDA_HOME/include nccl_allreduce.c -ldlcoll -lnccl \
  *        -L$CUDA_HOME/lib64 -lcudart
  *     dlaunch --nproc_per_node gpu ./a.out
  *
- * Built without them it only says so. */
+ * Without them the program only prints that it was built without NCCL. */
 #include <stdio.h>
 #include <stdlib.h>
 

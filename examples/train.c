@@ -1,4 +1,4 @@
-/* train.c: data-parallel training, from the first line to the last.
+/* train.c: a complete data-parallel training program.
  *
  *     dlaunch --nproc_per_node 4 build/examples/train --checkpoint state.ckpt
  *
@@ -6,15 +6,15 @@
  * --data with the folder of digits.csv.
  *
  * A small network (64 pixels, 64 hidden units, 10 digits) learns to read handwritten digits. Every
- * worker holds the whole network. A batch of images is dealt out among the workers; each computes
- * the gradient of its own images, dlcoll_all_reduce() adds the gradients up, and every worker makes
- * the same step. After each epoch rank 0 writes a checkpoint; a job that is started again goes on
- * from there.
+ * worker holds the whole network. The images of a batch are divided among the workers; each worker
+ * computes the gradient of its images, dlcoll_all_reduce() adds the gradients, and every worker
+ * makes the same step. After each epoch rank 0 writes a checkpoint, from which a restarted job
+ * resumes.
  *
- * The result does not depend on how many workers there are, bit for bit. Floating-point sums depend
- * on the order of their terms, and so on who computes what; integer sums do not. So gradients are
- * added up as 64-bit fixed-point numbers. Where that does not matter, add up floats (DLCOLL_F32):
- * the same number of workers then still gives the same bits each time. */
+ * The result is the same for any number of workers, bit for bit. Floating-point sums depend on the
+ * order of their terms, and so on the division of the work; integer sums do not. So the gradients
+ * are added as 64-bit fixed-point numbers. If that is not needed, add floats (DLCOLL_F32): the same
+ * number of workers then still gives the same bits in every run. */
 #include <dlcoll.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -134,8 +134,8 @@ static struct settings read_settings(int argc, char **argv)
 
 static dlcoll_comm *g_comm;
 
-/* Every call of the library goes through here. When another worker has died, this one cannot go on
- * either: it says why and exits; dlaunch then starts all of them again. */
+/* Checks the result of every library call. When another worker has died, this one cannot continue
+ * either: it prints the error and exits, and dlaunch restarts all workers. */
 static void check(int code)
 {
     dlcoll_error error = DLCOLL_ERROR_INIT;
@@ -210,8 +210,8 @@ static void load_images(const char *dir)
         fail(path, "images are missing");
 }
 
-/* The order of the training images in an epoch: a function of seed and epoch, so that every worker
- * knows it, and so does one that resumes. */
+/* The order of the training images in an epoch depends only on seed and epoch, so that all workers,
+ * and workers that resume, use the same order. */
 static void shuffle(int *order, uint64_t seed, int epoch)
 {
     uint64_t state = seed * 1000003u + (uint64_t)epoch;
@@ -247,7 +247,7 @@ static void first_weights(struct network *net, uint64_t seed)
 #undef UNIFORM
 }
 
-/* Fills in the hidden units and the probability of every digit. Returns the likeliest one. */
+/* Computes the hidden units and the probability of every digit. Returns the most likely digit. */
 static int look(const struct network *net, const struct image *image, float hidden[HIDDEN],
                 float probability[DIGITS])
 {
@@ -275,7 +275,7 @@ static int look(const struct network *net, const struct image *image, float hidd
     return best;
 }
 
-/* What the workers add up, in units of 1/ONE. */
+/* The sums over all workers, in units of 1/ONE. */
 struct sums {
     int64_t w1[HIDDEN][PIXELS], b1[HIDDEN];
     int64_t w2[DIGITS][HIDDEN], b2[DIGITS];
@@ -315,7 +315,7 @@ static void learn(const struct network *net, const struct image *image, struct s
 
 /* ------------------------------------------------------------------------------------- state */
 
-/* Everything that training depends on: what a checkpoint holds. */
+/* The whole state of the training, which a checkpoint contains. */
 struct state {
     char magic[8];
     int32_t parameters, epoch; /* epochs done */
@@ -347,8 +347,9 @@ static void first_state(struct state *st, const struct settings *s)
     first_weights(&st->net, s->seed);
 }
 
-/* Whoever reads the file sees the old state or the new one, whenever the machine stops: written
- * aside, forced to disk, renamed, and the renaming forced to disk. */
+/* A reader sees the old state or the new one, even if the machine stops at any time: the state is
+ * written to a temporary file, which is forced to disk and renamed; the renaming is forced to disk.
+ */
 static void save(struct state *st, const char *path)
 {
     char aside[4096], dir[4096];
@@ -368,7 +369,8 @@ static void save(struct state *st, const char *path)
     close(fd);
 }
 
-/* Takes the state from the file, when there is one. False, with a line, when it cannot be used. */
+/* Reads the state from the file, if the file exists. Prints a line and returns false if the file
+ * cannot be used. */
 static bool resume(struct state *st, const struct settings *s)
 {
     struct state found;
@@ -399,14 +401,14 @@ static bool resume(struct state *st, const struct settings *s)
     return true;
 }
 
-/* Rank 0 alone reads the file, which other hosts may not see; what it has, everybody gets. */
+/* Only rank 0 reads the file, because other hosts may not see it, and broadcasts the state. */
 static void agree_on_state(struct state *st, const struct settings *s)
 {
     first_state(st, s);
     if (dlcoll_rank(g_comm) == 0 && s->checkpoint && !resume(st, s))
         st->epoch = -1;
     check(dlcoll_broadcast(st, st, sizeof(*st), DLCOLL_U8, 0, g_comm, NULL, NULL));
-    if (st->epoch < 0) /* rank 0 has said why */
+    if (st->epoch < 0) /* rank 0 has printed the reason */
         exit(1);
 }
 
@@ -439,7 +441,7 @@ static double train_epoch(struct state *st, const struct settings *s)
         for (int i = rank; i < images; i += size)
             learn(&st->net, &g_train[order[start + i]], &sums);
 
-        /* The one line that makes it parallel. */
+        /* This line makes the program parallel. */
         check(dlcoll_all_reduce(&sums, &sums, SUMS, DLCOLL_I64, DLCOLL_SUM, g_comm, NULL, NULL));
 
         step(st, &sums, images);
@@ -452,7 +454,7 @@ static double train_epoch(struct state *st, const struct settings *s)
     return loss / g_ntrain;
 }
 
-/* The share of the test images that are read right; each worker looks at its own part. */
+/* The fraction of the test images that are classified correctly; each worker tests its own part. */
 static double test_accuracy(const struct state *st)
 {
     float hidden[HIDDEN], probability[DIGITS];

@@ -4,8 +4,8 @@
  *     dlaunch --nproc_per_node gpu ./train_gpu [DIR of digits.csv]
  *
  * Data parallel: every worker holds the whole network, computes the gradient of its share of a batch
- * and adds up all gradients with dlcoll_all_reduce() on its stream, device memory to device memory;
- * everything is enqueued, and the host waits once an epoch. */
+ * and adds all gradients with dlcoll_all_reduce() on its stream, device memory to device memory;
+ * everything is enqueued, and the host waits once per epoch. */
 #include <cuda_runtime_api.h>
 #include <dlcoll.h>
 #include <math.h>
@@ -63,8 +63,8 @@ end:
     return n;
 }
 
-/* One block an image, one thread a hidden unit. Adds the image's gradient to g, or, where g is NULL,
- * counts it in *right. */
+/* One block for an image, one thread for a hidden unit. Adds the image's gradient to g, or, if g is
+ * NULL, counts a correct result in *right. */
 __global__ void one_image(const float *w, const struct image *images, const int *order, int n,
                           float *g, int *right)
 {

@@ -29,7 +29,7 @@ if os.environ.get("CAPTURE_FAIL"):
     if start < starts:
         if rank != who:
             signal.pause()
-        # Not before every worker of the job has been seen.
+        # Wait until every worker of the job has written its file.
         deadline = time.monotonic() + 120
         while len([n for n in os.listdir(folder) if n.endswith(f".{start}")]) < int(os.environ["WORLD_SIZE"]):
             if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Command lines that torchrun and dlaunch must understand alike."""
+"""Command lines that torchrun and dlaunch must parse in the same way."""
 from compared import Case
 
 

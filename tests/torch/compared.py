@@ -1,4 +1,4 @@
-"""Runs one case by torchrun and by dlaunch, and makes what came out comparable.
+"""Runs one case by torchrun and by dlaunch, and makes the results comparable.
 
 A case is a list of launchers' command lines with their environments. Its facts are the exit status of
 each launcher and, of every start of every worker, the command it was run by and each environment variable
@@ -34,12 +34,12 @@ class Case:
     def __init__(self, name, *lines, env=None, envs=None, program="torchrun", argv_only=False, live_only=False):
         self.name, self.lines, self.program = name, list(lines), program
         self.envs = [{**(env or {}), **(envs[i] if envs else {})} for i in range(len(lines))]
-        self.argv_only = argv_only  # what starts the worker is not compared, what the script sees is
-        self.live_only = live_only  # what is right depends on the machine
+        self.argv_only = argv_only  # compare the arguments that the script sees, not the command of the process
+        self.live_only = live_only  # the right result depends on the machine
 
 
 def lay_out(folder):
-    """What the command lines of the cases run."""
+    """Makes the files that the command lines of the cases run."""
     capture = os.path.join(HERE, "capture.py")
     for name, mode in (("script.py", 0o644), ("script_0.py", 0o644), ("script_1.py", 0o644), ("mod.py", 0o644),
                        ("tool", 0o755), ("-dash.py", 0o644)):
@@ -67,17 +67,17 @@ class Dlaunch:
         try:
             os.symlink(self.program, link)
         except FileExistsError:
-            pass  # a launcher beside this one made it
+            pass  # another launcher of the same case has made it
         os.execve(link, [link, *argv], env)
 
 
 class Torchrun:
-    """torchrun of the PyTorch that this interpreter has: its main(), in a fork that has imported it."""
+    """main() of this interpreter's torchrun, in a fork of a process that has imported PyTorch."""
 
     def __init__(self):
         import torch
         if torch.__version__.startswith("1."):
-            import torchrun_debian  # noqa: F401  (mends Debian's)
+            import torchrun_debian  # noqa: F401  (repairs Debian's)
         import torch.distributed.launch
         import torch.distributed.run
         self.main = {"torchrun": torch.distributed.run.main, "torch.distributed.launch": torch.distributed.launch.main}
@@ -122,7 +122,7 @@ def start_one(launcher, case, argv, env, folder, out):
 
 
 def wait_for(pids, folder, limit):
-    """Exit statuses as a shell says them; None for one that did not end."""
+    """Exit statuses as in a shell; None for a launcher that did not end."""
     statuses, deadline = {}, time.monotonic() + limit
     while len(statuses) < len(pids) and time.monotonic() < deadline:
         for pid in pids:
@@ -150,7 +150,7 @@ def normal(text, names):
 
 
 def error_file(value, run_id, names):
-    """<base>/<run id>_<random>/attempt_<n>/<local rank>/error.json, or, where no log files are asked for,
+    """<base>/<run id>_<random>/attempt_<n>/<local rank>/error.json, or, without log files,
     <base>/attempt_<n>.<local rank>.error.json"""
     flat = re.match(r"^(.*)/(attempt_\d+\.\d+\.error\.json)$", value)
     if flat and re.match(r"^<dir>/tmp/torchelastic_[a-z0-9_]+$", normal(flat.group(1), names)):
@@ -191,7 +191,7 @@ def facts_of(case, launcher):
         workers, seen = {}, {}
         found = [json.load(open(p)) for p in glob.glob(f"{folder}/capture/*.*.*") if not p.endswith("~")]
         for w in sorted(found, key=lambda w: (w["rank"], w["when"])):
-            # Which of two equal launchers becomes group 0 is nobody's business.
+            # Either of two equal launchers may become group 0.
             start = seen[w["rank"]] = seen.get(w["rank"], -1) + 1
             key = f"rank {w['rank']}" + (f", start {start}" if start else "")
             workers[key] = {"command": command_of(case, w, names), "env": changes(w["env"], inherited[w["node"]], names)}
@@ -209,11 +209,11 @@ def command_of(case, worker, names):
 
 
 def changes(env, inherited, names):
-    """What a launcher made of the environment that it was given."""
+    """The differences between the environment of the launcher and that of a worker."""
     run_id, out = env.get("TORCHELASTIC_RUN_ID", ""), {}
     for name in sorted(set(env) | set(inherited)):
         value = env.get(name)
-        if name in ("LC_CTYPE", "_", "PWD", "SHLVL", "OLDPWD"):  # Python's or a shell's own doing
+        if name in ("LC_CTYPE", "_", "PWD", "SHLVL", "OLDPWD"):  # set by Python or a shell
             continue
         if value == inherited.get(name):
             continue
@@ -239,7 +239,7 @@ def changes(env, inherited, names):
 
 
 def compare(theirs, ours):
-    """[(what, worker, theirs, ours)] of what differs; what: "exit", "workers", "command", or a variable."""
+    """[(what, worker, theirs, ours)] for each difference; what: "exit", "workers", "command", or a variable."""
     out = [] if theirs["exit"] == ours["exit"] else [("exit", "", theirs["exit"], ours["exit"])]
     for key in sorted(set(theirs["workers"]) | set(ours["workers"])):
         a, b = theirs["workers"].get(key), ours["workers"].get(key)

@@ -1,5 +1,5 @@
-"""Where dlaunch is not as torchrun is, and why. Whatever differs and is not here fails the test, and so
-does a row that nothing falls under any more.
+"""The differences between dlaunch and torchrun, with their reasons. A difference that is not listed here fails the
+test, and so does a row that matches no difference any more.
 
     (version of torchrun, case, what, its value, ours, the reason)
 
@@ -15,40 +15,40 @@ NEWEST, DEBIAN = r"2\..*", r"1\.13.*"
 ROWS = [
     # --- for every job
     (ANY, ANY, "DLAUNCH_(SEGMENT|LISTEN)_FD", SET_HERE, "<fd>",
-     "what libdlcoll inherits; a program that does not use it never sees the descriptors"),
+     "descriptors for libdlcoll; a program that does not use the library ignores them"),
     (ANY, ANY, "NODE_RANK", SET_HERE + "|None", r"\d",
-     "GROUP_RANK under the name that many scripts look for"),
+     "GROUP_RANK under the name that many scripts use"),
     (ANY, ANY, "MASTER_ADDR", "<host name>", r"127\.0\.0\.1",
      "all nodes are on this host, and its name may resolve to an address at which nothing listens"),
     (ANY, ANY, "TORCHELASTIC_ERROR_FILE", r"<new folder in TMPDIR>/<run id>_<random>/attempt_\d/\d/error\.json",
      r"<new folder in TMPDIR>/attempt_\d\.\d\.error\.json",
-     "where no log files are asked for, one folder for the error files does: less to make at the start"),
+     "without log files, one folder for all error files is enough: fewer folders to make at the start"),
     (ANY, "c10d.*", "MASTER_PORT", "<free port>", "<port>",
-     "agents and workers share one port, so that a firewall needs to let in one"),
+     "launchers and workers share one port, so that a firewall needs to admit only one"),
     (NEWEST, "signals-to-handle (unknown|empty)", "TORCHINDUCTOR_CACHE_DIR", ANY, SET_HERE,
      "a side effect of the modules that torchrun imports to print a warning"),
     # --- restarts
     (ANY, "c10d, a restart", "TORCHELASTIC_RESTART_COUNT", "0", "1",
-     "one number for the whole job: on the node whose workers did not fail torchrun counts no restart"),
+     "one count for the whole job; torchrun does not count the restart on the node whose workers did not fail"),
     # --- how options are written
     (NEWEST, "prefix of both spellings|mixed dashes|an argument that is a prefix of two options", "exit|workers", ANY, ANY,
-     "an ambiguity of older Pythons' argparse; newer ones take it as dlaunch does"),
-    (NEWEST, "PET_STANDALONE=true", "exit|workers", ANY, ANY, "a word that means yes is taken as yes"),
+     "an ambiguity in the argparse of older Pythons; newer ones agree with dlaunch"),
+    (NEWEST, "PET_STANDALONE=true", "exit|workers", ANY, ANY, "dlaunch accepts other words for yes"),
     (NEWEST, "option nnodes", "default", "1:1", "1", "the same, written shorter"),
-    (NEWEST, "option node_rank", "default", "0", "any", "0 it is under the name torchrun, where it means anything"),
-    (NEWEST, "option master_port", "default", "-", "29500", "that it is where torchrun sees that none was given"),
-    (NEWEST, "option shutdown_timeout", "default", "-", "30", "that it is where torchrun sees that none was given"),
-    (NEWEST, "option print_completion", "choices", ANY, ANY, "there is none for zsh and tcsh, and no Python package to ask"),
+    (NEWEST, "option node_rank", "default", "0", "any", "under the name torchrun the default is 0 where the option has an effect"),
+    (NEWEST, "option master_port", "default", "-", "29500", "the same value, which torchrun applies later"),
+    (NEWEST, "option shutdown_timeout", "default", "-", "30", "the same value, which torchrun applies later"),
+    (NEWEST, "option print_completion", "choices", ANY, ANY, "dlaunch has completion for bash only"),
     (NEWEST, "c10d, an address of its own", "MASTER_ADDR", r"127\.0\.0\.2", r"127\.0\.0\.1",
-     "the store is at the endpoint, where alone it listens"),
-    (NEWEST, "virtual local rank, AMD's GPUs named", "(CUDA|HIP)_VISIBLE_DEVICES", ANY, ANY, "only NVIDIA's GPUs are known"),
+     "the store listens at the endpoint only"),
+    (NEWEST, "virtual local rank, AMD's GPUs named", "(CUDA|HIP)_VISIBLE_DEVICES", ANY, ANY, "dlaunch supports NVIDIA's GPUs only"),
     (NEWEST, "event-log-handler (empty|unknown)", "exit|workers", ANY, ANY,
-     "no handler has an effect, since they are Python code: a warning for any name"),
-    (NEWEST, "empty id", "TORCHELASTIC_RUN_ID", "<random number>", "<uuid>", "one form for all that are made up"),
+     "handlers are Python code, so dlaunch warns for any name and continues"),
+    (NEWEST, "empty id", "TORCHELASTIC_RUN_ID", "<random number>", "<uuid>", "dlaunch makes all ids in one form"),
     # --- Debian's
-    (DEBIAN, ANY, "NCCL_ASYNC_ERROR_HANDLING", "1", SET_HERE, "its older name; PyTorch 1.13's NCCL needs none on a CPU"),
+    (DEBIAN, ANY, "NCCL_ASYNC_ERROR_HANDLING", "1", SET_HERE, "the older name of the variable; it has no effect on a CPU"),
     (DEBIAN, ANY, "TORCH_NCCL_ASYNC_ERROR_HANDLING|TORCHELASTIC_SIGNALS_TO_HANDLE", SET_HERE, ANY,
-     "1.13 does not know it yet"),
+     "newer than 1.13"),
     (DEBIAN, "c10d.*", "TORCHELASTIC_USE_AGENT_STORE", "False", "True",
      "the launcher serves the workers' store, as newer torchruns do; 1.13's clients understand it"),
     (DEBIAN, "one node, two restarts|variables.*", "MASTER_PORT", "29500", "<free port>",
@@ -58,7 +58,7 @@ ROWS = [
 
 
 class Differences:
-    """Looks rows up for one version of torchrun, and remembers which were of use."""
+    """Finds rows for one version of torchrun, and remembers which rows matched."""
 
     def __init__(self, version):
         self.version = version

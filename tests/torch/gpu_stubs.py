@@ -40,7 +40,7 @@ def versions_wanted(lib):
 
 
 def symbols(lib, which):
-    """(name, version or "") of the symbols that a library wants (-u) or has (--defined-only)"""
+    """(name, version or "") of the symbols that a library needs (-u) or defines (--defined-only)"""
     for line in output("nm", "-D", which, "--with-symbol-versions", lib).splitlines():
         name, _, version = line.split()[-1].partition("@")
         yield name, version.lstrip("@")

@@ -9,8 +9,8 @@ INSIDE = "nsenter --net --mount --uts -t {pid} --"
 
 
 class Hosts:
-    """with Hosts(n, bad=i) as hosts: ... On host i the host's own name resolves to 127.0.1.1, as Debian's
-    installer sets it up; everywhere else the names resolve to the addresses."""
+    """with Hosts(n, bad=i) as hosts: ... On host i its own name resolves to 127.0.1.1, as after an
+    installation of Debian; on the other hosts the names resolve to the addresses."""
 
     def __init__(self, n, bad=()):
         self.n, self.bad, self.holders = n, bad, []

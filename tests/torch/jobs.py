@@ -1,4 +1,4 @@
-"""Jobs of real PyTorch scripts under dlaunch: starting, watching, judging."""
+"""Jobs of real PyTorch scripts under dlaunch: start them, watch them, check their results."""
 import os
 import random
 import re
@@ -20,14 +20,14 @@ SLOW = 240  # seconds for one step: two busy CPUs, eight workers that each impor
 
 
 def torch_version():
-    """Without importing it here."""
+    """The version, without importing PyTorch into this process."""
     code = "import torch; print(torch.__version__)"
     done = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True)
     return tuple(int(n) for n in re.findall(r"\d+", done.stdout)[:2]) if done.returncode == 0 else None
 
 
 def free_port():
-    """Below the range from which the system hands out ports: nobody comes by it by chance meanwhile."""
+    """A port below the range from which the kernel assigns ports, so that no other process gets it by chance."""
     while True:
         with socket.socket() as s:
             port = random.randrange(20000, 32000)
@@ -90,7 +90,7 @@ def until(fact, job, what):
 
 
 def rounds(folder):
-    """What scripts/elastic.py has written: (world size, nodes, restarts, steps of the training) of each start."""
+    """(world size, nodes, restarts, steps of the training) of each start, as scripts/elastic.py has written them."""
     try:
         with open(folder + "/rounds") as f:
             return [tuple(int(n) for n in line.split()) for line in f if line.endswith("\n")]
@@ -118,14 +118,14 @@ def count(text, pattern):
 
 
 class Skip(Exception):
-    """A check that cannot be made here, with the reason."""
+    """Raised by a check that is impossible here, with the reason."""
 
 
 def time_is_up(what):
-    """Whether the time is over that run.sh has for all programs: then `what` is left out, and said to be."""
+    """Whether the time limit of run.sh is over; then the skipped checks (`what`) are printed."""
     if time.time() < float(os.environ.get("TORCH_UNTIL", "inf")):
         return False
-    print(f"SKIPPED: {what}: the time for the tests with PyTorch is over", flush=True)
+    print(f"SKIPPED: {what}: the time limit of the tests with PyTorch is over", flush=True)
     return True
 
 
@@ -148,7 +148,7 @@ def run_checks(name, checks):
             note = "ok"
         except Skip as why:
             done -= 1
-            note = f"left out: {why}"
+            note = f"skipped: {why}"
             print(f"SKIPPED: {check.__name__}: {why}")
         except Exception:
             failed += 1

@@ -1,5 +1,4 @@
-"""The options themselves, as no command line shows them all: which torchrun's parser has, how they are written,
-which PET_* variables are read, what the defaults are, which words are allowed."""
+"""All options of torchrun's parser: their spellings, PET_* variables, defaults and choices."""
 import os
 import re
 import subprocess
@@ -7,7 +6,7 @@ import tempfile
 
 
 def text_of(default):
-    """As --print_config writes it."""
+    """The default in the form of --print_config."""
     if isinstance(default, bool):
         return "yes" if default else "no"
     return "-" if default in (None, "", []) else str(default)
@@ -31,7 +30,7 @@ def of_torchrun():
 
 
 class OfDlaunch:
-    """The same by asking dlaunch under the name torchrun."""
+    """The same facts from dlaunch under the name torchrun."""
 
     def __init__(self, build):
         self.folder = tempfile.TemporaryDirectory()
@@ -40,14 +39,14 @@ class OfDlaunch:
         self.plain = self.config()
 
     def config(self, *args, **env):
-        """{name: (value, where it comes from)}; {} when something is refused."""
+        """{name: (value, source)}; {} if dlaunch refuses the command line."""
         done = subprocess.run([self.torchrun, *args, "--print_config"], env={"PATH": "/usr/bin:/bin", **env},
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
         rows = [re.fullmatch(r"(\S+) +(.*?) {2,}(.*)", line) for line in done.stdout.splitlines()]
         return {r[1]: (r[2], r[3]) for r in rows if r} if done.returncode == 0 else {}
 
     def takes(self, name, *args):
-        """An option that prints something and ends is not in the configuration."""
+        """Whether the option is accepted. Options that print something and exit are not in the configuration."""
         source = self.config(*args).get(name, (None, None))[1]
         return source == f"--{name}" if name in self.plain else source is None and self.prints(*args)
 
@@ -69,12 +68,12 @@ class OfDlaunch:
 
 
 def compare_options(theirs, build):
-    """[(option, what, theirs, ours)] of what differs."""
+    """[(option, what, theirs, ours)] for each difference."""
     dlaunch, out = OfDlaunch(build), []
     for name in sorted(theirs):
         ours = dlaunch.option(name, theirs[name])
         out += [(name, what, theirs[name][what], ours[what]) for what in ours if theirs[name][what] != ours[what]]
     for name in sorted(set(dlaunch.plain) - set(theirs)):
         if dlaunch.reads(name, dlaunch.plain[name][0]):
-            out.append((name, "variable", False, True))  # a PET_* that torchrun does not read
+            out.append((name, "variable", False, True))  # torchrun does not read this variable
     return out

@@ -36,7 +36,7 @@ LEGACY_113 = VERSION < (2, 1)
 
 
 class Server:
-    """One of ours."""
+    """A server of dlaunch."""
 
     def __init__(self, *options):
         argv = [BUILD + "/tests/bench/store_serve", *options]
@@ -58,7 +58,7 @@ def client(port, timeout=LIMIT):
 
 
 def answer_of(call):
-    """A value, or the fact that it failed: texts differ between versions."""
+    """The value, or only that the call failed, because error texts differ between versions."""
     try:
         value = call()
         return sorted(value) if isinstance(value, list) and all(isinstance(v, str) for v in value) else value
@@ -67,7 +67,7 @@ def answer_of(call):
 
 
 def every_method(store):
-    """(name, answer) of a fixed row of calls."""
+    """(name, answer) of a fixed sequence of calls."""
     has = lambda name: hasattr(store, name)
     brief = datetime.timedelta(milliseconds=100)
     calls = [
@@ -153,7 +153,7 @@ def usable_after_a_timeout(*options):
         a, b = client(server.port), client(server.port)
         for i in range(3):
             assert answer_of(lambda: a.wait(["late%d" % i], datetime.timedelta(milliseconds=50))) == "failed"
-            if not LEGACY_113:  # it cannot cancel: a key that comes before it asks again confuses it
+            if not LEGACY_113:  # 1.13 cannot cancel a wait: a key set before the next request confuses it
                 b.set("late%d" % i, "1")
             assert a.add("n", 1) == i + 1
             b.set("late%d" % i, "1")
@@ -162,7 +162,7 @@ def usable_after_a_timeout(*options):
 
 
 def storm(*options):
-    """1,000 clients that connect at once, count up, wait for the last, and stay until all have seen it."""
+    """1,000 clients that connect at once, increment a counter, wait for the last one, and stay until all have seen it."""
     count, threads = 1000, 20
     with Server(*options) as server:
         problems = []
@@ -191,10 +191,10 @@ def storm(*options):
 
 
 def keys_that_come_as_the_wait_ends(*options):
-    """WAIT, a time-out after a few milliseconds, CANCEL_WAIT, and the key set at about that moment: whatever
-    comes first, the connection must stay in step."""
+    """WAIT, a time-out after a few milliseconds, CANCEL_WAIT, and the key set at about the same time: in either
+    order, requests and answers of the connection must stay in step."""
     if LEGACY_113:
-        return "left out: this PyTorch cannot cancel a wait"
+        return "skipped: this PyTorch cannot cancel a wait"
     with Server(*options) as server:
         a, b, met = client(server.port), client(server.port), 0
         for i in range(300):
@@ -209,12 +209,12 @@ def keys_that_come_as_the_wait_ends(*options):
 
 def queues_feed_waiting_clients(*options):
     if not hasattr(TCPStore, "queue_push"):
-        return "left out: this PyTorch has no queues"
+        return "skipped: this PyTorch has no queues"
     with Server(*options) as server:
         got, feeder = [], client(server.port)
 
         def take(store):
-            """PyTorch's client waits and then takes: another one may have been quicker, with any server."""
+            """PyTorch's client waits and then pops; another client may pop first, with any server."""
             for _ in range(25):
                 while True:
                     try:
@@ -249,7 +249,7 @@ def a_client_is_killed(*options):
 
 WORKER = """
 import faulthandler
-faulthandler.dump_traceback_later(300, exit=True)  # says where it hangs
+faulthandler.dump_traceback_later(300, exit=True)  # prints the stack of a hang
 import sys, torch, torch.distributed as dist
 sys.path.insert(0, "%s/scripts")
 from leave import leave
@@ -273,7 +273,7 @@ leave()
 
 def process_groups(*options):
     if not dist.is_gloo_available() if hasattr(dist, "is_gloo_available") else False:
-        return "left out: this PyTorch has no gloo"
+        return "skipped: this PyTorch has no gloo"
     world = 4
     with Server(*options) as server:
         workers = []
@@ -294,7 +294,7 @@ def process_groups(*options):
 
 def our_clients(backend):
     if VERSION < (2, 5):
-        return "left out: our clients begin with PING, which is of 2.5"
+        return "skipped: our clients begin with PING, which is of 2.5"
     if backend == "classic":
         own = TCPStore("127.0.0.1", 0, None, True, LIMIT, wait_for_workers=False, use_libuv=False)
     else:

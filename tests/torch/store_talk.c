@@ -1,10 +1,10 @@
-/* store_talk: our store client, with every call, against the server on 127.0.0.1:PORT;
+/* store_talk: calls every function of the store client against the server on 127.0.0.1:PORT;
  * store_peer.py runs it against PyTorch's own servers.
  *
  *     store_talk PORT [classic]
  *
- * classic: the server that PyTorch had before it used libuv: no queues, no listing. Prints "ok", or
- * what went wrong. */
+ * classic: the server is the one that PyTorch had before libuv, without queues and listing. Prints
+ * "ok" or the failure. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

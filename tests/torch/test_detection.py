@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What accelerate, transformers and Lightning make of a worker's environment: the packages themselves where
-they are installed, and their rules in any case."""
+"""accelerate, transformers and Lightning detect the launcher from a worker's environment: tested with the packages
+themselves if they are installed, and always with a copy of their rules."""
 import json
 import subprocess
 import sys

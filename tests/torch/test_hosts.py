@@ -40,7 +40,7 @@ def both_names_are_127_0_1_1(folder):
 
 
 def torchrun_fails_there(folder):
-    """What dlaunch makes right is still wrong with torchrun; else the export could go."""
+    """torchrun still fails with such a host name; if not, dlaunch need not set the interface any more."""
     with Hosts(2, bad=(0, 1)) as hosts:
         jobs = [hosts.start(i, PYTHON, *TORCHRUN, "--nnodes", 2, "--node_rank", i, "--master_addr", hosts.address(0),
                             "--master_port", 29500, script("start.py")) for i in range(2)]
@@ -69,9 +69,9 @@ def one_bad_name_among_three_by_c10d(folder):
 
 
 def training_survives_a_host_that_is_cut_off(folder):
-    """1:3 hosts, one is cut off: the others go on with the training in a world of two."""
+    """1:3 hosts, one is cut off: the others continue the training in a world of two."""
     with Hosts(3, bad=(0, 1, 2)) as hosts:
-        # Generous: on a machine where three workers import PyTorch at once a host may seem to be gone.
+        # A long time: while three workers import PyTorch at once, heartbeats may be late.
         conf = "last_call_timeout=20,keep_alive_interval=1,keep_alive_max_attempt=4"
         jobs = [hosts.dlaunch(i, "--nnodes", "1:3", "--rdzv_backend", "c10d", "--rdzv_endpoint", "node0", "--rdzv_conf", conf,
                               "--max_restarts", 9, script("elastic.py"), folder) for i in range(3)]

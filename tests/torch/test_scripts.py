@@ -58,7 +58,7 @@ def init_by_file(folder):
 
 
 def init_by_tcp_of_its_own(folder):
-    """At a port of the script's own rank 0 has to serve: before 2.14 TORCHELASTIC_USE_AGENT_STORE forbids it."""
+    """At a port that the script chooses, rank 0 must serve; before 2.14 TORCHELASTIC_USE_AGENT_STORE prevents that."""
     store = [] if VERSION >= (2, 14) else ["--master_store", "none"]
     out = dlaunch("--nproc_per_node", 2, *store, script("init_methods.py"), "private", free_port()).wait()
     assert count(out, "ok") == 2
@@ -103,7 +103,7 @@ def training_goes_on_after_a_kill_on_two_nodes(folder):
 
 
 def loaders_are_grandchildren(folder):
-    """DataLoader's workers live in the worker's session, and end with it, killed or not."""
+    """DataLoader's workers are in the worker's session and end with it, also when it is killed."""
     mark = f"MARK={os.path.basename(folder)}"
     env = dict([mark.split("=")])
     dlaunch("--nproc_per_node", 2, script("train.py"), folder + "/a.pt", "--loaders", 2, env=env).wait()
@@ -141,7 +141,7 @@ def recorded_error_is_reported(folder):
 
 
 def file_timer_restarts_a_slow_worker(folder):
-    """torchrun ends with the worker that its watchdog kills; here the job goes on with its restarts."""
+    """torchrun exits with the worker that its watchdog kills; dlaunch restarts the job."""
     job = dlaunch("--nproc_per_node", 2, "--max_restarts", 1, script("watchdog.py"),
                   env={"TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TMPDIR": folder})
     out = job.wait()
@@ -169,7 +169,7 @@ def breakpoint_reads_standard_input(folder):
     assert "the secret is 41" in out and count(out, "went on, sum 2") == 2, job.everything()
 
 
-# --------------------------------------------------------------------------------------------- old ways
+# ------------------------------------------------------------------------------------------ older launchers
 
 
 def distributed_launch(folder):
@@ -180,15 +180,15 @@ def distributed_launch(folder):
 
 
 def first_program_in_two_terminals(folder):
-    """Both processes by hand, as the tutorial says; then each of them under dlaunch with the other by hand."""
+    """Both processes started by hand, as in the tutorial; then one of them under dlaunch, the other by hand."""
     port = free_port()
     world = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     jobs = [Job(PYTHON, script("main.py"), env={**world, "RANK": str(r)}) for r in range(2)]
     assert all("sum 2.0" in job.wait() for job in jobs)
     for ours in range(2):
         world["MASTER_PORT"] = str(free_port())
-        # The worker's world is said by the command. Its rank 0 meets the other at the store that dlaunch
-        # serves; before 2.6 only workers of the launcher can, so rank 0 serves it itself.
+        # The command sets the worker's rank and world size. Rank 0 meets the other process at the store that
+        # dlaunch serves; before 2.6 only workers of the launcher can use that, so rank 0 serves a store itself.
         served = ours == 0 and VERSION >= (2, 6)
         options = ["--master_port", world["MASTER_PORT"]] if served else ["--master_store", "none"]
         mine = [f"{k}={v}" for k, v in world.items()] + [f"RANK={ours}"]
@@ -197,11 +197,11 @@ def first_program_in_two_terminals(folder):
         assert "sum 2.0" in launched.wait() and "sum 2.0" in by_hand.wait()
 
 
-# ------------------------------------------------------------------------------------- nodes come and go
+# ------------------------------------------------------------------------------- nodes join and leave
 
 
 def elastic_nodes(folder):
-    """1:3 nodes: one, then two, then three; one is killed; one joins again. Every world goes on with the training."""
+    """1:3 nodes: one, then two, then three; one is killed; one joins again. Every world continues the training."""
     port = free_port()
 
     def start():

@@ -32,7 +32,7 @@ BUILD = os.environ.get("BUILD", os.path.join(HERE, "../../build"))
 
 
 def cases_for(version):
-    """Rules for command lines are those of the newest; Debian's torchrun lacks half of the options."""
+    """The command lines follow the newest torchrun; Debian's lacks half of the options."""
     if version.startswith("1."):
         return [case for case in environments.CASES if "--local_addr" not in case.lines[0]]
     return environments.CASES + command_lines.CASES
@@ -43,7 +43,7 @@ def path_of(version):
 
 
 def question(case):
-    """What the facts are the answer to."""
+    """The inputs of a case, which are kept with its facts."""
     return {"lines": case.lines, "envs": case.envs, "program": case.program}
 
 
@@ -52,7 +52,7 @@ def has_newest_options(version):
 
 
 def record(launcher, cases, names):
-    """With names the facts of the other cases stay as they are."""
+    """With names, the facts of the other cases are kept."""
     path, old = path_of(launcher.version), {}
     if names and os.path.exists(path):
         with open(path) as f:
@@ -92,13 +92,13 @@ def show(difference):
 
 
 def check_case(tally, case, differences, theirs, ours, printed):
-    """`theirs` are facts with the question that they answer."""
+    """`theirs` are facts with the inputs that they belong to."""
     if theirs is None or any(theirs[k] != v for k, v in question(case).items()):
-        tally.check(f"{case.name}: the kept facts are of another question", ["record them anew: --record"])
+        tally.check(f"{case.name}: the kept facts belong to other inputs", ["record them again: --record"])
         return
     bad = [d for d in compare(theirs, ours) if not differences.reason(case.name, d[0], d[2], d[3])]
     tally.check(f"{case.name} (torchrun {differences.version}: {' | '.join(case.lines)})",
-                [show(d) for d in bad] + ["dlaunch said: " + line for line in printed.splitlines()] if bad else [])
+                [show(d) for d in bad] + ["dlaunch printed: " + line for line in printed.splitlines()] if bad else [])
 
 
 def check_options(tally, kept, live, differences):
@@ -143,7 +143,7 @@ def main():
             check_options(tally, kept.get("options", {}), live, differences)
         for i, case in enumerate(cases):
             if i and time_is_up(f"{len(cases) - i} command lines"):
-                names = names or [case.name]  # not all: no row of differences.py is found to be of no use
+                names = names or [case.name]  # not all cases ran, so unused rows of differences.py are not reported
                 break
             if case.live_only and not live:
                 continue
@@ -158,7 +158,7 @@ def main():
                                 [f"{what} of {worker}: kept {a!r}, now {b!r}" for what, worker, a, b in stale])
             check_case(tally, case, differences, theirs, *ours[case.name])
         if not names:
-            tally.check("differences.py: rows that nothing falls under", [str(row) for row in differences.unused()])
+            tally.check("differences.py: rows that match no difference", [str(row) for row in differences.unused()])
     summary(tally.checks, tally.failures)
 
 

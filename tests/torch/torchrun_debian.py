@@ -1,5 +1,5 @@
-"""torchrun of Debian 12's python3-torch 1.13, mended: on Python 3.11 an IntFlag no longer yields its zero
-member when iterated, so Std.from_str("0") finds nothing and no job can be started. The rest is stock."""
+"""torchrun of Debian 12's python3-torch 1.13, repaired: on Python 3.11 an IntFlag no longer yields its zero
+member when iterated, so Std.from_str("0") finds nothing and no job can be started. Nothing else is changed."""
 from torch.distributed.elastic.multiprocessing.api import Std
 
 stock = Std.from_str

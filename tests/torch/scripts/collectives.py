@@ -56,7 +56,7 @@ if hasattr(dist, "all_gather_into_tensor") and hasattr(dist, "ReduceScatterOptio
         t = torch.zeros(1)
         dist.reduce_scatter_tensor(t, torch.ones(world))
         same(t, world)
-    except RuntimeError as why:  # gloo of 1.13 has neither
+    except RuntimeError as why:  # gloo of 1.13 supports neither
         assert "gloo" in str(why).lower() or "support" in str(why), why
 dist.barrier()
 dist.monitored_barrier()

@@ -1,4 +1,4 @@
-"""Prints, as one JSON line, what a framework makes of the environment.   detected.py accelerate|..."""
+"""Prints, as one JSON line, what a framework detects in the environment.   detected.py accelerate|..."""
 import json
 import os
 import sys
@@ -50,7 +50,7 @@ def fabric():
 
 
 def rules():
-    """The rules themselves, as the frameworks state them, for where they are not installed."""
+    """The rules of the frameworks, for the case that they are not installed."""
     env = os.environ
     torchelastic = "TORCHELASTIC_RUN_ID" in env  # torch.distributed.is_torchelastic_launched(), Lightning
     return {"rank": int(env["RANK"]), "world": int(env["WORLD_SIZE"]), "local": int(env["LOCAL_RANK"]),

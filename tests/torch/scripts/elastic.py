@@ -1,4 +1,4 @@
-"""Trains in a world that may change, from a checkpoint of every step; ends when the file STOP is there.
+"""Trains in a world that may change, from a checkpoint of every step; ends when the file STOP exists.
 At its third step each start adds a line to FOLDER/rounds: world size, nodes, restarts, steps so far.
     elastic.py FOLDER"""
 import os

@@ -1,4 +1,4 @@
-"""init_process_group by env://, tcp:// or file://, as the first argument says."""
+"""init_process_group by env://, tcp:// or file://, as the first argument selects."""
 import os
 import sys
 
@@ -15,7 +15,7 @@ options = {
     "tcp": dict(init_method=f"tcp://{address}", rank=rank, world_size=world),
     "query": dict(init_method=f"tcp://{address}?rank={rank}&world_size={world}"),
     "file": dict(init_method=f"file://{where}", rank=rank, world_size=world),
-    # A rendezvous of the script's own, at a port that the launcher knows nothing of.
+    # The script's own rendezvous, at a port that the launcher does not serve.
     "private": dict(init_method=f"tcp://127.0.0.1:{where}", rank=rank, world_size=world),
 }[sys.argv[1]]
 dist.init_process_group("gloo", **options)

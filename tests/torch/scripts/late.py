@@ -1,4 +1,4 @@
-"""monitored_barrier() must name the rank that does not come."""
+"""monitored_barrier() must name the rank that does not arrive."""
 import datetime
 import os
 
@@ -9,7 +9,7 @@ from leave import leave
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), None, False)
-dist.barrier()  # from here on who is late is late on purpose
+dist.barrier()  # start together: from here on only rank 1 is late
 if rank == 1:
     store.wait(["rank 0 has given up"])
 else:

@@ -1,4 +1,4 @@
-"""How the scripts end: without the end of the interpreter, in which PyTorch has races of its own, under any
+"""How the scripts exit: without the shutdown of the interpreter, in which PyTorch has races, under any
 launcher and none. Before 2.2 the destructor of a gloo group may hang for ever (it holds the interpreter's lock
 while it joins a thread that wants the lock); with 2.15 one in twelve workers that have trained aborts
 ("terminate called without an active exception")."""

@@ -1,4 +1,4 @@
-"""A script for torch.distributed.launch: its argparse knows --local_rank (and --local-rank)."""
+"""A script for torch.distributed.launch: its argparse accepts --local_rank and --local-rank."""
 import argparse
 import os
 

@@ -1,4 +1,4 @@
-"""Clients of the script's own beside init_process_group's, at the launcher's store."""
+"""Store clients of the script, besides that of init_process_group, at the launcher's store."""
 import os
 
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""A training loop as people write it: DDP, DistributedSampler, DataLoader with workers, a checkpoint after
+"""A typical training loop: DDP, DistributedSampler, DataLoader with workers, a checkpoint after
 each epoch from which a restart goes on, @record.
 
     train.py CHECKPOINT [--crash-at EPOCH] [--signal N] [--loaders N]

@@ -1,4 +1,4 @@
-"""A worker that guards its steps by PyTorch's file timer; on the first start rank 1 does not end a step in time."""
+"""A worker that limits its steps by PyTorch's file timer; on the first start rank 1 exceeds the time of a step."""
 import os
 import sys
 import time

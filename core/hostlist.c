@@ -39,10 +39,11 @@ static int read_range(const char **p, struct range *r, struct err *e)
         ok = read_number(p, &r->hi, &width);
     }
     if (!ok || (**p != ',' && **p != ']'))
-        return err_set(e, -EINVAL, "'%.40s': a bracket holds numbers and ranges, as in [1-3,7]",
-                       start);
+        return err_set(e, -EINVAL,
+                       "'%.40s': brackets must contain numbers and ranges, such as [1-3,7]", start);
     if (r->hi < r->lo)
-        return err_set(e, -EINVAL, "'%.40s': the range runs backwards", start);
+        return err_set(e, -EINVAL,
+                       "'%.40s': the first number of the range is greater than the last", start);
     return 0;
 }
 
@@ -130,7 +131,7 @@ int hostlist_walk(const char *list, bool (*each)(void *arg, const char *name), v
             return -EINVAL;
     }
     if (*count == 0)
-        return err_set(e, -EINVAL, "no host name in it");
+        return err_set(e, -EINVAL, "it contains no host name");
     struct walk w = {.each = each, .arg = arg};
     for (const char *s = next_item(list); each && *s; s = next_item(s)) {
         if (!walk_item(&w, 0, s))

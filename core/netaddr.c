@@ -284,7 +284,8 @@ int netaddr_of_interface(const char *name, struct netaddr *a, struct err *e)
     }
     freeifaddrs(list);
     if (best < 0)
-        return err_set(e, -ENODEV, "no interface '%.32s' with an address here (there is: %s)", name,
+        return err_set(e, -ENODEV,
+                       "no interface '%.32s' with an address on this host (available: %s)", name,
                        names[0] ? names : "none");
     return 0;
 }

@@ -60,7 +60,7 @@ __attribute__((format(printf, 2, 3))) static int complain(struct reader *r, cons
     free(line);
     if (++r->errors == CONFIG_ERRORS_MAX && r->next < r->end) {
         r->next = r->end;
-        complain(r, "so many errors that the rest is not looked at");
+        complain(r, "too many errors; the rest of the file was not checked");
     }
     return 1; /* to inih: go on */
 }
@@ -114,9 +114,9 @@ static bool check_section(struct reader *r, const char *name)
     }
     near = parse_nearest(name, names);
     if (near)
-        complain(r, "there is no section [%.60s] (did you mean [%s]?)", name, near);
+        complain(r, "unknown section [%.60s] (did you mean [%s]?)", name, near);
     else
-        complain(r, "there is no section [%.60s] (there are %s)", name, list);
+        complain(r, "unknown section [%.60s] (known sections: %s)", name, list);
     return false;
 }
 
@@ -131,7 +131,7 @@ static bool check_section_line(struct reader *r, const char *p, size_t *len)
     while (after < end && isspace((unsigned char)*after))
         after++;
     if (!close || (after < end && *after != ';' && *after != '#')) {
-        complain(r, "a section is written [name]");
+        complain(r, "a section header must be written as [name]");
         return false;
     }
     *len = (size_t)(close + 1 - p);
@@ -150,12 +150,13 @@ static bool check_value_line(struct reader *r, const char *p, const char *end)
         return false;
     }
     if (sep == p) {
-        complain(r, "no key in front of '='");
+        complain(r, "the key before '=' is missing");
         return false;
     }
     for (const char *c = sep + 1; !&ini_allow_inline_comments && c + 1 < end; c++) {
         if (isspace((unsigned char)c[0]) && c[1] == ';') {
-            complain(r, "' ;' in a value: inih as it is built here would cut it there");
+            complain(r, "' ;' is not possible in a value, because this build of inih takes it for "
+                        "a comment");
             return false;
         }
     }
@@ -167,7 +168,7 @@ static const char *vet(struct reader *r, const char *s, size_t *len, size_t room
 {
     const char *end = s + *len, *p = s;
     if (memchr(s, '\0', *len)) {
-        complain(r, "a NUL byte: this is not a text file");
+        complain(r, "the line has a NUL byte, so this is not a text file");
         return NULL;
     }
     if (r->line == 1 && *len >= 3 && memcmp(s, "\xef\xbb\xbf", 3) == 0)
@@ -179,8 +180,7 @@ static const char *vet(struct reader *r, const char *s, size_t *len, size_t room
     if (p == end || *p == '#' || *p == ';')
         return NULL;
     if (p > margin) {
-        complain(r, "the line is indented: begin it at the margin (indented, it would continue the "
-                    "line above)");
+        complain(r, "the line must not be indented (it would continue the line above)");
         return NULL;
     }
     if (*p == '[') {
@@ -190,7 +190,7 @@ static const char *vet(struct reader *r, const char *s, size_t *len, size_t room
         return SECTION_NONE; /* what follows does not belong to the section above */
     }
     if (*len + 2 > room) {
-        complain(r, "the line is too long (%zu bytes; %zu are allowed)", *len, room - 2);
+        complain(r, "the line is too long (%zu bytes; at most %zu)", *len, room - 2);
         return NULL;
     }
     return check_value_line(r, p, end) ? p : NULL;
@@ -248,8 +248,8 @@ static char *plain_value(struct reader *r, const char *key, const char *value)
     if (text[0] != value[0] || !has_comment(value))
         return text;
     complain(r,
-             "%s: is '%.60s' one value? A comment must be a line of its own; a value with '#' or "
-             "';' in it needs double quotes",
+             "%s: '%.60s' is ambiguous; a comment must be a line of its own, and a value with '#' "
+             "or ';' needs double quotes",
              key, value);
     return NULL;
 }
@@ -260,11 +260,11 @@ static int read_env(struct reader *r, const char *name, const char *value)
     size_t len = strlen(name);
     for (const char *p = name; *p; p++) {
         if (!isalnum((unsigned char)*p) && *p != '_' && *p != '.')
-            return complain(r, "'%.60s' cannot be the name of a variable", name);
+            return complain(r, "'%.60s' is not a valid variable name", name);
     }
     for (size_t i = 0; i < o->nenv; i++) {
         if (strncmp(o->env[i], name, len) == 0 && o->env[i][len] == '=')
-            return complain(r, "%s is given again (first in %s)", name, o->env_source[i]);
+            return complain(r, "%s is given twice (first at %s)", name, o->env_source[i]);
     }
     const char *text = plain_value(r, name, value);
     if (!text)
@@ -290,7 +290,7 @@ static int read_command(struct reader *r, const char *value)
     struct err e = ERR_INIT;
     char **words;
     if (r->command_at)
-        return complain(r, "command is given again (first in line %u)", r->command_at);
+        return complain(r, "command is given twice (first in line %u)", r->command_at);
     r->command_at = r->line;
     if (words_split(r->o, value, &words, &e) < 0)
         return complain(r, "command: %s", e.msg);
@@ -306,7 +306,7 @@ static int unknown_key(struct reader *r, const char *key)
 {
     char near[64];
     if (rdzv_conf_find(key, strlen(key)) >= 0)
-        return complain(r, "%s is a part of rdzv_conf: write rdzv_conf = %s=VALUE", key, key);
+        return complain(r, "%s is a key of rdzv_conf; write rdzv_conf = %s=VALUE", key, key);
     opt_nearest(key, "", near);
     if (!*near && isupper((unsigned char)key[0]))
         return complain(r, "unknown key %.60s (variables belong in [env])", key);
@@ -352,7 +352,7 @@ static int on_value(void *arg, const char *section_name, const char *key, const 
         return complain(r, "%s belongs in [%s]%s", OPT_KEY(opt), opt_groups[opt->group].section,
                         opt->group == GROUP_JOB ? "" : " (or in [job])");
     if (r->set_at[id])
-        return complain(r, "%s is given again (first in line %u)", OPT_KEY(opt), r->set_at[id]);
+        return complain(r, "%s is given twice (first in line %u)", OPT_KEY(opt), r->set_at[id]);
     r->set_at[id] = r->line;
     const char *text = unquote(r->o, value);
     if (opt_check(id, text, &e) < 0)
@@ -381,7 +381,7 @@ int config_text_read(struct options *o, const char *path, const char *text, size
     int rc = ini_parse_stream(read_line, &r, on_value, &r);
     if (rc != 0 && r.errors == 0) {
         r.line = rc > 0 ? (unsigned)rc : 0;
-        complain(&r, "cannot be read as an INI file");
+        complain(&r, "not a valid INI file");
     }
     return r.errors;
 }
@@ -423,10 +423,11 @@ int config_file_read(struct options *o, const char *path,
     if (rc == 0) {
         rc = config_text_read(o, options_printf(o, "%s", path), text, len, on_error, arg);
     } else {
-        char *line = xasprintf("%s: %s%s%s", opt_where(o, OPT_conf), path, *path ? ": " : "",
-                               !*path         ? "is empty"
-                               : rc == -EFBIG ? "larger than 1 MiB: not a file of options"
-                                              : strerror(-rc));
+        char *line =
+            xasprintf("%s: %s%s%s", opt_where(o, OPT_conf), path, *path ? ": " : "",
+                      !*path         ? "is empty"
+                      : rc == -EFBIG ? "larger than 1 MiB, so it is not a configuration file"
+                                     : strerror(-rc));
         on_error(arg, line);
         free(line);
         rc = 1;

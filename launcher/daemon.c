@@ -159,18 +159,18 @@ int pid_file_open(struct pid_file *p, const char *path, struct err *e)
             long pid = read_pid(fd);
             if (pid)
                 snprintf(holder, sizeof(holder), "process %ld", pid);
-            return err_set(e, -EBUSY, "%.300s: %s holds it, so that job is running", path, holder);
+            return err_set(e, -EBUSY, "%.300s is locked by %s, so that job is still running", path,
+                           holder);
         }
         if (!is_current(fd, path))
             continue;
         long left = read_pid(fd);
         if (st.st_size > 0 && left == 0)
             return err_set(e, -EINVAL,
-                           "%.300s: it is there already, and what it holds is no process id: not "
-                           "overwritten",
+                           "%.300s: it exists and is not a pid file, so it was not overwritten",
                            path);
         if (left)
-            log_notice("pid file %.300s is stale: process %ld left it behind", path, left);
+            log_notice("replacing the stale pid file %.300s of process %ld", path, left);
         p->fd = take_fd(&fd);
         return 0;
     }

@@ -143,7 +143,8 @@ static int slurm_head(struct options *o, char *const *envp, char head[HOST_MAX],
         *source = names[i];
         return 0;
     }
-    return err_set(e, -EINVAL, "a Slurm step without SLURM_STEP_NODELIST; use --no_detect");
+    return err_set(e, -EINVAL,
+                   "this Slurm step has no SLURM_STEP_NODELIST; use --no_detect to ignore Slurm");
 }
 
 static long slurm_tasks(char *const *envp)
@@ -160,10 +161,10 @@ static int slurm_check_tasks(char *const *envp, long nnodes, struct err *e)
     if (tasks <= nnodes && !any_above_one(env_get(envp, "SLURM_STEP_TASKS_PER_NODE")))
         return 0;
     return err_set(e, -EINVAL,
-                   "the Slurm step has %ld tasks on %ld node%s, but a job of its nodes wants one "
-                   "dlaunch on each, which starts the workers: srun --nodes=%ld "
-                   "--ntasks-per-node=1 dlaunch --nproc_per_node N ... (--no_detect to ignore, "
-                   "--standalone for a job on this node alone)",
+                   "the Slurm step has %ld tasks on %ld node%s, but one dlaunch per node is "
+                   "needed, which starts the workers of that node: srun --nodes=%ld "
+                   "--ntasks-per-node=1 dlaunch --nproc_per_node N ... (--no_detect ignores Slurm, "
+                   "--standalone runs a job on this node only)",
                    tasks, nnodes, nnodes == 1 ? "" : "s", nnodes);
 }
 
@@ -173,8 +174,8 @@ static void slurm_one_node(char *const *envp, long job, long step)
 {
     long tasks = slurm_tasks(envp);
     if (tasks > 1 && !env_get(envp, "SLURM_PTY_PORT"))
-        log_notice("Slurm step %ld.%ld has %ld tasks on this node: each dlaunch is a job of its "
-                   "own; one that starts N workers: srun --ntasks-per-node=1 dlaunch "
+        log_notice("Slurm step %ld.%ld has %ld tasks on this node, and each dlaunch is a separate "
+                   "job; to start N workers by one dlaunch, use srun --ntasks-per-node=1 dlaunch "
                    "--nproc_per_node N ...",
                    job, step, tasks);
 }
@@ -242,9 +243,10 @@ static int detect_slurm(struct options *o, char *const *envp, struct err *e)
         return slurm_step(o, envp, job, step, e);
     long nnodes = env_number(envp, nnodes_names, &which);
     if (nnodes > 1 && !opt_given(o, OPT_nnodes))
-        log_notice("Slurm job %ld has %ld nodes, but without srun this runs on one: srun "
-                   "--nodes=%ld --ntasks-per-node=1 dlaunch ...",
-                   job, nnodes, nnodes);
+        log_notice(
+            "Slurm job %ld has %ld nodes, but without srun dlaunch runs on one of them; use srun "
+            "--nodes=%ld --ntasks-per-node=1 dlaunch ...",
+            job, nnodes, nnodes);
     return 0;
 }
 
@@ -313,8 +315,9 @@ static int detect_kubernetes(struct options *o, char *const *envp, const struct 
     if (index < 0)
         return 0;
     if (!opt_given(o, OPT_nnodes)) {
-        log_notice("indexed Kubernetes job, pod %ld: without --nnodes this runs on this pod alone",
-                   index);
+        log_notice(
+            "indexed Kubernetes job, pod %ld: without --nnodes the job runs on this pod only",
+            index);
         return 0;
     }
     bool rank = takes_rank(o, index), need_head = !where_given(o) && takes_address(o);
@@ -326,10 +329,10 @@ static int detect_kubernetes(struct options *o, char *const *envp, const struct 
     /* Or a plain job, whose name begins as that of its service does. */
     if (job > 0 && need_head)
         return err_set(e, -EINVAL,
-                       "%.*s looks like job %ld of JobSet %.*s, and this is pod %ld of it: in a "
-                       "JobSet of several jobs only you know where they meet (--master_addr) and "
-                       "the --node_rank (job-global-index times pods of a job, plus pod); in a "
-                       "plain Job --master_addr of pod 0 is enough (--no_detect to ignore)",
+                       "%.*s looks like job %ld of JobSet %.*s, and this is pod %ld of it: for a "
+                       "JobSet of several jobs give --master_addr and --node_rank "
+                       "(job-global-index times pods per job, plus pod); for a plain Job give "
+                       "--master_addr of pod 0 (--no_detect ignores Kubernetes)",
                        (int)stem, host->name, job, (int)jobset, host->name, index);
     if (job > 0)
         log_warn("%.*s looks like job %ld of JobSet %.*s: if that has several jobs, give each pod "
@@ -337,8 +340,8 @@ static int detect_kubernetes(struct options *o, char *const *envp, const struct 
                  (int)stem, host->name, job, (int)jobset, host->name);
     if (!named && need_head)
         return err_set(e, -EINVAL,
-                       "indexed Kubernetes job, pod %ld (%.80s): the address of pod 0 cannot be "
-                       "told; set the pods' subdomain to a headless service, or give --master_addr",
+                       "indexed Kubernetes job, pod %ld (%.80s): cannot find the address of pod 0; "
+                       "set the pods' subdomain to a headless service, or give --master_addr",
                        index, host->name);
     if (rank && set(o, OPT_node_rank, options_printf(o, "%ld", index), which, e) < 0)
         return -EINVAL;

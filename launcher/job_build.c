@@ -96,12 +96,12 @@ static int check_name(struct options *o, enum opt_id id, size_t max, struct err 
 {
     const char *s = opt_text(o, id);
     if (!*s && !(o->torchrun && id == OPT_role))
-        return fail(o, id, e, "is empty");
+        return fail(o, id, e, "the value is empty");
     if (strlen(s) >= max)
-        return fail(o, id, e, "is longer than %zu bytes", max - 1);
+        return fail(o, id, e, "the value is longer than %zu bytes", max - 1);
     for (; *s; s++) {
         if (iscntrl((unsigned char)*s))
-            return fail(o, id, e, "has a control character in it");
+            return fail(o, id, e, "the value has a control character");
     }
     return 0;
 }
@@ -146,15 +146,15 @@ static int build_nnodes(struct rdzv_config *c, struct options *o, struct err *e)
         return wrap(o, OPT_nnodes, e);
     if (opt_flag(o, OPT_standalone) && c->max_nodes > 1) {
         if (nnodes->from >= o->value[OPT_standalone].from)
-            return fail(o, OPT_nnodes, e, "%s nodes, but --standalone is for one", nnodes->text);
+            return fail(o, OPT_nnodes, e, "%s nodes, but --standalone runs a job on one node",
+                        nnodes->text);
         c->min_nodes = c->max_nodes = 1;
     }
     if (c->backend == RDZV_STATIC && c->min_nodes != c->max_nodes) {
-        options_warn(
-            o,
-            "%s %s: the static backend waits for all %d nodes; with --rdzv_backend c10d the "
-            "workers start with %d",
-            opt_where(o, OPT_nnodes), nnodes->text, c->max_nodes, c->min_nodes);
+        options_warn(o,
+                     "%s %s: the static backend waits for all %d nodes; use --rdzv_backend c10d to "
+                     "start when %d have joined",
+                     opt_where(o, OPT_nnodes), nnodes->text, c->max_nodes, c->min_nodes);
         c->min_nodes = c->max_nodes;
     }
     return 0;
@@ -164,10 +164,11 @@ static int build_spares(struct rdzv_config *c, struct options *o, struct err *e)
 {
     long n = opt_number(o, OPT_spares);
     if (n > NNODES_MAX - c->max_nodes)
-        return fail(o, OPT_spares, e, "%ld more nodes are too many (at most %d in all)", n,
+        return fail(o, OPT_spares, e, "%ld spare nodes are too many (at most %d nodes in all)", n,
                     NNODES_MAX);
     if (n > 0 && opt_flag(o, OPT_standalone))
-        return fail(o, OPT_spares, e, "%ld spare nodes, but --standalone is for one", n);
+        return fail(o, OPT_spares, e, "%ld spare nodes, but --standalone runs a job on one node",
+                    n);
     c->spares = (int)n;
     return 0;
 }
@@ -223,24 +224,24 @@ static int parse_endpoint(struct rdzv_config *c, struct options *o, enum opt_id 
         const char *text = options_printf(o, "%.*s", (int)len, s);
         bool list = n > 0 || s[len];
         if (list && !text[strspn(text, " \t")])
-            return fail(o, id, e, "'%.100s' has an empty place in it", opt_text(o, id));
+            return fail(o, id, e, "'%.100s' has an empty entry", opt_text(o, id));
         if (n == RDZV_PLACES_MAX)
-            return fail(o, id, e, "more than %d places", RDZV_PLACES_MAX);
+            return fail(o, id, e, "more than %d endpoints", RDZV_PLACES_MAX);
         if (parse_place(o, id, text, default_port, &all[n], e) < 0)
             return -EINVAL;
         for (int i = 0; i < n; i++) {
             if (strcmp(all[i].host, all[n].host) == 0 && all[i].port == all[n].port)
-                return fail(o, id, e, "%.100s is in it twice", text);
+                return fail(o, id, e, "%.100s is listed twice", text);
         }
         if (list && all[n].port == 0)
-            return fail(o, id, e, "port 0, a free one, cannot be known to others");
+            return fail(o, id, e, "port 0 (any free port) is not possible in a list");
         n++;
         s += len;
         if (!*s)
             break;
     }
     if (n > 1 && c->backend != RDZV_C10D)
-        return fail(o, id, e, "a list of places needs --rdzv_backend c10d");
+        return fail(o, id, e, "a list of endpoints needs --rdzv_backend c10d");
     c->endpoint_host = all[0].host;
     c->endpoint_port = all[0].port;
     c->more = all + 1;
@@ -254,11 +255,11 @@ static int parse_host(struct options *o, enum opt_id id, const char **out, struc
     char host[HOST_MAX];
     int port;
     if (!*opt_text(o, id))
-        return fail(o, id, e, "is empty");
+        return fail(o, id, e, "the value is empty");
     if (endpoint_parse(opt_text(o, id), -1, host, &port, e) < 0)
         return wrap(o, id, e);
     if (port >= 0)
-        return fail(o, id, e, "'%.100s' has a port in it", opt_text(o, id));
+        return fail(o, id, e, "'%.100s' must not have a port", opt_text(o, id));
     *out = options_printf(o, "%s", host);
     return 0;
 }
@@ -268,14 +269,14 @@ static int build_endpoint_file(struct rdzv_config *c, struct options *o, struct 
     const char *path = opt_text(o, OPT_rdzv_endpoint), *slash = strrchr(path, '/');
     struct stat st;
     if (!*path)
-        return fail(o, OPT_rdzv_backend, e, "the file is not given: --rdzv_endpoint PATH");
+        return fail(o, OPT_rdzv_backend, e, "file needs --rdzv_endpoint PATH");
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         return fail(o, OPT_rdzv_endpoint, e, "'%.200s' is a folder, not a file", path);
     const char *dir = !slash          ? "."
                       : slash == path ? "/"
                                       : options_printf(o, "%.*s", (int)(slash - path), path);
     if (access(dir, W_OK | X_OK) < 0)
-        return fail(o, OPT_rdzv_endpoint, e, "cannot make a file in %.200s: %s", dir,
+        return fail(o, OPT_rdzv_endpoint, e, "cannot create a file in %.200s: %s", dir,
                     strerror(errno));
     c->endpoint_path = path;
     return 0;
@@ -287,11 +288,11 @@ static int build_apart(struct rdzv_config *c, struct options *o, struct err *e)
     bool only = opt_flag(o, OPT_rdzv_only);
     enum opt_id id = only ? OPT_rdzv_only : OPT_witness;
     if (only && opt_given(o, OPT_witness))
-        return fail(o, OPT_witness, e, "a witness is not the coordinator (--rdzv_only)");
+        return fail(o, OPT_witness, e, "cannot be combined with --rdzv_only");
     if (opt_flag(o, OPT_standalone))
-        return fail(o, id, e, "has no place in a job on one node (--standalone)");
+        return fail(o, id, e, "cannot be combined with --standalone");
     if (o->command && o->command_from == FROM_ARGV)
-        return fail(o, id, e, "runs no workers, but a program is given: %.100s", o->command[0]);
+        return fail(o, id, e, "takes no program, but one is given: %.100s", o->command[0]);
     if (only && c->backend != RDZV_C10D)
         return fail(o, id, e, "needs --rdzv_backend c10d");
     if (c->backend == RDZV_FILE) {
@@ -300,15 +301,17 @@ static int build_apart(struct rdzv_config *c, struct options *o, struct err *e)
                     "a witness (--witness) needs the backend c10d or static, not file");
     }
     if (only && c->max_nodes + c->spares == 1)
-        return fail(o, id, e, "needs the --nnodes of a job of several nodes");
+        return fail(o, id, e, "needs --nnodes of 2 or more");
     if (!only && c->max_nodes == 1)
         c->min_nodes = c->max_nodes = 2; /* the coordinator says how many there are */
     c->is_host = only;
     const char *at = opt_text(o, only ? OPT_rdzv_endpoint : OPT_witness);
     if (!*at)
-        return fail(o, id, e, only ? "needs --rdzv_endpoint: where the nodes find it" : "is empty");
+        return fail(o, id, e,
+                    only ? "needs --rdzv_endpoint, the address where the nodes meet"
+                         : "the value is empty");
     if (only && strchr(at, ','))
-        return fail(o, OPT_rdzv_endpoint, e, "the coordinator is at one place (--rdzv_only)");
+        return fail(o, OPT_rdzv_endpoint, e, "only one endpoint is possible with --rdzv_only");
     if (!only || *at != ':')
         return parse_endpoint(c, o, only ? OPT_rdzv_endpoint : OPT_witness,
                               c->backend == RDZV_STATIC ? STATIC_PORT : C10D_PORT, e);
@@ -336,7 +339,7 @@ static int build_endpoint(struct rdzv_config *c, struct options *o, struct err *
                                : C10D_PORT;
     } else {
         if (opt_given(o, OPT_master_addr))
-            options_warn(o, "%s has no effect with the c10d backend: give --rdzv_endpoint",
+            options_warn(o, "%s has no effect with the c10d backend; use --rdzv_endpoint",
                          opt_where(o, OPT_master_addr));
         c->endpoint_host = "localhost";
         c->endpoint_port = C10D_PORT;
@@ -345,7 +348,7 @@ static int build_endpoint(struct rdzv_config *c, struct options *o, struct err *
         return rc;
     if (c->endpoint_port == 0 && c->max_nodes + c->spares > 1)
         return fail(o, given ? OPT_rdzv_endpoint : OPT_master_port, e,
-                    "port 0, a free one, cannot be known to %d nodes", c->max_nodes);
+                    "port 0 (any free port) is not possible in a job of %d nodes", c->max_nodes);
     if (c->backend == RDZV_STATIC)
         c->master_addr = c->endpoint_host;
     return 0;
@@ -358,7 +361,7 @@ static int build_local_addr(struct rdzv_config *c, struct options *o, struct err
     struct netaddr a;
     char ip[ADDR_STRLEN];
     if (text && ifc->text && addr->from == ifc->from)
-        return fail(o, OPT_interface, e, "--local_addr says the address already");
+        return fail(o, OPT_interface, e, "cannot be combined with --local_addr");
     if (text && (!ifc->text || addr->from > ifc->from))
         return parse_host(o, OPT_local_addr, &c->local_addr, e);
     if (!ifc->text)
@@ -406,14 +409,15 @@ static int build_no_restart(struct rdzv_config *c, struct options *o, struct err
             to = strtol(s, &end, 10);
         }
         if (end == s || (*end && *end != ',') || (*end == ',' && !end[1]))
-            return fail(o, OPT_no_restart_codes, e, "'%.60s' is no list of exit codes (2,64-78)",
+            return fail(o, OPT_no_restart_codes, e,
+                        "'%.60s' is not a list of exit codes such as 2,64-78",
                         opt_text(o, OPT_no_restart_codes));
         if (from > to)
-            return fail(o, OPT_no_restart_codes, e, "%.*s: the first one is greater than the last",
+            return fail(o, OPT_no_restart_codes, e, "%.*s: the first code is greater than the last",
                         (int)(end - item), item);
         if (from < 1 || to > 255)
-            return fail(o, OPT_no_restart_codes, e,
-                        "%.*s: the exit codes of a failure are 1 to 255", (int)(end - item), item);
+            return fail(o, OPT_no_restart_codes, e, "%.*s: out of range (1 to 255)",
+                        (int)(end - item), item);
         for (long code = from; code <= to; code++)
             exit_codes_add(&c->no_restart, (int)code);
         s = *end ? end + 1 : end;
@@ -503,7 +507,8 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
             options_note(o, "--nproc_per_node %s: %ld CPU%s", text, n, n == 1 ? "" : "s");
         }
         if (n > NPROC_MAX)
-            return fail(o, OPT_nproc_per_node, e, "%ld workers; %d are possible", n, NPROC_MAX);
+            return fail(o, OPT_nproc_per_node, e, "%ld workers are too many (at most %d)", n,
+                        NPROC_MAX);
     }
     spec->nproc = (int)n;
     spec->virtual_local_rank = opt_flag(o, OPT_virtual_local_rank);
@@ -579,7 +584,7 @@ static int check_file(struct options *o, enum opt_id id, struct err *e)
     const char *path = opt_text(o, id), *slash = strrchr(path, '/');
     struct named_file f;
     if (!*path)
-        return fail(o, id, e, "is empty");
+        return fail(o, id, e, "the value is empty");
     if (named_file_find(&f, path, true, e) < 0)
         return wrap(o, id, e);
     named_file_fini(&f);
@@ -621,8 +626,7 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     if (opt_workers(o) && !silent && !memchr(show, true, n))
         options_warn(
             o,
-            "%s %s: none of them is among the local ranks of this node, 0 to %d: nothing of "
-            "its workers is shown",
+            "%s %s: the local ranks of this node are 0 to %d, so no output of its workers is shown",
             opt_where(o, OPT_local_ranks_filter), opt_text(o, OPT_local_ranks_filter),
             spec->nproc - 1);
     spec->redirects = redirects;
@@ -644,7 +648,8 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     if (spec->report_path && check_file(o, OPT_report, e) < 0)
         return -EINVAL;
     if (is_empty(o, OPT_log_file) || is_empty(o, OPT_pid_file)) /* opened when the job begins */
-        return fail(o, is_empty(o, OPT_log_file) ? OPT_log_file : OPT_pid_file, e, "is empty");
+        return fail(o, is_empty(o, OPT_log_file) ? OPT_log_file : OPT_pid_file, e,
+                    "the value is empty");
     if (o->value[OPT_logs_specs].text && strcmp(opt_text(o, OPT_logs_specs), "default") != 0)
         return fail(o, OPT_logs_specs, e,
                     "'%.60s' is not supported, because log plug-ins are written in Python (only "
@@ -664,7 +669,7 @@ static char **build_filters(const struct job_spec *spec, struct options *o, enum
     for (int i = 0; i < spec->nproc; i++)
         teed = teed || spec->tee[i] & std;
     if (*opt_text(o, id) && !teed)
-        options_warn(o, "%s has no effect: it needs --tee %d", opt_where(o, id), std);
+        options_warn(o, "%s has no effect without --tee %d", opt_where(o, id), std);
     if (!*opt_text(o, id) || !teed)
         return NULL;
     char **list = stdio_list_parse(opt_text(o, id));
@@ -714,10 +719,10 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
         else if (signo)
             list[n++] = signo;
         else if (o->torchrun)
-            options_warn(o, "%s: there is no signal '%.*s'", opt_where(o, OPT_signals_to_handle),
+            options_warn(o, "%s: unknown signal '%.*s'", opt_where(o, OPT_signals_to_handle),
                          (int)(len > 40 ? 40 : len), s);
         else
-            return fail(o, OPT_signals_to_handle, e, "there is no signal '%.*s'",
+            return fail(o, OPT_signals_to_handle, e, "unknown signal '%.*s'",
                         (int)(len > 40 ? 40 : len), s);
         s += item;
         if (!*s)

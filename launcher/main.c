@@ -169,7 +169,7 @@ static int agent_process(void *arg, struct guardian_link *link)
     uvx_explain_abort();
     int rc = uv_loop_init(&r->loop);
     if (rc < 0) {
-        log_error("cannot make an event loop: %s", uv_strerror(rc));
+        log_error("cannot create an event loop: %s", uv_strerror(rc));
         return EXIT_INTERNAL;
     }
     r->link = link;
@@ -247,7 +247,7 @@ static int print_and_end(const struct options *o)
         rc = opt_is(o, OPT_print_options, "ini") ? usage_ini(stdout) : usage_mdoc(stdout);
     } else if (opt_given(o, OPT_print_completion)) {
         if (!opt_is(o, OPT_print_completion, "bash")) {
-            log_error("--print_completion: there is none for %s",
+            log_error("--print_completion: %s is not supported (only bash)",
                       opt_text(o, OPT_print_completion));
             return 2;
         }

@@ -508,10 +508,11 @@ static const char *other_launchers_name(const char *a, size_t len)
         const char *names, *ours;
     } words[] = {
         {"-n -np -ppn -npernode --npernode --ntasks --ntasks-per-node",
-         " (workers of this node: --nproc_per_node)"},
-        {"-N --nodes", " (nodes: --nnodes; workers of this node: --nproc_per_node)"},
+         " (use --nproc_per_node for the workers on this node)"},
+        {"-N --nodes",
+         " (use --nnodes for nodes and --nproc_per_node for the workers on this node)"},
         {"-H -f -host -hosts -hostfile --host --hosts --hostfile --machinefile",
-         " (dlaunch is started on every node itself, by srun or ssh: see --nnodes)"},
+         " (start dlaunch on every node, for example with srun or ssh; see --nnodes)"},
     };
     for (size_t i = 0; i < ARRAY_LEN(words); i++) {
         for (const char *w = words[i].names; *w; w += strspn(w, " ")) {

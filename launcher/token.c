@@ -28,9 +28,8 @@ static int set_secret(struct auth *g, const char *text, size_t len, const char *
     while (len && strchr(" \t\r\n", text[len - 1]))
         len--;
     if (len < GUARD_SECRET_MIN)
-        return err_set(e, -EINVAL,
-                       "%s: a token of %zu bytes can be guessed; at least %d are needed", source,
-                       len, GUARD_SECRET_MIN);
+        return err_set(e, -EINVAL, "%s: the token has only %zu bytes; at least %d are needed",
+                       source, len, GUARD_SECRET_MIN);
     if (len > GUARD_SECRET_MAX)
         return err_set(e, -EINVAL, "%s: the token is longer than %d bytes", source,
                        GUARD_SECRET_MAX);
@@ -70,12 +69,12 @@ static int read_file(struct auth *g, const char *path, struct err *e)
     if (!S_ISREG(st.st_mode))
         return err_set(e, -EINVAL, "%s is not a regular file", path);
     if (st.st_uid != geteuid())
-        return err_set(e, -EINVAL, "%s belongs to user %u, not to %u who runs this", path,
+        return err_set(e, -EINVAL, "%s belongs to user %u, not to the current user %u", path,
                        (unsigned)st.st_uid, (unsigned)geteuid());
     if (st.st_mode & 077)
         return err_set(e, -EINVAL,
-                       "%s can be read or written by others (mode %04o): chmod 600 it, and make a "
-                       "new one if they may have",
+                       "%s is accessible to other users (mode %04o); run chmod 600, and make a new "
+                       "token if others may have read this one",
                        path, (unsigned)st.st_mode & 07777);
     return read_secret(g, fd, path, e);
 }
@@ -100,7 +99,7 @@ static const char *own_folder(struct options *o, bool make, struct err *e)
     const char *dir = options_printf(o, "%s/dlaunch", base);
     if (make &&
         ((mkdir(base, 0700) < 0 && errno != EEXIST) || (mkdir(dir, 0700) < 0 && errno != EEXIST))) {
-        err_sys(e, errno, "cannot make %s", dir);
+        err_sys(e, errno, "cannot create %s", dir);
         return NULL;
     }
     return dir;
@@ -128,13 +127,13 @@ static int make_file(struct options *o, const char *path, bool replace, struct e
     char *temp = (char *)options_printf(o, "%s.XXXXXX", path);
     _cleanup_fd_ int fd = mkostemp(temp, O_CLOEXEC); /* mode 0600 */
     if (fd < 0)
-        return err_sys(e, errno, "cannot make %s", path);
+        return err_sys(e, errno, "cannot create %s", path);
     int rc = write_token(fd);
     if (rc == 0 && (replace ? rename(temp, path) : link(temp, path)) < 0)
         rc = -errno;
     if (rc < 0 || !replace)
         unlink(temp);
-    return rc < 0 ? err_sys(e, -rc, "cannot make %s", path) : 0;
+    return rc < 0 ? err_sys(e, -rc, "cannot create %s", path) : 0;
 }
 
 int token_new(struct options *o, struct err *e)
@@ -146,8 +145,8 @@ int token_new(struct options *o, struct err *e)
         path = options_printf(o, "%s/token", dir);
     int rc = make_file(o, path, true, e);
     if (rc == 0)
-        printf("new job token in %s: copy the file, with mode 600, to the other nodes of your jobs "
-               "(a shared home folder does that)\n",
+        printf("new job token in %s; copy the file with mode 600 to the other nodes, unless they "
+               "share this folder\n",
                path);
     return rc;
 }
@@ -167,13 +166,13 @@ static int use_own(struct auth *g, struct options *o, struct err *e)
         if (access(path, F_OK) < 0 && make) {
             rc = make_file(o, path, false, &why);
             if (rc == 0)
-                log_notice("made a job token in %s; launchers on other nodes need the same file",
+                log_notice("created a job token in %s; the other nodes need a copy of this file",
                            path);
         }
         if (access(path, F_OK) == 0)
             return read_file(g, path, e);
         if (rc == 0)
-            err_set(&why, -ENOENT, "%s is not there", path);
+            err_set(&why, -ENOENT, "%s does not exist", path);
     }
     snprintf(g->source, sizeof(g->source), "%s", why.msg);
     return 0;
@@ -194,7 +193,7 @@ static int use_named(struct auth *g, struct options *o, struct err *e)
     int rc = 1;
     bool has_file = opt_given(o, OPT_token_file), has_fd = opt_given(o, OPT_token_fd);
     if (has_file && has_fd && file->from == fd->from) {
-        rc = err_set(e, -EINVAL, "%s: --token_file names a token already",
+        rc = err_set(e, -EINVAL, "%s cannot be combined with --token_file",
                      opt_where(o, OPT_token_fd));
     } else if (has_file && (!has_fd || file->from > fd->from) &&
                (!env || file->from == FROM_ARGV)) {
@@ -209,7 +208,7 @@ static int use_named(struct auth *g, struct options *o, struct err *e)
         else
             drop_fd(n);
     } else if (env && (file->from == FROM_DLAUNCH || fd->from == FROM_DLAUNCH)) {
-        rc = err_set(e, -EINVAL, "%s: DLAUNCH_TOKEN is set too",
+        rc = err_set(e, -EINVAL, "%s cannot be combined with DLAUNCH_TOKEN",
                      opt_where(o, file->from == FROM_DLAUNCH ? OPT_token_file : OPT_token_fd));
     } else if (env) {
         rc = set_secret(g, env, strlen(env), TOKEN_ENV, e);
@@ -238,9 +237,9 @@ static void stay_open(struct auth *g, const struct options *o, const struct rdzv
     g->open = true;
     if (is_loopback_endpoint(c))
         return;
-    log_notice("%s: no job token is named, so whoever reaches the rendezvous port can join this "
-               "job; DLAUNCH_TOKEN_FILE or DLAUNCH_TOKEN, the same on all nodes, prevents that",
-               o->torchrun ? "called as torchrun" : "in a pod");
+    log_notice("%s without a job token: anybody who can reach the rendezvous port can join this "
+               "job; set DLAUNCH_TOKEN_FILE or DLAUNCH_TOKEN on all nodes to prevent that",
+               o->torchrun ? "called as torchrun" : "running in a pod");
 }
 
 int token_build(struct job_spec *spec, struct options *o, struct err *e)
@@ -261,8 +260,8 @@ int token_build(struct job_spec *spec, struct options *o, struct err *e)
         return rc;
     g->everywhere = rc == 0;
     if (insecure && rc == 0)
-        return err_set(e, -EINVAL, "%s: a job token is named too (%s)", opt_where(o, OPT_insecure),
-                       g->source);
+        return err_set(e, -EINVAL, "%s cannot be combined with a job token (%s)",
+                       opt_where(o, OPT_insecure), g->source);
     if (insecure)
         g->open = true;
     else if (rc == 0 || c->max_nodes + c->spares == 1 || is_loopback_endpoint(c))

@@ -119,10 +119,9 @@ int usage_help(FILE *out, const char *prog)
             "\n",
             prog, prog, prog, prog);
     usage_intro(out, prog);
-    fprintf(out,
-            "\n"
-            "Modules, and files that end in .py and are not executable, are run by python3,\n"
-            "or by the interpreter $PYTHON_EXEC. ${local_rank} in an argument is replaced.\n");
+    fprintf(out, "\n"
+                 "Modules, and files that end in .py and are not executable, are run by python3,\n"
+                 "or by the interpreter $PYTHON_EXEC. ${local_rank} in an argument is replaced.\n");
     for (int g = 0; g < GROUP_COUNT; g++) {
         fprintf(out, "\n%s:\n", opt_groups[g].title);
         for (int i = 0; i < OPT_COUNT; i++) {

@@ -21,7 +21,7 @@ static int read_word(const char **p, char **w, struct err *e)
         }
     }
     if (quote)
-        return err_set(e, -EINVAL, "a %c without its end", quote);
+        return err_set(e, -EINVAL, "missing closing %c", quote);
     *to++ = '\0';
     *p = s;
     *w = to;
@@ -38,8 +38,8 @@ static int check_unquoted(const char *s, struct err *e)
     for (size_t i = 0; i < ARRAY_LEN(signs); i++) {
         if (strlen(signs[i]) == n && memcmp(s, signs[i], n) == 0)
             return err_set(e, -EINVAL,
-                           "'%s': no shell reads the command (sh -c '...' would, or "
-                           "quote it)",
+                           "'%s' has no meaning, because the command is not run by a shell (use sh "
+                           "-c '...', or quote it)",
                            signs[i]);
     }
     return 0;
@@ -63,7 +63,7 @@ int words_split(struct options *o, const char *text, char ***out, struct err *e)
             return -EINVAL;
     }
     if (n == 0)
-        return err_set(e, -EINVAL, "no word in it");
+        return err_set(e, -EINVAL, "the command is empty");
     *out = list;
     return 0;
 }

@@ -152,16 +152,16 @@ static int look_at(struct shared *s, int i, struct err *e)
         rc = s->nvml.DeviceGetMemoryInfo(d->handle, &m);
     if (rc == NVML_ERROR_GPU_IS_LOST)
         return err_set(e, -EIO,
-                       "GPU %s is lost: it does not answer its driver (dmesg says why; a reset or "
-                       "a reboot brings it back)",
+                       "GPU %s is lost: it does not answer its driver (see dmesg; a reset or a "
+                       "reboot may help)",
                        d->bus);
     if (rc == NVML_ERROR_NOT_FOUND)
-        return err_set(e, -ENODEV, "GPU %s is not there: the driver does not know it", d->bus);
+        return err_set(e, -ENODEV, "GPU %s was not found by the driver", d->bus);
     if (rc != NVML_SUCCESS)
         return err_set(e, -EIO, "GPU %s cannot be used: NVML says error %d", d->bus, rc);
     if (*user_of(s, d, &m, user)) {
         if (s->check == GPU_CHECK_FREE)
-            return err_set(e, -EBUSY, "GPU %s is %s, and --gpu_check free wants it free", d->bus,
+            return err_set(e, -EBUSY, "GPU %s is %s, which --gpu_check free does not allow", d->bus,
                            user);
         warn(s, "GPU %s is %s", d->bus, user);
     }
@@ -209,8 +209,8 @@ static int wait_for_memory(struct shared *s, struct err *e)
             i++;
         } else if (mono_ns() >= until || is_closed(s)) {
             char user[128];
-            warn(s, "GPU %s: %.1f GB are still in use after %g s (%s); starting all the same",
-                 d->bus, (double)(m.used - d->used) / 1e9, s->wait_s, user_of(s, d, &m, user));
+            warn(s, "GPU %s: %.1f GB are still in use after %g s (%s); starting anyway", d->bus,
+                 (double)(m.used - d->used) / 1e9, s->wait_s, user_of(s, d, &m, user));
             i++;
         } else {
             struct timespec ts = {0, LOOK_MS * 1000000};
@@ -370,7 +370,8 @@ static void on_late(uv_timer_t *t)
     struct gpu_watch *w = container_of(t, struct gpu_watch, late);
     w->stuck = true;
     if (w->question == GPU_ASK_READY)
-        log_warn("NVIDIA's driver has not said in time how the GPUs are; going on without");
+        log_warn("the NVIDIA driver did not report the state of the GPUs in time; continuing "
+                 "without it");
     finish(w, NULL);
 }
 

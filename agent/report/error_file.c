@@ -142,7 +142,8 @@ int error_file_read(const char *path, struct error_file *out)
     *out = (struct error_file){0};
     int rc = load(path, &data, &len, &what);
     if (rc == -EINVAL)
-        snprintf(out->message, sizeof(out->message), "(the error file is %s: not read)", what);
+        snprintf(out->message, sizeof(out->message), "(the error file is %s and was not read)",
+                 what);
     if (rc < 0)
         return rc;
     rc = error_file_parse(data, len, out);

@@ -115,13 +115,13 @@ static void describe_worker(struct buf *b, const struct segment_local *l, int ra
     uint64_t idle = n ? idle_since(ops, n) : 0;
     words_add(b, "rank %d: ", rank);
     if (n == 0) {
-        words_add(b, "has begun none\n");
+        words_add(b, "started no operation\n");
     } else if (idle && rows > 1) {
-        words_add(b, "in none for %s\n", duration(since, idle, now));
+        words_add(b, "not in any operation for %s\n", duration(since, idle, now));
         next = 0;
         rows--;
     } else {
-        words_add(b, "%s", idle ? "in none; " : "");
+        words_add(b, "%s", idle ? "not in any operation; " : "");
         describe(b, &ops[0], now);
         rows--;
     }

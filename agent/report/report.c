@@ -272,7 +272,7 @@ static void print_stderr(struct page *pg, const struct failure *f)
 {
     if (f->kind == FAILURE_EXEC || f->kind == FAILURE_NODE)
         return;
-    block(pg, "stderr", *f->stderr_tail ? f->stderr_tail : "(it wrote nothing)", STDERR_ROWS);
+    block(pg, "stderr", *f->stderr_tail ? f->stderr_tail : "(no output)", STDERR_ROWS);
 }
 
 static void print_first(struct page *pg, const struct failure *f)
@@ -420,7 +420,7 @@ static void print_others(struct page *pg, const char *title, const struct failur
     print_stopped(pg, stopped, nstopped, omitted);
     if (omitted && !nstopped) { /* those that were stopped come last, and are left out first */
         struct buf b = BUF_INIT;
-        words_add(&b, "%zu further ones that are not listed", omitted);
+        words_add(&b, "%zu more that are not listed", omitted);
         field(pg, "and", &b);
     }
     free(failed);
@@ -438,7 +438,7 @@ static void print_end(struct page *pg)
     words_add(&b, ".");
     sentence(pg, "", &b);
     if (r->final[0]) {
-        words_add(&b, "Not started again: ");
+        words_add(&b, "No further restart: ");
         words_escaped(&b, r->final);
         words_add(&b, ".");
         sentence(pg, "", &b);
@@ -447,7 +447,8 @@ static void print_end(struct page *pg)
         if (!pg->in->job->nproc)
             words_add(&b, "This launcher has no workers: ");
         else if (pg->in->group_rank < 0)
-            words_add(&b, "This node was none of the last round's %d: ", pg->in->nnodes);
+            words_add(&b,
+                      "This node was not among the %d nodes of the last round: ", pg->in->nnodes);
         else
             words_add(&b, "This is node %d of %d, ", pg->in->group_rank, pg->in->nnodes);
         words_escaped(&b, pg->in->host);
@@ -459,7 +460,7 @@ static void print_end(struct page *pg)
 static void print_leftover(struct page *pg)
 {
     struct buf b = BUF_INIT;
-    words_add(&b, "Still alive, and not to be ended: ");
+    words_add(&b, "Processes that could not be killed: ");
     words_escaped(&b, pg->in->leftover);
     sentence(pg, BOLD, &b);
 }

@@ -182,19 +182,20 @@ void words_outcome_short(struct buf *b, const struct failure *f)
 void words_cause(struct buf *b, const struct failure *f)
 {
     if (f->kind == FAILURE_SIGNAL && f->oom)
-        words_add(b, "out of memory: the kernel killed it (cgroup oom_kill)");
+        words_add(b, "out of memory: the kernel killed the worker (cgroup oom_kill)");
     else if (f->kind == FAILURE_SIGNAL && (f->signal == SIGUSR1 || f->signal == SIGUSR2))
-        words_add(b, "sent by someone else, to it or to dlaunch, which passes it on");
+        words_add(
+            b, "another process sent the signal, to the worker or to dlaunch, which forwards it");
     else if (f->kind == FAILURE_SIGNAL && comes_from_outside(f->signal))
-        words_add(b, "killed by someone else, not by dlaunch");
+        words_add(b, "killed by another process, not by dlaunch");
     else if (f->kind == FAILURE_EXEC && *f->message)
         words_escaped(b, f->message);
     else if (f->kind == FAILURE_NODE && *f->message)
         words_escaped(b, f->message);
     else if (f->kind == FAILURE_NODE)
-        words_add(b, "its launcher (pid %d) died or fell silent", f->pid);
+        words_add(b, "its launcher (pid %d) died or stopped answering", f->pid);
     if (f->caused_by >= 0)
-        words_add(b, "%sa consequence: rank %d was gone", b->len ? "; " : "", f->caused_by);
+        words_add(b, "%sfollowed the loss of rank %d", b->len ? "; " : "", f->caused_by);
 }
 
 /* -------------------------------------------------------------------------------------- hints */
@@ -205,7 +206,7 @@ static void hint_shm(struct buf *b, bool here)
     char size[TEXT_BYTES_MAX], left[TEXT_BYTES_MAX];
     words_add(b, "SIGBUS often means that /dev/shm was full");
     if (here && statvfs("/dev/shm", &v) == 0)
-        words_add(b, ": it has %s here, %s of it free now",
+        words_add(b, ": on this node it has %s, of which %s are free now",
                   text_bytes(size, (uint64_t)v.f_blocks * v.f_frsize),
                   text_bytes(left, (uint64_t)v.f_bavail * v.f_frsize));
     words_add(b, " (containers: --shm-size)");
@@ -224,17 +225,18 @@ static void hint_core(struct buf *b, const struct failure *f, bool here)
 static const struct {
     const char *said, *hint;
 } sayings[] = {
-    {"CUDA out of memory", "the GPU's memory was full: nvidia-smi shows who else uses it"},
+    {"CUDA out of memory", "the GPU's memory was full; nvidia-smi shows which processes use it"},
     {"ddress already in use",
-     "the program asked for a port that was taken: ss -ltnp shows by whom; "
-     "MASTER_PORT is free for it only with --master_store none"},
+     "the program tried to use a port that another process has (ss -ltnp shows which one); a "
+     "program can use MASTER_PORT only with --master_store none"},
     {"unrecognized arguments: --local-rank",
-     "the script knows --local_rank only: let it read LOCAL_RANK from its environment"},
+     "the script accepts only --local_rank; it should read LOCAL_RANK from the environment"},
     {"unrecognized arguments: --local_rank",
-     "the script knows --local-rank only: let it read LOCAL_RANK from its environment"},
-    {"No module named ", "scripts are run by the python3 in PATH; PYTHON_EXEC names another one"},
+     "the script accepts only --local-rank; it should read LOCAL_RANK from the environment"},
+    {"No module named ",
+     "scripts are run by the python3 in PATH; set PYTHON_EXEC to use another interpreter"},
     {"error while loading shared libraries",
-     "ldd shows what is missing; LD_LIBRARY_PATH names further folders of libraries"},
+     "ldd shows which library is missing; LD_LIBRARY_PATH adds folders to search"},
 };
 
 void words_hint(struct buf *b, const struct failure *f, bool here)
@@ -242,10 +244,11 @@ void words_hint(struct buf *b, const struct failure *f, bool here)
     char name[24];
     if (f->kind == FAILURE_SIGNAL) {
         if (f->oom)
-            words_add(b, "fewer or smaller workers on that node, or more memory for the cgroup");
+            words_add(b,
+                      "run fewer or smaller workers on that node, or give the cgroup more memory");
         else if (f->signal == SIGKILL)
-            words_add(b, "a scheduler's limit, an operator, or the kernel's OOM killer outside of "
-                         "dlaunch's cgroup (dmesg says so)");
+            words_add(b, "possible causes: a scheduler's limit, an operator, or the kernel's OOM "
+                         "killer outside of dlaunch's cgroup (dmesg shows that)");
         else if (f->signal == SIGBUS)
             hint_shm(b, here);
         else if (f->core_dumped)

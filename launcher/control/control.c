@@ -120,7 +120,7 @@ static char *answer_to(struct control *c, const char *line)
         c->opts.stop(c->opts.arg, "dlaunchctl stop");
         j = json_pack("{s:b}", "stopping", 1);
     } else {
-        j = json_pack("{s:s}", "error", "the commands are status and stop");
+        j = json_pack("{s:s}", "error", "unknown command (status or stop)");
     }
     char *text = json_dumps(j, JSON_COMPACT), *answer;
     json_decref(j);

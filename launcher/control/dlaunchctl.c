@@ -167,8 +167,8 @@ static void add_silent_job(struct jobs *jobs, const struct job *j, const char *w
 {
     int why = errno;
     if (j->pid && is_stopped(j->pid))
-        log_warn("process %ld does not answer: it is stopped, as by Ctrl-Z (kill -CONT %ld lets "
-                 "it go on)",
+        log_warn("process %ld does not answer because it is stopped, for example by Ctrl-Z (kill "
+                 "-CONT %ld continues it)",
                  j->pid, j->pid);
     else
         log_warn("process %ld does not answer: %s", shown_pid(j), strerror(why));
@@ -262,12 +262,12 @@ static struct job *pick(struct jobs *jobs, const char *which)
     if (hits == 1)
         return found;
     if (jobs->n == 0 && jobs->nsilent == 0)
-        log_error("no job of yours is running on this host");
+        log_error("you have no running job on this host");
     else if (hits == 0)
-        log_error("no%s job of yours with process or run id '%.100s' is running on this host",
+        log_error("you have no%s running job with process or run id '%.100s' on this host",
                   jobs->nsilent ? " other" : "", which);
     else
-        log_error("%d jobs of yours are running here: say which with -p PID", hits);
+        log_error("you have %d running jobs on this host; select one with -p PID", hits);
     return NULL;
 }
 
@@ -355,7 +355,7 @@ static void print_job(const struct job *j)
         printf("  node %ld of %ld, %ld workers in the job; ", number_of(s, "node"),
                number_of(s, "nodes"), number_of(s, "world_size"));
     else
-        printf("  the nodes are not complete yet; ");
+        printf("  not all nodes have joined yet; ");
     printf("coordinator %s%s\n",
            json_is_true(json_object_get(s, "coordinator")) ? "here, at " : "at ",
            text_of(s, "endpoint"));
@@ -395,7 +395,7 @@ static int do_status(struct jobs *jobs, const char *which, bool json)
     } else if (jobs->n) {
         print_list(jobs);
     } else if (jobs->nsilent == 0) {
-        log_notice("no job of yours is running on this host");
+        log_notice("you have no running job on this host");
     }
     return jobs->n == 0 && jobs->nsilent;
 }
@@ -453,21 +453,21 @@ static int do_stop(struct jobs *jobs, const char *which, bool json, bool wait)
 static const char usage[] =
     "Usage: dlaunchctl [options] status | stop\n"
     "\n"
-    "Shows or stops the jobs that you have running under dlaunch on this host.\n"
+    "Show or stop your dlaunch jobs on this host.\n"
     "\n"
-    "  status               All of them, one a line; with -p one of them, with its\n"
-    "                       workers.\n"
-    "  stop                 Stop a job as SIGTERM does; asked again, half a second later\n"
-    "                       or more, kill its workers at once. Without -p: the only one\n"
-    "                       there is.\n"
+    "  status               List all jobs; with -p, show one job and its workers.\n"
+    "  stop                 Stop a job as SIGTERM does. A second stop, at least half a\n"
+    "                       second later, kills its workers. -p can be omitted if only\n"
+    "                       one job is running.\n"
     "\n"
-    "  -p, --job PID|ID     The job, by the process id of its dlaunch or by its run id.\n"
-    "  --wait               stop: return when the job has ended.\n"
-    "  --json               Answer in JSON.\n"
-    "  --version, -h, --help\n"
+    "  -p, --job PID|ID     Select a job by the process id of its dlaunch or by run id.\n"
+    "  --wait               With stop: return when the job has ended.\n"
+    "  --json               Print JSON.\n"
+    "  --version            Print the version.\n"
+    "  -h, --help           Print this text.\n"
     "\n"
-    "Exit status: 0; 1 when there is no such job or it does not answer; 2 for a bad\n"
-    "option.\n";
+    "Exit status: 0; 1 if the job does not exist or does not answer; 2 for wrong\n"
+    "arguments.\n";
 
 /* The exit status, when what was printed has arrived. */
 static int end_output(int rc)
@@ -513,19 +513,19 @@ int main(int argc, char **argv)
     }
     if (argc - optind != 1) {
         if (argc == optind)
-            log_error("one command is needed, status or stop; see dlaunchctl --help");
+            log_error("missing command (status or stop); see dlaunchctl --help");
         else
-            log_error("'%s' after '%s': a job is named by -p", argv[optind + 1], argv[optind]);
+            log_error("unexpected argument '%s' (select a job with -p)", argv[optind + 1]);
         return 2;
     }
     command = argv[optind];
     stop = strcmp(command, "stop") == 0;
     if (!stop && strcmp(command, "status") != 0) {
-        log_error("there is no command '%s': say status or stop; see dlaunchctl --help", command);
+        log_error("unknown command '%s' (status or stop); see dlaunchctl --help", command);
         return 2;
     }
     if (wait && !stop) {
-        log_error("--wait goes with stop");
+        log_error("--wait needs the command stop");
         return 2;
     }
     find_jobs(&jobs, which);

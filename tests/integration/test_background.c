@@ -120,7 +120,7 @@ START_TEST(a_second_one_is_refused)
     dlaunch_start(&p, g_env,
                   "--daemon --pid_file %%T/pid --log_file %%T/log2 %%W append %%T/second");
     expect_status(&p, 2, 10);
-    expect_text(p.err, test_text("%d holds it, so that job is running", pid));
+    expect_text(p.err, test_text("%d, so that job is still running", pid));
     ck_assert_int_ne(access(tmppath("second"), F_OK), 0);
     proc_fini(&p);
     kill(pid, SIGKILL); /* the pid file stays, and holds nobody up when the agent has ended too */
@@ -177,7 +177,7 @@ START_TEST(two_with_one_pid)
 {
     struct proc p[2], ctl_p;
     if (proc_run(&ctl_p, ARGV("unshare", "-pf", "--mount-proc", "true"), NULL, 10) != 0) {
-        test_skip("cannot make a PID namespace: %s", ctl_p.err);
+        test_skip("cannot create a PID namespace: %s", ctl_p.err);
         return;
     }
     proc_fini(&ctl_p);

@@ -174,15 +174,15 @@ START_TEST(several_jobs)
     proc_fini(&p);
     ck_assert_int_eq(ctl(&p, ARGV("-p", "twin", "stop")), 1);
     ck_assert_str_eq(p.err,
-                     "dlaunchctl: 2 jobs of yours are running here: say which with -p PID\n");
+                     "dlaunchctl: you have 2 running jobs on this host; select one with -p PID\n");
     proc_fini(&p);
     ck_assert_int_eq(ctl(&p, ARGV("stop")), 1);
-    ck_assert_ptr_nonnull(strstr(p.err, "say which with -p PID"));
+    ck_assert_ptr_nonnull(strstr(p.err, "select one with -p PID"));
     proc_fini(&p);
     ck_assert_int_eq(ctl(&p, ARGV("-p", "nothing", "status")), 1);
-    ck_assert_str_eq(p.err,
-                     "dlaunchctl: no job of yours with process or run id 'nothing' is running "
-                     "on this host\n");
+    ck_assert_str_eq(
+        p.err,
+        "dlaunchctl: you have no running job with process or run id 'nothing' on this host\n");
     proc_fini(&p);
     end(a);
     end(b);
@@ -226,13 +226,13 @@ START_TEST(dead_and_hung_launchers)
     ck_assert_int_eq(ctl(&p, ARGV("-p", "well", "status")), 0);
     ck_assert_int_lt(access(path, F_OK), 0);
     snprintf(said, sizeof(said),
-             "dlaunchctl: process %d does not answer: it is stopped, as by Ctrl-Z (kill -CONT %d "
-             "lets it go on)\n",
+             "dlaunchctl: process %d does not answer because it is stopped, for example by Ctrl-Z "
+             "(kill -CONT %d continues it)\n",
              (int)hung, (int)hung);
     ck_assert_ptr_nonnull(strstr(p.err, said)); /* other jobs of this user may hang, too */
     proc_fini(&p);
     ck_assert_int_eq(ctl(&p, ARGV("stop")), 1); /* which of them is not for us to choose */
-    ck_assert_ptr_nonnull(strstr(p.err, "jobs of yours are running here: say which with -p PID"));
+    ck_assert_ptr_nonnull(strstr(p.err, "running jobs on this host; select one with -p PID"));
     proc_fini(&p);
     end(well);
     ck_assert_int_eq(ctl(&p, ARGV("-p", pid_text(hung), "stop")), 1);
@@ -240,7 +240,8 @@ START_TEST(dead_and_hung_launchers)
     ck_assert_ptr_null(strstr(p.err, "is running on this host"));
     proc_fini(&p);
     ck_assert_int_eq(ctl(&p, ARGV("-p", "nothing", "stop")), 1);
-    ck_assert_ptr_nonnull(strstr(p.err, "no other job of yours with process or run id 'nothing'"));
+    ck_assert_ptr_nonnull(
+        strstr(p.err, "you have no other running job with process or run id 'nothing'"));
     proc_fini(&p);
     int status = ctl(&p, ARGV("status"));
     ck_assert_ptr_nonnull(strstr(p.err, said));
@@ -315,10 +316,10 @@ START_TEST(usage)
         proc_fini(&p);
     }
     ck_assert_int_eq(ctl(&p, ARGV("stat")), 2);
-    ck_assert_ptr_nonnull(strstr(p.err, "there is no command 'stat': say status or stop"));
+    ck_assert_ptr_nonnull(strstr(p.err, "unknown command 'stat' (status or stop)"));
     proc_fini(&p);
     ck_assert_int_eq(ctl(&p, ARGV("stop", "42")), 2);
-    ck_assert_ptr_nonnull(strstr(p.err, "'42' after 'stop': a job is named by -p\n"));
+    ck_assert_ptr_nonnull(strstr(p.err, "unexpected argument '42' (select a job with -p)\n"));
     proc_fini(&p);
 }
 END_TEST

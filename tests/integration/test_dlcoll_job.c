@@ -145,7 +145,7 @@ static void expect_story(const char *text, int base, int ranks, const char *end)
             test_text("%.*s\n", (int)(next ? (size_t)(next - from) : strlen(from)), from);
         ck_assert_int_eq(times(own, "\n"), r == 1 ? 3 : 3 + !next);
         if (r == 1)
-            expect_operation(own, "rank 1: in none for ", "s");
+            expect_operation(own, "rank 1: not in any operation for ", "s");
         else
             expect_operation(own, "all_reduce #3 of 70000 f32 (sum)", end);
         expect_operation(own, "\n  broadcast #2 of 1000 f32 ended ", " s ago, took ");

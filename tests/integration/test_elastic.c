@@ -150,7 +150,7 @@ START_TEST(lost_nodes_have_a_budget)
     wait_lines(c.up, 10, 20);
     proc_kill(&c.p[1], SIGKILL);
     expect_status(&c, 0, 1);
-    expect_text(c.p[0].err, "Not started again: restarts after a lost node: 1 of 1");
+    expect_text(c.p[0].err, "No further restart: restarts after a lost node: 1 of 1");
     end(&c);
 }
 END_TEST
@@ -179,7 +179,7 @@ START_TEST(exit_codes_that_are_final)
                              "%%T/starts exit 65");
     ck_assert_int_eq(status, 65);
     ck_assert_int_eq(count_lines(tmppath("starts")), 1);
-    expect_text(p.err, "Not started again: exit code 65 is not");
+    expect_text(p.err, "No further restart: exit code 65 is not");
     proc_fini(&p);
 }
 END_TEST
@@ -190,7 +190,7 @@ START_TEST(the_same_failure_at_once_again_and_again)
     int status = dlaunch_run(&p, 60, "--max_restarts 100 %%W append %%T/starts exit 4");
     ck_assert_int_eq(status, 4);
     ck_assert_int_eq(count_lines(tmppath("starts")), 6);
-    expect_text(p.err, "Not started again: 6 starts in a row have ended so within 10 s");
+    expect_text(p.err, "No further restart: 6 starts in a row have ended so within 10 s");
     proc_fini(&p);
 }
 END_TEST

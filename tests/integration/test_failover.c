@@ -603,20 +603,21 @@ START_TEST(lists_of_endpoints_that_cannot_be)
         const char *line, *text;
     } wrong[] = {
         {"--rdzv_backend c10d --rdzv_endpoint a:1,b:x true", "'b:x': port 'x' is not a number"},
-        {"--rdzv_backend c10d --rdzv_endpoint a:1,,b true", "has an empty place in it"},
-        {"--rdzv_backend c10d --rdzv_endpoint a, true", "has an empty place in it"},
-        {"--rdzv_backend c10d --rdzv_endpoint a:1,b,a:1 true", "a:1 is in it twice"},
-        {"--rdzv_backend c10d --rdzv_endpoint a:0,b true", "port 0, a free one, cannot be known"},
+        {"--rdzv_backend c10d --rdzv_endpoint a:1,,b true", "has an empty entry"},
+        {"--rdzv_backend c10d --rdzv_endpoint a, true", "has an empty entry"},
+        {"--rdzv_backend c10d --rdzv_endpoint a:1,b,a:1 true", "a:1 is listed twice"},
+        {"--rdzv_backend c10d --rdzv_endpoint a:0,b true", "port 0 (any free port)"},
         {"--rdzv_backend c10d --rdzv_endpoint a,b!c true", "'b!c' is not host:port"},
-        {"--rdzv_endpoint a,b true", "a list of places needs --rdzv_backend c10d"},
+        {"--rdzv_endpoint a,b true", "a list of endpoints needs --rdzv_backend c10d"},
         {"--rdzv_backend c10d --rdzv_endpoint a,b,c,d,e,f,g,h,i,j,k,l,m,n,o,p,q true",
-         "more than 16 places"},
-        {"--rdzv_only --nnodes 2 --rdzv_endpoint a,b", "the coordinator is at one place"},
+         "more than 16 endpoints"},
+        {"--rdzv_only --nnodes 2 --rdzv_endpoint a,b",
+         "only one endpoint is possible with --rdzv_only"},
         {"--nnodes 2 --rdzv_conf keep_alive_max_attempt=1 true",
          "make a dead time of 5 s, too short"},
         {"--nnodes 2 --rdzv_conf keep_alive_interval=0.1 true",
          "make a dead time of 0.3 s, too short"},
-        {"--witness a,b,", "--witness: 'a,b,' has an empty place in it"},
+        {"--witness a,b,", "--witness: 'a,b,' has an empty entry"},
     };
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
         struct proc p;
@@ -635,15 +636,17 @@ START_TEST(what_launchers_without_workers_refuse)
     } wrong[] = {
         {"--rdzv_only --nnodes 2", "--rdzv_only: needs --rdzv_endpoint"},
         {"--rdzv_only --nnodes 2 --rdzv_endpoint :0", "--rdzv_endpoint: "},
-        {"--rdzv_only --rdzv_endpoint :29400", "needs the --nnodes of a job of several nodes"},
+        {"--rdzv_only --rdzv_endpoint :29400", "needs --nnodes of 2 or more"},
         {"--rdzv_only --nnodes 2 --rdzv_backend static --rdzv_endpoint n0",
          "--rdzv_only: needs --rdzv_backend c10d"},
-        {"--rdzv_only --nnodes 2 --rdzv_endpoint :29400 true", "a program is given: true"},
-        {"--witness n0 true", "--witness: runs no workers, but a program is given: true"},
-        {"--witness ''", "--witness: is empty"},
+        {"--rdzv_only --nnodes 2 --rdzv_endpoint :29400 true",
+         "takes no program, but one is given: true"},
+        {"--witness n0 true", "--witness: takes no program, but one is given: true"},
+        {"--witness ''", "--witness: the value is empty"},
         {"--witness n0:x", "--witness: 'n0:x': port 'x' is not a number"},
-        {"--witness n0 --rdzv_only --nnodes 2 --rdzv_endpoint :29400", "is not the coordinator"},
-        {"--witness n0 --standalone", "no place in a job on one node"},
+        {"--witness n0 --rdzv_only --nnodes 2 --rdzv_endpoint :29400",
+         "--witness: cannot be combined with --rdzv_only"},
+        {"--witness n0 --standalone", "--witness: cannot be combined with --standalone"},
     };
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
         struct proc p;

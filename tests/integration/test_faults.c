@@ -52,7 +52,7 @@ START_TEST(killed_from_outside)
     expect_status(&p, 137, 5);
     ck_assert_double_lt(seconds_since(start), test_seconds(1));
     expect_text(p.err, "was killed by SIGKILL; restart 1 of 1");
-    expect_words(p.err, "killed by someone else, not by dlaunch");
+    expect_words(p.err, "killed by another process, not by dlaunch");
     proc_fini(&p);
 }
 END_TEST
@@ -66,7 +66,7 @@ START_TEST(killed_for_want_of_memory)
     }
     char *dir = test_text("%s/dlaunch-test-faults.%d", own, (int)getpid());
     if (mkdir(dir, 0755) < 0) {
-        test_skip("cannot make %s", dir);
+        test_skip("cannot create %s", dir);
         return;
     }
     struct proc p;
@@ -143,7 +143,7 @@ START_TEST(a_daemon_where_there_is_no_proc)
     ck_assert_msg(status == 125, "exit %d\n%s", status, p.err);
     expect_text(p.err, "what the workers left behind could not be killed: those that /proc does "
                        "not show\n");
-    expect_words(p.err, "Still alive, and not to be ended: those that /proc does not show");
+    expect_words(p.err, "Processes that could not be killed: those that /proc does not show");
     proc_fini(&p);
 }
 END_TEST

@@ -129,10 +129,10 @@ START_TEST(what_has_no_effect_is_said)
         const char *options, *says;
     } rows[] = {
         {"--duplicate_stdout_filters a",
-         "--duplicate_stdout_filters has no effect: it needs --tee 1"},
-        {"-t 1 --log_dir %T/logs --duplicate_stderr_filters a", "it needs --tee 2"},
-        {"--local_ranks_filter 2,9", "--local_ranks_filter 2,9: none of them is among the local "
-                                     "ranks of this node, 0 to 1"},
+         "--duplicate_stdout_filters has no effect without --tee 1"},
+        {"-t 1 --log_dir %T/logs --duplicate_stderr_filters a", "has no effect without --tee 2"},
+        {"--local_ranks_filter 2,9", "--local_ranks_filter 2,9: the local ranks of this "
+                                     "node are 0 to 1"},
         {"--local_ranks_filter 1,9", NULL},
         {"--local_ranks_filter -1", NULL},
         {"--elastic", "--elastic has no effect without --nnodes MIN:MAX"},
@@ -208,7 +208,7 @@ START_TEST(no_place_for_files)
                    env, 0);
         int status = proc_wait(&p, 20);
         if (status == 99 || strstr(p.err, "unshare failed")) {
-            test_skip("no place for files: cannot make folders read-only: %s", p.err);
+            test_skip("no place for files: cannot create folders read-only: %s", p.err);
             return;
         }
         ck_assert_msg(status == (needed ? 2 : 0), "exit %d: %s", status, p.err);

@@ -24,7 +24,7 @@ static const struct {
     {"--rdzv_backend zoo", "--rdzv_backend: "},
     {"--nnodes 2 --rdzv_backend file", "--rdzv_endpoint"},
     {"--nnodes 2 --rdzv_backend file --rdzv_endpoint %T/no/f",
-     "--rdzv_endpoint: cannot make a file"},
+     "--rdzv_endpoint: cannot create a file"},
     {"--rdzv_endpoint host:0x10", "--rdzv_endpoint: "},
     {"--nnodes 2 --rdzv_endpoint [fd77::1", "--rdzv_endpoint: "},
     {"--nnodes 2 --rdzv_endpoint fd77::1:29400",
@@ -33,7 +33,8 @@ static const struct {
     {"--rdzv_conf keep_alive_max_attempt=0", "--rdzv_conf: keep_alive_max_attempt: "},
     {"--rdzv_conf what", "--rdzv_conf: 'what' is not KEY=VALUE"},
     {"--master_port 65536", "--master_port: "},
-    {"--interface nosuch0", "--interface: no interface 'nosuch0' with an address here (there is: "},
+    {"--interface nosuch0",
+     "--interface: no interface 'nosuch0' with an address on this host (available: "},
     {"--master_store some", "--master_store: 'some' is not one of agent, relay, none"},
     {"--store_compat 3", "--store_compat: '3' is not one of 2.1, 1.13"},
     {"--stdin rank1", "--stdin: 'rank1' is not one of none, rank0, all"},
@@ -43,7 +44,7 @@ static const struct {
     {"--restart_backoff soon", "--restart_backoff: 'soon' is not a time"},
     {"--timeout 3y", "--timeout: '3y' is not a time (seconds, or a number with ms, s, min or h)"},
     {"--shutdown_timeout -1", "--shutdown_timeout: '-1' is not a time"},
-    {"--signals_to_handle SIGTERM,SIGFOO", "--signals_to_handle: there is no signal 'SIGFOO'"},
+    {"--signals_to_handle SIGTERM,SIGFOO", "--signals_to_handle: unknown signal 'SIGFOO'"},
     {"--signals_to_handle SIGKILL", "--signals_to_handle: "},
     {"--signals_to_handle SIGCHLD", "--signals_to_handle: SIGCHLD cannot be handled"},
     {"--isolate jail", "--isolate: 'jail' is not one of auto, none, pidns"},
@@ -57,12 +58,13 @@ static const struct {
     {"--verbsoe", "unknown option --verbsoe (did you mean --verbose?)"},
     {"--rdzv x", "--rdzv"},
     {"-q", "unknown option -q"},
-    {"-np 4", "unknown option -np (workers of this node: --nproc_per_node)"},
-    {"-N 2", "unknown option -N (nodes: --nnodes; workers of this node: --nproc_per_node)"},
-    {"-host a,b", "unknown option -host (dlaunch is started on every node itself"},
-    {"--hostfile=h", "unknown option --hostfile (dlaunch is started on every node itself"},
-    {"--no_restart_codes 2,300", "--no_restart_codes: 300: the exit codes of a failure are 1 to"},
-    {"--no_restart_codes 78-64", "--no_restart_codes: 78-64: the first one is greater than"},
+    {"-np 4", "unknown option -np (use --nproc_per_node for the workers on this node)"},
+    {"-N 2", "unknown option -N (use --nnodes for nodes and --nproc_per_node for the workers on "
+             "this node)"},
+    {"-host a,b", "unknown option -host (start dlaunch on every node"},
+    {"--hostfile=h", "unknown option --hostfile (start dlaunch on every node"},
+    {"--no_restart_codes 2,300", "--no_restart_codes: 300: out of range (1 to 255)"},
+    {"--no_restart_codes 78-64", "--no_restart_codes: 78-64: the first code is greater than"},
     {"--nnodes 2 --rdzv_conf keep_alive_interval=1,keep_alive_max_attempt=1",
      "--rdzv_conf: keep_alive_interval 1 s times keep_alive_max_attempt 1 make a dead time of 1 s, "
      "too short: it must be 3.1 s at least"},
@@ -164,7 +166,7 @@ START_TEST(files_that_cannot_be_had)
         {"--conf /tmp %W", "/tmp: Is a directory"},
         {"--log_dir /proc/x -r 3 %W", "/proc/x: No such file or directory"},
         {"--log_dir /dev/null/x -r 3 %W", "--log_dir: "},
-        {"--report /no/where/r %W", "--report: /no/where: No such file or directory"},
+        {"--report /no/where/r %W", "--report: /no/where/r: No such file or directory"},
         {"--pid_file /no/where/p %W", "--pid_file: /no/where/p: No such file or directory"},
         {"--log_file /no/where/l %W", "--log_file: /no/where/l: No such file or directory"},
     };
@@ -179,7 +181,7 @@ START_TEST(pid_file_that_is_none)
     write_file(tmppath("notes"), "my notes\n");
     dlaunch_start(&p, NULL, "--pid_file %%T/notes %%W append %%T/up");
     expect_status(&p, 2, 10);
-    expect_text(p.err, "what it holds is no process id: not overwritten");
+    expect_text(p.err, "exists and is not a pid file, so it was not overwritten");
     ck_assert_int_eq(times(p.err, "\n"), 1);
     ck_assert_int_ne(access(tmppath("up"), F_OK), 0);
     ck_assert_str_eq(text_of_file(tmppath("notes")), "my notes\n");

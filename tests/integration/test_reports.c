@@ -174,7 +174,7 @@ START_TEST(out_of_memory_in_an_earlier_round)
     }
     char *dir = test_text("%s/dlaunch-test.%d", own, (int)getpid());
     if (mkdir(dir, 0755) < 0) {
-        test_skip("cannot make %s", dir);
+        test_skip("cannot create %s", dir);
         return;
     }
     write_file(script, "#!/bin/sh\n"
@@ -259,7 +259,7 @@ static const struct {
     {"not json at all", "not json at all"},
     {"{\"message\": 17}", "17"},
     {"\\\\033[2J\\\\000\\\\377 \\\\033]0;title\\\\007 end", "end"},
-    {"", "(it wrote nothing)"},
+    {"", "(no output)"},
 };
 
 START_TEST(error_file)

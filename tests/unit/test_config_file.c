@@ -128,77 +128,71 @@ static const struct {
     {"[job]\nOMP_NUM_THREADS = 2\n",
      "job.ini:2: unknown key OMP_NUM_THREADS (variables belong in [env])\n"},
     {"[rendevous]\nid = x\nbananas = 1\n",
-     "job.ini:1: there is no section [rendevous] (did you mean [rendezvous]?)\n"},
+     "job.ini:1: unknown section [rendevous] (did you mean [rendezvous]?)\n"},
     {"[bananas]\n",
-     "job.ini:1: there is no section [bananas] (there are job, rendezvous, security, "
+     "job.ini:1: unknown section [bananas] (known sections: job, rendezvous, security, "
      "program, restart, stop, log, bind, daemon and env)\n"},
     {"[]\nx = 1\n",
-     "job.ini:1: there is no section [] (there are job, rendezvous, security, program, "
+     "job.ini:1: unknown section [] (known sections: job, rendezvous, security, program, "
      "restart, stop, log, bind, daemon and env)\n"},
-    {"[job\nnnodes = 2\n", "job.ini:1: a section is written [name]\n"},
-    {"[job] x\n", "job.ini:1: a section is written [name]\n"},
-    {"nnodes = 2\nnnodes = 3\n", "job.ini:2: nnodes is given again (first in line 1)\n"},
-    {"nnodes = 2\n[job]\nNNodes = 2\n", "job.ini:3: nnodes is given again (first in line 1)\n"},
-    {"command = a\ncommand = b\n", "job.ini:2: command is given again (first in line 1)\n"},
-    {"[env]\nA = 1\nB = 2\nA = 3\n", "job.ini:4: A is given again (first in job.ini:2)\n"},
+    {"[job\nnnodes = 2\n", "job.ini:1: a section header must be written as [name]\n"},
+    {"[job] x\n", "job.ini:1: a section header must be written as [name]\n"},
+    {"nnodes = 2\nnnodes = 3\n", "job.ini:2: nnodes is given twice (first in line 1)\n"},
+    {"nnodes = 2\n[job]\nNNodes = 2\n", "job.ini:3: nnodes is given twice (first in line 1)\n"},
+    {"command = a\ncommand = b\n", "job.ini:2: command is given twice (first in line 1)\n"},
+    {"[env]\nA = 1\nB = 2\nA = 3\n", "job.ini:4: A is given twice (first at job.ini:2)\n"},
     {"nnodes = two\n", "job.ini:1: nnodes: 'two' is neither N nor MIN:MAX\n"},
     {"nproc_per_node = 8 # gpus\n", "job.ini:1: nproc_per_node: '8 # gpus' is neither a number nor "
                                     "auto, cpu or gpu (a comment must "
                                     "be a line of its own)\n"},
     {"max_restarts = 8 ; gpus\n", "job.ini:1: max_restarts: '8 ; gpus' is not a whole number (a "
                                   "comment must be a line of its own)\n"},
-    {"log_dir = /logs # here\n", "job.ini:1: log_dir: is '/logs # here' one value? A comment must "
-                                 "be a line of its own; a value "
-                                 "with '#' or ';' in it needs double quotes\n"},
-    {"[env]\nA = b ; c\n",
-     "job.ini:2: A: is 'b ; c' one value? A comment must be a line of its own; a value with '#' or "
-     "';' in it needs double quotes\n"},
+    {"log_dir = /logs # here\n",
+     "job.ini:1: log_dir: '/logs # here' is ambiguous; a comment must be a line of its own, and a "
+     "value with '#' or ';' needs double quotes\n"},
+    {"[env]\nA = b ; c\n", "job.ini:2: A: 'b ; c' is ambiguous; a comment must be a line of its "
+                           "own, and a value with '#' or ';' needs double quotes\n"},
     {"max_restarts =\n", "job.ini:1: max_restarts: '' is not a whole number\n"},
     {"bind = cores\n",
      "job.ini:1: bind: 'cores' is not one of none, core, numa (did you mean core?)\n"},
     {"standalone = perhaps\n", "job.ini:1: standalone: 'perhaps' is neither yes nor no\n"},
-    {"nnodes = 2\n  nproc_per_node = 8\n", "job.ini:2: the line is indented: begin it at the "
-                                           "margin (indented, it would continue the line "
-                                           "above)\n"},
-    {"[job]\n\tnnodes = 2\n", "job.ini:2: the line is indented: begin it at the margin (indented, "
-                              "it would continue the line "
-                              "above)\n"},
-    {"command = ./train \\\n  --lr 3\n", "job.ini:2: the line is indented: begin it at the margin "
-                                         "(indented, it would continue the line "
-                                         "above)\n"},
+    {"nnodes = 2\n  nproc_per_node = 8\n",
+     "job.ini:2: the line must not be indented (it would continue the line above)\n"},
+    {"[job]\n\tnnodes = 2\n",
+     "job.ini:2: the line must not be indented (it would continue the line above)\n"},
+    {"command = ./train \\\n  --lr 3\n",
+     "job.ini:2: the line must not be indented (it would continue the line above)\n"},
     {"nnodes\n", "job.ini:1: 'nnodes' is not key = value\n"},
     {"nnodes: 2\n", "job.ini:1: 'nnodes: 2' is not key = value\n"},
     {"[env]\nA:B = c\n", "job.ini:2: 'A:B = c' is not key = value\n"},
-    {"= 2\n", "job.ini:1: no key in front of '='\n"},
-    {"[env]\nA B = 2\n", "job.ini:2: 'A B' cannot be the name of a variable\n"},
-    {"[env]\nA-B = 2\n", "job.ini:2: 'A-B' cannot be the name of a variable\n"},
+    {"= 2\n", "job.ini:1: the key before '=' is missing\n"},
+    {"[env]\nA B = 2\n", "job.ini:2: 'A B' is not a valid variable name\n"},
+    {"[env]\nA-B = 2\n", "job.ini:2: 'A-B' is not a valid variable name\n"},
     {"[log]\nnnodes = 2\n", "job.ini:2: nnodes belongs in [job]\n"},
     {"[log]\nmax_restarts = 2\n", "job.ini:2: max_restarts belongs in [restart] (or in [job])\n"},
     {"[log]\ncommand = x\n", "job.ini:2: command belongs in [job]\n"},
     {"[rendezvous]\ntimeout = 3\n", "job.ini:2: timeout belongs in [stop] (or in [job])\n"},
     {"[rendezvous]\njoin_timeout = 60\n",
-     "job.ini:2: join_timeout is a part of rdzv_conf: write rdzv_conf = join_timeout=VALUE\n"},
+     "job.ini:2: join_timeout is a key of rdzv_conf; write rdzv_conf = join_timeout=VALUE\n"},
     {"help = yes\n", "job.ini:1: --help is for the command line only\n"},
     {"conf = x\n", "job.ini:1: --conf is for the command line and the environment only\n"},
     {"[security]\ntoken-fd = 3\n",
      "job.ini:2: --token_fd is for the command line and the environment only\n"},
     {"dry-run = yes\n", "job.ini:1: --dry_run is for the command line only\n"},
-    {"command =\n", "job.ini:1: command: no word in it\n"},
-    {"command = './train\n", "job.ini:1: command: a ' without its end\n"},
-    {"command = ./train \"a\n", "job.ini:1: command: a \" without its end\n"},
-    {"command = ./a && ./b\n",
-     "job.ini:1: command: '&&': no shell reads the command (sh -c '...' would, or quote it)\n"},
-    {"command = ./a ; ./b\n",
-     "job.ini:1: command: ';': no shell reads the command (sh -c '...' would, or quote it)\n"},
+    {"command =\n", "job.ini:1: command: the command is empty\n"},
+    {"command = './train\n", "job.ini:1: command: missing closing '\n"},
+    {"command = ./train \"a\n", "job.ini:1: command: missing closing \"\n"},
+    {"command = ./a && ./b\n", "job.ini:1: command: '&&' has no meaning, because the command is "
+                               "not run by a shell (use sh -c '...', or quote it)\n"},
+    {"command = ./a ; ./b\n", "job.ini:1: command: ';' has no meaning, because the command is not "
+                              "run by a shell (use sh -c '...', or quote it)\n"},
     {"command = ./a # go\n",
      "job.ini:1: command: '# go': a comment must be a line of its own (or quote it)\n"},
     /* everything is told, in order */
     {"nnode = 2\n[jop]\nx = 1\n[job]\n nnodes = 2\nmax_restarts = x\nrole\n",
      "job.ini:1: unknown key nnode (did you mean nnodes?)\n"
-     "job.ini:2: there is no section [jop] (did you mean [job]?)\n"
-     "job.ini:5: the line is indented: begin it at the margin (indented, it would continue the "
-     "line "
-     "above)\n"
+     "job.ini:2: unknown section [jop] (did you mean [job]?)\n"
+     "job.ini:5: the line must not be indented (it would continue the line above)\n"
      "job.ini:6: max_restarts: 'x' is not a whole number\n"
      "job.ini:7: 'role' is not key = value\n"},
 };
@@ -289,7 +283,7 @@ START_TEST(long_section_name)
     snprintf(text, sizeof(text), "[log]\n[%s]\nnnodes = 2\n[job]\nrole = x\n", name);
     read_text(&r, text, strlen(text));
     ck_assert_int_eq(r.n, 1);
-    ck_assert_ptr_nonnull(strstr(r.errors, "job.ini:2: there is no section"));
+    ck_assert_ptr_nonnull(strstr(r.errors, "job.ini:2: unknown section"));
     ck_assert_str_eq(text_of(&r, OPT_role), "x");
     result_fini(&r);
 }
@@ -319,7 +313,7 @@ START_TEST(a_file_of_something_else)
     read_text(&r, text, strlen(text));
     ck_assert_int_eq(r.n, CONFIG_ERRORS_MAX + 1);
     ck_assert_ptr_nonnull(
-        strstr(r.errors, "job.ini:20: so many errors that the rest is not looked at\n"));
+        strstr(r.errors, "job.ini:20: too many errors; the rest of the file was not checked\n"));
     result_fini(&r);
 }
 END_TEST
@@ -329,7 +323,7 @@ START_TEST(binary)
     struct result r;
     static const char text[] = "nnodes = 2\nro\0le = x\nrole = y\n";
     read_text(&r, text, sizeof(text) - 1);
-    ck_assert_str_eq(r.errors, "job.ini:2: a NUL byte: this is not a text file\n");
+    ck_assert_str_eq(r.errors, "job.ini:2: the line has a NUL byte, so this is not a text file\n");
     ck_assert_str_eq(text_of(&r, OPT_role), "y");
     result_fini(&r);
 }

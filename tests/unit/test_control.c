@@ -194,7 +194,7 @@ START_TEST(other_words)
     static const char *const words[] = {"\n", "stop \n", "STOP\n", "help\n", "stop\r\n"};
     for (size_t i = 0; i < ARRAY_LEN(words); i++) {
         char *text = ask(words[i]);
-        ck_assert_str_eq(text, "{\"error\":\"the commands are status and stop\"}\n");
+        ck_assert_str_eq(text, "{\"error\":\"unknown command (status or stop)\"}\n");
         free(text);
     }
     ck_assert_int_eq(stops, 0);

@@ -51,11 +51,11 @@ START_TEST(pid_file_lives_as_long_as_the_job)
     free(text);
     struct pid_file other;
     ck_assert_int_eq(pid_file_open(&other, pid_path, &e), -EBUSY);
-    snprintf(want, sizeof(want), "process %d holds it", (int)getpid());
+    snprintf(want, sizeof(want), "is locked by process %d", (int)getpid());
     ck_assert_msg(strstr(e.msg, want), "%s", e.msg);
     ck_assert_int_eq(truncate(pid_path, 0), 0); /* not written yet */
     ck_assert_int_eq(pid_file_open(&other, pid_path, &e), -EBUSY);
-    ck_assert_msg(strstr(e.msg, "another process holds it"), "%s", e.msg);
+    ck_assert_msg(strstr(e.msg, "is locked by another process"), "%s", e.msg);
     pid_file_close(&other); /* never open: removes nothing */
     ck_assert_int_eq(access(pid_path, F_OK), 0);
     pid_file_close(&p);
@@ -88,7 +88,7 @@ START_TEST(pid_file_left_behind)
     log_set_writer(keep_line, NULL);
     ck_assert_msg(pid_file_open(&p, pid_path, &e) == 0, "%s", e.msg);
     char want[80];
-    snprintf(want, sizeof(want), "is stale: process %d left it behind", (int)pid);
+    snprintf(want, sizeof(want), "pid of process %d", (int)pid);
     ck_assert_msg(strstr(g_said, want), "%s", g_said);
     pid_file_close(&p);
 }
@@ -120,7 +120,7 @@ START_TEST(pid_file_mistakes)
     for (size_t i = 0; i < ARRAY_LEN(foreign); i++) {
         write_file(tmppath("notes"), foreign[i]);
         ck_assert_int_eq(pid_file_open(&p, tmppath("notes"), &e), -EINVAL);
-        ck_assert_msg(strstr(e.msg, "what it holds is no process id"), "%s", e.msg);
+        ck_assert_msg(strstr(e.msg, "exists and is not a pid file"), "%s", e.msg);
         pid_file_close(&p);
         char *still = read_file(tmppath("notes"));
         ck_assert_str_eq(still, foreign[i]);

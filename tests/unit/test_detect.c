@@ -174,9 +174,10 @@ START_TEST(slurm_tasks_without_a_job_of_the_step)
                               "SLURM_STEP_TASKS_PER_NODE=4", NULL};
     char *got = run_as("torchrun", one_node, ARGV("--nproc_per_node", "1", "x"), NULL, NULL);
     ck_assert_str_eq(got, "1 any 77.1 127.0.0.1 29500");
-    ck_assert_str_eq(g_said, "dlaunch: Slurm step 77.1 has 4 tasks on this node: each dlaunch is a "
-                             "job of its own; one that starts N workers: srun --ntasks-per-node=1 "
-                             "dlaunch --nproc_per_node N ...\n");
+    ck_assert_str_eq(
+        g_said, "dlaunch: Slurm step 77.1 has 4 tasks on this node, and each dlaunch is a separate "
+                "job; to start N workers by one dlaunch, use srun --ntasks-per-node=1 "
+                "dlaunch --nproc_per_node N ...\n");
     free(got);
     char *const terminal[] = {ONE_NODE_STEP, "SLURM_STEP_NUM_TASKS=4",
                               "SLURM_STEP_TASKS_PER_NODE=4", "SLURM_PTY_PORT=40000", NULL};
@@ -261,21 +262,21 @@ START_TEST(slurm_refusals)
     } rows[] = {
         {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2",
           "SLURM_STEP_NUM_TASKS=8", "SLURM_STEP_NODELIST=n[1-2]"},
-         "! the Slurm step has 8 tasks on 2 nodes, but a job of its nodes wants one dlaunch on "
-         "each, which starts the workers: srun --nodes=2 --ntasks-per-node=1 dlaunch "
-         "--nproc_per_node N ... (--no_detect to ignore, --standalone for a job on this node "
-         "alone)"},
+         "! the Slurm step has 8 tasks on 2 nodes, but one dlaunch per node is needed, which "
+         "starts the workers of that node: srun --nodes=2 --ntasks-per-node=1 dlaunch "
+         "--nproc_per_node N ... (--no_detect ignores Slurm, --standalone runs a job on this node "
+         "only)"},
         {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=3",
           "SLURM_STEP_NUM_TASKS=3", "SLURM_STEP_TASKS_PER_NODE=2,1", "SLURM_STEP_NODELIST=n[1-3]"},
-         "! the Slurm step has 3 tasks on 3 nodes, but a job of its nodes wants one dlaunch on "
-         "each, which starts the workers: srun --nodes=3 --ntasks-per-node=1 dlaunch "
-         "--nproc_per_node N ... (--no_detect to ignore, --standalone for a job on this node "
-         "alone)"},
+         "! the Slurm step has 3 tasks on 3 nodes, but one dlaunch per node is needed, which "
+         "starts the workers of that node: srun --nodes=3 --ntasks-per-node=1 dlaunch "
+         "--nproc_per_node N ... (--no_detect ignores Slurm, --standalone runs a job on this node "
+         "only)"},
         {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2",
           "SLURM_STEP_NODELIST=n[1-"},
-         "! SLURM_STEP_NODELIST: '1-': a bracket holds numbers and ranges, as in [1-3,7]"},
+         "! SLURM_STEP_NODELIST: '1-': brackets must contain numbers and ranges, such as [1-3,7]"},
         {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2"},
-         "! a Slurm step without SLURM_STEP_NODELIST; use --no_detect"},
+         "! this Slurm step has no SLURM_STEP_NODELIST; use --no_detect to ignore Slurm"},
         {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=x", "SLURM_STEP_NUM_NODES=2",
           "SLURM_STEP_NODELIST=n[1-2]"},
          "! SLURM_NODEID: 'x' is not a whole number"},
@@ -295,8 +296,8 @@ START_TEST(slurm_elsewhere)
     char *got =
         run(ENV("SLURM_JOB_ID=7", "SLURM_NODEID=0", "SLURM_JOB_NUM_NODES=4"), NULL, NULL, NULL);
     ck_assert_str_eq(got, none);
-    ck_assert_str_eq(g_said, "dlaunch: Slurm job 7 has 4 nodes, but without srun this runs on one: "
-                             "srun --nodes=4 --ntasks-per-node=1 dlaunch ...\n");
+    ck_assert_str_eq(g_said, "dlaunch: Slurm job 7 has 4 nodes, but without srun dlaunch runs on "
+                             "one of them; use srun --nodes=4 --ntasks-per-node=1 dlaunch ...\n");
     free(got);
     got = run(ENV("SLURM_JOB_ID=7", "SLURM_STEP_ID=4294967291", "SLURM_NODEID=0",
                   "SLURM_JOB_NUM_NODES=1"),
@@ -378,18 +379,17 @@ START_TEST(kubernetes_indexed_job)
     free(got);
     got = run(ENV(POD), ARGV("x"), "train-2", pod_hosts);
     ck_assert_str_eq(got, "1 any none 127.0.0.1 29500");
-    ck_assert_str_eq(g_said,
-                     "dlaunch: indexed Kubernetes job, pod 2: without --nnodes this runs on "
-                     "this pod alone\n");
+    ck_assert_str_eq(
+        g_said,
+        "dlaunch: indexed Kubernetes job, pod 2: without --nnodes the job runs on this pod only\n");
     free(got);
     got = run(ENV(POD), ARGV("--nnodes", "4", "x"), "train-2", NULL);
-    ck_assert_str_eq(got,
-                     "! indexed Kubernetes job, pod 2 (train-2): the address of pod 0 cannot be "
-                     "told; set the pods' subdomain to a headless service, or give "
-                     "--master_addr");
+    ck_assert_str_eq(got, "! indexed Kubernetes job, pod 2 (train-2): cannot find the address of "
+                          "pod 0; set the pods' subdomain to a headless service, or give "
+                          "--master_addr");
     free(got);
     got = run(ENV(POD), ARGV("--nnodes", "4", "x"), "train-3", pod_hosts);
-    ck_assert_ptr_nonnull(strstr(got, "cannot be told"));
+    ck_assert_ptr_nonnull(strstr(got, "cannot find the address"));
     free(got);
     /* not in Kubernetes, or not indexed */
     got = run(ENV("JOB_COMPLETION_INDEX=2"), ARGV("--nnodes", "4", "x"), "train-2", pod_hosts);
@@ -411,11 +411,11 @@ START_TEST(kubernetes_jobset)
     free(got);
     got = run(ENV(POD), ARGV("--nnodes", "8", "x"), "js-workers-1-2",
               "10.2.3.4 js-workers-1-2.js.ns.svc.cluster.local js-workers-1-2\n");
-    ck_assert_str_eq(got,
-                     "! js-workers-1 looks like job 1 of JobSet js, and this is pod 2 of it: in a "
-                     "JobSet of several jobs only you know where they meet (--master_addr) and the "
-                     "--node_rank (job-global-index times pods of a job, plus pod); in a plain Job "
-                     "--master_addr of pod 0 is enough (--no_detect to ignore)");
+    ck_assert_str_eq(
+        got,
+        "! js-workers-1 looks like job 1 of JobSet js, and this is pod 2 of it: for a JobSet of "
+        "several jobs give --master_addr and --node_rank (job-global-index times pods per job, "
+        "plus pod); for a plain Job give --master_addr of pod 0 (--no_detect ignores Kubernetes)");
     free(got);
     /* A plain job whose name begins as that of its service does looks the same. */
     got = run(ENV(POD), ARGV("--nnodes", "4", "--master_addr", "train-run-3-0.train", "x"),
@@ -486,7 +486,7 @@ START_TEST(hostile_environment)
     memset(host, '7', sizeof(host));
     host[sizeof(host) - 1] = '\0';
     got = run(ENV(POD), ARGV("--nnodes", "4", "x"), host, pod_hosts);
-    ck_assert_ptr_nonnull(strstr(got, "cannot be told"));
+    ck_assert_ptr_nonnull(strstr(got, "cannot find the address"));
     free(got);
 }
 END_TEST

@@ -136,7 +136,8 @@ START_TEST(files)
     for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
         const char *path = i < 4 ? tmppath(odd[i].name) : "/dev/zero";
         ck_assert_msg(error_file_read(path, &f) == -EINVAL, "%s", odd[i].name);
-        ck_assert_str_eq(f.message, test_text("(the error file is %s: not read)", odd[i].what));
+        ck_assert_str_eq(f.message,
+                         test_text("(the error file is %s and was not read)", odd[i].what));
     }
     /* One byte more than is read. */
     char *big = xmalloc(ERROR_FILE_MAX + 2);

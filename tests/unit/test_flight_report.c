@@ -60,7 +60,7 @@ START_TEST(workers_that_have_hung_are_described)
     struct segment_op *op = record(line(&s, 1), 98 * second, 0, 0);
     ck_assert_ptr_null(flight_report_text(&s, 4, 100 * second)); /* not for long */
     char *text = flight_report_text(&s, 4, 120 * second);
-    ck_assert_str_eq(text, "rank 4: in none for 39.0 s\n"
+    ck_assert_str_eq(text, "rank 4: not in any operation for 39.0 s\n"
                            "  all_reduce #1 of 12 f32 (sum) ended 39.0 s ago, took 1.0 s\n"
                            "rank 5: in all_reduce #41 of 12 f32 (sum) for 22.0 s\n"
                            "  all_reduce #40 of 12 f32 (sum) ended 29.0 s ago, took 1.0 s\n"
@@ -132,7 +132,7 @@ START_TEST(the_more_workers_the_fewer_lines_of_each)
         ck_assert_int_eq(lines_of(text, test_text("rank %d: ", 4 + i)), cases[_i].each);
     ck_assert_int_eq(total, cases[_i].shown * cases[_i].each + (workers > cases[_i].shown));
     ck_assert_int_eq(strstr(text, "and 1 more\n") != NULL, workers > cases[_i].shown);
-    ck_assert_int_eq(strstr(text, "rank 5: in none; all_reduce #6 of") != NULL,
+    ck_assert_int_eq(strstr(text, "rank 5: not in any operation; all_reduce #6 of") != NULL,
                      workers > 1 && cases[_i].each == 1);
     free(text);
     segment_close(&s);

@@ -347,8 +347,8 @@ START_TEST(where_nodes_meet_in_a_file)
     ck_assert_int_eq(b.job.rdzv.backend, RDZV_FILE);
     ck_assert_str_eq(b.job.rdzv.endpoint_path, "/tmp/meet");
     options_fini(&b.o);
-    FAILS(2, "the file is not given", "--rdzv_backend=file", "./train");
-    FAILS(2, "--rdzv_endpoint: cannot make a file in no/where: No such file or directory",
+    FAILS(2, "file needs --rdzv_endpoint PATH", "--rdzv_backend=file", "./train");
+    FAILS(2, "--rdzv_endpoint: cannot create a file in no/where: No such file or directory",
           "--rdzv_backend=file", "--rdzv_endpoint=no/where/meet", "./train");
     FAILS(2, "'bin' is a folder", "--rdzv_backend=file", "--rdzv_endpoint=bin", "./train");
 }
@@ -363,45 +363,46 @@ START_TEST(rendezvous_mistakes)
     TR_FAILS(1, "--rdzv_backend: 'zeus'", "--rdzv_backend=zeus", "script.py");
     FAILS(2, "--rdzv_endpoint: 'h:x': port 'x' is not a number", "--nnodes=2",
           "--rdzv_endpoint=h:x", "./train");
-    FAILS(2, "--rdzv_endpoint: port 0, a free one, cannot be known to 2 nodes", "--nnodes=2",
-          "--rdzv_endpoint=h:0", "./train");
+    FAILS(2, "--rdzv_endpoint: port 0 (any free port) is not possible in a job of 2 nodes",
+          "--nnodes=2", "--rdzv_endpoint=h:0", "./train");
     FAILS(2, "--master_port: port 0", "--nnodes=2", "--master_port=0", "./train");
-    FAILS(2, "--master_addr: 'h:5' has a port in it", "--nnodes=2", "--master_addr=h:5", "./train");
-    FAILS(2, "--master_addr: is empty", "--nnodes=2", "--master_addr=", "./train");
+    FAILS(2, "--master_addr: 'h:5' must not have a port", "--nnodes=2", "--master_addr=h:5",
+          "./train");
+    FAILS(2, "--master_addr: the value is empty", "--nnodes=2", "--master_addr=", "./train");
     FAILS(2, "--master_addr: 'a b' is not host:port", "--nnodes=2", "--master_addr=a b", "./train");
     FAILS(2, "--node_rank: 2 is out of range: with 2 nodes, ranks are 0 to 1", "--nnodes=2",
           "--node_rank=2", "./train");
     FAILS(2, "--node_rank: 1 is out of range: with 1 node", "--node_rank=1", "./train");
     FAILS(2, "--node_rank: 3 is out of range", "--nnodes=2", "--spares=1", "--node_rank=3", "./t");
-    FAILS(2, "--spares: 1 spare nodes, but --standalone is for one", "--spares=1", "--standalone",
-          "./train");
-    FAILS(2, "--spares: 1000000 more nodes are too many", "--spares=1000000", "./train");
+    FAILS(2, "--spares: 1 spare nodes, but --standalone runs a job on one node", "--spares=1",
+          "--standalone", "./train");
+    FAILS(2, "--spares: 1000000 spare nodes are too many", "--spares=1000000", "./train");
     static char *const lists[] = {"--no_restart_codes=a", "--no_restart_codes=3,",
                                   "--no_restart_codes=3;4", "--no_restart_codes=,3",
                                   "--no_restart_codes=3-"};
     for (size_t i = 0; i < ARRAY_LEN(lists); i++)
-        FAILS(2, "is no list of exit codes (2,64-78)", lists[i], "./train");
-    FAILS(2, "--no_restart_codes: 0: the exit codes of a failure are 1 to 255",
-          "--no_restart_codes=0", "./train");
-    FAILS(2, "9-3: the first one is greater", "--no_restart_codes=1,9-3", "./train");
-    FAILS(2, "4-256: the exit codes", "--no_restart_codes=4-256", "./train");
-    FAILS(2, "--nnodes: 2 nodes, but --standalone is for one", "--standalone", "--nnodes=2",
-          "./train");
+        FAILS(2, "is not a list of exit codes such as 2,64-78", lists[i], "./train");
+    FAILS(2, "--no_restart_codes: 0: out of range (1 to 255)", "--no_restart_codes=0", "./train");
+    FAILS(2, "9-3: the first code is greater", "--no_restart_codes=1,9-3", "./train");
+    FAILS(2, "4-256: out of range (1 to 255)", "--no_restart_codes=4-256", "./train");
+    FAILS(2, "--nnodes: 2 nodes, but --standalone runs a job on one node", "--standalone",
+          "--nnodes=2", "./train");
     FAILS(2, "--rdzv_backend: a witness (--witness) needs the backend c10d or static, not file",
           "--witness=n0", "--rdzv_backend=file");
     FAILS(2, "--rdzv_conf: a witness (--witness) needs the backend c10d or static, not file",
           "--witness=n0", "--rdzv_conf=store_type=file");
-    FAILS(2, "--rdzv_id: is empty", "--nnodes=2", "--rdzv_id=", "./train");
-    FAILS(2, "--rdzv_id: has a control character", "--nnodes=2", "--rdzv_id=a\nb", "./train");
-    FAILS(2, "--role: is empty", "--role=", "./train");
+    FAILS(2, "--rdzv_id: the value is empty", "--nnodes=2", "--rdzv_id=", "./train");
+    FAILS(2, "--rdzv_id: the value has a control character", "--nnodes=2", "--rdzv_id=a\nb",
+          "./train");
+    FAILS(2, "--role: the value is empty", "--role=", "./train");
     FAILS(2, "--interface: no interface 'nosuch0' with an address here (there is: lo",
           "--interface=nosuch0", "./train");
-    FAILS(2, "--interface: --local_addr says the address already", "--interface=lo",
+    FAILS(2, "--interface: cannot be combined with --local_addr", "--interface=lo",
           "--local_addr=1.2.3.4", "./train");
     FAILS(2, "--local_addr: '1.2.3.4:5' has a port", "--local_addr=1.2.3.4:5", "./train");
     char id[RDZV_RUN_ID_MAX + 20] = "--rdzv_id=";
     memset(id + strlen(id), 'x', RDZV_RUN_ID_MAX);
-    FAILS(2, "--rdzv_id: is longer than 255 bytes", "--nnodes=2", id, "./train");
+    FAILS(2, "--rdzv_id: the value is longer than 255 bytes", "--nnodes=2", id, "./train");
 }
 END_TEST
 
@@ -414,7 +415,7 @@ START_TEST(addresses)
     BUILD(&b, "--local_addr=node-7", "./train");
     ck_assert_str_eq(b.job.rdzv.local_addr, "node-7");
     options_fini(&b.o);
-    FAILS(2, "--local_addr: is empty", "--local_addr=", "./train");
+    FAILS(2, "--local_addr: the value is empty", "--local_addr=", "./train");
     TORCHRUN(&b, "--local_addr=", "script.py");
     ck_assert_ptr_null(b.job.rdzv.local_addr);
     options_fini(&b.o);
@@ -761,7 +762,7 @@ START_TEST(folders_that_cannot_be_written)
         FAILS(2, "--report: cannot write in sealed: Permission denied", "--report=sealed/r",
               "./train");
         FAILS(2, "--report: sealed/mine: Permission denied", "--report=sealed/mine", "./train");
-        FAILS(2, "--rdzv_endpoint: cannot make a file in sealed", "--rdzv_backend=file",
+        FAILS(2, "--rdzv_endpoint: cannot create a file in sealed", "--rdzv_backend=file",
               "--rdzv_endpoint=sealed/meet", "./train");
         _exit(0);
     }
@@ -781,16 +782,16 @@ START_TEST(output_mistakes)
     FAILS(2, "--report: bin is a folder", "--report=bin", "./train");
     FAILS(2, "--report: no/where/r.json: No such file or directory", "--report=no/where/r.json",
           "./train");
-    FAILS(2, "--report: is empty", "--report=", "./train");
-    FAILS(2, "--log_file: is empty", "--log_file=", "./train");
-    FAILS(2, "--pid_file: is empty", "--pid_file=", "./train");
+    FAILS(2, "--report: the value is empty", "--report=", "./train");
+    FAILS(2, "--log_file: the value is empty", "--log_file=", "./train");
+    FAILS(2, "--pid_file: the value is empty", "--pid_file=", "./train");
     FAILS(2, "--logs_specs: 'x' is not supported, because log plug-ins are", "--logs_specs=x",
           "./train");
-    FAILS(2, "--signals_to_handle: there is no signal 'SIGFOO'", "--signals_to_handle=SIGFOO",
+    FAILS(2, "--signals_to_handle: unknown signal 'SIGFOO'", "--signals_to_handle=SIGFOO",
           "./train");
-    FAILS(2, "--signals_to_handle: there is no signal 'SIGTERM SIGINT'",
+    FAILS(2, "--signals_to_handle: unknown signal 'SIGTERM SIGINT'",
           "--signals_to_handle=SIGTERM SIGINT", "./train");
-    FAILS(2, "--signals_to_handle: there is no signal ''", "--signals_to_handle=", "./train");
+    FAILS(2, "--signals_to_handle: unknown signal ''", "--signals_to_handle=", "./train");
     FAILS(2, "--signals_to_handle: SIGKILL cannot be handled", "--signals_to_handle=TERM,SIGKILL",
           "./train");
     struct built b;
@@ -799,7 +800,7 @@ START_TEST(output_mistakes)
     ck_assert_int_eq(b.job.stop_signals[1], SIGINT);
     options_fini(&b.o);
     TORCHRUN(&b, "--signals_to_handle=SIGFOO,SIGTERM", "script.py");
-    ck_assert_ptr_nonnull(strstr(g_said, "there is no signal 'SIGFOO'"));
+    ck_assert_ptr_nonnull(strstr(g_said, "unknown signal 'SIGFOO'"));
     ck_assert_int_eq(b.job.stop_signals[0], SIGTERM);
     options_fini(&b.o);
     BUILD(&b, "--log_dir=/dev/null", "--event_log_handler=console", "./train");

@@ -220,7 +220,7 @@ START_TEST(a_crash_on_another_node)
           "Other workers:\n"
           "  failed    ranks 2, 3 (node-a): exit code 1, after rank 5 died\n"
           "  failed    rank 7 (node-b): SIGABRT\n"
-          "  lost      node-c (node 2): its launcher (pid 77) died or fell silent\n"
+          "  lost      node-c (node 2): its launcher (pid 77) died or stopped answering\n"
           "  stopped   7 workers, by dlaunch, among them ranks 0, 1, 4, 6 (node-a, node-b);\n"
           "            killed, because the stop signal did not end it: rank 6 (node-b)\n"
           "\n"
@@ -250,7 +250,7 @@ START_TEST(the_stop_signal_ended_none)
     free(text);
     result.n = 1;
     text = report_text(0);
-    const char *none = "  and       5 further ones that are not listed\n";
+    const char *none = "  and       5 more that are not listed\n";
     ck_assert_msg(strstr(text, none) && !strstr(text, "stopped"), "%s", text);
     free(text);
 }
@@ -265,12 +265,12 @@ START_TEST(killed_by_someone_else)
     check("\n" RULE "train.py FAILED\n"
           "\n"
           "First failure: rank 1 on node-a was killed by SIGKILL\n"
-          "  cause     killed by someone else, not by dlaunch\n"
+          "  cause     killed by another process, not by dlaunch\n"
           "  worker    local rank 1, pid 4241\n"
           "  time      2024-05-01 12:00:00, first attempt, before any restart\n"
-          "  stderr    (it wrote nothing)\n"
-          "  hint      a scheduler's limit, an operator, or the kernel's OOM killer outside\n"
-          "            of dlaunch's cgroup (dmesg says so)\n"
+          "  stderr    (no output)\n"
+          "  hint      possible causes: a scheduler's limit, an operator, or the kernel's\n"
+          "            OOM killer outside of dlaunch's cgroup (dmesg shows that)\n"
           "\n"
           "The job ended with exit status 137 after 0.2 s; 0 of 2 restarts used.\n" RULE);
     failures[0].oom = true;
@@ -278,18 +278,19 @@ START_TEST(killed_by_someone_else)
     check("\n" RULE "train.py FAILED\n"
           "\n"
           "First failure: rank 1 on node-a was killed by SIGKILL\n"
-          "  cause     out of memory: the kernel killed it (cgroup oom_kill)\n"
+          "  cause     out of memory: the kernel killed the worker (cgroup oom_kill)\n"
           "  worker    local rank 1, pid 4241\n"
           "  time      2024-05-01 12:00:00\n"
-          "  stderr    (it wrote nothing)\n"
-          "  hint      fewer or smaller workers on that node, or more memory for the cgroup\n"
+          "  stderr    (no output)\n"
+          "  hint      run fewer or smaller workers on that node, or give the cgroup more\n"
+          "            memory\n"
           "\n"
           "The job ended with exit status 137 after 0.2 s.\n" RULE);
     failures[0].oom = false;
     failures[0].signal = SIGUSR2; /* such as one that dlaunch got and passed on */
     char *text = report_text(0);
-    ck_assert_ptr_nonnull(strstr(
-        text, "  cause     sent by someone else, to it or to dlaunch, which passes it on\n"));
+    ck_assert_ptr_nonnull(
+        strstr(text, "  cause     another process sent the signal, to the worker or to dlaunch"));
     free(text);
 }
 END_TEST
@@ -323,7 +324,7 @@ START_TEST(a_node_that_was_lost)
     check("\n" RULE "train.py FAILED: node-b (node 1) was lost: no heartbeat for 15 s\n"
           "\n"
           "First failure: node-b (node 1) was lost\n"
-          "  cause     its launcher (pid 77) died or fell silent\n"
+          "  cause     its launcher (pid 77) died or stopped answering\n"
           "  time      2024-05-01 12:00:00\n"
           "\n"
           "The job ended with exit status 1 after 3 min 12 s.\n"
@@ -332,11 +333,11 @@ START_TEST(a_node_that_was_lost)
     check("\n" RULE "train.py FAILED: node-b (node 1) was lost: no heartbeat for 15 s\n"
           "\n"
           "First failure: node-b (node 1) was lost\n"
-          "  cause     its launcher (pid 77) died or fell silent\n"
+          "  cause     its launcher (pid 77) died or stopped answering\n"
           "  time      2024-05-01 12:00:00\n"
           "\n"
           "The job ended with exit status 1 after 3 min 12 s.\n"
-          "This node was none of the last round's 2: node-a.\n" RULE);
+          "This node was not among the 2 nodes of the last round: node-a.\n" RULE);
 }
 END_TEST
 
@@ -362,11 +363,11 @@ START_TEST(ends_without_a_failure)
           "Workers:\n"
           "  stopped   2 workers, by dlaunch: ranks 0, 1 (node-a)\n"
           "\n"
-          "Still alive, and not to be ended: pid 881 (python) in state D (uninterruptible\n"
+          "Processes that could not be killed: pid 881 (python) in state D (uninterruptible\n"
           "  sleep) in nfs_wait_bit_killable\n"
           "The job ended with exit status 143 after 10 min 0 s.\n" RULE);
     result.exit_code = 0;
-    check("\nStill alive, and not to be ended: pid 881 (python) in state D (uninterruptible\n"
+    check("\nProcesses that could not be killed: pid 881 (python) in state D (uninterruptible\n"
           "  sleep) in nfs_wait_bit_killable\n");
     input.leftover = NULL;
     check("");
@@ -451,16 +452,17 @@ START_TEST(hints)
     ck_assert_str_eq(hint_of(f), "a shell exits with 139 when SIGSEGV kills its command");
     f->exit_code = 1;
     strcpy(f->stderr_tail, "bind: Address already in use");
-    ck_assert_str_eq(hint_of(f), "the program asked for a port that was taken: ss -ltnp shows by "
-                                 "whom; MASTER_PORT is free for it only with --master_store none");
+    ck_assert_str_eq(hint_of(f),
+                     "the program tried to use a port that another process has (ss -ltnp shows "
+                     "which one); a program can use MASTER_PORT only with --master_store none");
     strcpy(f->stderr_tail, "ModuleNotFoundError: No module named 'torch'");
-    ck_assert_ptr_nonnull(strstr(hint_of(f), "PYTHON_EXEC names another one"));
+    ck_assert_ptr_nonnull(strstr(hint_of(f), "set PYTHON_EXEC"));
     f->exit_code = 127;
     strcpy(f->stderr_tail, "./sum: error while loading shared libraries: libx.so.0: cannot open");
-    ck_assert_ptr_nonnull(strstr(hint_of(f), "ldd shows what is missing"));
+    ck_assert_ptr_nonnull(strstr(hint_of(f), "ldd shows which library is missing"));
     f = failed(0, FAILURE_SIGNAL, 0, 0);
     f->signal = SIGBUS;
-    ck_assert_ptr_nonnull(strstr(hint_of(f), "/dev/shm was full: it has "));
+    ck_assert_ptr_nonnull(strstr(hint_of(f), "/dev/shm was full: on this node it has "));
     f->signal = SIGSEGV;
     ck_assert_str_eq(hint_of(f), "");
 }

@@ -95,7 +95,7 @@ START_TEST(made_when_first_needed)
     g = guard_for("dlaunch", REMOTE);
     ck_assert(g && !g->open && !g->everywhere);
     ck_assert_uint_eq(g->secret_len, 64);
-    HAS(g_said, "made a job token in");
+    HAS(g_said, "created a job token in");
     ck_assert_int_eq(stat(tmppath("config/dlaunch/token"), &st), 0);
     ck_assert_uint_eq(st.st_mode & 07777, 0600);
     uint8_t first[64];
@@ -174,7 +174,8 @@ START_TEST(named_in_the_environment)
         setenv("DLAUNCH_TOKEN", "from the environment, long enough", 1);
         setenv(vars[i], i ? test_text("%d", fd) : path, 1);
         ck_assert_ptr_null(guard_for("dlaunch", "/bin/true", NULL));
-        ck_assert_str_eq(g_error.msg, test_text("%s: DLAUNCH_TOKEN is set too", vars[i]));
+        ck_assert_str_eq(g_error.msg,
+                         test_text("%s cannot be combined with DLAUNCH_TOKEN", vars[i]));
         unsetenv(vars[i]);
     }
     int fd = open(path, O_RDONLY);
@@ -191,10 +192,10 @@ START_TEST(not_believed)
         const char *text;
         mode_t mode;
         const char *says;
-    } bad[] = {{LONG, 0640, "can be read or written by others (mode 0640)"},
-               {LONG, 0602, "can be read or written by others"},
-               {"short\n", 0600, "a token of 5 bytes can be guessed"},
-               {"", 0600, "a token of 0 bytes"}};
+    } bad[] = {{LONG, 0640, "is accessible to other users (mode 0640)"},
+               {LONG, 0602, "is accessible to other users"},
+               {"short\n", 0600, "the token has only 5 bytes"},
+               {"", 0600, "the token has only 0 bytes"}};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         char *path = tmppath(test_text("bad%zu", i));
         secret_file(path, bad[i].text, bad[i].mode);
@@ -220,7 +221,7 @@ START_TEST(not_believed)
     HAS(g_error.msg, "descriptor 999: Bad file descriptor");
     secret_file(path, LONG, 0600);
     ck_assert_ptr_null(guard_for("dlaunch", "--token_file", path, "--insecure", "/bin/true", NULL));
-    HAS(g_error.msg, "a job token is named too");
+    HAS(g_error.msg, "cannot be combined with a job token");
     setenv("DLAUNCH_TOKEN", "short", 1);
     ck_assert_ptr_null(guard_for("dlaunch", "/bin/true", NULL));
     if (geteuid() == 0) {
@@ -237,17 +238,17 @@ START_TEST(open_on_purpose)
     ck_assert(g && g->open);
     g = guard_for("torchrun", REMOTE);
     ck_assert(g && g->open);
-    HAS(g_said, "called as torchrun: no job token is named");
+    HAS(g_said, "called as torchrun without a job token");
     setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1", 1);
     g = guard_for("dlaunch", REMOTE);
     ck_assert(g && g->open);
-    HAS(g_said, "in a pod: no job token is named");
+    HAS(g_said, "running in a pod without a job token");
     ck_assert_int_lt(access(tmppath("config/dlaunch/token"), F_OK), 0);
     unsetenv("KUBERNETES_SERVICE_HOST");
     setenv("XDG_CONFIG_HOME", "/proc/nowhere", 1);
     g = guard_for("dlaunch", REMOTE);
     ck_assert(g && !g->open && g->secret_len == 0);
-    HAS(g->source, "cannot make /proc/nowhere");
+    HAS(g->source, "cannot create /proc/nowhere");
 }
 END_TEST
 

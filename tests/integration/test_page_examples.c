@@ -1,4 +1,4 @@
-/* The programs in the manual pages of libdlcoll, built and run as they stand. */
+/* The programs in the manual pages of libdlcoll compile and run unchanged. */
 #include "tests/lib/test.h"
 
 #include <glob.h>
@@ -6,11 +6,11 @@
 
 #include "tests/lib/proc.h"
 
-/* The program of a page: its literal text from #include on, with mdoc's \e as a backslash. */
+/* The program of a page: the literal text that begins with #include; mdoc's \e is a backslash. */
 static char *program_of(const char *page)
 {
     char *text = read_file(page), *from = strstr(text, ".Bd -literal\n#include"), *out = text;
-    ck_assert_msg(from != NULL, "%s has no program in it", page);
+    ck_assert_msg(from != NULL, "%s has no program", page);
     from += strlen(".Bd -literal\n");
     *strstr(from, "\n.Ed") = '\0';
     for (char *p = from; *p; p++) {
@@ -21,7 +21,7 @@ static char *program_of(const char *page)
     return text;
 }
 
-START_TEST(they_run)
+START_TEST(programs_of_the_pages_run)
 {
     glob_t pages;
     struct proc p;
@@ -48,7 +48,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("page_examples");
     TCase *tc = test_case(s, "page_examples", 120);
-    tcase_add_test(tc, they_run);
+    tcase_add_test(tc, programs_of_the_pages_run);
     return s;
 }
 

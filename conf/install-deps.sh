@@ -48,6 +48,8 @@ need() { # set of packages by Debian's names
         have ip || lack iproute2
         have nm || lack binutils
         /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null || lack python3-venv
+        python_include=$(/usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null)
+        [ -e "$python_include/Python.h" ] || lack python3-dev
         ;;
     torch-debian)
         /usr/bin/python3 -c 'import torch' 2>/dev/null || lack python3-torch

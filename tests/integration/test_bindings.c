@@ -1,4 +1,5 @@
-/* Other languages: dlcoll.hpp in C++17, examples/dlcoll.py with numpy, each on three ranks. */
+/* Other languages: dlcoll.hpp in C++17, and the Python package dlcoll with numpy arrays, each on
+ * three ranks. */
 #include "tests/lib/test.h"
 
 #include <stdio.h>
@@ -131,11 +132,11 @@ START_TEST(python)
     for (int i = 0; i < 2; i++) {
         if (!works(ARGV(pythons[i], "-c", "import numpy")))
             continue;
-        run_ranks("examples/dlcoll.py", "rank %d of 3: everything is as it should be",
+        run_ranks("tests/lib/use_arrays.py", "rank %d of 3: everything is as it should be",
                   (char *)test_text("PYTHON_EXEC=%s", pythons[i]));
         return;
     }
-    test_skip("no python3 has numpy: examples/dlcoll.py was not tried");
+    test_skip("no python3 has numpy: the Python package dlcoll was not tried");
 }
 END_TEST
 

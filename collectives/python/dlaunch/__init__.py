@@ -1,0 +1,1 @@
+"""The launcher dlaunch: `python -m dlaunch` is the command of the same name."""

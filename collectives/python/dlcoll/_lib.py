@@ -1,0 +1,97 @@
+"""libdlcoll through ctypes: the library, its structs, its errors. dlcoll.h describes all of them."""
+import ctypes
+import os
+import sys
+from ctypes import c_char, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+
+IN_PROGRESS = 1
+ETIMEDOUT = -5
+OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4, "band": 32, "bor": 33, "bxor": 34, "land": 35, "lor": 36}
+
+
+def path() -> str:
+    """Where libdlcoll is: $DLCOLL_LIBRARY, this Python's prefix, a build of the source tree, or the system."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    build = os.path.join(here, "..", "..", "..", "build", "libdlcoll.so.0")
+    places = (os.path.join(sys.prefix, "lib", "libdlcoll.so.0"), build)
+    named = os.environ.get("DLCOLL_LIBRARY")
+    return named or next((p for p in places if os.path.exists(p)), "libdlcoll.so.0")
+
+
+class ErrorText(ctypes.Structure):
+    """struct dlcoll_error."""
+
+    _fields_ = [("size", c_size_t), ("version", c_uint32), ("code", c_int32), ("rank", c_int32), ("pid", c_int32),
+                ("signal", c_int32), ("exit_code", c_int32), ("seq", c_uint64), ("op", c_char * 32),
+                ("host", c_char * 256), ("text", c_char * 512)]
+
+
+class Options(ctypes.Structure):
+    """struct dlcoll_opts without its stream."""
+
+    _fields_ = [("size", c_size_t), ("version", c_uint32), ("tag", c_int32), ("timeout_ms", c_int64)]
+
+
+class InitOptions(ctypes.Structure):
+    """struct dlcoll_init_opts."""
+
+    _fields_ = [("size", c_size_t), ("version", c_uint32), ("rank", c_int32), ("world_size", c_int32),
+                ("backend", c_int32), ("timeout_ms", c_int64), ("init_timeout_ms", c_int64),
+                ("init_method", ctypes.c_char_p), ("store", c_void_p), ("name", ctypes.c_char_p)]
+
+
+class GroupOptions(ctypes.Structure):
+    """struct dlcoll_group_opts."""
+
+    _fields_ = [("size", c_size_t), ("version", c_uint32), ("unused", c_uint32), ("timeout_ms", c_int64),
+                ("name", ctypes.c_char_p)]
+
+
+class Span(ctypes.Structure):
+    """struct dlcoll_span."""
+
+    _fields_ = [("send", c_void_p), ("recv", c_void_p), ("count", c_size_t)]
+
+
+class Bytes(ctypes.Structure):
+    """struct dlcoll_bytes."""
+
+    _fields_ = [("data", c_void_p), ("len", c_size_t)]
+
+
+class Error(Exception):
+    """A call failed. code: DLCOLL_E...; rank: the rank at fault, -1 if unknown; the text is one line."""
+
+    def __init__(self, code: int, rank: int, text: str):
+        super().__init__(text)
+        self.code, self.rank = code, rank
+
+
+def _load():
+    loaded = ctypes.CDLL(path())
+    loaded.dlcoll_strerror.restype = ctypes.c_char_p
+    loaded.dlcoll_version.restype = ctypes.c_char_p
+    loaded.dlcoll_mem_alloc.restype = c_void_p
+    for name in ("destroy", "work_free", "bytes_free", "mem_free", "store_close"):
+        getattr(loaded, "dlcoll_" + name).restype = None
+    return loaded
+
+
+lib = _load()
+
+
+def error_text(code: int, comm=None) -> ErrorText:
+    """The last failure on `comm` (None: of this thread); its text is never empty."""
+    e = ErrorText(size=ctypes.sizeof(ErrorText), version=1)
+    lib.dlcoll_last_error(comm, ctypes.byref(e))
+    if e.code != code:
+        e.code, e.rank, e.text = code, -1, lib.dlcoll_strerror(code)
+    return e
+
+
+def check(code: int, comm=None) -> int:
+    """`code`, or an Error if it is one."""
+    if code >= 0:
+        return code
+    e = error_text(code, comm)
+    raise Error(code, e.rank, e.text.decode(errors="replace"))

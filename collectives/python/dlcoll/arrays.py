@@ -1,0 +1,222 @@
+"""Communicators whose operations take numpy arrays.
+
+Arrays must be C-contiguous and of a type that dlcoll.h has; bfloat16 and the 8-bit floats are those of ml_dtypes.
+Counts, timeouts and errors are those of dlcoll.h, but timeouts are in seconds here. A communicator is used by one
+thread at a time. Every operation raises dlcoll.Error, which names the rank at fault.
+"""
+import ctypes
+import pickle
+from ctypes import POINTER, byref, c_char, c_int, c_int64, c_size_t, c_void_p
+from typing import Any, Optional, Sequence, Union
+
+import numpy as np
+
+from ._lib import IN_PROGRESS, OPS, Bytes, GroupOptions, Options, check, lib
+
+DTYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
+          "float64": 8, "bfloat16": 9, "float8_e4m3fn": 10, "float8_e5m2": 11, "int16": 32, "uint16": 33,
+          "bool": 34}
+
+
+def _dtype(a: np.ndarray) -> int:
+    if a.dtype.name not in DTYPES or not a.dtype.isnative:
+        raise TypeError(f"libdlcoll does not have the type {a.dtype}")
+    return DTYPES[a.dtype.name]
+
+
+def _data(a: np.ndarray, write: bool = False) -> c_void_p:
+    """The address of an array's elements."""
+    if not isinstance(a, np.ndarray):
+        raise TypeError(f"must be a numpy array, not {type(a).__name__}")
+    if not a.flags.c_contiguous:
+        raise ValueError("the array must be C-contiguous (numpy.ascontiguousarray makes a copy that is)")
+    if write and not a.flags.writeable:
+        raise ValueError("the array is read-only")
+    return c_void_p(a.ctypes.data)
+
+
+def _check_sizes(part: np.ndarray, whole: np.ndarray, parts: int = 1) -> None:
+    if part.size * parts != whole.size or part.dtype != whole.dtype:
+        raise ValueError(f"{parts} x {part.size} elements of {part.dtype.name} were expected to equal {whole.size} "
+                         f"of {whole.dtype.name}")
+
+
+class Work:
+    """An operation under way. It keeps its arrays alive; the program must not touch them before wait() is True."""
+
+    def __init__(self, handle: c_void_p, comm: "Comm", arrays: Sequence[np.ndarray]):
+        self._handle, self._comm, self._arrays = handle, comm, arrays
+
+    def wait(self, seconds: Optional[float] = None) -> bool:
+        """True: the operation is complete. False: it did not complete within `seconds` (None: no limit)."""
+        ms = -1 if seconds is None else int(seconds * 1000)
+        return check(lib.dlcoll_wait_for(self._handle, c_int64(ms)), self._comm._comm) != IN_PROGRESS
+
+    def __del__(self):
+        if self._handle and self._comm._comm:
+            lib.dlcoll_wait(self._handle)  # until then the library uses the arrays
+            lib.dlcoll_work_free(self._handle)
+            self._handle = None
+
+
+class Comm:
+    """A communicator. Comm() is that of all workers of the job; split() and group() make smaller ones."""
+
+    def __init__(self, _handle: Optional[c_void_p] = None):
+        self._comm = _handle or c_void_p()
+        if not _handle:
+            check(lib.dlcoll_init(byref(self._comm), None))
+        self.rank: int = lib.dlcoll_rank(self._comm)
+        self.size: int = lib.dlcoll_size(self._comm)
+        self.local_rank: int = lib.dlcoll_local_rank(self._comm)
+
+    def close(self, finalize: bool = True) -> None:
+        """Frees the communicator, after all ranks have called this; finalize=False: at once."""
+        comm, self._comm = self._comm, None
+        if comm:
+            try:
+                if finalize:
+                    check(lib.dlcoll_finalize(comm), comm)
+            finally:
+                lib.dlcoll_destroy(comm)
+
+    def __enter__(self) -> "Comm":
+        return self
+
+    def __exit__(self, kind, value, traceback) -> None:
+        self.close(finalize=kind is None)
+
+    def _call(self, function, *args, arrays=(), wait=True, timeout=None, tag=0) -> Optional[Work]:
+        ms = (int(timeout * 1000) or 1) if timeout else 0  # 0: the communicator's timeout
+        options = Options(ctypes.sizeof(Options), 1, tag, ms)
+        work = c_void_p()
+        check(function(*args, self._comm, byref(options), None if wait else byref(work)), self._comm)
+        return None if wait else Work(work, self, arrays)
+
+    # Each operation returns the array with the result or, with wait=False, a Work. timeout is in seconds (None:
+    # the communicator's).
+
+    def all_reduce(self, x: np.ndarray, op: str = "sum", out: Optional[np.ndarray] = None, wait: bool = True,
+                   timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """out[i] = x[i] of all ranks, reduced by `op`. out defaults to x."""
+        out = x if out is None else out
+        _check_sizes(x, out)
+        work = self._call(lib.dlcoll_all_reduce, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), OPS[op],
+                          arrays=(x, out), wait=wait, timeout=timeout)
+        return work or out
+
+    def reduce(self, x: np.ndarray, root: int = 0, op: str = "sum", out: Optional[np.ndarray] = None,
+               wait: bool = True, timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """As all_reduce, with the result on rank `root` only."""
+        out = x if out is None else out
+        _check_sizes(x, out)
+        work = self._call(lib.dlcoll_reduce, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), OPS[op], root,
+                          arrays=(x, out), wait=wait, timeout=timeout)
+        return work or out
+
+    def broadcast(self, x: np.ndarray, root: int = 0, wait: bool = True,
+                  timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """x = x of rank `root`."""
+        work = self._call(lib.dlcoll_broadcast, _data(x), _data(x, True), c_size_t(x.size), _dtype(x), root,
+                          arrays=(x,), wait=wait, timeout=timeout)
+        return work or x
+
+    def all_gather(self, x: np.ndarray, out: Optional[np.ndarray] = None, wait: bool = True,
+                   timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """out[i] = x of rank i. out: `size` times the elements of x."""
+        out = np.empty((self.size, *x.shape), x.dtype) if out is None else out
+        _check_sizes(x, out, self.size)
+        work = self._call(lib.dlcoll_all_gather, _data(x), _data(out, True), c_size_t(x.size), _dtype(x),
+                          arrays=(x, out), wait=wait, timeout=timeout)
+        return work or out
+
+    def gather(self, x: np.ndarray, root: int = 0, out: Optional[np.ndarray] = None, wait: bool = True,
+               timeout: Optional[float] = None) -> Union[np.ndarray, Work, None]:
+        """As all_gather, with the result on rank `root` only; the other ranks return None."""
+        if self.rank == root:
+            out = np.empty((self.size, *x.shape), x.dtype) if out is None else out
+            _check_sizes(x, out, self.size)
+        target = _data(out, True) if self.rank == root else None
+        work = self._call(lib.dlcoll_gather, _data(x), target, c_size_t(x.size), _dtype(x), root,
+                          arrays=(x, out), wait=wait, timeout=timeout)
+        return work or (out if self.rank == root else None)
+
+    def scatter(self, x: Optional[np.ndarray], out: np.ndarray, root: int = 0, wait: bool = True,
+                timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """out = part i of x of rank `root`, on rank i. x: `size` times the elements of out; ignored elsewhere."""
+        if self.rank == root:
+            _check_sizes(out, x, self.size)
+        source = _data(x) if self.rank == root else None
+        work = self._call(lib.dlcoll_scatter, source, _data(out, True), c_size_t(out.size), _dtype(out), root,
+                          arrays=(x, out), wait=wait, timeout=timeout)
+        return work or out
+
+    def reduce_scatter(self, x: np.ndarray, out: np.ndarray, op: str = "sum", wait: bool = True,
+                       timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """out = this rank's part of what all_reduce of x would give. x: `size` times the elements of out."""
+        _check_sizes(out, x, self.size)
+        work = self._call(lib.dlcoll_reduce_scatter, _data(x), _data(out, True), c_size_t(out.size), _dtype(x),
+                          OPS[op], arrays=(x, out), wait=wait, timeout=timeout)
+        return work or out
+
+    def all_to_all(self, x: np.ndarray, out: np.ndarray, wait: bool = True,
+                   timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """Part i of out = this rank's part of x of rank i."""
+        _check_sizes(x, out)
+        if x.size % self.size:
+            raise ValueError(f"{x.size} elements cannot be divided into {self.size} equal parts")
+        work = self._call(lib.dlcoll_all_to_all, _data(x), _data(out, True), c_size_t(x.size // self.size),
+                          _dtype(x), arrays=(x, out), wait=wait, timeout=timeout)
+        return work or out
+
+    def send(self, x: np.ndarray, peer: int, tag: int = 0, wait: bool = True,
+             timeout: Optional[float] = None) -> Optional[Work]:
+        """Returns when x may be used again."""
+        return self._call(lib.dlcoll_send, _data(x), c_size_t(x.size), _dtype(x), peer, arrays=(x,), wait=wait,
+                          timeout=timeout, tag=tag)
+
+    def recv(self, x: np.ndarray, peer: int, tag: int = 0, wait: bool = True,
+             timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """x = the next message of rank `peer` with this tag. Sizes and types must be equal."""
+        work = self._call(lib.dlcoll_recv, _data(x, True), c_size_t(x.size), _dtype(x), peer, arrays=(x,),
+                          wait=wait, timeout=timeout, tag=tag)
+        return work or x
+
+    def barrier(self, timeout: Optional[float] = None) -> None:
+        """Returns when every rank has called it."""
+        self._call(lib.dlcoll_barrier, timeout=timeout)
+
+    def exchange(self, thing: Any) -> list:
+        """What each rank gave, in the order of the ranks. Objects are pickled: only among ranks that trust each
+        other."""
+        mine, everybody = pickle.dumps(thing), POINTER(Bytes)()
+        check(lib.dlcoll_exchange_bytes(mine, c_size_t(len(mine)), byref(everybody), self._comm, None), self._comm)
+        try:
+            return [pickle.loads(ctypes.string_at(everybody[i].data, everybody[i].len)) for i in range(self.size)]
+        finally:
+            lib.dlcoll_bytes_free(everybody)
+
+    def empty(self, shape, dtype=np.float32) -> np.ndarray:
+        """A zeroed array in memory that the node's ranks share: operations on such arrays copy least. Valid until
+        close()."""
+        a = np.dtype(dtype)
+        count = int(np.prod(shape))
+        memory = count and lib.dlcoll_mem_alloc(self._comm, c_size_t(count * a.itemsize))
+        if not memory:
+            return np.zeros(shape, a)
+        raw = (c_char * (count * a.itemsize)).from_address(memory)
+        return np.frombuffer(raw, a, count).reshape(shape)
+
+    def split(self, color: int, key: int = 0) -> Optional["Comm"]:
+        """A Comm of the ranks that give the same colour, ordered by key, then rank. None for colour -1. Every rank
+        calls it."""
+        group = c_void_p()
+        check(lib.dlcoll_comm_split(self._comm, color, key, byref(group), None), self._comm)
+        return Comm(group) if group else None
+
+    def group(self, ranks: Sequence[int], name: str = "") -> Optional["Comm"]:
+        """A Comm of the ranks listed, in that order; None on other ranks. Every listed rank calls it."""
+        made, options = c_void_p(), GroupOptions(ctypes.sizeof(GroupOptions), 1, 0, 0, name.encode() or None)
+        check(lib.dlcoll_comm_new_group(self._comm, (c_int * len(ranks))(*ranks), len(ranks), byref(made),
+                                        byref(options)), self._comm)
+        return Comm(made) if made else None

@@ -1,0 +1,63 @@
+"""Every operation of the Python package dlcoll on numpy arrays: dlaunch --nproc_per_node 3 tests/lib/use_arrays.py"""
+import os
+import sys
+
+import numpy as np
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "collectives", "python"))
+from dlcoll import Comm, Error  # noqa: E402
+
+def main():
+    with Comm() as world:
+        n, me = world.size, world.rank
+        for name in ("float32", "float64", "int32", "uint8", "float16"):
+            x = np.arange(1000).astype(name) % 3 + me % 2
+            want = sum((np.arange(1000).astype(name) % 3 + r % 2) for r in range(n)).astype(name)
+            assert (world.all_reduce(x, out=np.empty_like(x)) == want).all(), name
+        x = np.full((2, 3), me, np.int64)
+        assert (world.broadcast(x, root=n - 1) == n - 1).all()
+        assert (world.all_gather(np.array([me])).ravel() == np.arange(n)).all()
+        part = world.reduce_scatter(np.arange(2.0 * n), np.empty(2))
+        assert (part == n * np.array([2 * me, 2 * me + 1])).all()
+        swapped = world.all_to_all(np.full(n, me), np.empty(n, int))
+        assert (swapped == np.arange(n)).all()
+        there = world.gather(np.array([me, -me]), root=n - 1)
+        assert there is None if me < n - 1 else (there == [[r, -r] for r in range(n)]).all()
+        mine = world.scatter(np.arange(2.0 * n) if me == 0 else None, np.empty(2))
+        assert (mine == [2 * me, 2 * me + 1]).all()
+        peak = world.reduce(np.array([float(me)]), op="max")
+        assert me or peak[0] == n - 1
+        if n > 1:
+            there = world.send(np.array([me]), (me + 1) % n, wait=False)
+            assert world.recv(np.empty(1, int), (me - 1) % n)[0] == (me - 1) % n
+            assert there.wait()
+        x = np.ones(100, np.float32)
+        work = world.all_reduce(x, "avg", wait=False)
+        assert work.wait() and (x == 1).all()
+        assert world.exchange({"rank": me}) == [{"rank": r} for r in range(n)]
+        shared = world.empty(1 << 16)
+        shared[:] = 1
+        assert (world.all_reduce(shared) == n).all()
+        try:
+            world.all_reduce(np.ones(3).astype(np.dtype(float).newbyteorder("S")))
+            assert False, "summed in the other byte order"
+        except TypeError:
+            pass
+        half = world.split(me % 2)
+        assert half.all_reduce(np.array([1]))[0] == half.size == (n + 1 - me % 2) // 2
+        try:
+            half.recv(np.empty(1), half.rank, timeout=0.0001)
+            assert False, "nobody has sent it"
+        except Error as e:
+            assert "timed out" in str(e), e
+        half.close(finalize=False)
+        ends = world.group([n - 1, 0] if n > 1 else [0], "ends")
+        if ends:
+            assert ends.broadcast(np.array([me]), root=0)[0] == n - 1
+            ends.close()
+        world.barrier()
+        print(f"rank {me} of {n}: everything is as it should be", flush=True)
+
+
+if __name__ == "__main__":
+    main()

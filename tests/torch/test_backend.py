@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""torch.distributed's backend dlcoll, in both implementations, with the PyTorch of this interpreter (backend.py)."""
+import os
+import subprocess
+import sys
+import sysconfig
+
+from jobs import BUILD, HERE, PYTHON, Job, Skip, count, dlaunch, free_port, nodes, run_checks, script, torch_version
+
+VERSION = torch_version()
+if VERSION is None:
+    print(f"SKIPPED: {sys.executable} has no PyTorch")
+    sys.exit(0)
+if VERSION < (2, 9):
+    print("SKIPPED: the backend dlcoll is for PyTorch 2.9 and later, not %d.%d" % VERSION)
+    sys.exit(0)
+PROGRAM = os.path.join(HERE, "backend.py")
+PACKAGE = os.path.join(HERE, "..", "..", "collectives", "python")
+ENV = {"PYTHONPATH": PACKAGE, "DLCOLL_LIBRARY": BUILD + "/libdlcoll.so.0", "XDG_CACHE_HOME": BUILD + "/torch-cache"}
+CTYPES = {**ENV, "DLCOLL_TORCH": "ctypes"}
+
+
+def build():
+    if not os.path.exists(sysconfig.get_path("include") + "/Python.h"):
+        raise Skip("Python's development files are not installed")
+    done = subprocess.run([PYTHON, "-m", "dlcoll.torch", "--build"], env={**os.environ, **ENV}, capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = subprocess.run([PYTHON, "-m", "dlcoll.torch"], env={**os.environ, **ENV}, capture_output=True, text=True)
+    assert "implementation: c++" in shown.stdout, shown.stdout + shown.stderr
+
+
+def passed(text):
+    assert count(text, r"\d+ passed, 0 failed") == 1 and count(text, "(?m)^ok ") >= 17, text
+
+
+def extension_is_built(folder):
+    build()
+
+
+def extension_on_one_node(folder):
+    build()
+    for ranks in (1, 2, 4):
+        passed(dlaunch("--nproc_per_node", ranks, PYTHON, PROGRAM, "dlcoll", env=ENV).wait())
+
+
+def extension_on_two_nodes(folder):
+    build()
+    passed("".join(j.wait() for j in nodes(2, "--nproc_per_node", 2, PYTHON, PROGRAM, "dlcoll", env=ENV)))
+
+
+def extension_beside_another_device(folder):
+    build()
+    passed(dlaunch("--nproc_per_node", 2, PYTHON, PROGRAM, "cpu:dlcoll,cuda:gloo", env=ENV).wait())
+
+
+def extension_compiles_functional_collectives(folder):
+    build()
+    out = dlaunch("--nproc_per_node", 2, PYTHON, PROGRAM, "dlcoll", "functional",
+                  env={**ENV, "BACKEND_COMPILE": "1"}).wait()
+    assert "1 passed, 0 failed" in out, out
+
+
+def extension_without_a_launcher(folder):
+    build()
+    port, jobs = free_port(), []
+    for rank in range(3):
+        env = {**ENV, "RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        jobs.append(Job(PYTHON, PROGRAM, "dlcoll", env=env))
+    passed("".join(job.wait() for job in jobs))
+
+
+def python_on_one_node(folder):
+    for ranks in (1, 3):
+        passed(dlaunch("--nproc_per_node", ranks, PYTHON, PROGRAM, "dlcoll", env=CTYPES).wait())
+
+
+def python_on_two_nodes(folder):
+    passed("".join(j.wait() for j in nodes(2, "--nproc_per_node", 2, PYTHON, PROGRAM, "dlcoll", env=CTYPES)))
+
+
+def a_killed_rank_is_named(folder):
+    for env in (ENV, CTYPES):
+        if env is ENV:
+            build()
+        out = dlaunch("--nproc_per_node", 3, PYTHON, script("backend_killed.py"),
+                      folder, env=env)
+        out.wait(128 + 9)
+        with open(folder + "/errors") as f:
+            text = f.read()
+        assert count(text, r"DistBackendError: dlcoll: .*rank 2 ") == 2, text
+        os.unlink(folder + "/errors")
+
+
+CHECKS = [extension_is_built, extension_on_one_node, extension_on_two_nodes, extension_beside_another_device,
+          extension_compiles_functional_collectives, extension_without_a_launcher, python_on_one_node,
+          python_on_two_nodes, a_killed_rank_is_named]
+
+if __name__ == "__main__":
+    run_checks("backend dlcoll, PyTorch %d.%d" % VERSION, CHECKS)

@@ -74,6 +74,8 @@ struct agent {
     uv_timer_t job_timer;   /* --timeout */
     uv_timer_t grace_timer; /* STOPPING: SIGKILL when it fires */
     uv_timer_t sweep_timer; /* looks for descendants */
+    uv_timer_t block_timer; /* looks for workers in state D, if block_ns is set */
+    uint64_t block_ns;      /* so long a worker may be in state D; 0: for ever */
 
     struct rdzv *rdzv;     /* NULL: closed */
     struct rdzv_info info; /* as it was at the end */
@@ -1073,9 +1075,11 @@ static int open_handles(struct agent *a, struct err *e)
     uv_timer_init(a->loop, &a->job_timer);
     uv_timer_init(a->loop, &a->grace_timer);
     uv_timer_init(a->loop, &a->sweep_timer);
+    uv_timer_init(a->loop, &a->block_timer);
     uvx_own(&a->scope, &a->job_timer);
     uvx_own(&a->scope, &a->grace_timer);
     uvx_own(&a->scope, &a->sweep_timer);
+    uvx_own(&a->scope, &a->block_timer);
     uvx_own(&a->scope, &a->lifeline);
     uv_poll_start(&a->lifeline, UV_READABLE | UV_DISCONNECT, on_guardian_gone);
     agent_signals_open(a);
@@ -1161,9 +1165,58 @@ static void on_timer_expired(void *arg, const pid_t *parents, int n, int signo, 
     for (int i = 0; i < a->job->nproc; i++) {
         struct worker *w = &a->workers[i];
         if (w->state == WORKER_RUNNING && w->pid == parents[n - 1])
-            snprintf(w->timer, sizeof(w->timer), "%s; dlaunch sent %s", text,
+            snprintf(w->killed_for, sizeof(w->killed_for), "%s; dlaunch sent %s", text,
                      signal_name(signo, name));
     }
+}
+
+/* SIGKILL ends a wait that the kernel allows to be killed. For others the stop is begun as after a
+ * death, and abandon() ends it. */
+static void fail_blocked_worker(struct agent *a, struct worker *w)
+{
+    char what[160];
+    snprintf(w->killed_for, sizeof(w->killed_for),
+             "%s for %g s (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT); dlaunch sent SIGKILL",
+             sweep_describe(w->pid, what, sizeof(what)), (double)a->block_ns / 1e9);
+    log_error("%s", w->killed_for);
+    worker_signal_group(w, SIGKILL);
+    if (a->job->rdzv.restart_policy == RESTART_WORKER)
+        return;
+    worker_dying(w, &a->ctx, SIGKILL);
+    agent_tell_neighbours(a, w);
+    agent_worker_failed(a, w);
+}
+
+static void on_block_timer(uv_timer_t *t)
+{
+    struct agent *a = container_of(t, struct agent, block_timer);
+    uint64_t now = mono_ns();
+    for (int i = 0; i < a->job->nproc && a->fsm.state == RUNNING; i++) {
+        struct worker *w = &a->workers[i];
+        char state;
+        pid_t parent;
+        if (w->state != WORKER_RUNNING || w->dying || w->killed_for[0])
+            continue;
+        if (!sweep_read_stat(w->pid, &state, &parent) || state != 'D')
+            w->blocked_ns = 0;
+        else if (!w->blocked_ns)
+            w->blocked_ns = now;
+        else if (now - w->blocked_ns >= a->block_ns)
+            fail_blocked_worker(a, w);
+    }
+}
+
+/* As in torchrun: what is not a positive number turns it off. */
+static void watch_blocked_workers(struct agent *a)
+{
+    const char *text = getenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
+    double seconds = text ? strtod(text, NULL) : 0;
+    if (!(seconds > 0 && seconds < 1e9))
+        return;
+    a->block_ns = (uint64_t)(seconds * 1e9);
+    uint64_t ms = (uint64_t)(seconds * 250); /* four looks */
+    ms = ms < 20 ? 20 : ms > 1000 ? 1000 : ms;
+    uv_timer_start(&a->block_timer, on_block_timer, ms, ms);
 }
 
 static int open_file_timer(struct agent *a, struct err *e)
@@ -1235,6 +1288,8 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         a->dying = exit_notify_new(loop, &a->scope, agent_on_dying, a);
     if (r == 0)
         r = open_file_timer(a, e);
+    if (r == 0)
+        watch_blocked_workers(a);
     if (r == 0 && job->gpus)
         a->gpus = gpu_watch_new(loop, &a->scope, job, GPU_PROC, "/dev/kmsg");
     struct rdzv_callbacks cb = callbacks;

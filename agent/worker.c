@@ -159,7 +159,8 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
     w->state = WORKER_IDLE;
     w->pid = 0;
     w->ok = w->dying = false;
-    w->timer[0] = '\0';
+    w->killed_for[0] = '\0';
+    w->blocked_ns = 0;
     w->rank = ctx->table->nodes[ctx->group_rank].base_rank + w->local_rank;
     w->attempt = ctx->restart_count;
     name_files(w, ctx);
@@ -229,8 +230,8 @@ static void classify(struct worker *w, const struct worker_context *ctx, int sta
         f->core_dumped = WCOREDUMP(status);
         f->oom = f->signal == SIGKILL && asked != ASKED_BY_SIGKILL && oom_happened(ctx->oom);
     }
-    if (w->timer[0])
-        snprintf(f->message, sizeof(f->message), "%s", w->timer);
+    if (w->killed_for[0])
+        snprintf(f->message, sizeof(f->message), "%s", w->killed_for);
     f->caused_by = segment_cause_of(ctx->segment, w->local_rank);
     if (f->kind != FAILURE_EXEC && by_request(status, asked))
         f->kind = FAILURE_STOPPED;

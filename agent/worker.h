@@ -41,8 +41,10 @@ struct worker {
     bool ok;     /* exited with 0 */
     int attempt; /* the restart count with which it was started */
     char error_file[FAILURE_PATH_MAX], stderr_log[FAILURE_PATH_MAX]; /* of that; "": none */
-    char timer[256]; /* its file timer that expired, and the signal sent; "": none */
-    int respawn;     /* the restart count with which it is to be started again; 0: it is not */
+    char
+        killed_for[320]; /* why dlaunch sent it a signal while nothing had failed; "": it did not */
+    uint64_t blocked_ns; /* since when it has been seen in state D without a break; 0: it is not */
+    int respawn;         /* the restart count with which it is to be started again; 0: it is not */
     uint64_t started_ns, ended_ns;
     int listen_fd; /* its data socket, until it is handed down; -1 */
     uint16_t port;

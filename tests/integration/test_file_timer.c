@@ -120,7 +120,9 @@ END_TEST
 START_TEST(job_restarts_after_an_expired_timer)
 {
     struct proc p;
-    write_client("open(sys.argv[0] + '.starts', 'a').write(rank)\n"
+    write_client("starts = sys.argv[0] + '.starts'\n"
+                 "with open(starts, 'a') as f: f.write(rank)\n"
+                 "while os.path.getsize(starts) < 2: time.sleep(0.01)\n"
                  "if first and rank == '1': send('forward', time.time() + 0.05)\n"
                  "if first: time.sleep(600)\n"
                  "send('forward', time.time() + 600)\n");

@@ -1,161 +1,110 @@
-/* Events in, actions out. The phases are in rdzv_phase.c, joining in rdzv_join.c. */
 #include "rendezvous/rules/rdzv_state.h"
 
-#include <stdarg.h>
-#include <stdio.h>
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/mem.h"
-#include "rendezvous/rules/rdzv_state_impl.h"
+#include "rendezvous/rules/failure_log.h"
+#include "rendezvous/rules/rdzv_admission.h"
+#include "rendezvous/rules/rdzv_crash_loop.h"
+#include "rendezvous/rules/rdzv_election.h"
+#include "rendezvous/rules/rdzv_output.h"
+#include "rendezvous/rules/rdzv_round.h"
 #include "rendezvous/rules/text.h"
 
-#define LINES_MAX 256 /* log lines that wait for the driver; it takes them after every event */
+#define NEVER           UINT64_MAX
+#define NOTICE_FIRST_NS 3000000000u
+#define NOTICE_NS       5000000000u
+#define NOTICE_LATER_NS 30000000000u
+#define BACKOFF_MAX_NS  604800000000000u /* a week */
 
-struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch, uint64_t now)
+#define REPLACED "this coordinator was out of reach for so long that another was elected"
+
+struct rdzv_state {
+    struct rdzv_rules rules;
+    enum rdzv_phase phase;
+    struct generation gen;
+    int restarts;      /* charged to max_restarts */
+    int node_restarts; /* charged to max_node_restarts */
+    struct rdzv_crash_loop crash_loop;
+    bool began; /* some round has run */
+    struct rdzv_nodes nodes;
+    struct rdzv_attempts turned_away;
+    struct rdzv_election election;
+
+    /* The round: members[group rank], NULL when the member was lost. */
+    struct rdzv_node **members;
+    int nmembers;
+    int nprepared, ndone;
+    int nrunning; /* in STOP: members that have not yet stopped */
+    struct rank_table table;
+    uint64_t run_ns, stop_ns; /* when it started, and when it began to stop */
+    struct failure_log log;   /* of the round */
+    size_t failures_total;    /* workers and nodes that have a record */
+
+    /* The stop, and what follows from it. */
+    struct rdzv_stop why, given_up;
+    uint32_t why_counter; /* of the round that was stopped; 0: none was */
+    bool node_gone;       /* it was stopped because a node was lost or left */
+    bool end;             /* the job ends after it, like this: */
+    enum stop_reason end_reason;
+    int end_code;
+    char end_text[RDZV_TEXT_MAX];
+    /* The newest node that was lost or left, when too few remain. */
+    enum stop_reason gone_reason;
+    int gone_code;
+    char gone_text[RDZV_TEXT_MAX];
+
+    /* Deadlines; NEVER when not set. */
+    uint64_t collect_ns; /* when COLLECT began */
+    uint64_t join_at, last_call_at, not_before, notice_at, respawn_at, check_at, close_at;
+    uint64_t settle_at; /* until then more nodes may find a new coordinator; NEVER: it is not new */
+    uint64_t hold_at;   /* until then a lost node may have workers; 0: none has */
+    uint64_t pulse_at;  /* a tick that comes later than this: the process did not run */
+    uint64_t late_ns;   /* by how much in all: every node has that much longer to be heard of */
+    uint64_t graced_ns; /* by a clock that does not run while this process is late */
+    uint64_t grace_at;  /* no silence counts before: messages of that time may be unread here */
+
+    /* Output. */
+    struct rdzv_output out;
+    bool new_round, finished, reported_finished;
+    char notice[RDZV_NOTICE_MAX];
+    struct rdzv_respawn *respawns; /* of the view that was taken last */
+
+    struct rdzv_result result;
+    uint64_t result_ns;
+};
+
+/* --------------------------------------------------------------------------------------- output */
+
+static void queue(struct rdzv_state *s, struct rdzv_node *n, unsigned pending)
 {
-    struct rdzv_state *s = xcalloc(1, sizeof(*s));
-    s->rules = *rules;
-    s->gen.epoch = epoch;
-    map_init(&s->by_id);
-    s->last_call_at = s->respawn_at = s->close_at = s->check_at = NEVER;
-    s->quarantine_at = s->elect_at = s->settle_at = NEVER;
-    s->pulse_at = now + rules->heartbeat_ns;
-    rdzv_phase_start(s, now);
-    return s;
-}
-
-struct rdzv_state *rdzv_state_stand(const struct rdzv_rules *rules, const struct rdzv_electorate *e,
-                                    uint64_t now)
-{
-    struct rdzv_state *s = rdzv_state_new(rules, e->seen_epoch, now);
-    rdzv_elect_start(s, e, now);
-    return s;
-}
-
-static void free_node(struct rdzv_node *n)
-{
-    free(n->ports);
-    free(n->orders);
-    free(n);
-}
-
-void rdzv_state_free(struct rdzv_state *s)
-{
-    if (!s)
-        return;
-    for (int i = 0; i < s->nnodes; i++)
-        free_node(s->nodes[i]);
-    for (size_t i = 0; i < s->nconns; i++)
-        free(s->conns[i].refusal);
-    while (s->line_head < s->nlines)
-        free(s->lines[s->line_head++].text);
-    map_fini(&s->by_id, NULL);
-    failure_log_clear(&s->log);
-    rank_table_fini(&s->table);
-    rdzv_peers_fini(&s->peers);
-    for (int k = 0; k < 2; k++)
-        rdzv_quorum_fini(&s->quorum[k]);
-    free(s->nodes);
-    free(s->by_rank);
-    free(s->members);
-    free(s->conns);
-    free(s->queue);
-    free(s->lines);
-    free(s->said);
-    free(s->respawns);
-    free(s);
-}
-
-/* ------------------------------------------------------------------------------------ output */
-
-void rdzv_state_log(struct rdzv_state *s, enum log_level level, const char *fmt, ...)
-{
-    char text[2 * RDZV_TEXT_MAX];
-    va_list ap;
-    if (s->nlines - s->line_head >= LINES_MAX || level > log_get_level())
-        return;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof(text), fmt, ap);
-    va_end(ap);
-    if (s->line_head == s->nlines)
-        s->line_head = s->nlines = 0;
-    if (s->nlines == s->cap_lines) {
-        s->cap_lines = s->cap_lines ? 2 * s->cap_lines : 8;
-        s->lines = xrealloc(s->lines, s->cap_lines * sizeof(*s->lines));
-    }
-    s->lines[s->nlines++] = (struct rdzv_line){level, xstrdup(text)};
-}
-
-static struct rdzv_conn *conn_at(struct rdzv_state *s, uint32_t conn)
-{
-    if (conn >= s->nconns) {
-        size_t n = s->nconns ? s->nconns : 8;
-        while (n <= conn)
-            n *= 2;
-        s->conns = xrealloc(s->conns, n * sizeof(*s->conns));
-        memset(s->conns + s->nconns, 0, (n - s->nconns) * sizeof(*s->conns));
-        s->nconns = n;
-    }
-    return &s->conns[conn];
-}
-
-static void queue_conn(struct rdzv_state *s, uint32_t conn, unsigned pending)
-{
-    struct rdzv_conn *c = conn_at(s, conn);
-    if (s->standing && s->phase != RDZV_FINISH)
-        pending &= ~PENDING_VIEW; /* there is nothing to say yet */
-    c->pending |= pending;
-    if (c->queued)
-        return;
-    c->queued = true;
-    if (s->queue_head == s->queue_len)
-        s->queue_head = s->queue_len = 0;
-    if (s->queue_len == s->queue_cap) {
-        s->queue_cap = s->queue_cap ? 2 * s->queue_cap : 16;
-        s->queue = xrealloc(s->queue, s->queue_cap * sizeof(*s->queue));
-    }
-    s->queue[s->queue_len++] = conn;
-}
-
-void rdzv_state_send(struct rdzv_state *s, struct rdzv_node *n, unsigned pending)
-{
+    if (s->election.standing && s->phase != RDZV_FINISH)
+        pending &= ~PENDING_VIEW; /* a candidate has no views */
     if (n->conn != RDZV_NO_CONN)
-        queue_conn(s, n->conn, pending);
+        rdzv_output_queue(&s->out, n->conn, pending);
 }
 
-void rdzv_state_send_all(struct rdzv_state *s, unsigned pending)
+static void queue_all(struct rdzv_state *s, unsigned pending)
 {
-    for (int i = 0; i < s->nnodes; i++)
-        rdzv_state_send(s, s->nodes[i], pending);
+    for (int i = 0; i < s->nodes.n; i++)
+        queue(s, s->nodes.e[i], pending);
 }
 
-void rdzv_state_close(struct rdzv_state *s, uint32_t conn, const char *refusal, bool retry)
+static void close_conn(struct rdzv_state *s, uint32_t conn, const char *refusal, bool retry)
 {
-    struct rdzv_conn *c = conn_at(s, conn);
-    if (c->node) {
-        c->node->conn = RDZV_NO_CONN;
-        rdzv_state_update_ready(s, c->node);
-        c->node = NULL;
+    struct rdzv_node *n = rdzv_output_conn(&s->out, conn)->node;
+    if (n) {
+        n->conn = RDZV_NO_CONN;
+        rdzv_nodes_update_ready(&s->nodes, n);
     }
-    c->pending = 0;
-    free(c->refusal);
-    c->refusal = refusal ? xstrdup(refusal) : NULL;
-    c->retry = retry;
-    queue_conn(s, conn, PENDING_CLOSE);
+    rdzv_output_close(&s->out, conn, refusal, retry);
 }
 
-/* ------------------------------------------------------------------------------------- nodes */
+/* ---------------------------------------------------------------------------------------- nodes */
 
-void rdzv_state_update_ready(struct rdzv_state *s, struct rdzv_node *n)
-{
-    bool ready = n->conn != RDZV_NO_CONN && n->phase == MEMBER_IDLE && !n->workers && !n->leaving &&
-                 !rdzv_node_is_witness(n);
-    s->nready += ready - n->ready;
-    n->ready = ready;
-}
-
-void rdzv_state_heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+static void heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
     n->heard_ns = now;
     n->late_ns = s->late_ns;
@@ -163,81 +112,961 @@ void rdzv_state_heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
         s->check_at = now + s->rules.dead_ns;
 }
 
-void rdzv_state_remove(struct rdzv_state *s, struct rdzv_node *n)
+/* The node is lost without a proof: its workers may be alive, or be started by what it was sent
+ * last. Not a round begins before their lease has ended (I5 in rdzv_election.c). */
+static void hold_for(struct rdzv_state *s, const struct rdzv_node *n)
 {
-    if (n->conn != RDZV_NO_CONN) {
-        s->conns[n->conn].node = NULL;
-        s->conns[n->conn].pending = 0;
-    }
-    if (n->group_rank >= 0)
-        s->members[n->group_rank] = NULL;
-    if (n->hello.node_rank >= 0 && n->hello.node_rank < s->cap_by_rank &&
-        s->by_rank[n->hello.node_rank] == n)
-        s->by_rank[n->hello.node_rank] = NULL;
-    s->nready -= n->ready;
-    s->nbusy -= n->workers;
-    if (rdzv_node_is_witness(n))
-        s->nwitnesses--;
-    else
-        s->nleaving -= n->leaving;
-    map_remove(&s->by_id, n->hello.id.b, sizeof(n->hello.id.b));
-    struct rdzv_node *last = s->nodes[--s->nnodes];
-    s->nodes[n->slot] = last;
-    last->slot = n->slot;
-    free_node(n);
+    uint64_t until = n->heard_ns + s->rules.dead_ns;
+    bool in_round = s->phase == RDZV_RUN || s->phase == RDZV_STOP;
+    bool may = n->workers || (in_round && n->group_rank >= 0 && !n->stopped && !n->done);
+    if (may && until > s->hold_at)
+        s->hold_at = until;
 }
 
-/* ------------------------------------------------------------------------------------ events */
-
-/* Whether the node has followed a coordinator that was elected later: no round of this one may
- * follow. */
-static bool is_replaced(const struct rdzv_state *s, const struct rdzv_hello *h)
+static void remove_node(struct rdzv_state *s, struct rdzv_node *n)
 {
-    if (rdzv_elect_is_new(s))
-        return h->seen_epoch > s->seen_epoch && h->seen_epoch != s->gen.epoch;
-    return !s->standing && s->gen.counter > 0 &&
-           rdzv_epoch_term(h->seen_epoch) > rdzv_epoch_term(s->gen.epoch);
+    if (n->conn != RDZV_NO_CONN) {
+        struct rdzv_conn *c = rdzv_output_conn(&s->out, n->conn);
+        c->node = NULL;
+        c->pending = 0;
+    }
+    if (n->group_rank >= 0) {
+        assert(n->group_rank < s->nmembers && s->members[n->group_rank] == n);
+        s->members[n->group_rank] = NULL;
+    }
+    rdzv_nodes_remove(&s->nodes, n);
+}
+
+/* Launchers that have been in no round, and have no vote, look for another coordinator when this
+ * one gives up: the other nodes of the job may go on. */
+static void send_away_newcomers(struct rdzv_state *s)
+{
+    for (int i = s->nodes.n - 1; i >= 0; i--) {
+        struct rdzv_node *n = s->nodes.e[i];
+        if (n->peer.own || n->took_part || rdzv_election_is_voting_witness(&s->election, n))
+            continue;
+        if (n->conn != RDZV_NO_CONN)
+            close_conn(s, n->conn, "this coordinator has lost most of its nodes", true);
+        remove_node(s, n);
+    }
+}
+
+/* ----------------------------------------------------------------------------------- finish */
+
+/* The report leads with the node when it was the node that ended the job. */
+static void lead_with_node(struct failure_log *l)
+{
+    size_t i = 0;
+    while (i < l->n && l->f[i].kind != FAILURE_NODE)
+        i++;
+    if (i == 0 || i == l->n)
+        return;
+    struct failure node = l->f[i];
+    memmove(&l->f[1], &l->f[0], i * sizeof(node));
+    l->f[0] = node;
+}
+
+static void finish(struct rdzv_state *s, int exit_code, enum stop_reason reason, const char *text,
+                   uint64_t now)
+{
+    const struct failure *first = failure_log_first(&s->log);
+    bool report = exit_code != 0 && first;
+    failure_log_sort(&s->log, RDZV_REPORT_MAX);
+    if (reason == STOP_NODE_LOST)
+        lead_with_node(&s->log);
+    s->result.exit_code = exit_code;
+    s->result.reason = reason;
+    s->result.restarts = s->restarts;
+    s->result.failures = report ? s->log.f : NULL;
+    s->result.n = report ? s->log.n : 0;
+    if (report && s->failures_total > s->log.n)
+        s->result.omitted = s->failures_total - s->log.n;
+    text_set(s->result.text, sizeof(s->result.text), "%s", text);
+    s->result_ns = now;
+    s->phase = RDZV_FINISH;
+    s->close_at = now + s->rules.close_ns;
+    queue_all(s, PENDING_REPORT | PENDING_VIEW);
+}
+
+static void finish_advance(struct rdzv_state *s, uint64_t now)
+{
+    if (s->finished || (s->nodes.n > 0 && now < s->close_at))
+        return;
+    s->finished = true;
+    if (s->nodes.n > 0) {
+        char name[RDZV_TEXT_MAX];
+        rdzv_output_log(&s->out, LOG_LEVEL_WARN,
+                        "%d node%s, among them %s, did not take the job's result", s->nodes.n,
+                        s->nodes.n > 1 ? "s" : "",
+                        rdzv_node_name(s->nodes.e[0], name, sizeof(name)));
+    }
+}
+
+/* ---------------------------------------------------------------------------------- collect */
+
+static void enter_collect(struct rdzv_state *s, uint64_t now)
+{
+    s->phase = RDZV_COLLECT;
+    s->collect_ns = now;
+    s->join_at = now + s->rules.join_ns;
+    s->notice_at = now + NOTICE_FIRST_NS;
+}
+
+/* The round is over, or was never started: nobody has a place any more. */
+static void back_to_collect(struct rdzv_state *s, uint64_t now)
+{
+    for (int i = 0; i < s->nmembers; i++) {
+        if (s->members[i])
+            s->members[i]->group_rank = -1;
+    }
+    s->nmembers = 0;
+    enter_collect(s, now);
+    queue_all(s, PENDING_VIEW);
+}
+
+/* Whether it is left out for what went wrong on it. The coordinator's own node never is. */
+static bool is_left_out(const struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
+{
+    bool alone = true;
+    if (s->crash_loop.nnodes == 0 || n->peer.own)
+        return false;
+    for (int i = 0; i < s->nodes.n; i++) {
+        const struct rdzv_node *o = s->nodes.e[i];
+        alone &= o == n || strcmp(o->hello.host, n->hello.host) != 0 ||
+                 strcmp(o->peer.addr, n->peer.addr) != 0;
+    }
+    return rdzv_crash_loop_until(&s->crash_loop, n, alone, now) > 0;
+}
+
+/* Takes those that are left out off the list, if enough remain. Returns how many remain. */
+static int leave_out(struct rdzv_state *s, struct rdzv_node **m, int n, uint64_t now)
+{
+    int kept = 0;
+    for (int i = 0; i < n; i++)
+        kept += !is_left_out(s, m[i], now);
+    if (kept == n || kept < s->rules.min_nodes)
+        return n;
+    kept = 0;
+    for (int i = 0; i < n; i++) {
+        if (!is_left_out(s, m[i], now))
+            m[kept++] = m[i];
+    }
+    return kept;
+}
+
+static struct rdzv_place place_of(const struct rdzv_state *s)
+{
+    const struct rdzv_rules *r = &s->rules;
+    return (struct rdzv_place){r->bound_addr, r->port, r->local_addr, r->master_addr,
+                               r->agent_store};
+}
+
+static void start_round(struct rdzv_state *s, uint64_t now)
+{
+    struct rdzv_node **m = xcalloc((size_t)s->nodes.n, sizeof(struct rdzv_node *));
+    int n = 0;
+    for (int i = 0; i < s->nodes.n; i++) {
+        if (s->nodes.e[i]->ready)
+            m[n++] = s->nodes.e[i];
+    }
+    if (s->crash_loop.nnodes)
+        n = leave_out(s, m, n, now);
+    if (n > s->rules.max_nodes) {
+        rdzv_round_choose(m, n);
+        n = s->rules.max_nodes;
+    }
+    rdzv_round_rank(m, n);
+    for (int i = 0; i < n; i++) {
+        m[i]->group_rank = i;
+        m[i]->prepared = m[i]->stopped = m[i]->done = false;
+        m[i]->failures_total = 0;
+        m[i]->norders = 0;
+    }
+    free(s->members);
+    s->members = m;
+    s->nmembers = n;
+    s->nprepared = s->ndone = 0;
+    s->last_call_at = NEVER;
+    failure_log_clear(&s->log);
+    s->failures_total = 0;
+    s->gen.counter++;
+    s->new_round = true;
+    s->phase = RDZV_PREPARE;
+    if (s->rules.elect) {
+        const struct rdzv_place place = place_of(s);
+        rdzv_election_prepare(&s->election, m, n, &place, s->gen, now);
+        queue_all(s, PENDING_PEERS);
+    }
+    queue_all(s, PENDING_VIEW);
+}
+
+/* Whether the job waits for another node when too few are left. */
+static bool waits_for_replacement(const struct rdzv_state *s)
+{
+    return s->rules.max_node_restarts > 0 ||
+           (s->rules.max_node_restarts < 0 && s->rules.max_restarts > 0);
+}
+
+/* Fewer than MIN are left of a job that has run. Whether it waits for another node. */
+static bool wait_for_replacement(struct rdzv_state *s, uint64_t now)
+{
+    if (!waits_for_replacement(s))
+        finish(s, s->gone_code, s->gone_reason, s->gone_text, now);
+    return s->phase == RDZV_COLLECT;
+}
+
+static void join_timeout(struct rdzv_state *s, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX] = "", late[RDZV_TEXT_MAX];
+    rdzv_admission_timeout(&s->rules, &s->nodes, &s->turned_away, now - s->collect_ns, late,
+                           sizeof(late));
+    bool lost = s->began && s->gone_text[0];
+    text_set(text, sizeof(text), "%s%s%s", lost ? s->gone_text : "", lost ? "; " : "", late);
+    finish(s, 1, lost ? STOP_NODE_LOST : STOP_RENDEZVOUS, text, now);
+}
+
+static void elected(struct rdzv_state *s, const struct rdzv_tally *votes, uint64_t now)
+{
+    int max = s->rules.max_node_restarts;
+    s->gen = (struct generation){s->election.epoch, 0};
+    s->settle_at = now + s->rules.dead_ns;
+    rdzv_output_log(&s->out, LOG_LEVEL_NOTICE,
+                    "this node is the coordinator now, by %d of the %d nodes of the last round",
+                    votes->present, votes->total);
+    s->node_restarts++; /* the coordinator's node is lost */
+    if (max >= 0 && s->node_restarts > max) {
+        s->node_restarts = max;
+        text_set(s->result.final, sizeof(s->result.final),
+                 "restarts after a lost node: %d of %d used (--max_node_restarts)", max, max);
+        finish(s, 1, STOP_COORDINATOR_LOST, s->gone_text, now);
+    }
+    queue_all(s, PENDING_VIEW);
+}
+
+static void minority(struct rdzv_state *s, const struct rdzv_tally *t, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX];
+    send_away_newcomers(s);
+    text_set(
+        text, sizeof(text),
+        "%s%sonly %d of the %d nodes of the last round are in reach, which is no majority: the "
+        "others may go on without them",
+        s->gone_text, s->gone_text[0] ? "; " : "", t->present, t->total);
+    finish(s, 1, STOP_COORDINATOR_LOST, text, now);
+}
+
+/* Whether the election lets a round start. */
+static bool may_start(struct rdzv_state *s, uint64_t now)
+{
+    struct rdzv_tally tally;
+    enum rdzv_verdict v = rdzv_election_may_start(&s->election, s->grace_at, now, &tally);
+    if (v == ELECTION_ELECTED) {
+        elected(s, &tally, now);
+        if (s->phase == RDZV_COLLECT)
+            v = rdzv_election_may_start(&s->election, s->grace_at, now, &tally);
+    }
+    if (v == ELECTION_MINORITY)
+        minority(s, &tally, now);
+    return v == ELECTION_MAY_START;
+}
+
+/* The last call is for the job's first round. A later one, be it the first of an elected
+ * coordinator, does not wait for more nodes than are left: another one is taken in when it joins.
+ */
+static bool is_first_round(const struct rdzv_state *s)
+{
+    return s->gen.counter == 0 && s->election.quorum[0].list.n == 0;
+}
+
+static void collect_advance(struct rdzv_state *s, uint64_t now)
+{
+    int live = rdzv_nodes_live(&s->nodes), min = s->rules.min_nodes;
+    if ((s->election.standing || s->election.quorum[0].list.n) && !may_start(s, now))
+        return;
+    if (live >= min || now >= s->settle_at)
+        s->settle_at = NEVER;
+    if (s->began && live < min && (s->settle_at != NEVER || !wait_for_replacement(s, now)))
+        return;
+    if (s->hold_at) {
+        if (now < s->hold_at)
+            return;
+        s->hold_at = 0;
+    }
+    if (s->not_before != NEVER) {
+        if (now < s->not_before)
+            return;
+        s->not_before = NEVER;
+    }
+    if (s->nodes.nbusy) /* one that is new here, or back, and may have workers: it says so, or is
+                           lost */
+        return;
+    if (s->nodes.nready >= s->rules.max_nodes ||
+        (!is_first_round(s) && s->nodes.nready >= min && s->nodes.nready == live)) {
+        start_round(s, now);
+    } else if (s->nodes.nready >= min) {
+        if (s->last_call_at == NEVER)
+            s->last_call_at = now + s->rules.last_call_ns;
+        if (now >= s->last_call_at)
+            start_round(s, now);
+    } else {
+        s->last_call_at = NEVER;
+        if (now >= s->join_at)
+            join_timeout(s, now);
+    }
+}
+
+/* ---------------------------------------------------------------------------- prepare and run */
+
+static void node_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint64_t since,
+                      uint64_t now);
+
+static void start_run(struct rdzv_state *s, uint64_t now)
+{
+    const struct rdzv_place place = place_of(s);
+    char note[RDZV_TEXT_MAX];
+    struct err e = ERR_INIT;
+    rank_table_fini(&s->table);
+    if (rdzv_round_table(&s->table, s->members, s->nmembers, &place, note, sizeof(note), &e) < 0) {
+        finish(s, 1, STOP_INTERNAL, e.msg, now);
+        return;
+    }
+    if (note[0])
+        rdzv_output_log(&s->out, s->began ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE, "%s", note);
+    s->table.gen = s->gen;
+    s->table.restart_count = s->restarts;
+    s->phase = RDZV_RUN;
+    s->run_ns = now;
+    if (s->rules.elect)
+        rdzv_election_run(&s->election);
+    s->began = true;
+    s->gone_text[0] = '\0';
+    for (int i = 0; i < s->nodes.n; i++) {
+        struct rdzv_node *n = s->nodes.e[i];
+        n->prev_rank = n->group_rank;
+        if (n->group_rank >= 0)
+            queue(s, n, PENDING_TABLE | PENDING_VIEW);
+    }
+}
+
+static void node_prepared(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                          uint64_t now)
+{
+    if (s->phase != RDZV_PREPARE || n->prepared)
+        return;
+    if (st->nports != 0 && st->nports != n->hello.nproc) {
+        close_conn(s, n->conn, "it has another number of data ports than of workers", false);
+        node_lost(s, n, "malformed status", now, now);
+        return;
+    }
+    free(n->ports);
+    n->ports = NULL;
+    if (st->nports) {
+        n->ports = xcalloc((size_t)st->nports, sizeof(*n->ports));
+        for (int i = 0; i < st->nports; i++)
+            n->ports[i] = (uint16_t)(st->ports[2 * i] | st->ports[2 * i + 1] << 8);
+    }
+    n->free_port = st->free_port;
+    n->prepared = true;
+    s->nprepared++;
+}
+
+static void node_done(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+{
+    (void)now;
+    if (s->phase != RDZV_RUN || n->done)
+        return;
+    n->done = true;
+    s->ndone++;
+}
+
+/* ------------------------------------------------------------------------------------- stop */
+
+static void end_job(struct rdzv_state *s, enum stop_reason reason, int code, const char *text)
+{
+    if (s->end)
+        return;
+    s->end = true;
+    s->end_reason = reason;
+    s->end_code = code;
+    text_set(s->end_text, sizeof(s->end_text), "%s", text);
+}
+
+static void begin_stop(struct rdzv_state *s, enum stop_reason reason, bool restarting,
+                       const char *text, const struct failure *first, uint64_t now)
+{
+    s->phase = RDZV_STOP;
+    s->stop_ns = now;
+    s->node_gone = false;
+    s->why_counter = s->gen.counter;
+    s->why.reason = reason;
+    s->why.restarting = restarting;
+    s->why.has_first = first != NULL;
+    if (first)
+        s->why.first = *first;
+    text_set(s->why.text, sizeof(s->why.text), "%s", text);
+    s->nrunning = 0;
+    for (int i = 0; i < s->nmembers; i++) {
+        if (s->members[i]) {
+            s->nrunning++;
+            queue(s, s->members[i], PENDING_VIEW);
+        }
+    }
+}
+
+static void mark_stopped(struct rdzv_state *s, struct rdzv_node *n)
+{
+    if (n->stopped)
+        return;
+    n->stopped = true;
+    s->nrunning--;
+}
+
+/* The failure that asks not to be started again, or NULL. */
+static const struct failure *final_failure(const struct rdzv_state *s)
+{
+    for (size_t i = 0; i < s->log.n; i++) {
+        const struct failure *f = &s->log.f[i];
+        if (f->kind == FAILURE_EXEC ||
+            (f->kind == FAILURE_EXIT && exit_codes_has(&s->rules.no_restart, f->exit_code)))
+            return f;
+    }
+    return NULL;
+}
+
+static bool may_restart(const struct rdzv_state *s)
+{
+    return s->restarts < s->rules.max_restarts && !final_failure(s);
+}
+
+/* Whether another round may follow one that ended with a node. */
+static bool may_go_on_without(const struct rdzv_state *s)
+{
+    int max = s->rules.max_node_restarts;
+    return (max < 0 || s->node_restarts < max) &&
+           (rdzv_nodes_live(&s->nodes) >= s->rules.min_nodes || waits_for_replacement(s));
+}
+
+static void record_lost(struct rdzv_state *s, const struct rdzv_node *n, const char *how,
+                        uint64_t since, struct failure *f)
+{
+    failure_init(f);
+    f->kind = FAILURE_NODE;
+    f->node = n->group_rank;
+    f->pid = n->hello.pid;
+    f->attempt = s->restarts;
+    f->seen_ns = since;
+    strcpy(f->host, n->hello.host);
+    strcpy(f->role, n->hello.role);
+    text_set(f->message, sizeof(f->message), "%s", how);
+    failure_log_add(&s->log, f);
+    s->failures_total++;
+}
+
+static void remember_gone(struct rdzv_state *s, enum stop_reason reason, int code, const char *text)
+{
+    s->gone_reason = reason;
+    s->gone_code = code;
+    text_set(s->gone_text, sizeof(s->gone_text), "%s", text);
+}
+
+/* The node was cut off long enough to end its workers, but not long enough to count as lost. */
+static void stop_without(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+{
+    const char *how = rdzv_election_has_quorum(&s->election)
+                          ? "it had no contact for so long that it ended its workers"
+                          : "it may have no workers, for most of the others are out of reach";
+    char name[RDZV_TEXT_MAX], text[RDZV_TEXT_MAX];
+    struct failure lost;
+    text_set(text, sizeof(text), "node %s: %s", rdzv_node_name(n, name, sizeof(name)), how);
+    record_lost(s, n, how, now, &lost);
+    remember_gone(s, STOP_NODE_LOST, 1, text);
+    begin_stop(s, STOP_NODE_LOST, may_go_on_without(s), text, &lost, now);
+    s->node_gone = true;
+}
+
+static void node_stopped(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                         uint64_t now)
+{
+    if (s->phase == RDZV_PREPARE && st->fenced) { /* what it had prepared is gone */
+        back_to_collect(s, now);
+    } else if (s->phase == RDZV_RUN && st->fenced) {
+        stop_without(s, n, now);
+    } else if (s->phase == RDZV_RUN) {
+        char text[RDZV_TEXT_MAX];
+        text_set(text, sizeof(text), "node %s has stopped its workers without a reason",
+                 n->hello.host);
+        begin_stop(s, STOP_INTERNAL, false, text, NULL, now);
+        end_job(s, STOP_INTERNAL, 1, text);
+    }
+    if (s->phase == RDZV_STOP)
+        mark_stopped(s, n);
+}
+
+static void crash_loop(struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
+{
+    char name[RDZV_TEXT_MAX];
+    if (!n || !rdzv_crash_loop_node(&s->crash_loop, n, now) || n->peer.own)
+        return;
+    rdzv_output_log(&s->out, LOG_LEVEL_NOTICE,
+                    "node %s: %d failures in a row; it is left out for %.0f s when enough others "
+                    "are there",
+                    rdzv_node_name(n, name, sizeof(name)), RDZV_CRASH_LOOP_MAX,
+                    RDZV_LEFT_OUT_NS / 1e9);
+}
+
+/* Before the restart that has just been charged. */
+static uint64_t backoff(const struct rdzv_state *s)
+{
+    uint64_t n = (uint64_t)s->restarts;
+    return s->rules.backoff_ns > BACKOFF_MAX_NS / n ? BACKOFF_MAX_NS : s->rules.backoff_ns * n;
+}
+
+/* A worker failed: the job ends, or the restart is charged and perhaps put off. */
+static void after_failure(struct rdzv_state *s, const struct failure *first, uint64_t now)
+{
+    char text[FAILURE_TEXT_MAX];
+    const struct failure *final = final_failure(s);
+    int alike = rdzv_crash_loop_failure(&s->crash_loop, first, s->stop_ns - s->run_ns,
+                                        s->rules.progress_ns);
+    bool left = s->restarts < s->rules.max_restarts;
+    if (left && final && final->kind == FAILURE_EXIT)
+        text_set(s->result.final, sizeof(s->result.final),
+                 "exit code %d is not started again (--no_restart_codes)", final->exit_code);
+    else if (left && alike >= RDZV_ALIKE_MAX)
+        text_set(s->result.final, sizeof(s->result.final),
+                 "%d starts in a row have ended so within %g s (--progress_time)", alike,
+                 (double)s->rules.progress_ns / 1e9);
+    if (!may_restart(s) || alike >= RDZV_ALIKE_MAX) {
+        failure_describe(first, text, sizeof(text));
+        finish(s, failure_exit_status(first), STOP_FAILURE, text, now);
+        return;
+    }
+    if (first->node >= 0 && first->node < s->nmembers)
+        crash_loop(s, s->members[first->node], now);
+    s->restarts++;
+    uint64_t pause = rdzv_crash_loop_pause(alike), asked = s->rules.backoff_ns ? backoff(s) : 0;
+    if (pause > asked)
+        rdzv_output_log(&s->out, LOG_LEVEL_NOTICE,
+                        "%d starts in a row have ended alike: the next one in %g s", alike,
+                        (double)pause / 1e9);
+    if (pause || asked)
+        s->not_before = now + (pause > asked ? pause : asked);
+}
+
+/* A node was lost or left: the same. */
+static void after_node(struct rdzv_state *s, uint64_t now)
+{
+    int max = s->rules.max_node_restarts;
+    s->node_restarts++;
+    if (max < 0 || s->node_restarts <= max)
+        return;
+    s->node_restarts = max;
+    text_set(s->result.final, sizeof(s->result.final),
+             "restarts after a lost node: %d of %d used (--max_node_restarts)", max, max);
+    finish(s, s->gone_code, s->gone_reason, s->gone_text, now);
+}
+
+/* All workers are stopped: what follows? */
+static void stop_advance(struct rdzv_state *s, uint64_t now)
+{
+    if (s->nrunning > 0)
+        return;
+    const struct failure *first = failure_log_first(&s->log);
+    bool failed = first && first->kind != FAILURE_NODE &&
+                  (s->why.reason == STOP_FAILURE || s->why.reason == STOP_NODE_LOST);
+    if (s->end) {
+        finish(s, s->end_code, s->end_reason, s->end_text, now);
+        return;
+    }
+    if (failed)
+        after_failure(s, first, now);
+    else if (s->node_gone)
+        after_node(s, now);
+    if (s->phase == RDZV_STOP)
+        back_to_collect(s, now);
+}
+
+/* RESTART_WORKER: the others go on. */
+static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struct failure *f,
+                          uint64_t now)
+{
+    char text[FAILURE_TEXT_MAX];
+    struct rdzv_order order = {.respawn = {.id = ++n->last_order,
+                                           .local_rank = f->local_rank,
+                                           .restart_count = ++s->restarts}};
+    order.due_ns = now + backoff(s);
+    n->orders = xrealloc(n->orders, (size_t)(n->norders + 1) * sizeof(*n->orders));
+    n->orders[n->norders++] = order;
+    if (order.due_ns > now && order.due_ns < s->respawn_at)
+        s->respawn_at = order.due_ns;
+    failure_log_forget(&s->log, f->rank);
+    rdzv_output_log(&s->out, LOG_LEVEL_NOTICE, "%s; it is started again (restart %d of %d)",
+                    failure_describe(f, text, sizeof(text)), s->restarts, s->rules.max_restarts);
+    queue(s, n, PENDING_VIEW);
+}
+
+static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct failure *reported,
+                        uint64_t now)
+{
+    if (s->phase != RDZV_RUN && s->phase != RDZV_STOP)
+        return;
+    struct failure f = *reported;
+    int base = s->table.nodes[n->group_rank].base_rank;
+    if (f.kind == FAILURE_NODE || f.local_rank < 0 || f.local_rank >= n->hello.nproc) {
+        rdzv_output_log(&s->out, LOG_LEVEL_WARN, "node %s sent a failure that is none of its own",
+                        n->hello.host);
+        return;
+    }
+    f.rank = base + f.local_rank;
+    f.node = n->group_rank;
+    f.attempt = f.attempt < s->restarts ? f.attempt : s->restarts;
+    strcpy(f.host, n->hello.host);
+    bool own = f.kind != FAILURE_STOPPED;
+    /* A node that was started with the other policy is stopping its workers already. */
+    bool alone =
+        s->rules.restart_policy == RESTART_WORKER && n->hello.restart_policy == RESTART_WORKER;
+    if (own && alone && s->phase == RDZV_RUN && f.kind != FAILURE_EXEC &&
+        !(f.kind == FAILURE_EXIT && exit_codes_has(&s->rules.no_restart, f.exit_code)) &&
+        s->restarts < s->rules.max_restarts) {
+        order_respawn(s, n, &f, now);
+        return;
+    }
+    failure_log_add(&s->log, &f);
+    if (!own || s->phase != RDZV_RUN)
+        return;
+    char text[RDZV_TEXT_MAX];
+    failure_describe(&f, text, sizeof(text));
+    bool on = may_restart(s) && rdzv_crash_loop_would(&s->crash_loop, &f, now - s->run_ns,
+                                                      s->rules.progress_ns) < RDZV_ALIKE_MAX;
+    begin_stop(s, STOP_FAILURE, on, text, &f, now);
+}
+
+/* ------------------------------------------------------------------------------- membership */
+
+static void newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX], name[RDZV_TEXT_MAX];
+    if (!rdzv_rules_dynamic(&s->rules) || s->nmembers >= s->rules.max_nodes ||
+        is_left_out(s, n, now))
+        return;
+    if (s->phase == RDZV_PREPARE) { /* no worker runs yet: begin anew, with it */
+        back_to_collect(s, now);
+    } else if (s->phase == RDZV_RUN && s->ndone == 0 && s->rules.elastic) {
+        text_set(text, sizeof(text), "node %s has joined", rdzv_node_name(n, name, sizeof(name)));
+        rdzv_output_log(&s->out, LOG_LEVEL_VERBOSE, "%s: the workers are started again with it",
+                        text);
+        begin_stop(s, STOP_MEMBERSHIP, true, text, NULL, now);
+    }
+}
+
+static void release(struct rdzv_state *s, struct rdzv_node *n)
+{
+    n->released = true;
+    queue(s, n, PENDING_VIEW);
+}
+
+/* The reason that ends a running round reaches every node by on_stop; it is not logged again. */
+static enum log_level unless_told(const struct rdzv_state *s)
+{
+    return s->phase == RDZV_RUN ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE;
+}
+
+static const char *kind(const struct rdzv_node *n)
+{
+    return rdzv_node_is_witness(n) ? "witness" : "node";
+}
+
+/* Nothing ends without a reason. */
+static const char *leave_text(const struct rdzv_status *st)
+{
+    return st->leave_text[0] ? st->leave_text : "a node left without saying why";
+}
+
+/* A node of a round that runs, or is being stopped, leaves. */
+static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                        bool ends, uint64_t now)
+{
+    bool needed = n->group_rank >= 0 && !n->done;
+    ends |= needed && rdzv_nodes_live(&s->nodes) < s->rules.min_nodes && !waits_for_replacement(s);
+    if (s->phase == RDZV_RUN && (ends || needed)) {
+        bool on = !ends && may_go_on_without(s);
+        begin_stop(s, ends ? st->leave_reason : STOP_MEMBERSHIP, on, leave_text(st), NULL, now);
+        s->node_gone = needed;
+    }
+    if (ends)
+        end_job(s, st->leave_reason, st->leave_code, leave_text(st));
+}
+
+static void node_leaves(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
+                        uint64_t now)
+{
+    /* The coordinator leaves with its own launcher. */
+    bool witness = rdzv_node_is_witness(n);
+    bool ends =
+        n->peer.own ||
+        (!witness && (st->leave_reason == STOP_TIMEOUT || st->leave_reason == STOP_REQUEST));
+    if (!n->leaving) {
+        char name[RDZV_TEXT_MAX];
+        rdzv_nodes_set_leaving(&s->nodes, n);
+        rdzv_nodes_update_ready(&s->nodes, n);
+        if (!witness || ends)
+            remember_gone(s, st->leave_reason, st->leave_code, leave_text(st));
+        if (!n->peer.own)
+            rdzv_output_log(&s->out, unless_told(s), "%s %s leaves: %s", kind(n),
+                            rdzv_node_name(n, name, sizeof(name)), leave_text(st));
+        if (s->phase == RDZV_RUN || s->phase == RDZV_STOP)
+            leave_round(s, n, st, ends, now);
+        else if (ends && s->phase != RDZV_FINISH)
+            finish(s, st->leave_code, st->leave_reason, leave_text(st), now);
+        else if (s->phase == RDZV_PREPARE && n->group_rank >= 0)
+            back_to_collect(s, now);
+    }
+    if (st->workers)
+        return;
+    if (s->phase == RDZV_STOP && n->group_rank >= 0)
+        mark_stopped(s, n);
+    if (!s->end && s->phase != RDZV_FINISH && !n->released)
+        release(s, n);
+}
+
+static void node_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint64_t since,
+                      uint64_t now)
+{
+    char name[RDZV_TEXT_MAX], text[RDZV_TEXT_MAX] = "";
+    bool member = n->group_rank >= 0, needed = member && !n->done && !n->leaving;
+    enum rdzv_phase phase = s->phase;
+    struct failure lost;
+    if (how && !n->leaving && phase != RDZV_FINISH) {
+        rdzv_node_name(n, name, sizeof(name));
+        text_set(text, sizeof(text), "%s %s was lost: %s", kind(n), name, how);
+        rdzv_output_log(&s->out, needed ? unless_told(s) : LOG_LEVEL_NOTICE, "%s", text);
+        if (needed && !(phase == RDZV_STOP && n->stopped))
+            record_lost(s, n, how, since, &lost);
+        if (needed)
+            crash_loop(s, n, now);
+        if (!rdzv_node_is_witness(n))
+            remember_gone(s, STOP_NODE_LOST, 1, text);
+    }
+    if (phase == RDZV_STOP && member)
+        mark_stopped(s, n);
+    remove_node(s, n);
+    if (phase == RDZV_PREPARE && member)
+        back_to_collect(s, now);
+    else if (phase == RDZV_RUN && needed)
+        begin_stop(s, STOP_NODE_LOST, may_go_on_without(s), text, &lost, now);
+    if (s->phase == RDZV_STOP && needed && phase != RDZV_COLLECT)
+        s->node_gone = true;
+}
+
+/* ---------------------------------------------------------------------------------- advance */
+
+static void advance(struct rdzv_state *s, uint64_t now)
+{
+    enum rdzv_phase before;
+    do {
+        before = s->phase;
+        switch (s->phase) {
+        case RDZV_COLLECT:
+            collect_advance(s, now);
+            break;
+        case RDZV_PREPARE:
+            if (s->nprepared < s->nmembers)
+                break;
+            if (rdzv_election_may_run(&s->election, now))
+                start_run(s, now);
+            else if (!rdzv_election_has_quorum(&s->election))
+                back_to_collect(s, now);
+            break;
+        case RDZV_RUN:
+            if (s->ndone == s->nmembers)
+                finish(s, 0, STOP_FAILURE, "", now);
+            break;
+        case RDZV_STOP:
+            stop_advance(s, now);
+            break;
+        default:
+            finish_advance(s, now);
+            break;
+        }
+    } while (s->phase != before);
+}
+/* ------------------------------------------------------------------------------------ joining */
+
+/* A new launcher has said hello. */
+static void join(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
+                 const struct rdzv_peer *peer, uint64_t now)
+{
+    char text[RDZV_TEXT_MAX], name[RDZV_TEXT_MAX];
+    bool retry = true;
+    bool over = s->phase == RDZV_FINISH; /* the next job may be about to start here */
+    if (over)
+        text_set(text, sizeof(text),
+                 "the job here is over: it ended %.1f s ago with exit status %d",
+                 (double)(now - s->result_ns) / 1e9, s->result.exit_code);
+    if (over ||
+        rdzv_admission_objection(&s->rules, &s->nodes, h, now, text, sizeof(text), &retry)) {
+        rdzv_attempts_add(&s->turned_away, &s->out, h->host, peer->addr, text, now);
+        close_conn(s, conn, text, retry);
+        return;
+    }
+    struct rdzv_node *holder = rdzv_nodes_holder(&s->nodes, h->node_rank);
+    if (holder) { /* its connection is broken */
+        hold_for(s, holder);
+        node_lost(s, holder, "another launcher has taken its node_rank", holder->heard_ns, now);
+    }
+    struct rdzv_node *n = rdzv_nodes_add(&s->nodes, h, peer, conn);
+    if (!n) {
+        close_conn(s, conn, "out of memory", true);
+        return;
+    }
+    rdzv_output_conn(&s->out, conn)->node = n;
+    n->joined_ns = now;
+    n->prev_rank = s->began ? h->prev_rank : -1; /* as the coordinator before knew it */
+    heard(s, n, now);
+    rdzv_node_name(n, name, sizeof(name));
+    if (rdzv_node_is_witness(n)) {
+        rdzv_output_log(&s->out, LOG_LEVEL_VERBOSE, "%s, pid %d, has joined, without workers", name,
+                        h->pid);
+        return;
+    }
+    rdzv_admission_warn(&s->rules, h, &s->out);
+    rdzv_output_log(&s->out, LOG_LEVEL_VERBOSE, "node %s, pid %d, has joined: %d of %d", name,
+                    h->pid, rdzv_nodes_count(&s->nodes), s->rules.max_nodes);
+}
+
+/* A line for all who wait. */
+static void notice(struct rdzv_state *s, uint64_t now)
+{
+    uint64_t waited = now - s->collect_ns;
+    bool called = s->last_call_at != NEVER && s->last_call_at > now;
+    s->notice_at = now + (waited < 12 * NOTICE_NS ? NOTICE_NS : NOTICE_LATER_NS);
+    rdzv_admission_notice(&s->rules, &s->nodes, waited, is_first_round(s),
+                          called ? s->last_call_at - now : 0, s->notice, sizeof(s->notice));
+    queue_all(s, PENDING_NOTICE);
+}
+
+/* A voter has connected. The notice tells it that this node stands for election. */
+static void greet_voter(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h)
+{
+    struct rdzv_node *n = rdzv_output_conn(&s->out, conn)->node;
+    rdzv_election_seen(&s->election, h->seen_epoch);
+    if (!n || n->peer.own)
+        return;
+    text_set(s->notice, sizeof(s->notice),
+             "the coordinator is lost; another node stands in for it when more than half of the "
+             "last round's %d are there",
+             s->election.quorum[0].list.n);
+    queue(s, n, PENDING_NOTICE);
+}
+
+/* A witness has reported while a round is prepared or runs, and gets a vote if it is needed. */
+static void witness_joined(struct rdzv_state *s, const struct rdzv_node *w, uint64_t now)
+{
+    bool runs = s->phase == RDZV_RUN;
+    char name[RDZV_TEXT_MAX];
+    if (!s->rules.elect || (!runs && s->phase != RDZV_PREPARE))
+        return;
+    if (rdzv_election_add_witness(&s->election, runs, now))
+        queue_all(s, PENDING_PEERS);
+    else if (rdzv_election_witness_has_vote(&s->election, w))
+        rdzv_output_log(&s->out, LOG_LEVEL_VERBOSE, "witness %s has a vote",
+                        rdzv_node_name(w, name, sizeof(name)));
+}
+
+/* ------------------------------------------------------------------------------------- events */
+
+struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch, uint64_t now)
+{
+    struct rdzv_state *s = xcalloc(1, sizeof(*s));
+    s->rules = *rules;
+    s->gen.epoch = epoch;
+    rdzv_nodes_init(&s->nodes);
+    rdzv_election_init(&s->election, &s->rules, &s->nodes, epoch);
+    s->last_call_at = s->respawn_at = s->close_at = s->check_at = NEVER;
+    s->settle_at = s->not_before = NEVER;
+    s->pulse_at = now + rules->heartbeat_ns;
+    enter_collect(s, now);
+    return s;
+}
+
+struct rdzv_state *rdzv_state_stand(const struct rdzv_rules *rules, const struct rdzv_electorate *e,
+                                    uint64_t now)
+{
+    struct rdzv_state *s = rdzv_state_new(rules, e->seen_epoch, now);
+    s->began = true;
+    s->restarts = e->restarts;
+    s->node_restarts = e->node_restarts;
+    s->gone_reason = STOP_COORDINATOR_LOST;
+    s->gone_code = 1;
+    text_set(s->gone_text, sizeof(s->gone_text), "%s", e->gone);
+    rdzv_election_stand(&s->election, e, now);
+    return s;
+}
+
+void rdzv_state_free(struct rdzv_state *s)
+{
+    if (!s)
+        return;
+    rdzv_nodes_fini(&s->nodes);
+    rdzv_output_fini(&s->out);
+    rdzv_election_fini(&s->election);
+    failure_log_clear(&s->log);
+    rank_table_fini(&s->table);
+    free(s->members);
+    free(s->respawns);
+    free(s);
+}
+
+/* A voter has sent a list that it knows. */
+void rdzv_state_peers(struct rdzv_state *s, uint32_t conn, const struct rdzv_peers *list)
+{
+    if (!rdzv_output_conn(&s->out, conn)->node)
+        return;
+    if (rdzv_election_is_of_another(&s->election, list))
+        close_conn(s, conn, REPLACED, true);
+    else
+        rdzv_election_add_list(&s->election, list);
 }
 
 void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
                       const struct rdzv_peer *peer, uint64_t now)
 {
-    struct rdzv_conn *c = conn_at(s, conn);
-    struct rdzv_node *n = map_get(&s->by_id, h->id.b, sizeof(h->id.b));
+    struct rdzv_conn *c = rdzv_output_conn(&s->out, conn);
+    struct rdzv_node *n = rdzv_nodes_find(&s->nodes, &h->id);
     if (c->node || (c->pending & PENDING_CLOSE))
         return; /* a second hello: the driver does not let it through */
-    if (is_replaced(s, h)) {
-        rdzv_state_close(s, conn, RDZV_REPLACED, true);
+    if (rdzv_election_is_replaced(&s->election, h->seen_epoch, s->gen.counter)) {
+        close_conn(s, conn, REPLACED, true);
         return;
     }
     if (!n) {
-        rdzv_join_hello(s, conn, h, peer, now);
-        if (s->standing)
-            rdzv_elect_hello(s, conn, h);
-        else if (s->conns[conn].node && s->peers.n)
-            queue_conn(s, conn, PENDING_PEERS); /* whom it may have to follow */
-        rdzv_phase_advance(s, now);
+        join(s, conn, h, peer, now);
+        if (s->election.standing)
+            greet_voter(s, conn, h);
+        else if (rdzv_output_conn(&s->out, conn)->node && s->election.peers.n)
+            rdzv_output_queue(&s->out, conn, PENDING_PEERS); /* whom it may have to follow */
+        advance(s, now);
         return;
     }
-    if (s->standing)
-        rdzv_elect_seen(s, h->seen_epoch);
+    if (s->election.standing)
+        rdzv_election_seen(&s->election, h->seen_epoch);
     /* It comes back. What the old connection may still bring is older than what it says now. */
     if (n->conn != RDZV_NO_CONN)
-        rdzv_state_close(s, n->conn, NULL, false);
-    rdzv_state_log(s, LOG_LEVEL_VERBOSE, "node %s is connected again", n->hello.host);
+        close_conn(s, n->conn, NULL, false);
+    rdzv_output_log(&s->out, LOG_LEVEL_VERBOSE, "node %s is connected again", n->hello.host);
     n->conn = conn;
-    conn_at(s, conn)->node = n;
-    rdzv_state_heard(s, n, now);
-    rdzv_state_update_ready(s, n);
+    rdzv_output_conn(&s->out, conn)->node = n;
+    heard(s, n, now);
+    rdzv_nodes_update_ready(&s->nodes, n);
     unsigned pending = PENDING_VIEW;
-    if ((s->phase == RDZV_PREPARE || s->phase == RDZV_RUN) && s->peers.n)
+    if ((s->phase == RDZV_PREPARE || s->phase == RDZV_RUN) && s->election.peers.n)
         pending |= PENDING_PEERS;
     if (s->phase == RDZV_FINISH)
         pending |= PENDING_REPORT;
     if (s->phase == RDZV_RUN && n->group_rank >= 0 && n->phase == MEMBER_PREPARED)
         pending |= PENDING_TABLE;
-    rdzv_state_send(s, n, pending);
-    rdzv_phase_advance(s, now);
+    queue(s, n, pending);
+    advance(s, now);
 }
 
 /* Failures that are not here yet. */
@@ -258,7 +1087,7 @@ static void take_failures(struct rdzv_state *s, struct rdzv_node *n, const struc
             continue;
         uint64_t seen = clock_offset_to_ours(&n->clock, f.seen_ns, st->send_ns, now);
         f.seen_ns = seen < s->run_ns ? s->run_ns : seen;
-        rdzv_phase_failure(s, n, &f, now);
+        node_failed(s, n, &f, now);
     }
 }
 
@@ -281,19 +1110,19 @@ static void take_phase(struct rdzv_state *s, struct rdzv_node *n, const struct r
         n->failures_total = st->failures_total;
     }
     if (st->phase == MEMBER_LEAVING) {
-        rdzv_phase_leave(s, n, st, now); /* may have removed it */
+        node_leaves(s, n, st, now); /* may have removed it */
         return;
     }
     if (current && st->phase == MEMBER_PREPARED)
-        rdzv_phase_prepared(s, n, st, now);
+        node_prepared(s, n, st, now);
     else if (current && st->phase == MEMBER_DONE)
-        rdzv_phase_done(s, n, now);
+        node_done(s, n, now);
     else if (current && st->phase == MEMBER_IDLE && !st->workers)
-        rdzv_phase_stopped(s, n, st, now);
+        node_stopped(s, n, st, now);
     else if (n->group_rank < 0 && n->ready)
-        rdzv_phase_newcomer(s, n, now);
+        newcomer(s, n, now);
     else if (rdzv_node_is_witness(n))
-        rdzv_elect_witness(s, n, now);
+        witness_joined(s, n, now);
 }
 
 /* A member says that it does what it was told: there is nothing to say to that. Besides the work,
@@ -311,32 +1140,31 @@ static bool needs_answer(const struct rdzv_state *s, const struct rdzv_node *n,
 void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_status *st,
                        uint64_t now)
 {
-    struct rdzv_node *n = conn_at(s, conn)->node;
+    struct rdzv_node *n = rdzv_output_conn(&s->out, conn)->node;
     if (!n)
         return; /* a connection that has been replaced or refused */
     if (st->send_ns <= n->status_ns)
         return;
-    rdzv_state_heard(s, n, now);
+    heard(s, n, now);
     n->status_ns = st->send_ns;
     n->echo_ns = st->view_sent_ns <= now ? st->view_sent_ns : 0;
     clock_offset_sample(&n->clock, st->view_sent_ns, st->view_seen_ns, st->send_ns, now);
     if (needs_answer(s, n, st))
-        rdzv_state_send(s, n, PENDING_VIEW);
+        queue(s, n, PENDING_VIEW);
     drop_orders(n, st->respawned);
     n->phase = st->phase;
     n->took_part = st->gen.counter > 0;
-    s->nbusy += st->workers - n->workers;
-    n->workers = st->workers;
-    rdzv_state_update_ready(s, n);
+    rdzv_nodes_set_workers(&s->nodes, n, st->workers);
+    rdzv_nodes_update_ready(&s->nodes, n);
     take_failures(s, n, st, now);
     take_phase(s, n, st, now);
-    rdzv_phase_advance(s, now);
+    advance(s, now);
 }
 
 void rdzv_state_beat(struct rdzv_state *s, const struct node_id *id, const struct rdzv_beat *b,
                      uint64_t now)
 {
-    struct rdzv_node *n = map_get(&s->by_id, id->b, sizeof(id->b));
+    struct rdzv_node *n = rdzv_nodes_find(&s->nodes, id);
     char name[RDZV_TEXT_MAX];
     if (!n)
         return;
@@ -348,16 +1176,16 @@ void rdzv_state_beat(struct rdzv_state *s, const struct node_id *id, const struc
     if (b->touch_ns <= now && b->touch_ns > n->touch_ns)
         n->touch_ns = b->touch_ns;
     if (b->lag_ms >= RDZV_LAG_MS && !n->lagging)
-        rdzv_state_log(s, LOG_LEVEL_WARN,
-                       "node %s is slow: its launcher is %.1f s behind, its heartbeats come",
-                       rdzv_join_name(n, name, sizeof(name)), b->lag_ms / 1e3);
+        rdzv_output_log(&s->out, LOG_LEVEL_WARN,
+                        "node %s is slow: its launcher is %.1f s behind, its heartbeats come",
+                        rdzv_node_name(n, name, sizeof(name)), b->lag_ms / 1e3);
     if (b->lag_ms >= RDZV_LAG_MS || b->lag_ms < RDZV_LAG_MS / 3)
         n->lagging = b->lag_ms >= RDZV_LAG_MS;
 }
 
 uint64_t rdzv_state_lease_until(struct rdzv_state *s, uint64_t now)
 {
-    return s->standing ? 0 : rdzv_elect_lease_until(s, now);
+    return s->election.standing ? 0 : rdzv_election_lease_until(&s->election, now);
 }
 
 /* Its connection ended before it did. Nobody elects another coordinator before the dead time since
@@ -369,7 +1197,7 @@ static bool has_elected_nobody(const struct rdzv_state *s, const struct rdzv_nod
 
 void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, uint64_t now)
 {
-    struct rdzv_conn *c = conn_at(s, conn);
+    struct rdzv_conn *c = rdzv_output_conn(&s->out, conn);
     struct rdzv_node *n = c->node;
     bool told = n && s->phase == RDZV_FINISH && !(c->pending & PENDING_REPORT);
     c->node = NULL;
@@ -379,24 +1207,24 @@ void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, u
     if (!n)
         return;
     n->conn = RDZV_NO_CONN;
-    rdzv_state_update_ready(s, n);
+    rdzv_nodes_update_ready(&s->nodes, n);
     /* One that was released ends, and elects nobody; but one that had lost this coordinator before
      * it left does not hear that, and may give its vote to another before it ends. */
     if (how == RDZV_END_CLOSED || (n->released && has_elected_nobody(s, n, now)))
-        rdzv_elect_dead(s, n);
+        rdzv_election_dead(&s->election, &n->hello.id);
     if (told || (n->leaving && (n->released || how == RDZV_END_CLOSED)))
-        rdzv_phase_lost(s, n, NULL, now, now);
+        node_lost(s, n, NULL, now, now);
     else if (how == RDZV_END_CLOSED)
-        rdzv_phase_lost(s, n, "its launcher has ended (connection closed)", now, now);
+        node_lost(s, n, "its launcher has ended (connection closed)", now, now);
     else
-        rdzv_state_log(s, LOG_LEVEL_VERBOSE, "the connection of node %s ended without a goodbye",
-                       n->hello.host);
-    rdzv_phase_advance(s, now);
+        rdzv_output_log(&s->out, LOG_LEVEL_VERBOSE,
+                        "the connection of node %s ended without a goodbye", n->hello.host);
+    advance(s, now);
 }
 
 void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *text, uint64_t now)
 {
-    rdzv_join_attempt(s, "", addr, text, now);
+    rdzv_attempts_add(&s->turned_away, &s->out, "", addr, text, now);
 }
 
 /* ------------------------------------------------------------------------------------- time */
@@ -427,24 +1255,13 @@ static uint64_t lost_at(const struct rdzv_state *s, const struct rdzv_node *n)
     return silent > s->grace_at ? silent : s->grace_at;
 }
 
-/* That its connection broke proves nothing: its workers may be alive, or be started by what it was
- * told last. */
-void rdzv_state_hold_for(struct rdzv_state *s, const struct rdzv_node *n)
-{
-    uint64_t until = n->heard_ns + s->rules.dead_ns;
-    bool told = s->phase == RDZV_RUN || s->phase == RDZV_STOP;
-    bool may = n->workers || (told && n->group_rank >= 0 && !n->stopped && !n->done);
-    if (may && until > s->hold_at)
-        s->hold_at = until;
-}
-
 static void drop_silent(struct rdzv_state *s, uint64_t now)
 {
     s->check_at = NEVER;
-    for (int i = 0; i < s->nnodes; i++) {
-        struct rdzv_node *n = s->nodes[i];
+    for (int i = 0; i < s->nodes.n; i++) {
+        struct rdzv_node *n = s->nodes.e[i];
         if (n->peer.own) { /* it is this process */
-            rdzv_state_heard(s, n, now);
+            heard(s, n, now);
         }
         if (now < lost_at(s, n)) {
             s->check_at = sooner(s->check_at, lost_at(s, n));
@@ -454,8 +1271,8 @@ static void drop_silent(struct rdzv_state *s, uint64_t now)
         text_set(how, sizeof(how), "nothing heard of it for %.1f s",
                  (double)(now - n->heard_ns) / 1e9);
         if (n->conn != RDZV_NO_CONN)
-            rdzv_state_close(s, n->conn, NULL, false);
-        rdzv_phase_lost(s, n, how, n->heard_ns, now);
+            close_conn(s, n->conn, NULL, false);
+        node_lost(s, n, how, n->heard_ns, now);
         i--; /* another one has taken its slot */
     }
 }
@@ -464,11 +1281,11 @@ static void drop_silent(struct rdzv_state *s, uint64_t now)
 static void send_orders(struct rdzv_state *s, uint64_t now)
 {
     s->respawn_at = NEVER;
-    for (int i = 0; i < s->nnodes; i++) {
-        struct rdzv_node *n = s->nodes[i];
+    for (int i = 0; i < s->nodes.n; i++) {
+        struct rdzv_node *n = s->nodes.e[i];
         for (int k = 0; k < n->norders; k++) {
             if (n->orders[k].due_ns <= now)
-                rdzv_state_send(s, n, PENDING_VIEW);
+                queue(s, n, PENDING_VIEW);
             else if (n->orders[k].due_ns < s->respawn_at)
                 s->respawn_at = n->orders[k].due_ns;
         }
@@ -478,7 +1295,7 @@ static void send_orders(struct rdzv_state *s, uint64_t now)
 /* Not for votes, nor for the end of a backoff. */
 static bool waits_for_nodes(const struct rdzv_state *s)
 {
-    return s->phase == RDZV_COLLECT && !s->standing && s->not_before == NEVER;
+    return s->phase == RDZV_COLLECT && !s->election.standing && s->not_before == NEVER;
 }
 
 void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
@@ -492,8 +1309,8 @@ void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
     if (now >= s->respawn_at)
         send_orders(s, now);
     if (waits_for_nodes(s) && now >= s->notice_at)
-        rdzv_join_notice(s, now);
-    rdzv_phase_advance(s, now);
+        notice(s, now);
+    advance(s, now);
 }
 
 uint64_t rdzv_state_deadline(const struct rdzv_state *s)
@@ -505,17 +1322,17 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
         return at;
     if (waits_for_nodes(s))
         at = sooner(at, s->notice_at);
-    if (s->elect_at != NEVER) /* whether it may start at all comes first */
-        return sooner(at, s->elect_at > s->grace_at ? s->elect_at : s->grace_at);
+    if (s->election.look_at != NEVER) /* whether it may start at all comes first */
+        return sooner(at, s->election.look_at > s->grace_at ? s->election.look_at : s->grace_at);
     if (s->settle_at != NEVER)
         at = sooner(at, s->settle_at);
     if (s->hold_at)
         return sooner(at, s->hold_at);
     if (s->not_before != NEVER) /* the backoff comes before all else */
         return sooner(at, s->not_before);
-    if (s->nbusy) /* that one says so, or is looked for */
+    if (s->nodes.nbusy) /* that one says so, or is looked for */
         return at;
-    return sooner(at, s->nready >= s->rules.min_nodes ? s->last_call_at : s->join_at);
+    return sooner(at, s->nodes.nready >= s->rules.min_nodes ? s->last_call_at : s->join_at);
 }
 
 /* ----------------------------------------------------------------------------------- actions */
@@ -548,7 +1365,7 @@ static void fill_view(struct rdzv_state *s, struct rdzv_node *n, struct rdzv_vie
         .heartbeat_ms = (uint32_t)(s->rules.heartbeat_ns / 1000000),
         .dead_ms = (uint32_t)(s->rules.dead_ns / 1000000),
         .elect = s->rules.elect,
-        .lease = now < rdzv_elect_lease_until(s, now),
+        .lease = now < rdzv_election_lease_until(&s->election, now),
         .spare = !member && !rdzv_node_is_witness(n) && s->phase != RDZV_COLLECT &&
                  s->phase != RDZV_FINISH,
     };
@@ -570,88 +1387,72 @@ static void fill_view(struct rdzv_state *s, struct rdzv_node *n, struct rdzv_vie
     fill_respawns(s, n, v, now);
 }
 
-/* Takes one thing off a connection's list. */
-static bool next_of_conn(struct rdzv_state *s, uint32_t conn, struct rdzv_action *a, uint64_t now)
+static void fill_action(struct rdzv_state *s, uint32_t conn, unsigned pending, const char *refusal,
+                        struct rdzv_action *a, uint64_t now)
 {
-    static const struct {
-        unsigned bit;
-        enum rdzv_act act;
-    } order[] = {{PENDING_PEERS, RDZV_ACT_PEERS},   {PENDING_TABLE, RDZV_ACT_TABLE},
-                 {PENDING_REPORT, RDZV_ACT_REPORT}, {PENDING_VIEW, RDZV_ACT_VIEW},
-                 {PENDING_NOTICE, RDZV_ACT_NOTICE}, {PENDING_CLOSE, RDZV_ACT_CLOSE}};
-    struct rdzv_conn *c = &s->conns[conn];
-    size_t i = 0;
-    while (i < ARRAY_LEN(order) && !(c->pending & order[i].bit))
-        i++;
-    if (i == ARRAY_LEN(order))
-        return false;
-    c->pending &= ~order[i].bit;
-    *a = (struct rdzv_action){.act = order[i].act, .conn = conn};
-    switch (a->act) {
-    case RDZV_ACT_TABLE:
+    struct rdzv_conn *c = rdzv_output_conn(&s->out, conn);
+    *a = (struct rdzv_action){.conn = conn};
+    switch (pending) {
+    case PENDING_PEERS:
+        a->act = RDZV_ACT_PEERS;
+        a->peers = &s->election.peers;
+        a->ran = rdzv_election_ran(&s->election);
+        break;
+    case PENDING_TABLE:
+        a->act = RDZV_ACT_TABLE;
         a->table = &s->table;
         break;
-    case RDZV_ACT_PEERS:
-        a->peers = &s->peers;
-        a->ran = rdzv_elect_ran(s);
-        break;
-    case RDZV_ACT_REPORT:
+    case PENDING_REPORT:
+        a->act = RDZV_ACT_REPORT;
         a->result = &s->result;
         break;
-    case RDZV_ACT_VIEW:
+    case PENDING_VIEW:
+        a->act = RDZV_ACT_VIEW;
         fill_view(s, c->node, &a->view, now);
         break;
-    case RDZV_ACT_NOTICE:
+    case PENDING_NOTICE:
+        a->act = RDZV_ACT_NOTICE;
         a->text = s->notice;
         break;
-    default: /* close */
-        free(s->said);
-        a->text = s->said = c->refusal;
+    default:
+        a->act = RDZV_ACT_CLOSE;
+        a->text = refusal;
         a->retry = c->retry;
-        c->refusal = NULL;
         break;
     }
-    return true;
 }
 
 bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now)
 {
-    if (s->line_head < s->nlines) {
-        struct rdzv_line *l = &s->lines[s->line_head++];
-        free(s->said);
-        s->said = l->text;
-        *a = (struct rdzv_action){.act = RDZV_ACT_LOG, .level = l->level, .text = s->said};
-        return true;
-    }
-    if (s->new_round) {
+    enum log_level level;
+    const char *text = NULL;
+    uint32_t conn;
+    unsigned pending;
+    if (rdzv_output_next_line(&s->out, &level, &text)) {
+        *a = (struct rdzv_action){.act = RDZV_ACT_LOG, .level = level, .text = text};
+    } else if (s->new_round) {
         s->new_round = false;
         *a = (struct rdzv_action){.act = RDZV_ACT_NEW_ROUND};
-        return true;
-    }
-    while (s->queue_head < s->queue_len) {
-        uint32_t conn = s->queue[s->queue_head];
-        if (next_of_conn(s, conn, a, now))
-            return true;
-        s->conns[conn].queued = false;
-        s->queue_head++;
-    }
-    if (s->finished && !s->finished_said) {
-        s->finished_said = true;
+    } else if ((pending = rdzv_output_next(&s->out, &conn, &text))) {
+        fill_action(s, conn, pending, text, a, now);
+    } else if (s->finished && !s->reported_finished) {
+        s->reported_finished = true;
         *a = (struct rdzv_action){.act = RDZV_ACT_FINISHED};
-        return true;
+    } else {
+        return false;
     }
-    return false;
+    return true;
 }
 
 void rdzv_state_get_info(const struct rdzv_state *s, struct rdzv_state_info *out)
 {
     *out = (struct rdzv_state_info){.phase = s->phase,
                                     .gen = s->gen,
-                                    .nodes = rdzv_state_count(s),
+                                    .nodes = rdzv_nodes_count(&s->nodes),
                                     .nnodes = s->nmembers,
                                     .restarts = s->restarts,
                                     .node_restarts = s->node_restarts,
-                                    .standing = s->standing,
+                                    .standing = s->election.standing,
                                     .finished = s->phase == RDZV_FINISH,
                                     .result = s->phase == RDZV_FINISH ? &s->result : NULL};
 }

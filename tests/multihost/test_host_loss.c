@@ -139,7 +139,7 @@ START_TEST(the_coordinator_refuses)
                      0);
     for (int i = 1; i < HOSTS; i++) {
         expect_exit(&h, i, 1, DEAD_S + MARGIN_S);
-        expect_said(&h.node[i], "was lost");
+        expect_said(&h.node[i], "nothing heard of the coordinator at 10.77.0.1");
         ck_assert_int_eq(
             netns_sh(i, "awk '/^Tcp: [0-9]/ && $6 > 40 {print; exit 1}' /proc/net/snmp"), 0);
     }

@@ -142,6 +142,21 @@ START_TEST(waiting_is_told_every_few_seconds)
 }
 END_TEST
 
+START_TEST(the_notice_says_when_an_elastic_job_starts)
+{
+    rules(RDZV_C10D, 2, 4);
+    start();
+    join(0, (struct who){.own = true, .host = "gpu-a"});
+    tick(3);
+    HAS(seen[0].notice, "1 of 2 to 4 here: gpu-a; the job starts 30 s after 2 are here "
+                        "(last_call_timeout)");
+    join(1, (struct who){.host = "gpu-b"});
+    tick(5);
+    HAS(seen[0].notice, "2 of 2 to 4 here: gpu-a, gpu-b; the job starts in 25 s, or when all 4 are "
+                        "here");
+}
+END_TEST
+
 START_TEST(a_long_list_of_nodes_is_bounded)
 {
     rules(RDZV_C10D, 60, 62);
@@ -606,6 +621,7 @@ static Suite *suite(void)
     tcase_add_test(tc, last_call_is_called_off_when_too_few_are_left);
     tcase_add_test(tc, join_timeout_names_who_is_missing);
     tcase_add_test(tc, waiting_is_told_every_few_seconds);
+    tcase_add_test(tc, the_notice_says_when_an_elastic_job_starts);
     tcase_add_test(tc, a_long_list_of_nodes_is_bounded);
     tcase_add_test(tc, those_who_do_not_fit_are_turned_away);
     tcase_add_test(tc, another_backend_is_turned_away);

@@ -1,0 +1,62 @@
+/* rdzv_output.h: what the coordinator's rules have still to send and to log: for each connection
+ * the messages that are due, and the lines for people. Views are not kept here, only that one is
+ * due: it is made when it is taken, so that several events in a row cost one view. Pure. */
+#ifndef RENDEZVOUS_RULES_RDZV_OUTPUT_H
+#define RENDEZVOUS_RULES_RDZV_OUTPUT_H
+
+#include "core/log.h"
+#include "rendezvous/rules/rdzv_node.h"
+
+/* Messages that are due on a connection, in the order in which they are sent. */
+#define PENDING_PEERS  1u
+#define PENDING_TABLE  2u
+#define PENDING_REPORT 4u
+#define PENDING_VIEW   8u
+#define PENDING_NOTICE 16u
+#define PENDING_CLOSE  32u
+
+struct rdzv_conn {
+    struct rdzv_node *node; /* NULL: none, or a connection that is being closed */
+    unsigned pending;
+    bool queued;
+    char *refusal; /* owned; NULL: close without a refusal */
+    bool retry;
+};
+
+struct rdzv_line {
+    enum log_level level;
+    char *text; /* owned */
+};
+
+struct rdzv_output {
+    struct rdzv_conn *conns; /* by the driver's number */
+    size_t nconns;
+    uint32_t *queue; /* connections with something pending, first in first out */
+    size_t queue_head, queue_len, queue_cap;
+    struct rdzv_line *lines;
+    size_t line_head, nlines, cap_lines;
+    char *taken; /* the text that was taken last; owned */
+};
+
+void rdzv_output_fini(struct rdzv_output *o);
+
+void rdzv_output_log(struct rdzv_output *o, enum log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The connection with this number; it is made when it is new. */
+struct rdzv_conn *rdzv_output_conn(struct rdzv_output *o, uint32_t conn);
+
+/* The messages are due on the connection. */
+void rdzv_output_queue(struct rdzv_output *o, uint32_t conn, unsigned pending);
+
+/* Nothing else is due any more: the connection closes, after a refusal when there is one. */
+void rdzv_output_close(struct rdzv_output *o, uint32_t conn, const char *refusal, bool retry);
+
+/* Takes the oldest line; false: there is none. *text is valid until the next call that takes. */
+bool rdzv_output_next_line(struct rdzv_output *o, enum log_level *level, const char **text);
+
+/* Takes the next message that is due. Returns its bit, or 0. For PENDING_CLOSE *refusal is set, and
+ * valid until the next call that takes. */
+unsigned rdzv_output_next(struct rdzv_output *o, uint32_t *conn, const char **refusal);
+
+#endif

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/fsm.h"
 #include "core/mem.h"
 #include "rendezvous/rules/text.h"
 
@@ -15,7 +16,17 @@
 #define LEAVE_NS       5000000000u
 #define LEAVE_AGAIN_NS 500000000u
 
+/* The round on this node; member_state.h has the drawing. */
 enum round_state { IDLE, PREPARING, PREPARED, RUNNING, STOPPING, DONE };
+static const struct fsm_state round_states[] = {
+    [IDLE] = {"idle", FSM_BIT(PREPARING)},
+    [PREPARING] = {"preparing", FSM_BIT(IDLE) | FSM_BIT(PREPARING) | FSM_BIT(PREPARED)},
+    [PREPARED] = {"prepared", FSM_BIT(IDLE) | FSM_BIT(PREPARING) | FSM_BIT(RUNNING)},
+    /* idle: the agent has not been called for the start yet */
+    [RUNNING] = {"running", FSM_BIT(STOPPING) | FSM_BIT(DONE) | FSM_BIT(IDLE)},
+    [STOPPING] = {"stopping", FSM_BIT(IDLE)},
+    [DONE] = {"done", FSM_BIT(STOPPING) | FSM_BIT(IDLE)},
+};
 
 /* Callbacks and messages that are due. */
 #define DUE_DISCONNECT 1u
@@ -42,7 +53,7 @@ struct member_state {
     unsigned due;
 
     /* The round. */
-    enum round_state round;
+    struct fsm round;       /* enum round_state */
     bool has_run;           /* on_run has been called for it */
     bool stop_called;       /* on_stop has been called for it */
     struct generation gen;  /* the newest round it has taken part in */
@@ -115,12 +126,18 @@ static uint64_t later(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+static void move_round(struct member_state *m, enum round_state to)
+{
+    if (m->round.state != (int)to || to == PREPARING)
+        fsm_move(&m->round, to);
+}
+
 /* member_state.c */
 static void member_state_say(struct member_state *m, enum log_level level, const char *text);
 /* Whether workers of the round may be alive, as far as the agent has said. */
 static inline bool member_state_has_workers(const struct member_state *m)
 {
-    return m->round == RUNNING || m->round == STOPPING;
+    return m->round.state == RUNNING || m->round.state == STOPPING;
 }
 /* The job is over for all: nobody will start without this node any more. */
 static inline void member_state_drop_lease(struct member_state *m)
@@ -146,6 +163,7 @@ struct member_state *member_state_new(const struct member_rules *rules, uint64_t
 {
     struct member_state *m = xcalloc(1, sizeof(*m));
     m->rules = *rules;
+    m->round = (struct fsm){"round", round_states, IDLE};
     m->rules.hello.prev_rank = -1;
     m->group_rank = m->ran_rank = -1;
     m->began_ns = now;
@@ -197,7 +215,7 @@ static void maybe_finish(struct member_state *m)
 /* The agent never heard of this round's start, or has nothing to stop. */
 static void go_idle(struct member_state *m)
 {
-    m->round = IDLE;
+    move_round(m, IDLE);
     m->due &= ~(DUE_PREPARE | DUE_RUN);
     m->due |= DUE_STATUS;
     m->nrespawns = 0;
@@ -221,7 +239,7 @@ static void tell_stop(struct member_state *m, const struct rdzv_stop *why)
 /* The round is over for this node. */
 static void member_state_stop_round(struct member_state *m, const struct rdzv_stop *why)
 {
-    switch (m->round) {
+    switch ((enum round_state)m->round.state) {
     case IDLE:
         return;
     case PREPARING:
@@ -235,7 +253,7 @@ static void member_state_stop_round(struct member_state *m, const struct rdzv_st
             go_idle(m);
             return;
         }
-        m->round = STOPPING;
+        move_round(m, STOPPING);
         m->nrespawns = 0;
         m->due |= DUE_STATUS;
         break;
@@ -256,8 +274,8 @@ static void end(struct member_state *m)
         m->due |= DUE_DISCONNECT;
     struct rdzv_stop why = {.reason = m->result.reason};
     text_set(why.text, sizeof(why.text), "%s", m->result.text);
-    if (m->round == DONE) /* nothing to stop */
-        m->round = IDLE;
+    if (m->round.state == DONE) /* nothing to stop */
+        move_round(m, IDLE);
     member_state_stop_round(m, &why);
     m->due &= ~DUE_STATUS;
     maybe_finish(m);
@@ -349,14 +367,14 @@ static void take_respawns(struct member_state *m, const struct rdzv_view *v)
 static void prepare_round(struct member_state *m, const struct rdzv_view *v)
 {
     if (member_state_has_workers(m) ||
-        m->round == DONE) { /* cannot be: it waits for all to have stopped */
+        m->round.state == DONE) { /* cannot be: it waits for all to have stopped */
         member_state_stop_round(m, v->why);
         return;
     }
     if (generation_equal(m->gen, v->gen)) /* under way */
         return;
     m->gen = v->gen;
-    m->round = PREPARING;
+    move_round(m, PREPARING);
     m->has_run = m->stop_called = m->fenced = m->out = false;
     m->unleased_ns = 0;
     m->respawned = 0;
@@ -374,9 +392,9 @@ static void leave_round(struct member_state *m)
 
 static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_t now)
 {
-    if (m->round == RUNNING)
+    if (m->round.state == RUNNING)
         take_respawns(m, v);
-    if (m->round != PREPARED || !generation_equal(m->table.gen, m->gen))
+    if (m->round.state != PREPARED || !generation_equal(m->table.gen, m->gen))
         return;
     /* An answer to a status of long ago: this process was stopped, and the round may have gone on
      * without it meanwhile. What holds now is the answer to a new one. */
@@ -398,7 +416,7 @@ static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_
                                "the coordinator's rank table does not fit this node");
         return;
     }
-    m->round = RUNNING;
+    move_round(m, RUNNING);
     m->has_run = true;
     m->ran_rank = v->group_rank;
     if (generation_equal(m->told.gen, v->gen)) {
@@ -486,7 +504,7 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
     note_view(m, v, now);
     if (m->leaving && v->phase != RDZV_FINISH && v->phase != RDZV_RELEASE)
         return;
-    if (v->why && v->why_counter == m->gen.counter && m->round == IDLE)
+    if (v->why && v->why_counter == m->gen.counter && m->round.state == IDLE)
         tell_stop(m, v->why); /* it was faster than the news */
     switch (v->phase) {
     case RDZV_PREPARE:
@@ -524,7 +542,7 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
 void member_state_table(struct member_state *m, struct rank_table *t)
 {
     /* The last round's table is borrowed by the agent until it has been asked to prepare. */
-    if (m->ended || m->round != PREPARED || !generation_equal(t->gen, m->gen)) {
+    if (m->ended || m->round.state != PREPARED || !generation_equal(t->gen, m->gen)) {
         rank_table_fini(t);
         return;
     }
@@ -568,7 +586,7 @@ void member_state_report(struct member_state *m, struct rdzv_result *r)
 void member_state_prepared(struct member_state *m, const uint16_t *ports, int n, int free_port)
 {
     /* An answer to an older question: it will be asked again. */
-    if (m->round != PREPARING || (m->due & DUE_PREPARE))
+    if (m->round.state != PREPARING || (m->due & DUE_PREPARE))
         return;
     m->nports = n == m->rules.hello.nproc ? n : 0;
     m->ports = xrealloc(m->ports, 2 * (size_t)m->nports);
@@ -577,7 +595,7 @@ void member_state_prepared(struct member_state *m, const uint16_t *ports, int n,
         m->ports[2 * i + 1] = (uint8_t)(ports[i] >> 8);
     }
     m->free_port = free_port;
-    m->round = PREPARED;
+    move_round(m, PREPARED);
     m->due |= DUE_STATUS;
 }
 
@@ -601,21 +619,21 @@ void member_state_failed(struct member_state *m, const struct failure *f)
         return;
     queue_failure(m, f);
     if (m->rules.hello.restart_policy == RESTART_GROUP)
-        m->round = STOPPING; /* on its own; on_stop still says what follows */
+        move_round(m, STOPPING); /* on its own; on_stop still says what follows */
     m->due |= DUE_STATUS;
 }
 
 void member_state_done(struct member_state *m)
 {
-    if (m->round != RUNNING || (m->due & DUE_RUN))
+    if (m->round.state != RUNNING || (m->due & DUE_RUN))
         return;
-    m->round = DONE;
+    move_round(m, DONE);
     m->due |= DUE_STATUS;
 }
 
 void member_state_stopped(struct member_state *m, const struct failure *all, size_t n)
 {
-    if ((!member_state_has_workers(m) && m->round != DONE) || (m->due & DUE_RUN))
+    if ((!member_state_has_workers(m) && m->round.state != DONE) || (m->due & DUE_RUN))
         return;
     size_t keep = n < RDZV_STATUS_FAILURES ? n : RDZV_STATUS_FAILURES;
     size_t *order = xcalloc(n, sizeof(*order));
@@ -656,11 +674,12 @@ void member_state_get_info(const struct member_state *m, struct rdzv_info *out)
         [IDLE] = "waiting",    [PREPARING] = "preparing", [PREPARED] = "preparing",
         [RUNNING] = "running", [STOPPING] = "stopping",   [DONE] = "running",
     };
-    bool in_round = m->round == RUNNING || m->round == STOPPING || m->round == DONE;
+    bool in_round =
+        m->round.state == RUNNING || m->round.state == STOPPING || m->round.state == DONE;
     out->phase = m->ended     ? "finished"
                  : !m->joined ? "joining"
                  : m->leaving ? "stopping"
-                              : names[m->round];
+                              : names[m->round.state];
     out->gen = m->gen;
     out->group_rank = m->group_rank;
     out->nnodes = m->nnodes;
@@ -1058,7 +1077,7 @@ static enum member_phase phase_of(const struct member_state *m)
         [IDLE] = MEMBER_IDLE,       [PREPARING] = MEMBER_IDLE,    [PREPARED] = MEMBER_PREPARED,
         [RUNNING] = MEMBER_RUNNING, [STOPPING] = MEMBER_STOPPING, [DONE] = MEMBER_DONE,
     };
-    return m->leaving ? MEMBER_LEAVING : phases[m->round];
+    return m->leaving ? MEMBER_LEAVING : phases[m->round.state];
 }
 
 /* Failures that have not been sent on this connection, as many as fit. */
@@ -1106,7 +1125,7 @@ static void fill_status(struct member_state *m, uint64_t now)
         text_set(st->leave_text, sizeof(st->leave_text), "%s", m->leave_text);
     if (m->leaving && !st->workers && m->leave_ns == 0)
         m->leave_ns = now;
-    if (m->round == PREPARED) {
+    if (m->round.state == PREPARED) {
         st->nports = m->nports;
         st->ports = m->ports;
         st->free_port = m->free_port;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/fsm.h"
 #include "core/mem.h"
 #include "rendezvous/rules/failure_log.h"
 #include "rendezvous/rules/rdzv_admission.h"
@@ -21,9 +22,18 @@
 
 #define REPLACED "this coordinator was out of reach for so long that another was elected"
 
+/* rdzv_state.h has the drawing. */
+static const struct fsm_state phases[RDZV_RELEASE] = {
+    [RDZV_COLLECT] = {"collect", FSM_BIT(RDZV_PREPARE) | FSM_BIT(RDZV_FINISH)},
+    [RDZV_PREPARE] = {"prepare", FSM_BIT(RDZV_COLLECT) | FSM_BIT(RDZV_RUN) | FSM_BIT(RDZV_FINISH)},
+    [RDZV_RUN] = {"run", FSM_BIT(RDZV_STOP) | FSM_BIT(RDZV_FINISH)},
+    [RDZV_STOP] = {"stop", FSM_BIT(RDZV_COLLECT) | FSM_BIT(RDZV_FINISH)},
+    [RDZV_FINISH] = {"finish", 0},
+};
+
 struct rdzv_state {
     struct rdzv_rules rules;
-    enum rdzv_phase phase;
+    struct fsm phase; /* enum rdzv_phase */
     struct generation gen;
     int restarts;      /* charged to max_restarts */
     int node_restarts; /* charged to max_node_restarts */
@@ -80,7 +90,7 @@ struct rdzv_state {
 
 static void queue(struct rdzv_state *s, struct rdzv_node *n, unsigned pending)
 {
-    if (s->election.standing && s->phase != RDZV_FINISH)
+    if (s->election.standing && s->phase.state != RDZV_FINISH)
         pending &= ~PENDING_VIEW; /* a candidate has no views */
     if (n->conn != RDZV_NO_CONN)
         rdzv_output_queue(&s->out, n->conn, pending);
@@ -117,7 +127,7 @@ static void heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 static void hold_for(struct rdzv_state *s, const struct rdzv_node *n)
 {
     uint64_t until = n->heard_ns + s->rules.dead_ns;
-    bool in_round = s->phase == RDZV_RUN || s->phase == RDZV_STOP;
+    bool in_round = s->phase.state == RDZV_RUN || s->phase.state == RDZV_STOP;
     bool may = n->workers || (in_round && n->group_rank >= 0 && !n->stopped && !n->done);
     if (may && until > s->hold_at)
         s->hold_at = until;
@@ -183,7 +193,7 @@ static void finish(struct rdzv_state *s, int exit_code, enum stop_reason reason,
         s->result.omitted = s->failures_total - s->log.n;
     text_set(s->result.text, sizeof(s->result.text), "%s", text);
     s->result_ns = now;
-    s->phase = RDZV_FINISH;
+    fsm_move(&s->phase, RDZV_FINISH);
     s->close_at = now + s->rules.close_ns;
     queue_all(s, PENDING_REPORT | PENDING_VIEW);
 }
@@ -206,7 +216,6 @@ static void finish_advance(struct rdzv_state *s, uint64_t now)
 
 static void enter_collect(struct rdzv_state *s, uint64_t now)
 {
-    s->phase = RDZV_COLLECT;
     s->collect_ns = now;
     s->join_at = now + s->rules.join_ns;
     s->notice_at = now + NOTICE_FIRST_NS;
@@ -220,6 +229,7 @@ static void back_to_collect(struct rdzv_state *s, uint64_t now)
             s->members[i]->group_rank = -1;
     }
     s->nmembers = 0;
+    fsm_move(&s->phase, RDZV_COLLECT);
     enter_collect(s, now);
     queue_all(s, PENDING_VIEW);
 }
@@ -291,7 +301,7 @@ static void start_round(struct rdzv_state *s, uint64_t now)
     s->failures_total = 0;
     s->gen.counter++;
     s->new_round = true;
-    s->phase = RDZV_PREPARE;
+    fsm_move(&s->phase, RDZV_PREPARE);
     if (s->rules.elect) {
         const struct rdzv_place place = place_of(s);
         rdzv_election_prepare(&s->election, m, n, &place, s->gen, now);
@@ -312,7 +322,7 @@ static bool wait_for_replacement(struct rdzv_state *s, uint64_t now)
 {
     if (!waits_for_replacement(s))
         finish(s, s->gone_code, s->gone_reason, s->gone_text, now);
-    return s->phase == RDZV_COLLECT;
+    return s->phase.state == RDZV_COLLECT;
 }
 
 static void join_timeout(struct rdzv_state *s, uint64_t now)
@@ -362,7 +372,7 @@ static bool may_start(struct rdzv_state *s, uint64_t now)
     enum rdzv_verdict v = rdzv_election_may_start(&s->election, s->grace_at, now, &tally);
     if (v == ELECTION_ELECTED) {
         elected(s, &tally, now);
-        if (s->phase == RDZV_COLLECT)
+        if (s->phase.state == RDZV_COLLECT)
             v = rdzv_election_may_start(&s->election, s->grace_at, now, &tally);
     }
     if (v == ELECTION_MINORITY)
@@ -434,7 +444,7 @@ static void start_run(struct rdzv_state *s, uint64_t now)
         rdzv_output_log(&s->out, s->began ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE, "%s", note);
     s->table.gen = s->gen;
     s->table.restart_count = s->restarts;
-    s->phase = RDZV_RUN;
+    fsm_move(&s->phase, RDZV_RUN);
     s->run_ns = now;
     if (s->rules.elect)
         rdzv_election_run(&s->election);
@@ -451,7 +461,7 @@ static void start_run(struct rdzv_state *s, uint64_t now)
 static void node_prepared(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
                           uint64_t now)
 {
-    if (s->phase != RDZV_PREPARE || n->prepared)
+    if (s->phase.state != RDZV_PREPARE || n->prepared)
         return;
     if (st->nports != 0 && st->nports != n->hello.nproc) {
         close_conn(s, n->conn, "it has another number of data ports than of workers", false);
@@ -473,7 +483,7 @@ static void node_prepared(struct rdzv_state *s, struct rdzv_node *n, const struc
 static void node_done(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
     (void)now;
-    if (s->phase != RDZV_RUN || n->done)
+    if (s->phase.state != RDZV_RUN || n->done)
         return;
     n->done = true;
     s->ndone++;
@@ -494,7 +504,7 @@ static void end_job(struct rdzv_state *s, enum stop_reason reason, int code, con
 static void begin_stop(struct rdzv_state *s, enum stop_reason reason, bool restarting,
                        const char *text, const struct failure *first, uint64_t now)
 {
-    s->phase = RDZV_STOP;
+    fsm_move(&s->phase, RDZV_STOP);
     s->stop_ns = now;
     s->node_gone = false;
     s->why_counter = s->gen.counter;
@@ -587,18 +597,18 @@ static void stop_without(struct rdzv_state *s, struct rdzv_node *n, uint64_t now
 static void node_stopped(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
                          uint64_t now)
 {
-    if (s->phase == RDZV_PREPARE && st->fenced) { /* what it had prepared is gone */
+    if (s->phase.state == RDZV_PREPARE && st->fenced) { /* what it had prepared is gone */
         back_to_collect(s, now);
-    } else if (s->phase == RDZV_RUN && st->fenced) {
+    } else if (s->phase.state == RDZV_RUN && st->fenced) {
         stop_without(s, n, now);
-    } else if (s->phase == RDZV_RUN) {
+    } else if (s->phase.state == RDZV_RUN) {
         char text[RDZV_TEXT_MAX];
         text_set(text, sizeof(text), "node %s has stopped its workers without a reason",
                  n->hello.host);
         begin_stop(s, STOP_INTERNAL, false, text, NULL, now);
         end_job(s, STOP_INTERNAL, 1, text);
     }
-    if (s->phase == RDZV_STOP)
+    if (s->phase.state == RDZV_STOP)
         mark_stopped(s, n);
 }
 
@@ -682,7 +692,7 @@ static void stop_advance(struct rdzv_state *s, uint64_t now)
         after_failure(s, first, now);
     else if (s->node_gone)
         after_node(s, now);
-    if (s->phase == RDZV_STOP)
+    if (s->phase.state == RDZV_STOP)
         back_to_collect(s, now);
 }
 
@@ -708,7 +718,7 @@ static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struc
 static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct failure *reported,
                         uint64_t now)
 {
-    if (s->phase != RDZV_RUN && s->phase != RDZV_STOP)
+    if (s->phase.state != RDZV_RUN && s->phase.state != RDZV_STOP)
         return;
     struct failure f = *reported;
     int base = s->table.nodes[n->group_rank].base_rank;
@@ -725,14 +735,14 @@ static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct 
     /* A node that was started with the other policy is stopping its workers already. */
     bool alone =
         s->rules.restart_policy == RESTART_WORKER && n->hello.restart_policy == RESTART_WORKER;
-    if (own && alone && s->phase == RDZV_RUN && f.kind != FAILURE_EXEC &&
+    if (own && alone && s->phase.state == RDZV_RUN && f.kind != FAILURE_EXEC &&
         !(f.kind == FAILURE_EXIT && exit_codes_has(&s->rules.no_restart, f.exit_code)) &&
         s->restarts < s->rules.max_restarts) {
         order_respawn(s, n, &f, now);
         return;
     }
     failure_log_add(&s->log, &f);
-    if (!own || s->phase != RDZV_RUN)
+    if (!own || s->phase.state != RDZV_RUN)
         return;
     char text[RDZV_TEXT_MAX];
     failure_describe(&f, text, sizeof(text));
@@ -749,9 +759,9 @@ static void newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
     if (!rdzv_rules_dynamic(&s->rules) || s->nmembers >= s->rules.max_nodes ||
         is_left_out(s, n, now))
         return;
-    if (s->phase == RDZV_PREPARE) { /* no worker runs yet: begin anew, with it */
+    if (s->phase.state == RDZV_PREPARE) { /* no worker runs yet: begin anew, with it */
         back_to_collect(s, now);
-    } else if (s->phase == RDZV_RUN && s->ndone == 0 && s->rules.elastic) {
+    } else if (s->phase.state == RDZV_RUN && s->ndone == 0 && s->rules.elastic) {
         text_set(text, sizeof(text), "node %s has joined", rdzv_node_name(n, name, sizeof(name)));
         rdzv_output_log(&s->out, LOG_LEVEL_VERBOSE, "%s: the workers are started again with it",
                         text);
@@ -768,7 +778,7 @@ static void release(struct rdzv_state *s, struct rdzv_node *n)
 /* The reason that ends a running round reaches every node by on_stop; it is not logged again. */
 static enum log_level unless_told(const struct rdzv_state *s)
 {
-    return s->phase == RDZV_RUN ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE;
+    return s->phase.state == RDZV_RUN ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE;
 }
 
 static const char *kind(const struct rdzv_node *n)
@@ -788,7 +798,7 @@ static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct 
 {
     bool needed = n->group_rank >= 0 && !n->done;
     ends |= needed && rdzv_nodes_live(&s->nodes) < s->rules.min_nodes && !waits_for_replacement(s);
-    if (s->phase == RDZV_RUN && (ends || needed)) {
+    if (s->phase.state == RDZV_RUN && (ends || needed)) {
         bool on = !ends && may_go_on_without(s);
         begin_stop(s, ends ? st->leave_reason : STOP_MEMBERSHIP, on, leave_text(st), NULL, now);
         s->node_gone = needed;
@@ -814,18 +824,18 @@ static void node_leaves(struct rdzv_state *s, struct rdzv_node *n, const struct 
         if (!n->peer.own)
             rdzv_output_log(&s->out, unless_told(s), "%s %s leaves: %s", kind(n),
                             rdzv_node_name(n, name, sizeof(name)), leave_text(st));
-        if (s->phase == RDZV_RUN || s->phase == RDZV_STOP)
+        if (s->phase.state == RDZV_RUN || s->phase.state == RDZV_STOP)
             leave_round(s, n, st, ends, now);
-        else if (ends && s->phase != RDZV_FINISH)
+        else if (ends && s->phase.state != RDZV_FINISH)
             finish(s, st->leave_code, st->leave_reason, leave_text(st), now);
-        else if (s->phase == RDZV_PREPARE && n->group_rank >= 0)
+        else if (s->phase.state == RDZV_PREPARE && n->group_rank >= 0)
             back_to_collect(s, now);
     }
     if (st->workers)
         return;
-    if (s->phase == RDZV_STOP && n->group_rank >= 0)
+    if (s->phase.state == RDZV_STOP && n->group_rank >= 0)
         mark_stopped(s, n);
-    if (!s->end && s->phase != RDZV_FINISH && !n->released)
+    if (!s->end && s->phase.state != RDZV_FINISH && !n->released)
         release(s, n);
 }
 
@@ -834,7 +844,7 @@ static void node_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how
 {
     char name[RDZV_TEXT_MAX], text[RDZV_TEXT_MAX] = "";
     bool member = n->group_rank >= 0, needed = member && !n->done && !n->leaving;
-    enum rdzv_phase phase = s->phase;
+    enum rdzv_phase phase = (enum rdzv_phase)s->phase.state;
     struct failure lost;
     if (how && !n->leaving && phase != RDZV_FINISH) {
         rdzv_node_name(n, name, sizeof(name));
@@ -854,7 +864,7 @@ static void node_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how
         back_to_collect(s, now);
     else if (phase == RDZV_RUN && needed)
         begin_stop(s, STOP_NODE_LOST, may_go_on_without(s), text, &lost, now);
-    if (s->phase == RDZV_STOP && needed && phase != RDZV_COLLECT)
+    if (s->phase.state == RDZV_STOP && needed && phase != RDZV_COLLECT)
         s->node_gone = true;
 }
 
@@ -864,8 +874,8 @@ static void advance(struct rdzv_state *s, uint64_t now)
 {
     enum rdzv_phase before;
     do {
-        before = s->phase;
-        switch (s->phase) {
+        before = (enum rdzv_phase)s->phase.state;
+        switch ((enum rdzv_phase)s->phase.state) {
         case RDZV_COLLECT:
             collect_advance(s, now);
             break;
@@ -888,7 +898,7 @@ static void advance(struct rdzv_state *s, uint64_t now)
             finish_advance(s, now);
             break;
         }
-    } while (s->phase != before);
+    } while (s->phase.state != (int)before);
 }
 /* ------------------------------------------------------------------------------------ joining */
 
@@ -898,7 +908,7 @@ static void join(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h
 {
     char text[RDZV_TEXT_MAX], name[RDZV_TEXT_MAX];
     bool retry = true;
-    bool over = s->phase == RDZV_FINISH; /* the next job may be about to start here */
+    bool over = s->phase.state == RDZV_FINISH; /* the next job may be about to start here */
     if (over)
         text_set(text, sizeof(text),
                  "the job here is over: it ended %.1f s ago with exit status %d",
@@ -962,9 +972,9 @@ static void greet_voter(struct rdzv_state *s, uint32_t conn, const struct rdzv_h
 /* A witness has reported while a round is prepared or runs, and gets a vote if it is needed. */
 static void witness_joined(struct rdzv_state *s, const struct rdzv_node *w, uint64_t now)
 {
-    bool runs = s->phase == RDZV_RUN;
+    bool runs = s->phase.state == RDZV_RUN;
     char name[RDZV_TEXT_MAX];
-    if (!s->rules.elect || (!runs && s->phase != RDZV_PREPARE))
+    if (!s->rules.elect || (!runs && s->phase.state != RDZV_PREPARE))
         return;
     if (rdzv_election_add_witness(&s->election, runs, now))
         queue_all(s, PENDING_PEERS);
@@ -979,6 +989,7 @@ struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch
 {
     struct rdzv_state *s = xcalloc(1, sizeof(*s));
     s->rules = *rules;
+    s->phase = (struct fsm){"job", phases, RDZV_COLLECT};
     s->gen.epoch = epoch;
     rdzv_nodes_init(&s->nodes);
     rdzv_election_init(&s->election, &s->rules, &s->nodes, epoch);
@@ -1059,11 +1070,11 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     heard(s, n, now);
     rdzv_nodes_update_ready(&s->nodes, n);
     unsigned pending = PENDING_VIEW;
-    if ((s->phase == RDZV_PREPARE || s->phase == RDZV_RUN) && s->election.peers.n)
+    if ((s->phase.state == RDZV_PREPARE || s->phase.state == RDZV_RUN) && s->election.peers.n)
         pending |= PENDING_PEERS;
-    if (s->phase == RDZV_FINISH)
+    if (s->phase.state == RDZV_FINISH)
         pending |= PENDING_REPORT;
-    if (s->phase == RDZV_RUN && n->group_rank >= 0 && n->phase == MEMBER_PREPARED)
+    if (s->phase.state == RDZV_RUN && n->group_rank >= 0 && n->phase == MEMBER_PREPARED)
         pending |= PENDING_TABLE;
     queue(s, n, pending);
     advance(s, now);
@@ -1199,7 +1210,7 @@ void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, u
 {
     struct rdzv_conn *c = rdzv_output_conn(&s->out, conn);
     struct rdzv_node *n = c->node;
-    bool told = n && s->phase == RDZV_FINISH && !(c->pending & PENDING_REPORT);
+    bool told = n && s->phase.state == RDZV_FINISH && !(c->pending & PENDING_REPORT);
     c->node = NULL;
     c->pending = 0;
     free(c->refusal);
@@ -1295,7 +1306,7 @@ static void send_orders(struct rdzv_state *s, uint64_t now)
 /* Not for votes, nor for the end of a backoff. */
 static bool waits_for_nodes(const struct rdzv_state *s)
 {
-    return s->phase == RDZV_COLLECT && !s->election.standing && s->not_before == NEVER;
+    return s->phase.state == RDZV_COLLECT && !s->election.standing && s->not_before == NEVER;
 }
 
 void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
@@ -1316,9 +1327,9 @@ void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
 uint64_t rdzv_state_deadline(const struct rdzv_state *s)
 {
     uint64_t at = sooner(sooner(s->check_at, s->respawn_at), s->pulse_at);
-    if (s->phase == RDZV_FINISH)
+    if (s->phase.state == RDZV_FINISH)
         return s->finished ? NEVER : sooner(at, s->close_at);
-    if (s->phase != RDZV_COLLECT)
+    if (s->phase.state != RDZV_COLLECT)
         return at;
     if (waits_for_nodes(s))
         at = sooner(at, s->notice_at);
@@ -1340,7 +1351,7 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
 static void fill_respawns(struct rdzv_state *s, const struct rdzv_node *n, struct rdzv_view *v,
                           uint64_t now)
 {
-    if (n->norders == 0 || s->phase != RDZV_RUN)
+    if (n->norders == 0 || s->phase.state != RDZV_RUN)
         return;
     s->respawns = xrealloc(s->respawns, (size_t)n->norders * sizeof(*s->respawns));
     for (int i = 0; i < n->norders && n->orders[i].due_ns <= now; i++)
@@ -1353,7 +1364,8 @@ static void fill_view(struct rdzv_state *s, struct rdzv_node *n, struct rdzv_vie
     bool member = n->group_rank >= 0;
     n->view_ns = now > n->view_ns ? now : n->view_ns + 1; /* so that an older one is known */
     *v = (struct rdzv_view){
-        .phase = member || s->phase == RDZV_FINISH ? s->phase : RDZV_COLLECT,
+        .phase = member || s->phase.state == RDZV_FINISH ? (enum rdzv_phase)s->phase.state
+                                                         : RDZV_COLLECT,
         .gen = s->gen,
         .group_rank = n->group_rank,
         .nnodes = s->nmembers,
@@ -1366,8 +1378,8 @@ static void fill_view(struct rdzv_state *s, struct rdzv_node *n, struct rdzv_vie
         .dead_ms = (uint32_t)(s->rules.dead_ns / 1000000),
         .elect = s->rules.elect,
         .lease = now < rdzv_election_lease_until(&s->election, now),
-        .spare = !member && !rdzv_node_is_witness(n) && s->phase != RDZV_COLLECT &&
-                 s->phase != RDZV_FINISH,
+        .spare = !member && !rdzv_node_is_witness(n) && s->phase.state != RDZV_COLLECT &&
+                 s->phase.state != RDZV_FINISH,
     };
     /* Also after the stop: a node that was faster than the news may still want to know why. */
     if (s->why_counter && s->why_counter + 1 >= s->gen.counter && v->phase < RDZV_FINISH &&
@@ -1446,13 +1458,13 @@ bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now)
 
 void rdzv_state_get_info(const struct rdzv_state *s, struct rdzv_state_info *out)
 {
-    *out = (struct rdzv_state_info){.phase = s->phase,
+    *out = (struct rdzv_state_info){.phase = (enum rdzv_phase)s->phase.state,
                                     .gen = s->gen,
                                     .nodes = rdzv_nodes_count(&s->nodes),
                                     .nnodes = s->nmembers,
                                     .restarts = s->restarts,
                                     .node_restarts = s->node_restarts,
                                     .standing = s->election.standing,
-                                    .finished = s->phase == RDZV_FINISH,
-                                    .result = s->phase == RDZV_FINISH ? &s->result : NULL};
+                                    .finished = s->phase.state == RDZV_FINISH,
+                                    .result = s->phase.state == RDZV_FINISH ? &s->result : NULL};
 }

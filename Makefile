@@ -304,18 +304,18 @@ test-multihost:
 	$(Q)conf/install-deps.sh multihost
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) run-multihost
 
-# The rules of the rendezvous on a virtual clock: so many stories (SIM_SEEDS), on all CPUs. One that
-# fails is told again by SIM_SEED=n build/tests/unit/test_rdzv_sim.
+# The rules of the rendezvous on a virtual clock: so many scenarios (SIM_SEEDS), on all CPUs. One that
+# fails is run again by SIM_SEED=n build/tests/unit/test_rdzv_sim.
 SIM_SEEDS ?= 1000000
 SIM_JOBS  ?= $(shell nproc)
 .PHONY: sim sim-bugs
 sim: $(BUILD)/tests/unit/test_rdzv_sim
 	$(Q)each=$$(( ($(SIM_SEEDS) + $(SIM_JOBS) - 1) / $(SIM_JOBS) )); \
 	seq 0 $$(($(SIM_JOBS) - 1)) | xargs -P $(SIM_JOBS) -I{} sh -c \
-	    "TEST_FILTER=stories CK_FORK=no SIM_SEEDS=$$each SIM_FROM=\$$((1 + {} * $$each)) $<" && \
-	SIM_NODES=4096 SIM_SEEDS=1 TEST_FILTER=stories CK_FORK=no $<
+	    "TEST_FILTER=scenarios CK_FORK=no SIM_SEEDS=$$each SIM_FROM=\$$((1 + {} * $$each)) $<" && \
+	SIM_NODES=4096 SIM_SEEDS=1 TEST_FILTER=scenarios CK_FORK=no $<
 
-# How many stories it takes to find each of the bugs in tests/sim/bugs: one file of the rules is built
+# How many scenarios it takes to find each of the bugs in tests/sim/bugs: one file of the rules is built
 # with the patch in it, in front of all others.
 SIM_BUGS := $(patsubst tests/sim/bugs/%.patch,$(BUILD)/sim-bugs/%,$(wildcard tests/sim/bugs/*.patch))
 sim-bugs: $(SIM_BUGS)
@@ -514,8 +514,8 @@ help:
 	@echo '  picture          draws the output of the demo into doc/demo.svg'
 	@echo '  test             unit and integration tests, layers, corpora'
 	@echo '  test-multihost   network namespaces as hosts (root)'
-	@echo '  sim sim-bugs     the rendezvous on a virtual clock: SIM_SEEDS stories (1,000,000); with bugs'
-	@echo '                   planted in it, how many stories it takes to find them'
+	@echo '  sim sim-bugs     the rendezvous on a virtual clock: SIM_SEEDS scenarios (1,000,000); with bugs'
+	@echo '                   planted in it, how many scenarios it takes to find them'
 	@echo '  cross            every collective operation, type, reduction and count through every algorithm'
 	@echo '                   and transport: how many were right (long; CROSS_SIZE=4: of 4 ranks only)'
 	@echo '  test-torch       with real PyTorch, current and Debian'\''s (tests/torch/run.sh has its variables)'

@@ -7,10 +7,10 @@
 #include "core/mem.h"
 #include "rendezvous/rules/text.h"
 
-#define NEVER     UINT64_MAX
-#define SAY_NS    5000000000u
-#define FIRST_NS  2000000000u /* before the first line about waiting */
-#define QUEUE_MAX 4096        /* failures not yet acknowledged: one per worker */
+#define NEVER        UINT64_MAX
+#define LOG_EVERY_NS 5000000000u
+#define LOG_FIRST_NS 2000000000u /* before the first line about waiting */
+#define QUEUE_MAX    4096        /* failures not yet acknowledged: one per worker */
 /* A node that leaves repeats this to the coordinator in short intervals, and ends without an answer
  * when none has come for so long. */
 #define LEAVE_NS       5000000000u
@@ -29,18 +29,18 @@ static const struct fsm_state round_states[] = {
 };
 
 /* Callbacks and messages that are due. */
-#define DUE_DISCONNECT 1u
-#define DUE_HELLO      2u
-#define DUE_STATUS     4u
-#define DUE_PREPARE    8u
-#define DUE_RUN        16u
-#define DUE_STOP       32u
-#define DUE_FINISH     64u
-#define DUE_LOG        128u
-#define DUE_FENCE      256u
-#define DUE_LEASE      512u
-#define DUE_RAN        1024u
-#define DUE_TOLD       2048u
+#define DUE_DISCONNECT    1u
+#define DUE_HELLO         2u
+#define DUE_STATUS        4u
+#define DUE_PREPARE       8u
+#define DUE_RUN           16u
+#define DUE_STOP          32u
+#define DUE_FINISH        64u
+#define DUE_LOG           128u
+#define DUE_FENCE         256u
+#define DUE_LEASE         512u
+#define DUE_LIST_RAN      1024u
+#define DUE_LIST_PREPARED 2048u
 
 struct queued_failure {
     uint32_t seq;
@@ -77,14 +77,14 @@ struct member_state {
     uint64_t view_sent_ns, view_seen_ns;
     uint64_t heard_ns; /* of the coordinator */
     bool lagging;      /* the coordinator's loop is behind, and that has been said */
-    uint64_t connected_ns, began_ns, say_at;
+    uint64_t connected_ns, began_ns, log_at;
     uint64_t sent_ns; /* the newest status that is answered */
     uint64_t heartbeat_ns, dead_ns;
     uint64_t lease_ns;    /* workers may live until then; 0: none was given */
     uint64_t unleased_ns; /* since when a round waits here for one; 0: it does not */
     bool fenced;          /* it ran out */
-    bool out;             /* of the round, since its coordinator was lost or gives no lease */
-    uint64_t pulse_at;    /* a tick that comes later than this: the process did not run */
+    bool left_round;      /* of the round, since its coordinator was lost or gives no lease */
+    uint64_t tick_due_at; /* a tick that comes later than this: the process did not run */
     uint64_t late_ns;     /* by how much in all since heard_ns */
     uint64_t graced_ns;
     uint64_t grace_at; /* no silence counts before: what was said meanwhile may lie here unread */
@@ -97,11 +97,11 @@ struct member_state {
     bool
         coordinator_dead; /* proven (invariant P in rdzv_elect.c), not concluded from its silence */
     uint64_t elect_ns;
-    bool elect;             /* the job allows it */
-    struct rdzv_peers ran;  /* of the newest round that ran here */
-    struct rdzv_peers told; /* the newest that the coordinator has sent */
-    int ran_rank, node_restarts;
-    char gone[RDZV_TEXT_MAX];
+    bool elect;                      /* the job allows it */
+    struct rdzv_peers list_ran;      /* of the newest round that ran here */
+    struct rdzv_peers list_prepared; /* the newest that the coordinator has sent */
+    int last_rank, node_restarts;
+    char loss_text[RDZV_TEXT_MAX];
 
     /* Failures. */
     struct queued_failure *queue;
@@ -133,7 +133,7 @@ static void move_round(struct member_state *m, enum round_state to)
 }
 
 /* member_state.c */
-static void member_state_say(struct member_state *m, enum log_level level, const char *text);
+static void log_line(struct member_state *m, enum log_level level, const char *text);
 /* Whether workers of the round may be alive, as far as the agent has said. */
 static inline bool member_state_has_workers(const struct member_state *m)
 {
@@ -165,12 +165,12 @@ struct member_state *member_state_new(const struct member_rules *rules, uint64_t
     m->rules = *rules;
     m->round = (struct fsm){"round", round_states, IDLE};
     m->rules.hello.prev_rank = -1;
-    m->group_rank = m->ran_rank = -1;
+    m->group_rank = m->last_rank = -1;
     m->began_ns = now;
-    m->say_at = now + FIRST_NS;
+    m->log_at = now + LOG_FIRST_NS;
     m->heartbeat_ns = rules->heartbeat_ns;
     m->dead_ns = rules->dead_ns;
-    m->pulse_at = now + m->heartbeat_ns;
+    m->tick_due_at = now + m->heartbeat_ns;
     rank_table_init(&m->table);
     return m;
 }
@@ -186,8 +186,8 @@ void member_state_free(struct member_state *m)
     free(m->respawns);
     free((void *)m->result.failures);
     rank_table_fini(&m->table);
-    rdzv_peers_fini(&m->ran);
-    rdzv_peers_fini(&m->told);
+    rdzv_peers_fini(&m->list_ran);
+    rdzv_peers_fini(&m->list_prepared);
     buf_fini(&m->failure_bytes);
     free(m);
 }
@@ -197,7 +197,7 @@ void member_state_set_local_addr(struct member_state *m, const char *ip)
     text_set(m->rules.hello.local_addr, sizeof(m->rules.hello.local_addr), "%s", ip);
 }
 
-static void member_state_say(struct member_state *m, enum log_level level, const char *text)
+static void log_line(struct member_state *m, enum log_level level, const char *text)
 {
     m->line_level = level;
     text_set(m->line, sizeof(m->line), "%s", text);
@@ -222,7 +222,7 @@ static void go_idle(struct member_state *m)
     maybe_finish(m);
 }
 
-static void tell_stop(struct member_state *m, const struct rdzv_stop *why)
+static void report_stop(struct member_state *m, const struct rdzv_stop *why)
 {
     if (m->stop_called || m->leaving || !m->has_run) /* a leaver is stopping already */
         return;
@@ -260,7 +260,7 @@ static void member_state_stop_round(struct member_state *m, const struct rdzv_st
     case STOPPING:
         break;
     }
-    tell_stop(m, why);
+    report_stop(m, why);
 }
 
 /* The result is known. A worker that is still alive is stopped first. */
@@ -269,7 +269,7 @@ static void end(struct member_state *m)
     if (m->ended)
         return;
     m->ended = true;
-    m->due &= ~(DUE_HELLO | DUE_RAN | DUE_TOLD | DUE_STATUS);
+    m->due &= ~(DUE_HELLO | DUE_LIST_RAN | DUE_LIST_PREPARED | DUE_STATUS);
     if (m->connected)
         m->due |= DUE_DISCONNECT;
     struct rdzv_stop why = {.reason = m->result.reason};
@@ -375,7 +375,7 @@ static void prepare_round(struct member_state *m, const struct rdzv_view *v)
         return;
     m->gen = v->gen;
     move_round(m, PREPARING);
-    m->has_run = m->stop_called = m->fenced = m->out = false;
+    m->has_run = m->stop_called = m->fenced = m->left_round = false;
     m->unleased_ns = 0;
     m->respawned = 0;
     m->failures_total = 0;
@@ -386,7 +386,7 @@ static void prepare_round(struct member_state *m, const struct rdzv_view *v)
  * out of reach. It is told so, and ends the round. */
 static void leave_round(struct member_state *m)
 {
-    m->out = true;
+    m->left_round = true;
     member_state_stop_round(m, NULL);
 }
 
@@ -418,10 +418,10 @@ static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_
     }
     move_round(m, RUNNING);
     m->has_run = true;
-    m->ran_rank = v->group_rank;
-    if (generation_equal(m->told.gen, v->gen)) {
-        rdzv_peers_copy(&m->ran, &m->told);
-        m->ran.ran = true;
+    m->last_rank = v->group_rank;
+    if (generation_equal(m->list_prepared.gen, v->gen)) {
+        rdzv_peers_copy(&m->list_ran, &m->list_prepared);
+        m->list_ran.ran = true;
     }
     m->due |= DUE_RUN | DUE_STATUS;
 }
@@ -450,7 +450,7 @@ void member_state_beat(struct member_state *m, uint64_t heard_ns, uint64_t lease
             text, sizeof(text),
             "the coordinator at %s is slow: its launcher is %.1f s behind, its heartbeats come",
             m->rules.coordinator, lag_ms / 1e3);
-        member_state_say(m, LOG_LEVEL_WARN, text);
+        log_line(m, LOG_LEVEL_WARN, text);
     }
     if (lag_ms >= RDZV_LAG_MS || lag_ms < RDZV_LAG_MS / 3)
         m->lagging = lag_ms >= RDZV_LAG_MS;
@@ -459,8 +459,8 @@ void member_state_beat(struct member_state *m, uint64_t heard_ns, uint64_t lease
 static void note_view(struct member_state *m, const struct rdzv_view *v, uint64_t now)
 {
     if (v->spare && !m->spare && !m->leaving)
-        member_state_say(m, LOG_LEVEL_NOTICE,
-                         "the job runs without this node, which waits for a place in it");
+        log_line(m, LOG_LEVEL_NOTICE,
+                 "the job runs without this node, which waits for a place in it");
     m->high = v->gen;
     m->seen_epoch = v->gen.epoch > m->seen_epoch ? v->gen.epoch : m->seen_epoch;
     m->joined = m->answered = true;
@@ -505,7 +505,7 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
     if (m->leaving && v->phase != RDZV_FINISH && v->phase != RDZV_RELEASE)
         return;
     if (v->why && v->why_counter == m->gen.counter && m->round.state == IDLE)
-        tell_stop(m, v->why); /* it was faster than the news */
+        report_stop(m, v->why); /* it was faster than the news */
     switch (v->phase) {
     case RDZV_PREPARE:
         if (member)
@@ -553,18 +553,18 @@ void member_state_table(struct member_state *m, struct rank_table *t)
 
 void member_state_peers(struct member_state *m, struct rdzv_peers *p)
 {
-    bool grown = generation_equal(m->told.gen, p->gen) && p->n > m->told.n;
+    bool grown = generation_equal(m->list_prepared.gen, p->gen) && p->n > m->list_prepared.n;
     if (m->joined && m->group_rank < 0)
         m->due |= DUE_STATUS; /* it has come */
-    if (p->ran && generation_before(m->ran.gen, p->gen))
-        rdzv_peers_move(&m->ran, p); /* it ran, though not here */
-    if (!p->ran && (generation_before(m->told.gen, p->gen) || grown)) {
-        rdzv_peers_move(&m->told, p);
-        m->told.ran = false;
+    if (p->ran && generation_before(m->list_ran.gen, p->gen))
+        rdzv_peers_move(&m->list_ran, p); /* it ran, though not here */
+    if (!p->ran && (generation_before(m->list_prepared.gen, p->gen) || grown)) {
+        rdzv_peers_move(&m->list_prepared, p);
+        m->list_prepared.ran = false;
     }
-    if (grown && generation_equal(m->ran.gen, m->told.gen)) {
-        rdzv_peers_copy(&m->ran, &m->told);
-        m->ran.ran = true;
+    if (grown && generation_equal(m->list_ran.gen, m->list_prepared.gen)) {
+        rdzv_peers_copy(&m->list_ran, &m->list_prepared);
+        m->list_ran.ran = true;
     }
     rdzv_peers_fini(p);
 }
@@ -692,13 +692,13 @@ void member_state_get_info(const struct member_state *m, struct rdzv_info *out)
 /* Which round's nodes choose another coordinator; NULL: there is none. */
 static const struct rdzv_peers *electors(const struct member_state *m)
 {
-    return m->ran.n ? &m->ran : m->told.n ? &m->told : NULL;
+    return m->list_ran.n ? &m->list_ran : m->list_prepared.n ? &m->list_prepared : NULL;
 }
 
 /* The list of a round that was prepared after the one that ran here; NULL: there is none. */
 static const struct rdzv_peers *newer(const struct member_state *m)
 {
-    return generation_before(m->ran.gen, m->told.gen) ? &m->told : NULL;
+    return generation_before(m->list_ran.gen, m->list_prepared.gen) ? &m->list_prepared : NULL;
 }
 
 /* The workers stop, and the nodes look for each other. dead: the coordinator's end is proven. */
@@ -707,13 +707,13 @@ static void begin_election(struct member_state *m, const char *how, bool dead, u
     struct rdzv_stop why = {.reason = STOP_COORDINATOR_LOST, .restarting = true};
     text_set(why.text, sizeof(why.text), "the coordinator at %s was lost: %s", m->rules.coordinator,
              how);
-    strcpy(m->gone, why.text);
+    strcpy(m->loss_text, why.text);
     m->electing = true;
     m->joined = m->spare = false;
     m->coordinator_dead = dead;
     m->elect_ns = now;
     m->closed_in_order = false;
-    m->out = true;
+    m->left_round = true;
     member_state_stop_round(m, &why);
 }
 
@@ -736,7 +736,7 @@ static void look_again(struct member_state *m, uint64_t now)
     m->joined = m->answered = m->electing = m->spare = m->closed_in_order = false;
     m->high = (struct generation){0};
     m->began_ns = now;
-    m->say_at = now + FIRST_NS;
+    m->log_at = now + LOG_FIRST_NS;
 }
 
 static void member_contact_lost(struct member_state *m, const char *how, bool dead, uint64_t now)
@@ -791,7 +791,7 @@ void member_state_connected(struct member_state *m, uint64_t now)
     m->due |= DUE_HELLO | DUE_STATUS;
     /* The coordinator may be a candidate. (A witness that has lost its coordinator votes too.) */
     if (!m->joined)
-        m->due |= (m->ran.n ? DUE_RAN : 0) | (newer(m) ? DUE_TOLD : 0);
+        m->due |= (m->list_ran.n ? DUE_LIST_RAN : 0) | (newer(m) ? DUE_LIST_PREPARED : 0);
 }
 
 void member_state_disconnected(struct member_state *m, enum rdzv_end how, const char *why,
@@ -801,7 +801,7 @@ void member_state_disconnected(struct member_state *m, enum rdzv_end how, const 
     m->connected = false;
     if (m->answered)
         m->closed_in_order = how == RDZV_END_CLOSED;
-    m->due &= ~(DUE_DISCONNECT | DUE_HELLO | DUE_RAN | DUE_TOLD | DUE_STATUS);
+    m->due &= ~(DUE_DISCONNECT | DUE_HELLO | DUE_LIST_RAN | DUE_LIST_PREPARED | DUE_STATUS);
     if (m->ended)
         return;
     text_set(m->trouble, sizeof(m->trouble), "%s", why);
@@ -855,9 +855,9 @@ void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, 
         member_state_end_alone(m, STOP_RENDEZVOUS, m->gen.counter > 0 ? 1 : 2, text);
         return;
     }
-    m->say_at = now + SAY_NS;
+    m->log_at = now + LOG_EVERY_NS;
     text_add(text, sizeof(text), " (trying again)");
-    member_state_say(m, LOG_LEVEL_NOTICE, text);
+    log_line(m, LOG_LEVEL_NOTICE, text);
 }
 
 void member_state_noticed(struct member_state *m, uint64_t now)
@@ -882,18 +882,18 @@ const struct rdzv_peers *member_state_electors(const struct member_state *m, int
 
 bool member_state_may_stand(const struct member_state *m)
 {
-    return m->ran.n > 0;
+    return m->list_ran.n > 0;
 }
 
 void member_state_electorate(const struct member_state *m, struct rdzv_electorate *out)
 {
-    *out = (struct rdzv_electorate){.ran = &m->ran,
+    *out = (struct rdzv_electorate){.ran = &m->list_ran,
                                     .prepared = newer(m),
                                     .seen_epoch = m->seen_epoch,
                                     .restarts = m->restart_count,
                                     .node_restarts = m->node_restarts,
                                     .dead_epoch = m->coordinator_dead ? m->high.epoch : 0,
-                                    .gone = m->gone};
+                                    .loss_text = m->loss_text};
 }
 
 void member_state_set_peer_port(struct member_state *m, int port)
@@ -903,17 +903,17 @@ void member_state_set_peer_port(struct member_state *m, int port)
 
 /* --------------------------------------------------------------------------------------- time */
 
-static void say_waiting(struct member_state *m, uint64_t now)
+static void log_waiting(struct member_state *m, uint64_t now)
 {
     char text[2 * RDZV_TEXT_MAX];
-    m->say_at = now + SAY_NS;
+    m->log_at = now + LOG_EVERY_NS;
     if (m->answered)
         return; /* the coordinator says who is missing */
     const char *why = m->connected ? "it accepted the connection and has not answered" : m->trouble;
     text_set(text, sizeof(text), "waiting for the coordinator at %s%s%s%s, %.0f s",
              m->rules.coordinator, why[0] ? " (" : "", why, why[0] ? ")" : "",
              (double)(now - m->began_ns) / 1e9);
-    member_state_say(m, LOG_LEVEL_NOTICE, text);
+    log_line(m, LOG_LEVEL_NOTICE, text);
 }
 
 static void join_timeout(struct member_state *m, uint64_t now)
@@ -976,7 +976,7 @@ static bool lease_is_over(const struct member_state *m, uint64_t now)
 /* The silence of a time in which this process was late may be its own. When it was much, there is
  * at least one heartbeat's time to hear the coordinator, whose words may lie here unread. The lease
  * is not extended: the others go on without this node, whatever has kept it. */
-static void doubt_oneself(struct member_state *m, uint64_t late, uint64_t now)
+static void note_own_delay(struct member_state *m, uint64_t late, uint64_t now)
 {
     m->late_ns += late;
     if (late <= m->heartbeat_ns / 2 || m->heard_ns < m->graced_ns) /* once in one silence */
@@ -992,18 +992,18 @@ void member_state_tick(struct member_state *m, uint64_t now)
         fence(m, now);
     if (m->ended)
         return;
-    if (now > m->pulse_at)
-        doubt_oneself(m, now - m->pulse_at, now);
-    if (now >= m->pulse_at)
-        m->pulse_at = now + m->heartbeat_ns;
+    if (now > m->tick_due_at)
+        note_own_delay(m, now - m->tick_due_at, now);
+    if (now >= m->tick_due_at)
+        m->tick_due_at = now + m->heartbeat_ns;
     if (m->electing && !(m->connected && m->answered) &&
         now >= later(elect_until(m), m->grace_at)) {
         if (m->gen.counter == 0) {
             look_again(m, now);
             return;
         }
-        text_set(text, sizeof(text), "%s; no other node could be made coordinator%s%s", m->gone,
-                 m->trouble[0] ? ": " : "", m->trouble);
+        text_set(text, sizeof(text), "%s; no other node could be made coordinator%s%s",
+                 m->loss_text, m->trouble[0] ? ": " : "", m->trouble);
         member_state_end_alone(m, STOP_COORDINATOR_LOST, 1, text);
         return;
     }
@@ -1011,8 +1011,8 @@ void member_state_tick(struct member_state *m, uint64_t now)
         join_timeout(m, now);
         return;
     }
-    if (!m->joined && !m->electing && now >= m->say_at)
-        say_waiting(m, now);
+    if (!m->joined && !m->electing && now >= m->log_at)
+        log_waiting(m, now);
     if (m->connected && !m->answered && now >= answer_at(m)) {
         text_set(m->trouble, sizeof(m->trouble), "it accepted the connection and did not answer");
         m->due |= DUE_DISCONNECT;
@@ -1049,7 +1049,7 @@ uint64_t member_state_deadline(const struct member_state *m)
     if (m->electing && !(m->connected && m->answered))
         at = later(elect_until(m), m->grace_at);
     else if (!m->electing && !m->joined)
-        at = sooner(m->began_ns + m->rules.join_ns, m->say_at);
+        at = sooner(m->began_ns + m->rules.join_ns, m->log_at);
     if (m->connected)
         at = sooner(at, m->sent_ns + status_interval(m));
     if (m->leaving && !member_state_has_workers(m))
@@ -1063,7 +1063,7 @@ uint64_t member_state_deadline(const struct member_state *m)
     if (m->joined)
         at = sooner(at, silent_at(m, m->dead_ns));
     if (m->joined || m->connected || m->electing)
-        at = sooner(at, m->pulse_at);
+        at = sooner(at, m->tick_due_at);
     return at;
 }
 
@@ -1110,7 +1110,7 @@ static void fill_status(struct member_state *m, uint64_t now)
     *st = (struct rdzv_status){
         .phase = phase_of(m),
         .workers = member_state_has_workers(m),
-        .fenced = m->fenced || m->out,
+        .fenced = m->fenced || m->left_round,
         .gen = m->gen,
         /* Never twice the same, so that an older one is known. */
         .send_ns = now > st->send_ns ? now : st->send_ns + 1,
@@ -1172,18 +1172,18 @@ bool member_state_next(struct member_state *m, struct member_action *a, uint64_t
 {
     if (take_due(m, DUE_DISCONNECT)) {
         m->connected = false;
-        m->due &= ~(DUE_HELLO | DUE_RAN | DUE_TOLD | DUE_STATUS);
+        m->due &= ~(DUE_HELLO | DUE_LIST_RAN | DUE_LIST_PREPARED | DUE_STATUS);
         maybe_leave(m);
         bool last = m->ended && !member_state_has_workers(m);
         *a = (struct member_action){.act = MEMBER_ACT_DISCONNECT, .reset = !last};
     } else if (take_due(m, DUE_HELLO)) {
-        m->rules.hello.prev_rank = m->ran_rank;
+        m->rules.hello.prev_rank = m->last_rank;
         m->rules.hello.seen_epoch = m->seen_epoch;
         *a = (struct member_action){.act = MEMBER_ACT_HELLO, .hello = &m->rules.hello};
-    } else if (take_due(m, DUE_RAN)) {
-        *a = (struct member_action){.act = MEMBER_ACT_PEERS, .peers = &m->ran};
-    } else if (take_due(m, DUE_TOLD)) {
-        *a = (struct member_action){.act = MEMBER_ACT_PEERS, .peers = &m->told};
+    } else if (take_due(m, DUE_LIST_RAN)) {
+        *a = (struct member_action){.act = MEMBER_ACT_PEERS, .peers = &m->list_ran};
+    } else if (take_due(m, DUE_LIST_PREPARED)) {
+        *a = (struct member_action){.act = MEMBER_ACT_PEERS, .peers = &m->list_prepared};
     } else if (next_callback(m, a)) {
         return true;
     } else if (m->connected && take_due(m, DUE_STATUS)) {

@@ -37,8 +37,8 @@ struct rdzv_electorate {
     uint64_t seen_epoch;
     uint64_t random; /* for its own epoch */
     int restarts, node_restarts;
-    uint64_t dead_epoch; /* of the coordinator that was, when its end is proven; 0: it is not */
-    const char *gone;    /* a line: how it was lost */
+    uint64_t dead_epoch;   /* of the coordinator that was, when its end is proven; 0: it is not */
+    const char *loss_text; /* a line: how it was lost */
 };
 
 void rdzv_peers_fini(struct rdzv_peers *p);

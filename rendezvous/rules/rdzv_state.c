@@ -56,25 +56,25 @@ struct rdzv_state {
     /* The stop, and what follows from it. */
     struct rdzv_stop why, given_up;
     uint32_t why_counter; /* of the round that was stopped; 0: none was */
-    bool node_gone;       /* it was stopped because a node was lost or left */
+    bool lost_a_node;     /* it was stopped because a node was lost or left */
     bool end;             /* the job ends after it, like this: */
     enum stop_reason end_reason;
     int end_code;
     char end_text[RDZV_TEXT_MAX];
     /* The newest node that was lost or left, when too few remain. */
-    enum stop_reason gone_reason;
-    int gone_code;
-    char gone_text[RDZV_TEXT_MAX];
+    enum stop_reason loss_reason;
+    int loss_code;
+    char loss_text[RDZV_TEXT_MAX];
 
     /* Deadlines; NEVER when not set. */
     uint64_t collect_ns; /* when COLLECT began */
     uint64_t join_at, last_call_at, not_before, notice_at, respawn_at, check_at, close_at;
     uint64_t settle_at; /* until then more nodes may find a new coordinator; NEVER: it is not new */
     uint64_t hold_at;   /* until then a lost node may have workers; 0: none has */
-    uint64_t pulse_at;  /* a tick that comes later than this: the process did not run */
-    uint64_t late_ns;   /* by how much in all: every node has that much longer to be heard of */
-    uint64_t graced_ns; /* by a clock that does not run while this process is late */
-    uint64_t grace_at;  /* no silence counts before: messages of that time may be unread here */
+    uint64_t tick_due_at; /* a tick that comes later than this: the process did not run */
+    uint64_t late_ns;     /* by how much in all: every node has that much longer to be heard of */
+    uint64_t graced_ns;   /* by a clock that does not run while this process is late */
+    uint64_t grace_at;    /* no silence counts before: messages of that time may be unread here */
 
     /* Output. */
     struct rdzv_output out;
@@ -321,7 +321,7 @@ static bool waits_for_replacement(const struct rdzv_state *s)
 static bool wait_for_replacement(struct rdzv_state *s, uint64_t now)
 {
     if (!waits_for_replacement(s))
-        finish(s, s->gone_code, s->gone_reason, s->gone_text, now);
+        finish(s, s->loss_code, s->loss_reason, s->loss_text, now);
     return s->phase.state == RDZV_COLLECT;
 }
 
@@ -330,8 +330,8 @@ static void join_timeout(struct rdzv_state *s, uint64_t now)
     char text[RDZV_TEXT_MAX] = "", late[RDZV_TEXT_MAX];
     rdzv_admission_timeout(&s->rules, &s->nodes, &s->turned_away, now - s->collect_ns, late,
                            sizeof(late));
-    bool lost = s->began && s->gone_text[0];
-    text_set(text, sizeof(text), "%s%s%s", lost ? s->gone_text : "", lost ? "; " : "", late);
+    bool lost = s->began && s->loss_text[0];
+    text_set(text, sizeof(text), "%s%s%s", lost ? s->loss_text : "", lost ? "; " : "", late);
     finish(s, 1, lost ? STOP_NODE_LOST : STOP_RENDEZVOUS, text, now);
 }
 
@@ -348,7 +348,7 @@ static void elected(struct rdzv_state *s, const struct rdzv_tally *votes, uint64
         s->node_restarts = max;
         text_set(s->result.final, sizeof(s->result.final),
                  "restarts after a lost node: %d of %d used (--max_node_restarts)", max, max);
-        finish(s, 1, STOP_COORDINATOR_LOST, s->gone_text, now);
+        finish(s, 1, STOP_COORDINATOR_LOST, s->loss_text, now);
     }
     queue_all(s, PENDING_VIEW);
 }
@@ -361,7 +361,7 @@ static void minority(struct rdzv_state *s, const struct rdzv_tally *t, uint64_t 
         text, sizeof(text),
         "%s%sonly %d of the %d nodes of the last round are in reach, which is no majority: the "
         "others may go on without them",
-        s->gone_text, s->gone_text[0] ? "; " : "", t->present, t->total);
+        s->loss_text, s->loss_text[0] ? "; " : "", t->present, t->total);
     finish(s, 1, STOP_COORDINATOR_LOST, text, now);
 }
 
@@ -449,7 +449,7 @@ static void start_run(struct rdzv_state *s, uint64_t now)
     if (s->rules.elect)
         rdzv_election_run(&s->election);
     s->began = true;
-    s->gone_text[0] = '\0';
+    s->loss_text[0] = '\0';
     for (int i = 0; i < s->nodes.n; i++) {
         struct rdzv_node *n = s->nodes.e[i];
         n->prev_rank = n->group_rank;
@@ -506,7 +506,7 @@ static void begin_stop(struct rdzv_state *s, enum stop_reason reason, bool resta
 {
     fsm_move(&s->phase, RDZV_STOP);
     s->stop_ns = now;
-    s->node_gone = false;
+    s->lost_a_node = false;
     s->why_counter = s->gen.counter;
     s->why.reason = reason;
     s->why.restarting = restarting;
@@ -572,11 +572,11 @@ static void record_lost(struct rdzv_state *s, const struct rdzv_node *n, const c
     s->failures_total++;
 }
 
-static void remember_gone(struct rdzv_state *s, enum stop_reason reason, int code, const char *text)
+static void remember_loss(struct rdzv_state *s, enum stop_reason reason, int code, const char *text)
 {
-    s->gone_reason = reason;
-    s->gone_code = code;
-    text_set(s->gone_text, sizeof(s->gone_text), "%s", text);
+    s->loss_reason = reason;
+    s->loss_code = code;
+    text_set(s->loss_text, sizeof(s->loss_text), "%s", text);
 }
 
 /* The node was cut off long enough to end its workers, but not long enough to count as lost. */
@@ -589,9 +589,9 @@ static void stop_without(struct rdzv_state *s, struct rdzv_node *n, uint64_t now
     struct failure lost;
     text_set(text, sizeof(text), "node %s: %s", rdzv_node_name(n, name, sizeof(name)), how);
     record_lost(s, n, how, now, &lost);
-    remember_gone(s, STOP_NODE_LOST, 1, text);
+    remember_loss(s, STOP_NODE_LOST, 1, text);
     begin_stop(s, STOP_NODE_LOST, may_go_on_without(s), text, &lost, now);
-    s->node_gone = true;
+    s->lost_a_node = true;
 }
 
 static void node_stopped(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
@@ -673,7 +673,7 @@ static void after_node(struct rdzv_state *s, uint64_t now)
     s->node_restarts = max;
     text_set(s->result.final, sizeof(s->result.final),
              "restarts after a lost node: %d of %d used (--max_node_restarts)", max, max);
-    finish(s, s->gone_code, s->gone_reason, s->gone_text, now);
+    finish(s, s->loss_code, s->loss_reason, s->loss_text, now);
 }
 
 /* All workers are stopped: what follows? */
@@ -690,7 +690,7 @@ static void stop_advance(struct rdzv_state *s, uint64_t now)
     }
     if (failed)
         after_failure(s, first, now);
-    else if (s->node_gone)
+    else if (s->lost_a_node)
         after_node(s, now);
     if (s->phase.state == RDZV_STOP)
         back_to_collect(s, now);
@@ -776,7 +776,7 @@ static void release(struct rdzv_state *s, struct rdzv_node *n)
 }
 
 /* The reason that ends a running round reaches every node by on_stop; it is not logged again. */
-static enum log_level unless_told(const struct rdzv_state *s)
+static enum log_level loss_log_level(const struct rdzv_state *s)
 {
     return s->phase.state == RDZV_RUN ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE;
 }
@@ -801,7 +801,7 @@ static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct 
     if (s->phase.state == RDZV_RUN && (ends || needed)) {
         bool on = !ends && may_go_on_without(s);
         begin_stop(s, ends ? st->leave_reason : STOP_MEMBERSHIP, on, leave_text(st), NULL, now);
-        s->node_gone = needed;
+        s->lost_a_node = needed;
     }
     if (ends)
         end_job(s, st->leave_reason, st->leave_code, leave_text(st));
@@ -820,9 +820,9 @@ static void node_leaves(struct rdzv_state *s, struct rdzv_node *n, const struct 
         rdzv_nodes_set_leaving(&s->nodes, n);
         rdzv_nodes_update_ready(&s->nodes, n);
         if (!witness || ends)
-            remember_gone(s, st->leave_reason, st->leave_code, leave_text(st));
+            remember_loss(s, st->leave_reason, st->leave_code, leave_text(st));
         if (!n->peer.own)
-            rdzv_output_log(&s->out, unless_told(s), "%s %s leaves: %s", kind(n),
+            rdzv_output_log(&s->out, loss_log_level(s), "%s %s leaves: %s", kind(n),
                             rdzv_node_name(n, name, sizeof(name)), leave_text(st));
         if (s->phase.state == RDZV_RUN || s->phase.state == RDZV_STOP)
             leave_round(s, n, st, ends, now);
@@ -849,13 +849,13 @@ static void node_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how
     if (how && !n->leaving && phase != RDZV_FINISH) {
         rdzv_node_name(n, name, sizeof(name));
         text_set(text, sizeof(text), "%s %s was lost: %s", kind(n), name, how);
-        rdzv_output_log(&s->out, needed ? unless_told(s) : LOG_LEVEL_NOTICE, "%s", text);
+        rdzv_output_log(&s->out, needed ? loss_log_level(s) : LOG_LEVEL_NOTICE, "%s", text);
         if (needed && !(phase == RDZV_STOP && n->stopped))
             record_lost(s, n, how, since, &lost);
         if (needed)
             crash_loop(s, n, now);
         if (!rdzv_node_is_witness(n))
-            remember_gone(s, STOP_NODE_LOST, 1, text);
+            remember_loss(s, STOP_NODE_LOST, 1, text);
     }
     if (phase == RDZV_STOP && member)
         mark_stopped(s, n);
@@ -865,7 +865,7 @@ static void node_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how
     else if (phase == RDZV_RUN && needed)
         begin_stop(s, STOP_NODE_LOST, may_go_on_without(s), text, &lost, now);
     if (s->phase.state == RDZV_STOP && needed && phase != RDZV_COLLECT)
-        s->node_gone = true;
+        s->lost_a_node = true;
 }
 
 /* ---------------------------------------------------------------------------------- advance */
@@ -995,7 +995,7 @@ struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch
     rdzv_election_init(&s->election, &s->rules, &s->nodes, epoch);
     s->last_call_at = s->respawn_at = s->close_at = s->check_at = NEVER;
     s->settle_at = s->not_before = NEVER;
-    s->pulse_at = now + rules->heartbeat_ns;
+    s->tick_due_at = now + rules->heartbeat_ns;
     enter_collect(s, now);
     return s;
 }
@@ -1007,9 +1007,9 @@ struct rdzv_state *rdzv_state_stand(const struct rdzv_rules *rules, const struct
     s->began = true;
     s->restarts = e->restarts;
     s->node_restarts = e->node_restarts;
-    s->gone_reason = STOP_COORDINATOR_LOST;
-    s->gone_code = 1;
-    text_set(s->gone_text, sizeof(s->gone_text), "%s", e->gone);
+    s->loss_reason = STOP_COORDINATOR_LOST;
+    s->loss_code = 1;
+    text_set(s->loss_text, sizeof(s->loss_text), "%s", e->loss_text);
     rdzv_election_stand(&s->election, e, now);
     return s;
 }
@@ -1248,7 +1248,7 @@ static uint64_t sooner(uint64_t a, uint64_t b)
 /* This process was late, as it is on a busy machine, slept, or was stopped: the silence of that
  * time may be its own. When it was much, there is at least one heartbeat's time to hear the others,
  * whose words may lie here unread. */
-static void doubt_oneself(struct rdzv_state *s, uint64_t late, uint64_t now)
+static void note_own_delay(struct rdzv_state *s, uint64_t late, uint64_t now)
 {
     s->late_ns += late;
     if (late <= s->rules.heartbeat_ns / 2)
@@ -1311,10 +1311,10 @@ static bool waits_for_nodes(const struct rdzv_state *s)
 
 void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
 {
-    if (now > s->pulse_at)
-        doubt_oneself(s, now - s->pulse_at, now);
-    if (now >= s->pulse_at)
-        s->pulse_at = now + s->rules.heartbeat_ns;
+    if (now > s->tick_due_at)
+        note_own_delay(s, now - s->tick_due_at, now);
+    if (now >= s->tick_due_at)
+        s->tick_due_at = now + s->rules.heartbeat_ns;
     if (now >= s->check_at)
         drop_silent(s, now);
     if (now >= s->respawn_at)
@@ -1326,7 +1326,7 @@ void rdzv_state_tick(struct rdzv_state *s, uint64_t now)
 
 uint64_t rdzv_state_deadline(const struct rdzv_state *s)
 {
-    uint64_t at = sooner(sooner(s->check_at, s->respawn_at), s->pulse_at);
+    uint64_t at = sooner(sooner(s->check_at, s->respawn_at), s->tick_due_at);
     if (s->phase.state == RDZV_FINISH)
         return s->finished ? NEVER : sooner(at, s->close_at);
     if (s->phase.state != RDZV_COLLECT)

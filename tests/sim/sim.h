@@ -1,7 +1,7 @@
-/* sim.h: a coordinator and its members, the real rules on both sides, on a virtual clock. A story
- * is a cluster and what happens to it: connections are cut, hosts fall silent, links drop one
- * direction, hold back, or deliver twice, launchers freeze, die and come back, workers fail, nodes
- * leave and join late, no two clocks run alike. The same seed is always the same story.
+/* sim.h: a coordinator and its members, the real rules on both sides, on a virtual clock. A
+ * scenario is a cluster and what happens to it: connections are cut, hosts fall silent, links drop
+ * one direction, hold back, or deliver twice, launchers freeze, die and come back, workers fail,
+ * nodes leave and join late, no two clocks run alike. The same seed is always the same scenario.
  *
  * After every event, for as long as it lasts:
  *   I1   the ranks of a round are unique and dense
@@ -34,7 +34,7 @@
  *     sim_agent.c        stands for the agent, its workers and its guardian
  *     sim_fault.c        what goes wrong
  *     sim_check.c        the invariants
- *     sim_story.c        a story from its seed to its end */
+ *     sim_scenario.c        a scenario from its seed to its end */
 #ifndef TESTS_SIM_SIM_H
 #define TESTS_SIM_SIM_H
 
@@ -44,7 +44,7 @@
 
 #define S      1000000000ull
 #define MS     1000000ull
-#define ROUNDS 512 /* in one story */
+#define ROUNDS 512 /* in one scenario */
 
 /* ------------------------------------------------------------------------------------- events */
 
@@ -109,7 +109,7 @@ void sim_push(struct sim_event e);
 struct sim_event sim_pop(void);
 bool sim_any_event(void);
 void sim_forget_events(void);
-/* Adds a line to the story: part of its hash. */
+/* Adds a line to the scenario: part of its hash. */
 void sim_trace(const char *what, int who, uint64_t number);
 
 /* -------------------------------------------------------------------------------------- world */
@@ -244,7 +244,8 @@ struct sim_world {
 };
 extern struct sim_world W;
 
-/* What the stories were about, over all seeds: a simulator that never gets anywhere tests nothing.
+/* What the scenarios were about, over all seeds: a simulator that never gets anywhere tests
+ * nothing.
  */
 struct sim_total {
     uint64_t events, faults, rounds, restarts, resumes, success, failed, spares, respawns, fenced,
@@ -266,7 +267,7 @@ static inline uint64_t sim_when(const struct sim_node *n, uint64_t clock)
     return (clock - n->clock_offset) * 1000 / (uint64_t)(1000 + n->clock_rate) + 1;
 }
 
-/* Ends the story, and the test, with what is wrong. */
+/* Ends the scenario, and the test, with what is wrong. */
 void sim_broken(const char *invariant, const char *fmt, ...)
     __attribute__((format(printf, 2, 3), noreturn));
 #define CHECK(invariant, cond, ...)             \
@@ -343,8 +344,8 @@ void sim_check_message(struct sim_node *n, const struct buf *b);
 void sim_check_result(struct sim_node *n, const struct rdzv_result *r);
 void sim_check_end(void);
 
-/* sim_story.c: the hash of the trace. nodes: 0, or how many. */
-uint64_t sim_story(uint64_t seed, int nodes);
-void sim_free(void); /* what is kept from story to story */
+/* sim_scenario.c: the hash of the trace. nodes: 0, or how many. */
+uint64_t sim_scenario(uint64_t seed, int nodes);
+void sim_free(void); /* what is kept from scenario to scenario */
 
 #endif

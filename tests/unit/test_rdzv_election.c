@@ -23,7 +23,7 @@ static void stand(const char *ran, const char *prepared, uint32_t own)
                                 .prepared = prepared ? &p : NULL,
                                 .seen_epoch = OLD,
                                 .random = own,
-                                .gone = "gone"};
+                                .loss_text = "gone"};
     T = 1000 * S;
     log_init(LOG_LEVEL_VERBOSE, NULL);
     rules(RDZV_C10D, 1, 4);
@@ -76,7 +76,7 @@ START_TEST(when_all_who_are_left_are_there_the_round_begins)
 {
     struct rdzv_peers r = list_of("1234", 5, true);
     struct rdzv_electorate e = {
-        .ran = &r, .seen_epoch = OLD, .random = 2, .dead_epoch = OLD, .gone = "gone"};
+        .ran = &r, .seen_epoch = OLD, .random = 2, .dead_epoch = OLD, .loss_text = "gone"};
     T = 1000 * S;
     log_init(LOG_LEVEL_VERBOSE, NULL);
     rules(RDZV_C10D, 1, 4);
@@ -621,7 +621,7 @@ START_TEST(only_the_host_of_the_dead_coordinator_s_rounds_is_dead)
 {
     struct rdzv_peers r = list_of("1234", 5, true), newer = list_of("5234", 1, true);
     struct rdzv_electorate e = {
-        .ran = &r, .seen_epoch = OLD, .random = 2, .dead_epoch = OLD, .gone = "gone"};
+        .ran = &r, .seen_epoch = OLD, .random = 2, .dead_epoch = OLD, .loss_text = "gone"};
     T = 1000 * S;
     rules(RDZV_C10D, 1, 4);
     R.elect = true;
@@ -660,7 +660,7 @@ START_TEST(one_that_was_elected_needs_more_than_half_for_its_first_round)
 {
     struct rdzv_peers r = list_of("12345", 5, true);
     struct rdzv_electorate e = {
-        .ran = &r, .seen_epoch = OLD, .random = 9, .dead_epoch = OLD, .gone = "gone"};
+        .ran = &r, .seen_epoch = OLD, .random = 9, .dead_epoch = OLD, .loss_text = "gone"};
     T = 1000 * S;
     rules(RDZV_C10D, 1, 5);
     R.elect = true;

@@ -1,4 +1,5 @@
-/* The rules of the rendezvous told many stories: tests/sim/sim.h says of what, and what must hold.
+/* The rules of the rendezvous told many scenarios: tests/sim/sim.h says of what, and what must
+ * hold.
  *
  *     SIM_SEED=n      runs that one, loudly
  *     SIM_SEEDS=n     that many from SIM_FROM (1) on
@@ -38,9 +39,10 @@ static void print_totals(uint64_t n, double seconds, uint64_t hash)
                 {"elections", t->elected},
                 {"nodes that ended well", t->success},
                 {"not", t->failed}};
-    printf("%llu stories, %.0f per second, %.1f M events, the last end %.0f s after the last fault",
-           (unsigned long long)n, (double)n / seconds, (double)t->events / 1e6,
-           (double)t->longest_ns / 1e9);
+    printf(
+        "%llu scenarios, %.0f per second, %.1f M events, the last end %.0f s after the last fault",
+        (unsigned long long)n, (double)n / seconds, (double)t->events / 1e6,
+        (double)t->longest_ns / 1e9);
     for (size_t i = 0; i < ARRAY_LEN(rows); i++)
         printf("; %llu %s", (unsigned long long)rows[i].n, rows[i].what);
     printf("; trace %016llx\n", (unsigned long long)hash);
@@ -64,7 +66,7 @@ static void check_totals(uint64_t n)
     ck_assert_uint_gt(t->failed, n / 10);
 }
 
-START_TEST(stories)
+START_TEST(scenarios)
 {
     uint64_t one = env_number("SIM_SEED", 0), n = env_number("SIM_SEEDS", 4000);
     uint64_t first = env_number("SIM_FROM", 1), start = mono_ns();
@@ -74,12 +76,12 @@ START_TEST(stories)
     if (one) {
         W.loud = true;
         log_init(LOG_LEVEL_VERBOSE, NULL);
-        sim_story(one, nodes);
+        sim_scenario(one, nodes);
         sim_free();
         return;
     }
     for (uint64_t seed = first; seed < first + n; seed++) {
-        hash = (hash ^ sim_story(seed, nodes)) * 0x100000001b3ull;
+        hash = (hash ^ sim_scenario(seed, nodes)) * 0x100000001b3ull;
         ck_assert(W.nrounds || !nodes);
     }
     sim_free();
@@ -89,14 +91,14 @@ START_TEST(stories)
 }
 END_TEST
 
-START_TEST(same_seed_same_story)
+START_TEST(same_seed_same_scenario)
 {
     for (uint64_t seed = 1; seed <= 50; seed++) {
-        uint64_t first = sim_story(seed, 0);
-        sim_story(seed + 1000, 0); /* nothing is left over from another one */
-        ck_assert_uint_eq(sim_story(seed, 0), first);
+        uint64_t first = sim_scenario(seed, 0);
+        sim_scenario(seed + 1000, 0); /* nothing is left over from another one */
+        ck_assert_uint_eq(sim_scenario(seed, 0), first);
     }
-    ck_assert_uint_ne(sim_story(1, 0), sim_story(2, 0));
+    ck_assert_uint_ne(sim_scenario(1, 0), sim_scenario(2, 0));
     sim_free();
 }
 END_TEST
@@ -104,7 +106,7 @@ END_TEST
 START_TEST(many_nodes)
 {
     for (uint64_t seed = 1; seed <= 3; seed++) {
-        sim_story(seed, 1024);
+        sim_scenario(seed, 1024);
         ck_assert_int_gt(W.nrounds, 0);
     }
     sim_free();
@@ -114,10 +116,10 @@ END_TEST
 static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_sim");
-    TCase *tc = test_case(s, "stories", 600);
-    tcase_add_test(tc, stories);
+    TCase *tc = test_case(s, "scenarios", 600);
+    tcase_add_test(tc, scenarios);
     tc = test_case(s, "sim", 600);
-    tcase_add_test(tc, same_seed_same_story);
+    tcase_add_test(tc, same_seed_same_scenario);
     tcase_add_test(tc, many_nodes);
     return s;
 }

@@ -1,4 +1,4 @@
-/* A story, from its seed to its end. */
+/* A scenario, from its seed to its end. */
 #include "tests/sim/sim.h"
 
 #include <stdlib.h>
@@ -197,7 +197,7 @@ static bool is_over(void)
     return true;
 }
 
-uint64_t sim_story(uint64_t seed, int nodes)
+uint64_t sim_scenario(uint64_t seed, int nodes)
 {
     sim_chance_from(seed);
     make_world(seed, nodes);

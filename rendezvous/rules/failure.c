@@ -147,8 +147,8 @@ static bool fatal_signal(int signo)
            signo == SIGKILL;
 }
 
-/* What does not happen to a worker only because a peer has gone. A shell that runs the program
- * reports its child's signal as exit code 128+n. */
+/* Whether the failure is one that the death of a peer alone does not cause. A shell that runs the
+ * program reports its child's signal as exit code 128+n. */
 static bool is_hard(const struct failure *f)
 {
     switch (f->kind) {
@@ -164,7 +164,7 @@ static bool is_hard(const struct failure *f)
     }
 }
 
-/* Failures that survivors show after a peer has died: exit, abort, SIGPIPE. */
+/* Whether survivors fail like this after a peer has died: exit, abort, SIGPIPE. */
 static bool is_soft(const struct failure *f)
 {
     if (f->kind == FAILURE_SIGNAL)
@@ -192,8 +192,8 @@ struct cause_graph {
     size_t n;
     size_t *by_rank; /* indexes of the records that have a rank, by rank */
     size_t nranks;
-    size_t *cause; /* index of the record that i was a consequence of, or NONE */
-    bool *out;     /* known to be a consequence, or stopped: cannot be the first */
+    size_t *cause;  /* index of the record that i was a consequence of, or NONE */
+    bool *excluded; /* a known consequence, or stopped: cannot be the first */
 };
 
 static int compare_rank(const void *pa, const void *pb, void *arg)
@@ -220,8 +220,8 @@ static size_t find_rank(const struct cause_graph *b, int rank)
     return lo < b->nranks && b->f[b->by_rank[lo]].rank == rank ? b->by_rank[lo] : NONE;
 }
 
-/* A record whose cause failed on its own is out. One that blames a rank of which there is no record
- * at all is out when a node was lost: that rank was there. */
+/* Excludes records whose cause failed by itself, and, when a node was lost, records that name a
+ * rank without a record, which was on that node. */
 static void follow_caused_by(struct cause_graph *b)
 {
     bool node_lost = false;
@@ -234,19 +234,19 @@ static void follow_caused_by(struct cause_graph *b)
     for (size_t i = 0; i < b->n; i++) {
         const struct failure *f = &b->f[i];
         b->cause[i] = NONE;
-        b->out[i] = f->kind == FAILURE_STOPPED;
-        if (b->out[i] || f->caused_by < 0 || f->caused_by == f->rank)
+        b->excluded[i] = f->kind == FAILURE_STOPPED;
+        if (b->excluded[i] || f->caused_by < 0 || f->caused_by == f->rank)
             continue;
         size_t cause = find_rank(b, f->caused_by);
         if (cause == NONE)
-            b->out[i] = node_lost && f->kind != FAILURE_NODE;
+            b->excluded[i] = node_lost && f->kind != FAILURE_NODE;
         else if (b->f[cause].kind != FAILURE_STOPPED) /* a hung rank was blamed, then stopped */
             b->cause[i] = cause;
     }
 }
 
-/* Two that blame each other (or a longer ring) stay in: the general order decides between them. All
- * others that have a cause are out. Each record is passed once. */
+/* Records that name each other as cause (a ring) stay: the general order decides between them. All
+ * other records that have a cause are excluded. Each record is visited once. */
 static void drop_consequences(struct cause_graph *b)
 {
     size_t *walk = xcalloc(b->n, sizeof(*walk)); /* the walk that passed here first; 0: none yet */
@@ -254,13 +254,13 @@ static void drop_consequences(struct cause_graph *b)
         size_t i = start;
         while (i != NONE && !walk[i]) {
             walk[i] = start + 1;
-            b->out[i] |= b->cause[i] != NONE;
+            b->excluded[i] |= b->cause[i] != NONE;
             i = b->cause[i];
         }
         if (i == NONE || walk[i] != start + 1)
             continue;
-        for (size_t j = i; b->out[j]; j = b->cause[j]) /* this walk met itself: a ring */
-            b->out[j] = false;
+        for (size_t j = i; b->excluded[j]; j = b->cause[j]) /* this walk met itself: a ring */
+            b->excluded[j] = false;
     }
     free(walk);
 }
@@ -270,7 +270,7 @@ static void cause_graph_init(struct cause_graph *b, const struct failure *f, siz
     *b = (struct cause_graph){.f = f, .n = n};
     b->by_rank = xcalloc(n, sizeof(*b->by_rank));
     b->cause = xcalloc(n, sizeof(*b->cause));
-    b->out = xcalloc(n, sizeof(*b->out));
+    b->excluded = xcalloc(n, sizeof(*b->excluded));
     follow_caused_by(b);
     drop_consequences(b);
 }
@@ -279,7 +279,7 @@ static void cause_graph_fini(struct cause_graph *b)
 {
     free(b->by_rank);
     free(b->cause);
-    free(b->out);
+    free(b->excluded);
 }
 
 static size_t earliest(const struct cause_graph *b,
@@ -301,30 +301,31 @@ static bool any(const struct cause_graph *b, size_t i)
 
 static bool in(const struct cause_graph *b, size_t i)
 {
-    return !b->out[i];
+    return !b->excluded[i];
 }
 
 static bool in_and_hard(const struct cause_graph *b, size_t i)
 {
-    return !b->out[i] && is_hard(&b->f[i]);
+    return !b->excluded[i] && is_hard(&b->f[i]);
 }
 
 static bool in_and_not_soft(const struct cause_graph *b, size_t i)
 {
-    return !b->out[i] && !is_soft(&b->f[i]);
+    return !b->excluded[i] && !is_soft(&b->f[i]);
 }
 
 static size_t first_of(const struct cause_graph *b)
 {
     size_t first = earliest(b, in);
-    if (first == NONE) /* all were stopped */
+    if (first == NONE) /* all workers were stopped */
         return earliest(b, any);
     if (!is_soft(&b->f[first]))
         return first;
     size_t hard = earliest(b, in_and_hard);
     if (hard == NONE || b->f[hard].seen_ns - b->f[first].seen_ns > FAILURE_SKEW_NS)
         return first;
-    /* The soft one was a survivor. A signal from outside may stand between it and the hard one. */
+    /* The soft failure was a survivor's. A signal from outside may be between it and the hard one.
+     */
     return earliest(b, in_and_not_soft);
 }
 
@@ -354,7 +355,7 @@ static int weight(const struct order *o, size_t i)
         return 4;
     if (is_hard(f))
         return 1;
-    return o->b->out[i] ? 3 : 2;
+    return o->b->excluded[i] ? 3 : 2;
 }
 
 static int compare_order(const void *pa, const void *pb, void *arg)

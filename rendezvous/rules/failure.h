@@ -1,5 +1,5 @@
-/* failure.h: how one worker (or one node) ended, as agents tell the coordinator and as reports show
- * it.
+/* failure.h: the record of how one worker (or one node) ended, sent by agents to the coordinator
+ * and shown in reports.
  *
  * Plain values; encode and decode are exact inverses. Text fields are truncated by their writers
  * with
@@ -17,8 +17,8 @@ enum failure_kind {
     FAILURE_EXIT,    /* the worker exited with a code other than 0 */
     FAILURE_SIGNAL,  /* a signal that dlaunch did not send ended it */
     FAILURE_EXEC,    /* its program could not be started: exit_code is 125, 126 or 127 */
-    FAILURE_STOPPED, /* dlaunch stopped it, because of another failure or because it was told to */
-    FAILURE_NODE,    /* a whole node was lost: its launcher died or fell silent; rank is -1 */
+    FAILURE_STOPPED, /* dlaunch stopped it, after another failure or on request */
+    FAILURE_NODE,    /* a whole node was lost: its launcher ended or fell silent; rank is -1 */
     FAILURE_KINDS,
 };
 
@@ -38,7 +38,7 @@ struct failure {
     int exit_code;  /* FAILURE_EXIT, FAILURE_EXEC */
     int signal;     /* FAILURE_SIGNAL; FAILURE_STOPPED when a signal ended it, else 0 */
     bool core_dumped;
-    bool oom;      /* the kernel killed it for memory, as the cgroup's events say */
+    bool oom;      /* the kernel killed it for memory (from the cgroup's events) */
     int caused_by; /* the rank whose death it was a consequence of, as libdlcoll recorded; -1
                       unknown */
 
@@ -79,7 +79,7 @@ int failure_exit_status(const struct failure *f);
 #define FAILURE_SKEW_NS 50000000u
 size_t failure_first(const struct failure *f, size_t n);
 
-/* Fills order[0..n-1] with the indexes of the records, those that tell most in front: the first
+/* Fills order[0..n-1] with the indexes of the records, the most informative first: the first
  * cause, hard faults, other failures, known consequences, then those that were stopped; each group
  * in the order of time. What does not fit into a report is cut from its end. */
 void failure_order(const struct failure *f, size_t n, size_t *order);

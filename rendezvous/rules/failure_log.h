@@ -1,6 +1,5 @@
-/* failure_log.h: the failures of one round, as they come in from all nodes: one record per rank,
- * bounded. What tells least is dropped when there are too many, never what could be the first
- * cause. */
+/* failure_log.h: the failures of one round from all nodes: one record per rank, bounded. When there
+ * are too many, the least informative is dropped, never one that could be the first cause. */
 #ifndef RENDEZVOUS_RULES_FAILURE_LOG_H
 #define RENDEZVOUS_RULES_FAILURE_LOG_H
 
@@ -17,10 +16,10 @@ struct failure_log {
 /* A second record of a rank (the full one after the first quick one) replaces the first, except
  * that a stop does not replace a failure. */
 void failure_log_add(struct failure_log *l, const struct failure *f);
-void failure_log_forget(struct failure_log *l, int rank); /* it was started again */
-void failure_log_clear(struct failure_log *l);            /* keeps nothing, frees */
+void failure_log_forget(struct failure_log *l, int rank); /* the rank was started again */
+void failure_log_clear(struct failure_log *l);            /* frees all records */
 
-/* The first cause, or NULL when nothing failed on its own. */
+/* The first cause, or NULL when all records are stops. */
 const struct failure *failure_log_first(const struct failure_log *l);
 bool failure_log_has(const struct failure_log *l, enum failure_kind kind);
 

@@ -9,10 +9,10 @@
 
 #define NEVER        UINT64_MAX
 #define LOG_EVERY_NS 5000000000u
-#define LOG_FIRST_NS 2000000000u /* before the first line about waiting */
+#define LOG_FIRST_NS 2000000000u /* until the first line about waiting */
 #define QUEUE_MAX    4096        /* failures not yet acknowledged: one per worker */
-/* A node that leaves repeats this to the coordinator in short intervals, and ends without an answer
- * when none has come for so long. */
+/* A node that leaves repeats its status every LEAVE_AGAIN_NS, and ends when the coordinator has not
+ * answered for LEAVE_NS. */
 #define LEAVE_NS       5000000000u
 #define LEAVE_AGAIN_NS 500000000u
 
@@ -28,7 +28,7 @@ static const struct fsm_state round_states[] = {
     [DONE] = {"done", FSM_BIT(STOPPING) | FSM_BIT(IDLE)},
 };
 
-/* Callbacks and messages that are due. */
+/* Bits of member_state.due: calls of the agent and messages that are due. */
 #define DUE_DISCONNECT    1u
 #define DUE_HELLO         2u
 #define DUE_STATUS        4u
@@ -54,52 +54,52 @@ struct member_state {
 
     /* The round. */
     struct fsm round;       /* enum round_state */
-    bool has_run;           /* on_run has been called for it */
-    bool stop_called;       /* on_stop has been called for it */
-    struct generation gen;  /* the newest round it has taken part in */
-    struct generation high; /* the highest it has seen, of this coordinator */
-    uint64_t seen_epoch;    /* the highest of all coordinators that it has followed */
+    bool has_run;           /* the agent was called to run this round */
+    bool stop_called;       /* the agent was called to stop this round */
+    struct generation gen;  /* the newest round in which this node took part */
+    struct generation high; /* the highest that this coordinator has sent */
+    uint64_t seen_epoch;    /* the highest of all coordinators that this node has followed */
     int group_rank, nnodes, restart_count;
     bool spare;
-    uint8_t *ports; /* as a status has them */
+    uint8_t *ports; /* encoded as in a status */
     int nports, free_port;
     struct rank_table table;
     struct rdzv_stop why;
     uint32_t respawned;
-    struct rdzv_respawn *respawns; /* to hand out */
+    struct rdzv_respawn *respawns; /* not yet given to the agent */
     int nrespawns;
 
     /* The connection. */
     bool connected, answered; /* answered: a view has come on this connection */
-    bool joined;              /* by the coordinator of high.epoch */
-    /* The coordinator has closed in order the newest connection on which a view of it has come. */
+    bool joined;              /* the coordinator of high.epoch has let this node in */
+    /* The coordinator has closed the newest connection on which a view has arrived in order. */
     bool closed_in_order;
     uint64_t view_sent_ns, view_seen_ns;
-    uint64_t heard_ns; /* of the coordinator */
-    bool lagging;      /* the coordinator's loop is behind, and that has been said */
+    uint64_t heard_ns; /* when the newest view or heartbeat of the coordinator arrived */
+    bool lagging;      /* the coordinator's loop is behind; the warning was logged */
     uint64_t connected_ns, began_ns, log_at;
-    uint64_t sent_ns; /* the newest status that is answered */
+    uint64_t sent_ns; /* when the newest status was sent that gets an answer */
     uint64_t heartbeat_ns, dead_ns;
     uint64_t lease_ns;    /* workers may live until then; 0: none was given */
-    uint64_t unleased_ns; /* since when a round waits here for one; 0: it does not */
-    bool fenced;          /* it ran out */
-    bool left_round;      /* of the round, since its coordinator was lost or gives no lease */
-    uint64_t tick_due_at; /* a tick that comes later than this: the process did not run */
-    uint64_t late_ns;     /* by how much in all since heard_ns */
+    uint64_t unleased_ns; /* since when a prepared round has waited for a lease; 0: not */
+    bool fenced;          /* the lease ran out */
+    bool left_round;      /* because the coordinator was lost or gives no lease */
+    uint64_t tick_due_at; /* a later tick shows that this process did not run */
+    uint64_t late_ns;     /* the sum of such delays since heard_ns */
     uint64_t graced_ns;
-    uint64_t grace_at; /* no silence counts before: what was said meanwhile may lie here unread */
+    uint64_t grace_at;           /* silence does not count before: messages may be unread */
     char trouble[RDZV_TEXT_MAX]; /* why it is not connected */
     char line[2 * RDZV_TEXT_MAX];
     enum log_level line_level;
 
     /* The coordinator is lost. */
     bool electing;
-    bool
-        coordinator_dead; /* proven (invariant P in rdzv_elect.c), not concluded from its silence */
+    bool coordinator_dead; /* proven (invariant P in rdzv_election.c), not concluded from its
+                              silence */
     uint64_t elect_ns;
-    bool elect;                      /* the job allows it */
-    struct rdzv_peers list_ran;      /* of the newest round that ran here */
-    struct rdzv_peers list_prepared; /* the newest that the coordinator has sent */
+    bool elect;                      /* the job allows an election */
+    struct rdzv_peers list_ran;      /* the members of the newest round that ran */
+    struct rdzv_peers list_prepared; /* the newest list from the coordinator */
     int last_rank, node_restarts;
     char loss_text[RDZV_TEXT_MAX];
 
@@ -107,15 +107,15 @@ struct member_state {
     struct queued_failure *queue;
     size_t nqueue, cap_queue;
     uint32_t last_seq, sent_seq, failures_total;
-    struct buf failure_bytes; /* of the status handed out last */
+    struct buf failure_bytes; /* of the status that was taken last */
 
     /* The end. */
     bool leaving;
-    uint64_t leave_ns; /* when the coordinator was first told that it leaves and has no workers */
+    uint64_t leave_ns; /* when the first LEAVING status without workers was sent */
     enum stop_reason leave_reason;
     int leave_code;
     char leave_text[RDZV_TEXT_MAX];
-    bool ended, finished; /* the result is known; FINISH has been handed out */
+    bool ended, finished; /* the result is known; the agent has been given it */
     bool have_report;
     struct rdzv_result result;
     struct rdzv_status status;
@@ -132,29 +132,24 @@ static void move_round(struct member_state *m, enum round_state to)
         fsm_move(&m->round, to);
 }
 
-/* member_state.c */
 static void log_line(struct member_state *m, enum log_level level, const char *text);
-/* Whether workers of the round may be alive, as far as the agent has said. */
+/* Whether workers of the round may be alive, by the agent's last report. */
 static inline bool member_state_has_workers(const struct member_state *m)
 {
     return m->round.state == RUNNING || m->round.state == STOPPING;
 }
-/* The job is over for all: nobody will start without this node any more. */
+/* The job has ended on all nodes: no other round can start, and the workers need no lease. */
 static inline void member_state_drop_lease(struct member_state *m)
 {
     if (m->lease_ns)
         m->due |= DUE_LEASE;
     m->lease_ns = 0;
 }
-/* The round is over for this node. */
 static void member_state_stop_round(struct member_state *m, const struct rdzv_stop *why);
-/* Ends it with a result of its own. */
 static void member_state_end_alone(struct member_state *m, enum stop_reason reason, int code,
                                    const char *text);
 
-/* member_contact.c */
 static void member_contact_heard(struct member_state *m, uint64_t now);
-/* dead: its end is proven. */
 static void member_contact_lost(struct member_state *m, const char *how, bool dead, uint64_t now);
 
 /* ------------------------------------------------------------ the round, on this node */
@@ -212,7 +207,7 @@ static void maybe_finish(struct member_state *m)
         m->due |= DUE_FINISH;
 }
 
-/* The agent never heard of this round's start, or has nothing to stop. */
+/* The agent was not called for the start of this round, or has stopped its workers. */
 static void go_idle(struct member_state *m)
 {
     move_round(m, IDLE);
@@ -224,7 +219,7 @@ static void go_idle(struct member_state *m)
 
 static void report_stop(struct member_state *m, const struct rdzv_stop *why)
 {
-    if (m->stop_called || m->leaving || !m->has_run) /* a leaver is stopping already */
+    if (m->stop_called || m->leaving || !m->has_run) /* a leaving agent stops by itself */
         return;
     m->stop_called = true;
     if (why)
@@ -236,7 +231,7 @@ static void report_stop(struct member_state *m, const struct rdzv_stop *why)
     m->due |= DUE_STOP;
 }
 
-/* The round is over for this node. */
+/* Ends the round on this node. */
 static void member_state_stop_round(struct member_state *m, const struct rdzv_stop *why)
 {
     switch ((enum round_state)m->round.state) {
@@ -263,7 +258,7 @@ static void member_state_stop_round(struct member_state *m, const struct rdzv_st
     report_stop(m, why);
 }
 
-/* The result is known. A worker that is still alive is stopped first. */
+/* The result is known. Workers that are alive are stopped before the agent gets it. */
 static void end(struct member_state *m)
 {
     if (m->ended)
@@ -308,8 +303,8 @@ static void result_from_queue(struct member_state *m)
     free(order);
 }
 
-/* Ends it with a result of its own. The other nodes may go on without this one: its workers end
- * with its lease at the latest. */
+/* Ends this node with a result that the coordinator did not make. The other nodes may go on: the
+ * workers here end with the lease at the latest. */
 static void member_state_end_alone(struct member_state *m, enum stop_reason reason, int code,
                                    const char *text)
 {
@@ -324,8 +319,8 @@ static void member_state_end_alone(struct member_state *m, enum stop_reason reas
     end(m);
 }
 
-/* A node that leaves ends when its workers have ended, unless a coordinator is connected that may
- * want to know. */
+/* A node that leaves ends when its workers have ended, unless it is connected to a coordinator that
+ * has let it in, or to a candidate. */
 static void maybe_leave(struct member_state *m)
 {
     bool waits = m->connected && (m->joined || m->electing);
@@ -367,7 +362,7 @@ static void take_respawns(struct member_state *m, const struct rdzv_view *v)
 static void prepare_round(struct member_state *m, const struct rdzv_view *v)
 {
     if (member_state_has_workers(m) ||
-        m->round.state == DONE) { /* cannot be: it waits for all to have stopped */
+        m->round.state == DONE) { /* a coordinator prepares after all have stopped */
         member_state_stop_round(m, v->why);
         return;
     }
@@ -382,8 +377,8 @@ static void prepare_round(struct member_state *m, const struct rdzv_view *v)
     m->due |= DUE_PREPARE | DUE_STATUS;
 }
 
-/* The coordinator cannot let it begin: those of the others who would elect another one are gone or
- * out of reach. It is told so, and ends the round. */
+/* The coordinator gives no lease, because too few of the other members are in reach. The next
+ * status reports that this node has left the round, and the coordinator ends it. */
 static void leave_round(struct member_state *m)
 {
     m->left_round = true;
@@ -396,8 +391,9 @@ static void run_round(struct member_state *m, const struct rdzv_view *v, uint64_
         take_respawns(m, v);
     if (m->round.state != PREPARED || !generation_equal(m->table.gen, m->gen))
         return;
-    /* An answer to a status of long ago: this process was stopped, and the round may have gone on
-     * without it meanwhile. What holds now is the answer to a new one. */
+    /* A view without a lease, or the answer to an old status, may be of the past: this process may
+     * have been suspended while the round went on without it. The answer to a new status is of the
+     * present. */
     bool no_lease = m->rules.lease && m->lease_ns <= now;
     if (no_lease) { /* the next answer may bring one */
         if (m->unleased_ns == 0)
@@ -446,10 +442,10 @@ void member_state_beat(struct member_state *m, uint64_t heard_ns, uint64_t lease
     if (m->lease_ns)
         renew_lease(m, lease_from_ns);
     if (lag_ms >= RDZV_LAG_MS && !m->lagging) {
-        text_set(
-            text, sizeof(text),
-            "the coordinator at %s is slow: its launcher is %.1f s behind, its heartbeats come",
-            m->rules.coordinator, lag_ms / 1e3);
+        text_set(text, sizeof(text),
+                 "the coordinator at %s is slow: its launcher is %.1f s behind, but its heartbeats "
+                 "arrive",
+                 m->rules.coordinator, lag_ms / 1e3);
         log_line(m, LOG_LEVEL_WARN, text);
     }
     if (lag_ms >= RDZV_LAG_MS || lag_ms < RDZV_LAG_MS / 3)
@@ -487,7 +483,7 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
     if (m->ended || !m->connected)
         return;
     if (m->electing && v->gen.epoch <= m->high.epoch && v->phase != RDZV_FINISH)
-        return; /* not one that was elected since, nor one that gives up */
+        return; /* neither elected since then, nor giving up */
     if (m->high.epoch && v->gen.epoch != m->high.epoch && !m->electing) {
         if (m->gen.counter > 0) {
             member_contact_lost(m, "another one answers in its place", false, now);
@@ -496,16 +492,16 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
             return;
         }
     } else if (!m->electing && (v->gen.counter < m->high.counter || v->sent_ns < m->view_sent_ns)) {
-        return; /* never back: to an older round, or to what was said of this one before */
+        return; /* an older round, or an older view of this round */
     }
     bool member = v->group_rank >= 0, current = generation_equal(v->gen, m->gen);
     if (!member && v->elect && !generation_equal(v->gen, m->high))
-        m->due |= DUE_STATUS; /* it has the list that came before this: the round waits for that */
+        m->due |= DUE_STATUS; /* the round waits until this node has its list */
     note_view(m, v, now);
     if (m->leaving && v->phase != RDZV_FINISH && v->phase != RDZV_RELEASE)
         return;
     if (v->why && v->why_counter == m->gen.counter && m->round.state == IDLE)
-        report_stop(m, v->why); /* it was faster than the news */
+        report_stop(m, v->why); /* this node stopped before the reason arrived */
     switch (v->phase) {
     case RDZV_PREPARE:
         if (member)
@@ -541,7 +537,7 @@ void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64
 
 void member_state_table(struct member_state *m, struct rank_table *t)
 {
-    /* The last round's table is borrowed by the agent until it has been asked to prepare. */
+    /* The agent borrows the last round's table until it is called to prepare the next one. */
     if (m->ended || m->round.state != PREPARED || !generation_equal(t->gen, m->gen)) {
         rank_table_fini(t);
         return;
@@ -555,9 +551,9 @@ void member_state_peers(struct member_state *m, struct rdzv_peers *p)
 {
     bool grown = generation_equal(m->list_prepared.gen, p->gen) && p->n > m->list_prepared.n;
     if (m->joined && m->group_rank < 0)
-        m->due |= DUE_STATUS; /* it has come */
+        m->due |= DUE_STATUS; /* confirms the list */
     if (p->ran && generation_before(m->list_ran.gen, p->gen))
-        rdzv_peers_move(&m->list_ran, p); /* it ran, though not here */
+        rdzv_peers_move(&m->list_ran, p); /* a round that ran without this node */
     if (!p->ran && (generation_before(m->list_prepared.gen, p->gen) || grown)) {
         rdzv_peers_move(&m->list_prepared, p);
         m->list_prepared.ran = false;
@@ -585,7 +581,7 @@ void member_state_report(struct member_state *m, struct rdzv_result *r)
 
 void member_state_prepared(struct member_state *m, const uint16_t *ports, int n, int free_port)
 {
-    /* An answer to an older question: it will be asked again. */
+    /* An answer about an older round: the agent will be called again. */
     if (m->round.state != PREPARING || (m->due & DUE_PREPARE))
         return;
     m->nports = n == m->rules.hello.nproc ? n : 0;
@@ -619,7 +615,7 @@ void member_state_failed(struct member_state *m, const struct failure *f)
         return;
     queue_failure(m, f);
     if (m->rules.hello.restart_policy == RESTART_GROUP)
-        move_round(m, STOPPING); /* on its own; on_stop still says what follows */
+        move_round(m, STOPPING); /* the agent does so by itself; on_stop reports what follows */
     m->due |= DUE_STATUS;
 }
 
@@ -646,7 +642,7 @@ void member_state_stopped(struct member_state *m, const struct failure *all, siz
     maybe_leave(m);
 }
 
-/* A node that leaves waits so long for an answer, and ends without one then. */
+/* Until when a node that leaves waits for an answer. */
 static uint64_t leave_until(const struct member_state *m)
 {
     return m->leave_ns ? later(later(m->leave_ns, m->view_seen_ns) + LEAVE_NS, m->grace_at) : NEVER;
@@ -662,7 +658,7 @@ void member_state_leave(struct member_state *m, enum stop_reason reason, int exi
     m->leave_code = exit_code;
     text_set(m->leave_text, sizeof(m->leave_text), "%s", text[0] ? text : "this node leaves");
     m->due |= DUE_STATUS;
-    m->due &= ~DUE_STOP; /* it is stopping already */
+    m->due &= ~DUE_STOP; /* the agent stops by itself */
     if (!member_state_has_workers(m) || (m->due & DUE_RUN))
         go_idle(m);
     maybe_leave(m);
@@ -689,19 +685,20 @@ void member_state_get_info(const struct member_state *m, struct rdzv_info *out)
 
 /* ------------------------------------ the coordinator: connection, silence, loss, election */
 
-/* Which round's nodes choose another coordinator; NULL: there is none. */
+/* The list whose members elect another coordinator; NULL: there is none. */
 static const struct rdzv_peers *electors(const struct member_state *m)
 {
     return m->list_ran.n ? &m->list_ran : m->list_prepared.n ? &m->list_prepared : NULL;
 }
 
-/* The list of a round that was prepared after the one that ran here; NULL: there is none. */
+/* The list of a round that was prepared after the newest that ran; NULL: there is none. */
 static const struct rdzv_peers *newer(const struct member_state *m)
 {
     return generation_before(m->list_ran.gen, m->list_prepared.gen) ? &m->list_prepared : NULL;
 }
 
-/* The workers stop, and the nodes look for each other. dead: the coordinator's end is proven. */
+/* The workers stop, and the members look for each other. dead: the coordinator's end is proven (P).
+ */
 static void begin_election(struct member_state *m, const char *how, bool dead, uint64_t now)
 {
     struct rdzv_stop why = {.reason = STOP_COORDINATOR_LOST, .restarting = true};
@@ -723,7 +720,7 @@ static void member_contact_heard(struct member_state *m, uint64_t now)
     m->late_ns = 0;
 }
 
-/* When the coordinator has been silent for so long; what this process was late does not count. */
+/* When the coordinator will have been silent for ns. Delays of this process do not count. */
 static uint64_t silent_at(const struct member_state *m, uint64_t ns)
 {
     return later(m->heard_ns + m->late_ns + ns, m->grace_at);
@@ -847,11 +844,11 @@ void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, 
     if (r->retry && m->joined && m->gen.counter == 0)
         look_again(m, now);
     if (r->retry && (m->electing || (again && m->gen.counter == 0)))
-        return; /* electing: it has a coordinator, or does not know yet that it has none */
+        return; /* electing: the other node follows a coordinator, or has not lost it yet */
     text_set(text, sizeof(text), "the coordinator at %s turned this node away: %s",
              m->rules.coordinator, r->text);
     if (!r->retry || m->gen.counter > 0) {
-        /* Turned away at the door: what it was started with is wrong. */
+        /* Refused before any round: an option is wrong. */
         member_state_end_alone(m, STOP_RENDEZVOUS, m->gen.counter > 0 ? 1 : 2, text);
         return;
     }
@@ -908,7 +905,7 @@ static void log_waiting(struct member_state *m, uint64_t now)
     char text[2 * RDZV_TEXT_MAX];
     m->log_at = now + LOG_EVERY_NS;
     if (m->answered)
-        return; /* the coordinator says who is missing */
+        return; /* the coordinator's notices name the missing nodes */
     const char *why = m->connected ? "it accepted the connection and has not answered" : m->trouble;
     text_set(text, sizeof(text), "waiting for the coordinator at %s%s%s%s, %.0f s",
              m->rules.coordinator, why[0] ? " (" : "", why, why[0] ? ")" : "",
@@ -926,7 +923,7 @@ static void join_timeout(struct member_state *m, uint64_t now)
     member_state_end_alone(m, STOP_RENDEZVOUS, 1, text);
 }
 
-/* Nobody is heard of, and the others may go on without this node soon: its workers end now. */
+/* The lease has run out: other nodes may start a round soon, so the workers are killed now. */
 static void fence(struct member_state *m, uint64_t now)
 {
     struct rdzv_stop why = {.reason = STOP_COORDINATOR_LOST, .restarting = true};
@@ -945,13 +942,15 @@ static uint64_t elect_until(const struct member_state *m)
     return m->elect_ns + 4 * m->dead_ns;
 }
 
-/* A node that leaves tells so often that an answer to a lost message is not waited for in vain. */
+/* The time between two statuses. A node that leaves repeats its status often, since it waits only
+ * LEAVE_NS for an answer. */
 static uint64_t status_interval(const struct member_state *m)
 {
     return m->leaving && m->heartbeat_ns > LEAVE_AGAIN_NS ? LEAVE_AGAIN_NS : m->heartbeat_ns;
 }
 
-/* Before the connection is made anew. One that stands says nothing until it knows. */
+/* The silence after which a new connection is made. A candidate sends nothing until it is elected.
+ */
 static uint64_t silent_ns(const struct member_state *m)
 {
     return m->electing ? 3 * m->dead_ns : m->dead_ns / 4 * 3;
@@ -973,13 +972,13 @@ static bool lease_is_over(const struct member_state *m, uint64_t now)
     return on_lease(m) && now >= m->lease_ns && !(m->due & DUE_RUN);
 }
 
-/* The silence of a time in which this process was late may be its own. When it was much, there is
- * at least one heartbeat's time to hear the coordinator, whose words may lie here unread. The lease
- * is not extended: the others go on without this node, whatever has kept it. */
+/* While this process does not run, it hears nothing, so that the delay does not count as silence of
+ * the coordinator. After a long delay there is one more heartbeat interval to read messages that
+ * have arrived meanwhile. The lease is not extended: the other nodes do not know of the delay. */
 static void note_own_delay(struct member_state *m, uint64_t late, uint64_t now)
 {
     m->late_ns += late;
-    if (late <= m->heartbeat_ns / 2 || m->heard_ns < m->graced_ns) /* once in one silence */
+    if (late <= m->heartbeat_ns / 2 || m->heard_ns < m->graced_ns) /* once in each silence */
         return;
     m->graced_ns = now;
     m->grace_at = now + m->heartbeat_ns;
@@ -1027,7 +1026,7 @@ void member_state_tick(struct member_state *m, uint64_t now)
         if (m->connected)
             m->due |= DUE_DISCONNECT;
     } else if (m->connected && m->answered && now >= silent_at(m, silent_ns(m))) {
-        text_set(m->trouble, sizeof(m->trouble), "it has fallen silent");
+        text_set(m->trouble, sizeof(m->trouble), "it has sent nothing for too long");
         m->due |= DUE_DISCONNECT;
     }
     if (m->connected && now - m->sent_ns >= status_interval(m))
@@ -1067,8 +1066,6 @@ uint64_t member_state_deadline(const struct member_state *m)
     return at;
 }
 
-/* -------------------------------------- what the coordinator, the agent and the owner are told */
-
 /* ----------------------------------------------------------------------------------- actions */
 
 static enum member_phase phase_of(const struct member_state *m)
@@ -1097,14 +1094,14 @@ static void fill_failures(struct member_state *m, struct rdzv_status *st)
     st->failures = m->failure_bytes.data;
     st->failures_len = m->failure_bytes.len;
     if (i < m->nqueue)
-        m->due |= DUE_STATUS; /* and the rest right after */
+        m->due |= DUE_STATUS; /* the rest follows at once */
 }
 
 static void fill_status(struct member_state *m, uint64_t now)
 {
     struct rdzv_status *st = &m->status;
-    /* One that only says that an order is carried out gets no answer. It is no heartbeat: the lease
-     * might run out between two answers. */
+    /* A status with a new phase may get no answer (needs_answer() in rdzv_state.c), and does not
+     * count as a heartbeat: the lease might run out between two answers. */
     if (st->phase == phase_of(m))
         m->sent_ns = now;
     *st = (struct rdzv_status){
@@ -1112,7 +1109,7 @@ static void fill_status(struct member_state *m, uint64_t now)
         .workers = member_state_has_workers(m),
         .fenced = m->fenced || m->left_round,
         .gen = m->gen,
-        /* Never twice the same, so that an older one is known. */
+        /* Unique and rising, so that the coordinator can drop older statuses. */
         .send_ns = now > st->send_ns ? now : st->send_ns + 1,
         .view_sent_ns = m->view_sent_ns,
         .view_seen_ns = m->view_seen_ns,
@@ -1140,7 +1137,7 @@ static bool take_due(struct member_state *m, unsigned bit)
     return due;
 }
 
-/* The events that are due for the agent. */
+/* The next call of the agent that is due. */
 static bool next_callback(struct member_state *m, struct member_action *a)
 {
     if (take_due(m, DUE_STOP)) {

@@ -1,4 +1,5 @@
-/* member_state.h: one launcher's side of the rendezvous: its rules. No I/O, no clock, no libuv.
+/* member_state.h: the rules of a member, which is each launcher towards the coordinator. No I/O, no
+ * clock, no libuv.
  *
  *             view PREPARE       rdzv_prepared         view RUN
  *      IDLE -------------> PREPARING ------> PREPARED ---------> RUNNING ----> DONE
@@ -9,11 +10,12 @@
  *        +<-------------------------------------------------------+
  *                             rdzv_stopped
  *
- * The coordinator's views say what should be; the state moves there, and every change is told by a
- * status. A connection that breaks is made again; the round goes on meanwhile, until the
- * coordinator has been silent for its dead time. Then, if the job allows it, the nodes of the last
- * round choose another one: each calls those in front of it in that round's order, and the first
- * one that is alive stands (rdzv_elect.c). */
+ * The coordinator's views give the state that is wanted; the member moves there, and reports every
+ * change by a status. A connection that breaks is made again, and the round goes on meanwhile,
+ * until the coordinator has been silent for the dead time or is proven to have ended (P in
+ * rdzv_election.c). Then, if the job allows it, the members of the last round elect another
+ * coordinator: each calls the members before it in that round's order, and the first one that is
+ * alive stands for election. */
 #ifndef RENDEZVOUS_RULES_MEMBER_STATE_H
 #define RENDEZVOUS_RULES_MEMBER_STATE_H
 
@@ -22,12 +24,12 @@
 
 struct member_rules {
     struct rdzv_hello hello;
-    const char *token;              /* where this node has its job token from, for people */
-    const char *coordinator;        /* where it is, for people; borrowed */
-    uint64_t join_ns;               /* to be let in */
-    uint64_t read_ns;               /* for the first answer on a connection */
-    bool lease;                     /* workers may not outlive the contact (several nodes) */
-    uint64_t heartbeat_ns, dead_ns; /* until the coordinator has said its own */
+    const char *token;              /* where this node's job token comes from, for messages */
+    const char *coordinator;        /* its address, for messages; borrowed */
+    uint64_t join_ns;               /* time to be let in */
+    uint64_t read_ns;               /* time for the first answer on a connection */
+    bool lease;                     /* workers live on a lease (jobs of several nodes) */
+    uint64_t heartbeat_ns, dead_ns; /* until the coordinator has sent its own */
 };
 
 struct member_state;
@@ -40,9 +42,9 @@ void member_state_set_local_addr(struct member_state *m, const char *ip);
 
 /* The connection. While member_state_wants_link(), the driver makes one. */
 bool member_state_wants_link(const struct member_state *m);
-/* Whether it has been let in by a coordinator; before that, another one may be looked for. */
+/* Whether a coordinator has let this node in; before that, the driver may look for another one. */
 bool member_state_joined(const struct member_state *m);
-/* Whether the newest attempt led to a coordinator that answered. That connection may be gone. */
+/* Whether a coordinator has answered on the newest connection, which may have ended since. */
 bool member_state_answered(const struct member_state *m);
 void member_state_connected(struct member_state *m, uint64_t now);
 /* The connection ended. why: one line. */
@@ -51,9 +53,10 @@ void member_state_disconnected(struct member_state *m, enum rdzv_end how, const 
 /* The connection could not be made. refused: the host answered that nothing listens on the port. */
 void member_state_unreachable(struct member_state *m, bool refused, const char *why, uint64_t now);
 
-/* The coordinator is lost, and the nodes choose another one among the list. self: its own index in
- * it, or -1. A connection is wanted to the first one that is there; when that is this node itself,
- * a coordinator with the electorate, if it may stand: who was not in that round only follows. */
+/* The coordinator is lost, and the members of the list elect another one. self: the index of this
+ * node in the list, or -1. The driver connects to the first member that is in reach. When that is
+ * this node, the driver makes a candidate with the electorate, if this node may stand: nodes that
+ * were not in the round only follow. */
 bool member_state_electing(const struct member_state *m);
 const struct rdzv_peers *member_state_electors(const struct member_state *m, int *self);
 bool member_state_may_stand(const struct member_state *m);
@@ -65,8 +68,8 @@ void member_state_set_peer_port(struct member_state *m, int port);
 
 /* Messages of the coordinator. */
 void member_state_view(struct member_state *m, const struct rdzv_view *v, uint64_t now);
-/* What heartbeats have brought (beat.h): when the newest answer came, from when on a lease was
- * given (0: none), how far the coordinator's loop is behind. It may be known already. */
+/* News from the heartbeats (beat.h): when the newest answer arrived, from when on a lease was given
+ * (0: none), how far the coordinator's loop is behind. The news may be old. */
 void member_state_beat(struct member_state *m, uint64_t heard_ns, uint64_t lease_from_ns,
                        uint32_t lag_ms, uint64_t now);
 void member_state_table(struct member_state *m, struct rank_table *t);   /* takes its content */
@@ -81,8 +84,8 @@ void member_state_done(struct member_state *m);
 void member_state_stopped(struct member_state *m, const struct failure *all, size_t n);
 void member_state_leave(struct member_state *m, enum stop_reason reason, int exit_code,
                         const char *text);
-/* The rendezvous cannot come off with what this node was started with: a port in use, a file that
- * is none of ours. */
+/* The rendezvous is impossible with the options of this node: a port in use, another user's file.
+ */
 void member_state_fail(struct member_state *m, const char *text);
 
 void member_state_tick(struct member_state *m, uint64_t now);
@@ -92,7 +95,7 @@ member_state_deadline(const struct member_state *m); /* when it is due; UINT64_M
 enum member_act {
     MEMBER_ACT_LOG,        /* level, text */
     MEMBER_ACT_HELLO,      /* hello: first on a new connection */
-    MEMBER_ACT_PEERS,      /* peers: behind the hello, to one that stands for election */
+    MEMBER_ACT_PEERS,      /* peers: after the hello, to a candidate */
     MEMBER_ACT_STATUS,     /* status */
     MEMBER_ACT_DISCONNECT, /* close the connection; reset: so that it does not look like the end */
     MEMBER_ACT_PREPARE,    /* gen, group_rank, nnodes */
@@ -100,7 +103,7 @@ enum member_act {
     MEMBER_ACT_RESPAWN,    /* respawn */
     MEMBER_ACT_STOP,       /* why */
     MEMBER_ACT_FENCE,      /* the lease is over: kill */
-    MEMBER_ACT_LEASE,      /* until_ns: of what ends the workers if this process does not */
+    MEMBER_ACT_LEASE,      /* until_ns: when the guardian kills the workers */
     MEMBER_ACT_FINISH,     /* result; nothing follows */
 };
 

@@ -41,7 +41,8 @@ struct role {
     int workers;
 };
 
-/* The role's counter, made when it is new. Neighbours mostly share one: asked first. */
+/* The role's counter, made when the role is new. The last one is looked at first: neighbours mostly
+ * share a role. */
 static struct role *role_of(struct map *roles, const char *name, const char **last_name,
                             struct role **last)
 {

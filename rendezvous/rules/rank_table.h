@@ -1,5 +1,5 @@
-/* rank_table.h: who is in a round: its nodes in the order of their group rank, and the worker ranks
- * that follow from it. Pure data and arithmetic; the coordinator sends the same encoding to every
+/* rank_table.h: the nodes of a round in the order of their group rank, and the worker ranks that
+ * follow from it. Pure data and arithmetic; the coordinator sends the same encoding to every
  * node, and every node computes the same ranks from it.
  *
  * Ranks (torchelastic's rule): global ranks run through the nodes in group-rank order, `nproc` per
@@ -32,7 +32,7 @@ static inline bool generation_equal(struct generation a, struct generation b)
 }
 
 struct rank_table_node {
-    char host[HOST_MAX];    /* the node's name, for people */
+    char host[HOST_MAX];    /* the node's name, for messages */
     char addr[ADDR_STRLEN]; /* the IP address by which the other nodes reach it */
     char role[ROLE_MAX];
     int pid;         /* of its launcher */

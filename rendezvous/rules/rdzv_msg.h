@@ -1,15 +1,15 @@
-/* rdzv_msg.h: what launchers say to the coordinator and back.
+/* rdzv_msg.h: the messages between launchers and the coordinator.
  *
  * Both sides of a connection begin with 8 bytes: "DLR1", then the protocol version. (A TCPStore
  * client begins with a byte from 0 to 18, TLS with 0x16.) Then frames: u32 length of what follows
  * it, u8 type, body. Everything is little-endian; a string is u32 length and bytes.
  *
- * The protocol is level-triggered: a STATUS is all that there is to say about a member, a VIEW all
- * that the coordinator has to answer, so that any of them may be lost with its connection and the
- * next one says it again. Clocks are monotonic, each side's own.
+ * The protocol is level-triggered: a STATUS is the whole state of a member, a VIEW the whole answer
+ * of the coordinator. Any of them may be lost with its connection, since the next one repeats it.
+ * Clocks are monotonic, each side's own.
  *
- * Encoders append one whole frame. Decoders take the body, believe nothing, and return false when
- * it is malformed; what they fill in borrows nothing unless said otherwise.
+ * Encoders append one whole frame. Decoders take the body, check everything, and return false when
+ * it is malformed; what they fill in borrows nothing unless a comment says so.
  *
  * dlaunch-protocol(7) names every field of every frame; tests/unit/test_protocol_page.c compares.
  */
@@ -38,7 +38,7 @@
 
 enum rdzv_msg {
     RDZV_MSG_REFUSE = 1, /* the same in every protocol version: u8 retry, string */
-    RDZV_MSG_PROBE,      /* -> who are you? (empty; the same in every version) */
+    RDZV_MSG_PROBE,      /* -> asks for an IDENTITY (empty; the same in every version) */
     RDZV_MSG_IDENTITY,   /* <- (begins the same in every version) */
     RDZV_MSG_HELLO,      /* -> first frame of a member */
     RDZV_MSG_STATUS,     /* -> */
@@ -47,8 +47,8 @@ enum rdzv_msg {
     RDZV_MSG_REPORT,     /* <- the job's result, before the VIEW that says FINISH */
     RDZV_MSG_NOTICE,     /* <- a line to show; losing it is harmless */
     RDZV_MSG_BACK,       /* the sender closes this connection, and does not end (empty) */
-    RDZV_MSG_PEERS,      /* <- who is in the round, before the VIEW that says PREPARE; -> the same
-                            lists again, behind HELLO, from who has lost its coordinator */
+    RDZV_MSG_PEERS,      /* <- the members of the round, before the VIEW with PREPARE; -> the same
+                            lists, after HELLO, from a launcher that has lost its coordinator */
     RDZV_MSG_RELAY, /* -> instead of HELLO: the connection carries those of workers to the store
                        (relay.h): string, the run id. Then, both ways, u32 stream and: */
     RDZV_MSG_RELAY_OPEN,   /* -> a connection (nothing) */
@@ -69,8 +69,8 @@ enum rdzv_end {
     RDZV_END_BROKEN, /* the network, or what came over it: the other side may be alive */
     RDZV_END_CLOSED, /* in order, and without RDZV_MSG_BACK: from a proven peer, its end */
     RDZV_END_RESET,  /* by a reset, which proves nothing: anything between the two can send one */
-    RDZV_END_KEY,    /* the other side has another key: trying again changes nothing */
-    RDZV_END_USER,   /* the other side is another user's */
+    RDZV_END_KEY,    /* the other side has another key; another attempt would end the same way */
+    RDZV_END_USER,   /* the other side belongs to another user */
 };
 
 struct rdzv_hello {
@@ -228,7 +228,7 @@ bool rdzv_get_report(struct rd *r, struct rdzv_result *m);
 bool rdzv_get_peers(struct rd *r, struct rdzv_peers *m);
 bool rdzv_get_notice(struct rd *r, char text[RDZV_NOTICE_MAX]);
 
-/* A launcher whose loop is so far behind is said to be, though its heartbeats come. */
+/* A launcher whose loop is so far behind is reported, though its heartbeats arrive. */
 #define RDZV_LAG_MS 3000
 
 /* What lies at least between the end of a node's lease and the moment when the others may go on
@@ -238,8 +238,8 @@ bool rdzv_get_notice(struct rd *r, char text[RDZV_NOTICE_MAX]);
 #define RDZV_KILL_NS   1000000000u
 #define RDZV_MARGIN_NS 500000000u
 
-/* For how long workers may live without a word from the coordinator, which counts their node as
- * lost after dead_ns. 0: no such time is short enough. */
+/* For how long workers may live without a message from the coordinator, which counts their node as
+ * lost after dead_ns. 0: the dead time is too short for a lease. */
 static inline uint64_t rdzv_lease_ns(uint64_t dead_ns)
 {
     uint64_t apart = RDZV_TICK_NS + RDZV_KILL_NS + RDZV_MARGIN_NS;
@@ -248,7 +248,7 @@ static inline uint64_t rdzv_lease_ns(uint64_t dead_ns)
     return dead_ns > apart ? dead_ns - apart : 0;
 }
 
-/* The same for what ends the workers of an agent that does not do it itself. */
+/* The same for the guardian, which ends the workers of an agent that does not do so itself. */
 static inline uint64_t rdzv_guardian_lease_ns(uint64_t dead_ns)
 {
     uint64_t lease = rdzv_lease_ns(dead_ns);

@@ -1,4 +1,4 @@
-/* rdzv_node.h: what the coordinator knows of one node. Shared by the files of rdzv_state. */
+/* rdzv_node.h: what the coordinator knows about one launcher. */
 #ifndef RENDEZVOUS_RULES_RDZV_NODE_H
 #define RENDEZVOUS_RULES_RDZV_NODE_H
 
@@ -9,7 +9,7 @@
 struct rdzv_peer {
     char addr[ADDR_STRLEN]; /* the node's address, as the coordinator sees it; "" for its own */
     char via[ADDR_STRLEN];  /* the coordinator's address, as the node reached it */
-    bool same_host;         /* they are the same, or loopback */
+    bool same_host;         /* the two are equal, or loopback */
     bool own;               /* the coordinator's own launcher */
 };
 
@@ -24,39 +24,40 @@ struct rdzv_node {
     struct rdzv_hello hello;
     struct rdzv_peer peer;
     int slot;      /* in the state's array of nodes */
-    uint32_t conn; /* RDZV_NO_CONN: broken; it may come back until it has been silent too long */
+    uint32_t conn; /* RDZV_NO_CONN: ended; the node may connect again within the dead time */
     uint64_t joined_ns, heard_ns;
     uint64_t late_ns; /* the state's, when that was */
     struct clock_offset clock;
 
     /* From its newest STATUS. */
     enum member_phase phase;
-    bool took_part;     /* in a round, of whatever coordinator */
-    bool workers;       /* before the first: it may have some, of another coordinator's round */
+    bool took_part; /* in some round, of any coordinator */
+    bool workers; /* true until the first status if it may have some of another coordinator's round
+                   */
     uint64_t status_ns; /* its send_ns */
-    uint64_t echo_ns;   /* when the view was sent that it had seen then, by our clock */
-    uint64_t touch_ns;  /* the same, of heartbeats */
-    bool lagging;       /* its loop is behind, and that has been said */
+    uint64_t echo_ns;   /* when the newest view was sent that it had seen then (our clock) */
+    uint64_t touch_ns;  /* the same for heartbeats */
+    bool lagging;       /* its loop is behind; the warning was logged */
     uint64_t view_ns;   /* the stamp of the newest view that was sent to it */
-    uint32_t acked;     /* failures up to this number are here */
+    uint32_t acked;     /* failures up to this number have arrived */
     bool leaving;
-    bool ready;    /* counted as one that could start */
-    bool released; /* it leaves a job that goes on */
+    bool ready;    /* counted in rdzv_nodes.nready */
+    bool released; /* it leaves, and the job goes on */
 
     /* In the round. */
-    int group_rank; /* -1: not in it */
+    int group_rank; /* -1: not a member */
     int prev_rank;  /* in the round before; -1 */
     bool prepared, stopped, done;
     uint16_t *ports; /* nproc, or NULL */
     int free_port;
     uint32_t failures_total;
 
-    struct rdzv_order *orders; /* respawns that it has not yet carried out */
+    struct rdzv_order *orders; /* respawns that it has not yet confirmed */
     int norders;
     uint32_t last_order;
 };
 
-/* When the newest word of this coordinator was sent that the node has said it has. */
+/* When the newest view or heartbeat answer was sent that the node has confirmed. */
 static inline uint64_t rdzv_node_touch(const struct rdzv_node *n)
 {
     return n->echo_ns > n->touch_ns ? n->echo_ns : n->touch_ns;

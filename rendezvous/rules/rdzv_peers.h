@@ -1,13 +1,13 @@
-/* rdzv_peers.h: who was in a round and where each of its launchers listens: what the nodes need to
- * find each other again when the coordinator is gone. Every agent keeps the list of the newest
- * round that it was prepared for, and of the newest that it ran. Plain data. */
+/* rdzv_peers.h: the members of a round and where each of their launchers listens, so that they find
+ * each other when the coordinator is lost. Every launcher keeps the list of the newest round for
+ * which it was prepared, and of the newest that ran. Plain data. */
 #ifndef RENDEZVOUS_RULES_RDZV_PEERS_H
 #define RENDEZVOUS_RULES_RDZV_PEERS_H
 
 #include "core/bytes.h"
 #include "rendezvous/rules/rank_table.h"
 
-/* Drawn at random by every launcher: a connection that comes back is known by it. */
+/* Drawn at random by every launcher, which keeps it when it connects again. */
 struct node_id {
     uint8_t b[16];
 };
@@ -26,12 +26,12 @@ struct rdzv_peer_entry {
 
 struct rdzv_peers {
     struct generation gen;
-    bool ran;                  /* it has run, as far as whoever sends this knows */
+    bool ran;                  /* the round has run, as far as the sender knows */
     int n;                     /* in the order of the group ranks */
     struct rdzv_peer_entry *e; /* owned */
 };
 
-/* What a candidate knows. Borrowed for rdzv_state_stand(). */
+/* What a candidate knows of the election. Borrowed for rdzv_state_stand(). */
 struct rdzv_electorate {
     const struct rdzv_peers *ran, *prepared; /* prepared: NULL when it is not newer */
     uint64_t seen_epoch;
@@ -43,9 +43,10 @@ struct rdzv_electorate {
 
 void rdzv_peers_fini(struct rdzv_peers *p);
 void rdzv_peers_copy(struct rdzv_peers *to, const struct rdzv_peers *from); /* to: finished */
-/* Takes what `from` has, which is empty afterwards. */
+/* Takes the content of `from`, which is empty afterwards. */
 void rdzv_peers_move(struct rdzv_peers *to, struct rdzv_peers *from);
-/* Whether those who are not the coordinator are more than half: then they may elect another one. */
+/* Whether the members without the coordinator are more than half, so that they can elect another
+ * one. */
 bool rdzv_peers_may_elect(const struct rdzv_peers *p);
 int rdzv_peers_find(const struct rdzv_peers *p, const struct node_id *id); /* index, or -1 */
 

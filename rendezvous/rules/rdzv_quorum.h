@@ -1,10 +1,11 @@
 /* rdzv_quorum.h: counts of votes: whether a coordinator may go on, and whether a candidate is
- * elected, so that never two halves of one job run. Pure; rdzv_elect.c states the invariants.
+ * elected, so that two halves of one job never run. Pure; rdzv_election.c states the invariants.
  *
  * A list holds the members of a round. Two lists count: that of the newest round that ran, and that
  * of a round that was prepared after it. A candidate needs more than half of each. A coordinator
- * goes on as long as the members that are neither in reach nor known to be dead are at most half of
- * each list, for then they cannot elect another one. Leases are given out on the same condition. */
+ * goes on as long as the members that are neither in reach nor proven to have ended are at most
+ * half of each list, for then they cannot elect another one. Leases are given out on the same
+ * condition. */
 #ifndef RENDEZVOUS_RULES_RDZV_QUORUM_H
 #define RENDEZVOUS_RULES_RDZV_QUORUM_H
 
@@ -13,7 +14,7 @@
 
 struct rdzv_quorum {
     struct rdzv_peers list; /* n is 0: there is no list */
-    bool *dead;             /* by index in the list: the launcher is known to have ended */
+    bool *dead;             /* by index in the list: the launcher is proven to have ended */
 };
 
 void rdzv_quorum_set(struct rdzv_quorum *q, const struct rdzv_peers *list);
@@ -28,15 +29,16 @@ void rdzv_quorum_dead(struct rdzv_quorum *q, const struct node_id *id);
 int rdzv_quorum_present(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since);
 /* Whether a connected member has workers of an older round. */
 bool rdzv_quorum_busy(const struct rdzv_quorum *q, const struct map *by_id);
-/* How many members are neither present nor known to be dead. */
+/* How many members are neither present nor proven to have ended. */
 int rdzv_quorum_unknown(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since);
 
 /* How many members are present, or have ended while they followed this coordinator. The host of the
- * lost coordinator is not counted as ended, even if it is known to be dead. */
+ * lost coordinator is not counted, even if its end is proven. */
 int rdzv_quorum_votes(const struct rdzv_quorum *q, const struct map *by_id, uint64_t since);
 
 /* The time since which at most half of the members have been without contact, by views or
- * heartbeats. It moves on with every contact. NEVER: dead members and this process alone suffice.
+ * heartbeats. It moves on with every contact. UINT64_MAX: ended members and this process alone
+ * suffice.
  */
 uint64_t rdzv_quorum_touch(const struct rdzv_quorum *q, const struct map *by_id);
 

@@ -69,7 +69,8 @@ void rdzv_round_choose(struct rdzv_node **nodes, int n)
     qsort(nodes, (size_t)n, sizeof(*nodes), by_claim);
 }
 
-/* Which ranks a node may claim: the one it asked for, the one it had, none. */
+/* What a node's claim rests on: 0 the rank it asked for, 1 its rank in the last round, 2 nothing.
+ */
 static int claim_class(const struct rdzv_node *n)
 {
     return n->hello.node_rank >= 0 ? 0 : n->prev_rank >= 0 ? 1 : 2;
@@ -96,10 +97,10 @@ static int by_rank_wanted(const void *pa, const void *pb)
     return c ? c : memcmp(a->hello.id.b, b->hello.id.b, sizeof(a->hello.id.b));
 }
 
-/* Gives `count` nodes, in the order of the ranks they want, places among the free ones (ascending):
- * the wanted one or the next, but never so late that those after it find none. */
-static void standby(struct rdzv_node *const *nodes, int count, const int *free_ranks, int nfree,
-                    struct rdzv_node **standby_binds)
+/* Gives `count` nodes, in the order of the ranks they want, a rank among the free ranks
+ * (ascending): the wanted rank or the next one, but never so high that a later node finds none. */
+static void assign_ranks(struct rdzv_node *const *nodes, int count, const int *free_ranks,
+                         int nfree, struct rdzv_node **by_rank)
 {
     int at = 0;
     for (int i = 0; i < count; i++, at++) {
@@ -108,13 +109,13 @@ static void standby(struct rdzv_node *const *nodes, int count, const int *free_r
         int last = nfree - (count - i);
         while (at < last && free_ranks[at] < want)
             at++;
-        standby_binds[free_ranks[at]] = nodes[i];
+        by_rank[free_ranks[at]] = nodes[i];
     }
 }
 
 void rdzv_round_rank(struct rdzv_node **nodes, int n)
 {
-    struct rdzv_node **standby_binds = xcalloc((size_t)n, sizeof(*standby_binds));
+    struct rdzv_node **by_rank = xcalloc((size_t)n, sizeof(*by_rank));
     int *free_ranks = xcalloc((size_t)n, sizeof(*free_ranks));
     qsort(nodes, (size_t)n, sizeof(*nodes), by_rank_wanted);
     int begin = 0;
@@ -123,14 +124,14 @@ void rdzv_round_rank(struct rdzv_node **nodes, int n)
         while (begin + count < n && claim_class(nodes[begin + count]) == claim)
             count++;
         for (int rank = 0; rank < n; rank++) {
-            if (!standby_binds[rank])
+            if (!by_rank[rank])
                 free_ranks[nfree++] = rank;
         }
-        standby(nodes + begin, count, free_ranks, nfree, standby_binds);
+        assign_ranks(nodes + begin, count, free_ranks, nfree, by_rank);
         begin += count;
     }
-    memcpy(nodes, standby_binds, (size_t)n * sizeof(*nodes));
-    free(standby_binds);
+    memcpy(nodes, by_rank, (size_t)n * sizeof(*nodes));
+    free(by_rank);
     free(free_ranks);
 }
 
@@ -164,7 +165,7 @@ static const char *node_addr(const struct rdzv_node *n, bool several_hosts, cons
 {
     if (n->hello.local_addr[0] && !(several_hosts && loopback_text(n->hello.local_addr)))
         return n->hello.local_addr;
-    /* The coordinator's host is for the others what it is for itself. */
+    /* A node on the coordinator's host has the coordinator's address. */
     return n->peer.same_host ? coordinator : n->peer.addr;
 }
 
@@ -190,7 +191,7 @@ static void set_master(struct rank_table *t, struct rdzv_node *const *nodes, boo
                  p->master_addr, coordinator);
 }
 
-/* More than an encoded row takes. */
+/* An upper limit of the size of an encoded row. */
 static size_t row_bytes(const struct rank_table_node *row)
 {
     return 32 + strlen(row->host) + strlen(row->addr) + strlen(row->role) +

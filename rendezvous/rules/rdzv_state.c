@@ -49,15 +49,15 @@ struct rdzv_state {
     int nprepared, ndone;
     int nrunning; /* in STOP: members that have not yet stopped */
     struct rank_table table;
-    uint64_t run_ns, stop_ns; /* when it started, and when it began to stop */
+    uint64_t run_ns, stop_ns; /* when the phases RUN and STOP began */
     struct failure_log log;   /* of the round */
     size_t failures_total;    /* workers and nodes that have a record */
 
     /* The stop, and what follows from it. */
     struct rdzv_stop why, given_up;
     uint32_t why_counter; /* of the round that was stopped; 0: none was */
-    bool lost_a_node;     /* it was stopped because a node was lost or left */
-    bool end;             /* the job ends after it, like this: */
+    bool lost_a_node;     /* the stop was for a node that was lost or left */
+    bool end;             /* the job ends after the stop, with: */
     enum stop_reason end_reason;
     int end_code;
     char end_text[RDZV_TEXT_MAX];
@@ -69,12 +69,12 @@ struct rdzv_state {
     /* Deadlines; NEVER when not set. */
     uint64_t collect_ns; /* when COLLECT began */
     uint64_t join_at, last_call_at, not_before, notice_at, respawn_at, check_at, close_at;
-    uint64_t settle_at; /* until then more nodes may find a new coordinator; NEVER: it is not new */
-    uint64_t hold_at;   /* until then a lost node may have workers; 0: none has */
-    uint64_t tick_due_at; /* a tick that comes later than this: the process did not run */
-    uint64_t late_ns;     /* by how much in all: every node has that much longer to be heard of */
-    uint64_t graced_ns;   /* by a clock that does not run while this process is late */
-    uint64_t grace_at;    /* no silence counts before: messages of that time may be unread here */
+    uint64_t settle_at;   /* until then nodes may still find an elected coordinator; or NEVER */
+    uint64_t hold_at;     /* until then a lost node may have workers; 0: no such node */
+    uint64_t tick_due_at; /* a later tick shows that this process did not run */
+    uint64_t late_ns;     /* the sum of such delays, which do not count as silence */
+    uint64_t graced_ns;   /* when grace_at was set, by a clock that stops in delays */
+    uint64_t grace_at;    /* silence does not count before: messages may be unread */
 
     /* Output. */
     struct rdzv_output out;
@@ -122,8 +122,9 @@ static void heard(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
         s->check_at = now + s->rules.dead_ns;
 }
 
-/* The node is lost without a proof: its workers may be alive, or be started by what it was sent
- * last. Not a round begins before their lease has ended (I5 in rdzv_election.c). */
+/* The node is lost without a proof of its end: its workers may be alive, or may start by the last
+ * view that was sent to it. No round begins before their lease has run out (I5 in
+ * rdzv_election.c). */
 static void hold_for(struct rdzv_state *s, const struct rdzv_node *n)
 {
     uint64_t until = n->heard_ns + s->rules.dead_ns;
@@ -163,7 +164,7 @@ static void send_away_newcomers(struct rdzv_state *s)
 
 /* ----------------------------------------------------------------------------------- finish */
 
-/* The report leads with the node when it was the node that ended the job. */
+/* The report begins with the node when the loss of the node has ended the job. */
 static void lead_with_node(struct failure_log *l)
 {
     size_t i = 0;
@@ -206,7 +207,7 @@ static void finish_advance(struct rdzv_state *s, uint64_t now)
     if (s->nodes.n > 0) {
         char name[RDZV_TEXT_MAX];
         rdzv_output_log(&s->out, LOG_LEVEL_WARN,
-                        "%d node%s, among them %s, did not take the job's result", s->nodes.n,
+                        "%d node%s, among them %s, did not receive the job's result", s->nodes.n,
                         s->nodes.n > 1 ? "s" : "",
                         rdzv_node_name(s->nodes.e[0], name, sizeof(name)));
     }
@@ -221,7 +222,7 @@ static void enter_collect(struct rdzv_state *s, uint64_t now)
     s->notice_at = now + NOTICE_FIRST_NS;
 }
 
-/* The round is over, or was never started: nobody has a place any more. */
+/* The round is over, or was not started: no node is a member any more. */
 static void back_to_collect(struct rdzv_state *s, uint64_t now)
 {
     for (int i = 0; i < s->nmembers; i++) {
@@ -234,7 +235,8 @@ static void back_to_collect(struct rdzv_state *s, uint64_t now)
     queue_all(s, PENDING_VIEW);
 }
 
-/* Whether it is left out for what went wrong on it. The coordinator's own node never is. */
+/* Whether the node is left out of rounds because it failed again and again. The coordinator's own
+ * node is never left out. */
 static bool is_left_out(const struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
 {
     bool alone = true;
@@ -248,7 +250,7 @@ static bool is_left_out(const struct rdzv_state *s, const struct rdzv_node *n, u
     return rdzv_crash_loop_until(&s->crash_loop, n, alone, now) > 0;
 }
 
-/* Takes those that are left out off the list, if enough remain. Returns how many remain. */
+/* Removes the nodes that are left out from the list, if enough remain. Returns how many remain. */
 static int leave_out(struct rdzv_state *s, struct rdzv_node **m, int n, uint64_t now)
 {
     int kept = 0;
@@ -317,7 +319,7 @@ static bool waits_for_replacement(const struct rdzv_state *s)
            (s->rules.max_node_restarts < 0 && s->rules.max_restarts > 0);
 }
 
-/* Fewer than MIN are left of a job that has run. Whether it waits for another node. */
+/* Fewer than MIN nodes are left of a job that has run. Whether the job waits for another one. */
 static bool wait_for_replacement(struct rdzv_state *s, uint64_t now)
 {
     if (!waits_for_replacement(s))
@@ -407,8 +409,7 @@ static void collect_advance(struct rdzv_state *s, uint64_t now)
             return;
         s->not_before = NEVER;
     }
-    if (s->nodes.nbusy) /* one that is new here, or back, and may have workers: it says so, or is
-                           lost */
+    if (s->nodes.nbusy) /* until their next status, or until they count as lost */
         return;
     if (s->nodes.nready >= s->rules.max_nodes ||
         (!is_first_round(s) && s->nodes.nready >= min && s->nodes.nready == live)) {
@@ -531,7 +532,7 @@ static void mark_stopped(struct rdzv_state *s, struct rdzv_node *n)
     s->nrunning--;
 }
 
-/* The failure that asks not to be started again, or NULL. */
+/* The failure after which the job must not restart, or NULL. */
 static const struct failure *final_failure(const struct rdzv_state *s)
 {
     for (size_t i = 0; i < s->log.n; i++) {
@@ -548,7 +549,7 @@ static bool may_restart(const struct rdzv_state *s)
     return s->restarts < s->rules.max_restarts && !final_failure(s);
 }
 
-/* Whether another round may follow one that ended with a node. */
+/* Whether another round may follow the loss of a node. */
 static bool may_go_on_without(const struct rdzv_state *s)
 {
     int max = s->rules.max_node_restarts;
@@ -579,12 +580,13 @@ static void remember_loss(struct rdzv_state *s, enum stop_reason reason, int cod
     text_set(s->loss_text, sizeof(s->loss_text), "%s", text);
 }
 
-/* The node was cut off long enough to end its workers, but not long enough to count as lost. */
+/* The node was cut off for longer than its lease, and for less than the dead time. */
 static void stop_without(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
-    const char *how = rdzv_election_has_quorum(&s->election)
-                          ? "it had no contact for so long that it ended its workers"
-                          : "it may have no workers, for most of the others are out of reach";
+    const char *how =
+        rdzv_election_has_quorum(&s->election)
+            ? "it had no contact for so long that it ended its workers"
+            : "it was given no lease, because most of the other nodes are out of reach";
     char name[RDZV_TEXT_MAX], text[RDZV_TEXT_MAX];
     struct failure lost;
     text_set(text, sizeof(text), "node %s: %s", rdzv_node_name(n, name, sizeof(name)), how);
@@ -597,7 +599,8 @@ static void stop_without(struct rdzv_state *s, struct rdzv_node *n, uint64_t now
 static void node_stopped(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
                          uint64_t now)
 {
-    if (s->phase.state == RDZV_PREPARE && st->fenced) { /* what it had prepared is gone */
+    if (s->phase.state == RDZV_PREPARE &&
+        st->fenced) { /* the node has dropped what it had prepared */
         back_to_collect(s, now);
     } else if (s->phase.state == RDZV_RUN && st->fenced) {
         stop_without(s, n, now);
@@ -617,21 +620,21 @@ static void crash_loop(struct rdzv_state *s, const struct rdzv_node *n, uint64_t
     char name[RDZV_TEXT_MAX];
     if (!n || !rdzv_crash_loop_node(&s->crash_loop, n, now) || n->peer.own)
         return;
-    rdzv_output_log(&s->out, LOG_LEVEL_NOTICE,
-                    "node %s: %d failures in a row; it is left out for %.0f s when enough others "
-                    "are there",
-                    rdzv_node_name(n, name, sizeof(name)), RDZV_CRASH_LOOP_MAX,
-                    RDZV_LEFT_OUT_NS / 1e9);
+    rdzv_output_log(
+        &s->out, LOG_LEVEL_NOTICE,
+        "node %s: %d failures in a row; it is left out for %.0f s if enough other nodes "
+        "are present",
+        rdzv_node_name(n, name, sizeof(name)), RDZV_CRASH_LOOP_MAX, RDZV_LEFT_OUT_NS / 1e9);
 }
 
-/* Before the restart that has just been charged. */
+/* The pause before the restart that has just been charged. */
 static uint64_t backoff(const struct rdzv_state *s)
 {
     uint64_t n = (uint64_t)s->restarts;
     return s->rules.backoff_ns > BACKOFF_MAX_NS / n ? BACKOFF_MAX_NS : s->rules.backoff_ns * n;
 }
 
-/* A worker failed: the job ends, or the restart is charged and perhaps put off. */
+/* A worker has failed: the job ends, or a restart is charged, and may be delayed. */
 static void after_failure(struct rdzv_state *s, const struct failure *first, uint64_t now)
 {
     char text[FAILURE_TEXT_MAX];
@@ -663,7 +666,7 @@ static void after_failure(struct rdzv_state *s, const struct failure *first, uin
         s->not_before = now + (pause > asked ? pause : asked);
 }
 
-/* A node was lost or left: the same. */
+/* A node was lost or has left: the job ends, or a restart is charged. */
 static void after_node(struct rdzv_state *s, uint64_t now)
 {
     int max = s->rules.max_node_restarts;
@@ -676,7 +679,7 @@ static void after_node(struct rdzv_state *s, uint64_t now)
     finish(s, s->loss_code, s->loss_reason, s->loss_text, now);
 }
 
-/* All workers are stopped: what follows? */
+/* When all workers have stopped: decides what follows. */
 static void stop_advance(struct rdzv_state *s, uint64_t now)
 {
     if (s->nrunning > 0)
@@ -696,7 +699,7 @@ static void stop_advance(struct rdzv_state *s, uint64_t now)
         back_to_collect(s, now);
 }
 
-/* RESTART_WORKER: the others go on. */
+/* RESTART_WORKER: the other workers go on. */
 static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struct failure *f,
                           uint64_t now)
 {
@@ -723,7 +726,8 @@ static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct 
     struct failure f = *reported;
     int base = s->table.nodes[n->group_rank].base_rank;
     if (f.kind == FAILURE_NODE || f.local_rank < 0 || f.local_rank >= n->hello.nproc) {
-        rdzv_output_log(&s->out, LOG_LEVEL_WARN, "node %s sent a failure that is none of its own",
+        rdzv_output_log(&s->out, LOG_LEVEL_WARN,
+                        "node %s reported a failure of a worker that it does not have",
                         n->hello.host);
         return;
     }
@@ -732,7 +736,7 @@ static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct 
     f.attempt = f.attempt < s->restarts ? f.attempt : s->restarts;
     strcpy(f.host, n->hello.host);
     bool own = f.kind != FAILURE_STOPPED;
-    /* A node that was started with the other policy is stopping its workers already. */
+    /* A node with the other policy is already stopping its workers. */
     bool alone =
         s->rules.restart_policy == RESTART_WORKER && n->hello.restart_policy == RESTART_WORKER;
     if (own && alone && s->phase.state == RDZV_RUN && f.kind != FAILURE_EXEC &&
@@ -759,7 +763,7 @@ static void newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
     if (!rdzv_rules_dynamic(&s->rules) || s->nmembers >= s->rules.max_nodes ||
         is_left_out(s, n, now))
         return;
-    if (s->phase.state == RDZV_PREPARE) { /* no worker runs yet: begin anew, with it */
+    if (s->phase.state == RDZV_PREPARE) { /* no worker runs yet: prepare again, with this node */
         back_to_collect(s, now);
     } else if (s->phase.state == RDZV_RUN && s->ndone == 0 && s->rules.elastic) {
         text_set(text, sizeof(text), "node %s has joined", rdzv_node_name(n, name, sizeof(name)));
@@ -786,13 +790,13 @@ static const char *kind(const struct rdzv_node *n)
     return rdzv_node_is_witness(n) ? "witness" : "node";
 }
 
-/* Nothing ends without a reason. */
+/* Every end has a reason. */
 static const char *leave_text(const struct rdzv_status *st)
 {
-    return st->leave_text[0] ? st->leave_text : "a node left without saying why";
+    return st->leave_text[0] ? st->leave_text : "a node left without a reason";
 }
 
-/* A node of a round that runs, or is being stopped, leaves. */
+/* A node leaves while a round runs or stops. */
 static void leave_round(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
                         bool ends, uint64_t now)
 {
@@ -931,7 +935,7 @@ static void join(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h
     }
     rdzv_output_conn(&s->out, conn)->node = n;
     n->joined_ns = now;
-    n->prev_rank = s->began ? h->prev_rank : -1; /* as the coordinator before knew it */
+    n->prev_rank = s->began ? h->prev_rank : -1; /* its rank under the former coordinator */
     heard(s, n, now);
     rdzv_node_name(n, name, sizeof(name));
     if (rdzv_node_is_witness(n)) {
@@ -944,7 +948,7 @@ static void join(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h
                     h->pid, rdzv_nodes_count(&s->nodes), s->rules.max_nodes);
 }
 
-/* A line for all who wait. */
+/* Sends a line to all launchers that wait. */
 static void notice(struct rdzv_state *s, uint64_t now)
 {
     uint64_t waited = now - s->collect_ns;
@@ -955,7 +959,7 @@ static void notice(struct rdzv_state *s, uint64_t now)
     queue_all(s, PENDING_NOTICE);
 }
 
-/* A voter has connected. The notice tells it that this node stands for election. */
+/* A voter has connected: a notice reports that this node stands for election. */
 static void greet_voter(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h)
 {
     struct rdzv_node *n = rdzv_output_conn(&s->out, conn)->node;
@@ -969,7 +973,7 @@ static void greet_voter(struct rdzv_state *s, uint32_t conn, const struct rdzv_h
     queue(s, n, PENDING_NOTICE);
 }
 
-/* A witness has reported while a round is prepared or runs, and gets a vote if it is needed. */
+/* A status of a witness. While a round is prepared or runs, the witness may get a vote. */
 static void witness_joined(struct rdzv_state *s, const struct rdzv_node *w, uint64_t now)
 {
     bool runs = s->phase.state == RDZV_RUN;
@@ -1028,7 +1032,7 @@ void rdzv_state_free(struct rdzv_state *s)
     free(s);
 }
 
-/* A voter has sent a list that it knows. */
+/* A voter has sent one of its lists. */
 void rdzv_state_peers(struct rdzv_state *s, uint32_t conn, const struct rdzv_peers *list)
 {
     if (!rdzv_output_conn(&s->out, conn)->node)
@@ -1045,7 +1049,7 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     struct rdzv_conn *c = rdzv_output_conn(&s->out, conn);
     struct rdzv_node *n = rdzv_nodes_find(&s->nodes, &h->id);
     if (c->node || (c->pending & PENDING_CLOSE))
-        return; /* a second hello: the driver does not let it through */
+        return; /* a second hello, which the driver refuses, or a connection that closes */
     if (rdzv_election_is_replaced(&s->election, h->seen_epoch, s->gen.counter)) {
         close_conn(s, conn, REPLACED, true);
         return;
@@ -1055,13 +1059,14 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
         if (s->election.standing)
             greet_voter(s, conn, h);
         else if (rdzv_output_conn(&s->out, conn)->node && s->election.peers.n)
-            rdzv_output_queue(&s->out, conn, PENDING_PEERS); /* whom it may have to follow */
+            rdzv_output_queue(&s->out, conn,
+                              PENDING_PEERS); /* the candidates, if this coordinator is lost */
         advance(s, now);
         return;
     }
     if (s->election.standing)
         rdzv_election_seen(&s->election, h->seen_epoch);
-    /* It comes back. What the old connection may still bring is older than what it says now. */
+    /* The node has connected again. Messages of the old connection are older, and are dropped. */
     if (n->conn != RDZV_NO_CONN)
         close_conn(s, n->conn, NULL, false);
     rdzv_output_log(&s->out, LOG_LEVEL_VERBOSE, "node %s is connected again", n->hello.host);
@@ -1080,7 +1085,7 @@ void rdzv_state_hello(struct rdzv_state *s, uint32_t conn, const struct rdzv_hel
     advance(s, now);
 }
 
-/* Failures that are not here yet. */
+/* Takes the failures that are new. */
 static void take_failures(struct rdzv_state *s, struct rdzv_node *n, const struct rdzv_status *st,
                           uint64_t now)
 {
@@ -1094,7 +1099,7 @@ static void take_failures(struct rdzv_state *s, struct rdzv_node *n, const struc
         if (seq <= n->acked)
             continue;
         n->acked = seq;
-        if (!current) /* of a round that is over */
+        if (!current) /* a failure of a round that is over */
             continue;
         uint64_t seen = clock_offset_to_ours(&n->clock, f.seen_ns, st->send_ns, now);
         f.seen_ns = seen < s->run_ns ? s->run_ns : seen;
@@ -1121,7 +1126,7 @@ static void take_phase(struct rdzv_state *s, struct rdzv_node *n, const struct r
         n->failures_total = st->failures_total;
     }
     if (st->phase == MEMBER_LEAVING) {
-        node_leaves(s, n, st, now); /* may have removed it */
+        node_leaves(s, n, st, now); /* may free n */
         return;
     }
     if (current && st->phase == MEMBER_PREPARED)
@@ -1136,9 +1141,9 @@ static void take_phase(struct rdzv_state *s, struct rdzv_node *n, const struct r
         witness_joined(s, n, now);
 }
 
-/* A member says that it does what it was told: there is nothing to say to that. Besides the work,
- * an answer that a launcher has not read when it is killed turns the orderly end of its connection,
- * which tells at once, into a reset, after which it might come back. */
+/* A status that only confirms an order needs no answer. An answer would also do harm: when a
+ * launcher is killed before it has read everything, its host resets the connection instead of
+ * closing it in order, and a reset is not a proof of its end (P in rdzv_election.c). */
 static bool needs_answer(const struct rdzv_state *s, const struct rdzv_node *n,
                          const struct rdzv_status *st)
 {
@@ -1153,7 +1158,7 @@ void rdzv_state_status(struct rdzv_state *s, uint32_t conn, const struct rdzv_st
 {
     struct rdzv_node *n = rdzv_output_conn(&s->out, conn)->node;
     if (!n)
-        return; /* a connection that has been replaced or refused */
+        return; /* the connection was replaced or refused */
     if (st->send_ns <= n->status_ns)
         return;
     heard(s, n, now);
@@ -1179,7 +1184,8 @@ void rdzv_state_beat(struct rdzv_state *s, const struct node_id *id, const struc
     char name[RDZV_TEXT_MAX];
     if (!n)
         return;
-    uint64_t heard = b->heard_ns < now ? b->heard_ns : now; /* it may be newer than the clock */
+    uint64_t heard = b->heard_ns < now ? b->heard_ns
+                                       : now; /* the heartbeat thread's clock may be ahead of now */
     if (heard > n->heard_ns) {
         n->heard_ns = heard;
         n->late_ns = s->late_ns;
@@ -1188,7 +1194,7 @@ void rdzv_state_beat(struct rdzv_state *s, const struct node_id *id, const struc
         n->touch_ns = b->touch_ns;
     if (b->lag_ms >= RDZV_LAG_MS && !n->lagging)
         rdzv_output_log(&s->out, LOG_LEVEL_WARN,
-                        "node %s is slow: its launcher is %.1f s behind, its heartbeats come",
+                        "node %s is slow: its launcher is %.1f s behind, but its heartbeats arrive",
                         rdzv_node_name(n, name, sizeof(name)), b->lag_ms / 1e3);
     if (b->lag_ms >= RDZV_LAG_MS || b->lag_ms < RDZV_LAG_MS / 3)
         n->lagging = b->lag_ms >= RDZV_LAG_MS;
@@ -1199,8 +1205,8 @@ uint64_t rdzv_state_lease_until(struct rdzv_state *s, uint64_t now)
     return s->election.standing ? 0 : rdzv_election_lease_until(&s->election, now);
 }
 
-/* Its connection ended before it did. Nobody elects another coordinator before the dead time since
- * the last word of this one is over (clocks may differ); after that it may have. */
+/* A member elects another coordinator at the earliest when the dead time since the last message of
+ * this one is over. (Four fifths, since clocks run at different rates.) */
 static bool has_elected_nobody(const struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
 {
     return now < rdzv_node_touch(n) + s->rules.dead_ns / 5 * 4;
@@ -1219,8 +1225,8 @@ void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, u
         return;
     n->conn = RDZV_NO_CONN;
     rdzv_nodes_update_ready(&s->nodes, n);
-    /* One that was released ends, and elects nobody; but one that had lost this coordinator before
-     * it left does not hear that, and may give its vote to another before it ends. */
+    /* A launcher that was released ends, and does not vote. But one that had lost this coordinator
+     * before it left has not received the release, and may vote for another one before it ends. */
     if (how == RDZV_END_CLOSED || (n->released && has_elected_nobody(s, n, now)))
         rdzv_election_dead(&s->election, &n->hello.id);
     if (told || (n->leaving && (n->released || how == RDZV_END_CLOSED)))
@@ -1245,21 +1251,21 @@ static uint64_t sooner(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* This process was late, as it is on a busy machine, slept, or was stopped: the silence of that
- * time may be its own. When it was much, there is at least one heartbeat's time to hear the others,
- * whose words may lie here unread. */
+/* While this process does not run, it hears nothing, so that the delay does not count as silence of
+ * the nodes. After a long delay there is one more heartbeat interval to read messages that have
+ * arrived meanwhile. */
 static void note_own_delay(struct rdzv_state *s, uint64_t late, uint64_t now)
 {
     s->late_ns += late;
     if (late <= s->rules.heartbeat_ns / 2)
         return;
     if (s->graced_ns == 0 || now - s->late_ns >= s->graced_ns + s->rules.dead_ns) {
-        s->graced_ns = now - s->late_ns; /* not each time: one that is always late finds out, too */
+        s->graced_ns = now - s->late_ns; /* at most once in a dead time */
         s->grace_at = now + s->rules.heartbeat_ns;
     }
 }
 
-/* When it counts as lost unless something is heard of it before. */
+/* When the node counts as lost, unless something is heard of it before. */
 static uint64_t lost_at(const struct rdzv_state *s, const struct rdzv_node *n)
 {
     uint64_t silent = n->heard_ns + s->rules.dead_ns + (s->late_ns - n->late_ns);
@@ -1271,7 +1277,7 @@ static void drop_silent(struct rdzv_state *s, uint64_t now)
     s->check_at = NEVER;
     for (int i = 0; i < s->nodes.n; i++) {
         struct rdzv_node *n = s->nodes.e[i];
-        if (n->peer.own) { /* it is this process */
+        if (n->peer.own) { /* this process itself */
             heard(s, n, now);
         }
         if (now < lost_at(s, n)) {
@@ -1284,11 +1290,11 @@ static void drop_silent(struct rdzv_state *s, uint64_t now)
         if (n->conn != RDZV_NO_CONN)
             close_conn(s, n->conn, NULL, false);
         node_lost(s, n, how, n->heard_ns, now);
-        i--; /* another one has taken its slot */
+        i--; /* the last node has moved into this slot */
     }
 }
 
-/* Respawn orders whose backoff is over. */
+/* Sends the respawn orders whose backoff is over. */
 static void send_orders(struct rdzv_state *s, uint64_t now)
 {
     s->respawn_at = NEVER;
@@ -1303,7 +1309,7 @@ static void send_orders(struct rdzv_state *s, uint64_t now)
     }
 }
 
-/* Not for votes, nor for the end of a backoff. */
+/* Whether nodes are what the job waits for: not votes, and not the end of a backoff. */
 static bool waits_for_nodes(const struct rdzv_state *s)
 {
     return s->phase.state == RDZV_COLLECT && !s->election.standing && s->not_before == NEVER;
@@ -1333,7 +1339,7 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
         return at;
     if (waits_for_nodes(s))
         at = sooner(at, s->notice_at);
-    if (s->election.look_at != NEVER) /* whether it may start at all comes first */
+    if (s->election.look_at != NEVER) /* the election comes first */
         return sooner(at, s->election.look_at > s->grace_at ? s->election.look_at : s->grace_at);
     if (s->settle_at != NEVER)
         at = sooner(at, s->settle_at);
@@ -1341,7 +1347,7 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
         return sooner(at, s->hold_at);
     if (s->not_before != NEVER) /* the backoff comes before all else */
         return sooner(at, s->not_before);
-    if (s->nodes.nbusy) /* that one says so, or is looked for */
+    if (s->nodes.nbusy) /* their next status, or check_at */
         return at;
     return sooner(at, s->nodes.nready >= s->rules.min_nodes ? s->last_call_at : s->join_at);
 }
@@ -1362,7 +1368,8 @@ static void fill_respawns(struct rdzv_state *s, const struct rdzv_node *n, struc
 static void fill_view(struct rdzv_state *s, struct rdzv_node *n, struct rdzv_view *v, uint64_t now)
 {
     bool member = n->group_rank >= 0;
-    n->view_ns = now > n->view_ns ? now : n->view_ns + 1; /* so that an older one is known */
+    n->view_ns =
+        now > n->view_ns ? now : n->view_ns + 1; /* unique and rising: members drop older views */
     *v = (struct rdzv_view){
         .phase = member || s->phase.state == RDZV_FINISH ? (enum rdzv_phase)s->phase.state
                                                          : RDZV_COLLECT,
@@ -1381,7 +1388,7 @@ static void fill_view(struct rdzv_state *s, struct rdzv_node *n, struct rdzv_vie
         .spare = !member && !rdzv_node_is_witness(n) && s->phase.state != RDZV_COLLECT &&
                  s->phase.state != RDZV_FINISH,
     };
-    /* Also after the stop: a node that was faster than the news may still want to know why. */
+    /* Also after the stop, for a node that had stopped before the reason arrived. */
     if (s->why_counter && s->why_counter + 1 >= s->gen.counter && v->phase < RDZV_FINISH &&
         v->phase != RDZV_RUN) {
         v->why = &s->why;
@@ -1389,7 +1396,7 @@ static void fill_view(struct rdzv_state *s, struct rdzv_node *n, struct rdzv_vie
     }
     if (n->released) {
         v->phase = RDZV_RELEASE;
-    } else if (!member && n->phase != MEMBER_IDLE) { /* the round has gone on without it */
+    } else if (!member && n->phase != MEMBER_IDLE) { /* the round went on without this node */
         s->given_up.reason = STOP_NODE_LOST;
         s->given_up.restarting = true;
         text_set(s->given_up.text, sizeof(s->given_up.text),

@@ -13,10 +13,10 @@
  *
  *   COLLECT   nodes join; MAX of them, or MIN and the last call over, start a round
  *   PREPARE   every node of the round gets its group rank and prepares; no worker is started
- *   RUN       all are prepared: everybody has the rank table and starts its workers
+ *   RUN       all are prepared: every node has the rank table and starts its workers
  *   STOP      a failure, a lost node, a change of membership, or a request to stop: all workers on
- *             all nodes are stopped; when none is left it is decided what follows
- *   FINISH    everybody gets the result, and acknowledges it by closing
+ *             all nodes are stopped; then the coordinator decides what follows
+ *   FINISH    every node gets the result, and acknowledges it by closing
  *
  * Every status of a node is its whole state, and every view its whole answer, so that a connection
  * that broke and came back goes on where it was. A node is one node_id, not one connection. Work
@@ -53,11 +53,11 @@ struct rdzv_beat {
 };
 void rdzv_state_beat(struct rdzv_state *s, const struct node_id *id, const struct rdzv_beat *b,
                      uint64_t now);
-/* Until when a node that is heard of may be given a lease without asking again; 0: it may not. */
+/* Until when heartbeats may give leases without asking again; 0: they may not. */
 uint64_t rdzv_state_lease_until(struct rdzv_state *s, uint64_t now);
-/* Somebody was turned away before it could say hello (another protocol version). */
+/* A launcher was refused before its hello (another protocol version). */
 void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *text, uint64_t now);
-/* A round that a voter has been in. */
+/* A voter has sent a list of members. */
 void rdzv_state_peers(struct rdzv_state *s, uint32_t conn, const struct rdzv_peers *list);
 void rdzv_state_tick(struct rdzv_state *s, uint64_t now);
 
@@ -75,7 +75,7 @@ enum rdzv_act {
     RDZV_ACT_NOTICE,    /* conn, text: the same pointer for all who get the same */
     RDZV_ACT_CLOSE,     /* conn; text: refuse with it (retry); NULL: close, so that it does not look
                            like the end of this launcher */
-    RDZV_ACT_FINISHED,  /* everybody has the result, or had long enough */
+    RDZV_ACT_FINISHED,  /* every node has the result, or has had close_ns for it */
 };
 
 /* Pointers in an action are valid until the next call of any function here. */

@@ -71,7 +71,7 @@ START_TEST(a_stuck_loop_is_slow_not_dead)
     begin_two(&c, _i ? "--token_file %T/token" : "");
     hold_for(&c.p[1], 4);
     proc_expect_err(&c.p[0], "is slow: its launcher is ", 10);
-    expect_text(c.p[0].err, "s behind, its heartbeats come\n");
+    expect_text(c.p[0].err, "s behind, but its heartbeats arrive\n");
     hold_for(&c.p[0], 4);
     proc_expect_err(&c.p[1], "dlaunch: the coordinator at ", 10);
     expect_text(c.p[1].err, " is slow: its launcher is ");

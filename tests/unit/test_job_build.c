@@ -395,11 +395,11 @@ START_TEST(rendezvous_mistakes)
     FAILS(2, "--rdzv_id: the value has a control character", "--nnodes=2", "--rdzv_id=a\nb",
           "./train");
     FAILS(2, "--role: the value is empty", "--role=", "./train");
-    FAILS(2, "--interface: no interface 'nosuch0' with an address here (there is: lo",
+    FAILS(2, "--interface: no interface 'nosuch0' with an address on this host (available: lo",
           "--interface=nosuch0", "./train");
     FAILS(2, "--interface: cannot be combined with --local_addr", "--interface=lo",
           "--local_addr=1.2.3.4", "./train");
-    FAILS(2, "--local_addr: '1.2.3.4:5' has a port", "--local_addr=1.2.3.4:5", "./train");
+    FAILS(2, "--local_addr: '1.2.3.4:5' must not have a port", "--local_addr=1.2.3.4:5", "./train");
     char id[RDZV_RUN_ID_MAX + 20] = "--rdzv_id=";
     memset(id + strlen(id), 'x', RDZV_RUN_ID_MAX);
     FAILS(2, "--rdzv_id: the value is longer than 255 bytes", "--nnodes=2", id, "./train");

@@ -30,9 +30,6 @@
 #define EXIT_INTERNAL 125
 /* How long descendants that do not die are waited for before they are reported. */
 #define STOP_GRACE 10.0
-/* A control socket is made when the workers run, so that they need not wait for it, or after this
- * when they do not yet. */
-#define CONTROL_DELAY_MS 500
 
 extern char **environ;
 
@@ -47,9 +44,8 @@ struct run {
     struct guardian_link *link;
     struct control *control;
     struct notify notify;
-    uv_prepare_t watch; /* looks at the agent's state once a turn, until nothing waits for it */
-    uv_timer_t control_timer;
-    char state[24]; /* as last seen */
+    uv_prepare_t watch; /* looks at the agent's state once a turn, for systemd */
+    char state[24];     /* as last seen */
     int exit_status;
 };
 
@@ -74,18 +70,11 @@ static void open_control(struct run *r)
                                 .get_status = get_status,
                                 .stop = stop,
                                 .arg = r};
-    uv_timer_stop(&r->control_timer);
     if (control_open(&r->control, &r->loop, &opts, &e) < 0)
         log_verbose("%s; dlaunchctl will not find this job", e.msg);
 }
 
-static void on_control_delay(uv_timer_t *t)
-{
-    open_control(container_of(t, struct run, control_timer));
-}
-
-/* The agent says nothing of its own accord: after each turn of the loop in which its state has
- * changed, systemd is told, and the control socket is made once the workers are there. */
+/* Reports the agent's state to systemd after each turn of the loop in which it has changed. */
 static void on_watch(uv_prepare_t *p)
 {
     struct run *r = container_of(p, struct run, watch);
@@ -98,10 +87,6 @@ static void on_watch(uv_prepare_t *p)
     snprintf(text, sizeof(text), "STATUS=%s (%s), %d workers here, %d in the job", s.state,
              s.health, s.nworkers, s.rdzv.world_size);
     notify_send(&r->notify, text);
-    if (uv_is_active((uv_handle_t *)&r->control_timer) && strcmp(s.state, "RUNNING") == 0)
-        open_control(r);
-    if (r->notify.fd < 0 && !uv_is_active((uv_handle_t *)&r->control_timer))
-        uv_prepare_stop(p);
 }
 
 static void on_control_closed(void *arg)
@@ -115,7 +100,6 @@ static void on_agent_done(void *arg, int exit_status)
     r->exit_status = exit_status;
     notify_send(&r->notify, "STOPPING=1");
     uv_close((uv_handle_t *)&r->watch, NULL);
-    uv_close((uv_handle_t *)&r->control_timer, NULL);
     control_close(r->control, on_control_closed, NULL);
 }
 
@@ -180,12 +164,9 @@ static int agent_process(void *arg, struct guardian_link *link)
         return open_status(e.code);
     }
     uv_prepare_init(&r->loop, &r->watch);
-    uv_timer_init(&r->loop, &r->control_timer);
-    uv_prepare_start(&r->watch, on_watch);
-    if (r->daemon->ready >= 0 || r->notify.fd >= 0)
-        open_control(r); /* who waits for us to be ready may want to talk to us at once */
-    else
-        uv_timer_start(&r->control_timer, on_control_delay, CONTROL_DELAY_MS, 0);
+    if (r->notify.fd >= 0)
+        uv_prepare_start(&r->watch, on_watch);
+    open_control(r); /* before the first worker starts, which may run dlaunchctl at once */
     daemon_ready(r->daemon);
     notify_send(&r->notify, "READY=1");
     run_loop(r);

@@ -276,6 +276,21 @@ START_TEST(a_log_file_that_cannot_be)
 }
 END_TEST
 
+/* The first thing that a worker does: its launcher listens already. Not in the background, where the
+ * command waits until the job is set up. */
+START_TEST(a_worker_finds_its_launcher)
+{
+    const char *id = test_text("first-%d", (int)getpid());
+    for (int i = 0; i < 20; i++) {
+        struct proc p;
+        dlaunch_start(&p, g_env, "--rdzv_id %s %s -p %s status", id, build_path("dlaunchctl"), id);
+        expect_status(&p, 0, 20);
+        expect_text(p.out, test_text("run id %s, process ", id));
+        proc_fini(&p);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("background");
@@ -286,6 +301,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_second_one_is_refused);
     tcase_add_test(tc, stopped_twice);
     tcase_add_test(tc, two_with_one_pid);
+    tcase_add_test(tc, a_worker_finds_its_launcher);
     tcase_add_test(tc, systemd_is_told);
     tcase_add_test(tc, systemd_is_told_to_the_end);
     return s;

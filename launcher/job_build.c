@@ -437,6 +437,9 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
     if (rdzv_conf_apply(o, is_static, c, e) < 0)
         return wrap(o, OPT_rdzv_conf, e);
     bool alone = opt_workers(o) && is_alone(c, o);
+    if (alone && !o->torchrun && opt_given(o, OPT_master_addr) &&
+        parse_host(o, OPT_master_addr, &c->endpoint_host, e) < 0)
+        return -EINVAL; /* wrong, although a job on one node does not use it */
     if (alone) {
         c->backend = RDZV_C10D;
         c->endpoint_host = "127.0.0.1";
@@ -573,11 +576,6 @@ static int check_dir(struct options *o, enum opt_id id, const char *path, struct
     return 0;
 }
 
-static bool is_empty(const struct options *o, enum opt_id id)
-{
-    return o->value[id].text && !*o->value[id].text;
-}
-
 /* A file that is written when the job has ended. */
 static int check_file(struct options *o, enum opt_id id, struct err *e)
 {
@@ -647,9 +645,13 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     spec->report_path = o->value[OPT_report].text;
     if (spec->report_path && check_file(o, OPT_report, e) < 0)
         return -EINVAL;
-    if (is_empty(o, OPT_log_file) || is_empty(o, OPT_pid_file)) /* opened when the job begins */
-        return fail(o, is_empty(o, OPT_log_file) ? OPT_log_file : OPT_pid_file, e,
-                    "the value is empty");
+    /* Files that are opened when the job begins. */
+    static const enum opt_id files[] = {OPT_log_file, OPT_pid_file, OPT_log_dir};
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        if (o->value[files[i]].text && !*o->value[files[i]].text &&
+            !(o->torchrun && files[i] == OPT_log_dir))
+            return fail(o, files[i], e, "the value is empty");
+    }
     if (o->value[OPT_logs_specs].text && strcmp(opt_text(o, OPT_logs_specs), "default") != 0)
         return fail(o, OPT_logs_specs, e,
                     "'%.60s' is not supported, because log plug-ins are written in Python (only "

@@ -309,6 +309,8 @@ int opt_check(enum opt_id id, const char *text, struct err *e)
     case KIND_RANK:
         if (strcmp(text, "any") == 0)
             return 0;
+        if (parse_int(text, LONG_MIN, LONG_MAX, &n, NULL) < 0)
+            return err_set(e, -EINVAL, "'%.100s' is neither a whole number nor any", text);
         return parse_int(text, 0, NNODES_MAX - 1, &n, e);
     case KIND_PORT:
         return parse_int(text, 0, 65535, &n, e);
@@ -507,7 +509,8 @@ static const char *other_launchers_name(const char *a, size_t len)
     static const struct {
         const char *names, *ours;
     } words[] = {
-        {"-n -np -ppn -npernode --npernode --ntasks --ntasks-per-node",
+        {"-n -np -ppn -npernode --npernode --ntasks --ntasks-per-node "
+         "--nprocs --np",
          " (use --nproc_per_node for the workers on this node)"},
         {"-N --nodes",
          " (use --nnodes for nodes and --nproc_per_node for the workers on this node)"},

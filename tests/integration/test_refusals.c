@@ -63,6 +63,8 @@ static const struct {
              "this node)"},
     {"-host a,b", "unknown option -host (start dlaunch on every node"},
     {"--hostfile=h", "unknown option --hostfile (start dlaunch on every node"},
+    {"--nprocs 4", "unknown option --nprocs (use --nproc_per_node"},
+    {"--node_rank first", "--node_rank: 'first' is neither a whole number nor any"},
     {"--no_restart_codes 2,300", "--no_restart_codes: 300: out of range (1 to 255)"},
     {"--no_restart_codes 78-64", "--no_restart_codes: 78-64: the first code is greater than"},
     {"--nnodes 2 --rdzv_conf keep_alive_interval=1,keep_alive_max_attempt=1",

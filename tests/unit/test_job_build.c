@@ -399,6 +399,7 @@ START_TEST(rendezvous_mistakes)
           "--interface=nosuch0", "./train");
     FAILS(2, "--interface: cannot be combined with --local_addr", "--interface=lo",
           "--local_addr=1.2.3.4", "./train");
+    FAILS(2, "--master_addr: 'a b' is not host:port", "--master_addr=a b", "./train");
     FAILS(2, "--local_addr: '1.2.3.4:5' must not have a port", "--local_addr=1.2.3.4:5", "./train");
     char id[RDZV_RUN_ID_MAX + 20] = "--rdzv_id=";
     memset(id + strlen(id), 'x', RDZV_RUN_ID_MAX);
@@ -784,6 +785,7 @@ START_TEST(output_mistakes)
           "./train");
     FAILS(2, "--report: the value is empty", "--report=", "./train");
     FAILS(2, "--log_file: the value is empty", "--log_file=", "./train");
+    FAILS(2, "--log_dir: the value is empty", "--log_dir=", "./train");
     FAILS(2, "--pid_file: the value is empty", "--pid_file=", "./train");
     FAILS(2, "--logs_specs: 'x' is not supported, because log plug-ins are", "--logs_specs=x",
           "./train");

@@ -190,7 +190,7 @@ static const struct line lines[] = {
     {"--max_restarts -1 ./t", "! --max_restarts: -1 is out of range (0 to 2147483647)"},
     {"--max_restarts 99999999999999999999 ./t",
      "! --max_restarts: 99999999999999999999 is out of range (0 to 2147483647)"},
-    {"--node_rank x ./t", "! --node_rank: 'x' is not a whole number"},
+    {"--node_rank x ./t", "! --node_rank: 'x' is neither a whole number nor any"},
     {"--node_rank any ./t", "node_rank=any : ./t"},
     {"--master_port 65536 ./t", "! --master_port: 65536 is out of range (0 to 65535)"},
     {"--timeout 5x ./t",

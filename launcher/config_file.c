@@ -163,7 +163,7 @@ static bool check_value_line(struct reader *r, const char *p, const char *end)
     return true;
 }
 
-/* What inih may have for a line of *len bytes: the line, another one, or NULL for nothing. */
+/* Returns what inih gets for a line of *len bytes: the line, another one, or NULL to skip it. */
 static const char *vet(struct reader *r, const char *s, size_t *len, size_t room)
 {
     const char *end = s + *len, *p = s;

@@ -178,7 +178,7 @@ static int build_node_rank(struct rdzv_config *c, struct options *o, struct err 
     const struct opt_value *rank = &o->value[OPT_node_rank];
     bool given = opt_given(o, OPT_node_rank);
     c->node_rank = -1;
-    /* As in build_nnodes(): a weaker source speaks of the many nodes. */
+    /* As in build_nnodes(): a source with less precedence describes the job of many nodes. */
     if (!opt_workers(o) ||
         (opt_flag(o, OPT_standalone) && rank->from < o->value[OPT_standalone].from))
         return 0;
@@ -620,7 +620,7 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
         return wrap(o, OPT_tee, e);
     if (stdio_ranks_parse(opt_text(o, OPT_local_ranks_filter), spec->nproc, show, e) < 0)
         return wrap(o, OPT_local_ranks_filter, e);
-    bool silent = strchr(opt_text(o, OPT_local_ranks_filter), '-'); /* -1: meant so */
+    bool silent = strchr(opt_text(o, OPT_local_ranks_filter), '-'); /* -1: show none */
     if (opt_workers(o) && !silent && !memchr(show, true, n))
         options_warn(
             o,
@@ -636,7 +636,7 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
         check_dir(o, OPT_log_dir, spec->log_dir, e) < 0)
         return -EINVAL;
     if (o->torchrun && spec->log_dir && strcmp(spec->log_dir, "/dev/null") == 0) {
-        /* there, no files means that everything is printed as it comes */
+        /* torchrun prints everything if there are no log files */
         memset(redirects, 0, n);
         memset(tee, 0, n);
         memset(show, true, n);

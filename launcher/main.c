@@ -28,15 +28,15 @@
 #include "launcher/usage.h"
 
 #define EXIT_INTERNAL 125
-/* How long descendants that do not die are waited for before they are reported. */
+/* How long to wait for descendants that do not die before reporting them. */
 #define STOP_GRACE 10.0
 
 extern char **environ;
 
-/* What agent_process() needs and keeps. */
+/* State of agent_process(). */
 struct run {
     const struct job_spec *job;
-    pid_t pid; /* of the process that the user started, or its background process */
+    pid_t pid; /* process that the user started, or its background process */
     struct daemon *daemon;
 
     uv_loop_t loop;
@@ -103,15 +103,16 @@ static void on_agent_done(void *arg, int exit_status)
     control_close(r->control, on_control_closed, NULL);
 }
 
-/* What the agent cannot begin with is the user's input, unless the machine has run out. */
+/* Returns the exit status if agent_open() failed: the user's input is wrong, unless the machine has
+ * run out of something. */
 static int open_status(int code)
 {
     bool exhausted = code == -ENOMEM || code == -EMFILE || code == -ENFILE || code == -EAGAIN;
     return exhausted ? EXIT_INTERNAL : 2;
 }
 
-/* What is written then fails. Blocked, not ignored: workers start with an empty mask, but with what
- * is ignored here. */
+/* Lets writes fail with EPIPE or EFBIG. The signal is blocked and not ignored: workers start with
+ * an empty signal mask, but inherit ignored signals. */
 static void block_signal(int signo)
 {
     sigset_t set;
@@ -126,13 +127,14 @@ static void count_handle(uv_handle_t *h, void *n)
     ++*(int *)n;
 }
 
-/* Until nothing is open. What is left then is a thread of the pool in a call that nobody waits for
- * any more, such as to a name server that does not answer; exit() would wait for it as well. */
+/* Runs the loop until no handle is open. If the loop cannot be closed then, a thread of libuv's
+ * pool is still in a call, such as to a name server that does not answer, and exit() would wait for
+ * that thread. */
 static void run_loop(struct run *r)
 {
     int nopen = 1;
     while (nopen && uv_run(&r->loop, UV_RUN_ONCE)) {
-        if (!uv_is_closing((uv_handle_t *)&r->watch)) /* the job goes on */
+        if (!uv_is_closing((uv_handle_t *)&r->watch)) /* the job still runs */
             continue;
         nopen = 0;
         uv_walk(&r->loop, count_handle, &nopen);
@@ -159,7 +161,7 @@ static int agent_process(void *arg, struct guardian_link *link)
     r->link = link;
     notify_open(&r->notify);
     if (agent_open(&r->agent, &r->loop, r->job, link, on_agent_done, r, &e) < 0) {
-        log_set_writer(daemon_say, r->daemon); /* the agent's own is gone */
+        log_set_writer(daemon_say, r->daemon); /* the agent's writer no longer exists */
         log_error("%s", e.msg);
         return open_status(e.code);
     }
@@ -181,7 +183,7 @@ static void on_config_error(void *arg, const char *line)
     log_error("%s", line);
 }
 
-/* argv, environment, file. 0, or -EINVAL with the errors said. */
+/* Reads argv, environment and file. Returns 0, or -EINVAL after logging the errors. */
 static int read_options(struct options *o, int argc, char **argv)
 {
     struct err e = ERR_INIT;
@@ -207,7 +209,7 @@ static int read_options(struct options *o, int argc, char **argv)
     return 0;
 }
 
-/* The exit status after something was printed. */
+/* Returns the exit status after printing. */
 static int printed(int rc)
 {
     if (rc < 0)
@@ -215,7 +217,7 @@ static int printed(int rc)
     return rc < 0 ? 1 : 0;
 }
 
-/* What is printed without a job. Returns the exit status, or -1 to go on. */
+/* Prints what needs no job. Returns the exit status, or -1 to continue. */
 static int print_and_end(const struct options *o)
 {
     int rc;
@@ -241,7 +243,7 @@ static int print_and_end(const struct options *o)
 
 /* ------------------------------------------------------------------------------------ the job */
 
-/* The stop signals, and those that are passed on to the workers. */
+/* Lists the stop signals, and the other signals that are forwarded to the workers. */
 static void forwarded(const struct job_spec *job, int out[NSIG])
 {
     static const int passed_on[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
@@ -255,7 +257,7 @@ static void forwarded(const struct job_spec *job, int out[NSIG])
     out[n] = 0;
 }
 
-/* The log file, in the background or when one is named. */
+/* Opens the log file if one is named or --daemon is given. */
 static int open_log(struct daemon *d, struct options *o, struct err *e)
 {
     const char *path = o->value[OPT_log_file].text;
@@ -270,7 +272,7 @@ static int open_log(struct daemon *d, struct options *o, struct err *e)
     return 0;
 }
 
-/* Everything between the job and its exit status, in this process or in its background one. */
+/* Runs the job, in this process or in its background process. Returns the exit status. */
 static int run_job(const struct job_spec *job, struct options *o)
 {
     struct err e = ERR_INIT;

@@ -195,8 +195,8 @@ enum opt_id opt_find(const char *name, size_t len)
     return OPT_COUNT;
 }
 
-/* The name that is near this one or begins with it: of the options that have all the flags of
- * `with` and none of `without`, and of `other` (NULL: none). NULL: there is no such name. */
+/* Returns the name that is near `name` or begins with it, among the options that have all flags of
+ * `with` and none of `without`, and `other` (NULL: none); or NULL. */
 static const char *nearest(const char *name, unsigned with, unsigned without, const char *other)
 {
     const char *names[OPT_COUNT + 2];
@@ -333,8 +333,8 @@ static const char *flag_text(const char *text)
     return parse_int(text, LONG_MIN, LONG_MAX, &n, NULL) == 0 && n != 0 ? "1" : "0";
 }
 
-/* What argparse lets pass, torchrun finds earlier (the value of a flag's variable) or later, and
- * exits with 1. */
+/* Returns the exit status for a wrong value. What argparse accepts, torchrun refuses earlier (the
+ * value of a flag's variable) or later, and exits with 1. */
 static int exit_status(const struct options *o, enum opt_id id, const char *text,
                        enum opt_from from)
 {
@@ -403,8 +403,8 @@ const char *opt_where(struct options *o, enum opt_id id)
 /* --------------------------------------------------------------------------------------- argv */
 
 enum arg_class {
-    ARG_PLAIN,     /* a value, or the program */
-    ARG_OPTION,    /* *m says which, and the value that is joined to it */
+    ARG_PLAIN,     /* value, or the program */
+    ARG_OPTION,    /* *m: the option, and the value that is joined to it */
     ARG_AMBIGUOUS, /* a prefix of several options */
     ARG_UNKNOWN,
     ARG_DASHES, /* "--" */
@@ -416,7 +416,7 @@ struct match {
     bool letter;
 };
 
-/* argparse's: -N or -.N is a value, not an option. */
+/* As in argparse, -N and -.N are values and not options. */
 static bool is_negative_number(const char *a)
 {
     const char *p = a + 1;
@@ -437,8 +437,9 @@ static enum opt_id find_letter(char c)
     return OPT_COUNT;
 }
 
-/* The option whose name begins with these letters; exactly, or as the only one. Under the name
- * torchrun its own options come first, so that what was unambiguous there still is. */
+/* Finds the option that has this name, or the only one that begins with it. Under the name
+ * torchrun, torchrun's own options come first, so that a prefix that is unambiguous there stays so.
+ */
 static enum arg_class find_long(const struct options *o, const char *name, size_t len,
                                 enum opt_id *id)
 {
@@ -503,7 +504,7 @@ static int ambiguous(const char *a, struct err *e)
     return err_set(e, -EINVAL, "%.*s is ambiguous: %s", (int)(len > 60 ? 60 : len + 2), a, list);
 }
 
-/* What mpirun and srun call it. */
+/* Hints for the option names of mpirun and srun. */
 static const char *other_launchers_name(const char *a, size_t len)
 {
     static const struct {
@@ -542,7 +543,7 @@ static int unknown(const char *a, struct err *e)
                    other ? other : near);
 }
 
-/* -m and what is joined to it: more letters, the last of which may take the rest as its value. */
+/* Reads -m and the letters joined to it; the last letter may take the rest as its value. */
 static int read_letters(struct options *o, struct match *m, const char *a, struct err *e)
 {
     while (opt_table[m->id].kind == KIND_FLAG && m->value) {
@@ -610,7 +611,7 @@ int options_read_argv(struct options *o, int argc, char **argv, struct err *e)
 
 /* -------------------------------------------------------------------------------- environment */
 
-/* Variables that torchrun knows besides PET_*. */
+/* Variables that torchrun reads besides PET_*. */
 static const struct {
     const char *name;
     enum opt_id id;
@@ -619,7 +620,7 @@ static const struct {
     {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", OPT_log_line_prefix_template},
 };
 
-/* The option whose variable this is, by the upper-case name behind the prefix. */
+/* Finds the option by the upper-case name after the prefix. */
 static enum opt_id find_upper(const char *name, size_t len)
 {
     for (size_t i = 0; i < len; i++) {
@@ -642,7 +643,7 @@ static enum opt_id env_option(const char *var, size_t len, enum opt_from *from)
         *from = FROM_PET;
         return id != OPT_COUNT && !(opt_table[id].flags & OPT_F_PET) ? OPT_COUNT : id;
     }
-    *from = FROM_DETECTED; /* a file of the user's own wins over them */
+    *from = FROM_DETECTED; /* the user's own file has precedence over them */
     for (size_t i = 0; i < ARRAY_LEN(env_aliases); i++) {
         if (strncmp(var, env_aliases[i].name, len) == 0 && !env_aliases[i].name[len])
             return env_aliases[i].id;
@@ -684,7 +685,8 @@ static int read_env(struct options *o, char *const *envp, bool ours, struct err 
     return 0;
 }
 
-/* The stronger ones first: a value that is not used is not checked, as argparse does it. */
+/* Reads the variables with precedence first: as in argparse, a value that is not used is not
+ * checked. */
 int options_read_env(struct options *o, char *const *envp, struct err *e)
 {
     o->envp = envp;
@@ -692,7 +694,7 @@ int options_read_env(struct options *o, char *const *envp, struct err *e)
     return rc < 0 ? rc : read_env(o, envp, false, e);
 }
 
-/* Variables of dlaunch's that are no option's. */
+/* Whether dlaunch reads this variable although no option has its name. */
 static bool is_known(const char *var, size_t len)
 {
     static const char *const known[] = {"DLAUNCH_TOKEN", SEGMENT_ENV_FD, SEGMENT_ENV_LISTEN};
@@ -712,9 +714,9 @@ static const char *upper(const char *name, char out[64])
     return out;
 }
 
-/* `var` begins as an option's variable does, and is none. A newer torchrun may know others of its
- * kind, and in a pod a service named dlaunch-x makes some of ours (DLAUNCH_X_PORT): of those only
- * the ones that are near to a known one are named. */
+/* Warns of a variable that begins as an option's variable does and is not one. A newer torchrun may
+ * have more PET_* variables, and in a pod a service named dlaunch-x makes variables such as
+ * DLAUNCH_X_PORT, so of those only the ones near to a known name are reported. */
 static void warn_unknown(const char *var, size_t len, bool ours, bool pod)
 {
     int prefix = ours ? 8 : 4;
@@ -724,7 +726,7 @@ static void warn_unknown(const char *var, size_t len, bool ours, bool pod)
         ours ? nearest(name, 0, OPT_F_CLI, "token") : nearest(name, OPT_F_PET, 0, NULL);
     if (id != OPT_COUNT && opt_table[id].flags & OPT_F_CLI)
         snprintf(hint, sizeof(hint), ": %s is for the command line only", opt_table[id].name);
-    else if (id != OPT_COUNT) /* not torchrun's */
+    else if (id != OPT_COUNT) /* not an option of torchrun */
         snprintf(hint, sizeof(hint), " (did you mean DLAUNCH_%s?)", name);
     else if (near)
         snprintf(hint, sizeof(hint), " (did you mean %.*s%s?)", prefix, var, upper(near, copy));

@@ -85,24 +85,24 @@ struct opt_value {
 };
 
 struct options {
-    const char *prog; /* the name that we were called by, without folders */
-    bool torchrun;    /* ... which is torchrun (or torch.distributed.launch) */
+    const char *prog; /* name of the command, without folders */
+    bool torchrun;    /* the name is torchrun or torch.distributed.launch */
     struct opt_value value[OPT_COUNT];
     char **command;             /* program and arguments, NULL-terminated, or NULL */
     const char *command_source; /* "command line", "/etc/job.ini:3" */
     enum opt_from command_from;
     char **env;              /* [env] of the file: "NAME=value", NULL-terminated; NULL when empty */
-    const char **env_source; /* one for each */
+    const char **env_source; /* source of each variable */
     size_t nenv;
     char *const *envp;      /* where DLAUNCH_* and PET_* were read from; NULL: nowhere */
-    struct opt_note *notes; /* for the user, in order */
-    const char *nodelist;   /* of Slurm, when its values are used; NULL */
+    struct opt_note *notes; /* messages for the user, in order */
+    const char *nodelist;   /* Slurm's node list, if its values are used; else NULL */
     bool brief_help;        /* -h, not --help */
-    int exit_status;        /* for an error in the options: 2, or torchrun's 1 */
+    int exit_status;        /* exit status for an error in the options: 2, or torchrun's 1 */
     struct options_mem *mem;
 };
 
-/* Default values, and the name that we were called by. */
+/* Sets default values and the name of the command. */
 void options_init(struct options *o, const char *argv0);
 void options_fini(struct options *o);
 
@@ -112,14 +112,14 @@ int options_read_argv(struct options *o, int argc, char **argv, struct err *e);
 
 /* Reads DLAUNCH_*, PET_* and the few variables by which torchrun knows options. Borrows envp. */
 int options_read_env(struct options *o, char *const *envp, struct err *e);
-/* Warns of DLAUNCH_* and PET_* that are no option's: mistyped, most likely. */
+/* Warns of DLAUNCH_* and PET_* variables that are not those of an option. */
 void options_warn_env(char *const *envp);
 
-/* Sets a value unless one of a higher rank is there; text and source are borrowed. -EINVAL when the
+/* Sets a value unless a source with precedence has set it; borrows text and source. -EINVAL if the
  * text is not of the option's kind: "<where>: <why>", and o->exit_status is set. */
 int options_set(struct options *o, enum opt_id id, const char *text, enum opt_from from,
                 const char *source, struct err *e);
-/* Only the check. The message says what is wrong, not where. */
+/* Checks the form of a value. The message does not name the source. */
 int opt_check(enum opt_id id, const char *text, struct err *e);
 
 static inline bool opt_given(const struct options *o, enum opt_id id)
@@ -150,8 +150,8 @@ const char *opt_where(struct options *o, enum opt_id id);
 
 /* The option with this name ("nnodes", '-' and '_' alike, any case), or OPT_COUNT. */
 enum opt_id opt_find(const char *name, size_t len);
-/* " (did you mean X?)" for a name that is none, X being close to it or beginning with it; or "".
- * `dashes` is put in front of X. */
+/* Writes " (did you mean X?)" if an option X is near `name` or begins with it, else "". `dashes` is
+ * put before X. */
 const char *opt_nearest(const char *name, const char *dashes, char out[64]);
 
 /* The word at `index` of "a|b|c", its length in *len; NULL behind the last. */

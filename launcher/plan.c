@@ -24,7 +24,7 @@ static int finish(FILE *out)
     return fflush(out) != 0 || ferror(out) ? -(errno ? errno : EIO) : 0;
 }
 
-/* Text that came from outside, its control characters shown. */
+/* Prints text of other programs or users; control characters are made visible. */
 static void put_escaped(FILE *out, const char *text)
 {
     size_t len = strlen(text), cap = 4 * len + 5;
@@ -34,7 +34,7 @@ static void put_escaped(FILE *out, const char *text)
     free(shown);
 }
 
-/* Words as one could type them. Returns malloc'ed text. */
+/* Quotes words for a shell. Returns malloc'ed text. */
 static char *quoted_words(char *const *words)
 {
     size_t len = 0;
@@ -254,7 +254,7 @@ static bool is_in(char *const *env, const char *entry)
     return false;
 }
 
-/* One variable; what is chosen later is neither 0 nor empty. */
+/* Prints one variable. A value that is chosen later is neither 0 nor empty. */
 static void print_variable(FILE *out, const char *entry)
 {
     if (strcmp(entry, "MASTER_PORT=0") == 0)
@@ -272,7 +272,8 @@ static size_t count(char *const *list)
     return n;
 }
 
-/* Prints the variables that every worker has alike and dlaunch has not, then those of each one. */
+/* Prints the variables that are equal in all workers and that dlaunch itself does not have, then
+ * those of each worker. */
 static void print_environments(FILE *out, const struct job_spec *job, char ***envs, int base_rank)
 {
     fputs("\nEnvironment of every worker here, besides what dlaunch itself has:\n", out);
@@ -375,7 +376,7 @@ int plan_print_binding(FILE *out, const struct job_spec *job, struct err *e)
     return finish(out) < 0 ? err_sys(e, errno ? errno : EIO, "standard output") : 0;
 }
 
-/* The round as it will be if every node has as many workers as this one. */
+/* Makes the rank table that results if every node has as many workers as this one. */
 static int make_table(struct rank_table *t, const struct job_spec *job, struct err *e)
 {
     const struct rdzv_config *c = &job->rdzv;

@@ -60,8 +60,8 @@ static bool begins_with_shebang(const char *path)
     return fd >= 0 && read(fd, two, 2) == 2 && two[0] == '#' && two[1] == '!';
 }
 
-/* A Python file that cannot run by itself. A mount that makes every file executable does not make
- * one without "#!" a program. */
+/* Whether this is a Python file that cannot be executed itself. On some mounts every file is
+ * executable, so a file without "#!" also needs Python. */
 static bool needs_python(const char *name)
 {
     size_t n = strlen(name);
@@ -71,8 +71,8 @@ static bool needs_python(const char *name)
     return access(name, X_OK) < 0 || !begins_with_shebang(name);
 }
 
-/* A script for the interpreter: it must be there; a folder or archive may hold a __main__.py. One
- * with a macro in its name is another file for each worker. */
+/* Checks that the script exists; a folder or archive may hold a __main__.py. A script with a macro
+ * in its name is a different file for each worker, and is not checked. */
 static int check_script(const char *script, int *exit_status, struct err *e)
 {
     if (strcmp(script, "-") == 0 || strchr(script, '$') || access(script, R_OK) == 0)
@@ -86,7 +86,7 @@ static const char *find_direct(struct options *o, int *exit_status, struct err *
     const char *name = o->command[0];
     struct stat st;
     bool local = !strchr(name, '/') && stat(name, &st) == 0 && S_ISREG(st.st_mode);
-    /* A script of this folder, as python would find it. */
+    /* A script in this folder, as python would find it. */
     size_t n = strlen(name);
     bool script = n > 3 && strcmp(name + n - 3, ".py") == 0 && !opt_flag(o, OPT_no_python);
     if (local && script)

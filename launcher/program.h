@@ -1,4 +1,4 @@
-/* program.h: what is executed for the user's program and arguments. */
+/* program.h: the path and arguments that execute the user's program. */
 #ifndef LAUNCHER_PROGRAM_H
 #define LAUNCHER_PROGRAM_H
 

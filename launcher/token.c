@@ -21,7 +21,7 @@
 
 /* ------------------------------------------------------------------------------------ reading */
 
-/* The secret without the newline that editors put behind it. */
+/* Sets the secret, without the newline that editors add. */
 static int set_secret(struct auth *g, const char *text, size_t len, const char *source,
                       struct err *e)
 {
@@ -59,7 +59,8 @@ static int read_secret(struct auth *g, int fd, const char *source, struct err *e
     return rc;
 }
 
-/* What is checked is what was opened: nobody can change the one for the other in between. */
+/* Reads the token from a file. The checks are on the open descriptor, so the file cannot be
+ * replaced in between. */
 static int read_file(struct auth *g, const char *path, struct err *e)
 {
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
@@ -81,7 +82,7 @@ static int read_file(struct auth *g, const char *path, struct err *e)
 
 /* ------------------------------------------------------------------------------------- making */
 
-/* <configuration folder>/dlaunch, made when it is not there. */
+/* Returns <configuration folder>/dlaunch; make: creates it if necessary. */
 static const char *own_folder(struct options *o, bool make, struct err *e)
 {
     const char *base = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
@@ -120,8 +121,8 @@ static int write_token(int fd)
     return rc == 0 && fsync(fd) < 0 ? -errno : rc;
 }
 
-/* Makes the file whole before it has its name, so that nobody reads half of it. replace: instead of
- * one that is there; else -EEXIST. */
+/* Writes the file under another name and then renames it, so that no process reads a part. replace:
+ * replaces an existing file; else -EEXIST. */
 static int make_file(struct options *o, const char *path, bool replace, struct err *e)
 {
     char *temp = (char *)options_printf(o, "%s.XXXXXX", path);
@@ -153,8 +154,8 @@ int token_new(struct options *o, struct err *e)
 
 /* ------------------------------------------------------------------------------------ choosing */
 
-/* The user's own token, for jobs whose command line names none. Without one the guard says why, and
- * it is an error as soon as one is needed. */
+/* Uses the user's own token, for jobs that name none. Without a token the reason is kept in
+ * g->source, and it becomes an error when a token is needed. */
 static int use_own(struct auth *g, struct options *o, struct err *e)
 {
     struct err why = ERR_INIT;
@@ -178,14 +179,15 @@ static int use_own(struct auth *g, struct options *o, struct err *e)
     return 0;
 }
 
-/* Not for the workers; but what is opened next must not become a standard stream. */
+/* Closes the descriptor, which workers must not inherit; the next descriptor that is opened must
+ * not become a standard stream. */
 static void drop_fd(int fd)
 {
     close(fd);
     fd_open_std();
 }
 
-/* The one that the command line, the environment or a file names. 1: none is named. */
+/* Uses the token that the command line, the environment or a file names. 1: none is named. */
 static int use_named(struct auth *g, struct options *o, struct err *e)
 {
     const struct opt_value *file = &o->value[OPT_token_file], *fd = &o->value[OPT_token_fd];
@@ -231,7 +233,7 @@ static bool is_loopback_endpoint(const struct rdzv_config *c)
     return all;
 }
 
-/* Those who come from torchrun, and pods, which share no home, have no token to begin with. */
+/* Users of torchrun, and pods, which share no home folder, have no token at first. */
 static void stay_open(struct auth *g, const struct options *o, const struct rdzv_config *c)
 {
     g->open = true;
@@ -245,7 +247,7 @@ static void stay_open(struct auth *g, const struct options *o, const struct rdzv
 int token_build(struct job_spec *spec, struct options *o, struct err *e)
 {
     struct rdzv_config *c = &spec->rdzv;
-    /* A page of its own, which is in no core file. */
+    /* A separate page, which is not part of core files. */
     struct auth *g =
         mmap(NULL, sizeof(*g), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (g == MAP_FAILED)
@@ -255,7 +257,7 @@ int token_build(struct job_spec *spec, struct options *o, struct err *e)
     bool insecure = opt_flag(o, OPT_insecure);
     int rc = use_named(g, o, e);
     unsetenv(TOKEN_ENV);
-    unsetenv(TOKEN_ENV "_FD"); /* it leads nowhere any more */
+    unsetenv(TOKEN_ENV "_FD"); /* its descriptor is closed */
     if (rc < 0)
         return rc;
     g->everywhere = rc == 0;
@@ -265,7 +267,7 @@ int token_build(struct job_spec *spec, struct options *o, struct err *e)
     if (insecure)
         g->open = true;
     else if (rc == 0 || c->max_nodes + c->spares == 1 || is_loopback_endpoint(c))
-        ; /* on this host, whose kernel says who is who */
+        ; /* on one host, the kernel identifies the user of a connection */
     else if (o->torchrun || getenv("KUBERNETES_SERVICE_HOST"))
         stay_open(g, o, c);
     else if (use_own(g, o, e) < 0)

@@ -35,7 +35,7 @@ static size_t wrap(FILE *out, const char *text, size_t at, const char *lead, siz
     return at;
 }
 
-/* The default as a sentence of its own, or "". */
+/* Writes the default as a sentence, or "". */
 static const char *default_text(const struct opt *o, char *out, size_t cap)
 {
     out[0] = '\0';
@@ -49,7 +49,7 @@ static const char *default_text(const struct opt *o, char *out, size_t cap)
 #define HELP_INDENT  28
 #define BRIEF_INDENT 35
 
-/* The name of an option with its value, filled up to `indent`. */
+/* Prints the name of an option with its value, padded to `indent`. */
 static void option_name(FILE *out, const struct opt *o, int indent)
 {
     int at =
@@ -202,8 +202,8 @@ int usage_ini(FILE *out)
 
 /* --------------------------------------------------------------------------------------- mdoc */
 
-/* Text as mdoc wants it: every sentence begins a line, a dash is no hyphen, and neither a backslash
- * nor what stands at the margin means anything. */
+/* Prints text for mdoc: every sentence begins a line, dashes are escaped, and neither a backslash
+ * nor a sign at the margin has a meaning. */
 static void mdoc_text(FILE *out, const char *text)
 {
     size_t at = 0;
@@ -262,7 +262,7 @@ int usage_mdoc(FILE *out)
 
 /* --------------------------------------------------------------------------------------- bash */
 
-/* The words of "N|auto|cpu" that are words and not placeholders, with blanks between. */
+/* Lists the words of "N|auto|cpu" that are not placeholders, with blanks between. */
 static const char *real_words(const struct opt *o, char *out, size_t cap)
 {
     size_t len, used = 0;
@@ -277,7 +277,7 @@ static const char *real_words(const struct opt *o, char *out, size_t cap)
     return out;
 }
 
-/* The names of all options, or of the flags, broken into lines. */
+/* Prints the names of all options, or of the flags, broken into lines. */
 static void bash_names(FILE *out, bool flags)
 {
     size_t at = USAGE_COLUMNS;

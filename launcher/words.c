@@ -6,7 +6,7 @@
 
 #include "core/mem.h"
 
-/* Reads one word at *p into *w (written through), both moved behind it. */
+/* Reads one word at *p into *w and moves both behind it. */
 static int read_word(const char **p, char **w, struct err *e)
 {
     const char *s = *p;
@@ -28,7 +28,7 @@ static int read_word(const char **p, char **w, struct err *e)
     return 0;
 }
 
-/* Words that a person means for a shell. */
+/* Refuses words that have a meaning only in a shell. */
 static int check_unquoted(const char *s, struct err *e)
 {
     static const char *const signs[] = {";", "&", "&&", "|", "||", ">", ">>", "<"};
@@ -48,7 +48,7 @@ static int check_unquoted(const char *s, struct err *e)
 int words_split(struct options *o, const char *text, char ***out, struct err *e)
 {
     size_t len = strlen(text), n = 0;
-    /* A word takes one byte at least, and one blank parts it from the next. */
+    /* A word has at least one byte, and at least one blank separates it from the next. */
     char *w = options_alloc(o, len + 1);
     char **list = options_alloc(o, (len / 2 + 2) * sizeof(*list));
     for (;;) {

@@ -11,7 +11,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 
-#define LIST_MAX 1024 /* devices in a list that are looked at */
+#define LIST_MAX 1024 /* entries of a list that are read */
 
 /* Whether an entry (len bytes) is in the list before it, of `n` entries. */
 static bool seen_before(const char *list, int n, const char *entry, size_t len)
@@ -87,7 +87,7 @@ static int by_bus(const void *a, const void *b)
     return strcmp(((const struct gpu *)a)->bus, ((const struct gpu *)b)->bus);
 }
 
-/* "GPU UUID: 	 GPU-..." in the driver's file on it. */
+/* Reads the UUID from "GPU UUID: \t GPU-..." in the driver's file about the GPU. */
 static void read_uuid(const char *dir, const char *name, struct gpu *g)
 {
     char path[512], text[2048];
@@ -97,7 +97,7 @@ static void read_uuid(const char *dir, const char *name, struct gpu *g)
     const char *at = strstr(text, "GPU-");
     size_t len = at ? strcspn(at, " \t\n") : 0;
     if (len && len < sizeof(g->uuid) &&
-        !memchr(at, '?', len)) /* not asked for yet: question marks */
+        !memchr(at, '?', len)) /* question marks: not determined yet */
         snprintf(g->uuid, sizeof(g->uuid), "%.*s", (int)len, at);
 }
 
@@ -157,7 +157,7 @@ int gpu_list(struct gpu **out, const char *proc_dir, bool nvml)
 static int find_uuid(const struct gpu *all, int n, const char *text, size_t len)
 {
     int found = -1;
-    for (int i = 0; i < n; i++) { /* a unique beginning of one is enough for CUDA */
+    for (int i = 0; i < n; i++) { /* CUDA accepts a unique prefix */
         if (strncmp(all[i].uuid, text, len) == 0) {
             if (found >= 0)
                 return -1;

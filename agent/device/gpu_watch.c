@@ -25,10 +25,10 @@
 #include "core/thread.h"
 
 #define MIB             (1024ull * 1024)
-#define SLACK           (512 * MIB)  /* more than that above what was used before is not free yet */
-#define IDLE_MAX        (2048 * MIB) /* of a GPU that no process is known to use */
-#define LOOK_MS         50           /* between two looks at the memory */
-#define EVENTS_MS       100          /* in which the driver's events are waited for */
+#define SLACK           (512 * MIB)  /* used memory that still counts as free */
+#define IDLE_MAX        (2048 * MIB) /* used memory of a GPU without a known process */
+#define LOOK_MS         50           /* between two reads of the used memory */
+#define EVENTS_MS       100          /* limit of one wait for the driver's events */
 #define READY_LATE_MS   20000
 #define FAILURE_LATE_MS 500
 #define EVENTS_MAX      32
@@ -37,7 +37,7 @@
 struct device {
     char bus[16];
     nvmlDevice_t handle;
-    unsigned long long used, ecc; /* at the beginning */
+    unsigned long long used, ecc; /* when the job began */
 };
 
 struct event {
@@ -47,7 +47,7 @@ struct event {
     char text[128];
 };
 
-/* What both threads have; freed by the last of them. */
+/* State that both threads share. The last user frees it. */
 struct shared {
     atomic_int users;
     pthread_mutex_t lock;
@@ -62,7 +62,7 @@ struct shared {
     struct event events[EVENTS_MAX];
     int nevents;
 
-    /* The thread's alone. */
+    /* Only the thread uses the rest. */
     struct nvml nvml;
     nvmlEventSet_t set;
     struct device *devices;
@@ -78,7 +78,7 @@ struct gpu_watch {
     uv_timer_t late;
     bool thread, stuck;
     struct xid_log log;
-    char (*buses)[16]; /* of CUDA's devices; "" not known */
+    char (*buses)[16]; /* PCI addresses of CUDA's devices; "": not known */
     int nbuses;
     struct event seen[EVENTS_MAX];
     int nseen;
@@ -110,7 +110,8 @@ static void add_event(struct shared *s, const struct event *ev)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* "pid 1234 (python)", the first of those that use it; or how much is in use. "" free. */
+/* Describes the first process that uses the GPU, "used by pid 1234 (python)", or the memory in use.
+ * "": the GPU is free. */
 static const char *user_of(const struct shared *s, const struct device *d,
                            const struct nvml_memory *m, char out[128])
 {
@@ -138,7 +139,7 @@ static unsigned long long ecc_of(const struct shared *s, const struct device *d)
     if (!s->nvml.DeviceGetTotalEccErrors ||
         s->nvml.DeviceGetTotalEccErrors(d->handle, NVML_ECC_UNCORRECTED, NVML_ECC_SINCE_BOOT, &n) !=
             NVML_SUCCESS)
-        return 0; /* many have no ECC */
+        return 0; /* many GPUs have no ECC */
     return n;
 }
 
@@ -194,8 +195,8 @@ static bool is_closed(struct shared *s)
     return closed;
 }
 
-/* Until every device's memory is as free as it was. A process that was killed while it ran a kernel
- * holds it for a while. */
+/* Waits until the used memory of every device is as low as it was when the job began. A process
+ * that was killed while it ran a kernel holds its memory for a while. */
 static int wait_for_memory(struct shared *s, struct err *e)
 {
     uint64_t until = mono_ns() + (uint64_t)(s->wait_s * 1e9);
@@ -385,7 +386,7 @@ static int start_thread(struct gpu_watch *w)
     return -rc;
 }
 
-/* Only through the loop, so that it is later for who asks. */
+/* Answers through the loop, because a callback must not be called from inside gpu_watch_ask(). */
 static void on_nothing(uv_timer_t *t)
 {
     finish(container_of(t, struct gpu_watch, late), NULL);
@@ -418,7 +419,7 @@ static void read_log(struct gpu_watch *w)
 {
     struct xid x;
     while (xid_log_next(&w->log, &x)) {
-        if (w->nseen == EVENTS_MAX) { /* the newest count */
+        if (w->nseen == EVENTS_MAX) { /* the newest events are kept */
             memmove(w->seen, w->seen + 1, sizeof(w->seen) - sizeof(w->seen[0]));
             w->nseen--;
         }
@@ -458,7 +459,8 @@ const char *gpu_watch_note(struct gpu_watch *w, int local_rank, pid_t pid, char 
 
 /* ------------------------------------------------------------------------------- beginning, end */
 
-/* The buses of CUDA's devices, and each of those that workers use once, for the thread. */
+/* Finds the PCI addresses of CUDA's devices, and lists each device that workers use once, for the
+ * thread. */
 static void find_devices(struct gpu_watch *w, const struct job_spec *job, const char *proc_dir)
 {
     struct gpu *all;
@@ -508,7 +510,7 @@ struct gpu_watch *gpu_watch_new(uv_loop_t *loop, struct uvx_scope *scope,
     return w;
 }
 
-/* Before its handles are closed: the thread makes no more use of them. */
+/* Called before the handles are closed: the thread makes no more use of them. */
 void gpu_watch_stop(struct gpu_watch *w)
 {
     if (!w)

@@ -1,6 +1,6 @@
-/* nvml.h: NVIDIA's management library, loaded when it is asked for; names and values are those of
- * its manual (docs.nvidia.com/deploy/nvml-api), which keeps them for good. Its calls may take long,
- * and for ever when a driver is stuck: none is made on the loop. */
+/* nvml.h: NVIDIA's management library, loaded on demand. Names and values are those of its manual
+ * (docs.nvidia.com/deploy/nvml-api), which guarantees them. Calls may take long, or forever if a
+ * driver hangs, so none is made on the loop. */
 #ifndef AGENT_DEVICE_NVML_H
 #define AGENT_DEVICE_NVML_H
 
@@ -16,7 +16,7 @@ typedef struct nvmlEventSet_st *nvmlEventSet_t;
 #define NVML_EVENT_XID          8ull
 #define NVML_ECC_UNCORRECTED    1
 #define NVML_ECC_SINCE_BOOT     0
-#define NVML_MEMORY_UNAVAILABLE (~0ull) /* of a process: not said */
+#define NVML_MEMORY_UNAVAILABLE (~0ull) /* memory of a process: not available */
 
 struct nvml_pci { /* nvmlPciInfo_t */
     char legacy[16];
@@ -68,7 +68,7 @@ struct nvml {
 int nvml_open(struct nvml *n, struct err *e);
 void nvml_close(struct nvml *n);
 
-/* Its address as the kernel writes it, or "". */
+/* Writes the PCI address of the device as the kernel does, or "". */
 void nvml_bus(const struct nvml *n, nvmlDevice_t dev, char out[16]);
 
 #endif

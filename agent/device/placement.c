@@ -78,20 +78,20 @@ int usable_cpus(void)
 struct slot {        /* of a worker */
     int first, last; /* its units */
     int gpu;         /* place in topo.gpus; -1: none */
-    int device;      /* CUDA's number of it; -1 */
-    int numa;        /* of the GPU, or dealt out; place in topo.unit[TOPO_NUMA] */
-    bool near;       /* numa is that of its GPU */
+    int device;      /* CUDA's number of the GPU; -1: none */
+    int numa;        /* of the GPU, or assigned in turn; index in topo.unit[TOPO_NUMA] */
+    bool near;       /* numa is the node of its GPU */
     cpu_set_t *cpus;
 };
 
 struct placement {
     enum bind_mode mode;
     struct topology topo;
-    enum topo_kind kind; /* of the units that are counted by first and last */
+    enum topo_kind kind; /* kind of the units from first to last */
     struct slot *slots;
     int nslots; /* workers; more when there are more GPUs than workers */
     int nproc;
-    const char *visible; /* while it is planned */
+    const char *visible; /* during planning */
 };
 
 void placement_free(struct placement *p)
@@ -137,8 +137,9 @@ static void give(struct placement *p, struct slot *s, int first, int last)
         CPU_OR_S(p->topo.set_size, s->cpus, s->cpus, p->topo.unit[p->kind][u].cpus);
 }
 
-/* Blocks of neighbours in topology order, as even as can be; cores one after another when there are
- * more workers than cores; one NUMA node each, whose neighbours share it. */
+/* Assigns blocks of neighbours in topology order, as even as possible. With more workers than
+ * cores, cores are assigned in turn. BIND_NUMA: one NUMA node per worker, and neighbours share a
+ * node. */
 static void deal_out(struct placement *p)
 {
     int nunits = p->topo.n[p->kind];
@@ -155,7 +156,7 @@ static void deal_out(struct placement *p)
 
 /* --------------------------------------------------------------------------- next to the GPUs */
 
-/* CUDA's devices as places in topo.gpus. A machine from a file has what the file says. */
+/* Finds CUDA's devices in topo.gpus. For a machine from a file, the file's GPUs are used. */
 static int find_devices(struct placement *p, int *order, int max)
 {
     struct topology *t = &p->topo;
@@ -182,9 +183,9 @@ static int find_devices(struct placement *p, int *order, int max)
     return count;
 }
 
-/* A worker has the device of its local rank's number, beginning again when there are more workers.
- * Devices without a worker take their share of a node, as with torchrun. The place of a device of
- * which the host does not say it, and of workers without one, is dealt out. */
+/* A worker has the device whose number is its local rank, starting again at 0 if there are more
+ * workers than devices. Devices without a worker take their share of a node, as with torchrun.
+ * Workers without a device, and devices whose node is not known, get NUMA nodes in turn. */
 static void slot_devices(struct placement *p, const int *order, int ndevices)
 {
     for (int i = 0; i < p->nslots; i++) {
@@ -198,7 +199,7 @@ static void slot_devices(struct placement *p, const int *order, int ndevices)
     }
 }
 
-/* Which of the slots at its NUMA node this is, and of how many. */
+/* Finds the index of this slot among the slots at its NUMA node, and how many there are. */
 static int place_at_node(const struct placement *p, int slot, int *of)
 {
     int place = 0;
@@ -219,8 +220,8 @@ static int lowest_cpu(const struct placement *p, const cpu_set_t *set)
     return (int)cpu;
 }
 
-/* The units of a kind that lie at a NUMA node: places in topo.unit[kind], by lowest CPU; `largest`:
- * those with most CPUs first. Returns how many. */
+/* Lists the units of a kind at a NUMA node, as indices in topo.unit[kind], by lowest CPU;
+ * `largest`: those with most CPUs first. Returns how many. */
 static int units_at(const struct placement *p, enum topo_kind kind, int numa, bool largest,
                     int *out)
 {
@@ -260,7 +261,7 @@ static int bind_slot(struct placement *p, int slot, struct err *e)
         rc = err_set(e, -EINVAL,
                      "--numa_binding exclusive: NUMA node %d has %d core%s for %d workers or GPUs",
                      p->topo.unit[TOPO_NUMA][s->numa].index, n, n == 1 ? "" : "s", of);
-    } else { /* the remainder goes to the first ones */
+    } else { /* the first ones get the remainder */
         int each = n / of, extra = n % of;
         int from = place * each + (place < extra ? place : extra);
         int to = from + each + (place < extra);
@@ -360,7 +361,7 @@ static void put(struct text *t, const char *fmt, ...)
 /* "0-3,8" from numbers in rising order, one at a time; end with -1. */
 struct ranges {
     struct text *to;
-    int first, last; /* not yet written; -1 none */
+    int first, last; /* pending range; -1: none */
     bool any;
 };
 
@@ -421,14 +422,15 @@ const char *placement_describe(const struct placement *p, int local_rank, char *
 
 /* ------------------------------------------------------------------------------- the table */
 
-/* How near a card is: bridges in common first, the NUMA node then. 0: elsewhere. */
+/* Rates how near a card is: first by common bridges, then by the NUMA node. 0: elsewhere. */
 static int nearness(const struct topo_pci *gpu, const struct topo_nic *nic)
 {
     int common = topology_common(gpu, &nic->pci);
     return common ? common + 1 : gpu->numa >= 0 && gpu->numa == nic->pci.numa;
 }
 
-/* Whether no card is nearer, and none of InfiniBand's is as near when this one is not. */
+/* Whether no card is nearer and, if this is not an InfiniBand card, no InfiniBand card is as near.
+ */
 static bool is_nearest(const struct placement *p, const struct topo_pci *gpu,
                        const struct topo_nic *nic)
 {

@@ -1,5 +1,4 @@
-/* placement.h: which CPUs a worker may use. hwloc is loaded when binding is asked for, not before.
- */
+/* placement.h: which CPUs a worker may use. hwloc is loaded only if binding is requested. */
 #ifndef AGENT_DEVICE_PLACEMENT_H
 #define AGENT_DEVICE_PLACEMENT_H
 
@@ -32,7 +31,7 @@ struct placement;
  * host does not say where they are, NUMA nodes are dealt out in blocks. */
 int placement_new(struct placement **out, enum bind_mode mode, int nproc, const char *visible,
                   struct err *e);
-/* The same, also for BIND_NONE: to know of GPUs and NICs. */
+/* The same, also for BIND_NONE, to find GPUs and network cards. */
 int placement_plan(struct placement **out, enum bind_mode mode, int nproc, const char *visible,
                    struct err *e);
 void placement_free(struct placement *p); /* NULL is allowed */
@@ -46,16 +45,17 @@ const char *placement_describe(const struct placement *p, int local_rank, char *
  * (0000:5e:00.0)", "-" none. The network cards nearest to it: "mlx5_2", "mlx5_0,mlx5_1", "-". */
 const char *placement_gpu(const struct placement *p, int local_rank, char *out, size_t cap);
 const char *placement_nic(const struct placement *p, int local_rank, char *out, size_t cap);
-/* "NCCL_IB_HCA==mlx5_0,mlx5_1": the setting that makes NCCL use these cards alone, "" when none is
- * near. Only said, never set: NCCL finds them by itself, and may have better reasons. */
+/* Writes "NCCL_IB_HCA==mlx5_0,mlx5_1", the setting that makes NCCL use only these cards, or "" if
+ * none is near. dlaunch shows this and does not set it, because NCCL chooses cards itself and may
+ * know better. */
 const char *placement_nccl(const struct placement *p, char *out, size_t cap);
 
 /* The CPUs usable by this process: its affinity mask, bounded by its cgroup's CPU quota (v2
  * cpu.max, v1 cfs_quota_us) rounded up. At least 1. Needs no hwloc. */
 int usable_cpus(void);
 
-/* The CPUs' worth of time (1.5: one and a half) that the cgroup at `dir` and those above it, up to
- * the mount point that is its first mount_len bytes, allow; 0: no limit. v2, or the v1 files. */
+/* How many CPUs of time (1.5: one and a half) the cgroup at `dir` and its parents, up to the mount
+ * point that is the first mount_len bytes of `dir`, permit; 0: no limit. v2, or the v1 files. */
 double cpu_quota(const char *dir, size_t mount_len, bool v2);
 
 #endif

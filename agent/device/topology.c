@@ -108,8 +108,8 @@ static int load_library(struct hwloc *h, struct err *e)
     return 0;
 }
 
-/* Its plug-ins ask drivers and OpenCL about devices: 3 ms at the least, for nothing here. What is
- * on the PCI buses it reads from sysfs itself. */
+/* hwloc's plug-ins ask drivers and OpenCL about devices, which takes 3 ms or more and finds nothing
+ * that is needed here. hwloc reads the PCI buses from sysfs itself. */
 static int load_topology(struct hwloc *h, bool devices, struct err *e)
 {
     bool quiet = !getenv("HWLOC_PLUGINS_PATH");
@@ -130,7 +130,7 @@ static int load_topology(struct hwloc *h, bool devices, struct err *e)
     return 0;
 }
 
-/* The usable CPUs of one object; NULL when there are none. */
+/* Returns the usable CPUs of one object; NULL if it has none. */
 static cpu_set_t *usable_in(const struct hwloc *h, hwloc_obj_t obj, size_t size)
 {
     cpu_set_t *set = xcalloc(1, size);
@@ -161,7 +161,7 @@ static void find_units(struct topology *t, const struct hwloc *h, enum topo_kind
     }
 }
 
-/* The last level of cache that there is: a core complex shares it. */
+/* Returns the last level of cache, which a core complex shares. */
 static int cache_depth(const struct hwloc *h)
 {
     static const hwloc_obj_type_t levels[] = {HWLOC_OBJ_L5CACHE, HWLOC_OBJ_L4CACHE,
@@ -190,7 +190,7 @@ static void find_all_units(struct topology *t, const struct hwloc *h)
         [TOPO_SOCKET] = h->get_type_depth(h->topo, HWLOC_OBJ_PACKAGE),
     };
     for (int kind = 0; kind < TOPO_KINDS; kind++) {
-        /* Virtual machines may say nothing of cores, of caches or of sockets. */
+        /* Virtual machines may hide cores, caches or sockets. */
         int fallback = kind == TOPO_CORE ? pus : 0;
         bool known = depths[kind] != HWLOC_TYPE_DEPTH_UNKNOWN &&
                      depths[kind] != HWLOC_TYPE_DEPTH_MULTIPLE &&
@@ -201,8 +201,8 @@ static void find_all_units(struct topology *t, const struct hwloc *h)
 
 /* -------------------------------------------------------------------------------- PCI devices */
 
-/* The memory node that a device is next to: that of the closest object above it which has CPUs, if
- * there is exactly one with usable CPUs in it. */
+/* Finds the memory node of a device: the only node with usable CPUs of the closest object above the
+ * device that has CPUs. */
 static int numa_of(const struct topology *t, const struct hwloc *h, hwloc_obj_t obj)
 {
     int depth = h->get_type_depth(h->topo, HWLOC_OBJ_NUMANODE), found = -1;

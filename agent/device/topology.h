@@ -1,6 +1,6 @@
 /* topology.h: this host's CPUs, memory nodes, GPUs and network cards as plain values. hwloc is
- * loaded for it when it is asked for, not before; HWLOC_XMLFILE and HWLOC_SYNTHETIC describe
- * another machine, of which everything may be planned. */
+ * loaded on demand. HWLOC_XMLFILE and HWLOC_SYNTHETIC describe another machine, for planning and
+ * tests. */
 #ifndef AGENT_DEVICE_TOPOLOGY_H
 #define AGENT_DEVICE_TOPOLOGY_H
 
@@ -13,9 +13,9 @@
 
 enum topo_kind { TOPO_CORE, TOPO_CACHE, TOPO_NUMA, TOPO_SOCKET, TOPO_KINDS };
 
-/* Some CPUs that belong together; those of them that this process may use, at least one. */
+/* CPUs that belong together, without those that this process may not use; at least one. */
 struct topo_unit {
-    int index; /* hwloc's logical one */
+    int index; /* hwloc's logical index */
     cpu_set_t *cpus;
 };
 
@@ -26,7 +26,7 @@ struct topo_pci {
     char bus[16];                 /* "0000:5e:00.0" */
     uint64_t path[TOPO_PATH_MAX]; /* from the root downwards; equal numbers are the same bridge */
     int npath;
-    int numa; /* place in unit[TOPO_NUMA]; -1: the host does not say */
+    int numa; /* index in unit[TOPO_NUMA]; -1: not known */
 };
 
 struct topo_nic {
@@ -37,21 +37,21 @@ struct topo_nic {
 
 struct topology {
     bool this_system;
-    size_t set_size;                    /* of every CPU set, bytes */
+    size_t set_size;                    /* size of every CPU set, bytes */
     struct topo_unit *unit[TOPO_KINDS]; /* in the order of the machine */
-    int n[TOPO_KINDS];                  /* never 0: the whole machine, where it does not say */
+    int n[TOPO_KINDS];                  /* never 0: the whole machine if nothing is known */
     struct topo_pci *gpus;              /* NVIDIA's, in the order of their addresses */
     int ngpus;
     struct topo_nic *nics;
     int nnics;
 };
 
-/* `devices`: GPUs and NICs, too, which takes longer. `what` is the option that wants it, for
- * messages. -ENOENT when hwloc is not installed. */
+/* `devices`: also reads GPUs and network cards, which takes longer. `what` is the option that needs
+ * hwloc, for messages. -ENOENT if hwloc is not installed. */
 int topology_open(struct topology *t, bool devices, const char *what, struct err *e);
 void topology_close(struct topology *t); /* a zeroed one is allowed */
 
-/* How many bridges two devices have in common: the more the closer. */
+/* Counts the bridges that two devices have in common; more means closer. */
 int topology_common(const struct topo_pci *a, const struct topo_pci *b);
 
 /* This process's affinity mask. malloc'ed; end it with CPU_FREE(). NULL: not known. */

@@ -11,7 +11,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 
-#define RECORD_MAX 8192 /* the kernel's own limit is below it */
+#define RECORD_MAX 8192 /* above the kernel's own limit */
 
 const char *xid_meaning(int code)
 {
@@ -63,7 +63,7 @@ static int parse_pid(const char *s)
     return pid > 0 && pid < 1 << 30 ? (int)pid : 0;
 }
 
-/* What stands behind the number, the pid and the name. */
+/* Keeps the text after the number, the pid and the name. */
 static void parse_text(const char *s, struct xid *out)
 {
     for (;;) {
@@ -85,7 +85,8 @@ bool xid_parse(const char *record, struct xid *out)
     int n = 0;
     const char *s = strstr(record, "NVRM: Xid (");
     *out = (struct xid){0};
-    /* Anybody may write to /dev/kmsg who may read it, but not as the kernel (facility 0). */
+    /* A user who may read /dev/kmsg may also write to it, but not with the kernel's facility (0).
+     */
     if (!s || strtoul(record, NULL, 10) >> 3 != 0)
         return false;
     s += strlen("NVRM: Xid (");
@@ -116,7 +117,7 @@ bool xid_log_next(struct xid_log *l, struct xid *out)
     char record[RECORD_MAX];
     while (l->fd >= 0) {
         ssize_t n = read(l->fd, record, sizeof(record) - 1);
-        if (n < 0 && (errno == EINTR || errno == EPIPE)) /* EPIPE: some were overwritten */
+        if (n < 0 && (errno == EINTR || errno == EPIPE)) /* EPIPE: some records were overwritten */
             continue;
         if (n <= 0)
             break;

@@ -15,7 +15,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 
-/* The text of data as it stands, NULs left out. */
+/* Keeps the start of data as text, without NULs. */
 static void keep_start(struct error_file *out, const char *data, size_t len)
 {
     size_t n = 0;
@@ -42,7 +42,7 @@ static int64_t timestamp_of(const json_t *v)
     return 0;
 }
 
-/* The message, and the traceback behind it when that does not say the same at its end. */
+/* Keeps the message, and the traceback after it unless the traceback ends with the message. */
 static void put_message(struct error_file *out, const char *message, const char *callstack)
 {
     if (!callstack || !*callstack) {
@@ -57,7 +57,7 @@ static void put_message(struct error_file *out, const char *message, const char 
     }
 }
 
-/* The parts of a file of either form; false when it is none. */
+/* Reads the parts of a file of either form; false if it has neither form. */
 static bool take_apart(json_t *root, struct error_file *out)
 {
     json_t *message = json_object_get(root, "message");
@@ -101,7 +101,7 @@ static const char *kind_of(mode_t mode)
                             : "a device";
 }
 
-/* *data is malloc'ed. -EINVAL: *what says what is there instead of a regular file. */
+/* *data is malloc'ed. -EINVAL: *what names what is there instead of a regular file. */
 static int load(const char *path, char **data, size_t *len, const char **what)
 {
     struct stat st;
@@ -151,7 +151,7 @@ int error_file_read(const char *path, struct error_file *out)
     return rc;
 }
 
-/* A string for JSON out of bytes that may be none: what is not UTF-8 becomes '?'. */
+/* Makes a JSON string of any bytes: what is not UTF-8 becomes '?'. */
 static json_t *string_of(char *text)
 {
     json_t *s;

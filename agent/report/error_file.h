@@ -23,7 +23,7 @@ struct error_file {
  * Other errors of the file system as they are. */
 int error_file_read(const char *path, struct error_file *out);
 
-/* The same for bytes in memory. */
+/* Parses the content of an error file; returns as error_file_read() does. */
 int error_file_parse(const char *data, size_t len, struct error_file *out);
 
 /* Puts the file at `to` (the agent's own TORCHELASTIC_ERROR_FILE, for an agent that is a worker of

@@ -7,10 +7,10 @@
 #include "agent/report/report_words.h"
 
 enum {
-    LONG_MS = 5000,      /* under way */
+    LONG_MS = 5000,      /* in progress */
     SHORT_MS = 10,       /* small operations are timed to a few milliseconds only */
-    ROWS = 32,           /* of all workers */
-    EACH = 4,            /* of one, as far as all have as many */
+    ROWS = 32,           /* lines of all workers */
+    EACH = 4,            /* lines of one worker at most */
     ETIMEDOUT_CODE = -5, /* DLCOLL_ETIMEDOUT, DLCOLL_EMISMATCH */
     EMISMATCH_CODE = -8,
 };
@@ -20,7 +20,8 @@ static const struct segment_local *line_of(const struct segment *s, int local_ra
     return (const struct segment_local *)((const char *)s->header + s->off_local) + local_rank;
 }
 
-/* Number n; false: others have come since, or it is being written. Texts are terminated. */
+/* Copies operation n; false if a later one has replaced it, or if it is being written. Texts are
+ * terminated. */
 static bool operation(const struct segment_local *l, uint64_t n, struct segment_op *out)
 {
     const struct segment_op *op = &l->ops[n % SEGMENT_OPS];
@@ -34,7 +35,7 @@ static bool operation(const struct segment_local *l, uint64_t n, struct segment_
     return atomic_load_explicit(&op->number, memory_order_relaxed) == n;
 }
 
-/* The last ones, the newest first. Returns how many there are. */
+/* Copies the last operations, the newest first. Returns how many. */
 static int last_operations(const struct segment_local *l, struct segment_op out[SEGMENT_OPS])
 {
     uint64_t last = atomic_load_explicit(&l->nops, memory_order_acquire);
@@ -91,7 +92,7 @@ static void describe(struct buf *b, const struct segment_op *op, uint64_t now)
                   duration(took, op->start_ns, op->end_ns));
 }
 
-/* When the last one ended; 0: one is under way, or the last one has failed. */
+/* Returns when the last operation ended; 0 if one is in progress or the last one has failed. */
 static uint64_t idle_since(const struct segment_op *ops, int n)
 {
     uint64_t since = 0;
@@ -105,7 +106,8 @@ static uint64_t idle_since(const struct segment_op *ops, int n)
     return since;
 }
 
-/* In `rows` lines at most: what it is in, and below that what there was before. */
+/* Writes at most `rows` lines: the operation that the worker is in, and below it the ones before.
+ */
 static void describe_worker(struct buf *b, const struct segment_local *l, int rank, int rows,
                             uint64_t now)
 {
@@ -131,7 +133,7 @@ static void describe_worker(struct buf *b, const struct segment_local *l, int ra
     }
 }
 
-/* Whether they say why something has failed. */
+/* Whether the operations explain a failure. */
 static bool are_telling(const struct segment *s, uint64_t now)
 {
     bool telling = false;

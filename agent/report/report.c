@@ -10,8 +10,8 @@
 #include "core/mem.h"
 
 #define COLUMNS        80
-#define INDENT         12 /* of what stands behind the labels */
-#define ERROR_ROWS     6  /* of an error file's message */
+#define INDENT         12 /* of the text after the labels */
+#define ERROR_ROWS     6  /* rows of an error file's message */
 #define STDERR_ROWS    12
 #define OPERATION_ROWS 34
 
@@ -27,7 +27,8 @@ struct page {
 
 /* ------------------------------------------------------------------------------------- layout */
 
-/* The bytes of p that fill `columns` columns at most. One character is taken for one column. */
+/* Returns how many bytes of p fill at most `columns` columns. Each character counts as one column.
+ */
 static size_t bytes_in(const char *p, size_t len, size_t columns)
 {
     size_t i = 0;
@@ -38,7 +39,7 @@ static size_t bytes_in(const char *p, size_t len, size_t columns)
     return i;
 }
 
-/* A paragraph, broken between words where that is possible. */
+/* Prints a paragraph, broken between words where possible. */
 static void fill(struct page *pg, const char *text, size_t len, int first_column, int indent)
 {
     size_t room = (size_t)(COLUMNS - first_column);
@@ -65,7 +66,7 @@ static void label(struct page *pg, const char *name)
     fprintf(pg->out, "  %-*s", INDENT - 2, name);
 }
 
-/* A labelled paragraph; takes the text's storage. Nothing when it is empty. */
+/* Prints a labelled paragraph unless it is empty; frees the text. */
 static void field(struct page *pg, const char *name, struct buf *text)
 {
     if (text->len) {
@@ -75,7 +76,7 @@ static void field(struct page *pg, const char *name, struct buf *text)
     buf_fini(text);
 }
 
-/* A sentence of its own at the left edge; takes the text's storage. */
+/* Prints a sentence at the left edge; frees the text. */
 static void sentence(struct page *pg, const char *color, struct buf *text)
 {
     fputs(pg->color ? color : "", pg->out);
@@ -91,7 +92,7 @@ static void rule(struct page *pg)
     putc('\n', pg->out);
 }
 
-/* The rows that a line needs on the page. */
+/* Returns the rows that a line takes on the page. */
 static size_t rows_of(const char *line, size_t len)
 {
     size_t rows = 0;
@@ -104,8 +105,8 @@ static size_t rows_of(const char *line, size_t len)
     return rows;
 }
 
-/* Where the last lines of the text begin that fit in max_rows; the last one is taken whatever it
- * needs. */
+/* Returns the start of the last lines of the text that fit into max_rows; the last line is always
+ * included. */
 static char *last_rows(char *text, size_t len, size_t max_rows)
 {
     char *from = text + len, *end = from;
@@ -121,14 +122,14 @@ static char *last_rows(char *text, size_t len, size_t max_rows)
     return from;
 }
 
-/* A text as it was written, its last rows when there are too many. */
+/* Prints a text as it was written, and only its last rows if there are too many. */
 static void block(struct page *pg, const char *name, const char *text, size_t max_rows)
 {
     size_t raw = strlen(text), cap = 4 * raw + 8;
     char *shown = xmalloc(cap);
     size_t len = log_escape(shown, cap, text, raw, 1);
     for (size_t i = 0; i < len; i++) {
-        if (shown[i] == '\t') /* its width would depend on where it stands */
+        if (shown[i] == '\t') /* the width of a tab depends on its column */
             shown[i] = ' ';
     }
     while (len && shown[len - 1] == '\n')
@@ -137,7 +138,8 @@ static void block(struct page *pg, const char *name, const char *text, size_t ma
     bool left_out = from > shown;
     if (len)
         label(pg, name);
-    if (left_out) /* how many, nobody knows: the text may be the end of a longer one */
+    if (left_out) /* the number is not known, because the text may itself be the end of a longer one
+                   */
         fprintf(pg->out, "[earlier lines left out]\n");
     for (bool first = !left_out; from < end; first = false) {
         char *nl = memchr(from, '\n', (size_t)(end - from));
@@ -250,7 +252,7 @@ static void print_error(struct page *pg, const struct failure *f)
     buf_fini(&b);
 }
 
-/* In one piece, however long: it is there to be copied. */
+/* Prints the path in one piece, so that it can be copied. */
 static void print_log(struct page *pg, const struct failure *f)
 {
     struct buf b = BUF_INIT;
@@ -331,7 +333,7 @@ static void put_ranks(struct buf *b, const struct failure **f, size_t n)
     free(ranks);
 }
 
-/* Those that failed like f, itself included, and takes them off the list. */
+/* Moves the failures that are like the first of the list, with that one, to `alike`. */
 static size_t take_alike(const struct failure **list, size_t *n, const struct failure **alike)
 {
     struct buf first = BUF_INIT, other = BUF_INIT;
@@ -360,7 +362,7 @@ static void print_lost(struct page *pg, const struct failure *f)
     field(pg, "lost", &b);
 }
 
-/* A further `omitted` ones were stopped as well. */
+/* `omitted` more workers were stopped and are not in the list. */
 static void print_stopped(struct page *pg, const struct failure **f, size_t n, size_t omitted)
 {
     struct buf b = BUF_INIT;
@@ -388,7 +390,7 @@ static void print_stopped(struct page *pg, const struct failure **f, size_t n, s
     field(pg, "stopped", &b);
 }
 
-/* All but the first cause, by kind. */
+/* Prints all failures but the first one, by kind. */
 static void print_others(struct page *pg, const char *title, const struct failure *f, size_t n,
                          size_t omitted)
 {

@@ -93,7 +93,7 @@ void words_signal(struct buf *b, int signo)
         words_add(b, " (%s)", signals[signo].meaning);
 }
 
-/* Signals that a process does not get for what it did itself. */
+/* Whether another process usually sends this signal. */
 static bool comes_from_outside(int signo)
 {
     return signo == SIGKILL || signo == SIGTERM || signo == SIGINT || signo == SIGHUP ||
@@ -104,7 +104,7 @@ static bool comes_from_outside(int signo)
 
 void words_duration(struct buf *b, double seconds)
 {
-    if (!(seconds >= 0 && seconds < 1e12)) /* a NaN, or no clock */
+    if (!(seconds >= 0 && seconds < 1e12)) /* NaN, or the clock is not known */
         words_add(b, "an unknown time");
     else if (seconds < 99.95)
         words_add(b, "%.1f s", seconds);
@@ -221,7 +221,7 @@ static void hint_core(struct buf *b, const struct failure *f, bool here)
         words_add(b, "coredumpctl gdb %d opens the core dump", f->pid);
 }
 
-/* What the worker's own words point to. */
+/* Hints for error messages of programs. */
 static const struct {
     const char *said, *hint;
 } sayings[] = {

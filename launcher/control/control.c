@@ -257,8 +257,9 @@ static void on_connection(uv_stream_t *s, int status)
 
 /* ------------------------------------------------------------------------------------ listening */
 
-/* To a guardian that has to remove it: before the socket is there, so that no moment is left in
- * which only we could. (Another's that is removed instead is made anew by him.) */
+/* Gives the path to the guardian, which removes the socket if the agent dies. This happens before
+ * the socket exists, so that it is never left behind. (If the guardian removes another launcher's
+ * socket of this name, that launcher makes it anew.) */
 static void announce(const struct place *p, bool there)
 {
     char path[CONTROL_PATH_MAX];
@@ -399,8 +400,9 @@ static void close_place(struct control *c)
     uvx_scope_close(&p->scope, on_place_closed, p);
 }
 
-/* Whoever removes the folder has had time to end that. Once moved, we look again: it may have been
- * on its way all the same, or its file system, of which we would hear nothing. */
+/* A process that removes the folder has finished doing so by now. After a move, the socket is
+ * checked once more, because the removal may still have been in progress, or the file system may
+ * not report it. */
 static void on_look(uv_timer_t *t)
 {
     struct control *c = container_of(t, struct control, look);

@@ -24,7 +24,7 @@ struct control_opts {
     pid_t pid;                  /* of the process that the user started: the socket's name */
     const struct job_spec *job; /* borrowed */
     struct guardian_page *page; /* receives the socket's path, for a guardian that cleans up */
-    /* What is asked of the agent. Neither is called after control_close(). */
+    /* Requests to the agent. Neither is called after control_close(). */
     void (*get_status)(void *arg, struct agent_status *out);
     void (*stop)(void *arg, const char *why);
     void *arg;

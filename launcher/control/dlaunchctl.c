@@ -406,8 +406,8 @@ static bool listens(struct job *j)
     return fd >= 0 || fd == -EAGAIN;
 }
 
-/* Until the process is gone; by its descriptor where the kernel has those. One that cannot be seen
- * from here takes its socket away. */
+/* Waits until the process has ended, by its descriptor where the kernel has pidfds. A process that
+ * is not visible here has ended when its socket is gone. */
 static void wait_for_end(int pidfd, struct job *j)
 {
     struct pollfd p = {pidfd, POLLIN, 0};
@@ -425,7 +425,8 @@ static int do_stop(struct jobs *jobs, const char *which, bool json, bool wait)
     struct job *j = pick(jobs, which);
     if (!j)
         return 1;
-    /* Before the command: afterwards the number may be another process's. */
+    /* Opened before the command is sent, because afterwards the pid may belong to another process.
+     */
     _cleanup_fd_ int pidfd = j->pid ? (int)syscall(SYS_pidfd_open, (pid_t)j->pid, 0) : -1;
     json_t *answer = ask(j, "stop\n");
     if (!answer) {

@@ -23,7 +23,7 @@ bool named_file_is_trusted(const struct stat *st, const struct stat *folder)
     return is_own(st) || !(folder->st_mode & S_IWOTH) || st->st_uid == folder->st_uid;
 }
 
-static const char *kind_of(mode_t mode)
+static const char *named_file_kind(mode_t mode)
 {
     return S_ISLNK(mode)    ? "symbolic link"
            : S_ISFIFO(mode) ? "FIFO"
@@ -42,7 +42,7 @@ static int check(const struct named_file *f, const struct stat *st, const char *
         return err_set(e, -EPERM,
                        "%.200s: not used, because '%.60s' is a %s of another user (uid %u) in a "
                        "folder that others can write to",
-                       path, f->name, kind_of(st->st_mode), st->st_uid);
+                       path, f->name, named_file_kind(st->st_mode), st->st_uid);
     if (S_ISREG(st->st_mode) && st->st_nlink > 1 && (folder.st_mode & S_IWOTH))
         return err_set(
             e, -EPERM,

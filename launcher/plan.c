@@ -19,7 +19,7 @@
 
 extern char **environ;
 
-static int finish(FILE *out)
+static int plan_finish(FILE *out)
 {
     return fflush(out) != 0 || ferror(out) ? -(errno ? errno : EIO) : 0;
 }
@@ -80,7 +80,7 @@ int plan_print_config(FILE *out, const struct options *o)
         config_line(out, name, eq + 1, o->env_source[i]);
         free(name);
     }
-    return finish(out);
+    return plan_finish(out);
 }
 
 /* ---------------------------------------------------------------------------------- the plan */
@@ -90,7 +90,7 @@ static void label(FILE *out, const char *name)
     fprintf(out, "%-*s", LABEL, name);
 }
 
-static const char *seconds(double s, char out[32])
+static const char *plan_seconds(double s, char out[32])
 {
     if (s >= 60 && s == 60 * (double)(long)(s / 60))
         snprintf(out, 32, "%ld min", (long)(s / 60));
@@ -120,9 +120,10 @@ static void print_rendezvous(FILE *out, const struct rdzv_config *c)
         fprintf(out, ", %s", endpoint_format(at, sizeof(at), c->more[i].host, c->more[i].port));
     if (c->node_rank >= 0)
         fprintf(out, "; this is node %d", c->node_rank);
-    fprintf(out, "; waits for %s", seconds(c->join_timeout, t));
+    fprintf(out, "; waits for %s", plan_seconds(c->join_timeout, t));
     if (c->min_nodes < c->max_nodes)
-        fprintf(out, ", for more than %d nodes %s", c->min_nodes, seconds(c->last_call_timeout, t));
+        fprintf(out, ", for more than %d nodes %s", c->min_nodes,
+                plan_seconds(c->last_call_timeout, t));
     fputc('\n', out);
 }
 
@@ -180,9 +181,9 @@ static void print_job(FILE *out, const struct job_spec *job)
     label(out, "Stopping");
     for (const int *s = job->stop_signals; *s; s++)
         fprintf(out, "SIG%s%s", sigabbrev_np(*s), s[1] ? ", " : "; ");
-    fprintf(out, "SIGKILL after %s", seconds(job->shutdown_timeout, t));
+    fprintf(out, "SIGKILL after %s", plan_seconds(job->shutdown_timeout, t));
     if (job->timeout > 0)
-        fprintf(out, "; the whole job after %s", seconds(job->timeout, t));
+        fprintf(out, "; the whole job after %s", plan_seconds(job->timeout, t));
     fputc('\n', out);
     if (job->log_dir) {
         label(out, "Logs");
@@ -373,7 +374,7 @@ int plan_print_binding(FILE *out, const struct job_spec *job, struct err *e)
     if (*placement_nccl(p, nccl, sizeof(nccl)))
         fprintf(out, "NCCL chooses its network cards itself; to keep it to these: %s\n", nccl);
     placement_free(p);
-    return finish(out) < 0 ? err_sys(e, errno ? errno : EIO, "standard output") : 0;
+    return plan_finish(out) < 0 ? err_sys(e, errno ? errno : EIO, "standard output") : 0;
 }
 
 /* Makes the rank table that results if every node has as many workers as this one. */
@@ -402,7 +403,7 @@ int plan_print(FILE *out, const struct job_spec *job, const struct options *o, s
     int me = job->rdzv.node_rank < 0 ? 0 : job->rdzv.node_rank;
     if (job->nproc == 0) {
         print_job(out, job);
-        return finish(out) < 0 ? err_sys(e, errno ? errno : EIO, "standard output") : 0;
+        return plan_finish(out) < 0 ? err_sys(e, errno ? errno : EIO, "standard output") : 0;
     }
     int rc = make_table(&t, job, e);
     if (rc == 0) {
@@ -413,7 +414,7 @@ int plan_print(FILE *out, const struct job_spec *job, const struct options *o, s
     if (rc == 0)
         rc = print_environment(out, job, &t, me, e);
     rank_table_fini(&t);
-    if (rc == 0 && finish(out) < 0)
+    if (rc == 0 && plan_finish(out) < 0)
         rc = err_sys(e, errno ? errno : EIO, "standard output");
     return rc;
 }

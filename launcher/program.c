@@ -24,7 +24,8 @@
     "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 /* exec_find(), its result kept with the options. */
-static const char *find(struct options *o, const char *name, int *exit_status, struct err *e)
+static const char *program_lookup(struct options *o, const char *name, int *exit_status,
+                                  struct err *e)
 {
     struct err found = ERR_INIT;
     char *path = exec_find(name, &found), *kept = NULL;
@@ -42,9 +43,9 @@ static const char *find_python(struct options *o, int *exit_status, struct err *
 {
     const char *chosen = getenv("PYTHON_EXEC");
     bool given = chosen && *chosen;
-    const char *path = find(o, given ? chosen : "python3", exit_status, e);
+    const char *path = program_lookup(o, given ? chosen : "python3", exit_status, e);
     if (!path && !given)
-        path = find(o, "python", exit_status, NULL);
+        path = program_lookup(o, "python", exit_status, NULL);
     if (!path) {
         err_wrap(e, "no interpreter for %s%s", o->command[0],
                  given ? ": PYTHON_EXEC" : " (PYTHON_EXEC can name one)");
@@ -91,7 +92,7 @@ static const char *find_direct(struct options *o, int *exit_status, struct err *
     bool script = n > 3 && strcmp(name + n - 3, ".py") == 0 && !opt_flag(o, OPT_no_python);
     if (local && script)
         return name;
-    const char *path = find(o, name, exit_status, e);
+    const char *path = program_lookup(o, name, exit_status, e);
     if (!path && local)
         err_set(e, -ENOENT, "%s: not in PATH (for the file in this folder, say ./%s)", name, name);
     else if (!path && script && *exit_status == 127)

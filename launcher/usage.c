@@ -7,7 +7,7 @@
 #include "core/mem.h"
 #include "launcher/options.h"
 
-static int finish(FILE *out)
+static int usage_finish(FILE *out)
 {
     return fflush(out) != 0 || ferror(out) ? -(errno ? errno : EIO) : 0;
 }
@@ -105,7 +105,7 @@ int usage_brief(FILE *out, const char *prog)
             "\n"
             "%s --help prints all options and the exit statuses; see also dlaunch(1).\n",
             prog);
-    return finish(out);
+    return usage_finish(out);
 }
 
 int usage_help(FILE *out, const char *prog)
@@ -146,7 +146,7 @@ int usage_help(FILE *out, const char *prog)
     fprintf(out, "Under the name torchrun: 0, 2 for what argparse refuses, else 1.\n"
                  "\n"
                  "See dlaunch(1) for details and dlaunch.ini(5) for the file.\n");
-    return finish(out);
+    return usage_finish(out);
 }
 
 /* ---------------------------------------------------------------------------------------- ini */
@@ -197,7 +197,7 @@ int usage_ini(FILE *out)
           "\n# Set in the environment of every worker. Case matters here.\n"
           ";NCCL_DEBUG = WARN\n",
           out);
-    return finish(out);
+    return usage_finish(out);
 }
 
 /* --------------------------------------------------------------------------------------- mdoc */
@@ -257,7 +257,7 @@ int usage_mdoc(FILE *out)
         }
         fputs(".El\n", out);
     }
-    return finish(out);
+    return usage_finish(out);
 }
 
 /* --------------------------------------------------------------------------------------- bash */
@@ -364,5 +364,5 @@ int usage_bash(FILE *out)
             fprintf(out, "    %s) words='%s' ;;\n", o->name, words);
     }
     fputs(bash_end, out);
-    return finish(out);
+    return usage_finish(out);
 }

@@ -293,7 +293,7 @@ static void answer(struct shared *s, int question)
     pthread_mutex_unlock(&s->lock);
 }
 
-static void release(struct shared *s)
+static void gpu_watch_release(struct shared *s)
 {
     if (atomic_fetch_sub(&s->users, 1) > 1)
         return;
@@ -303,7 +303,7 @@ static void release(struct shared *s)
     free(s);
 }
 
-static void *run(void *arg)
+static void *gpu_watch_run(void *arg)
 {
     struct shared *s = arg;
     pthread_mutex_lock(&s->lock);
@@ -325,13 +325,13 @@ static void *run(void *arg)
     if (s->set)
         s->nvml.EventSetFree(s->set);
     nvml_close(&s->nvml);
-    release(s);
+    gpu_watch_release(s);
     return NULL;
 }
 
 /* ---------------------------------------------------------------------------------- the loop's */
 
-static void finish(struct gpu_watch *w, const struct err *e)
+static void gpu_watch_finish(struct gpu_watch *w, const struct err *e)
 {
     void (*done)(void *, const struct err *) = w->done;
     uv_timer_stop(&w->late);
@@ -363,7 +363,7 @@ static void on_answer(uv_async_t *async)
         end += *end ? (*end = '\0', 1) : 0;
         log_warn("%s", line);
     }
-    finish(w, e.code ? &e : NULL);
+    gpu_watch_finish(w, e.code ? &e : NULL);
 }
 
 static void on_late(uv_timer_t *t)
@@ -373,13 +373,13 @@ static void on_late(uv_timer_t *t)
     if (w->question == GPU_ASK_READY)
         log_warn("the NVIDIA driver did not report the state of the GPUs in time; continuing "
                  "without it");
-    finish(w, NULL);
+    gpu_watch_finish(w, NULL);
 }
 
 static int start_thread(struct gpu_watch *w)
 {
     atomic_fetch_add(&w->sh->users, 1);
-    int rc = thread_start(NULL, 0, run, w->sh);
+    int rc = thread_start(NULL, 0, gpu_watch_run, w->sh);
     if (rc)
         atomic_fetch_sub(&w->sh->users, 1);
     w->thread = rc == 0;
@@ -389,7 +389,7 @@ static int start_thread(struct gpu_watch *w)
 /* Answers through the loop, because a callback must not be called from inside gpu_watch_ask(). */
 static void on_nothing(uv_timer_t *t)
 {
-    finish(container_of(t, struct gpu_watch, late), NULL);
+    gpu_watch_finish(container_of(t, struct gpu_watch, late), NULL);
 }
 
 void gpu_watch_ask(struct gpu_watch *w, enum gpu_question q,
@@ -461,7 +461,8 @@ const char *gpu_watch_note(struct gpu_watch *w, int local_rank, pid_t pid, char 
 
 /* Finds the PCI addresses of CUDA's devices, and lists each device that workers use once, for the
  * thread. */
-static void find_devices(struct gpu_watch *w, const struct job_spec *job, const char *proc_dir)
+static void gpu_watch_find_devices(struct gpu_watch *w, const struct job_spec *job,
+                                   const char *proc_dir)
 {
     struct gpu *all;
     int order[1024], n = gpu_list(&all, proc_dir, true);
@@ -490,9 +491,9 @@ struct gpu_watch *gpu_watch_new(uv_loop_t *loop, struct uvx_scope *scope,
     pthread_cond_init(&s->wake, NULL);
     atomic_init(&s->users, 1);
     s->question = -1;
-    find_devices(w, job, proc_dir);
+    gpu_watch_find_devices(w, job, proc_dir);
     if (w->nbuses == 0) {
-        release(s);
+        gpu_watch_release(s);
         free(w->buses);
         free(w);
         return NULL;
@@ -526,7 +527,7 @@ void gpu_watch_free(struct gpu_watch *w)
     if (!w)
         return;
     xid_log_close(&w->log);
-    release(w->sh);
+    gpu_watch_release(w->sh);
     free(w->buses);
     free(w);
 }

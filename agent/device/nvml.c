@@ -20,7 +20,7 @@ static const struct {
 #undef OPTIONAL
 };
 
-static int fail(struct nvml *n, struct err *e, int code, const char *text, const char *what)
+static int nvml_fail(struct nvml *n, struct err *e, int code, const char *text, const char *what)
 {
     if (e)
         err_set(e, code, "NVML (libnvidia-ml.so.1) %s%s", text, what);
@@ -34,15 +34,15 @@ int nvml_open(struct nvml *n, struct err *e)
 {
     *n = (struct nvml){.lib = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL)};
     if (!n->lib)
-        return fail(n, e, -ENOENT, "is not there: ", dlerror());
+        return nvml_fail(n, e, -ENOENT, "is not there: ", dlerror());
     for (size_t i = 0; i < ARRAY_LEN(g_functions); i++) {
         void *f = dlsym(n->lib, g_functions[i].name);
         if (!f && !g_functions[i].optional)
-            return fail(n, e, -ENOENT, "is too old: it has no ", g_functions[i].name);
+            return nvml_fail(n, e, -ENOENT, "is too old: it has no ", g_functions[i].name);
         memcpy((char *)n + g_functions[i].at, &f, sizeof(f));
     }
     if (n->Init_v2() != NVML_SUCCESS)
-        return fail(n, e, -EIO, "cannot be initialised", "");
+        return nvml_fail(n, e, -EIO, "cannot be initialised", "");
     return 0;
 }
 

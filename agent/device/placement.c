@@ -157,7 +157,7 @@ static void deal_out(struct placement *p)
 /* --------------------------------------------------------------------------- next to the GPUs */
 
 /* Finds CUDA's devices in topo.gpus. For a machine from a file, the file's GPUs are used. */
-static int find_devices(struct placement *p, int *order, int max)
+static int placement_find_devices(struct placement *p, int *order, int max)
 {
     struct topology *t = &p->topo;
     struct gpu *all = NULL;
@@ -291,7 +291,7 @@ static int plan(struct placement *p, struct err *e)
         return rc;
     p->kind = kinds[p->mode];
     if (gpus)
-        ndevices = find_devices(p, devices, PLACEMENT_GPUS_MAX);
+        ndevices = placement_find_devices(p, devices, PLACEMENT_GPUS_MAX);
     p->nslots = p->nproc > ndevices ? p->nproc : ndevices;
     p->slots = xcalloc((size_t)p->nslots, sizeof(*p->slots));
     for (int i = 0; i < p->nslots; i++)
@@ -343,8 +343,9 @@ struct text {
     size_t cap, len;
 };
 
-static void put(struct text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void put(struct text *t, const char *fmt, ...)
+static void placement_put(struct text *t, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+static void placement_put(struct text *t, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
@@ -372,9 +373,9 @@ static void add_number(struct ranges *r, int n)
         return;
     }
     if (r->last >= 0) {
-        put(r->to, r->any ? ",%d" : "%d", r->first);
+        placement_put(r->to, r->any ? ",%d" : "%d", r->first);
         if (r->last > r->first)
-            put(r->to, "-%d", r->last);
+            placement_put(r->to, "-%d", r->last);
         r->any = true;
     }
     r->first = r->last = n;
@@ -383,7 +384,7 @@ static void add_number(struct ranges *r, int n)
 static void put_ranges(struct text *t, const struct placement *p, const cpu_set_t *set)
 {
     struct ranges cpus = {.to = t, .last = -1};
-    put(t, "%s ", CPU_COUNT_S(p->topo.set_size, set) > 1 ? "CPUs" : "CPU");
+    placement_put(t, "%s ", CPU_COUNT_S(p->topo.set_size, set) > 1 ? "CPUs" : "CPU");
     for (int cpu = 0; cpu < (int)(p->topo.set_size * 8); cpu++) {
         if (CPU_ISSET_S((size_t)cpu, p->topo.set_size, set))
             add_number(&cpus, cpu);
@@ -399,7 +400,7 @@ const char *placement_describe(const struct placement *p, int local_rank, char *
                                         [TOPO_SOCKET] = "socket"};
     struct text t = {.out = out, .cap = cap};
     if (!p || p->mode == BIND_NONE) {
-        put(&t, "not bound");
+        placement_put(&t, "not bound");
         return out;
     }
     struct ranges units = {.to = &t, .last = -1};
@@ -408,15 +409,15 @@ const char *placement_describe(const struct placement *p, int local_rank, char *
     int nunits = 0;
     for (int u = s->first; u <= s->last; u++)
         nunits += overlap(p, all[u].cpus, s->cpus);
-    put(&t, "%s%s ", words[p->kind], nunits > 1 ? "s" : "");
+    placement_put(&t, "%s%s ", words[p->kind], nunits > 1 ? "s" : "");
     for (int u = s->first; u <= s->last; u++) {
         if (overlap(p, all[u].cpus, s->cpus))
             add_number(&units, all[u].index);
     }
     add_number(&units, -1);
-    put(&t, " (");
+    placement_put(&t, " (");
     put_ranges(&t, p, s->cpus);
-    put(&t, ")");
+    placement_put(&t, ")");
     return out;
 }
 
@@ -456,12 +457,12 @@ const char *placement_gpu(const struct placement *p, int local_rank, char *out, 
     struct text t = {.out = out, .cap = cap};
     const struct slot *s = p ? &p->slots[local_rank] : NULL;
     if (!s || s->device < 0)
-        put(&t, "-");
+        placement_put(&t, "-");
     else if (s->gpu < 0)
-        put(&t, "%d (place unknown)", s->device);
+        placement_put(&t, "%d (place unknown)", s->device);
     else
-        put(&t, "%d (%s%s)", s->device, p->topo.gpus[s->gpu].bus,
-            s->near ? "" : ", NUMA node unknown");
+        placement_put(&t, "%d (%s%s)", s->device, p->topo.gpus[s->gpu].bus,
+                      s->near ? "" : ", NUMA node unknown");
     return out;
 }
 
@@ -472,10 +473,10 @@ const char *placement_nic(const struct placement *p, int local_rank, char *out, 
     for (int i = 0; s && s->gpu >= 0 && i < p->topo.nnics; i++) {
         const struct topo_nic *nic = &p->topo.nics[i];
         if (is_nearest(p, &p->topo.gpus[s->gpu], nic))
-            put(&t, "%s%s", t.len ? "," : "", nic_name(nic));
+            placement_put(&t, "%s%s", t.len ? "," : "", nic_name(nic));
     }
     if (!t.len)
-        put(&t, "-");
+        placement_put(&t, "-");
     return out;
 }
 
@@ -492,11 +493,11 @@ const char *placement_nccl(const struct placement *p, char *out, size_t cap)
                 wanted = wanted || (g >= 0 && is_nearest(p, &p->topo.gpus[g], nic));
             }
             if (wanted && (nic->ib[0] != 0) == ib)
-                put(&t, "%s%s",
-                    t.len ? ","
-                    : ib  ? "NCCL_IB_HCA=="
-                          : "NCCL_SOCKET_IFNAME==",
-                    nic_name(nic));
+                placement_put(&t, "%s%s",
+                              t.len ? ","
+                              : ib  ? "NCCL_IB_HCA=="
+                                    : "NCCL_SOCKET_IFNAME==",
+                              nic_name(nic));
         }
     }
     return out;

@@ -257,7 +257,7 @@ static int by_bus(const void *a, const void *b)
     return strcmp(((const struct topo_pci *)a)->bus, ((const struct topo_pci *)b)->bus);
 }
 
-static void find_devices(struct topology *t, const struct hwloc *h)
+static void topology_find_devices(struct topology *t, const struct hwloc *h)
 {
     unsigned n = h->get_nbobjs_by_depth(h->topo, HWLOC_TYPE_DEPTH_PCI_DEVICE);
     n = n > DEVICES_MAX ? DEVICES_MAX : n;
@@ -286,7 +286,7 @@ int topology_open(struct topology *t, bool devices, const char *what, struct err
         h.allowed = t->this_system ? topology_own_cpus(&h.allowed_size) : NULL;
         find_all_units(t, &h);
         if (devices)
-            find_devices(t, &h);
+            topology_find_devices(t, &h);
         CPU_FREE(h.allowed);
         h.topology_destroy(h.topo);
         if (t->n[TOPO_CORE] == 0 || t->n[TOPO_NUMA] == 0) {

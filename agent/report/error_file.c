@@ -93,7 +93,7 @@ int error_file_parse(const char *data, size_t len, struct error_file *out)
     return ok ? 0 : -EINVAL;
 }
 
-static const char *kind_of(mode_t mode)
+static const char *error_file_kind(mode_t mode)
 {
     return S_ISDIR(mode)    ? "a directory"
            : S_ISFIFO(mode) ? "a FIFO"
@@ -108,13 +108,13 @@ static int load(const char *path, char **data, size_t *len, const char **what)
     *what = "a symbolic link";
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_NOCTTY | O_CLOEXEC);
     if (fd < 0 && errno == ENXIO) /* a socket */
-        *what = kind_of(S_IFSOCK);
+        *what = error_file_kind(S_IFSOCK);
     if (fd < 0)
         return errno == ELOOP || errno == ENXIO ? -EINVAL : errno == ENOTDIR ? -ENOENT : -errno;
     if (fstat(fd, &st) < 0)
         return -errno;
     if (!S_ISREG(st.st_mode)) {
-        *what = kind_of(st.st_mode);
+        *what = error_file_kind(st.st_mode);
         return -EINVAL;
     }
     char *p = xmalloc(ERROR_FILE_MAX);

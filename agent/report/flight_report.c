@@ -54,7 +54,7 @@ static bool is_telling(const struct segment_local *l, const struct segment_op *o
     return op && !op->end_ns && now > op->start_ns && (now - op->start_ns) / 1000000 >= LONG_MS;
 }
 
-static double seconds(uint64_t from, uint64_t to)
+static double flight_seconds(uint64_t from, uint64_t to)
 {
     return to > from ? (double)(to - from) / 1e9 : 0;
 }
@@ -62,7 +62,7 @@ static double seconds(uint64_t from, uint64_t to)
 /* "250 ms", "1.5 s". */
 static const char *duration(char out[24], uint64_t from, uint64_t to)
 {
-    double s = seconds(from, to);
+    double s = flight_seconds(from, to);
     if (s < SHORT_MS / 1e3)
         snprintf(out, 24, "<%d ms", SHORT_MS);
     else if (s < 1)
@@ -72,7 +72,7 @@ static const char *duration(char out[24], uint64_t from, uint64_t to)
     return out;
 }
 
-static void describe(struct buf *b, const struct segment_op *op, uint64_t now)
+static void flight_describe(struct buf *b, const struct segment_op *op, uint64_t now)
 {
     char what[96], took[24];
     int n = snprintf(what, sizeof(what), "%s #%llu", op->op, (unsigned long long)op->seq);
@@ -88,7 +88,7 @@ static void describe(struct buf *b, const struct segment_op *op, uint64_t now)
     else if (op->result < 0)
         words_add(b, "%s failed after %s\n", what, duration(took, op->start_ns, op->end_ns));
     else
-        words_add(b, "%s ended %.1f s ago, took %s\n", what, seconds(op->end_ns, now),
+        words_add(b, "%s ended %.1f s ago, took %s\n", what, flight_seconds(op->end_ns, now),
                   duration(took, op->start_ns, op->end_ns));
 }
 
@@ -124,12 +124,12 @@ static void describe_worker(struct buf *b, const struct segment_local *l, int ra
         rows--;
     } else {
         words_add(b, "%s", idle ? "not in any operation; " : "");
-        describe(b, &ops[0], now);
+        flight_describe(b, &ops[0], now);
         rows--;
     }
     for (; next < n && rows > 0; next++, rows--) {
         words_add(b, "  ");
-        describe(b, &ops[next], now);
+        flight_describe(b, &ops[next], now);
     }
 }
 

@@ -40,7 +40,7 @@ static size_t bytes_in(const char *p, size_t len, size_t columns)
 }
 
 /* Prints a paragraph, broken between words where possible. */
-static void fill(struct page *pg, const char *text, size_t len, int first_column, int indent)
+static void report_fill(struct page *pg, const char *text, size_t len, int first_column, int indent)
 {
     size_t room = (size_t)(COLUMNS - first_column);
     while (len) {
@@ -71,7 +71,7 @@ static void field(struct page *pg, const char *name, struct buf *text)
 {
     if (text->len) {
         label(pg, name);
-        fill(pg, (char *)text->data, text->len, INDENT, INDENT);
+        report_fill(pg, (char *)text->data, text->len, INDENT, INDENT);
     }
     buf_fini(text);
 }
@@ -80,7 +80,7 @@ static void field(struct page *pg, const char *name, struct buf *text)
 static void sentence(struct page *pg, const char *color, struct buf *text)
 {
     fputs(pg->color ? color : "", pg->out);
-    fill(pg, text->len ? (char *)text->data : "", text->len, 0, 2);
+    report_fill(pg, text->len ? (char *)text->data : "", text->len, 0, 2);
     fputs(pg->color ? PLAIN : "", pg->out);
     buf_fini(text);
 }

@@ -72,7 +72,7 @@ static void find_pid(struct job *j, pid_t listener)
     }
 }
 
-static int connect_to(struct job *j)
+static int ctl_connect(struct job *j)
 {
     struct sockaddr_un a;
     struct ucred peer;
@@ -91,12 +91,12 @@ static int connect_to(struct job *j)
 }
 
 /* Sends the command and reads the line of JSON that answers it. NULL with errno set. */
-static json_t *ask(struct job *j, const char *command)
+static json_t *ctl_ask(struct job *j, const char *command)
 {
     char *text = NULL;
     size_t len = 0, cap = 0;
     json_t *answer = NULL;
-    _cleanup_fd_ int fd = connect_to(j);
+    _cleanup_fd_ int fd = ctl_connect(j);
     if (fd < 0) {
         errno = -fd;
         return NULL;
@@ -190,7 +190,7 @@ static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *
         jobs->n == JOBS_MAX - 1)
         return;
     strcpy(j->name, name);
-    j->status = ask(j, "status\n");
+    j->status = ctl_ask(j, "status\n");
     if (j->status && j->pid)
         json_object_set_new(j->status, "pid", json_integer(j->pid));
     if (j->status)
@@ -402,7 +402,7 @@ static int do_status(struct jobs *jobs, const char *which, bool json)
 
 static bool listens(struct job *j)
 {
-    _cleanup_fd_ int fd = connect_to(j);
+    _cleanup_fd_ int fd = ctl_connect(j);
     return fd >= 0 || fd == -EAGAIN;
 }
 
@@ -428,7 +428,7 @@ static int do_stop(struct jobs *jobs, const char *which, bool json, bool wait)
     /* Opened before the command is sent, because afterwards the pid may belong to another process.
      */
     _cleanup_fd_ int pidfd = j->pid ? (int)syscall(SYS_pidfd_open, (pid_t)j->pid, 0) : -1;
-    json_t *answer = ask(j, "stop\n");
+    json_t *answer = ctl_ask(j, "stop\n");
     if (!answer) {
         log_error("process %ld does not answer: %s", shown_pid(j), strerror(errno));
         return 1;

@@ -1,8 +1,8 @@
 /* What a launcher does about GPUs, with a management library of our own (tests/fake/nvml.c). */
 #include "tests/integration/job.h"
 
-#define A "0000:12:00.0 GPU-aaaa-1"
-#define B "0000:1a:00.0 GPU-bbbb-2"
+#define GPU_A "0000:12:00.0 GPU-aaaa-1"
+#define GPU_B "0000:1a:00.0 GPU-bbbb-2"
 
 static char *g_env[8];
 
@@ -23,7 +23,7 @@ static void gpus(const char *text)
 START_TEST(a_lost_gpu_ends_the_job)
 {
     struct proc p;
-    gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 lost 0 0 0\n");
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 lost 0 0 0\n");
     int status = proc_run(
         &p, ARGV(build_path("dlaunch"), "--nproc_per_node=gpu", "echo", "started"), g_env, 30);
     ck_assert_msg(status == 125, "exit %d\n%s", status, p.err);
@@ -44,7 +44,7 @@ END_TEST
 START_TEST(errors_are_in_the_report)
 {
     struct proc p;
-    gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 ok 5 0 0\n");
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 5 0 0\n");
     int status = proc_run(
         &p,
         ARGV(build_path("dlaunch"), "--nproc_per_node=2", "--virtual_local_rank", "--report=r.json",
@@ -64,7 +64,7 @@ END_TEST
 START_TEST(a_restart_waits_for_memory)
 {
     struct proc p;
-    gpus(A " 4 80000 ok 0 0 0\n");
+    gpus(GPU_A " 4 80000 ok 0 0 0\n");
     int status = proc_run(&p,
                           ARGV(build_path("dlaunch"), "--virtual_local_rank", "--max_restarts=1",
                                "--gpu_memory_wait=0.2", "sh", "-c",

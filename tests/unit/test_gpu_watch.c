@@ -16,8 +16,8 @@
 #include "core/mem.h"
 #include "tests/lib/loop.h"
 
-#define A "0000:12:00.0 GPU-aaaa-1"
-#define B "0000:1a:00.0 GPU-bbbb-2"
+#define GPU_A "0000:12:00.0 GPU-aaaa-1"
+#define GPU_B "0000:1a:00.0 GPU-bbbb-2"
 
 static char g_said[4096];
 static struct job_spec g_job;
@@ -99,7 +99,7 @@ static void expect_note(int local_rank, pid_t pid, const char *text)
 
 START_TEST(healthy)
 {
-    gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 ok 0 0 0\n");
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n");
     open_watch();
     ck_assert_str_eq(ask(GPU_ASK_READY), "");
     ck_assert_str_eq(ask(GPU_ASK_READY), "");
@@ -115,18 +115,18 @@ START_TEST(not_fit)
         enum gpu_check check;
         const char *why, *said;
     } rows[] = {
-        {A " 4 80000 ok 0 0 0\n" B " 4 80000 lost 0 0 0\n", GPU_CHECK_AUTO,
+        {GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 lost 0 0 0\n", GPU_CHECK_AUTO,
          "GPU 0000:1a:00.0 is lost", ""},
-        {A " 4 80000 gone 0 0 0\n" B " 4 80000 ok 0 0 0\n", GPU_CHECK_AUTO,
+        {GPU_A " 4 80000 gone 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n", GPU_CHECK_AUTO,
          "GPU 0000:12:00.0 was not found", ""},
-        {A " 4 80000 lost 0 0 0\n" B " 4 80000 ok 0 0 0\n", GPU_CHECK_OFF, "", ""},
-        {A " 40000 80000 ok 0 0 1\n" B " 4 80000 ok 0 0 0\n", GPU_CHECK_AUTO, "",
+        {GPU_A " 4 80000 lost 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n", GPU_CHECK_OFF, "", ""},
+        {GPU_A " 40000 80000 ok 0 0 1\n" GPU_B " 4 80000 ok 0 0 0\n", GPU_CHECK_AUTO, "",
          "GPU 0000:12:00.0 is used by pid 1 ("},
-        {A " 40000 80000 ok 0 0 1\n" B " 4 80000 ok 0 0 0\n", GPU_CHECK_FREE,
+        {GPU_A " 40000 80000 ok 0 0 1\n" GPU_B " 4 80000 ok 0 0 0\n", GPU_CHECK_FREE,
          "which --gpu_check free does not allow", ""},
-        {A " 4 80000 ok 0 0 0\n" B " 40000 80000 ok 0 0 0\n", GPU_CHECK_AUTO, "",
+        {GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 40000 80000 ok 0 0 0\n", GPU_CHECK_AUTO, "",
          "GPU 0000:1a:00.0 is in use (41.9 of 83.9 GB)"},
-        {A " 40000 80000 ok 0 0 1\n" B " 4 80000 ok 0 0 0\n", GPU_CHECK_OFF, "", ""},
+        {GPU_A " 40000 80000 ok 0 0 1\n" GPU_B " 4 80000 ok 0 0 0\n", GPU_CHECK_OFF, "", ""},
     };
     gpus(rows[_i].gpus);
     g_job.gpu_check = rows[_i].check;
@@ -140,17 +140,17 @@ END_TEST
 static void free_the_memory(uv_timer_t *t)
 {
     ck_assert_msg(!g_answered, "answered before the memory was free");
-    gpus(A " 600 80000 ok 0 0 0\n" B " 300 80000 ok 0 0 0\n");
+    gpus(GPU_A " 600 80000 ok 0 0 0\n" GPU_B " 300 80000 ok 0 0 0\n");
     uv_close((uv_handle_t *)t, NULL);
 }
 
 START_TEST(memory_is_waited_for)
 {
     uv_timer_t t;
-    gpus(A " 300 80000 ok 0 0 0\n" B " 300 80000 ok 0 0 0\n");
+    gpus(GPU_A " 300 80000 ok 0 0 0\n" GPU_B " 300 80000 ok 0 0 0\n");
     open_watch();
     ck_assert_str_eq(ask(GPU_ASK_READY), "");
-    gpus(A " 40000 80000 ok 0 0 0\n" B " 300 80000 ok 0 0 0\n");
+    gpus(GPU_A " 40000 80000 ok 0 0 0\n" GPU_B " 300 80000 ok 0 0 0\n");
     uv_timer_init(&g_loop, &t);
     uv_timer_start(&t, free_the_memory, 200, 0);
     ck_assert_str_eq(ask(GPU_ASK_READY), "");
@@ -164,15 +164,15 @@ END_TEST
 START_TEST(memory_that_stays_in_use)
 {
     g_job.gpu_wait = 0.15;
-    gpus(A " 300 80000 ok 0 0 0\n" B " 300 80000 ok 0 0 0\n");
+    gpus(GPU_A " 300 80000 ok 0 0 0\n" GPU_B " 300 80000 ok 0 0 0\n");
     open_watch();
     ck_assert_str_eq(ask(GPU_ASK_READY), "");
-    gpus(A " 40000 80000 ok 0 0 1\n" B " 300 80000 ok 0 0 0\n");
+    gpus(GPU_A " 40000 80000 ok 0 0 1\n" GPU_B " 300 80000 ok 0 0 0\n");
     ck_assert_str_eq(ask(GPU_ASK_READY), "");
     ck_assert_msg(strstr(g_said, "GPU 0000:12:00.0: 41.6 GB are still in use after 0.15 s (used by "
                                  "pid 1"),
                   "%s", g_said);
-    gpus(A " 300 80000 lost 0 0 0\n" B " 300 80000 ok 0 0 0\n");
+    gpus(GPU_A " 300 80000 lost 0 0 0\n" GPU_B " 300 80000 ok 0 0 0\n");
     ck_assert_ptr_nonnull(strstr(ask(GPU_ASK_READY), "is lost"));
 }
 END_TEST
@@ -187,7 +187,7 @@ static void kernel_says(const char *text)
 
 START_TEST(xid_in_the_kernel_log)
 {
-    gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 ok 0 0 0\n");
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n");
     open_watch();
     kernel_says("4,99,7,-;NVRM: Xid (PCI:0000:1a:00): 79, pid='<unknown>', name=<unknown>, GPU has "
                 "fallen off the bus.\n");
@@ -206,10 +206,10 @@ END_TEST
 START_TEST(xid_and_ecc_from_the_driver)
 {
     g_kmsg = "/nonexistent";
-    gpus(A " 4 80000 ok 7 0 0\n" B " 4 80000 ok 0 0 0\n");
+    gpus(GPU_A " 4 80000 ok 7 0 0\n" GPU_B " 4 80000 ok 0 0 0\n");
     open_watch();
     ck_assert_str_eq(ask(GPU_ASK_READY), "");
-    gpus(A " 4 80000 ok 9 0 0\n" B " 4 80000 ok 0 94 0\n");
+    gpus(GPU_A " 4 80000 ok 9 0 0\n" GPU_B " 4 80000 ok 0 94 0\n");
     ck_assert_str_eq(ask(GPU_ASK_FAILURES), "");
     expect_note(0, 1, "GPU 0 (0000:12:00.0): 2 uncorrectable ECC errors since the job began");
     expect_note(1, 1, "GPU 1 (0000:1a:00.0): Xid 94, contained ECC error");
@@ -218,10 +218,10 @@ END_TEST
 
 START_TEST(a_driver_that_is_stuck)
 {
-    gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 ok 0 0 0\n");
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n");
     open_watch();
     ck_assert_str_eq(ask(GPU_ASK_READY), "");
-    gpus(A " 4 80000 stuck 0 0 0\n");
+    gpus(GPU_A " 4 80000 stuck 0 0 0\n");
     ck_assert_str_eq(ask(GPU_ASK_FAILURES), ""); /* after half a second, without an answer */
     ck_assert_str_eq(ask(GPU_ASK_READY), "");    /* not asked again */
 }
@@ -229,7 +229,7 @@ END_TEST
 
 START_TEST(visible_devices)
 {
-    gpus(A " 4 80000 ok 0 0 0\n" B " 4 80000 lost 0 0 0\n");
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 lost 0 0 0\n");
     setenv("CUDA_VISIBLE_DEVICES", "GPU-bbbb", 1); /* [env] counts, and not this */
     g_job.env = (char *[]){"CUDA_VISIBLE_DEVICES=GPU-aaaa", NULL};
     g_job.nproc = 1;

@@ -279,7 +279,7 @@ START_TEST(slurm_refusals)
          "! this Slurm step has no SLURM_STEP_NODELIST; use --no_detect to ignore Slurm"},
         {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=x", "SLURM_STEP_NUM_NODES=2",
           "SLURM_STEP_NODELIST=n[1-2]"},
-         "! SLURM_NODEID: 'x' is not a whole number"},
+         "! SLURM_NODEID: 'x' is neither a whole number nor any"},
     };
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         char *got = run(rows[i].env, NULL, NULL, NULL);

@@ -26,33 +26,33 @@ def seen_by(framework, module, folder):
     return found
 
 
-def accelerate_finds_its_ranks(folder):
+def accelerate_detects_the_ranks(folder):
     assert all(s["sum"] == 6 for s in seen_by("accelerate", "accelerate", folder))
 
 
-def transformers_finds_its_ranks(folder):
+def transformers_detects_the_ranks(folder):
     seen_by("transformers", "transformers", folder)
 
 
-def lightning_takes_it_for_torchelastic(folder):
+def lightning_detects_torchelastic(folder):
     found = seen_by("lightning", "pytorch_lightning", folder)
     assert [s["node"] for s in found] == [0, 0, 1, 1] and all(s["creates"] for s in found), found
     assert all(s["master"] == found[0]["master"] for s in found), found
 
 
-def fabric_finds_its_ranks(folder):
+def fabric_detects_the_ranks(folder):
     found = seen_by("fabric", "lightning_fabric", folder)
     assert [(s["node"], s["sum"]) for s in found] == [(0, 6), (0, 6), (1, 6), (1, 6)], found
 
 
-def the_rules_hold(folder):
+def rules_without_the_packages(folder):
     found = seen_by("rules", None, folder)
     assert all(s["torchelastic"] and s["accelerate"] and s["transformers"] for s in found), found
     assert [s["node"] for s in found] == [0, 0, 1, 1], found
 
 
-CHECKS = [accelerate_finds_its_ranks, transformers_finds_its_ranks, lightning_takes_it_for_torchelastic,
-          fabric_finds_its_ranks, the_rules_hold]
+CHECKS = [accelerate_detects_the_ranks, transformers_detects_the_ranks, lightning_detects_torchelastic,
+          fabric_detects_the_ranks, rules_without_the_packages]
 
 if __name__ == "__main__":
     run_checks("PyTorch %d.%d" % VERSION, CHECKS)

@@ -19,7 +19,7 @@ def start(hosts, *args, n=2, **more):
             for i in range(n)]
 
 
-def hosts_whose_names_are_right(folder):
+def hosts_with_correct_names(folder):
     with Hosts(2) as hosts:
         jobs = start(hosts, "--nproc_per_node", 2, script("start.py"))
         text = "".join(job.wait() for job in jobs)
@@ -39,7 +39,7 @@ def both_names_are_127_0_1_1(folder):
             assert job.text("err").count(line) == 1, job.everything()
 
 
-def torchrun_fails_there(folder):
+def torchrun_fails_with_127_0_1_1(folder):
     """torchrun still fails with such a host name; if not, dlaunch need not set the interface any more."""
     with Hosts(2, bad=(0, 1)) as hosts:
         jobs = [hosts.start(i, PYTHON, *TORCHRUN, "--nnodes", 2, "--node_rank", i, "--master_addr", hosts.address(0),
@@ -48,7 +48,7 @@ def torchrun_fails_there(folder):
         assert not any("Hello" in job.text() for job in jobs)
 
 
-def what_the_user_says_is_kept(folder):
+def interfaces_set_by_the_user_are_kept(folder):
     with Hosts(2, bad=(0, 1)) as hosts:
         env = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth", "TP_SOCKET_IFNAME": "eth0"}
         jobs = start(hosts, script("start.py"), env=env)
@@ -58,7 +58,7 @@ def what_the_user_says_is_kept(folder):
             assert "are told" not in job.text("err"), job.everything()
 
 
-def one_bad_name_among_three_by_c10d(folder):
+def one_of_three_names_is_127_0_1_1_by_c10d(folder):
     with Hosts(3, bad=(1,)) as hosts:
         jobs = [hosts.dlaunch(i, "--nnodes", 3, "--rdzv_backend", "c10d", "--rdzv_endpoint", "node0", "--rdzv_id", "job",
                               script("start.py")) for i in range(3)]
@@ -91,8 +91,8 @@ def training_survives_a_host_that_is_cut_off(folder):
         assert steps == sorted(set(steps)), rounds(folder)
 
 
-CHECKS = [hosts_whose_names_are_right, both_names_are_127_0_1_1, torchrun_fails_there, what_the_user_says_is_kept,
-          one_bad_name_among_three_by_c10d, training_survives_a_host_that_is_cut_off]
+CHECKS = [hosts_with_correct_names, both_names_are_127_0_1_1, torchrun_fails_with_127_0_1_1, interfaces_set_by_the_user_are_kept,
+          one_of_three_names_is_127_0_1_1_by_c10d, training_survives_a_host_that_is_cut_off]
 
 if __name__ == "__main__":
     run_checks("PyTorch %d.%d" % VERSION, CHECKS)

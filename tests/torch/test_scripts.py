@@ -57,14 +57,14 @@ def init_by_file(folder):
     assert count(out, "ok") == 2
 
 
-def init_by_tcp_of_its_own(folder):
+def init_by_tcp_at_a_port_of_the_script(folder):
     """At a port that the script chooses, rank 0 must serve; before 2.14 TORCHELASTIC_USE_AGENT_STORE prevents that."""
     store = [] if VERSION >= (2, 14) else ["--master_store", "none"]
     out = dlaunch("--nproc_per_node", 2, *store, script("init_methods.py"), "private", free_port()).wait()
     assert count(out, "ok") == 2
 
 
-def stores_of_its_own(folder):
+def stores_of_the_script(folder):
     text = "".join(job.wait() for job in nodes(2, "--nproc_per_node", 2, script("own_stores.py")))
     assert count(text, "9 stores of its own ok") == 4, text
 
@@ -87,7 +87,7 @@ def training_is_the_same_on_one_and_two_nodes(folder):
     assert final_loss(one) == final_loss(two) and final_loss(one)[1] == "2", (one, two)
 
 
-def training_goes_on_from_its_checkpoint(folder):
+def training_continues_from_its_checkpoint(folder):
     whole = dlaunch("--nproc_per_node", 2, script("train.py"), folder + "/a.pt").wait()
     job = dlaunch("--nproc_per_node", 2, "--max_restarts", 1, script("train.py"), folder + "/b.pt", "--crash-at", 2)
     restarted = job.wait()
@@ -96,13 +96,13 @@ def training_goes_on_from_its_checkpoint(folder):
     assert "the crash that was asked for" in job.text("err")
 
 
-def training_goes_on_after_a_kill_on_two_nodes(folder):
+def training_continues_after_a_kill_on_two_nodes(folder):
     jobs = nodes(2, "--max_restarts", 2, script("train.py"), folder + "/a.pt", "--crash-at", 1, "--signal", 9)
     text = "".join(job.wait() for job in jobs)
     assert "attempt 1: goes on with epoch 1" in text and final_loss(text)[1] == "2", text
 
 
-def loaders_are_grandchildren(folder):
+def data_loader_workers_end_with_the_job(folder):
     """DataLoader's workers are in the worker's session and end with it, also when it is killed."""
     mark = f"MARK={os.path.basename(folder)}"
     env = dict([mark.split("=")])
@@ -231,9 +231,9 @@ def elastic_nodes(folder):
 
 CHECKS = [
     collectives_on_one_node, collectives_on_two_nodes, collectives_on_unequal_nodes_by_c10d, init_by_env,
-    init_by_tcp_at_the_master, init_by_file, init_by_tcp_of_its_own, stores_of_its_own,
+    init_by_tcp_at_the_master, init_by_file, init_by_tcp_at_a_port_of_the_script, stores_of_the_script,
     monitored_barrier_names_the_late_rank, training_is_the_same_on_one_and_two_nodes,
-    training_goes_on_from_its_checkpoint, training_goes_on_after_a_kill_on_two_nodes, loaders_are_grandchildren,
+    training_continues_from_its_checkpoint, training_continues_after_a_kill_on_two_nodes, data_loader_workers_end_with_the_job,
     sharded_training_and_checkpoint, recorded_error_is_reported, file_timer_restarts_a_slow_worker, error_file_reaches_an_outer_launcher,
     breakpoint_reads_standard_input, distributed_launch, first_program_in_two_terminals, elastic_nodes,
 ]

@@ -23,19 +23,19 @@
 #include "core/uvx.h"
 #include "launcher/control/control_dir.h"
 
-#define LOOK_MS       1000
-#define LOOK_AGAIN_MS 10000
+/* How often the socket is looked for. Not by inotify: to close an inotify descriptor the kernel
+ * waits for an RCU grace period, which adds up to 20 ms to the end of every job. */
+#define LOOK_MS 2000
 
-/* Where the socket is. A job outlives the session that it was started in, whose folder goes with
- * it: the socket is then made anew elsewhere. */
+/* Where the socket is. A job may outlive the login session that started it. When the folder of the
+ * session is removed, the socket is made anew in another folder. */
 struct place {
     struct control *control;
     struct uvx_scope scope;
     uv_pipe_t listener;
-    uv_fs_event_t watch; /* of the folder */
     int dirfd;
     char folder[CONTROL_PATH_MAX - 32], name[32];
-    struct stat socket; /* the file, to know it by */
+    struct stat socket; /* device and inode of the file */
 };
 
 struct client {
@@ -56,7 +56,7 @@ struct control {
     uv_loop_t *loop;
     struct uvx_scope scope;
     uv_timer_t timer; /* runs while there are clients */
-    uv_timer_t look;  /* whether the socket is still there */
+    uv_timer_t look;  /* checks that the socket still exists */
     struct client *clients;
     int nclients;
     struct place *place; /* NULL: there is none */
@@ -331,23 +331,8 @@ static int bind_socket(struct place *p, struct err *e)
     return e && e->code ? e->code : -ENOENT;
 }
 
-static void on_look(uv_timer_t *t);
-
-static void on_folder(uv_fs_event_t *h, const char *file, int events, int status)
-{
-    struct place *p = container_of(h, struct place, watch);
-    struct control *c = p->control;
-    (void)events, (void)status;
-    size_t len = file ? strlen(file) : 0;
-    if (len > 5 && strcmp(file + len - 5, ".sock") == 0 && strcmp(file, p->name) != 0)
-        return; /* another job's */
-    if (p == c->place && !uv_is_active((uv_handle_t *)&c->look))
-        uv_timer_start(&c->look, on_look, LOOK_MS, 0);
-}
-
 static int open_place(struct control *c, struct err *e)
 {
-    char folder[40];
     struct place *p = xcalloc(1, sizeof(*p));
     p->control = c;
     int fd = bind_socket(p, e);
@@ -360,12 +345,6 @@ static int open_place(struct control *c, struct err *e)
     uvx_scope_init(&p->scope, c->loop);
     uv_pipe_init(c->loop, &p->listener, 0);
     uvx_own(&p->scope, &p->listener);
-    uv_fs_event_init(c->loop, &p->watch);
-    uvx_own(&p->scope, &p->watch);
-    /* The folder that we have, whatever its name leads to. Without a watch the socket stays where
-     * it is. */
-    snprintf(folder, sizeof(folder), "/proc/self/fd/%d", p->dirfd);
-    uv_fs_event_start(&p->watch, on_folder, folder, 0);
     /* A descriptor of ours that is a socket: this cannot fail but for want of memory. */
     int rc = uv_pipe_open(&p->listener, fd);
     if (rc < 0)
@@ -400,9 +379,8 @@ static void close_place(struct control *c)
     uvx_scope_close(&p->scope, on_place_closed, p);
 }
 
-/* A process that removes the folder has finished doing so by now. After a move, the socket is
- * checked once more, because the removal may still have been in progress, or the file system may
- * not report it. */
+/* A folder that is removed while this runs may take the new socket with it; the next look finds
+ * that out. */
 static void on_look(uv_timer_t *t)
 {
     struct control *c = container_of(t, struct control, look);
@@ -415,11 +393,11 @@ static void on_look(uv_timer_t *t)
     close_place(c);
     if (open_place(c, &e) < 0) {
         log_verbose("control socket: %s; dlaunchctl will not find this job any more", e.msg);
+        uv_timer_stop(t);
         return;
     }
     log_verbose("the control socket %s is gone; it is now %s/%s", path, c->place->folder,
                 c->place->name);
-    uv_timer_start(&c->look, on_look, LOOK_AGAIN_MS, 0);
 }
 
 int control_open(struct control **out, uv_loop_t *loop, const struct control_opts *opts,
@@ -440,6 +418,7 @@ int control_open(struct control **out, uv_loop_t *loop, const struct control_opt
     uvx_own(&c->scope, &c->timer);
     uv_timer_init(loop, &c->look);
     uvx_own(&c->scope, &c->look);
+    uv_timer_start(&c->look, on_look, LOOK_MS, LOOK_MS);
     *out = c;
     return 0;
 }

@@ -145,13 +145,12 @@ static int find(int nl, const struct question *q, uid_t *uid)
 
 int peer_uid(int fd, uid_t *uid)
 {
-    static _Thread_local int nl = -1;
     struct netaddr own = {.len = sizeof(own.ss)}, peer = {.len = sizeof(peer.ss)};
     struct question q;
     if (getsockname(fd, &own.sa, &own.len) < 0 || getpeername(fd, &peer.sa, &peer.len) < 0)
         return -errno;
-    if (nl < 0)
-        nl = fd_above_std(socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+    _cleanup_fd_ int nl =
+        fd_above_std(socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
     unmap(&own);
     unmap(&peer);
     make_question(&q, &own, &peer);

@@ -7,8 +7,7 @@
 /* fd: a connected TCP socket. 0 and *uid, the owner of the other end; -ENOENT: there is no such
  * socket in this network namespace (another host, another container, or gone already); another
  * negative errno: the kernel does not tell. The other end's owner is the one that connected, or
- * that accepted: before it has, there is none. Asks by a NETLINK_SOCK_DIAG socket that each thread
- * keeps open. */
+ * that accepted: before it has, there is none.*/
 int peer_uid(int fd, uid_t *uid);
 
 #endif

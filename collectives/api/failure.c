@@ -406,7 +406,7 @@ bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause)
         return false;
     cause.code = theirs;
     tell(c, &cause, OWN_VIEW, -1);
-    acceptor_greet(&c->job->acceptor);
+    acceptor_wake(&c->job->acceptor);
     return true;
 }
 

@@ -1,5 +1,6 @@
 #include "collectives/net/acceptor.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,34 +9,36 @@
 
 #include "core/clock.h"
 #include "core/fd.h"
+#include "core/peer_uid.h"
 
 enum {
-    PATIENCE_MS = 200,    /* with a stranger who says nothing while others wait for his place */
-    ARRIVALS_MAX = 65536, /* who wait for a communicator that is not made yet */
+    PATIENCE_MS = 200,    /* how long a silent peer keeps its slot while others wait for one */
+    ARRIVALS_MAX = 65536, /* data connections for communicators that do not exist yet */
+    ACCEPTS = 64,         /* in one call; poll() reports the rest again */
 };
 
-void acceptor_init(struct acceptor *l, const struct world *w)
+void acceptor_init(struct acceptor *a, const struct world *w)
 {
-    memset(l, 0, sizeof(*l));
-    pthread_mutex_init(&l->lock, NULL);
-    l->world = w;
-    for (int i = 0; i < LOBBY_STRANGERS; i++)
-        l->strangers[i].fd = -1;
+    memset(a, 0, sizeof(*a));
+    pthread_mutex_init(&a->lock, NULL);
+    a->world = w;
+    for (int i = 0; i < ACCEPTOR_PENDING; i++)
+        a->pending[i].fd = -1;
 }
 
-void acceptor_fini(struct acceptor *l)
+void acceptor_fini(struct acceptor *a)
 {
-    for (int i = 0; i < LOBBY_STRANGERS; i++)
-        close_fd(&l->strangers[i].fd);
-    for (size_t i = 0; i < l->narrivals; i++)
-        close_fd(&l->arrivals[i].fd);
-    free(l->arrivals);
-    pthread_mutex_destroy(&l->lock);
+    for (int i = 0; i < ACCEPTOR_PENDING; i++)
+        close_fd(&a->pending[i].fd);
+    for (size_t i = 0; i < a->narrivals; i++)
+        close_fd(&a->arrivals[i].fd);
+    free(a->arrivals);
+    pthread_mutex_destroy(&a->lock);
 }
 
-struct hello acceptor_hello(const struct acceptor *l, enum hello_kind kind, uint64_t comm, int to)
+struct hello acceptor_hello(const struct acceptor *a, enum hello_kind kind, uint64_t comm, int to)
 {
-    const struct world *w = l->world;
+    const struct world *w = a->world;
     return (struct hello){.magic = HELLO_MAGIC,
                           .version = HELLO_VERSION,
                           .kind = (uint16_t)kind,
@@ -48,226 +51,261 @@ struct hello acceptor_hello(const struct acceptor *l, enum hello_kind kind, uint
 }
 
 /* Whether the hello is from a rank of our world, to us. */
-static bool is_ours(const struct acceptor *l, const struct hello *h)
+static bool is_ours(const struct acceptor *a, const struct hello *h)
 {
-    const struct world *w = l->world;
+    const struct world *w = a->world;
     return h->magic == HELLO_MAGIC && h->version == HELLO_VERSION && h->epoch == w->epoch &&
            h->counter == w->counter && h->instance == w->instance && h->to == (uint32_t)w->rank &&
            h->from < (uint32_t)w->size && h->from != h->to && h->channel < CHANNELS;
 }
 
-/* -------------------------------------------------------------------------------------- guests */
+/* -------------------------------------------------------------------------------- subscribers */
 
-static void *grow(void *items, size_t *cap, size_t n, size_t item_bytes)
+static bool make_room(struct acceptor *a)
 {
-    if (n < *cap)
-        return items;
-    size_t want = *cap ? *cap * 2 : 16;
-    void *p = realloc(items, want * item_bytes);
-    if (p)
-        *cap = want;
-    return p;
+    size_t want = a->cap_arrivals ? a->cap_arrivals * 2 : 16;
+    if (a->narrivals < a->cap_arrivals)
+        return true;
+    struct arrival *p =
+        a->narrivals < ARRIVALS_MAX ? realloc(a->arrivals, want * sizeof(*p)) : NULL;
+    if (!p)
+        return false;
+    a->arrivals = p;
+    a->cap_arrivals = want;
+    return true;
 }
 
-void acceptor_expect(struct acceptor *l, struct acceptor_subscriber *g)
+void acceptor_expect(struct acceptor *a, struct acceptor_subscriber *s)
 {
-    pthread_mutex_lock(&l->lock);
-    g->next = l->guests;
-    l->guests = g;
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_lock(&a->lock);
+    s->next = a->subscribers;
+    a->subscribers = s;
+    pthread_mutex_unlock(&a->lock);
 }
 
-static void say_gone(const struct acceptor *l, struct arrival *a)
+static void answer_closed(const struct acceptor *a, struct arrival *from)
 {
-    struct hello h = acceptor_hello(l, HELLO_GONE, a->hello.comm, (int)a->hello.from);
-    (void)!send(a->fd, &h, sizeof(h), MSG_NOSIGNAL | MSG_DONTWAIT);
-    close_fd(&a->fd);
+    struct hello h = acceptor_hello(a, HELLO_GONE, from->hello.comm, (int)from->hello.from);
+    (void)!send(from->fd, &h, sizeof(h), MSG_NOSIGNAL | MSG_DONTWAIT);
+    close_fd(&from->fd);
 }
 
-void acceptor_forget(struct acceptor *l, struct acceptor_subscriber *g)
+void acceptor_forget(struct acceptor *a, struct acceptor_subscriber *s)
 {
-    pthread_mutex_lock(&l->lock);
-    for (struct acceptor_subscriber **at = &l->guests; *at; at = &(*at)->next) {
-        if (*at == g) {
-            *at = g->next;
+    pthread_mutex_lock(&a->lock);
+    for (struct acceptor_subscriber **at = &a->subscribers; *at; at = &(*at)->next) {
+        if (*at == s) {
+            *at = s->next;
             break;
         }
     }
-    l->gone[l->ngone++ % LOBBY_GONE] = g->comm;
+    a->closed[a->nclosed++ % ACCEPTOR_CLOSED] = s->comm;
     size_t kept = 0;
-    for (size_t i = 0; i < l->narrivals; i++) {
-        if (l->arrivals[i].hello.comm == g->comm)
-            say_gone(l, &l->arrivals[i]);
+    for (size_t i = 0; i < a->narrivals; i++) {
+        if (a->arrivals[i].hello.comm == s->comm)
+            answer_closed(a, &a->arrivals[i]);
         else
-            l->arrivals[kept++] = l->arrivals[i];
+            a->arrivals[kept++] = a->arrivals[i];
     }
-    l->narrivals = kept;
-    pthread_mutex_unlock(&l->lock);
+    a->narrivals = kept;
+    pthread_mutex_unlock(&a->lock);
 }
 
-static struct acceptor_subscriber *find_subscriber(const struct acceptor *l, uint64_t comm)
+static struct acceptor_subscriber *find_subscriber(const struct acceptor *a, uint64_t comm)
 {
-    struct acceptor_subscriber *g = l->guests;
-    while (g && g->comm != comm)
-        g = g->next;
-    return g;
+    struct acceptor_subscriber *s = a->subscribers;
+    while (s && s->comm != comm)
+        s = s->next;
+    return s;
 }
 
-static bool is_gone(const struct acceptor *l, uint64_t comm)
+static bool was_closed(const struct acceptor *a, uint64_t comm)
 {
-    size_t n = l->ngone < LOBBY_GONE ? l->ngone : LOBBY_GONE;
-    while (n && l->gone[n - 1] != comm)
+    size_t n = a->nclosed < ACCEPTOR_CLOSED ? a->nclosed : ACCEPTOR_CLOSED;
+    while (n && a->closed[n - 1] != comm)
         n--;
     return n;
 }
 
-/* ----------------------------------------------------------------------------------- strangers */
+/* ------------------------------------------------------------------------------- pending peers */
 
-/* A place for the next one: a free one, or that of the one who has kept silent longest. */
-static struct stranger *find_place(struct acceptor *l, uint64_t now)
+/* The hello of a data connection or of a probe is complete. */
+static void accept_hello(struct acceptor *a, struct pending_peer *p)
 {
-    struct stranger *oldest = &l->strangers[0];
-    for (int i = 0; i < LOBBY_STRANGERS; i++) {
-        struct stranger *s = &l->strangers[i];
-        if (s->fd < 0)
-            return s;
-        if (s->since_ns < oldest->since_ns)
-            oldest = s;
-    }
-    if (now - oldest->since_ns < PATIENCE_MS * 1000000u)
-        return NULL;
-    close_fd(&oldest->fd);
-    return oldest;
-}
-
-/* 1: one has come; 0: none. */
-static int accept_one(struct acceptor *l, struct err *e)
-{
-    uint64_t now = mono_ns();
-    struct stranger *s = find_place(l, now);
-    if (!s)
-        return 0;
-    s->fd = fd_above_std(accept4(l->world->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (s->fd < 0) {
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-            return err_sys(e, errno, "accept");
-        return errno == ECONNABORTED || errno == EINTR; /* that one is lost: look again */
-    }
-    s->since_ns = now;
-    s->have = 0;
-    return 1;
-}
-
-/* He has said for whom he comes. */
-static void receive(struct acceptor *l, struct stranger *s)
-{
-    struct arrival a = {.fd = take_fd(&s->fd), .hello = s->said.hello};
-    struct arrival *all = grow(l->arrivals, &l->cap_arrivals, l->narrivals, sizeof(*all));
-    if (all)
-        l->arrivals = all;
-    if (!find_subscriber(l, a.hello.comm) && is_gone(l, a.hello.comm))
-        say_gone(l, &a);
-    else if (a.hello.kind == HELLO_KNOCK)
-        close_fd(&a.fd);
-    else if (!all || l->narrivals >= ARRIVALS_MAX)
-        close_fd(&a.fd); /* he tries again */
+    struct arrival in = {.fd = take_fd(&p->fd), .hello = p->in.hello};
+    if (!find_subscriber(a, in.hello.comm) && was_closed(a, in.hello.comm))
+        answer_closed(a, &in);
+    else if (in.hello.kind == HELLO_KNOCK || !make_room(a))
+        close_fd(&in.fd); /* without room: the peer connects again */
     else
-        l->arrivals[l->narrivals++] = a;
+        a->arrivals[a->narrivals++] = in;
 }
 
-/* Reads what a stranger has to say; he has left his place when it is said, or when it was wrong. */
-static void hear(struct acceptor *l, struct stranger *s)
+/* Reads what a pending peer has sent; frees its slot when its hello is complete or invalid. */
+static void read_hello(struct acceptor *a, struct pending_peer *p)
 {
     for (;;) {
-        bool more = s->have >= sizeof(s->said.hello), asks = s->said.hello.kind == HELLO_ASK;
-        size_t want = sizeof(s->said.hello);
+        bool more = p->have >= sizeof(p->in.hello), asks = p->in.hello.kind == HELLO_ASK;
+        size_t want = sizeof(p->in.hello);
         if (more)
-            want += asks ? sizeof(s->said.ask) : sizeof(s->said.notice);
-        ssize_t n = recv(s->fd, (char *)&s->said + s->have, want - s->have, MSG_DONTWAIT);
+            want += asks ? sizeof(p->in.ask) : sizeof(p->in.notice);
+        assert(p->have < want);
+        ssize_t n = recv(p->fd, (char *)&p->in + p->have, want - p->have, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (n <= 0)
             break;
-        s->have += (size_t)n;
-        if (s->have < want)
+        p->have += (size_t)n;
+        if (p->have < want)
             continue;
         if (more) {
-            struct acceptor_subscriber *g = find_subscriber(l, s->said.hello.comm);
-            if (g && asks)
-                g->asked(g, (int)s->said.hello.from, &s->said.ask);
-            else if (g)
-                comm_stop_set(g->stop, (int)s->said.hello.from, &s->said.notice);
+            struct acceptor_subscriber *s = find_subscriber(a, p->in.hello.comm);
+            if (s && asks)
+                s->asked(s, (int)p->in.hello.from, &p->in.ask);
+            else if (s)
+                comm_stop_set(s->stop, (int)p->in.hello.from, &p->in.notice);
             break;
         }
-        if (!is_ours(l, &s->said.hello))
+        if (!is_ours(a, &p->in.hello))
             break;
-        if (s->said.hello.kind == HELLO_NOTICE || s->said.hello.kind == HELLO_ASK)
+        if (p->in.hello.kind == HELLO_NOTICE || p->in.hello.kind == HELLO_ASK)
             continue;
-        if (s->said.hello.kind == HELLO_DATA || s->said.hello.kind == HELLO_KNOCK)
-            receive(l, s);
+        if (p->in.hello.kind == HELLO_DATA || p->in.hello.kind == HELLO_KNOCK)
+            accept_hello(a, p);
         break;
     }
-    close_fd(&s->fd);
+    close_fd(&p->fd);
 }
 
-int acceptor_serve(struct acceptor *l, struct err *e)
+static void read_hellos(struct acceptor *a)
 {
-    int r = 0;
-    if (l->world->listen_fd < 0)
-        return 0;
-    pthread_mutex_lock(&l->lock);
-    do {
-        r = accept_one(l, e);
-        for (int i = 0; i < LOBBY_STRANGERS; i++) {
-            if (l->strangers[i].fd >= 0)
-                hear(l, &l->strangers[i]);
-        }
-    } while (r > 0);
-    pthread_mutex_unlock(&l->lock);
-    return r;
+    for (int i = 0; i < ACCEPTOR_PENDING; i++) {
+        if (a->pending[i].fd >= 0)
+            read_hello(a, &a->pending[i]);
+    }
 }
 
-bool acceptor_take(struct acceptor *l, uint64_t comm, enum channel channel, struct arrival *out)
+/* Pending peers; from == NULL: all of them, else those of that address that may belong to another
+ * user. */
+static int count_pending(const struct acceptor *a, const struct netaddr *from)
+{
+    int n = 0;
+    for (int i = 0; i < ACCEPTOR_PENDING; i++) {
+        const struct pending_peer *p = &a->pending[i];
+        n += p->fd >= 0 && (!from || (!p->own && netaddr_same_ip(&p->from, from)));
+    }
+    return n;
+}
+
+/* A slot for the next peer: a free one, or that of the oldest peer that may lose it; NULL: none. */
+static struct pending_peer *find_slot(struct acceptor *a, uint64_t now)
+{
+    struct pending_peer *oldest = NULL;
+    for (int i = 0; i < ACCEPTOR_PENDING; i++) {
+        struct pending_peer *p = &a->pending[i];
+        if (p->fd < 0)
+            return p;
+        bool may_lose = now - p->since_ns >= PATIENCE_MS * 1000000u ||
+                        (!p->own && count_pending(a, &p->from) >= ACCEPTOR_ADDRESS_MAX);
+        if (may_lose && (!oldest || p->since_ns < oldest->since_ns))
+            oldest = p;
+    }
+    return oldest;
+}
+
+/* Asks the kernel whose process the peer is. A peer on another host has no user here. */
+static bool is_other_user(struct pending_peer *p)
+{
+    uid_t uid;
+    if (peer_uid(p->fd, &uid) < 0)
+        return false;
+    p->own = uid == geteuid() || uid == 0;
+    return !p->own;
+}
+
+/* 1: the listening socket may have another connection; 0: it has not, or there is no slot. */
+static int accept_one(struct acceptor *a, struct err *e)
+{
+    uint64_t now = mono_ns();
+    int others = count_pending(a, NULL);
+    if (others == ACCEPTOR_PENDING)
+        read_hellos(a);
+    struct pending_peer *slot = find_slot(a, now);
+    if (!slot)
+        return 0;
+    struct pending_peer p = {.since_ns = now, .from.len = sizeof(p.from.ss)};
+    p.fd = fd_above_std(
+        accept4(a->world->listen_fd, &p.from.sa, &p.from.len, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (p.fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+            return err_sys(e, errno, "accept");
+        return errno == ECONNABORTED || errno == EINTR; /* that connection is lost: try the next */
+    }
+    if (others >= ACCEPTOR_ADDRESS_MAX && is_other_user(&p)) {
+        close_fd(&p.fd);
+        return 1;
+    }
+    close_fd(&slot->fd);
+    *slot = p;
+    read_hello(a, slot);
+    return 1;
+}
+
+int acceptor_serve(struct acceptor *a, struct err *e)
+{
+    int r = 1;
+    if (a->world->listen_fd < 0)
+        return 0;
+    pthread_mutex_lock(&a->lock);
+    read_hellos(a);
+    for (int i = 0; i < ACCEPTS && r > 0; i++)
+        r = accept_one(a, e);
+    pthread_mutex_unlock(&a->lock);
+    return r < 0 ? r : 0;
+}
+
+bool acceptor_take(struct acceptor *a, uint64_t comm, enum channel channel, struct arrival *out)
 {
     bool found = false;
-    pthread_mutex_lock(&l->lock);
-    for (size_t i = 0; i < l->narrivals && !found; i++) {
-        struct arrival *a = &l->arrivals[i];
-        if (a->hello.comm == comm && a->hello.channel == channel) {
-            *out = *a;
-            /* Those of one communicator stay in order. */
-            memmove(a, a + 1, (--l->narrivals - i) * sizeof(*a));
+    pthread_mutex_lock(&a->lock);
+    for (size_t i = 0; i < a->narrivals && !found; i++) {
+        struct arrival *in = &a->arrivals[i];
+        if (in->hello.comm == comm && in->hello.channel == channel) {
+            *out = *in;
+            /* The connections of one communicator stay in order. */
+            memmove(in, in + 1, (--a->narrivals - i) * sizeof(*in));
             found = true;
         }
     }
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_unlock(&a->lock);
     return found;
 }
 
 /* ------------------------------------------------------------------------------------- polling */
 
-size_t acceptor_poll(struct acceptor *l, struct pollfd *fds, int *timeout_ms)
+size_t acceptor_poll(struct acceptor *a, struct pollfd *fds, int *timeout_ms)
 {
     size_t n = 0;
-    if (l->world->listen_fd < 0)
+    if (a->world->listen_fd < 0)
         return 0;
-    pthread_mutex_lock(&l->lock);
-    for (int i = 0; i < LOBBY_STRANGERS; i++) {
-        if (l->strangers[i].fd >= 0)
-            fds[n++] = (struct pollfd){.fd = l->strangers[i].fd, .events = POLLIN};
+    pthread_mutex_lock(&a->lock);
+    for (int i = 0; i < ACCEPTOR_PENDING; i++) {
+        if (a->pending[i].fd >= 0)
+            fds[n++] = (struct pollfd){.fd = a->pending[i].fd, .events = POLLIN};
     }
-    pthread_mutex_unlock(&l->lock);
-    if (n < LOBBY_STRANGERS)
-        fds[n++] = (struct pollfd){.fd = l->world->listen_fd, .events = POLLIN};
+    bool has_slot = n < ACCEPTOR_PENDING || find_slot(a, mono_ns());
+    pthread_mutex_unlock(&a->lock);
+    if (has_slot)
+        fds[n++] = (struct pollfd){.fd = a->world->listen_fd, .events = POLLIN};
     else if (*timeout_ms > PATIENCE_MS)
         *timeout_ms = PATIENCE_MS;
     return n;
 }
 
-int acceptor_sleep(struct acceptor *l, const _Atomic uint32_t *stop, struct pollfd *fds, size_t n,
+int acceptor_sleep(struct acceptor *a, const _Atomic uint32_t *stop, struct pollfd *fds, size_t n,
                    int timeout_ms)
 {
-    struct segment_local *line = world_line(l->world);
+    struct segment_local *line = world_line(a->world);
     if (line)
         atomic_fetch_add(&line->polling, 1);
     int r = poll(fds, (nfds_t)n, stop && atomic_load(stop) ? 0 : timeout_ms);
@@ -276,12 +314,12 @@ int acceptor_sleep(struct acceptor *l, const _Atomic uint32_t *stop, struct poll
     return r;
 }
 
-void acceptor_greet(struct acceptor *l)
+void acceptor_wake(struct acceptor *a)
 {
     struct sockaddr_storage ss;
     socklen_t len = sizeof(ss);
-    if (l->world->listen_fd < 0 ||
-        getsockname(l->world->listen_fd, (struct sockaddr *)&ss, &len) < 0)
+    if (a->world->listen_fd < 0 ||
+        getsockname(a->world->listen_fd, (struct sockaddr *)&ss, &len) < 0)
         return;
     _cleanup_fd_ int fd = socket(ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0)

@@ -1,9 +1,15 @@
-/* acceptor.h: the door of a process: its one listening socket, which all its communicators share.
+/* acceptor.h: the listening socket of a process, which all its communicators share.
  *
- * Whoever connects introduces himself (net/wire.h). One who is not of this job and round is turned
- * away and disturbs nobody; one who brings a notice has it written into the communicator's stop
- * record; one who asks is heard by the communicator; one who comes for a communicator waits here
- * until that takes him in, even if it is not made yet: ranks make theirs at different times.
+ * A peer that connects sends a hello first (net/wire.h). The acceptor closes the connection of a
+ * peer of another job or round, writes a notice into the stop record of the communicator, passes a
+ * question on to the communicator, and keeps a data connection until its communicator takes it,
+ * even if that does not exist yet: ranks make theirs at different times.
+ *
+ * A peer is pending until its hello is complete. A process that opens connections and stays silent
+ * must not delay set-up: from ACCEPTOR_ADDRESS_MAX pending peers on, a peer on this host whose
+ * process belongs to another user is disconnected at once; and when all slots are in use, an
+ * address that has that many loses its oldest one. A rank that loses its connection in this way
+ * connects again after a few milliseconds.
  *
  * All functions may be called by any thread. None blocks. */
 #ifndef COLLECTIVES_NET_ACCEPTOR_H
@@ -22,21 +28,24 @@
 #include "core/err.h"
 
 enum {
-    LOBBY_STRANGERS = 16, /* who have not introduced themselves yet */
-    LOBBY_GONE = 1024,    /* communicators: a program may make one for each of its steps */
+    ACCEPTOR_PENDING = 16, /* slots for peers whose hello is not complete */
+    ACCEPTOR_ADDRESS_MAX = 4,
+    ACCEPTOR_CLOSED = 1024, /* communicators: a program may make one for each of its steps */
 };
 
-struct stranger {
-    int fd; /* -1: a free place */
+struct pending_peer {
+    int fd;   /* -1: the slot is free */
+    bool own; /* a process of this user on this host, as far as the acceptor has asked */
     uint64_t since_ns;
+    struct netaddr from;
     size_t have;
     struct {
         struct hello hello;
-        union { /* follows when the hello says so */
+        union { /* follows a hello of that kind */
             struct notice notice;
             struct ask ask;
         };
-    } said;
+    } in;
 };
 
 struct arrival {
@@ -49,47 +58,49 @@ struct acceptor_subscriber {
     struct acceptor_subscriber *next;
     uint64_t comm;
     struct comm_stop *stop; /* where notices for it are written */
-    /* Rank `from` of the world waits for this one, in that operation. Blocks never. */
-    void (*asked)(struct acceptor_subscriber *g, int from, const struct ask *ask);
+    /* Rank `from` of the world waits for this one, in that operation. Does not block. */
+    void (*asked)(struct acceptor_subscriber *s, int from, const struct ask *ask);
 };
 
 struct acceptor {
     pthread_mutex_t lock;
     const struct world *world; /* borrowed */
-    struct stranger strangers[LOBBY_STRANGERS];
+    struct pending_peer pending[ACCEPTOR_PENDING];
     struct arrival *arrivals;
     size_t narrivals, cap_arrivals;
-    struct acceptor_subscriber *guests;
-    uint64_t gone[LOBBY_GONE]; /* numbers of the last communicators that are no more */
-    size_t ngone;              /* so far */
+    struct acceptor_subscriber *subscribers;
+    uint64_t closed[ACCEPTOR_CLOSED]; /* numbers of the communicators that were closed last */
+    size_t nclosed;                   /* so far */
 };
 
-void acceptor_init(struct acceptor *l, const struct world *w);
-void acceptor_fini(struct acceptor *l);
+void acceptor_init(struct acceptor *a, const struct world *w);
+void acceptor_fini(struct acceptor *a);
 
-/* The subscriber is borrowed until acceptor_forget(), after which those who come for it are told
- * that it is gone, unless many others are by then. */
-void acceptor_expect(struct acceptor *l, struct acceptor_subscriber *g);
-void acceptor_forget(struct acceptor *l, struct acceptor_subscriber *g);
+/* The subscriber is borrowed until acceptor_forget(). Connections for it are then answered by
+ * HELLO_GONE, as long as its number is among the last ACCEPTOR_CLOSED ones. */
+void acceptor_expect(struct acceptor *a, struct acceptor_subscriber *s);
+void acceptor_forget(struct acceptor *a, struct acceptor_subscriber *s);
 
-/* Accepts, and hears those who have come. 0, or -errno with a text: out of sockets or memory. */
-int acceptor_serve(struct acceptor *l, struct err *e);
+/* Accepts connections and reads what pending peers have sent. 0, or -errno with a text: out of
+ * sockets or memory. */
+int acceptor_serve(struct acceptor *a, struct err *e);
 
-/* Somebody who has come for that channel of that communicator; his descriptor is the caller's. */
-bool acceptor_take(struct acceptor *l, uint64_t comm, enum channel channel, struct arrival *out);
-
-/* What to poll for; at most LOBBY_STRANGERS + 1 entries. Lowers *timeout_ms where a clock matters.
+/* The first data connection for that channel of that communicator; the caller owns its descriptor.
  */
-size_t acceptor_poll(struct acceptor *l, struct pollfd *fds, int *timeout_ms);
+bool acceptor_take(struct acceptor *a, uint64_t comm, enum channel channel, struct arrival *out);
 
-/* poll(), in which the launcher can wake this thread (segment_local.polling). Does not sleep when
- * *stop (NULL: there is none) is not 0. */
-int acceptor_sleep(struct acceptor *l, const _Atomic uint32_t *stop, struct pollfd *fds, size_t n,
+/* What to poll for; at most ACCEPTOR_PENDING + 1 entries. Lowers *timeout_ms while the listening
+ * socket must wait for a slot. */
+size_t acceptor_poll(struct acceptor *a, struct pollfd *fds, int *timeout_ms);
+
+/* poll(), in which the launcher can wake this thread (segment_local.polling). Returns at once when
+ * *stop is not 0; stop may be NULL. */
+int acceptor_sleep(struct acceptor *a, const _Atomic uint32_t *stop, struct pollfd *fds, size_t n,
                    int timeout_ms);
 
-/* Wakes those of this process who sleep in poll() with the acceptor's entries. */
-void acceptor_greet(struct acceptor *l);
+/* Wakes the threads of this process that poll the acceptor's entries. */
+void acceptor_wake(struct acceptor *a);
 
-struct hello acceptor_hello(const struct acceptor *l, enum hello_kind kind, uint64_t comm, int to);
+struct hello acceptor_hello(const struct acceptor *a, enum hello_kind kind, uint64_t comm, int to);
 
 #endif

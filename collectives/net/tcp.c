@@ -516,7 +516,7 @@ int tcp_new(struct transport **out, const struct tcp_opts *opts, struct err *e)
     size_t streams = (size_t)opts->size * (size_t)lanes;
     struct tcp *tcp = calloc(1, sizeof(*tcp));
     struct conn *conns = calloc(streams, sizeof(*conns));
-    struct pollfd *fds = calloc(2 * streams + LOBBY_STRANGERS + 1, sizeof(*fds));
+    struct pollfd *fds = calloc(2 * streams + ACCEPTOR_PENDING + 1, sizeof(*fds));
     if (!tcp || !conns || !fds) {
         free(tcp);
         free(conns);

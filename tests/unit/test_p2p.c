@@ -375,7 +375,7 @@ START_TEST(who_comes_for_one_that_is_gone_is_told)
     ssize_t n = 0;
     double end = (double)mono_ns() * 1e-9 + test_seconds(20);
     make_hands(hands, members);
-    for (uint64_t i = 0; i < LOBBY_GONE + (uint64_t)_i; i++)
+    for (uint64_t i = 0; i < ACCEPTOR_CLOSED + (uint64_t)_i; i++)
         acceptor_forget(&hands[1].acceptor, &(struct acceptor_subscriber){.comm = 7 + i});
     while (n == 0 && !acceptor_take(&hands[1].acceptor, 7, CHANNEL_P2P, &late)) {
         n = hands[0].t->ops->send(hands[0].t, 1, &(struct iovec){&word, 1}, 1, &e);

@@ -135,7 +135,7 @@ static void accept_hello(struct acceptor *a, struct pending_peer *p)
     struct arrival in = {.fd = take_fd(&p->fd), .hello = p->in.hello};
     if (!find_subscriber(a, in.hello.comm) && was_closed(a, in.hello.comm))
         answer_closed(a, &in);
-    else if (in.hello.kind == HELLO_KNOCK || !make_room(a))
+    else if (in.hello.kind == HELLO_PROBE || !make_room(a))
         close_fd(&in.fd); /* without room: the peer connects again */
     else
         a->arrivals[a->narrivals++] = in;
@@ -170,7 +170,7 @@ static void read_hello(struct acceptor *a, struct pending_peer *p)
             break;
         if (p->in.hello.kind == HELLO_NOTICE || p->in.hello.kind == HELLO_ASK)
             continue;
-        if (p->in.hello.kind == HELLO_DATA || p->in.hello.kind == HELLO_KNOCK)
+        if (p->in.hello.kind == HELLO_DATA || p->in.hello.kind == HELLO_PROBE)
             accept_hello(a, p);
         break;
     }

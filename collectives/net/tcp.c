@@ -1,5 +1,6 @@
 #include "collectives/net/tcp.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -16,20 +17,20 @@
 
 enum {
     RETRY_MS = 5,    /* before a connection that ended early is tried again */
-    AWAITED_MS = 1,  /* another thread may let in whom this one waits for */
-    KNOCK_MS = 1000, /* at the door of one who has not come, and again after his answer */
+    AWAITED_MS = 1,  /* another thread may accept the connection that this one waits for */
+    PROBE_MS = 1000, /* before a peer that has not connected is probed, and probed again */
 };
 
-enum state { TCP_NONE, TCP_CONNECTING, TCP_GREETED, TCP_OPEN, TCP_GONE };
+enum state { TCP_NONE, TCP_CONNECTING, TCP_GREETED, TCP_OPEN, TCP_CLOSED, TCP_STATES };
 
 struct conn {
     int fd; /* -1 unless CONNECTING, GREETED or OPEN */
     enum state state;
-    bool knock;          /* CONNECTING, GREETED: only to see whether he is there */
-    bool refused;        /* the last knock */
+    bool probe;          /* CONNECTING, GREETED: only to see whether the peer's process lives */
+    bool refused;        /* the last probe */
     uint64_t retry_ns;   /* NONE: not before */
-    uint64_t knock_ns;   /* NONE, while he is waited for: not before */
-    struct hello answer; /* GREETED: what has come of it */
+    uint64_t probe_ns;   /* NONE, while the peer must connect: not before */
+    struct hello answer; /* GREETED: the first `have` bytes of it */
     uint32_t have;
 };
 
@@ -56,13 +57,32 @@ static int lane_of(const struct tcp *tcp, int stream)
     return stream / tcp->base.size;
 }
 
+/* The only place where a connection changes its state. */
+static void move_to(struct conn *c, enum state to)
+{
+#define TO(state) (1u << TCP_##state)
+    static const unsigned next[TCP_STATES] = {
+        [TCP_NONE] = TO(NONE) | TO(CONNECTING) | TO(OPEN) | TO(CLOSED),
+        [TCP_CONNECTING] = TO(NONE) | TO(GREETED) | TO(OPEN) | TO(CLOSED),
+        [TCP_GREETED] = TO(NONE) | TO(OPEN) | TO(CLOSED),
+        [TCP_OPEN] = TO(CLOSED),
+        [TCP_CLOSED] = TO(CLOSED),
+    };
+#undef TO
+    assert(next[c->state] >> to & 1);
+    assert((c->fd >= 0) == (to == TCP_CONNECTING || to == TCP_GREETED || to == TCP_OPEN));
+    c->state = to;
+    if (to != TCP_CONNECTING && to != TCP_GREETED)
+        c->probe = false;
+}
+
 /* Whether this rank may connect; it does when it has something to send, or TCP_LOWER. */
 static bool may_connect(const struct tcp *tcp, int stream)
 {
     return tcp->o.rule == TCP_SENDER || tcp->o.rank < peer_of(tcp, stream);
 }
 
-static bool may_be_visited(const struct tcp *tcp, int stream)
+static bool may_accept(const struct tcp *tcp, int stream)
 {
     return tcp->o.rule == TCP_SENDER || tcp->o.rank > peer_of(tcp, stream);
 }
@@ -75,7 +95,7 @@ static int address(const struct tcp *tcp, int peer, struct netaddr *to, struct e
 /* ---------------------------------------------------------------------------------- connecting */
 
 /* A host's default that paces its connections (bbr) costs most of the speed between processes that
- * run close together. What replaces it is tried in turn: not everybody may have cubic. */
+ * run close together. Its replacements are tried in turn: not every host permits cubic. */
 static void choose_congestion(int fd, const char *wanted)
 {
     static const char *const unpaced[] = {"cubic", "reno"};
@@ -98,7 +118,7 @@ int tcp_try_congestion(const char *name)
 {
     _cleanup_fd_ int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
-        return 0; /* connections will say why */
+        return 0; /* connections will report why */
     return setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) < 0 ? -errno
                                                                                           : 0;
 }
@@ -109,7 +129,7 @@ static void tune(const struct tcp *tcp, int fd)
         int level, name, value;
     } options[] = {
         {IPPROTO_TCP, TCP_NODELAY, 1},
-        /* A host that has vanished says nothing. Only silence counts, not a peer that computes. */
+        /* To detect a host that has vanished. The kernel of a peer that computes answers. */
         {SOL_SOCKET, SO_KEEPALIVE, 1},
         {IPPROTO_TCP, TCP_KEEPIDLE, 10},
         {IPPROTO_TCP, TCP_KEEPINTVL, 5},
@@ -123,36 +143,36 @@ static void tune(const struct tcp *tcp, int fd)
 static void drop(struct tcp *tcp, int stream)
 {
     close_fd(&tcp->conns[stream].fd);
-    tcp->conns[stream].state = TCP_GONE;
-    tcp->conns[stream].knock = false;
+    move_to(&tcp->conns[stream], TCP_CLOSED);
 }
 
 static int try_later(struct conn *c)
 {
     close_fd(&c->fd);
-    c->state = TCP_NONE;
-    if (c->knock)
-        c->knock_ns = mono_ns() + KNOCK_MS * 1000000ull;
+    if (c->probe)
+        c->probe_ns = mono_ns() + PROBE_MS * 1000000ull;
     else
         c->retry_ns = mono_ns() + RETRY_MS * 1000000u;
-    c->knock = false;
+    move_to(c, TCP_NONE);
     return 0;
 }
 
-/* What he has sent before his end may still be on its way: two refusals are a proof, one is none.
- * Not to be reached is no proof: it is he who connects. */
-static bool is_proof(struct conn *c, int errnum)
+/* Whether a failed connect() proves that the peer's process has ended. For a probe it takes two
+ * refusals in a row, a second apart: after one, a connection that the peer made before it ended,
+ * with data, may still be on its way. A probe that does not reach the peer proves nothing, for it
+ * is the peer that must connect. */
+static bool proves_end(struct conn *c, int errnum)
 {
     bool again = c->refused;
     c->refused = errnum == ECONNREFUSED;
-    return !c->knock || (c->refused && again);
+    return !c->probe || (c->refused && again);
 }
 
 static int connect_failed(struct tcp *tcp, int stream, int errnum, struct err *e)
 {
     struct netaddr to;
     char where[ADDR_STRLEN + 8];
-    if (errnum == ECONNRESET || !is_proof(&tcp->conns[stream], errnum))
+    if (errnum == ECONNRESET || !proves_end(&tcp->conns[stream], errnum))
         return try_later(&tcp->conns[stream]);
     drop(tcp, stream);
     if (errnum == ECONNREFUSED)
@@ -161,10 +181,10 @@ static int connect_failed(struct tcp *tcp, int stream, int errnum, struct err *e
     if (r == 0)
         r = err_sys(e, errnum, "cannot connect to rank %d at %s", peer_of(tcp, stream),
                     netaddr_format(&to, where, sizeof(where)));
-    return r == -ETIMEDOUT ? -EHOSTUNREACH : r; /* it is not the operation whose time is over */
+    return r == -ETIMEDOUT ? -EHOSTUNREACH : r; /* the operation has not timed out */
 }
 
-/* Those who come need descriptors, too, and so does the program. */
+/* Accepted connections and the program need descriptors, too. */
 static bool is_scarce(int fd)
 {
     struct rlimit most;
@@ -180,11 +200,11 @@ static int start_connect(struct tcp *tcp, int stream, struct err *e)
         return r;
     c->fd = fd_above_std(socket(to.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (c->fd < 0)
-        return c->knock ? try_later(c) : err_sys(e, errno, "socket");
-    if (c->knock && is_scarce(c->fd))
+        return c->probe ? try_later(c) : err_sys(e, errno, "socket");
+    if (c->probe && is_scarce(c->fd))
         return try_later(c);
     tune(tcp, c->fd);
-    c->state = TCP_CONNECTING;
+    move_to(c, TCP_CONNECTING);
     if (connect(c->fd, &to.sa, to.len) < 0 && errno != EINPROGRESS && errno != EINTR)
         return connect_failed(tcp, stream, errno, e);
     return 0;
@@ -213,16 +233,16 @@ static int finish_connect(struct tcp *tcp, int stream, struct err *e)
         return connect_failed(tcp, stream, errnum, e);
     /* A new connection takes its first few bytes whole, or it is broken. */
     struct hello h = make_hello(tcp, stream, lane_of(tcp, stream));
-    h.kind = c->knock ? HELLO_KNOCK : HELLO_DATA;
+    h.kind = c->probe ? HELLO_PROBE : HELLO_DATA;
     if (send(c->fd, &h, sizeof(h), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(h))
         return try_later(c);
-    c->state = TCP_GREETED;
+    move_to(c, TCP_GREETED);
     c->refused = false;
     c->have = 0;
     return 0;
 }
 
-/* What has answered is the rank that we want, in our job; it may say that it has left. */
+/* Whether the answer is from the rank that was called, in this job. */
 static bool answer_fits(const struct tcp *tcp, int stream, const struct hello *a)
 {
     struct hello want = make_hello(tcp, stream, lane_of(tcp, stream));
@@ -231,7 +251,7 @@ static bool answer_fits(const struct tcp *tcp, int stream, const struct hello *a
            a->to == want.from && a->from == want.to;
 }
 
-static int hear_answer(struct tcp *tcp, int stream, struct err *e)
+static int read_answer(struct tcp *tcp, int stream, struct err *e)
 {
     struct conn *c = &tcp->conns[stream];
     int peer = peer_of(tcp, stream);
@@ -256,13 +276,12 @@ static int hear_answer(struct tcp *tcp, int stream, struct err *e)
         drop(tcp, stream);
         return err_set(e, -EPIPE, "it has left the communicator");
     }
-    c->state = TCP_OPEN;
-    /* Whoever has crossed it is here by now, and need not stay. */
-    return may_be_visited(tcp, stream) ? tcp_admit(&tcp->base, e) : 0;
+    move_to(c, TCP_OPEN);
+    /* A connection of the peer that crossed this one has arrived by now; it is closed there. */
+    return may_accept(tcp, stream) ? tcp_admit(&tcp->base, e) : 0;
 }
 
-/* --------------------------------------------------------------------------------- being visited
- */
+/* ----------------------------------------------------------------------------------- accepting */
 
 static int find_rank(const struct tcp *tcp, int world_rank)
 {
@@ -276,19 +295,19 @@ static int find_rank(const struct tcp *tcp, int world_rank)
     return -1;
 }
 
-/* Whoever has not said hello himself lets the other in, and gives up what he has begun; of two
- * hellos that cross the lower rank's counts, for both. */
-static bool is_welcome(const struct tcp *tcp, int stream)
+/* Whether a connection of the peer replaces this rank's own attempt. It does until this rank has
+ * sent its hello; of two hellos that cross, both ends keep the connection of the lower rank. */
+static bool may_adopt(const struct tcp *tcp, int stream)
 {
     enum state state = tcp->conns[stream].state;
-    return may_be_visited(tcp, stream) &&
+    return may_accept(tcp, stream) &&
            (state == TCP_NONE || state == TCP_CONNECTING ||
             (state == TCP_GREETED &&
-             (tcp->conns[stream].knock || peer_of(tcp, stream) < tcp->o.rank)));
+             (tcp->conns[stream].probe || peer_of(tcp, stream) < tcp->o.rank)));
 }
 
-/* Whoever waits for our answer has not closed. Of a world that is being made: he may try again, and
- * has the same number then. */
+/* Whether the peer has closed its connection. While the world is being made a rank may fail and
+ * start over with the same number; this is then a connection of its first attempt. */
 static bool has_given_up(int fd)
 {
     char none;
@@ -301,7 +320,7 @@ static void adopt(struct tcp *tcp, struct arrival *a)
     _cleanup_fd_ int fd = take_fd(&a->fd);
     int peer = find_rank(tcp, (int)a->hello.from);
     int stream = a->hello.lane * tcp->base.size + peer;
-    if (peer < 0 || a->hello.lane >= tcp->base.lanes || !is_welcome(tcp, stream))
+    if (peer < 0 || a->hello.lane >= tcp->base.lanes || !may_adopt(tcp, stream))
         return;
     struct hello h = make_hello(tcp, stream, a->hello.lane);
     if (tcp->o.comm == 0 && has_given_up(fd))
@@ -311,8 +330,7 @@ static void adopt(struct tcp *tcp, struct arrival *a)
     tune(tcp, fd);
     close_fd(&tcp->conns[stream].fd);
     tcp->conns[stream].fd = take_fd(&fd);
-    tcp->conns[stream].state = TCP_OPEN;
-    tcp->conns[stream].knock = false;
+    move_to(&tcp->conns[stream], TCP_OPEN);
 }
 
 int tcp_admit(struct transport *t, struct err *e)
@@ -325,44 +343,36 @@ int tcp_admit(struct transport *t, struct err *e)
     return r;
 }
 
-/* From NONE: connects, or knocks at the door of one who should have come. */
+/* From NONE: connects, or probes a peer that must connect and has not. */
 static int begin(struct tcp *tcp, int stream, bool connects, struct err *e)
 {
     struct conn *c = &tcp->conns[stream];
     uint64_t now = mono_ns();
-    if (!connects && !c->knock_ns)
-        c->knock_ns = now + KNOCK_MS * 1000000ull;
-    if (now < c->retry_ns || (!connects && now < c->knock_ns))
+    if (!connects && !c->probe_ns)
+        c->probe_ns = now + PROBE_MS * 1000000ull;
+    if (now < c->retry_ns || (!connects && now < c->probe_ns))
         return 0;
-    c->knock = !connects;
+    c->probe = !connects;
     return start_connect(tcp, stream, e);
 }
 
-static void stop_knocking(struct conn *c)
-{
-    close_fd(&c->fd);
-    c->state = TCP_NONE;
-    c->knock = false;
-    c->knock_ns = mono_ns() + KNOCK_MS * 1000000ull;
-}
-
-/* 1: open. 0: not yet; it has been taken as far as it goes without blocking. -EPIPE: gone; another
- * -errno with a text: cannot be made. */
+/* 1: open. 0: not yet; the connection has been advanced as far as possible without blocking.
+ * -EPIPE: the peer has closed it; another -errno with a text: cannot be made. */
 static int connected(struct tcp *tcp, int stream, bool sends, struct err *e)
 {
     struct conn *c = &tcp->conns[stream];
     bool connects = may_connect(tcp, stream) && (sends || tcp->o.rule == TCP_LOWER);
     int r = 0;
-    if (c->state != TCP_OPEN && c->state != TCP_GONE && may_be_visited(tcp, stream))
+    if (c->state != TCP_OPEN && c->state != TCP_CLOSED && may_accept(tcp, stream))
         r = tcp_admit(&tcp->base, e);
     if (r < 0)
         return r;
-    if (c->knock && connects)
-        stop_knocking(c);
+    if (c->probe && connects)
+        try_later(c);
     switch (c->state) {
     case TCP_OPEN:
         return 1;
-    case TCP_GONE:
+    case TCP_CLOSED:
         return err_set(e, -EPIPE, "it has closed the connection");
     case TCP_NONE:
         r = begin(tcp, stream, connects, e);
@@ -371,7 +381,9 @@ static int connected(struct tcp *tcp, int stream, bool sends, struct err *e)
         r = finish_connect(tcp, stream, e);
         break;
     case TCP_GREETED:
-        r = hear_answer(tcp, stream, e);
+        r = read_answer(tcp, stream, e);
+        break;
+    case TCP_STATES:
         break;
     }
     return r < 0 ? r : c->state == TCP_OPEN;
@@ -385,7 +397,7 @@ int tcp_open_fd(struct transport *t, int stream)
 
 /* --------------------------------------------------------------------------------------- moving */
 
-/* An error of an established connection: what it was matters little, the peer is out of reach. */
+/* An error of an established connection. Whatever it is, the peer cannot be reached. */
 static ssize_t io_error(struct tcp *tcp, int stream, int errnum, struct err *e)
 {
     if (errnum == EAGAIN || errnum == EWOULDBLOCK || errnum == EINTR)
@@ -443,7 +455,7 @@ static size_t poll_conn(struct tcp *tcp, int stream, short events, struct pollfd
                         int *timeout_ms)
 {
     struct conn *c = &tcp->conns[stream];
-    if (c->knock)
+    if (c->probe)
         at_most(timeout_ms, AWAITED_MS);
     switch (c->state) {
     case TCP_CONNECTING:
@@ -455,9 +467,10 @@ static size_t poll_conn(struct tcp *tcp, int stream, short events, struct pollfd
     case TCP_OPEN:
         break;
     case TCP_NONE:
-        at_most(timeout_ms, may_be_visited(tcp, stream) ? AWAITED_MS : RETRY_MS);
+        at_most(timeout_ms, may_accept(tcp, stream) ? AWAITED_MS : RETRY_MS);
         return 0;
-    case TCP_GONE:
+    case TCP_CLOSED:
+    case TCP_STATES:
         *timeout_ms = 0;
         return 0;
     }
@@ -480,8 +493,7 @@ static int tcp_wait(struct transport *t, const struct transport_want *wants, siz
     return tcp_admit(t, e);
 }
 
-/* --------------------------------------------------------------------------------------- the end
- */
+/* ------------------------------------------------------------------------------------- closing */
 
 static void tcp_close(struct transport *t)
 {

@@ -1,20 +1,20 @@
 /* tcp.h: the transport over TCP, for one channel of one communicator.
  *
- * Connections are made when first used; both ends introduce themselves (net/wire.h) before the
- * first frame. Each carries bytes both ways. Who connects:
- *   TCP_LOWER    the lower rank, so that two never cross
- *   TCP_SENDER   whoever sends first. There is one lane. Of two whose hellos cross the lower rank's
- *                stays: he turns the other away, who gives up his own when the lower one's comes
+ * A connection is made when it is first used; both ends send a hello (net/wire.h) before the first
+ * frame. It carries bytes both ways. Which end connects:
+ *   TCP_LOWER    the lower rank, so that two connections never cross
+ *   TCP_SENDER   the rank that sends first. There is one lane. When two connections cross, both
+ *                ends keep that of the lower rank
  *
- *   who connects    NONE -> CONNECTING (connect, then hello) -> GREETED (answer awaited) -> OPEN
- *   the other       NONE -> OPEN, when the lobby has him; TCP_SENDER: also CONNECTING -> OPEN, and
- *                   GREETED -> OPEN when he is lower
- *   both            any -> GONE, when it is closed; there is no second connection
+ *   connecting end   NONE -> CONNECTING (connect, then hello) -> GREETED (awaits the answer) ->
+ * OPEN accepting end    NONE -> OPEN, when the acceptor has the connection; with TCP_SENDER also
+ *                    CONNECTING -> OPEN, and GREETED -> OPEN when the peer is the lower rank
+ *   both             CONNECTING, GREETED -> NONE, when the attempt ended early: tried again later
+ *                    any -> CLOSED; a second connection is not made
  *
- * A connection that ends before it was OPEN is tried again a little later. A refused one means that
- * its process is gone: its socket listened before anybody learnt of the address. So who has waited
- * for a second to be connected to knocks: a connection that carries nothing, to see whether the
- * other one is there. While he computes it waits at his door; he lets go of it when he looks. */
+ * A refused connection means that the peer's process has ended, for its socket listened before
+ * anybody could read its address. So a rank that has waited for a second for a peer to connect
+ * probes it: by a connection that carries nothing and that the peer closes when it next looks. */
 #ifndef COLLECTIVES_NET_TCP_H
 #define COLLECTIVES_NET_TCP_H
 
@@ -31,15 +31,15 @@ struct tcp_opts {
     uint64_t comm;             /* its number */
     enum channel channel;
     enum tcp_rule rule;
-    int rank, size;                    /* in the communicator */
-    const int *world_ranks;            /* of each of its ranks */
-    int lanes;                         /* TCP_LOWER: connections between two ranks */
-    const char *congestion;            /* TCP_CONGESTION; "": as tcp_tune() thinks best */
-    const _Atomic uint32_t *stop_word; /* not 0: there is nothing to wait for; NULL: none */
+    int rank, size;         /* in the communicator */
+    const int *world_ranks; /* of each of its ranks */
+    int lanes;              /* TCP_LOWER: connections between two ranks */
+    const char *congestion; /* TCP_CONGESTION; "": cubic or reno where the host's is bbr */
+    const _Atomic uint32_t *stop_word; /* not 0: waits end at once; NULL: none */
 };
 
-/* Whether connections of this process may have this congestion control: 0, or what setsockopt()
- * says: -ENOENT, the host has none of that name; -EPERM, it is for the privileged. */
+/* Whether connections of this process may use this congestion control: 0, or the error of
+ * setsockopt(): -ENOENT, the host has none of that name; -EPERM, it is for privileged users. */
 int tcp_try_congestion(const char *name);
 
 /* Opens nothing yet. 0 or -ENOMEM. */
@@ -48,11 +48,11 @@ int tcp_new(struct transport **out, const struct tcp_opts *opts, struct err *e);
 /* The connection of the stream is open: its descriptor, borrowed; else -1. */
 int tcp_open_fd(struct transport *t, int stream);
 
-/* Takes in those who have come. 0 or -errno with a text. */
+/* Adopts the connections that the acceptor has for this transport. 0 or -errno with a text. */
 int tcp_admit(struct transport *t, struct err *e);
 
-/* Tells ranks of the communicator why this one gives up, over connections of their own, within some
- * milliseconds. told[i] != 0: rank i knows. At most TCP_NOTICE_RANKS. */
+/* Reports to ranks of the communicator why this one gives up, over new connections, within
+ * TCP_NOTICE_MS. Skips the ranks with told[i] != 0. At most TCP_NOTICE_RANKS. */
 enum { TCP_NOTICE_MS = 50, TCP_NOTICE_RANKS = 256 };
 void tcp_send_notices(const struct tcp_opts *to, const struct notice *why, const char *told);
 

@@ -1,5 +1,5 @@
-/* tcp_notice.c: tells other ranks that this one gives up, or in which operation it waits for them.
- */
+/* tcp_notice.c: notices (this rank gives up) and questions (in which operation this rank waits for
+ * another) to other ranks, each over a connection of its own. */
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -10,85 +10,86 @@
 
 enum { BATCH = 32 };
 
-struct p2p_thread {
+struct delivery {
     int fd, to; /* a rank of the world */
 };
 
-static void set_out(const struct world *w, struct p2p_thread *k, int to)
+static void open_connection(const struct world *w, struct delivery *d, int to)
 {
     struct netaddr a;
-    k->fd = -1;
-    k->to = to;
+    d->fd = -1;
+    d->to = to;
     if (world_addr(w, to, &a, NULL) < 0)
         return;
-    k->fd = fd_above_std(socket(a.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (k->fd >= 0 && connect(k->fd, &a.sa, a.len) < 0 && errno != EINPROGRESS)
-        close_fd(&k->fd);
+    d->fd = fd_above_std(socket(a.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (d->fd >= 0 && connect(d->fd, &a.sa, a.len) < 0 && errno != EINPROGRESS)
+        close_fd(&d->fd);
 }
 
-struct letter {
+struct message {
     enum hello_kind kind;
-    const void *text;
+    const void *body;
     size_t len;
 };
 
-static void deliver(const struct tcp_opts *o, struct p2p_thread *k, const struct letter *l)
+static void deliver(const struct tcp_opts *o, struct delivery *d, const struct message *m)
 {
-    struct hello h = acceptor_hello(o->acceptor, l->kind, o->comm, k->to);
-    struct iovec iov[2] = {{&h, sizeof(h)}, {(void *)l->text, l->len}};
-    struct msghdr m = {.msg_iov = iov, .msg_iovlen = 2};
-    /* A new connection takes it whole; the peer hears it from others if this one is broken. */
-    (void)!sendmsg(k->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-    close_fd(&k->fd);
+    struct hello h = acceptor_hello(o->acceptor, m->kind, o->comm, d->to);
+    struct iovec iov[2] = {{&h, sizeof(h)}, {(void *)m->body, m->len}};
+    struct msghdr out = {.msg_iov = iov, .msg_iovlen = 2};
+    /* The buffer of a new connection takes it whole. If the connection is broken, other ranks
+     * report the failure to this peer. */
+    (void)!sendmsg(d->fd, &out, MSG_NOSIGNAL | MSG_DONTWAIT);
+    close_fd(&d->fd);
 }
 
-/* Until all have been delivered, or time is up. */
-static void send_batch(const struct tcp_opts *o, struct p2p_thread *k, int n,
-                       const struct letter *l, uint64_t end_ns)
+/* Returns when all have been delivered, or at end_ns. */
+static void send_batch(const struct tcp_opts *o, struct delivery *d, int n, const struct message *m,
+                       uint64_t end_ns)
 {
     for (;;) {
         struct pollfd fds[BATCH];
         uint64_t now = mono_ns();
         int open = 0;
         for (int i = 0; i < n; i++) {
-            fds[i] = (struct pollfd){.fd = k[i].fd, .events = POLLOUT};
-            open += k[i].fd >= 0;
+            fds[i] = (struct pollfd){.fd = d[i].fd, .events = POLLOUT};
+            open += d[i].fd >= 0;
         }
         if (!open || now >= end_ns)
             break;
         if (poll(fds, (nfds_t)n, (int)((end_ns - now) / 1000000) + 1) < 0 && errno != EINTR)
             break;
         for (int i = 0; i < n; i++) {
-            if (k[i].fd >= 0 && fds[i].revents)
-                deliver(o, &k[i], l);
+            if (d[i].fd >= 0 && fds[i].revents)
+                deliver(o, &d[i], m);
         }
     }
     for (int i = 0; i < n; i++)
-        close_fd(&k[i].fd);
+        close_fd(&d[i].fd);
 }
 
 void tcp_send_notices(const struct tcp_opts *o, const struct notice *why, const char *told)
 {
-    const struct letter l = {HELLO_NOTICE, why, sizeof(*why)};
+    const struct message m = {HELLO_NOTICE, why, sizeof(*why)};
     uint64_t end_ns = mono_ns() + TCP_NOTICE_MS * 1000000u;
     int sent = 0;
     for (int next = 0; next < o->size && sent < TCP_NOTICE_RANKS;) {
-        struct p2p_thread batch[BATCH];
+        struct delivery batch[BATCH];
         int n = 0;
         for (; next < o->size && n < BATCH; next++) {
             if (next != o->rank && !told[next])
-                set_out(o->acceptor->world, &batch[n++], o->world_ranks[next]);
+                open_connection(o->acceptor->world, &batch[n++], o->world_ranks[next]);
         }
-        send_batch(o, batch, n, &l, end_ns);
+        send_batch(o, batch, n, &m, end_ns);
         sent += n;
     }
 }
 
 void tcp_send_asks(const struct tcp_opts *o, const struct ask *ask, const int *ranks, int n)
 {
-    const struct letter l = {HELLO_ASK, ask, sizeof(*ask)};
-    struct p2p_thread batch[BATCH];
+    const struct message m = {HELLO_ASK, ask, sizeof(*ask)};
+    struct delivery batch[BATCH];
     for (int i = 0; i < n; i++)
-        set_out(o->acceptor->world, &batch[i], o->world_ranks[ranks[i]]);
-    send_batch(o, batch, n, &l, mono_ns() + TCP_NOTICE_MS * 1000000u);
+        open_connection(o->acceptor->world, &batch[i], o->world_ranks[ranks[i]]);
+    send_batch(o, batch, n, &m, mono_ns() + TCP_NOTICE_MS * 1000000u);
 }

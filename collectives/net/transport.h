@@ -40,8 +40,8 @@ struct transport_ops {
     int (*peek)(struct transport *t, int stream, void *p, size_t len);
 
     /* Sleeps until one of the wants (at most one each way per stream) may be granted, somebody has
-     * knocked at the job's listening socket, or timeout_ms are over; may return early. 0 or -errno
-     * with a text. */
+     * connected to the job's listening socket, or timeout_ms are over; may return early. 0 or
+     * -errno with a text. */
     int (*wait)(struct transport *t, const struct transport_want *wants, size_t n, int timeout_ms,
                 struct err *e);
 

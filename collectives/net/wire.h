@@ -1,14 +1,15 @@
-/* wire.h: what ranks say to each other on their data connections, in the byte order of the machine
- * (the hello's magic tells another one).
+/* wire.h: the messages of ranks on their data connections, in the byte order of the machine (the
+ * hello's magic detects another one).
  *
- * A connection opens with a hello each way: the one who connected first, then, when that was right,
- * the other. It belongs to the two ranks of one communicator from then on, and carries frames: a
- * header, zeros up to FRAME_DISTANCE when what follows is long, and `len` bytes. A hello of kind
- * HELLO_NOTICE is followed by a notice instead of an answer, and then the end. HELLO_KNOCK is from
- * one who waits to be connected to: it is answered by the end of the connection, too. HELLO_ASK is
- * from one who has waited for long, is followed by the operation in which he does, and is answered
- * in the same way: whoever has called another one knows now. HELLO_GONE is an answer: that
- * communicator is no more. */
+ * A connection opens with a hello each way: the connecting end sends first, the other answers a
+ * valid hello. Then the connection belongs to the two ranks of one communicator and carries frames:
+ * a header, zeros up to FRAME_DISTANCE when the message is long, and `len` bytes. Hellos that are
+ * not answered by another one:
+ *   HELLO_NOTICE   followed by a notice; then the sender closes
+ *   HELLO_PROBE    from a rank that waits for the peer to connect; the peer closes
+ *   HELLO_ASK      followed by the operation in which the sender has waited for long, so that a
+ *                  peer that has called another one can report it; the peer closes
+ * HELLO_GONE is an answer: that communicator has been closed. */
 #ifndef COLLECTIVES_NET_WIRE_H
 #define COLLECTIVES_NET_WIRE_H
 
@@ -24,7 +25,7 @@ enum hello_kind {
     HELLO_DATA = 1,
     HELLO_NOTICE = 2,
     HELLO_GONE = 3,
-    HELLO_KNOCK = 4,
+    HELLO_PROBE = 4,
     HELLO_ASK = 5
 };
 
@@ -34,7 +35,7 @@ enum channel { CHANNEL_COLL, CHANNEL_P2P, CHANNELS };
 struct hello {
     uint32_t magic;
     uint16_t version, kind;
-    uint64_t epoch; /* of the job's round: drawn at random, so that no stranger knows it */
+    uint64_t epoch; /* of the job's round: drawn at random, so that another job cannot guess it */
     uint32_t counter;
     uint32_t instance; /* of the world, from 1: which one of its sort it is */
     uint64_t comm;     /* the communicator's number */
@@ -45,8 +46,8 @@ struct hello {
 };
 _Static_assert(sizeof(struct hello) == 48, "hello travels as it is");
 
-/* In front of every message of a collective. The receiver knows what must come, and compares: the
- * operation, and what the sender has called before. `last` is for the text of a mismatch only. */
+/* The header of every message of a collective. The receiver compares it with its own operation and
+ * with the operations before it. `last` is for the text of a mismatch only. */
 struct frame {
     uint64_t seq;     /* of the operation */
     uint32_t history; /* op_history() of the calls before it */
@@ -80,7 +81,7 @@ struct ask {
 };
 _Static_assert(sizeof(struct ask) == 24, "asks travel as they are");
 
-/* Why a rank gave up, told to those who are connected to it before it closes. */
+/* Why a rank gave up. */
 struct notice {
     int32_t code; /* DLCOLL_E... */
     int32_t rank; /* the cause, a rank of the world, or -1 */

@@ -565,8 +565,8 @@ START_TEST(data_connections)
     expect(path, text, test_text("connected: %s.", text_of_hello.words));
     expect(path, text, test_text("the version %u.", HELLO_VERSION));
     expect(path, text,
-           test_text("The kinds are %d data, %d notice, %d gone, %d knock, %d ask.", HELLO_DATA,
-                     HELLO_NOTICE, HELLO_GONE, HELLO_KNOCK, HELLO_ASK));
+           test_text("The kinds are %d data, %d notice, %d gone, %d probe, %d ask.", HELLO_DATA,
+                     HELLO_NOTICE, HELLO_GONE, HELLO_PROBE, HELLO_ASK));
     UNSIGNED(frame, seq), UNSIGNED(frame, history), UNSIGNED(frame, part), UNSIGNED(frame, lane);
     expect(path, text,
            test_text("has a header of %zu bytes: %s, then the call, then u64 len",

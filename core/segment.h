@@ -54,7 +54,7 @@ enum segment_local_state {
 
 /* One operation in a worker's flight recorder. Texts are padded with NULs, and terminated. */
 struct segment_op {
-    _Alignas(128) _Atomic uint64_t number; /* from 1; 0: empty, or being written */
+    _Alignas(128) _Atomic uint64_t number; /* from 1; 0: empty; UINT64_MAX: being written */
     uint64_t group;                        /* the communicator; 0: that of all workers */
     uint64_t seq;                          /* of the communicator's operations */
     uint64_t count, bytes;

@@ -146,9 +146,25 @@ static void peer_closed(const dlcoll_comm *c, struct notice *cause, int peer, co
     }
 }
 
+/* ", which is in recv #3", as far as the rank's flight recorder says. */
+static void describe_doing(const struct segment_local *line, char *out, size_t size)
+{
+    dlcoll_record all[SEGMENT_OPS];
+    int n = recorder_read(line, all, SEGMENT_OPS), i = 0;
+    while (i < n && all[i].end_ns)
+        i++;
+    if (i < n)
+        snprintf(out, size, ", which is in %s #%" PRIu64, all[i].op, all[i].seq);
+    else if (n)
+        snprintf(out, size, ", which is not in any operation; its last was %s #%" PRIu64, all[0].op,
+                 all[0].seq);
+    else
+        snprintf(out, size, ", which has not called any operation");
+}
+
 static void timed_out(const dlcoll_comm *c, struct notice *cause, int peer)
 {
-    char name[WORLD_NAME_MAX], doing[80] = "";
+    char name[WORLD_NAME_MAX], doing[96] = "";
     struct segment_local *line = peer >= 0 ? job_segment_local(&c->world->segment, peer) : NULL;
     cause->code = DLCOLL_ETIMEDOUT;
     set_rank(c, cause, peer);
@@ -156,14 +172,8 @@ static void timed_out(const dlcoll_comm *c, struct notice *cause, int peer)
         snprintf(cause->text, sizeof(cause->text), "timed out");
         return;
     }
-    if (line) {
-        bool inside =
-            atomic_load_explicit(&line->state, memory_order_acquire) == SEGMENT_LOCAL_CALL;
-        snprintf(doing, sizeof(doing),
-                 inside ? ", which is in its #%" PRIu64
-                        : ", which is in no operation; its last was #%" PRIu64,
-                 (uint64_t)atomic_load_explicit(&line->seq, memory_order_relaxed));
-    }
+    if (line)
+        describe_doing(line, doing, sizeof(doing));
     snprintf(cause->text, sizeof(cause->text), "rank %d timed out waiting for %s%s", c->world->rank,
              world_name(c->world, peer, name), doing);
 }

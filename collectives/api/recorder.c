@@ -40,11 +40,53 @@ void recorder_init(struct recorder *r, struct segment_local *line)
     atomic_store_explicit(&r->line->nops, 0, memory_order_relaxed);
 }
 
+/* ------------------------------------------------------------------------------------- records
+ *
+ * A record belongs to the thread that has taken it: take() writes RECORD_WRITING over its number,
+ * and give_back() the number. Readers copy it and then look whether the number is still the same.
+ * Nobody waits: a thread that cannot take a record leaves its operation, or its end, unrecorded. */
+
+#define RECORD_WRITING UINT64_MAX
+
+#define put(field, value) __atomic_store_n(field, value, __ATOMIC_RELAXED)
+#define get(field)        __atomic_load_n(field, __ATOMIC_RELAXED)
+
+/* Bytes that another thread may write meanwhile. */
+static void copy_bytes(void *to, const void *from, size_t len)
+{
+#if defined(__SANITIZE_THREAD__)
+    for (size_t i = 0; i < len; i++)
+        put((char *)to + i, get((const char *)from + i));
+#else
+    memcpy(to, from, len);
+#endif
+}
+
+/* False: the record has another number than `before`. */
+static bool take(struct segment_op *op, uint64_t before)
+{
+    if (!atomic_compare_exchange_strong_explicit(&op->number, &before, RECORD_WRITING,
+                                                 memory_order_acquire, memory_order_relaxed))
+        return false;
+    atomic_thread_fence(memory_order_release); /* readers see that before they see what follows */
+    return true;
+}
+
+static void give_back(struct segment_op *op, uint64_t number)
+{
+    atomic_store_explicit(&op->number, number, memory_order_release);
+}
+
 /* The times of a small operation are known to a few milliseconds only: reading the exact clock
  * would take a good part of its time. */
 static clockid_t clock_for(uint64_t bytes)
 {
     return bytes < SMALL_BYTES ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC;
+}
+
+static struct segment_op *record_of(struct recorder *r, uint64_t number)
+{
+    return &r->line->ops[number % SEGMENT_OPS];
 }
 
 static uint64_t begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
@@ -53,24 +95,26 @@ static uint64_t begin(struct recorder *r, uint64_t group, const char *group_name
 {
     struct segment_local *line = r->line;
     uint64_t number = atomic_fetch_add_explicit(&line->nops, 1, memory_order_relaxed) + 1;
-    struct segment_op *op = &line->ops[number % SEGMENT_OPS];
+    struct segment_op *op = record_of(r, number);
+    uint64_t before = atomic_load_explicit(&op->number, memory_order_relaxed);
+    if (before > number || !take(op, before)) /* other threads have begun as many as are kept */
+        return 0;
     bool has_data = call->count || bytes, reduces = call_reduces(call->kind);
-    atomic_store_explicit(&op->number, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    op->group = group;
-    op->seq = seq;
-    op->count = call->count;
-    op->bytes = bytes;
-    op->device = device;
     bool coarse = coarse_ns && clock_for(bytes) == CLOCK_MONOTONIC_COARSE;
-    op->start_ns = coarse ? coarse_ns : clock_ns(clock_for(bytes));
-    op->peer = call_rooted(call->kind) ? call->root : -1;
-    memcpy(op->op, g_names.op[call->kind], sizeof(op->op));
-    memcpy(op->dtype, g_names.dtype[has_data ? call->dtype % NAMES : NAMES - 1], sizeof(op->dtype));
-    memcpy(op->reduction, g_names.reduction[reduces ? call->op : 255], sizeof(op->reduction));
-    memcpy(op->group_name, group_name, sizeof(op->group_name));
+    put(&op->group, group);
+    put(&op->seq, seq);
+    put(&op->count, call->count);
+    put(&op->bytes, bytes);
+    put(&op->device, device);
+    put(&op->start_ns, coarse ? coarse_ns : clock_ns(clock_for(bytes)));
+    put(&op->peer, call_rooted(call->kind) ? call->root : -1);
+    copy_bytes(op->op, g_names.op[call->kind], sizeof(op->op));
+    copy_bytes(op->dtype, g_names.dtype[has_data ? call->dtype % NAMES : NAMES - 1],
+               sizeof(op->dtype));
+    copy_bytes(op->reduction, g_names.reduction[reduces ? call->op : 255], sizeof(op->reduction));
+    copy_bytes(op->group_name, group_name, sizeof(op->group_name));
     atomic_store_explicit(&op->end_ns, 0, memory_order_relaxed);
-    atomic_store_explicit(&op->number, number, memory_order_release);
+    give_back(op, number);
     return number;
 }
 
@@ -86,52 +130,47 @@ uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *g
     return begin(r, group, group_name, seq, call, bytes, 0, true);
 }
 
-/* NULL: others have come since. */
-static struct segment_op *find(struct recorder *r, uint64_t number)
+/* Nothing happens when a later operation has the record. */
+static void end(struct segment_op *op, uint64_t number, uint64_t now_ns, int result)
 {
-    struct segment_op *op = &r->line->ops[number % SEGMENT_OPS];
-    return atomic_load_explicit(&op->number, memory_order_relaxed) == number ? op : NULL;
-}
-
-static void end(struct segment_op *op, uint64_t now, int result)
-{
+    if (!number || !take(op, number))
+        return;
+    uint64_t start_ns = get(&op->start_ns);
     atomic_store_explicit(&op->result, result, memory_order_relaxed);
-    atomic_store_explicit(&op->end_ns, now > op->start_ns ? now : op->start_ns,
-                          memory_order_release);
+    atomic_store_explicit(&op->end_ns, now_ns > start_ns ? now_ns : start_ns, memory_order_relaxed);
+    give_back(op, number);
 }
 
 void recorder_end(struct recorder *r, uint64_t number, int result)
 {
-    struct segment_op *op = find(r, number);
-    if (op)
-        end(op, clock_ns(result < 0 ? CLOCK_MONOTONIC : clock_for(op->bytes)), result);
+    struct segment_op *op = record_of(r, number);
+    clockid_t clock = result < 0 ? CLOCK_MONOTONIC : clock_for(get(&op->bytes));
+    end(op, number, clock_ns(clock), result);
 }
 
 void recorder_end_at_once(struct recorder *r, uint64_t number)
 {
-    struct segment_op *op = find(r, number);
-    if (op)
-        end(op, op->start_ns, 0);
+    end(record_of(r, number), number, 0, 0);
 }
 
 static bool copy(const struct segment_op *op, uint64_t number, dlcoll_record *out, bool *device)
 {
     if (atomic_load_explicit(&op->number, memory_order_acquire) != number)
         return false;
-    *out = (dlcoll_record){.group = op->group,
-                           .seq = op->seq,
-                           .count = op->count,
-                           .bytes = op->bytes,
-                           .start_ns = op->start_ns,
-                           .end_ns = atomic_load_explicit(&op->end_ns, memory_order_acquire),
-                           .peer = op->peer,
+    *out = (dlcoll_record){.group = get(&op->group),
+                           .seq = get(&op->seq),
+                           .count = get(&op->count),
+                           .bytes = get(&op->bytes),
+                           .start_ns = get(&op->start_ns),
+                           .end_ns = atomic_load_explicit(&op->end_ns, memory_order_relaxed),
+                           .peer = get(&op->peer),
                            .result = atomic_load_explicit(&op->result, memory_order_relaxed)};
-    *device = op->device;
+    *device = get(&op->device);
     /* The worker may have written nonsense: every text gets an end. */
-    memcpy(out->op, op->op, sizeof(op->op) - 1);
-    memcpy(out->dtype, op->dtype, sizeof(op->dtype) - 1);
-    memcpy(out->reduction, op->reduction, sizeof(op->reduction) - 1);
-    memcpy(out->group_name, op->group_name, sizeof(op->group_name) - 1);
+    copy_bytes(out->op, op->op, sizeof(op->op) - 1);
+    copy_bytes(out->dtype, op->dtype, sizeof(op->dtype) - 1);
+    copy_bytes(out->reduction, op->reduction, sizeof(op->reduction) - 1);
+    copy_bytes(out->group_name, op->group_name, sizeof(op->group_name) - 1);
     if (!out->end_ns)
         out->result = 0;
     atomic_thread_fence(memory_order_acquire);

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -335,6 +336,38 @@ START_TEST(a_timeout_names_the_one_awaited)
     ck_assert_int_eq(ranks_line(&j, 0)->cause_rank, -1);
     ck_assert_int_eq(ranks_line(&j, 1)->cause_rank, 0);
     ck_assert_int_eq(ranks_line(&j, 2)->state, SEGMENT_LOCAL_DONE);
+    ranks_fini(&j);
+}
+END_TEST
+
+/* Rank 1 receives a message that never comes, rank 0 waits for it in a collective operation. */
+static void receive_in_vain(struct ranks *j, int rank)
+{
+    dlcoll_comm *c = comm_start();
+    dlcoll_opts opts = DLCOLL_OPTS_INIT;
+    dlcoll_record last = {.seq = 0};
+    int64_t v = 1;
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    opts.timeout_ms = rank == 0 ? 100 : 20000;
+    while (rank == 0 && (dlcoll_recent(c, 1, &last, 1) != 1 || strcmp(last.op, "recv") != 0))
+        sched_yield();
+    int r = rank == 0 ? dlcoll_all_reduce(&v, &v, 1, DLCOLL_I64, DLCOLL_SUM, c, &opts, NULL)
+                      : dlcoll_recv(&v, 1, DLCOLL_I64, 0, c, &opts, NULL);
+    ranks_keep_result(j, rank, c, r);
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    dlcoll_destroy(c);
+}
+
+START_TEST(a_timeout_names_the_message_awaited_elsewhere)
+{
+    struct ranks j;
+    ranks_init(&j, 2, 1);
+    ranks_start(&j, receive_in_vain);
+    ranks_wait(&j, 20, 0);
+    const dlcoll_error *e = &j.shared->rank[0].error;
+    ck_assert_int_eq(j.shared->rank[0].code, DLCOLL_ETIMEDOUT);
+    ck_assert_msg(strstr(e->text, ", which is in recv #1"), "%s", e->text);
     ranks_fini(&j);
 }
 END_TEST
@@ -719,6 +752,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, the_operation_that_a_death_ends_is_named, 0, 9);
     tcase_add_loop_test(tc, the_abort_word_ends_a_wait, 0, 2);
     tcase_add_test(tc, a_timeout_names_the_one_awaited);
+    tcase_add_test(tc, a_timeout_names_the_message_awaited_elsewhere);
     tcase_add_loop_test(tc, different_calls_are_told_on_every_rank, 3, 6);
     tcase_add_loop_test(tc, different_calls_that_do_not_meet_are_told, 0, 4);
     tcase_add_loop_test(tc, different_settings_are_told, 0, 6);

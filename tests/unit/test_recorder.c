@@ -1,6 +1,8 @@
 /* What a rank finds in another one's flight recorder about an operation that both should be in. */
 #include "tests/lib/test.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "collectives/api/recorder.h"
@@ -112,6 +114,56 @@ START_TEST(what_is_too_long_ago_is_not_found)
 }
 END_TEST
 
+enum { WRITERS = 4, ROUNDS = 20000 };
+
+static _Atomic bool g_over;
+
+/* The fields of each record have one number in common. */
+static void *write_records(void *arg)
+{
+    static const char name[sizeof(((struct segment_op *)NULL)->group_name)] = "";
+    uint64_t first = (uint64_t)(uintptr_t)arg * ROUNDS;
+    for (uint64_t k = first + 1; k <= first + ROUNDS; k++) {
+        struct op_signature c = {.kind = CALL_BROADCAST, .dtype = DLCOLL_F32, .count = k};
+        uint64_t number = recorder_begin(&g_recorder, k, name, k, &c, k, 0);
+        recorder_end(&g_recorder, number, -(int)k);
+    }
+    return NULL;
+}
+
+static void *read_records(void *arg)
+{
+    dlcoll_record all[SEGMENT_OPS];
+    (void)arg;
+    for (bool over = false; !over;) {
+        over = atomic_load(&g_over);
+        int n = recorder_read(&g_line, all, SEGMENT_OPS);
+        for (int i = 0; i < n; i++) {
+            const dlcoll_record *r = &all[i];
+            if (r->group != r->seq || r->count != r->seq || r->bytes != r->seq ||
+                (r->end_ns && r->result != -(int)r->seq))
+                return "a record is of several operations";
+        }
+    }
+    return NULL;
+}
+
+START_TEST(a_record_is_of_one_operation)
+{
+    pthread_t writers[WRITERS], reader;
+    void *wrong = NULL;
+    atomic_store(&g_over, false);
+    ck_assert_int_eq(pthread_create(&reader, NULL, read_records, NULL), 0);
+    for (uintptr_t i = 0; i < WRITERS; i++)
+        ck_assert_int_eq(pthread_create(&writers[i], NULL, write_records, (void *)i), 0);
+    for (int i = 0; i < WRITERS; i++)
+        pthread_join(writers[i], NULL);
+    atomic_store(&g_over, true);
+    pthread_join(reader, &wrong);
+    ck_assert_msg(!wrong, "%s", (const char *)wrong);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("recorder");
@@ -122,6 +174,7 @@ static Suite *suite(void)
     tcase_add_test(tc, what_has_failed_is_passed_over);
     tcase_add_test(tc, what_has_come_to_nothing_is_passed_over);
     tcase_add_test(tc, what_is_too_long_ago_is_not_found);
+    tcase_add_test(tc, a_record_is_of_one_operation);
     return s;
 }
 

@@ -7,9 +7,9 @@
  *     dlcoll_destroy(comm);
  *
  * Results. Functions that return an int return 0 on success, a positive value for "in progress" and
- * a negative DLCOLL_E... on failure. dlcoll_last_error() then says whose fault it was and why, in
- * one line for people. The library never exits, never aborts, raises no signal (SIGPIPE included)
- * and writes nothing, unless DLCOLL_DEBUG=1 is in the environment: then it says what it does on
+ * a negative DLCOLL_E... on failure. dlcoll_last_error() then names the rank at fault and the
+ * reason in one line for people. The library never exits, aborts or raises a signal (SIGPIPE
+ * included), and writes nothing unless DLCOLL_DEBUG=1 is in the environment: then it logs to
  * standard error.
  *
  * Counts are in elements of the given type; times are in milliseconds.
@@ -18,36 +18,51 @@
  * the same count, type, reduction and root. Ranks that call different ones get DLCOLL_EMISMATCH,
  * with both calls in the text, after at most half a second of waiting. A rank that waits for no
  * other rank (it only sends, or its count is 0) gets it in the next operation in which all ranks
- * wait for all others. A count of 0 is legal and does nothing. The arguments `opts` and `work` may be NULL: default
- * options, and the call returns when the operation is complete on this rank (its buffers may then
- * be reused). Buffers stay the caller's; the library keeps no pointer to them after the operation.
+ * wait for all others.
  *
- * In place: send == recv, or what the operation says. Buffers that overlap in another way are
- * refused.
+ * A count of 0 is legal and does nothing; the call need not be made on all ranks at the same time.
+ * In gather_v, scatter_v and all_to_all_v, whose counts only some ranks know, a rank without
+ * elements takes part all the same: its type, too, must be that of the other ranks.
  *
- * Reductions are computed in an order that never depends on timing: every rank gets the same bits,
- * and gets them again in every run with as many ranks, on nodes of as many each, of the same count
- * and type, if the ranks share memory as before and the rules are the same (DLCOLL_SHM,
- * DLCOLL_ALGO, DLCOLL_TUNE_FILE).
+ * The arguments `opts` and `work` may be NULL: the call uses default options, and returns when the
+ * operation is complete on this rank and its buffers may be reused. Buffers stay the caller's; the
+ * library keeps no pointer to them after the operation.
+ *
+ * In place means that send == recv, or what the operation's comment states. Buffers that overlap
+ * in another way are refused.
+ *
+ * Reductions are computed in an order that does not depend on timing. Every rank gets the same
+ * bits; and gets them again in every run with the same number of ranks, on nodes of the same sizes,
+ * with the same count and type, if the ranks share memory as before and the rules are the same
+ * (DLCOLL_SHM, DLCOLL_ALGO, DLCOLL_TUNE_FILE).
  *
  * After an operation has failed with anything but DLCOLL_EINVAL, DLCOLL_ENOSUP or DLCOLL_ENOMEM,
- * the contents of its receive buffer are undefined and the communicator is of no further use: every
- * later operation returns DLCOLL_ESTATE at once, and dlcoll_last_error() still has the cause.
- * DLCOLL_ENOMEM in the middle of an operation is such a failure, too: repeated, it says so. After
- * that of a split or a shrink the others may wait for this rank until their time is over.
+ * the contents of its receive buffer are undefined and the communicator can no longer be used:
+ * every later operation returns DLCOLL_ESTATE at once, and dlcoll_last_error() still has the cause.
+ * DLCOLL_ENOMEM in the middle of an operation is such a failure, too: the next call returns
+ * DLCOLL_ESTATE. After DLCOLL_ENOMEM of a split or a shrink the other ranks may wait for this rank
+ * until their timeout.
  *
- * Threads. A communicator is used by one thread at a time: a second one that comes in meanwhile
- * gets DLCOLL_ESTATE (dlcoll_abort() and dlcoll_last_error() excepted). Different communicators may
- * be used at the same time. Operations with a work handle are carried out by whoever waits, or by
- * threads that the library starts with the first of them: one for collective operations, one for
- * sends and receives, unless these are complete at once, as short ones within a node mostly are. A
- * thread in a call may not be cancelled (pthread_cancel()): it would leave locks behind that no
- * other call gets past. dlcoll_abort() ends its call from another thread. A child made by fork()
- * may not use its parent's communicators and handles (DLCOLL_ESTATE); it may end them, which
- * changes nothing for the parent.
+ * Threads. One thread at a time uses a communicator; a second one gets DLCOLL_ESTATE
+ * (dlcoll_abort() and dlcoll_last_error() may be called from any thread). Different communicators
+ * may be used at the same time. Operations with a work handle progress in the thread that waits for
+ * them, or in threads that the library starts for a communicator with the first such operation: one
+ * for collective operations, and one for sends and receives unless these complete at once, as short
+ * ones within a node mostly do. A thread inside a call must not be cancelled (pthread_cancel()): it
+ * would leave locks behind on which every other call blocks. dlcoll_abort() from another thread
+ * ends the call. A fork()'s child may not use its parent's communicators and handles
+ * (DLCOLL_ESTATE); it may free them, which changes nothing for the parent.
+ *
+ * Cost. A communicator has no descriptor and no thread of its own at first. It then has a TCP
+ * connection (times DLCOLL_SOCKETS) to each rank with which it has exchanged data other than
+ * through shared memory, and another one to each rank with which it has exchanged messages (send,
+ * recv) that way; without dlaunch, a descriptor for each other rank of its node; and the threads
+ * above. A group whose ranks share memory opens some of these connections when it is made, and
+ * reserves up to 64 GB of address space, of which only the pages that are used take memory.
+ * dlcoll_destroy() returns all of it.
  *
  * Structs begin with their size and a version, and are filled in by their initialiser macro, so
- * that a program keeps working with a later library and the other way round. */
+ * that a program works with an older or a newer library than it was compiled for. */
 #ifndef DLCOLL_H
 #define DLCOLL_H
 
@@ -70,16 +85,16 @@ enum {
     DLCOLL_OK = 0,
     DLCOLL_INPROGRESS = 1,
     DLCOLL_EINVAL = -1,    /* an argument or an environment variable is wrong */
-    DLCOLL_ESTATE = -2,    /* not now: used by another thread, failed before, in a fork()'s child */
-    DLCOLL_ENOMEM = -3,    /* no memory; to be repeated, if the communicator has not failed */
-    DLCOLL_ENOSUP = -4,    /* this library, or this type with this reduction, cannot do it */
-    DLCOLL_ETIMEDOUT = -5, /* some rank did not come in time */
+    DLCOLL_ESTATE = -2,    /* in use by another thread, failed before, or in a fork()'s child */
+    DLCOLL_ENOMEM = -3,    /* out of memory; repeat the call unless the communicator has failed */
+    DLCOLL_ENOSUP = -4,    /* not supported, or not for this type and reduction */
+    DLCOLL_ETIMEDOUT = -5, /* a rank did not arrive in time */
     DLCOLL_EPEER = -6,     /* a rank has died or left */
     DLCOLL_EABORTED = -7,  /* the job was told to stop */
-    DLCOLL_EMISMATCH = -8, /* ranks called different operations, or have other settings */
+    DLCOLL_EMISMATCH = -8, /* ranks called different operations or have different settings */
     DLCOLL_ENET = -9,      /* a rank cannot be reached, or this host is out of sockets */
     DLCOLL_EBACKEND = -10, /* a device library failed */
-    DLCOLL_EINTERNAL = -11 /* a fault of this library */
+    DLCOLL_EINTERNAL = -11 /* a defect of this library */
 };
 
 /* The code as a short fixed text: "a rank has died or left". Never NULL. */
@@ -89,16 +104,16 @@ typedef struct dlcoll_error {
     size_t size;
     uint32_t version;
     int32_t code;      /* DLCOLL_E..., or 0: nothing has failed */
-    int32_t rank;      /* whose fault it was, on ETIMEDOUT who was waited for (and may itself wait
-                          for a third): a rank of the world, dlcoll_init()'s communicator; -1:
-                          unknown, or nobody in particular */
-    int32_t pid;       /* of that rank on its host; 0: unknown */
-    int32_t signal;    /* that ended it; 0: none, or unknown */
-    int32_t exit_code; /* with which it exited; -1: it did not, or unknown */
-    uint64_t seq;      /* which operation of the communicator, from 1; 0: none */
+    int32_t rank;      /* the rank at fault; on ETIMEDOUT the rank waited for, which may itself wait
+                          for a third. A rank of dlcoll_init()'s communicator; -1: unknown, or no
+                          rank in particular */
+    int32_t pid;       /* that rank's process on its host; 0: unknown */
+    int32_t signal;    /* that killed it; 0: none, or unknown */
+    int32_t exit_code; /* its exit status; -1: it has not exited, or unknown */
+    uint64_t seq;      /* number of the communicator's operation, from 1; 0: none */
     char op[32];       /* its name, or "" */
     char host[256];    /* that rank's host, or "" */
-    char text[512];    /* all of it as one line, without a newline */
+    char text[512];    /* all of this in one line, without a newline */
 } dlcoll_error;
 
 #define DLCOLL_ERROR_VERSION 1
@@ -144,7 +159,7 @@ typedef enum dlcoll_dtype {
 /* Values are NCCL's where NCCL has the operation. Integer sums and products wrap around. The
  * minimum or maximum of numbers with a NaN among them is a NaN. Bitwise and logical operations are
  * for integers and bool; a logical result is 0 or 1. For bool, sum is lor and prod is land, and
- * there is no avg. A type that does not have an operation: DLCOLL_ENOSUP. */
+ * there is no avg. DLCOLL_ENOSUP for a reduction that the type does not have. */
 typedef enum dlcoll_op {
     DLCOLL_SUM = 0,
     DLCOLL_PROD = 1,
@@ -159,21 +174,21 @@ typedef enum dlcoll_op {
     DLCOLL_OP_MAX = 0x7fffffff /* those made below lie between */
 } dlcoll_op;
 
-/* acc[i] = acc[i] op in[i] for count elements of `dtype`. Both are aligned as the type wants. It is
- * called in the thread that is inside the library, in pieces of any count, and must not call the
- * library. */
+/* acc[i] = acc[i] op in[i] for count elements of `dtype`. Both are aligned for the type. The
+ * library calls it from a thread of the program's or of its own, with pieces of any count; it must
+ * not call the library. */
 typedef void dlcoll_reduce_fn(void *acc, const void *in, size_t count, dlcoll_dtype dtype,
                               void *ctx);
 
 #define DLCOLL_OP_ORDERED 1u /* not commutative: a op b differs from b op a */
 
 /* Makes a reduction of the program's own. fn must be associative; without DLCOLL_OP_ORDERED in
- * `flags` also commutative, and with it every rank's data comes in the order of the ranks, which
- * excludes the fastest ways between hosts. Every rank makes its own, with a function that does the
- * same; the values of *op may differ between ranks. `ctx` is handed to fn.
+ * `flags` also commutative. With it every rank's data is combined in the order of the ranks, which
+ * excludes the fastest algorithms between hosts. Every rank makes its own, with a function that
+ * does the same; the values of *op may differ between ranks. `ctx` is passed to fn.
  *
  * *op may be used with every communicator and type, from any thread, until dlcoll_op_free().
- * DLCOLL_EINVAL; DLCOLL_ENOMEM: 256 are there. */
+ * DLCOLL_EINVAL; DLCOLL_ENOMEM: 256 such reductions exist. */
 DLCOLL_API int dlcoll_op_create_user(dlcoll_op *op, dlcoll_reduce_fn *fn, void *ctx,
                                      unsigned flags);
 
@@ -182,14 +197,14 @@ DLCOLL_API int dlcoll_op_create_user(dlcoll_op *op, dlcoll_reduce_fn *fn, void *
 DLCOLL_API int dlcoll_op_create_premul(dlcoll_op *op, const void *scalar, dlcoll_dtype dtype);
 
 /* Frees what the two functions above have made. No operation with it may be under way.
- * DLCOLL_EINVAL: it is none of those, or has been freed already. */
+ * DLCOLL_EINVAL: op is not from them, or has been freed already. */
 DLCOLL_API int dlcoll_op_free(dlcoll_op op);
 
 /* Options of one operation. */
 typedef struct dlcoll_opts {
     size_t size;
     uint32_t version;
-    int32_t tag;        /* send and recv: only equal tags meet; >= 0 */
+    int32_t tag;        /* send and recv: only equal tags match; >= 0 */
     int64_t timeout_ms; /* 0: the communicator's; negative: none */
     void *stream; /* a cudaStream_t: the buffers are device memory, and the operation is enqueued on
                      it; NULL: see "device memory" below */
@@ -207,12 +222,12 @@ DLCOLL_API const char *dlcoll_version(void);
 /* ---------------------------------------------------------------------------------- beginning, end
  */
 
-/* Where operations on device memory go. */
+/* What carries out operations on device memory. */
 typedef enum dlcoll_backend {
     DLCOLL_BACKEND_DEFAULT =
         0,                   /* DLCOLL_BACKEND from the environment (auto, cpu, nccl), else auto */
-    DLCOLL_BACKEND_AUTO = 1, /* through NCCL, which is loaded with the first of them */
-    DLCOLL_BACKEND_CPU = 2,  /* there is none: no buffer is looked at */
+    DLCOLL_BACKEND_AUTO = 1, /* NCCL, loaded with the first of them */
+    DLCOLL_BACKEND_CPU = 2,  /* nothing: all buffers are taken for host memory */
     DLCOLL_BACKEND_NCCL = 3, /* as auto; dlcoll_init() fails (DLCOLL_ENOSUP) where NCCL or CUDA is
                                 missing, and says which */
     DLCOLL_BACKEND_MAX = 0x7fffffff
@@ -236,10 +251,10 @@ typedef struct dlcoll_init_opts {
     /* With it the ranks meet through this store, and rank and world_size must be given. Borrowed
      * until dlcoll_init() returns. */
     dlcoll_store *store;
-    /* Tells apart jobs that share a store; NULL: "". With a name several threads may be in
-     * dlcoll_init() at the same time, as ranks of their own, and the caller takes another one for
-     * each world that he makes through the same store. Worlds that ranks make in a store without
-     * one are counted, so one of some of the ranks only needs a name. */
+    /* Distinguishes jobs that share a store; NULL: "". With a name several threads may be in
+     * dlcoll_init() at the same time, as ranks of their own; the caller takes a new name for each
+     * world made through the same store. Worlds without a name are counted, and each rank must make
+     * equally many: a world of only some of the ranks needs a name. */
     const char *name;
 } dlcoll_init_opts;
 
@@ -253,18 +268,18 @@ typedef struct dlcoll_init_opts {
  *
  *   - Started by dlaunch: rank, size, addresses, a listening socket and shared memory come from the
  *     launcher; no message is exchanged. Only one such communicator may exist in a process at a
- *     time; for those after the first one the ranks agree on new memory, and wait for each other.
+ *     time; for later ones the ranks agree on new memory and wait for each other.
  *   - "env://": from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT: the ranks meet through a
  *     TCPStore there, which rank 0 hosts in this process unless one is served there already
- *     (TORCHELASTIC_USE_AGENT_STORE=True: one surely is). Waits until all have come.
+ *     (TORCHELASTIC_USE_AGENT_STORE=True: a launcher serves one). Waits for all ranks.
  *   - "tcp://HOST:PORT[?rank=R&world_size=N]": the same with an address of the caller's.
  *   - "file:///PATH[?rank=R&world_size=N]": rank 0 writes its address into a file that all ranks
- *     can read, and removes it when they have met. What an earlier job has left there is noticed
- *     and replaced; anything but a regular file is refused.
+ *     can read, and removes it when they have met. A file that an earlier job has left there is
+ *     detected and replaced; anything but a regular file is refused.
  *   - opts->store: through a store of the caller's.
  *   - With nothing set, in a task of a Slurm step (srun -n 8 ./program): by Slurm's variables. Rank
- *     0 hosts the TCPStore on the step's first node, at one of four ports derived from job and step;
- *     MASTER_ADDR and MASTER_PORT override them.
+ *     0 hosts the TCPStore on the step's first node, at one of four ports derived from job and
+ * step; MASTER_ADDR and MASTER_PORT override them.
  *   - With nothing set, in a process that another starter (Open MPI, MPICH, PMIx, Flux, PALS, ...)
  *     has started as one of several: DLCOLL_EINVAL, with the remedy.
  *   - With nothing set, otherwise: a world of one.
@@ -275,9 +290,9 @@ typedef struct dlcoll_init_opts {
  * dlcoll_last_error(NULL, ...) has the reason. DLCOLL_EINVAL, ENOMEM, ESTATE, ETIMEDOUT, ENET. */
 DLCOLL_API int dlcoll_init(dlcoll_comm **comm, const dlcoll_init_opts *opts);
 
-/* Leaves in good order: waits until every rank has called it, so that nobody's leaving looks like a
- * death. No operation may follow. It is not needed before dlcoll_destroy() when a rank gives up.
- * DLCOLL_ESTATE while operations are under way; else errors as of dlcoll_barrier(). */
+/* Leaves in good order: waits until every rank has called it, so that no rank takes another one's
+ * exit for a failure. No operation may follow. A rank that gives up calls dlcoll_destroy() alone.
+ * DLCOLL_ESTATE while operations are under way; else the errors of dlcoll_barrier(). */
 DLCOLL_API int dlcoll_finalize(dlcoll_comm *comm);
 
 /* Frees the communicator, in any state, at once: ranks that still wait for this one get
@@ -297,15 +312,15 @@ DLCOLL_API int dlcoll_world_rank(const dlcoll_comm *comm, int rank);
 DLCOLL_API int dlcoll_rank_host(const dlcoll_comm *comm, int rank, char *host, size_t size,
                                 int *pid);
 
-/* Why the last call on `comm` that failed did so; with NULL: why the last call of this thread that
- * had no communicator (dlcoll_init) did, or in a fork()'s child one on its parent's, which may be
- * given here as well. Fills *out up to its size, which the caller has set
+/* The error of the last call on `comm` that failed. NULL: of the last call of this thread that had
+ * no communicator (dlcoll_init); in a fork()'s child also of a call on a parent's communicator,
+ * which may be given here, too. Fills *out up to its size, which the caller has set
  * (DLCOLL_ERROR_INIT). out->code is 0 when nothing has failed. May be called from any thread. 0, or
  * DLCOLL_EINVAL. */
 DLCOLL_API int dlcoll_last_error(const dlcoll_comm *comm, dlcoll_error *out);
 
 /* Ends what is under way, on every rank, with DLCOLL_EABORTED and the reason (a line for people;
- * NULL: none); the communicator is of no further use then. May be called from any thread, also
+ * NULL: none); the communicator can no longer be used. May be called from any thread, also
  * while another one is inside an operation. 0, or DLCOLL_ESTATE: it has failed already. */
 DLCOLL_API int dlcoll_abort(dlcoll_comm *comm, const char *reason);
 
@@ -330,9 +345,9 @@ typedef struct dlcoll_group_opts {
 
 #define DLCOLL_NO_COLOR (-1)
 
-/* Ranks that give the same colour (>= 0) come into one group, in the order of their keys and, where
- * these are equal, of their ranks. DLCOLL_NO_COLOR: into none, and *group is NULL. Every rank of
- * `comm` calls it. Errors as of an operation, on `comm`. */
+/* Ranks that give the same colour (>= 0) form one group, in the order of their keys and, where
+ * these are equal, of their ranks. A rank with DLCOLL_NO_COLOR is in no group and gets NULL in
+ * *group. Every rank of `comm` calls it. Errors as of an operation, on `comm`. */
 DLCOLL_API int dlcoll_comm_split(dlcoll_comm *comm, int color, int key, dlcoll_comm **group,
                                  const dlcoll_group_opts *opts);
 
@@ -345,10 +360,11 @@ DLCOLL_API int dlcoll_comm_new_group(dlcoll_comm *comm, const int *ranks, int n,
 /* After a failure (DLCOLL_EPEER): the group of those ranks of `comm` that are alive, in their
  * order. Every survivor calls it. *group is a new communicator; `comm` remains to be destroyed.
  *
- * The lowest of them says who they are. Ranks that do not come within the time of opts from when it
- * came (a minute at most) are left out, and get DLCOLL_EPEER if they come later. DLCOLL_ETIMEDOUT:
- * it has not come itself; the call may be repeated. DLCOLL_ESTATE: `comm` has not failed.
- * dlcoll_last_error(NULL, ...) says why: that of `comm` remains the first failure's. */
+ * The lowest survivor decides on the list. Ranks that do not arrive within the timeout of opts
+ * after it has arrived (at most a minute) are left out, and get DLCOLL_EPEER if they arrive later.
+ * DLCOLL_ETIMEDOUT: the lowest survivor has not arrived; the call may be repeated. DLCOLL_ESTATE:
+ * `comm` has not failed. The error is that of dlcoll_last_error(NULL, ...): the one of `comm` stays
+ * that of the first failure. */
 DLCOLL_API int dlcoll_comm_shrink(dlcoll_comm *comm, dlcoll_comm **group,
                                   const dlcoll_group_opts *opts);
 
@@ -357,17 +373,17 @@ DLCOLL_API int dlcoll_comm_shrink(dlcoll_comm *comm, dlcoll_comm **group,
  * With work == NULL the call returns when the operation is complete on this rank. Else it returns
  * at once: 0, and *work is a handle, owned by the caller, for dlcoll_test() and dlcoll_wait(); the
  * buffers (and arrays of counts until the call returns) are the library's until it is complete.
- * Operations of one communicator are carried out in the order of their calls; send and recv on
- * their own, beside these.
+ * Operations of one communicator are carried out in the order of their calls; send and recv run
+ * independently of them.
  *
  * Where a rank's part has a count, S is `count` elements and the whole has size * S elements, rank
  * i's part at i * S. In the _v forms parts have counts of their own; displs (elements from the
- * buffer's start to each part) may be NULL: the parts lie one after the other. That of a part of no
- * elements is ignored. Parts that are received must not overlap. Arguments that a rank does not
- * need (recv on other ranks than the root and so on) are ignored.
+ * buffer's start to each part) may be NULL: the parts lie one after the other. The displacement of
+ * an empty part is ignored. Parts that are received must not overlap. Arguments that a rank does
+ * not need (recv on other ranks than the root and so on) are ignored.
  *
  * Common errors: DLCOLL_EINVAL (NULL comm; NULL, overlapping or too long buffers; unknown type or
- * reduction; a root that is no rank), ENOSUP (this type with this reduction), ESTATE, ENOMEM,
+ * reduction; a root out of range), ENOSUP (this type with this reduction), ESTATE, ENOMEM,
  * ETIMEDOUT, EPEER, EABORTED, EMISMATCH, ENET, EINTERNAL. */
 
 /* recv = send of rank `root`, on every rank.
@@ -378,7 +394,7 @@ DLCOLL_API int dlcoll_broadcast(const void *send, void *recv, size_t count, dlco
                                 dlcoll_work **work);
 
 /* recv[i] = send[i] of all ranks, reduced, on rank `root`: in the order of the ranks if the op has
- * DLCOLL_OP_ORDERED, else in one of the library's (see "Reductions" above).
+ * DLCOLL_OP_ORDERED, else in an order of the library's (see "Reductions" above).
  * send: count elements. recv: count elements on the root, ignored elsewhere. In place on the root
  * when send == recv. */
 DLCOLL_API int dlcoll_reduce(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
@@ -460,13 +476,13 @@ DLCOLL_API int dlcoll_all_to_all_v(const void *send, const size_t *send_counts,
 /* Returns when every rank has called it. */
 DLCOLL_API int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 
-/* A barrier that says who is missing. On DLCOLL_ETIMEDOUT, missing[0 .. *n - 1] are the ranks that
- * have not come; *n is the room in `missing` on entry (size of the communicator: enough). Both may
- * be NULL. The error's text says how many they are and names the first of them, with host and pid,
- * as far as there is room. Rank 0 hears who has come and tells the others, up to a second after the
- * time is over. Where it does not, only rank 0 is in `missing`, and the text says that others may
- * be missing, too: it has not come, or it has given up before this rank came. The communicator
- * stays in use after a timeout. */
+/* A barrier that names the ranks that are missing. On DLCOLL_ETIMEDOUT, missing[0 .. *n - 1] are
+ * the ranks that have not arrived; *n is the room in `missing` on entry (size of the communicator:
+ * enough). Both may be NULL. The error's text has their number and the names of the first of them,
+ * with host and pid. Rank 0 collects the arrivals and reports to the others, up to a second after
+ * the timeout. If it does not (it has not arrived, or has given up before this rank arrived), only
+ * rank 0 is in `missing`, and the text states that other ranks may be missing, too. The
+ * communicator stays in use after a timeout. */
 DLCOLL_API int dlcoll_monitored_barrier(dlcoll_comm *comm, int *missing, size_t *n,
                                         const dlcoll_opts *opts);
 
@@ -484,22 +500,23 @@ DLCOLL_API void dlcoll_bytes_free(dlcoll_bytes *all); /* NULL is allowed */
 
 /* ---------------------------------------------------------------------------------- point to point
  *
- * A message meets the first receive on `peer` that names its sender (or any) and its tag; messages
- * between two ranks with one tag arrive in the order in which they were sent. Count and type must
- * be equal on both sides (DLCOLL_EMISMATCH). A send to oneself needs a receive under way. */
+ * A message matches the first receive on `peer` that names its sender (or any rank) and its tag;
+ * messages between two ranks with one tag arrive in the order in which they were sent. Count and
+ * type must be equal on both sides (DLCOLL_EMISMATCH). A send to this rank itself needs a receive
+ * under way. */
 
-/* Returns (or is complete) when `send` may be used again, which says nothing of the receiver. */
+/* Returns (or is complete) when `send` may be reused; the receiver may not have the message yet. */
 DLCOLL_API int dlcoll_send(const void *send, size_t count, dlcoll_dtype dtype, int peer,
                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 DLCOLL_API int dlcoll_recv(void *recv, size_t count, dlcoll_dtype dtype, int peer,
                            dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
-/* From any rank: *peer is whose message it was, once it is complete; NULL is allowed. DLCOLL_EPEER
- * when all others have left. */
+/* From any rank: *peer is the sender's rank once the operation is complete; NULL is allowed.
+ * DLCOLL_EPEER when all others have left. */
 DLCOLL_API int dlcoll_recv_any(void *recv, size_t count, dlcoll_dtype dtype, int *peer,
                                dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
 
 typedef struct dlcoll_p2p {
-    const void *send; /* one of these is not NULL: which makes it a send or a receive */
+    const void *send; /* exactly one of these two is not NULL: a send or a receive */
     void *recv;
     size_t count;
     dlcoll_dtype dtype;
@@ -508,8 +525,8 @@ typedef struct dlcoll_p2p {
     uint32_t unused;
 } dlcoll_p2p;
 
-/* Starts n sends and receives together; complete when all of them are. In any order: a batch never
- * blocks itself. The list is read until the call returns. */
+/* Starts n sends and receives together; complete when all of them are. Their order does not
+ * matter: a batch cannot block itself. The list is read until the call returns. */
 DLCOLL_API int dlcoll_batch(const dlcoll_p2p *list, size_t n, dlcoll_comm *comm,
                             const dlcoll_opts *opts, dlcoll_work **work);
 
@@ -524,11 +541,11 @@ DLCOLL_API int dlcoll_test(dlcoll_work *work);
 DLCOLL_API int dlcoll_wait(dlcoll_work *work);
 /* At most so long: DLCOLL_INPROGRESS when it is still under way then. Negative: no limit. */
 DLCOLL_API int dlcoll_wait_for(dlcoll_work *work, int64_t timeout_ms);
-/* Until one of n is complete: *index is which, and its result is returned. NULL entries are passed
- * over; DLCOLL_EINVAL when there is nothing but these. */
+/* Until one of n is complete: *index is which, and its result is returned. NULL entries are
+ * skipped; DLCOLL_EINVAL when all are NULL. */
 DLCOLL_API int dlcoll_wait_any(dlcoll_work *const *works, size_t n, size_t *index,
                                int64_t timeout_ms);
-/* Until all n are complete: 0, the first result in the list that is none, or DLCOLL_INPROGRESS. */
+/* Until all n are complete: 0, the first result in the list that is not 0, or DLCOLL_INPROGRESS. */
 DLCOLL_API int dlcoll_wait_all(dlcoll_work *const *works, size_t n, int64_t timeout_ms);
 /* Ends the handle, in any state: an operation under way goes on, and its buffers are the library's
  * until it is complete. NULL is allowed. Before dlcoll_destroy() of its communicator. */
@@ -538,23 +555,24 @@ DLCOLL_API void dlcoll_work_free(dlcoll_work *work);
  */
 
 /* Memory that all ranks of this node can reach: operations whose buffers lie in it copy least. To
- * be given back by dlcoll_mem_free() before `comm` is destroyed. Aligned to a page, zeroed. No
- * other rank need call it. NULL when there is none left, or no memory is shared (then malloc()
- * serves as well). */
+ * be freed by dlcoll_mem_free() before `comm` is destroyed. Aligned to a page, zeroed. No
+ * other rank need call it. NULL when none is left, or no memory is shared (malloc() serves as
+ * well then). */
 DLCOLL_API void *dlcoll_mem_alloc(dlcoll_comm *comm, size_t bytes);
 DLCOLL_API void dlcoll_mem_free(dlcoll_comm *comm, void *p); /* NULL is allowed */
 
 /* ------------------------------------------------------------------------------ device memory
  *
- * Buffers of an operation may be CUDA device memory, on all ranks or on none. The communicator
- * keeps both ways: what is on the host goes through shared memory and sockets, what is on the
- * device through NCCL (2.14 or later), loaded when it is needed from DLCOLL_NCCL_LIB, from what the
- * process has loaded, or from where the loader looks; the CUDA runtime likewise
- * (DLCOLL_CUDART_LIB). Every rank has set its device (cudaSetDevice) before.
+ * Buffers of an operation may be CUDA device memory, on all ranks or on none. Operations on
+ * host memory go through shared memory and sockets, those on device memory through NCCL (2.14 or
+ * later), loaded when it is needed from DLCOLL_NCCL_LIB, from what the process has loaded, or from
+ * where the loader looks; the CUDA runtime likewise (DLCOLL_CUDART_LIB). Every rank has set its
+ * device (cudaSetDevice) before.
  *
- * Which way an operation goes is told by a stream in its options; else by a buffer in which this
- * rank has elements; else by any that is not NULL. Of gather_v, scatter_v, all_to_all_v, send and
- * recv a rank that has no elements and only NULL knows neither. It goes the host's way as long as
+ * Whether an operation is on device memory follows from a stream in its options; else from a buffer
+ * in which this rank has elements; else from any buffer that is not NULL. In gather_v, scatter_v,
+ * all_to_all_v, send and recv, a rank without elements and with NULL buffers has no such sign: its
+ * operation counts as one on host memory as long as
  * the communicator has done nothing on device memory (where the others begin with it, all get
  * DLCOLL_EMISMATCH, with "nccl_init"), and is refused from then on: DLCOLL_EINVAL. An operation in
  * which no rank has elements does nothing either way; an empty send or recv on device memory
@@ -605,27 +623,27 @@ DLCOLL_API int dlcoll_comm_store(dlcoll_comm *comm, dlcoll_store **store);
 
 DLCOLL_API int dlcoll_store_set(dlcoll_store *store, const char *key, const void *value,
                                 size_t len);
-/* Waits until the key is there. *value is owned by the caller, who ends it with free(). */
+/* Waits until the key exists. *value is owned by the caller, who frees it with free(). */
 DLCOLL_API int dlcoll_store_get(dlcoll_store *store, const char *key, void **value, size_t *len,
                                 int64_t timeout_ms);
-/* Adds to the number that is stored there as a text (0 when there is none); *sum is the result. To
- * a value that is no number: the server closes the connection (DLCOLL_ENET), and the store is of no
- * further use; it remains to be closed. */
+/* Adds to the number that is stored there as a text (0 when there is none); *sum is the result. If
+ * the value is not a number, the server closes the connection (DLCOLL_ENET), and the store can only
+ * be closed. */
 DLCOLL_API int dlcoll_store_add(dlcoll_store *store, const char *key, int64_t delta, int64_t *sum);
-/* Until all n keys are there. */
+/* Waits until all n keys exist. */
 DLCOLL_API int dlcoll_store_wait(dlcoll_store *store, const char *const *keys, size_t n,
                                  int64_t timeout_ms);
 /* Stores `value` if `expected` is stored now (len 0: if nothing is). *now, owned by the caller as
  * above, is what is stored then; both may be NULL. Where nothing is stored and something is
- * expected, nothing is changed and *now is `expected`, as with TCPStore: that does not say that it
- * is there. */
+ * expected, nothing is changed and *now is `expected`, as with TCPStore: this does not mean that it
+ * is stored. */
 DLCOLL_API int dlcoll_store_compare_set(dlcoll_store *store, const char *key, const void *expected,
                                         size_t expected_len, const void *value, size_t len,
                                         void **now, size_t *now_len);
-/* 1: deleted; 0: there was none. */
+/* 1: deleted; 0: the key did not exist. */
 DLCOLL_API int dlcoll_store_delete(dlcoll_store *store, const char *key);
 
-/* ------------------------------------------------------------------------------- looking at it */
+/* ------------------------------------------------------------------------------- introspection */
 
 /* One operation in the flight recorder. */
 typedef struct dlcoll_record {
@@ -634,12 +652,12 @@ typedef struct dlcoll_record {
                        monitored barriers */
     uint64_t count;
     uint64_t bytes; /* of this rank's part */
-    /* CLOCK_MONOTONIC; where `bytes` is less than 64 KB to a tick of the kernel's only (1 to 10
-     * ms), but for the end of one that has failed. */
+    /* CLOCK_MONOTONIC; exact to a tick of the kernel (1 to 10 ms) where `bytes` is less than
+     * 64 KB, except for the end of an operation that has failed. */
     uint64_t start_ns;
     uint64_t end_ns; /* 0: under way */
     int32_t peer;    /* root or peer; -1: none */
-    int32_t result;  /* when it has ended */
+    int32_t result;  /* valid once end_ns is not 0 */
     char op[24];     /* "all_reduce" */
     char dtype[8];   /* "f32", or "" */
     char reduction[12];
@@ -648,11 +666,11 @@ typedef struct dlcoll_record {
 
 /* The last operations of a rank of the world that is on this node, the newest first; rank -1: this
  * one. Returns how many were filled in, at most `max`, or DLCOLL_EINVAL, or DLCOLL_ENOSUP: that
- * rank's cannot be seen from here. From any thread. */
+ * rank's are not visible from here. From any thread. */
 DLCOLL_API int dlcoll_recent(const dlcoll_comm *comm, int rank, dlcoll_record *out, int max);
 
-/* What was chosen and why, as lines "name: value" for people: ranks, nodes, memory, for every
- * operation what carries it out at which sizes, why what does not, and what else may be chosen
+/* The library's choices and their reasons, as lines "name: value" for people: ranks, nodes, memory,
+ * for every operation the provider and algorithm at each size, and why others are not used
  * (dlcoll_info(1)). Writes at most `size` bytes with the NUL; returns the length that all of it
  * has. */
 DLCOLL_API size_t dlcoll_describe(const dlcoll_comm *comm, char *out, size_t size);

@@ -35,7 +35,8 @@ int coll_take_opts(dlcoll_comm *c, enum call_kind kind, const dlcoll_opts *given
         return comm_error(c, code, "%s: opts has no valid size and version (use DLCOLL_OPTS_INIT)",
                           call_name(kind));
     if (code < 0)
-        return comm_error(c, code, "%s: opts asks for what this library does not know",
+        return comm_error(c, code,
+                          "%s: opts sets fields that this version of the library does not have",
                           call_name(kind));
     return 0;
 }
@@ -215,9 +216,9 @@ static int check_reduction(const struct coll_args *a, struct coll_call *call)
     if (code == DLCOLL_EINVAL)
         return refuse(a, code,
                       call->reduce.code == REDUCE_PREMUL ? "op was made for another dtype"
-                                                         : "there is no such op");
+                                                         : "unknown op");
     if (code < 0) {
-        snprintf(why, sizeof(why), "there is no %s of %s", reduction_name(call->reduce.code),
+        snprintf(why, sizeof(why), "%s is not defined for %s", reduction_name(call->reduce.code),
                  call->dtype->name);
         return refuse(a, code, why);
     }
@@ -276,7 +277,7 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
 {
     struct side send, recv;
     if (!(call->dtype = dtype_get(a->dtype)))
-        return refuse(a, DLCOLL_EINVAL, "there is no such dtype");
+        return refuse(a, DLCOLL_EINVAL, "unknown dtype");
     call->elem = call->dtype->size;
     bool both = a->kind == CALL_ALL_TO_ALL_V;
     if (((both || a->kind == CALL_REDUCE_SCATTER_V) && !a->send_counts) ||
@@ -311,7 +312,7 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
     if (code < 0)
         return code;
     if (a->root < 0 || a->root >= c->size)
-        return refuse(a, DLCOLL_EINVAL, "root is no rank of the communicator");
+        return refuse(a, DLCOLL_EINVAL, "root rank is out of range (0 to size-1)");
     /* Not the whole: most of it is room for an error's text. */
     memset(call, 0, offsetof(struct coll_call, theirs));
     call->err.code = 0;

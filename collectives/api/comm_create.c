@@ -52,8 +52,9 @@ static int read_options(dlcoll_init_opts *o, const dlcoll_init_opts *given)
     if (code < 0)
         return error_set_global(
             code, "dlcoll_init: %s",
-            code == DLCOLL_EINVAL ? "opts has no valid size and version (use DLCOLL_INIT_OPTS_INIT)"
-                                  : "opts asks for what this library does not know");
+            code == DLCOLL_EINVAL
+                ? "opts has no valid size and version (use DLCOLL_INIT_OPTS_INIT)"
+                : "opts sets fields that this version of the library does not have");
     int64_t otherwise = DEFAULT_TIMEOUT_MS;
     code = env_timeout(&otherwise);
     if (code < 0)

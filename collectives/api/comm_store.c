@@ -24,7 +24,7 @@ static int open_own(struct job *j, int64_t timeout_ms, struct err *e)
     if (w->size == 1 && (!host || !*host || !port))
         return store_open(&j->store, "127.0.0.1", 0, true, timeout_ms, e);
     if (!host || !*host || !port)
-        return err_set(e, -EINVAL, "MASTER_ADDR and MASTER_PORT do not say where it is");
+        return err_set(e, -EINVAL, "MASTER_ADDR and MASTER_PORT are not set");
     return store_open(&j->store, host, port, false, timeout_ms, e);
 }
 

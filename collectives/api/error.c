@@ -83,7 +83,7 @@ const char *dlcoll_strerror(int code)
         [-DLCOLL_ETIMEDOUT] = "timed out",
         [-DLCOLL_EPEER] = "a rank has died or left",
         [-DLCOLL_EABORTED] = "the job was told to stop",
-        [-DLCOLL_EMISMATCH] = "ranks called different operations, or have other settings",
+        [-DLCOLL_EMISMATCH] = "ranks called different operations or have different settings",
         [-DLCOLL_ENET] = "a rank cannot be reached",
         [-DLCOLL_EBACKEND] = "a device library failed",
         [-DLCOLL_EINTERNAL] = "internal error",

@@ -195,13 +195,13 @@ static int report(dlcoll_comm *c, const int *missing, size_t n, uint64_t waited_
     int code;
     if (missing[0] == 0) /* nobody else knows who has come; it may have given up before we did */
         code = comm_error(c, DLCOLL_ETIMEDOUT,
-                          "monitored_barrier: after %llu ms %s, which hears who has come, had not "
-                          "answered; others may be missing, too",
+                          "monitored_barrier: after %llu ms %s, which collects the arrivals, had "
+                          "not answered; other ranks may be missing too",
                           ms, list);
     else
         code = comm_error(c, DLCOLL_ETIMEDOUT,
-                          "monitored_barrier: after %llu ms %zu of %d ranks had not come: %s", ms,
-                          n, c->size, list);
+                          "monitored_barrier: after %llu ms %zu of %d ranks had not arrived: %s",
+                          ms, n, c->size, list);
     pthread_mutex_lock(&c->error_lock);
     if (!atomic_load(&c->failed)) {
         c->error.rank = c->world_ranks[missing[0]];

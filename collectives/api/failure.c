@@ -134,7 +134,7 @@ static void peer_closed(const dlcoll_comm *c, struct notice *cause, int peer, co
         third != c->world->rank) {
         set_rank(c, cause, third);
         cause->exit_code = -1;
-        snprintf(cause->text, sizeof(cause->text), "%s failed, says %s",
+        snprintf(cause->text, sizeof(cause->text), "%s failed, as %s reports",
                  world_name(c->world, third, other), name);
     } else if (state == SEGMENT_LOCAL_DONE) {
         snprintf(cause->text, sizeof(cause->text), "%s has left the job", name);
@@ -214,11 +214,12 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
     set_rank(c, cause, peer);
     world_name(c->world, peer, name);
     if (call->theirs.call.settings != call->id.settings)
-        snprintf(cause->text, sizeof(cause->text),
-                 "%s has other settings than rank %d: DLCOLL_ALGO, DLCOLL_TUNE_FILE, DLCOLL_SHM, "
-                 "DLCOLL_SOCKETS and DLCOLL_NCCL_ROOTS must be the same on all ranks, and dlaunch "
-                 "have room for shared memory on every node (ulimit -f, ulimit -v) or on none",
-                 name, c->world->rank);
+        snprintf(
+            cause->text, sizeof(cause->text),
+            "%s has different settings from rank %d: DLCOLL_ALGO, DLCOLL_TUNE_FILE, DLCOLL_SHM, "
+            "DLCOLL_SOCKETS and DLCOLL_NCCL_ROOTS must be the same on all ranks, and dlaunch "
+            "have room for shared memory on every node (ulimit -f, ulimit -v) or on none",
+            name, c->world->rank);
     else if (differed_before)
         snprintf(cause->text, sizeof(cause->text),
                  "%s and rank %d called different operations before %s, which is #%" PRIu32
@@ -227,8 +228,8 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
     else if ((uint32_t)call->theirs.seq == (uint32_t)call->seq &&
              call_alike(&call->theirs.call, &call->id))
         snprintf(cause->text, sizeof(cause->text),
-                 "%s sends other messages than rank %d expects for the same %s: do their parts "
-                 "have other counts?",
+                 "%s sends other messages than rank %d expects for the same %s: do the counts of "
+                 "their parts differ?",
                  name, c->world->rank, call_describe(&call->id, ours));
     else if (call->theirs.call.kind ==
              CALL_SEND) /* messages of two ranks have numbers of their own */
@@ -274,7 +275,7 @@ static void own_view(const dlcoll_comm *c, int status, const struct coll_call *c
     case -ECANCELED:
         cause->code = DLCOLL_EABORTED;
         snprintf(cause->text, sizeof(cause->text),
-                 "a rank that did not live to say why stopped it");
+                 "stopped by a rank that died before it could report the reason");
         break;
     case -EREMOTEIO:
         cause->code = DLCOLL_EBACKEND;

@@ -26,7 +26,7 @@ static int take_opts(dlcoll_comm *c, const dlcoll_group_opts *given, dlcoll_grou
     if (code == DLCOLL_EINVAL)
         return refuse(c, code, "opts has no valid size and version (use DLCOLL_GROUP_OPTS_INIT)");
     if (code < 0)
-        return refuse(c, code, "opts asks for what this library does not know");
+        return refuse(c, code, "opts sets fields that this version of the library does not have");
     if (o->timeout_ms == 0)
         o->timeout_ms = c->timeout_ms;
     return 0;
@@ -190,7 +190,7 @@ static int check_list(dlcoll_comm *c, const int *ranks, int n, int *me)
         return comm_error(c, DLCOLL_ENOMEM, "comm_new_group: no memory");
     for (int i = 0; i < n && !bad; i++) {
         if (ranks[i] < 0 || ranks[i] >= c->size)
-            bad = "a rank of the list is no rank of the communicator";
+            bad = "a rank of the list is out of range (0 to size-1)";
         else if (seen[ranks[i]]++)
             bad = "a rank is listed twice";
         else if (ranks[i] == c->rank)

@@ -209,7 +209,7 @@ static int find_out(struct roll *r)
 
 static int came_too_late(void)
 {
-    return error_set_global(DLCOLL_EPEER, "comm_shrink: this rank came too late");
+    return error_set_global(DLCOLL_EPEER, "comm_shrink: this rank arrived too late");
 }
 
 static int make_group(struct roll *r, uint64_t id, const dlcoll_group_opts *o, dlcoll_comm **group)
@@ -272,7 +272,7 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
     if (status == -ECONNRESET)
         code = came_too_late();
     else if (status == -ETIMEDOUT)
-        code = error_set_global(DLCOLL_ETIMEDOUT, "comm_shrink: %s did not come in time",
+        code = error_set_global(DLCOLL_ETIMEDOUT, "comm_shrink: %s did not arrive in time",
                                 world_name(c->world, c->world_ranks[leader(&r)], name));
     else if (status < 0)
         code = error_set_global(error_code(status), "comm_shrink: no memory");

@@ -51,7 +51,7 @@ static int take_listener(struct world *w, struct err *e)
     if (r < 0)
         return r;
     if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &len) < 0 || !on)
-        return err_set(e, -EINVAL, "%s=%d is no listening socket", SEGMENT_ENV_LISTEN, fd);
+        return err_set(e, -EINVAL, "%s=%d is not a listening socket", SEGMENT_ENV_LISTEN, fd);
     w->listen_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     if (w->listen_fd < 0)
         return err_sys(e, errno, "dup");
@@ -71,7 +71,7 @@ static int find_rank(struct world *w, struct err *e)
     w->rank = h->base_rank + w->local_rank;
     if (rank >= 0 && rank != w->rank)
         return err_set(e, -EINVAL,
-                       "RANK is %d where the launcher's table says %d for LOCAL_RANK %d", rank,
+                       "RANK is %d, but the launcher's table has rank %d for LOCAL_RANK %d", rank,
                        w->rank, w->local_rank);
     return 0;
 }

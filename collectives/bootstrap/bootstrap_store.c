@@ -128,7 +128,7 @@ static int find_self(struct world *w, const struct world_opts *o, const char *ur
     if (rank < 0 && o->size <= 0 && (r = env_int("RANK", 0, size - 1, &rank, e)) < 0)
         return r;
     if (rank < 0 || rank >= size)
-        return err_set(e, -EINVAL, "there is no rank %d of %d", rank, size);
+        return err_set(e, -EINVAL, "rank %d is out of range (0 to %d)", rank, size - 1);
     w->rank = rank;
     w->size = size;
     return 0;
@@ -269,7 +269,7 @@ static int find_master(struct meeting *m, struct netaddr *local, struct err *e)
             freeaddrinfo(list);
         if (is_over(m))
             return err_set(e, -ETIMEDOUT, "%s %s: %s", m->whence, m->host,
-                           r ? gai_strerror(r) : "there is no route to it");
+                           r ? gai_strerror(r) : "no route to host");
         pause_before_retry();
     }
 }
@@ -542,7 +542,7 @@ static int timed_out(struct meeting *m, struct err *e)
         missing++;
     }
     if (missing)
-        return err_set(e, -ETIMEDOUT, "not all of the %d ranks have come to %s:%d; missing: %s",
+        return err_set(e, -ETIMEDOUT, "not all of the %d ranks have arrived at %s:%d; missing: %s",
                        m->w->size, m->host, m->port, list);
     return err_set(e, -ETIMEDOUT, "the %d ranks did not meet at %s:%d in time", m->w->size, m->host,
                    m->port);

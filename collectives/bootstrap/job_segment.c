@@ -44,7 +44,7 @@ static int check(const struct job_segment *s, struct err *e)
         return err_set(e, -EINVAL, "it has version %u, this library reads version %u", h->version,
                        SEGMENT_VERSION);
     if (h->total_bytes > s->bytes)
-        return err_set(e, -EINVAL, "it has %zu bytes where it says %llu", s->bytes,
+        return err_set(e, -EINVAL, "it has %zu bytes, but its header says %llu", s->bytes,
                        (unsigned long long)h->total_bytes);
     if (!inside(h, h->off_nodes, h->nnodes, sizeof(struct segment_node), 4) ||
         !inside(h, h->off_ports, h->world_size, sizeof(uint16_t), 2) ||
@@ -63,7 +63,7 @@ int job_segment_init(struct job_segment *s, int fd, struct err *e)
         return err_sys(e, errno, "fstat");
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || !(seals & F_SEAL_SHRINK))
-        return err_set(e, -EINVAL, "it is no memory file sealed against shrinking");
+        return err_set(e, -EINVAL, "it is not a memory file sealed against shrinking");
     if (st.st_size < (off_t)sizeof(s->header))
         return err_set(e, -EINVAL, "it is too short");
     void *base = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -26,7 +26,7 @@ static int check_kind(const char *path, struct err *e)
 {
     struct stat st;
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return err_set(e, -EINVAL, "%s is there and is no regular file", path);
+        return err_set(e, -EINVAL, "%s exists and is not a regular file", path);
     return 0;
 }
 
@@ -171,7 +171,7 @@ int rendezvous_file_find(const char *path, const char *prefix, uint64_t host_id,
             return err_set(e, -ETIMEDOUT, "%s: %s", path,
                            n == -ENOENT ? "rank 0 has not written it"
                            : n < 0      ? strerror((int)-n)
-                                        : "it is no file of rank 0's");
+                                        : "it is not a file that rank 0 has written");
         }
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000}, NULL);
     }

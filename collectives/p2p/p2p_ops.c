@@ -21,7 +21,7 @@ static int fill(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *from, boo
     const struct dtype *type = dtype_get((int)from->dtype);
     bool is_send = kind == CALL_SEND || (kind == CALL_BATCH && from->send);
     if (!type)
-        return refuse(c, kind, "there is no such dtype");
+        return refuse(c, kind, "unknown dtype");
     size_t len;
     if (__builtin_mul_overflow(from->count, type->size, &len) || len > SIZE_MAX / 4)
         return refuse(c, kind, "count is too large");
@@ -30,7 +30,7 @@ static int fill(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *from, boo
     if (from->count && !(is_send ? from->send : from->recv))
         return refuse(c, kind, "the buffer is NULL");
     if (!any && (from->peer < 0 || from->peer >= c->size))
-        return refuse(c, kind, "peer is no rank of the communicator");
+        return refuse(c, kind, "peer rank is out of range (0 to size-1)");
     if (from->tag < 0)
         return refuse(c, kind, "the tag is negative");
     *op = (struct p2p_op){.is_send = is_send,

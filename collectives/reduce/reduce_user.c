@@ -58,7 +58,7 @@ int dlcoll_op_create_user(dlcoll_op *op, dlcoll_reduce_fn *fn, void *ctx, unsign
     if (!op || !fn)
         return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_user: op or fn is NULL");
     if (flags & ~DLCOLL_OP_ORDERED)
-        return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_user: there is no such flag");
+        return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_user: unknown flag");
     return publish(
         "dlcoll_op_create_user", op,
         &(struct user_op){.fn = fn, .ctx = ctx, .ordered = flags & DLCOLL_OP_ORDERED, .dtype = -1});

@@ -696,9 +696,9 @@ START_TEST(wrong_arguments_are_refused_and_harm_nothing)
     dlcoll_opts opts = DLCOLL_OPTS_INIT;
 #define ALL_REDUCE(...) dlcoll_all_reduce(__VA_ARGS__)
     expect_refused(c, ALL_REDUCE(x, x, 8, (dlcoll_dtype)12, DLCOLL_SUM, c, NULL, NULL),
-                   DLCOLL_EINVAL, "all_reduce: there is no such dtype");
+                   DLCOLL_EINVAL, "all_reduce: unknown dtype");
     expect_refused(c, ALL_REDUCE(x, x, 8, (dlcoll_dtype)(256 + 8), DLCOLL_SUM, c, NULL, NULL),
-                   DLCOLL_EINVAL, "no such dtype");
+                   DLCOLL_EINVAL, "unknown dtype");
     expect_refused(c, ALL_REDUCE(x, x, 8, DLCOLL_F64, (dlcoll_op)256, c, NULL, NULL), DLCOLL_EINVAL,
                    "no such op");
     expect_refused(c, ALL_REDUCE(x, x, SIZE_MAX / 8, DLCOLL_F64, DLCOLL_SUM, c, NULL, NULL),

@@ -73,9 +73,10 @@ START_TEST(other_counts_are_told)
     ranks_wait(&j, 20, 0);
     for (int r = 0; r < RANKS; r++) {
         const char *text = j.shared->rank[r].error.text;
-        ck_assert_msg(
-            j.shared->rank[r].code == DLCOLL_EMISMATCH && (_i % 2 || strstr(text, "other counts")),
-            "%s of %zu: rank %d: %d %s", g_ops[g_op].name, g_n, r, j.shared->rank[r].code, text);
+        ck_assert_msg(j.shared->rank[r].code == DLCOLL_EMISMATCH &&
+                          (_i % 2 || strstr(text, "counts of their parts")),
+                      "%s of %zu: rank %d: %d %s", g_ops[g_op].name, g_n, r, j.shared->rank[r].code,
+                      text);
     }
     ranks_fini(&j);
 }
@@ -139,6 +140,41 @@ START_TEST(a_part_of_nothing_lies_nowhere)
 }
 END_TEST
 
+/* Only some ranks know the counts of these: a rank with no elements takes part, and its type must
+ * be that of the others. */
+static void have_nothing_of_another_type(struct ranks *j, int rank)
+{
+    static const size_t none[RANKS] = {0};
+    dlcoll_dtype type = rank == ODD ? DLCOLL_F64 : DLCOLL_I32;
+    dlcoll_comm *c = comm_start();
+    EXPECT(dlcoll_all_to_all_v(NULL, none, NULL, NULL, none, NULL, DLCOLL_I32, c, NULL, NULL) == 0,
+           "%s", why(c));
+    int r = g_op == 0 ? dlcoll_all_to_all_v(NULL, none, NULL, NULL, none, NULL, type, c, NULL, NULL)
+            : g_op == 1 ? dlcoll_gather_v(NULL, 0, NULL, none, NULL, type, 0, c, NULL, NULL)
+                        : dlcoll_scatter_v(NULL, none, NULL, NULL, 0, type, 0, c, NULL, NULL);
+    if (r == 0)
+        r = dlcoll_barrier(c, NULL, NULL);
+    ranks_keep_result(j, rank, c, r);
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    dlcoll_destroy(c);
+}
+
+START_TEST(the_type_counts_without_elements)
+{
+    struct ranks j;
+    g_op = _i / 3;
+    setenv("DLCOLL_SHM", _i % 3 ? "1" : "0", 1);
+    ranks_init(&j, RANKS, 1 + (_i % 3 == 2));
+    ranks_start(&j, have_nothing_of_another_type);
+    ranks_wait(&j, 20, 0);
+    for (int r = 0; r < RANKS; r++)
+        ck_assert_msg(j.shared->rank[r].code == DLCOLL_EMISMATCH, "rank %d: %d %s", r,
+                      j.shared->rank[r].code, j.shared->rank[r].error.text);
+    ranks_fini(&j);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_counts");
@@ -146,6 +182,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, other_counts_are_told, 0, OPS * 6);
     tcase_add_loop_test(tc, one_pointer_for_both_is_not_in_place, 0, 3);
     tcase_add_loop_test(tc, a_part_of_nothing_lies_nowhere, 0, 3);
+    tcase_add_loop_test(tc, the_type_counts_without_elements, 0, 9);
     return s;
 }
 

@@ -66,8 +66,8 @@ static void stopped_first_told_later(dlcoll_comm *comm, void *arg)
         pthread_create(&t, NULL, say_why, comm);
     int code = dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, comm, NULL, NULL);
     THREAD_EXPECT(code == DLCOLL_EABORTED, "%d %s", code, thread_error(comm));
-    THREAD_EXPECT(strstr(thread_error(comm), *says ? "out of data" : "did not live to say"), "%s",
-                  thread_error(comm));
+    THREAD_EXPECT(strstr(thread_error(comm), *says ? "out of data" : "died before it could report"),
+                  "%s", thread_error(comm));
     if (*says)
         pthread_join(t, NULL);
 }
@@ -304,7 +304,7 @@ static void come_or_not(dlcoll_comm *comm, void *arg)
     }
     if (rank == a->who && rank != 0) {
         THREAD_EXPECT(code == DLCOLL_EPEER, "%d %s", code, thread_error(NULL));
-        THREAD_EXPECT(strstr(thread_error(NULL), "came too late"), "%s", thread_error(NULL));
+        THREAD_EXPECT(strstr(thread_error(NULL), "arrived too late"), "%s", thread_error(NULL));
     } else {
         THREAD_EXPECT(code == 0, "%d %s", code, thread_error(NULL));
         THREAD_EXPECT(dlcoll_size(rest) == n - 1 - (a->who != 0), "%d", dlcoll_size(rest));

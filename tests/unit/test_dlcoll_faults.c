@@ -55,19 +55,19 @@ START_TEST(a_wrong_segment_is_refused)
     REFUSED(h->group_rank = 1, "damaged");
     REFUSED(h->base_rank = 2, "damaged");
     REFUSED(h->heap_bytes++, "damaged");
-    REFUSED(setenv("RANK", "0", 1), "RANK is 0 where the launcher's table says 1");
+    REFUSED(setenv("RANK", "0", 1), "RANK is 0, but the launcher's table has rank 1");
     REFUSED(setenv("RANK", "7", 1), "RANK: 7");
     setenv("RANK", "1", 1);
     REFUSED(setenv("LOCAL_RANK", "2", 1), "LOCAL_RANK: 2");
     REFUSED(unsetenv("LOCAL_RANK"), "LOCAL_RANK is not set");
     setenv("LOCAL_RANK", "1", 1);
-    REFUSED(setenv(SEGMENT_ENV_LISTEN, "0", 1), "no listening socket");
+    REFUSED(setenv(SEGMENT_ENV_LISTEN, "0", 1), "not a listening socket");
     REFUSED(setenv(SEGMENT_ENV_LISTEN, "999", 1), "is not open");
     REFUSED(unsetenv(SEGMENT_ENV_LISTEN), "is not set");
     set_env_int(SEGMENT_ENV_LISTEN, j.listener[1]);
     REFUSED(setenv(SEGMENT_ENV_FD, "999", 1), "is not open");
     REFUSED(setenv(SEGMENT_ENV_FD, "-3", 1), "DLAUNCH_SEGMENT_FD: -3");
-    REFUSED(set_env_int(SEGMENT_ENV_FD, j.listener[1]), "no memory file");
+    REFUSED(set_env_int(SEGMENT_ENV_FD, j.listener[1]), "not a memory file");
     int unsealed = memfd_create("x", MFD_CLOEXEC);
     ck_assert_int_eq(ftruncate(unsealed, 4096), 0);
     REFUSED(set_env_int(SEGMENT_ENV_FD, unsealed), "sealed against shrinking");
@@ -470,7 +470,8 @@ START_TEST(a_rank_that_shares_no_memory_is_told_of)
     for (int r = 0; r < 2; r++) {
         const dlcoll_error *e = &j.shared->rank[r].error;
         ck_assert_msg(e->code == DLCOLL_EMISMATCH, "rank %d: %s", r, e->text);
-        ck_assert_msg(strstr(e->text, "has other settings than rank"), "rank %d: %s", r, e->text);
+        ck_assert_msg(strstr(e->text, "has different settings from rank"), "rank %d: %s", r,
+                      e->text);
     }
     ranks_fini(&j);
 }
@@ -484,7 +485,7 @@ static void meet_otherwise(struct ranks *j, int rank)
     int r = j->shared->rank[rank].code = dlcoll_init(&c, NULL);
     EXPECT(r == DLCOLL_EMISMATCH || r == DLCOLL_ENET, "%d %s", r, why(NULL)); /* it has ended */
     if (r == DLCOLL_EMISMATCH)
-        EXPECT(strstr(why(NULL), "has other settings than rank"), "%s", why(NULL));
+        EXPECT(strstr(why(NULL), "has different settings from rank"), "%s", why(NULL));
 }
 
 START_TEST(different_settings_are_told_without_a_launcher)
@@ -515,7 +516,7 @@ static void group_otherwise(struct ranks *j, int rank)
     dlcoll_comm *c = comm_start();
     int r = dlcoll_comm_new_group(c, both, 2, &group, &o);
     EXPECT(r == DLCOLL_EMISMATCH, "%d %s", r, why(c));
-    EXPECT(strstr(why(c), "has other settings than rank"), "%s", why(c));
+    EXPECT(strstr(why(c), "has different settings from rank"), "%s", why(c));
     ranks_say_ready(j);
     ranks_await_ready(j);
     dlcoll_destroy(c);
@@ -541,7 +542,7 @@ START_TEST(different_settings_are_told)
         const char *text = j.shared->rank[r].error.text;
         ck_assert_msg(j.shared->rank[r].code == DLCOLL_EMISMATCH, "rank %d: %d %s", r,
                       j.shared->rank[r].code, text);
-        ck_assert_msg(strstr(text, "has other settings than rank"), "rank %d: %s", r, text);
+        ck_assert_msg(strstr(text, "has different settings from rank"), "rank %d: %s", r, text);
     }
     ranks_fini(&j);
 }
@@ -570,7 +571,7 @@ START_TEST(nodes_without_room_for_shared_memory)
     for (int r = 0; r < 4; r++) {
         const char *text = j.shared->rank[r].error.text;
         bool told =
-            j.shared->rank[r].code == DLCOLL_EMISMATCH && strstr(text, "has other settings");
+            j.shared->rank[r].code == DLCOLL_EMISMATCH && strstr(text, "has different settings");
         ck_assert_msg(_i == 0 ? j.shared->rank[r].code == 0 : told, "rank %d: %d %s", r,
                       j.shared->rank[r].code, text);
     }

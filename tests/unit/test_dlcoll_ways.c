@@ -115,7 +115,7 @@ START_TEST(a_stale_file_is_noticed)
     alone = (struct way){.url = url, .rank = 1, .size = 2, .name = "stale", .timeout_ms = 50};
     go(&alone);
     ck_assert_int_eq(alone.code, DLCOLL_ETIMEDOUT);
-    ck_assert_msg(strstr(alone.text, "no file of rank 0's"), "%s", alone.text);
+    ck_assert_msg(strstr(alone.text, "not a file that rank 0 has written"), "%s", alone.text);
     all_meet(url, 2, false);
 }
 END_TEST
@@ -130,7 +130,7 @@ START_TEST(what_is_no_file_is_left_alone)
         struct way w = {.url = url, .rank = rank, .size = 2, .name = "pipe", .timeout_ms = 50};
         go(&w);
         ck_assert_msg(w.code == DLCOLL_EINVAL, "rank %d: %d %s", rank, w.code, w.text);
-        ck_assert_msg(strstr(w.text, "is there and is no regular file"), "%s", w.text);
+        ck_assert_msg(strstr(w.text, "exists and is not a regular file"), "%s", w.text);
         ck_assert(stat(path, &st) == 0 && S_ISFIFO(st.st_mode));
     }
 }
@@ -159,7 +159,7 @@ START_TEST(wrong_ways_are_refused)
         {"tcp://127.0.0.1", 0, 2, "no port"},
         {"tcp://127.0.0.1:1?color=2", 0, 2, "neither rank=N nor world_size=N"},
         {"tcp://127.0.0.1:1?rank=x&world_size=2", 0, 0, "rank"},
-        {"tcp://127.0.0.1:1", 2, 2, "no rank 2 of 2"},
+        {"tcp://127.0.0.1:1", 2, 2, "rank 2 is out of range (0 to 1)"},
         {"file://relative", 0, 2, "none of"},
         {"tcp://127.0.0.1:1?world_size=2", 0, 0, "RANK is not set"},
         {"foo", 0, 0, "init_method: foo is none of env://, tcp://HOST:PORT and file:///PATH"},

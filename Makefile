@@ -201,12 +201,13 @@ $(BUILD)/tests/coll_worker: $(call obj,$(patsubst %,tests/lib/coll_%.c,worker jo
 
 # Libraries that a test machine lacks, as far as is needed: one file each, under the real name.
 fake = $(BUILD)/tests/fake/$(1)
-FAKES := $(call fake,failing_calls.so) $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
+FAKES := $(call fake,failing_calls.so) $(call fake,stamps.so) $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
 reducing := $(patsubst %,$(BUILD)/pic/collectives/reduce/%.o,dtype reduce reduce_user reduce_portable reduce_avx2 reduce_avx512) \
             $(BUILD)/pic/core/err.o
 $(call fake,libnccl.so.2): $(BUILD)/pic/tests/fake/nccl.o $(reducing)
 $(call fake,libnccl-old.so.2): $(BUILD)/pic/tests/fake/nccl_old.o $(reducing)
 $(call fake,failing_calls.so): $(BUILD)/pic/tests/fake/failing_calls.o
+$(call fake,stamps.so): $(BUILD)/pic/tests/fake/stamps.o
 $(call fake,libnvidia-ml.so.1): $(BUILD)/pic/tests/fake/nvml.o
 $(FAKES):
 	$(say) LD $@
@@ -339,7 +340,7 @@ cross: $(CROSS_TESTS)
 	$(Q)printf '%s\n' $(CROSS_TESTS) | xargs -P $(CROSS_JOBS) -n 1 env CROSS=full
 
 .PHONY: run-multihost
-run-multihost: all $(BUILD)/tests/worker $(BUILD)/tests/coll_worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)
+run-multihost: all $(BUILD)/tests/worker $(call fake,stamps.so) $(BUILD)/tests/coll_worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)
 	$(Q)JOBS=1 tests/run.sh $(MULTIHOST)
 
 # With real PyTorch, current and Debian's: minutes, 1.6 GB in TORCH_VENV, some of it as root. What cannot be
@@ -479,6 +480,14 @@ MINUTES ?= 30
 soak: all
 	$(Q)tests/bench/soak.py $(BUILD) $(MINUTES) $(SEED)
 
+# Random faults of processes, networks and disks on 3 hosts that are network namespaces (root), TRIALS times.
+# SEED=n repeats the faults of one run, SEED=n:k those of its trial k.
+TRIALS ?= 100
+TRIAL_JOBS ?= $(shell nproc)
+.PHONY: net-trials
+net-trials: all $(call fake,stamps.so)
+	$(Q)tests/bench/net_trials.py $(BUILD) $(TRIALS) "$(SEED)" $(TRIAL_JOBS)
+
 bench-stdio: $(call bench_bin,bench_stdio) $(BUILD)/tests/worker
 	$(Q)$<
 
@@ -523,6 +532,7 @@ help:
 	@echo '  bench            side by side with the peers that are installed'
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'
 	@echo '  failing-calls    every call of a launcher that can fail, failed once'
+	@echo '  net-trials       random faults between 3 network namespaces that train, TRIALS times (100; root)'
 	@echo '  soak             random faults on 4 launchers x 4 workers that train, for MINUTES (30)'
 	@echo '  fuzz             every fuzz target for SECONDS (60)'
 	@echo '  install          into PREFIX, below DESTDIR; uninstall takes it away'

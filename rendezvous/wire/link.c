@@ -34,6 +34,7 @@ struct link {
     bool unproven; /* it is to be this user's, and has not been seen to be */
     bool failed;   /* the queue was too long, or a write failed */
     bool reset;    /* a write said so; reading does not say it again */
+    bool at_end;   /* reading has reported the end; a write that failed will report how it came */
     bool full;
     void (*on_room)(struct link *l); /* NULL: nobody waits for it */
     uint32_t frame_max;
@@ -150,6 +151,8 @@ static bool is_idle(const struct link *l)
     return !l->writes && !l->nout && !l->wire.len;
 }
 
+static void end_link(struct link *l, enum rdzv_end how, const char *why);
+
 static void on_written(uv_write_t *req, int status)
 {
     struct write *w = container_of(req, struct write, req);
@@ -161,7 +164,11 @@ static void on_written(uv_write_t *req, int status)
     free(w);
     if (l->closing)
         return;
-    if (status == UV_EPIPE) {
+    if (status < 0 && l->at_end) { /* EPIPE: the end had come in order before */
+        end_link(l, status == UV_EPIPE ? RDZV_END_CLOSED : RDZV_END_RESET,
+                 status == UV_EPIPE ? "connection closed" : uv_strerror(status));
+        return;
+    } else if (status == UV_EPIPE) {
         return; /* how it ended is what reading says */
     } else if (status < 0) {
         l->failed = true;
@@ -178,8 +185,6 @@ static void on_written(uv_write_t *req, int status)
             l->on_room(l);
     }
 }
-
-static void end_link(struct link *l, enum rdzv_end how, const char *why);
 
 /* Seals the next part of what is to go out, if the handshake is over. Each link has a copy of its
  * own of what is sealed, so there is never much of it. False: there is nothing to write, or the
@@ -451,6 +456,29 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     *buf = uv_buf_init((char *)l->hub->buffer, sizeof(l->hub->buffer));
 }
 
+/* Reading has reported an end of file. It does so for an error too, after a write has taken the
+ * error from the socket: only a connection that the other side has closed, and that nothing has
+ * reset, is still half open here. */
+static void on_eof(struct link *l)
+{
+    struct tcp_info info;
+    socklen_t len = sizeof(info), error_len = sizeof(int);
+    uv_os_fd_t fd;
+    int error = 0;
+    bool half_open = l->local || uv_fileno(&l->handle, &fd) < 0 ||
+                     getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 ||
+                     info.tcpi_state != TCP_CLOSE;
+    if (!half_open && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_len) == 0 && error == 0 &&
+        l->writes > 0) {
+        l->at_end = true; /* on_written() gets the error */
+        return;
+    }
+    if (half_open || error == EPIPE) /* EPIPE: it was reset after the other side had closed it */
+        end_link(l, RDZV_END_CLOSED, "connection closed");
+    else
+        end_link(l, RDZV_END_RESET, strerror(error ? error : ECONNRESET));
+}
+
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct link *l = stream->data;
@@ -462,12 +490,10 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         end_link(l, RDZV_END_BROKEN,
                  "the connection ended in the TLS handshake: the other side may run without a job "
                  "token (--insecure, or called as torchrun)");
+    else if (n == UV_EOF)
+        on_eof(l);
     else if (n < 0)
-        end_link(l,
-                 n == UV_EOF          ? RDZV_END_CLOSED
-                 : n == UV_ECONNRESET ? RDZV_END_RESET
-                                      : RDZV_END_BROKEN,
-                 n == UV_EOF ? "connection closed" : uv_strerror((int)n));
+        end_link(l, n == UV_ECONNRESET ? RDZV_END_RESET : RDZV_END_BROKEN, uv_strerror((int)n));
 }
 
 /* -------------------------------------------------------------------------------------- links */

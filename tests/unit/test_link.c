@@ -12,6 +12,7 @@
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"
+#include "core/netaddr.h"
 #include "rendezvous/wire/connector.h"
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/wire/link.h"
@@ -206,6 +207,44 @@ START_TEST(a_reset_is_no_end_in_order)
         }
         loop_turns(&loop, 4);
         ck_assert(ended && ended_how == RDZV_END_RESET);
+    }
+}
+END_TEST
+
+/* A write that fails takes the error from the socket, and reading then reports an end of file. */
+START_TEST(a_reset_that_a_write_has_met_is_no_end_in_order)
+{
+    for (int orderly = 0; orderly < 2; orderly++) {
+        struct netaddr at = {.len = sizeof(at.ss)};
+        const struct linger abort = {.l_onoff = 1};
+        struct buf b = BUF_INIT;
+        netaddr_parse_ip(&at, "127.0.0.1", 0);
+        _cleanup_fd_ int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ck_assert_int_eq(bind(listener, &at.sa, at.len), 0);
+        ck_assert_int_eq(listen(listener, 1), 0);
+        ck_assert_int_eq(getsockname(listener, &at.sa, &at.len), 0);
+        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        ck_assert_int_eq(connect(fd, &at.sa, at.len), 0);
+        ck_assert_int_eq(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+        peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        L = link_new(&hub, fd, false, &events, NULL);
+        ck_assert_ptr_nonnull(L);
+        ended = false;
+        loop_turns(&loop, 2);
+        if (orderly) /* our preamble is read, lest closing send a reset */
+            drain_peer();
+        else
+            setsockopt(peer, SOL_SOCKET, SO_LINGER, &abort, sizeof(abort));
+        close_fd(&peer);
+        for (int i = 0; i < 2 && L; i++) { /* the second write meets what the first one causes */
+            buf_put(&b, "last words", 10);
+            link_send_buf(L, &b);
+            loop_turns(&loop, 1);
+        }
+        loop_turns(&loop, 3);
+        ck_assert(ended);
+        ck_assert_msg(ended_how == (orderly ? RDZV_END_CLOSED : RDZV_END_RESET), "%d: %d (%s)",
+                      orderly, ended_how, why_ended);
     }
 }
 END_TEST
@@ -510,6 +549,7 @@ static Suite *suite(void)
     tcase_add_test(tc, closed_from_inside_a_frame);
     tcase_add_test(tc, the_end_is_told);
     tcase_add_test(tc, a_reset_is_no_end_in_order);
+    tcase_add_test(tc, a_reset_that_a_write_has_met_is_no_end_in_order);
     tcase_add_test(tc, abandoned_links_end_in_order);
     tcase_add_test(tc, shared_bytes_go_to_all_and_are_freed_with_the_last);
     tcase_add_test(tc, one_that_does_not_read_is_cut_off);

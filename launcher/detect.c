@@ -370,11 +370,21 @@ static bool say_kubeflow(struct options *o)
     return true;
 }
 
+/* Slurm (KillWait) and Kubernetes (terminationGracePeriodSeconds) send SIGKILL 30 s after SIGTERM,
+ * unless set otherwise. Workers that do not stop get it 5 s before, so that the report is written.
+ */
+#define SCHEDULER_GRACE "25"
+
 int detect(struct options *o, char *const *envp, const struct detect_host *host, struct err *e)
 {
-    if (opt_flag(o, OPT_no_detect) || one_node(o) || !opt_workers(o))
+    if (opt_flag(o, OPT_no_detect) || !opt_workers(o))
         return 0;
     bool kubernetes = env_get(envp, "KUBERNETES_SERVICE_HOST") != NULL;
+    if ((kubernetes || env_get(envp, "SLURM_JOB_ID")) &&
+        set(o, OPT_shutdown_timeout, SCHEDULER_GRACE, kubernetes ? "Kubernetes" : "Slurm", e) < 0)
+        return -EINVAL;
+    if (one_node(o))
+        return 0;
     if (kubernetes && say_kubeflow(o))
         return 0;
     int rc = kubernetes ? detect_kubernetes(o, envp, host, e) : 0;

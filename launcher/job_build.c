@@ -734,6 +734,12 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
     return 0;
 }
 
+/* The table of --print_binding is about this host; the program may be on another one. */
+static bool needs_program(const struct options *o)
+{
+    return opt_workers(o) && (!opt_flag(o, OPT_print_binding) || opt_flag(o, OPT_dry_run));
+}
+
 int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct err *e)
 {
     char host[HOST_MAX];
@@ -745,7 +751,7 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     spec->host = options_printf(o, "%s", host);
     if (build_nproc(spec, o, e) < 0 || build_rdzv(spec, o, e) < 0 || build_output(spec, o, e) < 0 ||
         build_signals(spec, o, e) < 0 ||
-        (opt_workers(o) && program_find(spec, o, exit_status, e) < 0))
+        (needs_program(o) && program_find(spec, o, exit_status, e) < 0))
         return -EINVAL;
     if (!opt_workers(o))
         spec->name = opt_flag(o, OPT_rdzv_only) ? "dlaunch --rdzv_only" : "dlaunch --witness";

@@ -48,6 +48,15 @@ static int found(struct diagnosis *f, int errnum, const char *fmt, ...)
 
 /* ------------------------------------------------------------------------------ the way there */
 
+/* Whether the kernel would let us execute a file, or search a directory. The C library calls
+ * faccessat2(), which old seccomp profiles of containers refuse with EPERM; the older call judges
+ * by the real user id, which is the effective one unless dlaunch was installed set-user-ID. */
+static bool may_execute(const char *path)
+{
+    return faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0 ||
+           (errno == EPERM && access(path, X_OK) == 0);
+}
+
 /* The longest leading directory of `path` that exists and may not be searched. */
 static int find_closed_directory(const char *path, struct diagnosis *f)
 {
@@ -59,7 +68,7 @@ static int find_closed_directory(const char *path, struct diagnosis *f)
             break;
         memcpy(dir, path, len);
         dir[len] = '\0';
-        if (stat(dir, &st) == 0 && faccessat(AT_FDCWD, dir, X_OK, AT_EACCESS) < 0)
+        if (stat(dir, &st) == 0 && !may_execute(dir))
             return found(f, EACCES, "the directory %s may not be searched", dir);
     }
     return EACCES;
@@ -113,7 +122,7 @@ static int check_permissions(const char *path, struct diagnosis *f)
         find_mount_point(path, mount);
         return found(f, EACCES, "the file system %.300s is mounted noexec", mount);
     }
-    if (faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) < 0)
+    if (!may_execute(path))
         return found(f, EACCES, "it is not executable; try: chmod +x %.300s", path);
     return 0;
 }
@@ -459,7 +468,7 @@ static bool is_program(const char *path, int *errnum)
         return false;
     }
     *errnum = S_ISDIR(st.st_mode) ? ENOENT : EACCES; /* one named like a folder is not found */
-    return S_ISREG(st.st_mode) && faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0;
+    return S_ISREG(st.st_mode) && may_execute(path);
 }
 
 char *exec_find(const char *name, struct err *e)

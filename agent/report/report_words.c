@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
 
 #include "agent/text.h"
@@ -221,6 +222,23 @@ static void hint_core(struct buf *b, const struct failure *f, bool here)
         words_add(b, "coredumpctl gdb %d opens the core dump", f->pid);
 }
 
+/* The kernel sends SIGXCPU at the soft limit and SIGKILL at the hard one; `ulimit -t` sets both.
+ * The workers have the limits of this process. Whether there is a limit that explains the signal.
+ */
+static bool hint_cpu_time(struct buf *b, int signo, bool here)
+{
+    struct rlimit r = {RLIM_INFINITY, RLIM_INFINITY};
+    if ((signo != SIGXCPU && signo != SIGKILL) || !here || getrlimit(RLIMIT_CPU, &r) < 0)
+        return false;
+    rlim_t seconds = signo == SIGXCPU ? r.rlim_cur : r.rlim_max;
+    if (seconds == RLIM_INFINITY)
+        return false;
+    words_add(
+        b, "possible cause: the limit of CPU time of a process (ulimit -t) is %llu s on this node",
+        (unsigned long long)seconds);
+    return true;
+}
+
 /* Hints for error messages of programs. */
 static const struct {
     const char *said, *hint;
@@ -246,6 +264,10 @@ void words_hint(struct buf *b, const struct failure *f, bool here)
         if (f->oom)
             words_add(b,
                       "run fewer or smaller workers on that node, or give the cgroup more memory");
+        else if (hint_cpu_time(b, f->signal, here))
+            return;
+        else if (f->signal == SIGXCPU)
+            words_add(b, "a limit of CPU time (ulimit -t, or one of a scheduler) was reached");
         else if (f->signal == SIGKILL)
             words_add(b, "possible causes: a scheduler's limit, an operator, or the kernel's OOM "
                          "killer outside of dlaunch's cgroup (dmesg shows that)");

@@ -80,6 +80,36 @@ START_TEST(slurm_step)
 }
 END_TEST
 
+static double grace_under(char *const *env, char *const *args)
+{
+    struct options o;
+    struct err e = ERR_INIT;
+    struct detect_host where = {"here", "/etc/hosts"};
+    char *argv[8] = {"dlaunch"};
+    int argc = 1;
+    for (; *args; args++)
+        argv[argc++] = *args;
+    options_init(&o, "dlaunch");
+    ck_assert_msg(options_read_argv(&o, argc, argv, &e) == 0, "%s", e.msg);
+    ck_assert_msg(detect(&o, env, &where, &e) == 0, "%s", e.msg);
+    double seconds = opt_seconds(&o, OPT_shutdown_timeout);
+    options_fini(&o);
+    return seconds;
+}
+
+/* The report is to be written before the scheduler kills dlaunch, 30 s after it asked it to stop.
+ */
+START_TEST(grace_is_shorter_than_that_of_the_scheduler)
+{
+    char *slurm = "SLURM_JOB_ID=123", *kubernetes = "KUBERNETES_SERVICE_HOST=10.0.0.1";
+    ck_assert_double_eq(grace_under(ENV("A=b"), ARGV("x")), 30);
+    ck_assert_double_eq(grace_under(ENV(slurm), ARGV("x")), 25);
+    ck_assert_double_eq(grace_under(ENV(kubernetes), ARGV("--standalone", "x")), 25);
+    ck_assert_double_eq(grace_under(ENV(kubernetes), ARGV("--no_detect", "x")), 30);
+    ck_assert_double_eq(grace_under(ENV(slurm), ARGV("--shutdown_timeout", "50", "x")), 50);
+}
+END_TEST
+
 /* Only what the user did not give. */
 START_TEST(slurm_and_user)
 {
@@ -498,6 +528,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, slurm_step);
     tcase_add_test(tc, slurm_and_user);
+    tcase_add_test(tc, grace_is_shorter_than_that_of_the_scheduler);
     tcase_add_test(tc, slurm_step_is_a_part_of_the_job);
     tcase_add_test(tc, of_one_name);
     tcase_add_test(tc, slurm_tasks_without_a_job_of_the_step);

@@ -7,11 +7,16 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <limits.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -414,6 +419,39 @@ START_TEST(search_in_path)
 }
 END_TEST
 
+/* As seccomp profiles of containers do that do not list a system call: it fails with EPERM. */
+static void refuse(unsigned number)
+{
+    struct sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {.len = ARRAY_LEN(program), .filter = program};
+    ck_assert_int_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+}
+
+START_TEST(calls_that_a_container_refuses)
+{
+    struct err e = ERR_INIT;
+    int code;
+    script("plain", "#!/bin/sh\n");
+    chmod(tmppath("plain"), 0644);
+    refuse(SYS_faccessat2);
+    refuse(SYS_clone3);
+    ck_assert_msg(exec_check("/bin/true", &code, &e) == 0, "%s", e.msg);
+    char *found = exec_find("sh", &e);
+    ck_assert_msg(found, "%s", e.msg);
+    free(found);
+    ck_assert_int_eq(run_plain("/bin/true"), 0);
+    ck_assert_int_lt(exec_check(tmppath("plain"), &code, &e), 0);
+    ck_assert_int_eq(code, 126);
+    ck_assert_ptr_nonnull(strstr(e.msg, "it is not executable"));
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("exec");
@@ -429,6 +467,7 @@ static Suite *suite(void)
     tcase_add_test(tc, closed_directory);
     tcase_add_test(tc, too_big);
     tcase_add_test(tc, search_in_path);
+    tcase_add_test(tc, calls_that_a_container_refuses);
     return s;
 }
 TEST_MAIN(suite)

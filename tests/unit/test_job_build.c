@@ -979,6 +979,17 @@ START_TEST(cost)
 }
 END_TEST
 
+/* The table is about this host; a program that is not here yet is no reason to refuse it. */
+START_TEST(binding_needs_no_program)
+{
+    struct built b;
+    BUILD(&b, "--print_binding", "./not-there");
+    ck_assert_msg(b.rc == 0, "%s", b.e.msg);
+    build(&b, "dlaunch", ARGV("--print_binding", "--dry_run", "./not-there"));
+    ck_assert_int_eq(b.status, 127);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("job_build");
@@ -1010,6 +1021,7 @@ static Suite *suite(void)
     tcase_add_test(tc, program_mistakes);
     tcase_add_test(tc, distributed_launch);
     tcase_add_test(tc, cost);
+    tcase_add_test(tc, binding_needs_no_program);
     return s;
 }
 

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -441,6 +442,25 @@ static const char *hint_of(struct failure *f)
     return test_keep((char *)b.data);
 }
 
+START_TEST(hints_about_the_limit_of_cpu_time)
+{
+    struct failure f;
+    struct rlimit limit = {5000, 6000};
+    failure_init(&f);
+    f.kind = FAILURE_SIGNAL;
+    f.signal = SIGXCPU;
+    ck_assert_str_eq(hint_of(&f),
+                     "a limit of CPU time (ulimit -t, or one of a scheduler) was reached");
+    ck_assert_int_eq(setrlimit(RLIMIT_CPU, &limit), 0);
+    ck_assert_str_eq(hint_of(&f), "possible cause: the limit of CPU time of a process (ulimit -t) "
+                                  "is 5000 s on this node");
+    f.signal = SIGKILL;
+    ck_assert_ptr_nonnull(strstr(hint_of(&f), "(ulimit -t) is 6000 s"));
+    f.oom = true;
+    ck_assert_ptr_null(strstr(hint_of(&f), "ulimit"));
+}
+END_TEST
+
 START_TEST(hints)
 {
     struct failure *f = failed(0, FAILURE_EXIT, 0, 0);
@@ -596,6 +616,7 @@ static Suite *suite(void)
     tcase_add_test(tc, long_lines_are_folded_and_bounded);
     tcase_add_test(tc, colour_only_when_asked_for);
     tcase_add_test(tc, hints);
+    tcase_add_test(tc, hints_about_the_limit_of_cpu_time);
     tcase_add_test(tc, signals_by_name);
     tcase_add_test(tc, durations);
     tcase_add_test(tc, json);

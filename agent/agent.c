@@ -20,13 +20,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "agent/device/gpu_watch.h"
@@ -51,10 +49,8 @@
 /* After SIGKILL; then a process counts as one that cannot be killed. */
 #define UNKILLABLE_MS 10000
 #define ENDING_MS     600000 /* the same for one that gives back its memory: 100 ms for each GB */
-#define IMPATIENT_MS  100    /* so long the last words wait for their reader after a signal */
-#define UNREAD_S      5      /* so long the last output of a job that was stopped waits for one */
-
-static atomic_bool agent_hurry;
+#define IMPATIENT_MS  100    /* for a line to a reader that is not waited for any more */
+#define UNREAD_S      5      /* for a reader that takes none of the last output, in a stopped job */
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
 
@@ -70,6 +66,7 @@ struct agent {
     struct uvx_scope scope, signal_scope;
     uv_signal_t signals[MAX_SIGNALS];
     int nsignals;
+    uint64_t first_word_ns; /* when somebody asked us to stop; 0: nobody has */
     uv_poll_t lifeline;
     uv_timer_t job_timer;   /* --timeout */
     uv_timer_t grace_timer; /* STOPPING: SIGKILL when it fires */
@@ -112,6 +109,7 @@ struct agent {
     bool swept; /* no descendant besides the workers is left */
 
     /* The stop. */
+    bool hurry;         /* neither readers nor other nodes are waited for */
     bool leaving;       /* this node has left the job */
     bool failed;        /* something has, which is why the round stops */
     bool stopped_told;  /* rdzv_stopped() has been called for this round */
@@ -143,13 +141,7 @@ static void agent_kill_workers(struct agent *a); /* once a round */
 /* From `delay_ms` on, once no worker is alive: ends what they left, and the agent goes on. */
 static void agent_look_for_descendants(struct agent *a, unsigned delay_ms);
 
-/* Whoever reads our output, or does not, is not waited for. Outside of struct agent for the sake of
- * a signal handler. */
 static void agent_signals_open(struct agent *a);
-/* While the loop stands still: a stop signal sets agent_hurry at once, unless it is the one that
- * ended the job, come twice; the guardian's death does, and the end of --timeout, UNREAD_S from now
- * at the soonest. */
-static void agent_signals_hurry(struct agent *a);
 /* Nothing ends by them from here on. */
 static void agent_signals_close(struct agent *a, void (*on_closed)(void *arg));
 
@@ -358,7 +350,6 @@ static void agent_stop_workers(struct agent *a, int signo)
 }
 
 #define SAME_WORD_NS 500000000u
-#define TIME_MAX     0x7fffffff /* seconds of setitimer() on any kernel */
 
 /* ------------------------------------------------------------------------------ what they do */
 
@@ -366,20 +357,32 @@ static void agent_stop_workers(struct agent *a, int signo)
  * guardian; a session's end comes as SIGTERM and as SIGHUP. What follows soon is the same word. */
 enum word { FIRST_WORD, SAME_WORD, FURTHER_WORD };
 
-static enum word take_word(void) /* in a signal handler as well */
+static enum word take_word(struct agent *a)
 {
-    static _Atomic uint64_t first_ns; /* 0: none has come */
-    uint64_t first = 0, now = mono_ns();
-    if (atomic_compare_exchange_strong(&first_ns, &first, now))
-        return FIRST_WORD;
-    return now - first < SAME_WORD_NS ? SAME_WORD : FURTHER_WORD;
+    uint64_t now = mono_ns();
+    if (a->first_word_ns && now - a->first_word_ns < SAME_WORD_NS)
+        return SAME_WORD;
+    if (a->first_word_ns)
+        return FURTHER_WORD;
+    a->first_word_ns = now;
+    return FIRST_WORD;
+}
+
+/* Neither a reader of the output nor another node is waited for any more. */
+static void hurry(struct agent *a)
+{
+    a->hurry = true;
+    if (a->pump && a->fsm.state == DONE)
+        stdio_pump_hurry(a->pump);
+    else if (a->rdzv && a->fsm.state == DONE)
+        rdzv_hurry(a->rdzv);
 }
 
 static void leave_again(struct agent *a)
 {
     log_notice("killing the workers");
     agent_kill_workers(a);
-    atomic_store(&agent_hurry, true);
+    hurry(a);
 }
 
 /* The job is being stopped already, for another reason than a word from outside. */
@@ -393,12 +396,12 @@ static void go_on_stopping(struct agent *a, const char *what)
 static void stop_by(struct agent *a, enum stop_reason reason, int signo, const char *what)
 {
     char text[HOST_MAX + 64];
-    enum word word = take_word();
+    enum word word = take_word(a);
     if (word == SAME_WORD)
         log_verbose("received %s as well: taken for the same word", what);
     if (a->fsm.state == DONE) {
-        if (a->rdzv && (word != SAME_WORD || atomic_load(&agent_hurry)))
-            rdzv_hurry(a->rdzv);
+        if (word != SAME_WORD || a->hurry)
+            hurry(a);
         return;
     }
     if (word == FURTHER_WORD)
@@ -500,75 +503,6 @@ static void agent_signals_open(struct agent *a)
     }
     unblock(a->job->stop_signals);
     unblock(others);
-}
-
-static void (*loops_handler)(int signo); /* libuv's, the same one for all signals */
-
-static void on_signal_at_the_end(int signo)
-{
-    if (take_word() != SAME_WORD)
-        atomic_store(&agent_hurry, true);
-    loops_handler(signo);
-}
-
-static void on_alarm(int signo)
-{
-    (void)signo;
-    atomic_store(&agent_hurry, true);
-}
-
-/* A reader that takes nothing does not outlast --timeout, whose timer stands still as well. */
-static void hurry_in_time(const struct agent *a)
-{
-    const struct sigaction sa = {.sa_handler = on_alarm, .sa_flags = SA_RESTART};
-    double left = a->job->timeout - (double)(mono_ns() - a->started_ns) / 1e9;
-    if (left < UNREAD_S)
-        left = UNREAD_S;
-    struct itimerval t = {.it_value.tv_sec = left < TIME_MAX ? (time_t)left : TIME_MAX};
-    sigaction(SIGALRM, &sa, NULL);
-    setitimer(ITIMER_REAL, &t, NULL);
-}
-
-static int lifeline_at_the_end;
-
-static void look_for_guardian(void)
-{
-    struct pollfd p = {lifeline_at_the_end, POLLIN, 0};
-    if (poll(&p, 1, 0) > 0)
-        atomic_store(&agent_hurry, true);
-}
-
-/* The kernel sends us SIGCONT when the guardian dies. */
-static void on_continued(int signo)
-{
-    int kept = errno;
-    (void)signo;
-    look_for_guardian();
-    errno = kept;
-}
-
-/* Nor does it hold us when the guardian has been killed. */
-static void hurry_without_guardian(const struct agent *a)
-{
-    const struct sigaction sa = {.sa_handler = on_continued, .sa_flags = SA_RESTART};
-    lifeline_at_the_end = a->link->lifeline;
-    sigaction(SIGCONT, &sa, NULL);
-    look_for_guardian(); /* it may be dead already */
-}
-
-static void agent_signals_hurry(struct agent *a)
-{
-    struct sigaction sa = {.sa_handler = on_signal_at_the_end}, old;
-    sigfillset(&sa.sa_mask); /* as libuv's handler needs it */
-    for (const int *s = a->job->stop_signals; *s; s++) {
-        if (spawn_was_ignored(*s) || sigaction(*s, NULL, &old) < 0 || old.sa_handler == SIG_DFL)
-            continue;
-        loops_handler = old.sa_handler;
-        sigaction(*s, &sa, NULL);
-    }
-    hurry_without_guardian(a);
-    if (a->job->timeout > 0)
-        hurry_in_time(a);
 }
 
 static void agent_signals_close(struct agent *a, void (*on_closed)(void *arg))
@@ -912,7 +846,9 @@ static void extend_lease(void *arg, uint64_t until_ns)
 
 static void on_fence(void *arg)
 {
-    agent_kill_workers(arg);
+    struct agent *a = arg;
+    if (a->fsm.state != DONE)
+        agent_kill_workers(a);
 }
 
 static void on_job_timeout(uv_timer_t *t)
@@ -932,6 +868,11 @@ static void on_guardian_gone(uv_poll_t *h, int status, int events)
     (void)status, (void)events;
     struct agent *a = container_of(h, struct agent, lifeline);
     struct sweep sweep;
+    if (a->fsm.state == DONE) { /* nothing is left to be ended */
+        uv_poll_stop(h);
+        hurry(a);
+        return;
+    }
     agent_signal_workers(a, SIGKILL);
     cgroup_kill(&a->cgroup);
     sweep_init(&sweep);
@@ -983,20 +924,22 @@ static void on_closed(void *arg)
     on_done(done_arg, exit_status);
 }
 
-/* In one piece, and not for ever: a reader that takes nothing, and a signal, end that. */
-static void print_report(const struct report_input *in)
+static char *report_text(const struct report_input *in)
 {
     char *text = NULL;
-    size_t len = 0;
+    size_t len;
     FILE *out = open_memstream(&text, &len);
-    report_print(out ? out : stderr, in, isatty(STDERR_FILENO));
-    if (out && fclose(out) == 0)
-        fd_write_patiently(STDERR_FILENO, text, len, IMPATIENT_MS, &agent_hurry);
-    free(text);
+    if (!out)
+        return NULL;
+    report_print(out, in, isatty(STDERR_FILENO));
+    fclose(out);
+    return text;
 }
 
-static void report(struct agent *a, const struct rdzv_result *result)
+/* Writes what --report asks for. Returns what is printed when all output has been; malloc'ed. */
+static char *report(struct agent *a, const struct rdzv_result *result)
 {
+    char *text = NULL;
     struct err e = ERR_INIT;
     struct report_input in = {
         .job = a->job,
@@ -1013,22 +956,10 @@ static void report(struct agent *a, const struct rdzv_result *result)
     if (a->exit_status == 2 && result->reason == STOP_RENDEZVOUS)
         log_error("%s", result->text); /* nothing was started: bad input like any other */
     else if (a->exit_status != 0)
-        print_report(&in);
+        text = report_text(&in);
     if (a->job->report_path && report_write_json(&in, &e) < 0)
         log_error("--report: %s", e.msg);
-}
-
-/* The loop stands still while the last output is written: a reader that takes none, and a signal,
- * the end of --timeout or of the guardian, end that. So does a while without either, when the job
- * was told to end. */
-static void write_out(struct agent *a, enum stop_reason reason)
-{
-    bool told = reason == STOP_SIGNAL || reason == STOP_REQUEST || reason == STOP_TIMEOUT;
-    agent_signals_hurry(a);
-    if (!stdio_pump_close(a->pump, told ? UNREAD_S : -1)) {
-        atomic_store(&agent_hurry, true);
-        log_set_patience(IMPATIENT_MS);
-    }
+    return text;
 }
 
 /* Until here a signal may end the wait for other nodes. */
@@ -1039,28 +970,64 @@ static void on_rdzv_closed(void *arg)
     agent_signals_close(a, on_closed);
 }
 
+static void on_output_written(void *arg, bool all)
+{
+    struct agent *a = arg;
+    a->pump = NULL;
+    log_set_writer(NULL, NULL);
+    bool hurried = a->hurry && !all;
+    if (!all) {
+        a->hurry = true;
+        log_set_patience(IMPATIENT_MS);
+    }
+    hostname_check_close(a->hostname_check);
+    exit_notify_unwatch(a->dying); /* its thread wakes the loop through a handle of the scope */
+    a->nclosing = 3;
+    gpu_watch_stop(a->gpus);
+    rdzv_close(a->rdzv, on_rdzv_closed, a);
+    if (hurried)
+        rdzv_hurry(a->rdzv);
+    reaper_close(a->reaper, on_closed, a);
+    uvx_scope_close(&a->scope, on_closed, a);
+}
+
+static void on_unread(uv_timer_t *t)
+{
+    hurry(container_of(t, struct agent, job_timer));
+}
+
+/* Readers of the last output are waited for, but not beyond --timeout, nor, when the job was told
+ * to end, if they take nothing. */
+static void write_out(struct agent *a, enum stop_reason reason, char *last_words)
+{
+    bool told = reason == STOP_SIGNAL || reason == STOP_REQUEST || reason == STOP_TIMEOUT;
+    struct stdio_pump_end end = {.patience = told ? UNREAD_S : -1,
+                                 .last_words = last_words,
+                                 .on_closed = on_output_written,
+                                 .arg = a};
+    if (a->job->timeout > 0) {
+        double left = a->job->timeout - (double)(mono_ns() - a->started_ns) / 1e9;
+        uv_timer_start(&a->job_timer, on_unread,
+                       (uint64_t)((left > UNREAD_S ? left : UNREAD_S) * 1000), 0);
+    }
+    stdio_pump_close(a->pump, &end);
+    if (a->hurry)
+        stdio_pump_hurry(a->pump);
+}
+
 static void on_finish(void *arg, const struct rdzv_result *result)
 {
     struct agent *a = arg;
     fsm_move(&a->fsm, DONE);
     set_lease(a);
     a->exit_status = a->leftover[0] ? 125 : result->exit_code;
-    log_set_writer(NULL, NULL);
-    write_out(a, result->reason);
     const struct failure *first = result->n ? &result->failures[0] : NULL;
     if (first && first->local_rank >= 0 && first->local_rank < a->job->nproc &&
         a->workers[first->local_rank].rank == first->rank)
         worker_hand_up_error_file(&a->workers[first->local_rank]);
     rdzv_get_info(a->rdzv, &a->info);
     log_dir_close(&a->log_dir); /* the report names no folder that goes away for being empty */
-    report(a, result);
-    hostname_check_close(a->hostname_check);
-    exit_notify_unwatch(a->dying); /* its thread wakes the loop through a handle of the scope */
-    a->nclosing = 3;
-    gpu_watch_stop(a->gpus);
-    rdzv_close(a->rdzv, on_rdzv_closed, a);
-    reaper_close(a->reaper, on_closed, a);
-    uvx_scope_close(&a->scope, on_closed, a);
+    write_out(a, result->reason, report(a, result));
 }
 
 /* -------------------------------------------------------------------------------------- the start
@@ -1131,7 +1098,6 @@ static int open_parts(struct agent *a, struct err *e)
         .nworkers = job->nproc,
         .dup_stdout = job->dup_stdout,
         .dup_stderr = job->dup_stderr,
-        .give_up = &agent_hurry,
         .on_drained = on_drained,
         .arg = a,
     };

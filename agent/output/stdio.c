@@ -2,6 +2,7 @@
  * between is in stdio_pump.c. */
 #include "agent/output/stdio.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -39,44 +40,68 @@ static bool needs_wake(struct stdio_pump *p)
     return first;
 }
 
-static void tell_agent(uv_async_t *uv)
-{
-    struct async_handle *h = container_of(uv, struct async_handle, uv);
-    while (h->pump) {
-        struct stdio_pump *p = h->pump;
-        pthread_mutex_lock(&p->lock);
-        struct worker *w = p->news;
-        int local_rank = w ? w->local_rank : -1;
-        if (w) {
-            p->news = w->next;
-            if (!p->news)
-                p->news_end = &p->news;
-            w->drained = true;
-        }
-        pthread_mutex_unlock(&p->lock);
-        if (!w)
-            return;
-        if (p->opts.on_drained)
-            p->opts.on_drained(p->opts.arg, local_rank);
-    }
-}
-
-static void free_async(uv_handle_t *uv)
-{
-    free(container_of((uv_async_t *)uv, struct async_handle, uv));
-}
-
 static void pump_free(struct stdio_pump *p)
 {
     close_fd(&p->epfd);
     close_fd(&p->wakefd);
     pthread_mutex_destroy(&p->lock);
     buf_fini(&p->inbox);
+    for (int i = 0; i < p->nworkers; i++) {
+        if (p->workers[i])
+            stdio_tail_fini(&p->workers[i]->tail);
+        free(p->workers[i]);
+    }
+    stream_filter_unref(p->filter);
+    free(p->end.last_words);
     free(p->buffers.room);
     free(p->buffers.prefixed);
     free(p->buffers.visible);
     free(p->workers);
     free(p);
+}
+
+static void on_async_closed(uv_handle_t *uv)
+{
+    struct stdio_pump *p = container_of((uv_async_t *)uv, struct stdio_pump, async);
+    struct stdio_pump_end end = p->end;
+    bool all = !p->gave_up;
+    /* Lines that came when the thread had taken its last ones. */
+    if (p->inbox.len)
+        fd_write_patiently(p->opts.console_err, p->inbox.data, p->inbox.len, 0, NULL);
+    pump_free(p);
+    if (end.on_closed)
+        end.on_closed(end.arg, all);
+}
+
+/* The first worker in the thread's list of those that are drained, or NULL. *ended: the thread is
+ * at its end. */
+static struct worker *take_news(struct stdio_pump *p, bool *ended)
+{
+    pthread_mutex_lock(&p->lock);
+    struct worker *w = p->news;
+    if (w) {
+        p->news = w->next;
+        if (!p->news)
+            p->news_end = &p->news;
+    }
+    *ended = p->ended;
+    pthread_mutex_unlock(&p->lock);
+    return w;
+}
+
+static void on_async(uv_async_t *uv)
+{
+    struct stdio_pump *p = container_of(uv, struct stdio_pump, async);
+    bool ended;
+    for (struct worker *w; (w = take_news(p, &ended));) {
+        w->drained = true;
+        if (p->opts.on_drained && !p->closing)
+            p->opts.on_drained(p->opts.arg, w->local_rank);
+    }
+    if (!ended)
+        return;
+    pthread_join(p->thread, NULL); /* returns at once */
+    uv_close((uv_handle_t *)uv, on_async_closed);
 }
 
 /* Makes room for `n` descriptors; without it they come one by one as well. */
@@ -120,21 +145,16 @@ int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio
     p->buffers.room = xmalloc(STREAM_BEFORE + STREAM_CHUNK);
     if (p->console[0].tty || p->console[1].tty)
         p->buffers.visible = xmalloc(STREAM_CHUNK);
-    p->async = xcalloc(1, sizeof(*p->async));
-    int rc = uv_async_init(loop, &p->async->uv, tell_agent);
+    int rc = uv_async_init(loop, &p->async, on_async);
     if (rc < 0) {
-        free(p->async);
         pump_free(p);
         return err_set(e, rc, "output of the workers: %s", uv_strerror(rc));
     }
-    p->async->pump = p;
     if (opts->nworkers > 0)
         reserve_fds(p, FDS_OTHER + FDS_PER_WORKER * opts->nworkers);
     rc = thread_start(&p->thread, STACK_BYTES, stdio_pump_main, p);
     if (rc > 0) {
-        uv_close((uv_handle_t *)&p->async->uv, free_async);
-        p->async->pump = NULL;
-        pump_free(p);
+        uv_close((uv_handle_t *)&p->async, on_async_closed);
         return spawn_explain("start the thread for the workers' output", rc, e);
     }
     *out = p;
@@ -307,25 +327,20 @@ void stdio_write_line(void *pump, const char *line, size_t len)
         wake(p);
 }
 
-bool stdio_pump_close(struct stdio_pump *p, double patience)
+void stdio_pump_close(struct stdio_pump *p, const struct stdio_pump_end *end)
 {
     if (!p)
-        return true;
+        return;
+    assert(!p->closing);
+    p->end = *end;
     pthread_mutex_lock(&p->lock);
     p->closing = true;
-    p->patience_ns = patience < 0 ? UINT64_MAX : (uint64_t)(patience * 1e9);
     pthread_mutex_unlock(&p->lock);
     wake(p);
-    pthread_join(p->thread, NULL);
-    p->async->pump = NULL;
-    uv_close((uv_handle_t *)&p->async->uv, free_async);
-    for (int i = 0; i < p->nworkers; i++) {
-        if (p->workers[i])
-            stdio_tail_fini(&p->workers[i]->tail);
-        free(p->workers[i]);
-    }
-    stream_filter_unref(p->filter);
-    bool all = !p->gave_up;
-    pump_free(p);
-    return all;
+}
+
+void stdio_pump_hurry(struct stdio_pump *p)
+{
+    atomic_store(&p->hurry, true);
+    wake(p);
 }

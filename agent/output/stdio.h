@@ -59,12 +59,13 @@ void stdio_set_filtered_dir(struct stdio_pump *p, const char *dir);
 /* One finished line of dlaunch's own, for log_set_writer(); any thread. */
 void stdio_write_line(void *pump, const char *line, size_t len);
 
-/* Writes out what is still kept for the console, as long as its reader takes it (a reader that has
- * closed its end ends it), stops the thread and frees everything but one handle, which goes in the
- * loop's next turn; on_drained is not called any more. Blocks for as long as a reader that is slow
- * needs (a pager, a stopped terminal; see give_up); one that takes nothing is waited for `patience`
- * seconds, for ever when that is negative. Call it last, and take the log's writer back before.
- * Returns whether all is written that can be. */
-bool stdio_pump_close(struct stdio_pump *p, double patience);
+/* Begins the end. The thread writes out what is still kept for the console, then the last words, as
+ * long as a reader takes it: a slow one (a pager, a stopped terminal) gets the time that it needs.
+ * Then the pump is freed and end->on_closed called. on_drained is not called any more;
+ * stdio_write_line() may still be called until on_closed is. NULL is closed already. */
+void stdio_pump_close(struct stdio_pump *p, const struct stdio_pump_end *end);
+
+/* The pump, which is being closed, waits for no reader any more. */
+void stdio_pump_hurry(struct stdio_pump *p);
 
 #endif

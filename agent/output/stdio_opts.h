@@ -2,7 +2,7 @@
 #ifndef AGENT_OUTPUT_STDIO_OPTS_H
 #define AGENT_OUTPUT_STDIO_OPTS_H
 
-#include <stdatomic.h>
+#include <stdbool.h>
 
 #define STDIO_CONSOLE_BACKLOG                                                         \
     (4u << 20)                 /* bytes kept for a console that does not take them; a \
@@ -17,15 +17,20 @@ struct stdio_pump_opts {
      * before the thread starts: growing one that threads share makes the kernel wait for a grace
      * period, milliseconds at each doubling. */
     int nworkers;
-    /* NULL, or a flag which, once set (by a signal handler, say), makes a stdio_pump_close() that
-     * waits for a reader give up within 50 ms. */
-    const atomic_bool *give_up;
     /* Lines with one of these substrings are copied to the filtered files; NULL-terminated or NULL.
      * Borrowed until the pump is closed. */
     char *const *dup_stdout, *const *dup_stderr;
     /* On the agent's loop, after stdio_worker_exited(): everything that this worker wrote is read.
      */
     void (*on_drained)(void *arg, int local_rank);
+    void *arg;
+};
+
+struct stdio_pump_end {
+    double patience;  /* seconds to wait for a reader that takes nothing; negative: no limit */
+    char *last_words; /* for standard error, behind all output; malloc'ed, taken; NULL: none */
+    /* On the agent's loop; all: what could be written has been. NULL is allowed. */
+    void (*on_closed)(void *arg, bool all);
     void *arg;
 };
 

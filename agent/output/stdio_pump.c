@@ -28,10 +28,11 @@
 #include "core/mem.h"
 
 #define EVENTS_MAX  64
-#define FINAL_READS 16 /* chunks read from a pipe that someone goes on writing to */
-#define HELD_MS     50 /* until epoll is asked again to take back what was held */
-#define GIVE_UP_MS  50 /* how often the caller's flag is looked at */
-#define FILE_TOLD_S 60 /* one full disk is one line, however many files are on it */
+#define FINAL_READS 16  /* chunks read from a pipe that someone goes on writing to */
+#define HELD_MS     50  /* until epoll is asked again to take back what was held */
+#define PATIENCE_MS 50  /* how often a reader is looked at that is not waited for for ever */
+#define LAST_MS     100 /* the last words wait so long for a reader that is not waited for */
+#define FILE_TOLD_S 60  /* one full disk is one line, however many files are on it */
 
 void stream_filter_unref(struct stream_filter *f)
 {
@@ -207,7 +208,7 @@ static void finish_worker(struct stdio_pump *p, struct worker *w)
     *p->news_end = w;
     p->news_end = &w->next;
     pthread_mutex_unlock(&p->lock);
-    uv_async_send(&p->async->uv);
+    uv_async_send(&p->async);
 }
 
 /* True when nothing more can come. */
@@ -338,7 +339,7 @@ static int next_timeout(const struct stdio_pump *p)
         if (due[i] && due[i] < first)
             first = due[i];
     }
-    int most = p->finishing ? GIVE_UP_MS : -1;
+    int most = p->finishing && p->end.patience >= 0 ? PATIENCE_MS : -1;
     for (int i = 0; i < 2; i++) {
         if (!TAILQ_EMPTY(&p->held[i]) && console_has_room(&p->console[i]))
             most = HELD_MS; /* epoll would not have them back */
@@ -415,7 +416,7 @@ static void finish(struct stdio_pump *p)
     console_end(p->route[0], p->now_ns);
     console_end(p->route[1], p->now_ns);
     p->finishing = true;
-    while (pending && !(p->opts.give_up && atomic_load(p->opts.give_up))) {
+    while (pending && !atomic_load(&p->hurry)) {
         take_orders(p);
         say_console_fails(p);
         give_up_full(p);
@@ -429,7 +430,7 @@ static void finish(struct stdio_pump *p)
             least = kept;
             taken_ns = p->now_ns = mono_ns();
         }
-        if (p->now_ns - taken_ns > p->patience_ns)
+        if (p->end.patience >= 0 && (double)(p->now_ns - taken_ns) > p->end.patience * 1e9)
             break;
         if (pending)
             serve_events(p);
@@ -437,6 +438,11 @@ static void finish(struct stdio_pump *p)
     p->gave_up = pending;
     console_fini(&p->console[0]);
     console_fini(&p->console[1]);
+    if (p->gave_up)
+        atomic_store(&p->hurry, true);
+    if (p->end.last_words)
+        fd_write_patiently(p->opts.console_err, p->end.last_words, strlen(p->end.last_words),
+                           LAST_MS, &p->hurry);
 }
 
 void *stdio_pump_main(void *arg)
@@ -456,5 +462,9 @@ void *stdio_pump_main(void *arg)
             break;
     }
     finish(p);
+    pthread_mutex_lock(&p->lock);
+    p->ended = true;
+    pthread_mutex_unlock(&p->lock);
+    uv_async_send(&p->async);
     return NULL;
 }

@@ -34,18 +34,13 @@ struct worker {
 /* What epoll events point to: streams and consoles, told apart by the lowest bit. */
 #define TAG_CONSOLE 1u
 
-struct async_handle {
-    uv_async_t uv;
-    struct stdio_pump *pump; /* NULL: closed */
-};
-
 struct stdio_pump {
     /* Both, unchanged while the thread runs. */
     int epfd, wakefd;
     pthread_t thread;
     struct stdio_pump_opts opts;
-    struct async_handle *async;
-    bool shows[2]; /* there is a console that takes stdout, stderr */
+    uv_async_t async; /* the thread has news, or has ended */
+    bool shows[2];    /* there is a console that takes stdout, stderr */
 
     pthread_mutex_t lock;
     struct worker *live;             /* the thread's workers; it alone takes them out */
@@ -54,7 +49,11 @@ struct stdio_pump {
     struct buf inbox;                /* dlaunch's own lines */
     uint64_t inbox_lost;             /* bytes that had no room */
     bool closing, woken;
-    uint64_t patience_ns; /* when closing: a reader that takes nothing is waited for so long */
+    bool ended; /* the thread has done all that it does */
+
+    /* Set by the agent before `closing`; unchanged then. */
+    struct stdio_pump_end end;
+    atomic_bool hurry; /* no reader is waited for any more */
 
     /* The agent's. */
     struct worker **workers; /* by local rank */

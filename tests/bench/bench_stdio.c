@@ -150,7 +150,7 @@ static void measure(const char *what, int mode)
         stdio_worker_exited(pump, i);
     while (g_drained < g_workers)
         uv_run(&loop, UV_RUN_ONCE);
-    stdio_pump_close(pump, -1);
+    stdio_pump_close(pump, &(struct stdio_pump_end){.patience = -1});
     uv_run(&loop, UV_RUN_DEFAULT);
     uv_loop_close(&loop);
     double bytes = (double)g_workers * atof(g_lines) * sizeof(LINE), got = bytes;
@@ -192,9 +192,9 @@ static void measure_opening(int n)
     uint64_t t3 = mono_ns();
     for (int i = 0; i < n; i++)
         stdio_worker_exited(pump, i);
-    stdio_pump_close(pump, -1);
-    uint64_t t4 = mono_ns();
+    stdio_pump_close(pump, &(struct stdio_pump_end){.patience = -1});
     uv_run(&loop, UV_RUN_DEFAULT);
+    uint64_t t4 = mono_ns();
     uv_loop_close(&loop);
     free(ends);
 

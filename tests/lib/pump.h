@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <termios.h>
@@ -29,7 +28,7 @@ struct fixture {
     bool drained[WORKERS_MAX];
     int ndrained;
     char *const *dup_stdout;
-    atomic_bool give_up;
+    bool closed, all; /* what on_pump_closed() was told */
 };
 
 static inline void on_drained(void *arg, int local_rank)
@@ -46,7 +45,6 @@ static inline void open_pump(struct fixture *f, int console_out, int console_err
     struct stdio_pump_opts opts = {.console_out = console_out,
                                    .console_err = console_err,
                                    .dup_stdout = f->dup_stdout,
-                                   .give_up = &f->give_up,
                                    .on_drained = on_drained,
                                    .arg = f};
     ck_assert_msg(stdio_pump_open(&f->pump, &f->loop, &opts, &e) == 0, "%s", e.msg);
@@ -110,6 +108,28 @@ static inline const char *text(const struct buf *b)
         }                                                                                         \
     } while (0)
 
+static inline void on_pump_closed(void *arg, bool all)
+{
+    struct fixture *f = arg;
+    f->closed = true;
+    f->all = all;
+}
+
+static inline void begin_close(struct fixture *f, double patience)
+{
+    struct stdio_pump_end end = {.patience = patience, .on_closed = on_pump_closed, .arg = f};
+    f->closed = false;
+    stdio_pump_close(f->pump, &end);
+}
+
+/* Runs the loop until the pump is closed. Returns whether all was written. */
+static inline bool close_alone(struct fixture *f, double patience)
+{
+    begin_close(f, patience);
+    loop_run_until(&f->loop, &f->closed, 20, "the pump is closed");
+    return f->all;
+}
+
 /* Closes the pump while a reader keeps its consoles empty. */
 static inline void *read_on(void *arg)
 {
@@ -130,7 +150,7 @@ static inline void close_pump(struct fixture *f)
 {
     pthread_t reader;
     ck_assert_int_eq(pthread_create(&reader, NULL, read_on, f), 0);
-    stdio_pump_close(f->pump, -1);
+    close_alone(f, -1);
     close_fd(&f->out_w);
     close_fd(&f->err_w);
     pthread_join(reader, NULL);

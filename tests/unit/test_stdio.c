@@ -130,7 +130,7 @@ START_TEST(closed_consoles_are_no_trouble)
     stdio_write_line(f.pump, "dlaunch: nobody hears\n", 22);
     end_worker(&f, 0, &a);
     UNTIL(&f, f.ndrained == 1, "not drained");
-    stdio_pump_close(f.pump, -1);
+    close_alone(&f, -1);
     char *all = test_keep(read_file(tmppath("e")));
     ck_assert_str_eq(all, "to the file\n");
     teardown(&f);

@@ -68,7 +68,7 @@ START_TEST(own_lines_survive_a_gap_and_workers_are_named)
     enum { WORKERS = 16 };
     struct fixture f;
     setup_stopped_terminal(&f);
-    stdio_pump_close(f.pump, -1);
+    close_alone(&f, -1);
     open_pump(&f, f.out_w, f.out_w);
     struct ends w[WORKERS];
     for (int i = 0; i < WORKERS; i++) {
@@ -174,19 +174,6 @@ START_TEST(closed_reader_stops_the_console_only)
 }
 END_TEST
 
-struct closer {
-    struct stdio_pump *pump;
-    _Atomic bool closed;
-};
-
-static void *close_it(void *arg)
-{
-    struct closer *c = arg;
-    stdio_pump_close(c->pump, -1);
-    c->closed = true;
-    return NULL;
-}
-
 START_TEST(close_waits_for_a_slow_reader)
 {
     enum { LINES = 20000 };
@@ -195,21 +182,20 @@ START_TEST(close_waits_for_a_slow_reader)
     struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
     write_numbered(a.out, LINES);
     end_worker(&f, 0, &a);
-    struct closer c = {f.pump, false};
-    pthread_t closing;
-    pthread_create(&closing, NULL, close_it, &c);
+    begin_close(&f, -1);
     size_t got = 0;
     uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
     while (got < 100 * LINES) {
         static char chunk[3000];
         struct pollfd p = {f.out_r, POLLIN, 0};
         ck_assert_msg(mono_ns() < end, "only %zu bytes came", got);
-        ck_assert_msg(!c.closed || 100 * LINES - got <= 65536, "closed with output left");
+        ck_assert_msg(!f.closed || 100 * LINES - got <= 65536, "closed with output left");
+        uv_run(&f.loop, UV_RUN_NOWAIT);
         poll(&p, 1, 100);
         ssize_t n = read(f.out_r, chunk, sizeof(chunk));
         got += n > 0 ? (size_t)n : 0;
     }
-    pthread_join(closing, NULL);
+    loop_run_until(&f.loop, &f.closed, 20, "the pump is closed");
     teardown(&f);
 }
 END_TEST
@@ -221,18 +207,17 @@ START_TEST(close_gives_up_when_told)
     struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
     write_numbered(a.out, 20000);
     end_worker(&f, 0, &a);
-    struct closer c = {f.pump, false};
-    pthread_t closing;
     /* The pipe is full: without help close would wait for ever. */
     struct pollfd room = {f.out_w, POLLOUT, 0};
     uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
     while (poll(&room, 1, 0) > 0)
         ck_assert_msg(mono_ns() < end, "the console's pipe is not filled");
-    pthread_create(&closing, NULL, close_it, &c);
-    ck_assert(!c.closed);
-    f.give_up = true;
-    pthread_join(closing, NULL);
-    ck_assert(c.closed);
+    begin_close(&f, -1);
+    loop_turns(&f.loop, 3);
+    ck_assert(!f.closed);
+    stdio_pump_hurry(f.pump);
+    loop_run_until(&f.loop, &f.closed, 20, "the pump is closed");
+    ck_assert(!f.all);
     teardown(&f);
 }
 END_TEST
@@ -260,7 +245,7 @@ START_TEST(stopped_terminal_holds_nobody_up)
     fd_set_nonblock(master, true);
     UNTIL(&f, f.out.len == 2000000, "not all of it came");
     ck_assert_ptr_nonnull(strstr(text(&f.out), "\n0019999 "));
-    stdio_pump_close(f.pump, -1);
+    close_alone(&f, -1);
     ck_assert_int_eq(fcntl(slave, F_GETFL), flags);
     close(slave);
     teardown(&f);
@@ -319,7 +304,7 @@ START_TEST(terminal_that_blocks_holds_nobody_up)
     f.out_r = slave;
     fd_set_nonblock(slave, true);
     UNTIL(&f, f.out.len == 1000000, "not all of it came");
-    stdio_pump_close(f.pump, -1);
+    close_alone(&f, -1);
     close(master);
     teardown(&f);
 }
@@ -594,12 +579,12 @@ START_TEST(close_does_not_wait_long_for_a_reader_that_takes_nothing)
     struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
     fill(a.out);
     end_worker(&f, 0, &a);
-    ck_assert(!stdio_pump_close(f.pump, 0.2));
+    ck_assert(!close_alone(&f, 0.2));
     open_pump(&f, f.err_w, f.err_w);
     a = open_worker(&f, 0, shown(NULL), shown(NULL));
     say(a.out, "taken at once\n");
     end_worker(&f, 0, &a);
-    ck_assert(stdio_pump_close(f.pump, 0.2));
+    ck_assert(close_alone(&f, 0.2));
     teardown(&f);
 }
 END_TEST
@@ -616,7 +601,7 @@ START_TEST(close_does_not_wait_for_a_reader_to_be_told_of_another)
     close_fd(&f.out_r);
     say(a.out, "nobody reads it\n");
     end_worker(&f, 0, &a);
-    bool all = stdio_pump_close(f.pump, 0.2);
+    bool all = close_alone(&f, 0.2);
     ck_assert_int_eq(dup2(before, STDERR_FILENO), STDERR_FILENO);
     ck_assert(!all);
     teardown(&f);

@@ -23,7 +23,7 @@ static void setup_terminal(struct terminal *t)
 
 static void teardown_terminal(struct terminal *t)
 {
-    stdio_pump_close(t->f.pump, 1); /* not all has to be read */
+    close_alone(&t->f, 1); /* not all has to be read */
     read_consoles(&t->f);
     close(t->slave);
     teardown(&t->f);
@@ -164,7 +164,7 @@ START_TEST(a_colour_ends_with_its_worker)
     end_worker(&t.f, 0, &a);
     end_worker(&t.f, 1, &b);
     UNTIL(&t.f, t.f.ndrained == 2, "not drained");
-    stdio_pump_close(t.f.pump, -1);
+    close_alone(&t.f, -1);
     read_consoles(&t.f);
     ck_assert_str_eq(text(&t.f.out),
                      "[a]:\x1b[31mred\n\x1b[m[b]:plain\n[b]:\x1b[1mbold?\x1b[m\ndlaunch: one\n"
@@ -240,7 +240,7 @@ START_TEST(who_waits_for_the_reader_sleeps)
         uv_run(&t.f.loop, UV_RUN_NOWAIT);
     }
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
-    ck_assert(!stdio_pump_close(t.f.pump, 1));
+    ck_assert(!close_alone(&t.f, 1));
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
     double used =
         (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) / 1e9;

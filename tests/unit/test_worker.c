@@ -27,6 +27,12 @@ static void on_closed(void *closed)
 }
 
 /* One that could not be started leaves nothing that keeps it from being started again. */
+static void on_pump_closed(void *closed, bool all)
+{
+    (void)all;
+    *(bool *)closed = true;
+}
+
 START_TEST(started_after_a_start_that_failed)
 {
     uv_loop_t loop;
@@ -88,7 +94,10 @@ START_TEST(started_after_a_start_that_failed)
     spawn_settle(ctx.spawner);
     loop_run_until(&loop, &g_exited, 10, "it has ended");
     worker_env_shared_free(env);
-    stdio_pump_close(ctx.pump, -1);
+    stdio_pump_close(ctx.pump, &(struct stdio_pump_end){
+                                   .patience = -1, .on_closed = on_pump_closed, .arg = &closed});
+    loop_run_until(&loop, &closed, 10, "the pump is closed");
+    closed = false;
     reaper_close(ctx.reaper, on_closed, &closed);
     loop_run_until(&loop, &closed, 10, "the reaper is closed");
     spawner_free(ctx.spawner);

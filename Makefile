@@ -223,6 +223,18 @@ on_all_cpus = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 deps:
 	$(Q)conf/install-deps.sh build
 
+# -------------------------------------------------------------------------------------- packages
+
+# The wheel is self-contained but for the C library and OpenSSL 3, which jobs on several hosts need.
+.PHONY: wheel test-wheel
+wheel: all
+	$(Q)conf/make-wheel.py $(BUILD) $(BUILD)/wheel
+
+test-wheel:
+	$(Q)conf/install-deps.sh wheel
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
+	$(Q)wheel=$$(conf/make-wheel.py $(BUILD) $(BUILD)/wheel) && tests/python/test_wheel.py "$$wheel"
+
 # ------------------------------------------------------------------------------------------ demo
 
 .PHONY: demo
@@ -528,6 +540,7 @@ help:
 	@echo '  cross            every collective operation, type, reduction and count through every algorithm'
 	@echo '                   and transport: how many were right (long; CROSS_SIZE=4: of 4 ranks only)'
 	@echo '  test-torch       with real PyTorch, current and Debian'\''s (tests/torch/run.sh has its variables)'
+	@echo '  wheel test-wheel the Python package with the programs in it; installed and used in an empty environment'
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'

@@ -70,6 +70,22 @@ def extension_without_a_launcher(folder):
     passed("".join(job.wait() for job in jobs))
 
 
+def installed_backend_is_found_by_its_name(folder):
+    root = os.path.join(HERE, "..", "..")
+    made = subprocess.run([os.path.join(root, "conf", "make-wheel.py"), BUILD, folder], capture_output=True, text=True)
+    assert made.returncode == 0, made.stdout + made.stderr
+    site = folder + "/site"
+    subprocess.run([PYTHON, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", site,
+                    made.stdout.strip()], check=True)
+    program = folder + "/by_name.py"
+    with open(program, "w") as f:
+        f.write("import torch, torch.distributed as dist\ndist.init_process_group('dlcoll')\nx = torch.ones(3)\n"
+                "dist.all_reduce(x)\nassert x.tolist() == [2.0] * 3\nprint('found', dist.get_backend())\n"
+                "dist.destroy_process_group()\n")
+    env = {**ENV, "PYTHONPATH": site}
+    assert count(dlaunch("--nproc_per_node", 2, PYTHON, program, env=env).wait(), "found dlcoll") == 2
+
+
 def python_on_one_node(folder):
     for ranks in (1, 3):
         passed(dlaunch("--nproc_per_node", ranks, PYTHON, PROGRAM, "dlcoll", env=CTYPES).wait())
@@ -93,8 +109,8 @@ def a_killed_rank_is_named(folder):
 
 
 CHECKS = [extension_is_built, extension_on_one_node, extension_on_two_nodes, extension_beside_another_device,
-          extension_compiles_functional_collectives, extension_without_a_launcher, python_on_one_node,
-          python_on_two_nodes, a_killed_rank_is_named]
+          extension_compiles_functional_collectives, extension_without_a_launcher,
+          installed_backend_is_found_by_its_name, python_on_one_node, python_on_two_nodes, a_killed_rank_is_named]
 
 if __name__ == "__main__":
     run_checks("backend dlcoll, PyTorch %d.%d" % VERSION, CHECKS)

@@ -44,7 +44,8 @@ static bool is_gone(void *pid)
     return state == 'Z';
 }
 
-/* Whoever has it open may be past the point where it can be seen in /proc whose process it is. */
+/* The lock tells whether the file is still in use: an exiting process that has it open may no
+ * longer show its descriptors in /proc. */
 static bool is_unlocked(void *path)
 {
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -276,8 +277,8 @@ START_TEST(a_log_file_that_cannot_be)
 }
 END_TEST
 
-/* The first thing that a worker does: its launcher listens already. Not in the background, where the
- * command waits until the job is set up. */
+/* The first thing that a worker does: its launcher listens already. Not in the background, where
+ * the command waits until the job is set up. */
 START_TEST(a_worker_finds_its_launcher)
 {
     const char *id = test_text("first-%d", (int)getpid());

@@ -229,7 +229,7 @@ START_TEST(dry_run)
 }
 END_TEST
 
-/* What --dry_run promises is what a worker then finds. */
+/* A worker finds exactly the environment that --dry_run prints. */
 START_TEST(dry_run_is_true)
 {
     struct proc plan, run;

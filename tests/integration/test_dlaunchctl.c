@@ -253,7 +253,7 @@ START_TEST(dead_and_hung_launchers)
 }
 END_TEST
 
-/* It has bound its socket and does not listen yet. */
+/* A launcher that has bound its socket but does not listen yet. */
 START_TEST(a_launcher_that_is_not_ready)
 {
     struct proc p;

@@ -83,7 +83,8 @@ START_TEST(every_survivor_of_two_launchers_is_told)
 }
 END_TEST
 
-/* Those who are left go on by themselves, whoever was killed, and whatever the launcher does. */
+/* The surviving ranks continue by themselves, whichever rank is killed, and whatever the launcher
+ * does. */
 START_TEST(those_who_are_left_go_on)
 {
     struct cluster c;
@@ -134,7 +135,8 @@ static void expect_operation(const char *text, const char *head, const char *res
     ck_abort_msg("no line \"%s...%s\" in\n%s", head, rest, text);
 }
 
-/* What the ranks from `base` on did: a barrier, a broadcast, and an all_reduce without rank 1. */
+/* Checks the operations recorded by the ranks from `base` on: a barrier, a broadcast, and an
+ * all_reduce without rank 1. */
 static void expect_story(const char *text, int base, int ranks, const char *end)
 {
     for (int r = base; r < base + ranks; r++) {

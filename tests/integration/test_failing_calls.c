@@ -286,7 +286,7 @@ static bool is_asked(void *path)
     return access(path, F_OK) == 0 && strstr(text_of_file(path), "no-such-host.invalid\n");
 }
 
-/* Whoever is told to end while a name server keeps silent does not wait for it. */
+/* A launcher that is asked to stop does not wait for a name server that does not answer. */
 START_TEST(a_name_server_that_is_silent)
 {
     if (SANITIZED) {

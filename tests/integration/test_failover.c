@@ -369,7 +369,7 @@ START_TEST(the_first_host_comes_back_to_its_own_endpoint)
 }
 END_TEST
 
-/* It is not let in, and whoever reads either side learns why. */
+/* The first host is refused, and both sides log why. */
 START_TEST(the_first_host_comes_back_with_another_token)
 {
     struct nodes c;
@@ -450,7 +450,6 @@ START_TEST(it_waits_for_its_place_in_the_job)
 }
 END_TEST
 
-/* Its place is taken before the others have noticed that it was lost. */
 static bool listens(void *arg)
 {
     struct netaddr a;
@@ -460,6 +459,7 @@ static bool listens(void *arg)
     return rc == 0;
 }
 
+/* The first host's launcher is back in its place before the others detect its loss. */
 START_TEST(it_is_back_before_it_is_missed)
 {
     struct nodes c;
@@ -510,7 +510,8 @@ START_TEST(a_coordinator_outside_comes_back)
 }
 END_TEST
 
-/* It has waited for the first one as a node that follows, with a seat of its own. */
+/* The second launcher takes over before the first round: it waited for the first one as a member,
+ * with a standby of its own. */
 START_TEST(who_takes_over_before_the_first_round_ends_well)
 {
     struct nodes c;

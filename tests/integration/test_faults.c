@@ -121,7 +121,7 @@ START_TEST(a_worker_that_cannot_be_killed)
 }
 END_TEST
 
-/* What has left its group can be found by /proc alone. */
+/* A process that has left its worker's group can only be found through /proc. */
 START_TEST(a_daemon_where_there_is_no_proc)
 {
     struct proc p;
@@ -202,7 +202,8 @@ START_TEST(too_few_descriptors)
 }
 END_TEST
 
-/* Of a user who has no other process: guardian, agent, and then a thread. */
+/* Run by a user without other processes: a limit of 1 leaves no room for the agent, a limit of 2
+ * none for the agent's first thread. */
 START_TEST(too_few_processes)
 {
     static const char *const says[] = {"start the agent",

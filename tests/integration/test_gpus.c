@@ -1,4 +1,4 @@
-/* What a launcher does about GPUs, with a management library of our own (tests/fake/nvml.c). */
+/* How a launcher handles GPUs, with a fake management library (tests/fake/nvml.c). */
 #include "tests/integration/job.h"
 
 #define GPU_A "0000:12:00.0 GPU-aaaa-1"

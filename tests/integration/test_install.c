@@ -1,4 +1,5 @@
-/* What `make install` puts somewhere works from there, and `make uninstall` takes it away again. */
+/* What `make install` copies to a prefix works from there, and `make uninstall` removes all of it.
+ */
 #include "tests/lib/test.h"
 
 #include <stdio.h>
@@ -8,7 +9,7 @@
 
 #include "tests/lib/proc.h"
 
-/* Of an outer make, which is not to be told what this one does. */
+/* Variables of an outer make, which must not reach the make of this test. */
 static char *g_env[] = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", NULL};
 
 static void shell(const char *script)

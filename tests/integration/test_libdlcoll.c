@@ -192,7 +192,6 @@ START_TEST(hello_and_allreduce_run)
 }
 END_TEST
 
-/* What the tuner writes, the library reads. */
 /* Where address space is limited (ulimit -v, some batch systems, valgrind), the launcher's segment
  * leaves most of it to the worker. */
 START_TEST(a_limit_on_address_space)
@@ -248,8 +247,8 @@ START_TEST(a_worker_that_exits_without_leave_is_told)
 }
 END_TEST
 
-/* What a killed process had is given back first, 100 ms for each GB; only then can it be reaped.
- * The others see it still there when they have the error. */
+/* The kernel frees a killed process's memory first, which takes 100 ms for each GB; only then can
+ * the process be reaped. The other ranks get the error while the process still exists. */
 START_TEST(a_rank_that_begins_to_end_is_told_of_at_once)
 {
     static const char text[] =

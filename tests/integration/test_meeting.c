@@ -207,7 +207,6 @@ START_TEST(the_same_rank_twice)
 }
 END_TEST
 
-/* Whoever comes to a complete job. */
 /* Slurm steps of one node each, in which every launcher is told that it is number 0: by rank and
  * address, and where the rendezvous gives the ranks. */
 START_TEST(a_step_for_each_node)
@@ -323,8 +322,8 @@ START_TEST(name_that_does_not_resolve)
 }
 END_TEST
 
-/* It may be one that only the others see; more often the coordinator was started on another host
- * than was meant. */
+/* The address is warned about, but used: it may exist only outside this host (NAT). More often the
+ * coordinator was started on the wrong host. */
 START_TEST(address_of_another_host)
 {
     static const char *const hosts[] = {"--node_rank 0 --nnodes 2 %W append %T/up",

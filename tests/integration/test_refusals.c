@@ -119,7 +119,7 @@ START_TEST(where_it_came_from)
 }
 END_TEST
 
-/* It may be somebody else's: the job runs. */
+/* An unknown variable may belong to another program: the job runs, with a warning. */
 START_TEST(mistyped_variable)
 {
     struct proc p;

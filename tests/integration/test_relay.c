@@ -37,7 +37,7 @@ START_TEST(where_it_is)
 }
 END_TEST
 
-/* They have 320 connections at a time. */
+/* The 40 workers have 320 connections at a time. */
 START_TEST(many_workers)
 {
     struct cluster c = {.n = 2, .port = free_port()};
@@ -131,8 +131,8 @@ START_TEST(all_or_none)
 }
 END_TEST
 
-/* Whoever reaches the coordinator's port from elsewhere is no client of the store; nor is another
- * user at the door. */
+/* A client that reaches the coordinator's port from elsewhere may not use the store, nor may
+ * another user at the relay's port. */
 START_TEST(strangers)
 {
     struct cluster c;

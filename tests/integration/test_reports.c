@@ -1,4 +1,4 @@
-/* What a job says when it has failed, on every node and in the file of --report. */
+/* The report of a failed job, on every node and in the file of --report. */
 #include "tests/integration/job.h"
 
 #include <sys/resource.h>
@@ -163,8 +163,8 @@ START_TEST(killed_by_someone_else_during_a_stop)
 }
 END_TEST
 
-/* What was killed for memory in an earlier round, and was no worker, is not the reason why a worker
- * is killed in a later one. */
+/* A process that was killed for memory in an earlier round, and was not a worker, is not reported
+ * as the reason why a worker is killed in a later round. */
 START_TEST(out_of_memory_in_an_earlier_round)
 {
     char own[512], *script = tmppath("script");

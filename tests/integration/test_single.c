@@ -101,7 +101,8 @@ START_TEST(stdin_goes_to_rank_0)
 }
 END_TEST
 
-/* Whoever started it has closed some of 0 to 2; what is opened does not take their places. */
+/* The parent has closed some of the descriptors 0 to 2; files that the launcher opens do not get
+ * these numbers. */
 START_TEST(closed_standard_descriptors)
 {
     for (int closed = 1; closed < 8; closed++) {
@@ -246,7 +247,7 @@ START_TEST(grace_ends_with_sigkill)
 }
 END_TEST
 
-/* Nobody is said to be killed when all have ended by themselves. */
+/* No kill is reported when all workers have ended by themselves. */
 START_TEST(no_grace_is_needed)
 {
     struct proc p;
@@ -338,7 +339,7 @@ START_TEST(wall_clock_timeout)
 }
 END_TEST
 
-/* What milliseconds in 64 bits cannot hold. */
+/* Times that do not fit into 64 bits of milliseconds. */
 START_TEST(wall_clock_timeout_of_ages)
 {
     struct proc p;
@@ -398,8 +399,8 @@ static bool is_gone(void *path)
     return kill(atoi(text_of_file(path)), 0) < 0;
 }
 
-/* What a worker leaves in its group ends with it. What has left the group stays while others run,
- * whatever its environment says. */
+/* Processes that a worker leaves in its group end with it. Processes outside of the group stay
+ * while other workers run, whatever their environment contains. */
 START_TEST(only_the_group_of_an_ended_worker_ends)
 {
     static const char script[] =
@@ -532,7 +533,8 @@ START_TEST(a_signal_ends_the_wait_for_a_reader)
 }
 END_TEST
 
-/* What stands behind its standard error is full, and nobody reads it. Returns that one's end. */
+/* Starts a launcher whose standard error is a full pipe that nobody reads. Returns the pipe's read
+ * end. */
 static int start_unread(struct proc *p, const char *words)
 {
     int fds[2];
@@ -568,7 +570,7 @@ START_TEST(the_timeout_ends_the_wait_for_a_reader)
 }
 END_TEST
 
-/* It has failed, its report is due, and nobody reads that. */
+/* The job has failed, and nobody reads the report that the launcher writes. */
 START_TEST(a_signal_ends_the_report)
 {
     struct proc p;

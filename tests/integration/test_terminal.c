@@ -65,7 +65,7 @@ static bool has_ended(void *arg)
     return waitpid(t->pid, &g_status, WNOHANG) == t->pid && WIFEXITED(g_status);
 }
 
-/* Its exit status, when all that it shows has been read. */
+/* Returns the exit status of dlaunch, after reading all its output. */
 static int end_of(struct terminal *t)
 {
     wait_until(has_ended, t, 20, "the end of dlaunch");
@@ -74,7 +74,7 @@ static int end_of(struct terminal *t)
     return WEXITSTATUS(g_status);
 }
 
-/* What comes soon after the first one counts as that one. */
+/* A signal soon after the first one counts as the same one, so this repeats the signal. */
 static bool kills(void *arg)
 {
     struct terminal *t = arg;
@@ -208,7 +208,8 @@ START_TEST(ctrl_z_in_a_namespace)
 }
 END_TEST
 
-/* What a worker prints moves nothing; teed or not. A pipe gets it as it is. */
+/* Escape sequences of workers cannot move the cursor of a terminal, with --tee or without; a pipe
+ * gets them unchanged. */
 START_TEST(escape_sequences_of_workers)
 {
     static const char *const options[] = {"", "--tee 3 --log_dir %T/logs"};
@@ -308,7 +309,8 @@ START_TEST(signals_to_handle)
 }
 END_TEST
 
-/* Those that are not named have their default action, and nothing outlives the launcher. */
+/* Signals that --signals_to_handle does not name have their default action, and no process survives
+ * the launcher. */
 START_TEST(signals_not_to_handle)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};

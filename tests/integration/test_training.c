@@ -42,7 +42,8 @@ START_TEST(one_and_eight)
 }
 END_TEST
 
-/* Whoever is killed, and whatever restarts it: rank 0, which writes the checkpoints, too. */
+/* Training continues from its checkpoint whichever rank is killed, rank 0 included, which writes
+ * the checkpoints, and whichever mechanism restarts it. */
 START_TEST(eight_and_one_is_killed)
 {
     static const int victims[] = {0, 3, 6};

@@ -49,7 +49,7 @@ static void drop_all(int host)
         0);
 }
 
-/* What it sends still arrives. */
+/* Drops the packets that the host receives; its own packets still arrive at the others. */
 static void drop_incoming(int host)
 {
     ck_assert_int_eq(netns_sh(host, "nft \"table inet cut { chain in { type filter hook input "

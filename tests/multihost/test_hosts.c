@@ -20,8 +20,8 @@ static const char *value_of(const struct proc *p, const char *name)
     return test_text("%.*s", (int)strcspn(at, "\n"), at);
 }
 
-/* What the workers of all hosts were told is one address, which each of them can reach and which is
- * a loopback address for none of the others. */
+/* All workers must have the same MASTER_ADDR, which each host can reach and which is not a loopback
+ * address on the others. */
 static const char *the_master(struct hosts *h)
 {
     const char *addr = value_of(&h->node[0], "MASTER_ADDR");
@@ -322,7 +322,7 @@ END_TEST
 
 /* ---------------------------------------------------------------------------------- firewalls */
 
-/* Nobody accepts a connection, but host0 on one port: rendezvous and store share it. */
+/* Only one port of host0 accepts connections: rendezvous and store share it. */
 START_TEST(one_open_port_is_enough)
 {
     static const char *const endpoints[] = {"--master_addr host0 --master_port 29500",

@@ -200,8 +200,8 @@ static int connect_to(int port)
     return fd;
 }
 
-/* What comes before the first measured request: hello, and the key's value, or the floor's sizes.
- */
+/* Sends the messages before the first measured request: hello, then the key's value, or the sizes
+ * for the floor. */
 static void introduce(int fd, const char *kind, enum store_dialect d, const char *key,
                       const struct plan *p)
 {

@@ -257,7 +257,7 @@ static void attack(int n, int per_second)
         close_fd(&held[i]);
 }
 
-/* Those of another user: neither launcher nor store may serve them. */
+/* Connects as another user: neither launcher nor store may serve these connections. */
 static void attack_as_nobody(int n)
 {
     static const uint8_t hello[] = {0, 0xce, 0xf7, 0x85, 0x3c, 13, 1, 2, 3, 4};
@@ -329,7 +329,7 @@ struct summary {
     double mean, median, p99;
 };
 
-/* Of the steps that began between the two. */
+/* Summarizes the steps that began between from_ns and to_ns. */
 static struct summary steps_between(const char *file, uint64_t from_ns, uint64_t to_ns)
 {
     struct summary out = {0};

@@ -80,8 +80,8 @@ static bool fails(int kind)
     return g_count && atomic_fetch_add(&g_count[kind], 1) + 1 == g_at && kind == g_kind;
 }
 
-/* What a failed read or write says: a pipe knows interruptions only; eventfds and their like, which
- * never block here, do not fail: 0. */
+/* The errno of a failed read or write: pipes only have interruptions; eventfds and similar
+ * descriptors, which never block here, do not fail (0). */
 static int number_for(int fd, int number)
 {
     struct stat st;
@@ -213,7 +213,7 @@ OPEN(open64, (const char *path, int flags, ...), (path, flags, m))
 OPEN(openat, (int dir, const char *path, int flags, ...), (dir, path, flags, m))
 OPEN(openat64, (int dir, const char *path, int flags, ...), (dir, path, flags, m))
 
-/* It is closed all the same, as Linux does it. */
+/* The descriptor is closed even when close() fails, as on Linux. */
 int close(int fd)
 {
     NEXT(close);

@@ -38,7 +38,8 @@ static void stop(void *arg, const char *why)
     stops++;
 }
 
-/* Its socket is taken away at once, so that nothing is left behind however this ends. */
+/* Unlinks the launcher's socket at once, so that no file is left behind however this program ends.
+ */
 static void open_launcher(void)
 {
     static struct job_spec job = {
@@ -68,7 +69,7 @@ static void turn(void)
         uv_run(&loop, UV_RUN_NOWAIT);
 }
 
-/* What has been answered so far: whole lines, each an object. Returns how many. */
+/* Reads the answers so far: whole lines, each a JSON object. Returns their number. */
 static int read_answers(int fd)
 {
     static char text[65536];

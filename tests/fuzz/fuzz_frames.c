@@ -1,6 +1,6 @@
-/* What a connection between launchers may bring: bytes in pieces of any size. The first byte of the
- * input is the size of the pieces, and its highest bit whether long frames are allowed; the rest is
- * what comes. The link must hand on exactly the frames that a reader of the whole finds. */
+/* A connection between launchers delivers bytes in pieces of any size. The first byte of the input
+ * is the size of the pieces, and its highest bit whether long frames are allowed; the rest are the
+ * bytes received. The link must deliver exactly the frames that a reader of the whole finds. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -63,7 +63,7 @@ static struct flow flows[FLOWS];
 static int nflows, mode;
 static bool moved;
 
-/* What was said on the stranger's link. */
+/* Bytes received on the link to the peer that is not authenticated. */
 static struct buf heard;
 static bool past_preamble;
 static uint64_t may_come[IDS], came[IDS];
@@ -443,7 +443,7 @@ static void begin(void)
     }
 }
 
-/* Of the flows of which both ends are open; of the others, that the end is known. */
+/* Every byte has arrived on flows whose both ends are open; the other flows have seen the end. */
 static bool all_came(void)
 {
     for (int i = 0; i < ENDS; i++) {

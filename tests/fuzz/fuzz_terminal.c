@@ -61,7 +61,7 @@ static void check_shown(const uint8_t *p, size_t n)
     }
 }
 
-/* What one look at the whole makes of it. */
+/* Escapes the whole input in one pass, for comparison. */
 static void show_whole(const uint8_t *p, size_t n, struct buf *out)
 {
     for (size_t i = 0; i < n;) {

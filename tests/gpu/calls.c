@@ -1,4 +1,4 @@
-/* What dlcoll adds to a bare call of NCCL's: both enqueue the same all_reduce on one stream, in
+/* Measures what dlcoll adds to a bare NCCL call: both enqueue the same all_reduce on one stream, in
  * turn, and the host's time per call is compared. Exits with 1 when dlcoll takes a microsecond
  * more. */
 #include <cuda_runtime_api.h>

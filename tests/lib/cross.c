@@ -64,7 +64,8 @@ static void one(struct cross *x, const struct cross_case *c)
 /* ------------------------------------------------------------------------------------------ full
  */
 
-/* Of counts that take long each so-manieth is tried: sums and movements more often than others. */
+/* Long counts are thinned out: every n-th is tried, sums and data movement more often than other
+ * operations. */
 static uint64_t each_of(const struct cross *x, size_t bytes)
 {
     bool often = x->v.op == 0 || x->v.op == CROSS_MOVE;

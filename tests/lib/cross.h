@@ -111,22 +111,25 @@ bool cross_kind_places(enum call_kind kind); /* it can be in place */
 void cross_complain(const struct cross *x, const struct cross_case *c, const char *fmt, ...)
     __attribute__((format(printf, 3, 4), noreturn));
 
-/* What has run is what was forced, as far as it is allowed; else the test ends. (cross_algo.c) */
+/* Fails the test unless the forced algorithm has run, where it is allowed. (cross_algo.c) */
 void cross_check_algo(const struct cross *x, const struct cross_case *c);
 /* An algorithm of the network's that runs this kind, when number `k` is forced; NULL: none has that
  * number. */
 const struct algo *cross_algo(enum call_kind kind, int k);
 
-/* What has been seen, in memory that forked processes share; to be called first. (cross_seen.c) */
+/* Opens the record of covered combinations, in memory that forked processes share; called first.
+ * (cross_seen.c) */
 void cross_seen_init(void);
 /* forced: the way's own algorithm was free to run. */
 void cross_see(const struct cross *x, const struct cross_case *c, bool forced);
 void cross_count(enum call_kind kind, const char *layer, const char *algo);
-/* In the test: everything has met everything that it can, in worlds of so many ranks and more. */
+/* Fails the test unless every combination that can occur was covered, in worlds of at least
+ * sizes_from ranks. */
 void cross_seen_check(enum cross_transport transport, int sizes_from);
 /* Runs the suite; with CROSS in the environment, says how many operations have been checked. */
 int cross_main(struct Suite *s, const char *transport);
-/* What everybody finds equal: the first who says something of `what` sets it. False: it differs. */
+/* All ranks must find the same value for `what`: the first caller sets it. False: the values
+ * differ. */
 bool cross_same(uint64_t what, uint64_t value);
 
 #endif

@@ -144,7 +144,8 @@ static bool has_elements(const struct cross *x, const struct cross_case *c)
     }
 }
 
-/* What has gone over the network, between `size` ranks. True: it was what is forced. */
+/* Checks the algorithm of an operation over the network between `size` ranks. True: the forced
+ * algorithm has run. */
 static bool check_net(const struct cross *x, const struct cross_case *c, int size, bool uneven)
 {
     const struct algo *ran = x->comm->net->algo, *forced = cross_algo(plain(c->kind), x->way->algo);
@@ -267,7 +268,7 @@ static bool check_memory(const struct cross *x, const struct cross_case *c)
     if (!x->comm->algo || x->comm->net->algo)
         cross_complain(x, c, "it has not gone through memory");
     snprintf(name, sizeof(name), " %s ", x->comm->algo);
-    /* Of several buffers the last one's is known, which need not be as long. */
+    /* Of several buffers only the last one's way is recorded, and that buffer may be shorter. */
     const char *ways =
         c->kind == CALL_ALL_REDUCE_COALESCED ? " line flat slices direct " : memory_ways(x, c);
     if (!strstr(ways, name))

@@ -61,7 +61,7 @@ static void put(struct trial *t, uint8_t *at, size_t rank, size_t from, size_t c
     cross_put(&t->x->v, t->x->v.in[rank], at, t->phase + from, count);
 }
 
-/* Those elements are there. They are painted over: in the end nothing else may be left. */
+/* Checks these elements and then paints over them: in the end no other bytes may have changed. */
 static void take(struct trial *t, const char *what, uint8_t *at, const uint8_t *table, size_t from,
                  size_t count)
 {
@@ -348,7 +348,7 @@ static void reduce_scatter_v(struct trial *t)
     check_scattered(t, p.at[t->me], own, p.end);
 }
 
-/* What a rank has for the others, or gets from them. */
+/* The counts that a rank sends to the others, or receives from them. */
 static struct parts row(const struct trial *t, size_t rank, bool gets)
 {
     struct parts p;

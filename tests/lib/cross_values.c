@@ -324,7 +324,8 @@ static uint8_t ordered_byte(uint8_t a, uint8_t b)
     return (uint8_t)((by * (b >> 4) & 15) << 4 | ((by * (b & 15) + plus) & 15));
 }
 
-/* What the library says of the operands; ctx: the type that the reduction was made for. */
+/* The reduction function of the test, which checks the type and the alignment of the operands; ctx:
+ * the type that the reduction was made for. */
 static size_t take(const void *acc, const void *in, size_t count, dlcoll_dtype dtype, void *ctx)
 {
     size_t size = dtype_get((int)dtype)->size;

@@ -224,7 +224,7 @@ void netns_start(struct proc *p, int host, char *const argv[], char *const env[]
     int n = 8;
     while (*argv && n < 299)
         full[n++] = *argv++;
-    /* Whoever ends this program, Check's process or the one of this test, ends all of it. */
+    /* PDEATHSIG ends the launchers with this process, whether Check or the test ends it. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     proc_start(p, full, env, 0);
     snprintf(p->name, sizeof(p->name), "host%d", host);

@@ -133,7 +133,7 @@ void ranks_init(struct ranks *j, int n, int nnodes)
         make_segment(j, i);
 }
 
-/* What the launcher leaves in a worker's environment. */
+/* Sets the environment that the launcher would give this worker. */
 void ranks_become(struct ranks *j, int rank)
 {
     int node = 0;

@@ -18,7 +18,7 @@
 
 enum { RANKS_MOST = 16 };
 
-/* What ranks and test share. */
+/* Memory shared by the ranks and the test. */
 struct ranks_shared {
     _Atomic int ready; /* ranks that have come to the point that the test waits for */
     _Atomic int go;    /* the test has let them go on */

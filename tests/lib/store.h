@@ -55,7 +55,8 @@ int listen_anywhere(int *port); /* a listening socket on 127.0.0.1 */
 
 /* --- Requests as bytes -------------------------------------------------------------------------*/
 
-/* What a newest client sends for one request. Keys and values are strings; lists end with NULL. */
+/* Appends one request as a client of the newest version sends it. Keys and values are strings;
+ * lists end with NULL. */
 void put_hello(struct buf *b);
 void put_ping(struct buf *b, uint32_t nonce);
 void put_plain(struct buf *b, enum store_cmd cmd); /* GETNUMKEYS, CANCEL_WAIT, LIST_KEYS */

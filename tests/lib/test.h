@@ -46,7 +46,7 @@ void wait_until(bool (*fact)(void *arg), void *arg, double seconds, const char *
 /* A skipped check says so in one line, with the reason. */
 void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* What a test gives the compiler for a program that uses what is tested. */
+/* Flags for a test that compiles a program against the tested code. */
 #if defined(__SANITIZE_THREAD__)
 #define SANITIZE_FLAGS "-fsanitize=thread"
 #elif defined(__SANITIZE_ADDRESS__)

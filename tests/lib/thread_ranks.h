@@ -33,7 +33,7 @@ void thread_ranks_run(int n, thread_rank_fn *fn, void *arg);
 /* The last error's text; until this thread's next call. */
 const char *thread_error(const dlcoll_comm *comm);
 
-/* Of an operation on `comm`. */
+/* Expects that an operation on `comm` returns 0. */
 #define THREAD_OK(call)                                                 \
     do {                                                                \
         int code_ = (call);                                             \

@@ -77,7 +77,7 @@ static int open_tunnel(int host)
     return fd;
 }
 
-/* What a host has sent, onto the road. */
+/* Reads the packets that a host has sent into the delay line. */
 static void take(struct road *road, int fd, int n, const struct wan_rules *rules,
                  struct wan_count *count)
 {

@@ -61,7 +61,7 @@ enum sim_kind {
     EV_WORKERS,          /* node; number: its run count: they are done, or one fails */
     EV_STOPPED,          /* node; number: its run count */
     EV_STORE_WRITE,      /* node of the store; number: which of W.clients */
-    /* What a frozen process does not keep from happening: */
+    /* Events that happen even while the process is frozen: */
     EV_BEAT,          /* link: its node's thread sends a heartbeat */
     EV_BEAT_UP,       /* link; number: when it was sent, second: what it has seen, lease */
     EV_BEAT_DOWN,     /* link; number: the same, second: when this was sent */
@@ -130,8 +130,8 @@ struct sim_link {
     uint64_t beat_seen, beat_answered, beat_lease; /* the node's thread's */
 };
 
-/* What stands between a host's address and the others, and answers with resets that prove nothing.
- */
+/* Obstructions between a host's address and the others, which answer with resets that prove
+ * nothing. */
 enum sim_obstruction {
     NO_OBSTRUCTION,
     ADDRESS_REFUSES,  /* another host has its address, and nothing listens there */
@@ -172,7 +172,7 @@ struct sim_node {
     int nproc;
     char run_id[16];
 
-    /* Its agent. */
+    /* The simulated agent of the node. */
     bool workers, done, stopping;
     bool prepare_open; /* asked to prepare, not yet answered */
     uint64_t prepares, runs, stops_told;
@@ -244,9 +244,8 @@ struct sim_world {
 };
 extern struct sim_world W;
 
-/* What the scenarios were about, over all seeds: a simulator that never gets anywhere tests
- * nothing.
- */
+/* Counts of what the scenarios covered, over all seeds: a simulator in which nothing happens tests
+ * nothing. */
 struct sim_total {
     uint64_t events, faults, rounds, restarts, resumes, success, failed, spares, respawns, fenced,
         guarded, elected, replayed, beats, writes, refused_writes, obstructed, forged, longest_ns;
@@ -257,7 +256,7 @@ static inline int sim_index(const struct sim_node *n)
 {
     return (int)(n - W.nodes);
 }
-/* Its clock, and when it shows this. */
+/* A node's clock, and the simulated time at which the clock shows a value. */
 static inline uint64_t sim_clock(const struct sim_node *n)
 {
     return n->clock_offset + now + (uint64_t)((int64_t)now * n->clock_rate / 1000);

@@ -95,7 +95,7 @@ void sim_agent_finish(struct sim_node *n, const struct rdzv_result *r)
         printf("%12.6f node %d ends with %d: %s\n", (double)now / 1e9, me, r->exit_code, r->text);
 }
 
-/* Its workers are killed; it takes a moment until they are gone. */
+/* Kills the node's workers; they end a moment later. */
 void sim_agent_fence(struct sim_node *n)
 {
     sim_trace("fence", sim_index(n), 0);

@@ -113,7 +113,7 @@ void sim_beat_event(struct sim_event *e)
     }
 }
 
-/* What the loop is told when it turns. */
+/* Delivers the heartbeat thread's news, as the event loop does in each turn. */
 void sim_beat_tell_coordinator(struct sim_node *t, const struct sim_link *l)
 {
     const struct rdzv_beat b = {l->beat_heard, l->beat_touch, W.nodes[l->node].stuck ? 5000 : 0};

@@ -98,7 +98,7 @@ void sim_check_round(struct sim_node *n, const struct rank_table *t, int rank)
     r->alive++;
 }
 
-/* Its workers have ended, if it had any. */
+/* The node's workers have ended, if it had any. */
 void sim_check_workers_ended(struct sim_node *n)
 {
     for (int i = W.nrounds - 1; n->workers && i >= 0; i--) {
@@ -130,8 +130,8 @@ static void check_rounds_apart(void)
 
 /* -------------------------------------------------------------------------------- coordinators */
 
-/* It has been elected, or is the first one. (One that has slept may count votes of long ago: it is
- * not the only one then, but can begin no round.) */
+/* A new coordinator: elected, or the first one. (After a long sleep a candidate may count votes of
+ * an earlier election: it is then not the only coordinator, but cannot begin a round.) */
 static void check_epoch(struct sim_node *n, uint64_t epoch)
 {
     n->s_epoch = epoch;

@@ -47,7 +47,7 @@ static void retick(struct sim_node *n)
         .at = at, .kind = EV_TICK_COORDINATOR, .who = sim_index(n), .incarnation = n->incarnation});
 }
 
-/* What many get at once is encoded once. */
+/* A message to many nodes is encoded once. */
 static void put_again(struct buf *b, const struct buf *encoded)
 {
     buf_put(b, encoded->data, encoded->len);

@@ -7,7 +7,7 @@ uint64_t now;
 
 static uint64_t rng;
 
-/* What is to come: the heap orders it, each event keeps its place meanwhile. */
+/* Future events: the heap holds their order; each event keeps its index in events[] meanwhile. */
 struct place {
     uint64_t at, order;
     size_t event;

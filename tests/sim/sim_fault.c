@@ -1,5 +1,4 @@
-/* What goes wrong: launchers die and are started again, freeze, leave; connections and hosts are
- * cut off. */
+/* Faults: launchers die and are started again, freeze, leave; connections and hosts are cut off. */
 #include "tests/sim/sim.h"
 
 #include <stdio.h>
@@ -210,7 +209,7 @@ static void freeze(int i)
                                 .incarnation = n->incarnation});
 }
 
-/* What it missed is there all at once. */
+/* The thawed node gets all events that it missed at once. */
 void sim_thaw(int i)
 {
     struct sim_node *n = &W.nodes[i];
@@ -233,7 +232,7 @@ static int coordinator(int i)
     return k < W.n ? k : i;
 }
 
-/* It dies; mostly somebody starts it again. */
+/* Kills the launcher; in most cases it is started again. */
 static void kill_some(int i)
 {
     const struct sim_node *n = &W.nodes[i];

@@ -125,7 +125,7 @@ static int host(int me)
     return 0;
 }
 
-/* It stands for election. */
+/* The node becomes a candidate in an election. */
 static int stand(struct sim_node *n)
 {
     struct rdzv_electorate e;
@@ -319,7 +319,7 @@ static bool passes(const struct sim_link *l, bool up)
     return l->dead || sim_passes(up ? l->node : l->to, up ? l->to : l->node);
 }
 
-/* What a cut holds back; and what comes behind it stays behind it. */
+/* Holds back what a cut blocks, and later messages behind earlier ones. */
 static bool hold_on_link(struct sim_event *e, bool up)
 {
     struct sim_link *l = &W.links[e->who];
@@ -357,7 +357,7 @@ static bool hold_on_link(struct sim_event *e, bool up)
     return true;
 }
 
-/* It arrives when the sender's timer has sent it once more. */
+/* Delivers what the cut held back when the sender's retransmission timer fires. */
 void sim_healed(void)
 {
     int n = W.nwaiting;

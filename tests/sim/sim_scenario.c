@@ -157,7 +157,8 @@ static void make_world(uint64_t seed, int nodes)
     W.replays = !nodes && one_in(3);
     W.beats = one_in(2);
     W.endpoints = 0;
-    /* Of very many nodes one is always late then: they have their first round before. */
+    /* With very many nodes one would always be late: the first round ends before the faults begin.
+     */
     W.faults_from = now + (nodes ? 10 * S : 0);
     W.faults_until = W.faults_from + (nodes ? 10 * S : one_in(2) ? 60 * S : below(15 * S));
     W.end = W.faults_until + 200 * S;

@@ -174,7 +174,7 @@ static void swap(int fd, const char *out, size_t out_len, char *in, size_t in_le
     }
 }
 
-/* What moves between two ranks in operations that only copy. */
+/* Sends what two ranks must exchange in operations that only copy. */
 static void run_tcp(enum bench_op op, char *a, char *b, size_t count)
 {
     int me = g_peer.rank, other = 1 - me;

@@ -156,7 +156,7 @@ static struct coll coll_of(const struct job_case *k, int rank)
     return c;
 }
 
-/* What rank r has at element e of its input. */
+/* Element e of rank r's input. */
 static int64_t value(int r, size_t e)
 {
     uint64_t x = (uint64_t)(r + 1) * 0x9e3779b97f4a7c15u + e * 0xbf58476d1ce4e5b9u;
@@ -468,7 +468,7 @@ static void prove_count(const struct algo *a, int n, size_t count)
     }
 }
 
-/* Nobody is through before everybody has come. */
+/* No rank leaves the barrier before every rank has entered it. */
 static void barrier(const struct algo *a, int n)
 {
     struct job_case k = {.coll = {.kind = a->kind, .size = n}};
@@ -691,7 +691,7 @@ START_TEST(there_is_always_a_choice)
 }
 END_TEST
 
-/* What the built-in rules name is there. */
+/* Every algorithm that the built-in rules name exists. */
 START_TEST(rules_name_what_there_is)
 {
     size_t n;

@@ -1,4 +1,4 @@
-/* Who is let in: launchers with and without the token, store clients of this and of another user.
+/* Authentication: launchers with and without the token, store clients of this and of another user.
  */
 #include "tests/lib/rdzv_nodes.h"
 
@@ -267,7 +267,7 @@ static void impostor_end(struct impostor *m)
     close(m->heard);
 }
 
-/* Whoever comes first to a port of loopback is not believed for that. */
+/* A program that was first to bind a port of loopback is not trusted for that. */
 START_TEST(a_coordinator_of_another_user)
 {
     struct buf preamble = BUF_INIT;
@@ -433,7 +433,7 @@ START_TEST(the_store_of_another_user)
 }
 END_TEST
 
-/* He may choose the one that the coordinator's node has in the table of the round. */
+/* Another user connects from the address that the coordinator's node has in the round's table. */
 START_TEST(another_user_at_the_nodes_address)
 {
     if (geteuid() != 0 || !enter_network_of(1)) {

@@ -281,7 +281,8 @@ static bool ask(int fd, uint64_t when, uint64_t seen)
     return answer[20] & 1;
 }
 
-/* Its coordinator may be giving it up at this very moment. */
+/* After a silence of the dead time there is no lease: the coordinator may be declaring this node
+ * dead at the same moment. */
 START_TEST(no_lease_after_a_silence_of_the_dead_time)
 {
     int fd[2];

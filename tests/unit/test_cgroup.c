@@ -12,9 +12,7 @@
 
 #include "agent/process/cgroup.h"
 
-/* Nobody is left to remove a cgroup when guardian and agent are killed at once: the next agent
- * does.
- */
+/* When guardian and agent are killed at once, the next agent removes their cgroup. */
 START_TEST(a_cgroup_that_was_left_is_removed_by_the_next)
 {
     struct cgroup *dead =

@@ -112,7 +112,7 @@ static void send_text(int fd, const char *text)
     ck_assert_int_eq(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
 }
 
-/* What comes until a newline or the end, the loop running. */
+/* Runs the loop and returns what it receives up to a newline or the end. */
 static char *receive(int fd)
 {
     size_t len = 0, cap = 1 << 20;
@@ -349,7 +349,7 @@ static void expect_answer(void)
     free(text);
 }
 
-/* One that an earlier process with our number left behind. */
+/* Replaces a socket that an earlier process with the same pid left behind. */
 START_TEST(stale_socket_is_replaced)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};

@@ -65,7 +65,7 @@ START_TEST(the_faster_way_is_taken)
 }
 END_TEST
 
-/* Of those that take long one of each is enough, and the one before it. */
+/* For long operations one timed operation of each way is enough, after one that warms up. */
 START_TEST(long_ones_are_timed_once)
 {
     g_size = COST_LONG;
@@ -93,7 +93,7 @@ START_TEST(both_ways_are_tried_again)
 }
 END_TEST
 
-/* It is seen soon that the way which is taken has become slow, or the other one fast. */
+/* It is soon detected that the chosen way has become slow, or the other one fast. */
 START_TEST(what_changes_is_noticed)
 {
     for (g_size = 0; g_size < COST_SIZES; g_size++) {
@@ -137,7 +137,7 @@ START_TEST(all_ranks_count_that_have_timed_both)
 }
 END_TEST
 
-/* Whoever went the other way, as he could not go this one, has not timed it. */
+/* An operation that had to go the other way does not count as a time of the chosen way. */
 START_TEST(the_other_way_is_no_time_of_this_one)
 {
     for (int k = 0; k < 18; k++) {

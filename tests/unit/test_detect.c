@@ -1,4 +1,4 @@
-/* What is taken from Slurm and Kubernetes, and what is refused. */
+/* Which settings of Slurm and Kubernetes are used, and which are refused. */
 #include "tests/lib/test.h"
 
 #include <stdio.h>

@@ -579,7 +579,7 @@ START_TEST(a_wrong_environment_is_told)
 }
 END_TEST
 
-/* What is said is what the program called. */
+/* Errors name the function that the program called. */
 static void one_makes_a_group(struct ranks *j, int rank)
 {
     dlcoll_group_opts o = DLCOLL_GROUP_OPTS_INIT;
@@ -657,7 +657,7 @@ START_TEST(two_processes_with_one_rank_are_told)
 }
 END_TEST
 
-/* What a stranger may have put into the store. */
+/* Another program may have put malformed values into the store. */
 START_TEST(a_malformed_table_is_refused)
 {
     struct store_thread *store;

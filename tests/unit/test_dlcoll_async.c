@@ -62,7 +62,7 @@ static void waiting(dlcoll_comm *comm, void *arg)
     dlcoll_work *works[4] = {NULL};
     size_t index = 9;
     (void)arg;
-    /* Nobody has called it but rank 0. */
+    /* Only rank 0 has called the barrier. */
     if (rank == 0) {
         THREAD_OK(dlcoll_barrier(comm, NULL, &works[0]));
         THREAD_EXPECT(dlcoll_wait_for(works[0], 20) == DLCOLL_INPROGRESS, "too early");
@@ -91,7 +91,7 @@ static void waiting(dlcoll_comm *comm, void *arg)
     works[0] = works[1] = works[2] = works[3] = NULL;
     THREAD_EXPECT(dlcoll_wait_any(works, 4, &index, 5) == DLCOLL_EINVAL, "nothing to wait for");
     THREAD_OK(dlcoll_wait_all(works, 4, 5));
-    /* Nobody waits for this one. */
+    /* The program does not wait for this barrier. */
     THREAD_OK(dlcoll_barrier(comm, NULL, &works[0]));
     dlcoll_work_free(works[0]);
     THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
@@ -174,7 +174,7 @@ START_TEST(messages_in_any_order)
 }
 END_TEST
 
-/* Nobody has to look after what is on its way at once: what blocks stays quick. */
+/* Short messages complete without the work thread, so that blocking calls stay fast. */
 static void short_messages(dlcoll_comm *comm, void *arg)
 {
     int rank = dlcoll_rank(comm), got = -1;
@@ -597,7 +597,7 @@ static void use_store(dlcoll_comm *comm, void *arg)
     THREAD_OK(dlcoll_store_get(s, "program/a", &value, &len, 5000));
     THREAD_EXPECT(len == 5 && memcmp(value, "hello", 5) == 0, "%zu", len);
     free(value);
-    /* What cannot be sent does no harm to the connection. */
+    /* Invalid requests do not harm the connection. */
     memset(long_key, 'k', sizeof(long_key) - 1);
     THREAD_EXPECT(dlcoll_store_set(s, "program/d", NULL, 5) == DLCOLL_EINVAL, "no value");
     THREAD_EXPECT(dlcoll_store_compare_set(s, "program/d", NULL, 3, "x", 1, NULL, NULL) ==

@@ -82,7 +82,8 @@ START_TEST(other_counts_are_told)
 }
 END_TEST
 
-/* Who gets nothing may pass whatever it likes to be written, what it sends as well. */
+/* A rank that receives nothing may pass any output pointer, and a rank that sends nothing any input
+ * pointer. */
 static void get_nothing(struct ranks *j, int rank)
 {
     enum { N = 3000 };

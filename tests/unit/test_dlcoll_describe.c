@@ -1,5 +1,5 @@
-/* What dlcoll_describe() says of who carries out what, and why nobody else, on one node, on several
- * and without shared memory. */
+/* dlcoll_describe() lists what carries out each operation and why nothing else does: on one node,
+ * on several, and without shared memory. */
 #include "tests/lib/test.h"
 
 #include <stdio.h>

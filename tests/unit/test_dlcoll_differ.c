@@ -105,7 +105,7 @@ static void expect_all(const uint8_t *p, size_t n, int value, const char *what)
         EXPECT(p[i] == value, "%s, byte %zu is %#x", what, i, p[i]);
 }
 
-/* What is sent stays as it is, and behind what is received nothing is touched. */
+/* The send buffer stays unchanged, and so does the memory behind the receive buffer. */
 static int perform_within_bounds(const struct asked *a, dlcoll_comm *c)
 {
     size_t in = bytes_of(a, SENDS_ALL), out = bytes_of(a, GETS_ALL);
@@ -154,7 +154,8 @@ enum field { KIND, COUNT, ZERO, DTYPE, REDUCTION, ROOT, ORDER };
 static const char *const g_fields[FIELDS] = {"kind",      "count", "count 0", "dtype",
                                              "reduction", "root",  "order"};
 
-/* What the odd one asks for. False: the operation has no such thing. */
+/* Makes the odd rank's call, which differs in `field`. False: the operation does not have this
+ * field. */
 static bool make_odd(enum field field, const struct asked *all, struct asked *odd)
 {
     unsigned has = g_kinds[all->kind].has;
@@ -186,7 +187,7 @@ static bool make_odd(enum field field, const struct asked *all, struct asked *od
                                  : !(has & NO_DATA));
 }
 
-/* What `rank` calls as its number `seq`. */
+/* The name of the seq-th call of `rank`. */
 static const char *call_of(int rank, unsigned seq)
 {
     const struct asked *its = rank == g_odd ? g_odds : g_all;

@@ -122,7 +122,7 @@ START_TEST(whoever_waits_for_one_of_another_node_is_told)
 }
 END_TEST
 
-/* Who only asks who is there is told that one is missing, and goes on. */
+/* A monitored barrier reports the missing rank, and the communicator goes on. */
 static void ask_for_the_other(struct ranks *j, int rank)
 {
     (void)j;
@@ -149,7 +149,7 @@ END_TEST
 
 /* ---------------------------------------------------------------------------------- harmless */
 
-/* Whoever is late finds the other one at his door, and both go on. */
+/* A late rank finds the other one's connection waiting, and both go on. */
 static void come_late(struct ranks *j, int rank)
 {
     dlcoll_comm *c = comm_start();

@@ -115,7 +115,7 @@ START_TEST(over_tcp_alone)
 }
 END_TEST
 
-/* Of those who are left, every one gets the sum of all. */
+/* Every surviving rank gets the sum of all survivors. */
 static void go_on_alone(struct ranks *j, int rank)
 {
     dlcoll_comm *c, *rest = NULL;

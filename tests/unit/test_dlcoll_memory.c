@@ -324,7 +324,7 @@ END_TEST
 
 enum { PART = 128 * 1024, PARTS = 2 * PART };
 
-/* Of one of a buffer's ends, or all of it, no other process can read anything. */
+/* The part of a buffer that other processes cannot read: all of it, its first or its last pages. */
 enum hidden { HIDDEN_ALL, HIDDEN_FIRST, HIDDEN_LAST, HIDDEN_PLACES };
 static enum hidden g_hidden;
 

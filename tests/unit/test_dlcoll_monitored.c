@@ -22,7 +22,7 @@ static void one_stays_away(dlcoll_comm *comm, void *arg)
         THREAD_EXPECT(room == 1 && missing[0] == n - 2, "%zu missing, %d", room, missing[0]);
         THREAD_EXPECT(strstr(thread_error(comm), "pid"), "%s", thread_error(comm));
     }
-    /* It is still of use. */
+    /* The communicator is still usable. */
     THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
     if (rank == n - 2) {
         code = dlcoll_monitored_barrier(comm, NULL, NULL, &opts);
@@ -79,7 +79,7 @@ START_TEST(a_barrier_that_says_of_all_that_are_missing)
 }
 END_TEST
 
-/* Nobody hears who has come. */
+/* Without rank 0 no rank learns which ranks have arrived. */
 static void rank_0_stays_away(dlcoll_comm *comm, void *arg)
 {
     int rank = dlcoll_rank(comm), missing[4];

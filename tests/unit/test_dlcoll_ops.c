@@ -34,7 +34,7 @@ START_TEST(everything_has_met)
 }
 END_TEST
 
-/* Of the library's choice. */
+/* The library chooses the algorithm, over several connections. */
 START_TEST(several_connections_between_two_ranks)
 {
     struct cross_way way;
@@ -68,7 +68,8 @@ START_TEST(the_same_bits_everywhere)
 }
 END_TEST
 
-/* What several ranks would make of them: in a world of one there is nothing to combine. */
+/* A world of one has nothing to combine, but logical reductions still give 0 or 1, as among several
+ * ranks. */
 static void truths_alone(dlcoll_comm *comm, void *arg)
 {
     static const int ops[] = {DLCOLL_SUM, DLCOLL_PROD, DLCOLL_MAX,  DLCOLL_MIN, DLCOLL_BAND,

@@ -245,7 +245,7 @@ END_TEST
 
 enum { PROGRAMS = 3 };
 
-/* What is seen is seen by then: whoever is wrong does not wait for rank 1. */
+/* Rank 1 is late: a rank with a wrong call must get its error without waiting for rank 1. */
 static void be_late(struct ranks *j)
 {
     for (int ms = 0; ms < 300 && !atomic_load(&j->shared->go); ms++)

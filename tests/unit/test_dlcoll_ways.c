@@ -174,7 +174,7 @@ START_TEST(wrong_ways_are_refused)
 }
 END_TEST
 
-/* Who has been given another number of ranks is told to both, however they disagree. */
+/* Both ranks report different world sizes, whichever of them is larger. */
 START_TEST(worlds_of_different_sizes)
 {
     static const int sizes[2][3] = {{3, 2, 3}, {2, 3}};

@@ -169,7 +169,7 @@ START_TEST(copies)
     j = json_load_file(to, 0, NULL);
     ck_assert_uint_eq(json_object_size(j), 2);
     json_decref(j);
-    /* What is none becomes one. */
+    /* A text that is not an error file becomes the message of one. */
     write_file(from, "Killed \xff by hand");
     ck_assert_int_eq(error_file_copy(from, to, -9), 0);
     j = json_load_file(to, 0, NULL);

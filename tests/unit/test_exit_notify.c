@@ -200,7 +200,7 @@ START_TEST(a_killed_worker_is_told_of_with_its_signal)
 }
 END_TEST
 
-/* What is known early is what is known in the end. */
+/* exit_notify_status() gives the status that wait(2) gives later. */
 START_TEST(each_end_has_its_status)
 {
     static const char how[WORKERS] = {'x', 's', '0'};

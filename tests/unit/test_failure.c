@@ -161,12 +161,12 @@ END_TEST
 
 START_TEST(first_when_the_blamed_did_not_fail_itself)
 {
-    /* It hung; the one that gave up on it speaks first. */
+    /* Rank 1 hung; the rank that timed out waiting for it reports first. */
     CHECK_FIRST(0, because(exited(0, 0), 1), stopped(1, 30000));
     CHECK_FIRST(0, because(exited(0, 0), 1), stopped(1, 10), exited(2, 20));
-    /* There is no record of it: as if nothing were known... */
+    /* Rank 7 is not recorded: the reference is ignored... */
     CHECK_FIRST(0, because(exited(0, 0), 7), exited(2, 20));
-    /* ...unless a node was lost: then it was there. */
+    /* ...unless a node was lost: then rank 7 was on that node. */
     CHECK_FIRST(1, because(exited(0, 0), 7), node_lost(3, 15000));
     CHECK_FIRST(2, because(exited(0, 0), 7), stopped(1, 1), node_lost(3, 15000));
     /* Not when it is known to have been elsewhere. */
@@ -418,7 +418,7 @@ START_TEST(offset_comes_from_the_fastest_exchange)
     clock_offset_sample(&c, t, t + skew + 50 * MS, t + skew + 50 * MS, t + 60 * MS); /* slow */
     ck_assert_uint_eq(c.rtt_ns, 2000);
     ck_assert_uint_eq(clock_offset_to_ours(&c, t + skew, 0, t + 90 * MS), t);
-    /* They are behind, by more than our whole clock. */
+    /* The peer's clock is behind ours, by more than the whole value of ours. */
     struct clock_offset d = {0};
     clock_offset_sample(&d, 1000, 50, 60, 1030);
     ck_assert_uint_eq(clock_offset_to_ours(&d, 55, 0, 2000), 1015);

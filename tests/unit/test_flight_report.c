@@ -1,4 +1,4 @@
-/* What the report says of the workers' flight recorders; and the knock at their doors. */
+/* The report from the workers' flight recorders, and the wake-up of workers that wait. */
 #include "tests/lib/test.h"
 
 #include <poll.h>
@@ -67,7 +67,7 @@ START_TEST(workers_that_have_hung_are_described)
                            "  all_reduce #39 of 12 f32 (sum) ended 29.0 s ago, took 1.0 s\n"
                            "  all_reduce #38 of 12 f32 (sum) ended 29.0 s ago, took 1.0 s\n");
     free(text);
-    /* One that has timed out tells at once. */
+    /* A worker that has timed out is reported at once. */
     strcpy(op->group_name, "dp");
     op->result = -5;
     atomic_store(&op->end_ns, 99 * second);

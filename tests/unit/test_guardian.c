@@ -280,7 +280,7 @@ END_TEST
 
 /* ----------------------------------------------------------------------------------- terminal */
 
-/* What a shell with job control does with one job, on a terminal of its own. */
+/* A shell with job control that runs one job on a terminal of its own. */
 struct job_on_terminal {
     struct guarded_shared *shared;
     int master;

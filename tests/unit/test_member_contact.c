@@ -81,7 +81,8 @@ START_TEST(a_reset_and_refusals_prove_nothing)
 }
 END_TEST
 
-/* Who accepts and closes without an answer may be anybody. */
+/* Any program may accept a connection and close it without an answer: that proves nothing about the
+ * coordinator. */
 START_TEST(a_close_before_an_answer_proves_nothing)
 {
     running();
@@ -227,7 +228,8 @@ START_TEST(a_lease_is_over_however_late_one_is)
 }
 END_TEST
 
-/* Those of the others who would elect another one are gone: the coordinator gives out no lease. */
+/* The other members, which could elect a new coordinator, are lost: the coordinator grants no
+ * lease. */
 START_TEST(a_round_that_gets_no_lease_is_left)
 {
     running_on_lease();
@@ -454,7 +456,7 @@ static void view_of_electors(enum rdzv_phase phase)
     member_state_view(M, &v, T);
 }
 
-/* It is prepared for a round of the nodes 1, which has the coordinator, 2, itself, and 3. */
+/* Prepared for a round of three nodes: 1, the coordinator's host; 2, this member; and 3. */
 static void prepared_to_elect(void)
 {
     make_on_lease();
@@ -516,7 +518,7 @@ static void told_of(uint32_t counter, int n, bool ran)
     member_state_peers(M, &list);
 }
 
-/* It was prepared for a round that ran without it, and is told of the next one. */
+/* The member was prepared for a round that ran without it, and is sent the next one. */
 START_TEST(a_round_that_ran_without_it_counts)
 {
     prepared_to_elect();

@@ -151,7 +151,7 @@ START_TEST(several_views_in_one_batch)
 }
 END_TEST
 
-/* What comes late, or a second time, is older than what is known. */
+/* A view that arrives late or twice is older than the current one, and is ignored. */
 START_TEST(an_older_view)
 {
     running();

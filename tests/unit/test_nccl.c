@@ -337,7 +337,8 @@ static void nothing_but_null(struct ranks *j, int rank)
                                NULL, NULL) == 0,
            "%s", why(c));
     EXPECT(y[0] == 5 + rank, "%d", y[0]);
-    /* What else than a pointer or a stream could tell those who have nothing? */
+    /* Ranks without elements can only recognise an operation on device memory by a pointer or a
+     * stream. */
     int *other = rank == 0 ? y : NULL;
     dlcoll_opts s = DLCOLL_OPTS_INIT;
     s.stream = &g_stream;
@@ -353,7 +354,7 @@ static void nothing_but_null(struct ranks *j, int rank)
         code = rank == 0 ? dlcoll_send(x, 0, DLCOLL_I32, 1, c, o, NULL)
                          : dlcoll_recv(NULL, 0, DLCOLL_I32, 0, c, o, NULL);
         EXPECT(code == want, "%d", code);
-        /* Those that were refused have not been numbered: once more, with a pointer. */
+        /* Refused operations have not taken a sequence number: repeat them with a pointer. */
         if (rank == 0 || with_stream)
             continue;
         EXPECT(dlcoll_gather_v(x, 0, NULL, NULL, NULL, DLCOLL_I32, 0, c, NULL, NULL) == 0);
@@ -372,7 +373,8 @@ START_TEST(empty_parts_may_be_null)
 }
 END_TEST
 
-/* Nobody has elements: where they would be differs, and whether a handle is asked for. */
+/* No rank has elements: the ranks differ in the place of the elements and in whether they ask for a
+ * handle. */
 static void nothing_at_all(struct ranks *j, int rank)
 {
     ranks_become(j, rank);
@@ -399,7 +401,7 @@ START_TEST(operations_on_nothing)
 }
 END_TEST
 
-/* Of the first operation on device memory a rank with nothing knows nothing. */
+/* A rank without elements cannot know that the first operation on device memory is one. */
 static void unaware(struct ranks *j, int rank)
 {
     ranks_become(j, rank);
@@ -868,7 +870,7 @@ START_TEST(the_host_alone)
 }
 END_TEST
 
-/* Of a build with WITH_NCCL=no. */
+/* A build with WITH_NCCL=no. */
 START_TEST(it_was_left_out)
 {
     setenv("DLCOLL_BACKEND", "nccl", 1);

@@ -14,7 +14,7 @@
 #include "launcher/words.h"
 #include "tests/lib/proc.h"
 
-/* What was understood: "name=value ..." of what was given, then ": program arguments". */
+/* The parsed options as text: "name=value ..." of the given ones, then ": program arguments". */
 static char *describe(const struct options *o)
 {
     char *text = NULL;
@@ -246,7 +246,8 @@ START_TEST(torchrun_name)
 }
 END_TEST
 
-/* What argparse refuses is 2; what torchrun finds later is 1 under its name. */
+/* Errors that argparse detects exit with 2; errors that torchrun detects later exit with 1 under
+ * its name. */
 START_TEST(exit_statuses)
 {
     static const struct {
@@ -392,7 +393,7 @@ START_TEST(unknown_variables)
 }
 END_TEST
 
-/* What a service named dlaunch-master gives to every pod. */
+/* Kubernetes gives these variables to every pod if a service is named dlaunch-master. */
 START_TEST(addresses_of_services)
 {
     static char ours[] = "DLAUNCH_MASTER_PORT=tcp://10.96.0.12:29500";

@@ -364,7 +364,7 @@ START_TEST(both_ways_at_once)
 }
 END_TEST
 
-/* Of communicators that are no more the last ones are known; who comes for another one waits. */
+/* The most recent destroyed communicators are remembered; a peer of any other unknown one waits. */
 START_TEST(who_comes_for_one_that_is_gone_is_told)
 {
     struct hand hands[2];

@@ -1,5 +1,5 @@
-/* What dlcoll_perf compares with: the right result of every type and reduction has no wrong
- * element, computed in any order of ranks; one that is changed is found. */
+/* The expected results of dlcoll_perf: the right result of every type and reduction passes,
+ * computed in any order of ranks; a changed element is found. */
 #include "tests/lib/test.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* What --print_config and --dry_run say, word for word. */
+/* The exact output of --print_config and --dry_run. */
 #include "tests/lib/test.h"
 
 #include <stdio.h>

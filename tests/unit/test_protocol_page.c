@@ -43,7 +43,7 @@ static uint64_t number_of(const char *name, size_t len, const char *row)
     return 0;
 }
 
-/* What stands in brackets: field, field*field or field=value. */
+/* Evaluates the text in brackets: field, field*field or field=value. */
 static uint64_t times(const char *row)
 {
     const char *open = strchr(row, '['), *p = open + 1;

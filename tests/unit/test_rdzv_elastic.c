@@ -1,4 +1,5 @@
-/* Who takes a lost node's place, what is charged to which budget, and when it is given up. */
+/* Which node replaces a lost one, which budget a restart is charged to, and when the job gives up.
+ */
 #include "tests/lib/rdzv_script.h"
 
 #include "rendezvous/rules/rdzv_crash_loop.h"
@@ -171,7 +172,7 @@ START_TEST(a_fenced_node_restarts_the_round)
 }
 END_TEST
 
-/* It was prepared, has given up this coordinator since, and is back. */
+/* The node was prepared, has left this coordinator since, and has rejoined. */
 START_TEST(what_a_node_had_prepared_may_be_gone)
 {
     rules(RDZV_C10D, 2, 2);

@@ -1,4 +1,4 @@
-/* Who is elected when the coordinator is lost, and who is not: never two at once. */
+/* Which node is elected when the coordinator is lost, and which is not: never two at once. */
 #include "tests/lib/rdzv_script.h"
 
 /* Node ids are their numbers; the epoch of the coordinator that was lost. */
@@ -490,8 +490,8 @@ START_TEST(with_the_list_that_is_prepared_goes_the_newest_that_ran)
 }
 END_TEST
 
-/* It was silent for so long that another one was elected: whoever has followed that one does not
- * come back, or rounds of ours would come after newer ones. */
+/* This coordinator was silent for so long that another one was elected: a member that has followed
+ * the new one does not return, or rounds of the old epoch would follow newer ones. */
 START_TEST(a_coordinator_that_was_replaced_gets_no_votes)
 {
     elastic(1, 3, 2);
@@ -616,7 +616,7 @@ START_TEST(one_of_two_elected_heeds_the_other_s_round)
 }
 END_TEST
 
-/* That the coordinator of an older round is dead says nothing of the host of a newer round. */
+/* The death of the coordinator of an older round proves nothing about the host of a newer round. */
 START_TEST(only_the_host_of_the_dead_coordinator_s_rounds_is_dead)
 {
     struct rdzv_peers r = list_of("1234", 5, true), newer = list_of("5234", 1, true);
@@ -639,7 +639,8 @@ START_TEST(only_the_host_of_the_dead_coordinator_s_rounds_is_dead)
 }
 END_TEST
 
-/* Who waits at a coordinator that has lost most of its nodes looks for another one. */
+/* A node that waits at a coordinator that has lost most of its members looks for another
+ * coordinator. */
 START_TEST(who_was_in_no_round_does_not_end_with_a_minority)
 {
     stand("12345", NULL, 2);
@@ -676,7 +677,7 @@ START_TEST(one_that_was_elected_needs_more_than_half_for_its_first_round)
 }
 END_TEST
 
-/* What it has said on the second connection renews the lease of its workers meanwhile. */
+/* The node's status on its second connection renews the lease of its workers meanwhile. */
 START_TEST(a_round_waits_for_one_that_has_not_said_how_it_is)
 {
     struct node_id late = {{5}};

@@ -269,8 +269,8 @@ START_TEST(a_reset_node_that_comes_back_goes_on)
 }
 END_TEST
 
-/* That a connection was reset does not mean that the launcher has ended, and its workers with it,
- * when another one takes its place. */
+/* A reset connection does not prove that the launcher and its workers have ended, when another
+ * launcher takes its rank. */
 START_TEST(who_takes_a_reset_node_s_rank_waits_for_its_workers)
 {
     bool same_host = _i;
@@ -383,7 +383,8 @@ START_TEST(a_node_that_stops_without_a_reason)
 }
 END_TEST
 
-/* It may have started its workers by what it was told last: the lease is waited for. */
+/* The node may have started its workers by the last message it received: the lease must expire
+ * first. */
 START_TEST(a_node_is_reset_before_it_says_that_it_runs)
 {
     rules(RDZV_C10D, 1, 2);

@@ -49,8 +49,8 @@ START_TEST(garbage_on_the_port_disturbs_nobody)
 }
 END_TEST
 
-/* Whoever shares an address with somebody who is refused is not kept out for that. (All of a host
- * share the one of loopback.) */
+/* A node that shares an address with a refused one is not refused for that. (All nodes of a host
+ * share the loopback address.) */
 START_TEST(nobody_is_shut_out_for_another)
 {
     struct netaddr own;

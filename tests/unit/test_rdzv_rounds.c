@@ -136,7 +136,7 @@ START_TEST(own_lateness_is_not_held_against_a_node)
 }
 END_TEST
 
-/* It finds out, all the same, that a node is silent. */
+/* A coordinator whose timer is always late still detects a silent node. */
 START_TEST(one_that_is_always_late_finds_a_silent_node)
 {
     running(RDZV_C10D, 1, 2, 2, 0);

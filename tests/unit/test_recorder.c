@@ -1,4 +1,4 @@
-/* What a rank finds in another one's flight recorder about an operation that both should be in. */
+/* What a rank reads in another rank's flight recorder about an operation that both should be in. */
 #include "tests/lib/test.h"
 
 #include <pthread.h>
@@ -81,7 +81,7 @@ START_TEST(what_has_failed_is_passed_over)
 }
 END_TEST
 
-/* Of no elements nothing is recorded. */
+/* An operation without elements is not recorded. */
 START_TEST(what_has_come_to_nothing_is_passed_over)
 {
     struct op_signature c;

@@ -17,7 +17,7 @@
 #define NPROC   30
 #define STREAMS RELAY_STREAMS_MAX(NPROC)
 
-/* What all streams may have under way is more than a link queues. */
+/* All streams together may have more bytes under way than a link queues. */
 _Static_assert((size_t)STREAMS *RELAY_WINDOW > LINK_QUEUE_MAX, "the link could not be cut off");
 
 static uv_loop_t loop;
@@ -202,8 +202,8 @@ static uint8_t next_frame(struct buf *in, uint32_t *number)
     }
 }
 
-/* What nobody takes any more is acknowledged: else the coordinator would stop there, and never see
- * that the store is done with it. */
+/* Bytes for a worker that has died are acknowledged: otherwise the coordinator would stall and
+ * never see that the store has finished with the worker. */
 START_TEST(a_worker_that_dies_before_its_answer)
 {
     static const uint8_t piece[32768];

@@ -111,7 +111,7 @@ END_TEST
     "    step()\n"                               \
     "    ^^^^^^\n"
 
-/* Of the error file's message, what stderr does not show is there in any case. */
+/* The part of the error file's message that stderr does not show is always reported. */
 START_TEST(what_stderr_does_not_show)
 {
     struct failure *f = failed(0, FAILURE_EXIT, 1, 1);

@@ -132,7 +132,7 @@ static bool is_v(enum call_kind kind)
            kind == CALL_REDUCE_SCATTER_V || kind == CALL_ALL_TO_ALL_V;
 }
 
-/* What the step's buffers are: each rank draws on its own whether either is shared and aligned. */
+/* Chooses the step's buffers: each rank draws on its own whether either is shared and aligned. */
 static void choose_buffers(struct rank *me, const struct trial *s)
 {
     uint64_t d = draw(me->run, s->number, 1000 + (uint64_t)me->me),
@@ -577,7 +577,8 @@ START_TEST(every_kind_again_and_again)
 }
 END_TEST
 
-/* What is tried first says something to the others that still holds when they go another way. */
+/* The first way that is tried publishes state to the other ranks, which stays valid when they go
+ * another way. */
 START_TEST(ways_that_are_tried_and_left)
 {
     run_way(2, EACH_WAY, 0x7e57, 200, g_kinds[_i]);

@@ -56,7 +56,7 @@ static pid_t start(const struct spawn_request *req, int *pidfd)
     return pid;
 }
 
-/* Its wait status; fails the test when it does not end in time. */
+/* Returns the wait status of pid; fails the test when the process does not end in time. */
 static int end_of(pid_t pid)
 {
     uint64_t end = mono_ns() + (uint64_t)(test_seconds(SECONDS) * 1e9);
@@ -73,7 +73,7 @@ static int run(const struct spawn_request *req)
     return end_of(start(req, NULL));
 }
 
-/* What it wrote to its stdout, by a pipe; ends with it. */
+/* Runs the request to its end and returns its stdout, read through a pipe. */
 static const char *output_of(struct spawn_request *req, int *status)
 {
     static char text[65536];

@@ -511,7 +511,8 @@ START_TEST(a_worker_that_waited_ends_and_all_comes_out)
 }
 END_TEST
 
-/* They wait for the reader like the rest, in bounded memory, and are there in the end. */
+/* The launcher's own lines wait for the reader as workers' lines do, in bounded memory, and are all
+ * written in the end. */
 START_TEST(own_lines_wait_for_the_reader)
 {
     enum { LINES = 20000 }; /* 600 kB: more than may wait */
@@ -589,7 +590,7 @@ START_TEST(close_does_not_wait_long_for_a_reader_that_takes_nothing)
 }
 END_TEST
 
-/* What is said of the one that has gone waits for the other one behind all else. */
+/* The message about the closed stream waits in the other stream behind all other output. */
 START_TEST(close_does_not_wait_for_a_reader_to_be_told_of_another)
 {
     struct fixture f;

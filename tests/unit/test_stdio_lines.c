@@ -61,8 +61,8 @@ static void check_lines(char *all, int workers, unsigned lines, unsigned longest
     ck_assert_uint_eq(total, (unsigned)workers * lines);
 }
 
-/* What a worker's lines hold, prefixes and newlines taken out, is what it wrote: a line may have
- * been shown in two parts (its writer paused within it), but each under its own name. */
+/* Without prefixes and newlines, a worker's lines hold exactly what it wrote: a line may have been
+ * shown in two parts (its writer paused within it), but each under the right prefix. */
 static void check_parts(char *all, int workers, unsigned lines, unsigned longest)
 {
     struct buf got[WORKERS_MAX] = {0};

@@ -1,4 +1,5 @@
-/* What workers print, when the launcher's console is a terminal: it cannot move or reprogram it. */
+/* Workers' output when the launcher's console is a terminal: it cannot move the cursor or reprogram
+ * the terminal. */
 #include "tests/lib/pump.h"
 
 #include <stdlib.h>

@@ -171,7 +171,7 @@ static void check_view(struct store_view a, struct store_view b, const char *wha
         ck_abort_msg("%s", what); /* an assertion that holds costs a write, and there are many */
 }
 
-/* Those fields that the command has are equal. */
+/* Compares the fields that the command has. */
 static void check_equal(const struct store_request *a, const struct store_request *b,
                         const char *fields)
 {
@@ -351,7 +351,8 @@ END_TEST
 
 /* --- Limits ------------------------------------------------------------------------------------*/
 
-/* What the decoder says to the beginning of a request, whose rest never comes. */
+/* Feeds the decoder an incomplete request and returns its result; *pending: the memory that it
+ * reserved. */
 static int begin(const struct buf *b, size_t *pending)
 {
     struct store_decoder d;

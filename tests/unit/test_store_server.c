@@ -450,7 +450,7 @@ START_TEST(a_reader_that_does_not_read)
         put_key(&b, STORE_GET, "k");
         put_key(&b, STORE_GET, "a longer key that is not there");
     }
-    /* It goes on asking until it is stopped (the socket takes no more) and dropped. */
+    /* The client goes on sending until it is stopped (the socket takes no more) and dropped. */
     bool stopped = false, dropped = false;
     uint64_t end = mono_ns() + (uint64_t)(test_seconds(20) * 1e9);
     for (size_t at = 0; !dropped && mono_ns() < end;) {

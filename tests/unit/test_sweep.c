@@ -74,7 +74,7 @@ static void wait_lines(int n)
     }
 }
 
-/* Nobody holds the pipe any more, and we have no child. */
+/* Every process that held the pipe has ended, and this process has no child. */
 static void expect_all_dead(void)
 {
     char c;
@@ -260,7 +260,7 @@ START_TEST(stopped_ones)
 }
 END_TEST
 
-/* One that does not die hands its children to nobody: they are ended all the same. */
+/* The children of a process that cannot die have no new parent: they are killed all the same. */
 START_TEST(one_that_does_not_die)
 {
     struct freezer f;
@@ -282,7 +282,7 @@ START_TEST(one_that_does_not_die)
     ck_assert_uint_lt(mono_ns() - began, (uint64_t)(test_seconds(5) * 1e9));
     snprintf(want, sizeof(want), "pid %d (worker) in state D (uninterruptible sleep)", (int)pid);
     ck_assert_int_eq(strncmp(sweep_describe(pid, text, sizeof(text)), want, strlen(want)), 0);
-    /* Its children are dead, though it cannot reap them. */
+    /* The children are dead, though their parent cannot reap them. */
     char path[64], *children;
     int a = 0, b = 0;
     snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);

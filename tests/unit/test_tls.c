@@ -158,7 +158,7 @@ START_TEST(changed_on_the_way)
 }
 END_TEST
 
-/* What was recorded cannot be said again. */
+/* A recorded handshake cannot be replayed. */
 START_TEST(replayed)
 {
     struct pair p, q;

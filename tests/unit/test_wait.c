@@ -49,7 +49,7 @@ START_TEST(the_lowest_limit_counts)
 }
 END_TEST
 
-/* Of as many CPUs as are said to be there, and none is taken away. */
+/* wait_spread() moves each rank to a CPU of its own, and does not change the affinity mask. */
 START_TEST(ranks_go_to_cpus_of_their_own)
 {
     cpu_set_t set, after;
@@ -103,7 +103,7 @@ static void forbid_futex_waitv(void)
     ck_assert_int_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
 }
 
-/* It may wake up now and then, but not each millisecond. */
+/* A thread that sleeps without a time limit may wake up now and then, but not each millisecond. */
 START_TEST(who_sleeps_without_an_end_sleeps)
 {
     enum { MS = 100, MOST_TURNS = 5 };

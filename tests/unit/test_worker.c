@@ -26,7 +26,7 @@ static void on_closed(void *closed)
     *(bool *)closed = true;
 }
 
-/* One that could not be started leaves nothing that keeps it from being started again. */
+/* A worker that could not be started leaves nothing behind that prevents a second start. */
 static void on_pump_closed(void *closed, bool all)
 {
     (void)all;

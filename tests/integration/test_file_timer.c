@@ -79,14 +79,14 @@ START_TEST(timers_that_do_not_kill)
 {
     struct proc p;
     write_client("signal.signal(signal.SIGUSR2, lambda *_: sys.exit(0))\n"
-                 "send('released', time.time() + 0.5)\n"
+                 "send('released', time.time() + 3)\n"
                  "send('released', -1, 0)\n"
-                 "send('later', time.time() + 0.5)\n"
+                 "send('later', time.time() + 3)\n"
                  "send('later', time.time() + 600)\n"
                  "send('silent', time.time() - 1, 0)\n"
                  "send('foreign', time.time() - 1, pid=os.getppid())\n"
                  "send('foreign', time.time() - 1, pid=1)\n"
-                 "send('end', time.time() + 0.7, signal.SIGUSR2)\n"
+                 "send('end', time.time() + 3.5, signal.SIGUSR2)\n"
                  "time.sleep(600)\n");
     dlaunch_start(&p, enabled, LINE, 0);
     expect_status(&p, 0, 30);

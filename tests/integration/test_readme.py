@@ -167,7 +167,7 @@ def make_variables():
     """Those of an outer make, so that the inner one finds everything built already."""
     words = os.environ.get("MAKEFLAGS", "").split(" -- ")[-1:]
     given = [w for w in shlex.split(" ".join(words)) if re.match(r"[A-Z_]+=", w) and not w.startswith("BUILD=")]
-    return {"MAKEFLAGS": " -- " + shlex.join(given)} if given else {}
+    return {"MAKEFLAGS": " -- " + " ".join(w.replace(" ", "\\ ") for w in given)} if given else {}
 
 
 FAKE_SRUN = """#!/bin/bash

@@ -669,7 +669,9 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     if (a->oom.fd < 0) /* not before, it would only keep the workers waiting */
         oom_open(&a->oom);
     else
-        oom_happened(&a->oom); /* in earlier rounds, to what was no worker */
+        oom_happened(&a->oom);     /* in earlier rounds, to what was no worker */
+    if (a->ctx.restart_count == 0) /* likewise */
+        log_dir_sweep(&a->log_dir);
     if (a->fsm.state == STARTING)
         fsm_move(&a->fsm, RUNNING);
 }
@@ -1079,8 +1081,13 @@ static int open_log_dir(struct agent *a, struct err *e)
     bool keeps_output = false;
     for (int i = 0; i < job->nproc; i++)
         keeps_output |= job->redirects[i] || job->tee[i];
-    if (job->log_dir || keeps_output)
-        return log_dir_open(&a->log_dir, job->log_dir, job->rdzv.run_id, e);
+    if (job->log_dir || keeps_output) {
+        int rc = log_dir_open(&a->log_dir, job->log_dir, job->rdzv.run_id, e);
+        if (rc == 0 && !job->log_dir)
+            log_notice("the workers' output goes to %s (--log_dir names another folder)",
+                       a->log_dir.run);
+        return rc;
+    }
     if (log_dir_open_flat(&a->log_dir, e) < 0) {
         log_warn("%s: the workers get no error files", e->msg);
         *e = (struct err)ERR_INIT;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "core/mem.h"
 #include "core/named_file.h"
 
+#define FLAT_NAME  "torchelastic_dlaunch"
 #define RUN_ID_MAX 128
 #define DEPTH_MAX  64 /* of a tree to be removed; each level holds a descriptor */
 
@@ -107,7 +109,7 @@ static int make_fresh(char *out, size_t cap, const char *parent, const char *nam
 }
 
 /* In the first of the places where Python's tempfile looks, too, that takes it. */
-static int make_temporary(char *out, size_t cap, struct err *e)
+static int make_temporary(char *out, size_t cap, const char *name, struct err *e)
 {
     char cwd[512], path[sizeof(cwd) + 512];
     if (!getcwd(cwd, sizeof(cwd)))
@@ -120,7 +122,7 @@ static int make_temporary(char *out, size_t cap, struct err *e)
         if (!places[i] || !*places[i] || (relative && !*cwd))
             continue;
         snprintf(path, sizeof(path), "%s%s%s", relative ? cwd : "", relative ? "/" : "", places[i]);
-        if (make_fresh(out, cap, path, "torchelastic", 0700, &why) == 0)
+        if (make_fresh(out, cap, path, name, 0700, &why) == 0)
             return 0;
     }
     return err_set(
@@ -130,6 +132,11 @@ static int make_temporary(char *out, size_t cap, struct err *e)
         why.msg);
 }
 
+static int open_dir(int at, const char *name)
+{
+    return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
 int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct err *e)
 {
     char id[RUN_ID_MAX + 1], fresh[512];
@@ -137,7 +144,7 @@ int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct
     if (base && strcmp(base, "/dev/null") == 0)
         return 0;
     if (!base) {
-        int rc = make_temporary(fresh, sizeof(fresh), e);
+        int rc = make_temporary(fresh, sizeof(fresh), "torchelastic", e);
         if (rc < 0)
             return rc;
         base = fresh;
@@ -157,18 +164,50 @@ int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct
     return rc;
 }
 
-int log_dir_open_flat(struct log_dir *d, struct err *e)
+/* Locks the fresh directory. False when a sweep had it before it was locked. */
+static bool log_dir_lock(struct log_dir *d)
 {
-    *d = (struct log_dir){.flat = true, .last_flat = -1};
-    int rc = make_temporary(d->run, sizeof(d->run), e);
-    if (rc < 0)
-        d->run[0] = '\0';
-    return rc;
+    struct stat st;
+    d->lock_fd = open_dir(AT_FDCWD, d->run);
+    if (d->lock_fd < 0)
+        return errno != ENOENT;
+    if (flock(d->lock_fd, LOCK_EX | LOCK_NB) == 0)
+        return fstat(d->lock_fd, &st) < 0 || st.st_nlink > 0;
+    return errno != EWOULDBLOCK; /* a file system without locks: no sweep can lock it either */
 }
 
-static int open_dir(int at, const char *name)
+int log_dir_open_flat(struct log_dir *d, struct err *e)
 {
-    return openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    *d = (struct log_dir){.flat = true, .last_flat = -1, .lock_fd = -1};
+    do {
+        close_fd(&d->lock_fd);
+        int rc = make_temporary(d->run, sizeof(d->run), FLAT_NAME, e);
+        if (rc < 0) {
+            d->run[0] = '\0';
+            return rc;
+        }
+    } while (!log_dir_lock(d));
+    return 0;
+}
+
+void log_dir_sweep(const struct log_dir *d)
+{
+    char parent[sizeof(d->run)];
+    if (!d->flat || !d->run[0])
+        return;
+    snprintf(parent, sizeof(parent), "%s", d->run);
+    *(strrchr(parent, '/') + 1) = '\0';
+    DIR *dir = opendir(parent);
+    if (!dir)
+        return;
+    for (struct dirent *de; (de = readdir(dir));) {
+        if (strncmp(de->d_name, FLAT_NAME "_", sizeof(FLAT_NAME)) != 0)
+            continue;
+        _cleanup_fd_ int fd = open_dir(dirfd(dir), de->d_name);
+        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+            unlinkat(dirfd(dir), de->d_name, AT_REMOVEDIR); /* fails if it holds a file */
+    }
+    closedir(dir);
 }
 
 /* Calls visit(fd of the directory, entry) for every entry of the directory, until it returns
@@ -264,6 +303,7 @@ void log_dir_close(struct log_dir *d)
     if (!d->run[0])
         return;
     if (d->flat) {
+        close_fd(&d->lock_fd);
         if (rmdir(d->run) == 0)
             d->run[0] = d->attempt[0] = '\0';
         return;

@@ -8,7 +8,8 @@
  * knows), and a symbolic link of another user on the way to `base` is refused.
  *
  * Where no output is kept, one directory holds the error files of all, flat:
- *     TMPDIR/torchelastic_<random>/attempt_<n>.<local_rank>.error.json
+ *     TMPDIR/torchelastic_dlaunch_<random>/attempt_<n>.<local_rank>.error.json
+ * The agent holds a lock on that directory. One without a lock belonged to an agent that is dead.
  * Directories for 128 workers, made and removed again, cost a quarter of the time of a job that
  * does nothing (ext4: 120 usec each). */
 #ifndef AGENT_OUTPUT_LOG_DIR_H
@@ -25,6 +26,7 @@ struct log_dir {
     bool base_is_ours; /* the run directory's parent was made for it and goes with it */
     bool flat;         /* no directories in the run directory */
     int last_flat;     /* number of the last attempt; -1: none */
+    int lock_fd;       /* flat: the directory, locked; -1: it cannot be locked here */
 };
 
 /* base NULL: a fresh torchelastic_XXXXXXXX under TMPDIR. "/dev/null": no files. Else it is made as
@@ -34,6 +36,9 @@ int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct
 
 /* For error files alone, flat. On failure *d holds no files. */
 int log_dir_open_flat(struct log_dir *d, struct err *e);
+
+/* Removes empty flat directories beside that of *d whose agents died without removing them. */
+void log_dir_sweep(const struct log_dir *d);
 
 /* Makes attempt_<n>, or attempt_<n>.<k> if that is there, and a directory for each of nproc local
  * ranks; flat: removes what an earlier attempt of that number has left. */

@@ -233,8 +233,8 @@ START_TEST(error_files_alone_are_flat)
     char first[600], path[600];
     setenv("TMPDIR", tmpdir(), 1);
     ck_assert_msg(log_dir_open_flat(&d, &e) == 0, "%s", e.msg);
-    ck_assert_int_eq(fnmatch(test_text("%s/torchelastic_????????", tmpdir()), d.run, FNM_PATHNAME),
-                     0);
+    ck_assert_int_eq(
+        fnmatch(test_text("%s/torchelastic_dlaunch_????????", tmpdir()), d.run, FNM_PATHNAME), 0);
     ck_assert_uint_eq(mode_of(d.run), 0700);
     ck_assert_str_eq(log_dir_file(&d, 0, "error.json", path, sizeof(path)), "");
     ck_assert_int_eq(log_dir_attempt(&d, 0, 2, &e), 0);
@@ -283,6 +283,34 @@ START_TEST(a_temporary_folder_that_is_no_use_is_passed_over)
 }
 END_TEST
 
+/* A dead agent has left its folder behind; live ones, files and other programs' folders stay. */
+START_TEST(sweep_removes_what_dead_agents_left)
+{
+    struct log_dir dead, live, other;
+    struct err e = ERR_INIT;
+    setenv("TMPDIR", tmpdir(), 1);
+    ck_assert_int_eq(log_dir_open_flat(&dead, &e), 0);
+    ck_assert_int_eq(log_dir_open_flat(&live, &e), 0);
+    ck_assert_int_eq(log_dir_open_flat(&other, &e), 0);
+    const char *foreign = tmppath("torchelastic_abcdefgh"),
+               *kept = tmppath("torchelastic_dlaunch_k");
+    mkdir(foreign, 0700);
+    mkdir(kept, 0700);
+    write_file(tmppath("torchelastic_dlaunch_k/attempt_0.0.error.json"), "{}");
+    close(dead.lock_fd); /* as its death would do */
+    log_dir_sweep(&live);
+    ck_assert(!is_dir(dead.run));
+    ck_assert(is_dir(live.run));
+    ck_assert(is_dir(other.run));
+    ck_assert(is_dir(foreign));
+    ck_assert(is_dir(kept));
+    log_dir_close(&live);
+    log_dir_close(&other);
+    ck_assert(!is_dir(live.run));
+    ck_assert(!is_dir(other.run));
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("log_dir");
@@ -291,6 +319,7 @@ static Suite *suite(void)
     tcase_add_test(tc, empty_tree_is_removed);
     tcase_add_test(tc, an_earlier_start_keeps_its_files);
     tcase_add_test(tc, error_files_alone_are_flat);
+    tcase_add_test(tc, sweep_removes_what_dead_agents_left);
     tcase_add_test(tc, a_temporary_folder_that_is_no_use_is_passed_over);
     tcase_add_test(tc, run_ids_are_made_harmless);
     tcase_add_test(tc, clear_errors);

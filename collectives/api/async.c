@@ -274,7 +274,7 @@ static int refuse(void)
     return error_set_global(DLCOLL_ESTATE, "the handle is that of a fork()'s parent");
 }
 
-/* Its result, when it is done before the time has come. */
+/* Waits until until_ns for the result. */
 static int result_until(struct dlcoll_work *w, uint64_t until_ns)
 {
     if (is_parents(w))

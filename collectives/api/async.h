@@ -27,7 +27,7 @@ bool async_is_busy(const struct dlcoll_comm *comm);
 /* Sees that the other thread is there, before a point-to-point operation with a handle begins: what
  * is under way could not be taken back. 0 or -ENOMEM. */
 int async_start_p2p_thread(struct dlcoll_comm *comm);
-/* It has something to look after. */
+/* Wakes the p2p thread: messages are under way. */
 void async_ring_p2p_thread(struct dlcoll_comm *comm);
 
 /* Blocks until it is done: its result. */

@@ -11,7 +11,7 @@
 
 enum { LONG_MS = 1000, LONGEST_MS = 1000 * 1000 * 1000, TICK_MS = 10 };
 
-/* One buffer of an operation. */
+/* A buffer of an operation. */
 struct side {
     const void *p;
     bool needed;
@@ -225,7 +225,7 @@ static int check_reduction(const struct coll_args *a, struct coll_call *call)
     return 0;
 }
 
-/* What ranks compare of the counts, where all of them know them: their sum, and this. */
+/* Where all ranks know all counts, they compare their sum and this digest. */
 static int32_t digest(const size_t *counts, int n)
 {
     uint64_t h = 0;

@@ -14,7 +14,7 @@ struct coll_args {
     const void *send;
     void *recv;
     size_t count;
-    /* Of the kinds with _v; displs may be NULL. */
+    /* Only for the kinds with _v; displs may be NULL. */
     const size_t *send_counts, *send_displs, *recv_counts, *recv_displs;
     int dtype, op, root;
     dlcoll_comm *comm;
@@ -40,7 +40,7 @@ static inline uint64_t coll_now(void)
     return clock_ns(CLOCK_MONOTONIC_COARSE);
 }
 
-/* Of an operation that began at now_ns, which is coll_now(). */
+/* The deadline of an operation that began at now_ns, which is coll_now(). */
 uint64_t coll_deadline(const dlcoll_comm *c, const dlcoll_opts *opts, uint64_t now_ns);
 
 #endif

@@ -1,7 +1,8 @@
 /* coll_call.h: one collective operation as it is handed to a provider (provider.h): its arguments,
- * checked, and what came of it.
+ * checked, and its result.
  *
- * coll.c fills it in; everything that it points to is borrowed until the provider returns. */
+ * coll.c fills in the struct; the provider borrows everything that it points to until it returns.
+ */
 #ifndef COLLECTIVES_API_COLL_CALL_H
 #define COLLECTIVES_API_COLL_CALL_H
 
@@ -42,7 +43,7 @@ struct coll_done {
     struct op_signature call;
 };
 
-/* What another rank has called. */
+/* The call of another rank, as a mismatch shows it. */
 struct coll_theirs {
     struct op_signature call;
     uint64_t seq;          /* its number; of a message, and from shared memory, the low half */

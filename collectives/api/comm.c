@@ -93,8 +93,8 @@ int comm_error(dlcoll_comm *c, int code, const char *fmt, ...)
 
 int comm_usable(dlcoll_comm *comm)
 {
-    /* Its last error has the cause. What has failed while no operation was under way is first told
-     * as if it were this one's. */
+    /* The last error has the cause. If the communicator failed while no operation was under way,
+     * the next operation returns that failure. */
     if (atomic_load_explicit(&comm->failed, memory_order_acquire))
         return atomic_load(&comm->told) ? DLCOLL_ESTATE : atomic_load(&comm->failed_code);
     if (comm->finalized)

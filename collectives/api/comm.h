@@ -103,7 +103,7 @@ int comm_share_memory(dlcoll_comm *comm, uint64_t deadline_ns, struct coll_call 
 int comm_enter(dlcoll_comm *comm);
 int comm_leave(dlcoll_comm *comm, int code);
 
-/* What a communicator that has failed, or has been finalized, answers; else 0. */
+/* The code that a failed or finalized communicator returns from every operation; else 0. */
 int comm_usable(dlcoll_comm *comm);
 
 /* Time on mono_ns() when an operation must be over; 0: never. */
@@ -111,7 +111,7 @@ uint64_t comm_deadline(int64_t timeout_ms);
 
 /* Copies an options struct of the caller's (any version, NULL: defaults) into ours, which has been
  * filled in by its initialiser macro. 0, DLCOLL_EINVAL (no such struct), or DLCOLL_ENOSUP: a newer
- * program asks for what this library does not know. */
+ * program sets fields that this version does not have. */
 int comm_take_opts(void *ours, size_t size, const void *given);
 
 /* Sets the last error; any thread. Returns code. */
@@ -127,7 +127,7 @@ unsigned comm_forks(void);
 bool comm_is_forked(const dlcoll_comm *comm);
 
 /* Whether operations must end now: a worker of the job has died, another rank has given up, the
- * program has aborted. Two or three loads: every wait loop asks each time round. */
+ * program has aborted. Two or three loads: every wait loop calls it each time round. */
 static inline bool comm_is_stopped(const dlcoll_comm *c)
 {
     return atomic_load_explicit(c->job_word, memory_order_acquire) ||
@@ -135,42 +135,42 @@ static inline bool comm_is_stopped(const dlcoll_comm *c)
            (c->shared_stop && atomic_load_explicit(&c->shared_stop->word, memory_order_acquire));
 }
 
-/* The same, after something has been read out of another rank's buffer. A rank stops the
- * communicator before it leaves an operation early, with its buffers: if nobody has by now, what
- * was read is what was sent. */
+/* The same, after data has been read from another rank's buffer. A rank stops the communicator
+ * before it leaves an operation early and reuses its buffers: if it is not stopped by now, the data
+ * is what was sent. */
 static inline bool comm_was_stopped(const dlcoll_comm *c)
 {
     wait_fence(); /* all of it was read before this looks */
     return comm_is_stopped(c);
 }
 
-/* What a rank that has been waiting for a millisecond does from time to time (each millisecond,
- * before it sleeps): hears what ranks of other nodes have to say, and looks whether the processes
- * of this node's ranks are alive. Costs a few system calls; blocks never. 0: go on. -ECANCELED:
- * told to stop. -EPIPE: *culprit, a rank of the communicator, has gone, and nobody else will say
- * so. */
+/* A rank that has been waiting for a millisecond calls this each millisecond, and before it sleeps:
+ * reads the messages of other nodes' ranks and checks that the processes of this node's ranks are
+ * alive. Costs a few system calls and never blocks. 0: go on. -ECANCELED: told to stop. -EPIPE:
+ * *culprit, a rank of the communicator, has ended, and no launcher will report it. */
 int comm_look(dlcoll_comm *c, int *culprit);
 
 /* Whether the process of that rank is seen to have ended, on this node only: under a launcher, with
- * status 0, as all other ends stop everybody. What it has done before may not have been looked at:
- * whoever waits for it asks here first, then looks once more. A load, or a system call. */
+ * status 0, as every other end stops all ranks. Data that it sent before its end may still be
+ * unread: a waiting rank first calls this, then looks for the data once more. A load, or a system
+ * call. */
 bool comm_has_exited(const dlcoll_comm *c, int rank);
 
-/* An operation has failed with `status` as coll_call.h says: finds out whose fault it was, records
- * that in the communicator and in the worker's line of the segment, and tells the other ranks.
+/* An operation has failed with `status` as coll_call.h says: finds the rank at fault, records
+ * it in the communicator and in the worker's line of the segment, and notifies the other ranks.
  * Returns the public code. (failure.c) */
 int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call);
 
-/* A group that a call on c, of that kind, makes has failed: so has that call, and c. Returns the
- * public code. */
+/* A call of that kind on c has failed because the group that it makes has failed: c fails, too.
+ * Returns the public code. */
 int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind);
 
 /* A rank asks what this one has called (net/wire.h): if that differs, the communicator is told to
  * stop. Any thread. */
 void comm_asked(struct acceptor_subscriber *subscriber, int from, const struct ask *ask);
 
-/* The communicator is of no further use for this rank, where what is under way ends with `code`;
- * the others are told `theirs` and the clause. False: it has failed already. */
+/* This rank gives up the communicator: its operations under way end with `code`; the other ranks
+ * get `theirs` and the clause. False: the communicator has failed already. */
 bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause);
 
 #endif

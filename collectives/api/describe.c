@@ -124,7 +124,7 @@ static void find_ways(const dlcoll_comm *c, enum call_kind kind, bool between,
         memcpy(out + LINE_MAX_BYTES - 4, "...", 4);
 }
 
-/* Those that go alike stand in one line. ways[i] "": not to be told. */
+/* Kinds with equal texts share a line. ways[i] "": the kind is not listed. */
 static void put_ways(struct text *t, const char *before, char ways[KINDS][LINE_MAX_BYTES])
 {
     for (size_t i = 0; i < KINDS; i++) {
@@ -153,7 +153,7 @@ static bool uses(char ways[KINDS][LINE_MAX_BYTES], const struct coll_provider *p
     return false;
 }
 
-/* What each provider is not used for, and why. */
+/* Lists what each provider is not used for, and why. */
 static void put_providers(struct text *t, const dlcoll_comm *c, char ways[KINDS][LINE_MAX_BYTES])
 {
     const struct topology *topo = &c->topo;
@@ -186,7 +186,7 @@ static void put_operations(struct text *t, const dlcoll_comm *c)
         bool in_lanes = strstr(ways[i], hier_provider.name) && g_kinds[i] != CALL_ALL_TO_ALL &&
                         g_kinds[i] != CALL_ALL_TO_ALL_V;
         inside[i][0] = '\0';
-        /* What is gathered between nodes does not lie in the order of the ranks. */
+        /* Data that is gathered between nodes is not in the order of the ranks. */
         if (in_lanes)
             find_ways(c, g_kinds[i] == CALL_ALL_GATHER ? CALL_ALL_GATHER_V : g_kinds[i], true,
                       inside[i]);

@@ -57,7 +57,8 @@ static int exchange(dlcoll_comm *c, const void *data, size_t len, dlcoll_bytes *
     uint64_t *lens = malloc(size * sizeof(*lens)), total = 0;
     size_t *counts = malloc(size * sizeof(*counts));
     int code = lens && counts ? 0 : comm_error(c, DLCOLL_ENOMEM, "exchange_bytes: no memory");
-    /* Everybody takes part in the first step, whatever is wrong: else the others would wait. */
+    /* A rank with a wrong argument takes part in the first step, too: else the others would wait.
+     */
     if (code == 0)
         code = exchange_lengths(c, len, lens, deadline_ns);
     for (size_t i = 0; i < size && code == 0; i++) {
@@ -112,8 +113,7 @@ void dlcoll_bytes_free(dlcoll_bytes *all)
 
 /* ---------------------------------------------------------------------------- monitored_barrier */
 
-/* Everybody tells rank 0 that he has come. It tells those who came who has not: a bit for each
- * rank.
+/* Every rank reports its arrival to rank 0, which answers with the missing ranks: a bit for each.
  */
 static size_t verdict_bytes(const dlcoll_comm *c)
 {

@@ -27,8 +27,8 @@ static bool lock(pthread_mutex_t *m)
     return locked;
 }
 
-/* Of the mutex, the word that holds its owner's number; -1: none does. Which it is differs between
- * C libraries; in all of them it is the first such one. */
+/* The index of the word of the mutex that holds its owner's thread id; -1: no word does. The index
+ * differs between C libraries; in all of them it is the first word with that value. */
 static int find_word(const pthread_mutex_t *m)
 {
     uint32_t words[sizeof(*m) / sizeof(uint32_t)], tid = (uint32_t)syscall(SYS_gettid);

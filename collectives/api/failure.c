@@ -25,7 +25,7 @@ enum {
     LOOK_CLAIMED_MS = 1000, /* who stops the others says so before he has written down why */
 };
 
-/* What others have written is shown to people: no control characters. */
+/* Text from other processes is shown to people: control characters are escaped. */
 static void take_text(char *out, size_t cap, const char *text)
 {
     log_escape(out, cap, text, strlen(text), 0);
@@ -84,7 +84,7 @@ static bool peer_says(const dlcoll_comm *c, struct notice *cause, int *from)
     return true;
 }
 
-/* Where the cause is known from. */
+/* The source of the cause. */
 enum source { OWN_VIEW, AGENT, PEER };
 
 /* For up to ms milliseconds: does the agent or a peer know more? *from: which peer. */
@@ -298,7 +298,7 @@ static void own_view(const dlcoll_comm *c, int status, const struct coll_call *c
 
 /* ----------------------------------------------------------------------------------- recording */
 
-/* Whose failure this one is a consequence of; -1: of nobody's, it is a first one itself. */
+/* The rank whose failure caused this one; -1: this one is a first failure. */
 static int consequence_of(const dlcoll_comm *c, const struct notice *cause, enum source source,
                           int from)
 {

@@ -32,8 +32,8 @@ static int take_opts(dlcoll_comm *c, const dlcoll_group_opts *given, dlcoll_grou
     return 0;
 }
 
-/* What has happened to the group happens to the call on its parent. So it does to the parent, when
- * a rank is gone, unless that has failed before (shrink). Else another group may have been made. */
+/* The call on the parent fails as the group has failed. If a rank has died, the parent fails, too,
+ * unless it had failed before (shrink). After other failures another group may be made. */
 static int hand_up(dlcoll_comm *parent, const dlcoll_comm *group, enum call_kind kind)
 {
     if (atomic_load(&parent->failed))
@@ -87,7 +87,7 @@ static int by_key(const void *a, const void *b)
     return x->key != y->key ? (x->key < y->key ? -1 : 1) : x->rank - y->rank;
 }
 
-/* Everybody's colour and key, over the parent. */
+/* Gathers the colours and keys of all ranks over the parent. */
 static int ask_all(dlcoll_comm *c, int color, int key, const dlcoll_group_opts *o, int32_t *all)
 {
     int32_t own[2] = {color, key};

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* In those with _V the parts differ in length, and not every rank may know of all of them. */
+/* In the kinds with _V the parts differ in length; not every rank may know the lengths of all. */
 enum call_kind {
     CALL_NONE,
     CALL_ALL_REDUCE,
@@ -26,7 +26,7 @@ enum call_kind {
     CALL_REDUCE_SCATTER_V,
     CALL_ALL_TO_ALL,
     CALL_ALL_TO_ALL_V,
-    /* These consist of others. */
+    /* Operations that consist of others. */
     CALL_ALL_REDUCE_COALESCED, /* root: how many buffers */
     CALL_EXCHANGE_BYTES,
     CALL_MONITORED_BARRIER,
@@ -54,7 +54,7 @@ struct op_signature {
 
 _Static_assert(sizeof(struct op_signature) == 16, "compared as bytes");
 
-/* What a kind has beside its name. */
+/* The properties of each kind. */
 enum { CALL_HAS_DATA = 1, CALL_HAS_OP = 2, CALL_HAS_ROOT = 4, CALL_UNEVEN = 8, CALL_TO_ROOT = 16 };
 extern const uint8_t g_call_has[CALL_KINDS];
 
@@ -105,7 +105,7 @@ static inline bool call_alike(const struct op_signature *a, const struct op_sign
 }
 
 /* Whether two that flight recorders have kept are the same, as far as all ranks have that in
- * common. Of no elements the type is not recorded. */
+ * common. For zero elements the type is not part of the signature. */
 bool call_same(const struct op_signature *a, const struct op_signature *b);
 
 /* "all_reduce"; "unknown operation" for what is none. */

@@ -26,7 +26,7 @@ struct algo_key provider_key(const struct coll_call *c)
                            : c->kind == CALL_REDUCE_SCATTER_V ? c->send_parts.counts
                                                               : NULL;
     size_t count = counts ? average(counts, c->ranks.size) : c->count;
-    /* Those with _v whose parts not everybody knows go by 0 bytes. */
+    /* The _v kinds whose counts not all ranks know are selected as 0 bytes. */
     bool unknown =
         c->kind == CALL_GATHER_V || c->kind == CALL_SCATTER_V || c->kind == CALL_ALL_TO_ALL_V;
     return (struct algo_key){.kind = algo_select_plain_kind(c->kind),

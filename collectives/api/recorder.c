@@ -194,7 +194,7 @@ int recorder_read(const struct segment_local *line, dlcoll_record *out, int max)
     return read_all(line, true, out, max);
 }
 
-/* Which of n names, each of `size` bytes; or that of none. */
+/* The index of a name among n, each of `size` bytes; UINT8_MAX: not found. */
 static uint8_t look_up(const char *name, const void *names, int n, size_t size)
 {
     for (int i = 0; i < n; i++) {

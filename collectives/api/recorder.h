@@ -1,6 +1,6 @@
-/* recorder.h: the last operations of this process, for whoever wants to know what it is doing when
- * nothing moves: in its line of the launcher's segment, where the agent and the node's other ranks
- * can read them, else in its own memory. Any thread records; nobody is waited for. */
+/* recorder.h: the flight recorder: the last operations of this process, for the report of a hang.
+ * In its line of the launcher's segment, where the agent and the node's other ranks can read them,
+ * else in its own memory. Any thread records, and no thread waits. */
 #ifndef COLLECTIVES_API_RECORDER_H
 #define COLLECTIVES_API_RECORDER_H
 
@@ -27,7 +27,7 @@ uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_na
 uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *group_name,
                                uint64_t seq, const struct op_signature *call, uint64_t bytes);
 void recorder_end(struct recorder *r, uint64_t number, int result);
-/* It has succeeded, and taken no time that the coarse clock would show. */
+/* The operation has succeeded at once: its end is its start. */
 void recorder_end_at_once(struct recorder *r, uint64_t number);
 
 /* The collective operation of that number of a communicator that a line has under way, or has done,

@@ -234,7 +234,7 @@ static int make_group(struct roll *r, uint64_t id, const dlcoll_group_opts *o, d
     return group_make(c, id, ranks, n, me, o, CALL_COMM_SHRINK, NULL, group);
 }
 
-/* What has failed is got over: it is no cause of what may happen later. */
+/* The failure is handled: it is not the cause of later failures. */
 static void clear_line(const struct world *w)
 {
     struct segment_local *line = world_line(w);

@@ -20,7 +20,7 @@ struct dlcoll_store {
 int store_open(struct dlcoll_store **out, const char *host, int port, bool host_it,
                int64_t timeout_ms, struct err *e);
 
-/* What is left until deadline_ns (0: no end), as store_client.h's functions want it. */
+/* The time left until deadline_ns (0: no end), as store_client.h's functions want it. */
 int store_ms_until(uint64_t deadline_ns);
 
 #endif

@@ -43,7 +43,7 @@ static inline void wait_relax(void)
 #endif
 }
 
-/* What was stored before it is seen by all before anything after it is loaded. */
+/* Every store before it is visible to all before any load after it. */
 static inline void wait_fence(void)
 {
 #if defined(__SANITIZE_THREAD__)

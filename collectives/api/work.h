@@ -35,7 +35,7 @@ struct dlcoll_work {
 /* A handle from the pool. NULL: no memory. */
 struct dlcoll_work *async_new_work(struct dlcoll_comm *comm);
 
-/* One that has come to nothing. NULL is allowed. */
+/* Returns a handle whose operation has not started. NULL is allowed. */
 void async_put_back(struct dlcoll_work *w);
 
 /* Whether a thread is there. For the program's, inside. */

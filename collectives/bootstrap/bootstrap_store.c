@@ -109,7 +109,8 @@ static int read_query(const char *query, const char *url, int *rank, int *size, 
     return 0;
 }
 
-/* Who this rank is: what the program says, what the URL says, what the environment says. */
+/* Rank and size: from the program's options, else the starter's variables, the URL, the
+ * environment. */
 static int find_self(struct world *w, const struct world_opts *o, const char *url, struct err *e)
 {
     const char *query = url ? strchr(url, '?') : NULL;
@@ -600,8 +601,8 @@ static int reach_store(struct meeting *m, struct err *e)
         return r;
     if (m->ports && m->w->rank > 0)
         return search_store(m, e);
-    /* Who should host it has found the port in use: by a store, or by a connection from there to
-     * somewhere else, which ends. */
+    /* Rank 0 has found the port in use: by another store, or as the local port of a connection,
+     * which will end. */
     bool in_use = m->w->rank == 0 && !m->served && !m->server;
     if (in_use && (left < 0 || left > HOST_AGAIN_MS))
         ms = HOST_AGAIN_MS;

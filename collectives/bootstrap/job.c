@@ -63,7 +63,7 @@ static uint8_t fold(uint64_t h)
     return (uint8_t)(1 + h % 255);
 }
 
-/* What ranks must have in common to understand each other, as a byte of every call. */
+/* The settings that must be equal on all ranks, as a byte of every call's signature. */
 static uint8_t digest(const struct job *j)
 {
     const struct job_conf *c = &j->conf;

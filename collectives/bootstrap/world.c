@@ -95,7 +95,7 @@ int world_addr(const struct world *w, int rank, struct netaddr *out, struct err 
         struct netaddr theirs, mine;
         snprintf(ip, sizeof(ip), "%s", m->addr);
         port = m->port;
-        /* Its loopback address is of no use from another host than the master's. */
+        /* A loopback address is valid on the master's host only. */
         if (netaddr_parse_ip(&theirs, ip, port) && netaddr_is_loopback(&theirs) &&
             netaddr_parse_ip(&mine, self->addr, 0) && !netaddr_is_loopback(&mine))
             snprintf(ip, sizeof(ip), "%s", w->master_ip);

@@ -15,7 +15,7 @@
 
 #define MEMBER_HOST_MAX 64
 
-/* One rank, as it has published itself in the store. */
+/* The record that a rank has published in the store. */
 struct member {
     char host[MEMBER_HOST_MAX]; /* its host's name, for people */
     char addr[ADDR_STRLEN];     /* IP address; a loopback one: it is on the master's host */
@@ -49,7 +49,7 @@ struct world {
     char master_ip[ADDR_STRLEN]; /* MASTER_ADDR as this host resolves it */
 };
 
-/* What dlcoll_init() was asked for. */
+/* The options of dlcoll_init(). */
 struct world_opts {
     uint64_t deadline_ns; /* on mono_ns(); 0: none */
     const char *method;   /* "env://", "tcp://...", "file://..."; NULL: the environment decides */

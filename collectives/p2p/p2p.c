@@ -25,7 +25,7 @@ enum {
 
 /* -------------------------------------------------------------------------------------- failing */
 
-/* What is under way with the peer, or else with anybody. */
+/* An operation under way with the peer, or else with any rank. */
 static const struct p2p_op *find_any(const struct p2p *p, int peer)
 {
     const struct p2p_op *op = peer >= 0 ? p2p_op_with(p, peer, true) : NULL;
@@ -71,7 +71,7 @@ int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct 
     return r;
 }
 
-/* It has ended with the code; with the last one of its handle, that has, too. */
+/* Ends the operation with the code, and its handle with the handle's last operation. */
 static void end_op(struct p2p *p, struct p2p_op *op, int code)
 {
     struct dlcoll_work *w = op->work;
@@ -162,12 +162,12 @@ static void look(struct p2p *p)
         }
     }
     p2p_check_exits(p);
-    /* Others may go as they like, if nothing is under way with them. */
+    /* A rank with which nothing is under way may leave. */
     if (!p->failed && p2p_is_busy(p->comm) && comm_look(p->comm, &gone) == -ECANCELED)
         p2p_fail(p, -ECANCELED, -1, NULL, NULL);
 }
 
-/* What to poll for; fewer than there are when there are many: then the sleep is short. */
+/* The descriptors to poll. Where there are too many for one call, the sleep is short. */
 static int prepare(struct p2p *p, struct pollfd *fds, int *timeout_ms)
 {
     int n = (int)acceptor_poll(&p->comm->job->acceptor, fds, timeout_ms);
@@ -251,7 +251,7 @@ static bool try(struct p2p *p, int tries)
     return moved;
 }
 
-/* One turn. True: something moved. */
+/* One pass over all peers. True: something moved. */
 static bool turn(struct p2p *p, bool looks, int tries)
 {
     bool moved = false;
@@ -287,7 +287,7 @@ static void poll_sockets(struct p2p *p, int timeout_ms)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* What has to be slept on: streams of this node, sockets, or both. */
+/* What a sleep must wait for: streams of this node, sockets, or both. */
 static void find_kinds(struct p2p *p, bool *streams, bool *sockets, bool *writing)
 {
     *streams = *sockets = *writing = false;

@@ -70,7 +70,7 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
     p2p_set_active(p, op->peer);
 }
 
-/* One that has come without asking has its receive. */
+/* A message that was sent without asking has its receive. */
 static void count_taken(struct p2p_peer *peer, const struct p2p_frame *f, size_t len)
 {
     if (f->kind == P2P_EAGER && len > P2P_EAGER_BYTES)

@@ -14,7 +14,7 @@ static int refuse(dlcoll_comm *c, enum call_kind kind, const char *why)
     return comm_error(c, DLCOLL_EINVAL, "%s: %s", call_name(kind), why);
 }
 
-/* One operation of the caller's, checked, into ours. */
+/* Checks an entry of the caller's list and converts it. */
 static int fill(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *from, bool any,
                 uint64_t deadline_ns, struct p2p_op *op)
 {
@@ -111,7 +111,7 @@ static int on_device(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list
     return nccl_batch(c, kind, list, n, coll_deadline(c, o, coll_now()), o->stream, work);
 }
 
-/* One that has elements; without any, the first. */
+/* The first entry that has elements; if none has, the first. */
 static const void *telling_buffer(const dlcoll_p2p *list, size_t n)
 {
     size_t i = 0;

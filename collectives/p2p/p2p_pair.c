@@ -87,7 +87,7 @@ static int begin_message(struct p2p *p, int rank, struct p2p_reading *in, struct
     return 0;
 }
 
-/* What a receive has asked for. */
+/* The data that a receive has asked for. */
 static int begin_data(struct p2p *p, int rank, struct p2p_reading *in, struct err *e)
 {
     in->op = find(&p->peers[rank].accepted, in->frame.id);
@@ -303,7 +303,7 @@ static void write_queue(struct p2p *p, int rank, struct p2p_queue *q, int stream
         end_head(p, &p->peers[rank], q);
 }
 
-/* What is next on the one stream: the rest of what is begun, then answers, then messages. */
+/* The order on the one stream: the rest of a frame that is begun, then answers, then messages. */
 static struct p2p_queue *next_queue(struct p2p_peer *peer)
 {
     bool begun = peer->out.head && peer->out.head->moved;

@@ -35,7 +35,7 @@ struct p2p_queue {
     struct p2p_op *head, **tail;
 };
 
-/* What is being read from a stream. */
+/* The frame that is being read from a stream. */
 struct p2p_reading {
     union {
         uint8_t head[FRAME_DISTANCE];
@@ -48,7 +48,7 @@ struct p2p_reading {
     size_t len;                /* bytes of the message that follow here */
 };
 
-/* What has come with a header from a connection, and is not looked at yet. */
+/* Bytes that arrived together with a header and are not looked at yet. */
 struct p2p_ahead {
     size_t at, have;
     uint8_t data[P2P_AHEAD_BYTES];
@@ -81,7 +81,7 @@ struct p2p {
     struct p2p_ahead *ahead; /* by rank; used for those with one stream */
     int *active;             /* ranks with which something is under way */
     int nactive;
-    /* What has been seen of large messages within the node: staged in the rings, or fetched. */
+    /* Measured times of large messages within the node: staged in the rings, or fetched. */
     struct cost costs[COST_SIZES];
     struct cost_turn turns[COST_SIZES];
     struct p2p_queue posted; /* receives, in the order of their calls */
@@ -141,7 +141,7 @@ static inline bool p2p_has_one_stream(const struct p2p *p, int rank)
 int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const struct err *e);
 /* The peer sends something else than is received. */
 int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct p2p_frame *f);
-/* It is complete; it may be gone when this returns. */
+/* The operation is complete; it may be freed when this returns. */
 void p2p_done(struct p2p *p, struct p2p_op *op);
 /* Something is under way with the peer. */
 void p2p_set_active(struct p2p *p, int peer);

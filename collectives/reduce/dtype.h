@@ -6,7 +6,7 @@
 
 #include "collectives/dlcoll.h"
 
-/* Which reductions a type has, and how its numbers are computed. */
+/* The class of a type: decides which reductions it has, and how they are computed. */
 enum dtype_class {
     DTYPE_INTEGER, /* sum, prod and avg wrap around; bitwise and logical ones too */
     DTYPE_FLOAT,   /* narrow ones in f32 */

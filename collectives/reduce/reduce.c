@@ -85,9 +85,9 @@ const struct reduce_kernels *reduce_kernels_used(void)
 
 /* ------------------------------------------------------------------------------------- division */
 
-/* Of integers. A processor divides floats faster, and the quotient is the same: of a type with
- * twice as many bits it is off by much less than 1 / by, the distance between fractions. 64 bits
- * have no such type. */
+/* Integers are divided as floats with twice as many bits, which processors do faster. The quotient
+ * is the same: its error is much less than 1 / by, the distance between fractions. For 64 bits
+ * there is no such float. */
 #define DIVIDE(type, number)                                                          \
     static void divide_##type(void *dst, const void *src, size_t count, int by)       \
     {                                                                                 \

@@ -249,8 +249,8 @@ ARITHMETIC(both, &, u32)
 ARITHMETIC(either, |, u32)
 ARITHMETIC(differ, ^, u32)
 
-/* Of two NaNs these processors take the left one, which shows in its payload. A compiler would swap
- * the operands as it likes. */
+/* If both operands are NaNs, these processors return the left one, payload included. The assembler
+ * keeps the compiler from swapping the operands. */
 #if defined(__x86_64__)
 #if defined(__AVX__)
 #define COMPUTE(instruction, x, a, b) \
@@ -489,7 +489,7 @@ INLINE u32 to_bytes(parts p, struct small s)
            to_small(p.v[3], s) << 24;
 }
 #else
-/* Of f16s in 16-bit lanes: those of the even bytes, then those of the odd ones. */
+/* f16 values in 16-bit lanes: the even bytes first, then the odd ones. */
 INLINE parts from_halves(u16 even, u16 odd)
 {
     parts a = widen_f16(&even), b = widen_f16(&odd);

@@ -98,7 +98,7 @@ static void print_who(char ***ranks, int n, const char *line)
     printf(" differ%s: %s\n", found > 1 ? "" : "s", line);
 }
 
-/* What rank 0 says; then what is otherwise on others, but for who they are. */
+/* Prints rank 0's lines, then the lines of other ranks that differ, except for their identity. */
 static void print_all(const dlcoll_bytes *all, int n)
 {
     char ***ranks = calloc((size_t)n, sizeof(*ranks));

@@ -85,7 +85,7 @@ static void add_choices(char *list)
     }
 }
 
-/* What there is, as dlcoll_describe() says. */
+/* The providers and algorithms that dlcoll_describe() lists. */
 static int list_ways(void)
 {
     static const char choices[] = "choices: ";

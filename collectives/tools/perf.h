@@ -60,7 +60,7 @@ void perf_user(void *acc, const void *in, size_t count, dlcoll_dtype type, void 
 /* -------------------------------------------------------------------------------------- operations
  */
 
-/* One operation with its arguments, as this rank calls it. */
+/* An operation with this rank's arguments. */
 struct perf_call {
     const struct perf_op *op;
     dlcoll_comm *comm;

@@ -139,7 +139,7 @@ static double factor_of(int type, int rank)
     return float_format(type, &f) ? 1 + rank % 2 : 3 + rank % 2;
 }
 
-/* One of every q ranks takes part in an element, others in its neighbours. */
+/* One of every q ranks contributes to an element, other ranks to its neighbours. */
 static bool takes_part(int rank, size_t i, int q)
 {
     return ((size_t)rank + i) % (size_t)q == 0;
@@ -255,7 +255,7 @@ static uint64_t combine_bits(const struct perf_data *d, uint64_t a, uint64_t b, 
     }
 }
 
-/* Of integers, and of bits. */
+/* Integers and bits. */
 static uint64_t reduced_bits(const struct perf_data *d, size_t i, size_t size)
 {
     uint64_t mask = ~0ull >> (64 - 8 * size), sum = 0;

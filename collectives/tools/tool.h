@@ -14,7 +14,7 @@ _Noreturn void tool_wrong(const char *what, const char *given, const char *want)
 size_t tool_size(const char *what, const char *s); /* 8, 4K, 64M, 1G */
 int tool_int(const char *what, const char *s, int low, int high);
 
-/* What has been printed has arrived, or the tool says why not and ends with status 1. */
+/* Flushes standard output; if that fails, prints the reason and exits with status 1. */
 void tool_flush(void);
 _Noreturn void tool_help(const char *usage);
 

@@ -16,12 +16,16 @@
 #include "core/netaddr.h"
 #include "core/uvx.h"
 #include "rendezvous/rules/text.h"
+#include "rendezvous/wire/endpoint.h"
 
 struct member {
     struct link_hub *hub;
     struct uvx_scope scope;
     uv_timer_t timer;
     uint64_t timer_at;
+    uv_timer_t silence;
+    bool silence_reported;
+    int port; /* of the link's other end, on this host */
     struct member_state *state;
     struct link *link; /* NULL: none */
     struct beats *beats;
@@ -88,8 +92,36 @@ static void begin_beats(struct member *m)
         m->events.on_wants_beat(m->events.arg, &m->id, m->dead_ms * 1000000ull);
 }
 
+#define SILENCE_MS 2000
+
+/* The other end has accepted the connection and sends nothing. On this host its process can be
+ * named. */
+static void on_silence(uv_timer_t *timer)
+{
+    struct member *m = container_of(timer, struct member, silence);
+    char owner[64];
+    if (!m->link || member_state_answered(m->state) ||
+        !endpoint_port_owner(m->port, owner, sizeof(owner)))
+        return;
+    m->silence_reported = true;
+    log_notice("port %d of this host belongs to %s, which accepts connections and does not answer "
+               "as a coordinator does",
+               m->port, owner);
+}
+
+static void watch_silence(struct member *m, int fd)
+{
+    struct netaddr peer = {.len = sizeof(peer.ss)};
+    if (m->silence_reported || m->local || getpeername(fd, &peer.sa, &peer.len) < 0 ||
+        !netaddr_is_local(&peer))
+        return;
+    m->port = netaddr_port(&peer);
+    uv_timer_start(&m->silence, on_silence, SILENCE_MS, 0);
+}
+
 static void lose_link(struct member *m, enum rdzv_end how, const char *why)
 {
+    uv_timer_stop(&m->silence);
     end_beats(m);
     m->link = NULL;
     member_state_disconnected(m->state, how, why, uv_hrtime());
@@ -232,6 +264,7 @@ void member_attach(struct member *m, int fd, bool local, const struct auth *auth
     m->wanted = false;
     m->local = local;
     get_scope(fd, m->link_scope);
+    watch_silence(m, fd);
     if (!local)
         link_tune(fd, m->dead_ms);
     m->link = link_new(m->hub, fd, local, &link_events, m);
@@ -372,6 +405,8 @@ struct member *member_new(struct link_hub *hub, struct beats *beats,
     uvx_scope_init(&m->scope, hub->loop);
     uv_timer_init(hub->loop, &m->timer);
     uvx_own(&m->scope, &m->timer);
+    uv_timer_init(hub->loop, &m->silence);
+    uvx_own(&m->scope, &m->silence);
     link_hub_wake(hub);
     return m;
 }

@@ -17,6 +17,40 @@ static void nothing_started(void)
     ck_assert_msg(access(tmppath("up"), F_OK) != 0, "a worker was started");
 }
 
+static const int stop_signals[] = {SIGTERM, SIGINT};
+
+/* The coordinator's port accepts connections, and nobody answers there. The launcher reports it,
+ * names the process that has the port, and ends at the first signal. */
+START_TEST(a_silent_coordinator)
+{
+    static const char *const ways[] = {"--node_rank 1 --master_addr 127.0.0.1 --master_port %d",
+                                       "--rdzv_backend c10d --rdzv_endpoint 127.0.0.1:%d"};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof(at);
+    struct proc p;
+    int signo = stop_signals[_i / 2];
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(listener, (struct sockaddr *)&at, len), 0);
+    ck_assert_int_eq(listen(listener, 8), 0);
+    ck_assert_int_eq(getsockname(listener, (struct sockaddr *)&at, &len), 0);
+    int port = ntohs(at.sin_port);
+    const char *way = _i % 2 ? test_text(ways[1], port) : test_text(ways[0], port);
+    dlaunch_start(&p, NULL, "--nnodes 2 %s %%W append %%T/up", way);
+    proc_expect_err(&p,
+                    test_text("waiting for the coordinator at 127.0.0.1:%d (it accepted the "
+                              "connection and has not answered)",
+                              port),
+                    10);
+    proc_expect_err(&p, test_text("port %d of this host belongs to pid %d", port, (int)getpid()),
+                    5);
+    proc_kill(&p, signo);
+    expect_status(&p, 128 + signo, 2);
+    proc_fini(&p);
+    close(listener);
+    nothing_started();
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------- MIN:MAX nodes */
 
 static const char *elastic(int port, const char *nnodes, const char *last_call)
@@ -418,6 +452,7 @@ static Suite *suite(void)
     tcase_add_test(tc, one_too_many);
     tc = test_case(s, "endpoint", 60);
     tcase_add_test(tc, port_in_use);
+    tcase_add_loop_test(tc, a_silent_coordinator, 0, 2 * ARRAY_LEN(stop_signals));
     tcase_add_test(tc, name_that_does_not_resolve);
     tcase_add_test(tc, address_of_another_host);
     tcase_add_test(tc, local_addr_that_does_not_resolve);

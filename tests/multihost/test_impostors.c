@@ -177,6 +177,57 @@ START_TEST(rounds_do_not_overlap)
 }
 END_TEST
 
+/* ------------------------------------------------------------------- a launcher that waits ends
+ */
+
+static void say_nothing(int host)
+{
+    (void)host;
+}
+
+/* The host does not answer: neither to connections nor as a name server. */
+static void unplug(int host)
+{
+    netns_cut(host);
+}
+
+static const struct {
+    const char *name, *where;
+    void (*begin)(int host);
+} waits[] = {
+    {"a silent listener, in the TLS handshake", "10.77.0.1", say_nothing},
+    {"connecting", "10.77.0.1", unplug},
+    {"resolving a name", "nowhere.example", unplug},
+};
+
+/* Host 0 is where the coordinator should be, and the name server. */
+START_TEST(a_waiting_launcher_can_be_stopped)
+{
+    int wait = _i / 2, signo = _i % 2 ? SIGINT : SIGTERM;
+    struct hosts h = {0};
+    ck_assert_int_eq(netns_sh(1, "mount -t tmpfs resolv /mnt && "
+                                 "echo 'nameserver 10.77.0.1' >/mnt/resolv && "
+                                 "mount --bind /mnt/resolv /etc/resolv.conf"),
+                     0);
+    netns_start(&h.node[0], 0,
+                ARGV("python3", "-c",
+                     "import socket, time; s = socket.create_server(('', 29500)); "
+                     "print('listening', flush=True); time.sleep(600)"),
+                NULL);
+    proc_expect_out(&h.node[0], "listening", 10);
+    waits[wait].begin(0);
+    launch(&h, 1, "--nnodes 2 --node_rank 1 --master_addr %s --master_port 29500 %%W append %%T/up",
+           waits[wait].where);
+    proc_expect_err(&h.node[1], test_text("waiting for the coordinator at %s", waits[wait].where),
+                    10);
+    proc_kill(&h.node[1], signo);
+    int status = proc_wait(&h.node[1], 3);
+    ck_assert_msg(status == 128 + signo, "%s: %d\n%s", waits[wait].name, status, h.node[1].err);
+    netns_heal(0);
+    hosts_fini(&h);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("impostors");
@@ -185,6 +236,9 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "rounds", 120);
     tcase_add_checked_fixture(tc, setup, netns_teardown);
     tcase_add_loop_test(tc, rounds_do_not_overlap, 0, 2 * ARRAY_LEN(lies));
+    tc = test_case(s, "stopping", 60);
+    tcase_add_checked_fixture(tc, setup, netns_teardown);
+    tcase_add_loop_test(tc, a_waiting_launcher_can_be_stopped, 0, 2 * ARRAY_LEN(waits));
     return s;
 }
 

@@ -27,6 +27,7 @@ static struct member_action last;
 static struct rdzv_stop why;
 static struct rdzv_result result;
 static char line[1024];
+static bool closed_in_order; /* by the newest MEMBER_ACT_DISCONNECT */
 static int respawned_rank;
 
 static inline void drain(void)
@@ -51,6 +52,8 @@ static inline void drain(void)
             result = *a.result;
         else if (a.act == MEMBER_ACT_LOG)
             strcpy(line, a.text);
+        else if (a.act == MEMBER_ACT_DISCONNECT)
+            closed_in_order = !a.reset;
         else if (a.act == MEMBER_ACT_RESPAWN)
             respawned_rank = a.respawn.local_rank;
     }

@@ -321,6 +321,7 @@ START_TEST(who_leaves_does_not_wait_for_a_silent_listener)
     drain();
     member_state_leave(M, STOP_SIGNAL, 143, "received SIGTERM");
     OUT("df");
+    ck_assert(closed_in_order);
     ck_assert_int_eq(result.exit_code, 143);
 }
 END_TEST
@@ -413,6 +414,7 @@ START_TEST(refused_with_workers_alive)
     drain();
     refused(true, "the job here is over");
     OUT("dx");
+    ck_assert(!closed_in_order); /* that would prove that its workers have ended */
     member_state_stopped(M, NULL, 0);
     OUT("f");
 }

@@ -18,6 +18,7 @@
  * SIGKILL is named and left behind; there is no further round on this node then. */
 #include "agent/agent.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -59,8 +60,7 @@ struct agent {
     uv_loop_t *loop;
     const struct job_spec *job;
     struct guardian_link *link;
-    void (*on_done)(void *arg, int exit_status);
-    void *arg;
+    struct agent_callbacks cb;
     uint64_t started_ns;
 
     struct uvx_scope scope, signal_scope;
@@ -124,13 +124,40 @@ struct agent {
     struct agent_worker_status *status; /* for agent_get_status */
 };
 
+static const struct fsm_state agent_states[] = {
+    [INIT] = {"INIT", FSM_BIT(RENDEZVOUS)},
+    [RENDEZVOUS] = {"RENDEZVOUS", FSM_BIT(STARTING) | FSM_BIT(STOPPING) | FSM_BIT(DONE)},
+    [STARTING] = {"STARTING", FSM_BIT(RUNNING) | FSM_BIT(STOPPING)},
+    [RUNNING] = {"RUNNING", FSM_BIT(EXIT_BARRIER) | FSM_BIT(STOPPING)},
+    [EXIT_BARRIER] = {"EXIT_BARRIER", FSM_BIT(STOPPING) | FSM_BIT(DONE)},
+    [STOPPING] = {"STOPPING", FSM_BIT(RENDEZVOUS) | FSM_BIT(DONE)},
+    [DONE] = {"DONE", 0},
+};
+
+/* The lease of the guardian, while anything of the round may be alive. */
+static void set_lease(struct agent *a)
+{
+    bool any = a->fsm.state == STARTING || a->fsm.state == RUNNING || a->fsm.state == STOPPING;
+    guardian_set_lease(a->link, any ? a->lease_ns : 0);
+}
+
+/* The only way from a state to another one. What a state promises is asserted. */
+static void move_to(struct agent *a, int state)
+{
+    fsm_move(&a->fsm, state);
+    assert(state != EXIT_BARRIER || a->nok == a->job->nproc);
+    assert((state != EXIT_BARRIER && state != RENDEZVOUS) || (a->nalive == 0 && a->nunread == 0));
+    set_lease(a);
+    if (a->cb.on_state)
+        a->cb.on_state(a->cb.arg);
+}
+
 /* What this node's workers are in is kept for the report, as long as it can be seen. */
 static void agent_keep_recorded(struct agent *a);
 /* The same, and ends these operations; `first` as in segment_raise(). */
 static void agent_raise_abort(struct agent *a, const struct failure *first, const char *text);
-/* w->failure is known: first of all the operations of this node that wait for it end, */
-static void agent_tell_neighbours(struct agent *a, const struct worker *w);
-/* then the coordinator hears of it, and the node's other workers are stopped. */
+/* w->failure is known: ends the operations of this node that wait for the worker, reports to the
+ * coordinator, and stops the node's other workers. */
 static void agent_worker_failed(struct agent *a, struct worker *w);
 static void agent_on_dying(void *arg); /* of struct exit_notify */
 
@@ -175,20 +202,17 @@ static void agent_raise_abort(struct agent *a, const struct failure *first, cons
     segment_raise(&a->segment, first, text);
 }
 
-/* First of all that its end brings about: others wait for it. */
-static void agent_tell_neighbours(struct agent *a, const struct worker *w)
-{
-    char text[512];
-    if (a->job->rdzv.restart_policy == RESTART_WORKER)
-        return;
-    failure_describe(&w->failure, text, sizeof(text));
-    agent_raise_abort(a, &w->failure, text);
-}
-
 static void agent_worker_failed(struct agent *a, struct worker *w)
 {
+    char text[512];
+    bool alone = a->job->rdzv.restart_policy == RESTART_WORKER;
+    assert(w->state != WORKER_IDLE && !w->ok);
+    if (!alone) { /* first, because other workers wait for this one */
+        failure_describe(&w->failure, text, sizeof(text));
+        agent_raise_abort(a, &w->failure, text);
+    }
     rdzv_failed(a->rdzv, &w->failure);
-    if (a->job->rdzv.restart_policy == RESTART_WORKER)
+    if (alone)
         return;
     a->failed = true;
     agent_stop_workers(a, SIGTERM);
@@ -208,7 +232,6 @@ static void agent_on_dying(void *arg)
         if (status <= 0)
             continue;
         worker_dying(w, &a->ctx, status);
-        agent_tell_neighbours(a, w);
         agent_worker_failed(a, w);
     }
 }
@@ -341,7 +364,7 @@ static void agent_stop_workers(struct agent *a, int signo)
 {
     if (a->fsm.state == STOPPING || a->fsm.state == DONE)
         return;
-    fsm_move(&a->fsm, STOPPING);
+    move_to(a, STOPPING);
     agent_signal_workers(a, signo);
     agent_signal_workers(
         a, SIGCONT); /* a stopped process does not act on a signal before it continues */
@@ -468,6 +491,19 @@ static void on_signal(uv_signal_t *h, int signo)
 
 /* ------------------------------------------------------------------------------ their handlers */
 
+void agent_signals(const struct job_spec *job, int out[NSIG])
+{
+    static const int passed_on[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
+    int n = 0;
+    for (const int *s = job->stop_signals; *s; s++)
+        out[n++] = *s;
+    for (size_t i = 0; i < ARRAY_LEN(passed_on); i++) {
+        if (!job_is_stopped_by(job, passed_on[i]))
+            out[n++] = passed_on[i];
+    }
+    out[n] = 0;
+}
+
 static void handle_signal(struct agent *a, int signo)
 {
     if (spawn_was_ignored(signo) || a->nsignals == MAX_SIGNALS)
@@ -493,16 +529,12 @@ static void unblock(const int *signals)
 
 static void agent_signals_open(struct agent *a)
 {
-    static const int others[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, 0};
+    int signals[MAX_SIGNALS];
+    agent_signals(a->job, signals);
     uvx_scope_init(&a->signal_scope, a->loop);
-    for (const int *s = a->job->stop_signals; *s; s++)
+    for (const int *s = signals; *s; s++)
         handle_signal(a, *s);
-    for (const int *s = others; *s; s++) {
-        if (!job_is_stopped_by(a->job, *s))
-            handle_signal(a, *s);
-    }
-    unblock(a->job->stop_signals);
-    unblock(others);
+    unblock(signals);
 }
 
 static void agent_signals_close(struct agent *a, void (*on_closed)(void *arg))
@@ -519,18 +551,6 @@ static void agent_signals_close(struct agent *a, void (*on_closed)(void *arg))
 }
 
 #define OWN_DESCRIPTORS 25 /* with one node and one worker's taken off, at the least */
-
-static const struct fsm_state agent_states[] = {
-    [INIT] = {"INIT", FSM_BIT(RENDEZVOUS)},
-    [RENDEZVOUS] = {"RENDEZVOUS", FSM_BIT(STARTING) | FSM_BIT(STOPPING) | FSM_BIT(DONE)},
-    [STARTING] = {"STARTING", FSM_BIT(RUNNING) | FSM_BIT(STOPPING)},
-    [RUNNING] = {"RUNNING", FSM_BIT(EXIT_BARRIER) | FSM_BIT(STOPPING)},
-    [EXIT_BARRIER] = {"EXIT_BARRIER", FSM_BIT(STOPPING) | FSM_BIT(DONE)},
-    [STOPPING] = {"STOPPING", FSM_BIT(RENDEZVOUS) | FSM_BIT(DONE)},
-    [DONE] = {"DONE", 0},
-};
-
-static void set_lease(struct agent *a);
 
 /* ---------------------------------------------------------------- a round is prepared and started
  */
@@ -610,7 +630,6 @@ static void start_worker(struct agent *a, struct worker *w)
     if (worker_start(w, &a->ctx, w, &e) < 0) {
         spawn_settle(a->spawner);
         a->nunread += w->state == WORKER_EXITED;
-        agent_tell_neighbours(a, w);
         agent_worker_failed(a, w);
         return;
     }
@@ -644,8 +663,7 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     struct err e = ERR_INIT;
     if (a->fsm.state != RENDEZVOUS)
         return; /* told to stop meanwhile */
-    fsm_move(&a->fsm, STARTING);
-    set_lease(a);
+    move_to(a, STARTING);
     a->ctx.table = table;
     a->ctx.group_rank = group_rank;
     a->ctx.restart_count = table->restart_count;
@@ -673,7 +691,7 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     if (a->ctx.restart_count == 0) /* likewise */
         log_dir_sweep(&a->log_dir);
     if (a->fsm.state == STARTING)
-        fsm_move(&a->fsm, RUNNING);
+        move_to(a, RUNNING);
 }
 
 static void respawn(struct agent *a, struct worker *w)
@@ -717,19 +735,17 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
                   : a->killed ? ASKED_BY_SIGKILL
                   : a->failed ? ASKED_FOR_FAILURE
                               : ASKED_TO_STOP);
-    if (w->ok)
-        segment_exited(&a->segment, w->local_rank);
-    else if (!stopping)
-        agent_tell_neighbours(a, w);
     a->nalive--;
+    if (w->ok) {
+        a->nok++;
+        segment_exited(&a->segment, w->local_rank);
+    } else if (!stopping) {
+        agent_worker_failed(a, w);
+    }
     a->swept = false;
     atomic_store_explicit(&a->link->page->nworkers, (uint32_t)a->nalive, memory_order_relaxed);
     stdio_worker_exited(a->pump, w->local_rank);
     agent_look_for_descendants(a, 0);
-    if (w->ok)
-        a->nok++;
-    else if (!stopping)
-        agent_worker_failed(a, w);
 }
 
 static void on_gpus_told(void *arg, const struct err *e);
@@ -749,8 +765,7 @@ static void tell_stopped(struct agent *a)
     uv_timer_stop(&a->grace_timer);
     exit_notify_unwatch(a->dying);
     segment_close(&a->segment);
-    fsm_move(&a->fsm, RENDEZVOUS);
-    set_lease(a);
+    move_to(a, RENDEZVOUS);
     a->stopped_told = true;
     struct failure *all = xcalloc((size_t)a->job->nproc, sizeof(*all));
     size_t n = 0;
@@ -772,8 +787,7 @@ static void agent_go_on_if_over(struct agent *a)
     if (a->nalive || a->nunread || !a->swept)
         return;
     if (a->fsm.state == RUNNING && a->nok == a->job->nproc) {
-        fsm_move(&a->fsm, EXIT_BARRIER);
-        set_lease(a);
+        move_to(a, EXIT_BARRIER);
         rdzv_done(a->rdzv);
     } else if (a->fsm.state == STOPPING && a->gpus && !a->gpus_asked) {
         a->gpus_asked = true;
@@ -823,13 +837,6 @@ static void on_stop(void *arg, const struct rdzv_stop *why)
     a->failed |= why->has_first;
     agent_raise_abort(a, why->has_first ? &why->first : NULL, why->text);
     agent_stop_workers(a, SIGTERM);
-}
-
-/* The guardian's, while anything of the round may be alive. */
-static void set_lease(struct agent *a)
-{
-    bool any = a->fsm.state == STARTING || a->fsm.state == RUNNING || a->fsm.state == STOPPING;
-    guardian_set_lease(a->link, any ? a->lease_ns : 0);
 }
 
 static void on_lease(void *arg, uint64_t until_ns)
@@ -920,10 +927,9 @@ static void on_closed(void *arg)
     cgroup_close(&a->cgroup);
     atomic_store(&a->link->page->clean, 1);
     int exit_status = a->exit_status;
-    void (*on_done)(void *, int) = a->on_done;
-    void *done_arg = a->arg;
+    struct agent_callbacks cb = a->cb;
     free_agent(a);
-    on_done(done_arg, exit_status);
+    cb.on_done(cb.arg, exit_status);
 }
 
 static char *report_text(const struct report_input *in)
@@ -1020,14 +1026,13 @@ static void write_out(struct agent *a, enum stop_reason reason, char *last_words
 static void on_finish(void *arg, const struct rdzv_result *result)
 {
     struct agent *a = arg;
-    fsm_move(&a->fsm, DONE);
-    set_lease(a);
     a->exit_status = a->leftover[0] ? 125 : result->exit_code;
+    rdzv_get_info(a->rdzv, &a->info);
+    move_to(a, DONE);
     const struct failure *first = result->n ? &result->failures[0] : NULL;
     if (first && first->local_rank >= 0 && first->local_rank < a->job->nproc &&
         a->workers[first->local_rank].rank == first->rank)
         worker_hand_up_error_file(&a->workers[first->local_rank]);
-    rdzv_get_info(a->rdzv, &a->info);
     log_dir_close(&a->log_dir); /* the report names no folder that goes away for being empty */
     write_out(a, result->reason, report(a, result));
 }
@@ -1156,7 +1161,6 @@ static void fail_blocked_worker(struct agent *a, struct worker *w)
     if (a->job->rdzv.restart_policy == RESTART_WORKER)
         return;
     worker_dying(w, &a->ctx, SIGKILL);
-    agent_tell_neighbours(a, w);
     agent_worker_failed(a, w);
 }
 
@@ -1205,8 +1209,7 @@ static int open_file_timer(struct agent *a, struct err *e)
 }
 
 int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
-               struct guardian_link *link, void (*on_done)(void *arg, int exit_status), void *arg,
-               struct err *e)
+               struct guardian_link *link, const struct agent_callbacks *cb, struct err *e)
 {
     static const struct rdzv_callbacks callbacks = {
         .on_prepare = on_prepare,
@@ -1224,8 +1227,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .loop = loop,
         .job = job,
         .link = link,
-        .on_done = on_done,
-        .arg = arg,
+        .cb = *cb,
         .started_ns = mono_ns(),
         .cgroup = {.fd = -1},
         .oom = {.fd = -1},
@@ -1265,14 +1267,14 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         watch_blocked_workers(a);
     if (r == 0 && job->gpus)
         a->gpus = gpu_watch_new(loop, &a->scope, job, GPU_PROC, "/dev/kmsg");
-    struct rdzv_callbacks cb = callbacks;
-    cb.arg = a;
-    if (r < 0 || (r = rdzv_open(&a->rdzv, loop, &job->rdzv, &cb, e)) < 0) {
+    struct rdzv_callbacks of_rdzv = callbacks;
+    of_rdzv.arg = a;
+    if (r < 0 || (r = rdzv_open(&a->rdzv, loop, &job->rdzv, &of_rdzv, e)) < 0) {
         log_dir_close(&a->log_dir);
         return r;
     }
     a->hostname_check = hostname_check_open(loop, job, answer_prepare, a);
-    fsm_move(&a->fsm, RENDEZVOUS);
+    fsm_move(&a->fsm, RENDEZVOUS); /* the caller has no agent yet to ask for its state */
     *out = a;
     return 0;
 }

@@ -19,6 +19,7 @@
 #ifndef AGENT_AGENT_H
 #define AGENT_AGENT_H
 
+#include <signal.h>
 #include <stdbool.h>
 #include <uv.h>
 
@@ -29,12 +30,21 @@
 
 struct agent;
 
-/* Starts everything that the job needs on this node. on_done is called once, when the agent is DONE
- * and closed, with the exit status of the launcher; the report has been printed. The agent is freed
- * then. */
+struct agent_callbacks {
+    void (*on_state)(void *arg); /* the state is another one; NULL is allowed */
+    /* Once, when the agent is DONE and closed, with the exit status of the launcher; the report has
+     * been printed, and the agent is freed. */
+    void (*on_done)(void *arg, int exit_status);
+    void *arg;
+};
+
+/* Starts everything that the job needs on this node. */
 int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
-               struct guardian_link *link, void (*on_done)(void *arg, int exit_status), void *arg,
-               struct err *e);
+               struct guardian_link *link, const struct agent_callbacks *cb, struct err *e);
+
+/* The signals that the agent handles, 0-terminated: those that stop the job, and those that it
+ * passes on to the workers. The guardian forwards these to the agent. */
+void agent_signals(const struct job_spec *job, int out[NSIG]);
 
 /* Stops the job as SIGTERM would; again: kills at once. what: what was received, as the report says
  * it. For the control socket. */

@@ -44,8 +44,7 @@ struct run {
     struct guardian_link *link;
     struct control *control;
     struct notify notify;
-    uv_prepare_t watch; /* looks at the agent's state once a turn, for systemd */
-    char state[24];     /* as last seen */
+    bool done; /* the agent is */
     int exit_status;
 };
 
@@ -74,16 +73,15 @@ static void open_control(struct run *r)
         log_verbose("%s; dlaunchctl will not find this job", e.msg);
 }
 
-/* Reports the agent's state to systemd after each turn of the loop in which it has changed. */
-static void on_watch(uv_prepare_t *p)
+/* Reports the agent's state to systemd. */
+static void on_state(void *arg)
 {
-    struct run *r = container_of(p, struct run, watch);
+    struct run *r = arg;
     struct agent_status s;
     char text[128];
-    agent_get_status(r->agent, &s);
-    if (strcmp(s.state, r->state) == 0)
+    if (r->notify.fd < 0)
         return;
-    snprintf(r->state, sizeof(r->state), "%s", s.state);
+    agent_get_status(r->agent, &s);
     snprintf(text, sizeof(text), "STATUS=%s (%s), %d workers here, %d in the job", s.state,
              s.health, s.nworkers, s.rdzv.world_size);
     notify_send(&r->notify, text);
@@ -99,7 +97,7 @@ static void on_agent_done(void *arg, int exit_status)
     struct run *r = arg;
     r->exit_status = exit_status;
     notify_send(&r->notify, "STOPPING=1");
-    uv_close((uv_handle_t *)&r->watch, NULL);
+    r->done = true;
     control_close(r->control, on_control_closed, NULL);
 }
 
@@ -134,7 +132,7 @@ static void run_loop(struct run *r)
 {
     int nopen = 1;
     while (nopen && uv_run(&r->loop, UV_RUN_ONCE)) {
-        if (!uv_is_closing((uv_handle_t *)&r->watch)) /* the job still runs */
+        if (!r->done) /* the job still runs */
             continue;
         nopen = 0;
         uv_walk(&r->loop, count_handle, &nopen);
@@ -160,17 +158,16 @@ static int agent_process(void *arg, struct guardian_link *link)
     }
     r->link = link;
     notify_open(&r->notify);
-    if (agent_open(&r->agent, &r->loop, r->job, link, on_agent_done, r, &e) < 0) {
+    const struct agent_callbacks cb = {on_state, on_agent_done, r};
+    if (agent_open(&r->agent, &r->loop, r->job, link, &cb, &e) < 0) {
         log_set_writer(daemon_say, r->daemon); /* the agent's writer no longer exists */
         log_error("%s", e.msg);
         return open_status(e.code);
     }
-    uv_prepare_init(&r->loop, &r->watch);
-    if (r->notify.fd >= 0)
-        uv_prepare_start(&r->watch, on_watch);
     open_control(r); /* before the first worker starts, which may run dlaunchctl at once */
     daemon_ready(r->daemon);
     notify_send(&r->notify, "READY=1");
+    on_state(r);
     run_loop(r);
     return r->exit_status;
 }
@@ -243,20 +240,6 @@ static int print_and_end(const struct options *o)
 
 /* ------------------------------------------------------------------------------------ the job */
 
-/* Lists the stop signals, and the other signals that are forwarded to the workers. */
-static void forwarded(const struct job_spec *job, int out[NSIG])
-{
-    static const int passed_on[] = {SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
-    int n = 0;
-    for (const int *s = job->stop_signals; *s; s++)
-        out[n++] = *s;
-    for (size_t i = 0; i < ARRAY_LEN(passed_on); i++) {
-        if (!job_is_stopped_by(job, passed_on[i]))
-            out[n++] = passed_on[i];
-    }
-    out[n] = 0;
-}
-
 /* Opens the log file if one is named or --daemon is given. */
 static int open_log(struct daemon *d, struct options *o, struct err *e)
 {
@@ -300,7 +283,7 @@ static int run_job(const struct job_spec *job, struct options *o)
         pid_file_close(&pid_file);
         return 2;
     }
-    forwarded(job, signals);
+    agent_signals(job, signals);
     struct guardian_opts opts = {
         .isolation = job->isolation, .forward_signals = signals, .stop_grace = STOP_GRACE};
     struct run run = {.job = job, .pid = getpid(), .daemon = &daemon, .notify = {-1}};

@@ -13,6 +13,7 @@
 #include "collectives/net/net.h"
 #include "collectives/api/provider.h"
 #include "collectives/reduce/reduce.h"
+#include "collectives/shm/tuning.h"
 
 struct text {
     char *out;
@@ -201,6 +202,29 @@ static void put_operations(struct text *t, const dlcoll_comm *c)
     put_providers(t, c, ways);
 }
 
+/* The sizes of thresholds.h, as they hold now. */
+static void put_thresholds(struct text *t)
+{
+    const struct {
+        const char *name;
+        size_t bytes;
+        const char *decides, *measured;
+    } rows[] = {
+#define ROW(name, bytes, decides, measured) {"shm." #name, shm_tuning.name, decides, measured},
+        THRESHOLDS_SHM(ROW)
+#undef ROW
+#define ROW(name, bytes, decides, measured) {"hier." #name, hier_tuning.name, decides, measured},
+            THRESHOLDS_HIER(ROW)
+#undef ROW
+#define ROW(name, bytes, decides, measured) {"p2p." #name, bytes, decides, measured},
+                THRESHOLDS_P2P(ROW)
+#undef ROW
+    };
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        put(t, "threshold %s: %zu bytes: %s (measured: %s)\n", rows[i].name, rows[i].bytes,
+            rows[i].decides, rows[i].measured);
+}
+
 /* Every way that a rule may name here; dlcoll_tune(1) reads this. */
 static void put_choices(struct text *t, const dlcoll_comm *c)
 {
@@ -296,6 +320,7 @@ size_t dlcoll_describe(const dlcoll_comm *comm, char *out, size_t size)
     put_operations(&t, comm);
     put_rules(&t, &j->algo_select);
     put_choices(&t, comm);
+    put_thresholds(&t);
     return t.len;
 }
 

@@ -7,7 +7,11 @@
 #include "collectives/api/comm.h"
 #include "collectives/api/provider.h"
 
-struct hier_tuning hier_tuning = {.lanes = 64 * 1024};
+struct hier_tuning hier_tuning = {
+#define ROW(name, bytes, decides, measured) .name = bytes,
+    THRESHOLDS_HIER(ROW)
+#undef ROW
+};
 
 enum { NODES_MAX = 200 }; /* an operation has 256 parts at most */
 

@@ -18,7 +18,7 @@
 #ifndef COLLECTIVES_API_HIER_H
 #define COLLECTIVES_API_HIER_H
 
-#include <stddef.h>
+#include "collectives/api/thresholds.h"
 
 struct dlcoll_comm;
 struct coll_call;
@@ -26,7 +26,9 @@ struct hier;
 
 /* In bytes; the same on every rank. */
 struct hier_tuning {
-    size_t lanes; /* all_reduce, reduce, broadcast: from so much on by all lanes */
+#define ROW(name, bytes, decides, measured) size_t name;
+    THRESHOLDS_HIER(ROW)
+#undef ROW
 };
 extern struct hier_tuning hier_tuning;
 

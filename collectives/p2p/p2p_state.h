@@ -8,16 +8,17 @@
 #include <stdatomic.h>
 
 #include "collectives/api/coll_call.h"
+#include "collectives/api/thresholds.h"
 #include "collectives/net/transport.h"
 #include "collectives/net/wire.h"
 #include "collectives/p2p/p2p_op.h"
 #include "collectives/shm/cost.h"
 
 enum {
-    P2P_EAGER_BYTES = 32 * 1024,
-    P2P_AHEAD_MOST = 256 * 1024,        /* over TCP: longer ones are always asked for, */
-    P2P_WINDOW_BYTES = 4 * 1024 * 1024, /* others when so much of them would not be matched yet */
-    P2P_FRAME_BYTES = sizeof(struct p2p_frame),
+#define ROW(name, bytes, decides, measured) name = bytes,
+    THRESHOLDS_P2P(ROW)
+#undef ROW
+        P2P_FRAME_BYTES = sizeof(struct p2p_frame),
     P2P_AHEAD_BYTES = 4096,
 };
 

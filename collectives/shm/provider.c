@@ -21,21 +21,9 @@
 enum { FEW_RANKS = 4, MANY_RANKS = 12 };
 
 struct shm_tuning shm_tuning = {
-    .line = INLINE_MSG_MOST,
-    .flat = 128 * 1024,
-    .root_pair = 1024 * 1024,
-    .direct = 4 * 1024,
-    .direct_stream = 4 * 1024 * 1024,
-    .pull = 8 * 1024,
-    .pull_shared = 8 * 1024,
-    .pull_crowded = 32 * 1024,
-    .pull_crowded_shared = 32 * 1024,
-    .compare = 8 * 1024,
-    .piece_few = 256 * 1024,
-    .piece_many = 32 * 1024,
-    .piece_move = 64 * 1024,
-    .round_move = 256 * 1024,
-    .round_reduce = 512 * 1024,
+#define ROW(name, bytes, decides, measured) .name = bytes,
+    THRESHOLDS_SHM(ROW)
+#undef ROW
 };
 
 /* What one call is, while it is carried out. */

@@ -85,7 +85,8 @@ DLCOLL_SRC := $(COLL_SRC) \
 DLCOLL_OBJ := $(call pic,$(DLCOLL_SRC))
 
 EXAMPLES  := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
-TESTLIB   := $(call obj,$(filter-out tests/lib/worker.c tests/lib/coll_worker.c,$(wildcard tests/lib/*.c)))
+FIXTURES  := $(patsubst %,tests/lib/%.c,member_script pump rdzv_nodes rdzv_script)
+TESTLIB   := $(call obj,$(filter-out tests/lib/worker.c tests/lib/coll_worker.c $(FIXTURES),$(wildcard tests/lib/*.c)))
 test_bins  = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/$(1)/test_*.c))
 UNIT        := $(call test_bins,unit)
 INTEGRATION := $(call test_bins,integration)
@@ -183,6 +184,16 @@ $(BUILD)/examples/%: $(BUILD)/obj/examples/%.o $(BUILD)/libdlcoll.so
 $(BUILD)/tests/%: $(BUILD)/obj/tests/%.o $(TESTLIB) $(DLAUNCH_OBJ) $(call obj,$(COLL_SRC))
 	$(say) LD $@
 	$(link) $^ $(CHECK_LIBS) $(LIBS)
+
+# Fixtures, each linked into the tests that use it; their short names are a test program's own.
+unit_tests = $(patsubst %,$(BUILD)/tests/unit/test_%,$(1))
+$(call unit_tests,stdio stdio_console stdio_files stdio_lines stdio_terminal): $(call obj,tests/lib/pump.c)
+$(call unit_tests,auth rdzv_file rdzv_net rdzv_port): $(call obj,tests/lib/rdzv_nodes.c)
+$(call unit_tests,member_contact member_state): $(call obj,tests/lib/member_script.c)
+$(call unit_tests,rdzv_elastic rdzv_election rdzv_failures rdzv_rounds rdzv_state): $(call obj,tests/lib/rdzv_script.c)
+$(INTEGRATION) $(MULTIHOST): $(call obj,tests/integration/job.c)
+$(MULTIHOST): $(call obj,tests/multihost/hosts.c)
+$(patsubst %,$(BUILD)/tests/integration/test_%,elastic failover heartbeats): $(call obj,tests/integration/elastic_nodes.c)
 
 # The simulator of the rendezvous is more than one file.
 SIM_OBJ := $(call obj,$(wildcard tests/sim/*.c))

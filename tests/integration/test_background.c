@@ -89,7 +89,7 @@ START_TEST(from_start_to_stop)
     ctl(&p, 0, ARGV("-p", pid_text, "status"));
     proc_fini(&p);
     ck_assert_int_eq(proc_run(&p, ARGV("find", (char *)tmpdir(), "-type", "s"), NULL, 10), 0);
-    ck_assert_int_eq(times(p.out, "\n"), 1);
+    ck_assert_int_eq(count_text(p.out, "\n"), 1);
     p.out[strcspn(p.out, "\n")] = '\0';
     ck_assert_int_eq(stat(p.out, &st), 0);
     ck_assert_int_eq(st.st_mode & 0777, 0600);

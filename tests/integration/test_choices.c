@@ -23,8 +23,8 @@ START_TEST(standard_input)
     close(p.in_fd);
     p.in_fd = -1;
     expect_status(&p, 0, 20);
-    ck_assert_int_eq(times(p.out, "a line\n"), stdins[_i].readers > 0);
-    ck_assert_int_eq(times(p.out, "a line\n") + times(p.out, "EOF\n"), 3);
+    ck_assert_int_eq(count_text(p.out, "a line\n"), stdins[_i].readers > 0);
+    ck_assert_int_eq(count_text(p.out, "a line\n") + count_text(p.out, "EOF\n"), 3);
     proc_fini(&p);
 }
 END_TEST
@@ -47,8 +47,8 @@ START_TEST(standard_input_of_rank_0)
     }
     for (int i = 0; i < 2; i++) {
         expect_status(&p[i], 0, 20);
-        ck_assert_int_eq(times(p[i].out, "a line\n"), i == 0);
-        ck_assert_int_eq(times(p[i].out, "EOF\n"), i == 0 ? 1 : 2);
+        ck_assert_int_eq(count_text(p[i].out, "a line\n"), i == 0);
+        ck_assert_int_eq(count_text(p[i].out, "EOF\n"), i == 0 ? 1 : 2);
         proc_fini(&p[i]);
     }
 }
@@ -190,7 +190,7 @@ START_TEST(binding)
     proc_fini(&p);
     dlaunch_start(&p, NULL, "--bind core --nproc_per_node 2 %%W cpus");
     expect_status(&p, 0, 20);
-    ck_assert_int_eq(times(p.out, "cpus "), 2);
+    ck_assert_int_eq(count_text(p.out, "cpus "), 2);
     if (n >= 2) { /* a share each, none twice */
         int a = -1, b = -1;
         ck_assert_int_eq(sscanf(p.out, "cpus %d", &a), 1);
@@ -247,7 +247,7 @@ START_TEST(dry_run_is_true)
         char *entry = test_text("%.*s", (int)strcspn(s + 2, "\n") + 1, s + 2);
         if (strncmp(entry, "MASTER_PORT", 11) == 0 || strncmp(entry, "TORCHELASTIC_ERROR", 18) == 0)
             continue; /* known at the start only */
-        ck_assert_msg(times(found, test_text("\n%s", entry)) == 2, "not in both workers: %s",
+        ck_assert_msg(count_text(found, test_text("\n%s", entry)) == 2, "not in both workers: %s",
                       entry);
         checked++;
     }

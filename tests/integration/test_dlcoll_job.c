@@ -145,7 +145,7 @@ static void expect_story(const char *text, int base, int ranks, const char *end)
         const char *next = strstr(from, "\nrank ");
         const char *own =
             test_text("%.*s\n", (int)(next ? (size_t)(next - from) : strlen(from)), from);
-        ck_assert_int_eq(times(own, "\n"), r == 1 ? 3 : 3 + !next);
+        ck_assert_int_eq(count_text(own, "\n"), r == 1 ? 3 : 3 + !next);
         if (r == 1)
             expect_operation(own, "rank 1: not in any operation for ", "s");
         else

@@ -11,7 +11,7 @@
 
 #include "core/clock.h"
 #include "core/mem.h"
-#include "tests/lib/elastic_nodes.h"
+#include "tests/integration/elastic_nodes.h"
 
 /* ---------------------------------------------------------------------------- lost, and replaced
  */
@@ -20,9 +20,9 @@
 static void lose_one(const char *name, int how)
 {
     struct nodes c;
-    begin(&c, name);
+    nodes_begin(&c, name);
     for (int i = 0; i < 3; i++)
-        add(&c, "--nnodes 2:3", "env WORLD_SIZE wait %T/go");
+        nodes_add(&c, "--nnodes 2:3", "env WORLD_SIZE wait %T/go");
     wait_lines(c.up, 6, 20);
     uint64_t start = mono_ns();
     if (how == SIGSTOP)
@@ -34,17 +34,17 @@ static void lose_one(const char *name, int how)
     wait_lines(c.up, 10, 20);
     printf("%s: %.0f ms to the next round\n", name, (double)(mono_ns() - start) / 1e6);
     write_file(tmppath("go"), "");
-    expect_status(&c, 0, 0);
-    expect_status(&c, 1, 0);
+    nodes_expect(&c, 0, 0);
+    nodes_expect(&c, 1, 0);
     expect_text(c.p[0].err, "was lost");
     expect_text(c.p[1].err, "was lost");
     expect_text(c.p[1].out, "WORLD_SIZE=6\n");
     expect_text(c.p[1].out, "WORLD_SIZE=4\n");
     if (how == SIGSTOP) {
-        expect_status(&c, 2, 125);
+        nodes_expect(&c, 2, 125);
         expect_text(c.p[2].err, "the lease of this node ran out");
     }
-    end(&c);
+    nodes_end(&c);
     unlink(tmppath("go"));
 }
 
@@ -64,9 +64,9 @@ END_TEST
 START_TEST(a_short_freeze_changes_nothing)
 {
     struct nodes c;
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     for (int i = 0; i < 2; i++)
-        add(&c, "--nnodes 1:2", "wait %T/go");
+        nodes_add(&c, "--nnodes 1:2", "wait %T/go");
     wait_lines(c.up, 4, 20);
     for (int i = 0; i < 2; i++) {
         pid_t agent = agent_of(&c.p[i]);
@@ -75,10 +75,10 @@ START_TEST(a_short_freeze_changes_nothing)
         kill(agent, SIGCONT);
     }
     write_file(tmppath("go"), "");
-    expect_status(&c, 0, 0);
-    expect_status(&c, 1, 0);
+    nodes_expect(&c, 0, 0);
+    nodes_expect(&c, 1, 0);
     ck_assert_int_eq(count_lines(c.up), 4);
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -93,21 +93,21 @@ static void expect_log(const char *name, const char *text)
 START_TEST(a_spare_takes_the_place_of_a_lost_node)
 {
     struct nodes c;
-    begin(&c, "up");
-    add(&c, "--nnodes 2 --spares 1 -r 1 --log_dir %T/logs", "env GROUP_RANK wait %T/go");
-    add(&c, "--nnodes 2 --spares 1", "env GROUP_RANK wait %T/go");
+    nodes_begin(&c, "up");
+    nodes_add(&c, "--nnodes 2 --spares 1 -r 1 --log_dir %T/logs", "env GROUP_RANK wait %T/go");
+    nodes_add(&c, "--nnodes 2 --spares 1", "env GROUP_RANK wait %T/go");
     wait_lines(c.up, 4, 20);
-    add(&c, "--nnodes 2 --spares 1", "env GROUP_RANK env WORLD_SIZE wait %T/go");
+    nodes_add(&c, "--nnodes 2 --spares 1", "env GROUP_RANK env WORLD_SIZE wait %T/go");
     proc_expect_err(&c.p[2], "waits for a place", 10);
     proc_kill(&c.p[1], SIGKILL);
     wait_lines(c.up, 8, 20);
     write_file(tmppath("go"), "");
-    expect_status(&c, 0, 0);
-    expect_status(&c, 2, 0);
+    nodes_expect(&c, 0, 0);
+    nodes_expect(&c, 2, 0);
     expect_text(c.p[2].out, "GROUP_RANK=1\nWORLD_SIZE=4\n");
     expect_log("attempt_0/1/stdout.log", "GROUP_RANK=0\n"); /* of before the loss */
     expect_log("attempt_0.1/1/stdout.log", "GROUP_RANK=0\n");
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -115,11 +115,11 @@ START_TEST(a_late_node_at_once_or_at_the_next_restart)
 {
     for (int elastic = 0; elastic < 2; elastic++) {
         struct nodes c;
-        begin(&c, elastic ? "elastic" : "patient");
+        nodes_begin(&c, elastic ? "elastic" : "patient");
         const char *options = elastic ? "--nnodes 1:2 --elastic" : "--nnodes 1:2 --max_restarts 1";
-        add(&c, options, "if-attempt 0 wait %T/fail if-attempt 0 exit 3 wait %T/go");
+        nodes_add(&c, options, "if-attempt 0 wait %T/fail if-attempt 0 exit 3 wait %T/go");
         wait_lines(c.up, 2, 20);
-        add(&c, options, "wait %T/go");
+        nodes_add(&c, options, "wait %T/go");
         if (!elastic) {
             proc_expect_err(&c.p[1], "waits for a place", 10);
             ck_assert_int_eq(count_lines(c.up), 2);
@@ -128,9 +128,9 @@ START_TEST(a_late_node_at_once_or_at_the_next_restart)
         wait_lines(c.up, 6, 20);
         write_file(tmppath("fail"), "");
         write_file(tmppath("go"), "");
-        expect_status(&c, 0, elastic ? 3 : 0);
-        expect_status(&c, 1, elastic ? 3 : 0);
-        end(&c);
+        nodes_expect(&c, 0, elastic ? 3 : 0);
+        nodes_expect(&c, 1, elastic ? 3 : 0);
+        nodes_end(&c);
         unlink(tmppath("go"));
         unlink(tmppath("fail"));
     }
@@ -142,32 +142,32 @@ END_TEST
 START_TEST(lost_nodes_have_a_budget)
 {
     struct nodes c;
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     for (int i = 0; i < 3; i++)
-        add(&c, "--nnodes 1:3 --max_node_restarts 1", "pause");
+        nodes_add(&c, "--nnodes 1:3 --max_node_restarts 1", "pause");
     wait_lines(c.up, 6, 20);
     proc_kill(&c.p[2], SIGKILL);
     wait_lines(c.up, 10, 20);
     proc_kill(&c.p[1], SIGKILL);
-    expect_status(&c, 0, 1);
+    nodes_expect(&c, 0, 1);
     expect_text(c.p[0].err, "No further restart: restarts after a lost node: 1 of 1");
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
 START_TEST(a_preempted_node_is_done_without)
 {
     struct nodes c;
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     for (int i = 0; i < 2; i++)
-        add(&c, "--nnodes 1:2", "wait %T/go");
+        nodes_add(&c, "--nnodes 1:2", "wait %T/go");
     wait_lines(c.up, 4, 20);
     proc_kill(&c.p[1], SIGTERM);
-    expect_status(&c, 1, 128 + SIGTERM);
+    nodes_expect(&c, 1, 128 + SIGTERM);
     wait_lines(c.up, 6, 20);
     write_file(tmppath("go"), "");
-    expect_status(&c, 0, 0);
-    end(&c);
+    nodes_expect(&c, 0, 0);
+    nodes_end(&c);
 }
 END_TEST
 

@@ -84,12 +84,12 @@ static void check_end(struct proc *p, const char *what, int size)
     int status = proc_wait(p, 20);
     check_status(p, what, status);
     for (int r = 0; r < size; r++) {
-        int n = times(p->out, test_text("rank %d of %d\n", r, size));
+        int n = count_text(p->out, test_text("rank %d of %d\n", r, size));
         bool may_lack = status != 0;
         ck_assert_msg(n <= 1 && (may_lack || n == 1), "%s: exit %d, %d times rank %d:\n%s%s", what,
                       status, n, r, p->out, p->err);
     }
-    ck_assert_msg(times(p->out, "rank ") == times(p->out, test_text(" of %d\n", size)),
+    ck_assert_msg(count_text(p->out, "rank ") == count_text(p->out, test_text(" of %d\n", size)),
                   "%s: wrong ranks:\n%s", what, p->out);
 }
 
@@ -128,7 +128,7 @@ static void two_launchers(const char *what, int victim)
         check_status(&p[i], what, proc_wait(&p[i], 20));
     }
     char *right = test_text("rank %d of 2\n", victim); /* again in another round, perhaps */
-    ck_assert_msg(strlen(p[victim].out) == (size_t)times(p[victim].out, right) * strlen(right),
+    ck_assert_msg(strlen(p[victim].out) == (size_t)count_text(p[victim].out, right) * strlen(right),
                   "%s: wrong ranks:\n%s", what, p[victim].out);
     for (int i = 0; i < 2; i++)
         proc_fini(&p[i]);
@@ -190,14 +190,15 @@ START_TEST(no_line_is_lost_for_want_of_memory)
                 char *line = test_text("%d: %s\n", r, names[i]);
                 char *pattern = test_text("%s/*/attempt_0/%d/%s.log", logs, r, names[i]);
                 glob_t found;
-                ck_assert_msg(times(i ? p.err : p.out, test_text("[default%d]:%s", r, line)) == 1,
+                ck_assert_msg(count_text(i ? p.err : p.out, test_text("[default%d]:%s", r, line)) ==
+                                  1,
                               "%s: not shown: %s\n%s", what, line, p.err);
                 ck_assert_msg(glob(pattern, 0, NULL, &found) == 0, "%s: no %s", what, pattern);
                 char *kept = text_of_file(found.gl_pathv[0]);
                 ck_assert_uint_eq(strlen(kept), strlen(line) + (i ? 0 : 200003));
                 globfree(&found);
             }
-            ck_assert_int_eq(times(p.out, "xend"), 2);
+            ck_assert_int_eq(count_text(p.out, "xend"), 2);
         }
         made = n ? made : g_count[FAILING_malloc];
         proc_fini(&p);

@@ -13,7 +13,7 @@
 #include "core/netaddr.h"
 #include "rendezvous/discovery/rdzv_backend.h"
 #include "rendezvous/rules/rdzv_msg.h"
-#include "tests/lib/elastic_nodes.h"
+#include "tests/integration/elastic_nodes.h"
 
 enum how { GUARDIAN, AGENT, FREEZE };
 
@@ -30,10 +30,10 @@ static void succession(const char *name, int n, enum how how)
 {
     struct nodes c;
     int lines = 2 * n;
-    begin(&c, name);
+    nodes_begin(&c, name);
     char *nnodes = test_text("--nnodes 2:%d", n);
     for (int i = 0; i < n; i++)
-        add(&c, nnodes, "env WORLD_SIZE env MASTER_PORT wait %T/go");
+        nodes_add(&c, nnodes, "env WORLD_SIZE env MASTER_PORT wait %T/go");
     wait_lines(c.up, lines, 20);
     uint64_t start = mono_ns();
     take_down(&c, 0, how);
@@ -44,14 +44,14 @@ static void succession(const char *name, int n, enum how how)
     write_file(tmppath("go"), "");
     int standing = 0;
     for (int i = 1; i < n; i++) {
-        expect_status(&c, i, 0);
+        nodes_expect(&c, i, 0);
         expect_text(c.p[i].err, "the coordinator at 127.0.0.1");
         standing += strstr(c.p[i].err, "this node is the coordinator now") != NULL;
     }
     ck_assert_int_eq(standing, 1);
     if (how == FREEZE)
-        expect_status(&c, 0, 125);
-    end(&c);
+        nodes_expect(&c, 0, 125);
+    nodes_end(&c);
     unlink(tmppath("go"));
 }
 
@@ -72,9 +72,9 @@ START_TEST(one_after_the_other)
 {
     struct nodes c;
     int lines = 0;
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     for (int i = 0; i < 5; i++) /* node ranks, so that who is next is known */
-        add(&c, test_text("--nnodes 2:5 --node_rank %d", i), "wait %T/go");
+        nodes_add(&c, test_text("--nnodes 2:5 --node_rank %d", i), "wait %T/go");
     for (int dead = 0; dead < 3; dead++) {
         lines += 2 * (5 - dead);
         wait_lines(c.up, lines, 20);
@@ -83,41 +83,41 @@ START_TEST(one_after_the_other)
     lines += 2 * 2;
     wait_lines(c.up, lines, 20); /* 5 -> 4 -> 3 -> 2, each time by a majority */
     write_file(tmppath("go"), "");
-    expect_status(&c, 3, 0);
-    expect_status(&c, 4, 0);
-    end(&c);
+    nodes_expect(&c, 3, 0);
+    nodes_expect(&c, 4, 0);
+    nodes_end(&c);
 }
 END_TEST
 
 START_TEST(a_minority_stops_and_says_so)
 {
     struct nodes c;
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     for (int i = 0; i < 4; i++)
-        add(&c, test_text("--nnodes 1:4 --node_rank %d", i), "pause");
+        nodes_add(&c, test_text("--nnodes 1:4 --node_rank %d", i), "pause");
     wait_lines(c.up, 8, 20);
     for (int i = 0; i < 3; i++)
         proc_kill(&c.p[i], SIGSTOP);
     for (int i = 0; i < 3; i++) /* in one instant, as far as the last one can see */
         kill(agent_of(&c.p[i]), SIGKILL);
-    expect_status(&c, 3, 1);
+    nodes_expect(&c, 3, 1);
     expect_text(c.p[3].err, "majority:"); /* lines are wrapped */
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
 START_TEST(of_two_nodes_one_is_no_majority)
 {
     struct nodes c;
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     for (int i = 0; i < 2; i++)
-        add(&c, "--nnodes 1:2", "pause");
+        nodes_add(&c, "--nnodes 1:2", "pause");
     wait_lines(c.up, 4, 20);
     proc_kill(&c.p[0], SIGKILL);
-    expect_status(&c, 1, 1);
+    nodes_expect(&c, 1, 1);
     expect_text(c.p[1].err, "the coordinator at 127.0.0.1");
     expect_text(c.p[1].err, "one node of two is no majority");
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -137,11 +137,11 @@ static int add_of_two(struct nodes *c, const char *job)
 {
     const char *options = c->n == 0 ? "--verbose --nnodes 1:2 --rdzv_conf is_host=1"
                                     : "--nnodes 1:2 --rdzv_conf is_host=0";
-    return add(c,
-               test_keep(xasprintf("%s,keep_alive_interval=0.2,keep_alive_max_attempt=15,"
-                                   "last_call_timeout=20,join_timeout=20",
-                                   options)),
-               job);
+    return nodes_add(c,
+                     test_keep(xasprintf("%s,keep_alive_interval=0.2,keep_alive_max_attempt=15,"
+                                         "last_call_timeout=20,join_timeout=20",
+                                         options)),
+                     job);
 }
 
 #define JOINED "has joined, without workers"
@@ -150,7 +150,7 @@ static int add_of_two(struct nodes *c, const char *job)
 static void with_a_witness(bool late, enum how how)
 {
     struct nodes c;
-    begin(&c, test_keep(xasprintf("%s-%d", late ? "late" : "early", how)));
+    nodes_begin(&c, test_keep(xasprintf("%s-%d", late ? "late" : "early", how)));
     char *go = xasprintf("env WORLD_SIZE wait %s/go-%d-%d", tmpdir(), late, how);
     char *witness = test_keep(xasprintf("--witness 127.0.0.1:%d", c.port));
     int nodes[2], w = -1;
@@ -168,11 +168,11 @@ static void with_a_witness(bool late, enum how how)
     take_down(&c, nodes[0], how);
     wait_lines(c.up, 6, 20);
     write_file(strstr(go, tmpdir()), "");
-    expect_status(&c, nodes[1], 0);
+    nodes_expect(&c, nodes[1], 0);
     expect_text(c.p[nodes[1]].err, "this node is the coordinator now, by 2 of the 3");
     expect_text(c.p[nodes[1]].out, "WORLD_SIZE=2\n");
-    expect_status(&c, w, 0);
-    end(&c);
+    nodes_expect(&c, w, 0);
+    nodes_end(&c);
     free(go);
 }
 
@@ -187,19 +187,19 @@ END_TEST
 START_TEST(a_lost_witness_is_no_loss)
 {
     struct nodes c;
-    begin(&c, "up");
-    add(&c, "--verbose --nnodes 2", "wait %T/go");
+    nodes_begin(&c, "up");
+    nodes_add(&c, "--verbose --nnodes 2", "wait %T/go");
     add_apart(&c, test_keep(xasprintf("--witness 127.0.0.1:%d", c.port)));
     proc_expect_err(&c.p[0], JOINED, 20);
-    int i = add(&c, "--nnodes 2", "wait %T/go");
+    int i = nodes_add(&c, "--nnodes 2", "wait %T/go");
     wait_lines(c.up, 4, 20);
     proc_kill(&c.p[1], SIGKILL);
     proc_expect_err(&c.p[0], "was lost: its launcher has ended", 20);
     write_file(tmppath("go"), "");
-    expect_status(&c, 0, 0);
-    expect_status(&c, i, 0);
+    nodes_expect(&c, 0, 0);
+    nodes_expect(&c, i, 0);
     ck_assert_int_eq(count_lines(c.up), 4);
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -207,7 +207,7 @@ END_TEST
 
 static void begin_outside(struct nodes *c)
 {
-    begin(c, "up");
+    nodes_begin(c, "up");
     add_apart(c, test_keep(xasprintf("--verbose --rdzv_only --nnodes 1:2 --elastic "
                                      "--rdzv_endpoint 127.0.0.1:%d",
                                      c->port)));
@@ -217,20 +217,20 @@ START_TEST(a_node_is_lost_and_another_one_comes)
 {
     struct nodes c;
     begin_outside(&c);
-    add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
-    add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
+    nodes_add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
+    nodes_add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
     wait_lines(c.up, 4, 20);
     proc_kill(&c.p[1], SIGKILL);
     wait_lines(c.up, 6, 20);
-    add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
+    nodes_add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
     wait_lines(c.up, 10, 20);
     write_file(tmppath("go"), "");
     for (int i = 2; i < 4; i++) {
-        expect_status(&c, i, 0);
+        nodes_expect(&c, i, 0);
         expect_text(c.p[i].out, "WORLD_SIZE=4\n");
     }
-    expect_status(&c, 0, 0); /* with its job */
-    end(&c);
+    nodes_expect(&c, 0, 0); /* with its job */
+    nodes_end(&c);
 }
 END_TEST
 
@@ -238,17 +238,17 @@ START_TEST(the_coordinator_outside_is_lost)
 {
     struct nodes c;
     begin_outside(&c);
-    add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
-    add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
+    nodes_add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
+    nodes_add(&c, "--nnodes 1:2", "env WORLD_SIZE wait %T/go");
     wait_lines(c.up, 4, 20);
     proc_kill(&c.p[0], SIGKILL);
     wait_lines(c.up, 8, 20); /* both are a majority of both */
     write_file(tmppath("go"), "");
     for (int i = 1; i < 3; i++) {
-        expect_status(&c, i, 0);
+        nodes_expect(&c, i, 0);
         expect_text(c.p[i].out, "WORLD_SIZE=4\nWORLD_SIZE=4\n");
     }
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -256,15 +256,15 @@ START_TEST(the_coordinator_outside_is_told_to_stop)
 {
     struct nodes c;
     begin_outside(&c);
-    add(&c, "--nnodes 1:2", "pause");
-    add(&c, "--nnodes 1:2", "pause");
+    nodes_add(&c, "--nnodes 1:2", "pause");
+    nodes_add(&c, "--nnodes 1:2", "pause");
     wait_lines(c.up, 4, 20);
     proc_kill(&c.p[0], SIGTERM);
     for (int i = 0; i < 3; i++) {
-        expect_status(&c, i, 128 + SIGTERM);
+        nodes_expect(&c, i, 128 + SIGTERM);
         expect_text(c.p[i].err, "received SIGTERM");
     }
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -286,7 +286,7 @@ static int add_with_list(struct nodes *c, const int ports[3], int is_host, const
 START_TEST(late_and_returning_nodes_find_the_coordinator)
 {
     struct nodes c;
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     const int ports[3] = {c.port, free_port(), free_port()};
     for (int i = 0; i < 3; i++)
         add_with_list(&c, ports, i == 0, "");
@@ -300,11 +300,11 @@ START_TEST(late_and_returning_nodes_find_the_coordinator)
     int late = add_with_list(&c, ports, 0, "");
     wait_lines(c.up, 6 + 4 + 6 + 4 + 6, 20);
     write_file(tmppath("go"), "");
-    expect_status(&c, 2, 0);
-    expect_status(&c, back, 0);
-    expect_status(&c, late, 0);
+    nodes_expect(&c, 2, 0);
+    nodes_expect(&c, back, 0);
+    nodes_expect(&c, late, 0);
     expect_text(c.p[late].out, "WORLD_SIZE=6\n");
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -327,7 +327,7 @@ static int add_with_one(struct nodes *c, bool is_host, const char *options, cons
 /* Three nodes, whose coordinator's is killed in round 1: two are in round 2. */
 static void begin_and_lose_the_first(struct nodes *c, const char *options, const char *job)
 {
-    begin(c, "up");
+    nodes_begin(c, "up");
     for (int i = 0; i < 3; i++)
         add_with_one(c, i == 0, options, job);
     wait_lines(c->up, 6, 20);
@@ -359,13 +359,13 @@ START_TEST(the_first_host_comes_back_to_its_own_endpoint)
     wait_lines(c.up, 6 + 4 + 6 + 4 + 6 + 4 + 6, 20);
     write_file(tmppath("go"), "");
     for (int i = back; i <= later; i++) {
-        expect_status(&c, i, 0);
+        nodes_expect(&c, i, 0);
         expect_text(c.p[i].out, "WORLD_SIZE=6\n");
     }
     expect_text(c.p[back].err, "the job 'none' runs already");
     expect_text(c.p[late].err, "is not the coordinator, which is at 127.0.0.1");
     ck_assert_ptr_null(strstr(c.p[back].out, "WORLD_SIZE=2\n")); /* alone */
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -387,10 +387,10 @@ START_TEST(the_first_host_comes_back_with_another_token)
         test_text("the launcher at 127.0.0.1:%d has another job token than this node (", c.port),
         20);
     write_file(tmppath("go"), "");
-    expect_status(&c, 1, 0);
-    expect_status(&c, 2, 0);
+    nodes_expect(&c, 1, 0);
+    nodes_expect(&c, 2, 0);
     proc_kill(&c.p[back], SIGKILL);
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -410,7 +410,7 @@ static int add_static(struct nodes *c, int rank)
 START_TEST(the_first_host_comes_back_to_a_static_job)
 {
     struct nodes c;
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     for (int rank = 0; rank < 3; rank++)
         add_static(&c, rank);
     wait_lines(c.up, 6, 20);
@@ -421,13 +421,13 @@ START_TEST(the_first_host_comes_back_to_a_static_job)
     int sent_on = add_static(&c, 2);
     wait_lines(c.up, 6 + 6 + 6, 30);
     write_file(tmppath("go"), "");
-    expect_status(&c, 1, 0);
-    expect_status(&c, back, 0);
+    nodes_expect(&c, 1, 0);
+    nodes_expect(&c, back, 0);
     expect_text(c.p[back].err, "the job 'none' runs already");
     expect_text(c.p[back].out, "GROUP_RANK=0\n");
-    expect_status(&c, sent_on, 0);
+    nodes_expect(&c, sent_on, 0);
     expect_text(c.p[sent_on].out, "GROUP_RANK=2\n");
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -444,9 +444,9 @@ START_TEST(it_waits_for_its_place_in_the_job)
     wait_lines(c.up, 6 + 4 + 6, 20);
     write_file(tmppath("go"), "");
     for (int i = 1; i < 4; i++)
-        expect_status(&c, i, 0);
+        nodes_expect(&c, i, 0);
     expect_text(c.p[back].out, "WORLD_SIZE=6\n");
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -464,7 +464,7 @@ START_TEST(it_is_back_before_it_is_missed)
 {
     struct nodes c;
     const char *options = "--nnodes 2:3 --elastic";
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     for (int i = 0; i < 3; i++)
         add_with_one(&c, i == 0, options, SIZES);
     wait_lines(c.up, 6, 20);
@@ -480,9 +480,9 @@ START_TEST(it_is_back_before_it_is_missed)
     proc_expect_err(&c.p[back], "the job 'none' runs already", 20);
     write_file(tmppath("go"), "");
     for (int i = 1; i < 4; i++)
-        expect_status(&c, i, 0);
+        nodes_expect(&c, i, 0);
     ck_assert_ptr_null(strstr(c.p[back].err, "another job"));
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -492,7 +492,7 @@ START_TEST(a_coordinator_outside_comes_back)
     struct nodes c;
     begin_outside(&c);
     for (int i = 0; i < 2; i++)
-        add(&c, "--verbose --nnodes 1:2 --elastic", SIZES);
+        nodes_add(&c, "--verbose --nnodes 1:2 --elastic", SIZES);
     wait_lines(c.up, 4, 20);
     proc_kill(&c.p[0], SIGKILL);
     wait_lines(c.up, 8, 20);
@@ -500,13 +500,13 @@ START_TEST(a_coordinator_outside_comes_back)
                                                  "--rdzv_endpoint 127.0.0.1:%d",
                                                  c.port)));
     proc_expect_err(&c.p[back], "the job 'none' runs already", 20);
-    int late = add(&c, "--nnodes 1:2 --elastic", SIZES); /* is sent on, too */
+    int late = nodes_add(&c, "--nnodes 1:2 --elastic", SIZES); /* is sent on, too */
     proc_expect_err(&c.p[late], "waits for a place", 20);
     ck_assert_int_eq(count_lines(c.up), 8);
     write_file(tmppath("go"), "");
     for (int i = 1; i < c.n; i++)
-        expect_status(&c, i, 0);
-    end(&c);
+        nodes_expect(&c, i, 0);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -515,7 +515,7 @@ END_TEST
 START_TEST(who_takes_over_before_the_first_round_ends_well)
 {
     struct nodes c;
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     for (int i = 0; i < 2; i++) {
         c.n++;
         dlaunch_start(&c.p[i], NULL,
@@ -526,9 +526,9 @@ START_TEST(who_takes_over_before_the_first_round_ends_well)
         proc_expect_err(&c.p[i], i == 0 ? "listening on" : "waiting for nodes", 20);
     }
     proc_kill(&c.p[0], SIGKILL);
-    expect_status(&c, 1, 0);
+    nodes_expect(&c, 1, 0);
     ck_assert_int_eq(count_lines(c.up), 1);
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -556,8 +556,8 @@ START_TEST(two_jobs_are_said_to_be_two)
     ck_assert_int_eq(count_lines(c.up), 6 + 4 + 1);
     write_file(tmppath("go"), "");
     for (int i = 1; i < 4; i++)
-        expect_status(&c, i, 0);
-    end(&c);
+        nodes_expect(&c, i, 0);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -581,7 +581,7 @@ START_TEST(told_of_a_place_where_nobody_is)
 {
     struct nodes c;
     const char *options = "--verbose --nnodes 3";
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     for (int i = 0; i < 2; i++)
         add_with_one(&c, i == 0, options, "env WORLD_SIZE");
     proc_expect_err(&c.p[0], "has joined: 2 of 3", 20);
@@ -590,11 +590,11 @@ START_TEST(told_of_a_place_where_nobody_is)
     proc_expect_err(&c.p[0], "the job 'none' runs already", 20);
     add_with_one(&c, false, options, "env WORLD_SIZE");
     for (int i = 0; i < 3; i++) {
-        expect_status(&c, i, 0);
+        nodes_expect(&c, i, 0);
         expect_text(c.p[i].out, "WORLD_SIZE=6\n");
     }
     ck_assert_int_eq(count_lines(c.up), 6);
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 
@@ -662,34 +662,34 @@ END_TEST
 START_TEST(the_job_may_end_instead)
 {
     struct nodes c;
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     for (int i = 0; i < 3; i++)
-        add(&c, "--nnodes 1:3 --coordinator_loss end", "pause");
+        nodes_add(&c, "--nnodes 1:3 --coordinator_loss end", "pause");
     wait_lines(c.up, 6, 20);
     proc_kill(&c.p[0], SIGKILL);
     for (int i = 1; i < 3; i++)
-        expect_status(&c, i, 1);
-    end(&c);
+        nodes_expect(&c, i, 1);
+    nodes_end(&c);
 }
 END_TEST
 
 START_TEST(a_spare_follows_the_new_coordinator)
 {
     struct nodes c;
-    begin(&c, "up");
+    nodes_begin(&c, "up");
     for (int i = 0; i < 3; i++)
-        add(&c, "--nnodes 3 --spares 1", "env WORLD_SIZE wait %T/go");
+        nodes_add(&c, "--nnodes 3 --spares 1", "env WORLD_SIZE wait %T/go");
     wait_lines(c.up, 6, 20);
-    add(&c, "--nnodes 3 --spares 1", "env WORLD_SIZE wait %T/go");
+    nodes_add(&c, "--nnodes 3 --spares 1", "env WORLD_SIZE wait %T/go");
     proc_expect_err(&c.p[3], "waits for a place", 10);
     proc_kill(&c.p[0], SIGKILL);
     wait_lines(c.up, 12, 20);
     write_file(tmppath("go"), "");
     for (int i = 1; i < 4; i++) {
-        expect_status(&c, i, 0);
+        nodes_expect(&c, i, 0);
         expect_text(c.p[i].out, "WORLD_SIZE=6\n");
     }
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 

@@ -250,7 +250,7 @@ START_TEST(process_ids_come_back)
     } else {
         ck_assert_int_ne(access(tmppath("bad"), F_OK), 0);
         ck_assert_msg(access(tmppath("failed"), F_OK) != 0, "%s", text_of_file(tmppath("err")));
-        ck_assert_int_eq(times(text_of_file(tmppath("err")), "restart 3 of 3"), 6);
+        ck_assert_int_eq(count_text(text_of_file(tmppath("err")), "restart 3 of 3"), 6);
     }
     proc_fini(&p);
 }
@@ -280,7 +280,7 @@ START_TEST(setuid_workers)
         pid_t agent = atoi(text_of_file(agents));
         char *workers = test_text("/proc/%d/task/%d/children", agent, agent);
         uint64_t end = mono_ns() + 10000000000u;
-        while (times(text_of_file(workers), " ") < 2 && mono_ns() < end)
+        while (count_text(text_of_file(workers), " ") < 2 && mono_ns() < end)
             proc_poll(&p);
         if (how == 0)
             proc_kill(&p, SIGTERM);

@@ -111,7 +111,7 @@ START_TEST(malformed_lines_are_refused)
     dlaunch_start(&p, enabled, "--report %%T/report python3 %%T/client.py");
     expect_status(&p, 128 + SIGKILL, 30);
     expect_text(p.err, ": not a line of a timer; ignored, as are further such lines\n");
-    ck_assert_int_eq(times(p.err, "not a line of a timer"), 1);
+    ck_assert_int_eq(count_text(p.err, "not a line of a timer"), 1);
     expect_text(p.err, "timer 'forward' of pid ");
     proc_fini(&p);
 }

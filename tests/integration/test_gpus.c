@@ -36,7 +36,7 @@ START_TEST(a_lost_gpu_ends_the_job)
         ARGV(build_path("dlaunch"), "--nproc_per_node=gpu", "--gpu_check=off", "echo", "started"),
         g_env, 30);
     ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
-    ck_assert_int_eq(times(p.out, "started"), 2);
+    ck_assert_int_eq(count_text(p.out, "started"), 2);
     proc_fini(&p);
 }
 END_TEST

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
-#include "tests/lib/elastic_nodes.h"
+#include "tests/integration/elastic_nodes.h"
 
 /* The main thread of the launcher's agent. */
 static pid_t hold_loop(const struct proc *p)
@@ -42,9 +42,9 @@ static void hold_for(const struct proc *p, double seconds)
 
 static void begin_two(struct nodes *c, const char *options)
 {
-    begin(c, "up");
+    nodes_begin(c, "up");
     for (int i = 0; i < 2; i++)
-        add(c, test_keep(xasprintf("--nnodes 1:2 --verbose %s", options)), "wait %T/go");
+        nodes_add(c, test_keep(xasprintf("--nnodes 1:2 --verbose %s", options)), "wait %T/go");
     wait_lines(c->up, 4, 20);
     /* Before, a hold may end a node. */
     proc_expect_err(&c->p[0], "the heartbeats of the node at 127.0.0.1 have a connection\n", 10);
@@ -56,11 +56,11 @@ static void end_two(struct nodes *c)
 {
     write_file(tmppath("go"), "");
     for (int i = 0; i < 2; i++) {
-        expect_status(c, i, 0);
+        nodes_expect(c, i, 0);
         ck_assert_msg(!strstr(c->p[i].err, " lost"), "node %d: %s", i, c->p[i].err);
     }
     ck_assert_int_eq(count_lines(c->up), 4);
-    end(c);
+    nodes_end(c);
 }
 
 START_TEST(a_stuck_loop_is_slow_not_dead)
@@ -107,9 +107,9 @@ START_TEST(one_that_stays_stuck_is_done_without)
                             "heartbeats any more");
     expect_text(c.p[1].err, "the lease of this node ran out; ended 3 processes");
     write_file(tmppath("go"), "");
-    expect_status(&c, 0, 0);
+    nodes_expect(&c, 0, 0);
     expect_text(c.p[0].err, "was lost: ");
-    end(&c);
+    nodes_end(&c);
 }
 END_TEST
 

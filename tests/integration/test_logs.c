@@ -115,10 +115,10 @@ START_TEST(prefix_and_filters)
     }
     char *out = log_text("job_*/attempt_0/filtered_stdout.log");
     char *err = log_text("job_*/attempt_0/filtered_stderr.log");
-    ck_assert_int_eq(times(out, "loss 0.5\n"), 2);
-    ck_assert_int_eq(times(out, "\n"), 2);
-    ck_assert_int_eq(times(err, "warn me\n"), 2);
-    ck_assert_int_eq(times(err, "\n"), 2);
+    ck_assert_int_eq(count_text(out, "loss 0.5\n"), 2);
+    ck_assert_int_eq(count_text(out, "\n"), 2);
+    ck_assert_int_eq(count_text(err, "warn me\n"), 2);
+    ck_assert_int_eq(count_text(err, "\n"), 2);
     proc_fini(&p);
 }
 END_TEST
@@ -142,7 +142,8 @@ START_TEST(what_has_no_effect_is_said)
         run_job(&p, test_text("--nproc_per_node 2 %s %%W", rows[i].options));
         if (rows[i].says)
             expect_text(p.err, rows[i].says);
-        ck_assert_int_eq(times(p.err, "dlaunch: "), 1 + !!rows[i].says); /* and OMP_NUM_THREADS */
+        ck_assert_int_eq(count_text(p.err, "dlaunch: "),
+                         1 + !!rows[i].says); /* and OMP_NUM_THREADS */
         proc_fini(&p);
     }
 }
@@ -236,7 +237,7 @@ START_TEST(full_disk)
     int status = proc_wait(&p, 20);
     umount2(disk, MNT_DETACH);
     ck_assert_int_eq(status, 0);
-    ck_assert_int_eq(times(p.out, "]:some words on a line\n"), 8000);
+    ck_assert_int_eq(count_text(p.out, "]:some words on a line\n"), 8000);
     expect_text(p.err, "No space left on device");
     expect_text(p.err, "missing at the end of 2 log files");
     proc_fini(&p);
@@ -273,8 +274,8 @@ START_TEST(slow_reader)
     close(ends[0]);
     expect_status(&p, 0, 30);
     expect_no_text(p.err, "dropped");
-    ck_assert_int_eq(times(shown, "[default0]:" LINE_63 "\n"), LINES);
-    ck_assert_int_eq(times(shown, "[default1]:" LINE_63 "\n"), LINES);
+    ck_assert_int_eq(count_text(shown, "[default0]:" LINE_63 "\n"), LINES);
+    ck_assert_int_eq(count_text(shown, "[default1]:" LINE_63 "\n"), LINES);
     ck_assert_uint_eq(len, 2 * LINES * (64 + 11));
     for (int r = 0; r < 2; r++) {
         struct stat st;
@@ -350,8 +351,8 @@ START_TEST(reader_goes)
                         "words", "append", up),
                    NULL, 0);
         expect_status(&p, teed ? 0 : 128 + SIGPIPE, 30);
-        ck_assert_int_eq(times(p.out, "words\n"), 1);
-        ck_assert_int_eq(times(p.out, "\n"), 1);
+        ck_assert_int_eq(count_text(p.out, "words\n"), 1);
+        ck_assert_int_eq(count_text(p.out, "\n"), 1);
         expect_text(p.err, "standard output: Broken pipe: nobody reads it any more");
         ck_assert_int_eq(count_lines(up), teed ? 2 : 0);
         proc_fini(&p);

@@ -206,7 +206,7 @@ START_TEST(misfit)
     dlaunch_start(&bad, NULL, "%s %%W append %%T/up", options);
     expect_status(&bad, 2, 10);
     expect_text(bad.err, said);
-    ck_assert_int_eq(times(bad.err, "\n"), 1);
+    ck_assert_int_eq(count_text(bad.err, "\n"), 1);
     nothing_started();
     proc_expect_err(&c.node[0], said, 10);
     cluster_start_node(&c, 1, "%s", job);
@@ -230,7 +230,7 @@ START_TEST(the_same_rank_twice)
     expect_status(&again, 2, 10);
     expect_text(again.err, "node_rank 1 is already taken by");
     expect_text(again.err, ", pid ");
-    ck_assert_int_eq(times(again.err, "\n"), 1);
+    ck_assert_int_eq(count_text(again.err, "\n"), 1);
     nothing_started();
     proc_expect_err(&c.node[0], "node_rank 1 is already taken by", 10);
     cluster_start_node(&c, 2, "%s", job);
@@ -289,7 +289,7 @@ START_TEST(one_too_many)
                   c.port);
     expect_status(&late, 2, 15);
     expect_text(late.err, "all 2 nodes have joined");
-    ck_assert_int_eq(times(late.err, "\n"), 1);
+    ck_assert_int_eq(count_text(late.err, "\n"), 1);
     nothing_started();
     write_file(tmppath("go"), "");
     cluster_wait(&c, 0, 20);
@@ -330,7 +330,7 @@ START_TEST(port_in_use)
         expect_status(&p, 2, 10);
         expect_text(p.err, "Address already in use");
         expect_text(p.err, test_text("by pid %d (test_meeting)", getpid()));
-        ck_assert_int_eq(times(p.err, "\n"), 1);
+        ck_assert_int_eq(count_text(p.err, "\n"), 1);
         nothing_started();
         proc_fini(&p);
     }
@@ -369,7 +369,7 @@ START_TEST(address_of_another_host)
         dlaunch_start(&p, NULL, "%s", line);
         expect_status(&p, 1, 10);
         expect_text(p.err, "192.0.2.1 is no address of this host: listening on all of its own\n");
-        ck_assert_int_eq(times(p.err, "is no address"), 1);
+        ck_assert_int_eq(count_text(p.err, "is no address"), 1);
         nothing_started();
         proc_fini(&p);
     }

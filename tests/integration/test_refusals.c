@@ -88,7 +88,7 @@ static void refused(int status, const char *says, const char *line)
     dlaunch_start(&p, env, "%s", line);
     expect_status(&p, status, 10);
     ck_assert_msg(strstr(p.err, says), "dlaunch %s\n  said: %s  not: %s", line, p.err, says);
-    ck_assert_msg(strncmp(p.err, "dlaunch: ", 9) == 0 && times(p.err, "\n") == 1,
+    ck_assert_msg(strncmp(p.err, "dlaunch: ", 9) == 0 && count_text(p.err, "\n") == 1,
                   "dlaunch %s: not one line of its own:\n%s", line, p.err);
     ck_assert_str_eq(p.out, "");
     nothing_was_made(line);
@@ -153,7 +153,7 @@ START_TEST(file)
     dlaunch_start(&p, NULL, "--conf %%T/job.ini %%W append %%T/up");
     expect_status(&p, 2, 10);
     expect_text(p.err, files[_i].says);
-    ck_assert_int_eq(times(p.err, "\n"), 1);
+    ck_assert_int_eq(count_text(p.err, "\n"), 1);
     ck_assert_int_ne(access(tmppath("up"), F_OK), 0);
     proc_fini(&p);
 }
@@ -184,7 +184,7 @@ START_TEST(pid_file_that_is_none)
     dlaunch_start(&p, NULL, "--pid_file %%T/notes %%W append %%T/up");
     expect_status(&p, 2, 10);
     expect_text(p.err, "exists and is not a pid file, so it was not overwritten");
-    ck_assert_int_eq(times(p.err, "\n"), 1);
+    ck_assert_int_eq(count_text(p.err, "\n"), 1);
     ck_assert_int_ne(access(tmppath("up"), F_OK), 0);
     ck_assert_str_eq(text_of_file(tmppath("notes")), "my notes\n");
     proc_fini(&p);

@@ -60,7 +60,7 @@ START_TEST(large_values)
                   store_worker());
     cluster_wait(&c, 0, 60);
     for (int i = 0; i < 2; i++) {
-        ck_assert_int_eq(times(c.node[i].out, " rounds\n"), 2);
+        ck_assert_int_eq(count_text(c.node[i].out, " rounds\n"), 2);
         expect_no_text(c.node[i].err, "lost");
     }
     cluster_fini(&c);
@@ -122,7 +122,7 @@ START_TEST(all_or_none)
                   store_worker());
     expect_status(&bad, 2, 10);
     expect_text(bad.err, said);
-    ck_assert_int_eq(times(bad.err, "\n"), 1);
+    ck_assert_int_eq(count_text(bad.err, "\n"), 1);
     proc_expect_err(&c.node[0], said, 10);
     cluster_start_node(&c, 1, "--master_store relay %s", store_worker());
     cluster_wait(&c, 0, 20);

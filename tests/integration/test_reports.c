@@ -41,7 +41,7 @@ START_TEST(every_node_tells_the_same)
         expect_text(said, "stderr    this is why");
         expect_text(said, "Other workers:\n  stopped   5 workers, by dlaunch: ranks 0-2, 4, 5");
         expect_text(said, "The job ended with exit status 17 after ");
-        ck_assert_int_eq(times(said, "FAILED"), 1);
+        ck_assert_int_eq(count_text(said, "FAILED"), 1);
     }
     cluster_fini(&c);
 }
@@ -311,7 +311,7 @@ START_TEST(giant_error_file_and_stderr)
     ck_assert_int_eq(chmod(script, 0755), 0);
     dlaunch_start(&p, NULL, "--report %%T/r --log_dir %%T/logs -r 2 %%T/script");
     expect_status(&p, 6, 30);
-    ck_assert_int_lt(times(p.err, "\n"), 60);
+    ck_assert_int_lt(count_text(p.err, "\n"), 60);
     ck_assert_uint_lt(p.err_len, 8000);
     proc_fini(&p);
 }

@@ -9,7 +9,7 @@
 
 #define HOSTS 3
 
-/* Silence is death after 3 s. */
+/* A silent node is dead after 3 s. */
 #define DEAD_S   3.0
 #define QUICK    "--rdzv_conf keep_alive_interval=0.5,keep_alive_max_attempt=6,join_timeout=30"
 #define ELASTIC  QUICK ",last_call_timeout=5"
@@ -19,67 +19,20 @@ struct hosts {
     struct proc node[HOSTS];
 };
 
-__attribute__((format(printf, 3, 4))) static inline void launch(struct hosts *h, int host,
-                                                                const char *line, ...)
-{
-    char *text;
-    va_list ap;
-    va_start(ap, line);
-    ck_assert_int_ge(vasprintf(&text, line, ap), 0);
-    va_end(ap);
-    netns_start(&h->node[host], host, dlaunch_argv("", test_keep(text)), NULL);
-}
+/* Starts a launcher on a host. */
+void launch(struct hosts *h, int host, const char *line, ...) __attribute__((format(printf, 3, 4)));
 
-/* The same command on every host, behind `--nnodes 3 --node_rank i` and what the launchers agree
- * upon. */
-__attribute__((format(printf, 2, 3))) static inline void launch_all(struct hosts *h,
-                                                                    const char *line, ...)
-{
-    char *text;
-    va_list ap;
-    va_start(ap, line);
-    ck_assert_int_ge(vasprintf(&text, line, ap), 0);
-    va_end(ap);
-    test_keep(text);
-    memset(h, 0, sizeof(*h));
-    for (int i = 0; i < HOSTS; i++)
-        launch(h, i, "--nnodes 3 --node_rank %d %s", i, text);
-}
+/* The same command on every host, behind `--nnodes 3 --node_rank i`. */
+void launch_all(struct hosts *h, const char *line, ...) __attribute__((format(printf, 2, 3)));
 
-static inline void expect_exit(struct hosts *h, int host, int status, double seconds)
-{
-    struct proc *p = &h->node[host];
-    int got = proc_wait(p, seconds);
-    ck_assert_msg(got == status, "host%d: exit %d, not %d\n--- stdout\n%s\n--- stderr\n%s", host,
-                  got, status, p->out, p->err);
-}
+/* Waits for the end of the launchers; fails the test unless they exit with `status`. */
+void expect_exit(struct hosts *h, int host, int status, double seconds);
+void expect_all(struct hosts *h, int status, double seconds);
 
-static inline void expect_all(struct hosts *h, int status, double seconds)
-{
-    for (int i = 0; i < HOSTS; i++)
-        expect_exit(h, i, status, seconds);
-}
+void expect_said(const struct proc *p, const char *text);
+void expect_printed(const struct proc *p, const char *text);
 
-static inline void expect_said(const struct proc *p, const char *text)
-{
-    ck_assert_msg(strstr(p->err, text), "%s did not say \"%s\":\n%s", p->name, text, p->err);
-}
-
-static inline void expect_printed(const struct proc *p, const char *text)
-{
-    ck_assert_msg(strstr(p->out, text), "%s did not print \"%s\":\n%s\n--- stderr\n%s", p->name,
-                  text, p->out, p->err);
-}
-
-/* No process of the job is on any host any more, and nothing else either. */
-static inline void hosts_fini(struct hosts *h)
-{
-    for (int i = 0; i < HOSTS; i++) {
-        if (h->node[i].pid)
-            proc_fini(&h->node[i]);
-        ck_assert_msg(netns_count_processes(i) == 0, "%d processes are left on host%d",
-                      netns_count_processes(i), i);
-    }
-}
+/* Ends the launchers; fails the test if any process is left on a host. */
+void hosts_fini(struct hosts *h);
 
 #endif

@@ -51,8 +51,8 @@ START_TEST(closed_then_refused_is_the_end_of_the_coordinator)
     member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
     member_state_unreachable(M, true, "connection refused", T);
     OUT("x");
-    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
-    ck_assert(!why.restarting);
+    ck_assert_int_eq(stopped.reason, STOP_COORDINATOR_LOST);
+    ck_assert(!stopped.restarting);
     member_state_stopped(M, NULL, 0);
     OUT("f");
     ck_assert_int_eq(result.exit_code, 1);
@@ -75,7 +75,7 @@ START_TEST(a_reset_and_refusals_prove_nothing)
     T += S; /* the dead time */
     member_state_unreachable(M, true, "connection refused", T);
     OUT("x");
-    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+    ck_assert_int_eq(stopped.reason, STOP_COORDINATOR_LOST);
     member_state_electorate(M, &e);
     ck_assert_uint_eq(e.dead_epoch, 0);
 }
@@ -113,7 +113,7 @@ START_TEST(closed_then_let_in_by_a_listener_that_dies)
     member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
     member_state_unreachable(M, true, "connection refused", T);
     OUT("x");
-    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+    ck_assert_int_eq(stopped.reason, STOP_COORDINATOR_LOST);
 }
 END_TEST
 
@@ -129,7 +129,7 @@ START_TEST(a_break_then_refused_may_be_the_network)
     T += S;
     member_state_unreachable(M, true, "connection refused", T);
     OUT("x");
-    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+    ck_assert_int_eq(stopped.reason, STOP_COORDINATOR_LOST);
 }
 END_TEST
 
@@ -201,7 +201,7 @@ START_TEST(own_lateness_is_not_held_against_the_coordinator)
     ck_assert_ptr_null(strchr(out, 'x'));
     tick_ms(200);
     ck_assert_ptr_nonnull(strchr(out, 'x'));
-    ck_assert_ptr_nonnull(strstr(why.text, "nothing heard of it for 16.0 s"));
+    ck_assert_ptr_nonnull(strstr(stopped.text, "nothing heard of it for 16.0 s"));
 }
 END_TEST
 
@@ -269,7 +269,7 @@ START_TEST(another_coordinator_in_its_place)
     G.epoch++;
     view(RDZV_COLLECT, -1);
     OUT("dx");
-    ck_assert_int_eq(why.reason, STOP_COORDINATOR_LOST);
+    ck_assert_int_eq(stopped.reason, STOP_COORDINATOR_LOST);
 }
 END_TEST
 
@@ -498,7 +498,7 @@ START_TEST(who_was_in_the_round_may_stand)
     OUT("ers");
     coordinator_ends();
     ck_assert_str_eq(out, "x");
-    ck_assert(why.restarting);
+    ck_assert(stopped.restarting);
     elects_among_three(true);
 }
 END_TEST
@@ -561,7 +561,7 @@ START_TEST(nobody_elects_unless_told_so)
     running();
     coordinator_ends();
     ck_assert_str_eq(out, "x");
-    ck_assert(!why.restarting && !member_state_electing(M));
+    ck_assert(!stopped.restarting && !member_state_electing(M));
 }
 END_TEST
 

@@ -28,7 +28,7 @@ START_TEST(a_stop_and_a_restart)
     running();
     view(RDZV_STOP, 1);
     OUT("xs");
-    ck_assert_str_eq(why.text, "worker 3 failed");
+    ck_assert_str_eq(stopped.text, "worker 3 failed");
     ck_assert_int_eq(status.phase, MEMBER_STOPPING);
     view(RDZV_STOP, 1); /* said again: nothing new */
     OUT("");
@@ -315,7 +315,7 @@ START_TEST(finish_waits_for_the_workers)
     report(1, "over");
     view(RDZV_FINISH, -1);
     OUT("dx");
-    ck_assert_str_eq(why.text, "over");
+    ck_assert_str_eq(stopped.text, "over");
     member_state_stopped(M, NULL, 0);
     OUT("f");
     ck_assert_int_eq(result.exit_code, 1);

@@ -55,7 +55,6 @@ START_TEST(one_node_respawns_one_worker)
     open_node(0);
     wait_runs(0, 0, 1);
     worker_fails(0, 3);
-    wanted_count = 1;
     while (nodes[0].respawns == 0)
         uv_run(&loop, UV_RUN_ONCE);
     ck_assert_int_eq(nodes[0].stops, 0);

@@ -20,7 +20,7 @@ sys.dont_write_bytecode = True
 from bars import TORCHRUN, bar, bar_fact, find_peers, print_bars  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1])
-RUNS = int(sys.argv[2]) if len(sys.argv) > 2 else 15
+RUNS = int(sys.argv[2]) if len(sys.argv) > 2 else 40
 SLOW_RUNS = int(os.environ.get("SLOW_RUNS", "5"))
 LOOPS = int(os.environ.get("LOOPS", "200"))
 COUNTS = [int(n) for n in os.environ.get("NS", "1 8 32 128").split()]
@@ -91,6 +91,8 @@ def measure_starts():
                 row += "%19s" % ("%.1f (%.2fx)%s" % (medians[name], medians[name] / floor, star)
                                  if name in medians else "failed")
         print(row, flush=True)
+        print("      least and most: " + ", ".join(f"{name} {min(w):.1f} to {max(w):.1f}"
+                                                   for name, w in walls.items() if w))
         for name, count in bad.items():
             print(f"      {name}: {count} runs failed or did not end within {LIMIT_S} s")
         bar(f"start of {n}, 1.2 x floor + 2 ms", ours, limit, " ms")

@@ -306,7 +306,7 @@ uninstall:
 	$(if $(DESTDIR),,$(if $(filter 0,$(shell id -u)),-ldconfig))
 
 .PHONY: test unit test-multihost layers corpora
-unit: $(BUILD)/tests/worker $(FAKES) $(UNIT)
+unit: $(BUILD)/tests/worker $(BUILD)/tests/gpu/cases $(FAKES) $(UNIT)
 	$(Q)tests/run.sh $(UNIT)
 
 test:
@@ -315,7 +315,7 @@ test:
 
 # Programs that integration tests run; and what measures is built with them, lest it no longer can be.
 HELPERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c) tests/multihost/store_worker.c) \
-    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job) $(BUILD)/tests/coll_worker
+    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job) $(BUILD)/tests/coll_worker $(BUILD)/tests/gpu/cases
 
 .PHONY: run-tests
 run-tests: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(UNIT) $(INTEGRATION) corpora
@@ -379,7 +379,8 @@ run-torch: all $(BUILD)/tests/bench/store_serve $(BUILD)/tests/torch/store_talk
 # On a machine with a GPU; tests/gpu/run.sh says what it needs.
 .PHONY: test-gpu
 test-gpu:
-	$(Q)[ -x $(BUILD)/dlaunch ] || $(MAKE) --no-print-directory $(on_all_cpus) all
+	$(Q)[ -x $(BUILD)/tests/gpu/cases -a -x $(BUILD)/dlaunch ] || \
+	    $(MAKE) --no-print-directory $(on_all_cpus) all $(BUILD)/tests/gpu/cases
 	$(Q)tests/gpu/run.sh $(BUILD); rc=$$?; [ $$rc = 77 ] || exit $$rc
 
 layers:

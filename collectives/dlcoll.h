@@ -564,10 +564,13 @@ DLCOLL_API void dlcoll_mem_free(dlcoll_comm *comm, void *p); /* NULL is allowed 
 /* ------------------------------------------------------------------------------ device memory
  *
  * Buffers of an operation may be CUDA device memory, on all ranks or on none. Operations on
- * host memory go through shared memory and sockets, those on device memory through NCCL (2.14 or
+ * host memory go through shared memory and sockets, those on device memory through NCCL (2.19 or
  * later), loaded when it is needed from DLCOLL_NCCL_LIB, from what the process has loaded, or from
- * where the loader looks; the CUDA runtime likewise (DLCOLL_CUDART_LIB). Every rank has set its
- * device (cudaSetDevice) before.
+ * where the loader looks; the CUDA driver likewise (DLCOLL_CUDA_LIB,
+ * libcuda.so.1). The device is that of the first operation's buffer, else the one that the thread
+ * has set (cudaSetDevice()); later operations may come from a thread with another one. An operation
+ * on host memory never creates a CUDA context. A driver that cannot tell what a buffer is
+ * (an earlier error of the program's kernels): DLCOLL_EBACKEND.
  *
  * Whether an operation is on device memory follows from a stream in its options; else from a buffer
  * in which this rank has elements; else from any buffer that is not NULL. In gather_v, scatter_v,
@@ -580,23 +583,77 @@ DLCOLL_API void dlcoll_mem_free(dlcoll_comm *comm, void *p); /* NULL is allowed 
  *
  * With a stream in the options an operation is enqueued there and the call returns; a work handle,
  * if one is asked for, tells when it is complete. Without, it is enqueued on a stream of the
- * library's, which waits for the default stream, and a call without a handle waits. Host and device
- * operations of one communicator are not ordered among each other.
+ * library's, after what the legacy default stream has, and a call without a handle waits. The
+ * stream 1 is the legacy default stream and 2 the thread's (cudaStreamLegacy and
+ * cudaStreamPerThread). Host and device operations of one communicator are not ordered among each
+ * other. Every operation has its deadline, also one on the program's stream without a handle. An
+ * operation may be captured into a graph, without a handle, once NCCL's communicator is there
+ * (dlcoll_device_init()); the graph must be destroyed before the communicator.
  *
  * As NCCL has it: no i16, u16, bitwise, logical (but bool's) or user's reductions, 8-bit floats
- * reduced from 2.24 on, no tags, no recv_any: DLCOLL_ENOSUP. A bool is 0 or 1. Sends and receives
- * need an operation of all ranks before them. A barrier goes by NCCL when it has a stream. What
- * NCCL lacks (the _v forms, older ones' all_to_all, gather, scatter) is made of grouped sends and
- * receives. Ranks are not compared as on the host: different operations end in a timeout.
+ * reduced from 2.24 on and on GPUs of compute capability 9.0 and later, no tags, no recv_any:
+ * DLCOLL_ENOSUP. A bool is 0 or 1. Sends and receives need an operation of all ranks before them. A
+ * barrier goes by NCCL when it has a stream. What NCCL lacks (the _v forms, older ones' all_to_all,
+ * gather, scatter) is made of grouped sends and receives. Ranks are not compared as on the host:
+ * different operations end in a timeout.
  *
- * When a rank dies, or the communicator fails for another reason, NCCL's communicator is aborted at
- * once on every rank, also for what is on streams of the program's, and works that are under way
- * end with the reason. */
+ * As NCCL has it, too: whether min and max of a NaN give the NaN; sums of 16-bit and 8-bit floats
+ * may be rounded at every hop.
+ *
+ * When a rank dies, or the communicator fails for another reason, works that are under way end with
+ * the reason at once on every rank, and NCCL's communicator is aborted, also for what is on streams
+ * of the program's. dlcoll_destroy() waits for that abort for a second at most: NCCL's does not
+ * return while a captured graph with its kernels is there. */
 
 /* A unique id of NCCL's for a program that makes its own communicator of the ranks of `comm`: *id,
  * an ncclUniqueId (128 bytes), is the same on every rank. Needs no device. DLCOLL_ENOSUP: there is
  * no NCCL. */
 DLCOLL_API int dlcoll_nccl_unique_id(dlcoll_comm *comm, void *id);
+
+typedef enum dlcoll_nccl_mode {
+    DLCOLL_NCCL_MODE_DEFAULT = 0, /* DLCOLL_NCCL_BLOCKING from the environment (0, 1), else 0 */
+    DLCOLL_NCCL_IS_BLOCKING = 1,
+    DLCOLL_NCCL_IS_NON_BLOCKING = 2,
+    DLCOLL_NCCL_MODE_MAX = 0x7fffffff
+} dlcoll_nccl_mode;
+
+/* Settings of NCCL's communicator, the same on every rank; 0: NCCL's own choice. */
+typedef struct dlcoll_device_opts {
+    size_t size;
+    uint32_t version;
+    int32_t blocking; /* dlcoll_nccl_mode; NCCL_COMM_BLOCKING in the environment overrides it */
+    int32_t min_ctas, max_ctas, cga_cluster_size;
+    int32_t traffic_class; /* from NCCL 2.27 on */
+    int32_t split_share;   /* 1: groups share this communicator's resources */
+    const char *name;      /* for NCCL's messages, from 2.27 on; NULL: the group's */
+} dlcoll_device_opts;
+
+#define DLCOLL_DEVICE_OPTS_VERSION 1
+#define DLCOLL_DEVICE_OPTS_INIT                                                     \
+    {                                                                               \
+        sizeof(dlcoll_device_opts), DLCOLL_DEVICE_OPTS_VERSION, 0, 0, 0, 0, 0, 0, 0 \
+    }
+
+/* Creates NCCL's communicator now, on this thread's device, instead of in the first operation on
+ * device memory: needed before operations are captured into a graph. Every rank calls it. Where it
+ * is there already, nothing is done. Errors as of an operation. */
+DLCOLL_API int dlcoll_device_init(dlcoll_comm *comm, const dlcoll_device_opts *opts);
+
+/* Lets the stream wait for an operation on device memory that has a handle; the host does not wait.
+ * DLCOLL_EINVAL, EBACKEND, or the result of an operation that has failed. */
+DLCOLL_API int dlcoll_stream_wait(void *stream, dlcoll_work *work);
+
+/* Device memory from ncclMemAlloc(), which NCCL can register best. After dlcoll_device_init() or an
+ * operation on device memory, on this rank alone; to be freed before `comm` is destroyed.
+ * DLCOLL_ENOSUP: NCCL has no such call. */
+DLCOLL_API int dlcoll_device_alloc(dlcoll_comm *comm, void **p, size_t bytes);
+DLCOLL_API int dlcoll_device_free(dlcoll_comm *comm, void *p); /* NULL is allowed */
+
+/* Registers symmetric device memory: every rank calls it, with memory of dlcoll_device_alloc() and
+ * the same length. *window is for dlcoll_window_deregister(), before the memory is freed.
+ * DLCOLL_ENOSUP: NCCL before 2.27. */
+DLCOLL_API int dlcoll_window_register(dlcoll_comm *comm, void *p, size_t bytes, void **window);
+DLCOLL_API int dlcoll_window_deregister(dlcoll_comm *comm, void *window);
 
 /* Registers device memory with NCCL, which may then move it without copying. Every rank calls it.
  * *handle, which may be NULL where NCCL has no such thing, is for dlcoll_mem_deregister(), before

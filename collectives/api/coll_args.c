@@ -267,7 +267,9 @@ static int find_way(const struct coll_args *a, const struct side *s, const struc
                         : r->needed && r->extent ? r->p
                         : s->p                   ? s->p
                                                  : r->p;
-    call->device = nccl_is_for(a->comm, tells, call->stream);
+    int code = nccl_is_for(a->comm, tells, call->stream, &call->device);
+    if (code < 0)
+        return code;
     if (!tells && !call->stream && a->comm->nccl && counts_differ(a->kind))
         return refuse(a, DLCOLL_EINVAL, NCCL_NO_BUFFER_TELLS);
     return 0;

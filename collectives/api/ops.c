@@ -285,8 +285,9 @@ int dlcoll_all_reduce_coalesced(const dlcoll_span *list, size_t n, dlcoll_dtype 
         call.id.root = (int32_t)(n & 0x7fffffff);
         call.spans = list;
         call.nspans = n;
-        call.device = nccl_is_for(comm, first_buffer(list, n), call.stream);
-        code = coll_perform(comm, &call, work);
+        code = nccl_is_for(comm, first_buffer(list, n), call.stream, &call.device);
     }
+    if (code == 0)
+        code = coll_perform(comm, &call, work);
     return comm_leave(comm, code);
 }

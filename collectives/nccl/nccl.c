@@ -1,5 +1,6 @@
 #include "collectives/nccl/nccl.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -8,65 +9,50 @@
 
 #include "collectives/nccl/nccl_comm.h"
 #include "core/clock.h"
+#include "core/log.h"
 #include "core/thread.h"
 
 enum {
     SPIN_NS = 50 * 1000,
     YIELD_NS = 2000 * 1000,
-    LOOK_NS = 1000 * 1000,       /* how often a waiter hears what others say */
-    IDLE_NS = 20 * 1000 * 1000,  /* the thread, with nothing under way */
-    ERRORS_NS = 50 * 1000 * 1000 /* how often it asks NCCL for errors */
+    LOOK_NS = 1000 * 1000,        /* how often a waiter hears what others say */
+    IDLE_NS = 20 * 1000 * 1000,   /* the thread, with nothing under way */
+    ERRORS_NS = 50 * 1000 * 1000, /* how often it asks NCCL for errors */
+    NEWS_NS = 100 * 1000 * 1000   /* how long a lost peer's death may take to arrive here */
+};
+#define ABORT_NS   UINT64_C(1000000000) /* how long the end waits for ncclCommAbort() */
+#define DESTROY_NS UINT64_C(5000000000)
+
+enum {
+    FLIGHT_MOST = 512, /* operations enqueued and not known to be complete */
+    MARKER_MOST = 128  /* operations that one marker covers */
 };
 
-/* ------------------------------------------------------------------------------------- choice */
+/* -------------------------------------------------------------------------------------- place */
 
-int nccl_choose(int backend, bool *devices, struct err *e)
+struct nccl_place nccl_enter(const struct nccl *n)
 {
-    static const char *const names[] = {"", "auto", "cpu", "nccl"};
-    const char *env = getenv("DLCOLL_BACKEND");
-    const struct nccl_api *nccl;
-    const struct cuda_api *cuda;
-    int b = backend;
-    for (int i = 1; b == DLCOLL_BACKEND_DEFAULT && env && *env && i < 4; i++)
-        b = strcmp(env, names[i]) == 0 ? i : b;
-    if (b == DLCOLL_BACKEND_DEFAULT && env && *env)
-        return err_set(e, -EINVAL, "DLCOLL_BACKEND: '%.40s' is not one of auto, cpu, nccl", env);
-    if (b < 0 || b > DLCOLL_BACKEND_NCCL)
-        return err_set(e, -EINVAL, "there is no such backend (%d)", b);
-    *devices = b == DLCOLL_BACKEND_NCCL;
-    if (*devices && (cuda_api_get(&cuda, e) < 0 || nccl_api_get(&nccl, e) < 0)) {
-        err_wrap(e, "the nccl backend cannot be used");
-        return e->code = -ENOTSUP;
-    }
-    if (b == DLCOLL_BACKEND_AUTO || b == DLCOLL_BACKEND_DEFAULT)
-        *devices = cuda_is_likely() && cuda_api_get(&cuda, e) == 0;
-    *e = (struct err)ERR_INIT;
-    return 0;
+    struct nccl_place p = {.capture_mode = CUDA_CAPTURE_RELAXED};
+    cuda_context now = NULL;
+    n->cuda->ThreadExchangeStreamCaptureMode(&p.capture_mode);
+    n->cuda->CtxGetCurrent(&now);
+    p.pushed = now != n->ctx && n->cuda->CtxPushCurrent(n->ctx) == CUDA_OK;
+    return p;
 }
 
-static bool is_device_memory(const void *p)
+void nccl_leave(const struct nccl *n, struct nccl_place p)
 {
-    const struct cuda_api *cuda;
-    struct err e = ERR_INIT;
-    struct cuda_pointer a = {0};
-    if (!p || cuda_api_get(&cuda, &e) < 0)
-        return false;
-    if (cuda->PointerGetAttributes(&a, p) != CUDA_OK) {
-        cuda->GetLastError(); /* the program is not to find it */
-        return false;
-    }
-    return a.type == CUDA_MEMORY_DEVICE || a.type == CUDA_MEMORY_MANAGED;
-}
-
-bool nccl_is_for(const dlcoll_comm *c, const void *p, const void *stream)
-{
-    return stream || (c->job->conf.devices && is_device_memory(p));
+    cuda_context ours;
+    if (p.pushed)
+        n->cuda->CtxPopCurrent(&ours);
+    n->cuda->ThreadExchangeStreamCaptureMode(&p.capture_mode);
 }
 
 /* ------------------------------------------------------------------------------------ failures */
 
 static int nccl_error(struct nccl *n, int rc, struct coll_call *call)
 {
+    n->remote_error = n->remote_error || rc == NCCL_REMOTE_ERROR;
     const char *more = n->nccl ? n->api->GetLastError(n->nccl) : NULL;
     return err_set(&call->err, -EREMOTEIO, "NCCL on rank %d (%s): %s%s%.300s", n->comm->world->rank,
                    call_name(call->id.kind), n->api->GetErrorString(rc), more && *more ? ": " : "",
@@ -76,16 +62,29 @@ static int nccl_error(struct nccl *n, int rc, struct coll_call *call)
 static int cuda_error(const struct nccl *n, int rc, struct coll_call *call)
 {
     return err_set(&call->err, -EREMOTEIO, "CUDA on rank %d (%s): %s", n->comm->world->rank,
-                   call_name(call->id.kind), n->cuda->GetErrorString(rc));
+                   call_name(call->id.kind), cuda_strerror(n->cuda, rc));
 }
 
-/* Its kernels end, on this rank, whatever they wait for. Under the lock. */
-static void abort_nccl(struct nccl *n)
+/* Detaches NCCL's communicator and ends it in a thread of its own. */
+static void end_nccl(struct nccl *n, enum nccl_job job)
 {
+    pthread_mutex_lock(&n->lock);
     nccl_comm_t dead = n->nccl;
     n->nccl = NULL;
-    if (dead)
+    pthread_mutex_unlock(&n->lock);
+    if (!dead)
+        return;
+    struct nccl_helper what = {
+        .job = job, .api = n->api, .cuda = n->cuda, .ctx = n->ctx, .nccl = dead};
+    struct nccl_helper *h = nccl_helper_start(&what);
+    if (!h && job == NCCL_ABORT)
         n->api->CommAbort(dead);
+    else if (!h)
+        n->api->CommDestroy(dead);
+    pthread_mutex_lock(&n->lock);
+    assert(!n->ending);
+    n->ending = h;
+    pthread_mutex_unlock(&n->lock);
 }
 
 /* Of this node's ranks, one that has not come to this operation yet. */
@@ -102,26 +101,43 @@ static int who_is_behind(const dlcoll_comm *c, uint64_t seq)
 
 static void settle_records(struct nccl *n, struct dlcoll_work *w, int code)
 {
-    recorder_end(&n->comm->job->recorder, w->record, code);
+    if (!w->marker)
+        recorder_end(&n->comm->job->recorder, w->record, code);
     async_complete(w, code);
+}
+
+static struct dlcoll_work *take_works(struct nccl *n)
+{
+    pthread_mutex_lock(&n->lock);
+    struct dlcoll_work *w = n->works;
+    n->works = n->marker = NULL;
+    n->works_end = &n->works;
+    pthread_mutex_unlock(&n->lock);
+    return w;
+}
+
+/* NCCL has seen a peer's connection end, which the launcher reports as well, with the cause: waits
+ * for that, so that the survivor is not blamed. Whether it has arrived. */
+static bool await_news(const dlcoll_comm *c)
+{
+    for (uint64_t until = mono_ns() + NEWS_NS; !comm_is_stopped(c) && mono_ns() < until;)
+        nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
+    return comm_is_stopped(c);
 }
 
 int nccl_fail(struct nccl *n, int status, struct coll_call *call)
 {
     if (status == -ETIMEDOUT && call->culprit < 0)
         call->culprit = who_is_behind(n->comm, call->seq);
-    pthread_mutex_lock(&n->lock);
-    abort_nccl(n);
-    pthread_mutex_unlock(&n->lock);
+    if (status == -EREMOTEIO && n->remote_error && await_news(n->comm))
+        status = -ECANCELED;
     int code = comm_fail(n->comm, status, call);
-    pthread_mutex_lock(&n->lock);
-    struct dlcoll_work *w = n->works;
-    n->works = NULL;
-    pthread_mutex_unlock(&n->lock);
+    struct dlcoll_work *w = take_works(n);
     for (struct dlcoll_work *next; w; w = next) {
         next = w->next;
         settle_records(n, w, code);
     }
+    end_nccl(n, NCCL_ABORT);
     return code;
 }
 
@@ -182,6 +198,23 @@ int nccl_settle(struct nccl *n, int rc, uint64_t deadline_ns, struct coll_call *
     return rc == NCCL_OK ? 0 : nccl_error(n, rc, call);
 }
 
+int nccl_settle_helper(struct nccl *n, struct nccl_helper *h, nccl_comm_t *made,
+                       uint64_t deadline_ns, struct coll_call *call)
+{
+    struct patience p = {0};
+    int status = 0;
+    if (!h)
+        return err_set(&call->err, -EREMOTEIO, "nccl: a thread cannot be started");
+    while (status == 0 && !nccl_helper_is_done(h))
+        status = be_patient(n, &p, deadline_ns, call);
+    if (status == 0 && h->rc != NCCL_OK && h->rc != NCCL_IN_PROGRESS)
+        status = nccl_error(n, h->rc, call);
+    if (status == 0 && made)
+        *made = h->nccl;
+    nccl_helper_leave(h);
+    return status;
+}
+
 /* After an abort streams go on as if all were well. */
 static bool is_aborted(struct nccl *n)
 {
@@ -207,52 +240,57 @@ static int wait_for_event(struct nccl *n, cuda_event event, struct coll_call *ca
     }
 }
 
-/* Takes those works off the list that are complete. */
+/* Takes those works off the list that are complete: NCCL carries out the operations of one
+ * communicator in their order, so the first that is not complete ends the search. */
 static void look_at_works(struct nccl *n)
 {
-    struct dlcoll_work *done = NULL, *w, **at = &n->works, *late = NULL;
+    struct dlcoll_work *done = NULL, **end = &done, *w;
     struct coll_call call;
-    uint64_t now = mono_ns();
     int status = 0;
     pthread_mutex_lock(&n->lock);
-    while (n->nccl && (w = *at)) { /* of an aborted one nccl_fail() takes them */
+    while (status == 0 && n->nccl &&
+           (w = n->works)) { /* of an aborted one nccl_fail() takes them */
         int rc = n->cuda->EventQuery(w->event);
         if (rc == CUDA_OK) {
-            *at = w->next;
-            w->next = done;
-            done = w;
+            if (!(n->works = w->next))
+                n->works_end = &n->works;
+            if (w == n->marker)
+                n->marker = NULL;
+            assert(w->issued >= n->completed);
+            n->completed = w->issued;
+            *end = w;
+            end = &w->next;
+            w->next = NULL;
             continue;
         }
-        if (rc != CUDA_NOT_READY && !late) {
-            late = w;
-            call = w->call;
+        call = w->call;
+        call.culprit = -1;
+        if (rc != CUDA_NOT_READY)
             status = cuda_error(n, rc, &call);
-        } else if (w->call.deadline_ns && now >= w->call.deadline_ns && !late) {
-            late = w;
-            call = w->call;
-            call.culprit = -1;
+        else if (call.deadline_ns && mono_ns() >= call.deadline_ns)
             status = -ETIMEDOUT;
-        }
-        at = &w->next;
+        else
+            break;
     }
     pthread_mutex_unlock(&n->lock);
     for (struct dlcoll_work *next; done; done = next) {
         next = done->next;
         settle_records(n, done, 0);
     }
-    if (late)
+    if (status < 0)
         nccl_fail(n, status, &call);
 }
 
 void nccl_wait(dlcoll_work *w, uint64_t until_ns, bool once)
 {
     struct nccl *n = w->comm->nccl;
+    struct nccl_place place = nccl_enter(n);
     uint64_t since = mono_ns();
     while (!atomic_load_explicit(&w->done, memory_order_acquire)) {
         look_at_works(n);
         uint64_t now = mono_ns();
         if (once || (until_ns && now >= until_ns))
-            return;
+            break;
         if (now - since < SPIN_NS)
             wait_relax();
         else if (now - since < YIELD_NS)
@@ -260,6 +298,25 @@ void nccl_wait(dlcoll_work *w, uint64_t until_ns, bool once)
         else
             nanosleep(&(struct timespec){0, 20 * 1000}, NULL);
     }
+    nccl_leave(n, place);
+}
+
+int dlcoll_stream_wait(void *stream, dlcoll_work *work)
+{
+    if (!work || comm_is_forked(work->comm))
+        return work ? DLCOLL_ESTATE : DLCOLL_EINVAL;
+    dlcoll_comm *c = work->comm;
+    struct nccl *n = c->nccl;
+    if (!work->device || !n)
+        return comm_error(c, DLCOLL_EINVAL, "stream_wait: the work is not one on device memory");
+    if (atomic_load_explicit(&work->done, memory_order_acquire) && work->result < 0)
+        return work->result;
+    struct nccl_place place = nccl_enter(n);
+    int rc = n->cuda->StreamWaitEvent(stream, work->event, 0);
+    nccl_leave(n, place);
+    return rc == CUDA_OK ? 0
+                         : comm_error(c, DLCOLL_EBACKEND, "stream_wait: CUDA on rank %d: %s",
+                                      c->world->rank, cuda_strerror(n->cuda, rc));
 }
 
 void nccl_event_free(void *event)
@@ -270,13 +327,14 @@ void nccl_event_free(void *event)
         cuda->EventDestroy(event);
 }
 
-/* The thread: what happens while nobody is inside a call. */
+/* The thread: watches while nobody is inside a call. The stop words are looked at first: they need
+ * no driver, which may block. */
 static void *watch(void *arg)
 {
     struct nccl *n = arg;
     dlcoll_comm *c = n->comm;
     uint64_t asked = mono_ns();
-    n->cuda->SetDevice(n->device);
+    nccl_enter(n); /* until its end */
     while (!atomic_load(&n->quit)) {
         uint32_t bell = atomic_load(&n->bell);
         struct coll_call call;
@@ -344,64 +402,103 @@ struct enqueued { /* an operation, or several at once */
     const struct coll_call *call;
     const dlcoll_p2p *list;
     size_t n;
+    bool capturing; /* into a graph: nothing of it runs now */
 };
 
-static int enqueue_list(struct nccl *n, const dlcoll_p2p *list, size_t count, cuda_stream stream)
-{
-    int rc = n->api->GroupStart();
-    for (size_t i = 0; i < count && rc == NCCL_OK; i++) {
-        const struct dtype *type = dtype_get((int)list[i].dtype);
-        bool own = list[i].dtype <= DLCOLL_F8E5M2;
-        size_t elements = own ? list[i].count : list[i].count * type->size;
-        int t = own ? (int)list[i].dtype : NCCL_U8;
-        if (elements && list[i].send)
-            rc = n->api->Send(list[i].send, elements, t, list[i].peer, n->nccl, stream);
-        else if (elements)
-            rc = n->api->Recv(list[i].recv, elements, t, list[i].peer, n->nccl, stream);
-        rc = rc == NCCL_IN_PROGRESS ? NCCL_OK : rc;
-    }
-    int end = n->api->GroupEnd();
-    return rc == NCCL_OK ? end : rc;
-}
-
-/* Scratch memory as the call needs it. Not under the lock: cudaFree() waits for all that the device
- * does, and a kernel of NCCL's that waits for a dead rank ends only when the thread can abort it. 0
- * or as coll_call.h. */
-static int make_room(struct nccl *n, struct coll_call *call)
+/* Scratch memory as the call needs it. A graph gets memory of its own, which it may use for as long
+ * as the communicator lives. Else the older memory is freed in the order of the library's stream:
+ * cuMemFree() would wait for everything on the device. 0 or as coll_call.h. */
+static int make_room(struct nccl *n, const struct enqueued *q, struct coll_call *call,
+                     cuda_ptr *room)
 {
     size_t len = nccl_room(call);
-    void *p = NULL;
+    cuda_ptr p = 0;
+    *room = n->scratch;
+    if (q->capturing && len) {
+        struct nccl_scratch *kept = malloc(sizeof(*kept));
+        int rc = kept ? n->cuda->MemAlloc(&p, len) : CUDA_OK;
+        if (!kept || rc != CUDA_OK) {
+            free(kept);
+            return kept ? cuda_error(n, rc, call) : -ENOMEM;
+        }
+        *kept = (struct nccl_scratch){.p = *room = p, .next = n->captured};
+        n->captured = kept;
+        return 0;
+    }
     if (len <= n->scratch_len)
         return 0;
-    int status = wait_for_event(n, n->aside, call);
+    int status = n->scratch ? wait_for_event(n, n->aside, call) : 0;
     if (status < 0)
         return status;
-    int rc = n->cuda->Malloc(&p, len);
+    int rc = n->cuda->MemAlloc(&p, len);
     if (rc != CUDA_OK)
         return cuda_error(n, rc, call);
-    n->cuda->Free(n->scratch);
-    n->scratch = p;
+    if (n->scratch && n->cuda->MemFreeAsync)
+        n->cuda->MemFreeAsync(n->scratch, n->stream);
+    else if (n->scratch)
+        n->cuda->MemFree(n->scratch);
+    n->scratch = *room = p;
     n->scratch_len = len;
     return 0;
+}
+
+/* In blocking mode NCCL's calls may block, also for good: the lock is not held then, and an abort
+ * ends them. Else they return at once, and the lock keeps an abort out. */
+static int call_nccl(struct nccl *n, const struct enqueued *q, cuda_stream stream, cuda_ptr room,
+                     int *rc)
+{
+    pthread_mutex_lock(&n->lock);
+    nccl_comm_t nccl = comm_is_stopped(n->comm) ? NULL : n->nccl;
+    if (nccl && !q->capturing)
+        n->issued++;
+    if (nccl)
+        n->last = *q->call;
+    if (!nccl || n->blocking)
+        pthread_mutex_unlock(&n->lock);
+    if (!nccl)
+        return -ECANCELED;
+    *rc = q->list ? nccl_enqueue_list(n, nccl, q->list, q->n, stream)
+                  : nccl_enqueue(n, nccl, q->call, stream, room);
+    if (!n->blocking)
+        pthread_mutex_unlock(&n->lock);
+    return 0;
+}
+
+/* Waits while too many operations are in flight: a full queue of the driver's would block a call
+ * without a deadline. 0 or as coll_call.h. */
+static int await_flight(struct nccl *n, struct coll_call *call)
+{
+    struct patience p = {0};
+    int status = 0;
+    while (status == 0 && n->issued - n->completed >= FLIGHT_MOST) {
+        look_at_works(n);
+        pthread_mutex_lock(&n->lock);
+        if (!n->works) /* the others were waited for */
+            n->completed = n->issued;
+        bool full = n->issued - n->completed >= FLIGHT_MOST;
+        pthread_mutex_unlock(&n->lock);
+        if (full)
+            status = be_patient(n, &p, call->deadline_ns, call);
+    }
+    return status;
 }
 
 /* On the stream, with an event behind it when somebody will ask. 0 or as coll_call.h. */
 static int put_on(struct nccl *n, const struct enqueued *q, struct coll_call *call,
                   cuda_stream stream, cuda_event event)
 {
-    int made = make_room(n, call);
-    if (made < 0)
-        return made;
-    pthread_mutex_lock(&n->lock);
-    if (!n->nccl || comm_is_stopped(n->comm)) {
-        pthread_mutex_unlock(&n->lock);
-        return -ECANCELED;
-    }
-    int rc = q->list ? enqueue_list(n, q->list, q->n, stream) : nccl_enqueue(n, call, stream);
-    n->last = *call;
-    pthread_mutex_unlock(&n->lock);
-    int status = rc == NCCL_OK ? 0 : nccl_settle(n, rc, call->deadline_ns, call);
-    if (status == 0 && nccl_goes_aside(call) &&
+    cuda_ptr room = 0;
+    int rc = NCCL_OK, status = q->capturing ? 0 : await_flight(n, call);
+    if (status == 0)
+        status = make_room(n, q, call, &room);
+    if (status == 0 && nccl_room(call) && !q->capturing &&
+        (rc = n->cuda->StreamWaitEvent(stream, n->aside, 0)) != CUDA_OK)
+        status = cuda_error(n, rc, call);
+    if (status == 0)
+        status = call_nccl(n, q, stream, room, &rc);
+    if (status == 0 && rc != NCCL_OK)
+        status = nccl_settle(n, rc, call->deadline_ns, call);
+    if (status == 0 && nccl_room(call) && !q->capturing &&
         (rc = n->cuda->EventRecord(n->aside, stream)) != CUDA_OK)
         status = cuda_error(n, rc, call);
     if (status == 0 && event && (rc = n->cuda->EventRecord(event, stream)) != CUDA_OK)
@@ -409,33 +506,99 @@ static int put_on(struct nccl *n, const struct enqueued *q, struct coll_call *ca
     return status;
 }
 
-/* False: NCCL has been aborted meanwhile, and nobody looks any more. */
+/* False: the communicator has failed meanwhile, and nobody looks any more. */
 static bool add_work(struct nccl *n, struct dlcoll_work *w, const struct coll_call *call,
                      uint64_t record)
 {
     pthread_mutex_lock(&n->lock);
-    bool alive = n->nccl != NULL;
+    bool alive = n->nccl && !comm_is_stopped(n->comm);
     if (alive) {
         w->call = *call;
         w->device = true;
         w->record = record;
-        w->next = n->works;
-        n->works = w;
+        w->issued = n->issued;
+        w->next = NULL;
+        *n->works_end = w;
+        n->works_end = &w->next;
+        n->marker = NULL; /* whatever is later needs a newer one */
     }
     pthread_mutex_unlock(&n->lock);
     return alive;
 }
 
-static int perform(struct nccl *n, const struct enqueued *q, struct coll_call *call, void *stream,
+/* An operation on the program's stream of which nobody asks has a deadline, too: an event behind
+ * the newest one, which is recorded again until it covers MARKER_MOST of them. The oldest marker is
+ * left as it is, so that its deadline does not move. 0 or as coll_call.h. */
+static int mark(struct nccl *n, struct coll_call *call, cuda_stream stream)
+{
+    int rc = CUDA_OK;
+    pthread_mutex_lock(&n->lock);
+    struct dlcoll_work *w = n->marker;
+    bool again = w && w != n->works && n->marker_stream == stream &&
+                 n->issued - n->marker_from < MARKER_MOST;
+    if (again && (rc = n->cuda->EventRecord(w->event, stream)) == CUDA_OK) {
+        w->call = *call;
+        w->issued = n->issued;
+    }
+    pthread_mutex_unlock(&n->lock);
+    if (again)
+        return rc == CUDA_OK ? 0 : cuda_error(n, rc, call);
+    if (!(w = async_new_work(n->comm)))
+        return -ENOMEM;
+    if (!w->event)
+        rc = n->cuda->EventCreate(&w->event, CUDA_NO_TIMING);
+    if (rc == CUDA_OK)
+        rc = n->cuda->EventRecord(w->event, stream);
+    if (rc != CUDA_OK) {
+        async_put_back(w);
+        return cuda_error(n, rc, call);
+    }
+    w->marker = true;
+    atomic_store_explicit(&w->detached, true, memory_order_relaxed);
+    if (!add_work(n, w, call, 0)) {
+        async_put_back(w);
+        return -ECANCELED;
+    }
+    pthread_mutex_lock(&n->lock);
+    bool first = n->works == w;
+    n->marker = w;
+    n->marker_stream = stream;
+    n->marker_from = n->issued;
+    pthread_mutex_unlock(&n->lock);
+    if (first)
+        ring(n);
+    return 0;
+}
+
+/* An operation without a stream comes after what the program has put on the default stream. 0 or as
+ * coll_call.h. */
+static int follow_default_stream(struct nccl *n, struct coll_call *call)
+{
+    int rc = n->cuda->EventRecord(n->before, NULL);
+    if (rc == CUDA_OK)
+        rc = n->cuda->StreamWaitEvent(n->stream, n->before, 0);
+    return rc == CUDA_OK ? 0 : cuda_error(n, rc, call);
+}
+
+static int perform(struct nccl *n, struct enqueued *q, struct coll_call *call, void *stream,
                    dlcoll_work **work)
 {
     dlcoll_comm *c = n->comm;
     struct dlcoll_work *w = NULL;
     cuda_stream on = stream ? stream : n->stream;
+    int capturing = 0, rc = stream ? n->cuda->StreamIsCapturing(stream, &capturing) : CUDA_OK;
+    q->capturing = capturing != 0;
+    if (work && capturing)
+        return comm_error(
+            c, DLCOLL_EINVAL,
+            "%s: the stream is being captured into a graph: an operation there cannot "
+            "have a work handle",
+            call_name(call->id.kind));
     if (work && !(w = async_new_work(c)))
         return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->id.kind));
-    int rc = w && !w->event ? n->cuda->EventCreateWithFlags(&w->event, CUDA_NO_TIMING) : CUDA_OK;
-    if (rc != CUDA_OK)
+    if (w)
+        w->marker = false;
+    if (rc == CUDA_OK && w && !w->event && (rc = n->cuda->EventCreate(&w->event, CUDA_NO_TIMING)))
         w->event = NULL;
     bool wait = !work && !stream;
     uint64_t number = recorder_begin_device(&c->job->recorder, c->id, c->name, call->seq, &call->id,
@@ -443,12 +606,20 @@ static int perform(struct nccl *n, const struct enqueued *q, struct coll_call *c
     if (!q->list)
         show(c, call->seq, SEGMENT_LOCAL_CALL);
     int status = rc != CUDA_OK ? cuda_error(n, rc, call)
-                               : put_on(n, q, call, on,
-                                        w      ? w->event
-                                        : wait ? n->event
-                                               : NULL);
+                 : stream      ? 0
+                               : follow_default_stream(n, call);
+    if (status == 0)
+        status = put_on(n, q, call, on, w ? w->event : wait ? n->event : NULL);
     if (status == 0 && wait)
         status = wait_for_event(n, n->event, call);
+    if (status == 0 && wait) {
+        pthread_mutex_lock(&n->lock);
+        if (!n->works) /* else one of these, on another stream, is looked at later */
+            n->completed = n->issued;
+        pthread_mutex_unlock(&n->lock);
+    }
+    if (status == 0 && !wait && !w && !capturing)
+        status = mark(n, call, on);
     if (status == 0 && w && !add_work(n, w, call, number))
         status = -ECANCELED;
     int code = status < 0 ? nccl_fail(n, status, call) : 0;
@@ -466,20 +637,33 @@ static int perform(struct nccl *n, const struct enqueued *q, struct coll_call *c
     return code;
 }
 
+static int perform_there(struct nccl *n, struct enqueued *q, struct coll_call *call, void *stream,
+                         dlcoll_work **work)
+{
+    struct nccl_place place = nccl_enter(n);
+    int code = perform(n, q, call, stream, work);
+    nccl_leave(n, place);
+    return code;
+}
+
 int nccl_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
 {
     int code;
-    struct nccl *n = nccl_get(c, call->deadline_ns, &code);
+    struct nccl_wish wish = {.buffer = call->nspans ? call->spans[0].send
+                                       : call->send ? call->send
+                                                    : call->recv,
+                             .stream = call->stream};
+    struct nccl *n = nccl_get(c, &wish, call->deadline_ns, &code);
     if (!n)
         return code;
-    const char *why = nccl_refuses(n->api, call);
+    const char *why = nccl_refuses(n, call);
     if (why)
         return comm_error(c, DLCOLL_ENOSUP, "%s on device memory: %s", call_name(call->id.kind),
                           why);
     call->seq = ++c->seq;
     call->culprit = -1;
     call->algo = "nccl";
-    code = perform(n, &(struct enqueued){.call = call}, call, call->stream, work);
+    code = perform_there(n, &(struct enqueued){.call = call}, call, call->stream, work);
     if (code == DLCOLL_ENOMEM && !atomic_load(&c->failed))
         c->seq = call->seq - 1; /* as if it had not been called */
     return code;
@@ -497,7 +681,9 @@ int nccl_batch(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size
                           "%s on device memory: an operation of all ranks on device memory (a "
                           "barrier with a stream) must come first",
                           call_name(kind));
-    if (!n && !(n = nccl_get(c, deadline_ns, &code)))
+    struct nccl_wish wish = {.buffer = list[0].send ? list[0].send : list[0].recv,
+                             .stream = stream};
+    if (!n && !(n = nccl_get(c, &wish, deadline_ns, &code)))
         return code;
     for (size_t i = 0; i < count; i++) {
         if (list[i].tag)
@@ -511,21 +697,48 @@ int nccl_batch(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size
     call.count = list[0].count;
     call.id.count = list[0].count;
     call.elem = dtype_get((int)list[0].dtype)->size;
-    return perform(n, &(struct enqueued){.list = list, .n = count}, &call, stream, work);
+    return perform_there(n, &(struct enqueued){.call = &call, .list = list, .n = count}, &call,
+                         stream, work);
 }
 
 /* ------------------------------------------------------------------------------------- the end */
+
+/* Operations with a handle: what is enqueued without one ends in NCCL's own end. */
+static bool has_handles(const struct dlcoll_work *w)
+{
+    while (w && w->marker)
+        w = w->next;
+    return w != NULL;
+}
 
 bool nccl_is_busy(dlcoll_comm *c)
 {
     struct nccl *n = c->nccl;
     if (!n)
         return false;
+    struct nccl_place place = nccl_enter(n);
     look_at_works(n);
+    nccl_leave(n, place);
     pthread_mutex_lock(&n->lock);
-    bool busy = n->works != NULL;
+    bool busy = has_handles(n->works);
     pthread_mutex_unlock(&n->lock);
     return busy;
+}
+
+/* What is enqueued without a handle is under way, too. 0 or as coll_call.h. */
+static int await_works(struct nccl *n, struct coll_call *call)
+{
+    struct patience p = {0};
+    int status = 0;
+    for (;;) {
+        look_at_works(n);
+        pthread_mutex_lock(&n->lock);
+        bool busy = n->works != NULL;
+        pthread_mutex_unlock(&n->lock);
+        if (!busy || status < 0)
+            return status;
+        status = be_patient(n, &p, call->deadline_ns, call);
+    }
 }
 
 int nccl_finalize(dlcoll_comm *c)
@@ -536,11 +749,20 @@ int nccl_finalize(dlcoll_comm *c)
     struct coll_call call =
         nccl_internal_call(c, CALL_FINALIZE, NULL, 0, comm_deadline(c->timeout_ms));
     call.seq = c->seq;
+    struct nccl_place place = nccl_enter(n);
+    int status = await_works(n, &call);
     pthread_mutex_lock(&n->lock);
-    bool alive = n->nccl != NULL;
-    int rc = alive ? n->api->CommFinalize(n->nccl) : NCCL_OK;
+    bool alive = n->nccl != NULL && status == 0;
+    struct nccl_helper what = {
+        .job = NCCL_FINALIZE, .api = n->api, .cuda = n->cuda, .ctx = n->ctx, .nccl = n->nccl};
+    int rc = alive && !n->blocking ? n->api->CommFinalize(n->nccl) : NCCL_OK;
     pthread_mutex_unlock(&n->lock);
-    int status = alive ? nccl_settle(n, rc, call.deadline_ns, &call) : -ECANCELED;
+    status = status < 0 ? status
+             : !alive   ? -ECANCELED
+             : n->blocking
+                 ? nccl_settle_helper(n, nccl_helper_start(&what), NULL, call.deadline_ns, &call)
+                 : nccl_settle(n, rc, call.deadline_ns, &call);
+    nccl_leave(n, place);
     return status < 0 ? nccl_fail(n, status, &call) : 0;
 }
 
@@ -551,58 +773,22 @@ void nccl_free(dlcoll_comm *c, bool forked)
     if (!n || forked) /* CUDA does not outlive a fork(): nothing of it may be touched */
         return;
     stop_watching(n);
-    struct dlcoll_work *w = n->works;
-    bool busy = w != NULL || atomic_load(&c->failed);
-    n->works = NULL;
-    if (busy)
-        abort_nccl(n);
-    else if (n->nccl)
-        n->api->CommDestroy(n->nccl);
+    struct nccl_place place = nccl_enter(n);
+    struct dlcoll_work *w = take_works(n);
+    enum nccl_job job = has_handles(w) || atomic_load(&c->failed) ? NCCL_ABORT : NCCL_DESTROY;
+    end_nccl(n, job);
     for (struct dlcoll_work *next; w; w = next) {
         next = w->next;
         settle_records(n, w, DLCOLL_EABORTED);
     }
-    nccl_free_parts(n);
-}
-
-/* --------------------------------------------------------------------------------- registering */
-
-int dlcoll_mem_register(dlcoll_comm *comm, void *p, size_t bytes, void **handle)
-{
-    int code = comm_enter(comm), rc = NCCL_OK;
-    if (code < 0)
-        return code;
-    struct nccl *n = NULL;
-    if (!p || !handle)
-        code = comm_error(comm, DLCOLL_EINVAL, "mem_register: an argument is NULL");
-    else
-        n = nccl_get(comm, comm_deadline(comm->timeout_ms), &code);
-    if (n)
-        *handle = NULL;
-    if (n && n->api->CommRegister) { /* older ones do without */
-        pthread_mutex_lock(&n->lock);
-        rc = n->nccl ? n->api->CommRegister(n->nccl, p, bytes, handle) : 3;
-        pthread_mutex_unlock(&n->lock);
-    }
-    if (rc != NCCL_OK)
-        code =
-            comm_error(comm, DLCOLL_EBACKEND, "mem_register: NCCL: %s", n->api->GetErrorString(rc));
-    return comm_leave(comm, code);
-}
-
-int dlcoll_mem_deregister(dlcoll_comm *comm, void *handle)
-{
-    int code = comm_enter(comm), rc = NCCL_OK;
-    if (code < 0)
-        return code;
-    struct nccl *n = comm->nccl;
-    if (n && handle && n->api->CommDeregister) {
-        pthread_mutex_lock(&n->lock);
-        rc = n->nccl ? n->api->CommDeregister(n->nccl, handle) : NCCL_OK;
-        pthread_mutex_unlock(&n->lock);
-    }
-    if (rc != NCCL_OK)
-        code = comm_error(comm, DLCOLL_EBACKEND, "mem_deregister: NCCL: %s",
-                          n->api->GetErrorString(rc));
-    return comm_leave(comm, code);
+    struct nccl_helper *h = n->ending;
+    uint64_t limit = job == NCCL_ABORT ? ABORT_NS : DESTROY_NS;
+    bool ended = !h || nccl_helper_wait(h, h->since_ns + limit);
+    if (h)
+        nccl_helper_leave(h);
+    nccl_leave(n, place);
+    if (ended)
+        nccl_free_parts(n);
+    else /* its kernels may still use the stream and the memory */
+        log_verbose("rank %d: NCCL does not end: its memory and stream are left behind", c->rank);
 }

@@ -6,11 +6,12 @@
  * operation on host memory.
  *
  *     nccl_perform   enqueues on the program's stream, or on ours and waits
- *       made by      nccl_get(): id -> ncclCommInitRankConfig, non-blocking, polled
+ *       created by   nccl_get(): id -> ncclCommInitRankConfig
  *       watched by   a thread: abort word, NCCL's own errors, deadlines, works that are complete
  *
- * Failures: whatever ends the communicator (a death, a deadline, an error of NCCL's) aborts NCCL's
- * first, so that its kernels end, and is then told as any other (comm_fail()). */
+ * Failures: whatever ends the communicator (a death, a deadline, an error of NCCL's) is reported to
+ * all who wait first (comm_fail()); NCCL's communicator is then aborted in a thread of its own
+ * (nccl_helper.h), as that may take for ever. */
 #ifndef COLLECTIVES_NCCL_NCCL_H
 #define COLLECTIVES_NCCL_NCCL_H
 
@@ -27,8 +28,9 @@ struct job;
  * nccl, and what is missing. */
 int nccl_choose(int backend, bool *devices, struct err *e);
 
-/* Whether `p` is device memory, or a stream says so. Only where the job looks for it. */
-bool nccl_is_for(const dlcoll_comm *c, const void *p, const void *stream);
+/* Whether `p` is device memory, or a stream says so: *device. Only where the job looks for it.
+ * Never creates a context. 0, or the public code: the driver's answer is not to be relied on. */
+int nccl_is_for(dlcoll_comm *c, const void *p, const void *stream, bool *device);
 /* What is refused where neither is there, and the communicator has been used for both. */
 #define NCCL_NO_BUFFER_TELLS                                                                   \
     "this rank has no elements and no buffer that would tell whether the operation is on the " \

@@ -2,7 +2,10 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <link.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,8 +19,10 @@ struct function {
 };
 
 static const struct function g_cuda_functions[] = {
-#define NEEDED(name, result, args)   {"cuda" #name, offsetof(struct cuda_api, name), false},
-#define OPTIONAL(name, result, args) {"cuda" #name, offsetof(struct cuda_api, name), true},
+#define NEEDED(name, suffix, result, args) \
+    {"cu" #name suffix, offsetof(struct cuda_api, name), false},
+#define OPTIONAL(name, suffix, result, args) \
+    {"cu" #name suffix, offsetof(struct cuda_api, name), true},
     CUDA_FUNCTIONS(NEEDED, OPTIONAL)
 #undef NEEDED
 #undef OPTIONAL
@@ -75,33 +80,76 @@ static int fill(void *lib, const char *what, const struct function *f, size_t n,
     return 0;
 }
 
+static const char *const g_cuda_names[] = {"libcuda.so.1", NULL};
+static struct cuda_api g_cuda;
+static _Atomic(const struct cuda_api *) g_cuda_there;
+
+static int fill_cuda(void *lib, struct err *e)
+{
+    int rc = fill(lib, "the CUDA driver", g_cuda_functions,
+                  sizeof(g_cuda_functions) / sizeof(g_cuda_functions[0]), &g_cuda, e);
+    if (rc == 0)
+        atomic_store_explicit(&g_cuda_there, &g_cuda, memory_order_release);
+    return rc;
+}
+
 int cuda_api_get(const struct cuda_api **out, struct err *e)
 {
-    static const char *const names[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0",
-                                        "libcudart.so", NULL};
-    static struct cuda_api api;
-    static bool there;
     int rc = 0;
     pthread_mutex_lock(&g_lock);
-    if (!there) {
-        void *lib = open_library("the CUDA runtime", "DLCOLL_CUDART_LIB", names, e);
-        rc = !lib ? -ENOENT
-                  : fill(lib, "the CUDA runtime", g_cuda_functions,
-                         sizeof(g_cuda_functions) / sizeof(g_cuda_functions[0]), &api, e);
-        there = rc == 0;
+    if (!atomic_load(&g_cuda_there)) {
+        void *lib = open_library("the CUDA driver", "DLCOLL_CUDA_LIB", g_cuda_names, e);
+        rc = lib ? fill_cuda(lib, e) : -ENOENT;
     }
     pthread_mutex_unlock(&g_lock);
-    *out = rc == 0 ? &api : NULL;
+    *out = rc == 0 ? &g_cuda : NULL;
     return rc;
+}
+
+static int count_objects(struct dl_phdr_info *info, size_t size, void *count)
+{
+    (void)size;
+    *(unsigned long long *)count = info->dlpi_adds;
+    return 1; /* the counter is the same for every object: one suffices */
+}
+
+int cuda_api_if_loaded(const struct cuda_api **out, struct err *e)
+{
+    static _Atomic unsigned long long looked;
+    unsigned long long objects = 0;
+    int rc = 0;
+    if ((*out = atomic_load_explicit(&g_cuda_there, memory_order_acquire)))
+        return 0;
+    dl_iterate_phdr(count_objects, &objects);
+    if (objects == atomic_load_explicit(&looked, memory_order_relaxed))
+        return 0; /* nothing has been loaded since */
+    const char *path = getenv("DLCOLL_CUDA_LIB");
+    void *lib = dlopen(path && *path ? path : g_cuda_names[0], RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (!lib) {
+        atomic_store_explicit(&looked, objects, memory_order_relaxed);
+        return 0;
+    }
+    pthread_mutex_lock(&g_lock);
+    if (!atomic_load(&g_cuda_there))
+        rc = fill_cuda(lib, e);
+    pthread_mutex_unlock(&g_lock);
+    *out = rc == 0 ? &g_cuda : NULL;
+    return rc;
+}
+
+const char *cuda_strerror(const struct cuda_api *cuda, int rc)
+{
+    const char *text = NULL;
+    return cuda->GetErrorString(rc, &text) == CUDA_OK && text ? text : "unknown CUDA error";
 }
 
 static int check_version(struct nccl_api *api, struct err *e)
 {
     if (api->GetVersion(&api->version) != NCCL_OK)
-        return err_set(e, -ENOENT, "NCCL does not say which version it is");
+        return err_set(e, -ENOENT, "NCCL does not report its version");
     int v = api->version, major = v >= 10000 ? v / 10000 : v / 1000;
     if (v < NCCL_LEAST)
-        return err_set(e, -ENOENT, "NCCL here is %d.%d; 2.14 or later is needed", major,
+        return err_set(e, -ENOENT, "NCCL here is %d.%d; 2.19 or later is needed", major,
                        v >= 10000 ? v / 100 % 100 : v / 100 % 10);
     if (major != 2)
         return err_set(e, -ENOENT, "NCCL here is version %d; this library knows version 2", major);
@@ -135,6 +183,28 @@ bool cuda_is_likely(void)
 #ifdef WITHOUT_NCCL
     return false;
 #endif
-    return getenv("DLCOLL_CUDART_LIB") || access("/dev/nvidiactl", F_OK) == 0 ||
+    return getenv("DLCOLL_CUDA_LIB") || access("/dev/nvidiactl", F_OK) == 0 ||
            access("/dev/dxg", F_OK) == 0;
+}
+
+struct copies {
+    char first[256], second[256];
+};
+
+static int find_copies(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    struct copies *c = arg;
+    const char *name = info->dlpi_name ? info->dlpi_name : "", *base = strrchr(name, '/');
+    (void)size;
+    if (strncmp(base ? base + 1 : name, "libnccl.so", sizeof("libnccl.so") - 1) == 0)
+        snprintf(*c->first ? c->second : c->first, sizeof(c->first), "%s", name);
+    return *c->second != 0;
+}
+
+bool nccl_is_loaded_twice(char *out, size_t size)
+{
+    struct copies c = {{0}, {0}};
+    dl_iterate_phdr(find_copies, &c);
+    snprintf(out, size, "%s and %s", c.first, c.second);
+    return *c.second != 0;
 }

@@ -1,6 +1,9 @@
-/* nccl_api.h: NCCL and the CUDA runtime, loaded when a communicator needs them; names and values
- * are those of their manuals, so that no header of theirs is needed to build. Where nccl.h is
- * there, nccl_abi.c compares. */
+/* nccl_api.h: NCCL and the CUDA driver (libcuda), loaded when a communicator needs them. Names and
+ * values are those of their manuals, so that the build needs no header of NVIDIA's; nccl_abi.c
+ * compares them with nccl.h and cuda.h where the build finds these.
+ *
+ * The driver rather than the runtime: a program may have linked a runtime statically, or have
+ * loaded another version of it, but there is one driver in a process, which sees all memory. */
 #ifndef COLLECTIVES_NCCL_API_H
 #define COLLECTIVES_NCCL_API_H
 
@@ -9,24 +12,27 @@
 
 #include "core/err.h"
 
-enum { NCCL_OK = 0, NCCL_IN_PROGRESS = 7, NCCL_ID_BYTES = 128 };
+enum { NCCL_OK = 0, NCCL_REMOTE_ERROR = 6, NCCL_IN_PROGRESS = 7, NCCL_ID_BYTES = 128 };
 enum { NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG };
 enum { NCCL_U8 = 1, NCCL_F32 = 7, NCCL_F8E4M3 = 10 };
 enum { NCCL_SPLIT_NONE = -1, NCCL_SCALAR_HOST = 1 };
-enum { NCCL_LEAST = 21400, NCCL_WITH_F8 = 22400 };
+enum { NCCL_LEAST = 21900, NCCL_WITH_F8 = 22400, NCCL_WITH_NAME = 22700 };
+enum { NCCL_F8_CAPABILITY = 90, NCCL_WINDOW_SYMMETRIC = 1, NCCL_WINDOW_ALIGN = 4096 };
 
 struct nccl_id {
     char bytes[NCCL_ID_BYTES];
 };
 
-/* The beginning of ncclConfig_t, as of 2.18; the library knows by size and version what is there.
- */
+/* ncclConfig_t as of 2.27. A library before that gets it up to split_share only: `size` and
+ * `version` report how much is filled in. */
 struct nccl_config {
     size_t size;
     unsigned magic, version;
     int blocking, cga_cluster_size, min_ctas, max_ctas;
     const char *net_name;
-    int split_share;
+    int split_share, traffic_class;
+    const char *name;
+    int collnet, cta_policy, shrink_share, nvls_ctas;
 };
 #define NCCL_CONFIG_MAGIC   0xcafebeef
 #define NCCL_CONFIG_VERSION 21800
@@ -36,14 +42,32 @@ typedef void *nccl_comm_t;
 typedef void *cuda_stream;
 typedef void *cuda_event;
 
-enum { CUDA_OK = 0, CUDA_NOT_READY = 600, CUDA_NO_TIMING = 2, CUDA_COPY_ANY = 4 };
-enum { CUDA_MEMORY_DEVICE = 2, CUDA_MEMORY_MANAGED = 3 };
+typedef void *cuda_context;
+typedef unsigned long long cuda_ptr;
 
-struct cuda_pointer { /* cudaPointerAttributes and room for what is added behind */
-    int type, device;
-    void *device_pointer, *host_pointer;
-    long reserved[28];
+enum {
+    CUDA_OK = 0,
+    CUDA_INVALID_VALUE = 1,
+    CUDA_NOT_INITIALIZED = 3,
+    CUDA_DEINITIALIZED = 4,
+    CUDA_NO_DEVICE = 100,
+    CUDA_INVALID_CONTEXT = 201,
+    CUDA_NOT_READY = 600
 };
+enum {
+    CUDA_NO_TIMING = 2,
+    CUDA_NON_BLOCKING = 1,
+    CUDA_CAPTURE_RELAXED = 2,
+    CUDA_ATTACH_GLOBAL = 1
+};
+enum {
+    CUDA_MEMORY_DEVICE = 2,
+    CUDA_POINTER_TYPE = 2,
+    CUDA_POINTER_MANAGED = 8,
+    CUDA_POINTER_DEVICE = 9
+};
+enum { CUDA_COMPUTE_MODE = 20, CUDA_CAPABILITY_MAJOR = 75, CUDA_CAPABILITY_MINOR = 76 };
+enum { CUDA_MODE_EXCLUSIVE = 3, CUDA_MODE_PROHIBITED = 2, CUDA_UUID_BYTES = 16 };
 
 /* F: needed; O: NULL where the library has none. (name, result, arguments) */
 #define NCCL_FUNCTIONS(F, O)                                                                    \
@@ -72,45 +96,78 @@ struct cuda_pointer { /* cudaPointerAttributes and room for what is added behind
       (nccl_comm_t *, int, int, int, struct nccl_id *, struct nccl_config *))                   \
     O(CommRegister, int, (nccl_comm_t, void *, size_t, void **))                                \
     O(CommDeregister, int, (nccl_comm_t, void *))                                               \
+    O(CommRevoke, int, (nccl_comm_t, int))                                                      \
+    O(CommWindowRegister, int, (nccl_comm_t, void *, size_t, void **, int))                     \
+    O(CommWindowDeregister, int, (nccl_comm_t, void *))                                         \
+    O(MemAlloc, int, (void **, size_t))                                                         \
+    O(MemFree, int, (void *))                                                                   \
     O(AlltoAll, int, (const void *, void *, size_t, int, nccl_comm_t, cuda_stream))             \
     O(Gather, int, (const void *, void *, size_t, int, int, nccl_comm_t, cuda_stream))          \
     O(Scatter, int, (const void *, void *, size_t, int, int, nccl_comm_t, cuda_stream))
 
-#define CUDA_FUNCTIONS(F, O)                                            \
-    F(GetDevice, int, (int *))                                          \
-    F(SetDevice, int, (int))                                            \
-    F(GetLastError, int, (void))                                        \
-    F(GetErrorString, const char *, (int))                              \
-    F(PointerGetAttributes, int, (struct cuda_pointer *, const void *)) \
-    F(StreamCreate, int, (cuda_stream *))                               \
-    F(StreamDestroy, int, (cuda_stream))                                \
-    F(StreamWaitEvent, int, (cuda_stream, cuda_event, unsigned))        \
-    F(EventCreateWithFlags, int, (cuda_event *, unsigned))              \
-    F(EventDestroy, int, (cuda_event))                                  \
-    F(EventRecord, int, (cuda_event, cuda_stream))                      \
-    F(EventQuery, int, (cuda_event))                                    \
-    F(Malloc, int, (void **, size_t))                                   \
-    F(Free, int, (void *))                                              \
-    F(MemcpyAsync, int, (void *, const void *, size_t, int, cuda_stream))
+/* The second column is what a header's macro appends to the name. */
+#define CUDA_FUNCTIONS(F, O)                                               \
+    F(GetErrorString, "", int, (int, const char **))                       \
+    F(Init, "", int, (unsigned))                                           \
+    F(CtxGetCurrent, "", int, (cuda_context *))                            \
+    F(CtxPushCurrent, "_v2", int, (cuda_context))                          \
+    F(CtxPopCurrent, "_v2", int, (cuda_context *))                         \
+    F(CtxGetDevice, "", int, (int *))                                      \
+    F(CtxGetStreamPriorityRange, "", int, (int *, int *))                  \
+    F(DeviceGetCount, "", int, (int *))                                    \
+    F(DeviceGetAttribute, "", int, (int *, int, int))                      \
+    O(DeviceGetUuid, "_v2", int, (char *, int))                            \
+    F(DevicePrimaryCtxGetState, "", int, (int, unsigned *, int *))         \
+    F(DevicePrimaryCtxRetain, "", int, (cuda_context *, int))              \
+    F(DevicePrimaryCtxRelease, "_v2", int, (int))                          \
+    F(PointerGetAttributes, "", int, (unsigned, int *, void **, cuda_ptr)) \
+    F(StreamCreateWithPriority, "", int, (cuda_stream *, unsigned, int))   \
+    F(StreamDestroy, "_v2", int, (cuda_stream))                            \
+    F(StreamWaitEvent, "", int, (cuda_stream, cuda_event, unsigned))       \
+    F(StreamIsCapturing, "", int, (cuda_stream, int *))                    \
+    F(StreamGetCtx, "", int, (cuda_stream, cuda_context *))                \
+    F(ThreadExchangeStreamCaptureMode, "", int, (int *))                   \
+    F(EventCreate, "", int, (cuda_event *, unsigned))                      \
+    F(EventDestroy, "_v2", int, (cuda_event))                              \
+    F(EventRecord, "", int, (cuda_event, cuda_stream))                     \
+    F(EventQuery, "", int, (cuda_event))                                   \
+    F(MemAlloc, "_v2", int, (cuda_ptr *, size_t))                          \
+    F(MemFree, "_v2", int, (cuda_ptr))                                     \
+    F(MemcpyAsync, "", int, (cuda_ptr, cuda_ptr, size_t, cuda_stream))     \
+    O(MemAllocAsync, "", int, (cuda_ptr *, size_t, cuda_stream))           \
+    O(MemFreeAsync, "", int, (cuda_ptr, cuda_stream))
 
 struct cuda_api {
-#define API_DECLARE(name, result, args) result(*name) args;
-    CUDA_FUNCTIONS(API_DECLARE, API_DECLARE)
+#define CUDA_DECLARE(name, suffix, result, args) result(*name) args;
+    CUDA_FUNCTIONS(CUDA_DECLARE, CUDA_DECLARE)
+#undef CUDA_DECLARE
 };
 
 struct nccl_api {
+#define API_DECLARE(name, result, args) result(*name) args;
     NCCL_FUNCTIONS(API_DECLARE, API_DECLARE)
 #undef API_DECLARE
     int version; /* 22809: 2.28.9 */
 };
 
 /* Both tables, filled once for the process. A library is the one that DLCOLL_NCCL_LIB or
- * DLCOLL_CUDART_LIB names, else the copy that the process has loaded already, else the loader's
- * libnccl.so.2 or libcudart.so. Any thread. 0, or -ENOENT with a text that says what is missing. */
+ * DLCOLL_CUDA_LIB names, else the copy that the process has loaded already, else the loader's
+ * libnccl.so.2 or libcuda.so.1. Any thread. 0, or -ENOENT with a text that names what is missing.
+ */
 int cuda_api_get(const struct cuda_api **out, struct err *e);
 int nccl_api_get(const struct nccl_api **out, struct err *e);
 
+/* The driver, if the process has loaded it: without it no pointer can be device memory. *out is
+ * NULL where it is not loaded. 0, or -ENOENT: what is loaded lacks functions. */
+int cuda_api_if_loaded(const struct cuda_api **out, struct err *e);
+
+/* The driver's text for an error. Never NULL. */
+const char *cuda_strerror(const struct cuda_api *cuda, int rc);
+
 /* Whether this host may have a GPU that CUDA can use: one system call. */
 bool cuda_is_likely(void);
+
+/* Two different copies of libnccl in this process, as "A and B" in `out`. */
+bool nccl_is_loaded_twice(char *out, size_t size);
 
 #endif

@@ -1,30 +1,48 @@
-/* nccl_comm.h: the inside of the NCCL backend: nccl.c (operations under way, failures, the end),
- * nccl_make.c (the beginning) and nccl_ops.c (what is enqueued). */
+/* nccl_comm.h: the inside of the NCCL backend, shared by nccl.c (operations, failures, the end),
+ * nccl_make.c (creation), nccl_ops.c (what is enqueued) and nccl_memory.c (memory). */
 #ifndef COLLECTIVES_NCCL_NCCL_COMM_H
 #define COLLECTIVES_NCCL_NCCL_COMM_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "collectives/api/work.h"
 #include "collectives/api/comm.h"
+#include "collectives/api/work.h"
 #include "collectives/nccl/nccl_api.h"
+#include "collectives/nccl/nccl_helper.h"
+
+struct nccl_scratch { /* device memory that a captured graph uses: kept until the end */
+    cuda_ptr p;
+    struct nccl_scratch *next;
+};
 
 struct nccl {
     const struct nccl_api *api;
     const struct cuda_api *cuda;
     dlcoll_comm *comm;
-    int device;
-    cuda_stream stream; /* for operations without one */
-    cuda_event event;   /* of what the program's thread waits for there */
-    void *scratch;      /* device memory: a word for barriers, then room for all_to_all in place */
+    cuda_context ctx;
+    int device, capability; /* 90: sm_90; the least one of all ranks' */
+    bool retained;          /* the primary context, by this */
+    bool blocking;          /* NCCL's communicator is */
+    dlcoll_device_opts opts;
+    cuda_stream stream;       /* for operations without one: high priority, non-blocking */
+    cuda_event event, before; /* behind the last operation there; on the default stream before it */
+    cuda_ptr word;            /* what barriers add up */
+    cuda_ptr scratch;         /* room for all_to_all in place */
     size_t scratch_len;
     cuda_event aside; /* behind the last operation that has used the room */
+    struct nccl_scratch *captured;
 
-    pthread_mutex_t lock;      /* of all below, and around calls of NCCL's */
-    nccl_comm_t nccl;          /* NULL: aborted, or not made */
-    struct dlcoll_work *works; /* under way, by `next` */
-    struct coll_call last;     /* for the text, when something fails that nobody waits for */
+    pthread_mutex_t lock;                   /* of all below */
+    nccl_comm_t nccl;                       /* NULL: aborted, or not made */
+    struct nccl_helper *ending;             /* its abort or destroy */
+    struct dlcoll_work *works, **works_end; /* under way, oldest first, by `next` */
+    struct dlcoll_work *marker;             /* of these: the newest of no handle, or NULL */
+    cuda_stream marker_stream;
+    uint64_t issued, marker_from;
+    _Atomic uint64_t completed; /* operations; up to which of them all are complete */
+    struct coll_call last;      /* for the text of a failure outside of any call */
+    bool remote_error;          /* NCCL has seen a peer's connection end */
 
     pthread_t thread;
     bool has_thread;
@@ -32,10 +50,28 @@ struct nccl {
     _Atomic uint32_t bell;
 };
 
+/* Where a thread was before it worked on the communicator's device. */
+struct nccl_place {
+    int capture_mode;
+    bool pushed;
+};
+
+/* Makes the communicator's context current in this thread, whatever device the program has set; and
+ * lets the library query events while the program captures a stream. */
+struct nccl_place nccl_enter(const struct nccl *n);
+void nccl_leave(const struct nccl *n, struct nccl_place p);
+
 /* --------------------------------------------------------------------------------- nccl_make.c */
 
+struct nccl_wish { /* what tells the device; all may be NULL */
+    const void *buffer;
+    void *stream;
+    const dlcoll_device_opts *opts;
+};
+
 /* The communicator's NCCL; made now when it is not there. NULL: *code is the public one. */
-struct nccl *nccl_get(dlcoll_comm *c, uint64_t deadline_ns, int *code);
+struct nccl *nccl_get(dlcoll_comm *c, const struct nccl_wish *wish, uint64_t deadline_ns,
+                      int *code);
 /* All but NCCL's communicator and the thread, which have been ended. */
 void nccl_free_parts(struct nccl *n);
 /* A call of the library's own: on `len` bytes of `data`, where it has any. */
@@ -44,23 +80,28 @@ struct coll_call nccl_internal_call(dlcoll_comm *c, enum call_kind kind, void *d
 
 /* ---------------------------------------------------------------------------------- nccl_ops.c */
 
-/* Bytes of scratch memory that must be there for it, and whether it uses the room: then n->aside is
- * to be recorded behind it. */
+/* Bytes of scratch memory that an operation needs: then n->aside is to be recorded behind it. */
 size_t nccl_room(const struct coll_call *call);
-bool nccl_goes_aside(const struct coll_call *call);
 
-/* Enqueues one call; NCCL's code, and what is in the way of it as a text. */
-int nccl_enqueue(struct nccl *n, const struct coll_call *call, cuda_stream stream);
-/* NULL, or why NCCL cannot do it. */
-const char *nccl_refuses(const struct nccl_api *api, const struct coll_call *call);
+/* Enqueues one call, with `room` for what nccl_room() wants. NCCL's code. */
+int nccl_enqueue(struct nccl *n, nccl_comm_t nccl, const struct coll_call *call, cuda_stream stream,
+                 cuda_ptr room);
+int nccl_enqueue_list(struct nccl *n, nccl_comm_t nccl, const dlcoll_p2p *list, size_t count,
+                      cuda_stream stream);
+/* NULL, or why NCCL cannot do it on the ranks' devices. */
+const char *nccl_refuses(const struct nccl *n, const struct coll_call *call);
 
 /* -------------------------------------------------------------------------------------- nccl.c */
 
-/* The communicator is over: kernels, then the truth, then those who wait. The public code. */
+/* The communicator has failed: waiters first, then NCCL's kernels. The public code. */
 int nccl_fail(struct nccl *n, int status, struct coll_call *call);
-/* Starts the thread: what happens while nobody is inside a call. 0 or a positive errno. */
+/* Starts the thread that watches while nobody is inside a call. 0 or a positive errno. */
 int nccl_start_watching(struct nccl *n);
-/* Waits until a call that NCCL goes on with by itself has been taken in. 0 or as coll_call.h. */
+/* Waits until NCCL has finished a call that it continues by itself. 0 or as coll_call.h. */
 int nccl_settle(struct nccl *n, int rc, uint64_t deadline_ns, struct coll_call *call);
+/* The same for a helper's; frees it. NULL: none could be started. *made, if not NULL, is what it
+ * has made. */
+int nccl_settle_helper(struct nccl *n, struct nccl_helper *h, nccl_comm_t *made,
+                       uint64_t deadline_ns, struct coll_call *call);
 
 #endif

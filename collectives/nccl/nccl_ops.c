@@ -1,17 +1,21 @@
-/* nccl_ops.c: each operation as NCCL has it, or composed of grouped sends and receives. */
+/* nccl_ops.c: each operation by NCCL's call for it, or composed of grouped sends and receives. */
 #include "collectives/nccl/nccl.h"
 #include "collectives/nccl/nccl_comm.h"
 
 #include <string.h>
 
-enum { WORD = 256 }; /* of the scratch memory: what a barrier adds up, before the room */
-
-/* NCCL's type of an element, and how many of them. Types that it does not have are moved as bytes.
- */
-static int type_of(const struct coll_call *c, size_t *per_element)
+/* NCCL's type of an element, and how many of them make one of ours. Types that NCCL lacks are moved
+ * as bytes, and so are 8-bit floats, which older versions and GPUs do not know. */
+static int type_of(int dtype, bool reduces, size_t elem, size_t *per_element)
 {
-    *per_element = c->id.dtype > DLCOLL_F8E5M2 ? c->elem : 1;
-    return c->id.dtype > DLCOLL_F8E5M2 ? NCCL_U8 : c->id.dtype;
+    bool bytes = dtype > DLCOLL_F8E5M2 || (!reduces && dtype >= DLCOLL_F8E4M3);
+    *per_element = bytes ? elem : 1;
+    return bytes ? NCCL_U8 : dtype;
+}
+
+static bool does_reduce(const struct coll_call *c)
+{
+    return c->dtype && (call_reduces(c->kind) || c->kind == CALL_ALL_REDUCE_COALESCED);
 }
 
 static bool is_f8(const struct coll_call *c)
@@ -45,17 +49,20 @@ static int op_of(const struct coll_call *c)
     }
 }
 
-const char *nccl_refuses(const struct nccl_api *api, const struct coll_call *c)
+const char *nccl_refuses(const struct nccl *n, const struct coll_call *c)
 {
     if (!c->dtype)
         return NULL;
-    bool reduces = call_reduces(c->kind) || c->kind == CALL_ALL_REDUCE_COALESCED;
+    bool reduces = does_reduce(c);
     if (reduces && (c->id.dtype == DLCOLL_I16 || c->id.dtype == DLCOLL_U16))
         return "NCCL does not reduce this type";
     if (reduces && op_of(c) < 0 && c->reduce.code != REDUCE_PREMUL)
         return "NCCL does not have this reduction";
-    if (is_f8(c) && reduces && api->version < NCCL_WITH_F8)
+    if (is_f8(c) && reduces && n->api->version < NCCL_WITH_F8)
         return "NCCL reduces 8-bit floats from 2.24 on; this one is older";
+    if (is_f8(c) && reduces && n->capability < NCCL_F8_CAPABILITY)
+        return "NCCL reduces 8-bit floats on GPUs of compute capability 9.0 or later; a rank's is "
+               "older";
     return NULL;
 }
 
@@ -247,8 +254,9 @@ static void enqueue(struct job_of *j, const void *send, void *word)
     }
 }
 
-/* NCCL's all_to_all reads what it has written already when the buffers are the same. */
-bool nccl_goes_aside(const struct coll_call *c)
+/* NCCL's all_to_all reads what it has written already when the buffers are the same: the data is
+ * copied aside first. */
+static bool goes_aside(const struct coll_call *c)
 {
     return c->kind == CALL_ALL_TO_ALL && c->send == c->recv && c->comm->size > 1;
 }
@@ -260,24 +268,14 @@ static size_t aside_len(const struct coll_call *c)
 
 size_t nccl_room(const struct coll_call *c)
 {
-    return c->kind == CALL_BARRIER ? WORD : nccl_goes_aside(c) ? WORD + aside_len(c) : 0;
+    return goes_aside(c) ? aside_len(c) : 0;
 }
 
-/* The last one that went aside may be on another stream, and still read from there. */
-static int copy_aside(struct nccl *n, const struct coll_call *c, cuda_stream stream,
-                      const void **send)
-{
-    int rc = n->cuda->StreamWaitEvent(stream, n->aside, 0);
-    *send = (char *)n->scratch + WORD;
-    return rc == CUDA_OK
-               ? n->cuda->MemcpyAsync((void *)*send, c->send, aside_len(c), CUDA_COPY_ANY, stream)
-               : rc;
-}
-
-int nccl_enqueue(struct nccl *n, const struct coll_call *c, cuda_stream stream)
+int nccl_enqueue(struct nccl *n, nccl_comm_t nccl, const struct coll_call *c, cuda_stream stream,
+                 cuda_ptr room)
 {
     struct job_of j = {.api = n->api,
-                       .comm = n->nccl,
+                       .comm = nccl,
                        .c = c,
                        .stream = stream,
                        .elem = c->elem,
@@ -286,21 +284,41 @@ int nccl_enqueue(struct nccl *n, const struct coll_call *c, cuda_stream stream)
                        .rc = NCCL_OK};
     const void *send = c->send;
     bool made = false;
-    j.type = type_of(c, &j.per);
-    if (nccl_goes_aside(c) && copy_aside(n, c, stream, &send) != CUDA_OK)
-        return 1; /* unhandled CUDA error */
-    if (c->dtype && (call_reduces(c->kind) || c->kind == CALL_ALL_REDUCE_COALESCED)) {
+    j.type = type_of(c->id.dtype, does_reduce(c), c->elem, &j.per);
+    if (goes_aside(c)) {
+        send = (const void *)(uintptr_t)room;
+        if (n->cuda->MemcpyAsync(room, (cuda_ptr)(uintptr_t)c->send, aside_len(c), stream))
+            return 1; /* unhandled CUDA error */
+    }
+    if (does_reduce(c)) {
         uint64_t scalar = c->reduce.scalar;
         made = c->reduce.code == REDUCE_PREMUL;
         j.op = op_of(c);
         if (made)
-            take(&j,
-                 n->api->RedOpCreatePreMulSum(&j.op, &scalar, j.type, NCCL_SCALAR_HOST, n->nccl));
+            take(&j, n->api->RedOpCreatePreMulSum(&j.op, &scalar, j.type, NCCL_SCALAR_HOST, nccl));
         if (j.rc != NCCL_OK)
             return j.rc;
     }
-    enqueue(&j, send, n->scratch);
+    enqueue(&j, send, (void *)(uintptr_t)n->word);
     if (made)
-        n->api->RedOpDestroy(j.op, n->nccl);
+        n->api->RedOpDestroy(j.op, nccl);
     return j.rc;
+}
+
+int nccl_enqueue_list(struct nccl *n, nccl_comm_t nccl, const dlcoll_p2p *list, size_t count,
+                      cuda_stream stream)
+{
+    int rc = n->api->GroupStart();
+    for (size_t i = 0; i < count && rc == NCCL_OK; i++) {
+        size_t per, elem = dtype_get((int)list[i].dtype)->size;
+        int type = type_of((int)list[i].dtype, false, elem, &per);
+        size_t elements = list[i].count * per;
+        if (elements && list[i].send)
+            rc = n->api->Send(list[i].send, elements, type, list[i].peer, nccl, stream);
+        else if (elements)
+            rc = n->api->Recv(list[i].recv, elements, type, list[i].peer, nccl, stream);
+        rc = rc == NCCL_IN_PROGRESS ? NCCL_OK : rc;
+    }
+    int end = n->api->GroupEnd();
+    return rc == NCCL_OK ? end : rc;
 }

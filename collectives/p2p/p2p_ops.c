@@ -131,7 +131,10 @@ static int perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, 
     const void *tells = n > 0 ? telling_buffer(list, n) : NULL;
     if (n > 0 && !list[0].count && !tells && !any && !o.stream && c->nccl)
         return refuse(c, kind, NCCL_NO_BUFFER_TELLS);
-    if (n > 0 && nccl_is_for(c, tells, o.stream))
+    bool device = false;
+    if (n > 0 && (code = nccl_is_for(c, tells, o.stream, &device)) < 0)
+        return code;
+    if (device)
         return on_device(c, kind, list, n, any, &o, work);
     if (!work && kind != CALL_BATCH) {
         dlcoll_p2p one = list[0];

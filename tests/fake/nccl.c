@@ -1,4 +1,4 @@
-/* libnccl.so.2 and libcudart.so in one, on host memory: what is enqueued is carried out, in order,
+/* libnccl.so.2 and libcuda.so.1 in one, on host memory: what is enqueued is carried out, in order,
  * by a thread that every process has, and ranks meet in memory that they share since before they
  * were forked. A copy on a stream that has nothing else to do is made at once, whatever is on
  * others. Device memory is a range of addresses. -DFAKE_OLD: without what later versions
@@ -101,6 +101,7 @@ __attribute__((constructor)) static void begin(void)
     g_arena = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
     g->state.version = 22809;
+    g->state.capability = 90;
     g->state.error_rank = g->state.bad_splitter = -1;
 }
 
@@ -268,6 +269,8 @@ static bool is_idle(cuda_stream stream)
     return idle;
 }
 
+static void check_context(void);
+
 /* 0, or in progress when the test wants that. */
 static int taken(struct comm *c)
 {
@@ -281,6 +284,11 @@ static int enqueue(struct task t)
 {
     if (!t.comm || t.comm->aborted)
         return 4;
+    check_context();
+    if (t.stream && t.stream == atomic_load(&g->state.capture)) {
+        g->state.captured++;
+        return NCCL_OK;
+    }
     if (g_depth) {
         if (g_held == IN_GROUP)
             return 4;
@@ -313,6 +321,7 @@ static int reducing(enum kind kind, const void *send, void *recv, size_t n, int 
 }
 
 #define CALL(name) API int nccl##name
+#define CUDA(name) API int cu##name
 
 CALL(AllReduce)(const void *s, void *r, size_t n, int type, int op, nccl_comm_t c, cuda_stream st);
 CALL(AllReduce)(const void *s, void *r, size_t n, int type, int op, nccl_comm_t c, cuda_stream st)
@@ -437,7 +446,8 @@ API const char *ncclGetLastError(nccl_comm_t c)
 
 static int join(nccl_comm_t *out, int n, int world, int rank, const struct nccl_config *conf)
 {
-    if (n > RANKS || conf->magic != NCCL_CONFIG_MAGIC || conf->blocking != 0)
+    if (n > RANKS || conf->magic != NCCL_CONFIG_MAGIC || conf->size > sizeof(*conf) ||
+        (conf->version >= NCCL_WITH_NAME) != (g->state.version >= NCCL_WITH_NAME))
         return 5;
     struct comm *c = calloc(1, sizeof(*c));
     *c = (struct comm){.w = &g->worlds[world], .rank = rank, .size = n, .polls = g->state.polls};
@@ -446,7 +456,14 @@ static int join(nccl_comm_t *out, int n, int world, int rank, const struct nccl_
         ;
     atomic_fetch_add(&c->w->joined, 1);
     *out = c;
-    return NCCL_IN_PROGRESS;
+    check_context();
+    if (!conf->blocking)
+        return NCCL_IN_PROGRESS;
+    c->polls = 0;
+    g->state.blocking++;
+    while (atomic_load(&c->w->joined) < n)
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    return NCCL_OK;
 }
 
 CALL(CommInitRankConfig)
@@ -482,6 +499,8 @@ CALL(CommAbort)(nccl_comm_t comm)
     if (atomic_exchange(&c->aborted, true))
         abort(); /* twice */
     g->state.aborts++;
+    while (g->state.abort_hangs)
+        nanosleep(&(struct timespec){0, 20000}, NULL);
     return NCCL_OK;
 }
 
@@ -497,6 +516,8 @@ CALL(CommDestroy)(nccl_comm_t comm);
 CALL(CommDestroy)(nccl_comm_t comm)
 {
     struct comm *c = comm;
+    while (atomic_load(&g_pending)) /* it waits for what is enqueued */
+        nanosleep(&(struct timespec){0, 20000}, NULL);
     atomic_store(&c->aborted, true);
     g->state.destroys++;
     return NCCL_OK;
@@ -593,70 +614,253 @@ CALL(CommDeregister)(nccl_comm_t c, void *handle)
     g->state.registers--;
     return NCCL_OK;
 }
+
+CALL(CommRevoke)(nccl_comm_t c, int flags);
+CALL(CommRevoke)(nccl_comm_t c, int flags)
+{
+    (void)c;
+    g->state.revokes++;
+    return flags ? 4 : NCCL_OK;
+}
+
+CALL(CommWindowRegister)(nccl_comm_t c, void *p, size_t n, void **window, int flags);
+CALL(CommWindowRegister)(nccl_comm_t c, void *p, size_t n, void **window, int flags)
+{
+    (void)c, (void)n;
+    *window = p;
+    g->state.windows++;
+    return flags == NCCL_WINDOW_SYMMETRIC ? NCCL_OK : 4;
+}
+
+CALL(CommWindowDeregister)(nccl_comm_t c, void *window);
+CALL(CommWindowDeregister)(nccl_comm_t c, void *window)
+{
+    (void)c, (void)window;
+    g->state.windows--;
+    return NCCL_OK;
+}
+
+CUDA(MemAlloc_v2)(cuda_ptr *p, size_t n);
+
+CALL(MemAlloc)(void **p, size_t n);
+CALL(MemAlloc)(void **p, size_t n)
+{
+    cuda_ptr at = 0;
+    int rc = cuMemAlloc_v2(&at, n);
+    *p = (void *)(uintptr_t)at;
+    return rc ? 1 : NCCL_OK;
+}
+
+CALL(MemFree)(void *p);
+CALL(MemFree)(void *p)
+{
+    return p ? NCCL_OK : 4;
+}
 #endif
 
 /* -------------------------------------------------------------------------------------- CUDA */
 
-#define CUDA(name) API int cuda##name
+enum { DEVICES = 2, DEPTH = 8 };
+static int g_contexts[DEVICES]; /* the address of each is its context */
+static _Atomic int g_retained[DEVICES], g_is_init;
+static _Thread_local cuda_context g_stack[DEPTH];
+static _Thread_local int g_top, g_mode;
 
-CUDA(GetDevice)(int *d);
-CUDA(GetDevice)(int *d)
+static cuda_context current(void)
 {
-    *d = 0;
+    return g_top ? g_stack[g_top - 1] : NULL;
+}
+
+/* Everything here belongs to device 0. */
+static void check_context(void)
+{
+    if (current() != &g_contexts[0])
+        g->state.wrong_context++;
+}
+
+/* Unsafe calls invalidate a global capture, unless their thread has the relaxed mode. */
+static void check_capture(void)
+{
+    if (atomic_load(&g->state.capture) && g_mode != CUDA_CAPTURE_RELAXED)
+        g->state.capture_broken++;
+}
+
+static bool is_arena(cuda_ptr p)
+{
+    return p >= (uintptr_t)g_arena && p < (uintptr_t)g_arena + ARENA;
+}
+
+CUDA(GetErrorString)(int rc, const char **text);
+CUDA(GetErrorString)(int rc, const char **text)
+{
+    *text = rc ? "some CUDA error" : "no error";
     return CUDA_OK;
 }
 
-CUDA(SetDevice)(int d);
-CUDA(SetDevice)(int d)
+CUDA(Init)(unsigned flags);
+CUDA(Init)(unsigned flags)
 {
-    return d;
+    g_is_init = 1;
+    return flags ? CUDA_INVALID_VALUE : CUDA_OK;
 }
 
-CUDA(GetLastError)(void);
-CUDA(GetLastError)(void)
+CUDA(CtxGetCurrent)(cuda_context *out);
+CUDA(CtxGetCurrent)(cuda_context *out)
 {
+    *out = current();
+    return g_is_init ? CUDA_OK : CUDA_NOT_INITIALIZED;
+}
+
+CUDA(CtxPushCurrent_v2)(cuda_context c);
+CUDA(CtxPushCurrent_v2)(cuda_context c)
+{
+    if (g_top == DEPTH)
+        abort();
+    g_stack[g_top++] = c;
     return CUDA_OK;
 }
 
-API const char *cudaGetErrorString(int rc);
-API const char *cudaGetErrorString(int rc)
+CUDA(CtxPopCurrent_v2)(cuda_context *out);
+CUDA(CtxPopCurrent_v2)(cuda_context *out)
 {
-    return rc ? "some CUDA error" : "no error";
-}
-
-CUDA(PointerGetAttributes)(struct cuda_pointer *a, const void *p);
-CUDA(PointerGetAttributes)(struct cuda_pointer *a, const void *p)
-{
-    bool device = (const uint8_t *)p >= g_arena && (const uint8_t *)p < g_arena + ARENA;
-    *a = (struct cuda_pointer){.type = device ? CUDA_MEMORY_DEVICE : 0};
+    if (!g_top)
+        return CUDA_INVALID_CONTEXT;
+    *out = g_stack[--g_top];
     return CUDA_OK;
 }
 
-CUDA(StreamCreate)(cuda_stream *s);
-CUDA(StreamCreate)(cuda_stream *s)
+CUDA(CtxGetDevice)(int *d);
+CUDA(CtxGetDevice)(int *d)
 {
+    *d = current() == &g_contexts[1];
+    return current() ? CUDA_OK : CUDA_INVALID_CONTEXT;
+}
+
+CUDA(CtxGetStreamPriorityRange)(int *low, int *high);
+CUDA(CtxGetStreamPriorityRange)(int *low, int *high)
+{
+    *low = 0;
+    *high = -5;
+    return CUDA_OK;
+}
+
+CUDA(DeviceGetCount)(int *n);
+CUDA(DeviceGetCount)(int *n)
+{
+    *n = DEVICES;
+    return g_is_init ? CUDA_OK : CUDA_NOT_INITIALIZED;
+}
+
+CUDA(DeviceGetAttribute)(int *v, int what, int d);
+CUDA(DeviceGetAttribute)(int *v, int what, int d)
+{
+    (void)d;
+    *v = what == CUDA_CAPABILITY_MAJOR   ? g->state.capability / 10
+         : what == CUDA_CAPABILITY_MINOR ? g->state.capability % 10
+                                         : 0;
+    return CUDA_OK;
+}
+
+CUDA(DeviceGetUuid_v2)(char *uuid, int d);
+CUDA(DeviceGetUuid_v2)(char *uuid, int d)
+{
+    int own[4] = {g->state.same_gpu ? 1 : getpid(), d};
+    memcpy(uuid, own, CUDA_UUID_BYTES);
+    return CUDA_OK;
+}
+
+CUDA(DevicePrimaryCtxGetState)(int d, unsigned *flags, int *active);
+CUDA(DevicePrimaryCtxGetState)(int d, unsigned *flags, int *active)
+{
+    *flags = 0;
+    *active = g_retained[d] > 0;
+    return CUDA_OK;
+}
+
+CUDA(DevicePrimaryCtxRetain)(cuda_context *c, int d);
+CUDA(DevicePrimaryCtxRetain)(cuda_context *c, int d)
+{
+    if (atomic_fetch_add(&g_retained[d], 1) == 0)
+        g->state.contexts++;
+    *c = &g_contexts[d];
+    return g_is_init ? CUDA_OK : CUDA_NOT_INITIALIZED;
+}
+
+CUDA(DevicePrimaryCtxRelease_v2)(int d);
+CUDA(DevicePrimaryCtxRelease_v2)(int d)
+{
+    return atomic_fetch_sub(&g_retained[d], 1) > 0 ? CUDA_OK : CUDA_INVALID_CONTEXT;
+}
+
+CUDA(PointerGetAttributes)(unsigned n, int *names, void **out, cuda_ptr p);
+CUDA(PointerGetAttributes)(unsigned n, int *names, void **out, cuda_ptr p)
+{
+    g->state.pointer_calls++;
+    if (!g_is_init)
+        return CUDA_NOT_INITIALIZED;
+    if (!current())
+        return CUDA_INVALID_CONTEXT;
+    for (unsigned i = 0; i < n; i++)
+        *(int *)out[i] = names[i] == CUDA_POINTER_TYPE     ? is_arena(p) ? CUDA_MEMORY_DEVICE : 0
+                         : names[i] == CUDA_POINTER_DEVICE ? is_arena(p) ? 0 : -2
+                                                           : 0;
+    return g->state.pointer_error;
+}
+
+CUDA(StreamCreateWithPriority)(cuda_stream *s, unsigned flags, int priority);
+CUDA(StreamCreateWithPriority)(cuda_stream *s, unsigned flags, int priority)
+{
+    check_context();
     *s = g;
-    return g->state.no_stream == getpid() ? 2 : CUDA_OK;
+    return g->state.no_stream == getpid() || flags != CUDA_NON_BLOCKING || priority != -5 ? 2
+                                                                                          : CUDA_OK;
 }
 
-CUDA(StreamDestroy)(cuda_stream s);
-CUDA(StreamDestroy)(cuda_stream s)
+CUDA(StreamDestroy_v2)(cuda_stream s);
+CUDA(StreamDestroy_v2)(cuda_stream s)
 {
     (void)s;
     return CUDA_OK;
 }
 
-CUDA(EventCreateWithFlags)(cuda_event *e, unsigned flags);
-CUDA(EventCreateWithFlags)(cuda_event *e, unsigned flags)
+CUDA(StreamGetCtx)(cuda_stream s, cuda_context *c);
+CUDA(StreamGetCtx)(cuda_stream s, cuda_context *c)
 {
+    (void)s;
+    *c = &g_contexts[0];
+    return CUDA_OK;
+}
+
+CUDA(StreamIsCapturing)(cuda_stream s, int *capturing);
+CUDA(StreamIsCapturing)(cuda_stream s, int *capturing)
+{
+    *capturing = s && s == atomic_load(&g->state.capture);
+    return CUDA_OK;
+}
+
+CUDA(ThreadExchangeStreamCaptureMode)(int *mode);
+CUDA(ThreadExchangeStreamCaptureMode)(int *mode)
+{
+    int before = g_mode;
+    g_mode = *mode;
+    *mode = before;
+    return CUDA_OK;
+}
+
+CUDA(EventCreate)(cuda_event *e, unsigned flags);
+CUDA(EventCreate)(cuda_event *e, unsigned flags)
+{
+    check_context();
     *e = calloc(1, sizeof(uint64_t));
+    g->state.events++;
     return flags == CUDA_NO_TIMING ? CUDA_OK : 1;
 }
 
-CUDA(EventDestroy)(cuda_event e);
-CUDA(EventDestroy)(cuda_event e)
+CUDA(EventDestroy_v2)(cuda_event e);
+CUDA(EventDestroy_v2)(cuda_event e)
 {
     free(e);
+    g->state.events--;
     return CUDA_OK;
 }
 
@@ -664,7 +868,12 @@ CUDA(EventRecord)(cuda_event e, cuda_stream s);
 CUDA(EventRecord)(cuda_event e, cuda_stream s)
 {
     uint64_t mark = atomic_fetch_add(&g_marks, 1) + 1;
-    *(uint64_t *)e = mark;
+    check_context();
+    if (s && s == atomic_load(&g->state.capture)) {
+        g->state.capture_broken++; /* the event could not be asked for afterwards */
+        return 900;
+    }
+    atomic_store((_Atomic uint64_t *)e, mark);
     push(&(struct task){.kind = MARK, .stream = s, .mark = mark});
     return CUDA_OK;
 }
@@ -672,7 +881,11 @@ CUDA(EventRecord)(cuda_event e, cuda_stream s)
 CUDA(StreamWaitEvent)(cuda_stream s, cuda_event e, unsigned flags);
 CUDA(StreamWaitEvent)(cuda_stream s, cuda_event e, unsigned flags)
 {
-    if (atomic_load(&g_reached) < *(uint64_t *)e)
+    if (s && s == atomic_load(&g->state.capture)) {
+        g->state.capture_broken++; /* an event of before the capture */
+        return 905;
+    }
+    if (atomic_load(&g_reached) < atomic_load((_Atomic uint64_t *)e))
         push(&(struct task){.kind = WAIT, .stream = s});
     return flags ? 1 : CUDA_OK;
 }
@@ -680,47 +893,64 @@ CUDA(StreamWaitEvent)(cuda_stream s, cuda_event e, unsigned flags)
 CUDA(EventQuery)(cuda_event e);
 CUDA(EventQuery)(cuda_event e)
 {
-    return atomic_load(&g_reached) >= *(uint64_t *)e ? CUDA_OK : CUDA_NOT_READY;
+    check_context();
+    check_capture();
+    return !g->state.slow_device && atomic_load(&g_reached) >= atomic_load((_Atomic uint64_t *)e)
+               ? CUDA_OK
+               : CUDA_NOT_READY;
 }
 
-CUDA(Malloc)(void **p, size_t n);
-CUDA(Malloc)(void **p, size_t n)
+CUDA(MemAlloc_v2)(cuda_ptr *p, size_t n);
+CUDA(MemAlloc_v2)(cuda_ptr *p, size_t n)
 {
+    check_context();
+    check_capture();
     pthread_mutex_lock(&g_lock);
-    size_t at = g_used;
-    g_used += (n + 255) / 256 * 256;
+    size_t at = (g_used + 4095) / 4096 * 4096;
+    g_used = at + n;
     pthread_mutex_unlock(&g_lock);
-    *p = g_arena + at;
+    *p = (uintptr_t)g_arena + at;
     return at + n <= ARENA ? CUDA_OK : 2;
 }
 
-CUDA(MallocManaged)(void **p, size_t n, unsigned flags);
-CUDA(MallocManaged)(void **p, size_t n, unsigned flags)
-{
-    (void)flags;
-    return cudaMalloc(p, n);
-}
-
-CUDA(GetDeviceCount)(int *n);
-CUDA(GetDeviceCount)(int *n)
-{
-    *n = 1;
-    return CUDA_OK;
-}
-
-CUDA(Free)(void *p);
-CUDA(Free)(void *p)
+CUDA(MemFree_v2)(cuda_ptr p);
+CUDA(MemFree_v2)(cuda_ptr p)
 {
     while (p && atomic_load(&g_pending))
         nanosleep(&(struct timespec){0, 20000}, NULL);
     return CUDA_OK;
 }
 
-CUDA(MemcpyAsync)(void *to, const void *from, size_t n, int kind, cuda_stream s);
-CUDA(MemcpyAsync)(void *to, const void *from, size_t n, int kind, cuda_stream s)
+CUDA(MemAllocAsync)(cuda_ptr *p, size_t n, cuda_stream s);
+CUDA(MemAllocAsync)(cuda_ptr *p, size_t n, cuda_stream s)
 {
-    struct task t = {.kind = COPY, .stream = s, .send = from, .recv = to, .count = n};
-    (void)kind;
+    (void)s;
+    return cuMemAlloc_v2(p, n);
+}
+
+CUDA(MemFreeAsync)(cuda_ptr p, cuda_stream s);
+CUDA(MemFreeAsync)(cuda_ptr p, cuda_stream s)
+{
+    (void)p, (void)s;
+    return CUDA_OK;
+}
+
+CUDA(MemAllocManaged)(cuda_ptr *p, size_t n, unsigned flags);
+CUDA(MemAllocManaged)(cuda_ptr *p, size_t n, unsigned flags)
+{
+    return flags == CUDA_ATTACH_GLOBAL ? cuMemAlloc_v2(p, n) : CUDA_INVALID_VALUE;
+}
+
+CUDA(MemcpyAsync)(cuda_ptr to, cuda_ptr from, size_t n, cuda_stream s);
+CUDA(MemcpyAsync)(cuda_ptr to, cuda_ptr from, size_t n, cuda_stream s)
+{
+    struct task t = {.kind = COPY,
+                     .stream = s,
+                     .send = (const void *)(uintptr_t)from,
+                     .recv = (void *)(uintptr_t)to,
+                     .count = n};
+    if (s && s == atomic_load(&g->state.capture))
+        return CUDA_OK;
     if (is_idle(s))
         carry_out(&t);
     else

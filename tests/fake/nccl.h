@@ -7,14 +7,28 @@
 
 struct fake_nccl {
     _Atomic int version;
-    _Atomic int polls;        /* an init is in progress for so many questions */
-    _Atomic int async_error;  /* what ncclCommGetAsyncError says... */
-    _Atomic int error_rank;   /* ...on this rank */
-    _Atomic int bad_splitter; /* who becomes error_rank by ncclCommSplit */
-    _Atomic int no_unique_id; /* ncclGetUniqueId fails: 1, everywhere; else in that process */
-    _Atomic int no_stream;    /* cudaStreamCreate fails in that process */
-    _Atomic int in_progress;  /* every call is, once */
-    _Atomic int held;         /* what is enqueued waits while this is not 0 */
+    _Atomic int polls;         /* an init is in progress for so many questions */
+    _Atomic int async_error;   /* what ncclCommGetAsyncError says... */
+    _Atomic int error_rank;    /* ...on this rank */
+    _Atomic int bad_splitter;  /* who becomes error_rank by ncclCommSplit */
+    _Atomic int no_unique_id;  /* ncclGetUniqueId fails: 1, everywhere; else in that process */
+    _Atomic int no_stream;     /* cudaStreamCreate fails in that process */
+    _Atomic int in_progress;   /* every call is, once */
+    _Atomic int held;          /* what is enqueued waits while this is not 0 */
+    _Atomic int abort_hangs;   /* ncclCommAbort does not return, as while a captured graph lives */
+    _Atomic int pointer_error; /* what cuPointerGetAttributes returns */
+    _Atomic int capability;    /* 90: that of every device; rank 0's where it differs */
+    _Atomic int same_gpu;      /* all processes see the same device */
+    _Atomic int slow_device;   /* an event is never ready while this is not 0 */
+    _Atomic(void *) capture;   /* this stream is being captured into a graph, in global mode */
+
+    _Atomic int contexts;       /* made, in all processes */
+    _Atomic int pointer_calls;  /* of cuPointerGetAttributes */
+    _Atomic int wrong_context;  /* calls while another context was current */
+    _Atomic int capture_broken; /* calls that invalidate a capture */
+    _Atomic int captured;       /* operations that went into a graph */
+    _Atomic int blocking;       /* communicators in blocking mode */
+    _Atomic int revokes, windows, events;
 
     _Atomic int inits, scalable, splits, aborts, destroys, finalizes, registers;
     _Atomic int reduce_ops;     /* made and not destroyed */

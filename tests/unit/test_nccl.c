@@ -4,10 +4,13 @@
 #include "tests/lib/test.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,7 +34,7 @@ static void use(const char *library)
     *(void **)&state = dlsym(lib, "fake_nccl_state");
     g_fake = state();
     setenv("DLCOLL_NCCL_LIB", path, 1);
-    setenv("DLCOLL_CUDART_LIB", path, 1);
+    setenv("DLCOLL_CUDA_LIB", path, 1);
     unsetenv("DLCOLL_BACKEND");
 }
 
@@ -40,13 +43,25 @@ static void setup(void)
     use("tests/fake/libnccl.so.2");
 }
 
-static void *device_memory(size_t len)
+/* As cudaSetDevice(): once for a thread. */
+static void use_device(int device)
 {
     struct err e = ERR_INIT;
-    void *p;
+    cuda_context c, now = NULL;
     EXPECT(cuda_api_get(&g_cuda, &e) == 0, "%s", e.msg);
-    EXPECT(g_cuda->Malloc(&p, len) == CUDA_OK);
-    return p;
+    g_cuda->CtxGetCurrent(&now);
+    if (now)
+        return;
+    EXPECT(g_cuda->Init(0) == CUDA_OK && g_cuda->DevicePrimaryCtxRetain(&c, device) == CUDA_OK);
+    EXPECT(g_cuda->CtxPushCurrent(c) == CUDA_OK);
+}
+
+static void *device_memory(size_t len)
+{
+    cuda_ptr p;
+    use_device(0);
+    EXPECT(g_cuda->MemAlloc(&p, len) == CUDA_OK);
+    return (void *)(uintptr_t)p;
 }
 
 /* Small whole numbers, exact in every type, in any order. */
@@ -211,7 +226,7 @@ END_TEST
 START_TEST(an_older_library)
 {
     use("tests/fake/libnccl-old.so.2");
-    g_fake->version = 21400;
+    g_fake->version = 21903;
     ranks_run(3, 1, everything);
 }
 END_TEST
@@ -652,6 +667,7 @@ static void split_badly(struct ranks *j, int rank)
     ranks_become(j, rank);
     dlcoll_comm *c = comm_start(), *group;
     dlcoll_opts s = DLCOLL_OPTS_INIT;
+    use_device(0);
     s.stream = &g_stream;
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
     int code = dlcoll_comm_split(c, 0, rank, &group, NULL); /* rank 0 may be through with it */
@@ -680,6 +696,7 @@ static void split_in_part(struct ranks *j, int rank)
     dlcoll_group_opts o = DLCOLL_GROUP_OPTS_INIT;
     struct rlimit before, none;
     o.timeout_ms = 5000;
+    use_device(0);
     s.stream = &g_stream;
     EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
     EXPECT(dlcoll_barrier(c, NULL, NULL) == 0);
@@ -814,6 +831,325 @@ START_TEST(one_rank_has_no_stream)
 }
 END_TEST
 
+/* --------------------------------------------------------------------- a library that misbehaves
+ */
+
+/* Operations on host memory neither load CUDA nor create a context, and an answer of the driver
+ * that is not expected is not taken for "host memory". */
+static void ask_the_driver(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int a = 1, b = 0;
+    EXPECT(dlcoll_all_reduce(&a, &b, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0 && b == 2);
+    EXPECT(g_fake->contexts == 0, "%d contexts", g_fake->contexts);
+    struct err e = ERR_INIT;
+    EXPECT(cuda_api_get(&g_cuda, &e) == 0 && g_cuda->Init(0) == CUDA_OK);
+    EXPECT(dlcoll_all_reduce(&a, &b, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0 && b == 2);
+    EXPECT(g_fake->contexts == 0, "%d contexts", g_fake->contexts);
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    int *x = device_memory(64);
+    *x = 1;
+    g_fake->pointer_error = 700; /* an earlier kernel has failed */
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == DLCOLL_EBACKEND);
+    EXPECT(strstr(why(c), "cannot tell whether a buffer is device memory"), "%s", why(c));
+    EXPECT(*x == 1);
+    dlcoll_destroy(c);
+}
+
+START_TEST(host_operations_make_no_context)
+{
+    ranks_run(2, 1, ask_the_driver);
+    ck_assert_int_eq(g_fake->contexts, 2); /* one of each rank's own */
+}
+END_TEST
+
+struct elsewhere {
+    dlcoll_comm *comm;
+    int *x;
+    int code;
+};
+
+/* This thread has another device, and captures nothing. */
+static void *call_from_there(void *arg)
+{
+    struct elsewhere *t = arg;
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    dlcoll_work *w = NULL;
+    s.stream = &g_stream;
+    use_device(1);
+    t->code = dlcoll_all_reduce(t->x, t->x, 1, DLCOLL_I32, DLCOLL_SUM, t->comm, NULL, NULL);
+    if (t->code == 0)
+        t->code = dlcoll_all_reduce(t->x, t->x, 1, DLCOLL_I32, DLCOLL_SUM, t->comm, &s, &w);
+    if (t->code == 0)
+        t->code = dlcoll_wait(w);
+    dlcoll_work_free(w);
+    return NULL;
+}
+
+static void other_device(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    struct elsewhere t = {.comm = comm_start(), .x = device_memory(64)};
+    pthread_t thread;
+    *t.x = 1;
+    EXPECT(dlcoll_all_reduce(t.x, t.x, 1, DLCOLL_I32, DLCOLL_SUM, t.comm, NULL, NULL) == 0);
+    EXPECT(pthread_create(&thread, NULL, call_from_there, &t) == 0);
+    pthread_join(thread, NULL);
+    EXPECT(t.code == 0 && *t.x == 8, "%d %d %s", t.code, *t.x, why(t.comm));
+    EXPECT(g_fake->wrong_context == 0, "%d calls", g_fake->wrong_context);
+    comm_end(t.comm);
+}
+
+START_TEST(a_thread_with_another_device)
+{
+    ranks_run(2, 1, other_device);
+}
+END_TEST
+
+/* ncclCommAbort() never returns: the survivors get the error all the same, and can go on. */
+START_TEST(an_abort_that_hangs)
+{
+    struct ranks j;
+    g_fake->abort_hangs = 1;
+    ranks_init(&j, 3, 1);
+    ranks_start(&j, hang_enqueued);
+    wait_until(ranks_are_ready, &j, 20, "all ranks hang");
+    uint64_t killed = mono_ns();
+    kill(j.pid[0], SIGKILL);
+    ranks_reap(&j, 0);
+    ranks_play_agent(&j, 0);
+    ranks_wait(&j, 20, 1u << 0);
+    for (int r = 1; r < 3; r++) {
+        double ms = (double)(j.shared->rank[r].returned_ns - killed) / 1e6;
+        ck_assert_int_eq(j.shared->rank[r].code, DLCOLL_EPEER);
+        ck_assert_msg(ms < test_seconds(1) * 1000, "%.1f ms", ms);
+    }
+    ck_assert_int_eq(g_fake->aborts, 2);
+    ck_assert_int_eq(g_fake->revokes, 2);
+    ranks_fini(&j);
+}
+END_TEST
+
+/* An operation on a stream of which nobody asks has a deadline. */
+static void unasked(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64), one;
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    dlcoll_error e = DLCOLL_ERROR_INIT;
+    s.stream = &g_stream;
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0);
+    s.timeout_ms = 150;
+    if (rank == 0) {
+        ranks_await_go(j);
+    } else {
+        EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, NULL) == 0);
+        s = (dlcoll_opts)DLCOLL_OPTS_INIT;
+        s.timeout_ms = 10000;
+        int code = dlcoll_recv(&one, 1, DLCOLL_I32, 0, c, &s, NULL);
+        dlcoll_last_error(c, &e);
+        EXPECT(code < 0 && e.code == DLCOLL_ETIMEDOUT, "%d %s", code, why(c));
+        ranks_say_ready(j);
+    }
+    dlcoll_destroy(c);
+}
+
+START_TEST(a_stream_without_a_handle_has_a_deadline)
+{
+    struct ranks j;
+    ranks_init(&j, 2, 1);
+    ranks_start(&j, unasked);
+    wait_until(one_is_ready, &j, 20, "rank 1 has timed out");
+    atomic_store(&j.shared->go, 1);
+    ranks_wait(&j, 20, 0);
+    ranks_fini(&j);
+}
+END_TEST
+
+/* Thousands of operations are enqueued, the device stands still: so many are in flight, then the
+ * call waits, with its deadline. Few events are needed. */
+static void many(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64), calls = 0, code = 0;
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    s.stream = &g_stream;
+    s.timeout_ms = 10000;
+    for (; calls < 3000 && code == 0; calls++)
+        code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, NULL);
+    EXPECT(code == 0, "%d %s", code, why(c));
+    EXPECT(g_fake->events < 200, "%d events", g_fake->events);
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    g_fake->slow_device = 1;
+    s.timeout_ms = 300;
+    for (calls = 0; calls < 3000 && code == 0; calls++)
+        code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, NULL);
+    EXPECT(code < 0 && calls < 2000, "%d after %d calls", code, calls);
+    dlcoll_destroy(c);
+}
+
+START_TEST(what_is_in_flight_is_bounded)
+{
+    ranks_run(2, 1, many);
+}
+END_TEST
+
+/* Into a graph: no event is asked for there, scratch memory stays, a handle is refused. */
+static void capture(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64);
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    dlcoll_work *w = NULL;
+    s.stream = &g_stream;
+    ranks_say_ready(j);
+    ranks_await_ready(j);
+    g_fake->capture = &g_stream;
+    int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, NULL);
+    EXPECT(code == DLCOLL_ESTATE && strstr(why(c), "dlcoll_device_init()"), "%d %s", code, why(c));
+    EXPECT(dlcoll_device_init(c, NULL) == 0, "%s", why(c));
+    EXPECT(dlcoll_device_init(c, NULL) == 0, "%s", why(c));
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, NULL) == 0, "%s", why(c));
+    EXPECT(dlcoll_all_to_all(x, x, 1, DLCOLL_I32, c, &s, NULL) == 0, "%s", why(c));
+    EXPECT(dlcoll_barrier(c, &s, NULL) == 0, "%s", why(c));
+    code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, &w);
+    EXPECT(code == DLCOLL_EINVAL && !w && strstr(why(c), "captured into a graph"), "%d", code);
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c)); /* on the host: all are here */
+    g_fake->capture = NULL;
+    EXPECT(dlcoll_barrier(c, NULL, NULL) == 0, "%s", why(c));
+    EXPECT(g_fake->capture_broken == 0, "%d calls", g_fake->capture_broken);
+    *x = 1;
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0 && *x == 2);
+    comm_end(c);
+}
+
+START_TEST(operations_are_captured)
+{
+    ranks_run(2, 1, capture);
+    ck_assert_int_ge(g_fake->captured, 6);
+}
+END_TEST
+
+/* Eight-bit floats are moved as bytes; reduced only where every rank's GPU can. */
+static void small_floats(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    uint8_t *x = device_memory(64);
+    x[0] = (uint8_t)(0x38 + rank);
+    EXPECT(dlcoll_broadcast(x, x, 1, DLCOLL_F8E4M3, 1, c, NULL, NULL) == 0 && x[0] == 0x39);
+    int code = dlcoll_all_reduce(x, x, 1, DLCOLL_F8E4M3, DLCOLL_SUM, c, NULL, NULL);
+    EXPECT(code == DLCOLL_ENOSUP && strstr(why(c), "compute capability 9.0"), "%d %s", code,
+           why(c));
+    EXPECT(dlcoll_broadcast(x, x, 1, DLCOLL_F8E4M3, 0, c, NULL, NULL) == 0, "%s", why(c));
+    comm_end(c);
+}
+
+START_TEST(small_floats_on_an_older_gpu)
+{
+    g_fake->capability = 80;
+    ranks_run(2, 1, small_floats);
+}
+END_TEST
+
+static void one_gpu(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64), a = 1;
+    int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
+    EXPECT(code == DLCOLL_EINVAL && strstr(why(c), "ranks 0 and 1 use the same GPU"), "%d %s", code,
+           why(c));
+    EXPECT(dlcoll_all_reduce(&a, &a, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0 && a == 2);
+    setenv("NCCL_HOSTID", rank ? "b" : "a", 1);
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s", why(c));
+    comm_end(c);
+}
+
+START_TEST(two_ranks_with_one_gpu)
+{
+    g_fake->same_gpu = 1;
+    ranks_run(2, 1, one_gpu);
+}
+END_TEST
+
+START_TEST(blocking_mode)
+{
+    setenv(_i ? "NCCL_COMM_BLOCKING" : "DLCOLL_NCCL_BLOCKING", "1", 1);
+    ranks_run(4, 1, groups);
+    ck_assert_int_gt(g_fake->blocking, 0);
+    ck_assert_int_eq(g_fake->aborts, 0);
+}
+END_TEST
+
+static void device_calls(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    dlcoll_device_opts o = DLCOLL_DEVICE_OPTS_INIT;
+    dlcoll_opts s = DLCOLL_OPTS_INIT;
+    dlcoll_work *w;
+    void *p = NULL, *window = NULL;
+    static int other;
+    use_device(0);
+    EXPECT(dlcoll_device_alloc(c, &p, 64) == DLCOLL_ESTATE);
+    o.blocking = 7;
+    EXPECT(dlcoll_device_init(c, &o) == DLCOLL_EINVAL);
+    o.blocking = DLCOLL_NCCL_IS_BLOCKING;
+    o.max_ctas = 4;
+    o.name = "experts";
+    EXPECT(dlcoll_device_init(c, &o) == 0, "%s", why(c));
+    EXPECT(dlcoll_device_alloc(c, &p, 64) == 0 && p, "%s", why(c));
+    EXPECT(dlcoll_window_register(c, p, 64, &window) == 0 && window, "%s", why(c));
+    EXPECT(dlcoll_window_register(c, (char *)p + 4, 8, &window) == DLCOLL_EINVAL);
+    *(int *)p = 1;
+    s.stream = &g_stream;
+    EXPECT(dlcoll_all_reduce(p, p, 1, DLCOLL_I32, DLCOLL_SUM, c, &s, &w) == 0, "%s", why(c));
+    EXPECT(dlcoll_stream_wait(&other, w) == 0, "%s", why(c));
+    EXPECT(dlcoll_stream_wait(&other, NULL) == DLCOLL_EINVAL);
+    EXPECT(dlcoll_wait(w) == 0 && *(int *)p == 2);
+    dlcoll_work_free(w);
+    EXPECT(dlcoll_window_deregister(c, p) == 0);
+    EXPECT(dlcoll_device_free(c, p) == 0);
+    EXPECT(dlcoll_device_free(c, NULL) == 0);
+    comm_end(c);
+}
+
+START_TEST(calls_for_devices)
+{
+    ranks_run(2, 1, device_calls);
+    ck_assert_int_eq(g_fake->windows, 0);
+    ck_assert_int_eq(g_fake->blocking, 2);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------- the cases for a GPU */
+
+/* The exit status of tests/gpu/cases, which takes the libraries from the environment. */
+static int run_cases(const char *cases)
+{
+    int status = system(test_text("%s %s", build_path("tests/gpu/cases"), cases));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* They pass with a library that works, and fail with one that does not: this one sees a device of
+ * its own in every process. */
+START_TEST(cases_for_a_gpu_pass_and_fail)
+{
+    ck_assert_int_eq(run_cases("lazy-context two-ranks streams late-peer killed-peer types"), 0);
+    ck_assert_int_eq(run_cases("cost-blocking cost-non-blocking"), 0);
+    ck_assert_int_eq(run_cases("duplicate-gpu"), 1);
+    setenv("DLCOLL_CUDA_LIB", "/nonexistent/libcuda.so.1", 1);
+    ck_assert_int_eq(run_cases("two-ranks"), 77);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------------- choice */
 
 START_TEST(what_is_missing_is_said)
@@ -821,8 +1157,8 @@ START_TEST(what_is_missing_is_said)
     setenv("DLCOLL_BACKEND", "gpu", 1);
     expect_init(DLCOLL_EINVAL, "DLCOLL_BACKEND: 'gpu' is not one of auto, cpu, nccl");
     setenv("DLCOLL_BACKEND", "nccl", 1);
-    setenv("DLCOLL_CUDART_LIB", "/nonexistent/libcudart.so", 1);
-    expect_init(DLCOLL_ENOSUP, "the CUDA runtime cannot be loaded as DLCOLL_CUDART_LIB says");
+    setenv("DLCOLL_CUDA_LIB", "/nonexistent/libcuda.so.1", 1);
+    expect_init(DLCOLL_ENOSUP, "the CUDA driver cannot be loaded as DLCOLL_CUDA_LIB says");
     use("tests/fake/libnccl.so.2");
     setenv("DLCOLL_BACKEND", "nccl", 1);
     setenv("DLCOLL_NCCL_LIB", "/nonexistent/libnccl.so", 1);
@@ -831,19 +1167,16 @@ START_TEST(what_is_missing_is_said)
     expect_init(DLCOLL_ENOSUP, "NCCL here is too old or is none: it has no ncclGetVersion()");
     use("tests/fake/libnccl.so.2");
     setenv("DLCOLL_BACKEND", "nccl", 1);
-    g_fake->version = 21304;
-    expect_init(DLCOLL_ENOSUP, "NCCL here is 2.13; 2.14 or later is needed");
+    g_fake->version = 21805;
+    expect_init(DLCOLL_ENOSUP, "NCCL here is 2.18; 2.19 or later is needed");
     g_fake->version = 2708;
-    expect_init(DLCOLL_ENOSUP, "NCCL here is 2.7; 2.14 or later is needed");
+    expect_init(DLCOLL_ENOSUP, "NCCL here is 2.7; 2.19 or later is needed");
     g_fake->version = 30100;
     expect_init(DLCOLL_ENOSUP, "NCCL here is version 3; this library knows version 2");
     g_fake->version = 22304;
     dlcoll_comm *c;
     ck_assert_int_eq(dlcoll_init(&c, NULL), 0);
-    float *x = NULL;
-    struct err e = ERR_INIT;
-    ck_assert_int_eq(cuda_api_get(&g_cuda, &e), 0);
-    ck_assert_int_eq(g_cuda->Malloc((void **)&x, 64), 0);
+    float *x = device_memory(64);
     ck_assert_int_eq(dlcoll_all_reduce(x, x, 4, DLCOLL_F8E4M3, DLCOLL_SUM, c, NULL, NULL),
                      DLCOLL_ENOSUP);
     ck_assert_ptr_nonnull(strstr(why(c), "8-bit floats from 2.24 on"));
@@ -857,10 +1190,7 @@ START_TEST(the_host_alone)
     dlcoll_comm *c;
     o.backend = DLCOLL_BACKEND_CPU;
     ck_assert_int_eq(dlcoll_init(&c, &o), 0);
-    struct err e = ERR_INIT;
-    float *x = NULL;
-    ck_assert_int_eq(cuda_api_get(&g_cuda, &e), 0);
-    ck_assert_int_eq(g_cuda->Malloc((void **)&x, 64), 0);
+    float *x = device_memory(64);
     *x = 3;
     ck_assert_int_eq(dlcoll_all_reduce(x, x, 1, DLCOLL_F32, DLCOLL_SUM, c, NULL, NULL), 0);
     ck_assert_int_eq(g_fake->inits, 0);
@@ -924,6 +1254,21 @@ static Suite *suite(void)
     tcase_add_test(tc, no_unique_id);
     tcase_add_test(tc, one_of_several_roots_has_no_unique_id);
     tcase_add_test(tc, one_rank_has_no_stream);
+    tc = test_case(s, "misbehaviour", 60);
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, host_operations_make_no_context);
+    tcase_add_test(tc, a_thread_with_another_device);
+    tcase_add_test(tc, an_abort_that_hangs);
+    tcase_add_test(tc, a_stream_without_a_handle_has_a_deadline);
+    tcase_add_test(tc, what_is_in_flight_is_bounded);
+    tcase_add_test(tc, operations_are_captured);
+    tcase_add_test(tc, small_floats_on_an_older_gpu);
+    tcase_add_test(tc, two_ranks_with_one_gpu);
+    tcase_add_loop_test(tc, blocking_mode, 0, 2);
+    tcase_add_test(tc, calls_for_devices);
+    tc = test_case(s, "gpu", 120);
+    tcase_add_checked_fixture(tc, setup, NULL);
+    tcase_add_test(tc, cases_for_a_gpu_pass_and_fail);
     tc = test_case(s, "choice", 60);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, what_is_missing_is_said);

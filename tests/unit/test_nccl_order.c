@@ -17,17 +17,29 @@ static void setup(void)
     const char *path = build_path("tests/fake/libnccl.so.2");
     ck_assert_msg(dlopen(path, RTLD_NOW), "%s", dlerror()); /* what its ranks share is made here */
     setenv("DLCOLL_NCCL_LIB", path, 1);
-    setenv("DLCOLL_CUDART_LIB", path, 1);
+    setenv("DLCOLL_CUDA_LIB", path, 1);
     unsetenv("DLCOLL_BACKEND");
+}
+
+/* As cudaSetDevice(): once for a thread. */
+static void use_device(int device)
+{
+    struct err e = ERR_INIT;
+    cuda_context c, now = NULL;
+    EXPECT(cuda_api_get(&g_cuda, &e) == 0, "%s", e.msg);
+    g_cuda->CtxGetCurrent(&now);
+    if (now)
+        return;
+    EXPECT(g_cuda->Init(0) == CUDA_OK && g_cuda->DevicePrimaryCtxRetain(&c, device) == CUDA_OK);
+    EXPECT(g_cuda->CtxPushCurrent(c) == CUDA_OK);
 }
 
 static int *device_number(void)
 {
-    struct err e = ERR_INIT;
-    void *p;
-    EXPECT(cuda_api_get(&g_cuda, &e) == 0, "%s", e.msg);
-    EXPECT(g_cuda->Malloc(&p, sizeof(int)) == CUDA_OK);
-    return p;
+    cuda_ptr p;
+    use_device(0);
+    EXPECT(g_cuda->MemAlloc(&p, sizeof(int)) == CUDA_OK);
+    return (void *)(uintptr_t)p;
 }
 
 /* Longer than anybody waits before he looks, or asks, what the others have called. */

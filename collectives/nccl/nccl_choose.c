@@ -1,0 +1,97 @@
+/* nccl_choose.c: which backend the program asked for, and whether a buffer is device memory.
+ *
+ * The question never creates a CUDA context: a host operation costs no memory on a GPU. Any answer
+ * of the driver that is not expected is a failure: a device pointer taken for a host pointer would
+ * be dereferenced. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives/api/comm.h"
+#include "collectives/nccl/nccl.h"
+#include "collectives/nccl/nccl_api.h"
+
+int nccl_choose(int backend, bool *devices, struct err *e)
+{
+    static const char *const names[] = {"", "auto", "cpu", "nccl"};
+    const char *env = getenv("DLCOLL_BACKEND");
+    const struct nccl_api *nccl;
+    const struct cuda_api *cuda;
+    int b = backend;
+    for (int i = 1; b == DLCOLL_BACKEND_DEFAULT && env && *env && i < 4; i++)
+        b = strcmp(env, names[i]) == 0 ? i : b;
+    if (b == DLCOLL_BACKEND_DEFAULT && env && *env)
+        return err_set(e, -EINVAL, "DLCOLL_BACKEND: '%.40s' is not one of auto, cpu, nccl", env);
+    if (b < 0 || b > DLCOLL_BACKEND_NCCL)
+        return err_set(e, -EINVAL, "there is no such backend (%d)", b);
+    *devices = b == DLCOLL_BACKEND_NCCL;
+    if (*devices && (cuda_api_get(&cuda, e) < 0 || nccl_api_get(&nccl, e) < 0)) {
+        err_wrap(e, "the nccl backend cannot be used");
+        return e->code = -ENOTSUP;
+    }
+    if (b == DLCOLL_BACKEND_AUTO || b == DLCOLL_BACKEND_DEFAULT)
+        *devices = cuda_is_likely();
+    return 0;
+}
+
+/* The driver's code; attributes of a pointer that CUDA does not know are zero. */
+static int pointer_attributes(const struct cuda_api *cuda, const void *p, bool *device)
+{
+    unsigned type = 0, managed = 0;
+    int names[] = {CUDA_POINTER_TYPE, CUDA_POINTER_MANAGED};
+    void *out[] = {&type, &managed};
+    int rc = cuda->PointerGetAttributes(2, names, out, (cuda_ptr)(uintptr_t)p);
+    *device = rc == CUDA_OK && (type == CUDA_MEMORY_DEVICE || managed);
+    return rc;
+}
+
+/* This thread has no context: asks within the first primary context that is active, if any is. */
+static int ask_in_primary(const struct cuda_api *cuda, const void *p, bool *device)
+{
+    int n = 0, rc = cuda->DeviceGetCount(&n);
+    for (int i = 0; i < n && rc == CUDA_OK; i++) {
+        unsigned flags;
+        int active = 0;
+        cuda_context ctx;
+        rc = cuda->DevicePrimaryCtxGetState(i, &flags, &active);
+        if (rc != CUDA_OK || !active)
+            continue;
+        if ((rc = cuda->DevicePrimaryCtxRetain(&ctx, i)) != CUDA_OK)
+            return rc;
+        if ((rc = cuda->CtxPushCurrent(ctx)) == CUDA_OK) {
+            rc = pointer_attributes(cuda, p, device);
+            cuda->CtxPopCurrent(&ctx);
+        }
+        cuda->DevicePrimaryCtxRelease(i);
+        return rc;
+    }
+    return rc;
+}
+
+int nccl_is_for(dlcoll_comm *c, const void *p, const void *stream, bool *device)
+{
+    const struct cuda_api *cuda;
+    struct err e = ERR_INIT;
+    *device = stream != NULL;
+    if (stream || !p || !c->job->conf.devices)
+        return 0;
+    if (cuda_api_if_loaded(&cuda, &e) < 0)
+        return comm_error(c, DLCOLL_EBACKEND, "%s", e.msg);
+    if (!cuda)
+        return 0;
+    int rc = pointer_attributes(cuda, p, device);
+    if (rc == CUDA_INVALID_CONTEXT)
+        rc = ask_in_primary(cuda, p, device);
+    switch (rc) {
+    case CUDA_OK:
+    case CUDA_INVALID_VALUE:   /* not a pointer of CUDA's */
+    case CUDA_NOT_INITIALIZED: /* nobody has used the driver yet, */
+    case CUDA_DEINITIALIZED:   /* or the process is about to exit: it has no device memory */
+    case CUDA_NO_DEVICE:
+        return 0;
+    default:
+        return comm_error(c, DLCOLL_EBACKEND,
+                          "CUDA on rank %d cannot tell whether a buffer is device memory: %s",
+                          c->world->rank, cuda_strerror(cuda, rc));
+    }
+}

@@ -1,0 +1,94 @@
+#include "collectives/nccl/nccl_helper.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "collectives/api/wait.h"
+#include "core/clock.h"
+#include "core/thread.h"
+
+enum { RUNNING, DONE, LEFT };
+
+static void helper_free(struct nccl_helper *h)
+{
+    free(h->ids);
+    free(h);
+}
+
+static int helper_call(struct nccl_helper *h)
+{
+    const struct nccl_api *api = h->api;
+    switch (h->job) {
+    case NCCL_INIT:
+        return h->nids == 1
+                   ? api->CommInitRankConfig(&h->nccl, h->size, h->ids[0], h->rank, &h->conf)
+                   : api->CommInitRankScalable(&h->nccl, h->size, h->rank, h->nids, h->ids,
+                                               &h->conf);
+    case NCCL_SPLIT:
+        return api->CommSplit(h->parent, h->color, h->key, &h->nccl, &h->conf);
+    case NCCL_FINALIZE:
+        return api->CommFinalize(h->nccl);
+    case NCCL_DESTROY:
+        return api->CommDestroy(h->nccl);
+    default:
+        if (api->CommRevoke) /* ends what is in flight, and frees nothing */
+            api->CommRevoke(h->nccl, 0);
+        return api->CommAbort(h->nccl);
+    }
+}
+
+static void *helper_main(void *arg)
+{
+    struct nccl_helper *h = arg;
+    int relaxed = CUDA_CAPTURE_RELAXED;
+    h->cuda->ThreadExchangeStreamCaptureMode(&relaxed);
+    h->cuda->CtxPushCurrent(h->ctx);
+    h->rc = helper_call(h);
+    uint32_t running = RUNNING;
+    if (atomic_compare_exchange_strong(&h->state, &running, DONE)) {
+        wait_wake(&h->state); /* an address: nothing is read there, should it have been freed */
+        return NULL;
+    }
+    if ((h->job == NCCL_INIT || h->job == NCCL_SPLIT) && h->nccl)
+        h->api->CommAbort(h->nccl);
+    helper_free(h);
+    return NULL;
+}
+
+struct nccl_helper *nccl_helper_start(const struct nccl_helper *what)
+{
+    struct nccl_helper *h = malloc(sizeof(*h));
+    if (!h)
+        return NULL;
+    *h = *what;
+    if (h->conf.name) {
+        snprintf(h->name, sizeof(h->name), "%s", h->conf.name);
+        h->conf.name = h->name;
+    }
+    h->since_ns = mono_ns();
+    atomic_init(&h->state, RUNNING);
+    if (thread_start(NULL, 0, helper_main, h) == 0)
+        return h;
+    free(h);
+    return NULL;
+}
+
+bool nccl_helper_is_done(const struct nccl_helper *h)
+{
+    return atomic_load_explicit(&h->state, memory_order_acquire) == DONE;
+}
+
+bool nccl_helper_wait(const struct nccl_helper *h, uint64_t until_ns)
+{
+    uint64_t now;
+    while (!nccl_helper_is_done(h) && (now = mono_ns()) < until_ns)
+        wait_sleep(&(struct wait_word){&h->state, RUNNING}, 1, until_ns - now);
+    return nccl_helper_is_done(h);
+}
+
+void nccl_helper_leave(struct nccl_helper *h)
+{
+    uint32_t running = RUNNING;
+    if (!atomic_compare_exchange_strong(&h->state, &running, LEFT))
+        helper_free(h);
+}

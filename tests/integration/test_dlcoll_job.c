@@ -63,7 +63,7 @@ START_TEST(every_survivor_of_two_launchers_is_told)
     double most = 0;
     setenv("STAYS_OUT", test_text("%d", victim), 1);
     start_ranks(&c, 2, RANKS, "", test_text("for-ever %s", op));
-    nanosleep(&(struct timespec){.tv_nsec = (_i + 1) * 700000}, NULL); /* some point in it */
+    test_elapse((_i + 1) * 0.0007); /* another point of the operation each time */
     uint64_t killed_ns = mono_ns();
     ck_assert_int_eq(kill(atomic_load(&g_job->rank[victim].pid), SIGKILL), 0);
     cluster_wait(&c, 128 + SIGKILL, 20);

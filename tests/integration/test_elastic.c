@@ -71,7 +71,7 @@ START_TEST(a_short_freeze_changes_nothing)
     for (int i = 0; i < 2; i++) {
         pid_t agent = agent_of(&c.p[i]);
         kill(agent, SIGSTOP);
-        usleep(500000); /* of 1.3 s less a heartbeat: what is tested is this time */
+        test_elapse(0.5); /* less than the lease of 1.4 s less a heartbeat */
         kill(agent, SIGCONT);
     }
     write_file(tmppath("go"), "");

@@ -305,7 +305,7 @@ static long peak_kib(pid_t pid)
     return kib;
 }
 
-/* All that a terminal shows until the last that has it open is gone. */
+/* Reads the terminal until its last opener has closed it. */
 static char *all_of(int master)
 {
     size_t len = 0, cap = 32 << 20;
@@ -316,8 +316,8 @@ static char *all_of(int master)
     return shown;
 }
 
-/* As much as goes through, to terminals that are stopped: the launchers stay small, and the nodes
- * hear of each other in time. */
+/* Workers write as fast as they can to stopped terminals: the launchers stay small, and heartbeats
+ * arrive in time. */
 START_TEST(a_flood_of_output)
 {
     struct proc p[2];
@@ -444,7 +444,7 @@ START_TEST(joining_again_and_again)
         atomic_store(&c.proxy.rules->reset_after, n % 3 == 0 ? 1 : n % 3 == 1 ? 60 : 120);
         proc_poll(&c.p[0]);
         ck_assert_msg(!proc_poll(&c.p[1]), "%s", c.p[1].err);
-        usleep(1000);
+        test_poll_pause();
     }
     pair_end(&c, 0, 30);
     ck_assert_int_eq(count_lines(tmppath("up")), 2);

@@ -32,11 +32,11 @@ static void let_loop_go(pid_t tid)
     ck_assert_int_eq(ptrace(PTRACE_DETACH, tid, NULL, NULL), 0);
 }
 
-/* As long as it takes is what is tested: longer than the dead time of 3 s. */
+/* Stops the loop, and only the loop, for longer than the dead time of 3 s. */
 static void hold_for(const struct proc *p, double seconds)
 {
     pid_t tid = hold_loop(p);
-    usleep((useconds_t)(seconds * 1e6));
+    test_elapse(seconds);
     let_loop_go(tid);
 }
 
@@ -51,7 +51,7 @@ static void begin_two(struct nodes *c, const char *options)
     proc_expect_err(&c->p[1], "heartbeats to the coordinator have a connection\n", 10);
 }
 
-/* Nothing was lost, nothing started again. */
+/* No node was lost, and no worker was started again. */
 static void end_two(struct nodes *c)
 {
     write_file(tmppath("go"), "");

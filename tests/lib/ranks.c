@@ -276,14 +276,14 @@ void ranks_say_ready(struct ranks *j)
 void ranks_await_go(struct ranks *j)
 {
     while (!atomic_load(&j->shared->go))
-        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+        test_poll_pause();
 }
 
 /* Waits in a rank until all ranks have said so. */
 void ranks_await_ready(struct ranks *j)
 {
     while (!ranks_are_ready(j))
-        nanosleep(&(struct timespec){.tv_nsec = 200000}, NULL);
+        test_poll_pause();
 }
 
 dlcoll_comm *comm_start(void)

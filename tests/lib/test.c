@@ -135,9 +135,20 @@ void wait_until(bool (*fact)(void *arg), void *arg, double seconds, const char *
     while (!fact(arg)) {
         ck_assert_msg(mono_ns() < end, "did not happen within %.1f s: %s", test_seconds(seconds),
                       what);
-        struct timespec poll_interval = {.tv_nsec = 1000000};
-        clock_nanosleep(CLOCK_MONOTONIC, 0, &poll_interval, NULL);
+        test_poll_pause();
     }
+}
+
+void test_poll_pause(void)
+{
+    test_elapse(0.001);
+}
+
+void test_elapse(double seconds)
+{
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, 0, &t, &t) == EINTR)
+        ;
 }
 
 void test_skip(const char *fmt, ...)

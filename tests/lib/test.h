@@ -1,9 +1,9 @@
 /* test.h: what every test program shares.
  *
  * A test program is one file with a `static Suite *suite(void)` and TEST_MAIN(suite). Check runs
- * each test in a process of its own with a timeout. Nothing sleeps to synchronise: a test waits for
- * a fact, with a deadline (wait_until, loop_run_until, proc_expect), and fails with what it saw
- * instead. */
+ * each test in a process of its own with a timeout. A test polls for a fact with a deadline
+ * (wait_until, loop_run_until, proc_expect) and fails with the state that it found instead; it
+ * never sleeps to synchronise. */
 #ifndef TESTS_LIB_TEST_H
 #define TESTS_LIB_TEST_H
 
@@ -42,6 +42,13 @@ char *read_file(const char *path);
 /* Calls fact(arg) every millisecond or so until it is true; fails the test with `what` after
  * `seconds`. */
 void wait_until(bool (*fact)(void *arg), void *arg, double seconds, const char *what);
+
+/* The pause of a loop that polls for a fact, where wait_until() does not fit. */
+void test_poll_pause(void);
+
+/* Lets `seconds` pass where the time itself is tested: a freeze, a cut, a silence. A test never
+ * waits for a fact by it. */
+void test_elapse(double seconds);
 
 /* A skipped check says so in one line, with the reason. */
 void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

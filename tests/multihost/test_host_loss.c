@@ -218,12 +218,6 @@ END_TEST
 /* ------------------------------------------------------------------------------------ coming back
  */
 
-static void nap(double seconds)
-{
-    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
-}
-
 /* Shorter than the dead time: the job does not notice. */
 START_TEST(a_short_cut_is_survived)
 {
@@ -234,7 +228,7 @@ START_TEST(a_short_cut_is_survived)
     wait_up(3);
     for (int victim = 0; victim < 2; victim++) {
         netns_cut(victim);
-        nap(1.5); /* three heartbeats */
+        test_elapse(1.5); /* three heartbeats */
         netns_heal(victim);
     }
     write_file(tmppath("go"), "");

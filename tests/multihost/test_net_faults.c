@@ -23,12 +23,6 @@ static double seconds_since(uint64_t start_ns)
     return (double)(mono_ns() - start_ns) / 1e9;
 }
 
-static void nap(double seconds)
-{
-    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-    clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
-}
-
 static void wait_up(int workers)
 {
     wait_lines(tmppath("up"), workers, 30);
@@ -64,7 +58,7 @@ START_TEST(a_reset_connection)
     launch_all(&h, "%s %s %%W append %%T/up wait %%T/go if-rank 1 exit 9 pause", ways[_i], QUICK);
     wait_up(3);
     on_output(1, "oif eth0 tcp dport 29500 numgen inc mod 1000000 < 1 reject with tcp reset");
-    nap(1.5); /* three heartbeats */
+    test_elapse(1.5); /* three heartbeats */
     write_file(tmppath("go"), "");
     for (int i = 0; i < HOSTS; i++) {
         expect_exit(&h, i, 9, 10);
@@ -131,16 +125,22 @@ START_TEST(a_narrow_line)
 }
 END_TEST
 
-/* The workers' traffic with the store does not hide a cut: known within the dead time. */
+static bool traffic_flows(void *arg)
+{
+    (void)arg;
+    return netns_sh(2, "awk '/eth0:/ { exit !($2 > 1000000) }' /proc/net/dev") == 0;
+}
+
+/* The workers' traffic with the store does not hide a cut: it is detected within the dead time. */
 START_TEST(cut_off_under_traffic)
 {
     struct hosts h;
     launch_all(&h, "--master_addr 10.77.0.1 %s %s hammer 60 100000", QUICK, store_worker());
     for (int i = 0; i < HOSTS; i++) {
         while (netns_kill(i, "store_worker", 0) == 0)
-            nap(0.01);
+            test_poll_pause();
     }
-    nap(0.5); /* under way */
+    wait_until(traffic_flows, NULL, 20, "a megabyte of traffic with the store");
     uint64_t start = mono_ns();
     netns_cut(2);
     for (int i = 0; i < HOSTS; i++)
@@ -191,9 +191,9 @@ START_TEST(a_flapping_line)
     wait_up(3);
     for (int k = 0; k < 8; k++) {
         netns_cut(2);
-        nap(1);
+        test_elapse(1);
         netns_heal(2);
-        nap(1);
+        test_elapse(1);
     }
     int started = count_lines(tmppath("up"));
     ck_assert_msg(started <= 3 + 2 + 3, "%d workers have been started", started);
@@ -246,10 +246,10 @@ START_TEST(two_halves)
                     NULL);
     wait_up(4);
     separate();
-    nap(0.6); /* of 6 s, less than the lease */
+    test_elapse(0.6); /* of 6 s, less than the lease */
     for (int i = 0; i < 4; i++)
         no_rules(i);
-    nap(1.5);
+    test_elapse(1.5);
     ck_assert_int_eq(count_lines(tmppath("up")), 4);
     separate();
     uint64_t start = mono_ns();
@@ -262,7 +262,7 @@ START_TEST(two_halves)
     }
     for (int k = 0; k < 30; k++) {
         ck_assert_msg(other_half_is_quiet(NULL), "both halves run");
-        nap(0.1);
+        test_elapse(0.1);
     }
     for (int i = 0; i < 4; i++)
         no_rules(i);
@@ -294,7 +294,7 @@ START_TEST(busy_hosts)
     struct proc busy;
     proc_start(&busy, ARGV("sh", "-c", "for i in $(seq 64); do (while :; do :; done) & done; wait"),
                NULL, 0);
-    nap(6); /* three dead times */
+    test_elapse(6); /* three dead times */
     proc_fini(&busy);
     write_file(tmppath("go"), "");
     for (int i = 0; i < HOSTS; i++) {

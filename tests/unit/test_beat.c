@@ -124,7 +124,7 @@ static void make_pair(int fd[2])
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fd), 0);
 }
 
-/* Two ends that have shaken hands. */
+/* Two connected ends after the TLS handshake. */
 static void make_tls(struct tls *t[2])
 {
     struct buf wire[2] = {BUF_INIT, BUF_INIT}, plain = BUF_INIT;
@@ -210,7 +210,7 @@ START_TEST(a_loop_that_does_not_turn)
     beats_grant(B, UINT64_MAX);
     uint64_t stuck = mono_ns(), now;
     do { /* no turn here */
-        usleep(10000);
+        test_poll_pause();
         beats_look(B, c, &news);
         now = mono_ns();
         ck_assert_uint_lt(now - stuck, (uint64_t)(test_seconds(10) * 1e9));
@@ -219,9 +219,7 @@ START_TEST(a_loop_that_does_not_turn)
     ck_assert_uint_le(news.lag_ms, (now - stuck) / MS + 1000);
     UNTIL(n, news, news.lag_ms < 500);
     beats_rest(B);
-    stuck = mono_ns();
-    while (mono_ns() - stuck < 500 * MS)
-        usleep(10000);
+    test_elapse(0.5);
     beats_look(B, c, &news);
     ck_assert_uint_lt(news.lag_ms, 400); /* it is not expected to */
 }
@@ -230,15 +228,15 @@ END_TEST
 /* The coordinator's own node. */
 START_TEST(the_lease_of_ones_own_node)
 {
-    usleep(250000);
+    test_elapse(0.25);
     ck_assert_uint_eq(beats_own_lease(B), 0);
     beats_own(B, true);
-    usleep(250000);
+    test_elapse(0.25);
     ck_assert_uint_eq(beats_own_lease(B), 0); /* not granted */
     uint64_t start = mono_ns();
     beats_grant(B, UINT64_MAX);
     while (beats_own_lease(B) == 0 || extended == 0) {
-        usleep(1000);
+        test_poll_pause();
         ck_assert_uint_lt(mono_ns() - start, (uint64_t)(test_seconds(10) * 1e9));
     }
     ck_assert_uint_ge(beats_own_lease(B), start);
@@ -265,7 +263,7 @@ static void receive(int fd, uint8_t p[LEN])
         got += n > 0 ? (size_t)n : 0;
         ck_assert_int_ne(n, 0);
         ck_assert_uint_lt(mono_ns() - start, (uint64_t)(test_seconds(10) * 1e9));
-        usleep(1000);
+        test_poll_pause();
     }
 }
 
@@ -294,7 +292,7 @@ START_TEST(no_lease_after_a_silence_of_the_dead_time)
     ck_assert(ask(fd[0], 4712, UINT64_MAX)); /* what cannot be is not believed */
     beats_look(B, c, &news);
     ck_assert_uint_eq(news.touch_ns, 0);
-    usleep((useconds_t)(test_seconds(1) * 1e6) + 50000);
+    test_elapse(test_seconds(1) + 0.05);
     ck_assert(!ask(fd[0], 4713, 0));
     ck_assert(ask(fd[0], 4714, 0)); /* the loop would have dropped it by now */
     beats_drop(B, c, &news);

@@ -137,7 +137,7 @@ END_TEST
 
 /* ------------------------------------------------------------------------------------ detaching */
 
-/* For the processes that the tests fork: they must not speak to Check. */
+/* Forked processes must not report to Check. */
 static void touch(const char *path)
 {
     close(open(path, O_WRONLY | O_CREAT, 0600));
@@ -261,7 +261,7 @@ static void speak_late(struct daemon *d)
     daemon_ready(d);
     log_set_writer(daemon_say, &kept);
     for (int i = 0; i < 10000 && !exists((char *)gone_path); i++)
-        poll(NULL, 0, 1);
+        test_poll_pause();
     log_notice("alive");
     touch(done_path);
 }

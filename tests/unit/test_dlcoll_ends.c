@@ -205,7 +205,8 @@ START_TEST(what_is_reused_is_no_result)
 }
 END_TEST
 
-/* One destroys it with an operation under way: for the others he has left. */
+/* One rank destroys the communicator with an operation under way: for the other ranks it has left.
+ */
 static void leave_in_the_middle(dlcoll_comm *comm, void *arg)
 {
     static int32_t never;
@@ -229,7 +230,7 @@ START_TEST(who_destroys_it_in_the_middle_has_left)
 }
 END_TEST
 
-/* One leaves without a word; the others go on without him. */
+/* One rank aborts its communicator; the others shrink theirs and go on without it. */
 static void go_on(dlcoll_comm *comm, void *arg)
 {
     int n = dlcoll_size(comm), rank = dlcoll_rank(comm), gone = n / 2;
@@ -272,7 +273,7 @@ struct absence {
 static void await(_Atomic int *word, int value)
 {
     while (atomic_load(word) < value)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        test_poll_pause();
 }
 
 static void come_or_not(dlcoll_comm *comm, void *arg)

@@ -156,7 +156,7 @@ START_TEST(a_killed_rank_is_named_by_every_survivor)
     ranks_init(&j, 4, _i < 4 ? 1 : 2);
     ranks_start(&j, reduce_for_ever);
     wait_until(ranks_are_ready, &j, 20, "all ranks are in their second operation");
-    nanosleep(&(struct timespec){.tv_nsec = _i * 1700000}, NULL); /* some point in it */
+    test_elapse(_i * 0.0017); /* another point of the operation each time */
     uint64_t killed_ns = mono_ns();
     kill(j.pid[victim], SIGKILL);
     ranks_reap(&j, victim);
@@ -189,7 +189,7 @@ START_TEST(a_killed_rank_is_named_without_an_agent)
     ranks_init(&j, n, 0);
     ranks_start(&j, reduce_for_ever_alone);
     wait_until(ranks_are_ready, &j, 20, "all ranks are in their second operation");
-    nanosleep(&(struct timespec){.tv_nsec = _i * 1700000}, NULL);
+    test_elapse(_i * 0.0017);
     uint64_t killed_ns = mono_ns();
     kill(j.pid[victim], SIGKILL);
     ranks_reap(&j, victim);
@@ -269,6 +269,13 @@ static void wait_for_nobody(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
+static bool ranks_1_and_2_returned(void *arg)
+{
+    struct ranks *j = arg;
+    return atomic_load(&j->shared->rank[1].returned_ns) &&
+           atomic_load(&j->shared->rank[2].returned_ns);
+}
+
 START_TEST(the_abort_word_ends_a_wait)
 {
     struct ranks j;
@@ -283,7 +290,7 @@ START_TEST(the_abort_word_ends_a_wait)
     strcpy(a->text, "the job was stopped\033[2J by SIGTERM");
     uint64_t set_ns = mono_ns();
     atomic_store_explicit(&a->word, 1, memory_order_release);
-    nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL); /* rank 0 is not even waiting */
+    wait_until(ranks_1_and_2_returned, &j, 20, "the waits of ranks 1 and 2 end without rank 0");
     atomic_store(&j.shared->go, 1);
     ranks_wait(&j, 20, 0);
     for (int r = 0; r < 3; r++) {

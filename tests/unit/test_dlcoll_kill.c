@@ -69,7 +69,7 @@ static void kill_one(enum coll_op op, bool by_agent)
     ranks_init(&j, RANKS, by_agent ? 2 : 0);
     ranks_start(&j, by_agent ? for_ever : for_ever_alone);
     wait_until(ranks_are_ready, &j, 30, "all ranks are in the operation");
-    nanosleep(&(struct timespec){.tv_nsec = (op + 1) * 700000}, NULL); /* some point in it */
+    test_elapse((op + 1) * 0.0007); /* another point of each operation */
     uint64_t killed_ns = mono_ns();
     kill(j.pid[victim], SIGKILL);
     ranks_reap(&j, victim);
@@ -115,7 +115,7 @@ START_TEST(over_tcp_alone)
 }
 END_TEST
 
-/* Every surviving rank gets the sum of all survivors. */
+/* Each surviving rank gets the sum of all survivors. */
 static void go_on_alone(struct ranks *j, int rank)
 {
     dlcoll_comm *c, *rest = NULL;
@@ -157,7 +157,7 @@ START_TEST(those_who_are_left_go_on)
     ranks_init(&j, RANKS, 0);
     ranks_start(&j, go_on_alone);
     wait_until(ranks_are_ready, &j, 30, "all ranks are in the operation");
-    nanosleep(&(struct timespec){.tv_nsec = (_i + 1) * 700000}, NULL); /* some point in it */
+    test_elapse((_i + 1) * 0.0007); /* another point of the operation each time */
     kill(j.pid[g_victim], SIGKILL);
     ranks_reap(&j, g_victim);
     ranks_wait(&j, 30, 1u << g_victim);

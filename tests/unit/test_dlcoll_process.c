@@ -249,7 +249,7 @@ enum { PROGRAMS = 3 };
 static void be_late(struct ranks *j)
 {
     for (int ms = 0; ms < 300 && !atomic_load(&j->shared->go); ms++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        test_poll_pause();
 }
 
 static void run_program(struct ranks *j, int rank, int k)
@@ -266,7 +266,7 @@ static void run_program(struct ranks *j, int rank, int k)
     comm_end(c);
 }
 
-/* As of a script that runs one program after the other. */
+/* The programs of one script, one after the other. */
 static void run_programs(struct ranks *j, int rank)
 {
     for (int k = 0; k < PROGRAMS; k++) {

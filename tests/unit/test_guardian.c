@@ -310,7 +310,7 @@ static void shell(const struct guarded_job *job, struct job_on_terminal *t, int 
         tcsetpgrp(0, getpid());
         atomic_fetch_add(t->stops, 1);
         while (!atomic_load(t->resume))
-            poll(NULL, 0, 1);
+            test_poll_pause();
         atomic_store(t->resume, 0);
         tcsetpgrp(0, pid);
         kill(-pid, SIGCONT);
@@ -478,7 +478,7 @@ static int feed_for_a_while(struct guardian_link *link, void *arg)
     while (mono_ns() < stop) {
         *last = mono_ns() + 150000000;
         guardian_set_lease(link, *last);
-        poll(NULL, 0, 10);
+        test_elapse(0.01);
     }
     while (raise(SIGSTOP) == 0) /* a stopped agent feeds no more */
         ;
@@ -504,7 +504,7 @@ static int feed_and_take_back(struct guardian_link *link, void *arg)
         guardian_set_lease(link, mono_ns() + 5000000000);
     guardian_set_lease(link, mono_ns() + 200000000);
     guardian_set_lease(link, 0);
-    poll(NULL, 0, 400);
+    test_elapse(0.4); /* longer than the lease that was taken back */
     link->page->clean = 1;
     return 8;
 }
@@ -524,7 +524,7 @@ static int extend(struct guardian_link *link, void *arg)
     guardian_set_lease(link, now + 100000001);
     if (atomic_load(&link->page->lease_ns) != now + 5000000000)
         return 2;
-    poll(NULL, 0, 300);
+    test_elapse(0.3); /* longer than the lease before it was extended */
     guardian_set_lease(link, 0);
     link->page->clean = 1;
     return 9;

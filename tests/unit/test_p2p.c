@@ -43,7 +43,7 @@ static void expect_ends(int want)
     double end = (double)mono_ns() * 1e-9 + test_seconds(20);
     int n;
     while ((n = count_ends()) != want && (double)mono_ns() * 1e-9 < end)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        test_poll_pause();
     THREAD_EXPECT(n == want, "%d ends of connections, not %d", n, want);
 }
 
@@ -89,7 +89,7 @@ START_TEST(messages_there_and_back_take_one_connection)
 }
 END_TEST
 
-/* All begin at once, so that connections cross. */
+/* All ranks begin at once, so that connections cross. */
 static void at_once(dlcoll_comm *parent, void *all)
 {
     enum { MOST = 8, LEN = 20000 };
@@ -131,7 +131,7 @@ START_TEST(connections_that_cross_become_one)
 }
 END_TEST
 
-/* One rank of two, in hand. */
+/* One rank of two, whose steps the test takes one by one. */
 struct hand {
     struct world world;
     struct acceptor acceptor;

@@ -358,8 +358,8 @@ static void print_steps(const char *when, const struct summary *s)
            s->mean, s->p99);
 }
 
-/* Lines about strangers in what a launcher has said, by source; the most for one. Those of the
- * store are one for each reason, whoever it is: beside the others. */
+/* Returns the largest number of a launcher's log lines about refused peers of one source. The
+ * store's lines, one for each reason whatever the source, are counted apart. */
 static int most_lines_of_a_source(const char *path)
 {
     char line[4096], ip[32];

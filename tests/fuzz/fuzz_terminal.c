@@ -1,11 +1,11 @@
-/* What a worker prints, on its way to a terminal: the stream and the console as the pump has them,
- * with a pipe in place of the terminal. Whatever it is and however it is cut into chunks and times,
- * nothing but text, tabs, line ends and whole colour sequences comes out, and without a prefix the
- * same as if it had come in one piece.
+/* A worker's output on its way to a terminal: the stream and the console as the pump uses them,
+ * with a pipe in place of the terminal. However the output is cut into chunks and times, only text,
+ * tabs, line ends and whole colour sequences are shown, and without a prefix the result is the same
+ * as for one piece.
  *
  *   byte 0   the size of the chunks; its highest bit: in units of 256 bytes
  *   byte 1   bit 0: a prefix; bit 1: every second chunk is shown before its line is over; bit 2: a
- *            second stream has its say between the chunks (and no comparison) */
+ *            second stream writes between the chunks (and nothing is compared) */
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -250,7 +250,8 @@ START_TEST(systemd_is_told)
 }
 END_TEST
 
-/* To the last turn of the loop, when parts of what is told of are gone. */
+/* The control socket answers until the loop's last turn, when parts of the status are already
+ * freed. */
 START_TEST(systemd_is_told_to_the_end)
 {
     struct proc p;

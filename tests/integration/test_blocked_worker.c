@@ -67,7 +67,7 @@ static bool is_blocked(void *arg)
     return false;
 }
 
-/* Not a positive number: the worker is left alone. */
+/* A value that is not a positive number sets no limit: the blocked worker is not reported. */
 START_TEST(no_limit)
 {
     static char *const values[] = {"", "=0", "=-1", "=x"};

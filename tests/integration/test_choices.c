@@ -57,7 +57,8 @@ END_TEST
 /* -------------------------------------------------------------------------------------- restarts
  */
 
-/* One by one, over two nodes: the others are not touched, and one count holds for the whole job. */
+/* Single workers are restarted, over two nodes: the other workers go on, and one count holds for
+ * the whole job. */
 START_TEST(one_by_one)
 {
     struct cluster c;
@@ -80,7 +81,7 @@ START_TEST(one_by_one)
 }
 END_TEST
 
-/* Once the pause for the first restart, twice for the second. */
+/* The pause before the second restart is twice that before the first. */
 START_TEST(backoff)
 {
     struct proc p;

@@ -11,7 +11,7 @@
 #include "launcher/daemon.h"
 #include "tests/lib/proc.h"
 
-/* No variable of the surroundings matters. */
+/* The test's environment does not influence the results. */
 static char *const bare_env[] = {"SLURM_JOB_ID",
                                  "SLURM_STEP_ID",
                                  "PYTHON_EXEC",
@@ -226,7 +226,7 @@ START_TEST(slurm)
 }
 END_TEST
 
-/* In the background, what goes wrong before the job is set up still reaches the terminal. */
+/* With --daemon, errors before the job is set up are still printed on the terminal. */
 START_TEST(background_errors)
 {
     struct proc p;

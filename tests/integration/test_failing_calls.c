@@ -1,9 +1,9 @@
-/* Every call of a launcher that can fail, failed once: the job ends well all the same, or with a
- * line that says what happened; no process and no file is left, nothing hangs, no worker has a
- * wrong rank. tests/fake/failing_calls.c makes them fail.
+/* Each call of a launcher that can fail fails once: the job succeeds all the same, or ends with a
+ * line that names the error; no process and no file is left, no launcher hangs, no worker has a
+ * wrong rank. tests/fake/failing_calls.c makes the calls fail.
  *
- *   FAILING_CALLS=N   at most so many calls of each kind (default 6), spread over all; 0: each
- *   FAILING_KIND=read that kind alone */
+ *   FAILING_CALLS=N   at most N calls of each kind (default 6), spread over all; 0: each
+ *   FAILING_KIND=read only that kind */
 #include "tests/integration/job.h"
 
 #include <dirent.h>
@@ -57,7 +57,7 @@ static void start(struct proc *p, const char *what, const char *line)
     dlaunch_start(p, env, "%s", line);
 }
 
-/* But for the folder of control sockets, which is there for good. */
+/* Counts the entries of dir, except hidden ones and the folder of control sockets, which stays. */
 static int entries(const char *dir)
 {
     int n = 0;
@@ -255,7 +255,7 @@ START_TEST(short_and_interrupted)
 }
 END_TEST
 
-/* By an hour, to and fro, at every look at it. */
+/* The wall clock jumps by an hour, forward and back, at every reading. */
 START_TEST(the_wall_clock_jumps)
 {
     if (SANITIZED) {

@@ -168,7 +168,8 @@ START_TEST(file_with_content_is_not_replaced)
 }
 END_TEST
 
-/* Nothing is served, and the variable is passed on, as torchrun does. */
+/* If timers are not enabled, no timer is served, and TORCHELASTIC_TIMER_FILE is passed on, as
+ * torchrun does. */
 START_TEST(not_enabled)
 {
     struct proc p;

@@ -1,4 +1,4 @@
-/* What `make install` copies to a prefix works from there, and `make uninstall` removes all of it.
+/* `make install` copies a working installation to a prefix, and `make uninstall` removes all of it.
  */
 #include "tests/lib/test.h"
 

@@ -153,7 +153,7 @@ START_TEST(what_is_declared_is_exported_and_nothing_else)
         if (strstr(name, "@@DLCOLL_0"))
             snprintf(exported[functions++ % NAMES], NAME, "%.*s", (int)strcspn(name, "@"), name);
     }
-    /* And all that the header declares. */
+    /* The library also exports all that the header declares. */
     char *header = read_file("collectives/dlcoll.h");
     int declared = 0;
     for (char *at = header; (at = strstr(at, "DLCOLL_API ")); at++) {

@@ -1,4 +1,4 @@
-/* Where the workers' output goes: files, console, both; and what happens when neither takes it. */
+/* The workers' output: files, console, both, and how errors of either are handled. */
 #include "tests/integration/job.h"
 
 #include <fcntl.h>
@@ -193,7 +193,7 @@ START_TEST(no_files_no_folder)
 }
 END_TEST
 
-/* No place takes a file: workers that need none are started, the others not. */
+/* When log files cannot be created, only workers that do not need one start. */
 START_TEST(no_place_for_files)
 {
     static const char ro[] = "for d in /tmp /var/tmp /usr/tmp; do test ! -d $d || { "

@@ -106,7 +106,7 @@ START_TEST(a_node_leaves_and_min_is_left)
 }
 END_TEST
 
-/* All that MAX allows are there: no last call is waited for. */
+/* When MAX nodes have joined, the round starts without the last call. */
 START_TEST(complete_at_once)
 {
     struct proc p[2];

@@ -110,7 +110,8 @@ START_TEST(the_store_moves)
 }
 END_TEST
 
-/* On some nodes and not on others: said on both sides, and the job waits for one that fits. */
+/* --master_store differs between nodes: both sides report it, and the job waits for a node that
+ * fits. */
 START_TEST(all_or_none)
 {
     struct cluster c = {.n = 2, .port = free_port()};

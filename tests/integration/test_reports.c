@@ -103,7 +103,7 @@ START_TEST(report_of_success)
 }
 END_TEST
 
-/* Two that fail at once, on their own, and two that are stopped. */
+/* Two workers fail at once, independently, and two are stopped. */
 START_TEST(failed_on_their_own)
 {
     struct proc p;
@@ -317,7 +317,8 @@ START_TEST(giant_error_file_and_stderr)
 }
 END_TEST
 
-/* One worker was started again meanwhile; another one's first life is the one that ends. */
+/* The report takes the files of the failed worker's first attempt, though another worker has had a
+ * second one. */
 START_TEST(files_of_a_worker_s_own_attempt)
 {
     struct proc p;

@@ -180,7 +180,7 @@ START_TEST(tune_refuses_what_it_does_not_know)
         {"-t", "nan", "-t 'nan': must be a number from 1 to", 2},
         {"-x", NULL, "invalid option -- 'x'", 2},
         {"-o", NULL, "option requires an argument -- 'o'", 2},
-        /* At once, not when all has been measured. */
+        /* detected at once, not after all measurements */
         {"-o", "/does/not/exist", "-o '/does/not/exist': No such file or directory", 1},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {

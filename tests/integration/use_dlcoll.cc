@@ -191,7 +191,7 @@ static void lists(dlcoll::comm &world)
                            dlcoll::p2p_send(none, next, 8), dlcoll::p2p_recv(none, last, 8)});
     NEED(right[3] == last && from_left == last * 10);
 
-    /* Whoever comes first. */
+    /* Receives from any rank. */
     if (me) {
         world.send(dlcoll::span(&token, 1), 0);
     } else {
@@ -205,7 +205,7 @@ static void lists(dlcoll::comm &world)
     }
 }
 
-/* Of two receives the second is complete first. */
+/* The second of two receives completes first. */
 static void many_handles(dlcoll::comm &world)
 {
     const int n = world.size(), me = world.rank(), next = (me + 1) % n, last = (me + n - 1) % n;

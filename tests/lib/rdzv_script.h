@@ -14,7 +14,7 @@
 #define MS    1000000ull
 #define CONNS 64
 
-/* What connection i, and so node i, has received. */
+/* All that connection i, and so node i, has received. */
 struct seen {
     struct rdzv_view view;
     struct rdzv_stop why; /* of the newest view that had one */

@@ -317,7 +317,7 @@ START_TEST(an_answer_of_another_user)
 }
 END_TEST
 
-/* Another server's word that it does not want this handshake says nothing of keys. */
+/* An unauthenticated server that rejects the handshake proves nothing about the keys. */
 START_TEST(a_server_of_another_kind)
 {
     static const uint8_t handshake_failure[] = {0x15, 3, 3, 0, 2, 2, 40};
@@ -386,7 +386,7 @@ static int begin_handshake(const char *from, int port)
     return fd;
 }
 
-/* One address cannot take the places of those that shake hands from another. */
+/* Handshakes from one address cannot use up the limit for another address. */
 START_TEST(handshakes_of_many_from_one)
 {
     enum { N = 100 };

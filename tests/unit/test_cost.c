@@ -1,4 +1,4 @@
-/* Which of two ways is chosen, by what they have been seen to cost. */
+/* The faster of two ways is chosen by measured costs. */
 #include "collectives/shm/cost.h"
 
 #include <string.h>
@@ -119,7 +119,8 @@ START_TEST(what_is_slow_by_chance_counts_little)
 }
 END_TEST
 
-/* One rank may save what another one has to wait for. */
+/* The sum over all ranks that have timed both ways decides: what one rank saves another may lose.
+ */
 START_TEST(all_ranks_count_that_have_timed_both)
 {
     blocks(18, 100, 100);

@@ -110,7 +110,7 @@ START_TEST(grace_is_shorter_than_that_of_the_scheduler)
 }
 END_TEST
 
-/* Only what the user did not give. */
+/* Detected values only replace options that the user did not give. */
 START_TEST(slurm_and_user)
 {
     static const struct {
@@ -349,7 +349,7 @@ START_TEST(slurm_elsewhere)
 }
 END_TEST
 
-/* Two jobs, or two steps of one, that may share nodes get different ports. */
+/* Two jobs that may share nodes, or two steps of one job, get different ports. */
 START_TEST(slurm_ports)
 {
     static bool used[65536];

@@ -196,7 +196,7 @@ START_TEST(short_messages_need_no_thread)
 }
 END_TEST
 
-/* The same between neighbours, as one batch that would block itself if it went in order. */
+/* The same between neighbours, as one batch that would deadlock if its operations ran in order. */
 static void batches(dlcoll_comm *comm, void *arg)
 {
     enum { LEN = 200000 };

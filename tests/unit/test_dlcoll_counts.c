@@ -1,5 +1,5 @@
-/* Ranks that disagree on the lengths of the parts: whoever would get something else than it expects
- * is told, and with it all. */
+/* Ranks disagree on the lengths of the parts: every rank that would receive another length than it
+ * expects gets an error, and so do all others. */
 #include "tests/lib/test.h"
 
 #include <stdlib.h>
@@ -109,7 +109,7 @@ START_TEST(one_pointer_for_both_is_not_in_place)
 }
 END_TEST
 
-/* Where a part of no elements would be means nothing. */
+/* The displacement of an empty part is ignored. */
 static void have_nothing(struct ranks *j, int rank)
 {
     enum { N = 400 };

@@ -51,7 +51,7 @@ struct asked {
     int root;
 };
 
-/* As the error's text has it. */
+/* The operation as the error's text spells it. */
 static const char *text_of(const struct asked *a)
 {
     unsigned has = g_kinds[a->kind].has;
@@ -246,7 +246,7 @@ static void run(int way, struct ranks *j)
     close(fd);
 }
 
-/* One of four calls something else; each of them has a turn. */
+/* One of four ranks makes a different call; each rank has its turn. */
 START_TEST(what_differs_is_told)
 {
     enum field field = (enum field)(_i / WAYS);

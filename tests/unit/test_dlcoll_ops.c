@@ -49,7 +49,7 @@ START_TEST(several_connections_between_two_ranks)
 }
 END_TEST
 
-/* Not each way in each world, but for full mode. */
+/* Only full mode tries every way in every world. */
 static bool is_turn(int k, int n)
 {
     return cross_is_full() || n < 5 || (k + n) % 2 == 0;

@@ -33,7 +33,7 @@ static const struct way {
 static const enum coll_op g_next[] = {COLL_ALL_REDUCE, COLL_BARRIER, COLL_ALL_GATHER,
                                       COLL_ALL_TO_ALL};
 
-/* One world, in which the odd rank calls something else. */
+/* Runs one world in which the odd rank makes a different call. */
 struct trial {
     struct ranks ranks;
     const struct way *way;

@@ -139,7 +139,7 @@ START_TEST(files)
         ck_assert_str_eq(f.message,
                          test_text("(the error file is %s and was not read)", odd[i].what));
     }
-    /* One byte more than is read. */
+    /* The file is one byte longer than the limit. */
     char *big = xmalloc(ERROR_FILE_MAX + 2);
     memset(big, ' ', ERROR_FILE_MAX + 1);
     memcpy(big, "{\"message\": \"m\"}", 16);

@@ -419,7 +419,7 @@ START_TEST(search_in_path)
 }
 END_TEST
 
-/* As seccomp profiles of containers do that do not list a system call: it fails with EPERM. */
+/* Like seccomp profiles of containers that do not list a system call: the call fails with EPERM. */
 static void refuse(unsigned number)
 {
     struct sock_filter program[] = {

@@ -1,4 +1,4 @@
-/* Which failure came first, how it is told and how it travels. */
+/* The order of failures, their texts, and their encoding. */
 #include "tests/lib/test.h"
 
 #include <signal.h>

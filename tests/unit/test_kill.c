@@ -54,7 +54,7 @@ static void spin(unsigned us)
         ;
 }
 
-/* One of the worker's children, when it has some already. */
+/* Returns one of the worker's children, if it has any yet. */
 static pid_t child_of(pid_t pid, unsigned *seed)
 {
     char path[64], text[256];

@@ -335,7 +335,7 @@ START_TEST(finish_does_not_wait_for_ever)
 }
 END_TEST
 
-/* Strangers that do not close their ends: few of them hold a descriptor here. */
+/* Refused peers that do not close their ends hold only few descriptors here. */
 START_TEST(refused_ones_are_few)
 {
     enum { N = 2 * LINK_REFUSED_MAX };
@@ -448,7 +448,7 @@ START_TEST(one_that_does_not_answer_does_not_hold_up)
     ck_assert_int_eq(netaddr_port(&got_peer), netaddr_port(&addrs[1]));
     ck_assert_uint_lt(mono_ns() - start, 8000000000u);
     close(got_fd);
-    /* And alone it runs into the time limit. */
+    /* A half-open connection alone still runs into the time limit. */
     done = false;
     connector_new(&loop, &addrs[0], 1, 300, on_done, NULL);
     loop_run_until(&loop, &done, 9, "answer");
@@ -469,7 +469,8 @@ static void on_seen(uv_poll_t *poll, int status, int what)
     uv_close((uv_handle_t *)poll, NULL);
 }
 
-/* The number of a refused one's descriptor belongs to whoever has it next. */
+/* The descriptor number of a refused connection may be reused at once, and must then be left alone.
+ */
 START_TEST(cancelled_after_one_was_refused)
 {
     struct netaddr addrs[2];

@@ -208,7 +208,7 @@ START_TEST(a_folder_that_takes_no_file)
     ck_assert_int_eq(fs_replace_file(file, big, sizeof(big), &e), -ENOSPC);
     ck_assert_str_eq(test_keep(read_file(file)), "new");
     ck_assert_int_eq(seteuid(0), 0);
-    /* A stranger's file, where everyone may put one. */
+    /* Another user's file, in a folder that everyone may write to. */
     ck_assert_int_eq(chmod(tmppath("f"), 01777) | chown(file, 54321, 54321), 0);
     ck_assert_int_eq(seteuid(12345), 0);
     ck_assert_int_eq(fs_replace_file(file, "x", 1, &e), -EPERM);

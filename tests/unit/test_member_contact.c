@@ -95,7 +95,7 @@ START_TEST(a_close_before_an_answer_proves_nothing)
 }
 END_TEST
 
-/* Nor does the close that follows a refusal. */
+/* The close that follows a refusal proves nothing either. */
 START_TEST(a_close_after_a_refusal_proves_nothing)
 {
     running();
@@ -314,7 +314,7 @@ START_TEST(the_wait_line_says_that_nobody_answers)
 }
 END_TEST
 
-/* Nothing waits for a word of the other side in order to end. */
+/* A member ends without waiting for an answer of the other side. */
 START_TEST(who_leaves_does_not_wait_for_a_silent_listener)
 {
     member_state_connected(M, T);

@@ -18,7 +18,7 @@
 
 #define STRANGER 12345
 
-/* Each way in which an option's file is opened. 0 or -errno. */
+/* Opens a file in each way that an option does. Returns 0 or -errno. */
 
 static int open_plain(const char *path, struct err *e)
 {

@@ -1,4 +1,4 @@
-/* Which CPUs a worker gets, on topologies that hwloc makes up, and how many are usable. */
+/* The CPUs of each worker on topologies that hwloc synthesizes, and the number of usable ones. */
 #include "tests/lib/test.h"
 
 #include <dlfcn.h>

@@ -158,7 +158,7 @@ START_TEST(elastic_with_names)
 }
 END_TEST
 
-/* Nothing that a user or an environment says moves the terminal. */
+/* Text from the user or the environment cannot move the terminal's cursor. */
 START_TEST(controls_are_shown)
 {
     char *text = plan(ARGV("./train", "a\x1b[2Jb\nc"), NULL, NULL);

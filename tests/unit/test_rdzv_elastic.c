@@ -4,7 +4,7 @@
 
 #include "rendezvous/rules/rdzv_crash_loop.h"
 
-/* Every node of the stopped round says that its workers have ended. */
+/* Every node of the stopped round reports that its workers have ended. */
 static void stopped(uint32_t n)
 {
     stop_all(n);

@@ -49,7 +49,7 @@ START_TEST(file_nodes_meet)
 }
 END_TEST
 
-/* As many addresses as have room, that which was named first and once. */
+/* The file holds as many addresses as fit; the configured one comes first, and once. */
 START_TEST(file_of_a_host_with_many_addresses)
 {
     const char *path = tmppath("rdzv");
@@ -145,7 +145,7 @@ START_TEST(file_whose_locks_do_not_reach_here)
 }
 END_TEST
 
-/* One address has a scope that this host has not; by the other one it can be reached. */
+/* One address has a scope that does not exist on this host; the other one is reachable. */
 START_TEST(file_with_an_address_of_another_hosts_interface)
 {
     join_by_a_file_of("fe80::1%25nosuch0,127.0.0.1");

@@ -1,4 +1,5 @@
-/* The one port of a job: strangers on it, who has it, where it is bound, and its limits. */
+/* The one port of a job: unauthenticated peers, who owns it, the address it is bound to, and its
+ * limits. */
 #include "tests/lib/rdzv_nodes.h"
 
 #include <sys/resource.h>
@@ -117,7 +118,7 @@ START_TEST(another_version_is_told_so)
 }
 END_TEST
 
-/* A listener that says `answer` to whoever comes. */
+/* A listener that sends `answer` to every client. */
 static struct endpoint *stranger;
 static const char *stranger_says;
 static size_t stranger_says_n;
@@ -268,7 +269,7 @@ START_TEST(bind_rules)
 }
 END_TEST
 
-/* Others may know only one of them, or reach it only. */
+/* Other nodes may know, or reach, only one of the addresses. */
 START_TEST(a_name_of_several_addresses)
 {
     struct endpoint_bind b;

@@ -120,7 +120,7 @@ START_TEST(silence_is_not_held_against_a_node_while_we_slept)
 }
 END_TEST
 
-/* Each word of a node may be waited for as much longer as this process was late. */
+/* The time limit for each message of a node grows by the delay of this process. */
 START_TEST(own_lateness_is_not_held_against_a_node)
 {
     running(RDZV_C10D, 1, 2, 2, 0);

@@ -169,7 +169,8 @@ START_TEST(a_long_list_of_nodes_is_bounded)
 }
 END_TEST
 
-/* Each gets a clear text, is named in the log, and disturbs nobody. */
+/* Each refused node gets a clear text and is named in the log; the other nodes are not disturbed.
+ */
 START_TEST(those_who_do_not_fit_are_turned_away)
 {
     static const struct {

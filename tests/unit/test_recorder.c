@@ -1,4 +1,4 @@
-/* What a rank reads in another rank's flight recorder about an operation that both should be in. */
+/* How a rank reads another rank's flight recorder about an operation that both should be in. */
 #include "tests/lib/test.h"
 
 #include <pthread.h>
@@ -55,8 +55,8 @@ START_TEST(an_operation_is_found_by_its_number)
 }
 END_TEST
 
-/* Each kind is told from the others, but messages, and the barrier that consists of such, which are
- * counted by themselves. */
+/* Each kind is recorded as itself, except messages, and the barrier that consists of messages,
+ * which are counted apart. */
 START_TEST(every_kind_is_known_again)
 {
     struct op_signature c;
@@ -70,7 +70,7 @@ START_TEST(every_kind_is_known_again)
 }
 END_TEST
 
-/* As if it had not been called; the next one has its number. */
+/* The operation is withdrawn: the next one has its number. */
 START_TEST(what_has_failed_is_passed_over)
 {
     struct op_signature c;

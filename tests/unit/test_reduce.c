@@ -396,7 +396,7 @@ static void expect_same(const char *what, const struct reduce_kernels *k,
          what, count, r->dtype->name, reduction_name(r->code), shift, k->name);
 }
 
-/* As the portable kernels, in every place and in place. */
+/* The vector kernels give the results of the portable ones, at every alignment and in place. */
 static void compare(const struct reduce_kernels *k, int type, int op, size_t count, size_t shift)
 {
     const void *src[SOURCES];

@@ -82,7 +82,7 @@ static void teardown(void)
     close_fd(&listener);
 }
 
-/* One more, of which the door has seen that it is a client of the store. */
+/* Connects as a client of the store, as its first byte shows the relay. */
 static int new_client(void)
 {
     struct netaddr door;

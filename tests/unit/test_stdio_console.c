@@ -450,7 +450,7 @@ static bool all_have_written(const struct ends *w)
     return true;
 }
 
-/* Each gets its turn, however many are held up: here by the first one, to begin with. */
+/* Every worker gets its turn, however many are blocked: at first only the first one is. */
 START_TEST(many_workers_wait_for_one_reader)
 {
     enum { LINES = 16384 }; /* 1 MiB each: 16 pipes full */

@@ -146,7 +146,7 @@ START_TEST(long_lines_are_cut_between_characters)
 }
 END_TEST
 
-/* Not on another worker's lines, nor on what comes after the job. */
+/* Colours do not leak to another worker's lines or to the output after the job. */
 START_TEST(a_colour_ends_with_its_worker)
 {
     struct terminal t;

@@ -131,7 +131,7 @@ START_TEST(at_any_moment)
 }
 END_TEST
 
-/* Every process forks on and on until there have been 500 of them. */
+/* Every process keeps forking until there have been 500 of them. */
 static void bomb(_Atomic int *count)
 {
     signal(SIGTERM, SIG_IGN);

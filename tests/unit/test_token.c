@@ -1,4 +1,4 @@
-/* Where a job token comes from, and what is not believed to be one. */
+/* The sources of a job token, and files that are refused as one. */
 #include "tests/lib/test.h"
 
 #include <errno.h>

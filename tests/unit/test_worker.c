@@ -1,4 +1,4 @@
-/* One worker of a node, from its start on. */
+/* The life of one worker of a node. */
 #include "tests/lib/test.h"
 
 #include <stdio.h>

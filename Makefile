@@ -237,14 +237,24 @@ deps:
 # -------------------------------------------------------------------------------------- packages
 
 # The wheel is self-contained but for the C library and OpenSSL 3, which jobs on several hosts need.
-.PHONY: wheel test-wheel
+.PHONY: wheel test-wheel deb test-deb
 wheel: all
 	$(Q)conf/make-wheel.py $(BUILD) $(BUILD)/wheel
 
 test-wheel:
 	$(Q)conf/install-deps.sh wheel
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
-	$(Q)wheel=$$(conf/make-wheel.py $(BUILD) $(BUILD)/wheel) && tests/python/test_wheel.py "$$wheel"
+	$(Q)wheel=$$(conf/make-wheel.py $(BUILD) $(BUILD)/wheel) && tests/packages/test_wheel.py "$$wheel"
+
+deb: all
+	$(Q)conf/make-deb.sh $(BUILD) $(BUILD)/deb
+
+# A minute and 200 MB: a clean Debian root is made for it.
+test-deb:
+	$(Q)conf/install-deps.sh deb
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
+	$(Q)DEBEMAIL=$${DEBEMAIL:-packager@debian.org} conf/make-deb.sh $(BUILD) $(BUILD)/deb && \
+	    tests/packages/test_deb.sh $(BUILD)/deb
 
 # ------------------------------------------------------------------------------------------ demo
 
@@ -553,6 +563,7 @@ help:
 	@echo '                   and transport: how many were right (long; CROSS_SIZE=4: of 4 ranks only)'
 	@echo '  test-torch       with real PyTorch, current and Debian'\''s (tests/torch/run.sh has its variables)'
 	@echo '  wheel test-wheel the Python package with the programs in it; installed and used in an empty environment'
+	@echo '  deb test-deb     Debian packages of the programs, the library and its headers; in a clean root (root)'
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'

@@ -2,7 +2,7 @@
 # Installs what building, testing or benchmarking dlaunch needs and is not there yet: with apt-get (as
 # root, or through sudo), or, where there is none, says what to install. Quick, and silent, when nothing
 # is missing.
-#   conf/install-deps.sh [build|test|multihost|wheel|torch|torch-debian|bench|fuzz|lint ...]
+#   conf/install-deps.sh [build|test|multihost|wheel|deb|torch|torch-debian|bench|fuzz|lint ...]
 set -u
 
 missing=
@@ -46,6 +46,14 @@ need() { # set of packages by Debian's names
         need test
         have objdump || lack binutils
         /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null || lack python3-venv
+        ;;
+    deb)
+        need test
+        have objdump || lack binutils
+        have dpkg-architecture || lack dpkg-dev
+        have patchelf || lack patchelf
+        have lintian || lack lintian
+        have mmdebstrap || lack mmdebstrap
         ;;
     torch)
         need test

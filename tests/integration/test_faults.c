@@ -78,7 +78,7 @@ START_TEST(killed_for_want_of_memory)
     rmdir(dir);
     ck_assert_msg(status == 137, "exit %d\n%s", status, p.err);
     expect_words(p.err, "was killed by SIGKILL, out of memory");
-    expect_words(p.err, "out of memory: the kernel killed it");
+    expect_words(p.err, "out of memory: the kernel killed the worker");
     proc_fini(&p);
 }
 END_TEST

@@ -13,10 +13,10 @@
 #include "core/log.h"
 #include "rendezvous/rules/member_state.h"
 #include "rendezvous/rules/rdzv_state.h"
+#include "tests/lib/nsec.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#define S     1000000000ull
 #define CONNS 16
 
 static void drop_line(void *arg, const char *line, size_t len)
@@ -134,7 +134,7 @@ static uint8_t *take_body(size_t *n)
 
 static void pass_time(void)
 {
-    static const uint64_t steps[] = {1, S / 1000, S, 5 * S, 20 * S, 700 * S};
+    static const uint64_t steps[] = {1, SEC / 1000, SEC, 5 * SEC, 20 * SEC, 700 * SEC};
     now += steps[rd_u8(&script) % 6];
 }
 
@@ -269,12 +269,12 @@ static void run_coordinator(void)
                                      .max_nodes = 3,
                                      .max_restarts = how >> 1 & 3,
                                      .restart_policy = how & 8 ? RESTART_WORKER : RESTART_GROUP,
-                                     .backoff_ns = how & 16 ? S : 0,
-                                     .join_ns = 600 * S,
-                                     .last_call_ns = 30 * S,
-                                     .close_ns = 30 * S,
-                                     .heartbeat_ns = 5 * S,
-                                     .dead_ns = 15 * S,
+                                     .backoff_ns = how & 16 ? SEC : 0,
+                                     .join_ns = 600 * SEC,
+                                     .last_call_ns = 30 * SEC,
+                                     .close_ns = 30 * SEC,
+                                     .heartbeat_ns = 5 * SEC,
+                                     .dead_ns = 15 * SEC,
                                      .agent_store = true,
                                      .bound_addr = "",
                                      .local_addr = ""};
@@ -455,10 +455,10 @@ static void run_member(void)
 {
     uint8_t how = rd_u8(&script);
     struct member_rules rules = {.coordinator = "c",
-                                 .join_ns = 600 * S,
-                                 .read_ns = 60 * S,
-                                 .heartbeat_ns = 5 * S,
-                                 .dead_ns = 15 * S};
+                                 .join_ns = 600 * SEC,
+                                 .read_ns = 60 * SEC,
+                                 .heartbeat_ns = 5 * SEC,
+                                 .dead_ns = 15 * SEC};
     rules.hello.nproc = 2;
     rules.hello.restart_policy = how & 1 ? RESTART_WORKER : RESTART_GROUP;
     struct member_state *m = member_state_new(&rules, now);
@@ -509,7 +509,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     log_init(LOG_LEVEL_VERBOSE, NULL);
     if (size < 2)
         return 0;
-    now = 1000 * S;
+    now = 1000 * SEC;
     script = rd_init(data + 1, size - 1);
     if (data[0] % 3 == 0)
         decode(data + 1, size - 1);

@@ -8,14 +8,12 @@
 
 #include "core/mem.h"
 #include "rendezvous/rules/member_state.h"
+#include "tests/lib/nsec.h"
 #include "tests/lib/test.h"
 
-#define S  1000000000ull
-#define MS 1000000ull
-
-extern struct member_state *M; /* the member under test */
-extern uint64_t T;             /* now */
-extern struct generation G;    /* of the round that the coordinator is in */
+extern struct member_state *self;   /* the member under test */
+extern uint64_t now_ns;             /* now */
+extern struct generation round_gen; /* of the round that the coordinator is in */
 
 /* The actions since the last drain(), one letter each: l log, h hello, v list of a round, s status,
  * d disconnect, p prepare, r run, w respawn, x stop, k fence, e end of the lease, f finish. */

@@ -1,8 +1,8 @@
 #include "tests/lib/rdzv_script.h"
 
-struct rdzv_state *S_;
-struct rdzv_rules R;
-uint64_t T;
+struct rdzv_state *state;
+struct rdzv_rules next_rules;
+uint64_t now_ns;
 struct seen seen[CONNS];
 int rounds;
 bool finished;
@@ -11,7 +11,7 @@ struct rank_table table;
 void drain(void)
 {
     struct rdzv_action a;
-    while (rdzv_state_next(S_, &a, T)) {
+    while (rdzv_state_next(state, &a, now_ns)) {
         struct seen *c = &seen[a.conn];
         switch (a.act) {
         case RDZV_ACT_LOG:
@@ -62,43 +62,43 @@ void drain(void)
 
 void rules(enum rdzv_backend backend, int min, int max)
 {
-    R = (struct rdzv_rules){.backend = backend,
-                            .run_id = "job",
-                            .version = "0.1",
-                            .min_nodes = min,
-                            .max_nodes = max,
-                            .max_node_restarts = -1,
-                            .join_ns = 600 * S,
-                            .last_call_ns = 30 * S,
-                            .close_ns = 30 * S,
-                            .heartbeat_ns = 5 * S,
-                            .dead_ns = 15 * S,
-                            .agent_store = true,
-                            .bound_addr = "",
-                            .port = 29500,
-                            .local_addr = ""};
+    next_rules = (struct rdzv_rules){.backend = backend,
+                                     .run_id = "job",
+                                     .version = "0.1",
+                                     .min_nodes = min,
+                                     .max_nodes = max,
+                                     .max_node_restarts = -1,
+                                     .join_ns = 600 * SEC,
+                                     .last_call_ns = 30 * SEC,
+                                     .close_ns = 30 * SEC,
+                                     .heartbeat_ns = 5 * SEC,
+                                     .dead_ns = 15 * SEC,
+                                     .agent_store = true,
+                                     .bound_addr = "",
+                                     .port = 29500,
+                                     .local_addr = ""};
 }
 
 void start(void)
 {
-    T = 1000 * S;
+    now_ns = 1000 * SEC;
     log_init(LOG_LEVEL_VERBOSE, NULL);
-    S_ = rdzv_state_new(&R, 0xabc, T);
+    state = rdzv_state_new(&next_rules, 0xabc, now_ns);
 }
 
 void teardown(void)
 {
-    rdzv_state_free(S_);
+    rdzv_state_free(state);
 }
 
 void hello(uint32_t conn, struct who w)
 {
-    struct rdzv_hello h = {.backend = R.backend,
-                           .min_nodes = w.min ? w.min : R.min_nodes,
-                           .max_nodes = w.max ? w.max : R.max_nodes,
-                           .max_restarts = w.restarts1 ? w.restarts1 - 1 : R.max_restarts,
-                           .restart_policy = w.policy ? w.policy : R.restart_policy,
-                           .agent_store = w.no_store ? false : R.agent_store,
+    struct rdzv_hello h = {.backend = next_rules.backend,
+                           .min_nodes = w.min ? w.min : next_rules.min_nodes,
+                           .max_nodes = w.max ? w.max : next_rules.max_nodes,
+                           .max_restarts = w.restarts1 ? w.restarts1 - 1 : next_rules.max_restarts,
+                           .restart_policy = w.policy ? w.policy : next_rules.restart_policy,
+                           .agent_store = w.no_store ? false : next_rules.agent_store,
                            .relay = w.relay,
                            .pid = w.pid ? w.pid : 100 + (int)conn,
                            .node_rank = w.rank1 - 1,
@@ -126,22 +126,22 @@ void hello(uint32_t conn, struct who w)
         strcpy(h.local_addr, w.local_addr);
     uint64_t clock = seen[conn].clock;
     seen[conn] = (struct seen){.clock = clock};
-    rdzv_state_hello(S_, conn, &h, &p, T);
+    rdzv_state_hello(state, conn, &h, &p, now_ns);
     drain();
 }
 
 struct rdzv_status status_of(uint32_t conn, enum member_phase phase)
 {
-    seen[conn].clock += MS;
+    seen[conn].clock += MSEC;
     return (struct rdzv_status){.phase = phase,
                                 .workers = phase == MEMBER_RUNNING || phase == MEMBER_STOPPING,
                                 .gen = seen[conn].view.gen,
-                                .send_ns = 7 * S + seen[conn].clock};
+                                .send_ns = 7 * SEC + seen[conn].clock};
 }
 
 void tell(uint32_t conn, struct rdzv_status st)
 {
-    rdzv_state_status(S_, conn, &st, T);
+    rdzv_state_status(state, conn, &st, now_ns);
     drain();
 }
 
@@ -183,15 +183,15 @@ void stop_all(uint32_t n)
 
 void running_by_rules(uint32_t n)
 {
-    int max = R.max_nodes;
+    int max = next_rules.max_nodes;
     start();
     for (uint32_t i = 0; i < n; i++)
         join(i, (struct who){.own = i == 0});
     if ((int)n < max) {
-        T += 30 * S;
+        now_ns += 30 * SEC;
         for (uint32_t i = 0; i < n; i++)
             say(i, MEMBER_IDLE);
-        rdzv_state_tick(S_, T);
+        rdzv_state_tick(state, now_ns);
         drain();
     }
     run_all(n);
@@ -200,14 +200,14 @@ void running_by_rules(uint32_t n)
 void running(enum rdzv_backend backend, int min, int max, uint32_t n, int max_restarts)
 {
     rules(backend, min, max);
-    R.max_restarts = max_restarts;
+    next_rules.max_restarts = max_restarts;
     running_by_rules(n);
 }
 
 void elastic(int min, int max, uint32_t n)
 {
     rules(RDZV_C10D, min, max);
-    R.elastic = true;
+    next_rules.elastic = true;
     running_by_rules(n);
 }
 
@@ -262,38 +262,38 @@ void leave(uint32_t conn, enum stop_reason reason, int code, const char *text, b
 
 void closed(uint32_t conn, enum rdzv_end how)
 {
-    rdzv_state_closed(S_, conn, how, T);
+    rdzv_state_closed(state, conn, how, now_ns);
     drain();
 }
 
 void tick_ms(uint64_t ms)
 {
-    T += ms * MS;
-    rdzv_state_tick(S_, T);
+    now_ns += ms * MSEC;
+    rdzv_state_tick(state, now_ns);
     drain();
 }
 
 void tick(uint64_t seconds)
 {
-    T += seconds * S;
-    rdzv_state_tick(S_, T);
+    now_ns += seconds * SEC;
+    rdzv_state_tick(state, now_ns);
     drain();
 }
 
 struct rdzv_state_info info(void)
 {
     struct rdzv_state_info i;
-    rdzv_state_get_info(S_, &i);
+    rdzv_state_get_info(state, &i);
     return i;
 }
 
 void beat(uint64_t seconds, const uint32_t *conns, int n)
 {
-    for (uint64_t end = T + seconds * S; T < end;) {
-        T += 5 * S;
+    for (uint64_t end = now_ns + seconds * SEC; now_ns < end;) {
+        now_ns += 5 * SEC;
         for (int i = 0; i < n; i++)
             say(conns[i], MEMBER_IDLE);
-        rdzv_state_tick(S_, T);
+        rdzv_state_tick(state, now_ns);
         drain();
     }
 }

@@ -8,10 +8,9 @@
 
 #include "core/mem.h"
 #include "rendezvous/rules/rdzv_state.h"
+#include "tests/lib/nsec.h"
 #include "tests/lib/test.h"
 
-#define S     1000000000ull
-#define MS    1000000ull
 #define CONNS 64
 
 /* All that connection i, and so node i, has received. */
@@ -30,9 +29,9 @@ struct seen {
     uint64_t clock;            /* of the node: rises with every status */
 };
 
-extern struct rdzv_state *S_; /* the coordinator under test */
-extern struct rdzv_rules R;   /* of the next start() */
-extern uint64_t T;            /* now */
+extern struct rdzv_state *state;     /* the coordinator under test */
+extern struct rdzv_rules next_rules; /* of the next start() */
+extern uint64_t now_ns;              /* now */
 extern struct seen seen[CONNS];
 extern int rounds; /* started rounds */
 extern bool finished;
@@ -54,10 +53,10 @@ struct who {
 /* Carries out the coordinator's actions: fills seen[], logs, rounds, finished. */
 void drain(void);
 
-/* Sets R to the rules of a job of min to max nodes, with a dead time of 15 s. */
+/* Sets next_rules to the rules of a job of min to max nodes, with a dead time of 15 s. */
 void rules(enum rdzv_backend backend, int min, int max);
 
-/* Makes a coordinator with the rules R. */
+/* Makes a coordinator with the rules next_rules. */
 void start(void);
 void teardown(void);
 
@@ -73,7 +72,7 @@ void prepared(uint32_t conn);
 void run_all(uint32_t n);
 void stop_all(uint32_t n);
 
-/* Starts a job of n nodes with the rules R, and lets it run. */
+/* Starts a job of n nodes with the rules next_rules, and lets it run. */
 void running_by_rules(uint32_t n);
 
 /* The same with rules(backend, min, max). */

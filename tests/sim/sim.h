@@ -41,9 +41,8 @@
 #include "core/mem.h"
 #include "rendezvous/rules/member_state.h"
 #include "rendezvous/rules/rdzv_state.h"
+#include "tests/lib/nsec.h"
 
-#define S      1000000000ull
-#define MS     1000000ull
 #define ROUNDS 512 /* in one scenario */
 
 /* ------------------------------------------------------------------------------------- events */

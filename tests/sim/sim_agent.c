@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LEAVES_WITHIN (7 * S) /* what the rules allow, and a tick that comes late */
+#define LEAVES_WITHIN (7 * SEC) /* what the rules allow, and a tick that comes late */
 
 static void push(struct sim_node *n, enum sim_kind kind, uint64_t in_ns, uint64_t number)
 {
@@ -34,15 +34,15 @@ void sim_agent_prepare(struct sim_node *n, const struct member_action *a)
         member_state_prepared(n->m, NULL, 0, 0);
         return;
     }
-    push(n, EV_PREPARED, (one_in(10) ? below(2 * S) : below(20 * MS)), n->prepares);
+    push(n, EV_PREPARED, (one_in(10) ? below(2 * SEC) : below(20 * MSEC)), n->prepares);
 }
 
 /* Some are quick, some see every fault there is. */
 static uint64_t working_ns(void)
 {
     if (now < W.faults_until && one_in(3))
-        return W.faults_until - now + below(2 * S);
-    return below(one_in(4) ? 20 * S : 2 * S);
+        return W.faults_until - now + below(2 * SEC);
+    return below(one_in(4) ? 20 * SEC : 2 * SEC);
 }
 
 void sim_agent_run(struct sim_node *n, const struct member_action *a)
@@ -65,7 +65,7 @@ void sim_agent_run(struct sim_node *n, const struct member_action *a)
 void sim_agent_stop_workers(struct sim_node *n)
 {
     n->stopping = true;
-    push(n, EV_STOPPED, (one_in(10) ? below(5 * S) : below(30 * MS)), n->runs);
+    push(n, EV_STOPPED, (one_in(10) ? below(5 * SEC) : below(30 * MSEC)), n->runs);
 }
 
 void sim_agent_stop(struct sim_node *n, const struct rdzv_stop *why)
@@ -101,7 +101,7 @@ void sim_agent_fence(struct sim_node *n)
     sim_trace("fence", sim_index(n), 0);
     sim_total.fenced++;
     CHECK("I3", n->stopping, "a fence before the stop");
-    push(n, EV_STOPPED, below(10 * MS), n->runs);
+    push(n, EV_STOPPED, below(10 * MSEC), n->runs);
 }
 
 /* --------------------------------------------------------------------------------- its guardian */
@@ -130,7 +130,7 @@ void sim_agent_guard(struct sim_node *n)
         return;
     sim_trace("guardian", sim_index(n), 0);
     sim_total.guarded++;
-    CHECK("I9", n->frozen || now - n->thawed_ns < 20 * MS, "a guardian was needed");
+    CHECK("I9", n->frozen || now - n->thawed_ns < 20 * MSEC, "a guardian was needed");
     sim_kill(sim_index(n), 1);
 }
 
@@ -139,7 +139,7 @@ void sim_agent_guard(struct sim_node *n)
 void sim_agent_watch(struct sim_node *n, uint64_t run)
 {
     uint64_t lease = rdzv_lease_ns(W.rules.dead_ns), auth = (W.rules.dead_ns - lease) / 3;
-    uint64_t until = n->heard_ns + (lease + auth) / 50 * 51 + 100 * MS;
+    uint64_t until = n->heard_ns + (lease + auth) / 50 * 51 + 100 * MSEC;
     struct rdzv_info info;
     member_state_get_info(n->m, &info);
     if (!n->workers || n->runs != run || strcmp(info.phase, "finished") == 0)
@@ -160,7 +160,7 @@ void sim_agent_leaves(struct sim_node *n)
     bool waits = n->workers || n->frozen || now < since + LEAVES_WITHIN;
     CHECK("I15", waits, "node %d has not left, %.1f s after the last answer", sim_index(n),
           (double)(now - since) / 1e9);
-    push(n, EV_LEFT, n->workers || n->frozen ? S : since + LEAVES_WITHIN - now, 0);
+    push(n, EV_LEFT, n->workers || n->frozen ? SEC : since + LEAVES_WITHIN - now, 0);
 }
 
 /* ---------------------------------------------------------------------------------- its workers */
@@ -192,7 +192,7 @@ static void workers_end(struct sim_node *n)
         if (W.rules.restart_policy == RESTART_GROUP)
             sim_agent_stop_workers(n);
         else
-            push(n, EV_WORKERS, below(2 * S), n->runs);
+            push(n, EV_WORKERS, below(2 * SEC), n->runs);
         return;
     }
     sim_check_workers_ended(n);

@@ -3,7 +3,7 @@
  * what they learn reaches the rules when that turns again. */
 #include "tests/sim/sim.h"
 
-#define STUCK_NS (10 * S)
+#define STUCK_NS (10 * SEC)
 
 static bool thread_stands(const struct sim_node *n)
 {

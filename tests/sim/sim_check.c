@@ -164,8 +164,8 @@ void sim_check_coordinator(struct sim_node *n)
 
 void sim_check_message(struct sim_node *n, const struct buf *b)
 {
-    if (n->second != now / S) {
-        n->second = now / S;
+    if (n->second != now / SEC) {
+        n->second = now / SEC;
         n->in_second = 0;
     }
     n->in_second++;

@@ -191,7 +191,7 @@ void sim_store_connect(struct sim_node *n)
     }
     W.clients[W.nclients] = (struct sim_client){n->running, to->incarnation, to->store};
     for (int i = 0; i < 2; i++)
-        sim_push((struct sim_event){.at = now + sim_delay() + below(i * (one_in(4) ? 20 : 2) * S),
+        sim_push((struct sim_event){.at = now + sim_delay() + below(i * (one_in(4) ? 20 : 2) * SEC),
                                     .kind = EV_STORE_WRITE,
                                     .who = n->follows,
                                     .incarnation = to->incarnation,

@@ -38,12 +38,12 @@ void sim_chance_from(uint64_t seed)
 /* Mostly short, now and then long, and very long while faults go on. */
 uint64_t sim_delay(void)
 {
-    uint64_t r = sim_chance(), d = 50000 + r % MS;
+    uint64_t r = sim_chance(), d = 50000 + r % MSEC;
     if (r >> 32 & 15)
         return d;
-    d += below(200 * MS);
+    d += below(200 * MSEC);
     if (now >= W.faults_from && now < W.faults_until && one_in(25))
-        d += below(one_in(8) ? 9 * S : 4 * S);
+        d += below(one_in(8) ? 9 * SEC : 4 * SEC);
     return d;
 }
 

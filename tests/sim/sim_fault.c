@@ -11,7 +11,7 @@ void sim_start(int i)
     struct sim_node *n = &W.nodes[i];
     struct member_rules rules = {.coordinator = "node0:29500",
                                  .join_ns = W.rules.join_ns,
-                                 .read_ns = 10 * S,
+                                 .read_ns = 10 * SEC,
                                  .heartbeat_ns = W.rules.heartbeat_ns,
                                  .dead_ns = W.rules.dead_ns,
                                  .lease = true};
@@ -26,7 +26,7 @@ void sim_start(int i)
                            .obstruction = was.obstruction,
                            .obstructions = was.obstructions,
                            .endpoint = (int)below((uint64_t)W.endpoints),
-                           .clock_offset = below(1000 * S),
+                           .clock_offset = below(1000 * SEC),
                            .clock_rate = one_in(2) ? (int)below(21) - 10 : 0};
     strcpy(n->run_id, was.run_id);
     struct rdzv_hello *h = &rules.hello;
@@ -113,7 +113,7 @@ static void obstruct(int i)
     n->obstructions++;
     sim_trace("obstructed", i, n->obstruction);
     sim_total.obstructed++;
-    sim_push((struct sim_event){.at = now + below(one_in(3) ? 40 * S : 6 * S),
+    sim_push((struct sim_event){.at = now + below(one_in(3) ? 40 * SEC : 6 * SEC),
                                 .kind = EV_OPEN,
                                 .who = i,
                                 .number = n->obstructions});
@@ -135,7 +135,7 @@ static void leave_node(int i)
     n->left = true;
     n->left_ns = now;
     sim_push((struct sim_event){
-        .at = now + S, .kind = EV_LEFT, .who = i, .incarnation = n->incarnation});
+        .at = now + SEC, .kind = EV_LEFT, .who = i, .incarnation = n->incarnation});
     enum stop_reason reason = reasons[below(ARRAY_LEN(reasons))];
     W.internal |= reason == STOP_INTERNAL;
     sim_trace("leave", i, reason);
@@ -153,7 +153,7 @@ static void leave_node(int i)
  * in another order. */
 static void cut_some(int i)
 {
-    static const uint64_t longest[] = {2 * S, 10 * S, 40 * S};
+    static const uint64_t longest[] = {2 * SEC, 10 * SEC, 40 * SEC};
     uint64_t span = below(longest[below(ARRAY_LEN(longest))]);
     bool half = one_in(3);
     int count = half ? W.n / 2 : one_in(3) ? 1 + (int)below((uint64_t)W.n) : 1;
@@ -203,7 +203,7 @@ static void freeze(int i)
     n->frozen = true;
     n->stuck = one_in(2);
     n->stuck_ns = now;
-    sim_push((struct sim_event){.at = now + below(one_in(3) ? 30 * S : 4 * S),
+    sim_push((struct sim_event){.at = now + below(one_in(3) ? 30 * SEC : 4 * SEC),
                                 .kind = EV_THAW,
                                 .who = i,
                                 .incarnation = n->incarnation});
@@ -241,7 +241,7 @@ static void kill_some(int i)
     sim_kill(i, (int)below(3));
     if (!one_in(4))
         sim_push((struct sim_event){
-            .at = now + below(one_in(4) ? 500 * MS : 20 * S), .kind = EV_START, .who = i});
+            .at = now + below(one_in(4) ? 500 * MSEC : 20 * SEC), .kind = EV_START, .who = i});
 }
 
 void sim_fault(void)
@@ -276,7 +276,7 @@ void sim_fault(void)
             leave_node(i);
         break;
     }
-    uint64_t at = now + below(W.n > 256 ? S : 4 * S);
+    uint64_t at = now + below(W.n > 256 ? SEC : 4 * SEC);
     if (at < W.faults_until)
         sim_push((struct sim_event){.at = at, .kind = EV_FAULT});
 }

@@ -49,7 +49,7 @@ static void maybe_again(enum sim_kind kind, int link, uint64_t at, const struct 
     struct sim_event e = {.kind = kind, .who = link, .again = true};
     if (type == RDZV_MSG_HELLO || type == RDZV_MSG_REFUSE || !one_in(12))
         return;
-    e.at = at + below(one_in(3) ? 3 * S : 300 * MS);
+    e.at = at + below(one_in(3) ? 3 * SEC : 300 * MSEC);
     buf_put(&e.bytes, b->data, b->len);
     sim_total.replayed++;
     sim_push(e);
@@ -195,8 +195,10 @@ void sim_want_link(struct sim_node *n)
     n->eager = n->retry_ns == 0 ? n->eager + 1 : 0;
     CHECK("I11", n->eager <= W.n + 1, "node %d calls without a pause", sim_index(n));
     uint64_t wait = n->retry_ns - below(n->retry_ns / 2 + 1);
-    wait += n->s ? 1000 : sim_delay() + (one_in(2) ? below(500 * MS) : 0);
-    n->retry_ns = n->retry_ns == 0 ? 20 * MS : n->retry_ns < S / 3 * 2 ? n->retry_ns / 2 * 3 : S;
+    wait += n->s ? 1000 : sim_delay() + (one_in(2) ? below(500 * MSEC) : 0);
+    n->retry_ns = n->retry_ns == 0            ? 20 * MSEC
+                  : n->retry_ns < SEC / 3 * 2 ? n->retry_ns / 2 * 3
+                                              : SEC;
     n->connecting = true;
     sim_push((struct sim_event){
         .at = now + wait, .kind = EV_CONNECT, .who = sim_index(n), .incarnation = n->incarnation});
@@ -263,7 +265,7 @@ void sim_connect(struct sim_node *n)
     if (!sim_passes(me, to) || !sim_passes(to, me) || sim_address_taken(to, me) ||
         (!t->m && t->silent)) {
         n->connecting = true;
-        sim_push((struct sim_event){.at = now + S,
+        sim_push((struct sim_event){.at = now + SEC,
                                     .kind = EV_CALL_LOST,
                                     .who = me,
                                     .incarnation = n->incarnation,
@@ -373,7 +375,7 @@ void sim_healed(void)
         }
         l->stalled_ns[up] = 0;
         if (l->held_until[up] <= now)
-            l->held_until[up] = now + 1 + below(100 * MS);
+            l->held_until[up] = now + 1 + below(100 * MSEC);
         e.at = l->held_until[up];
         sim_push(e);
     }

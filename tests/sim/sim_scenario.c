@@ -97,7 +97,7 @@ static struct rdzv_rules make_rules(int max, bool many)
 {
     static const int budgets[] = {0, 0, 1, 3, 100, 100};
     bool elastic = one_in(2) || W.failover || many;
-    uint64_t beat = one_in(2) ? S : 5 * S;
+    uint64_t beat = one_in(2) ? SEC : 5 * SEC;
     return (struct rdzv_rules){.backend = elastic ? RDZV_C10D : RDZV_STATIC,
                                .run_id = "job",
                                .version = "0.1",
@@ -106,15 +106,15 @@ static struct rdzv_rules make_rules(int max, bool many)
                                .max_nodes = max,
                                .max_restarts = budgets[below(ARRAY_LEN(budgets))],
                                .restart_policy = one_in(5) ? RESTART_WORKER : RESTART_GROUP,
-                               .backoff_ns = one_in(4) ? S : 0,
+                               .backoff_ns = one_in(4) ? SEC : 0,
                                .spares = one_in(3) ? (int)below(4) : 0,
                                .elastic = one_in(2),
                                .elect = W.failover || one_in(2),
                                .max_node_restarts = one_in(3) ? (int)below(20) : -1,
-                               .progress_ns = one_in(3) ? 3 * S : 0,
-                               .join_ns = 60 * S,
-                               .last_call_ns = 3 * S,
-                               .close_ns = 30 * S,
+                               .progress_ns = one_in(3) ? 3 * SEC : 0,
+                               .join_ns = 60 * SEC,
+                               .last_call_ns = 3 * SEC,
+                               .close_ns = 30 * SEC,
                                .heartbeat_ns = beat,
                                .dead_ns = 3 * beat,
                                .agent_store = true,
@@ -146,7 +146,7 @@ static void make_world(uint64_t seed, int nodes)
     int size = one_in(200) ? 60 : one_in(8) ? 16 : 6;
     W.failover = one_in(2);
     int max = nodes ? nodes : 1 + (int)below((uint64_t)size) + (W.failover ? 2 : 0);
-    now = 1000 * S;
+    now = 1000 * SEC;
     W.seed = seed;
     W.hash = 14695981039346656037ull;
     W.events = 0;
@@ -159,9 +159,9 @@ static void make_world(uint64_t seed, int nodes)
     W.endpoints = 0;
     /* With very many nodes one would always be late: the first round ends before the faults begin.
      */
-    W.faults_from = now + (nodes ? 10 * S : 0);
-    W.faults_until = W.faults_from + (nodes ? 10 * S : one_in(2) ? 60 * S : below(15 * S));
-    W.end = W.faults_until + 200 * S;
+    W.faults_from = now + (nodes ? 10 * SEC : 0);
+    W.faults_until = W.faults_from + (nodes ? 10 * SEC : one_in(2) ? 60 * SEC : below(15 * SEC));
+    W.end = W.faults_until + 200 * SEC;
     bool ranks = !nodes && one_in(2), crowd = one_in(1000);
     make_room(max + (int)below(4) + (crowd ? 100 + max / 4 : 0)); /* spares, or too many */
     if (W.rules.elect && !nodes && one_in(2))
@@ -178,10 +178,10 @@ static void make_world(uint64_t seed, int nodes)
             n->node_rank = -1;
         }
         strcpy(n->run_id, !nodes && i > 0 && one_in(30) ? "other" : "job");
-        uint64_t at = i == 0 ? 0 : one_in(4) && !nodes ? below(40 * S) : below(50 * MS);
+        uint64_t at = i == 0 ? 0 : one_in(4) && !nodes ? below(40 * SEC) : below(50 * MSEC);
         sim_push((struct sim_event){.at = now + at, .kind = EV_START, .who = i});
     }
-    sim_push((struct sim_event){.at = W.faults_from + below(5 * S), .kind = EV_FAULT});
+    sim_push((struct sim_event){.at = W.faults_from + below(5 * SEC), .kind = EV_FAULT});
 }
 
 /* Somebody was told the result, and nobody waits for one any more. */

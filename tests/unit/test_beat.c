@@ -11,14 +11,13 @@
 #include "core/tls.h"
 #include "rendezvous/rules/rdzv_msg.h"
 #include "tests/lib/loop.h"
+#include "tests/lib/nsec.h"
 #include "tests/lib/test.h"
 
-#define MS  1000000ull
-#define S   1000000000ull
 #define LEN 24
 
 static uv_loop_t loop;
-static struct beats *B;
+static struct beats *beats;
 static bool closed;
 static int turns;
 static _Atomic uint64_t extended;
@@ -86,7 +85,7 @@ static struct beats *open_beats(uint64_t heartbeat_ns)
     const struct beats_config config = {.loop = &loop,
                                         .links = 3,
                                         .heartbeat_ns = heartbeat_ns,
-                                        .dead_ns = 3 * S,
+                                        .dead_ns = 3 * SEC,
                                         .on_turn = on_turn,
                                         .on_lease = on_lease};
     ck_assert_msg(beats_open(&b, &config, &e) == 0, "%s", e.msg);
@@ -110,12 +109,12 @@ static void setup(void)
     loop_setup(&loop);
     turns = 0;
     extended = 0;
-    B = open_beats(100 * MS);
+    beats = open_beats(100 * MSEC);
 }
 
 static void teardown(void)
 {
-    close_beats(B);
+    close_beats(beats);
     loop_teardown(&loop);
 }
 
@@ -147,7 +146,7 @@ static void make_tls(struct tls *t[2])
     do {                                                                    \
         uint64_t give_up_ = mono_ns() + (uint64_t)(test_seconds(10) * 1e9); \
         for (;;) {                                                          \
-            beats_look(B, link, &(news));                                   \
+            beats_look(beats, link, &(news));                               \
             if (condition)                                                  \
                 break;                                                      \
             ck_assert_msg(mono_ns() < give_up_, "not " #condition);         \
@@ -167,33 +166,33 @@ START_TEST(heartbeats_and_leases)
     if (_i)
         make_tls(t);
     uint64_t start = mono_ns();
-    int c = beats_add(B, BEAT_COORDINATOR, fd[1], t[1], 3 * S);
-    int n = beats_add(B, BEAT_NODE, fd[0], t[0], 3 * S);
+    int c = beats_add(beats, BEAT_COORDINATOR, fd[1], t[1], 3 * SEC);
+    int n = beats_add(beats, BEAT_NODE, fd[0], t[0], 3 * SEC);
     ck_assert(n >= 0 && c >= 0 && n != c);
     UNTIL(c, coordinator, coordinator.touch_ns > start); /* there and back, twice */
-    UNTIL(n, node, node.heard_ns > start + 200 * MS);
+    UNTIL(n, node, node.heard_ns > start + 200 * MSEC);
     ck_assert_uint_eq(node.lease_ns, 0);
     ck_assert_uint_eq(extended, 0);
-    beats_grant(B, UINT64_MAX);
+    beats_grant(beats, UINT64_MAX);
     uint64_t granted = mono_ns();
     UNTIL(n, node, node.lease_ns > granted);
     ck_assert_uint_lt(node.lease_ns, mono_ns());
     uint64_t until = extended;
-    ck_assert_uint_ge(until, node.lease_ns + rdzv_guardian_lease_ns(3 * S));
-    ck_assert_uint_gt(until, granted + rdzv_lease_ns(3 * S));
+    ck_assert_uint_ge(until, node.lease_ns + rdzv_guardian_lease_ns(3 * SEC));
+    ck_assert_uint_gt(until, granted + rdzv_lease_ns(3 * SEC));
     /* In the long run nothing is allocated, but for what OpenSSL takes for each record from the
      * thread's own cache. */
     allocations = largest = 0;
-    UNTIL(n, node, node.heard_ns > granted + 1 * S);
+    UNTIL(n, node, node.heard_ns > granted + 1 * SEC);
     ck_assert(!COUNTS || (_i ? largest <= 64 : allocations == 0));
-    beats_grant(B, 1);
+    beats_grant(beats, 1);
     loop_turns(&loop, 1);
-    UNTIL(n, node, node.heard_ns > granted + 1300 * MS);
-    ck_assert_uint_lt(node.lease_ns, granted + 1300 * MS);
-    beats_drop(B, c, &coordinator);
+    UNTIL(n, node, node.heard_ns > granted + 1300 * MSEC);
+    ck_assert_uint_lt(node.lease_ns, granted + 1300 * MSEC);
+    beats_drop(beats, c, &coordinator);
     ck_assert_uint_gt(coordinator.heard_ns, start);
     UNTIL(n, node, node.broken);
-    beats_drop(B, n, &node);
+    beats_drop(beats, n, &node);
 }
 END_TEST
 
@@ -203,24 +202,24 @@ START_TEST(a_loop_that_does_not_turn)
     int fd[2];
     struct beat_news news;
     make_pair(fd);
-    int c = beats_add(B, BEAT_COORDINATOR, fd[1], NULL, 3 * S);
-    int n = beats_add(B, BEAT_NODE, fd[0], NULL, 3 * S);
+    int c = beats_add(beats, BEAT_COORDINATOR, fd[1], NULL, 3 * SEC);
+    int n = beats_add(beats, BEAT_NODE, fd[0], NULL, 3 * SEC);
     UNTIL(c, news, news.touch_ns > 0);
     ck_assert_uint_lt(news.lag_ms, (uint64_t)(test_seconds(1) * 1000));
-    beats_grant(B, UINT64_MAX);
+    beats_grant(beats, UINT64_MAX);
     uint64_t stuck = mono_ns(), now;
     do { /* no turn here */
         test_poll_pause();
-        beats_look(B, c, &news);
+        beats_look(beats, c, &news);
         now = mono_ns();
         ck_assert_uint_lt(now - stuck, (uint64_t)(test_seconds(10) * 1e9));
-    } while (news.lag_ms < 900 || news.heard_ns < stuck + 900 * MS);
-    ck_assert_uint_gt(extended, stuck + 500 * MS);
-    ck_assert_uint_le(news.lag_ms, (now - stuck) / MS + 1000);
+    } while (news.lag_ms < 900 || news.heard_ns < stuck + 900 * MSEC);
+    ck_assert_uint_gt(extended, stuck + 500 * MSEC);
+    ck_assert_uint_le(news.lag_ms, (now - stuck) / MSEC + 1000);
     UNTIL(n, news, news.lag_ms < 500);
-    beats_rest(B);
+    beats_rest(beats);
     test_elapse(0.5);
-    beats_look(B, c, &news);
+    beats_look(beats, c, &news);
     ck_assert_uint_lt(news.lag_ms, 400); /* it is not expected to */
 }
 END_TEST
@@ -229,17 +228,17 @@ END_TEST
 START_TEST(the_lease_of_ones_own_node)
 {
     test_elapse(0.25);
-    ck_assert_uint_eq(beats_own_lease(B), 0);
-    beats_own(B, true);
+    ck_assert_uint_eq(beats_own_lease(beats), 0);
+    beats_own(beats, true);
     test_elapse(0.25);
-    ck_assert_uint_eq(beats_own_lease(B), 0); /* not granted */
+    ck_assert_uint_eq(beats_own_lease(beats), 0); /* not granted */
     uint64_t start = mono_ns();
-    beats_grant(B, UINT64_MAX);
-    while (beats_own_lease(B) == 0 || extended == 0) {
+    beats_grant(beats, UINT64_MAX);
+    while (beats_own_lease(beats) == 0 || extended == 0) {
         test_poll_pause();
         ck_assert_uint_lt(mono_ns() - start, (uint64_t)(test_seconds(10) * 1e9));
     }
-    ck_assert_uint_ge(beats_own_lease(B), start);
+    ck_assert_uint_ge(beats_own_lease(beats), start);
 }
 END_TEST
 
@@ -286,16 +285,16 @@ START_TEST(no_lease_after_a_silence_of_the_dead_time)
     int fd[2];
     struct beat_news news;
     make_pair(fd);
-    beats_grant(B, UINT64_MAX);
-    int c = beats_add(B, BEAT_COORDINATOR, fd[1], NULL, (uint64_t)(test_seconds(1) * 1e9));
+    beats_grant(beats, UINT64_MAX);
+    int c = beats_add(beats, BEAT_COORDINATOR, fd[1], NULL, (uint64_t)(test_seconds(1) * 1e9));
     ck_assert(ask(fd[0], 4711, 0));
     ck_assert(ask(fd[0], 4712, UINT64_MAX)); /* what cannot be is not believed */
-    beats_look(B, c, &news);
+    beats_look(beats, c, &news);
     ck_assert_uint_eq(news.touch_ns, 0);
     test_elapse(test_seconds(1) + 0.05);
     ck_assert(!ask(fd[0], 4713, 0));
     ck_assert(ask(fd[0], 4714, 0)); /* the loop would have dropped it by now */
-    beats_drop(B, c, &news);
+    beats_drop(beats, c, &news);
     close(fd[0]);
 }
 END_TEST
@@ -306,28 +305,28 @@ START_TEST(peers_that_break_off_or_talk_nonsense)
     uint8_t p[LEN];
     struct beat_news news;
     make_pair(fd);
-    int n = beats_add(B, BEAT_NODE, fd[0], NULL, 3 * S);
+    int n = beats_add(beats, BEAT_NODE, fd[0], NULL, 3 * SEC);
     receive(fd[1], p);
-    put(p, mono_ns() + 100 * S, 1); /* an answer to what was not said yet */
+    put(p, mono_ns() + 100 * SEC, 1); /* an answer to what was not said yet */
     ck_assert_int_eq(write(fd[1], p, LEN), LEN);
     UNTIL(n, news, news.broken);
     ck_assert_uint_eq(news.lease_ns, 0);
-    beats_drop(B, n, &news);
+    beats_drop(beats, n, &news);
     close(fd[1]);
     struct tls *t[2];
     make_tls(t);
     make_pair(fd);
-    n = beats_add(B, BEAT_NODE, fd[0], t[0], 3 * S);
+    n = beats_add(beats, BEAT_NODE, fd[0], t[0], 3 * SEC);
     ck_assert_int_eq(write(fd[1], "not a record, by far", 20), 20);
     UNTIL(n, news, news.broken);
-    beats_drop(B, n, &news);
+    beats_drop(beats, n, &news);
     close(fd[1]);
     tls_free(t[1]);
     make_pair(fd);
-    n = beats_add(B, BEAT_COORDINATOR, fd[0], NULL, 3 * S);
+    n = beats_add(beats, BEAT_COORDINATOR, fd[0], NULL, 3 * SEC);
     close(fd[1]);
     UNTIL(n, news, news.broken);
-    beats_drop(B, n, &news);
+    beats_drop(beats, n, &news);
 }
 END_TEST
 
@@ -339,11 +338,11 @@ START_TEST(places)
         int fd[4][2], link[4];
         for (int i = 0; i < 4; i++) {
             make_pair(fd[i]);
-            link[i] = beats_add(B, BEAT_NODE, fd[i][0], NULL, 3 * S);
+            link[i] = beats_add(beats, BEAT_NODE, fd[i][0], NULL, 3 * SEC);
             ck_assert(i == 3 ? link[i] < 0 : link[i] >= 0);
         }
         for (int i = 0; i < 3; i++)
-            beats_drop(B, link[i], &news);
+            beats_drop(beats, link[i], &news);
         for (int i = 0; i < 4; i++)
             close(fd[i][1]);
         int before = turns; /* then they are free */

@@ -9,8 +9,7 @@
 #include "rendezvous/rules/failure.h"
 #include "rendezvous/rules/failure_log.h"
 #include "rendezvous/rdzv.h"
-
-#define MS 1000000u
+#include "tests/lib/nsec.h"
 
 /* Short records: what matters for the order. */
 static struct failure make(enum failure_kind kind, int rank, uint64_t ms)
@@ -20,7 +19,7 @@ static struct failure make(enum failure_kind kind, int rank, uint64_t ms)
     f.kind = kind;
     f.rank = rank;
     f.local_rank = rank;
-    f.seen_ns = (1000 + ms) * MS;
+    f.seen_ns = (1000 + ms) * MSEC;
     return f;
 }
 
@@ -412,12 +411,14 @@ START_TEST(offset_comes_from_the_fastest_exchange)
     uint64_t t = 100000000000u;
     /* Nothing known: the message is taken to have been instantaneous. */
     ck_assert_uint_eq(clock_offset_to_ours(&c, t + skew - 300, t + skew, t + 40), t + 40 - 300);
-    clock_offset_sample(&c, t, t + skew + 9 * MS, t + skew + 9 * MS, t + 10 * MS); /* lopsided */
-    clock_offset_sample(&c, t + 20 * MS, t + 20 * MS + skew + 1000, t + 25 * MS + skew + 1000,
-                        t + 25 * MS + 2000);
-    clock_offset_sample(&c, t, t + skew + 50 * MS, t + skew + 50 * MS, t + 60 * MS); /* slow */
+    clock_offset_sample(&c, t, t + skew + 9 * MSEC, t + skew + 9 * MSEC,
+                        t + 10 * MSEC); /* lopsided */
+    clock_offset_sample(&c, t + 20 * MSEC, t + 20 * MSEC + skew + 1000, t + 25 * MSEC + skew + 1000,
+                        t + 25 * MSEC + 2000);
+    clock_offset_sample(&c, t, t + skew + 50 * MSEC, t + skew + 50 * MSEC,
+                        t + 60 * MSEC); /* slow */
     ck_assert_uint_eq(c.rtt_ns, 2000);
-    ck_assert_uint_eq(clock_offset_to_ours(&c, t + skew, 0, t + 90 * MS), t);
+    ck_assert_uint_eq(clock_offset_to_ours(&c, t + skew, 0, t + 90 * MSEC), t);
     /* The peer's clock is behind ours, by more than the whole value of ours. */
     struct clock_offset d = {0};
     clock_offset_sample(&d, 1000, 50, 60, 1030);
@@ -445,9 +446,9 @@ START_TEST(offset_ages)
     struct clock_offset c = {0};
     clock_offset_sample(&c, 1000, 1005, 1005, 1010);
     uint64_t hour = 3600000000000u;
-    clock_offset_sample(&c, hour, hour + 300 * MS, hour + 300 * MS,
-                        hour + 1 * MS); /* worse, but new */
-    ck_assert_uint_eq(c.rtt_ns, 1 * MS);
+    clock_offset_sample(&c, hour, hour + 300 * MSEC, hour + 300 * MSEC,
+                        hour + 1 * MSEC); /* worse, but new */
+    ck_assert_uint_eq(c.rtt_ns, 1 * MSEC);
 }
 END_TEST
 

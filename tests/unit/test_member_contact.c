@@ -3,8 +3,8 @@
 
 static void tick_ms(uint64_t ms)
 {
-    T += ms * (S / 1000);
-    member_state_tick(M, T);
+    now_ns += ms * (SEC / 1000);
+    member_state_tick(self, now_ns);
     drain();
 }
 
@@ -14,13 +14,13 @@ START_TEST(a_connection_that_breaks_changes_nothing)
 {
     running();
     struct failure f = failure_of(0, FAILURE_EXIT);
-    member_state_failed(M, &f);
+    member_state_failed(self, &f);
     OUT("s");
-    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
-    ck_assert(member_state_wants_link(M));
+    member_state_disconnected(self, RDZV_END_BROKEN, "reset", now_ns);
+    ck_assert(member_state_wants_link(self));
     OUT("");
-    T += S;
-    member_state_connected(M, T);
+    now_ns += SEC;
+    member_state_connected(self, now_ns);
     OUT("hs");
     ck_assert_int_eq(status.phase, MEMBER_STOPPING);
     ck_assert_int_eq(status.nfailures, 1); /* said again: it was not acknowledged */
@@ -33,27 +33,27 @@ END_TEST
 START_TEST(an_answer_counts_for_one_call)
 {
     running();
-    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
-    ck_assert(member_state_answered(M));
-    member_state_unreachable(M, true, "connection refused", T);
-    ck_assert(!member_state_answered(M));
-    member_state_connected(M, T);
-    ck_assert(!member_state_answered(M));
+    member_state_disconnected(self, RDZV_END_BROKEN, "reset", now_ns);
+    ck_assert(member_state_answered(self));
+    member_state_unreachable(self, true, "connection refused", now_ns);
+    ck_assert(!member_state_answered(self));
+    member_state_connected(self, now_ns);
+    ck_assert(!member_state_answered(self));
     drain();
     view(RDZV_RUN, 1);
-    ck_assert(member_state_answered(M));
+    ck_assert(member_state_answered(self));
 }
 END_TEST
 
 START_TEST(closed_then_refused_is_the_end_of_the_coordinator)
 {
     running();
-    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
-    member_state_unreachable(M, true, "connection refused", T);
+    member_state_disconnected(self, RDZV_END_CLOSED, "closed", now_ns);
+    member_state_unreachable(self, true, "connection refused", now_ns);
     OUT("x");
     ck_assert_int_eq(stopped.reason, STOP_COORDINATOR_LOST);
     ck_assert(!stopped.restarting);
-    member_state_stopped(M, NULL, 0);
+    member_state_stopped(self, NULL, 0);
     OUT("f");
     ck_assert_int_eq(result.exit_code, 1);
     ck_assert_int_eq(result.reason, STOP_COORDINATOR_LOST);
@@ -66,17 +66,17 @@ START_TEST(a_reset_and_refusals_prove_nothing)
 {
     struct rdzv_electorate e;
     running();
-    member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
+    member_state_disconnected(self, RDZV_END_RESET, "connection reset", now_ns);
     for (int i = 0; i < 14; i++) {
-        member_state_unreachable(M, true, "connection refused", T);
+        member_state_unreachable(self, true, "connection refused", now_ns);
         OUT("");
-        T += S;
+        now_ns += SEC;
     }
-    T += S; /* the dead time */
-    member_state_unreachable(M, true, "connection refused", T);
+    now_ns += SEC; /* the dead time */
+    member_state_unreachable(self, true, "connection refused", now_ns);
     OUT("x");
     ck_assert_int_eq(stopped.reason, STOP_COORDINATOR_LOST);
-    member_state_electorate(M, &e);
+    member_state_electorate(self, &e);
     ck_assert_uint_eq(e.dead_epoch, 0);
 }
 END_TEST
@@ -86,11 +86,11 @@ END_TEST
 START_TEST(a_close_before_an_answer_proves_nothing)
 {
     running();
-    member_state_disconnected(M, RDZV_END_BROKEN, "broken", T);
-    member_state_connected(M, T);
+    member_state_disconnected(self, RDZV_END_BROKEN, "broken", now_ns);
+    member_state_connected(self, now_ns);
     drain();
-    member_state_disconnected(M, RDZV_END_CLOSED, "connection closed", T);
-    member_state_unreachable(M, true, "connection refused", T);
+    member_state_disconnected(self, RDZV_END_CLOSED, "connection closed", now_ns);
+    member_state_unreachable(self, true, "connection refused", now_ns);
     OUT("");
 }
 END_TEST
@@ -100,18 +100,18 @@ START_TEST(a_close_after_a_refusal_proves_nothing)
 {
     running();
     refused(true, "this coordinator was replaced");
-    ck_assert(!member_state_answered(M));
+    ck_assert(!member_state_answered(self));
 }
 END_TEST
 
 START_TEST(closed_then_let_in_by_a_listener_that_dies)
 {
     running();
-    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
-    member_state_connected(M, T); /* the kernel took it, nobody was there any more */
+    member_state_disconnected(self, RDZV_END_CLOSED, "closed", now_ns);
+    member_state_connected(self, now_ns); /* the kernel took it, nobody was there any more */
     drain();
-    member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
-    member_state_unreachable(M, true, "connection refused", T);
+    member_state_disconnected(self, RDZV_END_RESET, "connection reset", now_ns);
+    member_state_unreachable(self, true, "connection refused", now_ns);
     OUT("x");
     ck_assert_int_eq(stopped.reason, STOP_COORDINATOR_LOST);
 }
@@ -120,14 +120,14 @@ END_TEST
 START_TEST(a_break_then_refused_may_be_the_network)
 {
     running();
-    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
-    member_state_unreachable(M, true, "connection refused", T);
+    member_state_disconnected(self, RDZV_END_BROKEN, "reset", now_ns);
+    member_state_unreachable(self, true, "connection refused", now_ns);
     OUT("");
-    T += 14 * S;
-    member_state_unreachable(M, true, "connection refused", T);
+    now_ns += 14 * SEC;
+    member_state_unreachable(self, true, "connection refused", now_ns);
     OUT("");
-    T += S;
-    member_state_unreachable(M, true, "connection refused", T);
+    now_ns += SEC;
+    member_state_unreachable(self, true, "connection refused", now_ns);
     OUT("x");
     ck_assert_int_eq(stopped.reason, STOP_COORDINATOR_LOST);
 }
@@ -138,9 +138,9 @@ START_TEST(heartbeats_go_out)
     running();
     uint64_t before = status.send_ns;
     for (int i = 0; i < 10; i++) {
-        pass(5 * S);
+        pass(5 * SEC);
         ck_assert_str_eq(out, "s");
-        ck_assert_uint_ge(status.send_ns - before + MS, 5 * S);
+        ck_assert_uint_ge(status.send_ns - before + MSEC, 5 * SEC);
         before = status.send_ns;
         view(RDZV_RUN, 1);
     }
@@ -154,14 +154,14 @@ START_TEST(news_are_no_heartbeat)
     connected();
     prepared();
     table();
-    T += 4 * S;
+    now_ns += 4 * SEC;
     view(RDZV_RUN, 1);
     OUT("rs");
-    T += S - MS;
-    member_state_tick(M, T);
+    now_ns += SEC - MSEC;
+    member_state_tick(self, now_ns);
     OUT("");
-    T += MS;
-    member_state_tick(M, T);
+    now_ns += MSEC;
+    member_state_tick(self, now_ns);
     OUT("s");
     ck_assert_int_eq(status.phase, MEMBER_RUNNING);
 }
@@ -170,22 +170,22 @@ END_TEST
 START_TEST(a_silent_coordinator_is_called_again_and_then_lost)
 {
     running();
-    uint64_t since = T;
-    pass(60 * S);
-    ck_assert_uint_le(T - since, 12 * S);
+    uint64_t since = now_ns;
+    pass(60 * SEC);
+    ck_assert_uint_le(now_ns - since, 12 * SEC);
     ck_assert_ptr_nonnull(strchr(out, 'd'));
     ck_assert(last.reset || strcmp(out, "d") != 0);
-    pass(60 * S); /* nobody answers */
+    pass(60 * SEC); /* nobody answers */
     ck_assert_str_eq(out, "x");
-    ck_assert_uint_eq(T - since, 15 * S);
+    ck_assert_uint_eq(now_ns - since, 15 * SEC);
 }
 END_TEST
 
 START_TEST(silence_while_we_slept_is_forgiven)
 {
     running();
-    T += 100 * S;
-    member_state_tick(M, T);
+    now_ns += 100 * SEC;
+    member_state_tick(self, now_ns);
     OUT("s");
     view(RDZV_RUN, 1);
     OUT("");
@@ -221,8 +221,8 @@ END_TEST
 START_TEST(a_lease_is_over_however_late_one_is)
 {
     running_on_lease();
-    T += 30 * S;
-    member_state_tick(M, T);
+    now_ns += 30 * SEC;
+    member_state_tick(self, now_ns);
     drain();
     ck_assert_ptr_nonnull(strchr(out, 'k'));
 }
@@ -234,26 +234,26 @@ START_TEST(a_round_that_gets_no_lease_is_left)
 {
     running_on_lease();
     view(RDZV_STOP, 1);
-    member_state_stopped(M, NULL, 0);
+    member_state_stopped(self, NULL, 0);
     drain();
-    T += 20 * S;
+    now_ns += 20 * SEC;
     struct rdzv_view v;
-    G.counter++;
+    round_gen.counter++;
     view(RDZV_PREPARE, 1);
     drain();
-    member_state_prepared(M, NULL, 0, 0);
+    member_state_prepared(self, NULL, 0, 0);
     drain();
     table();
     for (int k = 0; k < 4; k++) {
         v = view_of(RDZV_RUN, 1);
-        member_state_view(M, &v, T);
+        member_state_view(self, &v, now_ns);
         drain();
         ck_assert_int_eq(status.phase, MEMBER_PREPARED);
         ck_assert(!status.fenced);
-        T += 5 * S;
+        now_ns += 5 * SEC;
     }
     v = view_of(RDZV_RUN, 1);
-    member_state_view(M, &v, T);
+    member_state_view(self, &v, now_ns);
     OUT("s");
     ck_assert_int_eq(status.phase, MEMBER_IDLE);
     ck_assert(status.fenced && !status.workers);
@@ -263,10 +263,10 @@ END_TEST
 START_TEST(another_coordinator_in_its_place)
 {
     running();
-    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
-    member_state_connected(M, T);
+    member_state_disconnected(self, RDZV_END_CLOSED, "closed", now_ns);
+    member_state_connected(self, now_ns);
     drain();
-    G.epoch++;
+    round_gen.epoch++;
     view(RDZV_COLLECT, -1);
     OUT("dx");
     ck_assert_int_eq(stopped.reason, STOP_COORDINATOR_LOST);
@@ -277,14 +277,14 @@ START_TEST(a_coordinator_that_goes_before_anything_began)
 {
     connected();
     view(RDZV_COLLECT, -1);
-    ck_assert(member_state_joined(M));
-    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
-    member_state_unreachable(M, true, "connection refused", T);
+    ck_assert(member_state_joined(self));
+    member_state_disconnected(self, RDZV_END_CLOSED, "closed", now_ns);
+    member_state_unreachable(self, true, "connection refused", now_ns);
     OUT("");
-    ck_assert(!member_state_joined(M) && member_state_wants_link(M));
+    ck_assert(!member_state_joined(self) && member_state_wants_link(self));
     connected(); /* to another one, which hears whom it has followed */
     ck_assert_uint_eq(said.seen_epoch, 7);
-    G = (struct generation){99, 0};
+    round_gen = (struct generation){99, 0};
     view(RDZV_COLLECT, -1);
     prepared();
 }
@@ -292,11 +292,11 @@ END_TEST
 
 START_TEST(waiting_for_the_coordinator_is_said_and_ends)
 {
-    member_state_unreachable(M, true, "connection refused", T);
-    pass(2 * S);
+    member_state_unreachable(self, true, "connection refused", now_ns);
+    pass(2 * SEC);
     ck_assert_str_eq(out, "l");
     ck_assert_str_eq(line, "waiting for the coordinator at head:29500 (connection refused), 2 s");
-    pass(600 * S);
+    pass(600 * SEC);
     ck_assert_str_eq(out, "f");
     ck_assert_int_eq(result.exit_code, 1);
     ck_assert_int_eq(result.reason, STOP_RENDEZVOUS);
@@ -306,9 +306,9 @@ END_TEST
 
 START_TEST(the_wait_line_says_that_nobody_answers)
 {
-    member_state_connected(M, T);
+    member_state_connected(self, now_ns);
     drain();
-    pass(2 * S);
+    pass(2 * SEC);
     ck_assert_str_eq(line, "waiting for the coordinator at head:29500 (it accepted the connection "
                            "and has not answered), 2 s");
 }
@@ -317,9 +317,9 @@ END_TEST
 /* A member ends without waiting for an answer of the other side. */
 START_TEST(who_leaves_does_not_wait_for_a_silent_listener)
 {
-    member_state_connected(M, T);
+    member_state_connected(self, now_ns);
     drain();
-    member_state_leave(M, STOP_SIGNAL, 143, "received SIGTERM");
+    member_state_leave(self, STOP_SIGNAL, 143, "received SIGTERM");
     OUT("df");
     ck_assert(closed_in_order);
     ck_assert_int_eq(result.exit_code, 143);
@@ -330,14 +330,14 @@ START_TEST(who_leaves_does_not_wait_for_a_coordinator_that_has_fallen_silent)
 {
     connected();
     view(RDZV_COLLECT, -1);
-    member_state_leave(M, STOP_SIGNAL, 143, "received SIGTERM");
+    member_state_leave(self, STOP_SIGNAL, 143, "received SIGTERM");
     OUT("s");
-    pass(4 * S);
-    ck_assert(!member_state_wants_link(M));
+    pass(4 * SEC);
+    ck_assert(!member_state_wants_link(self));
     view(RDZV_COLLECT, -1); /* it answers, but others of the round are still stopping */
-    pass(4 * S);
+    pass(4 * SEC);
     ck_assert_ptr_null(strchr(out, 'f'));
-    pass(1100 * MS);
+    pass(1100 * MSEC);
     ck_assert_ptr_nonnull(strchr(out, 'f'));
     ck_assert_int_eq(result.exit_code, 143);
 }
@@ -346,14 +346,14 @@ END_TEST
 START_TEST(who_leaves_ends_when_the_connection_is_given_up)
 {
     running();
-    member_state_leave(M, STOP_SIGNAL, 143, "received SIGTERM");
+    member_state_leave(self, STOP_SIGNAL, 143, "received SIGTERM");
     drain();
-    member_state_disconnected(M, RDZV_END_RESET, "connection reset", T);
-    member_state_connected(M, T);
+    member_state_disconnected(self, RDZV_END_RESET, "connection reset", now_ns);
+    member_state_connected(self, now_ns);
     drain();
-    member_state_stopped(M, NULL, 0);
+    member_state_stopped(self, NULL, 0);
     drain();
-    pass(5100 * MS);
+    pass(5100 * MSEC);
     ck_assert_ptr_nonnull(strchr(out, 'f'));
 }
 END_TEST
@@ -365,8 +365,8 @@ START_TEST(who_is_sent_away_looks_for_another_coordinator)
     view(RDZV_COLLECT, -1);
     refused(true, "this coordinator has lost most of its nodes");
     OUT("dl");
-    ck_assert(!member_state_joined(M) && member_state_wants_link(M));
-    pass(590 * S);
+    ck_assert(!member_state_joined(self) && member_state_wants_link(self));
+    pass(590 * SEC);
     ck_assert_ptr_null(strchr(out, 'f')); /* it has its whole time once more */
 }
 END_TEST
@@ -374,10 +374,10 @@ END_TEST
 START_TEST(a_coordinator_that_accepts_and_says_nothing)
 {
     connected();
-    uint64_t since = T;
-    pass(100 * S);
+    uint64_t since = now_ns;
+    pass(100 * SEC);
     ck_assert_ptr_nonnull(strchr(out, 'd'));
-    ck_assert_uint_eq(T - since, 60 * S);
+    ck_assert_uint_eq(now_ns - since, 60 * SEC);
 }
 END_TEST
 
@@ -402,20 +402,20 @@ START_TEST(refused_for_now)
     connected();
     refused(true, "the job here is over"); /* said once */
     OUT("d");
-    ck_assert(member_state_wants_link(M));
+    ck_assert(member_state_wants_link(self));
 }
 END_TEST
 
 START_TEST(refused_with_workers_alive)
 {
     running();
-    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
-    member_state_connected(M, T);
+    member_state_disconnected(self, RDZV_END_BROKEN, "reset", now_ns);
+    member_state_connected(self, now_ns);
     drain();
     refused(true, "the job here is over");
     OUT("dx");
     ck_assert(!closed_in_order); /* that would prove that its workers have ended */
-    member_state_stopped(M, NULL, 0);
+    member_state_stopped(self, NULL, 0);
     OUT("f");
 }
 END_TEST
@@ -423,13 +423,13 @@ END_TEST
 START_TEST(given_up_and_back)
 {
     running();
-    member_state_disconnected(M, RDZV_END_BROKEN, "reset", T);
-    member_state_connected(M, T);
+    member_state_disconnected(self, RDZV_END_BROKEN, "reset", now_ns);
+    member_state_connected(self, now_ns);
     drain();
-    G.counter++;
+    round_gen.counter++;
     view(RDZV_RUN, -1); /* the job runs without it */
     OUT("xs");
-    member_state_stopped(M, NULL, 0);
+    member_state_stopped(self, NULL, 0);
     OUT("s");
     view(RDZV_PREPARE, -1);
     OUT("");
@@ -442,10 +442,10 @@ START_TEST(a_spare_is_told_so)
     connected();
     struct rdzv_view v = view_of(RDZV_COLLECT, -1);
     v.spare = true;
-    member_state_view(M, &v, T);
+    member_state_view(self, &v, now_ns);
     OUT("l");
     ck_assert_ptr_nonnull(strstr(line, "waits for a place"));
-    member_state_view(M, &v, T);
+    member_state_view(self, &v, now_ns);
     OUT("");
 }
 END_TEST
@@ -455,7 +455,7 @@ static void view_of_electors(enum rdzv_phase phase)
 {
     struct rdzv_view v = view_of(phase, 1);
     v.lease = v.elect = true;
-    member_state_view(M, &v, T);
+    member_state_view(self, &v, now_ns);
 }
 
 /* Prepared for a round of three nodes: 1, the coordinator's host; 2, this member; and 3. */
@@ -463,31 +463,31 @@ static void prepared_to_elect(void)
 {
     make_on_lease();
     connected();
-    G.counter++;
-    struct rdzv_peers list = {.gen = G, .n = 3, .e = xcalloc(3, sizeof(*list.e))};
+    round_gen.counter++;
+    struct rdzv_peers list = {.gen = round_gen, .n = 3, .e = xcalloc(3, sizeof(*list.e))};
     for (int i = 0; i < list.n; i++)
         list.e[i] = (struct rdzv_peer_entry){.id = {{(uint8_t)(i + 1)}}, .host = i == 0};
-    member_state_peers(M, &list);
+    member_state_peers(self, &list);
     view_of_electors(RDZV_PREPARE);
     OUT("eps");
-    member_state_prepared(M, NULL, 0, 0);
+    member_state_prepared(self, NULL, 0, 0);
     OUT("s");
 }
 
 static void coordinator_ends(void)
 {
-    member_state_disconnected(M, RDZV_END_CLOSED, "closed", T);
-    member_state_unreachable(M, true, "connection refused", T);
+    member_state_disconnected(self, RDZV_END_CLOSED, "closed", now_ns);
+    member_state_unreachable(self, true, "connection refused", now_ns);
     drain();
 }
 
 static void elects_among_three(bool may_stand)
 {
-    int self;
-    ck_assert(member_state_electing(M) && member_state_wants_link(M));
-    ck_assert_int_eq(member_state_electors(M, &self)->n, 3);
-    ck_assert_int_eq(self, 1);
-    ck_assert_int_eq(member_state_may_stand(M), may_stand);
+    int own_index;
+    ck_assert(member_state_electing(self) && member_state_wants_link(self));
+    ck_assert_int_eq(member_state_electors(self, &own_index)->n, 3);
+    ck_assert_int_eq(own_index, 1);
+    ck_assert_int_eq(member_state_may_stand(self), may_stand);
 }
 
 START_TEST(who_was_in_the_round_may_stand)
@@ -513,24 +513,26 @@ END_TEST
 
 static void told_of(uint32_t counter, int n, bool ran)
 {
-    struct rdzv_peers list = {
-        .gen = {G.epoch, counter}, .ran = ran, .n = n, .e = xcalloc((size_t)n, sizeof(*list.e))};
+    struct rdzv_peers list = {.gen = {round_gen.epoch, counter},
+                              .ran = ran,
+                              .n = n,
+                              .e = xcalloc((size_t)n, sizeof(*list.e))};
     for (int i = 0; i < n; i++)
         list.e[i] = (struct rdzv_peer_entry){.id = {{(uint8_t)(i + 1)}}, .host = i == 0};
-    member_state_peers(M, &list);
+    member_state_peers(self, &list);
 }
 
 /* The member was prepared for a round that ran without it, and is sent the next one. */
 START_TEST(a_round_that_ran_without_it_counts)
 {
     prepared_to_elect();
-    told_of(G.counter, 3, true);
-    told_of(G.counter + 1, 5, false);
+    told_of(round_gen.counter, 3, true);
+    told_of(round_gen.counter + 1, 5, false);
     coordinator_ends();
     elects_among_three(true);
     struct rdzv_electorate e;
-    member_state_electorate(M, &e);
-    ck_assert(e.ran->ran && generation_equal(e.ran->gen, G));
+    member_state_electorate(self, &e);
+    ck_assert(e.ran->ran && generation_equal(e.ran->gen, round_gen));
     ck_assert(e.prepared && e.prepared->n == 5 && !e.prepared->ran);
 }
 END_TEST
@@ -540,19 +542,19 @@ START_TEST(a_witness_that_looks_again_says_which_round_it_knew)
 {
     make_on_lease();
     connected();
-    G.counter++;
-    struct rdzv_peers list = {.gen = G, .n = 1, .e = xcalloc(1, sizeof(*list.e))};
+    round_gen.counter++;
+    struct rdzv_peers list = {.gen = round_gen, .n = 1, .e = xcalloc(1, sizeof(*list.e))};
     list.e[0] = (struct rdzv_peer_entry){.id = {{1}}, .host = true};
-    member_state_peers(M, &list);
+    member_state_peers(self, &list);
     struct rdzv_view v = view_of(RDZV_RUN, -1);
     v.elect = true;
-    member_state_view(M, &v, T);
+    member_state_view(self, &v, now_ns);
     drain();
     coordinator_ends();
-    ck_assert(!member_state_electing(M) && !member_state_joined(M));
-    member_state_connected(M, T);
+    ck_assert(!member_state_electing(self) && !member_state_joined(self));
+    member_state_connected(self, now_ns);
     OUT("hvs");
-    ck_assert(generation_equal(told.gen, G));
+    ck_assert(generation_equal(told.gen, round_gen));
 }
 END_TEST
 
@@ -561,7 +563,7 @@ START_TEST(nobody_elects_unless_told_so)
     running();
     coordinator_ends();
     ck_assert_str_eq(out, "x");
-    ck_assert(!stopped.restarting && !member_state_electing(M));
+    ck_assert(!stopped.restarting && !member_state_electing(self));
 }
 END_TEST
 

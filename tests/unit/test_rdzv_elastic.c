@@ -33,7 +33,7 @@ END_TEST
 static void with_a_spare(void)
 {
     rules(RDZV_STATIC, 2, 2);
-    R.spares = 1;
+    next_rules.spares = 1;
     start();
     join(0, (struct who){.own = true, .rank1 = 1});
     join(2, (struct who){.host = "spare"});
@@ -43,7 +43,7 @@ static void with_a_spare(void)
 START_TEST(a_spare_takes_the_lost_nodes_rank)
 {
     rules(RDZV_STATIC, 3, 3);
-    R.spares = 1;
+    next_rules.spares = 1;
     start();
     for (uint32_t i = 0; i < 4; i++)
         join(i, (struct who){.own = i == 0});
@@ -82,7 +82,7 @@ END_TEST
 START_TEST(spares_are_told_the_end)
 {
     rules(RDZV_STATIC, 1, 1);
-    R.spares = 1;
+    next_rules.spares = 1;
     start();
     join(0, (struct who){.own = true});
     join(1, (struct who){0});
@@ -98,8 +98,8 @@ END_TEST
 START_TEST(lost_nodes_have_a_budget_of_their_own)
 {
     rules(RDZV_C10D, 1, 4);
-    R.max_restarts = 1;
-    R.max_node_restarts = 2;
+    next_rules.max_restarts = 1;
+    next_rules.max_node_restarts = 2;
     running_by_rules(4);
     for (uint32_t lost = 3; lost > 1; lost--) {
         closed(lost, RDZV_END_CLOSED);
@@ -124,7 +124,7 @@ END_TEST
 START_TEST(a_preempted_node_is_charged_like_a_lost_one)
 {
     rules(RDZV_C10D, 1, 2);
-    R.max_node_restarts = 0;
+    next_rules.max_node_restarts = 0;
     running_by_rules(2);
     leave(1, STOP_SIGNAL, 143, "n1 received SIGTERM", true);
     PHASE(RDZV_STOP);
@@ -141,7 +141,7 @@ END_TEST
 START_TEST(with_a_budget_it_waits_for_a_replacement)
 {
     rules(RDZV_STATIC, 2, 2);
-    R.max_node_restarts = 5;
+    next_rules.max_node_restarts = 5;
     running_by_rules(2);
     closed(1, RDZV_END_CLOSED);
     ck_assert(seen[0].why.restarting);
@@ -198,9 +198,9 @@ START_TEST(some_exit_codes_are_final)
 {
     for (int policy = RESTART_GROUP; policy <= RESTART_WORKER; policy++) {
         rules(RDZV_STATIC, 2, 2);
-        R.max_restarts = 5;
-        R.restart_policy = (enum restart_policy)policy;
-        exit_codes_add(&R.no_restart, 64);
+        next_rules.max_restarts = 5;
+        next_rules.restart_policy = (enum restart_policy)policy;
+        exit_codes_add(&next_rules.no_restart, 64);
         running_by_rules(2);
         worker_fails(1, FAILURE_EXIT, 64);
         ck_assert(!seen[0].why.restarting);
@@ -209,7 +209,7 @@ START_TEST(some_exit_codes_are_final)
         ck_assert_int_eq(seen[0].result.exit_code, 64);
         HAS(seen[0].result.final, "exit code 64 is not started again (--no_restart_codes)");
         ck_assert_int_eq(seen[0].result.restarts, 0);
-        rdzv_state_free(S_);
+        rdzv_state_free(state);
     }
     start(); /* for teardown */
 }
@@ -241,8 +241,8 @@ static void fails_after(uint64_t lived_ms, int code)
 static void with_progress_rule(void)
 {
     rules(RDZV_STATIC, 2, 2);
-    R.max_restarts = 100;
-    R.progress_ns = 10 * S;
+    next_rules.max_restarts = 100;
+    next_rules.progress_ns = 10 * SEC;
     start();
     join(0, (struct who){.own = true});
     join(1, (struct who){0});
@@ -300,8 +300,8 @@ START_TEST(pauses)
 {
     static const uint64_t s[] = {0, 0, 0, 1, 2, 4, 8, 16, 32, 60, 60};
     for (int i = 0; i < (int)ARRAY_LEN(s); i++)
-        ck_assert_uint_eq(rdzv_crash_loop_pause(i), s[i] * S);
-    ck_assert_uint_eq(rdzv_crash_loop_pause(1 << 30), 60 * S);
+        ck_assert_uint_eq(rdzv_crash_loop_pause(i), s[i] * SEC);
+    ck_assert_uint_eq(rdzv_crash_loop_pause(1 << 30), 60 * SEC);
     start();
 }
 END_TEST
@@ -311,7 +311,7 @@ END_TEST
 START_TEST(a_node_that_is_blamed_again_and_again_is_left_out)
 {
     rules(RDZV_C10D, 2, 3);
-    R.max_restarts = 100;
+    next_rules.max_restarts = 100;
     running_by_rules(3);
     for (int i = 0; i < RDZV_CRASH_LOOP_MAX; i++) {
         worker_fails(2, FAILURE_SIGNAL, 7);
@@ -331,12 +331,12 @@ START_TEST(a_node_that_is_blamed_again_and_again_is_left_out)
     stopped(2);
     ck_assert_int_eq(info().nnodes, 2);
     run_all(2);
-    T += 300 * S;
+    now_ns += 300 * SEC;
     for (uint32_t i = 0; i < 4; i++) {
         if (i != 2)
             say(i, i == 3 ? MEMBER_IDLE : MEMBER_RUNNING);
     }
-    rdzv_state_tick(S_, T);
+    rdzv_state_tick(state, now_ns);
     drain();
     worker_fails(0, FAILURE_EXIT, 3);
     stopped(2);
@@ -347,7 +347,7 @@ END_TEST
 START_TEST(nobody_is_left_out_when_too_few_remain)
 {
     rules(RDZV_C10D, 3, 3);
-    R.max_restarts = 100;
+    next_rules.max_restarts = 100;
     running_by_rules(3);
     for (int i = 0; i < 2 * RDZV_CRASH_LOOP_MAX; i++) {
         worker_fails(2, FAILURE_SIGNAL, 7);
@@ -368,18 +368,18 @@ START_TEST(many_are_remembered_and_the_oldest_forgotten)
     }
     for (int round = 1; round <= RDZV_CRASH_LOOP_MAX; round++) {
         for (int i = 0; i < RDZV_CRASH_LOOP_NODES; i++)
-            ck_assert_int_eq(rdzv_crash_loop_node(&b, &n[i], (uint64_t)(round * 100 + i) * S),
+            ck_assert_int_eq(rdzv_crash_loop_node(&b, &n[i], (uint64_t)(round * 100 + i) * SEC),
                              round == RDZV_CRASH_LOOP_MAX);
     }
     for (int i = 0; i < RDZV_CRASH_LOOP_NODES; i++)
-        ck_assert_uint_gt(rdzv_crash_loop_until(&b, &n[i], true, 400 * S), 0);
+        ck_assert_uint_gt(rdzv_crash_loop_until(&b, &n[i], true, 400 * SEC), 0);
     ck_assert(!rdzv_crash_loop_node(&b, &n[RDZV_CRASH_LOOP_NODES],
-                                    400 * S)); /* takes the place of the oldest */
-    ck_assert_uint_eq(rdzv_crash_loop_until(&b, &n[0], true, 400 * S), 0);
-    ck_assert_uint_gt(rdzv_crash_loop_until(&b, &n[1], true, 400 * S), 0);
-    ck_assert_uint_eq(rdzv_crash_loop_until(&b, &n[1], true, 1000 * S), 0);
+                                    400 * SEC)); /* takes the place of the oldest */
+    ck_assert_uint_eq(rdzv_crash_loop_until(&b, &n[0], true, 400 * SEC), 0);
+    ck_assert_uint_gt(rdzv_crash_loop_until(&b, &n[1], true, 400 * SEC), 0);
+    ck_assert_uint_eq(rdzv_crash_loop_until(&b, &n[1], true, 1000 * SEC), 0);
     for (int i = 0; i < 10; i++) /* too far apart to count */
-        ck_assert(!rdzv_crash_loop_node(&b, &n[3], (2000 + (uint64_t)i * 601) * S));
+        ck_assert(!rdzv_crash_loop_node(&b, &n[3], (2000 + (uint64_t)i * 601) * SEC));
     start();
 }
 END_TEST

@@ -24,11 +24,11 @@ static void stand(const char *ran, const char *prepared, uint32_t own)
                                 .seen_epoch = OLD,
                                 .random = own,
                                 .loss_text = "gone"};
-    T = 1000 * S;
+    now_ns = 1000 * SEC;
     log_init(LOG_LEVEL_VERBOSE, NULL);
     rules(RDZV_C10D, 1, 4);
-    R.elect = true;
-    S_ = rdzv_state_stand(&R, &e, T);
+    next_rules.elect = true;
+    state = rdzv_state_stand(&next_rules, &e, now_ns);
     join(own, (struct who){.own = true, .id = (int)own});
 }
 
@@ -77,11 +77,11 @@ START_TEST(when_all_who_are_left_are_there_the_round_begins)
     struct rdzv_peers r = list_of("1234", 5, true);
     struct rdzv_electorate e = {
         .ran = &r, .seen_epoch = OLD, .random = 2, .dead_epoch = OLD, .loss_text = "gone"};
-    T = 1000 * S;
+    now_ns = 1000 * SEC;
     log_init(LOG_LEVEL_VERBOSE, NULL);
     rules(RDZV_C10D, 1, 4);
-    R.elect = true;
-    S_ = rdzv_state_stand(&R, &e, T);
+    next_rules.elect = true;
+    state = rdzv_state_stand(&next_rules, &e, now_ns);
     join(2, (struct who){.own = true, .id = 2});
     vote(3);
     elected(false);
@@ -168,7 +168,7 @@ START_TEST(a_witness_tells_that_it_has_a_vote)
     stand("12", NULL, 2); /* it came when the round ran, and node 2 was not told */
     join(9, (struct who){.id = 9, .witness = true});
     struct rdzv_peers grown = list_of("129", 5, false);
-    rdzv_state_peers(S_, 9, &grown);
+    rdzv_state_peers(state, 9, &grown);
     say(9, MEMBER_IDLE);
     elected(true);
 }
@@ -177,7 +177,7 @@ END_TEST
 static void running_with_witness(uint32_t n, bool before)
 {
     rules(RDZV_C10D, 1, (int)n);
-    R.elect = true;
+    next_rules.elect = true;
     start();
     join(0, (struct who){.own = true});
     if (before)
@@ -229,7 +229,7 @@ END_TEST
 START_TEST(a_witness_is_not_waited_for_and_not_counted)
 {
     rules(RDZV_C10D, 2, 2);
-    R.elect = true;
+    next_rules.elect = true;
     start();
     join(0, (struct who){.own = true});
     join(9, (struct who){.witness = true, .host = "w"});
@@ -265,7 +265,7 @@ START_TEST(a_newer_round_that_a_voter_has_run_counts)
     stand("123", NULL, 2);
     hello(3, (struct who){.id = 3});
     struct rdzv_peers newer = list_of("1345", 9, true);
-    rdzv_state_peers(S_, 3, &newer);
+    rdzv_state_peers(state, 3, &newer);
     say(3, MEMBER_IDLE);
     elected(false); /* of these it is one of four */
     vote(4);
@@ -280,7 +280,7 @@ START_TEST(an_older_round_does_not)
     stand("123", NULL, 2);
     hello(4, (struct who){.id = 4});
     struct rdzv_peers older = list_of("14", 4, true);
-    rdzv_state_peers(S_, 4, &older);
+    rdzv_state_peers(state, 4, &older);
     say(4, MEMBER_IDLE);
     elected(false);
     vote(3);
@@ -305,7 +305,7 @@ START_TEST(epochs_rise_above_all_that_were_seen)
 {
     uint64_t seen_by_voter = rdzv_epoch(9, 1);
     stand("123", NULL, 2);
-    struct rdzv_hello h = {.backend = R.backend,
+    struct rdzv_hello h = {.backend = next_rules.backend,
                            .min_nodes = 1,
                            .max_nodes = 4,
                            .node_rank = -1,
@@ -318,7 +318,7 @@ START_TEST(epochs_rise_above_all_that_were_seen)
                            .host = "n3",
                            .id = {{3}}};
     struct rdzv_peer p = {.addr = "10.0.0.3", .via = "10.0.0.2"};
-    rdzv_state_hello(S_, 3, &h, &p, T);
+    rdzv_state_hello(state, 3, &h, &p, now_ns);
     say(3, MEMBER_IDLE);
     ck_assert(!info().standing);
     ck_assert_uint_gt(info().gen.epoch, seen_by_voter);
@@ -328,7 +328,7 @@ END_TEST
 START_TEST(of_two_candidates_one_is_elected)
 {
     stand("12345", NULL, 2);
-    struct rdzv_state *a = S_;
+    struct rdzv_state *a = state;
     vote(4);
     vote(5);
     elected(true);
@@ -337,7 +337,7 @@ START_TEST(of_two_candidates_one_is_elected)
     stand("12345", NULL, 3); /* does not see the others */
     elected(false);
     gives_up();
-    rdzv_state_free(S_);
+    rdzv_state_free(state);
     memset(seen, 0, sizeof(seen));
     stand("12345", NULL, 3); /* or later, when the first one has been lost in its turn */
     vote(4);
@@ -354,7 +354,7 @@ END_TEST
 static void echo(uint32_t conn, enum member_phase phase)
 {
     struct rdzv_status st = status_of(conn, phase);
-    st.view_sent_ns = T;
+    st.view_sent_ns = now_ns;
     st.view_seen_ns = st.send_ns;
     tell(conn, st);
 }
@@ -362,9 +362,9 @@ static void echo(uint32_t conn, enum member_phase phase)
 START_TEST(one_that_has_lost_the_others_gives_out_no_lease)
 {
     rules(RDZV_C10D, 1, 3);
-    R.elect = true;
+    next_rules.elect = true;
     running_by_rules(3);
-    T += 1 * S;
+    now_ns += 1 * SEC;
     for (uint32_t i = 0; i < 3; i++)
         echo(i, MEMBER_RUNNING);
     tick(2);
@@ -388,7 +388,7 @@ END_TEST
 START_TEST(nodes_that_are_known_to_be_dead_elect_nobody)
 {
     rules(RDZV_C10D, 1, 3);
-    R.elect = true;
+    next_rules.elect = true;
     running_by_rules(3);
     closed(1, RDZV_END_CLOSED);
     closed(2, RDZV_END_CLOSED);
@@ -401,13 +401,13 @@ END_TEST
 static void two_are_gone(void)
 {
     rules(RDZV_C10D, 1, 3);
-    R.elect = true;
+    next_rules.elect = true;
     start();
     join(0, (struct who){.own = true});
     join(1, (struct who){.peer_port = 4711});
     join(2, (struct who){.peer_port = 4712});
     run_all(3);
-    T += 1 * S;
+    now_ns += 1 * SEC;
     for (uint32_t i = 0; i < 3; i++)
         echo(i, MEMBER_RUNNING);
 }
@@ -415,7 +415,7 @@ static void two_are_gone(void)
 START_TEST(those_who_end_soon_after_a_last_word_have_elected_nobody)
 {
     two_are_gone();
-    T += 11 * S; /* of 15 */
+    now_ns += 11 * SEC; /* of 15 */
     closed(1, RDZV_END_CLOSED);
     closed(2, RDZV_END_CLOSED);
     say(0, MEMBER_IDLE);
@@ -429,8 +429,8 @@ START_TEST(those_who_leave_and_were_heard_lately_elect_nobody)
 {
     bool lately = _i == 0;
     two_are_gone();
-    uint64_t heard = T;
-    T += (lately ? 11 : 20) * S;
+    uint64_t heard = now_ns;
+    now_ns += (lately ? 11 : 20) * SEC;
     for (uint32_t i = 1; i < 3; i++) {
         struct rdzv_status st = status_of(i, MEMBER_LEAVING);
         st.leave_reason = STOP_SIGNAL;
@@ -451,7 +451,7 @@ END_TEST
 START_TEST(a_round_waits_for_those_who_know_only_an_older_list)
 {
     running_with_witness(2, true);
-    T += 1 * S;
+    now_ns += 1 * SEC;
     closed(1, RDZV_END_BROKEN);
     for (int i = 0; i < 4 && info().phase == RDZV_RUN; i++) {
         tick(5);
@@ -459,10 +459,10 @@ START_TEST(a_round_waits_for_those_who_know_only_an_older_list)
         echo(9, MEMBER_IDLE);
     }
     PHASE(RDZV_STOP);
-    T += 1 * S;
+    now_ns += 1 * SEC;
     say(0, MEMBER_IDLE);
     PHASE(RDZV_PREPARE);
-    T += 1 * S;
+    now_ns += 1 * SEC;
     prepared(0);
     PHASE(RDZV_PREPARE); /* node 1 is out of reach, and the witness would follow it */
     echo(9, MEMBER_IDLE);
@@ -473,7 +473,7 @@ END_TEST
 START_TEST(with_the_list_that_is_prepared_goes_the_newest_that_ran)
 {
     rules(RDZV_C10D, 1, 4);
-    R.elect = true;
+    next_rules.elect = true;
     running_by_rules(4);
     ck_assert_int_eq(seen[0].list.n, 4);
     ck_assert_int_eq(seen[0].ran.n, 0);
@@ -522,8 +522,8 @@ END_TEST
 START_TEST(a_short_break_while_waiting_is_no_minority)
 {
     rules(RDZV_C10D, 3, 3);
-    R.elect = true;
-    R.max_restarts = 3;
+    next_rules.elect = true;
+    next_rules.max_restarts = 3;
     running_by_rules(3);
     for (int i = 0; i < 4 && info().phase == RDZV_RUN; i++) {
         tick(5);
@@ -610,7 +610,7 @@ START_TEST(one_of_two_elected_heeds_the_other_s_round)
     elected_by_old_votes();
     vote(5);
     ck_assert(!seen[5].refused);
-    rdzv_state_peers(S_, 5, &theirs);
+    rdzv_state_peers(state, 5, &theirs);
     drain();
     ck_assert(seen[5].refused && seen[5].retry);
 }
@@ -622,15 +622,15 @@ START_TEST(only_the_host_of_the_dead_coordinator_s_rounds_is_dead)
     struct rdzv_peers r = list_of("1234", 5, true), newer = list_of("5234", 1, true);
     struct rdzv_electorate e = {
         .ran = &r, .seen_epoch = OLD, .random = 2, .dead_epoch = OLD, .loss_text = "gone"};
-    T = 1000 * S;
+    now_ns = 1000 * SEC;
     rules(RDZV_C10D, 1, 4);
-    R.elect = true;
-    S_ = rdzv_state_stand(&R, &e, T);
+    next_rules.elect = true;
+    state = rdzv_state_stand(&next_rules, &e, now_ns);
     join(2, (struct who){.own = true, .id = 2});
     newer.gen.epoch = rdzv_epoch_next(OLD, 5);
     newer.e[0].host = true;
     vote(3);
-    rdzv_state_peers(S_, 3, &newer);
+    rdzv_state_peers(state, 3, &newer);
     drain();
     vote(4);
     say(2, MEMBER_IDLE);
@@ -662,10 +662,10 @@ START_TEST(one_that_was_elected_needs_more_than_half_for_its_first_round)
     struct rdzv_peers r = list_of("12345", 5, true);
     struct rdzv_electorate e = {
         .ran = &r, .seen_epoch = OLD, .random = 9, .dead_epoch = OLD, .loss_text = "gone"};
-    T = 1000 * S;
+    now_ns = 1000 * SEC;
     rules(RDZV_C10D, 1, 5);
-    R.elect = true;
-    S_ = rdzv_state_stand(&R, &e, T);
+    next_rules.elect = true;
+    state = rdzv_state_stand(&next_rules, &e, now_ns);
     join(2, (struct who){.own = true, .id = 2});
     vote(4);
     vote(5);
@@ -688,7 +688,7 @@ START_TEST(a_round_waits_for_one_that_has_not_said_how_it_is)
     elected(true);
     for (int i = 0; i < 12; i++) { /* quarantine and last call are over */
         tick(5);
-        rdzv_state_beat(S_, &late, &(struct rdzv_beat){.heard_ns = T}, T);
+        rdzv_state_beat(state, &late, &(struct rdzv_beat){.heard_ns = now_ns}, now_ns);
         for (uint32_t node = 2; node <= 4; node++)
             say(node, MEMBER_IDLE);
         PHASE(RDZV_COLLECT);

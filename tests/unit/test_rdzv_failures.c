@@ -34,13 +34,13 @@ START_TEST(finish_does_not_wait_for_ever)
     closed(0, RDZV_END_CLOSED);
     for (int i = 0; i < 6; i++) {
         ck_assert(!finished);
-        ck_assert_uint_ne(rdzv_state_deadline(S_), UINT64_MAX);
+        ck_assert_uint_ne(rdzv_state_deadline(state), UINT64_MAX);
         say(1, MEMBER_DONE);
         tick(5);
     }
     ck_assert(finished);
     HAS(logs, "1 node, among them n1 (10.0.0.11), did not receive the job's result");
-    ck_assert_uint_eq(rdzv_state_deadline(S_), UINT64_MAX);
+    ck_assert_uint_eq(rdzv_state_deadline(state), UINT64_MAX);
 }
 END_TEST
 
@@ -97,8 +97,8 @@ END_TEST
 START_TEST(restart_waits_for_the_backoff)
 {
     rules(RDZV_STATIC, 1, 1);
-    R.max_restarts = 3;
-    R.backoff_ns = 2 * S;
+    next_rules.max_restarts = 3;
+    next_rules.backoff_ns = 2 * SEC;
     start();
     join(0, (struct who){.own = true});
     for (int i = 1; i <= 2; i++) {
@@ -106,7 +106,7 @@ START_TEST(restart_waits_for_the_backoff)
         worker_fails(0, FAILURE_EXIT, 1);
         stop_all(1);
         PHASE(RDZV_COLLECT);
-        ck_assert_uint_le(rdzv_state_deadline(S_), T + 2 * (uint64_t)i * S);
+        ck_assert_uint_le(rdzv_state_deadline(state), now_ns + 2 * (uint64_t)i * SEC);
         tick(2 * (uint64_t)i - 1);
         PHASE(RDZV_COLLECT);
         tick(1);
@@ -118,8 +118,8 @@ END_TEST
 START_TEST(who_waits_for_the_backoff_waits_for_no_nodes)
 {
     rules(RDZV_STATIC, 1, 1);
-    R.max_restarts = 1;
-    R.backoff_ns = 60 * S;
+    next_rules.max_restarts = 1;
+    next_rules.backoff_ns = 60 * SEC;
     start();
     join(0, (struct who){.own = true});
     run_all(1);
@@ -135,8 +135,8 @@ END_TEST
 START_TEST(a_huge_backoff_does_not_wrap_around)
 {
     rules(RDZV_STATIC, 1, 1);
-    R.max_restarts = 100;
-    R.backoff_ns = 1000000000 * S;
+    next_rules.max_restarts = 100;
+    next_rules.backoff_ns = 1000000000 * SEC;
     start();
     join(0, (struct who){.own = true});
     run_all(1);
@@ -164,13 +164,13 @@ END_TEST
 START_TEST(first_cause_is_found_over_all_nodes)
 {
     running(RDZV_STATIC, 3, 3, 3, 0);
-    T += 100 * MS;
+    now_ns += 100 * MSEC;
     struct failure victim = failure_of(0, FAILURE_EXIT, 1);
     tell_failures(2, MEMBER_STOPPING, 1, &victim, 1, 0);
     HAS(seen[0].why.text, "worker 4");
-    T += 5 * MS; /* what comes in later happened before, on another clock */
+    now_ns += 5 * MSEC; /* what comes in later happened before, on another clock */
     struct failure cause = failure_of(1, FAILURE_EXIT, 9);
-    tell_failures(1, MEMBER_STOPPING, 1, &cause, 1, 20 * MS);
+    tell_failures(1, MEMBER_STOPPING, 1, &cause, 1, 20 * MSEC);
     struct failure others[2] = {failure_of(0, FAILURE_STOPPED, 0),
                                 failure_of(1, FAILURE_STOPPED, 0)};
     tell_failures(0, MEMBER_IDLE, 1, others, 2, 0);
@@ -194,27 +194,27 @@ START_TEST(clock_offsets_put_failures_on_one_clock)
     st.view_sent_ns = seen[1].view.sent_ns;
     st.view_seen_ns = st.send_ns;
     tell(1, st);
-    uint64_t at = st.send_ns, ours = T; /* the same moment on both clocks */
+    uint64_t at = st.send_ns, ours = now_ns; /* the same moment on both clocks */
     prepared(0);
-    T += S;
+    now_ns += SEC;
     struct failure f = failure_of(0, FAILURE_EXIT, 1);
     struct failure g = failure_of(1, FAILURE_EXIT, 2);
     struct buf b = BUF_INIT;
-    tell_failures(0, MEMBER_STOPPING, 1, &f, 1, 100 * MS); /* 900 ms after that moment */
-    g.seen_ns = at + 800 * MS;
+    tell_failures(0, MEMBER_STOPPING, 1, &f, 1, 100 * MSEC); /* 900 ms after that moment */
+    g.seen_ns = at + 800 * MSEC;
     failure_encode(&b, &g);
-    T += S; /* its message was on its way for a second */
+    now_ns += SEC; /* its message was on its way for a second */
     struct rdzv_status late = status_of(1, MEMBER_STOPPING);
-    late.send_ns = at + 1000 * MS;
+    late.send_ns = at + 1000 * MSEC;
     late.first_seq = 1;
     late.nfailures = 1;
     late.failures = b.data;
     late.failures_len = b.len;
     tell(1, late);
-    seen[1].clock = 2000 * MS;
+    seen[1].clock = 2000 * MSEC;
     stop_all(2);
     ck_assert_int_eq(seen[0].result.exit_code, 2);
-    ck_assert_uint_eq(seen[0].first.seen_ns, ours + 800 * MS);
+    ck_assert_uint_eq(seen[0].first.seen_ns, ours + 800 * MSEC);
     buf_fini(&b);
 }
 END_TEST
@@ -239,8 +239,8 @@ START_TEST(a_reset_node_is_lost_when_it_has_been_silent)
 {
     for (int here = 0; here < 2; here++) {
         reset_node(here);
-        uint64_t reset = T;
-        while (T + S < reset + R.dead_ns) {
+        uint64_t reset = now_ns;
+        while (now_ns + SEC < reset + next_rules.dead_ns) {
             tick_ms(1000);
             say(0, MEMBER_RUNNING);
             PHASE(RDZV_RUN);
@@ -250,7 +250,7 @@ START_TEST(a_reset_node_is_lost_when_it_has_been_silent)
         ck_assert_int_eq(seen[0].view.why->reason, STOP_NODE_LOST);
         HAS(seen[0].why.text, "nothing heard of it for 15.0 s");
         say(0, MEMBER_IDLE);
-        rdzv_state_free(S_);
+        rdzv_state_free(state);
     }
     start(); /* for teardown */
 }
@@ -275,7 +275,7 @@ START_TEST(who_takes_a_reset_node_s_rank_waits_for_its_workers)
 {
     bool same_host = _i;
     rules(RDZV_STATIC, 2, 2);
-    R.max_restarts = 3;
+    next_rules.max_restarts = 3;
     start();
     hello(0, (struct who){.own = true, .rank1 = 1});
     hello(1, (struct who){.rank1 = 2, .same_host = same_host});
@@ -283,7 +283,7 @@ START_TEST(who_takes_a_reset_node_s_rank_waits_for_its_workers)
     say(1, MEMBER_IDLE);
     run_all(2);
     say(1, MEMBER_RUNNING);
-    uint64_t heard = T;
+    uint64_t heard = now_ns;
     tick_ms(100);
     closed(1, RDZV_END_RESET);
     hello(2, (struct who){.rank1 = 2});
@@ -291,7 +291,7 @@ START_TEST(who_takes_a_reset_node_s_rank_waits_for_its_workers)
     say(0, MEMBER_IDLE);
     say(2, MEMBER_IDLE);
     PHASE(RDZV_COLLECT);
-    while (T + S < heard + R.dead_ns) {
+    while (now_ns + SEC < heard + next_rules.dead_ns) {
         tick_ms(1000);
         say(0, MEMBER_IDLE);
         say(2, MEMBER_IDLE);
@@ -444,16 +444,16 @@ END_TEST
 START_TEST(a_node_is_lost_when_its_connection_ends)
 {
     rules(RDZV_C10D, 1, 2);
-    R.max_restarts = 1;
+    next_rules.max_restarts = 1;
     start();
     join(0, (struct who){.own = true});
     join(1, (struct who){.peer_port = 4711});
     run_all(2);
-    T += S;
+    now_ns += SEC;
     closed(1, RDZV_END_CLOSED);
-    T += MS;
+    now_ns += MSEC;
     worker_fails(0, FAILURE_EXIT, 1);
-    T += 300 * MS;
+    now_ns += 300 * MSEC;
     say(0, MEMBER_IDLE);
     ck_assert_int_eq(info().restarts, 0);
     ck_assert_int_eq(info().node_restarts, 1);
@@ -465,8 +465,8 @@ END_TEST
 START_TEST(only_the_failed_worker_is_respawned)
 {
     rules(RDZV_STATIC, 2, 2);
-    R.max_restarts = 2;
-    R.restart_policy = RESTART_WORKER;
+    next_rules.max_restarts = 2;
+    next_rules.restart_policy = RESTART_WORKER;
     start();
     join(0, (struct who){.own = true});
     join(1, (struct who){0});
@@ -502,16 +502,16 @@ END_TEST
 START_TEST(respawn_waits_for_the_backoff)
 {
     rules(RDZV_STATIC, 1, 1);
-    R.max_restarts = 2;
-    R.restart_policy = RESTART_WORKER;
-    R.backoff_ns = 3 * S;
+    next_rules.max_restarts = 2;
+    next_rules.restart_policy = RESTART_WORKER;
+    next_rules.backoff_ns = 3 * SEC;
     start();
     join(0, (struct who){.own = true});
     run_all(1);
     struct failure f = failure_of(1, FAILURE_EXIT, 1);
     tell_failures(0, MEMBER_RUNNING, 1, &f, 1, 0);
     ck_assert_int_eq(seen[0].view.nrespawns, 0);
-    ck_assert_uint_eq(rdzv_state_deadline(S_), T + 3 * S);
+    ck_assert_uint_eq(rdzv_state_deadline(state), now_ns + 3 * SEC);
     tick(3);
     ck_assert_int_eq(seen[0].view.nrespawns, 1);
 }
@@ -520,8 +520,8 @@ END_TEST
 START_TEST(exec_failure_is_not_respawned)
 {
     rules(RDZV_STATIC, 1, 1);
-    R.max_restarts = 2;
-    R.restart_policy = RESTART_WORKER;
+    next_rules.max_restarts = 2;
+    next_rules.restart_policy = RESTART_WORKER;
     start();
     join(0, (struct who){.own = true});
     run_all(1);

@@ -12,14 +12,14 @@ START_TEST(a_connection_that_breaks_and_comes_back_resumes)
     running(RDZV_STATIC, 2, 2, 2, 0);
     closed(1, RDZV_END_BROKEN);
     PHASE(RDZV_RUN);
-    T += 14 * S;
+    now_ns += 14 * SEC;
     say(0, MEMBER_RUNNING);
     tick(0);
     hello(7, (struct who){.id = 2}); /* by another connection */
     ck_assert_int_eq(seen[7].view.phase, RDZV_RUN);
     ck_assert_int_eq(seen[7].view.group_rank, 1);
     ck_assert_int_eq(seen[7].tables, 0); /* it has it */
-    seen[7].clock = 100 * S;
+    seen[7].clock = 100 * SEC;
     say(7, MEMBER_RUNNING);
     PHASE(RDZV_RUN);
     ck_assert_int_eq(info().nodes, 2);
@@ -34,7 +34,7 @@ START_TEST(a_connection_is_replaced_before_its_end_is_seen)
     running(RDZV_STATIC, 2, 2, 2, 0);
     hello(7, (struct who){.id = 2});
     ck_assert(seen[1].closed && !seen[1].refused);
-    seen[7].clock = 100 * S;
+    seen[7].clock = 100 * SEC;
     say(7, MEMBER_RUNNING);
     say(1, MEMBER_IDLE); /* the ghost speaks: nobody listens */
     PHASE(RDZV_RUN);
@@ -200,9 +200,9 @@ END_TEST
 START_TEST(survivors_of_a_lost_node_are_not_charged)
 {
     running(RDZV_C10D, 1, 3, 3, 3);
-    T += S;
+    now_ns += SEC;
     worker_fails(1, FAILURE_EXIT, 1); /* its peer has gone, and it saw that first */
-    T += 20 * MS;
+    now_ns += 20 * MSEC;
     closed(2, RDZV_END_CLOSED);
     stop_all(2);
     PHASE(RDZV_PREPARE);
@@ -283,7 +283,7 @@ START_TEST(a_late_node_while_preparing_is_taken_in_without_a_stop)
     start();
     join(0, (struct who){.own = true});
     join(1, (struct who){0});
-    T += 30 * S;
+    now_ns += 30 * SEC;
     say(0, MEMBER_IDLE);
     say(1, MEMBER_IDLE);
     tick(0);
@@ -421,7 +421,7 @@ START_TEST(leave_by_timeout_or_request_ends_the_job_for_all)
         PHASE(RDZV_FINISH);
         ck_assert_int_eq(seen[0].result.exit_code, cases[i].code);
         if (i == 0)
-            rdzv_state_free(S_);
+            rdzv_state_free(state);
     }
 }
 END_TEST
@@ -499,7 +499,7 @@ START_TEST(thousands_of_nodes_cost_little)
 {
     enum { N = 8192 };
     rules(RDZV_STATIC, N, N);
-    R.max_restarts = 1;
+    next_rules.max_restarts = 1;
     start();
     log_init(LOG_LEVEL_NOTICE, NULL);
     struct rdzv_hello h = {.backend = RDZV_STATIC,
@@ -520,28 +520,28 @@ START_TEST(thousands_of_nodes_cost_little)
         memcpy(h.id.b, &i, sizeof(i));
         snprintf(h.host, sizeof(h.host), "node%u", (i * 2654435761u) % N);
         snprintf(p.addr, sizeof(p.addr), "10.1.%u.%u", i / 256, i % 256);
-        rdzv_state_hello(S_, i, &h, &p, T);
+        rdzv_state_hello(state, i, &h, &p, now_ns);
         st.send_ns = 1;
-        rdzv_state_status(S_, i, &st, T);
-        while (rdzv_state_next(S_, &a, T))
+        rdzv_state_status(state, i, &st, now_ns);
+        while (rdzv_state_next(state, &a, now_ns))
             views += a.act == RDZV_ACT_VIEW;
     }
     PHASE(RDZV_PREPARE);
     ck_assert_uint_le(views, 3 * N);
     st = (struct rdzv_status){.phase = MEMBER_PREPARED, .gen = info().gen, .send_ns = 2};
     for (uint32_t i = 0; i < N; i++) {
-        rdzv_state_status(S_, i, &st, T);
-        while (rdzv_state_next(S_, &a, T))
+        rdzv_state_status(state, i, &st, now_ns);
+        while (rdzv_state_next(state, &a, now_ns))
             tables += a.act == RDZV_ACT_TABLE;
     }
     ck_assert_uint_eq(tables, N);
     PHASE(RDZV_RUN);
     st = (struct rdzv_status){.phase = MEMBER_DONE, .gen = info().gen, .send_ns = 3};
     for (uint32_t i = 0; i < N; i++)
-        rdzv_state_status(S_, i, &st, T);
+        rdzv_state_status(state, i, &st, now_ns);
     for (uint32_t i = 0; i < N; i++)
-        rdzv_state_closed(S_, i, RDZV_END_CLOSED, T);
-    while (rdzv_state_next(S_, &a, T))
+        rdzv_state_closed(state, i, RDZV_END_CLOSED, now_ns);
+    while (rdzv_state_next(state, &a, now_ns))
         finished |= a.act == RDZV_ACT_FINISHED;
     PHASE(RDZV_FINISH);
 }

@@ -54,7 +54,7 @@ START_TEST(last_call_waits_for_more)
     join(0, (struct who){.own = true});
     join(1, (struct who){0});
     PHASE(RDZV_COLLECT);
-    ck_assert_uint_le(rdzv_state_deadline(S_), T + 30 * S);
+    ck_assert_uint_le(rdzv_state_deadline(state), now_ns + 30 * SEC);
     tick(10);
     say(0, MEMBER_IDLE);
     say(1, MEMBER_IDLE);
@@ -218,7 +218,7 @@ START_TEST(another_backend_is_turned_away)
     rules(RDZV_STATIC, 2, 2);
     start();
     join(0, (struct who){.own = true});
-    R.backend = RDZV_C10D; /* what the next one says */
+    next_rules.backend = RDZV_C10D; /* what the next one says */
     hello(1, (struct who){0});
     HAS(seen[1].refusal, "this job meets by --rdzv_backend static, not c10d");
 }
@@ -239,7 +239,7 @@ END_TEST
 START_TEST(small_differences_are_warned_about)
 {
     rules(RDZV_STATIC, 2, 2);
-    R.max_restarts = 3;
+    next_rules.max_restarts = 3;
     start();
     join(0, (struct who){.own = true});
     join(1, (struct who){.restarts1 = 6, .policy = RESTART_WORKER, .version = "0.9"});
@@ -265,7 +265,7 @@ START_TEST(a_holder_that_is_silent_is_not_believed_to_be_there)
     start();
     join(0, (struct who){.own = true});
     join(1, (struct who){.rank1 = 2});
-    T += 11 * S; /* two heartbeats are missing */
+    now_ns += 11 * SEC; /* two heartbeats are missing */
     hello(2, (struct who){.rank1 = 2});
     ck_assert(seen[2].refused && seen[2].retry);
     closed(1, RDZV_END_BROKEN); /* and now its connection broke */
@@ -358,7 +358,7 @@ START_TEST(rank_that_was_asked_for_is_given)
         join(3, (struct who){.host = "b"});
         check_ranks((const int[]){3, 2, 0, 1}, 4);
         if (backend < RDZV_FILE)
-            rdzv_state_free(S_);
+            rdzv_state_free(state);
     }
 }
 END_TEST
@@ -371,10 +371,10 @@ START_TEST(ranks_are_dense_when_some_are_missing)
     join(1, (struct who){.host = "b", .rank1 = 8});
     join(2, (struct who){.host = "c", .rank1 = 3});
     join(3, (struct who){.host = "d", .rank1 = 6});
-    T += 30 * S;
+    now_ns += 30 * SEC;
     for (uint32_t i = 0; i < 4; i++)
         say(i, MEMBER_IDLE);
-    rdzv_state_tick(S_, T);
+    rdzv_state_tick(state, now_ns);
     drain();
     check_ranks((const int[]){0, 3, 1, 2}, 4);
 }
@@ -383,7 +383,7 @@ END_TEST
 START_TEST(ranks_stay_over_restarts)
 {
     rules(RDZV_C10D, 2, 4);
-    R.max_restarts = 5;
+    next_rules.max_restarts = 5;
     start();
     join(0, (struct who){.host = "d", .own = true});
     join(1, (struct who){.host = "c"});
@@ -428,11 +428,11 @@ START_TEST(too_many_nodes_leave_the_newest_out)
     start();
     hello(0, (struct who){.host = "a"}); /* there, but not ready */
     join(1, (struct who){.host = "b", .own = true});
-    T += S;
+    now_ns += SEC;
     join(2, (struct who){.host = "c"});
-    T += S;
+    now_ns += SEC;
     hello(3, (struct who){.host = "d"});
-    T += S;
+    now_ns += SEC;
     hello(4, (struct who){.host = "e", .rank1 = 1});
     /* Now three more are ready at once. */
     seen[0].view.gen = seen[3].view.gen = seen[4].view.gen = (struct generation){0};
@@ -480,14 +480,14 @@ START_TEST(addresses_on_one_host)
     ADDR(0, "127.0.0.1");
     ADDR(1, "127.0.0.1");
     ck_assert_str_eq(table.master_addr, "127.0.0.1");
-    rdzv_state_free(S_);
-    R.bound_addr = "10.0.0.1"; /* it listens nowhere else */
+    rdzv_state_free(state);
+    next_rules.bound_addr = "10.0.0.1"; /* it listens nowhere else */
     table_of((struct who[]){{.own = true}, {.same_host = true, .addr = "10.0.0.1"}}, 2);
     ADDR(0, "10.0.0.1");
     ADDR(1, "10.0.0.1");
     ck_assert_str_eq(table.master_addr, "10.0.0.1");
-    rdzv_state_free(S_);
-    R.bound_addr = "::1";
+    rdzv_state_free(state);
+    next_rules.bound_addr = "::1";
     table_of((struct who[]){{.own = true}, {.same_host = true, .addr = "::1"}}, 2);
     ck_assert_str_eq(table.master_addr, "::1");
 }
@@ -496,7 +496,7 @@ END_TEST
 START_TEST(addresses_that_were_given)
 {
     rules(RDZV_C10D, 3, 3);
-    R.local_addr = "192.168.1.1";
+    next_rules.local_addr = "192.168.1.1";
     table_of((struct who[]){{.own = true, .local_addr = "192.168.1.1", .rank1 = 1},
                             {.local_addr = "192.168.1.2", .rank1 = 2},
                             {.local_addr = "127.0.0.1", .rank1 = 3, .host = "odd"}},
@@ -512,22 +512,22 @@ END_TEST
 START_TEST(master_addr_as_the_user_gave_it)
 {
     rules(RDZV_STATIC, 2, 2);
-    R.master_addr = "head.cluster";
+    next_rules.master_addr = "head.cluster";
     table_of((struct who[]){{.own = true}, {.addr = "10.0.0.7"}}, 2);
     ck_assert_str_eq(table.master_addr, "head.cluster");
-    rdzv_state_free(S_);
+    rdzv_state_free(state);
     static const char *const local[] = {"127.0.0.1", "localhost", "::1"};
     for (size_t i = 0; i < ARRAY_LEN(local); i++) {
-        R.master_addr = local[i];
+        next_rules.master_addr = local[i];
         logs[0] = '\0';
         table_of((struct who[]){{.own = true}, {.addr = "10.0.0.7"}}, 2);
         ck_assert_str_eq(table.master_addr, "10.0.0.1");
         HAS(logs, "MASTER_ADDR is 10.0.0.1");
-        rdzv_state_free(S_);
+        rdzv_state_free(state);
         table_of((struct who[]){{.own = true}, {.same_host = true, .addr = "127.0.0.1"}}, 2);
         ck_assert_str_eq(table.master_addr, local[i]);
         if (i + 1 < ARRAY_LEN(local))
-            rdzv_state_free(S_);
+            rdzv_state_free(state);
     }
 }
 END_TEST
@@ -535,8 +535,8 @@ END_TEST
 START_TEST(master_of_programs_that_listen_themselves)
 {
     rules(RDZV_STATIC, 2, 2);
-    R.agent_store = false;
-    R.master_addr = "head.cluster";
+    next_rules.agent_store = false;
+    next_rules.master_addr = "head.cluster";
     table_of((struct who[]){{.own = true, .rank1 = 2}, {.addr = "10.0.0.7", .rank1 = 1}}, 2);
     ck_assert_str_eq(table.master_addr, "10.0.0.7"); /* of group rank 0 */
     ck_assert_int_eq(table.master_port, 40001);      /* the one that it offered */

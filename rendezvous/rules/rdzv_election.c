@@ -7,31 +7,41 @@
  *
  * D is the dead time (dead_ns), L = rdzv_lease_ns(D) < D the lease. Invariants:
  *
- *   P   Only three things prove that a launcher has ended: its goodbye (a LEAVING status without
- *       workers, answered by RELEASE or FINISH), an orderly close of a connection on which it has
- *       answered, and, for its workers only, the dead time. A launcher that goes on, or has
- * workers, never closes in order without BACK. A reset and a refusal prove nothing. I1  Any two
- * sets of members that elect a coordinator by the same list have a member in common: each is more
- * than half of that list (stand()). I2  A coordinator that may start or go on leaves too few
- * members to elect another one: the members that are neither in reach nor proven to have ended are
- * at most half (too_few()). I3  Epochs rise: the epoch of an elected coordinator is above every
- * epoch that one of its voters has seen (elected()). I4  A new round prepares workers only after
- * the leases of the last coordinator have run out, or every member of the list has reported that it
- * has no workers, or is proven to have ended (rdzv_election_may_start()). I5  Never do two rounds
- * of one job run workers at the same time. Assumption: the workers of a launcher end with it (its
- * guardian sees to that within milliseconds) or with its lease.
- *       - Two rounds of one coordinator: the second one is prepared when every member of the first
- *         one has reported that its workers have ended (nbusy is 0), is proven to have ended, or
- * has been silent for D. In the last case its lease, which counts from the time at which it sent
- *         the newest status that was answered, ended at least D - L before; the same holds when
- *         another launcher takes the place of a lost node (rdzv_state_hold_for()).
- *       - Rounds of two coordinators, A and later B: a member votes for B when it has not heard of
- * A for D, or A is proven to have ended. A renews leases only while at most half of the members
- *         have been without contact for D (rdzv_election_lease_until()), so that A gives none later
- *         than D after the last contact with one of B's voters, and every lease of A has ended
- *         D + L after it. B is elected D after that contact at the earliest, and waits for D once
- *         more (quarantine_at), unless I4 holds without waiting.
- *       The simulator checks I5 as its I13, by the time stamps of all workers. */
+ * - P: Only three things prove that a launcher has ended: its goodbye (a LEAVING status without
+ *   workers, answered by RELEASE or FINISH), an orderly close of a connection on which it has
+ *   answered, and, for its workers only, the dead time. A launcher that goes on, or has workers,
+ *   never closes in order without BACK. A reset and a refusal prove nothing.
+ *
+ * - I1: Any two sets of members that elect a coordinator by the same list have a member in
+ *   common: each is more than half of that list (stand()).
+ *
+ * - I2: A coordinator that may start or go on leaves too few members to elect another one: the
+ *   members that are neither in reach nor proven to have ended are at most half (too_few()).
+ *
+ * - I3: Epochs rise: the epoch of an elected coordinator is above every epoch that one of its
+ *   voters has seen (elected()).
+ *
+ * - I4: An elected coordinator starts its first round only after the leases of the last
+ *   coordinator have run out, or every member of the list has reported that it has no workers,
+ *   or is proven to have ended (rdzv_election_may_start()).
+ *
+ * - I5: Never do two rounds of one job run workers at the same time. Assumption: the workers of
+ *   a launcher end with it (its guardian sees to that within milliseconds) or with its lease.
+ *
+ *   Two rounds of one coordinator: the second one is prepared when every member of the first one
+ *   has reported that its workers have ended (nbusy is 0), is proven to have ended, or has been
+ *   silent for D. In the last case its lease, which counts from the time at which it sent the
+ *   newest status that was answered, ended at least D - L before; the same holds when another
+ *   launcher takes the place of a lost node (hold_for() in rdzv_state.c).
+ *
+ *   Rounds of two coordinators, A and later B: a member votes for B when it has not heard of A
+ *   for D, or A is proven to have ended. A renews leases only while at most half of the members
+ *   have been without contact for D (rdzv_election_lease_until()), so that A gives none later
+ *   than D after the last contact with one of B's voters, and every lease of A has ended D + L
+ *   after it. B is elected D after that contact at the earliest, and waits for D once more
+ *   (quarantine_at), unless I4 holds without waiting.
+ *
+ *   The simulator checks I5 as its I13, by the time stamps of all workers. */
 #include "rendezvous/rules/rdzv_election.h"
 
 #include <assert.h>
@@ -166,8 +176,7 @@ static enum rdzv_verdict stand(struct rdzv_election *e, uint64_t grace_at, uint6
     return ELECTION_ELECTED;
 }
 
-/* Otherwise it still stands for election, waits for old leases to run out (I4), or is in a minority
- * (I2). */
+/* The order of the checks: votes (I1), old leases (I4), majority (I2). */
 enum rdzv_verdict rdzv_election_may_start(struct rdzv_election *e, uint64_t grace_at, uint64_t now,
                                           struct rdzv_tally *tally)
 {

@@ -152,9 +152,10 @@ static void move_to(struct agent *a, int state)
         a->cb.on_state(a->cb.arg);
 }
 
-/* What this node's workers are in is kept for the report, as long as it can be seen. */
+/* Keeps the collective operations that this node's workers are in, for the report, before they end.
+ */
 static void agent_keep_recorded(struct agent *a);
-/* The same, and ends these operations; `first` as in segment_raise(). */
+/* Keeps these operations, and ends them; `first` as in segment_raise(). */
 static void agent_raise_abort(struct agent *a, const struct failure *first, const char *text);
 /* w->failure is known: ends the operations of this node that wait for the worker, reports to the
  * coordinator, and stops the node's other workers. */
@@ -172,7 +173,7 @@ static void agent_signals_open(struct agent *a);
 /* Nothing ends by them from here on. */
 static void agent_signals_close(struct agent *a, void (*on_closed)(void *arg));
 
-/* In agent.c. This node leaves the job; a signal's number is what the workers get. */
+/* This node leaves the job; the workers get the signal `signo`. */
 static void agent_leave(struct agent *a, enum stop_reason reason, int exit_code, int signo,
                         const char *text);
 /* When all have ended and all output is read: the next state. */
@@ -260,7 +261,8 @@ static void name_unkillable(struct agent *a)
     log_error("%d process%s could not be killed: %s", n, n == 1 ? "" : "es", a->leftover);
 }
 
-/* Goes on without what cannot be killed. It counts as ended, and this node as unfit. */
+/* Goes on without the processes that cannot be killed: they count as ended, and this node leaves.
+ */
 static void abandon(struct agent *a)
 {
     name_unkillable(a);
@@ -750,7 +752,7 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
 
 static void on_gpus_told(void *arg, const struct err *e);
 
-/* Puts what is known of its GPU in front of a failed worker's message. */
+/* Puts the report about a failed worker's GPU in front of the worker's message. */
 static void add_gpu_note(struct agent *a, struct worker *w)
 {
     char note[512], *rest = xstrdup(w->failure.message);

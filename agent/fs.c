@@ -30,7 +30,7 @@ void fs_random_suffix(char out[FS_SUFFIX_LEN + 1])
     out[FS_SUFFIX_LEN] = '\0';
 }
 
-/* What is not a regular file: a terminal, a FIFO, standard output by its name. */
+/* Writes to a file that is not a regular one: a terminal, a FIFO, standard output by its name. */
 static int write_in_place(const struct named_file *f, const char *path, const void *data,
                           size_t len, struct err *e)
 {

@@ -325,7 +325,7 @@ static unsigned end_everything(struct guardian *g, pid_t agent, bool *all)
     return s.killed > nworkers ? s.killed : nworkers;
 }
 
-/* Of a job whose agent says that it has ended all. */
+/* Whether no process of the job is left; asked when the agent has reported that it ended all. */
 static bool nothing_is_left(const struct guardian *g)
 {
     siginfo_t si;

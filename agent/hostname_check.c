@@ -17,7 +17,7 @@
 #include "core/thread.h"
 #include "core/uvx.h"
 
-/* What connects two hosts connects within this time, and a library would look the name up again. */
+/* The longest wait for the look-up before the round goes on: a library looks the name up again. */
 #define PATIENCE_MS 2000
 
 struct hostname_check {

@@ -15,7 +15,7 @@ struct segment {
     int fd; /* for the workers to inherit; -1: none */
     struct segment_header *header;
     size_t bytes; /* mapped by the agent: all but the heap */
-    /* What was written into the header, as it was: a worker may have changed the shared copy. */
+    /* Copies of fields of the header: a worker may have changed the shared ones. */
     size_t off_local;
     int nlocal, world_size;
     struct netaddr addr; /* where the workers of this node listen; len 0: nowhere */
@@ -39,7 +39,7 @@ void segment_raise(struct segment *s, const struct failure *first, const char *t
 /* Worker `local_rank` has ended well: those of this node who still wait for it may know. */
 void segment_exited(struct segment *s, int local_rank);
 
-/* What worker `local_rank` recorded as the cause of its own failure: a rank, or -1. */
+/* The rank that worker `local_rank` recorded as the cause of its own failure, or -1. */
 int segment_cause_of(const struct segment *s, int local_rank);
 
 /* The word of worker `local_rank` that has FUTEX_OWNER_DIED set when the worker begins to end;

@@ -25,7 +25,7 @@ enum worker_state {
     WORKER_CLOSED,  /* and everything that it wrote has been read */
 };
 
-/* What dlaunch had done about the workers when one of them ended. */
+/* How dlaunch had asked the workers to end when one of them ended. */
 enum worker_asked {
     ASKED_NOTHING,
     ASKED_TO_STOP,     /* when nothing had failed */
@@ -51,7 +51,7 @@ struct worker {
     struct failure failure; /* when it ended and not with 0 */
 };
 
-/* What starting a worker needs, the same for all workers of a round. Everything is borrowed. */
+/* The inputs of starting a worker that all workers of a round share. Everything is borrowed. */
 struct worker_context {
     const struct job_spec *job;
     const struct rank_table *table;
@@ -80,10 +80,10 @@ int worker_listen(struct worker *w, bool loopback, struct err *e);
  */
 int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, struct err *e);
 
-/* Its process, which runs on, ends with this status, which is not 0: fills in w->failure. */
+/* The worker's process has begun to end, with this status, which is not 0: fills in w->failure. */
 void worker_dying(struct worker *w, const struct worker_context *ctx, int status);
 
-/* Its process has ended. Fills in w->ok, or w->failure with what is known at once. */
+/* The worker's process has ended. Fills in w->ok, or w->failure without tail and error file. */
 void worker_exited(struct worker *w, const struct worker_context *ctx, const struct reaper_exit *x,
                    enum worker_asked asked);
 

@@ -123,8 +123,8 @@ static const struct row shared_rows[] = {
 
 #define GPUS "CUDA_VISIBLE_DEVICES"
 
-/* What an MPI launcher around us has set for its own processes; see the header. A '*' at the end
- * stands for any rest; "!" in front makes an exception to the patterns behind it. */
+/* Variables that an MPI launcher around this one has set for its own processes; see the header. A
+ * '*' at the end stands for any rest; "!" in front makes an exception to the patterns after it. */
 static const char *const outer_mpi[] = {
     "!PMIX_MCA_*",
     "PMI_*",
@@ -381,7 +381,7 @@ char **worker_argv_new(const struct job_spec *job, int local_rank)
     size_t argc = 0;
     while (job->argv[argc])
         argc++;
-    /* What differs from the job's own strings goes behind the pointers. */
+    /* Strings that differ from the job's own are stored behind the pointers. */
     char **expanded = xcalloc(argc + 2, sizeof(*expanded));
     size_t n = 0, bytes = 0;
     for (size_t i = 0; i <= argc; i++) {

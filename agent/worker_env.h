@@ -29,7 +29,7 @@
 #include "agent/job_spec.h"
 #include "rendezvous/rules/rank_table.h"
 
-/* What the workers of one round on this node have in common. */
+/* The variables that all workers of one round on this node share. */
 struct worker_env_shared;
 
 struct worker_env_input {
@@ -58,10 +58,10 @@ void worker_env_shared_free(struct worker_env_shared *s); /* NULL is allowed */
  * $$ count too, as in Python's string.Template. */
 char **worker_argv_new(const struct job_spec *job, int local_rank);
 
-/* What the user gives the workers under this name, in [env] or else in the environment; NULL:
- * nothing. Borrowed. */
+/* The value that the user gives the workers for this name, in [env] or else in the environment;
+ * NULL: none. Borrowed. */
 const char *worker_env_given(const struct job_spec *job, const char *name);
-/* Their CUDA_VISIBLE_DEVICES, before --virtual_local_rank cuts it. */
+/* The workers' CUDA_VISIBLE_DEVICES, before --virtual_local_rank cuts it. */
 static inline const char *worker_env_gpus(const struct job_spec *job)
 {
     return worker_env_given(job, "CUDA_VISIBLE_DEVICES");

@@ -23,8 +23,8 @@ static inline int take_fd(int *fd)
 int fd_set_cloexec(int fd, bool on);  /* 0 or -errno */
 int fd_set_nonblock(int fd, bool on); /* 0 or -errno */
 
-/* Of standard input, output and error, those that are closed lead to /dev/null: what is opened
- * later does not take their places. */
+/* Opens /dev/null in place of those of standard input, output and error that are closed, so that a
+ * file that is opened later does not get one of their numbers. */
 void fd_open_std(void);
 
 /* For a library: the program may have closed one of the three, and what is opened in its place

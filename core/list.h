@@ -14,7 +14,7 @@ static inline void list_init(struct list_node *n)
     n->next = n->prev = n;
 }
 
-/* Of a list's head: the list has no member. Of a member: it is in no list. */
+/* Whether the list of this head is empty, or this member is in no list. */
 static inline bool list_alone(const struct list_node *n)
 {
     return n->next == n;

@@ -50,9 +50,10 @@ static void make_question(struct question *q, const struct netaddr *own, const s
     put_addr(q->req.id.idiag_dst, own);
 }
 
-/* Of one without an inode and with uid 0. It has been closed, or nobody has accepted it; 0 is what
- * the kernel says when it does not know. Whose a closed one was, Linux 6.17 and later tell until
- * the other end has acknowledged all that it sent. */
+/* Whether a socket that the kernel reports with uid 0 and without an inode is root's. Such a socket
+ * has been closed, or no process has accepted it, and its uid is 0 also if it is not known. Linux
+ * 6.17 and later report the user of a closed socket until the other end has acknowledged all that
+ * was sent. */
 static bool is_roots(const struct inet_diag_msg *m)
 {
     struct utsname u;

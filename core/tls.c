@@ -150,7 +150,7 @@ struct tls {
     bool established;
 };
 
-/* What OpenSSL wants to send. */
+/* Moves the bytes that OpenSSL wants to send to `wire`. */
 static int drain(struct tls *t, struct buf *wire, struct err *e)
 {
     int n;
@@ -165,9 +165,9 @@ static int drain(struct tls *t, struct buf *wire, struct err *e)
     return 0;
 }
 
-/* What the side with the other key finds, and the alerts that tell of it: ILLEGAL_PARAMETER is
- * OpenSSL's, DECRYPT_ERROR the one of RFC 8446. Those that other servers send, which do not know
- * this kind of key at all, are not among them. */
+/* Whether the reason is that the two sides have different keys: the error of the side that finds
+ * out, or the alert that it sends (ILLEGAL_PARAMETER by OpenSSL, DECRYPT_ERROR by RFC 8446). Alerts
+ * of servers that do not support such keys at all are not included. */
 static bool is_wrong_key(int reason)
 {
     return reason == SSL_R_BINDER_DOES_NOT_VERIFY || reason == SSL_R_TLSV1_ALERT_DECRYPT_ERROR ||

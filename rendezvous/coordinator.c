@@ -261,9 +261,10 @@ static void on_elsewhere(struct caller *k, struct rd *body)
     c->events.on_elsewhere(c->events.arg, &there, info.gen.counter > 0);
 }
 
-/* It comes back to the coordinator that was here before, and has not noticed that this is another
- * one. A view of a generation below all others says so: it never goes back to that, and looks for
- * the others. It would not run a round that began with it. */
+/* Whether the node has been in a round of an earlier coordinator at this address, and has not
+ * noticed that this is another one. It is not let in, since its round has members that this
+ * coordinator does not know. send_back() answers with an epoch below all others: the node never
+ * returns to an older epoch, concludes that its coordinator is lost, and looks for the members. */
 static bool is_from_before(const struct coordinator *c, const struct rdzv_hello *h)
 {
     struct rdzv_state_info info;
@@ -454,7 +455,8 @@ static void describe_peer(struct rdzv_peer *p, int fd, const struct netaddr *pee
     p->same_host = netaddr_is_loopback(peer) || netaddr_same_ip(peer, &own);
 }
 
-/* Who has to make room: one of those who take more than their share, if there are any. */
+/* The connection that is closed to make room: the oldest of an address that has more than its share
+ * of silent ones, or else the oldest. */
 static struct caller *superfluous(struct coordinator *c)
 {
     for (struct caller *k = c->first; k; k = k->next) {
@@ -511,8 +513,8 @@ static void note_addr(struct coordinator *c, const char *ip)
         *value = c;
 }
 
-/* Who comes from this host is known by his user: any of them may choose which of its addresses he
- * comes from. */
+/* An address of this host proves nothing: every user of the host can connect from any of them.
+ * Processes of this host are identified by their user instead (auth_whose()). */
 static void forget_own_addrs(struct coordinator *c)
 {
     struct netaddr own[OWN_ADDRS_MAX];

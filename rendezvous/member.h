@@ -30,8 +30,8 @@ struct member *member_new(struct link_hub *hub, struct beats *beats,
 /* The rules, for what the agent has to say; then link_hub_wake(). */
 struct member_state *member_state_of(struct member *m);
 
-/* Takes a connected non-blocking socket to the coordinator; local: a socketpair's end. guard: what
- * the other side of one that is not has to prove, ready; NULL: nothing. */
+/* Takes a connected non-blocking socket to the coordinator; local: a socketpair's end. auth: how
+ * the other side of a connection that is not local has to prove itself, ready; NULL: not at all. */
 void member_attach(struct member *m, int fd, bool local, const struct auth *auth);
 void member_unreachable(struct member *m, bool refused, const char *why);
 

@@ -84,8 +84,8 @@ bool rdzv_host_whereabouts(void *arg, struct netaddr *out);
 /* The coordinator has nothing more to do. */
 void rdzv_host_finished(void *arg);
 
-/* Lets the backend do something that may block, on a thread of the pool; r->finder is away
- * meanwhile. */
+/* Runs a step of the backend that may block on a thread of the pool, then `done` on the loop.
+ * r->discovery is NULL meanwhile. */
 void rdzv_work(struct rdzv *r, void (*step)(struct rdzv_discovery *f),
                void (*done)(struct rdzv *r));
 void rdzv_part_closed(void *arg);

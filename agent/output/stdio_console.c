@@ -547,7 +547,7 @@ void console_flush(struct console *c, uint64_t now_ns)
         if (c->kind != CONSOLE_DEAD)
             drop_backlog(c); /* gives the memory back */
     } else if (!progress && c->armed) {
-        /* It says that it is writable and then takes nothing: do not spin. */
+        /* The descriptor polls as writable, and a write takes nothing: do not spin. */
         disarm(c);
         c->retry_ns = now_ns + 20 * UINT64_C(1000000);
     }

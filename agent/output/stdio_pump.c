@@ -277,7 +277,7 @@ static void put_own_lines(struct stdio_pump *p, struct buf *lines, uint64_t lost
     buf_fini(lines);
 }
 
-/* What the other threads have asked for. Returns whether the pump is to be closed. */
+/* Carries out what the other threads have asked for. Returns whether the pump is to be closed. */
 static bool take_orders(struct stdio_pump *p)
 {
     uint64_t count;

@@ -31,7 +31,7 @@ struct worker {
     struct worker *prev_live, *next_live;
 };
 
-/* What epoll events point to: streams and consoles, told apart by the lowest bit. */
+/* Epoll events point to streams and consoles; the lowest bit tells them apart. */
 #define TAG_CONSOLE 1u
 
 struct stdio_pump {

@@ -35,7 +35,8 @@ void stdio_tail_fini(struct stdio_tail *t)
     *t = (struct stdio_tail){0};
 }
 
-/* What is left of one line for people; in place. */
+/* Cuts a line down, in place, to what a terminal would show: no colours, nothing that a carriage
+ * return has overwritten. Returns its length. */
 static size_t settle_line(char *line, size_t len)
 {
     size_t n = 0, from = 0;

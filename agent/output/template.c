@@ -15,8 +15,8 @@ static size_t name_len(const char *s)
     return n;
 }
 
-/* What stands at the '$' in p: its value, and in *len how much text it replaces. NULL: plain text.
- */
+/* The value of the variable whose '$' is at p, and in *len how much text it replaces. NULL: plain
+ * text. */
 static const char *value_at(const char *p, const struct template_var *vars, size_t n,
                             enum template_syntax syntax, size_t *len)
 {

@@ -160,8 +160,8 @@ static bool place_of(pid_t agent, char *out, size_t cap)
     return n > 0 && (size_t)n < cap;
 }
 
-/* What is left of those who were killed together with their guardians: empty, and locked by nobody.
- */
+/* Removes the cgroups of agents that were killed together with their guardians: they are empty, and
+ * no process has them locked. */
 static void remove_leftovers(void)
 {
     char own[256];
@@ -221,7 +221,7 @@ void cgroup_kill(struct cgroup *c)
     c->killed = true;
 }
 
-/* What is killed leaves the cgroup a moment later. */
+/* A killed process leaves the cgroup a moment later. */
 static void remove_when_empty(const char *path)
 {
     uint64_t end = mono_ns() + REMOVE_WAIT_NS;

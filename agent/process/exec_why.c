@@ -1,6 +1,6 @@
-/* What execve() says is an errno; what a person needs is which file, and what to do. One function
- * looks at a file as the kernel would and names what it finds: before anything is started it
- * decides (exec_check), after a failed execve it is believed when it comes to the same errno. */
+/* execve() returns an errno; a person needs to know which file is wrong, and the remedy. One
+ * function examines a file as the kernel does and names the fault. Before anything is started its
+ * result decides (exec_check); after a failed execve it is used if it is the same errno. */
 #include <dirent.h>
 #include <elf.h>
 #include <endian.h>
@@ -27,8 +27,7 @@
 #define SCRIPT_DEPTH_MAX 5   /* interpreters that are scripts themselves */
 #define DETAIL_MAX       384
 
-/* What is wrong with a file: errno's text with `detail` in brackets, or `detail` alone when it says
- * the whole of it. */
+/* The fault of a file: errno's text with `detail` in brackets, or `detail` alone if `whole`. */
 struct diagnosis {
     bool whole;
     bool foreign; /* a whole program, for another machine or system */

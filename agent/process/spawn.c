@@ -155,8 +155,8 @@ IN_THE_CHILD static void give_up(struct birth *b, enum stage stage, int neg_errn
         CALL(SYS_exit_group, code);
 }
 
-/* What is ignored in the worker is what was ignored when dlaunch was started. Handlers are none of
- * our concern where the kernel clears them (CLONE_CLEAR_SIGHAND). */
+/* The worker ignores the signals that were ignored when dlaunch was started. Handlers need no reset
+ * where the kernel clears them (CLONE_CLEAR_SIGHAND). */
 IN_THE_CHILD static void reset_signals(uint64_t which)
 {
     struct disposition d = {0, 0, 0, 0};

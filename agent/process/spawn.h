@@ -54,7 +54,7 @@ void spawn_remember(void);
  * background job: SIGINT, SIGQUIT). Never SIGPIPE or SIGCHLD, which go to their default. */
 bool spawn_was_ignored(int sig);
 
-/* What this process ignores from here on is presumed to stay as it is. */
+/* From here on this process must not change which signals it ignores. */
 int spawner_new(struct spawner **out, struct err *e);
 void spawner_free(struct spawner *s);
 

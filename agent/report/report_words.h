@@ -17,7 +17,7 @@ void words_duration(struct buf *b, double seconds);
 /* "0-1, 3, 5-7" of n ascending numbers. */
 void words_ranges(struct buf *b, const int *v, size_t n);
 
-/* What happened, as the end of a sentence about the worker: "exited with code 3". */
+/* The outcome, as the end of a sentence about the worker: "exited with code 3". */
 void words_outcome(struct buf *b, const struct failure *f);
 
 /* The same in a list: "exit code 3", "SIGABRT", with ", after rank 5 died" where that is known. */

@@ -27,9 +27,9 @@
 
 enum rdzv_role { RDZV_ROLE_HOST, RDZV_ROLE_JOIN, RDZV_ROLE_RETRY, RDZV_ROLE_FAIL };
 
-/* What one node knows about where the coordinator is. Owned by the loop's thread, except while
- * look(), publish() or withdraw() run: then it is theirs. Its strings are its own, so that it can
- * outlive the rdzv object when a name server does not answer. */
+/* The search of one node for the coordinator. Owned by the loop's thread, except while look(),
+ * publish() or withdraw() run: then the thread of the pool owns it. The strings are copies, so that
+ * the struct can outlive the rdzv object when a name server does not answer. */
 struct rdzv_discovery {
     const struct rdzv_backend_ops *ops;
     char *host, *path, *run_id, *node_name;
@@ -116,7 +116,7 @@ bool rdzv_choose_bind(const char *host, int port, const struct netaddr *addrs, i
                       int max_nodes, struct endpoint_bind *out);
 
 /* Asks whoever listens at the address who it is, for at most timeout_ms: 0 and *id when it is a
- * coordinator. guard: what it has to prove; NULL: nothing, and it is asked in the clear. Blocks.
+ * coordinator. auth: how it has to prove itself; NULL: not at all, in the clear. Blocks.
  * -EACCES: there is no key yet that would be needed, or another user listens there. */
 struct rdzv_identity;
 int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct auth *auth,
@@ -126,8 +126,9 @@ struct rdzv_elsewhere;
 int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct auth *auth,
               const struct rdzv_elsewhere *where, struct rdzv_identity *id);
 
-/* Tells whoever listens at the places where this job's nodes look for it, but not at f->own, that
- * it is there. f->twin is whoever has begun one of the same run id itself. Blocks. */
+/* Reports where the job is to the listeners at its configured endpoints, except f->own. Sets
+ * f->split_brain to one that has begun another job with the same run id, f->stranger to one that
+ * has another job token. Blocks. */
 void rdzv_discovery_tell(struct rdzv_discovery *f);
 
 #endif

@@ -67,7 +67,7 @@ void rdzv_election_prepare(struct rdzv_election *e, struct rdzv_node *const *mem
                            const struct rdzv_place *place, struct generation gen, uint64_t now);
 /* Whether the round whose members are all prepared may run. */
 bool rdzv_election_may_run(const struct rdzv_election *e, uint64_t now);
-/* It runs. */
+/* The prepared round runs: its list is now that of the newest round that ran. */
 void rdzv_election_run(struct rdzv_election *e);
 /* The list of the newest round that ran, for members that are about to replace it by the list of
  * the prepared round. Until that round runs, the older list still counts in an election, and a

@@ -231,9 +231,9 @@ bool rdzv_get_notice(struct rd *r, char text[RDZV_NOTICE_MAX]);
 /* A launcher whose loop is so far behind is reported, though its heartbeats arrive. */
 #define RDZV_LAG_MS 3000
 
-/* What lies at least between the end of a node's lease and the moment when the others may go on
- * without it: how late its agent may look at the clock, the time to kill its workers, and a margin.
- */
+/* Their sum is the least time between the end of a node's lease and the moment when the other nodes
+ * may go on without it: how late its agent may look at the clock, the time to kill its workers, and
+ * a margin. */
 #define RDZV_TICK_NS   100000000u
 #define RDZV_KILL_NS   1000000000u
 #define RDZV_MARGIN_NS 500000000u

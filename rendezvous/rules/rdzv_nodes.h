@@ -27,7 +27,7 @@ struct rdzv_node *rdzv_nodes_add(struct rdzv_nodes *s, const struct rdzv_hello *
 void rdzv_nodes_remove(struct rdzv_nodes *s, struct rdzv_node *n); /* frees it */
 
 struct rdzv_node *rdzv_nodes_find(const struct rdzv_nodes *s, const struct node_id *id);
-/* Who has asked for the node_rank; NULL: nobody, or it is -1. */
+/* The node that has asked for this node_rank; NULL: there is none, or node_rank is -1. */
 struct rdzv_node *rdzv_nodes_holder(const struct rdzv_nodes *s, int node_rank);
 
 /* To be called after every change of what it depends on: connection, phase, workers, leaving. */

@@ -31,7 +31,7 @@ struct rdzv_peers {
     struct rdzv_peer_entry *e; /* owned */
 };
 
-/* What a candidate knows of the election. Borrowed for rdzv_state_stand(). */
+/* The facts with which a candidate stands for election. Borrowed for rdzv_state_stand(). */
 struct rdzv_electorate {
     const struct rdzv_peers *ran, *prepared; /* prepared: NULL when it is not newer */
     uint64_t seen_epoch;

@@ -69,8 +69,8 @@ void rdzv_round_choose(struct rdzv_node **nodes, int n)
     qsort(nodes, (size_t)n, sizeof(*nodes), by_claim);
 }
 
-/* What a node's claim rests on: 0 the rank it asked for, 1 its rank in the last round, 2 nothing.
- */
+/* The strength of a node's claim to a rank, strongest first: 0 the rank that it asked for, 1 its
+ * rank in the last round, 2 no claim. */
 static int claim_class(const struct rdzv_node *n)
 {
     return n->hello.node_rank >= 0 ? 0 : n->prev_rank >= 0 ? 1 : 2;

@@ -5,7 +5,7 @@
  *                   <-- answer: the same `when`, lease or not, lag ----
  *
  * Each node keeps a second connection to the coordinator for them. The loops open it (beat_call.h,
- * coordinator.c), under the same guard and TLS as the first one and for as long as that lasts, and
+ * coordinator.c), under the same auth and TLS as the first one and for as long as that lasts, and
  * hand it to their threads. What a thread has learned goes to the rules by the loop
  * (member_state_beat(), rdzv_state_beat()), with the time of it, before they judge a silence; only
  * the guardian, which does not wait for the loop, is told by the thread that the lease goes on.

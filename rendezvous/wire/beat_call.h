@@ -13,7 +13,7 @@
 struct beat_call;
 
 /* Calls back once, never from inside this call, with beats_add()'s number or -1; the call is freed
- * then. guard: what the other side has to prove, ready; borrowed. */
+ * then. auth: how the other side has to prove itself, ready; borrowed. */
 struct beat_call *beat_call_new(struct link_hub *hub, struct beats *beats, const struct netaddr *to,
                                 const struct auth *auth, const struct node_id *id, uint64_t dead_ns,
                                 void (*done)(void *arg, int link), void *arg);

@@ -67,8 +67,8 @@ intptr_t endpoint_count(struct map *per_source, const struct netaddr *peer, int 
 void endpoint_abandon(struct endpoint *p);
 void endpoint_close(struct endpoint *p, void (*on_closed)(void *arg), void *arg);
 
-/* Who listens on the TCP port of this host, as far as /proc shows: "pid 4242 (python3)". False:
- * not known. */
+/* Names the process that listens on the TCP port of this host, as far as /proc shows it:
+ * "pid 4242 (python3)". False: /proc does not show it. */
 bool endpoint_port_owner(int port, char *out, size_t cap);
 
 #endif

@@ -355,8 +355,9 @@ void link_hub_abandon(struct link_hub *h)
 
 /* ------------------------------------------------------------------------------------ reading */
 
-/* What has come shows that the other end has been accepted: now it has an owner, for as long as it
- * is open. False: the link has ended. */
+/* Checks the user of the other end, on this host. Called when the first bytes have arrived: they
+ * show that a process has accepted the connection, before which it has no owner. False: the link
+ * has ended. */
 static bool prove(struct link *l)
 {
     struct netaddr peer = {.len = sizeof(peer.ss)};

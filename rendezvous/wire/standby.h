@@ -16,9 +16,10 @@ struct standby *standby_new(struct link_hub *hub, const char *run_id, const char
 /* Where the coordinator is, as this node knows; port 0: it does not. follows: it has one, or is
  * about to choose one. */
 void standby_set_coordinator(struct standby *s, const char *addr, int port, bool follows);
-/* It is where others look for the coordinator, and one may have been: whoever has followed one is
- * hung up on instead of refused. It may not know yet that its own is gone, and would take a refusal
- * for that one's word. */
+/* This standby listens at a configured endpoint, where an earlier coordinator may have listened. So
+ * the HELLO of a launcher that has followed a coordinator is not answered by a refusal: the
+ * launcher may not have noticed that its coordinator is gone, and would take the refusal for that
+ * coordinator's. The connection is closed instead. */
 void standby_at_place(struct standby *s);
 /* Takes a connected socket; key: of the TLS connection that it is to be, or NULL: a PROBE
  * (and ELSEWHERE) is answered with an IDENTITY, a HELLO with a refusal after which the caller tries

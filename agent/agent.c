@@ -330,8 +330,7 @@ static void agent_look_for_descendants(struct agent *a, unsigned delay_ms)
         uv_timer_start(&a->sweep_timer, on_sweep, delay_ms, 0);
 }
 
-/* ---------------------------------------------------------------------------------------- stopping
- */
+/* ------------------------------------------------------------------------------------- stopping */
 
 static void agent_kill_workers(struct agent *a)
 {
@@ -554,8 +553,7 @@ static void agent_signals_close(struct agent *a, void (*on_closed)(void *arg))
 
 #define OWN_DESCRIPTORS 25 /* with one node and one worker's taken off, at the least */
 
-/* ---------------------------------------------------------------- a round is prepared and started
- */
+/* -------------------------------------------------------------- a round is prepared and started */
 
 static void agent_leave(struct agent *a, enum stop_reason reason, int exit_code, int signo,
                         const char *text)
@@ -722,8 +720,7 @@ static void on_respawn(void *arg, int local_rank, int restart_count)
         respawn(a, w); /* else when all that it wrote has been read */
 }
 
-/* ------------------------------------------------------------------------------ a worker has ended
- */
+/* --------------------------------------------------------------------------- a worker has ended */
 
 static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
 {
@@ -898,8 +895,7 @@ static void on_guardian_gone(uv_poll_t *h, int status, int events)
     _exit(128 + SIGKILL);
 }
 
-/* ---------------------------------------------------------------------------------------- the end
- */
+/* -------------------------------------------------------------------------------------- the end */
 
 static void free_agent(struct agent *a)
 {
@@ -1039,8 +1035,7 @@ static void on_finish(void *arg, const struct rdzv_result *result)
     write_out(a, result->reason, report(a, result));
 }
 
-/* -------------------------------------------------------------------------------------- the start
- */
+/* ------------------------------------------------------------------------------------ the start */
 
 static int open_handles(struct agent *a, struct err *e)
 {
@@ -1281,8 +1276,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
     return 0;
 }
 
-/* ----------------------------------------------------------------------------------------- status
- */
+/* --------------------------------------------------------------------------------------- status */
 
 void agent_get_status(struct agent *a, struct agent_status *out)
 {

@@ -48,8 +48,7 @@ static void unref(struct hostname_check *n)
     free(n);
 }
 
-/* ------------------------------------------------------------------------------------ the thread
- */
+/* ----------------------------------------------------------------------------------- the thread */
 
 /* Takes the address that Gloo would: the first that this host can bind to. */
 static void judge(struct hostname_check *n, const struct addrinfo *list)
@@ -87,8 +86,7 @@ static void *look(void *arg)
     return NULL;
 }
 
-/* -------------------------------------------------------------------------------------- the loop
- */
+/* ------------------------------------------------------------------------------------- the loop */
 
 static void settle(struct hostname_check *n, bool in_time)
 {

@@ -131,8 +131,7 @@ typedef struct dlcoll_comm dlcoll_comm;   /* ranks that work together */
 typedef struct dlcoll_work dlcoll_work;   /* an operation under way */
 typedef struct dlcoll_store dlcoll_store; /* the job's key-value store */
 
-/* ------------------------------------------------------------------------------ types, operations
- */
+/* ---------------------------------------------------------------------------- types, operations */
 
 /* Values are NCCL's where NCCL has the type. f16, bf16 and the two 8-bit floats are reduced in f32
  * and rounded to the nearest, ties to even; a value that is too large becomes an infinity, or a NaN
@@ -219,8 +218,7 @@ typedef struct dlcoll_opts {
 /* "0.1.0". */
 DLCOLL_API const char *dlcoll_version(void);
 
-/* ---------------------------------------------------------------------------------- beginning, end
- */
+/* ------------------------------------------------------------------------------- beginning, end */
 
 /* What carries out operations on device memory. */
 typedef enum dlcoll_backend {
@@ -551,8 +549,7 @@ DLCOLL_API int dlcoll_wait_all(dlcoll_work *const *works, size_t n, int64_t time
  * until it is complete. NULL is allowed. Before dlcoll_destroy() of its communicator. */
 DLCOLL_API void dlcoll_work_free(dlcoll_work *work);
 
-/* ------------------------------------------------------------------------------------------ memory
- */
+/* --------------------------------------------------------------------------------------- memory */
 
 /* Memory that all ranks of this node can reach: operations whose buffers lie in it copy least. To
  * be freed by dlcoll_mem_free() before `comm` is destroyed. Aligned to a page, zeroed. No

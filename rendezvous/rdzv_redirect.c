@@ -50,8 +50,7 @@ static void warn_of_stranger(struct rdzv *r, const struct netaddr *there)
              netaddr_format(there, where, sizeof(where)), r->auth->source);
 }
 
-/* ------------------------------------------------------------------------------- who was elected
- */
+/* ------------------------------------------------------------------------------ who was elected */
 
 static void on_redirect(uv_timer_t *timer);
 

@@ -33,8 +33,7 @@ bool exit_notify_is(const struct segment *s, int local_rank)
     return life && (atomic_load(life) & FUTEX_OWNER_DIED);
 }
 
-/* ------------------------------------------------------------------------------------ the thread
- */
+/* ----------------------------------------------------------------------------------- the thread */
 
 static struct futex_waiter waiter(const _Atomic uint32_t *word)
 {
@@ -67,8 +66,7 @@ static void *watch(void *arg)
     return NULL;
 }
 
-/* -------------------------------------------------------------------------------------- the loop
- */
+/* ------------------------------------------------------------------------------------- the loop */
 
 static void on_woken(uv_async_t *woken)
 {

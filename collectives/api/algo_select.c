@@ -87,8 +87,7 @@ const struct algo_rule *algo_select_builtin(size_t *n)
     return g_builtin;
 }
 
-/* --------------------------------------------------------------------------------------- parsing
- */
+/* -------------------------------------------------------------------------------------- parsing */
 
 enum call_kind algo_select_plain_kind(int kind)
 {
@@ -321,8 +320,7 @@ void algo_select_fini(struct algo_select *t)
     memset(t, 0, sizeof(*t));
 }
 
-/* --------------------------------------------------------------------------------------- choosing
- */
+/* ------------------------------------------------------------------------------------- choosing */
 
 static bool holds(const struct algo_rule *r, const struct algo_key *k)
 {

@@ -61,8 +61,7 @@ int coll_execute(dlcoll_comm *c, struct coll_call *call)
     return code;
 }
 
-/* ------------------------------------------------------------------------------------ performing
- */
+/* ----------------------------------------------------------------------------------- performing */
 
 /* The arrays of counts and the list of buffers are the caller's until it returns: an operation that
  * goes on needs its own.

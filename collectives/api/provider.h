@@ -28,7 +28,7 @@ struct coll_provider {
 extern const struct coll_provider *const g_providers[]; /* in the order of preference */
 extern const size_t g_nproviders;
 
-/* Never NULL: the last one takes everything. DLCOLL_ALGO may exclude some (algo_table.h). */
+/* Never NULL: the last one takes everything. DLCOLL_ALGO may exclude some (algo_select.h). */
 const struct coll_provider *provider_choose(const struct coll_call *c);
 
 /* What the rules for the call are looked up by: the same on every rank. */

@@ -381,8 +381,7 @@ bool p2p_is_busy(const struct dlcoll_comm *comm)
     return comm->p2p && atomic_load_explicit(&comm->p2p->under_way, memory_order_relaxed);
 }
 
-/* ----------------------------------------------------------------------------- beginning and end
- */
+/* ---------------------------------------------------------------------------- beginning and end */
 
 static int p2p_new(struct dlcoll_comm *comm, struct err *e)
 {

@@ -133,8 +133,7 @@ static bool match_kept(struct p2p *p, struct p2p_op *op, int from)
     return false;
 }
 
-/* ---------------------------------------------------------------------------- sending to oneself
- */
+/* --------------------------------------------------------------------------- sending to oneself */
 
 static bool match_self_send(struct p2p *p, struct p2p_op *op)
 {

@@ -351,8 +351,7 @@ void p2p_move(struct p2p *p, int rank, bool *moved)
         move_two_streams(p, rank, moved);
 }
 
-/* ---------------------------------------------------------------------------- who is there no more
- */
+/* ------------------------------------------------------------------------- who is there no more */
 
 /* Then it is on the connection that its end is seen, after all that it has sent. */
 static bool is_connected(const struct p2p *p, int rank)

@@ -128,8 +128,7 @@ static reduce_divide_fn *integer_divide(int dtype)
     }
 }
 
-/* --------------------------------------------------------------------------------------- finding
- */
+/* -------------------------------------------------------------------------------------- finding */
 
 static int take(const struct reduce_kernels *k, int op, struct reduce_info *r)
 {

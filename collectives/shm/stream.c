@@ -419,8 +419,7 @@ int stream_new(struct transport **out, struct dlcoll_comm *comm, struct err *e)
     return 0;
 }
 
-/* -------------------------------------------------------------------------------------- fetching
- */
+/* ------------------------------------------------------------------------------------- fetching */
 
 bool stream_may_fetch(struct dlcoll_comm *comm, int peer)
 {

@@ -61,8 +61,7 @@ static const struct option g_options[] = {
     {"backend", 1, NULL, 'G'},   {"json", 0, NULL, 'j'},     {"csv", 0, NULL, 'x'},
     {"help", 0, NULL, 'h'},      {NULL, 0, NULL, 0}};
 
-/* --------------------------------------------------------------------------------------- options
- */
+/* -------------------------------------------------------------------------------------- options */
 
 /* A list of names, or "all": their values. */
 static int to_list(const char *what, const char *s, const struct perf_name *names, int n, int *out)

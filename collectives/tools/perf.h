@@ -57,8 +57,7 @@ void perf_factor(int type, int rank, void *out);
 /* The user's function: exclusive or of the bits. */
 void perf_user(void *acc, const void *in, size_t count, dlcoll_dtype type, void *ctx);
 
-/* -------------------------------------------------------------------------------------- operations
- */
+/* ----------------------------------------------------------------------------------- operations */
 
 /* An operation with this rank's arguments. */
 struct perf_call {

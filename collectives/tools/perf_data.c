@@ -60,8 +60,7 @@ size_t perf_type_size(int type)
     }
 }
 
-/* ----------------------------------------------------------------------------------------- floats
- */
+/* --------------------------------------------------------------------------------------- floats */
 
 struct format {
     int exp, man; /* bits */
@@ -118,8 +117,7 @@ static double float_value(struct format f, uint64_t bits)
     return sign * ldexp((double)(man + (1ull << f.man)), (int)exp - bias - f.man);
 }
 
-/* ---------------------------------------------------------------------------------------- values
- */
+/* --------------------------------------------------------------------------------------- values */
 
 static uint64_t mix(uint64_t x)
 {
@@ -208,8 +206,7 @@ void perf_user(void *acc, const void *in, size_t count, dlcoll_dtype type, void 
         ((uint8_t *)acc)[i] ^= ((const uint8_t *)in)[i];
 }
 
-/* --------------------------------------------------------------------------------------- looking
- */
+/* -------------------------------------------------------------------------------------- looking */
 
 static uint64_t element(const void *buf, size_t i, size_t size)
 {

@@ -86,8 +86,7 @@ static int call_barrier(const struct perf_call *c)
     return dlcoll_barrier(c->comm, NULL, c->work);
 }
 
-/* --------------------------------------------------------------------------------------- results
- */
+/* -------------------------------------------------------------------------------------- results */
 
 static size_t wrong_all_reduce(const struct perf_call *c, const struct perf_data *d)
 {
@@ -151,8 +150,7 @@ static size_t wrong_barrier(const struct perf_call *c, const struct perf_data *d
     return 0;
 }
 
-/* --------------------------------------------------------------------------------------- buffers
- */
+/* -------------------------------------------------------------------------------------- buffers */
 
 size_t perf_send_count(const struct perf_call *c)
 {

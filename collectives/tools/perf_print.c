@@ -40,8 +40,7 @@ static void print_json_text(const char *s)
     putchar('"');
 }
 
-/* ----------------------------------------------------------------------------------------- start
- */
+/* ---------------------------------------------------------------------------------------- start */
 
 static void start_table(const struct perf *p)
 {
@@ -77,8 +76,7 @@ void perf_print_start(const struct perf *p)
     fflush(stdout);
 }
 
-/* ----------------------------------------------------------------------------------------- cells
- */
+/* ---------------------------------------------------------------------------------------- cells */
 
 static void table_result(const struct perf *p, const struct perf_cell *c,
                          const struct perf_result *r)

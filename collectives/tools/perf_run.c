@@ -48,8 +48,7 @@ static void over_ranks(const struct perf *p, double *x, size_t n)
         x[i] /= p->ranks;
 }
 
-/* --------------------------------------------------------------------------------------- calling
- */
+/* -------------------------------------------------------------------------------------- calling */
 
 static void set_buffers(struct perf *p, struct perf_call *c, enum perf_place place)
 {
@@ -102,8 +101,7 @@ static uint64_t checked(struct perf *p, struct perf_call *c, const struct perf_d
     return c->op->wrong(c, d);
 }
 
-/* ---------------------------------------------------------------------------------------- timing
- */
+/* --------------------------------------------------------------------------------------- timing */
 
 static int by_value(const void *a, const void *b)
 {
@@ -168,8 +166,7 @@ static void measure(struct perf *p, struct perf_call *c, struct perf_result *r)
     r->mean_us = x[0], r->median_us = x[1], r->p99_us = x[2], r->min_us = x[3];
 }
 
-/* ------------------------------------------------------------------------------------------ cells
- */
+/* ---------------------------------------------------------------------------------------- cells */
 
 static void make_op(const struct perf *p, int type, int reduction, dlcoll_op *op)
 {

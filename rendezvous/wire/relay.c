@@ -65,8 +65,7 @@ struct relay {
 
 static void update(struct stream *s);
 
-/* -------------------------------------------------------------------------------------- messages
- */
+/* ------------------------------------------------------------------------------------- messages */
 
 static void send_message(struct stream *s, enum rdzv_msg type, const void *p, size_t n)
 {
@@ -84,8 +83,7 @@ static void send_credit(struct stream *s)
     s->owed = 0;
 }
 
-/* --------------------------------------------------------------------------------------- closing
- */
+/* -------------------------------------------------------------------------------------- closing */
 
 static void one_closed(struct relay *r)
 {
@@ -148,8 +146,7 @@ static void close_trunk(struct trunk *t)
     free(t);
 }
 
-/* ------------------------------------------------------------------------------- a stream's bytes
- */
+/* ----------------------------------------------------------------------------- a stream's bytes */
 
 static void write_out(struct stream *s)
 {

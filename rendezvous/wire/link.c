@@ -35,6 +35,7 @@ struct link {
     bool failed;   /* the queue was too long, or a write failed */
     bool reset;    /* a write said so; reading does not say it again */
     bool at_end;   /* reading has reported the end; a write that failed will report how it came */
+    bool abort;    /* close by a reset: an end of file would prove the end of this launcher */
     bool full;
     void (*on_room)(struct link *l); /* NULL: nobody waits for it */
     uint32_t frame_max;
@@ -128,7 +129,8 @@ static void close_link(struct link *l)
         }
     }
     l->dirty = false;
-    uv_close(&l->handle, on_link_closed);
+    if (l->local || !l->abort || uv_tcp_close_reset(&l->tcp, on_link_closed) < 0)
+        uv_close(&l->handle, on_link_closed);
 }
 
 static void mark_dirty(struct link *l)
@@ -245,6 +247,10 @@ static void flush(struct link *l)
 static void end_link(struct link *l, enum rdzv_end how, const char *why)
 {
     const struct link_events *events = l->events;
+    /* Before the end of the handshake this launcher has no lease that could end, and a reset would
+     * take the alert from the other side. */
+    if (how == RDZV_END_BROKEN && (!l->tls || tls_established(l->tls)))
+        l->abort = true;
     if (!events) {
         close_link(l);
         return;
@@ -307,10 +313,12 @@ static void on_linger(uv_timer_t *timer)
     bool more = false;
     for (struct link *l = h->all, *next; l; l = next) {
         next = l->next;
-        if (l->finishing && now >= l->linger_until)
+        if (l->finishing && now >= l->linger_until) {
+            l->abort = !is_idle(l); /* the last message, which says what the end means, is lost */
             close_link(l);
-        else
+        } else {
             more |= l->finishing;
+        }
     }
     if (!more)
         uv_timer_stop(timer);

@@ -99,7 +99,9 @@ bool link_is_full(const struct link *l);
 /* Called when a full link is no longer; may send. */
 void link_set_on_room(struct link *l, void (*on_room)(struct link *l));
 
-/* Each ends the link for its owner at once; none calls back. */
+/* Each ends the link for its owner at once; none calls back. The other side sees an end of file,
+ * which proves that this launcher has left, or a reset, which proves nothing: a reset after
+ * RDZV_END_BROKEN, and when link_finish() could not write everything. */
 void link_close(struct link *l);  /* what is not written yet is lost */
 void link_finish(struct link *l); /* when all is written and the other side has closed, or in 2 s */
 

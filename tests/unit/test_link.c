@@ -211,26 +211,31 @@ START_TEST(a_reset_is_no_end_in_order)
 }
 END_TEST
 
+static void open_tcp_link(void)
+{
+    struct netaddr at = {.len = sizeof(at.ss)};
+    netaddr_parse_ip(&at, "127.0.0.1", 0);
+    _cleanup_fd_ int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(listener, &at.sa, at.len), 0);
+    ck_assert_int_eq(listen(listener, 1), 0);
+    ck_assert_int_eq(getsockname(listener, &at.sa, &at.len), 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(connect(fd, &at.sa, at.len), 0);
+    ck_assert_int_eq(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+    peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    L = link_new(&hub, fd, false, &events, NULL);
+    ck_assert_ptr_nonnull(L);
+    loop_turns(&loop, 2);
+}
+
 /* A write that fails takes the error from the socket, and reading then reports an end of file. */
 START_TEST(a_reset_that_a_write_has_met_is_no_end_in_order)
 {
     for (int orderly = 0; orderly < 2; orderly++) {
-        struct netaddr at = {.len = sizeof(at.ss)};
         const struct linger abort = {.l_onoff = 1};
         struct buf b = BUF_INIT;
-        netaddr_parse_ip(&at, "127.0.0.1", 0);
-        _cleanup_fd_ int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        ck_assert_int_eq(bind(listener, &at.sa, at.len), 0);
-        ck_assert_int_eq(listen(listener, 1), 0);
-        ck_assert_int_eq(getsockname(listener, &at.sa, &at.len), 0);
-        int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        ck_assert_int_eq(connect(fd, &at.sa, at.len), 0);
-        ck_assert_int_eq(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
-        peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        L = link_new(&hub, fd, false, &events, NULL);
-        ck_assert_ptr_nonnull(L);
         ended = false;
-        loop_turns(&loop, 2);
+        open_tcp_link();
         if (orderly) /* our preamble is read, lest closing send a reset */
             drain_peer();
         else
@@ -246,6 +251,59 @@ START_TEST(a_reset_that_a_write_has_met_is_no_end_in_order)
         ck_assert_msg(ended_how == (orderly ? RDZV_END_CLOSED : RDZV_END_RESET), "%d: %d (%s)",
                       orderly, ended_how, why_ended);
     }
+}
+END_TEST
+
+/* The errno with which the test's end finds the connection closed, when all is read; 0: in order.
+ */
+static int end_of_peer(void)
+{
+    const struct timeval patience = {.tv_sec = 10};
+    char sink[4096];
+    ssize_t n;
+    fcntl(peer, F_SETFL, 0);
+    setsockopt(peer, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    while ((n = recv(peer, sink, sizeof(sink), 0)) > 0)
+        ;
+    return n < 0 ? errno : 0;
+}
+
+START_TEST(an_error_of_this_side_is_not_an_end_in_order)
+{
+    open_tcp_link();
+    give(HELLO "\0\0\0\0\x01", RDZV_PREAMBLE_LEN + 5); /* an empty frame */
+    ck_assert(ended && ended_how == RDZV_END_BROKEN);
+    ck_assert_int_eq(end_of_peer(), ECONNRESET);
+}
+END_TEST
+
+START_TEST(closed_by_the_owner_is_an_end_in_order)
+{
+    open_tcp_link();
+    give(HELLO, RDZV_PREAMBLE_LEN);
+    link_close(L);
+    loop_turns(&loop, 2);
+    ck_assert_int_eq(end_of_peer(), 0);
+}
+END_TEST
+
+START_TEST(a_last_message_that_cannot_be_written_is_not_an_end_in_order)
+{
+    enum { MUCH = 24 << 20 };
+    struct buf b = BUF_INIT;
+    uint64_t start = mono_ns();
+    open_tcp_link();
+    ck_assert(buf_reserve(&b, MUCH));
+    memset(b.data, 0, MUCH);
+    b.len = MUCH; /* more than the kernel takes while the other side does not read */
+    link_send_buf(L, &b);
+    link_finish(L);
+    while (hub.all) {
+        ck_assert(mono_ns() - start < 10000000000u);
+        uv_run(&loop, UV_RUN_ONCE);
+    }
+    loop_turns(&loop, 1);
+    ck_assert_int_eq(end_of_peer(), ECONNRESET);
 }
 END_TEST
 
@@ -551,6 +609,9 @@ static Suite *suite(void)
     tcase_add_test(tc, the_end_is_told);
     tcase_add_test(tc, a_reset_is_no_end_in_order);
     tcase_add_test(tc, a_reset_that_a_write_has_met_is_no_end_in_order);
+    tcase_add_test(tc, an_error_of_this_side_is_not_an_end_in_order);
+    tcase_add_test(tc, closed_by_the_owner_is_an_end_in_order);
+    tcase_add_test(tc, a_last_message_that_cannot_be_written_is_not_an_end_in_order);
     tcase_add_test(tc, abandoned_links_end_in_order);
     tcase_add_test(tc, shared_bytes_go_to_all_and_are_freed_with_the_last);
     tcase_add_test(tc, one_that_does_not_read_is_cut_off);

@@ -426,137 +426,83 @@ static void run_threads(struct run *run)
 
 #define HUGE_BYTES ((size_t)1 << 40)
 
-enum { EACH_WAY = 6, COMPARED, WAYS };
+enum { FLAT, STAGED, STAGED_LARGE, DIRECT, PULLED, MIXED, EACH_WAY, COMPARED, WAYS };
 
-/* Ways that are forced. */
-static const struct shm_tuning g_ways[WAYS] = {
-    {.line = 0,
-     .flat = HUGE_BYTES,
-     .root_pair = HUGE_BYTES,
-     .direct = HUGE_BYTES,
-     .direct_stream = HUGE_BYTES,
-     .pull = HUGE_BYTES,
-     .pull_shared = HUGE_BYTES,
-     .pull_crowded = HUGE_BYTES,
-     .pull_crowded_shared = HUGE_BYTES,
-     .compare = HUGE_BYTES,
-     .piece_few = 512,
-     .piece_many = 256,
-     .piece_move = 1024,
-     .round_move = 2048,
-     .round_reduce = 2048},
-    {.line = SHM_INLINE_BYTES,
-     .flat = 0,
-     .root_pair = 0,
-     .direct = HUGE_BYTES,
-     .direct_stream = HUGE_BYTES,
-     .pull = HUGE_BYTES,
-     .pull_shared = HUGE_BYTES,
-     .pull_crowded = HUGE_BYTES,
-     .pull_crowded_shared = HUGE_BYTES,
-     .compare = HUGE_BYTES,
-     .piece_few = 1024,
-     .piece_many = 512,
-     .piece_move = 2048,
-     .round_move = 4096,
-     .round_reduce = 4096},
-    {.line = 0,
-     .flat = 0,
-     .root_pair = 0,
-     .direct = HUGE_BYTES,
-     .direct_stream = HUGE_BYTES,
-     .pull = HUGE_BYTES,
-     .pull_shared = HUGE_BYTES,
-     .pull_crowded = HUGE_BYTES,
-     .pull_crowded_shared = HUGE_BYTES,
-     .compare = HUGE_BYTES,
-     .piece_few = 65536,
-     .piece_many = 16384,
-     .piece_move = 65536,
-     .round_move = 262144,
-     .round_reduce = 262144},
-    {.line = SHM_INLINE_BYTES,
-     .flat = 0,
-     .root_pair = 0,
-     .direct = 0,
-     .direct_stream = 256,
-     .pull = HUGE_BYTES,
-     .pull_shared = HUGE_BYTES,
-     .pull_crowded = HUGE_BYTES,
-     .pull_crowded_shared = HUGE_BYTES,
-     .compare = HUGE_BYTES,
-     .piece_few = 512,
-     .piece_many = 256,
-     .piece_move = 1024,
-     .round_move = 2048,
-     .round_reduce = 2048},
-    {.line = 0,
-     .flat = HUGE_BYTES,
-     .root_pair = HUGE_BYTES,
-     .direct = HUGE_BYTES,
-     .direct_stream = HUGE_BYTES,
-     .pull = 0,
-     .pull_shared = 0,
-     .pull_crowded = 0,
-     .pull_crowded_shared = 0,
-     .compare = HUGE_BYTES,
-     .piece_few = 512,
-     .piece_many = 256,
-     .piece_move = 1024,
-     .round_move = 2048,
-     .round_reduce = 2048},
-    {.line = INLINE_MSG_MOST,
-     .flat = 8192,
-     .root_pair = 8192,
-     .direct = 2048,
-     .direct_stream = HUGE_BYTES,
-     .pull = 2048,
-     .pull_shared = 2048,
-     .pull_crowded = 2048,
-     .pull_crowded_shared = 2048,
-     .compare = HUGE_BYTES,
-     .piece_few = 4096,
-     .piece_many = 1024,
-     .piece_move = 4096,
-     .round_move = 8192,
-     .round_reduce = 8192},
-    /* A rank whose buffers are shared tries each of them in turn. */
-    [EACH_WAY] = {.line = INLINE_MSG_MOST,
-                  .flat = HUGE_BYTES,
-                  .root_pair = HUGE_BYTES,
-                  .direct = 0,
-                  .direct_stream = HUGE_BYTES,
-                  .pull = 0,
-                  .pull_shared = 0,
-                  .pull_crowded = 0,
-                  .pull_crowded_shared = 0,
-                  .compare = 0,
-                  .piece_few = 4096,
-                  .piece_many = 1024,
-                  .piece_move = 4096,
-                  .round_move = 8192,
-                  .round_reduce = 8192},
-    [COMPARED] = {.line = SHM_INLINE_BYTES,
-                  .flat = 8192,
-                  .root_pair = 8192,
-                  .direct = HUGE_BYTES,
-                  .direct_stream = HUGE_BYTES,
-                  .pull = 512,
-                  .pull_shared = 512,
-                  .pull_crowded = 512,
-                  .pull_crowded_shared = 512,
-                  .compare = 512,
-                  .piece_few = 4096,
-                  .piece_many = 1024,
-                  .piece_move = 4096,
-                  .round_move = 8192,
-                  .round_reduce = 8192},
-};
+static void flat_up_to(struct shm_tuning *t, size_t bytes)
+{
+    t->flat = t->root_pair = bytes;
+}
+
+static void pull_from(struct shm_tuning *t, size_t bytes)
+{
+    t->pull = t->pull_shared = t->pull_crowded = t->pull_crowded_shared = bytes;
+}
+
+static void pieces_of(struct shm_tuning *t, size_t few, size_t many, size_t round)
+{
+    t->piece_few = t->piece_move = few;
+    t->piece_many = many;
+    t->round_move = t->round_reduce = round;
+}
+
+/* Thresholds that force a way. */
+static struct shm_tuning tuning_of(int way)
+{
+    struct shm_tuning t = {
+        .direct = HUGE_BYTES, .direct_stream = HUGE_BYTES, .compare = HUGE_BYTES};
+    flat_up_to(&t, HUGE_BYTES);
+    pull_from(&t, HUGE_BYTES);
+    pieces_of(&t, 512, 256, 2048);
+    t.piece_move = 1024;
+    switch (way) {
+    case FLAT:
+        break;
+    case STAGED:
+        t.line = SHM_INLINE_BYTES;
+        flat_up_to(&t, 0);
+        pieces_of(&t, 1024, 512, 4096);
+        t.piece_move = 2048;
+        break;
+    case STAGED_LARGE:
+        flat_up_to(&t, 0);
+        pieces_of(&t, 65536, 16384, 262144);
+        break;
+    case DIRECT:
+        t.line = SHM_INLINE_BYTES;
+        flat_up_to(&t, 0);
+        t.direct = 0;
+        t.direct_stream = 256;
+        break;
+    case PULLED:
+        pull_from(&t, 0);
+        break;
+    case MIXED:
+        t.line = INLINE_MSG_MOST;
+        flat_up_to(&t, 8192);
+        t.direct = 2048;
+        pull_from(&t, 2048);
+        pieces_of(&t, 4096, 1024, 8192);
+        break;
+    case EACH_WAY: /* a rank whose buffers are shared tries each of them in turn */
+        t.line = INLINE_MSG_MOST;
+        t.direct = t.compare = 0;
+        pull_from(&t, 0);
+        pieces_of(&t, 4096, 1024, 8192);
+        break;
+    default: /* COMPARED */
+        t.line = SHM_INLINE_BYTES;
+        flat_up_to(&t, 8192);
+        pull_from(&t, 512);
+        t.compare = 512;
+        pieces_of(&t, 4096, 1024, 8192);
+    }
+    return t;
+}
 
 static void run_way(int n, int way, uint64_t seed, int steps, enum call_kind only)
 {
     struct run run = {.seed = seed, .steps = steps, .only = only};
-    shm_tuning = g_ways[way];
+    shm_tuning = tuning_of(way);
     shm_world_init(&run.w, n, 2);
     run_threads(&run);
     shm_world_fini(&run.w);
@@ -591,7 +537,7 @@ END_TEST
 START_TEST(both_ways_are_tried)
 {
     struct run run = {.seed = 0xc057, .steps = 120, .only = CALL_ALL_TO_ALL, .both = true};
-    shm_tuning = g_ways[COMPARED];
+    shm_tuning = tuning_of(COMPARED);
     shm_world_init(&run.w, 3, 3);
     run_threads(&run);
     shm_world_fini(&run.w);
@@ -604,7 +550,7 @@ START_TEST(numbers_may_wrap)
     static const uint64_t done[] = {(1ull << 31) - 20, (1ull << 31) + 5, (1ull << 32) - 20};
     for (int way = 0; way < WAYS; way++) {
         struct run run = {.seed = 0x3a9 + (uint64_t)way, .steps = 40, .done = done[_i]};
-        shm_tuning = g_ways[way];
+        shm_tuning = tuning_of(way);
         shm_world_init(&run.w, 3, 2);
         pthread_barrier_init(&run.aged, NULL, 3);
         run_threads(&run);

@@ -465,7 +465,8 @@ bench-reduce: $(call bench_bin,bench_reduce)
 
 # Collective operations beside the MPIs and Gloo, each as it is installed (QUICK=1: under 2 minutes). One
 # way of measuring for all: tests/bench/coll/harness.h.
-COLL_BENCH := $(BUILD)/tests/bench/coll
+COLL_BENCH   := $(BUILD)/tests/bench/coll
+COLL_HARNESS := $(call obj,tests/bench/coll/harness.c)
 COLL_PEERS := $(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/peer_limit \
     $(if $(shell command -v mpicc.openmpi),$(COLL_BENCH)/peer_openmpi) \
     $(if $(shell command -v mpicc.mpich),$(COLL_BENCH)/peer_mpich) \
@@ -478,20 +479,21 @@ bench-job: all $(COLL_BENCH)/in_job
 
 $(COLL_BENCH)/peer_dlcoll $(COLL_BENCH)/in_job: $(COLL_BENCH)/%: $(BUILD)/obj/tests/bench/coll/%.o $(BUILD)/libdlcoll.so
 	$(say) LD $@
-	$(link) $< -L$(BUILD) -ldlcoll -Wl,-rpath,'$$ORIGIN/../../..'
+	$(link) $(filter %.o,$^) -L$(BUILD) -ldlcoll -Wl,-rpath,'$$ORIGIN/../../..'
+$(COLL_BENCH)/peer_dlcoll: $(COLL_HARNESS)
 
-$(COLL_BENCH)/peer_limit: $(call obj,tests/bench/coll/peer_limit.c) $(DLCOLL_OBJ)
+$(COLL_BENCH)/peer_limit: $(call obj,tests/bench/coll/peer_limit.c) $(COLL_HARNESS) $(DLCOLL_OBJ)
 	$(say) LD $@
 	$(link) $^ -lpthread -ldl
 
 $(COLL_BENCH)/peer_openmpi $(COLL_BENCH)/peer_mpich: $(COLL_BENCH)/peer_%: tests/bench/coll/peer_mpi.c \
-                                                     tests/bench/coll/harness.h
+                                                     $(COLL_HARNESS) tests/bench/coll/harness.h
 	$(say) MPICC $@
-	$(Q)mkdir -p $(@D) && mpicc.$* -O2 -I. -o $@ $<
+	$(Q)mkdir -p $(@D) && mpicc.$* -O2 -I. -o $@ $< $(COLL_HARNESS)
 
-$(COLL_BENCH)/peer_gloo: tests/bench/coll/peer_gloo.cc tests/bench/coll/harness.h
+$(COLL_BENCH)/peer_gloo: tests/bench/coll/peer_gloo.cc $(COLL_HARNESS) tests/bench/coll/harness.h
 	$(say) CXX $@
-	$(Q)mkdir -p $(@D) && $(CXX) -std=c++17 -O2 -I. -o $@ $< -lgloo -lpthread
+	$(Q)mkdir -p $(@D) && $(CXX) -std=c++17 -O2 -I. -o $@ $< $(COLL_HARNESS) -lgloo -lpthread
 
 # kill -9 at random moments; a short run of it is in `make test`. SEED=n repeats one.
 TRIALS ?= 3000

@@ -305,20 +305,7 @@ START_TEST(epochs_rise_above_all_that_were_seen)
 {
     uint64_t seen_by_voter = rdzv_epoch(9, 1);
     stand("123", NULL, 2);
-    struct rdzv_hello h = {.backend = next_rules.backend,
-                           .min_nodes = 1,
-                           .max_nodes = 4,
-                           .node_rank = -1,
-                           .agent_store = true,
-                           .prev_rank = -1,
-                           .nproc = 2,
-                           .seen_epoch = seen_by_voter,
-                           .run_id = "job",
-                           .version = "0.1",
-                           .host = "n3",
-                           .id = {{3}}};
-    struct rdzv_peer p = {.addr = "10.0.0.3", .via = "10.0.0.2"};
-    rdzv_state_hello(state, 3, &h, &p, now_ns);
+    hello(3, (struct who){.id = 3, .seen_epoch = seen_by_voter});
     say(3, MEMBER_IDLE);
     ck_assert(!info().standing);
     ck_assert_uint_gt(info().gen.epoch, seen_by_voter);

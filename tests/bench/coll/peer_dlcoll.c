@@ -1,4 +1,8 @@
 /* peer_dlcoll.c: ours. BENCH_SHARED=1: buffers from dlcoll_mem_alloc(). */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "collectives/dlcoll.h"
 #include "tests/bench/coll/harness.h"
 

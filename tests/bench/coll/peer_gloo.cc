@@ -2,6 +2,9 @@
  * the algorithms that it takes by default; where the new interface has none, the old one's.
  *
  * RANK, WORLD_SIZE; BENCH_DIR: an empty folder, where the ranks meet. */
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>

@@ -1,5 +1,8 @@
 /* peer_mpi.c: compiled once for each MPI. */
 #include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "tests/bench/coll/harness.h"
 

@@ -687,11 +687,13 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     if (a->oom.fd < 0) /* not before, it would only keep the workers waiting */
         oom_open(&a->oom);
     else
-        oom_happened(&a->oom);     /* in earlier rounds, to what was no worker */
-    if (a->ctx.restart_count == 0) /* likewise */
-        log_dir_sweep(&a->log_dir);
+        oom_happened(&a->oom); /* in earlier rounds, to what was no worker */
     if (a->fsm.state == STARTING)
         move_to(a, RUNNING);
+    if (a->ctx.restart_count == 0) { /* now that the workers run */
+        log_dir_sweep(&a->log_dir);
+        file_timer_sweep(a->file_timer);
+    }
 }
 
 static void respawn(struct agent *a, struct worker *w)

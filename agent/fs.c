@@ -1,10 +1,12 @@
 #include "agent/fs.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -28,6 +30,42 @@ void fs_random_suffix(char out[FS_SUFFIX_LEN + 1])
     for (int i = 0; i < FS_SUFFIX_LEN; i++)
         out[i] = letters[r[i] % (sizeof(letters) - 1)];
     out[FS_SUFFIX_LEN] = '\0';
+}
+
+bool fs_lock_temporary(int fd)
+{
+    struct stat st;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+        return fstat(fd, &st) < 0 || st.st_nlink > 0;
+    return errno != EWOULDBLOCK; /* without locks in the file system, no sweep gets a lock either */
+}
+
+void fs_sweep_temporary(const char *path, const char *prefix, mode_t type)
+{
+    char folder[PATH_MAX];
+    size_t len = strlen(prefix);
+    snprintf(folder, sizeof(folder), "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (!slash)
+        return;
+    slash[1] = '\0';
+    DIR *dir = opendir(folder);
+    if (!dir)
+        return;
+    struct dirent *de;
+    for (int i = 0; i < FS_SWEEP_MAX && (de = readdir(dir)); i++) {
+        const char *name = de->d_name;
+        struct stat st;
+        if (strncmp(name, prefix, len) != 0 || strlen(name) != len + FS_SUFFIX_LEN ||
+            fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) < 0 ||
+            (st.st_mode & S_IFMT) != type || st.st_uid != geteuid())
+            continue;
+        _cleanup_fd_ int fd =
+            openat(dirfd(dir), name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
+            unlinkat(dirfd(dir), name, type == S_IFDIR ? AT_REMOVEDIR : 0);
+    }
+    closedir(dir);
 }
 
 /* Writes to a file that is not a regular one: a terminal, a FIFO, standard output by its name. */

@@ -2,13 +2,28 @@
 #ifndef AGENT_FS_H
 #define AGENT_FS_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "core/err.h"
 
 /* Eight random letters, digits and '_', terminated: the end of a name that nobody can guess. */
 #define FS_SUFFIX_LEN 8
 void fs_random_suffix(char out[FS_SUFFIX_LEN + 1]);
+
+/* Temporary files and directories are named <prefix><suffix>, and their owner holds a lock on each
+ * of them until it ends. */
+
+/* Locks a temporary file that the caller has just made. False: a sweep removed it meanwhile, so the
+ * caller makes another one. A file system without locks is not an error. */
+bool fs_lock_temporary(int fd);
+
+/* Removes temporary files of this user whose owners have ended: those of `type` (S_IFIFO, or
+ * S_IFDIR, which must be empty) with this prefix, in the directory of `path`. Looks at
+ * FS_SWEEP_MAX directory entries at most, because the loop waits for it. */
+#define FS_SWEEP_MAX 1000
+void fs_sweep_temporary(const char *path, const char *prefix, mode_t type);
 
 /* Makes `len` bytes the whole content of `path`, under the rule of core/named_file.h. A reader sees
  * the old content or the new, never a part. A new file gets mode 0666 less the umask, an old one

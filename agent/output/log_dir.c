@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -164,50 +163,27 @@ int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct
     return rc;
 }
 
-/* Locks the fresh directory. False when a sweep had it before it was locked. */
-static bool log_dir_lock(struct log_dir *d)
-{
-    struct stat st;
-    d->lock_fd = open_dir(AT_FDCWD, d->run);
-    if (d->lock_fd < 0)
-        return errno != ENOENT;
-    if (flock(d->lock_fd, LOCK_EX | LOCK_NB) == 0)
-        return fstat(d->lock_fd, &st) < 0 || st.st_nlink > 0;
-    return errno != EWOULDBLOCK; /* a file system without locks: no sweep can lock it either */
-}
-
 int log_dir_open_flat(struct log_dir *d, struct err *e)
 {
     *d = (struct log_dir){.flat = true, .last_flat = -1, .lock_fd = -1};
-    do {
-        close_fd(&d->lock_fd);
+    for (;;) {
         int rc = make_temporary(d->run, sizeof(d->run), FLAT_NAME, e);
         if (rc < 0) {
             d->run[0] = '\0';
             return rc;
         }
-    } while (!log_dir_lock(d));
-    return 0;
+        d->lock_fd = open_dir(AT_FDCWD, d->run);
+        bool swept = d->lock_fd < 0 ? errno == ENOENT : !fs_lock_temporary(d->lock_fd);
+        if (!swept)
+            return 0;
+        close_fd(&d->lock_fd);
+    }
 }
 
 void log_dir_sweep(const struct log_dir *d)
 {
-    char parent[sizeof(d->run)];
-    if (!d->flat || !d->run[0])
-        return;
-    snprintf(parent, sizeof(parent), "%s", d->run);
-    *(strrchr(parent, '/') + 1) = '\0';
-    DIR *dir = opendir(parent);
-    if (!dir)
-        return;
-    for (struct dirent *de; (de = readdir(dir));) {
-        if (strncmp(de->d_name, FLAT_NAME "_", sizeof(FLAT_NAME)) != 0)
-            continue;
-        _cleanup_fd_ int fd = open_dir(dirfd(dir), de->d_name);
-        if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0)
-            unlinkat(dirfd(dir), de->d_name, AT_REMOVEDIR); /* fails if it holds a file */
-    }
-    closedir(dir);
+    if (d->flat && d->run[0])
+        fs_sweep_temporary(d->run, FLAT_NAME "_", S_IFDIR);
 }
 
 /* Calls visit(fd of the directory, entry) for every entry of the directory, until it returns

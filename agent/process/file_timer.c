@@ -25,6 +25,7 @@
 #define TIMERS_MAX  4096 /* of one node; each holds a descriptor */
 #define PARENTS_MAX 64
 #define LOOK_MS     1000 /* the wall clock may be set meanwhile */
+#define FIFO_PREFIX "watchdog_timer_"
 
 struct timer {
     pid_t pid;
@@ -36,6 +37,7 @@ struct timer {
 
 struct file_timer {
     char path[512];
+    bool temporary; /* the path was not given */
     int fd;
     uv_poll_t poll;
     uv_timer_t clock;
@@ -228,7 +230,7 @@ static int make_fifo(struct file_timer *t, const char *path, struct err *e)
     const char *folder = getenv("TMPDIR");
     fs_random_suffix(suffix);
     int n = path ? snprintf(t->path, sizeof(t->path), "%s", path)
-                 : snprintf(t->path, sizeof(t->path), "%s/watchdog_timer_%s",
+                 : snprintf(t->path, sizeof(t->path), "%s/" FIFO_PREFIX "%s",
                             folder && *folder == '/' ? folder : "/tmp", suffix);
     if (n >= (int)sizeof(t->path))
         return err_set(e, -ENAMETOOLONG, "TORCHELASTIC_TIMER_FILE: the path is too long");
@@ -249,7 +251,12 @@ int file_timer_open(struct file_timer **out, uv_loop_t *loop, struct uvx_scope *
     t->fd = -1;
     t->on_expired = on_expired;
     t->arg = arg;
-    int rc = make_fifo(t, path && *path ? path : NULL, e);
+    t->temporary = !path || !*path;
+    int rc;
+    do {
+        close_fd(&t->fd);
+        rc = make_fifo(t, t->temporary ? NULL : path, e);
+    } while (rc == 0 && !fs_lock_temporary(t->fd));
     if (rc == 0 && (rc = uv_poll_init(loop, &t->poll, t->fd)) < 0)
         uvx_err(e, rc, "TORCHELASTIC_TIMER_FILE: %s", t->path);
     if (rc < 0) {
@@ -270,6 +277,12 @@ int file_timer_open(struct file_timer **out, uv_loop_t *loop, struct uvx_scope *
 const char *file_timer_path(const struct file_timer *t)
 {
     return t ? t->path : NULL;
+}
+
+void file_timer_sweep(const struct file_timer *t)
+{
+    if (t && t->temporary)
+        fs_sweep_temporary(t->path, FIFO_PREFIX, S_IFIFO);
 }
 
 void file_timer_free(struct file_timer *t)

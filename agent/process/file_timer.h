@@ -32,6 +32,9 @@ int file_timer_open(struct file_timer **out, uv_loop_t *loop, struct uvx_scope *
 
 const char *file_timer_path(const struct file_timer *t); /* borrowed; NULL for NULL */
 
+/* Removes FIFOs that dead agents left beside this one. NULL is allowed. */
+void file_timer_sweep(const struct file_timer *t);
+
 /* Removes the FIFO. After the scope is closed. NULL is allowed. */
 void file_timer_free(struct file_timer *t);
 

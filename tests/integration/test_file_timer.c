@@ -186,12 +186,12 @@ START_TEST(not_enabled)
 }
 END_TEST
 
-/* The file goes away when the launcher is killed. */
 static bool is_removed(void *path)
 {
     return access(path, F_OK) < 0;
 }
 
+/* The guardian removes the FIFO of an agent that was killed. */
 START_TEST(no_file_is_left_behind)
 {
     struct proc p;
@@ -208,6 +208,36 @@ START_TEST(no_file_is_left_behind)
 }
 END_TEST
 
+/* Launcher and guardian of an earlier job were killed together. A running job's FIFO, another
+ * program's FIFO and a file with the name of a FIFO stay. */
+START_TEST(fifos_of_dead_launchers_are_removed)
+{
+    struct proc other, p;
+    char *tmp = tmppath("tmp"), *dead = tmppath("tmp/watchdog_timer_abcdefgh"),
+         *file = tmppath("tmp/watchdog_timer_abcdefgi"),
+         *torchrun = tmppath("tmp/watchdog_timer_0b2d1f04-3a30-4b1c-9a27-7f5d0cbb91c4");
+    char *const env[] = {"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTIC_TIMER_FILE",
+                         test_text("TMPDIR=%s", tmp), NULL};
+    mkdir(tmp, 0700);
+    mkfifo(torchrun, 0600);
+    write_file(file, "");
+    dlaunch_start(&other, env,
+                  "sh -c 'echo up; until [ -e %%T/go ]; do sleep 0.01; done; "
+                  "test -p $TORCHELASTIC_TIMER_FILE'");
+    proc_expect_out(&other, "up\n", 30);
+    mkfifo(dead, 0600);
+    dlaunch_start(&p, env, "true");
+    expect_status(&p, 0, 30);
+    proc_fini(&p);
+    ck_assert(is_removed(dead));
+    ck_assert(!is_removed(torchrun));
+    ck_assert(!is_removed(file));
+    write_file(tmppath("go"), "");
+    expect_status(&other, 0, 30);
+    proc_fini(&other);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("file_timer");
@@ -218,6 +248,7 @@ static Suite *suite(void)
     tcase_add_test(tc, timers_that_do_not_kill);
     tcase_add_test(tc, malformed_lines_are_refused);
     tcase_add_test(tc, job_restarts_after_an_expired_timer);
+    tcase_add_test(tc, fifos_of_dead_launchers_are_removed);
     tcase_add_test(tc, path_of_the_user);
     tcase_add_test(tc, file_with_content_is_not_replaced);
     tcase_add_test(tc, not_enabled);

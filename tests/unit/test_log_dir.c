@@ -293,10 +293,10 @@ START_TEST(sweep_removes_what_dead_agents_left)
     ck_assert_int_eq(log_dir_open_flat(&live, &e), 0);
     ck_assert_int_eq(log_dir_open_flat(&other, &e), 0);
     const char *foreign = tmppath("torchelastic_abcdefgh"),
-               *kept = tmppath("torchelastic_dlaunch_k");
+               *kept = tmppath("torchelastic_dlaunch_withfile");
     mkdir(foreign, 0700);
     mkdir(kept, 0700);
-    write_file(tmppath("torchelastic_dlaunch_k/attempt_0.0.error.json"), "{}");
+    write_file(tmppath("torchelastic_dlaunch_withfile/attempt_0.0.error.json"), "{}");
     close(dead.lock_fd); /* as its death would do */
     log_dir_sweep(&live);
     ck_assert(!is_dir(dead.run));

@@ -25,7 +25,7 @@ struct hier {
 };
 
 /* One operation. */
-struct task {
+struct hier_task {
     struct coll_call *call;
     dlcoll_comm *comm;
     struct hier *h;
@@ -57,7 +57,7 @@ static int *list_lane(const struct topology *t, int local)
     return lane;
 }
 
-static struct hier *keep(dlcoll_comm *comm)
+static struct hier *hier_keep(dlcoll_comm *comm)
 {
     const struct topology *t = &comm->topo;
     size_t n = (size_t)comm->size;
@@ -79,7 +79,7 @@ static struct hier *keep(dlcoll_comm *comm)
     return h;
 }
 
-static uint8_t *scratch(struct task *t, size_t bytes)
+static uint8_t *scratch(struct hier_task *t, size_t bytes)
 {
     struct hier *h = t->h;
     if (bytes > h->cap_scratch) {
@@ -97,7 +97,7 @@ static uint8_t *scratch(struct task *t, size_t bytes)
 
 /* A part of the operation: of the same data, but for what is changed before it is run. A part of a
  * reduction neither scales nor divides, unless it is told to. */
-static struct coll_call new_part(struct task *t, enum call_kind kind)
+static struct coll_call new_part(struct hier_task *t, enum call_kind kind)
 {
     struct coll_call c = *t->call;
     c.kind = kind;
@@ -107,7 +107,7 @@ static struct coll_call new_part(struct task *t, enum call_kind kind)
     return c;
 }
 
-static int run_part(struct task *t, struct coll_call *c, const struct coll_provider *p)
+static int run_part(struct hier_task *t, struct coll_call *c, const struct coll_provider *p)
 {
     int r = p->run(c);
     t->call->may_repeat = c->may_repeat;
@@ -120,7 +120,7 @@ static int run_part(struct task *t, struct coll_call *c, const struct coll_provi
 }
 
 /* Among the ranks of this node. */
-static int run_node(struct task *t, struct coll_call *c, int root)
+static int run_node(struct hier_task *t, struct coll_call *c, int root)
 {
     const struct topology *topo = &t->comm->topo;
     c->ranks =
@@ -130,7 +130,7 @@ static int run_node(struct task *t, struct coll_call *c, int root)
 }
 
 /* Along this rank's lane, or lane 0, among the nodes. */
-static int run_lane(struct task *t, struct coll_call *c, const int *lane, int root)
+static int run_lane(struct hier_task *t, struct coll_call *c, const int *lane, int root)
 {
     const struct topology *topo = &t->comm->topo;
     c->ranks = (struct coll_ranks){.size = topo->nnodes, .me = topo->node, .map = lane};
@@ -138,18 +138,18 @@ static int run_lane(struct task *t, struct coll_call *c, const int *lane, int ro
     return run_part(t, c, &net_provider);
 }
 
-static bool has_lane(const struct task *t)
+static bool has_lane(const struct hier_task *t)
 {
     return t->comm->topo.local < t->lanes;
 }
 
-static bool is_first(const struct task *t)
+static bool is_first(const struct hier_task *t)
 {
     return t->comm->topo.local == 0;
 }
 
 /* The slices of `count` elements for the lanes of this node: whole cache lines as far as may be. */
-static void slice(struct task *t)
+static void slice(struct hier_task *t)
 {
     size_t count = t->call->count, unit = 64 / t->call->elem, units = (count + unit - 1) / unit;
     size_t each = units / (size_t)t->lanes, more = units % (size_t)t->lanes, at = 0;
@@ -163,12 +163,12 @@ static void slice(struct task *t)
 }
 
 /* Alone on its node, a rank has nobody to share memory with: its part is a copy. */
-static bool is_alone(const struct task *t)
+static bool is_alone(const struct hier_task *t)
 {
     return t->comm->topo.nlocal == 1;
 }
 
-static void copy_alone(struct task *t, const void *send, void *recv, size_t count)
+static void copy_alone(struct hier_task *t, const void *send, void *recv, size_t count)
 {
     const struct reduce_info *reduce = &t->call->reduce;
     t->part++;
@@ -183,7 +183,7 @@ static void copy_alone(struct task *t, const void *send, void *recv, size_t coun
 /* -------------------------------------------------------------------------- all_reduce, reduce */
 
 /* This node's sum of every slice, at `to` on the slice's lane. */
-static int node_sums(struct task *t, uint8_t *to)
+static int node_sums(struct hier_task *t, uint8_t *to)
 {
     size_t mine = t->h->counts[t->comm->topo.local];
     if (is_alone(t)) {
@@ -200,7 +200,7 @@ static int node_sums(struct task *t, uint8_t *to)
 }
 
 /* Every slice from its lane to all ranks of the node. */
-static int node_spread(struct task *t)
+static int node_spread(struct hier_task *t)
 {
     if (is_alone(t))
         return 0;
@@ -213,7 +213,8 @@ static int node_spread(struct task *t)
 }
 
 /* Between the nodes, each lane its slice, at p. */
-static int lane_slice(struct task *t, enum call_kind kind, const void *send, void *recv, int root)
+static int lane_slice(struct hier_task *t, enum call_kind kind, const void *send, void *recv,
+                      int root)
 {
     struct coll_call c = new_part(t, kind);
     c.reduce.has_post = t->call->reduce.has_post;
@@ -223,7 +224,7 @@ static int lane_slice(struct task *t, enum call_kind kind, const void *send, voi
     return has_lane(t) && c.count ? run_lane(t, &c, t->h->lane, root) : 0;
 }
 
-static int all_reduce(struct task *t)
+static int hier_all_reduce(struct hier_task *t)
 {
     slice(t);
     uint8_t *mine = (uint8_t *)t->call->recv + t->h->displs[t->comm->topo.local] * t->call->elem;
@@ -234,7 +235,7 @@ static int all_reduce(struct task *t)
 }
 
 /* The root's node has every slice on its lane: to the root. */
-static int to_root(struct task *t, const uint8_t *mine)
+static int to_root(struct hier_task *t, const uint8_t *mine)
 {
     const struct topology *topo = &t->comm->topo;
     if (topo->node_of[t->call->root] != topo->node || is_alone(t))
@@ -246,7 +247,7 @@ static int to_root(struct task *t, const uint8_t *mine)
     return run_node(t, &c, topo->local_of[t->call->root]);
 }
 
-static int reduce(struct task *t)
+static int hier_reduce(struct hier_task *t)
 {
     const struct topology *topo = &t->comm->topo;
     int root = t->call->root;
@@ -266,7 +267,7 @@ static int reduce(struct task *t)
 /* ----------------------------------------------------------------------------------- broadcast */
 
 /* On the root's node: every lane gets its slice, in its place in recv. */
-static int from_root(struct task *t, uint8_t *mine)
+static int from_root(struct hier_task *t, uint8_t *mine)
 {
     const struct topology *topo = &t->comm->topo;
     bool root = t->comm->rank == t->call->root;
@@ -285,7 +286,7 @@ static int from_root(struct task *t, uint8_t *mine)
     return run_node(t, &c, topo->local_of[t->call->root]);
 }
 
-static int broadcast(struct task *t)
+static int hier_broadcast(struct hier_task *t)
 {
     const struct topology *topo = &t->comm->topo;
     slice(t);
@@ -300,7 +301,7 @@ static int broadcast(struct task *t)
 /* ------------------------------------------------------------------- all_gather, reduce_scatter */
 
 /* All nodes have the same number of ranks here. */
-static int all_gather(struct task *t)
+static int hier_all_gather(struct hier_task *t)
 {
     const struct topology *topo = &t->comm->topo;
     size_t count = t->call->count, elem = t->call->elem, *counts = t->h->counts;
@@ -326,7 +327,7 @@ static int all_gather(struct task *t)
 }
 
 /* All nodes have the same number of ranks, and these follow each other. */
-static int reduce_scatter(struct task *t)
+static int hier_reduce_scatter(struct hier_task *t)
 {
     const struct topology *topo = &t->comm->topo;
     size_t count = t->call->count, len = count * t->call->elem;
@@ -374,7 +375,7 @@ static void find_places(const struct coll_call *c, const struct coll_parts *p, s
 
 /* counts and displs: the parts of this node's ranks, or with `others` those of all ranks, but
  * nothing for this node's. */
-static struct coll_parts pick(struct task *t, const struct coll_parts *p, size_t *counts,
+static struct coll_parts pick(struct hier_task *t, const struct coll_parts *p, size_t *counts,
                               size_t *displs, bool others)
 {
     const struct topology *topo = &t->comm->topo;
@@ -388,7 +389,7 @@ static struct coll_parts pick(struct task *t, const struct coll_parts *p, size_t
     return (struct coll_parts){counts, displs};
 }
 
-static int all_to_all(struct task *t)
+static int hier_all_to_all(struct hier_task *t)
 {
     struct hier *h = t->h;
     const struct coll_call *all = t->call;
@@ -415,7 +416,7 @@ static int all_to_all(struct task *t)
     return run_part(t, &c, &net_provider);
 }
 
-static int barrier(struct task *t)
+static int hier_barrier(struct hier_task *t)
 {
     struct coll_call c = new_part(t, CALL_BARRIER);
     int r = is_alone(t) ? 0 : run_node(t, &c, 0);
@@ -440,7 +441,7 @@ const char *hier_why_not(const dlcoll_comm *comm)
     return t->nnodes > NODES_MAX ? "there are more than 200 nodes" : NULL;
 }
 
-static bool can(const struct coll_call *c)
+static bool hier_can(const struct coll_call *c)
 {
     const struct topology *t = &c->comm->topo;
     bool even = t->least_local == t->most_local;
@@ -476,9 +477,9 @@ const char *hier_algo(const struct coll_call *c)
     return !either ? NULL : is_large(c) ? "lanes" : "leaders";
 }
 
-static int run(struct coll_call *c)
+static int hier_run(struct coll_call *c)
 {
-    struct task t = {.call = c, .comm = c->comm, .h = keep(c->comm)};
+    struct hier_task t = {.call = c, .comm = c->comm, .h = hier_keep(c->comm)};
     bool large = is_large(c);
     if (!t.h)
         return err_set(&c->err, -ENOMEM, "no memory for the operation");
@@ -488,21 +489,21 @@ static int run(struct coll_call *c)
         return 0;
     switch (c->kind) {
     case CALL_ALL_REDUCE:
-        return all_reduce(&t);
+        return hier_all_reduce(&t);
     case CALL_REDUCE:
-        return reduce(&t);
+        return hier_reduce(&t);
     case CALL_BROADCAST:
-        return broadcast(&t);
+        return hier_broadcast(&t);
     case CALL_ALL_GATHER:
-        return all_gather(&t);
+        return hier_all_gather(&t);
     case CALL_REDUCE_SCATTER:
-        return reduce_scatter(&t);
+        return hier_reduce_scatter(&t);
     case CALL_ALL_TO_ALL:
     case CALL_ALL_TO_ALL_V:
-        return all_to_all(&t);
+        return hier_all_to_all(&t);
     default:
-        return barrier(&t);
+        return hier_barrier(&t);
     }
 }
 
-const struct coll_provider hier_provider = {.name = "hier", .can = can, .run = run};
+const struct coll_provider hier_provider = {.name = "hier", .can = hier_can, .run = hier_run};

@@ -13,7 +13,7 @@
 
 enum {
     PATIENCE_MS = 200,    /* how long a silent peer keeps its slot while others wait for one */
-    ARRIVALS_MAX = 65536, /* data connections for communicators that do not exist yet */
+    ACCEPTED_MAX = 65536, /* data connections for communicators that do not exist yet */
     ACCEPTS = 64,         /* in one call; poll() reports the rest again */
 };
 
@@ -30,9 +30,9 @@ void acceptor_fini(struct acceptor *a)
 {
     for (int i = 0; i < ACCEPTOR_PENDING; i++)
         close_fd(&a->pending[i].fd);
-    for (size_t i = 0; i < a->narrivals; i++)
-        close_fd(&a->arrivals[i].fd);
-    free(a->arrivals);
+    for (size_t i = 0; i < a->naccepted; i++)
+        close_fd(&a->accepted[i].fd);
+    free(a->accepted);
     pthread_mutex_destroy(&a->lock);
 }
 
@@ -61,17 +61,17 @@ static bool is_ours(const struct acceptor *a, const struct hello *h)
 
 /* -------------------------------------------------------------------------------- subscribers */
 
-static bool make_room(struct acceptor *a)
+static bool acceptor_reserve(struct acceptor *a)
 {
-    size_t want = a->cap_arrivals ? a->cap_arrivals * 2 : 16;
-    if (a->narrivals < a->cap_arrivals)
+    size_t want = a->cap_accepted ? a->cap_accepted * 2 : 16;
+    if (a->naccepted < a->cap_accepted)
         return true;
-    struct arrival *p =
-        a->narrivals < ARRIVALS_MAX ? realloc(a->arrivals, want * sizeof(*p)) : NULL;
+    struct accepted_conn *p =
+        a->naccepted < ACCEPTED_MAX ? realloc(a->accepted, want * sizeof(*p)) : NULL;
     if (!p)
         return false;
-    a->arrivals = p;
-    a->cap_arrivals = want;
+    a->accepted = p;
+    a->cap_accepted = want;
     return true;
 }
 
@@ -83,7 +83,7 @@ void acceptor_expect(struct acceptor *a, struct acceptor_subscriber *s)
     pthread_mutex_unlock(&a->lock);
 }
 
-static void answer_closed(const struct acceptor *a, struct arrival *from)
+static void answer_closed(const struct acceptor *a, struct accepted_conn *from)
 {
     struct hello h = acceptor_hello(a, HELLO_GONE, from->hello.comm, (int)from->hello.from);
     (void)!send(from->fd, &h, sizeof(h), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -101,13 +101,13 @@ void acceptor_forget(struct acceptor *a, struct acceptor_subscriber *s)
     }
     a->closed[a->nclosed++ % ACCEPTOR_CLOSED] = s->comm;
     size_t kept = 0;
-    for (size_t i = 0; i < a->narrivals; i++) {
-        if (a->arrivals[i].hello.comm == s->comm)
-            answer_closed(a, &a->arrivals[i]);
+    for (size_t i = 0; i < a->naccepted; i++) {
+        if (a->accepted[i].hello.comm == s->comm)
+            answer_closed(a, &a->accepted[i]);
         else
-            a->arrivals[kept++] = a->arrivals[i];
+            a->accepted[kept++] = a->accepted[i];
     }
-    a->narrivals = kept;
+    a->naccepted = kept;
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -132,13 +132,13 @@ static bool was_closed(const struct acceptor *a, uint64_t comm)
 /* The hello of a data connection or of a probe is complete. */
 static void accept_hello(struct acceptor *a, struct pending_peer *p)
 {
-    struct arrival in = {.fd = take_fd(&p->fd), .hello = p->in.hello};
+    struct accepted_conn in = {.fd = take_fd(&p->fd), .hello = p->in.hello};
     if (!find_subscriber(a, in.hello.comm) && was_closed(a, in.hello.comm))
         answer_closed(a, &in);
-    else if (in.hello.kind == HELLO_PROBE || !make_room(a))
+    else if (in.hello.kind == HELLO_PROBE || !acceptor_reserve(a))
         close_fd(&in.fd); /* without room: the peer connects again */
     else
-        a->arrivals[a->narrivals++] = in;
+        a->accepted[a->naccepted++] = in;
 }
 
 /* Reads what a pending peer has sent; frees its slot when its hello is complete or invalid. */
@@ -264,16 +264,17 @@ int acceptor_serve(struct acceptor *a, struct err *e)
     return r < 0 ? r : 0;
 }
 
-bool acceptor_take(struct acceptor *a, uint64_t comm, enum channel channel, struct arrival *out)
+bool acceptor_take(struct acceptor *a, uint64_t comm, enum channel channel,
+                   struct accepted_conn *out)
 {
     bool found = false;
     pthread_mutex_lock(&a->lock);
-    for (size_t i = 0; i < a->narrivals && !found; i++) {
-        struct arrival *in = &a->arrivals[i];
+    for (size_t i = 0; i < a->naccepted && !found; i++) {
+        struct accepted_conn *in = &a->accepted[i];
         if (in->hello.comm == comm && in->hello.channel == channel) {
             *out = *in;
             /* The connections of one communicator stay in order. */
-            memmove(in, in + 1, (--a->narrivals - i) * sizeof(*in));
+            memmove(in, in + 1, (--a->naccepted - i) * sizeof(*in));
             found = true;
         }
     }

@@ -48,7 +48,7 @@ struct pending_peer {
     } in;
 };
 
-struct arrival {
+struct accepted_conn {
     int fd;
     struct hello hello;
 };
@@ -66,8 +66,8 @@ struct acceptor {
     pthread_mutex_t lock;
     const struct world *world; /* borrowed */
     struct pending_peer pending[ACCEPTOR_PENDING];
-    struct arrival *arrivals;
-    size_t narrivals, cap_arrivals;
+    struct accepted_conn *accepted;
+    size_t naccepted, cap_accepted;
     struct acceptor_subscriber *subscribers;
     uint64_t closed[ACCEPTOR_CLOSED]; /* numbers of the communicators that were closed last */
     size_t nclosed;                   /* so far */
@@ -87,7 +87,8 @@ int acceptor_serve(struct acceptor *a, struct err *e);
 
 /* The first data connection for that channel of that communicator; the caller owns its descriptor.
  */
-bool acceptor_take(struct acceptor *a, uint64_t comm, enum channel channel, struct arrival *out);
+bool acceptor_take(struct acceptor *a, uint64_t comm, enum channel channel,
+                   struct accepted_conn *out);
 
 /* What to poll for; at most ACCEPTOR_PENDING + 1 entries. Lowers *timeout_ms while the listening
  * socket must wait for a slot. */

@@ -59,7 +59,7 @@ struct fold {
     int me;            /* place among those, or -1: waits for its pair */
 };
 
-static struct fold fold(const struct coll *c)
+static struct fold fold_ranks(const struct coll *c)
 {
     struct fold f = {.power = 1};
     while (f.power <= c->size / 2)
@@ -106,7 +106,7 @@ static void fold_out(struct schedule *s, const struct coll *c, const struct fold
 void build_all_reduce_doubling(struct schedule *s, const struct coll *c)
 {
     size_t len = c->count * c->elem;
-    struct fold f = fold(c);
+    struct fold f = fold_ranks(c);
     struct place sum = fold_in(s, c, &f, len);
     if (f.me < 0)
         return;
@@ -133,7 +133,7 @@ void build_all_reduce_doubling(struct schedule *s, const struct coll *c)
 void build_all_reduce_halving(struct schedule *s, const struct coll *c)
 {
     size_t len = c->count * c->elem;
-    struct fold f = fold(c);
+    struct fold f = fold_ranks(c);
     struct place sum = fold_in(s, c, &f, len);
     if (f.me < 0)
         return;

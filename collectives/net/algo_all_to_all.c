@@ -17,7 +17,7 @@ static void set_aside(struct schedule *s, const struct coll *c)
     schedule_end_round(s);
 }
 
-static void keep_own(struct schedule *s, const struct coll *c)
+static void all_to_all_keep_own(struct schedule *s, const struct coll *c)
 {
     if (!c->in_place)
         schedule_copy(s, out(part_at(c, &c->recv_parts, c->rank)),
@@ -41,7 +41,7 @@ void build_all_to_all_direct(struct schedule *s, const struct coll *c)
     set_aside(s, c);
     for (int k = 1; k < c->size; k++)
         swap(s, c, k);
-    keep_own(s, c);
+    all_to_all_keep_own(s, c);
     schedule_end_round(s);
 }
 
@@ -50,7 +50,7 @@ void build_all_to_all_direct(struct schedule *s, const struct coll *c)
 void build_all_to_all_pairwise(struct schedule *s, const struct coll *c)
 {
     set_aside(s, c);
-    keep_own(s, c);
+    all_to_all_keep_own(s, c);
     for (int k = 1; k < c->size; k++) {
         swap(s, c, k);
         schedule_end_round(s);

@@ -3,7 +3,7 @@
 enum { TREE_SEGMENT = 256 * 1024, SEGMENT = 512 * 1024 };
 
 /* The root's own result is what it sends. */
-static void keep_own(struct schedule *s, const struct coll *c, size_t at, size_t len)
+static void broadcast_keep_own(struct schedule *s, const struct coll *c, size_t at, size_t len)
 {
     if (c->rank == c->root)
         schedule_copy(s, out(at), in(at), len);
@@ -17,7 +17,7 @@ void build_broadcast_flat(struct schedule *s, const struct coll *c)
         schedule_recv(s, c->root, out(0), len);
     for (int k = 1; k < c->size && c->rank == c->root; k++)
         schedule_send(s, (c->root + k) % c->size, in(0), len);
-    keep_own(s, c, 0, len);
+    broadcast_keep_own(s, c, 0, len);
     schedule_end_round(s);
 }
 
@@ -85,7 +85,7 @@ void build_broadcast_chain(struct schedule *s, const struct coll *c)
         if (!last && k >= lag)
             schedule_send(s, RANK(me + 1), me == 0 ? in(AT(k)) : out(AT(k - lag)), LEN(k - lag));
         if (k < segments)
-            keep_own(s, c, AT(k), LEN(k));
+            broadcast_keep_own(s, c, AT(k), LEN(k));
         if (segments > 1)
             schedule_end_round_loosely(s);
         else
@@ -111,7 +111,7 @@ void build_broadcast_scatter(struct schedule *s, const struct coll *c)
     }
     if (!root && LEN(c->rank))
         schedule_recv(s, c->root, out(AT(c->rank)), LEN(c->rank));
-    keep_own(s, c, 0, c->count * c->elem);
+    broadcast_keep_own(s, c, 0, c->count * c->elem);
     schedule_end_round(s);
     for (int k = 0; k < n - 1; k++) {
         int mine = (c->rank + n - k) % n, next = (mine + n - 1) % n;

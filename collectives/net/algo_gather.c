@@ -108,7 +108,7 @@ void build_scatter_binomial(struct schedule *s, const struct coll *c)
 
 /* ---------------------------------------------------------------------------------- all_gather */
 
-static void keep_own(struct schedule *s, const struct coll *c)
+static void all_gather_keep_own(struct schedule *s, const struct coll *c)
 {
     schedule_copy(s, out(part_at(c, &c->recv_parts, c->rank)), in(0),
                   part_len(c, &c->recv_parts, c->rank));
@@ -126,7 +126,7 @@ void build_all_gather_direct(struct schedule *s, const struct coll *c)
         if (part_len(c, parts, from))
             schedule_recv(s, from, out(part_at(c, parts, from)), part_len(c, parts, from));
     }
-    keep_own(s, c);
+    all_gather_keep_own(s, c);
     schedule_end_round(s);
 }
 
@@ -157,7 +157,7 @@ void build_all_gather_bruck(struct schedule *s, const struct coll *c)
 void build_all_gather_doubling(struct schedule *s, const struct coll *c)
 {
     size_t part = c->count * c->elem;
-    keep_own(s, c);
+    all_gather_keep_own(s, c);
     schedule_end_round(s);
     for (int bit = 1; bit < c->size; bit *= 2) {
         int peer = c->rank ^ bit;
@@ -180,7 +180,7 @@ void build_all_gather_ring(struct schedule *s, const struct coll *c)
 #define AT(b, j) \
     (part_at(c, parts, b) + piece_at(part_len(c, parts, b) / c->elem, segments, j, c->elem))
 #define LEN(b, j) (AT(b, (j) + 1) - AT(b, j))
-    keep_own(s, c);
+    all_gather_keep_own(s, c);
     for (int k = 0; k < n - 1; k++) {
         int mine = (c->rank + n - k) % n, next = (mine + n - 1) % n;
         for (size_t j = 0; j < segments; j++) {

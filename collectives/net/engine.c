@@ -118,8 +118,8 @@ static uint8_t *target(struct engine *en, struct place p)
     return base ? base + p.at : NULL;
 }
 
-static void reduce(struct engine *en, uint8_t *dst, const uint8_t *left, const uint8_t *right,
-                   size_t len)
+static void engine_reduce(struct engine *en, uint8_t *dst, const uint8_t *left,
+                          const uint8_t *right, size_t len)
 {
     reduce_two(en->run.reduce, dst, left, right, len / en->run.elem);
 }
@@ -129,7 +129,7 @@ static void do_local(struct engine *en, const struct step *s)
     uint8_t *dst = target(en, s->dst);
     const uint8_t *a = source(en, s->a);
     if (s->kind == STEP_REDUCE)
-        reduce(en, dst, a, source(en, s->b), s->len);
+        engine_reduce(en, dst, a, source(en, s->b), s->len);
     else if (dst != a)
         memmove(dst, a, s->len);
 }
@@ -184,8 +184,8 @@ static void reduce_piece(struct engine *en, struct part *p)
     const struct step *s = p->step;
     size_t whole = p->fill - p->fill % en->run.elem, at = p->at + p->reduced;
     const uint8_t *mine = source(en, s->a) + at, *theirs = p->piece;
-    reduce(en, target(en, s->dst) + at, s->incoming_first ? theirs : mine,
-           s->incoming_first ? mine : theirs, whole);
+    engine_reduce(en, target(en, s->dst) + at, s->incoming_first ? theirs : mine,
+                  s->incoming_first ? mine : theirs, whole);
     p->reduced += whole;
     p->fill -= whole;
     if (p->fill)
@@ -333,7 +333,7 @@ static int try_round(struct engine *en, struct engine_round *rd, struct engine_r
 }
 
 /* Round 0 of the two is complete: what was the next one takes its place. */
-static void advance(struct engine *en)
+static void engine_advance(struct engine *en)
 {
     struct engine_round done = en->rounds[0];
     en->rounds[0] = en->rounds[1];
@@ -363,7 +363,7 @@ int engine_progress(struct engine *en, struct err *e)
         }
         if (now->left)
             return 1;
-        advance(en);
+        engine_advance(en);
     }
     return 0;
 }
@@ -399,7 +399,7 @@ static int awaited(struct engine *en)
     return n ? en->wants[0].stream % en->transport->size : -1;
 }
 
-static bool told_to_stop(const struct engine *en)
+static bool is_stopped(const struct engine *en)
 {
     return en->stopped && en->stopped(en->stopped_arg);
 }
@@ -421,7 +421,7 @@ static bool receives_from(const struct engine *en, int peer)
 /* A rank in this operation may be rounds ahead, and one that is through with it in a later
  * operation; but what has come for an earlier one, or for another in this one's place, will never
  * be taken. */
-static int look_for_strays(struct engine *en, struct err *e)
+static int find_stray_message(struct engine *en, struct err *e)
 {
     const struct frame *ours = &en->run.frame;
     struct transport *t = en->transport;
@@ -443,7 +443,7 @@ static int look_for_strays(struct engine *en, struct err *e)
 }
 
 /* A rank that has ended may have connected and sent all before: it is given one more turn. */
-static int look_for_lost(struct engine *en, size_t nwants, struct err *e)
+static int find_lost_peer(struct engine *en, size_t nwants, struct err *e)
 {
     int before = en->suspect;
     en->suspect = -1;
@@ -459,7 +459,7 @@ static int look_for_lost(struct engine *en, size_t nwants, struct err *e)
 
 /* Ranks in different operations may all wait for each other, and nobody send anything. Some of
  * those who are waited for, others the next time. */
-static void ask(struct engine *en, size_t nwants)
+static void engine_ask(struct engine *en, size_t nwants)
 {
     int ranks[ENGINE_ASKED], n = 0;
     for (size_t i = 0; i < nwants && n < ENGINE_ASKED; i++) {
@@ -491,7 +491,7 @@ int engine_wait(struct engine *en, uint64_t deadline_ns, struct err *e)
         int r = engine_progress(en, e);
         if (r <= 0)
             return r;
-        if (told_to_stop(en))
+        if (is_stopped(en))
             return err_set(e, -ECANCELED, "told to stop");
         uint64_t now = mono_ns();
         if (deadline_ns && now >= deadline_ns) {
@@ -512,13 +512,13 @@ int engine_wait(struct engine *en, uint64_t deadline_ns, struct err *e)
             r = en->transport->ops->wait(en->transport, en->wants, n,
                                          sleep_ms(idle, now, deadline_ns), e);
             if (r == 0)
-                r = look_for_lost(en, n, e);
+                r = find_lost_peer(en, n, e);
             if (r == 0 && idle > LOOK_AFTER_NS)
-                r = look_for_strays(en, e);
+                r = find_stray_message(en, e);
             if (r < 0)
                 return r;
             if (idle >= ask_at) {
-                ask(en, n);
+                engine_ask(en, n);
                 ask_at *= 2;
             }
         }

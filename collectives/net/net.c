@@ -23,7 +23,7 @@ static bool is_lost(const void *arg, int stream)
 }
 
 /* Each of them looks what it has called as its operation of that number. */
-static void ask(const void *comm, const int *ranks, int n)
+static void net_ask(const void *comm, const int *ranks, int n)
 {
     dlcoll_comm *c = (dlcoll_comm *)comm;
     struct ask a = {.seq = c->net->seq};
@@ -64,7 +64,7 @@ int net_new(struct net **out, struct dlcoll_comm *comm, struct err *e)
     n->engine.stopped = is_stopped;
     n->engine.stopped_arg = comm;
     n->engine.lost = is_lost;
-    n->engine.ask = ask;
+    n->engine.ask = net_ask;
     *out = n;
     return 0;
 }
@@ -82,7 +82,7 @@ void net_free(struct net *n)
 
 /* -------------------------------------------------------------------------------------- running */
 
-static struct coll describe(const struct coll_call *c)
+static struct coll net_describe(const struct coll_call *c)
 {
     return (struct coll){.kind = algo_select_plain_kind(c->kind),
                          .rank = c->ranks.me,
@@ -97,7 +97,7 @@ static struct coll describe(const struct coll_call *c)
                          .recv_parts = c->recv_parts};
 }
 
-static const struct algo *find(enum call_kind kind, const char *name)
+static const struct algo *net_find_algo(enum call_kind kind, const char *name)
 {
     for (size_t i = 0; i < g_nalgos; i++) {
         if (g_algos[i].kind == kind && strcmp(g_algos[i].name, name) == 0)
@@ -111,7 +111,7 @@ static const struct algo *choose(const struct coll_call *c, const struct coll *c
     struct algo_key key = provider_key(c);
     const struct algo_rule *r;
     for (size_t at = 0; (r = algo_select_next(&c->comm->job->algo_select, &key, "net", &at));) {
-        const struct algo *a = find(coll->kind, r->algo);
+        const struct algo *a = net_find_algo(coll->kind, r->algo);
         if (a && algo_allows(a, coll))
             return a;
     }
@@ -120,7 +120,7 @@ static const struct algo *choose(const struct coll_call *c, const struct coll *c
 
 const char *net_algo(const struct coll_call *c)
 {
-    struct coll coll = describe(c);
+    struct coll coll = net_describe(c);
     return choose(c, &coll)->name;
 }
 
@@ -164,10 +164,10 @@ static int fail(struct coll_call *c, const struct engine *en, int r)
     return r;
 }
 
-static int run(struct coll_call *c)
+static int net_run(struct coll_call *c)
 {
     struct net *n = c->comm->net;
-    struct coll coll = describe(c);
+    struct coll coll = net_describe(c);
     bool uneven = c->send_parts.counts || c->recv_parts.counts;
     if (coll.kind != CALL_BARRIER && c->count == 0 && !uneven)
         return 0;
@@ -205,10 +205,10 @@ static int run(struct coll_call *c)
     return 0;
 }
 
-static bool can(const struct coll_call *c)
+static bool net_can(const struct coll_call *c)
 {
     (void)c;
     return true;
 }
 
-const struct coll_provider net_provider = {.name = "net", .can = can, .run = run};
+const struct coll_provider net_provider = {.name = "net", .can = net_can, .run = net_run};

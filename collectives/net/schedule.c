@@ -38,7 +38,7 @@ static bool grow(struct schedule *s, void **items, size_t n, size_t *cap, size_t
     return true;
 }
 
-static void append(struct schedule *s, const struct step *step)
+static void schedule_append(struct schedule *s, const struct step *step)
 {
     if (s->oom || !grow(s, (void **)&s->steps, s->nsteps, &s->cap_steps, sizeof(*s->steps)))
         return;
@@ -47,37 +47,38 @@ static void append(struct schedule *s, const struct step *step)
 
 void schedule_send(struct schedule *s, int peer, struct place from, size_t len)
 {
-    append(s, &(struct step){.kind = STEP_SEND, .peer = peer, .len = len, .a = from});
+    schedule_append(s, &(struct step){.kind = STEP_SEND, .peer = peer, .len = len, .a = from});
 }
 
 void schedule_recv(struct schedule *s, int peer, struct place to, size_t len)
 {
-    append(s, &(struct step){.kind = STEP_RECV, .peer = peer, .len = len, .dst = to});
+    schedule_append(s, &(struct step){.kind = STEP_RECV, .peer = peer, .len = len, .dst = to});
 }
 
 void schedule_recv_reduce(struct schedule *s, int peer, struct place to, struct place mine,
                           size_t len, enum operand_order order)
 {
-    append(s, &(struct step){.kind = STEP_RECV_REDUCE,
-                             .incoming_first = order == INCOMING_FIRST,
-                             .peer = peer,
-                             .len = len,
-                             .dst = to,
-                             .a = mine});
+    schedule_append(s, &(struct step){.kind = STEP_RECV_REDUCE,
+                                      .incoming_first = order == INCOMING_FIRST,
+                                      .peer = peer,
+                                      .len = len,
+                                      .dst = to,
+                                      .a = mine});
 }
 
 void schedule_copy(struct schedule *s, struct place to, struct place from, size_t len)
 {
     if (len)
-        append(s, &(struct step){.kind = STEP_COPY, .peer = -1, .len = len, .dst = to, .a = from});
+        schedule_append(
+            s, &(struct step){.kind = STEP_COPY, .peer = -1, .len = len, .dst = to, .a = from});
 }
 
 void schedule_reduce(struct schedule *s, struct place to, struct place left, struct place right,
                      size_t len)
 {
     if (len)
-        append(s,
-               &(struct step){
+        schedule_append(
+            s, &(struct step){
                    .kind = STEP_REDUCE, .peer = -1, .len = len, .dst = to, .a = left, .b = right});
 }
 

@@ -140,7 +140,7 @@ static void tune(const struct tcp *tcp, int fd)
     choose_congestion(fd, tcp->o.congestion);
 }
 
-static void drop(struct tcp *tcp, int stream)
+static void tcp_drop(struct tcp *tcp, int stream)
 {
     close_fd(&tcp->conns[stream].fd);
     move_to(&tcp->conns[stream], TCP_CLOSED);
@@ -174,7 +174,7 @@ static int connect_failed(struct tcp *tcp, int stream, int errnum, struct err *e
     char where[ADDR_STRLEN + 8];
     if (errnum == ECONNRESET || !proves_end(&tcp->conns[stream], errnum))
         return try_later(&tcp->conns[stream]);
-    drop(tcp, stream);
+    tcp_drop(tcp, stream);
     if (errnum == ECONNREFUSED)
         return err_set(e, -EPIPE, "it does not listen any more");
     int r = address(tcp, peer_of(tcp, stream), &to, e);
@@ -269,11 +269,11 @@ static int read_answer(struct tcp *tcp, int stream, struct err *e)
         char where[ADDR_STRLEN + 8] = "its address";
         if (address(tcp, peer, &to, NULL) == 0)
             netaddr_format(&to, where, sizeof(where));
-        drop(tcp, stream);
+        tcp_drop(tcp, stream);
         return err_set(e, -EPROTO, "what answers at %s is not rank %d of this job", where, peer);
     }
     if (c->answer.kind == HELLO_GONE) {
-        drop(tcp, stream);
+        tcp_drop(tcp, stream);
         return err_set(e, -EPIPE, "it has left the communicator");
     }
     move_to(c, TCP_OPEN);
@@ -283,7 +283,7 @@ static int read_answer(struct tcp *tcp, int stream, struct err *e)
 
 /* ----------------------------------------------------------------------------------- accepting */
 
-static int find_rank(const struct tcp *tcp, int world_rank)
+static int tcp_find_rank(const struct tcp *tcp, int world_rank)
 {
     int guess = world_rank < tcp->base.size ? world_rank : tcp->base.size - 1;
     if (tcp->o.world_ranks[guess] == world_rank)
@@ -315,10 +315,10 @@ static bool has_given_up(int fd)
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-static void adopt(struct tcp *tcp, struct arrival *a)
+static void tcp_adopt(struct tcp *tcp, struct accepted_conn *a)
 {
     _cleanup_fd_ int fd = take_fd(&a->fd);
-    int peer = find_rank(tcp, (int)a->hello.from);
+    int peer = tcp_find_rank(tcp, (int)a->hello.from);
     int stream = a->hello.lane * tcp->base.size + peer;
     if (peer < 0 || a->hello.lane >= tcp->base.lanes || !may_adopt(tcp, stream))
         return;
@@ -336,15 +336,15 @@ static void adopt(struct tcp *tcp, struct arrival *a)
 int tcp_admit(struct transport *t, struct err *e)
 {
     struct tcp *tcp = tcp_of(t);
-    struct arrival a;
+    struct accepted_conn a;
     int r = acceptor_serve(tcp->o.acceptor, e);
     while (!tcp->closed && acceptor_take(tcp->o.acceptor, tcp->o.comm, tcp->o.channel, &a))
-        adopt(tcp, &a);
+        tcp_adopt(tcp, &a);
     return r;
 }
 
 /* From NONE: connects, or probes a peer that must connect and has not. */
-static int begin(struct tcp *tcp, int stream, bool connects, struct err *e)
+static int tcp_begin(struct tcp *tcp, int stream, bool connects, struct err *e)
 {
     struct conn *c = &tcp->conns[stream];
     uint64_t now = mono_ns();
@@ -375,7 +375,7 @@ static int connected(struct tcp *tcp, int stream, bool sends, struct err *e)
     case TCP_CLOSED:
         return err_set(e, -EPIPE, "it has closed the connection");
     case TCP_NONE:
-        r = begin(tcp, stream, connects, e);
+        r = tcp_begin(tcp, stream, connects, e);
         break;
     case TCP_CONNECTING:
         r = finish_connect(tcp, stream, e);
@@ -404,7 +404,7 @@ static ssize_t io_error(struct tcp *tcp, int stream, int errnum, struct err *e)
         return 0;
     if (errnum == ENOMEM || errnum == ENOBUFS)
         return err_sys(e, ENOMEM, "socket");
-    drop(tcp, stream);
+    tcp_drop(tcp, stream);
     return err_set(e, -EPIPE, "%s", strerror(errnum));
 }
 
@@ -433,7 +433,7 @@ static ssize_t tcp_recv(struct transport *t, int stream, const struct iovec *iov
         return got;
     if (got < 0)
         return io_error(tcp, stream, errno, e);
-    drop(tcp, stream);
+    tcp_drop(tcp, stream);
     return err_set(e, -EPIPE, "it has closed the connection");
 }
 
@@ -499,7 +499,7 @@ static void tcp_close(struct transport *t)
 {
     struct tcp *tcp = tcp_of(t);
     for (int i = 0; i < t->size * t->lanes; i++)
-        drop(tcp, i);
+        tcp_drop(tcp, i);
     tcp->closed = true;
 }
 

@@ -11,7 +11,7 @@
 #include "collectives/api/comm.h"
 #include "collectives/net/net.h"
 #include "collectives/p2p/p2p_state.h"
-#include "collectives/shm/stream.h"
+#include "collectives/shm/ring.h"
 #include "core/clock.h"
 
 enum {
@@ -316,7 +316,7 @@ static void doze(struct p2p *p, const _Atomic uint32_t *done, const struct wait_
         return;
     }
     if (c->shm)
-        words[n++] = (struct wait_word){stream_bell(c), stream_doze(c)};
+        words[n++] = (struct wait_word){ring_doorbell(c), ring_prepare_sleep(c)};
     words[n++] = (struct wait_word){c->job_word, 0};
     words[n++] = (struct wait_word){&c->own_stop.word, 0};
     if (c->shared_stop)
@@ -328,7 +328,7 @@ static void doze(struct p2p *p, const _Atomic uint32_t *done, const struct wait_
     if (!turn(p, true, 1) && !(done && atomic_load(done)))
         wait_sleep(words, n, timeout_ns);
     if (c->shm)
-        stream_rouse(c);
+        ring_end_sleep(c);
 }
 
 /* ------------------------------------------------------------------------------------- waiting */
@@ -373,7 +373,7 @@ void p2p_assist(struct dlcoll_comm *comm, const struct wait_word *bell)
     if (!turn(p, true, 1))
         doze(p, NULL, bell, NAP_NS);
     else if (atomic_load(&p->waiters) && comm->shm)
-        stream_ring(comm); /* it may have been theirs */
+        ring_wake_own(comm); /* it may have been theirs */
 }
 
 bool p2p_is_busy(const struct dlcoll_comm *comm)
@@ -393,7 +393,7 @@ static int p2p_new(struct dlcoll_comm *comm, struct err *e)
     int *active = calloc(size, sizeof(*active));
     int r =
         p && peers && ahead && active ? tcp_new(&p->tcp, &o, e) : err_set(e, -ENOMEM, "no memory");
-    if (r == 0 && comm->shm && (r = stream_new(&p->shm, comm, e)) < 0)
+    if (r == 0 && comm->shm && (r = ring_new(&p->shm, comm, e)) < 0)
         p->tcp->ops->free(p->tcp);
     if (r < 0) {
         free(p);
@@ -487,7 +487,7 @@ static bool try_send(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
                           .count = op->count,
                           .id = peer->next_id + 1};
     struct iovec iov[] = {{&f, P2P_FRAME_BYTES}, {op->buf, op->len}};
-    if (!stream_put(p->shm, op->peer, iov, P2P_FRAME_BYTES + op->len))
+    if (!ring_put(p->shm, op->peer, iov, P2P_FRAME_BYTES + op->len))
         return false;
     peer->next_id++;
     record(p, op); /* when it is on its way already */
@@ -502,13 +502,13 @@ static bool try_recv(struct p2p *p, struct p2p_peer *peer, struct p2p_op *op)
     if (peer->kept || peer->messages.have)
         return false;
     record(p, op);
-    const void *here = stream_look(p->shm, stream, p->comm->policy.spin_ns ? QUICK_LOOKS : 1, &len);
+    const void *here = ring_look(p->shm, stream, p->comm->policy.spin_ns ? QUICK_LOOKS : 1, &len);
     if (!here || len != P2P_FRAME_BYTES + op->len)
         return false;
     memcpy(&f, here, sizeof(f));
     if (f.kind != P2P_EAGER || f.tag != op->tag || f.dtype != op->dtype || f.count != op->count)
         return false;
-    stream_take(p->shm, stream, len, P2P_FRAME_BYTES, op->buf);
+    ring_take(p->shm, stream, len, P2P_FRAME_BYTES, op->buf);
     return true;
 }
 

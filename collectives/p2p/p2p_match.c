@@ -5,7 +5,7 @@
 
 #include "collectives/api/comm.h"
 #include "collectives/p2p/p2p_state.h"
-#include "collectives/shm/stream.h"
+#include "collectives/shm/ring.h"
 #include "core/clock.h"
 
 /* ------------------------------------------------------------------------------------- matching */
@@ -49,10 +49,10 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
     struct p2p_peer *peer = &p->peers[op->peer];
     struct err e = ERR_INIT;
     int size = cost_size(op->len);
-    bool fetch = peer->t == p->shm && stream_may_fetch(p->comm, op->peer) &&
+    bool fetch = peer->t == p->shm && ring_may_fetch(p->comm, op->peer) &&
                  cost_choose(&p->costs[size], 1, 0, size, &p->turns[size]) == COST_PULLED;
     op->accepted_ns = mono_ns();
-    int r = fetch ? stream_fetch(p->comm, op->peer, op->buf, f->addr, op->len, &e) : 0;
+    int r = fetch ? ring_fetch(p->comm, op->peer, op->buf, f->addr, op->len, &e) : 0;
     if (r == 0 && fetch && comm_was_stopped(p->comm))
         p2p_fail(p, -ECANCELED, -1, op, NULL);
     else if (r == -EPIPE)

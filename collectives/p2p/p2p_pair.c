@@ -7,7 +7,7 @@
 #include "collectives/reduce/dtype.h"
 #include "collectives/net/tcp.h"
 #include "collectives/p2p/p2p_state.h"
-#include "collectives/shm/stream.h"
+#include "collectives/shm/ring.h"
 #include "core/clock.h"
 
 enum {
@@ -388,7 +388,7 @@ static void check_exit(struct p2p *p, int rank)
     const struct segment_local *line =
         job_segment_local(&p->comm->world->segment, p->comm->world_ranks[rank]);
     bool well = line && atomic_load_explicit(&line->exited, memory_order_acquire);
-    bool died = !well && peer->t == p->shm && !stream_has_left(p->comm, rank);
+    bool died = !well && peer->t == p->shm && !ring_has_left(p->comm, rank);
     const struct p2p_op *op = p2p_op_with(p, rank, died);
     bool is_told = peer->out.head || peer->in_reply.head;
     if (!op || (!died && !is_told && can_do_without(p, rank, &peer->messages))) {

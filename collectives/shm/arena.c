@@ -46,7 +46,7 @@ void arena_free(struct arena *a)
 }
 
 /* Room for one more stretch. */
-static bool keep(struct arena *a)
+static bool arena_reserve(struct arena *a)
 {
     if (a->n < a->cap)
         return true;
@@ -72,9 +72,9 @@ static void erase(struct arena *a, size_t i)
         a->list[k] = a->list[k + 1];
 }
 
-static void *take(struct arena *a, size_t len)
+static void *take_pages(struct arena *a, size_t len)
 {
-    if (!keep(a))
+    if (!arena_reserve(a))
         return NULL;
     for (size_t i = 0; i < a->n; i++) {
         struct stretch *s = &a->list[i];
@@ -96,12 +96,12 @@ void *arena_take(struct arena *a, size_t bytes)
         return NULL;
     size_t len = bytes ? (bytes + PAGE - 1) / PAGE * PAGE : PAGE;
     pthread_mutex_lock(&a->lock);
-    void *p = take(a, len);
+    void *p = take_pages(a, len);
     pthread_mutex_unlock(&a->lock);
     return p;
 }
 
-static bool give(struct arena *a, void *p)
+static bool give_pages(struct arena *a, void *p)
 {
     size_t i = 0;
     while (i < a->n && (!a->list[i].used || a->base + a->list[i].at != p))
@@ -127,7 +127,7 @@ static bool give(struct arena *a, void *p)
 bool arena_give(struct arena *a, void *p)
 {
     pthread_mutex_lock(&a->lock);
-    bool given = give(a, p);
+    bool given = give_pages(a, p);
     pthread_mutex_unlock(&a->lock);
     return given;
 }

@@ -7,7 +7,7 @@
 enum { READ_BYTES = 1 << 30 }; /* in one call: it moves at most 2 GB */
 
 /* Where a block is: an address of its owner's, or a place in the shared memory. */
-struct offer {
+struct cma_block {
     uint64_t at, len;
     uint64_t shared;
 };
@@ -28,7 +28,7 @@ void cma_probe(struct shm *s)
     _Atomic uint32_t *can = &s->peers[s->me].can_read;
     bool yes = true;
     /* All who have come to some operation have said where they can be tried. */
-    if (!s->met || atomic_load_explicit(can, memory_order_relaxed) != SHM_UNKNOWN)
+    if (!s->all_entered || atomic_load_explicit(can, memory_order_relaxed) != SHM_UNKNOWN)
         return;
     for (int i = 0; i < s->n && yes; i++)
         yes = i == s->me || try_read(&s->peers[i]);
@@ -81,9 +81,9 @@ bool cma_can(struct shm *s, const uint8_t *send, bool shared)
 
 /* ------------------------------------------------------------------------------------ offering */
 
-static struct offer describe(const struct shm *s, const uint8_t *p, size_t len)
+static struct cma_block cma_describe(const struct shm *s, const uint8_t *p, size_t len)
 {
-    struct offer o = {.at = (uintptr_t)p, .len = len};
+    struct cma_block o = {.at = (uintptr_t)p, .len = len};
     o.shared = shm_holds(s, p, len, &o.at);
     return o;
 }
@@ -91,10 +91,10 @@ static struct offer describe(const struct shm *s, const uint8_t *p, size_t len)
 void cma_offer(struct shm_op *op, const uint8_t *send, bool shared)
 {
     struct shm *s = op->s;
-    struct offer *table =
-        shared ? (struct offer *)op->mine->data : (struct offer *)shm_slot(s, s->me, op->base);
+    struct cma_block *table = shared ? (struct cma_block *)op->mine->data
+                                     : (struct cma_block *)shm_slot(s, s->me, op->base);
     for (int j = 0; j < (shared ? 1 : s->n); j++)
-        table[j] = describe(s, send + s->out[j].at, s->out[j].len);
+        table[j] = cma_describe(s, send + s->out[j].at, s->out[j].len);
 }
 
 /* -------------------------------------------------------------------------------------- taking */
@@ -135,7 +135,7 @@ int cma_piece(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, si
     struct shm *s = op->s;
     const struct shm_arrival *a = shm_arrival(s, op->seq, i);
     const uint8_t *table = shared ? a->data : shm_slot(s, i, op->base);
-    struct offer o;
+    struct cma_block o;
     memcpy(&o, table + (shared ? 0 : (size_t)s->me * sizeof(o)), sizeof(o));
     if (o.len != len || (o.shared && (o.at > s->bytes || len > s->bytes - o.at))) {
         op->call->culprit = coll_rank_of(&op->call->ranks, i);

@@ -9,7 +9,7 @@
 enum { FIRST_BYTES = 64 - offsetof(struct shm_arrival, data) };
 
 /* Where the ranks' data is. */
-struct line {
+struct inline_msg {
     struct shm_op *op;
     uint8_t *data; /* rank 0's; the others' are */
     size_t stride; /* bytes apart, one after the other */
@@ -46,7 +46,7 @@ size_t inline_msg_bytes(const struct shm *s, const struct coll_call *c)
 }
 
 /* Rank i's. */
-static uint8_t *data_of(const struct line *l, int i)
+static uint8_t *data_of(const struct inline_msg *l, int i)
 {
     return l->data + (size_t)i * l->stride;
 }
@@ -54,7 +54,7 @@ static uint8_t *data_of(const struct line *l, int i)
 /* ------------------------------------------------------------------------------------- putting */
 
 /* The arrival's first line last, as in shm_arrive(). */
-static void put_bytes(const struct line *l, size_t at, const uint8_t *from, size_t len)
+static void put_bytes(const struct inline_msg *l, size_t at, const uint8_t *from, size_t len)
 {
     uint8_t *to = data_of(l, l->op->s->me) + at;
     size_t first = at < l->first ? l->first - at : 0;
@@ -64,7 +64,7 @@ static void put_bytes(const struct line *l, size_t at, const uint8_t *from, size
         memcpy(to, from, len < first ? len : first);
 }
 
-static void put(const struct line *l, size_t at, const uint8_t *from, size_t len)
+static void inline_put(const struct inline_msg *l, size_t at, const uint8_t *from, size_t len)
 {
     const struct coll_call *c = l->op->call;
     if (c->reduce.has_pre)
@@ -74,36 +74,36 @@ static void put(const struct line *l, size_t at, const uint8_t *from, size_t len
 }
 
 /* A block for each rank. My own goes nowhere, but it may have to be scaled before it is reduced. */
-static void put_each(const struct line *l, size_t len)
+static void put_each(const struct inline_msg *l, size_t len)
 {
     const struct shm *s = l->op->s;
     for (int j = 0; j < s->n; j++) {
         if (j != s->me || l->op->call->reduce.has_pre)
-            put(l, (size_t)j * lane_bytes(len),
-                (const uint8_t *)l->op->call->send + (size_t)j * len, len);
+            inline_put(l, (size_t)j * lane_bytes(len),
+                       (const uint8_t *)l->op->call->send + (size_t)j * len, len);
     }
 }
 
-static void put_all(const struct line *l, size_t len)
+static void put_all(const struct inline_msg *l, size_t len)
 {
     const struct coll_call *c = l->op->call;
     bool root = l->op->s->me == c->root;
     switch (c->kind) {
     case CALL_BROADCAST:
         if (root)
-            put(l, 0, c->send, len);
+            inline_put(l, 0, c->send, len);
         break;
     case CALL_REDUCE:
         if (!root || c->reduce.has_pre)
-            put(l, 0, c->send, len);
+            inline_put(l, 0, c->send, len);
         break;
     case CALL_GATHER:
         if (!root)
-            put(l, 0, c->send, len);
+            inline_put(l, 0, c->send, len);
         break;
     case CALL_ALL_REDUCE:
     case CALL_ALL_GATHER:
-        put(l, 0, c->send, len);
+        inline_put(l, 0, c->send, len);
         break;
     case CALL_SCATTER:
         if (root)
@@ -121,14 +121,14 @@ static void put_all(const struct line *l, size_t len)
 /* -------------------------------------------------------------------------------------- taking */
 
 /* What is mine of `send` already, to where it goes. */
-static void keep(uint8_t *to, const uint8_t *from, size_t len)
+static void inline_keep(uint8_t *to, const uint8_t *from, size_t len)
 {
     if (to != from)
         memcpy(to, from, len);
 }
 
 /* Rank i's block for me, which lies at `at` in its data. */
-static int take(const struct line *l, int i, size_t at, uint8_t *to, size_t len)
+static int inline_take(const struct inline_msg *l, int i, size_t at, uint8_t *to, size_t len)
 {
     int r = shm_await(l->op, i);
     if (r == 0)
@@ -137,20 +137,20 @@ static int take(const struct line *l, int i, size_t at, uint8_t *to, size_t len)
 }
 
 /* Everybody's: to[i] is where rank i's goes, to[me] where mine is. */
-static int take_each(const struct line *l, size_t at, uint8_t *to, size_t len)
+static int take_each(const struct inline_msg *l, size_t at, uint8_t *to, size_t len)
 {
     struct shm *s = l->op->s;
     for (int i = 0; i < s->n; i++) {
-        int r = i == s->me ? 0 : take(l, i, at, to + (size_t)i * len, len);
+        int r = i == s->me ? 0 : inline_take(l, i, at, to + (size_t)i * len, len);
         if (r < 0)
             return r;
     }
-    shm_all_here(l->op);
+    shm_note_all_entered(l->op);
     return 0;
 }
 
 /* Everybody's block at `at`, mine from `own`, in the order of ranks. */
-static int reduce_each(const struct line *l, size_t at, const uint8_t *own)
+static int reduce_each(const struct inline_msg *l, size_t at, const uint8_t *own)
 {
     struct shm *s = l->op->s;
     const struct coll_call *c = l->op->call;
@@ -161,14 +161,14 @@ static int reduce_each(const struct line *l, size_t at, const uint8_t *own)
             return r;
         s->sources[i] = i == s->me && !how->has_pre ? own : data_of(l, i) + at;
     }
-    shm_all_here(l->op);
+    shm_note_all_entered(l->op);
     reduce_many(how, c->recv, s->sources, s->n, c->count);
     if (how->has_post)
         reduce_post(how, c->recv, c->recv, c->count);
     return 0;
 }
 
-static int take_all(const struct line *l, size_t len)
+static int take_all(const struct inline_msg *l, size_t len)
 {
     const struct coll_call *c = l->op->call;
     size_t me = (size_t)l->op->s->me, mine = me * lane_bytes(len);
@@ -184,31 +184,31 @@ static int take_all(const struct line *l, size_t len)
         return reduce_each(l, mine, send + me * len);
     case CALL_BROADCAST:
         if (!root)
-            return take(l, c->root, 0, recv, len);
-        keep(recv, send, len);
+            return inline_take(l, c->root, 0, recv, len);
+        inline_keep(recv, send, len);
         return 0;
     case CALL_SCATTER:
         if (!root)
-            return take(l, c->root, mine, recv, len);
-        keep(recv, send + me * len, len);
+            return inline_take(l, c->root, mine, recv, len);
+        inline_keep(recv, send + me * len, len);
         return 0;
     case CALL_GATHER:
         if (!root)
             return 0;
-        keep(recv + me * len, send, len);
+        inline_keep(recv + me * len, send, len);
         return take_each(l, 0, recv, len);
     case CALL_ALL_GATHER:
-        keep(recv + me * len, send, len);
+        inline_keep(recv + me * len, send, len);
         return take_each(l, 0, recv, len);
     case CALL_ALL_TO_ALL:
-        keep(recv + me * len, send + me * len, len);
+        inline_keep(recv + me * len, send + me * len, len);
         return take_each(l, mine, recv, len);
     default:
         return shm_await_all(l->op);
     }
 }
 
-static inline int run(const struct line *l)
+static inline int inline_run(const struct inline_msg *l)
 {
     size_t len = coll_bytes(l->op->call);
     put_all(l, len);
@@ -220,17 +220,18 @@ static inline int run(const struct line *l)
  * them is known to it when it is compiled. */
 __attribute__((flatten)) static int run_inside(struct shm_op *op)
 {
-    struct line l = {.op = op,
-                     .data = shm_arrival(op->s, op->seq, 0)->data,
-                     .stride = sizeof(struct shm_arrival),
-                     .first = FIRST_BYTES};
-    return run(&l);
+    struct inline_msg l = {.op = op,
+                           .data = shm_arrival(op->s, op->seq, 0)->data,
+                           .stride = sizeof(struct shm_arrival),
+                           .first = FIRST_BYTES};
+    return inline_run(&l);
 }
 
 __attribute__((flatten)) static int run_beside(struct shm_op *op)
 {
-    struct line l = {.op = op, .data = shm_beside(op->s, op->seq, 0), .stride = SHM_BESIDE_BYTES};
-    return run(&l);
+    struct inline_msg l = {
+        .op = op, .data = shm_beside(op->s, op->seq, 0), .stride = SHM_BESIDE_BYTES};
+    return inline_run(&l);
 }
 
 int inline_msg_run(struct shm_op *op, size_t bytes)

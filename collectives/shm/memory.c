@@ -101,7 +101,7 @@ static void introduce(struct shm *s)
 }
 
 /* Makes comm->shm of mapped memory; takes it (mapped: it is unmapped in the end). */
-static int take(dlcoll_comm *comm, void *base, size_t bytes, bool mapped, struct err *e)
+static int memory_take(dlcoll_comm *comm, void *base, size_t bytes, bool mapped, struct err *e)
 {
     struct shm *s = calloc(1, sizeof(*s));
     struct layout l = lay_out(comm->topo.nlocal);
@@ -168,7 +168,7 @@ int shm_open_heap(dlcoll_comm *comm, void *heap, size_t bytes, struct err *e)
                                         SHM_VERSION) &&
         version != SHM_VERSION)
         return err_set(e, -EPROTO, "a rank of this node has another version of libdlcoll");
-    return take(comm, heap, bytes, false, e);
+    return memory_take(comm, heap, bytes, false, e);
 }
 
 void shm_map_slots(struct shm *s, int i, size_t bytes)
@@ -232,7 +232,7 @@ int shm_create(dlcoll_comm *comm, struct shm_offer *offer, struct err *e)
         munmap(base, bytes);
         return r;
     }
-    if ((r = take(comm, base, bytes, true, e)) < 0)
+    if ((r = memory_take(comm, base, bytes, true, e)) < 0)
         return r;
     struct shm_head *h = comm->shm->head;
     h->magic = SHM_MAGIC;
@@ -295,7 +295,7 @@ int shm_attach(dlcoll_comm *comm, const struct shm_offer *offer, struct err *e)
         munmap(base, o.bytes);
         return err_set(e, -EPROTO, "process %d has no such memory", o.pid);
     }
-    return take(comm, base, o.bytes, true, e);
+    return memory_take(comm, base, o.bytes, true, e);
 }
 
 void shm_all_attached(dlcoll_comm *comm)

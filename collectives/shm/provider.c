@@ -27,11 +27,11 @@ struct shm_tuning shm_tuning = {
 };
 
 /* What one call is, while it is carried out. */
-struct task {
+struct shm_task {
     struct shm *s;
     struct coll_call *call;
     struct shm_op op;
-    struct staged flow;
+    struct staged staged;
     size_t len; /* of `count` elements */
 };
 
@@ -75,19 +75,20 @@ static void clear(struct shm_block *b, int n)
 }
 
 /* A block that goes from this rank to itself. */
-static void own(struct task *t, void *to, const void *from, size_t len)
+static void set_own(struct shm_task *t, void *to, const void *from, size_t len)
 {
-    t->flow.own_to = to;
-    t->flow.own_from = from;
-    t->flow.own_len = to == from ? 0 : len;
+    t->staged.own_to = to;
+    t->staged.own_from = from;
+    t->staged.own_len = to == from ? 0 : len;
 }
 
-/* --------------------------------------------------------------------------------------- flows */
+/* --------------------------------------------------------------------------------------- stageds
+ */
 
 /* The same on all ranks of the node, as the number of its CPUs is for which `crowded` stands. */
-static size_t choose_piece(const struct task *t, size_t lanes)
+static size_t choose_piece(const struct shm_task *t, size_t lanes)
 {
-    const struct staged *f = &t->flow;
+    const struct staged *f = &t->staged;
     bool crowded = !t->call->comm->policy.spin_ns;
     size_t n = (size_t)t->s->n, table = f->uneven ? n * sizeof(uint64_t) : 0;
     size_t most = (SHM_SLOT_BYTES - table) / lanes, piece = shm_tuning.piece_move;
@@ -103,9 +104,9 @@ static size_t choose_piece(const struct task *t, size_t lanes)
     return piece ? piece : 64;
 }
 
-static int run_staged(struct task *t, const char *name)
+static int run_staged(struct shm_task *t, const char *name)
 {
-    struct staged *f = &t->flow;
+    struct staged *f = &t->staged;
     size_t lanes = f->shared || f->to_one ? 1 : (size_t)t->s->n;
     f->op = &t->op;
     f->send = t->call->send;
@@ -137,7 +138,7 @@ static int kind_of_move(enum call_kind kind)
 }
 
 /* In the way that is found to be faster, if what is offered can be pulled. */
-static int move_timed(struct task *t, size_t block, bool offers)
+static int move_timed(struct shm_task *t, size_t block, bool offers)
 {
     struct shm *s = t->s;
     int kind = kind_of_move(t->call->kind), size = cost_size(block);
@@ -145,9 +146,9 @@ static int move_timed(struct task *t, size_t block, bool offers)
     enum cost_way way =
         cost_choose(&s->peers[0].costs[kind][size], s->n, sizeof(s->peers[0]), size, turn);
     uint64_t began = turn->timed ? mono_ns() : 0;
-    t->flow.pull = way == COST_PULLED && offers && cma_can(s, t->call->send, t->flow.shared);
+    t->staged.pull = way == COST_PULLED && offers && cma_can(s, t->call->send, t->staged.shared);
     int r = run_staged(t, "flat");
-    bool pulled = t->flow.pull || t->op.pulled;
+    bool pulled = t->staged.pull || t->op.pulled;
     if (turn->timed && r == 0 && !s->has_mapped)
         cost_take(&s->peers[s->me].costs[kind][size], size, turn,
                   pulled ? COST_PULLED : COST_STAGED, mono_ns() - began, block);
@@ -158,7 +159,7 @@ static int move_timed(struct task *t, size_t block, bool offers)
  * does so soon. With a CPU for each rank, what of the rest does is a matter of time. Ranks that
  * take turns on a CPU find there what has been staged for several of them; a block that is for one
  * only is copied once less when it is pulled. */
-static size_t cma_limit(const struct task *t, size_t len)
+static size_t cma_limit(const struct shm_task *t, size_t len)
 {
     uint64_t at;
     bool shared = shm_holds(t->s, t->call->send, len, &at);
@@ -166,36 +167,36 @@ static size_t cma_limit(const struct task *t, size_t len)
         return shared ? shm_tuning.pull_shared : shm_tuning.pull;
     if (shared)
         return shm_tuning.pull_crowded_shared;
-    return t->flow.shared ? SIZE_MAX : shm_tuning.pull_crowded;
+    return t->staged.shared ? SIZE_MAX : shm_tuning.pull_crowded;
 }
 
-static bool is_timed(const struct task *t, size_t block)
+static bool is_timed(const struct shm_task *t, size_t block)
 {
     return block >= shm_tuning.compare && t->call->comm->policy.spin_ns;
 }
 
 /* Blocks of at most `most` bytes, which are only copied. */
-static int move(struct task *t, size_t most, bool uneven)
+static int shm_move(struct shm_task *t, size_t most, bool uneven)
 {
     size_t offered = 0;
-    for (int j = 0; j < (t->flow.shared ? 1 : t->s->n); j++)
+    for (int j = 0; j < (t->staged.shared ? 1 : t->s->n); j++)
         offered = t->s->out[j].len > offered ? t->s->out[j].len : offered;
-    t->flow.results = STAGED_NOBODY;
-    t->flow.most = most;
-    t->flow.uneven = uneven;
+    t->staged.results = STAGED_NOBODY;
+    t->staged.most = most;
+    t->staged.uneven = uneven;
     size_t limit = cma_limit(t, offered);
     /* Whoever offers something must know that the others have tried. */
     if (most >= limit)
         cma_probe(t->s);
-    bool may_pull = !t->flow.in_place, offers = may_pull && offered >= limit;
+    bool may_pull = !t->staged.in_place, offers = may_pull && offered >= limit;
     size_t taken = longest(t->s->in, t->s->n), block = offered > taken ? offered : taken;
     if (may_pull && is_timed(t, block))
         return move_timed(t, block, offers);
-    t->flow.pull = offers && cma_can(t->s, t->call->send, t->flow.shared);
+    t->staged.pull = offers && cma_can(t->s, t->call->send, t->staged.shared);
     return run_staged(t, "flat");
 }
 
-static int broadcast(struct task *t)
+static int shm_broadcast(struct shm_task *t)
 {
     struct coll_call *c = t->call;
     struct shm *s = t->s;
@@ -203,41 +204,41 @@ static int broadcast(struct task *t)
     clear(s->in, s->n);
     s->out[0] = (struct shm_block){0, root ? t->len : 0};
     s->in[c->root].len = root ? 0 : t->len;
-    t->flow.shared = true;
+    t->staged.shared = true;
     if (root)
-        own(t, c->recv, c->send, t->len);
-    return move(t, t->len, false);
+        set_own(t, c->recv, c->send, t->len);
+    return shm_move(t, t->len, false);
 }
 
-static int all_gather(struct task *t)
+static int shm_all_gather(struct shm_task *t)
 {
     struct coll_call *c = t->call;
     struct shm *s = t->s;
     all_parts(c, &c->recv_parts, s->in);
     s->out[0] = (struct shm_block){0, s->in[s->me].len};
-    t->flow.shared = true;
-    own(t, (uint8_t *)c->recv + s->in[s->me].at, c->send, s->in[s->me].len);
-    return move(t, longest(s->in, s->n), false);
+    t->staged.shared = true;
+    set_own(t, (uint8_t *)c->recv + s->in[s->me].at, c->send, s->in[s->me].len);
+    return shm_move(t, longest(s->in, s->n), false);
 }
 
-static int gather(struct task *t, bool uneven)
+static int shm_gather(struct shm_task *t, bool uneven)
 {
     struct coll_call *c = t->call;
     struct shm *s = t->s;
     bool root = s->me == c->root;
     clear(s->in, s->n);
     clear(s->out, s->n);
-    t->flow.to_one = true;
+    t->staged.to_one = true;
     s->out[c->root].len = root ? 0 : t->len;
     if (root) {
         all_parts(c, &c->recv_parts, s->in);
-        own(t, (uint8_t *)c->recv + s->in[s->me].at, c->send, s->in[s->me].len);
+        set_own(t, (uint8_t *)c->recv + s->in[s->me].at, c->send, s->in[s->me].len);
         s->in[s->me].len = 0;
     }
-    return move(t, root && uneven ? 0 : t->len, uneven);
+    return shm_move(t, root && uneven ? 0 : t->len, uneven);
 }
 
-static int scatter(struct task *t, bool uneven)
+static int shm_scatter(struct shm_task *t, bool uneven)
 {
     struct coll_call *c = t->call;
     struct shm *s = t->s;
@@ -247,29 +248,29 @@ static int scatter(struct task *t, bool uneven)
     s->in[c->root].len = root ? 0 : t->len;
     if (root) {
         all_parts(c, &c->send_parts, s->out);
-        own(t, c->recv, (const uint8_t *)c->send + s->out[s->me].at, s->out[s->me].len);
+        set_own(t, c->recv, (const uint8_t *)c->send + s->out[s->me].at, s->out[s->me].len);
         s->out[s->me].len = 0;
     }
-    return move(t, uneven ? longest(s->out, s->n) : t->len, uneven);
+    return shm_move(t, uneven ? longest(s->out, s->n) : t->len, uneven);
 }
 
-static int all_to_all(struct task *t, bool uneven)
+static int shm_all_to_all(struct shm_task *t, bool uneven)
 {
     struct coll_call *c = t->call;
     struct shm *s = t->s;
     all_parts(c, &c->send_parts, s->out);
     all_parts(c, &c->recv_parts, s->in);
-    t->flow.in_place = c->send == c->recv;
-    own(t, (uint8_t *)c->recv + s->in[s->me].at, (const uint8_t *)c->send + s->out[s->me].at,
-        s->in[s->me].len);
-    return move(t, longest(s->out, s->n), uneven);
+    t->staged.in_place = c->send == c->recv;
+    set_own(t, (uint8_t *)c->recv + s->in[s->me].at, (const uint8_t *)c->send + s->out[s->me].at,
+            s->in[s->me].len);
+    return shm_move(t, longest(s->out, s->n), uneven);
 }
 
 /* -------------------------------------------------------------------------------- reductions */
 
-/* Through shared buffers, when every rank's are such. 1: done; 0: they are not, and the flow that
+/* Through shared buffers, when every rank's are such. 1: done; 0: they are not, and the staged that
  * must follow knows; or negative. */
-static int try_direct(struct task *t, size_t send_len, void *recv, size_t recv_len, int results)
+static int try_direct(struct shm_task *t, size_t send_len, void *recv, size_t recv_len, int results)
 {
     struct direct d = {.op = &t->op,
                        .send = t->call->send,
@@ -279,7 +280,7 @@ static int try_direct(struct task *t, size_t send_len, void *recv, size_t recv_l
     if (send_len < shm_tuning.direct || t->call->reduce.has_pre ||
         !direct_offer(&d, send_len, recv_len))
         return 0;
-    t->flow.late = true;
+    t->staged.late = true;
     int r = direct_agreed(&d);
     if (r <= 0)
         return r;
@@ -289,40 +290,40 @@ static int try_direct(struct task *t, size_t send_len, void *recv, size_t recv_l
 }
 
 /* Everybody reduces the whole. */
-static int reduce_flat(struct task *t)
+static int reduce_flat(struct shm_task *t)
 {
     struct shm *s = t->s;
     s->out[0] = s->in[s->me] = (struct shm_block){0, t->len};
-    t->flow.shared = true;
-    t->flow.results = STAGED_NOBODY;
+    t->staged.shared = true;
+    t->staged.results = STAGED_NOBODY;
     return run_staged(t, "flat");
 }
 
 /* The root alone does. The other one of two ranks may leave its data where it is. */
-static int reduce_at_root(struct task *t)
+static int reduce_at_root(struct shm_task *t)
 {
     struct shm *s = t->s;
     bool root = s->me == t->call->root, scales = t->call->reduce.has_pre;
     s->out[0] = (struct shm_block){0, root && !scales ? 0 : t->len};
     s->in[s->me] = (struct shm_block){0, root ? t->len : 0};
-    t->flow.shared = true;
-    t->flow.results = STAGED_NOBODY;
+    t->staged.shared = true;
+    t->staged.results = STAGED_NOBODY;
     if (s->n == 2 && t->len >= cma_limit(t, t->len) && !scales) {
         cma_probe(s);
         /* An arrival that has been written already does not say that its data is to be pulled. */
-        bool offers = !root && !t->flow.late;
+        bool offers = !root && !t->staged.late;
         if (is_timed(t, t->len))
             return move_timed(t, t->len, offers);
-        t->flow.pull = offers && cma_can(s, t->call->send, true);
+        t->staged.pull = offers && cma_can(s, t->call->send, true);
     }
     return run_staged(t, "flat");
 }
 
-static int all_reduce(struct task *t)
+static int shm_all_reduce(struct shm_task *t)
 {
     struct shm *s = t->s;
-    t->flow.reduce = &t->call->reduce;
-    t->flow.most = t->len;
+    t->staged.reduce = &t->call->reduce;
+    t->staged.most = t->len;
     all_slices(t->len, s->n, s->out);
     memcpy(s->in, s->out, (size_t)s->n * sizeof(*s->in));
     int r = try_direct(t, t->len, t->call->recv, t->len, STAGED_ALL);
@@ -330,17 +331,17 @@ static int all_reduce(struct task *t)
         return r < 0 ? r : 0;
     if (t->len * (size_t)s->n <= shm_tuning.flat)
         return reduce_flat(t);
-    t->flow.results = STAGED_ALL;
-    t->flow.most = longest(s->out, s->n);
+    t->staged.results = STAGED_ALL;
+    t->staged.most = longest(s->out, s->n);
     return run_staged(t, "slices");
 }
 
-static int reduce(struct task *t)
+static int shm_reduce(struct shm_task *t)
 {
     struct shm *s = t->s;
     int root = t->call->root;
-    t->flow.reduce = &t->call->reduce;
-    t->flow.most = t->len;
+    t->staged.reduce = &t->call->reduce;
+    t->staged.most = t->len;
     all_slices(t->len, s->n, s->out);
     memcpy(s->in, s->out, (size_t)s->n * sizeof(*s->in));
     /* Only the root has a buffer for the result. */
@@ -350,12 +351,12 @@ static int reduce(struct task *t)
         return r < 0 ? r : 0;
     if (t->len * (size_t)s->n <= (s->n == 2 ? shm_tuning.root_pair : shm_tuning.flat))
         return reduce_at_root(t);
-    t->flow.results = root;
-    t->flow.most = longest(s->out, s->n);
+    t->staged.results = root;
+    t->staged.most = longest(s->out, s->n);
     return run_staged(t, "slices");
 }
 
-static int reduce_scatter(struct task *t)
+static int shm_reduce_scatter(struct shm_task *t)
 {
     struct coll_call *c = t->call;
     struct shm *s = t->s;
@@ -363,9 +364,9 @@ static int reduce_scatter(struct task *t)
     size_t total = s->out[s->n - 1].at + s->out[s->n - 1].len, mine = s->out[s->me].len;
     clear(s->in, s->n);
     s->in[s->me].len = mine;
-    t->flow.reduce = &t->call->reduce;
-    t->flow.results = STAGED_NOBODY;
-    t->flow.most = longest(s->out, s->n);
+    t->staged.reduce = &t->call->reduce;
+    t->staged.results = STAGED_NOBODY;
+    t->staged.most = longest(s->out, s->n);
     int r = try_direct(t, total, c->recv, mine, STAGED_NOBODY);
     if (r)
         return r < 0 ? r : 0;
@@ -374,47 +375,47 @@ static int reduce_scatter(struct task *t)
 
 /* ---------------------------------------------------------------------------------- provider */
 
-static bool can(const struct coll_call *c)
+static bool shm_can(const struct coll_call *c)
 {
     const dlcoll_comm *comm = c->comm;
     return comm->shm && c->ranks.size == comm->topo.nlocal &&
            (c->ranks.map ? c->ranks.map == comm->topo.local_ranks : comm->topo.nnodes == 1);
 }
 
-static int perform(struct task *t)
+static int shm_perform(struct shm_task *t)
 {
     switch (t->call->kind) {
     case CALL_ALL_REDUCE:
-        return all_reduce(t);
+        return shm_all_reduce(t);
     case CALL_REDUCE:
-        return reduce(t);
+        return shm_reduce(t);
     case CALL_REDUCE_SCATTER:
     case CALL_REDUCE_SCATTER_V:
-        return reduce_scatter(t);
+        return shm_reduce_scatter(t);
     case CALL_BROADCAST:
-        return broadcast(t);
+        return shm_broadcast(t);
     case CALL_ALL_GATHER:
     case CALL_ALL_GATHER_V:
-        return all_gather(t);
+        return shm_all_gather(t);
     case CALL_GATHER:
     case CALL_GATHER_V:
-        return gather(t, t->call->kind == CALL_GATHER_V);
+        return shm_gather(t, t->call->kind == CALL_GATHER_V);
     case CALL_SCATTER:
     case CALL_SCATTER_V:
-        return scatter(t, t->call->kind == CALL_SCATTER_V);
+        return shm_scatter(t, t->call->kind == CALL_SCATTER_V);
     default:
-        return all_to_all(t, t->call->kind == CALL_ALL_TO_ALL_V);
+        return shm_all_to_all(t, t->call->kind == CALL_ALL_TO_ALL_V);
     }
 }
 
 /* Apart, so that small operations do not clear all of a task. */
 static __attribute__((noinline)) int run_task(struct shm_op *op)
 {
-    struct task t = {.s = op->s, .call = op->call, .op = *op, .len = coll_bytes(op->call)};
-    return perform(&t);
+    struct shm_task t = {.s = op->s, .call = op->call, .op = *op, .len = coll_bytes(op->call)};
+    return shm_perform(&t);
 }
 
-static int run(struct coll_call *c)
+static int shm_run(struct coll_call *c)
 {
     struct shm_op op;
     c->may_repeat = false;
@@ -432,4 +433,4 @@ static int run(struct coll_call *c)
     return r;
 }
 
-const struct coll_provider shm_provider = {.name = "shm", .can = can, .run = run};
+const struct coll_provider shm_provider = {.name = "shm", .can = shm_can, .run = shm_run};

@@ -9,7 +9,7 @@
  *     progress[n] how far a rank is within an operation
  *     slot[n][4]  room for data on its way; at its end, in an operation with uneven parts, how long
  *                 they are
- *     ring[n][n][2]   point to point (stream.h): messages, and the answers to the other way's
+ *     ring[n][n][2]   point to point (ring.h): messages, and the answers to the other way's
  *     arena[n]    what dlcoll_mem_alloc() gives out
  *
  * Every line has one writer, who stores with release order; readers acquire. There are no locks:
@@ -76,7 +76,7 @@ struct shm_peer {
     _Atomic uint32_t left;     /* it has closed the communicator: there is nothing to come */
     /* Its threads that sleep until something comes to it, on a number that changes when it has. */
     _Alignas(SHM_LINE) _Atomic uint32_t asleep;
-    _Atomic uint32_t bell;
+    _Atomic uint32_t doorbell;
     /* What it has seen of both ways to move blocks, for the others to choose by. */
     _Alignas(SHM_LINE) struct cost costs[COST_KINDS][COST_SIZES];
 };
@@ -178,7 +178,7 @@ struct shm {
     uint64_t round; /* the next round */
 
     uint64_t refresh_at;          /* seq + round at which `progress` is brought up to date */
-    uint64_t met;                 /* all have come to this operation */
+    uint64_t all_entered;         /* all have come to this operation */
     uint64_t bases[SHM_ARRIVALS]; /* the first rounds of the last operations */
     uint64_t staged[SHM_SLOTS];   /* the round that I have last put into the slot; 0: none */
     uint64_t read;                /* all have read my rounds before this one */

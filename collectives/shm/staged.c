@@ -36,7 +36,7 @@ static uint64_t *lengths(const struct staged *f, int i)
 
 /* ------------------------------------------------------------------------------------- staging */
 
-static void put(const struct staged *f, uint8_t *to, const uint8_t *from, size_t len)
+static void staged_put(const struct staged *f, uint8_t *to, const uint8_t *from, size_t len)
 {
     if (f->reduce && f->reduce->has_pre)
         reduce_pre(f->reduce, to, from, len / f->reduce->dtype->size);
@@ -89,7 +89,7 @@ static int stage(struct staged *f, uint64_t k)
         if (!len || (!f->shared && !has_to_be_put(f, j)))
             continue;
         shm_use_slots(s, s->me, f->filled);
-        put(f, place(f, s->me, j, k), f->send + s->out[j].at + k * f->piece, len);
+        staged_put(f, place(f, s->me, j, k), f->send + s->out[j].at + k * f->piece, len);
     }
     return 0;
 }
@@ -118,7 +118,7 @@ static void all_staged(struct staged *f, uint64_t k)
     struct shm *s = f->op->s;
     uint64_t behind = f->op->lag - 2;
     uint64_t read = f->op->base + (k > behind ? k - behind : 0);
-    s->met = f->op->seq;
+    s->all_entered = f->op->seq;
     if (s->read < read)
         s->read = read;
 }
@@ -240,7 +240,7 @@ static int copy_results(struct staged *f, uint64_t k)
 
 /* --------------------------------------------------------------------------------------- rounds */
 
-static int take(struct staged *f, uint64_t k)
+static int staged_take(struct staged *f, uint64_t k)
 {
     struct shm *s = f->op->s;
     int r = f->reduce ? reduce_pieces(f, k) : copy_pieces(f, k);
@@ -289,7 +289,7 @@ static int run_rounds(struct staged *f, uint64_t rounds)
         if (k < rounds && (r = stage(f, k)) == 0)
             publish(f, k);
         if (r == 0 && k <= rounds)
-            r = take(f, k - 1);
+            r = staged_take(f, k - 1);
         if (r == 0 && collects && k >= 2)
             r = copy_results(f, k - 2);
     }

@@ -22,7 +22,7 @@ enum {
     REFRESH = 1 << 24,
 };
 
-static int culprit(struct shm_op *op, int i, int status)
+static int set_culprit(struct shm_op *op, int i, int status)
 {
     op->call->culprit = coll_rank_of(&op->call->ranks, i);
     return status;
@@ -44,7 +44,8 @@ static void wake_sleepers(const struct shm_op *op)
     wait_wake(&s->progress[s->me].done);
 }
 
-static void nap(struct shm_op *op, const _Atomic uint32_t *word, uint64_t want, uint64_t now_ns)
+static void sleep_on(struct shm_op *op, const _Atomic uint32_t *word, uint64_t want,
+                     uint64_t now_ns)
 {
     const dlcoll_comm *c = op->call->comm;
     uint64_t deadline = op->call->deadline_ns, ns = NAP_NS;
@@ -64,7 +65,7 @@ static void nap(struct shm_op *op, const _Atomic uint32_t *word, uint64_t want, 
 
 /* Its process has ended and no abort says so, or it has left in good order. What it has done before
  * counts: that it is missed is found out by looking again. */
-static bool is_gone(const struct shm_op *op, int i)
+static bool has_ended(const struct shm_op *op, int i)
 {
     const dlcoll_comm *c = op->call->comm;
     return atomic_load_explicit(&op->s->peers[i].left, memory_order_acquire) ||
@@ -104,25 +105,25 @@ static bool is_in_another(struct shm_op *op, int i)
 }
 
 /* What a rank does that has waited for long. */
-static int look_around(struct shm_op *op, int i, const _Atomic uint32_t *word, uint64_t want,
-                       uint64_t now, uint64_t idle)
+static int check_peer(struct shm_op *op, int i, const _Atomic uint32_t *word, uint64_t want,
+                      uint64_t now, uint64_t idle)
 {
     uint64_t deadline = op->call->deadline_ns;
     int who;
-    bool gone = is_gone(op, i);
+    bool gone = has_ended(op, i);
     bool differs = has_other_settings(op, i) || (idle >= LONG_NS && is_in_another(op, i));
     if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
         return 0;
     if (gone) {
         err_set(&op->call->err, -EPIPE, "it takes part no more");
-        return culprit(op, i, -EPIPE);
+        return set_culprit(op, i, -EPIPE);
     }
     if (differs)
-        return culprit(op, i, -EBADMSG);
+        return set_culprit(op, i, -EBADMSG);
     /* Others may go as they like, if they are not waited for by somebody. */
     if (comm_look(op->call->comm, &who) == -ECANCELED)
         return -ECANCELED;
-    return deadline && now >= deadline ? culprit(op, i, -ETIMEDOUT) : 0;
+    return deadline && now >= deadline ? set_culprit(op, i, -ETIMEDOUT) : 0;
 }
 
 /* Ranks that share CPUs see to it themselves that as many are on each: one that yields all the time
@@ -163,14 +164,14 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
         else if (idle < policy.yield_ns)
             sched_yield();
         else
-            nap(op, word, want, looked);
+            sleep_on(op, word, want, looked);
         if (idle < policy.spin_ns && k % LOOKS_PER_CLOCK)
             continue;
         uint64_t now = mono_ns();
         idle = now - began;
         if (now - looked >= LOOK_NS || (deadline && now >= deadline)) {
             looked = now;
-            int r = look_around(op, i, word, want, now, idle);
+            int r = check_peer(op, i, word, want, now, idle);
             if (r < 0)
                 return r;
         }
@@ -180,16 +181,16 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
 /* ------------------------------------------------------------------------------------- arrival */
 
 /* All have come to operation seq, and whoever has is through with the rounds of those before it. */
-static void have_met(struct shm *s, uint64_t seq)
+static void set_all_entered(struct shm *s, uint64_t seq)
 {
-    if (s->met < seq)
-        s->met = seq;
+    if (s->all_entered < seq)
+        s->all_entered = seq;
     if (s->read < s->bases[seq % SHM_ARRIVALS])
         s->read = s->bases[seq % SHM_ARRIVALS];
 }
 
 /* The latest operation, after `least`, to which rank i is seen to have come; or `least`. */
-static uint64_t come_to(const struct shm *s, int i, uint64_t least)
+static uint64_t last_entered(const struct shm *s, int i, uint64_t least)
 {
     for (uint64_t seq = s->seq; seq > least; seq--) {
         uint32_t has = atomic_load_explicit(&shm_arrival(s, seq, i)->seq, memory_order_acquire);
@@ -199,18 +200,18 @@ static uint64_t come_to(const struct shm *s, int i, uint64_t least)
     return least;
 }
 
-static void see_who_has_come(struct shm *s)
+static void update_all_entered(struct shm *s)
 {
     uint64_t met = s->seq;
-    for (int i = 0; i < s->n && met > s->met; i++) {
-        uint64_t seq = i == s->me ? met : come_to(s, i, s->met);
+    for (int i = 0; i < s->n && met > s->all_entered; i++) {
+        uint64_t seq = i == s->me ? met : last_entered(s, i, s->all_entered);
         met = seq < met ? seq : met;
     }
-    have_met(s, met);
+    set_all_entered(s, met);
 }
 
 /* Until all have come to an earlier operation, not more than SHM_ARRIVALS before this one. */
-static int await_meeting(struct shm_op *op, uint64_t seq)
+static int await_all_entered(struct shm_op *op, uint64_t seq)
 {
     struct shm *s = op->s;
     for (int i = 0; i < s->n; i++) {
@@ -218,18 +219,20 @@ static int await_meeting(struct shm_op *op, uint64_t seq)
         if (r < 0)
             return r;
     }
-    have_met(s, seq);
+    set_all_entered(s, seq);
     return 0;
 }
 
 /* Nobody reads the arrival any more that is to be written. */
-static int make_room(struct shm_op *op)
+static int await_free_arrival(struct shm_op *op)
 {
     struct shm *s = op->s;
-    if (s->met + SHM_ARRIVALS > op->seq)
+    if (s->all_entered + SHM_ARRIVALS > op->seq)
         return 0;
-    see_who_has_come(s);
-    return s->met + SHM_ARRIVALS > op->seq ? 0 : await_meeting(op, op->seq - SHM_ARRIVALS + 1);
+    update_all_entered(s);
+    return s->all_entered + SHM_ARRIVALS > op->seq
+               ? 0
+               : await_all_entered(op, op->seq - SHM_ARRIVALS + 1);
 }
 
 /* This rank is through with all operations and rounds before this one. */
@@ -251,7 +254,7 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
                           .base = s->round,
                           .lag = 3,
                           .mine = shm_arrival(s, s->seq + 1, s->me)};
-    int r = make_room(op);
+    int r = await_free_arrival(op);
     if (r < 0)
         return r;
     s->seq = op->seq;
@@ -285,7 +288,7 @@ int shm_differs(struct shm_op *op, int i)
                              .seq = a->call_seq,
                              .differed_before = a->call_seq == (uint32_t)op->call->seq &&
                                                 a->history != op_history(op->call->history)};
-    return culprit(op, i, -EBADMSG);
+    return set_culprit(op, i, -EBADMSG);
 }
 
 /* What rank i has called otherwise was one of the last operations, in which nobody had to look what
@@ -306,7 +309,7 @@ static int differed_before(struct shm_op *op, int i)
         op->call->theirs = (struct coll_theirs){.call = theirs.id, .seq = theirs.call_seq};
         op->call->id = mine->id;
         op->call->seq -= (uint32_t)op->call->seq - mine->call_seq;
-        return culprit(op, i, -EBADMSG);
+        return set_culprit(op, i, -EBADMSG);
     }
     return shm_differs(op, i);
 }
@@ -338,7 +341,7 @@ int shm_await_all(struct shm_op *op)
         if (r < 0)
             return r;
     }
-    shm_all_here(op);
+    shm_note_all_entered(op);
     return 0;
 }
 
@@ -350,9 +353,9 @@ static int await_readers(struct shm_op *op, uint64_t round)
     struct shm *s = op->s;
     if (round < op->base) { /* all have, when they have come to the operation after that round's */
         uint64_t seq = op->seq;
-        while (seq > s->met + 1 && s->bases[(seq - 1) % SHM_ARRIVALS] > round)
+        while (seq > s->all_entered + 1 && s->bases[(seq - 1) % SHM_ARRIVALS] > round)
             seq--;
-        return seq == op->seq ? shm_await_all(op) : await_meeting(op, seq);
+        return seq == op->seq ? shm_await_all(op) : await_all_entered(op, seq);
     }
     for (int i = 0; i < s->n; i++) {
         int r = i == s->me ? 0 : shm_await_word(op, i, &s->progress[i].staged, round + op->lag);
@@ -367,7 +370,7 @@ bool shm_is_free(const struct shm_op *op, uint64_t round)
 {
     struct shm *s = op->s;
     if (s->staged[round % SHM_SLOTS] >= s->read)
-        see_who_has_come(s);
+        update_all_entered(s);
     return s->staged[round % SHM_SLOTS] < s->read;
 }
 

@@ -37,10 +37,10 @@ int shm_await_all(struct shm_op *op);
 int shm_differs(struct shm_op *op, int i);
 
 /* Everybody is seen to have come, and so is through with all rounds of earlier operations. */
-static inline void shm_all_here(struct shm_op *op)
+static inline void shm_note_all_entered(struct shm_op *op)
 {
     struct shm *s = op->s;
-    s->met = op->seq;
+    s->all_entered = op->seq;
     if (s->read < op->base)
         s->read = op->base;
 }

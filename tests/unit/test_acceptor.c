@@ -87,7 +87,7 @@ static void flood_from(int host, uid_t uid, int n)
 
 static bool rank_1_is_in(void *arg)
 {
-    struct arrival in;
+    struct accepted_conn in;
     struct err e = ERR_INIT;
     ck_assert_int_eq(acceptor_serve(&g_acceptor, &e), 0);
     bool found = acceptor_take(&g_acceptor, COMM, CHANNEL_COLL, &in);

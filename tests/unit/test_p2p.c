@@ -369,7 +369,7 @@ START_TEST(who_comes_for_one_that_is_gone_is_told)
 {
     struct hand hands[2];
     struct member members[2];
-    struct arrival late = {.fd = -1};
+    struct accepted_conn late = {.fd = -1};
     struct err e = ERR_INIT;
     uint64_t word = 0;
     ssize_t n = 0;

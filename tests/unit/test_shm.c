@@ -370,7 +370,7 @@ static void age(struct rank *me)
     struct coll_call meet = shm_world_call(me->comm, CALL_BARRIER, 0, DLCOLL_U8, DLCOLL_SUM, 0);
     carry_out(me, &meet);
     pthread_barrier_wait(&me->run->aged);
-    s->seq = s->met = me->run->done;
+    s->seq = s->all_entered = me->run->done;
     s->round = s->read = me->run->done + 1;
     for (uint64_t seq = s->seq - SHM_ARRIVALS + 1; seq <= s->seq; seq++) {
         s->bases[seq % SHM_ARRIVALS] = seq;

@@ -1,4 +1,4 @@
-#include "collectives/shm/stream.h"
+#include "collectives/shm/ring.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -26,7 +26,7 @@ struct end {
     struct shm_peer *peer;
 };
 
-struct streams {
+struct rings {
     struct transport base;
     struct dlcoll_comm *comm;
     bool closed;
@@ -39,7 +39,7 @@ static uint32_t min_u32(size_t a, uint32_t b)
 }
 
 /* From local rank i to local rank j. */
-static struct shm_ring *ring(const struct shm *s, int i, int j, bool answers)
+static struct shm_ring *ring_between(const struct shm *s, int i, int j, bool answers)
 {
     size_t k = ((size_t)i * (size_t)s->n + (size_t)j) * 2 + answers;
     return (struct shm_ring *)(s->rings + k * s->ring_stride);
@@ -56,7 +56,7 @@ static uint32_t more_bytes(uint32_t len)
     return len > SHM_CELL_BYTES ? (len - SHM_CELL_BYTES + 63) / 64 * 64 : 0;
 }
 
-static int ended(const struct streams *t, const struct end *end, struct err *e)
+static int ended(const struct rings *t, const struct end *end, struct err *e)
 {
     if (t->closed)
         return err_set(e, -EPIPE, "the communicator has been closed");
@@ -155,19 +155,19 @@ static uint32_t fill_cell(const struct shm *s, struct end *end, struct cursor *c
 }
 
 /* Whoever sleeps has counted himself before he looked for the last time. */
-static void wake(struct shm_peer *peer)
+static void ring_wake(struct shm_peer *peer)
 {
     wait_fence();
     if (!atomic_load_explicit(&peer->asleep, memory_order_relaxed))
         return;
-    atomic_fetch_add(&peer->bell, 1);
-    wait_wake(&peer->bell);
+    atomic_fetch_add(&peer->doorbell, 1);
+    wait_wake(&peer->doorbell);
 }
 
-static ssize_t stream_send(struct transport *base, int stream, const struct iovec *iov, int n,
-                           struct err *e)
+static ssize_t ring_send(struct transport *base, int stream, const struct iovec *iov, int n,
+                         struct err *e)
 {
-    struct streams *t = (struct streams *)base;
+    struct rings *t = (struct rings *)base;
     struct end *end = &t->ends[stream];
     struct cursor c = {.iov = iov};
     size_t left = 0;
@@ -180,11 +180,11 @@ static ssize_t stream_send(struct transport *base, int stream, const struct iove
     for (uint32_t len; left && (len = fill_cell(t->comm->shm, end, &c, left)); left -= len)
         sent += len;
     if (sent)
-        wake(end->peer);
+        ring_wake(end->peer);
     return sent;
 }
 
-bool stream_has_left(const struct dlcoll_comm *comm, int peer)
+bool ring_has_left(const struct dlcoll_comm *comm, int peer)
 {
     const struct shm_peer *its = &comm->shm->peers[comm->topo.local_of[peer]];
     return atomic_load_explicit(&its->left, memory_order_acquire);
@@ -210,9 +210,9 @@ static void prepare_next(const struct shm *s, const struct end *end, uint32_t mo
         prefetch((uint8_t *)(end->out->cells + s->ring_cells) + at, more);
 }
 
-bool stream_put(struct transport *base, int stream, const struct iovec *iov, size_t len)
+bool ring_put(struct transport *base, int stream, const struct iovec *iov, size_t len)
 {
-    struct streams *t = (struct streams *)base;
+    struct rings *t = (struct rings *)base;
     struct end *end = &t->ends[stream];
     const struct shm *s = t->comm->shm;
     struct cursor c = {.iov = iov};
@@ -220,7 +220,7 @@ bool stream_put(struct transport *base, int stream, const struct iovec *iov, siz
         len > SHM_CELL_BYTES + s->ring_bytes / CHUNK_PARTS || !fill_cell(s, end, &c, len))
         return false;
     prepare_next(s, end, more_bytes((uint32_t)len));
-    wake(end->peer);
+    ring_wake(end->peer);
     return true;
 }
 
@@ -264,10 +264,10 @@ static void finish_cell(struct end *end, uint32_t len)
     atomic_store_explicit(&end->in->cells_read, end->cells_got, memory_order_release);
 }
 
-static ssize_t stream_recv(struct transport *base, int stream, const struct iovec *iov, int n,
-                           struct err *e)
+static ssize_t ring_recv(struct transport *base, int stream, const struct iovec *iov, int n,
+                         struct err *e)
 {
-    struct streams *t = (struct streams *)base;
+    struct rings *t = (struct rings *)base;
     struct end *end = &t->ends[stream];
     const struct shm *s = t->comm->shm;
     struct shm_cell *from;
@@ -294,13 +294,13 @@ static ssize_t stream_recv(struct transport *base, int stream, const struct iove
     }
     /* It may wait for room. */
     if (got && atomic_load_explicit(&end->peer->asleep, memory_order_relaxed))
-        wake(end->peer);
+        ring_wake(end->peer);
     return got ? got : r;
 }
 
-const void *stream_look(struct transport *base, int stream, int tries, size_t *len)
+const void *ring_look(struct transport *base, int stream, int tries, size_t *len)
 {
-    struct streams *t = (struct streams *)base;
+    struct rings *t = (struct rings *)base;
     const struct end *end = &t->ends[stream];
     const struct shm_cell *from = NULL;
     uint32_t has = 0;
@@ -312,9 +312,9 @@ const void *stream_look(struct transport *base, int stream, int tries, size_t *l
     return from ? from->data : NULL;
 }
 
-void stream_take(struct transport *base, int stream, size_t len, size_t skip, void *to)
+void ring_take(struct transport *base, int stream, size_t len, size_t skip, void *to)
 {
-    struct streams *t = (struct streams *)base;
+    struct rings *t = (struct rings *)base;
     struct end *end = &t->ends[stream];
     const struct shm *s = t->comm->shm;
     if (len > skip)
@@ -322,12 +322,12 @@ void stream_take(struct transport *base, int stream, size_t len, size_t skip, vo
                 (uint32_t)(len - skip));
     finish_cell(end, (uint32_t)len);
     if (atomic_load_explicit(&end->peer->asleep, memory_order_relaxed))
-        wake(end->peer);
+        ring_wake(end->peer);
 }
 
-static int stream_peek(struct transport *base, int stream, void *p, size_t want)
+static int ring_peek(struct transport *base, int stream, void *p, size_t want)
 {
-    struct streams *t = (struct streams *)base;
+    struct rings *t = (struct rings *)base;
     struct end end = t->ends[stream];
     const struct shm *s = t->comm->shm;
     struct shm_cell *from;
@@ -348,30 +348,30 @@ static int stream_peek(struct transport *base, int stream, void *p, size_t want)
 
 /* ------------------------------------------------------------------------------------- waiting */
 
-uint32_t stream_doze(struct dlcoll_comm *comm)
+uint32_t ring_prepare_sleep(struct dlcoll_comm *comm)
 {
     struct shm_peer *me = &comm->shm->peers[comm->shm->me];
     atomic_fetch_add(&me->asleep, 1);
-    return atomic_load(&me->bell);
+    return atomic_load(&me->doorbell);
 }
 
-const _Atomic uint32_t *stream_bell(struct dlcoll_comm *comm)
+const _Atomic uint32_t *ring_doorbell(struct dlcoll_comm *comm)
 {
-    return &comm->shm->peers[comm->shm->me].bell;
+    return &comm->shm->peers[comm->shm->me].doorbell;
 }
 
-void stream_rouse(struct dlcoll_comm *comm)
+void ring_end_sleep(struct dlcoll_comm *comm)
 {
     atomic_fetch_sub(&comm->shm->peers[comm->shm->me].asleep, 1);
 }
 
-void stream_ring(struct dlcoll_comm *comm)
+void ring_wake_own(struct dlcoll_comm *comm)
 {
-    wake(&comm->shm->peers[comm->shm->me]);
+    ring_wake(&comm->shm->peers[comm->shm->me]);
 }
 
-static int stream_wait(struct transport *base, const struct transport_want *wants, size_t n,
-                       int timeout_ms, struct err *e)
+static int ring_wait(struct transport *base, const struct transport_want *wants, size_t n,
+                     int timeout_ms, struct err *e)
 {
     (void)base, (void)wants, (void)n, (void)e;
     (void)!poll(NULL, 0, timeout_ms < 1 ? timeout_ms : 1);
@@ -380,27 +380,27 @@ static int stream_wait(struct transport *base, const struct transport_want *want
 
 /* ------------------------------------------------------------------------------ beginning, end */
 
-static void stream_close(struct transport *base)
+static void ring_close(struct transport *base)
 {
-    ((struct streams *)base)->closed = true;
+    ((struct rings *)base)->closed = true;
 }
 
-static void stream_free(struct transport *base)
+static void ring_free(struct transport *base)
 {
     free(base);
 }
 
-int stream_new(struct transport **out, struct dlcoll_comm *comm, struct err *e)
+int ring_new(struct transport **out, struct dlcoll_comm *comm, struct err *e)
 {
     static const struct transport_ops ops = {.name = "shm",
-                                             .send = stream_send,
-                                             .recv = stream_recv,
-                                             .peek = stream_peek,
-                                             .wait = stream_wait,
-                                             .close = stream_close,
-                                             .free = stream_free};
+                                             .send = ring_send,
+                                             .recv = ring_recv,
+                                             .peek = ring_peek,
+                                             .wait = ring_wait,
+                                             .close = ring_close,
+                                             .free = ring_free};
     size_t n = (size_t)comm->size * 2;
-    struct streams *t = calloc(1, sizeof(*t) + n * sizeof(t->ends[0]));
+    struct rings *t = calloc(1, sizeof(*t) + n * sizeof(t->ends[0]));
     if (!t)
         return err_set(e, -ENOMEM, "no memory");
     t->base = (struct transport){.ops = &ops, .size = comm->size, .lanes = 2};
@@ -411,8 +411,8 @@ int stream_new(struct transport **out, struct dlcoll_comm *comm, struct err *e)
         if (comm->topo.node_of[r] != comm->topo.node)
             continue;
         for (int lane = 0; lane < 2; lane++)
-            t->ends[lane * comm->size + r] = (struct end){.out = ring(s, s->me, peer, lane),
-                                                          .in = ring(s, peer, s->me, !lane),
+            t->ends[lane * comm->size + r] = (struct end){.out = ring_between(s, s->me, peer, lane),
+                                                          .in = ring_between(s, peer, s->me, !lane),
                                                           .peer = &s->peers[peer]};
     }
     *out = &t->base;
@@ -421,14 +421,14 @@ int stream_new(struct transport **out, struct dlcoll_comm *comm, struct err *e)
 
 /* ------------------------------------------------------------------------------------- fetching */
 
-bool stream_may_fetch(struct dlcoll_comm *comm, int peer)
+bool ring_may_fetch(struct dlcoll_comm *comm, int peer)
 {
     struct shm *s = comm->shm;
     return s && cma_may_read(s, comm->topo.local_of[peer]);
 }
 
-int stream_fetch(struct dlcoll_comm *comm, int peer, void *to, uint64_t from, size_t len,
-                 struct err *e)
+int ring_fetch(struct dlcoll_comm *comm, int peer, void *to, uint64_t from, size_t len,
+               struct err *e)
 {
     return cma_copy(comm->shm, comm->topo.local_of[peer], to, from, len, e);
 }

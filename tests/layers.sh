@@ -1,5 +1,6 @@
 #!/bin/sh
-# Who may include whom (the arrows of the map in CONTRIBUTING.md), and where third-party headers may enter.
+# Who may include whom (the arrows of the map in CONTRIBUTING.md), where third-party headers may enter, and whether
+# what CONTRIBUTING.md names exists.
 # Prints each violation and exits 1 when there is one.
 cd "$(dirname "$0")/.." || exit 1
 bad=0
@@ -76,6 +77,17 @@ door '(nccl|cuda)' 'collectives/nccl/'
 door 'uv\.h' '(core/uvx|rendezvous/|agent/|launcher/)'
 out=$(grep -rnlE 'include <uv\.h>|core/uvx' collectives rendezvous/store/store_client.c rendezvous/store/store_proto.c rendezvous/store/store_table.c rendezvous/store/store_out.c rendezvous/store/store_session.c rendezvous/store/store_service.c rendezvous/store/store_thread.c rendezvous/rules 2>/dev/null)
 [ -z "$out" ] || { printf 'must stay free of libuv:\n%s\n' "$out"; bad=1; }
+
+# the map itself: the files and functions that CONTRIBUTING.md names exist (x.c and x.h there stand for any unit).
+out=$(grep -oE '[A-Za-z0-9_./-]+\.(c|h|py|md|def|tsv|map|sh|svg)\b' CONTRIBUTING.md | grep -vx 'x\.[ch]' | sort -u |
+    while IFS= read -r name; do
+        find ./[a-t]*/ ./*.md -path "./build*" -prune -o -path "*/$name" -print |
+            grep -q . || printf '%s\n' "$name"
+    done
+    grep -oE '[a-z0-9_]+\(\)' CONTRIBUTING.md | sort -u | while IFS= read -r name; do
+        grep -rqE "^[a-z].*\<${name%??}\(" agent collectives launcher rendezvous --include='*.c' || printf '%s\n' "$name"
+    done)
+[ -z "$out" ] || { printf 'CONTRIBUTING.md names what does not exist:\n%s\n' "$out"; bad=1; }
 
 [ $bad = 0 ] && echo "layers: ok"
 exit $bad

@@ -50,13 +50,14 @@ struct hello acceptor_hello(const struct acceptor *a, enum hello_kind kind, uint
                           .to = (uint32_t)to};
 }
 
-/* Whether the hello is from a rank of our world, to us. */
-static bool is_ours(const struct acceptor *a, const struct hello *h)
+/* Whether the hello is from a rank of this job, to this rank; in this or another of the worlds that
+ * use the listening socket in turn. */
+static bool is_of_job(const struct acceptor *a, const struct hello *h)
 {
     const struct world *w = a->world;
     return h->magic == HELLO_MAGIC && h->version == HELLO_VERSION && h->epoch == w->epoch &&
-           h->counter == w->counter && h->instance == w->instance && h->to == (uint32_t)w->rank &&
-           h->from < (uint32_t)w->size && h->from != h->to && h->channel < CHANNELS;
+           h->counter == w->counter && h->to == (uint32_t)w->rank && h->from < (uint32_t)w->size &&
+           h->from != h->to && h->channel < CHANNELS;
 }
 
 /* -------------------------------------------------------------------------------- subscribers */
@@ -86,6 +87,7 @@ void acceptor_expect(struct acceptor *a, struct acceptor_subscriber *s)
 static void answer_closed(const struct acceptor *a, struct accepted_conn *from)
 {
     struct hello h = acceptor_hello(a, HELLO_GONE, from->hello.comm, (int)from->hello.from);
+    h.instance = from->hello.instance;
     (void)!send(from->fd, &h, sizeof(h), MSG_NOSIGNAL | MSG_DONTWAIT);
     close_fd(&from->fd);
 }
@@ -129,13 +131,17 @@ static bool was_closed(const struct acceptor *a, uint64_t comm)
 
 /* ------------------------------------------------------------------------------- pending peers */
 
-/* The hello of a data connection or of a probe is complete. */
+/* The hello of a data connection or of a probe is complete. A peer in an earlier world of this job
+ * is late: this rank has left that world. A peer in a later one connects again. */
 static void accept_hello(struct acceptor *a, struct pending_peer *p)
 {
     struct accepted_conn in = {.fd = take_fd(&p->fd), .hello = p->in.hello};
-    if (!find_subscriber(a, in.hello.comm) && was_closed(a, in.hello.comm))
+    uint32_t own = a->world->instance;
+    if (in.hello.instance < own ||
+        (in.hello.instance == own && !find_subscriber(a, in.hello.comm) &&
+         was_closed(a, in.hello.comm)))
         answer_closed(a, &in);
-    else if (in.hello.kind == HELLO_PROBE || !acceptor_reserve(a))
+    else if (in.hello.instance > own || in.hello.kind == HELLO_PROBE || !acceptor_reserve(a))
         close_fd(&in.fd); /* without room: the peer connects again */
     else
         a->accepted[a->naccepted++] = in;
@@ -166,10 +172,13 @@ static void read_hello(struct acceptor *a, struct pending_peer *p)
                 comm_stop_set(s->stop, (int)p->in.hello.from, &p->in.notice);
             break;
         }
-        if (!is_ours(a, &p->in.hello))
+        if (!is_of_job(a, &p->in.hello))
             break;
-        if (p->in.hello.kind == HELLO_NOTICE || p->in.hello.kind == HELLO_ASK)
+        if (p->in.hello.kind == HELLO_NOTICE || p->in.hello.kind == HELLO_ASK) {
+            if (p->in.hello.instance != a->world->instance)
+                break;
             continue;
+        }
         if (p->in.hello.kind == HELLO_DATA || p->in.hello.kind == HELLO_PROBE)
             accept_hello(a, p);
         break;

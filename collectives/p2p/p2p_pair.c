@@ -7,6 +7,7 @@
 #include "collectives/reduce/dtype.h"
 #include "collectives/net/tcp.h"
 #include "collectives/p2p/p2p_state.h"
+#include "collectives/shm/memory.h"
 #include "collectives/shm/ring.h"
 #include "core/clock.h"
 
@@ -378,7 +379,11 @@ static void check_exit(struct p2p *p, int rank)
 {
     struct err e;
     bool moved = false;
-    if (is_connected(p, rank) || !comm_has_exited(p->comm, rank))
+    if (is_connected(p, rank))
+        return;
+    bool replaced =
+        p->peers[rank].t == p->shm && shm_is_replaced(p->comm, p->comm->topo.local_of[rank]);
+    if (!replaced && !comm_has_exited(p->comm, rank))
         return;
     p2p_move(p, rank, &moved); /* what it has sent before counts */
     if (p->failed || is_connected(p, rank))
@@ -395,7 +400,7 @@ static void check_exit(struct p2p *p, int rank)
         peer->deaf = !died; /* else who waits for anybody is to find it */
         return;
     }
-    err_set(&e, -EPIPE, "it takes part no more");
+    err_set(&e, -EPIPE, "%s", replaced ? SHM_REPLACED : "it takes part no more");
     p2p_fail(p, -EPIPE, rank, op, &e);
 }
 

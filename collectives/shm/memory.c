@@ -339,6 +339,15 @@ void shm_close(dlcoll_comm *comm)
     free(s);
 }
 
+bool shm_is_replaced(const struct dlcoll_comm *comm, int local)
+{
+    int rank = comm->world_ranks[comm->topo.local_ranks[local]];
+    const struct segment_local *line = job_segment_local(&comm->world->segment, rank);
+    int32_t attached = atomic_load_explicit(&comm->shm->peers[local].pid, memory_order_acquire);
+    int32_t now = line ? atomic_load_explicit(&line->pid, memory_order_acquire) : attached;
+    return attached && now && now != attached;
+}
+
 /* ------------------------------------------------------------------------------------- arenas */
 
 bool shm_holds(const struct shm *s, const void *p, size_t len, uint64_t *at)

@@ -20,6 +20,9 @@
 
 struct dlcoll_comm;
 
+/* Why a rank for which shm_is_replaced() is true takes part no more. */
+#define SHM_REPLACED "it runs its next program: do all workers run equally many, one after another?"
+
 /* Opaque to those who carry it; of one build of one version. Whoever attaches checks all of it. */
 struct shm_offer {
     uint64_t words[8];
@@ -41,6 +44,11 @@ void shm_all_attached(struct dlcoll_comm *comm);
 
 /* In any state; NULL comm->shm is allowed. What shm_alloc() has given out is gone. */
 void shm_close(struct dlcoll_comm *comm);
+
+/* Whether the worker of that local rank runs another program than the one that attached: a worker
+ * may run several in turn. Under a launcher only. As after its end, what the first one has done
+ * counts: a waiting rank first calls this, then looks for the data once more. */
+bool shm_is_replaced(const struct dlcoll_comm *comm, int local);
 
 /* dlcoll_mem_alloc() and dlcoll_mem_free(). From any thread. NULL: there is no memory to share, or
  * none left. False: p is not from shm_alloc(). */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "collectives/api/comm.h"
+#include "collectives/shm/memory.h"
 #include "core/clock.h"
 
 enum {
@@ -110,12 +111,12 @@ static int check_peer(struct shm_op *op, int i, const _Atomic uint32_t *word, ui
 {
     uint64_t deadline = op->call->deadline_ns;
     int who;
-    bool gone = has_ended(op, i);
+    bool ended = has_ended(op, i), replaced = shm_is_replaced(op->call->comm, i);
     bool differs = has_other_settings(op, i) || (idle >= LONG_NS && is_in_another(op, i));
     if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
         return 0;
-    if (gone) {
-        err_set(&op->call->err, -EPIPE, "it takes part no more");
+    if (ended || replaced) {
+        err_set(&op->call->err, -EPIPE, "%s", replaced ? SHM_REPLACED : "it takes part no more");
         return set_culprit(op, i, -EPIPE);
     }
     if (differs)

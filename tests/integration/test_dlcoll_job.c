@@ -203,6 +203,50 @@ START_TEST(a_hang_is_reported_with_the_last_operations)
 }
 END_TEST
 
+/* ------------------------------------------------------------------------------ programs in turn
+ */
+
+/* What rank 0 runs first, what rank 1 runs at the same time, and what rank 0 runs after that. */
+static const struct turns {
+    const char *first, *other, *second;
+    bool differ; /* the ranks run different numbers of programs */
+} g_turns[] = {
+    {"sums 0", "sums 1", "sums 1", true},
+    {"sums 1", "sums 2", "sums 1", true},
+    {"sums 0", "receive", "sums 1", true},
+    {"sums 3", "sums 3", "sums 3", false},
+};
+enum { TURNS = sizeof(g_turns) / sizeof(g_turns[0]) };
+
+/* The worker of rank 0 is a shell that runs two programs, one after the other; that of rank 1 runs
+ * one. The launcher cannot know: the shell of rank 0 lives on. */
+START_TEST(a_rank_in_its_next_program_is_named)
+{
+    const struct turns *t = &g_turns[_i / 2];
+    const char *program = build_path("tests/coll_worker"), *file = tmppath("job");
+    const char *both = t->differ ? "" : test_text("%s %s %s && ", program, t->second, file);
+    const char *line =
+        test_text("if [ $RANK = 0 ]; then %s %s %s && exec %s %s %s; "
+                  "else %s exec %s %s %s; fi",
+                  program, t->first, file, program, t->second, file, both, program, t->other, file);
+    char *env[] = {(char *)test_text("DLCOLL_SHM=%d", _i % 2), "DLCOLL_TIMEOUT=5", NULL};
+    struct proc p;
+    proc_start(&p,
+               ARGV((char *)build_path("dlaunch"), "--nproc_per_node", "2", "--no_python", "sh",
+                    "-c", (char *)line),
+               env, 0);
+    int status = proc_wait(&p, 40);
+    if (t->differ)
+        ck_assert_msg(status == 2 && !strstr(p.err, "timed out") &&
+                          strstr(p.err, _i % 2 ? "(it runs its next program: do all workers"
+                                               : "has died or left (it has "),
+                      "%d\n%s", status, p.err);
+    else
+        ck_assert_msg(status == 0, "%d\n%s", status, p.err);
+    proc_fini(&p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_job");
@@ -212,6 +256,8 @@ static Suite *suite(void)
     tc = test_case(s, "hang", 60);
     tcase_add_test(tc, a_timeout_is_reported_with_the_last_operations);
     tcase_add_test(tc, a_hang_is_reported_with_the_last_operations);
+    tc = test_case(s, "programs in turn", 60);
+    tcase_add_loop_test(tc, a_rank_in_its_next_program_is_named, 0, 2 * TURNS);
     return s;
 }
 

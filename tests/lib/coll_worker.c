@@ -6,6 +6,8 @@
  *     coll_worker shrink FILE        all_reduce for ever; then those who are left go on
  *     coll_worker hang MS FILE       a barrier, a broadcast, and an all_reduce of MS milliseconds
  *                                    (0: no limit) in which rank 1 does not take part
+ *     coll_worker sums N FILE        N times all_reduce; ends without destroying the communicator
+ *     coll_worker receive FILE       a receive from rank 0
  *
  * FILE is a struct coll_job. Nobody but those who hang minds SIGTERM: the launcher stops those who
  * have something to say yet. They end when all others but one have said it, or as many in all as
@@ -134,20 +136,42 @@ static int hang(const char *ms, dlcoll_comm *c, struct coll_job_rank *mine)
     return 3;
 }
 
+static int sums(int n, dlcoll_comm *c)
+{
+    for (int32_t x = 1; n-- > 0; x = 1) {
+        if (dlcoll_all_reduce(&x, &x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) < 0)
+            fail("all_reduce", c);
+    }
+    return 0;
+}
+
+static int receive(dlcoll_comm *c)
+{
+    int32_t x;
+    if (dlcoll_recv(&x, 1, DLCOLL_I32, 0, c, NULL, NULL) < 0)
+        fail("recv", c);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     dlcoll_comm *c;
     int status = 0, op = argc == 4 && !strcmp(argv[1], "for-ever") ? coll_op_of(argv[2]) : -1;
     bool hangs = argc == 4 && !strcmp(argv[1], "hang");
     bool shrinks = argc == 3 && !strcmp(argv[1], "shrink");
-    if (op < 0 && !hangs && !shrinks) {
-        fprintf(stderr, "usage: coll_worker for-ever OP FILE | shrink FILE | hang MS FILE\n");
+    bool adds = argc == 4 && !strcmp(argv[1], "sums");
+    bool receives = argc == 3 && !strcmp(argv[1], "receive");
+    if (op < 0 && !hangs && !shrinks && !adds && !receives) {
+        fprintf(stderr, "usage: coll_worker for-ever OP FILE | shrink FILE | hang MS FILE | "
+                        "sums N FILE | receive FILE\n");
         return 2;
     }
     signal(SIGTERM, hangs ? SIG_DFL : SIG_IGN);
     g_job = coll_job_open(argv[argc - 1]);
     if (!g_job || dlcoll_init(&c, NULL) < 0)
         fail("dlcoll_init", NULL);
+    if (adds || receives)
+        return adds ? sums(atoi(argv[2]), c) : receive(c);
     struct coll_job_rank *mine = &g_job->rank[dlcoll_rank(c)];
     const char *survivors = getenv("SURVIVORS");
     int n = survivors ? atoi(survivors) : dlcoll_size(c) - 1;

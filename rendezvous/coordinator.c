@@ -7,10 +7,10 @@
  *   too many without a hello         closed: the oldest of an address that has more than 16 of
  *                                    them, so that nobody is kept out by another; else the oldest
  *   malformed message                closed, with a line; the node may come back
- *   a hello of who has run a round before there was one here
- *                                    told that this is another coordinator, and not counted
- *   PROBE                            answered, then finished
- *   ELSEWHERE                        the same; and it is given up if it has begun no round
+ *   a hello of a node that was in a round of an earlier coordinator, before the first round here
+ *                                    answered by a view of epoch 1, then closed: send_back()
+ *   PROBE                            answered, then closed
+ *   ELSEWHERE                        the same; a coordinator that has begun no round is given up
  *   BEAT                             its connection goes to the thread of the heartbeats */
 #include "rendezvous/coordinator.h"
 
@@ -230,8 +230,8 @@ static void answer_probe(struct caller *k)
     free_caller(k);
 }
 
-/* An elected one tells this one. One that was elected itself is not to be told: each of the two
- * finds by its votes whether it is the one. */
+/* An elected coordinator redirects this one. If this one was elected, too, it does not follow:
+ * votes decide which of the two goes on. */
 static void on_elsewhere(struct caller *k, struct rd *body)
 {
     struct coordinator *c = k->coordinator;
@@ -433,7 +433,7 @@ static void on_end(struct link *l, enum rdzv_end how, const char *why)
     log_verbose("the connection from %s ended: %s", k->peer.addr[0] ? k->peer.addr : "here", why);
     link_close(l);
     if (how == RDZV_END_KEY)
-        c->events.on_stranger(c->events.arg, &k->from);
+        c->events.on_wrong_key(c->events.arg, &k->from);
     if (k->comes_back)
         how = RDZV_END_BROKEN;
     end_beats(k);

@@ -17,20 +17,21 @@ struct coordinator_events {
     void *arg;
     /* No worker is alive and a round begins: the store is emptied. */
     void (*on_new_round)(void *arg);
-    /* Everybody has the result, or had long enough. */
+    /* Every node has received the result, or has had close_ns for it. */
     void (*on_finished)(void *arg);
-    /* Somebody at this address does not have the key. */
-    void (*on_stranger)(void *arg, const struct netaddr *peer);
-    /* A node's connection for its workers' clients of the store: takes it. NULL: there are none. */
+    /* A launcher at this address has another key. */
+    void (*on_wrong_key)(void *arg, const struct netaddr *peer);
+    /* Takes a node's connection that relays its workers' clients of the store. NULL: no relay. */
     void (*on_relay)(void *arg, struct link *l);
-    /* This job has another coordinator, there, which was elected. begun: so has this one begun it,
-     * and there are two; else this one has been given up: coordinator_dismiss() is to follow. */
+    /* An elected coordinator of this job at `there` has redirected this one. begun: this one has
+     * begun a round itself, so that there are two jobs. Otherwise it is given up: the owner calls
+     * coordinator_dismiss(). */
     void (*on_elsewhere)(void *arg, const struct netaddr *there, bool begun);
 };
 
 /* Borrows the hub, the beats (NULL: of a job of one node), and the strings of the rules. host, pid:
- * of this launcher, for whoever asks. electorate: NULL, or what one that stands for election knows
- * (its `random` is drawn here); borrowed for the call. */
+ * of this launcher, for the answer to a PROBE. electorate: the facts of a candidate (its `random`
+ * is drawn here), borrowed for the call; NULL: not elected. */
 struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
                                     const struct rdzv_rules *rules, const char *host, int pid,
                                     const struct rdzv_electorate *electorate,
@@ -40,11 +41,11 @@ struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
  * by a socketpair. key: of the TLS connection that it is to be; NULL: in the clear. */
 void coordinator_adopt(struct coordinator *c, int fd, const struct netaddr *peer,
                        const struct tls_key *key);
-/* The same, to be told why it is not let in as soon as it has said which version it speaks. */
+/* Takes a connection that is refused with this reason once its preamble has arrived. */
 void coordinator_turn_away(struct coordinator *c, int fd, const struct netaddr *peer,
                            const char *why);
 
-/* The address is one that a node of the job has, or has called from. */
+/* Whether a node of the round has the address, or has connected from it. */
 bool coordinator_is_node(const struct coordinator *c, const struct netaddr *a);
 
 /* The heartbeats may have brought something. */
@@ -60,7 +61,7 @@ bool coordinator_finished(const struct coordinator *c); /* on_finished has been 
 /* Whether this coordinator was elected and its job is not over. */
 bool coordinator_leads(const struct coordinator *c);
 
-/* Hangs up on everybody, before coordinator_close() while the hub goes on. */
+/* Closes all connections, before coordinator_close() while the hub goes on. */
 void coordinator_dismiss(struct coordinator *c);
 /* The links are the hub's to close. */
 void coordinator_close(struct coordinator *c, void (*on_closed)(void *arg), void *arg);

@@ -36,7 +36,7 @@
 #define HURRY_MS         1000 /* so long those that have not taken the result are waited for */
 #define WITNESSES        64   /* and others without workers whose heartbeats have a place */
 
-static struct auth nobody_guards = {.open = true};
+static struct auth no_auth = {.open = true};
 
 /* Something that a backend does on the pool. Outlives the object when it does not return. */
 struct discovery_request {
@@ -191,9 +191,9 @@ static void on_connected(void *arg, int fd, const struct netaddr *peer, bool ref
     member_attach(r->member, fd, false, r->auth);
 }
 
-/* Where this node answers the others, and where it becomes the coordinator if it has to. Without
- * one it only follows. */
-static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
+/* Opens the endpoint at which this node is reached if the coordinator is lost, and stands for
+ * election. A node without it only votes. */
+static void open_standby(struct rdzv *r, const struct netaddr *coordinator)
 {
     struct endpoint_bind b = {.any = !netaddr_is_loopback(coordinator)};
     struct err e = ERR_INIT;
@@ -204,7 +204,7 @@ static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
         return; /* without a token it listens to nobody */
     for (int i = 0; i < r->discovery->nstandby_binds && fd < 0; i++)
         fd = endpoint_listen(&r->discovery->standby_binds[i], NULL);
-    bool at_place = fd >= 0;
+    bool at_endpoint = fd >= 0;
     netaddr_parse_ip(&b.addr, b.any ? "::" : "127.0.0.1", 0);
     if (fd < 0)
         fd = endpoint_listen(&b, &e);
@@ -213,8 +213,8 @@ static void take_seat(struct rdzv *r, const struct netaddr *coordinator)
         return;
     }
     r->standby = standby_new(&r->hub, r->config.run_id, r->config.host);
-    if (at_place)
-        standby_at_place(r->standby);
+    if (at_endpoint)
+        standby_at_endpoint(r->standby);
     member_state_set_peer_port(member_state_of(r->member), endpoint_port(r->endpoint));
 }
 
@@ -227,7 +227,7 @@ static void join(struct rdzv *r)
     if (!clear && !may_call(r, &f->addrs[0]))
         return;
     if (f->naddrs)
-        take_seat(r, &f->addrs[0]);
+        open_standby(r, &f->addrs[0]);
     if (r->attempts <= 1) {
         r->here = true;
         for (int i = 0; i < f->naddrs; i++)
@@ -244,7 +244,7 @@ static void note_local_addr(struct rdzv *r)
     member_state_set_local_addr(member_state_of(r->member), r->local_addr);
 }
 
-static void say_note(struct rdzv_discovery *f)
+static void log_note(struct rdzv_discovery *f)
 {
     if (f->note[0])
         log_notice("%s", f->note);
@@ -258,7 +258,7 @@ static void on_looked(struct rdzv *r)
     int fd = -1;
     enum rdzv_role role = f->ops->decide(f, &e);
     note_local_addr(r);
-    say_note(f);
+    log_note(f);
     if (role == RDZV_ROLE_HOST && r->endpoint &&
         netaddr_port(&f->bind.addr) == endpoint_port(r->endpoint)) {
         host_again(r);
@@ -294,7 +294,7 @@ static void on_looked(struct rdzv *r)
 
 /* ----------------------------------------------------------------------------------- electing */
 
-/* This node stands: whoever of the others is left comes here. */
+/* This node stands for election: the other members connect to it. */
 static void stand(struct rdzv *r)
 {
     struct rdzv_electorate e;
@@ -307,7 +307,7 @@ static void stand(struct rdzv *r)
     rdzv_redirect_start(r);
 }
 
-/* The next one is called at once, unless all of them have been called before. */
+/* Goes on to the next member of the list: at once, unless all of them have been tried. */
 static void next_candidate(struct rdzv *r)
 {
     int self;
@@ -330,7 +330,8 @@ static void on_elector(void *arg, int fd, const struct netaddr *peer, bool refus
     on_connected(r, fd, peer, refused, why);
 }
 
-/* The first one of the last round that is there stands for election: the others come to it. */
+/* Connects to the first member of the last round that is alive. If that is this node, it stands for
+ * election. */
 static void reach_elector(struct rdzv *r)
 {
     int self;
@@ -378,7 +379,7 @@ static void reach(struct rdzv *r)
         return;
     }
     bool back = member_state_joined(member_state_of(r->member)) && r->have_good && !r->ask;
-    if (back || rdzv_redirect_sent_on(r)) {
+    if (back || rdzv_redirect_followed(r)) {
         r->connector = connector_new(r->loop, &r->good, 1, CONNECT_AGAIN_MS, on_connected, r);
         return;
     }
@@ -516,7 +517,7 @@ static int look_at_once(struct rdzv *r, struct err *e)
     f->ops->look(f);
     if (f->ops->decide(f, e) != RDZV_ROLE_HOST)
         return 0; /* it will be decided again; nothing is lost */
-    say_note(f);
+    log_note(f);
     int fd = rdzv_host_listen(f, e);
     r->listen_fd = fd >= 0 ? fd : -1;
     return fd >= 0 || fd == -EADDRINUSE ? 0 : fd;
@@ -528,7 +529,7 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     int rc = rdzv_config_check(config, e);
     if (rc < 0)
         return rc;
-    struct auth *auth = config->auth ? config->auth : &nobody_guards;
+    struct auth *auth = config->auth ? config->auth : &no_auth;
     /* A thread of the pool asks who answers where the file says: it finds the key ready. */
     if ((config->backend == RDZV_FILE || config->nmore) && auth->secret_len && !auth->open)
         rc = auth_ready(auth, e);

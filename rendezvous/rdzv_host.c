@@ -47,7 +47,7 @@ static void on_agent(void *arg, int fd, const struct netaddr *peer, bool tls)
     }
 }
 
-static void on_stranger(void *arg, const struct netaddr *peer)
+static void on_wrong_key(void *arg, const struct netaddr *peer)
 {
     struct rdzv *r = arg;
     endpoint_complain(r->endpoint, peer, "a launcher with another job token than this node's");
@@ -139,9 +139,9 @@ void rdzv_host_coordinator(struct rdzv *r, const struct rdzv_electorate *elector
     const struct coordinator_events events = {r,
                                               on_new_round,
                                               rdzv_host_finished,
-                                              on_stranger,
+                                              on_wrong_key,
                                               r->relay ? on_relay : NULL,
-                                              rdzv_redirect_told};
+                                              rdzv_redirect_received};
     r->coordinator =
         coordinator_new(&r->hub, r->beats, &rules, c->host, (int)getpid(), electorate, &events);
 }

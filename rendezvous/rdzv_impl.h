@@ -27,12 +27,12 @@ struct rdzv {
     struct store_server *store;
     struct relay *relay; /* NULL: without */
     struct auth *auth;
-    struct standby
-        *standby;          /* while it does not, and may be elected; it has an endpoint then, too */
-    int candidate;         /* in the list of electors: whom to call next */
-    int lost;              /* calls to it that nothing has answered */
-    uint64_t candidate_ns; /* since when that one is called */
-    int listen_fd;         /* bound by rdzv_open(), not yet watched; -1 */
+    struct standby *standby; /* answers at the endpoint while another node is the coordinator, if
+                                this one may be elected */
+    int candidate;           /* index in the list of electors of the member to connect to */
+    int lost;                /* attempts to connect to that member that nothing has answered */
+    uint64_t candidate_ns;   /* when the first of these attempts began */
+    int listen_fd;           /* bound by rdzv_open(), not yet watched; -1 */
 
     struct rdzv_discovery *discovery; /* NULL while a thread of the pool has it */
     struct discovery_request *discovery_request;
@@ -50,12 +50,12 @@ struct rdzv {
 
     uv_timer_t redirect;      /* of an elected coordinator */
     uint64_t split_brain_ns;  /* since when there are two jobs of this id; 0: there are not */
-    bool split_brain_said;    /* that it is so */
-    bool stranger_said;       /* that a launcher with another job token is where the job began */
-    bool moving;              /* told that the job is elsewhere, there */
-    struct netaddr elsewhere; /* not acted on yet */
-    uint64_t moved_ns;        /* when it was; 0: never */
-    unsigned shed;            /* parts of a host that is none any more, not yet closed */
+    bool split_brain_logged;  /* the warning about it */
+    bool wrong_key_logged;    /* the warning about a launcher with another job token */
+    bool moving;              /* redirected to `elsewhere`; rdzv_redirect_move() is due */
+    struct netaddr elsewhere; /* of the elected coordinator */
+    uint64_t moved_ns;        /* when this node moved there; 0: never */
+    unsigned shed;            /* parts of the coordinator that it gave up, not yet closed */
 
     bool closing, tearing_down;
     unsigned parts; /* not yet closed */
@@ -67,14 +67,14 @@ struct rdzv {
  * negative errno: final. Blocks for a moment when the port is taken. */
 int rdzv_host_listen(struct rdzv_discovery *f, struct err *e);
 
-/* The parts of a host. The endpoint takes listen_fd: 0, or -errno with a text; the store, if this
- * job's launchers serve it; the coordinator, of a first round or
- * (electorate) after an election. */
+/* Makes the parts of a launcher that hosts the coordinator: the endpoint, which takes listen_fd (0,
+ * or -errno with a text); the store, if this job's launchers serve it; the coordinator, with an
+ * electorate if it stands for election. */
 int rdzv_host_endpoint(struct rdzv *r, int listen_fd, struct err *e);
 void rdzv_host_store(struct rdzv *r);
 void rdzv_host_coordinator(struct rdzv *r, const struct rdzv_electorate *electorate);
 
-/* All of them. False: it could not be; the member knows why. */
+/* Makes all three. False: one could not be made, and the member has failed with the reason. */
 bool rdzv_host(struct rdzv *r, int listen_fd);
 
 /* Callbacks of the relay (struct relay_config). */
@@ -91,13 +91,14 @@ void rdzv_work(struct rdzv *r, void (*step)(struct rdzv_discovery *f),
 void rdzv_part_closed(void *arg);
 void rdzv_part_shed(void *arg); /* one of r->shed */
 
-/* rdzv_redirect.c. This node has been made coordinator. */
+/* rdzv_redirect.c. This node stands for election: it redirects others once it is elected. */
 void rdzv_redirect_start(struct rdzv *r);
 /* A callback of the coordinator (struct coordinator_events). */
-void rdzv_redirect_told(void *arg, const struct netaddr *there, bool begun);
-/* r->moving: it hosts no more, and its member goes there. */
+void rdzv_redirect_received(void *arg, const struct netaddr *there, bool begun);
+/* r->moving: closes this node's coordinator, and connects its member to the elected one. */
 void rdzv_redirect_move(struct rdzv *r);
-/* The member is to go where it was told, rather than find out by itself. */
-bool rdzv_redirect_sent_on(const struct rdzv *r);
+/* Whether a redirect is younger than the dead time: the member connects there, without discovery.
+ */
+bool rdzv_redirect_followed(const struct rdzv *r);
 
 #endif

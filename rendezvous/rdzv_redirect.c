@@ -1,15 +1,16 @@
-/* rdzv_redirect.c: a launcher that comes back where the job began knows nothing of the coordinator
- * that was elected meanwhile, and hosts a new one there. The elected one sees to it that there is
- * one job:
+/* rdzv_redirect.c: a launcher that is started again at the endpoint where the job began cannot know
+ * that another coordinator was elected meanwhile, and hosts a new one there. The elected
+ * coordinator redirects it, so that there is one job:
  *
- *     rdzv_redirect_start -> every second: ELSEWHERE to who listens at the endpoints (on the pool)
- *     rdzv_redirect_told  -> rdzv_redirect_move: the coordinator closes, its endpoint becomes a
- *                            standby, and the member connects to the elected coordinator
+ *     elected: rdzv_redirect_start() -> on_redirect(), every second: ELSEWHERE to each configured
+ *              endpoint (rdzv_discovery_tell() on the pool)
+ *     other:   rdzv_redirect_received() -> rdzv_redirect_move(): the coordinator closes, its
+ *              endpoint becomes a standby, and the member connects to the elected coordinator
  *
- *   nobody listens there, or a standby                nothing
- *   it has begun a round                              both say that there are two jobs
- *   it has another job token                          both say so
- *   nobody answers where the member was told to go    after the dead time it hosts again (rdzv.c)
+ *   nobody, or a standby, listens at the endpoint     nothing
+ *   the other one has begun a round                   both warn of two jobs
+ *   the other one has another job token               both warn of it
+ *   the elected coordinator does not answer           the other one hosts again after the dead time
  */
 #include "core/log.h"
 #include "core/mem.h"
@@ -30,21 +31,21 @@ static void warn_of_split_brain(struct rdzv *r, const struct netaddr *there)
     uint64_t now = uv_hrtime();
     if (!r->split_brain_ns)
         r->split_brain_ns = now;
-    if (r->split_brain_said || now - r->split_brain_ns < 2 * rdzv_config_dead_ns(&r->config))
+    if (r->split_brain_logged || now - r->split_brain_ns < 2 * rdzv_config_dead_ns(&r->config))
         return;
-    r->split_brain_said = true;
+    r->split_brain_logged = true;
     log_warn("another job with the id '%s' runs at %s, begun apart from this one: stop one of the "
              "two, or give it another --rdzv_id",
              r->config.run_id, netaddr_format(there, where, sizeof(where)));
 }
 
 /* Warns of a launcher that has refused this node, because the two have different job tokens. */
-static void warn_of_stranger(struct rdzv *r, const struct netaddr *there)
+static void warn_of_wrong_key(struct rdzv *r, const struct netaddr *there)
 {
     char where[ADDR_STRLEN + 8];
-    if (r->stranger_said)
+    if (r->wrong_key_logged)
         return;
-    r->stranger_said = true;
+    r->wrong_key_logged = true;
     log_warn("the launcher at %s has another job token than this node (%s), so that it cannot come "
              "to this job: copy the file, or name it with --token_file",
              netaddr_format(there, where, sizeof(where)), r->auth->source);
@@ -54,10 +55,10 @@ static void warn_of_stranger(struct rdzv *r, const struct netaddr *there)
 
 static void on_redirect(uv_timer_t *timer);
 
-static void on_said(struct rdzv *r)
+static void on_reported(struct rdzv *r)
 {
-    if (r->discovery->stranger.len)
-        warn_of_stranger(r, &r->discovery->stranger);
+    if (r->discovery->wrong_key.len)
+        warn_of_wrong_key(r, &r->discovery->wrong_key);
     if (r->discovery->split_brain.len)
         warn_of_split_brain(r, &r->discovery->split_brain);
     else
@@ -80,7 +81,7 @@ static void on_redirect(uv_timer_t *timer)
     if (r->auth->secret_len && !r->auth->open)
         auth_ready(r->auth, NULL); /* without the key, only loopback is told */
     uv_timer_stop(&r->redirect);
-    rdzv_work(r, rdzv_discovery_tell, on_said);
+    rdzv_work(r, rdzv_discovery_tell, on_reported);
 }
 
 void rdzv_redirect_start(struct rdzv *r)
@@ -90,7 +91,7 @@ void rdzv_redirect_start(struct rdzv *r)
 
 /* ---------------------------------------------------------------------------------- who is told */
 
-void rdzv_redirect_told(void *arg, const struct netaddr *there, bool begun)
+void rdzv_redirect_received(void *arg, const struct netaddr *there, bool begun)
 {
     struct rdzv *r = arg;
     if (begun) {
@@ -132,13 +133,13 @@ void rdzv_redirect_move(struct rdzv *r)
     }
     if (!r->standby)
         r->standby = standby_new(&r->hub, r->config.run_id, r->config.host);
-    standby_at_place(r->standby);
+    standby_at_endpoint(r->standby);
     standby_set_coordinator(r->standby, netaddr_ip(&r->good, ip), netaddr_port(&r->good), true);
     if (rdzv_config_may_elect(&r->config) && r->config.nproc > 0)
         member_state_set_peer_port(member_state_of(r->member), endpoint_port(r->endpoint));
 }
 
-bool rdzv_redirect_sent_on(const struct rdzv *r)
+bool rdzv_redirect_followed(const struct rdzv *r)
 {
     return r->moved_ns && uv_hrtime() - r->moved_ns < rdzv_config_dead_ns(&r->config);
 }

@@ -14,7 +14,8 @@
 
 #define ASK_MS 500 /* for an answer of one place */
 
-/* ------------------------------------------------------------------------------------- finder */
+/* ------------------------------------------------------------------------------------- discovery
+ */
 
 struct rdzv_discovery *rdzv_discovery_new(const struct rdzv_config *c)
 {
@@ -194,7 +195,7 @@ static void tell(struct rdzv_discovery *f, const struct netaddr *a,
     struct rdzv_identity id;
     int rc = is_own_place(f, a) ? -EALREADY : rdzv_tell(a, ASK_MS, f->auth, where, &id);
     if (rc == -EACCES && auth_wants_tls(f->auth, a) && f->auth->have_key)
-        f->stranger = *a;
+        f->wrong_key = *a;
     if (rc < 0)
         return;
     if (!id.elsewhere && !id.finished && !is_self(f, &id) && strcmp(id.run_id, f->run_id) == 0)
@@ -207,7 +208,7 @@ void rdzv_discovery_tell(struct rdzv_discovery *f)
     struct rdzv_elsewhere where = {.port = netaddr_port(&f->own.addr)};
     text_set(where.run_id, sizeof(where.run_id), "%s", f->run_id);
     text_set(where.addr, sizeof(where.addr), "%s", f->own_addr);
-    f->split_brain.len = f->stranger.len = 0;
+    f->split_brain.len = f->wrong_key.len = 0;
     for (int i = 0; i < f->nplaces && !atomic_load(&f->stop); i++) {
         int n = look_up(f, f->places[i].host, f->places[i].port, addrs);
         for (int k = 0; k < n && !atomic_load(&f->stop); k++)

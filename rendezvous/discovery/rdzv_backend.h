@@ -73,7 +73,7 @@ struct rdzv_discovery {
      * is heard from). Whom it found, and who has another job token; len is 0: nobody. */
     struct endpoint_bind own;
     char own_addr[ADDR_STRLEN];
-    struct netaddr split_brain, stranger;
+    struct netaddr split_brain, wrong_key;
 
     /* file: what it holds while this node may be, or is, the coordinator. */
     int lock_fd; /* -1 */
@@ -127,7 +127,7 @@ int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct auth *auth,
               const struct rdzv_elsewhere *where, struct rdzv_identity *id);
 
 /* Reports where the job is to the listeners at its configured endpoints, except f->own. Sets
- * f->split_brain to one that has begun another job with the same run id, f->stranger to one that
+ * f->split_brain to one that has begun another job with the same run id, f->wrong_key to one that
  * has another job token. Blocks. */
 void rdzv_discovery_tell(struct rdzv_discovery *f);
 

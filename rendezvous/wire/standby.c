@@ -23,7 +23,7 @@ struct standby {
     struct rdzv_identity identity;
     struct caller *first, *last;
     int n;
-    bool at_place;
+    bool at_endpoint;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
@@ -56,7 +56,7 @@ static bool on_preamble(struct link *l, uint32_t version)
 static bool is_foreign(const struct standby *s, struct rd *body)
 {
     struct rdzv_hello h;
-    return s->at_place && rdzv_get_hello(body, &h) && h.seen_epoch != 0;
+    return s->at_endpoint && rdzv_get_hello(body, &h) && h.seen_epoch != 0;
 }
 
 static void on_frame(struct link *l, uint8_t type, struct rd body)
@@ -117,9 +117,9 @@ void standby_set_coordinator(struct standby *s, const char *addr, int port, bool
     s->identity.port = port;
 }
 
-void standby_at_place(struct standby *s)
+void standby_at_endpoint(struct standby *s)
 {
-    s->at_place = true;
+    s->at_endpoint = true;
 }
 
 void standby_adopt(struct standby *s, int fd, const struct tls_key *key)
@@ -143,7 +143,7 @@ void standby_adopt(struct standby *s, int fd, const struct tls_key *key)
         link_protect(c->link, TLS_SERVER, key);
 }
 
-static void free_seat(void *arg)
+static void free_standby(void *arg)
 {
     struct standby *s = arg;
     void (*on_closed)(void *arg) = s->on_closed;
@@ -158,5 +158,5 @@ void standby_close(struct standby *s, void (*on_closed)(void *arg), void *arg)
         drop(s->first);
     s->on_closed = on_closed;
     s->on_closed_arg = arg;
-    uvx_scope_close(&s->scope, free_seat, s);
+    uvx_scope_close(&s->scope, free_standby, s);
 }

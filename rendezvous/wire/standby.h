@@ -13,17 +13,16 @@ struct standby;
 
 /* Borrows the hub and run_id, host. */
 struct standby *standby_new(struct link_hub *hub, const char *run_id, const char *host);
-/* Where the coordinator is, as this node knows; port 0: it does not. follows: it has one, or is
- * about to choose one. */
+/* Sets the answer to a PROBE: the coordinator that this node follows; port 0: not known. follows:
+ * the node has a coordinator, or takes part in an election. */
 void standby_set_coordinator(struct standby *s, const char *addr, int port, bool follows);
 /* This standby listens at a configured endpoint, where an earlier coordinator may have listened. So
  * the HELLO of a launcher that has followed a coordinator is not answered by a refusal: the
  * launcher may not have noticed that its coordinator is gone, and would take the refusal for that
  * coordinator's. The connection is closed instead. */
-void standby_at_place(struct standby *s);
-/* Takes a connected socket; key: of the TLS connection that it is to be, or NULL: a PROBE
- * (and ELSEWHERE) is answered with an IDENTITY, a HELLO with a refusal after which the caller tries
- * again. */
+void standby_at_endpoint(struct standby *s);
+/* Takes a connected socket; key: of its TLS connection; NULL: in the clear. A PROBE or an ELSEWHERE
+ * is answered by an IDENTITY, a HELLO by a refusal after which the launcher tries again. */
 void standby_adopt(struct standby *s, int fd, const struct tls_key *key);
 void standby_close(struct standby *s, void (*on_closed)(void *arg), void *arg);
 

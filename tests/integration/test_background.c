@@ -174,7 +174,7 @@ static bool both_are_listed(void *arg)
 }
 
 /* Each is process 1 of its container, and they share the folder of sockets. */
-START_TEST(two_with_one_pid)
+START_TEST(two_containers_share_a_pid)
 {
     struct proc p[2], ctl_p;
     if (proc_run(&ctl_p, ARGV("unshare", "-pf", "--mount-proc", "true"), NULL, 10) != 0) {
@@ -233,7 +233,7 @@ static void expect_notice(int fd, char *all, size_t cap, const char *text)
     }
 }
 
-START_TEST(systemd_is_told)
+START_TEST(systemd_is_notified)
 {
     struct proc p;
     static char all[65536];
@@ -252,7 +252,7 @@ END_TEST
 
 /* The control socket answers until the loop's last turn, when parts of the status are already
  * freed. */
-START_TEST(systemd_is_told_to_the_end)
+START_TEST(systemd_is_notified_of_the_end)
 {
     struct proc p;
     static char all[65536];
@@ -302,10 +302,10 @@ static Suite *suite(void)
     tcase_add_test(tc, a_log_file_that_cannot_be);
     tcase_add_test(tc, a_second_one_is_refused);
     tcase_add_test(tc, stopped_twice);
-    tcase_add_test(tc, two_with_one_pid);
+    tcase_add_test(tc, two_containers_share_a_pid);
     tcase_add_test(tc, a_worker_finds_its_launcher);
-    tcase_add_test(tc, systemd_is_told);
-    tcase_add_test(tc, systemd_is_told_to_the_end);
+    tcase_add_test(tc, systemd_is_notified);
+    tcase_add_test(tc, systemd_is_notified_of_the_end);
     return s;
 }
 

@@ -55,7 +55,7 @@ static void expect_named(const char *op, int rank, int victim)
 
 /* Four ranks under each of two launchers, one of which is killed at some point of an operation in
  * which all of them are. */
-START_TEST(every_survivor_of_two_launchers_is_told)
+START_TEST(every_survivor_of_two_launchers_gets_an_error)
 {
     struct cluster c;
     const char *op = coll_op_names[_i];
@@ -85,7 +85,7 @@ END_TEST
 
 /* The surviving ranks continue by themselves, whichever rank is killed, and whatever the launcher
  * does. */
-START_TEST(those_who_are_left_go_on)
+START_TEST(survivors_shrink_and_go_on)
 {
     struct cluster c;
     int victim = _i % 2 ? 5 : 0, sum = RANKS * (RANKS - 1) / 2 - victim;
@@ -251,8 +251,8 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_job");
     TCase *tc = test_case(s, "kill", 60);
-    tcase_add_loop_test(tc, every_survivor_of_two_launchers_is_told, 0, COLL_OPS);
-    tcase_add_loop_test(tc, those_who_are_left_go_on, 0, 4);
+    tcase_add_loop_test(tc, every_survivor_of_two_launchers_gets_an_error, 0, COLL_OPS);
+    tcase_add_loop_test(tc, survivors_shrink_and_go_on, 0, 4);
     tc = test_case(s, "hang", 60);
     tcase_add_test(tc, a_timeout_is_reported_with_the_last_operations);
     tcase_add_test(tc, a_hang_is_reported_with_the_last_operations);

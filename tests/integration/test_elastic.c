@@ -48,7 +48,7 @@ static void lose_one(const char *name, int how)
     unlink(tmppath("go"));
 }
 
-START_TEST(a_killed_launcher_is_done_without)
+START_TEST(job_continues_without_a_killed_launcher)
 {
     lose_one("killed-guardian", 0);
     lose_one("killed-agent", SIGKILL);
@@ -155,7 +155,7 @@ START_TEST(lost_nodes_have_a_budget)
 }
 END_TEST
 
-START_TEST(a_preempted_node_is_done_without)
+START_TEST(job_continues_without_a_preempted_node)
 {
     struct nodes c;
     nodes_begin(&c, "up");
@@ -212,13 +212,13 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("elastic");
     TCase *tc = test_case(s, "elastic", 90);
-    tcase_add_test(tc, a_killed_launcher_is_done_without);
+    tcase_add_test(tc, job_continues_without_a_killed_launcher);
     tcase_add_test(tc, a_frozen_agents_workers_are_ended_by_its_guardian);
     tcase_add_test(tc, a_short_freeze_changes_nothing);
     tcase_add_test(tc, a_spare_takes_the_place_of_a_lost_node);
     tcase_add_test(tc, a_late_node_at_once_or_at_the_next_restart);
     tcase_add_test(tc, lost_nodes_have_a_budget);
-    tcase_add_test(tc, a_preempted_node_is_done_without);
+    tcase_add_test(tc, job_continues_without_a_preempted_node);
     tcase_add_test(tc, exit_codes_that_are_final);
     tcase_add_test(tc, the_same_failure_at_once_again_and_again);
     tcase_add_test(tc, a_restart_after_workers_had_to_be_killed);

@@ -89,7 +89,7 @@ START_TEST(one_after_the_other)
 }
 END_TEST
 
-START_TEST(a_minority_stops_and_says_so)
+START_TEST(a_minority_stops_and_reports_it)
 {
     struct nodes c;
     nodes_begin(&c, "up");
@@ -106,7 +106,7 @@ START_TEST(a_minority_stops_and_says_so)
 }
 END_TEST
 
-START_TEST(of_two_nodes_one_is_no_majority)
+START_TEST(one_of_two_nodes_is_not_a_majority)
 {
     struct nodes c;
     nodes_begin(&c, "up");
@@ -177,7 +177,7 @@ static void with_a_witness(bool late, enum how how)
     free(go);
 }
 
-START_TEST(of_two_nodes_one_and_a_witness_are_a_majority)
+START_TEST(one_of_two_nodes_and_a_witness_are_a_majority)
 {
     with_a_witness(false, GUARDIAN);
     with_a_witness(true, AGENT);
@@ -185,7 +185,7 @@ START_TEST(of_two_nodes_one_and_a_witness_are_a_majority)
 }
 END_TEST
 
-START_TEST(a_lost_witness_is_no_loss)
+START_TEST(a_lost_witness_restarts_nothing)
 {
     struct nodes c;
     nodes_begin(&c, "up");
@@ -214,7 +214,7 @@ static void begin_outside(struct nodes *c)
                                      c->port)));
 }
 
-START_TEST(a_node_is_lost_and_another_one_comes)
+START_TEST(a_node_is_lost_and_another_one_joins)
 {
     struct nodes c;
     begin_outside(&c);
@@ -253,7 +253,7 @@ START_TEST(the_coordinator_outside_is_lost)
 }
 END_TEST
 
-START_TEST(the_coordinator_outside_is_told_to_stop)
+START_TEST(the_coordinator_outside_is_asked_to_stop)
 {
     struct nodes c;
     begin_outside(&c);
@@ -342,7 +342,7 @@ static bool was_elected(struct nodes *c, int i)
     return strstr(c->p[i].err, "this node is the coordinator now") != NULL;
 }
 
-START_TEST(the_first_host_comes_back_to_its_own_endpoint)
+START_TEST(the_first_host_rejoins_at_its_own_endpoint)
 {
     struct nodes c;
     const char *options = "--nnodes 1:3 --elastic";
@@ -371,7 +371,7 @@ START_TEST(the_first_host_comes_back_to_its_own_endpoint)
 END_TEST
 
 /* The first host is refused, and both sides log why. */
-START_TEST(the_first_host_comes_back_with_another_token)
+START_TEST(the_first_host_rejoins_with_another_token)
 {
     struct nodes c;
     static const char *const tokens[] = {"token", "other"};
@@ -408,7 +408,7 @@ static int add_static(struct nodes *c, int rank)
 }
 
 /* A static job goes on with all of its nodes only. */
-START_TEST(the_first_host_comes_back_to_a_static_job)
+START_TEST(the_first_host_rejoins_a_static_job)
 {
     struct nodes c;
     nodes_begin(&c, "up");
@@ -432,7 +432,7 @@ START_TEST(the_first_host_comes_back_to_a_static_job)
 }
 END_TEST
 
-START_TEST(it_waits_for_its_place_in_the_job)
+START_TEST(the_first_host_waits_for_a_place_in_the_job)
 {
     struct nodes c;
     const char *options = "--nnodes 2:3 --max_restarts 1";
@@ -461,7 +461,7 @@ static bool listens(void *arg)
 }
 
 /* The first host's launcher is back in its place before the others detect its loss. */
-START_TEST(it_is_back_before_it_is_missed)
+START_TEST(the_first_host_restarts_before_its_loss_is_detected)
 {
     struct nodes c;
     const char *options = "--nnodes 2:3 --elastic";
@@ -488,7 +488,7 @@ START_TEST(it_is_back_before_it_is_missed)
 END_TEST
 
 /* A launcher without workers that had the coordinator is a witness afterwards. */
-START_TEST(a_coordinator_outside_comes_back)
+START_TEST(a_coordinator_outside_restarts)
 {
     struct nodes c;
     begin_outside(&c);
@@ -513,7 +513,7 @@ END_TEST
 
 /* The second launcher takes over before the first round: it waited for the first one as a member,
  * with a standby of its own. */
-START_TEST(who_takes_over_before_the_first_round_ends_well)
+START_TEST(takeover_before_the_first_round)
 {
     struct nodes c;
     nodes_begin(&c, "up");
@@ -547,7 +547,7 @@ static bool one_follower_warns(void *arg)
 }
 
 /* Two jobs of one id: the others were stopped for so long that a new one has begun. */
-START_TEST(two_jobs_are_said_to_be_two)
+START_TEST(two_jobs_of_one_id_are_reported)
 {
     struct nodes c;
     begin_and_lose_the_first(&c, "--nnodes 1:3", SIZES);
@@ -583,7 +583,7 @@ static bool tell(const struct nodes *c, const char *run_id, int port)
 
 /* The one that was elected is lost right then: the job begins where it always did, with those who
  * have waited there before. */
-START_TEST(told_of_a_place_where_nobody_is)
+START_TEST(redirected_to_an_endpoint_without_listener)
 {
     struct nodes c;
     const char *options = "--verbose --nnodes 3";
@@ -706,30 +706,30 @@ static Suite *suite(void)
     tcase_add_test(tc, the_coordinators_launcher_is_killed);
     tcase_add_test(tc, the_coordinators_agent_freezes);
     tcase_add_test(tc, one_after_the_other);
-    tcase_add_test(tc, a_minority_stops_and_says_so);
-    tcase_add_test(tc, of_two_nodes_one_is_no_majority);
-    tcase_add_test(tc, of_two_nodes_one_and_a_witness_are_a_majority);
-    tcase_add_test(tc, a_lost_witness_is_no_loss);
-    tcase_add_test(tc, a_node_is_lost_and_another_one_comes);
+    tcase_add_test(tc, a_minority_stops_and_reports_it);
+    tcase_add_test(tc, one_of_two_nodes_is_not_a_majority);
+    tcase_add_test(tc, one_of_two_nodes_and_a_witness_are_a_majority);
+    tcase_add_test(tc, a_lost_witness_restarts_nothing);
+    tcase_add_test(tc, a_node_is_lost_and_another_one_joins);
     tcase_add_test(tc, the_coordinator_outside_is_lost);
-    tcase_add_test(tc, the_coordinator_outside_is_told_to_stop);
+    tcase_add_test(tc, the_coordinator_outside_is_asked_to_stop);
     tcase_add_test(tc, what_launchers_without_workers_refuse);
     tcase_add_test(tc, late_and_returning_nodes_find_the_coordinator);
     tcase_add_test(tc, lists_of_endpoints_that_cannot_be);
     tcase_add_test(tc, the_job_may_end_instead);
     tcase_add_test(tc, a_spare_follows_the_new_coordinator);
     tc = test_case(s, "endpoint", 120);
-    tcase_add_test(tc, the_first_host_comes_back_to_its_own_endpoint);
-    tcase_add_test(tc, it_waits_for_its_place_in_the_job);
-    tcase_add_test(tc, it_is_back_before_it_is_missed);
-    tcase_add_test(tc, a_coordinator_outside_comes_back);
-    tcase_add_test(tc, who_takes_over_before_the_first_round_ends_well);
-    tcase_add_test(tc, two_jobs_are_said_to_be_two);
-    tcase_add_test(tc, told_of_a_place_where_nobody_is);
+    tcase_add_test(tc, the_first_host_rejoins_at_its_own_endpoint);
+    tcase_add_test(tc, the_first_host_waits_for_a_place_in_the_job);
+    tcase_add_test(tc, the_first_host_restarts_before_its_loss_is_detected);
+    tcase_add_test(tc, a_coordinator_outside_restarts);
+    tcase_add_test(tc, takeover_before_the_first_round);
+    tcase_add_test(tc, two_jobs_of_one_id_are_reported);
+    tcase_add_test(tc, redirected_to_an_endpoint_without_listener);
     tc = test_case(s, "token", 120);
-    tcase_add_test(tc, the_first_host_comes_back_with_another_token);
+    tcase_add_test(tc, the_first_host_rejoins_with_another_token);
     tc = test_case(s, "static", 120);
-    tcase_add_test(tc, the_first_host_comes_back_to_a_static_job);
+    tcase_add_test(tc, the_first_host_rejoins_a_static_job);
     return s;
 }
 

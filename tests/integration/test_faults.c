@@ -151,7 +151,7 @@ END_TEST
 /* ------------------------------------------------------------------------------------ what is gone
  */
 
-START_TEST(folders_that_are_gone)
+START_TEST(removed_folders)
 {
     struct proc p;
     char *gone = tmppath("gone");
@@ -229,7 +229,7 @@ END_TEST
 
 /* Process ids come back within a second. Passers-by who have the ids of dead workers are never
  * signalled: none of them ends but by itself. */
-START_TEST(process_ids_come_back)
+START_TEST(reused_process_ids)
 {
     struct proc p;
     char *script = test_text("echo 400 >/proc/sys/kernel/pid_max || exit 77\n"
@@ -613,11 +613,11 @@ static Suite *suite(void)
     tcase_add_test(tc, a_stopped_worker_is_ended);
     tcase_add_test(tc, a_worker_that_cannot_be_killed);
     tcase_add_test(tc, a_daemon_where_there_is_no_proc);
-    tcase_add_test(tc, folders_that_are_gone);
+    tcase_add_test(tc, removed_folders);
     tc = test_case(s, "too few", 120);
     tcase_add_test(tc, too_few_descriptors);
     tcase_add_loop_test(tc, too_few_processes, 0, 2);
-    tcase_add_test(tc, process_ids_come_back);
+    tcase_add_test(tc, reused_process_ids);
     tcase_add_test(tc, setuid_workers);
     tcase_add_test(tc, a_flood_of_output);
     tcase_add_test(tc, output_that_nobody_reads);

@@ -91,7 +91,7 @@ START_TEST(all_loops_are_stuck)
 END_TEST
 
 /* Ten seconds after its last turn it is unhealthy; then its lease ends, and the others go on. */
-START_TEST(one_that_stays_stuck_is_done_without)
+START_TEST(job_continues_without_a_stuck_launcher)
 {
     struct nodes c;
     begin_two(&c, "");
@@ -119,7 +119,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "stuck", 90);
     tcase_add_loop_test(tc, a_stuck_loop_is_slow_not_dead, 0, 2);
     tcase_add_test(tc, all_loops_are_stuck);
-    tcase_add_test(tc, one_that_stays_stuck_is_done_without);
+    tcase_add_test(tc, job_continues_without_a_stuck_launcher);
     return s;
 }
 

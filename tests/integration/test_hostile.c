@@ -11,7 +11,7 @@
 
 #define TOKEN "DLAUNCH_TOKEN=a token of the tests' own"
 
-START_TEST(strangers_change_nothing)
+START_TEST(unauthenticated_peers_change_nothing)
 {
     struct proc p;
     int status = proc_run(
@@ -70,7 +70,7 @@ static const int places[] = {8, 40, 100, 150};
 
 /* Somebody on the way changes one byte of what the coordinator says: the launcher does not go on
  * with it. */
-START_TEST(changed_on_the_way)
+START_TEST(messages_changed_in_transit)
 {
     struct proc p[2];
     struct proxy proxy;
@@ -102,9 +102,9 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("hostile");
     TCase *tc = test_case(s, "strangers", 120);
-    tcase_add_test(tc, strangers_change_nothing);
+    tcase_add_test(tc, unauthenticated_peers_change_nothing);
     tcase_add_test(tc, a_launcher_joins_meanwhile);
-    tcase_add_loop_test(tc, changed_on_the_way, 0, ARRAY_LEN(places));
+    tcase_add_loop_test(tc, messages_changed_in_transit, 0, ARRAY_LEN(places));
     return s;
 }
 

@@ -134,7 +134,7 @@ START_TEST(the_header_is_c99_and_cpp)
 }
 END_TEST
 
-START_TEST(what_is_declared_is_exported_and_nothing_else)
+START_TEST(exports_are_the_declared_functions)
 {
     enum { NAMES = 200, NAME = 64 };
     static char exported[NAMES][NAME];
@@ -210,7 +210,7 @@ START_TEST(a_limit_on_address_space)
 END_TEST
 
 /* The launcher counts that as a good end, and tells those who wait for it all the same. */
-START_TEST(a_worker_that_exits_without_leave_is_told)
+START_TEST(a_worker_that_exits_without_destroy_is_reported)
 {
     static const char text[] =
         "#include <dlcoll.h>\n"
@@ -249,7 +249,7 @@ END_TEST
 
 /* The kernel frees a killed process's memory first, which takes 100 ms for each GB; only then can
  * the process be reaped. The other ranks get the error while the process still exists. */
-START_TEST(a_rank_that_begins_to_end_is_told_of_at_once)
+START_TEST(a_dying_rank_is_reported_at_once)
 {
     static const char text[] =
         "#include <dlcoll.h>\n"
@@ -319,7 +319,7 @@ static bool is_zombie(void *pid)
 }
 
 /* The loop stands still until both are dead; its other threads do not. */
-START_TEST(who_ended_first_is_told_by_a_late_launcher)
+START_TEST(a_late_launcher_reports_the_first_failure)
 {
     static const char text[] = "#include <dlcoll.h>\n"
                                "#include <stdio.h>\n"
@@ -452,13 +452,13 @@ static Suite *suite(void)
     Suite *s = suite_create("libdlcoll");
     TCase *tc = test_case(s, "library", 120);
     tcase_add_test(tc, the_header_is_c99_and_cpp);
-    tcase_add_test(tc, what_is_declared_is_exported_and_nothing_else);
+    tcase_add_test(tc, exports_are_the_declared_functions);
     tc = test_case(s, "examples", 120);
     tcase_add_test(tc, hello_and_allreduce_run);
     tcase_add_test(tc, a_limit_on_address_space);
-    tcase_add_test(tc, a_worker_that_exits_without_leave_is_told);
-    tcase_add_test(tc, a_rank_that_begins_to_end_is_told_of_at_once);
-    tcase_add_test(tc, who_ended_first_is_told_by_a_late_launcher);
+    tcase_add_test(tc, a_worker_that_exits_without_destroy_is_reported);
+    tcase_add_test(tc, a_dying_rank_is_reported_at_once);
+    tcase_add_test(tc, a_late_launcher_reports_the_first_failure);
     tcase_add_test(tc, the_tuners_rules_are_taken);
     tcase_add_test(tc, training_ends_alike_on_any_number_of_workers);
     tcase_add_test(tc, training_recovers_bit_for_bit);

@@ -123,7 +123,7 @@ START_TEST(prefix_and_filters)
 }
 END_TEST
 
-START_TEST(what_has_no_effect_is_said)
+START_TEST(options_without_effect_are_reported)
 {
     static const struct {
         const char *options, *says;
@@ -194,7 +194,7 @@ START_TEST(no_files_no_folder)
 END_TEST
 
 /* When log files cannot be created, only workers that do not need one start. */
-START_TEST(no_place_for_files)
+START_TEST(log_files_that_cannot_be_created)
 {
     static const char ro[] = "for d in /tmp /var/tmp /usr/tmp; do test ! -d $d || { "
                              "mount --bind $d $d && mount -o remount,ro,bind $d; } || exit 99; "
@@ -289,7 +289,7 @@ START_TEST(slow_reader)
 END_TEST
 
 /* The job can be ended all the same; a second signal spares the wait for a last chance to read. */
-START_TEST(nobody_reads)
+START_TEST(output_without_a_reader)
 {
     for (int signals = 1; signals <= 2; signals++) {
         struct proc p;
@@ -367,13 +367,13 @@ static Suite *suite(void)
     tcase_add_test(tc, layout);
     tcase_add_loop_test(tc, every_stream_goes_where_it_should, 0, ARRAY_LEN(streams));
     tcase_add_test(tc, prefix_and_filters);
-    tcase_add_test(tc, what_has_no_effect_is_said);
+    tcase_add_test(tc, options_without_effect_are_reported);
     tcase_add_test(tc, no_files_no_folder);
-    tcase_add_test(tc, no_place_for_files);
+    tcase_add_test(tc, log_files_that_cannot_be_created);
     tc = test_case(s, "trouble", 120);
     tcase_add_test(tc, full_disk);
     tcase_add_test(tc, slow_reader);
-    tcase_add_test(tc, nobody_reads);
+    tcase_add_test(tc, output_without_a_reader);
     tcase_add_test(tc, nobody_reads_and_nobody_waits);
     tcase_add_test(tc, reader_goes);
     return s;

@@ -277,7 +277,7 @@ START_TEST(a_step_for_each_node)
 }
 END_TEST
 
-START_TEST(one_too_many)
+START_TEST(one_node_too_many)
 {
     struct cluster c;
     struct proc late;
@@ -417,7 +417,7 @@ START_TEST(no_coordinator_there)
 }
 END_TEST
 
-START_TEST(who_is_here_and_who_is_missing)
+START_TEST(present_and_missing_nodes_are_listed)
 {
     struct cluster c = {.n = 2, .port = free_port()};
     static const char line[] = "--nnodes 4 --node_rank %d --master_port %d --rdzv_conf "
@@ -452,7 +452,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, misfit, 0, ARRAY_LEN(misfits));
     tcase_add_test(tc, the_same_rank_twice);
     tcase_add_test(tc, a_step_for_each_node);
-    tcase_add_test(tc, one_too_many);
+    tcase_add_test(tc, one_node_too_many);
     tc = test_case(s, "endpoint", 60);
     tcase_add_test(tc, port_in_use);
     tcase_add_loop_test(tc, a_silent_coordinator, 0, 2 * ARRAY_LEN(stop_signals));
@@ -460,7 +460,7 @@ static Suite *suite(void)
     tcase_add_test(tc, address_of_another_host);
     tcase_add_test(tc, local_addr_that_does_not_resolve);
     tcase_add_test(tc, no_coordinator_there);
-    tcase_add_test(tc, who_is_here_and_who_is_missing);
+    tcase_add_test(tc, present_and_missing_nodes_are_listed);
     return s;
 }
 

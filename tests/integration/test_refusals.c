@@ -102,7 +102,7 @@ START_TEST(option)
 END_TEST
 
 /* The same value from the environment and from a file: it is said where it came from. */
-START_TEST(where_it_came_from)
+START_TEST(errors_name_the_source_of_a_value)
 {
     struct proc p;
     char *env[] = {"PET_MAX_RESTARTS=lots", NULL}, *env2[] = {"DLAUNCH_TIMEOUT=never", NULL};
@@ -177,7 +177,7 @@ START_TEST(files_that_cannot_be_had)
 }
 END_TEST
 
-START_TEST(pid_file_that_is_none)
+START_TEST(pid_file_that_is_not_one)
 {
     struct proc p;
     write_file(tmppath("notes"), "my notes\n");
@@ -248,12 +248,12 @@ static Suite *suite(void)
     Suite *s = suite_create("refusals");
     TCase *tc = test_case(s, "options", 60);
     tcase_add_loop_test(tc, option, 0, ARRAY_LEN(options));
-    tcase_add_test(tc, where_it_came_from);
+    tcase_add_test(tc, errors_name_the_source_of_a_value);
     tcase_add_test(tc, mistyped_variable);
     tc = test_case(s, "files", 60);
     tcase_add_loop_test(tc, file, 0, ARRAY_LEN(files));
     tcase_add_test(tc, files_that_cannot_be_had);
-    tcase_add_test(tc, pid_file_that_is_none);
+    tcase_add_test(tc, pid_file_that_is_not_one);
     tc = test_case(s, "program", 60);
     tcase_add_test(tc, program);
     return s;

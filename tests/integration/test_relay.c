@@ -18,7 +18,7 @@ START_TEST(workers_meet)
 END_TEST
 
 /* Each node has a port of its own, none of them the coordinator's. */
-START_TEST(where_it_is)
+START_TEST(address_of_the_relay)
 {
     struct cluster c;
     int ports[2];
@@ -134,7 +134,7 @@ END_TEST
 
 /* A client that reaches the coordinator's port from elsewhere may not use the store, nor may
  * another user at the relay's port. */
-START_TEST(strangers)
+START_TEST(unauthenticated_clients)
 {
     struct cluster c;
     struct proc p;
@@ -169,13 +169,13 @@ static Suite *suite(void)
     Suite *s = suite_create("relay");
     TCase *tc = test_case(s, "relay", 90);
     tcase_add_test(tc, workers_meet);
-    tcase_add_test(tc, where_it_is);
+    tcase_add_test(tc, address_of_the_relay);
     tcase_add_test(tc, many_workers);
     tcase_add_test(tc, large_values);
     tcase_add_test(tc, waiting_when_the_round_ends);
     tcase_add_test(tc, the_store_moves);
     tcase_add_test(tc, all_or_none);
-    tcase_add_test(tc, strangers);
+    tcase_add_test(tc, unauthenticated_clients);
     return s;
 }
 

@@ -55,7 +55,7 @@ START_TEST(exit_status_of_a_signal)
 }
 END_TEST
 
-START_TEST(workers_that_exit_at_once_never_hang_it)
+START_TEST(workers_that_exit_at_once)
 {
     for (int round = 0; round < 5; round++) {
         struct proc p;
@@ -210,7 +210,7 @@ END_TEST
 
 /* As at the end of a session, or when systemd ends all processes of a service: one request to stop
  * reaches the agent twice. The workers keep their grace. */
-START_TEST(one_request_that_comes_twice)
+START_TEST(one_stop_request_sent_twice)
 {
     struct proc p;
     dlaunch_start(&p, NULL,
@@ -248,7 +248,7 @@ START_TEST(grace_ends_with_sigkill)
 END_TEST
 
 /* No kill is reported when all workers have ended by themselves. */
-START_TEST(no_grace_is_needed)
+START_TEST(no_kill_is_reported_if_all_end)
 {
     struct proc p;
     int status = dlaunch_run(&p, 10, "--shutdown_timeout 0 %%W exit 3");
@@ -259,7 +259,7 @@ START_TEST(no_grace_is_needed)
 END_TEST
 
 /* A client sees nothing but the end of its connection. One line for each reason and round. */
-START_TEST(the_store_says_why_it_hangs_up)
+START_TEST(the_store_logs_why_it_closes_a_connection)
 {
     static const char *const says[][2] = {
         {"\\1\\1\\0\\0\\0\\0\\0\\0\\0k\\0\\0\\20\\4\\0\\0\\0\\0",
@@ -585,7 +585,7 @@ START_TEST(a_signal_ends_the_report)
 END_TEST
 
 /* The report cannot be written, which nobody reads either. */
-START_TEST(one_signal_ends_a_job_that_has_something_to_say)
+START_TEST(one_signal_ends_a_job_with_blocked_messages)
 {
     struct proc p;
     const char *done = tmppath("done"), *dir = tmppath("dir");
@@ -656,22 +656,22 @@ static Suite *suite(void)
     tcase_add_test(tc, workers_run_and_succeed);
     tcase_add_test(tc, exit_code_is_the_failed_workers);
     tcase_add_test(tc, exit_status_of_a_signal);
-    tcase_add_test(tc, workers_that_exit_at_once_never_hang_it);
+    tcase_add_test(tc, workers_that_exit_at_once);
     tcase_add_test(tc, descriptors_and_signals_of_a_worker_are_clean);
     tcase_add_test(tc, stdin_goes_to_rank_0);
     tcase_add_test(tc, closed_standard_descriptors);
     tcase_add_test(tc, limited_file_size);
     tcase_add_test(tc, local_rank_in_arguments);
-    tcase_add_test(tc, the_store_says_why_it_hangs_up);
+    tcase_add_test(tc, the_store_logs_why_it_closes_a_connection);
     tc = test_case(s, "restart", 60);
     tcase_add_test(tc, restart_until_it_works);
     tcase_add_test(tc, restarts_run_out);
     tcase_add_test(tc, worker_policy_restarts_only_the_failed_one);
     tc = test_case(s, "signals", 60);
     tcase_add_test(tc, sigterm_is_forwarded_once_and_ends_the_job);
-    tcase_add_test(tc, one_request_that_comes_twice);
+    tcase_add_test(tc, one_stop_request_sent_twice);
     tcase_add_test(tc, grace_ends_with_sigkill);
-    tcase_add_test(tc, no_grace_is_needed);
+    tcase_add_test(tc, no_kill_is_reported_if_all_end);
     tcase_add_test(tc, user_signals_are_passed_on);
     tcase_add_test(tc, ignored_hangup_stays_ignored);
     tcase_add_test(tc, wall_clock_timeout);
@@ -679,7 +679,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_signal_ends_the_wait_for_a_reader);
     tcase_add_test(tc, a_signal_ends_the_report);
     tcase_add_test(tc, the_timeout_ends_the_wait_for_a_reader);
-    tcase_add_test(tc, one_signal_ends_a_job_that_has_something_to_say);
+    tcase_add_test(tc, one_signal_ends_a_job_with_blocked_messages);
     tc = test_case(s, "descendants", 60);
     tcase_add_test(tc, nothing_is_left_behind);
     tcase_add_test(tc, a_live_workers_daemon_is_left_alone);

@@ -85,7 +85,7 @@ static bool kills(void *arg)
     return false;
 }
 
-START_TEST(ctrl_c_comes_once)
+START_TEST(ctrl_c_is_delivered_once)
 {
     static struct terminal t;
     at_terminal(&t, "--nproc_per_node 2 %W trap INT %T/int append %T/up wait-lines 2 %T/int "
@@ -334,7 +334,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("terminal");
     TCase *tc = test_case(s, "terminal", 60);
-    tcase_add_test(tc, ctrl_c_comes_once);
+    tcase_add_test(tc, ctrl_c_is_delivered_once);
     tcase_add_test(tc, ctrl_backslash_and_hangup);
     tcase_add_test(tc, ctrl_z_and_on);
     tcase_add_test(tc, ctrl_z_with_other_nodes);

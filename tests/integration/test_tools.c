@@ -88,7 +88,7 @@ START_TEST(perf_works_alone)
 }
 END_TEST
 
-START_TEST(perf_refuses_what_it_does_not_know)
+START_TEST(perf_refuses_unknown_arguments)
 {
     static const struct {
         char *argument, *value;
@@ -123,7 +123,7 @@ END_TEST
 /* ------------------------------------------------------------------------------------ dlcoll_info
  */
 
-START_TEST(info_says_what_rank_0_sees_and_what_differs)
+START_TEST(info_reports_rank_0_and_differences)
 {
     struct proc p;
     char *script = (char *)test_text("[ $RANK -lt 2 ] || export DLCOLL_CPU=portable; exec %s",
@@ -167,7 +167,7 @@ END_TEST
 /* ------------------------------------------------------------------------------------ dlcoll_tune
  */
 
-START_TEST(tune_refuses_what_it_does_not_know)
+START_TEST(tune_refuses_unknown_arguments)
 {
     static const struct {
         char *argument, *value;
@@ -194,7 +194,7 @@ START_TEST(tune_refuses_what_it_does_not_know)
 }
 END_TEST
 
-START_TEST(tune_tries_first_whether_it_can_write)
+START_TEST(tune_opens_its_file_first)
 {
     struct proc p;
     char *folder = (char *)tmpdir();
@@ -211,7 +211,7 @@ static const char *const unwritable[] = {
     "dlcoll_info",         "dlcoll_info -h", "dlcoll_perf -e 8",  "dlcoll_perf -h",
     "dlcoll_tune barrier", "dlcoll_tune -h", "dlaunchctl --help", "dlaunchctl --version"};
 
-START_TEST(output_that_cannot_be_written_is_told)
+START_TEST(output_errors_are_reported)
 {
     const char *command = unwritable[_i];
     int name = (int)strcspn(command, " ");
@@ -232,15 +232,15 @@ static Suite *suite(void)
     tcase_add_test(tc, perf_measures_and_checks_every_operation);
     tcase_add_test(tc, perf_prints_tables_and_csv);
     tcase_add_test(tc, perf_works_alone);
-    tcase_add_test(tc, perf_refuses_what_it_does_not_know);
+    tcase_add_test(tc, perf_refuses_unknown_arguments);
     tc = test_case(s, "dlcoll_info", 60);
-    tcase_add_test(tc, info_says_what_rank_0_sees_and_what_differs);
+    tcase_add_test(tc, info_reports_rank_0_and_differences);
     tcase_add_test(tc, info_works_alone_and_takes_no_arguments);
     tc = test_case(s, "dlcoll_tune", 60);
-    tcase_add_test(tc, tune_refuses_what_it_does_not_know);
-    tcase_add_test(tc, tune_tries_first_whether_it_can_write);
+    tcase_add_test(tc, tune_refuses_unknown_arguments);
+    tcase_add_test(tc, tune_opens_its_file_first);
     tc = test_case(s, "all", 60);
-    tcase_add_loop_test(tc, output_that_cannot_be_written_is_told, 0, ARRAY_LEN(unwritable));
+    tcase_add_loop_test(tc, output_errors_are_reported, 0, ARRAY_LEN(unwritable));
     return s;
 }
 

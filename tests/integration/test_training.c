@@ -44,7 +44,7 @@ END_TEST
 
 /* Training continues from its checkpoint whichever rank is killed, rank 0 included, which writes
  * the checkpoints, and whichever mechanism restarts it. */
-START_TEST(eight_and_one_is_killed)
+START_TEST(eight_ranks_one_is_killed)
 {
     static const int victims[] = {0, 3, 6};
     struct cluster c;
@@ -107,7 +107,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, help);
     tcase_add_test(tc, one_and_eight);
-    tcase_add_test(tc, eight_and_one_is_killed);
+    tcase_add_test(tc, eight_ranks_one_is_killed);
     tcase_add_test(tc, a_launcher_is_killed);
     return s;
 }

@@ -109,7 +109,7 @@ static void expect_rank_1_soon(void)
     close_fd(&g_world.listen_fd);
 }
 
-START_TEST(another_user_of_this_host_delays_nobody)
+START_TEST(another_user_of_this_host_delays_no_peer)
 {
     if (geteuid() != 0) {
         test_skip("becoming another user takes root");
@@ -150,7 +150,7 @@ static void setup_hosts(void)
         netns_setup(3, -1);
 }
 
-START_TEST(other_hosts_delay_nobody)
+START_TEST(other_hosts_delay_no_peer)
 {
     if (!netns_available())
         return;
@@ -172,11 +172,11 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("acceptor");
     TCase *tc = test_case(s, "silent", 60);
-    tcase_add_test(tc, another_user_of_this_host_delays_nobody);
+    tcase_add_test(tc, another_user_of_this_host_delays_no_peer);
     tcase_add_test(tc, peers_of_the_same_user_keep_their_slots);
     tc = test_case(s, "hosts", 60);
     tcase_add_checked_fixture(tc, setup_hosts, netns_teardown);
-    tcase_add_test(tc, other_hosts_delay_nobody);
+    tcase_add_test(tc, other_hosts_delay_no_peer);
     return s;
 }
 TEST_MAIN(suite)

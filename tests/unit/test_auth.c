@@ -47,7 +47,7 @@ START_TEST(a_job_under_tls)
 }
 END_TEST
 
-START_TEST(strangers_are_told_and_disturb_nobody)
+START_TEST(peers_without_the_token_are_refused_with_a_reason)
 {
     int port = unused_port();
     node_with(0, port, "a secret of some length");
@@ -67,7 +67,7 @@ START_TEST(strangers_are_told_and_disturb_nobody)
 }
 END_TEST
 
-START_TEST(a_token_where_there_is_none)
+START_TEST(a_token_against_a_job_without_one)
 {
     int port = unused_port();
     node_with(0, port, NULL);
@@ -82,7 +82,7 @@ START_TEST(a_token_where_there_is_none)
 END_TEST
 
 /* Handshakes that are left halfway, or that begin well and go on badly. */
-START_TEST(half_handshakes_disturb_nobody)
+START_TEST(half_handshakes_do_not_block_others)
 {
     int port = unused_port();
     struct buf hello = BUF_INIT;
@@ -132,7 +132,7 @@ START_TEST(a_listener_for_others_wants_a_token)
 END_TEST
 
 /* Whether its coordinator is there or not: it does not listen meanwhile. */
-START_TEST(one_that_joins_others_wants_a_token)
+START_TEST(a_node_that_joins_others_requires_a_token)
 {
     struct rdzv_config *c = config_of(0, RDZV_C10D, 29400, 1, 2);
     c->endpoint_host = "192.0.2.1"; /* nobody's */
@@ -348,7 +348,7 @@ static void close_acknowledged(int fd)
 }
 
 /* Whose a closed socket was cannot be known: it is not let in, and nobody is accused. */
-START_TEST(one_that_closes_at_once)
+START_TEST(a_peer_that_closes_at_once)
 {
     static const uint8_t set[] = {0, 0xce, 0xf7, 0x85, 0x3c};
     struct buf probe = BUF_INIT;
@@ -562,11 +562,11 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, a_job_under_tls);
-    tcase_add_test(tc, strangers_are_told_and_disturb_nobody);
-    tcase_add_test(tc, a_token_where_there_is_none);
-    tcase_add_test(tc, half_handshakes_disturb_nobody);
+    tcase_add_test(tc, peers_without_the_token_are_refused_with_a_reason);
+    tcase_add_test(tc, a_token_against_a_job_without_one);
+    tcase_add_test(tc, half_handshakes_do_not_block_others);
     tcase_add_test(tc, a_listener_for_others_wants_a_token);
-    tcase_add_test(tc, one_that_joins_others_wants_a_token);
+    tcase_add_test(tc, a_node_that_joins_others_requires_a_token);
     tcase_add_test(tc, probed_under_tls);
     tcase_add_test(tc, the_store_of_another_user);
     tcase_add_test(tc, another_user_at_the_nodes_address);
@@ -576,7 +576,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_coordinator_of_another_user);
     tcase_add_test(tc, an_answer_of_another_user);
     tcase_add_test(tc, a_server_of_another_kind);
-    tcase_add_test(tc, one_that_closes_at_once);
+    tcase_add_test(tc, a_peer_that_closes_at_once);
     tcase_add_test(tc, handshakes_of_many_from_one);
     suite_add_tcase(s, tc);
     return s;

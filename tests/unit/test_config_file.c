@@ -329,7 +329,7 @@ START_TEST(binary)
 }
 END_TEST
 
-START_TEST(a_wrong_value_is_told_though_the_command_line_wins)
+START_TEST(a_wrong_value_is_reported_though_the_command_line_wins)
 {
     struct result r = {.errors = xstrdup("")};
     options_init(&r.o, "dlaunch");
@@ -493,7 +493,7 @@ static Suite *suite(void)
     tcase_add_test(tc, long_path);
     tcase_add_test(tc, a_file_of_something_else);
     tcase_add_test(tc, binary);
-    tcase_add_test(tc, a_wrong_value_is_told_though_the_command_line_wins);
+    tcase_add_test(tc, a_wrong_value_is_reported_though_the_command_line_wins);
     tcase_add_test(tc, program_of_the_command_line_wins);
     tcase_add_test(tc, reading_files);
     tcase_add_test(tc, conf_agrees_with_the_table);

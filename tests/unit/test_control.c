@@ -189,7 +189,7 @@ START_TEST(stopping)
 }
 END_TEST
 
-START_TEST(other_words)
+START_TEST(unknown_commands)
 {
     static const char *const words[] = {"\n", "stop \n", "STOP\n", "help\n", "stop\r\n"};
     for (size_t i = 0; i < ARRAY_LEN(words); i++) {
@@ -201,7 +201,7 @@ START_TEST(other_words)
 }
 END_TEST
 
-START_TEST(one_connection_asks_again)
+START_TEST(several_requests_on_one_connection)
 {
     int fd = client();
     for (int i = 0; i < 20; i++) {
@@ -520,8 +520,8 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, status);
     tcase_add_test(tc, stopping);
-    tcase_add_test(tc, other_words);
-    tcase_add_test(tc, one_connection_asks_again);
+    tcase_add_test(tc, unknown_commands);
+    tcase_add_test(tc, several_requests_on_one_connection);
     tcase_add_test(tc, many_workers);
     tcase_add_test(tc, hostile_clients);
     tcase_add_test(tc, silent_clients_are_closed_in_time);

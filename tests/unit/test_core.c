@@ -26,7 +26,7 @@ START_TEST(err_text_and_context)
 }
 END_TEST
 
-START_TEST(err_that_is_too_long_says_so)
+START_TEST(too_long_errors_are_marked)
 {
     char big[2 * ERR_MSG_MAX];
     memset(big, 'a', sizeof(big));
@@ -60,7 +60,7 @@ static void keep_line(void *arg, const char *line, size_t len)
     snprintf(g_line, sizeof(g_line), "%.*s", (int)len, line);
 }
 
-START_TEST(log_line_that_is_too_long_says_so)
+START_TEST(too_long_log_lines_are_marked)
 {
     char big[3000];
     memset(big, 'a', sizeof(big));
@@ -73,7 +73,7 @@ START_TEST(log_line_that_is_too_long_says_so)
 }
 END_TEST
 
-START_TEST(escape_knows_what_may_go_on)
+START_TEST(escape_recognises_unfinished_units)
 {
     static const struct {
         const char *text;
@@ -316,10 +316,10 @@ static Suite *suite(void)
     Suite *s = suite_create("core");
     TCase *tc = test_case(s, "core", 10);
     tcase_add_test(tc, err_text_and_context);
-    tcase_add_test(tc, err_that_is_too_long_says_so);
+    tcase_add_test(tc, too_long_errors_are_marked);
     tcase_add_test(tc, log_escape_shows_controls);
-    tcase_add_test(tc, log_line_that_is_too_long_says_so);
-    tcase_add_test(tc, escape_knows_what_may_go_on);
+    tcase_add_test(tc, too_long_log_lines_are_marked);
+    tcase_add_test(tc, escape_recognises_unfinished_units);
     tcase_add_test(tc, bytes_round_trip);
     tcase_add_test(tc, bytes_never_read_past_the_end);
     tcase_add_test(tc, map_against_a_plain_array);

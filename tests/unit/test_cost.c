@@ -66,7 +66,7 @@ START_TEST(the_faster_way_is_taken)
 END_TEST
 
 /* For long operations one timed operation of each way is enough, after one that warms up. */
-START_TEST(long_ones_are_timed_once)
+START_TEST(long_operations_are_timed_once)
 {
     g_size = COST_LONG;
     ck_assert_int_eq(blocks(2, 200, 100), 0);
@@ -94,7 +94,7 @@ START_TEST(both_ways_are_tried_again)
 END_TEST
 
 /* It is soon detected that the chosen way has become slow, or the other one fast. */
-START_TEST(what_changes_is_noticed)
+START_TEST(changed_costs_are_detected)
 {
     for (g_size = 0; g_size < COST_SIZES; g_size++) {
         blocks(1000, 100, 200);
@@ -108,7 +108,7 @@ START_TEST(what_changes_is_noticed)
 END_TEST
 
 /* A turn that takes long now and then changes nothing for long. */
-START_TEST(what_is_slow_by_chance_counts_little)
+START_TEST(outliers_count_little)
 {
     const uint64_t us[2] = {100, 130}, slow[2] = {180, 180};
     blocks(200, 100, 130);
@@ -139,7 +139,7 @@ START_TEST(all_ranks_count_that_have_timed_both)
 END_TEST
 
 /* An operation that had to go the other way does not count as a time of the chosen way. */
-START_TEST(the_other_way_is_no_time_of_this_one)
+START_TEST(times_count_for_the_way_that_ran)
 {
     for (int k = 0; k < 18; k++) {
         cost_choose(g_costs, RANKS, sizeof(g_costs[0]), g_size, &g_turns[0]);
@@ -169,12 +169,12 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, start, NULL);
     tcase_add_test(tc, lengths_have_classes);
     tcase_add_test(tc, the_faster_way_is_taken);
-    tcase_add_test(tc, long_ones_are_timed_once);
+    tcase_add_test(tc, long_operations_are_timed_once);
     tcase_add_test(tc, both_ways_are_tried_again);
-    tcase_add_test(tc, what_changes_is_noticed);
-    tcase_add_test(tc, what_is_slow_by_chance_counts_little);
+    tcase_add_test(tc, changed_costs_are_detected);
+    tcase_add_test(tc, outliers_count_little);
     tcase_add_test(tc, all_ranks_count_that_have_timed_both);
-    tcase_add_test(tc, the_other_way_is_no_time_of_this_one);
+    tcase_add_test(tc, times_count_for_the_way_that_ran);
     tcase_add_test(tc, a_time_may_be_very_long);
     return s;
 }

@@ -38,7 +38,7 @@ static void keep_line(void *arg, const char *line, size_t len)
 
 /* ------------------------------------------------------------------------------------- pid file */
 
-START_TEST(pid_file_lives_as_long_as_the_job)
+START_TEST(pid_file_exists_as_long_as_the_job)
 {
     struct pid_file p;
     struct err e = ERR_INIT;
@@ -266,7 +266,7 @@ static void speak_late(struct daemon *d)
     touch(done_path);
 }
 
-START_TEST(nobody_listens_any_more)
+START_TEST(the_starting_process_has_exited)
 {
     char *shown;
     ck_assert_int_eq(detached(speak_late, &shown), 0);
@@ -309,7 +309,7 @@ static void check_message(int fd, const char *want)
     ck_assert_str_eq(got, want);
 }
 
-START_TEST(systemd_is_told)
+START_TEST(systemd_is_notified)
 {
     struct notify n;
     const char *path = tmppath("notify");
@@ -340,7 +340,7 @@ START_TEST(systemd_is_told)
 }
 END_TEST
 
-START_TEST(nobody_to_tell)
+START_TEST(no_process_to_notify)
 {
     static const char *const paths[] = {"", "/", "relative", "/nonexistent/socket"};
     struct notify n;
@@ -367,16 +367,16 @@ static Suite *suite(void)
     Suite *s = suite_create("daemon");
     TCase *tc = test_case(s, "daemon", 30);
     tcase_add_checked_fixture(tc, setup, NULL);
-    tcase_add_test(tc, pid_file_lives_as_long_as_the_job);
+    tcase_add_test(tc, pid_file_exists_as_long_as_the_job);
     tcase_add_test(tc, pid_file_left_behind);
     tcase_add_test(tc, pid_file_of_another_is_not_removed);
     tcase_add_test(tc, pid_file_mistakes);
     tcase_add_test(tc, errors_are_shown_and_returned);
     tcase_add_test(tc, ready_lets_the_command_go);
-    tcase_add_test(tc, nobody_listens_any_more);
+    tcase_add_test(tc, the_starting_process_has_exited);
     tcase_add_test(tc, log_file_mistakes);
-    tcase_add_test(tc, systemd_is_told);
-    tcase_add_test(tc, nobody_to_tell);
+    tcase_add_test(tc, systemd_is_notified);
+    tcase_add_test(tc, no_process_to_notify);
     return s;
 }
 

@@ -555,7 +555,7 @@ START_TEST(pids_of_another_container_mean_nothing)
 }
 END_TEST
 
-START_TEST(a_wrong_environment_is_told)
+START_TEST(a_wrong_environment_is_reported)
 {
     setenv("RANK", "0", 1);
     expect_init(DLCOLL_EINVAL, "WORLD_SIZE is not set");
@@ -599,13 +599,13 @@ static void one_makes_a_group(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(a_group_that_nobody_joins)
+START_TEST(a_group_that_no_other_rank_joins)
 {
     ranks_run(2, 1, one_makes_a_group);
 }
 END_TEST
 
-START_TEST(ranks_that_do_not_come_are_listed)
+START_TEST(missing_ranks_are_listed)
 {
     int fd = reserve_port(&g_store_port);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
@@ -622,7 +622,7 @@ START_TEST(ranks_that_do_not_come_are_listed)
 }
 END_TEST
 
-START_TEST(two_processes_with_one_rank_are_told)
+START_TEST(two_processes_with_one_rank_get_an_error)
 {
     pid_t store = serve_store(&g_store_port);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
@@ -789,11 +789,11 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, ranks_meet_in_a_store_that_rank_0_hosts, 2, 6);
     tcase_add_loop_test(tc, standard_input_and_output_are_not_ours, 0, 2);
     tcase_add_test(tc, a_store_may_take_its_time);
-    tcase_add_test(tc, a_wrong_environment_is_told);
-    tcase_add_test(tc, ranks_that_do_not_come_are_listed);
-    tcase_add_loop_test(tc, two_processes_with_one_rank_are_told, 0, 2);
+    tcase_add_test(tc, a_wrong_environment_is_reported);
+    tcase_add_test(tc, missing_ranks_are_listed);
+    tcase_add_loop_test(tc, two_processes_with_one_rank_get_an_error, 0, 2);
     tcase_add_test(tc, pids_of_another_container_mean_nothing);
-    tcase_add_test(tc, a_group_that_nobody_joins);
+    tcase_add_test(tc, a_group_that_no_other_rank_joins);
     tcase_add_test(tc, a_malformed_table_is_refused);
     tc = test_case(s, "arguments", 30);
     tcase_add_test(tc, wrong_arguments_are_refused_and_harm_nothing);

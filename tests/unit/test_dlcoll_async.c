@@ -280,7 +280,7 @@ static void another_count(dlcoll_comm *comm, void *arg)
     THREAD_EXPECT(code_of(comm) == DLCOLL_EMISMATCH, "%s", thread_error(comm));
 }
 
-START_TEST(a_message_that_does_not_fit_is_found_out)
+START_TEST(a_too_long_message_is_detected)
 {
     thread_ranks_run(2, another_count, NULL);
 }
@@ -575,7 +575,7 @@ static void looking(dlcoll_comm *comm, void *arg)
     THREAD_EXPECT(dlcoll_describe(comm, NULL, 0) == len, "the length alone");
 }
 
-START_TEST(what_has_been_done_can_be_seen)
+START_TEST(recent_operations_are_listed)
 {
     thread_ranks_run(2, looking, NULL);
 }
@@ -706,14 +706,14 @@ static Suite *suite(void)
         tcase_add_test(tc, short_messages_need_no_thread);
         tcase_add_loop_test(tc, batches_do_not_block_themselves, 1, 5);
         tcase_add_loop_test(tc, messages_from_anybody, 2, 5);
-        tcase_add_test(tc, a_message_that_does_not_fit_is_found_out);
+        tcase_add_test(tc, a_too_long_message_is_detected);
         tcase_add_test(tc, a_receive_times_out);
         tcase_add_loop_test(tc, messages_go_on_beside_operations, 0, 2 * WAYS);
         tcase_add_loop_test(tc, groups_work_beside_their_parent, 3, 7);
         tcase_add_loop_test(tc, groups_do_not_wait_for_each_other, 2, 5);
         tcase_add_loop_test(tc, lists_of_buffers, 1, 4);
         tcase_add_loop_test(tc, strings_of_unknown_length, 1, 5);
-        tcase_add_test(tc, what_has_been_done_can_be_seen);
+        tcase_add_test(tc, recent_operations_are_listed);
         tcase_add_test(tc, the_jobs_store_serves_the_program);
         tcase_add_test(tc, nothing_is_allocated_once_it_is_warm);
     }

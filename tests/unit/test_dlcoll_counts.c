@@ -61,7 +61,7 @@ static void disagree(struct ranks *j, int rank)
     free(y);
 }
 
-START_TEST(other_counts_are_told)
+START_TEST(different_counts_are_reported)
 {
     struct ranks j;
     g_op = _i / 6;
@@ -102,7 +102,7 @@ static void get_nothing(struct ranks *j, int rank)
     comm_end(c);
 }
 
-START_TEST(one_pointer_for_both_is_not_in_place)
+START_TEST(equal_pointers_of_different_parts)
 {
     setenv("DLCOLL_SHM", _i ? "1" : "0", 1);
     ranks_run(RANKS, 1 + (_i == 2), get_nothing);
@@ -180,8 +180,8 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_counts");
     TCase *tc = test_case(s, "counts", 60);
-    tcase_add_loop_test(tc, other_counts_are_told, 0, OPS * 6);
-    tcase_add_loop_test(tc, one_pointer_for_both_is_not_in_place, 0, 3);
+    tcase_add_loop_test(tc, different_counts_are_reported, 0, OPS * 6);
+    tcase_add_loop_test(tc, equal_pointers_of_different_parts, 0, 3);
     tcase_add_loop_test(tc, a_part_of_nothing_lies_nowhere, 0, 3);
     tcase_add_loop_test(tc, the_type_counts_without_elements, 0, 9);
     return s;

@@ -100,7 +100,7 @@ static void look(struct ranks *j, int rank)
     comm_end(c);
 }
 
-START_TEST(what_is_used_and_why)
+START_TEST(chosen_providers_and_reasons)
 {
     g_place = &g_places[_i];
     if (g_place->env)
@@ -113,7 +113,8 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_describe");
     TCase *tc = test_case(s, "dlcoll_describe", 30);
-    tcase_add_loop_test(tc, what_is_used_and_why, 0, sizeof(g_places) / sizeof(g_places[0]));
+    tcase_add_loop_test(tc, chosen_providers_and_reasons, 0,
+                        sizeof(g_places) / sizeof(g_places[0]));
     return s;
 }
 

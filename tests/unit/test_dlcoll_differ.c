@@ -247,7 +247,7 @@ static void run(int way, struct ranks *j)
 }
 
 /* One of four ranks makes a different call; each rank has its turn. */
-START_TEST(what_differs_is_told)
+START_TEST(the_difference_is_named)
 {
     enum field field = (enum field)(_i / WAYS);
     int way = _i % WAYS, turn = _i;
@@ -284,7 +284,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_differ");
     TCase *tc = test_case(s, "differ", 60);
-    tcase_add_loop_test(tc, what_differs_is_told, 0, FIELDS * WAYS);
+    tcase_add_loop_test(tc, the_difference_is_named, 0, FIELDS * WAYS);
     return s;
 }
 

@@ -36,7 +36,7 @@ static void abort_all(dlcoll_comm *comm, void *arg)
     THREAD_EXPECT(code == DLCOLL_ESTATE, "%d", code);
 }
 
-START_TEST(abort_ends_it_for_all)
+START_TEST(abort_ends_the_communicator_for_all)
 {
     thread_ranks_run(_i, abort_all, NULL);
 }
@@ -72,7 +72,7 @@ static void stopped_first_told_later(dlcoll_comm *comm, void *arg)
         pthread_join(t, NULL);
 }
 
-START_TEST(a_reason_that_comes_late_or_never)
+START_TEST(a_reason_that_is_written_late_or_never)
 {
     bool says = _i;
     thread_ranks_run(1, stopped_first_told_later, &says);
@@ -224,7 +224,7 @@ static void leave_in_the_middle(dlcoll_comm *comm, void *arg)
     THREAD_EXPECT(e.rank == 1 && strstr(e.text, "has destroyed"), "%d %s", e.rank, e.text);
 }
 
-START_TEST(who_destroys_it_in_the_middle_has_left)
+START_TEST(destroy_during_an_operation_is_a_loss)
 {
     thread_ranks_run(3, leave_in_the_middle, NULL);
 }
@@ -256,7 +256,7 @@ static void go_on(dlcoll_comm *comm, void *arg)
     dlcoll_destroy(rest);
 }
 
-START_TEST(those_who_are_left_go_on)
+START_TEST(survivors_shrink_and_go_on)
 {
     _Atomic int left = 0;
     thread_ranks_run(_i, go_on, &left);
@@ -318,7 +318,7 @@ static void come_or_not(dlcoll_comm *comm, void *arg)
     dlcoll_destroy(rest);
 }
 
-START_TEST(those_who_do_not_come_are_left_out)
+START_TEST(absent_ranks_are_left_out)
 {
     struct absence a = {.who = _i};
     thread_ranks_run(5, come_or_not, &a);
@@ -339,7 +339,7 @@ static void shrink_badly(dlcoll_comm *comm, void *arg)
     THREAD_EXPECT(strstr(thread_error(comm), "fails"), "%s", thread_error(comm));
 }
 
-START_TEST(what_is_wrong_with_it_is_told)
+START_TEST(errors_of_shrink_are_described)
 {
     thread_ranks_run(1, shrink_badly, NULL);
 }
@@ -350,15 +350,15 @@ static Suite *suite(void)
     Suite *s = suite_create("dlcoll_ends");
     for (int shm = 0; shm <= 1; shm++) {
         TCase *tc = thread_ranks_case(s, shm);
-        tcase_add_loop_test(tc, abort_ends_it_for_all, 2, 5);
-        tcase_add_loop_test(tc, a_reason_that_comes_late_or_never, 0, 2);
+        tcase_add_loop_test(tc, abort_ends_the_communicator_for_all, 2, 5);
+        tcase_add_loop_test(tc, a_reason_that_is_written_late_or_never, 0, 2);
         tcase_add_test(tc, abort_by_another_thread);
         if (shm)
             tcase_add_loop_test(tc, what_is_reused_is_no_result, 0, TAKINGS);
-        tcase_add_test(tc, who_destroys_it_in_the_middle_has_left);
-        tcase_add_loop_test(tc, those_who_are_left_go_on, 3, 6);
-        tcase_add_loop_test(tc, those_who_do_not_come_are_left_out, 0, 4);
-        tcase_add_test(tc, what_is_wrong_with_it_is_told);
+        tcase_add_test(tc, destroy_during_an_operation_is_a_loss);
+        tcase_add_loop_test(tc, survivors_shrink_and_go_on, 3, 6);
+        tcase_add_loop_test(tc, absent_ranks_are_left_out, 0, 4);
+        tcase_add_test(tc, errors_of_shrink_are_described);
     }
     return s;
 }

@@ -77,19 +77,19 @@ static void end_one(int op, int n, bool over_tcp)
     ranks_fini(&j);
 }
 
-START_TEST(whoever_waits_for_it_is_told)
+START_TEST(a_waiting_rank_gets_an_error)
 {
     end_one(_i, 2, false);
 }
 END_TEST
 
-START_TEST(whoever_waits_for_it_is_told_over_tcp)
+START_TEST(a_waiting_rank_gets_an_error_over_tcp)
 {
     end_one(_i, 2, true);
 }
 END_TEST
 
-START_TEST(all_who_wait_for_it_are_told)
+START_TEST(all_waiting_ranks_get_an_error)
 {
     end_one(_i % 3, 4, _i >= 3);
 }
@@ -108,7 +108,7 @@ static void exit_first(struct ranks *j, int rank)
     free(x);
 }
 
-START_TEST(whoever_waits_for_one_of_another_node_is_told)
+START_TEST(a_rank_waiting_for_another_node_gets_an_error)
 {
     struct ranks j;
     g_op = _i;
@@ -141,7 +141,7 @@ static void ask_for_the_other(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(who_asks_for_it_goes_on)
+START_TEST(a_monitored_barrier_names_it_and_goes_on)
 {
     ranks_run(2, _i, ask_for_the_other);
 }
@@ -167,7 +167,7 @@ static void come_late(struct ranks *j, int rank)
     free(x);
 }
 
-START_TEST(who_is_only_late_is_waited_for)
+START_TEST(a_late_rank_is_waited_for)
 {
     g_op = _i;
     ranks_run(2, 2, come_late);
@@ -211,7 +211,7 @@ static void work_on(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(who_does_not_need_it_goes_on)
+START_TEST(a_rank_that_does_not_need_it_goes_on)
 {
     struct ranks j;
     bool launched = _i < 2;
@@ -287,7 +287,7 @@ static bool the_rest_is_ready(void *arg)
     return atomic_load(&j->shared->ready) == j->n - 1;
 }
 
-START_TEST(who_has_left_before_is_not_named_again)
+START_TEST(an_earlier_exit_is_not_named_again)
 {
     struct ranks j;
     bool killed = _i % 2;
@@ -338,7 +338,7 @@ static void ends_with_peer(struct ranks *j)
     ranks_fini(j);
 }
 
-START_TEST(what_it_sent_before_is_received)
+START_TEST(earlier_messages_are_received)
 {
     struct ranks j;
     if (_i)
@@ -371,15 +371,15 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_exit");
     TCase *tc = test_case(s, "exit", 60);
-    tcase_add_loop_test(tc, whoever_waits_for_it_is_told, 0, OPS);
-    tcase_add_loop_test(tc, whoever_waits_for_it_is_told_over_tcp, 0, OPS);
-    tcase_add_loop_test(tc, all_who_wait_for_it_are_told, 0, 6);
-    tcase_add_loop_test(tc, whoever_waits_for_one_of_another_node_is_told, 0, OPS - 1);
-    tcase_add_loop_test(tc, who_asks_for_it_goes_on, 1, 3);
-    tcase_add_loop_test(tc, who_is_only_late_is_waited_for, 0, 4);
-    tcase_add_loop_test(tc, who_does_not_need_it_goes_on, 0, 4);
-    tcase_add_loop_test(tc, who_has_left_before_is_not_named_again, 0, 4);
-    tcase_add_loop_test(tc, what_it_sent_before_is_received, 0, 2);
+    tcase_add_loop_test(tc, a_waiting_rank_gets_an_error, 0, OPS);
+    tcase_add_loop_test(tc, a_waiting_rank_gets_an_error_over_tcp, 0, OPS);
+    tcase_add_loop_test(tc, all_waiting_ranks_get_an_error, 0, 6);
+    tcase_add_loop_test(tc, a_rank_waiting_for_another_node_gets_an_error, 0, OPS - 1);
+    tcase_add_loop_test(tc, a_monitored_barrier_names_it_and_goes_on, 1, 3);
+    tcase_add_loop_test(tc, a_late_rank_is_waited_for, 0, 4);
+    tcase_add_loop_test(tc, a_rank_that_does_not_need_it_goes_on, 0, 4);
+    tcase_add_loop_test(tc, an_earlier_exit_is_not_named_again, 0, 4);
+    tcase_add_loop_test(tc, earlier_messages_are_received, 0, 2);
     tcase_add_test(tc, a_receive_from_anybody_ends_when_all_have_left);
     return s;
 }

@@ -327,7 +327,7 @@ static void come_too_late(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(a_timeout_names_the_one_awaited)
+START_TEST(a_timeout_names_the_awaited_rank)
 {
     struct ranks j;
     ranks_init(&j, 3, 1);
@@ -397,7 +397,7 @@ static void differ(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(different_calls_are_told_on_every_rank)
+START_TEST(every_rank_reports_different_calls)
 {
     struct ranks j;
     ranks_init(&j, _i, 1);
@@ -428,7 +428,7 @@ static void differ_in_the_way(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(different_calls_that_do_not_meet_are_told)
+START_TEST(different_calls_on_different_transports_are_reported)
 {
     struct ranks j;
     g_odd = _i;
@@ -465,7 +465,7 @@ static void set_otherwise(struct ranks *j, int rank)
 }
 
 /* One of two that share memory looks for the other there, which does not. */
-START_TEST(a_rank_that_shares_no_memory_is_told_of)
+START_TEST(a_rank_without_shared_memory_is_reported)
 {
     static const char *const settings[][2] = {{"DLCOLL_SHM", "0"},
                                               {"DLCOLL_ALGO", "all_reduce net/ring"}};
@@ -495,7 +495,7 @@ static void meet_otherwise(struct ranks *j, int rank)
         EXPECT(strstr(why(NULL), "has different settings from rank"), "%s", why(NULL));
 }
 
-START_TEST(different_settings_are_told_without_a_launcher)
+START_TEST(different_settings_are_reported_without_a_launcher)
 {
     struct ranks j;
     uint16_t port;
@@ -529,7 +529,7 @@ static void group_otherwise(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(different_settings_are_told_by_a_group)
+START_TEST(different_settings_are_reported_by_a_group)
 {
     g_setting = g_settings[_i];
     ranks_run(2, 1, group_otherwise);
@@ -537,7 +537,7 @@ START_TEST(different_settings_are_told_by_a_group)
 END_TEST
 
 /* By other algorithms two ranks may exchange messages of the same length, and get wrong sums. */
-START_TEST(different_settings_are_told)
+START_TEST(different_settings_are_reported)
 {
     struct ranks j;
     g_setting = g_settings[_i / 2];
@@ -599,7 +599,7 @@ static void leave_early(struct ranks *j, int rank)
     dlcoll_destroy(c);
 }
 
-START_TEST(a_rank_that_leaves_is_told)
+START_TEST(a_rank_that_leaves_is_reported)
 {
     struct ranks j;
     ranks_init(&j, 2, 1);
@@ -677,7 +677,7 @@ static void reduce_and_wait(struct ranks *j, int rank)
     comm_end(c);
 }
 
-START_TEST(strangers_disturb_nobody)
+START_TEST(foreign_connections_disturb_no_rank)
 {
     struct ranks j;
     enum { EACH = 30 };
@@ -759,19 +759,19 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, a_killed_rank_is_named_without_an_agent, 0, 8);
     tcase_add_loop_test(tc, the_operation_that_a_death_ends_is_named, 0, 9);
     tcase_add_loop_test(tc, the_abort_word_ends_a_wait, 0, 2);
-    tcase_add_test(tc, a_timeout_names_the_one_awaited);
+    tcase_add_test(tc, a_timeout_names_the_awaited_rank);
     tcase_add_test(tc, a_timeout_names_the_message_awaited_elsewhere);
-    tcase_add_loop_test(tc, different_calls_are_told_on_every_rank, 3, 6);
-    tcase_add_loop_test(tc, different_calls_that_do_not_meet_are_told, 0, 4);
-    tcase_add_loop_test(tc, different_settings_are_told, 0, 6);
-    tcase_add_loop_test(tc, different_settings_are_told_without_a_launcher, 0, 3);
-    tcase_add_loop_test(tc, different_settings_are_told_by_a_group, 0, 3);
-    tcase_add_loop_test(tc, a_rank_that_shares_no_memory_is_told_of, 0, 2);
+    tcase_add_loop_test(tc, every_rank_reports_different_calls, 3, 6);
+    tcase_add_loop_test(tc, different_calls_on_different_transports_are_reported, 0, 4);
+    tcase_add_loop_test(tc, different_settings_are_reported, 0, 6);
+    tcase_add_loop_test(tc, different_settings_are_reported_without_a_launcher, 0, 3);
+    tcase_add_loop_test(tc, different_settings_are_reported_by_a_group, 0, 3);
+    tcase_add_loop_test(tc, a_rank_without_shared_memory_is_reported, 0, 2);
     tcase_add_loop_test(tc, nodes_without_room_for_shared_memory, 0, 2);
-    tcase_add_test(tc, a_rank_that_leaves_is_told);
+    tcase_add_test(tc, a_rank_that_leaves_is_reported);
     tcase_add_test(tc, a_host_that_does_not_answer_is_named);
     tcase_add_test(tc, a_wrong_segment_is_refused);
-    tcase_add_test(tc, strangers_disturb_nobody);
+    tcase_add_test(tc, foreign_connections_disturb_no_rank);
     return s;
 }
 

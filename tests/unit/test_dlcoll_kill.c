@@ -148,7 +148,7 @@ static void go_on_alone(struct ranks *j, int rank)
 }
 
 /* Without a launcher, through memory and over TCP; rank 0, too, which has the store. */
-START_TEST(those_who_are_left_go_on)
+START_TEST(survivors_shrink_and_go_on)
 {
     struct ranks j;
     int fd = reserve_port(&g_port);
@@ -179,7 +179,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, under_two_launchers, 0, COLL_OPS);
     tcase_add_loop_test(tc, without_a_launcher, 0, COLL_OPS);
     tcase_add_loop_test(tc, over_tcp_alone, 0, COLL_OPS);
-    tcase_add_loop_test(tc, those_who_are_left_go_on, 0, 6);
+    tcase_add_loop_test(tc, survivors_shrink_and_go_on, 0, 6);
     return s;
 }
 

@@ -276,7 +276,7 @@ static void send_without_memory(struct ranks *j, int rank)
     comm_end(c);
 }
 
-START_TEST(what_is_refused_for_want_of_memory_is_not_sent)
+START_TEST(operations_refused_without_memory_send_nothing)
 {
     ranks_run(2, 1, send_without_memory);
 }
@@ -382,7 +382,7 @@ static void send_what_is_hidden(struct ranks *j, int rank)
     free(y);
 }
 
-START_TEST(what_nobody_else_can_read_is_sent)
+START_TEST(memory_that_peers_cannot_read_is_sent)
 {
     int fd = secret_fd();
     if (fd < 0) {
@@ -403,7 +403,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_memory");
     TCase *tc = test_case(s, "hidden", 60);
-    tcase_add_loop_test(tc, what_nobody_else_can_read_is_sent, 0, 2 * HIDDEN_PLACES);
+    tcase_add_loop_test(tc, memory_that_peers_cannot_read_is_sent, 0, 2 * HIDDEN_PLACES);
     tc = test_case(s, "memory", 60);
     if (!g_counting) {
         test_skip("allocations are not counted under a sanitizer");
@@ -413,7 +413,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, want_of_memory_is_an_error_code, 0, 3);
     tcase_add_loop_test(tc, want_of_memory_in_the_middle_ends_it, 0, 2);
     tcase_add_test(tc, a_group_without_memory);
-    tcase_add_test(tc, what_is_refused_for_want_of_memory_is_not_sent);
+    tcase_add_test(tc, operations_refused_without_memory_send_nothing);
     tcase_add_test(tc, an_exchange_without_memory);
     return s;
 }

@@ -31,7 +31,7 @@ static void one_stays_away(dlcoll_comm *comm, void *arg)
     THREAD_OK(dlcoll_barrier(comm, NULL, NULL));
 }
 
-START_TEST(a_barrier_that_says_who_is_missing)
+START_TEST(a_barrier_that_names_the_missing_rank)
 {
     thread_ranks_run(4, one_stays_away, NULL);
 }
@@ -73,7 +73,7 @@ static void most_stay_away(dlcoll_comm *comm, void *arg)
     expect_recorded(comm, 1, DLCOLL_ETIMEDOUT);
 }
 
-START_TEST(a_barrier_that_says_of_all_that_are_missing)
+START_TEST(a_barrier_that_names_all_missing_ranks)
 {
     thread_ranks_run(MANY, most_stay_away, NULL);
 }
@@ -111,8 +111,8 @@ static Suite *suite(void)
     Suite *s = suite_create("dlcoll_monitored");
     for (int shm = 0; shm <= 1; shm++) {
         TCase *tc = thread_ranks_case(s, shm);
-        tcase_add_test(tc, a_barrier_that_says_who_is_missing);
-        tcase_add_test(tc, a_barrier_that_says_of_all_that_are_missing);
+        tcase_add_test(tc, a_barrier_that_names_the_missing_rank);
+        tcase_add_test(tc, a_barrier_that_names_all_missing_ranks);
         tcase_add_test(tc, a_barrier_without_the_rank_that_hears_of_all);
     }
     return s;

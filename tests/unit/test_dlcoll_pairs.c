@@ -110,7 +110,7 @@ static void run_pairs(const struct way *way, int most, int roots)
         end(&trials[--n]);
 }
 
-START_TEST(every_pair_is_told_in_the_next_operation)
+START_TEST(every_pair_is_reported_in_the_next_operation)
 {
     setenv("DLCOLL_TIMEOUT", test_text("%ds", (int)test_seconds(10)), 1);
     run_pairs(&g_ways[_i / OPS / ROOTS], _i / ROOTS % OPS, _i % ROOTS);
@@ -121,7 +121,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("dlcoll_pairs");
     TCase *tc = test_case(s, "pairs", 60);
-    tcase_add_loop_test(tc, every_pair_is_told_in_the_next_operation, 0, WAYS * OPS * ROOTS);
+    tcase_add_loop_test(tc, every_pair_is_reported_in_the_next_operation, 0, WAYS * OPS * ROOTS);
     return s;
 }
 

@@ -170,7 +170,7 @@ START_TEST(two_jobs_stay_apart)
 END_TEST
 
 /* The first port is a stranger's: a store, or a listener that never answers. */
-START_TEST(a_strangers_port_is_passed_by)
+START_TEST(a_port_of_another_program_is_skipped)
 {
     struct step s = {.job = find_job(), .more = g_one_node};
     struct err e = ERR_INIT;
@@ -272,7 +272,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "slurm", 60);
     tcase_add_loop_test(tc, tasks_of_a_step_meet, 0, 3);
     tcase_add_test(tc, two_jobs_stay_apart);
-    tcase_add_loop_test(tc, a_strangers_port_is_passed_by, 0, 2);
+    tcase_add_loop_test(tc, a_port_of_another_program_is_skipped, 0, 2);
     tcase_add_test(tc, all_ports_are_in_use);
     tc = test_case(s, "others", 20);
     tcase_add_loop_test(tc, other_starters_are_refused, 0,

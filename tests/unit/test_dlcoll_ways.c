@@ -121,7 +121,7 @@ START_TEST(a_stale_file_is_noticed)
 END_TEST
 
 /* A device would be replaced, a pipe without a writer read for ever. */
-START_TEST(what_is_no_file_is_left_alone)
+START_TEST(a_path_that_is_not_a_file_is_left_alone)
 {
     const char *path = tmppath("pipe"), *url = test_text("file://%s", path);
     struct stat st;
@@ -270,7 +270,7 @@ static Suite *suite(void)
     tcase_add_test(tc, ranks_meet_at_an_address);
     tcase_add_test(tc, ranks_meet_behind_a_file);
     tcase_add_test(tc, a_stale_file_is_noticed);
-    tcase_add_test(tc, what_is_no_file_is_left_alone);
+    tcase_add_test(tc, a_path_that_is_not_a_file_is_left_alone);
     tcase_add_test(tc, a_world_of_one_needs_nothing);
     tcase_add_test(tc, wrong_ways_are_refused);
     tcase_add_loop_test(tc, worlds_of_different_sizes, 0, 2);

@@ -61,7 +61,7 @@ START_TEST(timestamps)
 }
 END_TEST
 
-START_TEST(what_is_no_error_file_is_kept_as_text)
+START_TEST(other_files_are_kept_as_text)
 {
     static const char *const bad[] = {"Segmentation fault",
                                       "{\"message\": {\"message\": \"cut o",
@@ -190,7 +190,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "error_file", 10);
     tcase_add_test(tc, both_forms);
     tcase_add_test(tc, timestamps);
-    tcase_add_test(tc, what_is_no_error_file_is_kept_as_text);
+    tcase_add_test(tc, other_files_are_kept_as_text);
     tcase_add_test(tc, long_tracebacks_keep_their_end);
     tcase_add_test(tc, files);
     tcase_add_test(tc, copies);

@@ -111,7 +111,7 @@ static size_t read_true(char **out)
     return (size_t)st.st_size;
 }
 
-START_TEST(what_works)
+START_TEST(programs_that_start)
 {
     struct err e = ERR_INIT;
     int code;
@@ -456,7 +456,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("exec");
     TCase *tc = test_case(s, "exec", 60);
-    tcase_add_test(tc, what_works);
+    tcase_add_test(tc, programs_that_start);
     tcase_add_test(tc, not_found);
     tcase_add_test(tc, not_permitted);
     tcase_add_test(tc, scripts);

@@ -185,7 +185,7 @@ static void told(void)
     g_told = false;
 }
 
-START_TEST(a_killed_worker_is_told_of_with_its_signal)
+START_TEST(a_killed_worker_is_reported_with_its_signal)
 {
     const struct child *c = living(1);
     ck_assert(!exit_notify_is(&g_segment, 1));
@@ -215,7 +215,7 @@ START_TEST(each_end_has_its_status)
 }
 END_TEST
 
-START_TEST(a_stopped_worker_lives)
+START_TEST(a_stopped_worker_is_alive)
 {
     const struct child *c = living(0);
     int status;
@@ -230,7 +230,7 @@ START_TEST(a_stopped_worker_lives)
 END_TEST
 
 /* The thread that has come to dlcoll_init() ends, the process does not. */
-START_TEST(the_end_of_a_thread_is_no_death)
+START_TEST(the_end_of_a_thread_is_not_a_death)
 {
     const struct child *c = &g_children[2];
     tell(c, 't');
@@ -240,7 +240,7 @@ START_TEST(the_end_of_a_thread_is_no_death)
 }
 END_TEST
 
-START_TEST(a_stop_without_the_first_thread_is_no_death)
+START_TEST(a_stop_without_the_first_thread_is_not_a_death)
 {
     const struct child *c = &g_children[1];
     siginfo_t si;
@@ -327,11 +327,11 @@ static Suite *suite(void)
         test_skip("this kernel does not let one sleep on several words (5.16 does)");
         return s;
     }
-    tcase_add_test(tc, a_killed_worker_is_told_of_with_its_signal);
+    tcase_add_test(tc, a_killed_worker_is_reported_with_its_signal);
     tcase_add_test(tc, each_end_has_its_status);
-    tcase_add_test(tc, a_stopped_worker_lives);
-    tcase_add_test(tc, the_end_of_a_thread_is_no_death);
-    tcase_add_test(tc, a_stop_without_the_first_thread_is_no_death);
+    tcase_add_test(tc, a_stopped_worker_is_alive);
+    tcase_add_test(tc, the_end_of_a_thread_is_not_a_death);
+    tcase_add_test(tc, a_stop_without_the_first_thread_is_not_a_death);
     tcase_add_test(tc, the_next_round_is_watched_like_the_first);
     tcase_add_test(tc, one_that_gives_back_its_memory_runs);
     return s;

@@ -90,7 +90,7 @@ START_TEST(first_is_the_earliest)
 }
 END_TEST
 
-START_TEST(first_is_never_one_that_was_stopped)
+START_TEST(a_stopped_worker_is_never_first)
 {
     CHECK_FIRST(1, stopped(0, 0), exited(1, 500));
     CHECK_FIRST(0, stopped(0, 0), stopped(1, 5)); /* nothing else to name */
@@ -196,7 +196,7 @@ START_TEST(first_of_thousands)
 }
 END_TEST
 
-START_TEST(order_puts_what_tells_more_in_front)
+START_TEST(order_prefers_specific_failures)
 {
     const struct failure f[] = {stopped(0, 0),          because(exited(1, 1), 5),
                                 exited(2, 200),         killed(3, 300, SIGSEGV),
@@ -319,7 +319,7 @@ START_TEST(codec_is_an_exact_inverse)
 }
 END_TEST
 
-START_TEST(codec_refuses_what_cannot_be)
+START_TEST(codec_refuses_impossible_values)
 {
     struct failure good = full_record(), g;
     static const struct {
@@ -426,7 +426,7 @@ START_TEST(offset_comes_from_the_fastest_exchange)
 }
 END_TEST
 
-START_TEST(offset_believes_no_nonsense)
+START_TEST(offset_ignores_impossible_samples)
 {
     struct clock_offset c = {0};
     clock_offset_sample(&c, 0, 1, 2, 3);                  /* no view seen yet */
@@ -457,25 +457,25 @@ static Suite *suite(void)
     Suite *s = suite_create("failure");
     TCase *tc = test_case(s, "first", 20);
     tcase_add_test(tc, first_is_the_earliest);
-    tcase_add_test(tc, first_is_never_one_that_was_stopped);
+    tcase_add_test(tc, a_stopped_worker_is_never_first);
     tcase_add_test(tc, first_is_the_hard_fault_within_the_skew);
     tcase_add_test(tc, first_is_a_cause_and_not_its_consequence);
     tcase_add_test(tc, first_when_two_blame_each_other);
     tcase_add_test(tc, first_when_the_blamed_did_not_fail_itself);
     tcase_add_test(tc, first_of_a_rank_with_several_records);
     tcase_add_test(tc, first_of_thousands);
-    tcase_add_test(tc, order_puts_what_tells_more_in_front);
+    tcase_add_test(tc, order_prefers_specific_failures);
     tc = test_case(s, "record", 10);
     tcase_add_test(tc, exit_status_of_each_kind);
     tcase_add_test(tc, text_of_each_kind);
     tcase_add_test(tc, codec_is_an_exact_inverse);
-    tcase_add_test(tc, codec_refuses_what_cannot_be);
+    tcase_add_test(tc, codec_refuses_impossible_values);
     tc = test_case(s, "log", 20);
     tcase_add_test(tc, log_keeps_one_record_per_rank);
     tcase_add_test(tc, log_is_bounded_and_never_drops_the_first);
     tc = test_case(s, "clock", 10);
     tcase_add_test(tc, offset_comes_from_the_fastest_exchange);
-    tcase_add_test(tc, offset_believes_no_nonsense);
+    tcase_add_test(tc, offset_ignores_impossible_samples);
     tcase_add_test(tc, offset_ages);
     return s;
 }

@@ -151,7 +151,7 @@ static int listen_at(uint16_t *port)
     return fd;
 }
 
-START_TEST(who_sleeps_at_his_door_is_woken)
+START_TEST(a_sleeping_worker_is_woken)
 {
     uint16_t ports[2];
     _cleanup_fd_ int awake = listen_at(&ports[0]), asleep = listen_at(&ports[1]);
@@ -173,7 +173,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "recorded", 20);
     tcase_add_test(tc, workers_that_have_hung_are_described);
     tcase_add_loop_test(tc, the_more_workers_the_fewer_lines_of_each, 0, 9);
-    tcase_add_test(tc, who_sleeps_at_his_door_is_woken);
+    tcase_add_test(tc, a_sleeping_worker_is_woken);
     return s;
 }
 

@@ -248,7 +248,7 @@ END_TEST
 
 /* ----------------------------------------------------------------------------------- rendezvous */
 
-START_TEST(where_nodes_meet)
+START_TEST(endpoints_of_the_rendezvous)
 {
     static const struct {
         char *args[10];
@@ -334,7 +334,7 @@ START_TEST(where_nodes_meet)
 }
 END_TEST
 
-START_TEST(where_nodes_meet_in_a_file)
+START_TEST(endpoints_of_the_file_backend)
 {
     struct built b;
     BUILD(&b, "--nnodes=2", "--rdzv_backend=file", "--rdzv_endpoint=meet", "./train");
@@ -998,8 +998,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_plain_job);
     tcase_add_test(tc, restarts_of_nodes_and_their_limits);
     tcase_add_test(tc, everything_given);
-    tcase_add_test(tc, where_nodes_meet);
-    tcase_add_test(tc, where_nodes_meet_in_a_file);
+    tcase_add_test(tc, endpoints_of_the_rendezvous);
+    tcase_add_test(tc, endpoints_of_the_file_backend);
     tcase_add_test(tc, rendezvous_mistakes);
     tcase_add_test(tc, addresses);
     tcase_add_test(tc, node_ranks);

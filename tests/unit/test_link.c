@@ -182,7 +182,7 @@ static size_t drain_peer(void)
     return all;
 }
 
-START_TEST(the_end_is_told)
+START_TEST(the_end_is_reported)
 {
     open_link();
     give(HELLO, RDZV_PREAMBLE_LEN);
@@ -337,7 +337,7 @@ START_TEST(shared_bytes_go_to_all_and_are_freed_with_the_last)
 }
 END_TEST
 
-START_TEST(one_that_does_not_read_is_cut_off)
+START_TEST(a_peer_that_does_not_read_is_cut_off)
 {
     struct buf b = BUF_INIT;
     open_link();
@@ -394,7 +394,7 @@ START_TEST(finish_does_not_wait_for_ever)
 END_TEST
 
 /* Refused peers that do not close their ends hold only few descriptors here. */
-START_TEST(refused_ones_are_few)
+START_TEST(few_refused_peers_hold_descriptors)
 {
     enum { N = 2 * LINK_REFUSED_MAX };
     int others[N], left = 0;
@@ -496,7 +496,7 @@ START_TEST(refused_by_all)
 }
 END_TEST
 
-START_TEST(one_that_does_not_answer_does_not_hold_up)
+START_TEST(a_silent_address_does_not_delay_the_next)
 {
     struct netaddr addrs[2];
     int fill[FILL], deaf = deaf_listener(&addrs[0], fill), fd = listener(&addrs[1]);
@@ -576,7 +576,7 @@ END_TEST
 
 /* ---------------------------------------------------------------------------------------- seat */
 
-START_TEST(one_that_says_nothing_to_a_seat)
+START_TEST(a_peer_that_sends_nothing_to_a_standby)
 {
     int pair[2];
     uv_poll_t poll;
@@ -606,7 +606,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_large_frame_in_pieces);
     tcase_add_test(tc, lengths_that_cannot_be_end_the_link);
     tcase_add_test(tc, closed_from_inside_a_frame);
-    tcase_add_test(tc, the_end_is_told);
+    tcase_add_test(tc, the_end_is_reported);
     tcase_add_test(tc, a_reset_is_no_end_in_order);
     tcase_add_test(tc, a_reset_that_a_write_has_met_is_no_end_in_order);
     tcase_add_test(tc, an_error_of_this_side_is_not_an_end_in_order);
@@ -614,20 +614,20 @@ static Suite *suite(void)
     tcase_add_test(tc, a_last_message_that_cannot_be_written_is_not_an_end_in_order);
     tcase_add_test(tc, abandoned_links_end_in_order);
     tcase_add_test(tc, shared_bytes_go_to_all_and_are_freed_with_the_last);
-    tcase_add_test(tc, one_that_does_not_read_is_cut_off);
+    tcase_add_test(tc, a_peer_that_does_not_read_is_cut_off);
     tcase_add_test(tc, finish_sends_the_last_word);
     tcase_add_test(tc, finish_does_not_wait_for_ever);
-    tcase_add_test(tc, refused_ones_are_few);
+    tcase_add_test(tc, few_refused_peers_hold_descriptors);
     tc = test_case(s, "connector", 30);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, the_first_that_answers_is_taken);
     tcase_add_test(tc, refused_by_all);
-    tcase_add_test(tc, one_that_does_not_answer_does_not_hold_up);
+    tcase_add_test(tc, a_silent_address_does_not_delay_the_next);
     tcase_add_test(tc, cancelled);
     tcase_add_test(tc, cancelled_after_one_was_refused);
     tc = test_case(s, "seat", 30);
     tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, one_that_says_nothing_to_a_seat);
+    tcase_add_test(tc, a_peer_that_sends_nothing_to_a_standby);
     return s;
 }
 

@@ -140,12 +140,12 @@ START_TEST(clear_errors)
 }
 END_TEST
 
-START_TEST(links_of_strangers_are_refused)
+START_TEST(links_of_other_users_are_refused)
 {
     struct log_dir d;
     struct err e = ERR_INIT;
     if (geteuid() != 0) {
-        test_skip("links_of_strangers_are_refused: needs root to make one");
+        test_skip("links_of_other_users_are_refused: needs root to make one");
         return;
     }
     mkdir(tmppath("shared"), 0700);
@@ -256,7 +256,7 @@ START_TEST(error_files_alone_are_flat)
 END_TEST
 
 /* As Python's tempfile looks for one. */
-START_TEST(a_temporary_folder_that_is_no_use_is_passed_over)
+START_TEST(an_unusable_temporary_folder_is_skipped)
 {
     struct log_dir d;
     struct err e = ERR_INIT;
@@ -320,10 +320,10 @@ static Suite *suite(void)
     tcase_add_test(tc, an_earlier_start_keeps_its_files);
     tcase_add_test(tc, error_files_alone_are_flat);
     tcase_add_test(tc, sweep_removes_what_dead_agents_left);
-    tcase_add_test(tc, a_temporary_folder_that_is_no_use_is_passed_over);
+    tcase_add_test(tc, an_unusable_temporary_folder_is_skipped);
     tcase_add_test(tc, run_ids_are_made_harmless);
     tcase_add_test(tc, clear_errors);
-    tcase_add_test(tc, links_of_strangers_are_refused);
+    tcase_add_test(tc, links_of_other_users_are_refused);
     tcase_add_test(tc, files_are_replaced_whole);
     tcase_add_test(tc, a_folder_that_takes_no_file);
     return s;

@@ -205,7 +205,7 @@ START_TEST(own_lateness_is_not_held_against_the_coordinator)
 }
 END_TEST
 
-START_TEST(one_that_is_always_late_finds_a_silent_coordinator)
+START_TEST(a_late_loop_detects_a_silent_coordinator)
 {
     running();
     int late = 0;
@@ -218,7 +218,7 @@ START_TEST(one_that_is_always_late_finds_a_silent_coordinator)
 END_TEST
 
 /* The others do not wait for one that is late. */
-START_TEST(a_lease_is_over_however_late_one_is)
+START_TEST(a_lease_ends_even_if_the_loop_is_late)
 {
     running_on_lease();
     now_ns += 30 * SEC;
@@ -290,7 +290,7 @@ START_TEST(a_coordinator_that_goes_before_anything_began)
 }
 END_TEST
 
-START_TEST(waiting_for_the_coordinator_is_said_and_ends)
+START_TEST(waiting_for_the_coordinator_is_logged_and_ends)
 {
     member_state_unreachable(self, true, "connection refused", now_ns);
     pass(2 * SEC);
@@ -304,7 +304,7 @@ START_TEST(waiting_for_the_coordinator_is_said_and_ends)
 }
 END_TEST
 
-START_TEST(the_wait_line_says_that_nobody_answers)
+START_TEST(the_wait_line_reports_a_silent_listener)
 {
     member_state_connected(self, now_ns);
     drain();
@@ -315,7 +315,7 @@ START_TEST(the_wait_line_says_that_nobody_answers)
 END_TEST
 
 /* A member ends without waiting for an answer of the other side. */
-START_TEST(who_leaves_does_not_wait_for_a_silent_listener)
+START_TEST(leaving_does_not_wait_for_a_silent_listener)
 {
     member_state_connected(self, now_ns);
     drain();
@@ -326,7 +326,7 @@ START_TEST(who_leaves_does_not_wait_for_a_silent_listener)
 }
 END_TEST
 
-START_TEST(who_leaves_does_not_wait_for_a_coordinator_that_has_fallen_silent)
+START_TEST(leaving_does_not_wait_for_a_silent_coordinator)
 {
     connected();
     view(RDZV_COLLECT, -1);
@@ -343,7 +343,7 @@ START_TEST(who_leaves_does_not_wait_for_a_coordinator_that_has_fallen_silent)
 }
 END_TEST
 
-START_TEST(who_leaves_ends_when_the_connection_is_given_up)
+START_TEST(leaving_ends_when_the_connection_is_given_up)
 {
     running();
     member_state_leave(self, STOP_SIGNAL, 143, "received SIGTERM");
@@ -359,7 +359,7 @@ START_TEST(who_leaves_ends_when_the_connection_is_given_up)
 END_TEST
 
 /* A launcher that was in no round does not end with a coordinator that gives up. */
-START_TEST(who_is_sent_away_looks_for_another_coordinator)
+START_TEST(a_redirected_member_looks_for_another_coordinator)
 {
     connected();
     view(RDZV_COLLECT, -1);
@@ -371,7 +371,7 @@ START_TEST(who_is_sent_away_looks_for_another_coordinator)
 }
 END_TEST
 
-START_TEST(a_coordinator_that_accepts_and_says_nothing)
+START_TEST(a_coordinator_that_accepts_and_stays_silent)
 {
     connected();
     uint64_t since = now_ns;
@@ -437,7 +437,7 @@ START_TEST(given_up_and_back)
 }
 END_TEST
 
-START_TEST(a_spare_is_told_so)
+START_TEST(a_spare_is_informed)
 {
     connected();
     struct rdzv_view v = view_of(RDZV_COLLECT, -1);
@@ -490,7 +490,7 @@ static void elects_among_three(bool may_stand)
     ck_assert_int_eq(member_state_may_stand(self), may_stand);
 }
 
-START_TEST(who_was_in_the_round_may_stand)
+START_TEST(a_member_of_the_round_may_stand)
 {
     prepared_to_elect();
     table();
@@ -503,7 +503,7 @@ START_TEST(who_was_in_the_round_may_stand)
 }
 END_TEST
 
-START_TEST(who_was_only_prepared_follows)
+START_TEST(a_member_that_was_only_prepared_follows)
 {
     prepared_to_elect();
     coordinator_ends();
@@ -538,7 +538,7 @@ START_TEST(a_round_that_ran_without_it_counts)
 END_TEST
 
 /* The nodes of an older list may have come together meanwhile: they need to know of this one. */
-START_TEST(a_witness_that_looks_again_says_which_round_it_knew)
+START_TEST(a_returning_witness_reports_its_round)
 {
     make_on_lease();
     connected();
@@ -558,7 +558,7 @@ START_TEST(a_witness_that_looks_again_says_which_round_it_knew)
 }
 END_TEST
 
-START_TEST(nobody_elects_unless_told_so)
+START_TEST(elections_are_opt_in)
 {
     running();
     coordinator_ends();
@@ -585,30 +585,30 @@ static Suite *suite(void)
     tcase_add_test(tc, a_silent_coordinator_is_called_again_and_then_lost);
     tcase_add_test(tc, silence_while_we_slept_is_forgiven);
     tcase_add_test(tc, own_lateness_is_not_held_against_the_coordinator);
-    tcase_add_test(tc, one_that_is_always_late_finds_a_silent_coordinator);
-    tcase_add_test(tc, a_lease_is_over_however_late_one_is);
+    tcase_add_test(tc, a_late_loop_detects_a_silent_coordinator);
+    tcase_add_test(tc, a_lease_ends_even_if_the_loop_is_late);
     tcase_add_test(tc, a_round_that_gets_no_lease_is_left);
     tcase_add_test(tc, another_coordinator_in_its_place);
     tcase_add_test(tc, a_coordinator_that_goes_before_anything_began);
-    tcase_add_test(tc, waiting_for_the_coordinator_is_said_and_ends);
-    tcase_add_test(tc, the_wait_line_says_that_nobody_answers);
-    tcase_add_test(tc, who_leaves_does_not_wait_for_a_silent_listener);
-    tcase_add_test(tc, who_leaves_does_not_wait_for_a_coordinator_that_has_fallen_silent);
-    tcase_add_test(tc, who_leaves_ends_when_the_connection_is_given_up);
-    tcase_add_test(tc, who_is_sent_away_looks_for_another_coordinator);
-    tcase_add_test(tc, a_coordinator_that_accepts_and_says_nothing);
+    tcase_add_test(tc, waiting_for_the_coordinator_is_logged_and_ends);
+    tcase_add_test(tc, the_wait_line_reports_a_silent_listener);
+    tcase_add_test(tc, leaving_does_not_wait_for_a_silent_listener);
+    tcase_add_test(tc, leaving_does_not_wait_for_a_silent_coordinator);
+    tcase_add_test(tc, leaving_ends_when_the_connection_is_given_up);
+    tcase_add_test(tc, a_redirected_member_looks_for_another_coordinator);
+    tcase_add_test(tc, a_coordinator_that_accepts_and_stays_silent);
     tcase_add_test(tc, refused_for_good);
     tcase_add_test(tc, refused_for_now);
     tcase_add_test(tc, refused_with_workers_alive);
     tcase_add_test(tc, given_up_and_back);
-    tcase_add_test(tc, a_spare_is_told_so);
+    tcase_add_test(tc, a_spare_is_informed);
     tc = test_case(s, "elections", 10);
     tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, who_was_in_the_round_may_stand);
-    tcase_add_test(tc, who_was_only_prepared_follows);
+    tcase_add_test(tc, a_member_of_the_round_may_stand);
+    tcase_add_test(tc, a_member_that_was_only_prepared_follows);
     tcase_add_test(tc, a_round_that_ran_without_it_counts);
-    tcase_add_test(tc, a_witness_that_looks_again_says_which_round_it_knew);
-    tcase_add_test(tc, nobody_elects_unless_told_so);
+    tcase_add_test(tc, a_returning_witness_reports_its_round);
+    tcase_add_test(tc, elections_are_opt_in);
     return s;
 }
 

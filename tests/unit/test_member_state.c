@@ -67,7 +67,7 @@ START_TEST(a_failure_of_its_own)
 }
 END_TEST
 
-START_TEST(stopped_before_the_coordinator_could_say_so)
+START_TEST(stopped_before_the_coordinator_reported_it)
 {
     running();
     struct failure f = failure_of(1, FAILURE_EXIT);
@@ -447,7 +447,7 @@ START_TEST(phases_for_people)
 }
 END_TEST
 
-START_TEST(one_that_is_turned_away_ends_its_workers_with_its_lease)
+START_TEST(a_refused_member_ends_its_workers_with_its_lease)
 {
     running_on_lease();
     refused(false, "it is not the coordinator");
@@ -483,7 +483,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_job_that_goes_well);
     tcase_add_test(tc, a_stop_and_a_restart);
     tcase_add_test(tc, a_failure_of_its_own);
-    tcase_add_test(tc, stopped_before_the_coordinator_could_say_so);
+    tcase_add_test(tc, stopped_before_the_coordinator_reported_it);
     tcase_add_test(tc, the_next_round_before_the_news_of_the_stop);
     tcase_add_test(tc, a_done_node_is_stopped_too);
     tcase_add_test(tc, stopped_while_preparing);
@@ -508,7 +508,7 @@ static Suite *suite(void)
     tcase_add_test(tc, leave_while_preparing);
     tcase_add_test(tc, leave_and_then_the_coordinator_goes);
     tcase_add_test(tc, phases_for_people);
-    tcase_add_test(tc, one_that_is_turned_away_ends_its_workers_with_its_lease);
+    tcase_add_test(tc, a_refused_member_ends_its_workers_with_its_lease);
     tcase_add_test(tc, a_job_that_is_over_needs_no_lease);
     return s;
 }

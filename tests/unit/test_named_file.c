@@ -166,7 +166,7 @@ END_TEST
 
 /* A process holds the FIFO open and never reads: opening succeeds, and writing would wait forever.
  */
-START_TEST(a_fifo_that_nobody_empties)
+START_TEST(a_fifo_without_a_reader)
 {
     struct err e = ERR_INIT;
     if (geteuid() != 0) {
@@ -187,7 +187,7 @@ START_TEST(a_fifo_that_nobody_empties)
 }
 END_TEST
 
-START_TEST(what_people_name_works)
+START_TEST(usual_files_work)
 {
     struct err e = ERR_INIT;
     struct stat st;
@@ -305,8 +305,8 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "named_file", 20);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_loop_test(tc, planted_by_another_user, 0, ARRAY_LEN(ways));
-    tcase_add_loop_test(tc, a_fifo_that_nobody_empties, 0, ARRAY_LEN(ways));
-    tcase_add_loop_test(tc, what_people_name_works, 0, ARRAY_LEN(ways));
+    tcase_add_loop_test(tc, a_fifo_without_a_reader, 0, ARRAY_LEN(ways));
+    tcase_add_loop_test(tc, usual_files_work, 0, ARRAY_LEN(ways));
     tcase_add_loop_test(tc, standard_output_by_its_name, 0, ARRAY_LEN(ways));
     tcase_add_loop_test(tc, own_files_in_a_shared_folder, 0, ARRAY_LEN(ways));
     tcase_add_loop_test(tc, hard_links_in_a_shared_folder, 0, ARRAY_LEN(ways));

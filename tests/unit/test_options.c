@@ -408,7 +408,7 @@ START_TEST(addresses_of_services)
 }
 END_TEST
 
-START_TEST(who_wins)
+START_TEST(precedence_of_sources)
 {
     static const enum opt_from order[] = {FROM_ARGV, FROM_DETECTED, FROM_DLAUNCH, FROM_FILE,
                                           FROM_PET};
@@ -615,7 +615,7 @@ static Suite *suite(void)
     tcase_add_test(tc, unknown_words_in_torchruns_variables);
     tcase_add_test(tc, unknown_variables);
     tcase_add_test(tc, addresses_of_services);
-    tcase_add_test(tc, who_wins);
+    tcase_add_test(tc, precedence_of_sources);
     tcase_add_test(tc, sources);
     tcase_add_test(tc, choices);
     tcase_add_test(tc, every_default_passes_its_own_check);

@@ -200,7 +200,7 @@ static void end_hands(struct hand hands[2])
 
 /* In whatever order two ranks take the steps of connecting to each other, they end with the same
  * connection, and nothing is lost. */
-START_TEST(whatever_crosses_ends_as_one_connection)
+START_TEST(crossing_connects_end_as_one_connection)
 {
     int before = count_ends();
     for (uint32_t order = 0; order < 256; order++) {
@@ -280,7 +280,7 @@ static void answers_behind_messages(dlcoll_comm *comm, void *arg)
     free(in);
 }
 
-START_TEST(answers_come_behind_messages_that_nobody_awaits)
+START_TEST(answers_arrive_behind_unexpected_messages)
 {
     static int one_way;
     thread_ranks_run(2, answers_behind_messages, _i ? &one_way : NULL);
@@ -365,7 +365,7 @@ START_TEST(both_ways_at_once)
 END_TEST
 
 /* The most recent destroyed communicators are remembered; a peer of any other unknown one waits. */
-START_TEST(who_comes_for_one_that_is_gone_is_told)
+START_TEST(a_peer_of_a_destroyed_communicator_gets_an_error)
 {
     struct hand hands[2];
     struct member members[2];
@@ -399,10 +399,10 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "tcp", 60);
     tcase_add_checked_fixture(tc, without_memory, NULL);
     tcase_add_test(tc, messages_there_and_back_take_one_connection);
-    tcase_add_test(tc, whatever_crosses_ends_as_one_connection);
-    tcase_add_loop_test(tc, who_comes_for_one_that_is_gone_is_told, 0, 2);
+    tcase_add_test(tc, crossing_connects_end_as_one_connection);
+    tcase_add_loop_test(tc, a_peer_of_a_destroyed_communicator_gets_an_error, 0, 2);
     tcase_add_loop_test(tc, connections_that_cross_become_one, 2, 6);
-    tcase_add_loop_test(tc, answers_come_behind_messages_that_nobody_awaits, 0, 2);
+    tcase_add_loop_test(tc, answers_arrive_behind_unexpected_messages, 0, 2);
     tcase_add_test(tc, messages_of_modest_length_are_not_asked_for);
     tcase_add_test(tc, both_ways_at_once);
     return s;

@@ -76,7 +76,7 @@ START_TEST(right_results_are_right_and_others_wrong)
 }
 END_TEST
 
-START_TEST(moved_elements_are_known_by_rank_and_place)
+START_TEST(moved_elements_differ_by_rank_and_index)
 {
     static uint8_t buf[COUNT * 8];
     struct perf_data d = {DLCOLL_F32, PERF_MOVE, 4, 9};
@@ -96,7 +96,7 @@ static Suite *suite(void)
     Suite *s = suite_create("perf_data");
     TCase *tc = test_case(s, "data", 60);
     tcase_add_loop_test(tc, right_results_are_right_and_others_wrong, 0, PERF_TYPES);
-    tcase_add_test(tc, moved_elements_are_known_by_rank_and_place);
+    tcase_add_test(tc, moved_elements_differ_by_rank_and_index);
     return s;
 }
 

@@ -167,7 +167,7 @@ START_TEST(controls_are_shown)
 }
 END_TEST
 
-START_TEST(a_full_disk_is_told)
+START_TEST(a_full_disk_is_reported)
 {
     struct options o;
     struct job_spec job;
@@ -249,7 +249,7 @@ static Suite *suite(void)
     tcase_add_test(tc, alone);
     tcase_add_test(tc, elastic_with_names);
     tcase_add_test(tc, controls_are_shown);
-    tcase_add_test(tc, a_full_disk_is_told);
+    tcase_add_test(tc, a_full_disk_is_reported);
     tcase_add_test(tc, configuration);
     return s;
 }

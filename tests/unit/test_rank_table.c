@@ -149,7 +149,7 @@ START_TEST(codec_is_an_exact_inverse)
 }
 END_TEST
 
-START_TEST(codec_believes_no_counts)
+START_TEST(codec_checks_counts)
 {
     struct rank_table t, u;
     struct buf b = BUF_INIT;
@@ -225,7 +225,7 @@ static Suite *suite(void)
     tcase_add_test(tc, ranks_of_many_roles);
     tc = test_case(s, "codec", 10);
     tcase_add_test(tc, codec_is_an_exact_inverse);
-    tcase_add_test(tc, codec_believes_no_counts);
+    tcase_add_test(tc, codec_checks_counts);
     tcase_add_test(tc, codec_of_the_longest_names);
     tcase_add_test(tc, codec_is_small);
     return s;

@@ -67,7 +67,7 @@ START_TEST(a_spare_takes_the_lost_nodes_rank)
 }
 END_TEST
 
-START_TEST(a_lost_spare_is_no_loss)
+START_TEST(a_lost_spare_restarts_nothing)
 {
     with_a_spare();
     join(1, (struct who){.rank1 = 2});
@@ -79,7 +79,7 @@ START_TEST(a_lost_spare_is_no_loss)
 }
 END_TEST
 
-START_TEST(spares_are_told_the_end)
+START_TEST(spares_are_informed_of_the_end)
 {
     rules(RDZV_STATIC, 1, 1);
     next_rules.spares = 1;
@@ -173,7 +173,7 @@ START_TEST(a_fenced_node_restarts_the_round)
 END_TEST
 
 /* The node was prepared, has left this coordinator since, and has rejoined. */
-START_TEST(what_a_node_had_prepared_may_be_gone)
+START_TEST(a_rejoined_node_prepares_again)
 {
     rules(RDZV_C10D, 2, 2);
     start();
@@ -391,13 +391,13 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, NULL, teardown);
     tcase_add_test(tc, a_late_node_waits_for_the_next_restart);
     tcase_add_test(tc, a_spare_takes_the_lost_nodes_rank);
-    tcase_add_test(tc, a_lost_spare_is_no_loss);
-    tcase_add_test(tc, spares_are_told_the_end);
+    tcase_add_test(tc, a_lost_spare_restarts_nothing);
+    tcase_add_test(tc, spares_are_informed_of_the_end);
     tcase_add_test(tc, lost_nodes_have_a_budget_of_their_own);
     tcase_add_test(tc, a_preempted_node_is_charged_like_a_lost_one);
     tcase_add_test(tc, with_a_budget_it_waits_for_a_replacement);
     tcase_add_test(tc, a_fenced_node_restarts_the_round);
-    tcase_add_test(tc, what_a_node_had_prepared_may_be_gone);
+    tcase_add_test(tc, a_rejoined_node_prepares_again);
     tcase_add_test(tc, some_exit_codes_are_final);
     tcase_add_test(tc, sets_of_exit_codes);
     tcase_add_test(tc, the_same_failure_at_once_backs_off_and_ends);

@@ -72,7 +72,7 @@ START_TEST(less_than_half_do_not)
 }
 END_TEST
 
-START_TEST(when_all_who_are_left_are_there_the_round_begins)
+START_TEST(the_round_begins_when_all_survivors_have_joined)
 {
     struct rdzv_peers r = list_of("1234", 5, true);
     struct rdzv_electorate e = {
@@ -119,7 +119,7 @@ START_TEST(a_node_that_was_not_in_the_round_has_no_vote)
 }
 END_TEST
 
-START_TEST(a_voter_that_is_gone_again_does_not_count)
+START_TEST(a_voter_that_has_left_does_not_count)
 {
     stand("12345", NULL, 2);
     vote(3);
@@ -163,7 +163,7 @@ START_TEST(a_witness_of_another_round_does_not)
 }
 END_TEST
 
-START_TEST(a_witness_tells_that_it_has_a_vote)
+START_TEST(a_witness_reports_its_vote)
 {
     stand("12", NULL, 2); /* it came when the round ran, and node 2 was not told */
     join(9, (struct who){.id = 9, .witness = true});
@@ -249,7 +249,7 @@ START_TEST(a_witness_is_not_waited_for_and_not_counted)
 }
 END_TEST
 
-START_TEST(a_witness_that_is_told_to_stop_leaves)
+START_TEST(a_witness_that_is_asked_to_stop_leaves)
 {
     running_with_witness(2, true);
     leave(9, STOP_SIGNAL, 143, "w received SIGTERM", false);
@@ -346,7 +346,7 @@ static void echo(uint32_t conn, enum member_phase phase)
     tell(conn, st);
 }
 
-START_TEST(one_that_has_lost_the_others_gives_out_no_lease)
+START_TEST(a_coordinator_without_quorum_grants_no_lease)
 {
     rules(RDZV_C10D, 1, 3);
     next_rules.elect = true;
@@ -372,7 +372,7 @@ START_TEST(one_that_has_lost_the_others_gives_out_no_lease)
 }
 END_TEST
 
-START_TEST(nodes_that_are_known_to_be_dead_elect_nobody)
+START_TEST(dead_nodes_cannot_elect)
 {
     rules(RDZV_C10D, 1, 3);
     next_rules.elect = true;
@@ -399,7 +399,7 @@ static void two_are_gone(void)
         echo(i, MEMBER_RUNNING);
 }
 
-START_TEST(those_who_end_soon_after_a_last_word_have_elected_nobody)
+START_TEST(nodes_that_end_soon_after_a_status_cannot_elect)
 {
     two_are_gone();
     now_ns += 11 * SEC; /* of 15 */
@@ -412,7 +412,7 @@ END_TEST
 
 /* Two of three leave, and their connections break before they end. After a long sleep of this
  * process they may not be listening to it any more, but to one that they elect. */
-START_TEST(those_who_leave_and_were_heard_lately_elect_nobody)
+START_TEST(nodes_that_leave_soon_after_a_status_cannot_elect)
 {
     bool lately = _i == 0;
     two_are_gone();
@@ -435,7 +435,7 @@ END_TEST
 
 /* Nodes 1 and 2 wait as spares in the round after, and would elect one of them if they were cut
  * off: this must not happen when that round runs already. */
-START_TEST(a_round_waits_for_those_who_know_only_an_older_list)
+START_TEST(a_round_waits_for_nodes_with_an_older_list)
 {
     running_with_witness(2, true);
     now_ns += 1 * SEC;
@@ -495,7 +495,7 @@ START_TEST(a_coordinator_that_was_replaced_gets_no_votes)
 END_TEST
 
 /* Before its first round there is nothing to come after. */
-START_TEST(one_that_has_not_begun_takes_those_of_an_older_job)
+START_TEST(a_waiting_coordinator_accepts_nodes_of_an_older_job)
 {
     rules(RDZV_C10D, 2, 3);
     start();
@@ -506,7 +506,7 @@ START_TEST(one_that_has_not_begun_takes_those_of_an_older_job)
 END_TEST
 
 /* Waiting for another node in place of a lost one: too few for a moment are not too few. */
-START_TEST(a_short_break_while_waiting_is_no_minority)
+START_TEST(a_short_break_while_waiting_is_not_a_minority)
 {
     rules(RDZV_C10D, 3, 3);
     next_rules.elect = true;
@@ -534,7 +534,7 @@ START_TEST(a_short_break_while_waiting_is_no_minority)
 }
 END_TEST
 
-START_TEST(a_short_break_when_the_quarantine_ends_is_no_minority)
+START_TEST(a_short_break_when_the_quarantine_ends_is_not_a_minority)
 {
     stand("123", NULL, 2);
     vote(3);
@@ -556,7 +556,7 @@ START_TEST(a_short_break_when_the_quarantine_ends_is_no_minority)
 }
 END_TEST
 
-START_TEST(a_voter_that_comes_back_says_whom_it_has_followed)
+START_TEST(a_returning_voter_reports_the_epoch_it_followed)
 {
     uint64_t other = rdzv_epoch(rdzv_epoch_term(OLD) + 1, 1000);
     stand("12345", NULL, 2);
@@ -580,7 +580,7 @@ static void elected_by_old_votes(void)
     closed(5, RDZV_END_BROKEN);
 }
 
-START_TEST(one_of_two_elected_gets_no_voter_of_the_other)
+START_TEST(a_second_elected_coordinator_gets_no_voter_of_the_first)
 {
     uint64_t other = rdzv_epoch(rdzv_epoch_term(OLD) + 1, 5);
     elected_by_old_votes();
@@ -590,7 +590,7 @@ START_TEST(one_of_two_elected_gets_no_voter_of_the_other)
 }
 END_TEST
 
-START_TEST(one_of_two_elected_heeds_the_other_s_round)
+START_TEST(a_second_elected_coordinator_respects_the_first_one_s_round)
 {
     struct rdzv_peers theirs = list_of("345", 1, false);
     theirs.gen.epoch = rdzv_epoch(rdzv_epoch_term(OLD) + 1, 5);
@@ -628,7 +628,7 @@ END_TEST
 
 /* A node that waits at a coordinator that has lost most of its members looks for another
  * coordinator. */
-START_TEST(who_was_in_no_round_does_not_end_with_a_minority)
+START_TEST(a_node_without_a_round_does_not_end_with_a_minority)
 {
     stand("12345", NULL, 2);
     vote(7);
@@ -644,7 +644,7 @@ START_TEST(who_was_in_no_round_does_not_end_with_a_minority)
 END_TEST
 
 /* The host of the coordinator that was does not count for it, dead as it is. */
-START_TEST(one_that_was_elected_needs_more_than_half_for_its_first_round)
+START_TEST(an_elected_coordinator_needs_a_majority_for_its_first_round)
 {
     struct rdzv_peers r = list_of("12345", 5, true);
     struct rdzv_electorate e = {
@@ -665,7 +665,7 @@ START_TEST(one_that_was_elected_needs_more_than_half_for_its_first_round)
 END_TEST
 
 /* The node's status on its second connection renews the lease of its workers meanwhile. */
-START_TEST(a_round_waits_for_one_that_has_not_said_how_it_is)
+START_TEST(a_round_waits_for_a_node_without_status)
 {
     struct node_id late = {{5}};
     stand("12345", NULL, 2);
@@ -694,42 +694,42 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, NULL, teardown);
     tcase_add_test(tc, more_than_half_elect);
     tcase_add_test(tc, less_than_half_do_not);
-    tcase_add_test(tc, when_all_who_are_left_are_there_the_round_begins);
+    tcase_add_test(tc, the_round_begins_when_all_survivors_have_joined);
     tcase_add_test(tc, half_do_not);
     tcase_add_test(tc, one_of_two_is_not_elected);
     tcase_add_test(tc, a_node_that_was_not_in_the_round_has_no_vote);
-    tcase_add_test(tc, a_voter_that_is_gone_again_does_not_count);
+    tcase_add_test(tc, a_voter_that_has_left_does_not_count);
     tcase_add_test(tc, the_other_nodes_of_a_coordinator_outside_are_enough);
     tcase_add_test(tc, a_witness_votes);
     tcase_add_test(tc, a_witness_of_another_round_does_not);
-    tcase_add_test(tc, a_witness_tells_that_it_has_a_vote);
+    tcase_add_test(tc, a_witness_reports_its_vote);
     tcase_add_test(tc, two_nodes_and_a_witness_are_three);
     tcase_add_test(tc, three_nodes_need_none);
     tcase_add_test(tc, a_second_witness_stands_by);
     tcase_add_test(tc, a_witness_is_not_waited_for_and_not_counted);
-    tcase_add_test(tc, a_witness_that_is_told_to_stop_leaves);
+    tcase_add_test(tc, a_witness_that_is_asked_to_stop_leaves);
     tcase_add_test(tc, a_newer_round_that_a_voter_has_run_counts);
     tcase_add_test(tc, an_older_round_does_not);
     tcase_add_test(tc, a_round_that_was_only_prepared_counts_too);
     tcase_add_test(tc, epochs_rise_above_all_that_were_seen);
     tcase_add_test(tc, of_two_candidates_one_is_elected);
-    tcase_add_test(tc, one_that_has_lost_the_others_gives_out_no_lease);
-    tcase_add_test(tc, nodes_that_are_known_to_be_dead_elect_nobody);
-    tcase_add_test(tc, those_who_end_soon_after_a_last_word_have_elected_nobody);
-    tcase_add_loop_test(tc, those_who_leave_and_were_heard_lately_elect_nobody, 0, 2);
-    tcase_add_test(tc, a_round_waits_for_those_who_know_only_an_older_list);
+    tcase_add_test(tc, a_coordinator_without_quorum_grants_no_lease);
+    tcase_add_test(tc, dead_nodes_cannot_elect);
+    tcase_add_test(tc, nodes_that_end_soon_after_a_status_cannot_elect);
+    tcase_add_loop_test(tc, nodes_that_leave_soon_after_a_status_cannot_elect, 0, 2);
+    tcase_add_test(tc, a_round_waits_for_nodes_with_an_older_list);
     tcase_add_test(tc, with_the_list_that_is_prepared_goes_the_newest_that_ran);
     tcase_add_test(tc, a_coordinator_that_was_replaced_gets_no_votes);
-    tcase_add_test(tc, one_that_has_not_begun_takes_those_of_an_older_job);
-    tcase_add_test(tc, a_short_break_while_waiting_is_no_minority);
-    tcase_add_test(tc, a_short_break_when_the_quarantine_ends_is_no_minority);
-    tcase_add_test(tc, a_voter_that_comes_back_says_whom_it_has_followed);
-    tcase_add_test(tc, one_of_two_elected_gets_no_voter_of_the_other);
-    tcase_add_test(tc, one_of_two_elected_heeds_the_other_s_round);
+    tcase_add_test(tc, a_waiting_coordinator_accepts_nodes_of_an_older_job);
+    tcase_add_test(tc, a_short_break_while_waiting_is_not_a_minority);
+    tcase_add_test(tc, a_short_break_when_the_quarantine_ends_is_not_a_minority);
+    tcase_add_test(tc, a_returning_voter_reports_the_epoch_it_followed);
+    tcase_add_test(tc, a_second_elected_coordinator_gets_no_voter_of_the_first);
+    tcase_add_test(tc, a_second_elected_coordinator_respects_the_first_one_s_round);
     tcase_add_test(tc, only_the_host_of_the_dead_coordinator_s_rounds_is_dead);
-    tcase_add_test(tc, who_was_in_no_round_does_not_end_with_a_minority);
-    tcase_add_test(tc, one_that_was_elected_needs_more_than_half_for_its_first_round);
-    tcase_add_test(tc, a_round_waits_for_one_that_has_not_said_how_it_is);
+    tcase_add_test(tc, a_node_without_a_round_does_not_end_with_a_minority);
+    tcase_add_test(tc, an_elected_coordinator_needs_a_majority_for_its_first_round);
+    tcase_add_test(tc, a_round_waits_for_a_node_without_status);
     return s;
 }
 

@@ -115,7 +115,7 @@ START_TEST(restart_waits_for_the_backoff)
 }
 END_TEST
 
-START_TEST(who_waits_for_the_backoff_waits_for_no_nodes)
+START_TEST(no_join_timeout_during_the_backoff)
 {
     rules(RDZV_STATIC, 1, 1);
     next_rules.max_restarts = 1;
@@ -256,7 +256,7 @@ START_TEST(a_reset_node_is_lost_when_it_has_been_silent)
 }
 END_TEST
 
-START_TEST(a_reset_node_that_comes_back_goes_on)
+START_TEST(a_reset_node_that_reconnects_goes_on)
 {
     reset_node(false);
     tick_ms(14000);
@@ -271,7 +271,7 @@ END_TEST
 
 /* A reset connection does not prove that the launcher and its workers have ended, when another
  * launcher takes its rank. */
-START_TEST(who_takes_a_reset_node_s_rank_waits_for_its_workers)
+START_TEST(a_replacement_of_a_reset_node_waits_for_its_workers)
 {
     bool same_host = _i;
     rules(RDZV_STATIC, 2, 2);
@@ -385,7 +385,7 @@ END_TEST
 
 /* The node may have started its workers by the last message it received: the lease must expire
  * first. */
-START_TEST(a_node_is_reset_before_it_says_that_it_runs)
+START_TEST(a_node_is_reset_before_it_reports_running)
 {
     rules(RDZV_C10D, 1, 2);
     start();
@@ -410,7 +410,7 @@ START_TEST(a_node_is_reset_before_it_says_that_it_runs)
 }
 END_TEST
 
-START_TEST(one_that_was_given_up_and_is_back_stops_its_workers_first)
+START_TEST(a_lost_node_that_reconnects_stops_its_workers_first)
 {
     rules(RDZV_C10D, 1, 2);
     start();
@@ -541,21 +541,21 @@ static Suite *suite(void)
     tcase_add_test(tc, failure_stops_everybody_at_once);
     tcase_add_test(tc, restarts_are_charged_to_the_job);
     tcase_add_test(tc, restart_waits_for_the_backoff);
-    tcase_add_test(tc, who_waits_for_the_backoff_waits_for_no_nodes);
+    tcase_add_test(tc, no_join_timeout_during_the_backoff);
     tcase_add_test(tc, a_huge_backoff_does_not_wrap_around);
     tcase_add_test(tc, exec_failures_are_never_retried);
     tcase_add_test(tc, first_cause_is_found_over_all_nodes);
     tcase_add_test(tc, clock_offsets_put_failures_on_one_clock);
-    tcase_add_loop_test(tc, who_takes_a_reset_node_s_rank_waits_for_its_workers, 0, 2);
+    tcase_add_loop_test(tc, a_replacement_of_a_reset_node_waits_for_its_workers, 0, 2);
     tcase_add_test(tc, failures_are_taken_once);
     tcase_add_test(tc, a_reset_node_is_lost_when_it_has_been_silent);
-    tcase_add_test(tc, a_reset_node_that_comes_back_goes_on);
+    tcase_add_test(tc, a_reset_node_that_reconnects_goes_on);
     tcase_add_test(tc, failures_of_others_are_not_believed);
     tcase_add_test(tc, failure_when_others_are_done);
     tcase_add_test(tc, report_is_bounded_and_counts_the_rest);
     tcase_add_test(tc, a_node_that_stops_without_a_reason);
-    tcase_add_test(tc, a_node_is_reset_before_it_says_that_it_runs);
-    tcase_add_test(tc, one_that_was_given_up_and_is_back_stops_its_workers_first);
+    tcase_add_test(tc, a_node_is_reset_before_it_reports_running);
+    tcase_add_test(tc, a_lost_node_that_reconnects_stops_its_workers_first);
     tcase_add_test(tc, a_node_is_lost_when_its_connection_ends);
     tc = rules_case(s, "worker policy", 10);
     tcase_add_test(tc, only_the_failed_worker_is_respawned);

@@ -169,7 +169,7 @@ START_TEST(file_of_another_job)
 }
 END_TEST
 
-START_TEST(file_that_is_none_of_ours_is_left_alone)
+START_TEST(a_foreign_file_is_left_alone)
 {
     static const char *const contents[] = {"my notes\n",
                                            "dlaunch-rendezvous 1 job",
@@ -233,7 +233,7 @@ static Suite *suite(void)
     tcase_add_test(tc, file_that_was_left_behind_is_taken_over);
     tcase_add_test(tc, file_whose_locks_do_not_reach_here);
     tcase_add_test(tc, file_of_another_job);
-    tcase_add_test(tc, file_that_is_none_of_ours_is_left_alone);
+    tcase_add_test(tc, a_foreign_file_is_left_alone);
     tcase_add_test(tc, file_on_a_full_disk);
     return s;
 }

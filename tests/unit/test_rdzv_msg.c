@@ -305,7 +305,7 @@ START_TEST(the_largest_fit_into_a_frame)
 }
 END_TEST
 
-START_TEST(the_small_ones)
+START_TEST(small_messages)
 {
     struct rdzv_identity id = {.run_id = "job", .host = "gpu-a", .pid = 7, .finished = true}, jd;
     struct rdzv_refusal refusal;
@@ -389,7 +389,7 @@ static Suite *suite(void)
     tcase_add_test(tc, view);
     tcase_add_test(tc, report);
     tcase_add_test(tc, the_largest_fit_into_a_frame);
-    tcase_add_test(tc, the_small_ones);
+    tcase_add_test(tc, small_messages);
     tcase_add_test(tc, elsewhere);
     return s;
 }

@@ -218,7 +218,7 @@ START_TEST(last_node_completes_at_once)
 }
 END_TEST
 
-START_TEST(c10d_nodes_find_out_who_hosts)
+START_TEST(c10d_nodes_find_the_host)
 {
     cluster(RDZV_C10D, 4, 4, 4);
     int hosts = 0;
@@ -352,7 +352,7 @@ START_TEST(a_spare_waits_and_takes_over)
 }
 END_TEST
 
-START_TEST(those_who_do_not_fit_end_at_once)
+START_TEST(nodes_that_do_not_fit_end_at_once)
 {
     static const char *const texts[] = {
         "this is job 'job', not 'other'", "node_rank 1 is already taken by node1 (127.0.0.1)",
@@ -385,7 +385,7 @@ START_TEST(those_who_do_not_fit_end_at_once)
 }
 END_TEST
 
-START_TEST(join_timeout_says_who_is_missing)
+START_TEST(join_timeout_names_the_missing_nodes)
 {
     int port = unused_port();
     for (int i = 0; i < 2; i++) {
@@ -402,7 +402,7 @@ START_TEST(join_timeout_says_who_is_missing)
 }
 END_TEST
 
-START_TEST(nobody_there)
+START_TEST(no_coordinator_at_the_endpoint)
 {
     config_of(0, RDZV_STATIC, unused_port(), 2, 2)->node_rank = 1;
     nodes[0].config.join_timeout = 0.5;
@@ -456,7 +456,7 @@ static void on_has_told(uv_work_t *work, int status)
     t->done = true;
 }
 
-START_TEST(closed_while_it_is_sent_on)
+START_TEST(closed_while_it_is_redirected)
 {
     for (int turns = 0; turns < 20; turns++) { /* no part of what it hosted may leak or crash */
         int port = unused_port();
@@ -627,7 +627,7 @@ START_TEST(a_killed_launcher_is_noticed_at_once)
 }
 END_TEST
 
-START_TEST(a_silent_member_is_dropped_and_comes_back)
+START_TEST(a_silent_member_is_dropped_and_rejoins)
 {
     int port = unused_port();
     for (int i = 0; i < 2; i++) {
@@ -689,7 +689,7 @@ static Suite *suite(void)
     tc = net_case(s, "several", 30);
     tcase_add_test(tc, static_nodes_in_any_order);
     tcase_add_test(tc, last_node_completes_at_once);
-    tcase_add_test(tc, c10d_nodes_find_out_who_hosts);
+    tcase_add_test(tc, c10d_nodes_find_the_host);
     tcase_add_test(tc, c10d_is_host_is_honoured);
     tcase_add_test(tc, localhost_by_name);
     tcase_add_test(tc, ipv6);
@@ -697,12 +697,12 @@ static Suite *suite(void)
     tcase_add_test(tc, host_name_of_this_host);
     tcase_add_test(tc, a_late_node_is_taken_in);
     tcase_add_test(tc, a_spare_waits_and_takes_over);
-    tcase_add_test(tc, those_who_do_not_fit_end_at_once);
-    tcase_add_test(tc, join_timeout_says_who_is_missing);
-    tcase_add_test(tc, nobody_there);
+    tcase_add_test(tc, nodes_that_do_not_fit_end_at_once);
+    tcase_add_test(tc, join_timeout_names_the_missing_nodes);
+    tcase_add_test(tc, no_coordinator_at_the_endpoint);
     tcase_add_test(tc, a_name_that_does_not_resolve);
     tcase_add_test(tc, closed_while_a_name_is_looked_up);
-    tcase_add_test(tc, closed_while_it_is_sent_on);
+    tcase_add_test(tc, closed_while_it_is_redirected);
     tcase_add_test(tc, leave_by_signal_of_one);
     tcase_add_test(tc, leave_before_anybody_is_there);
     tcase_add_test(tc, the_coordinator_goes);
@@ -711,7 +711,7 @@ static Suite *suite(void)
     tc = net_case(s, "broken", 40);
     tcase_add_test(tc, a_connection_that_is_reset_resumes);
     tcase_add_test(tc, a_killed_launcher_is_noticed_at_once);
-    tcase_add_test(tc, a_silent_member_is_dropped_and_comes_back);
+    tcase_add_test(tc, a_silent_member_is_dropped_and_rejoins);
     tcase_add_test(tc, a_silent_coordinator_is_given_up);
     return s;
 }

@@ -9,7 +9,7 @@
 
 /* ------------------------------------------------------------------------------------ strangers */
 
-START_TEST(garbage_on_the_port_disturbs_nobody)
+START_TEST(garbage_on_the_port_is_ignored)
 {
     static const struct {
         const char *bytes;
@@ -52,7 +52,7 @@ END_TEST
 
 /* A node that shares an address with a refused one is not refused for that. (All nodes of a host
  * share the loopback address.) */
-START_TEST(nobody_is_shut_out_for_another)
+START_TEST(a_refused_peer_does_not_block_its_address)
 {
     struct netaddr own;
     char ip[ADDR_STRLEN], out[8];
@@ -96,7 +96,7 @@ START_TEST(store_clients_get_to_the_store)
 }
 END_TEST
 
-START_TEST(another_version_is_told_so)
+START_TEST(another_version_is_refused_with_a_reason)
 {
     int port = unused_port();
     config_of(0, RDZV_STATIC, port, 2, 2)->node_rank = 0;
@@ -163,21 +163,21 @@ static void member_of_stranger(const char *says, size_t n, int exit_code)
     loop_run_until(&loop, &stranger_closed, 5, "close");
 }
 
-START_TEST(what_answers_is_no_coordinator)
+START_TEST(the_listener_is_not_a_coordinator)
 {
     member_of_stranger("SSH-2.0-OpenSSH\r\n", 17, 1);
     HAS(nodes[0].result.text, "what listens there is no coordinator of dlaunch");
 }
 END_TEST
 
-START_TEST(what_answers_speaks_nonsense)
+START_TEST(the_listener_sends_garbage)
 {
     member_of_stranger("DLR1\x01\0\0\0\x05\0\0\0\x06zzzz", 17, 1);
     HAS(nodes[0].result.text, "malformed message");
 }
 END_TEST
 
-START_TEST(what_answers_is_of_another_version)
+START_TEST(the_coordinator_has_another_version)
 {
     struct buf b = BUF_INIT;
     rdzv_put_preamble(&b);
@@ -191,7 +191,7 @@ END_TEST
 
 /* ------------------------------------------------------------------------------------- the port */
 
-START_TEST(port_in_use_says_by_whom)
+START_TEST(port_in_use_names_the_owner)
 {
     struct err e = ERR_INIT;
     char pid[32];
@@ -387,15 +387,15 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_port");
     TCase *tc = net_case(s, "strangers", 40);
-    tcase_add_test(tc, garbage_on_the_port_disturbs_nobody);
-    tcase_add_test(tc, nobody_is_shut_out_for_another);
+    tcase_add_test(tc, garbage_on_the_port_is_ignored);
+    tcase_add_test(tc, a_refused_peer_does_not_block_its_address);
     tcase_add_test(tc, store_clients_get_to_the_store);
-    tcase_add_test(tc, another_version_is_told_so);
-    tcase_add_test(tc, what_answers_is_no_coordinator);
-    tcase_add_test(tc, what_answers_speaks_nonsense);
-    tcase_add_test(tc, what_answers_is_of_another_version);
+    tcase_add_test(tc, another_version_is_refused_with_a_reason);
+    tcase_add_test(tc, the_listener_is_not_a_coordinator);
+    tcase_add_test(tc, the_listener_sends_garbage);
+    tcase_add_test(tc, the_coordinator_has_another_version);
     tc = net_case(s, "port", 30);
-    tcase_add_test(tc, port_in_use_says_by_whom);
+    tcase_add_test(tc, port_in_use_names_the_owner);
     tcase_add_test(tc, port_in_use_by_another_job);
     tcase_add_test(tc, bind_rules);
     tcase_add_test(tc, a_name_of_several_addresses);

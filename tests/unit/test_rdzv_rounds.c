@@ -7,7 +7,7 @@
 /* ------------------------------------------------------------------------------- nodes come and go
  */
 
-START_TEST(a_connection_that_breaks_and_comes_back_resumes)
+START_TEST(a_broken_connection_resumes)
 {
     running(RDZV_STATIC, 2, 2, 2, 0);
     closed(1, RDZV_END_BROKEN);
@@ -44,7 +44,7 @@ START_TEST(a_connection_is_replaced_before_its_end_is_seen)
 }
 END_TEST
 
-START_TEST(one_that_missed_the_table_gets_it_when_it_is_back)
+START_TEST(a_reconnected_node_gets_the_table_it_missed)
 {
     rules(RDZV_STATIC, 2, 2);
     start();
@@ -137,7 +137,7 @@ START_TEST(own_lateness_is_not_held_against_a_node)
 END_TEST
 
 /* A coordinator whose timer is always late still detects a silent node. */
-START_TEST(one_that_is_always_late_finds_a_silent_node)
+START_TEST(a_late_coordinator_detects_a_silent_node)
 {
     running(RDZV_C10D, 1, 2, 2, 0);
     for (int i = 0; i < 5 && info().phase == RDZV_RUN; i++) {
@@ -264,7 +264,7 @@ START_TEST(a_late_node_is_taken_in)
 }
 END_TEST
 
-START_TEST(a_late_node_does_not_undo_what_is_done)
+START_TEST(a_late_node_does_not_undo_a_finished_round)
 {
     elastic(1, 3, 2);
     say(0, MEMBER_DONE);
@@ -297,7 +297,7 @@ START_TEST(a_late_node_while_preparing_is_taken_in_without_a_stop)
 }
 END_TEST
 
-START_TEST(one_that_was_given_up_stops_and_comes_back)
+START_TEST(a_lost_node_stops_and_rejoins)
 {
     running(RDZV_C10D, 1, 2, 2, 0);
     for (int i = 0; i < 3; i++) {
@@ -324,7 +324,7 @@ START_TEST(one_that_was_given_up_stops_and_comes_back)
 }
 END_TEST
 
-START_TEST(a_done_node_may_go)
+START_TEST(a_done_node_may_leave)
 {
     running(RDZV_STATIC, 2, 2, 2, 0);
     say(1, MEMBER_DONE);
@@ -551,15 +551,15 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("rdzv_rounds");
     TCase *tc = rules_case(s, "membership", 10);
-    tcase_add_test(tc, a_connection_that_breaks_and_comes_back_resumes);
+    tcase_add_test(tc, a_broken_connection_resumes);
     tcase_add_test(tc, a_connection_is_replaced_before_its_end_is_seen);
-    tcase_add_test(tc, one_that_missed_the_table_gets_it_when_it_is_back);
+    tcase_add_test(tc, a_reconnected_node_gets_the_table_it_missed);
     tcase_add_test(tc, old_statuses_are_ignored);
     tcase_add_test(tc, a_closed_connection_is_a_lost_node);
     tcase_add_test(tc, a_silent_node_is_lost);
     tcase_add_test(tc, silence_is_not_held_against_a_node_while_we_slept);
     tcase_add_test(tc, own_lateness_is_not_held_against_a_node);
-    tcase_add_test(tc, one_that_is_always_late_finds_a_silent_node);
+    tcase_add_test(tc, a_late_coordinator_detects_a_silent_node);
     tcase_add_test(tc, too_few_left_ends_a_job_without_restarts);
     tcase_add_test(tc, too_few_left_wait_for_another_when_there_are_restarts);
     tcase_add_test(tc, the_wait_for_another_ends);
@@ -567,10 +567,10 @@ static Suite *suite(void)
     tcase_add_test(tc, a_silent_node_was_lost_before_what_followed);
     tcase_add_test(tc, lost_while_preparing_begins_anew);
     tcase_add_test(tc, a_late_node_is_taken_in);
-    tcase_add_test(tc, a_late_node_does_not_undo_what_is_done);
+    tcase_add_test(tc, a_late_node_does_not_undo_a_finished_round);
     tcase_add_test(tc, a_late_node_while_preparing_is_taken_in_without_a_stop);
-    tcase_add_test(tc, one_that_was_given_up_stops_and_comes_back);
-    tcase_add_test(tc, a_done_node_may_go);
+    tcase_add_test(tc, a_lost_node_stops_and_rejoins);
+    tcase_add_test(tc, a_done_node_may_leave);
     tc = rules_case(s, "leave", 10);
     tcase_add_test(tc, leave_by_signal_goes_on_without_it);
     tcase_add_test(tc, leave_by_signal_ends_a_job_that_needs_it);

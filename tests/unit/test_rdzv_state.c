@@ -103,7 +103,7 @@ START_TEST(last_call_is_called_off_when_too_few_are_left)
 }
 END_TEST
 
-START_TEST(join_timeout_names_who_is_missing)
+START_TEST(join_timeout_names_the_missing_nodes)
 {
     rules(RDZV_STATIC, 4, 4);
     start();
@@ -124,7 +124,7 @@ START_TEST(join_timeout_names_who_is_missing)
 }
 END_TEST
 
-START_TEST(waiting_is_told_every_few_seconds)
+START_TEST(waiting_is_logged_every_few_seconds)
 {
     rules(RDZV_STATIC, 4, 4);
     start();
@@ -142,7 +142,7 @@ START_TEST(waiting_is_told_every_few_seconds)
 }
 END_TEST
 
-START_TEST(the_notice_says_when_an_elastic_job_starts)
+START_TEST(the_notice_has_the_start_of_an_elastic_job)
 {
     rules(RDZV_C10D, 2, 4);
     start();
@@ -171,7 +171,7 @@ END_TEST
 
 /* Each refused node gets a clear text and is named in the log; the other nodes are not disturbed.
  */
-START_TEST(those_who_do_not_fit_are_turned_away)
+START_TEST(nodes_that_do_not_fit_are_refused)
 {
     static const struct {
         struct who w;
@@ -250,7 +250,7 @@ START_TEST(small_differences_are_warned_about)
 }
 END_TEST
 
-START_TEST(static_job_that_is_complete_takes_nobody)
+START_TEST(a_complete_static_job_admits_no_node)
 {
     running(RDZV_STATIC, 2, 2, 2, 0);
     hello(2, (struct who){0});
@@ -275,7 +275,7 @@ START_TEST(a_holder_that_is_silent_is_not_believed_to_be_there)
 }
 END_TEST
 
-START_TEST(those_who_come_after_the_end_may_try_again)
+START_TEST(nodes_that_join_after_the_end_may_retry)
 {
     running(RDZV_STATIC, 2, 2, 2, 0);
     say(0, MEMBER_DONE);
@@ -620,17 +620,17 @@ static Suite *suite(void)
     tcase_add_test(tc, last_call_waits_for_more);
     tcase_add_test(tc, last_call_ends_when_all_are_there);
     tcase_add_test(tc, last_call_is_called_off_when_too_few_are_left);
-    tcase_add_test(tc, join_timeout_names_who_is_missing);
-    tcase_add_test(tc, waiting_is_told_every_few_seconds);
-    tcase_add_test(tc, the_notice_says_when_an_elastic_job_starts);
+    tcase_add_test(tc, join_timeout_names_the_missing_nodes);
+    tcase_add_test(tc, waiting_is_logged_every_few_seconds);
+    tcase_add_test(tc, the_notice_has_the_start_of_an_elastic_job);
     tcase_add_test(tc, a_long_list_of_nodes_is_bounded);
-    tcase_add_test(tc, those_who_do_not_fit_are_turned_away);
+    tcase_add_test(tc, nodes_that_do_not_fit_are_refused);
     tcase_add_test(tc, another_backend_is_turned_away);
     tcase_add_test(tc, the_same_refusal_is_logged_once_in_a_while);
     tcase_add_test(tc, small_differences_are_warned_about);
-    tcase_add_test(tc, static_job_that_is_complete_takes_nobody);
+    tcase_add_test(tc, a_complete_static_job_admits_no_node);
     tcase_add_test(tc, a_holder_that_is_silent_is_not_believed_to_be_there);
-    tcase_add_test(tc, those_who_come_after_the_end_may_try_again);
+    tcase_add_test(tc, nodes_that_join_after_the_end_may_retry);
     tcase_add_test(tc, spares_are_bounded);
     tc = rules_case(s, "ranks", 10);
     tcase_add_test(tc, natural_order_of_host_names);

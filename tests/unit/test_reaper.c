@@ -122,7 +122,7 @@ static void run_until_all(int workers, int orphans)
     loop_run_until(&g_loop, &g_all, 20, "all ends are told");
 }
 
-START_TEST(ends_come_in_the_order_of_the_deaths)
+START_TEST(ends_are_reported_in_order_of_death)
 {
     pid_t pids[MANY];
     unsigned seed = (unsigned)_i + 1;
@@ -190,7 +190,7 @@ START_TEST(died_before_it_was_watched)
 }
 END_TEST
 
-START_TEST(orphans_are_told_apart)
+START_TEST(orphans_are_not_taken_for_workers)
 {
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     for (int i = 0; i < 20; i++) {
@@ -329,10 +329,10 @@ static Suite *suite(void)
     Suite *s = suite_create("reaper");
     TCase *tc = test_case(s, "reaper", 60);
     tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_loop_test(tc, ends_come_in_the_order_of_the_deaths, 0, 3);
+    tcase_add_loop_test(tc, ends_are_reported_in_order_of_death, 0, 3);
     tcase_add_test(tc, without_pidfds);
     tcase_add_test(tc, died_before_it_was_watched);
-    tcase_add_test(tc, orphans_are_told_apart);
+    tcase_add_test(tc, orphans_are_not_taken_for_workers);
     tcase_add_loop_test(tc, group_is_killed_before_the_worker_is_reaped, 0, 2);
     tcase_add_test(tc, reaped_by_someone_else);
     tcase_add_test(tc, held_by_a_debugger);

@@ -57,7 +57,7 @@ END_TEST
 
 /* Each kind is recorded as itself, except messages, and the barrier that consists of messages,
  * which are counted apart. */
-START_TEST(every_kind_is_known_again)
+START_TEST(every_kind_is_recorded_as_itself)
 {
     struct op_signature c;
     for (int kind = CALL_NONE + 1; kind < CALL_KINDS; kind++) {
@@ -71,7 +71,7 @@ START_TEST(every_kind_is_known_again)
 END_TEST
 
 /* The operation is withdrawn: the next one has its number. */
-START_TEST(what_has_failed_is_passed_over)
+START_TEST(failed_operations_are_skipped)
 {
     struct op_signature c;
     recorder_end(&g_recorder, begin(GROUP, 1, CALL_ALL_REDUCE), DLCOLL_ENOMEM);
@@ -82,7 +82,7 @@ START_TEST(what_has_failed_is_passed_over)
 END_TEST
 
 /* An operation without elements is not recorded. */
-START_TEST(what_has_come_to_nothing_is_passed_over)
+START_TEST(operations_without_elements_are_skipped)
 {
     struct op_signature c;
     uint64_t seq = 1;
@@ -102,7 +102,7 @@ START_TEST(what_has_come_to_nothing_is_passed_over)
 }
 END_TEST
 
-START_TEST(what_is_too_long_ago_is_not_found)
+START_TEST(overwritten_records_are_not_found)
 {
     struct op_signature c;
     begin(GROUP, 1, CALL_ALL_REDUCE);
@@ -170,10 +170,10 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "recorder", 10);
     tcase_add_checked_fixture(tc, set_up, NULL);
     tcase_add_test(tc, an_operation_is_found_by_its_number);
-    tcase_add_test(tc, every_kind_is_known_again);
-    tcase_add_test(tc, what_has_failed_is_passed_over);
-    tcase_add_test(tc, what_has_come_to_nothing_is_passed_over);
-    tcase_add_test(tc, what_is_too_long_ago_is_not_found);
+    tcase_add_test(tc, every_kind_is_recorded_as_itself);
+    tcase_add_test(tc, failed_operations_are_skipped);
+    tcase_add_test(tc, operations_without_elements_are_skipped);
+    tcase_add_test(tc, overwritten_records_are_not_found);
     tcase_add_test(tc, a_record_is_of_one_operation);
     return s;
 }

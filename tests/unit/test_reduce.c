@@ -328,7 +328,7 @@ START_TEST(each_type_has_its_reductions)
 }
 END_TEST
 
-START_TEST(what_does_not_exist_is_refused)
+START_TEST(unknown_types_and_reductions_are_refused)
 {
     static const int ops[] = {-1, 5, 31, 37, REDUCE_PREMUL, REDUCE_USER, 1 << 16, DLCOLL_OP_MAX};
     static const int types[] = {-1, 12, 31, 35, 256, DLCOLL_DTYPE_MAX};
@@ -737,7 +737,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_model_knows_its_formats);
     tcase_add_loop_test(tc, every_type_and_reduction_is_right, 0, DTYPES);
     tcase_add_test(tc, each_type_has_its_reductions);
-    tcase_add_test(tc, what_does_not_exist_is_refused);
+    tcase_add_test(tc, unknown_types_and_reductions_are_refused);
     tcase_add_test(tc, types_have_nccls_numbers);
     tc = test_case(s, "bits", 60);
     tcase_add_loop_test(tc, every_processor_gives_the_same_bits, 0, DTYPES);

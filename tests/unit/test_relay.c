@@ -234,7 +234,7 @@ START_TEST(a_worker_that_dies_before_its_answer)
 }
 END_TEST
 
-START_TEST(one_more_than_there_may_be)
+START_TEST(one_connection_too_many)
 {
     open_all();
     int fd = new_client();
@@ -255,7 +255,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, a_coordinator_that_reads_late);
     tcase_add_test(tc, a_worker_that_dies_before_its_answer);
-    tcase_add_test(tc, one_more_than_there_may_be);
+    tcase_add_test(tc, one_connection_too_many);
     return s;
 }
 

@@ -112,7 +112,7 @@ END_TEST
     "    ^^^^^^\n"
 
 /* The part of the error file's message that stderr does not show is always reported. */
-START_TEST(what_stderr_does_not_show)
+START_TEST(messages_missing_from_stderr_are_shown)
 {
     struct failure *f = failed(0, FAILURE_EXIT, 1, 1);
     f->exit_code = 7;
@@ -604,7 +604,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "report", 10);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, a_python_exception);
-    tcase_add_test(tc, what_stderr_does_not_show);
+    tcase_add_test(tc, messages_missing_from_stderr_are_shown);
     tcase_add_loop_test(tc, the_line_that_names_the_error, 0, ARRAY_LEN(texts));
     tcase_add_test(tc, a_crash_on_another_node);
     tcase_add_test(tc, the_stop_signal_ended_none);

@@ -248,7 +248,7 @@ START_TEST(nothing_to_do)
 }
 END_TEST
 
-START_TEST(stopped_ones)
+START_TEST(stopped_processes)
 {
     struct sweep s;
     pid_t pid = WORKER(NASTY, "print", "ready", "pause");
@@ -261,7 +261,7 @@ START_TEST(stopped_ones)
 END_TEST
 
 /* The children of a process that cannot die have no new parent: they are killed all the same. */
-START_TEST(one_that_does_not_die)
+START_TEST(a_process_that_does_not_die)
 {
     struct freezer f;
     struct sweep s;
@@ -334,8 +334,8 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, long_chain, 0, 2);
     tcase_add_loop_test(tc, some_are_kept, 0, 2);
     tcase_add_test(tc, nothing_to_do);
-    tcase_add_test(tc, stopped_ones);
-    tcase_add_loop_test(tc, one_that_does_not_die, 0, 2);
+    tcase_add_test(tc, stopped_processes);
+    tcase_add_loop_test(tc, a_process_that_does_not_die, 0, 2);
     tcase_add_test(tc, descriptions);
     return s;
 }

@@ -138,7 +138,7 @@ START_TEST(no_tls_at_all)
 END_TEST
 
 /* Any one bit that is turned on the way ends the connection; nothing wrong comes through. */
-START_TEST(changed_on_the_way)
+START_TEST(records_changed_in_transit)
 {
     for (size_t at = 0; at < 60; at++) {
         struct pair p;
@@ -206,7 +206,7 @@ static Suite *suite(void)
     tcase_add_test(tc, another_key);
     tcase_add_test(tc, alerts_in_the_clear);
     tcase_add_test(tc, no_tls_at_all);
-    tcase_add_test(tc, changed_on_the_way);
+    tcase_add_test(tc, records_changed_in_transit);
     tcase_add_test(tc, replayed);
     tcase_add_test(tc, purposes);
     suite_add_tcase(s, tc);

@@ -112,7 +112,7 @@ START_TEST(made_when_first_needed)
 END_TEST
 
 /* A spare is on another host. */
-START_TEST(one_node_and_a_spare_need_one)
+START_TEST(one_node_and_a_spare_need_a_token)
 {
     struct auth *g = guard_for("dlaunch", "--nnodes=1", "--spares=1", "--rdzv_backend=c10d",
                                "--rdzv_endpoint=192.0.2.77", "/bin/true", NULL);
@@ -258,7 +258,7 @@ static Suite *suite(void)
     TCase *tc = tcase_create("token");
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, made_when_first_needed);
-    tcase_add_test(tc, one_node_and_a_spare_need_one);
+    tcase_add_test(tc, one_node_and_a_spare_need_a_token);
     tcase_add_test(tc, named);
     tcase_add_test(tc, named_in_the_environment);
     tcase_add_test(tc, not_believed);

@@ -24,7 +24,7 @@ START_TEST(own_cpus_are_those_of_the_affinity)
 }
 END_TEST
 
-START_TEST(several_have_what_each_of_them_has)
+START_TEST(ranks_share_the_union_of_their_cpus)
 {
     struct wait_cpus all = {0}, a = {.mask = {0x03}},
                      b = {.mask = {0x06, [WAIT_CPUS_BYTES - 1] = 0x80}};
@@ -104,7 +104,7 @@ static void forbid_futex_waitv(void)
 }
 
 /* A thread that sleeps without a time limit may wake up now and then, but not each millisecond. */
-START_TEST(who_sleeps_without_an_end_sleeps)
+START_TEST(an_unlimited_sleep_does_not_spin)
 {
     enum { MS = 100, MOST_TURNS = 5 };
     struct sleeper s = {0};
@@ -128,10 +128,10 @@ static Suite *suite(void)
     Suite *s = suite_create("wait");
     TCase *tc = test_case(s, "cpus", 5);
     tcase_add_test(tc, own_cpus_are_those_of_the_affinity);
-    tcase_add_test(tc, several_have_what_each_of_them_has);
+    tcase_add_test(tc, ranks_share_the_union_of_their_cpus);
     tcase_add_test(tc, the_lowest_limit_counts);
     tcase_add_test(tc, ranks_go_to_cpus_of_their_own);
-    tcase_add_loop_test(tc, who_sleeps_without_an_end_sleeps, 0, 2);
+    tcase_add_loop_test(tc, an_unlimited_sleep_does_not_spin, 0, 2);
     return s;
 }
 

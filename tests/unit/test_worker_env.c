@@ -162,7 +162,7 @@ START_TEST(unequal_nodes)
 }
 END_TEST
 
-START_TEST(what_is_not_there)
+START_TEST(missing_variables)
 {
     clearenv();
     struct worker_env_input in = input(0, 0);
@@ -309,7 +309,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "worker_env", 10);
     tcase_add_test(tc, golden_two_nodes_of_three);
     tcase_add_test(tc, unequal_nodes);
-    tcase_add_test(tc, what_is_not_there);
+    tcase_add_test(tc, missing_variables);
     tcase_add_test(tc, inherited_values_count);
     tcase_add_test(tc, wiring_of_an_outer_mpi_launcher);
     tcase_add_test(tc, virtual_local_rank);

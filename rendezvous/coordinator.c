@@ -3,9 +3,8 @@
  *
  *   no preamble of ours              closed
  *   another protocol version         refused, remembered for the join timeout's text
- *   no hello within 5 s              closed
- *   too many without a hello         closed: the oldest of an address that has more than 16 of
- *                                    them, so that nobody is kept out by another; else the oldest
+ *   no hello within 5 s, or too      closed (wire/pending.h)
+ *   many without a hello
  *   malformed message                closed, with a line; the node may come back
  *   a hello of a node that was in a round of an earlier coordinator, before the first round here
  *                                    answered by a view of epoch 1, then closed: send_back()
@@ -24,7 +23,7 @@
 #include "core/mem.h"
 #include "core/uvx.h"
 #include "rendezvous/wire/broadcast.h"
-#include "rendezvous/wire/endpoint.h"
+#include "rendezvous/wire/pending.h"
 #include "rendezvous/rules/text.h"
 
 struct caller {
@@ -38,9 +37,8 @@ struct caller {
     int beat;               /* beats_add()'s number; -1 */
     struct rdzv_peer peer;
     struct netaddr from;
-    const char *unwelcome;      /* why it is not let in; NULL */
-    struct caller *prev, *next; /* of those that have not said hello, in the order they came */
-    uint64_t deadline;          /* ns */
+    const char *unwelcome;  /* why it is not let in; NULL */
+    struct pending pending; /* until it has said hello */
 };
 
 #define NO_SLOT       UINT32_MAX
@@ -58,9 +56,7 @@ struct coordinator {
     struct coordinator_events events;
     struct caller **callers;
     uint32_t ncallers, free_slot;
-    struct caller *first, *last; /* not yet said hello */
-    int nsilent;
-    struct map per_source; /* of those: address -> how many */
+    struct pending_queue pending;
     bool closing, finished;
     bool elected;
     struct broadcast broadcast;
@@ -70,17 +66,6 @@ struct coordinator {
 };
 
 /* ------------------------------------------------------------------------------------ callers */
-
-static void leave_silent(struct caller *k)
-{
-    struct coordinator *c = k->coordinator;
-    *(k->prev ? &k->prev->next : &c->first) = k->next;
-    *(k->next ? &k->next->prev : &c->last) = k->prev;
-    k->prev = k->next = NULL;
-    c->nsilent--;
-    if (!k->peer.own)
-        endpoint_count(&c->per_source, &k->from, -1);
-}
 
 static void tell_beat(struct caller *k, const struct beat_news *news, uint64_t now)
 {
@@ -128,7 +113,7 @@ static void free_caller(struct caller *k)
     struct coordinator *c = k->coordinator;
     end_beats(k);
     if (!k->said_hello)
-        leave_silent(k);
+        pending_remove(&c->pending, &k->pending);
     k->link = NULL;
     k->next_free = c->free_slot;
     c->free_slot = k->slot;
@@ -149,11 +134,6 @@ static struct caller *new_caller(struct coordinator *c)
         c->callers[c->ncallers++] = k;
     }
     *k = (struct caller){.coordinator = c, .slot = k->slot, .beat = -1};
-    k->deadline = uv_hrtime() + COORDINATOR_HELLO_MS * 1000000ull;
-    k->prev = c->last;
-    *(c->last ? &c->last->next : &c->first) = k;
-    c->last = k;
-    c->nsilent++;
     return k;
 }
 
@@ -193,6 +173,11 @@ static void drop(struct caller *k, const char *why)
     if (k->said_hello)
         rdzv_state_closed(c->state, k->slot, RDZV_END_BROKEN, uv_hrtime());
     free_caller(k);
+}
+
+static void drop_pending(struct pending *p, const char *why)
+{
+    drop(container_of(p, struct caller, pending), why);
 }
 
 /* ----------------------------------------------------------------------------------- messages */
@@ -302,7 +287,7 @@ static void on_hello(struct caller *k, struct rd *body)
      * has begun no round, is no reason to turn a node away. */
     if (k->coordinator->elected && rdzv_epoch_term(h.seen_epoch) <= 1)
         h.seen_epoch = 0;
-    leave_silent(k);
+    pending_remove(&k->coordinator->pending, &k->pending);
     k->said_hello = true;
     k->id = h.id;
     link_set_frame_max(k->link, RDZV_FRAME_MAX);
@@ -455,26 +440,14 @@ static void describe_peer(struct rdzv_peer *p, int fd, const struct netaddr *pee
     p->same_host = netaddr_is_loopback(peer) || netaddr_same_ip(peer, &own);
 }
 
-/* The connection that is closed to make room: the oldest of an address that has more than its share
- * of silent ones, or else the oldest. */
-static struct caller *superfluous(struct coordinator *c)
-{
-    for (struct caller *k = c->first; k; k = k->next) {
-        if (!k->peer.own &&
-            endpoint_count(&c->per_source, &k->from, 0) > ENDPOINT_SILENT_PER_SOURCE)
-            return k;
-    }
-    return c->first;
-}
-
 static void adopt(struct coordinator *c, int fd, const struct netaddr *peer,
                   const struct tls_key *key, const char *unwelcome)
 {
     struct caller *k = new_caller(c);
     k->unwelcome = unwelcome;
+    pending_add(&c->pending, &k->pending, peer);
     if (peer) {
         k->from = *peer;
-        endpoint_count(&c->per_source, peer, +1);
         describe_peer(&k->peer, fd, peer);
         link_tune(fd, (uint32_t)(c->rules.dead_ns / 1000000));
     } else {
@@ -487,8 +460,7 @@ static void adopt(struct coordinator *c, int fd, const struct netaddr *peer,
     }
     if (key)
         link_protect(k->link, TLS_SERVER, key);
-    if (c->nsilent > ENDPOINT_SILENT_MAX(c->rules.max_nodes + c->rules.spares))
-        drop(superfluous(c), "too many say nothing");
+    pending_limit(&c->pending);
     link_hub_wake(c->hub);
 }
 
@@ -615,8 +587,6 @@ static void on_timer(uv_timer_t *timer)
     struct coordinator *c = container_of(timer, struct coordinator, timer);
     uint64_t now = uv_hrtime();
     c->timer_at = UINT64_MAX;
-    while (c->first && c->first->deadline <= now)
-        drop(c->first, "it does not say hello");
     look_at_beats(c, now); /* the clock was read before: see beat.h */
     rdzv_state_tick(c->state, now);
     link_hub_wake(c->hub);
@@ -625,8 +595,6 @@ static void on_timer(uv_timer_t *timer)
 static void set_timer(struct coordinator *c, uint64_t now)
 {
     uint64_t at = rdzv_state_deadline(c->state);
-    if (c->first && c->first->deadline < at)
-        at = c->first->deadline;
     if (at == c->timer_at)
         return;
     c->timer_at = at;
@@ -672,10 +640,12 @@ struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
     c->free_slot = NO_SLOT;
     c->timer_at = UINT64_MAX;
     map_init(&c->addrs);
-    map_init(&c->per_source);
     uvx_scope_init(&c->scope, hub->loop);
     uv_timer_init(hub->loop, &c->timer);
     uvx_own(&c->scope, &c->timer);
+    pending_init(&c->pending, hub->loop, PENDING_MAX(rules->max_nodes + rules->spares),
+                 drop_pending);
+    uvx_own(&c->scope, &c->pending.timer);
     text_set(c->identity.run_id, sizeof(c->identity.run_id), "%s", rules->run_id);
     text_set(c->identity.host, sizeof(c->identity.host), "%s", host);
     c->identity.pid = pid;
@@ -720,7 +690,7 @@ static void free_coordinator(void *arg)
         free(c->callers[i]);
     free(c->callers);
     map_fini(&c->addrs, NULL);
-    map_fini(&c->per_source, NULL);
+    pending_fini(&c->pending);
     broadcast_fini(&c->broadcast);
     free(c);
     on_closed(on_closed_arg);

@@ -9,8 +9,6 @@
 #include "rendezvous/wire/link.h"
 #include "rendezvous/rules/rdzv_state.h"
 
-#define COORDINATOR_HELLO_MS 5000 /* for a connection to say hello */
-
 struct coordinator;
 
 struct coordinator_events {

@@ -13,6 +13,7 @@
 #include "core/mem.h"
 #include "core/tls.h"
 #include "core/uvx.h"
+#include "rendezvous/wire/pending.h"
 
 #define BACKLOG           4096
 #define ACCEPTS_PER_TURN  256
@@ -21,29 +22,25 @@
 #define GARBAGE_SOURCES   256
 #define STORE_OPCODE_LAST 18
 
-/* A connection that has not said what it is. */
+/* A connection that has not sent its first byte. */
 struct silent {
     uv_poll_t poll;
     struct endpoint *endpoint;
-    struct silent *prev, *next; /* in the order they came */
+    struct pending pending;
     struct netaddr peer;
     int fd;
-    uint64_t deadline; /* ms of the loop's clock */
 };
 
 struct endpoint {
     uv_loop_t *loop;
     uv_poll_t listener;
-    uv_timer_t timer;
+    uv_timer_t pause; /* of accepting */
     struct endpoint_events events;
     struct netaddr addr;
     char ip[ADDR_STRLEN]; /* of addr; "" for all interfaces */
     int fd, reserve;
-    struct silent *first, *last;
-    int nsilent, max_silent;
-    struct map per_source; /* address -> how many silent ones, as (void *)(intptr_t) */
-    struct map garbage;    /* address -> uint64_t, when it was last spoken of */
-    bool paused;
+    struct pending_queue pending;
+    struct map garbage; /* address -> uint64_t, when it was last reported */
     uint64_t pause_said_ms;
     unsigned open; /* handles not yet closed */
     bool closing;
@@ -94,7 +91,7 @@ static void one_closed(struct endpoint *p)
         return;
     void (*on_closed)(void *arg) = p->on_closed;
     void *arg = p->on_closed_arg;
-    map_fini(&p->per_source, NULL);
+    pending_fini(&p->pending);
     map_fini(&p->garbage, free);
     free(p);
     on_closed(arg);
@@ -108,34 +105,11 @@ static void free_silent(uv_handle_t *handle)
     one_closed(p);
 }
 
-intptr_t endpoint_count(struct map *per_source, const struct netaddr *peer, int change)
-{
-    char ip[ADDR_STRLEN];
-    netaddr_ip(peer, ip);
-    size_t len = strlen(ip);
-    intptr_t n = (intptr_t)map_get(per_source, ip, len) + change;
-    if (change > 0) {
-        void **value = map_put(per_source, ip, len);
-        if (value)
-            *value = (void *)n;
-    } else if (change < 0 && n > 0) {
-        *map_put(per_source, ip, len) = (void *)n; /* it is there: cannot fail */
-    } else if (change < 0) {
-        map_remove(per_source, ip, len);
-    }
-    return n;
-}
-
 /* Takes it off the list. The descriptor is returned: the caller's. */
 static int drop_silent(struct silent *s)
 {
-    struct endpoint *p = s->endpoint;
     int fd = s->fd;
-    *(s->prev ? &s->prev->next : &p->first) = s->next;
-    *(s->next ? &s->next->prev : &p->last) = s->prev;
-    p->nsilent--;
-    if (!netaddr_is_loopback(&s->peer))
-        endpoint_count(&p->per_source, &s->peer, -1);
+    pending_remove(&s->endpoint->pending, &s->pending);
     uv_poll_stop(&s->poll);
     uv_close((uv_handle_t *)&s->poll, free_silent);
     return fd;
@@ -159,21 +133,9 @@ static void hang_up(struct silent *s, const char *why)
     give_silent(p, drop_silent(s), &peer);
 }
 
-static void on_timer(uv_timer_t *timer);
-
-static void set_timer(struct endpoint *p)
+static void drop_pending(struct pending *p, const char *why)
 {
-    uint64_t now = uv_now(p->loop), at = UINT64_MAX;
-    if (p->closing)
-        return;
-    if (p->paused)
-        at = now + PAUSE_MS;
-    if (p->first && p->first->deadline < at)
-        at = p->first->deadline;
-    if (at == UINT64_MAX)
-        uv_timer_stop(&p->timer);
-    else
-        uv_timer_start(&p->timer, on_timer, at > now ? at - now : 0, 0);
+    hang_up(container_of(p, struct silent, pending), why);
 }
 
 /* ------------------------------------------------------------------------------------ routing */
@@ -254,17 +216,11 @@ static void watch_silent(struct endpoint *p, int fd, const struct netaddr *peer)
     s->endpoint = p;
     s->peer = *peer;
     s->fd = fd;
-    s->deadline = uv_now(p->loop) + ENDPOINT_SILENT_MS;
-    s->prev = p->last;
-    *(p->last ? &p->last->next : &p->first) = s;
-    p->last = s;
-    p->nsilent++;
-    if (!netaddr_is_loopback(peer))
-        endpoint_count(&p->per_source, peer, +1);
+    pending_add(&p->pending, &s->pending, netaddr_is_loopback(peer) ? NULL : peer);
     if (uv_poll_start(&s->poll, UV_READABLE, on_readable) < 0)
         hang_up(s, "it cannot be watched");
-    else if (p->nsilent > p->max_silent)
-        hang_up(p->first, "too many say nothing");
+    else
+        pending_limit(&p->pending);
 }
 
 static void accepted(struct endpoint *p, int fd, const struct netaddr *peer)
@@ -273,8 +229,7 @@ static void accepted(struct endpoint *p, int fd, const struct netaddr *peer)
     int n = peek(fd, &first);
     if (n > 0)
         route(p, fd, peer, first);
-    else if (n == -EAGAIN && (netaddr_is_loopback(peer) ||
-                              endpoint_count(&p->per_source, peer, 0) < ENDPOINT_SILENT_PER_SOURCE))
+    else if (n == -EAGAIN && pending_from(&p->pending, peer) < PENDING_PER_ADDRESS)
         watch_silent(p, fd, peer);
     else if (n == -EAGAIN)
         give_silent(p, fd, peer);
@@ -283,6 +238,8 @@ static void accepted(struct endpoint *p, int fd, const struct netaddr *peer)
 }
 
 /* ----------------------------------------------------------------------------------- accepting */
+
+static void on_pause_over(uv_timer_t *timer);
 
 /* No descriptor is left. The one in reserve lets us hang up on the caller, who would otherwise wait
  * for ever; then others have time to give some back. */
@@ -293,9 +250,8 @@ static void out_of_descriptors(struct endpoint *p, int error)
     int fd = accept4(p->fd, NULL, NULL, SOCK_CLOEXEC);
     close_fd(&fd);
     p->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    p->paused = true;
     uv_poll_stop(&p->listener);
-    set_timer(p);
+    uv_timer_start(&p->pause, on_pause_over, PAUSE_MS, 0);
     if (p->pause_said_ms == 0 || now - p->pause_said_ms >= GARBAGE_LINE_NS / 1000000) {
         p->pause_said_ms = now;
         log_warn("port %d: cannot accept connections: %s", netaddr_port(&p->addr), strerror(error));
@@ -306,7 +262,6 @@ static void on_listener(uv_poll_t *poll, int status, int events)
 {
     (void)status, (void)events;
     struct endpoint *p = poll->data;
-    bool was_empty = p->first == NULL;
     for (int i = 0; i < ACCEPTS_PER_TURN && !p->closing; i++) {
         struct netaddr peer = {.len = sizeof(peer.ss)};
         int fd = accept4(p->fd, &peer.sa, &peer.len, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -319,21 +274,12 @@ static void on_listener(uv_poll_t *poll, int status, int events)
             break;
         } /* else that caller has gone already */
     }
-    if (was_empty && p->first)
-        set_timer(p);
 }
 
-static void on_timer(uv_timer_t *timer)
+static void on_pause_over(uv_timer_t *timer)
 {
     struct endpoint *p = timer->data;
-    uint64_t now = uv_now(p->loop);
-    while (p->first && p->first->deadline <= now)
-        hang_up(p->first, "it says nothing");
-    if (p->paused) {
-        p->paused = false;
-        uv_poll_start(&p->listener, UV_READABLE, on_listener);
-    }
-    set_timer(p);
+    uv_poll_start(&p->listener, UV_READABLE, on_listener);
 }
 
 /* ------------------------------------------------------------------------------- open and close */
@@ -351,7 +297,6 @@ int endpoint_open(struct endpoint **out, uv_loop_t *loop, int listen_fd, int nod
     p->loop = loop;
     p->fd = listen_fd;
     p->events = *events;
-    p->max_silent = ENDPOINT_SILENT_MAX(nodes);
     p->addr.len = sizeof(p->addr.ss);
     int rc = uv_poll_init(loop, &p->listener, listen_fd);
     if (rc < 0 || getsockname(listen_fd, &p->addr.sa, &p->addr.len) < 0) {
@@ -361,11 +306,11 @@ int endpoint_open(struct endpoint **out, uv_loop_t *loop, int listen_fd, int nod
     }
     if (!unspecified(&p->addr))
         netaddr_ip(&p->addr, p->ip);
-    uv_timer_init(loop, &p->timer);
-    p->listener.data = p->timer.data = p;
-    p->open = 2;
+    uv_timer_init(loop, &p->pause);
+    pending_init(&p->pending, loop, PENDING_MAX(nodes), drop_pending);
+    p->listener.data = p->pause.data = p->pending.timer.data = p;
+    p->open = 3;
     p->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    map_init(&p->per_source);
     map_init(&p->garbage);
     uv_poll_start(&p->listener, UV_READABLE, on_listener);
     *out = p;
@@ -397,11 +342,12 @@ void endpoint_close(struct endpoint *p, void (*on_closed)(void *arg), void *arg)
     p->closing = true;
     p->on_closed = on_closed;
     p->on_closed_arg = arg;
-    while (p->first)
-        close(drop_silent(p->first));
+    for (struct pending *s; (s = pending_first(&p->pending));)
+        close(drop_silent(container_of(s, struct silent, pending)));
     uv_poll_stop(&p->listener);
     close_fd(&p->fd);
     close_fd(&p->reserve);
     uv_close((uv_handle_t *)&p->listener, on_handle_closed);
-    uv_close((uv_handle_t *)&p->timer, on_handle_closed);
+    uv_close((uv_handle_t *)&p->pause, on_handle_closed);
+    uv_close((uv_handle_t *)&p->pending.timer, on_handle_closed);
 }

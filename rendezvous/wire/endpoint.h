@@ -5,8 +5,8 @@
  *     accept -> peek at the first byte -> on_agent(fd) or on_store(fd)
  *
  *   nothing within 5 s               on_silent(fd)
- *   too many that say nothing        on_silent() with the oldest; 16 from one address, loopback
- *                                    exempt
+ *   too many that send nothing       on_silent() with the oldest; 16 from one address, loopback
+ *                                    exempt (wire/pending.h)
  *   another first byte               closed; one line per address and 30 s
  *   no descriptors left              the caller is hung up on, accepting pauses, one line
  *
@@ -19,12 +19,7 @@
 #include <uv.h>
 
 #include "core/err.h"
-#include "core/map.h"
 #include "core/netaddr.h"
-
-#define ENDPOINT_SILENT_MS         5000
-#define ENDPOINT_SILENT_MAX(nodes) (64 + 2 * (nodes)) /* that have not said what they are */
-#define ENDPOINT_SILENT_PER_SOURCE 16
 
 /* Said of a client of the store that is not let in because auth_whose() says AUTH_GONE. */
 #define ENDPOINT_STORE_GONE                                                                      \
@@ -61,8 +56,6 @@ const char *endpoint_addr(const struct endpoint *p);
 /* Somebody there is not one of us: says so, once per address and 30 s. what: "a connection
  * that ..." */
 void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const char *what);
-/* How many of this address there are: a count that is kept in a map; change: +1, -1, 0. */
-intptr_t endpoint_count(struct map *per_source, const struct netaddr *peer, int change);
 /* The process is about to end without its loop: nobody is let in any more. */
 void endpoint_abandon(struct endpoint *p);
 void endpoint_close(struct endpoint *p, void (*on_closed)(void *arg), void *arg);

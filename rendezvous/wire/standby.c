@@ -8,44 +8,45 @@
 #include "core/netaddr.h"
 #include "core/uvx.h"
 #include "rendezvous/rules/text.h"
+#include "rendezvous/wire/pending.h"
 
-struct caller {
+struct standby_peer {
     struct standby *standby;
     struct link *link;
-    struct caller *prev, *next; /* in the order they came */
-    uint64_t deadline;          /* ms of the loop's clock */
+    struct pending pending;
 };
 
 struct standby {
     struct link_hub *hub;
     struct uvx_scope scope;
-    uv_timer_t timer;
+    struct pending_queue pending;
     struct rdzv_identity identity;
-    struct caller *first, *last;
-    int n;
     bool at_endpoint;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
 
-static void forget(struct caller *c)
+static void forget(struct standby_peer *c)
 {
-    struct standby *s = c->standby;
-    *(c->prev ? &c->prev->next : &s->first) = c->next;
-    *(c->next ? &c->next->prev : &s->last) = c->prev;
-    s->n--;
+    pending_remove(&c->standby->pending, &c->pending);
     free(c);
 }
 
-static void drop(struct caller *c)
+static void drop(struct standby_peer *c)
 {
     link_close(c->link);
     forget(c);
 }
 
+static void drop_pending(struct pending *p, const char *why)
+{
+    (void)why;
+    drop(container_of(p, struct standby_peer, pending));
+}
+
 static bool on_preamble(struct link *l, uint32_t version)
 {
-    struct caller *c = link_owner(l);
+    struct standby_peer *c = link_owner(l);
     if (version == RDZV_PROTOCOL)
         return true;
     drop(c);
@@ -61,7 +62,7 @@ static bool is_foreign(const struct standby *s, struct rd *body)
 
 static void on_frame(struct link *l, uint8_t type, struct rd body)
 {
-    struct caller *c = link_owner(l);
+    struct standby_peer *c = link_owner(l);
     struct standby *s = c->standby;
     struct buf b = BUF_INIT;
     char text[RDZV_TEXT_MAX];
@@ -86,16 +87,6 @@ static void on_end(struct link *l, enum rdzv_end how, const char *why)
 
 static const struct link_events events = {on_preamble, on_frame, on_end};
 
-static void on_timer(uv_timer_t *timer)
-{
-    struct standby *s = container_of(timer, struct standby, timer);
-    uint64_t now = uv_now(s->hub->loop);
-    while (s->first && s->first->deadline <= now)
-        drop(s->first);
-    if (s->first)
-        uv_timer_start(timer, on_timer, s->first->deadline - now, 0);
-}
-
 struct standby *standby_new(struct link_hub *hub, const char *run_id, const char *host)
 {
     struct standby *s = xcalloc(1, sizeof(*s));
@@ -105,8 +96,8 @@ struct standby *standby_new(struct link_hub *hub, const char *run_id, const char
     s->identity.pid = (int)getpid();
     s->identity.elsewhere = true;
     uvx_scope_init(&s->scope, hub->loop);
-    uv_timer_init(hub->loop, &s->timer);
-    uvx_own(&s->scope, &s->timer);
+    pending_init(&s->pending, hub->loop, STANDBY_MAX, drop_pending);
+    uvx_own(&s->scope, &s->pending.timer);
     return s;
 }
 
@@ -124,23 +115,16 @@ void standby_at_endpoint(struct standby *s)
 
 void standby_adopt(struct standby *s, int fd, const struct tls_key *key)
 {
-    struct caller *c = xcalloc(1, sizeof(*c));
-    if (s->n == STANDBY_MAX)
-        drop(s->first);
+    struct standby_peer *c = xcalloc(1, sizeof(*c));
     c->standby = s;
-    c->deadline = uv_now(s->hub->loop) + STANDBY_HELLO_MS;
-    if (!uv_is_active((uv_handle_t *)&s->timer))
-        uv_timer_start(&s->timer, on_timer, STANDBY_HELLO_MS, 0);
-    c->prev = s->last;
-    *(s->last ? &s->last->next : &s->first) = c;
-    s->last = c;
-    s->n++;
+    pending_add(&s->pending, &c->pending, NULL);
     link_tune(fd, 10000);
     c->link = link_new(s->hub, fd, false, &events, c);
     if (!c->link)
         forget(c);
     else if (key)
         link_protect(c->link, TLS_SERVER, key);
+    pending_limit(&s->pending);
 }
 
 static void free_standby(void *arg)
@@ -148,14 +132,15 @@ static void free_standby(void *arg)
     struct standby *s = arg;
     void (*on_closed)(void *arg) = s->on_closed;
     void *on_closed_arg = s->on_closed_arg;
+    pending_fini(&s->pending);
     free(s);
     on_closed(on_closed_arg);
 }
 
 void standby_close(struct standby *s, void (*on_closed)(void *arg), void *arg)
 {
-    while (s->first)
-        drop(s->first);
+    for (struct pending *p; (p = pending_first(&s->pending));)
+        drop_pending(p, NULL);
     s->on_closed = on_closed;
     s->on_closed_arg = arg;
     uvx_scope_close(&s->scope, free_standby, s);

@@ -6,8 +6,7 @@
 
 #include "rendezvous/wire/link.h"
 
-#define STANDBY_MAX      64   /* connections at once; the oldest is closed for another one */
-#define STANDBY_HELLO_MS 5000 /* for a connection to say what it wants */
+#define STANDBY_MAX 64 /* connections at once (wire/pending.h) */
 
 struct standby;
 

@@ -13,6 +13,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
+#include "rendezvous/wire/pending.h"
 #include "rendezvous/wire/connector.h"
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/wire/link.h"
@@ -574,7 +575,56 @@ START_TEST(cancelled)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------------- seat */
+/* ------------------------------------------------------------------------------------- pending */
+
+static struct pending_queue queue;
+static struct pending *dropped;
+
+static void on_drop(struct pending *p, const char *reason)
+{
+    ck_assert_ptr_nonnull(reason);
+    pending_remove(&queue, p);
+    dropped = p;
+}
+
+static struct pending *add(struct pending *p, const char *ip)
+{
+    struct netaddr a;
+    netaddr_parse_ip(&a, ip, 0);
+    *p = (struct pending){0};
+    dropped = NULL;
+    pending_add(&queue, p, &a);
+    pending_limit(&queue);
+    return dropped;
+}
+
+START_TEST(pending_peers_are_dropped_by_address_and_age)
+{
+    enum { MAX = 20, ROOM = MAX - PENDING_PER_ADDRESS };
+    struct pending few[ROOM], many[PENDING_PER_ADDRESS + 1], last;
+    struct netaddr a;
+    netaddr_parse_ip(&a, "192.0.2.2", 0);
+    pending_init(&queue, &loop, MAX, on_drop);
+    for (int i = 0; i < ROOM; i++)
+        ck_assert_ptr_null(add(&few[i], "192.0.2.1"));
+    for (int i = 0; i < PENDING_PER_ADDRESS; i++)
+        ck_assert_ptr_null(add(&many[i], "192.0.2.2"));
+    ck_assert_int_eq(pending_from(&queue, &a), PENDING_PER_ADDRESS);
+    ck_assert_ptr_eq(add(&many[PENDING_PER_ADDRESS], "192.0.2.2"), &many[0]);
+    ck_assert_ptr_eq(add(&last, "192.0.2.3"), &few[0]); /* no address has too many: the oldest */
+    ck_assert_ptr_eq(pending_first(&queue), &few[1]);
+    while (pending_first(&queue))
+        pending_remove(&queue, pending_first(&queue));
+    ck_assert_int_eq(pending_from(&queue, &a), 0);
+    ck_assert_uint_eq(queue.per_address.n, 0);
+    ck_assert(!uv_is_active((uv_handle_t *)&queue.timer));
+    pending_fini(&queue);
+    uv_close((uv_handle_t *)&queue.timer, NULL);
+    loop_turns(&loop, 1);
+}
+END_TEST
+
+/* ------------------------------------------------------------------------------------- standby */
 
 START_TEST(a_peer_that_sends_nothing_to_a_standby)
 {
@@ -589,10 +639,10 @@ START_TEST(a_peer_that_sends_nothing_to_a_standby)
     ck_assert_int_eq(uv_poll_init(&loop, &poll, peer), 0);
     ck_assert_int_eq(uv_poll_start(&poll, UV_READABLE, on_seen), 0);
     ck_assert(!done);
-    loop_run_until(&loop, &done, STANDBY_HELLO_MS / 1000 + 10, "end");
+    loop_run_until(&loop, &done, PENDING_MS / 1000 + 10, "end");
     done = false;
     standby_close(s, on_closed, NULL);
-    loop_run_until(&loop, &closed, 5, "close of the seat");
+    loop_run_until(&loop, &closed, 5, "close of the standby");
     closed = false;
 }
 END_TEST
@@ -625,7 +675,10 @@ static Suite *suite(void)
     tcase_add_test(tc, a_silent_address_does_not_delay_the_next);
     tcase_add_test(tc, cancelled);
     tcase_add_test(tc, cancelled_after_one_was_refused);
-    tc = test_case(s, "seat", 30);
+    tc = test_case(s, "pending", 30);
+    tcase_add_checked_fixture(tc, setup, teardown);
+    tcase_add_test(tc, pending_peers_are_dropped_by_address_and_age);
+    tc = test_case(s, "standby", 30);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, a_peer_that_sends_nothing_to_a_standby);
     return s;

@@ -11,6 +11,7 @@
 #include "collectives/p2p/p2p_state.h"
 #include "core/mem.h"
 #include "core/segment.h"
+#include "rendezvous/wire/pending.h"
 #include "rendezvous/wire/endpoint.h"
 #include "rendezvous/rules/rdzv_msg.h"
 #include "rendezvous/wire/relay.h"
@@ -499,11 +500,11 @@ START_TEST(limits)
                "A frame has at most %lu MiB, and at most %d bytes before the HELLO of the member.",
                MIB(RDZV_FRAME_MAX), RDZV_FRAME_MAX_FIRST));
     expect(path, text, test_text("u8\tfailures\tat most %d", RDZV_STATUS_FAILURES));
-    expect(path, text, test_text("sends nothing within %d seconds", ENDPOINT_SILENT_MS / 1000));
+    expect(path, text, test_text("sends nothing within %d seconds", PENDING_MS / 1000));
     expect(path, text,
            test_text("%d may come from one address (any number over loopback), and %d plus two for "
                      "each node from all addresses",
-                     ENDPOINT_SILENT_PER_SOURCE, ENDPOINT_SILENT_MAX(0)));
+                     PENDING_PER_ADDRESS, PENDING_MAX(0)));
     expect(path, text,
            test_text("at most %s streams at a time", thousands(RELAY_STREAMS_MAX(NPROC_MAX))));
     expect(path, text, test_text("%s bytes may be sent", thousands(RELAY_WINDOW)));

@@ -4,6 +4,7 @@
 
 #include <sys/resource.h>
 
+#include "rendezvous/wire/pending.h"
 #include "rendezvous/discovery/rdzv_backend.h"
 #include "rendezvous/rules/rdzv_msg.h"
 
@@ -305,7 +306,7 @@ START_TEST(silent_connections_are_bounded)
         fd_set_nonblock(fds[i], true);
         open += recv(fds[i], &byte, 1, 0) < 0 && errno == EAGAIN;
     }
-    ck_assert_int_eq(open, ENDPOINT_SILENT_MAX(2)); /* the newest */
+    ck_assert_int_eq(open, PENDING_MAX(2)); /* the newest */
     config_of(1, RDZV_STATIC, nodes[0].config.endpoint_port, 2, 2)->node_rank = 1;
     nodes[1].config.agent_store = false;
     open_node(1);

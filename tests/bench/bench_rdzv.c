@@ -224,7 +224,8 @@ static void on_view(struct node *n, struct rd *body)
     rdzv_view_fini(&v);
 }
 
-/* One node in 64 keeps its table and looks into it: in life each has a host of its own to do so. */
+/* One node in 64 keeps its table and checks it: in practice each node has a host of its own to do
+ * so. */
 static void on_table(struct node *n, struct rd *body, int of)
 {
     struct rank_table t;

@@ -89,7 +89,7 @@ struct step {
     uint64_t start_ns, took_ns;
 };
 
-/* Until the file `end` is there, which rank 0 looks for and tells the other. */
+/* Runs until the file `end` exists, which rank 0 polls for and reports to the other rank. */
 static int work(const char *steps_file, const char *end_file)
 {
     static float x[16384];
@@ -187,7 +187,8 @@ static bool probe_under(int fd, const struct tls_key *key, struct buf *sent)
     return answered;
 }
 
-/* One connection of the k-th kind; -1 when it is over, else it stays open for a while. */
+/* Opens a connection of the k-th kind. Returns -1 when it has ended, or its descriptor, which stays
+ * open for a while. */
 static int be_hostile(int k)
 {
     static const char http[] = "GET / HTTP/1.1\r\nHost: a\r\n\r\n",

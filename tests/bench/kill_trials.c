@@ -147,7 +147,7 @@ static bool unshare_all(void)
     return true;
 }
 
-/* In the first process of the namespaces. */
+/* Runs in the first process of the namespaces. */
 static bool furnish(void)
 {
     struct ifreq lo = {.ifr_name = "lo", .ifr_flags = IFF_UP | IFF_RUNNING};
@@ -395,7 +395,7 @@ static uint64_t after_s(double s)
     return mono_ns() + (uint64_t)(s * 1e9);
 }
 
-/* For the next trial, whatever this one has left. */
+/* Ends and removes all that this trial has left. */
 static void clear_up(void)
 {
     char path[160];

@@ -76,7 +76,8 @@ static void put(const struct rank *r, int value)
     dlcoll_barrier(r->comm, NULL, NULL);
 }
 
-/* What is there behind everything on the stream; -1: nothing within ten seconds. */
+/* Reads the buffer after all operations on the stream; -1: they have not completed within ten
+ * seconds. */
 static int get(const struct rank *r, void *stream)
 {
     int value = -1;

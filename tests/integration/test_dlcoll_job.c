@@ -206,7 +206,8 @@ END_TEST
 /* ------------------------------------------------------------------------------ programs in turn
  */
 
-/* What rank 0 runs first, what rank 1 runs at the same time, and what rank 0 runs after that. */
+/* The programs that rank 0 runs first, that rank 1 runs at the same time, and that rank 0 runs
+ * after that. */
 static const struct turns {
     const char *first, *other, *second;
     bool differ; /* the ranks run different numbers of programs */

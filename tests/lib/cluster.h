@@ -22,7 +22,7 @@ void dlaunch_start(struct proc *p, char *const env[], const char *line, ...)
 int dlaunch_run(struct proc *p, double seconds, const char *line, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* With its stdout going to `fd`. */
+/* The same, with its stdout connected to `fd`. */
 void dlaunch_start_into(struct proc *p, int fd, const char *line);
 
 /* The argv of `build/dlaunch <options> <line>`, NULL-terminated, valid until the process ends. */

@@ -56,7 +56,8 @@ static void keep_result(struct coll_job_rank *mine, const dlcoll_comm *c, int co
     dlcoll_last_error(c, &mine->error);
 }
 
-/* So that nobody's end is the cause of what another one sees. */
+/* Waits until all ranks have their result, so that the exit of one rank cannot be the error that
+ * another one sees. */
 static void await_others(struct coll_job_rank *mine, int n)
 {
     int told = 0;

@@ -108,7 +108,8 @@ static void all_of(struct cross *x, enum call_kind kind, bool in_place)
 /* --------------------------------------------------------------------------------------- bounded
  */
 
-/* Which of several parts of everything there is to do is this world's; 1: all. */
+/* The number of parts that all combinations are split into, of which each world tries one; 1: it
+ * tries all. */
 static int parts(const struct cross *x)
 {
     if (x->way->transport == CROSS_HIER)

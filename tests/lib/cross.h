@@ -41,7 +41,7 @@ enum {
     CROSS_COUNTS = CROSS_SMALL + CROSS_EDGES + 1 /* and a large one */
 };
 
-/* In which way operations are carried out. */
+/* The way in which operations are carried out. */
 struct cross_way {
     enum cross_transport transport;
     int index;                 /* among those of the transport */
@@ -60,7 +60,7 @@ struct cross_way {
 bool cross_way(struct cross_way *way, enum cross_transport transport, int k);
 /* Sets the environment and the tuning for worlds made from now on. */
 void cross_way_set(const struct cross_way *way);
-/* Whether there is something to force for that kind. */
+/* True if an algorithm can be forced for that kind. */
 bool cross_way_has(const struct cross_way *way, enum call_kind kind);
 
 struct cross_case {
@@ -78,7 +78,7 @@ struct cross_buffer {
     size_t room;
 };
 
-/* One rank. */
+/* The state of one rank. */
 struct cross {
     dlcoll_comm *comm;
     int n, me;
@@ -91,10 +91,10 @@ struct cross {
     struct cross_buffer buffers[2]; /* send, recv */
 };
 
-/* All that is to be crossed in this world. */
+/* Tries all combinations in this world. */
 void cross_run(dlcoll_comm *comm, const struct cross_way *way);
 bool cross_is_full(void);
-/* Whether worlds of so many ranks are among those to be made: CROSS_SIZE=n makes no others. */
+/* True if worlds of this size are to be tried: CROSS_SIZE=n selects one size. */
 bool cross_has_size(int n);
 /* Reductions of floats, which round: the same bits on every rank, wherever the buffers lie, and in
  * every world of a test that has as many ranks on as many nodes. Their data is made before ranks
@@ -102,9 +102,9 @@ bool cross_has_size(int n);
 void cross_bits_make(void);
 void cross_bits(dlcoll_comm *comm, const struct cross_way *way);
 
-/* One operation, of the reduction and type of x->v. (cross_ops.c) */
+/* Runs one operation with the reduction and type of x->v. (cross_ops.c) */
 void cross_do(struct cross *x, const struct cross_case *c);
-/* How many bytes of a buffer it may need. */
+/* The number of bytes of a buffer that the case may need. */
 size_t cross_need(const struct cross *x, const struct cross_case *c);
 bool cross_kind_places(enum call_kind kind); /* it can be in place */
 

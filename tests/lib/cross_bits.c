@@ -56,7 +56,7 @@ static void put(const struct bits *b, size_t rank, uint8_t *to, size_t from, siz
     cross_put(&v, g_tables[b->type][rank], to, from + b->count, count);
 }
 
-/* As exact as doubles are: off by no more than all roundings of a sum can make up. */
+/* Compares with the precision of doubles: the difference is at most the sum of all roundings. */
 static void check_sums(const struct bits *b, const uint8_t *got, size_t from)
 {
     double by = b->op == DLCOLL_AVG ? (double)b->n : 1, eps = cross_epsilon(b->dtype);
@@ -75,7 +75,7 @@ static void check_sums(const struct bits *b, const uint8_t *got, size_t from)
     }
 }
 
-/* One time; ranks come in another order each time. */
+/* Runs once; the ranks arrive in another order each time. */
 static void once(struct bits *b, int number)
 {
     bool in_place = number == 1, root = (int)b->me == b->root;

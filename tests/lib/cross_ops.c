@@ -248,7 +248,7 @@ static void all_to_all(struct trial *t)
     end(t);
 }
 
-/* To the next rank, from the one before. */
+/* Sends to the next rank, receives from the one before. */
 static void batch(struct trial *t)
 {
     size_t c = t->c->count, before = (t->me + t->n - 1) % t->n;

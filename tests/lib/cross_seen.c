@@ -183,7 +183,7 @@ static void check_whole(enum cross_transport transport)
 
 static bool g_possible[ALL][ALL];
 
-/* Which kinds, ways, types, reductions and places can meet. */
+/* The combinations of kind, way, type, reduction and place that can occur. */
 static void find_possible(enum cross_transport transport)
 {
     struct cross_way w;

@@ -60,7 +60,7 @@ static const struct {
 } g_formats[] = {[DLCOLL_F16] = {5, 10},   [DLCOLL_BF16] = {8, 7}, [DLCOLL_F8E4M3] = {4, 3},
                  [DLCOLL_F8E5M2] = {5, 2}, [DLCOLL_F32] = {8, 23}, [DLCOLL_F64] = {11, 52}};
 
-/* To the nearest, ties to even; x is not too large. */
+/* Rounds to the nearest, ties to even; x is not too large. */
 static void encode(dlcoll_dtype dtype, double x, uint8_t *to)
 {
     int m = g_formats[dtype].mantissa, e = g_formats[dtype].exponent, bias = (1 << (e - 1)) - 1;
@@ -123,7 +123,7 @@ static double factor(const struct cross_values *v, int rank, size_t e)
     return v->dtype == DLCOLL_F32 ? medium[d % 5] : small[rank % 2][d % 3];
 }
 
-/* By which a rank's data is multiplied; powers of two for floats. */
+/* The factor of a rank's data; a power of two for floats. */
 static double scale(int rank)
 {
     static const double scales[] = {1, 2, -1, 0.5, -2};
@@ -229,7 +229,7 @@ static bool is_signed(dlcoll_dtype dtype)
     return dtype == DLCOLL_I8 || dtype == DLCOLL_I16 || dtype == DLCOLL_I32 || dtype == DLCOLL_I64;
 }
 
-/* As 64 bits, by its sign if it has one. */
+/* The value in 64 bits, sign-extended if the type has a sign. */
 static uint64_t widen(const struct cross_values *v, uint64_t x)
 {
     int shift = (int)(64 - 8 * v->size);
@@ -442,7 +442,7 @@ const struct cross_values *cross_values(int type, int op)
     return &g_values[type][op];
 }
 
-/* How many of `count` elements follow each other in the table. */
+/* The number of elements of `count` that follow each other in the table. */
 static size_t together(size_t from, size_t count)
 {
     size_t left = CROSS_PERIOD - from % CROSS_PERIOD;

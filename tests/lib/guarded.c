@@ -82,7 +82,7 @@ static void signal_workers(struct small_agent *a, int sig)
         kill(-a->arg->shared->workers[i], sig);
 }
 
-/* Whether it goes on; else *status is set. */
+/* Handles one signal. True: the agent goes on; otherwise *status is set. */
 static bool on_signal(struct small_agent *a, int sig, int *status)
 {
     siginfo_t si = {.si_pid = 0};

@@ -47,9 +47,9 @@ struct guarded {
 void guarded_init(void);
 
 void guarded_start(struct guarded *g, const struct guarded_job *job);
-/* Until the agent has spawned its workers. */
+/* Waits until the agent has spawned its workers. */
 void guarded_wait_ready(struct guarded *g);
-/* Until `text` has been printed by any of them. */
+/* Waits until the guardian, the agent or a worker has printed `text`. */
 void guarded_expect(struct guarded *g, const char *text);
 /* The guardian's exit status as a shell says it, with all that was printed in g->text. */
 int guarded_wait(struct guarded *g, double seconds);
@@ -57,7 +57,8 @@ int guarded_wait(struct guarded *g, double seconds);
 bool guarded_all_dead(struct guarded *g, double seconds);
 void guarded_fini(struct guarded *g);
 
-/* In the calling process: the body of guarded_start() without the fork. For a job of a shell. */
+/* Runs the body of guarded_start() in the calling process, without the fork. For a job of a shell.
+ */
 int guarded_run(const struct guarded_job *job, struct guarded_shared *shared, int alive);
 struct guarded_shared *guarded_shared_new(void);
 

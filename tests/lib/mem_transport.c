@@ -35,7 +35,7 @@ static struct pipe *pipe_of(struct mem_net *net, int from, int to)
     return p;
 }
 
-/* How much of `len` bytes moves this time: all, some, or nothing at all. */
+/* The number of bytes of `len` that move this time: all, some, or none. */
 static size_t portion(struct mem_net *net, size_t len)
 {
     unsigned r = (unsigned)rand_r(&net->seed);

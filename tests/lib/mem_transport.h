@@ -18,10 +18,10 @@ void mem_net_free(struct mem_net *net);
 /* The end of one rank; lives as long as the net. */
 struct transport *mem_net_end(struct mem_net *net, int rank);
 
-/* No byte is under way. */
+/* True if no byte is under way. */
 bool mem_net_is_empty(const struct mem_net *net);
 
-/* From now on the rank's pipes are at their end for the others, after what is in them. */
+/* Ends the rank's pipes for the other ranks, after the bytes that they hold. */
 void mem_net_close(struct mem_net *net, int rank);
 
 #endif

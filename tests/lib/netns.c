@@ -39,7 +39,7 @@ static int shell(const char *fmt, ...)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }
 
-/* In a fixture that Check does not watch over: a failed assertion would not be shown. */
+/* Prints an error and exits: Check does not report failed assertions of an unchecked fixture. */
 static void must(bool ok, const char *what)
 {
     if (!ok) {
@@ -92,7 +92,7 @@ const char *netns_addr_eth1(int host)
 
 /* --------------------------------------------------------------------------------------- set-up */
 
-/* In the host's mount namespace: an /etc/hosts on a file system that nobody else sees. */
+/* Mounts an /etc/hosts for this host alone, in its mount namespace. */
 static bool mount_hosts_file(int host, int n, int bad_name)
 {
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||

@@ -13,7 +13,7 @@
 
 #define NETNS_MAX 8
 
-/* Whether this process may make namespaces; says why not as a skip line. */
+/* True if this process may make namespaces; otherwise prints the reason as a skip line. */
 bool netns_available(void);
 
 /* Makes n hosts named host0, host1, ...; in each, every host's name resolves to its address on

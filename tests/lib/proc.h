@@ -45,8 +45,8 @@ int proc_run(struct proc *p, char *const argv[], char *const env[], double secon
 
 #define ARGV(...) ((char *[]){__VA_ARGS__, NULL})
 
-/* How many processes carry "NAME=value" in their environment: strays of a job. Zombies do not
- * count. */
+/* Counts the processes, except zombies, that have "NAME=value" in their environment: strays of a
+ * job. */
 int count_processes_with_env(const char *name_value);
 
 #endif

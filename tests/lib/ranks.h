@@ -48,7 +48,7 @@ void ranks_start(struct ranks *j, rank_fn *fn);
 /* Waits for all; those in `but` (a bit each) may have ended in any way, the others with 0. */
 void ranks_wait(struct ranks *j, double seconds, unsigned but);
 void ranks_fini(struct ranks *j);
-/* All of these, for `seconds` at most; the second one for 30. */
+/* Does all of the above, within `seconds`; ranks_run() within 30. */
 void ranks_run_for(int n, int nnodes, rank_fn *fn, double seconds);
 void ranks_run(int n, int nnodes, rank_fn *fn);
 
@@ -62,9 +62,9 @@ void ranks_play_agent(struct ranks *j, int rank); /* the agents have seen that o
 /* The agent has seen that one, which has been reaped, end with status 0. */
 void ranks_tell_exit(struct ranks *j, int rank);
 
-/* In the test: every rank has said that it is ready (for wait_until). */
+/* For wait_until() in the test: every rank is ready. */
 bool ranks_are_ready(void *ranks);
-/* In a rank. */
+/* Called in a rank. */
 void ranks_say_ready(struct ranks *j);
 void ranks_await_ready(struct ranks *j); /* until all have */
 void ranks_await_go(struct ranks *j);    /* until the test has set shared->go */
@@ -84,7 +84,7 @@ void comm_end(dlcoll_comm *comm);
 const char *why(const dlcoll_comm *comm); /* the last error's text */
 
 void set_env_int(const char *name, int v);
-/* In the test: dlcoll_init() fails with the code, and its text has `text` in it. */
+/* Fails the test unless dlcoll_init() fails with the code and a message that contains `text`. */
 void expect_init(int code, const char *text);
 /* A port that stays ours, while nobody listens on it, until the descriptor is closed. */
 int reserve_port(uint16_t *port);

@@ -62,7 +62,7 @@ void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 #define SANITIZE_FLAGS ""
 #endif
 
-/* Where the built programs are: "<build>/<name>". */
+/* The path of a built program: "<build>/<name>". */
 char *build_path(const char *name);
 
 #endif

@@ -43,7 +43,7 @@ const char *thread_error(const dlcoll_comm *comm);
 /* A case, of 60 s, whose ranks share memory or talk over TCP. */
 TCase *thread_ranks_case(Suite *s, bool shm);
 
-/* All have come to the operation, in which each adds its `rank`. */
+/* Runs an operation that all ranks must enter, in which each adds its `rank`. */
 int thread_sum_of_ranks(dlcoll_comm *comm, int rank);
 
 #endif

@@ -35,7 +35,7 @@ struct packet {
     uint8_t data[MTU];
 };
 
-/* In the order in which they came, which is that in which they are due. */
+/* Packets in order of arrival, which is the order in which they are due. */
 struct road {
     struct packet packets[UNDER_WAY];
     size_t first, n;

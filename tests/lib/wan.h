@@ -17,7 +17,7 @@ struct wan {
     struct wan_count *count; /* shared */
 };
 
-/* Whether there are tunnel devices; says why not as a skip line. */
+/* True if tunnel devices are available; otherwise prints the reason as a skip line. */
 bool wan_available(void);
 
 /* Between the first n hosts. The process dies with the caller. */

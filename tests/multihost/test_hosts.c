@@ -127,7 +127,7 @@ END_TEST
 
 /* ---------------------------------------------------------------------------------- addresses */
 
-/* Nothing but IPv6 between the hosts. */
+/* Only IPv6 between the hosts. */
 static void setup_ipv6(void)
 {
     netns_setup(HOSTS, -1);
@@ -172,7 +172,8 @@ START_TEST(training_over_ipv6)
 }
 END_TEST
 
-/* To itself host0 has an address of each kind, IPv6 first; the others know the other one. */
+/* On host0 the host's name also has an IPv6 address, which comes first; the other hosts have the
+ * IPv4 address only. */
 static void setup_two_addresses(void)
 {
     netns_setup(HOSTS, -1);

@@ -215,7 +215,7 @@ static void separate(void)
     }
 }
 
-/* How many of these hosts run a worker now. */
+/* Counts the hosts of these that run a worker now. */
 static int running_on(int first, int n)
 {
     int hosts = 0;

@@ -37,7 +37,7 @@ void sim_agent_prepare(struct sim_node *n, const struct member_action *a)
     push(n, EV_PREPARED, (one_in(10) ? below(2 * SEC) : below(20 * MSEC)), n->prepares);
 }
 
-/* Some are quick, some see every fault there is. */
+/* The time that workers run: some end soon, some run through all faults. */
 static uint64_t working_ns(void)
 {
     if (now < W.faults_until && one_in(3))

@@ -104,7 +104,7 @@ static void cut_link(int i, bool silent)
             .at = now + sim_delay(), .kind = EV_END_MEMBER, .who = link, .number = how});
 }
 
-/* Another host takes over its address for a while, or a firewall rejects what it sends and gets. */
+/* Another host takes over the node's address for a while, or a firewall rejects its traffic. */
 static void obstruct(int i)
 {
     struct sim_node *n = &W.nodes[i];

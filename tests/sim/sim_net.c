@@ -187,7 +187,7 @@ static struct sim_link *new_link(void)
     return &W.links[W.nlinks++];
 }
 
-/* At once when a coordinator has answered, then in growing intervals, as rdzv.c does. */
+/* Retries at once when a coordinator has answered, then in growing intervals, as rdzv.c does. */
 void sim_want_link(struct sim_node *n)
 {
     if (member_state_answered(n->m))
@@ -214,7 +214,7 @@ static void unreachable(struct sim_node *n, bool elector, bool refused)
                              sim_clock(n));
 }
 
-/* Nothing has answered the call that sim_connect() made. */
+/* The call of sim_connect() was not answered. */
 void sim_call_lost(struct sim_node *n, bool elector)
 {
     n->connecting = false;

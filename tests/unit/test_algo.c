@@ -20,7 +20,8 @@
 
 enum { RANKS_MAX = 33 };
 
-/* As ck_assert_msg(), which writes to a file each time that it holds. */
+/* Like ck_assert_msg(), but cheap when the condition holds: ck_assert_msg() writes to a file each
+ * time. */
 #define NEED(fact, ...)                \
     do {                               \
         if (!(fact))                   \
@@ -31,7 +32,7 @@ enum { RANKS_MAX = 33 };
 
 enum { ELEM = 8 };
 
-/* One operation on all ranks: what it is, and where everybody's buffers are. */
+/* One operation on all ranks, with every rank's buffers. */
 struct job_case {
     struct coll coll; /* rank is filled in for each; count: of a part, where parts are even */
     bool uneven, in_place;
@@ -389,7 +390,7 @@ static void turn(struct cluster *c, int *results)
     }
 }
 
-/* All ranks; every one must complete and no byte be left over. */
+/* Runs all ranks: each must complete, and no byte may be left over. */
 static void perform(struct cluster *c, const struct algo *a, const struct job_case *k, size_t elem)
 {
     int results[RANKS_MAX];
@@ -673,7 +674,8 @@ START_TEST(floats_have_the_same_bits_on_every_rank)
 }
 END_TEST
 
-/* Every kind has an algorithm for all sizes, parts and orders, and all ranks find the same. */
+/* For every kind, all sizes, parts and orders have an algorithm, and all ranks select the same one.
+ */
 START_TEST(there_is_always_a_choice)
 {
     for (size_t k = 0; k < g_nalgos; k++) {

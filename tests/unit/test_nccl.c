@@ -43,7 +43,7 @@ static void setup(void)
     use("tests/fake/libnccl.so.2");
 }
 
-/* As cudaSetDevice(): once for a thread. */
+/* Binds the thread to a device, as cudaSetDevice() does: once for each thread. */
 static void use_device(int device)
 {
     struct err e = ERR_INIT;
@@ -494,7 +494,7 @@ START_TEST(several_roots)
 }
 END_TEST
 
-/* The other one waits meanwhile, in an operation of the library's own. */
+/* Rank 0 is late: the other rank waits in a host operation of the library. */
 static void small_and_late(struct ranks *j, int rank)
 {
     if (rank == 0)
@@ -722,7 +722,7 @@ START_TEST(one_of_two_groups_cannot_be_made)
 }
 END_TEST
 
-/* One destroys it with a receive under way: for the other one he has left. */
+/* One rank destroys the communicator with a receive under way: the other rank sees it as lost. */
 static void leave_in_the_middle(struct ranks *j, int rank)
 {
     ranks_become(j, rank);
@@ -1138,8 +1138,8 @@ static int run_cases(const char *cases)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* They pass with a library that works, and fail with one that does not: this one sees a device of
- * its own in every process. */
+/* The cases pass with a library that works, and fail with a wrong one: this one has a device of its
+ * own in every process. */
 START_TEST(cases_for_a_gpu_pass_and_fail)
 {
     ck_assert_int_eq(run_cases("lazy-context two-ranks streams late-peer killed-peer types"), 0);

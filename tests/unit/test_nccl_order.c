@@ -21,7 +21,7 @@ static void setup(void)
     unsetenv("DLCOLL_BACKEND");
 }
 
-/* As cudaSetDevice(): once for a thread. */
+/* Binds the thread to a device, as cudaSetDevice() does: once for each thread. */
 static void use_device(int device)
 {
     struct err e = ERR_INIT;

@@ -12,7 +12,8 @@
 #include "collectives/reduce/reduce.h"
 #include "core/mem.h"
 
-/* As ck_assert_msg(), which writes to a file each time that it holds. */
+/* Like ck_assert_msg(), but cheap when the condition holds: ck_assert_msg() writes to a file each
+ * time. */
 #define NEED(fact, ...)                \
     do {                               \
         if (!(fact))                   \

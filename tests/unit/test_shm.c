@@ -363,7 +363,7 @@ static bool has_timed_both(const struct shm_peer *p)
     return false;
 }
 
-/* As if the rank had done so many small operations, each with a round. */
+/* Sets the counters as if the rank had done so many small operations, each with a round. */
 static void age(struct rank *me)
 {
     struct shm *s = me->comm->shm;
@@ -532,8 +532,7 @@ START_TEST(ways_that_are_tried_and_left)
 }
 END_TEST
 
-/* Where the faster way is looked for, data goes both ways, and each rank learns what either costs.
- */
+/* While two ways are compared, data takes both, and each rank learns the cost of each. */
 START_TEST(both_ways_are_tried)
 {
     struct run run = {.seed = 0xc057, .steps = 120, .only = CALL_ALL_TO_ALL, .both = true};

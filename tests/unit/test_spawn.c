@@ -311,7 +311,7 @@ static void file_at(pid_t pid, int fd, char out[256])
     out[n < 0 ? 0 : n] = '\0';
 }
 
-/* In a process of its own, whose 0, 1 and 2 are three files: every way to deal them out. */
+/* Runs in a process whose descriptors 0, 1 and 2 are three files: every way to pass them on. */
 static int shuffle(const char *const files[4])
 {
     int fds[4];

@@ -252,7 +252,8 @@ START_TEST(stopped_terminal_holds_nobody_up)
 }
 END_TEST
 
-/* Where the pipe cannot be opened anew (here: no descriptor is left), each write is asked for. */
+/* If the pipe cannot be opened again (here: no descriptor is left), each write is preceded by a
+ * poll(). */
 START_TEST(pipe_that_blocks_holds_nobody_up)
 {
     struct fixture f;
@@ -535,7 +536,8 @@ START_TEST(own_lines_wait_for_the_reader)
 }
 END_TEST
 
-/* As if they had written to the pipe themselves; log files go on. */
+/* A closed reader ends the workers with SIGPIPE, as if they had written to the pipe themselves; log
+ * files go on. */
 START_TEST(closed_reader_is_a_broken_pipe_for_the_workers)
 {
     struct fixture f;

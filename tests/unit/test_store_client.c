@@ -410,7 +410,8 @@ static bool enter_network_of_one_port(int port)
     return fclose(range) == 0 && up;
 }
 
-/* Every try to reach the port at which nobody listens ends at that port itself. */
+/* The network has a single port, so that every attempt would connect to itself; it must be refused.
+ */
 START_TEST(never_connected_to_itself)
 {
     struct store_client *client;

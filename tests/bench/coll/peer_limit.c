@@ -327,7 +327,7 @@ static pid_t fork_rank(int rank)
     return 0;
 }
 
-/* In microseconds. */
+/* Returns microseconds. */
 static double flag_latency(uint64_t times)
 {
     pid_t pid = fork_rank(1);

@@ -290,7 +290,7 @@ static int ask_value(struct store_client *c, const struct store_request *r, void
     return rc < 0 ? fail(c, r, rc, e) : 0;
 }
 
-/* The server has not answered a WAIT or BARRIER in time. CANCEL_WAIT is always answered by 1; a 0
+/* The server has not answered a WAIT in time. CANCEL_WAIT is always answered by 1; a 0
  * before it says that the wait was fulfilled just then. */
 static int cancel_wait(struct store_client *c, const struct store_request *waited, int timeout_ms,
                        struct err *e)
@@ -356,13 +356,6 @@ int store_client_set(struct store_client *c, const char *key, const void *val, s
                      struct err *e)
 {
     struct store_request r = {.cmd = STORE_SET, .key = text(key), .val = view(val, len)};
-    return request(c, &r, deadline_in(c->timeout_ms), e);
-}
-
-int store_client_append(struct store_client *c, const char *key, const void *val, size_t len,
-                        struct err *e)
-{
-    struct store_request r = {.cmd = STORE_APPEND, .key = text(key), .val = view(val, len)};
     return request(c, &r, deadline_in(c->timeout_ms), e);
 }
 
@@ -461,152 +454,6 @@ int store_client_delete(struct store_client *c, const char *key, bool *deleted, 
     return rc;
 }
 
-int store_client_num_keys(struct store_client *c, int64_t *n, struct err *e)
-{
-    struct store_request r = {.cmd = STORE_GETNUMKEYS};
-    return ask_number(c, &r, n, e);
-}
-
-int store_client_multi_get(struct store_client *c, const char *const *keys, size_t n, void **vals,
-                           size_t *lens, int timeout_ms, struct err *e)
-{
-    struct store_request wait = {.cmd = STORE_WAIT}, r;
-    struct buf items = BUF_INIT;
-    int rc = put_keys(&items, keys, n, &wait, e);
-    if (rc == 0)
-        rc = ask_and_wait(c, &wait, timeout_ms, e);
-    r = wait;
-    r.cmd = STORE_MULTI_GET;
-    uint64_t deadline = deadline_in(c->timeout_ms);
-    if (rc == 0)
-        rc = request(c, &r, deadline, e);
-    buf_fini(&items);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; i < n; i++) {
-        rc = receive_value(c, &vals[i], &lens[i], deadline);
-        if (rc == 0)
-            continue;
-        while (i-- > 0)
-            free(vals[i]);
-        return fail(c, &r, rc, e);
-    }
-    return 0;
-}
-
-int store_client_multi_set(struct store_client *c, const char *const *keys, const void *const *vals,
-                           const size_t *lens, size_t n, struct err *e)
-{
-    struct buf items = BUF_INIT;
-    if (n > STORE_KEYS_MAX)
-        return err_set(e, -EMSGSIZE, "store: %s", store_reason_text(STORE_ERR_KEY_COUNT));
-    for (size_t i = 0; i < n && items.len <= STORE_CALL_MAX; i++) {
-        store_items_put(&items, keys[i], strlen(keys[i]));
-        store_items_put(&items, vals[i], lens[i]);
-    }
-    struct store_request r = {
-        .cmd = STORE_MULTI_SET, .items = view(items.data, items.len), .count = n};
-    int rc = items.oom ? err_set(e, -ENOMEM, "store: out of memory")
-                       : request(c, &r, deadline_in(c->timeout_ms), e);
-    buf_fini(&items);
-    return rc;
-}
-
-int store_client_queue_push(struct store_client *c, const char *key, const void *val, size_t len,
-                            struct err *e)
-{
-    struct store_request r = {.cmd = STORE_QUEUE_PUSH, .key = text(key), .val = view(val, len)};
-    return request(c, &r, deadline_in(c->timeout_ms), e);
-}
-
-/* Waits for the queue's name; another client may be faster, then it waits again. */
-int store_client_queue_pop(struct store_client *c, const char *key, void **val, size_t *len,
-                           int timeout_ms, struct err *e)
-{
-    struct store_request r = {.cmd = STORE_QUEUE_POP, .key = text(key)};
-    uint64_t end = deadline_in(timeout_ms);
-    int rc, left_ms = timeout_ms;
-    for (;;) {
-        int64_t n;
-        rc = store_client_wait(c, &key, 1, left_ms, e);
-        if (rc == 0)
-            rc = ask_number(c, &r, &n, e);
-        if (rc < 0)
-            return rc;
-        if (n > 0)
-            break;
-        uint64_t now = mono_ns();
-        if (end != NO_DEADLINE)
-            left_ms = now < end ? (int)((end - now) / 1000000) : 0;
-    }
-    rc = receive_value(c, val, len, deadline_in(c->timeout_ms));
-    return rc < 0 ? fail(c, &r, rc, e) : 0;
-}
-
-int store_client_queue_len(struct store_client *c, const char *key, int64_t *n, struct err *e)
-{
-    struct store_request r = {.cmd = STORE_QUEUE_LEN, .key = text(key)};
-    return ask_number(c, &r, n, e);
-}
-
-/* One block: n pointers, then the strings. What comes is collected first, so that the number that
- * the server names costs nothing before the keys are there. */
-static int receive_keys(struct store_client *c, int64_t n, char ***keys, uint64_t deadline)
-{
-    struct buf strings = BUF_INIT, offsets = BUF_INIT;
-    int rc = n < 0 || n > (int64_t)STORE_REPLY_MAX / 8 ? -EPROTO : 0;
-    for (int64_t i = 0; i < n && rc == 0; i++) {
-        int64_t len = 0;
-        rc = receive_i64(c, &len, deadline);
-        if (rc == 0 && (len < 0 || len > (int64_t)STORE_REPLY_MAX - (int64_t)strings.len))
-            rc = -EPROTO;
-        buf_u64(&offsets, strings.len);
-        if (rc == 0 && (offsets.oom || !buf_reserve(&strings, (size_t)len + 1)))
-            rc = -ENOMEM;
-        if (rc == 0)
-            rc = receive(c, strings.data + strings.len, (size_t)len, deadline);
-        if (rc == 0) {
-            strings.len += (size_t)len;
-            buf_u8(&strings, 0);
-        }
-    }
-    char **block = NULL;
-    if (rc == 0 && !(block = malloc((size_t)n * sizeof(char *) + strings.len + 1)))
-        rc = -ENOMEM;
-    if (rc == 0) {
-        struct rd r = rd_init(offsets.data, offsets.len);
-        if (strings.len)
-            memcpy(block + n, strings.data, strings.len);
-        for (int64_t i = 0; i < n; i++)
-            block[i] = (char *)(block + n) + rd_u64(&r);
-        *keys = block;
-    }
-    buf_fini(&strings);
-    buf_fini(&offsets);
-    return rc;
-}
-
-int store_client_list_keys(struct store_client *c, char ***keys, size_t *n, struct err *e)
-{
-    struct store_request r = {.cmd = STORE_LIST_KEYS};
-    int64_t count;
-    int rc = ask_number(c, &r, &count, e);
-    if (rc < 0)
-        return rc;
-    rc = receive_keys(c, count, keys, deadline_in(c->timeout_ms));
-    if (rc < 0)
-        return fail(c, &r, rc, e);
-    *n = (size_t)count;
-    return 0;
-}
-
-int store_client_barrier(struct store_client *c, const char *key, int64_t world, int timeout_ms,
-                         struct err *e)
-{
-    struct store_request r = {.cmd = STORE_BARRIER, .key = text(key), .number = world};
-    return ask_and_wait(c, &r, timeout_ms, e);
-}
-
 /* --- Connecting --------------------------------------------------------------------------------*/
 
 static int handshake(struct store_client *c, uint64_t deadline)
@@ -648,12 +495,6 @@ static int open_on(struct store_client **out, int fd, int timeout_ms, uint64_t d
     }
     *out = c;
     return 0;
-}
-
-int store_client_from_fd(struct store_client **out, int fd, int timeout_ms, struct err *e)
-{
-    int rc = open_on(out, fd, timeout_ms, deadline_in(timeout_ms));
-    return rc < 0 ? err_sys(e, -rc, "store: handshake") : 0;
 }
 
 /* Connecting to a port of this host at which nobody listens yet may take that very port for its own

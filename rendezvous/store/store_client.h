@@ -6,11 +6,10 @@
  * share keys with them. Every wait is bounded by timeout_ms (per call; -1: without bound); calls
  * that wait for the server only, by the timeout_ms that the client was made with (resolving a name,
  * by the resolver's own limits). Limits on keys and values are store_proto.h's: -EMSGSIZE, not
- * sent. Calls without an answer of their own (set, append, multi_set, queue_push) return when the
- * kernel has taken them; that the server refused them shows in the next call. After a transport
- * error or a protocol error the client is dead and every call returns -ENOTCONN. After -ETIMEDOUT
- * of a wait it is usable again (the wait was cancelled), except against a server that is too old to
- * cancel. */
+ * sent. store_client_set(), which has no answer, returns when the kernel has taken the request; a
+ * refusal by the server shows in the next call. After a transport error or a protocol error the
+ * client is dead and every call returns -ENOTCONN. After -ETIMEDOUT of a wait the client is usable
+ * again (the wait was cancelled), except against a server that is too old to cancel. */
 #ifndef RENDEZVOUS_STORE_STORE_CLIENT_H
 #define RENDEZVOUS_STORE_STORE_CLIENT_H
 
@@ -27,8 +26,6 @@ struct store_client;
  * handshake. Returns owned. */
 int store_client_new(struct store_client **out, const char *host, int port, int timeout_ms,
                      struct err *e);
-/* The same on a connected stream socket, which is taken. */
-int store_client_from_fd(struct store_client **out, int fd, int timeout_ms, struct err *e);
 /* For calls that wait for the server only, from now on. */
 void store_client_set_timeout(struct store_client *c, int timeout_ms);
 void store_client_free(struct store_client *c); /* NULL is allowed */
@@ -55,25 +52,5 @@ int store_client_compare_set(struct store_client *c, const char *key, const void
                              size_t expected_len, const void *desired, size_t desired_len,
                              void **now, size_t *now_len, struct err *e);
 int store_client_delete(struct store_client *c, const char *key, bool *deleted, struct err *e);
-int store_client_append(struct store_client *c, const char *key, const void *val, size_t len,
-                        struct err *e);
-int store_client_num_keys(struct store_client *c, int64_t *n, struct err *e);
-/* The values of n keys, all waited for. vals[i] are malloc'ed. */
-int store_client_multi_get(struct store_client *c, const char *const *keys, size_t n, void **vals,
-                           size_t *lens, int timeout_ms, struct err *e);
-int store_client_multi_set(struct store_client *c, const char *const *keys, const void *const *vals,
-                           const size_t *lens, size_t n, struct err *e);
-/* Queues; pop waits for an element. */
-int store_client_queue_push(struct store_client *c, const char *key, const void *val, size_t len,
-                            struct err *e);
-int store_client_queue_pop(struct store_client *c, const char *key, void **val, size_t *len,
-                           int timeout_ms, struct err *e);
-int store_client_queue_len(struct store_client *c, const char *key, int64_t *n, struct err *e);
-/* All keys of the map; *keys is one malloc'ed block with the strings behind the pointers. To C, a
- * key with a NUL in it ends there. */
-int store_client_list_keys(struct store_client *c, char ***keys, size_t *n, struct err *e);
-/* Counts this caller in at `key` and waits until `world` have been counted. */
-int store_client_barrier(struct store_client *c, const char *key, int64_t world, int timeout_ms,
-                         struct err *e);
 
 #endif

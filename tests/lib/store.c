@@ -371,6 +371,17 @@ void raw_expect_i64(int fd, int64_t v)
     expect(fd, &b);
 }
 
+int64_t raw_num_keys(int fd)
+{
+    struct buf b = BUF_INIT;
+    uint8_t answer[8];
+    struct rd r = rd_init(answer, sizeof(answer));
+    put_plain(&b, STORE_GETNUMKEYS);
+    raw_send(fd, &b);
+    ck_assert_int_eq(recv(fd, answer, sizeof(answer), MSG_WAITALL), sizeof(answer));
+    return (int64_t)rd_u64(&r);
+}
+
 void raw_expect_value(int fd, const char *val)
 {
     struct buf b = BUF_INIT;

@@ -81,6 +81,7 @@ void raw_expect(int fd, const void *p, size_t n);
 void raw_expect_u8(int fd, uint8_t v);
 void raw_expect_i64(int fd, int64_t v);
 void raw_expect_value(int fd, const char *val);
+int64_t raw_num_keys(int fd); /* the answer to GETNUMKEYS */
 /* Checks that nothing was received: the answer to a PING is the next message. */
 void raw_expect_silence(int fd);
 /* The server closes, and sends nothing before. */

@@ -299,7 +299,7 @@ def our_clients(backend):
         own = TCPStore("127.0.0.1", 0, None, True, LIMIT, wait_for_workers=False, use_libuv=False)
     else:
         own = TCPStore("127.0.0.1", 0, None, True, LIMIT, wait_for_workers=False)
-    argv = [BUILD + "/tests/torch/store_talk", str(own.port)] + (["classic"] if backend == "classic" else [])
+    argv = [BUILD + "/tests/torch/store_talk", str(own.port)]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, timeout=240)
     assert done.returncode == 0, done.stdout
 

@@ -1,10 +1,9 @@
 /* store_talk: calls every function of the store client against the server on 127.0.0.1:PORT;
  * store_peer.py runs it against PyTorch's own servers.
  *
- *     store_talk PORT [classic]
+ *     store_talk PORT
  *
- * classic: the server is the one that PyTorch had before libuv, without queues and listing. Prints
- * "ok" or the failure. */
+ * Prints "ok" or the failure. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -40,35 +39,14 @@ static bool is(void *val, size_t len, const char *want)
 
 /* --- The blocking client -----------------------------------------------------------------------*/
 
-static void talk_queues(struct store_client *c)
-{
-    void *val;
-    size_t len, n;
-    int64_t number;
-    char **keys;
-    OK(store_client_queue_push(c, "q", "one", 3, &e));
-    OK(store_client_queue_push(c, "q", "two", 3, &e));
-    OK(store_client_queue_len(c, "q", &number, &e));
-    CHECK(number == 2);
-    OK(store_client_queue_pop(c, "q", &val, &len, 5000, &e));
-    CHECK(is(val, len, "one"));
-    OK(store_client_queue_pop(c, "q", &val, &len, 5000, &e));
-    CHECK(is(val, len, "two"));
-    CHECK(store_client_queue_pop(c, "q", &val, &len, 20, &e) == -ETIMEDOUT);
-    OK(store_client_list_keys(c, &keys, &n, &e));
-    CHECK(n >= 3);
-    free(keys);
-}
-
-static void talk(int port, bool classic)
+static void talk(int port)
 {
     struct store_client *c;
-    void *val, *vals[2];
-    size_t len, lens[2], big_len = 6 << 20;
-    int64_t number, before;
+    void *val;
+    size_t len, big_len = 6 << 20;
+    int64_t number;
     bool yes;
     OK(store_client_new(&c, "127.0.0.1", port, 10000, &e));
-    OK(store_client_num_keys(c, &before, &e));
     OK(store_client_set(c, "a", "1", 1, &e));
     OK(store_client_get(c, "a", &val, &len, 5000, &e));
     CHECK(is(val, len, "1"));
@@ -88,18 +66,11 @@ static void talk(int port, bool classic)
     CHECK(is(val, len, "2"));
     OK(store_client_compare_set(c, "a", "1", 1, "3", 1, &val, &len, &e));
     CHECK(is(val, len, "2"));
-    OK(store_client_append(c, "a", "34", 2, &e));
-    OK(store_client_multi_set(c, KEYS("x", "y"), (const void *const[]){"X", "YY"},
-                              (const size_t[]){1, 2}, 2, &e));
-    OK(store_client_multi_get(c, KEYS("a", "y"), 2, vals, lens, 5000, &e));
-    CHECK(is(vals[0], lens[0], "234"));
-    CHECK(is(vals[1], lens[1], "YY"));
+    OK(store_client_set(c, "x", "X", 1, &e));
     OK(store_client_delete(c, "x", &yes, &e));
     CHECK(yes);
     OK(store_client_delete(c, "x", &yes, &e));
     CHECK(!yes);
-    OK(store_client_num_keys(c, &number, &e));
-    CHECK(number == before + 3);
     char *big = xcalloc(1, big_len);
     memset(big, 'x', big_len);
     OK(store_client_set(c, "big", big, big_len, &e));
@@ -107,8 +78,6 @@ static void talk(int port, bool classic)
     CHECK(len == big_len && memcmp(val, big, len) == 0);
     free(val);
     free(big);
-    if (!classic)
-        talk_queues(c);
     store_client_free(c);
 }
 
@@ -116,7 +85,7 @@ int main(int argc, char **argv)
 {
     if (argc < 2)
         return 2;
-    talk(atoi(argv[1]), argc > 2 && strcmp(argv[2], "classic") == 0);
+    talk(atoi(argv[1]));
     printf("ok\n");
     return 0;
 }

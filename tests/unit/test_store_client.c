@@ -51,11 +51,10 @@ static void expect_value(void *val, size_t len, const char *want)
 
 START_TEST(all_calls)
 {
-    void *val, *vals[3];
-    size_t len, lens[3], n;
+    void *val;
+    size_t len;
     int64_t number;
     bool yes;
-    char **keys;
     OK(store_client_set(c, "a", "1", 1, &e));
     OK(store_client_get(c, "a", &val, &len, 1000, &e));
     expect_value(val, len, "1");
@@ -80,37 +79,11 @@ START_TEST(all_calls)
     expect_value(val, len, "2");
     OK(store_client_compare_set(c, "a", "1", 1, "3", 1, &val, &len, &e));
     expect_value(val, len, "2");
-    OK(store_client_append(c, "a", "34", 2, &e));
-    OK(store_client_multi_get(c, KEYS("a", "empty", "n"), 3, vals, lens, 1000, &e));
-    expect_value(vals[0], lens[0], "234");
-    expect_value(vals[1], lens[1], "");
-    expect_value(vals[2], lens[2], "-2");
-    OK(store_client_multi_set(c, KEYS("x", "y"), (const void *const[]){"X", "YY"},
-                              (const size_t[]){1, 2}, 2, &e));
-    OK(store_client_get(c, "y", &val, &len, 1000, &e));
-    expect_value(val, len, "YY");
-    OK(store_client_num_keys(c, &number, &e));
-    ck_assert_int_eq(number, 5);
+    OK(store_client_set(c, "x", "X", 1, &e));
     OK(store_client_delete(c, "x", &yes, &e));
     ck_assert(yes);
     OK(store_client_delete(c, "x", &yes, &e));
     ck_assert(!yes);
-    OK(store_client_list_keys(c, &keys, &n, &e));
-    ck_assert_uint_eq(n, 4);
-    size_t total = 0;
-    for (size_t i = 0; i < n; i++)
-        total += strlen(keys[i]);
-    ck_assert_uint_eq(total, strlen("aemptyny"));
-    free(keys);
-    OK(store_client_queue_push(c, "q", "one", 3, &e));
-    OK(store_client_queue_push(c, "q", "", 0, &e));
-    OK(store_client_queue_len(c, "q", &number, &e));
-    ck_assert_int_eq(number, 2);
-    OK(store_client_queue_pop(c, "q", &val, &len, 1000, &e));
-    expect_value(val, len, "one");
-    OK(store_client_queue_pop(c, "q", &val, &len, 1000, &e));
-    expect_value(val, len, "");
-    OK(store_client_barrier(c, "b", 1, 1000, &e));
 }
 END_TEST
 
@@ -135,31 +108,17 @@ START_TEST(many_keys)
 {
     enum { N = 20000 };
     const char **keys = xcalloc(N, sizeof(*keys));
-    const void **vals = xcalloc(N, sizeof(*vals));
-    size_t *lens = xcalloc(N, sizeof(*lens)), n;
-    char **listed;
+    bool exist;
     for (int i = 0; i < N; i++) {
-        keys[i] = vals[i] = xasprintf("key number %d", i);
-        lens[i] = strlen(keys[i]);
+        keys[i] = xasprintf("key number %d", i);
+        OK(store_client_set(c, keys[i], NULL, 0, &e));
     }
-    OK(store_client_multi_set(c, keys, vals, lens, N, &e));
-    void **got = xcalloc(N, sizeof(*got));
-    OK(store_client_multi_get(c, keys, N, got, lens, 1000, &e));
-    int same = 0;
-    for (int i = 0; i < N; i++) {
-        same += strcmp(got[i], keys[i]) == 0;
-        free(got[i]);
-    }
-    ck_assert_int_eq(same, N);
-    OK(store_client_list_keys(c, &listed, &n, &e));
-    ck_assert_uint_eq(n, N);
-    free(listed);
+    OK(store_client_wait(c, keys, N, 1000, &e));
+    OK(store_client_check(c, keys, N, &exist, &e));
+    ck_assert(exist);
     for (int i = 0; i < N; i++)
         free((void *)keys[i]);
     free(keys);
-    free(vals);
-    free(lens);
-    free(got);
 }
 END_TEST
 
@@ -200,14 +159,10 @@ START_TEST(waits_end_in_time)
     ck_assert_int_eq(store_client_get(c, "never", &val, &len, 30, &e), -ETIMEDOUT);
     ck_assert_str_eq(e.msg, "store: WAIT never: not there after 30 ms");
     ck_assert_int_eq(store_client_wait(c, KEYS("never"), 1, 0, &e), -ETIMEDOUT);
-    ck_assert_int_eq(store_client_barrier(c, "b", 2, 1, &e), -ETIMEDOUT);
-    ck_assert_int_eq(store_client_queue_pop(c, "q", &val, &len, 1, &e), -ETIMEDOUT);
-    ck_assert_int_eq(store_client_multi_get(c, KEYS("never"), 1, &val, &len, 1, &e), -ETIMEDOUT);
     ck_assert_uint_ge(mono_ns() - start, 30000000);
     OK(store_client_set(c, "k", "v", 1, &e));
     OK(store_client_get(c, "k", &val, &len, 0, &e)); /* no time, but it is there */
     expect_value(val, len, "v");
-    OK(store_client_barrier(c, "b", 2, 1000, &e)); /* the cancelled one has counted */
 }
 END_TEST
 
@@ -217,8 +172,7 @@ static void *set_soon(void *arg)
     struct err why;
     (void)arg;
     if (store_client_new(&other, "localhost", server_port(server), 20000, &why) < 0 ||
-        store_client_set(other, "k", "v", 1, &why) < 0 ||
-        store_client_queue_push(other, "q", "e", 1, &why) < 0)
+        store_client_set(other, "k", "v", 1, &why) < 0)
         abort();
     store_client_free(other);
     return NULL;
@@ -232,8 +186,6 @@ START_TEST(waits_end_when_the_key_comes)
     pthread_create(&t, NULL, set_soon, NULL);
     OK(store_client_get(c, "k", &val, &len, -1, &e));
     expect_value(val, len, "v");
-    OK(store_client_queue_pop(c, "q", &val, &len, 20000, &e));
-    expect_value(val, len, "e");
     pthread_join(t, NULL);
 }
 END_TEST
@@ -459,24 +411,6 @@ START_TEST(a_server_that_comes_late)
 }
 END_TEST
 
-START_TEST(on_a_socket_that_is_connected)
-{
-    struct store_client *client;
-    int pair[2], fd = raw_connect(server_port(server));
-    int64_t n;
-    OK(store_client_from_fd(&client, fd, 20000, &e));
-    OK(store_client_add(client, "n", 1, &n, &e));
-    store_client_free(client);
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-    ck_assert_int_eq(store_client_from_fd(&client, pair[0], 20, &e), -ETIMEDOUT);
-    close(pair[1]);
-    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
-    close(pair[1]);
-    ck_assert_int_eq(store_client_from_fd(&client, pair[0], 20, &e), -EPIPE);
-    store_client_free(NULL);
-}
-END_TEST
-
 static void nothing(int signo)
 {
     (void)signo;
@@ -527,7 +461,6 @@ static Suite *suite(void)
     tcase_add_test(tc, waits_end_in_time);
     tcase_add_test(tc, waits_end_when_the_key_comes);
     tcase_add_test(tc, cancelling_races_with_the_key);
-    tcase_add_test(tc, on_a_socket_that_is_connected);
     tcase_add_test(tc, interrupted_again_and_again);
     tc = test_case(s, "servers", 60);
     tcase_add_test(tc, a_server_that_dies_in_its_answer);

@@ -23,8 +23,8 @@ const char *const algo_provider_names[ALGO_PROVIDER_PROVIDERS] = {"shm", "hier",
 #define ONE_NODE(a, b) a, b, 1, 1
 
 static const struct algo_rule g_builtin[] = {
-    /* Ranks of one node that have no shared memory: a message takes no time on its way, and what
-     * counts is how many there are. */
+    /* Ranks of one node without shared memory: latency is negligible, and the number of messages
+     * counts. */
     {CALL_ALL_REDUCE, ONE_NODE(8, INT_MAX), TO(256 * KB), "net", "tree"},
     {CALL_REDUCE_SCATTER, ONE_NODE(3, INT_MAX), TO(16 * KB), "net", "halving"},
     {CALL_REDUCE_SCATTER, ONE_NODE(3, INT_MAX), ALL, "net", "pairwise"},
@@ -149,7 +149,7 @@ static bool number(const char **p, size_t *out)
     return true;
 }
 
-/* "4", "4-", "4-8", "-8". */
+/* Parses "4", "4-", "4-8" or "-8". */
 static bool range(const char *p, size_t most, size_t *from, size_t *to)
 {
     *from = 0;
@@ -203,7 +203,7 @@ static bool is_algo(const struct algo_rule *r, const struct algo *a)
     return (r->kind == CALL_NONE || r->kind == (int)a->kind) && strcmp(r->algo, a->name) == 0;
 }
 
-/* A rule that no call could ever keep is a mistake in its name. */
+/* A rule whose algorithm does not exist is reported, because it could never apply. */
 static int check_names(const struct algo_rule *r, const char *word, const char *where, int line,
                        struct err *e)
 {
@@ -212,7 +212,7 @@ static int check_names(const struct algo_rule *r, const char *word, const char *
     while (i < ALGO_PROVIDER_PROVIDERS && strcmp(algo_provider_names[i], r->provider))
         i++;
     if (i == ALGO_PROVIDER_PROVIDERS)
-        return err_set(e, -EINVAL, "%s, rule %d: '%s' is none of shm, hier, net and net/ALGORITHM",
+        return err_set(e, -EINVAL, "%s, rule %d: '%s' is not shm, hier, net or net/ALGORITHM",
                        where, line, word);
     if (!r->algo[0])
         return 0;
@@ -234,19 +234,20 @@ static int parse_rule(struct algo_select *t, char *words[], int n, const char *w
 {
     struct algo_rule r = {.ranks_to = INT_MAX, .nodes_to = INT_MAX, .bytes_to = SIZE_MAX};
     if (n < 2)
-        return err_set(e, -EINVAL,
-                       "%s, rule %d: '%s' alone is no rule: OPERATION [RANGES] ALGORITHM", where,
-                       line, words[0]);
+        return err_set(
+            e, -EINVAL,
+            "%s, rule %d: '%s' alone is not a rule (OPERATION [RANGES] PROVIDER[/ALGORITHM])",
+            where, line, words[0]);
     if (!find_kind(words[0], &r.kind))
-        return err_set(e, -EINVAL, "%s, rule %d: '%s' is no operation", where, line, words[0]);
+        return err_set(e, -EINVAL, "%s, rule %d: '%s' is not an operation", where, line, words[0]);
     for (int i = 1; i < n - 1; i++) {
         if (!condition(&r, words[i]))
             return err_set(e, -EINVAL,
-                           "%s, rule %d: '%s' is no range (ranks=2-8, nodes=2-, bytes=4k-1m)",
+                           "%s, rule %d: '%s' is not a range (ranks=2-8, nodes=2-, bytes=4k-1m)",
                            where, line, words[i]);
     }
     if (!result(&r, words[n - 1]))
-        return err_set(e, -EINVAL, "%s, rule %d: '%s' is no PROVIDER or PROVIDER/ALGORITHM", where,
+        return err_set(e, -EINVAL, "%s, rule %d: '%s' is not PROVIDER or PROVIDER/ALGORITHM", where,
                        line, words[n - 1]);
     int bad = check_names(&r, words[n - 1], where, line, e);
     if (bad < 0)

@@ -1,18 +1,19 @@
-/* algo_select.h: who carries out an operation, and by which algorithm: a table of rules that a
- * person can read, write and override.
+/* algo_select.h: which provider carries out an operation, and by which algorithm: a table of rules
+ * that a person can read, write and override.
  *
  *     # operation  ranks, nodes and bytes it holds for       provider or provider/algorithm
  *     all_reduce   ranks=2 bytes=0-256k                      net/pair
  *     all_reduce   ranks=8- nodes=2- bytes=64k-              hier
  *     *            nodes=1                                   net
  *
- * Rules stand one a line or between semicolons; their words between blanks or colons. Ranges hold
- * at both ends; without an upper end there is none. Sizes take k, m, g; a range without a name is
- * one of bytes. Bytes are those of one rank's `count` (dlcoll.h). "_v" operations go by the plain
- * ones.
+ * Rules are separated by line ends or semicolons, their words by blanks or colons. Ranges include
+ * both ends; the upper end may be missing. Sizes take k, m, g; a range without a name is one of
+ * bytes. Bytes are those of one rank's `count` (dlcoll.h). "_v" operations use the rules of the
+ * plain ones.
  *
- * The first rule that holds and can be kept is taken: those of DLCOLL_ALGO, then those of the file
- * DLCOLL_TUNE_FILE, then what is built in. All ranks must have the same rules. */
+ * The first rule that applies and whose provider can carry out the call is used: those of
+ * DLCOLL_ALGO, then those of the file DLCOLL_TUNE_FILE, then the built-in ones. All ranks must have
+ * the same rules. */
 #ifndef COLLECTIVES_API_ALGO_SELECT_H
 #define COLLECTIVES_API_ALGO_SELECT_H
 
@@ -25,7 +26,7 @@
 
 enum { ALGO_NAME_MAX = 16 };
 
-/* Who may carry out an operation, in the order of preference (provider.c). */
+/* The providers, in the order of preference (provider.c). */
 enum algo_provider {
     ALGO_PROVIDER_SHM,
     ALGO_PROVIDER_HIER,
@@ -48,27 +49,27 @@ struct algo_select {
     size_t n;
 };
 
-/* Reads the environment and the file that it names. -EINVAL with a text that names the word and
- * where it stands, or what opening the file gave. */
+/* Reads the environment and the file that it names. -EINVAL with a text that names the word and its
+ * place, or the error of opening the file. */
 int algo_select_init(struct algo_select *t, struct err *e);
 void algo_select_fini(struct algo_select *t);
 
-/* Appends the rules of a text; `where` is its name in messages. */
+/* Appends the rules of a text; messages call it `where`. */
 int algo_select_parse(struct algo_select *t, const char *text, const char *where, struct err *e);
 
-/* What a call is chosen by: the same on every rank. */
+/* What the choice for a call depends on: equal on every rank. */
 struct algo_key {
     int kind, ranks, nodes;
     size_t bytes;
 };
 enum call_kind algo_select_plain_kind(int kind); /* without _v */
 
-/* The next rule that holds, from *at on, which is 0 at first; NULL: no more. The built-in ones are
- * those of `provider` only, and not asked when it is NULL. */
+/* The next rule that applies, starting at *at, which is 0 at first; NULL: there is none. Built-in
+ * rules are only those of `provider`, and none if it is NULL. */
 const struct algo_rule *algo_select_next(const struct algo_select *t, const struct algo_key *key,
                                          const char *provider, size_t *at);
 
-/* A rule as a line, for DLCOLL_DEBUG and dlcoll_describe(). */
+/* Formats a rule as a line, for DLCOLL_DEBUG and dlcoll_describe(). */
 void algo_select_format(const struct algo_rule *r, char *out, size_t size);
 
 /* All built-in rules. */

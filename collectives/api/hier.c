@@ -13,13 +13,13 @@ struct hier_tuning hier_tuning = {
 #undef ROW
 };
 
-enum { NODES_MAX = 200 }; /* an operation has 256 parts at most */
+enum { NODES_MAX = 200 }; /* an operation has at most 256 parts */
 
-/* Kept from operation to operation. */
+/* Kept between operations. */
 struct hier {
     int *lane;                               /* ranks of this rank's lane, by node */
-    int *first;                              /* of lane 0 */
-    size_t *counts, *displs, *rest, *places; /* one each per rank */
+    int *first;                              /* ranks of lane 0, by node */
+    size_t *counts, *displs, *rest, *places; /* one entry per rank each */
     uint8_t *scratch;
     size_t cap_scratch;
 };
@@ -30,7 +30,7 @@ struct hier_task {
     dlcoll_comm *comm;
     struct hier *h;
     int lanes;
-    uint8_t part; /* the next */
+    uint8_t part; /* number of the next part */
 };
 
 /* -------------------------------------------------------------------------------------- memory */
@@ -48,7 +48,7 @@ void hier_free(dlcoll_comm *comm)
     free(h);
 }
 
-/* The ranks that are number `local` on their nodes, as far as there are such. */
+/* The rank with local rank `local` of each node; -1: the node has none. */
 static int *list_lane(const struct topology *t, int local)
 {
     int *lane = malloc((size_t)t->nnodes * sizeof(*lane));
@@ -95,8 +95,8 @@ static uint8_t *scratch(struct hier_task *t, size_t bytes)
 
 /* --------------------------------------------------------------------------------------- parts */
 
-/* A part of the operation: of the same data, but for what is changed before it is run. A part of a
- * reduction neither scales nor divides, unless it is told to. */
+/* A part of the operation, with the same data unless the caller changes it. A part of a reduction
+ * neither scales nor divides unless the caller sets it. */
 static struct coll_call new_part(struct hier_task *t, enum call_kind kind)
 {
     struct coll_call c = *t->call;
@@ -119,7 +119,7 @@ static int run_part(struct hier_task *t, struct coll_call *c, const struct coll_
     return r;
 }
 
-/* Among the ranks of this node. */
+/* Runs a part among the ranks of this node. */
 static int run_node(struct hier_task *t, struct coll_call *c, int root)
 {
     const struct topology *topo = &t->comm->topo;
@@ -129,7 +129,7 @@ static int run_node(struct hier_task *t, struct coll_call *c, int root)
     return run_part(t, c, &shm_provider);
 }
 
-/* Along this rank's lane, or lane 0, among the nodes. */
+/* Runs a part between the nodes, along this rank's lane or lane 0. */
 static int run_lane(struct hier_task *t, struct coll_call *c, const int *lane, int root)
 {
     const struct topology *topo = &t->comm->topo;
@@ -148,7 +148,7 @@ static bool is_first(const struct hier_task *t)
     return t->comm->topo.local == 0;
 }
 
-/* The slices of `count` elements for the lanes of this node: whole cache lines as far as may be. */
+/* Divides `count` elements into slices for the lanes, of whole cache lines as far as possible. */
 static void slice(struct hier_task *t)
 {
     size_t count = t->call->count, unit = 64 / t->call->elem, units = (count + unit - 1) / unit;
@@ -162,7 +162,7 @@ static void slice(struct hier_task *t)
     }
 }
 
-/* Alone on its node, a rank has nobody to share memory with: its part is a copy. */
+/* A rank that is alone on its node shares memory with nobody: its part is a copy. */
 static bool is_alone(const struct hier_task *t)
 {
     return t->comm->topo.nlocal == 1;
@@ -174,7 +174,7 @@ static void copy_alone(struct hier_task *t, const void *send, void *recv, size_t
     t->part++;
     if (reduce->dtype && reduce->has_pre) {
         reduce_pre(reduce, recv, send, count);
-        t->call->may_repeat = t->call->may_repeat && send != recv; /* it is scaled once */
+        t->call->may_repeat = t->call->may_repeat && send != recv; /* it must not be scaled twice */
     } else if (send != recv) {
         memcpy(recv, send, count * t->call->elem);
     }
@@ -182,7 +182,7 @@ static void copy_alone(struct hier_task *t, const void *send, void *recv, size_t
 
 /* -------------------------------------------------------------------------- all_reduce, reduce */
 
-/* This node's sum of every slice, at `to` on the slice's lane. */
+/* Reduces every slice within this node, to `to` on the slice's lane. */
 static int node_sums(struct hier_task *t, uint8_t *to)
 {
     size_t mine = t->h->counts[t->comm->topo.local];
@@ -199,7 +199,7 @@ static int node_sums(struct hier_task *t, uint8_t *to)
     return run_node(t, &c, 0);
 }
 
-/* Every slice from its lane to all ranks of the node. */
+/* Distributes every slice from its lane to all ranks of the node. */
 static int node_spread(struct hier_task *t)
 {
     if (is_alone(t))
@@ -212,7 +212,7 @@ static int node_spread(struct hier_task *t)
     return run_node(t, &c, 0);
 }
 
-/* Between the nodes, each lane its slice, at p. */
+/* Runs an operation between the nodes, each lane with its slice. */
 static int lane_slice(struct hier_task *t, enum call_kind kind, const void *send, void *recv,
                       int root)
 {
@@ -234,7 +234,7 @@ static int hier_all_reduce(struct hier_task *t)
     return r < 0 ? r : node_spread(t);
 }
 
-/* The root's node has every slice on its lane: to the root. */
+/* On the root's node: gathers the slices at the root. */
 static int to_root(struct hier_task *t, const uint8_t *mine)
 {
     const struct topology *topo = &t->comm->topo;
@@ -266,7 +266,7 @@ static int hier_reduce(struct hier_task *t)
 
 /* ----------------------------------------------------------------------------------- broadcast */
 
-/* On the root's node: every lane gets its slice, in its place in recv. */
+/* On the root's node: sends every lane its slice, to its place in recv. */
 static int from_root(struct hier_task *t, uint8_t *mine)
 {
     const struct topology *topo = &t->comm->topo;
@@ -292,7 +292,7 @@ static int hier_broadcast(struct hier_task *t)
     slice(t);
     uint8_t *mine = (uint8_t *)t->call->recv + t->h->displs[topo->local] * t->call->elem;
     int r = from_root(t, mine);
-    t->part = 1; /* on every node */
+    t->part = 1; /* equal on every node */
     if (r == 0)
         r = lane_slice(t, CALL_BROADCAST, mine, mine, topo->node_of[t->call->root]);
     return r < 0 ? r : node_spread(t);
@@ -300,7 +300,7 @@ static int hier_broadcast(struct hier_task *t)
 
 /* ------------------------------------------------------------------- all_gather, reduce_scatter */
 
-/* All nodes have the same number of ranks here. */
+/* Requires the same number of ranks on all nodes. */
 static int hier_all_gather(struct hier_task *t)
 {
     const struct topology *topo = &t->comm->topo;
@@ -326,7 +326,7 @@ static int hier_all_gather(struct hier_task *t)
     return r;
 }
 
-/* All nodes have the same number of ranks, and these follow each other. */
+/* Requires the same number of ranks on all nodes, and consecutive ranks on each node. */
 static int hier_reduce_scatter(struct hier_task *t)
 {
     const struct topology *topo = &t->comm->topo;
@@ -363,7 +363,7 @@ static size_t part_count(const struct coll_call *c, const struct coll_parts *p, 
     return p->counts ? p->counts[i] : c->count;
 }
 
-/* Where each rank's part begins. */
+/* Computes where each rank's part begins. */
 static void find_places(const struct coll_call *c, const struct coll_parts *p, size_t *places)
 {
     size_t at = 0;
@@ -373,8 +373,8 @@ static void find_places(const struct coll_call *c, const struct coll_parts *p, s
     }
 }
 
-/* counts and displs: the parts of this node's ranks, or with `others` those of all ranks, but
- * nothing for this node's. */
+/* Fills counts and displs with the parts of this node's ranks, or with `others` with those of all
+ * ranks, zero for this node's. */
 static struct coll_parts pick(struct hier_task *t, const struct coll_parts *p, size_t *counts,
                               size_t *displs, bool others)
 {
@@ -384,7 +384,8 @@ static struct coll_parts pick(struct hier_task *t, const struct coll_parts *p, s
         counts[i] = topo->node_of[i] == topo->node ? 0 : part_count(t->call, p, i);
     for (int l = 0; !others && l < topo->nlocal; l++) {
         counts[l] = part_count(t->call, p, topo->local_ranks[l]);
-        displs[l] = displs[topo->local_ranks[l]]; /* ascending: what is still needed is kept */
+        displs[l] = displs[topo->local_ranks[l]]; /* ascending: entries that are still needed are
+                                                     not overwritten */
     }
     return (struct coll_parts){counts, displs};
 }
@@ -400,7 +401,7 @@ static int hier_all_to_all(struct hier_task *t)
         size_t own = part_count(all, in, t->comm->rank) * all->elem;
         find_places(all, in, h->displs);
         find_places(all, out, h->places);
-        if (own) /* else there may be no buffer */
+        if (own) /* otherwise the buffers may be NULL */
             memmove((uint8_t *)all->recv + h->places[t->comm->rank] * all->elem,
                     (const uint8_t *)all->send + h->displs[t->comm->rank] * all->elem, own);
     } else {

@@ -1,9 +1,9 @@
-/* hier.h: operations of ranks on several nodes: in shared memory inside each node, over the network
- * between them, so that a byte leaves a node once for every node that needs it.
+/* hier.h: operations of ranks on several nodes: shared memory within each node, the network between
+ * them, so that a byte leaves a node once for every node that needs it.
  *
- *     lane l     the ranks that are number l on their node, one of each node
- *     lanes      as many as the smallest node has ranks; more ranks than lanes on the others only
- *                take part inside their nodes
+ *     lane l     the ranks with local rank l, one of each node
+ *     lanes      as many as the smallest node has ranks; further ranks of other nodes take part
+ * only within their nodes
  *
  *     all_reduce       node: reduce_scatter to the lanes; lane: all_reduce; node: all_gather
  *     reduce           node: reduce_scatter; lane: reduce; root's node: gather
@@ -13,8 +13,8 @@
  *     all_to_all       node: all_to_all; net: all_to_all with the rest
  *     barrier          node: barrier; lane 0: barrier; node: barrier
  *
- * What is small goes through lane 0 alone. gather, scatter and those with _v but all_to_all_v are
- * not here: they go over the network between ranks of one host, too. */
+ * Small data uses lane 0 only. gather, scatter and all _v operations except all_to_all_v are not
+ * here: they use the network, also between ranks of one host. */
 #ifndef COLLECTIVES_API_HIER_H
 #define COLLECTIVES_API_HIER_H
 
@@ -24,7 +24,7 @@ struct dlcoll_comm;
 struct coll_call;
 struct hier;
 
-/* In bytes; the same on every rank. */
+/* In bytes; equal on every rank. */
 struct hier_tuning {
 #define ROW(name, bytes, decides, measured) size_t name;
     THRESHOLDS_HIER(ROW)
@@ -32,11 +32,12 @@ struct hier_tuning {
 };
 extern struct hier_tuning hier_tuning;
 
-/* For people: why it carries out nothing of the communicator's; NULL: it does some. */
+/* The reason, as a text, why this provider carries out no operation of the communicator; NULL: it
+ * does. */
 const char *hier_why_not(const struct dlcoll_comm *comm);
-/* "leaders" or "lanes", where the operation goes the one way or the other; else NULL. */
+/* "leaders" or "lanes" for an operation with that choice; else NULL. */
 const char *hier_algo(const struct coll_call *c);
 
-void hier_free(struct dlcoll_comm *comm); /* what the provider has kept in comm->hier */
+void hier_free(struct dlcoll_comm *comm); /* frees comm->hier */
 
 #endif

@@ -13,7 +13,7 @@
 
 /* struct shm_tuning (shm/tuning.h) */
 #define THRESHOLDS_SHM(ROW)                                                                      \
-    ROW(line, 2048, "up to, of one rank: written beside its arrival",                            \
+    ROW(inlined, 2048, "up to, of one rank: written with its arrival",                           \
         "2 CPUs, 2 ranks: all_reduce of 2 KB 0.24 us, through the slots 0.28")                   \
     ROW(flat, 128 * 1024,                                                                        \
         "all_reduce, reduce, up to, of all ranks together: each reduces everything; above: a "   \

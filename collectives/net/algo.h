@@ -1,5 +1,5 @@
-/* algo.h: the algorithms between ranks that reach each other through a transport. Each writes one
- * rank's part of an operation into a schedule; none does I/O, so all are proven without a network.
+/* algo.h: the algorithms between ranks that communicate through a transport. Each writes one rank's
+ * part of an operation into a schedule. None does I/O, so all are verified without a network.
  *
  * A new algorithm is a function and a row of the table in algo.c. In the costs, a is the latency of
  * a message, b the time per byte on the wire, S the message in bytes and n the number of ranks. */
@@ -13,17 +13,17 @@
 #include "collectives/api/coll_call.h"
 #include "collectives/net/schedule.h"
 
-/* One operation as one rank sees it. All but `rank` and `in_place` is the same on every rank, and
- * so every rank chooses the same algorithm and writes the same messages; only the parts of
- * gather_v, scatter_v and all_to_all_v are known to those whom they concern. */
+/* One operation as one rank sees it. All but `rank` and `in_place` is equal on every rank, so that
+ * every rank chooses the same algorithm and writes matching messages. Only the ranks concerned know
+ * the parts of gather_v, scatter_v and all_to_all_v. */
 struct coll {
     enum call_kind kind;
     int rank, size;
     int root;
-    size_t count;  /* elements; of one part where there are parts */
-    size_t elem;   /* bytes of one */
-    bool ordered;  /* the reduction must be taken in the order of ranks */
-    bool uneven;   /* one of the kinds with _v, whether or not this rank knows the parts */
+    size_t count;  /* elements; with parts: of one part */
+    size_t elem;   /* bytes of an element */
+    bool ordered;  /* the reduction must follow the order of ranks */
+    bool uneven;   /* a kind with _v, whether or not this rank knows the parts */
     bool in_place; /* all_to_all: PLACE_IN is PLACE_OUT */
     struct coll_parts send_parts, recv_parts;
 };
@@ -31,31 +31,31 @@ struct coll {
 struct algo {
     enum call_kind kind;
     const char *name;
-    /* Restrictions: it is right only where they hold. */
+    /* Restrictions under which the algorithm is correct. */
     int min_size, max_size; /* ranks */
     bool power_of_two;      /* ranks */
-    bool any_order; /* the reduction may be taken in another order of ranks than 0, 1, 2, ... */
-    bool regular;   /* all parts have `count` elements */
+    bool any_order;         /* the algorithm reduces in another order than that of ranks */
+    bool regular;           /* all parts must have `count` elements */
     void (*build)(struct schedule *s, const struct coll *c);
 };
 
 extern const struct algo g_algos[];
 extern const size_t g_nalgos;
 
-bool algo_allows(const struct algo *a, const struct coll *c); /* its restrictions hold */
+bool algo_allows(const struct algo *a, const struct coll *c); /* whether its restrictions hold */
 
-/* One that is allowed, whatever it costs. Never NULL. */
+/* The first algorithm that is allowed, regardless of its cost. Never NULL. */
 const struct algo *algo_any(const struct coll *c);
 
-/* Elements [block_start(b), block_start(b + 1)) of `count` are block b of n; sizes differ by one at
- * most. */
+/* Elements [block_start(b), block_start(b + 1)) of `count` are block b of n. The sizes of blocks
+ * differ by at most one. */
 static inline size_t block_start(size_t count, int n, int b)
 {
     size_t base = count / (size_t)n, rest = count % (size_t)n;
     return base * (size_t)b + ((size_t)b < rest ? (size_t)b : rest);
 }
 
-/* Where part i begins, and its length, in bytes. */
+/* The offset and the length of part i, in bytes. */
 static inline size_t part_at(const struct coll *c, const struct coll_parts *p, int i)
 {
     size_t at = 0;
@@ -73,13 +73,13 @@ static inline size_t part_len(const struct coll *c, const struct coll_parts *p, 
     return (p->counts ? p->counts[i] : c->count) * c->elem;
 }
 
-/* How many pieces of at most `most` bytes make up `len`; 1 for nothing. */
+/* The number of pieces of at most `most` bytes that make up `len`; 1 for zero bytes. */
 static inline size_t pieces_of(size_t len, size_t most)
 {
     return len <= most ? 1 : (len + most - 1) / most;
 }
 
-/* Piece k of n of `count` elements: its start in bytes. */
+/* The offset in bytes of piece k of n of `count` elements. */
 static inline size_t piece_at(size_t count, size_t n, size_t k, size_t elem)
 {
     return block_start(count, (int)n, (int)k) * elem;

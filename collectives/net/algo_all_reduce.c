@@ -2,8 +2,8 @@
 
 enum { SEGMENT = 512 * 1024 };
 
-/* Two ranks swap their whole buffers and both reduce: a + S b, the least latency there is. In
- * chunks, so that one is reduced while the next is on its way. */
+/* Two ranks exchange their whole buffers and both reduce: a + S b, the minimal latency. In chunks,
+ * so that one is reduced while the next is in transit. */
 void build_all_reduce_pair(struct schedule *s, const struct coll *c)
 {
     size_t len = c->count * c->elem, chunk = 64 * 1024 / c->elem * c->elem;
@@ -27,8 +27,8 @@ void build_all_reduce_pair(struct schedule *s, const struct coll *c)
     }
 }
 
-/* Rank 0 gets everything and gives everybody the result: 2 a + 2 (n-1) S b at rank 0. The fewest
- * messages, 2 (n-1) in all, and so the least work where ranks share few processors. */
+/* Rank 0 receives all buffers and sends the result to all: 2 a + 2 (n-1) S b at rank 0. The minimal
+ * number of messages, 2 (n-1) in all, hence the least work where ranks share few processors. */
 void build_all_reduce_flat(struct schedule *s, const struct coll *c)
 {
     size_t len = c->count * c->elem;
@@ -52,11 +52,11 @@ void build_all_reduce_flat(struct schedule *s, const struct coll *c)
     schedule_end_round(s);
 }
 
-/* Where a rank stands when the first ones have been folded in pairs (0,1), (2,3), ..., of which the
- * odd rank goes on, so that a power of two is left. */
+/* A rank's place after the first ranks have been folded in pairs (0,1), (2,3), ..., of which the
+ * odd rank continues, so that a power of two remains. */
 struct fold {
-    int power, folded; /* ranks that are left; pairs */
-    int me;            /* place among those, or -1: waits for its pair */
+    int power, folded; /* remaining ranks; pairs */
+    int me;            /* place among the remaining ranks, or -1: waits for its pair */
 };
 
 static struct fold fold_ranks(const struct coll *c)
@@ -74,8 +74,8 @@ static int unfolded(const struct fold *f, int place)
     return place < f->folded ? 2 * place + 1 : place + f->folded;
 }
 
-/* The rounds before: those who wait give, and get the result in the end. Returns where the sum of
- * the pair is. */
+/* The first round: a folded rank sends its input to its pair, and receives the result at the end.
+ * Returns where the sum of the pair is. */
 static struct place fold_in(struct schedule *s, const struct coll *c, const struct fold *f,
                             size_t len)
 {
@@ -100,9 +100,9 @@ static void fold_out(struct schedule *s, const struct coll *c, const struct fold
     schedule_end_round(s);
 }
 
-/* Recursive doubling: in round k, ranks that differ in bit k swap what they have summed so far:
- * log2(n) (a + S b). A rank's partial sum always spans consecutive ranks, and the lower span is the
- * left operand: the order of operands is 0, 1, 2, ... on every rank. */
+/* Recursive doubling: in round k, ranks that differ in bit k exchange their partial sums: log2(n)
+ * (a + S b). A partial sum always spans consecutive ranks, and the lower span is the left operand:
+ * the order of operands is 0, 1, 2, ... on every rank. */
 void build_all_reduce_doubling(struct schedule *s, const struct coll *c)
 {
     size_t len = c->count * c->elem;
@@ -126,10 +126,10 @@ void build_all_reduce_doubling(struct schedule *s, const struct coll *c)
     fold_out(s, c, &f, len);
 }
 
-/* Halving and doubling: as recursive doubling, but of what a rank holds it keeps one half and gives
- * the other away, until it has one block summed; then the halves come back the way they went: 2
- * log2(n) a + 2 (n-1)/n S b. Order of operands as above. Rabenseifner, "Optimization of collective
- * reduction operations", 2004. */
+/* Recursive halving and doubling: like recursive doubling, but a rank keeps one half of its span
+ * and sends the other, until it has the sum of one block; then the blocks return in the opposite
+ * order: 2 log2(n) a + 2 (n-1)/n S b. Order of operands as above. Rabenseifner, "Optimization of
+ * collective reduction operations", 2004. */
 void build_all_reduce_halving(struct schedule *s, const struct coll *c)
 {
     size_t len = c->count * c->elem;
@@ -137,7 +137,7 @@ void build_all_reduce_halving(struct schedule *s, const struct coll *c)
     struct place sum = fold_in(s, c, &f, len);
     if (f.me < 0)
         return;
-    int from = 0, to = f.power; /* blocks that it holds */
+    int from = 0, to = f.power; /* the blocks that this rank holds */
 #define AT(block) (block_start(c->count, f.power, block) * c->elem)
     for (int bit = 1; bit < f.power; bit *= 2) {
         int other = f.me ^ bit, peer = unfolded(&f, other), mid = (from + to) / 2;
@@ -168,8 +168,8 @@ void build_all_reduce_halving(struct schedule *s, const struct coll *c)
     fold_out(s, c, &f, len);
 }
 
-/* Everybody sums one block, which all others send him, in the order of ranks, and sends it to all:
- * 2 a + 2 (n-1)/n S b in 2 (n-1) messages each way. */
+/* Every rank receives one block from all others, reduces it in the order of ranks, and sends the
+ * result to all: 2 a + 2 (n-1)/n S b in 2 (n-1) messages each way. */
 void build_all_reduce_direct(struct schedule *s, const struct coll *c)
 {
     int n = c->size, me = c->rank;
@@ -203,9 +203,9 @@ void build_all_reduce_direct(struct schedule *s, const struct coll *c)
 #undef LEN
 }
 
-/* Ring: n blocks travel once round the ring being summed (block b sets out from rank b), then once
- * round as results: 2 (n-1) a + 2 (n-1)/n S b, the least traffic there is. In segments, so that a
- * rank passes one on while it receives the next. Patarasuk and Yuan, "Bandwidth optimal all-reduce
+/* Ring: n blocks travel once round the ring and are reduced (block b starts at rank b), then once
+ * more as results: 2 (n-1) a + 2 (n-1)/n S b, the minimal traffic. In segments, so that a rank
+ * forwards one while it receives the next. Patarasuk and Yuan, "Bandwidth optimal all-reduce
  * algorithms for clusters of workstations", 2009. */
 void build_all_reduce_ring(struct schedule *s, const struct coll *c)
 {
@@ -225,7 +225,7 @@ void build_all_reduce_ring(struct schedule *s, const struct coll *c)
                                      INCOMING_FIRST);
             else if (LEN(next, j))
                 schedule_recv(s, left, out(AT(next, j)), LEN(next, j));
-            /* What the next round sends has come a whole block ago. */
+            /* The next round sends what was received a whole block earlier. */
             if (segments > 2)
                 schedule_end_round_loosely(s);
             else

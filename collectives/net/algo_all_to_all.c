@@ -1,6 +1,6 @@
 #include "collectives/net/algo.h"
 
-/* In place, what is sent must be out of the way of what is received. */
+/* In place, data is sent from a copy, because receives overwrite it. */
 static struct place from(struct schedule *s, const struct coll *c, size_t at)
 {
     (void)s;
@@ -35,7 +35,7 @@ static void swap(struct schedule *s, const struct coll *c, int k)
         schedule_recv(s, left, out(part_at(c, &c->recv_parts, left)), get);
 }
 
-/* All at once: a + (n-1)/n S b. */
+/* All messages at once: a + (n-1)/n S b. */
 void build_all_to_all_direct(struct schedule *s, const struct coll *c)
 {
     set_aside(s, c);
@@ -45,8 +45,8 @@ void build_all_to_all_direct(struct schedule *s, const struct coll *c)
     schedule_end_round(s);
 }
 
-/* In round k, to the one k to the right and from the one k to the left: (n-1) a + (n-1)/n S b, one
- * message each way at a time. */
+/* In round k, each rank sends to the rank k to its right and receives from the rank k to its left:
+ * (n-1) a + (n-1)/n S b, one message each way at a time. */
 void build_all_to_all_pairwise(struct schedule *s, const struct coll *c)
 {
     set_aside(s, c);
@@ -58,8 +58,9 @@ void build_all_to_all_pairwise(struct schedule *s, const struct coll *c)
     schedule_end_round(s);
 }
 
-/* Block i, counted from oneself, has i ranks to go to the right: in round k all blocks with bit k
- * set go 2^k ranks at once: ceil(log2(n)) (a + S/2 b). Bruck et al., as all_gather. */
+/* Block i, counted from the rank itself, must travel i ranks to the right. In round k all blocks
+ * with bit k set travel 2^k ranks at once: ceil(log2(n)) (a + S/2 b). Bruck et al., see
+ * build_all_gather_bruck(). */
 void build_all_to_all_bruck(struct schedule *s, const struct coll *c)
 {
     int n = c->size, me = c->rank;

@@ -1,6 +1,6 @@
 #include "collectives/net/algo.h"
 
-/* Everybody tells rank 0, which tells everybody: the fewest messages. */
+/* All ranks notify rank 0, which notifies all: the minimal number of messages. */
 void build_barrier_flat(struct schedule *s, const struct coll *c)
 {
     if (c->rank != 0) {
@@ -18,8 +18,8 @@ void build_barrier_flat(struct schedule *s, const struct coll *c)
     schedule_end_round(s);
 }
 
-/* Dissemination: in round k every rank tells the one 2^k to its right, and hears from the one 2^k
- * to its left; after ceil(log2(n)) rounds it has heard, through others, from all. Hensgen, Finkel
+/* Dissemination: in round k every rank notifies the rank 2^k to its right and waits for the one 2^k
+ * to its left; after ceil(log2(n)) rounds it has heard, directly or not, from all. Hensgen, Finkel
  * and Manber, "Two algorithms for barrier synchronization", 1988. */
 void build_barrier_dissemination(struct schedule *s, const struct coll *c)
 {

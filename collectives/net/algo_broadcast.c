@@ -2,7 +2,7 @@
 
 enum { TREE_SEGMENT = 256 * 1024, SEGMENT = 512 * 1024 };
 
-/* The root's own result is what it sends. */
+/* Copies the root's data to its own result. */
 static void broadcast_keep_own(struct schedule *s, const struct coll *c, size_t at, size_t len)
 {
     if (c->rank == c->root)
@@ -23,7 +23,7 @@ void build_broadcast_flat(struct schedule *s, const struct coll *c)
 
 /* Binomial tree: rank r, counted from the root, receives from r with its lowest set bit cleared and
  * sends to r + 2^k for every 2^k below that bit, the largest subtree first: ceil(log2(n)) hops.
- * Large messages go through the tree in segments: a rank passes one on while the next arrives. */
+ * Large messages are segmented: a rank forwards a segment while the next arrives. */
 static void tree_down(struct schedule *s, const struct coll *c, enum place_buffer from)
 {
     size_t len = c->count * c->elem, nsegments = (len + TREE_SEGMENT - 1) / TREE_SEGMENT;
@@ -60,7 +60,8 @@ void build_broadcast_binomial(struct schedule *s, const struct coll *c)
     tree_down(s, c, PLACE_IN);
 }
 
-/* A binomial tree up, reducing, and down again, in segments: (2 log2(n) + S / segment) hops. */
+/* A binomial tree up to rank 0, reducing, then down again, in segments: (2 log2(n) + S / segment)
+ * hops. */
 void build_all_reduce_tree(struct schedule *s, const struct coll *c)
 {
     struct coll part = *c;
@@ -96,8 +97,8 @@ void build_broadcast_chain(struct schedule *s, const struct coll *c)
 #undef LEN
 }
 
-/* The root gives every rank a block, and these go round a ring: n a + 2 (n-1)/n S b. Van de Geijn.
- */
+/* The root sends a block to every rank, and the blocks travel round a ring: n a + 2 (n-1)/n S b.
+ * Van de Geijn. */
 void build_broadcast_scatter(struct schedule *s, const struct coll *c)
 {
     int n = c->size, right = (c->rank + 1) % n, left = (c->rank + n - 1) % n;
@@ -115,7 +116,7 @@ void build_broadcast_scatter(struct schedule *s, const struct coll *c)
     schedule_end_round(s);
     for (int k = 0; k < n - 1; k++) {
         int mine = (c->rank + n - k) % n, next = (mine + n - 1) % n;
-        /* The root has all; and what it has sent before, it need not get back. */
+        /* The root needs no block, and nobody needs to send one to it. */
         if (right != c->root && LEN(mine))
             schedule_send(s, right, out(AT(mine)), LEN(mine));
         if (!root && LEN(next))

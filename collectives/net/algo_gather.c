@@ -2,7 +2,7 @@
 
 enum { SEGMENT = 512 * 1024 };
 
-/* The root gets every part from its owner: a + (n-1)/n S b. */
+/* The root receives every part from its owner: a + (n-1)/n S b. */
 void build_gather_direct(struct schedule *s, const struct coll *c)
 {
     const struct coll_parts *parts = &c->recv_parts;
@@ -20,14 +20,14 @@ void build_gather_direct(struct schedule *s, const struct coll *c)
     schedule_end_round(s);
 }
 
-/* How many ranks are in the subtree of `me`, counted from the root of a binomial tree of n. */
+/* The number of ranks in the subtree of `me`, counted from the root of a binomial tree of n. */
 static int subtree(int me, int n)
 {
     int lowest = me ? me & -me : n;
     return me + lowest < n ? lowest : n - me;
 }
 
-/* Binomial tree: a rank gets the parts of whole subtrees, and passes on what it has with its own:
+/* Binomial tree: a rank receives the parts of whole subtrees and forwards them with its own:
  * log2(n) a + (n-1)/n S b. */
 void build_gather_binomial(struct schedule *s, const struct coll *c)
 {
@@ -47,7 +47,7 @@ void build_gather_binomial(struct schedule *s, const struct coll *c)
     schedule_end_round(s);
     if (me != 0)
         schedule_send(s, RANK(me - (me & -me)), tmp(0), (size_t)mine * part);
-    /* Counted from the root, the parts are those of ranks root ... n - 1, 0 ... root - 1. */
+    /* In tree order the parts are those of ranks root ... n - 1, 0 ... root - 1. */
     if (me == 0) {
         size_t upper = (size_t)(n - c->root) * part;
         schedule_copy(s, out((size_t)c->root * part), tmp(0), upper);
@@ -75,7 +75,7 @@ void build_scatter_direct(struct schedule *s, const struct coll *c)
     schedule_end_round(s);
 }
 
-/* The gathering tree, downward. */
+/* The tree of build_gather_binomial(), downward. */
 void build_scatter_binomial(struct schedule *s, const struct coll *c)
 {
     int n = c->size, me = (c->rank + n - c->root) % n, mine = subtree(me, n);
@@ -114,7 +114,7 @@ static void all_gather_keep_own(struct schedule *s, const struct coll *c)
                   part_len(c, &c->recv_parts, c->rank));
 }
 
-/* Everybody sends his part to all: a + (n-1)/n S b in n - 1 messages each way. */
+/* Every rank sends its part to all: a + (n-1)/n S b in n - 1 messages each way. */
 void build_all_gather_direct(struct schedule *s, const struct coll *c)
 {
     const struct coll_parts *parts = &c->recv_parts;
@@ -130,9 +130,9 @@ void build_all_gather_direct(struct schedule *s, const struct coll *c)
     schedule_end_round(s);
 }
 
-/* In round k everybody gets from the one 2^k to the right what that has, up to 2^k parts: ceil(
- * log2(n)) a + (n-1)/n S b. Parts come in the order of ranks from the own one on, and are put right
- * at the end. Bruck et al., "Efficient algorithms for all-to-all communications in multiport
+/* In round k every rank receives up to 2^k parts from the rank 2^k to its right: ceil(log2(n)) a +
+ * (n-1)/n S b. The parts arrive in the order of ranks, starting with the rank's own; the last step
+ * rotates them. Bruck et al., "Efficient algorithms for all-to-all communications in multiport
  * message-passing systems", 1997. */
 void build_all_gather_bruck(struct schedule *s, const struct coll *c)
 {
@@ -153,7 +153,7 @@ void build_all_gather_bruck(struct schedule *s, const struct coll *c)
     schedule_end_round(s);
 }
 
-/* Recursive doubling: ranks that differ in bit k swap the 2^k parts that they have. */
+/* Recursive doubling: ranks that differ in bit k exchange the 2^k parts that they have. */
 void build_all_gather_doubling(struct schedule *s, const struct coll *c)
 {
     size_t part = c->count * c->elem;
@@ -168,7 +168,7 @@ void build_all_gather_doubling(struct schedule *s, const struct coll *c)
     }
 }
 
-/* The parts go round a ring, in segments: (n-1) a + (n-1)/n S b. */
+/* The parts travel round a ring, in segments: (n-1) a + (n-1)/n S b. */
 void build_all_gather_ring(struct schedule *s, const struct coll *c)
 {
     const struct coll_parts *parts = &c->recv_parts;

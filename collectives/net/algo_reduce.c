@@ -2,7 +2,7 @@
 
 enum { SEGMENT = 512 * 1024, TREE_SEGMENT = 128 * 1024 };
 
-/* The root gets everything, and sums in the order of ranks: a + (n-1) S b. */
+/* The root receives all buffers and reduces them in the order of ranks: a + (n-1) S b. */
 void build_reduce_flat(struct schedule *s, const struct coll *c)
 {
     size_t len = c->count * c->elem;
@@ -25,10 +25,10 @@ void build_reduce_flat(struct schedule *s, const struct coll *c)
     }
 }
 
-/* Binomial tree: rank r, counted from the root, gets the sum of r + 2^k and those above it for
- * every 2^k below its lowest set bit, the smallest first, and gives its own to r with that bit
- * cleared. Spans of ranks are joined in their order, counted from the root. In segments: one goes
- * up while the next is summed. */
+/* Binomial tree: rank r, counted from the root, receives the sum of the subtree of r + 2^k for
+ * every 2^k below its lowest set bit, the smallest first, and sends its own sum to r with that bit
+ * cleared. Spans of ranks are joined in their order, counted from the root. In segments: one is
+ * sent while the next is reduced. */
 void build_reduce_tree(struct schedule *s, const struct coll *c)
 {
     int n = c->size, me = (c->rank + n - c->root) % n, lowest = me & -me;
@@ -60,7 +60,7 @@ void build_reduce_tree(struct schedule *s, const struct coll *c)
 #undef RANK
 }
 
-/* A chain to the root, each adding its own on the way: (n + S / segment) hops of a segment. */
+/* A chain to the root; each rank adds its own data: (n + S / segment) hops of a segment. */
 void build_reduce_chain(struct schedule *s, const struct coll *c)
 {
     int n = c->size, me = (c->rank + n - c->root) % n;
@@ -89,7 +89,7 @@ void build_reduce_chain(struct schedule *s, const struct coll *c)
 #undef LEN
 }
 
-/* The first half of a ring all_reduce; then every rank gives the root its block. */
+/* The first half of a ring all_reduce; then every rank sends its block to the root. */
 void build_reduce_ring(struct schedule *s, const struct coll *c)
 {
     int n = c->size, right = (c->rank + 1) % n, left = (c->rank + n - 1) % n;
@@ -122,7 +122,8 @@ void build_reduce_ring(struct schedule *s, const struct coll *c)
 
 /* ------------------------------------------------------------------------------ reduce_scatter */
 
-/* Everybody gets his part from all others and sums in the order of ranks: a + (n-1)/n S b. */
+/* Every rank receives its part from all others and reduces in the order of ranks: a + (n-1)/n S
+ * b. */
 void build_reduce_scatter_direct(struct schedule *s, const struct coll *c)
 {
     int n = c->size, me = c->rank;
@@ -145,14 +146,14 @@ void build_reduce_scatter_direct(struct schedule *s, const struct coll *c)
     }
 }
 
-/* In round k everybody gets his part from the one k to the left and adds it to his sum: (n-1) a +
- * (n-1)/n S b, without waiting for whoever is further away. */
+/* In round k every rank receives its part from the rank k to its left and adds it to its sum: (n-1)
+ * a + (n-1)/n S b, without waiting for ranks that are further away. */
 void build_reduce_scatter_pairwise(struct schedule *s, const struct coll *c)
 {
     int n = c->size, me = c->rank;
     const struct coll_parts *parts = &c->send_parts;
     size_t mine = part_len(c, parts, me), at = part_at(c, parts, me);
-    /* In place, `out` is a part of `in`, which others do not get. */
+    /* In place, `out` is that part of `in` which is not sent. */
     for (int k = 1; k < n; k++) {
         int to = (me + k) % n, from = (me + n - k) % n;
         if (part_len(c, parts, to))
@@ -163,8 +164,8 @@ void build_reduce_scatter_pairwise(struct schedule *s, const struct coll *c)
     }
 }
 
-/* Recursive halving: partners n/2, n/4, ... 1 away; each keeps the half in which its part is:
- * log2(n) a + (n-1)/n S b. */
+/* Recursive halving: partners are n/2, n/4, ... 1 ranks apart, and each keeps the half that
+ * contains its part: log2(n) a + (n-1)/n S b. */
 void build_reduce_scatter_halving(struct schedule *s, const struct coll *c)
 {
     int me = c->rank, from = 0, to = c->size;

@@ -8,30 +8,30 @@
 #include "core/clock.h"
 
 enum {
-    PIECE_BYTES = 128 * 1024,  /* what is received before it is reduced: stays in the cache */
-    IO_BYTES = 512 * 1024,     /* moved in one call, so that no direction starves the other */
-    STRIPE_BYTES = 256 * 1024, /* what a lane of several must have to do */
-    LOOK_AFTER_NS = 20 * 1000 * 1000, /* of waiting, at ranks that are not waited for */
-    ASK_AFTER_NS = 500 * 1000 * 1000, /* and then after twice as long each time */
-    LOOK_RANKS = 32,                  /* at once */
+    PIECE_BYTES = 128 * 1024, /* received before it is reduced: stays in the cache */
+    IO_BYTES = 512 * 1024, /* moved in one call, so that one direction does not starve the other */
+    STRIPE_BYTES = 256 * 1024,        /* minimum per lane of a message that uses several */
+    LOOK_AFTER_NS = 20 * 1000 * 1000, /* of waiting, before messages of other ranks are checked */
+    ASK_AFTER_NS = 500 * 1000 * 1000, /* doubled after each question */
+    LOOK_RANKS = 32,                  /* checked at once */
 };
 
-/* A step, or what of it goes over one lane. */
+/* A step, or the part of it that travels over one lane. */
 struct part {
     const struct step *step;
-    int peer, stream; /* the transport's */
-    size_t at, len;   /* which bytes of the step's */
+    int peer, stream; /* numbers of the transport */
+    size_t at, len;   /* the bytes of the step */
     bool complete;
     union {
         uint8_t head[FRAME_DISTANCE];
         struct frame frame;
     };
     size_t head_len;
-    size_t moved; /* of head and payload together */
+    size_t moved; /* bytes of head and payload */
     /* STEP_RECV_REDUCE */
     uint8_t *piece;
     size_t fill;    /* bytes in the piece */
-    size_t reduced; /* bytes of the part that are in dst */
+    size_t reduced; /* bytes of the part already in dst */
 };
 
 void engine_init(struct engine *en, struct transport *t, int rank, struct wait_policy policy)
@@ -134,7 +134,7 @@ static void do_local(struct engine *en, const struct step *s)
         memmove(dst, a, s->len);
 }
 
-/* Puts what is left of the head into iov. */
+/* Appends the rest of the head to iov. */
 static int put_head(struct part *p, struct iovec *iov)
 {
     if (p->moved >= p->head_len)
@@ -166,7 +166,7 @@ static int do_send(struct engine *en, struct part *p, struct err *e)
     return 1;
 }
 
-/* The peer's header has come: is it in the same operation, and at the same message of it? */
+/* Checks that the peer's header belongs to the same operation, and to the same message of it. */
 static int check_frame(struct engine *en, const struct part *p, struct err *e)
 {
     const struct frame *theirs = &p->frame, *ours = &en->run.frame;
@@ -178,7 +178,7 @@ static int check_frame(struct engine *en, const struct part *p, struct err *e)
     return err_set(e, -EBADMSG, "another operation's message");
 }
 
-/* Reduces the whole elements of the piece into dst and keeps the bytes of a split one. */
+/* Reduces the whole elements of the piece into dst and keeps the bytes of a split element. */
 static void reduce_piece(struct engine *en, struct part *p)
 {
     const struct step *s = p->step;
@@ -227,7 +227,7 @@ static int do_recv(struct engine *en, struct part *p, struct err *e)
     return 1;
 }
 
-/* One try at a part that is not complete. 1: something moved; 0: not now; or negative. */
+/* One attempt at an incomplete part. 1: data moved; 0: would block; or negative. */
 static int try_part(struct engine *en, struct engine_round *rd, struct part *p, struct err *e)
 {
     int r = p->step->kind == STEP_SEND ? do_send(en, p, e) : do_recv(en, p, e);
@@ -242,7 +242,7 @@ static int try_part(struct engine *en, struct engine_round *rd, struct part *p, 
 
 /* -------------------------------------------------------------------------------------- rounds */
 
-/* How many lanes a message goes over: the same on both sides. */
+/* The number of lanes of a message: equal on both sides. */
 static size_t lanes_for(const struct engine *en, size_t len)
 {
     size_t most = len / STRIPE_BYTES, lanes = (size_t)en->transport->lanes;
@@ -276,7 +276,7 @@ static void add_parts(struct engine *en, struct engine_round *rd, const struct s
     }
 }
 
-/* Whether an earlier round still has to do with that stream in that direction. */
+/* Whether the earlier round still uses that stream in that direction. */
 static bool is_blocked(const struct engine_round *before, const struct part *p)
 {
     for (size_t i = 0; before && i < before->nparts; i++) {
@@ -288,8 +288,8 @@ static bool is_blocked(const struct engine_round *before, const struct part *p)
     return false;
 }
 
-/* Sets the round up, then sends what can be sent before it does the local steps: they take their
- * time while the bytes are on their way. */
+/* Sets the round up and sends what it can before the local steps, which then overlap with the
+ * transfer. */
 static int begin_round(struct engine *en, struct engine_round *rd, struct engine_round *before,
                        struct err *e)
 {
@@ -319,7 +319,7 @@ static int begin_round(struct engine *en, struct engine_round *rd, struct engine
     return 0;
 }
 
-/* One pass over a round under way; `before`: the one that is not complete yet, or NULL. */
+/* One pass over a round in progress; `before`: the incomplete round before it, or NULL. */
 static int try_round(struct engine *en, struct engine_round *rd, struct engine_round *before,
                      struct err *e)
 {
@@ -332,7 +332,7 @@ static int try_round(struct engine *en, struct engine_round *rd, struct engine_r
     return r < 0 ? r : 0;
 }
 
-/* Round 0 of the two is complete: what was the next one takes its place. */
+/* The current round is complete: the next one takes its place. */
 static void engine_advance(struct engine *en)
 {
     struct engine_round done = en->rounds[0];
@@ -370,7 +370,7 @@ int engine_progress(struct engine *en, struct err *e)
 
 /* ------------------------------------------------------------------------------------- waiting */
 
-/* Fills en->wants with what the messages under way wait for. Returns how many. */
+/* Fills en->wants with what the incomplete messages wait for. Returns their number. */
 static size_t collect_wants(struct engine *en)
 {
     size_t n = 0;
@@ -387,8 +387,7 @@ static size_t collect_wants(struct engine *en)
     return n;
 }
 
-/* Whom to name when nothing moves: one that should have sent something, before one that takes
- * nothing. */
+/* The rank to name when nothing moves: one that has not sent, else one that does not receive. */
 static int awaited(struct engine *en)
 {
     size_t n = collect_wants(en);
@@ -404,8 +403,7 @@ static bool is_stopped(const struct engine *en)
     return en->stopped && en->stopped(en->stopped_arg);
 }
 
-/* Whether a message of that rank is being received: then what comes next from it is not a header.
- */
+/* Whether a message from that rank is being received: then its next bytes are not a header. */
 static bool receives_from(const struct engine *en, int peer)
 {
     for (int k = 0; k < 2; k++) {
@@ -418,9 +416,8 @@ static bool receives_from(const struct engine *en, int peer)
     return false;
 }
 
-/* A rank in this operation may be rounds ahead, and one that is through with it in a later
- * operation; but what has come for an earlier one, or for another in this one's place, will never
- * be taken. */
+/* A rank in this operation may be rounds ahead, or already in a later operation. But a message of
+ * an earlier operation, or of another one in place of this one, will never be received. */
 static int find_stray_message(struct engine *en, struct err *e)
 {
     const struct frame *ours = &en->run.frame;
@@ -442,7 +439,7 @@ static int find_stray_message(struct engine *en, struct err *e)
     return 0;
 }
 
-/* A rank that has ended may have connected and sent all before: it is given one more turn. */
+/* A rank that has exited may have connected and sent all its data before: it is checked twice. */
 static int find_lost_peer(struct engine *en, size_t nwants, struct err *e)
 {
     int before = en->suspect;
@@ -454,11 +451,11 @@ static int find_lost_peer(struct engine *en, size_t nwants, struct err *e)
     if (en->suspect < 0 || en->suspect != before)
         return 0;
     en->culprit = en->suspect;
-    return err_set(e, -EPIPE, "it takes part no more");
+    return err_set(e, -EPIPE, "it no longer takes part");
 }
 
-/* Ranks in different operations may all wait for each other, and nobody send anything. Some of
- * those who are waited for, others the next time. */
+/* Ranks in different operations may all wait for each other, and none sends. Asks some of the
+ * awaited ranks, others the next time. */
 static void engine_ask(struct engine *en, size_t nwants)
 {
     int ranks[ENGINE_ASKED], n = 0;
@@ -474,7 +471,7 @@ static void engine_ask(struct engine *en, size_t nwants)
         en->ask(en->stopped_arg, ranks, n);
 }
 
-/* Not every reason to stop wakes a socket, so that sleeps are short at first and never long. */
+/* Not every reason to stop wakes a socket: sleeps are short at first and never long. */
 static int sleep_ms(uint64_t idle_ns, uint64_t now, uint64_t deadline_ns)
 {
     uint64_t ms = idle_ns / 8000000;

@@ -15,14 +15,15 @@ static bool is_stopped(const void *comm)
     return comm_is_stopped(comm);
 }
 
-/* Others connect to whoever waits for them, if they still can. */
+/* Whether the peer has exited without connecting. */
 static bool is_lost(const void *arg, int stream)
 {
     const dlcoll_comm *c = arg;
     return tcp_open_fd(c->net->transport, stream) < 0 && comm_has_exited(c, stream % c->size);
 }
 
-/* Each of them looks what it has called as its operation of that number. */
+/* Sends the current operation to these ranks; each compares it with its own operation of that
+ * number. */
 static void net_ask(const void *comm, const int *ranks, int n)
 {
     dlcoll_comm *c = (dlcoll_comm *)comm;
@@ -124,7 +125,7 @@ const char *net_algo(const struct coll_call *c)
     return choose(c, &coll)->name;
 }
 
-/* How many elements the rank's input has, and its result. */
+/* The number of elements of this rank's input. */
 static size_t send_count(const struct coll_call *c)
 {
     size_t n = c->count;
@@ -135,7 +136,7 @@ static size_t send_count(const struct coll_call *c)
     return n;
 }
 
-/* The input times the reduction's factor. */
+/* The input, scaled by the reduction's factor; NULL: out of memory. */
 static const void *scaled(struct net *n, const struct coll_call *c)
 {
     size_t count = send_count(c), bytes = count * c->elem;

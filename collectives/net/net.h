@@ -1,5 +1,4 @@
-/* net.h: a communicator's connections, and the provider that carries out any operation over them.
- */
+/* net.h: a communicator's connections, and the provider that carries out operations over them. */
 #ifndef COLLECTIVES_NET_NET_H
 #define COLLECTIVES_NET_NET_H
 
@@ -12,17 +11,17 @@ struct net {
     struct transport *transport;
     struct engine engine;
     struct schedule schedule;
-    uint64_t seq;     /* of the operation that is carried out; 0: it has none */
-    uint8_t *scratch; /* scaled input, where the result has no room for it */
+    uint64_t seq;     /* of the current operation; 0: it has none */
+    uint8_t *scratch; /* scaled input, if the result has no room for it */
     size_t cap_scratch;
-    const struct algo *algo; /* the last operation's, or of a part of it, for tests */
+    const struct algo *algo; /* of the last operation or part of one, for tests */
 };
 
-/* Opens no connection yet. comm's ranks, topology and job are set. 0 or -ENOMEM. */
+/* Opens no connection yet. The caller has set comm's ranks, topology and job. 0 or -ENOMEM. */
 int net_new(struct net **out, struct dlcoll_comm *comm, struct err *e);
 void net_free(struct net *n); /* NULL is allowed */
 
-/* The algorithm that the provider would take. */
+/* The algorithm that the provider would choose. */
 const char *net_algo(const struct coll_call *c);
 
 struct tcp_opts net_tcp_opts(struct dlcoll_comm *comm, enum channel channel);

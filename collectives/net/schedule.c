@@ -22,7 +22,7 @@ void schedule_reset(struct schedule *s)
     s->oom = false;
 }
 
-/* Room for one more item in *items; false when there is none. */
+/* Makes room for one more item in *items; false: out of memory. */
 static bool grow(struct schedule *s, void **items, size_t n, size_t *cap, size_t item_bytes)
 {
     if (n < *cap)
@@ -85,7 +85,7 @@ void schedule_reduce(struct schedule *s, struct place to, struct place left, str
 static void end_round(struct schedule *s, bool loose)
 {
     size_t start = s->nrounds ? s->rounds[s->nrounds - 1].end : 0, reduces = 0;
-    /* What comes after a round without steps may need the one before it. */
+    /* The next round may depend on the round before the empty one. */
     if (s->nsteps == start && s->nrounds)
         s->rounds[s->nrounds - 1].loose = false;
     if (s->oom || s->nsteps == start ||

@@ -1,8 +1,7 @@
-/* schedule.h: what one rank does in one collective operation, step by step, as an algorithm has
- * written it down. It names buffers and offsets, not addresses, and does nothing by itself: the
- * engine carries it out over a transport.
+/* schedule.h: the steps of one rank in one collective operation, as an algorithm has written them.
+ * A schedule names buffers and offsets, not addresses; the engine carries it out over a transport.
  *
- * A schedule is a list of rounds. The steps of a round go on side by side, in no order; the next
+ * A schedule is a list of rounds. The steps of a round proceed concurrently, in no order; the next
  * round begins when all of them are complete on this rank (other ranks are in rounds of their own).
  * Rules, which tests/unit/test_algo.c checks for every algorithm:
  *   - no step of a round writes what another step of it reads or writes. PLACE_IN and PLACE_OUT
@@ -10,9 +9,8 @@
  *   - a round has at most one send to, and one receive from, the same rank;
  *   - the k-th send from rank a to rank b and the k-th receive on b from a have the same length.
  *
- * Appending never fails visibly: a failed allocation is remembered in `oom`, which is asked once at
- * the end. Storage is kept by schedule_reset(), so that a communicator that repeats itself does not
- * allocate. */
+ * Appending has no result: a failed allocation sets `oom`, which the engine checks once.
+ * schedule_reset() keeps the storage, so that repeated operations do not allocate. */
 #ifndef COLLECTIVES_NET_SCHEDULE_H
 #define COLLECTIVES_NET_SCHEDULE_H
 
@@ -29,29 +27,29 @@ enum place_buffer {
 
 struct place {
     enum place_buffer buffer;
-    size_t at; /* bytes from its start */
+    size_t at; /* offset in bytes */
 };
 
 enum step_kind {
     STEP_SEND,        /* a -> peer */
     STEP_RECV,        /* peer -> dst */
-    STEP_RECV_REDUCE, /* dst = a op (what peer sends), or the other way round; dst may be a */
+    STEP_RECV_REDUCE, /* dst = a op (peer's data), or the other way round; dst may be a */
     STEP_COPY,        /* dst = a */
     STEP_REDUCE,      /* dst = a op b; dst may be a or b */
 };
 
 struct step {
     enum step_kind kind;
-    bool incoming_first; /* STEP_RECV_REDUCE: what peer sends is the left operand */
+    bool incoming_first; /* STEP_RECV_REDUCE: the peer's data is the left operand */
     int peer;
-    size_t len; /* bytes; 0 for a message that only says "here" */
+    size_t len; /* bytes; 0 for a pure notification */
     struct place dst, a, b;
 };
 
 struct round {
-    size_t end; /* its steps end before this index */
-    bool loose; /* the next round may begin while this one is under way, once the one before this
-                   is complete */
+    size_t end; /* index after its last step */
+    bool loose; /* the next round may begin before this one is complete, once the one before this is
+                   complete */
 };
 
 struct schedule {
@@ -94,14 +92,15 @@ void schedule_copy(struct schedule *s, struct place to, struct place from, size_
 void schedule_reduce(struct schedule *s, struct place to, struct place left, struct place right,
                      size_t len);
 
-/* Ends the round; one without steps is none, and what follows it waits for the one before it. */
+/* Ends the round. A round without steps is dropped, and the next round waits for the one before
+ * it. */
 void schedule_end_round(struct schedule *s);
 
-/* The same; the next round needs nothing of this one. What the rules say of the steps of a round
- * holds for both together, and messages between two ranks keep their order. */
+/* Likewise; the next round does not depend on this one. The rules for the steps of a round hold for
+ * both rounds together; messages between two ranks keep their order. */
 void schedule_end_round_loosely(struct schedule *s);
 
-/* Asks for scratch memory: PLACE_TMP has at least so many bytes. */
+/* Requests scratch memory: PLACE_TMP has at least `bytes` bytes. */
 void schedule_need_tmp(struct schedule *s, size_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* stop.h: the record of why a communicator has stopped. Written once, by whoever is first; read by
- * all who wait. One is the process's own, another the node's, in shared memory. */
+/* stop.h: the record of why a communicator has stopped. The first rank to stop writes it, once; all
+ * waiting ranks read it. Each process has one, and each node has one in shared memory. */
 #ifndef COLLECTIVES_NET_STOP_H
 #define COLLECTIVES_NET_STOP_H
 
@@ -12,16 +12,15 @@
 enum { STOP_NO, STOP_CLAIMED, STOP_SAID };
 
 struct comm_stop {
-    _Atomic uint32_t
-        word;     /* not STOP_NO: stop; STOP_SAID: the rest is readable. Woken as a futex */
-    int32_t from; /* who says so, a rank of the world */
+    _Atomic uint32_t word; /* a futex. Not STOP_NO: stop; STOP_SAID: the other fields are valid */
+    int32_t from;          /* the rank of the world that reported it */
     struct notice why;
 };
 
-/* False: somebody was first. */
+/* False: the record was already set. */
 bool comm_stop_set(struct comm_stop *s, int from, const struct notice *why);
 
-/* A copy, its texts terminated. False: nothing has been said (yet). */
+/* Copies the record and terminates its texts. False: nothing is recorded yet. */
 bool comm_stop_get(const struct comm_stop *s, int *from, struct notice *why);
 
 #endif

@@ -176,7 +176,7 @@ static int connect_failed(struct tcp *tcp, int stream, int errnum, struct err *e
         return try_later(&tcp->conns[stream]);
     tcp_drop(tcp, stream);
     if (errnum == ECONNREFUSED)
-        return err_set(e, -EPIPE, "it does not listen any more");
+        return err_set(e, -EPIPE, "its process no longer listens");
     int r = address(tcp, peer_of(tcp, stream), &to, e);
     if (r == 0)
         r = err_sys(e, errnum, "cannot connect to rank %d at %s", peer_of(tcp, stream),
@@ -270,7 +270,8 @@ static int read_answer(struct tcp *tcp, int stream, struct err *e)
         if (address(tcp, peer, &to, NULL) == 0)
             netaddr_format(&to, where, sizeof(where));
         tcp_drop(tcp, stream);
-        return err_set(e, -EPROTO, "what answers at %s is not rank %d of this job", where, peer);
+        return err_set(e, -EPROTO, "the process that answers at %s is not rank %d of this job",
+                       where, peer);
     }
     if (c->answer.kind == HELLO_GONE) {
         tcp_drop(tcp, stream);

@@ -6,11 +6,11 @@
  *   TCP_SENDER   the rank that sends first. There is one lane. When two connections cross, both
  *                ends keep that of the lower rank
  *
- *   connecting end   NONE -> CONNECTING (connect, then hello) -> GREETED (awaits the answer) ->
- * OPEN accepting end    NONE -> OPEN, when the acceptor has the connection; with TCP_SENDER also
- *                    CONNECTING -> OPEN, and GREETED -> OPEN when the peer is the lower rank
- *   both             CONNECTING, GREETED -> NONE, when the attempt ended early: tried again later
- *                    any -> CLOSED; a second connection is not made
+ * The connecting end goes from NONE to CONNECTING (connect, then hello), GREETED (awaits the
+ * answer) and OPEN; the accepting end from NONE to OPEN, when the acceptor has the connection. With
+ * TCP_SENDER it also goes to OPEN from CONNECTING, and from GREETED when the peer is the lower
+ * rank. An attempt that ended early goes back to NONE and is repeated later. Any state may go to
+ * CLOSED; a second connection is not made.
  *
  * A refused connection means that the peer's process has ended, for its socket listened before
  * anybody could read its address. So a rank that has waited for a second for a peer to connect

@@ -27,20 +27,21 @@ struct transport_ops {
     const char *name;
 
     /* Hands over bytes for the stream; returns how many were taken. Does not block: 0 when none can
-     * be taken now, be it that the connection is not there yet. -EPIPE: the peer has closed it or
-     * is gone; another -errno, with a text: the peer cannot be reached, or there is no memory. */
+     * be taken now, for example because the connection is not open yet. -EPIPE: the peer has closed
+     * it or is gone; another -errno, with a text: the peer cannot be reached, or there is no
+     * memory. */
     ssize_t (*send)(struct transport *t, int stream, const struct iovec *iov, int n, struct err *e);
 
     /* Takes bytes that the peer has sent; results as of send. Bytes that were sent before the peer
      * closed are received before -EPIPE is. */
     ssize_t (*recv)(struct transport *t, int stream, const struct iovec *iov, int n, struct err *e);
 
-    /* Copies the next `len` bytes that the peer has sent, without taking them. 1, or 0 when so many
-     * have not come (or never will). Makes no connection. */
+    /* Copies the next `len` bytes that the peer has sent, without taking them. 1, or 0 when fewer
+     * have arrived. Does not connect. */
     int (*peek)(struct transport *t, int stream, void *p, size_t len);
 
     /* Sleeps until one of the wants (at most one each way per stream) may be granted, somebody has
-     * connected to the job's listening socket, or timeout_ms are over; may return early. 0 or
+     * connected to the job's listening socket, or timeout_ms have passed; may return early. 0 or
      * -errno with a text. */
     int (*wait)(struct transport *t, const struct transport_want *wants, size_t n, int timeout_ms,
                 struct err *e);

@@ -400,7 +400,7 @@ static void check_exit(struct p2p *p, int rank)
         peer->deaf = !died; /* else who waits for anybody is to find it */
         return;
     }
-    err_set(&e, -EPIPE, "%s", replaced ? SHM_REPLACED : "it takes part no more");
+    err_set(&e, -EPIPE, "%s", replaced ? SHM_REPLACED : "it no longer takes part");
     p2p_fail(p, -EPIPE, rank, op, &e);
 }
 

@@ -8,7 +8,7 @@
 
 enum { PAGE = 4096 };
 
-/* The stretches, used and free, in the order of addresses; neighbours are not both free. */
+/* Ranges of pages, used and free, by address. Two free ranges are never neighbours. */
 struct stretch {
     size_t at, len;
     bool used;
@@ -45,7 +45,7 @@ void arena_free(struct arena *a)
     free(a);
 }
 
-/* Room for one more stretch. */
+/* Reserves an entry of the list. */
 static bool arena_reserve(struct arena *a)
 {
     if (a->n < a->cap)
@@ -109,7 +109,7 @@ static bool give_pages(struct arena *a, void *p)
     if (i == a->n)
         return false;
     struct stretch *s = &a->list[i];
-    /* The next one to get these pages finds them zeroed. */
+    /* The next owner of these pages must find them zeroed. */
     if (madvise(p, s->len, MADV_REMOVE) < 0)
         memset(p, 0, s->len);
     s->used = false;

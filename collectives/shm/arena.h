@@ -1,5 +1,5 @@
-/* arena.h: what dlcoll_mem_alloc() gives out: pages of this rank's part of the shared memory. Where
- * they are is written down in the process's own memory: nobody else can damage it. */
+/* arena.h: the allocator of dlcoll_mem_alloc(): whole pages of this rank's part of the shared
+ * memory. Its lists are in private memory, where no other process can damage them. */
 #ifndef COLLECTIVES_SHM_ARENA_H
 #define COLLECTIVES_SHM_ARENA_H
 
@@ -8,13 +8,13 @@
 
 struct arena;
 
-/* Borrows `bytes` at `base`, mapped and shared, whole pages. NULL: no memory. */
+/* Borrows `bytes` at `base`, which are mapped, shared and whole pages. NULL: out of memory. */
 struct arena *arena_new(void *base, size_t bytes);
-void arena_free(struct arena *a); /* NULL is allowed; what it has given out is lost */
+void arena_free(struct arena *a); /* NULL is allowed; all allocations become invalid */
 
-/* Whole pages, zeroed; NULL: there is no such stretch, or no memory. */
+/* Allocates whole zeroed pages. NULL: no range is large enough, or out of memory. */
 void *arena_take(struct arena *a, size_t bytes);
-/* Gives them, and the memory behind them, back. False: p has not been given out. */
+/* Frees the pages and the memory behind them. False: p was not allocated here. */
 bool arena_give(struct arena *a, void *p);
 
 #endif

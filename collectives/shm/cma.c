@@ -4,9 +4,9 @@
 #include <string.h>
 #include <sys/uio.h>
 
-enum { READ_BYTES = 1 << 30 }; /* in one call: it moves at most 2 GB */
+enum { READ_BYTES = 1 << 30 }; /* in one call: the kernel moves at most 2 GB */
 
-/* Where a block is: an address of its owner's, or a place in the shared memory. */
+/* The address of a block in its owner's process, or its offset in the shared memory. */
 struct cma_block {
     uint64_t at, len;
     uint64_t shared;
@@ -27,7 +27,7 @@ void cma_probe(struct shm *s)
 {
     _Atomic uint32_t *can = &s->peers[s->me].can_read;
     bool yes = true;
-    /* All who have come to some operation have said where they can be tried. */
+    /* A rank publishes its probe address before its first operation. */
     if (!s->all_entered || atomic_load_explicit(can, memory_order_relaxed) != SHM_UNKNOWN)
         return;
     for (int i = 0; i < s->n && yes; i++)
@@ -45,8 +45,8 @@ static enum shm_can what_others_can(const struct shm *s)
     return SHM_YES;
 }
 
-/* Whether another process could read the first byte and the last one, and so, very likely, all
- * between. Asked once of a buffer, as it takes the system a microsecond. */
+/* Whether another process can read the first and the last byte, hence very likely all between.
+ * Asked once per buffer, because the system call takes a microsecond. */
 static bool is_readable(struct shm *s, const uint8_t *p, size_t len)
 {
     uint64_t hash = (uintptr_t)p * 0x9e3779b97f4a7c15u >> 32;
@@ -73,7 +73,7 @@ bool cma_can(struct shm *s, const uint8_t *send, bool shared)
         from = b->len && b->at < from ? b->at : from;
         to = b->len && b->at + b->len > to ? b->at + b->len : to;
     }
-    if (from >= to) /* nothing is offered, and `send` may be no buffer */
+    if (from >= to) /* nothing is offered; `send` may be invalid */
         return false;
     return shm_holds(s, send + from, to - from, &at) ||
            (s->can_pull == SHM_YES && is_readable(s, send + from, to - from));
@@ -107,7 +107,7 @@ int cma_copy(const struct shm *s, int i, uint8_t *to, uint64_t from, size_t len,
         struct iovec here = {to, n}, there = {(void *)(uintptr_t)from, n};
         ssize_t got = process_vm_readv(pid, &here, 1, &there, 1, 0);
         if (got < 0 && errno == ESRCH)
-            return err_set(e, -EPIPE, "its process is gone");
+            return err_set(e, -EPIPE, "its process has exited");
         if (got <= 0)
             return err_sys(e, got < 0 ? errno : EFAULT, "reading %zu bytes of process %d", n, pid);
         to += got;
@@ -119,7 +119,7 @@ int cma_copy(const struct shm *s, int i, uint8_t *to, uint64_t from, size_t len,
 
 bool cma_may_read(struct shm *s, int i)
 {
-    /* It has said where it can be tried before it sends the first byte. */
+    /* Rank i has published its probe address before it sent its first byte. */
     if (s->may_read[i] == SHM_UNKNOWN)
         s->may_read[i] = try_read(&s->peers[i]) ? SHM_YES : SHM_NO;
     return s->may_read[i] == SHM_YES;

@@ -1,37 +1,37 @@
-/* cma.h: taking data straight out of another rank's buffer: through the memory that all share when
- * the buffer lies there, else by process_vm_readv(), where the system lets one process read
- * another. */
+/* cma.h: reading data directly from another rank's buffer (cross-memory attach): through the shared
+ * memory if the buffer lies there, else by process_vm_readv(), where the system permits it. */
 #ifndef COLLECTIVES_SHM_CMA_H
 #define COLLECTIVES_SHM_CMA_H
 
 #include "collectives/shm/sync.h"
 
-/* Finds out, once, whether this rank can take things out of the others' buffers, and tells them. */
+/* Tests, once, whether this rank can read the memory of all others, and publishes the result. */
 void cma_probe(struct shm *s);
 
-/* Whether the others can take my blocks s->out of `send` in this way; memory of a device, or
- * secret, cannot be read by another process. For this rank alone to decide. */
+/* Whether the others can read this rank's blocks s->out of `send` in this way: memory of a device
+ * and secret memory cannot be read by another process. Each rank decides for itself. */
 bool cma_can(struct shm *s, const uint8_t *send, bool shared);
 
-/* Before shm_arrive(): where my blocks s->out are. Those of a `shared` one are in the arrival,
- * others in this round's slot. */
+/* Call before shm_arrive(): publishes the addresses of this rank's blocks s->out. A `shared` block
+ * is described in the arrival, others in the slot of the first round. */
 void cma_offer(struct shm_op *op, const uint8_t *send, bool shared);
 
-/* Takes n bytes from `from` on of rank i's block for me, who has come; the block has `len` bytes
- * and belongs at `to`. */
+/* Reads n bytes, starting at `from`, of the block that rank i, which has entered the operation, has
+ * for this rank. The block has `len` bytes, and its first byte belongs at `to`. */
 int cma_take(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, size_t n, bool shared);
 
-/* The same, to `to` itself. */
+/* Likewise, but byte `from` goes to `to`. */
 int cma_piece(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, size_t n,
               bool shared);
 
-/* I have taken what I wanted; if I have offered something, waits until the others have, too. */
+/* Publishes that this rank has read all it needs; if it has offered blocks, waits until the others
+ * have read them. */
 int cma_finish(struct shm_op *op, bool offered, bool shared);
 
-/* Whether this rank may read the memory of rank i, which has been in touch with it. */
+/* Whether this rank may read the memory of rank i, which must have sent something to this rank. */
 bool cma_may_read(struct shm *s, int i);
-/* Copies from the memory of rank i's process. 0; -EPIPE: it is gone; or another -errno with a text.
- */
+/* Copies from the memory of rank i's process. 0; -EPIPE: the process has exited; or another -errno
+ * with a text. */
 int cma_copy(const struct shm *s, int i, uint8_t *to, uint64_t from, size_t len, struct err *e);
 
 #endif

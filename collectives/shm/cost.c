@@ -1,13 +1,13 @@
 #include "collectives/shm/cost.h"
 
 enum {
-    FIRST_TURNS = 8, /* until both ways have theirs for the second time; then */
+    FIRST_TURNS = 8, /* calls until both ways are timed for the second time; afterwards: */
     SHORT_TURNS = 64,
     LONG_TURNS = 32,
 };
 
-/* The first call of a turn finds its memory in nobody's cache, and is not timed. Short ones are
- * quick or slow by chance. */
+/* The first call of a turn finds its data in no cache and is not timed. Single short calls vary too
+ * much. */
 static uint32_t calls_timed(int size)
 {
     return size < COST_LONG ? 8 : 1;
@@ -22,8 +22,8 @@ int cost_size(size_t len)
     return size;
 }
 
-/* A rank that is late on its own account waits for nobody, and one that is early waits whichever
- * way is taken: that is in both sums. */
+/* A rank that arrives late does not wait, and one that arrives early waits whichever way is taken:
+ * both sums include that. */
 static enum cost_way better(const struct cost *costs, int n, size_t stride)
 {
     uint64_t sums[2] = {0, 0};
@@ -63,6 +63,6 @@ void cost_take(struct cost *cost, int size, struct cost_turn *turn, enum cost_wa
     uint64_t was = atomic_load_explicit(&cost->ps[way], memory_order_relaxed);
     uint64_t is = turn->ns * 1000 / turn->bytes + 1;
     is = is < UINT32_MAX ? is : UINT32_MAX;
-    is = was && is > was ? (was + is) / 2 : is; /* if it is longer, maybe by chance */
+    is = was && is > was ? (was + is) / 2 : is; /* a longer time may be an outlier */
     atomic_store_explicit(&cost->ps[way], (uint32_t)is, memory_order_relaxed);
 }

@@ -6,7 +6,9 @@
 #include "collectives/shm/staged.h"
 #include "collectives/shm/tuning.h"
 
-enum { HOT_BYTES = 8 * 1024 }; /* what is reduced before it is copied to the others */
+enum {
+    HOT_BYTES = 8 * 1024
+}; /* reduced before it is copied to the others: stays in the first-level cache */
 
 bool direct_offer(struct direct *d, size_t send_len, size_t recv_len)
 {
@@ -27,7 +29,7 @@ int direct_agreed(struct direct *d)
     return r < 0 ? r : yes;
 }
 
-/* Where rank i's buffer is, for me; NULL: it cannot be there. */
+/* The address of a block of a peer's buffer; NULL: out of bounds. */
 static uint8_t *locate(const struct shm *s, uint64_t at, struct shm_block b)
 {
     return at >= s->arenas_at && at <= s->bytes && b.at + b.len <= s->bytes - at
@@ -35,7 +37,8 @@ static uint8_t *locate(const struct shm *s, uint64_t at, struct shm_block b)
                : NULL;
 }
 
-/* The buffers that results go to, mine first. Returns how many; 0: one is out of bounds. */
+/* Lists the buffers that the result goes to, this rank's first. Returns their number; 0: one is out
+ * of bounds. */
 static int list_targets(struct direct *d, uint8_t **targets)
 {
     struct shm *s = d->op->s;
@@ -77,7 +80,7 @@ static void reduce_stretch(struct direct *d, uint8_t *const *targets, int n, siz
         memcpy(targets[k] + at, to, len);
 }
 
-/* In place each line has just been read. */
+/* Non-temporal stores do not pay in place, where each line has just been read. */
 static bool passes_caches(const struct direct *d, const uint8_t *to, int ntargets, size_t len)
 {
     const struct shm *s = d->op->s;
@@ -96,7 +99,7 @@ static int reduce_slice(struct direct *d)
     int n = list_targets(d, targets);
     if (!n || !list_sources(d, s->sources))
         return err_set(&d->op->call->err, -EPROTO,
-                       "a rank says that its buffer lies outside of the shared memory");
+                       "a rank published a buffer outside of the shared memory");
     if (passes_caches(d, targets[0], n, len)) {
         reduce_many_stream(d->reduce, targets[0], s->sources, s->n, len / d->reduce->dtype->size);
         return 0;
@@ -106,7 +109,7 @@ static int reduce_slice(struct direct *d)
     return 0;
 }
 
-/* Nobody leaves before the others are through with his buffers. */
+/* Waits until the others have finished with this rank's buffers. */
 static int meet(struct direct *d)
 {
     struct shm *s = d->op->s;

@@ -1,7 +1,7 @@
-/* direct.h: reductions whose buffers lie in the shared memory on every rank (dlcoll_mem_alloc()):
- * rank i reduces slice i of everybody's send buffer and writes it where it belongs, into the
- * receive buffers of the others, too. Nothing is staged: 2 S bytes are read and written a rank, the
- * least there is, and the ranks meet twice. */
+/* direct.h: reductions whose buffers lie in the shared memory on every rank (dlcoll_mem_alloc()).
+ * Rank i reduces slice i of all send buffers and writes the result into all receive buffers that
+ * need it. Nothing is staged: each rank reads and writes 2 S bytes, which is the minimum, and the
+ * ranks synchronize twice. */
 #ifndef COLLECTIVES_SHM_DIRECT_H
 #define COLLECTIVES_SHM_DIRECT_H
 
@@ -12,17 +12,18 @@ struct direct {
     struct shm_op *op;
     const uint8_t *send;
     uint8_t *recv;
-    /* In op->s: out[me] is my slice of everybody's send buffer, in[me] where its result goes in the
-     * receive buffers of `results` (STAGED_ALL, STAGED_NOBODY: my own alone, or a rank). */
+    /* In op->s: out[me] is this rank's slice of every send buffer; in[me] is where its result
+     * goes in the receive buffers of `results` (STAGED_ALL, STAGED_NOBODY: its own only, or one
+     * rank). */
     const struct reduce_info *reduce;
     int results;
 };
 
-/* Comes to the operation and says where my buffers are. False: they do not lie in the shared
- * memory, and nothing has been done. Must then be followed by direct_agreed(). */
+/* Enters the operation and publishes the addresses of this rank's buffers. False: they are not in
+ * the shared memory, and nothing was done. True: call direct_agreed() next. */
 bool direct_offer(struct direct *d, size_t send_len, size_t recv_len);
 
-/* Waits for all. 1: all have offered theirs; 0: one has not; or negative. */
+/* Waits for all ranks. 1: all have offered their buffers; 0: at least one has not; or negative. */
 int direct_agreed(struct direct *d);
 
 int direct_run(struct direct *d);

@@ -5,18 +5,18 @@
 #include "collectives/reduce/reduce.h"
 #include "collectives/shm/tuning.h"
 
-/* Of an arrival's data: in the line that the others look at. */
+/* The part of an arrival's data in the cache line that the others poll. */
 enum { FIRST_BYTES = 64 - offsetof(struct shm_arrival, data) };
 
-/* Where the ranks' data is. */
+/* Where the data of all ranks is. */
 struct inline_msg {
     struct shm_op *op;
-    uint8_t *data; /* rank 0's; the others' are */
-    size_t stride; /* bytes apart, one after the other */
-    size_t first;  /* bytes in the line of the arrival that the others look at */
+    uint8_t *data; /* of rank 0 */
+    size_t stride; /* bytes between consecutive ranks */
+    size_t first;  /* bytes in the cache line that the others poll */
 };
 
-/* What one rank has for another begins at a multiple of this in its data. */
+/* The distance of the blocks for different ranks in a rank's data. */
 static size_t lane_bytes(size_t len)
 {
     return (len + 7) / 8 * 8;
@@ -27,7 +27,7 @@ size_t inline_msg_bytes(const struct shm *s, const struct coll_call *c)
     size_t len = coll_bytes(c);
     switch (c->kind) {
     case CALL_ALL_REDUCE:
-    case CALL_REDUCE: /* of many ranks: slices */
+    case CALL_REDUCE: /* large ones are reduced in slices */
         if (len > SHM_INLINE_BYTES && len <= INLINE_MSG_MOST &&
             len * (size_t)s->n > shm_tuning.flat)
             return SIZE_MAX;
@@ -45,7 +45,6 @@ size_t inline_msg_bytes(const struct shm *s, const struct coll_call *c)
     }
 }
 
-/* Rank i's. */
 static uint8_t *data_of(const struct inline_msg *l, int i)
 {
     return l->data + (size_t)i * l->stride;
@@ -53,7 +52,7 @@ static uint8_t *data_of(const struct inline_msg *l, int i)
 
 /* ------------------------------------------------------------------------------------- putting */
 
-/* The arrival's first line last, as in shm_arrive(). */
+/* Writes the arrival's first cache line last, as shm_arrive() does. */
 static void put_bytes(const struct inline_msg *l, size_t at, const uint8_t *from, size_t len)
 {
     uint8_t *to = data_of(l, l->op->s->me) + at;
@@ -73,7 +72,8 @@ static void inline_put(const struct inline_msg *l, size_t at, const uint8_t *fro
         put_bytes(l, at, from, len);
 }
 
-/* A block for each rank. My own goes nowhere, but it may have to be scaled before it is reduced. */
+/* Writes a block for each rank. The rank's own block is written only to be scaled before it is
+ * reduced. */
 static void put_each(const struct inline_msg *l, size_t len)
 {
     const struct shm *s = l->op->s;
@@ -120,14 +120,14 @@ static void put_all(const struct inline_msg *l, size_t len)
 
 /* -------------------------------------------------------------------------------------- taking */
 
-/* What is mine of `send` already, to where it goes. */
+/* Copies the rank's own block. */
 static void inline_keep(uint8_t *to, const uint8_t *from, size_t len)
 {
     if (to != from)
         memcpy(to, from, len);
 }
 
-/* Rank i's block for me, which lies at `at` in its data. */
+/* Copies rank i's block for this rank, which lies at `at` in rank i's data. */
 static int inline_take(const struct inline_msg *l, int i, size_t at, uint8_t *to, size_t len)
 {
     int r = shm_await(l->op, i);
@@ -136,7 +136,7 @@ static int inline_take(const struct inline_msg *l, int i, size_t at, uint8_t *to
     return r;
 }
 
-/* Everybody's: to[i] is where rank i's goes, to[me] where mine is. */
+/* Copies the blocks of all others: that of rank i to to + i * len. */
 static int take_each(const struct inline_msg *l, size_t at, uint8_t *to, size_t len)
 {
     struct shm *s = l->op->s;
@@ -149,7 +149,7 @@ static int take_each(const struct inline_msg *l, size_t at, uint8_t *to, size_t 
     return 0;
 }
 
-/* Everybody's block at `at`, mine from `own`, in the order of ranks. */
+/* Reduces the blocks at `at` of all ranks, this rank's own from `own`, in the order of ranks. */
 static int reduce_each(const struct inline_msg *l, size_t at, const uint8_t *own)
 {
     struct shm *s = l->op->s;
@@ -216,8 +216,8 @@ static inline int inline_run(const struct inline_msg *l)
     return take_all(l, len);
 }
 
-/* The smallest ones take little more time than the code that they run through: what is known of
- * them is known to it when it is compiled. */
+/* Two copies of inline_run(), in which the compiler knows stride and data: the smallest operations
+ * take little longer than their instructions. */
 __attribute__((flatten)) static int run_inside(struct shm_op *op)
 {
     struct inline_msg l = {.op = op,

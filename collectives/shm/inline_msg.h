@@ -1,5 +1,5 @@
-/* inline_msg.h: operations whose data fits into the arrivals, or beside them: one store says who
- * has come, to what, and with which bytes. */
+/* inline_msg.h: operations whose data fits into the arrivals, or beside them: one store publishes
+ * that a rank has entered the operation, its call, and its data. */
 #ifndef COLLECTIVES_SHM_INLINE_MSG_H
 #define COLLECTIVES_SHM_INLINE_MSG_H
 
@@ -7,8 +7,8 @@
 
 enum { INLINE_MSG_MOST = SHM_BESIDE_BYTES };
 
-/* What each rank brings to this call, in bytes: the same on every rank. More than INLINE_MSG_MOST:
- * it is no such operation. */
+/* Bytes that each rank contributes to this call; equal on every rank. More than INLINE_MSG_MOST:
+ * the operation cannot be carried out inline. */
 size_t inline_msg_bytes(const struct shm *s, const struct coll_call *c);
 
 /* 0, or negative as coll_call.h says. */

@@ -19,7 +19,7 @@
 #define SHM_MAGIC   0x314d4853u /* "SHM1" */
 #define SHM_VERSION 7u
 
-/* Address space, not memory. Where it is limited, less must do. */
+/* Address space, not memory; reduced where address space is limited. */
 #define ARENAS_BYTES ((size_t)64 << 30)
 #define ARENAS_LEAST ((size_t)64 << 20)
 #define RINGS_BYTES  ((size_t)64 << 20)
@@ -27,7 +27,7 @@
 enum { MAP_LEAST = 32 * 1024 };
 enum { RING_MOST = 512 * 1024, RING_LEAST = 4096, CELLS_MOST = 64, RING_BYTES_A_CELL = 128 };
 
-/* struct shm_offer, as this file knows it. */
+/* The content of struct shm_offer. */
 struct offer {
     uint32_t magic, version;
     uint64_t nonce, bytes;
@@ -47,7 +47,7 @@ struct layout {
         arenas;
 };
 
-/* With many ranks there are very many rings. */
+/* The number of rings grows with the square of the ranks. */
 static size_t choose_ring(size_t n)
 {
     size_t bytes = RING_MOST;
@@ -62,13 +62,13 @@ static struct layout lay_out(int ranks)
     struct layout l = {.peers = align_up(sizeof(struct shm_head), SHM_LINE)};
     l.arrivals = l.peers + n * sizeof(struct shm_peer);
     l.beside = align_up(l.arrivals + n * SHM_ARRIVALS * sizeof(struct shm_arrival), 4096);
-    l.beside += SHM_SLOT_BEGIN; /* as slots */
+    l.beside += SHM_SLOT_BEGIN; /* skewed like the slots */
     l.progress = l.beside + n * SHM_ARRIVALS * SHM_BESIDE_BYTES;
     l.slots = align_up(l.progress + n * sizeof(struct shm_progress), 4096);
     l.rings = align_up(l.slots + n * SHM_SLOTS * SHM_SLOT_STRIDE + SHM_SLOT_SKEW, 4096);
     l.ring_bytes = choose_ring(n);
     l.ring_cells = l.ring_bytes / RING_BYTES_A_CELL;
-    if (l.ring_cells > CELLS_MOST) /* small messages go round in few lines */
+    if (l.ring_cells > CELLS_MOST) /* small messages reuse few cache lines */
         l.ring_cells = CELLS_MOST;
     l.ring_stride = sizeof(struct shm_ring) + l.ring_cells * sizeof(struct shm_cell) + l.ring_bytes;
     l.arenas = align_up(l.rings + 2 * n * n * l.ring_stride, 4096);
@@ -85,11 +85,11 @@ static bool keep_scratch(struct shm *s)
     s->may_read = calloc(n, sizeof(*s->may_read));
     s->mapped_bytes = calloc(n, sizeof(*s->mapped_bytes));
     for (size_t i = 0; s->mapped_bytes && i < n; i++)
-        s->mapped_bytes[i] = MAP_LEAST / 2; /* so much is as quick page by page */
+        s->mapped_bytes[i] = MAP_LEAST / 2; /* below this, page faults are as fast */
     return s->out && s->in && s->sources && s->targets && s->may_read && s->mapped_bytes;
 }
 
-/* Says what others must know of this rank. */
+/* Publishes the facts about this rank. */
 static void introduce(struct shm *s)
 {
     struct shm_peer *p = &s->peers[s->me];
@@ -100,7 +100,7 @@ static void introduce(struct shm *s)
     atomic_store_explicit(&p->pid, getpid(), memory_order_release);
 }
 
-/* Makes comm->shm of mapped memory; takes it (mapped: it is unmapped in the end). */
+/* Makes comm->shm from mapped memory and owns it (mapped: unmaps it at the end). */
 static int memory_take(dlcoll_comm *comm, void *base, size_t bytes, bool mapped, struct err *e)
 {
     struct shm *s = calloc(1, sizeof(*s));
@@ -160,9 +160,10 @@ int shm_open_heap(dlcoll_comm *comm, void *heap, size_t bytes, struct err *e)
     if (r < 0)
         return r;
     if ((uintptr_t)heap % SHM_LINE || bytes < lay_out(comm->topo.nlocal).arenas)
-        return err_set(e, -ENOSPC, "the launcher's %zu bytes are too few for %d ranks", bytes,
+        return err_set(e, -ENOSPC,
+                       "the launcher's shared memory of %zu bytes is too small for %d ranks", bytes,
                        comm->topo.nlocal);
-    /* Nobody has offered it, who would have said. */
+    /* There is no offer whose version could be checked: the first rank writes the version. */
     uint32_t version = 0;
     if (!atomic_compare_exchange_strong(&((struct shm_head *)heap)->version, &version,
                                         SHM_VERSION) &&
@@ -179,7 +180,7 @@ void shm_map_slots(struct shm *s, int i, size_t bytes)
     for (uint64_t k = 0; k < SHM_SLOTS; k++) {
         uintptr_t slot = (uintptr_t)shm_slot(s, i, k), at = slot / page * page;
         size_t len = slot - at + (*mapped < SHM_SLOT_BYTES ? *mapped : SHM_SLOT_BYTES);
-        /* Linux 5.14; else page by page */
+        /* since Linux 5.14; otherwise page faults do it */
         (void)!madvise((void *)at, align_up(len, page), MADV_POPULATE_WRITE);
     }
     s->has_mapped = true;
@@ -190,14 +191,14 @@ void shm_map_slots(struct shm *s, int i, size_t bytes)
 static int set_length(int fd, size_t bytes, struct err *e)
 {
     struct rlimit most;
-    /* Beyond the limit there would be a signal. */
+    /* Exceeding the limit would raise SIGXFSZ. */
     bool fits = getrlimit(RLIMIT_FSIZE, &most) < 0 || bytes <= most.rlim_cur;
     if (fits && ftruncate(fd, (off_t)bytes) == 0)
         return 0;
     return err_sys(e, fits ? errno : EFBIG, "a memory file of %zu bytes", bytes);
 }
 
-/* Makes a memory file and maps it: as large as the system lets it be. */
+/* Makes a memory file, as large as the system permits, and maps it. */
 static int make_file(size_t fixed, int *fd, void **base, size_t *bytes, struct err *e)
 {
     *fd = fd_above_std(memfd_create("dlcoll", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -225,7 +226,7 @@ int shm_create(dlcoll_comm *comm, struct shm_offer *offer, struct err *e)
     int r = check_ranks(comm, e);
     if (r < 0 || (r = make_file(lay_out(o.n).arenas, &fd, &base, &bytes, e)) < 0)
         return r;
-    /* Nobody can make it shorter, which would kill whoever touches it. */
+    /* Sealed: shrinking the file would kill processes that touch it. */
     if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0 ||
         getrandom(&o.nonce, sizeof(o.nonce), 0) != sizeof(o.nonce)) {
         r = err_sys(e, errno, "a memory file cannot be sealed");
@@ -260,8 +261,9 @@ static int check_offer(const dlcoll_comm *comm, const struct offer *o, struct er
     return 0;
 }
 
-/* Another process's descriptor may be opened by whoever may look at it. That it is the right
- * process, and not one with its number in another namespace, the nonce says. */
+/* Opens the descriptor of another process, which the kernel permits to processes that may trace it.
+ * The nonce proves that it is the right process, and not one with the same pid in another
+ * namespace. */
 static int open_file(const struct offer *o, struct err *e)
 {
     char path[64];
@@ -293,7 +295,7 @@ int shm_attach(dlcoll_comm *comm, const struct shm_offer *offer, struct err *e)
     const struct shm_head *h = base;
     if (h->magic != o.magic || h->nonce != o.nonce || h->bytes != o.bytes || h->n != o.n) {
         munmap(base, o.bytes);
-        return err_set(e, -EPROTO, "process %d has no such memory", o.pid);
+        return err_set(e, -EPROTO, "process %d does not have the memory that was offered", o.pid);
     }
     return memory_take(comm, base, o.bytes, true, e);
 }
@@ -304,7 +306,7 @@ void shm_all_attached(dlcoll_comm *comm)
         close_fd(&comm->shm->fd);
 }
 
-/* Whoever waits for this rank does so in vain. */
+/* Wakes the ranks that wait for this one. */
 static void leave(struct shm *s)
 {
     atomic_store(&s->peers[s->me].left, 1);

@@ -1,9 +1,9 @@
-/* provider.c: operations among the ranks of one node: as what they are carried out, by size.
+/* provider.c: carries out operations among the ranks of one node. The name of the way, by size:
  *
- *     nothing to carry, or in the arrivals or beside them "line"
- *     everybody stages, each takes or reduces all it wants  "flat"
- *     slices                                              "slices"
- *     straight from buffer to buffer                      "direct", "pull"                       */
+ *     "inline"          no data, or data in the arrivals or beside them
+ *     "flat"            every rank stages; each copies or reduces all it needs
+ *     "slices"          every rank reduces one slice
+ *     "direct", "pull"  directly from buffer to buffer */
 #include "collectives/shm/tuning.h"
 
 #include <errno.h>
@@ -26,18 +26,18 @@ struct shm_tuning shm_tuning = {
 #undef ROW
 };
 
-/* What one call is, while it is carried out. */
+/* One call. */
 struct shm_task {
     struct shm *s;
     struct coll_call *call;
     struct shm_op op;
     struct staged staged;
-    size_t len; /* of `count` elements */
+    size_t len; /* bytes of `count` elements */
 };
 
 /* -------------------------------------------------------------------------------------- blocks */
 
-/* Where the parts of a buffer are. */
+/* Lists the parts of a buffer. */
 static void all_parts(const struct coll_call *c, const struct coll_parts *p, struct shm_block *out)
 {
     size_t at = 0;
@@ -49,7 +49,7 @@ static void all_parts(const struct coll_call *c, const struct coll_parts *p, str
     }
 }
 
-/* n slices of a buffer, whole lines as far as possible. */
+/* Divides a buffer into n slices, of whole cache lines as far as possible. */
 static void all_slices(size_t len, int n, struct shm_block *out)
 {
     size_t lines = (len + 63) / 64, each = lines / (size_t)n, more = lines % (size_t)n, at = 0;
@@ -74,7 +74,7 @@ static void clear(struct shm_block *b, int n)
     memset(b, 0, (size_t)n * sizeof(*b));
 }
 
-/* A block that goes from this rank to itself. */
+/* Sets the block that this rank keeps. */
 static void set_own(struct shm_task *t, void *to, const void *from, size_t len)
 {
     t->staged.own_to = to;
@@ -85,7 +85,8 @@ static void set_own(struct shm_task *t, void *to, const void *from, size_t len)
 /* --------------------------------------------------------------------------------------- stageds
  */
 
-/* The same on all ranks of the node, as the number of its CPUs is for which `crowded` stands. */
+/* The size of a piece: equal on all ranks of the node, as is the number of CPUs, on which `crowded`
+ * depends. */
 static size_t choose_piece(const struct shm_task *t, size_t lanes)
 {
     const struct staged *f = &t->staged;
@@ -132,12 +133,12 @@ static int kind_of_move(enum call_kind kind)
         return 3;
     case CALL_REDUCE:
         return 4;
-    default: /* all_to_all */
+    default:
         return COST_KINDS - 1;
     }
 }
 
-/* In the way that is found to be faster, if what is offered can be pulled. */
+/* Moves blocks in the way that is timed to be faster, if this rank's blocks can be pulled. */
 static int move_timed(struct shm_task *t, size_t block, bool offers)
 {
     struct shm *s = t->s;
@@ -155,10 +156,9 @@ static int move_timed(struct shm_task *t, size_t block, bool offers)
     return r;
 }
 
-/* From which length on a block may stay where it is, for the others to take. What is shared memory
- * does so soon. With a CPU for each rank, what of the rest does is a matter of time. Ranks that
- * take turns on a CPU find there what has been staged for several of them; a block that is for one
- * only is copied once less when it is pulled. */
+/* The length from which a block may be pulled. Blocks in shared memory: soon. With a CPU for each
+ * rank, other blocks are timed. For ranks that take turns on a CPU, a staged block that several of
+ * them read is in the cache; a block for one rank is copied once less when pulled. */
 static size_t cma_limit(const struct shm_task *t, size_t len)
 {
     uint64_t at;
@@ -175,7 +175,7 @@ static bool is_timed(const struct shm_task *t, size_t block)
     return block >= shm_tuning.compare && t->call->comm->policy.spin_ns;
 }
 
-/* Blocks of at most `most` bytes, which are only copied. */
+/* Copies blocks of at most `most` bytes. */
 static int shm_move(struct shm_task *t, size_t most, bool uneven)
 {
     size_t offered = 0;
@@ -185,7 +185,7 @@ static int shm_move(struct shm_task *t, size_t most, bool uneven)
     t->staged.most = most;
     t->staged.uneven = uneven;
     size_t limit = cma_limit(t, offered);
-    /* Whoever offers something must know that the others have tried. */
+    /* A rank that offers blocks must know that the others have probed. */
     if (most >= limit)
         cma_probe(t->s);
     bool may_pull = !t->staged.in_place, offers = may_pull && offered >= limit;
@@ -268,8 +268,8 @@ static int shm_all_to_all(struct shm_task *t, bool uneven)
 
 /* -------------------------------------------------------------------------------- reductions */
 
-/* Through shared buffers, when every rank's are such. 1: done; 0: they are not, and the staged that
- * must follow knows; or negative. */
+/* Reduces through shared buffers if all ranks have such. 1: done; 0: not all have them, and
+ * t->staged is set up for another way; or negative. */
 static int try_direct(struct shm_task *t, size_t send_len, void *recv, size_t recv_len, int results)
 {
     struct direct d = {.op = &t->op,
@@ -289,7 +289,7 @@ static int try_direct(struct shm_task *t, size_t send_len, void *recv, size_t re
     return r < 0 ? r : 1;
 }
 
-/* Everybody reduces the whole. */
+/* Every rank reduces the whole buffer. */
 static int reduce_flat(struct shm_task *t)
 {
     struct shm *s = t->s;
@@ -299,7 +299,7 @@ static int reduce_flat(struct shm_task *t)
     return run_staged(t, "flat");
 }
 
-/* The root alone does. The other one of two ranks may leave its data where it is. */
+/* The root reduces the whole buffer. The other one of two ranks may leave its data in place. */
 static int reduce_at_root(struct shm_task *t)
 {
     struct shm *s = t->s;
@@ -310,7 +310,7 @@ static int reduce_at_root(struct shm_task *t)
     t->staged.results = STAGED_NOBODY;
     if (s->n == 2 && t->len >= cma_limit(t, t->len) && !scales) {
         cma_probe(s);
-        /* An arrival that has been written already does not say that its data is to be pulled. */
+        /* An arrival that was already published cannot offer data to be pulled. */
         bool offers = !root && !t->staged.late;
         if (is_timed(t, t->len))
             return move_timed(t, t->len, offers);
@@ -344,7 +344,7 @@ static int shm_reduce(struct shm_task *t)
     t->staged.most = t->len;
     all_slices(t->len, s->n, s->out);
     memcpy(s->in, s->out, (size_t)s->n * sizeof(*s->in));
-    /* Only the root has a buffer for the result. */
+    /* Only the root has a receive buffer. */
     void *recv = s->me == root ? t->call->recv : (void *)(uintptr_t)t->call->send;
     int r = try_direct(t, t->len, recv, t->len, root);
     if (r)
@@ -408,7 +408,7 @@ static int shm_perform(struct shm_task *t)
     }
 }
 
-/* Apart, so that small operations do not clear all of a task. */
+/* A function of its own, so that small operations do not clear a whole task. */
 static __attribute__((noinline)) int run_task(struct shm_op *op)
 {
     struct shm_task t = {.s = op->s, .call = op->call, .op = *op, .len = coll_bytes(op->call)};
@@ -423,8 +423,8 @@ static int shm_run(struct coll_call *c)
     if (r < 0)
         return r;
     size_t bytes = inline_msg_bytes(op.s, c);
-    if (bytes <= shm_tuning.line) {
-        c->algo = "line";
+    if (bytes <= shm_tuning.inlined) {
+        c->algo = "inline";
         r = inline_msg_run(&op, bytes);
     } else {
         r = run_task(&op);

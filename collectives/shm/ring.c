@@ -10,19 +10,21 @@
 #include "collectives/shm/shm.h"
 #include "collectives/api/wait.h"
 
-/* Of a cell's data: in the line that the reader looks at. */
+/* The part of a cell's data in the cache line that the reader polls. */
 enum { FIRST_BYTES = 64 - offsetof(struct shm_cell, data) };
-/* Of a ring's data, made ready for the next message. */
+/* Bytes of a ring's data that are prefetched for the next message. */
 enum { PREPARED_BYTES = 2 * 1024 };
-enum { CHUNK_PARTS = 4 }; /* of a ring's data, a cell: the reader takes one while the next is put */
+enum {
+    CHUNK_PARTS = 4
+}; /* a cell takes at most 1/4 of a ring's data: the reader copies one while the next is written */
 
-/* This process's end of a stream: of the ring that it writes and of the one that it reads. */
+/* This process's end of a stream: the ring that it writes and the ring that it reads. */
 struct end {
     struct shm_ring *out, *in;
     uint32_t cells_put, data_put;
-    uint32_t cells_read, data_read; /* of `out`, as last seen */
+    uint32_t cells_read, data_read; /* of `out`, as last read */
     uint32_t cells_got, data_got;
-    uint32_t got; /* bytes of the cell that is being read */
+    uint32_t got; /* bytes taken of the current cell */
     struct shm_peer *peer;
 };
 
@@ -30,7 +32,7 @@ struct rings {
     struct transport base;
     struct dlcoll_comm *comm;
     bool closed;
-    struct end ends[]; /* by stream; those to other nodes have no rings */
+    struct end ends[]; /* by stream; streams to other nodes have no rings */
 };
 
 static uint32_t min_u32(size_t a, uint32_t b)
@@ -38,7 +40,7 @@ static uint32_t min_u32(size_t a, uint32_t b)
     return a < b ? (uint32_t)a : b;
 }
 
-/* From local rank i to local rank j. */
+/* The ring from local rank i to local rank j. */
 static struct shm_ring *ring_between(const struct shm *s, int i, int j, bool answers)
 {
     size_t k = ((size_t)i * (size_t)s->n + (size_t)j) * 2 + answers;
@@ -50,7 +52,7 @@ static struct shm_cell *cell(const struct shm *s, struct shm_ring *r, uint32_t n
     return &r->cells[number % s->ring_cells];
 }
 
-/* What a cell has besides its own bytes takes up whole lines. */
+/* Bytes that a cell occupies in the data area: whole cache lines. */
 static uint32_t more_bytes(uint32_t len)
 {
     return len > SHM_CELL_BYTES ? (len - SHM_CELL_BYTES + 63) / 64 * 64 : 0;
@@ -67,14 +69,14 @@ static int ended(const struct rings *t, const struct end *end, struct err *e)
 
 /* ------------------------------------------------------------------------------------- writing */
 
-/* A place in a list of pieces. */
+/* A position in a list of buffers. */
 struct cursor {
     const struct iovec *iov;
     size_t at;
 };
 
-/* One word is moved as one. memcpy() of 8 to 15 bytes moves two that overlap, and a message takes
- * 10 ns more. */
+/* Copies 8 bytes as one word: memcpy() of 8 to 15 bytes makes two overlapping accesses, and a
+ * message takes 10 ns longer. */
 static void copy_part(void *to, const void *from, size_t len)
 {
     if (len == 8)
@@ -109,7 +111,8 @@ static void skip(struct cursor *c, size_t len)
     }
 }
 
-/* The first line last: one that is taken away half written must be fetched again. */
+/* Writes the first cache line last: a line that is taken away half written must be fetched
+ * again. */
 static void fill_own(struct shm_cell *to, struct cursor c, uint32_t len)
 {
     struct cursor first = c;
@@ -120,7 +123,7 @@ static void fill_own(struct shm_cell *to, struct cursor c, uint32_t len)
     copy_from(&first, to->data, min_u32(len, FIRST_BYTES));
 }
 
-/* As much of `left` bytes as goes into the next cell; 0: there is no room. */
+/* Fills the next cell with up to `left` bytes. Returns how many; 0: there is no room. */
 static uint32_t fill_cell(const struct shm *s, struct end *end, struct cursor *c, size_t left)
 {
     uint32_t size = s->ring_bytes;
@@ -135,7 +138,7 @@ static uint32_t fill_cell(const struct shm *s, struct end *end, struct cursor *c
     room = room < size / CHUNK_PARTS ? room : size / CHUNK_PARTS;
     uint32_t len = min_u32(left, SHM_CELL_BYTES + room);
     if (len < left && room < size / CHUNK_PARTS)
-        return 0; /* rather than many small ones */
+        return 0; /* waits for room rather than writing many small cells */
     uint8_t *data = (uint8_t *)(end->out->cells + s->ring_cells);
     struct shm_cell *to = cell(s, end->out, end->cells_put);
     struct cursor begin = *c;
@@ -154,7 +157,7 @@ static uint32_t fill_cell(const struct shm *s, struct end *end, struct cursor *c
     return len;
 }
 
-/* Whoever sleeps has counted himself before he looked for the last time. */
+/* A sleeper increments `asleep` before its last check: with the fence, one side sees the other. */
 static void ring_wake(struct shm_peer *peer)
 {
     wait_fence();
@@ -194,15 +197,15 @@ static void prefetch(void *to, size_t len)
 {
     for (const uint8_t *line = to, *end = line + len; line < end; line += 64) {
 #if defined(__x86_64__)
-        __asm__ volatile("prefetchw %0" : : "m"(*line)); /* nothing, where it is not known */
+        __asm__ volatile("prefetchw %0" : : "m"(*line)); /* a no-op on processors without it */
 #else
         __builtin_prefetch(line, 1);
 #endif
     }
 }
 
-/* The next message is likely to be as long, and to go where the reader has read: what is there is
- * fetched out of its cache while there is something to wait for anyway. */
+/* The next message is likely to be as long, and goes to where the reader has read: its lines are
+ * fetched from the reader's cache while this rank waits anyway. */
 static void prepare_next(const struct shm *s, const struct end *end, uint32_t more)
 {
     uint32_t at = end->data_put % s->ring_bytes;
@@ -226,7 +229,7 @@ bool ring_put(struct transport *base, int stream, const struct iovec *iov, size_
 
 /* ------------------------------------------------------------------------------------- reading */
 
-/* Copies `len` bytes of a cell from `at` on. */
+/* Copies `len` bytes of a cell, starting at `at`. */
 static void copy_to(const struct shm *s, const struct end *end, const struct shm_cell *from,
                     uint32_t at, uint8_t *to, uint32_t len)
 {
@@ -245,7 +248,7 @@ static void copy_to(const struct shm *s, const struct end *end, const struct shm
     memcpy(to + first, data, len - first);
 }
 
-/* The cell that is to be read next, with its length; NULL: it is not there. */
+/* The next cell to read, and its length; NULL: it has not been written. */
 static struct shm_cell *next_cell(const struct shm *s, const struct end *end, uint32_t *len)
 {
     struct shm_cell *next = cell(s, end->in, end->cells_got);
@@ -276,7 +279,7 @@ static ssize_t ring_recv(struct transport *base, int stream, const struct iovec 
     int r = ended(t, end, e);
     if (t->closed)
         return r;
-    /* Whether it has left was asked first: what it had sent before counts. */
+    /* ended() is called first: data that the peer sent before it left is still received. */
     for (int i = 0; i < n; i++) {
         uint8_t *to = iov[i].iov_base;
         for (size_t left = iov[i].iov_len; left && (from = next_cell(s, end, &len));) {
@@ -292,7 +295,7 @@ static ssize_t ring_recv(struct transport *base, int stream, const struct iovec 
                 finish_cell(end, len);
         }
     }
-    /* It may wait for room. */
+    /* The peer may wait for room. */
     if (got && atomic_load_explicit(&end->peer->asleep, memory_order_relaxed))
         ring_wake(end->peer);
     return got ? got : r;

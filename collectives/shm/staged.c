@@ -4,7 +4,7 @@
 
 #include "collectives/shm/cma.h"
 
-/* What is reduced before it is copied on: stays in the first-level cache. */
+/* Reduced before it is copied on: stays in the first-level cache. */
 enum { HOT_BYTES = 8 * 1024 };
 
 static size_t min_size(size_t a, size_t b)
@@ -19,7 +19,7 @@ static size_t piece_len(const struct staged *f, size_t block_len, uint64_t k)
     return at < block_len ? min_size(block_len - at, f->piece) : 0;
 }
 
-/* Where rank i has put its piece for rank j. */
+/* Where rank i stages its piece for rank j. */
 static uint8_t *place(const struct staged *f, int i, int j, uint64_t k)
 {
     const struct shm *s = f->op->s;
@@ -27,8 +27,8 @@ static uint8_t *place(const struct staged *f, int i, int j, uint64_t k)
     return at + shm_slot(s, i, f->op->base + k);
 }
 
-/* How long rank i's blocks are, of which only that rank and the one who gets it know: at the end of
- * the slot of the first round. */
+/* The lengths of rank i's blocks, which only that rank and the receiver know: at the end of the
+ * slot of the first round. */
 static uint64_t *lengths(const struct staged *f, int i)
 {
     return (uint64_t *)(shm_slot(f->op->s, i, f->op->base) + SHM_SLOT_BYTES) - f->op->s->n;
@@ -44,13 +44,13 @@ static void staged_put(const struct staged *f, uint8_t *to, const uint8_t *from,
         memcpy(to, from, len);
 }
 
-/* My own block goes nowhere, but it may have to be scaled before it is reduced. */
+/* The rank's own block is staged only to be scaled before it is reduced. */
 static bool has_to_be_put(const struct staged *f, int j)
 {
     return j != f->op->s->me || (f->reduce && f->reduce->has_pre);
 }
 
-/* Whether my slot is used in round k. */
+/* Whether this rank uses its slot in round k. */
 static bool uses_slot(const struct staged *f, uint64_t k)
 {
     const struct shm *s = f->op->s;
@@ -68,7 +68,7 @@ static int stage(struct staged *f, uint64_t k)
 {
     struct shm *s = f->op->s;
     if (uses_slot(f, k)) {
-        /* Others may wait for this rank in the same way. */
+        /* Publishes the arrival before waiting: others may wait for this rank in the same way. */
         if (k == 0 && !f->late && !shm_is_free(f->op, f->op->base)) {
             f->late = true;
             shm_arrive(f->op, SHM_LATE | (f->pull ? SHM_PULL : 0));
@@ -94,7 +94,7 @@ static int stage(struct staged *f, uint64_t k)
     return 0;
 }
 
-/* The arrival says that the first round is there, unless it was written before. */
+/* The arrival implies that the first round is staged, unless SHM_LATE is set. */
 static void publish(struct staged *f, uint64_t k)
 {
     struct shm *s = f->op->s;
@@ -112,7 +112,7 @@ static int await_piece(struct staged *f, int i, uint64_t k)
     return r < 0 ? r : shm_await_staged(f->op, i, f->op->base + k);
 }
 
-/* Everybody's piece k has come, which says how far they have read. */
+/* Piece k of all others has been staged, which shows how far they have read. */
 static void all_staged(struct staged *f, uint64_t k)
 {
     struct shm *s = f->op->s;
@@ -134,7 +134,8 @@ static int copy_piece(struct staged *f, int i, uint64_t k, size_t len)
         memcpy(f->recv + s->in[i].at + k * f->piece, place(f, i, s->me, k), len);
         return 0;
     }
-    /* All at once, unless my own blocks, where it goes, are not all staged yet. */
+    /* Reads the whole block in the first round, unless it would overwrite blocks that are not
+     * staged. */
     uint8_t *to = f->recv + s->in[i].at;
     if (f->in_place)
         return cma_take(f->op, i, to, s->in[i].len, k * f->piece, len, f->shared);
@@ -160,7 +161,8 @@ static int copy_pieces(struct staged *f, uint64_t k)
     return 0;
 }
 
-/* One stretch of a piece: everybody's, in the order of ranks, into `to`, and a copy into `also`. */
+/* Reduces one stretch of a piece of all ranks, in the order of ranks, into `to`; copies it to
+ * `also`. */
 static void reduce_stretch(const struct staged *f, uint8_t *to, uint8_t *also, size_t at,
                            size_t len)
 {
@@ -176,8 +178,9 @@ static void reduce_stretch(const struct staged *f, uint8_t *to, uint8_t *also, s
         memcpy(also + at, to + at, len);
 }
 
-/* Where piece k of rank i's block is, or has been fetched to: where the result goes, if there is no
- * other one to fetch and mine is elsewhere, or my own slot, where I put nothing. */
+/* Finds piece k of rank i's block. A pulled piece is fetched to where the result goes, if it is the
+ * only one to fetch and this rank's own data is elsewhere; else to this rank's slot, where nothing
+ * is staged. */
 static int find_source(struct staged *f, int i, uint64_t k, size_t len, const void **source)
 {
     struct shm *s = f->op->s;
@@ -249,7 +252,7 @@ static int staged_take(struct staged *f, uint64_t k)
     return r;
 }
 
-/* That each block that comes is as long as what is expected: who sends it has said so. */
+/* Checks that the length of each block, as its sender published it, is the expected one. */
 static int compare_lengths(struct staged *f)
 {
     const struct shm *s = f->op->s;
@@ -263,7 +266,7 @@ static int compare_lengths(struct staged *f)
     return 0;
 }
 
-/* How many there are: as many as the longest block of all takes. */
+/* The number of rounds: those of the longest block of all ranks. */
 static int agree(struct staged *f, uint64_t *rounds)
 {
     const struct shm *s = f->op->s;

@@ -9,17 +9,17 @@
 #include "core/clock.h"
 
 enum {
-    LOOK_NS = 1000 * 1000,  /* between looks at what else may have happened */
-    NAP_NS = 10 * LOOK_NS,  /* at most, at a time */
-    LONG_NS = 20 * LOOK_NS, /* of waiting: what has he called who is awaited? */
-    /* About a microsecond's, before anything else is done: reading the clock takes a good part of
-     * the time that a small operation needs. */
+    LOOK_NS = 1000 * 1000,  /* between checks of the peer and of the deadline */
+    NAP_NS = 10 * LOOK_NS,  /* longest sleep */
+    LONG_NS = 20 * LOOK_NS, /* of waiting, before the peer's current operation is compared */
+    /* About a microsecond of spinning before anything else: reading the clock takes a large part of
+     * the duration of a small operation. */
     QUICK_LOOKS = 100,
-    QUICK_YIELDS = 8,     /* the same, where ranks share CPUs */
-    SPREAD_EVERY = 4096,  /* waits, there */
-    LOOKS_PER_CLOCK = 16, /* while spinning: reading the clock takes as long as a few looks */
-    /* Operations and rounds in which `progress` need not move: with those of one operation and of
-     * the ranks that are behind, it must stay below 2^31. */
+    QUICK_YIELDS = 8,     /* likewise, where ranks share CPUs */
+    SPREAD_EVERY = 4096,  /* waits between calls of wait_spread() where ranks share CPUs */
+    LOOKS_PER_CLOCK = 16, /* while spinning: reading the clock costs as much as a few loads */
+    /* Operations and rounds after which `progress` is published again. Together with those of one
+     * operation and of the ranks that lag, the distance must stay below 2^31. */
     REFRESH = 1 << 24,
 };
 
@@ -31,8 +31,8 @@ static int set_culprit(struct shm_op *op, int i, int status)
 
 /* ------------------------------------------------------------------------------------- waking */
 
-/* Whoever sleeps does so on one of these; that he counts himself among the sleepers before he looks
- * for the last time, and the fence here, mean that one of both sees the other. */
+/* Sleepers wait on one of these words. A sleeper increments `sleepers` before its last check; with
+ * the fence here, either the sleeper sees the new value or this rank sees the sleeper. */
 static void wake_sleepers(const struct shm_op *op)
 {
     struct shm *s = op->s;
@@ -64,8 +64,8 @@ static void sleep_on(struct shm_op *op, const _Atomic uint32_t *word, uint64_t w
 
 /* ------------------------------------------------------------------------------------- waiting */
 
-/* Its process has ended and no abort says so, or it has left in good order. What it has done before
- * counts: that it is missed is found out by looking again. */
+/* Whether the process of rank i has exited without an abort notice, or has closed the communicator.
+ * Data published before that counts: the caller checks the awaited word again. */
 static bool has_ended(const struct shm_op *op, int i)
 {
     const dlcoll_comm *c = op->call->comm;
@@ -73,8 +73,8 @@ static bool has_ended(const struct shm_op *op, int i)
            comm_has_exited(c, c->topo.local_ranks[i]);
 }
 
-/* It may not even use this memory, and wait elsewhere. As above: what it has done before counts,
- * and by then it may have come again with others. */
+/* Whether rank i has different settings, so that it may not use this memory at all and wait
+ * elsewhere. The caller checks the awaited word again, as in has_ended(). */
 static bool has_other_settings(struct shm_op *op, int i)
 {
     const dlcoll_comm *c = op->call->comm;
@@ -87,8 +87,8 @@ static bool has_other_settings(struct shm_op *op, int i)
     return true;
 }
 
-/* Or not have come because it waits for me elsewhere, in another operation. What either has called
- * is in its line of the launcher's segment. */
+/* Whether rank i waits for this rank in another operation. The calls of both are in their lines of
+ * the launcher's segment. */
 static bool is_in_another(struct shm_op *op, int i)
 {
     const dlcoll_comm *c = op->call->comm;
@@ -105,7 +105,7 @@ static bool is_in_another(struct shm_op *op, int i)
     return true;
 }
 
-/* What a rank does that has waited for long. */
+/* Run from time to time by a rank that waits long. */
 static int check_peer(struct shm_op *op, int i, const _Atomic uint32_t *word, uint64_t want,
                       uint64_t now, uint64_t idle)
 {
@@ -116,20 +116,20 @@ static int check_peer(struct shm_op *op, int i, const _Atomic uint32_t *word, ui
     if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
         return 0;
     if (ended || replaced) {
-        err_set(&op->call->err, -EPIPE, "%s", replaced ? SHM_REPLACED : "it takes part no more");
+        err_set(&op->call->err, -EPIPE, "%s", replaced ? SHM_REPLACED : "it no longer takes part");
         return set_culprit(op, i, -EPIPE);
     }
     if (differs)
         return set_culprit(op, i, -EBADMSG);
-    /* Others may go as they like, if they are not waited for by somebody. */
+    /* Other ranks may leave while nobody waits for them. */
     if (comm_look(op->call->comm, &who) == -ECANCELED)
         return -ECANCELED;
     return deadline && now >= deadline ? set_culprit(op, i, -ETIMEDOUT) : 0;
 }
 
-/* Ranks that share CPUs see to it themselves that as many are on each: one that yields all the time
- * looks to the system as if it would be wrong to move it, and all may stay where they were woken,
- * on one. Soon, and then seldom: if the system wants it otherwise, it has its reasons. */
+/* Spreads ranks that share CPUs evenly over the CPUs. The scheduler does not move a process that
+ * yields all the time, so that all ranks may stay on the CPU where they were woken. Done soon, then
+ * seldom: the scheduler may have reasons for another placement. */
 static void spread(const struct shm_op *op)
 {
     uint32_t n = ++op->s->waits;
@@ -144,7 +144,7 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
     for (int k = 0; policy.spin_ns && k < QUICK_LOOKS; k++) {
         if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
             return 0;
-        wait_relax(); /* who is awaited may run on the same core */
+        wait_relax(); /* the awaited rank may run on the same core */
     }
     wake_sleepers(op);
     if (!policy.spin_ns)
@@ -181,7 +181,8 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
 
 /* ------------------------------------------------------------------------------------- arrival */
 
-/* All have come to operation seq, and whoever has is through with the rounds of those before it. */
+/* All ranks have entered operation seq, and a rank that has entered an operation has finished the
+ * rounds of those before it. */
 static void set_all_entered(struct shm *s, uint64_t seq)
 {
     if (s->all_entered < seq)
@@ -190,7 +191,7 @@ static void set_all_entered(struct shm *s, uint64_t seq)
         s->read = s->bases[seq % SHM_ARRIVALS];
 }
 
-/* The latest operation, after `least`, to which rank i is seen to have come; or `least`. */
+/* The latest operation that rank i has visibly entered, if later than `least`; else `least`. */
 static uint64_t last_entered(const struct shm *s, int i, uint64_t least)
 {
     for (uint64_t seq = s->seq; seq > least; seq--) {
@@ -211,7 +212,7 @@ static void update_all_entered(struct shm *s)
     set_all_entered(s, met);
 }
 
-/* Until all have come to an earlier operation, not more than SHM_ARRIVALS before this one. */
+/* Waits until all have entered an earlier operation, at most SHM_ARRIVALS before this one. */
 static int await_all_entered(struct shm_op *op, uint64_t seq)
 {
     struct shm *s = op->s;
@@ -224,7 +225,7 @@ static int await_all_entered(struct shm_op *op, uint64_t seq)
     return 0;
 }
 
-/* Nobody reads the arrival any more that is to be written. */
+/* Waits until nobody reads the previous content of this operation's arrival. */
 static int await_free_arrival(struct shm_op *op)
 {
     struct shm *s = op->s;
@@ -236,7 +237,7 @@ static int await_free_arrival(struct shm_op *op)
                : await_all_entered(op, op->seq - SHM_ARRIVALS + 1);
 }
 
-/* This rank is through with all operations and rounds before this one. */
+/* Publishes that this rank has finished all operations and rounds before the next one. */
 static void refresh(struct shm *s)
 {
     shm_publish(&s->progress[s->me].staged, s->round);
@@ -263,7 +264,7 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
     return 0;
 }
 
-/* All at once: the others look at this line all the time, and one that is taken away half written
+/* Writes the whole line at once: other CPUs poll it, and a line that is taken away half written
  * must be fetched again. */
 void shm_arrive(struct shm_op *op, unsigned flags)
 {
@@ -292,8 +293,9 @@ int shm_differs(struct shm_op *op, int i)
     return set_culprit(op, i, -EBADMSG);
 }
 
-/* What rank i has called otherwise was one of the last operations, in which nobody had to look what
- * the other one was in: two roots wait for nobody. That one is told of, if it can still be seen. */
+/* Finds the operation in which the calls of rank i began to differ: in the last few operations
+ * nobody may have compared them, since for example two roots do not wait for anybody. Reports that
+ * operation if its arrival still exists. */
 static int differed_before(struct shm_op *op, int i)
 {
     uint64_t first = op->seq > SHM_ARRIVALS ? op->seq - SHM_ARRIVALS + 1 : 1;
@@ -315,7 +317,8 @@ static int differed_before(struct shm_op *op, int i)
     return shm_differs(op, i);
 }
 
-/* It has come: is it in the same operation, and was in all before it? */
+/* Rank i has entered operation seq: checks that it made the same call, and the same calls
+ * before. */
 static int compare(struct shm_op *op, int i, const struct shm_arrival *a)
 {
     const struct coll_call *mine = op->call;
@@ -348,11 +351,12 @@ int shm_await_all(struct shm_op *op)
 
 /* --------------------------------------------------------------------------------------- slots */
 
-/* Until everybody has read the round that I have put into a slot. */
+/* Waits until all have read the round that this rank staged in a slot. */
 static int await_readers(struct shm_op *op, uint64_t round)
 {
     struct shm *s = op->s;
-    if (round < op->base) { /* all have, when they have come to the operation after that round's */
+    if (round < op->base) {
+        /* A rank has read it when it has entered a later operation than that of the round. */
         uint64_t seq = op->seq;
         while (seq > s->all_entered + 1 && s->bases[(seq - 1) % SHM_ARRIVALS] > round)
             seq--;
@@ -388,6 +392,6 @@ int shm_await_staged(struct shm_op *op, int i, uint64_t round)
 {
     const struct shm_arrival *a = shm_arrival(op->s, op->seq, i);
     if (round == op->base && !(a->flags & SHM_LATE))
-        return 0; /* it came with its first round */
+        return 0; /* the first round was staged before the arrival */
     return shm_await_word(op, i, &op->s->progress[i].staged, round + 1);
 }

@@ -1,11 +1,10 @@
-/* tuning.h: by how much data operations among the ranks of one node are carried out in which way.
- */
+/* tuning.h: the sizes at which operations among the ranks of one node change their way. */
 #ifndef COLLECTIVES_SHM_TUNING_H
 #define COLLECTIVES_SHM_TUNING_H
 
 #include "collectives/api/thresholds.h"
 
-/* In bytes; thresholds.h has what each decides. The same on every rank, for the choice must be. */
+/* In bytes; thresholds.h describes each. Equal on every rank, because all must choose alike. */
 struct shm_tuning {
 #define ROW(name, bytes, decides, measured) size_t name;
     THRESHOLDS_SHM(ROW)

@@ -199,7 +199,7 @@ static void tune(const char *arg)
     const char *value = strchr(arg, '=');
     size_t v = value ? parse_size(value + 1) : 0;
     if (strncmp(arg, "line=", 5) == 0)
-        shm_tuning.line = v;
+        shm_tuning.inlined = v;
     else if (strncmp(arg, "flat=", 5) == 0)
         shm_tuning.flat = v;
     else if (strncmp(arg, "direct=", 7) == 0)

@@ -17,12 +17,12 @@
 #define MOST ((size_t)1 << 40) /* of bytes that go a way: all */
 
 /* Everything goes in small pieces, and the way that these do not say. */
-#define MEMORY(line_, flat_, direct_, pull_, compare_)                                             \
-    {                                                                                              \
-        .line = line_, .flat = flat_, .root_pair = flat_, .direct = direct_, .direct_stream = 256, \
-        .pull = pull_, .pull_shared = pull_, .pull_crowded = pull_, .pull_crowded_shared = pull_,  \
-        .compare = compare_, .piece_few = 512, .piece_many = 256, .piece_move = 1024,              \
-        .round_move = 2048, .round_reduce = 2048                                                   \
+#define MEMORY(inlined_, flat_, direct_, pull_, compare_)                                       \
+    {                                                                                           \
+        .inlined = inlined_, .flat = flat_, .root_pair = flat_, .direct = direct_,              \
+        .direct_stream = 256, .pull = pull_, .pull_shared = pull_, .pull_crowded = pull_,       \
+        .pull_crowded_shared = pull_, .compare = compare_, .piece_few = 512, .piece_many = 256, \
+        .piece_move = 1024, .round_move = 2048, .round_reduce = 2048                            \
     }
 
 static const struct {
@@ -51,7 +51,7 @@ bool cross_way(struct cross_way *way, enum cross_transport transport, int k)
         [CROSS_HIER] = {256, 512, 2 * KB, 16 * KB, 128 * KB, 512 * KB}};
     static const size_t own[CROSS_EDGES] = {64, 2 * KB, 32 * KB, 64 * KB, 256 * KB, 1024 * KB};
     static struct shm_tuning library;
-    if (!library.line)
+    if (!library.inlined)
         library = shm_tuning;
     *way = (struct cross_way){.transport = transport, .index = k, .algo = -1, .memory = library};
     memcpy(way->edges, edges[transport], sizeof(way->edges));
@@ -238,8 +238,8 @@ static const char *memory_ways(const struct cross *x, const struct cross_case *c
         for (size_t i = 0; i < n; i++)
             total += (3 * i + 1) % 4 * len;
     }
-    if (inline_msg_bytes(x->comm->shm, &call) <= t->line)
-        return " line ";
+    if (inline_msg_bytes(x->comm->shm, &call) <= t->inlined)
+        return " inline ";
     switch (kind) {
     case CALL_ALL_REDUCE:
         return reads && len >= t->direct ? " direct " : total <= t->flat ? " flat " : " slices ";
@@ -270,7 +270,7 @@ static bool check_memory(const struct cross *x, const struct cross_case *c)
     snprintf(name, sizeof(name), " %s ", x->comm->algo);
     /* Of several buffers only the last one's way is recorded, and that buffer may be shorter. */
     const char *ways =
-        c->kind == CALL_ALL_REDUCE_COALESCED ? " line flat slices direct " : memory_ways(x, c);
+        c->kind == CALL_ALL_REDUCE_COALESCED ? " inline flat slices direct " : memory_ways(x, c);
     if (!strstr(ways, name))
         cross_complain(x, c, "it has gone by %s, not%s", x->comm->algo, ways);
     if (x->me == c->root % x->n)

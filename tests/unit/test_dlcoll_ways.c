@@ -236,11 +236,11 @@ START_TEST(wrong_settings_are_refused)
 {
     expect_setting("DLCOLL_ALGO", "all_reduce", "DLCOLL_ALGO, rule 1: 'all_reduce' alone");
     expect_setting("DLCOLL_ALGO", "net;all_sum:net", "rule 1");
-    expect_setting("DLCOLL_ALGO", "*:net;all_sum:net", "rule 2: 'all_sum' is no operation");
-    expect_setting("DLCOLL_ALGO", "barrier:ranks=4-2:net", "'ranks=4-2' is no range");
-    expect_setting("DLCOLL_ALGO", "barrier:4x:net", "'4x' is no range");
-    expect_setting("DLCOLL_ALGO", "barrier:net/", "'net/' is no PROVIDER");
-    expect_setting("DLCOLL_ALGO", "barrier:nett/flat", "'nett/flat' is none of shm, hier, net");
+    expect_setting("DLCOLL_ALGO", "*:net;all_sum:net", "rule 2: 'all_sum' is not an operation");
+    expect_setting("DLCOLL_ALGO", "barrier:ranks=4-2:net", "'ranks=4-2' is not a range");
+    expect_setting("DLCOLL_ALGO", "barrier:4x:net", "'4x' is not a range");
+    expect_setting("DLCOLL_ALGO", "barrier:net/", "'net/' is not PROVIDER");
+    expect_setting("DLCOLL_ALGO", "barrier:nett/flat", "'nett/flat' is not shm, hier, net");
     expect_setting("DLCOLL_ALGO", "barrier:net/ring",
                    "no 'net/ring' for barrier, but net/dissemination net/flat");
     expect_setting("DLCOLL_ALGO", "*:shm/ring", "no 'shm/ring' for any operation");

@@ -458,7 +458,7 @@ static struct shm_tuning tuning_of(int way)
     case FLAT:
         break;
     case STAGED:
-        t.line = SHM_INLINE_BYTES;
+        t.inlined = SHM_INLINE_BYTES;
         flat_up_to(&t, 0);
         pieces_of(&t, 1024, 512, 4096);
         t.piece_move = 2048;
@@ -468,7 +468,7 @@ static struct shm_tuning tuning_of(int way)
         pieces_of(&t, 65536, 16384, 262144);
         break;
     case DIRECT:
-        t.line = SHM_INLINE_BYTES;
+        t.inlined = SHM_INLINE_BYTES;
         flat_up_to(&t, 0);
         t.direct = 0;
         t.direct_stream = 256;
@@ -477,20 +477,20 @@ static struct shm_tuning tuning_of(int way)
         pull_from(&t, 0);
         break;
     case MIXED:
-        t.line = INLINE_MSG_MOST;
+        t.inlined = INLINE_MSG_MOST;
         flat_up_to(&t, 8192);
         t.direct = 2048;
         pull_from(&t, 2048);
         pieces_of(&t, 4096, 1024, 8192);
         break;
     case EACH_WAY: /* a rank whose buffers are shared tries each of them in turn */
-        t.line = INLINE_MSG_MOST;
+        t.inlined = INLINE_MSG_MOST;
         t.direct = t.compare = 0;
         pull_from(&t, 0);
         pieces_of(&t, 4096, 1024, 8192);
         break;
     default: /* COMPARED */
-        t.line = SHM_INLINE_BYTES;
+        t.inlined = SHM_INLINE_BYTES;
         flat_up_to(&t, 8192);
         pull_from(&t, 512);
         t.compare = 512;

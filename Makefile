@@ -316,7 +316,7 @@ uninstall:
 	$(if $(DESTDIR),,$(if $(filter 0,$(shell id -u)),-ldconfig))
 
 .PHONY: test unit test-multihost layers corpora
-unit: $(BUILD)/tests/worker $(BUILD)/tests/gpu/cases $(FAKES) $(UNIT)
+unit: $(BUILD)/dlaunch $(BUILD)/tests/worker $(BUILD)/tests/gpu/cases $(FAKES) $(UNIT)
 	$(Q)tests/run.sh $(UNIT)
 
 test:

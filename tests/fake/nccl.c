@@ -86,6 +86,11 @@ static bool g_has_thread;
 static _Atomic(struct comm *) g_comms; /* all: tasks may still name one that has ended */
 static _Atomic int g_pending;
 static _Atomic uint64_t g_marks, g_reached;
+/* A capture of this process's own, and its graphs that have not been destroyed. */
+static cuda_stream _Atomic g_capturing;
+static struct task *g_captured, **g_captured_tail = &g_captured;
+static _Atomic int g_graphs;
+static _Atomic int g_broken; /* what every call returns once a kernel has failed */
 static _Thread_local int g_depth, g_held;
 static _Thread_local struct task g_group[IN_GROUP];
 static struct {
@@ -103,6 +108,13 @@ __attribute__((constructor)) static void begin(void)
     g->state.version = 22809;
     g->state.capability = 90;
     g->state.error_rank = g->state.bad_splitter = -1;
+}
+
+/* Planted: FAKE_NCCL_FAULT names what this library does wrong in all of a program's processes. */
+static bool has_fault(const char *name)
+{
+    const char *fault = getenv("FAKE_NCCL_FAULT");
+    return fault && strcmp(fault, name) == 0;
 }
 
 API struct fake_nccl *fake_nccl_state(void);
@@ -150,6 +162,8 @@ static void reduce(const struct task *t, size_t from, void *to, size_t count)
     reduce_many(&r, to, in, c->size, count);
     if (r.has_post)
         reduce_post(&r, to, to, count);
+    if (has_fault("wrong-sum"))
+        ((uint8_t *)to)[0] ^= 1;
 }
 
 static void carry_out_collective(const struct task *t)
@@ -259,6 +273,23 @@ static void push(const struct task *t)
     pthread_mutex_unlock(&g_lock);
 }
 
+static bool is_captured(cuda_stream s)
+{
+    return s && (s == atomic_load(&g->state.capture) || s == atomic_load(&g_capturing));
+}
+
+/* Into this process's graph; a capture that a test has declared has none. */
+static void capture(const struct task *t)
+{
+    if (t->stream != atomic_load(&g_capturing))
+        return;
+    struct task *mine = malloc(sizeof(*mine));
+    *mine = *t;
+    mine->next = NULL;
+    *g_captured_tail = mine;
+    g_captured_tail = &mine->next;
+}
+
 static bool is_idle(cuda_stream stream)
 {
     pthread_mutex_lock(&g_lock);
@@ -285,8 +316,9 @@ static int enqueue(struct task t)
     if (!t.comm || t.comm->aborted)
         return 4;
     check_context();
-    if (t.stream && t.stream == atomic_load(&g->state.capture)) {
+    if (is_captured(t.stream)) {
         g->state.captured++;
+        capture(&t);
         return NCCL_OK;
     }
     if (g_depth) {
@@ -496,10 +528,10 @@ CALL(CommAbort)(nccl_comm_t comm);
 CALL(CommAbort)(nccl_comm_t comm)
 {
     struct comm *c = comm;
-    if (atomic_exchange(&c->aborted, true))
+    if (!has_fault("deaf-abort") && atomic_exchange(&c->aborted, true))
         abort(); /* twice */
     g->state.aborts++;
-    while (g->state.abort_hangs)
+    while (g->state.abort_hangs || atomic_load(&g_graphs)) /* as NCCL does while a graph lives */
         nanosleep(&(struct timespec){0, 20000}, NULL);
     return NCCL_OK;
 }
@@ -681,7 +713,8 @@ static void check_context(void)
 /* Unsafe calls invalidate a global capture, unless their thread has the relaxed mode. */
 static void check_capture(void)
 {
-    if (atomic_load(&g->state.capture) && g_mode != CUDA_CAPTURE_RELAXED)
+    bool capturing = atomic_load(&g->state.capture) || atomic_load(&g_capturing);
+    if (capturing && g_mode != CUDA_CAPTURE_RELAXED)
         g->state.capture_broken++;
 }
 
@@ -764,7 +797,7 @@ CUDA(DeviceGetAttribute)(int *v, int what, int d)
 CUDA(DeviceGetUuid_v2)(char *uuid, int d);
 CUDA(DeviceGetUuid_v2)(char *uuid, int d)
 {
-    int own[4] = {g->state.same_gpu ? 1 : getpid(), d};
+    int own[4] = {g->state.same_gpu || has_fault("same-gpu") ? 1 : getpid(), d};
     memcpy(uuid, own, CUDA_UUID_BYTES);
     return CUDA_OK;
 }
@@ -773,7 +806,7 @@ CUDA(DevicePrimaryCtxGetState)(int d, unsigned *flags, int *active);
 CUDA(DevicePrimaryCtxGetState)(int d, unsigned *flags, int *active)
 {
     *flags = 0;
-    *active = g_retained[d] > 0;
+    *active = g_retained[d] > 0 || has_fault("context-made");
     return CUDA_OK;
 }
 
@@ -804,7 +837,9 @@ CUDA(PointerGetAttributes)(unsigned n, int *names, void **out, cuda_ptr p)
         *(int *)out[i] = names[i] == CUDA_POINTER_TYPE     ? is_arena(p) ? CUDA_MEMORY_DEVICE : 0
                          : names[i] == CUDA_POINTER_DEVICE ? is_arena(p) ? 0 : -2
                                                            : 0;
-    return g->state.pointer_error;
+    if (has_fault("blind-driver"))
+        *(int *)out[0] = 0;
+    return g_broken ? g_broken : g->state.pointer_error;
 }
 
 CUDA(StreamCreateWithPriority)(cuda_stream *s, unsigned flags, int priority);
@@ -834,7 +869,7 @@ CUDA(StreamGetCtx)(cuda_stream s, cuda_context *c)
 CUDA(StreamIsCapturing)(cuda_stream s, int *capturing);
 CUDA(StreamIsCapturing)(cuda_stream s, int *capturing)
 {
-    *capturing = s && s == atomic_load(&g->state.capture);
+    *capturing = is_captured(s);
     return CUDA_OK;
 }
 
@@ -869,10 +904,12 @@ CUDA(EventRecord)(cuda_event e, cuda_stream s)
 {
     uint64_t mark = atomic_fetch_add(&g_marks, 1) + 1;
     check_context();
-    if (s && s == atomic_load(&g->state.capture)) {
+    if (is_captured(s)) {
         g->state.capture_broken++; /* the event could not be asked for afterwards */
         return 900;
     }
+    if (g_broken)
+        return g_broken;
     atomic_store((_Atomic uint64_t *)e, mark);
     push(&(struct task){.kind = MARK, .stream = s, .mark = mark});
     return CUDA_OK;
@@ -881,7 +918,7 @@ CUDA(EventRecord)(cuda_event e, cuda_stream s)
 CUDA(StreamWaitEvent)(cuda_stream s, cuda_event e, unsigned flags);
 CUDA(StreamWaitEvent)(cuda_stream s, cuda_event e, unsigned flags)
 {
-    if (s && s == atomic_load(&g->state.capture)) {
+    if (is_captured(s)) {
         g->state.capture_broken++; /* an event of before the capture */
         return 905;
     }
@@ -895,6 +932,8 @@ CUDA(EventQuery)(cuda_event e)
 {
     check_context();
     check_capture();
+    if (g_broken)
+        return g_broken;
     return !g->state.slow_device && atomic_load(&g_reached) >= atomic_load((_Atomic uint64_t *)e)
                ? CUDA_OK
                : CUDA_NOT_READY;
@@ -905,12 +944,14 @@ CUDA(MemAlloc_v2)(cuda_ptr *p, size_t n)
 {
     check_context();
     check_capture();
+    if (g_broken)
+        return g_broken;
     pthread_mutex_lock(&g_lock);
     size_t at = (g_used + 4095) / 4096 * 4096;
     g_used = at + n;
     pthread_mutex_unlock(&g_lock);
     *p = (uintptr_t)g_arena + at;
-    return at + n <= ARENA ? CUDA_OK : 2;
+    return at + n <= (has_fault("memory-held") ? ARENA / 8 : ARENA) ? CUDA_OK : 2;
 }
 
 CUDA(MemFree_v2)(cuda_ptr p);
@@ -949,11 +990,127 @@ CUDA(MemcpyAsync)(cuda_ptr to, cuda_ptr from, size_t n, cuda_stream s)
                      .send = (const void *)(uintptr_t)from,
                      .recv = (void *)(uintptr_t)to,
                      .count = n};
-    if (s && s == atomic_load(&g->state.capture))
+    if (is_captured(s)) {
+        capture(&t);
         return CUDA_OK;
+    }
     if (is_idle(s))
         carry_out(&t);
     else
         push(&t);
+    return CUDA_OK;
+}
+
+CUDA(MemGetInfo_v2)(size_t *free_bytes, size_t *total);
+CUDA(MemGetInfo_v2)(size_t *free_bytes, size_t *total)
+{
+    *free_bytes = ARENA - g_used;
+    *total = ARENA;
+    return CUDA_OK;
+}
+
+CUDA(CtxSynchronize)(void);
+CUDA(CtxSynchronize)(void)
+{
+    while (atomic_load(&g_pending))
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    return g_broken;
+}
+
+CUDA(StreamCreate)(cuda_stream *s, unsigned flags);
+CUDA(StreamCreate)(cuda_stream *s, unsigned flags)
+{
+    *s = malloc(1);
+    return flags > CUDA_NON_BLOCKING ? CUDA_INVALID_VALUE : CUDA_OK;
+}
+
+/* ------------------------------------------------------------------------------------ graphs */
+
+CUDA(StreamBeginCapture_v2)(cuda_stream s, int mode);
+CUDA(StreamBeginCapture_v2)(cuda_stream s, int mode)
+{
+    if (!s || atomic_load(&g_capturing) || mode != 0)
+        return CUDA_INVALID_VALUE;
+    g->state.capture_broken = 0;
+    atomic_store(&g_capturing, s);
+    return CUDA_OK;
+}
+
+CUDA(StreamEndCapture)(cuda_stream s, void **graph);
+CUDA(StreamEndCapture)(cuda_stream s, void **graph)
+{
+    if (s != atomic_load(&g_capturing))
+        return CUDA_INVALID_VALUE;
+    *graph = g_captured;
+    g_captured = NULL;
+    g_captured_tail = &g_captured;
+    atomic_store(&g_capturing, NULL);
+    g_graphs++;
+    return g->state.capture_broken ? 901 : CUDA_OK;
+}
+
+CUDA(GraphInstantiateWithFlags)(void **exec, void *graph, unsigned long long flags);
+CUDA(GraphInstantiateWithFlags)(void **exec, void *graph, unsigned long long flags)
+{
+    *exec = graph;
+    g_graphs++;
+    return flags ? CUDA_INVALID_VALUE : CUDA_OK;
+}
+
+CUDA(GraphLaunch)(void *exec, cuda_stream s);
+CUDA(GraphLaunch)(void *exec, cuda_stream s)
+{
+    for (struct task *t = has_fault("empty-graph") ? NULL : exec; t; t = t->next) {
+        struct task again = *t;
+        again.stream = s;
+        push(&again);
+    }
+    return CUDA_OK;
+}
+
+CUDA(GraphExecDestroy)(void *exec);
+CUDA(GraphExecDestroy)(void *exec)
+{
+    (void)exec;
+    g_graphs--;
+    return CUDA_OK;
+}
+
+CUDA(GraphDestroy)(void *graph);
+CUDA(GraphDestroy)(void *graph)
+{
+    for (struct task *t = graph, *next; t; t = next) {
+        next = t->next;
+        free(t);
+    }
+    g_graphs--;
+    return CUDA_OK;
+}
+
+/* The only kernel is one that fails. */
+CUDA(ModuleLoadData)(void **module, const void *image);
+CUDA(ModuleLoadData)(void **module, const void *image)
+{
+    *module = g;
+    return strstr(image, "trap;") ? CUDA_OK : CUDA_INVALID_VALUE;
+}
+
+CUDA(ModuleGetFunction)(void **kernel, void *module, const char *name);
+CUDA(ModuleGetFunction)(void **kernel, void *module, const char *name)
+{
+    *kernel = module;
+    return *name ? CUDA_OK : CUDA_INVALID_VALUE;
+}
+
+CUDA(LaunchKernel)
+(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+ unsigned shared, cuda_stream s, void **args, void **extra);
+CUDA(LaunchKernel)
+(void *kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+ unsigned shared, cuda_stream s, void **args, void **extra)
+{
+    (void)kernel, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
+    (void)shared, (void)s, (void)args, (void)extra;
+    g_broken = has_fault("forgiving-device") ? CUDA_OK : 719;
     return CUDA_OK;
 }

@@ -1,15 +1,19 @@
-/* cases.c: what only a machine with a GPU can show, one case per line: its ranks are processes of
- * this program that share the first GPU (NCCL_HOSTID differs, so that NCCL allows it), each case
- * has a hard limit, and the limits sum to less than nine minutes. Prints PASS, FAIL or CANNOT with
- * a reason for each, as rows of tests/gpu/RESULTS.md.
+/* cases.c: what only a machine with a GPU can show, one case per line of g_cases. The ranks of a
+ * case are processes of this program that share the first GPU (NCCL_HOSTID differs, so that NCCL
+ * allows it). Each case has a hard limit, and the limits sum to less than LIMITS_S. Prints PASS,
+ * FAIL or CANNOT with a reason for each, as rows of tests/gpu/RESULTS.md.
  *
- *     cases [CASE...]
+ *     [CASES_SLOWER=FACTOR] cases [CASE...]
  *
- * Exit status: 0, or 1: a case has failed; 77: there is no CUDA driver. The same program runs
- * against the libraries of tests/fake (DLCOLL_CUDA_LIB, DLCOLL_NCCL_LIB), so that the cases are
- * known to work, and to be able to fail. */
+ * Exit status: 0, or 1: a case has failed; 77: the host has no CUDA driver. The same program runs
+ * against the libraries of tests/fake (DLCOLL_CUDA_LIB, DLCOLL_NCCL_LIB), which
+ * can be told to misbehave (FAKE_NCCL_FAULT), so that cases are known to fail. */
+#include <assert.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <libgen.h>
+#include <link.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -26,9 +30,34 @@
 #include "collectives/nccl/nccl_api.h"
 
 enum { PASS = 0, FAIL = 1, CANNOT = 77, RANKS = 2, NOTE = 300, BYTES = 4096 };
+enum { LIMITS_S = 490 }; /* with what tests/gpu/run.sh adds, less than nine minutes */
+
+/* Of the driver, what libdlcoll does not use. (name, suffix, arguments) */
+#define DRIVER(F)                                                                                 \
+    F(MemGetInfo, "_v2", (size_t *, size_t *))                                                    \
+    F(StreamCreate, "", (cuda_stream *, unsigned))                                                \
+    F(StreamBeginCapture, "_v2", (cuda_stream, int))                                              \
+    F(StreamEndCapture, "", (cuda_stream, void **))                                               \
+    F(GraphInstantiateWithFlags, "", (void **, void *, unsigned long long))                       \
+    F(GraphLaunch, "", (void *, cuda_stream))                                                     \
+    F(GraphExecDestroy, "", (void *))                                                             \
+    F(GraphDestroy, "", (void *))                                                                 \
+    F(ModuleLoadData, "", (void **, const void *))                                                \
+    F(ModuleGetFunction, "", (void **, void *, const char *))                                     \
+    F(LaunchKernel, "",                                                                           \
+      (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, cuda_stream, \
+       void **, void **))                                                                         \
+    F(CtxSynchronize, "", (void))
+
+static struct {
+#define DECLARE(name, suffix, args) int(*name) args;
+    DRIVER(DECLARE)
+#undef DECLARE
+} g_driver;
+static void *g_cuda_lib;
 
 struct shared {
-    _Atomic int ready;
+    _Atomic int ready, inside, freed;
     _Atomic double killed_ms;
     char note[RANKS][NOTE];
 };
@@ -37,7 +66,7 @@ struct rank {
     int me, size;
     dlcoll_comm *comm;
     const struct cuda_api *cuda;
-    int *x; /* BYTES of device memory */
+    int *x, *y; /* BYTES of device memory each */
 };
 
 static struct shared *g;
@@ -69,30 +98,46 @@ static const char *why(const struct rank *r)
 /* ---------------------------------------------------------------------------------- device memory
  */
 
-static void put(const struct rank *r, int value)
+static void put_bytes(const struct rank *r, void *to, const void *from, size_t len)
 {
-    r->cuda->MemcpyAsync((cuda_ptr)(uintptr_t)r->x, (cuda_ptr)(uintptr_t)&value, sizeof(value),
-                         NULL);
+    r->cuda->MemcpyAsync((cuda_ptr)(uintptr_t)to, (cuda_ptr)(uintptr_t)from, len, NULL);
+    g_driver.CtxSynchronize();
     dlcoll_barrier(r->comm, NULL, NULL);
 }
 
-/* Reads the buffer after all operations on the stream; -1: they have not completed within ten
- * seconds. */
-static int get(const struct rank *r, void *stream)
+/* The copy of what is behind everything on the stream. False: it is not complete within ten
+ * seconds, or the device has failed. */
+static bool get_bytes(const struct rank *r, void *to, const void *from, size_t len, void *stream)
 {
-    int value = -1;
     cuda_event e;
-    r->cuda->MemcpyAsync((cuda_ptr)(uintptr_t)&value, (cuda_ptr)(uintptr_t)r->x, sizeof(value),
-                         stream);
+    int rc;
+    r->cuda->MemcpyAsync((cuda_ptr)(uintptr_t)to, (cuda_ptr)(uintptr_t)from, len, stream);
     if (r->cuda->EventCreate(&e, CUDA_NO_TIMING) != CUDA_OK ||
         r->cuda->EventRecord(e, stream) != CUDA_OK)
-        return -1;
-    for (double until = now_ms() + 10000; r->cuda->EventQuery(e) == CUDA_NOT_READY;) {
+        return false;
+    for (double until = now_ms() + 10000; (rc = r->cuda->EventQuery(e)) == CUDA_NOT_READY;) {
         if (now_ms() > until)
-            return -1;
+            return false;
     }
     r->cuda->EventDestroy(e);
-    return value;
+    return rc == CUDA_OK;
+}
+
+static void put(const struct rank *r, int value)
+{
+    put_bytes(r, r->x, &value, sizeof(value));
+}
+
+/* -1: it cannot be read. */
+static int get_from(const struct rank *r, const int *from, void *stream)
+{
+    int value = -1;
+    return get_bytes(r, &value, from, sizeof(value), stream) ? value : -1;
+}
+
+static int get(const struct rank *r, void *stream)
+{
+    return get_from(r, r->x, stream);
 }
 
 /* As cudaSetDevice(0) and cudaMalloc(). */
@@ -100,12 +145,14 @@ static bool use_device(struct rank *r)
 {
     struct err e = ERR_INIT;
     cuda_context c;
-    cuda_ptr p;
+    cuda_ptr p, q;
     if (cuda_api_get(&r->cuda, &e) < 0 || r->cuda->Init(0) != CUDA_OK ||
         r->cuda->DevicePrimaryCtxRetain(&c, 0) != CUDA_OK ||
-        r->cuda->CtxPushCurrent(c) != CUDA_OK || r->cuda->MemAlloc(&p, BYTES) != CUDA_OK)
+        r->cuda->CtxPushCurrent(c) != CUDA_OK || r->cuda->MemAlloc(&p, BYTES) != CUDA_OK ||
+        r->cuda->MemAlloc(&q, BYTES) != CUDA_OK)
         return false;
     r->x = (int *)(uintptr_t)p;
+    r->y = (int *)(uintptr_t)q;
     return true;
 }
 
@@ -158,19 +205,18 @@ static int right(struct rank *r)
     return verdict(r, got == r->size * (r->size + 1) / 2 ? PASS : FAIL, "the sum is %d", got);
 }
 
-/* The default streams (NULL is the library's own), one that waits for them, and one that does not.
- */
+/* The library's own stream, the two default streams, a stream that waits for them, and one that
+ * does not. */
 static int streams(struct rank *r)
 {
     const char *bad = begin(r);
-    cuda_stream non_blocking;
-    int low, high;
+    cuda_stream waits, free_running;
     if (bad)
         return verdict(r, FAIL, "%s", bad);
-    r->cuda->CtxGetStreamPriorityRange(&low, &high);
-    if (r->cuda->StreamCreateWithPriority(&non_blocking, CUDA_NON_BLOCKING, high) != CUDA_OK)
+    if (g_driver.StreamCreate(&waits, 0) != CUDA_OK ||
+        g_driver.StreamCreate(&free_running, CUDA_NON_BLOCKING) != CUDA_OK)
         return verdict(r, FAIL, "a stream cannot be created");
-    void *all[] = {NULL, (void *)1, (void *)2, non_blocking};
+    void *all[] = {NULL, (void *)1, (void *)2, waits, free_running};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         dlcoll_opts o = DLCOLL_OPTS_INIT;
         o.stream = all[i];
@@ -185,6 +231,314 @@ static int streams(struct rank *r)
     }
     return verdict(r, PASS, "%zu streams", sizeof(all) / sizeof(all[0]));
 }
+
+/* ---------------------------------------------------------------- errors of the device, libraries
+ */
+
+/* A kernel that ends in a trap leaves an error that every later call of the context returns. */
+static bool break_device(void)
+{
+    static const char ptx[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                              ".visible .entry broken()\n{\n    trap;\n}\n";
+    void *module, *kernel;
+    return g_driver.ModuleLoadData(&module, ptx) == CUDA_OK &&
+           g_driver.ModuleGetFunction(&kernel, module, "broken") == CUDA_OK &&
+           g_driver.LaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) == CUDA_OK &&
+           g_driver.CtxSynchronize() != CUDA_OK;
+}
+
+/* Rank 0's device fails: its operation must report that, rather than read device memory as if it
+ * were the host's; the other rank must not wait for its deadline. */
+static int sticky_error(struct rank *r)
+{
+    const char *bad = begin(r);
+    dlcoll_opts o = DLCOLL_OPTS_INIT;
+    if (bad)
+        return verdict(r, FAIL, "%s", bad);
+    o.timeout_ms = 15000;
+    meet();
+    if (r->me == 0 && !break_device())
+        return verdict(r, FAIL, "a kernel that traps leaves no error");
+    double start = now_ms();
+    int code = sum(r, &o);
+    double took = now_ms() - start;
+    bool right = r->me == 0 ? code == DLCOLL_EBACKEND : code < 0 && took < 10000;
+    verdict(r, 0, "%d after %.0f ms: %s", code, took, why(r));
+    dlcoll_destroy(r->comm); /* the other rank learns of it by this */
+    r->comm = NULL;
+    return right ? PASS : FAIL;
+}
+
+static int find_cudart(struct dl_phdr_info *info, size_t size, void *out)
+{
+    (void)size;
+    if (!info->dlpi_name || !strstr(info->dlpi_name, "libcudart"))
+        return 0;
+    snprintf(out, NOTE, "%s", info->dlpi_name);
+    return 1;
+}
+
+/* A program that has linked the runtime statically, or that has none, gets right results, and the
+ * library loads no runtime beside it. */
+static int no_cudart(struct rank *r)
+{
+    char name[NOTE] = "";
+    const char *bad = begin(r);
+    if (bad)
+        return verdict(r, FAIL, "%s", bad);
+    put(r, 1);
+    if (sum(r, NULL) < 0)
+        return verdict(r, FAIL, "%s", why(r));
+    if (dl_iterate_phdr(find_cudart, name))
+        return verdict(r, FAIL, "the library has loaded %s", name);
+    int got = get(r, NULL);
+    return verdict(r, got == r->size ? PASS : FAIL, "without a CUDA runtime the sum is %d", got);
+}
+
+/* ---------------------------------------------------------------------------------------- graphs
+ */
+
+struct graph {
+    cuda_stream stream;
+    void *graph, *exec;
+};
+
+/* Captures y = sum of x over the ranks, in global mode. NULL, or why not. */
+static const char *capture_sum(struct rank *r, struct graph *out)
+{
+    dlcoll_opts o = DLCOLL_OPTS_INIT;
+    if (g_driver.StreamCreate(&out->stream, CUDA_NON_BLOCKING) != CUDA_OK ||
+        g_driver.StreamBeginCapture(out->stream, 0) != CUDA_OK)
+        return "a capture cannot begin";
+    o.stream = out->stream;
+    if (dlcoll_all_reduce(r->x, r->y, 1, DLCOLL_I32, DLCOLL_SUM, r->comm, &o, NULL) < 0)
+        return why(r);
+    nanosleep(&(struct timespec){0, 120000000}, NULL); /* the watcher's calls fall into it */
+    if (g_driver.StreamEndCapture(out->stream, &out->graph) != CUDA_OK)
+        return "the capture has become invalid";
+    return g_driver.GraphInstantiateWithFlags(&out->exec, out->graph, 0) == CUDA_OK
+               ? NULL
+               : "the graph cannot be instantiated";
+}
+
+static void graph_free(struct graph *gr)
+{
+    if (gr->exec)
+        g_driver.GraphExecDestroy(gr->exec);
+    if (gr->graph)
+        g_driver.GraphDestroy(gr->graph);
+}
+
+/* Each launch computes the sum of what is in the buffer then. */
+static int graph(struct rank *r)
+{
+    struct graph gr = {0};
+    const char *bad = begin(r);
+    if (bad || (bad = capture_sum(r, &gr)))
+        return verdict(r, FAIL, "%s", bad);
+    for (int value = 5; value < 8; value++) {
+        put(r, value);
+        if (g_driver.GraphLaunch(gr.exec, gr.stream) != CUDA_OK)
+            return verdict(r, FAIL, "the graph cannot be launched");
+        int got = get_from(r, r->y, gr.stream);
+        if (got != value * r->size)
+            return verdict(r, FAIL, "a launch with %d: the sum is %d", value, got);
+    }
+    graph_free(&gr);
+    put(r, 1);
+    if (sum(r, NULL) < 0 || get(r, NULL) != r->size)
+        return verdict(r, FAIL, "after the graph: %s", why(r));
+    return verdict(r, PASS, "three launches, %d rank%s", r->size, r->size == 1 ? "" : "s");
+}
+
+/* ----------------------------------------------------------------------------------------- aborts
+ */
+
+static void *synchronize(void *arg)
+{
+    struct rank *r = arg;
+    cuda_context c;
+    r->cuda->DevicePrimaryCtxRetain(&c, 0);
+    r->cuda->CtxPushCurrent(c);
+    atomic_fetch_add(&g->inside, 1);
+    g_driver.CtxSynchronize();
+    return NULL;
+}
+
+/* Rank 0's other thread waits for the whole device, on which an operation never ends: an abort must
+ * return, and end both. */
+static int abort_beside_synchronize(struct rank *r)
+{
+    const char *bad = begin(r);
+    dlcoll_opts o = DLCOLL_OPTS_INIT;
+    pthread_t thread;
+    struct timespec until;
+    if (bad)
+        return verdict(r, FAIL, "%s", bad);
+    meet();
+    if (r->me == 1) {
+        while (!atomic_load(&g->freed))
+            nanosleep(&(struct timespec){0, 1000000}, NULL);
+        return PASS;
+    }
+    o.stream = (void *)2;
+    if (sum(r, &o) < 0 || pthread_create(&thread, NULL, synchronize, r) != 0)
+        return verdict(r, FAIL, "%s", why(r));
+    while (!atomic_load(&g->inside))
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    double start = now_ms();
+    dlcoll_abort(r->comm, "the test aborts");
+    double took = now_ms() - start;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 5;
+    int joined = pthread_timedjoin_np(thread, NULL, &until);
+    atomic_store(&g->freed, 1);
+    if (joined != 0) /* nor would the end of the communicator return */
+        _exit(verdict(r, FAIL, "the device still waits five seconds after the abort"));
+    return verdict(r, took < 2000 ? PASS : FAIL, "abort %.0f ms, the device free after %.0f ms",
+                   took, now_ms() - start);
+}
+
+/* ncclCommAbort() does not return while a graph holds the communicator: the library's calls do. */
+static int abort_with_graph(struct rank *r)
+{
+    struct graph gr = {0};
+    const char *bad = begin(r);
+    if (bad || (bad = capture_sum(r, &gr)))
+        return verdict(r, FAIL, "%s", bad);
+    put(r, 1);
+    if (g_driver.GraphLaunch(gr.exec, gr.stream) != CUDA_OK ||
+        get_from(r, r->y, gr.stream) != r->size)
+        return verdict(r, FAIL, "the graph cannot be launched");
+    meet();
+    double start = now_ms();
+    dlcoll_abort(r->comm, "the test aborts");
+    dlcoll_destroy(r->comm);
+    double took = now_ms() - start;
+    r->comm = NULL;
+    graph_free(&gr);
+    return verdict(r, took < 8000 ? PASS : FAIL, "abort and destroy returned after %.0f ms", took);
+}
+
+/* ---------------------------------------------------------------------------------- other programs
+ */
+
+/* Runs a shell command; the last line of its output is the note. */
+static int run_program(struct rank *r, const char *command)
+{
+    char line[NOTE] = "", last[NOTE] = "";
+    FILE *f = popen(command, "r");
+    while (f && fgets(line, sizeof(line), f)) {
+        line[strcspn(line, "\n|")] = '\0';
+        if (*line)
+            memcpy(last, line, sizeof(last));
+    }
+    int status = f ? pclose(f) : -1;
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : FAIL;
+    return verdict(r, code == CANNOT || code == PASS ? code : FAIL, "%s", last);
+}
+
+static const char *build_folder(void)
+{
+    static char path[512];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
+    for (int up = 0; n > 0 && up < 3; up++) /* build/tests/gpu/cases */
+        dirname(path);
+    return n > 0 ? path : ".";
+}
+
+/* A worker of restart(): takes most of the device's memory, up to 100 GB; the first start is killed
+ * with it, and the second must get as much at once. */
+static int hold_memory(const char *note)
+{
+    const struct cuda_api *cuda;
+    struct err e = ERR_INIT;
+    cuda_context c;
+    size_t free_bytes = 0, total = 0, held = 0, want = 0;
+    cuda_ptr p;
+    if (cuda_api_get(&cuda, &e) < 0 || cuda->Init(0) != CUDA_OK ||
+        cuda->DevicePrimaryCtxRetain(&c, 0) != CUDA_OK || cuda->CtxPushCurrent(c) != CUDA_OK ||
+        g_driver.MemGetInfo(&free_bytes, &total) != CUDA_OK)
+        return FAIL;
+    FILE *f = fopen(note, "r");
+    bool again = f && fscanf(f, "%zu", &want) == 1;
+    if (f)
+        fclose(f);
+    if (!again)
+        want = free_bytes / 10 * 9 < (size_t)100e9 ? free_bytes / 10 * 9 : (size_t)100e9;
+    want = want / 16 * 16;
+    for (size_t part = want / 16; held < want && cuda->MemAlloc(&p, part) == CUDA_OK;)
+        held += part;
+    if (held < want) {
+        printf("%s start: %zu of %zu bytes\n", again ? "the second" : "the first", held, want);
+        return FAIL;
+    }
+    if (again) {
+        printf("a second worker got the %.1f GB of the killed one\n", (double)held / 1e9);
+        return PASS;
+    }
+    if (!(f = fopen(note, "w")) || fprintf(f, "%zu", want) < 0 || fclose(f) != 0)
+        return FAIL;
+    raise(SIGKILL);
+    return FAIL;
+}
+
+static int restart(struct rank *r)
+{
+    char command[2048], note[128];
+    const char *build = build_folder();
+    snprintf(note, sizeof(note), "/tmp/dlcoll-gpu-%d-memory", (int)getpid());
+    snprintf(command, sizeof(command),
+             "'%s/dlaunch' --nproc_per_node 1 --max_restarts 1 '%s/tests/gpu/cases' hold-memory %s "
+             "2>/dev/null",
+             build, build, note);
+    int code = run_program(r, command);
+    unlink(note);
+    return code;
+}
+
+static int with_torch(struct rank *r)
+{
+    static const char script[] =
+        "import ctypes, os, sys\n"
+        "try:\n"
+        "    import torch, torch.distributed as dist\n"
+        "    assert torch.cuda.is_available()\n"
+        "except Exception:\n"
+        "    print('PyTorch with CUDA is not installed')\n"
+        "    sys.exit(77)\n"
+        "torch.cuda.set_device(0)\n"
+        "dist.init_process_group('nccl')\n"
+        "x = torch.full((1 << 20,), 3.0, device='cuda')\n"
+        "dist.all_reduce(x)\n"
+        "lib = ctypes.CDLL(sys.argv[1])\n"
+        "comm, p = ctypes.c_void_p(), ctypes.c_void_p(x.data_ptr())\n"
+        "assert lib.dlcoll_init(ctypes.byref(comm), None) == 0\n"
+        "for i in range(3):\n"
+        "    assert lib.dlcoll_all_reduce(p, p, ctypes.c_size_t(1 << 20), 7, 0, comm, None, None) "
+        "== 0\n"
+        "    dist.all_reduce(x)\n"
+        "assert bool((x == 3).all())\n"
+        "assert lib.dlcoll_destroy(comm) == 0\n"
+        "dist.destroy_process_group()\n"
+        "print('PyTorch', torch.__version__, 'NCCL', torch.cuda.nccl.version())\n";
+    char command[2048], path[128];
+    const char *build = build_folder();
+    snprintf(path, sizeof(path), "/tmp/dlcoll-gpu-%d.py", (int)getpid());
+    FILE *f = fopen(path, "w");
+    if (!f || fputs(script, f) < 0 || fclose(f) != 0)
+        return verdict(r, FAIL, "%s: %s", path, strerror(errno));
+    snprintf(command, sizeof(command),
+             "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 "
+             "MASTER_PORT=0 python3 %s '%s/libdlcoll.so' 2>&1",
+             path, build);
+    int code = run_program(r, command);
+    unlink(path);
+    return code;
+}
+
+/* ------------------------------------------------------------------------------- peers that fail
+ */
 
 static int late_peer(struct rank *r)
 {
@@ -237,26 +591,89 @@ static int deep(struct rank *r)
     return await_death(r, 20000);
 }
 
+/* The bytes of a small whole number. False: the type has no such number. */
+static bool encode(int dtype, int v, void *out)
+{
+    static const uint16_t f16[] = {0, 0x3c00, 0x4000, 0x4200, 0x4400};
+    static const uint16_t bf16[] = {0, 0x3f80, 0x4000, 0x4040, 0x4080};
+    static const uint8_t e4m3[] = {0, 0x38, 0x40, 0x44, 0x48}, e5m2[] = {0, 0x3c, 0x40, 0x42, 0x44};
+    float f = (float)v;
+    double d = v;
+    int64_t i = v;
+    memset(out, 0, 8);
+    switch (dtype) {
+    case DLCOLL_F16:
+        memcpy(out, &f16[v], 2);
+        break;
+    case DLCOLL_BF16:
+        memcpy(out, &bf16[v], 2);
+        break;
+    case DLCOLL_F8E4M3:
+        memcpy(out, &e4m3[v], 1);
+        break;
+    case DLCOLL_F8E5M2:
+        memcpy(out, &e5m2[v], 1);
+        break;
+    case DLCOLL_F32:
+        memcpy(out, &f, 4);
+        break;
+    case DLCOLL_F64:
+        memcpy(out, &d, 8);
+        break;
+    default:
+        memcpy(out, &i, 8); /* little endian: the low bytes come first */
+    }
+    return dtype != DLCOLL_BOOL || v < 2;
+}
+
+/* Rank 0 has 1 and rank 1 has 3; of bool, 1 and 0. */
 static int types(struct rank *r)
 {
-    static const dlcoll_dtype all[] = {DLCOLL_I8,  DLCOLL_U8,   DLCOLL_I32, DLCOLL_U32,
-                                       DLCOLL_I64, DLCOLL_U64,  DLCOLL_F16, DLCOLL_F32,
-                                       DLCOLL_F64, DLCOLL_BF16, DLCOLL_BOOL};
-    static const dlcoll_op ops[] = {DLCOLL_SUM, DLCOLL_PROD, DLCOLL_MAX, DLCOLL_MIN};
+    static const struct {
+        dlcoll_dtype type;
+        size_t size;
+    } all[] = {{DLCOLL_I8, 1},    {DLCOLL_U8, 1},   {DLCOLL_I32, 4},  {DLCOLL_U32, 4},
+               {DLCOLL_I64, 8},   {DLCOLL_U64, 8},  {DLCOLL_F16, 2},  {DLCOLL_F32, 4},
+               {DLCOLL_F64, 8},   {DLCOLL_BF16, 2}, {DLCOLL_BOOL, 1}, {DLCOLL_F8E4M3, 1},
+               {DLCOLL_F8E5M2, 1}};
+    static const struct {
+        dlcoll_op op;
+        int number, boolean;
+    } ops[] = {{DLCOLL_SUM, 4, 1},
+               {DLCOLL_PROD, 3, 0},
+               {DLCOLL_MAX, 3, 1},
+               {DLCOLL_MIN, 1, 0},
+               {DLCOLL_AVG, 2, -1}};
     const char *bad = begin(r);
-    int done = 0;
+    int done = 0, refused = 0;
     if (bad)
         return verdict(r, FAIL, "%s", bad);
-    put(r, 0);
     for (size_t t = 0; t < sizeof(all) / sizeof(all[0]); t++) {
-        for (size_t k = 0; k < sizeof(ops) / sizeof(ops[0]); k++, done++) {
-            if (dlcoll_all_reduce(r->x, r->x, 1, all[t], ops[k], r->comm, NULL, NULL) < 0)
-                return verdict(r, FAIL, "type %d, reduction %d: %s", all[t], ops[k], why(r));
-            if (get(r, NULL) != 0)
-                return verdict(r, FAIL, "type %d, reduction %d: zeros are not 0", all[t], ops[k]);
+        bool boolean = all[t].type == DLCOLL_BOOL;
+        for (size_t k = 0; k < sizeof(ops) / sizeof(ops[0]); k++) {
+            unsigned char own[8], want[8], got[8] = {0};
+            int result = boolean ? ops[k].boolean : ops[k].number;
+            if (result < 0)
+                continue;
+            encode(all[t].type, r->me == 0 ? 1 : boolean ? 0 : 3, own);
+            encode(all[t].type, result, want);
+            put_bytes(r, r->x, own, sizeof(own));
+            int code =
+                dlcoll_all_reduce(r->x, r->x, 1, all[t].type, ops[k].op, r->comm, NULL, NULL);
+            bool f8 = all[t].type == DLCOLL_F8E4M3 || all[t].type == DLCOLL_F8E5M2;
+            if (f8 && code == DLCOLL_ENOSUP) {
+                refused++;
+                continue;
+            }
+            if (code < 0)
+                return verdict(r, FAIL, "type %d, reduction %d: %s", all[t].type, ops[k].op,
+                               why(r));
+            if (!get_bytes(r, got, r->x, all[t].size, NULL) || memcmp(got, want, all[t].size) != 0)
+                return verdict(r, FAIL, "type %d, reduction %d is wrong", all[t].type, ops[k].op);
+            done++;
         }
     }
-    return verdict(r, PASS, "%d reductions", done);
+    return verdict(r, PASS, "%d reductions, %d refused", done, refused);
 }
 
 static int duplicate_gpu(struct rank *r)
@@ -265,8 +682,8 @@ static int duplicate_gpu(struct rank *r)
     if (!use_device(r))
         return verdict(r, FAIL, "the device cannot be used");
     int code = sum(r, NULL);
-    return verdict(r, code == DLCOLL_EINVAL && strstr(why(r), "same GPU") ? PASS : FAIL, "%s",
-                   why(r));
+    return verdict(r, code == DLCOLL_EINVAL && strstr(why(r), "same GPU") ? PASS : FAIL, "%d: %s",
+                   code, why(r));
 }
 
 static int cost(struct rank *r, int mode)
@@ -296,75 +713,104 @@ static int cost_non_blocking(struct rank *r)
     return cost(r, DLCOLL_NCCL_IS_NON_BLOCKING);
 }
 
+enum { ALL = -1, ALONE = 0 };
+
 static const struct {
     const char *name;
     int limit_s;
     int (*run)(struct rank *);
-    int survivor; /* the rank whose verdict counts alone, or -1 */
+    int ranks;  /* ALONE: one process without a communicator */
+    int counts; /* the rank whose verdict counts, or ALL */
 } g_cases[] = {
-    {"lazy-context", 40, lazy_context, -1},
-    {"two-ranks", 40, right, -1},
-    {"streams", 30, streams, -1},
-    {"late-peer", 25, late_peer, -1},
-    {"killed-peer", 25, killed_peer, 0},
-    {"deep-then-killed", 60, deep, 0},
-    {"types", 60, types, -1},
-    {"duplicate-gpu", 30, duplicate_gpu, -1},
-    {"cost-blocking", 40, cost_blocking, -1},
-    {"cost-non-blocking", 40, cost_non_blocking, -1},
+    {"lazy-context", 30, lazy_context, 2, ALL},
+    {"two-ranks", 30, right, 2, ALL},
+    {"streams", 30, streams, 2, ALL},
+    {"sticky-error", 25, sticky_error, 2, ALL},
+    {"no-cudart", 20, no_cudart, 2, ALL},
+    {"graph-of-1", 25, graph, 1, ALL},
+    {"graph-of-2", 30, graph, 2, ALL},
+    {"late-peer", 25, late_peer, 2, ALL},
+    {"killed-peer", 25, killed_peer, 2, 0},
+    {"deep-then-killed", 25, deep, 2, 0},
+    {"abort-beside-synchronize", 25, abort_beside_synchronize, 2, 0},
+    {"abort-with-graph", 30, abort_with_graph, 2, ALL},
+    {"types", 40, types, 2, ALL},
+    {"duplicate-gpu", 20, duplicate_gpu, 2, ALL},
+    {"cost-blocking", 20, cost_blocking, 2, ALL},
+    {"cost-non-blocking", 20, cost_non_blocking, 2, ALL},
+    {"restart", 40, restart, ALONE, ALL},
+    {"with-pytorch", 30, with_torch, ALONE, ALL},
 };
 
 /* ----------------------------------------------------------------------------------------- runner
  */
 
-static int be_rank(int me, const char *method, int (*run)(struct rank *))
+static int be_rank(int me, int size, const char *method, int (*run)(struct rank *))
 {
-    struct rank r = {.me = me, .size = RANKS};
+    struct rank r = {.me = me, .size = size};
     dlcoll_init_opts o = DLCOLL_INIT_OPTS_INIT;
     char host[32];
     snprintf(host, sizeof(host), "rank%d", me);
+    if (size == ALONE)
+        return run(&r);
     setenv("NCCL_HOSTID", host, 1);
     o.init_method = method;
     o.rank = me;
-    o.world_size = RANKS;
+    o.world_size = size;
     o.timeout_ms = 20000;
     if (dlcoll_init(&r.comm, &o) < 0)
         return verdict(&r, FAIL, "%s", why(&r));
     int code = run(&r);
+    if (code == PASS && r.comm) /* else a rank that is done ends an operation of the other one's */
+        dlcoll_finalize(r.comm);
     dlcoll_destroy(r.comm);
     return code;
+}
+
+/* In a process group of its own, so that nothing that a case has started outlives its limit. */
+static pid_t start_rank(int me, size_t k, const char *method)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        setpgid(0, 0);
+        _exit(be_rank(me, g_cases[k].ranks, method, g_cases[k].run));
+    }
+    setpgid(pid, pid);
+    return pid;
 }
 
 static int run_case(size_t k)
 {
     char method[128];
-    pid_t pid[RANKS];
-    int left = RANKS, result = PASS;
-    double start = now_ms(), until = start + g_cases[k].limit_s * 1e3;
+    pid_t pid[RANKS] = {0};
+    int n = g_cases[k].ranks == ALONE ? 1 : g_cases[k].ranks, left = n, result = PASS;
+    int first_failed = 0;                        /* of the ranks: the one whose note is printed */
+    const char *slower = getenv("CASES_SLOWER"); /* a busy host's limits are longer */
+    double start = now_ms(), until = start + g_cases[k].limit_s * 1e3 * (slower ? atof(slower) : 1);
     bool late = false;
     memset(g, 0, sizeof(*g));
     snprintf(method, sizeof(method), "file:///tmp/dlcoll-gpu-%d-%zu", (int)getpid(), k);
     fflush(stdout);
-    for (int i = 0; i < RANKS; i++) {
-        if ((pid[i] = fork()) == 0)
-            _exit(be_rank(i, method, g_cases[k].run));
-    }
+    for (int i = 0; i < n; i++)
+        pid[i] = start_rank(i, k, method);
     while (left) {
-        for (int i = 0; i < RANKS; i++) {
+        for (int i = 0; i < n; i++) {
             int status;
             if (pid[i] <= 0 || waitpid(pid[i], &status, WNOHANG) != pid[i])
                 continue;
             int code = WIFEXITED(status) ? WEXITSTATUS(status) : FAIL;
-            bool counts = g_cases[k].survivor < 0 || g_cases[k].survivor == i;
+            bool counts = g_cases[k].counts == ALL || g_cases[k].counts == i;
+            if (counts && code == FAIL && result != FAIL && !late)
+                first_failed = i;
             if (counts && (result == PASS || code == FAIL))
                 result = code;
             pid[i] = 0;
             left--;
         }
-        for (int i = 0; now_ms() > until && i < RANKS; i++) {
+        for (int i = 0; now_ms() > until && i < n; i++) {
             late = true;
             if (pid[i] > 0)
-                kill(pid[i], SIGKILL);
+                kill(-pid[i], SIGKILL);
         }
         nanosleep(&(struct timespec){0, 1000000}, NULL);
     }
@@ -375,19 +821,43 @@ static int run_case(size_t k)
            : result == CANNOT ? "CANNOT"
                               : "FAIL",
            (now_ms() - start) / 1e3, late ? "the limit has passed; " : "",
-           g->note[0][0] ? g->note[0] : g->note[1]);
+           *g->note[first_failed] ? g->note[first_failed] : g->note[1]);
     fflush(stdout);
     return result;
 }
 
+static bool load_driver(void)
+{
+    const char *path = getenv("DLCOLL_CUDA_LIB");
+    g_cuda_lib = dlopen(path && *path ? path : "libcuda.so.1", RTLD_NOW);
+    if (!g_cuda_lib)
+        return false;
+#define LOAD(name, suffix, args)                                            \
+    if (!(*(void **)&g_driver.name = dlsym(g_cuda_lib, "cu" #name suffix))) \
+        fprintf(stderr, "the CUDA driver has no cu" #name suffix "()\n");
+    DRIVER(LOAD)
+#undef LOAD
+    return true;
+}
+
+static bool is_asked(int argc, char **argv, const char *name)
+{
+    bool asked = argc == 1;
+    for (int i = 1; i < argc; i++)
+        asked = asked || strcmp(argv[i], name) == 0;
+    return asked;
+}
+
 int main(int argc, char **argv)
 {
-    const char *nccl = getenv("DLCOLL_NCCL_LIB"), *cuda = getenv("DLCOLL_CUDA_LIB");
-    int failed = 0, found = 0;
-    if (!dlopen(cuda && *cuda ? cuda : "libcuda.so.1", RTLD_NOW)) {
-        fprintf(stderr, "there is no CUDA driver: %s\n", dlerror());
+    const char *nccl = getenv("DLCOLL_NCCL_LIB");
+    int failed = 0, found = 0, limits_s = 0;
+    if (!load_driver()) {
+        fprintf(stderr, "the CUDA driver cannot be loaded: %s\n", dlerror());
         return CANNOT;
     }
+    if (argc == 3 && strcmp(argv[1], "hold-memory") == 0)
+        return hold_memory(argv[2]);
     if (nccl && *nccl && !dlopen(nccl, RTLD_NOW)) {
         fprintf(stderr, "NCCL cannot be loaded: %s\n", dlerror());
         return FAIL;
@@ -396,13 +866,12 @@ int main(int argc, char **argv)
     if (g == MAP_FAILED)
         return FAIL;
     for (size_t k = 0; k < sizeof(g_cases) / sizeof(g_cases[0]); k++) {
-        bool asked = argc == 1;
-        for (int i = 1; i < argc; i++)
-            asked = asked || strcmp(argv[i], g_cases[k].name) == 0;
-        if (!asked)
+        limits_s += g_cases[k].limit_s;
+        if (!is_asked(argc, argv, g_cases[k].name))
             continue;
         found++;
         failed += run_case(k) == FAIL;
     }
+    assert(limits_s <= LIMITS_S);
     return failed || !found;
 }

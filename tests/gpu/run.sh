@@ -1,7 +1,8 @@
 #!/bin/bash
 # What only a machine with a GPU can show, in one go: `make test-gpu`, or tests/gpu/run.sh [BUILD].
 # Prints the machine's facts, then each case as PASS, FAIL or CANNOT with the reason, and writes both
-# into tests/gpu/RESULTS.md. All limits together are less than nine minutes on one GPU.
+# into tests/gpu/RESULTS.md. The limits sum to less than nine minutes on one GPU: LIMITS_S in cases.c,
+# 30 s and 15 s here.
 # Exit status: 0; 1: a case has failed; 77: the machine has no GPU.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -43,9 +44,9 @@ check() {
     echo '| case | result | time | note |'
     echo '|---|---|---|---|'
 } | tee "$work/facts"
-timeout -k 5 400 "$build/tests/gpu/cases" | tee -a "$work/rows"
+"$build/tests/gpu/cases" | tee -a "$work/rows"
 [ "${PIPESTATUS[0]}" = 0 ] || failed=1
-check 'dlcoll_perf, one rank, every element compared' 60 "$build/dlaunch" --nproc_per_node 1 \
+check 'dlcoll_perf, one rank, every element compared' 30 "$build/dlaunch" --nproc_per_node 1 \
     "$build/dlcoll_perf" all -b 4K -e 256K -f 16 -n 2 -w 1 -d all -o sum,prod,min,max,avg --backend nccl
 header=
 for d in "$cuda/include" /usr/include /usr/local/include; do [ -e "$d/nccl.h" ] && header=$d; done
@@ -55,23 +56,7 @@ elif ! cc -DUSE_NCCL -o "$work/nccl_allreduce" examples/nccl_allreduce.c -Icolle
     -I"$cuda/include" -L"$build" -ldlcoll -L"$cuda/lib64" -lcudart -l:libnccl.so.2 >"$work/out" 2>&1; then
     row 'nccl_allreduce' FAIL 0 "it does not compile: $(head -n 1 "$work/out")"
 else
-    check 'nccl_allreduce' 30 env LD_LIBRARY_PATH="$build:$cuda/lib64" "$build/dlaunch" --nproc_per_node 1 "$work/nccl_allreduce"
-fi
-if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-    cat >"$work/nccl.py" <<'P'
-import os, torch, torch.distributed as dist
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-dist.init_process_group("nccl")
-x = torch.ones(1 << 20, device="cuda") * (dist.get_rank() + 1)
-dist.all_reduce(x)
-n = dist.get_world_size()
-assert x[0].item() == n * (n + 1) / 2
-print("PyTorch", torch.__version__, "NCCL", torch.cuda.nccl.version())
-dist.destroy_process_group()
-P
-    check 'PyTorch with nccl' 30 "$build/dlaunch" --nproc_per_node 1 "$work/nccl.py"
-else
-    row 'PyTorch with nccl' CANNOT 0 'PyTorch with CUDA is not installed'
+    check 'nccl_allreduce' 15 env LD_LIBRARY_PATH="$build:$cuda/lib64" "$build/dlaunch" --nproc_per_node 1 "$work/nccl_allreduce"
 fi
 cat "$work/facts" "$work/rows" >"$results"
 exit "$failed"

@@ -952,6 +952,7 @@ static void unasked(struct ranks *j, int rank)
         int code = dlcoll_recv(&one, 1, DLCOLL_I32, 0, c, &s, NULL);
         dlcoll_last_error(c, &e);
         EXPECT(code < 0 && e.code == DLCOLL_ETIMEDOUT, "%d %s", code, why(c));
+        EXPECT(strstr(why(c), "all_reduce"), "the receive's own deadline: %s", why(c));
         ranks_say_ready(j);
     }
     dlcoll_destroy(c);
@@ -1132,21 +1133,57 @@ END_TEST
 /* ------------------------------------------------------------------------- the cases for a GPU */
 
 /* The exit status of tests/gpu/cases, which takes the libraries from the environment. */
-static int run_cases(const char *cases)
+static int run_cases(const char *fault, const char *cases)
 {
+    setenv("FAKE_NCCL_FAULT", fault, 1);
+    setenv("CASES_SLOWER", test_text("%.1f", test_seconds(3)), 1);
     int status = system(test_text("%s %s", build_path("tests/gpu/cases"), cases));
+    unsetenv("FAKE_NCCL_FAULT");
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-/* The cases pass with a library that works, and fail with a wrong one: this one has a device of its
- * own in every process. */
-START_TEST(cases_for_a_gpu_pass_and_fail)
+/* Each case passes with libraries that work; for duplicate-gpu this is one that shows all processes
+ * the same device. */
+static const struct {
+    const char *fault, *cases;
+} g_good[] = {
+    {"none", "lazy-context two-ranks streams types no-cudart cost-blocking cost-non-blocking"},
+    {"none", "sticky-error graph-of-1 graph-of-2 late-peer killed-peer"},
+    {"none", "deep-then-killed"},
+    {"none", "abort-beside-synchronize abort-with-graph"},
+    {"none", "restart with-pytorch"},
+    {"same-gpu", "duplicate-gpu"},
+};
+
+START_TEST(cases_for_a_gpu_pass)
 {
-    ck_assert_int_eq(run_cases("lazy-context two-ranks streams late-peer killed-peer types"), 0);
-    ck_assert_int_eq(run_cases("cost-blocking cost-non-blocking"), 0);
-    ck_assert_int_eq(run_cases("duplicate-gpu"), 1);
+    ck_assert_int_eq(run_cases(g_good[_i].fault, g_good[_i].cases), 0);
+}
+END_TEST
+
+/* Cases that share a fault are run alone: each must fail. */
+static const struct {
+    const char *fault, *name;
+} g_faults[] = {
+    {"wrong-sum", "two-ranks"},       {"wrong-sum", "streams"},
+    {"wrong-sum", "types"},           {"wrong-sum", "no-cudart"},
+    {"context-made", "lazy-context"}, {"empty-graph", "graph-of-1"},
+    {"empty-graph", "graph-of-2"},    {"empty-graph", "abort-with-graph"},
+    {"memory-held", "restart"},       {"forgiving-device", "sticky-error"},
+    {"none", "duplicate-gpu"},        {"deaf-abort", "abort-beside-synchronize"},
+    {"wrong-sum", "no-such-case"},
+};
+
+START_TEST(cases_for_a_gpu_fail)
+{
+    ck_assert_int_eq(run_cases(g_faults[_i].fault, g_faults[_i].name), 1);
+}
+END_TEST
+
+START_TEST(cases_for_a_gpu_without_a_driver)
+{
     setenv("DLCOLL_CUDA_LIB", "/nonexistent/libcuda.so.1", 1);
-    ck_assert_int_eq(run_cases("two-ranks"), 77);
+    ck_assert_int_eq(run_cases("none", "two-ranks"), 77);
 }
 END_TEST
 
@@ -1266,9 +1303,11 @@ static Suite *suite(void)
     tcase_add_test(tc, two_ranks_with_one_gpu);
     tcase_add_loop_test(tc, blocking_mode, 0, 2);
     tcase_add_test(tc, calls_for_devices);
-    tc = test_case(s, "gpu", 120);
+    tc = test_case(s, "gpu", 180);
     tcase_add_checked_fixture(tc, setup, NULL);
-    tcase_add_test(tc, cases_for_a_gpu_pass_and_fail);
+    tcase_add_loop_test(tc, cases_for_a_gpu_pass, 0, ARRAY_LEN(g_good));
+    tcase_add_loop_test(tc, cases_for_a_gpu_fail, 0, ARRAY_LEN(g_faults));
+    tcase_add_test(tc, cases_for_a_gpu_without_a_driver);
     tc = test_case(s, "choice", 60);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, what_is_missing_is_said);

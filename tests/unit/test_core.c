@@ -307,7 +307,7 @@ START_TEST(addresses)
     ck_assert_int_eq(netaddr_of_interface("lo", &a, &e), 0);
     ck_assert(netaddr_is_loopback(&a));
     ck_assert_int_eq(netaddr_of_interface("nosuch0", &a, &e), -ENODEV);
-    ck_assert_ptr_nonnull(strstr(e.msg, "there is: lo"));
+    ck_assert_ptr_nonnull(strstr(e.msg, "available: lo"));
 }
 END_TEST
 

@@ -60,7 +60,7 @@ int coalesced_run(struct coll_call *c)
     for (size_t i = 0; i < c->nspans && r == 0; i += n) {
         const dlcoll_span *s = &c->spans[i];
         n = one_call(c, i, &count);
-        part.count = part.id.count = count;
+        part.count = part.sig.count = count;
         part.send = s->send;
         part.recv = s->recv;
         if (n > 1 && !keep_staging(c->comm, count * c->elem))

@@ -42,12 +42,12 @@ int coll_execute(dlcoll_comm *c, struct coll_call *call)
     if (atomic_load_explicit(&c->failed, memory_order_acquire))
         return atomic_load(&c->failed_code);
     call->culprit = -1;
-    uint64_t number = recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->id,
+    uint64_t number = recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->sig,
                                      coll_bytes(call), call->start_ns);
     show(c, call->seq, SEGMENT_LOCAL_CALL);
     int code = run(c, call);
     if (code == -ENOMEM && call->may_repeat) {
-        code = comm_error(c, DLCOLL_ENOMEM, "%s: %s", call_name(call->id.kind), call->err.msg);
+        code = comm_error(c, DLCOLL_ENOMEM, "%s: %s", call_name(call->sig.kind), call->err.msg);
     } else if (code < 0) {
         code = comm_fail(c, code, call);
         if (!atomic_load(c->job_word)) /* what the agent tells one, it tells all */
@@ -55,7 +55,7 @@ int coll_execute(dlcoll_comm *c, struct coll_call *call)
     }
     recorder_end(&c->job->recorder, number, code);
     if (code == 0) {
-        c->last = (struct coll_done){call->seq, call->id};
+        c->last = (struct coll_done){call->seq, call->sig};
         show(c, call->seq, SEGMENT_LOCAL_READY);
     }
     return code;
@@ -120,7 +120,7 @@ static int submit(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **ou
         async_put_back(w);
     }
     forget(c, call);
-    return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->id.kind));
+    return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->sig.kind));
 }
 
 /* A blocking one after others that stand in the queue. */
@@ -158,7 +158,7 @@ int coll_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
         c->seq += coalesced_calls(call) - 1;
     call->history = c->history;
     if (!coll_is_nothing(call))
-        c->history = op_history_add(c->history, &call->id);
+        c->history = op_history_add(c->history, &call->sig);
     if (work)
         return submit(c, call, work);
     if (coll_is_nothing(call))

@@ -205,12 +205,12 @@ static int check_reduction(const struct coll_args *a, struct coll_call *call)
     struct reduce_info *last = &a->comm->reduce;
     if (last->dtype && last->dtype_value == a->dtype && last->code == a->op) {
         call->reduce = *last;
-        call->id.op = last->code;
+        call->sig.op = last->code;
         return 0;
     }
     int code = reduce_find(a->dtype, a->op, &call->reduce);
     call->reduce.ranks = a->comm->size;
-    call->id.op = call->reduce.code;
+    call->sig.op = call->reduce.code;
     if (code == 0 && call->reduce.code == a->op)
         *last = call->reduce;
     if (code == DLCOLL_EINVAL)
@@ -293,10 +293,10 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
         code = find_way(a, &send, &recv, call);
     if (code == 0 && call_reduces(a->kind))
         code = check_reduction(a, call);
-    call->id.dtype = (uint8_t)a->dtype;
-    call->id.count = common_count(a);
+    call->sig.dtype = (uint8_t)a->dtype;
+    call->sig.count = common_count(a);
     if (common_counts(a))
-        call->id.root = digest(common_counts(a), a->comm->size);
+        call->sig.root = digest(common_counts(a), a->comm->size);
     if (a->kind == CALL_ALL_GATHER_V)
         call->count = a->recv_counts[a->comm->rank];
     else if (a->kind == CALL_REDUCE_SCATTER_V)
@@ -319,9 +319,9 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
     memset(call, 0, offsetof(struct coll_call, theirs));
     call->err.code = 0;
     call->err.msg[0] = '\0';
-    call->id.kind = (uint8_t)a->kind;
-    call->id.settings = c->job->conf.settings;
-    call->id.root = call_rooted(a->kind) ? a->root : 0;
+    call->sig.kind = (uint8_t)a->kind;
+    call->sig.settings = c->job->conf.settings;
+    call->sig.root = call_rooted(a->kind) ? a->root : 0;
     call->kind = a->kind;
     call->comm = c;
     call->ranks.size = c->size;
@@ -346,5 +346,5 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
 
 bool coll_is_nothing(const struct coll_call *call)
 {
-    return call->dtype && !counts_differ(call->kind) && call->id.count == 0;
+    return call->dtype && !counts_differ(call->kind) && call->sig.count == 0;
 }

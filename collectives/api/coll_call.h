@@ -40,23 +40,23 @@ struct coll_parts {
 /* An operation that a communicator has carried out; seq 0: none. */
 struct coll_done {
     uint64_t seq;
-    struct op_signature call;
+    struct op_signature sig;
 };
 
 /* The call of another rank, as a mismatch shows it. */
 struct coll_theirs {
-    struct op_signature call;
+    struct op_signature sig;
     uint64_t seq;          /* its number; of a message, and from shared memory, the low half */
-    bool differed_before;  /* `call` is this rank's, too; an earlier call differed */
+    bool differed_before;  /* `sig` is this rank's, too; an earlier call differed */
     struct coll_done last; /* then: the one before it, if known */
 };
 
 struct coll_call {
-    struct op_signature id; /* what the ranks compare: the same on all of them */
-    uint64_t seq;           /* of the communicator's operations, from 1: the same on all ranks */
-    uint64_t history;       /* digest of the communicator's calls before it: op_history_add() */
-    uint8_t part;           /* of several that one operation is made of (hierarchy): 0, 1, 2, ... */
-    enum call_kind kind;    /* what to do; id.kind is what it was called */
+    struct op_signature sig; /* what the ranks compare: the same on all of them */
+    uint64_t seq;            /* of the communicator's operations, from 1: the same on all ranks */
+    uint64_t history;        /* digest of the communicator's calls before it: op_history_add() */
+    uint8_t part;        /* of several that one operation is made of (hierarchy): 0, 1, 2, ... */
+    enum call_kind kind; /* what to do; sig.kind is what it was called */
 
     struct dlcoll_comm *comm;
     struct coll_ranks ranks;

@@ -197,7 +197,7 @@ static int share_world(dlcoll_comm *c, uint64_t deadline_ns, struct err *e)
     if (r != -EBADMSG)
         return err_set(e, r, "sharing memory with this node's ranks: %s",
                        failed.err.msg[0] ? failed.err.msg : strerror(-r));
-    failed.id = (struct op_signature){.settings = c->job->conf.settings}; /* of no name */
+    failed.sig = (struct op_signature){.settings = c->job->conf.settings}; /* of no name */
     comm_fail(c, r, &failed);
     return err_set(e, r, "%s", c->error.text);
 }

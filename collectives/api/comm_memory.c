@@ -18,10 +18,10 @@ struct entry {
 static int perform(dlcoll_comm *c, enum call_kind kind, const void *send, void *recv, size_t count,
                    int op, uint64_t deadline_ns, struct coll_call *call)
 {
-    *call = (struct coll_call){.id = {.kind = (uint8_t)kind,
-                                      .dtype = DLCOLL_U64,
-                                      .settings = c->job->conf.settings,
-                                      .count = count},
+    *call = (struct coll_call){.sig = {.kind = (uint8_t)kind,
+                                       .dtype = DLCOLL_U64,
+                                       .settings = c->job->conf.settings,
+                                       .count = count},
                                .kind = kind,
                                .part = kind == CALL_ALL_REDUCE, /* both have number 0 */
                                .comm = c,
@@ -37,7 +37,7 @@ static int perform(dlcoll_comm *c, enum call_kind kind, const void *send, void *
     if (kind == CALL_ALL_REDUCE) {
         reduce_find(DLCOLL_U64, op, &call->reduce);
         call->reduce.ranks = c->size;
-        call->id.op = call->reduce.code;
+        call->sig.op = call->reduce.code;
     }
     return net_provider.run(call);
 }

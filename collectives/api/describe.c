@@ -43,7 +43,7 @@ enum { KINDS = sizeof(g_kinds) / sizeof(g_kinds[0]) };
 /* An operation of so many bytes, of which nothing but the choice is asked. */
 static struct coll_call imagine(const dlcoll_comm *c, enum call_kind kind, size_t bytes)
 {
-    return (struct coll_call){.id.kind = (uint8_t)kind,
+    return (struct coll_call){.sig.kind = (uint8_t)kind,
                               .kind = kind,
                               .comm = (dlcoll_comm *)c,
                               .ranks = {.size = c->size, .me = c->rank},

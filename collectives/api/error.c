@@ -88,6 +88,8 @@ const char *dlcoll_strerror(int code)
         [-DLCOLL_EBACKEND] = "a device library failed",
         [-DLCOLL_EINTERNAL] = "internal error",
     };
+    _Static_assert(sizeof(texts) / sizeof(texts[0]) == 1 - DLCOLL_EINTERNAL,
+                   "every code has its text");
     if (code == DLCOLL_INPROGRESS)
         return "in progress";
     if (code > 0 || code <= -(int)(sizeof(texts) / sizeof(texts[0])))

@@ -18,9 +18,9 @@ static struct coll_call describe(dlcoll_comm *c, enum call_kind kind, enum dlcol
                                  uint64_t deadline_ns)
 {
     const struct dtype *type = dtype_get(dtype);
-    return (struct coll_call){.id = {.kind = CALL_EXCHANGE_BYTES,
-                                     .dtype = (uint8_t)dtype,
-                                     .settings = c->job->conf.settings},
+    return (struct coll_call){.sig = {.kind = CALL_EXCHANGE_BYTES,
+                                      .dtype = (uint8_t)dtype,
+                                      .settings = c->job->conf.settings},
                               .kind = kind,
                               .comm = c,
                               .ranks = {.size = c->size, .me = c->rank},
@@ -34,7 +34,7 @@ static int exchange_lengths(dlcoll_comm *c, uint64_t len, uint64_t *all, uint64_
     struct coll_call call = describe(c, CALL_ALL_GATHER, DLCOLL_U64, deadline_ns);
     call.send = &len;
     call.recv = all;
-    call.count = call.id.count = 1;
+    call.count = call.sig.count = 1;
     return coll_perform(c, &call, NULL);
 }
 
@@ -45,7 +45,7 @@ static int exchange_data(dlcoll_comm *c, const void *data, dlcoll_bytes *all, si
     call.send = data;
     call.recv = all + c->size;
     call.count = counts[c->rank];
-    call.id.count = total;
+    call.sig.count = total;
     call.recv_parts.counts = counts;
     return coll_perform(c, &call, NULL);
 }
@@ -74,7 +74,7 @@ static int exchange(dlcoll_comm *c, const void *data, size_t len, dlcoll_bytes *
     if (begun && code == DLCOLL_ENOMEM)
         code = comm_fail(
             c, -ENOMEM,
-            &(struct coll_call){.id.kind = CALL_EXCHANGE_BYTES, .seq = c->seq, .culprit = -1});
+            &(struct coll_call){.sig.kind = CALL_EXCHANGE_BYTES, .seq = c->seq, .culprit = -1});
     for (size_t i = 0, at = 0; i < size && code == 0; at += counts[i++]) {
         out[i].data = counts[i] ? (uint8_t *)(out + size) + at : NULL;
         out[i].len = counts[i];
@@ -275,8 +275,8 @@ static int monitored(dlcoll_comm *c, int *out, size_t *n, size_t room, uint64_t 
                    ? 0
                    : comm_error(c, DLCOLL_ENOMEM, "monitored_barrier: no memory");
     c->monitored++;
-    struct op_signature id = {.kind = CALL_MONITORED_BARRIER};
-    uint64_t record = recorder_begin(&c->job->recorder, c->id, c->name, c->monitored, &id, 0, 0);
+    struct op_signature sig = {.kind = CALL_MONITORED_BARRIER};
+    uint64_t record = recorder_begin(&c->job->recorder, c->id, c->name, c->monitored, &sig, 0, 0);
     if (code == 0)
         code = c->rank == 0 ? watch(c, bytes, works, missing, &absent, deadline)
                             : come(c, bytes, missing, &absent, deadline);

@@ -187,23 +187,23 @@ static bool find_earlier(const dlcoll_comm *c, int peer, const struct coll_call 
     uint64_t seq = call->seq;
     for (int k = 0; line && k < SEGMENT_OPS && --seq > 0; k++) {
         out->seq = out->theirs.seq = seq;
-        if (recorder_find(line, c->id, &out->theirs.seq, &out->theirs.call) &&
-            recorder_find(c->job->recorder.line, c->id, &out->seq, &out->id) &&
-            (out->theirs.seq != out->seq || !call_same(&out->theirs.call, &out->id)))
+        if (recorder_find(line, c->id, &out->theirs.seq, &out->theirs.sig) &&
+            recorder_find(c->job->recorder.line, c->id, &out->seq, &out->sig) &&
+            (out->theirs.seq != out->seq || !sig_same(&out->theirs.sig, &out->sig)))
             return true;
     }
     const struct coll_done *theirs = &call->theirs.last;
     out->seq = c->last.seq;
-    out->id = c->last.call;
-    out->theirs = (struct coll_theirs){.seq = theirs->seq, .call = theirs->call};
+    out->sig = c->last.sig;
+    out->theirs = (struct coll_theirs){.seq = theirs->seq, .sig = theirs->sig};
     return theirs->seq && c->last.seq &&
-           (theirs->seq != c->last.seq || !call_equal(&theirs->call, &c->last.call));
+           (theirs->seq != c->last.seq || !sig_equal(&theirs->sig, &c->last.sig));
 }
 
 static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
                      const struct coll_call *call)
 {
-    char ours[CALL_TEXT_MAX], theirs[CALL_TEXT_MAX], name[WORLD_NAME_MAX];
+    char ours[SIG_TEXT_MAX], theirs[SIG_TEXT_MAX], name[WORLD_NAME_MAX];
     struct coll_call earlier;
     bool differed_before = call->theirs.differed_before;
     if (differed_before && find_earlier(c, peer, call, &earlier)) {
@@ -213,7 +213,7 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
     cause->code = DLCOLL_EMISMATCH;
     set_rank(c, cause, peer);
     world_name(c->world, peer, name);
-    if (call->theirs.call.settings != call->id.settings)
+    if (call->theirs.sig.settings != call->sig.settings)
         snprintf(
             cause->text, sizeof(cause->text),
             "%s has different settings from rank %d: DLCOLL_ALGO, DLCOLL_TUNE_FILE, DLCOLL_SHM, "
@@ -224,34 +224,34 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
         snprintf(cause->text, sizeof(cause->text),
                  "%s and rank %d called different operations before %s, which is #%" PRIu32
                  " of both",
-                 name, c->world->rank, call_describe(&call->id, ours), (uint32_t)call->seq);
+                 name, c->world->rank, sig_describe(&call->sig, ours), (uint32_t)call->seq);
     else if ((uint32_t)call->theirs.seq == (uint32_t)call->seq &&
-             call_alike(&call->theirs.call, &call->id))
+             sig_alike(&call->theirs.sig, &call->sig))
         snprintf(cause->text, sizeof(cause->text),
                  "%s sends other messages than rank %d expects for the same %s: do the counts of "
                  "their parts differ?",
-                 name, c->world->rank, call_describe(&call->id, ours));
-    else if (call->theirs.call.kind ==
+                 name, c->world->rank, sig_describe(&call->sig, ours));
+    else if (call->theirs.sig.kind ==
              CALL_SEND) /* messages of two ranks have numbers of their own */
         snprintf(cause->text, sizeof(cause->text),
                  "%s called %s (message %" PRIu32
                  " from there), rank %d called %s as its #%" PRIu32,
-                 name, call_describe(&call->theirs.call, theirs), (uint32_t)call->theirs.seq,
-                 c->world->rank, call_describe(&call->id, ours), (uint32_t)call->seq);
+                 name, sig_describe(&call->theirs.sig, theirs), (uint32_t)call->theirs.seq,
+                 c->world->rank, sig_describe(&call->sig, ours), (uint32_t)call->seq);
     else
         snprintf(cause->text, sizeof(cause->text),
                  "%s called %s as its #%" PRIu32 ", rank %d called %s as its #%" PRIu32, name,
-                 call_describe(&call->theirs.call, theirs), (uint32_t)call->theirs.seq,
-                 c->world->rank, call_describe(&call->id, ours), (uint32_t)call->seq);
+                 sig_describe(&call->theirs.sig, theirs), (uint32_t)call->theirs.seq,
+                 c->world->rank, sig_describe(&call->sig, ours), (uint32_t)call->seq);
 }
 
 void comm_asked(struct acceptor_subscriber *subscriber, int from, const struct ask *ask)
 {
     dlcoll_comm *c = container_of(subscriber, dlcoll_comm, subscriber);
-    struct coll_call call = {.seq = ask->seq, .theirs = {.call = ask->call, .seq = ask->seq}};
+    struct coll_call call = {.seq = ask->seq, .theirs = {.sig = ask->sig, .seq = ask->seq}};
     struct notice cause = {.rank = -1, .exit_code = -1};
-    if (!recorder_find(c->job->recorder.line, c->id, &call.seq, &call.id) ||
-        (call.seq == ask->seq && call_same(&call.id, &ask->call)))
+    if (!recorder_find(c->job->recorder.line, c->id, &call.seq, &call.sig) ||
+        (call.seq == ask->seq && sig_same(&call.sig, &ask->sig)))
         return;
     mismatch(c, &cause, from, &call);
     comm_stop_set(&c->own_stop, c->world->rank, &cause);
@@ -317,10 +317,10 @@ static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll
     if (first) {
         char where[64] = "";
         if (call && call->seq)
-            snprintf(where, sizeof(where), "%s #%" PRIu64 ": ", call_name(call->id.kind),
+            snprintf(where, sizeof(where), "%s #%" PRIu64 ": ", call_name(call->sig.kind),
                      call->seq);
-        else if (call && call->id.kind != CALL_NONE) /* of a group that is being made */
-            snprintf(where, sizeof(where), "%s: ", call_name(call->id.kind));
+        else if (call && call->sig.kind != CALL_NONE) /* of a group that is being made */
+            snprintf(where, sizeof(where), "%s: ", call_name(call->sig.kind));
         error_set(out, cause->code, "%s%s%s%s%s", c->name[0] ? "group " : "", c->name,
                   c->name[0] ? ": " : "", where, cause->text);
         out->rank = cause->rank;
@@ -328,7 +328,7 @@ static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll
         out->signal = cause->signal;
         out->exit_code = cause->exit_code;
         out->seq = call ? call->seq : 0;
-        snprintf(out->op, sizeof(out->op), "%s", call ? call_name(call->id.kind) : "");
+        snprintf(out->op, sizeof(out->op), "%s", call ? call_name(call->sig.kind) : "");
         snprintf(out->host, sizeof(out->host), "%s", cause->host);
         atomic_store(&c->failed_code, cause->code);
         atomic_store(&c->failed, true);
@@ -392,7 +392,7 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
 
 int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind)
 {
-    struct coll_call call = {.id = {.kind = (uint8_t)kind}, .culprit = -1};
+    struct coll_call call = {.sig = {.kind = (uint8_t)kind}, .culprit = -1};
     struct notice cause;
     int from;
     if (!comm_stop_get(&group->own_stop, &from, &cause))

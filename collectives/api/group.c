@@ -63,7 +63,7 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
     r = comm_share_memory(g, comm_deadline(o->timeout_ms), &failed);
     if (r < 0) {
         /* what the program has called */
-        failed.id =
+        failed.sig =
             (struct op_signature){.kind = (uint8_t)kind, .settings = parent->job->conf.settings};
         comm_fail(g, r, &failed);
         int code = hand_up(parent, g, kind);
@@ -91,10 +91,10 @@ static int by_key(const void *a, const void *b)
 static int ask_all(dlcoll_comm *c, int color, int key, const dlcoll_group_opts *o, int32_t *all)
 {
     int32_t own[2] = {color, key};
-    struct coll_call call = {.id = {.kind = CALL_COMM_SPLIT,
-                                    .dtype = DLCOLL_I32,
-                                    .settings = c->job->conf.settings,
-                                    .count = 2},
+    struct coll_call call = {.sig = {.kind = CALL_COMM_SPLIT,
+                                     .dtype = DLCOLL_I32,
+                                     .settings = c->job->conf.settings,
+                                     .count = 2},
                              .kind = CALL_ALL_GATHER,
                              .comm = c,
                              .ranks = {.size = c->size, .me = c->rank},

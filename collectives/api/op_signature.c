@@ -62,14 +62,17 @@ static const char *const g_names[CALL_KINDS] = {
     [CALL_NCCL_INIT] = "nccl_init",
 };
 
-bool call_same(const struct op_signature *a, const struct op_signature *b)
+_Static_assert(CALL_KINDS == 26 && sizeof(g_call_has) == CALL_KINDS,
+               "a new kind of call needs its name and its properties above");
+
+bool sig_same(const struct op_signature *a, const struct op_signature *b)
 {
     struct op_signature c = *a;
     if (b->kind < CALL_KINDS && g_call_has[b->kind] & CALL_UNEVEN) {
         c.count = b->count;
         c.dtype = b->dtype;
     }
-    return call_equal(&c, b);
+    return sig_equal(&c, b);
 }
 
 const char *call_name(int kind)
@@ -77,7 +80,7 @@ const char *call_name(int kind)
     return kind > CALL_NONE && kind < CALL_KINDS ? g_names[kind] : "unknown operation";
 }
 
-const char *call_describe(const struct op_signature *c, char out[CALL_TEXT_MAX])
+const char *sig_describe(const struct op_signature *c, char out[SIG_TEXT_MAX])
 {
     const struct dtype *type = dtype_get(c->dtype);
     unsigned have = c->kind < CALL_KINDS ? g_call_has[c->kind] : 0;
@@ -90,9 +93,9 @@ const char *call_describe(const struct op_signature *c, char out[CALL_TEXT_MAX])
     if (have & ROOTED)
         snprintf(root, sizeof(root), " %s rank %" PRId32, have & TO_ROOT ? "to" : "from", c->root);
     if (have & DATA)
-        snprintf(out, CALL_TEXT_MAX, "%s of %s%s%s%s", call_name(c->kind), count,
+        snprintf(out, SIG_TEXT_MAX, "%s of %s%s%s%s", call_name(c->kind), count,
                  type ? type->name : "unknown type", reduction, root);
     else
-        snprintf(out, CALL_TEXT_MAX, "%s", call_name(c->kind));
+        snprintf(out, SIG_TEXT_MAX, "%s", call_name(c->kind));
     return out;
 }

@@ -73,17 +73,17 @@ static inline bool call_rooted(enum call_kind kind) /* or has a peer */
     return g_call_has[kind] & CALL_HAS_ROOT;
 }
 
-static inline bool call_equal(const struct op_signature *a, const struct op_signature *b)
+static inline bool sig_equal(const struct op_signature *a, const struct op_signature *b)
 {
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
 /* The digest of a communicator's calls so far and one more: ranks with different digests have
  * called different operations. What travels is its upper half, op_history(). */
-static inline uint64_t op_history_add(uint64_t history, const struct op_signature *call)
+static inline uint64_t op_history_add(uint64_t history, const struct op_signature *sig)
 {
     uint64_t words[2];
-    memcpy(words, call, sizeof(words));
+    memcpy(words, sig, sizeof(words));
     history = (history ^ words[0]) * 0x9e3779b97f4a7c15u;
     return ((history ^ history >> 32) + words[1]) * 0xbf58476d1ce4e5b9u;
 }
@@ -94,26 +94,26 @@ static inline uint32_t op_history(uint64_t history)
 }
 
 /* Whether, as far as their texts go, they are the same: only their parts differ. */
-static inline bool call_alike(const struct op_signature *a, const struct op_signature *b)
+static inline bool sig_alike(const struct op_signature *a, const struct op_signature *b)
 {
     struct op_signature c = *a;
     if ((g_call_has[b->kind] & CALL_UNEVEN) && !call_rooted((enum call_kind)b->kind)) {
         c.root = b->root;
         c.count = b->count;
     }
-    return call_equal(&c, b);
+    return sig_equal(&c, b);
 }
 
 /* Whether two that flight recorders have kept are the same, as far as all ranks have that in
  * common. For zero elements the type is not part of the signature. */
-bool call_same(const struct op_signature *a, const struct op_signature *b);
+bool sig_same(const struct op_signature *a, const struct op_signature *b);
 
 /* "all_reduce"; "unknown operation" for what is none. */
 const char *call_name(int kind);
 
-/* "all_reduce of 12 f32 (sum)". Never more than CALL_TEXT_MAX with its NUL, whatever the values.
+/* "all_reduce of 12 f32 (sum)". Never more than SIG_TEXT_MAX with its NUL, whatever the values.
  * Returns out. */
-#define CALL_TEXT_MAX 112
-const char *call_describe(const struct op_signature *c, char out[CALL_TEXT_MAX]);
+#define SIG_TEXT_MAX 112
+const char *sig_describe(const struct op_signature *c, char out[SIG_TEXT_MAX]);
 
 #endif

@@ -281,8 +281,8 @@ int dlcoll_all_reduce_coalesced(const dlcoll_span *list, size_t n, dlcoll_dtype 
     if (code == 0)
         code = check_spans(&a, list, n, &total);
     if (code == 0) {
-        call.id.count = call.count = total;
-        call.id.root = (int32_t)(n & 0x7fffffff);
+        call.sig.count = call.count = total;
+        call.sig.root = (int32_t)(n & 0x7fffffff);
         call.spans = list;
         call.nspans = n;
         code = nccl_is_for(comm, first_buffer(list, n), call.stream, &call.device);

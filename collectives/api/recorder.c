@@ -90,7 +90,7 @@ static struct segment_op *record_of(struct recorder *r, uint64_t number)
 }
 
 static uint64_t begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
-                      const struct op_signature *call, uint64_t bytes, uint64_t coarse_ns,
+                      const struct op_signature *sig, uint64_t bytes, uint64_t coarse_ns,
                       bool device)
 {
     struct segment_local *line = r->line;
@@ -99,19 +99,19 @@ static uint64_t begin(struct recorder *r, uint64_t group, const char *group_name
     uint64_t before = atomic_load_explicit(&op->number, memory_order_relaxed);
     if (before > number || !take(op, before)) /* other threads have begun as many as are kept */
         return 0;
-    bool has_data = call->count || bytes, reduces = call_reduces(call->kind);
+    bool has_data = sig->count || bytes, reduces = call_reduces(sig->kind);
     bool coarse = coarse_ns && clock_for(bytes) == CLOCK_MONOTONIC_COARSE;
     put(&op->group, group);
     put(&op->seq, seq);
-    put(&op->count, call->count);
+    put(&op->count, sig->count);
     put(&op->bytes, bytes);
     put(&op->device, device);
     put(&op->start_ns, coarse ? coarse_ns : clock_ns(clock_for(bytes)));
-    put(&op->peer, call_rooted(call->kind) ? call->root : -1);
-    copy_bytes(op->op, g_names.op[call->kind], sizeof(op->op));
-    copy_bytes(op->dtype, g_names.dtype[has_data ? call->dtype % NAMES : NAMES - 1],
+    put(&op->peer, call_rooted(sig->kind) ? sig->root : -1);
+    copy_bytes(op->op, g_names.op[sig->kind], sizeof(op->op));
+    copy_bytes(op->dtype, g_names.dtype[has_data ? sig->dtype % NAMES : NAMES - 1],
                sizeof(op->dtype));
-    copy_bytes(op->reduction, g_names.reduction[reduces ? call->op : 255], sizeof(op->reduction));
+    copy_bytes(op->reduction, g_names.reduction[reduces ? sig->op : 255], sizeof(op->reduction));
     copy_bytes(op->group_name, group_name, sizeof(op->group_name));
     atomic_store_explicit(&op->end_ns, 0, memory_order_relaxed);
     give_back(op, number);
@@ -119,15 +119,15 @@ static uint64_t begin(struct recorder *r, uint64_t group, const char *group_name
 }
 
 uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
-                        const struct op_signature *call, uint64_t bytes, uint64_t coarse_ns)
+                        const struct op_signature *sig, uint64_t bytes, uint64_t coarse_ns)
 {
-    return begin(r, group, group_name, seq, call, bytes, coarse_ns, false);
+    return begin(r, group, group_name, seq, sig, bytes, coarse_ns, false);
 }
 
 uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *group_name,
-                               uint64_t seq, const struct op_signature *call, uint64_t bytes)
+                               uint64_t seq, const struct op_signature *sig, uint64_t bytes)
 {
-    return begin(r, group, group_name, seq, call, bytes, 0, true);
+    return begin(r, group, group_name, seq, sig, bytes, 0, true);
 }
 
 /* Nothing happens when a later operation has the record. */
@@ -212,21 +212,21 @@ static bool is_collective(uint8_t kind)
            kind != CALL_BATCH && kind != CALL_MONITORED_BARRIER;
 }
 
-static void get_call(const dlcoll_record *r, uint8_t kind, struct op_signature *call)
+static void get_signature(const dlcoll_record *r, uint8_t kind, struct op_signature *sig)
 {
-    *call = (struct op_signature){.kind = kind};
+    *sig = (struct op_signature){.kind = kind};
     if (call_rooted(kind))
-        call->root = r->peer;
+        sig->root = r->peer;
     if (call_has_data(kind)) {
-        call->count = r->count;
-        call->dtype = look_up(r->dtype, g_names.dtype, NAMES, sizeof(g_names.dtype[0]));
+        sig->count = r->count;
+        sig->dtype = look_up(r->dtype, g_names.dtype, NAMES, sizeof(g_names.dtype[0]));
     }
     if (call_reduces(kind))
-        call->op = look_up(r->reduction, g_names.reduction, 256, sizeof(g_names.reduction[0]));
+        sig->op = look_up(r->reduction, g_names.reduction, 256, sizeof(g_names.reduction[0]));
 }
 
 bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *seq,
-                   struct op_signature *call)
+                   struct op_signature *sig)
 {
     dlcoll_record all[SEGMENT_OPS];
     int n = read_all(line, false, all, SEGMENT_OPS);
@@ -241,7 +241,7 @@ bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *s
         earlier = earlier || r->seq <= *seq;
         if (r->seq >= *seq && (!best || r->seq < best)) {
             best = r->seq;
-            get_call(r, kind, call);
+            get_signature(r, kind, sig);
         }
     }
     if (!best || !earlier)

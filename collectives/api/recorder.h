@@ -22,10 +22,10 @@ void recorder_init(struct recorder *r, struct segment_local *line); /* NULL: non
 /* An operation begins; returns its number, for recorder_end(). coarse_ns: the time now, on
  * CLOCK_MONOTONIC_COARSE, if the caller has it; else 0. */
 uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
-                        const struct op_signature *call, uint64_t bytes, uint64_t coarse_ns);
+                        const struct op_signature *sig, uint64_t bytes, uint64_t coarse_ns);
 /* The same, on device memory. */
 uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *group_name,
-                               uint64_t seq, const struct op_signature *call, uint64_t bytes);
+                               uint64_t seq, const struct op_signature *sig, uint64_t bytes);
 void recorder_end(struct recorder *r, uint64_t number, int result);
 /* The operation has succeeded at once: its end is its start. */
 void recorder_end_at_once(struct recorder *r, uint64_t number);
@@ -35,7 +35,7 @@ void recorder_end_at_once(struct recorder *r, uint64_t number);
  * one: *seq is its number then. Those on device memory are none of these: they come in an order of
  * their own. False: it is not there, or no longer. */
 bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *seq,
-                   struct op_signature *call);
+                   struct op_signature *sig);
 
 /* Copies those of a line, the newest first. Returns how many. */
 int recorder_read(const struct segment_local *line, dlcoll_record *out, int max);

@@ -55,14 +55,14 @@ static int nccl_error(struct nccl *n, int rc, struct coll_call *call)
     n->remote_error = n->remote_error || rc == NCCL_REMOTE_ERROR;
     const char *more = n->nccl ? n->api->GetLastError(n->nccl) : NULL;
     return err_set(&call->err, -EREMOTEIO, "NCCL on rank %d (%s): %s%s%.300s", n->comm->world->rank,
-                   call_name(call->id.kind), n->api->GetErrorString(rc), more && *more ? ": " : "",
+                   call_name(call->sig.kind), n->api->GetErrorString(rc), more && *more ? ": " : "",
                    more ? more : "");
 }
 
 static int cuda_error(const struct nccl *n, int rc, struct coll_call *call)
 {
     return err_set(&call->err, -EREMOTEIO, "CUDA on rank %d (%s): %s", n->comm->world->rank,
-                   call_name(call->id.kind), cuda_strerror(n->cuda, rc));
+                   call_name(call->sig.kind), cuda_strerror(n->cuda, rc));
 }
 
 /* Detaches NCCL's communicator and ends it in a thread of its own. */
@@ -593,16 +593,16 @@ static int perform(struct nccl *n, struct enqueued *q, struct coll_call *call, v
             c, DLCOLL_EINVAL,
             "%s: the stream is being captured into a graph: an operation there cannot "
             "have a work handle",
-            call_name(call->id.kind));
+            call_name(call->sig.kind));
     if (work && !(w = async_new_work(c)))
-        return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->id.kind));
+        return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->sig.kind));
     if (w)
         w->marker = false;
     if (rc == CUDA_OK && w && !w->event && (rc = n->cuda->EventCreate(&w->event, CUDA_NO_TIMING)))
         w->event = NULL;
     bool wait = !work && !stream;
-    uint64_t number = recorder_begin_device(&c->job->recorder, c->id, c->name, call->seq, &call->id,
-                                            coll_bytes(call));
+    uint64_t number = recorder_begin_device(&c->job->recorder, c->id, c->name, call->seq,
+                                            &call->sig, coll_bytes(call));
     if (!q->list)
         show(c, call->seq, SEGMENT_LOCAL_CALL);
     int status = rc != CUDA_OK ? cuda_error(n, rc, call)
@@ -658,7 +658,7 @@ int nccl_perform(dlcoll_comm *c, struct coll_call *call, dlcoll_work **work)
         return code;
     const char *why = nccl_refuses(n, call);
     if (why)
-        return comm_error(c, DLCOLL_ENOSUP, "%s on device memory: %s", call_name(call->id.kind),
+        return comm_error(c, DLCOLL_ENOSUP, "%s on device memory: %s", call_name(call->sig.kind),
                           why);
     call->seq = ++c->seq;
     call->culprit = -1;
@@ -692,10 +692,10 @@ int nccl_batch(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size
     }
     struct coll_call call = nccl_internal_call(c, kind, NULL, 0, deadline_ns);
     call.seq = c->seq;
-    call.id.dtype = (uint8_t)list[0].dtype;
-    call.id.root = list[0].peer;
+    call.sig.dtype = (uint8_t)list[0].dtype;
+    call.sig.root = list[0].peer;
     call.count = list[0].count;
-    call.id.count = list[0].count;
+    call.sig.count = list[0].count;
     call.elem = dtype_get((int)list[0].dtype)->size;
     return perform_there(n, &(struct enqueued){.call = &call, .list = list, .n = count}, &call,
                          stream, work);

@@ -17,10 +17,10 @@ enum { RANKS_PER_ROOT = 256 }; /* beyond, several unique ids are used where NCCL
 struct coll_call nccl_internal_call(dlcoll_comm *c, enum call_kind kind, void *data, size_t len,
                                     uint64_t deadline_ns)
 {
-    return (struct coll_call){.id = {.kind = (uint8_t)kind,
-                                     .dtype = DLCOLL_U8,
-                                     .settings = c->job->conf.settings,
-                                     .count = len},
+    return (struct coll_call){.sig = {.kind = (uint8_t)kind,
+                                      .dtype = DLCOLL_U8,
+                                      .settings = c->job->conf.settings,
+                                      .count = len},
                               .kind = kind,
                               .comm = c,
                               .ranks = {.size = c->size, .me = c->rank},
@@ -119,7 +119,7 @@ static struct peer *share_peers(struct nccl *n, int roots, uint64_t deadline_ns,
     if (!n->cuda->DeviceGetUuid || n->cuda->DeviceGetUuid(own->uuid, n->device) != CUDA_OK)
         memcpy(own->uuid, &(int[]){c->rank, -1}, 2 * sizeof(int)); /* unknown: not compared */
     struct coll_call call = nccl_internal_call(c, CALL_ALL_GATHER, all, sizeof(*all), deadline_ns);
-    call.id.kind = CALL_NCCL_INIT; /* what a rank is told that is in another operation */
+    call.sig.kind = CALL_NCCL_INIT; /* what a rank is told that is in another operation */
     *code = coll_perform(c, &call, NULL);
     if (*code == 0)
         *code = check_peers(c, all, roots);
@@ -139,7 +139,7 @@ static int share_id(dlcoll_comm *c, const struct nccl_api *api, struct nccl_id *
         *id = none;
     struct coll_call call =
         nccl_internal_call(c, CALL_BROADCAST, id, NCCL_ID_BYTES, comm_deadline(c->timeout_ms));
-    call.id.kind = CALL_NCCL_INIT;
+    call.sig.kind = CALL_NCCL_INIT;
     int code = coll_perform(c, &call, NULL);
     if (code == 0 && memcmp(id, &none, sizeof(none)) == 0)
         code = comm_error(c, DLCOLL_EBACKEND, "nccl: there is no unique id: %s",

@@ -20,13 +20,13 @@ static bool does_reduce(const struct coll_call *c)
 
 static bool is_f8(const struct coll_call *c)
 {
-    return c->id.dtype == DLCOLL_F8E4M3 || c->id.dtype == DLCOLL_F8E5M2;
+    return c->sig.dtype == DLCOLL_F8E4M3 || c->sig.dtype == DLCOLL_F8E5M2;
 }
 
 /* For bool, which is a byte of 0 or 1, a sum is the larger one. -1: there is none. */
 static int op_of(const struct coll_call *c)
 {
-    bool boolean = c->id.dtype == DLCOLL_BOOL;
+    bool boolean = c->sig.dtype == DLCOLL_BOOL;
     switch (c->reduce.code) {
     case DLCOLL_SUM:
         return boolean ? NCCL_MAX : NCCL_SUM;
@@ -54,7 +54,7 @@ const char *nccl_refuses(const struct nccl *n, const struct coll_call *c)
     if (!c->dtype)
         return NULL;
     bool reduces = does_reduce(c);
-    if (reduces && (c->id.dtype == DLCOLL_I16 || c->id.dtype == DLCOLL_U16))
+    if (reduces && (c->sig.dtype == DLCOLL_I16 || c->sig.dtype == DLCOLL_U16))
         return "NCCL does not reduce this type";
     if (reduces && op_of(c) < 0 && c->reduce.code != REDUCE_PREMUL)
         return "NCCL does not have this reduction";
@@ -284,7 +284,7 @@ int nccl_enqueue(struct nccl *n, nccl_comm_t nccl, const struct coll_call *c, cu
                        .rc = NCCL_OK};
     const void *send = c->send;
     bool made = false;
-    j.type = type_of(c->id.dtype, does_reduce(c), c->elem, &j.per);
+    j.type = type_of(c->sig.dtype, does_reduce(c), c->elem, &j.per);
     if (goes_aside(c)) {
         send = (const void *)(uintptr_t)room;
         if (n->cuda->MemcpyAsync(room, (cuda_ptr)(uintptr_t)c->send, aside_len(c), stream))

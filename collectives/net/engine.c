@@ -171,8 +171,7 @@ static int check_frame(struct engine *en, const struct part *p, struct err *e)
 {
     const struct frame *theirs = &p->frame, *ours = &en->run.frame;
     if (theirs->seq == ours->seq && theirs->history == ours->history &&
-        theirs->part == ours->part && call_equal(&theirs->call, &ours->call) &&
-        theirs->len == p->len)
+        theirs->part == ours->part && sig_equal(&theirs->sig, &ours->sig) && theirs->len == p->len)
         return 0;
     en->theirs = *theirs;
     return err_set(e, -EBADMSG, "another operation's message");
@@ -430,7 +429,7 @@ static int find_stray_message(struct engine *en, struct err *e)
             continue;
         bool same = f.seq == ours->seq, same_part = same && f.part == ours->part;
         if (f.seq < ours->seq || (same && f.history != ours->history) ||
-            (same_part && !call_equal(&f.call, &ours->call))) {
+            (same_part && !sig_equal(&f.sig, &ours->sig))) {
             en->culprit = peer;
             en->theirs = f;
             return err_set(e, -EBADMSG, "another operation's message");

@@ -28,7 +28,7 @@ static void net_ask(const void *comm, const int *ranks, int n)
 {
     dlcoll_comm *c = (dlcoll_comm *)comm;
     struct ask a = {.seq = c->net->seq};
-    if (!a.seq || !recorder_find(c->job->recorder.line, c->id, &a.seq, &a.call) ||
+    if (!a.seq || !recorder_find(c->job->recorder.line, c->id, &a.seq, &a.sig) ||
         a.seq != c->net->seq)
         return;
     struct tcp_opts o = net_tcp_opts(c, CHANNEL_COLL);
@@ -157,7 +157,7 @@ static int fail(struct coll_call *c, const struct engine *en, int r)
     c->culprit = en->culprit;
     if (r == -EBADMSG)
         c->theirs =
-            (struct coll_theirs){.call = en->theirs.call,
+            (struct coll_theirs){.sig = en->theirs.sig,
                                  .seq = en->theirs.seq,
                                  .differed_before = en->theirs.seq == c->seq &&
                                                     en->theirs.history != op_history(c->history),
@@ -185,9 +185,9 @@ static int net_run(struct coll_call *c)
                             .frame = {.seq = c->seq,
                                       .history = op_history(c->history),
                                       .part = c->part,
-                                      .call = c->id,
+                                      .sig = c->sig,
                                       .last_seq = c->comm->last.seq,
-                                      .last = c->comm->last.call},
+                                      .last = c->comm->last.sig},
                             .map = c->ranks.map};
     int r = engine_start(&n->engine, &er, &c->err);
     if (r == 0 && c->reduce.has_pre && !(n->engine.run.in = scaled(n, c)))

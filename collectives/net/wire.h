@@ -53,7 +53,7 @@ struct frame {
     uint32_t history; /* op_history() of the calls before it */
     uint16_t part;    /* of an operation that consists of several (struct coll_call) */
     uint16_t lane;
-    struct op_signature call;
+    struct op_signature sig;
     uint64_t len;      /* bytes of the message */
     uint64_t last_seq; /* of the sender's operation before this one; 0: none */
     struct op_signature last;
@@ -77,7 +77,7 @@ static inline size_t frame_distance(size_t header_len, size_t len)
 /* The operation in which a rank waits for another one. */
 struct ask {
     uint64_t seq;
-    struct op_signature call; /* as the flight recorder has it */
+    struct op_signature sig; /* as the flight recorder has it */
 };
 _Static_assert(sizeof(struct ask) == 24, "asks travel as they are");
 

@@ -50,10 +50,10 @@ int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const
         op = find_any(p, peer);
     struct coll_call *c = &p->failure;
     memset(c, 0, sizeof(*c));
-    c->id = (struct op_signature){.kind = kind_of(op),
-                                  .dtype = op ? op->dtype : 0,
-                                  .root = peer,
-                                  .count = op ? op->count : 0};
+    c->sig = (struct op_signature){.kind = kind_of(op),
+                                   .dtype = op ? op->dtype : 0,
+                                   .root = peer,
+                                   .count = op ? op->count : 0};
     c->seq = op ? op->seq : p->seq;
     c->culprit = peer;
     if (e)
@@ -66,7 +66,7 @@ int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct 
 {
     int r = p2p_fail(p, -EBADMSG, peer, op, NULL);
     p->failure.theirs = (struct coll_theirs){
-        .call = {.kind = CALL_SEND, .dtype = f->dtype, .root = p->comm->rank, .count = f->count},
+        .sig = {.kind = CALL_SEND, .dtype = f->dtype, .root = p->comm->rank, .count = f->count},
         .seq = f->id};
     return r;
 }
@@ -431,12 +431,12 @@ static void record(struct p2p *p, struct p2p_op *op)
         op->seq = (uint64_t)(op->tag - P2P_TAG_BARRIER);
         return;
     }
-    struct op_signature id = {.kind = op->is_send ? CALL_SEND : CALL_RECV,
-                              .dtype = op->dtype,
-                              .root = op->any ? -1 : op->peer,
-                              .count = op->count};
+    struct op_signature sig = {.kind = op->is_send ? CALL_SEND : CALL_RECV,
+                               .dtype = op->dtype,
+                               .root = op->any ? -1 : op->peer,
+                               .count = op->count};
     op->seq = ++p->seq;
-    op->record = recorder_begin(&c->job->recorder, c->id, c->name, op->seq, &id, op->len, 0);
+    op->record = recorder_begin(&c->job->recorder, c->id, c->name, op->seq, &sig, op->len, 0);
 }
 
 static void begin(struct p2p *p, struct p2p_op *op, struct dlcoll_work *w)

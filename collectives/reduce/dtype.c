@@ -14,6 +14,10 @@ static const struct dtype g_dtypes[DTYPES] = {
     [NCCL_DTYPES + 2] = {"bool", 1, DTYPE_BOOL},
 };
 
+_Static_assert(DTYPES == NCCL_DTYPES + DLCOLL_BOOL - DLCOLL_I16 + 1, "every type has its row");
+_Static_assert(REDUCTIONS == NCCL_REDUCTIONS + DLCOLL_LOR - DLCOLL_BAND + 1,
+               "reduction_index() covers every reduction");
+
 int dtype_index(int dtype)
 {
     if (dtype >= 0 && dtype < NCCL_DTYPES)

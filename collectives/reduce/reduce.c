@@ -58,7 +58,8 @@ static _Atomic(const struct reduce_kernels *) g_used;
 
 int reduce_choose(struct err *e)
 {
-    static const char *const names[REDUCE_CPUS] = {"portable", "avx2", "avx512"};
+    static const char *const names[] = {"portable", "avx2", "avx512"};
+    _Static_assert(sizeof(names) / sizeof(names[0]) == REDUCE_CPUS, "every kind of CPU has a name");
     const struct reduce_kernels *k = NULL;
     const char *name = getenv("DLCOLL_CPU");
     if (!name || !*name) {
@@ -195,8 +196,9 @@ void reduce_alone(const struct reduce_info *r, void *x, size_t count)
 
 const char *reduction_name(int code)
 {
-    static const char *const names[REDUCTIONS] = {"sum",  "prod", "max",  "min",  "avg",
-                                                  "band", "bor",  "bxor", "land", "lor"};
+    static const char *const names[] = {"sum",  "prod", "max",  "min",  "avg",
+                                        "band", "bor",  "bxor", "land", "lor"};
+    _Static_assert(sizeof(names) / sizeof(names[0]) == REDUCTIONS, "every reduction has a name");
     if (code == REDUCE_PREMUL)
         return "premul_sum";
     if (code == REDUCE_USER)

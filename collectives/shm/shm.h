@@ -94,7 +94,7 @@ enum {
 struct shm_arrival {
     _Alignas(SHM_LINE) _Atomic uint32_t seq;
     uint8_t flags, part, unused[2];
-    struct op_signature id;
+    struct op_signature sig;
     uint32_t call_seq; /* low 32 bits */
     uint32_t history;  /* op_history() of the calls before it */
     union {

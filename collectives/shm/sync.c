@@ -83,7 +83,7 @@ static bool has_other_settings(struct shm_op *op, int i)
     uint32_t theirs = line ? atomic_load_explicit(&line->settings, memory_order_acquire) : 0;
     if (!theirs || theirs == 1u + c->job->conf.settings)
         return false;
-    op->call->theirs = (struct coll_theirs){.call.settings = (uint8_t)(theirs - 1)};
+    op->call->theirs = (struct coll_theirs){.sig.settings = (uint8_t)(theirs - 1)};
     return true;
 }
 
@@ -98,10 +98,10 @@ static bool is_in_another(struct shm_op *op, int i)
     uint64_t seq = op->call->seq, own = seq;
     if (!line || !recorder_find(line, c->id, &seq, &theirs) ||
         !recorder_find(c->job->recorder.line, c->id, &own, &mine) || own != op->call->seq ||
-        (seq == own && call_same(&mine, &theirs)))
+        (seq == own && sig_same(&mine, &theirs)))
         return false;
-    theirs.settings = op->call->id.settings;
-    op->call->theirs = (struct coll_theirs){.call = theirs, .seq = seq};
+    theirs.settings = op->call->sig.settings;
+    op->call->theirs = (struct coll_theirs){.sig = theirs, .seq = seq};
     return true;
 }
 
@@ -269,7 +269,7 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
 void shm_arrive(struct shm_op *op, unsigned flags)
 {
     const struct coll_call *call = op->call;
-    op->mine->id = call->id;
+    op->mine->sig = call->sig;
     op->mine->part = call->part;
     op->mine->call_seq = (uint32_t)call->seq;
     op->mine->flags = (uint8_t)flags;
@@ -286,7 +286,7 @@ int shm_differs(struct shm_op *op, int i)
 {
     const struct shm_arrival *a = shm_arrival(op->s, op->seq, i);
     op->call->theirs =
-        (struct coll_theirs){.call = a->id,
+        (struct coll_theirs){.sig = a->sig,
                              .seq = a->call_seq,
                              .differed_before = a->call_seq == (uint32_t)op->call->seq &&
                                                 a->history != op_history(op->call->history)};
@@ -307,10 +307,10 @@ static int differed_before(struct shm_op *op, int i)
         memcpy(&theirs, a, sizeof(theirs));
         atomic_thread_fence(memory_order_acquire);
         if (atomic_load_explicit(&a->seq, memory_order_relaxed) != (uint32_t)seq ||
-            call_equal(&theirs.id, &mine->id))
+            sig_equal(&theirs.sig, &mine->sig))
             continue;
-        op->call->theirs = (struct coll_theirs){.call = theirs.id, .seq = theirs.call_seq};
-        op->call->id = mine->id;
+        op->call->theirs = (struct coll_theirs){.sig = theirs.sig, .seq = theirs.call_seq};
+        op->call->sig = mine->sig;
         op->call->seq -= (uint32_t)op->call->seq - mine->call_seq;
         return set_culprit(op, i, -EBADMSG);
     }
@@ -324,7 +324,7 @@ static int compare(struct shm_op *op, int i, const struct shm_arrival *a)
     const struct coll_call *mine = op->call;
     if (a->history != op_history(mine->history))
         return differed_before(op, i);
-    if (call_equal(&a->id, &mine->id) && a->part == mine->part &&
+    if (sig_equal(&a->sig, &mine->sig) && a->part == mine->part &&
         a->call_seq == (uint32_t)mine->seq)
         return 0;
     return shm_differs(op, i);

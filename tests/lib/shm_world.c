@@ -84,11 +84,11 @@ struct coll_call shm_world_call(dlcoll_comm *comm, enum call_kind kind, size_t c
                                 dlcoll_dtype dtype, dlcoll_op op, int root)
 {
     const struct dtype *type = dtype_get(dtype);
-    struct coll_call c = {.id = {.kind = (uint8_t)kind,
-                                 .dtype = (uint8_t)dtype,
-                                 .op = (uint8_t)op,
-                                 .root = root,
-                                 .count = count},
+    struct coll_call c = {.sig = {.kind = (uint8_t)kind,
+                                  .dtype = (uint8_t)dtype,
+                                  .op = (uint8_t)op,
+                                  .root = root,
+                                  .count = count},
                           .kind = kind,
                           .comm = comm,
                           .ranks = {.size = comm->size, .me = comm->rank},

@@ -364,7 +364,7 @@ static void start(struct cluster *c, int rank, const struct algo *a, const struc
                              .out = c->out[rank],
                              .reduce = &c->reduce,
                              .elem = elem,
-                             .frame = {.seq = 7, .call = call}};
+                             .frame = {.seq = 7, .sig = call}};
     NEED(engine_start(&c->engines[rank], &run, &e) == 0, "%s", e.msg);
 }
 
@@ -804,7 +804,7 @@ START_TEST(another_call_is_found_out)
     ck_assert_int_eq(c.engines[1].culprit, 0);
     ck_assert_int_eq(results[2], -EBADMSG);
     ck_assert_int_eq(c.engines[2].culprit, 1);
-    ck_assert(call_equal(&c.engines[2].theirs.call, &bad));
+    ck_assert(sig_equal(&c.engines[2].theirs.sig, &bad));
     ck_assert_int_lt(results[0], 0);
     cluster_fini(&c);
 }
@@ -855,7 +855,7 @@ START_TEST(ranks_that_wait_in_a_circle_find_out)
     }
     ck_assert_int_eq(engine_wait(&c.engines[2], mono_ns() + 5000000000u, &e), -EBADMSG);
     ck_assert(c.engines[2].culprit == 3 || c.engines[2].culprit == 0);
-    ck_assert(call_equal(&c.engines[2].theirs.call, &sum_call));
+    ck_assert(sig_equal(&c.engines[2].theirs.sig, &sum_call));
     /* The others are where they should be; theirs is to wait. */
     ck_assert_int_eq(engine_wait(&c.engines[1], mono_ns() + 100000000u, &e), -ETIMEDOUT);
     cluster_fini(&c);
@@ -933,7 +933,7 @@ START_TEST(a_list_of_ranks_works_among_itself)
                                  .out = c.out[map[i]],
                                  .reduce = &c.reduce,
                                  .elem = ELEM,
-                                 .frame = {.seq = 3, .part = 2, .call = call},
+                                 .frame = {.seq = 3, .part = 2, .sig = call},
                                  .map = map};
         ck_assert_int_eq(engine_start(en, &run, &e), 0);
     }
@@ -955,22 +955,22 @@ END_TEST
 
 START_TEST(calls_are_described_whatever_they_hold)
 {
-    char text[CALL_TEXT_MAX];
+    char text[SIG_TEXT_MAX];
     struct op_signature c = {.kind = CALL_ALL_REDUCE, .dtype = DLCOLL_F32, .count = 12};
-    ck_assert_str_eq(call_describe(&c, text), "all_reduce of 12 f32 (sum)");
+    ck_assert_str_eq(sig_describe(&c, text), "all_reduce of 12 f32 (sum)");
     c = (struct op_signature){.kind = CALL_BROADCAST, .dtype = DLCOLL_U8, .root = 3, .count = 1};
-    ck_assert_str_eq(call_describe(&c, text), "broadcast of 1 u8 from rank 3");
+    ck_assert_str_eq(sig_describe(&c, text), "broadcast of 1 u8 from rank 3");
     c = (struct op_signature){.kind = CALL_BARRIER};
-    ck_assert_str_eq(call_describe(&c, text), "barrier");
+    ck_assert_str_eq(sig_describe(&c, text), "barrier");
     for (int kind = 0; kind <= CALL_KINDS; kind++) {
         c.kind = (uint8_t)kind;
-        ck_assert_uint_gt(strlen(call_describe(&c, text)), 0);
+        ck_assert_uint_gt(strlen(sig_describe(&c, text)), 0);
         ck_assert_ptr_nonnull(call_name(kind));
     }
     memset(&c, 0xff, sizeof(c));
-    ck_assert_str_eq(call_describe(&c, text), "unknown operation");
+    ck_assert_str_eq(sig_describe(&c, text), "unknown operation");
     c.kind = CALL_ALL_REDUCE;
-    ck_assert_str_eq(call_describe(&c, text),
+    ck_assert_str_eq(sig_describe(&c, text),
                      "all_reduce of 18446744073709551615 unknown type (unknown reduction)");
 }
 END_TEST

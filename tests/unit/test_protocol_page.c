@@ -572,7 +572,7 @@ START_TEST(data_connections)
     expect(path, text,
            test_text("has a header of %zu bytes: %s, then the call, then u64 len",
                      sizeof(struct frame), text_of_frame.words));
-    ck_assert_uint_eq(text_of_frame.end, offsetof(struct frame, call));
+    ck_assert_uint_eq(text_of_frame.end, offsetof(struct frame, sig));
     ck_assert_uint_eq(offsetof(struct frame, last_seq), offsetof(struct frame, len) + 8);
     ck_assert_uint_eq(offsetof(struct frame, last), offsetof(struct frame, last_seq) + 8);
     expect(path, text, test_text("The call is %s;", text_of_op_signature.words));

@@ -42,13 +42,13 @@ START_TEST(an_operation_is_found_by_its_number)
     begin(GROUP, 2, CALL_BROADCAST);
     begin(0, 3, CALL_BARRIER);
     ck_assert(found(GROUP, 1, &c));
-    ck_assert(call_equal(
+    ck_assert(sig_equal(
         &c, &(struct op_signature){
                 .kind = CALL_ALL_REDUCE, .dtype = DLCOLL_F32, .op = DLCOLL_SUM, .count = 12}));
     ck_assert(found(GROUP, 2, &c));
     ck_assert(
-        call_equal(&c, &(struct op_signature){
-                           .kind = CALL_BROADCAST, .dtype = DLCOLL_F32, .root = 3, .count = 12}));
+        sig_equal(&c, &(struct op_signature){
+                          .kind = CALL_BROADCAST, .dtype = DLCOLL_F32, .root = 3, .count = 12}));
     ck_assert(found(0, 3, &c) && c.kind == CALL_BARRIER);
     ck_assert(!found(GROUP, 3, &c));
     ck_assert(!found(0, 1, &c));

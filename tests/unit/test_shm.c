@@ -162,9 +162,9 @@ static void make_inputs(struct rank *me, const struct trial *s, size_t bytes)
 __attribute__((noreturn)) static void complain(const struct rank *me, const struct coll_call *c,
                                                const char *what, int r)
 {
-    char text[CALL_TEXT_MAX];
+    char text[SIG_TEXT_MAX];
     fprintf(stderr, "seed %#llx: rank %d of %d: %s (%s): %s (%d, culprit %d, %s)\n",
-            (unsigned long long)me->run->seed, me->me, me->run->w.n, call_describe(&c->id, text),
+            (unsigned long long)me->run->seed, me->me, me->run->w.n, sig_describe(&c->sig, text),
             c->algo ? c->algo : "?", what, r, c->culprit, c->err.msg);
     _exit(1);
 }

@@ -32,7 +32,7 @@
 enum { PASS = 0, FAIL = 1, CANNOT = 77, RANKS = 2, NOTE = 300, BYTES = 4096 };
 enum { LIMITS_S = 490 }; /* with what tests/gpu/run.sh adds, less than nine minutes */
 
-/* Of the driver, what libdlcoll does not use. (name, suffix, arguments) */
+/* Functions of the driver that libdlcoll does not use. (name, suffix, arguments) */
 #define DRIVER(F)                                                                                 \
     F(MemGetInfo, "_v2", (size_t *, size_t *))                                                    \
     F(StreamCreate, "", (cuda_stream *, unsigned))                                                \

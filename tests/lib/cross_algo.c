@@ -268,7 +268,7 @@ static bool check_memory(const struct cross *x, const struct cross_case *c)
     if (!x->comm->algo || x->comm->net->algo)
         cross_complain(x, c, "it has not gone through memory");
     snprintf(name, sizeof(name), " %s ", x->comm->algo);
-    /* Of several buffers only the last one's way is recorded, and that buffer may be shorter. */
+    /* The record has only the way of the last buffer, which may be shorter than others. */
     const char *ways =
         c->kind == CALL_ALL_REDUCE_COALESCED ? " inline flat slices direct " : memory_ways(x, c);
     if (!strstr(ways, name))

@@ -498,7 +498,7 @@ END_TEST
 static void small_and_late(struct ranks *j, int rank)
 {
     if (rank == 0)
-        nanosleep(&(struct timespec){.tv_nsec = 20 * 1000000}, NULL);
+        test_elapse(0.02);
     small(j, rank);
 }
 

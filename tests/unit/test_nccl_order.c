@@ -45,7 +45,7 @@ static int *device_number(void)
 /* Longer than anybody waits before he looks, or asks, what the others have called. */
 static void compute(void)
 {
-    nanosleep(&(struct timespec){.tv_nsec = 800 * 1000 * 1000}, NULL);
+    test_elapse(0.8);
 }
 
 /* While one rank is late for the first of two that have handles, all have called a third one, which

@@ -3,9 +3,11 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -13,14 +15,38 @@
 
 #define LINKS_MAX 40 /* as in the kernel, path_resolution(7) */
 
-static bool is_own(const struct stat *st)
+static bool is_own(const struct stat *st, uid_t own)
 {
-    return st->st_uid == geteuid() || st->st_uid == 0;
+    return st->st_uid == own || st->st_uid == 0;
+}
+
+static bool is_trusted(const struct stat *st, const struct stat *folder, uid_t own)
+{
+    return is_own(st, own) || !(folder->st_mode & S_IWOTH) || st->st_uid == folder->st_uid;
 }
 
 bool named_file_is_trusted(const struct stat *st, const struct stat *folder)
 {
-    return is_own(st) || !(folder->st_mode & S_IWOTH) || st->st_uid == folder->st_uid;
+    return is_trusted(st, folder, geteuid());
+}
+
+int named_file_owner(const char *path, uid_t *own)
+{
+    char beside[PATH_MAX];
+    uint64_t random;
+    struct stat st;
+    if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
+        return -errno;
+    if (snprintf(beside, sizeof(beside), "%s.%016" PRIx64, path, random) >= (int)sizeof(beside))
+        return -ENAMETOOLONG;
+    _cleanup_fd_ int fd = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    int rc = fstat(fd, &st) < 0 ? -errno : 0;
+    unlink(beside);
+    if (rc == 0)
+        *own = st.st_uid;
+    return rc;
 }
 
 static const char *named_file_kind(mode_t mode)
@@ -38,7 +64,7 @@ static int check(const struct named_file *f, const struct stat *st, const char *
     struct stat folder;
     if (fstat(f->folder, &folder) < 0)
         return err_sys(e, errno, "%.200s", path);
-    if (!(f->foreign ? is_own(st) : named_file_is_trusted(st, &folder)))
+    if (!(f->foreign ? is_own(st, f->own) : is_trusted(st, &folder, f->own)))
         return err_set(e, -EPERM,
                        "%.200s: not used, because '%.60s' is a %s of another user (uid %u) in a "
                        "folder that others can write to",
@@ -108,7 +134,7 @@ static int step_down(struct named_file *f, int fd, const struct stat *st, const 
         close(fd);
         return err_sys(e, errno, "%.200s", path);
     }
-    f->foreign = f->foreign || !named_file_is_trusted(st, &folder);
+    f->foreign = f->foreign || !is_trusted(st, &folder, f->own);
     enter(f, fd);
     return 0;
 }
@@ -153,11 +179,11 @@ static int step(struct named_file *f, char rest[PATH_MAX], bool follow, int *nli
     return rc < 0 ? rc : 1;
 }
 
-int named_file_find(struct named_file *f, const char *path, bool follow, struct err *e)
+static int find_as(struct named_file *f, const char *path, bool follow, uid_t own, struct err *e)
 {
     char rest[PATH_MAX];
     int nlinks = 0, rc = 0;
-    *f = (struct named_file){.folder = -1};
+    *f = (struct named_file){.folder = -1, .own = own};
     if (snprintf(rest, sizeof(rest), "%s", path) >= (int)sizeof(rest))
         return err_sys(e, ENAMETOOLONG, "%.60s...", path);
     if (!*path)
@@ -170,6 +196,11 @@ int named_file_find(struct named_file *f, const char *path, bool follow, struct 
     if (rc < 0)
         named_file_fini(f);
     return rc < 0 ? rc : 0;
+}
+
+int named_file_find(struct named_file *f, const char *path, bool follow, struct err *e)
+{
+    return find_as(f, path, follow, geteuid(), e);
 }
 
 void named_file_fini(struct named_file *f)
@@ -202,15 +233,20 @@ int named_file_open_found(const struct named_file *f, const char *path, int flag
     return take_fd(&fd);
 }
 
-int named_file_open(const char *path, int flags, mode_t mode, struct err *e)
+int named_file_open_as(const char *path, int flags, mode_t mode, uid_t own, struct err *e)
 {
     struct named_file f;
     int rc;
     do {
-        rc = named_file_find(&f, path, !(flags & O_NOFOLLOW), e);
+        rc = find_as(&f, path, !(flags & O_NOFOLLOW), own, e);
         if (rc == 0)
             rc = named_file_open_found(&f, path, flags, mode, e);
         named_file_fini(&f);
     } while (rc == -EEXIST);
     return rc;
+}
+
+int named_file_open(const char *path, int flags, mode_t mode, struct err *e)
+{
+    return named_file_open_as(path, flags, mode, geteuid(), e);
 }

@@ -22,8 +22,13 @@ struct named_file {
     char name[NAME_MAX + 1]; /* not a symbolic link, unless in_proc */
     bool exists, in_proc;
     struct stat st; /* if it exists; in_proc: of what the link leads to */
+    uid_t own;      /* the owner of this user's files there */
     bool foreign;   /* below a folder that another user made in a shared one */
 };
+
+/* The owner of the files that this user makes in the folder of `path`: not this user where a file
+ * server maps users (root squash). Makes a file beside it, and removes that; -errno: it cannot. */
+int named_file_owner(const char *path, uid_t *own);
 
 /* Whether the rule above permits to use `st`, a file, link or folder in `folder`. */
 bool named_file_is_trusted(const struct stat *st, const struct stat *folder);
@@ -38,6 +43,8 @@ void named_file_fini(struct named_file *f);
  * descriptor that blocks and is closed on exec. `flags`: as for open(), without O_TRUNC; O_NOFOLLOW
  * refuses a link at the end of the path. */
 int named_file_open(const char *path, int flags, mode_t mode, struct err *e);
+/* The same where this user's files belong to `own`. */
+int named_file_open_as(const char *path, int flags, mode_t mode, uid_t own, struct err *e);
 /* The same for a path that was found. `path` is for messages. -EEXIST: with O_CREAT, another
  * process has made the file since. */
 int named_file_open_found(const struct named_file *f, const char *path, int flags, mode_t mode,

@@ -11,7 +11,9 @@
  *   free with a line in it   its coordinator is dead: take over. But locks of some file systems do
  *                            not reach other hosts; so, unless it was on this machine, its address
  *                            is asked first, and when a coordinator of this job answers it is
- * joined something else in it     not ours: left alone, an error
+ *                            joined
+ *   something else in it     not ours: left alone, an error
+ *   another user's file, link or FIFO in a shared folder: refused (core/named_file.h)
  *
  * A new line comes by rename(2) of a file that is locked already, so that there is no moment at
  * which the file has half a line or no lock. The end removes it. */
@@ -30,6 +32,7 @@
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/mem.h"
+#include "core/named_file.h"
 #include "rendezvous/rules/rdzv_msg.h"
 #include "rendezvous/rules/text.h"
 
@@ -184,7 +187,7 @@ static int lock_file(int fd)
 static bool same_file(const char *path, int fd)
 {
     struct stat a, b;
-    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev &&
+    return fstat(fd, &a) == 0 && lstat(path, &b) == 0 && a.st_dev == b.st_dev &&
            a.st_ino == b.st_ino;
 }
 
@@ -211,10 +214,19 @@ static int not_ours(struct rdzv_discovery *f, const char *what)
 /* The descriptor of the file, locked or not (f->locked); -1: f->status says why, or try again. */
 static int open_file(struct rdzv_discovery *f)
 {
-    _cleanup_fd_ int fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY, 0600);
+    const int flags = O_RDWR | O_CREAT | O_NOFOLLOW;
+    struct err e = ERR_INIT;
     struct stat st;
+    uid_t own;
+    _cleanup_fd_ int fd = named_file_open(f->path, flags, 0600, &e);
+    if (fd == -EPERM && named_file_owner(f->path, &own) == 0 && own != geteuid())
+        fd = named_file_open_as(f->path, flags, 0600, own, &e);
+    if (fd == -EPERM) {
+        text_set(f->why, sizeof(f->why), "--rdzv_endpoint: %s", e.msg);
+        return f->status = -EPERM, -1;
+    }
     if (fd < 0 || fstat(fd, &st) < 0)
-        return trouble(f, errno, "cannot open"), -1;
+        return trouble(f, fd < 0 ? -fd : errno, "cannot open"), -1;
     if (!S_ISREG(st.st_mode))
         return not_ours(f, "not a regular file"), -1;
     int rc = lock_file(fd);

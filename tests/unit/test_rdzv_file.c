@@ -1,6 +1,7 @@
 /* The rendezvous by a file. */
 #include "tests/lib/rdzv_nodes.h"
 
+#include <sys/fsuid.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -201,6 +202,78 @@ START_TEST(a_foreign_file_is_left_alone)
 }
 END_TEST
 
+#define STRANGER 12345
+
+/* A folder like /tmp, and what another user puts there under `name`. */
+static const char *plant(int kind, const char *name)
+{
+    const char *shared = tmppath("shared"), *path = test_text("%s/%s", shared, name);
+    const char *victim = tmppath("victim");
+    ck_assert_int_eq(chmod(tmpdir(), 0755), 0);
+    ck_assert_int_eq(mkdir(shared, 0777), 0);
+    ck_assert_int_eq(chmod(shared, 01777), 0);
+    write_file(victim, "");
+    if (kind == 0) {
+        ck_assert_int_eq(symlink(victim, path), 0);
+    } else if (kind == 1) {
+        ck_assert_int_eq(mkfifo(path, 0666), 0);
+    } else if (kind == 2) {
+        write_file(path, "dlaunch-rendezvous 1 job 0 9 127.0.0.1 far 77 elsewhere:net:[1]\n");
+    } else {
+        ck_assert_int_eq(mkdir(path, 0777), 0);
+        ck_assert_int_eq(chown(path, STRANGER, STRANGER), 0);
+        ck_assert_int_eq(symlink(victim, test_text("%s/rdzv", path)), 0);
+        path = test_text("%s/rdzv", path);
+    }
+    ck_assert_int_eq(lchown(path, STRANGER, STRANGER), 0);
+    return path;
+}
+
+START_TEST(a_file_that_another_user_planted_is_refused)
+{
+    if (geteuid() != 0) {
+        test_skip("a file of another user takes root");
+        return;
+    }
+    const char *path = plant(_i, "rdzv");
+    file_config(0, path, 1, 1);
+    open_node(0);
+    wait_finished(0, 0);
+    HAS(nodes[0].result.text, path);
+    HAS(nodes[0].result.text, "of another user (uid 12345)");
+    ck_assert_int_eq(nodes[0].prepares, 0);
+}
+END_TEST
+
+/* A file server that maps root to another user ("root squash") shows root's own files as files of
+ * that user. The file system's user of this thread, and of the threads that it starts, has the same
+ * effect. */
+START_TEST(files_on_a_server_that_maps_root)
+{
+    if (geteuid() != 0) {
+        test_skip("a file of another user takes root");
+        return;
+    }
+    const char *shared = tmppath("shared");
+    ck_assert_int_eq(chmod(tmpdir(), 0755), 0);
+    ck_assert_int_eq(mkdir(shared, 0777), 0);
+    ck_assert_int_eq(chmod(shared, 01777), 0);
+    setfsuid(65534);
+    const char *path = test_text("%s/%s", shared, _i ? "folder/rdzv" : "rdzv");
+    if (_i)
+        ck_assert_int_eq(mkdir(test_text("%s/folder", shared), 0755), 0);
+    for (int i = 0; i < 2; i++) {
+        file_config(i, path, 2, 2);
+        open_node(i);
+    }
+    wait_runs(0, 1, 1);
+    struct stat st;
+    ck_assert_int_eq(stat(path, &st), 0);
+    ck_assert_uint_eq(st.st_uid, 65534);
+    setfsuid(0);
+}
+END_TEST
+
 START_TEST(file_on_a_full_disk)
 {
     struct rlimit old, small;
@@ -234,6 +307,8 @@ static Suite *suite(void)
     tcase_add_test(tc, file_whose_locks_do_not_reach_here);
     tcase_add_test(tc, file_of_another_job);
     tcase_add_test(tc, a_foreign_file_is_left_alone);
+    tcase_add_loop_test(tc, a_file_that_another_user_planted_is_refused, 0, 4);
+    tcase_add_loop_test(tc, files_on_a_server_that_maps_root, 0, 2);
     tcase_add_test(tc, file_on_a_full_disk);
     return s;
 }

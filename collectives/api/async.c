@@ -102,7 +102,7 @@ static bool is_done(const struct dlcoll_work *w)
 /* --------------------------------------------------------------------------------------- queue */
 
 /* The next one to be carried out. Under `running`. */
-static struct dlcoll_work *take(struct async *a)
+static struct dlcoll_work *async_take(struct async *a)
 {
     pthread_mutex_lock(&a->lock);
     struct dlcoll_work *w = a->queue;
@@ -117,7 +117,7 @@ static void run_queue(struct dlcoll_comm *comm, struct dlcoll_work *until)
 {
     struct async *a = comm->async;
     struct dlcoll_work *w;
-    while ((!until || !is_done(until)) && (w = take(a))) {
+    while ((!until || !is_done(until)) && (w = async_take(a))) {
         int code = coll_execute(comm, &w->call);
         atomic_fetch_sub(&a->pending, 1);
         async_complete(w, code);
@@ -172,7 +172,7 @@ static void *deliver(void *arg)
     return NULL;
 }
 
-static int start(struct dlcoll_comm *comm, struct helper *h, void *(*run)(void *))
+static int async_start_helper(struct dlcoll_comm *comm, struct helper *h, void *(*run)(void *))
 {
     if (h->there)
         return 0;
@@ -189,7 +189,7 @@ static void ring(struct helper *h)
 
 int async_start_p2p_thread(struct dlcoll_comm *comm)
 {
-    return start(comm, &comm->async->p2p_thread, deliver);
+    return async_start_helper(comm, &comm->async->p2p_thread, deliver);
 }
 
 void async_ring_p2p_thread(struct dlcoll_comm *comm)
@@ -200,7 +200,7 @@ void async_ring_p2p_thread(struct dlcoll_comm *comm)
 int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w)
 {
     struct async *a = comm->async;
-    int r = start(comm, &a->carrier, carry_out);
+    int r = async_start_helper(comm, &a->carrier, carry_out);
     if (r < 0)
         return r;
     pthread_mutex_lock(&a->lock);
@@ -269,7 +269,7 @@ static bool is_parents(const struct dlcoll_work *w)
     return comm_is_forked(w->comm);
 }
 
-static int refuse(void)
+static int async_refuse(void)
 {
     return error_set_global(DLCOLL_ESTATE, "the handle is that of a fork()'s parent");
 }
@@ -278,7 +278,7 @@ static int refuse(void)
 static int result_until(struct dlcoll_work *w, uint64_t until_ns)
 {
     if (is_parents(w))
-        return refuse();
+        return async_refuse();
     wait_until(w, until_ns);
     return is_done(w) ? result_of(w) : DLCOLL_INPROGRESS;
 }
@@ -293,7 +293,7 @@ int dlcoll_test(dlcoll_work *work)
     if (!work)
         return DLCOLL_EINVAL;
     if (is_parents(work))
-        return refuse();
+        return async_refuse();
     if (work->device && !is_done(work))
         nccl_wait(work, 0, true);
     else if (work->ops && !is_done(work))
@@ -376,7 +376,7 @@ void dlcoll_work_free(dlcoll_work *work)
 
 /* ------------------------------------------------------------------------------------- the end */
 
-static void end(struct helper *h)
+static void async_end_helper(struct helper *h)
 {
     if (!h->there)
         return;
@@ -391,9 +391,9 @@ void async_free(struct dlcoll_comm *comm, bool forked)
         return;
     if (!forked) {
         atomic_store(&a->quit, true);
-        end(&a->carrier);
-        end(&a->p2p_thread);
-        for (struct dlcoll_work *w; (w = take(a));)
+        async_end_helper(&a->carrier);
+        async_end_helper(&a->p2p_thread);
+        for (struct dlcoll_work *w; (w = async_take(a));)
             async_complete(w, DLCOLL_EABORTED);
         p2p_stop(comm, DLCOLL_EABORTED);
     }

@@ -17,7 +17,7 @@
 #include "core/log.h"
 
 /* Shows in the worker's own line what it is doing. */
-static void show(const dlcoll_comm *c, uint64_t seq, enum segment_local_state state)
+static void coll_show(const dlcoll_comm *c, uint64_t seq, enum segment_local_state state)
 {
     struct segment_local *line = c->job->recorder.line;
     if (c->id != 0)
@@ -44,7 +44,7 @@ int coll_execute(dlcoll_comm *c, struct coll_call *call)
     call->culprit = -1;
     uint64_t number = recorder_begin(&c->job->recorder, c->id, c->name, call->seq, &call->sig,
                                      coll_bytes(call), call->start_ns);
-    show(c, call->seq, SEGMENT_LOCAL_CALL);
+    coll_show(c, call->seq, SEGMENT_LOCAL_CALL);
     int code = run(c, call);
     if (code == -ENOMEM && call->may_repeat) {
         code = comm_error(c, DLCOLL_ENOMEM, "%s: %s", call_name(call->sig.kind), call->err.msg);
@@ -56,7 +56,7 @@ int coll_execute(dlcoll_comm *c, struct coll_call *call)
     recorder_end(&c->job->recorder, number, code);
     if (code == 0) {
         c->last = (struct coll_done){call->seq, call->sig};
-        show(c, call->seq, SEGMENT_LOCAL_READY);
+        coll_show(c, call->seq, SEGMENT_LOCAL_READY);
     }
     return code;
 }
@@ -99,7 +99,7 @@ static int keep_arrays(struct dlcoll_work *w)
 }
 
 /* Undoes the numbering of a call that has failed before the other ranks could see it. */
-static void forget(dlcoll_comm *c, const struct coll_call *call)
+static void coll_forget(dlcoll_comm *c, const struct coll_call *call)
 {
     c->seq = call->seq - 1;
     c->history = call->history;
@@ -119,7 +119,7 @@ static int submit(dlcoll_comm *c, const struct coll_call *call, dlcoll_work **ou
         }
         async_put_back(w);
     }
-    forget(c, call);
+    coll_forget(c, call);
     return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->sig.kind));
 }
 
@@ -145,7 +145,7 @@ static int at_once(dlcoll_comm *c, struct coll_call *call)
     if (!alone)
         pthread_mutex_unlock(&c->running);
     if (code == DLCOLL_ENOMEM && !atomic_load(&c->failed))
-        forget(c, call);
+        coll_forget(c, call);
     return code;
 }
 

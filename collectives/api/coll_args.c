@@ -20,7 +20,7 @@ struct side {
     size_t own;    /* its length */
 };
 
-static int refuse(const struct coll_args *a, int code, const char *why)
+static int args_refuse(const struct coll_args *a, int code, const char *why)
 {
     return comm_error(a->comm, code, "%s: %s", call_name(a->kind), why);
 }
@@ -191,12 +191,12 @@ static int check_buffers(const struct coll_args *a, const struct side *s, const 
     uintptr_t x = (uintptr_t)s->p, y = (uintptr_t)r->p;
     size_t xlen = s->extent * elem, ylen = r->extent * elem;
     if ((s->needed && xlen && !s->p) || (r->needed && ylen && !r->p))
-        return refuse(a, DLCOLL_EINVAL, "a buffer is NULL");
+        return args_refuse(a, DLCOLL_EINVAL, "a buffer is NULL");
     if (!s->needed || !r->needed || !xlen || !ylen || x >= y + ylen || y >= x + xlen)
         return 0;
     if (is_in_place(a, s, r, elem))
         return 0;
-    return refuse(a, DLCOLL_EINVAL, "send and recv overlap without being the same");
+    return args_refuse(a, DLCOLL_EINVAL, "send and recv overlap without being the same");
 }
 
 static int check_reduction(const struct coll_args *a, struct coll_call *call)
@@ -214,13 +214,13 @@ static int check_reduction(const struct coll_args *a, struct coll_call *call)
     if (code == 0 && call->reduce.code == a->op)
         *last = call->reduce;
     if (code == DLCOLL_EINVAL)
-        return refuse(a, code,
-                      call->reduce.code == REDUCE_PREMUL ? "op was made for another dtype"
-                                                         : "unknown op");
+        return args_refuse(a, code,
+                           call->reduce.code == REDUCE_PREMUL ? "op was made for another dtype"
+                                                              : "unknown op");
     if (code < 0) {
         snprintf(why, sizeof(why), "%s is not defined for %s", reduction_name(call->reduce.code),
                  call->dtype->name);
-        return refuse(a, code, why);
+        return args_refuse(a, code, why);
     }
     return 0;
 }
@@ -260,8 +260,8 @@ static uint64_t common_count(const struct coll_args *a)
 
 /* All ranks must come to the same: so it is told by a buffer in which this one has elements, which
  * is where the others' are. Other pointers may be anything, but are better than none. */
-static int find_way(const struct coll_args *a, const struct side *s, const struct side *r,
-                    struct coll_call *call)
+static int args_find_way(const struct coll_args *a, const struct side *s, const struct side *r,
+                         struct coll_call *call)
 {
     const void *tells = s->needed && s->extent   ? s->p
                         : r->needed && r->extent ? r->p
@@ -271,7 +271,7 @@ static int find_way(const struct coll_args *a, const struct side *s, const struc
     if (code < 0)
         return code;
     if (!tells && !call->stream && a->comm->nccl && counts_differ(a->kind))
-        return refuse(a, DLCOLL_EINVAL, NCCL_NO_BUFFER_TELLS);
+        return args_refuse(a, DLCOLL_EINVAL, NCCL_NO_BUFFER_TELLS);
     return 0;
 }
 
@@ -279,18 +279,18 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
 {
     struct side send, recv;
     if (!(call->dtype = dtype_get(a->dtype)))
-        return refuse(a, DLCOLL_EINVAL, "unknown dtype");
+        return args_refuse(a, DLCOLL_EINVAL, "unknown dtype");
     call->elem = call->dtype->size;
     bool both = a->kind == CALL_ALL_TO_ALL_V;
     if (((both || a->kind == CALL_REDUCE_SCATTER_V) && !a->send_counts) ||
         ((both || a->kind == CALL_ALL_GATHER_V) && !a->recv_counts))
-        return refuse(a, DLCOLL_EINVAL, "counts is NULL");
+        return args_refuse(a, DLCOLL_EINVAL, "counts is NULL");
     const char *bad = shape(a, SIZE_MAX / 4 / call->elem, &send, &recv);
     if (bad)
-        return refuse(a, DLCOLL_EINVAL, bad);
+        return args_refuse(a, DLCOLL_EINVAL, bad);
     int code = check_buffers(a, &send, &recv, call->elem);
     if (code == 0)
-        code = find_way(a, &send, &recv, call);
+        code = args_find_way(a, &send, &recv, call);
     if (code == 0 && call_reduces(a->kind))
         code = check_reduction(a, call);
     call->sig.dtype = (uint8_t)a->dtype;
@@ -314,7 +314,7 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
     if (code < 0)
         return code;
     if (a->root < 0 || a->root >= c->size)
-        return refuse(a, DLCOLL_EINVAL, "root rank is out of range (0 to size-1)");
+        return args_refuse(a, DLCOLL_EINVAL, "root rank is out of range (0 to size-1)");
     /* Not the whole: most of it is room for an error's text. */
     memset(call, 0, offsetof(struct coll_call, theirs));
     call->err.code = 0;

@@ -15,8 +15,8 @@ struct entry {
 };
 
 /* An operation of the library's own, before the program's first. */
-static int perform(dlcoll_comm *c, enum call_kind kind, const void *send, void *recv, size_t count,
-                   int op, uint64_t deadline_ns, struct coll_call *call)
+static int memory_perform(dlcoll_comm *c, enum call_kind kind, const void *send, void *recv,
+                          size_t count, int op, uint64_t deadline_ns, struct coll_call *call)
 {
     *call = (struct coll_call){.sig = {.kind = (uint8_t)kind,
                                        .dtype = DLCOLL_U64,
@@ -55,13 +55,13 @@ int comm_share_memory(dlcoll_comm *c, uint64_t deadline_ns, struct coll_call *fa
     bool maker = c->topo.local == 0;
     if (c->topo.nlocal > 1 && maker)
         own.works = shm_create(c, &own.offer, &e) == 0;
-    int r = perform(c, CALL_ALL_GATHER, &own, all, WORDS, 0, deadline_ns, failed);
+    int r = memory_perform(c, CALL_ALL_GATHER, &own, all, WORDS, 0, deadline_ns, failed);
     const struct entry *offer = &all[c->topo.local_ranks[0]];
     uint64_t works = r == 0 && offer->works;
     if (works && c->topo.nlocal > 1 && !maker)
         works = shm_attach(c, &offer->offer, &e) == 0;
     if (r == 0)
-        r = perform(c, CALL_ALL_REDUCE, &works, &works, 1, DLCOLL_MIN, deadline_ns, failed);
+        r = memory_perform(c, CALL_ALL_REDUCE, &works, &works, 1, DLCOLL_MIN, deadline_ns, failed);
     c->shares_memory = r == 0 && works;
     if (c->shares_memory)
         shm_all_attached(c);

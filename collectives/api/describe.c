@@ -61,8 +61,8 @@ static void name_way(const struct coll_provider *p, const struct coll_call *call
 }
 
 /* As the ranks go about it; or as those of one lane do between the nodes. */
-static void find_way(const dlcoll_comm *c, enum call_kind kind, size_t bytes, bool between,
-                     char way[WAY_MAX])
+static void describe_way(const dlcoll_comm *c, enum call_kind kind, size_t bytes, bool between,
+                         char way[WAY_MAX])
 {
     struct coll_call call = imagine(c, kind, bytes);
     if (between)
@@ -108,9 +108,9 @@ static void find_ways(const dlcoll_comm *c, enum call_kind kind, bool between,
 {
     char way[WAY_MAX], next[WAY_MAX], end[24];
     size_t at = 0, len = 0;
-    find_way(c, kind, 0, between, way);
+    describe_way(c, kind, 0, between, way);
     while ((at = next_size(c, at)) < SIZE_MAX && len < LINE_MAX_BYTES) {
-        find_way(c, kind, at, between, next);
+        describe_way(c, kind, at, between, next);
         if (strcmp(way, next) == 0)
             continue;
         bool below = at % 1024 == 0;

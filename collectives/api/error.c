@@ -7,7 +7,7 @@
 
 static _Thread_local dlcoll_error g_error = DLCOLL_ERROR_INIT;
 
-static void fill(dlcoll_error *out, int code, const char *fmt, va_list ap)
+static void error_fill(dlcoll_error *out, int code, const char *fmt, va_list ap)
 {
     *out = (dlcoll_error)DLCOLL_ERROR_INIT;
     out->code = code;
@@ -19,14 +19,14 @@ int error_set(dlcoll_error *out, int code, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    fill(out, code, fmt, ap);
+    error_fill(out, code, fmt, ap);
     va_end(ap);
     return code;
 }
 
 int error_vset(dlcoll_error *out, int code, const char *fmt, va_list ap)
 {
-    fill(out, code, fmt, ap);
+    error_fill(out, code, fmt, ap);
     return code;
 }
 
@@ -34,7 +34,7 @@ int error_set_global(int code, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    fill(&g_error, code, fmt, ap);
+    error_fill(&g_error, code, fmt, ap);
     va_end(ap);
     return code;
 }

@@ -14,8 +14,8 @@
 
 /* ------------------------------------------------------------------------------- exchange_bytes */
 
-static struct coll_call describe(dlcoll_comm *c, enum call_kind kind, enum dlcoll_dtype dtype,
-                                 uint64_t deadline_ns)
+static struct coll_call exchange_describe(dlcoll_comm *c, enum call_kind kind,
+                                          enum dlcoll_dtype dtype, uint64_t deadline_ns)
 {
     const struct dtype *type = dtype_get(dtype);
     return (struct coll_call){.sig = {.kind = CALL_EXCHANGE_BYTES,
@@ -31,7 +31,7 @@ static struct coll_call describe(dlcoll_comm *c, enum call_kind kind, enum dlcol
 
 static int exchange_lengths(dlcoll_comm *c, uint64_t len, uint64_t *all, uint64_t deadline_ns)
 {
-    struct coll_call call = describe(c, CALL_ALL_GATHER, DLCOLL_U64, deadline_ns);
+    struct coll_call call = exchange_describe(c, CALL_ALL_GATHER, DLCOLL_U64, deadline_ns);
     call.send = &len;
     call.recv = all;
     call.count = call.sig.count = 1;
@@ -41,7 +41,7 @@ static int exchange_lengths(dlcoll_comm *c, uint64_t len, uint64_t *all, uint64_
 static int exchange_data(dlcoll_comm *c, const void *data, dlcoll_bytes *all, size_t *counts,
                          size_t total, uint64_t deadline_ns)
 {
-    struct coll_call call = describe(c, CALL_ALL_GATHER_V, DLCOLL_U8, deadline_ns);
+    struct coll_call call = exchange_describe(c, CALL_ALL_GATHER_V, DLCOLL_U8, deadline_ns);
     call.send = data;
     call.recv = all + c->size;
     call.count = counts[c->rank];
@@ -187,7 +187,7 @@ static void list_names(const dlcoll_comm *c, const int *missing, size_t n, char 
     }
 }
 
-static int report(dlcoll_comm *c, const int *missing, size_t n, uint64_t waited_ms)
+static int exchange_report(dlcoll_comm *c, const int *missing, size_t n, uint64_t waited_ms)
 {
     char list[400];
     unsigned long long ms = waited_ms;
@@ -215,8 +215,8 @@ static int report(dlcoll_comm *c, const int *missing, size_t n, uint64_t waited_
 
 /* Rank 0: hears from all, then tells those who came. `bytes` has one for each rank, then the
  * verdict. */
-static int watch(dlcoll_comm *c, uint8_t *bytes, dlcoll_work **works, int *missing, size_t *n,
-                 uint64_t deadline)
+static int exchange_watch(dlcoll_comm *c, uint8_t *bytes, dlcoll_work **works, int *missing,
+                          size_t *n, uint64_t deadline)
 {
     uint8_t *verdict = bytes + c->size;
     int code = 0;
@@ -278,10 +278,10 @@ static int monitored(dlcoll_comm *c, int *out, size_t *n, size_t room, uint64_t 
     struct op_signature sig = {.kind = CALL_MONITORED_BARRIER};
     uint64_t record = recorder_begin(&c->job->recorder, c->id, c->name, c->monitored, &sig, 0, 0);
     if (code == 0)
-        code = c->rank == 0 ? watch(c, bytes, works, missing, &absent, deadline)
+        code = c->rank == 0 ? exchange_watch(c, bytes, works, missing, &absent, deadline)
                             : come(c, bytes, missing, &absent, deadline);
     if (code == 0 && absent)
-        code = report(c, missing, absent, (mono_ns() - start) / 1000000);
+        code = exchange_report(c, missing, absent, (mono_ns() - start) / 1000000);
     recorder_end(&c->job->recorder, record, code);
     for (size_t i = 0; i < absent && i < room && out; i++)
         out[i] = missing[i];

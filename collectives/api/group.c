@@ -13,7 +13,7 @@
 #include "core/hash.h"
 
 /* A parent that has failed keeps the cause of that: then the thread has the reason. */
-static int refuse(dlcoll_comm *c, int code, const char *why)
+static int group_refuse(dlcoll_comm *c, int code, const char *why)
 {
     return atomic_load(&c->failed) ? error_set_global(code, "%s", why)
                                    : comm_error(c, code, "%s", why);
@@ -24,9 +24,11 @@ static int take_opts(dlcoll_comm *c, const dlcoll_group_opts *given, dlcoll_grou
     *o = (dlcoll_group_opts)DLCOLL_GROUP_OPTS_INIT;
     int code = comm_take_opts(o, sizeof(*o), given);
     if (code == DLCOLL_EINVAL)
-        return refuse(c, code, "opts has no valid size and version (use DLCOLL_GROUP_OPTS_INIT)");
+        return group_refuse(c, code,
+                            "opts has no valid size and version (use DLCOLL_GROUP_OPTS_INIT)");
     if (code < 0)
-        return refuse(c, code, "opts sets fields that this version of the library does not have");
+        return group_refuse(c, code,
+                            "opts sets fields that this version of the library does not have");
     if (o->timeout_ms == 0)
         o->timeout_ms = c->timeout_ms;
     return 0;
@@ -57,7 +59,7 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
     int r = comm_new(&g, parent->job, id, ranks, n, me, o->name, o->timeout_ms,
                      kind == CALL_COMM_SHRINK ? !parent->rest_listens : parent->after_failure, &e);
     if (r < 0)
-        return refuse(parent, error_code(r), e.msg);
+        return group_refuse(parent, error_code(r), e.msg);
     if (made)
         ++*made;
     r = comm_share_memory(g, comm_deadline(o->timeout_ms), &failed);

@@ -35,7 +35,7 @@ struct algo_key provider_key(const struct coll_call *c)
                              .bytes = unknown ? 0 : count * c->elem};
 }
 
-static const struct coll_provider *find(const char *name)
+static const struct coll_provider *provider_find(const char *name)
 {
     for (size_t i = 0; i < g_nproviders; i++) {
         if (strcmp(g_providers[i]->name, name) == 0)
@@ -51,7 +51,7 @@ const struct coll_provider *provider_choose(const struct coll_call *c)
         struct algo_key key = provider_key(c);
         const struct algo_rule *r;
         for (size_t at = 0; (r = algo_select_next(table, &key, NULL, &at));) {
-            const struct coll_provider *p = find(r->provider);
+            const struct coll_provider *p = provider_find(r->provider);
             if (p && p->can(c))
                 return p;
         }

@@ -63,7 +63,7 @@ static void copy_bytes(void *to, const void *from, size_t len)
 }
 
 /* False: the record has another number than `before`. */
-static bool take(struct segment_op *op, uint64_t before)
+static bool record_take(struct segment_op *op, uint64_t before)
 {
     if (!atomic_compare_exchange_strong_explicit(&op->number, &before, RECORD_WRITING,
                                                  memory_order_acquire, memory_order_relaxed))
@@ -89,15 +89,16 @@ static struct segment_op *record_of(struct recorder *r, uint64_t number)
     return &r->line->ops[number % SEGMENT_OPS];
 }
 
-static uint64_t begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
-                      const struct op_signature *sig, uint64_t bytes, uint64_t coarse_ns,
-                      bool device)
+static uint64_t record_begin(struct recorder *r, uint64_t group, const char *group_name,
+                             uint64_t seq, const struct op_signature *sig, uint64_t bytes,
+                             uint64_t coarse_ns, bool device)
 {
     struct segment_local *line = r->line;
     uint64_t number = atomic_fetch_add_explicit(&line->nops, 1, memory_order_relaxed) + 1;
     struct segment_op *op = record_of(r, number);
     uint64_t before = atomic_load_explicit(&op->number, memory_order_relaxed);
-    if (before > number || !take(op, before)) /* other threads have begun as many as are kept */
+    if (before > number ||
+        !record_take(op, before)) /* other threads have begun as many as are kept */
         return 0;
     bool has_data = sig->count || bytes, reduces = call_reduces(sig->kind);
     bool coarse = coarse_ns && clock_for(bytes) == CLOCK_MONOTONIC_COARSE;
@@ -121,19 +122,19 @@ static uint64_t begin(struct recorder *r, uint64_t group, const char *group_name
 uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
                         const struct op_signature *sig, uint64_t bytes, uint64_t coarse_ns)
 {
-    return begin(r, group, group_name, seq, sig, bytes, coarse_ns, false);
+    return record_begin(r, group, group_name, seq, sig, bytes, coarse_ns, false);
 }
 
 uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *group_name,
                                uint64_t seq, const struct op_signature *sig, uint64_t bytes)
 {
-    return begin(r, group, group_name, seq, sig, bytes, 0, true);
+    return record_begin(r, group, group_name, seq, sig, bytes, 0, true);
 }
 
 /* Nothing happens when a later operation has the record. */
-static void end(struct segment_op *op, uint64_t number, uint64_t now_ns, int result)
+static void record_end(struct segment_op *op, uint64_t number, uint64_t now_ns, int result)
 {
-    if (!number || !take(op, number))
+    if (!number || !record_take(op, number))
         return;
     uint64_t start_ns = get(&op->start_ns);
     atomic_store_explicit(&op->result, result, memory_order_relaxed);
@@ -145,12 +146,12 @@ void recorder_end(struct recorder *r, uint64_t number, int result)
 {
     struct segment_op *op = record_of(r, number);
     clockid_t clock = result < 0 ? CLOCK_MONOTONIC : clock_for(get(&op->bytes));
-    end(op, number, clock_ns(clock), result);
+    record_end(op, number, clock_ns(clock), result);
 }
 
 void recorder_end_at_once(struct recorder *r, uint64_t number)
 {
-    end(record_of(r, number), number, 0, 0);
+    record_end(record_of(r, number), number, 0, 0);
 }
 
 static bool copy(const struct segment_op *op, uint64_t number, dlcoll_record *out, bool *device)
@@ -195,7 +196,7 @@ int recorder_read(const struct segment_local *line, dlcoll_record *out, int max)
 }
 
 /* The index of a name among n, each of `size` bytes; UINT8_MAX: not found. */
-static uint8_t look_up(const char *name, const void *names, int n, size_t size)
+static uint8_t recorder_look_up(const char *name, const void *names, int n, size_t size)
 {
     for (int i = 0; i < n; i++) {
         if (strcmp(name, (const char *)names + (size_t)i * size) == 0)
@@ -219,10 +220,11 @@ static void get_signature(const dlcoll_record *r, uint8_t kind, struct op_signat
         sig->root = r->peer;
     if (call_has_data(kind)) {
         sig->count = r->count;
-        sig->dtype = look_up(r->dtype, g_names.dtype, NAMES, sizeof(g_names.dtype[0]));
+        sig->dtype = recorder_look_up(r->dtype, g_names.dtype, NAMES, sizeof(g_names.dtype[0]));
     }
     if (call_reduces(kind))
-        sig->op = look_up(r->reduction, g_names.reduction, 256, sizeof(g_names.reduction[0]));
+        sig->op =
+            recorder_look_up(r->reduction, g_names.reduction, 256, sizeof(g_names.reduction[0]));
 }
 
 bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *seq,
@@ -235,7 +237,7 @@ bool recorder_find(const struct segment_local *line, uint64_t group, uint64_t *s
     uint64_t best = 0;
     for (int i = 0; i < n; i++) {
         const dlcoll_record *r = &all[i];
-        uint8_t kind = look_up(r->op, g_names.op, CALL_KINDS, sizeof(g_names.op[0]));
+        uint8_t kind = recorder_look_up(r->op, g_names.op, CALL_KINDS, sizeof(g_names.op[0]));
         if (r->group != group || r->result < 0 || !is_collective(kind))
             continue; /* others have numbers of their own */
         earlier = earlier || r->seq <= *seq;

@@ -65,7 +65,7 @@ static bool is_over(const struct roll *r)
     return r->deadline_ns && mono_ns() >= r->deadline_ns;
 }
 
-static void wait_for(struct roll *r, size_t n)
+static void shrink_wait_for(struct roll *r, size_t n)
 {
     struct err e = ERR_INIT;
     (void)r->t->ops->wait(r->t, r->wants, n, 1, &e);
@@ -106,7 +106,7 @@ static void call_roll(struct roll *r)
         }
         if (awaited == 0 || is_over(r))
             break;
-        wait_for(r, n);
+        shrink_wait_for(r, n);
     }
     r->here[me] = LISTED;
     if (may_listen(r))
@@ -136,7 +136,7 @@ static void announce(struct roll *r)
         }
         if (n == 0 || is_over(r))
             break;
-        wait_for(r, n);
+        shrink_wait_for(r, n);
     }
 }
 
@@ -184,7 +184,7 @@ static int follow(struct roll *r, int lead)
         if (have == size)
             return 0;
         r->wants[0] = (struct transport_want){.stream = lead, .send = !said, .recv = said};
-        wait_for(r, 1);
+        shrink_wait_for(r, 1);
     }
     return -ETIMEDOUT;
 }

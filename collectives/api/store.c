@@ -52,7 +52,7 @@ int store_open(struct dlcoll_store **out, const char *host, int port, bool host_
     return 0;
 }
 
-static int report(const char *what, int r, const struct err *e)
+static int store_report(const char *what, int r, const struct err *e)
 {
     return r < 0 ? error_set_global(error_code(r), "%s: %s", what, e->msg) : r;
 }
@@ -71,7 +71,7 @@ int dlcoll_store_open(dlcoll_store **store, const char *url, int host_it, int64_
     int r = endpoint_parse(url + 6, DEFAULT_PORT, host, &port, &e);
     if (r == 0)
         r = store_open(store, host, port, host_it, timeout_ms ? timeout_ms : 10 * 60 * 1000, &e);
-    return report("dlcoll_store_open", r, &e);
+    return store_report("dlcoll_store_open", r, &e);
 }
 
 void dlcoll_store_close(dlcoll_store *s)
@@ -104,7 +104,7 @@ int dlcoll_store_set(dlcoll_store *s, const char *key, const void *value, size_t
         return code;
     if (len && !value)
         return error_set_global(DLCOLL_EINVAL, "dlcoll_store_set: value is NULL");
-    return report("dlcoll_store_set", store_client_set(s->client, key, value, len, &e), &e);
+    return store_report("dlcoll_store_set", store_client_set(s->client, key, value, len, &e), &e);
 }
 
 int dlcoll_store_get(dlcoll_store *s, const char *key, void **value, size_t *len,
@@ -117,8 +117,9 @@ int dlcoll_store_get(dlcoll_store *s, const char *key, void **value, size_t *len
     if (!value || !len)
         return error_set_global(DLCOLL_EINVAL, "dlcoll_store_get: value or len is NULL");
     *value = NULL;
-    return report("dlcoll_store_get",
-                  store_client_get(s->client, key, value, len, timeout_of(s, timeout_ms), &e), &e);
+    return store_report("dlcoll_store_get",
+                        store_client_get(s->client, key, value, len, timeout_of(s, timeout_ms), &e),
+                        &e);
 }
 
 int dlcoll_store_add(dlcoll_store *s, const char *key, int64_t delta, int64_t *sum)
@@ -131,7 +132,7 @@ int dlcoll_store_add(dlcoll_store *s, const char *key, int64_t delta, int64_t *s
     int r = store_client_add(s->client, key, delta, &now, &e);
     if (r == 0 && sum)
         *sum = now;
-    return report("dlcoll_store_add", r, &e);
+    return store_report("dlcoll_store_add", r, &e);
 }
 
 int dlcoll_store_wait(dlcoll_store *s, const char *const *keys, size_t n, int64_t timeout_ms)
@@ -146,8 +147,8 @@ int dlcoll_store_wait(dlcoll_store *s, const char *const *keys, size_t n, int64_
         return error_set_global(DLCOLL_EINVAL, "dlcoll_store_wait: store or keys is NULL");
     if (n == 0)
         return 0;
-    return report("dlcoll_store_wait",
-                  store_client_wait(s->client, keys, n, timeout_of(s, timeout_ms), &e), &e);
+    return store_report("dlcoll_store_wait",
+                        store_client_wait(s->client, keys, n, timeout_of(s, timeout_ms), &e), &e);
 }
 
 int dlcoll_store_compare_set(dlcoll_store *s, const char *key, const void *expected,
@@ -171,7 +172,7 @@ int dlcoll_store_compare_set(dlcoll_store *s, const char *key, const void *expec
         *now = r == 0 ? there : NULL;
     else
         free(there);
-    return report("dlcoll_store_compare_set", r, &e);
+    return store_report("dlcoll_store_compare_set", r, &e);
 }
 
 int dlcoll_store_delete(dlcoll_store *s, const char *key)
@@ -182,5 +183,5 @@ int dlcoll_store_delete(dlcoll_store *s, const char *key)
     if (!is_valid(s, key, "dlcoll_store_delete", &code))
         return code;
     int r = store_client_delete(s->client, key, &deleted, &e);
-    return r < 0 ? report("dlcoll_store_delete", r, &e) : deleted;
+    return r < 0 ? store_report("dlcoll_store_delete", r, &e) : deleted;
 }

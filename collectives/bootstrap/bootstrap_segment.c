@@ -8,29 +8,19 @@
 #include <unistd.h>
 
 #include "collectives/bootstrap/bootstrap.h"
+#include "collectives/bootstrap/env.h"
 #include "collectives/bootstrap/world.h"
 #include "collectives/api/exit_notify.h"
 #include "core/fd.h"
-#include "core/parse.h"
 
 /* The listening socket can serve one communicator at a time. */
 static _Atomic int g_in_use;
 
-/* An integer from the environment; min - 1 in *out when the variable is not set. */
-static int env_int(const char *name, long min, long max, int *out, struct err *e)
-{
-    const char *v = getenv(name);
-    long n = min - 1;
-    if (v && *v && parse_int(v, min, max, &n, e) < 0)
-        return err_wrap(e, "%s", name);
-    *out = (int)n;
-    return 0;
-}
-
 /* A descriptor that the launcher has left open for us, closed at our own exec from now on. */
 static int inherited_fd(const char *name, int *out, struct err *e)
 {
-    int r = env_int(name, 0, INT_MAX, out, e);
+    *out = -1;
+    int r = env_read_int(name, 0, INT_MAX, out, e);
     if (r < 0)
         return r;
     if (*out < 0)
@@ -62,8 +52,9 @@ static int take_listener(struct world *w, struct err *e)
 static int find_rank(struct world *w, struct err *e)
 {
     const struct segment_header *h = &w->segment.header;
-    int rank, r = env_int("LOCAL_RANK", 0, h->nlocal - 1, &w->local_rank, e);
-    if (r < 0 || (r = env_int("RANK", 0, h->world_size - 1, &rank, e)) < 0)
+    w->local_rank = -1;
+    int rank = -1, r = env_read_int("LOCAL_RANK", 0, h->nlocal - 1, &w->local_rank, e);
+    if (r < 0 || (r = env_read_int("RANK", 0, h->world_size - 1, &rank, e)) < 0)
         return r;
     if (w->local_rank < 0)
         return err_set(e, -EINVAL, "LOCAL_RANK is not set");

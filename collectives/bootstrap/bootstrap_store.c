@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "collectives/bootstrap/bootstrap.h"
+#include "collectives/bootstrap/env.h"
 #include "collectives/bootstrap/world.h"
 #include "collectives/bootstrap/rendezvous_file.h"
 #include "collectives/bootstrap/starter.h"
@@ -71,16 +72,12 @@ struct meeting {
 
 /* ------------------------------------------------------------------------------- ways to meet */
 
-static int env_int(const char *name, long min, long max, int *out, struct err *e)
+static int need_int(const char *name, long min, long max, int *out, struct err *e)
 {
     const char *v = getenv(name);
-    long n;
     if (!v || !*v)
         return err_set(e, -EINVAL, "%s is not set", name);
-    if (parse_int(v, min, max, &n, e) < 0)
-        return err_wrap(e, "%s", name);
-    *out = (int)n;
-    return 0;
+    return env_read_int(name, min, max, out, e);
 }
 
 static const char *env_or(const char *name, const char *otherwise)
@@ -124,9 +121,9 @@ static int find_self(struct world *w, const struct world_opts *o, const char *ur
         rank = o->starter->rank;
         size = o->starter->size;
     }
-    if (size <= 0 && (r = env_int("WORLD_SIZE", 1, WORLD_MAX, &size, e)) < 0)
+    if (size <= 0 && (r = need_int("WORLD_SIZE", 1, WORLD_MAX, &size, e)) < 0)
         return r;
-    if (rank < 0 && o->size <= 0 && (r = env_int("RANK", 0, size - 1, &rank, e)) < 0)
+    if (rank < 0 && o->size <= 0 && (r = need_int("RANK", 0, size - 1, &rank, e)) < 0)
         return r;
     if (rank < 0 || rank >= size)
         return err_set(e, -EINVAL, "rank %d is out of range (0 to %d)", rank, size - 1);
@@ -144,7 +141,7 @@ static int from_environment(struct meeting *m, struct err *e)
     if (snprintf(m->host, sizeof(m->host), "%s", host) >= (int)sizeof(m->host))
         return err_set(e, -EINVAL, "MASTER_ADDR is too long");
     m->served = strcmp(env_or("TORCHELASTIC_USE_AGENT_STORE", ""), "True") == 0;
-    return env_int("MASTER_PORT", 1, 65535, &m->port, e);
+    return need_int("MASTER_PORT", 1, 65535, &m->port, e);
 }
 
 /* The starter's variables say where rank 0 is, unless the user's do. */
@@ -154,7 +151,7 @@ static int from_starter(struct meeting *m, const struct starter *s, struct err *
     m->whence = host ? "MASTER_ADDR" : "SLURM_STEP_NODELIST";
     snprintf(m->host, sizeof(m->host), "%s", host ? host : s->head);
     if (env_or("MASTER_PORT", NULL))
-        return env_int("MASTER_PORT", 1, 65535, &m->port, e);
+        return need_int("MASTER_PORT", 1, 65535, &m->port, e);
     m->base_port = m->port = s->port;
     m->ports = STARTER_PORTS;
     return 0;
@@ -184,7 +181,7 @@ static int from_url(struct meeting *m, const char *url, struct err *e)
     return err_set(e, -EINVAL, "%s is none of env://, tcp://HOST:PORT and file:///PATH", url);
 }
 
-static int find_way(struct meeting *m, const struct world_opts *o, struct err *e)
+static int meeting_find_way(struct meeting *m, const struct world_opts *o, struct err *e)
 {
     struct world *w = m->w;
     const char *url = o->store ? NULL : o->method;
@@ -665,7 +662,8 @@ static int count_neighbours(struct world *w, const struct starter *starter, stru
     }
     w->usable_cpus = wait_count_cpus(&cpus);
     w->local_rank = starter ? starter->local_rank : before;
-    return env_or("LOCAL_RANK", "")[0] ? env_int("LOCAL_RANK", 0, WORLD_MAX, &w->local_rank, e) : 0;
+    return env_or("LOCAL_RANK", "")[0] ? need_int("LOCAL_RANK", 0, WORLD_MAX, &w->local_rank, e)
+                                       : 0;
 }
 
 /* Rank 0 serves the store at a port of its own and writes into the file how it is reached. */
@@ -720,7 +718,7 @@ int bootstrap_store(struct world *w, const struct world_opts *o, struct err *e)
 {
     struct meeting m = {.w = w, .deadline_ns = o->deadline_ns};
     struct netaddr local;
-    int r = find_way(&m, o, e);
+    int r = meeting_find_way(&m, o, e);
     if (r < 0)
         return r;
     if (w->size == 1)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "collectives/bootstrap/env.h"
 #include "core/hash.h"
 #include "collectives/net/tcp.h"
 #include "collectives/api/store.h"
@@ -16,17 +17,6 @@ static int env_bool(const char *name, bool otherwise, bool *out, struct err *e)
     *out = otherwise;
     if (v && *v && parse_bool(v, out, e) < 0)
         return err_wrap(e, "%s", name);
-    return 0;
-}
-
-/* *out stays as it is when the variable is not set. */
-static int env_int(const char *name, long min, long max, int *out, struct err *e)
-{
-    const char *v = getenv(name);
-    long n = *out;
-    if (v && *v && parse_int(v, min, max, &n, e) < 0)
-        return err_wrap(e, "%s", name);
-    *out = (int)n;
     return 0;
 }
 
@@ -50,9 +40,9 @@ static int read_congestion(struct job_conf *c, struct err *e)
 static int read_conf(struct job_conf *c, struct err *e)
 {
     c->sockets = 1;
-    int r = env_int("DLCOLL_SOCKETS", 1, TCP_LANES_MAX, &c->sockets, e);
+    int r = env_read_int("DLCOLL_SOCKETS", 1, TCP_LANES_MAX, &c->sockets, e);
     if (r == 0)
-        r = env_int("DLCOLL_NCCL_ROOTS", 1, INT_MAX, &c->nccl_roots, e);
+        r = env_read_int("DLCOLL_NCCL_ROOTS", 1, INT_MAX, &c->nccl_roots, e);
     if (r == 0)
         r = read_congestion(c, e);
     return r < 0 ? r : env_bool("DLCOLL_SHM", true, &c->shared_memory, e);

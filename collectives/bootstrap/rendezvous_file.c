@@ -32,7 +32,7 @@ static int check_kind(const char *path, struct err *e)
 
 /* ------------------------------------------------------------------------------------- writing */
 
-static size_t format(const struct meeting_place *p, char text[TEXT_MAX])
+static size_t file_format(const struct meeting_place *p, char text[TEXT_MAX])
 {
     int n = snprintf(text, TEXT_MAX,
                      "dlcoll 1\nhost %016" PRIx64 " %s\npid %d\nnonce %016" PRIx64 "\nport %d\n",
@@ -61,7 +61,7 @@ int rendezvous_file_write(const char *path, const char *prefix, const struct mee
                           int timeout_ms, struct err *e)
 {
     char text[TEXT_MAX], aside[600];
-    size_t len = format(p, text);
+    size_t len = file_format(p, text);
     int r = check_kind(path, e);
     if (r == 0)
         r = put_nonce(prefix, p, timeout_ms, e);
@@ -89,7 +89,7 @@ void rendezvous_file_remove(const char *path)
 /* ------------------------------------------------------------------------------------- finding */
 
 /* False: it is none, or not all of one. */
-static bool parse(char *text, struct meeting_place *p)
+static bool file_parse(char *text, struct meeting_place *p)
 {
     char *at = NULL;
     bool end = false;
@@ -155,7 +155,7 @@ int rendezvous_file_find(const char *path, const char *prefix, uint64_t host_id,
         if (r < 0)
             return r;
         ssize_t n = fd_read_file(AT_FDCWD, path, text, sizeof(text));
-        bool known = n > 0 && parse(text, &p);
+        bool known = n > 0 && file_parse(text, &p);
         if (known && leads_there(&p, prefix, host_id, host)) {
             *port = p.port;
             return 0;

@@ -141,7 +141,7 @@ static void check_queue(struct p2p *p, const struct p2p_queue *q, uint64_t now)
 }
 
 /* Now and then: whether what is under way is overdue, or the communicator has been stopped. */
-static void look(struct p2p *p)
+static void p2p_look(struct p2p *p)
 {
     uint64_t now = mono_ns();
     int gone;
@@ -224,7 +224,7 @@ static void stop(struct p2p *p, int code)
 }
 
 /* After every turn, without the lock: what has gone wrong is found out and told. */
-static void settle(struct p2p *p)
+static void p2p_settle(struct p2p *p)
 {
     pthread_mutex_lock(&p->lock);
     int status = p->stopped ? 0 : p->failed;
@@ -259,12 +259,12 @@ static bool turn(struct p2p *p, bool looks, int tries)
     if (!p->stopped) {
         moved = try(p, tries);
         if (looks && !p->failed)
-            look(p);
+            p2p_look(p);
     }
     bool failed = p->failed && !p->stopped;
     pthread_mutex_unlock(&p->lock);
     if (failed)
-        settle(p);
+        p2p_settle(p);
     return moved;
 }
 
@@ -548,7 +548,7 @@ int p2p_run(struct dlcoll_comm *comm, struct p2p_op *op)
     bool failed = p->failed && !p->stopped;
     pthread_mutex_unlock(&p->lock);
     if (failed)
-        settle(p);
+        p2p_settle(p);
     if (!is_done(&op->ended))
         p2p_wait(comm, &op->ended, 0, false);
     return op->result;

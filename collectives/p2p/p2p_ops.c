@@ -9,30 +9,30 @@
 #include "collectives/nccl/nccl.h"
 #include "collectives/p2p/p2p.h"
 
-static int refuse(dlcoll_comm *c, enum call_kind kind, const char *why)
+static int p2p_ops_refuse(dlcoll_comm *c, enum call_kind kind, const char *why)
 {
     return comm_error(c, DLCOLL_EINVAL, "%s: %s", call_name(kind), why);
 }
 
 /* Checks an entry of the caller's list and converts it. */
-static int fill(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *from, bool any,
-                uint64_t deadline_ns, struct p2p_op *op)
+static int p2p_ops_fill(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *from, bool any,
+                        uint64_t deadline_ns, struct p2p_op *op)
 {
     const struct dtype *type = dtype_get((int)from->dtype);
     bool is_send = kind == CALL_SEND || (kind == CALL_BATCH && from->send);
     if (!type)
-        return refuse(c, kind, "unknown dtype");
+        return p2p_ops_refuse(c, kind, "unknown dtype");
     size_t len;
     if (__builtin_mul_overflow(from->count, type->size, &len) || len > SIZE_MAX / 4)
-        return refuse(c, kind, "count is too large");
+        return p2p_ops_refuse(c, kind, "count is too large");
     if (kind == CALL_BATCH && !from->send == !from->recv)
-        return refuse(c, kind, "one of send and recv must be NULL, the other not");
+        return p2p_ops_refuse(c, kind, "one of send and recv must be NULL, the other not");
     if (from->count && !(is_send ? from->send : from->recv))
-        return refuse(c, kind, "the buffer is NULL");
+        return p2p_ops_refuse(c, kind, "the buffer is NULL");
     if (!any && (from->peer < 0 || from->peer >= c->size))
-        return refuse(c, kind, "peer rank is out of range (0 to size-1)");
+        return p2p_ops_refuse(c, kind, "peer rank is out of range (0 to size-1)");
     if (from->tag < 0)
-        return refuse(c, kind, "the tag is negative");
+        return p2p_ops_refuse(c, kind, "the tag is negative");
     *op = (struct p2p_op){.is_send = is_send,
                           .any = any,
                           .peer = any ? -1 : from->peer,
@@ -50,7 +50,7 @@ static int perform_one(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *on
                        int *from, const dlcoll_opts *o)
 {
     struct p2p_op op;
-    int code = fill(c, kind, one, any, 0, &op);
+    int code = p2p_ops_fill(c, kind, one, any, 0, &op);
     if (code < 0 || p2p_try(c, &op))
         return code;
     op.from = from;
@@ -61,7 +61,8 @@ static int perform_one(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *on
                : code;
 }
 
-static int start(dlcoll_comm *c, enum call_kind kind, struct dlcoll_work *w, dlcoll_work **work)
+static int p2p_ops_start(dlcoll_comm *c, enum call_kind kind, struct dlcoll_work *w,
+                         dlcoll_work **work)
 {
     int r = work ? async_start_p2p_thread(c) : 0;
     if (r == 0)
@@ -104,7 +105,7 @@ static int on_device(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list
                           call_name(kind));
     for (size_t i = 0; i < n; i++) {
         struct p2p_op checked;
-        int code = fill(c, kind, &list[i], false, 0, &checked);
+        int code = p2p_ops_fill(c, kind, &list[i], false, 0, &checked);
         if (code < 0)
             return code;
     }
@@ -121,8 +122,8 @@ static const void *telling_buffer(const dlcoll_p2p *list, size_t n)
     return one->send ? one->send : one->recv;
 }
 
-static int perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size_t n, bool any,
-                   int *from, const dlcoll_opts *opts, dlcoll_work **work)
+static int p2p_ops_perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size_t n,
+                           bool any, int *from, const dlcoll_opts *opts, dlcoll_work **work)
 {
     dlcoll_opts o;
     int code = coll_take_opts(c, kind, opts, &o);
@@ -130,7 +131,7 @@ static int perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, 
         return code;
     const void *tells = n > 0 ? telling_buffer(list, n) : NULL;
     if (n > 0 && !list[0].count && !tells && !any && !o.stream && c->nccl)
-        return refuse(c, kind, NCCL_NO_BUFFER_TELLS);
+        return p2p_ops_refuse(c, kind, NCCL_NO_BUFFER_TELLS);
     bool device = false;
     if (n > 0 && (code = nccl_is_for(c, tells, o.stream, &device)) < 0)
         return code;
@@ -151,7 +152,7 @@ static int perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, 
         dlcoll_p2p one = list[i];
         if (kind != CALL_BATCH)
             one.tag = o.tag;
-        code = fill(c, kind, &one, any, deadline, &w->own_ops[i]);
+        code = p2p_ops_fill(c, kind, &one, any, deadline, &w->own_ops[i]);
         w->own_ops[i].from = from;
         w->own_ops[i].sibling = i + 1 < n ? &w->own_ops[i + 1] : NULL;
     }
@@ -169,11 +170,11 @@ static int perform(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, 
         return 0;
     }
     w->ops = w->own_ops;
-    return start(c, kind, w, work);
+    return p2p_ops_start(c, kind, w, work);
 }
 
-static int enter(enum call_kind kind, const dlcoll_p2p *list, size_t n, bool any, int *from,
-                 dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+static int p2p_ops_enter(enum call_kind kind, const dlcoll_p2p *list, size_t n, bool any, int *from,
+                         dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
     if (work)
         *work = NULL;
@@ -181,9 +182,9 @@ static int enter(enum call_kind kind, const dlcoll_p2p *list, size_t n, bool any
     if (code < 0)
         return code;
     if (n && !list)
-        code = refuse(comm, kind, "list is NULL");
+        code = p2p_ops_refuse(comm, kind, "list is NULL");
     else
-        code = perform(comm, kind, list, n, any, from, opts, work);
+        code = p2p_ops_perform(comm, kind, list, n, any, from, opts, work);
     return comm_leave(comm, code);
 }
 
@@ -191,25 +192,25 @@ int dlcoll_send(const void *send, size_t count, dlcoll_dtype dtype, int peer, dl
                 const dlcoll_opts *opts, dlcoll_work **work)
 {
     dlcoll_p2p one = {.send = send, .count = count, .dtype = dtype, .peer = peer};
-    return enter(CALL_SEND, &one, 1, false, NULL, comm, opts, work);
+    return p2p_ops_enter(CALL_SEND, &one, 1, false, NULL, comm, opts, work);
 }
 
 int dlcoll_recv(void *recv, size_t count, dlcoll_dtype dtype, int peer, dlcoll_comm *comm,
                 const dlcoll_opts *opts, dlcoll_work **work)
 {
     dlcoll_p2p one = {.recv = recv, .count = count, .dtype = dtype, .peer = peer};
-    return enter(CALL_RECV, &one, 1, false, NULL, comm, opts, work);
+    return p2p_ops_enter(CALL_RECV, &one, 1, false, NULL, comm, opts, work);
 }
 
 int dlcoll_recv_any(void *recv, size_t count, dlcoll_dtype dtype, int *peer, dlcoll_comm *comm,
                     const dlcoll_opts *opts, dlcoll_work **work)
 {
     dlcoll_p2p one = {.recv = recv, .count = count, .dtype = dtype};
-    return enter(CALL_RECV, &one, 1, true, peer, comm, opts, work);
+    return p2p_ops_enter(CALL_RECV, &one, 1, true, peer, comm, opts, work);
 }
 
 int dlcoll_batch(const dlcoll_p2p *list, size_t n, dlcoll_comm *comm, const dlcoll_opts *opts,
                  dlcoll_work **work)
 {
-    return enter(CALL_BATCH, list, n, false, NULL, comm, opts, work);
+    return p2p_ops_enter(CALL_BATCH, list, n, false, NULL, comm, opts, work);
 }

@@ -16,7 +16,7 @@ enum {
     IO_BYTES = 1024 * 1024,
 };
 
-static struct p2p_op *find(struct p2p_queue *q, uint64_t id)
+static struct p2p_op *pair_find(struct p2p_queue *q, uint64_t id)
 {
     for (struct p2p_op **at = &q->head; *at; at = &(*at)->next) {
         struct p2p_op *op = *at;
@@ -56,7 +56,7 @@ static struct p2p_unexpected *keep(struct p2p *p, struct p2p_peer *peer, const s
     return un;
 }
 
-static int refuse(struct p2p *p, int rank, struct err *e)
+static int pair_refuse(struct p2p *p, int rank, struct err *e)
 {
     err_set(e, -EPROTO, "it sends nonsense");
     return p2p_fail(p, -EPROTO, rank, NULL, e);
@@ -70,7 +70,7 @@ static int begin_message(struct p2p *p, int rank, struct p2p_reading *in, struct
     size_t most = p2p_has_one_stream(p, rank) ? P2P_AHEAD_MOST : P2P_EAGER_BYTES;
     if (!type || f->count > SIZE_MAX / 2 / type->size ||
         (f->kind == P2P_EAGER && f->count * type->size > most))
-        return refuse(p, rank, e);
+        return pair_refuse(p, rank, e);
     size_t len = f->count * type->size;
     struct p2p_op *op;
     if (p2p_match(p, rank, f, &op) < 0)
@@ -91,9 +91,9 @@ static int begin_message(struct p2p *p, int rank, struct p2p_reading *in, struct
 /* The data that a receive has asked for. */
 static int begin_data(struct p2p *p, int rank, struct p2p_reading *in, struct err *e)
 {
-    in->op = find(&p->peers[rank].accepted, in->frame.id);
+    in->op = pair_find(&p->peers[rank].accepted, in->frame.id);
     if (!in->op)
-        return refuse(p, rank, e);
+        return pair_refuse(p, rank, e);
     in->op->state = P2P_FILLING;
     in->len = in->op->len;
     return 0;
@@ -103,9 +103,9 @@ static int begin_data(struct p2p *p, int rank, struct p2p_reading *in, struct er
 static int hear_reply(struct p2p *p, int rank, const struct p2p_frame *f, struct err *e)
 {
     struct p2p_peer *peer = &p->peers[rank];
-    struct p2p_op *op = find(&peer->offered, f->id);
+    struct p2p_op *op = pair_find(&peer->offered, f->id);
     if (!op)
-        return refuse(p, rank, e);
+        return pair_refuse(p, rank, e);
     if (f->kind == P2P_FETCHED) {
         p2p_done(p, op);
         return 0;
@@ -128,7 +128,7 @@ static int begin_frame(struct p2p *p, int rank, struct p2p_reading *in, struct e
     struct p2p_peer *peer = &p->peers[rank];
     bool one_stream = p2p_has_one_stream(p, rank);
     if (one_stream ? in->frame.taken > peer->ahead : is_reply != (in == &peer->replies))
-        return refuse(p, rank, e);
+        return pair_refuse(p, rank, e);
     if (one_stream)
         peer->heard = in->frame.taken;
     switch (in->frame.kind) {
@@ -141,7 +141,7 @@ static int begin_frame(struct p2p *p, int rank, struct p2p_reading *in, struct e
     case P2P_FETCHED:
         return hear_reply(p, rank, &in->frame, e);
     default:
-        return refuse(p, rank, e);
+        return pair_refuse(p, rank, e);
     }
 }
 
@@ -186,8 +186,8 @@ static bool reads_on(const struct p2p *p, int rank, const struct p2p_reading *in
 
 /* Takes bytes that have come. A header brings what is behind it, so that a small message, or
  * several, take one call. */
-static ssize_t take(struct p2p *p, int rank, int stream, bool header, void *to, size_t len,
-                    struct err *e)
+static ssize_t pair_take(struct p2p *p, int rank, int stream, bool header, void *to, size_t len,
+                         struct err *e)
 {
     struct transport *t = p->peers[rank].t;
     struct p2p_ahead *a = &p->ahead[rank];
@@ -226,7 +226,7 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
             to = (in->op ? in->op->buf : in->un->data) + got;
             len = left < IO_BYTES ? left : IO_BYTES;
         }
-        ssize_t n = take(p, rank, stream, header, to, len, &e);
+        ssize_t n = pair_take(p, rank, stream, header, to, len, &e);
         if (n == -EPIPE && can_do_without(p, rank, in)) {
             peer->deaf = true;
             return moved;

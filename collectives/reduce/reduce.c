@@ -131,7 +131,7 @@ static reduce_divide_fn *integer_divide(int dtype)
 
 /* -------------------------------------------------------------------------------------- finding */
 
-static int take(const struct reduce_kernels *k, int op, struct reduce_info *r)
+static int reduce_take(const struct reduce_kernels *k, int op, struct reduce_info *r)
 {
     int type = dtype_index(r->dtype_value), i = reduction_index(op);
     if (i < 0)
@@ -155,11 +155,11 @@ int reduce_find_in(const struct reduce_kernels *k, int dtype, int op, struct red
             reduce_divide_fn *floats = k->divide[dtype_index(dtype)];
             r->divide = floats ? floats : integer_divide(dtype);
         }
-        return take(k, op, r);
+        return reduce_take(k, op, r);
     }
     if (!reduce_user_find(op, r) || (r->has_pre && r->scalar_dtype != dtype))
         return DLCOLL_EINVAL;
-    return r->user ? 0 : take(k, DLCOLL_SUM, r);
+    return r->user ? 0 : reduce_take(k, DLCOLL_SUM, r);
 }
 
 int reduce_find(int dtype, int op, struct reduce_info *r)

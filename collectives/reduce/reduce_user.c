@@ -26,7 +26,7 @@ struct user_op {
     uint64_t scalar;
 };
 
-static struct user_op g_ops[SLOTS];
+static struct user_op g_user_ops[SLOTS];
 static pthread_mutex_t g_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static int publish(const char *call, dlcoll_op *op, const struct user_op *made)
@@ -34,7 +34,7 @@ static int publish(const char *call, dlcoll_op *op, const struct user_op *made)
     int code = DLCOLL_ENOMEM;
     pthread_mutex_lock(&g_lock);
     for (int i = 0; i < SLOTS && code < 0; i++) {
-        struct user_op *u = &g_ops[i];
+        struct user_op *u = &g_user_ops[i];
         if (atomic_load_explicit(&u->value, memory_order_relaxed))
             continue;
         int turn = (u->turn + 1) % TURNS, value = FIRST + turn * SLOTS + i;
@@ -77,16 +77,16 @@ int dlcoll_op_create_premul(dlcoll_op *op, const void *scalar, dlcoll_dtype dtyp
     return publish("dlcoll_op_create_premul", op, &made);
 }
 
-static struct user_op *find(int op)
+static struct user_op *user_find(int op)
 {
-    struct user_op *u = op >= FIRST ? &g_ops[(op - FIRST) % SLOTS] : NULL;
+    struct user_op *u = op >= FIRST ? &g_user_ops[(op - FIRST) % SLOTS] : NULL;
     return u && atomic_load_explicit(&u->value, memory_order_acquire) == op ? u : NULL;
 }
 
 int dlcoll_op_free(dlcoll_op op)
 {
     pthread_mutex_lock(&g_lock);
-    struct user_op *u = find(op);
+    struct user_op *u = user_find(op);
     if (u)
         atomic_store_explicit(&u->value, 0, memory_order_release);
     pthread_mutex_unlock(&g_lock);
@@ -97,7 +97,7 @@ int dlcoll_op_free(dlcoll_op op)
 
 bool reduce_user_find(int op, struct reduce_info *r)
 {
-    const struct user_op *u = find(op);
+    const struct user_op *u = user_find(op);
     if (!u)
         return false;
     r->user = u->fn;

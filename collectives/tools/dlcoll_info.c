@@ -14,7 +14,7 @@
 
 const char tool_name[] = "dlcoll_info";
 
-static const char g_usage[] =
+static const char g_info_usage[] =
     "usage: dlcoll_info     under dlaunch, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT\n"
     "                       set, or alone\n"
     "Prints what libdlcoll has chosen here, and why. Takes no arguments but --help.\n"
@@ -32,7 +32,7 @@ static void need(int code, const char *what)
     exit(1);
 }
 
-static char *describe(size_t *len)
+static char *info_describe(size_t *len)
 {
     size_t size = dlcoll_describe(g_comm, NULL, 0) + 1;
     char *text = malloc(size);
@@ -129,12 +129,12 @@ int main(int argc, char **argv)
     dlcoll_bytes *all;
     size_t len;
     if (argc == 2 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0))
-        tool_help(g_usage);
+        tool_help(g_info_usage);
     if (argc > 1)
         tool_wrong("argument", argv[1], "--help or nothing");
     need(dlcoll_init(&g_comm, NULL), "no communicator");
     need(dlcoll_barrier(g_comm, NULL, NULL), "dlcoll_barrier");
-    char *text = describe(&len);
+    char *text = info_describe(&len);
     need(dlcoll_exchange_bytes(text, len, &all, g_comm, NULL), "dlcoll_exchange_bytes");
     if (dlcoll_rank(g_comm) == 0)
         print_all(all, dlcoll_size(g_comm));

@@ -14,7 +14,7 @@
 
 const char tool_name[] = "dlcoll_perf";
 
-static const char g_usage[] =
+static const char g_perf_usage[] =
     "usage: dlcoll_perf [OPERATION,...|all] [options]      under dlaunch, or with RANK, "
     "WORLD_SIZE,\n"
     "                                                       MASTER_ADDR and MASTER_PORT set\n"
@@ -161,7 +161,7 @@ static void take_option(struct perf_opts *o, int letter, const char *arg)
         o->format = PERF_CSV;
         break;
     case 'h':
-        tool_help(g_usage);
+        tool_help(g_perf_usage);
     default: /* getopt_long() has said why */
         exit(2);
     }

@@ -19,7 +19,7 @@
 
 const char tool_name[] = "dlcoll_tune";
 
-static const char g_usage[] =
+static const char g_tune_usage[] =
     "usage: dlcoll_tune [-o FILE] [-e MAXBYTES] [-t MS] [OPERATION...]\n"
     "Under dlaunch, or with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Measures every\n"
     "algorithm of the operations (all of them) up to MAXBYTES (16M), MS milliseconds each\n"
@@ -30,9 +30,9 @@ static const char g_usage[] =
 
 enum { WAYS = 24, SIZES = 16, OPS = 9 };
 
-static const char *const g_ops[OPS] = {"all_reduce",     "broadcast",  "reduce",
-                                       "reduce_scatter", "all_gather", "gather",
-                                       "scatter",        "all_to_all", "barrier"};
+static const char *const g_tune_ops[OPS] = {"all_reduce",     "broadcast",  "reduce",
+                                            "reduce_scatter", "all_gather", "gather",
+                                            "scatter",        "all_to_all", "barrier"};
 
 struct op {
     bool wanted;
@@ -60,7 +60,7 @@ static void need(int code, const char *what)
 static int find_op(const char *name)
 {
     int i = 0;
-    while (i < OPS && strcmp(g_ops[i], name) != 0)
+    while (i < OPS && strcmp(g_tune_ops[i], name) != 0)
         i++;
     return i;
 }
@@ -112,7 +112,7 @@ static void force(int k)
     size_t at = 0;
     for (int op = 0; op < OPS; op++) {
         if (k < g_table[op].nways)
-            at += (size_t)snprintf(rules + at, sizeof(rules) - at, "%s:%s;", g_ops[op],
+            at += (size_t)snprintf(rules + at, sizeof(rules) - at, "%s:%s;", g_tune_ops[op],
                                    g_table[op].ways[k]);
     }
     setenv("DLCOLL_ALGO", rules, 1);
@@ -152,13 +152,13 @@ static int once(int op, float *a, float *b, size_t n)
 }
 
 /* The mean over some turns, of the slowest rank; the best of three. */
-static double measure(int op, float *a, float *b, size_t n)
+static double tune_measure(int op, float *a, float *b, size_t n)
 {
     double best = 0, start = now_us(), first;
-    need(once(op, a, b, n), g_ops[op]);
+    need(once(op, a, b, n), g_tune_ops[op]);
     need(dlcoll_barrier(g_comm, NULL, NULL), "barrier");
     start = now_us();
-    need(once(op, a, b, n), g_ops[op]);
+    need(once(op, a, b, n), g_tune_ops[op]);
     first = now_us() - start;
     double turns = g_budget_ms * 1e3 / 3 / (first > 1 ? first : 1);
     turns = turns < 2 ? 2 : turns > 2000 ? 2000 : turns;
@@ -167,7 +167,7 @@ static double measure(int op, float *a, float *b, size_t n)
         need(dlcoll_barrier(g_comm, NULL, NULL), "barrier");
         start = now_us();
         for (int i = 0; i < (int)turns; i++)
-            need(once(op, a, b, n), g_ops[op]);
+            need(once(op, a, b, n), g_tune_ops[op]);
         double us = (now_us() - start) / (int)turns;
         best = k == 0 || us < best ? us : best;
     }
@@ -184,8 +184,8 @@ static void turn(int k)
     for (int op = 0; op < OPS; op++) {
         if (!g_table[op].wanted || k >= g_table[op].nways)
             continue;
-        for (int i = 0; i < (strcmp(g_ops[op], "barrier") ? g_nsizes : 1); i++)
-            g_table[op].us[k][i] = measure(op, a, b, g_sizes[i] / 4);
+        for (int i = 0; i < (strcmp(g_tune_ops[op], "barrier") ? g_nsizes : 1); i++)
+            g_table[op].us[k][i] = tune_measure(op, a, b, g_sizes[i] / 4);
     }
     free(a);
     free(b);
@@ -209,13 +209,13 @@ static void write_rules(FILE *f, int ranks, int nodes)
             nodes == 1 ? "" : "s");
     for (int op = 0; op < OPS; op++) {
         const struct op *o = &g_table[op];
-        int last = strcmp(g_ops[op], "barrier") ? g_nsizes : 1;
+        int last = strcmp(g_tune_ops[op], "barrier") ? g_nsizes : 1;
         size_t from = 0;
         for (int i = 0; i < last && o->wanted; i++) {
             int k = fastest(o, i);
             if (k < 0 || (i + 1 < last && fastest(o, i + 1) == k))
                 continue;
-            fprintf(f, "%-14s ranks=%d nodes=%d ", g_ops[op], ranks, nodes);
+            fprintf(f, "%-14s ranks=%d nodes=%d ", g_tune_ops[op], ranks, nodes);
             if (i + 1 < last) /* half way, as sizes grow, to the next one */
                 fprintf(f, "bytes=%zu-%zu ", from, g_sizes[i] * 2 - 1);
             else
@@ -239,7 +239,7 @@ static const char *read_arguments(int argc, char **argv)
         else if (letter == 't')
             g_budget_ms = tool_int("-t", optarg, 1, 1 << 24);
         else if (letter == 'h')
-            tool_help(g_usage);
+            tool_help(g_tune_usage);
         else /* getopt_long() has said why */
             exit(2);
         if (letter == 'e' && (g_most < 8 || g_most > (size_t)1 << 32))

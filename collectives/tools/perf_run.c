@@ -72,7 +72,7 @@ static void set_buffers(struct perf *p, struct perf_call *c, enum perf_place pla
     }
 }
 
-static int perform(const struct perf *p, struct perf_call *c)
+static int perf_perform(const struct perf *p, struct perf_call *c)
 {
     dlcoll_work *work = NULL;
     c->work = p->opts.async ? &work : NULL;
@@ -94,7 +94,7 @@ static bool overlap(const struct perf_call *c)
 static uint64_t checked(struct perf *p, struct perf_call *c, const struct perf_data *d, int *code)
 {
     perf_prepare(c, d, overlap(c));
-    *code = perform(p, c);
+    *code = perf_perform(p, c);
     if (*code == DLCOLL_ENOSUP)
         return 0;
     perf_need(p, *code, c->op->name);
@@ -117,7 +117,7 @@ static void repeat(struct perf *p, struct perf_call *c, int n, double *times)
             perf_need(p, dlcoll_barrier(p->comm, NULL, NULL), "barrier");
             last = now_us();
         }
-        perf_need(p, perform(p, c), c->op->name);
+        perf_need(p, perf_perform(p, c), c->op->name);
         double t = now_us();
         times[i] = t - last;
         last = t;
@@ -143,7 +143,7 @@ static int warm_up(struct perf *p, struct perf_call *c)
     return p->opts.iters ? p->opts.iters : agree(p, clamp(budget / each, LEAST_ITERS, MOST_ITERS));
 }
 
-static void measure(struct perf *p, struct perf_call *c, struct perf_result *r)
+static void perf_measure_call(struct perf *p, struct perf_call *c, struct perf_result *r)
 {
     r->iters = warm_up(p, c);
     perf_need(p, dlcoll_barrier(p->comm, NULL, NULL), "barrier");
@@ -221,7 +221,7 @@ bool perf_measure(struct perf *p, struct perf_cell *cell)
         if (p->opts.check)
             r->wrong = checked(p, &c, &d, &code);
         else
-            code = perform(p, &c);
+            code = perf_perform(p, &c);
         if (code == DLCOLL_ENOSUP) {
             free_op(cell->reduction, c.reduction);
             return false;
@@ -229,7 +229,7 @@ bool perf_measure(struct perf *p, struct perf_cell *cell)
         perf_need(p, code, cell->op->name);
         memset(p->buf[0], 0, p->buf_bytes);
         memset(p->buf[1], 0, p->buf_bytes);
-        measure(p, &c, r);
+        perf_measure_call(p, &c, r);
         if (p->opts.check) {
             int64_t wrong;
             d.seed = p->seed++;

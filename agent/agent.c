@@ -7,7 +7,7 @@
  *
  * Failures:
  *   a worker ends otherwise        rdzv_failed at once, and STOPPING without waiting for the answer
- *   a worker begins to             likewise, by agent_on_dying; its exit comes when it is over
+ *   a worker begins to             likewise, by on_worker_exiting; its exit comes when it is over
  *   another node fails, leaves     on_stop -> STOPPING
  *   a stop signal, --timeout, ctl  rdzv_leave -> STOPPING
  *   a second signal or ctl         0.5 s or more after the first one: kills at once
@@ -45,13 +45,13 @@
 #include "core/uvx.h"
 #include "rendezvous/rules/text.h"
 
-#define MAX_SIGNALS NSIG /* each once */
+#define MAX_SIGNALS NSIG /* a signal is listed once at most */
 
-/* After SIGKILL; then a process counts as one that cannot be killed. */
+/* A process that is alive so long after SIGKILL counts as one that cannot be killed. */
 #define UNKILLABLE_MS 10000
-#define ENDING_MS     600000 /* the same for one that gives back its memory: 100 ms for each GB */
-#define IMPATIENT_MS  100    /* for a line to a reader that is not waited for any more */
-#define UNREAD_S      5      /* for a reader that takes none of the last output, in a stopped job */
+#define ENDING_MS     600000 /* the same for an exiting process: freeing memory takes 100 ms per GB */
+#define IMPATIENT_MS  100    /* for a line of dlaunch after the wait for a reader was ended */
+#define UNREAD_S      5      /* patience with a reader that takes nothing, in a stopped job */
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
 
@@ -66,21 +66,21 @@ struct agent {
     struct uvx_scope scope, signal_scope;
     uv_signal_t signals[MAX_SIGNALS];
     int nsignals;
-    uint64_t first_word_ns; /* when somebody asked us to stop; 0: nobody has */
+    uint64_t first_stop_ns; /* when the first request to stop arrived; 0: none has */
     uv_poll_t lifeline;
     uv_timer_t job_timer;   /* --timeout */
-    uv_timer_t grace_timer; /* STOPPING: SIGKILL when it fires */
+    uv_timer_t grace_timer; /* STOPPING: sends SIGKILL */
     uv_timer_t sweep_timer; /* looks for descendants */
-    uv_timer_t block_timer; /* looks for workers in state D, if block_ns is set */
-    uint64_t block_ns;      /* so long a worker may be in state D; 0: for ever */
+    uv_timer_t block_timer; /* looks for workers in state D; active if block_ns is set */
+    uint64_t block_ns;      /* limit for a worker in state D; 0: none */
 
     struct rdzv *rdzv;     /* NULL: closed */
-    struct rdzv_info info; /* as it was at the end */
+    struct rdzv_info info; /* a copy, made when the state becomes DONE */
     struct hostname_check *hostname_check;
     struct stdio_pump *pump;
     struct spawner *spawner;
     struct reaper *reaper;
-    struct exit_notify *dying;
+    struct exit_notify *exit_notify;
     struct file_timer *file_timer; /* NULL: not enabled */
     struct placement *placement;
     struct cgroup cgroup;
@@ -91,7 +91,7 @@ struct agent {
     /* The round. */
     struct worker *workers; /* job->nproc */
     struct segment segment;
-    char *recorded; /* collective operations when the round failed, for the report; NULL: none */
+    char *flight_report; /* collective operations when the round failed; NULL: none */
     struct worker_context ctx;
     struct worker_env_shared *env;
     bool preparing; /* on_prepare has not been answered */
@@ -100,23 +100,22 @@ struct agent {
     int nok;        /* workers that exited with 0 */
     int world_size;
 
-    uint64_t lease_ns; /* of the guardian; 0: none */
+    uint64_t lease_ns; /* the guardian's lease; 0: none */
 
-    struct gpu_watch *gpus;     /* NULL: no worker uses one, as far as is known */
-    bool gpus_ready;            /* they are fit for this round */
-    bool gpus_asked, gpus_told; /* what has happened to them in it */
+    struct gpu_watch *gpus; /* NULL: no worker is known to use a GPU */
+    bool gpus_ready;        /* the GPUs are fit for this round */
+    enum { GPUS_NOT_ASKED, GPUS_ASKED, GPUS_ANSWERED } gpu_faults; /* of the round that stops */
 
     bool swept; /* no descendant besides the workers is left */
 
     /* The stop. */
-    bool hurry;         /* neither readers nor other nodes are waited for */
+    bool hurry;         /* the agent waits neither for readers nor for other nodes */
     bool leaving;       /* this node has left the job */
-    bool failed;        /* something has, which is why the round stops */
-    bool stopped_told;  /* rdzv_stopped() has been called for this round */
-    bool killed;        /* SIGKILL has been sent, and not all have died of it */
-    uint64_t killed_ns; /* when */
+    bool failed;        /* the round stops because of a failure */
+    bool stop_reported; /* rdzv_stopped() has been called for this round */
+    uint64_t killed_ns; /* when SIGKILL was sent; 0: it was not, or every process has died of it */
     struct sweep sweep;
-    char leftover[512]; /* what could not be killed; "" nothing */
+    char leftover[512]; /* the processes that could not be killed; "": none */
 
     int usable_cpus;
     int exit_status;
@@ -134,19 +133,23 @@ static const struct fsm_state agent_states[] = {
     [DONE] = {"DONE", 0},
 };
 
-/* The lease of the guardian, while anything of the round may be alive. */
+/* The guardian has a lease while a process of the round may be alive. */
 static void set_lease(struct agent *a)
 {
     bool any = a->fsm.state == STARTING || a->fsm.state == RUNNING || a->fsm.state == STOPPING;
     guardian_set_lease(a->link, any ? a->lease_ns : 0);
 }
 
-/* The only way from a state to another one. What a state promises is asserted. */
+/* The only way from one state to another; asserts what the new state promises. */
 static void move_to(struct agent *a, int state)
 {
     fsm_move(&a->fsm, state);
+    bool round_over = state == EXIT_BARRIER || state == RENDEZVOUS;
+    assert(!round_over || (a->nalive == 0 && a->nunread == 0 && a->swept));
     assert(state != EXIT_BARRIER || a->nok == a->job->nproc);
-    assert((state != EXIT_BARRIER && state != RENDEZVOUS) || (a->nalive == 0 && a->nunread == 0));
+    assert(state != RUNNING || !a->failed);
+    assert(state != DONE || a->nalive == 0);
+    a->preparing = false; /* only a node in RENDEZVOUS answers on_prepare */
     set_lease(a);
     if (a->cb.on_state)
         a->cb.on_state(a->cb.arg);
@@ -154,36 +157,37 @@ static void move_to(struct agent *a, int state)
 
 /* Keeps the collective operations that this node's workers are in, for the report, before they end.
  */
-static void agent_keep_recorded(struct agent *a);
-/* Keeps these operations, and ends them; `first` as in segment_raise(). */
+static void keep_flight_report(struct agent *a);
+/* Keeps these operations for the report and ends them; `first` as in segment_raise(). */
 static void agent_raise_abort(struct agent *a, const struct failure *first, const char *text);
 /* w->failure is known: ends the operations of this node that wait for the worker, reports to the
  * coordinator, and stops the node's other workers. */
 static void agent_worker_failed(struct agent *a, struct worker *w);
-static void agent_on_dying(void *arg); /* of struct exit_notify */
+static void on_worker_exiting(void *arg); /* the callback of exit_notify */
 
 /* STOPPING, once a round: `signo` to all workers, SIGKILL after the grace. */
 static void agent_stop_workers(struct agent *a, int signo);
 static void agent_signal_workers(struct agent *a, int signo);
-static void agent_kill_workers(struct agent *a); /* once a round */
-/* From `delay_ms` on, once no worker is alive: ends what they left, and the agent goes on. */
+static void agent_kill_workers(struct agent *a); /* at most once a round */
+/* After `delay_ms`, and once no worker is alive, kills the descendants of workers; then the agent
+ * goes on. */
 static void agent_look_for_descendants(struct agent *a, unsigned delay_ms);
 
 static void agent_signals_open(struct agent *a);
-/* Nothing ends by them from here on. */
+/* From here on no signal ends this process. */
 static void agent_signals_close(struct agent *a, void (*on_closed)(void *arg));
 
 /* This node leaves the job; the workers get the signal `signo`. */
 static void agent_leave(struct agent *a, enum stop_reason reason, int exit_code, int signo,
                         const char *text);
-/* When all have ended and all output is read: the next state. */
+/* Moves to the next state if all workers have ended and all output is read. */
 static void agent_go_on_if_over(struct agent *a);
 
-static void agent_keep_recorded(struct agent *a)
+static void keep_flight_report(struct agent *a)
 {
     const struct rank_table *t = a->ctx.table;
-    if (!a->recorded && t)
-        a->recorded =
+    if (!a->flight_report && t)
+        a->flight_report =
             flight_report_text(&a->segment, t->nodes[a->ctx.group_rank].base_rank, mono_ns());
 }
 
@@ -191,10 +195,11 @@ static void agent_raise_abort(struct agent *a, const struct failure *first, cons
 {
     const struct rank_table *t = a->ctx.table;
     struct failure lost;
-    agent_keep_recorded(a);
+    keep_flight_report(a);
     if (first && first->kind == FAILURE_NODE && t && first->node >= 0 && first->node < t->nnodes &&
         t->nodes[first->node].nproc > 0) {
-        lost = *first; /* with all its ranks: the lowest stands for them; its pid nobody knows */
+        lost =
+            *first; /* the lowest rank stands for all ranks of the lost node; its pid is unknown */
         lost.rank = t->nodes[first->node].base_rank;
         lost.pid = 0;
         lost.exit_code = -1;
@@ -219,25 +224,26 @@ static void agent_worker_failed(struct agent *a, struct worker *w)
     agent_stop_workers(a, SIGTERM);
 }
 
-/* Sooner than on_worker_exit, which comes when nothing is left of the process. If that is so by
- * now, because the loop was late, the reaper knows who was the first. */
-static void agent_on_dying(void *arg)
+/* A worker has begun to exit; on_worker_exit follows when the kernel has freed its memory. If the
+ * loop is late, workers may be dead already: the reaper then reports them first, in the order of
+ * their deaths. */
+static void on_worker_exiting(void *arg)
 {
     struct agent *a = arg;
     reaper_look(a->reaper);
     for (int i = 0; i < a->job->nproc && a->fsm.state == RUNNING; i++) {
         struct worker *w = &a->workers[i];
-        int status = w->state == WORKER_RUNNING && exit_notify_is(&a->segment, i)
+        int status = w->state == WORKER_RUNNING && exit_notify_has_begun(&a->segment, i)
                          ? exit_notify_status(w->pid)
                          : -1;
         if (status <= 0)
             continue;
-        worker_dying(w, &a->ctx, status);
+        worker_exiting(w, &a->ctx, status);
         agent_worker_failed(a, w);
     }
 }
 
-#define SWEEP_MS 2 /* between two looks for descendants */
+#define SWEEP_MS 2 /* between two searches for descendants */
 
 /* ---------------------------------------------------- descendants that the workers left behind */
 
@@ -270,7 +276,7 @@ static void abandon(struct agent *a)
     rdzv_leave(a->rdzv, STOP_INTERNAL, 125, a->leftover);
     for (int i = 0; i < a->job->nproc; i++) {
         struct worker *w = &a->workers[i];
-        if (w->state != WORKER_RUNNING)
+        if (!worker_is_alive(w))
             continue;
         struct reaper_exit x = {.pid = w->pid, .status = SIGKILL, .seen_ns = mono_ns()};
         worker_exited(w, &a->ctx, &x, ASKED_BY_SIGKILL);
@@ -283,11 +289,11 @@ static void abandon(struct agent *a)
 
 static bool is_overdue(const struct agent *a)
 {
-    uint64_t ms = a->killed ? (mono_ns() - a->killed_ns) / 1000000 : 0;
+    uint64_t ms = a->killed_ns ? (mono_ns() - a->killed_ns) / 1000000 : 0;
     if (ms <= UNKILLABLE_MS || ms > ENDING_MS)
         return ms > UNKILLABLE_MS;
     for (int i = 0; i < a->job->nproc; i++) {
-        if (a->workers[i].state == WORKER_RUNNING && exit_notify_runs(a->workers[i].pid))
+        if (worker_is_alive(&a->workers[i]) && exit_notify_runs(a->workers[i].pid))
             return false;
     }
     return true;
@@ -297,15 +303,14 @@ static void on_sweep(uv_timer_t *t)
 {
     struct agent *a = container_of(t, struct agent, sweep_timer);
     bool overdue = is_overdue(a);
-    if (a->nalive) { /* what live workers have daemonised is left alone */
+    if (a->nalive) { /* daemons of live workers are left alone */
         if (overdue)
             abandon(a);
-        else if (a->killed)
+        else if (a->killed_ns)
             agent_look_for_descendants(a, SWEEP_MS);
         return;
     }
-    if (!a->killed) { /* from here on only what the workers left is alive, if anything */
-        a->killed = true;
+    if (!a->killed_ns) { /* every worker is dead: the sweep kills what they left behind */
         a->killed_ns = mono_ns();
         sweep_init(&a->sweep);
     }
@@ -319,7 +324,7 @@ static void on_sweep(uv_timer_t *t)
     if (a->sweep.killed)
         log_notice("ended %u process%s that the workers had left behind", a->sweep.killed,
                    a->sweep.killed == 1 ? "" : "es");
-    a->killed = false; /* there is nothing left that could not be */
+    a->killed_ns = 0;
     a->swept = true;
     agent_go_on_if_over(a);
 }
@@ -334,9 +339,8 @@ static void agent_look_for_descendants(struct agent *a, unsigned delay_ms)
 
 static void agent_kill_workers(struct agent *a)
 {
-    if (a->killed)
+    if (a->killed_ns)
         return;
-    a->killed = true;
     a->killed_ns = mono_ns();
     sweep_init(&a->sweep);
     for (int i = 0; i < a->job->nproc; i++)
@@ -348,7 +352,7 @@ static void agent_kill_workers(struct agent *a)
 static void on_grace(uv_timer_t *t)
 {
     struct agent *a = container_of(t, struct agent, grace_timer);
-    if (a->nalive == 0) /* only what they wrote is waited for */
+    if (a->nalive == 0) /* every worker is dead; only output is awaited */
         return;
     log_notice("%d worker%s did not stop within %g s: killing", a->nalive,
                a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
@@ -373,26 +377,27 @@ static void agent_stop_workers(struct agent *a, int signo)
     agent_look_for_descendants(a, 0);
 }
 
-#define SAME_WORD_NS 500000000u
+#define SAME_REQUEST_NS 500000000u /* two signals in this time are one request to stop */
 
-/* ------------------------------------------------------------------------------ what they do */
+/* --------------------------------------------------------------------------- requests to stop */
 
 /* An init system that ends all processes of a job reaches the agent twice, itself and by way of the
- * guardian; a session's end comes as SIGTERM and as SIGHUP. What follows soon is the same word. */
-enum word { FIRST_WORD, SAME_WORD, FURTHER_WORD };
+ * guardian; a session's end comes as SIGTERM and as SIGHUP. A signal that follows soon is the same
+ * request. */
+enum stop_request { FIRST_REQUEST, SAME_REQUEST, FURTHER_REQUEST };
 
-static enum word take_word(struct agent *a)
+static enum stop_request classify_request(struct agent *a)
 {
     uint64_t now = mono_ns();
-    if (a->first_word_ns && now - a->first_word_ns < SAME_WORD_NS)
-        return SAME_WORD;
-    if (a->first_word_ns)
-        return FURTHER_WORD;
-    a->first_word_ns = now;
-    return FIRST_WORD;
+    if (a->first_stop_ns && now - a->first_stop_ns < SAME_REQUEST_NS)
+        return SAME_REQUEST;
+    if (a->first_stop_ns)
+        return FURTHER_REQUEST;
+    a->first_stop_ns = now;
+    return FIRST_REQUEST;
 }
 
-/* Neither a reader of the output nor another node is waited for any more. */
+/* Ends the waits for readers of the output and for other nodes. */
 static void hurry(struct agent *a)
 {
     a->hurry = true;
@@ -409,28 +414,28 @@ static void leave_again(struct agent *a)
     hurry(a);
 }
 
-/* The job is being stopped already, for another reason than a word from outside. */
+/* The first request to stop a job that stops already, after a failure or at another node's end. */
 static void go_on_stopping(struct agent *a, const char *what)
 {
     if (a->nalive)
-        log_notice("received %s: %d worker%s being stopped already (once more: at once)", what,
-                   a->nalive, a->nalive == 1 ? " is" : "s are");
+        log_notice("received %s: already stopping %d worker%s (repeat to kill now)", what,
+                   a->nalive, a->nalive == 1 ? "" : "s");
 }
 
 static void stop_by(struct agent *a, enum stop_reason reason, int signo, const char *what)
 {
     char text[HOST_MAX + 64];
-    enum word word = take_word(a);
-    if (word == SAME_WORD)
-        log_verbose("received %s as well: taken for the same word", what);
+    enum stop_request request = classify_request(a);
+    if (request == SAME_REQUEST)
+        log_verbose("received %s as well: the same request", what);
     if (a->fsm.state == DONE) {
-        if (word != SAME_WORD || a->hurry)
+        if (request != SAME_REQUEST || a->hurry)
             hurry(a);
         return;
     }
-    if (word == FURTHER_WORD)
+    if (request == FURTHER_REQUEST)
         leave_again(a);
-    if (word != FIRST_WORD)
+    if (request != FIRST_REQUEST)
         return;
     if (a->leaving) {
         go_on_stopping(a, what);
@@ -438,7 +443,7 @@ static void stop_by(struct agent *a, enum stop_reason reason, int signo, const c
     }
     snprintf(text, sizeof(text), "%s received %s", a->job->host, what);
     if (a->nalive)
-        log_notice("received %s: stopping %d worker%s, SIGKILL after %g s (once more: at once)",
+        log_notice("received %s: stopping %d worker%s, SIGKILL after %g s (repeat to kill now)",
                    what, a->nalive, a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
     agent_leave(a, reason, 128 + signo, signo, text);
 }
@@ -483,14 +488,14 @@ static void on_signal(uv_signal_t *h, int signo)
     case SIGUSR2:
         /* For the program itself; its helper processes would die of it. */
         for (int i = 0; i < a->job->nproc; i++) {
-            if (a->workers[i].state == WORKER_RUNNING)
+            if (worker_is_alive(&a->workers[i]))
                 kill(a->workers[i].pid, signo);
         }
         break;
     }
 }
 
-/* ------------------------------------------------------------------------------ their handlers */
+/* --------------------------------------------------------------------------- signal handlers */
 
 void agent_signals(const struct job_spec *job, int out[NSIG])
 {
@@ -515,8 +520,8 @@ static void handle_signal(struct agent *a, int signo)
     uv_signal_start(s, on_signal, signo);
 }
 
-/* The guardian may have forwarded some already. What is written to where nobody reads, and files
- * that grow too large, are errors here and no signals, whatever the list says. */
+/* The guardian may have forwarded some already. SIGPIPE and SIGXFSZ stay blocked, whatever the list
+ * says: here they are errors of write(), not signals. */
 static void unblock(const int *signals)
 {
     sigset_t set;
@@ -545,13 +550,13 @@ static void agent_signals_close(struct agent *a, void (*on_closed)(void *arg))
     sigprocmask(SIG_BLOCK, &all, NULL);
     for (int i = 0; i < a->nsignals; i++) {
         int signo = a->signals[i].signum;
-        uvx_close(&a->signals[i]); /* gives it back its default action: no end of the job's */
-        signal(signo, SIG_IGN);    /* libuv's pool has threads that block none */
+        uvx_close(&a->signals[i]); /* restores the default action, which must not end the agent */
+        signal(signo, SIG_IGN);    /* the threads of libuv's pool block no signal */
     }
     uvx_scope_close(&a->signal_scope, on_closed, a);
 }
 
-#define OWN_DESCRIPTORS 25 /* with one node and one worker's taken off, at the least */
+#define OWN_DESCRIPTORS 25 /* of the agent itself, on one node, without those of a worker */
 
 /* -------------------------------------------------------------- a round is prepared and started */
 
@@ -562,7 +567,7 @@ static void agent_leave(struct agent *a, enum stop_reason reason, int exit_code,
         return;
     a->leaving = true;
     if (a->fsm.state == RUNNING)
-        agent_keep_recorded(a);
+        keep_flight_report(a);
     rdzv_leave(a->rdzv, reason, exit_code, text);
     agent_stop_workers(a, signo);
 }
@@ -576,13 +581,11 @@ static void give_up(struct agent *a, const struct err *e)
     agent_leave(a, STOP_INTERNAL, 125, SIGTERM, text);
 }
 
-/* The round is prepared when this host's own name has been looked up, and GPUs, where there are
- * some, are fit. */
+/* Answers on_prepare once this host's own name is looked up and the GPUs, if any, are fit. */
 static void answer_prepare(void *arg)
 {
     struct agent *a = arg;
-    if (!a->preparing || a->fsm.state != RENDEZVOUS || !hostname_check_settled(a->hostname_check) ||
-        (a->gpus && !a->gpus_ready))
+    if (!a->preparing || !hostname_check_settled(a->hostname_check) || (a->gpus && !a->gpus_ready))
         return;
     a->preparing = false;
     uint16_t *ports = xcalloc((size_t)a->job->nproc, sizeof(*ports));
@@ -595,7 +598,7 @@ static void answer_prepare(void *arg)
 static void on_gpus_ready(void *arg, const struct err *e)
 {
     struct agent *a = arg;
-    if (e && a->preparing && a->fsm.state == RENDEZVOUS) {
+    if (e && a->preparing) {
         a->preparing = false;
         give_up(a, e);
         return;
@@ -609,7 +612,8 @@ static void on_prepare(void *arg, struct generation gen, int group_rank, int nno
     struct agent *a = arg;
     struct err e = ERR_INIT;
     log_verbose("round %u: this is node %d of %d", gen.counter, group_rank, nnodes);
-    a->stopped_told = a->gpus_ready = a->gpus_asked = a->gpus_told = false;
+    a->stop_reported = a->gpus_ready = false;
+    a->gpu_faults = GPUS_NOT_ASKED;
     for (int i = 0; i < a->job->nproc; i++) {
         struct worker *w = &a->workers[i];
         close_fd(&w->listen_fd);
@@ -618,7 +622,7 @@ static void on_prepare(void *arg, struct generation gen, int group_rank, int nno
             return;
         }
     }
-    a->preparing = true;
+    a->preparing = a->fsm.state == RENDEZVOUS;
     if (a->gpus)
         gpu_watch_ask(a->gpus, GPU_ASK_READY, on_gpus_ready, a);
     answer_prepare(a);
@@ -635,17 +639,18 @@ static void start_worker(struct agent *a, struct worker *w)
     }
     a->nalive++;
     a->nunread++;
-    a->killed = a->swept = false;
+    a->killed_ns = 0;
+    a->swept = false;
     atomic_store_explicit(&a->link->page->nworkers, (uint32_t)a->nalive, memory_order_relaxed);
     log_verbose("rank %d (local rank %d) is pid %d", w->rank, w->local_rank, w->pid);
 }
 
 static int prepare_round(struct agent *a, struct err *e)
 {
-    exit_notify_unwatch(a->dying);
+    exit_notify_unwatch(a->exit_notify);
     segment_close(&a->segment);
-    free(a->recorded);
-    a->recorded = NULL;
+    free(a->flight_report);
+    a->flight_report = NULL;
     worker_env_shared_free(a->env);
     a->env = NULL;
     if (a->cgroup.killed) {
@@ -662,7 +667,7 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     struct agent *a = arg;
     struct err e = ERR_INIT;
     if (a->fsm.state != RENDEZVOUS)
-        return; /* told to stop meanwhile */
+        return; /* the node was asked to stop meanwhile */
     move_to(a, STARTING);
     a->ctx.table = table;
     a->ctx.group_rank = group_rank;
@@ -679,15 +684,15 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
         return;
     }
     if (a->job->rdzv.restart_policy == RESTART_GROUP)
-        exit_notify_watch(a->dying, &a->segment);
+        exit_notify_watch(a->exit_notify, &a->segment);
     stdio_set_filtered_dir(a->pump, a->log_dir.run[0] ? a->log_dir.attempt : NULL);
     for (int i = 0; i < a->job->nproc && a->fsm.state == STARTING; i++)
         start_worker(a, &a->workers[i]);
     spawn_settle(a->spawner);
-    if (a->oom.fd < 0) /* not before, it would only keep the workers waiting */
+    if (a->oom.fd < 0) /* after the start, so that the workers do not wait for it */
         oom_open(&a->oom);
     else
-        oom_happened(&a->oom); /* in earlier rounds, to what was no worker */
+        oom_happened(&a->oom); /* resets the count: earlier kills were not of these workers */
     if (a->fsm.state == STARTING)
         move_to(a, RUNNING);
     if (a->ctx.restart_count == 0) { /* now that the workers run */
@@ -719,7 +724,7 @@ static void on_respawn(void *arg, int local_rank, int restart_count)
     struct worker *w = &a->workers[local_rank];
     w->respawn = restart_count;
     if (w->state == WORKER_CLOSED && !w->ok)
-        respawn(a, w); /* else when all that it wrote has been read */
+        respawn(a, w); /* else on_drained() starts it again */
 }
 
 /* --------------------------------------------------------------------------- a worker has ended */
@@ -728,14 +733,15 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
 {
     struct agent *a = arg;
     struct worker *w = tag;
-    bool stopping = a->fsm.state == STOPPING; /* also when its failure was heard of before */
-    if (w->state != WORKER_RUNNING)
-        return; /* given up as unkillable before */
+    bool stopping =
+        a->fsm.state == STOPPING; /* true as well if on_worker_exiting() has reported its failure */
+    if (!worker_is_alive(w))
+        return; /* abandon() has counted it as ended */
     worker_exited(w, &a->ctx, x,
-                  !stopping   ? ASKED_NOTHING
-                  : a->killed ? ASKED_BY_SIGKILL
-                  : a->failed ? ASKED_FOR_FAILURE
-                              : ASKED_TO_STOP);
+                  !stopping      ? ASKED_NOTHING
+                  : a->killed_ns ? ASKED_BY_SIGKILL
+                  : a->failed    ? ASKED_FOR_FAILURE
+                                 : ASKED_TO_STOP);
     a->nalive--;
     if (w->ok) {
         a->nok++;
@@ -749,7 +755,7 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     agent_look_for_descendants(a, 0);
 }
 
-static void on_gpus_told(void *arg, const struct err *e);
+static void on_gpu_faults(void *arg, const struct err *e);
 
 /* Puts the report about a failed worker's GPU in front of the worker's message. */
 static void add_gpu_note(struct agent *a, struct worker *w)
@@ -761,13 +767,13 @@ static void add_gpu_note(struct agent *a, struct worker *w)
     free(rest);
 }
 
-static void tell_stopped(struct agent *a)
+static void report_stopped(struct agent *a)
 {
     uv_timer_stop(&a->grace_timer);
-    exit_notify_unwatch(a->dying);
+    exit_notify_unwatch(a->exit_notify);
     segment_close(&a->segment);
     move_to(a, RENDEZVOUS);
-    a->stopped_told = true;
+    a->stop_reported = true;
     struct failure *all = xcalloc((size_t)a->job->nproc, sizeof(*all));
     size_t n = 0;
     for (int i = 0; i < a->job->nproc; i++) {
@@ -782,7 +788,7 @@ static void tell_stopped(struct agent *a)
     free(all);
 }
 
-/* The round is over on this node when nothing of it is alive and all it wrote is read. */
+/* The round is over on this node when no process of it is alive and all output is read. */
 static void agent_go_on_if_over(struct agent *a)
 {
     if (a->nalive || a->nunread || !a->swept)
@@ -790,19 +796,20 @@ static void agent_go_on_if_over(struct agent *a)
     if (a->fsm.state == RUNNING && a->nok == a->job->nproc) {
         move_to(a, EXIT_BARRIER);
         rdzv_done(a->rdzv);
-    } else if (a->fsm.state == STOPPING && a->gpus && !a->gpus_asked) {
-        a->gpus_asked = true;
-        gpu_watch_ask(a->gpus, GPU_ASK_FAILURES, on_gpus_told, a);
-    } else if (a->fsm.state == STOPPING && !(a->gpus && !a->gpus_told)) {
-        tell_stopped(a);
+    } else if (a->fsm.state == STOPPING && a->gpus && a->gpu_faults == GPUS_NOT_ASKED) {
+        a->gpu_faults = GPUS_ASKED;
+        gpu_watch_ask(a->gpus, GPU_ASK_FAILURES, on_gpu_faults, a);
+    } else if (a->fsm.state == STOPPING && a->gpu_faults != GPUS_ASKED) {
+        report_stopped(a);
     }
 }
 
-static void on_gpus_told(void *arg, const struct err *e)
+static void on_gpu_faults(void *arg, const struct err *e)
 {
     struct agent *a = arg;
     (void)e;
-    a->gpus_told = true;
+    assert(a->gpu_faults == GPUS_ASKED);
+    a->gpu_faults = GPUS_ANSWERED;
     agent_go_on_if_over(a);
 }
 
@@ -828,10 +835,11 @@ static void on_stop(void *arg, const struct rdzv_stop *why)
                    a->job->rdzv.max_restarts);
     else
         log_notice(why->restarting ? "%s; restarting" : "%s", why->text);
-    if (a->stopped_told)
+    if (a->stop_reported)
         return;
     if (a->fsm.state == RENDEZVOUS) {
-        a->stopped_told = true;
+        a->preparing = false;
+        a->stop_reported = true;
         rdzv_stopped(a->rdzv, NULL, 0);
         return;
     }
@@ -847,7 +855,7 @@ static void on_lease(void *arg, uint64_t until_ns)
     set_lease(a);
 }
 
-/* On another thread than all else here. */
+/* The heartbeat thread calls this function; the loop calls all others. */
 static void extend_lease(void *arg, uint64_t until_ns)
 {
     const struct agent *a = arg;
@@ -872,13 +880,14 @@ static void on_job_timeout(uv_timer_t *t)
     agent_leave(a, STOP_TIMEOUT, 124, SIGTERM, text);
 }
 
-/* The guardian is gone: nobody would end the workers after us, so it is done here and now. */
+/* The guardian is dead. No process would kill the workers if this one died, so the agent kills them
+ * now. */
 static void on_guardian_gone(uv_poll_t *h, int status, int events)
 {
     (void)status, (void)events;
     struct agent *a = container_of(h, struct agent, lifeline);
     struct sweep sweep;
-    if (a->fsm.state == DONE) { /* nothing is left to be ended */
+    if (a->fsm.state == DONE) { /* no worker is left */
         uv_poll_stop(h);
         hurry(a);
         return;
@@ -903,10 +912,10 @@ static void free_agent(struct agent *a)
 {
     for (int i = 0; i < a->job->nproc; i++)
         close_fd(&a->workers[i].listen_fd);
-    exit_notify_free(a->dying);
+    exit_notify_free(a->exit_notify);
     file_timer_free(a->file_timer);
     segment_close(&a->segment);
-    free(a->recorded);
+    free(a->flight_report);
     worker_env_shared_free(a->env);
     placement_free(a->placement);
     gpu_watch_free(a->gpus);
@@ -955,14 +964,15 @@ static char *report(struct agent *a, const struct rdzv_result *result)
         .host = a->job->host,
         .group_rank = a->info.group_rank,
         .nnodes = a->info.nnodes,
-        .world_size = a->world_size, /* of the last round */
+        .world_size = a->world_size, /* the last round's */
         .elapsed = (double)(mono_ns() - a->started_ns) / 1e9,
         .log_dir = a->log_dir.run[0] && !a->log_dir.flat ? a->log_dir.run : NULL,
         .leftover = a->leftover[0] ? a->leftover : NULL,
-        .operations = a->recorded,
+        .operations = a->flight_report,
     };
     if (a->exit_status == 2 && result->reason == STOP_RENDEZVOUS)
-        log_error("%s", result->text); /* nothing was started: bad input like any other */
+        log_error("%s",
+                  result->text); /* no worker was started: reported like any other bad input */
     else if (a->exit_status != 0)
         text = report_text(&in);
     if (a->job->report_path && report_write_json(&in, &e) < 0)
@@ -970,7 +980,7 @@ static char *report(struct agent *a, const struct rdzv_result *result)
     return text;
 }
 
-/* Until here a signal may end the wait for other nodes. */
+/* Signals are handled until here, because one may end the wait for other nodes. */
 static void on_rdzv_closed(void *arg)
 {
     struct agent *a = arg;
@@ -989,7 +999,8 @@ static void on_output_written(void *arg, bool all)
         log_set_patience(IMPATIENT_MS);
     }
     hostname_check_close(a->hostname_check);
-    exit_notify_unwatch(a->dying); /* its thread wakes the loop through a handle of the scope */
+    exit_notify_unwatch(
+        a->exit_notify); /* its thread wakes the loop through a handle of the scope */
     a->nclosing = 3;
     gpu_watch_stop(a->gpus);
     rdzv_close(a->rdzv, on_rdzv_closed, a);
@@ -1004,12 +1015,12 @@ static void on_unread(uv_timer_t *t)
     hurry(container_of(t, struct agent, job_timer));
 }
 
-/* Readers of the last output are waited for, but not beyond --timeout, nor, when the job was told
- * to end, if they take nothing. */
+/* Waits for the readers of the last output: until --timeout at most, and UNREAD_S at most if the
+ * job was asked to stop and a reader takes nothing. */
 static void write_out(struct agent *a, enum stop_reason reason, char *last_words)
 {
-    bool told = reason == STOP_SIGNAL || reason == STOP_REQUEST || reason == STOP_TIMEOUT;
-    struct stdio_pump_end end = {.patience = told ? UNREAD_S : -1,
+    bool requested = reason == STOP_SIGNAL || reason == STOP_REQUEST || reason == STOP_TIMEOUT;
+    struct stdio_pump_end end = {.patience = requested ? UNREAD_S : -1,
                                  .last_words = last_words,
                                  .on_closed = on_output_written,
                                  .arg = a};
@@ -1033,7 +1044,8 @@ static void on_finish(void *arg, const struct rdzv_result *result)
     if (first && first->local_rank >= 0 && first->local_rank < a->job->nproc &&
         a->workers[first->local_rank].rank == first->rank)
         worker_hand_up_error_file(&a->workers[first->local_rank]);
-    log_dir_close(&a->log_dir); /* the report names no folder that goes away for being empty */
+    log_dir_close(&a->log_dir); /* before the report, which must not name a folder that is removed
+                                   because it is empty */
     write_out(a, result->reason, report(a, result));
 }
 
@@ -1061,8 +1073,8 @@ static int open_handles(struct agent *a, struct err *e)
     return 0;
 }
 
-/* Many workers mean many pipes and sockets: take what the hard limit allows. The workers get back
- * the soft limit that dlaunch was started with. */
+/* Raises the soft limit to the hard limit, because each worker needs pipes and a socket. The
+ * workers get the soft limit that dlaunch was started with. */
 static int raise_descriptor_limit(const struct job_spec *job, struct err *e)
 {
     struct rlimit r;
@@ -1071,7 +1083,8 @@ static int raise_descriptor_limit(const struct job_spec *job, struct err *e)
         return 0;
     r.rlim_cur = r.rlim_max;
     setrlimit(RLIMIT_NOFILE, &r);
-    for (int i = 0; i < job->nproc; i++) /* a data socket, and a pipe for what no file takes */
+    for (int i = 0; i < job->nproc;
+         i++) /* a data socket, and a pipe for each stream without a file */
         need += 1 + !(job->redirects[i] & STD_OUT) + !(job->redirects[i] & STD_ERR);
     if (r.rlim_cur >= need)
         return 0;
@@ -1133,7 +1146,7 @@ static int open_parts(struct agent *a, struct err *e)
     return 0;
 }
 
-/* The worker whose process, or whose descendant, has not released its timer in time. */
+/* A process, a worker or a descendant of one, has not released its timer in time. */
 static void on_timer_expired(void *arg, const pid_t *parents, int n, int signo, const char *text)
 {
     struct agent *a = arg;
@@ -1141,14 +1154,14 @@ static void on_timer_expired(void *arg, const pid_t *parents, int n, int signo, 
     log_error("%s: sending %s", text, signal_name(signo, name));
     for (int i = 0; i < a->job->nproc; i++) {
         struct worker *w = &a->workers[i];
-        if (w->state == WORKER_RUNNING && w->pid == parents[n - 1])
+        if (worker_is_alive(w) && w->pid == parents[n - 1])
             snprintf(w->killed_for, sizeof(w->killed_for), "%s; dlaunch sent %s", text,
                      signal_name(signo, name));
     }
 }
 
-/* SIGKILL ends a wait that the kernel allows to be killed. For others the stop is begun as after a
- * death, and abandon() ends it. */
+/* SIGKILL ends the wait if it is killable. If it is not, the stop begins as after a death, and
+ * abandon() ends it. */
 static void fail_blocked_worker(struct agent *a, struct worker *w)
 {
     char what[160];
@@ -1159,7 +1172,7 @@ static void fail_blocked_worker(struct agent *a, struct worker *w)
     worker_signal_group(w, SIGKILL);
     if (a->job->rdzv.restart_policy == RESTART_WORKER)
         return;
-    worker_dying(w, &a->ctx, SIGKILL);
+    worker_exiting(w, &a->ctx, SIGKILL);
     agent_worker_failed(a, w);
 }
 
@@ -1171,7 +1184,7 @@ static void on_block_timer(uv_timer_t *t)
         struct worker *w = &a->workers[i];
         char state;
         pid_t parent;
-        if (w->state != WORKER_RUNNING || w->dying || w->killed_for[0])
+        if (w->state != WORKER_RUNNING || w->killed_for[0])
             continue;
         if (!sweep_read_stat(w->pid, &state, &parent) || state != 'D')
             w->blocked_ns = 0;
@@ -1182,7 +1195,7 @@ static void on_block_timer(uv_timer_t *t)
     }
 }
 
-/* As in torchrun: what is not a positive number turns it off. */
+/* As in torchrun, a value that is not a positive number turns the watch off. */
 static void watch_blocked_workers(struct agent *a)
 {
     const char *text = getenv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT");
@@ -1190,7 +1203,7 @@ static void watch_blocked_workers(struct agent *a)
     if (!(seconds > 0 && seconds < 1e9))
         return;
     a->block_ns = (uint64_t)(seconds * 1e9);
-    uint64_t ms = (uint64_t)(seconds * 250); /* four looks */
+    uint64_t ms = (uint64_t)(seconds * 250); /* four looks in that time */
     ms = ms < 20 ? 20 : ms > 1000 ? 1000 : ms;
     uv_timer_start(&a->block_timer, on_block_timer, ms, ms);
 }
@@ -1240,7 +1253,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
     int r = open_parts(a, e);
     if (r < 0) {
         log_dir_close(&a->log_dir);
-        if (!a->reaper) /* nothing is on the loop yet */
+        if (!a->reaper) /* no handle is on the loop yet */
             free_agent(a);
         return r;
     }
@@ -1259,7 +1272,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
     };
     r = open_handles(a, e);
     if (r == 0)
-        a->dying = exit_notify_new(loop, &a->scope, agent_on_dying, a);
+        a->exit_notify = exit_notify_new(loop, &a->scope, on_worker_exiting, a);
     if (r == 0)
         r = open_file_timer(a, e);
     if (r == 0)
@@ -1273,7 +1286,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         return r;
     }
     a->hostname_check = hostname_check_open(loop, job, answer_prepare, a);
-    fsm_move(&a->fsm, RENDEZVOUS); /* the caller has no agent yet to ask for its state */
+    fsm_move(&a->fsm, RENDEZVOUS); /* without on_state: the caller has no agent yet */
     *out = a;
     return 0;
 }
@@ -1296,7 +1309,7 @@ void agent_get_status(struct agent *a, struct agent_status *out)
     };
     if (a->fsm.state == DONE && a->exit_status != 0)
         out->health = "FAILED";
-    if (a->fsm.state == DONE) /* parts of it are gone, perhaps */
+    if (a->fsm.state == DONE) /* parts of the rendezvous may be closed */
         out->rdzv = a->info;
     else
         rdzv_get_info(a->rdzv, &out->rdzv);

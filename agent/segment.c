@@ -22,9 +22,9 @@ static uint64_t align_up(uint64_t v, uint64_t to)
     return (v + to - 1) / to * to;
 }
 
-/* Room for the slots of every local rank and for shared buffers: address space, not memory. Half of
- * what the machine has; where address space is limited, workers need most of it for themselves. It
- * counts as a file, behind `before` other bytes. */
+/* The size of the area for slots and shared buffers: address space, not memory. Half of the
+ * physical memory, at most a quarter of RLIMIT_AS, because workers need most of it themselves.
+ * RLIMIT_FSIZE counts it together with the `before` bytes in front of it. */
 static uint64_t heap_bytes(uint64_t before)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
@@ -115,8 +115,8 @@ int segment_open(struct segment *s, const struct rank_table *table, int group_ra
     return 0;
 }
 
-/* A connection, closed at once, wakes those who sleep in poll(): they look at the word. It takes as
- * long as all else of raising it, and on a machine with more ranks than CPUs these wait for it. */
+/* Ranks that sleep in poll() wake up at a connection, which is closed at once, and then read the
+ * abort word. This takes as long as the rest of raising the word, so it comes last. */
 static void wake_waiters(const struct segment *s)
 {
     const struct segment_local *local =
@@ -158,8 +158,8 @@ static struct segment_local *line_of(const struct segment *s, int local_rank)
     return (struct segment_local *)((char *)s->header + s->off_local) + local_rank;
 }
 
-/* Nobody is woken: whoever waits for it looks every few milliseconds, and nobody does in most
- * jobs. */
+/* Wakes no rank: a rank that waits for this worker looks every few milliseconds, and in most jobs
+ * no rank does. */
 void segment_exited(struct segment *s, int local_rank)
 {
     if (s->fd >= 0 && local_rank < s->nlocal)
@@ -174,13 +174,14 @@ int segment_cause_of(const struct segment *s, int local_rank)
     return rank >= 0 && rank < s->world_size ? rank : -1;
 }
 
-const _Atomic uint32_t *segment_life(const struct segment *s, int local_rank)
+const _Atomic uint32_t *segment_exit_word(const struct segment *s, int local_rank)
 {
     const struct segment_local *l = line_of(s, local_rank);
     uint32_t at = atomic_load(&l->exit_notify_word);
-    if (at == 0 || (at - 1) % sizeof(uint32_t) || at - 1 > SEGMENT_LIFE_BYTES - sizeof(uint32_t))
+    if (at == 0 || (at - 1) % sizeof(uint32_t) ||
+        at - 1 > SEGMENT_EXIT_MUTEX_BYTES - sizeof(uint32_t))
         return NULL;
-    return (const _Atomic uint32_t *)(l->life + at - 1);
+    return (const _Atomic uint32_t *)(l->exit_mutex + at - 1);
 }
 
 void segment_close(struct segment *s)

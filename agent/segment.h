@@ -12,13 +12,13 @@
 #include "rendezvous/rules/rank_table.h"
 
 struct segment {
-    int fd; /* for the workers to inherit; -1: none */
+    int fd; /* the memfd, inherited by the workers; -1: none */
     struct segment_header *header;
-    size_t bytes; /* mapped by the agent: all but the heap */
+    size_t bytes; /* mapped by the agent: all except the heap */
     /* Copies of fields of the header: a worker may have changed the shared ones. */
     size_t off_local;
     int nlocal, world_size;
-    struct netaddr addr; /* where the workers of this node listen; len 0: nowhere */
+    struct netaddr addr; /* address on which the workers of this node listen; len 0: they do not */
     uint16_t *ports;     /* by local rank; NULL: none */
 };
 
@@ -36,15 +36,16 @@ int segment_open(struct segment *s, const struct rank_table *table, int group_ra
  * worker's death is the reason. Only the first call counts. */
 void segment_raise(struct segment *s, const struct failure *first, const char *text);
 
-/* Worker `local_rank` has ended well: those of this node who still wait for it may know. */
+/* Records that worker `local_rank` exited with status 0, for ranks of this node that wait for it.
+ * */
 void segment_exited(struct segment *s, int local_rank);
 
 /* The rank that worker `local_rank` recorded as the cause of its own failure, or -1. */
 int segment_cause_of(const struct segment *s, int local_rank);
 
-/* The word of worker `local_rank` that has FUTEX_OWNER_DIED set when the worker begins to end;
- * NULL: it has none (yet). */
-const _Atomic uint32_t *segment_life(const struct segment *s, int local_rank);
+/* The word of worker `local_rank` in which the kernel sets FUTEX_OWNER_DIED when the worker begins
+ * to exit; NULL: the worker has not published one yet. */
+const _Atomic uint32_t *segment_exit_word(const struct segment *s, int local_rank);
 
 void segment_close(struct segment *s);
 

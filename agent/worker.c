@@ -1,5 +1,6 @@
 #include "agent/worker.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -42,7 +43,7 @@ int worker_listen(struct worker *w, bool loopback, struct err *e)
     return 0;
 }
 
-/* The routes of its two streams; the strings live in the caller's buffers. */
+/* Opens the files and pipes of both streams; fds gets the ends for the worker. */
 static int open_stdio(const struct worker *w, const struct worker_context *ctx, int fds[2],
                       struct err *e)
 {
@@ -158,7 +159,7 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
     int out[2] = {-1, -1};
     w->state = WORKER_IDLE;
     w->pid = 0;
-    w->ok = w->dying = false;
+    w->ok = false;
     w->killed_for[0] = '\0';
     w->blocked_ns = 0;
     w->rank = ctx->table->nodes[ctx->group_rank].base_rank + w->local_rank;
@@ -186,9 +187,9 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
     return 0;
 }
 
-/* Whether this end is what dlaunch asked for. A crash is the worker's own, whenever it comes; so is
- * a SIGKILL that dlaunch has not sent, but nobody is to take it for what ended a job that was told
- * to end. */
+/* Whether dlaunch caused this end. A crash is always the worker's own failure. A SIGKILL that
+ * dlaunch did not send is, too, but not in a job that was asked to stop: it must not be reported as
+ * the reason of the stop. */
 static bool by_request(int status, enum worker_asked asked)
 {
     if (asked == ASKED_NOTHING)
@@ -237,24 +238,28 @@ static void classify(struct worker *w, const struct worker_context *ctx, int sta
         f->kind = FAILURE_STOPPED;
 }
 
-void worker_dying(struct worker *w, const struct worker_context *ctx, int status)
+void worker_exiting(struct worker *w, const struct worker_context *ctx, int status)
 {
-    w->dying = true;
+    assert(w->state == WORKER_RUNNING && status != 0);
+    w->state = WORKER_EXITING;
     classify(w, ctx, status, mono_ns(), ASKED_NOTHING);
 }
 
 void worker_exited(struct worker *w, const struct worker_context *ctx, const struct reaper_exit *x,
                    enum worker_asked asked)
 {
+    bool classified = w->state == WORKER_EXITING;
+    assert(worker_is_alive(w));
     w->state = WORKER_EXITED;
     w->ended_ns = x->seen_ns;
-    if (!w->dying)
+    if (!classified)
         classify(w, ctx, x->status, x->seen_ns, asked);
 }
 
 void worker_closed(struct worker *w, const struct worker_context *ctx)
 {
     struct failure *f = &w->failure;
+    assert(w->state == WORKER_EXITED);
     w->state = WORKER_CLOSED;
     if (w->ok || f->kind == FAILURE_EXEC)
         return;
@@ -280,20 +285,25 @@ void worker_hand_up_error_file(const struct worker *w)
 
 void worker_signal_group(const struct worker *w, int signo)
 {
-    if (w->state != WORKER_RUNNING)
+    if (!worker_is_alive(w))
         return;
     if (kill(-w->pid, signo) < 0 && errno == ESRCH)
         kill(w->pid, signo);
 }
 
+bool worker_is_alive(const struct worker *w)
+{
+    return w->state == WORKER_RUNNING || w->state == WORKER_EXITING;
+}
+
 void worker_status(const struct worker *w, struct agent_worker_status *out)
 {
-    uint64_t end = w->state == WORKER_RUNNING ? mono_ns() : w->ended_ns;
+    uint64_t end = worker_is_alive(w) ? mono_ns() : w->ended_ns;
     *out = (struct agent_worker_status){
         .rank = w->rank,
         .local_rank = w->local_rank,
         .pid = w->pid,
-        .state = w->state == WORKER_RUNNING           ? "running"
+        .state = worker_is_alive(w)                   ? "running"
                  : w->state == WORKER_IDLE            ? "waiting"
                  : w->ok                              ? "exited"
                  : w->failure.kind == FAILURE_STOPPED ? "stopped"

@@ -21,15 +21,16 @@
 enum worker_state {
     WORKER_IDLE,    /* not started in this round */
     WORKER_RUNNING, /* its process is alive */
+    WORKER_EXITING, /* its process is not reaped yet, but `failure` is complete but for the tail */
     WORKER_EXITED,  /* its process is reaped; its pipes may still be read */
-    WORKER_CLOSED,  /* and everything that it wrote has been read */
+    WORKER_CLOSED,  /* everything that it wrote has been read, too */
 };
 
 /* How dlaunch had asked the workers to end when one of them ended. */
 enum worker_asked {
     ASKED_NOTHING,
-    ASKED_TO_STOP,     /* when nothing had failed */
-    ASKED_FOR_FAILURE, /* to stop, because something had failed */
+    ASKED_TO_STOP,     /* no failure before */
+    ASKED_FOR_FAILURE, /* to stop, because of a failure */
     ASKED_BY_SIGKILL,
 };
 
@@ -37,18 +38,16 @@ struct worker {
     int local_rank, rank;
     enum worker_state state;
     pid_t pid;
-    bool dying;  /* `failure` is known, though the process is not reaped */
     bool ok;     /* exited with 0 */
     int attempt; /* the restart count with which it was started */
-    char error_file[FAILURE_PATH_MAX], stderr_log[FAILURE_PATH_MAX]; /* of that; "": none */
-    char
-        killed_for[320]; /* why dlaunch sent it a signal while nothing had failed; "": it did not */
-    uint64_t blocked_ns; /* since when it has been seen in state D without a break; 0: it is not */
-    int respawn;         /* the restart count with which it is to be started again; 0: it is not */
+    char error_file[FAILURE_PATH_MAX], stderr_log[FAILURE_PATH_MAX]; /* of this attempt; "": none */
+    char killed_for[320]; /* why dlaunch sent it a signal before any failure; "": it did not */
+    uint64_t blocked_ns;  /* when it was first seen in its present state D; 0: it is not in D */
+    int respawn;          /* the restart count of its pending restart; 0: none is pending */
     uint64_t started_ns, ended_ns;
     int listen_fd; /* its data socket, until it is handed down; -1 */
     uint16_t port;
-    struct failure failure; /* when it ended and not with 0 */
+    struct failure failure; /* if it did not end with status 0 */
 };
 
 /* The inputs of starting a worker that all workers of a round share. Everything is borrowed. */
@@ -56,8 +55,8 @@ struct worker_context {
     const struct job_spec *job;
     const struct rank_table *table;
     int group_rank;
-    const char *timer_file; /* of the file timer; NULL: not served */
-    const char *ifname;     /* the interface that workers are told to use; NULL: none */
+    const char *timer_file; /* the file timer's FIFO; NULL: none */
+    const char *ifname;     /* the interface that workers must use; NULL: any */
     int restart_count;      /* the table's, or a later one under RESTART_WORKER */
     struct spawner *spawner;
     struct reaper *reaper;
@@ -66,22 +65,22 @@ struct worker_context {
     const struct cgroup *cgroup;
     const struct segment *segment;
     const struct log_dir *log_dir;
-    struct worker_env_shared **env; /* what the workers' environments have in common */
-    int store_port; /* of the store on this node's loopback; 0: where the table says */
+    struct worker_env_shared **env; /* the common part of the workers' environments */
+    int store_port; /* port of the store on this node's loopback; 0: the table's address */
     struct oom_watch *oom;
-    int stdin_fd; /* what a worker without input reads: /dev/null */
+    int stdin_fd; /* /dev/null, for workers without input */
 };
 
 /* Opens the data socket of a round: on loopback for one node, on every address otherwise. */
 int worker_listen(struct worker *w, bool loopback, struct err *e);
 
-/* Starts it; `tag` comes back through the reaper. On an error no process exists, and w->failure
- * says why (FAILURE_EXEC, 125 to 127); it is WORKER_EXITED then when its pipes are to be drained.
- */
+/* Starts the worker; the reaper returns `tag` with its exit. On an error no process exists, and
+ * w->failure has the reason (FAILURE_EXEC, 125 to 127); the worker is WORKER_EXITED if its pipes
+ * have to be drained, else WORKER_CLOSED. */
 int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, struct err *e);
 
 /* The worker's process has begun to end, with this status, which is not 0: fills in w->failure. */
-void worker_dying(struct worker *w, const struct worker_context *ctx, int status);
+void worker_exiting(struct worker *w, const struct worker_context *ctx, int status);
 
 /* The worker's process has ended. Fills in w->ok, or w->failure without tail and error file. */
 void worker_exited(struct worker *w, const struct worker_context *ctx, const struct reaper_exit *x,
@@ -90,12 +89,16 @@ void worker_exited(struct worker *w, const struct worker_context *ctx, const str
 /* Everything it wrote has been read: adds the error file's message, the tail and the log path. */
 void worker_closed(struct worker *w, const struct worker_context *ctx);
 
-/* For a launcher around this one: copies its error file to our own TORCHELASTIC_ERROR_FILE. */
+/* Copies the worker's error file to this process's own TORCHELASTIC_ERROR_FILE, for a launcher
+ * around this one. */
 void worker_hand_up_error_file(const struct worker *w);
 
 /* Sends a signal to its process group, and to the process itself when the group is not there yet.
  */
 void worker_signal_group(const struct worker *w, int signo);
+
+/* Whether its process exists: WORKER_RUNNING or WORKER_EXITING. */
+bool worker_is_alive(const struct worker *w);
 
 void worker_status(const struct worker *w, struct agent_worker_status *out);
 

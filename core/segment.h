@@ -11,8 +11,8 @@
  *
  * Layout: header, then nodes[nnodes], then ports[world_size], then local[nlocal], then `heap`: room
  * for the collectives, theirs to lay out. Written once by the agent before the first worker starts,
- * except: the abort record (agent), local[i] (worker i, and the agent its `exited`), lives and heap
- * (workers). */
+ * except: the abort record (agent), local[i] (worker i, and the agent its `exited`),
+ * exit_word_count and heap (workers). */
 #ifndef CORE_SEGMENT_H
 #define CORE_SEGMENT_H
 
@@ -66,8 +66,8 @@ struct segment_op {
     uint32_t device; /* on device memory: begun in no order with those that are not */
 };
 
-#define SEGMENT_OPS        16 /* that are kept of each worker */
-#define SEGMENT_LIFE_BYTES 56
+#define SEGMENT_OPS              16 /* that are kept of each worker */
+#define SEGMENT_EXIT_MUTEX_BYTES 56
 
 /* One worker's own line, read by the agent and the other workers, written by that worker alone
  * except where it says so. */
@@ -91,7 +91,7 @@ struct segment_local {
     _Atomic uint32_t worlds;           /* that have been made, by one process or several in turn */
     _Atomic uint32_t
         settings; /* 1 + those of its calls (op_signature.h); 0: not in dlcoll_init yet */
-    _Alignas(8) unsigned char life[SEGMENT_LIFE_BYTES];
+    _Alignas(8) unsigned char exit_mutex[SEGMENT_EXIT_MUTEX_BYTES];
     struct segment_op ops[SEGMENT_OPS];
 };
 
@@ -107,8 +107,8 @@ struct segment_header {
     int32_t usable_cpus; /* affinity and cgroup quota of this node's agent */
     uint64_t off_nodes, off_ports, off_local, off_heap; /* from the start of the segment */
     uint64_t heap_bytes;
-    _Atomic uint32_t
-        lives; /* rises with each exit_notify_word; woken by the last worker, and to end */
+    _Atomic uint32_t exit_word_count; /* rises with each exit_notify_word; woken by the last worker,
+                                         and to end */
     struct segment_abort abort;
 };
 

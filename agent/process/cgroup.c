@@ -71,7 +71,7 @@ static bool join(char *out, size_t cap, const char *mount, const char *path)
     return n > 0 && (size_t)n < cap && is_directory(out);
 }
 
-/* The places where distributions mount it: two system calls instead of the list of all mounts. */
+/* Tries the usual mount points first: two system calls instead of the list of all mounts. */
 static bool at_usual_place(const char *controller, const char *path, char *out, size_t cap,
                            size_t *mount_len)
 {
@@ -178,7 +178,7 @@ static void remove_leftovers(void)
         closedir(dir);
 }
 
-/* False: another launcher, just starting as well, has taken it for a leftover. */
+/* False: another starting launcher has taken the cgroup for that of a dead agent. */
 static bool make_at(struct cgroup *c, const char *path)
 {
     if (mkdir(path, 0755) < 0)
@@ -210,7 +210,7 @@ static void kill_all(int dirfd)
 {
     _cleanup_fd_ int fd = openat(dirfd, "cgroup.kill", O_WRONLY | O_CLOEXEC);
     if (fd >= 0)
-        fd_write_all(fd, "1", 1); /* best effort: the sweep follows */
+        fd_write_all(fd, "1", 1); /* on an error the sweep does it */
 }
 
 void cgroup_kill(struct cgroup *c)

@@ -1,6 +1,5 @@
-/* cgroup.h: one cgroup v2 for the workers of this node, where one can be made: cgroup.kill ends
- * them all at once, whatever they forked. Best effort: without one the sweep does the work alone.
- */
+/* cgroup.h: a cgroup v2 for the workers of this node, where one can be made: cgroup.kill kills them
+ * and all that they forked at once. Without a cgroup the sweep alone does the work. */
 #ifndef AGENT_PROCESS_CGROUP_H
 #define AGENT_PROCESS_CGROUP_H
 
@@ -9,29 +8,29 @@
 #include <sys/types.h>
 
 struct cgroup {
-    int fd;         /* of its directory, for spawn_request.cgroup_fd; -1: none */
-    char path[256]; /* its directory; "" none */
+    int fd;         /* its directory, for spawn_request.cgroup_fd; -1: none */
+    char path[256]; /* path of its directory; "": none */
     bool killed;    /* by cgroup_kill() */
 };
 
-/* Makes <our own cgroup>/dlaunch.<our pid> when that is allowed and has cgroup.kill, and removes
- * what others have left of theirs. Never an error. */
+/* Makes <own cgroup>/dlaunch.<own pid> if that is permitted and has cgroup.kill, and removes the
+ * cgroups of dead agents. Never an error. */
 void cgroup_open(struct cgroup *c);
 void cgroup_kill(struct cgroup *c);
-/* Another one in its place if it has been killed, when everything in it is dead: what is born into
- * such a cgroup dies at once on some kernels (6.18). */
+/* Replaces a killed cgroup, once every process in it is dead, by a new one: some kernels (6.18)
+ * kill each process that is started in a killed cgroup. */
 void cgroup_renew(struct cgroup *c);
-/* The same, and its removal, by path: for a guardian, which has nothing else. Only a path that ends
- * in "/dlaunch.<agent>" is believed. For any other, "" included (that agent was killed before it
- * could tell), cgroup_remove() goes to where it would have made one, and takes that away if it is
+/* Kill and remove the cgroup by its path, in the guardian. A path that does not end in
+ * "/dlaunch.<agent>" is ignored. For such a path, and for "" (the agent was killed before it could
+ * write the path), cgroup_remove() removes the cgroup that the agent would have made, if it is
  * empty. */
 void cgroup_kill_at(const char *path, pid_t agent);
 void cgroup_remove(const char *path, pid_t agent);
-void cgroup_close(struct cgroup *c); /* removes it: everything in it is dead */
+void cgroup_close(struct cgroup *c); /* removes it; every process in it must be dead */
 
-/* The directory of this process's own cgroup: in the v1 hierarchy of `controller` ("cpu",
- * "memory", ...), or in the v2 tree when NULL. *mount_len (may be NULL) is the length of its mount
- * point, the top for whoever walks upwards. False when there is none, or it cannot be seen here. */
+/* The directory of this process's own cgroup: in the v1 hierarchy of `controller` ("cpu", "memory",
+ * ...), or in the v2 tree if NULL. *mount_len (may be NULL) is the length of its mount point, where
+ * a walk upwards ends. False: there is none, or it is not visible here. */
 bool cgroup_own(const char *controller, char *out, size_t cap, size_t *mount_len);
 
 #endif

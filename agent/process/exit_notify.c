@@ -13,13 +13,13 @@
 #include "core/thread.h"
 
 #define STACK_BYTES (64 * 1024)
-#define WORKERS     (FUTEX_WAITERS_MAX - 1) /* the others of a node are reaped, no more */
+#define WORKERS     (FUTEX_WAITERS_MAX - 1) /* further workers of a node are only reaped */
 
 enum { PROC_EXITING = 4 }; /* PF_EXITING of the kernel's include/linux/sched.h */
 
 struct exit_notify {
     uv_async_t woken;
-    void (*on_dying)(void *arg);
+    void (*on_exiting)(void *arg);
     void *arg;
 
     const struct segment *segment; /* NULL: the thread does not run */
@@ -27,10 +27,10 @@ struct exit_notify {
     atomic_bool stop;
 };
 
-bool exit_notify_is(const struct segment *s, int local_rank)
+bool exit_notify_has_begun(const struct segment *s, int local_rank)
 {
-    const _Atomic uint32_t *life = segment_life(s, local_rank);
-    return life && (atomic_load(life) & FUTEX_OWNER_DIED);
+    const _Atomic uint32_t *word = segment_exit_word(s, local_rank);
+    return word && (atomic_load(word) & FUTEX_OWNER_DIED);
 }
 
 /* ----------------------------------------------------------------------------------- the thread */
@@ -45,19 +45,19 @@ static void *watch(void *arg)
 {
     struct exit_notify *d = arg;
     const struct segment *s = d->segment;
-    bool told[WORKERS] = {false};
+    bool reported[WORKERS] = {false};
     struct futex_waiter w[FUTEX_WAITERS_MAX];
     int n;
     do {
         n = 0;
-        w[n++] = waiter(&s->header->lives);
+        w[n++] = waiter(&s->header->exit_word_count);
         for (int i = 0; i < s->nlocal && i < WORKERS; i++) {
-            const _Atomic uint32_t *life = told[i] ? NULL : segment_life(s, i);
-            if (!life)
+            const _Atomic uint32_t *word = reported[i] ? NULL : segment_exit_word(s, i);
+            if (!word)
                 continue;
-            w[n] = waiter(life);
-            told[i] = w[n].value & FUTEX_OWNER_DIED;
-            if (told[i])
+            w[n] = waiter(word);
+            reported[i] = w[n].value & FUTEX_OWNER_DIED;
+            if (reported[i])
                 uv_async_send(&d->woken);
             else
                 n++;
@@ -71,14 +71,14 @@ static void *watch(void *arg)
 static void on_woken(uv_async_t *woken)
 {
     struct exit_notify *d = container_of(woken, struct exit_notify, woken);
-    d->on_dying(d->arg);
+    d->on_exiting(d->arg);
 }
 
 struct exit_notify *exit_notify_new(uv_loop_t *loop, struct uvx_scope *scope,
-                                    void (*on_dying)(void *arg), void *arg)
+                                    void (*on_exiting)(void *arg), void *arg)
 {
     struct exit_notify *d = xcalloc(1, sizeof(*d));
-    d->on_dying = on_dying;
+    d->on_exiting = on_exiting;
     d->arg = arg;
     uv_async_init(loop, &d->woken, on_woken);
     uvx_own(scope, &d->woken);
@@ -97,10 +97,10 @@ void exit_notify_unwatch(struct exit_notify *d)
 {
     if (!d || !d->segment)
         return;
-    _Atomic uint32_t *lives = &d->segment->header->lives;
+    _Atomic uint32_t *exit_word_count = &d->segment->header->exit_word_count;
     atomic_store(&d->stop, true);
-    atomic_fetch_add(lives, 1);
-    futex_wake(lives);
+    atomic_fetch_add(exit_word_count, 1);
+    futex_wake(exit_word_count);
     pthread_join(d->thread, NULL);
     d->segment = NULL;
 }
@@ -110,7 +110,8 @@ void exit_notify_free(struct exit_notify *d)
     free(d);
 }
 
-/* Not how a process ends, but why its other threads stand still when the first one has ended. */
+/* The status of a stop signal: the first thread has ended and the others are stopped; the process
+ * does not exit. */
 static bool is_a_stop(int status)
 {
     return status == SIGSTOP || status == SIGTSTP || status == SIGTTIN || status == SIGTTOU;

@@ -1,9 +1,9 @@
-/* exit_notify.h: hears that a worker which uses libdlcoll has begun to end, before it can be
- * reaped: that is possible only when the kernel has given back all its memory, closed its files and
- * its GPUs.
+/* exit_notify.h: reports that a worker which uses libdlcoll has begun to exit. The worker can be
+ * reaped only later, when the kernel has freed its memory and closed its files and GPUs.
  *
- * A thread sleeps on a word of each worker (core/segment.h, `life`). Where the kernel cannot do
- * that (before 5.16), or for other workers, nothing is heard: reaping them says the same later. */
+ * A thread waits on a word of each worker (core/segment.h, `exit_mutex`). Kernels before 5.16
+ * cannot do that, and other workers have no such word: their exits are seen when they are reaped.
+ */
 #ifndef AGENT_PROCESS_EXIT_NOTIFY_H
 #define AGENT_PROCESS_EXIT_NOTIFY_H
 
@@ -16,24 +16,26 @@
 
 struct exit_notify;
 
-/* on_dying(arg): a worker of the segment begins to end, on the loop's thread. */
+/* on_exiting(arg) is called on the loop when a worker of the segment begins to exit. */
 struct exit_notify *exit_notify_new(uv_loop_t *loop, struct uvx_scope *scope,
-                                    void (*on_dying)(void *arg), void *arg);
+                                    void (*on_exiting)(void *arg), void *arg);
 
-/* From here on, until exit_notify_unwatch(). The segment stays open as long. */
+/* Watches until exit_notify_unwatch(); the segment must stay open until then. */
 void exit_notify_watch(struct exit_notify *d, const struct segment *s);
-void exit_notify_unwatch(struct exit_notify *d); /* also when nothing is watched */
+void exit_notify_unwatch(struct exit_notify *d); /* no effect if it does not watch */
 
-/* Not watching. Frees it; the scope closes its handle, after which on_dying is not called. */
+/* Must not be watching. The scope closes the handle; on_exiting is not called after that. */
 void exit_notify_free(struct exit_notify *d);
 
-/* Whether worker `local_rank` begins to end, has ended, or the thread has that uses libdlcoll. */
-bool exit_notify_is(const struct segment *s, int local_rank);
+/* Whether worker `local_rank`, or its thread that uses libdlcoll, has begun to exit or has ended.
+ * */
+bool exit_notify_has_begun(const struct segment *s, int local_rank);
 
-/* The status, as of wait(2), with which child `pid` ends; -1: it does not, or nobody may know. */
+/* The status, as of wait(2), with which child `pid` exits; -1: it does not exit, or /proc does not
+ * show it. */
 int exit_notify_status(pid_t pid);
 
-/* Whether child `pid` is in its end and not stuck there: it gives back its memory. */
+/* Whether child `pid` is exiting and runs: it frees its memory and is not stuck. */
 bool exit_notify_runs(pid_t pid);
 
 #endif

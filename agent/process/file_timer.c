@@ -37,13 +37,13 @@ struct timer {
 
 struct file_timer {
     char path[512];
-    bool temporary; /* the path was not given */
+    bool temporary; /* the user gave no path */
     int fd;
     uv_poll_t poll;
     uv_timer_t clock;
     file_timer_expired *on_expired;
     void *arg;
-    bool warned;   /* of a line that was refused; the others are only counted */
+    bool warned;   /* a refused line was reported; further ones are not */
     size_t used;   /* bytes in `line` */
     bool skipping; /* the rest of a line that was too long */
     char line[PIPE_BUF];
@@ -60,8 +60,8 @@ static void drop(struct file_timer *t, size_t i)
     t->timers[i] = t->timers[--t->n];
 }
 
-/* The process, its parent and so on, up to our own child. 0: the process does not descend from us.
- */
+/* The process, its parent and so on, up to a child of this process. 0: the process is not a
+ * descendant. */
 static int parents_of(pid_t pid, pid_t *out)
 {
     char state;
@@ -239,7 +239,7 @@ static int make_fifo(struct file_timer *t, const char *path, struct err *e)
         return rc;
     if (mkfifo(t->path, 0600) < 0)
         return err_sys(e, errno, "TORCHELASTIC_TIMER_FILE: %s", t->path);
-    /* With a writer of our own the end of a client is not the end of the file. */
+    /* O_RDWR: with a writer in this process, the exit of a client is not the end of the file. */
     t->fd = open(t->path, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     return t->fd < 0 ? err_sys(e, errno, "TORCHELASTIC_TIMER_FILE: %s", t->path) : 0;
 }

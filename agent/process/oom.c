@@ -47,8 +47,8 @@ void oom_open(struct oom_watch *w)
 {
     *w = (struct oom_watch){.fd = -1};
     char dir[512];
-    /* The memory controller is in one of the two trees only. In the root cgroup there is no counter
-     * of its own: what is killed there is counted for the whole host. */
+    /* The memory controller is in one of the two trees only. The root cgroup has no counter of its
+     * own; the counter of the host includes its kills. */
     if (cgroup_own(NULL, dir, sizeof(dir), NULL) && try_file(w, dir, "memory.events"))
         return;
     if (cgroup_own("memory", dir, sizeof(dir), NULL) && try_file(w, dir, "memory.oom_control"))

@@ -1,6 +1,6 @@
-/* oom.h: whether the kernel killed for memory: the oom_kill counter of our memory cgroup (v2
- * memory.events, v1 memory.oom_control), or of the host where we are in none (/proc/vmstat), read
- * at the start and after each SIGKILL. */
+/* oom.h: whether the kernel killed a process because memory ran out: the oom_kill counter of the
+ * own memory cgroup (v2 memory.events, v1 memory.oom_control), or else of the host (/proc/vmstat),
+ * read at the start and after each SIGKILL. */
 #ifndef AGENT_PROCESS_OOM_H
 #define AGENT_PROCESS_OOM_H
 
@@ -8,12 +8,12 @@
 #include <stdint.h>
 
 struct oom_watch {
-    int fd;         /* of the file that has the counter; -1: none can be read here */
+    int fd;         /* the file with the counter; -1: none can be read */
     uint64_t kills; /* as last read */
 };
 
 void oom_open(struct oom_watch *w);
-bool oom_happened(struct oom_watch *w); /* the counter rose since the last call (or open) */
+bool oom_happened(struct oom_watch *w); /* whether the counter rose since the last call */
 void oom_close(struct oom_watch *w);
 
 #endif

@@ -24,7 +24,7 @@ static int write_file(const char *path, const char *text)
     return fd < 0 ? -errno : fd_write_all(fd, text, strlen(text));
 }
 
-/* We stay who we are: one line that maps our own id to itself is what anyone may write. */
+/* Maps the own id to itself, the one mapping that every user may write. */
 static int map_ids(uid_t uid, gid_t gid, struct err *e)
 {
     char uid_map[64], gid_map[64];
@@ -53,7 +53,8 @@ int pidns_prepare(struct err *e)
 
 int pidns_enter(struct err *e)
 {
-    /* Mounts of the host (automounted homes) still arrive; ours do not leave. */
+    /* Mounts of the host (automounted homes) stay visible here; mounts made here are not visible
+     * there. */
     if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_SLAVE, NULL) < 0)
         return not_permitted(e, errno, "a mount namespace");
     if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)

@@ -1,15 +1,15 @@
-/* pidns.h: the agent as the first process of a PID namespace: when it dies the kernel kills
- * everything in there, whatever became of guardian and sessions. */
+/* pidns.h: the agent as the first process of a PID namespace: when it dies, the kernel kills every
+ * process in the namespace. */
 #ifndef AGENT_PROCESS_PIDNS_H
 #define AGENT_PROCESS_PIDNS_H
 
 #include "core/err.h"
 
-/* In the guardian: the next child will be the first of a new PID namespace; within a user
- * namespace of its own where we are not root. -EPERM and the like with a text. */
+/* In the guardian: the next child becomes the first process of a new PID namespace, in a new user
+ * namespace unless this process is root. A negative errno with a text on failure. */
 int pidns_prepare(struct err *e);
 
-/* In that child: its own view of /proc, without which pids in there would mean other processes. */
+/* In that child: mounts a /proc of the namespace, because the old one shows other pids. */
 int pidns_enter(struct err *e);
 
 #endif

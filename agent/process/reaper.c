@@ -61,7 +61,7 @@ static void unlink_watch(struct reaper *r, struct watch *w)
     *at = w->next;
 }
 
-/* Taken out of the set by name: closing does it only when no other process has the descriptor. */
+/* Removes the descriptor explicitly: close() does so only if no other process has a copy. */
 static void close_pidfd(struct reaper *r, struct watch *w)
 {
     if (w->pidfd >= 0)
@@ -69,7 +69,7 @@ static void close_pidfd(struct reaper *r, struct watch *w)
     close_fd(&w->pidfd);
 }
 
-/* 1 reaped, 0 not dead, -1 not our child any more. */
+/* Returns 1: reaped, 0: not dead, -1: not a child of this process any more. */
 static int reap(pid_t pid, struct reaper_exit *x)
 {
     pid_t got;
@@ -90,13 +90,13 @@ static void kill_group_of_zombie(pid_t pid)
         kill(-pid, SIGKILL);
 }
 
-/* Whether it was dead, and *w with it. */
+/* Returns whether the worker was dead; *w is freed then. */
 static bool reap_worker(struct reaper *r, struct watch *w)
 {
     struct reaper_exit x = {.status = 0};
     kill_group_of_zombie(w->pid);
     int rc = reap(w->pid, &x);
-    if (rc == 0) { /* a debugger holds it: SIGCHLD comes when it lets go */
+    if (rc == 0) { /* a debugger holds it: SIGCHLD follows when the debugger detaches */
         close_pidfd(r, w);
         return false;
     }
@@ -127,7 +127,7 @@ static void on_set_readable(uv_poll_t *p, int status, int events)
     reap_from_set(container_of(p, struct reaper, poll));
 }
 
-/* Also finds out when somebody else has reaped one: no signal would tell. */
+/* Detects as well that the sweep has reaped a worker, for which no signal is sent. */
 static void reap_without_pidfd(struct reaper *r)
 {
     struct watch *w = r->watches;
@@ -144,7 +144,7 @@ static void reap_orphans(struct reaper *r)
     siginfo_t si = {.si_pid = 0};
     while (!r->closing && waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) == 0 && si.si_pid) {
         if (find_pid(r, si.si_pid)) {
-            reap_from_set(r); /* it has died just now */
+            reap_from_set(r); /* the worker died after reap_from_set() */
             struct watch *w = r->closing ? NULL : find_pid(r, si.si_pid);
             if (w)
                 reap_worker(r, w);

@@ -35,12 +35,12 @@ struct reaper_callbacks {
 int reaper_open(struct reaper **out, uv_loop_t *loop, const struct reaper_callbacks *cb,
                 struct err *e);
 
-/* Watches a child just spawned; takes pidfd (-1 where there is none). `tag` comes back on its exit.
- */
+/* Watches a child that was just spawned; takes pidfd (-1: none). on_worker gets `tag` at its exit.
+ * */
 int reaper_watch(struct reaper *r, pid_t pid, int pidfd, void *tag, struct err *e);
 
-/* Takes what has ended by now, from the loop: before others who have heard of it draw conclusions.
- */
+/* Reaps the workers that are dead now and calls on_worker for each, in the order of their deaths.
+ * */
 void reaper_look(struct reaper *r);
 
 void reaper_close(struct reaper *r, void (*on_closed)(void *arg), void *arg);

@@ -1,7 +1,7 @@
-/* A signal goes by pid only to our own children: they keep their pid until we reap them. Whoever is
- * further down is held by pidfd first, and then its parent is looked at, so that a pid which has
- * meanwhile been given to a stranger is never hit. Nothing here allocates on the way: the guardian
- * must get through when memory is short. */
+/* Only children of this process are signalled by pid: a child keeps its pid until it is reaped. For
+ * a deeper descendant a pidfd is opened first and its parent checked afterwards, so that a signal
+ * never reaches a process which got the pid meanwhile. No function here allocates memory, because
+ * the guardian must work when memory is short. */
 #include "agent/process/sweep.h"
 
 #include <dirent.h>
@@ -20,9 +20,9 @@
 #include "core/fd.h"
 #include "core/log.h"
 
-#define DEPTH_MAX  64        /* deeper ones come up as those above them die */
-#define DESCEND_NS 20000000u /* from then on what has not died is taken to hang */
-#define NAP_MIN_NS 200000u   /* doubled while nothing dies, up to NAP_MAX_NS */
+#define DEPTH_MAX  64        /* deeper descendants become our children as their parents die */
+#define DESCEND_NS 20000000u /* after this time a child that is not dead counts as hanging */
+#define NAP_MIN_NS 200000u   /* doubled while no process dies, up to NAP_MAX_NS */
 #define NAP_MAX_NS 20000000u
 
 bool sweep_without_children_files;
@@ -56,7 +56,7 @@ bool sweep_read_stat(pid_t pid, char *state, pid_t *parent)
     snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
     if (fd_read_file(AT_FDCWD, path, stat, sizeof(stat)) < 0)
         return false;
-    char *end_of_name = strrchr(stat, ')'); /* the name may hold anything */
+    char *end_of_name = strrchr(stat, ')'); /* the name may contain any character */
     int ppid;
     if (!end_of_name || sscanf(end_of_name + 1, " %c %d", state, &ppid) != 2)
         return false;
@@ -111,8 +111,8 @@ static void each_child(pid_t parent, struct visitor *v)
         scan_for_children(parent, v);
 }
 
-/* Our own children are those of the main thread, which outlives the others and inherits theirs.
- * False when they cannot be listed now. */
+/* The children of the main thread, which outlives the other threads and inherits their children.
+ * False: they cannot be listed now. */
 static bool each_own_child(struct visitor *v)
 {
     char tid[16];
@@ -222,7 +222,7 @@ static void count_child(struct visitor *v, pid_t pid)
     s->left += !is_kept(s, pid);
 }
 
-/* Reaps all there is. False when no child is left. */
+/* Reaps every dead child. False: no child is left. */
 static bool reap_any(struct sweep *s)
 {
     siginfo_t si;
@@ -256,10 +256,10 @@ int sweep_step(struct sweep *s, const pid_t *keep, size_t n)
         step.v.visit = reap_child;
         each_own_child(&step.v);
     }
-    /* Counted apart: a listing skips entries while others are reaped. */
+    /* Counts in a listing of its own: a listing skips entries while children are reaped. */
     step.v.visit = count_child;
     bool listed = each_own_child(&step.v);
-    bool surely_some = n == 0 || !listed; /* the kernel knows better than the listing */
+    bool surely_some = n == 0 || !listed; /* waitid() found a child, even if the listing has none */
     return step.left == 0 && surely_some ? 1 : step.left;
 }
 

@@ -17,21 +17,21 @@
 
 struct sweep {
     uint64_t started_ns;
-    unsigned killed; /* processes that were ended by SIGKILL and reaped */
+    unsigned killed; /* processes that died of SIGKILL and were reaped */
 };
 
 void sweep_init(struct sweep *s);
 
-/* One step. `keep` (n pids, may be NULL) and their descendants are left alone and unreaped, so pass
- * every worker whose exit is still to be heard of. Returns the number of children that are still
- * there besides those, or 0 when there is none. */
+/* One step. The processes in `keep` (n pids, may be NULL) and their descendants are neither killed
+ * nor reaped. Returns the number of other children that still exist. */
 int sweep_step(struct sweep *s, const pid_t *keep, size_t n);
 
-/* Steps with short naps (woken by SIGCHLD) until nothing but `keep` is left or `seconds` have
- * passed. For a process without a loop: the guardian. Returns what sweep_step() last did. */
+/* Repeats the step, waiting for SIGCHLD in between, until no child besides `keep` is left or
+ * `seconds` have passed. For a process without a loop: the guardian. Returns the last result of
+ * sweep_step(). */
 int sweep_run(struct sweep *s, const pid_t *keep, size_t n, double seconds);
 
-/* The children of this process right now; at most max. Returns how many there are. */
+/* Lists at most `max` children of this process. Returns their number, which may be larger. */
 int sweep_children(pid_t *out, int max);
 
 /* One line on a process that does not die: "pid 881 (python) in state D (uninterruptible sleep) in

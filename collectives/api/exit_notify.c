@@ -12,8 +12,9 @@
 
 #include "core/futex.h"
 
-static_assert(sizeof(pthread_mutex_t) <= SEGMENT_LIFE_BYTES, "a mutex fits");
-static_assert(offsetof(struct segment_local, life) + SEGMENT_LIFE_BYTES <= 128, "in one page");
+static_assert(sizeof(pthread_mutex_t) <= SEGMENT_EXIT_MUTEX_BYTES, "a mutex fits");
+static_assert(offsetof(struct segment_local, exit_mutex) + SEGMENT_EXIT_MUTEX_BYTES <= 128,
+              "in one page");
 
 static bool lock(pthread_mutex_t *m)
 {
@@ -40,8 +41,8 @@ static int find_word(const pthread_mutex_t *m)
     return -1;
 }
 
-void exit_notify_begin(int fd, uint64_t at, struct segment_local *line, _Atomic uint32_t *lives,
-                       uint32_t workers)
+void exit_notify_begin(int fd, uint64_t at, struct segment_local *line,
+                       _Atomic uint32_t *exit_word_count, uint32_t workers)
 {
     static atomic_flag begun = ATOMIC_FLAG_INIT;
     if (atomic_flag_test_and_set(&begun))
@@ -52,13 +53,13 @@ void exit_notify_begin(int fd, uint64_t at, struct segment_local *line, _Atomic 
     if (base == MAP_FAILED)
         return;
     struct segment_local *own = (struct segment_local *)(base + (at - from));
-    pthread_mutex_t *m = (pthread_mutex_t *)own->life;
+    pthread_mutex_t *m = (pthread_mutex_t *)own->exit_mutex;
     int i = lock(m) ? find_word(m) : -1;
     if (i < 0)
         return;
     /* As one who waits for the mutex does: the kernel wakes only where somebody sleeps. */
     atomic_fetch_or((_Atomic uint32_t *)m + i, FUTEX_WAITERS);
     atomic_store(&line->exit_notify_word, 1 + (uint32_t)i * sizeof(uint32_t));
-    if (atomic_fetch_add(lives, 1) + 1 >= workers)
-        futex_wake(lives);
+    if (atomic_fetch_add(exit_word_count, 1) + 1 >= workers)
+        futex_wake(exit_word_count);
 }

@@ -103,7 +103,7 @@ static int bootstrap(struct world *w, struct err *e)
     atomic_store_explicit(&line->seq, 0, memory_order_relaxed);
     atomic_store_explicit(&line->state, SEGMENT_LOCAL_READY, memory_order_release);
     exit_notify_begin(fd, (uint64_t)((uint8_t *)line - w->segment.base), line,
-                      job_segment_lives(&w->segment), (uint32_t)h->nlocal);
+                      job_segment_exit_word_count(&w->segment), (uint32_t)h->nlocal);
     return 0;
 }
 

@@ -117,9 +117,9 @@ struct segment_local *job_segment_local(const struct job_segment *s, int rank)
     return (struct segment_local *)(s->base + s->header.off_local) + local;
 }
 
-_Atomic uint32_t *job_segment_lives(const struct job_segment *s)
+_Atomic uint32_t *job_segment_exit_word_count(const struct job_segment *s)
 {
-    return &((struct segment_header *)s->base)->lives;
+    return &((struct segment_header *)s->base)->exit_word_count;
 }
 
 static struct segment_abort *abort_record(const struct job_segment *s)

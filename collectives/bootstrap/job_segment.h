@@ -30,8 +30,8 @@ int job_segment_port(const struct job_segment *s, int rank);
 /* The line of a worker of this node; NULL when the rank is on another one. */
 struct segment_local *job_segment_local(const struct job_segment *s, int rank);
 
-/* The word that the agent sleeps on until a worker has a `life`. */
-_Atomic uint32_t *job_segment_lives(const struct job_segment *s);
+/* The word that the agent waits on until a worker has set `exit_notify_word`. */
+_Atomic uint32_t *job_segment_exit_word_count(const struct job_segment *s);
 
 /* The word in the abort record that is 0 while all is well. */
 const _Atomic uint32_t *job_segment_abort_word(const struct job_segment *s);

@@ -145,8 +145,7 @@ START_TEST(a_signal_after_the_timeout)
                     "after 30 s\n",
                     10);
     proc_kill(&p, SIGINT);
-    proc_expect_err(&p, "received SIGINT: 1 worker is being stopped already (once more: at once)\n",
-                    10);
+    proc_expect_err(&p, "received SIGINT: already stopping 1 worker (repeat to kill now)\n", 10);
     write_file(tmppath("go"), "");
     expect_status(&p, 124, 10);
     ck_assert_int_eq(count_lines(tmppath("saved")), 1);

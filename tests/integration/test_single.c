@@ -222,7 +222,7 @@ START_TEST(one_stop_request_sent_twice)
     kill(agent, SIGTERM);
     kill(agent, SIGHUP);
     kill(agent, SIGCONT);
-    proc_expect_err(&p, "as well: taken for the same word", 10);
+    proc_expect_err(&p, "as well: the same request", 10);
     wait_lines(tmppath("term"), 2, 10);
     write_file(tmppath("go"), "");
     int status = proc_wait(&p, 10);

@@ -22,13 +22,13 @@
 static uv_loop_t g_loop;
 static struct uvx_scope g_scope;
 static struct segment g_segment;
-static struct exit_notify *g_dying;
-static bool g_told, g_closed;
+static struct exit_notify *g_notify;
+static bool g_notified, g_closed;
 
-static void on_dying(void *arg)
+static void on_exiting(void *arg)
 {
     ck_assert_ptr_eq(arg, &g_loop);
-    g_told = true;
+    g_notified = true;
 }
 
 static void on_closed(void *arg)
@@ -49,7 +49,8 @@ static void live(int local_rank)
 {
     struct segment_header *h = g_segment.header;
     uint64_t at = g_segment.off_local + (uint64_t)local_rank * sizeof(struct segment_local);
-    exit_notify_begin(g_segment.fd, at, (struct segment_local *)((char *)h + at), &h->lives, 1);
+    exit_notify_begin(g_segment.fd, at, (struct segment_local *)((char *)h + at),
+                      &h->exit_word_count, 1);
 }
 
 static void *live_shortly(void *arg)
@@ -155,45 +156,45 @@ static void setup(void)
     struct err e = ERR_INIT;
     struct rank_table_node node = {.host = "a", .nproc = WORKERS};
     struct rank_table table = {.nnodes = 1, .nodes = &node, .world_size = WORKERS};
-    g_told = g_closed = false;
+    g_notified = g_closed = false;
     g_segment = (struct segment)SEGMENT_INIT;
     ck_assert_msg(segment_open(&g_segment, &table, 0, 2, &e) == 0, "%s", e.msg);
     for (int i = 0; i < WORKERS; i++)
         begin_child(i);
     uv_loop_init(&g_loop);
     uvx_scope_init(&g_scope, &g_loop);
-    g_dying = exit_notify_new(&g_loop, &g_scope, on_dying, &g_loop);
-    exit_notify_watch(g_dying, &g_segment);
+    g_notify = exit_notify_new(&g_loop, &g_scope, on_exiting, &g_loop);
+    exit_notify_watch(g_notify, &g_segment);
 }
 
 static void teardown(void)
 {
-    exit_notify_unwatch(g_dying);
-    exit_notify_unwatch(g_dying); /* nothing */
+    exit_notify_unwatch(g_notify);
+    exit_notify_unwatch(g_notify); /* nothing */
     uvx_scope_close(&g_scope, on_closed, NULL);
     loop_run_until(&g_loop, &g_closed, 10, "the handle to be closed");
-    exit_notify_free(g_dying);
+    exit_notify_free(g_notify);
     segment_close(&g_segment);
     uv_loop_close(&g_loop);
     for (int i = 0; i < WORKERS; i++) /* those that are left see the end of the socket */
         close(g_children[i].talk);
 }
 
-static void told(void)
+static void wait_for_notification(void)
 {
-    loop_run_until(&g_loop, &g_told, 10, "word of the death");
-    g_told = false;
+    loop_run_until(&g_loop, &g_notified, 10, "the notification of an exit");
+    g_notified = false;
 }
 
 START_TEST(a_killed_worker_is_reported_with_its_signal)
 {
     const struct child *c = living(1);
-    ck_assert(!exit_notify_is(&g_segment, 1));
+    ck_assert(!exit_notify_has_begun(&g_segment, 1));
     ck_assert_int_eq(exit_notify_status(c->pid), -1);
     kill(c->pid, SIGKILL);
-    told();
-    ck_assert(!exit_notify_is(&g_segment, 0) && exit_notify_is(&g_segment, 1) &&
-              !exit_notify_is(&g_segment, 2));
+    wait_for_notification();
+    ck_assert(!exit_notify_has_begun(&g_segment, 0) && exit_notify_has_begun(&g_segment, 1) &&
+              !exit_notify_has_begun(&g_segment, 2));
     ck_assert_int_eq(exit_notify_status(c->pid), SIGKILL); /* as wait(2) encodes it */
     ck_assert_int_eq(reaped(c), SIGKILL);
     ck_assert_int_eq(exit_notify_status(c->pid), -1);
@@ -207,8 +208,8 @@ START_TEST(each_end_has_its_status)
     for (int i = 0; i < WORKERS; i++) {
         const struct child *c = living(i);
         tell(c, how[i]);
-        told();
-        ck_assert(exit_notify_is(&g_segment, i));
+        wait_for_notification();
+        ck_assert(exit_notify_has_begun(&g_segment, i));
         int early = exit_notify_status(c->pid);
         ck_assert_int_eq(early, reaped(c));
     }
@@ -221,10 +222,10 @@ START_TEST(a_stopped_worker_is_alive)
     int status;
     kill(c->pid, SIGSTOP);
     ck_assert_int_eq(waitpid(c->pid, &status, WUNTRACED), c->pid);
-    ck_assert(WIFSTOPPED(status) && !exit_notify_is(&g_segment, 0));
+    ck_assert(WIFSTOPPED(status) && !exit_notify_has_begun(&g_segment, 0));
     ck_assert_int_eq(exit_notify_status(c->pid), -1);
     kill(c->pid, SIGKILL);
-    told();
+    wait_for_notification();
     reaped(c);
 }
 END_TEST
@@ -234,8 +235,8 @@ START_TEST(the_end_of_a_thread_is_not_a_death)
 {
     const struct child *c = &g_children[2];
     tell(c, 't');
-    told();
-    ck_assert(exit_notify_is(&g_segment, 2));
+    wait_for_notification();
+    ck_assert(exit_notify_has_begun(&g_segment, 2));
     ck_assert_int_eq(exit_notify_status(living(2)->pid), -1);
 }
 END_TEST
@@ -245,8 +246,8 @@ START_TEST(a_stop_without_the_first_thread_is_not_a_death)
     const struct child *c = &g_children[1];
     siginfo_t si;
     tell(c, 'e');
-    told();
-    ck_assert(exit_notify_is(&g_segment, 1));
+    wait_for_notification();
+    ck_assert(exit_notify_has_begun(&g_segment, 1));
     kill(c->pid, SIGSTOP);
     ck_assert_int_eq(waitid(P_PID, (id_t)c->pid, &si, WSTOPPED | WNOWAIT), 0);
     ck_assert_int_le(exit_notify_status(c->pid), 0);
@@ -259,9 +260,9 @@ START_TEST(the_next_round_is_watched_like_the_first)
 {
     for (int round = 0; round < 2; round++) {
         const struct child *c = living(0);
-        ck_assert(!g_told && !exit_notify_is(&g_segment, 0));
+        ck_assert(!g_notified && !exit_notify_has_begun(&g_segment, 0));
         kill(c->pid, SIGKILL);
-        told();
+        wait_for_notification();
         reaped(c);
         teardown();
         setup();
@@ -284,7 +285,7 @@ START_TEST(one_that_gives_back_its_memory_runs)
         told_to(c, 'm');
         ck_assert(!exit_notify_runs(c->pid));
         kill(c->pid, SIGKILL);
-        told();
+        wait_for_notification();
         while (!ran && !can_be_reaped(c))
             ran = exit_notify_runs(c->pid);
         ck_assert_int_eq(reaped(c), SIGKILL);
@@ -295,18 +296,23 @@ START_TEST(one_that_gives_back_its_memory_runs)
 END_TEST
 
 /* The worker may write what it likes there. */
-START_TEST(a_word_outside_of_the_life_is_none)
+START_TEST(word_outside_of_the_mutex_is_refused)
 {
     struct segment_local *l =
         (struct segment_local *)((char *)g_segment.header + g_segment.off_local);
-    static const uint32_t wrong[] = {
-        0, 2, SEGMENT_LIFE_BYTES - 2, SEGMENT_LIFE_BYTES + 1, UINT32_MAX, UINT32_MAX - 2};
+    static const uint32_t wrong[] = {0,
+                                     2,
+                                     SEGMENT_EXIT_MUTEX_BYTES - 2,
+                                     SEGMENT_EXIT_MUTEX_BYTES + 1,
+                                     UINT32_MAX,
+                                     UINT32_MAX - 2};
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
         atomic_store(&l->exit_notify_word, wrong[i]);
-        ck_assert_ptr_null(segment_life(&g_segment, 0));
+        ck_assert_ptr_null(segment_exit_word(&g_segment, 0));
     }
-    atomic_store(&l->exit_notify_word, 1 + SEGMENT_LIFE_BYTES - 4);
-    ck_assert_ptr_eq(segment_life(&g_segment, 0), (void *)(l->life + SEGMENT_LIFE_BYTES - 4));
+    atomic_store(&l->exit_notify_word, 1 + SEGMENT_EXIT_MUTEX_BYTES - 4);
+    ck_assert_ptr_eq(segment_exit_word(&g_segment, 0),
+                     (void *)(l->exit_mutex + SEGMENT_EXIT_MUTEX_BYTES - 4));
 }
 END_TEST
 
@@ -319,10 +325,10 @@ static bool can_watch(void)
 
 static Suite *suite(void)
 {
-    Suite *s = suite_create("dying");
-    TCase *tc = test_case(s, "dying", 20);
+    Suite *s = suite_create("exit_notify");
+    TCase *tc = test_case(s, "exit_notify", 20);
     tcase_add_checked_fixture(tc, setup, teardown);
-    tcase_add_test(tc, a_word_outside_of_the_life_is_none);
+    tcase_add_test(tc, word_outside_of_the_mutex_is_refused);
     if (!can_watch()) {
         test_skip("this kernel does not let one sleep on several words (5.16 does)");
         return s;

@@ -35,7 +35,7 @@ struct member {
     char link_scope[IF_NAMESIZE]; /* of the link's other end, when that is link-local; "" */
     const char *coordinator;      /* where it is, for people */
     bool other_version, wanted, closing;
-    bool comes_back; /* the coordinator has said that the link's end is not its own */
+    bool comes_back; /* BACK was received: the end of the link is not the coordinator's */
     uint32_t dead_ms;
     struct rdzv_callbacks callbacks;
     struct member_events events;

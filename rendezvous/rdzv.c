@@ -5,10 +5,11 @@
  *           -> join: connect to one of the addresses; member by that socket
  *
  *   nobody there, a name that does not resolve   again after a while, until the join timeout
- *   the port is taken when this node must host   an error that says by whom: from rdzv_open() when
+ *   the port is taken when this node must host   an error that names the owner: by rdzv_open() when
  *                                                no name had to be resolved, else by on_finish
  *   the connection breaks later                  again, to the same address
- *   who is there is no coordinator               asked who is, before the next attempt; not file */
+ *   no coordinator listens there                 whoever listens is asked where it is, before the
+ *                                                next attempt; not by the backend file */
 #include "rendezvous/rdzv.h"
 
 #include <errno.h>
@@ -97,7 +98,7 @@ static void name_endpoint(struct rdzv *r)
 
 static void tear_down(struct rdzv *r);
 
-void rdzv_host_finished(void *arg)
+void rdzv_coordinator_finished(void *arg)
 {
     struct rdzv *r = arg;
     if (r->closing)
@@ -148,7 +149,7 @@ static void host_again(struct rdzv *r)
 
 /* -------------------------------------------------------------------------------------- joining */
 
-/* False: without a token there is no way there, which has been told. */
+/* False: a token is needed and there is none; the member has failed with this reason. */
 static bool may_call(struct rdzv *r, const struct netaddr *to)
 {
     struct err e = ERR_INIT;

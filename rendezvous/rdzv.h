@@ -1,5 +1,4 @@
-/* rdzv.h: how an agent meets the agents of the other nodes, and what they tell each other after
- * that.
+/* rdzv.h: how the agents of a job's nodes meet, and what they report to each other afterwards.
  *
  * One object per agent. It finds the coordinator (or becomes it: then this process also serves the
  * workers' store, on the same listener), joins, and from there on is pushed everything: the rank
@@ -14,9 +13,9 @@
  *                                                 +--> (the job is over) .......> on_finish
  *
  * All functions and callbacks are on the loop's thread. A callback is never called from inside a
- * function of this header. on_finish is called once, and only when the agent has said that none of
- * its workers is alive (or never started any); after it only rdzv_get_info(), rdzv_close() and then
- * rdzv_hurry() may be called.
+ * function of this header. on_finish is called once, and only when the agent has reported that none
+ * of its workers is alive (or never started any); after it only rdzv_get_info(), rdzv_close() and
+ * then rdzv_hurry() may be called.
  *
  * The process has SIGPIPE blocked or ignored. When it ends without waiting for the loop, it does so
  * with _exit(2): a name server that does not answer would hold up exit(3), which joins libuv's

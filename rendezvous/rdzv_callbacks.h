@@ -19,11 +19,12 @@ struct rdzv_callbacks {
     /* RESTART_WORKER: start the failed worker again. */
     void (*on_respawn)(void *arg, int local_rank, int restart_count);
     /* The round is over: stop every worker, and answer with rdzv_stopped() when none is alive. Once
-     * for a round whose on_run has come. It says what follows, so it comes also when this node has
-     * been faster with rdzv_stopped(); then there is nothing left to answer. */
+     * for a round whose on_run has come. Since it says whether a restart follows, it is also
+     * called if this node has called rdzv_stopped() before; then it needs no answer. */
     void (*on_stop)(void *arg, const struct rdzv_stop *why);
-    /* Until when the workers may live, CLOCK_MONOTONIC ns: what ends them when this process cannot
-     * is to be told. It moves on with every answer of the coordinator; 0: no limit. May be NULL. */
+    /* The workers may live until until_ns, CLOCK_MONOTONIC; 0: no limit. The agent passes it on to
+     * the guardian, which ends them if this process does not. Every answer of the coordinator
+     * extends it. May be NULL. */
     void (*on_lease)(void *arg, uint64_t until_ns);
     /* On a thread of its own, which must not wait for anything: the lease that on_lease has set
      * goes on until `until_ns`, if one is set. May be NULL when on_lease is. */

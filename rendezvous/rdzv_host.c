@@ -1,5 +1,5 @@
-/* rdzv_host.c: what a launcher does that hosts the coordinator: it listens, and gives whoever comes
- * to the coordinator, the store, the relay or the door. */
+/* rdzv_host.c: a launcher that hosts the coordinator: it listens, and hands each connection to the
+ * coordinator, the store or the relay, or turns it away. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 #define PROBE_MS 300
 
-/* ---------------------------------------------------------------------------- who comes to it */
+/* ---------------------------------------------------------------------------------- connections */
 
 static void take_agent(struct rdzv *r, int fd, const struct netaddr *peer,
                        const struct tls_key *key)
@@ -74,8 +74,8 @@ bool rdzv_host_whereabouts(void *arg, struct netaddr *out)
     return r->have_good;
 }
 
-/* On a node of the job: with a relay only this one's clients come as they are. Here it is known
- * whose it is. */
+/* Whether the connection comes from a process of this user on this host or, without a relay, from
+ * the address of another node of the job. */
 static bool is_of_job(const struct rdzv *r, int fd, const struct netaddr *peer)
 {
     enum auth_whose whose = auth_whose(fd, peer);
@@ -83,7 +83,7 @@ static bool is_of_job(const struct rdzv *r, int fd, const struct netaddr *peer)
            (whose == AUTH_ELSEWHERE && !r->relay && coordinator_is_node(r->coordinator, peer));
 }
 
-/* PyTorch's clients have no token: what is known of one is where it comes from. */
+/* PyTorch's clients cannot send a token: they are admitted by where they connect from. */
 static void on_store(void *arg, int fd, const struct netaddr *peer)
 {
     struct rdzv *r = arg;
@@ -108,7 +108,7 @@ static void on_store(void *arg, int fd, const struct netaddr *peer)
                           : "a client of the workers' store that is on no other node of this job");
 }
 
-/* As silent as some of the job's own clients of the store are; or a stranger. */
+/* The connection has sent nothing, as some clients of the store do at first. */
 static void on_silent(void *arg, int fd, const struct netaddr *peer)
 {
     struct rdzv *r = arg;
@@ -138,7 +138,7 @@ void rdzv_host_coordinator(struct rdzv *r, const struct rdzv_electorate *elector
         rules.master_addr = NULL;
     const struct coordinator_events events = {r,
                                               on_new_round,
-                                              rdzv_host_finished,
+                                              rdzv_coordinator_finished,
                                               on_wrong_key,
                                               r->relay ? on_relay : NULL,
                                               rdzv_redirect_received};
@@ -199,7 +199,8 @@ static void add_port_owner(const struct rdzv_discovery *f, struct err *e)
     text_add(e->msg, sizeof(e->msg), "; choose another port with --master_port or --rdzv_endpoint");
 }
 
-/* An address that strangers reach is listened on only when they can be told from the nodes. */
+/* Without a token (and without --insecure) only a loopback address is listened on: elsewhere other
+ * users' launchers could not be told from the nodes. */
 static bool may_listen(const struct rdzv_discovery *f, struct err *e)
 {
     const struct auth *g = f->auth;

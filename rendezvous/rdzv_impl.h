@@ -81,8 +81,8 @@ bool rdzv_host(struct rdzv *r, int listen_fd);
 bool rdzv_host_serve_store(void *arg, int fd);
 bool rdzv_host_whereabouts(void *arg, struct netaddr *out);
 
-/* The coordinator has nothing more to do. */
-void rdzv_host_finished(void *arg);
+/* Every node has the result (struct coordinator_events). In rdzv.c. */
+void rdzv_coordinator_finished(void *arg);
 
 /* Runs a step of the backend that may block on a thread of the pool, then `done` on the loop.
  * r->discovery is NULL meanwhile. */

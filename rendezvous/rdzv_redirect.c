@@ -51,7 +51,7 @@ static void warn_of_wrong_key(struct rdzv *r, const struct netaddr *there)
              netaddr_format(there, where, sizeof(where)), r->auth->source);
 }
 
-/* ------------------------------------------------------------------------------ who was elected */
+/* ---------------------------------------------------------------------- the elected coordinator */
 
 static void on_redirect(uv_timer_t *timer);
 
@@ -79,7 +79,7 @@ static void on_redirect(uv_timer_t *timer)
         netaddr_parse_ip(&f->own.addr, "::", endpoint_port(r->endpoint));
     text_set(f->own_addr, sizeof(f->own_addr), "%s", bound[0] ? bound : r->local_addr);
     if (r->auth->secret_len && !r->auth->open)
-        auth_ready(r->auth, NULL); /* without the key, only loopback is told */
+        auth_ready(r->auth, NULL); /* without the key, only loopback endpoints are redirected */
     uv_timer_stop(&r->redirect);
     rdzv_work(r, rdzv_discovery_tell, on_reported);
 }
@@ -89,7 +89,7 @@ void rdzv_redirect_start(struct rdzv *r)
     uv_timer_start(&r->redirect, on_redirect, REDIRECT_MS, 0);
 }
 
-/* ---------------------------------------------------------------------------------- who is told */
+/* -------------------------------------------------------------- the launcher that is redirected */
 
 void rdzv_redirect_received(void *arg, const struct netaddr *there, bool begun)
 {
@@ -98,7 +98,7 @@ void rdzv_redirect_received(void *arg, const struct netaddr *there, bool begun)
         warn_of_split_brain(r, there);
         return;
     }
-    r->moving = true; /* not from inside the coordinator: before anything else is said */
+    r->moving = true; /* in the next turn, not inside the coordinator, which it closes */
     r->elsewhere = *there;
     link_hub_wake(&r->hub);
 }

@@ -1,5 +1,5 @@
-/* rdzv_rules.h: what a struct rdzv_config says, checked, and as the rules of the
- * coordinator and of a member. */
+/* rdzv_rules.h: checks a struct rdzv_config, and makes the rules of the coordinator and of a member
+ * from it. */
 #ifndef RENDEZVOUS_RDZV_RULES_H
 #define RENDEZVOUS_RDZV_RULES_H
 

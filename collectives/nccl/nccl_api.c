@@ -106,34 +106,64 @@ int cuda_api_get(const struct cuda_api **out, struct err *e)
     return rc;
 }
 
-static int count_objects(struct dl_phdr_info *info, size_t size, void *count)
+struct newest {
+    struct link_map *object;
+    char name[512];
+};
+
+/* Runs with the loader's lock held: the list does not change meanwhile. */
+static int find_newest(struct dl_phdr_info *info, size_t size, void *arg)
 {
-    (void)size;
-    *(unsigned long long *)count = info->dlpi_adds;
-    return 1; /* the counter is the same for every object: one suffices */
+    struct newest *n = arg;
+    (void)info, (void)size;
+    while (n->object->l_next)
+        n->object = n->object->l_next;
+    if (snprintf(n->name, sizeof(n->name), "%s", n->object->l_name) >= (int)sizeof(n->name))
+        n->object = NULL;
+    return 1; /* one call is enough */
+}
+
+/* The object that this process has loaded last, which stays loaded from now on: the loader appends
+ * to its list, so an empty `l_next` proves that no object has been loaded since. The reference is
+ * never given back, as another thread may be reading the object. NULL: it has been unloaded. */
+static struct link_map *pin_newest(void)
+{
+    struct newest n = {.object = NULL};
+    struct link_map *pinned = NULL;
+    void *self = dlopen(NULL, RTLD_LAZY), *again;
+    if (!self || dlinfo(self, RTLD_DI_LINKMAP, &n.object) != 0)
+        return NULL;
+    dl_iterate_phdr(find_newest, &n);
+    if (!n.object)
+        return NULL;
+    again = dlopen(*n.name ? n.name : NULL, RTLD_LAZY | RTLD_LOCAL | RTLD_NOLOAD);
+    if (again && dlinfo(again, RTLD_DI_LINKMAP, &pinned) == 0 && pinned == n.object)
+        return pinned;
+    if (again)
+        dlclose(again);
+    return NULL;
 }
 
 int cuda_api_if_loaded(const struct cuda_api **out, struct err *e)
 {
-    static _Atomic unsigned long long looked;
-    unsigned long long objects = 0;
+    static _Atomic(struct link_map *) newest; /* when the driver was looked for last */
+    struct link_map *n;
     int rc = 0;
     if ((*out = atomic_load_explicit(&g_cuda_there, memory_order_acquire)))
         return 0;
-    dl_iterate_phdr(count_objects, &objects);
-    if (objects == atomic_load_explicit(&looked, memory_order_relaxed))
-        return 0; /* nothing has been loaded since */
-    const char *path = getenv("DLCOLL_CUDA_LIB");
-    void *lib = dlopen(path && *path ? path : g_cuda_names[0], RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
-    if (!lib) {
-        atomic_store_explicit(&looked, objects, memory_order_relaxed);
+    if ((n = atomic_load_explicit(&newest, memory_order_acquire)) &&
+        !__atomic_load_n(&n->l_next, __ATOMIC_RELAXED))
         return 0;
-    }
+    const char *path = getenv("DLCOLL_CUDA_LIB");
     pthread_mutex_lock(&g_lock);
-    if (!atomic_load(&g_cuda_there))
+    n = pin_newest(); /* before the driver is looked for: another thread may be loading it */
+    void *lib = dlopen(path && *path ? path : g_cuda_names[0], RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (!lib)
+        atomic_store_explicit(&newest, n, memory_order_release);
+    else if (!atomic_load(&g_cuda_there))
         rc = fill_cuda(lib, e);
     pthread_mutex_unlock(&g_lock);
-    *out = rc == 0 ? &g_cuda : NULL;
+    *out = lib && rc == 0 ? &g_cuda : NULL;
     return rc;
 }
 

@@ -520,6 +520,7 @@ CALL(CommGetAsyncError)(nccl_comm_t comm, int *error)
     *error = g->state.error_rank == c->rank ? g->state.async_error
              : init                         ? NCCL_IN_PROGRESS
                                             : NCCL_OK;
+    g->state.errors_reported += g->state.error_rank == c->rank && g->state.async_error;
     atomic_fetch_sub(&c->inside, 1);
     return NCCL_OK;
 }

@@ -590,6 +590,35 @@ START_TEST(a_rank_dies)
 }
 END_TEST
 
+static bool error_is_reported(void *arg)
+{
+    (void)arg;
+    return g_fake->errors_reported > 0;
+}
+
+/* NCCL on rank 1 sees the connection to rank 0 end before the launcher reports the death: the error
+ * names rank 0, not the survivor. */
+START_TEST(a_death_that_nccl_sees_first)
+{
+    struct ranks j;
+    ranks_init(&j, 3, 1);
+    ranks_start(&j, hang_inside);
+    wait_until(ranks_are_ready, &j, 20, "all ranks hang");
+    g_fake->async_error = NCCL_REMOTE_ERROR;
+    g_fake->error_rank = 1;
+    wait_until(error_is_reported, NULL, 20, "NCCL has reported its error");
+    kill(j.pid[0], SIGKILL);
+    ranks_reap(&j, 0);
+    ranks_play_agent(&j, 0);
+    ranks_wait(&j, 20, 1u << 0);
+    for (int r = 1; r < 3; r++) {
+        ck_assert_int_eq(j.shared->rank[r].code, DLCOLL_EPEER);
+        ck_assert_int_eq(j.shared->rank[r].error.rank, 0);
+    }
+    ranks_fini(&j);
+}
+END_TEST
+
 static void late(struct ranks *j, int rank)
 {
     ranks_become(j, rank);
@@ -862,6 +891,32 @@ START_TEST(host_operations_make_no_context)
 {
     ranks_run(2, 1, ask_the_driver);
     ck_assert_int_eq(g_fake->contexts, 2); /* one of each rank's own */
+}
+END_TEST
+
+/* The driver is looked for again when an object has been loaded, and only then. */
+START_TEST(a_driver_that_is_loaded_later)
+{
+    const char *path = build_path("tests/fake/libnccl.so.2");
+    int a = 1;
+    dlcoll_comm *c;
+    setenv("DLCOLL_CUDA_LIB", path, 1);
+    setenv("DLCOLL_NCCL_LIB", path, 1);
+    ck_assert_int_eq(dlcoll_init(&c, NULL), 0);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(dlcoll_all_reduce(&a, &a, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL), 0);
+        ck_assert_ptr_null(dlopen(path, RTLD_NOW | RTLD_NOLOAD));
+        if (i == 1)
+            ck_assert_ptr_nonnull(dlopen(build_path("tests/fake/stamps.so"), RTLD_NOW));
+    }
+    use("tests/fake/libnccl.so.2");
+    int *x = device_memory(64);
+    *x = 3;
+    ck_assert_int_eq(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL), 0);
+    ck_assert_int_eq(g_fake->inits, 1);
+    ck_assert_int_eq(dlcoll_all_reduce(&a, &a, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL), 0);
+    ck_assert_int_eq(a, 1);
+    dlcoll_destroy(c);
 }
 END_TEST
 
@@ -1282,6 +1337,7 @@ static Suite *suite(void)
     tc = test_case(s, "failures", 60);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_loop_test(tc, a_rank_dies, 0, HANGS);
+    tcase_add_test(tc, a_death_that_nccl_sees_first);
     tcase_add_test(tc, a_timeout_says_who_is_behind);
     tcase_add_test(tc, an_error_of_nccls);
     tcase_add_test(tc, an_error_while_it_splits);
@@ -1303,6 +1359,8 @@ static Suite *suite(void)
     tcase_add_test(tc, two_ranks_with_one_gpu);
     tcase_add_loop_test(tc, blocking_mode, 0, 2);
     tcase_add_test(tc, calls_for_devices);
+    tc = test_case(s, "later", 60);
+    tcase_add_test(tc, a_driver_that_is_loaded_later);
     tc = test_case(s, "gpu", 180);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_loop_test(tc, cases_for_a_gpu_pass, 0, ARRAY_LEN(g_good));

@@ -5,6 +5,7 @@
  * closed connection, a deadline, another operation's message. A closed connection alone says
  * little: the peer may have died, or have given up because of a third. Whoever gives up sends its
  * notices before it closes, and the agent is quick, so that a short look around finds out. */
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -376,7 +377,8 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
     struct notice cause;
     int from = -1;
     int look_ms = 0;
-    bool exited = call->culprit >= 0 && call->culprit < c->size &&
+    assert(status < 0 && call->culprit < c->size);
+    bool exited = call->culprit >= 0 &&
                   comm_has_exited(c, call->culprit); /* then the agent has said all it knows */
     if (status == -EPIPE)
         look_ms = c->world->segment.base && !exited ? LOOK_WITH_AGENT_MS : LOOK_ALONE_MS;

@@ -1,6 +1,7 @@
 /* group.c: communicators of some of another's ranks. */
 #include "collectives/api/group.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,8 +55,11 @@ int group_make(dlcoll_comm *parent, uint64_t id, int *ranks, int n, int me,
     struct err e = ERR_INIT;
     struct coll_call failed = {.culprit = -1};
     dlcoll_comm *g = NULL;
-    for (int i = 0; i < n; i++)
+    assert(me >= 0 && me < n && ranks[me] == parent->rank);
+    for (int i = 0; i < n; i++) {
+        assert(ranks[i] >= 0 && ranks[i] < parent->size);
         ranks[i] = parent->world_ranks[ranks[i]];
+    }
     int r = comm_new(&g, parent->job, id, ranks, n, me, o->name, o->timeout_ms,
                      kind == CALL_COMM_SHRINK ? !parent->rest_listens : parent->after_failure, &e);
     if (r < 0)

@@ -1,5 +1,6 @@
 #include "collectives/bootstrap/job_segment.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -87,12 +88,14 @@ void job_segment_fini(struct job_segment *s)
 
 void job_segment_node(const struct job_segment *s, int node, struct segment_node *out)
 {
+    assert(node >= 0 && node < s->header.nnodes);
     memcpy(out, &nodes(s)[node], sizeof(*out));
     out->host[sizeof(out->host) - 1] = out->addr[sizeof(out->addr) - 1] = '\0';
 }
 
 int job_segment_node_of(const struct job_segment *s, int rank)
 {
+    assert(rank >= 0 && rank < s->header.world_size);
     int low = 0, high = s->header.nnodes - 1;
     while (low < high) {
         int mid = low + (high - low + 1) / 2;
@@ -106,6 +109,7 @@ int job_segment_node_of(const struct job_segment *s, int rank)
 
 int job_segment_port(const struct job_segment *s, int rank)
 {
+    assert(rank >= 0 && rank < s->header.world_size);
     return ((const uint16_t *)(s->base + s->header.off_ports))[rank];
 }
 

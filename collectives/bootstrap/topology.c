@@ -1,5 +1,6 @@
 #include "collectives/bootstrap/topology.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@ static void find_nodes(struct topology *t, const struct world *w, const int *wor
 {
     for (int i = 0; i < t->size; i++) {
         int node = -1;
+        assert(world_ranks[i] >= 0 && world_ranks[i] < w->size);
         /* Ranks of a node mostly come one after the other. */
         for (int j = i - 1; j >= 0 && node < 0; j--) {
             bool first = t->by_node[t->node_of[j]] == j;
@@ -39,6 +41,7 @@ static void list_by_node(struct topology *t)
 int topology_init(struct topology *t, const struct world *w, const int *world_ranks, int size,
                   int rank, struct err *e)
 {
+    assert(rank >= 0 && rank < size);
     memset(t, 0, sizeof(*t));
     int *all = calloc(5 * (size_t)size, sizeof(*all));
     if (!all)
@@ -61,6 +64,7 @@ int topology_init(struct topology *t, const struct world *w, const int *world_ra
         t->least_local = n < t->least_local ? n : t->least_local;
         t->most_local = n > t->most_local ? n : t->most_local;
     }
+    assert(t->local_ranks[t->local] == rank && t->least_local > 0);
     return 0;
 }
 

@@ -1,5 +1,6 @@
 #include "collectives/bootstrap/world.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -60,6 +61,7 @@ int world_init(struct world *w, const struct world_opts *o, struct err *e)
         w->neighbours = 1;
         w->usable_cpus = wait_count_cpus(&own);
     }
+    assert(r < 0 || (w->instance > 0 && w->rank >= 0 && w->rank < w->size));
     if (r < 0)
         world_fini(w);
     return r;

@@ -1,5 +1,6 @@
 #include "collectives/p2p/p2p.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -135,6 +136,7 @@ static bool pump(struct p2p *p)
 static void check_queue(struct p2p *p, const struct p2p_queue *q, uint64_t now)
 {
     for (struct p2p_op *op = q->head; op && !p->failed; op = op->next) {
+        assert(op->state != P2P_DONE && op->peer < p->comm->size);
         if (op->deadline_ns && now >= op->deadline_ns && !op->optional)
             p2p_fail(p, -ETIMEDOUT, op->state == P2P_POSTED && op->any ? -1 : op->peer, op, NULL);
     }
@@ -149,6 +151,7 @@ static void p2p_look(struct p2p *p)
     check_queue(p, &p->peers[p->comm->rank].offered, now);
     for (int i = 0; i < p->nactive && !p->failed; i++) {
         struct p2p_peer *peer = &p->peers[p->active[i]];
+        assert(peer->active);
         check_queue(p, &peer->out, now);
         check_queue(p, &peer->offered, now);
         check_queue(p, &peer->accepted, now);
@@ -210,8 +213,11 @@ static void end_all(struct p2p *p, int code)
         }
     }
     p->any = p->nactive = 0;
-    for (struct p2p_op *op; (op = p2p_queue_take(&all));)
+    for (struct p2p_op *op; (op = p2p_queue_take(&all));) {
+        assert(op->state != P2P_DONE); /* an operation is on one list */
         end_op(p, op, code);
+    }
+    assert(!p2p_is_busy(p->comm)); /* and every operation under way is on a list */
 }
 
 static void stop(struct p2p *p, int code)
@@ -576,6 +582,8 @@ bool p2p_cancel(struct dlcoll_comm *comm, struct dlcoll_work *w)
             p->any--;
         else if (!op->is_send)
             p->peers[op->peer].posted--;
+        assert(op->state == (op->is_send ? P2P_QUEUED : P2P_POSTED));
+        assert(p->any >= 0 && (op->any || p->peers[op->peer].posted >= 0));
         op->state = P2P_DONE;
         if (op->record)
             recorder_end(&comm->job->recorder, op->record, DLCOLL_ETIMEDOUT);

@@ -9,7 +9,7 @@ static void mark_cut(char *buf, size_t cap)
     memcpy(buf + cap - 4, "...", 4);
 }
 
-static void format(char *buf, size_t cap, const char *fmt, va_list ap)
+static void err_format(char *buf, size_t cap, const char *fmt, va_list ap)
 {
     int n = vsnprintf(buf, cap, fmt, ap);
     if (n < 0)
@@ -24,7 +24,7 @@ int err_set(struct err *e, int code, const char *fmt, ...)
         va_list ap;
         va_start(ap, fmt);
         e->code = code;
-        format(e->msg, sizeof(e->msg), fmt, ap);
+        err_format(e->msg, sizeof(e->msg), fmt, ap);
         va_end(ap);
     }
     return code;
@@ -36,7 +36,7 @@ int err_sys(struct err *e, int errnum, const char *fmt, ...)
         char what[ERR_MSG_MAX];
         va_list ap;
         va_start(ap, fmt);
-        format(what, sizeof(what), fmt, ap);
+        err_format(what, sizeof(what), fmt, ap);
         va_end(ap);
         err_set(e, -errnum, "%s: %s", what, strerror(errnum));
     }
@@ -50,7 +50,7 @@ int err_wrap(struct err *e, const char *fmt, ...)
     char inner[ERR_MSG_MAX], context[ERR_MSG_MAX];
     va_list ap;
     va_start(ap, fmt);
-    format(context, sizeof(context), fmt, ap);
+    err_format(context, sizeof(context), fmt, ap);
     va_end(ap);
     memcpy(inner, e->msg, sizeof(inner));
     return err_set(e, e->code, "%s: %s", context, inner);

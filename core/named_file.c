@@ -85,7 +85,7 @@ static bool is_in_proc(int fd)
 }
 
 /* Goes on in `folder`, which is taken over. */
-static void enter(struct named_file *f, int folder)
+static void named_file_enter(struct named_file *f, int folder)
 {
     close_fd(&f->folder);
     f->folder = folder;
@@ -106,7 +106,7 @@ static int follow_link(struct named_file *f, int link, char rest[PATH_MAX], stru
         int root = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
         if (root < 0)
             return err_sys(e, errno, "/");
-        enter(f, root);
+        named_file_enter(f, root);
         f->foreign = false;
     }
     return 0;
@@ -135,7 +135,7 @@ static int step_down(struct named_file *f, int fd, const struct stat *st, const 
         return err_sys(e, errno, "%.200s", path);
     }
     f->foreign = f->foreign || !is_trusted(st, &folder, f->own);
-    enter(f, fd);
+    named_file_enter(f, fd);
     return 0;
 }
 

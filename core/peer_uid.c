@@ -63,7 +63,7 @@ static bool is_roots(const struct inet_diag_msg *m)
            (major > 6 || (major == 6 && minor >= 17));
 }
 
-static int ask(int nl, const struct question *q, uid_t *uid)
+static int peer_uid_ask(int nl, const struct question *q, uid_t *uid)
 {
     union {
         struct nlmsghdr head;
@@ -138,9 +138,9 @@ static int look_up(const struct question *q, uid_t *uid)
     return rc;
 }
 
-static int find(int nl, const struct question *q, uid_t *uid)
+static int peer_uid_find(int nl, const struct question *q, uid_t *uid)
 {
-    int rc = nl >= 0 ? ask(nl, q, uid) : -EPERM;
+    int rc = nl >= 0 ? peer_uid_ask(nl, q, uid) : -EPERM;
     return rc == 0 || rc == -ENOENT ? rc : look_up(q, uid);
 }
 
@@ -155,7 +155,7 @@ int peer_uid(int fd, uid_t *uid)
     unmap(&own);
     unmap(&peer);
     make_question(&q, &own, &peer);
-    int rc = find(nl, &q, uid);
+    int rc = peer_uid_find(nl, &q, uid);
     if (rc < 0 && own.sa.sa_family == AF_INET) { /* a client's IPv6 socket may speak IPv4 too */
         struct netaddr own6, peer6;
         char ip[ADDR_STRLEN + 8] = "::ffff:";
@@ -166,7 +166,7 @@ int peer_uid(int fd, uid_t *uid)
         if (!netaddr_parse_ip(&peer6, ip, netaddr_port(&peer)))
             return rc;
         make_question(&q, &own6, &peer6);
-        rc = find(nl, &q, uid);
+        rc = peer_uid_find(nl, &q, uid);
     }
     return rc;
 }

@@ -21,7 +21,7 @@ void uvx_own(struct uvx_scope *s, void *handle)
     s->open++;
 }
 
-static void on_handle_closed(uv_handle_t *h)
+static void uvx_on_handle_closed(uv_handle_t *h)
 {
     struct uvx_scope *s = h->data;
     if (--s->open == 0 && s->closing)
@@ -32,7 +32,7 @@ void uvx_close(void *handle)
 {
     uv_handle_t *h = handle;
     if (!uv_is_closing(h))
-        uv_close(h, on_handle_closed);
+        uv_close(h, uvx_on_handle_closed);
 }
 
 static void close_if_owned(uv_handle_t *h, void *arg)

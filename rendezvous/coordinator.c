@@ -161,7 +161,7 @@ static void leave_link(struct link *l)
 
 /* Closes a connection that sent a malformed message. A node that has said hello may connect again.
  */
-static void drop(struct caller *k, const char *why)
+static void coordinator_drop(struct caller *k, const char *why)
 {
     struct coordinator *c = k->coordinator;
     log_verbose("the connection from %s is closed: %s", k->peer.addr, why);
@@ -175,14 +175,14 @@ static void drop(struct caller *k, const char *why)
     free_caller(k);
 }
 
-static void drop_pending(struct pending *p, const char *why)
+static void coordinator_drop_pending(struct pending *p, const char *why)
 {
-    drop(container_of(p, struct caller, pending), why);
+    coordinator_drop(container_of(p, struct caller, pending), why);
 }
 
 /* ----------------------------------------------------------------------------------- messages */
 
-static bool on_preamble(struct link *l, uint32_t version)
+static bool coordinator_on_preamble(struct link *l, uint32_t version)
 {
     struct caller *k = link_owner(l);
     char text[RDZV_TEXT_MAX];
@@ -193,7 +193,7 @@ static bool on_preamble(struct link *l, uint32_t version)
     if (version == RDZV_PROTOCOL)
         return true;
     if (version == 0) {
-        drop(k, "it does not speak the protocol of dlaunch");
+        coordinator_drop(k, "it does not speak the protocol of dlaunch");
         return false;
     }
     text_set(text, sizeof(text),
@@ -227,14 +227,14 @@ static void on_elsewhere(struct caller *k, struct rd *body)
     bool good = rdzv_get_elsewhere(body, &m) && !k->peer.own;
     netaddr_rescope_like(m.addr, sizeof(m.addr), &k->from);
     if (!good || !netaddr_parse_ip(&there, m.addr[0] ? m.addr : netaddr_ip(&k->from, ip), m.port)) {
-        drop(k, "malformed message");
+        coordinator_drop(k, "malformed message");
         return;
     }
     if (netaddr_is_loopback(&there) && !netaddr_is_local(&k->from)) /* on its host */
         netaddr_parse_ip(&there, netaddr_ip(&k->from, ip), m.port);
     rdzv_state_get_info(c->state, &info);
     if (c->elected) {
-        drop(k, "it was elected, too");
+        coordinator_drop(k, "it was elected, too");
         return;
     }
     if (info.finished || strcmp(m.run_id, c->identity.run_id) != 0) {
@@ -301,9 +301,9 @@ static void on_relay(struct caller *k, struct rd *body)
     struct link *l = k->link;
     rd_str(body, run_id, sizeof(run_id));
     if (!rd_done(body) || strcmp(run_id, c->identity.run_id) != 0) {
-        drop(k, "it carries the store of another job");
+        coordinator_drop(k, "it carries the store of another job");
     } else if (!c->events.on_relay) {
-        drop(k, "it carries the store, and there is no --master_store relay here");
+        coordinator_drop(k, "it carries the store, and there is no --master_store relay here");
     } else {
         free_caller(k);
         c->events.on_relay(c->events.arg, l);
@@ -363,7 +363,7 @@ static void on_beat(struct caller *k, struct rd *body)
     struct node_id id;
     struct caller *node = rdzv_get_beat(body, &id) ? find_node(c, &id, k->peer.addr) : NULL;
     if (!node || !c->beats) {
-        drop(k, "heartbeats of a node that is not here");
+        coordinator_drop(k, "heartbeats of a node that is not here");
         return;
     }
     free_caller(k);
@@ -379,14 +379,14 @@ static void on_peers(struct caller *k, struct rd *body)
 {
     struct rdzv_peers p = {0};
     if (!rdzv_get_peers(body, &p)) {
-        drop(k, "malformed message");
+        coordinator_drop(k, "malformed message");
         return;
     }
     rdzv_state_peers(k->coordinator->state, k->slot, &p);
     rdzv_peers_fini(&p);
 }
 
-static void on_frame(struct link *l, uint8_t type, struct rd body)
+static void coordinator_on_frame(struct link *l, uint8_t type, struct rd body)
 {
     struct caller *k = link_owner(l);
     struct rdzv_status st;
@@ -408,10 +408,10 @@ static void on_frame(struct link *l, uint8_t type, struct rd body)
     else if (k->said_hello && type == RDZV_MSG_STATUS && rdzv_get_status(&body, &st))
         rdzv_state_status(k->coordinator->state, k->slot, &st, uv_hrtime());
     else
-        drop(k, "malformed message");
+        coordinator_drop(k, "malformed message");
 }
 
-static void on_end(struct link *l, enum rdzv_end how, const char *why)
+static void coordinator_on_end(struct link *l, enum rdzv_end how, const char *why)
 {
     struct caller *k = link_owner(l);
     struct coordinator *c = k->coordinator;
@@ -428,7 +428,8 @@ static void on_end(struct link *l, enum rdzv_end how, const char *why)
     link_hub_wake(c->hub);
 }
 
-static const struct link_events link_events = {on_preamble, on_frame, on_end};
+static const struct link_events link_events = {coordinator_on_preamble, coordinator_on_frame,
+                                               coordinator_on_end};
 
 static void describe_peer(struct rdzv_peer *p, int fd, const struct netaddr *peer)
 {
@@ -582,7 +583,7 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
     }
 }
 
-static void on_timer(uv_timer_t *timer)
+static void coordinator_on_timer(uv_timer_t *timer)
 {
     struct coordinator *c = container_of(timer, struct coordinator, timer);
     uint64_t now = uv_hrtime();
@@ -592,7 +593,7 @@ static void on_timer(uv_timer_t *timer)
     link_hub_wake(c->hub);
 }
 
-static void set_timer(struct coordinator *c, uint64_t now)
+static void coordinator_set_timer(struct coordinator *c, uint64_t now)
 {
     uint64_t at = rdzv_state_deadline(c->state);
     if (at == c->timer_at)
@@ -601,7 +602,8 @@ static void set_timer(struct coordinator *c, uint64_t now)
     if (at == UINT64_MAX)
         uv_timer_stop(&c->timer);
     else
-        uv_timer_start(&c->timer, on_timer, at > now ? (at - now + 999999) / 1000000 : 0, 0);
+        uv_timer_start(&c->timer, coordinator_on_timer,
+                       at > now ? (at - now + 999999) / 1000000 : 0, 0);
 }
 
 void coordinator_advance(struct coordinator *c)
@@ -614,7 +616,7 @@ void coordinator_advance(struct coordinator *c)
         return;
     if (c->beats)
         beats_grant(c->beats, rdzv_state_lease_until(c->state, now));
-    set_timer(c, now);
+    coordinator_set_timer(c, now);
 }
 
 /* ------------------------------------------------------------------------------- open and close */
@@ -644,7 +646,7 @@ struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
     uv_timer_init(hub->loop, &c->timer);
     uvx_own(&c->scope, &c->timer);
     pending_init(&c->pending, hub->loop, PENDING_MAX(rules->max_nodes + rules->spares),
-                 drop_pending);
+                 coordinator_drop_pending);
     uvx_own(&c->scope, &c->pending.timer);
     text_set(c->identity.run_id, sizeof(c->identity.run_id), "%s", rules->run_id);
     text_set(c->identity.host, sizeof(c->identity.host), "%s", host);

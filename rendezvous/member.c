@@ -144,7 +144,7 @@ static void quit_link(struct member *m, const char *why)
     lose_link(m, RDZV_END_BROKEN, why);
 }
 
-static bool on_preamble(struct link *l, uint32_t version)
+static bool member_on_preamble(struct link *l, uint32_t version)
 {
     struct member *m = link_owner(l);
     if (version == 0) {
@@ -221,7 +221,7 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     return true;
 }
 
-static void on_frame(struct link *l, uint8_t type, struct rd body)
+static void member_on_frame(struct link *l, uint8_t type, struct rd body)
 {
     struct member *m = link_owner(l);
     link_hub_wake(m->hub);
@@ -231,7 +231,7 @@ static void on_frame(struct link *l, uint8_t type, struct rd body)
         quit_link(m, "the coordinator sent a malformed message");
 }
 
-static void on_end(struct link *l, enum rdzv_end how, const char *why)
+static void member_on_end(struct link *l, enum rdzv_end how, const char *why)
 {
     struct member *m = link_owner(l);
     char text[RDZV_TEXT_MAX];
@@ -247,7 +247,7 @@ static void on_end(struct link *l, enum rdzv_end how, const char *why)
     lose_link(m, m->comes_back ? RDZV_END_BROKEN : how, why);
 }
 
-static const struct link_events link_events = {on_preamble, on_frame, on_end};
+static const struct link_events link_events = {member_on_preamble, member_on_frame, member_on_end};
 
 /* The interface of a connection to a link-local address; otherwise "". */
 static void get_scope(int fd, char scope[IF_NAMESIZE])
@@ -350,7 +350,7 @@ static void act(struct member *m, const struct member_action *a)
     }
 }
 
-static void on_timer(uv_timer_t *timer)
+static void member_on_timer(uv_timer_t *timer)
 {
     struct member *m = container_of(timer, struct member, timer);
     m->timer_at = UINT64_MAX;
@@ -359,7 +359,7 @@ static void on_timer(uv_timer_t *timer)
     link_hub_wake(m->hub);
 }
 
-static void set_timer(struct member *m, uint64_t now)
+static void member_set_timer(struct member *m, uint64_t now)
 {
     uint64_t at = member_state_deadline(m->state);
     if (at == m->timer_at)
@@ -368,7 +368,7 @@ static void set_timer(struct member *m, uint64_t now)
     if (at == UINT64_MAX)
         uv_timer_stop(&m->timer);
     else
-        uv_timer_start(&m->timer, on_timer, at > now ? (at - now + 999999) / 1000000 : 0, 0);
+        uv_timer_start(&m->timer, member_on_timer, at > now ? (at - now + 999999) / 1000000 : 0, 0);
 }
 
 void member_advance(struct member *m)
@@ -378,7 +378,7 @@ void member_advance(struct member *m)
         act(m, &a);
     if (m->closing)
         return;
-    set_timer(m, uv_hrtime());
+    member_set_timer(m, uv_hrtime());
     if (member_state_wants_link(m->state) && !m->link && !m->wanted) {
         m->wanted = true;
         m->events.on_wants_link(m->events.arg);

@@ -161,8 +161,8 @@ static bool may_call(struct rdzv *r, const struct netaddr *to)
     return false;
 }
 
-static void on_connected(void *arg, int fd, const struct netaddr *peer, bool refused,
-                         const char *why)
+static void rdzv_on_connected(void *arg, int fd, const struct netaddr *peer, bool refused,
+                              const char *why)
 {
     struct rdzv *r = arg;
     r->connector = NULL;
@@ -219,7 +219,7 @@ static void open_standby(struct rdzv *r, const struct netaddr *coordinator)
     member_state_set_peer_port(member_state_of(r->member), endpoint_port(r->endpoint));
 }
 
-static void join(struct rdzv *r)
+static void rdzv_join(struct rdzv *r)
 {
     const struct rdzv_discovery *f = r->discovery;
     bool clear = f->naddrs == 0; /* some way there needs no token */
@@ -234,7 +234,7 @@ static void join(struct rdzv *r)
         for (int i = 0; i < f->naddrs; i++)
             r->here &= netaddr_is_local(&f->addrs[i]);
     }
-    r->connector = connector_new(r->loop, f->addrs, f->naddrs, CONNECT_MS, on_connected, r);
+    r->connector = connector_new(r->loop, f->addrs, f->naddrs, CONNECT_MS, rdzv_on_connected, r);
 }
 
 static void note_local_addr(struct rdzv *r)
@@ -280,7 +280,7 @@ static void on_looked(struct rdzv *r)
         host_and_join(r, fd);
         break;
     case RDZV_ROLE_JOIN:
-        join(r);
+        rdzv_join(r);
         break;
     case RDZV_ROLE_RETRY:
         r->refused = false;
@@ -328,7 +328,7 @@ static void on_elector(void *arg, int fd, const struct netaddr *peer, bool refus
     r->lost = fd < 0 ? r->lost + 1 : 0;
     if (refused || r->lost == CALLS_LOST)
         next_candidate(r); /* it is not there; one packet alone may be lost */
-    on_connected(r, fd, peer, refused, why);
+    rdzv_on_connected(r, fd, peer, refused, why);
 }
 
 /* Connects to the first member of the last round that is alive. If that is this node, it stands for
@@ -381,7 +381,7 @@ static void reach(struct rdzv *r)
     }
     bool back = member_state_joined(member_state_of(r->member)) && r->have_good && !r->ask;
     if (back || rdzv_redirect_followed(r)) {
-        r->connector = connector_new(r->loop, &r->good, 1, CONNECT_AGAIN_MS, on_connected, r);
+        r->connector = connector_new(r->loop, &r->good, 1, CONNECT_AGAIN_MS, rdzv_on_connected, r);
         return;
     }
     if (r->standby)

@@ -135,7 +135,7 @@ static bool is_self(const struct rdzv_discovery *f, const struct rdzv_identity *
 }
 
 /* Asks whoever listens there for the coordinator of this job. True: f->addrs are its own. */
-static bool ask(struct rdzv_discovery *f, const struct netaddr *a)
+static bool backend_ask(struct rdzv_discovery *f, const struct netaddr *a)
 {
     struct rdzv_identity id;
     struct netaddr other;
@@ -172,7 +172,7 @@ static void look_around(struct rdzv_discovery *f)
         is_own[i] = n > 0 && rdzv_choose_bind(f->places[i].host, f->places[i].port, addrs, n,
                                               f->max_nodes, &own[i]);
         for (int k = 0; k < n && !f->found; k++)
-            f->found = ask(f, &addrs[k]);
+            f->found = backend_ask(f, &addrs[k]);
     }
     f->nstandby_binds = 0;
     for (int i = 1; i < f->nplaces; i++) {

@@ -125,7 +125,7 @@ static bool parse_addrs(struct notice_board *b, char *list)
     return b->naddrs > 0;
 }
 
-static bool parse(char *line, struct notice_board *b)
+static bool file_parse(char *line, struct notice_board *b)
 {
     char nonce[32], addrs[CONNECTOR_ADDRS_MAX * ADDR_STRLEN];
     int version;
@@ -149,7 +149,7 @@ static bool is_one_more(const struct rdzv_discovery *f, const struct netaddr *a)
            !(f->have_local && netaddr_same_ip(a, &f->local));
 }
 
-static void format(const struct rdzv_discovery *f, char *out, size_t cap)
+static void file_format(const struct rdzv_discovery *f, char *out, size_t cap)
 {
     struct netaddr addrs[CONNECTOR_ADDRS_MAX] = {f->local};
     char word[CONNECTOR_ADDRS_MAX * ADDR_STRLEN] = "", ip[ADDR_STRLEN], machine[MACHINE_MAX];
@@ -295,7 +295,7 @@ static void look_at(struct rdzv_discovery *f, int fd)
     ssize_t n = read_line(fd, line);
     if (n < 0) {
         trouble(f, errno, "cannot read");
-    } else if (n > 0 && !parse(line, &b)) {
+    } else if (n > 0 && !file_parse(line, &b)) {
         not_ours(f, "not a rendezvous file: something else is in it");
     } else if (!f->locked && n == 0) {
         text_set(f->why, sizeof(f->why), "somebody is about to write to %s", f->path);
@@ -384,7 +384,7 @@ static void file_publish(struct rdzv_discovery *f)
     f->status = 0;
     if (getrandom(&f->nonce, sizeof(f->nonce), GRND_NONBLOCK) < 0)
         f->nonce = mono_ns();
-    format(f, line, sizeof(line));
+    file_format(f, line, sizeof(line));
     char *temp = xasprintf("%s.%016llx", f->path, (unsigned long long)f->nonce);
     write_new(f, temp, line);
     free(temp);

@@ -10,7 +10,7 @@
 
 #define ANSWER_MAX 2048 /* an identity is shorter */
 
-static int wait_for(int fd, short events, uint64_t until)
+static int probe_wait_for(int fd, short events, uint64_t until)
 {
     for (;;) {
         uint64_t now = mono_ns();
@@ -34,14 +34,14 @@ static int connect_to(int fd, const struct netaddr *a, uint64_t until)
         return 0;
     if (errno != EINPROGRESS)
         return errno == EACCES ? -EPERM : -errno;
-    int rc = wait_for(fd, POLLOUT, until);
+    int rc = probe_wait_for(fd, POLLOUT, until);
     if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &len) < 0)
         return -errno;
     return rc < 0 ? rc : -error;
 }
 
 /* 1: it is there; 0: not all of it yet; -EPROTO. */
-static int parse(const uint8_t *p, size_t n, struct rdzv_identity *id)
+static int probe_parse(const uint8_t *p, size_t n, struct rdzv_identity *id)
 {
     if (n < RDZV_PREAMBLE_LEN + RDZV_FRAME_HEADER)
         return 0;
@@ -67,8 +67,8 @@ static int send_all(int fd, const struct buf *b)
 }
 
 /* Takes what has come: as it is, or out of TLS, whose handshake may have something to send. */
-static int take(int fd, struct tls *tls, const uint8_t *p, size_t n, const struct buf *question,
-                struct buf *answer)
+static int probe_take(int fd, struct tls *tls, const uint8_t *p, size_t n,
+                      const struct buf *question, struct buf *answer)
 {
     struct buf wire = BUF_INIT;
     if (!tls) {
@@ -85,19 +85,19 @@ static int take(int fd, struct tls *tls, const uint8_t *p, size_t n, const struc
     return rc;
 }
 
-static int ask(int fd, struct tls *tls, uint64_t until, const struct buf *question,
-               struct buf *answer, struct rdzv_identity *id)
+static int probe_ask(int fd, struct tls *tls, uint64_t until, const struct buf *question,
+                     struct buf *answer, struct rdzv_identity *id)
 {
     uint8_t bytes[ANSWER_MAX];
     int rc;
-    while ((rc = parse(answer->data, answer->len, id)) == 0) {
-        rc = answer->len > ANSWER_MAX ? -EPROTO : wait_for(fd, POLLIN, until);
+    while ((rc = probe_parse(answer->data, answer->len, id)) == 0) {
+        rc = answer->len > ANSWER_MAX ? -EPROTO : probe_wait_for(fd, POLLIN, until);
         if (rc < 0)
             return rc;
         ssize_t n = recv(fd, bytes, sizeof(bytes), 0);
         if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
             return n == 0 ? -EPROTO : -errno;
-        rc = n > 0 ? take(fd, tls, bytes, (size_t)n, question, answer) : 0;
+        rc = n > 0 ? probe_take(fd, tls, bytes, (size_t)n, question, answer) : 0;
         if (rc < 0 || answer->oom)
             return rc < 0 ? rc : -ENOMEM;
     }
@@ -115,7 +115,7 @@ static int prove(int fd, const struct netaddr *a, uint64_t until, const struct b
     if (send(fd, question->data, RDZV_PREAMBLE_LEN, MSG_NOSIGNAL) != RDZV_PREAMBLE_LEN)
         return -EIO;
     while (answer->len < RDZV_PREAMBLE_LEN) {
-        int rc = wait_for(fd, POLLIN, until);
+        int rc = probe_wait_for(fd, POLLIN, until);
         ssize_t n = rc < 0 ? rc : recv(fd, got, sizeof(got) - answer->len, 0);
         if (rc < 0 || n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
             return rc < 0 ? rc : n == 0 ? -EPROTO : -errno;
@@ -150,7 +150,7 @@ static int exchange(const struct netaddr *a, int timeout_ms, const struct auth *
     else if (rc == 0)
         rc = send_all(fd, key ? &hello : question);
     if (rc == 0)
-        rc = ask(fd, tls, until, question, &answer, id);
+        rc = probe_ask(fd, tls, until, question, &answer, id);
     tls_free(tls);
     buf_fini(&hello);
     buf_fini(&answer);

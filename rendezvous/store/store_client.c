@@ -235,7 +235,7 @@ static struct store_view text(const char *s)
 }
 
 /* The name of this request in error texts: "store: ADD counter". */
-static const char *describe(const struct store_request *r, char out[64])
+static const char *client_describe(const struct store_request *r, char out[64])
 {
     snprintf(out, 64, "%s%s%.40s%s", store_cmd_name(r->cmd), r->key.p ? " " : "",
              r->key.p ? (const char *)r->key.p : "", r->key.len > 40 ? "..." : "");
@@ -245,7 +245,7 @@ static const char *describe(const struct store_request *r, char out[64])
 static int fail(struct store_client *c, const struct store_request *r, int code, struct err *e)
 {
     char what[64];
-    return die(c, code, e, describe(r, what));
+    return die(c, code, e, client_describe(r, what));
 }
 
 static int request(struct store_client *c, const struct store_request *r, uint64_t deadline,
@@ -313,7 +313,7 @@ static int cancel_wait(struct store_client *c, const struct store_request *waite
         return 0;
     if (rc < 0)
         close_fd(&c->fd); /* too old a server, or gone: what follows would be out of step */
-    return err_set(e, -ETIMEDOUT, "store: %s: not there after %d ms", describe(waited, what),
+    return err_set(e, -ETIMEDOUT, "store: %s: not there after %d ms", client_describe(waited, what),
                    timeout_ms);
 }
 

@@ -54,7 +54,7 @@ static void on_poll(uv_poll_t *poll, int status, int events)
     }
 }
 
-static bool watch(struct store_service *s, struct store_conn *c)
+static bool server_watch(struct store_service *s, struct store_conn *c)
 {
     (void)s;
     struct server_conn *sc = container_of(c, struct server_conn, conn);
@@ -65,7 +65,7 @@ static bool watch(struct store_service *s, struct store_conn *c)
     return uv_poll_start(&sc->poll, events, on_poll) == 0;
 }
 
-static void on_handle_closed(struct store_server *s)
+static void server_on_handle_closed(struct store_server *s)
 {
     if (--s->handles)
         return;
@@ -77,12 +77,12 @@ static void on_conn_closed(uv_handle_t *h)
 {
     struct store_server *s = h->data;
     free(container_of((uv_poll_t *)h, struct server_conn, poll));
-    on_handle_closed(s);
+    server_on_handle_closed(s);
 }
 
 /* The client sees no more than that its connection ends: the protocol has no error reply. One line
  * per reason and round, whoever it is and however often; all of them for who wants to know. */
-static void report(struct store_server *s, const struct store_conn *c, enum store_reason why)
+static void server_report(struct store_server *s, const struct store_conn *c, enum store_reason why)
 {
     struct netaddr a = {.len = sizeof(a.ss)};
     char text[ADDR_STRLEN + 16] = "a client that is gone", size[48] = "";
@@ -109,12 +109,12 @@ static void gone(struct store_service *s, struct store_conn *c, enum store_reaso
 {
     struct server_conn *sc = container_of(c, struct server_conn, conn);
     if (why)
-        report(container_of(s, struct store_server, service), c, why);
+        server_report(container_of(s, struct store_server, service), c, why);
     uv_close((uv_handle_t *)&sc->poll, on_conn_closed); /* takes the fd out of the loop at once */
     close(c->fd);
 }
 
-static const struct store_driver driver = {.watch = watch, .gone = gone};
+static const struct store_driver driver = {.watch = server_watch, .gone = gone};
 
 struct store_server *store_server_new(uv_loop_t *loop, const struct store_server_opts *opts)
 {
@@ -163,7 +163,7 @@ void store_server_get_stats(const struct store_server *s, struct store_server_st
 
 static void on_tick_closed(uv_handle_t *h)
 {
-    on_handle_closed(container_of((uv_timer_t *)h, struct store_server, tick));
+    server_on_handle_closed(container_of((uv_timer_t *)h, struct store_server, tick));
 }
 
 void store_server_close(struct store_server *s, void (*on_closed)(void *arg), void *arg)

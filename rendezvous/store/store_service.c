@@ -35,7 +35,7 @@ void store_service_adopt(struct store_service *s, struct store_conn *c, int fd)
         store_service_ready(s, c, STORE_POLL_HANGUP);
 }
 
-static void drop(struct store_service *s, struct store_conn *c, enum store_reason why)
+static void service_drop(struct store_service *s, struct store_conn *c, enum store_reason why)
 {
     if (why)
         s->rejected[why]++;
@@ -91,19 +91,19 @@ static void note_stall(struct store_service *s, struct store_conn *c)
 }
 
 /* Sends, and settles what to wait for next. May drop the connection. */
-static void flush(struct store_service *s, struct store_conn *c)
+static void service_flush(struct store_service *s, struct store_conn *c)
 {
     const struct store_out *o = &c->session.peer.out;
     if (o->oom || c->session.peer.violation) {
-        drop(s, c, o->oom ? STORE_ERR_MEMORY : c->session.peer.violation);
+        service_drop(s, c, o->oom ? STORE_ERR_MEMORY : c->session.peer.violation);
         return;
     }
     if (o->len && !send_some(c)) {
-        drop(s, c, STORE_OK);
+        service_drop(s, c, STORE_OK);
         return;
     }
     if (c->eof && !o->len) {
-        drop(s, c, STORE_OK);
+        service_drop(s, c, STORE_OK);
         return;
     }
     note_stall(s, c);
@@ -115,7 +115,7 @@ static void flush(struct store_service *s, struct store_conn *c)
     if (events != c->events) {
         c->events = events;
         if (!s->driver->watch(s, c))
-            drop(s, c, STORE_OK);
+            service_drop(s, c, STORE_OK);
     }
 }
 
@@ -123,7 +123,7 @@ static void flush_woken(struct store_service *s)
 {
     struct store_session *woken;
     while ((woken = store_session_next_ready(&s->shared)))
-        flush(s, container_of(woken, struct store_conn, session));
+        service_flush(s, container_of(woken, struct store_conn, session));
 }
 
 /* --- Receiving ---------------------------------------------------------------------------------*/
@@ -139,14 +139,14 @@ static enum received receive(struct store_service *s, struct store_conn *c)
     if (n < 0) {
         if (errno == EAGAIN || errno == EINTR)
             return NOTHING;
-        drop(s, c, STORE_OK);
+        service_drop(s, c, STORE_OK);
         return GONE;
     }
     enum store_reason why = store_session_feed(&c->session, s->chunk, (size_t)n);
     if (!why)
         return RECEIVED;
     send_some(c);
-    drop(s, c, why);
+    service_drop(s, c, why);
     return GONE;
 }
 
@@ -158,7 +158,7 @@ void store_service_ready(struct store_service *s, struct store_conn *c, unsigned
         while ((got = receive(s, c)) == RECEIVED)
             ;
         if (got != GONE)
-            drop(s, c, STORE_OK);
+            service_drop(s, c, STORE_OK);
     } else {
         if (ready & STORE_POLL_IN)
             got = receive(s, c);
@@ -167,7 +167,7 @@ void store_service_ready(struct store_service *s, struct store_conn *c, unsigned
             store_table_forget_wait(&s->shared.table, &c->session.peer);
         }
         if (got != GONE)
-            flush(s, c);
+            service_flush(s, c);
     }
     flush_woken(s);
 }
@@ -185,7 +185,7 @@ void store_service_tick(struct store_service *s, uint64_t now_ns)
         struct store_conn *c = container_of(i, struct store_conn, stalled);
         next = i->next;
         if (now_ns > c->progress_ns && now_ns - c->progress_ns >= s->stall_ns)
-            drop(s, c, STORE_ERR_STALLED);
+            service_drop(s, c, STORE_ERR_STALLED);
     }
 }
 
@@ -209,7 +209,7 @@ void store_service_init(struct store_service *s, const struct store_driver *driv
 static void drop_all(struct store_service *s)
 {
     while (!list_alone(&s->conns))
-        drop(s, container_of(s->conns.next, struct store_conn, link), STORE_OK);
+        service_drop(s, container_of(s->conns.next, struct store_conn, link), STORE_OK);
 }
 
 void store_service_reset(struct store_service *s)

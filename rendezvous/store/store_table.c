@@ -30,7 +30,7 @@ static size_t name_cost(size_t len)
     return sizeof(struct store_name) + len + NAME_OVERHEAD;
 }
 
-static struct store_name *find(const struct store_table *t, struct store_view key)
+static struct store_name *table_find(const struct store_table *t, struct store_view key)
 {
     return map_get(&t->names, key.p, key.len);
 }
@@ -48,7 +48,7 @@ static bool room_for(const struct store_table *t, size_t bytes)
 static enum store_reason find_or_make(struct store_table *t, struct store_view key,
                                       struct store_name **out)
 {
-    if ((*out = find(t, key)))
+    if ((*out = table_find(t, key)))
         return STORE_OK;
     if (t->names.n >= STORE_NAMES_MAX)
         return STORE_ERR_FULL_KEYS;
@@ -234,7 +234,7 @@ static enum store_reason set(struct store_table *t, struct store_view key, struc
 
 static enum store_reason append(struct store_table *t, struct store_view key, struct store_view val)
 {
-    struct store_name *n = find(t, key);
+    struct store_name *n = table_find(t, key);
     struct store_blob *old = n ? n->value : NULL;
     if (!old)
         return set(t, key, val);
@@ -331,14 +331,14 @@ static enum store_reason add(struct store_table *t, struct store_peer *p,
 
 static void get(const struct store_table *t, struct store_peer *p, struct store_view key)
 {
-    struct store_name *n = find(t, key);
+    struct store_name *n = table_find(t, key);
     store_out_blob(&p->out, n ? n->value : NULL);
 }
 
 static enum store_reason compare_set(struct store_table *t, struct store_peer *p,
                                      const struct store_request *r)
 {
-    struct store_name *n = find(t, r->key);
+    struct store_name *n = table_find(t, r->key);
     struct store_blob *now = n ? n->value : NULL;
     bool same = now ? now->len == r->expected.len &&
                           (now->len == 0 || memcmp(now->data, r->expected.p, now->len) == 0)
@@ -386,12 +386,12 @@ static size_t count_missing(const struct store_table *t, const struct store_requ
     struct store_view items = r->items;
     size_t missing = 0;
     for (size_t i = 0; i < r->count; i++)
-        missing += !exists(find(t, store_items_next(&items)));
+        missing += !exists(table_find(t, store_items_next(&items)));
     return missing;
 }
 
-static enum store_reason wait_for(struct store_table *t, struct store_peer *p,
-                                  const struct store_request *r)
+static enum store_reason table_wait_for(struct store_table *t, struct store_peer *p,
+                                        const struct store_request *r)
 {
     size_t missing = count_missing(t, r);
     if (missing == 0) {
@@ -433,7 +433,7 @@ static enum store_reason barrier(struct store_table *t, struct store_peer *p,
 
 static bool delete_key(struct store_table *t, struct store_view key)
 {
-    struct store_name *n = find(t, key);
+    struct store_name *n = table_find(t, key);
     if (!n || !n->value)
         return false;
     struct store_blob *before = n->value;
@@ -472,7 +472,7 @@ static enum store_reason queue_push(struct store_table *t, const struct store_re
 
 static void queue_pop(struct store_table *t, struct store_peer *p, struct store_view key)
 {
-    struct store_name *n = find(t, key);
+    struct store_name *n = table_find(t, key);
     if (!n || !n->queue) {
         store_out_i64(&p->out, 0);
         return;
@@ -487,7 +487,7 @@ static void queue_pop(struct store_table *t, struct store_peer *p, struct store_
 
 static void queue_len(const struct store_table *t, struct store_peer *p, struct store_view key)
 {
-    struct store_name *n = find(t, key);
+    struct store_name *n = table_find(t, key);
     store_out_i64(&p->out, n ? n->queue_len : 0);
 }
 
@@ -504,7 +504,8 @@ static void list_keys(const struct store_table *t, struct store_peer *p)
             store_out_bytes(&p->out, e->key, e->len);
 }
 
-static enum store_reason watch(struct store_table *t, struct store_peer *p, struct store_view key)
+static enum store_reason table_watch(struct store_table *t, struct store_peer *p,
+                                     struct store_view key)
 {
     struct store_name *n;
     if (p->watches_n >= STORE_WATCHES_MAX)
@@ -548,7 +549,7 @@ static enum store_reason apply(struct store_table *t, struct store_peer *p,
         store_out_u8(&p->out, count_missing(t, r) ? STORE_NOT_READY : STORE_READY);
         return STORE_OK;
     case STORE_WAIT:
-        return wait_for(t, p, r);
+        return table_wait_for(t, p, r);
     case STORE_GETNUMKEYS:
         store_out_i64(&p->out, (int64_t)t->keys);
         return STORE_OK;
@@ -579,7 +580,7 @@ static enum store_reason apply(struct store_table *t, struct store_peer *p,
     case STORE_BARRIER:
         return barrier(t, p, r);
     case STORE_WATCH_KEY:
-        return watch(t, p, r->key);
+        return table_watch(t, p, r->key);
     case STORE_VALIDATE:
     case STORE_PING:
     case STORE_CMDS:

@@ -40,7 +40,7 @@ static struct store_thread *thread_of(struct store_service *s)
     return container_of(s, struct store_thread, service);
 }
 
-static bool watch(struct store_service *s, struct store_conn *c)
+static bool store_thread_watch(struct store_service *s, struct store_conn *c)
 {
     struct epoll_event ev = {.events = (c->events & STORE_POLL_IN ? (unsigned)EPOLLIN : 0) |
                                        (c->events & STORE_POLL_OUT ? (unsigned)EPOLLOUT : 0),
@@ -60,7 +60,7 @@ static void gone(struct store_service *s, struct store_conn *c, enum store_reaso
     list_append(&thread_of(s)->dead, &container_of(c, struct thread_conn, conn)->dead);
 }
 
-static const struct store_driver driver = {.watch = watch, .gone = gone};
+static const struct store_driver driver = {.watch = store_thread_watch, .gone = gone};
 
 static void bury(struct store_thread *t)
 {
@@ -179,7 +179,7 @@ static int listen_on(const struct store_thread_opts *opts, struct err *e)
     return open_listener(&a, e);
 }
 
-static int start(struct store_thread *t, struct err *e)
+static int store_thread_start(struct store_thread *t, struct err *e)
 {
     struct netaddr a = {.len = sizeof(a.ss)};
     if (getsockname(t->listener, &a.sa, &a.len) < 0)
@@ -195,7 +195,7 @@ static int start(struct store_thread *t, struct err *e)
     return rc ? err_sys(e, rc, "start a thread") : 0;
 }
 
-static void release(struct store_thread *t)
+static void store_thread_release(struct store_thread *t)
 {
     store_service_fini(&t->service);
     bury(t);
@@ -217,9 +217,9 @@ int store_thread_new(struct store_thread **out, const struct store_thread_opts *
     store_service_init(&t->service, &driver, opts->legacy_113, opts->stall_ms);
     int rc = t->listener = listen_on(opts, e);
     if (rc >= 0)
-        rc = start(t, e);
+        rc = store_thread_start(t, e);
     if (rc < 0) {
-        release(t);
+        store_thread_release(t);
         err_wrap(e, "store");
         return rc;
     }
@@ -248,5 +248,5 @@ void store_thread_free(struct store_thread *t)
     while (write(t->stop, &one, sizeof(one)) < 0 && errno == EINTR)
         ;
     pthread_join(t->thread, NULL);
-    release(t);
+    store_thread_release(t);
 }

@@ -109,7 +109,7 @@ static void broken(struct beats *b, struct beat_link *l)
 }
 
 /* Sends the bytes that wait, as far as the kernel takes them. False: the connection is broken. */
-static bool flush(struct beat_link *l)
+static bool beat_flush(struct beat_link *l)
 {
     while (l->out_len) {
         ssize_t n = send(l->fd, l->out, l->out_len, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -126,21 +126,21 @@ static bool flush(struct beat_link *l)
 /* The newest message, unless an older one still waits. */
 static bool send_message(struct beats *b, struct beat_link *l, const uint8_t msg[MSG_LEN])
 {
-    if (!flush(l))
+    if (!beat_flush(l))
         return false;
     if (l->out_len)
         return true;
     if (!l->tls) {
         memcpy(l->out, msg, MSG_LEN);
         l->out_len = MSG_LEN;
-        return flush(l);
+        return beat_flush(l);
     }
     b->wire.len = 0;
     if (tls_seal(l->tls, msg, MSG_LEN, &b->wire, NULL) < 0 || b->wire.len > sizeof(l->out))
         return false;
     memcpy(l->out, b->wire.data, b->wire.len);
     l->out_len = b->wire.len;
-    return flush(l);
+    return beat_flush(l);
 }
 
 static void send_beat(struct beats *b, struct beat_link *l)
@@ -430,7 +430,7 @@ void beats_rest(struct beats *b)
 
 /* ------------------------------------------------------------------------------- open and close */
 
-static void release(struct beats *b)
+static void beat_release(struct beats *b)
 {
     for (int i = 0; i < b->used; i++) {
         if (atomic_load(&b->links[i].state) != FREE)
@@ -444,7 +444,7 @@ static void release(struct beats *b)
     free(b);
 }
 
-static int start(struct beats *b, struct err *e)
+static int beat_start(struct beats *b, struct err *e)
 {
     struct epoll_event ev = {.events = EPOLLIN, .data.u32 = WAKE};
     b->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -465,7 +465,7 @@ static int start(struct beats *b, struct err *e)
 
 static void nothing(void *arg)
 {
-    release(arg);
+    beat_release(arg);
 }
 
 int beats_open(struct beats **out, const struct beats_config *config, struct err *e)
@@ -481,22 +481,22 @@ int beats_open(struct beats **out, const struct beats_config *config, struct err
     b->nlinks = config->links;
     b->links = xcalloc((size_t)b->nlinks, sizeof(*b->links));
     b->plain = b->wire = (struct buf)BUF_INIT;
-    int rc = start(b, e);
+    int rc = beat_start(b, e);
     if (rc == 0)
         *out = b;
     else if (b->scope.loop)
         uvx_scope_close(&b->scope, nothing, b);
     else
-        release(b);
+        beat_release(b);
     return rc;
 }
 
-static void on_closed(void *arg)
+static void beat_on_closed(void *arg)
 {
     struct beats *b = arg;
     void (*done)(void *) = b->on_closed;
     void *done_arg = b->on_closed_arg;
-    release(b);
+    beat_release(b);
     done(done_arg);
 }
 
@@ -507,5 +507,5 @@ void beats_close(struct beats *b, void (*done)(void *arg), void *arg)
     pthread_join(b->thread, NULL);
     b->on_closed = done;
     b->on_closed_arg = arg;
-    uvx_scope_close(&b->scope, on_closed, b);
+    uvx_scope_close(&b->scope, beat_on_closed, b);
 }

@@ -4,7 +4,7 @@
 
 #include "rendezvous/rules/text.h"
 
-static void forget(struct shared_buf **message)
+static void broadcast_forget(struct shared_buf **message)
 {
     shared_buf_unref(*message);
     *message = NULL;
@@ -12,15 +12,15 @@ static void forget(struct shared_buf **message)
 
 void broadcast_new_round(struct broadcast *b)
 {
-    forget(&b->table);
-    forget(&b->peers);
+    broadcast_forget(&b->table);
+    broadcast_forget(&b->peers);
 }
 
 void broadcast_fini(struct broadcast *b)
 {
     broadcast_new_round(b);
-    forget(&b->report);
-    forget(&b->notice);
+    broadcast_forget(&b->report);
+    broadcast_forget(&b->notice);
 }
 
 void broadcast_table(struct broadcast *b, struct link *l, const struct rank_table *t)
@@ -38,7 +38,7 @@ void broadcast_peers(struct broadcast *b, struct link *l, const struct rdzv_peer
 {
     struct buf bytes = BUF_INIT;
     if (b->npeers != peers->n)
-        forget(&b->peers);
+        broadcast_forget(&b->peers);
     if (!b->peers) {
         if (ran)
             rdzv_put_peers(&bytes, ran);
@@ -63,7 +63,7 @@ void broadcast_notice(struct broadcast *b, struct link *l, const char *text)
 {
     struct buf bytes = BUF_INIT;
     if (strcmp(b->notice_text, text) != 0)
-        forget(&b->notice);
+        broadcast_forget(&b->notice);
     if (!b->notice) {
         rdzv_put_notice(&bytes, text);
         b->notice = shared_buf_new(&bytes);

@@ -37,7 +37,7 @@ static void free_connector(void *arg)
 }
 
 /* Ends all attempts but the one whose descriptor is handed out. */
-static void end(struct connector *c)
+static void connector_end(struct connector *c)
 {
     c->over = true;
     for (int i = 0; i < c->started; i++) {
@@ -58,7 +58,7 @@ static void succeed(struct attempt *a)
     struct netaddr addr = a->addr;
     uv_poll_stop(&a->poll);
     a->fd = -1;
-    end(c);
+    connector_end(c);
     c->done(c->arg, fd, &addr, false, "");
 }
 
@@ -68,7 +68,7 @@ static void give_up(struct connector *c)
                       : c->error ? strerror(c->error)
                                  : strerror(ETIMEDOUT);
     bool refused = c->refused && !c->running; /* not while another may yet be there */
-    end(c);
+    connector_end(c);
     c->done(c->arg, -1, NULL, refused, why);
 }
 
@@ -115,7 +115,7 @@ static void on_writable(uv_poll_t *poll, int status, int events)
 }
 
 /* Starts an attempt. False: it failed at once. */
-static bool start(struct connector *c, struct attempt *a)
+static bool connector_start(struct connector *c, struct attempt *a)
 {
     a->connector = c;
     a->fd = socket(a->addr.sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -143,7 +143,7 @@ static bool start(struct connector *c, struct attempt *a)
     return true;
 }
 
-static void on_timer(uv_timer_t *timer)
+static void connector_on_timer(uv_timer_t *timer)
 {
     struct connector *c = container_of(timer, struct connector, timer);
     if (c->started < c->n && uv_now(c->loop) < c->give_up)
@@ -157,13 +157,13 @@ static void start_next(struct connector *c)
 {
     bool started = false;
     while (!started && c->started < c->n)
-        started = start(c, &c->attempts[c->started++]);
+        started = connector_start(c, &c->attempts[c->started++]);
     uint64_t now = uv_now(c->loop), wait = c->give_up > now ? c->give_up - now : 0;
     if (!started && !c->running)
         wait = 0;
     else if (c->started < c->n && wait > STAGGER_MS)
         wait = STAGGER_MS;
-    uv_timer_start(&c->timer, on_timer, wait, 0);
+    uv_timer_start(&c->timer, connector_on_timer, wait, 0);
 }
 
 struct connector *connector_new(uv_loop_t *loop, const struct netaddr *addrs, int n,
@@ -189,5 +189,5 @@ struct connector *connector_new(uv_loop_t *loop, const struct netaddr *addrs, in
 void connector_cancel(struct connector *c)
 {
     if (c && !c->over)
-        end(c);
+        connector_end(c);
 }

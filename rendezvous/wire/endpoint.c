@@ -133,7 +133,7 @@ static void hang_up(struct silent *s, const char *why)
     give_silent(p, drop_silent(s), &peer);
 }
 
-static void drop_pending(struct pending *p, const char *why)
+static void endpoint_drop_pending(struct pending *p, const char *why)
 {
     hang_up(container_of(p, struct silent, pending), why);
 }
@@ -307,7 +307,7 @@ int endpoint_open(struct endpoint **out, uv_loop_t *loop, int listen_fd, int nod
     if (!unspecified(&p->addr))
         netaddr_ip(&p->addr, p->ip);
     uv_timer_init(loop, &p->pause);
-    pending_init(&p->pending, loop, PENDING_MAX(nodes), drop_pending);
+    pending_init(&p->pending, loop, PENDING_MAX(nodes), endpoint_drop_pending);
     p->listener.data = p->pause.data = p->pending.timer.data = p;
     p->open = 3;
     p->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -332,7 +332,7 @@ void endpoint_abandon(struct endpoint *p)
     shutdown(p->fd, SHUT_RDWR);
 }
 
-static void on_handle_closed(uv_handle_t *handle)
+static void endpoint_on_handle_closed(uv_handle_t *handle)
 {
     one_closed(handle->data);
 }
@@ -347,7 +347,7 @@ void endpoint_close(struct endpoint *p, void (*on_closed)(void *arg), void *arg)
     uv_poll_stop(&p->listener);
     close_fd(&p->fd);
     close_fd(&p->reserve);
-    uv_close((uv_handle_t *)&p->listener, on_handle_closed);
-    uv_close((uv_handle_t *)&p->pause, on_handle_closed);
-    uv_close((uv_handle_t *)&p->pending.timer, on_handle_closed);
+    uv_close((uv_handle_t *)&p->listener, endpoint_on_handle_closed);
+    uv_close((uv_handle_t *)&p->pause, endpoint_on_handle_closed);
+    uv_close((uv_handle_t *)&p->pending.timer, endpoint_on_handle_closed);
 }

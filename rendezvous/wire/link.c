@@ -231,7 +231,7 @@ static void write_bufs(struct link *l, struct shared_buf *const *out, size_t n)
         free(bufs);
 }
 
-static void flush(struct link *l)
+static void link_flush(struct link *l)
 {
     if (!l->tls) {
         size_t n = l->nout;
@@ -290,7 +290,7 @@ static void on_prepare(uv_prepare_t *prepare)
                 end_link(l, l->reset ? RDZV_END_RESET : RDZV_END_BROKEN,
                          l->reset ? "connection reset" : "it does not take what it is sent");
             else if ((l->nout || l->wire.len) && !l->unproven)
-                flush(l);
+                link_flush(l);
             else if (l->taken && is_idle(l))
                 give_away(l);
         }
@@ -450,7 +450,7 @@ static void sealed_in(struct link *l, const uint8_t *p, size_t n)
     buf_fini(&plain);
     if (rc < 0 && !l->closing) {
         if (l->wire.len) /* an alert, which tells the other side why */
-            flush(l);
+            link_flush(l);
         if (rc == -EPROTO && !tls_established(l->tls))
             text_add(e.msg, sizeof(e.msg),
                      ": the other side is no launcher of dlaunch, or has another job token");
@@ -558,7 +558,7 @@ void link_auth(struct link *l, const struct auth *g)
     if (known && auth_wants_tls(g, &peer)) {
         link_protect(l, TLS_CLIENT, &g->key);
     } else {
-        flush(l); /* the preamble, by which the other side knows what this is */
+        link_flush(l); /* the preamble, by which the other side knows what this is */
         l->unproven = true;
     }
 }

@@ -6,7 +6,7 @@
  * LINK_QUEUE_FULL (link_is_full()) and goes on when on_room() is called.
  *
  * With a key, all of it is under TLS, which stands between libuv and this file's two doors: what
- * comes in is opened before take_frames() sees it, what goes out is sealed by flush(). */
+ * comes in is opened before take_frames() sees it, what goes out is sealed by link_flush(). */
 #ifndef RENDEZVOUS_WIRE_LINK_H
 #define RENDEZVOUS_WIRE_LINK_H
 

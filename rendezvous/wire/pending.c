@@ -16,7 +16,7 @@ static intptr_t count_of(const struct pending_queue *q, const char *ip)
     return (intptr_t)map_get(&q->per_address, ip, strlen(ip));
 }
 
-static void on_timer(uv_timer_t *timer)
+static void pending_on_timer(uv_timer_t *timer)
 {
     struct pending_queue *q = container_of(timer, struct pending_queue, timer);
     uint64_t now = uv_now(timer->loop);
@@ -24,7 +24,7 @@ static void on_timer(uv_timer_t *timer)
     while ((p = pending_first(q)) && p->deadline_ms <= now)
         q->drop(p, "it has sent nothing");
     if (p)
-        uv_timer_start(timer, on_timer, p->deadline_ms - now, 0);
+        uv_timer_start(timer, pending_on_timer, p->deadline_ms - now, 0);
 }
 
 void pending_init(struct pending_queue *q, uv_loop_t *loop, int max,
@@ -59,7 +59,7 @@ void pending_add(struct pending_queue *q, struct pending *p, const struct netadd
     p->deadline_ms = uv_now(q->timer.loop) + PENDING_MS;
     list_append(&q->peers, &p->node);
     if (q->n++ == 0)
-        uv_timer_start(&q->timer, on_timer, PENDING_MS, 0);
+        uv_timer_start(&q->timer, pending_on_timer, PENDING_MS, 0);
 }
 
 void pending_remove(struct pending_queue *q, struct pending *p)

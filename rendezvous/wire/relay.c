@@ -105,7 +105,7 @@ static void on_stream_closed(uv_handle_t *handle)
 }
 
 /* But for its place in the trunk's map. */
-static void release(struct stream *s)
+static void relay_release(struct stream *s)
 {
     list_remove(&s->waiting);
     s->trunk = NULL;
@@ -117,7 +117,7 @@ static void release(struct stream *s)
 static void close_stream(struct stream *s)
 {
     map_remove(&s->trunk->streams, &s->id, sizeof(s->id));
-    release(s);
+    relay_release(s);
 }
 
 static void end_stream(struct stream *s)
@@ -133,7 +133,7 @@ static void close_trunk(struct trunk *t)
     struct relay *r = t->relay;
     struct map_entry *e;
     for (size_t i = 0; (e = map_next(&t->streams, &i));)
-        release(e->value);
+        relay_release(e->value);
     for (struct trunk **p = &r->trunks; *p; p = &(*p)->next) {
         if (*p == t) {
             *p = t->next;
@@ -323,7 +323,7 @@ static bool take_message(struct trunk *t, uint8_t type, struct rd body)
     return true;
 }
 
-static bool on_preamble(struct link *l, uint32_t version)
+static bool relay_on_preamble(struct link *l, uint32_t version)
 {
     struct trunk *t = link_owner(l);
     if (version == RDZV_PROTOCOL)
@@ -333,7 +333,7 @@ static bool on_preamble(struct link *l, uint32_t version)
     return false;
 }
 
-static void on_frame(struct link *l, uint8_t type, struct rd body)
+static void relay_on_frame(struct link *l, uint8_t type, struct rd body)
 {
     struct trunk *t = link_owner(l);
     if (take_message(t, type, body))
@@ -343,7 +343,7 @@ static void on_frame(struct link *l, uint8_t type, struct rd body)
     close_trunk(t);
 }
 
-static void on_end(struct link *l, enum rdzv_end how, const char *why)
+static void relay_on_end(struct link *l, enum rdzv_end how, const char *why)
 {
     struct trunk *t = link_owner(l);
     (void)how;
@@ -369,7 +369,7 @@ static void on_room(struct link *l)
         update(s);
 }
 
-static const struct link_events trunk_events = {on_preamble, on_frame, on_end};
+static const struct link_events trunk_events = {relay_on_preamble, relay_on_frame, relay_on_end};
 
 static struct trunk *new_trunk(struct relay *r, bool caller)
 {
@@ -400,8 +400,8 @@ static void open_stream(struct stream *s)
     update(s);
 }
 
-static void on_connected(void *arg, int fd, const struct netaddr *peer, bool refused,
-                         const char *why)
+static void relay_on_connected(void *arg, int fd, const struct netaddr *peer, bool refused,
+                               const char *why)
 {
     struct relay *r = arg;
     struct trunk *t = r->up;
@@ -454,7 +454,7 @@ static void on_store(void *arg, int fd, const struct netaddr *peer)
     }
     if (!r->up) {
         r->up = new_trunk(r, true);
-        r->connector = connector_new(r->loop, &to, 1, CONNECT_MS, on_connected, r);
+        r->connector = connector_new(r->loop, &to, 1, CONNECT_MS, relay_on_connected, r);
     }
     struct stream *s = new_stream(r->up, r->up->next_id++, fd);
     if (s && r->up->link)

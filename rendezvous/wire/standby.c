@@ -26,30 +26,30 @@ struct standby {
     void *on_closed_arg;
 };
 
-static void forget(struct standby_peer *c)
+static void standby_forget(struct standby_peer *c)
 {
     pending_remove(&c->standby->pending, &c->pending);
     free(c);
 }
 
-static void drop(struct standby_peer *c)
+static void standby_drop(struct standby_peer *c)
 {
     link_close(c->link);
-    forget(c);
+    standby_forget(c);
 }
 
-static void drop_pending(struct pending *p, const char *why)
+static void standby_drop_pending(struct pending *p, const char *why)
 {
     (void)why;
-    drop(container_of(p, struct standby_peer, pending));
+    standby_drop(container_of(p, struct standby_peer, pending));
 }
 
-static bool on_preamble(struct link *l, uint32_t version)
+static bool standby_on_preamble(struct link *l, uint32_t version)
 {
     struct standby_peer *c = link_owner(l);
     if (version == RDZV_PROTOCOL)
         return true;
-    drop(c);
+    standby_drop(c);
     return false;
 }
 
@@ -60,7 +60,7 @@ static bool is_foreign(const struct standby *s, struct rd *body)
     return s->at_endpoint && rdzv_get_hello(body, &h) && h.seen_epoch != 0;
 }
 
-static void on_frame(struct link *l, uint8_t type, struct rd body)
+static void standby_on_frame(struct link *l, uint8_t type, struct rd body)
 {
     struct standby_peer *c = link_owner(l);
     struct standby *s = c->standby;
@@ -76,16 +76,16 @@ static void on_frame(struct link *l, uint8_t type, struct rd body)
         link_send_buf(l, &b);
     }
     link_finish(l);
-    forget(c);
+    standby_forget(c);
 }
 
-static void on_end(struct link *l, enum rdzv_end how, const char *why)
+static void standby_on_end(struct link *l, enum rdzv_end how, const char *why)
 {
     (void)how, (void)why;
-    drop(link_owner(l));
+    standby_drop(link_owner(l));
 }
 
-static const struct link_events events = {on_preamble, on_frame, on_end};
+static const struct link_events events = {standby_on_preamble, standby_on_frame, standby_on_end};
 
 struct standby *standby_new(struct link_hub *hub, const char *run_id, const char *host)
 {
@@ -96,7 +96,7 @@ struct standby *standby_new(struct link_hub *hub, const char *run_id, const char
     s->identity.pid = (int)getpid();
     s->identity.elsewhere = true;
     uvx_scope_init(&s->scope, hub->loop);
-    pending_init(&s->pending, hub->loop, STANDBY_MAX, drop_pending);
+    pending_init(&s->pending, hub->loop, STANDBY_MAX, standby_drop_pending);
     uvx_own(&s->scope, &s->pending.timer);
     return s;
 }
@@ -121,7 +121,7 @@ void standby_adopt(struct standby *s, int fd, const struct tls_key *key)
     link_tune(fd, 10000);
     c->link = link_new(s->hub, fd, false, &events, c);
     if (!c->link)
-        forget(c);
+        standby_forget(c);
     else if (key)
         link_protect(c->link, TLS_SERVER, key);
     pending_limit(&s->pending);
@@ -140,7 +140,7 @@ static void free_standby(void *arg)
 void standby_close(struct standby *s, void (*on_closed)(void *arg), void *arg)
 {
     for (struct pending *p; (p = pending_first(&s->pending));)
-        drop_pending(p, NULL);
+        standby_drop_pending(p, NULL);
     s->on_closed = on_closed;
     s->on_closed_arg = arg;
     uvx_scope_close(&s->scope, free_standby, s);

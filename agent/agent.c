@@ -1,13 +1,14 @@
-/* agent.c: the agent's states and what moves it between them. Functions stand in the order in which
- * they fire.
+/* agent.c: the agent's states and what moves it between them. Functions that several sections call
+ * come first; then signals, the round, the ends of workers, the end, the start.
  *
  * Happy path: agent_open joins the rendezvous; on_prepare makes the round's data sockets; on_run
- * makes the segment and starts the workers; each exit comes through on_worker_exit; when all have
- * exited with 0 the agent says so (EXIT_BARRIER) and on_finish ends it.
+ * makes the segment and starts the workers; each exit arrives at on_worker_exit; when all have
+ * exited with 0, the agent reports it by rdzv_done (EXIT_BARRIER), and on_finish ends the agent.
  *
  * Failures:
- *   a worker ends otherwise        rdzv_failed at once, and STOPPING without waiting for the answer
- *   a worker begins to             likewise, by on_worker_exiting; its exit comes when it is over
+ *   a worker fails                 agent_worker_failed: rdzv_failed at once, and STOPPING without
+ *                                  waiting for the answer
+ *   a worker begins to fail        likewise, by on_worker_exiting; on_worker_exit comes later
  *   another node fails, leaves     on_stop -> STOPPING
  *   a stop signal, --timeout, ctl  rdzv_leave -> STOPPING
  *   a second signal or ctl         0.5 s or more after the first one: kills at once
@@ -448,12 +449,6 @@ static void stop_by(struct agent *a, enum stop_reason reason, int signo, const c
     agent_leave(a, reason, 128 + signo, signo, text);
 }
 
-static void on_stop_signal(struct agent *a, int signo)
-{
-    char name[24];
-    stop_by(a, STOP_SIGNAL, signo, signal_name(signo, name));
-}
-
 void agent_stop(struct agent *a, const char *what)
 {
     stop_by(a, STOP_REQUEST, SIGTERM, what);
@@ -473,8 +468,9 @@ static void on_suspend(struct agent *a)
 static void on_signal(uv_signal_t *h, int signo)
 {
     struct agent *a = container_of(h->data, struct agent, signal_scope);
+    char name[24];
     if (job_is_stopped_by(a->job, signo)) {
-        on_stop_signal(a, signo);
+        stop_by(a, STOP_SIGNAL, signo, signal_name(signo, name));
         return;
     }
     switch (signo) {

@@ -191,7 +191,7 @@ $(call unit_tests,stdio stdio_console stdio_files stdio_lines stdio_terminal): $
 $(call unit_tests,auth rdzv_file rdzv_net rdzv_port): $(call obj,tests/lib/rdzv_nodes.c)
 $(call unit_tests,member_contact member_state): $(call obj,tests/lib/member_script.c)
 $(call unit_tests,rdzv_elastic rdzv_election rdzv_failures rdzv_rounds rdzv_state): $(call obj,tests/lib/rdzv_script.c)
-$(INTEGRATION) $(MULTIHOST): $(call obj,tests/integration/job.c)
+$(INTEGRATION) $(MULTIHOST): $(call obj,tests/integration/job.c) | $(BUILD)/dlaunch $(BUILD)/tests/worker
 $(MULTIHOST): $(call obj,tests/multihost/hosts.c)
 $(patsubst %,$(BUILD)/tests/integration/test_%,elastic failover heartbeats): $(call obj,tests/integration/elastic_nodes.c)
 

@@ -57,7 +57,7 @@ void algo_select_fini(struct algo_select *t);
 /* Appends the rules of a text; messages call it `where`. */
 int algo_select_parse(struct algo_select *t, const char *text, const char *where, struct err *e);
 
-/* What the choice for a call depends on: equal on every rank. */
+/* The facts by which an algorithm is chosen: equal on every rank. */
 struct algo_key {
     int kind, ranks, nodes;
     size_t bytes;

@@ -95,7 +95,7 @@ static void even(struct side *s, size_t count, int size, int rank)
     s->own = count;
 }
 
-/* What the kind needs of its two buffers. NULL, or what is wrong with the counts. */
+/* Fills in which buffers the kind needs, and their lengths. NULL, or the fault of the counts. */
 static const char *shape(const struct coll_args *a, size_t most, struct side *send,
                          struct side *recv)
 {

@@ -98,7 +98,8 @@ struct coll_call {
      * culprit is a rank of the communicator, or -1. */
     int culprit;
 
-    /* What the provider chose, for the flight recorder and DLCOLL_DEBUG; a fixed text. */
+    /* The algorithm that the provider chose, for the flight recorder and DLCOLL_DEBUG; a fixed
+     * text. */
     const char *algo;
 
     /* From here on not cleared with the rest. */

@@ -31,7 +31,7 @@ extern const size_t g_nproviders;
 /* Never NULL: the last one takes everything. DLCOLL_ALGO may exclude some (algo_select.h). */
 const struct coll_provider *provider_choose(const struct coll_call *c);
 
-/* What the rules for the call are looked up by: the same on every rank. */
+/* The key of the rules for the call: equal on every rank. */
 struct algo_key provider_key(const struct coll_call *c);
 
 extern const struct coll_provider shm_provider;  /* shm/provider.c: the ranks of one node */

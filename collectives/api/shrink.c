@@ -37,7 +37,7 @@ enum {
     HERE = 0x48
 };
 
-/* What the list has of a rank. */
+/* The states of a rank in the list. */
 enum { ABSENT, LISTED, LISTED_LISTENS }; /* the last one: the leader, if the group is to listen */
 
 struct roll {

@@ -90,8 +90,8 @@ int acceptor_serve(struct acceptor *a, struct err *e);
 bool acceptor_take(struct acceptor *a, uint64_t comm, enum channel channel,
                    struct accepted_conn *out);
 
-/* What to poll for; at most ACCEPTOR_PENDING + 1 entries. Lowers *timeout_ms while the listening
- * socket must wait for a slot. */
+/* Fills in the descriptors to poll; at most ACCEPTOR_PENDING + 1 entries. Lowers *timeout_ms while
+ * the listening socket must wait for a slot. */
 size_t acceptor_poll(struct acceptor *a, struct pollfd *fds, int *timeout_ms);
 
 /* poll(), in which the launcher can wake this thread (segment_local.polling). Returns at once when

@@ -29,7 +29,7 @@ enum hello_kind {
     HELLO_ASK = 5
 };
 
-/* What a connection is for: each use has streams of its own. */
+/* The use of a connection; each use has its own streams. */
 enum channel { CHANNEL_COLL, CHANNEL_P2P, CHANNELS };
 
 struct hello {

@@ -293,7 +293,7 @@ static void poll_sockets(struct p2p *p, int timeout_ms)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* What a sleep must wait for: streams of this node, sockets, or both. */
+/* Finds which events end a sleep: streams of this node, sockets, or both. */
 static void find_kinds(struct p2p *p, bool *streams, bool *sockets, bool *writing)
 {
     *streams = *sockets = *writing = false;

@@ -54,7 +54,7 @@ struct reduce_info {
     bool has_post; /* avg: reduce_post() at the end */
     int ranks;     /* by which reduce_post() divides; the caller of reduce_find() sets it */
 
-    /* What the inline functions below call. */
+    /* Called by the inline functions below. */
     reduce_fn *two;
     reduce_n_fn *many, *many_stream;
     reduce_divide_fn *divide;

@@ -35,7 +35,7 @@ size_t perf_type_size(int type);
 
 /* ----------------------------------------------------------------------------------------- data */
 
-/* What the elements of all ranks are. Sums of floats are exact in any order, as all numbers on the
+/* The elements of all ranks. Sums of floats are exact in any order, as all numbers on the
  * way are small integers; products likewise, of powers of two. Integers and bytes are random. */
 struct perf_data {
     int type;

@@ -220,7 +220,7 @@ DLCOLL_API const char *dlcoll_version(void);
 
 /* ------------------------------------------------------------------------------- beginning, end */
 
-/* What carries out operations on device memory. */
+/* The library that carries out operations on device memory. */
 typedef enum dlcoll_backend {
     DLCOLL_BACKEND_DEFAULT =
         0,                   /* DLCOLL_BACKEND from the environment (auto, cpu, nccl), else auto */

@@ -87,7 +87,7 @@ static void end_nccl(struct nccl *n, enum nccl_job job)
     pthread_mutex_unlock(&n->lock);
 }
 
-/* Of this node's ranks, one that has not come to this operation yet. */
+/* A rank of this node that has not entered this operation yet, or -1. */
 static int who_is_behind(const dlcoll_comm *c, uint64_t seq)
 {
     for (int i = 0; c->id == 0 && i < c->topo.nlocal; i++) {
@@ -224,7 +224,7 @@ static bool is_aborted(struct nccl *n)
     return aborted;
 }
 
-/* What stands on the stream before the event. */
+/* Waits for everything that is on the stream before the event. */
 static int wait_for_event(struct nccl *n, cuda_event event, struct coll_call *call)
 {
     struct patience p = {0};
@@ -725,7 +725,7 @@ bool nccl_is_busy(dlcoll_comm *c)
     return busy;
 }
 
-/* What is enqueued without a handle is under way, too. 0 or as coll_call.h. */
+/* Waits for all works, those enqueued without a handle included. 0 or as coll_call.h. */
 static int await_works(struct nccl *n, struct coll_call *call)
 {
     struct patience p = {0};

@@ -24,14 +24,14 @@
 
 struct job;
 
-/* What dlcoll_init() was asked for, and DLCOLL_BACKEND where it was not. -EINVAL, or -ENOTSUP:
- * nccl, and what is missing. */
+/* Whether device memory is served: by dlcoll_init()'s `backend`, or DLCOLL_BACKEND if that is the
+ * default. -EINVAL; -ENOTSUP: nccl was asked for, with the part that is missing. */
 int nccl_choose(int backend, bool *devices, struct err *e);
 
 /* Whether `p` is device memory, or a stream says so: *device. Only where the job looks for it.
  * Never creates a context. 0, or the public code: the driver's answer is not to be relied on. */
 int nccl_is_for(dlcoll_comm *c, const void *p, const void *stream, bool *device);
-/* What is refused where neither is there, and the communicator has been used for both. */
+/* The refusal of a call without buffer and stream, if the communicator has been used for both. */
 #define NCCL_NO_BUFFER_TELLS                                                                   \
     "this rank has no elements and no buffer that would tell whether the operation is on the " \
     "host or on a device: give it a stream, or a buffer that is not NULL"
@@ -54,7 +54,7 @@ int nccl_finalize(dlcoll_comm *c);
 /* Ends it, in any state, and the works that are under way with DLCOLL_EABORTED. */
 void nccl_free(dlcoll_comm *c, bool forked);
 
-/* Of works: until done, the deadline (0: none), or one look when `once`. */
+/* Waits for the work until it is done, or until the deadline (0: none); `once`: looks once. */
 void nccl_wait(dlcoll_work *w, uint64_t until_ns, bool once);
 void nccl_event_free(void *event);
 

@@ -43,8 +43,8 @@ static int roots_of(const struct nccl_api *api, const dlcoll_comm *c)
     return !api->CommInitRankScalable ? 1 : n > c->size ? c->size : n;
 }
 
-/* What a rank tells the others before NCCL's communicator is created. All of them come to the same
- * conclusions. */
+/* The facts that a rank sends to the others before NCCL's communicator is created. All ranks draw
+ * the same conclusions from them. */
 struct peer {
     struct nccl_id id; /* of a root; else zero, as of a root that has none */
     char uuid[CUDA_UUID_BYTES];

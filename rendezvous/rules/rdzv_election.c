@@ -62,7 +62,7 @@ void rdzv_election_init(struct rdzv_election *e, const struct rdzv_rules *rules,
 void rdzv_election_fini(struct rdzv_election *e)
 {
     rdzv_peers_fini(&e->peers);
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < RDZV_LISTS; k++)
         rdzv_quorum_fini(&e->quorum[k]);
 }
 
@@ -74,7 +74,7 @@ void rdzv_election_seen(struct rdzv_election *e, uint64_t epoch)
 
 bool rdzv_election_is_new(const struct rdzv_election *e)
 {
-    return !e->standing && e->seen_epoch && e->quorum[0].list.gen.epoch != e->epoch;
+    return !e->standing && e->seen_epoch && e->quorum[RDZV_LIST_RAN].list.gen.epoch != e->epoch;
 }
 
 bool rdzv_election_is_replaced(const struct rdzv_election *e, uint64_t seen_epoch, uint32_t counter)
@@ -87,8 +87,9 @@ bool rdzv_election_is_replaced(const struct rdzv_election *e, uint64_t seen_epoc
 bool rdzv_election_is_of_another(const struct rdzv_election *e, const struct rdzv_peers *list)
 {
     uint64_t epoch = list->gen.epoch;
-    return rdzv_election_is_new(e) && epoch != e->epoch && epoch > e->quorum[0].list.gen.epoch &&
-           epoch > e->quorum[1].list.gen.epoch;
+    return rdzv_election_is_new(e) && epoch != e->epoch &&
+           epoch > e->quorum[RDZV_LIST_RAN].list.gen.epoch &&
+           epoch > e->quorum[RDZV_LIST_PREPARED].list.gen.epoch;
 }
 
 void rdzv_election_stand(struct rdzv_election *e, const struct rdzv_electorate *by, uint64_t now)
@@ -103,11 +104,9 @@ void rdzv_election_stand(struct rdzv_election *e, const struct rdzv_electorate *
         rdzv_election_add_list(e, by->prepared);
 }
 
-/* Two lists count: the newest list of a round that ran, and the newest list of a round that was
- * prepared after that one. */
 void rdzv_election_add_list(struct rdzv_election *e, const struct rdzv_peers *list)
 {
-    struct rdzv_quorum *run = &e->quorum[0], *prepared = &e->quorum[1];
+    struct rdzv_quorum *run = &e->quorum[RDZV_LIST_RAN], *prepared = &e->quorum[RDZV_LIST_PREPARED];
     if (!e->standing || list->n == 0)
         return;
     rdzv_election_seen(e, list->gen.epoch);
@@ -123,7 +122,8 @@ void rdzv_election_add_list(struct rdzv_election *e, const struct rdzv_peers *li
         rdzv_quorum_grow(run, &prepared->list);
     if (!generation_before(run->list.gen, prepared->list.gen))
         rdzv_quorum_fini(prepared);
-    for (int k = 0; k < 2; k++) { /* the host of the dead coordinator's own rounds has ended */
+    for (int k = 0; k < RDZV_LISTS;
+         k++) { /* the host of the dead coordinator's own rounds has ended */
         struct rdzv_quorum *q = &e->quorum[k];
         for (int i = 0; e->dead_epoch && q->list.gen.epoch == e->dead_epoch && i < q->list.n; i++)
             q->dead[i] |= q->list.e[i].host;
@@ -132,13 +132,13 @@ void rdzv_election_add_list(struct rdzv_election *e, const struct rdzv_peers *li
 
 void rdzv_election_dead(struct rdzv_election *e, const struct node_id *id)
 {
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < RDZV_LISTS; k++)
         rdzv_quorum_dead(&e->quorum[k], id);
 }
 
 static void elected(struct rdzv_election *e, int votes, uint64_t now)
 {
-    assert(e->standing && 2 * votes > e->quorum[0].list.n); /* I1 */
+    assert(e->standing && 2 * votes > e->quorum[RDZV_LIST_RAN].list.n); /* I1 */
     e->standing = false;
     e->epoch = rdzv_epoch_next(e->seen_epoch, e->random);
     assert(e->epoch > e->seen_epoch); /* I3 */
@@ -162,17 +162,17 @@ static enum rdzv_verdict stand(struct rdzv_election *e, uint64_t grace_at, uint6
 {
     int votes = 0;
     e->look_at = e->stood_ns + 2 * e->rules->dead_ns;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < RDZV_LISTS; k++) {
         const struct rdzv_quorum *q = &e->quorum[k];
         int present = rdzv_quorum_present(q, &e->nodes->by_id, 0);
         if (q->list.n && 2 * present <= q->list.n) {
             *tally = (struct rdzv_tally){present, q->list.n};
             return now >= e->look_at && now >= grace_at ? ELECTION_MINORITY : ELECTION_WAIT;
         }
-        votes = k == 0 ? present : votes;
+        votes = k == RDZV_LIST_RAN ? present : votes;
     }
     elected(e, votes, now);
-    *tally = (struct rdzv_tally){votes, e->quorum[0].list.n};
+    *tally = (struct rdzv_tally){votes, e->quorum[RDZV_LIST_RAN].list.n};
     return ELECTION_ELECTED;
 }
 
@@ -182,7 +182,7 @@ enum rdzv_verdict rdzv_election_may_start(struct rdzv_election *e, uint64_t grac
 {
     if (e->standing)
         return stand(e, grace_at, now, tally);
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < RDZV_LISTS; k++) {
         const struct rdzv_quorum *q = &e->quorum[k];
         int unknown = q->list.n ? rdzv_quorum_unknown(q, &e->nodes->by_id, 0) : 0;
         if (e->quarantine_at != NEVER && rdzv_quorum_busy(q, &e->nodes->by_id)) {
@@ -250,7 +250,7 @@ bool rdzv_election_add_witness(struct rdzv_election *e, bool runs, uint64_t now)
     if (!add_witness(e))
         return false;
     if (runs)
-        rdzv_quorum_grow(&e->quorum[0], &e->peers);
+        rdzv_quorum_grow(&e->quorum[RDZV_LIST_RAN], &e->peers);
     e->lease_look_at = 0;
     e->vote_ns = now;
     return true;
@@ -267,26 +267,28 @@ bool rdzv_election_witness_has_vote(struct rdzv_election *e, const struct rdzv_n
 
 bool rdzv_election_is_voting_witness(const struct rdzv_election *e, const struct rdzv_node *n)
 {
-    return rdzv_node_is_witness(n) && rdzv_peers_find(&e->quorum[0].list, &n->hello.id) >= 0;
+    return rdzv_node_is_witness(n) &&
+           rdzv_peers_find(&e->quorum[RDZV_LIST_RAN].list, &n->hello.id) >= 0;
 }
 
 const struct rdzv_peers *rdzv_election_ran(struct rdzv_election *e)
 {
-    struct rdzv_peers *ran = &e->quorum[0].list;
+    struct rdzv_peers *ran = &e->quorum[RDZV_LIST_RAN].list;
     ran->ran = true;
     return ran->n && generation_before(ran->gen, e->peers.gen) ? ran : NULL;
 }
 
 void rdzv_election_run(struct rdzv_election *e)
 {
-    rdzv_quorum_set(&e->quorum[0], &e->peers);
+    rdzv_quorum_set(&e->quorum[RDZV_LIST_RAN], &e->peers);
     e->lease_look_at = 0;
-    rdzv_quorum_fini(&e->quorum[1]);
+    rdzv_quorum_fini(&e->quorum[RDZV_LIST_PREPARED]);
 }
 
 static bool is_quorum(const struct rdzv_election *e, uint64_t since)
 {
-    return !too_few(e, &e->quorum[0], since) && !too_few(e, &e->quorum[1], since);
+    return !too_few(e, &e->quorum[RDZV_LIST_RAN], since) &&
+           !too_few(e, &e->quorum[RDZV_LIST_PREPARED], since);
 }
 
 /* Two conditions. After this process has been suspended, members must have been heard of again,
@@ -297,7 +299,7 @@ bool rdzv_election_may_run(const struct rdzv_election *e, uint64_t now)
 {
     uint64_t ago = now > e->rules->dead_ns ? now - e->rules->dead_ns : 1;
     uint64_t since = e->prepare_ns - 1 > ago ? e->prepare_ns - 1 : ago;
-    return !e->rules->elect || e->quorum[0].list.n == 0 || is_quorum(e, since);
+    return !e->rules->elect || e->quorum[RDZV_LIST_RAN].list.n == 0 || is_quorum(e, since);
 }
 
 bool rdzv_election_has_quorum(const struct rdzv_election *e)
@@ -309,13 +311,13 @@ bool rdzv_election_has_quorum(const struct rdzv_election *e)
  * coordinator and started workers (I5). */
 uint64_t rdzv_election_lease_until(struct rdzv_election *e, uint64_t now)
 {
-    if (!e->rules->elect || e->quorum[0].list.n == 0)
+    if (!e->rules->elect || e->quorum[RDZV_LIST_RAN].list.n == 0)
         return NEVER;
     if (now < e->lease_look_at)
         return e->lease_until;
     e->lease_look_at = now + e->rules->heartbeat_ns / 4;
     e->lease_until = NEVER;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < RDZV_LISTS; k++) {
         const struct rdzv_quorum *q = &e->quorum[k];
         uint64_t touch = q->list.n ? rdzv_quorum_touch(q, &e->nodes->by_id) : NEVER;
         if (touch < NEVER - e->rules->dead_ns && touch + e->rules->dead_ns < e->lease_until)

@@ -9,15 +9,19 @@
 
 struct rdzv_place;
 
+/* The lists of members that count: of the newest round that ran, and of the newest round that was
+ * prepared after it. */
+enum rdzv_list { RDZV_LIST_RAN, RDZV_LIST_PREPARED, RDZV_LISTS };
+
 struct rdzv_election {
     const struct rdzv_rules *rules; /* borrowed, like the nodes */
     const struct rdzv_nodes *nodes;
-    uint64_t epoch;               /* of this coordinator */
-    struct rdzv_quorum quorum[2]; /* the members of the newest round that ran, that was prepared */
-    struct rdzv_peers peers;      /* of the round that is prepared or runs */
-    bool standing;                /* not yet elected: no view is sent */
-    uint64_t dead_epoch;          /* of the coordinator that is proven to have ended; 0 */
-    uint64_t seen_epoch;          /* the highest that a voter has seen; 0: nobody stood here */
+    uint64_t epoch;                        /* of this coordinator */
+    struct rdzv_quorum quorum[RDZV_LISTS]; /* by enum rdzv_list */
+    struct rdzv_peers peers;               /* of the round that is prepared or runs */
+    bool standing;                         /* not yet elected: no view is sent */
+    uint64_t dead_epoch;                   /* of the coordinator that is proven to have ended; 0 */
+    uint64_t seen_epoch; /* the highest that a voter has seen; 0: nobody stood here */
     uint64_t random, stood_ns;
     uint64_t lease_until, lease_look_at; /* as of the last look; when to look again */
     uint64_t vote_ns;    /* when a witness was added to the list; 0: it has it, or there is none */

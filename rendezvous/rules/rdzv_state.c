@@ -387,13 +387,13 @@ static bool may_start(struct rdzv_state *s, uint64_t now)
  */
 static bool is_first_round(const struct rdzv_state *s)
 {
-    return s->gen.counter == 0 && s->election.quorum[0].list.n == 0;
+    return s->gen.counter == 0 && s->election.quorum[RDZV_LIST_RAN].list.n == 0;
 }
 
 static void collect_advance(struct rdzv_state *s, uint64_t now)
 {
     int live = rdzv_nodes_live(&s->nodes), min = s->rules.min_nodes;
-    if ((s->election.standing || s->election.quorum[0].list.n) && !may_start(s, now))
+    if ((s->election.standing || s->election.quorum[RDZV_LIST_RAN].list.n) && !may_start(s, now))
         return;
     if (live >= min || now >= s->settle_at)
         s->settle_at = NEVER;
@@ -481,9 +481,8 @@ static void node_prepared(struct rdzv_state *s, struct rdzv_node *n, const struc
     s->nprepared++;
 }
 
-static void node_done(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+static void node_done(struct rdzv_state *s, struct rdzv_node *n)
 {
-    (void)now;
     if (s->phase.state != RDZV_RUN || n->done)
         return;
     n->done = true;
@@ -904,6 +903,7 @@ static void advance(struct rdzv_state *s, uint64_t now)
         }
     } while (s->phase.state != (int)before);
 }
+
 /* ------------------------------------------------------------------------------------ joining */
 
 /* A new launcher has said hello. */
@@ -969,7 +969,7 @@ static void greet_voter(struct rdzv_state *s, uint32_t conn, const struct rdzv_h
     text_set(s->notice, sizeof(s->notice),
              "the coordinator is lost; another node stands in for it when more than half of the "
              "last round's %d are there",
-             s->election.quorum[0].list.n);
+             s->election.quorum[RDZV_LIST_RAN].list.n);
     queue(s, n, PENDING_NOTICE);
 }
 
@@ -1132,7 +1132,7 @@ static void take_phase(struct rdzv_state *s, struct rdzv_node *n, const struct r
     if (current && st->phase == MEMBER_PREPARED)
         node_prepared(s, n, st, now);
     else if (current && st->phase == MEMBER_DONE)
-        node_done(s, n, now);
+        node_done(s, n);
     else if (current && st->phase == MEMBER_IDLE && !st->workers)
         node_stopped(s, n, st, now);
     else if (n->group_rank < 0 && n->ready)

@@ -27,12 +27,12 @@ static int set_secret(struct auth *g, const char *text, size_t len, const char *
 {
     while (len && strchr(" \t\r\n", text[len - 1]))
         len--;
-    if (len < GUARD_SECRET_MIN)
+    if (len < AUTH_SECRET_MIN)
         return err_set(e, -EINVAL, "%s: the token has only %zu bytes; at least %d are needed",
-                       source, len, GUARD_SECRET_MIN);
-    if (len > GUARD_SECRET_MAX)
+                       source, len, AUTH_SECRET_MIN);
+    if (len > AUTH_SECRET_MAX)
         return err_set(e, -EINVAL, "%s: the token is longer than %d bytes", source,
-                       GUARD_SECRET_MAX);
+                       AUTH_SECRET_MAX);
     memcpy(g->secret, text, len);
     g->secret_len = len;
     snprintf(g->source, sizeof(g->source), "%s", source);
@@ -41,7 +41,7 @@ static int set_secret(struct auth *g, const char *text, size_t len, const char *
 
 static int read_secret(struct auth *g, int fd, const char *source, struct err *e)
 {
-    char text[GUARD_SECRET_MAX + 64];
+    char text[AUTH_SECRET_MAX + 64];
     size_t len = 0;
     ssize_t n;
     while ((n = read(fd, text + len, sizeof(text) - len)) != 0) {
@@ -52,7 +52,7 @@ static int read_secret(struct auth *g, int fd, const char *source, struct err *e
         len += (size_t)n;
         if (len == sizeof(text))
             return err_set(e, -EINVAL, "%s: the token is longer than %d bytes", source,
-                           GUARD_SECRET_MAX);
+                           AUTH_SECRET_MAX);
     }
     int rc = set_secret(g, text, len, source, e);
     explicit_bzero(text, sizeof(text));

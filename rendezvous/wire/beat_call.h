@@ -2,7 +2,7 @@
  *
  *     connect -> TLS, preambles -> RDZV_MSG_BEAT with the node's id -> RDZV_MSG_BEAT -> the thread
  *
- *   whatever goes wrong, or takes longer than a dead time    done() with -1 */
+ *   any error, or more time than the dead time    done() with -1 */
 #ifndef RENDEZVOUS_WIRE_BEAT_CALL_H
 #define RENDEZVOUS_WIRE_BEAT_CALL_H
 
@@ -12,8 +12,8 @@
 
 struct beat_call;
 
-/* Calls back once, never from inside this call, with beats_add()'s number or -1; the call is freed
- * then. auth: how the other side has to prove itself, ready; borrowed. */
+/* Calls back once, never from inside this call, with the number from beats_add() or -1, and frees
+ * itself then. auth: what the other side must prove, ready; borrowed. */
 struct beat_call *beat_call_new(struct link_hub *hub, struct beats *beats, const struct netaddr *to,
                                 const struct auth *auth, const struct node_id *id, uint64_t dead_ns,
                                 void (*done)(void *arg, int link), void *arg);

@@ -1,5 +1,5 @@
-/* broadcast.h: what the coordinator tells every node alike: encoded once, shared by the links. All
- * zero: nothing has been told. */
+/* broadcast.h: messages of the coordinator that are the same for all nodes: encoded once, shared by
+ * the links. An object that is all zero has encoded nothing. */
 #ifndef RENDEZVOUS_WIRE_BROADCAST_H
 #define RENDEZVOUS_WIRE_BROADCAST_H
 
@@ -11,12 +11,12 @@ struct broadcast {
     char notice_text[RDZV_NOTICE_MAX];
 };
 
-/* The table and the peers are the round's, and other ones from here on. */
+/* A new round has another table and other peers. */
 void broadcast_new_round(struct broadcast *b);
 void broadcast_fini(struct broadcast *b);
 
 void broadcast_table(struct broadcast *b, struct link *l, const struct rank_table *t);
-/* ran: to go before them; NULL: none. */
+/* ran: peers of the round before, which are sent first; NULL: none. */
 void broadcast_peers(struct broadcast *b, struct link *l, const struct rdzv_peers *ran,
                      const struct rdzv_peers *peers);
 void broadcast_report(struct broadcast *b, struct link *l, const struct rdzv_result *result);

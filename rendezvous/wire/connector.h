@@ -1,6 +1,6 @@
-/* connector.h: a TCP connection to whichever of several addresses answers first. They are tried in
- * order, the next one when the last has failed or has not answered for 250 ms; the others are given
- * up when one is there. */
+/* connector.h: a TCP connection to the first of several addresses that answers. The addresses are
+ * tried in order; the next attempt starts when the last one has failed or has not been answered for
+ * 250 ms (RFC 8305). The first connection ends all other attempts. */
 #ifndef RENDEZVOUS_WIRE_CONNECTOR_H
 #define RENDEZVOUS_WIRE_CONNECTOR_H
 
@@ -13,13 +13,13 @@
 
 struct connector;
 
-/* fd: connected and non-blocking, the callee's; or negative: none answered, why says what the most
- * telling of them said. refused: a host was there and nobody listened. */
+/* fd: connected and non-blocking, owned by the callee; negative: all attempts failed, and `why` is
+ * the most useful of their errors. refused: a host answered that no process listens. */
 typedef void connector_done_fn(void *arg, int fd, const struct netaddr *peer, bool refused,
                                const char *why);
 
-/* Tries at most CONNECTOR_ADDRS_MAX addresses, timeout_ms in all. Calls back once, never from
- * inside this call; the connector is freed then. */
+/* Tries at most CONNECTOR_ADDRS_MAX addresses, for timeout_ms in all. Calls back once, never from
+ * inside this call, and frees itself then. */
 struct connector *connector_new(uv_loop_t *loop, const struct netaddr *addrs, int n,
                                 uint64_t timeout_ms, connector_done_fn *done, void *arg);
 /* Gives up without calling back; frees it. */

@@ -84,7 +84,7 @@ int endpoint_listen(const struct endpoint_bind *b, struct err *e)
 
 /* -------------------------------------------------------------------------------------- silent */
 
-/* One handle less; the last one takes the endpoint with it. */
+/* A handle is closed; the last one frees the endpoint. */
 static void one_closed(struct endpoint *p)
 {
     if (--p->open > 0)
@@ -105,7 +105,7 @@ static void free_silent(uv_handle_t *handle)
     one_closed(p);
 }
 
-/* Takes it off the list. The descriptor is returned: the caller's. */
+/* Removes the connection from the queue. The caller owns the descriptor that is returned. */
 static int drop_silent(struct silent *s)
 {
     int fd = s->fd;
@@ -159,7 +159,7 @@ void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const cha
     log_notice("refused %s, from %s to port %d", what, ip, netaddr_port(&p->addr));
 }
 
-/* The first byte without taking it: 1, 0 at the end, -EAGAIN when it has not come yet. */
+/* Reads the first byte and leaves it in the socket: 1, 0 at the end, -EAGAIN: not yet received. */
 static int peek(int fd, uint8_t *first)
 {
     ssize_t n;
@@ -241,8 +241,8 @@ static void accepted(struct endpoint *p, int fd, const struct netaddr *peer)
 
 static void on_pause_over(uv_timer_t *timer);
 
-/* No descriptor is left. The one in reserve lets us hang up on the caller, who would otherwise wait
- * for ever; then others have time to give some back. */
+/* No descriptor is left. The reserved one is used to accept and close the connection, which would
+ * otherwise wait for ever. Then accepting pauses until others have closed some. */
 static void out_of_descriptors(struct endpoint *p, int error)
 {
     uint64_t now = uv_now(p->loop);
@@ -272,7 +272,7 @@ static void on_listener(uv_poll_t *poll, int status, int events)
             return;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             break;
-        } /* else that caller has gone already */
+        } /* otherwise the peer has disconnected already */
     }
 }
 

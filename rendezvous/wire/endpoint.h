@@ -1,5 +1,5 @@
 /* endpoint.h: the one listener of a job. Launchers and the workers' store clients come to the same
- * port; their first byte says which they are: 'D' (DLR1, rdzv_msg.h), 22 (the same under TLS) or 0
+ * port and are told apart by their first byte: 'D' (DLR1, rdzv_msg.h), 22 (the same under TLS) or 0
  * to 18 (TCPStore).
  *
  *     accept -> peek at the first byte -> on_agent(fd) or on_store(fd)
@@ -8,10 +8,10 @@
  *   too many that send nothing       on_silent() with the oldest; 16 from one address, loopback
  *                                    exempt (wire/pending.h)
  *   another first byte               closed; one line per address and 30 s
- *   no descriptors left              the caller is hung up on, accepting pauses, one line
+ *   no descriptors left              the peer is disconnected, accepting pauses, one line
  *
- * No address is shut out, however often it is refused: others who come from there may be the job's
- * own nodes, and to refuse one more costs little. */
+ * No address is blocked, however often its peers are refused: other peers behind the same address
+ * may be nodes of the job, and refusing a connection costs little. */
 #ifndef RENDEZVOUS_WIRE_ENDPOINT_H
 #define RENDEZVOUS_WIRE_ENDPOINT_H
 
@@ -21,7 +21,7 @@
 #include "core/err.h"
 #include "core/netaddr.h"
 
-/* Said of a client of the store that is not let in because auth_whose() says AUTH_GONE. */
+/* For a client of the store that is refused because auth_whose() returned AUTH_GONE. */
 #define ENDPOINT_STORE_GONE                                                                      \
     "a client of the workers' store has closed before it was seen whose it is: what it sent is " \
     "lost"
@@ -42,8 +42,8 @@ struct endpoint_events {
     /* Both take the connected non-blocking descriptor, from which nothing has been read. */
     void (*on_agent)(void *arg, int fd, const struct netaddr *peer, bool tls);
     void (*on_store)(void *arg, int fd, const struct netaddr *peer); /* NULL: there is no store */
-    /* The same for one that has not said what it is: clients of PyTorch before 2.0 hold a second
-     * connection to the store, on which they speak only when they watch a key. NULL: closed. */
+    /* The same for a connection that has sent nothing: clients of PyTorch before 2.0 have a second
+     * connection to the store, on which they send only to watch a key. NULL: closed. */
     void (*on_silent)(void *arg, int fd, const struct netaddr *peer);
 };
 
@@ -53,10 +53,9 @@ int endpoint_open(struct endpoint **out, uv_loop_t *loop, int listen_fd, int nod
 int endpoint_port(const struct endpoint *p);
 /* The address it listens on; "" for all of them. */
 const char *endpoint_addr(const struct endpoint *p);
-/* Somebody there is not one of us: says so, once per address and 30 s. what: "a connection
- * that ..." */
+/* Reports a refused connection, once per address and 30 s. what: "a connection that ..." */
 void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const char *what);
-/* The process is about to end without its loop: nobody is let in any more. */
+/* Refuses all further connections when the process exits without running its loop. */
 void endpoint_abandon(struct endpoint *p);
 void endpoint_close(struct endpoint *p, void (*on_closed)(void *arg), void *arg);
 

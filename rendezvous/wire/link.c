@@ -15,8 +15,8 @@
 #include "rendezvous/rules/text.h"
 
 #define LINGER_MS  2000
-#define SEAL_AHEAD 65536 /* bytes of a link's own that wait for the kernel */
-#define KEEP_BYTES 65536 /* an input buffer that has grown beyond this is given back when empty */
+#define SEAL_AHEAD 65536 /* encrypted bytes of a link that wait to be written */
+#define KEEP_BYTES 65536 /* a larger input buffer is freed when it is empty */
 
 struct link {
     union {
@@ -31,24 +31,24 @@ struct link {
     struct link *prev, *next; /* in hub->all */
     struct link *next_dirty;
     bool local, dirty, closing, got_preamble;
-    bool unproven; /* it is to be this user's, and has not been seen to be */
+    bool unproven; /* the user of the other end is not checked yet */
     bool failed;   /* the queue was too long, or a write failed */
-    bool reset;    /* a write said so; reading does not say it again */
+    bool reset;    /* a write reported a reset, which reading does not report again */
     bool at_end;   /* reading has reported the end; a write that failed will report how it came */
     bool abort;    /* close by a reset: an end of file would prove the end of this launcher */
     bool full;
-    void (*on_room)(struct link *l); /* NULL: nobody waits for it */
+    void (*on_room)(struct link *l); /* NULL: not wanted */
     uint32_t frame_max;
-    struct tls *tls;         /* NULL: in the clear */
-    struct buf wire;         /* sealed, to write in this turn */
-    size_t sealed;           /* bytes of out[0] that are */
-    struct buf in;           /* the beginning of a frame */
+    struct tls *tls;         /* NULL: not encrypted */
+    struct buf wire;         /* encrypted, to write in this turn */
+    size_t sealed;           /* bytes of out[0] that are encrypted */
+    struct buf in;           /* an incomplete frame */
     struct shared_buf **out; /* to write in this turn */
     size_t nout, cap_out;
     size_t queued_bytes; /* not yet taken by the kernel */
-    unsigned writes;     /* under way */
+    unsigned writes;     /* in progress */
     bool finishing, refused;
-    void (*taken)(void *owner, int fd, struct tls *tls); /* NULL: it is not given away */
+    void (*taken)(void *owner, int fd, struct tls *tls); /* NULL: not detached */
     uint64_t linger_until;                               /* ms of the loop's clock */
     uv_shutdown_t shutdown;
 };
@@ -145,7 +145,7 @@ static void mark_dirty(struct link *l)
 
 static void on_shutdown(uv_shutdown_t *req, int status)
 {
-    (void)req, (void)status; /* the other side's end, or the deadline, closes it */
+    (void)req, (void)status; /* the other side or the linger timer closes the link */
 }
 
 static bool is_idle(const struct link *l)
@@ -166,18 +166,18 @@ static void on_written(uv_write_t *req, int status)
     free(w);
     if (l->closing)
         return;
-    if (status < 0 && l->at_end) { /* EPIPE: the end had come in order before */
+    if (status < 0 && l->at_end) { /* EPIPE: the other side had closed in order before */
         end_link(l, status == UV_EPIPE ? RDZV_END_CLOSED : RDZV_END_RESET,
                  status == UV_EPIPE ? "connection closed" : uv_strerror(status));
         return;
     } else if (status == UV_EPIPE) {
-        return; /* how it ended is what reading says */
+        return; /* reading reports how the link ended */
     } else if (status < 0) {
         l->failed = true;
         l->reset = status == UV_ECONNRESET;
         mark_dirty(l);
     } else if ((l->tls && l->nout) || l->taken) {
-        mark_dirty(l); /* the next part, or it is the last */
+        mark_dirty(l); /* to write the next part, or to give the connection away */
     } else if (l->finishing && is_idle(l)) {
         uv_shutdown(&l->shutdown, &l->stream, on_shutdown);
     }
@@ -188,8 +188,8 @@ static void on_written(uv_write_t *req, int status)
     }
 }
 
-/* Seals the next part of what is to go out, if the handshake is over. Each link has a copy of its
- * own of what is sealed, so there is never much of it. False: there is nothing to write, or the
+/* Encrypts the next SEAL_AHEAD bytes of the queued messages after the handshake. The encrypted
+ * bytes are a copy for each link, so they are limited. False: there is nothing to write, or the
  * link has ended. */
 static bool seal(struct link *l)
 {
@@ -213,7 +213,7 @@ static bool seal(struct link *l)
     return rc == 0 && l->wire.len > 0;
 }
 
-/* One write of bufs[0..n), whose references it takes. */
+/* Writes bufs[0..n), and takes their references. */
 static void write_bufs(struct link *l, struct shared_buf *const *out, size_t n)
 {
     struct write *w = xmalloc(sizeof(*w) + n * sizeof(w->bufs[0]));
@@ -255,7 +255,7 @@ static void end_link(struct link *l, enum rdzv_end how, const char *why)
         close_link(l);
         return;
     }
-    l->events = NULL; /* nothing more comes; the owner closes it */
+    l->events = NULL; /* the last event; the owner closes the link */
     events->on_end(l, how, why);
 }
 
@@ -384,8 +384,8 @@ static bool prove(struct link *l)
     return whose == AUTH_OWN;
 }
 
-/* Takes what is whole off the front of p[0..n). Returns how many bytes were taken, or -1 when the
- * link was closed on the way. */
+/* Passes the complete frames in p[0..n) to the owner. Returns how many bytes they had, or -1 when
+ * the link was closed meanwhile. */
 static ssize_t take_frames(struct link *l, const uint8_t *p, size_t n)
 {
     size_t at = 0;
@@ -418,7 +418,7 @@ static ssize_t take_frames(struct link *l, const uint8_t *p, size_t n)
 
 static void bytes_in(struct link *l, const uint8_t *p, size_t n)
 {
-    if (!l->events) /* finishing: what it still says is nothing to us */
+    if (!l->events) /* finishing: further messages are ignored */
         return;
     if (l->in.len == 0) {
         ssize_t taken = take_frames(l, p, n);
@@ -449,7 +449,7 @@ static void sealed_in(struct link *l, const uint8_t *p, size_t n)
         bytes_in(l, plain.data, plain.len);
     buf_fini(&plain);
     if (rc < 0 && !l->closing) {
-        if (l->wire.len) /* an alert, which tells the other side why */
+        if (l->wire.len) /* an alert with the reason for the other side */
             link_flush(l);
         if (rc == -EPROTO && !tls_established(l->tls))
             text_add(e.msg, sizeof(e.msg),
@@ -465,9 +465,9 @@ static void on_alloc(uv_handle_t *handle, size_t suggested, uv_buf_t *buf)
     *buf = uv_buf_init((char *)l->hub->buffer, sizeof(l->hub->buffer));
 }
 
-/* Reading has reported an end of file. It does so for an error too, after a write has taken the
- * error from the socket: only a connection that the other side has closed, and that nothing has
- * reset, is still half open here. */
+/* Reading has reported an end of file. libuv reports one for an error too, if a write has taken the
+ * error from the socket. The kernel's state decides: only a connection that the other side has
+ * closed in order is half open here. */
 static void on_eof(struct link *l)
 {
     struct tcp_info info;
@@ -544,7 +544,7 @@ struct link *link_new(struct link_hub *h, int fd, bool local, const struct link_
 void link_protect(struct link *l, enum tls_side side, const struct tls_key *key)
 {
     if (tls_new(&l->tls, side, key, &l->wire, NULL) < 0)
-        l->failed = true; /* ends it in this turn */
+        l->failed = true; /* ends the link in this turn */
     mark_dirty(l);
 }
 
@@ -558,7 +558,7 @@ void link_auth(struct link *l, const struct auth *g)
     if (known && auth_wants_tls(g, &peer)) {
         link_protect(l, TLS_CLIENT, &g->key);
     } else {
-        link_flush(l); /* the preamble, by which the other side knows what this is */
+        link_flush(l); /* the preamble, by which the other side recognizes a launcher */
         l->unproven = true;
     }
 }
@@ -648,7 +648,7 @@ void link_detach(struct link *l, void (*taken)(void *owner, int fd, struct tls *
 
 static void set_option(int fd, int level, int name, int value)
 {
-    setsockopt(fd, level, name, &value, sizeof(value)); /* better with, possible without */
+    setsockopt(fd, level, name, &value, sizeof(value)); /* an optimization: may fail */
 }
 
 void link_tune(int fd, uint32_t dead_ms)

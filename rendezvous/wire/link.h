@@ -1,12 +1,12 @@
-/* link.h: one framed connection between a launcher and the coordinator, either end, on the loop.
+/* link.h: a framed connection between a launcher and the coordinator, either end, on the loop.
  *
- * What is sent in one turn of the loop goes out with one write, right before the loop waits again.
- * Bytes that go to many are encoded once and shared. A side that does not read what it is sent is
- * cut off when LINK_QUEUE_MAX bytes wait for it; whoever sends what can wait stops above
- * LINK_QUEUE_FULL (link_is_full()) and goes on when on_room() is called.
+ * All messages that are sent in one turn of the loop are written together, before the loop waits
+ * again. A message to many nodes is encoded once and shared. A link whose other side does not read
+ * ends when LINK_QUEUE_MAX bytes are queued; a sender whose messages can wait stops above
+ * LINK_QUEUE_FULL (link_is_full()) and continues when on_room() is called.
  *
- * With a key, all of it is under TLS, which stands between libuv and this file's two doors: what
- * comes in is opened before take_frames() sees it, what goes out is sealed by link_flush(). */
+ * With a key the connection is under TLS: received bytes are decrypted before take_frames() reads
+ * them, and link_flush() encrypts what it writes. */
 #ifndef RENDEZVOUS_WIRE_LINK_H
 #define RENDEZVOUS_WIRE_LINK_H
 
@@ -23,9 +23,9 @@
 #define LINK_QUEUE_MAX  (48u << 20)
 #define LINK_QUEUE_FULL (8u << 20)
 
-#define LINK_REFUSED_MAX 128 /* that wait for the other side's end */
+#define LINK_REFUSED_MAX 128 /* refused links that wait for the other side to close */
 
-/* Bytes with a count of their users. */
+/* A buffer with a reference count. */
 struct shared_buf {
     unsigned refs;
     struct buf b;
@@ -41,62 +41,62 @@ struct link_hub {
     uv_prepare_t prepare;
     uv_timer_t linger;
     struct link *all;   /* every link that is not closed */
-    struct link *dirty; /* those with something to write */
+    struct link *dirty; /* links with something to write */
     bool woken;
     unsigned open;     /* handles not yet closed */
-    unsigned nrefused; /* of all */
+    unsigned nrefused; /* links in link_refuse() */
     /* Called before the loop waits, after link_hub_wake(); may send. */
     void (*before_flush)(void *arg);
     void *arg;
     bool closing;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
-    uint8_t buffer[65536]; /* of whichever link is being read */
+    uint8_t buffer[65536]; /* for the link that is being read */
 };
 
 void link_hub_init(struct link_hub *h, uv_loop_t *loop, void (*before_flush)(void *arg), void *arg);
-/* Something is to be done before the loop waits. */
+/* Has before_flush() called before the loop waits. */
 void link_hub_wake(struct link_hub *h);
-/* Closes all links, without telling their owners, and calls back when that is done. */
+/* Closes all links without calling their owners, then calls on_closed. */
 void link_hub_close(struct link_hub *h, void (*on_closed)(void *arg), void *arg);
-/* The process is about to end without its loop: ends all links in order. What lies here unread
- * would turn their end into a reset. */
+/* Ends all links in order when the process exits without running its loop. Unread bytes, which
+ * would turn the end into a reset, are read first. */
 void link_hub_abandon(struct link_hub *h);
 
 struct link_events {
-    /* The other side's preamble: its protocol version, 0 when it is no preamble at all. False: the
-     * link has been closed or finished. */
+    /* The other side's preamble has arrived: its protocol version; 0: it is not a preamble. Returns
+     * false after closing or finishing the link. */
     bool (*on_preamble)(struct link *l, uint32_t version);
     /* A whole frame; the body is borrowed for the call. The link may be closed. */
     void (*on_frame)(struct link *l, uint8_t type, struct rd body);
-    /* Nothing comes any more; the owner closes the link now. */
+    /* The link has ended, and no other event follows; the owner closes the link. */
     void (*on_end)(struct link *l, enum rdzv_end how, const char *why);
 };
 
-/* Takes a connected non-blocking stream socket: TCP, or one end of a socketpair when `local`. Both
- * sides' preambles are seen to. NULL (the descriptor is closed): libuv would not have it. */
+/* Takes a connected non-blocking stream socket: TCP, or one end of a socketpair when `local`. Sends
+ * the preamble. NULL: libuv refused the descriptor, which is closed. */
 struct link *link_new(struct link_hub *h, int fd, bool local, const struct link_events *events,
                       void *owner);
-/* Right after link_new(): both sides prove that they have the key, and all is encrypted. Nothing
- * that the other side says reaches the owner before; then on_end with RDZV_END_KEY when it has
- * another key. auth_ready() has loaded what it takes. */
+/* To be called right after link_new() and after auth_ready(): encrypts the link. Both sides prove
+ * in the handshake that they have the key; the owner gets no event before its end. A side with
+ * another key ends the link with RDZV_END_KEY. */
 void link_protect(struct link *l, enum tls_side side, const struct tls_key *key);
-/* The same for one that this process has connected: under TLS, if `g` wants that (its key is
- * ready). Else, unless `g` is open, the other end is to be this user's process: nothing but the
- * preamble is sent before that is seen, and on_end comes with RDZV_END_USER when it is another's.
- */
+/* The same for a link that this process has connected: with TLS, if `g` requires it (its key is
+ * ready). Otherwise, unless `g` is open, the other end must be a process of this user: only the
+ * preamble is sent before that is checked, and a process of another user ends the link with
+ * RDZV_END_USER. */
 void link_auth(struct link *l, const struct auth *g);
 void *link_owner(const struct link *l);
-/* Hands the link to another owner: later events go to that one. */
+/* Later events go to this owner. */
 void link_set_owner(struct link *l, const struct link_events *events, void *owner);
-/* The longest frame (type and body) that may come; RDZV_FRAME_MAX_FIRST at first. */
+/* The longest frame (type and body) that is accepted; RDZV_FRAME_MAX_FIRST at first. */
 void link_set_frame_max(struct link *l, uint32_t max);
 
 void link_send(struct link *l, struct shared_buf *s); /* adds a reference */
 void link_send_buf(struct link *l, struct buf *b);    /* takes the content of *b */
-/* More than LINK_QUEUE_FULL bytes have come to wait, and not yet half of them have gone. */
+/* True from more than LINK_QUEUE_FULL queued bytes on, until half of them are written. */
 bool link_is_full(const struct link *l);
-/* Called when a full link is no longer; may send. */
+/* on_room is called when a full link is not full any more; it may send. */
 void link_set_on_room(struct link *l, void (*on_room)(struct link *l));
 
 /* Each ends the link for its owner at once; none calls back. The other side sees an end of file,
@@ -105,17 +105,18 @@ void link_set_on_room(struct link *l, void (*on_room)(struct link *l));
 void link_close(struct link *l);  /* what is not written yet is lost */
 void link_finish(struct link *l); /* when all is written and the other side has closed, or in 2 s */
 
-/* The same for a stranger. Of very many, some are closed without the last word, so that they cannot
- * take all descriptors. */
+/* link_finish() for a peer that is not admitted. From LINK_REFUSED_MAX such links on the link is
+ * closed at once, without its last message, so that refused peers cannot use up the descriptors. */
 void link_refuse(struct link *l);
 
-/* Gives the connection away as soon as all that was sent is written: calls taken() with the owner,
- * the descriptor and the TLS state (NULL: none), which are then its own; the link is closed.
- * Nothing may be under way from the other side. Until then it may end, or be closed, as ever. */
+/* Gives the connection away when all messages are written: calls taken() with the owner, the
+ * descriptor and the TLS state (NULL: none), both of which the callee owns, and closes the link.
+ * The other side must not be sending. Until then the link may end or be closed. */
 void link_detach(struct link *l, void (*taken)(void *owner, int fd, struct tls *tls));
 
-/* Keepalive and TCP_USER_TIMEOUT so that the kernel notices a peer that has vanished within about
- * 60 % of dead_ms, with and without data under way; no delay for small writes. Not TCP: nothing. */
+/* Sets keepalive and TCP_USER_TIMEOUT so that the kernel detects a lost peer within about 60 % of
+ * dead_ms, with and without data in flight, and disables the delay of small writes. Does nothing on
+ * a socket that is not TCP. */
 void link_tune(int fd, uint32_t dead_ms);
 
 #endif

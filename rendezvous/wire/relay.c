@@ -17,7 +17,7 @@
 #include "core/list.h"
 
 #define CONNECT_MS 5000
-#define DEAD_MS    15000 /* a link on which nothing is acknowledged for 60 % of it is broken */
+#define DEAD_MS    15000 /* for link_tune() */
 #define GIVE_BACK  (RELAY_WINDOW / 4)
 #define READ_MOST  32768
 #define FRAME_MOST (READ_MOST + 16)
@@ -26,15 +26,15 @@
 struct trunk {
     struct relay *relay;
     struct trunk *next;
-    struct link *link;        /* NULL: on its way; its streams wait */
+    struct link *link;        /* NULL: being connected; the streams wait */
     struct map streams;       /* id -> struct stream */
-    struct list_node waiting; /* streams that go on when the link is there, or not full any more */
+    struct list_node waiting; /* streams that wait for the link, or for room in it */
     size_t most;              /* streams */
     uint32_t next_id;
-    bool caller; /* made here: this side opens the streams */
+    bool caller; /* this side has connected, and opens the streams */
 };
 
-/* One connection: fd is the worker's, or one end of a pair whose other the store has. */
+/* One connection: fd is the worker's, or one end of a socketpair; the store has the other end. */
 struct stream {
     uv_poll_t poll;
     struct trunk *trunk; /* NULL: closed */
@@ -42,20 +42,20 @@ struct stream {
     struct list_node waiting; /* in the trunk's list */
     uint32_t id;
     int fd;
-    struct buf out;  /* came over the link, not yet written to fd; at most RELAY_WINDOW */
+    struct buf out;  /* received over the link, not yet written to fd; at most RELAY_WINDOW */
     uint32_t credit; /* bytes that may be sent over the link */
-    uint32_t owed;   /* written to fd and not yet given back */
-    bool opened;     /* the other side knows it */
-    bool read_all;   /* fd is at its end, which has been told */
-    bool got_fin;    /* the other side's fd is at its end: shut down when all is written */
-    bool got_end;    /* the other side has closed: close when all is written */
+    uint32_t owed;   /* bytes written to fd, whose credit is not yet returned */
+    bool opened;     /* the other side was told to open it */
+    bool read_all;   /* fd is at its end, and the other side was told */
+    bool got_fin;    /* the other side's fd is at its end: shut fd down when all is written */
+    bool got_end;    /* the other side has closed: close fd when all is written */
 };
 
 struct relay {
     uv_loop_t *loop;
     struct relay_config config;
-    struct endpoint *door;
-    struct trunk *trunks, *up; /* up: the one to the coordinator; NULL: none */
+    struct endpoint *endpoint;
+    struct trunk *trunks, *up; /* up: to the coordinator; NULL: none */
     struct connector *connector;
     unsigned open; /* handles not yet closed */
     bool said_full, said_none, closing;
@@ -104,7 +104,7 @@ static void on_stream_closed(uv_handle_t *handle)
     one_closed(r);
 }
 
-/* But for its place in the trunk's map. */
+/* Closes a stream that is not, or not any more, in its trunk's map. */
 static void relay_release(struct stream *s)
 {
     list_remove(&s->waiting);
@@ -113,7 +113,7 @@ static void relay_release(struct stream *s)
     close_fd(&s->fd);
 }
 
-/* Without a word to the other side. */
+/* Closes a stream without a message to the other side. */
 static void close_stream(struct stream *s)
 {
     map_remove(&s->trunk->streams, &s->id, sizeof(s->id));
@@ -127,7 +127,7 @@ static void end_stream(struct stream *s)
     close_stream(s);
 }
 
-/* The link is the caller's to close. */
+/* The caller closes the link. */
 static void close_trunk(struct trunk *t)
 {
     struct relay *r = t->relay;
@@ -156,7 +156,7 @@ static void write_out(struct stream *s)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
-        if (n < 0) { /* acknowledged, or the other side would never come to its end */
+        if (n < 0) { /* credit is returned, or the other side would never reach its end */
             s->owed += (uint32_t)s->out.len;
             buf_fini(&s->out);
             break;
@@ -170,7 +170,7 @@ static void write_out(struct stream *s)
         shutdown(s->fd, SHUT_WR);
 }
 
-/* One piece, so that others have their turn. */
+/* Reads one piece, so that other streams have their turn. */
 static void read_in(struct stream *s)
 {
     uint8_t piece[READ_MOST];
@@ -219,7 +219,7 @@ static void update(struct stream *s)
         end_stream(s);
 }
 
-/* Takes fd. NULL: there is no room for one more. */
+/* Takes fd. NULL: there are too many streams. */
 static struct stream *new_stream(struct trunk *t, uint32_t id, int fd)
 {
     struct stream *s = xcalloc(1, sizeof(*s));
@@ -247,7 +247,7 @@ static struct stream *new_stream(struct trunk *t, uint32_t id, int fd)
  * link
  */
 
-/* The other side has a new connection: one to the store. */
+/* The other side has a new connection: makes one to the store. */
 static bool open_for_other(struct trunk *t, uint32_t id)
 {
     struct relay *r = t->relay;
@@ -276,7 +276,7 @@ static bool open_for_other(struct trunk *t, uint32_t id)
     return true;
 }
 
-/* False: it cannot be. A stream that is not there any more is one that this side has closed. */
+/* False: a protocol error. An unknown stream is one that this side has closed. */
 static bool take_message(struct trunk *t, uint8_t type, struct rd body)
 {
     uint32_t id = rd_u32(&body), more;
@@ -352,7 +352,7 @@ static void relay_on_end(struct link *l, enum rdzv_end how, const char *why)
     close_trunk(t);
 }
 
-/* Takes the one that has waited longest off the list; NULL: there is none. */
+/* Removes and returns the stream that has waited longest; NULL: none waits. */
 static struct stream *next_waiting(struct trunk *t)
 {
     struct list_node *first = t->waiting.next;
@@ -430,7 +430,7 @@ static void relay_on_connected(void *arg, int fd, const struct netaddr *peer, bo
         open_stream(s);
 }
 
-/* ------------------------------------------------------------------------------------- the door */
+/* ------------------------------------------------------------------------------------ endpoint */
 
 static void on_store(void *arg, int fd, const struct netaddr *peer)
 {
@@ -442,7 +442,7 @@ static void on_store(void *arg, int fd, const struct netaddr *peer)
         if (whose == AUTH_GONE)
             log_verbose(ENDPOINT_STORE_GONE);
         else
-            endpoint_complain(r->door, peer,
+            endpoint_complain(r->endpoint, peer,
                               "a client of the workers' store that is another user's");
         return;
     }
@@ -473,7 +473,7 @@ static void on_agent(void *arg, int fd, const struct netaddr *peer, bool tls)
     struct relay *r = arg;
     (void)tls;
     close(fd);
-    endpoint_complain(r->door, peer, "a launcher that calls where only workers are served");
+    endpoint_complain(r->endpoint, peer, "a launcher that calls where only workers are served");
 }
 
 int relay_open(struct relay **out, uv_loop_t *loop, const struct relay_config *config,
@@ -486,22 +486,22 @@ int relay_open(struct relay **out, uv_loop_t *loop, const struct relay_config *c
     r->config = *config;
     netaddr_parse_ip(&b.addr, "127.0.0.1", 0);
     int fd = endpoint_listen(&b, e);
-    int rc = fd < 0 ? fd : endpoint_open(&r->door, loop, fd, 1, &events, e);
+    int rc = fd < 0 ? fd : endpoint_open(&r->endpoint, loop, fd, 1, &events, e);
     if (rc < 0) {
         free(r);
-        return err_wrap(e, "the door to the workers' store");
+        return err_wrap(e, "the endpoint of the workers' store");
     }
-    r->open = 1; /* the door */
+    r->open = 1; /* the endpoint */
     *out = r;
     return 0;
 }
 
 int relay_port(const struct relay *r)
 {
-    return endpoint_port(r->door);
+    return endpoint_port(r->endpoint);
 }
 
-static void on_door_closed(void *arg)
+static void on_endpoint_closed(void *arg)
 {
     one_closed(arg);
 }
@@ -518,5 +518,5 @@ void relay_close(struct relay *r, void (*on_closed)(void *arg), void *arg)
             link_close(r->trunks->link);
         close_trunk(r->trunks);
     }
-    endpoint_close(r->door, on_door_closed, r);
+    endpoint_close(r->endpoint, on_endpoint_closed, r);
 }

@@ -385,7 +385,7 @@ int main(int argc, char **argv)
     static const int sizes[] = {256, 512, 1024, 2048, 4096};
     if (argc > 1 && strcmp(argv[1], "--tls") == 0) {
         struct err e = ERR_INIT;
-        auth = (struct auth){.everywhere = true, .secret_len = GUARD_SECRET_MIN};
+        auth = (struct auth){.everywhere = true, .secret_len = AUTH_SECRET_MIN};
         if (auth_ready(&auth, &e) < 0) {
             fprintf(stderr, "%s\n", e.msg);
             return 1;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "agent/device/nvml.h"
 #include "core/fd.h"
@@ -51,21 +52,11 @@ int gpu_count_visible(const char *text, int present)
     return n;
 }
 
-static int count_proc(const char *dir)
-{
-    int n = 0;
-    DIR *d = opendir(dir);
-    if (!d)
-        return 0;
-    for (struct dirent *de; (de = readdir(d));)
-        n += de->d_name[0] != '.';
-    closedir(d);
-    return n;
-}
-
 int gpu_count(const char *visible, const char *proc_dir, bool nvml, const char **how)
 {
-    int present = count_proc(proc_dir);
+    struct gpu *all;
+    int present = gpu_list(&all, proc_dir, GPU_DEV, false);
+    free(all);
     if (visible) {
         *how = "CUDA_VISIBLE_DEVICES";
         return gpu_count_visible(visible, present);
@@ -73,8 +64,7 @@ int gpu_count(const char *visible, const char *proc_dir, bool nvml, const char *
     *how = "the driver's list";
     if (present == 0 && nvml) {
         *how = "NVML";
-        struct gpu *all;
-        present = gpu_list(&all, "", true);
+        present = gpu_list(&all, "", GPU_DEV, true);
         free(all);
     }
     return present;
@@ -87,23 +77,30 @@ static int by_bus(const void *a, const void *b)
     return strcmp(((const struct gpu *)a)->bus, ((const struct gpu *)b)->bus);
 }
 
-/* Reads the UUID from "GPU UUID: \t GPU-..." in the driver's file about the GPU. */
-static void read_uuid(const char *dir, const char *name, struct gpu *g)
+/* Reads "GPU UUID: \t GPU-..." and "Device Minor: \t 0" from the driver's file about the GPU.
+ * Returns whether dev_dir has the GPU's device file: 1 or 0; -1: the minor is not known. */
+static int read_information(const char *dir, const char *name, const char *dev_dir, struct gpu *g)
 {
+    static const char label[] = "Device Minor:";
     char path[512], text[2048];
     if (snprintf(path, sizeof(path), "%s/%s/information", dir, name) >= (int)sizeof(path) ||
         fd_read_file(AT_FDCWD, path, text, sizeof(text)) < 0)
-        return;
-    const char *at = strstr(text, "GPU-");
+        return -1;
+    const char *at = strstr(text, "GPU-"), *minor = strstr(text, label);
     size_t len = at ? strcspn(at, " \t\n") : 0;
     if (len && len < sizeof(g->uuid) &&
         !memchr(at, '?', len)) /* question marks: not determined yet */
         snprintf(g->uuid, sizeof(g->uuid), "%.*s", (int)len, at);
+    if (!minor || snprintf(path, sizeof(path), "%s/nvidia%d", dev_dir,
+                           atoi(minor + sizeof(label) - 1)) >= (int)sizeof(path))
+        return -1;
+    return access(path, F_OK) == 0;
 }
 
-static int list_proc(struct gpu **out, const char *proc_dir)
+static int list_proc(struct gpu **out, const char *proc_dir, const char *dev_dir)
 {
-    int n = 0;
+    int n = 0, kept = 0, has_file[LIST_MAX];
+    bool any_file = false;
     DIR *d = opendir(proc_dir);
     for (struct dirent *de; d && n < LIST_MAX && (de = readdir(d));) {
         if (de->d_name[0] == '.' || strlen(de->d_name) >= sizeof((*out)->bus))
@@ -113,11 +110,16 @@ static int list_proc(struct gpu **out, const char *proc_dir)
         *g = (struct gpu){0};
         for (size_t i = 0; de->d_name[i]; i++)
             g->bus[i] = (char)tolower((unsigned char)de->d_name[i]);
-        read_uuid(proc_dir, de->d_name, g);
+        has_file[n - 1] = read_information(proc_dir, de->d_name, dev_dir, g);
+        any_file = any_file || has_file[n - 1] > 0;
     }
     if (d)
         closedir(d);
-    return n;
+    for (int i = 0; i < n; i++) {
+        if (!any_file || has_file[i] != 0)
+            (*out)[kept++] = (*out)[i];
+    }
+    return kept;
 }
 
 static int list_nvml(struct gpu **out)
@@ -143,10 +145,10 @@ static int list_nvml(struct gpu **out)
     return (int)n;
 }
 
-int gpu_list(struct gpu **out, const char *proc_dir, bool nvml)
+int gpu_list(struct gpu **out, const char *proc_dir, const char *dev_dir, bool nvml)
 {
     *out = NULL;
-    int n = list_proc(out, proc_dir);
+    int n = list_proc(out, proc_dir, dev_dir);
     if (n == 0 && nvml)
         n = list_nvml(out);
     if (n)

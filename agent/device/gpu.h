@@ -5,6 +5,7 @@
 #include <stdbool.h>
 
 #define GPU_PROC "/proc/driver/nvidia/gpus"
+#define GPU_DEV  "/dev"
 
 struct gpu {
     char bus[16];  /* "0000:5e:00.0" */
@@ -23,9 +24,11 @@ int gpu_count_visible(const char *text, int present);
 int gpu_count(const char *visible, const char *proc_dir, bool nvml, const char **how);
 
 /* Lists the GPUs that the driver lists in proc_dir, else those of NVML, in the order of their PCI
- * addresses, which is CUDA's order for GPUs of one model. *out is malloc'ed (NULL: none). Returns
+ * addresses, which is CUDA's order for GPUs of one model. In a container the driver's list has all
+ * GPUs of the host: those without their device file in dev_dir are left out, unless it has the file
+ * of none (the driver creates them at the first use). *out is malloc'ed (NULL: none). Returns
  * how many. */
-int gpu_list(struct gpu **out, const char *proc_dir, bool nvml);
+int gpu_list(struct gpu **out, const char *proc_dir, const char *dev_dir, bool nvml);
 
 /* Finds the GPU of each entry of CUDA_VISIBLE_DEVICES (as above; NULL: all): order[0] is the index
  * of CUDA's device 0; -1 if it cannot be determined (MIG). order has room for `max`. Returns how

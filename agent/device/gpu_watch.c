@@ -465,7 +465,7 @@ static void gpu_watch_find_devices(struct gpu_watch *w, const struct job_spec *j
                                    const char *proc_dir)
 {
     struct gpu *all;
-    int order[1024], n = gpu_list(&all, proc_dir, true);
+    int order[1024], n = gpu_list(&all, proc_dir, GPU_DEV, true);
     int count = gpu_visible(worker_env_gpus(job), all, n, order, (int)ARRAY_LEN(order));
     struct shared *s = w->sh;
     w->buses = xcalloc((size_t)count + 1, sizeof(*w->buses));

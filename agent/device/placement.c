@@ -163,7 +163,7 @@ static int placement_find_devices(struct placement *p, int *order, int max)
     struct gpu *all = NULL;
     int n;
     if (t->this_system) {
-        n = gpu_list(&all, GPU_PROC, true);
+        n = gpu_list(&all, GPU_PROC, GPU_DEV, true);
     } else {
         n = t->ngpus;
         all = xcalloc((size_t)n + 1, sizeof(*all));

@@ -316,14 +316,38 @@ START_TEST(the_drivers_files)
     write_file(tmppath("proc/0000:12:00.0/information"),
                "Model: \t\t NVIDIA X\nGPU UUID: \t GPU-1234-5678\nBus Type: \t PCIe\n");
     write_file(tmppath("proc/0000:1A:00.0/information"), "GPU UUID: \t GPU-??????\n");
-    ck_assert_int_eq(gpu_list(&all, tmppath("proc"), false), 2);
+    ck_assert_int_eq(gpu_list(&all, tmppath("proc"), tmppath("dev"), false), 2);
     ck_assert_str_eq(all[0].bus, "0000:12:00.0");
     ck_assert_str_eq(all[0].uuid, "GPU-1234-5678");
     ck_assert_str_eq(all[1].bus, "0000:1a:00.0");
     ck_assert_str_eq(all[1].uuid, "");
     free(all);
-    ck_assert_int_eq(gpu_list(&all, "/nonexistent", false), 0);
+    ck_assert_int_eq(gpu_list(&all, "/nonexistent", "/nonexistent", false), 0);
     ck_assert_ptr_null(all);
+}
+END_TEST
+
+/* A container has device files for its own GPUs only, and the driver's list of all. */
+START_TEST(a_container_has_some_gpus)
+{
+    struct gpu *all;
+    ck_assert_int_eq(mkdir(tmppath("proc"), 0755), 0);
+    ck_assert_int_eq(mkdir(tmppath("dev"), 0755), 0);
+    for (int i = 0; i < 3; i++) {
+        const char *dir = tmppath(test_text("proc/0000:1%d:00.0", i));
+        ck_assert_int_eq(mkdir(dir, 0755), 0);
+        write_file(test_text("%s/information", dir), test_text("Device Minor: \t %d\n", 2 - i));
+    }
+    ck_assert_int_eq(gpu_list(&all, tmppath("proc"), tmppath("dev"), false), 3);
+    free(all);
+    write_file(tmppath("dev/nvidia0"), "");
+    ck_assert_int_eq(gpu_list(&all, tmppath("proc"), tmppath("dev"), false), 1);
+    ck_assert_str_eq(all[0].bus, "0000:12:00.0");
+    free(all);
+    write_file(tmppath("dev/nvidia2"), "");
+    ck_assert_int_eq(gpu_list(&all, tmppath("proc"), tmppath("dev"), false), 2);
+    ck_assert_str_eq(all[0].bus, "0000:10:00.0");
+    free(all);
 }
 END_TEST
 
@@ -345,6 +369,7 @@ static Suite *suite(void)
     tcase_add_test(tc, xid_lines);
     tcase_add_test(tc, which_devices);
     tcase_add_test(tc, the_drivers_files);
+    tcase_add_test(tc, a_container_has_some_gpus);
     return s;
 }
 

@@ -1,4 +1,5 @@
 /*   agent exits, clean               -> its status
+ *   a signal to be forwarded         -> the agent gets it, and is continued if it was stopped
  *   a stop signal, not forwarded     -> we die of it: as "guardian killed"
  *   another child dies               -> it is reaped
  *   agent exits, not clean           -> sweep; its status, 125 for 0
@@ -246,6 +247,8 @@ static void handle_signal(struct guardian *g, int sig)
         g->stop_asked |= sig == SIGTSTP;
         if (g->agent > 0)
             kill(g->agent, sig);
+        if (g->agent > 0 && sig != SIGTSTP)
+            kill(g->agent, SIGCONT); /* stopped, it would not act on the signal */
     }
 }
 

@@ -463,6 +463,18 @@ START_TEST(a_stopped_agent_does_not_stop_the_guardian)
 }
 END_TEST
 
+/* One signal ends a job whose agent somebody has stopped with SIGSTOP. */
+START_TEST(a_signal_continues_a_stopped_agent)
+{
+    struct guarded_job job = {.nworkers = 1, .worker = WORKER("pause"), .stop_grace = 5};
+    guarded_start(&g_g, &job);
+    guarded_wait_ready(&g_g);
+    kill(g_g.shared->agent, SIGSTOP);
+    kill(g_g.pid, SIGTERM);
+    ck_assert_int_eq(finish(), 0);
+}
+END_TEST
+
 /* -------------------------------------------------------------------------------------- lease */
 
 /* arg: where the last lease is written down, shared with the test. */
@@ -758,6 +770,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_signal_waits_until_the_agent_is_ready);
     tcase_add_test(tc, what_was_ignored_stays_ignored);
     tcase_add_test(tc, a_stopped_agent_does_not_stop_the_guardian);
+    tcase_add_test(tc, a_signal_continues_a_stopped_agent);
     tc = test_case(s, "terminal", 60);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, ctrl_c_comes_once);

@@ -55,6 +55,7 @@ static const char *named_file_kind(mode_t mode)
            : S_ISFIFO(mode) ? "FIFO"
            : S_ISSOCK(mode) ? "socket"
            : S_ISREG(mode)  ? "file"
+           : S_ISDIR(mode)  ? "folder"
                             : "device";
 }
 

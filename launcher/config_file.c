@@ -425,7 +425,7 @@ int config_file_read(struct options *o, const char *path,
     } else {
         char *line =
             xasprintf("%s: %s%s%s", opt_where(o, OPT_conf), path, *path ? ": " : "",
-                      !*path         ? "is empty"
+                      !*path         ? "the value is empty"
                       : rc == -EFBIG ? "larger than 1 MiB, so it is not a configuration file"
                                      : strerror(-rc));
         on_error(arg, line);

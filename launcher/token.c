@@ -65,6 +65,8 @@ static int read_file(struct auth *g, const char *path, struct err *e)
 {
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     struct stat st;
+    if (!*path)
+        return err_set(e, -EINVAL, "the value is empty");
     if (fd < 0 || fstat(fd, &st) < 0)
         return err_sys(e, errno, "%s", path);
     if (!S_ISREG(st.st_mode))

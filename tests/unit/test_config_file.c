@@ -371,7 +371,7 @@ START_TEST(reading_files)
     ck_assert_str_eq(errors, "--conf: /nonexistent/job.ini: No such file or directory\n");
     free(errors);
     errors = file_errors("");
-    ck_assert_str_eq(errors, "--conf: is empty\n");
+    ck_assert_str_eq(errors, "--conf: the value is empty\n");
     free(errors);
     const char *dir = tmpdir();
     errors = file_errors(dir);

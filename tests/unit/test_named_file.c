@@ -136,6 +136,13 @@ static void check_refused(const struct way *w, const char *path)
     ck_assert(access(test_text("%s.new", victim), F_OK) < 0);
 }
 
+static void expect_kind(const struct way *w, const char *path, const char *kind)
+{
+    struct err e = ERR_INIT;
+    w->open(path, &e);
+    ck_assert_msg(strstr(e.msg, kind), "%s: %s", w->name, e.msg);
+}
+
 START_TEST(planted_by_another_user)
 {
     static void (*const plants[])(const char *) = {plant_link, plant_dangling_link, plant_file,
@@ -155,6 +162,8 @@ START_TEST(planted_by_another_user)
     const char *folder = test_text("%s/folder", shared);
     as_stranger(plant_folder, folder);
     check_refused(&ways[_i], test_text("%s/inside", folder));
+    check_refused(&ways[_i], folder);
+    expect_kind(&ways[_i], folder, "is a folder of another user");
     /* One's own link does not make the other user's one behind it safe. */
     ck_assert_int_eq(symlink(test_text("%s/plant0", shared), tmppath("own")), 0);
     struct err e = ERR_INIT;

@@ -217,6 +217,8 @@ START_TEST(not_believed)
     HAS(g_error.msg, "not a regular file");
     ck_assert_ptr_null(guard_for("dlaunch", "--token_file", "/nowhere", "/bin/true", NULL));
     HAS(g_error.msg, "/nowhere: No such file");
+    ck_assert_ptr_null(guard_for("dlaunch", "--token_file", "", "/bin/true", NULL));
+    HAS(g_error.msg, "--token_file: the value is empty");
     ck_assert_ptr_null(guard_for("dlaunch", "--token_fd", "999", "/bin/true", NULL));
     HAS(g_error.msg, "descriptor 999: Bad file descriptor");
     secret_file(path, LONG, 0600);

@@ -924,7 +924,7 @@ static void free_agent(struct agent *a)
     free(a);
 }
 
-static void on_closed(void *arg)
+static void agent_on_closed(void *arg)
 {
     struct agent *a = arg;
     if (--a->nclosing > 0)
@@ -950,7 +950,7 @@ static char *report_text(const struct report_input *in)
 }
 
 /* Writes what --report asks for. Returns what is printed when all output has been; malloc'ed. */
-static char *report(struct agent *a, const struct rdzv_result *result)
+static char *agent_report(struct agent *a, const struct rdzv_result *result)
 {
     char *text = NULL;
     struct err e = ERR_INIT;
@@ -981,7 +981,7 @@ static void on_rdzv_closed(void *arg)
 {
     struct agent *a = arg;
     a->rdzv = NULL;
-    agent_signals_close(a, on_closed);
+    agent_signals_close(a, agent_on_closed);
 }
 
 static void on_output_written(void *arg, bool all)
@@ -1002,8 +1002,8 @@ static void on_output_written(void *arg, bool all)
     rdzv_close(a->rdzv, on_rdzv_closed, a);
     if (hurried)
         rdzv_hurry(a->rdzv);
-    reaper_close(a->reaper, on_closed, a);
-    uvx_scope_close(&a->scope, on_closed, a);
+    reaper_close(a->reaper, agent_on_closed, a);
+    uvx_scope_close(&a->scope, agent_on_closed, a);
 }
 
 static void on_unread(uv_timer_t *t)
@@ -1042,7 +1042,7 @@ static void on_finish(void *arg, const struct rdzv_result *result)
         worker_hand_up_error_file(&a->workers[first->local_rank]);
     log_dir_close(&a->log_dir); /* before the report, which must not name a folder that is removed
                                    because it is empty */
-    write_out(a, result->reason, report(a, result));
+    write_out(a, result->reason, agent_report(a, result));
 }
 
 /* ------------------------------------------------------------------------------------ the start */

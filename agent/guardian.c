@@ -36,18 +36,19 @@
 #include "core/mem.h"
 
 #define EXIT_OURS         125
-#define LISTED_MAX        16 /* descendants that do not die, by line */
+#define LISTED_MAX        16 /* lines about descendants that do not die */
 #define SIGNALS_AT_ONCE   8
 #define ABANDONED_GRACE_S 0.1 /* for those that the agent has waited for already */
 
 struct guardian {
     const struct guardian_opts *opts;
     struct guardian_page *page;
-    int signals;     /* signalfd */
-    int agent_end;   /* the agent's end of the lifeline, in the agent */
-    int our_end;     /* ours: nobody else has it, so it closes when we die */
-    pid_t agent;     /* -1 when it has been reaped */
-    siginfo_t exit;  /* its, then */
+    int signals;   /* signalfd */
+    int agent_end; /* the agent's end of the lifeline, in the agent */
+    int our_end; /* the guardian's end; no other process has it, so it closes when the guardian dies
+                  */
+    pid_t agent; /* -1 when it has been reaped */
+    siginfo_t exit;  /* how the agent ended, once it is reaped */
     bool stop_asked; /* the terminal asked to stop, and the agent was told */
     pid_t *others;   /* children that this process had before it was dlaunch (a shell's exec) */
     int nothers;
@@ -58,12 +59,12 @@ struct guardian {
 void guardian_set_lease(struct guardian_link *link, uint64_t until_ns)
 {
     uint64_t old = atomic_load(&link->page->lease_ns);
-    do { /* what another thread has said meanwhile is not taken back */
+    do { /* another thread may extend the lease meanwhile */
         if (old && until_ns && until_ns <= old)
             return;
     } while (!atomic_compare_exchange_weak(&link->page->lease_ns, &old, until_ns));
     if (until_ns && old == 0 && send(link->lifeline, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-        return; /* full: it has not looked yet. Closed: the lifeline's reader sees that */
+        return; /* full: the guardian is awake. Closed: the reader of the lifeline detects that */
 }
 
 void guardian_extend_lease(struct guardian_link *link, uint64_t until_ns)
@@ -79,7 +80,7 @@ bool guardian_set_path(char field[256], const char *path)
     size_t len = path ? strlen(path) : 0;
     if (len >= 256)
         return false;
-    /* The first byte last: until it is there the field reads as "". */
+    /* Writes the first byte last: until then the field reads as "". */
     _Atomic char *first = (_Atomic char *)field;
     atomic_store(first, '\0');
     if (len) {
@@ -111,7 +112,7 @@ static void agent_process(struct guardian *g, int (*agent_main)(void *, struct g
     setsid();
     prctl(PR_SET_NAME, "dl-agent");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    prctl(PR_SET_PDEATHSIG, SIGCONT); /* stopped, it could not see the lifeline end */
+    prctl(PR_SET_PDEATHSIG, SIGCONT); /* a stopped agent could not detect the end of the lifeline */
     sigemptyset(&forwarded);
     for (const int *sig = g->opts->forward_signals; *sig; sig++)
         sigaddset(&forwarded, *sig);
@@ -346,7 +347,7 @@ static void block_all_signals(void)
     sigprocmask(SIG_BLOCK, &all, NULL);
 }
 
-static int finish(struct guardian *g, pid_t agent)
+static int guardian_finish(struct guardian *g, pid_t agent)
 {
     bool gone = g->agent < 0, exited = gone && g->exit.si_code == CLD_EXITED, all;
     if (exited && atomic_load(&g->page->clean) && nothing_is_left(g))
@@ -401,7 +402,7 @@ int guardian_run(const struct guardian_opts *opts,
         log_error("%s", e.msg);
     } else {
         supervise(&g);
-        status = finish(&g, agent);
+        status = guardian_finish(&g, agent);
     }
     close_fd(&g.signals);
     close_fd(&g.our_end);

@@ -66,7 +66,7 @@ static void judge(struct hostname_check *n, const struct addrinfo *list)
     snprintf(n->trouble, sizeof(n->trouble), "resolves to no address of this host");
 }
 
-static void *look(void *arg)
+static void *hostname_look_up(void *arg)
 {
     struct hostname_check *n = arg;
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
@@ -88,7 +88,7 @@ static void *look(void *arg)
 
 /* ------------------------------------------------------------------------------------- the loop */
 
-static void settle(struct hostname_check *n, bool in_time)
+static void hostname_settle(struct hostname_check *n, bool in_time)
 {
     if (n->settled)
         return;
@@ -100,12 +100,12 @@ static void settle(struct hostname_check *n, bool in_time)
 
 static void on_woken(uv_async_t *woken)
 {
-    settle(container_of(woken, struct hostname_check, woken), true);
+    hostname_settle(container_of(woken, struct hostname_check, woken), true);
 }
 
 static void on_patience(uv_timer_t *timer)
 {
-    settle(container_of(timer, struct hostname_check, patience), false);
+    hostname_settle(container_of(timer, struct hostname_check, patience), false);
 }
 
 static bool is_this_host(const char *endpoint)
@@ -133,7 +133,7 @@ struct hostname_check *hostname_check_open(uv_loop_t *loop, const struct job_spe
     uv_timer_init(loop, &n->patience);
     uvx_own(&n->scope, &n->woken);
     uvx_own(&n->scope, &n->patience);
-    if (thread_start(NULL, 0, look, n) != 0) { /* as a name that is not found in time */
+    if (thread_start(NULL, 0, hostname_look_up, n) != 0) { /* as a name that is not found in time */
         unref(n);
         n->settled = true;
     }
@@ -177,7 +177,7 @@ const char *hostname_check_interface(struct hostname_check *n, const struct rank
     return n->interface;
 }
 
-static void on_closed(void *arg)
+static void hostname_on_closed(void *arg)
 {
     unref(arg);
 }
@@ -190,5 +190,5 @@ void hostname_check_close(struct hostname_check *n)
     n->closed = true;
     pthread_mutex_unlock(&n->lock);
     n->settled = true;
-    uvx_scope_close(&n->scope, on_closed, n);
+    uvx_scope_close(&n->scope, hostname_on_closed, n);
 }

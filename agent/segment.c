@@ -48,7 +48,7 @@ static void lay_out(struct segment_header *h)
     h->total_bytes = h->off_heap + h->heap_bytes;
 }
 
-static void fill(struct segment_header *h, const struct rank_table *table)
+static void segment_fill(struct segment_header *h, const struct rank_table *table)
 {
     char *base = (char *)h;
     struct segment_node *nodes = (struct segment_node *)(base + h->off_nodes);
@@ -98,7 +98,7 @@ int segment_open(struct segment *s, const struct rank_table *table, int group_ra
     if (p == MAP_FAILED)
         return err_sys(e, errno, "mmap of the shared segment");
     memcpy(p, &h, sizeof(h));
-    fill(p, table);
+    segment_fill(p, table);
     s->header = p;
     s->bytes = h.off_heap;
     s->off_local = h.off_local;

@@ -93,8 +93,8 @@ static void failure_base(struct worker *w, const struct worker_context *ctx)
     snprintf(f->role, sizeof(f->role), "%s", ctx->job->role);
 }
 
-static int start(struct worker *w, const struct worker_context *ctx, void *tag, int out[2],
-                 struct err *e)
+static int worker_spawn(struct worker *w, const struct worker_context *ctx, void *tag, int out[2],
+                        struct err *e)
 {
     char **env = NULL;
     int keep[2], pidfd = -1, nkeep = 0;
@@ -168,7 +168,7 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
     int r = open_stdio(w, ctx, out, e);
     bool pumped = r == 0;
     if (r == 0)
-        r = start(w, ctx, tag, out, e);
+        r = worker_spawn(w, ctx, tag, out, e);
     close_fd(&out[0]);
     close_fd(&out[1]);
     if (ctx->job->rdzv.restart_policy == RESTART_GROUP)

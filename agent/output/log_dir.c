@@ -16,9 +16,9 @@
 
 #define FLAT_NAME  "torchelastic_dlaunch"
 #define RUN_ID_MAX 128
-#define DEPTH_MAX  64 /* of a tree to be removed; each level holds a descriptor */
+#define DEPTH_MAX  64 /* of a tree that is removed; each level holds a descriptor */
 
-/* The letters that can stand in a file name anywhere; nothing that hides it or leads elsewhere. */
+/* Replaces each character of the run id that is unsafe in a file name. */
 static void harmless(char out[RUN_ID_MAX + 1], const char *run_id)
 {
     size_t n = 0;
@@ -33,7 +33,7 @@ static void harmless(char out[RUN_ID_MAX + 1], const char *run_id)
 
 /* One directory on the way to base: made when it is absent, refused when it is a link that the rule
  * of core/named_file.h forbids. *parent becomes this directory's. */
-static int enter(const char *path, struct stat *parent, struct err *e)
+static int log_dir_enter(const char *path, struct stat *parent, struct err *e)
 {
     struct stat st;
     if (lstat(path, &st) < 0) {
@@ -80,7 +80,7 @@ static int make_base(const char *base, struct err *e)
             continue;
         char c = path[i];
         path[i] = '\0';
-        int rc = enter(path, &parent, e);
+        int rc = log_dir_enter(path, &parent, e);
         path[i] = c;
         if (rc < 0)
             return rc;
@@ -107,17 +107,17 @@ static int make_fresh(char *out, size_t cap, const char *parent, const char *nam
     return err_sys(e, EEXIST, "log directory under %s", parent);
 }
 
-/* In the first of the places where Python's tempfile looks, too, that takes it. */
+/* Makes it in the first usable one of the places that Python's tempfile tries. */
 static int make_temporary(char *out, size_t cap, const char *name, struct err *e)
 {
     char cwd[512], path[sizeof(cwd) + 512];
     if (!getcwd(cwd, sizeof(cwd)))
-        cwd[0] = '\0'; /* removed, or too long a path for us */
+        cwd[0] = '\0'; /* the directory is removed, or its path is too long */
     const char *places[] = {
         getenv("TMPDIR"), getenv("TEMP"), getenv("TMP"), "/tmp", "/var/tmp", "/usr/tmp", cwd};
     struct err why = ERR_INIT;
     for (size_t i = 0; i < ARRAY_LEN(places); i++) {
-        bool relative = places[i] && *places[i] != '/'; /* absolute it must be for the workers */
+        bool relative = places[i] && *places[i] != '/'; /* workers need an absolute path */
         if (!places[i] || !*places[i] || (relative && !*cwd))
             continue;
         snprintf(path, sizeof(path), "%s%s%s", relative ? cwd : "", relative ? "/" : "", places[i]);
@@ -251,7 +251,7 @@ const char *log_dir_file(const struct log_dir *d, int local_rank, const char *na
     return out;
 }
 
-/* 1: something other than directories is in there. */
+/* 1: the directory holds something other than directories. */
 static int holds_file(int at, const struct dirent *de, int depth)
 {
     if (de->d_type != DT_DIR && de->d_type != DT_UNKNOWN)
@@ -260,7 +260,8 @@ static int holds_file(int at, const struct dirent *de, int depth)
     return fd < 0 ? 1 : each_entry(fd, depth + 1, holds_file) != 0;
 }
 
-/* Directories only: a file that has come in meanwhile stays, with all that it is in. */
+/* Removes directories only: a file that was made meanwhile stays, and so do the directories above
+ * it. */
 static int remove_dir(int at, const struct dirent *de, int depth)
 {
     if (unlinkat(at, de->d_name, AT_REMOVEDIR) == 0)

@@ -34,7 +34,7 @@ struct log_dir {
  * path that they are about. run_id is made harmless for a path. On failure *d holds no files. */
 int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct err *e);
 
-/* For error files alone, flat. On failure *d holds no files. */
+/* Opens a flat directory for error files alone. On failure *d holds no files. */
 int log_dir_open_flat(struct log_dir *d, struct err *e);
 
 /* Removes empty flat directories beside that of *d whose agents died without removing them. */

@@ -23,16 +23,16 @@
 #define STACK_BYTES    (256u << 10)
 #define FDS_PER_WORKER 6 /* two pipes, two files, and what others need: a pidfd, a socket */
 #define FDS_OTHER      64
-#define INBOX_MAX      (256u << 10) /* of dlaunch's own lines not yet taken by the thread */
+#define INBOX_MAX      (256u << 10) /* dlaunch's own lines that the thread has not taken yet */
 
-static void wake(struct stdio_pump *p)
+static void pump_wake(struct stdio_pump *p)
 {
     uint64_t one = 1;
     if (write(p->wakefd, &one, sizeof(one)) < 0)
-        return; /* the counter is full: it is awake */
+        return; /* the counter is full: the thread is awake */
 }
 
-/* Under the lock: whether the caller is the one to wake the thread. */
+/* Called under the lock. Whether the caller has to wake the thread. */
 static bool needs_wake(struct stdio_pump *p)
 {
     bool first = !p->woken;
@@ -65,7 +65,7 @@ static void on_async_closed(uv_handle_t *uv)
     struct stdio_pump *p = container_of((uv_async_t *)uv, struct stdio_pump, async);
     struct stdio_pump_end end = p->end;
     bool all = !p->gave_up;
-    /* Lines that came when the thread had taken its last ones. */
+    /* Lines that were written after the thread took its last ones. */
     if (p->inbox.len)
         fd_write_patiently(p->opts.console_err, p->inbox.data, p->inbox.len, 0, NULL);
     pump_free(p);
@@ -73,8 +73,8 @@ static void on_async_closed(uv_handle_t *uv)
         end.on_closed(end.arg, all);
 }
 
-/* The first worker in the thread's list of those that are drained, or NULL. *ended: the thread is
- * at its end. */
+/* Takes the first worker from the list of drained ones; NULL: none. *ended: the thread has ended.
+ * */
 static struct worker *take_news(struct stdio_pump *p, bool *ended)
 {
     pthread_mutex_lock(&p->lock);
@@ -100,11 +100,11 @@ static void on_async(uv_async_t *uv)
     }
     if (!ended)
         return;
-    pthread_join(p->thread, NULL); /* returns at once */
+    pthread_join(p->thread, NULL); /* does not wait: the thread has ended */
     uv_close((uv_handle_t *)uv, on_async_closed);
 }
 
-/* Makes room for `n` descriptors; without it they come one by one as well. */
+/* Grows the table of descriptors for `n` of them; a failure is harmless. */
 static void reserve_fds(struct stdio_pump *p, int n)
 {
     struct rlimit limit;
@@ -261,7 +261,7 @@ int stdio_worker_open(struct stdio_pump *p, int local_rank, const struct stdio_r
     if (rc == 0)
         rc = stream_open(p, w, true, err, child_err, e);
     if (rc < 0) {
-        /* Nobody has written and the other ends are still open: no event can be on its way. */
+        /* No event can be pending: nothing was written and the other ends are open. */
         for (int i = 0; i < 2; i++) {
             if (w->stream[i].fd >= 0)
                 epoll_ctl(p->epfd, EPOLL_CTL_DEL, w->stream[i].fd, NULL);
@@ -297,7 +297,7 @@ void stdio_worker_exited(struct stdio_pump *p, int local_rank)
     bool first = needs_wake(p);
     pthread_mutex_unlock(&p->lock);
     if (first)
-        wake(p);
+        pump_wake(p);
 }
 
 size_t stdio_worker_tail(struct stdio_pump *p, int local_rank, char *out, size_t cap)
@@ -324,7 +324,7 @@ void stdio_write_line(void *pump, const char *line, size_t len)
     bool first = needs_wake(p);
     pthread_mutex_unlock(&p->lock);
     if (first)
-        wake(p);
+        pump_wake(p);
 }
 
 void stdio_pump_close(struct stdio_pump *p, const struct stdio_pump_end *end)
@@ -336,11 +336,11 @@ void stdio_pump_close(struct stdio_pump *p, const struct stdio_pump_end *end)
     pthread_mutex_lock(&p->lock);
     p->closing = true;
     pthread_mutex_unlock(&p->lock);
-    wake(p);
+    pump_wake(p);
 }
 
 void stdio_pump_hurry(struct stdio_pump *p)
 {
     atomic_store(&p->hurry, true);
-    wake(p);
+    pump_wake(p);
 }

@@ -26,7 +26,7 @@ struct stdio_pump;
 int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio_pump_opts *opts,
                     struct err *e);
 
-/* Where one stream of one worker goes. */
+/* The destinations of one stream of one worker. */
 struct stdio_route {
     const char *file;   /* created or truncated; NULL: no file */
     bool console;       /* lines also go to the console */
@@ -65,7 +65,7 @@ void stdio_write_line(void *pump, const char *line, size_t len);
  * stdio_write_line() may still be called until on_closed is. NULL is closed already. */
 void stdio_pump_close(struct stdio_pump *p, const struct stdio_pump_end *end);
 
-/* The pump, which is being closed, waits for no reader any more. */
+/* The closing pump stops waiting for readers. */
 void stdio_pump_hurry(struct stdio_pump *p);
 
 #endif

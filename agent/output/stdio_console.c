@@ -37,7 +37,7 @@ struct console_record {
 
 static const char RESET[] = "\x1b[m";
 
-static const char CLOSED_STREAM; /* a writer that nobody is */
+static const char CLOSED_STREAM; /* stands for no writer */
 
 /* Whose the newline is that ends a line on behalf of its writer. */
 static struct stdio_label FILLER = {.refs = 1};
@@ -53,7 +53,8 @@ void console_init(struct console *c, int fd, const char *name, int epfd, void *t
                           .tail_byte = '\n',
                           .sent_byte = '\n'};
     if (fstat(fd, &st) < 0)
-        c->kind = CONSOLE_DEAD; /* closed by whoever started us: they want none */
+        c->kind =
+            CONSOLE_DEAD; /* closed by the process that started dlaunch, which wants no output */
     else if (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3))
         c->kind = CONSOLE_NULL;
     else
@@ -220,11 +221,11 @@ static void count_gap(struct console *c, struct stdio_label *who, size_t n)
 }
 
 /* Drops n bytes from the ring's head, all of one record. */
-static void drop(struct console *c, size_t n, bool cont)
+static void console_drop(struct console *c, size_t n, bool cont)
 {
     struct stdio_label *who = record_at(c, 0)->who;
     if (who == &FILLER) {
-        /* goes with its line */
+        /* the label is dropped with its line */
     } else if (who) {
         count_gap(c, who, n);
     } else if (c->saved.len + n <= SAVED_MAX && buf_reserve(&c->saved, n)) {
@@ -251,7 +252,7 @@ static size_t rest_of_line(const struct console *c, size_t max)
 
 /* Drops the oldest whole lines, where some may be, until there is room for `need` more bytes. The
  * newest record is never dropped, because one is much smaller than the backlog. */
-static void make_room(struct console *c, size_t need)
+static void console_make_room(struct console *c, size_t need)
 {
     if (c->nrecords == 0 || backlog_size(c) + need <= STDIO_CONSOLE_BACKLOG || waits(c))
         return;
@@ -267,10 +268,10 @@ static void make_room(struct console *c, size_t need)
     while (c->nrecords && backlog_size(c) + need > STDIO_CONSOLE_BACKLOG) {
         size_t len = record_at(c, 0)->len;
         bool ends_line = c->nrecords < 2 || !record_at(c, 1)->cont;
-        drop(c, len, !ends_line);
+        console_drop(c, len, !ends_line);
         while (c->nrecords && record_at(c, 0)->cont) { /* what is left of its last line */
             size_t rest = rest_of_line(c, record_at(c, 0)->len);
-            drop(c, rest ? rest : record_at(c, 0)->len, !rest);
+            console_drop(c, rest ? rest : record_at(c, 0)->len, !rest);
         }
     }
 }
@@ -285,7 +286,7 @@ static void __attribute__((format(printf, 2, 3))) say(struct buf *b, const char 
     buf_put(b, line, (size_t)n < sizeof(line) ? (size_t)n : sizeof(line) - 1);
 }
 
-/* Turns what was counted into lines. */
+/* Writes lines about the dropped output. */
 static void declare_gap(struct console *c)
 {
     char size[TEXT_BYTES_MAX], name[128];
@@ -345,7 +346,7 @@ static void find_kind(struct console *c)
     struct stat st;
     int flags = fcntl(c->fd, F_GETFL);
     if (fstat(c->fd, &st) < 0 || flags < 0)
-        st.st_mode = S_IFREG; /* the write will say what is wrong */
+        st.st_mode = S_IFREG; /* the write will report the error */
     c->kind = CONSOLE_BLOCKING;
     if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode)) {
         c->kind = CONSOLE_FILE;
@@ -405,7 +406,7 @@ static void block(struct console *c, int error, uint64_t now_ns)
         c->retry_ns = now_ns + STDIO_RETRY_S * UINT64_C(1000000000);
     else if (!c->armed && epoll_ctl(c->epfd, EPOLL_CTL_ADD, console_fd(c), &ev) == 0)
         c->armed = true;
-    else if (!c->armed) /* something that epoll cannot watch, and yet it blocks */
+    else if (!c->armed) /* epoll cannot watch the descriptor, although it blocks */
         c->retry_ns = now_ns + 50 * UINT64_C(1000000);
 }
 
@@ -443,8 +444,8 @@ static size_t write_now(struct console *c, const uint8_t *p, size_t n, uint64_t 
     return done;
 }
 
-static void take(struct console *c, struct stdio_label *who, const uint8_t *p, size_t n,
-                 uint64_t now_ns)
+static void console_accept(struct console *c, struct stdio_label *who, const uint8_t *p, size_t n,
+                           uint64_t now_ns)
 {
     bool cont = c->tail_byte != '\n';
     c->tail_byte = p[n - 1];
@@ -456,7 +457,7 @@ static void take(struct console *c, struct stdio_label *who, const uint8_t *p, s
     }
     if (n == 0 || c->kind == CONSOLE_DEAD)
         return;
-    make_room(c, n + sizeof(struct console_record));
+    console_make_room(c, n + sizeof(struct console_record));
     enqueue(c, who, p, n, cont);
 }
 
@@ -464,7 +465,7 @@ static void take(struct console *c, struct stdio_label *who, const uint8_t *p, s
 static void reset_colour(struct console *c, uint64_t now_ns)
 {
     uint8_t tail = c->tail_byte, sent = c->sent_byte;
-    take(c, &FILLER, (const uint8_t *)RESET, sizeof(RESET) - 1, now_ns);
+    console_accept(c, &FILLER, (const uint8_t *)RESET, sizeof(RESET) - 1, now_ns);
     c->tail_byte = tail;
     if (!console_pending(c))
         c->sent_byte = sent;
@@ -493,9 +494,9 @@ void console_put(struct console *c, const void *writer, struct stdio_label *who,
     if (c->coloured && c->writer != writer)
         reset_colour(c, now_ns);
     if (c->tail_byte != '\n' && c->writer != writer && console_takes(c))
-        take(c, &FILLER, (const uint8_t *)"\n", 1, now_ns);
+        console_accept(c, &FILLER, (const uint8_t *)"\n", 1, now_ns);
     if (c->kind != CONSOLE_DEAD)
-        take(c, who, data, n, now_ns);
+        console_accept(c, who, data, n, now_ns);
     if (c->tty)
         note_colour(c, data, n);
     c->writer = writer;
@@ -545,9 +546,9 @@ void console_flush(struct console *c, uint64_t now_ns)
     if (!c->blocked) {
         disarm(c);
         if (c->kind != CONSOLE_DEAD)
-            drop_backlog(c); /* gives the memory back */
+            drop_backlog(c); /* frees the memory */
     } else if (!progress && c->armed) {
-        /* The descriptor polls as writable, and a write takes nothing: do not spin. */
+        /* Prevents a busy loop: the descriptor polls as writable, but a write takes nothing. */
         disarm(c);
         c->retry_ns = now_ns + 20 * UINT64_C(1000000);
     }

@@ -85,13 +85,13 @@ void console_fini(struct console *c);
 /* Whether both descriptors lead to the same terminal, pipe, socket or file. */
 bool console_same(int fd_a, int fd_b);
 
-/* False: what is put there goes nowhere. */
+/* False: output to it is discarded. */
 static inline bool console_takes(const struct console *c)
 {
     return c->kind != CONSOLE_NULL && c->kind != CONSOLE_DEAD;
 }
 
-/* Nobody's colour stays on. */
+/* Ends a colour that is still on. */
 void console_end(struct console *c, uint64_t now_ns);
 
 /* Takes `n` bytes, whole lines or the last of them unfinished. `writer` stands for the stream that
@@ -108,7 +108,7 @@ static inline bool console_continues(const struct console *c, const void *writer
 
 /* The backlog is full and none of it may be dropped. */
 bool console_full(const struct console *c);
-/* ... and has been emptied far enough for its writers to go on. */
+/* The backlog is empty enough for its writers to continue. */
 bool console_has_room(const struct console *c);
 
 /* The pipe or socket has no reader any more. */
@@ -117,15 +117,15 @@ static inline bool console_unread(const struct console *c)
     return c->kind == CONSOLE_DEAD && (c->error == EPIPE || c->error == ECONNRESET);
 }
 
-/* The stream is gone: its unfinished line is nobody's. */
+/* The stream has ended: no writer continues its unfinished line. */
 void console_forget(struct console *c, const void *writer);
 
 /* Writes what it takes; to be called when epoll or retry_ns says so. */
 void console_flush(struct console *c, uint64_t now_ns);
 bool console_pending(const struct console *c);
-uint64_t console_kept(const struct console *c); /* bytes that it has not taken yet */
+uint64_t console_kept(const struct console *c); /* bytes that the console has not taken yet */
 
-/* Throws away what is kept, and whatever comes after. Returns how many bytes were kept. */
+/* Discards the backlog and all later output. Returns the size of the backlog. */
 uint64_t console_lose(struct console *c);
 
 #endif

@@ -14,7 +14,8 @@ int logfile_open(struct logfile *f, const char *path, struct err *e)
 {
     struct stat st;
     *f = (struct logfile){.fd = -1};
-    /* O_NONBLOCK: a FIFO in its place must not hold us up; O_APPEND: someone may cut it short. */
+    /* O_NONBLOCK: a FIFO of that name must not block; O_APPEND: another process may truncate the
+     * file. */
     _cleanup_fd_ int fd = open(
         path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666);
     if (fd < 0 || fstat(fd, &st) < 0)

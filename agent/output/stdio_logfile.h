@@ -16,20 +16,20 @@
 
 struct logfile {
     int fd;           /* -1: not open */
-    int error;        /* errno of the last write when it failed; 0 when all is well */
-    bool mid_line;    /* the last byte in it is no newline */
-    uint64_t missing; /* bytes that could not be written since the last that could */
+    int error;        /* errno of the last write; 0: it succeeded */
+    bool mid_line;    /* the last byte written is not a newline */
+    uint64_t missing; /* bytes lost since the last successful write */
     uint64_t retry_ns;
 };
 
 /* Creates the file, or empties it. A regular file, and no symbolic link, or it is an error. */
 int logfile_open(struct logfile *f, const char *path, struct err *e);
 
-/* Never fails; false when this write was the first that failed: the caller says so once. */
+/* Never fails. False: this write is the first that failed; the caller reports it once. */
 bool logfile_write(struct logfile *f, const void *data, size_t len, uint64_t now_ns);
 
-/* Tries once more to leave a line about what is missing. Returns how much the file does not tell
- * of. */
+/* Tries once more to write a line about missing output. Returns how many missing bytes no line
+ * mentions. */
 uint64_t logfile_close(struct logfile *f);
 
 #endif

@@ -7,9 +7,10 @@
 #define STDIO_CONSOLE_BACKLOG                                                         \
     (4u << 20)                 /* bytes kept for a console that does not take them; a \
                                 * little more when its workers end */
-#define STDIO_LINE_MAX   65536 /* a longer line is passed on in pieces */
+#define STDIO_LINE_MAX   65536 /* a longer line is written in pieces */
 #define STDIO_TAIL_LINES 20    /* of stderr kept for the report */
-#define STDIO_DRAIN_MS   250   /* how long a pipe that someone else holds open is read on */
+#define STDIO_DRAIN_MS \
+    250 /* how long a pipe is read that a process other than the worker holds open */
 
 struct stdio_pump_opts {
     int console_out, console_err; /* borrowed; normally 1 and 2 */
@@ -20,16 +21,16 @@ struct stdio_pump_opts {
     /* Lines with one of these substrings are copied to the filtered files; NULL-terminated or NULL.
      * Borrowed until the pump is closed. */
     char *const *dup_stdout, *const *dup_stderr;
-    /* On the agent's loop, after stdio_worker_exited(): everything that this worker wrote is read.
-     */
+    /* Called on the agent's loop, after stdio_worker_exited(), when everything that this worker
+     * wrote is read. */
     void (*on_drained)(void *arg, int local_rank);
     void *arg;
 };
 
 struct stdio_pump_end {
     double patience;  /* seconds to wait for a reader that takes nothing; negative: no limit */
-    char *last_words; /* for standard error, behind all output; malloc'ed, taken; NULL: none */
-    /* On the agent's loop; all: what could be written has been. NULL is allowed. */
+    char *last_words; /* written to standard error after all output; malloc'ed, taken; NULL: none */
+    /* Called on the agent's loop. all: no output was given up. NULL is allowed. */
     void (*on_closed)(void *arg, bool all);
     void *arg;
 };

@@ -28,11 +28,12 @@
 #include "core/mem.h"
 
 #define EVENTS_MAX  64
-#define FINAL_READS 16  /* chunks read from a pipe that someone goes on writing to */
-#define HELD_MS     50  /* until epoll is asked again to take back what was held */
-#define PATIENCE_MS 50  /* how often a reader is looked at that is not waited for for ever */
-#define LAST_MS     100 /* the last words wait so long for a reader that is not waited for */
-#define FILE_TOLD_S 60  /* one full disk is one line, however many files are on it */
+#define FINAL_READS 16  /* most chunks read from a pipe into which another process still writes */
+#define HELD_MS     50  /* interval for adding held pipes to the epoll set again after a failure */
+#define PATIENCE_MS 50  /* interval for checking a reader if the patience is limited */
+#define LAST_MS     100 /* limit for writing the last words to a slow reader */
+#define FILE_TOLD_S \
+    60 /* interval between two lines about failed log files: a full disk fails many */
 
 void stream_filter_unref(struct stream_filter *f)
 {
@@ -140,7 +141,7 @@ static void unhold(struct stdio_pump *p, struct stdio_stream *s)
     s->held = false;
 }
 
-/* In the order in which they were held up: with many workers each gets its turn. */
+/* Releases streams in the order in which they were held, so that each worker gets its turn. */
 static void release_held(struct stdio_pump *p)
 {
     for (int i = 0; i < 2; i++) {
@@ -148,13 +149,13 @@ static void release_held(struct stdio_pump *p)
         while (console_has_room(&p->console[i]) && (s = TAILQ_FIRST(&p->held[i]))) {
             struct epoll_event ev = {.events = EPOLLIN, .data.ptr = s};
             if (epoll_ctl(p->epfd, EPOLL_CTL_ADD, s->fd, &ev) < 0)
-                break; /* no memory: the next turn tries again */
+                break; /* out of memory: the next turn tries again */
             unhold(p, s);
         }
     }
 }
 
-/* Explicitly out of the set: a worker just being forked may hold a copy for a moment. */
+/* Removes the pipe from the set explicitly: a worker that is just being forked may hold a copy. */
 static void close_pipe(struct stdio_pump *p, struct stdio_stream *s)
 {
     unhold(p, s);
@@ -163,7 +164,7 @@ static void close_pipe(struct stdio_pump *p, struct stdio_stream *s)
     close_fd(&s->fd);
 }
 
-/* Takes one chunk. False: there is none now, or the pipe is at its end (and closed). */
+/* Reads one chunk. False: the pipe is empty, or at its end and closed. */
 static bool read_chunk(struct stdio_pump *p, struct stdio_stream *s)
 {
     uint8_t *chunk = p->buffers.room + STREAM_BEFORE;
@@ -185,7 +186,7 @@ static bool read_chunk(struct stdio_pump *p, struct stdio_stream *s)
     return true;
 }
 
-/* Everything is read: the last lines go out, the files are closed, the agent is told. */
+/* Everything is read: writes the last lines, closes the files and reports to the agent. */
 static void finish_worker(struct stdio_pump *p, struct worker *w)
 {
     for (int i = 0; i < 2; i++) {
@@ -211,7 +212,7 @@ static void finish_worker(struct stdio_pump *p, struct worker *w)
     uv_async_send(&p->async);
 }
 
-/* True when nothing more can come. */
+/* True: no more output can arrive. */
 static bool read_to_end(struct stdio_pump *p, struct worker *w)
 {
     for (int i = 0; i < 2; i++) {
@@ -229,7 +230,7 @@ static void on_stream(struct stdio_pump *p, struct stdio_stream *s)
     if (has_to_wait(p, s))
         hold(p, s);
     else if (s->console && console_unread(s->console) && !*s->label->file)
-        close_pipe(p, s); /* EPIPE for the worker, as if it had written to the console itself */
+        close_pipe(p, s); /* the worker gets EPIPE, as if it had written to the console itself */
     else
         read_chunk(p, s);
     if (w->exited && w->stream[0].fd < 0 && w->stream[1].fd < 0)
@@ -248,8 +249,8 @@ static void drain_worker(struct stdio_pump *p, struct worker *w)
         p->drain_ns = w->deadline_ns;
 }
 
-/* Closes the pipes that someone still holds when their time is over (or, `all`, whatever is open).
- */
+/* Closes the pipes that other processes still hold, after STDIO_DRAIN_MS; `all`: every open pipe.
+ * */
 static void drain_overdue(struct stdio_pump *p, bool all)
 {
     p->drain_ns = 0;
@@ -342,7 +343,7 @@ static int next_timeout(const struct stdio_pump *p)
     int most = p->finishing && p->end.patience >= 0 ? PATIENCE_MS : -1;
     for (int i = 0; i < 2; i++) {
         if (!TAILQ_EMPTY(&p->held[i]) && console_has_room(&p->console[i]))
-            most = HELD_MS; /* epoll would not have them back */
+            most = HELD_MS; /* their pipes could not be added to the epoll set */
     }
     if (first == UINT64_MAX)
         return most;
@@ -351,8 +352,7 @@ static int next_timeout(const struct stdio_pump *p)
     return most >= 0 && most < ms ? most : ms;
 }
 
-/* Waits, and does what the descriptors ask for. Returns whether there are orders, or lines, to be
- * taken. */
+/* Waits for events and handles them. Returns whether orders or lines have to be taken. */
 static bool serve_events(struct stdio_pump *p)
 {
     struct epoll_event ev[EVENTS_MAX];
@@ -387,7 +387,7 @@ static void sum_up_files(struct stdio_pump *p)
             n == 1 ? "" : " and others");
 }
 
-/* A console whose disk is full gets one more chance; it is no use to wait for more. */
+/* Tries once more to write to a console whose disk is full, then gives its output up. */
 static void give_up_full(struct stdio_pump *p)
 {
     char size[TEXT_BYTES_MAX];
@@ -404,14 +404,14 @@ static void give_up_full(struct stdio_pump *p)
     }
 }
 
-/* The last words, then the consoles until they have taken all, or nothing more is to be hoped for.
- */
-static void finish(struct stdio_pump *p)
+/* Waits until the consoles have taken everything or the patience ends; then writes the last words.
+ * */
+static void pump_finish(struct stdio_pump *p)
 {
     bool pending = true;
     uint64_t least = UINT64_MAX, taken_ns = 0;
     drain_overdue(p, true);
-    p->partial_ns = p->drain_ns = 0; /* of streams: they have ended */
+    p->partial_ns = p->drain_ns = 0; /* all streams have ended */
     sum_up_files(p);
     console_end(p->route[0], p->now_ns);
     console_end(p->route[1], p->now_ns);
@@ -450,7 +450,7 @@ void *stdio_pump_main(void *arg)
     struct stdio_pump *p = arg;
     prctl(PR_SET_NAME, "dlaunch-stdio");
     for (;;) {
-        /* Streams before orders: no event of this turn is left when a worker is given up. */
+        /* Streams before orders: when a worker is freed, no event for it is left in this turn. */
         bool woken = serve_events(p);
         bool closing = woken && take_orders(p);
         if (p->partial_ns && p->partial_ns <= p->now_ns)
@@ -461,7 +461,7 @@ void *stdio_pump_main(void *arg)
         if (closing)
             break;
     }
-    finish(p);
+    pump_finish(p);
     pthread_mutex_lock(&p->lock);
     p->ended = true;
     pthread_mutex_unlock(&p->lock);

@@ -24,9 +24,9 @@ struct worker {
     struct stdio_tail tail; /* lock */
     struct stream_filter *filter;
     bool reported;        /* the agent's: stdio_worker_exited() was called */
-    bool drained;         /* the agent's: it has been told */
-    bool exited;          /* the thread's: it knows of its death, */
-    uint64_t deadline_ns; /* and closes its pipes then */
+    bool drained;         /* the agent's: taken from `news` */
+    bool exited;          /* the thread's: taken from `orders`; the worker is dead */
+    uint64_t deadline_ns; /* the thread's: when it closes the worker's pipes */
     struct worker *next;  /* lock; in `orders`, then in `news` */
     struct worker *prev_live, *next_live;
 };
@@ -39,21 +39,21 @@ struct stdio_pump {
     int epfd, wakefd;
     pthread_t thread;
     struct stdio_pump_opts opts;
-    uv_async_t async; /* the thread has news, or has ended */
+    uv_async_t async; /* sent when `news` is not empty, or the thread has ended */
     bool shows[2];    /* there is a console that takes stdout, stderr */
 
     pthread_mutex_t lock;
     struct worker *live;             /* the thread's workers; it alone takes them out */
-    struct worker *orders;           /* exited, not yet seen by the thread */
-    struct worker *news, **news_end; /* drained, not yet told to the agent */
+    struct worker *orders;           /* workers that have exited, not yet taken by the thread */
+    struct worker *news, **news_end; /* drained workers, not yet taken by the agent */
     struct buf inbox;                /* dlaunch's own lines */
     uint64_t inbox_lost;             /* bytes that had no room */
     bool closing, woken;
-    bool ended; /* the thread has done all that it does */
+    bool ended; /* the thread ends */
 
-    /* Set by the agent before `closing`; unchanged then. */
+    /* Set by the agent before `closing`; unchanged afterwards. */
     struct stdio_pump_end end;
-    atomic_bool hurry; /* no reader is waited for any more */
+    atomic_bool hurry; /* the thread stops waiting for readers */
 
     /* The agent's. */
     struct worker **workers; /* by local rank */
@@ -62,19 +62,20 @@ struct stdio_pump {
 
     /* The thread's. */
     struct console console[2];
-    struct console *route[2]; /* of stdout and stderr; the same one when both lead to one place */
+    struct console
+        *route[2]; /* the consoles of stdout and stderr; equal if both lead to one place */
     TAILQ_HEAD(, stdio_stream) held[2]; /* by console; the next to be read first */
     struct stream_buffers buffers;
-    struct stdio_stream *waiting; /* with something that is not shown yet */
+    struct stdio_stream *waiting; /* streams with text that is not shown yet */
     uint64_t partial_ns;          /* when to look through `waiting`; 0: empty */
     uint64_t drain_ns;            /* when to look for workers past their deadline; 0: none */
     uint64_t now_ns;
     bool own_lines_wait;    /* in the inbox, for a console that is full */
     bool finishing;         /* all is read: only the consoles are waited for */
-    bool gave_up;           /* ... and not all of it was taken */
-    bool told[2];           /* that the console has failed */
-    uint64_t file_told_ns;  /* when it was said that a log file has failed */
-    unsigned files_lacking; /* closed with something missing */
+    bool gave_up;           /* the consoles have not taken everything */
+    bool told[2];           /* the failure of the console was reported */
+    uint64_t file_told_ns;  /* when the failure of a log file was last reported */
+    unsigned files_lacking; /* log files that were closed with missing output */
     uint64_t bytes_lacking;
     char lacking_path[1024]; /* the first of them */
 };

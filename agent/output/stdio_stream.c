@@ -7,7 +7,7 @@
 
 /* ------------------------------------------------------------------------------- where it goes */
 
-static void put(struct stdio_stream *s, const void *data, size_t len, uint64_t now_ns)
+static void stream_put(struct stdio_stream *s, const void *data, size_t len, uint64_t now_ns)
 {
     console_put(s->console, s, s->label, data, len, now_ns);
 }
@@ -22,7 +22,7 @@ static const uint8_t *stretch_end(const uint8_t *p, const uint8_t *end)
     return cr ? cr + 1 : stop;
 }
 
-static void append(struct stream_buffers *b, const void *p, size_t n)
+static void stream_append(struct stream_buffers *b, const void *p, size_t n)
 {
     if (b->len + n > b->cap) {
         b->cap = 2 * (b->len + n);
@@ -41,15 +41,15 @@ static void put_prefixed(struct stdio_stream *s, struct stream_buffers *b, const
     for (; p < end; p = stop) {
         stop = stretch_end(p, end);
         if (before == '\n' || (before == '\r' && *p != '\n'))
-            append(b, s->label->prefix, s->label->prefix_len);
-        append(b, p, (size_t)(stop - p));
+            stream_append(b, s->label->prefix, s->label->prefix_len);
+        stream_append(b, p, (size_t)(stop - p));
         before = stop[-1];
         if (b->len >= STREAM_CHUNK) {
-            put(s, b->prefixed, b->len, now_ns);
+            stream_put(s, b->prefixed, b->len, now_ns);
             b->len = 0;
         }
     }
-    put(s, b->prefixed, b->len, now_ns);
+    stream_put(s, b->prefixed, b->len, now_ns);
 }
 
 static void print(struct stdio_stream *s, struct stream_buffers *b, const uint8_t *p, size_t len,
@@ -60,7 +60,7 @@ static void print(struct stdio_stream *s, struct stream_buffers *b, const uint8_
     if (s->label->prefix_len)
         put_prefixed(s, b, p, len, now_ns);
     else
-        put(s, p, len, now_ns);
+        stream_put(s, p, len, now_ns);
 }
 
 /* Whole units, with what could move or reprogram the terminal shown instead. */
@@ -94,8 +94,8 @@ static void print_visibly(struct stdio_stream *s, struct stream_buffers *b, cons
     print(s, b, b->visible, at, now_ns);
 }
 
-static void show(struct stdio_stream *s, struct stream_buffers *b, const uint8_t *p, size_t len,
-                 uint64_t now_ns)
+static void stream_show(struct stdio_stream *s, struct stream_buffers *b, const uint8_t *p,
+                        size_t len, uint64_t now_ns)
 {
     if (s->console && s->console->tty)
         print_visibly(s, b, p, len, now_ns);
@@ -144,13 +144,13 @@ static bool copy_matching(struct stdio_stream *s, const uint8_t *p, size_t len, 
 static bool pass_on(struct stdio_stream *s, struct stream_buffers *b, const uint8_t *p, size_t len,
                     size_t shown, uint64_t now_ns)
 {
-    show(s, b, p + shown, len - shown, now_ns);
+    stream_show(s, b, p + shown, len - shown, now_ns);
     return s->filter ? copy_matching(s, p, len, now_ns) : true;
 }
 
 /* ------------------------------------------------------------------------------------- chunks */
 
-static void keep(struct stdio_stream *s, const uint8_t *p, size_t n, uint64_t now_ns)
+static void stream_keep(struct stdio_stream *s, const uint8_t *p, size_t n, uint64_t now_ns)
 {
     if (n == 0)
         return;
@@ -165,14 +165,14 @@ static void keep(struct stdio_stream *s, const uint8_t *p, size_t n, uint64_t no
     s->len += n;
 }
 
-/* The first n bytes of the unfinished line are done with. */
+/* Drops the first n bytes of the unfinished line. */
 static void let_go(struct stdio_stream *s, size_t n)
 {
     s->len -= n;
     s->shown = 0;
     if (s->len) {
         memmove(s->line, s->line + n, s->len);
-    } else if (s->cap > 4096) { /* a long line now and then must not cost its length for ever */
+    } else if (s->cap > 4096) { /* frees the memory of an occasional long line */
         free(s->line);
         s->line = NULL;
         s->cap = 0;
@@ -200,7 +200,7 @@ bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, u
         let_go(s, n);
         s->since_ns = now_ns;
     }
-    keep(s, data + whole, len - whole, now_ns);
+    stream_keep(s, data + whole, len - whole, now_ns);
     s->cut = len % STREAM_PAGE == 0;
     return well;
 }
@@ -208,7 +208,7 @@ bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, u
 void stream_show_partial(struct stdio_stream *s, struct stream_buffers *b, uint64_t now_ns)
 {
     size_t n = whole_units(s);
-    show(s, b, s->line + s->shown, n - s->shown, now_ns);
+    stream_show(s, b, s->line + s->shown, n - s->shown, now_ns);
     s->cut = n < s->len;
     s->since_ns = s->last_ns = now_ns;
     if (s->filter)

@@ -77,13 +77,14 @@ struct stdio_stream {
  * has just failed. */
 bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, uint64_t now_ns);
 
-/* Shows what is there of the unfinished line. */
+/* Writes the unfinished line to the console as far as it is complete. */
 void stream_show_partial(struct stdio_stream *s, struct stream_buffers *b, uint64_t now_ns);
 
-/* When that is to be done; 0: nothing is kept back. */
+/* When stream_show_partial() is due; 0: the stream has no unfinished text. */
 uint64_t stream_due_ns(const struct stdio_stream *s);
 
-/* The end: the last line goes out, finished or not. Returns how many bytes the log file lacks. */
+/* Ends the stream: writes the last line, finished or not. Returns how many bytes the log file
+ * lacks. */
 uint64_t stream_end(struct stdio_stream *s, struct stream_buffers *b, uint64_t now_ns);
 
 #endif

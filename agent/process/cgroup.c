@@ -63,7 +63,7 @@ static bool is_directory(const char *path)
 }
 
 /* Joins when the result is a directory. */
-static bool join(char *out, size_t cap, const char *mount, const char *path)
+static bool cgroup_join(char *out, size_t cap, const char *mount, const char *path)
 {
     if (strcmp(path, "/") == 0)
         path = "";
@@ -86,7 +86,7 @@ static bool at_usual_place(const char *controller, const char *path, char *out, 
     for (int i = 0; i < n; i++) {
         struct statfs fs;
         if (statfs(places[i], &fs) == 0 && (unsigned)fs.f_type == magic &&
-            join(out, cap, places[i], path)) {
+            cgroup_join(out, cap, places[i], path)) {
             *mount_len = strlen(places[i]);
             return true;
         }
@@ -127,7 +127,7 @@ static bool at_any_mount(const char *controller, const char *path, char *out, si
         size_t skip = strcmp(root, "/") == 0 ? 0 : strlen(root);
         if (strncmp(path, root, skip) != 0 || (skip && path[skip] && path[skip] != '/'))
             continue;
-        found = join(out, cap, mount, path + skip);
+        found = cgroup_join(out, cap, mount, path + skip);
         *mount_len = strlen(mount);
     }
     free(line);

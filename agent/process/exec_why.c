@@ -337,7 +337,7 @@ static const char *human(size_t bytes, char out[24])
 
 /* Their size for the kernel, which counts the pointers too; the largest index if one is too long
  * for itself, else -1. */
-static int measure(char *const *v, size_t *total)
+static int exec_measure(char *const *v, size_t *total)
 {
     int too_long = -1;
     for (int i = 0; v && v[i]; i++) {
@@ -387,7 +387,7 @@ static void explain_too_big(char *const *argv, char *const *envp, struct diagnos
 {
     size_t args = 0, env = 0;
     char a[24], b[24], c[24], largest[300] = "";
-    int arg = measure(argv, &args), var = measure(envp, &env);
+    int arg = exec_measure(argv, &args), var = exec_measure(envp, &env);
     if (arg >= 0) {
         found(f, E2BIG, "argument %d has %s, it may have at most %s", arg,
               human(strlen(argv[arg]), a), human(STRING_MAX - 1, b));

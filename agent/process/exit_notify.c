@@ -41,7 +41,7 @@ static struct futex_waiter waiter(const _Atomic uint32_t *word)
         .value = atomic_load(word), .address = (uintptr_t)word, .flags = FUTEX_32BIT};
 }
 
-static void *watch(void *arg)
+static void *exit_notify_thread(void *arg)
 {
     struct exit_notify *d = arg;
     const struct segment *s = d->segment;
@@ -89,7 +89,7 @@ void exit_notify_watch(struct exit_notify *d, const struct segment *s)
 {
     d->segment = s;
     atomic_store(&d->stop, false);
-    if (thread_start(&d->thread, STACK_BYTES, watch, d) != 0)
+    if (thread_start(&d->thread, STACK_BYTES, exit_notify_thread, d) != 0)
         d->segment = NULL;
 }
 

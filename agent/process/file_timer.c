@@ -53,7 +53,7 @@ struct file_timer {
 
 /* ----------------------------------------------------------------------------------- timers */
 
-static void drop(struct file_timer *t, size_t i)
+static void timer_drop(struct file_timer *t, size_t i)
 {
     close_fd(&t->timers[i].pidfd);
     free(t->timers[i].scope);
@@ -84,7 +84,7 @@ static void expire(struct file_timer *t, size_t i)
     snprintf(text, sizeof(text), "timer '%.160s' of pid %d expired", x.scope, (int)x.pid);
     if (x.signo <= 0) {
         log_notice("%s; it names no signal", text);
-        drop(t, i);
+        timer_drop(t, i);
         return;
     }
     int n = parents_of(x.pid, parents);
@@ -94,18 +94,18 @@ static void expire(struct file_timer *t, size_t i)
     }
     for (size_t k = t->n; k-- > 0;) { /* all its timers end with the process */
         if (t->timers[k].pid == x.pid)
-            drop(t, k);
+            timer_drop(t, k);
     }
 }
 
-static void look(struct file_timer *t);
+static void timer_look(struct file_timer *t);
 
 static void on_clock(uv_timer_t *clock)
 {
-    look(container_of(clock, struct file_timer, clock));
+    timer_look(container_of(clock, struct file_timer, clock));
 }
 
-static void look(struct file_timer *t)
+static void timer_look(struct file_timer *t)
 {
     double now = (double)wall_ns() / 1e9;
     for (;;) { /* the earliest first, whose signal counts */
@@ -129,14 +129,14 @@ static void look(struct file_timer *t)
 
 /* ------------------------------------------------------------------------------------ lines */
 
-static void refuse(struct file_timer *t, const char *why)
+static void timer_refuse(struct file_timer *t, const char *why)
 {
     if (!t->warned)
         log_warn("%s: %s; ignored, as are further such lines", t->path, why);
     t->warned = true;
 }
 
-static void set_timer(struct file_timer *t, const struct timer *new)
+static void timer_set(struct file_timer *t, const struct timer *new)
 {
     size_t i = 0;
     pid_t parents[PARENTS_MAX];
@@ -145,17 +145,18 @@ static void set_timer(struct file_timer *t, const struct timer *new)
         i++;
     if (new->end < 0) {
         if (i < t->n)
-            drop(t, i);
+            timer_drop(t, i);
         return;
     }
     if (i == t->n) {
         if (t->n == TIMERS_MAX) {
-            refuse(t, "too many timers");
+            timer_refuse(t, "too many timers");
             return;
         }
         _cleanup_fd_ int pidfd = (int)syscall(SYS_pidfd_open, new->pid, 0);
         if (pidfd < 0 || parents_of(new->pid, parents) == 0) {
-            refuse(t, "a timer of a process that is not a running one of this node's workers");
+            timer_refuse(t,
+                         "a timer of a process that is not a running one of this node's workers");
             return;
         }
         t->timers[t->n++] =
@@ -175,10 +176,10 @@ static void take_line(struct file_timer *t, const char *line, size_t len)
         json_unpack(j, "{s:i, s:s, s:F, s:i}", "pid", &pid, "scope_id", &scope, "expiration_time",
                     &end, "signal", &signo) == 0 &&
         pid > 0 && signo < NSIG)
-        set_timer(t,
+        timer_set(t,
                   &(struct timer){.pid = pid, .scope = (char *)scope, .end = end, .signo = signo});
     else
-        refuse(t, "not a line of a timer");
+        timer_refuse(t, "not a line of a timer");
     json_decref(j);
 }
 
@@ -197,13 +198,13 @@ static void on_readable(uv_poll_t *poll, int status, int events)
         t->used = (size_t)(end - from);
         memmove(t->line, from, t->used);
         if (t->used == sizeof(t->line)) {
-            refuse(t, "not a line of a timer");
+            timer_refuse(t, "not a line of a timer");
             t->skipping = true;
         }
         if (t->skipping)
             t->used = 0;
     }
-    look(t);
+    timer_look(t);
 }
 
 /* ------------------------------------------------------------------------------------- FIFO */
@@ -290,7 +291,7 @@ void file_timer_free(struct file_timer *t)
     if (!t)
         return;
     while (t->n > 0)
-        drop(t, 0);
+        timer_drop(t, 0);
     unlink(t->path);
     close_fd(&t->fd);
     free(t);

@@ -110,7 +110,7 @@ static bool reap_worker(struct reaper *r, struct watch *w)
     return true;
 }
 
-static void reap_from_set(struct reaper *r)
+void reaper_look(struct reaper *r)
 {
     struct epoll_event events[EVENTS_AT_ONCE];
     int n;
@@ -124,7 +124,7 @@ static void reap_from_set(struct reaper *r)
 static void on_set_readable(uv_poll_t *p, int status, int events)
 {
     (void)status, (void)events;
-    reap_from_set(container_of(p, struct reaper, poll));
+    reaper_look(container_of(p, struct reaper, poll));
 }
 
 /* Detects as well that the sweep has reaped a worker, for which no signal is sent. */
@@ -144,7 +144,7 @@ static void reap_orphans(struct reaper *r)
     siginfo_t si = {.si_pid = 0};
     while (!r->closing && waitid(P_ALL, 0, &si, WEXITED | WNOHANG | WNOWAIT) == 0 && si.si_pid) {
         if (find_pid(r, si.si_pid)) {
-            reap_from_set(r); /* the worker died after reap_from_set() */
+            reaper_look(r); /* the worker died after reaper_look() */
             struct watch *w = r->closing ? NULL : find_pid(r, si.si_pid);
             if (w)
                 reap_worker(r, w);
@@ -161,7 +161,7 @@ static void on_sigchld(uv_signal_t *sig, int signum)
 {
     struct reaper *r = container_of(sig, struct reaper, sigchld);
     (void)signum;
-    reap_from_set(r);
+    reaper_look(r);
     reap_without_pidfd(r);
     reap_orphans(r);
 }
@@ -232,11 +232,6 @@ int reaper_watch(struct reaper *r, pid_t pid, int pidfd, void *tag, struct err *
         end = &(*end)->next;
     *end = w;
     return 0;
-}
-
-void reaper_look(struct reaper *r)
-{
-    reap_from_set(r);
 }
 
 void reaper_close(struct reaper *r, void (*on_closed)(void *arg), void *arg)

@@ -138,7 +138,7 @@ IN_THE_CHILD static long call(long number, long a, long b, long c, long d, long 
 #else
 IN_THE_CHILD static long call(long number, long a, long b, long c, long d, long e)
 {
-    long ret = syscall(number, a, b, c, d, e); /* the parent waits: see start() */
+    long ret = syscall(number, a, b, c, d, e); /* the parent waits: see spawn_start() */
     return ret < 0 ? -errno : ret;
 }
 #endif
@@ -327,7 +327,7 @@ static long clone3_onto_stack(struct clone_args *args, size_t size, int (*fn)(vo
 #endif
 
 /* A child that can be left to itself, or, without clone3(), one that we wait for in here. */
-static pid_t start(struct spawner *s, struct birth *b, int *pidfd)
+static pid_t spawn_start(struct spawner *s, struct birth *b, int *pidfd)
 {
     int cgroup = s->cgroup ? b->req.cgroup_fd : -1;
     while (s->clone3) {
@@ -453,7 +453,7 @@ static void free_owned(const struct spawn_request *req)
 }
 
 /* Waits until the child runs its program or has failed. */
-static void settle(struct spawner *s, struct birth *b)
+static void spawn_await(struct spawner *s, struct birth *b)
 {
     if (!b->pid)
         return;
@@ -473,14 +473,14 @@ static void settle(struct spawner *s, struct birth *b)
 void spawn_settle(struct spawner *s)
 {
     for (int i = 0; i < BIRTHS; i++)
-        settle(s, &s->births[i]);
+        spawn_await(s, &s->births[i]);
 }
 
 int spawn_begin(struct spawner *s, const struct spawn_request *req, pid_t *pid, int *pidfd,
                 struct err *e)
 {
     struct birth *b = &s->births[s->next];
-    settle(s, b);
+    spawn_await(s, b);
     *pidfd = -1;
     if (req->nkeep > SPAWN_KEEP_MAX) {
         free_owned(req);
@@ -497,7 +497,7 @@ int spawn_begin(struct spawner *s, const struct spawn_request *req, pid_t *pid, 
     atomic_store(&b->under_way, 0);
     uint64_t all = ~UINT64_C(0), old;
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &old, sizeof(all));
-    pid_t child = start(s, b, pidfd);
+    pid_t child = spawn_start(s, b, pidfd);
     int errnum = errno;
     syscall(SYS_rt_sigprocmask, SIG_SETMASK, &old, NULL, sizeof(old));
     if (child < 0) {

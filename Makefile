@@ -110,6 +110,13 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/.flags
 CLEARING := -mmemset-strategy=unrolled_loop:128:noalign,libcall:-1:noalign
 CLEARING := $(shell $(CC) $(CLEARING) -c -x c /dev/null -o /dev/null 2>/dev/null && echo '$(CLEARING)')
 
+# Tests link these objects, programs the library: hot paths check themselves in tests only
+# (core/debug_assert.h). All of a build with sanitizers is for tests.
+$(BUILD)/obj/collectives/%.o $(BUILD)/obj/tests/%.o: private CPPFLAGS += -DDLAUNCH_CHECKED
+ifneq ($(SANITIZE),)
+$(BUILD)/pic/collectives/%.o: private CPPFLAGS += -DDLAUNCH_CHECKED
+endif
+
 $(BUILD)/pic/%.o: %.c $(BUILD)/.flags
 	$(say) CC $@
 	@mkdir -p $(@D)

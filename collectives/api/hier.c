@@ -1,5 +1,6 @@
 #include "collectives/api/hier.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +102,7 @@ static struct coll_call new_part(struct hier_task *t, enum call_kind kind)
 {
     struct coll_call c = *t->call;
     c.kind = kind;
+    assert(t->part < UINT8_MAX);
     c.part = t->part++;
     c.send_parts = c.recv_parts = (struct coll_parts){0};
     c.reduce.has_pre = c.reduce.has_post = false;
@@ -160,6 +162,7 @@ static void slice(struct hier_task *t)
         t->h->counts[l] = end - at;
         at = end;
     }
+    assert(at == count);
 }
 
 /* A rank that is alone on its node shares memory with nobody: its part is a copy. */

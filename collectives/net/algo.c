@@ -2,6 +2,9 @@
 
 enum { ANY = INT_MAX };
 
+/* No built-in rule selects all_reduce/flat, broadcast/scatter and barrier/flat; DLCOLL_ALGO and
+ * DLCOLL_TUNE_FILE may, and dlcoll_tune measures them with the others: the flat ones send the fewest
+ * messages, scatter the fewest bytes from the root of a large broadcast. */
 /* clang-format off */
 const struct algo g_algos[] = {
     /* kind, name, ranks from, to, a power of two, any order, regular, function */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/clock.h"
+#include "core/debug_assert.h"
 
 enum {
     PIECE_BYTES = 128 * 1024, /* received before it is reduced: stays in the cache */
@@ -162,6 +163,7 @@ static int do_send(struct engine *en, struct part *p, struct err *e)
     if (got <= 0)
         return (int)got;
     p->moved += (size_t)got;
+    debug_assert(p->moved <= p->head_len + p->len);
     p->complete = p->moved == p->head_len + p->len;
     return 1;
 }
@@ -210,6 +212,7 @@ static int do_recv(struct engine *en, struct part *p, struct err *e)
     if (got <= 0)
         return (int)got;
     p->moved += (size_t)got;
+    debug_assert(p->moved <= p->head_len + p->len);
     if (before < sizeof(p->frame) && p->moved >= sizeof(p->frame)) {
         int r = check_frame(en, p, e);
         if (r < 0)
@@ -273,6 +276,8 @@ static void add_parts(struct engine *en, struct engine_round *rd, const struct s
         }
         from = to;
     }
+    debug_assert(from == s->len && peer < en->transport->size && peer != en->rank);
+    debug_assert(rd->nparts <= en->run.schedule->most_steps * (size_t)en->transport->lanes);
 }
 
 /* Whether the earlier round still uses that stream in that direction. */
@@ -335,6 +340,7 @@ static int try_round(struct engine *en, struct engine_round *rd, struct engine_r
 static void engine_advance(struct engine *en)
 {
     struct engine_round done = en->rounds[0];
+    debug_assert(done.begun && !done.left && done.number < en->run.schedule->nrounds);
     en->rounds[0] = en->rounds[1];
     en->rounds[1] = done;
     if (!en->rounds[0].begun) {

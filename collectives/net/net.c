@@ -9,6 +9,7 @@
 #include "collectives/net/algo.h"
 #include "collectives/api/provider.h"
 #include "collectives/api/recorder.h"
+#include "core/debug_assert.h"
 
 static bool is_stopped(const void *comm)
 {
@@ -177,6 +178,7 @@ static int net_run(struct coll_call *c)
     n->algo = algo;
     schedule_reset(&n->schedule);
     algo->build(&n->schedule, &coll);
+    debug_assert(n->schedule.oom || schedule_is_valid(&n->schedule, coll.rank, coll.size));
     struct engine_run er = {.schedule = &n->schedule,
                             .in = c->send,
                             .out = c->recv,

@@ -115,3 +115,48 @@ void schedule_need_tmp(struct schedule *s, size_t bytes)
     if (bytes > s->tmp_bytes)
         s->tmp_bytes = bytes;
 }
+
+#ifdef DLAUNCH_CHECKED
+static bool is_within(const struct schedule *s, const struct place *p, size_t len)
+{
+    return p->buffer < PLACE_BUFFERS &&
+           (p->buffer != PLACE_TMP || (p->at <= s->tmp_bytes && len <= s->tmp_bytes - p->at));
+}
+
+static bool step_is_valid(const struct schedule *s, const struct step *p, int rank, int size)
+{
+    bool local = p->kind == STEP_COPY || p->kind == STEP_REDUCE;
+    bool reads = p->kind != STEP_RECV, writes = p->kind != STEP_SEND;
+    return (local ? p->peer == -1 : p->peer >= 0 && p->peer < size && p->peer != rank) &&
+           (!reads || is_within(s, &p->a, p->len)) &&
+           (!writes || (p->dst.buffer != PLACE_IN && is_within(s, &p->dst, p->len))) &&
+           (p->kind != STEP_REDUCE || is_within(s, &p->b, p->len));
+}
+
+/* Whether step i is the only one of its round, from `first` to i, to that peer in that direction.
+ */
+static bool is_only_message(const struct schedule *s, size_t first, size_t i)
+{
+    for (size_t k = first; k < i && s->steps[i].peer >= 0; k++) {
+        if (s->steps[k].peer == s->steps[i].peer &&
+            (s->steps[k].kind == STEP_SEND) == (s->steps[i].kind == STEP_SEND))
+            return false;
+    }
+    return true;
+}
+
+bool schedule_is_valid(const struct schedule *s, int rank, int size)
+{
+    size_t i = 0;
+    for (size_t r = 0; r < s->nrounds; r++) {
+        size_t first = i, end = s->rounds[r].end;
+        if (end <= first || end > s->nsteps || end - first > s->most_steps)
+            return false;
+        for (; i < end; i++) {
+            if (!step_is_valid(s, &s->steps[i], rank, size) || !is_only_message(s, first, i))
+                return false;
+        }
+    }
+    return i == s->nsteps;
+}
+#endif

@@ -100,6 +100,12 @@ void schedule_end_round(struct schedule *s);
  * both rounds together; messages between two ranks keep their order. */
 void schedule_end_round_loosely(struct schedule *s);
 
+#ifdef DLAUNCH_CHECKED
+/* Whether every round has steps, every message goes to another of `size` ranks, at most one each
+ * way per rank and round, nothing writes PLACE_IN, and scratch memory is used within its bounds. */
+bool schedule_is_valid(const struct schedule *s, int rank, int size);
+#endif
+
 /* Requests scratch memory: PLACE_TMP has at least `bytes` bytes. */
 void schedule_need_tmp(struct schedule *s, size_t bytes);
 

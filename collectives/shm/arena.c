@@ -1,5 +1,6 @@
 #include "collectives/shm/arena.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -60,6 +61,7 @@ static bool arena_reserve(struct arena *a)
 
 static void insert(struct arena *a, size_t i, struct stretch s)
 {
+    assert(i <= a->n && a->n < a->cap);
     for (size_t k = a->n++; k > i; k--)
         a->list[k] = a->list[k - 1];
     a->list[i] = s;
@@ -67,6 +69,7 @@ static void insert(struct arena *a, size_t i, struct stretch s)
 
 static void erase(struct arena *a, size_t i)
 {
+    assert(i > 0 && i < a->n && a->list[i - 1].at < a->list[i].at);
     a->n--;
     for (size_t k = i; k < a->n; k++)
         a->list[k] = a->list[k + 1];

@@ -1,5 +1,6 @@
 #include "collectives/shm/memory.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -72,6 +73,9 @@ static struct layout lay_out(int ranks)
         l.ring_cells = CELLS_MOST;
     l.ring_stride = sizeof(struct shm_ring) + l.ring_cells * sizeof(struct shm_cell) + l.ring_bytes;
     l.arenas = align_up(l.rings + 2 * n * n * l.ring_stride, 4096);
+    assert(ranks > 0 && ranks <= SHM_RANKS_MAX);
+    assert(l.peers % SHM_LINE == 0 && l.arrivals % SHM_LINE == 0 && l.progress % SHM_LINE == 0);
+    assert((l.ring_bytes & (l.ring_bytes - 1)) == 0 && (l.ring_cells & (l.ring_cells - 1)) == 0);
     return l;
 }
 

@@ -44,6 +44,7 @@ static uint32_t min_u32(size_t a, uint32_t b)
 static struct shm_ring *ring_between(const struct shm *s, int i, int j, bool answers)
 {
     size_t k = ((size_t)i * (size_t)s->n + (size_t)j) * 2 + answers;
+    debug_assert(i >= 0 && i < s->n && j >= 0 && j < s->n);
     return (struct shm_ring *)(s->rings + k * s->ring_stride);
 }
 
@@ -134,6 +135,8 @@ static uint32_t fill_cell(const struct shm *s, struct end *end, struct cursor *c
         if (end->cells_put - end->cells_read == s->ring_cells)
             return 0;
     }
+    debug_assert(end->cells_put - end->cells_read < s->ring_cells);
+    debug_assert(end->data_put - end->data_read <= size);
     uint32_t room = size - (end->data_put - end->data_read);
     room = room < size / CHUNK_PARTS ? room : size / CHUNK_PARTS;
     uint32_t len = min_u32(left, SHM_CELL_BYTES + room);
@@ -260,6 +263,7 @@ static struct shm_cell *next_cell(const struct shm *s, const struct end *end, ui
 
 static void finish_cell(struct end *end, uint32_t len)
 {
+    debug_assert(atomic_load(&end->in->cells_read) == end->cells_got);
     end->got = 0;
     end->cells_got++;
     end->data_got += more_bytes(len);

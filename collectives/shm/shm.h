@@ -35,6 +35,7 @@
 #include "collectives/api/op_signature.h"
 #include "collectives/api/comm.h"
 #include "collectives/shm/cost.h"
+#include "core/debug_assert.h"
 
 enum {
     SHM_LINE = 128, /* two cache lines: processors fetch them in pairs */
@@ -194,6 +195,7 @@ struct shm {
 
 static inline struct shm_arrival *shm_arrival(const struct shm *s, uint64_t seq, int i)
 {
+    debug_assert(i >= 0 && i < s->n);
     return &s->arrivals[(size_t)(seq % SHM_ARRIVALS) * (size_t)s->n + (size_t)i];
 }
 
@@ -205,6 +207,7 @@ static inline uint8_t *shm_beside(const struct shm *s, uint64_t seq, int i)
 static inline uint8_t *shm_slot(const struct shm *s, int i, uint64_t round)
 {
     size_t k = (size_t)i * SHM_SLOTS + round % SHM_SLOTS;
+    debug_assert(i >= 0 && i < s->n);
     return s->slots + k * SHM_SLOT_STRIDE + SHM_SLOT_BEGIN + (size_t)i % 16 * (SHM_SLOT_SKEW / 32);
 }
 

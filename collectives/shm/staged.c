@@ -24,6 +24,7 @@ static uint8_t *place(const struct staged *f, int i, int j, uint64_t k)
 {
     const struct shm *s = f->op->s;
     size_t at = f->shared || f->to_one ? 0 : (size_t)j * f->piece;
+    debug_assert(j >= 0 && j < s->n && at + f->piece <= SHM_SLOT_BYTES);
     return at + shm_slot(s, i, f->op->base + k);
 }
 
@@ -303,9 +304,13 @@ int staged_run(struct staged *f)
 {
     struct shm *s = f->op->s;
     uint64_t rounds = 1;
+    debug_assert(f->piece && f->piece % 64 == 0 && !(f->shared && f->to_one));
+    debug_assert(f->results >= STAGED_ALL && f->results < s->n);
+    debug_assert(f->results == STAGED_NOBODY || f->reduce);
     s->has_mapped = false;
     size_t lanes = f->shared || f->to_one ? 1 : (size_t)s->n;
     f->filled = min_size(f->piece, f->most) * lanes;
+    debug_assert(f->filled <= SHM_SLOT_BYTES);
     f->op->lag = f->results != STAGED_NOBODY ? 4 : 3;
     if (f->uneven)
         f->op->mine->most = f->most;

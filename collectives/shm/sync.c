@@ -185,6 +185,7 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
  * rounds of those before it. */
 static void set_all_entered(struct shm *s, uint64_t seq)
 {
+    debug_assert(seq <= s->seq && seq + SHM_ARRIVALS > s->seq);
     if (s->all_entered < seq)
         s->all_entered = seq;
     if (s->read < s->bases[seq % SHM_ARRIVALS])
@@ -259,6 +260,9 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
     int r = await_free_arrival(op);
     if (r < 0)
         return r;
+    /* Nobody reads the arrival of seq - SHM_ARRIVALS, nor will: it may be overwritten. */
+    debug_assert(s->all_entered < op->seq && op->seq - s->all_entered < SHM_ARRIVALS + 1);
+    debug_assert(!shm_at_least(op->mine->seq, op->seq) && s->read <= s->round);
     s->seq = op->seq;
     s->bases[op->seq % SHM_ARRIVALS] = op->base;
     return 0;
@@ -269,6 +273,7 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
 void shm_arrive(struct shm_op *op, unsigned flags)
 {
     const struct coll_call *call = op->call;
+    debug_assert(op->seq == op->s->seq && !shm_at_least(op->mine->seq, op->seq)); /* once */
     op->mine->sig = call->sig;
     op->mine->part = call->part;
     op->mine->call_seq = (uint32_t)call->seq;
@@ -383,7 +388,9 @@ int shm_claim(struct shm_op *op, uint64_t round)
 {
     struct shm *s = op->s;
     uint64_t *last = &s->staged[round % SHM_SLOTS];
+    debug_assert(round >= op->base && *last < round);
     int r = shm_is_free(op, round) ? 0 : await_readers(op, *last);
+    debug_assert(r < 0 || *last < s->read); /* all have read what is overwritten */
     *last = round;
     return r;
 }
@@ -391,6 +398,7 @@ int shm_claim(struct shm_op *op, uint64_t round)
 int shm_await_staged(struct shm_op *op, int i, uint64_t round)
 {
     const struct shm_arrival *a = shm_arrival(op->s, op->seq, i);
+    debug_assert(round >= op->base);
     if (round == op->base && !(a->flags & SHM_LATE))
         return 0; /* the first round was staged before the arrival */
     return shm_await_word(op, i, &op->s->progress[i].staged, round + 1);

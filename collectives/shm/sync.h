@@ -40,6 +40,7 @@ int shm_differs(struct shm_op *op, int i);
 static inline void shm_note_all_entered(struct shm_op *op)
 {
     struct shm *s = op->s;
+    debug_assert(s->all_entered <= op->seq && op->seq == s->seq);
     s->all_entered = op->seq;
     if (s->read < op->base)
         s->read = op->base;
@@ -64,9 +65,10 @@ int shm_claim(struct shm_op *op, uint64_t round);
 /* Waits until rank i has staged the round. */
 int shm_await_staged(struct shm_op *op, int i, uint64_t round);
 
-/* Publishes a number of this rank. */
+/* Publishes a number of this rank; published numbers only grow. */
 static inline void shm_publish(_Atomic uint32_t *word, uint64_t value)
 {
+    debug_assert(shm_at_least((uint32_t)value, atomic_load_explicit(word, memory_order_relaxed)));
     atomic_store_explicit(word, (uint32_t)value, memory_order_release);
 }
 

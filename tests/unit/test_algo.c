@@ -359,6 +359,7 @@ static void start(struct cluster *c, int rank, const struct algo *a, const struc
     schedule_reset(s);
     a->build(s, &coll);
     check_rules(s, k, rank);
+    NEED(schedule_is_valid(s, coll.rank, coll.size), "%s/%s", call_name(a->kind), a->name);
     struct engine_run run = {.schedule = s,
                              .in = c->in[rank],
                              .out = c->out[rank],
@@ -709,6 +710,58 @@ START_TEST(rules_name_what_there_is)
 }
 END_TEST
 
+static bool is_in_a_rule(const struct algo *a)
+{
+    size_t n;
+    const struct algo_rule *rules = algo_select_builtin(&n);
+    for (size_t i = 0; i < n; i++) {
+        if (rules[i].kind == (int)a->kind && strcmp(rules[i].algo, a->name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* An algorithm that no built-in rule selects is one that the table in algo.c names as such, or the
+ * one for a single rank. */
+START_TEST(algorithms_without_a_rule_are_the_listed_ones)
+{
+    static const struct {
+        enum call_kind kind;
+        const char *name;
+    } listed[] = {{CALL_ALL_REDUCE, "flat"}, {CALL_BROADCAST, "scatter"}, {CALL_BARRIER, "flat"}};
+    for (size_t k = 0; k < g_nalgos; k++) {
+        bool expected = strcmp(g_algos[k].name, "self") == 0;
+        for (size_t i = 0; i < sizeof(listed) / sizeof(listed[0]); i++)
+            expected = expected || (g_algos[k].kind == listed[i].kind &&
+                                    strcmp(g_algos[k].name, listed[i].name) == 0);
+        NEED(is_in_a_rule(&g_algos[k]) != expected, "%s/%s", call_name(g_algos[k].kind),
+             g_algos[k].name);
+    }
+}
+END_TEST
+
+/* The check that net.c makes of every schedule in tests finds what breaks the rules. */
+START_TEST(invalid_schedules_are_detected)
+{
+    struct schedule s;
+    schedule_init(&s);
+    for (int fault = 0; fault < 7; fault++) {
+        schedule_reset(&s);
+        schedule_need_tmp(&s, 16);
+        schedule_send(&s, fault == 1 ? 3 : 1, in(0), 8);
+        schedule_recv(&s, fault == 2 ? 0 : 1, fault == 3 ? in(0) : tmp(0), 8);
+        schedule_copy(&s, out(0), tmp(8), fault == 4 ? 9 : 8);
+        if (fault == 5)
+            schedule_send(&s, 1, in(8), 8);
+        schedule_end_round(&s);
+        if (fault == 6)
+            schedule_send(&s, 1, in(0), 8); /* after the last round */
+        NEED(schedule_is_valid(&s, 0, 3) == (fault == 0), "fault %d", fault);
+    }
+    schedule_fini(&s);
+}
+END_TEST
+
 /* ---------------------------------------------------------------------------- order of operands */
 
 /* Not commutative, but associative: a span of ranks, which may only be joined to the next one:
@@ -986,6 +1039,8 @@ static Suite *suite(void)
     tcase_add_test(tc, pair_works_through_many_chunks);
     tcase_add_test(tc, there_is_always_a_choice);
     tcase_add_test(tc, rules_name_what_there_is);
+    tcase_add_test(tc, algorithms_without_a_rule_are_the_listed_ones);
+    tcase_add_test(tc, invalid_schedules_are_detected);
     tc = test_case(s, "parts", 60);
     tcase_add_loop_test(tc, parts_of_all_lengths_keep_the_rules, 0, (int)g_nalgos);
     tcase_add_loop_test(tc, short_parts_between_long_ones_arrive, 0, (int)g_nalgos);

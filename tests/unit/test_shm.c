@@ -372,6 +372,11 @@ static void age(struct rank *me)
     pthread_barrier_wait(&me->run->aged);
     s->seq = s->all_entered = me->run->done;
     s->round = s->read = me->run->done + 1;
+    /* The library publishes progress every 2^24 operations. */
+    struct shm_progress *p = &s->progress[me->me];
+    atomic_store(&p->staged, (uint32_t)(me->run->done - 1000));
+    atomic_store(&p->reduced, (uint32_t)(me->run->done - 1000));
+    atomic_store(&p->done, (uint32_t)(me->run->done - 1000));
     for (uint64_t seq = s->seq - SHM_ARRIVALS + 1; seq <= s->seq; seq++) {
         s->bases[seq % SHM_ARRIVALS] = seq;
         atomic_store(&shm_arrival(s, seq, me->me)->seq, (uint32_t)seq);

@@ -97,8 +97,8 @@ START_TEST(ctrl_c_is_delivered_once)
     wait_until(kills, &t, 10, "Ctrl-C once more kills");
     ck_assert_int_eq(end_of(&t), 128 + SIGINT);
     ck_assert_int_eq(count_lines(tmppath("int")), 2);
-    expect_text(t.text, "received SIGINT: stopping 2 workers, SIGKILL after 30 s (once more: at "
-                        "once)");
+    expect_text(t.text, "received SIGINT: stopping 2 workers, SIGKILL after 30 s (repeat to kill "
+                        "now)");
 }
 END_TEST
 

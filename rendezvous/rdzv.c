@@ -340,8 +340,11 @@ static void reach_elector(struct rdzv *r)
     const struct rdzv_peers *p = member_state_electors(member_state_of(r->member), &self);
     if (r->candidate_ns == 0)
         r->candidate_ns = uv_hrtime();
-    else if (uv_hrtime() - r->candidate_ns > rdzv_config_dead_ns(&r->config))
-        next_candidate(r); /* it neither stands nor has a coordinator for us, or does not answer */
+    else if (uv_hrtime() - r->candidate_ns > rdzv_config_dead_ns(&r->config) * 3 / 2)
+        /* The candidate neither stands nor has a coordinator for us, or does not answer. A
+         * candidate whose connection was reset has no proof of the death and stands after the dead
+         * time only: with less patience both would stand, each without a majority. */
+        next_candidate(r);
     for (int i = 0; i <= p->n; i++, r->candidate++) {
         int k = r->candidate % p->n;
         if (k == self) {

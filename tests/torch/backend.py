@@ -225,6 +225,13 @@ def case_async():
     y = torch.ones(1000)
     future = dist.all_reduce(y, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
     same(future.wait(), torch.full((1000,), 2.0 * SIZE))
+    # A callback that starts an operation and asks for its future.
+    y = torch.ones(1000)
+    inner = []
+    dist.all_reduce(y, async_op=True).get_future().then(
+        lambda f: inner.append(dist.all_reduce(f.value()[0], async_op=True).get_future())).wait()
+    inner[0].wait()
+    same(y, torch.full((1000,), float(SIZE * SIZE)))
     z = torch.ones(10)  # a work that nobody waits for
     dist.all_reduce(z, async_op=True)
     dist.barrier()

@@ -109,8 +109,6 @@ class _Work(Work):
             lib.dlcoll_work_free(self._handle)
             self._handle = None
         self._keep, self._after, self._ended = (), (), True
-        if self._future is not None:
-            self._fill_future()
 
     def _fill_future(self):
         if self._error:
@@ -123,9 +121,13 @@ class _Work(Work):
             if self._ended:
                 return True
             code = lib.dlcoll_wait_for(self._handle, c_int64(ms))
-            if code != _lib.IN_PROGRESS:
-                self._end(code)
-            return self._ended
+            if code == _lib.IN_PROGRESS:
+                return False
+            self._end(code)
+            has_future = self._future is not None
+        if has_future:  # its callbacks run without the lock
+            self._fill_future()
+        return True
 
     def wait(self, timeout=timedelta(0)):
         ms = int(timeout.total_seconds() * 1000) or -1

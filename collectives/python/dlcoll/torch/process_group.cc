@@ -225,6 +225,11 @@ class Handle final : public Work
         return ended_.load(std::memory_order_acquire) || advance(Millis(0));
     }
 
+    bool hasEnded() const
+    {
+        return ended_.load(std::memory_order_acquire);
+    }
+
     bool isSuccess() const override
     {
         return ended_.load(std::memory_order_acquire) && !error_;
@@ -331,9 +336,13 @@ class Handle final : public Work
             recordFunctionEndCallback_();
             recordFunctionEndCallback_ = nullptr;
         }
-        std::lock_guard<std::mutex> hold(future_lock_);
-        ended_.store(true, std::memory_order_release);
-        if (future_)
+        bool has_future;
+        {
+            std::lock_guard<std::mutex> hold(future_lock_);
+            ended_.store(true, std::memory_order_release);
+            has_future = future_.defined();
+        }
+        if (has_future) // its callbacks run without the lock
             fill_future();
     }
 
@@ -370,14 +379,23 @@ class Handle final : public Work
     c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
+// A work that completes runs the program's callbacks, which may start operations: never under
+// `lock`.
 void Comm::keep(c10::intrusive_ptr<Handle> work)
 {
-    std::lock_guard<std::mutex> hold(lock);
-    while (!pending.empty() && pending.front()->isCompleted())
-        pending.pop_front();
+    std::unique_lock<std::mutex> hold(lock);
     pending.push_back(std::move(work));
     if (want_completer)
         wake.notify_one();
+    while (!pending.empty()) {
+        auto first = pending.front();
+        hold.unlock();
+        if (!first->isCompleted())
+            return;
+        hold.lock();
+        if (!pending.empty() && pending.front() == first)
+            pending.pop_front();
+    }
 }
 
 // Operations complete in any order when receives are among them, so each is looked at in turn.
@@ -396,7 +414,7 @@ void Comm::complete_futures()
         works.clear();
         hold.lock();
         for (auto w = pending.begin(); w != pending.end();)
-            w = (*w)->isCompleted() ? pending.erase(w) : w + 1;
+            w = (*w)->hasEnded() ? pending.erase(w) : w + 1;
     }
 }
 

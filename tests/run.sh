@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs test programs side by side (JOBS, default: CPUs), prints the full output of those that fail, the
-# Check summary line of each, and a last line "N passed, N failed". Exits 1 when anything failed.
+# Check summary line of each, at the end one line for each that failed with the names of the failing tests,
+# and a last line "N passed, N failed". Exits 1 when anything failed.
 set -u
 JOBS=${JOBS:-$(nproc)}
 LIMIT=${TEST_LIMIT:-600}
@@ -22,8 +23,12 @@ run_one() {
     fi
 }
 export -f run_one name_of
+# The tests that failed in a log, "case:test, case:test"; Check prints them as file:line:F:case:test:loop: message.
+failing_tests() {
+    sed -nE 's/^[^: ]+:[0-9]+:[FE]:([^:]*:[^:]*):.*/\1/p' "$1" 2>/dev/null | sort -u | paste -sd, | sed 's/,/, /g'
+}
 printf '%s\n' "$@" | xargs -P "$JOBS" -I{} bash -c 'run_one "$@"' _ {} "$out" "$LIMIT"
-passed=0; failed=0
+passed=0; failed=0; failures=()
 for t in "$@"; do
     name=$(name_of "$t"); rc=$(cut -d' ' -f1 "$out/$name.rc" 2>/dev/null || echo 99)
     line=$(grep -aE '^[0-9]+%: Checks: ' "$out/$name.log" 2>/dev/null | tail -1)
@@ -33,8 +38,14 @@ for t in "$@"; do
         passed=$((passed + checks - bad)); failed=$((failed + bad))
         [ "$rc" != 0 ] && [ "$bad" = 0 ] && failed=$((failed + 1))
     else
-        failed=$((failed + 1))
+        failed=$((failed + 1)); bad=1
+    fi
+    if [ "$rc" != 0 ] || [ "$bad" != 0 ]; then
+        tests=$(failing_tests "$out/$name.log")
+        case $rc in 99) why="could not be run" ;; 124) why="did not end within $LIMIT s" ;; *) why="exit status $rc" ;; esac
+        failures+=("FAILED $name: ${tests:-$why}")
     fi
 done
+[ ${#failures[@]} = 0 ] || printf '%s\n' "${failures[@]}"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

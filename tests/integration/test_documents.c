@@ -354,7 +354,29 @@ START_TEST(a_failure_is_not_lost)
                     program("a", "echo '0%: Checks: 1, Failures: 1, Errors: 0'; exit 1"),
                     program("b", "echo '100%: Checks: 1, Failures: 0, Errors: 0'"), NULL};
     ck_assert_int_eq(proc_run(&p, argv, (char *[]){"JOBS=1", NULL}, 20), 1);
-    ck_assert_msg(strstr(p.out, "\n1 passed, 1 failed\n"), "%s", p.out);
+    ck_assert_msg(strstr(p.out, "\nFAILED a/t: exit status 1\n1 passed, 1 failed\n"), "%s", p.out);
+    proc_fini(&p);
+}
+END_TEST
+
+/* The end of a log names every failing test, once. */
+START_TEST(failing_tests_are_named_at_the_end)
+{
+    struct proc p;
+    char *argv[] = {
+        "tests/run.sh",
+        program("a", "echo '25%: Checks: 4, Failures: 2, Errors: 1'\n"
+                     "echo 'dir/t.c:1:F:lines:short:0: it, was: wrong'\n"
+                     "echo 'dir/t.c:1:F:lines:short:1: it, was: wrong'\n"
+                     "echo 'dir/t.c:9:E:ends:late:0: (after this point) Test timeout expired'\n"
+                     "exit 1"),
+        program("b", "echo '100%: Checks: 1, Failures: 0, Errors: 0'"), program("c", "exit 3"),
+        NULL};
+    ck_assert_int_eq(proc_run(&p, argv, (char *[]){"JOBS=1", NULL}, 20), 1);
+    const char *end = strstr(p.out, "\nFAILED ");
+    ck_assert_msg(end, "%s", p.out);
+    ck_assert_str_eq(end, "\nFAILED a/t: ends:late, lines:short\nFAILED c/t: exit status 3\n"
+                          "2 passed, 4 failed\n");
     proc_fini(&p);
 }
 END_TEST
@@ -374,6 +396,7 @@ static Suite *suite(void)
     tcase_add_test(tc, paths_in_the_documents_exist);
     tc = test_case(s, "run.sh", 30);
     tcase_add_test(tc, a_failure_is_not_lost);
+    tcase_add_test(tc, failing_tests_are_named_at_the_end);
     return s;
 }
 

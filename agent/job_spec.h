@@ -54,6 +54,7 @@ struct job_spec {
     int nproc; /* 0: none; see rdzv.h */
     const char *role;
     bool virtual_local_rank; /* LOCAL_RANK=0 everywhere, CUDA_VISIBLE_DEVICES cut to one's own */
+    const char *instances;   /* of MIG, to be cut in place of CUDA_VISIBLE_DEVICES; NULL: none */
     char **env;              /* "NAME=value" set for every worker, from [env]; NULL-terminated */
     const char *omp_num_threads; /* to set when the environment has none; NULL: leave alone */
     enum stdin_mode stdin_mode;

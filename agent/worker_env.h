@@ -61,10 +61,10 @@ char **worker_argv_new(const struct job_spec *job, int local_rank);
 /* The value that the user gives the workers for this name, in [env] or else in the environment;
  * NULL: none. Borrowed. */
 const char *worker_env_given(const struct job_spec *job, const char *name);
-/* The workers' CUDA_VISIBLE_DEVICES, before --virtual_local_rank cuts it. */
+/* The workers' devices, as CUDA_VISIBLE_DEVICES names them before --virtual_local_rank cuts it. */
 static inline const char *worker_env_gpus(const struct job_spec *job)
 {
-    return worker_env_given(job, "CUDA_VISIBLE_DEVICES");
+    return job->instances ? job->instances : worker_env_given(job, "CUDA_VISIBLE_DEVICES");
 }
 
 /* How many of the variables that name the interface the user has left unset, in the environment and

@@ -491,6 +491,28 @@ static int named_gpus(const struct options *o, const char *visible)
     return n;
 }
 
+/* Counts the devices for workers. CUDA shows a process one instance of MIG only, so that workers
+ * which share out instances each see their own as device 0. */
+static int count_devices(struct job_spec *spec, struct options *o, const char *visible,
+                         const char **how)
+{
+    char *instances;
+    int n = gpu_count(visible, GPU_PROC, true, &instances, how);
+    if (instances && n)
+        spec->instances = options_printf(o, "%s", instances);
+    free(instances);
+    return n;
+}
+
+static const char *kind_of_devices(const struct job_spec *spec, long n)
+{
+    if (!spec->instances)
+        return n == 1 ? "GPU" : "GPUs";
+    if (strstr(spec->instances, "GPU-"))
+        return "MIG instances and GPUs";
+    return n == 1 ? "MIG instance" : "MIG instances";
+}
+
 static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
 {
     const char *text = opt_text(o, OPT_nproc_per_node), *how = NULL;
@@ -499,12 +521,13 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
     long n = opt_workers(o) ? strtol(text, &end, 10) : 0;
     if (opt_workers(o) && end == text) {
         bool gpu = strcmp(text, "gpu") == 0, any = strcmp(text, "auto") == 0;
-        n = gpu || any ? gpu_count(visible, GPU_PROC, true, &how) : 0;
+        n = gpu || any ? count_devices(spec, o, visible, &how) : 0;
         if (gpu && n == 0)
             return fail(o, OPT_nproc_per_node, e, "gpu: no GPU was found (%s)", how);
         if (n > 0) {
             spec->gpus = true;
-            options_note(o, "--nproc_per_node %s: %ld GPU%s (%s)", text, n, n == 1 ? "" : "s", how);
+            options_note(o, "--nproc_per_node %s: %ld %s (%s)", text, n, kind_of_devices(spec, n),
+                         how);
         } else {
             n = o->torchrun ? sysconf(_SC_NPROCESSORS_ONLN) : usable_cpus();
             options_note(o, "--nproc_per_node %s: %ld CPU%s", text, n, n == 1 ? "" : "s");
@@ -514,16 +537,20 @@ static int build_nproc(struct job_spec *spec, struct options *o, struct err *e)
                         NPROC_MAX);
     }
     spec->nproc = (int)n;
-    spec->virtual_local_rank = opt_flag(o, OPT_virtual_local_rank);
+    spec->virtual_local_rank = opt_flag(o, OPT_virtual_local_rank) || spec->instances;
     spec->gpus = spec->gpus || spec->virtual_local_rank;
     spec->gpu_check =
         (enum gpu_check)enum_of(o, OPT_gpu_check, gpu_check_words, ARRAY_LEN(gpu_check_words));
     spec->gpu_wait = opt_seconds(o, OPT_gpu_memory_wait);
     if (spec->virtual_local_rank) {
-        int devices = visible ? named_gpus(o, visible) : gpu_count(NULL, GPU_PROC, false, &how);
+        int devices = how ? (int)n : count_devices(spec, o, visible, &how);
+        if (visible && !spec->instances)
+            devices = named_gpus(o, visible);
         if (devices < spec->nproc && (visible || devices)) /* else nobody says how many */
-            return fail(o, OPT_virtual_local_rank, e, "%s has %d device%s for %d workers",
-                        visible ? "CUDA_VISIBLE_DEVICES" : how, devices, devices == 1 ? "" : "s",
+            return fail(o, OPT_virtual_local_rank, e, "%s has %d %s for %d workers", how, devices,
+                        spec->instances ? kind_of_devices(spec, devices)
+                        : devices == 1  ? "device"
+                                        : "devices",
                         spec->nproc);
     }
     return 0;

@@ -35,8 +35,10 @@
 #define PROCESSES_MAX   64
 
 struct device {
-    char bus[16];
-    nvmlDevice_t handle;
+    struct gpu gpu;
+    char name[128];             /* "0000:5e:00.0"; of an instance "0000:5e:00.0 MIG-..." */
+    nvmlDevice_t handle, whole; /* of an instance: its own, its GPU's; else the same */
+    int workers;
     unsigned long long used, ecc; /* when the job began */
 };
 
@@ -137,10 +139,30 @@ static unsigned long long ecc_of(const struct shared *s, const struct device *d)
 {
     unsigned long long n = 0;
     if (!s->nvml.DeviceGetTotalEccErrors ||
-        s->nvml.DeviceGetTotalEccErrors(d->handle, NVML_ECC_UNCORRECTED, NVML_ECC_SINCE_BOOT, &n) !=
+        s->nvml.DeviceGetTotalEccErrors(d->whole, NVML_ECC_UNCORRECTED, NVML_ECC_SINCE_BOOT, &n) !=
             NVML_SUCCESS)
         return 0; /* many GPUs have no ECC */
     return n;
+}
+
+/* In a compute mode other than the default one, a worker's first CUDA call may fail. */
+static int check_compute_mode(struct shared *s, const struct device *d, struct err *e)
+{
+    int mode = 0;
+    if (!s->nvml.DeviceGetComputeMode ||
+        s->nvml.DeviceGetComputeMode(d->whole, &mode) != NVML_SUCCESS)
+        return 0;
+    if (mode == NVML_MODE_PROHIBITED)
+        return err_set(e, -EPERM,
+                       "GPU %s is in the compute mode Prohibited: no process can use it (to change "
+                       "that: nvidia-smi -i %s -c DEFAULT)",
+                       d->name, d->gpu.bus);
+    if (mode == NVML_MODE_EXCLUSIVE && d->workers > 1)
+        warn(s,
+             "GPU %s is in the compute mode Exclusive_Process: only one of its %d workers can use "
+             "it (to change that: nvidia-smi -i %s -c DEFAULT)",
+             d->name, d->workers, d->gpu.bus);
+    return 0;
 }
 
 static int look_at(struct shared *s, int i, struct err *e)
@@ -148,28 +170,33 @@ static int look_at(struct shared *s, int i, struct err *e)
     struct device *d = &s->devices[i];
     struct nvml_memory m = {0};
     char user[128];
-    int rc = s->nvml.DeviceGetHandleByPciBusId_v2(d->bus, &d->handle);
+    int rc = s->nvml.DeviceGetHandleByPciBusId_v2(d->gpu.bus, &d->whole);
+    d->handle = d->whole;
+    if (rc == NVML_SUCCESS && *d->gpu.mig && s->nvml.DeviceGetHandleByUUID)
+        rc = s->nvml.DeviceGetHandleByUUID(d->gpu.mig, &d->handle);
     if (rc == NVML_SUCCESS)
         rc = s->nvml.DeviceGetMemoryInfo(d->handle, &m);
     if (rc == NVML_ERROR_GPU_IS_LOST)
         return err_set(e, -EIO,
                        "GPU %s is lost: it does not answer its driver (see dmesg; a reset or a "
                        "reboot may help)",
-                       d->bus);
+                       d->name);
     if (rc == NVML_ERROR_NOT_FOUND)
-        return err_set(e, -ENODEV, "GPU %s was not found by the driver", d->bus);
+        return err_set(e, -ENODEV, "GPU %s was not found by the driver", d->name);
     if (rc != NVML_SUCCESS)
-        return err_set(e, -EIO, "GPU %s cannot be used: NVML says error %d", d->bus, rc);
+        return err_set(e, -EIO, "GPU %s cannot be used: NVML says error %d", d->name, rc);
+    if ((rc = check_compute_mode(s, d, e)) < 0)
+        return rc;
     if (*user_of(s, d, &m, user)) {
         if (s->check == GPU_CHECK_FREE)
-            return err_set(e, -EBUSY, "GPU %s is %s, which --gpu_check free does not allow", d->bus,
-                           user);
-        warn(s, "GPU %s is %s", d->bus, user);
+            return err_set(e, -EBUSY, "GPU %s is %s, which --gpu_check free does not allow",
+                           d->name, user);
+        warn(s, "GPU %s is %s", d->name, user);
     }
     d->used = m.used;
     d->ecc = ecc_of(s, d);
     if (s->set)
-        s->nvml.DeviceRegisterEvents(d->handle, NVML_EVENT_XID, s->set);
+        s->nvml.DeviceRegisterEvents(d->whole, NVML_EVENT_XID, s->set);
     return 0;
 }
 
@@ -210,7 +237,7 @@ static int wait_for_memory(struct shared *s, struct err *e)
             i++;
         } else if (mono_ns() >= until || is_closed(s)) {
             char user[128];
-            warn(s, "GPU %s: %.1f GB are still in use after %g s (%s); starting anyway", d->bus,
+            warn(s, "GPU %s: %.1f GB are still in use after %g s (%s); starting anyway", d->name,
                  (double)(m.used - d->used) / 1e9, s->wait_s, user_of(s, d, &m, user));
             i++;
         } else {
@@ -246,8 +273,8 @@ static void take_driver_event(struct shared *s, const struct nvml_event *ev)
     if (!(ev->type & NVML_EVENT_XID))
         return;
     for (int i = 0; i < s->ndevices; i++) {
-        if (s->devices[i].handle == ev->device)
-            snprintf(mine.bus, sizeof(mine.bus), "%s", s->devices[i].bus);
+        if (s->devices[i].whole == ev->device)
+            memcpy(mine.bus, s->devices[i].gpu.bus, sizeof(mine.bus));
     }
     add_event(s, &mine);
 }
@@ -266,12 +293,13 @@ static void look_for_ecc(struct shared *s)
     for (int i = 0; s->nvml.lib && i < s->ndevices; i++) {
         struct device *d = &s->devices[i];
         struct event ev = {.count = ecc_of(s, d)};
-        if (ev.count <= d->ecc)
+        bool again = i > 0 && d[-1].whole == d->whole; /* another instance of the same GPU */
+        if (ev.count <= d->ecc || again)
             continue;
         unsigned long long total = ev.count;
         ev.count -= d->ecc;
         d->ecc = total;
-        snprintf(ev.bus, sizeof(ev.bus), "%s", d->bus);
+        memcpy(ev.bus, d->gpu.bus, sizeof(ev.bus));
         add_event(s, &ev);
     }
 }
@@ -474,10 +502,14 @@ static void gpu_watch_find_devices(struct gpu_watch *w, const struct job_spec *j
     for (int i = 0; i < count; i++) {
         if (order[i] < 0)
             continue;
-        snprintf(w->buses[i], sizeof(w->buses[i]), "%s", all[order[i]].bus);
-        if (i < job->nproc)
-            snprintf(s->devices[s->ndevices++].bus, sizeof(s->devices[0].bus), "%s",
-                     all[order[i]].bus);
+        const struct gpu *g = &all[order[i]];
+        memcpy(w->buses[i], g->bus, sizeof(w->buses[i]));
+        if (i >= job->nproc)
+            continue;
+        struct device *d = &s->devices[s->ndevices++];
+        d->gpu = *g;
+        d->workers = (job->nproc - i + count - 1) / count;
+        snprintf(d->name, sizeof(d->name), "%s%s%s", g->bus, *g->mig ? " " : "", g->mig);
     }
     free(all);
 }

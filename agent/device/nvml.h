@@ -16,6 +16,9 @@ typedef struct nvmlEventSet_st *nvmlEventSet_t;
 #define NVML_EVENT_XID          8ull
 #define NVML_ECC_UNCORRECTED    1
 #define NVML_ECC_SINCE_BOOT     0
+#define NVML_MIG_ENABLED        1
+#define NVML_MODE_PROHIBITED    2
+#define NVML_MODE_EXCLUSIVE     3
 #define NVML_MEMORY_UNAVAILABLE (~0ull) /* memory of a process: not available */
 
 struct nvml_pci { /* nvmlPciInfo_t */
@@ -51,6 +54,11 @@ struct nvml_event { /* nvmlEventData_t */
     F(DeviceGetPciInfo_v3, (nvmlDevice_t, struct nvml_pci *))                                 \
     F(DeviceGetMemoryInfo, (nvmlDevice_t, struct nvml_memory *))                              \
     O(DeviceGetComputeRunningProcesses_v3, (nvmlDevice_t, unsigned *, struct nvml_process *)) \
+    O(DeviceGetHandleByUUID, (const char *, nvmlDevice_t *))                                  \
+    O(DeviceGetComputeMode, (nvmlDevice_t, int *))                                            \
+    O(DeviceGetMigMode, (nvmlDevice_t, unsigned *, unsigned *))                               \
+    O(DeviceGetMaxMigDeviceCount, (nvmlDevice_t, unsigned *))                                 \
+    O(DeviceGetMigDeviceHandleByIndex, (nvmlDevice_t, unsigned, nvmlDevice_t *))              \
     O(DeviceGetTotalEccErrors, (nvmlDevice_t, int, int, unsigned long long *))                \
     O(EventSetCreate, (nvmlEventSet_t *))                                                     \
     O(EventSetFree, (nvmlEventSet_t))                                                         \

@@ -167,8 +167,10 @@ static int placement_find_devices(struct placement *p, int *order, int max)
     } else {
         n = t->ngpus;
         all = xcalloc((size_t)n + 1, sizeof(*all));
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n; i++) {
+            all[i].card = i;
             snprintf(all[i].bus, sizeof(all[i].bus), "%s", t->gpus[i].bus);
+        }
     }
     int count = gpu_visible(p->visible, all, n, order, max);
     for (int i = 0; i < count; i++) {

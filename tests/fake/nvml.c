@@ -3,8 +3,10 @@
  *
  *     BUS UUID USED_MIB TOTAL_MIB STATE ECC XID PID
  *
- * STATE: ok, lost, gone (no such device), stuck (the call does not return). XID: 0, or one that the
- * next wait for events gets, once. PID: 0, or a process that uses it. */
+ * STATE: ok, lost, gone (no such device), stuck (the call does not return), exclusive or prohibited
+ * (the compute mode). XID: 0, or one that the next wait for events gets, once. PID: 0, or a process
+ * that uses it. Behind a GPU that MIG divides, "mig UUID USED_MIB TOTAL_MIB" per instance; a UUID
+ * "-" is a place without an instance. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +15,13 @@
 #include "agent/device/nvml.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#define GPUS   8
+#define GPUS   16
 
 struct nvmlDevice_st {
-    char bus[16], uuid[48], state[16];
+    char bus[16], uuid[96], state[16];
     unsigned long long used, total, ecc;
     int xid, pid, told;
+    int parent; /* of an instance: its GPU; else -1 */
 };
 
 static struct nvmlDevice_st g_gpu[GPUS];
@@ -29,9 +32,19 @@ static int read_all(void)
     int n = 0;
     for (struct nvmlDevice_st *g = g_gpu; f && n < GPUS; g++, n++) {
         int told = g->told;
-        if (fscanf(f, "%15s %47s %llu %llu %15s %llu %d %d", g->bus, g->uuid, &g->used, &g->total,
-                   g->state, &g->ecc, &g->xid, &g->pid) != 8)
+        if (fscanf(f, "%15s %95s %llu %llu", g->bus, g->uuid, &g->used, &g->total) != 4)
             break;
+        g->parent = -1;
+        if (strcmp(g->bus, "mig") == 0) {
+            g->parent = n - 1;
+            while (g_gpu[g->parent].parent >= 0)
+                g->parent--;
+            strcpy(g->state, "ok");
+            g->pid = g->xid = 0;
+            g->ecc = 0;
+        } else if (fscanf(f, "%15s %llu %d %d", g->state, &g->ecc, &g->xid, &g->pid) != 4) {
+            break;
+        }
         g->told = told;
         while (strcmp(g->state, "stuck") == 0)
             pause();
@@ -39,6 +52,17 @@ static int read_all(void)
     if (f)
         fclose(f);
     return n;
+}
+
+/* The i-th GPU, or the i-th instance of one. NULL: there are fewer. */
+static struct nvmlDevice_st *find(int parent, unsigned i)
+{
+    int n = read_all();
+    for (int k = 0; k < n; k++) {
+        if (g_gpu[k].parent == parent && i-- == 0)
+            return &g_gpu[k];
+    }
+    return NULL;
 }
 
 static int state_of(struct nvmlDevice_st *g)
@@ -63,15 +87,15 @@ CALL nvmlShutdown(void)
 CALL nvmlDeviceGetCount_v2(unsigned *n);
 CALL nvmlDeviceGetCount_v2(unsigned *n)
 {
-    *n = (unsigned)read_all();
+    for (*n = 0; find(-1, *n);)
+        ++*n;
     return NVML_SUCCESS;
 }
 
 CALL nvmlDeviceGetHandleByIndex_v2(unsigned i, nvmlDevice_t *out);
 CALL nvmlDeviceGetHandleByIndex_v2(unsigned i, nvmlDevice_t *out)
 {
-    *out = &g_gpu[i];
-    return i < (unsigned)read_all() ? NVML_SUCCESS : 2;
+    return (*out = find(-1, i)) ? NVML_SUCCESS : 2;
 }
 
 CALL nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t *out);
@@ -92,6 +116,48 @@ CALL nvmlDeviceGetUUID(nvmlDevice_t g, char *out, unsigned len)
 {
     snprintf(out, len, "%s", g->uuid);
     return NVML_SUCCESS;
+}
+
+CALL nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *out);
+CALL nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *out)
+{
+    int n = read_all();
+    for (*out = g_gpu; *out < g_gpu + n; ++*out) {
+        if (strcmp((*out)->uuid, uuid) == 0)
+            return state_of(*out);
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+CALL nvmlDeviceGetComputeMode(nvmlDevice_t g, int *mode);
+CALL nvmlDeviceGetComputeMode(nvmlDevice_t g, int *mode)
+{
+    *mode = strcmp(g->state, "exclusive") == 0    ? NVML_MODE_EXCLUSIVE
+            : strcmp(g->state, "prohibited") == 0 ? NVML_MODE_PROHIBITED
+                                                  : 0;
+    return g->parent < 0 ? NVML_SUCCESS : 3;
+}
+
+CALL nvmlDeviceGetMigMode(nvmlDevice_t g, unsigned *now, unsigned *later);
+CALL nvmlDeviceGetMigMode(nvmlDevice_t g, unsigned *now, unsigned *later)
+{
+    *now = *later = find((int)(g - g_gpu), 0) ? NVML_MIG_ENABLED : 0;
+    return g->parent < 0 ? NVML_SUCCESS : 3;
+}
+
+CALL nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t g, unsigned *n);
+CALL nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t g, unsigned *n)
+{
+    (void)g;
+    *n = 7;
+    return NVML_SUCCESS;
+}
+
+CALL nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t g, unsigned i, nvmlDevice_t *out);
+CALL nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t g, unsigned i, nvmlDevice_t *out)
+{
+    *out = find((int)(g - g_gpu), i);
+    return *out && strcmp((*out)->uuid, "-") ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
 CALL nvmlDeviceGetPciInfo_v3(nvmlDevice_t g, struct nvml_pci *out);

@@ -79,6 +79,41 @@ START_TEST(a_restart_waits_for_memory)
 }
 END_TEST
 
+/* CUDA shows a process one instance of MIG: each worker gets its own, which is its device 0. */
+START_TEST(a_worker_for_each_instance)
+{
+    static char say[] = "echo $RANK $LOCAL_RANK $CUDA_VISIBLE_DEVICES.";
+    struct proc p;
+    gpus(GPU_A " 4 80000 ok 0 0 0\nmig MIG-11 4 20000\nmig MIG-12 4 20000\n" GPU_B
+               " 4 80000 ok 0 0 0\n");
+    int status = proc_run(&p, ARGV(build_path("dlaunch"), "--nproc_per_node=gpu", "sh", "-c", say),
+                          g_env, 30);
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    expect_text(p.err, "--nproc_per_node gpu: 3 MIG instances and GPUs (NVML)");
+    expect_text(p.out, "0 0 MIG-11.\n");
+    expect_text(p.out, "1 0 MIG-12.\n");
+    expect_text(p.out, "2 0 GPU-bbbb-2.\n");
+    proc_fini(&p);
+    status = proc_run(
+        &p,
+        ARGV(build_path("dlaunch"), "--nproc_per_node=4", "--virtual_local_rank", "sh", "-c", say),
+        g_env, 30);
+    ck_assert_msg(status == 2, "exit %d\n%s", status, p.err);
+    ck_assert_str_eq(p.err,
+                     "dlaunch: --virtual_local_rank: NVML has 3 MIG instances and GPUs for 4 "
+                     "workers\n");
+    proc_fini(&p);
+    g_env[2] = "CUDA_VISIBLE_DEVICES=MIG-12,MIG-11";
+    status = proc_run(&p, ARGV(build_path("dlaunch"), "--nproc_per_node=auto", "sh", "-c", say),
+                      g_env, 30);
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    expect_text(p.out, "0 0 MIG-12.\n");
+    expect_text(p.out, "1 0 MIG-11.\n");
+    ck_assert_int_eq(count_text(p.out, "MIG"), 2);
+    proc_fini(&p);
+}
+END_TEST
+
 START_TEST(the_table)
 {
     struct proc p;
@@ -117,6 +152,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_lost_gpu_ends_the_job);
     tcase_add_test(tc, errors_are_in_the_report);
     tcase_add_test(tc, a_restart_waits_for_memory);
+    tcase_add_test(tc, a_worker_for_each_instance);
     tcase_add_test(tc, the_table);
     return s;
 }

@@ -286,9 +286,9 @@ END_TEST
 
 START_TEST(which_devices)
 {
-    static const struct gpu all[] = {{"0000:12:00.0", "GPU-aaaa-1"},
-                                     {"0000:1a:00.0", "GPU-aabb-2"},
-                                     {"0000:32:00.0", "GPU-cccc-3"}};
+    static const struct gpu all[] = {{"0000:12:00.0", "GPU-aaaa-1", "", 0},
+                                     {"0000:1a:00.0", "GPU-aabb-2", "", 1},
+                                     {"0000:32:00.0", "GPU-cccc-3", "", 2}};
     static const struct {
         const char *visible;
         int n, order[3];
@@ -351,6 +351,109 @@ START_TEST(a_container_has_some_gpus)
 }
 END_TEST
 
+#define DIVIDED                                                           \
+    GPU_A " 500 80000 ok 0 0 0\n"                                         \
+          "mig MIG-11 10 20000\nmig - 0 0\nmig MIG-12 10 20000\n" GPU_B   \
+          " 4 80000 ok 0 0 0\n0000:32:00.0 GPU-cccc-3 4 80000 ok 0 0 0\n" \
+          "mig MIG-31 10 20000\n"
+
+/* An instance is a device; a GPU that MIG divides is none, and whoever names it gets all of them.
+ */
+START_TEST(instances_by_mig)
+{
+    static const struct {
+        const char *visible, *instances, *how;
+        int n;
+    } rows[] = {
+        {NULL, "MIG-11,MIG-12,GPU-bbbb-2,MIG-31", "NVML", 4},
+        {"0", "MIG-11,MIG-12", "CUDA_VISIBLE_DEVICES", 2},
+        {"2,0", "MIG-31,MIG-11,MIG-12", "CUDA_VISIBLE_DEVICES", 3},
+        {"1", NULL, "CUDA_VISIBLE_DEVICES", 1},
+        {"GPU-aaaa", "MIG-11,MIG-12", "CUDA_VISIBLE_DEVICES", 2},
+        {"MIG-31,MIG-12", "MIG-31,MIG-12", "CUDA_VISIBLE_DEVICES", 2},
+        {"MIG-of-another-host", "MIG-of-another-host", "CUDA_VISIBLE_DEVICES", 1},
+        {"", NULL, "CUDA_VISIBLE_DEVICES", 0},
+    };
+    gpus(DIVIDED);
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
+        char *instances;
+        const char *how;
+        int n = gpu_count(rows[i].visible, "/nonexistent", true, &instances, &how);
+        ck_assert_msg(n == rows[i].n, "%s: %d", rows[i].visible, n);
+        ck_assert_str_eq(how, rows[i].how);
+        ck_assert_pstr_eq(instances, rows[i].instances);
+        free(instances);
+    }
+}
+END_TEST
+
+/* NVML is asked where the driver's files show instances, and not elsewhere. */
+START_TEST(the_drivers_files_show_instances)
+{
+    struct gpu *all;
+    gpus(DIVIDED);
+    for (const char *const *dir =
+             (const char *[]){"proc", "proc/gpus", "proc/gpus/0000:12:00.0",
+                              "proc/gpus/0000:1a:00.0", "proc/capabilities",
+                              "proc/capabilities/gpu0", "proc/capabilities/gpu0/mig", NULL};
+         *dir; dir++)
+        ck_assert_int_eq(mkdir(tmppath(*dir), 0755), 0);
+    ck_assert_int_eq(gpu_list(&all, tmppath("proc/gpus"), tmppath("dev"), true), 2);
+    free(all);
+    ck_assert_int_eq(mkdir(tmppath("proc/capabilities/gpu0/mig/gi1"), 0755), 0);
+    ck_assert_int_eq(gpu_list(&all, tmppath("proc/gpus"), tmppath("dev"), true), 3);
+    ck_assert_str_eq(all[1].mig, "MIG-12");
+    ck_assert_str_eq(all[1].bus, "0000:12:00.0");
+    ck_assert_str_eq(all[2].mig, "");
+    ck_assert_int_eq(all[2].card, 1);
+    free(all);
+    ck_assert_int_eq(gpu_list(&all, tmppath("proc/gpus"), tmppath("dev"), false), 2);
+    free(all);
+}
+END_TEST
+
+START_TEST(an_instance_in_use)
+{
+    gpus(GPU_A " 9000 80000 ok 3 0 0\nmig MIG-11 10 20000\nmig MIG-12 8990 20000\n");
+    g_kmsg = "/nonexistent";
+    open_watch();
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    ck_assert_str_eq(g_said, "dlaunch: GPU 0000:12:00.0 MIG-12 is in use (9.4 of 21.0 GB)\n");
+    gpus(GPU_A " 9000 80000 ok 3 63 0\nmig MIG-11 10 20000\nmig MIG-12 8990 20000\n");
+    ck_assert_str_eq(ask(GPU_ASK_FAILURES), "");
+    expect_note(1, 1,
+                "GPU 1 (0000:12:00.0): Xid 63, ECC page retirement or row remapping was "
+                "recorded");
+}
+END_TEST
+
+START_TEST(compute_modes)
+{
+    static const struct {
+        const char *gpus;
+        int nproc;
+        const char *why, *said;
+    } rows[] = {
+        {GPU_A " 4 80000 exclusive 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n", 2, "", ""},
+        {GPU_A " 4 80000 exclusive 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n", 3, "",
+         "dlaunch: GPU 0000:12:00.0 is in the compute mode Exclusive_Process: only one of its 2 "
+         "workers can "
+         "use it (to change that: nvidia-smi -i 0000:12:00.0 -c DEFAULT)\n"},
+        {GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 prohibited 0 0 0\n", 2,
+         "GPU 0000:1a:00.0 is in the compute mode Prohibited: no process can use it (to change "
+         "that: nvidia-smi -i 0000:1a:00.0 -c DEFAULT)",
+         ""},
+        {GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 prohibited 0 0 0\n", 1, "", ""},
+    };
+    gpus(rows[_i].gpus);
+    g_job.nproc = rows[_i].nproc;
+    open_watch();
+    ck_assert_str_eq(ask(GPU_ASK_READY), rows[_i].why);
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    ck_assert_str_eq(g_said, rows[_i].said);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("gpu_watch");
@@ -365,6 +468,10 @@ static Suite *suite(void)
     tcase_add_test(tc, a_driver_that_is_stuck);
     tcase_add_test(tc, visible_devices);
     tcase_add_test(tc, no_gpu);
+    tcase_add_test(tc, an_instance_in_use);
+    tcase_add_loop_test(tc, compute_modes, 0, 4);
+    tcase_add_test(tc, instances_by_mig);
+    tcase_add_test(tc, the_drivers_files_show_instances);
     tc = test_case(s, "parts", 20);
     tcase_add_test(tc, xid_lines);
     tcase_add_test(tc, which_devices);

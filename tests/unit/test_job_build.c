@@ -651,14 +651,16 @@ START_TEST(visible_gpus)
                       "'%s' of %d gave %d, not %d", rows[i].text, rows[i].present,
                       gpu_count_visible(rows[i].text, rows[i].present), rows[i].want);
     const char *how;
+    char *instances;
     ck_assert_int_eq(mkdir("gpus", 0755), 0);
-    ck_assert_int_eq(gpu_count(NULL, "gpus", false, &how), 0);
+    ck_assert_int_eq(gpu_count(NULL, "gpus", false, &instances, &how), 0);
     ck_assert_int_eq(mkdir("gpus/0000:01:00.0", 0755), 0);
     ck_assert_int_eq(mkdir("gpus/0000:02:00.0", 0755), 0);
-    ck_assert_int_eq(gpu_count(NULL, "gpus", false, &how), 2);
+    ck_assert_int_eq(gpu_count(NULL, "gpus", false, &instances, &how), 2);
     ck_assert_str_eq(how, "the driver's list");
-    ck_assert_int_eq(gpu_count("1,2", "gpus", false, &how), 1);
-    ck_assert_int_eq(gpu_count("1,2", "nowhere", false, &how), 2);
+    ck_assert_ptr_null(instances);
+    ck_assert_int_eq(gpu_count("1,2", "gpus", false, &instances, &how), 1);
+    ck_assert_int_eq(gpu_count("1,2", "nowhere", false, &instances, &how), 2);
 }
 END_TEST
 

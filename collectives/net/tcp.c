@@ -28,6 +28,7 @@ struct conn {
     enum state state;
     bool probe;          /* CONNECTING, GREETED: only to see whether the peer's process lives */
     bool refused;        /* the last probe */
+    int errnum;          /* OPEN: the error that tcp_peek() has taken from the socket, or 0 */
     uint64_t retry_ns;   /* NONE: not before */
     uint64_t probe_ns;   /* NONE, while the peer must connect: not before */
     struct hello answer; /* GREETED: the first `have` bytes of it */
@@ -357,6 +358,17 @@ static int tcp_begin(struct tcp *tcp, int stream, bool connects, struct err *e)
     return start_connect(tcp, stream, e);
 }
 
+/* An error of an established connection. Whatever it is, the peer cannot be reached. */
+static ssize_t io_error(struct tcp *tcp, int stream, int errnum, struct err *e)
+{
+    if (errnum == EAGAIN || errnum == EWOULDBLOCK || errnum == EINTR)
+        return 0;
+    if (errnum == ENOMEM || errnum == ENOBUFS)
+        return err_sys(e, ENOMEM, "socket");
+    tcp_drop(tcp, stream);
+    return err_set(e, -EPIPE, "%s", strerror(errnum));
+}
+
 /* 1: open. 0: not yet; the connection has been advanced as far as possible without blocking.
  * -EPIPE: the peer has closed it; another -errno with a text: cannot be made. */
 static int connected(struct tcp *tcp, int stream, bool sends, struct err *e)
@@ -372,7 +384,7 @@ static int connected(struct tcp *tcp, int stream, bool sends, struct err *e)
         try_later(c);
     switch (c->state) {
     case TCP_OPEN:
-        return 1;
+        return c->errnum ? (int)io_error(tcp, stream, c->errnum, e) : 1;
     case TCP_CLOSED:
         return err_set(e, -EPIPE, "it has closed the connection");
     case TCP_NONE:
@@ -397,17 +409,6 @@ int tcp_open_fd(struct transport *t, int stream)
 }
 
 /* --------------------------------------------------------------------------------------- moving */
-
-/* An error of an established connection. Whatever it is, the peer cannot be reached. */
-static ssize_t io_error(struct tcp *tcp, int stream, int errnum, struct err *e)
-{
-    if (errnum == EAGAIN || errnum == EWOULDBLOCK || errnum == EINTR)
-        return 0;
-    if (errnum == ENOMEM || errnum == ENOBUFS)
-        return err_sys(e, ENOMEM, "socket");
-    tcp_drop(tcp, stream);
-    return err_set(e, -EPIPE, "%s", strerror(errnum));
-}
 
 static ssize_t tcp_send(struct transport *t, int stream, const struct iovec *iov, int n,
                         struct err *e)
@@ -441,7 +442,12 @@ static ssize_t tcp_recv(struct transport *t, int stream, const struct iovec *iov
 static int tcp_peek(struct transport *t, int stream, void *p, size_t len)
 {
     struct conn *c = &tcp_of(t)->conns[stream];
-    return c->state == TCP_OPEN && recv(c->fd, p, len, MSG_PEEK | MSG_DONTWAIT) == (ssize_t)len;
+    if (c->state != TCP_OPEN)
+        return 0;
+    ssize_t n = recv(c->fd, p, len, MSG_PEEK | MSG_DONTWAIT);
+    if (n < 0 && errno != EAGAIN && errno != EINTR)
+        c->errnum = errno;
+    return n == (ssize_t)len;
 }
 
 /* -------------------------------------------------------------------------------------- polling */

@@ -1,18 +1,22 @@
-/* The acceptor of a process while others open connections and stay silent: a rank that connects is
- * served at once, whoever they are. */
+/* The acceptor of a process, and the connections that it accepts: a rank that connects is served at
+ * once while others open connections and stay silent; an error says why a connection has ended. */
 #include "tests/lib/test.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "collectives/net/acceptor.h"
+#include "collectives/net/tcp.h"
 #include "core/clock.h"
 #include "core/fd.h"
 #include "tests/lib/netns.h"
@@ -42,7 +46,7 @@ static int connect_silently(void)
     return connect(fd, (struct sockaddr *)&g_addr, sizeof(g_addr)) == 0 ? fd : -1;
 }
 
-static void connect_as_rank_1(void)
+static int connect_as_rank_1(void)
 {
     struct world other = g_world;
     other.rank = 1;
@@ -50,6 +54,7 @@ static void connect_as_rank_1(void)
     struct hello h = acceptor_hello(&its, HELLO_DATA, COMM, 0);
     int fd = connect_silently();
     ck_assert_int_eq((int)write(fd, &h, sizeof(h)), sizeof(h));
+    return fd;
 }
 
 static void enter(int host)
@@ -168,12 +173,56 @@ START_TEST(other_hosts_delay_no_peer)
 }
 END_TEST
 
+static bool is_open(void *transport)
+{
+    struct err e = ERR_INIT;
+    ck_assert_int_eq(tcp_admit(transport, &e), 0);
+    return tcp_open_fd(transport, 1) >= 0;
+}
+
+/* Looking at a connection takes its error from the socket; the operation after it reports it. */
+START_TEST(a_reset_is_reported_after_a_look)
+{
+    static const int ranks[] = {0, 1};
+    struct tcp_opts o = {.acceptor = &g_acceptor,
+                         .comm = COMM,
+                         .channel = CHANNEL_COLL,
+                         .rule = TCP_SENDER,
+                         .size = 2,
+                         .world_ranks = ranks,
+                         .lanes = 1,
+                         .congestion = ""};
+    struct linger reset = {.l_onoff = 1};
+    struct transport *t;
+    struct err e = ERR_INIT;
+    char byte = 0;
+    struct iovec iov = {&byte, 1};
+    listen_at("127.0.0.1");
+    ck_assert_int_eq(tcp_new(&t, &o, &e), 0);
+    int fd = connect_as_rank_1();
+    wait_until(is_open, t, 10, "rank 1 is accepted");
+    ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
+    close(fd);
+    struct pollfd p = {.fd = tcp_open_fd(t, 1), .events = POLLIN};
+    ck_assert_int_eq(poll(&p, 1, 10000), 1);
+    ck_assert_int_eq(t->ops->peek(t, 1, &byte, 1), 0);
+    ssize_t r = _i ? t->ops->send(t, 1, &iov, 1, &e) : t->ops->recv(t, 1, &iov, 1, &e);
+    ck_assert_int_eq((int)r, -EPIPE);
+    ck_assert_str_eq(e.msg, strerror(ECONNRESET));
+    t->ops->free(t);
+    acceptor_fini(&g_acceptor);
+    close_fd(&g_world.listen_fd);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("acceptor");
     TCase *tc = test_case(s, "silent", 60);
     tcase_add_test(tc, another_user_of_this_host_delays_no_peer);
     tcase_add_test(tc, peers_of_the_same_user_keep_their_slots);
+    tc = test_case(s, "connections", 60);
+    tcase_add_loop_test(tc, a_reset_is_reported_after_a_look, 0, 2);
     tc = test_case(s, "hosts", 60);
     tcase_add_checked_fixture(tc, setup_hosts, netns_teardown);
     tcase_add_test(tc, other_hosts_delay_no_peer);

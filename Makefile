@@ -68,7 +68,7 @@ ifeq ($(WITH_NCCL),no)
   CPPFLAGS += -DWITHOUT_NCCL
 else
   nccl_h := $(shell for d in "" -I$(CUDA_HOME)/include; do \
-      echo '\#include <nccl.h>' | $(CC) $$d -E - >/dev/null 2>&1 && { echo "found $$d"; break; }; done)
+      $(CC) $$d -include nccl.h -E -x c /dev/null >/dev/null 2>&1 && { echo "found $$d"; break; }; done)
   ifneq ($(nccl_h),)
     %/collectives/nccl/nccl_abi.o: private CPPFLAGS += -DHAVE_NCCL_H $(patsubst -I%,-isystem %,$(filter -I%,$(nccl_h)))
   else ifeq ($(WITH_NCCL),yes)

@@ -357,8 +357,12 @@ static pid_t spawn_start(struct spawner *s, struct birth *b, int *pidfd)
         }
     }
     b->reset = ~UINT64_C(0);
-    return clone(child_main, b->stack + sizeof(b->stack),
-                 CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, b, pidfd);
+    int flags = CLONE_VM | CLONE_VFORK | SIGCHLD;
+    char *stack_top = b->stack + sizeof(b->stack);
+    pid_t pid = clone(child_main, stack_top, flags | CLONE_PIDFD, b, pidfd);
+    if (pid < 0 && errno == EINVAL) /* emulated by qemu-user */
+        pid = clone(child_main, stack_top, flags, b);
+    return pid;
 }
 
 /* Whether a cgroup at or above ours is full: "the limit pids.max 512 in /x is reached". */

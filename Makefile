@@ -1,6 +1,7 @@
 # dlaunch: build, test, install. `make help` lists what there is.
 #
 #   SANITIZE=address,undefined | thread   builds and tests with sanitizers, in a folder of their own
+#   ARCH=aarch64                          builds for another processor (Debian's cross compiler): `make wheel`
 #   SHARED_DEPS=1                         links libuv, inih and jansson as shared libraries (packagers)
 #   PREFIX=/usr/local  DESTDIR=           where `make install` puts things
 #   WITH_NCCL=auto|yes|no  CUDA_HOME=     the nccl backend, and where its header is looked for
@@ -11,10 +12,19 @@ VERSION := $(shell cat VERSION)
 
 comma    := ,
 SANITIZE ?=
-BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))
+MACHINE  := $(shell uname -m)
+ARCH     ?= $(MACHINE)
+cross    := $(if $(filter-out $(MACHINE),$(ARCH)),$(ARCH))
+BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))$(if $(cross),-$(cross))
 PREFIX   ?= /usr/local
 DESTDIR  ?=
 CC       ?= gcc
+# The target's C library and headers are in the sysroot (conf/make-sysroot.sh).
+ifneq ($(cross),)
+  $(if $(filter-out x86_64 aarch64,$(cross)),$(error ARCH=$(cross) is not known (aarch64 or x86_64)))
+  SYSROOT := $(abspath $(BUILD)/sysroot)
+  CC := $(cross)-linux-gnu-gcc --sysroot=$(SYSROOT)
+endif
 PKG_CONFIG ?= pkg-config
 .DEFAULT_GOAL := all
 
@@ -30,7 +40,8 @@ endif
 
 WARN := -Wall -Wextra -Wshadow -Wvla -Wmissing-prototypes -Wpointer-arith -Wstrict-prototypes \
         $(if $(WERROR),-Werror)
-HARDEN := -fstack-protector-strong -fstack-clash-protection -fcf-protection
+HARDEN := -fstack-protector-strong -fstack-clash-protection \
+          $(if $(filter x86_64,$(ARCH)),-fcf-protection) $(if $(filter aarch64,$(ARCH)),-mbranch-protection=standard)
 ifeq ($(SANITIZE),)
   OPT ?= -O2
   HARDEN += -D_FORTIFY_SOURCE=2
@@ -45,7 +56,7 @@ LDFLAGS  += -Wl,-z,relro -Wl,-z,now -Wl,--as-needed $(SAN)
 
 # Third-party libraries are linked statically where their archives are installed: a launcher that maps
 # three libraries less starts sooner, and the binary can be copied to a node that lacks them.
-static_or_shared = $(or $(if $(SHARED_DEPS),,$(filter /%,$(shell $(CC) -print-file-name=$(1)))),$(2))
+static_or_shared = $(or $(if $(SHARED_DEPS),,$(filter /%,$(shell $(CC) -print-file-name=$(1) 2>/dev/null))),$(2))
 LIBS := $(call static_or_shared,libuv_a.a,-luv) $(call static_or_shared,libinih.a,-linih) \
         $(call static_or_shared,libjansson.a,-ljansson) -lpthread -ldl -lm
 CHECK_LIBS = $(shell $(PKG_CONFIG) --libs check)
@@ -124,7 +135,7 @@ $(BUILD)/pic/%.o: %.c $(BUILD)/.flags
 
 # The reduction kernels: the same bits whatever the processor, so no fused multiply-add; and those for
 # processors that not everybody has.
-ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine)),)
+ifneq ($(filter x86_64-%,$(shell $(CC) -dumpmachine 2>/dev/null)),)
 %/collectives/reduce/reduce_avx2.o:   private ALL_CFLAGS += -mavx2 -mf16c
 %/collectives/reduce/reduce_avx512.o: private ALL_CFLAGS += -mavx512f -mavx512bw -mavx512dq -mavx512vl
 endif
@@ -139,10 +150,10 @@ $(BUILD)/.flags: FORCE
 	@mkdir -p $(@D)
 	@echo '$(CC) $(CPPFLAGS) $(ALL_CFLAGS) $(LDFLAGS) $(LIBS)' | cmp -s - $@ || { \
 	 command -v $(firstword $(CC)) >/dev/null || \
-	    { echo "The compiler $(firstword $(CC)) is missing: type 'make deps' (or install it yourself)" >&2; exit 1; }; \
+	    { echo "The compiler $(firstword $(CC)) is missing: type 'make deps$(if $(cross), ARCH=$(cross))' (or install it yourself)" >&2; exit 1; }; \
 	 for h in uv ini jansson openssl/ssl; do \
 	    echo "#include <$$h.h>" | $(CC) $(CPPFLAGS) -E - >/dev/null 2>&1 || \
-	    { echo "$$h.h is missing: type 'make deps' (or install libuv, inih, jansson and OpenSSL yourself)" >&2; exit 1; }; \
+	    { echo "$$h.h is missing: type 'make deps$(if $(cross), ARCH=$(cross))' (or install libuv, inih, jansson and OpenSSL yourself)" >&2; exit 1; }; \
 	 done; \
 	 echo '$(CC) $(CPPFLAGS) $(ALL_CFLAGS) $(LDFLAGS) $(LIBS)' > $@; }
 .PHONY: FORCE
@@ -239,19 +250,24 @@ on_all_cpus = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 # `deps` is quick when nothing is missing. A build that lacks something stops with the line to type.
 .PHONY: deps
 deps:
-	$(Q)conf/install-deps.sh build
+	$(Q)conf/install-deps.sh build $(if $(cross),cross-$(cross))
+	$(Q)$(if $(cross),conf/make-sysroot.sh $(cross) $(SYSROOT))
 
 # -------------------------------------------------------------------------------------- packages
 
 # The wheel is self-contained but for the C library and OpenSSL 3, which jobs on several hosts need.
 .PHONY: wheel test-wheel deb test-deb
-wheel: all
+wheel:
+	$(Q)$(if $(cross),conf/make-sysroot.sh $(cross) $(SYSROOT))
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
 	$(Q)conf/make-wheel.py $(BUILD) $(BUILD)/wheel
 
+# ARCH=aarch64 on x86-64: under qemu's emulation of that processor.
 test-wheel:
-	$(Q)conf/install-deps.sh wheel
+	$(Q)conf/install-deps.sh wheel $(if $(cross),cross-$(cross))
+	$(Q)$(if $(cross),conf/make-sysroot.sh $(cross) $(SYSROOT))
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
-	$(Q)wheel=$$(conf/make-wheel.py $(BUILD) $(BUILD)/wheel) && tests/packages/test_wheel.py "$$wheel"
+	$(Q)wheel=$$(conf/make-wheel.py $(BUILD) $(BUILD)/wheel) && tests/packages/test_wheel.py "$$wheel" $(SYSROOT)
 
 deb: all
 	$(Q)conf/make-deb.sh $(BUILD) $(BUILD)/deb
@@ -572,6 +588,7 @@ help:
 	@echo '                   and transport: how many were right (long; CROSS_SIZE=4: of 4 ranks only)'
 	@echo '  test-torch       with real PyTorch, current and Debian'\''s (tests/torch/run.sh has its variables)'
 	@echo '  wheel test-wheel the Python package with the programs in it; installed and used in an empty environment'
+	@echo '                   (ARCH=aarch64: for that processor; used under qemu-user)'
 	@echo '  deb test-deb     Debian packages of the programs, the library and its headers; in a clean root (root)'
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'
@@ -585,4 +602,4 @@ help:
 	@echo '  deps deps-bench  installs what is missing'
 	@echo '  lint format clean'
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+-include $(shell find $(BUILD) -path $(BUILD)/sysroot -prune -o -name '*.d' -print 2>/dev/null)

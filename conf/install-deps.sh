@@ -2,7 +2,7 @@
 # Installs what building, testing or benchmarking dlaunch needs and is not there yet: with apt-get (as
 # root, or through sudo), or, where there is none, says what to install. Quick, and silent, when nothing
 # is missing.
-#   conf/install-deps.sh [build|test|multihost|wheel|deb|torch|torch-debian|bench|fuzz|lint ...]
+#   conf/install-deps.sh [build|test|multihost|wheel|cross-aarch64|deb|torch|torch-debian|bench|fuzz|lint ...]
 set -u
 
 missing=
@@ -47,6 +47,14 @@ need() { # set of packages by Debian's names
         have objdump || lack binutils
         /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null || lack python3-venv
         ;;
+    cross-aarch64)
+        have aarch64-linux-gnu-gcc || lack gcc-aarch64-linux-gnu
+        have qemu-aarch64 || lack qemu-user
+        ;;
+    cross-x86_64)
+        have x86_64-linux-gnu-gcc || lack gcc-x86-64-linux-gnu
+        have qemu-x86_64 || lack qemu-user
+        ;;
     deb)
         need test
         have objdump || lack binutils
@@ -86,7 +94,7 @@ need() { # set of packages by Debian's names
         have shellcheck || lack shellcheck
         ;;
     *)
-        echo "$0: what is '$1'? (build test multihost torch torch-debian bench fuzz lint)" >&2
+        echo "$0: what is '$1'? (build test multihost wheel cross-aarch64 cross-x86_64 deb torch torch-debian bench fuzz lint)" >&2
         exit 2
         ;;
     esac

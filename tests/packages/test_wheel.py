@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
 """Installs the wheel into an empty virtual environment, outside of the source tree, and uses what it brings.
 
-    test_wheel.py WHEEL
+    test_wheel.py WHEEL [SYSROOT]
+
+With SYSROOT (conf/make-sysroot.sh) the wheel is for another processor: its programs are unpacked and run under
+qemu-user with the libraries of SYSROOT.
 """
+import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -30,6 +35,32 @@ class Environment:
         text = done.stdout + done.stderr
         assert done.returncode == status, f"$ {' '.join(argv)}\nexit status {done.returncode}, not {status}\n{text}"
         return text
+
+
+class Foreign:
+    """The wheel of another processor, unpacked as pip would. `run` emulates the programs that come from it."""
+
+    def __init__(self, folder, wheel, sysroot):
+        self.prefix, self.folder, self.sysroot = os.path.join(folder, "unpacked"), folder, sysroot
+        self.machine = re.search(r"(x86_64|aarch64)\.whl$", wheel).group(1)
+        qemu = shutil.which(f"qemu-{self.machine}")
+        self.emulator = [qemu, "-L", sysroot] if qemu else None
+        self.env = {"PATH": "/usr/bin:/bin", "HOME": folder, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1",
+                    "TMPDIR": folder}
+        with zipfile.ZipFile(wheel) as z:
+            for entry in z.infolist():
+                path = re.sub(r"^dlaunch-[^/]*\.data/(scripts|data)/", lambda m: {"scripts": "bin/", "data": ""}[m[1]],
+                              entry.filename)
+                path = os.path.join(self.prefix, path)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "wb") as f:
+                    f.write(z.read(entry))
+                os.chmod(path, entry.external_attr >> 16 & 0o777)
+
+    def program(self, name):
+        return [*self.emulator, os.path.join(self.prefix, "bin", name)]
+
+    run = Environment.run
 
 
 def files_below(folder):
@@ -79,29 +110,80 @@ def python_package_works(e):
     assert out.count("everything is as it should be") == 3, out
 
 
+def foreign_tag_is_accepted(e, wheel):
+    """By pip, for that processor: it looks at the name of the file and at the metadata."""
+    e.run("/usr/bin/python3", "-m", "venv", "pip")
+    e.run("pip/bin/pip", "install", "--no-index", "--no-deps", "--only-binary=:all:", "--target", "by-pip", "--platform",
+          re.search(r"manylinux[^.]*", wheel).group(0), wheel)
+
+
+def foreign_programs_are_for_that_processor(e, _):
+    for path in (*glob.glob(f"{e.prefix}/bin/*"), f"{e.prefix}/lib/libdlcoll.so.0"):
+        with open(path, "rb") as f:
+            header = f.read(20)
+        assert header[:4] == b"\x7fELF" and header[18] == {"x86_64": 62, "aarch64": 183}[e.machine], path
+
+
+def foreign_launcher_works(e, _):
+    dlaunch = e.program("dlaunch")
+    assert e.run(*dlaunch, "--version").startswith("dlaunch "), "dlaunch --version"
+    out = e.run(*dlaunch, "--nproc_per_node", "3", "--no_python", "sh", "-c", "echo rank $RANK of $WORLD_SIZE")
+    assert all(f"rank {r} of 3\n" in out for r in range(3)), out
+    e.run(*dlaunch, "--nproc_per_node", "2", "--no_python", "sh", "-c", "exit 7", status=7)
+    e.run(*dlaunch, "--nproc_per_node", "2", "--no_python", "/nonexistent", status=127)
+
+
+def foreign_c_program_is_built_and_runs(e, _):
+    shutil.copy(os.path.join(ROOT, "examples", "allreduce.c"), e.folder)
+    flags = e.run("pkg-config", "--cflags", "--libs", "dlcoll", PKG_CONFIG_PATH=f"{e.prefix}/lib/pkgconfig").split()
+    e.run(f"{e.machine}-linux-gnu-gcc", f"--sysroot={e.sysroot}", "-o", "allreduce", "allreduce.c", *flags,
+          f"-Wl,-rpath,{e.prefix}/lib")
+    two = [*e.program("dlaunch"), "--nproc_per_node", "2", "--no_python"]
+    assert "2 ranks" in e.run(*two, *e.emulator, "./allreduce")
+    assert " 0 wrong elements" in e.run(*two, *e.program("dlcoll_perf"), "all_reduce", "--max", "64K")
+
+
+def test_foreign(folder, wheel, sysroot):
+    e = Foreign(folder, wheel, sysroot)
+    checks = [foreign_tag_is_accepted, foreign_programs_are_for_that_processor]
+    if e.emulator:
+        checks += [foreign_launcher_works, foreign_c_program_is_built_and_runs]
+    else:
+        print(f"SKIPPED: running the programs of {e.machine}: qemu-{e.machine} is not installed")
+    return sum(not passes(check, e, wheel) for check in checks), len(checks)
+
+
+def passes(check, *arguments):
+    try:
+        check(*arguments)
+    except (AssertionError, OSError, subprocess.SubprocessError) as why:
+        print(f"wheel: {check.__name__}: FAILED\n{why}", flush=True)
+        return False
+    print(f"wheel: {check.__name__}: ok", flush=True)
+    return True
+
+
+def test_native(folder, wheel):
+    checks = [launcher_works, c_program_is_built_and_runs, manual_pages_are_there, python_package_works]
+    e = Environment(folder)
+    before = files_below(e.prefix)
+    e.run("pip", "install", "--no-index", "--no-deps", wheel)
+    failed = sum(not passes(check, e) for check in checks)
+    e.run("pip", "uninstall", "-y", "dlaunch")
+    left = [f for f in files_below(e.prefix) if f not in before]
+    if left:
+        failed += 1
+        print(f"wheel: uninstall leaves {left[0]} and {len(left) - 1} more")
+    return failed, len(checks) + 1
+
+
 def main():
     wheel = os.path.abspath(sys.argv[1])
     with zipfile.ZipFile(wheel) as z:
         assert z.testzip() is None
-    failed = 0
-    checks = [launcher_works, c_program_is_built_and_runs, manual_pages_are_there, python_package_works]
     with tempfile.TemporaryDirectory(prefix="dlaunch-wheel.") as folder:
-        e = Environment(folder)
-        before = files_below(e.prefix)
-        e.run("pip", "install", "--no-index", "--no-deps", wheel)
-        for check in checks:
-            try:
-                check(e)
-                print(f"wheel: {check.__name__}: ok", flush=True)
-            except (AssertionError, OSError, subprocess.SubprocessError) as why:
-                failed += 1
-                print(f"wheel: {check.__name__}: FAILED\n{why}", flush=True)
-        e.run("pip", "uninstall", "-y", "dlaunch")
-        left = [f for f in files_below(e.prefix) if f not in before]
-        if left:
-            failed += 1
-            print(f"wheel: uninstall leaves {left[0]} and {len(left) - 1} more")
-    print(f"{len(checks) + 1 - failed} passed, {failed} failed")
+        failed, checks = test_foreign(folder, wheel, sys.argv[2]) if sys.argv[2:] else test_native(folder, wheel)
+    print(f"{checks - failed} passed, {failed} failed")
     sys.exit(bool(failed))
 
 

@@ -43,6 +43,9 @@ static const char g_perf_usage[] =
     "  -p, --place out|in|both  buffers (both)\n"
     "  -s, --shared             buffers from dlcoll_mem_alloc()\n"
     "  -G, --backend BACKEND    nccl: buffers in device memory (auto: as DLCOLL_BACKEND says)\n"
+    "  -M, --memory KIND        of nccl: managed, or device as cudaMalloc() gives it (managed)\n"
+    "  -S, --stream N           of nccl: enqueue N operations at a time on a stream; the time is\n"
+    "                           the device's, by events\n"
     "  -A, --async              by work handles\n"
     "  -B, --barrier            a barrier before each iteration, outside its time\n"
     "  -O, --offset BYTES       of the buffers from a page (0)\n"
@@ -58,8 +61,9 @@ static const struct option g_options[] = {
     {"budget", 1, NULL, 't'},    {"average", 1, NULL, 'a'},  {"median", 0, NULL, 'm'},
     {"check", 1, NULL, 'c'},     {"place", 1, NULL, 'p'},    {"shared", 0, NULL, 's'},
     {"async", 0, NULL, 'A'},     {"barrier", 0, NULL, 'B'},  {"offset", 1, NULL, 'O'},
-    {"backend", 1, NULL, 'G'},   {"json", 0, NULL, 'j'},     {"csv", 0, NULL, 'x'},
-    {"help", 0, NULL, 'h'},      {NULL, 0, NULL, 0}};
+    {"memory", 1, NULL, 'M'},    {"stream", 1, NULL, 'S'},   {"backend", 1, NULL, 'G'},
+    {"json", 0, NULL, 'j'},      {"csv", 0, NULL, 'x'},      {"help", 0, NULL, 'h'},
+    {NULL, 0, NULL, 0}};
 
 /* -------------------------------------------------------------------------------------- options */
 
@@ -148,6 +152,14 @@ static void take_option(struct perf_opts *o, int letter, const char *arg)
         if (o->backend < 0)
             tool_wrong("--backend", arg, "auto, cpu or nccl");
         break;
+    case 'M':
+        o->plain = strcmp(arg, "device") == 0;
+        if (!o->plain && strcmp(arg, "managed"))
+            tool_wrong("--memory", arg, "managed or device");
+        break;
+    case 'S':
+        o->batch = tool_int("--stream", arg, 1, 1 << 20);
+        break;
     case 'A':
         o->async = true;
         break;
@@ -203,7 +215,7 @@ static void take_options(struct perf_opts *o, int argc, char **argv)
                             .places = {true, true},
                             .over = PERF_AVG};
     int letter;
-    while ((letter = getopt_long(argc, argv, "b:e:f:i:d:o:r:n:w:t:a:mc:p:sG:ABO:jxh", g_options,
+    while ((letter = getopt_long(argc, argv, "b:e:f:i:d:o:r:n:w:t:a:mc:p:sG:M:S:ABO:jxh", g_options,
                                  NULL)) != -1)
         take_option(o, letter, optarg);
     if (optind < argc)
@@ -211,8 +223,15 @@ static void take_options(struct perf_opts *o, int argc, char **argv)
     if (optind < argc)
         tool_wrong("argument", argv[optind],
                    "an option; operations are one list: all_reduce,broadcast");
+    char given[32];
+    snprintf(given, sizeof(given), "%d", o->batch);
+    if (o->backend != DLCOLL_BACKEND_NCCL && o->plain)
+        tool_wrong("--memory", "device", "used with --backend nccl");
+    if (o->batch && o->backend != DLCOLL_BACKEND_NCCL)
+        tool_wrong("--stream", given, "used with --backend nccl");
+    if (o->batch && o->async)
+        tool_wrong("--stream", given, "used without --async");
     if (o->min_bytes > o->max_bytes) {
-        char given[32];
         snprintf(given, sizeof(given), "%zu", o->min_bytes);
         tool_wrong("--minbytes", given, "no more than --maxbytes");
     }
@@ -225,7 +244,7 @@ static void take_buffers(struct perf *p)
     size_t bytes = (p->opts.max_bytes + 4096 + p->opts.offset + 4095) & ~(size_t)4095;
     for (int i = 0; i < 2; i++) {
         bool device = p->opts.backend == DLCOLL_BACKEND_NCCL;
-        p->buf[i] = device           ? perf_device_alloc(bytes)
+        p->buf[i] = device           ? perf_device_alloc(bytes, !p->opts.plain)
                     : p->opts.shared ? dlcoll_mem_alloc(p->comm, bytes)
                                      : aligned_alloc(4096, bytes);
         if (!p->buf[i]) {
@@ -235,7 +254,14 @@ static void take_buffers(struct perf *p)
                                      : "");
             exit(1);
         }
-        memset(p->buf[i], 0, bytes);
+        if (p->opts.plain && !(p->shadow[i] = calloc(1, bytes))) {
+            fprintf(stderr, "dlcoll_perf: rank %d: no %zu bytes of memory\n", p->rank, bytes);
+            exit(1);
+        }
+        if (p->opts.plain)
+            perf_device_put(p->buf[i], p->shadow[i], bytes);
+        else
+            memset(p->buf[i], 0, bytes);
         p->buf[i] += p->opts.offset;
     }
     p->buf_bytes = bytes - p->opts.offset;
@@ -250,6 +276,7 @@ static void free_buffers(struct perf *p)
 {
     for (int i = 0; i < 2; i++) {
         uint8_t *start = p->buf[i] - p->opts.offset;
+        free(p->shadow[i]);
         if (p->opts.backend == DLCOLL_BACKEND_NCCL)
             perf_device_free(start);
         else if (p->opts.shared)
@@ -331,6 +358,8 @@ int main(int argc, char **argv)
         dlcoll_opts legacy = DLCOLL_OPTS_INIT; /* NCCL's communicator is made by a barrier there */
         legacy.stream = (void *)1;
         perf_device_use(dlcoll_local_rank(p.comm));
+        p.on_stream = (dlcoll_opts)DLCOLL_OPTS_INIT;
+        p.on_stream.stream = p.opts.batch ? perf_stream_open() : NULL;
         perf_need(&p, dlcoll_barrier(p.comm, &legacy, NULL), "NCCL");
     }
     take_buffers(&p);

@@ -68,6 +68,7 @@ struct perf_call {
     dlcoll_op reduction;
     size_t count; /* elements; of one part where there are parts */
     void *send, *recv;
+    const dlcoll_opts *opts; /* with the stream; NULL: none */
     dlcoll_work **work;
 };
 
@@ -119,6 +120,8 @@ struct perf_opts {
     bool places[PERF_PLACES];
     bool shared;         /* buffers from dlcoll_mem_alloc() */
     int backend;         /* dlcoll_backend; nccl: buffers are device memory */
+    bool plain;          /* not managed memory, which the host can access */
+    int batch;           /* operations enqueued on a stream and timed by events; 0: none */
     bool async;          /* by work handles */
     bool sync;           /* a barrier before each operation, outside its time */
     bool median;         /* the figure of the tables; else the mean */
@@ -145,7 +148,9 @@ struct perf {
     struct perf_opts opts;
     dlcoll_comm *comm;
     int rank, ranks;
-    uint8_t *buf[2]; /* max_bytes each */
+    uint8_t *buf[2];    /* max_bytes each */
+    uint8_t *shadow[2]; /* where the host cannot access those: what is copied there and back */
+    dlcoll_opts on_stream;
     size_t buf_bytes;
     double *times; /* of iterations, in microseconds */
     uint64_t seed;
@@ -167,9 +172,17 @@ void perf_print_start(const struct perf *p);
 void perf_print_cell(const struct perf *p, const struct perf_cell *cell);
 void perf_print_end(const struct perf *p);
 
-/* Device memory (perf_device.c). NULL: there is none. */
+/* Device memory (perf_device.c). What fails ends the process, but perf_device_alloc(): NULL. */
 void perf_device_use(int local_rank);
-void *perf_device_alloc(size_t bytes);
+void *perf_device_alloc(size_t bytes, bool managed);
 void perf_device_free(void *p);
+void perf_device_put(void *to, const void *from, size_t bytes);
+void perf_device_get(void *to, const void *from, size_t bytes);
+
+/* The process's stream. perf_stream_end() waits for what has been enqueued since
+ * perf_stream_start() and returns how long the device took, in microseconds. */
+void *perf_stream_open(void);
+void perf_stream_start(void);
+double perf_stream_end(void);
 
 #endif

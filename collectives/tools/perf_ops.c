@@ -12,45 +12,46 @@ static void *part(void *buf, const struct perf_call *c, int i)
 
 static int call_all_reduce(const struct perf_call *c)
 {
-    return dlcoll_all_reduce(c->send, c->recv, c->count, c->type, c->reduction, c->comm, NULL,
+    return dlcoll_all_reduce(c->send, c->recv, c->count, c->type, c->reduction, c->comm, c->opts,
                              c->work);
 }
 
 static int call_broadcast(const struct perf_call *c)
 {
-    return dlcoll_broadcast(c->send, c->recv, c->count, c->type, c->root, c->comm, NULL, c->work);
+    return dlcoll_broadcast(c->send, c->recv, c->count, c->type, c->root, c->comm, c->opts,
+                            c->work);
 }
 
 static int call_reduce(const struct perf_call *c)
 {
-    return dlcoll_reduce(c->send, c->recv, c->count, c->type, c->reduction, c->root, c->comm, NULL,
-                         c->work);
+    return dlcoll_reduce(c->send, c->recv, c->count, c->type, c->reduction, c->root, c->comm,
+                         c->opts, c->work);
 }
 
 static int call_all_gather(const struct perf_call *c)
 {
-    return dlcoll_all_gather(c->send, c->recv, c->count, c->type, c->comm, NULL, c->work);
+    return dlcoll_all_gather(c->send, c->recv, c->count, c->type, c->comm, c->opts, c->work);
 }
 
 static int call_reduce_scatter(const struct perf_call *c)
 {
-    return dlcoll_reduce_scatter(c->send, c->recv, c->count, c->type, c->reduction, c->comm, NULL,
-                                 c->work);
+    return dlcoll_reduce_scatter(c->send, c->recv, c->count, c->type, c->reduction, c->comm,
+                                 c->opts, c->work);
 }
 
 static int call_all_to_all(const struct perf_call *c)
 {
-    return dlcoll_all_to_all(c->send, c->recv, c->count, c->type, c->comm, NULL, c->work);
+    return dlcoll_all_to_all(c->send, c->recv, c->count, c->type, c->comm, c->opts, c->work);
 }
 
 static int call_gather(const struct perf_call *c)
 {
-    return dlcoll_gather(c->send, c->recv, c->count, c->type, c->root, c->comm, NULL, c->work);
+    return dlcoll_gather(c->send, c->recv, c->count, c->type, c->root, c->comm, c->opts, c->work);
 }
 
 static int call_scatter(const struct perf_call *c)
 {
-    return dlcoll_scatter(c->send, c->recv, c->count, c->type, c->root, c->comm, NULL, c->work);
+    return dlcoll_scatter(c->send, c->recv, c->count, c->type, c->root, c->comm, c->opts, c->work);
 }
 
 static int next_rank(const struct perf_call *c, int step)
@@ -64,7 +65,7 @@ static int call_send_recv(const struct perf_call *c)
     const dlcoll_p2p list[2] = {
         {.send = c->send, .count = c->count, .dtype = c->type, .peer = next_rank(c, 1)},
         {.recv = c->recv, .count = c->count, .dtype = c->type, .peer = next_rank(c, -1)}};
-    return dlcoll_batch(list, 2, c->comm, NULL, c->work);
+    return dlcoll_batch(list, 2, c->comm, c->opts, c->work);
 }
 
 static int call_ping_pong(const struct perf_call *c)
@@ -73,17 +74,17 @@ static int call_ping_pong(const struct perf_call *c)
     if (c->rank > 1 || c->ranks < 2)
         return 0;
     if (c->rank == 0)
-        code = dlcoll_send(c->send, c->count, c->type, 1, c->comm, NULL, NULL);
+        code = dlcoll_send(c->send, c->count, c->type, 1, c->comm, c->opts, NULL);
     if (code == 0)
-        code = dlcoll_recv(c->recv, c->count, c->type, 1 - c->rank, c->comm, NULL, NULL);
+        code = dlcoll_recv(c->recv, c->count, c->type, 1 - c->rank, c->comm, c->opts, NULL);
     if (code == 0 && c->rank == 1)
-        code = dlcoll_send(c->send, c->count, c->type, 0, c->comm, NULL, NULL);
+        code = dlcoll_send(c->send, c->count, c->type, 0, c->comm, c->opts, NULL);
     return code;
 }
 
 static int call_barrier(const struct perf_call *c)
 {
-    return dlcoll_barrier(c->comm, NULL, c->work);
+    return dlcoll_barrier(c->comm, c->opts, c->work);
 }
 
 /* -------------------------------------------------------------------------------------- results */

@@ -46,12 +46,17 @@ static void start_table(const struct perf *p)
 {
     static const char *const over[] = {"rank 0", "mean of the ranks", "fastest rank",
                                        "slowest rank"};
+    bool nccl = p->opts.backend == DLCOLL_BACKEND_NCCL;
     printf("# %d ranks, %d of them on this node; buffers: %s%s%s\n", p->ranks,
            dlcoll_local_size(p->comm),
-           p->opts.backend == DLCOLL_BACKEND_NCCL ? "device memory, by NCCL"
-           : p->opts.shared                       ? "dlcoll_mem_alloc()"
-                                                  : "malloc()",
+           nccl && p->opts.plain ? "device memory, by NCCL"
+           : nccl                ? "managed memory, by NCCL"
+           : p->opts.shared      ? "dlcoll_mem_alloc()"
+                                 : "malloc()",
            p->opts.async ? "; by work handles" : "", p->opts.sync ? "; a barrier before each" : "");
+    if (p->opts.batch)
+        printf("# %d operation%s at a time on a stream; the device's time, by events\n",
+               p->opts.batch, p->opts.batch == 1 ? "" : "s");
     printf("# time: %s of the iterations, %s. bytes: nccl-tests' (the larger buffer of a rank)\n",
            p->opts.median ? "median" : "mean", over[p->opts.over]);
     printf("#%11s %11s %6s %10s %4s | %31s | %31s\n", "bytes", "count", "type", "redop", "root",

@@ -84,6 +84,39 @@ static int perf_perform(const struct perf *p, struct perf_call *c)
     return code;
 }
 
+/* Waits for the stream, where there is one: the result is there then. */
+static int perform_whole(const struct perf *p, struct perf_call *c)
+{
+    if (p->opts.batch)
+        perf_stream_start();
+    int code = perf_perform(p, c);
+    if (p->opts.batch && code == 0)
+        perf_stream_end();
+    return code;
+}
+
+/* ------------------------------------------------------------------------------------- checking */
+
+/* The same place in the shadow of the buffer. */
+static void *in_shadow(const struct perf *p, void *at)
+{
+    for (int i = 0; i < 2; i++) {
+        uint8_t *b = at;
+        if (p->shadow[i] && b >= p->buf[i] && b < p->buf[i] + p->buf_bytes)
+            return p->shadow[i] + (b - p->buf[i]);
+    }
+    return at;
+}
+
+static void clear(struct perf *p)
+{
+    for (int i = 0; i < 2; i++) {
+        memset(p->shadow[i] ? p->shadow[i] : p->buf[i], 0, p->buf_bytes);
+        if (p->shadow[i])
+            perf_device_put(p->buf[i], p->shadow[i], p->buf_bytes);
+    }
+}
+
 static bool overlap(const struct perf_call *c)
 {
     size_t size = perf_type_size(c->type);
@@ -93,12 +126,19 @@ static bool overlap(const struct perf_call *c)
 
 static uint64_t checked(struct perf *p, struct perf_call *c, const struct perf_data *d, int *code)
 {
-    perf_prepare(c, d, overlap(c));
-    *code = perf_perform(p, c);
+    struct perf_call host = *c;
+    host.send = in_shadow(p, c->send);
+    host.recv = in_shadow(p, c->recv);
+    perf_prepare(&host, d, overlap(c));
+    for (int i = 0; i < 2 && p->shadow[i]; i++)
+        perf_device_put(p->buf[i], p->shadow[i], p->buf_bytes);
+    *code = perform_whole(p, c);
     if (*code == DLCOLL_ENOSUP)
         return 0;
     perf_need(p, *code, c->op->name);
-    return c->op->wrong(c, d);
+    for (int i = 0; i < 2 && p->shadow[i]; i++)
+        perf_device_get(p->shadow[i], p->buf[i], p->buf_bytes);
+    return c->op->wrong(&host, d);
 }
 
 /* --------------------------------------------------------------------------------------- timing */
@@ -109,8 +149,25 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* The time of an operation among many of a stream, by the device. */
+static void repeat_on_stream(struct perf *p, struct perf_call *c, int n, double *times)
+{
+    for (int i = 0; i < n; i++) {
+        if (p->opts.sync)
+            perf_need(p, dlcoll_barrier(p->comm, NULL, NULL), "barrier");
+        perf_stream_start();
+        for (int k = 0; k < p->opts.batch; k++)
+            perf_need(p, perf_perform(p, c), c->op->name);
+        times[i] = perf_stream_end() / p->opts.batch;
+    }
+}
+
 static void repeat(struct perf *p, struct perf_call *c, int n, double *times)
 {
+    if (p->opts.batch) {
+        repeat_on_stream(p, c, n, times);
+        return;
+    }
     double last = now_us();
     for (int i = 0; i < n; i++) {
         if (p->opts.sync) {
@@ -204,6 +261,7 @@ bool perf_measure(struct perf *p, struct perf_cell *cell)
                           .rank = p->rank,
                           .ranks = p->ranks,
                           .root = cell->root,
+                          .opts = p->opts.batch ? &p->on_stream : NULL,
                           .type = (dlcoll_dtype)cell->type,
                           .count = cell->count};
     if (cell->reduction == PERF_PREMUL && cell->type == DLCOLL_BOOL)
@@ -221,14 +279,13 @@ bool perf_measure(struct perf *p, struct perf_cell *cell)
         if (p->opts.check)
             r->wrong = checked(p, &c, &d, &code);
         else
-            code = perf_perform(p, &c);
+            code = perform_whole(p, &c);
         if (code == DLCOLL_ENOSUP) {
             free_op(cell->reduction, c.reduction);
             return false;
         }
         perf_need(p, code, cell->op->name);
-        memset(p->buf[0], 0, p->buf_bytes);
-        memset(p->buf[1], 0, p->buf_bytes);
+        clear(p);
         perf_measure_call(p, &c, r);
         if (p->opts.check) {
             int64_t wrong;

@@ -1,10 +1,11 @@
 /* libnccl.so.2 and libcuda.so.1 in one, on host memory: what is enqueued is carried out, in order,
  * by a thread that every process has, and ranks meet in memory that they share since before they
- * were forked. A copy on a stream that has nothing else to do is made at once, whatever is on
- * others. Device memory is a range of addresses. -DFAKE_OLD: without what later versions
- * added. */
+ * were forked, or in the file that FAKE_NCCL_SHARED names. A copy on a stream that has nothing else
+ * to do is made at once, whatever is on others. Device memory is a range of addresses. -DFAKE_OLD:
+ * without what later versions added. */
 #include "tests/fake/nccl.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdbool.h>
@@ -20,7 +21,15 @@
 #include "collectives/reduce/reduce.h"
 
 #define API __attribute__((visibility("default")))
-enum { RANKS = 8, COMMS = 48, SLOT = 128 * 1024, BOX = 16 * 1024, ARENA = 64 << 20, IN_GROUP = 64 };
+enum {
+    RANKS = 8,
+    COMMS = 48,
+    SLOT = 128 * 1024,
+    BOX = 16 * 1024,
+    ARENA = 64 << 20,
+    IN_GROUP = 64,
+    MARKS = 4096
+};
 
 /* The reductions' errors are not asked for here. */
 int error_set_global(int code, const char *fmt, ...)
@@ -86,6 +95,7 @@ static bool g_has_thread;
 static _Atomic(struct comm *) g_comms; /* all: tasks may still name one that has ended */
 static _Atomic int g_pending;
 static _Atomic uint64_t g_marks, g_reached;
+static _Atomic uint64_t g_mark_ns[MARKS]; /* when each was reached */
 /* A capture of this process's own, and its graphs that have not been destroyed. */
 static cuda_stream _Atomic g_capturing;
 static struct task *g_captured, **g_captured_tail = &g_captured;
@@ -101,8 +111,14 @@ static struct {
 
 __attribute__((constructor)) static void begin(void)
 {
-    g = mmap(NULL, sizeof(*g), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE,
-             -1, 0);
+    const char *path = getenv("FAKE_NCCL_SHARED");
+    int fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+    if (path && (fd < 0 || ftruncate(fd, sizeof(*g)) < 0))
+        abort();
+    g = mmap(NULL, sizeof(*g), PROT_READ | PROT_WRITE,
+             MAP_SHARED | MAP_NORESERVE | (path ? 0 : MAP_ANONYMOUS), fd, 0);
+    if (path)
+        close(fd);
     g_arena = mmap(NULL, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                    -1, 0);
     g->state.version = 22809;
@@ -199,11 +215,19 @@ static void carry_out_collective(const struct task *t)
     meet(c);
 }
 
+static uint64_t clock_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static void carry_out(const struct task *t)
 {
     struct comm *c = t->comm;
     size_t len = t->kind >= COPY ? t->count : bytes_of(t);
     if (t->kind == MARK) {
+        g_mark_ns[t->mark % MARKS] = clock_now();
         atomic_store(&g_reached, t->mark);
     } else if (t->kind == WAIT) {
         return;
@@ -889,7 +913,8 @@ CUDA(EventCreate)(cuda_event *e, unsigned flags)
     check_context();
     *e = calloc(1, sizeof(uint64_t));
     g->state.events++;
-    return flags == CUDA_NO_TIMING ? CUDA_OK : 1;
+    g->state.timed_events += flags == 0;
+    return flags == CUDA_NO_TIMING || flags == 0 ? CUDA_OK : 1;
 }
 
 CUDA(EventDestroy_v2)(cuda_event e);
@@ -938,6 +963,27 @@ CUDA(EventQuery)(cuda_event e)
     return !g->state.slow_device && atomic_load(&g_reached) >= atomic_load((_Atomic uint64_t *)e)
                ? CUDA_OK
                : CUDA_NOT_READY;
+}
+
+CUDA(EventSynchronize)(cuda_event e);
+CUDA(EventSynchronize)(cuda_event e)
+{
+    while (atomic_load(&g_reached) < atomic_load((_Atomic uint64_t *)e))
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    return g_broken;
+}
+
+CUDA(EventElapsedTime)(float *ms, cuda_event from, cuda_event to);
+CUDA(EventElapsedTime)(float *ms, cuda_event from, cuda_event to)
+{
+    uint64_t a = atomic_load((_Atomic uint64_t *)from), b = atomic_load((_Atomic uint64_t *)to);
+    uint64_t last = a > b ? a : b;
+    if (!a || !b)
+        return CUDA_INVALID_VALUE;
+    if (atomic_load(&g_reached) < last)
+        return CUDA_NOT_READY;
+    *ms = (float)((double)(int64_t)(g_mark_ns[b % MARKS] - g_mark_ns[a % MARKS]) / 1e6);
+    return CUDA_OK;
 }
 
 CUDA(MemAlloc_v2)(cuda_ptr *p, size_t n);
@@ -1000,6 +1046,26 @@ CUDA(MemcpyAsync)(cuda_ptr to, cuda_ptr from, size_t n, cuda_stream s)
     else
         push(&t);
     return CUDA_OK;
+}
+
+static int copy_now(void *to, const void *from, size_t n)
+{
+    while (atomic_load(&g_pending))
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    memcpy(to, from, n);
+    return g_broken;
+}
+
+CUDA(MemcpyHtoD_v2)(cuda_ptr to, const void *from, size_t n);
+CUDA(MemcpyHtoD_v2)(cuda_ptr to, const void *from, size_t n)
+{
+    return is_arena(to) ? copy_now((void *)(uintptr_t)to, from, n) : CUDA_INVALID_VALUE;
+}
+
+CUDA(MemcpyDtoH_v2)(void *to, cuda_ptr from, size_t n);
+CUDA(MemcpyDtoH_v2)(void *to, cuda_ptr from, size_t n)
+{
+    return is_arena(from) ? copy_now(to, (const void *)(uintptr_t)from, n) : CUDA_INVALID_VALUE;
 }
 
 CUDA(MemGetInfo_v2)(size_t *free_bytes, size_t *total);

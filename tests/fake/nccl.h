@@ -29,6 +29,7 @@ struct fake_nccl {
     _Atomic int captured;       /* operations that went into a graph */
     _Atomic int blocking;       /* communicators in blocking mode */
     _Atomic int revokes, windows, events;
+    _Atomic int timed_events;    /* of these, ever: created to take the time */
     _Atomic int errors_reported; /* answers of ncclCommGetAsyncError that are async_error */
 
     _Atomic int inits, scalable, splits, aborts, destroys, finalizes, registers;

@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/mem.h"
 #include "tests/lib/proc.h"
@@ -88,6 +89,62 @@ START_TEST(perf_works_alone)
 }
 END_TEST
 
+/* On device memory: by the libraries of tests/fake, whose results are real. Managed and plain
+ * memory, waited for and on a stream. */
+START_TEST(perf_measures_device_memory)
+{
+    static char *const modes[][4] = {{"-M", "managed", NULL},
+                                     {"-M", "device", NULL},
+                                     {"-M", "device", "-S", "7"},
+                                     {"-S", "7", "-B", NULL}};
+    char *lib = build_path("tests/fake/libnccl.so.2"), *fault[] = {"FAKE_NCCL_FAULT", NULL};
+    char *env[] = {"OMP_NUM_THREADS=1",
+                   test_text("DLCOLL_NCCL_LIB=%s", lib),
+                   test_text("DLCOLL_CUDA_LIB=%s", lib),
+                   test_text("FAKE_NCCL_SHARED=%s/shared", tmpdir()),
+                   fault[0],
+                   NULL};
+    for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
+        struct proc p;
+        char *argv[32] = {build_path("dlaunch"),
+                          "--nproc_per_node=2",
+                          build_path("dlcoll_perf"),
+                          "all",
+                          "-G",
+                          "nccl",
+                          "-e",
+                          "4K",
+                          "-f",
+                          "16",
+                          "-n",
+                          "3",
+                          "-w",
+                          "1",
+                          "-d",
+                          "f32,i8"};
+        memcpy(&argv[16], modes[i], sizeof(modes[i]));
+        unlink(test_text("%s/shared", tmpdir()));
+        int rc = proc_run(&p, argv, env, 120);
+        ck_assert_msg(rc == 0, "mode %zu: %d\n%s%s", i, rc, p.out, p.err);
+        ck_assert_msg(strstr(p.out, " 0 wrong elements"), "%s", p.out);
+        ck_assert_msg(strstr(p.out, i % 3 ? "buffers: device memory" : "buffers: managed memory"),
+                      "%s", p.out);
+        ck_assert_msg(!strstr(p.out, "# 7 operations at a time on a stream") == (i < 2), "%s",
+                      p.out);
+        proc_fini(&p);
+    }
+    struct proc p; /* a wrong element is found in a copy, too */
+    env[4] = "FAKE_NCCL_FAULT=wrong-sum";
+    int rc = proc_run(&p,
+                      ARGV(build_path("dlaunch"), build_path("dlcoll_perf"), "-G", "nccl", "-M",
+                           "device", "-S", "2", "-e", "64", "-n", "1", "-d", "i32"),
+                      env, 60);
+    ck_assert_msg(rc == 1, "%d\n%s%s", rc, p.out, p.err);
+    ck_assert_msg(!strstr(p.out, " 0 wrong elements"), "%s", p.out);
+    proc_fini(&p);
+}
+END_TEST
+
 START_TEST(perf_refuses_unknown_arguments)
 {
     static const struct {
@@ -108,6 +165,10 @@ START_TEST(perf_refuses_unknown_arguments)
         {"-p", "here", "--place 'here': must be out, in or both"},
         {"--fast", NULL, "--fast"},
         {"all", "more", "argument 'more'"},
+        {"-S", "20", "--stream '20': must be used with --backend nccl"},
+        {"-S", "0", "--stream '0': must be a number from 1 to"},
+        {"-M", "device", "--memory 'device': must be used with --backend nccl"},
+        {"-M", "pinned", "--memory 'pinned': must be managed or device"},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
         struct proc p;
@@ -232,6 +293,7 @@ static Suite *suite(void)
     tcase_add_test(tc, perf_measures_and_checks_every_operation);
     tcase_add_test(tc, perf_prints_tables_and_csv);
     tcase_add_test(tc, perf_works_alone);
+    tcase_add_test(tc, perf_measures_device_memory);
     tcase_add_test(tc, perf_refuses_unknown_arguments);
     tc = test_case(s, "dlcoll_info", 60);
     tcase_add_test(tc, info_reports_rank_0_and_differences);

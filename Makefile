@@ -13,7 +13,9 @@ VERSION := $(shell cat VERSION)
 comma    := ,
 SANITIZE ?=
 MACHINE  := $(shell uname -m)
-ARCH     ?= $(MACHINE)
+ifneq ($(origin ARCH),command line)
+  ARCH   := $(MACHINE)
+endif
 cross    := $(if $(filter-out $(MACHINE),$(ARCH)),$(ARCH))
 BUILD    ?= build$(if $(SANITIZE),-$(subst $(comma),-,$(SANITIZE)))$(if $(cross),-$(cross))
 PREFIX   ?= /usr/local
@@ -278,6 +280,19 @@ test-deb:
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
 	$(Q)DEBEMAIL=$${DEBEMAIL:-packager@debian.org} conf/make-deb.sh $(BUILD) $(BUILD)/deb && \
 	    tests/packages/test_deb.sh $(BUILD)/deb
+
+# The container image: IMAGE_TOOL is what builds it (buildah bud, podman build, docker build).
+IMAGE_TOOL ?= buildah bud
+.PHONY: image test-image
+image: all
+	$(Q)conf/container/make-root.sh $(BUILD) $(BUILD)/image/root
+	$(Q)$(IMAGE_TOOL) -t localhost/dlaunch:$(VERSION) -f conf/container/Containerfile $(BUILD)/image
+
+# Network namespaces as pods, runc as their runtime (root).
+test-image:
+	$(Q)conf/install-deps.sh image
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
+	$(Q)tests/pods/test_image.py $(BUILD)
 
 # ------------------------------------------------------------------------------------------ demo
 
@@ -590,6 +605,7 @@ help:
 	@echo '  wheel test-wheel the Python package with the programs in it; installed and used in an empty environment'
 	@echo '                   (ARCH=aarch64: for that processor; used under qemu-user)'
 	@echo '  deb test-deb     Debian packages of the programs, the library and its headers; in a clean root (root)'
+	@echo '  image test-image the container image (IMAGE_TOOL=docker build); built, and run as pods are (root)'
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'

@@ -2,7 +2,7 @@
 # Installs what building, testing or benchmarking dlaunch needs and is not there yet: with apt-get (as
 # root, or through sudo), or, where there is none, says what to install. Quick, and silent, when nothing
 # is missing.
-#   conf/install-deps.sh [build|test|multihost|wheel|cross-aarch64|deb|torch|torch-debian|bench|fuzz|lint ...]
+#   conf/install-deps.sh [build|test|multihost|wheel|cross-aarch64|deb|pods|image|torch|torch-debian|bench|...]
 set -u
 
 missing=
@@ -63,6 +63,17 @@ need() { # set of packages by Debian's names
         have lintian || lack lintian
         have mmdebstrap || lack mmdebstrap
         ;;
+    pods)
+        need test
+        have runc || lack runc
+        have ip || lack iproute2
+        have nsenter || lack util-linux
+        if ! busybox=$(command -v busybox) || ldd "$busybox" >/dev/null 2>&1; then lack busybox-static; fi
+        ;;
+    image)
+        need pods
+        have buildah || lack buildah
+        ;;
     torch)
         need test
         have nsenter || lack util-linux
@@ -94,7 +105,7 @@ need() { # set of packages by Debian's names
         have shellcheck || lack shellcheck
         ;;
     *)
-        echo "$0: what is '$1'? (build test multihost wheel cross-aarch64 cross-x86_64 deb torch torch-debian bench fuzz lint)" >&2
+        echo "$0: what is '$1'? (build test multihost wheel cross-aarch64 cross-x86_64 deb pods image torch torch-debian bench fuzz lint)" >&2
         exit 2
         ;;
     esac

@@ -707,7 +707,9 @@ typedef struct dlcoll_record {
     uint64_t count;
     uint64_t bytes; /* of this rank's part */
     /* CLOCK_MONOTONIC; exact to a tick of the kernel (1 to 10 ms) where `bytes` is less than
-     * 64 KB, except for the end of an operation that has failed. */
+     * 64 KB, except for the end of an operation that has failed. Of device memory: until it is
+     * enqueued on the program's stream; with DLCOLL_DEVICE_TIMES=1, as the device began and ended
+     * it, start_ns being that of the call until it has begun. */
     uint64_t start_ns;
     uint64_t end_ns; /* 0: under way */
     int32_t peer;    /* root or peer; -1: none */

@@ -20,7 +20,7 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC   0x31474553u /* "SEG1" */
-#define SEGMENT_VERSION 7u
+#define SEGMENT_VERSION 8u
 
 #define SEGMENT_ENV_FD     "DLAUNCH_SEGMENT_FD"
 #define SEGMENT_ENV_LISTEN "DLAUNCH_LISTEN_FD"
@@ -63,7 +63,15 @@ struct segment_op {
     _Atomic int32_t result;  /* once it has ended */
     int32_t peer;            /* its root or peer; -1: none */
     char op[20], dtype[8], reduction[12], group_name[20];
-    uint32_t device; /* on device memory: begun in no order with those that are not */
+    uint32_t device; /* enum segment_op_device */
+};
+
+/* Operations on device memory begin in no order with the others. */
+enum segment_op_device {
+    SEGMENT_OP_HOST,
+    SEGMENT_OP_DEVICE,   /* its times are the host's: from the call until it is enqueued or done */
+    SEGMENT_OP_ENQUEUED, /* the device has not begun it; start_ns is that of the call */
+    SEGMENT_OP_BEGUN,    /* the times are the device's */
 };
 
 #define SEGMENT_OPS              16 /* that are kept of each worker */

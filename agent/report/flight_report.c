@@ -72,8 +72,32 @@ static const char *duration(char out[24], uint64_t from, uint64_t to)
     return out;
 }
 
+/* The device's times are exact: "1.250 ms", "1.5 s". */
+static const char *device_duration(char out[24], uint64_t from, uint64_t to)
+{
+    double s = flight_seconds(from, to);
+    snprintf(out, 24, s < 1 ? "%.3f ms" : "%.1f s", s < 1 ? s * 1e3 : s);
+    return out;
+}
+
+static void describe_on_device(struct buf *b, const struct segment_op *op, const char *what,
+                               uint64_t now)
+{
+    char took[24];
+    if (!op->end_ns && op->device == SEGMENT_OP_ENQUEUED)
+        words_add(b, "in %s for %s: enqueued, the device has not begun it\n", what,
+                  duration(took, op->start_ns, now));
+    else if (!op->end_ns)
+        words_add(b, "in %s for %s on the device\n", what, duration(took, op->start_ns, now));
+    else
+        words_add(b, "%s ended %.1f s ago, took %s on the device\n", what,
+                  flight_seconds(op->end_ns, now), device_duration(took, op->start_ns, op->end_ns));
+}
+
 static void flight_describe(struct buf *b, const struct segment_op *op, uint64_t now)
 {
+    bool timed =
+        op->device == SEGMENT_OP_BEGUN || (op->device == SEGMENT_OP_ENQUEUED && !op->end_ns);
     char what[96], took[24];
     int n = snprintf(what, sizeof(what), "%s #%llu", op->op, (unsigned long long)op->seq);
     if (op->dtype[0])
@@ -83,7 +107,9 @@ static void flight_describe(struct buf *b, const struct segment_op *op, uint64_t
         n += snprintf(what + n, sizeof(what) - (size_t)n, " (%s)", op->reduction);
     if (op->group_name[0])
         snprintf(what + n, sizeof(what) - (size_t)n, " in group %s", op->group_name);
-    if (!op->end_ns)
+    if (timed && op->result >= 0)
+        describe_on_device(b, op, what, now);
+    else if (!op->end_ns)
         words_add(b, "in %s for %s\n", what, duration(took, op->start_ns, now));
     else if (op->result < 0)
         words_add(b, "%s failed after %s\n", what, duration(took, op->start_ns, op->end_ns));

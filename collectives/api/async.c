@@ -402,8 +402,10 @@ void async_free(struct dlcoll_comm *comm, bool forked)
         free(w->counts);
         free(w->own_ops);
         free(w->spans);
-        if (!forked)
+        if (!forked) {
             nccl_event_free(w->event);
+            nccl_event_free(w->start);
+        }
         free(w);
     }
     pthread_mutex_destroy(&a->lock);

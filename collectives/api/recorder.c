@@ -91,7 +91,7 @@ static struct segment_op *record_of(struct recorder *r, uint64_t number)
 
 static uint64_t record_begin(struct recorder *r, uint64_t group, const char *group_name,
                              uint64_t seq, const struct op_signature *sig, uint64_t bytes,
-                             uint64_t coarse_ns, bool device)
+                             uint64_t coarse_ns, enum segment_op_device device)
 {
     struct segment_local *line = r->line;
     uint64_t number = atomic_fetch_add_explicit(&line->nops, 1, memory_order_relaxed) + 1;
@@ -122,13 +122,15 @@ static uint64_t record_begin(struct recorder *r, uint64_t group, const char *gro
 uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
                         const struct op_signature *sig, uint64_t bytes, uint64_t coarse_ns)
 {
-    return record_begin(r, group, group_name, seq, sig, bytes, coarse_ns, false);
+    return record_begin(r, group, group_name, seq, sig, bytes, coarse_ns, SEGMENT_OP_HOST);
 }
 
 uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *group_name,
-                               uint64_t seq, const struct op_signature *sig, uint64_t bytes)
+                               uint64_t seq, const struct op_signature *sig, uint64_t bytes,
+                               bool timed)
 {
-    return record_begin(r, group, group_name, seq, sig, bytes, 0, true);
+    return record_begin(r, group, group_name, seq, sig, bytes, 0,
+                        timed ? SEGMENT_OP_ENQUEUED : SEGMENT_OP_DEVICE);
 }
 
 /* Nothing happens when a later operation has the record. */
@@ -147,6 +149,21 @@ void recorder_end(struct recorder *r, uint64_t number, int result)
     struct segment_op *op = record_of(r, number);
     clockid_t clock = result < 0 ? CLOCK_MONOTONIC : clock_for(get(&op->bytes));
     record_end(op, number, clock_ns(clock), result);
+}
+
+void recorder_put_device(struct recorder *r, uint64_t number, uint64_t start_ns, uint64_t end_ns)
+{
+    struct segment_op *op = record_of(r, number);
+    if (!number || !record_take(op, number))
+        return;
+    put(&op->device, SEGMENT_OP_BEGUN);
+    put(&op->start_ns, start_ns);
+    if (end_ns) {
+        atomic_store_explicit(&op->result, 0, memory_order_relaxed);
+        atomic_store_explicit(&op->end_ns, end_ns > start_ns ? end_ns : start_ns,
+                              memory_order_relaxed);
+    }
+    give_back(op, number);
 }
 
 void recorder_end_at_once(struct recorder *r, uint64_t number)

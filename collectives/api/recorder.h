@@ -23,9 +23,13 @@ void recorder_init(struct recorder *r, struct segment_local *line); /* NULL: non
  * CLOCK_MONOTONIC_COARSE, if the caller has it; else 0. */
 uint64_t recorder_begin(struct recorder *r, uint64_t group, const char *group_name, uint64_t seq,
                         const struct op_signature *sig, uint64_t bytes, uint64_t coarse_ns);
-/* The same, on device memory. */
+/* The same, on device memory; `timed`: the device's times follow. */
 uint64_t recorder_begin_device(struct recorder *r, uint64_t group, const char *group_name,
-                               uint64_t seq, const struct op_signature *sig, uint64_t bytes);
+                               uint64_t seq, const struct op_signature *sig, uint64_t bytes,
+                               bool timed);
+/* The device has begun it at start_ns, and ended it, without an error, at end_ns, if that is not 0.
+ */
+void recorder_put_device(struct recorder *r, uint64_t number, uint64_t start_ns, uint64_t end_ns);
 void recorder_end(struct recorder *r, uint64_t number, int result);
 /* The operation has succeeded at once: its end is its start. */
 void recorder_end_at_once(struct recorder *r, uint64_t number);

@@ -29,6 +29,8 @@ struct dlcoll_work {
     size_t cap_spans;
     bool device;     /* on a stream: complete when the event is */
     void *event;     /* kept with the handle */
+    void *start;     /* likewise, before the operation, where the device's times are recorded */
+    bool started;    /* the recorder has its time */
     bool marker;     /* the library's own, of an operation without a handle */
     uint64_t issued; /* the number of the communicator's device operation that it is behind */
     uint64_t record; /* of the flight recorder */

@@ -43,6 +43,8 @@ static int read_conf(struct job_conf *c, struct err *e)
     int r = env_read_int("DLCOLL_SOCKETS", 1, TCP_LANES_MAX, &c->sockets, e);
     if (r == 0)
         r = env_read_int("DLCOLL_NCCL_ROOTS", 1, INT_MAX, &c->nccl_roots, e);
+    if (r >= 0)
+        r = env_read_int("DLCOLL_DEVICE_TIMES", 0, 1, &c->device_times, e);
     if (r == 0)
         r = read_congestion(c, e);
     return r < 0 ? r : env_bool("DLCOLL_SHM", true, &c->shared_memory, e);

@@ -99,9 +99,46 @@ static int who_is_behind(const dlcoll_comm *c, uint64_t seq)
     return -1;
 }
 
+/* ------------------------------------------------------------------------ the device's times
+ *
+ * Only where n->times: an operation stands between two events, `start` and `end`, and each event
+ * takes the time. */
+
+/* Once the device has reached the start: with the lock. */
+static void record_start(struct nccl *n, cuda_event start, uint64_t record, bool *started)
+{
+    uint64_t ns;
+    if (*started || n->cuda->EventQuery(start) != CUDA_OK)
+        return;
+    *started = true;
+    if ((ns = nccl_clock_read(n, start)))
+        recorder_put_device(&n->comm->job->recorder, record, ns, 0);
+}
+
+/* Both are complete: with the lock. False: the host's time is to be taken for the end. */
+static bool record_times(struct nccl *n, cuda_event start, cuda_event end, uint64_t record)
+{
+    uint64_t from = nccl_clock_read(n, start), to = nccl_clock_read(n, end);
+    if (from && to)
+        recorder_put_device(&n->comm->job->recorder, record, from, to);
+    return from && to;
+}
+
+/* The driver's code. */
+static int make_events(struct nccl *n, struct dlcoll_work *w)
+{
+    int rc = CUDA_OK;
+    w->started = false;
+    if (!w->event && (rc = n->cuda->EventCreate(&w->event, nccl_event_flags(n))) != CUDA_OK)
+        w->event = NULL;
+    else if (n->times && !w->start && (rc = n->cuda->EventCreate(&w->start, 0)) != CUDA_OK)
+        w->start = NULL;
+    return rc;
+}
+
 static void settle_records(struct nccl *n, struct dlcoll_work *w, int code)
 {
-    if (!w->marker)
+    if (w->record)
         recorder_end(&n->comm->job->recorder, w->record, code);
     async_complete(w, code);
 }
@@ -224,16 +261,23 @@ static bool is_aborted(struct nccl *n)
     return aborted;
 }
 
-/* Waits for everything that is on the stream before the event. */
-static int wait_for_event(struct nccl *n, cuda_event event, struct coll_call *call)
+/* Waits for everything that is on the stream before the event. `record`: of an operation whose
+ * device times are recorded; else 0. */
+static int wait_for_event(struct nccl *n, cuda_event event, struct coll_call *call, uint64_t record)
 {
     struct patience p = {0};
+    bool started = false;
     for (;;) {
         int rc = n->cuda->EventQuery(event);
         if (rc == CUDA_OK)
             return is_aborted(n) ? -ECANCELED : 0;
         if (rc != CUDA_NOT_READY)
             return cuda_error(n, rc, call);
+        if (record && !started) {
+            pthread_mutex_lock(&n->lock);
+            record_start(n, n->clock.start, record, &started);
+            pthread_mutex_unlock(&n->lock);
+        }
         int status = be_patient(n, &p, call->deadline_ns, call);
         if (status < 0)
             return status;
@@ -257,12 +301,16 @@ static void look_at_works(struct nccl *n)
             if (w == n->marker)
                 n->marker = NULL;
             assert(w->issued >= n->completed);
+            if (n->times && w->record && record_times(n, w->start, w->event, w->record))
+                w->record = 0;
             n->completed = w->issued;
             *end = w;
             end = &w->next;
             w->next = NULL;
             continue;
         }
+        if (n->times && w->record)
+            record_start(n, w->start, w->record, &w->started);
         call = w->call;
         call.culprit = -1;
         if (rc != CUDA_NOT_READY)
@@ -427,7 +475,7 @@ static int make_room(struct nccl *n, const struct enqueued *q, struct coll_call 
     }
     if (len <= n->scratch_len)
         return 0;
-    int status = n->scratch ? wait_for_event(n, n->aside, call) : 0;
+    int status = n->scratch ? wait_for_event(n, n->aside, call, 0) : 0;
     if (status < 0)
         return status;
     int rc = n->cuda->MemAlloc(&p, len);
@@ -545,8 +593,7 @@ static int mark(struct nccl *n, struct coll_call *call, cuda_stream stream)
         return rc == CUDA_OK ? 0 : cuda_error(n, rc, call);
     if (!(w = async_new_work(n->comm)))
         return -ENOMEM;
-    if (!w->event)
-        rc = n->cuda->EventCreate(&w->event, CUDA_NO_TIMING);
+    rc = make_events(n, w);
     if (rc == CUDA_OK)
         rc = n->cuda->EventRecord(w->event, stream);
     if (rc != CUDA_OK) {
@@ -594,26 +641,34 @@ static int perform(struct nccl *n, struct enqueued *q, struct coll_call *call, v
             "%s: the stream is being captured into a graph: an operation there cannot "
             "have a work handle",
             call_name(call->sig.kind));
-    if (work && !(w = async_new_work(c)))
+    bool wait = !work && !stream, timed = n->times && !capturing;
+    bool own = timed && !work && !wait; /* a marker of its own, whose events take the time */
+    if ((work || own) && !(w = async_new_work(c)))
         return comm_error(c, DLCOLL_ENOMEM, "%s: no memory", call_name(call->sig.kind));
     if (w)
-        w->marker = false;
-    if (rc == CUDA_OK && w && !w->event && (rc = n->cuda->EventCreate(&w->event, CUDA_NO_TIMING)))
-        w->event = NULL;
-    bool wait = !work && !stream;
+        w->marker = own;
+    if (own)
+        atomic_store_explicit(&w->detached, true, memory_order_relaxed);
+    if (rc == CUDA_OK && w)
+        rc = make_events(n, w);
     uint64_t number = recorder_begin_device(&c->job->recorder, c->id, c->name, call->seq,
-                                            &call->sig, coll_bytes(call));
+                                            &call->sig, coll_bytes(call), timed);
     if (!q->list)
         show(c, call->seq, SEGMENT_LOCAL_CALL);
     int status = rc != CUDA_OK ? cuda_error(n, rc, call)
                  : stream      ? 0
                                : follow_default_stream(n, call);
+    cuda_event start = w ? w->start : n->clock.start;
+    if (status == 0 && timed && (rc = n->cuda->EventRecord(start, on)) != CUDA_OK)
+        status = cuda_error(n, rc, call);
     if (status == 0)
         status = put_on(n, q, call, on, w ? w->event : wait ? n->event : NULL);
     if (status == 0 && wait)
-        status = wait_for_event(n, n->event, call);
+        status = wait_for_event(n, n->event, call, timed ? number : 0);
+    bool recorded = false;
     if (status == 0 && wait) {
         pthread_mutex_lock(&n->lock);
+        recorded = timed && record_times(n, start, n->event, number);
         if (!n->works) /* else one of these, on another stream, is looked at later */
             n->completed = n->issued;
         pthread_mutex_unlock(&n->lock);
@@ -625,13 +680,16 @@ static int perform(struct nccl *n, struct enqueued *q, struct coll_call *call, v
     int code = status < 0 ? nccl_fail(n, status, call) : 0;
     if (!q->list && code == 0)
         show(c, call->seq, SEGMENT_LOCAL_READY);
-    if (!w || code < 0)
+    if ((!w && !recorded) || code < 0)
         recorder_end(&c->job->recorder, number, code);
-    if (w && code < 0) {
+    if (own && code < 0) {
+        async_put_back(w);
+    } else if (w && code < 0) {
         async_complete(w, code);
         dlcoll_work_free(w);
     } else if (w) {
-        *work = w;
+        if (work)
+            *work = w;
         ring(n);
     }
     return code;

@@ -66,7 +66,9 @@ SAME(CUDA_MODE_PROHIBITED, CU_COMPUTEMODE_PROHIBITED);
 SAME(CUDA_UUID_BYTES, sizeof(CUuuid));
 SAME(sizeof(cuda_ptr), sizeof(CUdeviceptr));
 
-/* The header's macros choose the symbol: each must be the one that is looked up. */
+/* The header's macros choose the symbol: each must be the one that is looked up. CUDA 13's header
+ * has a second version of this one, which drivers of CUDA 12 lack; the first is in all of them. */
+#undef cuEventElapsedTime
 #define TEXT(x)  #x
 #define TEXT2(x) TEXT(x)
 #define SAME_NAME(name, suffix, result, args) \

@@ -131,6 +131,7 @@ enum { CUDA_MODE_EXCLUSIVE = 3, CUDA_MODE_PROHIBITED = 2, CUDA_UUID_BYTES = 16 }
     F(EventDestroy, "_v2", int, (cuda_event))                              \
     F(EventRecord, "", int, (cuda_event, cuda_stream))                     \
     F(EventQuery, "", int, (cuda_event))                                   \
+    O(EventElapsedTime, "", int, (float *, cuda_event, cuda_event))        \
     F(MemAlloc, "_v2", int, (cuda_ptr *, size_t))                          \
     F(MemFree, "_v2", int, (cuda_ptr))                                     \
     F(MemcpyAsync, "", int, (cuda_ptr, cuda_ptr, size_t, cuda_stream))     \

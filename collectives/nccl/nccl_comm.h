@@ -11,6 +11,13 @@
 #include "collectives/nccl/nccl_api.h"
 #include "collectives/nccl/nccl_helper.h"
 
+struct nccl_clock {   /* nccl_clock.c */
+    cuda_event start; /* before an operation that the host waits for */
+    cuda_event tied;  /* complete at tied_ns of CLOCK_MONOTONIC */
+    cuda_event next;  /* the one to tie next */
+    uint64_t tied_ns, tried_ns;
+};
+
 struct nccl_scratch { /* device memory that a captured graph uses: kept until the end */
     cuda_ptr p;
     struct nccl_scratch *next;
@@ -24,6 +31,7 @@ struct nccl {
     int device, capability; /* 90: sm_90; the least one of all ranks' */
     bool retained;          /* the primary context, by this */
     bool blocking;          /* NCCL's communicator is */
+    bool times;             /* the device's are recorded: every event takes the time */
     dlcoll_device_opts opts;
     cuda_stream stream;       /* for operations without one: high priority, non-blocking */
     cuda_event event, before; /* behind the last operation there; on the default stream before it */
@@ -41,8 +49,9 @@ struct nccl {
     cuda_stream marker_stream;
     uint64_t issued, marker_from;
     _Atomic uint64_t completed; /* operations; up to which of them all are complete */
-    struct coll_call last;      /* for the text of a failure outside of any call */
-    bool remote_error;          /* NCCL has seen a peer's connection end */
+    struct nccl_clock clock;
+    struct coll_call last; /* for the text of a failure outside of any call */
+    bool remote_error;     /* NCCL has seen a peer's connection end */
 
     pthread_t thread;
     bool has_thread;
@@ -61,6 +70,12 @@ struct nccl_place {
 struct nccl_place nccl_enter(const struct nccl *n);
 void nccl_leave(const struct nccl *n, struct nccl_place p);
 
+/* Of events behind operations. */
+static inline unsigned nccl_event_flags(const struct nccl *n)
+{
+    return n->times ? 0 : CUDA_NO_TIMING;
+}
+
 /* --------------------------------------------------------------------------------- nccl_make.c */
 
 struct nccl_wish { /* what tells the device; all may be NULL */
@@ -77,6 +92,15 @@ void nccl_free_parts(struct nccl *n);
 /* A call of the library's own: on `len` bytes of `data`, where it has any. */
 struct coll_call nccl_internal_call(dlcoll_comm *c, enum call_kind kind, void *data, size_t len,
                                     uint64_t deadline_ns);
+
+/* -------------------------------------------------------------------------------- nccl_clock.c */
+
+/* False: the device's times cannot be had. */
+bool nccl_clock_open(struct nccl *n);
+void nccl_clock_close(struct nccl *n);
+/* With the lock: when the device has reached an event that is complete, on CLOCK_MONOTONIC; 0: it
+ * cannot be told. */
+uint64_t nccl_clock_read(struct nccl *n, cuda_event event);
 
 /* ---------------------------------------------------------------------------------- nccl_ops.c */
 

@@ -216,6 +216,7 @@ void nccl_free_parts(struct nccl *n)
         n->cuda->EventDestroy(n->before);
     if (n->aside)
         n->cuda->EventDestroy(n->aside);
+    nccl_clock_close(n);
     if (n->stream)
         n->cuda->StreamDestroy(n->stream);
     if (n->scratch)
@@ -291,8 +292,9 @@ static int make_streams(struct nccl *n)
     int low = 0, high = 0, rc = cuda->CtxGetStreamPriorityRange(&low, &high);
     if (rc == CUDA_OK)
         rc = cuda->StreamCreateWithPriority(&n->stream, CUDA_NON_BLOCKING, high);
+    n->times = n->comm->job->conf.device_times && rc == CUDA_OK && nccl_clock_open(n);
     if (rc == CUDA_OK)
-        rc = cuda->EventCreate(&n->event, CUDA_NO_TIMING);
+        rc = cuda->EventCreate(&n->event, nccl_event_flags(n));
     if (rc == CUDA_OK)
         rc = cuda->EventCreate(&n->before, CUDA_NO_TIMING);
     if (rc == CUDA_OK)

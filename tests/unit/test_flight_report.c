@@ -88,6 +88,18 @@ START_TEST(workers_that_have_hung_are_described)
                         "  all_reduce #1 of 12 f32 (sum) ended 19.0 s ago, took 1.0 s\nrank 5";
     ck_assert_msg(strncmp(text, begin, strlen(begin)) == 0, "%s", text);
     free(text);
+    /* Operations on device memory, with the times of the device. */
+    record(line(&s, 0), 90 * second, 90 * second + 1250000, 0)->device = SEGMENT_OP_BEGUN;
+    record(line(&s, 0), 92 * second, 0, 0)->device = SEGMENT_OP_BEGUN;
+    record(line(&s, 0), 93 * second, 0, 0)->device = SEGMENT_OP_ENQUEUED;
+    record(line(&s, 0), 93 * second, 94 * second, -5)->device = SEGMENT_OP_BEGUN;
+    text = flight_report_text(&s, 4, 100 * second);
+    begin = "rank 4: all_reduce #8 of 12 f32 (sum) failed after 1.0 s\n"
+            "  in all_reduce #7 of 12 f32 (sum) for 7.0 s: enqueued, the device has not begun it\n"
+            "  in all_reduce #6 of 12 f32 (sum) for 8.0 s on the device\n"
+            "  all_reduce #5 of 12 f32 (sum) ended 10.0 s ago, took 1.250 ms on the device\n";
+    ck_assert_msg(strncmp(text, begin, strlen(begin)) == 0, "%s", text);
+    free(text);
     /* A worker may write what it likes. */
     memset(line(&s, 0), 0xff, sizeof(struct segment_local));
     memset(op->op, 'x', sizeof(*op) - offsetof(struct segment_op, op));

@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -288,6 +289,68 @@ START_TEST(streams_and_handles)
 {
     ranks_run(3, 1, streams);
     ck_assert_int_eq(g_fake->registers, 0);
+}
+END_TEST
+
+/* The newest record, once it has ended. */
+static dlcoll_record ended_record(dlcoll_comm *c)
+{
+    dlcoll_record r = {0};
+    for (uint64_t until = mono_ns() + 20000000000u; !r.end_ns && mono_ns() < until;)
+        EXPECT(dlcoll_recent(c, -1, &r, 1) == 1);
+    EXPECT(r.end_ns, "%s has not ended", r.op);
+    return r;
+}
+
+static bool g_asks_for_times;
+
+/* An operation waits for the device for a while: its record begins and ends by the device's clock,
+ * where the recorder is asked for that. */
+static void device_times(struct ranks *j, int rank)
+{
+    const uint64_t busy_ns = 400000000;
+    dlcoll_opts o = DLCOLL_OPTS_INIT;
+    dlcoll_work *w = NULL;
+    dlcoll_record r;
+    ranks_become(j, rank);
+    if (g_asks_for_times)
+        setenv("DLCOLL_DEVICE_TIMES", "1", 1);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64);
+    o.stream = &g_stream;
+    *x = 1;
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s", why(c));
+    r = ended_record(c);
+    EXPECT(r.end_ns >= r.start_ns);
+    for (int k = 0; g_asks_for_times && k < 2; k++) { /* with a handle and without one */
+        ranks_say_ready(j);
+        ranks_await_ready(j);
+        g_fake->held++;
+        uint64_t before = mono_ns();
+        EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, &o, k ? NULL : &w) == 0, "%s",
+               why(c));
+        EXPECT(dlcoll_recent(c, -1, &r, 1) == 1 && r.end_ns == 0);
+        while (mono_ns() < before + busy_ns) /* the device is busy with something else */
+            sched_yield();
+        g_fake->held--;
+        r = ended_record(c);
+        uint64_t now = mono_ns();
+        EXPECT(r.start_ns > before + busy_ns / 2 && r.end_ns > r.start_ns &&
+                   r.end_ns < now + busy_ns / 2,
+               "called at %llu, %llu to %llu, seen at %llu", (unsigned long long)before,
+               (unsigned long long)r.start_ns, (unsigned long long)r.end_ns,
+               (unsigned long long)now);
+        EXPECT(k || dlcoll_wait(w) == 0);
+        dlcoll_work_free(k ? NULL : w);
+    }
+    comm_end(c);
+}
+
+START_TEST(the_recorder_has_device_times)
+{
+    g_asks_for_times = _i;
+    ranks_run(2, 1, device_times);
+    ck_assert_int_eq(g_fake->timed_events != 0, _i); /* without the question they cost nothing */
 }
 END_TEST
 
@@ -1327,6 +1390,7 @@ static Suite *suite(void)
     tcase_add_test(tc, calls_that_go_on_by_themselves);
     tcase_add_test(tc, streams_and_handles);
     tcase_add_test(tc, in_place_on_two_streams);
+    tcase_add_loop_test(tc, the_recorder_has_device_times, 0, 2);
     tcase_add_test(tc, empty_parts_may_be_null);
     tcase_add_test(tc, operations_on_nothing);
     tcase_add_test(tc, the_first_one_must_tell);

@@ -117,6 +117,7 @@ struct agent {
     uint64_t killed_ns; /* when SIGKILL was sent; 0: it was not, or every process has died of it */
     struct sweep sweep;
     char leftover[512]; /* the processes that could not be killed; "": none */
+    char *lost_output;  /* the first text about output that could not be written; NULL: none */
 
     int usable_cpus;
     int exit_status;
@@ -552,7 +553,7 @@ static void agent_signals_close(struct agent *a, void (*on_closed)(void *arg))
     uvx_scope_close(&a->signal_scope, on_closed, a);
 }
 
-#define OWN_DESCRIPTORS 25 /* of the agent itself, on one node, without those of a worker */
+#define OWN_DESCRIPTORS 26 /* at least: of the agent itself, on one node */
 
 /* -------------------------------------------------------------- a round is prepared and started */
 
@@ -921,6 +922,7 @@ static void free_agent(struct agent *a)
     close_fd(&a->link->lifeline);
     free(a->workers);
     free(a->status);
+    free(a->lost_output);
     free(a);
 }
 
@@ -964,6 +966,7 @@ static char *agent_report(struct agent *a, const struct rdzv_result *result)
         .elapsed = (double)(mono_ns() - a->started_ns) / 1e9,
         .log_dir = a->log_dir.run[0] && !a->log_dir.flat ? a->log_dir.run : NULL,
         .leftover = a->leftover[0] ? a->leftover : NULL,
+        .lost_output = a->lost_output,
         .operations = a->flight_report,
     };
     if (a->exit_status == 2 && result->reason == STOP_RENDEZVOUS)
@@ -1069,8 +1072,15 @@ static int open_handles(struct agent *a, struct err *e)
     return 0;
 }
 
-/* Raises the soft limit to the hard limit, because each worker needs pipes and a socket. The
- * workers get the soft limit that dlaunch was started with. */
+static int descriptors_of_worker(const struct job_spec *job, int i)
+{
+    uint8_t files = job->redirects[i] | job->tee[i];
+    int data_socket = job->rdzv.restart_policy == RESTART_WORKER; /* else closed after the start */
+    return 1 + 2 + !!(files & STD_OUT) + !!(files & STD_ERR) + data_socket; /* pidfd, two pipes */
+}
+
+/* Raises the soft limit to the hard limit, because each worker needs pipes and files. The workers
+ * get the soft limit that dlaunch was started with. */
 static int raise_descriptor_limit(const struct job_spec *job, struct err *e)
 {
     struct rlimit r;
@@ -1079,13 +1089,14 @@ static int raise_descriptor_limit(const struct job_spec *job, struct err *e)
         return 0;
     r.rlim_cur = r.rlim_max;
     setrlimit(RLIMIT_NOFILE, &r);
-    for (int i = 0; i < job->nproc;
-         i++) /* a data socket, and a pipe for each stream without a file */
-        need += 1 + !(job->redirects[i] & STD_OUT) + !(job->redirects[i] & STD_ERR);
+    for (int i = 0; i < job->nproc; i++)
+        need += (rlim_t)descriptors_of_worker(job, i);
     if (r.rlim_cur >= need)
         return 0;
-    return err_set(e, -EMFILE, "%d workers need %llu open files, and the limit is %llu (ulimit -n)",
-                   job->nproc, (unsigned long long)need, (unsigned long long)r.rlim_cur);
+    return err_set(e, -EMFILE,
+                   "%d worker%s need%s %llu open files, and the hard limit is %llu (ulimit -Hn)",
+                   job->nproc, job->nproc == 1 ? "" : "s", job->nproc == 1 ? "s" : "",
+                   (unsigned long long)need, (unsigned long long)r.rlim_cur);
 }
 
 static int open_log_dir(struct agent *a, struct err *e)
@@ -1109,6 +1120,15 @@ static int open_log_dir(struct agent *a, struct err *e)
     return 0;
 }
 
+static void on_output_trouble(void *arg, const char *text, bool shown)
+{
+    struct agent *a = arg;
+    if (!a->lost_output)
+        a->lost_output = xstrdup(text);
+    if (!shown && a->cb.on_unseen)
+        a->cb.on_unseen(a->cb.arg, text);
+}
+
 static int open_parts(struct agent *a, struct err *e)
 {
     const struct job_spec *job = a->job;
@@ -1119,6 +1139,7 @@ static int open_parts(struct agent *a, struct err *e)
         .dup_stdout = job->dup_stdout,
         .dup_stderr = job->dup_stderr,
         .on_drained = on_drained,
+        .on_trouble = on_output_trouble,
         .arg = a,
     };
     const struct reaper_callbacks reaper = {.arg = a, .on_worker = on_worker_exit};
@@ -1300,6 +1321,7 @@ void agent_get_status(struct agent *a, struct agent_status *out)
         .state = fsm_name(&a->fsm),
         .health = health[a->fsm.state],
         .elapsed = (double)(mono_ns() - a->started_ns) / 1e9,
+        .lost_output = a->lost_output,
         .nworkers = a->job->nproc,
         .workers = a->status,
     };

@@ -32,6 +32,9 @@ struct agent;
 
 struct agent_callbacks {
     void (*on_state)(void *arg); /* the state is another one; NULL is allowed */
+    /* Output cannot be written, and standard error does not take the text about it. NULL is
+     * allowed. */
+    void (*on_unseen)(void *arg, const char *text);
     /* Once, when the agent is DONE and closed, with the exit status of the launcher; the report has
      * been printed, and the agent is freed. */
     void (*on_done)(void *arg, int exit_status);
@@ -55,6 +58,7 @@ struct agent_status {
     const char *health; /* torchelastic's word */
     struct rdzv_info rdzv;
     double elapsed;
+    const char *lost_output; /* which output could not be written; NULL: none */
     int nworkers;
     const struct agent_worker_status *workers; /* valid until the loop runs again */
 };

@@ -2,7 +2,9 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <errno.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static void mark_cut(char *buf, size_t cap)
 {
@@ -30,15 +32,29 @@ int err_set(struct err *e, int code, const char *fmt, ...)
     return code;
 }
 
+const char *err_text(int errnum, char out[ERR_TEXT_MAX])
+{
+    struct rlimit r = {RLIM_INFINITY, RLIM_INFINITY};
+    if (errnum == EMFILE || errnum == EFBIG)
+        getrlimit(errnum == EMFILE ? RLIMIT_NOFILE : RLIMIT_FSIZE, &r);
+    if (r.rlim_cur == RLIM_INFINITY)
+        snprintf(out, ERR_TEXT_MAX, "%s", strerror(errnum));
+    else
+        snprintf(out, ERR_TEXT_MAX, "%s (ulimit -%s: %llu%s)", strerror(errnum),
+                 errnum == EMFILE ? "n" : "f", (unsigned long long)r.rlim_cur,
+                 errnum == EMFILE ? "" : " bytes");
+    return out;
+}
+
 int err_sys(struct err *e, int errnum, const char *fmt, ...)
 {
     if (e) {
-        char what[ERR_MSG_MAX];
+        char what[ERR_MSG_MAX], why[ERR_TEXT_MAX];
         va_list ap;
         va_start(ap, fmt);
         err_format(what, sizeof(what), fmt, ap);
         va_end(ap);
-        err_set(e, -errnum, "%s: %s", what, strerror(errnum));
+        err_set(e, -errnum, "%s: %s", what, err_text(errnum, why));
     }
     return -errnum;
 }

@@ -25,9 +25,14 @@ struct err {
 /* Sets code and text; returns code. A text that does not fit ends in "...". */
 int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* As err_set() with the text of errno value `errnum` (positive) after it: "open x: No such file or
- * directory". Returns -errnum. */
+/* As err_set() with err_text() of errno value `errnum` (positive) after it: "open x: No such file
+ * or directory". Returns -errnum. */
 int err_sys(struct err *e, int errnum, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+/* The text of errno value `errnum`, with the limit of this process that was reached: "Too many open
+ * files (ulimit -n: 64)". Returns `out`. */
+#define ERR_TEXT_MAX 128
+const char *err_text(int errnum, char out[ERR_TEXT_MAX]);
 
 /* Puts "<context>: " in front of the text. Returns the code, unchanged. */
 int err_wrap(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

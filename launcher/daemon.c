@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <syslog.h>
 #include <unistd.h>
 
 #include "core/fd.h"
@@ -64,7 +65,7 @@ static int wait_for_background(pid_t pid, int fd)
 int daemon_detach(struct daemon *d, int *exit_status, struct err *e)
 {
     int ready[2];
-    *d = (struct daemon){.ready = -1};
+    *d = (struct daemon)DAEMON_INIT;
     /* A socket, for MSG_NOSIGNAL: the guardian keeps its end when nobody reads any more. */
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ready) < 0)
         return err_sys(e, errno, "--daemon: socketpair");
@@ -111,10 +112,35 @@ int daemon_log_to(struct daemon *d, const char *path, struct err *e)
     _cleanup_fd_ int fd = named_file_open(path, O_WRONLY | O_CREAT | O_APPEND, 0644, e);
     if (fd < 0)
         return fd;
+    /* Not a pipe or a socket: its reader, such as sshd, may wait until nobody has it any more. */
+    struct stat st;
+    if (d->ready < 0 && fstat(STDERR_FILENO, &st) == 0 &&
+        (S_ISCHR(st.st_mode) || S_ISREG(st.st_mode)))
+        d->terminal = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
     if (dup2(fd, STDOUT_FILENO) < 0 || dup2(fd, STDERR_FILENO) < 0)
         return err_sys(e, errno, "%.300s", path);
     d->logged = true;
     return 0;
+}
+
+void daemon_warn(const struct daemon *d, const char *syslog, const char *text)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    char line[2048], shown[sizeof(line) - 64];
+    size_t n = log_escape(shown, sizeof(shown), text, strlen(text), 0);
+    if (!d->logged || log_get_level() < LOG_LEVEL_WARN)
+        return;
+    if (d->terminal >= 0) {
+        n = (size_t)snprintf(line, sizeof(line), "dlaunch: %s\n", shown);
+        fd_write_patiently(d->terminal, line, n, 100, NULL);
+        return;
+    }
+    n = (size_t)snprintf(line, sizeof(line), "<%d>dlaunch[%d]: %s", LOG_USER | LOG_WARNING,
+                         (int)getpid(), shown);
+    snprintf(a.sun_path, sizeof(a.sun_path), "%s", syslog);
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0)
+        sendto(fd, line, n, MSG_NOSIGNAL, (struct sockaddr *)&a, sizeof(a));
 }
 
 /* ------------------------------------------------------------------------------------- pid file */

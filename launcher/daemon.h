@@ -15,9 +15,14 @@
  * *exit_status is 0) or has ended (then its status); what it said with daemon_say() has been shown.
  * In the background process it returns 0: a session of its own, standard input /dev/null. */
 struct daemon {
-    int ready;   /* to the waiting command; -1: nobody waits */
-    bool logged; /* standard error is the log file */
+    int ready;    /* to the waiting command; -1: nobody waits */
+    bool logged;  /* standard error is the log file */
+    int terminal; /* what standard error was before, in the foreground; -1: not kept */
 };
+#define DAEMON_INIT                 \
+    {                               \
+        .ready = -1, .terminal = -1 \
+    }
 int daemon_detach(struct daemon *d, int *exit_status, struct err *e);
 /* A writer for log_set_writer(): to the command that waits, and to the log file. */
 void daemon_say(void *d, const char *line, size_t len);
@@ -26,6 +31,9 @@ void daemon_ready(struct daemon *d);
 
 /* Standard output and error append to the file from now on. */
 int daemon_log_to(struct daemon *d, const char *path, struct err *e);
+/* Warns about a log file that cannot be written: on the terminal or in the file that standard error
+ * was, else in the system's log, whose socket is `syslog` (/dev/log). */
+void daemon_warn(const struct daemon *d, const char *syslog, const char *text);
 
 /* ---- --pid_file: locked for as long as the job runs. The lock goes with the process, so a file
  * that is left behind holds up nobody. */

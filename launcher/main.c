@@ -87,6 +87,11 @@ static void on_state(void *arg)
     notify_send(&r->notify, text);
 }
 
+static void on_unseen(void *arg, const char *text)
+{
+    daemon_warn(((struct run *)arg)->daemon, "/dev/log", text);
+}
+
 static void on_control_closed(void *arg)
 {
     (void)arg;
@@ -158,7 +163,7 @@ static int agent_process(void *arg, struct guardian_link *link)
     }
     r->link = link;
     notify_open(&r->notify);
-    const struct agent_callbacks cb = {on_state, on_agent_done, r};
+    const struct agent_callbacks cb = {on_state, on_unseen, on_agent_done, r};
     if (agent_open(&r->agent, &r->loop, r->job, link, &cb, &e) < 0) {
         log_set_writer(daemon_say, r->daemon); /* the agent's writer no longer exists */
         log_error("%s", e.msg);
@@ -209,8 +214,9 @@ static int read_options(struct options *o, int argc, char **argv)
 /* Returns the exit status after printing. */
 static int printed(int rc)
 {
+    char why[ERR_TEXT_MAX];
     if (rc < 0)
-        log_error("standard output: %s", strerror(-rc));
+        log_error("standard output: %s", err_text(-rc, why));
     return rc < 0 ? 1 : 0;
 }
 
@@ -259,7 +265,7 @@ static int open_log(struct daemon *d, struct options *o, struct err *e)
 static int run_job(const struct job_spec *job, struct options *o)
 {
     struct err e = ERR_INIT;
-    struct daemon daemon = {.ready = -1};
+    struct daemon daemon = DAEMON_INIT;
     struct pid_file pid_file = {.fd = -1};
     int signals[NSIG], status = 0;
     if (o->value[OPT_pid_file].text &&
@@ -326,6 +332,8 @@ static int launch(struct options *o, int argc, char **argv)
         (binding && plan_print_binding(stdout, &job, &e) < 0) ||
         (opt_flag(o, OPT_dry_run) && plan_print(stdout, &job, o, &e) < 0)) {
         log_error("%s", e.msg);
+        if (ferror(stdout))
+            return 1;
         return o->torchrun && status != 2 ? 1 : status;
     }
     return binding || opt_flag(o, OPT_dry_run) ? 0 : run_job(&job, o);

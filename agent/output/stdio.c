@@ -46,6 +46,7 @@ static void pump_free(struct stdio_pump *p)
     close_fd(&p->wakefd);
     pthread_mutex_destroy(&p->lock);
     buf_fini(&p->inbox);
+    buf_fini(&p->trouble);
     for (int i = 0; i < p->nworkers; i++) {
         if (p->workers[i])
             stdio_tail_fini(&p->workers[i]->tail);
@@ -89,10 +90,25 @@ static struct worker *take_news(struct stdio_pump *p, bool *ended)
     return w;
 }
 
+static void pass_trouble_on(struct stdio_pump *p)
+{
+    pthread_mutex_lock(&p->lock);
+    struct buf b = p->trouble;
+    p->trouble = (struct buf)BUF_INIT;
+    pthread_mutex_unlock(&p->lock);
+    for (const char *at = (char *)b.data, *end = at + b.len; at < end; at += strlen(at) + 1) {
+        bool shown = *at++;
+        if (p->opts.on_trouble)
+            p->opts.on_trouble(p->opts.arg, at, shown);
+    }
+    buf_fini(&b);
+}
+
 static void on_async(uv_async_t *uv)
 {
     struct stdio_pump *p = container_of(uv, struct stdio_pump, async);
     bool ended;
+    pass_trouble_on(p);
     for (struct worker *w; (w = take_news(p, &ended));) {
         w->drained = true;
         if (p->opts.on_drained && !p->closing)
@@ -188,6 +204,7 @@ static int stream_open(struct stdio_pump *p, struct worker *w, bool is_err,
 {
     struct stdio_stream *s = &w->stream[is_err];
     s->is_err = is_err;
+    s->writer = w;
     s->console = route->console && p->shows[is_err] ? p->route[is_err] : NULL;
     s->filter = route->filtered && w->filter && w->filter->match[is_err] ? w->filter : NULL;
     if (route->file) {

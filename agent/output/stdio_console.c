@@ -37,7 +37,7 @@ struct console_record {
 
 static const char RESET[] = "\x1b[m";
 
-static const char CLOSED_STREAM; /* stands for no writer */
+static const char ENDED_WORKER; /* stands for no writer */
 
 /* Whose the newline is that ends a line on behalf of its writer. */
 static struct stdio_label FILLER = {.refs = 1};
@@ -289,8 +289,8 @@ static void __attribute__((format(printf, 2, 3))) say(struct buf *b, const char 
 /* Writes lines about the dropped output. */
 static void declare_gap(struct console *c)
 {
-    char size[TEXT_BYTES_MAX], name[128];
-    const char *why = c->gap_error ? strerror(c->gap_error) : "the console is too slow";
+    char size[TEXT_BYTES_MAX], name[128], error[ERR_TEXT_MAX];
+    const char *why = c->gap_error ? err_text(c->gap_error, error) : "the console is too slow";
     if (c->tty) /* a colour may be on, or half of its sequence be out */
         buf_put(&c->first, RESET, sizeof(RESET) - 1);
     if (c->sent_byte != '\n')
@@ -505,7 +505,7 @@ void console_put(struct console *c, const void *writer, struct stdio_label *who,
 void console_forget(struct console *c, const void *writer)
 {
     if (c->writer == writer)
-        c->writer = &CLOSED_STREAM;
+        c->writer = &ENDED_WORKER;
 }
 
 /* The piece of the backlog that is written next. One that runs round the ring's end is put together

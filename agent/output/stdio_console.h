@@ -94,9 +94,9 @@ static inline bool console_takes(const struct console *c)
 /* Ends a colour that is still on. */
 void console_end(struct console *c, uint64_t now_ns);
 
-/* Takes `n` bytes, whole lines or the last of them unfinished. `writer` stands for the stream that
- * they come from: the unfinished line of another one is ended first, and its colour. `who` is NULL
- * for dlaunch's own lines. */
+/* Takes `n` bytes, whole lines or the last of them unfinished. `writer` stands for the worker that
+ * they come from, or dlaunch: the unfinished line of another one is ended first, and its colour.
+ * `who` is NULL for dlaunch's own lines. */
 void console_put(struct console *c, const void *writer, struct stdio_label *who, const void *data,
                  size_t n, uint64_t now_ns);
 
@@ -117,7 +117,7 @@ static inline bool console_unread(const struct console *c)
     return c->kind == CONSOLE_DEAD && (c->error == EPIPE || c->error == ECONNRESET);
 }
 
-/* The stream has ended: no writer continues its unfinished line. */
+/* The worker has ended: no writer continues its unfinished line. */
 void console_forget(struct console *c, const void *writer);
 
 /* Writes what it takes; to be called when epoll or retry_ns says so. */

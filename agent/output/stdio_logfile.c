@@ -50,10 +50,11 @@ static size_t write_what_fits(struct logfile *f, const char *p, size_t len)
 
 static bool write_gap_line(struct logfile *f)
 {
-    char size[TEXT_BYTES_MAX], line[200];
+    char size[TEXT_BYTES_MAX], why[ERR_TEXT_MAX], line[256];
     int error = f->error;
-    int n = snprintf(line, sizeof(line), "%sdlaunch: %s of output missing here: %s\n",
-                     f->mid_line ? "\n" : "", text_bytes(size, f->missing), strerror(f->error));
+    int n =
+        snprintf(line, sizeof(line), "%sdlaunch: %s of output missing here: %s\n",
+                 f->mid_line ? "\n" : "", text_bytes(size, f->missing), err_text(f->error, why));
     if (write_what_fits(f, line, (size_t)n) < (size_t)n) {
         f->error = f->error ? f->error : error;
         return false;

@@ -24,6 +24,9 @@ struct stdio_pump_opts {
     /* Called on the agent's loop, after stdio_worker_exited(), when everything that this worker
      * wrote is read. */
     void (*on_drained)(void *arg, int local_rank);
+    /* Called on the agent's loop with a text about output that cannot be written; `shown`: standard
+     * error has taken it as well. NULL is allowed. */
+    void (*on_trouble)(void *arg, const char *text, bool shown);
     void *arg;
 };
 

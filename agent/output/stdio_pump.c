@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/text.h"
@@ -92,19 +93,48 @@ static void show_partials(struct stdio_pump *p)
     }
 }
 
+#define TEXT_MAX (sizeof(((struct stdio_pump *)NULL)->lacking_path) + 200)
+
 /* A line of dlaunch's own behind what standard error has been given: log.c would write past that at
  * the end, and wait for the reader where nothing ends the wait. */
+static void put_own_line(struct stdio_pump *p, const char *text)
+{
+    char line[TEXT_MAX + 16] = "dlaunch: ";
+    size_t n = strlen(line);
+    n += log_escape(line + n, sizeof(line) - n - 1, text, strlen(text), 0);
+    line[n++] = '\n';
+    console_put(p->route[1], p, NULL, line, n, p->now_ns);
+}
+
 __attribute__((format(printf, 2, 3))) static void say(struct stdio_pump *p, const char *fmt, ...)
 {
-    char text[sizeof(p->lacking_path) + 200], line[sizeof(text) + 16] = "dlaunch: ";
-    size_t n = strlen(line);
+    char text[TEXT_MAX];
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    n += log_escape(line + n, sizeof(line) - n - 1, text, strlen(text), 0);
-    line[n++] = '\n';
-    console_put(p->route[1], p, NULL, line, n, p->now_ns);
+    put_own_line(p, text);
+}
+
+/* Says that output cannot be written, and reports it to the agent: standard error may be the file
+ * that cannot be written. */
+__attribute__((format(printf, 2, 3))) static void say_trouble(struct stdio_pump *p, const char *fmt,
+                                                              ...)
+{
+    char text[1 + TEXT_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text + 1, TEXT_MAX, fmt, ap);
+    va_end(ap);
+    if (log_get_level() >= LOG_LEVEL_WARN)
+        put_own_line(p, text + 1);
+    text[0] = p->route[1]->error == 0 && console_takes(p->route[1]);
+    size_t len = 1 + strlen(text + 1) + 1;
+    pthread_mutex_lock(&p->lock);
+    xbuf_reserve(&p->trouble, len);
+    buf_put(&p->trouble, text, len);
+    pthread_mutex_unlock(&p->lock);
+    uv_async_send(&p->async);
 }
 
 static void say_file_fails(struct stdio_pump *p, const struct stdio_stream *s)
@@ -113,10 +143,10 @@ static void say_file_fails(struct stdio_pump *p, const struct stdio_stream *s)
         return;
     p->file_told_ns = p->now_ns;
     bool own = s->file.error != 0;
-    if (log_get_level() >= LOG_LEVEL_WARN)
-        say(p, "%s: %s: output is counted, not kept, until it takes some again",
-            own ? s->label->file : s->filter->path[s->is_err],
-            strerror(own ? s->file.error : s->filter->file[s->is_err].error));
+    char why[ERR_TEXT_MAX];
+    say_trouble(p, "%s: %s: output is dropped until the file can be written again",
+                own ? s->label->file : s->filter->path[s->is_err],
+                err_text(own ? s->file.error : s->filter->file[s->is_err].error, why));
 }
 
 /* Whether it has to wait for its console: also behind those who wait already, or whoever is not
@@ -199,6 +229,8 @@ static void finish_worker(struct stdio_pump *p, struct worker *w)
         p->files_lacking += lacking > 0;
         p->bytes_lacking += lacking;
     }
+    console_forget(&p->console[0], w);
+    console_forget(&p->console[1], w);
     stream_filter_unref(w->filter);
     w->filter = NULL;
     pthread_mutex_lock(&p->lock);
@@ -307,25 +339,42 @@ static bool take_orders(struct stdio_pump *p)
     return closing;
 }
 
+/* "standard output", or the path of the file that it is. */
+static const char *console_path(const struct console *c, char out[1024])
+{
+    char link[40];
+    struct stat st;
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", c->fd);
+    ssize_t n = fstat(c->fd, &st) == 0 && S_ISREG(st.st_mode) ? readlink(link, out, 1023) : -1;
+    if (n <= 0)
+        return c->name;
+    out[n] = '\0';
+    return out;
+}
+
 static void say_console_fails(struct stdio_pump *p)
 {
+    char path[1024], why[ERR_TEXT_MAX];
     for (int i = 0; i < 2; i++) {
         struct console *c = &p->console[i];
         if (c->error == 0 || p->told[i])
             continue;
         p->told[i] = true;
-        if (log_get_level() < LOG_LEVEL_WARN)
-            continue;
+        const char *name = console_path(c, path);
+        err_text(c->error, why);
         if (console_unread(c))
-            say(p,
-                "%s: %s: nobody reads it any more: what workers write to it fails, log files go on",
-                c->name, strerror(c->error));
+            say_trouble(p,
+                        "%s: %s: its reader has closed it; workers get an error when they write to "
+                        "it, log files continue",
+                        name, why);
         else if (c->kind == CONSOLE_DEAD)
-            say(p, "%s: %s: the workers' output is not shown any more; the job goes on", c->name,
-                strerror(c->error));
+            say_trouble(p, "%s: %s: the job goes on without this output", name, why);
         else
-            say(p, "%s: %s: output is kept, up to %u MiB, until it takes some again", c->name,
-                strerror(c->error), STDIO_CONSOLE_BACKLOG >> 20);
+            say_trouble(
+                p,
+                "%s: %s: the job goes on; the last %u MiB of output are kept until they can "
+                "be written",
+                name, why, STDIO_CONSOLE_BACKLOG >> 20);
     }
 }
 
@@ -382,15 +431,15 @@ static void sum_up_files(struct stdio_pump *p)
     char size[TEXT_BYTES_MAX];
     unsigned n = p->files_lacking;
     if (n)
-        say(p, "%s of output missing at the end of %u log file%s: %s%s",
-            text_bytes(size, p->bytes_lacking), n, n == 1 ? "" : "s", p->lacking_path,
-            n == 1 ? "" : " and others");
+        say_trouble(p, "%s of output missing at the end of %u log file%s: %s%s",
+                    text_bytes(size, p->bytes_lacking), n, n == 1 ? "" : "s", p->lacking_path,
+                    n == 1 ? "" : " and others");
 }
 
 /* Tries once more to write to a console whose disk is full, then gives its output up. */
 static void give_up_full(struct stdio_pump *p)
 {
-    char size[TEXT_BYTES_MAX];
+    char size[TEXT_BYTES_MAX], path[1024], why[ERR_TEXT_MAX];
     for (int i = 0; i < 2; i++) {
         struct console *c = &p->console[i];
         if (c->kind == CONSOLE_DEAD || c->error == 0)
@@ -399,8 +448,8 @@ static void give_up_full(struct stdio_pump *p)
         if (c->error == 0)
             continue;
         uint64_t lost = console_lose(c);
-        say(p, "%s: %s: %s of output could not be written", c->name, strerror(c->error),
-            text_bytes(size, lost));
+        say_trouble(p, "%s: %s: %s of output could not be written", console_path(c, path),
+                    err_text(c->error, why), text_bytes(size, lost));
     }
 }
 

@@ -48,6 +48,7 @@ struct stdio_pump {
     struct worker *news, **news_end; /* drained workers, not yet taken by the agent */
     struct buf inbox;                /* dlaunch's own lines */
     uint64_t inbox_lost;             /* bytes that had no room */
+    struct buf trouble; /* for on_trouble: 1 or 0 (shown), then the text with its NUL; repeated */
     bool closing, woken;
     bool ended; /* the thread ends */
 

@@ -9,7 +9,7 @@
 
 static void stream_put(struct stdio_stream *s, const void *data, size_t len, uint64_t now_ns)
 {
-    console_put(s->console, s, s->label, data, len, now_ns);
+    console_put(s->console, s->writer, s->label, data, len, now_ns);
 }
 
 /* The end of the stretch at p that gets one prefix: behind its first newline or carriage return.
@@ -36,7 +36,7 @@ static void put_prefixed(struct stdio_stream *s, struct stream_buffers *b, const
                          size_t len, uint64_t now_ns)
 {
     const uint8_t *end = p + len, *stop;
-    uint8_t before = console_continues(s->console, s) ? s->console->tail_byte : '\n';
+    uint8_t before = console_continues(s->console, s->writer) ? s->console->tail_byte : '\n';
     b->len = 0;
     for (; p < end; p = stop) {
         stop = stretch_end(p, end);
@@ -232,8 +232,6 @@ uint64_t stream_end(struct stdio_stream *s, struct stream_buffers *b, uint64_t n
     free(s->line);
     s->line = NULL;
     s->len = s->cap = s->shown = 0;
-    if (s->console)
-        console_forget(s->console, s);
     stdio_label_unref(s->label);
     s->label = NULL;
     return logfile_close(&s->file);

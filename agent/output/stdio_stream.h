@@ -11,7 +11,7 @@
  * a prefix and a filter lines are not looked at one by one: everything up to the chunk's last
  * newline goes on in one piece. An unfinished line is kept back, for 50 ms of silence or 250 ms in
  * all (a prompt, a progress bar), then shown as it is; what follows it continues it, unless another
- * worker had its say meanwhile: then it begins a new line. Not so after a chunk of whole pages:
+ * worker has printed meanwhile: then it begins a new line. Not so after a chunk of whole pages:
  * that is a program's full buffer, or a full pipe, cut anywhere, and the rest of the line is still
  * in the program; the line waits for it. A line of more than STDIO_LINE_MAX goes on in pieces,
  * which count as lines for the filters. A carriage return within a prefixed line is followed by the
@@ -56,6 +56,7 @@ struct stream_buffers {
 struct stdio_stream {
     int fd; /* the pipe; -1: closed, or there is none */
     bool is_err;
+    const void *writer; /* the worker, for the console: both of its streams continue one line */
     struct stdio_label *label;
     struct logfile file;
     struct console *console;      /* NULL: not shown */

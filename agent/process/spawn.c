@@ -391,9 +391,6 @@ int spawn_explain(const char *what, int errnum, struct err *e)
 {
     char full[640];
     struct rlimit r;
-    if (errnum == EMFILE && getrlimit(RLIMIT_NOFILE, &r) == 0)
-        return err_sys(e, errnum, "%s (limit of open files: %llu)", what,
-                       (unsigned long long)r.rlim_cur);
     if (errnum == EAGAIN) {
         if (find_full_cgroup(NULL, full, sizeof(full)) ||
             find_full_cgroup("pids", full, sizeof(full)))

@@ -459,12 +459,17 @@ static void print_end(struct page *pg)
     }
 }
 
-static void print_leftover(struct page *pg)
+static void print_bold(struct page *pg, const char *what, const char *text)
 {
     struct buf b = BUF_INIT;
-    words_add(&b, "Processes that could not be killed: ");
-    words_escaped(&b, pg->in->leftover);
+    words_add(&b, "%s: ", what);
+    words_escaped(&b, text);
     sentence(pg, BOLD, &b);
+}
+
+static void print_leftover(struct page *pg)
+{
+    print_bold(pg, "Processes that could not be killed", pg->in->leftover);
 }
 
 void report_print(FILE *out, const struct report_input *in, int color)
@@ -500,6 +505,8 @@ void report_print(FILE *out, const struct report_input *in, int color)
     putc('\n', out);
     if (in->leftover)
         print_leftover(&pg);
+    if (in->lost_output)
+        print_bold(&pg, "Output that could not be written", in->lost_output);
     print_end(&pg);
     rule(&pg);
 }

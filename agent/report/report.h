@@ -29,6 +29,7 @@ void report_print(FILE *out, const struct report_input *in, int color);
  *     elapsed_s       seconds, a number
  *     log_dir         the run directory, or null
  *     leftover        processes that could not be ended, one line, or null
+ *     lost_output     the first text about output that could not be written, or null
  *     operations      what this node's workers were in when a collective operation timed out, met
  *                     another one, or had been under way for long, and what before that: lines, or
  *                     null

@@ -9,10 +9,11 @@ struct report_input {
     const struct rdzv_result *result;
     const char *host; /* of this node */
     int group_rank, nnodes, world_size;
-    double elapsed;         /* seconds since the job began */
-    const char *log_dir;    /* the run directory, or NULL */
-    const char *leftover;   /* processes that could not be ended, one line, or NULL */
-    const char *operations; /* the last ones of this node's workers (flight_report.h), or NULL */
+    double elapsed;          /* seconds since the job began */
+    const char *log_dir;     /* the run directory, or NULL */
+    const char *leftover;    /* processes that could not be ended, one line, or NULL */
+    const char *lost_output; /* text about output that could not be written, or NULL */
+    const char *operations;  /* the last ones of this node's workers (flight_report.h), or NULL */
 };
 
 #endif

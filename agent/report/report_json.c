@@ -121,6 +121,7 @@ static json_t *report_json(const struct report_input *in)
     json_object_set_new(j, "elapsed_s", json_real(in->elapsed));
     json_object_set_new(j, "log_dir", text_or_null(in->log_dir));
     json_object_set_new(j, "leftover", text_or_null(in->leftover));
+    json_object_set_new(j, "lost_output", text_or_null(in->lost_output));
     json_object_set_new(j, "operations", text_or_null(in->operations));
     json_object_set(j, "first_failure", cause ? json_array_get(failures, 0) : json_null());
     json_object_set_new(j, "failures", failures);

@@ -222,20 +222,22 @@ static void hint_core(struct buf *b, const struct failure *f, bool here)
         words_add(b, "coredumpctl gdb %d opens the core dump", f->pid);
 }
 
-/* The kernel sends SIGXCPU at the soft limit and SIGKILL at the hard one; `ulimit -t` sets both.
- * The workers have the limits of this process. Whether there is a limit that explains the signal.
- */
-static bool hint_cpu_time(struct buf *b, int signo, bool here)
+/* The kernel sends SIGXCPU at the soft limit of CPU time and SIGKILL at the hard one; `ulimit -t`
+ * sets both. The workers have the limits of this process. Returns whether a limit explains the
+ * signal. */
+static bool hint_limit(struct buf *b, int signo, bool here)
 {
     struct rlimit r = {RLIM_INFINITY, RLIM_INFINITY};
-    if ((signo != SIGXCPU && signo != SIGKILL) || !here || getrlimit(RLIMIT_CPU, &r) < 0)
+    bool size = signo == SIGXFSZ;
+    if ((!size && signo != SIGXCPU && signo != SIGKILL) || !here)
         return false;
-    rlim_t seconds = signo == SIGXCPU ? r.rlim_cur : r.rlim_max;
-    if (seconds == RLIM_INFINITY)
+    getrlimit(size ? RLIMIT_FSIZE : RLIMIT_CPU, &r);
+    rlim_t limit = signo == SIGKILL ? r.rlim_max : r.rlim_cur;
+    if (limit == RLIM_INFINITY)
         return false;
-    words_add(
-        b, "possible cause: the limit of CPU time of a process (ulimit -t) is %llu s on this node",
-        (unsigned long long)seconds);
+    words_add(b, "possible cause: the limit of %s (ulimit -%s) is %llu %s on this node",
+              size ? "the size of a file" : "CPU time of a process", size ? "f" : "t",
+              (unsigned long long)limit, size ? "bytes" : "s");
     return true;
 }
 
@@ -264,10 +266,12 @@ void words_hint(struct buf *b, const struct failure *f, bool here)
         if (f->oom)
             words_add(b,
                       "run fewer or smaller workers on that node, or give the cgroup more memory");
-        else if (hint_cpu_time(b, f->signal, here))
+        else if (hint_limit(b, f->signal, here))
             return;
         else if (f->signal == SIGXCPU)
             words_add(b, "a limit of CPU time (ulimit -t, or one of a scheduler) was reached");
+        else if (f->signal == SIGXFSZ)
+            words_add(b, "a limit of the size of a file (ulimit -f) was reached");
         else if (f->signal == SIGKILL)
             words_add(b, "possible causes: a scheduler's limit, an operator, or the kernel's OOM "
                          "killer outside of dlaunch's cgroup (dmesg shows that)");

@@ -100,14 +100,15 @@ static json_t *status_json(const struct control *c)
     for (int i = 0; i < s.nworkers; i++)
         json_array_append_new(workers, worker_json(&s.workers[i]));
     return json_pack(
-        "{s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:f,s:o,s:s,s:i,s:i,s:i,s:i,s:i,s:b,s:o,s:o}", "version",
+        "{s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:f,s:o,s:s,s:i,s:i,s:i,s:i,s:i,s:b,s:o,s:o}", "version",
         DLAUNCH_VERSION, "pid", (int)c->opts.pid, "host", json_text(job->host), "run_id",
         json_text(job->rdzv.run_id), "program", json_text(job->name), "state", json_text(s.state),
-        "health", json_text(s.health), "elapsed", s.elapsed, "rendezvous", json_text(s.rdzv.phase),
-        "generation", generation, "node", s.rdzv.group_rank, "nodes", s.rdzv.nnodes, "world_size",
-        s.rdzv.world_size, "restarts", s.rdzv.restart_count, "max_restarts", job->rdzv.max_restarts,
-        "coordinator", s.rdzv.coordinator, "endpoint", json_text(s.rdzv.endpoint), "workers",
-        workers);
+        "health", json_text(s.health), "lost_output",
+        s.lost_output ? json_text(s.lost_output) : json_null(), "elapsed", s.elapsed, "rendezvous",
+        json_text(s.rdzv.phase), "generation", generation, "node", s.rdzv.group_rank, "nodes",
+        s.rdzv.nnodes, "world_size", s.rdzv.world_size, "restarts", s.rdzv.restart_count,
+        "max_restarts", job->rdzv.max_restarts, "coordinator", s.rdzv.coordinator, "endpoint",
+        json_text(s.rdzv.endpoint), "workers", workers);
 }
 
 /* One line of JSON, malloc'ed. */

@@ -359,6 +359,8 @@ static void print_job(const struct job *j)
     printf("coordinator %s%s\n",
            json_is_true(json_object_get(s, "coordinator")) ? "here, at " : "at ",
            text_of(s, "endpoint"));
+    if (json_is_string(json_object_get(s, "lost_output")))
+        printf("  output that could not be written: %s\n", text_of(s, "lost_output"));
     if (json_array_size(workers) == 0 || number_of(s, "node") < 0)
         return;
     printf("\n  %-6s %-6s %-8s %-9s %s\n", "RANK", "LOCAL", "PID", "STATE", "SINCE START");
@@ -467,8 +469,8 @@ static const char usage[] =
     "  --version            Print the version.\n"
     "  -h, --help           Print this text.\n"
     "\n"
-    "Exit status: 0; 1 if the job does not exist or does not answer; 2 for wrong\n"
-    "arguments.\n";
+    "Exit status: 0; 1 if the job does not exist or does not answer, or standard output\n"
+    "cannot be written; 2 for wrong arguments.\n";
 
 /* The exit status, when what was printed has arrived. */
 static int end_output(int rc)

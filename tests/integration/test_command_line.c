@@ -77,7 +77,23 @@ START_TEST(information)
     ck_assert_int_eq(run(&p, ARGV(dlaunch, "--print-completion=zsh")), 2);
     ck_assert_str_eq(p.err, "dlaunch: --print_completion: zsh is not supported (only bash)\n");
     proc_fini(&p);
-    ck_assert_int_eq(run(&p, ARGV("sh", "-c", "exec \"$0\" --help > /dev/full", dlaunch)), 1);
+}
+END_TEST
+
+static const char *const unwritable[] = {"-h",
+                                         "--help",
+                                         "--version",
+                                         "--dry_run true",
+                                         "--print_config",
+                                         "--print_binding true",
+                                         "--print_options ini",
+                                         "--print_completion bash"};
+
+START_TEST(output_errors_are_reported)
+{
+    struct proc p;
+    char *line = test_text("exec '%s' %s >/dev/full", dlaunch, unwritable[_i]);
+    ck_assert_int_eq(run(&p, ARGV("sh", "-c", line)), 1);
     ck_assert_str_eq(p.err, "dlaunch: standard output: No space left on device\n");
     proc_fini(&p);
 }
@@ -257,6 +273,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "command_line", 60);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, information);
+    tcase_add_loop_test(tc, output_errors_are_reported, 0, (int)ARRAY_LEN(unwritable));
     tcase_add_test(tc, generated_texts);
     tcase_add_test(tc, refusals);
     tcase_add_test(tc, every_mistake_of_a_file);

@@ -189,14 +189,19 @@ END_TEST
 
 START_TEST(too_few_descriptors)
 {
+    static const struct {
+        char *nproc, *tee, *says;
+    } cases[] = {{"32", "0", "32 workers need 122 "}, {"8", "3", "8 workers need 66 "}};
     struct proc p;
     int status =
         proc_run(&p,
-                 ARGV("prlimit", "--nofile=64:64", build_path("dlaunch"), "--nproc_per_node", "32",
+                 ARGV("prlimit", "--nofile=64:64", build_path("dlaunch"), "--nproc_per_node",
+                      cases[_i].nproc, "--tee", cases[_i].tee, "--log_dir", tmppath("logs"),
                       build_path("tests/worker"), "append", tmppath("up")),
                  NULL, 10);
     ck_assert_msg(status == 125, "exit %d\n%s", status, p.err);
-    expect_text(p.err, "32 workers need 121 open files, and the limit is 64 (ulimit -n)");
+    expect_text(p.err, test_text("dlaunch: %sopen files, and the hard limit is 64 (ulimit -Hn)\n",
+                                 cases[_i].says));
     ck_assert_int_ne(access(tmppath("up"), F_OK), 0);
     proc_fini(&p);
 }
@@ -615,7 +620,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_daemon_where_there_is_no_proc);
     tcase_add_test(tc, removed_folders);
     tc = test_case(s, "too few", 120);
-    tcase_add_test(tc, too_few_descriptors);
+    tcase_add_loop_test(tc, too_few_descriptors, 0, 2);
     tcase_add_loop_test(tc, too_few_processes, 0, 2);
     tcase_add_test(tc, reused_process_ids);
     tcase_add_test(tc, setuid_workers);

@@ -244,6 +244,69 @@ START_TEST(full_disk)
 }
 END_TEST
 
+/* Nobody sees a message in a log file that cannot be written. */
+START_TEST(full_disk_of_the_log_file)
+{
+    struct proc p;
+    char *disk = tmppath("disk"), *seen = tmppath("seen"), *report = tmppath("report.json");
+    ck_assert_int_eq(mkdir(disk, 0755), 0);
+    if (mount("dlaunch-test", disk, "tmpfs", 0, "size=64k") < 0) {
+        test_skip("a full disk: cannot mount a small one (%s)", strerror(errno));
+        return;
+    }
+    char *shell = test_text("exec '%s' --log_file '%s/job.log' --report '%s' --nproc_per_node 2 "
+                            "'%s' spew 4000 'some words on a line' 2>'%s'",
+                            build_path("dlaunch"), disk, report, build_path("tests/worker"), seen);
+    int status = proc_run(&p, ARGV("sh", "-c", shell), NULL, 20);
+    umount2(disk, MNT_DETACH);
+    ck_assert_int_eq(status, 0); /* of the workers */
+    char *text = text_of_file(seen), *begin = test_text("dlaunch: %s/job.log: ", disk);
+    expect_text(text, test_text("%sNo space left on device: the job goes on; ", begin));
+    expect_text(text, " KiB of output could not be written\n");
+    ck_assert_int_eq(count_text(text, begin), 2);
+    json_t *j = json_of_file(report);
+    expect_text(json_word(j, "lost_output"), "/job.log: No space left on device: ");
+    json_decref(j);
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(limit_of_file_size_is_named)
+{
+    struct proc p;
+    int status = proc_run(&p,
+                          ARGV("prlimit", "--fsize=65536", build_path("dlaunch"), "--log_dir",
+                               tmppath("logs"), "--redirects", "3", build_path("tests/worker"),
+                               "spew", "4000", "some words on a line"),
+                          NULL, 20);
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    expect_text(p.err, "/stdout.log: File too large (ulimit -f: 65536 bytes): ");
+    proc_fini(&p);
+}
+END_TEST
+
+/* Bytes of one worker pass unchanged; the unfinished lines of two are separated. */
+START_TEST(unfinished_lines)
+{
+    static const struct {
+        const char *nproc, *shell, *shown, *alike;
+    } cases[] = {
+        {"1", "printf ab; printf cd >&2", "abcd", "cdab"},
+        {"1", "printf ab; sleep 0.4; printf cd >&2", "abcd", "abcd"},
+        {"1", "exec 2>&-; printf 'a\nb'", "a\nb", "a\nb"},
+        {"2", "printf ab", "ab\nab", "ab\nab"},
+    };
+    struct proc p;
+    char *shell = test_text("exec '%s' --quiet --nproc_per_node %s sh -c \"%s\" 2>&1",
+                            build_path("dlaunch"), cases[_i].nproc, cases[_i].shell);
+    int status = proc_run(&p, ARGV("sh", "-c", shell), NULL, 20);
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.out);
+    ck_assert_msg(strcmp(p.out, cases[_i].shown) == 0 || strcmp(p.out, cases[_i].alike) == 0,
+                  "'%s', not '%s'", p.out, cases[_i].shown);
+    proc_fini(&p);
+}
+END_TEST
+
 static bool is_full(void *fd)
 {
     struct pollfd room = {*(int *)fd, POLLOUT, 0};
@@ -353,7 +416,7 @@ START_TEST(reader_goes)
         expect_status(&p, teed ? 0 : 128 + SIGPIPE, 30);
         ck_assert_int_eq(count_text(p.out, "words\n"), 1);
         ck_assert_int_eq(count_text(p.out, "\n"), 1);
-        expect_text(p.err, "standard output: Broken pipe: nobody reads it any more");
+        expect_text(p.err, "standard output: Broken pipe: its reader has closed it");
         ck_assert_int_eq(count_lines(up), teed ? 2 : 0);
         proc_fini(&p);
     }
@@ -372,6 +435,9 @@ static Suite *suite(void)
     tcase_add_test(tc, log_files_that_cannot_be_created);
     tc = test_case(s, "trouble", 120);
     tcase_add_test(tc, full_disk);
+    tcase_add_loop_test(tc, unfinished_lines, 0, 4);
+    tcase_add_test(tc, full_disk_of_the_log_file);
+    tcase_add_test(tc, limit_of_file_size_is_named);
     tcase_add_test(tc, slow_reader);
     tcase_add_test(tc, output_without_a_reader);
     tcase_add_test(tc, nobody_reads_and_nobody_waits);

@@ -281,7 +281,7 @@ END_TEST
 
 START_TEST(log_file_mistakes)
 {
-    struct daemon d = {.ready = -1};
+    struct daemon d = DAEMON_INIT;
     struct err e = ERR_INIT;
     ck_assert_int_eq(daemon_log_to(&d, tmppath("no/where"), &e), -ENOENT);
     ck_assert_ptr_nonnull(strstr(e.msg, "/no/where: No such file"));
@@ -308,6 +308,24 @@ static void check_message(int fd, const char *want)
     ck_assert_int_ge(recv(fd, got, sizeof(got) - 1, 0), 0);
     ck_assert_str_eq(got, want);
 }
+
+/* Without a terminal the system's log gets the warning. */
+START_TEST(log_file_that_fails)
+{
+    struct daemon d = DAEMON_INIT;
+    char *path = tmppath("syslog"), *shown = tmppath("shown");
+    _cleanup_fd_ int fd = listener(path, strlen(path));
+    daemon_warn(&d, path, "not the log file"); /* it stands on standard error */
+    d.logged = true;
+    daemon_warn(&d, path, "job.log: it\nfails");
+    check_message(fd, test_text("<12>dlaunch[%d]: job.log: it\\x0afails", (int)getpid()));
+    d.terminal = open(shown, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    daemon_warn(&d, path, "job.log: it fails");
+    ck_assert_int_lt(recv(fd, &(char){0}, 1, 0), 0);
+    ck_assert_str_eq(test_keep(read_file(shown)), "dlaunch: job.log: it fails\n");
+    close_fd(&d.terminal);
+}
+END_TEST
 
 START_TEST(systemd_is_notified)
 {
@@ -375,6 +393,7 @@ static Suite *suite(void)
     tcase_add_test(tc, ready_lets_the_command_go);
     tcase_add_test(tc, the_starting_process_has_exited);
     tcase_add_test(tc, log_file_mistakes);
+    tcase_add_test(tc, log_file_that_fails);
     tcase_add_test(tc, systemd_is_notified);
     tcase_add_test(tc, no_process_to_notify);
     return s;

@@ -28,7 +28,7 @@ static int open_plain(const char *path, struct err *e)
 
 static int open_log_file(const char *path, struct err *e)
 {
-    struct daemon d = {.ready = -1};
+    struct daemon d = DAEMON_INIT;
     int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
     int rc = daemon_log_to(&d, path, e);
     if (rc == 0)

@@ -442,6 +442,20 @@ static const char *hint_of(struct failure *f)
     return test_keep((char *)b.data);
 }
 
+START_TEST(hints_about_the_limit_of_file_size)
+{
+    struct failure f;
+    struct rlimit limit = {1 << 20, RLIM_INFINITY};
+    failure_init(&f);
+    f.kind = FAILURE_SIGNAL;
+    f.signal = SIGXFSZ;
+    ck_assert_str_eq(hint_of(&f), "a limit of the size of a file (ulimit -f) was reached");
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    ck_assert_str_eq(hint_of(&f), "possible cause: the limit of the size of a file (ulimit -f) is "
+                                  "1048576 bytes on this node");
+}
+END_TEST
+
 START_TEST(hints_about_the_limit_of_cpu_time)
 {
     struct failure f;
@@ -554,7 +568,7 @@ START_TEST(json)
         {"nnodes", "1"},         {"world_size", "4"},         {"outcome", "\"failed\""},
         {"exit_code", "137"},    {"reason", "\"failure\""},   {"text", "\"worker 5 was killed\""},
         {"restarts", "0"},       {"max_restarts", "0"},       {"log_dir", "\"/logs/x\""},
-        {"leftover", "null"},    {"failures_omitted", "0"}};
+        {"leftover", "null"},    {"lost_output", "null"},     {"failures_omitted", "0"}};
     for (size_t i = 0; i < ARRAY_LEN(top); i++)
         ck_assert_str_eq(member(j, top[i][0]), top[i][1]);
     ck_assert_double_eq_tol(json_real_value(json_object_get(j, "elapsed_s")), 192.3, 1e-6);
@@ -616,6 +630,7 @@ static Suite *suite(void)
     tcase_add_test(tc, long_lines_are_folded_and_bounded);
     tcase_add_test(tc, colour_only_when_asked_for);
     tcase_add_test(tc, hints);
+    tcase_add_test(tc, hints_about_the_limit_of_file_size);
     tcase_add_test(tc, hints_about_the_limit_of_cpu_time);
     tcase_add_test(tc, signals_by_name);
     tcase_add_test(tc, durations);

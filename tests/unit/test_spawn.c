@@ -599,8 +599,7 @@ static void with_too_few_processes(char *out, size_t cap)
 START_TEST(the_limit_that_was_hit_is_named)
 {
     new_spawner(_i);
-    expect_from_child(with_too_few_files, "start a process (limit of open files: 16): Too many "
-                                          "open files");
+    expect_from_child(with_too_few_files, "start a process: Too many open files (ulimit -n: 16)");
     if (geteuid() == 0)
         expect_from_child(with_too_few_processes,
                           "start a process: the limit of this user's processes and threads "

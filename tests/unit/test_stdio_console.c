@@ -157,9 +157,10 @@ START_TEST(closed_reader_stops_the_console_only)
     close_fd(&f.out_r); /* | head -1 */
     write_numbered(a.out, LINES);
     UNTIL(&f, strstr(text(&f.err), "\n"), "nothing said");
-    ck_assert_str_eq(text(&f.err),
-                     "dlaunch: standard output: Broken pipe: nobody reads it any more: "
-                     "what workers write to it fails, log files go on\n");
+    ck_assert_str_eq(
+        text(&f.err),
+        "dlaunch: standard output: Broken pipe: its reader has closed it; workers get an "
+        "error when they write to it, log files continue\n");
     say(a.err, "stderr is still shown\n");
     UNTIL(&f, strstr(text(&f.err), "still shown\n"), "stderr is gone too");
     end_worker(&f, 0, &a);

@@ -66,8 +66,8 @@ START_TEST(full_disk_is_said_and_survived)
     double lost = 100.0 * LINES - (double)(gap - all);
     ck_assert_msg(missing > lost * 0.95 && missing < lost * 1.05, "%.0f said, %.0f lost", missing,
                   lost);
-    char *want = test_text("dlaunch: %s: No space left on device: output is counted, not kept, "
-                           "until it takes some again\n",
+    char *want = test_text("dlaunch: %s: No space left on device: output is dropped until the file "
+                           "can be written again\n",
                            strstr(text(&f.err), "/log2:") ? test_text("%s/log2", dir) : path);
     ck_assert_int_eq(strncmp(text(&f.err), want, strlen(want)), 0);
     const char *sum = text(&f.err) + strlen(want);

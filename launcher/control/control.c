@@ -61,6 +61,7 @@ struct control {
     int nclients;
     struct place *place; /* NULL: there is none */
     int nplaces;         /* not yet closed */
+    bool swept;          /* sockets that others left behind were removed */
     bool scope_closed;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
@@ -276,15 +277,6 @@ static bool is_ours(const struct place *p, const struct stat *st)
     return st->st_dev == p->socket.st_dev && st->st_ino == p->socket.st_ino;
 }
 
-/* Nobody listens on it: it is of an earlier process with our pid, and not of one with the same pid
- * in another container. */
-static bool is_abandoned(const struct sockaddr_un *a)
-{
-    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    return fd >= 0 && connect(fd, (const struct sockaddr *)a, sizeof(*a)) < 0 &&
-           errno == ECONNREFUSED;
-}
-
 /* 0 or an errno. */
 static int bind_name(struct place *p, int fd, int dirfd)
 {
@@ -298,9 +290,9 @@ static int bind_name(struct place *p, int fd, int dirfd)
         return 0;
     if (errno != EADDRINUSE)
         return errno;
-    if (is_abandoned(&a)) {
+    if (control_dir_is_deaf(dirfd, p->name)) { /* of an earlier process with this pid */
         unlinkat(dirfd, p->name, 0);
-    } else {
+    } else { /* of a process with this pid in another container */
         fs_random_suffix(suffix);
         snprintf(p->name, sizeof(p->name), "%d-%s.sock", pid, suffix);
         control_dir_address(&a, dirfd, p->name);
@@ -380,6 +372,15 @@ static void close_place(struct control *c)
     uvx_scope_close(&p->scope, on_place_closed, p);
 }
 
+/* Not at the start, where workers would wait for it: at the first look, or at the end of a job that
+ * was shorter. */
+static void sweep_once(struct control *c)
+{
+    if (!c->swept && c->place)
+        control_dir_sweep(c->place->dirfd);
+    c->swept = true;
+}
+
 /* A folder that is removed while this runs may take the new socket with it; the next look finds
  * that out. */
 static void on_look(uv_timer_t *t)
@@ -388,6 +389,7 @@ static void on_look(uv_timer_t *t)
     struct err e = ERR_INIT;
     struct stat st;
     char path[CONTROL_PATH_MAX];
+    sweep_once(c);
     snprintf(path, sizeof(path), "%s/%s", c->place->folder, c->place->name);
     if (lstat(path, &st) == 0 && is_ours(c->place, &st))
         return;
@@ -437,6 +439,7 @@ void control_close(struct control *c, void (*on_closed)(void *arg), void *arg)
         on_closed(arg);
         return;
     }
+    sweep_once(c);
     close_place(c);
     c->on_closed = on_closed;
     c->on_closed_arg = arg;

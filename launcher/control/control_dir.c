@@ -1,7 +1,9 @@
 #include "launcher/control/control_dir.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +58,39 @@ int control_dir_open(const char *path, bool create, struct err *e)
         return err_set(e, -EPERM, "%s: not a folder of this user's alone (mode %o, owner %u)", path,
                        st.st_mode & 07777u, st.st_uid);
     return take_fd(&fd);
+}
+
+long control_dir_pid(const char *name)
+{
+    char *end;
+    long pid = strtol(name, &end, 10);
+    if (*end == '-')
+        end += strcspn(end, ".");
+    return strcmp(end, ".sock") == 0 && pid > 0 ? pid : 0;
+}
+
+bool control_dir_is_deaf(int dirfd, const char *name)
+{
+    struct sockaddr_un a;
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    control_dir_address(&a, dirfd, name);
+    return fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0 && errno == ECONNREFUSED;
+}
+
+void control_dir_sweep(int dirfd)
+{
+    int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd < 0 ? NULL : fdopendir(fd);
+    if (!d)
+        close_fd(&fd);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        long pid = control_dir_pid(e->d_name);
+        if (pid && kill((pid_t)pid, 0) < 0 && errno == ESRCH &&
+            control_dir_is_deaf(dirfd, e->d_name))
+            unlinkat(dirfd, e->d_name, 0);
+    }
+    if (d)
+        closedir(d);
 }
 
 void control_dir_address(struct sockaddr_un *a, int dirfd, const char *name)

@@ -22,6 +22,15 @@ bool control_dir_path(int index, char out[CONTROL_PATH_MAX - 32]);
  * user's, or open to others. Returns the descriptor. */
 int control_dir_open(const char *path, bool create, struct err *e);
 
+/* The pid in the name of a control socket; 0: it is not one. */
+long control_dir_pid(const char *name);
+
+/* Nobody listens on the socket: its launcher has been killed, or has not listened yet. */
+bool control_dir_is_deaf(int dirfd, const char *name);
+
+/* Removes the sockets of launchers that were killed. */
+void control_dir_sweep(int dirfd);
+
 /* The address of a socket in an open folder, through /proc: neither a long path nor a folder that
  * is exchanged meanwhile matters. */
 void control_dir_address(struct sockaddr_un *a, int dirfd, const char *name);

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <getopt.h>
 #include <jansson.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -32,7 +33,8 @@
 struct job {
     long number; /* its pid as its socket's name has it */
     long pid; /* as it is seen from here: another one where it runs in a container; 0: not at all */
-    int dirfd; /* of the folder that its socket is in; borrowed */
+    long agent; /* the pid of its agent; 0: unknown */
+    int dirfd;  /* of the folder that its socket is in; borrowed */
     char name[32];
     json_t *status;
 };
@@ -66,6 +68,7 @@ static void find_pid(struct job *j, pid_t listener)
 {
     long candidates[] = {status_number(listener, "\nPPid:"), listener};
     j->pid = 0;
+    j->agent = listener;
     for (size_t i = 0; i < ARRAY_LEN(candidates) && j->pid == 0; i++) {
         if (status_number(candidates[i], "\nNSpid:") == j->number)
             j->pid = candidates[i];
@@ -141,11 +144,18 @@ static bool is_known(const struct jobs *jobs, int dir)
     return false;
 }
 
-static bool has_pid(const struct job *j, const char *which)
+/* How many generations process `which` is below the job's guardian or agent; -1: it is not a
+ * process of the job. */
+static int generations_below(const struct job *j, const char *which)
 {
-    char pid[24];
-    snprintf(pid, sizeof(pid), "%ld", j->pid);
-    return j->pid && which && strcmp(which, pid) == 0;
+    char *end;
+    long pid = which ? strtol(which, &end, 10) : 0;
+    for (int n = 0; pid > 0 && !*end; n++) {
+        if (pid == j->pid || pid == j->agent)
+            return n;
+        pid = status_number(pid, "\nPPid:");
+    }
+    return -1;
 }
 
 static long shown_pid(const struct job *j)
@@ -173,21 +183,16 @@ static void add_silent_job(struct jobs *jobs, const struct job *j, const char *w
     else
         log_warn("process %ld does not answer: %s", shown_pid(j), strerror(why));
     jobs->nsilent++;
-    jobs->named_is_silent |= has_pid(j, which);
+    jobs->named_is_silent |= generations_below(j, which) >= 0;
 }
 
-/* Asks the launcher behind one socket. A socket that nobody listens on is removed, but not that of
- * a process: it may be about to. */
+/* Asks the launcher behind one socket. */
 static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *which)
 {
     struct job *j = &jobs->job[jobs->n];
-    char *end;
-    *j = (struct job){.number = strtol(name, &end, 10), .dirfd = dirfd};
+    *j = (struct job){.number = control_dir_pid(name), .dirfd = dirfd};
     j->pid = j->number;
-    if (*end == '-')
-        end += strcspn(end, ".");
-    if (end == name || strcmp(end, ".sock") != 0 || strlen(name) >= sizeof(j->name) ||
-        jobs->n == JOBS_MAX - 1)
+    if (j->number == 0 || strlen(name) >= sizeof(j->name) || jobs->n == JOBS_MAX - 1)
         return;
     strcpy(j->name, name);
     j->status = ctl_ask(j, "status\n");
@@ -197,8 +202,6 @@ static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *
         jobs->n++;
     else if (errno != ECONNREFUSED && errno != ENOENT && errno != ECONNRESET) /* it has not ended */
         add_silent_job(jobs, j, which);
-    else if (errno == ECONNREFUSED && kill((pid_t)j->number, 0) < 0 && errno == ESRCH)
-        unlinkat(dirfd, name, 0);
 }
 
 static int by_pid(const void *a, const void *b)
@@ -214,7 +217,9 @@ static void find_jobs(struct jobs *jobs, const char *which)
         int dir = control_dir_open(path, false, NULL);
         bool known = dir >= 0 && is_known(jobs, dir);
         jobs->dir[i] = dir >= 0 && !known ? fdopendir(dir) : NULL;
-        if (!jobs->dir[i])
+        if (jobs->dir[i])
+            control_dir_sweep(dir);
+        else
             close_fd(&dir);
         for (struct dirent *de; jobs->dir[i] && (de = readdir(jobs->dir[i]));)
             add_job(jobs, dir, de->d_name, which);
@@ -243,22 +248,30 @@ static long number_of(const json_t *j, const char *key)
     return (long)json_integer_value(json_object_get(j, key));
 }
 
-/* The job that is meant: by process id, or by run id. NULL after a message. */
+/* The job that is meant: by the process id of its launcher, by its run id, or by a process below
+ * its launcher (of nested jobs the inner one). NULL after a message. */
 static struct job *pick(struct jobs *jobs, const char *which)
 {
-    struct job *found = NULL;
-    int hits = which ? 0 : jobs->nsilent;
+    struct job *found = NULL, *above = NULL;
+    int hits = which ? 0 : jobs->nsilent, nearest = INT_MAX;
     for (size_t i = 0; i < jobs->n; i++) {
         struct job *j = &jobs->job[i];
-        if (has_pid(j, which))
+        int below = generations_below(j, which);
+        if (below == 0)
             return j;
+        if (below > 0 && below < nearest) {
+            above = j;
+            nearest = below;
+        }
         if (!which || strcmp(which, text_of(j->status, "run_id")) == 0) {
             found = j;
             hits++;
         }
     }
+    if (hits == 0 && above)
+        return above;
     if (jobs->named_is_silent)
-        return NULL; /* which has been said */
+        return NULL; /* add_silent_job() has printed why */
     if (hits == 1)
         return found;
     if (jobs->n == 0 && jobs->nsilent == 0)
@@ -463,7 +476,8 @@ static const char usage[] =
     "                       second later, kills its workers. -p can be omitted if only\n"
     "                       one job is running.\n"
     "\n"
-    "  -p, --job PID|ID     Select a job by the process id of its dlaunch or by run id.\n"
+    "  -p, --job PID|ID     Select a job by the process id of its dlaunch or one of its\n"
+    "                       workers, or by run id.\n"
     "  --wait               With stop: return when the job has ended.\n"
     "  --json               Print JSON.\n"
     "  --version            Print the version.\n"

@@ -254,6 +254,51 @@ START_TEST(dead_and_hung_launchers)
 END_TEST
 
 /* A launcher that has bound its socket but does not listen yet. */
+static bool is_gone(void *path)
+{
+    return access(path, F_OK) < 0;
+}
+
+/* The next launcher takes the socket of a killed one away: soon while it runs, or when it ends. */
+START_TEST(the_next_launcher_sweeps)
+{
+    pid_t dead = launcher("dead");
+    char *path = test_text("%s/dlaunch/%d.sock", tmpdir(), (int)dead);
+    end(dead);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    pid_t next = launcher("next");
+    wait_until(is_gone, path, 20, "the socket is removed while a launcher runs");
+    end(next);
+    struct proc p; /* a short job */
+    path = test_text("%s/dlaunch/%d.sock", tmpdir(), (int)next);
+    ck_assert_int_eq(access(path, F_OK), 0);
+    ck_assert_int_eq(
+        proc_run(&p, ARGV(build_path("dlaunch"), "--nproc_per_node", "1", "true"), NULL, 60), 0);
+    proc_fini(&p);
+    ck_assert(is_gone(path));
+}
+END_TEST
+
+/* The processes that a person sees: the launcher's, the agent's and the worker's. */
+START_TEST(processes_of_a_job)
+{
+    struct proc p;
+    char *shell = test_text("for pid in $$ $PPID $(ps -o ppid= -p $PPID); do '%s' -p $pid --json "
+                            "status | grep '\"run_id\"' || exit; done",
+                            dlaunchctl);
+    int status = proc_run(&p,
+                          ARGV(build_path("dlaunch"), "--nproc_per_node", "1", "--rdzv_id", "this",
+                               "sh", "-c", shell),
+                          NULL, 60);
+    ck_assert_msg(status == 0, "exit %d\n%s", status, p.err);
+    ck_assert_str_eq(p.out, "  \"run_id\": \"this\",\n  \"run_id\": \"this\",\n"
+                            "  \"run_id\": \"this\",\n");
+    proc_fini(&p);
+    ck_assert_int_eq(ctl(&p, ARGV("-p", "1", "status")), 1);
+    proc_fini(&p);
+}
+END_TEST
+
 START_TEST(a_launcher_that_is_not_ready)
 {
     struct proc p;
@@ -352,6 +397,8 @@ static Suite *suite(void)
     tcase_add_test(tc, stopping);
     tcase_add_test(tc, dead_and_hung_launchers);
     tcase_add_test(tc, folders_with_two_names);
+    tcase_add_test(tc, the_next_launcher_sweeps);
+    tcase_add_test(tc, processes_of_a_job);
     tcase_add_test(tc, a_launcher_that_is_not_ready);
     tcase_add_test(tc, a_liar);
     tcase_add_test(tc, usage);

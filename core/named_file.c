@@ -25,11 +25,6 @@ static bool is_trusted(const struct stat *st, const struct stat *folder, uid_t o
     return is_own(st, own) || !(folder->st_mode & S_IWOTH) || st->st_uid == folder->st_uid;
 }
 
-bool named_file_is_trusted(const struct stat *st, const struct stat *folder)
-{
-    return is_trusted(st, folder, geteuid());
-}
-
 int named_file_owner(const char *path, uid_t *own)
 {
     char beside[PATH_MAX];
@@ -180,7 +175,8 @@ static int step(struct named_file *f, char rest[PATH_MAX], bool follow, int *nli
     return rc < 0 ? rc : 1;
 }
 
-static int find_as(struct named_file *f, const char *path, bool follow, uid_t own, struct err *e)
+int named_file_find_as(struct named_file *f, const char *path, bool follow, uid_t own,
+                       struct err *e)
 {
     char rest[PATH_MAX];
     int nlinks = 0, rc = 0;
@@ -201,7 +197,7 @@ static int find_as(struct named_file *f, const char *path, bool follow, uid_t ow
 
 int named_file_find(struct named_file *f, const char *path, bool follow, struct err *e)
 {
-    return find_as(f, path, follow, geteuid(), e);
+    return named_file_find_as(f, path, follow, geteuid(), e);
 }
 
 void named_file_fini(struct named_file *f)
@@ -239,7 +235,7 @@ int named_file_open_as(const char *path, int flags, mode_t mode, uid_t own, stru
     struct named_file f;
     int rc;
     do {
-        rc = find_as(&f, path, !(flags & O_NOFOLLOW), own, e);
+        rc = named_file_find_as(&f, path, !(flags & O_NOFOLLOW), own, e);
         if (rc == 0)
             rc = named_file_open_found(&f, path, flags, mode, e);
         named_file_fini(&f);

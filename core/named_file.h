@@ -30,13 +30,13 @@ struct named_file {
  * server maps users (root squash). Makes a file beside it, and removes that; -errno: it cannot. */
 int named_file_owner(const char *path, uid_t *own);
 
-/* Whether the rule above permits to use `st`, a file, link or folder in `folder`. */
-bool named_file_is_trusted(const struct stat *st, const struct stat *folder);
-
 /* Follows the path. follow: a link at its end, too; else such a link is -ELOOP. The name may be
  * free (exists is false), its folder must be there. -EPERM: the rule forbids it. Closes nothing on
  * success: named_file_fini(). */
 int named_file_find(struct named_file *f, const char *path, bool follow, struct err *e);
+/* The same where this user's files belong to `own`. */
+int named_file_find_as(struct named_file *f, const char *path, bool follow, uid_t own,
+                       struct err *e);
 void named_file_fini(struct named_file *f);
 
 /* open(2) under the rule, and never waits: a FIFO without a reader is an error. Returns a

@@ -31,28 +31,28 @@ static void harmless(char out[RUN_ID_MAX + 1], const char *run_id)
     out[n] = '\0';
 }
 
-/* One directory on the way to base: made when it is absent, refused when it is a link that the rule
- * of core/named_file.h forbids. *parent becomes this directory's. */
-static int log_dir_enter(const char *path, struct stat *parent, struct err *e)
+/* One directory on the way to base: made when it is absent, refused when another user may exchange
+ * it (core/named_file.h), because files in it are opened by their paths. */
+static int log_dir_enter(const char *path, struct err *e)
 {
-    struct stat st;
-    if (lstat(path, &st) < 0) {
-        if (errno != ENOENT || (mkdir(path, 0777) < 0 && errno != EEXIST) || lstat(path, &st) < 0)
-            return err_sys(e, errno, "log directory %s", path);
-    }
-    if (S_ISLNK(st.st_mode)) {
-        if (!named_file_is_trusted(&st, parent))
-            return err_set(e, -EPERM,
-                           "log directory %s is a symbolic link of another user (uid %u) in a "
-                           "directory that everyone can write to: not followed",
-                           path, st.st_uid);
-        if (stat(path, &st) < 0)
-            return err_sys(e, errno, "log directory %s", path);
-    }
-    if (!S_ISDIR(st.st_mode))
-        return err_set(e, -ENOTDIR, "log directory %s is a file", path);
-    *parent = st;
-    return 0;
+    struct named_file f;
+    uid_t own;
+    int rc = named_file_find(&f, path, true, e);
+    if (rc == -EPERM && named_file_owner(path, &own) == 0 && own != geteuid())
+        rc = named_file_find_as(&f, path, true, own, e);
+    if (rc < 0)
+        return err_wrap(e, "log directory"), rc;
+    if (f.foreign)
+        rc = err_set(e, -EPERM,
+                     "log directory %s: not used, because it leads through a folder that another "
+                     "user made in a folder that others can write to",
+                     path);
+    else if (!f.exists && mkdirat(f.folder, f.name, 0777) < 0 && errno != EEXIST)
+        rc = err_sys(e, errno, "log directory %s", path);
+    else if (f.exists && !S_ISDIR(f.st.st_mode))
+        rc = err_set(e, -ENOTDIR, "log directory %s is a file", path);
+    named_file_fini(&f);
+    return rc;
 }
 
 /* Workers may change their folder. A path that would become too long for us stays as it is. */
@@ -72,15 +72,12 @@ static int make_base(const char *base, struct err *e)
         return err_set(e, len ? -ENAMETOOLONG : -EINVAL, "log directory: %s",
                        len ? "the path is too long" : "the path is empty");
     memcpy(path, base, len + 1);
-    struct stat parent;
-    if (stat(*path == '/' ? "/" : ".", &parent) < 0)
-        return err_sys(e, errno, "log directory %s", path);
     for (size_t i = 1; i <= len; i++) {
         if ((path[i] != '/' && path[i] != '\0') || path[i - 1] == '/')
             continue;
         char c = path[i];
         path[i] = '\0';
-        int rc = log_dir_enter(path, &parent, e);
+        int rc = log_dir_enter(path, e);
         path[i] = c;
         if (rc < 0)
             return rc;

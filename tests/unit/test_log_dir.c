@@ -154,10 +154,48 @@ START_TEST(links_of_other_users_are_refused)
     ck_assert_int_eq(symlink(tmppath("trap"), tmppath("shared/logs")), 0);
     ck_assert_int_eq(lchown(tmppath("shared/logs"), 12345, 12345), 0);
     ck_assert_int_eq(log_dir_open(&d, tmppath("shared/logs"), "j", &e), -EPERM);
-    ck_assert_ptr_nonnull(strstr(e.msg, "symbolic link of another user (uid 12345)"));
+    ck_assert_ptr_nonnull(strstr(e.msg, "a symbolic link of another user (uid 12345)"));
     ck_assert_int_eq(log_dir_open(&d, tmppath("shared/logs/below"), "j", &e), -EPERM);
     ck_assert_int_eq(lchown(tmppath("shared/logs"), 0, 0), 0);
     ck_assert_int_eq(log_dir_open(&d, tmppath("shared/logs"), "j", &e), 0);
+}
+END_TEST
+
+static char *folder_of(const char *name, uid_t uid, mode_t mode)
+{
+    char *path = tmppath(name);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    ck_assert_int_eq(chmod(path, mode), 0);
+    ck_assert_int_eq(chown(path, uid, uid), 0);
+    return path;
+}
+
+/* Another user can exchange what is in a folder of his. A place that only a group can write to is
+ * that group's affair. */
+START_TEST(folders_of_other_users_are_refused)
+{
+    struct log_dir d;
+    struct err e = ERR_INIT;
+    if (geteuid() != 0) {
+        test_skip("folders_of_other_users_are_refused: needs root to make one");
+        return;
+    }
+    folder_of("shared", 0, 01777);
+    char *theirs = folder_of("shared/theirs", 12345, 0777);
+    ck_assert_int_eq(log_dir_open(&d, theirs, "j", &e), -EPERM);
+    ck_assert_str_eq(e.msg, test_text("log directory: %s: not used, because 'theirs' is a folder "
+                                      "of another user (uid 12345) in a folder that others can "
+                                      "write to",
+                                      theirs));
+    ck_assert_int_eq(log_dir_open(&d, tmppath("shared/theirs/below"), "j", &e), -EPERM);
+    folder_of("shared/theirs/mine", 0, 0700);
+    ck_assert_int_eq(symlink(tmppath("shared/theirs/mine"), tmppath("link")), 0);
+    ck_assert_int_eq(log_dir_open(&d, tmppath("link"), "j", &e), -EPERM);
+    ck_assert_ptr_nonnull(strstr(e.msg, "leads through a folder that another user made"));
+    ck_assert_int_eq(log_dir_open(&d, tmppath("shared/new"), "j", &e), 0);
+    ck_assert_int_eq(log_dir_open(&d, tmppath("shared"), "j", &e), 0);
+    folder_of("team", 0, 0775);
+    ck_assert_int_eq(log_dir_open(&d, folder_of("team/theirs", 12345, 0775), "j", &e), 0);
 }
 END_TEST
 
@@ -324,6 +362,7 @@ static Suite *suite(void)
     tcase_add_test(tc, run_ids_are_made_harmless);
     tcase_add_test(tc, clear_errors);
     tcase_add_test(tc, links_of_other_users_are_refused);
+    tcase_add_test(tc, folders_of_other_users_are_refused);
     tcase_add_test(tc, files_are_replaced_whole);
     tcase_add_test(tc, a_folder_that_takes_no_file);
     return s;

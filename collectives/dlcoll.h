@@ -9,8 +9,8 @@
  * Results. Functions that return an int return 0 on success, a positive value for "in progress" and
  * a negative DLCOLL_E... on failure. dlcoll_last_error() then names the rank at fault and the
  * reason in one line for people. The library never exits, aborts or raises a signal (SIGPIPE
- * included), and writes nothing unless DLCOLL_DEBUG=1 is in the environment: then it logs to
- * standard error.
+ * included). On standard error it prints one line when dlcoll_init() has waited 10 s for other
+ * ranks; with DLCOLL_DEBUG=1 in the environment it logs there.
  *
  * Counts are in elements of the given type; times are in milliseconds.
  *
@@ -289,8 +289,10 @@ typedef struct dlcoll_init_opts {
 DLCOLL_API int dlcoll_init(dlcoll_comm **comm, const dlcoll_init_opts *opts);
 
 /* Leaves in good order: waits until every rank has called it, so that no rank takes another one's
- * exit for a failure. No operation may follow. A rank that gives up calls dlcoll_destroy() alone.
- * DLCOLL_ESTATE while operations are under way; else the errors of dlcoll_barrier(). */
+ * exit for a failure. No operation may follow. A rank that gives up calls dlcoll_destroy() alone:
+ * so does one whose operation on device memory has failed with DLCOLL_EBACKEND, because the others
+ * may wait for it inside NCCL, where they do not see that it is in here. DLCOLL_ESTATE while
+ * operations are under way; else the errors of dlcoll_barrier(). */
 DLCOLL_API int dlcoll_finalize(dlcoll_comm *comm);
 
 /* Frees the communicator, in any state, at once: ranks that still wait for this one get

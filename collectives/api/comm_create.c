@@ -73,8 +73,7 @@ static int set_up_debugging(void)
     const char *env = getenv("DLCOLL_DEBUG");
     if (env && *env && parse_bool(env, &on, &e) < 0)
         return error_set_global(DLCOLL_EINVAL, "dlcoll_init: DLCOLL_DEBUG: %s", e.msg);
-    if (on)
-        log_init(LOG_LEVEL_VERBOSE, "dlcoll: ");
+    log_init(on ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE, "dlcoll: ");
     return 0;
 }
 

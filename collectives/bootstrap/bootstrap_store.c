@@ -16,7 +16,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +36,7 @@
 #include "core/bytes.h"
 #include "core/clock.h"
 #include "core/fd.h"
+#include "core/log.h"
 #include "core/parse.h"
 #include "rendezvous/store/store_client.h"
 #include "rendezvous/store/store_thread.h"
@@ -48,8 +48,9 @@ enum {
     HOST_AGAIN_MS = 500,
     FIRST_PORT_MS = 300, /* of several at which rank 0 may be */
     NEXT_PORT_MS = 50,
-    LATE_MS = 2000,   /* a world that cannot be is told to those who come by then */
-    MISSING_MAX = 16, /* ranks that are listed by name */
+    LATE_MS = 2000,    /* a world that cannot be is told to those who come by then */
+    NOTICE_MS = 10000, /* a longer wait is reported, once */
+    MISSING_MAX = 16,  /* ranks that are listed by name */
 };
 
 struct meeting {
@@ -65,6 +66,7 @@ struct meeting {
     bool borrowed;        /* the client is the program's */
     char prefix[KEY_MAX / 2];
     uint64_t deadline_ns;
+    uint64_t notice_ns; /* when the wait is reported; 0: it was */
     struct member self;
     struct store_thread *server;
     struct store_client *client;
@@ -214,16 +216,29 @@ static int meeting_find_way(struct meeting *m, const struct world_opts *o, struc
 
 static int remaining_ms(const struct meeting *m)
 {
-    if (!m->deadline_ns)
-        return -1;
-    uint64_t now = mono_ns();
-    uint64_t ms = now < m->deadline_ns ? (m->deadline_ns - now) / 1000000 + 1 : 0;
-    return ms > INT_MAX ? INT_MAX : (int)ms;
+    return store_ms_until(m->deadline_ns);
 }
 
 static bool is_over(const struct meeting *m)
 {
     return remaining_ms(m) == 0;
+}
+
+/* How long to wait before there is something to do: until the deadline, or the notice. */
+static int patience_ms(const struct meeting *m)
+{
+    int left = remaining_ms(m), notice = store_ms_until(m->notice_ns);
+    return m->notice_ns && (left < 0 || notice < left) ? notice : left;
+}
+
+/* Prints, once, what this rank waits for, if it is time to. */
+static void notice_wait(struct meeting *m, const char *why)
+{
+    if (!m->notice_ns || mono_ns() < m->notice_ns)
+        return;
+    m->notice_ns = 0;
+    log_notice("rank %d has waited %d s for the other ranks: %s", m->w->rank, NOTICE_MS / 1000,
+               why);
 }
 
 static void pause_before_retry(void)
@@ -265,9 +280,12 @@ static int find_master(struct meeting *m, struct netaddr *local, struct err *e)
         }
         if (r == 0)
             freeaddrinfo(list);
+        struct err why;
+        err_set(&why, -ETIMEDOUT, "%s %s: %s", m->whence, m->host,
+                r ? gai_strerror(r) : "no route to host");
         if (is_over(m))
-            return err_set(e, -ETIMEDOUT, "%s %s: %s", m->whence, m->host,
-                           r ? gai_strerror(r) : "no route to host");
+            return err_set(e, why.code, "%s", why.msg);
+        notice_wait(m, why.msg);
         pause_before_retry();
     }
 }
@@ -443,6 +461,55 @@ static int publish_self(struct meeting *m, struct err *e)
     return r;
 }
 
+/* Lists the ranks that have not arrived: "2, 3". Returns how many. */
+static int list_missing(struct meeting *m, char list[160])
+{
+    char key[KEY_MAX];
+    int missing = 0;
+    list[0] = '\0';
+    for (int i = 0; i < m->w->size && missing <= MISSING_MAX; i++) {
+        const char *k = rank_key(m, "rank", i, key);
+        bool there = false;
+        if (store_client_check(m->client, &k, 1, &there, NULL) < 0)
+            break;
+        if (there)
+            continue;
+        size_t n = strlen(list);
+        snprintf(list + n, 160 - n, missing == MISSING_MAX ? " and more" : "%s%d",
+                 missing ? ", " : "", i);
+        missing++;
+    }
+    return missing;
+}
+
+static int timed_out(struct meeting *m, struct err *e)
+{
+    char list[160];
+    if (list_missing(m, list))
+        return err_set(e, -ETIMEDOUT, "not all of the %d ranks have arrived at %s:%d; missing: %s",
+                       m->w->size, m->host, m->port, list);
+    return err_set(e, -ETIMEDOUT, "the %d ranks did not meet at %s:%d in time", m->w->size, m->host,
+                   m->port);
+}
+
+/* Waits for the key and gets it, from another rank. */
+static int get_from_rank(struct meeting *m, const char *key, void **value, size_t *len,
+                         struct err *e)
+{
+    int r = store_client_get(m->client, key, value, len, patience_ms(m), e);
+    if (r != -ETIMEDOUT || is_over(m))
+        return r;
+    struct err why;
+    char list[160];
+    if (list_missing(m, list))
+        err_set(&why, 0, "not all of the %d have arrived at %s:%d; missing: %s", m->w->size,
+                m->host, m->port, list);
+    else
+        err_set(&why, 0, "all have arrived at %s:%d, and rank 0 does not answer", m->host, m->port);
+    notice_wait(m, why.msg);
+    return store_client_get(m->client, key, value, len, remaining_ms(m), e);
+}
+
 /* Rank 0: collects what the others have published. *last: of the ranks in the table; when that is
  * not the last of all, it was given another size than this one. */
 static int gather_members(struct meeting *m, struct buf *table, int *last, struct err *e)
@@ -453,8 +520,7 @@ static int gather_members(struct meeting *m, struct buf *table, int *last, struc
     for (int i = 0; i < m->w->size && r == 0 && same; i++) {
         void *value = NULL;
         size_t len = 0;
-        r = store_client_get(m->client, rank_key(m, "rank", i, key), &value, &len, remaining_ms(m),
-                             e);
+        r = get_from_rank(m, rank_key(m, "rank", i, key), &value, &len, e);
         if (r == 0) {
             struct rd rd = rd_init(value, len);
             if (!member_decode(&rd, m->self.addr, &m->w->members[i]) || !rd_done(&rd))
@@ -500,7 +566,7 @@ static int follow(struct meeting *m, struct err *e)
     char key[KEY_MAX];
     void *value = NULL;
     size_t len = 0;
-    int r = store_client_get(m->client, table_key(m, key), &value, &len, remaining_ms(m), e);
+    int r = get_from_rank(m, table_key(m, key), &value, &len, e);
     if (r < 0)
         return r;
     int bad = table_decode(m, value, len, e);
@@ -520,30 +586,6 @@ static void clean_up(struct meeting *m)
         if (r == 0 && i > 0)
             r = store_client_delete(m->client, rank_key(m, "read", i, key), &deleted, NULL);
     }
-}
-
-/* Says who has not come. */
-static int timed_out(struct meeting *m, struct err *e)
-{
-    char key[KEY_MAX], list[160] = "";
-    int missing = 0;
-    for (int i = 0; i < m->w->size && missing <= MISSING_MAX; i++) {
-        const char *k = rank_key(m, "rank", i, key);
-        bool there = false;
-        if (store_client_check(m->client, &k, 1, &there, NULL) < 0)
-            break;
-        if (there)
-            continue;
-        size_t n = strlen(list);
-        snprintf(list + n, sizeof(list) - n, missing == MISSING_MAX ? " and more" : "%s%d",
-                 missing ? ", " : "", i);
-        missing++;
-    }
-    if (missing)
-        return err_set(e, -ETIMEDOUT, "not all of the %d ranks have arrived at %s:%d; missing: %s",
-                       m->w->size, m->host, m->port, list);
-    return err_set(e, -ETIMEDOUT, "the %d ranks did not meet at %s:%d in time", m->w->size, m->host,
-                   m->port);
 }
 
 /* Rank 0 hosts the store where nothing else does. */
@@ -593,7 +635,7 @@ static int search_store(struct meeting *m, struct err *e)
 
 static int reach_store(struct meeting *m, struct err *e)
 {
-    int r = host_store(m, e), left = remaining_ms(m), ms = left;
+    int r = host_store(m, e), left = remaining_ms(m), ms = patience_ms(m);
     if (r < 0 || m->client)
         return r;
     if (m->ports && m->w->rank > 0)
@@ -601,7 +643,7 @@ static int reach_store(struct meeting *m, struct err *e)
     /* Rank 0 has found the port in use: by another store, or as the local port of a connection,
      * which will end. */
     bool in_use = m->w->rank == 0 && !m->served && !m->server;
-    if (in_use && (left < 0 || left > HOST_AGAIN_MS))
+    if (in_use && (ms < 0 || ms > HOST_AGAIN_MS))
         ms = HOST_AGAIN_MS;
     r = store_client_new(&m->client, m->host, m->port, ms, e);
     if (r == 0)
@@ -644,6 +686,7 @@ static int meet(struct meeting *m, struct err *e)
         int r = meet_once(m, e);
         if (!worth_another_try(r) || is_over(m) || m->borrowed)
             return r;
+        notice_wait(m, e ? e->msg : "");
         pause_before_retry();
     }
 }
@@ -685,6 +728,19 @@ static int publish_file(struct meeting *m, struct err *e)
     return rendezvous_file_write(m->file, m->prefix, &p, remaining_ms(m), e);
 }
 
+static int find_by_file(struct meeting *m, struct err *e)
+{
+    bool notice_first = !m->deadline_ns || m->notice_ns < m->deadline_ns;
+    int r =
+        rendezvous_file_find(m->file, m->prefix, m->self.host_id,
+                             notice_first ? m->notice_ns : m->deadline_ns, m->host, &m->port, e);
+    if (r != -ETIMEDOUT || !notice_first)
+        return r;
+    notice_wait(m, e ? e->msg : "");
+    return rendezvous_file_find(m->file, m->prefix, m->self.host_id, m->deadline_ns, m->host,
+                                &m->port, e);
+}
+
 static int meet_by_file(struct meeting *m, struct err *e)
 {
     struct netaddr any = {0};
@@ -696,8 +752,7 @@ static int meet_by_file(struct meeting *m, struct err *e)
     if (m->w->rank == 0)
         r = publish_file(m, e);
     else
-        r = rendezvous_file_find(m->file, m->prefix, m->self.host_id, m->deadline_ns, m->host,
-                                 &m->port, e);
+        r = find_by_file(m, e);
     bool wrote = m->w->rank == 0 && r == 0;
     if (r == 0)
         r = find_master(m, &any, e);
@@ -716,7 +771,9 @@ static int meet_by_file(struct meeting *m, struct err *e)
 
 int bootstrap_store(struct world *w, const struct world_opts *o, struct err *e)
 {
-    struct meeting m = {.w = w, .deadline_ns = o->deadline_ns};
+    struct meeting m = {.w = w,
+                        .deadline_ns = o->deadline_ns,
+                        .notice_ns = mono_ns() + NOTICE_MS * UINT64_C(1000000)};
     struct netaddr local;
     int r = meeting_find_way(&m, o, e);
     if (r < 0)

@@ -69,6 +69,26 @@ static void crowd_fini(struct crowd *c)
     close_fd(&c->port_fd);
 }
 
+/* Rank 0 waits for rank 1, or the other way round. */
+START_TEST(a_long_wait_is_reported_once)
+{
+    struct proc p;
+    uint16_t port;
+    int fd = reserve_port(&port);
+    char *env[] = {TEXT("RANK=%d", _i), "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                   TEXT("MASTER_PORT=%d", port), NULL};
+    const char *why =
+        _i ? test_text(":%d: Connection refused\n", port)
+           : test_text("not all of the 2 have arrived at 127.0.0.1:%d; missing: 1\n", port);
+    proc_start(&p, ARGV(PROGRAM("examples/hello")), env, 0);
+    proc_expect_err(&p, why, 60);
+    const char *says = test_text("dlcoll: rank %d has waited 10 s for the other ranks: ", _i);
+    ck_assert_msg(strncmp(p.err, says, strlen(says)) == 0, "%s", p.err);
+    proc_fini(&p);
+    close_fd(&fd);
+}
+END_TEST
+
 static void run_crowd(int n, char *const argv[], const char *attempt)
 {
     struct crowd c;
@@ -455,6 +475,7 @@ static Suite *suite(void)
     tcase_add_test(tc, exports_are_the_declared_functions);
     tc = test_case(s, "examples", 120);
     tcase_add_test(tc, hello_and_allreduce_run);
+    tcase_add_loop_test(tc, a_long_wait_is_reported_once, 0, 2);
     tcase_add_test(tc, a_limit_on_address_space);
     tcase_add_test(tc, a_worker_that_exits_without_destroy_is_reported);
     tcase_add_test(tc, a_dying_rank_is_reported_at_once);

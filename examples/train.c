@@ -487,7 +487,8 @@ int main(int argc, char **argv)
     check(dlcoll_init(&g_comm, NULL));
     bool speaker = dlcoll_rank(g_comm) == 0;
     if (speaker)
-        printf("training on %d images with %d workers\n", g_ntrain, dlcoll_size(g_comm));
+        printf("training on %d images with %d worker%s\n", g_ntrain, dlcoll_size(g_comm),
+               dlcoll_size(g_comm) == 1 ? "" : "s");
 
     agree_on_state(&state, &s);
     double accuracy = state.epoch >= s.epochs ? test_accuracy(&state) : 0;

@@ -257,7 +257,7 @@ static int parse_host(struct options *o, enum opt_id id, const char **out, struc
     if (!*opt_text(o, id))
         return fail(o, id, e, "the value is empty");
     if (endpoint_parse(opt_text(o, id), -1, host, &port, e) < 0)
-        return wrap(o, id, e);
+        return fail(o, id, e, "'%.100s' is not a host name or an IP address", opt_text(o, id));
     if (port >= 0)
         return fail(o, id, e, "'%.100s' must not have a port", opt_text(o, id));
     *out = options_printf(o, "%s", host);

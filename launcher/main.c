@@ -82,7 +82,7 @@ static void on_state(void *arg)
     if (r->notify.fd < 0)
         return;
     agent_get_status(r->agent, &s);
-    snprintf(text, sizeof(text), "STATUS=%s (%s), %d workers here, %d in the job", s.state,
+    snprintf(text, sizeof(text), "STATUS=%s (%s), workers: %d here, %d in the job", s.state,
              s.health, s.nworkers, s.rdzv.world_size);
     notify_send(&r->notify, text);
 }

@@ -369,7 +369,8 @@ START_TEST(rendezvous_mistakes)
     FAILS(2, "--master_addr: 'h:5' must not have a port", "--nnodes=2", "--master_addr=h:5",
           "./train");
     FAILS(2, "--master_addr: the value is empty", "--nnodes=2", "--master_addr=", "./train");
-    FAILS(2, "--master_addr: 'a b' is not host:port", "--nnodes=2", "--master_addr=a b", "./train");
+    FAILS(2, "--master_addr: 'a b' is not a host name or an IP address", "--nnodes=2",
+          "--master_addr=a b", "./train");
     FAILS(2, "--node_rank: 2 is out of range: with 2 nodes, ranks are 0 to 1", "--nnodes=2",
           "--node_rank=2", "./train");
     FAILS(2, "--node_rank: 1 is out of range: with 1 node", "--node_rank=1", "./train");
@@ -399,7 +400,8 @@ START_TEST(rendezvous_mistakes)
           "--interface=nosuch0", "./train");
     FAILS(2, "--interface: cannot be combined with --local_addr", "--interface=lo",
           "--local_addr=1.2.3.4", "./train");
-    FAILS(2, "--master_addr: 'a b' is not host:port", "--master_addr=a b", "./train");
+    FAILS(2, "--master_addr: 'a b' is not a host name or an IP address", "--master_addr=a b",
+          "./train");
     FAILS(2, "--local_addr: '1.2.3.4:5' must not have a port", "--local_addr=1.2.3.4:5", "./train");
     char id[RDZV_RUN_ID_MAX + 20] = "--rdzv_id=";
     memset(id + strlen(id), 'x', RDZV_RUN_ID_MAX);

@@ -35,14 +35,14 @@
         "2 CPUs, 8 ranks: staged is not slower below")                                           \
     ROW(pull_crowded_shared, 32 * 1024, "ranks share CPUs, blocks in shared memory, from: read", \
         "not recorded")                                                                          \
-    ROW(piece_few, 256 * 1024, "piece of a round: two ranks, or a reduction of up to four",      \
+    ROW(piece_few, 256 * 1024, "piece in a chunk: two ranks, or a reduction of up to four",      \
         "not recorded")                                                                          \
-    ROW(piece_many, 32 * 1024, "piece of a round: reductions of more ranks", "not recorded")     \
-    ROW(round_reduce, 512 * 1024,                                                                \
-        "ranks share CPUs: a round of a reduction, of all ranks together",                       \
-        "2 CPUs, 4 ranks: all_reduce of 4 MB 1.22 ms, with twice the round 1.35")                \
-    ROW(piece_move, 64 * 1024, "piece of a round: data that is only copied", "not recorded")     \
-    ROW(round_move, 256 * 1024, "a round of copies, where each rank has a block of its own",     \
+    ROW(piece_many, 32 * 1024, "piece in a chunk: reductions of more ranks", "not recorded")     \
+    ROW(chunk_reduce, 512 * 1024,                                                                \
+        "ranks share CPUs: a chunk of a reduction, of all ranks together",                       \
+        "2 CPUs, 4 ranks: all_reduce of 4 MB 1.22 ms, with twice the chunk 1.35")                \
+    ROW(piece_move, 64 * 1024, "piece in a chunk: data that is only copied", "not recorded")     \
+    ROW(chunk_move, 256 * 1024, "a chunk of copies, where each rank has a block of its own",     \
         "not recorded")
 
 /* struct hier_tuning (api/hier.h) */

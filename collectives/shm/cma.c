@@ -62,16 +62,18 @@ static bool is_readable(struct shm *s, const uint8_t *p, size_t len)
     return true;
 }
 
-bool cma_can(struct shm *s, const uint8_t *send, bool shared)
+bool cma_can(struct shm *s, const uint8_t *send)
 {
     size_t from = SIZE_MAX, to = 0;
     uint64_t at;
     if (s->can_pull == SHM_UNKNOWN)
         s->can_pull = what_others_can(s);
-    for (int j = 0; j < (shared ? 1 : s->n); j++) {
+    for (int j = 0; j < s->n; j++) {
         const struct shm_block *b = &s->out[j];
-        from = b->len && b->at < from ? b->at : from;
-        to = b->len && b->at + b->len > to ? b->at + b->len : to;
+        if (j != s->me && b->len) {
+            from = b->at < from ? b->at : from;
+            to = b->at + b->len > to ? b->at + b->len : to;
+        }
     }
     if (from >= to) /* nothing is offered; `send` may be invalid */
         return false;
@@ -88,13 +90,22 @@ static struct cma_block cma_describe(const struct shm *s, const uint8_t *p, size
     return o;
 }
 
-void cma_offer(struct shm_op *op, const uint8_t *send, bool shared)
+/* Where rank i describes its block for rank j. */
+static struct cma_block *cma_entry(const struct shm_op *op, int i, int j, bool one_block)
+{
+    const struct shm *s = op->s;
+    return one_block ? (struct cma_block *)shm_arrival(s, op->seq, i)->block
+                     : (struct cma_block *)shm_slot(s, i, op->base) + j;
+}
+
+void cma_offer(struct shm_op *op, const uint8_t *send, bool one_block)
 {
     struct shm *s = op->s;
-    struct cma_block *table = shared ? (struct cma_block *)op->mine->data
-                                     : (struct cma_block *)shm_slot(s, s->me, op->base);
-    for (int j = 0; j < (shared ? 1 : s->n); j++)
-        table[j] = cma_describe(s, send + s->out[j].at, s->out[j].len);
+    for (int j = 0; j < s->n; j++) {
+        if (!one_block || (j != s->me && s->out[j].len))
+            *cma_entry(op, s->me, j, one_block) =
+                cma_describe(s, send + s->out[j].at, s->out[j].len);
+    }
 }
 
 /* -------------------------------------------------------------------------------------- taking */
@@ -125,18 +136,11 @@ bool cma_may_read(struct shm *s, int i)
     return s->may_read[i] == SHM_YES;
 }
 
-int cma_take(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, size_t n, bool shared)
-{
-    return cma_piece(op, i, to + from, len, from, n, shared);
-}
-
-int cma_piece(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, size_t n, bool shared)
+int cma_read(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, size_t n,
+             bool one_block)
 {
     struct shm *s = op->s;
-    const struct shm_arrival *a = shm_arrival(s, op->seq, i);
-    const uint8_t *table = shared ? a->data : shm_slot(s, i, op->base);
-    struct cma_block o;
-    memcpy(&o, table + (shared ? 0 : (size_t)s->me * sizeof(o)), sizeof(o));
+    struct cma_block o = *cma_entry(op, i, s->me, one_block);
     if (o.len != len || (o.shared && (o.at > s->bytes || len > s->bytes - o.at))) {
         op->call->culprit = coll_rank_of(&op->call->ranks, i);
         return err_set(&op->call->err, -EPROTO, "rank %d offers %llu bytes where %zu are expected",
@@ -153,14 +157,14 @@ int cma_piece(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, si
     return 0;
 }
 
-int cma_finish(struct shm_op *op, bool offered, bool shared)
+int cma_finish(struct shm_op *op, bool offered)
 {
     struct shm *s = op->s;
     int r = op->pulled && comm_was_stopped(op->call->comm) ? -ECANCELED : 0;
     if (op->pulled && r == 0)
         shm_publish(&s->progress[s->me].done, op->seq);
     for (int j = 0; offered && j < s->n && r == 0; j++) {
-        if (j != s->me && s->out[shared ? 0 : j].len)
+        if (j != s->me && s->out[j].len)
             r = shm_await_word(op, j, &s->progress[j].done, op->seq);
     }
     return r;

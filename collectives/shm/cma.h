@@ -10,23 +10,21 @@ void cma_probe(struct shm *s);
 
 /* Whether the others can read this rank's blocks s->out of `send` in this way: memory of a device
  * and secret memory cannot be read by another process. Each rank decides for itself. */
-bool cma_can(struct shm *s, const uint8_t *send, bool shared);
+bool cma_can(struct shm *s, const uint8_t *send);
 
-/* Call before shm_arrive(): publishes the addresses of this rank's blocks s->out. A `shared` block
- * is described in the arrival, others in the slot of the first round. */
-void cma_offer(struct shm_op *op, const uint8_t *send, bool shared);
+/* Call before shm_arrive(): publishes the addresses of this rank's blocks s->out. `one_block`: all
+ * are the same one, which is described in the arrival; else they are in the slot of the first
+ * chunk. */
+void cma_offer(struct shm_op *op, const uint8_t *send, bool one_block);
 
 /* Reads n bytes, starting at `from`, of the block that rank i, which has entered the operation, has
- * for this rank. The block has `len` bytes, and its first byte belongs at `to`. */
-int cma_take(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, size_t n, bool shared);
-
-/* Likewise, but byte `from` goes to `to`. */
-int cma_piece(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, size_t n,
-              bool shared);
+ * for this rank. The block has `len` bytes. */
+int cma_read(struct shm_op *op, int i, uint8_t *to, size_t len, size_t from, size_t n,
+             bool one_block);
 
 /* Publishes that this rank has read all it needs; if it has offered blocks, waits until the others
  * have read them. */
-int cma_finish(struct shm_op *op, bool offered, bool shared);
+int cma_finish(struct shm_op *op, bool offered);
 
 /* Whether this rank may read the memory of rank i, which must have sent something to this rank. */
 bool cma_may_read(struct shm *s, int i);

@@ -3,31 +3,22 @@
 #include <errno.h>
 #include <string.h>
 
-#include "collectives/shm/staged.h"
+#include "collectives/reduce/reduce.h"
+#include "collectives/shm/blocks.h"
 #include "collectives/shm/tuning.h"
 
 enum {
-    HOT_BYTES = 8 * 1024
-}; /* reduced before it is copied to the others: stays in the first-level cache */
+    HOT_BYTES = 8 * 1024, /* reduced before it is copied to the others: stays in the L1 cache */
+    TO_ALL = -1,
+};
 
-bool direct_offer(struct direct *d, size_t send_len, size_t recv_len)
-{
-    struct shm_arrival *a = d->op->mine;
-    const struct shm *s = d->op->s;
-    if (!shm_holds(s, d->send, send_len, &a->send) || !shm_holds(s, d->recv, recv_len, &a->recv))
-        return false;
-    shm_arrive(d->op, SHM_LATE | SHM_SHARED);
-    return true;
-}
-
-int direct_agreed(struct direct *d)
-{
-    const struct shm *s = d->op->s;
-    int r = shm_await_all(d->op), yes = 1;
-    for (int i = 0; r == 0 && i < s->n; i++)
-        yes = yes && (shm_arrival(s, d->op->seq, i)->flags & SHM_SHARED);
-    return r < 0 ? r : yes;
-}
+/* In op->s: out[me] is this rank's slice of every send buffer; in[me] is where its result goes in
+ * the receive buffer of rank `to`, or of all. */
+struct direct {
+    struct shm_op *op;
+    const struct reduce_info *reduce;
+    int to;
+};
 
 /* The address of a block of a peer's buffer; NULL: out of bounds. */
 static uint8_t *locate(const struct shm *s, uint64_t at, struct shm_block b)
@@ -45,7 +36,7 @@ static int list_targets(struct direct *d, uint8_t **targets)
     int n = 0;
     for (int k = 0; k < s->n; k++) {
         int i = s->me + k < s->n ? s->me + k : s->me + k - s->n;
-        if (d->results == STAGED_ALL || i == (d->results == STAGED_NOBODY ? s->me : d->results)) {
+        if (d->to == TO_ALL || i == d->to) {
             targets[n] = locate(s, shm_arrival(s, d->op->seq, i)->recv, s->in[s->me]);
             if (!targets[n++])
                 return 0;
@@ -120,8 +111,62 @@ static int meet(struct direct *d)
     return r == 0 && comm_was_stopped(d->op->call->comm) ? -ECANCELED : r;
 }
 
-int direct_run(struct direct *d)
+/* Enters the operation and publishes the addresses of this rank's buffers. 1: they are not in the
+ * shared memory, and nothing was published, or those of another rank are not. */
+static int offer(struct direct *d, size_t send_len, const void *recv, size_t recv_len)
 {
-    int r = d->op->s->out[d->op->s->me].len ? reduce_slice(d) : 0;
+    struct shm_op *op = d->op;
+    struct shm *s = op->s;
+    struct shm_arrival *a = op->mine;
+    if (send_len < shm_tuning.direct || d->reduce->has_pre ||
+        !shm_holds(s, op->call->send, send_len, &a->send) ||
+        !shm_holds(s, recv, recv_len, &a->recv))
+        return 1;
+    op->late = true;
+    shm_arrive(op, SHM_LATE | SHM_SHARED);
+    int r = shm_await_all(op);
+    for (int i = 0; i < s->n && r == 0; i++)
+        r = !(shm_arrival(s, op->seq, i)->flags & SHM_SHARED);
+    return r;
+}
+
+static int direct_run(struct direct *d, size_t send_len, const void *recv, size_t recv_len)
+{
+    int r = offer(d, send_len, recv, recv_len);
+    if (r)
+        return r;
+    d->op->call->algo = "direct";
+    r = d->op->s->out[d->op->s->me].len ? reduce_slice(d) : 0;
     return r < 0 ? r : meet(d);
+}
+
+int direct_all_reduce(struct shm_op *op)
+{
+    struct shm *s = op->s;
+    struct direct d = {op, &op->call->reduce, TO_ALL};
+    size_t len = coll_bytes(op->call);
+    blocks_slices(len, s->n, s->out);
+    s->in[s->me] = s->out[s->me];
+    return direct_run(&d, len, op->call->recv, len);
+}
+
+/* Only the root has a receive buffer. */
+int direct_reduce(struct shm_op *op)
+{
+    struct shm *s = op->s;
+    struct direct d = {op, &op->call->reduce, op->call->root};
+    size_t len = coll_bytes(op->call);
+    blocks_slices(len, s->n, s->out);
+    s->in[s->me] = s->out[s->me];
+    return direct_run(&d, len, s->me == op->call->root ? op->call->recv : op->call->send, len);
+}
+
+int direct_reduce_scatter(struct shm_op *op)
+{
+    struct shm *s = op->s;
+    struct direct d = {op, &op->call->reduce, s->me};
+    blocks_parts(op->call, &op->call->send_parts, s->out);
+    size_t total = s->out[s->n - 1].at + s->out[s->n - 1].len;
+    s->in[s->me] = (struct shm_block){0, s->out[s->me].len};
+    return direct_run(&d, total, op->call->recv, s->in[s->me].len);
 }

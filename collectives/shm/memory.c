@@ -18,7 +18,7 @@
 #include "core/fd.h"
 
 #define SHM_MAGIC   0x314d4853u /* "SHM1" */
-#define SHM_VERSION 7u
+#define SHM_VERSION 8u
 
 /* Address space, not memory; reduced where address space is limited. */
 #define ARENAS_BYTES ((size_t)64 << 30)
@@ -120,7 +120,7 @@ static int memory_take(dlcoll_comm *comm, void *base, size_t bytes, bool mapped,
                       .bytes = bytes,
                       .mapped = mapped,
                       .fd = -1,
-                      .round = 1,
+                      .chunk = 1,
                       .read = 1};
     comm->shm = s;
     s->head = (struct shm_head *)s->base;

@@ -13,17 +13,17 @@
  * Every cache line has one writer, which stores with release order; readers acquire. There are no
  * locks: a rank that dies at any point leaves nothing to repair.
  *
- * Operations and rounds are numbered from 1 without gaps. Lines carry the low 32 bits and are
+ * Operations and chunks are numbered from 1 without gaps. Lines carry the low 32 bits and are
  * compared by their difference, so that they may wrap. Hence no line may lag by 2^31: an operation
  * that does not need a rank's progress leaves it unchanged, and refresh() in sync.c publishes it
  * from time to time. Two rules keep a writer from overwriting what is still being read:
  *
  * - Operation seq uses arrival[seq % 16] and beside[seq % 16]. A rank writes them only after all
  *   others have entered operation seq - 15 or a later one: then nobody reads those of seq - 16.
- * - Round k uses slot[k % 4]. A rank writes its slot only after all readers have finished reading
+ * - Chunk k uses slot[k % 4]. A rank writes its slot only after all readers have finished reading
  *   its previous content. Progress shows that: a rank raises `staged` to k + 1 after it has read
- *   the rounds up to k - 2 (k - 3 in operations with results). A rank that has entered an operation
- *   has finished all rounds of earlier operations, so that most operations need not wait. */
+ *   the chunks up to k - 2 (k - 3 in operations with results). A rank that has entered an operation
+ *   has finished all chunks of earlier operations, so that most operations need not wait. */
 #ifndef COLLECTIVES_SHM_SHM_H
 #define COLLECTIVES_SHM_SHM_H
 
@@ -85,7 +85,7 @@ enum {
 
 /* Flags of an arrival. */
 enum {
-    SHM_LATE = 1,   /* the first round is staged after this arrival was written */
+    SHM_LATE = 1,   /* the first chunk is staged after this arrival was written */
     SHM_SHARED = 2, /* the buffers lie in the arenas; `send` and `recv` are offsets from the
                        memory's start */
     SHM_PULL = 4,   /* the data is not staged: others read it at `send`, an address in the rank's
@@ -103,14 +103,17 @@ struct shm_arrival {
         struct {
             uint64_t send, recv;
         };
-        uint64_t most; /* _v operations: bytes of the longest block of this rank */
+        struct {
+            uint64_t most;     /* _v operations: bytes of the longest block of this rank */
+            uint64_t block[3]; /* SHM_PULL: describes this rank's only block (cma.c) */
+        };
     };
 };
 _Static_assert(sizeof(struct shm_arrival) == SHM_LINE, "one line");
 
 struct shm_progress {
-    _Alignas(SHM_LINE) _Atomic uint32_t staged; /* rounds put into the slots */
-    _Atomic uint32_t reduced;                   /* rounds whose results are in the slots */
+    _Alignas(SHM_LINE) _Atomic uint32_t staged; /* chunks put into the slots */
+    _Atomic uint32_t reduced;                   /* chunks whose results are in the slots */
     _Atomic uint32_t done;                      /* the last operation that the rank has finished */
 };
 
@@ -169,15 +172,15 @@ struct shm {
     size_t arena_bytes;
     struct arena *arena; /* this rank's */
 
-    /* Private to this process. `seq` and `round` are equal on all ranks; 64 bits do not wrap. */
+    /* Private to this process. `seq` and `chunk` are equal on all ranks; 64 bits do not wrap. */
     uint64_t seq;   /* the current operation, or the last one */
-    uint64_t round; /* the next round */
+    uint64_t chunk; /* the next chunk */
 
-    uint64_t refresh_at;          /* seq + round at which to refresh `progress` */
+    uint64_t refresh_at;          /* seq + chunk at which to refresh `progress` */
     uint64_t all_entered;         /* all ranks are known to have entered this operation */
-    uint64_t bases[SHM_ARRIVALS]; /* the first rounds of the last operations */
-    uint64_t staged[SHM_SLOTS];   /* the last round that this rank staged in the slot; 0: none */
-    uint64_t read;                /* all ranks have read this rank's rounds before this one */
+    uint64_t bases[SHM_ARRIVALS]; /* the first chunks of the last operations */
+    uint64_t staged[SHM_SLOTS];   /* the last chunk that this rank staged in the slot; 0: none */
+    uint64_t read;                /* all ranks have read this rank's chunks before this one */
     enum shm_can can_pull;        /* all ranks may read this rank's memory */
     uint8_t *may_read;            /* by rank, enum shm_can: this rank may read its memory */
     size_t *mapped_bytes;         /* by rank: bytes mapped of each of its slots (shm_use_slots()) */
@@ -204,9 +207,9 @@ static inline uint8_t *shm_beside(const struct shm *s, uint64_t seq, int i)
     return s->beside + ((size_t)(seq % SHM_ARRIVALS) * (size_t)s->n + (size_t)i) * SHM_BESIDE_BYTES;
 }
 
-static inline uint8_t *shm_slot(const struct shm *s, int i, uint64_t round)
+static inline uint8_t *shm_slot(const struct shm *s, int i, uint64_t chunk)
 {
-    size_t k = (size_t)i * SHM_SLOTS + round % SHM_SLOTS;
+    size_t k = (size_t)i * SHM_SLOTS + chunk % SHM_SLOTS;
     debug_assert(i >= 0 && i < s->n);
     return s->slots + k * SHM_SLOT_STRIDE + SHM_SLOT_BEGIN + (size_t)i % 16 * (SHM_SLOT_SKEW / 32);
 }

@@ -2,10 +2,36 @@
 
 #include <string.h>
 
+#include "collectives/reduce/reduce.h"
+#include "collectives/shm/blocks.h"
 #include "collectives/shm/cma.h"
+#include "collectives/shm/tuning.h"
+#include "core/clock.h"
 
-/* Reduced before it is copied on: stays in the first-level cache. */
-enum { HOT_BYTES = 8 * 1024 };
+enum {
+    HOT_BYTES = 8 * 1024, /* reduced before it is copied on: stays in the first-level cache */
+    FEW_RANKS = 4,
+    MANY_RANKS = 12,
+};
+
+/* One operation of this rank. Its blocks are op->s->out, in `send`, and op->s->in, in `recv`; a
+ * reduction of this rank's own block goes to in[me]. */
+struct staged {
+    struct shm_op *op;
+    const uint8_t *send;
+    uint8_t *recv;
+    const struct reduce_info *reduce; /* NULL: copies */
+    size_t most;                      /* the longest block that any rank has for another */
+    size_t piece;                     /* bytes of a block in a chunk; a multiple of 64 */
+    size_t distance; /* in a slot, of the blocks for two ranks; 0: it holds one block */
+    size_t filled;   /* bytes of a slot in use, at most */
+    uint64_t chunks;
+    bool one_block; /* each rank has at most one block, for one rank or for all */
+    bool uneven;    /* `most` is only this rank's longest block: the ranks exchange theirs */
+    bool in_place;  /* received data overwrites blocks of this rank */
+    bool results;   /* go through the slots, too */
+    bool pull;      /* this rank's blocks are not staged: the others read them in place */
+};
 
 static size_t min_size(size_t a, size_t b)
 {
@@ -19,90 +45,93 @@ static size_t piece_len(const struct staged *f, size_t block_len, uint64_t k)
     return at < block_len ? min_size(block_len - at, f->piece) : 0;
 }
 
-/* Where rank i stages its piece for rank j. */
+/* Where rank i stages piece k of its block for rank j. */
 static uint8_t *place(const struct staged *f, int i, int j, uint64_t k)
 {
     const struct shm *s = f->op->s;
-    size_t at = f->shared || f->to_one ? 0 : (size_t)j * f->piece;
+    size_t at = (size_t)j * f->distance;
     debug_assert(j >= 0 && j < s->n && at + f->piece <= SHM_SLOT_BYTES);
     return at + shm_slot(s, i, f->op->base + k);
 }
 
 /* The lengths of rank i's blocks, which only that rank and the receiver know: at the end of the
- * slot of the first round. */
+ * slot of the first chunk. */
 static uint64_t *lengths(const struct staged *f, int i)
 {
     return (uint64_t *)(shm_slot(f->op->s, i, f->op->base) + SHM_SLOT_BYTES) - f->op->s->n;
 }
 
+/* The rank whose block for itself is not staged: this one, unless that block is to be scaled before
+ * it is reduced. */
+static int not_staged(const struct staged *f)
+{
+    return f->reduce && f->reduce->has_pre ? -1 : f->op->s->me;
+}
+
 /* ------------------------------------------------------------------------------------- staging */
 
-static void staged_put(const struct staged *f, uint8_t *to, const uint8_t *from, size_t len)
-{
-    if (f->reduce && f->reduce->has_pre)
-        reduce_pre(f->reduce, to, from, len / f->reduce->dtype->size);
-    else
-        memcpy(to, from, len);
-}
-
-/* The rank's own block is staged only to be scaled before it is reduced. */
-static bool has_to_be_put(const struct staged *f, int j)
-{
-    return j != f->op->s->me || (f->reduce && f->reduce->has_pre);
-}
-
-/* Whether this rank uses its slot in round k. */
+/* Whether this rank uses its slot for chunk k. */
 static bool uses_slot(const struct staged *f, uint64_t k)
 {
     const struct shm *s = f->op->s;
-    if (f->results != STAGED_NOBODY || (f->uneven && k == 0))
+    if (f->results || (f->uneven && k == 0))
         return true;
     if (f->pull)
-        return k == 0 && !f->shared; /* for the table of blocks */
-    size_t most = 0;
-    for (int j = 0; j < (f->shared ? 1 : s->n); j++)
-        most = s->out[j].len > most ? s->out[j].len : most;
-    return k * f->piece < most;
+        return k == 0 && !f->one_block; /* for the table of blocks */
+    return k * f->piece < blocks_longest(s->out, s->n, not_staged(f));
 }
 
-static int stage(struct staged *f, uint64_t k)
+/* Waits until this rank may fill the slot of chunk k. Publishes the arrival before waiting: others
+ * may wait for this rank in the same way. */
+static int claim(struct staged *f, uint64_t k)
+{
+    struct shm_op *op = f->op;
+    if (k == 0 && !op->late && !shm_is_free(op, op->base)) {
+        op->late = true;
+        shm_arrive(op, SHM_LATE | (f->pull ? SHM_PULL : 0));
+    }
+    return shm_claim(op, op->base + k);
+}
+
+static void fill(const struct staged *f, uint64_t k)
 {
     struct shm *s = f->op->s;
-    if (uses_slot(f, k)) {
-        /* Publishes the arrival before waiting: others may wait for this rank in the same way. */
-        if (k == 0 && !f->late && !shm_is_free(f->op, f->op->base)) {
-            f->late = true;
-            shm_arrive(f->op, SHM_LATE | (f->pull ? SHM_PULL : 0));
-        }
-        int r = shm_claim(f->op, f->op->base + k);
-        if (r < 0)
-            return r;
-    }
-    for (int j = 0; f->uneven && k == 0 && j < s->n; j++)
-        lengths(f, s->me)[j] = s->out[j].len;
-    if (f->pull) {
-        if (k == 0)
-            cma_offer(f->op, f->send, f->shared);
-        return 0;
-    }
-    for (int j = 0; j < (f->shared ? 1 : s->n); j++) {
-        size_t len = piece_len(f, s->out[j].len, k);
-        if (!len || (!f->shared && !has_to_be_put(f, j)))
+    int skipped = not_staged(f);
+    for (int j = 0; j < s->n; j++) {
+        size_t len = j == skipped ? 0 : piece_len(f, s->out[j].len, k);
+        const uint8_t *from = f->send + s->out[j].at + k * f->piece;
+        if (!len)
             continue;
         shm_use_slots(s, s->me, f->filled);
-        staged_put(f, place(f, s->me, j, k), f->send + s->out[j].at + k * f->piece, len);
+        if (f->reduce && f->reduce->has_pre)
+            reduce_pre(f->reduce, place(f, s->me, j, k), from, len / f->reduce->dtype->size);
+        else
+            memcpy(place(f, s->me, j, k), from, len);
+        if (f->one_block)
+            break;
     }
-    return 0;
 }
 
-/* The arrival implies that the first round is staged, unless SHM_LATE is set. */
-static void publish(struct staged *f, uint64_t k)
+/* Puts chunk k into this rank's slot, and publishes that. The arrival implies that the first chunk
+ * is staged, unless it was published before. */
+static int put(struct staged *f, uint64_t k)
 {
-    struct shm *s = f->op->s;
-    if (k == 0 && !f->late)
-        shm_arrive(f->op, f->pull ? SHM_PULL : 0);
+    struct shm_op *op = f->op;
+    struct shm *s = op->s;
+    int r = uses_slot(f, k) ? claim(f, k) : 0;
+    if (r < 0)
+        return r;
+    for (int j = 0; f->uneven && k == 0 && j < s->n; j++)
+        lengths(f, s->me)[j] = s->out[j].len;
+    if (!f->pull)
+        fill(f, k);
+    else if (k == 0)
+        cma_offer(op, f->send, f->one_block);
+    if (k == 0 && !op->late)
+        shm_arrive(op, f->pull ? SHM_PULL : 0);
     else
-        shm_publish(&s->progress[s->me].staged, f->op->base + k + 1);
+        shm_publish(&s->progress[s->me].staged, op->base + k + 1);
+    return 0;
 }
 
 /* -------------------------------------------------------------------------------------- taking */
@@ -113,7 +142,12 @@ static int await_piece(struct staged *f, int i, uint64_t k)
     return r < 0 ? r : shm_await_staged(f->op, i, f->op->base + k);
 }
 
-/* Piece k of all others has been staged, which shows how far they have read. */
+static bool is_pulled(const struct staged *f, int i)
+{
+    return shm_arrival(f->op->s, f->op->seq, i)->flags & SHM_PULL;
+}
+
+/* Chunk k of all others has been staged, which shows how far they have read. */
 static void all_staged(struct staged *f, uint64_t k)
 {
     struct shm *s = f->op->s;
@@ -127,43 +161,64 @@ static void all_staged(struct staged *f, uint64_t k)
 static int copy_piece(struct staged *f, int i, uint64_t k, size_t len)
 {
     struct shm *s = f->op->s;
+    size_t at = k * f->piece, all = s->in[i].len;
+    uint8_t *to = f->recv + s->in[i].at + at;
     int r = await_piece(f, i, k);
     if (r < 0)
         return r;
-    if (!(shm_arrival(s, f->op->seq, i)->flags & SHM_PULL)) {
+    if (!is_pulled(f, i)) {
         shm_use_slots(s, i, f->filled);
-        memcpy(f->recv + s->in[i].at + k * f->piece, place(f, i, s->me, k), len);
+        memcpy(to, place(f, i, s->me, k), len);
         return 0;
     }
-    /* Reads the whole block in the first round, unless it would overwrite blocks that are not
-     * staged. */
-    uint8_t *to = f->recv + s->in[i].at;
+    /* Reads the whole block at once, unless it would overwrite blocks that are not staged. */
     if (f->in_place)
-        return cma_take(f->op, i, to, s->in[i].len, k * f->piece, len, f->shared);
-    return k ? 0 : cma_take(f->op, i, to, s->in[i].len, 0, s->in[i].len, f->shared);
+        return cma_read(f->op, i, to, all, at, len, f->one_block);
+    return k ? 0 : cma_read(f->op, i, to, all, 0, all, f->one_block);
 }
 
-static int copy_pieces(struct staged *f, uint64_t k)
+/* Copies piece k of the others' blocks for this rank. */
+static int copy(struct staged *f, uint64_t k)
 {
     struct shm *s = f->op->s;
     int from = 0;
     for (int d = 1; d < s->n; d++) {
         int i = s->me + d < s->n ? s->me + d : s->me + d - s->n;
         size_t len = piece_len(f, s->in[i].len, k);
-        if (!len)
-            continue;
-        int r = copy_piece(f, i, k, len);
+        int r = len ? copy_piece(f, i, k, len) : 0;
         if (r < 0)
             return r;
-        from++;
+        from += len > 0;
     }
     if (from == s->n - 1)
         all_staged(f, k);
     return 0;
 }
 
-/* Reduces one stretch of a piece of all ranks, in the order of ranks, into `to`; copies it to
- * `also`. */
+/* Finds piece k of rank i's block. A pulled piece, of the other one of two ranks, is fetched to
+ * where the result goes, or where that is this rank's own data, to its slot, which is empty. */
+static int find_source(struct staged *f, int i, uint64_t k, size_t len, const void **source)
+{
+    struct shm *s = f->op->s;
+    int r = await_piece(f, i, k);
+    *source = place(f, i, s->me, k);
+    if (r < 0)
+        return r;
+    if (!is_pulled(f, i)) {
+        shm_use_slots(s, i, f->filled);
+        return 0;
+    }
+    uint8_t *to = f->recv + s->in[s->me].at + k * f->piece;
+    if (f->recv == f->send) {
+        r = shm_claim(f->op, f->op->base + k);
+        to = place(f, s->me, s->me, k);
+    }
+    *source = to;
+    return r < 0 ? r : cma_read(f->op, i, to, f->most, k * f->piece, len, f->one_block);
+}
+
+/* Reduces one stretch of the ranks' pieces, in the order of ranks, into `to`; copies it to `also`.
+ */
 static void reduce_stretch(const struct staged *f, uint8_t *to, uint8_t *also, size_t at,
                            size_t len)
 {
@@ -179,30 +234,9 @@ static void reduce_stretch(const struct staged *f, uint8_t *to, uint8_t *also, s
         memcpy(also + at, to + at, len);
 }
 
-/* Finds piece k of rank i's block. A pulled piece is fetched to where the result goes, if it is the
- * only one to fetch and this rank's own data is elsewhere; else to this rank's slot, where nothing
- * is staged. */
-static int find_source(struct staged *f, int i, uint64_t k, size_t len, const void **source)
-{
-    struct shm *s = f->op->s;
-    int r = await_piece(f, i, k);
-    *source = place(f, i, s->me, k);
-    if (r < 0)
-        return r;
-    if (!(shm_arrival(s, f->op->seq, i)->flags & SHM_PULL)) {
-        shm_use_slots(s, i, f->filled);
-        return 0;
-    }
-    uint8_t *to = f->recv + s->in[s->me].at + k * f->piece;
-    if (s->n > 2 || f->results != STAGED_NOBODY || f->recv == f->send) {
-        r = shm_claim(f->op, f->op->base + k);
-        to = place(f, s->me, s->me, k);
-    }
-    *source = to;
-    return r < 0 ? r : cma_piece(f->op, i, to, f->most, k * f->piece, len, f->shared);
-}
-
-static int reduce_pieces(struct staged *f, uint64_t k)
+/* Reduces piece k of all ranks' blocks for this rank: to its receive buffer, to its slot, or both.
+ */
+static int reduce(struct staged *f, uint64_t k, bool to_recv, bool to_slot)
 {
     struct shm *s = f->op->s;
     size_t at = k * f->piece, len = piece_len(f, s->in[s->me].len, k);
@@ -214,18 +248,16 @@ static int reduce_pieces(struct staged *f, uint64_t k)
             return r;
     }
     all_staged(f, k);
-    if (f->reduce->has_pre)
-        s->sources[s->me] = place(f, s->me, s->me, k);
-    else
-        s->sources[s->me] = f->send + s->out[f->shared ? 0 : s->me].at + at;
-    bool keep = f->results == STAGED_NOBODY || f->results == STAGED_ALL || f->results == s->me;
-    bool spread = f->results == STAGED_ALL || (f->results >= 0 && f->results != s->me);
-    uint8_t *mine = place(f, s->me, s->me, k), *to = keep ? f->recv + s->in[s->me].at + at : mine;
+    uint8_t *mine = place(f, s->me, s->me, k);
+    uint8_t *to = to_recv ? f->recv + s->in[s->me].at + at : mine;
+    s->sources[s->me] = f->reduce->has_pre ? mine : f->send + s->out[s->me].at + at;
     for (size_t done = 0; done < len; done += HOT_BYTES)
-        reduce_stretch(f, to, keep && spread ? mine : NULL, done, min_size(HOT_BYTES, len - done));
+        reduce_stretch(f, to, to_recv && to_slot ? mine : NULL, done,
+                       min_size(HOT_BYTES, len - done));
     return 0;
 }
 
+/* Copies the others' results of chunk k. */
 static int copy_results(struct staged *f, uint64_t k)
 {
     struct shm *s = f->op->s;
@@ -242,16 +274,7 @@ static int copy_results(struct staged *f, uint64_t k)
     return 0;
 }
 
-/* --------------------------------------------------------------------------------------- rounds */
-
-static int staged_take(struct staged *f, uint64_t k)
-{
-    struct shm *s = f->op->s;
-    int r = f->reduce ? reduce_pieces(f, k) : copy_pieces(f, k);
-    if (r == 0 && f->results != STAGED_NOBODY)
-        shm_publish(&s->progress[s->me].reduced, f->op->base + k + 1);
-    return r;
-}
+/* ---------------------------------------------------------------------------------- algorithms */
 
 /* Checks that the length of each block, as its sender published it, is the expected one. */
 static int compare_lengths(struct staged *f)
@@ -267,8 +290,8 @@ static int compare_lengths(struct staged *f)
     return 0;
 }
 
-/* The number of rounds: those of the longest block of all ranks. */
-static int agree(struct staged *f, uint64_t *rounds)
+/* The number of chunks is that of the longest block of all ranks. */
+static int agree_on_chunks(struct staged *f)
 {
     const struct shm *s = f->op->s;
     size_t most = f->most;
@@ -279,52 +302,328 @@ static int agree(struct staged *f, uint64_t *rounds)
     }
     if (f->uneven && r == 0)
         r = compare_lengths(f);
-    *rounds = most > f->piece ? (most + f->piece - 1) / f->piece : 1;
+    f->chunks = most > f->piece ? (most + f->piece - 1) / f->piece : 1;
     return r;
 }
 
-static int run_rounds(struct staged *f, uint64_t rounds)
+static int enter(struct staged *f)
 {
-    struct shm *s = f->op->s;
-    bool results = f->results != STAGED_NOBODY;
-    bool collects = f->results == STAGED_ALL || f->results == s->me;
-    int r = 0;
-    for (uint64_t k = 1; k <= rounds + results && r == 0; k++) {
-        if (k < rounds && (r = stage(f, k)) == 0)
-            publish(f, k);
-        if (r == 0 && k <= rounds)
-            r = staged_take(f, k - 1);
-        if (r == 0 && collects && k >= 2)
-            r = copy_results(f, k - 2);
-    }
-    return r;
-}
-
-int staged_run(struct staged *f)
-{
-    struct shm *s = f->op->s;
-    uint64_t rounds = 1;
-    debug_assert(f->piece && f->piece % 64 == 0 && !(f->shared && f->to_one));
-    debug_assert(f->results >= STAGED_ALL && f->results < s->n);
-    debug_assert(f->results == STAGED_NOBODY || f->reduce);
-    s->has_mapped = false;
-    size_t lanes = f->shared || f->to_one ? 1 : (size_t)s->n;
-    f->filled = min_size(f->piece, f->most) * lanes;
-    debug_assert(f->filled <= SHM_SLOT_BYTES);
-    f->op->lag = f->results != STAGED_NOBODY ? 4 : 3;
+    debug_assert(f->piece && f->piece % 64 == 0 && f->filled <= SHM_SLOT_BYTES);
+    f->op->s->has_mapped = false;
+    f->op->lag = f->results ? 4 : 3;
+    if (f->pull)
+        f->op->call->algo = "pull";
     if (f->uneven)
         f->op->mine->most = f->most;
-    int r = stage(f, 0);
-    if (r < 0)
-        return r;
-    publish(f, 0);
-    if (f->own_len)
-        memcpy(f->own_to, f->own_from, f->own_len);
-    r = agree(f, &rounds);
+    return put(f, 0);
+}
+
+static int leave(struct staged *f, int r)
+{
     if (r == 0)
-        r = run_rounds(f, rounds);
-    if (r == 0)
-        r = cma_finish(f->op, f->pull, f->shared);
-    s->round += rounds;
+        r = cma_finish(f->op, f->pull);
+    f->op->s->chunk += f->chunks;
     return r;
+}
+
+/* The block that this rank has for itself. */
+static void keep(const struct staged *f)
+{
+    const struct shm *s = f->op->s;
+    const uint8_t *from = f->send + s->out[s->me].at;
+    uint8_t *to = f->recv + s->in[s->me].at;
+    if (s->in[s->me].len && to != from)
+        memcpy(to, from, s->in[s->me].len);
+}
+
+static int copy_blocks(struct staged *f)
+{
+    int r = enter(f);
+    if (r == 0) {
+        keep(f);
+        r = agree_on_chunks(f);
+    }
+    for (uint64_t k = 1; k <= f->chunks && r == 0; k++) {
+        if (k < f->chunks)
+            r = put(f, k);
+        if (r == 0)
+            r = copy(f, k - 1);
+    }
+    return leave(f, r);
+}
+
+static int reduce_flat(struct staged *f)
+{
+    int r = enter(f);
+    if (r == 0)
+        r = agree_on_chunks(f);
+    for (uint64_t k = 1; k <= f->chunks && r == 0; k++) {
+        if (k < f->chunks)
+            r = put(f, k);
+        if (r == 0)
+            r = reduce(f, k - 1, true, false);
+    }
+    return leave(f, r);
+}
+
+/* The result goes to rank `root`; -1: to all. */
+static int reduce_slices(struct staged *f, int root)
+{
+    struct shm *s = f->op->s;
+    bool gets = root < 0 || root == s->me, gives = root != s->me;
+    f->results = true;
+    int r = enter(f);
+    if (r == 0)
+        r = agree_on_chunks(f);
+    for (uint64_t k = 1; k <= f->chunks + 1 && r == 0; k++) {
+        if (k < f->chunks)
+            r = put(f, k);
+        if (r == 0 && k <= f->chunks) {
+            r = reduce(f, k - 1, gets, gives);
+            if (r == 0)
+                shm_publish(&s->progress[s->me].reduced, f->op->base + k);
+        }
+        if (r == 0 && gets && k >= 2)
+            r = copy_results(f, k - 2);
+    }
+    return leave(f, r);
+}
+
+/* ------------------------------------------------------------------------------------ choosing */
+
+/* The size of a piece: equal on all ranks of the node, as is the number of CPUs, on which `crowded`
+ * depends. */
+static size_t choose_piece(const struct staged *f)
+{
+    const struct coll_call *c = f->op->call;
+    bool crowded = !c->comm->policy.spin_ns;
+    size_t n = (size_t)f->op->s->n, blocks = f->one_block ? 1 : n;
+    size_t most = (SHM_SLOT_BYTES - (f->uneven ? n * sizeof(uint64_t) : 0)) / blocks;
+    size_t piece = shm_tuning.piece_move;
+    if (f->reduce && crowded)
+        piece = shm_tuning.chunk_reduce / (n < MANY_RANKS ? n * n : MANY_RANKS * MANY_RANKS);
+    else if (f->reduce)
+        piece = n <= FEW_RANKS ? shm_tuning.piece_few : shm_tuning.piece_many;
+    else if (blocks > 1)
+        piece = shm_tuning.chunk_move / blocks;
+    else if (n == 2 || (crowded && c->kind == CALL_BROADCAST))
+        piece = shm_tuning.piece_few;
+    piece = min_size(piece, most) / 64 * 64;
+    return piece ? piece : 64;
+}
+
+/* The blocks have been listed. */
+static void prepare(struct staged *f, const char *name)
+{
+    const struct shm *s = f->op->s;
+    f->most = blocks_longest(s->out, s->n, f->uneven ? s->me : -1);
+    size_t in = f->uneven ? 0 : blocks_longest(s->in, s->n, -1);
+    f->most = in > f->most ? in : f->most;
+    f->piece = choose_piece(f);
+    f->distance = f->one_block ? 0 : f->piece;
+    f->filled = min_size(f->piece, f->most) * (f->one_block ? 1 : (size_t)s->n);
+    f->op->call->algo = name;
+}
+
+static int kind_of_move(enum call_kind kind)
+{
+    switch (kind) {
+    case CALL_BROADCAST:
+        return 0;
+    case CALL_ALL_GATHER:
+    case CALL_ALL_GATHER_V:
+        return 1;
+    case CALL_GATHER:
+    case CALL_GATHER_V:
+        return 2;
+    case CALL_SCATTER:
+    case CALL_SCATTER_V:
+        return 3;
+    case CALL_REDUCE:
+        return 4;
+    default:
+        return COST_KINDS - 1;
+    }
+}
+
+/* The length from which a block may be pulled. Blocks in shared memory: soon. With a CPU for each
+ * rank, other blocks are timed. For ranks that take turns on a CPU, a staged block that several of
+ * them read, or that is reduced, is in the cache; another one is copied once less when pulled. */
+static size_t pull_limit(const struct staged *f, size_t len)
+{
+    uint64_t at;
+    enum call_kind kind = f->op->call->kind;
+    bool one_reader = !f->one_block || kind == CALL_GATHER || kind == CALL_GATHER_V;
+    bool shared = shm_holds(f->op->s, f->send, len, &at);
+    if (f->op->call->comm->policy.spin_ns)
+        return shared ? shm_tuning.pull_shared : shm_tuning.pull;
+    if (shared)
+        return shm_tuning.pull_crowded_shared;
+    return one_reader ? shm_tuning.pull_crowded : SIZE_MAX;
+}
+
+/* Runs an algorithm in the way that is timed to be faster, if this rank may offer its blocks. */
+static int run_timed(struct staged *f, int (*run)(struct staged *f), size_t block, bool offers)
+{
+    struct shm *s = f->op->s;
+    int kind = kind_of_move(f->op->call->kind), size = cost_size(block);
+    struct cost_turn *turn = &s->turns[kind][size];
+    enum cost_way way =
+        cost_choose(&s->peers[0].costs[kind][size], s->n, sizeof(s->peers[0]), size, turn);
+    uint64_t began = turn->timed ? mono_ns() : 0;
+    f->pull = way == COST_PULLED && offers && cma_can(s, f->send);
+    int r = run(f);
+    if (turn->timed && r == 0 && !s->has_mapped)
+        cost_take(&s->peers[s->me].costs[kind][size], size, turn,
+                  f->pull || f->op->pulled ? COST_PULLED : COST_STAGED, mono_ns() - began, block);
+    return r;
+}
+
+/* Runs an algorithm in which blocks are staged or pulled. An arrival that was already published
+ * cannot offer data to be pulled. */
+static int run_either_way(struct staged *f, int (*run)(struct staged *f))
+{
+    struct shm *s = f->op->s;
+    prepare(f, "flat");
+    size_t offered = blocks_longest(s->out, s->n, s->me);
+    size_t taken = blocks_longest(s->in, s->n, s->me), block = f->most > taken ? f->most : taken;
+    size_t limit = pull_limit(f, offered);
+    /* A rank that offers blocks must know that the others have probed. */
+    if (f->most >= limit)
+        cma_probe(s);
+    bool offers = !f->in_place && !f->op->late && offered >= limit;
+    if (!f->in_place && block >= shm_tuning.compare && f->op->call->comm->policy.spin_ns)
+        return run_timed(f, run, block, offers);
+    f->pull = offers && cma_can(s, f->send);
+    return run(f);
+}
+
+/* ---------------------------------------------------------------------------------- operations */
+
+static struct staged begin(struct shm_op *op, const struct reduce_info *reduce)
+{
+    struct shm *s = op->s;
+    memset(s->out, 0, (size_t)s->n * sizeof(*s->out));
+    memset(s->in, 0, (size_t)s->n * sizeof(*s->in));
+    return (struct staged){
+        .op = op, .send = op->call->send, .recv = op->call->recv, .reduce = reduce, .chunks = 1};
+}
+
+/* The same block for all ranks. */
+static void out_to_all(struct staged *f, size_t len)
+{
+    struct shm *s = f->op->s;
+    f->one_block = true;
+    for (int j = 0; j < s->n; j++)
+        s->out[j] = (struct shm_block){0, len};
+}
+
+static void out_to_one(struct staged *f, int rank, size_t len)
+{
+    f->one_block = true;
+    f->op->s->out[rank] = (struct shm_block){0, len};
+}
+
+/* Short: everybody reduces everything. Long: everybody reduces a slice. */
+int staged_all_reduce(struct shm_op *op)
+{
+    struct shm *s = op->s;
+    struct staged f = begin(op, &op->call->reduce);
+    size_t len = coll_bytes(op->call);
+    if (len * (size_t)s->n <= shm_tuning.flat) {
+        out_to_all(&f, len);
+        s->in[s->me].len = len;
+        prepare(&f, "flat");
+        return reduce_flat(&f);
+    }
+    blocks_slices(len, s->n, s->out);
+    blocks_slices(len, s->n, s->in);
+    prepare(&f, "slices");
+    return reduce_slices(&f, -1);
+}
+
+/* Short: the root reduces everything. The other one of two ranks may leave its data in place. Long:
+ * everybody reduces a slice, for the root. */
+int staged_reduce(struct shm_op *op)
+{
+    struct shm *s = op->s;
+    struct staged f = begin(op, &op->call->reduce);
+    int root = op->call->root;
+    size_t len = coll_bytes(op->call);
+    if (len * (size_t)s->n <= (s->n == 2 ? shm_tuning.root_pair : shm_tuning.flat)) {
+        out_to_one(&f, root, len);
+        s->in[s->me].len = s->me == root ? len : 0;
+        if (s->n == 2 && !f.reduce->has_pre)
+            return run_either_way(&f, reduce_flat);
+        prepare(&f, "flat");
+        return reduce_flat(&f);
+    }
+    blocks_slices(len, s->n, s->out);
+    blocks_slices(len, s->n, s->in);
+    prepare(&f, "slices");
+    return reduce_slices(&f, root);
+}
+
+/* Each rank reduces its own part. */
+int staged_reduce_scatter(struct shm_op *op)
+{
+    struct shm *s = op->s;
+    struct staged f = begin(op, &op->call->reduce);
+    blocks_parts(op->call, &op->call->send_parts, s->out);
+    s->in[s->me].len = s->out[s->me].len;
+    prepare(&f, "flat");
+    return reduce_flat(&f);
+}
+
+/* The root has the same block for all. */
+int staged_broadcast(struct shm_op *op)
+{
+    struct shm *s = op->s;
+    struct staged f = begin(op, NULL);
+    out_to_all(&f, s->me == op->call->root ? coll_bytes(op->call) : 0);
+    s->in[op->call->root].len = coll_bytes(op->call);
+    return run_either_way(&f, copy_blocks);
+}
+
+/* Each rank has the same block for all. */
+int staged_all_gather(struct shm_op *op)
+{
+    struct shm *s = op->s;
+    struct staged f = begin(op, NULL);
+    blocks_parts(op->call, &op->call->recv_parts, s->in);
+    out_to_all(&f, s->in[s->me].len);
+    return run_either_way(&f, copy_blocks);
+}
+
+/* Each rank has a block for the root. */
+int staged_gather(struct shm_op *op)
+{
+    struct staged f = begin(op, NULL);
+    f.uneven = op->call->kind == CALL_GATHER_V;
+    out_to_one(&f, op->call->root, coll_bytes(op->call));
+    if (op->s->me == op->call->root)
+        blocks_parts(op->call, &op->call->recv_parts, op->s->in);
+    return run_either_way(&f, copy_blocks);
+}
+
+/* The root has a block for each rank. */
+int staged_scatter(struct shm_op *op)
+{
+    struct staged f = begin(op, NULL);
+    f.uneven = op->call->kind == CALL_SCATTER_V;
+    if (op->s->me == op->call->root)
+        blocks_parts(op->call, &op->call->send_parts, op->s->out);
+    op->s->in[op->call->root].len = coll_bytes(op->call);
+    return run_either_way(&f, copy_blocks);
+}
+
+/* Each rank has a block for each rank. */
+int staged_all_to_all(struct shm_op *op)
+{
+    struct staged f = begin(op, NULL);
+    f.uneven = op->call->kind == CALL_ALL_TO_ALL_V;
+    f.in_place = op->call->send == op->call->recv;
+    blocks_parts(op->call, &op->call->send_parts, op->s->out);
+    blocks_parts(op->call, &op->call->recv_parts, op->s->in);
+    return run_either_way(&f, copy_blocks);
 }

@@ -18,7 +18,7 @@ enum {
     QUICK_YIELDS = 8,     /* likewise, where ranks share CPUs */
     SPREAD_EVERY = 4096,  /* waits between calls of wait_spread() where ranks share CPUs */
     LOOKS_PER_CLOCK = 16, /* while spinning: reading the clock costs as much as a few loads */
-    /* Operations and rounds after which `progress` is published again. Together with those of one
+    /* Operations and chunks after which `progress` is published again. Together with those of one
      * operation and of the ranks that lag, the distance must stay below 2^31. */
     REFRESH = 1 << 24,
 };
@@ -182,7 +182,7 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
 /* ------------------------------------------------------------------------------------- arrival */
 
 /* All ranks have entered operation seq, and a rank that has entered an operation has finished the
- * rounds of those before it. */
+ * chunks of those before it. */
 static void set_all_entered(struct shm *s, uint64_t seq)
 {
     debug_assert(seq <= s->seq && seq + SHM_ARRIVALS > s->seq);
@@ -238,23 +238,23 @@ static int await_free_arrival(struct shm_op *op)
                : await_all_entered(op, op->seq - SHM_ARRIVALS + 1);
 }
 
-/* Publishes that this rank has finished all operations and rounds before the next one. */
+/* Publishes that this rank has finished all operations and chunks before the next one. */
 static void refresh(struct shm *s)
 {
-    shm_publish(&s->progress[s->me].staged, s->round);
-    shm_publish(&s->progress[s->me].reduced, s->round);
+    shm_publish(&s->progress[s->me].staged, s->chunk);
+    shm_publish(&s->progress[s->me].reduced, s->chunk);
     shm_publish(&s->progress[s->me].done, s->seq);
-    s->refresh_at = s->seq + s->round + REFRESH;
+    s->refresh_at = s->seq + s->chunk + REFRESH;
 }
 
 int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
 {
-    if (s->seq + s->round >= s->refresh_at)
+    if (s->seq + s->chunk >= s->refresh_at)
         refresh(s);
     *op = (struct shm_op){.s = s,
                           .call = call,
                           .seq = s->seq + 1,
-                          .base = s->round,
+                          .base = s->chunk,
                           .lag = 3,
                           .mine = shm_arrival(s, s->seq + 1, s->me)};
     int r = await_free_arrival(op);
@@ -262,7 +262,7 @@ int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call)
         return r;
     /* Nobody reads the arrival of seq - SHM_ARRIVALS, nor will: it may be overwritten. */
     debug_assert(s->all_entered < op->seq && op->seq - s->all_entered < SHM_ARRIVALS + 1);
-    debug_assert(!shm_at_least(op->mine->seq, op->seq) && s->read <= s->round);
+    debug_assert(!shm_at_least(op->mine->seq, op->seq) && s->read <= s->chunk);
     s->seq = op->seq;
     s->bases[op->seq % SHM_ARRIVALS] = op->base;
     return 0;
@@ -356,50 +356,50 @@ int shm_await_all(struct shm_op *op)
 
 /* --------------------------------------------------------------------------------------- slots */
 
-/* Waits until all have read the round that this rank staged in a slot. */
-static int await_readers(struct shm_op *op, uint64_t round)
+/* Waits until all have read the chunk that this rank staged in a slot. */
+static int await_readers(struct shm_op *op, uint64_t chunk)
 {
     struct shm *s = op->s;
-    if (round < op->base) {
-        /* A rank has read it when it has entered a later operation than that of the round. */
+    if (chunk < op->base) {
+        /* A rank has read it when it has entered a later operation than that of the chunk. */
         uint64_t seq = op->seq;
-        while (seq > s->all_entered + 1 && s->bases[(seq - 1) % SHM_ARRIVALS] > round)
+        while (seq > s->all_entered + 1 && s->bases[(seq - 1) % SHM_ARRIVALS] > chunk)
             seq--;
         return seq == op->seq ? shm_await_all(op) : await_all_entered(op, seq);
     }
     for (int i = 0; i < s->n; i++) {
-        int r = i == s->me ? 0 : shm_await_word(op, i, &s->progress[i].staged, round + op->lag);
+        int r = i == s->me ? 0 : shm_await_word(op, i, &s->progress[i].staged, chunk + op->lag);
         if (r < 0)
             return r;
     }
-    s->read = round + 1;
+    s->read = chunk + 1;
     return 0;
 }
 
-bool shm_is_free(const struct shm_op *op, uint64_t round)
+bool shm_is_free(const struct shm_op *op, uint64_t chunk)
 {
     struct shm *s = op->s;
-    if (s->staged[round % SHM_SLOTS] >= s->read)
+    if (s->staged[chunk % SHM_SLOTS] >= s->read)
         update_all_entered(s);
-    return s->staged[round % SHM_SLOTS] < s->read;
+    return s->staged[chunk % SHM_SLOTS] < s->read;
 }
 
-int shm_claim(struct shm_op *op, uint64_t round)
+int shm_claim(struct shm_op *op, uint64_t chunk)
 {
     struct shm *s = op->s;
-    uint64_t *last = &s->staged[round % SHM_SLOTS];
-    debug_assert(round >= op->base && *last < round);
-    int r = shm_is_free(op, round) ? 0 : await_readers(op, *last);
+    uint64_t *last = &s->staged[chunk % SHM_SLOTS];
+    debug_assert(chunk >= op->base && *last < chunk);
+    int r = shm_is_free(op, chunk) ? 0 : await_readers(op, *last);
     debug_assert(r < 0 || *last < s->read); /* all have read what is overwritten */
-    *last = round;
+    *last = chunk;
     return r;
 }
 
-int shm_await_staged(struct shm_op *op, int i, uint64_t round)
+int shm_await_staged(struct shm_op *op, int i, uint64_t chunk)
 {
     const struct shm_arrival *a = shm_arrival(op->s, op->seq, i);
-    debug_assert(round >= op->base);
-    if (round == op->base && !(a->flags & SHM_LATE))
-        return 0; /* the first round was staged before the arrival */
-    return shm_await_word(op, i, &op->s->progress[i].staged, round + 1);
+    debug_assert(chunk >= op->base);
+    if (chunk == op->base && !(a->flags & SHM_LATE))
+        return 0; /* the first chunk was staged before the arrival */
+    return shm_await_word(op, i, &op->s->progress[i].staged, chunk + 1);
 }

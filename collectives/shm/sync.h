@@ -11,10 +11,11 @@ struct shm_op {
     struct shm *s;
     struct coll_call *call;
     uint64_t seq;
-    uint64_t base; /* the first round of the operation */
-    /* A rank whose `staged` is k has read rounds up to k - lag. */
+    uint64_t base; /* the first chunk of the operation */
+    /* A rank whose `staged` is k has read chunks up to k - lag. */
     uint64_t lag;
     struct shm_arrival *mine;
+    bool late;   /* the arrival was published before the first chunk was staged */
     bool pulled; /* data has been read from another rank's buffer */
 };
 
@@ -22,7 +23,7 @@ struct shm_op {
  * here, returns 0 or a negative value as described in coll_call.h. */
 int shm_begin(struct shm_op *op, struct shm *s, struct coll_call *call);
 
-/* Publishes the arrival of this rank. Data, flags and a staged round that belong to it must have
+/* Publishes the arrival of this rank. Data, flags and a staged chunk that belong to it must have
  * been written before. */
 void shm_arrive(struct shm_op *op, unsigned flags);
 
@@ -36,7 +37,7 @@ int shm_await_all(struct shm_op *op);
  * -EBADMSG. */
 int shm_differs(struct shm_op *op, int i);
 
-/* All ranks have entered this operation, hence finished all rounds of earlier ones. */
+/* All ranks have entered this operation, hence finished all chunks of earlier ones. */
 static inline void shm_note_all_entered(struct shm_op *op)
 {
     struct shm *s = op->s;
@@ -57,13 +58,13 @@ static inline int shm_await_word(struct shm_op *op, int i, const _Atomic uint32_
                : shm_await_slow(op, i, word, want);
 }
 
-/* Waits until this rank's slot of the round may be written. Before waiting in the first round, the
+/* Waits until this rank's slot of the chunk may be written. Before waiting for the first chunk, the
  * caller must publish its arrival: otherwise all ranks might wait for each other. */
-bool shm_is_free(const struct shm_op *op, uint64_t round);
-int shm_claim(struct shm_op *op, uint64_t round);
+bool shm_is_free(const struct shm_op *op, uint64_t chunk);
+int shm_claim(struct shm_op *op, uint64_t chunk);
 
-/* Waits until rank i has staged the round. */
-int shm_await_staged(struct shm_op *op, int i, uint64_t round);
+/* Waits until rank i has staged the chunk. */
+int shm_await_staged(struct shm_op *op, int i, uint64_t chunk);
 
 /* Publishes a number of this rank; published numbers only grow. */
 static inline void shm_publish(_Atomic uint32_t *word, uint64_t value)

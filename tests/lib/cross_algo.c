@@ -22,7 +22,7 @@
         .inlined = inlined_, .flat = flat_, .root_pair = flat_, .direct = direct_,              \
         .direct_stream = 256, .pull = pull_, .pull_shared = pull_, .pull_crowded = pull_,       \
         .pull_crowded_shared = pull_, .compare = compare_, .piece_few = 512, .piece_many = 256, \
-        .piece_move = 1024, .round_move = 2048, .round_reduce = 2048                            \
+        .piece_move = 1024, .chunk_move = 2048, .chunk_reduce = 2048                            \
     }
 
 static const struct {

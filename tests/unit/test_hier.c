@@ -150,7 +150,7 @@ static void every_operation(struct ranks *j, int rank)
     shm_tuning.piece_many = 2048;
     shm_tuning.piece_few = 4096;
     shm_tuning.piece_move = 8192;
-    shm_tuning.round_move = 16384;
+    shm_tuning.chunk_move = 16384;
     shm_tuning.flat = 8192;
     for (size_t k = 0; k < sizeof(counts) / sizeof(counts[0]); k++) {
         size_t n = counts[k];

@@ -371,7 +371,7 @@ static void age(struct rank *me)
     carry_out(me, &meet);
     pthread_barrier_wait(&me->run->aged);
     s->seq = s->all_entered = me->run->done;
-    s->round = s->read = me->run->done + 1;
+    s->chunk = s->read = me->run->done + 1;
     /* The library publishes progress every 2^24 operations. */
     struct shm_progress *p = &s->progress[me->me];
     atomic_store(&p->staged, (uint32_t)(me->run->done - 1000));
@@ -447,7 +447,7 @@ static void pieces_of(struct shm_tuning *t, size_t few, size_t many, size_t roun
 {
     t->piece_few = t->piece_move = few;
     t->piece_many = many;
-    t->round_move = t->round_reduce = round;
+    t->chunk_move = t->chunk_reduce = round;
 }
 
 /* Thresholds that force a way. */

@@ -93,7 +93,7 @@ endif
 # on a thread of its own.
 COLL_SRC   := $(filter-out collectives/tools/%,$(call src,collectives))
 DLCOLL_SRC := $(COLL_SRC) \
-              $(patsubst %,core/%.c,err bytes escape fd futex hostlist map netaddr parse peer_uid log thread) \
+              $(patsubst %,core/%.c,err bytes escape fd futex hostlist map memlock netaddr parse peer_uid log thread) \
               $(patsubst %,rendezvous/store/store_%.c,client proto thread service session table out)
 DLCOLL_OBJ := $(call pic,$(DLCOLL_SRC))
 

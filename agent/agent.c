@@ -1296,6 +1296,8 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         watch_blocked_workers(a);
     if (r == 0 && job->gpus)
         a->gpus = gpu_watch_new(loop, &a->scope, job, GPU_PROC, "/dev/kmsg");
+    if (a->gpus) /* looks for these itself */
+        a->segment.warned = SEGMENT_WARNED_COMPUTE_MODE | SEGMENT_WARNED_MEMLOCK;
     struct rdzv_callbacks of_rdzv = callbacks;
     of_rdzv.arg = a;
     if (r < 0 || (r = rdzv_open(&a->rdzv, loop, &job->rdzv, &of_rdzv, e)) < 0) {

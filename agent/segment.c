@@ -82,6 +82,7 @@ int segment_open(struct segment *s, const struct rank_table *table, int group_ra
         .nlocal = table->nodes[group_rank].nproc,
         .base_rank = table->nodes[group_rank].base_rank,
         .usable_cpus = usable_cpus,
+        .warned = s->warned,
         .abort = {.rank = -1},
     };
     lay_out(&h);
@@ -188,6 +189,7 @@ void segment_close(struct segment *s)
 {
     if (s->fd < 0)
         return;
+    s->warned = atomic_load_explicit(&s->header->warned, memory_order_relaxed);
     munmap(s->header, s->bytes);
     close_fd(&s->fd);
     free(s->ports);

@@ -14,7 +14,8 @@
 struct segment {
     int fd; /* the memfd, inherited by the workers; -1: none */
     struct segment_header *header;
-    size_t bytes; /* mapped by the agent: all except the heap */
+    uint32_t warned; /* as in the header; from one round's segment to the next one's */
+    size_t bytes;    /* mapped by the agent: all except the heap */
     /* Copies of fields of the header: a worker may have changed the shared ones. */
     size_t off_local;
     int nlocal, world_size;

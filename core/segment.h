@@ -12,7 +12,7 @@
  * Layout: header, then nodes[nnodes], then ports[world_size], then local[nlocal], then `heap`: room
  * for the collectives, theirs to lay out. Written once by the agent before the first worker starts,
  * except: the abort record (agent), local[i] (worker i, and the agent its `exited`),
- * exit_word_count and heap (workers). */
+ * exit_word_count, warned and heap (workers). */
 #ifndef CORE_SEGMENT_H
 #define CORE_SEGMENT_H
 
@@ -117,7 +117,15 @@ struct segment_header {
     uint64_t heap_bytes;
     _Atomic uint32_t exit_word_count; /* rises with each exit_notify_word; woken by the last worker,
                                          and to end */
+    _Atomic uint32_t warned;          /* enum segment_warning: what this node has been warned of */
     struct segment_abort abort;
+};
+
+/* What a user is warned of once on each node, by whoever finds it first. */
+enum segment_warning {
+    SEGMENT_WARNED_NCCL_TWICE = 1,
+    SEGMENT_WARNED_COMPUTE_MODE = 2,
+    SEGMENT_WARNED_MEMLOCK = 4,
 };
 
 #endif

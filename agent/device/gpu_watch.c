@@ -21,6 +21,7 @@
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
+#include "core/memlock.h"
 #include "core/mem.h"
 #include "core/thread.h"
 
@@ -69,7 +70,7 @@ struct shared {
     nvmlEventSet_t set;
     struct device *devices;
     int ndevices;
-    bool asked_before, wants_events;
+    bool asked_before, wants_events, several_nodes;
     enum gpu_check check;
     double wait_s;
 };
@@ -257,6 +258,9 @@ static int ready(struct shared *s, struct err *e)
         return 0;
     open_nvml(s);
     int rc = 0;
+    char text[256];
+    if (s->several_nodes && memlock_is_low(MEMLOCK_CARDS, text, sizeof(text)))
+        warn(s, "%s", text);
     for (int i = 0; s->nvml.lib && i < s->ndevices && rc == 0; i++)
         rc = look_at(s, i, e);
     if (s->check == GPU_CHECK_OFF) {
@@ -533,6 +537,7 @@ struct gpu_watch *gpu_watch_new(uv_loop_t *loop, struct uvx_scope *scope,
     xid_log_open(&w->log, kmsg);
     s->check = job->gpu_check;
     s->wait_s = job->gpu_wait;
+    s->several_nodes = job->rdzv.max_nodes > 1;
     s->wants_events = w->log.fd < 0;
     s->async = &w->async;
     uv_async_init(loop, &w->async, on_answer);

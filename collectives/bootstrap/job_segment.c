@@ -126,6 +126,11 @@ _Atomic uint32_t *job_segment_exit_word_count(const struct job_segment *s)
     return &((struct segment_header *)s->base)->exit_word_count;
 }
 
+_Atomic uint32_t *job_segment_warned(const struct job_segment *s)
+{
+    return s->base ? &((struct segment_header *)s->base)->warned : NULL;
+}
+
 static struct segment_abort *abort_record(const struct job_segment *s)
 {
     return &((struct segment_header *)s->base)->abort;

@@ -33,6 +33,9 @@ struct segment_local *job_segment_local(const struct job_segment *s, int rank);
 /* The word that the agent waits on until a worker has set `exit_notify_word`. */
 _Atomic uint32_t *job_segment_exit_word_count(const struct job_segment *s);
 
+/* What this node has been warned of; NULL without a segment. */
+_Atomic uint32_t *job_segment_warned(const struct job_segment *s);
+
 /* The word in the abort record that is 0 while all is well. */
 const _Atomic uint32_t *job_segment_abort_word(const struct job_segment *s);
 /* A copy of the record, its texts terminated. False while the word is 0. */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/log.h"
@@ -218,23 +219,33 @@ bool cuda_is_likely(void)
 }
 
 struct copies {
-    char first[256], second[256];
+    struct stat used;
+    char *other;
+    size_t size;
 };
 
-static int find_copies(struct dl_phdr_info *info, size_t size, void *arg)
+/* Stops at an object by that name which is another file than the one in use. */
+static int find_other(struct dl_phdr_info *info, size_t size, void *arg)
 {
     struct copies *c = arg;
     const char *name = info->dlpi_name ? info->dlpi_name : "", *base = strrchr(name, '/');
+    struct stat st;
     (void)size;
-    if (strncmp(base ? base + 1 : name, "libnccl.so", sizeof("libnccl.so") - 1) == 0)
-        snprintf(*c->first ? c->second : c->first, sizeof(c->first), "%s", name);
-    return *c->second != 0;
+    if (strncmp(base ? base + 1 : name, "libnccl.so", sizeof("libnccl.so") - 1) != 0 ||
+        stat(name, &st) < 0 || (st.st_ino == c->used.st_ino && st.st_dev == c->used.st_dev))
+        return 0;
+    snprintf(c->other, c->size, "%s", name);
+    return 1;
 }
 
-bool nccl_is_loaded_twice(char *out, size_t size)
+bool nccl_is_loaded_twice(const struct nccl_api *api, char *used, char *other, size_t size)
 {
-    struct copies c = {{0}, {0}};
-    dl_iterate_phdr(find_copies, &c);
-    snprintf(out, size, "%s and %s", c.first, c.second);
-    return *c.second != 0;
+    struct copies c = {.other = other, .size = size};
+    Dl_info info;
+    void *function;
+    memcpy(&function, &api->GetVersion, sizeof(function));
+    if (!dladdr(function, &info) || !info.dli_fname || stat(info.dli_fname, &c.used) < 0)
+        return false;
+    snprintf(used, size, "%s", info.dli_fname);
+    return dl_iterate_phdr(find_other, &c) != 0;
 }

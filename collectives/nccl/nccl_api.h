@@ -117,6 +117,7 @@ enum { CUDA_MODE_EXCLUSIVE = 3, CUDA_MODE_PROHIBITED = 2, CUDA_UUID_BYTES = 16 }
     F(DeviceGetCount, "", int, (int *))                                    \
     F(DeviceGetAttribute, "", int, (int *, int, int))                      \
     O(DeviceGetUuid, "_v2", int, (char *, int))                            \
+    O(DeviceGetPCIBusId, "", int, (char *, int, int))                      \
     F(DevicePrimaryCtxGetState, "", int, (int, unsigned *, int *))         \
     F(DevicePrimaryCtxRetain, "", int, (cuda_context *, int))              \
     F(DevicePrimaryCtxRelease, "_v2", int, (int))                          \
@@ -168,7 +169,8 @@ const char *cuda_strerror(const struct cuda_api *cuda, int rc);
 /* Whether this host may have a GPU that CUDA can use: one system call. */
 bool cuda_is_likely(void);
 
-/* Two different copies of libnccl in this process, as "A and B" in `out`. */
-bool nccl_is_loaded_twice(char *out, size_t size);
+/* Whether this process has loaded another copy of NCCL than `used`: the files of both, of `size`
+ * bytes each. */
+bool nccl_is_loaded_twice(const struct nccl_api *api, char *used, char *other, size_t size);
 
 #endif

@@ -102,6 +102,11 @@ void nccl_clock_close(struct nccl *n);
  * cannot be told. */
 uint64_t nccl_clock_read(struct nccl *n, cuda_event event);
 
+/* ------------------------------------------------------------------------------- nccl_advice.c */
+
+/* Warns of what will trouble NCCL on this node. */
+void nccl_advise(const struct nccl *n);
+
 /* ---------------------------------------------------------------------------------- nccl_ops.c */
 
 /* Bytes of scratch memory that an operation needs: then n->aside is to be recorded behind it. */

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "collectives/api/coll.h"
@@ -48,6 +47,7 @@ static int roots_of(const struct nccl_api *api, const dlcoll_comm *c)
 struct peer {
     struct nccl_id id; /* of a root; else zero, as of a root that has none */
     char uuid[CUDA_UUID_BYTES];
+    char bus[16];  /* "0000:5e:00.0", which instances of MIG share */
     uint64_t host; /* NCCL_HOSTID or the host's name, hashed */
     int32_t version, capability;
 };
@@ -95,6 +95,11 @@ static int check_peers(dlcoll_comm *c, const struct peer *p, int roots)
                     "nccl: ranks %d and %d use the same GPU: each must set one of its "
                     "own (cudaSetDevice(LOCAL_RANK)) before its first operation",
                     c->world_ranks[i], c->world_ranks[k]);
+            if (p[i].host == p[k].host && *p[i].bus && strcmp(p[i].bus, p[k].bus) == 0)
+                return comm_error(c, DLCOLL_ENOSUP,
+                                  "nccl: ranks %d and %d use two MIG instances of the same GPU "
+                                  "(%s), which NCCL does not connect",
+                                  c->world_ranks[i], c->world_ranks[k], p[i].bus);
         }
     }
     return 0;
@@ -118,6 +123,9 @@ static struct peer *share_peers(struct nccl *n, int roots, uint64_t deadline_ns,
     own->capability = n->capability;
     if (!n->cuda->DeviceGetUuid || n->cuda->DeviceGetUuid(own->uuid, n->device) != CUDA_OK)
         memcpy(own->uuid, &(int[]){c->rank, -1}, 2 * sizeof(int)); /* unknown: not compared */
+    if (!n->cuda->DeviceGetPCIBusId ||
+        n->cuda->DeviceGetPCIBusId(own->bus, sizeof(own->bus), n->device) != CUDA_OK)
+        own->bus[0] = '\0';
     struct coll_call call = nccl_internal_call(c, CALL_ALL_GATHER, all, sizeof(*all), deadline_ns);
     call.sig.kind = CALL_NCCL_INIT; /* what a rank is told that is in another operation */
     *code = coll_perform(c, &call, NULL);
@@ -264,25 +272,15 @@ static int find_context(struct nccl *n, const struct nccl_wish *wish)
     return rc;
 }
 
-/* Facts of the device; a text where it cannot be used. The driver's code. */
+/* The driver's code. */
 static int look_at_device(struct nccl *n)
 {
-    int major = 0, minor = 0, mode = 0, rc = n->cuda->CtxGetDevice(&n->device);
-    struct rlimit locked;
+    int major = 0, minor = 0, rc = n->cuda->CtxGetDevice(&n->device);
     if (rc == CUDA_OK)
         rc = n->cuda->DeviceGetAttribute(&major, CUDA_CAPABILITY_MAJOR, n->device);
     if (rc == CUDA_OK)
         rc = n->cuda->DeviceGetAttribute(&minor, CUDA_CAPABILITY_MINOR, n->device);
-    if (rc == CUDA_OK)
-        rc = n->cuda->DeviceGetAttribute(&mode, CUDA_COMPUTE_MODE, n->device);
     n->capability = 10 * major + minor;
-    if (rc == CUDA_OK && mode == CUDA_MODE_EXCLUSIVE)
-        log_verbose("device %d is in the exclusive compute mode: one process at a time may use it",
-                    n->device);
-    if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur < (64u << 20))
-        log_verbose("at most %llu KiB may be locked (ulimit -l): NCCL may fail to register memory "
-                    "with a network",
-                    (unsigned long long)locked.rlim_cur / 1024);
     return rc;
 }
 
@@ -308,14 +306,11 @@ static struct nccl *new_parts(dlcoll_comm *c, const struct nccl_wish *wish, stru
     static const dlcoll_device_opts defaults = DLCOLL_DEVICE_OPTS_INIT;
     const struct nccl_api *api;
     const struct cuda_api *cuda;
-    char copies[512];
     if (cuda_api_get(&cuda, e) < 0 || nccl_api_get(&api, e) < 0) {
         err_wrap(e, "device memory needs NCCL");
         e->code = -ENOTSUP;
         return NULL;
     }
-    if (nccl_is_loaded_twice(copies, sizeof(copies)))
-        log_verbose("this process has loaded two copies of NCCL: %s", copies);
     struct nccl *n = calloc(1, sizeof(*n));
     if (!n) {
         err_set(e, -ENOMEM, "nccl: no memory");
@@ -340,6 +335,7 @@ static struct nccl *new_parts(dlcoll_comm *c, const struct nccl_wish *wish, stru
         nccl_free_parts(n);
         return NULL;
     }
+    nccl_advise(n);
     return n;
 }
 

@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -815,6 +816,7 @@ CUDA(DeviceGetAttribute)(int *v, int what, int d)
     (void)d;
     *v = what == CUDA_CAPABILITY_MAJOR   ? g->state.capability / 10
          : what == CUDA_CAPABILITY_MINOR ? g->state.capability % 10
+         : what == CUDA_COMPUTE_MODE     ? g->state.compute_mode
                                          : 0;
     return CUDA_OK;
 }
@@ -824,6 +826,14 @@ CUDA(DeviceGetUuid_v2)(char *uuid, int d)
 {
     int own[4] = {g->state.same_gpu || has_fault("same-gpu") ? 1 : getpid(), d};
     memcpy(uuid, own, CUDA_UUID_BYTES);
+    return CUDA_OK;
+}
+
+CUDA(DeviceGetPCIBusId)(char *bus, int len, int d);
+CUDA(DeviceGetPCIBusId)(char *bus, int len, int d)
+{
+    int number = g->state.instances ? 0 : getpid();
+    snprintf(bus, (size_t)len, "%04x:%02x:0%d.0", number >> 8 & 0xffff, number & 0xff, d);
     return CUDA_OK;
 }
 

@@ -19,6 +19,8 @@ struct fake_nccl {
     _Atomic int pointer_error; /* what cuPointerGetAttributes returns */
     _Atomic int capability;    /* 90: that of every device; rank 0's where it differs */
     _Atomic int same_gpu;      /* all processes see the same device */
+    _Atomic int instances;     /* each process sees an instance of MIG of the same device */
+    _Atomic int compute_mode;  /* of every device */
     _Atomic int slow_device;   /* an event is never ready while this is not 0 */
     _Atomic(void *) capture;   /* this stream is being captured into a graph, in global mode */
 

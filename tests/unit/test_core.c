@@ -2,9 +2,14 @@
 #include "tests/lib/test.h"
 
 #include <errno.h>
+#include <linux/capability.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "core/bytes.h"
 #include "core/err.h"
@@ -12,6 +17,7 @@
 #include "core/log.h"
 #include "core/map.h"
 #include "core/mem.h"
+#include "core/memlock.h"
 #include "core/netaddr.h"
 #include "core/parse.h"
 
@@ -311,6 +317,31 @@ START_TEST(addresses)
 }
 END_TEST
 
+/* A limit binds a process without CAP_IPC_LOCK, and matters where there is an InfiniBand card. */
+START_TEST(memlock_that_is_low)
+{
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct caps[_LINUX_CAPABILITY_U32S_3];
+    struct rlimit limit;
+    char text[256];
+    ck_assert_int_eq(syscall(SYS_capget, &header, caps), 0);
+    caps[0].effective &= ~(1u << CAP_IPC_LOCK);
+    ck_assert_int_eq(syscall(SYS_capset, &header, caps), 0);
+    ck_assert_int_eq(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+    limit.rlim_cur = 1 << 20;
+    ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+    const char *cards = tmppath("infiniband");
+    ck_assert(!memlock_is_low(cards, text, sizeof(text)));
+    ck_assert_int_eq(mkdir(cards, 0755), 0);
+    ck_assert(!memlock_is_low(cards, text, sizeof(text)));
+    write_file(tmppath("infiniband/mlx5_0"), "");
+    ck_assert(memlock_is_low(cards, text, sizeof(text)));
+    ck_assert_str_eq(text, "only 1024 KiB of memory may be locked, which is too little for NCCL "
+                           "over InfiniBand: raise the limit (ulimit -l unlimited; systemd: "
+                           "LimitMEMLOCK=infinity)");
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("core");
@@ -329,6 +360,7 @@ static Suite *suite(void)
     tcase_add_test(tc, parse_did_you_mean);
     tcase_add_test(tc, endpoints);
     tcase_add_test(tc, addresses);
+    tcase_add_test(tc, memlock_that_is_low);
     return s;
 }
 

@@ -4,6 +4,7 @@
 #include "tests/lib/test.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -1198,6 +1199,80 @@ START_TEST(two_ranks_with_one_gpu)
 }
 END_TEST
 
+static void two_instances(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64), a = 1;
+    int code = dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL);
+    EXPECT(code == DLCOLL_ENOSUP &&
+               strstr(why(c), "ranks 0 and 1 use two MIG instances of the same GPU (0000:00:00.0)"),
+           "%d %s", code, why(c));
+    EXPECT(dlcoll_all_reduce(&a, &a, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0 && a == 2);
+    comm_end(c);
+}
+
+START_TEST(two_instances_of_one_gpu)
+{
+    g_fake->instances = 1;
+    ranks_run(2, 1, two_instances);
+}
+END_TEST
+
+static void one_sum(struct ranks *j, int rank)
+{
+    ranks_become(j, rank);
+    dlcoll_comm *c = comm_start();
+    int *x = device_memory(64);
+    EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s", why(c));
+    comm_end(c);
+}
+
+/* What the ranks of a job print on standard error. Returns owned. */
+static char *printed_by(int n, int nodes)
+{
+    const char *path = tmppath("stderr");
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600), own = dup(2);
+    ck_assert(fd >= 0 && own >= 0 && dup2(fd, 2) == 2);
+    ranks_run(n, nodes, one_sum);
+    ck_assert_int_eq(dup2(own, 2), 2);
+    close(own);
+    close(fd);
+    return read_file(path);
+}
+
+/* Each line comes once from a node, and not from each rank. */
+START_TEST(the_user_is_warned_once)
+{
+    const char *copy = tmppath("libnccl.so.2"), *own = build_path("tests/fake/libnccl.so.2");
+    char *text = printed_by(3, 1);
+    ck_assert_str_eq(text, "");
+    free(text);
+    g_fake->compute_mode = CUDA_MODE_EXCLUSIVE;
+    text = printed_by(2, 1);
+    ck_assert_str_eq(text, ""); /* there are two devices */
+    free(text);
+    text = printed_by(3, 1);
+    ck_assert_str_eq(text,
+                     "dlcoll: device 0 is in the compute mode Exclusive_Process, and 3 ranks "
+                     "share 2 devices: only one rank can use each (to change that: nvidia-smi "
+                     "-c DEFAULT)\n");
+    free(text);
+    g_fake->compute_mode = 0;
+    ck_assert_int_eq(system(test_text("cp '%s' '%s'", own, copy)), 0);
+    ck_assert_msg(dlopen(copy, RTLD_NOW | RTLD_LOCAL), "%s", dlerror());
+    text = printed_by(3, 1);
+    ck_assert_str_eq(text,
+                     test_text("dlcoll: this process has loaded NCCL twice: %s, which libdlcoll "
+                               "uses, and %s; to use the other one: DLCOLL_NCCL_LIB=%s\n",
+                               own, copy, copy));
+    free(text);
+    text = printed_by(4, 2);
+    ck_assert_ptr_nonnull(strstr(strstr(text, "loaded NCCL twice") + 1, "loaded NCCL twice"));
+    free(text);
+}
+END_TEST
+
 START_TEST(blocking_mode)
 {
     setenv(_i ? "NCCL_COMM_BLOCKING" : "DLCOLL_NCCL_BLOCKING", "1", 1);
@@ -1421,6 +1496,8 @@ static Suite *suite(void)
     tcase_add_test(tc, operations_are_captured);
     tcase_add_test(tc, small_floats_on_an_older_gpu);
     tcase_add_test(tc, two_ranks_with_one_gpu);
+    tcase_add_test(tc, two_instances_of_one_gpu);
+    tcase_add_test(tc, the_user_is_warned_once);
     tcase_add_loop_test(tc, blocking_mode, 0, 2);
     tcase_add_test(tc, calls_for_devices);
     tc = test_case(s, "later", 60);

@@ -26,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -34,6 +35,7 @@
 #include "agent/process/exit_notify.h"
 #include "agent/process/file_timer.h"
 #include "agent/process/sweep.h"
+#include "agent/report/event_file.h"
 #include "agent/report/flight_report.h"
 #include "agent/report/report.h"
 #include "agent/report/report_words.h"
@@ -52,6 +54,7 @@
 #define UNKILLABLE_MS 10000
 #define ENDING_MS     600000 /* the same for an exiting process: freeing memory takes 100 ms per GB */
 #define IMPATIENT_MS  100    /* for a line of dlaunch after the wait for a reader was ended */
+#define EVENT_MS      25     /* between two looks for first output and first operations */
 #define UNREAD_S      5      /* patience with a reader that takes nothing, in a stopped job */
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
@@ -74,6 +77,11 @@ struct agent {
     uv_timer_t sweep_timer; /* looks for descendants */
     uv_timer_t block_timer; /* looks for workers in state D; active if block_ns is set */
     uint64_t block_ns;      /* limit for a worker in state D; 0: none */
+    uv_timer_t event_timer; /* looks for first output and first operations, if anybody waits */
+
+    struct event_log log;
+    struct event_file *event_file; /* NULL: none */
+    struct attempts attempts;
 
     struct rdzv *rdzv;     /* NULL: closed */
     struct rdzv_info info; /* a copy, made when the state becomes DONE */
@@ -135,6 +143,96 @@ static const struct fsm_state agent_states[] = {
     [DONE] = {"DONE", 0},
 };
 
+/* ------------------------------------------------------------------------------------- events */
+
+/* Records an event of this node, now unless it has a time. */
+static void event(struct agent *a, struct event e)
+{
+    uint64_t now = mono_ns();
+    if (!e.at_ns || e.at_ns > now)
+        e.at_ns = now;
+    e.wall_ns = wall_ns() - (now - e.at_ns);
+    e.host = a->job->host;
+    e.node = a->ctx.table ? a->ctx.group_rank : -1;
+    event_log_add(&a->log, &e);
+}
+
+static void worker_event(struct agent *a, const struct worker *w, enum event_name name,
+                         uint64_t at_ns)
+{
+    const struct failure *f = name == EVENT_WORKER_FINISH && !w->ok ? &w->failure : NULL;
+    char dir[FAILURE_PATH_MAX] = "";
+    if (name == EVENT_WORKER_START && !a->log_dir.flat)
+        log_dir_file(&a->log_dir, w->local_rank, "", dir, sizeof(dir));
+    if (*dir)
+        dir[strlen(dir) - 1] = '\0'; /* the slash in front of a file */
+    event(a, (struct event){.name = name,
+                            .at_ns = at_ns,
+                            .attempt = w->attempt,
+                            .pid = w->pid,
+                            .rank = w->rank,
+                            .local_rank = w->local_rank,
+                            .exit_code = f ? f->exit_code : 0,
+                            .signal = f ? f->signal : 0,
+                            .cause = f ? cause_of_failure(f) : CAUSE_NONE,
+                            .caused_by = f ? f->caused_by : -1,
+                            .extra = dir});
+}
+
+/* First output and first operations are found by looking: the workers and the pump's thread only
+ * note when they were. */
+static void look_for_firsts(struct agent *a, struct worker *w)
+{
+    uint64_t at;
+    if (w->state == WORKER_IDLE)
+        return;
+    if (!w->told_output && (at = stdio_worker_first_ns(a->pump, w->local_rank))) {
+        w->told_output = true;
+        worker_event(a, w, EVENT_WORKER_OUTPUT, at);
+    }
+    if (!w->told_collective && (at = segment_first_op_ns(&a->segment, w->local_rank))) {
+        w->told_collective = true;
+        worker_event(a, w, EVENT_WORKER_COLLECTIVE, at);
+    }
+}
+
+static void on_event_timer(uv_timer_t *t)
+{
+    struct agent *a = container_of(t, struct agent, event_timer);
+    for (int i = 0; i < a->job->nproc && a->pump; i++)
+        look_for_firsts(a, &a->workers[i]);
+}
+
+static void on_log_change(void *arg)
+{
+    struct agent *a = arg;
+    bool awaited = a->log.wanted || a->log.send;
+    if (awaited && a->fsm.state == RUNNING && !uv_is_active((uv_handle_t *)&a->event_timer))
+        uv_timer_start(&a->event_timer, on_event_timer, 0, EVENT_MS);
+    event_file_write(a->event_file, &a->log.job);
+    if (a->rdzv)
+        rdzv_events_changed(a->rdzv);
+    if (a->cb.on_event)
+        a->cb.on_event(a->cb.arg);
+}
+
+static void state_event(struct agent *a)
+{
+    event(a, (struct event){.name = EVENT_NODE_STATE,
+                            .pid = (int)getpid(),
+                            .rank = -1,
+                            .caused_by = -1,
+                            .text = fsm_name(&a->fsm)});
+}
+
+const struct event_list *agent_events(struct agent *a)
+{
+    if (a->pump && a->fsm.state != DONE)
+        on_event_timer(&a->event_timer);
+    event_log_want(&a->log);
+    return &a->log.job;
+}
+
 /* The guardian has a lease while a process of the round may be alive. */
 static void set_lease(struct agent *a)
 {
@@ -153,6 +251,10 @@ static void move_to(struct agent *a, int state)
     assert(state != DONE || a->nalive == 0);
     a->preparing = false; /* only a node in RENDEZVOUS answers on_prepare */
     set_lease(a);
+    if (state != DONE) /* the job's `finish` is the last event */
+        state_event(a);
+    if (state != RUNNING)
+        uv_timer_stop(&a->event_timer);
     if (a->cb.on_state)
         a->cb.on_state(a->cb.arg);
 }
@@ -210,6 +312,16 @@ static void agent_raise_abort(struct agent *a, const struct failure *first, cons
     segment_raise(&a->segment, first, text);
 }
 
+/* Why the newest round ends. A record of this node's own worker is kept, which is the better one.
+ */
+static void note_cause(struct agent *a, enum cause cause, const char *text,
+                       const struct failure *first)
+{
+    const struct attempt *e = a->attempts.n ? &a->attempts.e[a->attempts.n - 1] : NULL;
+    bool better = e && e->first && first && e->first->rank == first->rank && e->end_wall_ns;
+    attempts_cause(&a->attempts, cause, text, better ? NULL : first);
+}
+
 static void agent_worker_failed(struct agent *a, struct worker *w)
 {
     char text[512];
@@ -222,6 +334,7 @@ static void agent_worker_failed(struct agent *a, struct worker *w)
     rdzv_failed(a->rdzv, &w->failure);
     if (alone)
         return;
+    note_cause(a, cause_of_failure(&w->failure), text, &w->failure);
     a->failed = true;
     agent_stop_workers(a, SIGTERM);
 }
@@ -630,6 +743,7 @@ static void start_worker(struct agent *a, struct worker *w)
     struct err e = ERR_INIT;
     if (worker_start(w, &a->ctx, w, &e) < 0) {
         spawn_settle(a->spawner);
+        worker_event(a, w, EVENT_WORKER_FINISH, 0);
         a->nunread += w->state == WORKER_EXITED;
         agent_worker_failed(a, w);
         return;
@@ -639,6 +753,7 @@ static void start_worker(struct agent *a, struct worker *w)
     a->killed_ns = 0;
     a->swept = false;
     atomic_store_explicit(&a->link->page->nworkers, (uint32_t)a->nalive, memory_order_relaxed);
+    worker_event(a, w, EVENT_WORKER_START, w->started_ns);
     log_verbose("rank %d (local rank %d) is pid %d", w->rank, w->local_rank, w->pid);
 }
 
@@ -682,6 +797,8 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     }
     if (a->job->rdzv.restart_policy == RESTART_GROUP)
         exit_notify_watch(a->exit_notify, &a->segment);
+    attempts_begin(&a->attempts, table, group_rank,
+                   a->log_dir.run[0] && !a->log_dir.flat ? a->log_dir.attempt : "", wall_ns());
     stdio_set_filtered_dir(a->pump, a->log_dir.run[0] ? a->log_dir.attempt : NULL);
     for (int i = 0; i < a->job->nproc && a->fsm.state == STARTING; i++)
         start_worker(a, &a->workers[i]);
@@ -740,6 +857,8 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
                   : a->failed    ? ASKED_FOR_FAILURE
                                  : ASKED_TO_STOP);
     a->nalive--;
+    look_for_firsts(a, w);
+    worker_event(a, w, EVENT_WORKER_FINISH, x->seen_ns);
     if (w->ok) {
         a->nok++;
         segment_exited(&a->segment, w->local_rank);
@@ -764,6 +883,14 @@ static void add_gpu_note(struct agent *a, struct worker *w)
     free(rest);
 }
 
+/* The failure that the round stopped for is on this node: by now its record is complete. */
+static void keep_first_failure(struct agent *a, const struct worker *w)
+{
+    const struct attempt *e = a->attempts.n ? &a->attempts.e[a->attempts.n - 1] : NULL;
+    if (e && e->first && e->first->rank == w->rank && w->failure.kind != FAILURE_STOPPED)
+        *e->first = w->failure;
+}
+
 static void report_stopped(struct agent *a)
 {
     uv_timer_stop(&a->grace_timer);
@@ -771,6 +898,7 @@ static void report_stopped(struct agent *a)
     segment_close(&a->segment);
     move_to(a, RENDEZVOUS);
     a->stop_reported = true;
+    attempts_end(&a->attempts, wall_ns());
     struct failure *all = xcalloc((size_t)a->job->nproc, sizeof(*all));
     size_t n = 0;
     for (int i = 0; i < a->job->nproc; i++) {
@@ -780,6 +908,7 @@ static void report_stopped(struct agent *a)
         if (a->gpus && w->failure.kind != FAILURE_STOPPED)
             add_gpu_note(a, w);
         all[n++] = w->failure;
+        keep_first_failure(a, w);
     }
     rdzv_stopped(a->rdzv, all, n);
     free(all);
@@ -817,6 +946,7 @@ static void on_drained(void *arg, int local_rank)
     if (w->state != WORKER_EXITED)
         return;
     worker_closed(w, &a->ctx);
+    look_for_firsts(a, w); /* output that was read after the exit */
     a->nunread--;
     if (w->respawn && a->fsm.state == RUNNING)
         respawn(a, w);
@@ -827,11 +957,14 @@ static void on_drained(void *arg, int local_rank)
 static void on_stop(void *arg, const struct rdzv_stop *why)
 {
     struct agent *a = arg;
+    const struct failure *first = why->has_first ? &why->first : NULL;
     if (why->restarting && why->reason == STOP_FAILURE)
         log_notice("%s; restart %d of %d", why->text, a->ctx.restart_count + 1,
                    a->job->rdzv.max_restarts);
     else
         log_notice(why->restarting ? "%s; restarting" : "%s", why->text);
+    if (a->fsm.state != RENDEZVOUS || a->stop_reported)
+        note_cause(a, cause_of_stop(why->reason, first), why->text, first);
     if (a->stop_reported)
         return;
     if (a->fsm.state == RENDEZVOUS) {
@@ -913,6 +1046,9 @@ static void free_agent(struct agent *a)
     file_timer_free(a->file_timer);
     segment_close(&a->segment);
     free(a->flight_report);
+    attempts_fini(&a->attempts);
+    event_log_fini(&a->log);
+    event_file_close(a->event_file);
     worker_env_shared_free(a->env);
     placement_free(a->placement);
     gpu_watch_free(a->gpus);
@@ -963,7 +1099,10 @@ static char *agent_report(struct agent *a, const struct rdzv_result *result)
         .group_rank = a->info.group_rank,
         .nnodes = a->info.nnodes,
         .world_size = a->world_size, /* the last round's */
+        .started_wall_ns = wall_ns() - (mono_ns() - a->started_ns),
+        .ended_wall_ns = wall_ns(),
         .elapsed = (double)(mono_ns() - a->started_ns) / 1e9,
+        .attempts = a->attempts,
         .log_dir = a->log_dir.run[0] && !a->log_dir.flat ? a->log_dir.run : NULL,
         .leftover = a->leftover[0] ? a->leftover : NULL,
         .lost_output = a->lost_output,
@@ -1033,6 +1172,26 @@ static void write_out(struct agent *a, enum stop_reason reason, char *last_words
         stdio_pump_hurry(a->pump);
 }
 
+/* The last event comes from the coordinator, or from here if there is none any more. */
+static void finish_events(struct agent *a, const struct rdzv_result *result)
+{
+    const struct failure *first = result->n ? &result->failures[0] : NULL;
+    event_log_settle(&a->log);
+    if (!a->log.finished && (a->log.wanted || a->log.leads))
+        event(a, (struct event){.name = EVENT_FINISH,
+                                .attempt = a->ctx.restart_count,
+                                .max_restarts = a->job->rdzv.max_restarts,
+                                .rank = -1,
+                                .caused_by = -1,
+                                .exit_code = result->exit_code,
+                                .cause = result->exit_code ? cause_of_stop(result->reason, first)
+                                                           : CAUSE_NONE,
+                                .text = result->text});
+    event_log_settle(&a->log);
+    event_file_close(a->event_file);
+    a->event_file = NULL;
+}
+
 static void on_finish(void *arg, const struct rdzv_result *result)
 {
     struct agent *a = arg;
@@ -1040,6 +1199,11 @@ static void on_finish(void *arg, const struct rdzv_result *result)
     rdzv_get_info(a->rdzv, &a->info);
     move_to(a, DONE);
     const struct failure *first = result->n ? &result->failures[0] : NULL;
+    if (attempts_current(&a->attempts))
+        attempts_end(&a->attempts, wall_ns());
+    if (a->exit_status != 0) /* the result is about the last round */
+        note_cause(a, cause_of_stop(result->reason, first), result->text, first);
+    finish_events(a, result);
     if (first && first->local_rank >= 0 && first->local_rank < a->job->nproc &&
         a->workers[first->local_rank].rank == first->rank)
         worker_hand_up_error_file(&a->workers[first->local_rank]);
@@ -1060,10 +1224,12 @@ static int open_handles(struct agent *a, struct err *e)
     uv_timer_init(a->loop, &a->grace_timer);
     uv_timer_init(a->loop, &a->sweep_timer);
     uv_timer_init(a->loop, &a->block_timer);
+    uv_timer_init(a->loop, &a->event_timer);
     uvx_own(&a->scope, &a->job_timer);
     uvx_own(&a->scope, &a->grace_timer);
     uvx_own(&a->scope, &a->sweep_timer);
     uvx_own(&a->scope, &a->block_timer);
+    uvx_own(&a->scope, &a->event_timer);
     uvx_own(&a->scope, &a->lifeline);
     uv_poll_start(&a->lifeline, UV_READABLE | UV_DISCONNECT, on_guardian_gone);
     agent_signals_open(a);
@@ -1237,6 +1403,30 @@ static int open_file_timer(struct agent *a, struct err *e)
     return r;
 }
 
+/* The log begins with what is true of all of it. */
+static int open_events(struct agent *a, struct err *e)
+{
+    struct node_id id;
+    if (getrandom(id.b, sizeof(id.b), 0) != sizeof(id.b))
+        return err_sys(e, errno, "getrandom");
+    event_log_init(&a->log, &id);
+    a->log.on_change = on_log_change;
+    a->log.arg = a;
+    event(a, (struct event){.name = EVENT_SUBMIT,
+                            .at_ns = a->started_ns,
+                            .max_restarts = a->job->rdzv.max_restarts,
+                            .pid = (int)getpid(),
+                            .rank = -1,
+                            .caused_by = -1,
+                            .text = a->job->name,
+                            .extra = a->job->rdzv.run_id});
+    if (!a->job->events_path)
+        return 0;
+    a->log.wanted = true;
+    return event_file_open(&a->event_file, a->job->events_path, e) < 0 ? err_wrap(e, "--events")
+                                                                       : 0;
+}
+
 int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
                struct guardian_link *link, const struct agent_callbacks *cb, struct err *e)
 {
@@ -1300,12 +1490,16 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         a->segment.warned = SEGMENT_WARNED_COMPUTE_MODE | SEGMENT_WARNED_MEMLOCK;
     struct rdzv_callbacks of_rdzv = callbacks;
     of_rdzv.arg = a;
+    of_rdzv.events = &a->log;
+    if (r == 0)
+        r = open_events(a, e);
     if (r < 0 || (r = rdzv_open(&a->rdzv, loop, &job->rdzv, &of_rdzv, e)) < 0) {
         log_dir_close(&a->log_dir);
         return r;
     }
     a->hostname_check = hostname_check_open(loop, job, answer_prepare, a);
     fsm_move(&a->fsm, RENDEZVOUS); /* without on_state: the caller has no agent yet */
+    state_event(a);
     *out = a;
     return 0;
 }

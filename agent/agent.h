@@ -29,12 +29,14 @@
 #include "core/err.h"
 
 struct agent;
+struct event_list;
 
 struct agent_callbacks {
     void (*on_state)(void *arg); /* the state is another one; NULL is allowed */
     /* Output cannot be written, and standard error does not take the text about it. NULL is
      * allowed. */
     void (*on_unseen)(void *arg, const char *text);
+    void (*on_event)(void *arg); /* the event log has grown (agent_events()); NULL is allowed */
     /* Once, when the agent is DONE and closed, with the exit status of the launcher; the report has
      * been printed, and the agent is freed. */
     void (*on_done)(void *arg, int exit_status);
@@ -63,5 +65,9 @@ struct agent_status {
     const struct agent_worker_status *workers; /* valid until the loop runs again */
 };
 void agent_get_status(struct agent *a, struct agent_status *out);
+
+/* The events of the job, as far as they are known here; asks the other nodes for theirs. Valid for
+ * the agent's life; they arrive by on_event. */
+const struct event_list *agent_events(struct agent *a);
 
 #endif

@@ -82,6 +82,7 @@ struct job_spec {
     char **dup_stdout, **dup_stderr; /* substrings; matching lines are copied to filtered_*.log */
     const char *prefix_template;     /* of teed lines; NULL: "[${role_name}${local_rank}]:" */
     const char *report_path;         /* --report FILE; NULL: none */
+    const char *events_path;         /* --events FILE; NULL: none */
 
     bool torchrun; /* called by that name: its rules to the letter */
     bool quiet;

@@ -175,6 +175,20 @@ int segment_cause_of(const struct segment *s, int local_rank)
     return rank >= 0 && rank < s->world_size ? rank : -1;
 }
 
+/* The recorder keeps the last operations only: a worker that has begun more than these has begun
+ * the first one some time before the oldest of them. */
+uint64_t segment_first_op_ns(const struct segment *s, int local_rank)
+{
+    if (s->fd < 0 || local_rank >= s->nlocal)
+        return 0;
+    const struct segment_local *l = line_of(s, local_rank);
+    uint64_t n = atomic_load_explicit(&l->nops, memory_order_acquire);
+    if (n == 0)
+        return 0;
+    uint64_t oldest = n > SEGMENT_OPS ? n - SEGMENT_OPS + 1 : 1;
+    return l->ops[oldest % SEGMENT_OPS].start_ns;
+}
+
 const _Atomic uint32_t *segment_exit_word(const struct segment *s, int local_rank)
 {
     const struct segment_local *l = line_of(s, local_rank);

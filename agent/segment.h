@@ -44,6 +44,9 @@ void segment_exited(struct segment *s, int local_rank);
 /* The rank that worker `local_rank` recorded as the cause of its own failure, or -1. */
 int segment_cause_of(const struct segment *s, int local_rank);
 
+/* When worker `local_rank` began its first operation (CLOCK_MONOTONIC); 0: it has begun none. */
+uint64_t segment_first_op_ns(const struct segment *s, int local_rank);
+
 /* The word of worker `local_rank` in which the kernel sets FUTEX_OWNER_DIED when the worker begins
  * to exit; NULL: the worker has not published one yet. */
 const _Atomic uint32_t *segment_exit_word(const struct segment *s, int local_rank);

@@ -162,6 +162,7 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
     w->ok = false;
     w->killed_for[0] = '\0';
     w->blocked_ns = 0;
+    w->told_output = w->told_collective = false;
     w->rank = ctx->table->nodes[ctx->group_rank].base_rank + w->local_rank;
     w->attempt = ctx->restart_count;
     name_files(w, ctx);

@@ -45,7 +45,8 @@ struct worker {
     uint64_t blocked_ns;  /* when it was first seen in its present state D; 0: it is not in D */
     int respawn;          /* the restart count of its pending restart; 0: none is pending */
     uint64_t started_ns, ended_ns;
-    int listen_fd; /* its data socket, until it is handed down; -1 */
+    bool told_output, told_collective; /* events of this attempt that were recorded */
+    int listen_fd;                     /* its data socket, until it is handed down; -1 */
     uint16_t port;
     struct failure failure; /* if it did not end with status 0 */
 };

@@ -16,11 +16,12 @@ _dlaunch() {
         --progress_time --restart_policy --restart_backoff --monitor_interval
         --timeout --shutdown_timeout --signals_to_handle --isolate --log_dir
         --redirects --tee --local_ranks_filter --duplicate_stdout_filters
-        --duplicate_stderr_filters --log_line_prefix_template --report
-        --log_file --quiet --verbose --event_log_handler --logs_specs --bind
-        --numa_binding --gpu_check --gpu_memory_wait --daemon --pid_file --conf
-        --print_config --print_binding --dry_run --print_completion
-        --print_options --version --help'
+        --duplicate_stderr_filters --log_line_prefix_template --report --events
+        --log_file --log_time --log_format --quiet --verbose
+        --event_log_handler --logs_specs --bind --numa_binding --gpu_check
+        --gpu_memory_wait --daemon --pid_file --conf --print_config
+        --print_binding --dry_run --print_completion --print_options --version
+        --help'
     local flags='
         --elastic --standalone --no_detect --rdzv_only --insecure --new_token
         --module --no_python --run_path --use_env --virtual_local_rank --quiet
@@ -67,6 +68,8 @@ _dlaunch() {
     --max_node_restarts) words='any' ;;
     --restart_policy) words='group worker' ;;
     --isolate) words='auto none pidns' ;;
+    --log_time) words='auto always never' ;;
+    --log_format) words='text json' ;;
     --bind) words='none core numa' ;;
     --numa_binding) words='node socket exclusive core-complex' ;;
     --gpu_check) words='auto off free' ;;

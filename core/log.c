@@ -4,8 +4,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/escape.h"
 #include "core/fd.h"
 
@@ -13,6 +15,7 @@
 
 static enum log_level g_level = LOG_LEVEL_NOTICE;
 static const char *g_prefix = "dlaunch: ";
+static enum log_format g_format = LOG_PLAIN;
 static int g_patience_ms = -1;
 static void (*g_write)(void *arg, const char *line, size_t len);
 static void *g_write_arg;
@@ -22,6 +25,11 @@ void log_init(enum log_level level, const char *prefix)
     g_level = level;
     if (prefix)
         g_prefix = prefix;
+}
+
+void log_set_format(enum log_format format)
+{
+    g_format = format;
 }
 
 enum log_level log_get_level(void)
@@ -64,11 +72,55 @@ size_t log_escape(char *out, size_t cap, const char *text, size_t len, int keep_
     return n;
 }
 
+/* "2026-11-25T01:30:29.875+01:00 "; returns its length. */
+static size_t put_time(char *out, size_t cap)
+{
+    struct timespec t;
+    struct tm tm;
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (!localtime_r(&t.tv_sec, &tm))
+        return 0;
+    size_t n = strftime(out, cap, "%FT%T", &tm);
+    long minutes = tm.tm_gmtoff / 60, distance = minutes < 0 ? -minutes : minutes;
+    n += (size_t)snprintf(out + n, cap - n, ".%03ld%c%02ld:%02ld ", t.tv_nsec / 1000000,
+                          minutes < 0 ? '-' : '+', distance / 60, distance % 60);
+    return n;
+}
+
+/* The text, in which control characters are shown already, as the inside of a JSON string. */
+static size_t put_json_text(char *out, const char *text, size_t len)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (text[i] == '"' || text[i] == '\\')
+            out[n++] = '\\';
+        out[n++] = text[i];
+    }
+    return n;
+}
+
+static size_t put_json(char *out, size_t cap, enum log_level level, const char *text, size_t len)
+{
+    static const char *const levels[] = {[LOG_LEVEL_ERROR] = "error",
+                                         [LOG_LEVEL_WARN] = "warning",
+                                         [LOG_LEVEL_NOTICE] = "notice",
+                                         [LOG_LEVEL_VERBOSE] = "verbose"};
+    uint64_t now = wall_ns();
+    size_t n = (size_t)snprintf(out, cap,
+                                "{\"timestamp\":%llu.%06llu,\"name\":\"log\",\"context\":"
+                                "{\"level\":\"%s\",\"text\":\"",
+                                (unsigned long long)(now / 1000000000u),
+                                (unsigned long long)(now / 1000u % 1000000u), levels[level]);
+    n += put_json_text(out + n, text, len);
+    memcpy(out + n, "\"}}", 3);
+    return n + 3;
+}
+
 static void emit(enum log_level level, const char *fmt, va_list ap)
 {
     if (level > g_level)
         return;
-    char text[LINE_MAX_BYTES / 2], line[LINE_MAX_BYTES];
+    char text[LINE_MAX_BYTES / 2], shown[LINE_MAX_BYTES], line[2 * LINE_MAX_BYTES + 256];
     int len = vsnprintf(text, sizeof(text), fmt, ap);
     if (len < 0)
         return;
@@ -76,9 +128,14 @@ static void emit(enum log_level level, const char *fmt, va_list ap)
         len = sizeof(text) - 1;
         memcpy(text + len - 3, "...", 4);
     }
-    size_t n = strlen(g_prefix);
-    memcpy(line, g_prefix, n);
-    n += log_escape(line + n, sizeof(line) - n - 2, text, (size_t)len, 0);
+    size_t nshown = log_escape(shown, sizeof(shown), text, (size_t)len, 0), n = 0;
+    if (g_format == LOG_JSON) {
+        n = put_json(line, sizeof(line), level, shown, nshown);
+    } else {
+        if (g_format == LOG_TIMED)
+            n = put_time(line, sizeof(line));
+        n += (size_t)snprintf(line + n, sizeof(line) - n, "%s%s", g_prefix, shown);
+    }
     line[n++] = '\n';
     if (g_write) {
         g_write(g_write_arg, line, n);

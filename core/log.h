@@ -20,6 +20,14 @@ enum log_level {
 void log_init(enum log_level level, const char *prefix);
 enum log_level log_get_level(void);
 
+/* What a line looks like:
+ *     LOG_PLAIN    dlaunch: text
+ *     LOG_TIMED    2026-11-25T01:30:29.875+01:00 dlaunch: text
+ *     LOG_JSON     {"timestamp":1764034229.875123,"name":"log","context":{"level":"notice",
+ *                  "text":"..."}}, the form of events (rendezvous/rules/event.h) */
+enum log_format { LOG_PLAIN, LOG_TIMED, LOG_JSON };
+void log_set_format(enum log_format format);
+
 /* Hands finished lines (newline included) to `write` instead of standard error, so that they take
  * their turn with the workers' output. NULL restores standard error. */
 void log_set_writer(void (*write)(void *arg, const char *line, size_t len), void *arg);

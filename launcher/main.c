@@ -55,6 +55,11 @@ static void get_status(void *arg, struct agent_status *out)
     agent_get_status(((struct run *)arg)->agent, out);
 }
 
+static const struct event_list *get_events(void *arg)
+{
+    return agent_events(((struct run *)arg)->agent);
+}
+
 static void stop(void *arg, const char *why)
 {
     agent_stop(((struct run *)arg)->agent, why);
@@ -67,6 +72,7 @@ static void open_control(struct run *r)
                                 .job = r->job,
                                 .page = r->link->page,
                                 .get_status = get_status,
+                                .get_events = get_events,
                                 .stop = stop,
                                 .arg = r};
     if (control_open(&r->control, &r->loop, &opts, &e) < 0)
@@ -90,6 +96,11 @@ static void on_state(void *arg)
 static void on_unseen(void *arg, const char *text)
 {
     daemon_warn(((struct run *)arg)->daemon, "/dev/log", text);
+}
+
+static void on_event(void *arg)
+{
+    control_events_changed(((struct run *)arg)->control);
 }
 
 static void on_control_closed(void *arg)
@@ -163,7 +174,13 @@ static int agent_process(void *arg, struct guardian_link *link)
     }
     r->link = link;
     notify_open(&r->notify);
-    const struct agent_callbacks cb = {on_state, on_unseen, on_agent_done, r};
+    const struct agent_callbacks cb = {
+        .on_state = on_state,
+        .on_unseen = on_unseen,
+        .on_event = on_event,
+        .on_done = on_agent_done,
+        .arg = r,
+    };
     if (agent_open(&r->agent, &r->loop, r->job, link, &cb, &e) < 0) {
         log_set_writer(daemon_say, r->daemon); /* the agent's writer no longer exists */
         log_error("%s", e.msg);
@@ -183,6 +200,15 @@ static void on_config_error(void *arg, const char *line)
 {
     (void)arg;
     log_error("%s", line);
+}
+
+static void set_log_format(const struct options *o)
+{
+    bool to_file = o->value[OPT_log_file].text || opt_flag(o, OPT_daemon);
+    if (opt_is(o, OPT_log_format, "json"))
+        log_set_format(LOG_JSON);
+    else if (opt_is(o, OPT_log_time, "always") || (to_file && opt_is(o, OPT_log_time, "auto")))
+        log_set_format(LOG_TIMED);
 }
 
 /* Reads argv, environment and file. Returns 0, or -EINVAL after logging the errors. */
@@ -207,6 +233,7 @@ static int read_options(struct options *o, int argc, char **argv)
              : opt_flag(o, OPT_verbose) ? LOG_LEVEL_VERBOSE
                                         : LOG_LEVEL_NOTICE,
              NULL);
+    set_log_format(o);
     options_warn_env(environ);
     return 0;
 }

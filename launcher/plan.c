@@ -195,6 +195,11 @@ static void print_job(FILE *out, const struct job_spec *job)
         put_escaped(out, job->report_path);
         fputc('\n', out);
     }
+    if (job->events_path) {
+        label(out, "Events");
+        put_escaped(out, job->events_path);
+        fputc('\n', out);
+    }
 }
 
 struct node_row {

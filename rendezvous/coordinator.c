@@ -18,6 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/clock.h"
 #include "core/log.h"
 #include "core/map.h"
 #include "core/mem.h"
@@ -37,7 +38,10 @@ struct caller {
     int beat;               /* beats_add()'s number; -1 */
     struct rdzv_peer peer;
     struct netaddr from;
-    const char *unwelcome;  /* why it is not let in; NULL */
+    const char *unwelcome; /* why it is not let in; NULL */
+    bool wants_events;     /* it was sent those of the job before number events_at */
+    bool asked_for_events;
+    uint64_t events_at;
     struct pending pending; /* until it has said hello */
 };
 
@@ -60,7 +64,10 @@ struct coordinator {
     bool closing, finished;
     bool elected;
     struct broadcast broadcast;
-    struct map addrs; /* of the round's other nodes, as its table says and as they call from */
+    struct event_log *log; /* NULL: none is kept */
+    bool events_wanted;    /* by some launcher of the job */
+    bool events_due;       /* callers may have to be asked for events, or to be sent some */
+    struct map addrs;      /* of the round's other nodes, as its table says and as they call from */
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
@@ -289,6 +296,7 @@ static void on_hello(struct caller *k, struct rd *body)
         h.seen_epoch = 0;
     pending_remove(&k->coordinator->pending, &k->pending);
     k->said_hello = true;
+    k->coordinator->events_due = true;
     k->id = h.id;
     link_set_frame_max(k->link, RDZV_FRAME_MAX);
     rdzv_state_hello(k->coordinator->state, k->slot, &h, &k->peer, uv_hrtime());
@@ -386,6 +394,90 @@ static void on_peers(struct caller *k, struct rd *body)
     rdzv_peers_fini(&p);
 }
 
+/* ------------------------------------------------------------------------------------- events */
+
+static void on_want(struct caller *k)
+{
+    struct coordinator *c = k->coordinator;
+    k->wants_events = c->events_wanted = c->events_due = true;
+    if (c->log)
+        c->log->send = true;
+}
+
+/* The events of a node. Their times are put on this host's clock. */
+static void on_events(struct caller *k, struct rd *body)
+{
+    struct coordinator *c = k->coordinator;
+    struct event e;
+    uint64_t sent, now = uv_hrtime(), wall = wall_ns();
+    int n;
+    bool good = rdzv_get_events(body, &sent, &n);
+    for (; good && n > 0; n--) {
+        good = event_decode(body, &e);
+        if (!good)
+            break;
+        if (!c->log || !rdzv_state_to_ours(c->state, k->slot, e.at_ns, sent, now, &e.at_ns)) {
+            event_fini(&e);
+            continue;
+        }
+        e.wall_ns = wall - (now - e.at_ns);
+        event_log_take(c->log, &e);
+    }
+    if (!good || !rd_done(body))
+        coordinator_drop(k, "malformed message");
+    c->events_due = true;
+}
+
+static void keep_event(struct coordinator *c, const struct event *event)
+{
+    struct event e = *event;
+    uint64_t now = mono_ns();
+    e.wall_ns = wall_ns() - (now > e.at_ns ? now - e.at_ns : 0);
+    if (e.name == EVENT_ELECTED)
+        event_log_lead(c->log, true);
+    event_log_add(c->log, &e);
+    c->events_due = true;
+}
+
+static void send_events(struct caller *k)
+{
+    struct buf b = BUF_INIT;
+    while (k->wants_events &&
+           rdzv_put_events(&b, uv_hrtime(), &k->coordinator->log->job, &k->events_at)) {
+        link_send_buf(k->link, &b);
+        b = (struct buf)BUF_INIT;
+    }
+}
+
+/* Asks for the nodes' events and sends those of the job, if a launcher wants them. */
+static void exchange_events(struct coordinator *c)
+{
+    if (!c->log)
+        return;
+    c->events_due |= c->log->wanted && !c->events_wanted;
+    c->events_wanted |= c->log->wanted;
+    if (!c->events_wanted || !c->events_due)
+        return;
+    c->events_due = false;
+    for (uint32_t i = 0; i < c->ncallers; i++) {
+        struct caller *k = c->callers[i];
+        struct buf b = BUF_INIT;
+        if (!k->link || !k->said_hello || k->peer.own)
+            continue;
+        if (!k->asked_for_events) {
+            rdzv_put_want(&b);
+            link_send_buf(k->link, &b);
+            k->asked_for_events = true;
+        }
+        send_events(k);
+    }
+}
+
+void coordinator_events_changed(struct coordinator *c)
+{
+    c->events_due = true;
+}
+
 static void coordinator_on_frame(struct link *l, uint8_t type, struct rd body)
 {
     struct caller *k = link_owner(l);
@@ -405,6 +497,10 @@ static void coordinator_on_frame(struct link *l, uint8_t type, struct rd body)
         k->comes_back = true;
     else if (k->said_hello && type == RDZV_MSG_PEERS)
         on_peers(k, &body);
+    else if (k->said_hello && type == RDZV_MSG_WANT && rd_done(&body))
+        on_want(k);
+    else if (k->said_hello && type == RDZV_MSG_EVENTS)
+        on_events(k, &body);
     else if (k->said_hello && type == RDZV_MSG_STATUS && rdzv_get_status(&body, &st))
         rdzv_state_status(k->coordinator->state, k->slot, &st, uv_hrtime());
     else
@@ -551,6 +647,9 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
     case RDZV_ACT_LOG:
         log_line(a->level, a->text);
         break;
+    case RDZV_ACT_EVENT:
+        keep_event(c, a->event);
+        break;
     case RDZV_ACT_NEW_ROUND:
         broadcast_new_round(&c->broadcast);
         c->events.on_new_round(c->events.arg);
@@ -564,6 +663,7 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
         broadcast_peers(&c->broadcast, k->link, a->ran, a->peers);
         break;
     case RDZV_ACT_REPORT:
+        send_events(k); /* the node leaves when it has the report */
         broadcast_report(&c->broadcast, k->link, a->result);
         break;
     case RDZV_ACT_VIEW:
@@ -614,6 +714,7 @@ void coordinator_advance(struct coordinator *c)
         act(c, &a);
     if (c->closing)
         return;
+    exchange_events(c);
     if (c->beats)
         beats_grant(c->beats, rdzv_state_lease_until(c->state, now));
     coordinator_set_timer(c, now);
@@ -632,12 +733,14 @@ static uint64_t draw(void)
 struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
                                     const struct rdzv_rules *rules, const char *host, int pid,
                                     const struct rdzv_electorate *electorate,
-                                    const struct coordinator_events *events)
+                                    const struct coordinator_events *events, struct event_log *log)
 {
     struct coordinator *c = xcalloc(1, sizeof(*c));
     c->hub = hub;
     c->beats = beats;
     c->rules = *rules;
+    c->rules.events = log != NULL;
+    c->log = log;
     c->events = *events;
     c->free_slot = NO_SLOT;
     c->timer_at = UINT64_MAX;
@@ -652,12 +755,14 @@ struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
     text_set(c->identity.host, sizeof(c->identity.host), "%s", host);
     c->identity.pid = pid;
     c->elected = electorate != NULL;
+    if (log && !electorate)
+        event_log_lead(log, true);
     if (electorate) {
         struct rdzv_electorate e = *electorate;
         e.random = draw();
-        c->state = rdzv_state_stand(rules, &e, uv_hrtime());
+        c->state = rdzv_state_stand(&c->rules, &e, uv_hrtime());
     } else {
-        c->state = rdzv_state_new(rules, rdzv_epoch(1, draw()), uv_hrtime());
+        c->state = rdzv_state_new(&c->rules, rdzv_epoch(1, draw()), uv_hrtime());
     }
     link_hub_wake(hub);
     return c;
@@ -716,6 +821,8 @@ void coordinator_close(struct coordinator *c, void (*on_closed)(void *arg), void
     if (c->beats)
         beats_grant(c->beats, 0);
     c->closing = true;
+    if (c->log)
+        event_log_lead(c->log, false);
     c->on_closed = on_closed;
     c->on_closed_arg = arg;
     uvx_scope_close(&c->scope, free_coordinator, c);

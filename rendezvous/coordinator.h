@@ -29,11 +29,12 @@ struct coordinator_events {
 
 /* Borrows the hub, the beats (NULL: of a job of one node), and the strings of the rules. host, pid:
  * of this launcher, for the answer to a PROBE. electorate: the facts of a candidate (its `random`
- * is drawn here), borrowed for the call; NULL: not elected. */
+ * is drawn here), borrowed for the call; NULL: not elected. log: receives the events of the job,
+ * borrowed; NULL: none are kept. */
 struct coordinator *coordinator_new(struct link_hub *hub, struct beats *beats,
                                     const struct rdzv_rules *rules, const char *host, int pid,
                                     const struct rdzv_electorate *electorate,
-                                    const struct coordinator_events *events);
+                                    const struct coordinator_events *events, struct event_log *log);
 
 /* Takes a connected non-blocking socket; peer: NULL for the coordinator's own launcher, which comes
  * by a socketpair. key: of the TLS connection that it is to be; NULL: in the clear. */
@@ -48,6 +49,9 @@ bool coordinator_is_node(const struct coordinator *c, const struct netaddr *a);
 
 /* The heartbeats may have brought something. */
 void coordinator_look_at_beats(struct coordinator *c);
+
+/* The log has changed; then link_hub_wake(). */
+void coordinator_events_changed(struct coordinator *c);
 
 /* Does what is due; to be called before the hub flushes. */
 void coordinator_advance(struct coordinator *c);

@@ -36,6 +36,8 @@ struct member {
     const char *coordinator;      /* where it is, for people */
     bool other_version, wanted, closing;
     bool comes_back; /* BACK was received: the end of the link is not the coordinator's */
+    bool said_hello, asked_for_events; /* on this link */
+    uint64_t events_at;                /* own events before this number were sent on it */
     uint32_t dead_ms;
     struct rdzv_callbacks callbacks;
     struct member_events events;
@@ -187,6 +189,42 @@ static void on_table(struct member *m, struct rd *body)
     member_state_table(m->state, &t);
 }
 
+/* The events of the job, in the coordinator's order. */
+static bool member_on_events(struct member *m, struct rd *body)
+{
+    struct event e;
+    uint64_t sent;
+    int n;
+    bool good = rdzv_get_events(body, &sent, &n);
+    for (; good && n > 0; n--) {
+        good = event_decode(body, &e);
+        if (good && m->callbacks.events)
+            event_log_take(m->callbacks.events, &e);
+        else if (good)
+            event_fini(&e);
+    }
+    return good && rd_done(body);
+}
+
+/* Asks the coordinator for the events of the job if they are wanted here, and sends own events if
+ * they are wanted anywhere. */
+static void member_exchange_events(struct member *m)
+{
+    struct event_log *log = m->callbacks.events;
+    struct buf b = BUF_INIT;
+    if (!log || !m->link || m->local || !m->said_hello)
+        return;
+    if (log->wanted && !m->asked_for_events) {
+        rdzv_put_want(&b);
+        link_send_buf(m->link, &b);
+        m->asked_for_events = true;
+    }
+    for (b = (struct buf)BUF_INIT;
+         log->send && rdzv_put_events(&b, uv_hrtime(), &log->own, &m->events_at);
+         b = (struct buf)BUF_INIT)
+        link_send_buf(m->link, &b);
+}
+
 static bool on_message(struct member *m, uint8_t type, struct rd *body)
 {
     uint64_t now = uv_hrtime();
@@ -215,6 +253,11 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
         member_state_noticed(m->state, now);
     } else if (type == RDZV_MSG_BACK) {
         m->comes_back = true;
+    } else if (type == RDZV_MSG_WANT && rd_done(body)) {
+        if (m->callbacks.events)
+            m->callbacks.events->send = true;
+    } else if (type == RDZV_MSG_EVENTS) {
+        return member_on_events(m, body);
     } else {
         return false;
     }
@@ -274,7 +317,8 @@ void member_attach(struct member *m, int fd, bool local, const struct auth *auth
     }
     if (auth)
         link_auth(m->link, auth);
-    m->other_version = m->comes_back = false;
+    m->other_version = m->comes_back = m->said_hello = m->asked_for_events = false;
+    m->events_at = 0;
     link_set_frame_max(m->link, RDZV_FRAME_MAX);
     member_state_connected(m->state, uv_hrtime());
     link_hub_wake(m->hub);
@@ -303,12 +347,14 @@ static void act(struct member *m, const struct member_action *a)
     case MEMBER_ACT_HELLO:
         rdzv_put_hello(&b, a->hello);
         link_send_buf(m->link, &b);
+        m->said_hello = true;
         break;
     case MEMBER_ACT_PEERS:
         rdzv_put_peers(&b, a->peers);
         link_send_buf(m->link, &b);
         break;
     case MEMBER_ACT_STATUS:
+        member_exchange_events(m); /* what led to the status comes before it */
         rdzv_put_status(&b, a->status);
         link_send_buf(m->link, &b);
         break;
@@ -378,6 +424,7 @@ void member_advance(struct member *m)
         act(m, &a);
     if (m->closing)
         return;
+    member_exchange_events(m);
     member_set_timer(m, uv_hrtime());
     if (member_state_wants_link(m->state) && !m->link && !m->wanted) {
         m->wanted = true;

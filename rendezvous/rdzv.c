@@ -562,6 +562,7 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     uv_timer_init(loop, &r->redirect);
     uvx_own(&r->scope, &r->redirect);
     link_hub_init(&r->hub, loop, advance, r);
+    r->events = callbacks->events;
     make_member(r, callbacks);
     const struct relay_config relay = {&r->hub,
                                        auth,
@@ -621,6 +622,15 @@ void rdzv_stopped(struct rdzv *r, const struct failure *all, size_t n)
 void rdzv_leave(struct rdzv *r, enum stop_reason reason, int exit_code, const char *text)
 {
     member_state_leave(member_state_of(r->member), reason, exit_code, text);
+    link_hub_wake(&r->hub);
+}
+
+void rdzv_events_changed(struct rdzv *r)
+{
+    if (r->closing || (!r->events->wanted && !r->events->send))
+        return;
+    if (r->coordinator)
+        coordinator_events_changed(r->coordinator);
     link_hub_wake(&r->hub);
 }
 

@@ -63,6 +63,9 @@ void rdzv_stopped(struct rdzv *r, const struct failure *all, size_t n);
  * end the job); else the job ends with exit_code. */
 void rdzv_leave(struct rdzv *r, enum stop_reason reason, int exit_code, const char *text);
 
+/* The log in the callbacks has changed. Cheap if nobody in the job wants events. */
+void rdzv_events_changed(struct rdzv *r);
+
 /* Where the workers of this node reach the store, on 127.0.0.1; 0: at the table's MASTER_ADDR. */
 int rdzv_relay_port(const struct rdzv *r);
 

@@ -7,8 +7,13 @@
 #include "rendezvous/rules/rank_table.h"
 #include "rendezvous/rules/rdzv_types.h"
 
+struct event_log;
+
 struct rdzv_callbacks {
     void *arg;
+    /* This process's events; the job's come into it. To be called after a change of it, which may
+     * have to be sent: rdzv_events_changed(). NULL: none are kept. */
+    struct event_log *events;
     /* The nodes are complete; this one is `group_rank` of `nnodes`. Prepare the round (sockets,
      * segment) and answer with rdzv_prepared(). May come again without on_run in between, with
      * another generation, when a node was lost meanwhile: prepare anew. */

@@ -142,8 +142,8 @@ void rdzv_host_coordinator(struct rdzv *r, const struct rdzv_electorate *elector
                                               on_wrong_key,
                                               r->relay ? on_relay : NULL,
                                               rdzv_redirect_received};
-    r->coordinator =
-        coordinator_new(&r->hub, r->beats, &rules, c->host, (int)getpid(), electorate, &events);
+    r->coordinator = coordinator_new(&r->hub, r->beats, &rules, c->host, (int)getpid(), electorate,
+                                     &events, r->events);
 }
 
 void rdzv_host_store(struct rdzv *r)

@@ -19,7 +19,8 @@ struct rdzv {
     struct rdzv_config config;
     struct uvx_scope scope;
     struct link_hub hub;
-    struct beats *beats; /* NULL: one node */
+    struct beats *beats;      /* NULL: one node */
+    struct event_log *events; /* NULL: none is kept */
     struct beat_call *beat_call;
     struct member *member;
     struct coordinator *coordinator; /* these three: when this process hosts it */

@@ -47,8 +47,8 @@ room rendezvous/discovery rendezvous/rules rendezvous/wire
 room agent/process agent
 room agent/output agent agent/process rendezvous/rules
 room agent/device agent agent/process
-room agent/report agent
-room launcher/control agent
+room agent/report agent rendezvous/rules
+room launcher/control agent agent/report rendezvous/rules
 room collectives/reduce collectives collectives/api
 room collectives/net collectives/api collectives/bootstrap collectives/reduce
 room collectives/shm collectives/api collectives/net collectives/reduce

@@ -52,6 +52,10 @@ void stdio_worker_exited(struct stdio_pump *p, int local_rank);
  * After on_drained, until the next worker of that local rank is opened. Returns the length. */
 size_t stdio_worker_tail(struct stdio_pump *p, int local_rank, char *out, size_t cap);
 
+/* When the worker's first output was read (CLOCK_MONOTONIC); 0: there is none yet. Until the next
+ * worker of that local rank is opened. */
+uint64_t stdio_worker_first_ns(struct stdio_pump *p, int local_rank);
+
 /* The attempt's directory for filtered_stdout.log and filtered_stderr.log, for the workers opened
  * from now on; NULL: none. */
 void stdio_set_filtered_dir(struct stdio_pump *p, const char *dir);

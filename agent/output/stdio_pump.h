@@ -23,11 +23,12 @@ struct worker {
     struct stdio_stream stream[2];
     struct stdio_tail tail; /* lock */
     struct stream_filter *filter;
-    bool reported;        /* the agent's: stdio_worker_exited() was called */
-    bool drained;         /* the agent's: taken from `news` */
-    bool exited;          /* the thread's: taken from `orders`; the worker is dead */
-    uint64_t deadline_ns; /* the thread's: when it closes the worker's pipes */
-    struct worker *next;  /* lock; in `orders`, then in `news` */
+    bool reported;             /* the agent's: stdio_worker_exited() was called */
+    bool drained;              /* the agent's: taken from `news` */
+    bool exited;               /* the thread's: taken from `orders`; the worker is dead */
+    uint64_t deadline_ns;      /* the thread's: when it closes the worker's pipes */
+    _Atomic uint64_t first_ns; /* when the thread has read the first bytes; 0: none yet */
+    struct worker *next;       /* lock; in `orders`, then in `news` */
     struct worker *prev_live, *next_live;
 };
 

@@ -190,7 +190,7 @@ static void print_time(struct page *pg, const struct failure *f)
     char text[32];
     time_t t = (time_t)(f->wall_ns / 1000000000u);
     int max = pg->in->job->rdzv.max_restarts;
-    if (f->wall_ns && localtime_r(&t, &tm) && strftime(text, sizeof(text), "%F %T", &tm))
+    if (f->wall_ns && localtime_r(&t, &tm) && strftime(text, sizeof(text), "%F %T %z", &tm))
         words_add(&b, "%s", text);
     if (f->attempt > 0)
         words_add(&b, "%srestart %d of %d", b.len ? ", " : "", f->attempt, max);
@@ -428,6 +428,33 @@ static void print_others(struct page *pg, const char *title, const struct failur
     free(failed);
 }
 
+/* Prints every start of the workers if there was more than one. */
+static void print_attempts(struct page *pg)
+{
+    const struct attempts *all = &pg->in->attempts;
+    if (all->n + all->omitted < 2)
+        return;
+    fprintf(pg->out, "\nStarts of the workers:\n");
+    for (size_t i = 0; i < all->n; i++) {
+        const struct attempt *a = &all->e[i];
+        struct buf b = BUF_INIT;
+        struct tm tm;
+        char text[32], name[24];
+        time_t t = (time_t)(a->start_wall_ns / 1000000000u);
+        if (localtime_r(&t, &tm) && strftime(text, sizeof(text), "%F %T %z", &tm))
+            words_add(&b, "%s, for ", text);
+        words_duration(&b, a->end_wall_ns >= a->start_wall_ns
+                               ? (double)(a->end_wall_ns - a->start_wall_ns) / 1e9
+                               : -1);
+        if (*a->text) {
+            words_add(&b, ": ");
+            words_escaped(&b, a->text);
+        }
+        snprintf(name, sizeof(name), "%zu", all->omitted + i + 1);
+        field(pg, name, &b);
+    }
+}
+
 static void print_end(struct page *pg)
 {
     struct buf b = BUF_INIT;
@@ -500,6 +527,7 @@ void report_print(FILE *out, const struct report_input *in, int color)
     }
     print_others(&pg, cause ? "Other workers" : "Workers", r->failures + cause, r->n - cause,
                  r->omitted);
+    print_attempts(&pg);
     if (in->operations)
         block(&pg, "calls", in->operations, OPERATION_ROWS);
     putc('\n', out);

@@ -26,6 +26,7 @@ void report_print(FILE *out, const struct report_input *in, int color);
  *                     "timeout", "request", "coordinator_lost", "rendezvous", "internal"
  *     text            one line on it, "" after success
  *     restarts, max_restarts
+ *     started, ended  of this launcher, "2024-05-01T12:00:00.123Z"
  *     elapsed_s       seconds, a number
  *     log_dir         the run directory, or null
  *     leftover        processes that could not be ended, one line, or null
@@ -42,12 +43,24 @@ void report_print(FILE *out, const struct report_input *in, int color);
  *         exit_code   null when a signal ended it
  *         signal, signal_name null when none did
  *         core_dumped, oom    booleans
+ *         cause       its class, as dlaunchctl causes lists them; null for "stopped"
  *         caused_by   the rank whose death it was a consequence of, or null
  *         time        "2024-05-01T12:00:00.123Z"
  *         message     of its error file, or why it could not be started; "" none
  *         log_path    its stderr file, or null
  *         stderr_tail its last lines
  *     failures_omitted    how many more there were
+ *     attempts        every start of the workers, the oldest first; each:
+ *         attempt, round      the restart count, and the number of the round
+ *         started, ended, elapsed_s   on this node
+ *         nnodes, world_size
+ *         ranks       of this node, "0-3"
+ *         cause       why it ended: a class, or null: all workers exited with 0
+ *         text        one line on it
+ *         first_failure   as in `failures`, or null; with its message and last lines if it was on
+ *                         this node
+ *         log_dir     of this node's workers, or null
+ *     attempts_omitted    how many older ones there were
  *
  * Text is UTF-8; bytes that are none are shown as \xNN. */
 int report_write_json(const struct report_input *in, struct err *e);

@@ -3,13 +3,16 @@
 #define AGENT_REPORT_REPORT_INPUT_H
 
 #include "agent/job_spec.h"
+#include "agent/report/attempts.h"
 
 struct report_input {
     const struct job_spec *job;
     const struct rdzv_result *result;
     const char *host; /* of this node */
     int group_rank, nnodes, world_size;
-    double elapsed;          /* seconds since the job began */
+    uint64_t started_wall_ns, ended_wall_ns;
+    double elapsed; /* seconds since the job began */
+    struct attempts attempts;
     const char *log_dir;     /* the run directory, or NULL */
     const char *leftover;    /* processes that could not be ended, one line, or NULL */
     const char *lost_output; /* text about output that could not be written, or NULL */

@@ -17,15 +17,19 @@
 #include <unistd.h>
 
 #include "agent/fs.h"
+#include "agent/report/event_json.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/uvx.h"
 #include "launcher/control/control_dir.h"
+#include "rendezvous/rules/event_log.h"
 
 /* How often the socket is looked for. Not by inotify: to close an inotify descriptor the kernel
  * waits for an RCU grace period, which adds up to 20 ms to the end of every job. */
 #define LOOK_MS 2000
+
+#define EVENTS_AT_ONCE 256 /* that are written to a client that follows */
 
 /* Where the socket is. A job may outlive the login session that started it. When the folder of the
  * session is removed, the socket is made anew in another folder. */
@@ -48,6 +52,8 @@ struct client {
     char line[CONTROL_LINE_MAX];
     uv_write_t write;
     char *answer; /* being written; malloc'ed */
+    bool follows; /* the events, of which those before number `at` were sent */
+    uint64_t at;
     bool closing;
 };
 
@@ -80,7 +86,7 @@ static json_t *json_text(const char *text)
 static json_t *worker_json(const struct agent_worker_status *w)
 {
     json_t *j = json_pack("{s:i,s:i,s:i,s:o,s:f}", "rank", w->rank, "local_rank", w->local_rank,
-                          "pid", w->pid, "state", json_text(w->state), "seconds", w->seconds);
+                          "pid", w->pid, "state", json_text(w->state), "elapsed_s", w->seconds);
     bool over = strcmp(w->state, "running") != 0 && strcmp(w->state, "waiting") != 0;
     if (over && w->signal)
         json_object_set_new(j, "signal", json_integer(w->signal));
@@ -105,11 +111,41 @@ static json_t *status_json(const struct control *c)
         DLAUNCH_VERSION, "pid", (int)c->opts.pid, "host", json_text(job->host), "run_id",
         json_text(job->rdzv.run_id), "program", json_text(job->name), "state", json_text(s.state),
         "health", json_text(s.health), "lost_output",
-        s.lost_output ? json_text(s.lost_output) : json_null(), "elapsed", s.elapsed, "rendezvous",
-        json_text(s.rdzv.phase), "generation", generation, "node", s.rdzv.group_rank, "nodes",
-        s.rdzv.nnodes, "world_size", s.rdzv.world_size, "restarts", s.rdzv.restart_count,
+        s.lost_output ? json_text(s.lost_output) : json_null(), "elapsed_s", s.elapsed,
+        "rendezvous", json_text(s.rdzv.phase), "generation", generation, "node", s.rdzv.group_rank,
+        "nodes", s.rdzv.nnodes, "world_size", s.rdzv.world_size, "restarts", s.rdzv.restart_count,
         "max_restarts", job->rdzv.max_restarts, "coordinator", s.rdzv.coordinator, "endpoint",
         json_text(s.rdzv.endpoint), "workers", workers);
+}
+
+/* The events from number *at on, each on a line, at most EVENTS_AT_ONCE; malloc'ed. NULL: there are
+ * none. */
+static char *event_lines(const struct event_list *l, uint64_t *at)
+{
+    struct buf b = BUF_INIT;
+    const struct event *e;
+    for (int n = 0; n < EVENTS_AT_ONCE && (e = event_list_next(l, at)); n++) {
+        char *line = event_json(e);
+        buf_put(&b, line, line ? strlen(line) : 0);
+        free(line);
+    }
+    if (b.len)
+        buf_u8(&b, '\0');
+    return (char *)b.data;
+}
+
+static json_t *events_json(const struct control *c)
+{
+    const struct event_list *l = c->opts.get_events(c->opts.arg);
+    const struct event *e;
+    json_t *list = json_array();
+    uint64_t at = 0;
+    while ((e = event_list_next(l, &at))) {
+        char *line = event_json(e);
+        json_array_append_new(list, line ? json_loads(line, 0, NULL) : NULL);
+        free(line);
+    }
+    return json_pack("{s:o}", "events", list);
 }
 
 /* One line of JSON, malloc'ed. */
@@ -121,6 +157,8 @@ static char *answer_to(struct control *c, const char *line)
     } else if (strcmp(line, "stop") == 0) {
         c->opts.stop(c->opts.arg, "dlaunchctl stop");
         j = json_pack("{s:b}", "stopping", 1);
+    } else if (strcmp(line, "events") == 0 && c->opts.get_events) {
+        j = events_json(c);
     } else {
         j = json_pack("{s:s}", "error", "unknown command (status or stop)");
     }
@@ -175,11 +213,43 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
 
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf);
 
+static void on_written(uv_write_t *w, int status);
+
+static void write_answer(struct client *cl)
+{
+    uv_buf_t buf = uv_buf_init(cl->answer, (unsigned)strlen(cl->answer));
+    if (uv_write(&cl->write, (uv_stream_t *)&cl->pipe, &buf, 1, on_written) < 0)
+        close_client(cl);
+}
+
+/* Writes the next events unless some are being written. */
+static void follow(struct client *cl)
+{
+    const struct control *c = cl->control;
+    if (cl->answer || cl->closing)
+        return;
+    cl->answer = event_lines(c->opts.get_events(c->opts.arg), &cl->at);
+    if (cl->answer)
+        write_answer(cl);
+}
+
+void control_events_changed(struct control *c)
+{
+    for (struct client *cl = c ? c->clients : NULL; cl; cl = cl->next) {
+        if (cl->follows)
+            follow(cl);
+    }
+}
+
 static void on_written(uv_write_t *w, int status)
 {
     struct client *cl = container_of(w, struct client, write);
     free(cl->answer);
     cl->answer = NULL;
+    if (status >= 0 && cl->follows) {
+        follow(cl);
+        return;
+    }
     if (status < 0 || cl->closing || uv_read_start((uv_stream_t *)&cl->pipe, on_alloc, on_read) < 0)
         close_client(cl);
 }
@@ -188,12 +258,15 @@ static void on_written(uv_write_t *w, int status)
  * answer. */
 static void on_line(struct client *cl)
 {
-    uv_read_stop((uv_stream_t *)&cl->pipe);
     cl->len = 0;
+    if (strcmp(cl->line, "follow") == 0 && cl->control->opts.get_events) {
+        cl->follows = true;
+        follow(cl); /* and reads on, for the end of the client */
+        return;
+    }
+    uv_read_stop((uv_stream_t *)&cl->pipe);
     cl->answer = answer_to(cl->control, cl->line);
-    uv_buf_t buf = uv_buf_init(cl->answer, (unsigned)strlen(cl->answer));
-    if (uv_write(&cl->write, (uv_stream_t *)&cl->pipe, &buf, 1, on_written) < 0)
-        close_client(cl);
+    write_answer(cl);
 }
 
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
@@ -206,7 +279,9 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
     }
     cl->len += (size_t)n;
     char *nl = memchr(cl->line, '\n', cl->len);
-    if (nl) {
+    if (cl->follows) { /* it has nothing to say any more */
+        cl->len = 0;
+    } else if (nl) {
         *nl = '\0';
         on_line(cl);
     } else if (cl->len == sizeof(cl->line)) {
@@ -226,7 +301,7 @@ static void on_tick(uv_timer_t *t)
 {
     struct control *c = container_of(t, struct control, timer);
     for (struct client *cl = c->clients; cl; cl = cl->next) {
-        if (uv_now(c->loop) >= cl->deadline_ms)
+        if (uv_now(c->loop) >= cl->deadline_ms && !cl->follows)
             close_client(cl);
     }
 }

@@ -3,8 +3,11 @@
  * A client of the same user (or root) sends a line and gets a line of JSON:
  *     status    {"pid": ..., "state": "RUNNING", "workers": [{"rank": 0, ...}, ...], ...}
  *     stop      {"stopping": true}
+ *     events    {"events": [...]}: those that are known here (event_json.h)
+ *     follow    the events, each on a line, also those to come until the job ends
  * anything else {"error": "..."}
- * At most CONTROL_CLIENTS_MAX at a time, each for at most CONTROL_CLIENT_SECONDS.
+ * At most CONTROL_CLIENTS_MAX at a time, each for at most CONTROL_CLIENT_SECONDS
+ * unless it follows the events.
  * When the socket's file is removed, as with the folder of a session that ends, it is made anew in
  * the first folder that will do then. */
 #ifndef LAUNCHER_CONTROL_CONTROL_H
@@ -26,6 +29,7 @@ struct control_opts {
     struct guardian_page *page; /* receives the socket's path, for a guardian that cleans up */
     /* Requests to the agent. Neither is called after control_close(). */
     void (*get_status)(void *arg, struct agent_status *out);
+    const struct event_list *(*get_events)(void *arg);
     void (*stop)(void *arg, const char *why);
     void *arg;
     unsigned client_ms; /* how long a client may stay; 0: CONTROL_CLIENT_SECONDS */
@@ -35,6 +39,9 @@ struct control;
 
 int control_open(struct control **out, uv_loop_t *loop, const struct control_opts *opts,
                  struct err *e);
+
+/* There are further events, for clients that follow them. NULL is allowed. */
+void control_events_changed(struct control *c);
 
 /* Removes the socket and closes every connection, then calls back. NULL: calls back at once. */
 void control_close(struct control *c, void (*on_closed)(void *arg), void *arg);

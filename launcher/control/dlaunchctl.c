@@ -333,7 +333,7 @@ static void print_list(const struct jobs *jobs)
         printf("%-8s %-14s %-7s %-7zu %-8s %-12s %-13s %s\n", pid,
                short_id(text_of(s, "run_id"), id), node,
                json_array_size(json_object_get(s, "workers")), restarts, text_of(s, "state"),
-               duration(seconds_of(s, "elapsed"), up), text_of(s, "program"));
+               duration(seconds_of(s, "elapsed_s"), up), text_of(s, "program"));
     }
 }
 
@@ -343,7 +343,7 @@ static void print_worker(const json_t *w)
     const json_t *code = json_object_get(w, "exit_code"), *signo = json_object_get(w, "signal");
     printf("  %-6ld %-6ld %-8ld %-9s ", number_of(w, "rank"), number_of(w, "local_rank"),
            number_of(w, "pid"), text_of(w, "state"));
-    duration(seconds_of(w, "seconds"), t);
+    duration(seconds_of(w, "elapsed_s"), t);
     if (signo) {
         const char *abbrev = sigabbrev_np((int)json_integer_value(signo));
         printf("%-12s SIG%s\n", t, abbrev ? abbrev : "?");
@@ -362,7 +362,7 @@ static void print_job(const struct job *j)
     printf("%s: run id %s, process %ld on %s\n", text_of(s, "program"), text_of(s, "run_id"),
            shown_pid(j), text_of(s, "host"));
     printf("  %s (%s) for %s, rendezvous %s, %ld of %ld restarts used\n", text_of(s, "state"),
-           text_of(s, "health"), duration(seconds_of(s, "elapsed"), up), text_of(s, "rendezvous"),
+           text_of(s, "health"), duration(seconds_of(s, "elapsed_s"), up), text_of(s, "rendezvous"),
            number_of(s, "restarts"), number_of(s, "max_restarts"));
     if (number_of(s, "node") >= 0)
         printf("  node %ld of %ld, %ld workers in the job; ", number_of(s, "node"),

@@ -58,6 +58,15 @@ const struct failure *failure_log_first(const struct failure_log *l)
     return first->kind == FAILURE_STOPPED ? NULL : first;
 }
 
+bool failure_log_knows(const struct failure_log *l, int rank)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        if (l->f[i].rank == rank)
+            return l->f[i].kind != FAILURE_STOPPED;
+    }
+    return false;
+}
+
 bool failure_log_has(const struct failure_log *l, enum failure_kind kind)
 {
     for (size_t i = 0; i < l->n; i++) {

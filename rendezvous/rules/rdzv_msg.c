@@ -491,3 +491,32 @@ bool rdzv_get_notice(struct rd *r, char text[RDZV_NOTICE_MAX])
     rd_str(r, text, RDZV_NOTICE_MAX);
     return rd_done(r);
 }
+
+void rdzv_put_want(struct buf *b)
+{
+    frame_end(b, frame_begin(b, RDZV_MSG_WANT));
+}
+
+bool rdzv_put_events(struct buf *b, uint64_t now, const struct event_list *l, uint64_t *at)
+{
+    uint32_t n = 0;
+    const struct event *e = event_list_next(l, at);
+    if (!e)
+        return false;
+    size_t begin = frame_begin(b, RDZV_MSG_EVENTS);
+    buf_u64(b, now);
+    size_t count = b->len;
+    buf_u32(b, 0);
+    for (; e; e = ++n < RDZV_EVENTS_MAX ? event_list_next(l, at) : NULL)
+        event_encode(b, e);
+    buf_set_u32(b, count, n);
+    frame_end(b, begin);
+    return true;
+}
+
+bool rdzv_get_events(struct rd *r, uint64_t *now, int *n)
+{
+    *now = rd_u64(r);
+    *n = get_int(r, 1, RDZV_EVENTS_MAX);
+    return !r->bad;
+}

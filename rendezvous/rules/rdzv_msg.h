@@ -20,6 +20,7 @@
 #include <stdint.h>
 
 #include "core/bytes.h"
+#include "rendezvous/rules/event_log.h"
 #include "rendezvous/rules/failure.h"
 #include "rendezvous/rules/rank_table.h"
 #include "rendezvous/rules/rdzv_types.h"
@@ -61,6 +62,8 @@ enum rdzv_msg {
                       both ways, is no frames any more */
     RDZV_MSG_ELSEWHERE, /* -> the job is there; the answer is an IDENTITY: elsewhere, if this one
                            goes there, too */
+    RDZV_MSG_WANT,      /* the sender wants the other side's events (empty) */
+    RDZV_MSG_EVENTS,    /* -> the events of a node; <- those of the job, in their order */
     RDZV_MSGS
 };
 
@@ -213,6 +216,12 @@ void rdzv_put_report(struct buf *b, const struct rdzv_result *m);
 void rdzv_put_peers(struct buf *b, const struct rdzv_peers *m);
 void rdzv_put_notice(struct buf *b, const char *text);
 
+void rdzv_put_want(struct buf *b);
+/* As many of the list's events, from number *at on, as one frame takes; *at is behind them then.
+ * now: the sender's clock. False: there was none, and nothing is appended. */
+#define RDZV_EVENTS_MAX 256 /* in one frame */
+bool rdzv_put_events(struct buf *b, uint64_t now, const struct event_list *l, uint64_t *at);
+
 bool rdzv_get_beat(struct rd *r, struct node_id *id); /* not the answer */
 bool rdzv_get_refusal(struct rd *r, struct rdzv_refusal *m);
 bool rdzv_get_identity(struct rd *r, struct rdzv_identity *m);
@@ -227,6 +236,8 @@ bool rdzv_get_report(struct rd *r, struct rdzv_result *m);
 /* *m owns what it holds when this succeeds; it was empty. */
 bool rdzv_get_peers(struct rd *r, struct rdzv_peers *m);
 bool rdzv_get_notice(struct rd *r, char text[RDZV_NOTICE_MAX]);
+/* *now and the number of events, which event_decode() reads one after the other. */
+bool rdzv_get_events(struct rd *r, uint64_t *now, int *n);
 
 /* A launcher whose loop is so far behind is reported, though its heartbeats arrive. */
 #define RDZV_LAG_MS 3000

@@ -47,7 +47,7 @@ struct rdzv_node {
     /* In the round. */
     int group_rank; /* -1: not a member */
     int prev_rank;  /* in the round before; -1 */
-    bool prepared, stopped, done;
+    bool prepared, started, stopped, done;
     uint16_t *ports; /* nproc, or NULL */
     int free_port;
     uint32_t failures_total;

@@ -20,6 +20,10 @@ void rdzv_output_fini(struct rdzv_output *o)
     free(o->queue);
     free(o->lines);
     free(o->taken);
+    while (o->event_head < o->nevents)
+        event_fini(&o->events[o->event_head++]);
+    free(o->events);
+    event_fini(&o->taken_event);
 }
 
 void rdzv_output_log(struct rdzv_output *o, enum log_level level, const char *fmt, ...)
@@ -38,6 +42,35 @@ void rdzv_output_log(struct rdzv_output *o, enum log_level level, const char *fm
         o->lines = xrealloc(o->lines, o->cap_lines * sizeof(*o->lines));
     }
     o->lines[o->nlines++] = (struct rdzv_line){level, xstrdup(text)};
+}
+
+static const char *copy_of(const char *text)
+{
+    return text && *text ? xstrdup(text) : NULL;
+}
+
+void rdzv_output_event(struct rdzv_output *o, const struct event *e)
+{
+    if (o->event_head == o->nevents)
+        o->event_head = o->nevents = 0;
+    if (o->nevents == o->cap_events) {
+        o->cap_events = o->cap_events ? 2 * o->cap_events : 8;
+        o->events = xrealloc(o->events, o->cap_events * sizeof(*o->events));
+    }
+    struct event *copy = &o->events[o->nevents++];
+    *copy = *e;
+    copy->host = copy_of(e->host);
+    copy->text = copy_of(e->text);
+    copy->extra = copy_of(e->extra);
+}
+
+const struct event *rdzv_output_next_event(struct rdzv_output *o)
+{
+    if (o->event_head == o->nevents)
+        return NULL;
+    event_fini(&o->taken_event);
+    o->taken_event = o->events[o->event_head++];
+    return &o->taken_event;
 }
 
 struct rdzv_conn *rdzv_output_conn(struct rdzv_output *o, uint32_t conn)

@@ -5,6 +5,7 @@
 #define RENDEZVOUS_RULES_RDZV_OUTPUT_H
 
 #include "core/log.h"
+#include "rendezvous/rules/event.h"
 #include "rendezvous/rules/rdzv_node.h"
 
 /* Messages that are due on a connection, in the order in which they are sent. */
@@ -35,13 +36,21 @@ struct rdzv_output {
     size_t queue_head, queue_len, queue_cap;
     struct rdzv_line *lines;
     size_t line_head, nlines, cap_lines;
-    char *taken; /* the text that was taken last; owned */
+    char *taken;          /* the text that was taken last; owned */
+    struct event *events; /* their texts are owned */
+    size_t event_head, nevents, cap_events;
+    struct event taken_event;
 };
 
 void rdzv_output_fini(struct rdzv_output *o);
 
 void rdzv_output_log(struct rdzv_output *o, enum log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Keeps an event for the driver; its texts are copied. */
+void rdzv_output_event(struct rdzv_output *o, const struct event *e);
+/* Takes the oldest event; NULL: there is none. Valid until the next call that takes one. */
+const struct event *rdzv_output_next_event(struct rdzv_output *o);
 
 /* The connection with this number; it is made when it is new. */
 struct rdzv_conn *rdzv_output_conn(struct rdzv_output *o, uint32_t conn);

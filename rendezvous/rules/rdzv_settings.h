@@ -29,6 +29,7 @@ struct rdzv_rules {
     int port;
     const char *local_addr;  /* to advertise, or "" */
     const char *master_addr; /* static: as the user gave it, or NULL */
+    bool events;             /* the driver keeps the events of the job */
 };
 
 #endif

@@ -46,7 +46,7 @@ struct rdzv_state {
     /* The round: members[group rank], NULL when the member was lost. */
     struct rdzv_node **members;
     int nmembers;
-    int nprepared, ndone;
+    int nprepared, nstarted, ndone;
     int nrunning; /* in STOP: members that have not yet stopped */
     struct rank_table table;
     uint64_t run_ns, stop_ns; /* when the phases RUN and STOP began */
@@ -100,6 +100,69 @@ static void queue_all(struct rdzv_state *s, unsigned pending)
 {
     for (int i = 0; i < s->nodes.n; i++)
         queue(s, s->nodes.e[i], pending);
+}
+
+/* ------------------------------------------------------------------------------------- events */
+
+static void event(struct rdzv_state *s, uint64_t at, struct event e)
+{
+    if (!s->rules.events || s->election.standing)
+        return;
+    e.at_ns = at;
+    e.round = s->gen.counter;
+    e.max_restarts = s->rules.max_restarts;
+    if (e.name != EVENT_FAILURE && e.name != EVENT_RESTART)
+        e.attempt = s->restarts;
+    rdzv_output_event(&s->out, &e);
+}
+
+/* An event of the whole job. */
+static void job_event(struct rdzv_state *s, uint64_t now, enum event_name name, enum cause cause,
+                      const char *text)
+{
+    event(s, now,
+          (struct event){.name = name,
+                         .node = -1,
+                         .rank = -1,
+                         .caused_by = -1,
+                         .nnodes = s->nmembers,
+                         .world_size = s->table.world_size,
+                         .cause = cause,
+                         .text = text});
+}
+
+static void node_event(struct rdzv_state *s, uint64_t now, enum event_name name,
+                       const struct rdzv_node *n, const char *text)
+{
+    event(s, now,
+          (struct event){.name = name,
+                         .node = n->group_rank,
+                         .rank = -1,
+                         .caused_by = -1,
+                         .pid = n->hello.pid,
+                         .world_size = n->hello.nproc,
+                         .host = n->hello.host,
+                         .text = text});
+}
+
+static void failure_event(struct rdzv_state *s, const struct failure *f)
+{
+    char text[FAILURE_TEXT_MAX];
+    if (!s->rules.events)
+        return;
+    event(s, f->seen_ns,
+          (struct event){.name = EVENT_FAILURE,
+                         .attempt = f->attempt,
+                         .node = f->node,
+                         .pid = f->pid,
+                         .rank = f->rank,
+                         .local_rank = f->local_rank,
+                         .exit_code = f->exit_code,
+                         .signal = f->signal,
+                         .caused_by = f->caused_by,
+                         .cause = cause_of_failure(f),
+                         .host = f->host,
+                         .text = failure_describe(f, text, sizeof(text))});
 }
 
 static void close_conn(struct rdzv_state *s, uint32_t conn, const char *refusal, bool retry)
@@ -185,6 +248,7 @@ static void finish(struct rdzv_state *s, int exit_code, enum stop_reason reason,
     failure_log_sort(&s->log, RDZV_REPORT_MAX);
     if (reason == STOP_NODE_LOST)
         lead_with_node(&s->log);
+    first = report ? &s->log.f[0] : NULL;
     s->result.exit_code = exit_code;
     s->result.reason = reason;
     s->result.restarts = s->restarts;
@@ -195,6 +259,14 @@ static void finish(struct rdzv_state *s, int exit_code, enum stop_reason reason,
     text_set(s->result.text, sizeof(s->result.text), "%s", text);
     s->result_ns = now;
     fsm_move(&s->phase, RDZV_FINISH);
+    event(s, now,
+          (struct event){.name = EVENT_FINISH,
+                         .node = -1,
+                         .rank = -1,
+                         .caused_by = -1,
+                         .exit_code = exit_code,
+                         .cause = exit_code ? cause_of_stop(reason, first) : CAUSE_NONE,
+                         .text = text});
     s->close_at = now + s->rules.close_ns;
     queue_all(s, PENDING_REPORT | PENDING_VIEW);
 }
@@ -220,6 +292,7 @@ static void enter_collect(struct rdzv_state *s, uint64_t now)
     s->collect_ns = now;
     s->join_at = now + s->rules.join_ns;
     s->notice_at = now + NOTICE_FIRST_NS;
+    job_event(s, now, EVENT_RENDEZVOUS, CAUSE_NONE, NULL);
 }
 
 /* The round is over, or was not started: no node is a member any more. */
@@ -290,7 +363,7 @@ static void start_round(struct rdzv_state *s, uint64_t now)
     rdzv_round_rank(m, n);
     for (int i = 0; i < n; i++) {
         m[i]->group_rank = i;
-        m[i]->prepared = m[i]->stopped = m[i]->done = false;
+        m[i]->prepared = m[i]->started = m[i]->stopped = m[i]->done = false;
         m[i]->failures_total = 0;
         m[i]->norders = 0;
     }
@@ -345,6 +418,7 @@ static void elected(struct rdzv_state *s, const struct rdzv_tally *votes, uint64
     rdzv_output_log(&s->out, LOG_LEVEL_NOTICE,
                     "this node is the coordinator now, by %d of the %d nodes of the last round",
                     votes->present, votes->total);
+    job_event(s, now, EVENT_ELECTED, CAUSE_NONE, s->loss_text);
     s->node_restarts++; /* the coordinator's node is lost */
     if (max >= 0 && s->node_restarts > max) {
         s->node_restarts = max;
@@ -450,6 +524,8 @@ static void start_run(struct rdzv_state *s, uint64_t now)
     if (s->rules.elect)
         rdzv_election_run(&s->election);
     s->began = true;
+    s->nstarted = 0;
+    job_event(s, now, EVENT_START, CAUSE_NONE, NULL);
     s->loss_text[0] = '\0';
     for (int i = 0; i < s->nodes.n; i++) {
         struct rdzv_node *n = s->nodes.e[i];
@@ -479,6 +555,16 @@ static void node_prepared(struct rdzv_state *s, struct rdzv_node *n, const struc
     n->free_port = st->free_port;
     n->prepared = true;
     s->nprepared++;
+}
+
+/* Its workers have been started. */
+static void node_started(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
+{
+    if (s->phase.state != RDZV_RUN || n->started)
+        return;
+    n->started = true;
+    if (++s->nstarted == s->nmembers)
+        job_event(s, now, EVENT_READY, CAUSE_NONE, NULL);
 }
 
 static void node_done(struct rdzv_state *s, struct rdzv_node *n)
@@ -514,6 +600,7 @@ static void begin_stop(struct rdzv_state *s, enum stop_reason reason, bool resta
     if (first)
         s->why.first = *first;
     text_set(s->why.text, sizeof(s->why.text), "%s", text);
+    job_event(s, now, EVENT_STOP, cause_of_stop(reason, first), text);
     s->nrunning = 0;
     for (int i = 0; i < s->nmembers; i++) {
         if (s->members[i]) {
@@ -569,6 +656,7 @@ static void record_lost(struct rdzv_state *s, const struct rdzv_node *n, const c
     strcpy(f->role, n->hello.role);
     text_set(f->message, sizeof(f->message), "%s", how);
     failure_log_add(&s->log, f);
+    failure_event(s, f);
     s->failures_total++;
 }
 
@@ -619,6 +707,7 @@ static void crash_loop(struct rdzv_state *s, const struct rdzv_node *n, uint64_t
     char name[RDZV_TEXT_MAX];
     if (!n || !rdzv_crash_loop_node(&s->crash_loop, n, now) || n->peer.own)
         return;
+    node_event(s, now, EVENT_EVICT, n, "it failed again and again");
     rdzv_output_log(
         &s->out, LOG_LEVEL_NOTICE,
         "node %s: %d failures in a row; it is left out for %.0f s if enough other nodes "
@@ -694,8 +783,17 @@ static void stop_advance(struct rdzv_state *s, uint64_t now)
         after_failure(s, first, now);
     else if (s->lost_a_node)
         after_node(s, now);
-    if (s->phase.state == RDZV_STOP)
-        back_to_collect(s, now);
+    if (s->phase.state != RDZV_STOP)
+        return;
+    event(s, now,
+          (struct event){.name = EVENT_RESTART,
+                         .attempt = s->restarts,
+                         .node = -1,
+                         .rank = -1,
+                         .caused_by = -1,
+                         .cause = cause_of_stop(s->why.reason, failed ? first : NULL),
+                         .text = s->why.text});
+    back_to_collect(s, now);
 }
 
 /* RESTART_WORKER: the other workers go on. */
@@ -712,6 +810,15 @@ static void order_respawn(struct rdzv_state *s, struct rdzv_node *n, const struc
     if (order.due_ns > now && order.due_ns < s->respawn_at)
         s->respawn_at = order.due_ns;
     failure_log_forget(&s->log, f->rank);
+    event(s, now,
+          (struct event){.name = EVENT_RESTART,
+                         .attempt = s->restarts,
+                         .node = f->node,
+                         .rank = f->rank,
+                         .local_rank = f->local_rank,
+                         .caused_by = -1,
+                         .cause = cause_of_failure(f),
+                         .text = failure_describe(f, text, sizeof(text))});
     rdzv_output_log(&s->out, LOG_LEVEL_NOTICE, "%s; it is started again (restart %d of %d)",
                     failure_describe(f, text, sizeof(text)), s->restarts, s->rules.max_restarts);
     queue(s, n, PENDING_VIEW);
@@ -735,6 +842,8 @@ static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct 
     f.attempt = f.attempt < s->restarts ? f.attempt : s->restarts;
     strcpy(f.host, n->hello.host);
     bool own = f.kind != FAILURE_STOPPED;
+    if (own && !failure_log_knows(&s->log, f.rank))
+        failure_event(s, &f);
     /* A node with the other policy is already stopping its workers. */
     bool alone =
         s->rules.restart_policy == RESTART_WORKER && n->hello.restart_policy == RESTART_WORKER;
@@ -820,6 +929,7 @@ static void node_leaves(struct rdzv_state *s, struct rdzv_node *n, const struct 
         (!witness && (st->leave_reason == STOP_TIMEOUT || st->leave_reason == STOP_REQUEST));
     if (!n->leaving) {
         char name[RDZV_TEXT_MAX];
+        node_event(s, now, EVENT_NODE_LEAVE, n, leave_text(st));
         rdzv_nodes_set_leaving(&s->nodes, n);
         rdzv_nodes_update_ready(&s->nodes, n);
         if (!witness || ends)
@@ -850,6 +960,7 @@ static void node_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how
     enum rdzv_phase phase = (enum rdzv_phase)s->phase.state;
     struct failure lost;
     if (how && !n->leaving && phase != RDZV_FINISH) {
+        node_event(s, now, EVENT_NODE_LOST, n, how);
         rdzv_node_name(n, name, sizeof(name));
         text_set(text, sizeof(text), "%s %s was lost: %s", kind(n), name, how);
         rdzv_output_log(&s->out, needed ? loss_log_level(s) : LOG_LEVEL_NOTICE, "%s", text);
@@ -937,6 +1048,7 @@ static void join(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h
     n->joined_ns = now;
     n->prev_rank = s->began ? h->prev_rank : -1; /* its rank under the former coordinator */
     heard(s, n, now);
+    node_event(s, now, EVENT_NODE_JOIN, n, NULL);
     rdzv_node_name(n, name, sizeof(name));
     if (rdzv_node_is_witness(n)) {
         rdzv_output_log(&s->out, LOG_LEVEL_VERBOSE, "%s, pid %d, has joined, without workers", name,
@@ -1129,6 +1241,8 @@ static void take_phase(struct rdzv_state *s, struct rdzv_node *n, const struct r
         node_leaves(s, n, st, now); /* may free n */
         return;
     }
+    if (current && (st->phase == MEMBER_RUNNING || st->phase == MEMBER_DONE))
+        node_started(s, n, now);
     if (current && st->phase == MEMBER_PREPARED)
         node_prepared(s, n, st, now);
     else if (current && st->phase == MEMBER_DONE)
@@ -1237,6 +1351,16 @@ void rdzv_state_closed(struct rdzv_state *s, uint32_t conn, enum rdzv_end how, u
         rdzv_output_log(&s->out, LOG_LEVEL_VERBOSE,
                         "the connection of node %s ended without a goodbye", n->hello.host);
     advance(s, now);
+}
+
+bool rdzv_state_to_ours(struct rdzv_state *s, uint32_t conn, uint64_t theirs, uint64_t sent,
+                        uint64_t now, uint64_t *ours)
+{
+    const struct rdzv_node *n = rdzv_output_conn(&s->out, conn)->node;
+    if (!n)
+        return false;
+    *ours = clock_offset_to_ours(&n->clock, theirs, sent, now);
+    return true;
 }
 
 void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *text, uint64_t now)
@@ -1449,6 +1573,8 @@ bool rdzv_state_next(struct rdzv_state *s, struct rdzv_action *a, uint64_t now)
     unsigned pending;
     if (rdzv_output_next_line(&s->out, &level, &text)) {
         *a = (struct rdzv_action){.act = RDZV_ACT_LOG, .level = level, .text = text};
+    } else if ((a->event = rdzv_output_next_event(&s->out))) {
+        *a = (struct rdzv_action){.act = RDZV_ACT_EVENT, .event = a->event};
     } else if (s->new_round) {
         s->new_round = false;
         *a = (struct rdzv_action){.act = RDZV_ACT_NEW_ROUND};

@@ -55,6 +55,10 @@ void rdzv_state_beat(struct rdzv_state *s, const struct node_id *id, const struc
                      uint64_t now);
 /* Until when heartbeats may give leases without asking again; 0: they may not. */
 uint64_t rdzv_state_lease_until(struct rdzv_state *s, uint64_t now);
+/* A time of the node on this connection by the coordinator's clock, from a message sent at `sent`;
+ * false: it is not a node's connection. */
+bool rdzv_state_to_ours(struct rdzv_state *s, uint32_t conn, uint64_t theirs, uint64_t sent,
+                        uint64_t now, uint64_t *ours);
 /* A launcher was refused before its hello (another protocol version). */
 void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *text, uint64_t now);
 /* A voter has sent a list of members. */
@@ -66,6 +70,7 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s);
 
 enum rdzv_act {
     RDZV_ACT_LOG,       /* level, text */
+    RDZV_ACT_EVENT,     /* event: it happened now, except for a failure; only if rules->events */
     RDZV_ACT_NEW_ROUND, /* no worker is alive: empty the store */
     RDZV_ACT_TABLE,     /* conn, table: the same for all until the next RDZV_ACT_NEW_ROUND */
     RDZV_ACT_REPORT,    /* conn, result: the same for all */
@@ -90,6 +95,7 @@ struct rdzv_action {
     const struct rdzv_peers *peers;
     const struct rdzv_peers *ran; /* PEERS: to go before them, as one that ran; NULL: none */
     const struct rdzv_result *result;
+    const struct event *event;
 };
 
 /* The next thing to do; false when there is none. Views are made here, so several events in a row

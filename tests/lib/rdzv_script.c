@@ -18,6 +18,8 @@ void drain(void)
             strncat(logs, a.text, sizeof(logs) - strlen(logs) - 2);
             strcat(logs, "\n");
             break;
+        case RDZV_ACT_EVENT:
+            break;
         case RDZV_ACT_NEW_ROUND:
             rounds++;
             break;

@@ -64,6 +64,8 @@ void sim_coordinator_drain(struct sim_node *n)
             if (W.loud)
                 printf("%12.6f coordinator %d: %s\n", (double)now / 1e9, sim_index(n), a.text);
             continue;
+        case RDZV_ACT_EVENT:
+            continue;
         case RDZV_ACT_NEW_ROUND:
             sim_trace("new round", sim_index(n), 0);
             n->store++;

@@ -162,7 +162,7 @@ START_TEST(status)
     ck_assert_int_eq(json_integer_value(json_object_get(j, "restarts")), 1);
     ck_assert_int_eq(json_integer_value(json_object_get(j, "max_restarts")), 3);
     ck_assert(json_is_true(json_object_get(j, "coordinator")));
-    ck_assert(json_real_value(json_object_get(j, "elapsed")) == 12.5);
+    ck_assert(json_real_value(json_object_get(j, "elapsed_s")) == 12.5);
     json_t *list = json_object_get(j, "workers");
     ck_assert_uint_eq(json_array_size(list), 2);
     w = json_array_get(list, 0);

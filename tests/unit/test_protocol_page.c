@@ -354,6 +354,36 @@ static void elsewhere(struct buf *b)
     rdzv_put_elsewhere(b, &(struct rdzv_elsewhere){.run_id = "job", .addr = "addr", .port = 7});
 }
 
+static void events(struct buf *b)
+{
+    struct event e[2] = {{.name = EVENT_FAILURE,
+                          .seq = 1,
+                          .at_ns = 2,
+                          .wall_ns = 3,
+                          .round = 4,
+                          .attempt = 5,
+                          .max_restarts = 6,
+                          .nnodes = 7,
+                          .world_size = 8,
+                          .node = 9,
+                          .pid = 10,
+                          .rank = 11,
+                          .local_rank = 12,
+                          .exit_code = 13,
+                          .signal = 14,
+                          .caused_by = -1,
+                          .cause = CAUSE_OOM,
+                          .host = "h",
+                          .text = "t",
+                          .extra = "x"},
+                         {.name = EVENT_SUBMIT, .seq = 2}};
+    const struct event_list l = {.e = e, .n = 2};
+    uint64_t at = 0;
+    memset(e[0].origin.b, 5, sizeof(e[0].origin.b));
+    ck_assert(rdzv_put_events(b, 77, &l, &at));
+    ck_assert_uint_eq(at, 2);
+}
+
 #define FAILURE(rank)                                                                        \
     "(failure kind=3 flags=2 rank=" rank " local_rank=2 node=3 pid=4 attempt=5 exit_code=6 " \
     "signal=7 caused_by=-1 time=8 wall_time=9 host='h' role='r' message='m' log_path='l' "   \
@@ -426,6 +456,13 @@ static const struct {
     {RDZV_MSG_RELAY_END, "RELAY_END", stream_end, " stream=5"},
     {RDZV_MSG_BEAT, "BEAT", beat, " node=id6"},
     {RDZV_MSG_ELSEWHERE, "ELSEWHERE", elsewhere, " run_id='job' address='addr' port=7"},
+    {RDZV_MSG_WANT, "WANT", rdzv_put_want, NULL},
+    {RDZV_MSG_EVENTS, "EVENTS", events,
+     " now=77 events=2 event=(event name=8 origin=id5 number=1 time=2 wall_time=3 round=4 "
+     "attempt=5 max_restarts=6 nodes=7 workers=8 node=9 pid=10 rank=11 local_rank=12 exit_code=13 "
+     "signal=14 caused_by=-1 cause=4 host='h' text='t' extra='x') event=(event name=0 origin=id0 "
+     "number=2 time=0 wall_time=0 round=0 attempt=0 max_restarts=0 nodes=0 workers=0 node=0 pid=0 "
+     "rank=0 local_rank=0 exit_code=0 signal=0 caused_by=0 cause=0 host='' text='' extra='')"},
 };
 
 START_TEST(fields)

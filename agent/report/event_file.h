@@ -1,0 +1,21 @@
+/* event_file.h: --events FILE: the events of the job as lines of JSON, appended. */
+#ifndef AGENT_REPORT_EVENT_FILE_H
+#define AGENT_REPORT_EVENT_FILE_H
+
+#include "core/err.h"
+#include "rendezvous/rules/event_log.h"
+
+struct event_file;
+
+/* Opens the file under the rule of core/named_file.h; a new one gets mode 0666 less the umask.
+ * `path` is borrowed. */
+int event_file_open(struct event_file **out, const char *path, struct err *e);
+
+/* Appends the events that are new. Does not wait: what the reader of a FIFO does not take now is
+ * written later. An error is reported once, and ends the writing. NULL is allowed. */
+void event_file_write(struct event_file *f, const struct event_list *l);
+
+/* Writes what is left, for a reader that takes it within a second. NULL is allowed. */
+void event_file_close(struct event_file *f);
+
+#endif

@@ -1,0 +1,147 @@
+#include "rendezvous/rules/event_log.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/mem.h"
+
+void event_log_init(struct event_log *l, const struct node_id *id)
+{
+    *l = (struct event_log){.id = *id};
+    map_init(&l->seen);
+}
+
+static void list_fini(struct event_list *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        event_fini(&l->e[i]);
+    free(l->e);
+}
+
+void event_log_fini(struct event_log *l)
+{
+    list_fini(&l->own);
+    list_fini(&l->job);
+    map_fini(&l->seen, NULL);
+}
+
+static void drop_half(struct event_list *l)
+{
+    size_t half = l->n / 2;
+    for (size_t i = 0; i < half; i++)
+        event_fini(&l->e[i]);
+    l->n -= half;
+    l->first += half;
+    memmove(l->e, l->e + half, l->n * sizeof(*l->e));
+}
+
+/* Takes the texts. */
+static void append(struct event_list *l, const struct event *e)
+{
+    if (l->n == EVENT_LOG_MAX)
+        drop_half(l);
+    if (l->n == l->cap) {
+        l->cap = l->cap ? 2 * l->cap : 32;
+        l->e = xrealloc(l->e, l->cap * sizeof(*l->e));
+    }
+    l->e[l->n++] = *e;
+}
+
+static const char *copy(const char *text)
+{
+    return text && *text ? xstrndup(text, EVENT_TEXT_MAX - 1) : NULL;
+}
+
+static struct event copy_of(const struct event *e)
+{
+    struct event c = *e;
+    c.host = copy(e->host);
+    c.text = copy(e->text);
+    c.extra = copy(e->extra);
+    return c;
+}
+
+static void changed(struct event_log *l)
+{
+    if (l->on_change)
+        l->on_change(l->arg);
+}
+
+static uint64_t newest_of(const struct event_log *l, const struct node_id *origin)
+{
+    return (uint64_t)(uintptr_t)map_get(&l->seen, origin->b, sizeof(origin->b));
+}
+
+/* Takes the texts; false: the event is known. */
+static bool append_to_job(struct event_log *l, const struct event *e)
+{
+    if (e->seq <= newest_of(l, &e->origin))
+        return false;
+    void **value = map_put(&l->seen, e->origin.b, sizeof(e->origin.b));
+    if (!value) /* no memory */
+        return false;
+    *value = (void *)(uintptr_t)e->seq;
+    append(&l->job, e);
+    l->finished |= e->name == EVENT_FINISH;
+    return true;
+}
+
+void event_log_add(struct event_log *l, const struct event *e)
+{
+    struct event own = copy_of(e);
+    own.origin = l->id;
+    own.seq = ++l->seq;
+    if (!l->leads)
+        append(&l->own, &own);
+    else if (!append_to_job(l, &own))
+        event_fini(&own);
+    changed(l);
+}
+
+bool event_log_take(struct event_log *l, struct event *e)
+{
+    if (!append_to_job(l, e)) {
+        event_fini(e);
+        return false;
+    }
+    changed(l);
+    return true;
+}
+
+void event_log_settle(struct event_log *l)
+{
+    size_t before = l->job.n;
+    for (size_t i = 0; i < l->own.n; i++) {
+        if (l->own.e[i].seq <= newest_of(l, &l->id))
+            continue;
+        struct event e = copy_of(&l->own.e[i]);
+        if (!append_to_job(l, &e))
+            event_fini(&e);
+    }
+    if (l->job.n != before)
+        changed(l);
+}
+
+void event_log_lead(struct event_log *l, bool leads)
+{
+    l->leads = leads;
+    if (leads)
+        event_log_settle(l);
+}
+
+void event_log_want(struct event_log *l)
+{
+    if (l->wanted)
+        return;
+    l->wanted = true;
+    changed(l);
+}
+
+const struct event *event_list_next(const struct event_list *l, uint64_t *at)
+{
+    if (*at < l->first)
+        *at = l->first;
+    if (*at - l->first >= l->n)
+        return NULL;
+    return &l->e[(*at)++ - l->first];
+}

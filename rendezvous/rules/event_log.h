@@ -1,0 +1,59 @@
+/* event_log.h: the events of a job as this process knows them. Pure: no I/O, no clock.
+ *
+ * Two lists: `job` has what is known of the whole job, in the coordinator's order. In the
+ * coordinator's process (event_log_lead()) what this process sees goes there. Elsewhere it goes to
+ * `own`, and `job` comes from the coordinator, own events included, if this process wants it
+ * (event_log_want()): without a reader no event leaves its process.
+ *
+ * An event is identified by its origin and its number there, and no list has it twice: whoever
+ * connects again sends everything from the beginning. */
+#ifndef RENDEZVOUS_RULES_EVENT_LOG_H
+#define RENDEZVOUS_RULES_EVENT_LOG_H
+
+#include "core/map.h"
+#include "rendezvous/rules/event.h"
+
+/* A list that is full drops its older half. */
+#define EVENT_LOG_MAX 65536
+
+struct event_list {
+    struct event *e; /* event number first + i is e[i]; owned, like their texts */
+    uint64_t first;
+    size_t n, cap;
+};
+
+struct event_log {
+    struct node_id id;
+    uint64_t seq; /* of the newest own event */
+    struct event_list own, job;
+    struct map seen;              /* origin -> number of its newest event in `job` */
+    bool leads;                   /* the coordinator is in this process */
+    bool wanted;                  /* this process wants the job's events */
+    bool finished;                /* `job` has its last event */
+    bool send;                    /* some process wants them: own events go to the coordinator */
+    void (*on_change)(void *arg); /* NULL: none. A list has grown, or `wanted` is set */
+    void *arg;
+};
+
+void event_log_init(struct event_log *l, const struct node_id *id);
+void event_log_fini(struct event_log *l);
+
+/* Records an own event, with its times set; id and number are set here. The texts are copied. */
+void event_log_add(struct event_log *l, const struct event *e);
+
+/* Takes an event of another process, or an own one as the coordinator ordered it; takes its texts.
+ * False: it is known. */
+bool event_log_take(struct event_log *l, struct event *e);
+
+/* The coordinator is in this process, or not any more. Own events that the former coordinator has
+ * not sent back go into `job`. */
+void event_log_lead(struct event_log *l, bool leads);
+/* Puts own events that are not in `job` there: no coordinator orders them any more. */
+void event_log_settle(struct event_log *l);
+void event_log_want(struct event_log *l);
+
+/* The event with the number *at, or the oldest one after it; *at is the number behind it then.
+ * NULL: there is none. Valid until the list changes. */
+const struct event *event_list_next(const struct event_list *l, uint64_t *at);
+
+#endif

@@ -1,0 +1,185 @@
+/* The event log of whole jobs: the file, its order on several nodes, and what is left of earlier
+ * attempts. */
+#include "tests/integration/job.h"
+
+#include <stdlib.h>
+
+#define EVENTS_LINES 256
+
+struct events {
+    int n;
+    json_t *line[EVENTS_LINES];
+};
+
+static struct events read_events(const char *path)
+{
+    struct events e = {0};
+    char *text = text_of_file(path);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        ck_assert_int_lt(e.n, EVENTS_LINES);
+        json_t *j = e.line[e.n++] = json_loads(line, 0, NULL);
+        ck_assert_msg(j, "not JSON: %s", line);
+        ck_assert(json_number_value(json_object_get(j, "timestamp")) > 1e9);
+        ck_assert(json_is_string(json_object_get(j, "name")));
+        ck_assert(json_is_object(json_object_get(j, "context")));
+    }
+    ck_assert_int_gt(e.n, 0);
+    return e;
+}
+
+static void events_fini(struct events *e)
+{
+    for (int i = 0; i < e->n; i++)
+        json_decref(e->line[i]);
+}
+
+static const char *name_of(const struct events *e, int i)
+{
+    return json_word(e->line[i], "name");
+}
+
+/* The k-th event of that name, from 0; fails if there is none. */
+static json_t *event_context(const struct events *e, const char *name, int k)
+{
+    for (int i = 0; i < e->n; i++) {
+        if (strcmp(name_of(e, i), name) == 0 && k-- == 0)
+            return json_object_get(e->line[i], "context");
+    }
+    ck_abort_msg("no such event: %s", name);
+    return NULL;
+}
+
+static int count_events(const struct events *e, const char *name)
+{
+    int n = 0;
+    for (int i = 0; i < e->n; i++)
+        n += strcmp(name_of(e, i), name) == 0;
+    return n;
+}
+
+/* A job of one node that recovers: what happened is in the events and in the report. */
+START_TEST(a_recovered_failure)
+{
+    struct proc p;
+    ck_assert_int_eq(dlaunch_run(&p, 30,
+                                 "--nproc_per_node 2 --max_restarts 1 --rdzv_id j --report %%T/r "
+                                 "--events %%T/e --log_dir %%T/logs -r 3 %%W err why append %%T/up "
+                                 "if-attempt 0 wait-lines 2 %%T/up if-attempt 0 if-rank 1 exit 17"),
+                     0);
+    struct events e = read_events(tmppath("e"));
+    ck_assert_str_eq(name_of(&e, 0), "submit");
+    ck_assert_str_eq(name_of(&e, e.n - 1), "finish");
+    ck_assert_str_eq(json_word(event_context(&e, "submit", 0), "run_id"), "j");
+    ck_assert_int_eq(json_number(event_context(&e, "submit", 0), "schema"), 1);
+    ck_assert_int_eq(count_events(&e, "start"), 2);
+    ck_assert_int_eq(count_events(&e, "worker.start"), 4);
+    ck_assert_int_eq(count_events(&e, "worker.finish"), 4);
+    ck_assert_int_eq(count_events(&e, "worker.first-output"), 4);
+    const json_t *failure = event_context(&e, "failure", 0);
+    ck_assert_str_eq(json_word(failure, "cause"), "exit");
+    ck_assert_int_eq(json_number(failure, "rank"), 1);
+    ck_assert_int_eq(json_number(failure, "exit_code"), 17);
+    ck_assert_int_eq(json_number(event_context(&e, "restart", 0), "attempt"), 1);
+    ck_assert_int_eq(json_number(event_context(&e, "finish", 0), "exit_code"), 0);
+    events_fini(&e);
+
+    json_t *r = json_of_file(tmppath("r")), *attempts = json_object_get(r, "attempts");
+    ck_assert_uint_eq(json_array_size(attempts), 2);
+    const json_t *first = json_array_get(attempts, 0), *second = json_array_get(attempts, 1);
+    ck_assert_str_eq(json_word(first, "cause"), "exit");
+    ck_assert_str_eq(json_word(first, "ranks"), "0-1");
+    ck_assert_int_eq(json_number(json_object_get(first, "first_failure"), "rank"), 1);
+    ck_assert_str_eq(json_word(json_object_get(first, "first_failure"), "stderr_tail"), "why");
+    expect_text(json_word(first, "log_dir"), "/attempt_0");
+    expect_text(json_word(first, "ended"), "Z");
+    ck_assert(json_is_null(json_object_get(second, "cause")));
+    ck_assert(json_is_null(json_object_get(second, "first_failure")));
+    json_decref(r);
+    proc_fini(&p);
+}
+END_TEST
+
+/* Both launchers write the events of both, in one order. */
+START_TEST(every_node_has_the_same_events)
+{
+    struct cluster c = {.n = 2, .port = free_port()};
+    for (int i = 0; i < 2; i++)
+        cluster_start_node(&c, i,
+                           "--nproc_per_node 2 --max_restarts 1 --events %%T/e%d %%W print hi append "
+                           "%%T/up if-attempt 0 wait-lines 4 %%T/up if-attempt 1 wait-lines 8 "
+                           "%%T/up if-attempt 0 if-rank 2 exit 17",
+                           i);
+    cluster_wait(&c, 0, 60);
+    struct events a = read_events(tmppath("e0")), b = read_events(tmppath("e1"));
+    ck_assert_int_eq(a.n, b.n);
+    for (int i = 0; i < a.n; i++)
+        ck_assert_msg(json_equal(a.line[i], b.line[i]), "line %d: %s and %s", i, name_of(&a, i),
+                      name_of(&b, i));
+    ck_assert_int_eq(count_events(&a, "submit"), 2);
+    ck_assert_int_eq(count_events(&a, "node-join"), 2);
+    ck_assert_int_eq(count_events(&a, "worker.start"), 8);
+    ck_assert_int_eq(count_events(&a, "worker.finish"), 8);
+    ck_assert_int_eq(count_events(&a, "ready"), 2);
+    ck_assert_str_eq(name_of(&a, a.n - 1), "finish");
+    ck_assert_int_eq(json_number(event_context(&a, "failure", 0), "rank"), 2);
+    ck_assert_int_eq(json_number(event_context(&a, "failure", 0), "node"), 1);
+    events_fini(&a);
+    events_fini(&b);
+    cluster_fini(&c);
+}
+END_TEST
+
+/* A file is appended to; a bad one is refused before anything starts. */
+START_TEST(the_file)
+{
+    struct proc p;
+    for (int i = 0; i < 2; i++) {
+        ck_assert_int_eq(dlaunch_run(&p, 30, "--events %%T/e %%W exit 0"), 0);
+        proc_fini(&p);
+    }
+    struct events e = read_events(tmppath("e"));
+    ck_assert_int_eq(count_events(&e, "finish"), 2);
+    events_fini(&e);
+    ck_assert_int_eq(dlaunch_run(&p, 30, "--events %%T/no/e %%W exit 0"), 2);
+    expect_text(p.err, "--events");
+    proc_fini(&p);
+}
+END_TEST
+
+START_TEST(own_lines)
+{
+    struct proc p;
+    ck_assert_int_eq(dlaunch_run(&p, 30, "--log_format json --max_restarts 1 %%W if-attempt 0 "
+                                         "exit 3"),
+                     0);
+    json_t *j = json_loads(strtok(p.err, "\n"), 0, NULL);
+    ck_assert_ptr_nonnull(j);
+    ck_assert_str_eq(json_word(j, "name"), "log");
+    ck_assert_str_eq(json_word(json_object_get(j, "context"), "level"), "notice");
+    expect_text(json_word(json_object_get(j, "context"), "text"), "restart 1 of 1");
+    json_decref(j);
+    proc_fini(&p);
+    ck_assert_int_eq(dlaunch_run(&p, 30, "--log_file %%T/log --max_restarts 1 %%W if-attempt 0 "
+                                         "exit 3"),
+                     0);
+    char *text = text_of_file(tmppath("log"));
+    int year, zone;
+    ck_assert_int_eq(sscanf(text, "%4d-%*2d-%*2dT%*2d:%*2d:%*6f%3d", &year, &zone), 2);
+    expect_text(text, " dlaunch: worker 0 (local rank 0) on ");
+    proc_fini(&p);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("events");
+    TCase *tc = test_case(s, "events", 120);
+    tcase_add_test(tc, a_recovered_failure);
+    tcase_add_test(tc, every_node_has_the_same_events);
+    tcase_add_test(tc, the_file);
+    tcase_add_test(tc, own_lines);
+    suite_add_tcase(s, tc);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -1,0 +1,207 @@
+/* The event log: one order for the job, nothing twice, nothing lost; the names, the codec and the
+ * JSON of events. */
+#include "tests/lib/test.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/report/event_json.h"
+#include "rendezvous/rules/event_log.h"
+
+static struct event_log coordinator, node;
+static const struct node_id ids[2] = {{{1}}, {{2}}};
+static int changes;
+
+static void on_change(void *arg)
+{
+    (void)arg;
+    changes++;
+}
+
+static void setup(void)
+{
+    event_log_init(&coordinator, &ids[0]);
+    event_log_init(&node, &ids[1]);
+    event_log_lead(&coordinator, true);
+    node.on_change = on_change;
+    changes = 0;
+}
+
+static void teardown(void)
+{
+    event_log_fini(&coordinator);
+    event_log_fini(&node);
+}
+
+static void happens(struct event_log *l, int rank)
+{
+    event_log_add(l, &(struct event){.name = EVENT_WORKER_START, .rank = rank, .host = "h"});
+}
+
+/* Sends a list's events from *at on, as EVENTS frames carry them. */
+static void send_list(struct event_log *to, const struct event_list *l, uint64_t *at)
+{
+    const struct event *e;
+    struct event copy;
+    while ((e = event_list_next(l, at))) {
+        struct buf b = BUF_INIT;
+        event_encode(&b, e);
+        struct rd r = rd_init(b.data, b.len);
+        ck_assert(event_decode(&r, &copy) && rd_done(&r));
+        event_log_take(to, &copy);
+        buf_fini(&b);
+    }
+}
+
+/* The ranks in the order of the list. */
+static const char *order(const struct event_list *l)
+{
+    static char text[256];
+    uint64_t at = 0;
+    const struct event *e;
+    for (text[0] = '\0'; (e = event_list_next(l, &at));)
+        sprintf(text + strlen(text), "%d ", e->rank);
+    return text;
+}
+
+START_TEST(every_node_has_the_order_of_the_coordinator)
+{
+    uint64_t up = 0, down = 0;
+    happens(&node, 1);
+    happens(&coordinator, 0);
+    happens(&node, 2);
+    ck_assert_uint_eq(node.job.n, 0);
+    send_list(&coordinator, &node.own, &up);
+    happens(&coordinator, 3);
+    send_list(&node, &coordinator.job, &down);
+    ck_assert_str_eq(order(&coordinator.job), "0 1 2 3 ");
+    ck_assert_str_eq(order(&node.job), "0 1 2 3 ");
+    ck_assert_int_eq(changes, 2 + 4);
+}
+END_TEST
+
+START_TEST(what_is_sent_again_is_not_there_twice)
+{
+    uint64_t up = 0, again = 0;
+    happens(&node, 1);
+    send_list(&coordinator, &node.own, &up);
+    happens(&node, 2);
+    send_list(&coordinator, &node.own, &again);
+    send_list(&coordinator, &node.own, &up);
+    ck_assert_str_eq(order(&coordinator.job), "1 2 ");
+}
+END_TEST
+
+START_TEST(a_new_coordinator_keeps_the_order_that_it_knows)
+{
+    uint64_t up = 0, down = 0;
+    happens(&coordinator, 0);
+    happens(&node, 1);
+    send_list(&coordinator, &node.own, &up);
+    send_list(&node, &coordinator.job, &down);
+    happens(&node, 2); /* which the former coordinator does not get any more */
+    event_log_lead(&node, true);
+    happens(&node, 3);
+    ck_assert_str_eq(order(&node.job), "0 1 2 3 ");
+}
+END_TEST
+
+START_TEST(own_events_without_a_coordinator_are_kept)
+{
+    happens(&node, 1);
+    event_log_settle(&node);
+    event_log_settle(&node);
+    ck_assert_str_eq(order(&node.job), "1 ");
+}
+END_TEST
+
+START_TEST(a_full_list_drops_its_older_half)
+{
+    uint64_t at = 0;
+    for (int i = 0; i <= EVENT_LOG_MAX; i++)
+        happens(&coordinator, i);
+    ck_assert_uint_eq(coordinator.job.n, EVENT_LOG_MAX / 2 + 1);
+    ck_assert_int_eq(event_list_next(&coordinator.job, &at)->rank, EVENT_LOG_MAX / 2);
+    ck_assert_uint_eq(at, EVENT_LOG_MAX / 2 + 1);
+}
+END_TEST
+
+START_TEST(malformed_events_are_refused)
+{
+    struct buf b = BUF_INIT;
+    struct event e, good = {.name = EVENT_FINISH, .seq = 1, .cause = CAUSE_EXIT, .text = "t"};
+    event_encode(&b, &good);
+    for (size_t n = 0; n < b.len; n++) {
+        struct rd r = rd_init(b.data, n);
+        ck_assert(!event_decode(&r, &e));
+    }
+    b.data[0] = EVENT_NAMES;
+    struct rd r = rd_init(b.data, b.len);
+    ck_assert(!event_decode(&r, &e));
+    buf_fini(&b);
+}
+END_TEST
+
+START_TEST(names_are_found)
+{
+    enum event_name n;
+    for (enum event_name i = 0; i < EVENT_NAMES; i++)
+        ck_assert(event_find(event_text(i), &n) && n == i);
+    ck_assert(!event_find("nonsense", &n));
+}
+END_TEST
+
+START_TEST(json_has_the_form_of_rfc_18)
+{
+    const struct event e = {.name = EVENT_FAILURE,
+                            .wall_ns = 1764032477104233000,
+                            .at_ns = 12500000000,
+                            .rank = 3,
+                            .local_rank = 1,
+                            .node = 1,
+                            .pid = 77,
+                            .signal = 9,
+                            .caused_by = -1,
+                            .cause = CAUSE_OOM,
+                            .host = "n\xff\n",
+                            .text = "killed"};
+    char *line = event_json(&e);
+    ck_assert_ptr_nonnull(strchr(line, '\n'));
+    ck_assert_ptr_eq(strchr(line, '\n'), line + strlen(line) - 1);
+    json_t *j = json_loads(line, 0, NULL), *c = json_object_get(j, "context");
+    ck_assert_ptr_nonnull(c);
+    ck_assert_uint_eq(json_object_size(j), 3);
+    ck_assert(json_real_value(json_object_get(j, "timestamp")) == 1764032477.104233);
+    ck_assert_str_eq(json_string_value(json_object_get(j, "name")), "failure");
+    ck_assert_str_eq(json_string_value(json_object_get(c, "cause")), "oom");
+    ck_assert_str_eq(json_string_value(json_object_get(c, "signal_name")), "SIGKILL");
+    ck_assert_str_eq(json_string_value(json_object_get(c, "host")), "n\\xff\n");
+    ck_assert_int_eq(json_integer_value(json_object_get(c, "rank")), 3);
+    ck_assert(json_real_value(json_object_get(c, "mono_s")) == 12.5);
+    ck_assert_ptr_null(json_object_get(c, "exit_code"));
+    ck_assert_ptr_null(json_object_get(c, "caused_by"));
+    json_decref(j);
+    free(line);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("event_log");
+    TCase *t = tcase_create("event_log");
+    tcase_add_checked_fixture(t, setup, teardown);
+    tcase_add_test(t, every_node_has_the_order_of_the_coordinator);
+    tcase_add_test(t, what_is_sent_again_is_not_there_twice);
+    tcase_add_test(t, a_new_coordinator_keeps_the_order_that_it_knows);
+    tcase_add_test(t, own_events_without_a_coordinator_are_kept);
+    tcase_add_test(t, a_full_list_drops_its_older_half);
+    tcase_add_test(t, malformed_events_are_refused);
+    tcase_add_test(t, names_are_found);
+    tcase_add_test(t, json_has_the_form_of_rfc_18);
+    suite_add_tcase(s, t);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,13 +14,58 @@
 #include "core/fd.h"
 #include "core/futex.h"
 
-enum { LOOK_NS = 1000 * 1000, CPUS_MOST = 8192, WORD_BITS = 8 * sizeof(long) };
+enum {
+    LOOK_NS = 1000 * 1000,
+    CPUS_MOST = 8192,
+    WORD_BITS = 8 * sizeof(long),
+    COUNT_EVERY_NS = 100 * 1000, /* between looks at a thread's context switches */
+    SWITCH_NS = 30 * 1000 * 1000,
+    CROWDED_NS = 3 * SWITCH_NS,
+    DEBT_MOST_NS = 10 * SWITCH_NS,
+    SHORTER = 8, /* how much less a thread spins while it is crowded */
+};
 
 struct wait_policy wait_policy_choose(int ranks, int usable_cpus)
 {
     if (ranks <= usable_cpus)
         return (struct wait_policy){.spin_ns = 100 * 1000, .yield_ns = 10 * 1000 * 1000};
     return (struct wait_policy){.spin_ns = 0, .yield_ns = 500 * 1000};
+}
+
+/* Whether threads of this process lose their CPUs to other tasks again and again. The kernel counts
+ * such switches; it counts a yield only if another task wanted to run. Each switch is a debt of
+ * SWITCH_NS, which time pays off: single switches, as daemons cause them, do not count. */
+static bool is_crowded(uint64_t now_ns)
+{
+    static _Atomic uint64_t debt_until_ns;
+    static _Atomic bool crowded;
+    static _Thread_local uint64_t count_at_ns;
+    static _Thread_local long switches;
+    if (now_ns < count_at_ns)
+        return atomic_load_explicit(&crowded, memory_order_relaxed);
+    struct rusage u;
+    getrusage(RUSAGE_THREAD, &u);
+    uint64_t until = atomic_load_explicit(&debt_until_ns, memory_order_relaxed);
+    uint64_t debt = until > now_ns ? until - now_ns : 0;
+    if (count_at_ns && u.ru_nivcsw > switches) /* fork() sets the count to 0 */
+        debt += (uint64_t)(u.ru_nivcsw - switches) * SWITCH_NS;
+    debt = debt < DEBT_MOST_NS ? debt : DEBT_MOST_NS;
+    count_at_ns = now_ns + COUNT_EVERY_NS;
+    switches = u.ru_nivcsw;
+    atomic_store_explicit(&debt_until_ns, now_ns + debt, memory_order_relaxed);
+    bool is = atomic_load_explicit(&crowded, memory_order_relaxed) ? debt > 0 : debt >= CROWDED_NS;
+    atomic_store_explicit(&crowded, is, memory_order_relaxed);
+    return is;
+}
+
+enum wait_step wait_next(const struct wait_policy *policy, uint64_t idle_ns, uint64_t now_ns)
+{
+    if (idle_ns < policy->spin_ns / SHORTER)
+        return WAIT_SPIN;
+    bool crowded = policy->spin_ns && is_crowded(now_ns);
+    if (crowded || idle_ns >= policy->yield_ns)
+        return WAIT_SLEEP;
+    return idle_ns < policy->spin_ns ? WAIT_SPIN : WAIT_YIELD;
 }
 
 struct wait_cpus wait_own_cpus(void)

@@ -505,9 +505,10 @@ int engine_wait(struct engine *en, uint64_t deadline_ns, struct err *e)
             ask_at = ASK_AFTER_NS;
         }
         uint64_t idle = now - moved_at;
-        if (idle < en->policy.spin_ns) {
+        enum wait_step step = wait_next(&en->policy, idle, now);
+        if (step == WAIT_SPIN) {
             wait_relax();
-        } else if (idle < en->policy.yield_ns) {
+        } else if (step == WAIT_YIELD) {
             sched_yield();
         } else {
             size_t n = collect_wants(en);

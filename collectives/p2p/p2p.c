@@ -358,11 +358,12 @@ void p2p_wait(struct dlcoll_comm *comm, const _Atomic uint32_t *done, uint64_t u
         bool looks = now - looked >= LOOK_NS;
         if (looks)
             looked = now;
-        if (idle >= policy.spin_ns && idle < policy.yield_ns)
+        enum wait_step step = wait_next(&policy, idle, now);
+        if (step == WAIT_YIELD)
             sched_yield();
-        if (idle >= policy.yield_ns)
+        if (step == WAIT_SLEEP)
             doze(p, done, NULL, until_ns && until_ns - now < NAP_NS ? until_ns - now : NAP_NS);
-        else if (turn(p, looks, idle < policy.spin_ns ? SPIN_LOOKS : 1))
+        else if (turn(p, looks, step == WAIT_SPIN ? SPIN_LOOKS : 1))
             moved_at = now;
         now = mono_ns();
     }

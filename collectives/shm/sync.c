@@ -45,6 +45,13 @@ static void wake_sleepers(const struct shm_op *op)
     wait_wake(&s->progress[s->me].done);
 }
 
+/* Between two chunks. A sleeper that is missed here is woken when this rank waits or ends. */
+static void wake_seen_sleepers(const struct shm_op *op)
+{
+    if (atomic_load_explicit(&op->s->head->sleepers, memory_order_relaxed))
+        wake_sleepers(op);
+}
+
 static void sleep_on(struct shm_op *op, const _Atomic uint32_t *word, uint64_t want,
                      uint64_t now_ns)
 {
@@ -154,21 +161,27 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
             return 0;
         sched_yield();
     }
-    uint64_t began = mono_ns(), looked = began, idle = 0, deadline = op->call->deadline_ns;
+    uint64_t began = mono_ns(), now = began, looked = began, idle = 0;
+    uint64_t deadline = op->call->deadline_ns;
     for (unsigned k = 1;; k++) {
         if (shm_at_least(atomic_load_explicit(word, memory_order_acquire), want))
             return 0;
         if (comm_is_stopped(c))
             return -ECANCELED;
-        if (idle < policy.spin_ns)
+        switch (wait_next(&policy, idle, now)) {
+        case WAIT_SPIN:
             wait_relax();
-        else if (idle < policy.yield_ns)
+            if (k % LOOKS_PER_CLOCK)
+                continue;
+            break;
+        case WAIT_YIELD:
             sched_yield();
-        else
-            sleep_on(op, word, want, looked);
-        if (idle < policy.spin_ns && k % LOOKS_PER_CLOCK)
-            continue;
-        uint64_t now = mono_ns();
+            break;
+        case WAIT_SLEEP:
+            sleep_on(op, word, want, now);
+            break;
+        }
+        now = mono_ns();
         idle = now - began;
         if (now - looked >= LOOK_NS || (deadline && now >= deadline)) {
             looked = now;
@@ -389,6 +402,8 @@ int shm_claim(struct shm_op *op, uint64_t chunk)
     struct shm *s = op->s;
     uint64_t *last = &s->staged[chunk % SHM_SLOTS];
     debug_assert(chunk >= op->base && *last < chunk);
+    if (chunk > op->base)
+        wake_seen_sleepers(op);
     int r = shm_is_free(op, chunk) ? 0 : await_readers(op, *last);
     debug_assert(r < 0 || *last < s->read); /* all have read what is overwritten */
     *last = chunk;
@@ -401,5 +416,6 @@ int shm_await_staged(struct shm_op *op, int i, uint64_t chunk)
     debug_assert(chunk >= op->base);
     if (chunk == op->base && !(a->flags & SHM_LATE))
         return 0; /* the first chunk was staged before the arrival */
+    wake_seen_sleepers(op);
     return shm_await_word(op, i, &op->s->progress[i].staged, chunk + 1);
 }

@@ -1,15 +1,18 @@
-/* CPUs that ranks may use, alone and together; sleeping. */
+/* CPUs that ranks may use, alone and together; sleeping; what a rank does beside other load. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 
 #include "collectives/api/wait.h"
+#include "core/clock.h"
 #include "tests/lib/test.h"
 
 START_TEST(own_cpus_are_those_of_the_affinity)
@@ -123,6 +126,48 @@ START_TEST(an_unlimited_sleep_does_not_spin)
 }
 END_TEST
 
+/* ----------------------------------------------------------------------------------- other load */
+
+static bool next_is(void *arg)
+{
+    const struct wait_policy policy = wait_policy_choose(1, 1);
+    return wait_next(&policy, policy.spin_ns, mono_ns()) == *(enum wait_step *)arg;
+}
+
+/* Keeps its CPU, as a rank that spins does. */
+static bool spun_until_next_is(void *arg)
+{
+    for (uint64_t until = mono_ns() + 1000 * 1000; mono_ns() < until;) {
+        if (next_is(arg))
+            return true;
+    }
+    return false;
+}
+
+/* A rank with a CPU of its own yields while it waits; one that must share the CPU with another
+ * process sleeps, until it keeps the CPU again. */
+START_TEST(a_rank_that_loses_its_cpu_sleeps)
+{
+    enum wait_step yields = WAIT_YIELD, sleeps = WAIT_SLEEP;
+    const struct wait_policy policy = wait_policy_choose(1, 1), shared = wait_policy_choose(2, 1);
+    cpu_set_t one;
+    ck_assert(next_is(&yields));
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof(one), &one), 0);
+    pid_t busy = fork();
+    ck_assert_int_ge(busy, 0);
+    while (busy == 0)
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    wait_until(spun_until_next_is, &sleeps, 30, "a rank that sleeps");
+    ck_assert_int_eq(wait_next(&policy, 0, mono_ns()), WAIT_SPIN);
+    ck_assert_int_eq(wait_next(&shared, 0, mono_ns()), WAIT_YIELD);
+    ck_assert_int_eq(kill(busy, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(busy, NULL, 0), busy);
+    wait_until(next_is, &yields, 30, "a rank that yields again");
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("wait");
@@ -132,6 +177,8 @@ static Suite *suite(void)
     tcase_add_test(tc, the_lowest_limit_counts);
     tcase_add_test(tc, ranks_go_to_cpus_of_their_own);
     tcase_add_loop_test(tc, an_unlimited_sleep_does_not_spin, 0, 2);
+    tc = test_case(s, "load", 70);
+    tcase_add_test(tc, a_rank_that_loses_its_cpu_sleeps);
     return s;
 }
 

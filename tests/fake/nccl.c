@@ -806,7 +806,7 @@ CUDA(CtxGetStreamPriorityRange)(int *low, int *high)
 CUDA(DeviceGetCount)(int *n);
 CUDA(DeviceGetCount)(int *n)
 {
-    *n = DEVICES;
+    *n = has_fault("no-device") ? 0 : DEVICES;
     return g_is_init ? CUDA_OK : CUDA_NOT_INITIALIZED;
 }
 
@@ -992,7 +992,9 @@ CUDA(EventElapsedTime)(float *ms, cuda_event from, cuda_event to)
         return CUDA_INVALID_VALUE;
     if (atomic_load(&g_reached) < last)
         return CUDA_NOT_READY;
-    *ms = (float)((double)(int64_t)(g_mark_ns[b % MARKS] - g_mark_ns[a % MARKS]) / 1e6);
+    *ms = has_fault("stopped-clock")
+              ? 0
+              : (float)((double)(int64_t)(g_mark_ns[b % MARKS] - g_mark_ns[a % MARKS]) / 1e6);
     return CUDA_OK;
 }
 
@@ -1083,6 +1085,28 @@ CUDA(MemGetInfo_v2)(size_t *free_bytes, size_t *total)
 {
     *free_bytes = ARENA - g_used;
     *total = ARENA;
+    return CUDA_OK;
+}
+
+CUDA(DriverGetVersion)(int *v);
+CUDA(DriverGetVersion)(int *v)
+{
+    *v = 13000;
+    return CUDA_OK;
+}
+
+CUDA(DeviceGetName)(char *name, int len, int d);
+CUDA(DeviceGetName)(char *name, int len, int d)
+{
+    snprintf(name, (size_t)len, "fake %d", d);
+    return CUDA_OK;
+}
+
+CUDA(DeviceTotalMem_v2)(size_t *bytes, int d);
+CUDA(DeviceTotalMem_v2)(size_t *bytes, int d)
+{
+    (void)d;
+    *bytes = ARENA;
     return CUDA_OK;
 }
 

@@ -2,27 +2,30 @@
 # What only a machine with a GPU can show, in one go: `make test-gpu`, or tests/gpu/run.sh [BUILD].
 # Prints the machine's facts, then each case as PASS, FAIL or CANNOT with the reason, and writes both
 # into tests/gpu/RESULTS.md. The limits sum to less than nine minutes on one GPU: LIMITS_S in cases.c,
-# 30 s and 15 s here.
-# Exit status: 0; 1: a case has failed; 77: the machine has no GPU.
+# 30 s and twice 15 s here.
+# Exit status: 0; 1: a case has failed; 77: the driver, a device or NCCL is missing, as a line says.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 build=$(realpath "${1:-build}")
 cuda=${CUDA_HOME:-/usr/local/cuda}
 results=tests/gpu/RESULTS.md
-if ! nvidia-smi -L >/dev/null 2>&1; then
-    echo "tests/gpu: not run: this machine has no NVIDIA GPU (nvidia-smi -L)"
-    exit 77
-fi
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 failed=0
 
-# NCCL of a PyTorch that is installed here serves where the loader finds none.
+# NCCL of a PyTorch that is installed here serves where the loader finds none, with its header.
 if ! ldconfig -p | grep -q 'libnccl\.so\.2' && [ -z "${DLCOLL_NCCL_LIB:-}" ]; then
     DLCOLL_NCCL_LIB=$(python3 -c 'import nvidia, glob
 print(next((f for p in nvidia.__path__ for f in glob.glob(p + "/nccl/lib/libnccl.so.2")), ""))' 2>/dev/null)
     if [ -n "$DLCOLL_NCCL_LIB" ]; then export DLCOLL_NCCL_LIB; else unset DLCOLL_NCCL_LIB; fi
 fi
+nccl_home=${DLCOLL_NCCL_LIB:+$(dirname "$DLCOLL_NCCL_LIB")/..}
+timeout -k 2 60 "$build/tests/gpu/cases" facts >"$work/devices" 2>&1
+case $? in
+0) ;;
+77) sed 's|^SKIPPED: |SKIPPED: tests/gpu: |' "$work/devices"; exit 77 ;;
+*) cat "$work/devices"; echo "tests/gpu: the facts of this machine cannot be read"; exit 1 ;;
+esac
 row() { printf '| %s | %s | %s s | %s |\n' "$1" "$2" "$3" "$4" | tee -a "$work/rows"; [ "$2" != FAIL ] || failed=1; }
 # NAME LIMIT COMMAND...: the command's last line is the note.
 check() {
@@ -37,7 +40,8 @@ check() {
     echo
     echo "Measured on $(date -u +%Y-%m-%d) by \`make test-gpu\`."
     echo
-    nvidia-smi --query-gpu=name,driver_version,memory.total,compute_mode --format=csv | sed 's/^/    /'
+    sed 's/^/    /' "$work/devices"
+    echo "    driver: $(sed -n '1s/.*Module *//p' /proc/driver/nvidia/version 2>/dev/null)"
     echo "    NCCL: ${DLCOLL_NCCL_LIB:-$(ldconfig -p | sed -n 's/.*libnccl\.so\.2 .* => //p' | head -n 1)}"
     echo "    locked memory: $(ulimit -l) KiB"
     echo
@@ -48,15 +52,19 @@ check() {
 [ "${PIPESTATUS[0]}" = 0 ] || failed=1
 check 'dlcoll_perf, one rank, every element compared' 30 "$build/dlaunch" --nproc_per_node 1 \
     "$build/dlcoll_perf" all -b 4K -e 256K -f 16 -n 2 -w 1 -d all -o sum,prod,min,max,avg --backend nccl
+check 'dlcoll_perf, plain device memory, by stream' 15 "$build/dlaunch" --nproc_per_node 1 \
+    "$build/dlcoll_perf" all_reduce,all_gather -b 4K -e 64M -f 64 -n 3 -w 1 -S 20 -M device --backend nccl
 header=
-for d in "$cuda/include" /usr/include /usr/local/include; do [ -e "$d/nccl.h" ] && header=$d; done
+for d in "$cuda/include" /usr/include /usr/local/include ${nccl_home:+"$nccl_home/include"}; do [ -e "$d/nccl.h" ] && header=$d; done
 if [ -z "$header" ]; then
     row 'nccl_allreduce' FAIL 0 'nccl.h is missing: set CUDA_HOME, or install the headers of NCCL'
 elif ! cc -DUSE_NCCL -o "$work/nccl_allreduce" examples/nccl_allreduce.c -Icollectives -I"$header" \
-    -I"$cuda/include" -L"$build" -ldlcoll -L"$cuda/lib64" -lcudart -l:libnccl.so.2 >"$work/out" 2>&1; then
+    -I"$cuda/include" -L"$build" -ldlcoll -L"$cuda/lib64" ${nccl_home:+-L"$nccl_home/lib"} -lcudart \
+    -l:libnccl.so.2 >"$work/out" 2>&1; then
     row 'nccl_allreduce' FAIL 0 "it does not compile: $(head -n 1 "$work/out")"
 else
-    check 'nccl_allreduce' 15 env LD_LIBRARY_PATH="$build:$cuda/lib64" "$build/dlaunch" --nproc_per_node 1 "$work/nccl_allreduce"
+    check 'nccl_allreduce' 15 env \
+        LD_LIBRARY_PATH="$build:$cuda/lib64${nccl_home:+:$nccl_home/lib}" "$build/dlaunch" --nproc_per_node 1 "$work/nccl_allreduce"
 fi
 cat "$work/facts" "$work/rows" >"$results"
 exit "$failed"

@@ -1340,7 +1340,8 @@ static int run_cases(const char *fault, const char *cases)
 static const struct {
     const char *fault, *cases;
 } g_good[] = {
-    {"none", "lazy-context two-ranks streams types no-cudart cost-blocking cost-non-blocking"},
+    {"none", "lazy-context two-ranks streams types no-cudart cost-blocking cost-non-blocking "
+             "device-times"},
     {"none", "sticky-error graph-of-1 graph-of-2 late-peer killed-peer"},
     {"none", "deep-then-killed"},
     {"none", "abort-beside-synchronize abort-with-graph"},
@@ -1358,12 +1359,19 @@ END_TEST
 static const struct {
     const char *fault, *name;
 } g_faults[] = {
-    {"wrong-sum", "two-ranks"},       {"wrong-sum", "streams"},
-    {"wrong-sum", "types"},           {"wrong-sum", "no-cudart"},
-    {"context-made", "lazy-context"}, {"empty-graph", "graph-of-1"},
-    {"empty-graph", "graph-of-2"},    {"empty-graph", "abort-with-graph"},
-    {"memory-held", "restart"},       {"forgiving-device", "sticky-error"},
-    {"none", "duplicate-gpu"},        {"deaf-abort", "abort-beside-synchronize"},
+    {"wrong-sum", "two-ranks"},
+    {"wrong-sum", "streams"},
+    {"wrong-sum", "types"},
+    {"wrong-sum", "no-cudart"},
+    {"context-made", "lazy-context"},
+    {"empty-graph", "graph-of-1"},
+    {"empty-graph", "graph-of-2"},
+    {"empty-graph", "abort-with-graph"},
+    {"memory-held", "restart"},
+    {"forgiving-device", "sticky-error"},
+    {"none", "duplicate-gpu"},
+    {"deaf-abort", "abort-beside-synchronize"},
+    {"stopped-clock", "device-times"},
     {"wrong-sum", "no-such-case"},
 };
 
@@ -1377,6 +1385,12 @@ START_TEST(cases_for_a_gpu_without_a_driver)
 {
     setenv("DLCOLL_CUDA_LIB", "/nonexistent/libcuda.so.1", 1);
     ck_assert_int_eq(run_cases("none", "two-ranks"), 77);
+    ck_assert_int_eq(run_cases("none", "facts"), 77);
+    use("tests/fake/libnccl.so.2");
+    ck_assert_int_eq(run_cases("none", "facts"), 0);
+    ck_assert_int_eq(run_cases("no-device", "facts"), 77);
+    setenv("DLCOLL_NCCL_LIB", "/nonexistent/libnccl.so.2", 1);
+    ck_assert_int_eq(run_cases("none", "facts"), 77);
 }
 END_TEST
 

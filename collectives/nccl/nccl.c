@@ -87,7 +87,7 @@ static void end_nccl(struct nccl *n, enum nccl_job job)
     pthread_mutex_unlock(&n->lock);
 }
 
-/* A rank of this node that has not entered this operation yet, or -1. */
+/* Returns a rank of this node that has not entered this operation yet, or -1. */
 static int who_is_behind(const dlcoll_comm *c, uint64_t seq)
 {
     for (int i = 0; c->id == 0 && i < c->topo.nlocal; i++) {
@@ -153,8 +153,9 @@ static struct dlcoll_work *take_works(struct nccl *n)
     return w;
 }
 
-/* NCCL has seen a peer's connection end, which the launcher reports as well, with the cause: waits
- * for that, so that the survivor is not blamed. Whether it has arrived. */
+/* NCCL has seen a peer's connection end. The launcher reports the same with the cause, so this
+ * waits for that report: otherwise the error would blame the survivor. Returns whether it has
+ * arrived. */
 static bool await_news(const dlcoll_comm *c)
 {
     for (uint64_t until = mono_ns() + NEWS_NS; !comm_is_stopped(c) && mono_ns() < until;)
@@ -184,7 +185,7 @@ struct patience {
     uint64_t since, looked;
 };
 
-/* One turn of a wait. 0: go on; else as coll_call.h says. */
+/* Does one turn of a wait. 0: continue; else a code of coll_call.h. */
 static int be_patient(struct nccl *n, struct patience *p, uint64_t deadline_ns,
                       struct coll_call *call)
 {
@@ -252,7 +253,7 @@ int nccl_settle_helper(struct nccl *n, struct nccl_helper *h, nccl_comm_t *made,
     return status;
 }
 
-/* After an abort streams go on as if all were well. */
+/* After an abort, events on the stream complete as after a success. */
 static bool is_aborted(struct nccl *n)
 {
     pthread_mutex_lock(&n->lock);
@@ -261,8 +262,8 @@ static bool is_aborted(struct nccl *n)
     return aborted;
 }
 
-/* Waits for everything that is on the stream before the event. `record`: of an operation whose
- * device times are recorded; else 0. */
+/* Waits for all work that precedes the event on its stream. `record` is the number of an operation
+ * whose device times are recorded, or 0. */
 static int wait_for_event(struct nccl *n, cuda_event event, struct coll_call *call, uint64_t record)
 {
     struct patience p = {0};
@@ -284,8 +285,8 @@ static int wait_for_event(struct nccl *n, cuda_event event, struct coll_call *ca
     }
 }
 
-/* Takes those works off the list that are complete: NCCL carries out the operations of one
- * communicator in their order, so the first that is not complete ends the search. */
+/* Takes complete works off the list. NCCL carries out the operations of one communicator in their
+ * order, so the first incomplete work ends the search. */
 static void look_at_works(struct nccl *n)
 {
     struct dlcoll_work *done = NULL, **end = &done, *w;
@@ -375,8 +376,7 @@ void nccl_event_free(void *event)
         cuda->EventDestroy(event);
 }
 
-/* The thread: watches while nobody is inside a call. The stop words are looked at first: they need
- * no driver, which may block. */
+/* The watcher. It looks at the stop words first, because a call of the driver may block. */
 static void *watch(void *arg)
 {
     struct nccl *n = arg;
@@ -490,8 +490,8 @@ static int make_room(struct nccl *n, const struct enqueued *q, struct coll_call 
     return 0;
 }
 
-/* In blocking mode NCCL's calls may block, also for good: the lock is not held then, and an abort
- * ends them. Else they return at once, and the lock keeps an abort out. */
+/* In blocking mode a call of NCCL may block forever: this thread does not hold the lock then, and
+ * an abort ends the call. Otherwise calls return at once, and the lock keeps an abort out. */
 static int call_nccl(struct nccl *n, const struct enqueued *q, cuda_stream stream, cuda_ptr room,
                      int *rc)
 {
@@ -512,8 +512,8 @@ static int call_nccl(struct nccl *n, const struct enqueued *q, cuda_stream strea
     return 0;
 }
 
-/* Waits while too many operations are in flight: a full queue of the driver's would block a call
- * without a deadline. 0 or as coll_call.h. */
+/* Waits while too many operations are in flight: a full queue of the driver would block a call
+ * without a deadline. Returns 0 or a code of coll_call.h. */
 static int await_flight(struct nccl *n, struct coll_call *call)
 {
     struct patience p = {0};
@@ -531,7 +531,8 @@ static int await_flight(struct nccl *n, struct coll_call *call)
     return status;
 }
 
-/* On the stream, with an event behind it when somebody will ask. 0 or as coll_call.h. */
+/* Enqueues on the stream, and records the event, if any, behind the operation. Returns 0 or a code
+ * of coll_call.h. */
 static int put_on(struct nccl *n, const struct enqueued *q, struct coll_call *call,
                   cuda_stream stream, cuda_event event)
 {
@@ -554,7 +555,7 @@ static int put_on(struct nccl *n, const struct enqueued *q, struct coll_call *ca
     return status;
 }
 
-/* False: the communicator has failed meanwhile, and nobody looks any more. */
+/* Returns false if the communicator has failed meanwhile: then no thread looks at works. */
 static bool add_work(struct nccl *n, struct dlcoll_work *w, const struct coll_call *call,
                      uint64_t record)
 {
@@ -574,9 +575,10 @@ static bool add_work(struct nccl *n, struct dlcoll_work *w, const struct coll_ca
     return alive;
 }
 
-/* An operation on the program's stream of which nobody asks has a deadline, too: an event behind
- * the newest one, which is recorded again until it covers MARKER_MOST of them. The oldest marker is
- * left as it is, so that its deadline does not move. 0 or as coll_call.h. */
+/* An operation on the program's stream has a deadline even without a handle: a marker, which is a
+ * work with an event behind the newest operation. The same event is recorded again until it covers
+ * MARKER_MOST operations. The oldest marker stays as it is, so that its deadline does not move.
+ * Returns 0 or a code of coll_call.h. */
 static int mark(struct nccl *n, struct coll_call *call, cuda_stream stream)
 {
     int rc = CUDA_OK;
@@ -617,8 +619,8 @@ static int mark(struct nccl *n, struct coll_call *call, cuda_stream stream)
     return 0;
 }
 
-/* An operation without a stream comes after what the program has put on the default stream. 0 or as
- * coll_call.h. */
+/* An operation without a stream follows the work that the program has enqueued on the default
+ * stream. Returns 0 or a code of coll_call.h. */
 static int follow_default_stream(struct nccl *n, struct coll_call *call)
 {
     int rc = n->cuda->EventRecord(n->before, NULL);
@@ -761,7 +763,7 @@ int nccl_batch(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size
 
 /* ------------------------------------------------------------------------------------- the end */
 
-/* Operations with a handle: what is enqueued without one ends in NCCL's own end. */
+/* Whether the list has a work with a handle. NCCL's end waits for operations without one. */
 static bool has_handles(const struct dlcoll_work *w)
 {
     while (w && w->marker)
@@ -783,7 +785,7 @@ bool nccl_is_busy(dlcoll_comm *c)
     return busy;
 }
 
-/* Waits for all works, those enqueued without a handle included. 0 or as coll_call.h. */
+/* Waits for all works, also those without a handle. Returns 0 or a code of coll_call.h. */
 static int await_works(struct nccl *n, struct coll_call *call)
 {
     struct patience p = {0};

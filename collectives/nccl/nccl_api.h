@@ -1,9 +1,10 @@
 /* nccl_api.h: NCCL and the CUDA driver (libcuda), loaded when a communicator needs them. Names and
- * values are those of their manuals, so that the build needs no header of NVIDIA's; nccl_abi.c
- * compares them with nccl.h and cuda.h where the build finds these.
+ * values come from their manuals, so the build needs no header of NVIDIA; nccl_abi.c compares them
+ * with nccl.h and cuda.h where the build finds these.
  *
- * The driver rather than the runtime: a program may have linked a runtime statically, or have
- * loaded another version of it, but there is one driver in a process, which sees all memory. */
+ * The library calls the driver rather than the runtime: a program may have linked a runtime
+ * statically, or have loaded another version of it, but a process has one driver, which sees all
+ * memory. */
 #ifndef COLLECTIVES_NCCL_API_H
 #define COLLECTIVES_NCCL_API_H
 
@@ -69,7 +70,7 @@ enum {
 enum { CUDA_COMPUTE_MODE = 20, CUDA_CAPABILITY_MAJOR = 75, CUDA_CAPABILITY_MINOR = 76 };
 enum { CUDA_MODE_EXCLUSIVE = 3, CUDA_MODE_PROHIBITED = 2, CUDA_UUID_BYTES = 16 };
 
-/* F: needed; O: NULL where the library has none. (name, result, arguments) */
+/* F: required; O: NULL where the library lacks the function. (name, result, arguments) */
 #define NCCL_FUNCTIONS(F, O)                                                                    \
     F(GetVersion, int, (int *))                                                                 \
     F(GetUniqueId, int, (struct nccl_id *))                                                     \
@@ -152,21 +153,21 @@ struct nccl_api {
     int version; /* 22809: 2.28.9 */
 };
 
-/* Both tables, filled once for the process. A library is the one that DLCOLL_NCCL_LIB or
- * DLCOLL_CUDA_LIB names, else the copy that the process has loaded already, else the loader's
- * libnccl.so.2 or libcuda.so.1. Any thread. 0, or -ENOENT with a text that names what is missing.
- */
+/* These fill the tables once for the process, from the library that DLCOLL_NCCL_LIB or
+ * DLCOLL_CUDA_LIB names, else from the copy that the process has loaded already, else from the
+ * loader's libnccl.so.2 or libcuda.so.1. Any thread may call them. They return 0, or -ENOENT with a
+ * text that names what is missing. */
 int cuda_api_get(const struct cuda_api **out, struct err *e);
 int nccl_api_get(const struct nccl_api **out, struct err *e);
 
-/* The driver, if the process has loaded it: without it no pointer can be device memory. *out is
- * NULL where it is not loaded. 0, or -ENOENT: what is loaded lacks functions. */
+/* Sets *out to the driver if the process has loaded it, else to NULL: without the driver, no
+ * pointer can be device memory. Returns 0, or -ENOENT if the loaded driver lacks functions. */
 int cuda_api_if_loaded(const struct cuda_api **out, struct err *e);
 
-/* The driver's text for an error. Never NULL. */
+/* Returns the driver's text for an error, never NULL. */
 const char *cuda_strerror(const struct cuda_api *cuda, int rc);
 
-/* Whether this host may have a GPU that CUDA can use: one system call. */
+/* Returns whether this host may have a GPU that CUDA can use. Costs one system call. */
 bool cuda_is_likely(void);
 
 /* Whether this process has loaded another copy of NCCL than `used`: the files of both, of `size`

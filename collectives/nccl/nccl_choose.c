@@ -1,8 +1,8 @@
-/* nccl_choose.c: which backend the program asked for, and whether a buffer is device memory.
+/* nccl_choose.c: which backend the program wants, and whether a buffer is device memory.
  *
- * The question never creates a CUDA context: a host operation costs no memory on a GPU. Any answer
- * of the driver that is not expected is a failure: a device pointer taken for a host pointer would
- * be dereferenced. */
+ * The check never creates a CUDA context, so a host operation uses no memory on a GPU. An
+ * unexpected answer of the driver is an error: the library would dereference a device pointer if it
+ * took the pointer for a host pointer. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ int nccl_choose(int backend, bool *devices, struct err *e)
     return 0;
 }
 
-/* The driver's code; attributes of a pointer that CUDA does not know are zero. */
+/* Returns the driver's code. The attributes of a pointer that CUDA does not know are zero. */
 static int pointer_attributes(const struct cuda_api *cuda, const void *p, bool *device)
 {
     unsigned type = 0, managed = 0;
@@ -45,7 +45,7 @@ static int pointer_attributes(const struct cuda_api *cuda, const void *p, bool *
     return rc;
 }
 
-/* This thread has no context: asks within the first primary context that is active, if any is. */
+/* Asks in the first active primary context, if any, because this thread has no context. */
 static int ask_in_primary(const struct cuda_api *cuda, const void *p, bool *device)
 {
     int n = 0, rc = cuda->DeviceGetCount(&n);

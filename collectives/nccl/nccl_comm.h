@@ -29,26 +29,26 @@ struct nccl {
     dlcoll_comm *comm;
     cuda_context ctx;
     int device, capability; /* 90: sm_90; the least one of all ranks' */
-    bool retained;          /* the primary context, by this */
-    bool blocking;          /* NCCL's communicator is */
+    bool retained;          /* this struct holds a reference on the primary context */
+    bool blocking;          /* NCCL's communicator is in blocking mode */
     bool times;             /* the device's are recorded: every event takes the time */
     dlcoll_device_opts opts;
     cuda_stream stream;       /* for operations without one: high priority, non-blocking */
     cuda_event event, before; /* behind the last operation there; on the default stream before it */
-    cuda_ptr word;            /* what barriers add up */
+    cuda_ptr word;            /* the operand of barriers */
     cuda_ptr scratch;         /* room for all_to_all in place */
     size_t scratch_len;
-    cuda_event aside; /* behind the last operation that has used the room */
+    cuda_event aside; /* behind the last operation that used `scratch` */
     struct nccl_scratch *captured;
 
     pthread_mutex_t lock;                   /* of all below */
     nccl_comm_t nccl;                       /* NULL: aborted, or not made */
-    struct nccl_helper *ending;             /* its abort or destroy */
-    struct dlcoll_work *works, **works_end; /* under way, oldest first, by `next` */
-    struct dlcoll_work *marker;             /* of these: the newest of no handle, or NULL */
+    struct nccl_helper *ending;             /* the thread that aborts or destroys `nccl` */
+    struct dlcoll_work *works, **works_end; /* in progress, oldest first, linked by `next` */
+    struct dlcoll_work *marker;             /* the newest of them that has no handle, or NULL */
     cuda_stream marker_stream;
     uint64_t issued, marker_from;
-    _Atomic uint64_t completed; /* operations; up to which of them all are complete */
+    _Atomic uint64_t completed; /* all operations up to this number are complete */
     struct nccl_clock clock;
     struct coll_call last; /* for the text of a failure outside of any call */
     bool remote_error;     /* NCCL has seen a peer's connection end */
@@ -59,7 +59,7 @@ struct nccl {
     _Atomic uint32_t bell;
 };
 
-/* Where a thread was before it worked on the communicator's device. */
+/* A thread's state before it works on the communicator's device. */
 struct nccl_place {
     int capture_mode;
     bool pushed;
@@ -78,28 +78,28 @@ static inline unsigned nccl_event_flags(const struct nccl *n)
 
 /* --------------------------------------------------------------------------------- nccl_make.c */
 
-struct nccl_wish { /* what tells the device; all may be NULL */
+struct nccl_wish { /* decides which device; all may be NULL */
     const void *buffer;
     void *stream;
     const dlcoll_device_opts *opts;
 };
 
-/* The communicator's NCCL; made now when it is not there. NULL: *code is the public one. */
+/* Returns the communicator's NCCL, and creates it if needed. NULL: *code is the public code. */
 struct nccl *nccl_get(dlcoll_comm *c, const struct nccl_wish *wish, uint64_t deadline_ns,
                       int *code);
-/* All but NCCL's communicator and the thread, which have been ended. */
+/* Frees everything but NCCL's communicator and the watcher, which the caller has ended. */
 void nccl_free_parts(struct nccl *n);
-/* A call of the library's own: on `len` bytes of `data`, where it has any. */
+/* Makes a call of the library's own, on `len` bytes of `data`, if any. */
 struct coll_call nccl_internal_call(dlcoll_comm *c, enum call_kind kind, void *data, size_t len,
                                     uint64_t deadline_ns);
 
 /* -------------------------------------------------------------------------------- nccl_clock.c */
 
-/* False: the device's times cannot be had. */
+/* Returns false if the driver cannot give the device's times. */
 bool nccl_clock_open(struct nccl *n);
 void nccl_clock_close(struct nccl *n);
-/* With the lock: when the device has reached an event that is complete, on CLOCK_MONOTONIC; 0: it
- * cannot be told. */
+/* Returns when the device reached an event that is complete, on CLOCK_MONOTONIC; 0: unknown. The
+ * caller holds the lock. */
 uint64_t nccl_clock_read(struct nccl *n, cuda_event event);
 
 /* ------------------------------------------------------------------------------- nccl_advice.c */
@@ -109,27 +109,30 @@ void nccl_advise(const struct nccl *n);
 
 /* ---------------------------------------------------------------------------------- nccl_ops.c */
 
-/* Bytes of scratch memory that an operation needs: then n->aside is to be recorded behind it. */
+/* Returns how many bytes of scratch memory an operation needs. If any, the caller records n->aside
+ * behind the operation. */
 size_t nccl_room(const struct coll_call *call);
 
-/* Enqueues one call, with `room` for what nccl_room() wants. NCCL's code. */
+/* Enqueues one call; `room` has the bytes of nccl_room(). Returns NCCL's code. */
 int nccl_enqueue(struct nccl *n, nccl_comm_t nccl, const struct coll_call *call, cuda_stream stream,
                  cuda_ptr room);
 int nccl_enqueue_list(struct nccl *n, nccl_comm_t nccl, const dlcoll_p2p *list, size_t count,
                       cuda_stream stream);
-/* NULL, or why NCCL cannot do it on the ranks' devices. */
+/* Returns NULL, or why NCCL cannot carry out the call on the ranks' devices. */
 const char *nccl_refuses(const struct nccl *n, const struct coll_call *call);
 
 /* -------------------------------------------------------------------------------------- nccl.c */
 
-/* The communicator has failed: waiters first, then NCCL's kernels. The public code. */
+/* Fails the communicator: wakes the waiters first, then ends NCCL's kernels. Returns the public
+ * code. */
 int nccl_fail(struct nccl *n, int status, struct coll_call *call);
-/* Starts the thread that watches while nobody is inside a call. 0 or a positive errno. */
+/* Starts the watcher, which works while no thread is inside a call. 0 or a positive errno. */
 int nccl_start_watching(struct nccl *n);
-/* Waits until NCCL has finished a call that it continues by itself. 0 or as coll_call.h. */
+/* Waits until NCCL has finished a call that it continues in the background. Returns 0 or a code of
+ * coll_call.h. */
 int nccl_settle(struct nccl *n, int rc, uint64_t deadline_ns, struct coll_call *call);
-/* The same for a helper's; frees it. NULL: none could be started. *made, if not NULL, is what it
- * has made. */
+/* Waits for a helper and frees it. h is NULL if no helper could be started. *made, if made is not
+ * NULL, becomes the communicator that the helper has created. */
 int nccl_settle_helper(struct nccl *n, struct nccl_helper *h, nccl_comm_t *made,
                        uint64_t deadline_ns, struct coll_call *call);
 

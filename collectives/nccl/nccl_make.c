@@ -35,17 +35,17 @@ struct coll_call nccl_internal_call(dlcoll_comm *c, enum call_kind kind, void *d
 
 /* ------------------------------------------------------------------------------------------ ids */
 
-/* How many unique ids, and whose: rank i * size / roots. */
+/* Returns how many unique ids there are. The i-th is made by rank i * size / roots. */
 static int roots_of(const struct nccl_api *api, const dlcoll_comm *c)
 {
     int n = c->job->conf.nccl_roots ?: (c->size + RANKS_PER_ROOT - 1) / RANKS_PER_ROOT;
     return !api->CommInitRankScalable ? 1 : n > c->size ? c->size : n;
 }
 
-/* The facts that a rank sends to the others before NCCL's communicator is created. All ranks draw
- * the same conclusions from them. */
+/* A rank sends these facts to all others before NCCL's communicator is created. All ranks draw the
+ * same conclusions from them. */
 struct peer {
-    struct nccl_id id; /* of a root; else zero, as of a root that has none */
+    struct nccl_id id; /* of a root; zero: not a root, or NCCL has made no id */
     char uuid[CUDA_UUID_BYTES];
     char bus[16];  /* "0000:5e:00.0", which instances of MIG share */
     uint64_t host; /* NCCL_HOSTID or the host's name, hashed */
@@ -69,7 +69,7 @@ static uint64_t host_hash(int rank)
     return several && strcmp(several, "1") == 0 ? h + (uint64_t)rank : h;
 }
 
-/* 0, or the public code: the ranks cannot be one communicator of NCCL's. */
+/* Returns 0, or the public code if NCCL cannot make one communicator of these ranks. */
 static int check_peers(dlcoll_comm *c, const struct peer *p, int roots)
 {
     static const struct nccl_id none;
@@ -105,7 +105,7 @@ static int check_peers(dlcoll_comm *c, const struct peer *p, int roots)
     return 0;
 }
 
-/* Every rank's facts; malloc'ed. NULL: *code is the public one. */
+/* Returns every rank's facts, malloc'ed. NULL: *code is the public code. */
 static struct peer *share_peers(struct nccl *n, int roots, uint64_t deadline_ns, int *code)
 {
     dlcoll_comm *c = n->comm;
@@ -137,7 +137,7 @@ static struct peer *share_peers(struct nccl *n, int roots, uint64_t deadline_ns,
     return NULL;
 }
 
-/* One id, on every rank. The public code. */
+/* Distributes one id to every rank. Returns the public code. */
 static int share_id(dlcoll_comm *c, const struct nccl_api *api, struct nccl_id *id)
 {
     static const struct nccl_id none;
@@ -244,8 +244,8 @@ void nccl_free_parts(struct nccl *n)
     free(n);
 }
 
-/* The context of the buffer's device; without a buffer the stream's, else this thread's. The
- * driver's code. */
+/* Finds the context of the buffer's device; without a buffer, that of this thread, or that of the
+ * stream. Returns the driver's code. */
 static int find_context(struct nccl *n, const struct nccl_wish *wish)
 {
     const struct cuda_api *cuda = n->cuda;
@@ -272,7 +272,7 @@ static int find_context(struct nccl *n, const struct nccl_wish *wish)
     return rc;
 }
 
-/* The driver's code. */
+/* Returns the driver's code. */
 static int look_at_device(struct nccl *n)
 {
     int major = 0, minor = 0, rc = n->cuda->CtxGetDevice(&n->device);
@@ -300,7 +300,7 @@ static int make_streams(struct nccl *n)
     return rc == CUDA_OK ? cuda->MemAlloc(&n->word, 256) : rc;
 }
 
-/* All but NCCL's communicator. NULL, and e->code is -ENOTSUP, -ENOMEM or -EREMOTEIO. */
+/* Makes everything but NCCL's communicator. NULL: e->code is -ENOTSUP, -ENOMEM or -EREMOTEIO. */
 static struct nccl *new_parts(dlcoll_comm *c, const struct nccl_wish *wish, struct err *e)
 {
     static const dlcoll_device_opts defaults = DLCOLL_DEVICE_OPTS_INIT;
@@ -341,7 +341,7 @@ static struct nccl *new_parts(dlcoll_comm *c, const struct nccl_wish *wish, stru
 
 /* ------------------------------------------------------------------------------------- creation */
 
-/* NCCL's communicator is being created: waits for it. A rank that cannot go on fails the
+/* Waits for NCCL's communicator, which is being created. A rank that cannot continue fails the
  * communicator, so that the others need not wait for their deadline. */
 static struct nccl *adopt(struct nccl *n, int status, struct coll_call *call, int *code)
 {
@@ -361,7 +361,7 @@ static struct nccl *adopt(struct nccl *n, int status, struct coll_call *call, in
     return NULL;
 }
 
-/* Starts NCCL's communicator of `peers`. 0 or as coll_call.h. */
+/* Starts to create NCCL's communicator of `peers`. Returns 0 or a code of coll_call.h. */
 static int create(struct nccl *n, const struct peer *peers, int roots, struct coll_call *call)
 {
     dlcoll_comm *c = n->comm;
@@ -456,8 +456,8 @@ int dlcoll_device_init(dlcoll_comm *comm, const dlcoll_device_opts *opts)
 
 /* --------------------------------------------------------------------------------------- splits */
 
-/* Splits p's communicator. In non-blocking mode *made may still be under way. 0 or as coll_call.h.
- */
+/* Splits p's communicator. In non-blocking mode NCCL may still be creating *made. Returns 0 or a
+ * code of coll_call.h. */
 static int split(struct nccl *p, bool in, int color, int key, const char *name, nccl_comm_t *made,
                  struct coll_call *call)
 {

@@ -1,4 +1,5 @@
-/* nccl_memory.c: memory that NCCL can move without copying: allocated by it, or registered. */
+/* nccl_memory.c: memory that NCCL moves without a copy: NCCL has allocated it, or it is registered.
+ */
 #include <errno.h>
 #include <stdint.h>
 
@@ -7,7 +8,8 @@
 
 enum { NCCL_INTERNAL = 3 };
 
-/* Inside: waits for a call that NCCL continues by itself. The public code. */
+/* Waits for a call that NCCL continues in the background. The caller is inside the communicator.
+ * Returns the public code. */
 static int settle_memory(struct nccl *n, const char *what, int rc)
 {
     struct coll_call call =

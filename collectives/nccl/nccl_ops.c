@@ -4,8 +4,9 @@
 
 #include <string.h>
 
-/* NCCL's type of an element, and how many of them make one of ours. Types that NCCL lacks are moved
- * as bytes, and so are 8-bit floats, which older versions and GPUs do not know. */
+/* Returns NCCL's type of an element; *per_element becomes how many of them make one of ours. Types
+ * that NCCL lacks are moved as bytes, and so are 8-bit floats, which older versions and GPUs lack.
+ */
 static int type_of(int dtype, bool reduces, size_t elem, size_t *per_element)
 {
     bool bytes = dtype > DLCOLL_F8E5M2 || (!reduces && dtype >= DLCOLL_F8E4M3);
@@ -23,7 +24,8 @@ static bool is_f8(const struct coll_call *c)
     return c->sig.dtype == DLCOLL_F8E4M3 || c->sig.dtype == DLCOLL_F8E5M2;
 }
 
-/* For bool, which is a byte of 0 or 1, a sum is the larger one. -1: there is none. */
+/* Returns NCCL's reduction; -1: NCCL has none. The sum of bools, bytes of 0 or 1, is the larger
+ * one. */
 static int op_of(const struct coll_call *c)
 {
     bool boolean = c->sig.dtype == DLCOLL_BOOL;
@@ -248,13 +250,13 @@ static void enqueue(struct job_of *j, const void *send, void *word)
     case CALL_ALL_REDUCE_COALESCED:
         coalesced(j);
         break;
-    default: /* a barrier: everybody adds to a word that nobody reads */
+    default: /* a barrier: all ranks add up a word that no program reads */
         take(j, j->api->AllReduce(word, word, 1, NCCL_F32, NCCL_SUM, j->comm, j->stream));
         break;
     }
 }
 
-/* NCCL's all_to_all reads what it has written already when the buffers are the same: the data is
+/* In place, NCCL's all_to_all would read parts that it has already overwritten, so the data is
  * copied aside first. */
 static bool goes_aside(const struct coll_call *c)
 {

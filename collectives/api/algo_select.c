@@ -11,75 +11,20 @@
 #include "collectives/net/algo.h"
 #include "core/fd.h"
 
-enum { TEXT_MAX = 64 * 1024, WORDS_MAX = 8, KB = 1024 };
+enum { TEXT_MAX = 64 * 1024, WORDS_MAX = 8, KB = 1024, MANY = INT_MAX };
 
 const char *const algo_provider_names[ALGO_PROVIDER_PROVIDERS] = {"shm", "hier", "net"};
 
-/* clang-format off */
-#define ALL      0, SIZE_MAX
-#define TO(b)    0, (b)
-#define N(a, b)  a, b, 1, INT_MAX
-#define RANKS(a) a, INT_MAX, 1, INT_MAX
-#define ONE_NODE(a, b) a, b, 1, 1
-
 static const struct algo_rule g_builtin[] = {
-    /* Ranks of one node without shared memory: latency is negligible, and the number of messages
-     * counts. */
-    {CALL_ALL_REDUCE, ONE_NODE(8, INT_MAX), TO(256 * KB), "net", "tree"},
-    {CALL_REDUCE_SCATTER, ONE_NODE(3, INT_MAX), TO(16 * KB), "net", "halving"},
-    {CALL_REDUCE_SCATTER, ONE_NODE(3, INT_MAX), ALL, "net", "pairwise"},
-    {CALL_ALL_GATHER, ONE_NODE(3, INT_MAX), TO(64 * KB), "net", "doubling"},
-    {CALL_ALL_GATHER, ONE_NODE(3, INT_MAX), TO(16 * KB), "net", "bruck"},
-    {CALL_ALL_GATHER, ONE_NODE(3, INT_MAX), ALL, "net", "ring"},
-    {CALL_ALL_TO_ALL, ONE_NODE(8, INT_MAX), TO(1 * KB), "net", "bruck"},
-    {CALL_ALL_TO_ALL, ONE_NODE(3, INT_MAX), ALL, "net", "pairwise"},
-
-    {CALL_ALL_REDUCE, N(2, 2), TO(128 * KB), "net", "pair"},
-    {CALL_ALL_REDUCE, RANKS(2), TO(64 * KB), "net", "doubling"},
-    {CALL_ALL_REDUCE, N(2, 4), TO(512 * KB), "net", "direct"},
-    {CALL_ALL_REDUCE, RANKS(2), TO(512 * KB), "net", "halving"},
-    {CALL_ALL_REDUCE, RANKS(2), ALL, "net", "ring"},
-    {CALL_ALL_REDUCE, RANKS(2), ALL, "net", "halving"},
-
-    {CALL_REDUCE, N(2, 8), TO(16 * KB), "net", "flat"},
-    {CALL_REDUCE, ONE_NODE(3, 4), TO(512 * KB), "net", "flat"},
-    {CALL_REDUCE, ONE_NODE(5, INT_MAX), TO(256 * KB), "net", "tree"},
-    {CALL_REDUCE, RANKS(2), TO(64 * KB), "net", "tree"},
-    {CALL_REDUCE, N(2, 2), ALL, "net", "chain"},
-    {CALL_REDUCE, RANKS(2), ALL, "net", "ring"},
-    {CALL_REDUCE, RANKS(2), ALL, "net", "flat"},
-
-    {CALL_REDUCE_SCATTER, N(2, 16), TO(64 * KB), "net", "direct"},
-    {CALL_REDUCE_SCATTER, RANKS(2), TO(16 * KB), "net", "halving"},
-    {CALL_REDUCE_SCATTER, RANKS(2), ALL, "net", "pairwise"},
-    {CALL_REDUCE_SCATTER, RANKS(2), ALL, "net", "direct"},
-
-    {CALL_BROADCAST, N(2, 4), TO(64 * KB), "net", "flat"},
-    {CALL_BROADCAST, RANKS(2), TO(256 * KB), "net", "binomial"},
-    {CALL_BROADCAST, RANKS(2), ALL, "net", "chain"},
-
-    {CALL_GATHER, RANKS(32), TO(1 * KB), "net", "binomial"},
-    {CALL_GATHER, RANKS(2), ALL, "net", "direct"},
-    {CALL_SCATTER, RANKS(32), TO(1 * KB), "net", "binomial"},
-    {CALL_SCATTER, RANKS(2), ALL, "net", "direct"},
-
-    {CALL_ALL_GATHER, RANKS(2), TO(4 * KB), "net", "doubling"},
-    {CALL_ALL_GATHER, RANKS(2), TO(4 * KB), "net", "bruck"},
-    {CALL_ALL_GATHER, N(2, 8), TO(256 * KB), "net", "direct"},
-    {CALL_ALL_GATHER, RANKS(2), ALL, "net", "ring"},
-
-    {CALL_ALL_TO_ALL, RANKS(16), TO(256), "net", "bruck"},
-    {CALL_ALL_TO_ALL, N(2, 32), ALL, "net", "direct"},
-    {CALL_ALL_TO_ALL, RANKS(2), ALL, "net", "pairwise"},
-
-    {CALL_BARRIER, RANKS(2), ALL, "net", "dissemination"},
-};
+#define ALL                           SIZE_MAX
+#define RANKS(from, to)               from, to, 1, MANY
+#define ONE_NODE(from, to)            from, to, 1, 1
+#define TCP(kind, where, bytes, algo) {CALL_##kind, where, 0, bytes, "net", #algo},
+#include "collectives/api/selection.def"
 #undef ALL
-#undef TO
-#undef N
 #undef RANKS
 #undef ONE_NODE
-/* clang-format on */
+};
 
 const struct algo_rule *algo_select_builtin(size_t *n)
 {

@@ -202,27 +202,29 @@ static void put_operations(struct text *t, const dlcoll_comm *c)
     put_providers(t, c, ways);
 }
 
-/* The sizes of thresholds.h, as they hold now. */
-static void put_thresholds(struct text *t)
+/* selection.def, with the sizes that hold now. */
+static void put_selection(struct text *t)
 {
     const struct {
         const char *name;
         size_t bytes;
         const char *decides, *measured;
     } rows[] = {
-#define ROW(name, bytes, decides, measured) {"shm." #name, shm_tuning.name, decides, measured},
-        THRESHOLDS_SHM(ROW)
-#undef ROW
-#define ROW(name, bytes, decides, measured) {"hier." #name, hier_tuning.name, decides, measured},
-            THRESHOLDS_HIER(ROW)
-#undef ROW
-#define ROW(name, bytes, decides, measured) {"p2p." #name, bytes, decides, measured},
-                THRESHOLDS_P2P(ROW)
-#undef ROW
+#define SHM(name, bytes, decides, measured)  {"shm." #name, shm_tuning.name, decides, measured},
+#define HIER(name, bytes, decides, measured) {"hier." #name, hier_tuning.name, decides, measured},
+#define P2P(name, bytes, decides, measured)  {"p2p." #name, bytes, decides, measured},
+#include "collectives/api/selection.def"
     };
+    size_t n;
+    const struct algo_rule *rules = algo_select_builtin(&n);
+    char line[160];
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         put(t, "threshold %s: %zu bytes: %s (measured: %s)\n", rows[i].name, rows[i].bytes,
             rows[i].decides, rows[i].measured);
+    for (size_t i = 0; i < n; i++) {
+        algo_select_format(&rules[i], line, sizeof(line));
+        put(t, "rule built in: %s\n", line);
+    }
 }
 
 /* Every way that a rule may name here; dlcoll_tune(1) reads this. */
@@ -320,7 +322,7 @@ size_t dlcoll_describe(const dlcoll_comm *comm, char *out, size_t size)
     put_operations(&t, comm);
     put_rules(&t, &j->algo_select);
     put_choices(&t, comm);
-    put_thresholds(&t);
+    put_selection(&t);
     return t.len;
 }
 

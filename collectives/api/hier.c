@@ -9,9 +9,8 @@
 #include "collectives/api/provider.h"
 
 struct hier_tuning hier_tuning = {
-#define ROW(name, bytes, decides, measured) .name = bytes,
-    THRESHOLDS_HIER(ROW)
-#undef ROW
+#define HIER(name, bytes, decides, measured) .name = bytes,
+#include "collectives/api/selection.def"
 };
 
 enum { NODES_MAX = 200 }; /* an operation has at most 256 parts */

@@ -18,7 +18,7 @@
 #ifndef COLLECTIVES_API_HIER_H
 #define COLLECTIVES_API_HIER_H
 
-#include "collectives/api/thresholds.h"
+#include <stddef.h>
 
 struct dlcoll_comm;
 struct coll_call;
@@ -26,9 +26,8 @@ struct hier;
 
 /* In bytes; equal on every rank. */
 struct hier_tuning {
-#define ROW(name, bytes, decides, measured) size_t name;
-    THRESHOLDS_HIER(ROW)
-#undef ROW
+#define HIER(name, bytes, decides, measured) size_t name;
+#include "collectives/api/selection.def"
 };
 extern struct hier_tuning hier_tuning;
 

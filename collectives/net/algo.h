@@ -107,7 +107,6 @@ void build_reduce_scatter_pairwise(struct schedule *s, const struct coll *c);
 void build_broadcast_flat(struct schedule *s, const struct coll *c);
 void build_broadcast_binomial(struct schedule *s, const struct coll *c);
 void build_broadcast_chain(struct schedule *s, const struct coll *c);
-void build_broadcast_scatter(struct schedule *s, const struct coll *c);
 
 void build_gather_direct(struct schedule *s, const struct coll *c);
 void build_gather_binomial(struct schedule *s, const struct coll *c);

@@ -96,33 +96,3 @@ void build_broadcast_chain(struct schedule *s, const struct coll *c)
 #undef AT
 #undef LEN
 }
-
-/* The root sends a block to every rank, and the blocks travel round a ring: n a + 2 (n-1)/n S b.
- * Van de Geijn. */
-void build_broadcast_scatter(struct schedule *s, const struct coll *c)
-{
-    int n = c->size, right = (c->rank + 1) % n, left = (c->rank + n - 1) % n;
-    bool root = c->rank == c->root;
-#define AT(b)  (block_start(c->count, n, b) * c->elem)
-#define LEN(b) (AT((b) + 1) - AT(b))
-    for (int k = 1; k < n && root; k++) {
-        int to = (c->rank + k) % n;
-        if (LEN(to))
-            schedule_send(s, to, in(AT(to)), LEN(to));
-    }
-    if (!root && LEN(c->rank))
-        schedule_recv(s, c->root, out(AT(c->rank)), LEN(c->rank));
-    broadcast_keep_own(s, c, 0, c->count * c->elem);
-    schedule_end_round(s);
-    for (int k = 0; k < n - 1; k++) {
-        int mine = (c->rank + n - k) % n, next = (mine + n - 1) % n;
-        /* The root needs no block, and nobody needs to send one to it. */
-        if (right != c->root && LEN(mine))
-            schedule_send(s, right, out(AT(mine)), LEN(mine));
-        if (!root && LEN(next))
-            schedule_recv(s, left, out(AT(next)), LEN(next));
-        schedule_end_round(s);
-    }
-#undef AT
-#undef LEN
-}

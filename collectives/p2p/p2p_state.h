@@ -8,17 +8,14 @@
 #include <stdatomic.h>
 
 #include "collectives/api/coll_call.h"
-#include "collectives/api/thresholds.h"
 #include "collectives/net/transport.h"
 #include "collectives/net/wire.h"
 #include "collectives/p2p/p2p_op.h"
-#include "collectives/shm/cost.h"
 
 enum {
-#define ROW(name, bytes, decides, measured) name = bytes,
-    THRESHOLDS_P2P(ROW)
-#undef ROW
-        P2P_FRAME_BYTES = sizeof(struct p2p_frame),
+#define P2P(name, bytes, decides, measured) name = bytes,
+#include "collectives/api/selection.def"
+    P2P_FRAME_BYTES = sizeof(struct p2p_frame),
     P2P_AHEAD_BYTES = 4096,
 };
 
@@ -82,9 +79,6 @@ struct p2p {
     struct p2p_ahead *ahead; /* by rank; used for those with one stream */
     int *active;             /* ranks with which something is under way */
     int nactive;
-    /* Measured times of large messages within the node: staged in the rings, or fetched. */
-    struct cost costs[COST_SIZES];
-    struct cost_turn turns[COST_SIZES];
     struct p2p_queue posted; /* receives, in the order of their calls */
     int any;                 /* posted for any rank */
     _Atomic int under_way;

@@ -12,9 +12,8 @@
 #include "collectives/shm/staged.h"
 
 struct shm_tuning shm_tuning = {
-#define ROW(name, bytes, decides, measured) .name = bytes,
-    THRESHOLDS_SHM(ROW)
-#undef ROW
+#define SHM(name, bytes, decides, measured) .name = bytes,
+#include "collectives/api/selection.def"
 };
 
 static bool shm_can(const struct coll_call *c)

@@ -2,13 +2,12 @@
 #ifndef COLLECTIVES_SHM_TUNING_H
 #define COLLECTIVES_SHM_TUNING_H
 
-#include "collectives/api/thresholds.h"
+#include <stddef.h>
 
-/* In bytes; thresholds.h describes each. Equal on every rank, because all must choose alike. */
+/* In bytes; selection.def describes each. Equal on every rank, because all must choose alike. */
 struct shm_tuning {
-#define ROW(name, bytes, decides, measured) size_t name;
-    THRESHOLDS_SHM(ROW)
-#undef ROW
+#define SHM(name, bytes, decides, measured) size_t name;
+#include "collectives/api/selection.def"
 };
 
 extern struct shm_tuning shm_tuning;

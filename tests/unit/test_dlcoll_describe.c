@@ -23,7 +23,7 @@ static const struct place {
       "\nprovider hier: all ranks are on one node\n",
       "\nprovider net: shared memory takes everything\n", "\nchoices: barrier shm net/",
       "\nthreshold shm.flat: 131072 bytes: "},
-     {"between nodes", "rule"}},
+     {"between nodes", "rule given"}},
     {4,
      1,
      "DLCOLL_SHM",

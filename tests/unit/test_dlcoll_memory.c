@@ -391,7 +391,7 @@ START_TEST(memory_that_peers_cannot_read_is_sent)
     }
     close(fd);
     g_hidden = (enum hidden)(_i % HIDDEN_PLACES);
-    if (_i >= HIDDEN_PLACES) { /* else either way is timed */
+    if (_i >= HIDDEN_PLACES) { /* else as the library has it */
         shm_tuning.pull = shm_tuning.pull_crowded = 1;
         shm_tuning.compare = SIZE_MAX;
     }

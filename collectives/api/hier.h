@@ -1,9 +1,9 @@
 /* hier.h: operations of ranks on several nodes: shared memory within each node, the network between
  * them, so that a byte leaves a node once for every node that needs it.
  *
- *     lane l     the ranks with local rank l, one of each node
+ *     lane l     the ranks with local rank l, one of each node (Traeff's multi-lane collectives)
  *     lanes      as many as the smallest node has ranks; further ranks of other nodes take part
- * only within their nodes
+ *                only within their nodes
  *
  *     all_reduce       node: reduce_scatter to the lanes; lane: all_reduce; node: all_gather
  *     reduce           node: reduce_scatter; lane: reduce; root's node: gather

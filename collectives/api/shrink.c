@@ -260,7 +260,7 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
     char name[WORLD_NAME_MAX];
     int code = 0, status = -ENOMEM;
     to.comm = hash_add(id, 1);
-    to.lanes = 1;
+    to.sockets = 1;
     if (r.gone && r.here && r.moved && r.wants && tcp_new(&r.t, &to, &e) == 0) {
         for (int i = 0; i < c->size; i++)
             r.gone[i] = c->error.code == DLCOLL_EPEER && c->world_ranks[i] == c->error.rank &&

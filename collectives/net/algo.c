@@ -57,7 +57,7 @@ const size_t g_nalgos = sizeof(g_algos) / sizeof(g_algos[0]);
 void build_self(struct schedule *s, const struct coll *c)
 {
     schedule_copy(s, out(0), in(0), c->count * c->elem);
-    schedule_end_round(s);
+    schedule_end_step(s);
 }
 
 bool algo_allows(const struct algo *a, const struct coll *c)

@@ -23,7 +23,7 @@ void build_all_reduce_pair(struct schedule *s, const struct coll *c)
             schedule_recv(s, peer, tmp(k % 2 * chunk), n);
             at += n;
         }
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
 }
 
@@ -34,22 +34,22 @@ void build_all_reduce_flat(struct schedule *s, const struct coll *c)
     size_t len = c->count * c->elem;
     if (c->rank != 0) {
         schedule_send(s, 0, in(0), len);
-        schedule_end_round(s);
+        schedule_end_step(s);
         schedule_recv(s, 0, out(0), len);
-        schedule_end_round(s);
+        schedule_end_step(s);
         return;
     }
     schedule_need_tmp(s, (size_t)(c->size - 1) * len);
     for (int r = 1; r < c->size; r++)
         schedule_recv(s, r, tmp((size_t)(r - 1) * len), len);
-    schedule_end_round(s);
+    schedule_end_step(s);
     for (int r = 1; r < c->size; r++) {
         schedule_reduce(s, out(0), r == 1 ? in(0) : out(0), tmp((size_t)(r - 1) * len), len);
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
     for (int r = 1; r < c->size; r++)
         schedule_send(s, r, out(0), len);
-    schedule_end_round(s);
+    schedule_end_step(s);
 }
 
 /* A rank's place after the first ranks have been folded in pairs (0,1), (2,3), ..., of which the
@@ -74,21 +74,21 @@ static int unfolded(const struct fold *f, int place)
     return place < f->folded ? 2 * place + 1 : place + f->folded;
 }
 
-/* The first round: a folded rank sends its input to its pair, and receives the result at the end.
+/* The first step: a folded rank sends its input to its pair, and receives the result at the end.
  * Returns where the sum of the pair is. */
 static struct place fold_in(struct schedule *s, const struct coll *c, const struct fold *f,
                             size_t len)
 {
     if (f->me < 0) {
         schedule_send(s, c->rank + 1, in(0), len);
-        schedule_end_round(s);
+        schedule_end_step(s);
         schedule_recv(s, c->rank + 1, out(0), len);
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
     if (f->me < 0 || c->rank >= 2 * f->folded)
         return in(0);
     schedule_recv_reduce(s, c->rank - 1, out(0), in(0), len, INCOMING_FIRST);
-    schedule_end_round(s);
+    schedule_end_step(s);
     return out(0);
 }
 
@@ -97,10 +97,10 @@ static void fold_out(struct schedule *s, const struct coll *c, const struct fold
     if (f->me < 0 || c->rank >= 2 * f->folded)
         return;
     schedule_send(s, c->rank - 1, out(0), len);
-    schedule_end_round(s);
+    schedule_end_step(s);
 }
 
-/* Recursive doubling: in round k, ranks that differ in bit k exchange their partial sums: log2(n)
+/* Recursive doubling: in step k, ranks that differ in bit k exchange their partial sums: log2(n)
  * (a + S b). A partial sum always spans consecutive ranks, and the lower span is the left operand:
  * the order of operands is 0, 1, 2, ... on every rank. */
 void build_all_reduce_doubling(struct schedule *s, const struct coll *c)
@@ -115,12 +115,12 @@ void build_all_reduce_doubling(struct schedule *s, const struct coll *c)
         int other = f.me ^ bit, peer = unfolded(&f, other);
         schedule_send(s, peer, sum, len);
         schedule_recv(s, peer, tmp(0), len);
-        schedule_end_round(s);
+        schedule_end_step(s);
         if (other < f.me)
             schedule_reduce(s, out(0), tmp(0), sum, len);
         else
             schedule_reduce(s, out(0), sum, tmp(0), len);
-        schedule_end_round(s);
+        schedule_end_step(s);
         sum = out(0);
     }
     fold_out(s, c, &f, len);
@@ -150,7 +150,7 @@ void build_all_reduce_halving(struct schedule *s, const struct coll *c)
         if (AT(to) > AT(from))
             schedule_recv_reduce(s, peer, out(AT(from)), (struct place){sum.buffer, AT(from)},
                                  AT(to) - AT(from), other < f.me ? INCOMING_FIRST : MINE_FIRST);
-        schedule_end_round(s);
+        schedule_end_step(s);
         sum = out(0);
     }
     for (int bit = f.power / 2; bit > 0; bit /= 2) {
@@ -160,7 +160,7 @@ void build_all_reduce_halving(struct schedule *s, const struct coll *c)
             schedule_send(s, peer, out(AT(from)), AT(to) - AT(from));
         if (AT(get_to) > AT(get_from))
             schedule_recv(s, peer, out(AT(get_from)), AT(get_to) - AT(get_from));
-        schedule_end_round(s);
+        schedule_end_step(s);
         from = from < get_from ? from : get_from;
         to = from + 2 * span;
     }
@@ -184,12 +184,12 @@ void build_all_reduce_direct(struct schedule *s, const struct coll *c)
         if (mine)
             schedule_recv(s, from, tmp((size_t)from * mine), mine);
     }
-    schedule_end_round(s);
+    schedule_end_step(s);
     for (int r = 1; r < n; r++) {
         struct place left = r > 1 ? tmp(0) : me == 0 ? in(at) : tmp(0);
         struct place right = r == me ? in(at) : tmp((size_t)r * mine);
         schedule_reduce(s, r == n - 1 ? out(at) : tmp(0), left, right, mine);
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
     for (int k = 1; k < n; k++) {
         int to = (me + k) % n, from = (me + n - k) % n;
@@ -198,7 +198,7 @@ void build_all_reduce_direct(struct schedule *s, const struct coll *c)
         if (LEN(from))
             schedule_recv(s, from, out(AT(from)), LEN(from));
     }
-    schedule_end_round(s);
+    schedule_end_step(s);
 #undef AT
 #undef LEN
 }
@@ -225,11 +225,11 @@ void build_all_reduce_ring(struct schedule *s, const struct coll *c)
                                      INCOMING_FIRST);
             else if (LEN(next, j))
                 schedule_recv(s, left, out(AT(next, j)), LEN(next, j));
-            /* The next round sends what was received a whole block earlier. */
+            /* The next step sends what was received a whole block earlier. */
             if (segments > 2)
-                schedule_end_round_loosely(s);
+                schedule_end_step_loosely(s);
             else
-                schedule_end_round(s);
+                schedule_end_step(s);
         }
     }
 #undef BLOCK

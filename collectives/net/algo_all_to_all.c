@@ -14,7 +14,7 @@ static void set_aside(struct schedule *s, const struct coll *c)
         return;
     schedule_need_tmp(s, whole);
     schedule_copy(s, tmp(0), in(0), whole);
-    schedule_end_round(s);
+    schedule_end_step(s);
 }
 
 static void all_to_all_keep_own(struct schedule *s, const struct coll *c)
@@ -42,10 +42,10 @@ void build_all_to_all_direct(struct schedule *s, const struct coll *c)
     for (int k = 1; k < c->size; k++)
         swap(s, c, k);
     all_to_all_keep_own(s, c);
-    schedule_end_round(s);
+    schedule_end_step(s);
 }
 
-/* In round k, each rank sends to the rank k to its right and receives from the rank k to its left:
+/* In step k, each rank sends to the rank k to its right and receives from the rank k to its left:
  * (n-1) a + (n-1)/n S b, one message each way at a time. */
 void build_all_to_all_pairwise(struct schedule *s, const struct coll *c)
 {
@@ -53,12 +53,12 @@ void build_all_to_all_pairwise(struct schedule *s, const struct coll *c)
     all_to_all_keep_own(s, c);
     for (int k = 1; k < c->size; k++) {
         swap(s, c, k);
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
-    schedule_end_round(s);
+    schedule_end_step(s);
 }
 
-/* Block i, counted from the rank itself, must travel i ranks to the right. In round k all blocks
+/* Block i, counted from the rank itself, must travel i ranks to the right. In step k all blocks
  * with bit k set travel 2^k ranks at once: ceil(log2(n)) (a + S/2 b). Bruck et al., see
  * build_all_gather_bruck(). */
 void build_all_to_all_bruck(struct schedule *s, const struct coll *c)
@@ -69,7 +69,7 @@ void build_all_to_all_bruck(struct schedule *s, const struct coll *c)
     schedule_need_tmp(s, whole + 2 * half);
     schedule_copy(s, tmp(0), in((size_t)me * part), (size_t)(n - me) * part);
     schedule_copy(s, tmp((size_t)(n - me) * part), in(0), (size_t)me * part);
-    schedule_end_round(s);
+    schedule_end_step(s);
     for (int bit = 1; bit < n; bit *= 2) {
         size_t len = 0;
         for (int i = 1; i < n; i++) {
@@ -78,10 +78,10 @@ void build_all_to_all_bruck(struct schedule *s, const struct coll *c)
                 len += part;
             }
         }
-        schedule_end_round(s);
+        schedule_end_step(s);
         schedule_send(s, (me + bit) % n, tmp(out_at), len);
         schedule_recv(s, (me + n - bit) % n, tmp(in_at), len);
-        schedule_end_round(s);
+        schedule_end_step(s);
         len = 0;
         for (int i = 1; i < n; i++) {
             if (i & bit) {
@@ -89,9 +89,9 @@ void build_all_to_all_bruck(struct schedule *s, const struct coll *c)
                 len += part;
             }
         }
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
     for (int i = 0; i < n; i++)
         schedule_copy(s, out((size_t)((me + n - i) % n) * part), tmp((size_t)i * part), part);
-    schedule_end_round(s);
+    schedule_end_step(s);
 }

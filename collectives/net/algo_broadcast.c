@@ -18,7 +18,7 @@ void build_broadcast_flat(struct schedule *s, const struct coll *c)
     for (int k = 1; k < c->size && c->rank == c->root; k++)
         schedule_send(s, (c->root + k) % c->size, in(0), len);
     broadcast_keep_own(s, c, 0, len);
-    schedule_end_round(s);
+    schedule_end_step(s);
 }
 
 /* Binomial tree: rank r, counted from the root, receives from r with its lowest set bit cleared and
@@ -36,7 +36,7 @@ static void tree_down(struct schedule *s, const struct coll *c, enum place_buffe
 #define RANK(r)   (((r) + c->root) % c->size)
 #define LENGTH(k) (len - (k)*TREE_SEGMENT < TREE_SEGMENT ? len - (k)*TREE_SEGMENT : TREE_SEGMENT)
 
-    /* In round k the root sends segment k; the others receive it and send segment k - 1. */
+    /* In step k the root sends segment k; the others receive it and send segment k - 1. */
     size_t lag = root ? 0 : 1;
     for (size_t k = 0; k < nsegments + lag; k++) {
         if (!root && k < nsegments)
@@ -49,7 +49,7 @@ static void tree_down(struct schedule *s, const struct coll *c, enum place_buffe
         }
         if (root && from == PLACE_IN)
             schedule_copy(s, out(k * TREE_SEGMENT), in(k * TREE_SEGMENT), LENGTH(k));
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
 #undef RANK
 #undef LENGTH
@@ -88,9 +88,9 @@ void build_broadcast_chain(struct schedule *s, const struct coll *c)
         if (k < segments)
             broadcast_keep_own(s, c, AT(k), LEN(k));
         if (segments > 1)
-            schedule_end_round_loosely(s);
+            schedule_end_step_loosely(s);
         else
-            schedule_end_round(s);
+            schedule_end_step(s);
     }
 #undef RANK
 #undef AT

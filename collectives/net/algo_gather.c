@@ -9,7 +9,7 @@ void build_gather_direct(struct schedule *s, const struct coll *c)
     if (c->rank != c->root) {
         if (c->count)
             schedule_send(s, c->root, in(0), c->count * c->elem);
-        schedule_end_round(s);
+        schedule_end_step(s);
         return;
     }
     for (int r = 0; r < c->size; r++) {
@@ -17,7 +17,7 @@ void build_gather_direct(struct schedule *s, const struct coll *c)
             schedule_recv(s, r, out(part_at(c, parts, r)), part_len(c, parts, r));
     }
     schedule_copy(s, out(part_at(c, parts, c->root)), in(0), part_len(c, parts, c->root));
-    schedule_end_round(s);
+    schedule_end_step(s);
 }
 
 /* The number of ranks in the subtree of `me`, counted from the root of a binomial tree of n. */
@@ -36,7 +36,7 @@ void build_gather_binomial(struct schedule *s, const struct coll *c)
 #define RANK(r) (((r) + c->root) % n)
     if (mine == 1 && me != 0) {
         schedule_send(s, RANK(me - (me & -me)), in(0), part);
-        schedule_end_round(s);
+        schedule_end_step(s);
         return;
     }
     schedule_need_tmp(s, (size_t)mine * part);
@@ -44,7 +44,7 @@ void build_gather_binomial(struct schedule *s, const struct coll *c)
     for (int child = 1; child < mine; child *= 2)
         schedule_recv(s, RANK(me + child), tmp((size_t)child * part),
                       (size_t)subtree(me + child, n) * part);
-    schedule_end_round(s);
+    schedule_end_step(s);
     if (me != 0)
         schedule_send(s, RANK(me - (me & -me)), tmp(0), (size_t)mine * part);
     /* In tree order the parts are those of ranks root ... n - 1, 0 ... root - 1. */
@@ -53,7 +53,7 @@ void build_gather_binomial(struct schedule *s, const struct coll *c)
         schedule_copy(s, out((size_t)c->root * part), tmp(0), upper);
         schedule_copy(s, out(0), tmp(upper), (size_t)c->root * part);
     }
-    schedule_end_round(s);
+    schedule_end_step(s);
 #undef RANK
 }
 
@@ -63,7 +63,7 @@ void build_scatter_direct(struct schedule *s, const struct coll *c)
     if (c->rank != c->root) {
         if (c->count)
             schedule_recv(s, c->root, out(0), c->count * c->elem);
-        schedule_end_round(s);
+        schedule_end_step(s);
         return;
     }
     for (int k = 1; k < c->size; k++) {
@@ -72,7 +72,7 @@ void build_scatter_direct(struct schedule *s, const struct coll *c)
             schedule_send(s, r, in(part_at(c, parts, r)), part_len(c, parts, r));
     }
     schedule_copy(s, out(0), in(part_at(c, parts, c->root)), part_len(c, parts, c->root));
-    schedule_end_round(s);
+    schedule_end_step(s);
 }
 
 /* The tree of build_gather_binomial(), downward. */
@@ -83,7 +83,7 @@ void build_scatter_binomial(struct schedule *s, const struct coll *c)
 #define RANK(r) (((r) + c->root) % n)
     if (mine == 1 && me != 0) {
         schedule_recv(s, RANK(me - (me & -me)), out(0), part);
-        schedule_end_round(s);
+        schedule_end_step(s);
         return;
     }
     schedule_need_tmp(s, (size_t)mine * part);
@@ -94,7 +94,7 @@ void build_scatter_binomial(struct schedule *s, const struct coll *c)
     } else {
         schedule_recv(s, RANK(me - (me & -me)), tmp(0), (size_t)mine * part);
     }
-    schedule_end_round(s);
+    schedule_end_step(s);
     int largest = 1;
     while (largest * 2 < mine)
         largest *= 2;
@@ -102,11 +102,11 @@ void build_scatter_binomial(struct schedule *s, const struct coll *c)
         schedule_send(s, RANK(me + child), tmp((size_t)child * part),
                       (size_t)subtree(me + child, n) * part);
     schedule_copy(s, out(0), tmp(0), part);
-    schedule_end_round(s);
+    schedule_end_step(s);
 #undef RANK
 }
 
-/* ---------------------------------------------------------------------------------- all_gather */
+/* ---------------------------------------------------------------------------------- all_gather  */
 
 static void all_gather_keep_own(struct schedule *s, const struct coll *c)
 {
@@ -127,10 +127,10 @@ void build_all_gather_direct(struct schedule *s, const struct coll *c)
             schedule_recv(s, from, out(part_at(c, parts, from)), part_len(c, parts, from));
     }
     all_gather_keep_own(s, c);
-    schedule_end_round(s);
+    schedule_end_step(s);
 }
 
-/* In round k every rank receives up to 2^k parts from the rank 2^k to its right: ceil(log2(n)) a +
+/* In step k every rank receives up to 2^k parts from the rank 2^k to its right: ceil(log2(n)) a +
  * (n-1)/n S b. The parts arrive in the order of ranks, starting with the rank's own; the last step
  * rotates them. Bruck et al., "Efficient algorithms for all-to-all communications in multiport
  * message-passing systems", 1997. */
@@ -140,17 +140,17 @@ void build_all_gather_bruck(struct schedule *s, const struct coll *c)
     size_t part = c->count * c->elem;
     schedule_need_tmp(s, (size_t)n * part);
     schedule_copy(s, tmp(0), in(0), part);
-    schedule_end_round(s);
+    schedule_end_step(s);
     for (int have = 1; have < n; have *= 2) {
         int more = have < n - have ? have : n - have;
         schedule_send(s, (me + n - have) % n, tmp(0), (size_t)more * part);
         schedule_recv(s, (me + have) % n, tmp((size_t)have * part), (size_t)more * part);
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
     size_t upper = (size_t)(n - me) * part;
     schedule_copy(s, out((size_t)me * part), tmp(0), upper);
     schedule_copy(s, out(0), tmp(upper), (size_t)me * part);
-    schedule_end_round(s);
+    schedule_end_step(s);
 }
 
 /* Recursive doubling: ranks that differ in bit k exchange the 2^k parts that they have. */
@@ -158,13 +158,13 @@ void build_all_gather_doubling(struct schedule *s, const struct coll *c)
 {
     size_t part = c->count * c->elem;
     all_gather_keep_own(s, c);
-    schedule_end_round(s);
+    schedule_end_step(s);
     for (int bit = 1; bit < c->size; bit *= 2) {
         int peer = c->rank ^ bit;
         size_t len = (size_t)bit * part;
         schedule_send(s, peer, out((size_t)(c->rank & ~(bit - 1)) * part), len);
         schedule_recv(s, peer, out((size_t)(peer & ~(bit - 1)) * part), len);
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
 }
 
@@ -190,12 +190,12 @@ void build_all_gather_ring(struct schedule *s, const struct coll *c)
             if (LEN(next, j))
                 schedule_recv(s, left, out(AT(next, j)), LEN(next, j));
             if (segments > 2)
-                schedule_end_round_loosely(s);
+                schedule_end_step_loosely(s);
             else
-                schedule_end_round(s);
+                schedule_end_step(s);
         }
     }
-    schedule_end_round(s);
+    schedule_end_step(s);
 #undef AT
 #undef LEN
 }

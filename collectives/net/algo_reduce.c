@@ -8,7 +8,7 @@ void build_reduce_flat(struct schedule *s, const struct coll *c)
     size_t len = c->count * c->elem;
     if (c->rank != c->root) {
         schedule_send(s, c->root, in(0), len);
-        schedule_end_round(s);
+        schedule_end_step(s);
         return;
     }
     schedule_need_tmp(s, (size_t)c->size * len);
@@ -16,12 +16,12 @@ void build_reduce_flat(struct schedule *s, const struct coll *c)
         if (r != c->root)
             schedule_recv(s, r, tmp((size_t)r * len), len);
     }
-    schedule_end_round(s);
+    schedule_end_step(s);
     for (int r = 1; r < c->size; r++) {
         struct place left = r > 1 ? tmp(0) : c->root == 0 ? in(0) : tmp(0);
         struct place right = r == c->root ? in(0) : tmp((size_t)r * len);
         schedule_reduce(s, r == c->size - 1 ? out(0) : tmp(0), left, right, len);
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
 }
 
@@ -52,10 +52,10 @@ void build_reduce_tree(struct schedule *s, const struct coll *c)
         }
         for (int child = 1; child < lowest && me + child < n && k < segments; child *= 2) {
             schedule_recv_reduce(s, RANK(me + child), sum, first ? in(at) : sum, part, MINE_FIRST);
-            schedule_end_round(s);
+            schedule_end_step(s);
             first = false;
         }
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
 #undef RANK
 }
@@ -80,9 +80,9 @@ void build_reduce_chain(struct schedule *s, const struct coll *c)
             schedule_send(s, RANK(me - 1), last ? in(AT(k)) : tmp((k - lag) % 4 * most),
                           LEN(k - lag));
         if (segments > 1)
-            schedule_end_round_loosely(s);
+            schedule_end_step_loosely(s);
         else
-            schedule_end_round(s);
+            schedule_end_step(s);
     }
 #undef RANK
 #undef AT
@@ -106,7 +106,7 @@ void build_reduce_ring(struct schedule *s, const struct coll *c)
         if (LEN(next))
             schedule_recv_reduce(s, left, root ? out(AT(next)) : tmp(AT(next)), in(AT(next)),
                                  LEN(next), INCOMING_FIRST);
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
     if (!root && LEN(right))
         schedule_send(s, c->root, tmp(AT(right)), LEN(right));
@@ -115,12 +115,12 @@ void build_reduce_ring(struct schedule *s, const struct coll *c)
         if (r != c->rank && LEN(block))
             schedule_recv(s, r, out(AT(block)), LEN(block));
     }
-    schedule_end_round(s);
+    schedule_end_step(s);
 #undef AT
 #undef LEN
 }
 
-/* ------------------------------------------------------------------------------ reduce_scatter */
+/* ------------------------------------------------------------------------------ reduce_scatter  */
 
 /* Every rank receives its part from all others and reduces in the order of ranks: a + (n-1)/n S
  * b. */
@@ -137,16 +137,16 @@ void build_reduce_scatter_direct(struct schedule *s, const struct coll *c)
         if (mine)
             schedule_recv(s, from, tmp((size_t)from * mine), mine);
     }
-    schedule_end_round(s);
+    schedule_end_step(s);
     for (int r = 1; r < n; r++) {
         struct place left = r > 1 ? tmp(0) : me == 0 ? in(at) : tmp(0);
         struct place right = r == me ? in(at) : tmp((size_t)r * mine);
         schedule_reduce(s, r == n - 1 ? out(0) : tmp(0), left, right, mine);
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
 }
 
-/* In round k every rank receives its part from the rank k to its left and adds it to its sum: (n-1)
+/* In step k every rank receives its part from the rank k to its left and adds it to its sum: (n-1)
  * a + (n-1)/n S b, without waiting for ranks that are further away. */
 void build_reduce_scatter_pairwise(struct schedule *s, const struct coll *c)
 {
@@ -160,7 +160,7 @@ void build_reduce_scatter_pairwise(struct schedule *s, const struct coll *c)
             schedule_send(s, to, in(part_at(c, parts, to)), part_len(c, parts, to));
         if (mine)
             schedule_recv_reduce(s, from, out(0), k == 1 ? in(at) : out(0), mine, INCOMING_FIRST);
-        schedule_end_round(s);
+        schedule_end_step(s);
     }
 }
 
@@ -179,7 +179,7 @@ void build_reduce_scatter_halving(struct schedule *s, const struct coll *c)
         schedule_send(s, me ^ d, first ? in(g) : tmp(g), len);
         schedule_recv_reduce(s, me ^ d, last ? out(0) : tmp(k), first ? in(k) : tmp(k), len,
                              me & d ? INCOMING_FIRST : MINE_FIRST);
-        schedule_end_round(s);
+        schedule_end_step(s);
         from = keep;
         to = keep + d;
     }

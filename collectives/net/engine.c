@@ -11,17 +11,17 @@
 enum {
     PIECE_BYTES = 128 * 1024, /* received before it is reduced: stays in the cache */
     IO_BYTES = 512 * 1024, /* moved in one call, so that one direction does not starve the other */
-    STRIPE_BYTES = 256 * 1024,        /* minimum per lane of a message that uses several */
+    STRIPE_BYTES = 256 * 1024,        /* minimum per stream of a message that uses several */
     LOOK_AFTER_NS = 20 * 1000 * 1000, /* of waiting, before messages of other ranks are checked */
     ASK_AFTER_NS = 500 * 1000 * 1000, /* doubled after each question */
     LOOK_RANKS = 32,                  /* checked at once */
 };
 
-/* A step, or the part of it that travels over one lane. */
+/* An entry, or the part of it that travels over one stream. */
 struct part {
-    const struct step *step;
+    const struct entry *entry;
     int peer, stream; /* numbers of the transport */
-    size_t at, len;   /* the bytes of the step */
+    size_t at, len;   /* the bytes of the entry */
     bool complete;
     union {
         uint8_t head[FRAME_DISTANCE];
@@ -29,7 +29,7 @@ struct part {
     };
     size_t head_len;
     size_t moved; /* bytes of head and payload */
-    /* STEP_RECV_REDUCE */
+    /* ENTRY_RECV_REDUCE */
     uint8_t *piece;
     size_t fill;    /* bytes in the piece */
     size_t reduced; /* bytes of the part already in dst */
@@ -53,7 +53,7 @@ void engine_fini(struct engine *en)
     memset(en, 0, sizeof(*en));
 }
 
-/* ------------------------------------------------------------------------------------ starting */
+/* ----------------------------------------------------------------------------------- starting   */
 
 static bool keep_bytes(uint8_t **p, size_t *cap, size_t want)
 {
@@ -90,20 +90,20 @@ static bool keep_parts(struct engine *en, size_t want)
 int engine_start(struct engine *en, const struct engine_run *run, struct err *e)
 {
     const struct schedule *s = run->schedule;
-    size_t lanes = (size_t)en->transport->lanes, parts = s->most_steps * lanes;
-    size_t pieces = s->most_reduces * lanes * PIECE_BYTES;
+    size_t streams = (size_t)en->transport->streams, parts = s->most_entries * streams;
+    size_t pieces = s->most_reduces * streams * PIECE_BYTES;
     if (s->oom || !keep_parts(en, 2 * parts) || !keep_bytes(&en->tmp, &en->cap_tmp, s->tmp_bytes) ||
         !keep_bytes(&en->pieces, &en->cap_pieces, 2 * pieces))
         return err_set(e, -ENOMEM, "no memory for the operation");
     en->run = *run;
     for (size_t i = 0; i < 2; i++)
-        en->rounds[i] = (struct engine_round){.parts = en->parts + i * parts,
-                                              .pieces = en->pieces + i * pieces};
+        en->steps[i] =
+            (struct engine_step){.parts = en->parts + i * parts, .pieces = en->pieces + i * pieces};
     en->culprit = en->suspect = -1;
     return 0;
 }
 
-/* --------------------------------------------------------------------------------------- steps */
+/* ------------------------------------------------------------------------------------- entries  */
 
 static const uint8_t *source(const struct engine *en, struct place p)
 {
@@ -125,11 +125,11 @@ static void engine_reduce(struct engine *en, uint8_t *dst, const uint8_t *left,
     reduce_two(en->run.reduce, dst, left, right, len / en->run.elem);
 }
 
-static void do_local(struct engine *en, const struct step *s)
+static void do_local(struct engine *en, const struct entry *s)
 {
     uint8_t *dst = target(en, s->dst);
     const uint8_t *a = source(en, s->a);
-    if (s->kind == STEP_REDUCE)
+    if (s->kind == ENTRY_REDUCE)
         engine_reduce(en, dst, a, source(en, s->b), s->len);
     else if (dst != a)
         memmove(dst, a, s->len);
@@ -156,7 +156,7 @@ static int do_send(struct engine *en, struct part *p, struct err *e)
     struct transport *t = en->transport;
     struct iovec iov[2];
     size_t sent = p->moved > p->head_len ? p->moved - p->head_len : 0;
-    const uint8_t *from = source(en, p->step->a);
+    const uint8_t *from = source(en, p->entry->a);
     int n = put_head(p, iov);
     n = put_payload(iov, n, from ? from + p->at + sent : NULL, p->len - sent);
     ssize_t got = t->ops->send(t, p->stream, iov, n, e);
@@ -182,7 +182,7 @@ static int check_frame(struct engine *en, const struct part *p, struct err *e)
 /* Reduces the whole elements of the piece into dst and keeps the bytes of a split element. */
 static void reduce_piece(struct engine *en, struct part *p)
 {
-    const struct step *s = p->step;
+    const struct entry *s = p->entry;
     size_t whole = p->fill - p->fill % en->run.elem, at = p->at + p->reduced;
     const uint8_t *mine = source(en, s->a) + at, *theirs = p->piece;
     engine_reduce(en, target(en, s->dst) + at, s->incoming_first ? theirs : mine,
@@ -197,7 +197,7 @@ static int do_recv(struct engine *en, struct part *p, struct err *e)
 {
     struct transport *t = en->transport;
     struct iovec iov[2];
-    bool reduces = p->step->kind == STEP_RECV_REDUCE;
+    bool reduces = p->entry->kind == ENTRY_RECV_REDUCE;
     size_t before = p->moved, have = before > p->head_len ? before - p->head_len : 0;
     size_t left = p->len - have;
     int n = put_head(p, iov);
@@ -205,7 +205,7 @@ static int do_recv(struct engine *en, struct part *p, struct err *e)
         size_t room = PIECE_BYTES - p->fill;
         n = put_payload(iov, n, p->piece + p->fill, left < room ? left : room);
     } else {
-        uint8_t *to = target(en, p->step->dst);
+        uint8_t *to = target(en, p->entry->dst);
         n = put_payload(iov, n, to ? to + p->at + have : NULL, left);
     }
     ssize_t got = t->ops->recv(t, p->stream, iov, n, e);
@@ -230,140 +230,140 @@ static int do_recv(struct engine *en, struct part *p, struct err *e)
 }
 
 /* One attempt at an incomplete part. 1: data moved; 0: would block; or negative. */
-static int try_part(struct engine *en, struct engine_round *rd, struct part *p, struct err *e)
+static int try_part(struct engine *en, struct engine_step *step, struct part *p, struct err *e)
 {
-    int r = p->step->kind == STEP_SEND ? do_send(en, p, e) : do_recv(en, p, e);
+    int r = p->entry->kind == ENTRY_SEND ? do_send(en, p, e) : do_recv(en, p, e);
     if (r < 0)
         en->culprit = p->peer;
     if (r > 0) {
         en->moved = true;
-        rd->left -= p->complete;
+        step->left -= p->complete;
     }
     return r;
 }
 
-/* -------------------------------------------------------------------------------------- rounds */
+/* -------------------------------------------------------------------------------------- steps   */
 
-/* The number of lanes of a message: equal on both sides. */
-static size_t lanes_for(const struct engine *en, size_t len)
+/* The number of streams of a message: equal on both sides. */
+static size_t streams_for(const struct engine *en, size_t len)
 {
-    size_t most = len / STRIPE_BYTES, lanes = (size_t)en->transport->lanes;
-    return most < 2 ? 1 : most < lanes ? most : lanes;
+    size_t most = len / STRIPE_BYTES, streams = (size_t)en->transport->streams;
+    return most < 2 ? 1 : most < streams ? most : streams;
 }
 
 /* Appends a message's parts. */
-static void add_parts(struct engine *en, struct engine_round *rd, const struct step *s,
+static void add_parts(struct engine *en, struct engine_step *step, const struct entry *s,
                       uint8_t **piece)
 {
-    size_t n = lanes_for(en, s->len), elems = s->len / en->run.elem, from = 0;
+    size_t n = streams_for(en, s->len), elems = s->len / en->run.elem, from = 0;
     int peer = en->run.map ? en->run.map[s->peer] : s->peer;
     for (size_t i = 0; i < n; i++) {
         size_t to = i + 1 < n ? elems * (i + 1) / n * en->run.elem : s->len;
-        struct part *p = &rd->parts[rd->nparts++];
-        *p = (struct part){.step = s,
+        struct part *p = &step->parts[step->nparts++];
+        *p = (struct part){.entry = s,
                            .peer = peer,
                            .stream = (int)i * en->transport->size + peer,
                            .at = from,
                            .len = to - from,
                            .head_len = frame_distance(sizeof(struct frame), to - from)};
-        if (s->kind == STEP_SEND) {
+        if (s->kind == ENTRY_SEND) {
             p->frame = en->run.frame;
-            p->frame.lane = (uint16_t)i;
+            p->frame.socket = (uint16_t)i;
             p->frame.len = p->len;
-        } else if (s->kind == STEP_RECV_REDUCE) {
+        } else if (s->kind == ENTRY_RECV_REDUCE) {
             p->piece = *piece;
             *piece += PIECE_BYTES;
         }
         from = to;
     }
     debug_assert(from == s->len && peer < en->transport->size && peer != en->rank);
-    debug_assert(rd->nparts <= en->run.schedule->most_steps * (size_t)en->transport->lanes);
+    debug_assert(step->nparts <= en->run.schedule->most_entries * (size_t)en->transport->streams);
 }
 
-/* Whether the earlier round still uses that stream in that direction. */
-static bool is_blocked(const struct engine_round *before, const struct part *p)
+/* Whether the earlier step still uses that stream in that direction. */
+static bool is_blocked(const struct engine_step *before, const struct part *p)
 {
     for (size_t i = 0; before && i < before->nparts; i++) {
         const struct part *q = &before->parts[i];
         if (!q->complete && q->stream == p->stream &&
-            (q->step->kind == STEP_SEND) == (p->step->kind == STEP_SEND))
+            (q->entry->kind == ENTRY_SEND) == (p->entry->kind == ENTRY_SEND))
             return true;
     }
     return false;
 }
 
-/* Sets the round up and sends what it can before the local steps, which then overlap with the
+/* Sets the step up and sends what it can before the local entries, which then overlap with the
  * transfer. */
-static int begin_round(struct engine *en, struct engine_round *rd, struct engine_round *before,
-                       struct err *e)
+static int begin_step(struct engine *en, struct engine_step *step, struct engine_step *before,
+                      struct err *e)
 {
     const struct schedule *s = en->run.schedule;
-    uint8_t *piece = rd->pieces;
-    size_t end = s->rounds[rd->number].end;
-    rd->begun = true;
-    rd->nparts = 0;
-    for (size_t i = rd->first; i < end; i++) {
-        if (s->steps[i].peer >= 0)
-            add_parts(en, rd, &s->steps[i], &piece);
+    uint8_t *piece = step->pieces;
+    size_t end = s->steps[step->number].end;
+    step->begun = true;
+    step->nparts = 0;
+    for (size_t i = step->first; i < end; i++) {
+        if (s->entries[i].peer >= 0)
+            add_parts(en, step, &s->entries[i], &piece);
     }
-    rd->left = rd->nparts;
+    step->left = step->nparts;
     en->moved = true;
-    for (size_t i = 0; i < rd->nparts; i++) {
-        struct part *p = &rd->parts[i];
-        if (p->step->kind == STEP_SEND && !is_blocked(before, p)) {
-            int r = try_part(en, rd, p, e);
+    for (size_t i = 0; i < step->nparts; i++) {
+        struct part *p = &step->parts[i];
+        if (p->entry->kind == ENTRY_SEND && !is_blocked(before, p)) {
+            int r = try_part(en, step, p, e);
             if (r < 0)
                 return r;
         }
     }
-    for (size_t i = rd->first; i < end; i++) {
-        if (s->steps[i].peer < 0)
-            do_local(en, &s->steps[i]);
+    for (size_t i = step->first; i < end; i++) {
+        if (s->entries[i].peer < 0)
+            do_local(en, &s->entries[i]);
     }
     return 0;
 }
 
-/* One pass over a round in progress; `before`: the incomplete round before it, or NULL. */
-static int try_round(struct engine *en, struct engine_round *rd, struct engine_round *before,
-                     struct err *e)
+/* One pass over a step in progress; `before`: the incomplete step before it, or NULL. */
+static int try_step(struct engine *en, struct engine_step *step, struct engine_step *before,
+                    struct err *e)
 {
-    int r = rd->begun ? 0 : begin_round(en, rd, before, e);
-    for (size_t i = 0; i < rd->nparts && rd->left && r >= 0; i++) {
-        struct part *p = &rd->parts[i];
+    int r = step->begun ? 0 : begin_step(en, step, before, e);
+    for (size_t i = 0; i < step->nparts && step->left && r >= 0; i++) {
+        struct part *p = &step->parts[i];
         if (!p->complete && !is_blocked(before, p))
-            r = try_part(en, rd, p, e);
+            r = try_part(en, step, p, e);
     }
     return r < 0 ? r : 0;
 }
 
-/* The current round is complete: the next one takes its place. */
+/* The current step is complete: the next one takes its place. */
 static void engine_advance(struct engine *en)
 {
-    struct engine_round done = en->rounds[0];
-    debug_assert(done.begun && !done.left && done.number < en->run.schedule->nrounds);
-    en->rounds[0] = en->rounds[1];
-    en->rounds[1] = done;
-    if (!en->rounds[0].begun) {
-        en->rounds[0].number = done.number + 1;
-        en->rounds[0].first = en->run.schedule->rounds[done.number].end;
+    struct engine_step done = en->steps[0];
+    debug_assert(done.begun && !done.left && done.number < en->run.schedule->nsteps);
+    en->steps[0] = en->steps[1];
+    en->steps[1] = done;
+    if (!en->steps[0].begun) {
+        en->steps[0].number = done.number + 1;
+        en->steps[0].first = en->run.schedule->steps[done.number].end;
     }
-    en->rounds[1].begun = false;
-    en->rounds[1].nparts = 0;
+    en->steps[1].begun = false;
+    en->steps[1].nparts = 0;
 }
 
 int engine_progress(struct engine *en, struct err *e)
 {
     const struct schedule *s = en->run.schedule;
-    struct engine_round *now = &en->rounds[0], *next = &en->rounds[1];
+    struct engine_step *now = &en->steps[0], *next = &en->steps[1];
     en->moved = false;
-    while (now->number < s->nrounds) {
-        int r = try_round(en, now, NULL, e);
+    while (now->number < s->nsteps) {
+        int r = try_step(en, now, NULL, e);
         if (r < 0)
             return r;
-        if (now->left && s->rounds[now->number].loose && now->number + 1 < s->nrounds) {
+        if (now->left && s->steps[now->number].loose && now->number + 1 < s->nsteps) {
             next->number = now->number + 1;
-            next->first = s->rounds[now->number].end;
-            if ((r = try_round(en, next, now, e)) < 0)
+            next->first = s->steps[now->number].end;
+            if ((r = try_step(en, next, now, e)) < 0)
                 return r;
         }
         if (now->left)
@@ -373,18 +373,18 @@ int engine_progress(struct engine *en, struct err *e)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------- waiting */
+/* ------------------------------------------------------------------------------------ waiting   */
 
 /* Fills en->wants with what the incomplete messages wait for. Returns their number. */
 static size_t collect_wants(struct engine *en)
 {
     size_t n = 0;
     for (int k = 0; k < 2; k++) {
-        const struct engine_round *rd = &en->rounds[k];
-        for (size_t i = 0; i < rd->nparts; i++) {
-            const struct part *p = &rd->parts[i];
-            bool sends = p->step->kind == STEP_SEND;
-            if (!p->complete && !(k == 1 && is_blocked(&en->rounds[0], p)))
+        const struct engine_step *step = &en->steps[k];
+        for (size_t i = 0; i < step->nparts; i++) {
+            const struct part *p = &step->parts[i];
+            bool sends = p->entry->kind == ENTRY_SEND;
+            if (!p->complete && !(k == 1 && is_blocked(&en->steps[0], p)))
                 en->wants[n++] =
                     (struct transport_want){.stream = p->stream, .send = sends, .recv = !sends};
         }
@@ -412,16 +412,16 @@ static bool is_stopped(const struct engine *en)
 static bool receives_from(const struct engine *en, int peer)
 {
     for (int k = 0; k < 2; k++) {
-        for (size_t i = 0; i < en->rounds[k].nparts; i++) {
-            const struct part *p = &en->rounds[k].parts[i];
-            if (p->peer == peer && p->step->kind != STEP_SEND && !p->complete)
+        for (size_t i = 0; i < en->steps[k].nparts; i++) {
+            const struct part *p = &en->steps[k].parts[i];
+            if (p->peer == peer && p->entry->kind != ENTRY_SEND && !p->complete)
                 return true;
         }
     }
     return false;
 }
 
-/* A rank in this operation may be rounds ahead, or already in a later operation. But a message of
+/* A rank in this operation may be steps ahead, or already in a later operation. But a message of
  * an earlier operation, or of another one in place of this one, will never be received. */
 static int find_stray_message(struct engine *en, struct err *e)
 {

@@ -5,7 +5,7 @@
  *     engine_wait()       makes progress until the run is complete: spins for a while, then sleeps
  *
  * Each message travels as one frame whose header names the call, so that ranks detect that they
- * called different operations; a large message travels as one frame on each of several lanes, and
+ * called different operations; a large message travels as one frame on each of several streams, and
  * in pieces: data is reduced while the kernel receives the next piece. One run at a time. */
 #ifndef COLLECTIVES_NET_ENGINE_H
 #define COLLECTIVES_NET_ENGINE_H
@@ -28,7 +28,7 @@ struct engine_run {
     void *out;
     const struct reduce_info *reduce; /* borrowed; NULL when the schedule reduces nothing */
     size_t elem;                      /* bytes of an element */
-    struct frame frame; /* the header of every message; the engine fills in lane and len */
+    struct frame frame; /* the header of every message; the engine fills in socket and len */
     const int *map;     /* the transport's rank of each rank of the schedule; NULL: the same */
 };
 
@@ -36,10 +36,10 @@ enum { ENGINE_ASKED = 16 };
 
 struct part;
 
-/* A round in progress. */
-struct engine_round {
+/* A step in progress. */
+struct engine_step {
     bool begun;
-    size_t number, first; /* its number, and its first step */
+    size_t number, first; /* its number, and its first entry */
     struct part *parts;   /* its messages */
     size_t nparts, left;  /* parts, and those that are not complete */
     uint8_t *pieces;
@@ -60,8 +60,8 @@ struct engine {
     void (*ask)(const void *stopped_arg, const int *ranks, int n);
 
     struct engine_run run;
-    struct engine_round rounds[2]; /* the current round, and possibly the one after it */
-    bool moved;                    /* the last engine_progress() moved data */
+    struct engine_step steps[2]; /* the current step, and possibly the one after it */
+    bool moved;                  /* the last engine_progress() moved data */
 
     /* After a failure: the rank that caused it (of the transport), and its frame (-EBADMSG). */
     int culprit;

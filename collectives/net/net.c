@@ -45,7 +45,7 @@ struct tcp_opts net_tcp_opts(struct dlcoll_comm *comm, enum channel channel)
                              .rank = comm->rank,
                              .size = comm->size,
                              .world_ranks = comm->world_ranks,
-                             .lanes = comm->job->conf.sockets,
+                             .sockets = comm->job->conf.sockets,
                              .congestion = comm->job->conf.congestion,
                              .stop_word = comm->job_word};
 }
@@ -82,7 +82,7 @@ void net_free(struct net *n)
     free(n);
 }
 
-/* -------------------------------------------------------------------------------------- running */
+/* ------------------------------------------------------------------------------------- running  */
 
 static struct coll net_describe(const struct coll_call *c)
 {

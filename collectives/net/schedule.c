@@ -10,15 +10,15 @@ void schedule_init(struct schedule *s)
 
 void schedule_fini(struct schedule *s)
 {
+    free(s->entries);
     free(s->steps);
-    free(s->rounds);
     schedule_init(s);
 }
 
 void schedule_reset(struct schedule *s)
 {
-    s->nsteps = s->nrounds = 0;
-    s->tmp_bytes = s->most_steps = s->most_reduces = 0;
+    s->nentries = s->nsteps = 0;
+    s->tmp_bytes = s->most_entries = s->most_reduces = 0;
     s->oom = false;
 }
 
@@ -38,39 +38,39 @@ static bool grow(struct schedule *s, void **items, size_t n, size_t *cap, size_t
     return true;
 }
 
-static void schedule_append(struct schedule *s, const struct step *step)
+static void schedule_append(struct schedule *s, const struct entry *entry)
 {
-    if (s->oom || !grow(s, (void **)&s->steps, s->nsteps, &s->cap_steps, sizeof(*s->steps)))
+    if (s->oom || !grow(s, (void **)&s->entries, s->nentries, &s->cap_entries, sizeof(*s->entries)))
         return;
-    s->steps[s->nsteps++] = *step;
+    s->entries[s->nentries++] = *entry;
 }
 
 void schedule_send(struct schedule *s, int peer, struct place from, size_t len)
 {
-    schedule_append(s, &(struct step){.kind = STEP_SEND, .peer = peer, .len = len, .a = from});
+    schedule_append(s, &(struct entry){.kind = ENTRY_SEND, .peer = peer, .len = len, .a = from});
 }
 
 void schedule_recv(struct schedule *s, int peer, struct place to, size_t len)
 {
-    schedule_append(s, &(struct step){.kind = STEP_RECV, .peer = peer, .len = len, .dst = to});
+    schedule_append(s, &(struct entry){.kind = ENTRY_RECV, .peer = peer, .len = len, .dst = to});
 }
 
 void schedule_recv_reduce(struct schedule *s, int peer, struct place to, struct place mine,
                           size_t len, enum operand_order order)
 {
-    schedule_append(s, &(struct step){.kind = STEP_RECV_REDUCE,
-                                      .incoming_first = order == INCOMING_FIRST,
-                                      .peer = peer,
-                                      .len = len,
-                                      .dst = to,
-                                      .a = mine});
+    schedule_append(s, &(struct entry){.kind = ENTRY_RECV_REDUCE,
+                                       .incoming_first = order == INCOMING_FIRST,
+                                       .peer = peer,
+                                       .len = len,
+                                       .dst = to,
+                                       .a = mine});
 }
 
 void schedule_copy(struct schedule *s, struct place to, struct place from, size_t len)
 {
     if (len)
         schedule_append(
-            s, &(struct step){.kind = STEP_COPY, .peer = -1, .len = len, .dst = to, .a = from});
+            s, &(struct entry){.kind = ENTRY_COPY, .peer = -1, .len = len, .dst = to, .a = from});
 }
 
 void schedule_reduce(struct schedule *s, struct place to, struct place left, struct place right,
@@ -78,36 +78,36 @@ void schedule_reduce(struct schedule *s, struct place to, struct place left, str
 {
     if (len)
         schedule_append(
-            s, &(struct step){
-                   .kind = STEP_REDUCE, .peer = -1, .len = len, .dst = to, .a = left, .b = right});
+            s, &(struct entry){
+                   .kind = ENTRY_REDUCE, .peer = -1, .len = len, .dst = to, .a = left, .b = right});
 }
 
-static void end_round(struct schedule *s, bool loose)
+static void end_step(struct schedule *s, bool loose)
 {
-    size_t start = s->nrounds ? s->rounds[s->nrounds - 1].end : 0, reduces = 0;
-    /* The next round may depend on the round before the empty one. */
-    if (s->nsteps == start && s->nrounds)
-        s->rounds[s->nrounds - 1].loose = false;
-    if (s->oom || s->nsteps == start ||
-        !grow(s, (void **)&s->rounds, s->nrounds, &s->cap_rounds, sizeof(*s->rounds)))
+    size_t start = s->nsteps ? s->steps[s->nsteps - 1].end : 0, reduces = 0;
+    /* The next step may depend on the step before the empty one. */
+    if (s->nentries == start && s->nsteps)
+        s->steps[s->nsteps - 1].loose = false;
+    if (s->oom || s->nentries == start ||
+        !grow(s, (void **)&s->steps, s->nsteps, &s->cap_steps, sizeof(*s->steps)))
         return;
-    s->rounds[s->nrounds++] = (struct round){.end = s->nsteps, .loose = loose};
-    for (size_t i = start; i < s->nsteps; i++)
-        reduces += s->steps[i].kind == STEP_RECV_REDUCE;
-    if (s->nsteps - start > s->most_steps)
-        s->most_steps = s->nsteps - start;
+    s->steps[s->nsteps++] = (struct step){.end = s->nentries, .loose = loose};
+    for (size_t i = start; i < s->nentries; i++)
+        reduces += s->entries[i].kind == ENTRY_RECV_REDUCE;
+    if (s->nentries - start > s->most_entries)
+        s->most_entries = s->nentries - start;
     if (reduces > s->most_reduces)
         s->most_reduces = reduces;
 }
 
-void schedule_end_round(struct schedule *s)
+void schedule_end_step(struct schedule *s)
 {
-    end_round(s, false);
+    end_step(s, false);
 }
 
-void schedule_end_round_loosely(struct schedule *s)
+void schedule_end_step_loosely(struct schedule *s)
 {
-    end_round(s, true);
+    end_step(s, true);
 }
 
 void schedule_need_tmp(struct schedule *s, size_t bytes)
@@ -123,23 +123,23 @@ static bool is_within(const struct schedule *s, const struct place *p, size_t le
            (p->buffer != PLACE_TMP || (p->at <= s->tmp_bytes && len <= s->tmp_bytes - p->at));
 }
 
-static bool step_is_valid(const struct schedule *s, const struct step *p, int rank, int size)
+static bool entry_is_valid(const struct schedule *s, const struct entry *p, int rank, int size)
 {
-    bool local = p->kind == STEP_COPY || p->kind == STEP_REDUCE;
-    bool reads = p->kind != STEP_RECV, writes = p->kind != STEP_SEND;
+    bool local = p->kind == ENTRY_COPY || p->kind == ENTRY_REDUCE;
+    bool reads = p->kind != ENTRY_RECV, writes = p->kind != ENTRY_SEND;
     return (local ? p->peer == -1 : p->peer >= 0 && p->peer < size && p->peer != rank) &&
            (!reads || is_within(s, &p->a, p->len)) &&
            (!writes || (p->dst.buffer != PLACE_IN && is_within(s, &p->dst, p->len))) &&
-           (p->kind != STEP_REDUCE || is_within(s, &p->b, p->len));
+           (p->kind != ENTRY_REDUCE || is_within(s, &p->b, p->len));
 }
 
-/* Whether step i is the only one of its round, from `first` to i, to that peer in that direction.
+/* Whether entry i is the only one of its step, from `first` to i, to that peer in that direction.
  */
 static bool is_only_message(const struct schedule *s, size_t first, size_t i)
 {
-    for (size_t k = first; k < i && s->steps[i].peer >= 0; k++) {
-        if (s->steps[k].peer == s->steps[i].peer &&
-            (s->steps[k].kind == STEP_SEND) == (s->steps[i].kind == STEP_SEND))
+    for (size_t k = first; k < i && s->entries[i].peer >= 0; k++) {
+        if (s->entries[k].peer == s->entries[i].peer &&
+            (s->entries[k].kind == ENTRY_SEND) == (s->entries[i].kind == ENTRY_SEND))
             return false;
     }
     return true;
@@ -148,15 +148,15 @@ static bool is_only_message(const struct schedule *s, size_t first, size_t i)
 bool schedule_is_valid(const struct schedule *s, int rank, int size)
 {
     size_t i = 0;
-    for (size_t r = 0; r < s->nrounds; r++) {
-        size_t first = i, end = s->rounds[r].end;
-        if (end <= first || end > s->nsteps || end - first > s->most_steps)
+    for (size_t r = 0; r < s->nsteps; r++) {
+        size_t first = i, end = s->steps[r].end;
+        if (end <= first || end > s->nentries || end - first > s->most_entries)
             return false;
         for (; i < end; i++) {
-            if (!step_is_valid(s, &s->steps[i], rank, size) || !is_only_message(s, first, i))
+            if (!entry_is_valid(s, &s->entries[i], rank, size) || !is_only_message(s, first, i))
                 return false;
         }
     }
-    return i == s->nsteps;
+    return i == s->nentries;
 }
 #endif

@@ -1,12 +1,13 @@
-/* schedule.h: the steps of one rank in one collective operation, as an algorithm has written them.
- * A schedule names buffers and offsets, not addresses; the engine carries it out over a transport.
+/* schedule.h: the entries of one rank in one collective operation, as an algorithm has written
+ * them. A schedule names buffers and offsets, not addresses; the engine carries it out over a
+ * transport.
  *
- * A schedule is a list of rounds. The steps of a round proceed concurrently, in no order; the next
- * round begins when all of them are complete on this rank (other ranks are in rounds of their own).
+ * A schedule is a list of steps. The entries of a step proceed concurrently, in no order; the next
+ * step begins when all of them are complete on this rank (other ranks are in steps of their own).
  * Rules, which tests/unit/test_algo.c checks for every algorithm:
- *   - no step of a round writes what another step of it reads or writes. PLACE_IN and PLACE_OUT
+ *   - no entry of a step writes what another entry of it reads or writes. PLACE_IN and PLACE_OUT
  *     count as one buffer there, because in an in-place call they are;
- *   - a round has at most one send to, and one receive from, the same rank;
+ *   - a step has at most one send to, and one receive from, the same rank;
  *   - the k-th send from rank a to rank b and the k-th receive on b from a have the same length.
  *
  * Appending has no result: a failed allocation sets `oom`, which the engine checks once.
@@ -30,36 +31,36 @@ struct place {
     size_t at; /* offset in bytes */
 };
 
-enum step_kind {
-    STEP_SEND,        /* a -> peer */
-    STEP_RECV,        /* peer -> dst */
-    STEP_RECV_REDUCE, /* dst = a op (peer's data), or the other way round; dst may be a */
-    STEP_COPY,        /* dst = a */
-    STEP_REDUCE,      /* dst = a op b; dst may be a or b */
+enum entry_kind {
+    ENTRY_SEND,        /* a -> peer */
+    ENTRY_RECV,        /* peer -> dst */
+    ENTRY_RECV_REDUCE, /* dst = a op (peer's data), or the other way round; dst may be a */
+    ENTRY_COPY,        /* dst = a */
+    ENTRY_REDUCE,      /* dst = a op b; dst may be a or b */
 };
 
-struct step {
-    enum step_kind kind;
-    bool incoming_first; /* STEP_RECV_REDUCE: the peer's data is the left operand */
+struct entry {
+    enum entry_kind kind;
+    bool incoming_first; /* ENTRY_RECV_REDUCE: the peer's data is the left operand */
     int peer;
     size_t len; /* bytes; 0 for a pure notification */
     struct place dst, a, b;
 };
 
-struct round {
-    size_t end; /* index after its last step */
-    bool loose; /* the next round may begin before this one is complete, once the one before this is
+struct step {
+    size_t end; /* index after its last entry */
+    bool loose; /* the next step may begin before this one is complete, once the one before this is
                    complete */
 };
 
 struct schedule {
+    struct entry *entries;
+    size_t nentries, cap_entries;
     struct step *steps;
     size_t nsteps, cap_steps;
-    struct round *rounds;
-    size_t nrounds, cap_rounds;
     size_t tmp_bytes;
-    size_t most_steps;   /* in one round */
-    size_t most_reduces; /* STEP_RECV_REDUCE in one round */
+    size_t most_entries; /* in one step */
+    size_t most_reduces; /* ENTRY_RECV_REDUCE in one step */
     bool oom;
 };
 
@@ -92,17 +93,17 @@ void schedule_copy(struct schedule *s, struct place to, struct place from, size_
 void schedule_reduce(struct schedule *s, struct place to, struct place left, struct place right,
                      size_t len);
 
-/* Ends the round. A round without steps is dropped, and the next round waits for the one before
+/* Ends the step. A step without entries is dropped, and the next step waits for the one before
  * it. */
-void schedule_end_round(struct schedule *s);
+void schedule_end_step(struct schedule *s);
 
-/* Likewise; the next round does not depend on this one. The rules for the steps of a round hold for
- * both rounds together; messages between two ranks keep their order. */
-void schedule_end_round_loosely(struct schedule *s);
+/* Likewise; the next step does not depend on this one. The rules for the entries of a step hold for
+ * both steps together; messages between two ranks keep their order. */
+void schedule_end_step_loosely(struct schedule *s);
 
 #ifdef DLAUNCH_CHECKED
-/* Whether every round has steps, every message goes to another of `size` ranks, at most one each
- * way per rank and round, nothing writes PLACE_IN, and scratch memory is used within its bounds. */
+/* Whether every step has entries, every message goes to another of `size` ranks, at most one each
+ * way per rank and step, nothing writes PLACE_IN, and scratch memory is used within its bounds. */
 bool schedule_is_valid(const struct schedule *s, int rank, int size);
 #endif
 

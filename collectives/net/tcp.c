@@ -53,7 +53,7 @@ static int peer_of(const struct tcp *tcp, int stream)
     return stream % tcp->base.size;
 }
 
-static int lane_of(const struct tcp *tcp, int stream)
+static int socket_of(const struct tcp *tcp, int stream)
 {
     return stream / tcp->base.size;
 }
@@ -93,7 +93,7 @@ static int address(const struct tcp *tcp, int peer, struct netaddr *to, struct e
     return world_addr(tcp->o.acceptor->world, tcp->o.world_ranks[peer], to, e);
 }
 
-/* ---------------------------------------------------------------------------------- connecting */
+/* ---------------------------------------------------------------------------------- connecting  */
 
 /* A host's default that paces its connections (bbr) costs most of the speed between processes that
  * run close together. Its replacements are tried in turn: not every host permits cubic. */
@@ -211,12 +211,12 @@ static int start_connect(struct tcp *tcp, int stream, struct err *e)
     return 0;
 }
 
-static struct hello make_hello(const struct tcp *tcp, int stream, int lane)
+static struct hello make_hello(const struct tcp *tcp, int stream, int number)
 {
     struct hello h = acceptor_hello(tcp->o.acceptor, HELLO_DATA, tcp->o.comm,
                                     tcp->o.world_ranks[peer_of(tcp, stream)]);
     h.channel = (uint16_t)tcp->o.channel;
-    h.lane = (uint16_t)lane;
+    h.socket = (uint16_t)number;
     return h;
 }
 
@@ -233,7 +233,7 @@ static int finish_connect(struct tcp *tcp, int stream, struct err *e)
     if (errnum)
         return connect_failed(tcp, stream, errnum, e);
     /* A new connection takes its first few bytes whole, or it is broken. */
-    struct hello h = make_hello(tcp, stream, lane_of(tcp, stream));
+    struct hello h = make_hello(tcp, stream, socket_of(tcp, stream));
     h.kind = c->probe ? HELLO_PROBE : HELLO_DATA;
     if (send(c->fd, &h, sizeof(h), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(h))
         return try_later(c);
@@ -246,7 +246,7 @@ static int finish_connect(struct tcp *tcp, int stream, struct err *e)
 /* Whether the answer is from the rank that was called, in this job. */
 static bool answer_fits(const struct tcp *tcp, int stream, const struct hello *a)
 {
-    struct hello want = make_hello(tcp, stream, lane_of(tcp, stream));
+    struct hello want = make_hello(tcp, stream, socket_of(tcp, stream));
     return a->magic == want.magic && a->version == want.version && a->epoch == want.epoch &&
            a->counter == want.counter && a->instance == want.instance && a->comm == want.comm &&
            a->to == want.from && a->from == want.to;
@@ -283,7 +283,7 @@ static int read_answer(struct tcp *tcp, int stream, struct err *e)
     return may_accept(tcp, stream) ? tcp_admit(&tcp->base, e) : 0;
 }
 
-/* ----------------------------------------------------------------------------------- accepting */
+/* ----------------------------------------------------------------------------------- accepting  */
 
 static int tcp_find_rank(const struct tcp *tcp, int world_rank)
 {
@@ -321,10 +321,10 @@ static void tcp_adopt(struct tcp *tcp, struct accepted_conn *a)
 {
     _cleanup_fd_ int fd = take_fd(&a->fd);
     int peer = tcp_find_rank(tcp, (int)a->hello.from);
-    int stream = a->hello.lane * tcp->base.size + peer;
-    if (peer < 0 || a->hello.lane >= tcp->base.lanes || !may_adopt(tcp, stream))
+    int stream = a->hello.socket * tcp->base.size + peer;
+    if (peer < 0 || a->hello.socket >= tcp->base.streams || !may_adopt(tcp, stream))
         return;
-    struct hello h = make_hello(tcp, stream, a->hello.lane);
+    struct hello h = make_hello(tcp, stream, a->hello.socket);
     if (tcp->o.comm == 0 && has_given_up(fd))
         return;
     if (send(fd, &h, sizeof(h), MSG_NOSIGNAL | MSG_DONTWAIT) != sizeof(h))
@@ -408,7 +408,7 @@ int tcp_open_fd(struct transport *t, int stream)
     return c->state == TCP_OPEN ? c->fd : -1;
 }
 
-/* --------------------------------------------------------------------------------------- moving */
+/* -------------------------------------------------------------------------------------- moving  */
 
 static ssize_t tcp_send(struct transport *t, int stream, const struct iovec *iov, int n,
                         struct err *e)
@@ -450,7 +450,7 @@ static int tcp_peek(struct transport *t, int stream, void *p, size_t len)
     return n == (ssize_t)len;
 }
 
-/* -------------------------------------------------------------------------------------- polling */
+/* ------------------------------------------------------------------------------------- polling  */
 
 static void at_most(int *timeout_ms, int ms)
 {
@@ -500,12 +500,12 @@ static int tcp_wait(struct transport *t, const struct transport_want *wants, siz
     return tcp_admit(t, e);
 }
 
-/* ------------------------------------------------------------------------------------- closing */
+/* ------------------------------------------------------------------------------------- closing  */
 
 static void tcp_close(struct transport *t)
 {
     struct tcp *tcp = tcp_of(t);
-    for (int i = 0; i < t->size * t->lanes; i++)
+    for (int i = 0; i < t->size * t->streams; i++)
         tcp_drop(tcp, i);
     tcp->closed = true;
 }
@@ -531,8 +531,8 @@ static const struct transport_ops g_ops = {
 
 int tcp_new(struct transport **out, const struct tcp_opts *opts, struct err *e)
 {
-    int lanes = opts->rule == TCP_SENDER ? 1 : opts->lanes;
-    size_t streams = (size_t)opts->size * (size_t)lanes;
+    int sockets = opts->rule == TCP_SENDER ? 1 : opts->sockets;
+    size_t streams = (size_t)opts->size * (size_t)sockets;
     struct tcp *tcp = calloc(1, sizeof(*tcp));
     struct conn *conns = calloc(streams, sizeof(*conns));
     struct pollfd *fds = calloc(2 * streams + ACCEPTOR_PENDING + 1, sizeof(*fds));
@@ -544,7 +544,7 @@ int tcp_new(struct transport **out, const struct tcp_opts *opts, struct err *e)
     }
     for (size_t i = 0; i < streams; i++)
         conns[i].fd = -1;
-    tcp->base = (struct transport){.ops = &g_ops, .size = opts->size, .lanes = lanes};
+    tcp->base = (struct transport){.ops = &g_ops, .size = opts->size, .streams = sockets};
     tcp->o = *opts;
     tcp->conns = conns;
     tcp->fds = fds;

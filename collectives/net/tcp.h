@@ -3,7 +3,7 @@
  * A connection is made when it is first used; both ends send a hello (net/wire.h) before the first
  * frame. It carries bytes both ways. Which end connects:
  *   TCP_LOWER    the lower rank, so that two connections never cross
- *   TCP_SENDER   the rank that sends first. There is one lane. When two connections cross, both
+ *   TCP_SENDER   the rank that sends first. There is one. When two connections cross, both
  *                ends keep that of the lower rank
  *
  * The connecting end goes from NONE to CONNECTING (connect, then hello), GREETED (awaits the
@@ -33,7 +33,7 @@ struct tcp_opts {
     enum tcp_rule rule;
     int rank, size;         /* in the communicator */
     const int *world_ranks; /* of each of its ranks */
-    int lanes;              /* TCP_LOWER: connections between two ranks */
+    int sockets;            /* TCP_LOWER: connections between two ranks */
     const char *congestion; /* TCP_CONGESTION; "": cubic or reno where the host's is bbr */
     const _Atomic uint32_t *stop_word; /* not 0: waits end at once; NULL: none */
 };

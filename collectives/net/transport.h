@@ -1,7 +1,8 @@
 /* transport.h: a way to move bytes between the ranks of a communicator, as the engine needs it:
  * ordered streams each way between every two ranks, connected when first used.
  *
- * Stream numbers: lane * size + peer. Lane 0 is always there: its streams are the peers' ranks.
+ * Stream numbers: k * size + peer for the k-th stream to a peer. The first ones, k = 0, are
+ * always there; their numbers are the peers' ranks.
  *
  * Every implementation runs the conformance tests of tests/unit/test_dlcoll.c or test_algo.c. Used
  * by one thread at a time. */
@@ -54,8 +55,8 @@ struct transport_ops {
 
 struct transport {
     const struct transport_ops *ops;
-    int size;  /* ranks */
-    int lanes; /* streams between two ranks */
+    int size;    /* ranks */
+    int streams; /* between two ranks */
 };
 
 #endif

@@ -41,7 +41,7 @@ struct hello {
     uint64_t comm;     /* the communicator's number */
     uint32_t from, to; /* ranks of the world */
     uint16_t channel;
-    uint16_t lane; /* of several connections between the two */
+    uint16_t socket; /* the number of the connection, of several between the two */
     uint32_t unused;
 };
 _Static_assert(sizeof(struct hello) == 48, "hello travels as it is");
@@ -52,7 +52,7 @@ struct frame {
     uint64_t seq;     /* of the operation */
     uint32_t history; /* op_history() of the calls before it */
     uint16_t part;    /* of an operation that consists of several (struct coll_call) */
-    uint16_t lane;
+    uint16_t socket;
     struct op_signature sig;
     uint64_t len;      /* bytes of the message */
     uint64_t last_seq; /* of the sender's operation before this one; 0: none */

@@ -11,8 +11,8 @@
  *
  * A kernel is a loop (two, many, many_stream, divide) and three functions between vectors, all
  * inlined into it: `widen` takes a vector of elements apart into PARTS vectors in which numbers are
- * computed, `combine` computes, `narrow` puts together again. All vectors travel as 32-bit lanes of
- * raw bits. Neither the order of the elements in the parts nor that of the bytes matters, as each
+ * computed, `combine` computes, `narrow` puts together again. All vectors travel as 32-bit elements
+ * of raw bits. Neither the order of the elements in the parts nor that of the bytes matters, as each
  * element is computed for itself. */
 #include <string.h>
 
@@ -54,7 +54,7 @@ typedef parts widen_fn(const void *p);
 typedef u32 narrow_fn(parts p);
 typedef u32 combine_fn(u32 a, u32 b);
 
-/* ------------------------------------------------------------------------------- load and store */
+/* ------------------------------------------------------------------------------ load and store  */
 
 INLINE u32 load(const void *p)
 {
@@ -133,7 +133,7 @@ INLINE void store_some(void *p, u32 x, size_t n)
 }
 #endif
 
-/* ---------------------------------------------------------------------------------------- loops */
+/* --------------------------------------------------------------------------------------- loops  */
 
 INLINE parts widen_some(widen_fn *widen, const void *p, size_t n)
 {
@@ -223,7 +223,7 @@ INLINE void run_divide(uint8_t *dst, const uint8_t *src, size_t len, const int P
     }
 }
 
-/* ---------------------------------------------------------------------------- computing numbers */
+/* --------------------------------------------------------------------------- computing numbers  */
 
 INLINE u32 pick(u32 mask, u32 yes, u32 no)
 {
@@ -304,7 +304,7 @@ EXTREMES(i64)
 FLOAT_EXTREMES(f32)
 FLOAT_EXTREMES(f64)
 
-/* ----------------------------------------------------------------------------- widen and narrow */
+/* ---------------------------------------------------------------------------- widen and narrow  */
 
 INLINE parts widen_same(const void *p)
 {
@@ -420,7 +420,7 @@ INLINE u32 narrow_f16(parts p)
     return (u32)_mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1);
 }
 
-/* Both vectors' 32-bit lanes as 16-bit ones. */
+/* Both vectors' 32-bit elements as 16-bit ones. */
 INLINE u16 pack(u32 lo, u32 hi)
 {
     return (u16)_mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16((__m512i)lo)),
@@ -489,7 +489,7 @@ INLINE u32 to_bytes(parts p, struct small s)
            to_small(p.v[3], s) << 24;
 }
 #else
-/* f16 values in 16-bit lanes: the even bytes first, then the odd ones. */
+/* f16 values in 16-bit elements: the even bytes first, then the odd ones. */
 INLINE parts from_halves(u16 even, u16 odd)
 {
     parts a = widen_f16(&even), b = widen_f16(&odd);
@@ -510,7 +510,7 @@ INLINE parts widen_f8e5m2(const void *p)
 }
 
 /* A sign, a zero, and the other bits: the f16 that is 2^8 times smaller. x: a byte in the upper
- * half of each lane. */
+ * half of each element. */
 INLINE u16 half_of_f8e4m3(u16 x)
 {
     u16 nan = (u16)((x & 0x7f00) == 0x7f00);
@@ -538,7 +538,7 @@ INLINE u32 narrow_f8e5m2(parts p)
     return to_bytes(p, F8E5M2);
 }
 
-/* -------------------------------------------------------------------------------------- kernels */
+/* ------------------------------------------------------------------------------------- kernels  */
 
 /* For elements of `size` bytes. */
 #define KERNEL(name, size, nparts, widen, combine, narrow)                                       \
@@ -618,7 +618,7 @@ FLOAT_KERNELS(f8e5m2, 1, 4, f32, widen_f8e5m2, narrow_f8e5m2)
 FLOAT_KERNELS(f32, 4, 1, f32, widen_same, narrow_same)
 FLOAT_KERNELS(f64, 8, 1, f64, widen_same, narrow_same)
 
-/* ------------------------------------------------------------------------------------ the table */
+/* ----------------------------------------------------------------------------------- the table  */
 
 #define KERNELS(name)                        \
     {                                        \

@@ -68,7 +68,7 @@ static int ended(const struct rings *t, const struct end *end, struct err *e)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------- writing */
+/* ------------------------------------------------------------------------------------- writing  */
 
 /* A position in a list of buffers. */
 struct cursor {
@@ -230,7 +230,7 @@ bool ring_put(struct transport *base, int stream, const struct iovec *iov, size_
     return true;
 }
 
-/* ------------------------------------------------------------------------------------- reading */
+/* ------------------------------------------------------------------------------------- reading  */
 
 /* Copies `len` bytes of a cell, starting at `at`. */
 static void copy_to(const struct shm *s, const struct end *end, const struct shm_cell *from,
@@ -353,7 +353,7 @@ static int ring_peek(struct transport *base, int stream, void *p, size_t want)
     return !t->closed && !want;
 }
 
-/* ------------------------------------------------------------------------------------- waiting */
+/* ------------------------------------------------------------------------------------- waiting  */
 
 uint32_t ring_prepare_sleep(struct dlcoll_comm *comm)
 {
@@ -385,7 +385,7 @@ static int ring_wait(struct transport *base, const struct transport_want *wants,
     return 0;
 }
 
-/* ------------------------------------------------------------------------------ beginning, end */
+/* ------------------------------------------------------------------------------ beginning, end  */
 
 static void ring_close(struct transport *base)
 {
@@ -410,23 +410,23 @@ int ring_new(struct transport **out, struct dlcoll_comm *comm, struct err *e)
     struct rings *t = calloc(1, sizeof(*t) + n * sizeof(t->ends[0]));
     if (!t)
         return err_set(e, -ENOMEM, "no memory");
-    t->base = (struct transport){.ops = &ops, .size = comm->size, .lanes = 2};
+    t->base = (struct transport){.ops = &ops, .size = comm->size, .streams = 2};
     t->comm = comm;
     for (int r = 0; r < comm->size; r++) {
         const struct shm *s = comm->shm;
         int peer = comm->topo.local_of[r];
         if (comm->topo.node_of[r] != comm->topo.node)
             continue;
-        for (int lane = 0; lane < 2; lane++)
-            t->ends[lane * comm->size + r] = (struct end){.out = ring_between(s, s->me, peer, lane),
-                                                          .in = ring_between(s, peer, s->me, !lane),
-                                                          .peer = &s->peers[peer]};
+        for (int k = 0; k < 2; k++)
+            t->ends[k * comm->size + r] = (struct end){.out = ring_between(s, s->me, peer, k),
+                                                       .in = ring_between(s, peer, s->me, !k),
+                                                       .peer = &s->peers[peer]};
     }
     *out = &t->base;
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------- fetching */
+/* ------------------------------------------------------------------------------------ fetching  */
 
 bool ring_may_fetch(struct dlcoll_comm *comm, int peer)
 {

@@ -1,6 +1,6 @@
 /* ring.h: the transport (net/transport.h) between the ranks of one node: byte rings in their shared
- * memory. The streams of lane 0 carry a rank's messages to a peer and the peer's answers; those of
- * lane 1 carry the peer's messages and this rank's answers. */
+ * memory. The first stream to a peer carries this rank's messages and the peer's answers;
+ * the second carries the peer's messages and this rank's answers. */
 #ifndef COLLECTIVES_SHM_RING_H
 #define COLLECTIVES_SHM_RING_H
 

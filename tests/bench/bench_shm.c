@@ -3,7 +3,7 @@
  *     bench_shm RANKS OPS SIZES [BUDGET_MS] [shared] [NAME=VALUE...]
  *
  * OPS and SIZES are lists with commas; sizes as nccl-tests has them (K, M). `shared`: buffers from
- * the shared memory. NAME=VALUE: flat, direct, pull, pair, many, move, compare (shm/tuning.h).
+ * the shared memory. NAME=VALUE: a row SHM of collectives/api/selection.def.
  * For each a line
  *
  *     impl op ranks bytes usec_median usec_p99 algbw_GBps busbw_GBps
@@ -197,24 +197,11 @@ static void rank(struct bench *j, int i)
 static void tune(const char *arg)
 {
     const char *value = strchr(arg, '=');
-    size_t v = value ? parse_size(value + 1) : 0;
-    if (strncmp(arg, "line=", 5) == 0)
-        shm_tuning.inlined = v;
-    else if (strncmp(arg, "flat=", 5) == 0)
-        shm_tuning.flat = v;
-    else if (strncmp(arg, "direct=", 7) == 0)
-        shm_tuning.direct = v;
-    else if (strncmp(arg, "pull=", 5) == 0)
-        shm_tuning.pull = shm_tuning.pull_shared = shm_tuning.pull_crowded =
-            shm_tuning.pull_crowded_shared = v;
-    else if (strncmp(arg, "pair=", 5) == 0)
-        shm_tuning.piece_few = v;
-    else if (strncmp(arg, "many=", 5) == 0)
-        shm_tuning.piece_many = v;
-    else if (strncmp(arg, "compare=", 8) == 0)
-        shm_tuning.compare = v;
-    else if (strncmp(arg, "move=", 5) == 0)
-        shm_tuning.piece_move = v;
+    size_t len = (size_t)(value - arg), v = parse_size(value + 1);
+#define SHM(name, bytes, decides, measured)                   \
+    if (len == strlen(#name) && memcmp(arg, #name, len) == 0) \
+        shm_tuning.name = v;
+#include "collectives/api/selection.def"
 }
 
 int main(int argc, char **argv)

@@ -132,7 +132,7 @@ struct mem_net *mem_net_new(int n, size_t capacity, unsigned seed)
     net->pipes = xcalloc((size_t)n * (size_t)n, sizeof(*net->pipes));
     for (int i = 0; i < n; i++)
         net->ends[i] =
-            (struct end){.base = {.ops = &g_ops, .size = n, .lanes = 1}, .net = net, .rank = i};
+            (struct end){.base = {.ops = &g_ops, .size = n, .streams = 1}, .net = net, .rank = i};
     return net;
 }
 

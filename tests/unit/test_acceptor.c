@@ -190,7 +190,7 @@ START_TEST(a_reset_is_reported_after_a_look)
                          .rule = TCP_SENDER,
                          .size = 2,
                          .world_ranks = ranks,
-                         .lanes = 1,
+                         .sockets = 1,
                          .congestion = ""};
     struct linger reset = {.l_onoff = 1};
     struct transport *t;

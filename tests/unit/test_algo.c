@@ -28,7 +28,7 @@ enum { RANKS_MAX = 33 };
             ck_abort_msg(__VA_ARGS__); \
     } while (0)
 
-/* ---------------------------------------------------------------------------------- operations */
+/* ---------------------------------------------------------------------------------- operations  */
 
 enum { ELEM = 8 };
 
@@ -213,84 +213,85 @@ static void expect(const struct job_case *k, int r, int64_t *out)
     }
 }
 
-/* --------------------------------------------------------------------------- rules of schedules */
+/* -------------------------------------------------------------------------- rules of schedules  */
 
 struct range {
     int buffer;
     size_t from, to;
     bool write;
-    size_t step;
+    size_t entry;
 };
 
 static bool clash(const struct range *a, const struct range *b)
 {
-    return a->step != b->step && (a->write || b->write) && a->buffer == b->buffer &&
+    return a->entry != b->entry && (a->write || b->write) && a->buffer == b->buffer &&
            a->from < b->to && b->from < a->to;
 }
 
-/* Adds what a step touches. In place, input and output are one piece of memory. */
+/* Adds what an entry touches. In place, input and output are one piece of memory. */
 static size_t touch(struct range *out, size_t n, const struct job_case *k, int rank, struct place p,
-                    size_t len, bool write, size_t step)
+                    size_t len, bool write, size_t entry)
 {
     bool joint = k->in_place && p.buffer != PLACE_TMP;
     size_t base = p.buffer == PLACE_IN ? k->in_base[rank] : k->out_base[rank];
     size_t at = p.at + (joint ? base * ELEM : 0);
-    out[n] = (struct range){joint ? PLACE_OUT : (int)p.buffer, at, at + len, write, step};
+    out[n] = (struct range){joint ? PLACE_OUT : (int)p.buffer, at, at + len, write, entry};
     return n + (len > 0);
 }
 
-static size_t touches(const struct step *s, size_t i, const struct job_case *k, int rank,
+static size_t touches(const struct entry *s, size_t i, const struct job_case *k, int rank,
                       struct range *out)
 {
     size_t n = 0;
-    bool reads_a = s->kind != STEP_RECV, writes = s->kind != STEP_SEND;
+    bool reads_a = s->kind != ENTRY_RECV, writes = s->kind != ENTRY_SEND;
     if (reads_a)
         n = touch(out, n, k, rank, s->a, s->len, false, i);
-    if (s->kind == STEP_REDUCE)
+    if (s->kind == ENTRY_REDUCE)
         n = touch(out, n, k, rank, s->b, s->len, false, i);
     if (writes)
         n = touch(out, n, k, rank, s->dst, s->len, true, i);
     /* A copy onto itself does nothing. */
-    return s->kind == STEP_COPY && out[0].buffer == out[1].buffer && out[0].from == out[1].from ? 0
-                                                                                                : n;
+    return s->kind == ENTRY_COPY && out[0].buffer == out[1].buffer && out[0].from == out[1].from
+               ? 0
+               : n;
 }
 
-static void check_bounds(const struct step *s, const struct schedule *sc, const struct job_case *k,
+static void check_bounds(const struct entry *s, const struct schedule *sc, const struct job_case *k,
                          int rank)
 {
     size_t room[PLACE_BUFFERS] = {[PLACE_IN] = k->in_len[rank] * ELEM,
                                   [PLACE_OUT] = k->out_len[rank] * ELEM,
                                   [PLACE_TMP] = sc->tmp_bytes};
-    bool local = s->kind == STEP_COPY || s->kind == STEP_REDUCE;
-    NEED(s->kind == STEP_SEND || s->dst.buffer != PLACE_IN, "the input is written");
-    NEED(s->kind == STEP_SEND || s->dst.at + s->len <= room[s->dst.buffer], "dst out of bounds");
-    NEED(s->kind == STEP_RECV || s->a.at + s->len <= room[s->a.buffer], "a out of bounds");
-    NEED(s->kind != STEP_REDUCE || s->b.at + s->len <= room[s->b.buffer], "b out of bounds");
+    bool local = s->kind == ENTRY_COPY || s->kind == ENTRY_REDUCE;
+    NEED(s->kind == ENTRY_SEND || s->dst.buffer != PLACE_IN, "the input is written");
+    NEED(s->kind == ENTRY_SEND || s->dst.at + s->len <= room[s->dst.buffer], "dst out of bounds");
+    NEED(s->kind == ENTRY_RECV || s->a.at + s->len <= room[s->a.buffer], "a out of bounds");
+    NEED(s->kind != ENTRY_REDUCE || s->b.at + s->len <= room[s->b.buffer], "b out of bounds");
     NEED((local ? s->peer == -1 : s->peer >= 0 && s->peer < k->coll.size) && s->peer != rank,
-         "a step of rank %d has peer %d", rank, s->peer);
+         "an entry of rank %d has peer %d", rank, s->peer);
 }
 
-/* The steps [from, to): those of a round, or of two that may go on side by side. */
-static void check_round(const struct schedule *s, size_t from, size_t to, bool two,
-                        const struct job_case *k, int rank)
+/* The entries [from, to): those of a step, or of two that may go on side by side. */
+static void check_step(const struct schedule *s, size_t from, size_t to, bool two,
+                       const struct job_case *k, int rank)
 {
     static struct range ranges[1024];
     size_t n = 0;
     for (size_t i = from; i < to; i++) {
-        const struct step *st = &s->steps[i];
-        NEED(n + 3 < 1024, "%zu steps in a round", n);
+        const struct entry *st = &s->entries[i];
+        NEED(n + 3 < 1024, "%zu entries in a step", n);
         check_bounds(st, s, k, rank);
         n += touches(st, i, k, rank, ranges + n);
         for (size_t j = from; j < i && st->peer >= 0 && !two; j++) {
-            const struct step *other = &s->steps[j];
-            NEED(other->peer != st->peer || (other->kind == STEP_SEND) != (st->kind == STEP_SEND),
-                 "two messages one way between ranks %d and %d in one round", rank, st->peer);
+            const struct entry *other = &s->entries[j];
+            NEED(other->peer != st->peer || (other->kind == ENTRY_SEND) != (st->kind == ENTRY_SEND),
+                 "two messages one way between ranks %d and %d in one step", rank, st->peer);
         }
     }
     for (size_t i = 0; i < n; i++) {
         for (size_t j = 0; j < i; j++)
-            NEED(!clash(&ranges[i], &ranges[j]), "steps %zu and %zu of rank %d clash",
-                 ranges[i].step, ranges[j].step, rank);
+            NEED(!clash(&ranges[i], &ranges[j]), "entries %zu and %zu of rank %d clash",
+                 ranges[i].entry, ranges[j].entry, rank);
     }
 }
 
@@ -298,17 +299,17 @@ static void check_rules(const struct schedule *s, const struct job_case *k, int 
 {
     size_t from = 0;
     ck_assert(!s->oom);
-    for (size_t r = 0; r < s->nrounds; r++) {
-        NEED(s->rounds[r].end > from, "round %zu is empty", r);
-        check_round(s, from, s->rounds[r].end, false, k, rank);
-        if (s->rounds[r].loose && r + 1 < s->nrounds)
-            check_round(s, from, s->rounds[r + 1].end, true, k, rank);
-        from = s->rounds[r].end;
+    for (size_t r = 0; r < s->nsteps; r++) {
+        NEED(s->steps[r].end > from, "step %zu is empty", r);
+        check_step(s, from, s->steps[r].end, false, k, rank);
+        if (s->steps[r].loose && r + 1 < s->nsteps)
+            check_step(s, from, s->steps[r + 1].end, true, k, rank);
+        from = s->steps[r].end;
     }
-    ck_assert_uint_eq(from, s->nsteps);
+    ck_assert_uint_eq(from, s->nentries);
 }
 
-/* ----------------------------------------------------------------------------------- a cluster */
+/* ----------------------------------------------------------------------------------- a cluster  */
 
 struct cluster {
     int n;
@@ -404,7 +405,7 @@ static void perform(struct cluster *c, const struct algo *a, const struct job_ca
     ck_assert(mem_net_is_empty(c->net));
 }
 
-/* ------------------------------------------------------------------------------- the algorithms */
+/* ------------------------------------------------------------------------------ the algorithms  */
 
 static uint64_t random_bits(uint64_t *state)
 {
@@ -541,7 +542,7 @@ START_TEST(every_algorithm_through_many_segments)
 }
 END_TEST
 
-/* Parts of all lengths side by side: of a short one some segments are empty, and so are the rounds
+/* Parts of all lengths side by side: of a short one some segments are empty, and so are the steps
  * of two short ones. */
 enum { LONG_PART = 3 * 512 * 1024 / ELEM }; /* three segments */
 
@@ -753,16 +754,16 @@ START_TEST(invalid_schedules_are_detected)
         schedule_copy(&s, out(0), tmp(8), fault == 4 ? 9 : 8);
         if (fault == 5)
             schedule_send(&s, 1, in(8), 8);
-        schedule_end_round(&s);
+        schedule_end_step(&s);
         if (fault == 6)
-            schedule_send(&s, 1, in(0), 8); /* after the last round */
+            schedule_send(&s, 1, in(0), 8); /* after the last step */
         NEED(schedule_is_valid(&s, 0, 3) == (fault == 0), "fault %d", fault);
     }
     schedule_fini(&s);
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------- order of operands */
+/* --------------------------------------------------------------------------- order of operands  */
 
 /* Not commutative, but associative: a span of ranks, which may only be joined to the next one:
  * first * 100 + last, 0 for a broken one. */
@@ -813,7 +814,7 @@ START_TEST(operands_come_in_the_order_of_ranks)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- the engine */
+/* ---------------------------------------------------------------------------------- the engine  */
 
 static const struct algo *find(enum call_kind kind, const char *name)
 {

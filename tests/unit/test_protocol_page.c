@@ -24,7 +24,7 @@ static void add(struct buf *out, const char *text)
     buf_put(out, text, strlen(text));
 }
 
-/* ------------------------------------------------------------------------ reading by the tables */
+/* ----------------------------------------------------------------------- reading by the tables  */
 
 /* The numbers read so far, by name: the count of a field depends on an earlier field. */
 struct number {
@@ -124,7 +124,7 @@ static void read_part(const char *part, struct rd *r, struct buf *out)
     }
 }
 
-/* ----------------------------------------------------------------------------------- the frames */
+/* ---------------------------------------------------------------------------------- the frames  */
 
 static struct failure some_failure(int rank)
 {
@@ -499,7 +499,7 @@ START_TEST(every_frame_has_a_table)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- the limits */
+/* ---------------------------------------------------------------------------------- the limits  */
 
 /* 131,072 */
 static const char *thousands(unsigned long n)
@@ -593,7 +593,7 @@ START_TEST(data_connections)
         UNSIGNED(hello, counter);
     UNSIGNED(hello, instance), UNSIGNED(hello, comm), UNSIGNED(hello, from), UNSIGNED(hello, to),
         UNSIGNED(hello, channel);
-    UNSIGNED(hello, lane), UNSIGNED(hello, unused);
+    UNSIGNED(hello, socket), UNSIGNED(hello, unused);
     UNSIGNED(op_signature, kind), UNSIGNED(op_signature, dtype), UNSIGNED(op_signature, op),
         UNSIGNED(op_signature, settings), SIGNED(op_signature, root), UNSIGNED(op_signature, count);
     UNSIGNED(p2p_frame, kind), UNSIGNED(p2p_frame, dtype), UNSIGNED(p2p_frame, unused),
@@ -605,7 +605,7 @@ START_TEST(data_connections)
     expect(path, text,
            test_text("The kinds are %d data, %d notice, %d gone, %d probe, %d ask.", HELLO_DATA,
                      HELLO_NOTICE, HELLO_GONE, HELLO_PROBE, HELLO_ASK));
-    UNSIGNED(frame, seq), UNSIGNED(frame, history), UNSIGNED(frame, part), UNSIGNED(frame, lane);
+    UNSIGNED(frame, seq), UNSIGNED(frame, history), UNSIGNED(frame, part), UNSIGNED(frame, socket);
     expect(path, text,
            test_text("has a header of %zu bytes: %s, then the call, then u64 len",
                      sizeof(struct frame), text_of_frame.words));

@@ -59,7 +59,7 @@ struct run {
     enum call_kind only; /* CALL_NONE: all kinds */
     bool simple;         /* f32 and i32 sums alone */
     bool both;           /* data must go both ways (cost.h) */
-    uint64_t done;       /* operations and rounds before it, in which `progress` has not moved */
+    uint64_t done;       /* operations and chunks before it, in which `progress` has not moved */
 };
 
 struct rank {
@@ -363,7 +363,7 @@ static bool has_timed_both(const struct shm_peer *p)
     return false;
 }
 
-/* Sets the counters as if the rank had done so many small operations, each with a round. */
+/* Sets the counters as if the rank had done so many small operations, each with a chunk. */
 static void age(struct rank *me)
 {
     struct shm *s = me->comm->shm;
@@ -443,11 +443,11 @@ static void pull_from(struct shm_tuning *t, size_t bytes)
     t->pull = t->pull_shared = t->pull_crowded = t->pull_crowded_shared = bytes;
 }
 
-static void pieces_of(struct shm_tuning *t, size_t few, size_t many, size_t round)
+static void pieces_of(struct shm_tuning *t, size_t few, size_t many, size_t chunk)
 {
     t->piece_few = t->piece_move = few;
     t->piece_many = many;
-    t->chunk_move = t->chunk_reduce = round;
+    t->chunk_move = t->chunk_reduce = chunk;
 }
 
 /* Thresholds that force a way. */

@@ -903,7 +903,7 @@ static void report_stopped(struct agent *a)
     size_t n = 0;
     for (int i = 0; i < a->job->nproc; i++) {
         struct worker *w = &a->workers[i];
-        if (w->state != WORKER_CLOSED || w->ok)
+        if (w->state != WORKER_CLOSED || (w->ok && !a->failed)) /* else an early exit */
             continue;
         if (a->gpus && w->failure.kind != FAILURE_STOPPED)
             add_gpu_note(a, w);
@@ -976,6 +976,60 @@ static void on_stop(void *arg, const struct rdzv_stop *why)
     a->failed |= why->has_first;
     agent_raise_abort(a, why->has_first ? &why->first : NULL, why->text);
     agent_stop_workers(a, SIGTERM);
+}
+
+/* -------------------------------------------------------------------------- requests of users */
+
+/* Whether the ranges, "0,8-15", have the number; "": all. */
+static bool ranges_have(const char *ranges, int n)
+{
+    if (!*ranges)
+        return true;
+    for (const char *p = ranges; *p; p += *p == ',') {
+        char *end;
+        long from = strtol(p, &end, 10), to = *end == '-' ? strtol(end + 1, &end, 10) : from;
+        if (n >= from && n <= to)
+            return true;
+        if (end == p)
+            return false;
+        p = end;
+    }
+    return false;
+}
+
+/* A request that dlaunchctl has made here or on another node. */
+static void on_request(void *arg, const struct rdzv_request *r)
+{
+    struct agent *a = arg;
+    if (a->fsm.state == DONE)
+        return;
+    if (r->kind == REQUEST_KILL) {
+        log_notice("%s", r->text);
+        agent_leave(a, STOP_REQUEST, 128 + SIGKILL, SIGKILL, r->text);
+        agent_kill_workers(a);
+        return;
+    }
+    log_verbose("%s", r->text);
+    for (int i = 0; i < a->job->nproc; i++) {
+        if (worker_is_alive(&a->workers[i]) && ranges_have(r->ranks, a->workers[i].rank))
+            kill(a->workers[i].pid, r->signal);
+    }
+}
+
+bool agent_request(struct agent *a, enum request_kind kind, int signo, const char *ranks)
+{
+    static const char *const verbs[] = {"restart", "kill", "signal"};
+    struct rdzv_request r = {.kind = kind, .signal = signo};
+    char name[24];
+    if (a->fsm.state == DONE)
+        return false;
+    snprintf(r.ranks, sizeof(r.ranks), "%s", ranks);
+    snprintf(r.text, sizeof(r.text), "%s received dlaunchctl %s%s%s", a->job->host, verbs[kind],
+             signo ? " " : "", signo ? signal_name(signo, name) : "");
+    bool all = rdzv_request(a->rdzv, &r);
+    if (!all && kind != REQUEST_RESTART)
+        on_request(a, &r);
+    return all;
 }
 
 static void on_lease(void *arg, uint64_t until_ns)
@@ -1438,6 +1492,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .on_lease = on_lease,
         .extend_lease = extend_lease,
         .on_fence = on_fence,
+        .on_request = on_request,
         .on_finish = on_finish,
     };
     struct agent *a = xcalloc(1, sizeof(*a));

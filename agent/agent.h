@@ -55,6 +55,10 @@ void agent_signals(const struct job_spec *job, int out[NSIG]);
  * it. For the control socket. */
 void agent_stop(struct agent *a, const char *what);
 
+/* Asks something of the workers of all nodes (rdzv_types.h). False: no coordinator is in reach, and
+ * only this node has been asked, or, for a restart, none. */
+bool agent_request(struct agent *a, enum request_kind kind, int signo, const char *ranks);
+
 struct agent_status {
     const char *state;  /* of the agent, as in the chart above */
     const char *health; /* torchelastic's word */

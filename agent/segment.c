@@ -175,6 +175,17 @@ int segment_cause_of(const struct segment *s, int local_rank)
     return rank >= 0 && rank < s->world_size ? rank : -1;
 }
 
+#define EMISMATCH_CODE (-8) /* DLCOLL_EMISMATCH */
+
+bool segment_is_mismatch(const struct segment *s, int local_rank)
+{
+    if (s->fd < 0 || local_rank >= s->nlocal)
+        return false;
+    const struct segment_local *l = line_of(s, local_rank);
+    return atomic_load_explicit(&l->state, memory_order_acquire) == SEGMENT_LOCAL_FAILED &&
+           atomic_load_explicit(&l->cause_code, memory_order_relaxed) == EMISMATCH_CODE;
+}
+
 /* The recorder keeps the last operations only: a worker that has begun more than these has begun
  * the first one some time before the oldest of them. */
 uint64_t segment_first_op_ns(const struct segment *s, int local_rank)

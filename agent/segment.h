@@ -44,6 +44,10 @@ void segment_exited(struct segment *s, int local_rank);
 /* The rank that worker `local_rank` recorded as the cause of its own failure, or -1. */
 int segment_cause_of(const struct segment *s, int local_rank);
 
+/* Whether the failure that worker `local_rank` recorded is that the ranks called different
+ * operations. */
+bool segment_is_mismatch(const struct segment *s, int local_rank);
+
 /* When worker `local_rank` began its first operation (CLOCK_MONOTONIC); 0: it has begun none. */
 uint64_t segment_first_op_ns(const struct segment *s, int local_rank);
 

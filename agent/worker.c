@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "agent/report/error_file.h"
+#include "agent/report/flight_report.h"
 #include "agent/output/stdio_std.h"
 #include "agent/worker_env.h"
 #include "core/clock.h"
@@ -234,7 +235,10 @@ static void classify(struct worker *w, const struct worker_context *ctx, int sta
     }
     if (w->killed_for[0])
         snprintf(f->message, sizeof(f->message), "%s", w->killed_for);
-    f->caused_by = segment_cause_of(ctx->segment, w->local_rank);
+    f->mismatch = segment_is_mismatch(ctx->segment, w->local_rank);
+    if (!f->mismatch) /* of a mismatch all sides are told, and none is a consequence */
+        f->caused_by = segment_cause_of(ctx->segment, w->local_rank);
+    flight_report_operation(ctx->segment, w->local_rank, f->operation, sizeof(f->operation));
     if (f->kind != FAILURE_EXEC && by_request(status, asked))
         f->kind = FAILURE_STOPPED;
 }

@@ -13,15 +13,15 @@ _dlaunch() {
         --store_compat --token_file --token_fd --insecure --new_token --module
         --no_python --run_path --use_env --stdin --virtual_local_rank
         --start_method --max_restarts --max_node_restarts --no_restart_codes
-        --progress_time --restart_policy --restart_backoff --monitor_interval
-        --timeout --shutdown_timeout --signals_to_handle --isolate --log_dir
-        --redirects --tee --local_ranks_filter --duplicate_stdout_filters
-        --duplicate_stderr_filters --log_line_prefix_template --report --events
-        --log_file --log_time --log_format --quiet --verbose
-        --event_log_handler --logs_specs --bind --numa_binding --gpu_check
-        --gpu_memory_wait --daemon --pid_file --conf --print_config
-        --print_binding --dry_run --print_completion --print_options --version
-        --help'
+        --on_cause --progress_time --restart_policy --restart_backoff
+        --monitor_interval --timeout --shutdown_timeout --signals_to_handle
+        --isolate --log_dir --redirects --tee --local_ranks_filter
+        --duplicate_stdout_filters --duplicate_stderr_filters
+        --log_line_prefix_template --report --events --log_file --log_time
+        --log_format --quiet --verbose --event_log_handler --logs_specs --bind
+        --numa_binding --gpu_check --gpu_memory_wait --daemon --pid_file --conf
+        --print_config --print_binding --dry_run --print_completion
+        --print_options --version --help'
     local flags='
         --elastic --standalone --no_detect --rdzv_only --insecure --new_token
         --module --no_python --run_path --use_env --virtual_local_rank --quiet

@@ -396,6 +396,30 @@ static bool is_alone(const struct rdzv_config *c, const struct options *o)
             (c->backend == RDZV_STATIC || (c->backend == RDZV_C10D && !o->torchrun)));
 }
 
+/* "exec=restart,oom=evict" */
+static int build_on_cause(struct rdzv_config *c, struct options *o, struct err *e)
+{
+    for (const char *s = opt_text(o, OPT_on_cause); *s;) {
+        size_t len = strcspn(s, ","), name = strcspn(s, "=");
+        enum cause cause = name < len ? cause_find(s, name) : CAUSE_NONE;
+        enum cause_action action;
+        if (name >= len)
+            return fail(o, OPT_on_cause, e, "'%.*s' is not CLASS=ACTION",
+                        (int)(len < 60 ? len : 60), s);
+        if (cause == CAUSE_NONE || !cause_row(cause)->settable)
+            return fail(o, OPT_on_cause, e,
+                        cause == CAUSE_NONE ? "'%.*s' is not a class of causes (dlaunchctl causes)"
+                                            : "the action of '%.*s' cannot be changed",
+                        (int)(name < 60 ? name : 60), s);
+        if (!cause_action_find(s + name + 1, len - name - 1, &action))
+            return fail(o, OPT_on_cause, e, "'%.*s' is not an action (restart, end, evict)",
+                        (int)(len - name - 1 < 60 ? len - name - 1 : 60), s + name + 1);
+        c->actions.of[cause] = (uint8_t)action;
+        s += len + (s[len] == ',');
+    }
+    return 0;
+}
+
 /* "2,64-78" */
 static int build_no_restart(struct rdzv_config *c, struct options *o, struct err *e)
 {
@@ -474,6 +498,8 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
     c->max_node_restarts = any ? -1 : (int)opt_number(o, OPT_max_node_restarts);
     bool progress = !o->torchrun || opt_given(o, OPT_progress_time);
     c->progress_time = progress ? opt_seconds(o, OPT_progress_time) : 0;
+    if (build_on_cause(c, o, e) < 0)
+        return -EINVAL;
     return build_no_restart(c, o, e);
 }
 

@@ -449,6 +449,28 @@ static void send_events(struct caller *k)
     }
 }
 
+/* What a user asks of the job. Every node gets a kill or a signal, the asking one included. */
+static void on_request(struct caller *k, struct rd *body)
+{
+    struct coordinator *c = k->coordinator;
+    struct rdzv_request request;
+    if (!rdzv_get_request(body, &request)) {
+        coordinator_drop(k, "malformed message");
+        return;
+    }
+    if (request.kind == REQUEST_RESTART) {
+        rdzv_state_restart(c->state, request.text, uv_hrtime());
+        return;
+    }
+    for (uint32_t i = 0; i < c->ncallers; i++) {
+        struct buf b = BUF_INIT;
+        if (!c->callers[i]->link || !c->callers[i]->said_hello)
+            continue;
+        rdzv_put_request(&b, &request);
+        link_send_buf(c->callers[i]->link, &b);
+    }
+}
+
 /* Asks for the nodes' events and sends those of the job, if a launcher wants them. */
 static void exchange_events(struct coordinator *c)
 {
@@ -501,6 +523,8 @@ static void coordinator_on_frame(struct link *l, uint8_t type, struct rd body)
         on_want(k);
     else if (k->said_hello && type == RDZV_MSG_EVENTS)
         on_events(k, &body);
+    else if (k->said_hello && type == RDZV_MSG_REQUEST)
+        on_request(k, &body);
     else if (k->said_hello && type == RDZV_MSG_STATUS && rdzv_get_status(&body, &st))
         rdzv_state_status(k->coordinator->state, k->slot, &st, uv_hrtime());
     else

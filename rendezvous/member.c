@@ -225,6 +225,17 @@ static void member_exchange_events(struct member *m)
         link_send_buf(m->link, &b);
 }
 
+bool member_request(struct member *m, const struct rdzv_request *request)
+{
+    struct buf b = BUF_INIT;
+    if (!m->link || !m->said_hello || !member_state_answered(m->state))
+        return false;
+    rdzv_put_request(&b, request);
+    link_send_buf(m->link, &b);
+    link_hub_wake(m->hub);
+    return true;
+}
+
 static bool on_message(struct member *m, uint8_t type, struct rd *body)
 {
     uint64_t now = uv_hrtime();
@@ -233,6 +244,7 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     struct rdzv_refusal refusal;
     char notice[RDZV_NOTICE_MAX];
     struct rdzv_peers peers = {0};
+    struct rdzv_request request;
     if (type == RDZV_MSG_REFUSE && rdzv_get_refusal(body, &refusal)) {
         member_state_refused(m->state, &refusal, now);
     } else if (m->other_version) {
@@ -258,6 +270,9 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
             m->callbacks.events->send = true;
     } else if (type == RDZV_MSG_EVENTS) {
         return member_on_events(m, body);
+    } else if (type == RDZV_MSG_REQUEST && rdzv_get_request(body, &request)) {
+        if (m->callbacks.on_request)
+            m->callbacks.on_request(m->callbacks.arg, &request);
     } else {
         return false;
     }

@@ -40,6 +40,9 @@ void member_take_beat(struct member *m, int beat);
 /* The heartbeats may have brought something. */
 void member_look_at_beats(struct member *m);
 
+/* Sends a request of this node's user. False: there is no connection. */
+bool member_request(struct member *m, const struct rdzv_request *request);
+
 /* Does what is due; to be called before the hub flushes. */
 void member_advance(struct member *m);
 

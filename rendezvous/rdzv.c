@@ -625,6 +625,11 @@ void rdzv_leave(struct rdzv *r, enum stop_reason reason, int exit_code, const ch
     link_hub_wake(&r->hub);
 }
 
+bool rdzv_request(struct rdzv *r, const struct rdzv_request *request)
+{
+    return member_request(r->member, request);
+}
+
 void rdzv_events_changed(struct rdzv *r)
 {
     if (r->closing || (!r->events->wanted && !r->events->send))

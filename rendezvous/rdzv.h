@@ -63,6 +63,9 @@ void rdzv_stopped(struct rdzv *r, const struct failure *all, size_t n);
  * end the job); else the job ends with exit_code. */
 void rdzv_leave(struct rdzv *r, enum stop_reason reason, int exit_code, const char *text);
 
+/* Asks all nodes; on_request comes here, too. False: no coordinator is in reach. */
+bool rdzv_request(struct rdzv *r, const struct rdzv_request *request);
+
 /* The log in the callbacks has changed. Cheap if nobody in the job wants events. */
 void rdzv_events_changed(struct rdzv *r);
 

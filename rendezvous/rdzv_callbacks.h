@@ -37,6 +37,9 @@ struct rdzv_callbacks {
     /* The lease has run out: the other nodes may start without this one soon. The workers are to
      * be killed now; on_stop has come. May be NULL when on_lease is. */
     void (*on_fence)(void *arg);
+    /* dlaunchctl on some node asks this of every node (not REQUEST_RESTART, which the coordinator
+     * carries out). May be NULL. */
+    void (*on_request)(void *arg, const struct rdzv_request *request);
     /* The job is over for this node. The result is borrowed until rdzv_close. */
     void (*on_finish)(void *arg, const struct rdzv_result *result);
 };

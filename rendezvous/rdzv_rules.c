@@ -109,6 +109,7 @@ struct rdzv_rules rdzv_config_rules(const struct rdzv_config *c)
         .elastic = c->elastic,
         .max_node_restarts = c->max_node_restarts,
         .no_restart = c->no_restart,
+        .actions = c->actions,
         .progress_ns = to_ns(c->progress_time),
         .join_ns = to_ns(c->join_timeout),
         .last_call_ns = to_ns(c->last_call_timeout),

@@ -184,3 +184,23 @@ char *flight_report_text(const struct segment *s, int base_rank, uint64_t now_ns
         words_add(&b, "and %d more\n", s->nlocal - workers);
     return (char *)b.data; /* terminated */
 }
+
+void flight_report_operation(const struct segment *s, int local_rank, char *out, size_t cap)
+{
+    struct segment_op ops[SEGMENT_OPS];
+    out[0] = '\0';
+    if (s->fd < 0 || local_rank >= s->nlocal || last_operations(line_of(s, local_rank), ops) == 0)
+        return;
+    const struct segment_op *op = &ops[0];
+    bool one_way = strcmp(op->op, "send") == 0 || strcmp(op->op, "recv") == 0;
+    int n = snprintf(out, cap, "%s", op->op);
+    if (op->dtype[0])
+        n += snprintf(out + n, cap - (size_t)n, " of %llu %s", (unsigned long long)op->count,
+                      op->dtype);
+    if (op->reduction[0])
+        n += snprintf(out + n, cap - (size_t)n, " (%s)", op->reduction);
+    if (op->peer >= 0)
+        n += snprintf(out + n, cap - (size_t)n, one_way ? " (rank %d)" : " (root %d)", op->peer);
+    if (op->group_name[0] && (size_t)n < cap)
+        snprintf(out + n, cap - (size_t)n, " in group %s", op->group_name);
+}

@@ -413,7 +413,7 @@ static void print_others(struct page *pg, const char *title, const struct failur
         put_ranks(&b, alike, n_alike);
         words_add(&b, ": ");
         words_outcome_short(&b, alike[0]);
-        field(pg, "failed", &b);
+        field(pg, failure_is_early_exit(alike[0]) ? "exited" : "failed", &b);
     }
     for (size_t i = 0; i < n; i++) {
         if (f[i].kind == FAILURE_NODE)
@@ -494,6 +494,40 @@ static void print_bold(struct page *pg, const char *what, const char *text)
     sentence(pg, BOLD, &b);
 }
 
+/* Prints which ranks had called what when the first failure is that they had called different
+ * operations. */
+static void print_calls(struct page *pg)
+{
+    const struct failure *f = pg->in->result->failures;
+    size_t n = pg->in->result->n, nleft = 0;
+    const struct failure **left = xcalloc(2 * n, sizeof(*left)), **alike = left + n;
+    int odd = failure_odd_one(f, n);
+    for (size_t i = 0; i < n; i++) {
+        if (*f[i].operation)
+            left[nleft++] = &f[i];
+    }
+    qsort(left, nleft, sizeof(*left), by_rank);
+    for (bool first = true; nleft; first = false) {
+        struct buf b = BUF_INIT;
+        size_t kept = 0, taken = 0;
+        const char *operation = left[0]->operation;
+        for (size_t i = 0; i < nleft; i++) {
+            if (strcmp(left[i]->operation, operation) == 0)
+                alike[taken++] = left[i];
+            else
+                left[kept++] = left[i];
+        }
+        nleft = kept;
+        put_ranks(&b, alike, taken);
+        words_add(&b, ": ");
+        words_escaped(&b, operation);
+        if (odd >= 0 && alike[0] == &f[odd])
+            words_add(&b, " (this rank is the odd one out)");
+        field(pg, first ? "called" : "", &b);
+    }
+    free(left);
+}
+
 static void print_leftover(struct page *pg)
 {
     print_bold(pg, "Processes that could not be killed", pg->in->leftover);
@@ -524,6 +558,8 @@ void report_print(FILE *out, const struct report_input *in, int color)
     if (cause) {
         putc('\n', out);
         print_first(&pg, &r->failures[0]);
+        if (r->failures[0].mismatch)
+            print_calls(&pg);
     }
     print_others(&pg, cause ? "Other workers" : "Workers", r->failures + cause, r->n - cause,
                  r->omitted);

@@ -45,6 +45,8 @@ void report_print(FILE *out, const struct report_input *in, int color);
  *         core_dumped, oom    booleans
  *         cause       its class, as dlaunchctl causes lists them; null for "stopped"
  *         caused_by   the rank whose death it was a consequence of, or null
+ *         mismatch    whether the ranks called different operations of libdlcoll
+ *         operation   the last operation of libdlcoll that it began, or null
  *         time        "2024-05-01T12:00:00.123Z"
  *         message     of its error file, or why it could not be started; "" none
  *         log_path    its stderr file, or null

@@ -62,6 +62,8 @@ static json_t *failure_json(const struct failure *f)
     json_object_set_new(j, "oom", json_boolean(f->oom));
     json_object_set_new(j, "cause", cause_or_null(cause_of_failure(f)));
     json_object_set_new(j, "caused_by", number_or_null(f->caused_by, f->caused_by >= 0));
+    json_object_set_new(j, "mismatch", json_boolean(f->mismatch));
+    json_object_set_new(j, "operation", text_or_null(f->operation));
     json_object_set_new(j, "time", json_of_time(f->wall_ns));
     json_object_set_new(j, "message", json_of_text(f->message));
     json_object_set_new(j, "log_path", text_or_null(f->log_path));

@@ -135,6 +135,8 @@ void words_outcome(struct buf *b, const struct failure *f)
     switch (f->kind) {
     case FAILURE_EXIT:
         words_add(b, "exited with code %d", f->exit_code);
+        if (failure_is_early_exit(f))
+            words_add(b, " while other workers needed it");
         break;
     case FAILURE_EXEC:
         words_add(b, "could not be started (exit code %d)", f->exit_code);
@@ -160,6 +162,12 @@ void words_outcome_short(struct buf *b, const struct failure *f)
     switch (f->kind) {
     case FAILURE_EXIT:
         words_add(b, "exit code %d", f->exit_code);
+        if (failure_is_early_exit(f))
+            words_add(b, ", before the others");
+        if (f->mismatch && *f->operation) {
+            words_add(b, ", in ");
+            words_escaped(b, f->operation);
+        }
         break;
     case FAILURE_EXEC:
         words_add(b, "could not be started (exit code %d)", f->exit_code);
@@ -189,6 +197,10 @@ void words_cause(struct buf *b, const struct failure *f)
             b, "another process sent the signal, to the worker or to dlaunch, which forwards it");
     else if (f->kind == FAILURE_SIGNAL && comes_from_outside(f->signal))
         words_add(b, "killed by another process, not by dlaunch");
+    else if (failure_is_early_exit(f))
+        words_add(b, "the worker ended as if it had finished, and others failed for want of it");
+    else if (f->mismatch)
+        words_add(b, "the ranks called different operations");
     else if (f->kind == FAILURE_EXEC && *f->message)
         words_escaped(b, f->message);
     else if (f->kind == FAILURE_NODE && *f->message)

@@ -25,6 +25,7 @@
 #include "core/log.h"
 #include "core/mem.h"
 #include "launcher/control/control_dir.h"
+#include "rendezvous/rules/cause.h"
 
 #define ANSWER_SECONDS 3
 #define ANSWER_MAX     (16u << 20)
@@ -466,6 +467,27 @@ static int do_stop(struct jobs *jobs, const char *which, bool json, bool wait)
     return 0;
 }
 
+/* The classes of causes, and what follows from each. */
+static int do_causes(bool json)
+{
+    json_t *list = json_array();
+    if (!json)
+        printf("%-17s %-8s %s\n", "CLASS", "ACTION", "CAUSE");
+    for (enum cause c = CAUSE_NONE + 1; c < CAUSES; c++) {
+        const struct cause_row *row = cause_row(c);
+        const char *action = cause_action_name(row->action);
+        if (!json)
+            printf("%-17s %-8s %s\n", row->name, action, row->meaning);
+        json_array_append_new(list,
+                              json_pack("{s:s,s:s,s:b,s:s}", "cause", row->name, "action", action,
+                                        "settable", (int)row->settable, "meaning", row->meaning));
+    }
+    if (json)
+        print_json(list);
+    json_decref(list);
+    return 0;
+}
+
 static const char usage[] =
     "Usage: dlaunchctl [options] status | stop\n"
     "\n"
@@ -475,6 +497,7 @@ static const char usage[] =
     "  stop                 Stop a job as SIGTERM does. A second stop, at least half a\n"
     "                       second later, kills its workers. -p can be omitted if only\n"
     "                       one job is running.\n"
+    "  causes               List the classes of causes, for --on_cause of dlaunch.\n"
     "\n"
     "  -p, --job PID|ID     Select a job by the process id of its dlaunch or one of its\n"
     "                       workers, or by run id.\n"
@@ -536,6 +559,8 @@ int main(int argc, char **argv)
         return 2;
     }
     command = argv[optind];
+    if (strcmp(command, "causes") == 0)
+        return end_output(do_causes(json));
     stop = strcmp(command, "stop") == 0;
     if (!stop && strcmp(command, "status") != 0) {
         log_error("unknown command '%s' (status or stop); see dlaunchctl --help", command);

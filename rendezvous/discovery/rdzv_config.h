@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 
+#include "rendezvous/rules/cause.h"
 #include "rendezvous/rules/rdzv_types.h"
 
 struct auth;
@@ -48,6 +49,7 @@ struct rdzv_config {
     bool elastic;           /* a node that comes is taken in at once, not at the next restart */
     int max_node_restarts;  /* after a node was lost or left; -1: as long as MIN nodes are there,
                                and waiting for another one only when max_restarts allows any */
+    struct cause_actions actions; /* what follows from which cause */
     struct exit_codes no_restart; /* of workers: the job ends with it */
     bool elect;                   /* when the coordinator is lost, the others choose another one */
     double progress_time; /* the same failure sooner than this after every start: pause, then end;

@@ -30,8 +30,10 @@ static const struct cause_row rows[CAUSES] = {
                         "dlaunch failed, or a resource of a node was exhausted"},
 };
 
-static const char *const actions[ACTIONS] = {
-    [ACTION_RESTART] = "restart", [ACTION_END] = "end", [ACTION_EVICT] = "evict"};
+static const char *const actions[ACTIONS] = {[ACTION_DEFAULT] = "default",
+                                             [ACTION_RESTART] = "restart",
+                                             [ACTION_END] = "end",
+                                             [ACTION_EVICT] = "evict"};
 
 const struct cause_row *cause_row(enum cause c)
 {
@@ -61,7 +63,7 @@ const char *cause_action_name(enum cause_action a)
 
 bool cause_action_find(const char *name, size_t len, enum cause_action *out)
 {
-    for (enum cause_action a = 0; a < ACTIONS; a++) {
+    for (enum cause_action a = ACTION_DEFAULT + 1; a < ACTIONS; a++) {
         if (strlen(actions[a]) == len && memcmp(actions[a], name, len) == 0) {
             *out = a;
             return true;
@@ -70,10 +72,10 @@ bool cause_action_find(const char *name, size_t len, enum cause_action *out)
     return false;
 }
 
-void cause_actions_init(struct cause_actions *a)
+enum cause_action cause_action_of(const struct cause_actions *a, enum cause c)
 {
-    for (enum cause c = 0; c < CAUSES; c++)
-        a->of[c] = rows[c].action;
+    assert(c < CAUSES);
+    return a->of[c] != ACTION_DEFAULT ? (enum cause_action)a->of[c] : rows[c].action;
 }
 
 /* Whether the kernel or the program itself sends this signal when the program is at fault. */
@@ -100,8 +102,12 @@ enum cause cause_of_failure(const struct failure *f)
 {
     switch (f->kind) {
     case FAILURE_EXIT:
+        if (f->mismatch)
+            return CAUSE_MISMATCH;
         return f->exit_code ? CAUSE_EXIT : CAUSE_EARLY_EXIT;
     case FAILURE_SIGNAL:
+        if (f->mismatch && is_fault(f->signal)) /* abort() after the error */
+            return CAUSE_MISMATCH;
         return f->oom ? CAUSE_OOM : is_fault(f->signal) ? CAUSE_CRASH : CAUSE_KILLED;
     case FAILURE_EXEC:
         return CAUSE_EXEC;

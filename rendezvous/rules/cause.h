@@ -30,6 +30,7 @@ enum cause {
 };
 
 enum cause_action {
+    ACTION_DEFAULT, /* of the cause's row */
     ACTION_RESTART, /* as far as --max_restarts and the like allow it */
     ACTION_END,
     ACTION_EVICT, /* restart, without the node of the failure if enough others are present */
@@ -50,11 +51,11 @@ enum cause cause_find(const char *name, size_t len);
 const char *cause_action_name(enum cause_action a);
 bool cause_action_find(const char *name, size_t len, enum cause_action *out);
 
-/* The actions of a job, by cause. */
+/* The actions of a job, by cause; zeroed: the defaults. */
 struct cause_actions {
     uint8_t of[CAUSES]; /* enum cause_action */
 };
-void cause_actions_init(struct cause_actions *a);
+enum cause_action cause_action_of(const struct cause_actions *a, enum cause c);
 
 /* CAUSE_NONE for a worker that dlaunch stopped. */
 enum cause cause_of_failure(const struct failure *f);

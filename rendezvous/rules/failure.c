@@ -19,11 +19,13 @@ void failure_init(struct failure *f)
 
 #define FLAG_CORE_DUMPED 1u
 #define FLAG_OOM         2u
+#define FLAG_MISMATCH    4u
 
 void failure_encode(struct buf *b, const struct failure *f)
 {
     buf_u8(b, (uint8_t)f->kind);
-    buf_u8(b, (f->core_dumped ? FLAG_CORE_DUMPED : 0) | (f->oom ? FLAG_OOM : 0));
+    buf_u8(b, (f->core_dumped ? FLAG_CORE_DUMPED : 0) | (f->oom ? FLAG_OOM : 0) |
+                  (f->mismatch ? FLAG_MISMATCH : 0));
     buf_u32(b, (uint32_t)f->rank);
     buf_u32(b, (uint32_t)f->local_rank);
     buf_u32(b, (uint32_t)f->node);
@@ -36,6 +38,7 @@ void failure_encode(struct buf *b, const struct failure *f)
     buf_u64(b, f->wall_ns);
     buf_str(b, f->host);
     buf_str(b, f->role);
+    buf_str(b, f->operation);
     buf_str(b, f->message);
     buf_str(b, f->log_path);
     buf_str(b, f->stderr_tail);
@@ -52,11 +55,12 @@ static int read_int(struct rd *r, int min, int max)
 bool failure_decode(struct rd *r, struct failure *f)
 {
     unsigned kind = rd_u8(r), flags = rd_u8(r);
-    if (kind >= FAILURE_KINDS || (flags & ~(FLAG_CORE_DUMPED | FLAG_OOM)))
+    if (kind >= FAILURE_KINDS || (flags & ~(FLAG_CORE_DUMPED | FLAG_OOM | FLAG_MISMATCH)))
         r->bad = true;
     f->kind = (enum failure_kind)kind;
     f->core_dumped = flags & FLAG_CORE_DUMPED;
     f->oom = flags & FLAG_OOM;
+    f->mismatch = flags & FLAG_MISMATCH;
     f->rank = read_int(r, -1, WORLD_SIZE_MAX - 1);
     f->local_rank = read_int(r, -1, NPROC_MAX - 1);
     f->node = read_int(r, -1, NNODES_MAX - 1);
@@ -69,6 +73,7 @@ bool failure_decode(struct rd *r, struct failure *f)
     f->wall_ns = rd_u64(r);
     rd_str(r, f->host, sizeof(f->host));
     rd_str(r, f->role, sizeof(f->role));
+    rd_str(r, f->operation, sizeof(f->operation));
     rd_str(r, f->message, sizeof(f->message));
     rd_str(r, f->log_path, sizeof(f->log_path));
     rd_str(r, f->stderr_tail, sizeof(f->stderr_tail));
@@ -111,7 +116,10 @@ static void describe_end(char *out, size_t cap, const struct failure *f)
     snprintf(number, sizeof(number), "signal %d", f->signal);
     switch (f->kind) {
     case FAILURE_EXIT:
-        text_set(out, cap, "exited with code %d", f->exit_code);
+        text_set(out, cap, "exited with code %d%s%s%s", f->exit_code,
+                 failure_is_early_exit(f) ? " while other workers needed it" : "",
+                 f->mismatch ? ": its operation did not match: " : "",
+                 f->mismatch ? f->operation : "");
         break;
     case FAILURE_SIGNAL:
         text_set(out, cap, "was killed by %s%s%s%s", name ? "SIG" : "", name ? name : number,
@@ -234,7 +242,7 @@ static void follow_caused_by(struct cause_graph *b)
     for (size_t i = 0; i < b->n; i++) {
         const struct failure *f = &b->f[i];
         b->cause[i] = NONE;
-        b->excluded[i] = f->kind == FAILURE_STOPPED;
+        b->excluded[i] = f->kind == FAILURE_STOPPED || failure_is_early_exit(f);
         if (b->excluded[i] || f->caused_by < 0 || f->caused_by == f->rank)
             continue;
         size_t cause = find_rank(b, f->caused_by);
@@ -242,6 +250,10 @@ static void follow_caused_by(struct cause_graph *b)
             b->excluded[i] = node_lost && f->kind != FAILURE_NODE;
         else if (b->f[cause].kind != FAILURE_STOPPED) /* a hung rank was blamed, then stopped */
             b->cause[i] = cause;
+    }
+    for (size_t i = 0; i < b->n; i++) { /* an early exit that others died of */
+        if (b->cause[i] != NONE && failure_is_early_exit(&b->f[b->cause[i]]))
+            b->excluded[b->cause[i]] = false;
     }
 }
 
@@ -329,6 +341,28 @@ static size_t first_of(const struct cause_graph *b)
     return earliest(b, in_and_not_soft);
 }
 
+int failure_odd_one(const struct failure *f, size_t n)
+{
+    const struct failure *a = NULL, *b = NULL; /* the first records of two operations */
+    size_t na = 0, nb = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!f[i].operation[0])
+            continue;
+        if (!a || strcmp(f[i].operation, a->operation) == 0) {
+            a = a ? a : &f[i];
+            na++;
+        } else if (!b || strcmp(f[i].operation, b->operation) == 0) {
+            b = b ? b : &f[i];
+            nb++;
+        } else {
+            return -1;
+        }
+    }
+    if (na == 1 && nb > 1)
+        return (int)(a - f);
+    return nb == 1 && na > 1 ? (int)(b - f) : -1;
+}
+
 size_t failure_first(const struct failure *f, size_t n)
 {
     struct cause_graph b;
@@ -352,6 +386,8 @@ static int weight(const struct order *o, size_t i)
     if (i == o->first)
         return 0;
     if (f->kind == FAILURE_STOPPED)
+        return 5;
+    if (failure_is_early_exit(f))
         return 4;
     if (is_hard(f))
         return 1;

@@ -14,7 +14,8 @@
 #include "core/bytes.h"
 
 enum failure_kind {
-    FAILURE_EXIT,    /* the worker exited with a code other than 0 */
+    FAILURE_EXIT, /* the worker exited with a code other than 0, or early with 0: before the others
+                     of a round that failed */
     FAILURE_SIGNAL,  /* a signal that dlaunch did not send ended it */
     FAILURE_EXEC,    /* its program could not be started: exit_code is 125, 126 or 127 */
     FAILURE_STOPPED, /* dlaunch stopped it, after another failure or on request */
@@ -27,6 +28,7 @@ enum failure_kind {
 #define FAILURE_MESSAGE_MAX 2048
 #define FAILURE_PATH_MAX    1024
 #define FAILURE_TAIL_MAX    4096
+#define FAILURE_OP_MAX      96
 
 struct failure {
     enum failure_kind kind;
@@ -39,6 +41,7 @@ struct failure {
     int signal;     /* FAILURE_SIGNAL; FAILURE_STOPPED when a signal ended it, else 0 */
     bool core_dumped;
     bool oom;      /* the kernel killed it for memory (from the cgroup's events) */
+    bool mismatch; /* libdlcoll: other ranks called another operation than `operation` */
     int caused_by; /* the rank whose death it was a consequence of, as libdlcoll recorded; -1
                       unknown */
 
@@ -50,6 +53,7 @@ struct failure {
 
     char host[FAILURE_HOST_MAX];
     char role[FAILURE_ROLE_MAX];
+    char operation[FAILURE_OP_MAX];     /* the last one of libdlcoll that it began; "": none */
     char message[FAILURE_MESSAGE_MAX];  /* its error file's message, or why exec failed; may hold \n
                                          */
     char log_path[FAILURE_PATH_MAX];    /* its stderr file, or "" */
@@ -67,15 +71,26 @@ bool failure_decode(struct rd *r, struct failure *f); /* false: malformed */
 #define FAILURE_TEXT_MAX 512
 const char *failure_describe(const struct failure *f, char *out, size_t cap);
 
+/* It exited with 0 while others did not. */
+static inline bool failure_is_early_exit(const struct failure *f)
+{
+    return f->kind == FAILURE_EXIT && f->exit_code == 0;
+}
+
+/* The index of the record of the one rank whose operation differs from that of all the others,
+ * which are equal and more than one; -1: there is no such rank. */
+int failure_odd_one(const struct failure *f, size_t n);
+
 /* The exit status that the job takes from it: exit code, 128+signal, 1 for a lost node. */
 int failure_exit_status(const struct failure *f);
 
 /* The index of the failure that came first, among n > 0 records of one round whose seen_ns are on
  * one clock. Not simply the earliest: two agents see two deaths with different delay, so a death
  * that is known to be a consequence (caused_by) never wins over its cause, FAILURE_STOPPED never
- * wins, and a fatal fault (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGKILL, out of memory), an exec
- * failure or a lost node wins over a plain exit or SIGABRT/SIGPIPE seen at most FAILURE_SKEW_NS
- * before it: those are what survivors do when a peer has gone. */
+ * wins, an early exit with 0 only if another record names it as its cause, and a fatal fault
+ * (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGKILL, out of memory), an exec failure or a lost node wins
+ * over a plain exit or SIGABRT/SIGPIPE seen at most FAILURE_SKEW_NS before it: those are what
+ * survivors do when a peer has gone. */
 #define FAILURE_SKEW_NS 50000000u
 size_t failure_first(const struct failure *f, size_t n);
 

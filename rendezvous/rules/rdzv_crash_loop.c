@@ -55,7 +55,8 @@ static struct rdzv_crash_loop_entry *entry_of(struct rdzv_crash_loop *b, const s
     return oldest;
 }
 
-bool rdzv_crash_loop_node(struct rdzv_crash_loop *b, const struct rdzv_node *n, uint64_t now)
+static struct rdzv_crash_loop_entry *touch(struct rdzv_crash_loop *b, const struct rdzv_node *n,
+                                           uint64_t now)
 {
     struct rdzv_crash_loop_entry *p = entry_of(b, n);
     if (now - p->last_ns > RDZV_CRASH_LOOP_NS)
@@ -64,6 +65,19 @@ bool rdzv_crash_loop_node(struct rdzv_crash_loop *b, const struct rdzv_node *n, 
     strcpy(p->host, n->hello.host);
     strcpy(p->addr, n->peer.addr);
     p->last_ns = now;
+    return p;
+}
+
+void rdzv_crash_loop_evict(struct rdzv_crash_loop *b, const struct rdzv_node *n, uint64_t now)
+{
+    struct rdzv_crash_loop_entry *p = touch(b, n, now);
+    p->count = 0;
+    p->until_ns = now + RDZV_LEFT_OUT_NS;
+}
+
+bool rdzv_crash_loop_node(struct rdzv_crash_loop *b, const struct rdzv_node *n, uint64_t now)
+{
+    struct rdzv_crash_loop_entry *p = touch(b, n, now);
     if (++p->count < RDZV_CRASH_LOOP_MAX)
         return false;
     p->count = 0;

@@ -43,6 +43,8 @@ uint64_t rdzv_crash_loop_pause(int alike);
 
 /* A round has ended because of this node. True: the node is left out from now on. */
 bool rdzv_crash_loop_node(struct rdzv_crash_loop *b, const struct rdzv_node *n, uint64_t now);
+/* The node is left out from now on. */
+void rdzv_crash_loop_evict(struct rdzv_crash_loop *b, const struct rdzv_node *n, uint64_t now);
 /* Until when the node is left out, or 0. alone: no other node has this host and address. */
 uint64_t rdzv_crash_loop_until(const struct rdzv_crash_loop *b, const struct rdzv_node *n,
                                bool alone, uint64_t now);

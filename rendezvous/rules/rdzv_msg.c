@@ -520,3 +520,22 @@ bool rdzv_get_events(struct rd *r, uint64_t *now, int *n)
     *n = get_int(r, 1, RDZV_EVENTS_MAX);
     return !r->bad;
 }
+
+void rdzv_put_request(struct buf *b, const struct rdzv_request *m)
+{
+    size_t at = frame_begin(b, RDZV_MSG_REQUEST);
+    buf_u8(b, (uint8_t)m->kind);
+    buf_u8(b, (uint8_t)m->signal);
+    buf_str(b, m->ranks);
+    buf_str(b, m->text);
+    frame_end(b, at);
+}
+
+bool rdzv_get_request(struct rd *r, struct rdzv_request *m)
+{
+    m->kind = (enum request_kind)get_enum(r, REQUEST_KINDS);
+    m->signal = rd_u8(r);
+    rd_str(r, m->ranks, sizeof(m->ranks));
+    rd_str(r, m->text, sizeof(m->text));
+    return rd_done(r) && m->signal < 128;
+}

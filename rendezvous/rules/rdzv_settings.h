@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "rendezvous/rules/cause.h"
 #include "rendezvous/rules/rdzv_types.h"
 
 /* The options of the coordinator's own launcher. Strings are borrowed for the state's life. */
@@ -29,7 +30,8 @@ struct rdzv_rules {
     int port;
     const char *local_addr;  /* to advertise, or "" */
     const char *master_addr; /* static: as the user gave it, or NULL */
-    bool events;             /* the driver keeps the events of the job */
+    struct cause_actions actions;
+    bool events; /* the driver keeps the events of the job */
 };
 
 #endif

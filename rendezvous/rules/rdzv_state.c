@@ -504,6 +504,7 @@ static void collect_advance(struct rdzv_state *s, uint64_t now)
 
 static void node_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint64_t since,
                       uint64_t now);
+static void advance(struct rdzv_state *s, uint64_t now);
 
 static void start_run(struct rdzv_state *s, uint64_t now)
 {
@@ -623,11 +624,15 @@ static const struct failure *final_failure(const struct rdzv_state *s)
 {
     for (size_t i = 0; i < s->log.n; i++) {
         const struct failure *f = &s->log.f[i];
-        if (f->kind == FAILURE_EXEC ||
-            (f->kind == FAILURE_EXIT && exit_codes_has(&s->rules.no_restart, f->exit_code)))
+        if (cause_action_of(&s->rules.actions, CAUSE_EXEC) == ACTION_END && f->kind == FAILURE_EXEC)
+            return f;
+        if (f->kind == FAILURE_EXIT && exit_codes_has(&s->rules.no_restart, f->exit_code))
             return f;
     }
-    return NULL;
+    const struct failure *first = failure_log_first(&s->log);
+    return first && cause_action_of(&s->rules.actions, cause_of_failure(first)) == ACTION_END
+               ? first
+               : NULL;
 }
 
 static bool may_restart(const struct rdzv_state *s)
@@ -639,7 +644,8 @@ static bool may_restart(const struct rdzv_state *s)
 static bool may_go_on_without(const struct rdzv_state *s)
 {
     int max = s->rules.max_node_restarts;
-    return (max < 0 || s->node_restarts < max) &&
+    return cause_action_of(&s->rules.actions, CAUSE_NODE_LOST) != ACTION_END &&
+           (max < 0 || s->node_restarts < max) &&
            (rdzv_nodes_live(&s->nodes) >= s->rules.min_nodes || waits_for_replacement(s));
 }
 
@@ -702,9 +708,19 @@ static void node_stopped(struct rdzv_state *s, struct rdzv_node *n, const struct
         mark_stopped(s, n);
 }
 
-static void crash_loop(struct rdzv_state *s, const struct rdzv_node *n, uint64_t now)
+static void crash_loop(struct rdzv_state *s, const struct rdzv_node *n, enum cause_action action,
+                       uint64_t now)
 {
     char name[RDZV_TEXT_MAX];
+    if (n && action == ACTION_EVICT && !n->peer.own) {
+        rdzv_crash_loop_evict(&s->crash_loop, n, now);
+        node_event(s, now, EVENT_EVICT, n, "by the action of its failure's class (--on_cause)");
+        rdzv_output_log(&s->out, LOG_LEVEL_NOTICE,
+                        "node %s is left out for %.0f s if enough other nodes are present "
+                        "(--on_cause)",
+                        rdzv_node_name(n, name, sizeof(name)), RDZV_LEFT_OUT_NS / 1e9);
+        return;
+    }
     if (!n || !rdzv_crash_loop_node(&s->crash_loop, n, now) || n->peer.own)
         return;
     node_event(s, now, EVENT_EVICT, n, "it failed again and again");
@@ -730,9 +746,14 @@ static void after_failure(struct rdzv_state *s, const struct failure *first, uin
     int alike = rdzv_crash_loop_failure(&s->crash_loop, first, s->stop_ns - s->run_ns,
                                         s->rules.progress_ns);
     bool left = s->restarts < s->rules.max_restarts;
-    if (left && final && final->kind == FAILURE_EXIT)
+    if (left && final && exit_codes_has(&s->rules.no_restart, final->exit_code) &&
+        final->kind == FAILURE_EXIT)
         text_set(s->result.final, sizeof(s->result.final),
                  "exit code %d is not started again (--no_restart_codes)", final->exit_code);
+    else if (left && final && final->kind != FAILURE_EXEC)
+        text_set(s->result.final, sizeof(s->result.final),
+                 "a failure of the class %s ends the job (--on_cause)",
+                 cause_name(cause_of_failure(final)));
     else if (left && alike >= RDZV_ALIKE_MAX)
         text_set(s->result.final, sizeof(s->result.final),
                  "%d starts in a row have ended so within %g s (--progress_time)", alike,
@@ -743,7 +764,8 @@ static void after_failure(struct rdzv_state *s, const struct failure *first, uin
         return;
     }
     if (first->node >= 0 && first->node < s->nmembers)
-        crash_loop(s, s->members[first->node], now);
+        crash_loop(s, s->members[first->node],
+                   cause_action_of(&s->rules.actions, cause_of_failure(first)), now);
     s->restarts++;
     uint64_t pause = rdzv_crash_loop_pause(alike), asked = s->rules.backoff_ns ? backoff(s) : 0;
     if (pause > asked)
@@ -759,6 +781,14 @@ static void after_node(struct rdzv_state *s, uint64_t now)
 {
     int max = s->rules.max_node_restarts;
     s->node_restarts++;
+    if (s->loss_reason == STOP_NODE_LOST &&
+        cause_action_of(&s->rules.actions, CAUSE_NODE_LOST) == ACTION_END) {
+        text_set(s->result.final, sizeof(s->result.final),
+                 "a failure of the class %s ends the job (--on_cause)",
+                 cause_name(CAUSE_NODE_LOST));
+        finish(s, s->loss_code, s->loss_reason, s->loss_text, now);
+        return;
+    }
     if (max < 0 || s->node_restarts <= max)
         return;
     s->node_restarts = max;
@@ -779,6 +809,8 @@ static void stop_advance(struct rdzv_state *s, uint64_t now)
         finish(s, s->end_code, s->end_reason, s->end_text, now);
         return;
     }
+    if (failed && failure_is_early_exit(first)) /* known only now */
+        failure_event(s, first);
     if (failed)
         after_failure(s, first, now);
     else if (s->lost_a_node)
@@ -841,7 +873,7 @@ static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct 
     f.node = n->group_rank;
     f.attempt = f.attempt < s->restarts ? f.attempt : s->restarts;
     strcpy(f.host, n->hello.host);
-    bool own = f.kind != FAILURE_STOPPED;
+    bool own = f.kind != FAILURE_STOPPED && !failure_is_early_exit(&f);
     if (own && !failure_log_knows(&s->log, f.rank))
         failure_event(s, &f);
     /* A node with the other policy is already stopping its workers. */
@@ -864,6 +896,15 @@ static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct 
 }
 
 /* ------------------------------------------------------------------------------- membership */
+
+bool rdzv_state_restart(struct rdzv_state *s, const char *text, uint64_t now)
+{
+    if (s->phase.state != RDZV_RUN)
+        return false;
+    begin_stop(s, STOP_REQUEST, true, text, NULL, now);
+    advance(s, now);
+    return true;
+}
 
 static void newcomer(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
@@ -967,7 +1008,7 @@ static void node_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how
         if (needed && !(phase == RDZV_STOP && n->stopped))
             record_lost(s, n, how, since, &lost);
         if (needed)
-            crash_loop(s, n, now);
+            crash_loop(s, n, cause_action_of(&s->rules.actions, CAUSE_NODE_LOST), now);
         if (!rdzv_node_is_witness(n))
             remember_loss(s, STOP_NODE_LOST, 1, text);
     }

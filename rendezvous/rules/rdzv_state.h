@@ -65,6 +65,9 @@ void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *
 void rdzv_state_peers(struct rdzv_state *s, uint32_t conn, const struct rdzv_peers *list);
 void rdzv_state_tick(struct rdzv_state *s, uint64_t now);
 
+/* The workers of the round that runs are to start again, without a failure. False: none runs. */
+bool rdzv_state_restart(struct rdzv_state *s, const char *text, uint64_t now);
+
 /* When rdzv_state_tick() is due; UINT64_MAX: not until something else happens. */
 uint64_t rdzv_state_deadline(const struct rdzv_state *s);
 

@@ -58,6 +58,15 @@ struct rdzv_stop {
     struct failure first;
 };
 
+/* What dlaunchctl asks of all nodes of a job. */
+enum request_kind { REQUEST_RESTART, REQUEST_KILL, REQUEST_SIGNAL, REQUEST_KINDS };
+struct rdzv_request {
+    enum request_kind kind;
+    int signal;      /* REQUEST_SIGNAL */
+    char ranks[224]; /* to which workers, "0,8-15"; "": all */
+    char text[512];  /* who asks for what, one line */
+};
+
 struct rdzv_result {
     int exit_code;           /* of the job, the same on every node that was there to the end */
     enum stop_reason reason; /* when exit_code is not 0 */

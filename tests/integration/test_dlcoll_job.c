@@ -203,6 +203,55 @@ START_TEST(a_hang_is_reported_with_the_last_operations)
 }
 END_TEST
 
+/* ------------------------------------------------------------------------------- the first cause
+ */
+
+/* The launchers' reports, which say the same. */
+static void expect_cause(int launchers, int per_node, const char *what, int status,
+                         const char *cause, int rank, const char *text)
+{
+    struct cluster c = {.n = launchers, .port = free_port()};
+    g_job = coll_job_open(tmppath("job"));
+    for (int i = 0; i < launchers; i++)
+        cluster_start_node(&c, i, "--nproc_per_node %d --report %%T/report%d %s %s %%T/job",
+                           per_node, i, build_path("tests/coll_worker"), what);
+    cluster_wait(&c, status, 60);
+    for (int i = 0; i < launchers; i++) {
+        json_t *j = json_of_file(tmppath(test_text("report%d", i)));
+        const json_t *first = json_object_get(j, "first_failure");
+        ck_assert_msg(first, "%s", c.node[i].err);
+        ck_assert_msg(strcmp(json_word(first, "cause"), cause) == 0, "%s", c.node[i].err);
+        ck_assert(json_is_null(json_object_get(first, "caused_by")));
+        if (rank >= 0)
+            ck_assert_msg(json_number(first, "rank") == rank, "%s", c.node[i].err);
+        expect_words(c.node[i].err, text);
+        json_decref(j);
+    }
+    cluster_fini(&c);
+}
+
+/* Rank 1 was reported to have followed the loss of rank 0, which dlaunch had stopped. */
+START_TEST(a_message_of_another_size_is_a_mismatch)
+{
+    expect_cause(1, 2, "unequal", 2, "mismatch", -1, "the ranks called different operations");
+}
+END_TEST
+
+START_TEST(the_odd_one_out_is_named)
+{
+    expect_cause(_i + 1, 4 / (_i + 1), "differ 2", 2, "mismatch", -1,
+                 "all_reduce of 3 i32 (sum) (this rank is the odd one out)");
+}
+END_TEST
+
+/* It appeared nowhere. */
+START_TEST(an_early_exit_with_0_is_the_first_failure)
+{
+    expect_cause(_i + 1, 4 / (_i + 1), "leave 1", 1, "early-exit", 1,
+                 "exited with code 0 while other workers needed it");
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------ programs in turn
  */
 
@@ -255,6 +304,10 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "kill", 60);
     tcase_add_loop_test(tc, every_survivor_of_two_launchers_gets_an_error, 0, COLL_OPS);
     tcase_add_loop_test(tc, survivors_shrink_and_go_on, 0, 4);
+    tc = test_case(s, "cause", 90);
+    tcase_add_test(tc, a_message_of_another_size_is_a_mismatch);
+    tcase_add_loop_test(tc, the_odd_one_out_is_named, 0, 2);
+    tcase_add_loop_test(tc, an_early_exit_with_0_is_the_first_failure, 0, 2);
     tc = test_case(s, "hang", 60);
     tcase_add_test(tc, a_timeout_is_reported_with_the_last_operations);
     tcase_add_test(tc, a_hang_is_reported_with_the_last_operations);

@@ -104,11 +104,12 @@ START_TEST(every_node_has_the_same_events)
 {
     struct cluster c = {.n = 2, .port = free_port()};
     for (int i = 0; i < 2; i++)
-        cluster_start_node(&c, i,
-                           "--nproc_per_node 2 --max_restarts 1 --events %%T/e%d %%W print hi append "
-                           "%%T/up if-attempt 0 wait-lines 4 %%T/up if-attempt 1 wait-lines 8 "
-                           "%%T/up if-attempt 0 if-rank 2 exit 17",
-                           i);
+        cluster_start_node(
+            &c, i,
+            "--nproc_per_node 2 --max_restarts 1 --events %%T/e%d %%W print hi append "
+            "%%T/up if-attempt 0 wait-lines 4 %%T/up if-attempt 1 wait-lines 8 "
+            "%%T/up if-attempt 0 if-rank 2 exit 17",
+            i);
     cluster_wait(&c, 0, 60);
     struct events a = read_events(tmppath("e0")), b = read_events(tmppath("e1"));
     ck_assert_int_eq(a.n, b.n);
@@ -149,8 +150,9 @@ END_TEST
 START_TEST(own_lines)
 {
     struct proc p;
-    ck_assert_int_eq(dlaunch_run(&p, 30, "--log_format json --max_restarts 1 %%W if-attempt 0 "
-                                         "exit 3"),
+    ck_assert_int_eq(dlaunch_run(&p, 30,
+                                 "--log_format json --max_restarts 1 %%W if-attempt 0 "
+                                 "exit 3"),
                      0);
     json_t *j = json_loads(strtok(p.err, "\n"), 0, NULL);
     ck_assert_ptr_nonnull(j);
@@ -159,13 +161,37 @@ START_TEST(own_lines)
     expect_text(json_word(json_object_get(j, "context"), "text"), "restart 1 of 1");
     json_decref(j);
     proc_fini(&p);
-    ck_assert_int_eq(dlaunch_run(&p, 30, "--log_file %%T/log --max_restarts 1 %%W if-attempt 0 "
-                                         "exit 3"),
+    ck_assert_int_eq(dlaunch_run(&p, 30,
+                                 "--log_file %%T/log --max_restarts 1 %%W if-attempt 0 "
+                                 "exit 3"),
                      0);
     char *text = text_of_file(tmppath("log"));
     int year, zone;
     ck_assert_int_eq(sscanf(text, "%4d-%*2d-%*2dT%*2d:%*2d:%*6f%3d", &year, &zone), 2);
     expect_text(text, " dlaunch: worker 0 (local rank 0) on ");
+    proc_fini(&p);
+}
+END_TEST
+
+/* --on_cause, beside a mistake in it. */
+START_TEST(actions)
+{
+    struct proc p;
+    ck_assert_int_eq(dlaunch_run(&p, 30,
+                                 "--max_restarts 3 --on_cause crash=restart,exit=end %%W "
+                                 "append %%T/a exit 3"),
+                     3);
+    ck_assert_int_eq(count_lines(tmppath("a")), 1);
+    expect_words(p.err, "a failure of the class exit ends the job (--on_cause)");
+    proc_fini(&p);
+    ck_assert_int_eq(dlaunch_run(&p, 30, "--on_cause exit=explode %%W exit 0"), 2);
+    expect_text(p.err, "'explode' is not an action (restart, end, evict)");
+    proc_fini(&p);
+    ck_assert_int_eq(dlaunch_run(&p, 30, "--on_cause timeout=end %%W exit 0"), 2);
+    expect_text(p.err, "the action of 'timeout' cannot be changed");
+    proc_fini(&p);
+    ck_assert_int_eq(proc_run(&p, ARGV((char *)build_path("dlaunchctl"), "causes"), NULL, 20), 0);
+    expect_text(p.out, "early-exit        restart  a worker exited with 0");
     proc_fini(&p);
 }
 END_TEST
@@ -178,6 +204,7 @@ static Suite *suite(void)
     tcase_add_test(tc, every_node_has_the_same_events);
     tcase_add_test(tc, the_file);
     tcase_add_test(tc, own_lines);
+    tcase_add_test(tc, actions);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -8,6 +8,10 @@
  *                                    (0: no limit) in which rank 1 does not take part
  *     coll_worker sums N FILE        N times all_reduce; ends without destroying the communicator
  *     coll_worker receive FILE       a receive from rank 0
+ *     coll_worker differ R FILE      an all_reduce of 1 element, in which rank R has 3
+ *     coll_worker unequal FILE       rank 0 receives 1 element, and rank 1 sends 3
+ *     coll_worker leave R FILE       two times all_reduce, the second one without rank R, which
+ *                                    exits with 0
  *
  * FILE is a struct coll_job. Nobody but those who hang minds SIGTERM: the launcher stops those who
  * have something to say yet. They end when all others but one have said it, or as many in all as
@@ -154,6 +158,31 @@ static int receive(dlcoll_comm *c)
     return 0;
 }
 
+static int differ(int rank, dlcoll_comm *c)
+{
+    int32_t x[3] = {0};
+    if (dlcoll_all_reduce(x, x, dlcoll_rank(c) == rank ? 3 : 1, DLCOLL_I32, DLCOLL_SUM, c, NULL,
+                          NULL) < 0)
+        fail("all_reduce", c);
+    return 0;
+}
+
+static int unequal(dlcoll_comm *c)
+{
+    int32_t x[3] = {0};
+    int r = dlcoll_rank(c) == 0 ? dlcoll_recv(x, 1, DLCOLL_I32, 1, c, NULL, NULL)
+                                : dlcoll_send(x, 3, DLCOLL_I32, 0, c, NULL, NULL);
+    return r < 0 ? (fail("p2p", c), 0) : sums(1, c);
+}
+
+static int leave(int rank, dlcoll_comm *c)
+{
+    sums(1, c);
+    if (dlcoll_rank(c) == rank)
+        _exit(0);
+    return sums(1, c);
+}
+
 int main(int argc, char **argv)
 {
     dlcoll_comm *c;
@@ -162,15 +191,23 @@ int main(int argc, char **argv)
     bool shrinks = argc == 3 && !strcmp(argv[1], "shrink");
     bool adds = argc == 4 && !strcmp(argv[1], "sums");
     bool receives = argc == 3 && !strcmp(argv[1], "receive");
-    if (op < 0 && !hangs && !shrinks && !adds && !receives) {
+    bool differs = argc == 4 && !strcmp(argv[1], "differ");
+    bool leaves = argc == 4 && !strcmp(argv[1], "leave");
+    bool unequals = argc == 3 && !strcmp(argv[1], "unequal");
+    if (op < 0 && !differs && !leaves && !unequals && !hangs && !shrinks && !adds && !receives) {
         fprintf(stderr, "usage: coll_worker for-ever OP FILE | shrink FILE | hang MS FILE | "
-                        "sums N FILE | receive FILE\n");
+                        "sums N FILE | receive FILE | differ R FILE | unequal FILE | "
+                        "leave R FILE\n");
         return 2;
     }
     signal(SIGTERM, hangs ? SIG_DFL : SIG_IGN);
     g_job = coll_job_open(argv[argc - 1]);
     if (!g_job || dlcoll_init(&c, NULL) < 0)
         fail("dlcoll_init", NULL);
+    if (differs || leaves)
+        return differs ? differ(atoi(argv[2]), c) : leave(atoi(argv[2]), c);
+    if (unequals)
+        return unequal(c);
     if (adds || receives)
         return adds ? sums(atoi(argv[2]), c) : receive(c);
     struct coll_job_rank *mine = &g_job->rank[dlcoll_rank(c)];

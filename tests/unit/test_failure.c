@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "rendezvous/rules/cause.h"
 #include "rendezvous/rules/clock_offset.h"
 #include "rendezvous/rules/failure.h"
 #include "rendezvous/rules/failure_log.h"
@@ -170,6 +171,64 @@ START_TEST(first_when_the_blamed_did_not_fail_itself)
     CHECK_FIRST(2, because(exited(0, 0), 7), stopped(1, 1), node_lost(3, 15000));
     /* Not when it is known to have been elsewhere. */
     CHECK_FIRST(0, because(exited(0, 0), 1), stopped(1, 1), node_lost(3, 15000));
+}
+END_TEST
+
+START_TEST(an_early_exit_is_first_only_if_it_is_blamed)
+{
+    struct failure early = exited(1, 0);
+    early.exit_code = 0;
+    const struct failure blamed[] = {early, because(exited(0, 20), 1), exited(2, 30)},
+                         not_blamed[] = {early, exited(0, 20), stopped(2, 30)},
+                         alone[] = {early, stopped(2, 30)};
+    check_first(blamed, 3, 0, __LINE__);
+    check_first(not_blamed, 3, 1, __LINE__);
+    ck_assert_int_eq(cause_of_failure(&blamed[0]), CAUSE_EARLY_EXIT);
+    ck_assert_int_eq(failure_exit_status(&early), 1);
+    ck_assert_uint_lt(failure_first(alone, 2), 2);
+}
+END_TEST
+
+START_TEST(the_odd_one_out)
+{
+    static const struct {
+        const char *operations[5];
+        int odd;
+    } cases[] = {
+        {{"a", "a", "b", "a"}, 2},  {{"b", "a", "a"}, 0},         {{"a", "b"}, -1},
+        {{"a", "b", "c", "a"}, -1}, {{"", "a", "", "b", "a"}, 3}, {{"a", "a", "b", "b"}, -1}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct failure f[5];
+        size_t n = 0;
+        for (; n < 5 && cases[i].operations[n]; n++) {
+            f[n] = exited((int)n, 0);
+            strcpy(f[n].operation, cases[i].operations[n]);
+        }
+        ck_assert_msg(failure_odd_one(f, n) == cases[i].odd, "case %zu", i);
+    }
+}
+END_TEST
+
+START_TEST(classes_of_causes)
+{
+    struct failure f = exited(0, 0);
+    ck_assert_int_eq(cause_of_failure(&f), CAUSE_EXIT);
+    f.mismatch = true;
+    ck_assert_int_eq(cause_of_failure(&f), CAUSE_MISMATCH);
+    f = killed(0, 0, SIGSEGV);
+    ck_assert_int_eq(cause_of_failure(&f), CAUSE_CRASH);
+    f = killed(0, 0, SIGTERM);
+    ck_assert_int_eq(cause_of_failure(&f), CAUSE_KILLED);
+    f = killed(0, 0, SIGKILL);
+    f.oom = true;
+    ck_assert_int_eq(cause_of_failure(&f), CAUSE_OOM);
+    f = node_lost(0, 0);
+    ck_assert_int_eq(cause_of_failure(&f), CAUSE_NODE_LOST);
+    f = stopped(0, 0);
+    ck_assert_int_eq(cause_of_failure(&f), CAUSE_NONE);
+    ck_assert_int_eq(cause_of_stop(STOP_REQUEST, NULL), CAUSE_REQUEST);
+    for (enum cause c = CAUSE_NONE + 1; c < CAUSES; c++)
+        ck_assert_int_eq(cause_find(cause_name(c), strlen(cause_name(c))), c);
 }
 END_TEST
 
@@ -462,6 +521,9 @@ static Suite *suite(void)
     tcase_add_test(tc, first_is_a_cause_and_not_its_consequence);
     tcase_add_test(tc, first_when_two_blame_each_other);
     tcase_add_test(tc, first_when_the_blamed_did_not_fail_itself);
+    tcase_add_test(tc, an_early_exit_is_first_only_if_it_is_blamed);
+    tcase_add_test(tc, the_odd_one_out);
+    tcase_add_test(tc, classes_of_causes);
     tcase_add_test(tc, first_of_a_rank_with_several_records);
     tcase_add_test(tc, first_of_thousands);
     tcase_add_test(tc, order_prefers_specific_failures);

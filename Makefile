@@ -294,6 +294,17 @@ test-image:
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
 	$(Q)tests/pods/test_image.py $(BUILD)
 
+# conf/kubernetes: the manifests against the schemas, and jobs in pods (root).
+.PHONY: test-pods bench-pods
+test-pods:
+	$(Q)conf/install-deps.sh pods
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
+	$(Q)tests/pods/test_manifests.py
+	$(Q)/usr/bin/python3 -B tests/pods/test_pods.py $(BUILD)
+
+bench-pods: all
+	$(Q)/usr/bin/python3 -B tests/pods/test_pods.py $(BUILD) recovery 50
+
 # ------------------------------------------------------------------------------------------ demo
 
 .PHONY: demo
@@ -326,7 +337,7 @@ install: $(PRODUCTS)
 
 # What is built already.
 install-built:
-	install -d $(bindir) $(libdir)/pkgconfig $(includedir) $(docdir)/examples/data $(docdir)/doc $(bashdir) $(unitdir)
+	install -d $(bindir) $(libdir)/pkgconfig $(includedir) $(docdir)/examples/data $(docdir)/doc $(docdir)/kubernetes $(bashdir) $(unitdir)
 	install $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/dlcoll_perf $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune $(bindir)
 	install -m 644 $(BUILD)/libdlcoll.so.0 $(libdir)
 	ln -sf libdlcoll.so.0 $(libdir)/libdlcoll.so
@@ -339,6 +350,7 @@ install-built:
 	for m in $(MAN); do install -D -m 644 $$m $(mandir)/man$${m##*.}/$${m##*/} || exit 1; done
 	install -m 644 README.md CHANGELOG.md LICENSE conf/dlaunch.ini $(docdir)
 	install -m 644 $(wildcard doc/*.md doc/*.svg) $(docdir)/doc
+	install -m 644 $(wildcard conf/kubernetes/*.yaml) $(docdir)/kubernetes
 	install -m 644 $(wildcard examples/*.c examples/*.py) $(docdir)/examples
 	install -m 644 $(wildcard examples/data/*) $(docdir)/examples/data
 	$(if $(DESTDIR),,$(if $(filter 0,$(shell id -u)),-ldconfig))
@@ -606,6 +618,8 @@ help:
 	@echo '                   (ARCH=aarch64: for that processor; used under qemu-user)'
 	@echo '  deb test-deb     Debian packages of the programs, the library and its headers; in a clean root (root)'
 	@echo '  image test-image the container image (IMAGE_TOOL=docker build); built, and run as pods are (root)'
+	@echo '  test-pods        the manifests of conf/kubernetes, and jobs in pods of less kind clusters (root)'
+	@echo '  bench-pods       from a worker'\''s death in a pod to the next round'
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'

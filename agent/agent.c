@@ -39,6 +39,7 @@
 #include "agent/report/flight_report.h"
 #include "agent/report/report.h"
 #include "agent/report/report_words.h"
+#include "agent/report/pod_message.h"
 #include "agent/worker.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -1169,6 +1170,8 @@ static char *agent_report(struct agent *a, const struct rdzv_result *result)
         text = report_text(&in);
     if (a->job->report_path && report_write_json(&in, &e) < 0)
         log_error("--report: %s", e.msg);
+    if (a->exit_status != 0 && a->job->pod_message && pod_message_write(&in, &e) < 0)
+        log_error("--pod_message: %s", e.msg);
     return text;
 }
 

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "agent/process/cgroup.h"
+#include "agent/process/clone3.h"
 #include "agent/process/pidns.h"
 #include "agent/process/spawn.h"
 #include "agent/process/sweep.h"
@@ -387,6 +388,7 @@ int guardian_run(const struct guardian_opts *opts,
     struct guardian_link link;
     struct err e;
     spawn_remember();
+    clone3_make_absent_if_refused();
     if (prepare(&g, &link, &e) < 0) {
         log_error("%s", e.msg);
         return EXIT_OURS;

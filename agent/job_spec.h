@@ -83,6 +83,7 @@ struct job_spec {
     const char *prefix_template;     /* of teed lines; NULL: "[${role_name}${local_rank}]:" */
     const char *report_path;         /* --report FILE; NULL: none */
     const char *events_path;         /* --events FILE; NULL: none */
+    const char *pod_message;         /* of the pod, for the report of a failure; NULL: none */
 
     bool torchrun; /* called by that name: its rules to the letter */
     bool quiet;

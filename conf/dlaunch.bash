@@ -17,11 +17,11 @@ _dlaunch() {
         --monitor_interval --timeout --shutdown_timeout --signals_to_handle
         --isolate --log_dir --redirects --tee --local_ranks_filter
         --duplicate_stdout_filters --duplicate_stderr_filters
-        --log_line_prefix_template --report --events --log_file --log_time
-        --log_format --quiet --verbose --event_log_handler --logs_specs --bind
-        --numa_binding --gpu_check --gpu_memory_wait --daemon --pid_file --conf
-        --print_config --print_binding --dry_run --print_completion
-        --print_options --version --help'
+        --log_line_prefix_template --report --events --pod_message --log_file
+        --log_time --log_format --quiet --verbose --event_log_handler
+        --logs_specs --bind --numa_binding --gpu_check --gpu_memory_wait
+        --daemon --pid_file --conf --print_config --print_binding --dry_run
+        --print_completion --print_options --version --help'
     local flags='
         --elastic --standalone --no_detect --rdzv_only --insecure --new_token
         --module --no_python --run_path --use_env --virtual_local_rank --quiet
@@ -86,7 +86,7 @@ _dlaunch() {
 complete -o bashdefault -o default -F _dlaunch dlaunch
 
 _dlaunchctl() {
-    COMPREPLY=($(compgen -W 'status stop --json --job --wait --help --version' \
+    COMPREPLY=($(compgen -W 'status stop --json --job --ready --wait --help --version' \
         -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 complete -F _dlaunchctl dlaunchctl

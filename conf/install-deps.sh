@@ -68,6 +68,8 @@ need() { # set of packages by Debian's names
         have runc || lack runc
         have ip || lack iproute2
         have nsenter || lack util-linux
+        /usr/bin/python3 -c 'import yaml' 2>/dev/null || lack python3-yaml
+        /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null || lack python3-venv
         if ! busybox=$(command -v busybox) || ldd "$busybox" >/dev/null 2>&1; then lack busybox-static; fi
         ;;
     image)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/fd.h"
 #include "core/log.h"
@@ -375,6 +376,15 @@ static bool say_kubeflow(struct options *o)
  */
 #define SCHEDULER_GRACE "25"
 
+/* A program may keep its own message there, which dlaunch hands on (TORCHELASTIC_ERROR_FILE). */
+static int detect_pod_message(struct options *o, char *const *envp, const char *path, struct err *e)
+{
+    const char *error_file = env_get(envp, "TORCHELASTIC_ERROR_FILE");
+    if (!path || access(path, W_OK) < 0 || (error_file && strcmp(error_file, path) == 0))
+        return 0;
+    return set(o, OPT_pod_message, path, "Kubernetes", e);
+}
+
 int detect(struct options *o, char *const *envp, const struct detect_host *host, struct err *e)
 {
     if (opt_flag(o, OPT_no_detect) || !opt_workers(o))
@@ -382,6 +392,8 @@ int detect(struct options *o, char *const *envp, const struct detect_host *host,
     bool kubernetes = env_get(envp, "KUBERNETES_SERVICE_HOST") != NULL;
     if ((kubernetes || env_get(envp, "SLURM_JOB_ID")) &&
         set(o, OPT_shutdown_timeout, SCHEDULER_GRACE, kubernetes ? "Kubernetes" : "Slurm", e) < 0)
+        return -EINVAL;
+    if (kubernetes && detect_pod_message(o, envp, host->pod_message, e) < 0)
         return -EINVAL;
     if (one_node(o))
         return 0;

@@ -7,8 +7,9 @@
 #include "launcher/options.h"
 
 struct detect_host {
-    const char *name;       /* gethostname() */
-    const char *hosts_file; /* "/etc/hosts": where a pod's full name stands */
+    const char *name;        /* gethostname() */
+    const char *hosts_file;  /* "/etc/hosts": where a pod's full name stands */
+    const char *pod_message; /* "/dev/termination-log"; NULL: none */
 };
 
 /* Says what it found in one line. -EINVAL when the environment shows that the job cannot work: more

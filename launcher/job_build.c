@@ -701,6 +701,9 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     spec->events_path = o->value[OPT_events].text;
     if (spec->events_path && check_file(o, OPT_events, e) < 0)
         return -EINVAL;
+    spec->pod_message = o->value[OPT_pod_message].text;
+    if (spec->pod_message && check_file(o, OPT_pod_message, e) < 0)
+        return -EINVAL;
     /* Files that are opened when the job begins. */
     static const enum opt_id files[] = {OPT_log_file, OPT_pid_file, OPT_log_dir};
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {

@@ -337,7 +337,7 @@ static int launch(struct options *o, int argc, char **argv)
     if (status >= 0)
         return status;
     gethostname(host, sizeof(host) - 1);
-    struct detect_host where = {host, "/etc/hosts"};
+    struct detect_host where = {host, "/etc/hosts", "/dev/termination-log"};
     status = o->torchrun ? 1 : 2;
     if (detect(o, environ, &where, &e) < 0) {
         log_error("%s", e.msg);

@@ -344,7 +344,7 @@ static const char bash_end[] =
     "complete -o bashdefault -o default -F _dlaunch dlaunch\n"
     "\n"
     "_dlaunchctl() {\n"
-    "    COMPREPLY=($(compgen -W 'status stop --json --job --wait --help --version' \\\n"
+    "    COMPREPLY=($(compgen -W 'status stop --json --job --ready --wait --help --version' \\\n"
     "        -- \"${COMP_WORDS[COMP_CWORD]}\"))\n"
     "}\n"
     "complete -F _dlaunchctl dlaunchctl\n";

@@ -416,6 +416,17 @@ static int do_status(struct jobs *jobs, const char *which, bool json)
     return jobs->n == 0 && jobs->nsilent;
 }
 
+/* Whether the workers run: what a readiness probe asks. */
+static int do_ready(struct jobs *jobs, const char *which)
+{
+    const struct job *j = pick(jobs, which);
+    if (!j)
+        return 1;
+    const char *state = text_of(j->status, "state");
+    printf("%s\n", state);
+    return strcmp(state, "RUNNING") == 0 ? 0 : 1;
+}
+
 static bool listens(struct job *j)
 {
     _cleanup_fd_ int fd = ctl_connect(j);
@@ -501,13 +512,14 @@ static const char usage[] =
     "\n"
     "  -p, --job PID|ID     Select a job by the process id of its dlaunch or one of its\n"
     "                       workers, or by run id.\n"
+    "  --ready              With status: succeed if the job's workers are running.\n"
     "  --wait               With stop: return when the job has ended.\n"
     "  --json               Print JSON.\n"
     "  --version            Print the version.\n"
     "  -h, --help           Print this text.\n"
     "\n"
-    "Exit status: 0; 1 if the job does not exist or does not answer, or standard output\n"
-    "cannot be written; 2 for wrong arguments.\n";
+    "Exit status: 0; 1 if the job does not exist, does not answer or is not ready, or\n"
+    "standard output cannot be written; 2 for wrong arguments.\n";
 
 /* The exit status, when what was printed has arrived. */
 static int end_output(int rc)
@@ -520,13 +532,16 @@ static int end_output(int rc)
 
 int main(int argc, char **argv)
 {
-    static const struct option longs[] = {
-        {"job", required_argument, NULL, 'p'}, {"json", no_argument, NULL, 'j'},
-        {"wait", no_argument, NULL, 'w'},      {"version", no_argument, NULL, 'V'},
-        {"help", no_argument, NULL, 'h'},      {NULL, 0, NULL, 0}};
+    static const struct option longs[] = {{"job", required_argument, NULL, 'p'},
+                                          {"json", no_argument, NULL, 'j'},
+                                          {"wait", no_argument, NULL, 'w'},
+                                          {"ready", no_argument, NULL, 'r'},
+                                          {"version", no_argument, NULL, 'V'},
+                                          {"help", no_argument, NULL, 'h'},
+                                          {NULL, 0, NULL, 0}};
     static struct jobs jobs;
     const char *which = NULL, *command;
-    bool json = false, wait = false, stop;
+    bool json = false, wait = false, ready = false, stop;
     int c, rc;
     fd_open_std();
     log_init(LOG_LEVEL_NOTICE, "dlaunchctl: ");
@@ -540,6 +555,9 @@ int main(int argc, char **argv)
             break;
         case 'w':
             wait = true;
+            break;
+        case 'r':
+            ready = true;
             break;
         case 'V':
             printf("dlaunchctl %s\n", DLAUNCH_VERSION);
@@ -570,8 +588,14 @@ int main(int argc, char **argv)
         log_error("--wait needs the command stop");
         return 2;
     }
+    if (ready && (stop || json)) {
+        log_error("--ready needs the command status, without --json");
+        return 2;
+    }
     find_jobs(&jobs, which);
-    rc = stop ? do_stop(&jobs, which, json, wait) : do_status(&jobs, which, json);
+    rc = ready  ? do_ready(&jobs, which)
+         : stop ? do_stop(&jobs, which, json, wait)
+                : do_status(&jobs, which, json);
     jobs_fini(&jobs);
     return end_output(rc);
 }

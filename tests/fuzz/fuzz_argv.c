@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct options o;
     struct job_spec job;
     struct err e = {.code = 0};
-    struct detect_host host = {"job-0-2.job.ns", "/etc/hosts"};
+    struct detect_host host = {"job-0-2.job.ns", "/etc/hosts", NULL};
     setenv("CUDA_VISIBLE_DEVICES", "0,1", 1); /* keeps NVML away */
     log_set_writer(drop_line, NULL);
     memcpy(text, data, size);

@@ -35,10 +35,12 @@ static const struct agent_worker_status workers[] = {{2, 0, 100, "running", 0, 0
                                                      {4, 2, 102, "failed", 3, 0, 5},
                                                      {5, 3, 103, "failed", 0, SIGSEGV, 5}};
 
+static bool starting;
+
 static void get_status(void *arg, struct agent_status *out)
 {
     (void)arg;
-    *out = (struct agent_status){.state = "RUNNING",
+    *out = (struct agent_status){.state = starting ? "STARTING" : "RUNNING",
                                  .health = "HEALTHY",
                                  .elapsed = 3725,
                                  .nworkers = 4,
@@ -150,6 +152,29 @@ START_TEST(one_job)
     json_decref(j);
     proc_fini(&p);
     end(pid);
+}
+END_TEST
+
+/* The exec probe of a Kubernetes pod. */
+START_TEST(readiness)
+{
+    struct proc p;
+    pid_t pid = launcher("ready");
+    ck_assert_int_eq(ctl(&p, ARGV("--job=ready", "status", "--ready")), 0);
+    ck_assert_str_eq(p.out, "RUNNING\n");
+    proc_fini(&p);
+    kill(pid, SIGKILL);
+    starting = true;
+    launcher("not yet");
+    ck_assert_int_eq(ctl(&p, ARGV("--job=not yet", "--ready", "status")), 1);
+    ck_assert_str_eq(p.out, "STARTING\n");
+    proc_fini(&p);
+    ck_assert_int_eq(ctl(&p, ARGV("--job=gone", "--ready", "status")), 1);
+    ck_assert_str_eq(p.out, "");
+    ck_assert_ptr_nonnull(strstr(p.err, "you have no running job"));
+    proc_fini(&p);
+    ck_assert_int_eq(ctl(&p, ARGV("--ready", "stop")), 2);
+    proc_fini(&p);
 }
 END_TEST
 
@@ -393,6 +418,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "dlaunchctl", 60);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, one_job);
+    tcase_add_test(tc, readiness);
     tcase_add_test(tc, several_jobs);
     tcase_add_test(tc, stopping);
     tcase_add_test(tc, dead_and_hung_launchers);

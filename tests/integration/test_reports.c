@@ -103,6 +103,36 @@ START_TEST(report_of_success)
 }
 END_TEST
 
+/* The report of a failure as text, at most 4096 bytes, whole lines; nothing after success. */
+START_TEST(pod_message)
+{
+    struct proc p;
+    write_file(tmppath("log"), "old");
+    dlaunch_start(&p, NULL, "--pod_message %%T/log %%W print x");
+    expect_status(&p, 0, 20);
+    proc_fini(&p);
+    ck_assert_str_eq(text_of_file(tmppath("log")), "old");
+    dlaunch_start(&p, NULL, "--pod_message %%T/log %%W err oh exit 4");
+    expect_status(&p, 4, 20);
+    proc_fini(&p);
+    char *text = text_of_file(tmppath("log"));
+    expect_text(text, "First failure: rank 0 on ");
+    expect_text(text, " exited with code 4\n");
+    expect_text(text, "  stderr    oh\n");
+    ck_assert(text[0] != '\n' && text[0] != '-');
+    dlaunch_start(&p, NULL, "--no_python --pod_message %%T/log sh -c \"%s\"",
+                  "for i in `seq 12`; do printf '%%01000d-' $i >&2; done; exit 4");
+    expect_status(&p, 4, 20);
+    proc_fini(&p);
+    size_t len = strlen(text_of_file(tmppath("log")));
+    ck_assert_msg(len <= 4096 && text_of_file(tmppath("log"))[len - 1] == '\n', "%zu bytes", len);
+    dlaunch_start(&p, NULL, "--pod_message %%T/gone/log %%W");
+    expect_status(&p, 2, 20);
+    expect_text(p.err, "--pod_message");
+    proc_fini(&p);
+}
+END_TEST
+
 /* Two workers fail at once, independently, and two are stopped. */
 START_TEST(failed_on_their_own)
 {
@@ -393,6 +423,7 @@ static Suite *suite(void)
     tcase_add_test(tc, every_node_tells_the_same);
     tcase_add_test(tc, report_file);
     tcase_add_test(tc, report_of_success);
+    tcase_add_test(tc, pod_message);
     tcase_add_test(tc, failed_on_their_own);
     tcase_add_loop_test(tc, killed_by_someone_else_during_a_stop, 0, 2);
     tcase_add_test(tc, out_of_memory_in_an_earlier_round);

@@ -155,7 +155,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="dlaunch-image.") as folder:
         tree = os.path.join(folder, "context", "root")
         os.makedirs(os.path.dirname(tree))
-        subprocess.run([os.path.join(ROOT, "conf/container/make-root.sh"), sys.argv[1], tree], check=True, timeout=LIMIT)
+        subprocess.run([os.path.join(ROOT, "conf/container/make-root.sh"), sys.argv[1], tree], check=True,
+                       timeout=LIMIT)
         image, network = Image(folder, tree), Network()
         try:
             test = Test(image, network)

@@ -41,7 +41,7 @@ static char *run_as(const char *prog, char *const *env, char *const *args, const
     ck_assert_msg(options_read_argv(&o, argc, argv, &e) == 0, "%s", e.msg);
     ck_assert_msg(options_read_env(&o, env, &e) == 0, "%s", e.msg);
     write_file(tmppath("hosts"), hosts ? hosts : "127.0.0.1 localhost\n");
-    struct detect_host where = {host ? host : "here", tmppath("hosts")};
+    struct detect_host where = {host ? host : "here", tmppath("hosts"), NULL};
     g_said[0] = '\0';
     if (detect(&o, env, &where, &e) < 0)
         text = xasprintf("! %s", e.msg);
@@ -84,7 +84,7 @@ static double grace_under(char *const *env, char *const *args)
 {
     struct options o;
     struct err e = ERR_INIT;
-    struct detect_host where = {"here", "/etc/hosts"};
+    struct detect_host where = {"here", "/etc/hosts", NULL};
     char *argv[8] = {"dlaunch"};
     int argc = 1;
     for (; *args; args++)
@@ -107,6 +107,41 @@ START_TEST(grace_is_shorter_than_that_of_the_scheduler)
     ck_assert_double_eq(grace_under(ENV(kubernetes), ARGV("--standalone", "x")), 25);
     ck_assert_double_eq(grace_under(ENV(kubernetes), ARGV("--no_detect", "x")), 30);
     ck_assert_double_eq(grace_under(ENV(slurm), ARGV("--shutdown_timeout", "50", "x")), 50);
+}
+END_TEST
+
+static char *log_under(char *const *env, char *const *args, const char *path)
+{
+    struct options o;
+    struct err e = ERR_INIT;
+    struct detect_host where = {"here", "/etc/hosts", path};
+    char *argv[8] = {"dlaunch"};
+    int argc = 1;
+    for (; *args; args++)
+        argv[argc++] = *args;
+    options_init(&o, "dlaunch");
+    ck_assert_msg(options_read_argv(&o, argc, argv, &e) == 0, "%s", e.msg);
+    ck_assert_msg(detect(&o, env, &where, &e) == 0, "%s", e.msg);
+    const char *text = o.value[OPT_pod_message].text;
+    char *copy = test_keep(xstrdup(text ? text : "none"));
+    options_fini(&o);
+    return copy;
+}
+
+START_TEST(message_of_a_pod)
+{
+    char *pod = "KUBERNETES_SERVICE_HOST=10.0.0.1", *log = tmppath("log");
+    char *taken = test_text("TORCHELASTIC_ERROR_FILE=%s", log);
+    ck_assert_str_eq(log_under(ENV(pod), ARGV("x"), log), "none"); /* not there */
+    write_file(log, "");
+    ck_assert_str_eq(log_under(ENV(pod), ARGV("x"), log), log);
+    ck_assert_str_eq(log_under(ENV(pod), ARGV("--standalone", "x"), log), log);
+    ck_assert_str_eq(log_under(ENV(pod, taken), ARGV("x"), log), "none");
+    ck_assert_str_eq(log_under(ENV(pod, "TORCHELASTIC_ERROR_FILE=/x"), ARGV("x"), log), log);
+    ck_assert_str_eq(log_under(ENV("A=b"), ARGV("x"), log), "none");
+    ck_assert_str_eq(log_under(ENV(pod), ARGV("--no_detect", "x"), log), "none");
+    ck_assert_str_eq(log_under(ENV(pod), ARGV("--pod_message", "/dev/null", "x"), log),
+                     "/dev/null");
 }
 END_TEST
 
@@ -528,6 +563,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, slurm_step);
     tcase_add_test(tc, slurm_and_user);
+    tcase_add_test(tc, message_of_a_pod);
     tcase_add_test(tc, grace_is_shorter_than_that_of_the_scheduler);
     tcase_add_test(tc, slurm_step_is_a_part_of_the_job);
     tcase_add_test(tc, of_one_name);

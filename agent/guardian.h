@@ -24,18 +24,18 @@
 /* Shared by guardian and agent (MAP_SHARED, anonymous). The agent writes, the guardian reads. The
  * strings and the lease are set with the functions below. */
 struct guardian_page {
-    _Atomic uint64_t lease_ns;  /* workers may live until then (CLOCK_MONOTONIC); 0: no lease */
-    _Atomic uint32_t clean;     /* 1: the agent has ended every worker itself */
-    _Atomic uint32_t abandoned; /* 1: it has waited in vain for some, and has named them */
-    _Atomic uint32_t nworkers;  /* workers started and not yet reaped, for the message */
+    _Atomic uint64_t lease_ns; /* workers may live until then (CLOCK_MONOTONIC); 0: without limit */
+    _Atomic uint32_t clean;    /* 1: the agent has ended every worker itself */
+    _Atomic uint32_t abandoned; /* 1: some did not die, and the agent has named them */
+    _Atomic uint32_t nworkers;  /* workers started and not yet reaped, for messages */
     char cgroup[256];           /* to be killed and removed; "" none */
     char unlink_path[3][256];   /* files and empty directories to remove when the agent cannot */
 };
 
 struct guardian_link {
-    int lifeline;   /* readable (end of file) when the guardian is gone; owned by the agent. The
-                       agent, when it sees that, ends everything with sweep_run() and exits */
-    pid_t guardian; /* its pid, to compare getppid() with (which says 0 under ISOLATE_PIDNS) */
+    int lifeline;   /* at end of file when the guardian is dead; owned by the agent, which then ends
+                       everything with sweep_run() and exits */
+    pid_t guardian; /* the guardian's pid as getppid() shows it (0 under ISOLATE_PIDNS) */
     struct guardian_page *page;
 };
 
@@ -66,15 +66,15 @@ struct guardian_opts {
 int guardian_run(const struct guardian_opts *opts,
                  int (*agent_main)(void *arg, struct guardian_link *), void *arg);
 
-/* In the agent: the workers may live until `until_ns` of CLOCK_MONOTONIC (0: for ever), or longer
- * if that has been said before. The guardian is woken when it has to look again. */
+/* For the agent: the workers may live until `until_ns` of CLOCK_MONOTONIC (0: without limit), or
+ * longer if an earlier call said so. Wakes the guardian when it has to look again. */
 void guardian_set_lease(struct guardian_link *link, uint64_t until_ns);
 
-/* The same, on any thread, without waiting: it goes on until then, if there is one. */
+/* Extends an existing lease to that time, on any thread, without waiting. */
 void guardian_extend_lease(struct guardian_link *link, uint64_t until_ns);
 
-/* In the agent: writes a path into page->cgroup or page->unlink_path[i] so that a guardian never
- * acts on half of it. NULL or "" takes it back. False when it is too long (nothing is set). */
+/* For the agent: writes a path into page->cgroup or page->unlink_path[i]; the guardian never sees
+ * half of it. NULL or "" removes the path. False if it is too long (nothing is set then). */
 bool guardian_set_path(char field[256], const char *path);
 
 /* Removes what unlink_path names. */

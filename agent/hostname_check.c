@@ -17,15 +17,15 @@
 #include "core/thread.h"
 #include "core/uvx.h"
 
-/* The longest wait for the look-up before the round goes on: a library looks the name up again. */
+/* The round waits for the look-up no longer than this: a library looks the name up again. */
 #define PATIENCE_MS 2000
 
 struct hostname_check {
-    atomic_int refs; /* the loop's and the thread's */
+    atomic_int refs; /* one reference of the loop, one of the thread */
 
-    /* The thread's, until `found`; read by the loop. */
+    /* Written by the thread until `found`, then read by the loop. */
     char host[HOST_MAX];
-    char trouble[128]; /* what is wrong with the name; "" nothing */
+    char trouble[128]; /* the fault of the name; "": none */
     pthread_mutex_t lock;
     bool found, closed;
     uv_async_t woken;
@@ -50,7 +50,7 @@ static void unref(struct hostname_check *n)
 
 /* ----------------------------------------------------------------------------------- the thread */
 
-/* Takes the address that Gloo would: the first that this host can bind to. */
+/* Takes the address that Gloo would take: the first that this host can bind to. */
 static void judge(struct hostname_check *n, const struct addrinfo *list)
 {
     struct netaddr a;

@@ -1,11 +1,12 @@
-/* hostname_check.h: whether this host's own name leads other hosts astray.
+/* hostname_check.h: detects that this host's own name leads other hosts to a wrong address.
  *
- * Gloo and TensorPipe tell their peers the address that the host's own name resolves to. Where that
- * is 127.0.1.1 (as Debian's installer has it) or none at all, workers on several hosts cannot
- * connect: such workers are told by GLOO_SOCKET_IFNAME and its like which interface to use.
+ * Gloo and TensorPipe tell their peers the address to which the host's own name resolves. If that
+ * is 127.0.1.1 (as Debian's installer sets it), or if the name does not resolve, workers on several
+ * hosts cannot connect. Such workers get the interface to use by GLOO_SOCKET_IFNAME and similar
+ * variables.
  *
- * A thread of its own looks the name up while the nodes meet: a name server may take its time, and
- * nobody waits for it at the end. One thread: the loop's. */
+ * A thread looks the name up while the nodes meet, because a name server may be slow; dlaunch does
+ * not wait for this thread when it exits. The functions below are for the loop's thread. */
 #ifndef AGENT_HOSTNAME_CHECK_H
 #define AGENT_HOSTNAME_CHECK_H
 
@@ -17,18 +18,18 @@
 struct hostname_check;
 struct job_spec;
 
-/* Begins to look the name up when the job may be on several hosts and the user has left one of the
- * variables to us; else returns NULL, which all the functions below take for "nothing to say".
- * Borrows the job. on_settled comes once, when the answer is there or has been waited for long
- * enough, and not after hostname_check_close(). */
+/* Begins to look the name up if the job may run on several hosts and the user has not set these
+ * variables; else returns NULL, which all functions below accept. Borrows the job. on_settled is
+ * called once, when the answer is there or the wait for it has ended, and never after
+ * hostname_check_close(). */
 struct hostname_check *hostname_check_open(uv_loop_t *loop, const struct job_spec *job,
                                            void (*on_settled)(void *arg), void *arg);
 
-/* Whether the answer is there. If not, it is waited for from now on for at most 2 seconds. */
+/* Whether the answer is there. If not, the wait for it ends 2 seconds after this call. */
 bool hostname_check_settled(struct hostname_check *n);
 
-/* The interface that workers of this node must be told, valid until the close; NULL: none need be,
- * for all nodes are on this host, or the name is right. Says in one line what it does, once. */
+/* The interface that workers of this node must use, valid until the close; NULL if they need none,
+ * because all nodes are on this host or the name is right. Logs its choice in one line, once. */
 const char *hostname_check_interface(struct hostname_check *n, const struct rank_table *t,
                                      int group_rank);
 

@@ -14,7 +14,7 @@
 extern char **environ;
 
 struct worker_env_shared {
-    /* "NAME=value", each terminated, one after the other; copied whole into every environment. */
+    /* strings "NAME=value", each with its NUL; copied as one block into every environment */
     struct buf image;
     size_t *at; /* where each begins */
     size_t n, cap;
@@ -24,7 +24,7 @@ struct worker_env_shared {
 
 /* --------------------------------------------------------------------------------- variables */
 
-/* One variable: its value, in tmp or wherever it lives; NULL: the worker does not get it. */
+/* Returns the value of one variable, in tmp or elsewhere; NULL if the worker does not get it. */
 struct row {
     const char *name;
     const char *(*value)(const struct worker_env_input *in, char tmp[24]);
@@ -46,7 +46,7 @@ static const char *descriptor(char tmp[24], int fd)
     return fd < 0 ? NULL : decimal(tmp, fd);
 }
 
-/* NCCL takes a name for the beginning of one, unless it is told otherwise. */
+/* NCCL treats a name as a prefix, unless "=" stands in front of it. */
 static const char *exactly(char tmp[24], const char *ifname)
 {
     if (!ifname)
@@ -123,8 +123,8 @@ static const struct row shared_rows[] = {
 
 #define GPUS "CUDA_VISIBLE_DEVICES"
 
-/* Variables that an MPI launcher around this one has set for its own processes; see the header. A
- * '*' at the end stands for any rest; "!" in front makes an exception to the patterns after it. */
+/* Variables that an MPI launcher around dlaunch has set for its own processes; see the header. A
+ * "*" at the end matches any rest; "!" in front makes an exception to the patterns behind it. */
 static const char *const outer_mpi[] = {
     "!PMIX_MCA_*",
     "PMI_*",
@@ -173,7 +173,7 @@ static void add_entry(struct worker_env_shared *s, const char *name, size_t name
     buf_put(&s->image, value, strlen(value) + 1);
 }
 
-/* Marks the name as settled; false when it was so before. */
+/* Marks the variable as settled. False: it was settled before. */
 static bool settle(struct map *names, const char *name, size_t len)
 {
     void **seen = map_put(names, name, len);
@@ -184,8 +184,8 @@ static bool settle(struct map *names, const char *name, size_t len)
     return true;
 }
 
-/* The entries of the list that the worker would see, as CUDA reads it: up to the first that cannot
- * be a device; or all, as torchrun does. NULL when it is not set. */
+/* The entries of the list as the worker would see it: like CUDA, up to the first that cannot be a
+ * device; for torchrun, all. NULL if the variable is not set. */
 static char **split_gpus(const char *list, bool all, int *n)
 {
     *n = 0;
@@ -219,8 +219,8 @@ static int share_gpus(struct worker_env_shared *s, const struct job_spec *job, c
     return 0;
 }
 
-/* The variables of [env], of the table, and the inherited ones that are left, in this order of
- * right. Whatever a row stands for is never inherited: its value() says what becomes of it. */
+/* Collects the variables: those of [env] first, then of the table, then the inherited ones that
+ * remain. A variable of the table is never inherited: its value() decides about it. */
 static void share_variables(struct worker_env_shared *s, const struct worker_env_input *in,
                             struct map *names)
 {
@@ -228,7 +228,7 @@ static void share_variables(struct worker_env_shared *s, const struct worker_env
     size_t n = 0;
     for (char **v = in->job->env; v && *v; v++)
         n++;
-    while (n-- > 0) { /* of a name that is set twice the last counts */
+    while (n-- > 0) { /* the last of two values for one name counts */
         const char *v = in->job->env[n];
         size_t len = strcspn(v, "=");
         if (v[len] && settle(names, v, len))
@@ -315,7 +315,7 @@ void worker_env_shared_free(struct worker_env_shared *s)
 
 #define OWN_MAX (ARRAY_LEN(worker_rows) + 1)
 
-/* The entries of one worker alone; returns how many. */
+/* Adds the entries that only this worker gets. Returns how many. */
 static size_t own_entries(const struct worker_env_shared *s, const struct worker_env_input *in,
                           char tmp[][24], const char *names[], const char *values[])
 {
@@ -335,7 +335,7 @@ static size_t own_entries(const struct worker_env_shared *s, const struct worker
     return n;
 }
 
-/* Pointers, the image, the worker's own entries: one block. */
+/* One block: pointers, the common strings, the worker's own strings. */
 static char **compose(const struct worker_env_shared *s, const struct worker_env_input *in)
 {
     char tmp[OWN_MAX][24];
@@ -381,7 +381,7 @@ char **worker_argv_new(const struct job_spec *job, int local_rank)
     size_t argc = 0;
     while (job->argv[argc])
         argc++;
-    /* Strings that differ from the job's own are stored behind the pointers. */
+    /* Strings that differ from the job's are stored behind the pointers. */
     char **expanded = xcalloc(argc + 2, sizeof(*expanded));
     size_t n = 0, bytes = 0;
     for (size_t i = 0; i <= argc; i++) {

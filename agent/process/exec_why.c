@@ -1,6 +1,6 @@
-/* execve() returns an errno; a person needs to know which file is wrong, and the remedy. One
- * function examines a file as the kernel does and names the fault. Before anything is started its
- * result decides (exec_check); after a failed execve it is used if it is the same errno. */
+/* execve() returns an errno; a person needs to know which file is at fault, and the remedy. One
+ * function examines a file as the kernel does and names the fault. exec_check() uses it before
+ * anything is started; after a failed execve() its result is used if it has the same errno. */
 #include <dirent.h>
 #include <elf.h>
 #include <endian.h>
@@ -30,7 +30,7 @@
 /* The fault of a file: errno's text with `detail` in brackets, or `detail` alone if `whole`. */
 struct diagnosis {
     bool whole;
-    bool foreign; /* a whole program, for another machine or system */
+    bool foreign; /* a complete program, for another machine or system */
     char detail[DETAIL_MAX];
 };
 
@@ -47,9 +47,10 @@ static int found(struct diagnosis *f, int errnum, const char *fmt, ...)
 
 /* ------------------------------------------------------------------------------ the way there */
 
-/* Whether the kernel would let us execute a file, or search a directory. The C library calls
- * faccessat2(), which old seccomp profiles of containers refuse with EPERM; the older call judges
- * by the real user id, which is the effective one unless dlaunch was installed set-user-ID. */
+/* Whether the kernel would let this process execute a file, or search a directory. The C library
+ * calls faccessat2(), which old seccomp profiles of containers refuse with EPERM; the older call
+ * judges by the real user id, which is the effective one unless dlaunch was installed set-user-ID.
+ */
 static bool may_execute(const char *path)
 {
     return faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0 ||
@@ -88,7 +89,7 @@ static int explain_stat(const char *path, int errnum, struct diagnosis *f)
     return errnum;
 }
 
-/* The mount point above `path`, or `path` where that cannot be told. out holds PATH_MAX bytes. */
+/* The mount point above `path`; `path` itself if it cannot be found. out holds PATH_MAX bytes. */
 static void find_mount_point(const char *path, char *out)
 {
     char at[PATH_MAX];
@@ -203,8 +204,8 @@ static const char *machine_name(unsigned machine, bool little, bool wide)
     return NULL;
 }
 
-/* A 64-bit kernel may run its 32-bit sister's programs; whether this one does shows only when it
- * is tried. */
+/* A 64-bit kernel may run 32-bit programs of the same family; only an attempt shows whether this
+ * kernel does. */
 static bool may_run(const char *host, const char *file)
 {
     return strcmp(host, file) == 0 ||
@@ -277,7 +278,7 @@ static bool looks_like_text(const char *head, size_t len)
     return true;
 }
 
-/* 0, or the errno that execve() would give, with what there is to say. */
+/* Returns 0, or the errno that execve() would give, with the details for a person. */
 static int check_file(const char *path, int depth, struct diagnosis *f)
 {
     char head[HEAD_MAX + 1];
@@ -303,7 +304,7 @@ static int check_file(const char *path, int depth, struct diagnosis *f)
                             : "it is a text without a '#!' line that names its interpreter");
 }
 
-static int say(const char *path, int errnum, const struct diagnosis *f, struct err *e)
+static int why_say(const char *path, int errnum, const struct diagnosis *f, struct err *e)
 {
     if (f->whole)
         return err_set(e, -errnum, "exec %s: %s", path, f->detail);
@@ -321,8 +322,10 @@ static int exit_code_of(int errnum)
 
 #define STRING_MAX (32 * 4096) /* bytes of one string (MAX_ARG_STRLEN, pages of 4 KiB) */
 #define TOTAL_MIN  (128u << 10)
-#define TOTAL_MAX  (6u << 20) /* of all; between the two a quarter of the stack's limit */
-#define NLARGEST   5
+#define TOTAL_MAX                                                                             \
+    (6u << 20) /* bytes of all strings; the actual limit is a quarter of the stack's, between \
+                  these two */
+#define NLARGEST 5
 
 static const char *human(size_t bytes, char out[24])
 {
@@ -429,12 +432,13 @@ int exec_why(const char *path, char *const *argv, char *const *envp, const char 
         if (!f.detail[0] && errnum == EACCES)
             found(&f, errnum, "a security policy of this host may forbid it");
     }
-    say(path, errnum, &f, e);
+    why_say(path, errnum, &f, e);
     return exit_code_of(errnum);
 }
 
 /* Handlers for foreign formats (qemu, wine, Java) may be registered with the kernel. A container
- * mostly does not see the host's, which are its own as well: what may be for one is tried. */
+ * usually does not see the host's, which apply to it too: a file that one of them may run is tried.
+ */
 static bool has_handler(const struct diagnosis *f)
 {
     if (access(BINFMT "/status", F_OK) < 0)
@@ -456,7 +460,7 @@ int exec_check(const char *path, int *exit_code, struct err *e)
     if (errnum == 0 || (errnum == ENOEXEC && has_handler(&f)))
         return 0;
     *exit_code = exit_code_of(errnum);
-    return say(path, errnum, &f, e);
+    return why_say(path, errnum, &f, e);
 }
 
 static bool is_program(const char *path, int *errnum)
@@ -466,7 +470,7 @@ static bool is_program(const char *path, int *errnum)
         *errnum = errno;
         return false;
     }
-    *errnum = S_ISDIR(st.st_mode) ? ENOENT : EACCES; /* one named like a folder is not found */
+    *errnum = S_ISDIR(st.st_mode) ? ENOENT : EACCES; /* an entry that is a folder does not count */
     return S_ISREG(st.st_mode) && may_execute(path);
 }
 

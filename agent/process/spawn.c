@@ -1,12 +1,10 @@
-/* The child shares our memory and, where several are under way at once, our thread's errno, while
- * we go on. So it must not return, must not allocate, and must not run instrumented code or
- * functions of the C library: bare system calls only.
+/* The child shares the agent's memory and, where several children are starting, its thread's errno,
+ * while the agent goes on. So the child must not return, must not allocate, and must not run
+ * instrumented code or functions of the C library: bare system calls only.
  *
  * Measured with 128 workers that exit at once, on 2 CPUs: fork with the agent's few megabytes costs
- * 1.3 to 1.6 times as much. Waiting for each exec in turn (vfork) costs as much as this where
- * nothing else runs; on a machine that is busy every wait is a turn lost, and the job starts 3
- * times as late.
- */
+ * 1.3 to 1.6 times as much. Waiting for each exec in turn (vfork) costs the same on an idle
+ * machine; on a busy one every wait costs a time slice, and the job starts 3 times as late. */
 #include "agent/process/spawn.h"
 
 #include <dirent.h>
@@ -32,7 +30,7 @@
 #include "core/mem.h"
 
 #define STACK_BYTES     16384
-#define BIRTHS          16 /* under way at once */
+#define BIRTHS          16 /* children that may be starting at the same time */
 #define NSIGNALS        64
 #define SIGNAL_BIT(sig) (UINT64_C(1) << ((sig)-1)) /* the kernel's layout of a signal set */
 
@@ -79,8 +77,8 @@ void spawn_remember(void)
         return;
     g_start.known = true;
     getrlimit(RLIMIT_NOFILE, &g_start.nofile);
-    /* Python, among others, starts its children with SIGPIPE ignored, and others with the two that
-     * the C library has for itself: nobody wants that. */
+    /* Python, among others, starts its children with SIGPIPE ignored, others with the two signals
+     * that the C library reserves: no worker should inherit that. */
     g_start.ignored = ignored_now() & ~(SIGNAL_BIT(SIGPIPE) | SIGNAL_BIT(SIGCHLD) | SIGNAL_BIT(32) |
                                         SIGNAL_BIT(33));
 }
@@ -116,9 +114,9 @@ struct birth {
     int errnum;
     int detail;
 
-    pid_t pid; /* 0: free */
-    atomic_uint
-        under_way; /* the kernel clears it, and wakes us, when the child has left our memory */
+    pid_t pid;             /* 0: free */
+    atomic_uint under_way; /* the kernel clears this and wakes the parent when the child no longer
+                              uses the parent's memory */
     char stack[STACK_BYTES] __attribute__((aligned(16)));
 };
 
@@ -146,7 +144,7 @@ IN_THE_CHILD static long call(long number, long a, long b, long c, long d, long 
 #define CALL_(number, a, b, c, d, e, ...) \
     call(number, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e))
 
-IN_THE_CHILD static void give_up(struct birth *b, enum stage stage, int neg_errno)
+IN_THE_CHILD static void child_give_up(struct birth *b, enum stage stage, int neg_errno)
 {
     b->errnum = -neg_errno;
     b->failed = stage;
@@ -174,7 +172,7 @@ IN_THE_CHILD static void connect_stdio(struct birth *b)
         if (b->stdio[i] < 3 && b->stdio[i] != i) {
             long fd = CALL(SYS_fcntl, b->stdio[i], F_DUPFD_CLOEXEC, 3);
             if (fd < 0)
-                give_up(b, STAGE_STDIN + i, (int)fd);
+                child_give_up(b, STAGE_STDIN + i, (int)fd);
             b->stdio[i] = (int)fd;
         }
     }
@@ -182,7 +180,7 @@ IN_THE_CHILD static void connect_stdio(struct birth *b)
         long rc =
             b->stdio[i] == i ? CALL(SYS_fcntl, i, F_SETFD, 0) : CALL(SYS_dup3, b->stdio[i], i, 0);
         if (rc < 0)
-            give_up(b, STAGE_STDIN + i, (int)rc);
+            child_give_up(b, STAGE_STDIN + i, (int)rc);
     }
 }
 
@@ -192,19 +190,19 @@ IN_THE_CHILD static int child_main(void *arg)
     const struct spawn_request *req = &b->req;
     int rc;
 
-    /* Not a session of its own, as torchrun's have: where sessions share out the CPUs (autogroup),
-     * a rank that yields would yield to none of the others. */
+    /* No session of its own, unlike torchrun's workers: where the kernel shares out the CPUs by
+     * session (autogroup), a rank that yields would not yield to the other ranks. */
     CALL(SYS_setpgid, 0, 0);
-    /* The parent may have died before the request to be killed with it: then nobody would. */
+    /* If the parent has died before this request, the signal will never come. */
     CALL(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     if (CALL(SYS_getppid) != b->parent)
-        give_up(b, STAGE_PARENT, -ESRCH);
+        child_give_up(b, STAGE_PARENT, -ESRCH);
     struct {
         uint64_t soft, hard;
     } nofile = {g_start.nofile.rlim_cur, g_start.nofile.rlim_max};
     CALL(SYS_prlimit64, 0, RLIMIT_NOFILE, &nofile, NULL);
     if (req->cpus && (rc = (int)CALL(SYS_sched_setaffinity, 0, req->cpus_size, req->cpus)) < 0)
-        give_up(b, STAGE_CPUS, rc);
+        child_give_up(b, STAGE_CPUS, rc);
     reset_signals(b->reset);
     connect_stdio(b);
     if (b->close_range)
@@ -212,14 +210,14 @@ IN_THE_CHILD static int child_main(void *arg)
     for (size_t i = 0; i < req->nkeep; i++) {
         if ((rc = (int)CALL(SYS_fcntl, b->keep[i], F_SETFD, 0)) < 0) {
             b->detail = b->keep[i];
-            give_up(b, STAGE_KEEP, rc);
+            child_give_up(b, STAGE_KEEP, rc);
         }
     }
     if (req->cwd && (rc = (int)CALL(SYS_chdir, req->cwd)) < 0)
-        give_up(b, STAGE_CHDIR, rc);
+        child_give_up(b, STAGE_CHDIR, rc);
     uint64_t none = 0;
     CALL(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof(none));
-    give_up(b, STAGE_EXEC, (int)CALL(SYS_execve, req->path, req->argv, req->envp));
+    child_give_up(b, STAGE_EXEC, (int)CALL(SYS_execve, req->path, req->argv, req->envp));
     return 0;
 }
 
@@ -235,15 +233,15 @@ struct failure {
 struct spawner {
     struct failure *failures;
     bool close_range;
-    bool clone3;      /* false: this kernel, or what filters its calls, has none */
+    bool clone3;      /* false: the kernel or a seccomp filter refuses it */
     bool cgroup;      /* false: starting in a cgroup has failed once */
     uint64_t ignored; /* what this process ignores */
-    unsigned next;    /* of births: the oldest */
+    unsigned next;    /* index of the oldest birth */
     struct birth births[BIRTHS];
 };
 
-/* For kernels before 5.11, once: what dlaunch was started with is marked here instead of in each
- * child. All that we open ourselves is marked when it is opened. */
+/* For kernels before 5.11: marks the inherited descriptors once, here, instead of in each child.
+ * dlaunch marks its own when it opens them. */
 static void mark_inherited_cloexec(void)
 {
     DIR *d = opendir("/proc/self/fd");
@@ -261,7 +259,8 @@ int spawner_new(struct spawner **out, struct err *e)
 {
     (void)e;
     spawn_remember();
-    struct spawner *s = xmalloc(sizeof(*s)); /* the stacks stay untouched until they are used */
+    struct spawner *s =
+        xmalloc(sizeof(*s)); /* without zeroing: the stacks stay untouched until they are used */
     s->failures = NULL;
     s->cgroup = true;
     s->ignored = ignored_now();
@@ -290,9 +289,10 @@ void spawner_free(struct spawner *s)
     free(s);
 }
 
-/* clone3() with a stack needs a few lines of assembly, for the child must not return into the
- * parent's frame. It buys CLONE_INTO_CGROUP: moving a process into a cgroup afterwards waits for
- * all CPUs to pass a quiet point, up to 35 ms where this was measured, against nothing. */
+/* clone3() with a stack needs a few lines of assembly, because the child must not return into the
+ * parent's frame. It is used for CLONE_INTO_CGROUP: moving a process into a cgroup afterwards waits
+ * until all CPUs have passed a quiescent state, up to 35 ms where this was measured; starting it
+ * there costs nothing. */
 #if defined(__x86_64__)
 IN_THE_CHILD static long clone3_onto_stack(struct clone_args *args, size_t size, int (*fn)(void *),
                                            void *arg)
@@ -326,7 +326,8 @@ static long clone3_onto_stack(struct clone_args *args, size_t size, int (*fn)(vo
 }
 #endif
 
-/* A child that can be left to itself, or, without clone3(), one that we wait for in here. */
+/* Starts a child that runs beside the parent or, without clone3(), one for which this call waits.
+ */
 static pid_t spawn_start(struct spawner *s, struct birth *b, int *pidfd)
 {
     int cgroup = s->cgroup ? b->req.cgroup_fd : -1;
@@ -349,7 +350,8 @@ static pid_t spawn_start(struct spawner *s, struct birth *b, int *pidfd)
         atomic_store(&b->under_way, 0);
         if (errno == EAGAIN || errno == ENOMEM || errno == EMFILE || errno == ENFILE)
             return -1;
-        if (cgroup >= 0) { /* gone, not allowed, or not known here: the sweep does without */
+        if (cgroup >= 0) { /* removed, forbidden, or unknown to this kernel: the sweep works without
+                              a cgroup */
             s->cgroup = false;
             cgroup = -1;
         } else {
@@ -442,7 +444,7 @@ static void explain_failure(const struct birth *b, struct failure *f)
     case STAGE_EXEC:
         f->exit_code = exec_why(req->path, req->argv, req->envp, req->cwd, b->errnum, &f->err);
         break;
-    default: /* STAGE_PARENT: we are not there to read it */
+    default: /* STAGE_PARENT: the parent is dead */
         break;
     }
 }
@@ -458,7 +460,8 @@ static void spawn_await(struct spawner *s, struct birth *b)
 {
     if (!b->pid)
         return;
-    while (atomic_load(&b->under_way)) /* not a private futex: the kernel does not wake those */
+    while (atomic_load(
+        &b->under_way)) /* not a private futex, because the kernel does not wake those */
         syscall(SYS_futex, &b->under_way, FUTEX_WAIT, 1, NULL, NULL, 0);
     if (b->failed != STAGE_DONE) {
         struct failure *f = xcalloc(1, sizeof(*f));
@@ -507,7 +510,7 @@ int spawn_begin(struct spawner *s, const struct spawn_request *req, pid_t *pid, 
     }
     *pid = b->pid = child;
     s->next = (s->next + 1) % BIRTHS;
-    if (s->failures) /* one of an earlier process with this pid that nobody asked for */
+    if (s->failures) /* of an earlier process with this pid, which was never asked for */
         free(take_failure(s, child));
     return 0;
 }

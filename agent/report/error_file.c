@@ -101,8 +101,8 @@ static const char *error_file_kind(mode_t mode)
                             : "a device";
 }
 
-/* *data is malloc'ed. -EINVAL: *what names what is there instead of a regular file. */
-static int load(const char *path, char **data, size_t *len, const char **what)
+/* *data is malloc'ed. -EINVAL: the path is not a regular file; *what names what it is. */
+static int error_file_load(const char *path, char **data, size_t *len, const char **what)
 {
     struct stat st;
     *what = "a symbolic link";
@@ -140,7 +140,7 @@ int error_file_read(const char *path, struct error_file *out)
     size_t len;
     const char *what;
     *out = (struct error_file){0};
-    int rc = load(path, &data, &len, &what);
+    int rc = error_file_load(path, &data, &len, &what);
     if (rc == -EINVAL)
         snprintf(out->message, sizeof(out->message), "(the error file is %s and was not read)",
                  what);
@@ -175,7 +175,7 @@ int error_file_copy(const char *from, const char *to, int exit_code)
     char *data, now[24];
     size_t len;
     const char *what;
-    int rc = load(from, &data, &len, &what);
+    int rc = error_file_load(from, &data, &len, &what);
     if (rc < 0)
         return rc;
     json_t *root = NULL;

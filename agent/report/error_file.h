@@ -12,24 +12,24 @@
 #define ERROR_FILE_MAX (1u << 20) /* bytes read at most */
 
 struct error_file {
-    /* One or several lines, as the worker wrote them (nothing is escaped); "" when there is none.
-     * The Python traceback when there is one, else the message; of what is too long, the end. */
+    /* One or several lines as the worker wrote them (nothing is escaped): the Python traceback if
+     * there is one, else the message. A text that is too long is cut at the beginning. "": none. */
     char message[2048];
     int64_t timestamp; /* seconds since the epoch; 0 unknown */
 };
 
-/* 0; -ENOENT when there is no file or it is empty; -EINVAL when it is not such a JSON: then message
- * holds the start of the file as text, so that nothing is lost, or says what stands in its place.
- * Other errors of the file system as they are. */
+/* Returns 0; -ENOENT if there is no file or it is empty; -EINVAL if it is not such a JSON:
+ * `message` then holds the start of the file as text, or names what is there instead of a file;
+ * else an error of the file system. */
 int error_file_read(const char *path, struct error_file *out);
 
 /* Parses the content of an error file; returns as error_file_read() does. */
 int error_file_parse(const char *data, size_t len, struct error_file *out);
 
-/* Puts the file at `to` (the agent's own TORCHELASTIC_ERROR_FILE, for an agent that is a worker of
- * another one), with errorCode set to exit_code when that is not 0, as torchelastic does. What is
- * not such a JSON is wrapped in one, so that whoever started this agent can read it. 0, -ENOENT
- * when there is nothing to copy, or the error of the file system. */
+/* Copies the file to `to` (the agent's own TORCHELASTIC_ERROR_FILE, if the agent is a worker of
+ * another one). Sets errorCode to exit_code if that is not 0, as torchelastic does. Other content
+ * is wrapped in such a JSON, so that the process that started this agent can read it. 0, -ENOENT if
+ * there is nothing to copy, or an error of the file system. */
 int error_file_copy(const char *from, const char *to, int exit_code);
 
 #endif

@@ -8,7 +8,7 @@
 
 enum {
     LONG_MS = 5000,      /* in progress */
-    SHORT_MS = 10,       /* small operations are timed to a few milliseconds only */
+    SHORT_MS = 10,       /* the clock of small operations is exact to a few milliseconds only */
     ROWS = 32,           /* lines of all workers */
     EACH = 4,            /* lines of one worker at most */
     ETIMEDOUT_CODE = -5, /* DLCOLL_ETIMEDOUT, DLCOLL_EMISMATCH */
@@ -20,8 +20,8 @@ static const struct segment_local *line_of(const struct segment *s, int local_ra
     return (const struct segment_local *)((const char *)s->header + s->off_local) + local_rank;
 }
 
-/* Copies operation n; false if a later one has replaced it, or if it is being written. Texts are
- * terminated. */
+/* Copies operation n. False if a later one has replaced it, or if it is being written. Terminates
+ * the texts. */
 static bool operation(const struct segment_local *l, uint64_t n, struct segment_op *out)
 {
     const struct segment_op *op = &l->ops[n % SEGMENT_OPS];

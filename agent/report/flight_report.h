@@ -1,6 +1,5 @@
-/* flight_report.h: what the workers' flight recorders say about collective operations
- * (core/segment.h).
- */
+/* flight_report.h: reports what the workers' flight recorders (core/segment.h) contain about
+ * collective operations. */
 #ifndef AGENT_REPORT_FLIGHT_REPORT_H
 #define AGENT_REPORT_FLIGHT_REPORT_H
 
@@ -8,10 +7,9 @@
 
 #include "agent/segment.h"
 
-/* For each worker of the node a line on what it is in, and below it, indented, a few on what it was
- * in before, the newest first; malloc'ed. The more workers, the fewer lines of each. NULL when
- * there is nothing that explains a failure: no operation has timed out or met another one, and none
- * has been under way for long. */
+/* Returns a line for each worker of the node with its current operation, and below it, indented,
+ * its last operations, the newest first; malloc'ed. The more workers, the fewer lines of each. NULL
+ * if no operation explains a failure: none has timed out, mismatched another one or lasted long. */
 char *flight_report_text(const struct segment *s, int base_rank, uint64_t now_ns);
 
 /* What worker `local_rank` asked for in the operation that it began last, such as

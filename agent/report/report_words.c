@@ -105,7 +105,7 @@ static bool comes_from_outside(int signo)
 
 void words_duration(struct buf *b, double seconds)
 {
-    if (!(seconds >= 0 && seconds < 1e12)) /* NaN, or the clock is not known */
+    if (!(seconds >= 0 && seconds < 1e12)) /* NaN, or an unknown clock */
         words_add(b, "an unknown time");
     else if (seconds < 99.95)
         words_add(b, "%.1f s", seconds);

@@ -23,13 +23,13 @@ void words_outcome(struct buf *b, const struct failure *f);
 /* The same in a list: "exit code 3", "SIGABRT", with ", after rank 5 died" where that is known. */
 void words_outcome_short(struct buf *b, const struct failure *f);
 
-/* Why, where there is more to say than the outcome; nothing else. */
+/* The cause, if more is known than the outcome; else nothing. */
 void words_cause(struct buf *b, const struct failure *f);
 
 /* One line of advice, or nothing. `here`: it happened on this node. */
 void words_hint(struct buf *b, const struct failure *f, bool here);
 
-/* printf into b; escaped text: control characters as \xNN, newlines too. */
+/* words_add: printf. words_escaped: control characters and newlines become \xNN. */
 void words_add(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void words_escaped(struct buf *b, const char *text);
 

@@ -12,21 +12,22 @@
 #include "core/clock.h"
 #include "core/thread.h"
 
-/* A thread of the library's. */
+/* A thread of the library */
 struct helper {
-    _Atomic uint32_t bell; /* changes when there is something to do for it */
+    _Atomic uint32_t bell; /* changes when the thread has something to do */
     bool there;
     pthread_t thread;
 };
 
 struct async {
     pthread_mutex_t lock;
-    struct dlcoll_work *queue, **tail; /* collective operations that nobody has taken up */
-    _Atomic int pending;               /* those, and the one that is carried out */
+    struct dlcoll_work *queue, **tail; /* collective operations not yet started */
+    _Atomic int pending;               /* those, and the one under way */
     struct dlcoll_work *pool;
-    /* Two, since a collective operation may wait for a rank that is in a send to this one. */
+    /* Two threads, because a collective operation may wait for a rank that is in a send to this
+     * one. */
     struct helper carrier;    /* carries out the queue */
-    struct helper p2p_thread; /* sees to sends and receives */
+    struct helper p2p_thread; /* progresses sends and receives */
     _Atomic bool quit;
 };
 
@@ -101,7 +102,7 @@ static bool is_done(const struct dlcoll_work *w)
 
 /* --------------------------------------------------------------------------------------- queue */
 
-/* The next one to be carried out. Under `running`. */
+/* The next operation of the queue. Under `running`. */
 static struct dlcoll_work *async_take(struct async *a)
 {
     pthread_mutex_lock(&a->lock);
@@ -112,7 +113,7 @@ static struct dlcoll_work *async_take(struct async *a)
     return w;
 }
 
-/* Carries out the queue until it is empty, or `until` is done. Under `running`. */
+/* Runs the operations of the queue until it is empty, or until `until` is done. Under `running`. */
 static void run_queue(struct dlcoll_comm *comm, struct dlcoll_work *until)
 {
     struct async *a = comm->async;
@@ -224,8 +225,8 @@ static void sleep_on(struct dlcoll_work *w, uint64_t until_ns)
     atomic_fetch_sub(&w->sleepers, 1);
 }
 
-/* Until it is done or the time has come. Carrying out the queue oneself takes as long as it takes,
- * so that only who waits without an end does it. */
+/* Waits until the work is done or the time is over. A waiting thread runs the queue itself only if
+ * it has no deadline, because an operation may take any time. */
 static void wait_until(struct dlcoll_work *w, uint64_t until_ns)
 {
     struct dlcoll_comm *comm = w->comm;
@@ -242,7 +243,7 @@ static void wait_until(struct dlcoll_work *w, uint64_t until_ns)
             run_queue(comm, w);
             pthread_mutex_unlock(&comm->running);
             if (async_is_busy(comm))
-                ring(&comm->async->carrier); /* the rest is the thread's */
+                ring(&comm->async->carrier); /* the thread runs the rest */
         } else {
             sleep_on(w, until_ns);
         }
@@ -255,7 +256,7 @@ int async_wait(struct dlcoll_work *w)
     return w->result;
 }
 
-/* The result, for the program. */
+/* Returns the result to the program. */
 static int result_of(const struct dlcoll_work *w)
 {
     if (w->result < 0)
@@ -263,7 +264,7 @@ static int result_of(const struct dlcoll_work *w)
     return w->result;
 }
 
-/* A fork()'s child has a copy of the queue: what stands there is its parent's to carry out. */
+/* A fork()'s child has a copy of the queue, whose operations belong to its parent. */
 static bool is_parents(const struct dlcoll_work *w)
 {
     return comm_is_forked(w->comm);
@@ -315,7 +316,7 @@ int dlcoll_wait_for(dlcoll_work *work, int64_t timeout_ms)
     return result_until(work, end_of(timeout_ms));
 }
 
-/* Any of several may come first: their threads carry them out, and this one looks. */
+/* Any of several works may be done first: the threads progress them, and this thread only looks. */
 int dlcoll_wait_any(dlcoll_work *const *works, size_t n, size_t *index, int64_t timeout_ms)
 {
     uint64_t until = end_of(timeout_ms);

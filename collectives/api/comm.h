@@ -1,6 +1,6 @@
 /* comm.h: the inside of a communicator.
  *
- *     job         what one dlcoll_init() has made: the world's facts, the listening socket, the
+ *     job         the result of one dlcoll_init(): the world's facts, the listening socket, the
  *                 segment, settings (job.h)
  *     comm        some ranks of it, with a number that is the same on all of them
  *       topo      which of them share a node
@@ -36,7 +36,7 @@ struct nccl;
 
 #define COMM_NAME_MAX 20
 
-/* How often groups of one list of ranks have been made. */
+/* The number of groups that were made of one list of ranks. */
 struct group_count {
     struct group_count *next;
     uint64_t hash, made;
@@ -53,53 +53,55 @@ struct dlcoll_comm {
     int64_t timeout_ms; /* of an operation; negative: none */
     struct wait_policy policy;
 
-    uint64_t seq;                     /* collective operations started, by the program */
-    uint64_t history;                 /* digest of their calls: op_history_add() */
-    struct coll_done last;            /* the last one that has been carried out */
-    const char *algo;                 /* the last one's, as coll_call.h has it, for tests */
-    struct reduce_info reduce;        /* the last one that was found; no user's, which can go */
-    uint64_t shrunk;                  /* how often it has met others for that */
-    bool rest_listens;                /* what it shrinks to still hears the launcher */
-    uint32_t monitored;               /* dlcoll_monitored_barrier()s */
+    uint64_t seq;          /* collective operations started, by the program */
+    uint64_t history;      /* digest of their calls: op_history_add() */
+    struct coll_done last; /* the last one that has been carried out */
+    const char *algo;      /* of the last operation, as in coll_call.h; for tests */
+    struct reduce_info
+        reduce;      /* the last reduction that was looked up; never a user's, which may be freed */
+    uint64_t shrunk; /* number of shrinks in which it has met other ranks */
+    bool rest_listens;  /* the group that it shrinks to still follows the launcher's abort record */
+    uint32_t monitored; /* dlcoll_monitored_barrier()s */
     struct group_count *group_counts; /* owned */
-    bool after_failure; /* the launcher's word is spoken, or to come, of a rank that is gone: it is
-                           not listened to */
+    bool after_failure; /* the abort record is written, or will be, for a rank that has left: it is
+                           ignored */
 
-    /* Told to stop, if one of these is not 0. */
+    /* The communicator must stop if one of these is not 0. */
     const _Atomic uint32_t *job_word; /* the agent's; never NULL */
     struct comm_stop own_stop;        /* this process's */
     struct comm_stop *shared_stop;    /* the node's, in shared memory; NULL without */
     struct acceptor_subscriber subscriber;
-    int *pidfds; /* of this node's ranks, without a launcher; owned; NULL: not looked at */
+    int *pidfds; /* processes of this node's ranks, without a launcher; owned; NULL: not watched */
 
     uint8_t *staging; /* dlcoll_all_reduce_coalesced()'s; owned */
     size_t cap_staging;
 
-    struct shm *shm;    /* NULL: no memory is shared */
+    struct shm *shm;    /* NULL: the ranks share no memory */
     bool shares_memory; /* on every node with several ranks: the same on all */
     struct net *net;
-    struct hier *hier;       /* what hier.c keeps; NULL: nothing yet */
-    struct p2p *_Atomic p2p; /* once there has been something to send or receive */
+    struct hier *hier;       /* state of hier.c; NULL: none yet */
+    struct p2p *_Atomic p2p; /* NULL: nothing was sent or received yet */
     struct async *async;
     struct nccl *nccl; /* NULL: nothing was done on device memory yet */
 
     atomic_flag busy;        /* a thread of the program is inside */
-    pthread_mutex_t running; /* a collective operation is */
+    pthread_mutex_t running; /* a collective operation runs */
     unsigned fork_gen;       /* of the process that made it */
-    _Atomic bool failed;     /* for good; `error` says why */
+    _Atomic bool failed;     /* final; `error` has the cause */
     _Atomic int failed_code;
-    _Atomic bool told; /* the program has been given that code */
+    _Atomic bool told; /* this code was returned to the program */
     bool finalized;
     pthread_mutex_t error_lock;
     dlcoll_error error;
 };
 
-/* Agrees with this node's other ranks on their memory, over the network; everybody of `comm` does
- * it. 0 whether or not there is some; else as an operation (coll_call.h's codes). */
+/* Agrees with this node's other ranks on their memory, over the network; every rank of `comm` calls
+ * it. 0 with or without shared memory; else a code of an operation (coll_call.h). */
 int comm_share_memory(dlcoll_comm *comm, uint64_t deadline_ns, struct coll_call *failed);
 
-/* Every public operation begins and ends with these. Enter: 0, and the communicator is this
- * thread's until comm_leave(); or a code, and the operation returns it. Leave returns `code`. */
+/* Every public operation begins with enter and ends with leave. comm_enter: 0, and the communicator
+ * belongs to this thread until comm_leave(); or a code, which the operation returns. comm_leave
+ * returns `code`. */
 int comm_enter(dlcoll_comm *comm);
 int comm_leave(dlcoll_comm *comm, int code);
 
@@ -109,18 +111,18 @@ int comm_usable(dlcoll_comm *comm);
 /* Time on mono_ns() when an operation must be over; 0: never. */
 uint64_t comm_deadline(int64_t timeout_ms);
 
-/* Copies an options struct of the caller's (any version, NULL: defaults) into ours, which has been
- * filled in by its initialiser macro. 0, DLCOLL_EINVAL (no such struct), or DLCOLL_ENOSUP: a newer
- * program sets fields that this version does not have. */
+/* Copies an options struct of the caller (any version; NULL: defaults) into this version's struct,
+ * which its initialiser macro has filled in. 0, DLCOLL_EINVAL (not such a struct), or
+ * DLCOLL_ENOSUP: a newer program sets fields that this version does not have. */
 int comm_take_opts(void *ours, size_t size, const void *given);
 
 /* Sets the last error; any thread. Returns code. */
 int comm_error(dlcoll_comm *comm, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Counts the forks of this process from here on, once for all communicators. 0 or -ENOMEM. */
+/* Begins to count the forks of this process, once for all communicators. 0 or -ENOMEM. */
 int comm_watch_forks(void);
-/* How many forks lie between the first process and this one. */
+/* The number of forks between the first process and this one. */
 unsigned comm_forks(void);
 
 /* Whether the process is a fork()'s child of the one that made the communicator. */
@@ -140,18 +142,18 @@ static inline bool comm_is_stopped(const dlcoll_comm *c)
  * is what was sent. */
 static inline bool comm_was_stopped(const dlcoll_comm *c)
 {
-    wait_fence(); /* all of it was read before this looks */
+    wait_fence(); /* all data is read before the check */
     return comm_is_stopped(c);
 }
 
-/* A rank that has been waiting for a millisecond calls this each millisecond, and before it sleeps:
- * reads the messages of other nodes' ranks and checks that the processes of this node's ranks are
- * alive. Costs a few system calls and never blocks. 0: go on. -ECANCELED: told to stop. -EPIPE:
- * *culprit, a rank of the communicator, has ended, and no launcher will report it. */
+/* A rank that has waited for a millisecond calls this each millisecond, and before it sleeps: reads
+ * the messages of other nodes' ranks and checks that the processes of this node's ranks are alive.
+ * Costs a few system calls and never blocks. 0: continue. -ECANCELED: the communicator must stop.
+ * -EPIPE: *culprit, a rank of the communicator, has ended, and no launcher will report it. */
 int comm_look(dlcoll_comm *c, int *culprit);
 
-/* Whether the process of that rank is seen to have ended, on this node only: under a launcher, with
- * status 0, as every other end stops all ranks. Data that it sent before its end may still be
+/* Whether the process of that rank is seen to have ended, on this node only; under a launcher, with
+ * status 0, because every other end stops all ranks. Data that it sent before its end may still be
  * unread: a waiting rank first calls this, then looks for the data once more. A load, or a system
  * call. */
 bool comm_has_exited(const dlcoll_comm *c, int rank);
@@ -161,11 +163,11 @@ bool comm_has_exited(const dlcoll_comm *c, int rank);
  * Returns the public code. (failure.c) */
 int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call);
 
-/* A call of that kind on c has failed because the group that it makes has failed: c fails, too.
+/* A call of that kind on c has failed because the group that it makes has failed: c fails too.
  * Returns the public code. */
 int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind);
 
-/* A rank asks what this one has called (net/wire.h): if that differs, the communicator is told to
+/* A rank asks for this rank's last call (net/wire.h): if the calls differ, the communicator must
  * stop. Any thread. */
 void comm_asked(struct acceptor_subscriber *subscriber, int from, const struct ask *ask);
 

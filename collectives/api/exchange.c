@@ -1,4 +1,5 @@
-/* exchange.c: byte strings of unknown length, and the barrier that says who is missing. */
+/* exchange.c: exchange of byte strings of unknown length, and the barrier that names the missing
+ * ranks. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,8 +58,8 @@ static int exchange(dlcoll_comm *c, const void *data, size_t len, dlcoll_bytes *
     uint64_t *lens = malloc(size * sizeof(*lens)), total = 0;
     size_t *counts = malloc(size * sizeof(*counts));
     int code = lens && counts ? 0 : comm_error(c, DLCOLL_ENOMEM, "exchange_bytes: no memory");
-    /* A rank with a wrong argument takes part in the first step, too: else the others would wait.
-     */
+    /* A rank with a wrong argument takes part in the first step too, because the others wait for it
+     * there. */
     if (code == 0)
         code = exchange_lengths(c, len, lens, deadline_ns);
     for (size_t i = 0; i < size && code == 0; i++) {
@@ -120,9 +121,9 @@ static size_t verdict_bytes(const dlcoll_comm *c)
     return ((size_t)c->size + 7) / 8;
 }
 
-enum { SLACK_NS = 1000 * 1000 * 1000 }; /* rank 0's word comes after its deadline */
+enum { SLACK_NS = 1000 * 1000 * 1000 }; /* rank 0 sends its verdict after its deadline */
 
-/* A small message, to or from rank `peer`, that may stay away. */
+/* Starts a small message to or from rank `peer`, which may never arrive. */
 static dlcoll_work *post(dlcoll_comm *c, bool is_send, int peer, void *data, size_t len)
 {
     struct dlcoll_work *w = async_new_work(c);
@@ -152,7 +153,7 @@ static dlcoll_work *post(dlcoll_comm *c, bool is_send, int peer, void *data, siz
     return w;
 }
 
-/* The result; 1: it has not come in time, and is not waited for any more. */
+/* Returns the result; 1: the message has not come in time, and is cancelled. */
 static int await(dlcoll_comm *c, dlcoll_work *w, uint64_t deadline)
 {
     int code;
@@ -163,7 +164,7 @@ static int await(dlcoll_comm *c, dlcoll_work *w, uint64_t deadline)
         async_complete(w, DLCOLL_ETIMEDOUT);
         code = 1;
     } else {
-        p2p_wait(c, &w->done, 0, false); /* it is half here */
+        p2p_wait(c, &w->done, 0, false); /* a part of it has arrived */
         code = w->result;
     }
     dlcoll_work_free(w);
@@ -193,7 +194,8 @@ static int exchange_report(dlcoll_comm *c, const int *missing, size_t n, uint64_
     unsigned long long ms = waited_ms;
     list_names(c, missing, n, list, sizeof(list));
     int code;
-    if (missing[0] == 0) /* nobody else knows who has come; it may have given up before we did */
+    if (missing[0] ==
+        0) /* only rank 0 knows which ranks have arrived; it may have given up before this rank */
         code = comm_error(c, DLCOLL_ETIMEDOUT,
                           "monitored_barrier: after %llu ms %s, which collects the arrivals, had "
                           "not answered; other ranks may be missing too",
@@ -213,8 +215,8 @@ static int exchange_report(dlcoll_comm *c, const int *missing, size_t n, uint64_
     return code;
 }
 
-/* Rank 0: hears from all, then tells those who came. `bytes` has one for each rank, then the
- * verdict. */
+/* Rank 0: receives the arrivals, then sends the verdict to the ranks that have arrived. `bytes` has
+ * one byte for each rank, then the verdict. */
 static int exchange_watch(dlcoll_comm *c, uint8_t *bytes, dlcoll_work **works, int *missing,
                           size_t *n, uint64_t deadline)
 {
@@ -239,7 +241,7 @@ static int exchange_watch(dlcoll_comm *c, uint8_t *bytes, dlcoll_work **works, i
         if (bytes[r] && !(works[r] = post(c, true, r, verdict, verdict_bytes(c))))
             code = DLCOLL_ENOMEM;
     }
-    for (int r = 1; r < c->size; r++) { /* the verdict is there until all are done with it */
+    for (int r = 1; r < c->size; r++) { /* the verdict must stay valid until all sends have ended */
         int result = works[r] ? await(c, works[r], end) : 0;
         code = result < 0 && code == 0 ? result : code;
     }

@@ -1,10 +1,11 @@
-/* failure.c: why an operation failed: one truth for every rank.
+/* failure.c: finds the cause of a failed operation, the same one on every rank.
  *
- * Sources, the best first: the abort record that the agent fills in when a worker of the job has
- * died; a notice that another rank has sent when it gave up; what this rank has seen itself: a
- * closed connection, a deadline, another operation's message. A closed connection alone says
- * little: the peer may have died, or have given up because of a third. Whoever gives up sends its
- * notices before it closes, and the agent is quick, so that a short look around finds out. */
+ * The sources, best first: the abort record, which the agent writes when a worker of the job has
+ * died; a notice that another rank has sent when it gave up; this rank's own view: a closed
+ * connection, a deadline, a message of another operation. A closed connection alone proves little:
+ * the peer may have died, or have given up because of a third rank. A rank that gives up sends its
+ * notices before it closes, and the agent reports within milliseconds, so this rank waits a short
+ * time for one of them. */
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -21,9 +22,11 @@
 #include "core/mem.h"
 
 enum {
-    LOOK_WITH_AGENT_MS = 100, /* it knows by what signal the peer died; on a busy host, late */
+    LOOK_WITH_AGENT_MS =
+        100, /* the agent knows the signal of the death; on a busy host its record comes late */
     LOOK_ALONE_MS = 5,
-    LOOK_CLAIMED_MS = 1000, /* who stops the others says so before he has written down why */
+    LOOK_CLAIMED_MS =
+        1000, /* a rank that stops the others sets their word before it has written the cause */
 };
 
 /* Text from other processes is shown to people: control characters are escaped. */
@@ -32,7 +35,7 @@ static void take_text(char *out, size_t cap, const char *text)
     log_escape(out, cap, text, strlen(text), 0);
 }
 
-static bool agent_says(const dlcoll_comm *c, struct notice *cause)
+static bool agent_reports(const dlcoll_comm *c, struct notice *cause)
 {
     struct job_abort a;
     char name[WORLD_NAME_MAX];
@@ -69,7 +72,7 @@ static bool agent_says(const dlcoll_comm *c, struct notice *cause)
 }
 
 /* Another rank has given up, or another thread of this one. */
-static bool peer_says(const dlcoll_comm *c, struct notice *cause, int *from)
+static bool peer_reports(const dlcoll_comm *c, struct notice *cause, int *from)
 {
     struct notice n;
     if (!comm_stop_get(&c->own_stop, from, &n) &&
@@ -88,15 +91,15 @@ static bool peer_says(const dlcoll_comm *c, struct notice *cause, int *from)
 /* The source of the cause. */
 enum source { OWN_VIEW, AGENT, PEER };
 
-/* For up to ms milliseconds: does the agent or a peer know more? *from: which peer. */
+/* Waits up to ms milliseconds for a cause from the agent or a peer. *from: which peer. */
 static enum source look_around(dlcoll_comm *c, int ms, struct notice *cause, int *from)
 {
     uint64_t end = mono_ns() + (uint64_t)ms * 1000000u;
     for (;;) {
         struct err e = ERR_INIT;
-        if (agent_says(c, cause))
+        if (agent_reports(c, cause))
             return AGENT;
-        if (peer_says(c, cause, from))
+        if (peer_reports(c, cause, from))
             return PEER;
         if (mono_ns() >= end)
             return OWN_VIEW;
@@ -106,7 +109,7 @@ static enum source look_around(dlcoll_comm *c, int ms, struct notice *cause, int
     }
 }
 
-/* ------------------------------------------------------------------------- what it saw itself */
+/* ------------------------------------------------------------------------------- own view */
 
 static void set_rank(const dlcoll_comm *c, struct notice *cause, int rank)
 {
@@ -118,7 +121,8 @@ static void set_rank(const dlcoll_comm *c, struct notice *cause, int rank)
     }
 }
 
-/* A rank of this node that has failed itself says whose fault that was. */
+/* If the peer is on this node and has failed itself, its line of the segment names the rank at
+ * fault. */
 static void peer_closed(const dlcoll_comm *c, struct notice *cause, int peer, const char *why)
 {
     char name[WORLD_NAME_MAX], other[WORLD_NAME_MAX];
@@ -147,7 +151,7 @@ static void peer_closed(const dlcoll_comm *c, struct notice *cause, int peer, co
     }
 }
 
-/* ", which is in recv #3", as far as the rank's flight recorder says. */
+/* ", which is in recv #3", as far as the rank's flight recorder shows. */
 static void describe_doing(const struct segment_local *line, char *out, size_t size)
 {
     dlcoll_record all[SEGMENT_OPS];
@@ -232,8 +236,7 @@ static void mismatch(const dlcoll_comm *c, struct notice *cause, int peer,
                  "%s sends other messages than rank %d expects for the same %s: do the counts of "
                  "their parts differ?",
                  name, c->world->rank, sig_describe(&call->sig, ours));
-    else if (call->theirs.sig.kind ==
-             CALL_SEND) /* messages of two ranks have numbers of their own */
+    else if (call->theirs.sig.kind == CALL_SEND) /* two ranks number their messages themselves */
         snprintf(cause->text, sizeof(cause->text),
                  "%s called %s (message %" PRIu32
                  " from there), rank %d called %s as its #%" PRIu32,
@@ -308,7 +311,7 @@ static int consequence_of(const dlcoll_comm *c, const struct notice *cause, enum
     return source == PEER && from != c->world->rank ? from : -1;
 }
 
-/* False: another thread was first. */
+/* Records the first failure. False: another thread has recorded one before. */
 static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll_call *call,
                    int consequence)
 {
@@ -320,7 +323,8 @@ static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll
         if (call && call->seq)
             snprintf(where, sizeof(where), "%s #%" PRIu64 ": ", call_name(call->sig.kind),
                      call->seq);
-        else if (call && call->sig.kind != CALL_NONE) /* of a group that is being made */
+        else if (call &&
+                 call->sig.kind != CALL_NONE) /* the creation of a group, which has no number */
             snprintf(where, sizeof(where), "%s: ", call_name(call->sig.kind));
         error_set(out, cause->code, "%s%s%s%s%s", c->name[0] ? "group " : "", c->name,
                   c->name[0] ? ": " : "", where, cause->text);
@@ -346,23 +350,23 @@ static bool record(dlcoll_comm *c, const struct notice *cause, const struct coll
     return first;
 }
 
-/* Tells those who do not know yet: this process's other threads, the node's other ranks, and those
- * of other nodes, or of this one when they share no memory. What has been asked, this rank alone
- * knows. */
-static void tell(dlcoll_comm *c, const struct notice *cause, enum source source, int from)
+/* Notifies those that do not know the cause yet: this process's other threads, the other ranks of
+ * the node, and the ranks of other nodes or, without shared memory, of this one. Only this rank
+ * knows its own view. */
+static void notify_others(dlcoll_comm *c, const struct notice *cause, enum source source, int from)
 {
-    bool share = c->shared_stop && source != AGENT; /* what the agent tells one, it tells all */
-    if (share) /* first: a thread that is woken by the other one has its buffers back */
+    bool share = c->shared_stop && source != AGENT; /* the agent's record reaches every rank */
+    if (share) /* first, because a thread that own_stop wakes gets its buffers back */
         comm_stop_set(c->shared_stop, c->world->rank, cause);
     comm_stop_set(&c->own_stop, c->world->rank, cause);
     if (source == AGENT)
         return;
     if (source == PEER && from != c->world->rank && c->size <= TCP_NOTICE_RANKS)
-        return; /* who has told us has told everybody */
+        return; /* the sender has notified every rank */
     char *told = calloc((size_t)c->size, 1);
     if (!told)
         return;
-    /* With other settings a rank of this node may not look into its memory. */
+    /* A rank of this node with other settings may not look into the shared memory. */
     bool all_look = c->shared_stop && cause->code != DLCOLL_EMISMATCH;
     for (int i = 0; i < c->size; i++)
         told[i] = (all_look && c->topo.node_of[i] == c->topo.node) ||
@@ -379,7 +383,7 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
     int look_ms = 0;
     assert(status < 0 && call->culprit < c->size);
     bool exited = call->culprit >= 0 &&
-                  comm_has_exited(c, call->culprit); /* then the agent has said all it knows */
+                  comm_has_exited(c, call->culprit); /* then the agent will report nothing more */
     if (status == -EPIPE)
         look_ms = c->world->segment.base && !exited ? LOOK_WITH_AGENT_MS : LOOK_ALONE_MS;
     else if (status == -ECANCELED)
@@ -388,7 +392,7 @@ int comm_fail(dlcoll_comm *c, int status, const struct coll_call *call)
     if (source == OWN_VIEW)
         own_view(c, status, call, &cause);
     if (record(c, &cause, call, consequence_of(c, &cause, source, from)))
-        tell(c, &cause, source, from);
+        notify_others(c, &cause, source, from);
     return atomic_load(&c->failed_code);
 }
 
@@ -403,8 +407,8 @@ int comm_fail_as(dlcoll_comm *c, const dlcoll_comm *group, enum call_kind kind)
                          : from == c->world->rank ? OWN_VIEW
                                                   : PEER;
     if (record(c, &cause, &call, consequence_of(c, &cause, source, from)))
-        tell(c, &cause, source == AGENT ? AGENT : OWN_VIEW,
-             -1); /* others of c are not in the group */
+        notify_others(c, &cause, source == AGENT ? AGENT : OWN_VIEW,
+                      -1); /* others of c are not in the group */
     return atomic_load(&c->failed_code);
 }
 
@@ -418,7 +422,7 @@ bool comm_give_up(dlcoll_comm *c, int code, int theirs, const char *clause)
     if (!record(c, &cause, NULL, -1))
         return false;
     cause.code = theirs;
-    tell(c, &cause, OWN_VIEW, -1);
+    notify_others(c, &cause, OWN_VIEW, -1);
     acceptor_wake(&c->job->acceptor);
     return true;
 }

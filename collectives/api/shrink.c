@@ -1,21 +1,21 @@
-/* shrink.c: who is left after a failure.
+/* shrink.c: agrees on the ranks that are left after a failure.
  *
- *   everybody      takes the ranks that he does not know to be dead for alive; the lowest of them
+ *   each rank      assumes that the ranks that it does not know to be dead are alive; the lowest of
+ *                  them leads
+ *   the leader     waits until every other rank has reported, is dead, or the time is over; then
+ *                  sends the list of ranks to those that have reported
+ *   the others     report to the leader and wait for the list; if the leader dies, the next rank
  *                  leads
- *   the leader     calls all others, until everybody has said that he is here, or is gone, or the
- *                  time is up; then tells those who came who they are
- *   the others     wait for the leader's call, say that they are here, and hear the list from him;
- *                  when he is gone, the next one leads
  *
- * Each of the others takes the time anew when he has been called, and some more, so that the list
- * comes while they are all still there. Whoever comes so late that the leader has left hears
- * nothing, but finds him alive.
+ * Another rank waits for the list for the whole time, counted from its report, and SLACK_MS more,
+ * because the leader waits for the slowest rank. A rank that reports after the leader has left gets
+ * no list, but sees that the leader's process is alive: it came too late.
  *
- * He says, too, whether the group listens to the launcher, who speaks only once: all of it does, or
- * nobody.
+ * The list also says whether the group follows the launcher's abort record, which is written only
+ * once: all ranks of the group do, or none.
  *
- * Connections are those of a communicator of their own, whose number everybody derives from the
- * failed one's. A rank that is gone shows by its closed door. */
+ * The connections are those of a communicator with a number that each rank derives from the failed
+ * one's. A dead rank refuses connections. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -32,22 +32,23 @@
 
 enum {
     MOST_MS = 60 * 1000,
-    SLACK_MS = 5000, /* the list comes after the leader's time */
-    DOOR_MS = 200,   /* until one that is shut shows */
+    SLACK_MS = 5000,  /* the list follows after the leader's time */
+    REFUSAL_MS = 200, /* until a refused connection shows */
     HERE = 0x48
 };
 
-/* The states of a rank in the list. */
-enum { ABSENT, LISTED, LISTED_LISTENS }; /* the last one: the leader, if the group is to listen */
+/* The states of a rank in the list. LISTED_LISTENS: the leader, if the group follows the launcher's
+ * abort record. */
+enum { ABSENT, LISTED, LISTED_LISTENS };
 
 struct roll {
     dlcoll_comm *comm; /* the failed one */
     struct transport *t;
     char *gone;    /* by rank */
     char *here;    /* the list */
-    size_t *moved; /* of the list, to or from each rank */
+    size_t *moved; /* bytes of the list sent to or received from each rank */
     struct transport_want *wants;
-    bool met;   /* this rank has led, or been called: the next try is another one */
+    bool met;   /* this rank has led or reported: another attempt uses another number */
     int64_t ms; /* how long ranks are waited for */
     uint64_t deadline_ns;
 };
@@ -71,8 +72,8 @@ static void shrink_wait_for(struct roll *r, size_t n)
     (void)r->t->ops->wait(r->t, r->wants, n, 1, &e);
 }
 
-/* Whether the launcher's next word would be of somebody on the list: it says nothing of ranks that
- * have ended in good order. */
+/* Whether the launcher's abort record, if it comes, is about a rank of the list: the launcher does
+ * not report ranks that have exited with status 0. */
 static bool may_listen(const struct roll *r)
 {
     const dlcoll_comm *c = r->comm;
@@ -84,7 +85,8 @@ static bool may_listen(const struct roll *r)
     return may;
 }
 
-/* The leader: until all others have come or gone. Those who have come may still go. */
+/* The leader: waits until all others have reported or died. Those that have reported may still die.
+ */
 static void call_roll(struct roll *r)
 {
     int size = r->comm->size, me = r->comm->rank;
@@ -113,8 +115,8 @@ static void call_roll(struct roll *r)
         r->here[me] = LISTED_LISTENS;
 }
 
-/* The leader: the list to all who are on it. Who is gone by now stays on it, for all alike: making
- * the group fails. */
+/* The leader: sends the list to all ranks on it. A rank that has died meanwhile stays on the list,
+ * which must be the same for all: making the group then fails. */
 static void announce(struct roll *r)
 {
     int size = r->comm->size, me = r->comm->rank;
@@ -140,9 +142,10 @@ static void announce(struct roll *r)
     }
 }
 
-/* Whether a rank that has closed its connection still listens: its process lives. That of one that
- * has just ended may let somebody in before it is shut, and then throws him out. */
-static bool is_at_home(const dlcoll_comm *c, int rank)
+/* Whether the process of a rank that has closed its connection is alive and still listens. A
+ * process that is just ending may accept a connection before its socket is closed, and then resets
+ * it. */
+static bool is_listening(const dlcoll_comm *c, int rank)
 {
     struct netaddr to;
     int errnum = 0;
@@ -153,15 +156,15 @@ static bool is_at_home(const dlcoll_comm *c, int rank)
     if (fd < 0 || (connect(fd, &to.sa, to.len) < 0 && errno != EINPROGRESS))
         return false;
     struct pollfd p = {.fd = fd, .events = POLLOUT};
-    if (poll(&p, 1, DOOR_MS) != 1 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &errnum, &len) < 0 ||
+    if (poll(&p, 1, REFUSAL_MS) != 1 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &errnum, &len) < 0 ||
         errnum)
         return false;
     p.events = POLLIN;
-    return poll(&p, 1, DOOR_MS) == 0;
+    return poll(&p, 1, REFUSAL_MS) == 0;
 }
 
-/* 0: the list is here; -EPIPE: the leader is gone; -ETIMEDOUT: he has not called, or no list has
- * come; -ECONNRESET: he has called, and left without me. */
+/* 0: the list has come; -EPIPE: the leader is dead; -ETIMEDOUT: it has not answered, or no list has
+ * come; -ECONNRESET: it has answered, and left without this rank. */
 static int follow(struct roll *r, int lead)
 {
     bool said = false;
@@ -180,7 +183,7 @@ static int follow(struct roll *r, int lead)
             have += got > 0 ? (size_t)got : 0;
         }
         if (got < 0)
-            return is_at_home(r->comm, lead) ? -ECONNRESET : -EPIPE;
+            return is_listening(r->comm, lead) ? -ECONNRESET : -EPIPE;
         if (have == size)
             return 0;
         r->wants[0] = (struct transport_want){.stream = lead, .send = !said, .recv = said};
@@ -264,7 +267,7 @@ static int shrink(dlcoll_comm *c, dlcoll_comm **group, const dlcoll_group_opts *
     if (r.gone && r.here && r.moved && r.wants && tcp_new(&r.t, &to, &e) == 0) {
         for (int i = 0; i < c->size; i++)
             r.gone[i] = c->error.code == DLCOLL_EPEER && c->world_ranks[i] == c->error.rank &&
-                        i != c->rank; /* who hears of his own death lives */
+                        i != c->rank; /* a rank that reads of its own death is alive */
         status = find_out(&r);
         r.t->ops->free(r.t);
     }

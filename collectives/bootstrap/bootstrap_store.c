@@ -1,18 +1,17 @@
 /* bootstrap_store.c: ranks that were started without a launcher meet through a store: at an address
- * from the environment or an URL, behind an address in a file (rendezvous_file.c), or one that the
+ * from the environment or a URL, at an address in a file (rendezvous_file.c), or one that the
  * program has opened.
  *
  *   every rank   opens its listening socket, finds the address by which others reach it, and stores
- *                that under <prefix>rank/<r>, where nothing may be yet
- *   rank 0       (hosts the store, unless one is served there,) gets all of these, sets
+ *                that under <prefix>rank/<r>, which must be empty
+ *   rank 0       hosts the store, unless the address has one; gets all of these, sets
  *                <prefix>table to them all and waits for every <prefix>read/<r>
  *   the others   get <prefix>table and set <prefix>read/<r>
  *   rank 0       takes the keys out of the store, which serves the program from now on
  *
- * Failures: the store cannot be reached, or goes away in between: tried anew until the deadline,
- * since every step may be repeated. Ranks that do not come: -ETIMEDOUT with their list. Two
- * processes with one rank: -EEXIST. What the store returns is checked like any message from a
- * stranger. */
+ * Failures: the store cannot be reached, or is lost: every step is repeated until the deadline.
+ * Ranks that do not arrive: -ETIMEDOUT with their list. Two processes with one rank: -EEXIST. The
+ * values from the store are checked like any message from the network. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -46,9 +45,9 @@ enum {
     WORLD_MAX = 1 << 24,
     RETRY_MS = 20,
     HOST_AGAIN_MS = 500,
-    FIRST_PORT_MS = 300, /* of several at which rank 0 may be */
+    FIRST_PORT_MS = 300, /* at the first of several ports where rank 0 may be */
     NEXT_PORT_MS = 50,
-    LATE_MS = 2000,    /* a world that cannot be is told to those who come by then */
+    LATE_MS = 2000,    /* ranks that arrive within this time learn that the sizes differ */
     NOTICE_MS = 10000, /* a longer wait is reported, once */
     MISSING_MAX = 16,  /* ranks that are listed by name */
 };
@@ -57,16 +56,17 @@ struct meeting {
     struct world *w;
     char host[HOST_MAX]; /* where the store is */
     int port;
-    const char *whence; /* for people: where the address is from */
+    const char *whence; /* the source of the address, for messages */
     char path[512];
-    const char *file;     /* path: the address is in it; NULL: it is known */
-    bool served;          /* somebody else serves the store */
-    int base_port, ports; /* rank 0 serves it at one of so many; 0: at `port` */
-    unsigned tries;       /* of the others to find it at one of them */
-    bool borrowed;        /* the client is the program's */
+    const char *file; /* `path`, which has the address; NULL: the address is known */
+    bool served;      /* another process serves the store */
+    int base_port,
+        ports; /* number of ports from base_port on at which rank 0 may serve; 0: at `port` only */
+    unsigned tries; /* attempts of another rank to find it at one of them */
+    bool borrowed;  /* the client belongs to the program */
     char prefix[KEY_MAX / 2];
     uint64_t deadline_ns;
-    uint64_t notice_ns; /* when the wait is reported; 0: it was */
+    uint64_t notice_ns; /* when the wait is reported; 0: it has been */
     struct member self;
     struct store_thread *server;
     struct store_client *client;
@@ -187,7 +187,7 @@ static int meeting_find_way(struct meeting *m, const struct world_opts *o, struc
 {
     struct world *w = m->w;
     const char *url = o->store ? NULL : o->method;
-    int r = url ? from_url(m, url, e) : 0; /* what is wrong there is said first */
+    int r = url ? from_url(m, url, e) : 0; /* its errors have precedence */
     if (r < 0 && strncmp(url, "env://", 6) != 0)
         return err_wrap(e, "%s", o->whence);
     if (r == 0)
@@ -205,7 +205,7 @@ static int meeting_find_way(struct meeting *m, const struct world_opts *o, struc
     } else if (!url) {
         r = from_environment(m, e);
     }
-    /* A store may outlive a round: what an earlier one has left there must not be read. */
+    /* A store may outlive a round: keys of an earlier round must not be read. */
     int n = snprintf(m->prefix, sizeof(m->prefix), "dlcoll/%s%s/%s/%" PRIu32 "/",
                      o->starter ? o->starter->id : env_or("TORCHELASTIC_RUN_ID", ""), o->name,
                      env_or("TORCHELASTIC_RESTART_COUNT", "0"), w->instance);
@@ -224,14 +224,14 @@ static bool is_over(const struct meeting *m)
     return remaining_ms(m) == 0;
 }
 
-/* How long to wait before there is something to do: until the deadline, or the notice. */
+/* The time to wait for at most: until the deadline, or the notice. */
 static int patience_ms(const struct meeting *m)
 {
     int left = remaining_ms(m), notice = store_ms_until(m->notice_ns);
     return m->notice_ns && (left < 0 || notice < left) ? notice : left;
 }
 
-/* Prints, once, what this rank waits for, if it is time to. */
+/* Prints once, when it is time, what this rank waits for. */
 static void notice_wait(struct meeting *m, const char *why)
 {
     if (!m->notice_ns || mono_ns() < m->notice_ns)
@@ -248,8 +248,7 @@ static void pause_before_retry(void)
 
 /* -------------------------------------------------------------------------------- own address */
 
-/* The address from which this host reaches `to`: what the kernel would send from. Nothing is sent.
- */
+/* Finds the local address from which the kernel would send to `to`. Sends nothing. */
 static bool local_address(const struct sockaddr *to, socklen_t len, struct netaddr *out)
 {
     struct sockaddr_storage ss;
@@ -261,7 +260,8 @@ static bool local_address(const struct sockaddr *to, socklen_t len, struct netad
     return true;
 }
 
-/* Resolves MASTER_ADDR, as often as it takes: its name may be made while the job starts. */
+/* Resolves MASTER_ADDR, again and again until the deadline, because the name may be created while
+ * the job starts. */
 static int find_master(struct meeting *m, struct netaddr *local, struct err *e)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
@@ -357,7 +357,7 @@ static void member_encode(struct buf *b, const struct member *m)
     buf_u32(b, m->cpus.quota);
 }
 
-/* own: an address of this rank, whose interface is where the others' link-local ones are. */
+/* own: an address of this rank. Link-local addresses of the others are on its interface. */
 static bool member_decode(struct rd *r, const char *own, struct member *m)
 {
     struct netaddr a;
@@ -390,8 +390,8 @@ static int another_size(int rank, uint32_t size, uint32_t leaders, struct err *e
                    rank, size, leaders);
 }
 
-/* The epoch, the size, and as many members; or only those up to the first that was given another
- * size. */
+/* Reads the epoch, the size and as many members; or only the members up to the first that was given
+ * another size. */
 static int table_decode(const struct meeting *m, const void *data, size_t len, struct err *e)
 {
     struct world *w = m->w;
@@ -427,7 +427,8 @@ static const char *table_key(const struct meeting *m, char out[KEY_MAX])
     return out;
 }
 
-/* Something is stored for our rank: by ourselves, when an earlier try has failed, or by another. */
+/* A record of this rank exists: this process has stored it in an earlier attempt, or another
+ * process has. */
 static int replace_record(struct meeting *m, const char *key, const struct buf *record,
                           const void *there, size_t len, struct err *e)
 {
@@ -510,8 +511,8 @@ static int get_from_rank(struct meeting *m, const char *key, void **value, size_
     return store_client_get(m->client, key, value, len, remaining_ms(m), e);
 }
 
-/* Rank 0: collects what the others have published. *last: of the ranks in the table; when that is
- * not the last of all, it was given another size than this one. */
+/* Rank 0: collects the records of the others. *last: the last rank in the table; if it is not size
+ * - 1, that rank was given another size than this one. */
 static int gather_members(struct meeting *m, struct buf *table, int *last, struct err *e)
 {
     char key[KEY_MAX];
@@ -556,7 +557,7 @@ static int lead(struct meeting *m, struct err *e)
             r = store_client_wait(m->client, &k, 1, ms, e);
         else if (store_client_wait(m->client, &k, 1, ms < 0 || ms > LATE_MS ? LATE_MS : ms, NULL) <
                  0)
-            break; /* of those who have not come yet not all will be told of the mistake */
+            break; /* not all ranks that arrive later will learn of the mistake */
     }
     return given && given != own ? another_size(last, given, own, e) : r;
 }
@@ -575,7 +576,7 @@ static int follow(struct meeting *m, struct err *e)
     return bad < 0 ? bad : r;
 }
 
-/* The same program may be run again with the same store. */
+/* Another run of the program may use the same store. */
 static void clean_up(struct meeting *m)
 {
     char key[KEY_MAX];
@@ -588,13 +589,13 @@ static void clean_up(struct meeting *m)
     }
 }
 
-/* Rank 0 hosts the store where nothing else does. */
+/* Rank 0 hosts the store unless another process does. */
 static int host_store(struct meeting *m, struct err *e)
 {
     if (m->w->rank != 0 || m->served || m->server)
         return 0;
-    /* 127.0.0.1 and ::1 mean one host everywhere; another loopback address may be this host's own
-     * name, which others resolve to where it can be reached. */
+    /* 127.0.0.1 and ::1 mean this host everywhere; another loopback address may be that of this
+     * host's own name, which other hosts resolve to an address that they can reach. */
     bool here = strcmp(m->w->master_ip, "127.0.0.1") == 0 || strcmp(m->w->master_ip, "::1") == 0;
     struct store_thread_opts opts = {.addr = here && !m->file ? m->w->master_ip : NULL,
                                      .port = m->file ? 0 : m->port};
@@ -610,11 +611,13 @@ static int host_store(struct meeting *m, struct err *e)
                        m->base_port, m->base_port + m->ports - 1);
     if (r == 0)
         m->port = store_thread_port(m->server);
-    return r == -EADDRINUSE ? 0 : r; /* then a store is served there, or connecting will tell */
+    return r == -EADDRINUSE
+               ? 0
+               : r; /* EADDRINUSE: a store is served there, or connecting will show the error */
 }
 
-/* At which of several ports rank 0 is. What answers at another one is not of this job, for it has
- * no record of rank 0 under this job's keys. */
+/* Finds the port, one of several, at which rank 0 serves. A server at another port does not belong
+ * to this job: it has no record of rank 0 under this job's keys. */
 static int search_store(struct meeting *m, struct err *e)
 {
     char key[KEY_MAX];
@@ -640,8 +643,8 @@ static int reach_store(struct meeting *m, struct err *e)
         return r;
     if (m->ports && m->w->rank > 0)
         return search_store(m, e);
-    /* Rank 0 has found the port in use: by another store, or as the local port of a connection,
-     * which will end. */
+    /* Rank 0 has found the port in use: by another store, or as the local port of a connection that
+     * will end. */
     bool in_use = m->w->rank == 0 && !m->served && !m->server;
     if (in_use && (ms < 0 || ms > HOST_AGAIN_MS))
         ms = HOST_AGAIN_MS;
@@ -691,7 +694,8 @@ static int meet(struct meeting *m, struct err *e)
     }
 }
 
-/* Places among the ranks of the same host, and its CPUs: each rank may be bound to its own. */
+/* Counts the ranks of this host, this rank's place among them, and their CPUs: each rank may be
+ * bound to its own. */
 static int count_neighbours(struct world *w, const struct starter *starter, struct err *e)
 {
     int before = 0;
@@ -756,7 +760,7 @@ static int meet_by_file(struct meeting *m, struct err *e)
     bool wrote = m->w->rank == 0 && r == 0;
     if (r == 0)
         r = find_master(m, &any, e);
-    /* The store's own host is reached by the others at an address that is not loopback. */
+    /* Other hosts reach the store's own host at an address that is not loopback. */
     if (r == 0 && netaddr_is_loopback(&any) && m->w->rank == 0) {
         struct netaddr own;
         if (netaddr_list_local(&own, 1) == 1 && !netaddr_is_link_local(&own))

@@ -91,7 +91,7 @@ static const void *at(const struct job_of *j, const void *p, size_t elements)
     return (const char *)p + elements * j->elem;
 }
 
-static size_t count_of(const struct coll_parts *p, size_t even, int i)
+static size_t nccl_count_of(const struct coll_parts *p, size_t even, int i)
 {
     return p->counts ? p->counts[i] : even;
 }
@@ -132,7 +132,7 @@ static void gather(struct job_of *j)
     send_to(j, c->send, c->count, c->root);
     for (int i = 0; j->me == c->root && i < j->size; i++)
         recv_from(j, (void *)at(j, c->recv, start_of(&c->recv_parts, c->count, i)),
-                  count_of(&c->recv_parts, c->count, i), i);
+                  nccl_count_of(&c->recv_parts, c->count, i), i);
     take(j, j->api->GroupEnd());
 }
 
@@ -147,7 +147,7 @@ static void scatter(struct job_of *j)
     take(j, j->api->GroupStart());
     for (int i = 0; j->me == c->root && i < j->size; i++)
         send_to(j, at(j, c->send, start_of(&c->send_parts, c->count, i)),
-                count_of(&c->send_parts, c->count, i), i);
+                nccl_count_of(&c->send_parts, c->count, i), i);
     recv_from(j, c->recv, c->count, c->root);
     take(j, j->api->GroupEnd());
 }
@@ -162,9 +162,9 @@ static void all_to_all(struct job_of *j, const void *send)
     take(j, j->api->GroupStart());
     for (int i = 0; i < j->size; i++) {
         send_to(j, at(j, send, start_of(&c->send_parts, c->count, i)),
-                count_of(&c->send_parts, c->count, i), i);
+                nccl_count_of(&c->send_parts, c->count, i), i);
         recv_from(j, (void *)at(j, c->recv, start_of(&c->recv_parts, c->count, i)),
-                  count_of(&c->recv_parts, c->count, i), i);
+                  nccl_count_of(&c->recv_parts, c->count, i), i);
     }
     take(j, j->api->GroupEnd());
 }

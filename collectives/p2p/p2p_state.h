@@ -1,6 +1,6 @@
-/* p2p_state.h: what p2p.h's sends and receives are kept in, for the files that move them: p2p.c
- * (the whole: progress, waiting, failing), p2p_match.c (which message is for which receive) and
- * p2p_pair.c (what goes over the streams to and from one peer). Everything under p->lock. */
+/* p2p_state.h: the state of sends and receives (p2p.h), for the files that move them: p2p.c
+ * (progress, waiting, failing), p2p_match.c (matches messages with receives) and p2p_pair.c (the
+ * streams to and from one peer). All of it is under p->lock. */
 #ifndef COLLECTIVES_P2P_P2P_STATE_H
 #define COLLECTIVES_P2P_P2P_STATE_H
 
@@ -21,7 +21,7 @@ enum {
 
 enum p2p_frame_kind { P2P_EAGER = 1, P2P_RTS, P2P_CTS, P2P_DATA, P2P_FETCHED };
 
-/* A message that has come before its receive. */
+/* A message that has arrived before its receive. */
 struct p2p_unexpected {
     struct p2p_unexpected *next;
     struct p2p_frame frame;
@@ -41,21 +41,21 @@ struct p2p_reading {
     };
     size_t head_len;           /* the frame and what is between it and the message */
     size_t have;               /* of these, then of the message as well */
-    struct p2p_op *op;         /* to which the message goes, or */
-    struct p2p_unexpected *un; /* where it is kept */
-    size_t len;                /* bytes of the message that follow here */
+    struct p2p_op *op;         /* the receive of the message, or */
+    struct p2p_unexpected *un; /* the message that is kept */
+    size_t len;                /* bytes of the message that follow in this frame */
 };
 
-/* Bytes that arrived together with a header and are not looked at yet. */
+/* Bytes that arrived with a header and are not processed yet. */
 struct p2p_ahead {
     size_t at, have;
     uint8_t data[P2P_AHEAD_BYTES];
 };
 
 struct p2p_peer {
-    struct transport *t;       /* what reaches it */
+    struct transport *t;       /* the transport to it */
     int in;                    /* the stream of its messages, and of our answers to them */
-    struct p2p_queue out;      /* to be written on the stream to it */
+    struct p2p_queue out;      /* frames to be written on the stream to it */
     struct p2p_queue offered;  /* sends that wait for CTS or FETCHED */
     struct p2p_queue in_reply; /* receives whose CTS or FETCHED is to be written */
     struct p2p_queue accepted; /* receives that wait for DATA */
@@ -63,10 +63,10 @@ struct p2p_peer {
     size_t kept_bytes;
     struct p2p_reading replies, messages; /* of one stream: all of it is read as messages are */
     uint64_t next_id;
-    /* Bytes of messages of modest length since the beginning: sent without asking, of these matched
-     * as the peer says, and those of its own that are matched here. */
+    /* Bytes of messages up to the eager limit since the beginning: sent without asking; of these,
+     * matched as the peer reports; and of the peer's messages, matched here. */
     uint64_t ahead, heard, taken;
-    int posted;        /* receives that name it */
+    int posted;        /* receives from this peer */
     bool active, deaf; /* in p->active; its stream has ended while nothing was expected */
 };
 
@@ -82,10 +82,10 @@ struct p2p {
     struct p2p_queue posted; /* receives, in the order of their calls */
     int any;                 /* posted for any rank */
     _Atomic int under_way;
-    _Atomic int waiters; /* who see to it that things move */
+    _Atomic int waiters; /* threads that progress the operations */
     bool stopped;
     uint64_t seq;
-    struct coll_call failure; /* what is told to comm_fail() */
+    struct coll_call failure; /* the argument of comm_fail() */
     int failed;               /* its status */
 };
 
@@ -120,9 +120,9 @@ static inline struct p2p_op *p2p_queue_take(struct p2p_queue *q)
     return op;
 }
 
-/* Over TCP messages and answers share a connection, and the acknowledgements of what goes one way
- * ride on what goes the other; shared memory has a pair of rings for each rank's messages and the
- * answers to them. Our messages go on stream `rank`. */
+/* Over TCP, messages and answers share a connection, and acknowledgements of one direction travel
+ * with the data of the other; shared memory has a pair of rings for each rank's messages and their
+ * answers. This rank's messages go on stream `rank`. */
 static inline bool p2p_has_one_stream(const struct p2p *p, int rank)
 {
     return p->peers[rank].in == rank;
@@ -130,34 +130,34 @@ static inline bool p2p_has_one_stream(const struct p2p *p, int rank)
 
 /* --------------------------------------------------------------------------------------- p2p.c */
 
-/* Something is the matter with an operation, or with a peer (op NULL: one that it keeps waiting is
- * named); comm_fail() has its turn when the lock is free. Returns the status, or that of an earlier
- * one. */
+/* An operation or a peer has failed (op NULL: an operation that the peer keeps waiting is named);
+ * comm_fail() is called when the lock is free. Returns the status, or that of an earlier failure.
+ */
 int p2p_fail(struct p2p *p, int status, int peer, const struct p2p_op *op, const struct err *e);
-/* The peer sends something else than is received. */
+/* The peer sends something else than the receive expects. */
 int p2p_mismatch(struct p2p *p, int peer, const struct p2p_op *op, const struct p2p_frame *f);
 /* The operation is complete; it may be freed when this returns. */
 void p2p_done(struct p2p *p, struct p2p_op *op);
-/* Something is under way with the peer. */
+/* Adds the peer to p->active: an operation with it is under way. */
 void p2p_set_active(struct p2p *p, int peer);
 
 /* --------------------------------------------------------------------------------- p2p_match.c */
 
 void p2p_post_send(struct p2p *p, struct p2p_op *op);
 void p2p_post_recv(struct p2p *p, struct p2p_op *op);
-/* A message's frame has come: *op is its receive, which a large one has been offered to already;
- * NULL: there is none yet. 0 or negative. */
+/* A message's frame has arrived: *op is its receive, to which a large message may already have been
+ * offered; NULL: there is none yet. 0 or negative. */
 int p2p_match(struct p2p *p, int rank, const struct p2p_frame *f, struct p2p_op **op);
 
 /* ---------------------------------------------------------------------------------- p2p_pair.c */
 
-/* Whether anything is expected of what comes on the peer's stream `in`. */
+/* Whether an operation expects anything on the peer's stream `in`. */
 bool p2p_expects(const struct p2p *p, int rank);
-/* Writes and reads what can be without blocking; sets *moved when something was. */
+/* Writes and reads as much as possible without blocking; sets *moved if anything moved. */
 void p2p_move(struct p2p *p, int rank, bool *moved);
-/* An operation under way with that rank; any: or one with anybody. NULL: there is none. */
+/* Returns an operation under way with that rank; any: or one with any source. NULL: none. */
 const struct p2p_op *p2p_op_with(const struct p2p *p, int rank, bool any);
-/* Whether somebody is waited for who will do nothing more; p2p_fail() then. */
+/* Whether an operation waits for a peer that will do nothing more; calls p2p_fail() then. */
 void p2p_check_exits(struct p2p *p);
 
 #endif

@@ -22,7 +22,7 @@ static const char g_info_usage[] =
 
 static dlcoll_comm *g_comm;
 
-static void need(int code, const char *what)
+static void info_need(int code, const char *what)
 {
     dlcoll_error why = DLCOLL_ERROR_INIT;
     if (code >= 0)
@@ -132,15 +132,15 @@ int main(int argc, char **argv)
         tool_help(g_info_usage);
     if (argc > 1)
         tool_wrong("argument", argv[1], "--help or nothing");
-    need(dlcoll_init(&g_comm, NULL), "no communicator");
-    need(dlcoll_barrier(g_comm, NULL, NULL), "dlcoll_barrier");
+    info_need(dlcoll_init(&g_comm, NULL), "no communicator");
+    info_need(dlcoll_barrier(g_comm, NULL, NULL), "dlcoll_barrier");
     char *text = info_describe(&len);
-    need(dlcoll_exchange_bytes(text, len, &all, g_comm, NULL), "dlcoll_exchange_bytes");
+    info_need(dlcoll_exchange_bytes(text, len, &all, g_comm, NULL), "dlcoll_exchange_bytes");
     if (dlcoll_rank(g_comm) == 0)
         print_all(all, dlcoll_size(g_comm));
     dlcoll_bytes_free(all);
     free(text);
-    need(dlcoll_finalize(g_comm), "dlcoll_finalize");
+    info_need(dlcoll_finalize(g_comm), "dlcoll_finalize");
     dlcoll_destroy(g_comm);
     tool_flush();
     return 0;

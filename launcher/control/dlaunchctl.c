@@ -164,7 +164,7 @@ static long shown_pid(const struct job *j)
     return j->pid ? j->pid : j->number;
 }
 
-static bool is_stopped(long pid)
+static bool process_is_stopped(long pid)
 {
     char path[40], stat[512];
     snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
@@ -177,7 +177,7 @@ static bool is_stopped(long pid)
 static void add_silent_job(struct jobs *jobs, const struct job *j, const char *which)
 {
     int why = errno;
-    if (j->pid && is_stopped(j->pid))
+    if (j->pid && process_is_stopped(j->pid))
         log_warn("process %ld does not answer because it is stopped, for example by Ctrl-Z (kill "
                  "-CONT %ld continues it)",
                  j->pid, j->pid);

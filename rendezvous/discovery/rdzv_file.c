@@ -38,9 +38,9 @@
 
 #define WORD           "dlaunch-rendezvous"
 #define CONTENT_MAX    4096
-#define PROBE_MS       500 /* per address */
+#define PROBE_MS       500 /* limit of a probe, per address */
 #define PROBE_TOTAL_NS 2000000000u
-#define LOOKS          8 /* at a file that is replaced under our eyes */
+#define LOOKS          8 /* attempts if the file is replaced while it is opened */
 #define MACHINE_MAX    96
 
 /* A published line. */
@@ -55,7 +55,7 @@ struct notice_board {
 
 /* --------------------------------------------------------------------------------------- line */
 
-/* This boot of this host, and this network namespace of it. */
+/* Identifies this boot of this host, and this network namespace. */
 static void this_machine(char out[MACHINE_MAX])
 {
     char boot[48], ns[32];
@@ -78,7 +78,8 @@ static int hex(char c)
     return isdigit((unsigned char)c) ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The next word of the line, unescaped. False: there is none, or it is too long or malformed. */
+/* Takes the next word of the line, unescaped. False: there is none, or it is too long or malformed.
+ */
 static bool get_word(char **line, char *out, size_t cap)
 {
     size_t n = 0;
@@ -119,7 +120,7 @@ static bool parse_addrs(struct notice_board *b, char *list)
     for (char *ip = strtok_r(list, ",", &save); ip; ip = strtok_r(NULL, ",", &save)) {
         if (b->naddrs == CONNECTOR_ADDRS_MAX)
             return false;
-        /* One with a scope that this host has not is of no use here. */
+        /* An address with a scope that this host does not have cannot be used here. */
         b->naddrs += netaddr_parse_ip(&b->addrs[b->naddrs], ip, b->port);
     }
     return b->naddrs > 0;
@@ -142,10 +143,10 @@ static bool file_parse(char *line, struct notice_board *b)
            parse_addrs(b, addrs);
 }
 
-/* Beside the address that was named, if one was. */
+/* In addition to the named address, if there is one. */
 static bool is_one_more(const struct rdzv_discovery *f, const struct netaddr *a)
 {
-    return !netaddr_is_link_local(a) && /* its scope means nothing to another host */
+    return !netaddr_is_link_local(a) && /* its scope is not valid on another host */
            !(f->have_local && netaddr_same_ip(a, &f->local));
 }
 
@@ -211,7 +212,8 @@ static int not_ours(struct rdzv_discovery *f, const char *what)
     return f->status = -EINVAL;
 }
 
-/* The descriptor of the file, locked or not (f->locked); -1: f->status says why, or try again. */
+/* Returns the descriptor of the file, locked or not (f->locked); -1: f->status has the reason, or
+ * the caller tries again. */
 static int open_file(struct rdzv_discovery *f)
 {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW;
@@ -233,7 +235,7 @@ static int open_file(struct rdzv_discovery *f)
     f->locked = rc == 0;
     if (rc < 0 && rc != -EAGAIN && rc != -EACCES)
         return trouble(f, -rc, "cannot lock"), -1;
-    if (f->locked && !same_file(f->path, fd)) { /* it was replaced, or removed, meanwhile */
+    if (f->locked && !same_file(f->path, fd)) { /* the file was replaced or removed meanwhile */
         f->locked = false;
         return -1;
     }
@@ -267,18 +269,20 @@ static int other_job(struct rdzv_discovery *f, const char *run_id, const char *h
     return f->status = -EBUSY;
 }
 
-/* The lock is free and there is a line. Whether somebody answers there all the same. */
+/* The lock is free and there is a line: checks whether the coordinator that it names answers
+ * nevertheless. */
 static bool still_answers(struct rdzv_discovery *f, const struct notice_board *b)
 {
     char machine[MACHINE_MAX];
     uint64_t until = mono_ns() + PROBE_TOTAL_NS;
     this_machine(machine);
-    if (strcmp(machine, b->machine) == 0) /* here, a lock that is free has no holder */
+    if (strcmp(machine, b->machine) ==
+        0) /* locks of this host are reliable: a free one has no holder */
         return false;
     for (int i = 0; i < b->naddrs && mono_ns() < until; i++) {
         struct rdzv_identity id;
         if (rdzv_probe(&b->addrs[i], PROBE_MS, f->auth, &id) < 0 || id.finished ||
-            strcmp(id.run_id, b->run_id) != 0) /* another job has the port by now */
+            strcmp(id.run_id, b->run_id) != 0) /* the port now belongs to another job */
             continue;
         if (strcmp(id.run_id, f->run_id) != 0)
             other_job(f, id.run_id, id.host, id.pid);
@@ -287,7 +291,7 @@ static bool still_answers(struct rdzv_discovery *f, const struct notice_board *b
     return false;
 }
 
-/* Reads what is there. Keeps the lock when this node is to host. */
+/* Reads the file. Keeps the lock if this node is to host. */
 static void look_at(struct rdzv_discovery *f, int fd)
 {
     char line[CONTENT_MAX];
@@ -325,7 +329,7 @@ static void file_look(struct rdzv_discovery *f)
     f->naddrs = 0;
     if (rdzv_discovery_resolve_local(f) < 0)
         return;
-    if (f->lock_fd >= 0 && same_file(f->path, f->lock_fd)) /* still ours */
+    if (f->lock_fd >= 0 && same_file(f->path, f->lock_fd)) /* this node still holds the lock */
         return;
     give_up_lock(f);
     for (int i = 0; i < LOOKS; i++) {

@@ -8,7 +8,7 @@
 #include "rendezvous/discovery/rdzv_backend.h"
 #include "rendezvous/rules/rdzv_msg.h"
 
-#define ANSWER_MAX 2048 /* an identity is shorter */
+#define ANSWER_MAX 2048 /* larger than an identity */
 
 static int probe_wait_for(int fd, short events, uint64_t until)
 {
@@ -25,7 +25,7 @@ static int probe_wait_for(int fd, short events, uint64_t until)
     }
 }
 
-/* Not -EACCES, which a route may say as well as somebody with another token. */
+/* Not -EACCES, which a missing route can cause too. */
 static int connect_to(int fd, const struct netaddr *a, uint64_t until)
 {
     int error = 0;
@@ -40,7 +40,7 @@ static int connect_to(int fd, const struct netaddr *a, uint64_t until)
     return rc < 0 ? rc : -error;
 }
 
-/* 1: it is there; 0: not all of it yet; -EPROTO. */
+/* 1: the identity is complete; 0: more bytes are needed; -EPROTO. */
 static int probe_parse(const uint8_t *p, size_t n, struct rdzv_identity *id)
 {
     if (n < RDZV_PREAMBLE_LEN + RDZV_FRAME_HEADER)
@@ -62,11 +62,11 @@ static int send_all(int fd, const struct buf *b)
 {
     if (b->oom)
         return -ENOMEM;
-    /* A fresh socket has room for the few hundred bytes that there are. */
+    /* The buffer of a new socket has room for these few hundred bytes. */
     return send(fd, b->data, b->len, MSG_NOSIGNAL) == (ssize_t)b->len ? 0 : -EIO;
 }
 
-/* Takes what has come: as it is, or out of TLS, whose handshake may have something to send. */
+/* Takes the received bytes, directly or through TLS, whose handshake may have something to send. */
 static int probe_take(int fd, struct tls *tls, const uint8_t *p, size_t n,
                       const struct buf *question, struct buf *answer)
 {
@@ -104,8 +104,8 @@ static int probe_ask(int fd, struct tls *tls, uint64_t until, const struct buf *
     return rc > 0 ? 0 : rc;
 }
 
-/* Sends the preamble, then, when the other side's shows that it has been accepted and is this
- * user's, the rest. */
+/* Sends the preamble; then the rest, once the preamble of the other side shows that it has accepted
+ * the connection and belongs to this user. */
 static int prove(int fd, const struct netaddr *a, uint64_t until, const struct buf *question,
                  struct buf *answer)
 {
@@ -129,7 +129,7 @@ static int prove(int fd, const struct netaddr *a, uint64_t until, const struct b
                                                                                              : -EIO;
 }
 
-/* One question on a connection of its own; its answer is an IDENTITY. */
+/* Asks one question on a connection of its own; the answer is an IDENTITY. */
 static int exchange(const struct netaddr *a, int timeout_ms, const struct auth *auth,
                     const struct buf *question, struct rdzv_identity *id)
 {

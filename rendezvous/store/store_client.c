@@ -23,18 +23,18 @@
 
 #define RETRY_FIRST_MS   10
 #define RETRY_MAX_MS     1000
-#define RETRY_ATTEMPT_MS 3000 /* to one of a host's addresses, before the next is tried */
+#define RETRY_ATTEMPT_MS 3000 /* time to connect to one address of a host */
 
 struct store_client {
     int fd;         /* -1: dead */
-    int timeout_ms; /* of requests that wait for nothing but the server itself */
+    int timeout_ms; /* of requests that the server answers at once */
     struct buf out;
-    uint8_t in[4096]; /* received, not yet consumed: in[at..end) */
+    uint8_t in[4096]; /* received bytes that are not consumed yet: in[at..end) */
     size_t at, end;
 };
 
-/* Whether trying again can help: the server may be about to start, or the network to come up. The
- * code is a negative errno value. */
+/* Whether another attempt can help, because the server may be starting, or the network. The code is
+ * a negative errno value. */
 static bool retry_helps(int code)
 {
     switch (-code) {
@@ -55,8 +55,8 @@ static bool retry_helps(int code)
     }
 }
 
-/* How long to pause now, jittered by half, so that ranks that were started together do not come
- * back together; *backoff_ms becomes the next mean. */
+/* The pause before the next attempt, jittered by half, so that ranks that started together do not
+ * retry together; *backoff_ms becomes the next mean. */
 static uint64_t retry_pause_ns(int *backoff_ms)
 {
     uint64_t half = (uint64_t)*backoff_ms * 500000u;
@@ -74,7 +74,8 @@ static uint64_t deadline_in(int timeout_ms)
     return timeout_ms < 0 ? NO_DEADLINE : mono_ns() + (uint64_t)timeout_ms * 1000000u;
 }
 
-/* 0: ready, an error included, which the next call on the socket reports; -ETIMEDOUT. */
+/* Waits for the socket. 0: it is ready, perhaps with an error, which the next call on it reports;
+ * -ETIMEDOUT. */
 static int wait_ready(int fd, short events, uint64_t deadline)
 {
     for (;;) {
@@ -97,7 +98,7 @@ static int wait_ready(int fd, short events, uint64_t deadline)
 
 /* --- Bytes -------------------------------------------------------------------------------------*/
 
-/* The connection cannot be used any more. Returns code. */
+/* Marks the connection as unusable. Returns code. */
 static int die(struct store_client *c, int code, struct err *e, const char *what)
 {
     close_fd(&c->fd);
@@ -155,7 +156,7 @@ static ssize_t receive_some(struct store_client *c, void *p, size_t n, uint64_t 
     }
 }
 
-/* Receives exactly n bytes: large ones straight to their place, small ones by the buffer. */
+/* Receives exactly n bytes: many directly to p, few by way of the buffer. */
 static int receive(struct store_client *c, void *out, size_t n, uint64_t deadline)
 {
     uint8_t *p = out;
@@ -199,7 +200,7 @@ static int receive_i64(struct store_client *c, int64_t *v, uint64_t deadline)
     return rc;
 }
 
-/* A length and that many bytes, malloc'ed, NUL behind. */
+/* Receives a length and that many bytes; malloc'ed, with a NUL behind. */
 static int receive_value(struct store_client *c, void **val, size_t *len, uint64_t deadline)
 {
     int64_t n = 0;
@@ -234,7 +235,7 @@ static struct store_view text(const char *s)
     return view(s, strlen(s));
 }
 
-/* The name of this request in error texts: "store: ADD counter". */
+/* The name of the request in error texts: "store: ADD counter". */
 static const char *client_describe(const struct store_request *r, char out[64])
 {
     snprintf(out, 64, "%s%s%.40s%s", store_cmd_name(r->cmd), r->key.p ? " " : "",
@@ -242,7 +243,8 @@ static const char *client_describe(const struct store_request *r, char out[64])
     return out;
 }
 
-static int fail(struct store_client *c, const struct store_request *r, int code, struct err *e)
+static int client_fail(struct store_client *c, const struct store_request *r, int code,
+                       struct err *e)
 {
     char what[64];
     return die(c, code, e, client_describe(r, what));
@@ -264,10 +266,10 @@ static int request(struct store_client *c, const struct store_request *r, uint64
         return err_set(e, -ENOMEM, "store: out of memory");
     }
     int rc = send_all(c, view(c->out.data, c->out.len), tail, deadline);
-    return rc < 0 ? fail(c, r, rc, e) : 0;
+    return rc < 0 ? client_fail(c, r, rc, e) : 0;
 }
 
-/* Requests that are answered by one number, or by one value. */
+/* Requests with one number, or one value, as the answer. */
 static int ask_number(struct store_client *c, const struct store_request *r, int64_t *v,
                       struct err *e)
 {
@@ -276,7 +278,7 @@ static int ask_number(struct store_client *c, const struct store_request *r, int
     if (rc < 0)
         return rc;
     rc = receive_i64(c, v, deadline);
-    return rc < 0 ? fail(c, r, rc, e) : 0;
+    return rc < 0 ? client_fail(c, r, rc, e) : 0;
 }
 
 static int ask_value(struct store_client *c, const struct store_request *r, void **val, size_t *len,
@@ -287,11 +289,11 @@ static int ask_value(struct store_client *c, const struct store_request *r, void
     if (rc < 0)
         return rc;
     rc = receive_value(c, val, len, deadline);
-    return rc < 0 ? fail(c, r, rc, e) : 0;
+    return rc < 0 ? client_fail(c, r, rc, e) : 0;
 }
 
-/* The server has not answered a WAIT in time. CANCEL_WAIT is always answered by 1; a 0
- * before it says that the wait was fulfilled just then. */
+/* The server has not answered a WAIT in time. CANCEL_WAIT is always answered by 1; a 0 before it
+ * means that the wait was fulfilled at that moment. */
 static int cancel_wait(struct store_client *c, const struct store_request *waited, int timeout_ms,
                        struct err *e)
 {
@@ -312,12 +314,12 @@ static int cancel_wait(struct store_client *c, const struct store_request *waite
     if (rc == 0 && came)
         return 0;
     if (rc < 0)
-        close_fd(&c->fd); /* too old a server, or gone: what follows would be out of step */
+        close_fd(&c->fd); /* the server is too old, or lost: later answers would be misread */
     return err_set(e, -ETIMEDOUT, "store: %s: not there after %d ms", client_describe(waited, what),
                    timeout_ms);
 }
 
-/* Requests that the server answers when a key is there. */
+/* Requests that the server answers when the keys exist. */
 static int ask_and_wait(struct store_client *c, const struct store_request *r, int timeout_ms,
                         struct err *e)
 {
@@ -330,10 +332,10 @@ static int ask_and_wait(struct store_client *c, const struct store_request *r, i
         return cancel_wait(c, r, timeout_ms, e);
     if (rc == 0 && answer != STORE_STOP_WAITING)
         rc = -EPROTO;
-    return rc < 0 ? fail(c, r, rc, e) : 0;
+    return rc < 0 ? client_fail(c, r, rc, e) : 0;
 }
 
-/* Fills in a request for a list of keys. The first one is put in r->key as well, for messages. */
+/* Fills in a request for a list of keys. r->key is the first one, for messages. */
 static int put_keys(struct buf *items, const char *const *keys, size_t n, struct store_request *r,
                     struct err *e)
 {
@@ -398,13 +400,13 @@ int store_client_check(struct store_client *c, const char *const *keys, size_t n
     if (rc == 0 && answer != STORE_READY && answer != STORE_NOT_READY)
         rc = -EPROTO;
     if (rc < 0)
-        return fail(c, &r, rc, e);
+        return client_fail(c, &r, rc, e);
     *exist = answer == STORE_READY;
     return 0;
 }
 
-/* Asks first whether the key is there: one of torch's servers ends the connection of whoever reads
- * a key that is not. */
+/* Checks first that the key exists: one of torch's servers closes the connection of a client that
+ * reads a missing key. */
 int store_client_try_get(struct store_client *c, const char *key, void **val, size_t *len,
                          struct err *e)
 {
@@ -475,7 +477,7 @@ static int handshake(struct store_client *c, uint64_t deadline)
     return rd_u32(&r) == nonce ? 0 : -EPROTO;
 }
 
-/* A client on a connected socket, which is taken in any case. */
+/* Makes a client on a connected socket, which it takes even if it fails. */
 static int open_on(struct store_client **out, int fd, int timeout_ms, uint64_t deadline)
 {
     struct store_client *c = malloc(sizeof(*c));
@@ -486,7 +488,8 @@ static int open_on(struct store_client **out, int fd, int timeout_ms, uint64_t d
     *c = (struct store_client){.fd = fd, .timeout_ms = timeout_ms, .out = BUF_INIT};
     int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)); /* a lost host ends a long wait */
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on,
+               sizeof(on)); /* to end a long wait for a lost host */
     fd_set_cloexec(fd, true);
     int rc = handshake(c, deadline);
     if (rc < 0) {
@@ -497,8 +500,9 @@ static int open_on(struct store_client **out, int fd, int timeout_ms, uint64_t d
     return 0;
 }
 
-/* Connecting to a port of this host at which nobody listens yet may take that very port for its own
- * end: then it is connected to itself, and whoever is to listen there finds the port in use. */
+/* A connection to a port of this host where nobody listens may get that very port as its local one:
+ * then it is connected to itself, and the process that should listen there finds the port in use.
+ */
 static bool is_connected_to_itself(int fd)
 {
     struct sockaddr_storage here = {0}, there = {0};
@@ -508,7 +512,7 @@ static bool is_connected_to_itself(int fd)
            memcmp(&here, &there, n) == 0;
 }
 
-/* A connected socket or a negative errno value. */
+/* Returns a connected socket or a negative errno value. */
 static int connect_to(const struct addrinfo *a, uint64_t deadline)
 {
     uint64_t attempt = deadline_in(RETRY_ATTEMPT_MS);
@@ -534,7 +538,7 @@ static int connect_to(const struct addrinfo *a, uint64_t deadline)
     return take_fd(&fd);
 }
 
-/* One round over all addresses of the host. */
+/* Tries each address of the host once. */
 static int try_once(struct store_client **out, const char *host, int port, int timeout_ms,
                     uint64_t deadline, struct err *why)
 {

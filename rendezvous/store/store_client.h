@@ -1,5 +1,5 @@
-/* store_client.h: a blocking client of a TCPStore server, ours or PyTorch's. No libuv, no threads,
- * no exit on a failed allocation: libdlcoll links it into other people's programs.
+/* store_client.h: a blocking client of a TCPStore server, dlaunch's or PyTorch's. No libuv, no
+ * threads, no exit on a failed allocation: libdlcoll links it into other people's programs.
  *
  * One request at a time; a client may be used by one thread at a time. Keys are sent as given:
  * torch's Python classes put "/" in front of the user's keys, and so does a caller that wants to
@@ -26,7 +26,7 @@ struct store_client;
  * handshake. Returns owned. */
 int store_client_new(struct store_client **out, const char *host, int port, int timeout_ms,
                      struct err *e);
-/* For calls that wait for the server only, from now on. */
+/* Sets the limit of calls that wait for the server only. */
 void store_client_set_timeout(struct store_client *c, int timeout_ms);
 void store_client_free(struct store_client *c); /* NULL is allowed */
 
@@ -36,18 +36,18 @@ int store_client_set(struct store_client *c, const char *key, const void *val, s
  */
 int store_client_get(struct store_client *c, const char *key, void **val, size_t *len,
                      int timeout_ms, struct err *e);
-/* The key now, without waiting: -ENOENT when it is absent or empty. */
+/* Reads the key without waiting: -ENOENT if it is absent or empty. */
 int store_client_try_get(struct store_client *c, const char *key, void **val, size_t *len,
                          struct err *e);
 int store_client_add(struct store_client *c, const char *key, int64_t delta, int64_t *value,
                      struct err *e);
 int store_client_wait(struct store_client *c, const char *const *keys, size_t n, int timeout_ms,
                       struct err *e);
-/* *exist: all of them are there. */
+/* *exist: all of the keys exist. */
 int store_client_check(struct store_client *c, const char *const *keys, size_t n, bool *exist,
                        struct err *e);
-/* Stores `desired` when the key holds `expected` (or is absent and expected is empty). *now
- * receives what the server answered: desired when it was stored, else what is there. malloc'ed. */
+/* Stores `desired` if the key holds `expected` (or is absent and `expected` is empty). *now: the
+ * server's answer, which is `desired` if it was stored, else the value of the key; malloc'ed. */
 int store_client_compare_set(struct store_client *c, const char *key, const void *expected,
                              size_t expected_len, const void *desired, size_t desired_len,
                              void **now, size_t *now_len, struct err *e);

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOB_OVERHEAD 16   /* the allocator's, about */
+#define BLOB_OVERHEAD 16   /* approximate overhead of the allocator */
 #define BYTES_KEPT    4096 /* an empty buffer that is larger is freed */
 #define COMPACT_MIN   65536
 
@@ -48,7 +48,7 @@ void store_out_fini(struct store_out *o)
     store_out_init(o);
 }
 
-/* After buf_...(&o->bytes): counts what was added. */
+/* Called after buf_...(&o->bytes): counts the added bytes. */
 static void added(struct store_out *o, size_t n)
 {
     if (o->bytes.oom)
@@ -123,7 +123,7 @@ size_t store_out_iov(const struct store_out *o, struct iovec *iov, size_t max)
     return n;
 }
 
-/* Everything is sent: small buffers stay for the next answers. */
+/* Everything is sent: keeps small buffers for the next answers. */
 static void rewind_empty(struct store_out *o)
 {
     o->bytes_sent = o->bytes.len = 0;
@@ -134,7 +134,7 @@ static void rewind_empty(struct store_out *o)
     o->refs_first = o->refs_end = o->refs_cap = 0;
 }
 
-/* Gives up the sent front of a long queue, so that one that is never empty does not grow. */
+/* Drops the sent front of a long queue, so that a queue that is never empty does not grow. */
 static void compact(struct store_out *o)
 {
     size_t gone = o->bytes_sent, n = o->refs_end - o->refs_first;

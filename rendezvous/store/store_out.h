@@ -16,8 +16,8 @@
 
 #define STORE_REF_MIN 4096
 
-/* An immutable value with a count of its users; the counter `charged` holds its size while it
- * lives. Whoever has the only reference may change it. */
+/* An immutable value with a count of its users; the counter `charged` includes its size while it
+ * exists. The holder of the only reference may change it. */
 struct store_blob {
     struct store_blob *next; /* in a queue */
     size_t *charged;
@@ -28,11 +28,11 @@ struct store_blob {
 
 struct store_blob *store_blob_new(size_t cap, size_t *charged); /* one reference; NULL: no memory */
 void store_blob_unref(struct store_blob *b);                    /* NULL is allowed */
-size_t store_blob_cost(size_t cap);                             /* what it adds to *charged */
+size_t store_blob_cost(size_t cap);                             /* the amount in *charged */
 
 struct store_out {
-    size_t len;        /* bytes not yet sent, the referenced ones included */
-    struct buf bytes;  /* the copied ones */
+    size_t len;        /* bytes not yet sent, with the referenced ones */
+    struct buf bytes;  /* the copied answers */
     size_t bytes_sent; /* of those */
     struct store_ref {
         size_t at; /* goes out before bytes.data[at] */
@@ -52,7 +52,8 @@ void store_out_i64(struct store_out *o, int64_t v);
 void store_out_bytes(struct store_out *o, const void *p, size_t n); /* with its length; copied */
 void store_out_blob(struct store_out *o, struct store_blob *b);     /* with its length; NULL: "" */
 
-/* The next unsent bytes, at most max pieces. Returns how many pieces; 0 when all is sent. */
+/* Fills in the next unsent bytes, in at most max pieces. Returns the number of pieces; 0: all is
+ * sent. */
 size_t store_out_iov(const struct store_out *o, struct iovec *iov, size_t max);
 void store_out_sent(struct store_out *o, size_t n);
 

@@ -85,7 +85,7 @@ static int too_much(struct store_scan *s, enum store_reason why, uint64_t asked)
     return -(int)why;
 }
 
-/* The string at s->at: its length is checked before its bytes have come. */
+/* Scans the string at s->at: checks its length before its bytes have arrived. */
 static int scan_string(struct store_scan *s, char kind, const uint8_t *p, size_t len)
 {
     if (len - s->at < 8)
@@ -117,7 +117,7 @@ static int scan_items(struct store_scan *s, const uint8_t *p, size_t len)
     return 1;
 }
 
-/* A list's count; its strings follow, `item` and `other` in turn. */
+/* Scans the count of a list; its strings follow, `item` and `other` in turn. */
 static int scan_list(struct store_scan *s, uint64_t count, uint64_t max, char item, char other)
 {
     if (count > max)
@@ -174,7 +174,7 @@ void store_scan_reply(struct store_scan *s, enum store_cmd cmd, size_t count)
                              .value_max = STORE_REPLY_MAX,
                              .total_max = STORE_REPLY_MAX,
                              .too_long = STORE_ERR_REPLY_LENGTH};
-    if (*fields == 'V') { /* the request knows how many */
+    if (*fields == 'V') { /* the request determines the count */
         s->fields = "";
         scan_list(s, count, UINT64_MAX, 'v', 'v');
     }
@@ -203,7 +203,7 @@ void store_decoder_feed(struct store_decoder *d, const void *chunk, size_t n)
     d->unread = (struct store_view){d->pending.data, d->pending.len};
 }
 
-/* The rest waits in `pending` for the next chunk. */
+/* Keeps the rest in `pending` for the next chunk. */
 static int keep_rest(struct store_decoder *d)
 {
     struct store_view rest = d->unread;
@@ -211,7 +211,7 @@ static int keep_rest(struct store_decoder *d)
     if (d->pending.oom)
         return -STORE_ERR_MEMORY;
     if (d->pending.len) {
-        if (rest.len < d->pending.len) /* moving nothing by nothing still costs its length */
+        if (rest.len < d->pending.len) /* an empty memmove() is not free */
             buf_consume(&d->pending, d->pending.len - rest.len);
     } else {
         buf_put(&d->pending, rest.p, rest.len);
@@ -224,7 +224,7 @@ static int keep_rest(struct store_decoder *d)
 }
 
 /* Whether the connection begins with VALIDATE and its magic number. A legacy SET begins with 0 too,
- * but the magic number is no length of a key. False: not decided before more bytes have come. */
+ * but the magic number is not a valid length of a key. False: more bytes are needed to decide. */
 static bool tell_dialect(struct store_decoder *d)
 {
     static const uint8_t hello[5] = {0, 0xCE, 0xF7, 0x85, 0x3C};
@@ -239,7 +239,7 @@ static bool tell_dialect(struct store_decoder *d)
     return true;
 }
 
-/* The fields of a request that a scan has found complete and within its limits. */
+/* Decodes the fields of a request that a scan has found complete and within its limits. */
 static void fill_request(struct store_request *r, enum store_cmd cmd, const uint8_t *p,
                          const uint8_t *end)
 {
@@ -336,7 +336,7 @@ struct store_view store_encode_head(struct buf *b, enum store_dialect d,
     struct store_view tail = {NULL, 0};
     buf_u8(b, (uint8_t)commands[r->cmd].opcode[d]);
     for (const char *f = commands[r->cmd].request; *f; f++) {
-        buf_put(b, tail.p, tail.len); /* the field before was not the last */
+        buf_put(b, tail.p, tail.len); /* the previous field was not the last */
         tail = (struct store_view){NULL, 0};
         switch (*f) {
         case 'u':

@@ -16,7 +16,7 @@
 
 #include "core/bytes.h"
 
-/* torch's own server ends a connection above 8 KiB per key, 8 MiB per value and 131,072 keys per
+/* torch's own server closes a connection above 8 KiB per key, 8 MiB per value and 131,072 keys per
  * call. Larger values are harmless, and whole objects are broadcast through the store. */
 #define STORE_KEY_MAX   8192u
 #define STORE_VALUE_MAX (64u << 20)
@@ -66,15 +66,16 @@ enum store_cmd {
 enum store_dialect { STORE_NEWEST, STORE_21, STORE_113, STORE_DIALECTS };
 
 const char *store_cmd_name(enum store_cmd cmd);
-int store_cmd_opcode(enum store_dialect d, enum store_cmd cmd); /* -1: the dialect lacks it */
-const char *store_cmd_reply(enum store_cmd cmd);                /* its fields */
+int store_cmd_opcode(enum store_dialect d,
+                     enum store_cmd cmd);        /* opcode; -1: not in this dialect */
+const char *store_cmd_reply(enum store_cmd cmd); /* its fields */
 
 /* One-byte answers. */
 enum { STORE_READY = 0, STORE_NOT_READY = 1 };       /* CHECK */
 enum { STORE_STOP_WAITING = 0, STORE_CANCELED = 1 }; /* WAIT and BARRIER; CANCEL_WAIT */
 enum { STORE_KEY_UPDATED, STORE_KEY_CREATED, STORE_KEY_DELETED, STORE_WATCHING }; /* WATCH_KEY */
 
-/* Why a connection is closed. */
+/* The reason for closing a connection. */
 #define STORE_REASONS_MAP(X)                                               \
     X(OPCODE, "an unknown command")                                        \
     X(MAGIC, "a wrong magic number")                                       \
@@ -106,18 +107,18 @@ struct store_view {
     size_t len;
 };
 
-/* A request; which fields count is the command's. Decoded, all views are into the decoder's bytes.
- */
+/* A request; the command determines the valid fields. After decoding, all views are into the
+ * decoder's bytes. */
 struct store_request {
     enum store_cmd cmd;
     struct store_view key, expected, val;
     int64_t number;          /* ADD's delta, BARRIER's world size */
     uint32_t word;           /* VALIDATE's magic, PING's nonce */
     size_t count;            /* keys (CHECK, WAIT, MULTI_GET) or pairs (MULTI_SET) in `items` */
-    struct store_view items; /* on the wire's own form; store_items_next() walks it */
+    struct store_view items; /* encoded as on the wire; store_items_next() iterates over it */
 };
 
-/* Takes the first string off `items`. Empty when there is none. */
+/* Takes the first string off `items`. Empty: there is none. */
 struct store_view store_items_next(struct store_view *items);
 
 /* --- Measuring: where does a message end? -------------------------------------------------------
@@ -127,11 +128,11 @@ struct store_view store_items_next(struct store_view *items);
 struct store_scan {
     const char *fields; /* not yet measured */
     size_t at;          /* bytes measured */
-    uint64_t items;     /* strings left of a list */
-    char item, other;   /* the kind of the list's next string, and of the one after it */
+    uint64_t items;     /* strings of a list that are still to be scanned */
+    char item, other;   /* kinds of the next string of the list, and of the one after it */
     size_t value_max, total_max;
     enum store_reason too_long; /* the reason for a message above total_max */
-    uint64_t asked;             /* the length or number that is above its limit; 0: none is */
+    uint64_t asked;             /* the length or number above its limit; 0: none */
 };
 
 /* > 0: complete, s->at bytes long; 0: goes on beyond `len`; < 0: -reason. */
@@ -151,25 +152,25 @@ struct store_decoder {
     bool known; /* the dialect is */
     bool legacy_113;
     enum store_dialect dialect;
-    bool started; /* the scan is under way */
+    bool started; /* a scan has begun */
     enum store_cmd cmd;
     struct store_scan scan;
-    struct store_view unread; /* what has not been decoded, in the chunk or in `pending` */
+    struct store_view unread; /* bytes that are not decoded, in the chunk or in `pending` */
     struct buf pending;       /* an unfinished request */
 };
 
 void store_decoder_init(struct store_decoder *d, bool legacy_113);
 void store_decoder_fini(struct store_decoder *d);
 void store_decoder_feed(struct store_decoder *d, const void *chunk, size_t n);
-/* > 0: a request; 0: more bytes are needed; < 0: -reason, and the connection must be closed. */
+/* > 0: a request; 0: more bytes are needed; < 0: -reason: the connection must be closed. */
 int store_decoder_next(struct store_decoder *d, struct store_request *r);
 
 /* --- Client side --------------------------------------------------------------------------------
  *
  * STORE_OK, or the limit that the request exceeds. */
 enum store_reason store_request_check(const struct store_request *r);
-/* Appends the request, all but the bytes of its last string or list, and returns those: they follow
- * on the wire, and large ones need not be copied. */
+/* Appends the request without the bytes of its last string or list, which it returns: they follow
+ * on the wire, and need not be copied. */
 struct store_view store_encode_head(struct buf *b, enum store_dialect d,
                                     const struct store_request *r);
 void store_encode(struct buf *b, enum store_dialect d, const struct store_request *r); /* all */

@@ -11,9 +11,9 @@
 #include "core/netaddr.h"
 #include "rendezvous/store/store_service.h"
 
-/* The happy path: store_server_adopt -> on_poll ... on_poll -> gone -> on_conn_closed.
- * Stalled readers: the timer runs only while there are some.
- * The end: store_server_close -> every handle closed -> on_closed, and the server is freed. */
+/* Happy path: store_server_adopt -> on_poll ... on_poll -> gone -> on_conn_closed. The timer runs
+ * only while a reader is stalled. End: store_server_close -> every handle closed -> on_closed, and
+ * the server is freed. */
 struct store_server {
     struct store_service service;
     uv_loop_t *loop;
@@ -37,7 +37,7 @@ static void on_tick(uv_timer_t *t)
         uv_timer_stop(t);
 }
 
-/* A connection reset counts as an error to libuv, which then no longer polls. */
+/* libuv treats a connection reset as an error and stops polling. */
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
     struct store_server *s = poll->data;
@@ -80,8 +80,8 @@ static void on_conn_closed(uv_handle_t *h)
     server_on_handle_closed(s);
 }
 
-/* The client sees no more than that its connection ends: the protocol has no error reply. One line
- * per reason and round, whoever it is and however often; all of them for who wants to know. */
+/* Logs a violation: the client sees only the end of its connection, because the protocol has no
+ * error reply. One line per reason and round, whichever the client; with --verbose all of them. */
 static void server_report(struct store_server *s, const struct store_conn *c, enum store_reason why)
 {
     struct netaddr a = {.len = sizeof(a.ss)};
@@ -91,7 +91,7 @@ static void server_report(struct store_server *s, const struct store_conn *c, en
         return;
     s->said[why] = true;
     if (getpeername(c->fd, &a.sa, &a.len) == 0) {
-        if (a.sa.sa_family == AF_UNIX) /* a relay's */
+        if (a.sa.sa_family == AF_UNIX) /* of a relay */
             strcpy(text, "a worker on another node");
         else
             netaddr_format(&a, text, sizeof(text));
@@ -110,7 +110,8 @@ static void gone(struct store_service *s, struct store_conn *c, enum store_reaso
     struct server_conn *sc = container_of(c, struct server_conn, conn);
     if (why)
         server_report(container_of(s, struct store_server, service), c, why);
-    uv_close((uv_handle_t *)&sc->poll, on_conn_closed); /* takes the fd out of the loop at once */
+    uv_close((uv_handle_t *)&sc->poll,
+             on_conn_closed); /* removes the descriptor from the loop at once */
     close(c->fd);
 }
 
@@ -118,7 +119,7 @@ static const struct store_driver driver = {.watch = server_watch, .gone = gone};
 
 struct store_server *store_server_new(uv_loop_t *loop, const struct store_server_opts *opts)
 {
-    struct store_server *s = xmalloc(sizeof(*s)); /* not cleared: most of it is a buffer */
+    struct store_server *s = xmalloc(sizeof(*s)); /* not cleared, because most of it is a buffer */
     s->loop = loop;
     store_service_init(&s->service, &driver, opts->legacy_113, opts->stall_ms);
     uv_timer_init(loop, &s->tick);

@@ -22,16 +22,16 @@ struct store_server_opts {
 
 struct store_server *store_server_new(uv_loop_t *loop, const struct store_server_opts *opts);
 
-/* Takes a connected, non-blocking stream socket from which nothing has been read yet. */
+/* Takes a connected, non-blocking stream socket from which nothing was read yet. */
 void store_server_adopt(struct store_server *s, int fd);
 
-/* A new round: closes every connection and forgets every key. */
+/* Begins a new round: closes every connection and deletes every key. */
 void store_server_reset(struct store_server *s);
 
 struct store_server_stats {
     size_t connections, keys, bytes; /* now */
     uint64_t requests;               /* since the last reset */
-    uint64_t rejected;               /* connections closed for what they sent or did not read */
+    uint64_t rejected;               /* connections closed for a violation or for unread answers */
     uint64_t rejected_for[STORE_REASONS];
 };
 void store_server_get_stats(const struct store_server *s, struct store_server_stats *out);

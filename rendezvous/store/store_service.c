@@ -9,20 +9,21 @@
 #include "core/clock.h"
 #include "core/mem.h"
 
-#define SEND_TURN_MAX (1u << 20) /* to one connection before the others get their turn */
+#define SEND_TURN_MAX (1u << 20) /* bytes sent to one connection in its turn */
 #define SEND_PIECES   64
 
 /* --- Adopting ----------------------------------------------------------------------------------*/
 
 static void set_option(int fd, int level, int name, int value)
 {
-    setsockopt(fd, level, name, &value, sizeof(value)); /* not a TCP socket: it does not matter */
+    setsockopt(fd, level, name, &value,
+               sizeof(value)); /* fails on a socket other than TCP, without harm */
 }
 
 void store_service_adopt(struct store_service *s, struct store_conn *c, int fd)
 {
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1); /* a client whose host is lost ends some day */
+    set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1); /* to detect a client whose host is lost */
     c->fd = fd;
     c->eof = false;
     c->progress_ns = 0;
@@ -77,7 +78,7 @@ static bool send_some(struct store_conn *c)
     return true;
 }
 
-/* Puts a connection that its client keeps from being finished under the clock, or takes it out. */
+/* Starts or ends the time limit of a connection whose client does not let it finish. */
 static void note_stall(struct store_service *s, struct store_conn *c)
 {
     size_t unsent = c->session.peer.out.len;
@@ -90,7 +91,7 @@ static void note_stall(struct store_service *s, struct store_conn *c)
     }
 }
 
-/* Sends, and settles what to wait for next. May drop the connection. */
+/* Sends, then sets the events to wait for. May drop the connection. */
 static void service_flush(struct store_service *s, struct store_conn *c)
 {
     const struct store_out *o = &c->session.peer.out;
@@ -130,7 +131,7 @@ static void flush_woken(struct store_service *s)
 
 enum received { RECEIVED, NOTHING, END, GONE };
 
-/* Receives once and carries out what came. GONE: the connection was dropped. */
+/* Receives once and applies the requests. GONE: the connection was dropped. */
 static enum received receive(struct store_service *s, struct store_conn *c)
 {
     ssize_t n = recv(c->fd, s->chunk, sizeof(s->chunk), MSG_DONTWAIT);
@@ -154,7 +155,7 @@ void store_service_ready(struct store_service *s, struct store_conn *c, unsigned
 {
     enum received got = NOTHING;
     if (ready & STORE_POLL_HANGUP) {
-        /* Nobody reads the answers, but what was asked before is still carried out. */
+        /* The answers are not read, but the earlier requests still apply. */
         while ((got = receive(s, c)) == RECEIVED)
             ;
         if (got != GONE)

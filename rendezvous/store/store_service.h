@@ -1,4 +1,4 @@
-/* store_service.h: the store with its connected sockets; all of a server but the waiting. A driver
+/* store_service.h: the store with its connected sockets; a server without the waiting. A driver
  * (store_server.c on libuv, store_thread.c on epoll) owns the listener and the polling:
  *
  *     driver: accepted, readable, writable, tick     -> store_service_...()
@@ -28,20 +28,20 @@ enum { STORE_POLL_IN = 1, STORE_POLL_OUT = 2, STORE_POLL_HANGUP = 4 };
 
 struct store_conn {
     struct store_session session;
-    struct list_node link, stalled; /* in the service's lists */
+    struct list_node link, stalled; /* links of the service's lists */
     int fd;
     unsigned events; /* what the driver waits for: STORE_POLL_IN, _OUT; 0: nothing */
     bool eof;
-    uint64_t progress_ns; /* while stalled: when bytes last went out */
+    uint64_t progress_ns; /* if stalled: when bytes were last sent */
 };
 
 struct store_service;
 
 struct store_driver {
-    /* c->events has changed. False: cannot wait for them; the connection is dropped. */
+    /* c->events has changed. False: the driver cannot wait for them; the connection is dropped. */
     bool (*watch)(struct store_service *s, struct store_conn *c);
-    /* The connection is over: stop polling, close c->fd, free c, though not while the driver still
-     * looks at it. `why` is not STORE_OK when it was closed for what it did. */
+    /* The connection has ended: stop polling, close c->fd, and free c when the driver no longer
+     * uses it. `why` is not STORE_OK if the client caused it. */
     void (*gone)(struct store_service *s, struct store_conn *c, enum store_reason why);
 };
 
@@ -53,7 +53,7 @@ struct store_service {
     struct list_node conns, stalled;
     size_t conns_n;
     uint64_t rejected[STORE_REASONS];
-    uint8_t chunk[65536]; /* what was just received, of whichever connection */
+    uint8_t chunk[65536]; /* bytes just received, of any connection */
 };
 
 /* The driver is borrowed. stall_ms 0: STORE_STALL_MS. */
@@ -63,7 +63,7 @@ void store_service_fini(struct store_service *s); /* drops every connection */
 
 /* Begins to serve a connected socket; c is the driver's storage until `gone`. */
 void store_service_adopt(struct store_service *s, struct store_conn *c, int fd);
-/* The socket is ready for these STORE_POLL_...; after a hangup the connection is gone. */
+/* The socket is ready for these STORE_POLL_... events; after a hangup the connection is gone. */
 void store_service_ready(struct store_service *s, struct store_conn *c, unsigned ready);
 /* True: some connection has stalled; call store_service_tick() about every stall_ms / 4 until
  * false. */

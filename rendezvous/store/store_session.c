@@ -36,7 +36,8 @@ static enum store_reason carry_out(struct store_session *s, const struct store_r
         store_out_u32(&s->peer.out, r->word);
         return s->peer.out.oom ? STORE_ERR_MEMORY : STORE_OK;
     default:
-        /* These clients cannot cancel: one that asks again has given up waiting. */
+        /* These clients cannot cancel a wait: a client that sends another request has given it up.
+         */
         if (s->decoder.dialect == STORE_113)
             store_table_forget_wait(&s->shared->table, &s->peer);
         return store_table_apply(&s->shared->table, &s->peer, r);

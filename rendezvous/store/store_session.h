@@ -21,7 +21,7 @@
 /* State that the sessions of one server share. */
 struct store_shared {
     struct store_table table;
-    size_t buffered;   /* all that STORE_BUFFERS_MAX bounds */
+    size_t buffered;   /* the bytes that STORE_BUFFERS_MAX limits */
     uint64_t requests; /* ever */
 };
 
@@ -29,17 +29,18 @@ struct store_session {
     struct store_shared *shared; /* borrowed */
     struct store_decoder decoder;
     struct store_peer peer;
-    size_t buffered; /* its part of shared->buffered */
+    size_t buffered; /* this session's part of shared->buffered */
 };
 
 void store_session_init(struct store_session *s, struct store_shared *shared, bool legacy_113);
 void store_session_fini(struct store_session *s);
 
-/* STORE_OK, or why the connection must be closed (what stands in `out` may be sent before). */
+/* STORE_OK, or the reason for closing the connection (the content of `out` may be sent before). */
 enum store_reason store_session_feed(struct store_session *s, const void *chunk, size_t n);
 void store_session_sent(struct store_session *s, size_t n);
 
-/* A session whose `out` grew, or whose peer.violation was found, while another was fed. */
+/* Returns a session whose `out` grew, or whose peer.violation was set, while another one was fed.
+ */
 struct store_session *store_session_next_ready(struct store_shared *shared);
 
 #endif

@@ -5,13 +5,13 @@
 
 #include "core/mem.h"
 
-#define NAME_OVERHEAD 128 /* map slot, allocators, about */
-#define VALUE_CAP_MIN 24  /* a counter does not outgrow its place */
+#define NAME_OVERHEAD 128 /* approximate size of a map slot and the allocators' overhead */
+#define VALUE_CAP_MIN 24  /* so that a counter never needs more */
 
-/* All that is known under one name. In the table while any of it is. */
+/* Everything with one name. In the table while any part of it exists. */
 struct store_name {
     struct store_view text;   /* owned by the map */
-    struct store_blob *value; /* NULL: there is no such key */
+    struct store_blob *value; /* NULL: the key does not exist */
     struct store_blob *queue, *queue_last;
     int64_t queue_len;
     struct list_node waits;   /* store_wait */
@@ -108,7 +108,7 @@ static void make_ready(struct store_table *t, struct store_peer *p)
         list_append(&t->ready, &p->ready);
 }
 
-/* The name of the wait has come. */
+/* The name of the wait now exists. */
 static void arrived(struct store_table *t, struct store_wait *w)
 {
     struct store_peer *p = w->peer;
@@ -132,7 +132,7 @@ static void wake_one(struct store_table *t, struct store_name *n)
         arrived(t, container_of(n->waits.next, struct store_wait, link));
 }
 
-/* Parks the peer until `missing` names have come; add_wait() says which. */
+/* Parks the peer until `missing` names exist; add_wait() adds each. */
 static enum store_reason park(struct store_table *t, struct store_peer *p, size_t missing)
 {
     size_t bytes = missing * sizeof(*p->waits);
@@ -171,7 +171,7 @@ struct store_peer *store_table_next_ready(struct store_table *t)
 
 /* --- Values ------------------------------------------------------------------------------------*/
 
-/* Tells those who watch the name. */
+/* Notifies the peers that watch the name. */
 static void tell_watchers(struct store_table *t, struct store_name *n, uint8_t kind,
                           struct store_blob *before, struct store_blob *after)
 {
@@ -194,7 +194,7 @@ static bool fits(const struct store_blob *b, size_t len)
     return b && b->refs == 1 && len <= b->cap && b->cap <= 4 * len + 256;
 }
 
-/* The key now holds these bytes: in place where nobody else uses the old value. */
+/* Stores these bytes in the key: in place if the old value has no other user. */
 static enum store_reason put_value(struct store_table *t, struct store_name *n, struct store_view v)
 {
     if (fits(n->value, v.len) && list_alone(&n->watches)) {
@@ -218,7 +218,7 @@ static enum store_reason put_value(struct store_table *t, struct store_name *n, 
     return STORE_OK;
 }
 
-/* One key is stored, and those who waited for it go on. */
+/* Stores one key and wakes the peers that wait for it. */
 static enum store_reason set(struct store_table *t, struct store_view key, struct store_view val)
 {
     struct store_name *n;
@@ -256,12 +256,12 @@ static enum store_reason append(struct store_table *t, struct store_view key, st
     if (val.len)
         memcpy(n->value->data + n->value->len, val.p, val.len);
     n->value->len = len;
-    wake_all(t, n); /* a barrier's waiters, who wait for a key that is there */
+    wake_all(t, n); /* the waiters of a barrier wait for a key that exists */
     return STORE_OK;
 }
 
-/* The number that a text begins with, as strtoll(3) reads it: blanks, sign, digits. A missing value
- * is 0. */
+/* The number at the beginning of a text, as strtoll(3) reads it: blanks, sign, digits. 0 for a
+ * missing value. */
 static bool to_number(const struct store_blob *b, int64_t *out)
 {
     *out = 0;
@@ -284,7 +284,7 @@ static bool to_number(const struct store_blob *b, int64_t *out)
     return true;
 }
 
-/* Decimal text, written from its end; snprintf() would be a good part of what an ADD costs. */
+/* Decimal text, written from its end; snprintf() would be much of the cost of an ADD. */
 static struct store_view to_text(int64_t v, char buf[24])
 {
     char *p = buf + 24;

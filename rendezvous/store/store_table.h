@@ -31,26 +31,26 @@
 #include "rendezvous/store/store_out.h"
 #include "rendezvous/store/store_proto.h"
 
-/* Names count once they are in the table: held, queued, waited for or watched. Bytes are those of
- * names, values, queue elements and waits. Beyond it the peer that asks for more is refused. */
+/* A name counts while it is in the table: held, queued, waited for or watched. Bytes are those of
+ * names, values, queue elements and waits. A peer whose request would exceed a limit is refused. */
 #define STORE_NAMES_MAX   1000000u
 #define STORE_BYTES_MAX   ((size_t)1 << 30)
 #define STORE_WATCHES_MAX 131072u /* of one peer */
-/* A peer that watches keys and does not read what it is told is given up beyond this. */
+/* Limit of unread notifications: a peer that watches keys and does not read is then closed. */
 #define STORE_UNREAD_MAX ((size_t)64 << 20)
 
 struct store_table {
     struct map names; /* struct store_name */
     struct list_node ready;
-    size_t keys;  /* names that hold a value */
-    size_t bytes; /* all that STORE_BYTES_MAX bounds */
+    size_t keys;  /* names with a value */
+    size_t bytes; /* the bytes that STORE_BYTES_MAX limits */
 };
 
 struct store_name;
 
 /* A peer's interest in one name. */
 struct store_wait {
-    struct list_node link; /* in the name's list; alone: the name has come */
+    struct list_node link; /* in the name's list; not linked: the name exists */
     struct store_name *name;
     struct store_peer *peer;
 };
@@ -58,7 +58,7 @@ struct store_wait {
 struct store_peer {
     struct store_out out;
     struct list_node ready;      /* in the table's list */
-    enum store_reason violation; /* why it must be closed, found while others were served */
+    enum store_reason violation; /* reason for closing it, found while another peer was served */
     struct store_wait *waits;    /* of the parked WAIT or BARRIER; NULL: none */
     size_t waits_n, waits_cap, missing;
     struct store_wait one; /* a wait for one name needs no allocation */
@@ -67,22 +67,23 @@ struct store_peer {
 };
 
 void store_table_init(struct store_table *t);
-/* All peers must be gone. The table is empty and usable again. */
+/* No peer may be left. Empties the table, which can be used again. */
 void store_table_fini(struct store_table *t);
 
 void store_peer_init(struct store_peer *p);
-/* Forgets its wait, its watches and what it was not yet sent. */
+/* Drops the peer's wait, watches and unsent answers. */
 void store_peer_fini(struct store_table *t, struct store_peer *p);
 
-/* STORE_OK, or why the peer must be closed. Views of the request are not kept. VALIDATE and PING
- * are the connection's own affair: see store_session.h. */
+/* STORE_OK, or the reason for closing the peer. Keeps no view of the request. store_session.h
+ * handles VALIDATE and PING. */
 enum store_reason store_table_apply(struct store_table *t, struct store_peer *p,
                                     const struct store_request *r);
 
-/* Forgets the parked wait, if there is one, without an answer. */
+/* Drops the parked wait, if there is one, without an answer. */
 void store_table_forget_wait(struct store_table *t, struct store_peer *p);
 
-/* A peer that was woken or told of a watched key, or whose `violation` was found; NULL: none. */
+/* Returns a peer that was woken or notified of a watched key, or whose `violation` was set; NULL:
+ * none. */
 struct store_peer *store_table_next_ready(struct store_table *t);
 
 #endif

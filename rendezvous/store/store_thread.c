@@ -14,9 +14,9 @@
 #include "core/thread.h"
 #include "rendezvous/store/store_service.h"
 
-#define BACKLOG         4096 /* ranks connect all at once */
+#define BACKLOG         4096 /* because all ranks connect at the same time */
 #define EVENTS          64
-#define ACCEPT_PAUSE_MS 100 /* when descriptors or memory have run out */
+#define ACCEPT_PAUSE_MS 100 /* the pause when descriptors or memory have run out */
 
 struct store_thread {
     struct store_service service;
@@ -24,8 +24,8 @@ struct store_thread {
     pid_t owner;               /* the process in which the thread runs */
     int epoll, listener, stop; /* stop: an eventfd */
     int port;
-    uint64_t accept_again_ns; /* not 0: the listener is left alone until then */
-    struct list_node dead;    /* connections that an event at hand may still name */
+    uint64_t accept_again_ns; /* not 0: the listener is not polled until then */
+    struct list_node dead;    /* closed connections that an event of this turn may still name */
 };
 
 struct thread_conn {
@@ -53,7 +53,8 @@ static bool store_thread_watch(struct store_service *s, struct store_conn *c)
 static void gone(struct store_service *s, struct store_conn *c, enum store_reason why)
 {
     (void)why;
-    /* Closing alone does not end the watch while a fork()'s child still has the connection. */
+    /* Closing alone does not remove it from the epoll set while a fork()'s child has the connection
+     * open. */
     epoll_ctl(thread_of(s)->epoll, EPOLL_CTL_DEL, c->fd, NULL);
     close(c->fd);
     c->fd = -1;
@@ -101,7 +102,7 @@ static void accept_all(struct store_thread *t)
 
 static void on_conn_event(struct store_thread *t, struct store_conn *c, unsigned events)
 {
-    if (c->fd < 0) /* dropped by an event before this one */
+    if (c->fd < 0) /* an earlier event of this turn has dropped it */
         return;
     unsigned ready = (events & EPOLLIN ? STORE_POLL_IN : 0) |
                      (events & EPOLLOUT ? STORE_POLL_OUT : 0) |
@@ -160,7 +161,7 @@ static int open_listener(const struct netaddr *a, struct err *e)
     return take_fd(&fd);
 }
 
-/* A socket or a negative errno value. */
+/* Returns a socket or a negative errno value. */
 static int listen_on(const struct store_thread_opts *opts, struct err *e)
 {
     struct netaddr a;
@@ -237,8 +238,8 @@ void store_thread_free(struct store_thread *t)
     if (!t)
         return;
     if (t->owner != getpid()) {
-        /* A fork()'s child: the eventfd and what epoll watches are the parent's too, and what the
-         * thread was about is half done. */
+        /* In a fork()'s child: the eventfd and the epoll set are also the parent's, and the
+         * thread's data may be half changed. */
         close_fd(&t->listener);
         close_fd(&t->epoll);
         close_fd(&t->stop);

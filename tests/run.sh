@@ -25,7 +25,7 @@ run_one() {
 export -f run_one name_of
 # The tests that failed in a log, "case:test, case:test"; Check prints them as file:line:F:case:test:loop: message.
 failing_tests() {
-    sed -nE 's/^[^: ]+:[0-9]+:[FE]:([^:]*:[^:]*):.*/\1/p' "$1" 2>/dev/null | sort -u | paste -sd, | sed 's/,/, /g'
+    sed -nE 's/^[^: ]+:[0-9]+:[FES]:([^:]*:[^:]*):.*/\1/p' "$1" 2>/dev/null | sort -u | paste -sd, | sed 's/,/, /g'
 }
 printf '%s\n' "$@" | xargs -P "$JOBS" -I{} bash -c 'run_one "$@"' _ {} "$out" "$LIMIT"
 passed=0; failed=0; failures=()

@@ -33,7 +33,7 @@ int event_file_open(struct event_file **out, const char *path, struct err *e)
     return 0;
 }
 
-static void give_up(struct event_file *f, const char *why)
+static void event_file_give_up(struct event_file *f, const char *why)
 {
     log_warn("--events: %s: %s; no further events are written", f->path, why);
     close_fd(&f->fd);
@@ -49,7 +49,7 @@ static void flush(struct event_file *f)
         if (n < 0 && errno == EAGAIN && f->rest.len <= KEEP_BYTES)
             return;
         if (n < 0) {
-            give_up(f, strerror(errno));
+            event_file_give_up(f, strerror(errno));
             return;
         }
         buf_consume(&f->rest, (size_t)n);

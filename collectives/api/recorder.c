@@ -171,7 +171,8 @@ void recorder_end_at_once(struct recorder *r, uint64_t number)
     record_end(record_of(r, number), number, 0, 0);
 }
 
-static bool copy(const struct segment_op *op, uint64_t number, dlcoll_record *out, bool *device)
+static bool recorder_copy(const struct segment_op *op, uint64_t number, dlcoll_record *out,
+                          bool *device)
 {
     if (atomic_load_explicit(&op->number, memory_order_acquire) != number)
         return false;
@@ -201,7 +202,7 @@ static int read_all(const struct segment_local *line, bool devices, dlcoll_recor
     int n = 0;
     for (uint64_t k = 0; k < SEGMENT_OPS && k < last && n < max; k++) {
         bool device;
-        n += copy(&line->ops[(last - k) % SEGMENT_OPS], last - k, &out[n], &device) &&
+        n += recorder_copy(&line->ops[(last - k) % SEGMENT_OPS], last - k, &out[n], &device) &&
              (devices || !device);
     }
     return n;

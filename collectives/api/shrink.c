@@ -165,7 +165,7 @@ static bool is_listening(const dlcoll_comm *c, int rank)
 
 /* 0: the list has come; -EPIPE: the leader is dead; -ETIMEDOUT: it has not answered, or no list has
  * come; -ECONNRESET: it has answered, and left without this rank. */
-static int follow(struct roll *r, int lead)
+static int shrink_follow(struct roll *r, int lead)
 {
     bool said = false;
     size_t size = (size_t)r->comm->size, have = 0;
@@ -202,7 +202,7 @@ static int find_out(struct roll *r)
             announce(r);
             return 0;
         }
-        status = follow(r, lead);
+        status = shrink_follow(r, lead);
         if (status != -EPIPE)
             return status;
         r->gone[lead] = 1;

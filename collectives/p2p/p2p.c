@@ -171,7 +171,7 @@ static void p2p_look(struct p2p *p)
 }
 
 /* The descriptors to poll. Where there are too many for one call, the sleep is short. */
-static int prepare(struct p2p *p, struct pollfd *fds, int *timeout_ms)
+static int p2p_prepare(struct p2p *p, struct pollfd *fds, int *timeout_ms)
 {
     int n = (int)acceptor_poll(&p->comm->job->acceptor, fds, timeout_ms);
     for (int i = 0; i < p->nactive; i++) {
@@ -281,7 +281,7 @@ static void poll_sockets(struct p2p *p, int timeout_ms)
     struct pollfd fds[POLL_MAX];
     struct err e = ERR_INIT;
     pthread_mutex_lock(&p->lock);
-    int n = p->stopped ? 0 : prepare(p, fds, &timeout_ms);
+    int n = p->stopped ? 0 : p2p_prepare(p, fds, &timeout_ms);
     bool stopped = p->stopped;
     pthread_mutex_unlock(&p->lock);
     if (stopped)

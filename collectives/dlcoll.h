@@ -312,6 +312,14 @@ DLCOLL_API int dlcoll_world_rank(const dlcoll_comm *comm, int rank);
 DLCOLL_API int dlcoll_rank_host(const dlcoll_comm *comm, int rank, char *host, size_t size,
                                 int *pid);
 
+/* Nodes: the ranks of one launcher on one host; without a launcher, those of one host. They are
+ * numbered from 0 by their lowest rank. The node of a rank of `comm`; or DLCOLL_EINVAL. */
+DLCOLL_API int dlcoll_node_count(const dlcoll_comm *comm);
+DLCOLL_API int dlcoll_node_of(const dlcoll_comm *comm, int rank);
+/* Writes the ranks of a node, ascending, at most `max`. Returns how many the node has, or
+ * DLCOLL_EINVAL. */
+DLCOLL_API int dlcoll_node_ranks(const dlcoll_comm *comm, int node, int *ranks, int max);
+
 /* The error of the last call on `comm` that failed. NULL: of the last call of this thread that had
  * no communicator (dlcoll_init); in a fork()'s child also of a call on a parent's communicator,
  * which may be given here, too. Fills *out up to its size, which the caller has set
@@ -350,6 +358,19 @@ typedef struct dlcoll_group_opts {
  * *group. Every rank of `comm` calls it. Errors as of an operation, on `comm`. */
 DLCOLL_API int dlcoll_comm_split(dlcoll_comm *comm, int color, int key, dlcoll_comm **group,
                                  const dlcoll_group_opts *opts);
+
+typedef enum {
+    DLCOLL_DOMAIN_NODE = 0, /* as dlcoll_node_of() */
+    DLCOLL_DOMAIN_HOST = 1, /* one kernel and network, of several launchers too */
+    DLCOLL_DOMAIN_MEMORY =
+        2,                 /* ranks that reach each other's dlcoll_mem_alloc(); others are alone */
+    DLCOLL_DOMAIN_NUMA = 3 /* the NUMA node of the CPU on which the caller runs */
+} dlcoll_domain;
+
+/* dlcoll_comm_split() into the groups of ranks that are in the same domain. Every rank of `comm`
+ * calls it with the same domain. */
+DLCOLL_API int dlcoll_comm_split_by(dlcoll_comm *comm, dlcoll_domain domain, int key,
+                                    dlcoll_comm **group, const dlcoll_group_opts *opts);
 
 /* The group of the n ranks listed: rank i of it is ranks[i] of `comm`. All listed ranks call it
  * with the same list; others may, and get NULL in *group. Ranks that make several groups in common

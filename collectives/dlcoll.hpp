@@ -566,6 +566,22 @@ class comm : public operations<void>
     {
         return check_code(dlcoll_world_rank(comm_, rank));
     }
+    /* Nodes, numbered by their lowest rank; the node of a rank, and the ranks of a node. */
+    int node_count() const
+    {
+        return check_code(dlcoll_node_count(comm_));
+    }
+    int node_of(int rank) const
+    {
+        return check_code(dlcoll_node_of(comm_, rank));
+    }
+    std::vector<int> node_ranks(int node) const
+    {
+        std::vector<int> ranks(
+            static_cast<std::size_t>(check_code(dlcoll_node_ranks(comm_, node, nullptr, 0))));
+        dlcoll_node_ranks(comm_, node, ranks.data(), static_cast<int>(ranks.size()));
+        return ranks;
+    }
     /* A rank's host, and its process id there (0: not known yet). */
     std::pair<std::string, int> rank_host(int rank) const
     {
@@ -625,6 +641,13 @@ class comm : public operations<void>
     {
         dlcoll_comm *group;
         check(dlcoll_comm_split(comm_, color, key, &group, nullptr), comm_);
+        return comm(group);
+    }
+    /* The group of ranks that are in the same domain. */
+    comm split_by(dlcoll_domain domain, int key = 0) const
+    {
+        dlcoll_comm *group;
+        check(dlcoll_comm_split_by(comm_, domain, key, &group, nullptr), comm_);
         return comm(group);
     }
     comm new_group(const std::vector<int> &ranks) const

@@ -289,6 +289,10 @@ static void facts(dlcoll::comm &world)
     NEED(self.world_rank(0) == world.rank() && world.local_rank() == world.rank() &&
          world.local_size() == world.size());
     NEED(failure([&] { self.world_rank(1); }).code == DLCOLL_EINVAL);
+    NEED(world.node_count() == 1 && world.node_of(world.size() - 1) == 0);
+    NEED(world.node_ranks(0) == std::vector<int>({0, 1, 2}) && self.node_ranks(0).size() == 1);
+    NEED(failure([&] { world.node_of(3); }).code == DLCOLL_EINVAL);
+    NEED(world.split_by(DLCOLL_DOMAIN_HOST).size() == world.size());
     world.barrier();
     const auto last = world.recent();
     NEED(!last.empty() && std::strcmp(last[0].op, "barrier") == 0);

@@ -43,6 +43,9 @@ def main():
             assert False, "summed in the other byte order"
         except TypeError:
             pass
+        assert world.nodes == [list(range(n))]
+        with world.split_by("host") as host:
+            assert host.size == n and host.rank == me
         half = world.split(me % 2)
         assert half.all_reduce(np.array([1]))[0] == half.size == (n + 1 - me % 2) // 2
         try:

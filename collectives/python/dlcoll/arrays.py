@@ -7,7 +7,7 @@ thread at a time. Every operation raises dlcoll.Error, which names the rank at f
 import ctypes
 import pickle
 from ctypes import POINTER, byref, c_char, c_int, c_int64, c_size_t, c_void_p
-from typing import Any, Optional, Sequence, Union
+from typing import Any, List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -213,6 +213,25 @@ class Comm:
         group = c_void_p()
         check(lib.dlcoll_comm_split(self._comm, color, key, byref(group), None), self._comm)
         return Comm(group) if group else None
+
+    def split_by(self, domain: str, key: int = 0) -> "Comm":
+        """A Comm of the ranks in the same domain: "node", "host" (also of several launchers), "memory" (ranks that
+        share memory) or "numa". Every rank calls it."""
+        domains, group = ("node", "host", "memory", "numa"), c_void_p()
+        if domain not in domains:
+            raise ValueError(f"domain '{domain}' is not one of {', '.join(domains)}")
+        check(lib.dlcoll_comm_split_by(self._comm, domains.index(domain), key, byref(group), None), self._comm)
+        return Comm(group)
+
+    @property
+    def nodes(self) -> List[List[int]]:
+        """The ranks of each node; nodes are numbered by their lowest rank."""
+        result = []
+        for node in range(lib.dlcoll_node_count(self._comm)):
+            ranks = (c_int * lib.dlcoll_node_ranks(self._comm, node, None, 0))()
+            lib.dlcoll_node_ranks(self._comm, node, ranks, len(ranks))
+            result.append(list(ranks))
+        return result
 
     def group(self, ranks: Sequence[int], name: str = "") -> Optional["Comm"]:
         """A Comm of the ranks listed, in that order; None on other ranks. Every listed rank calls it."""

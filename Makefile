@@ -478,8 +478,8 @@ corpora: $(FUZZ:%=$(BUILD)/replay/%)
 
 bench_bin = $(BUILD)/tests/bench/$(1)
 
-.PHONY: bench bench-launch bench-restart bench-torch bench-rdzv bench-store bench-stdio bench-reduce bench-coll \
-        bench-job bench-faults bench-hostile kill-trials deps-bench
+.PHONY: bench bench-launch bench-restart bench-torch bench-torchrun bench-rdzv bench-store bench-stdio \
+        bench-reduce bench-coll bench-job bench-faults bench-hostile kill-trials deps-bench
 deps-bench:
 	$(Q)conf/install-deps.sh bench
 
@@ -492,7 +492,7 @@ bench-launch: all $(call bench_bin,floor) $(call bench_bin,nap) $(call bench_bin
 bench-restart: all $(call bench_bin,stamp)
 	$(Q)tests/bench/bench-restart.py $(BUILD)
 
-# torchrun: the one that bench-torch and test-torch install, if it is there; else Debian's.
+# torchrun: the one that bench-torchrun and test-torch install, if it is there; else Debian's.
 bench-faults: all $(call bench_bin,stamp)
 	$(Q)python="$${TORCH_VENV:-$${XDG_CACHE_HOME:-$$HOME/.cache}/dlaunch/torch}/bin/python"; \
 	    [ -x "$$python" ] || python=/usr/bin/python3; "$$python" tests/bench/bench-faults.py $(BUILD)
@@ -500,11 +500,17 @@ bench-faults: all $(call bench_bin,stamp)
 bench-store: $(call bench_bin,bench_store) $(call bench_bin,store_serve)
 	$(Q)tests/bench/bench-store.sh $(BUILD)
 
+# The backend dlcoll beside gloo.
 bench-torch: all
+	$(Q)conf/install-deps.sh torch
+	$(Q)venv="$${TORCH_VENV:-$${XDG_CACHE_HOME:-$$HOME/.cache}/dlaunch/torch}"; tests/torch/install.sh "$$venv" && \
+	    "$$venv/bin/python" tests/bench/bench-torch.py $(BUILD)
+
+bench-torchrun: all
 	$(Q)conf/install-deps.sh torch
 	$(Q)venv="$${TORCH_VENV:-$${XDG_CACHE_HOME:-$$HOME/.cache}/dlaunch/torch}"; python="$$venv/bin/python"; \
 	    tests/torch/install.sh "$$venv" || { conf/install-deps.sh torch-debian && python=/usr/bin/python3; } && \
-	    "$$python" tests/bench/bench-torch.py $(BUILD)
+	    "$$python" tests/bench/bench-torchrun.py $(BUILD)
 
 bench-rdzv: $(call bench_bin,bench_rdzv)
 	$(Q)$<

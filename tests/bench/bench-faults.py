@@ -203,7 +203,7 @@ def main():
     version = torch_version()
     names = ["dlaunch"] + (["torchrun"] if version and SLOW_RUNS else [])
     if not version:
-        print(f"SKIPPED: {PYTHON} has no PyTorch (make bench-torch installs one)")
+        print(f"SKIPPED: {PYTHON} has no PyTorch (make bench-torchrun installs one)")
     print(f"ms from the fault, median and maximum; {NODES} launchers, {EACH} workers each that sleep; dead time {DEAD_S} s"
           + (f"; torchrun {'.'.join(map(str, version))}" if version else "") + "\n")
     print("%-14s %-10s %5s %30s %30s" % ("", "", "runs", "all survivors know", "the next round runs"))

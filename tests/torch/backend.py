@@ -310,13 +310,19 @@ def case_monitored_barrier():
     group = dist.new_group()
     if RANK == SIZE - 1 and SIZE > 1:
         time.sleep(0.6)
-        return
-    if SIZE > 1:
+    elif SIZE > 1:
         try:
             dist.monitored_barrier(group, timeout=timedelta(milliseconds=200))
             raise AssertionError("the last rank did not come")
         except RuntimeError as e:
             assert RANK or f"Rank {SIZE - 1} failed to pass monitoredBarrier in 200 ms" in str(e), e
+    group = dist.new_group()
+    if RANK == 0 and SIZE > 1:
+        try:
+            dist.monitored_barrier(group, timeout=timedelta(0))
+            raise AssertionError("nobody else came")
+        except RuntimeError as e:
+            assert "Rank 0 timed out in monitoredBarrier" in str(e), e
 
 
 def case_errors():

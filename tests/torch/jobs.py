@@ -1,4 +1,5 @@
 """Jobs of real PyTorch scripts under dlaunch: start them, watch them, check their results."""
+import functools
 import os
 import random
 import re
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import traceback
@@ -17,6 +19,21 @@ DLAUNCH = BUILD + "/dlaunch"
 PYTHON = sys.executable
 SCRIPTS = HERE + "/scripts"
 SLOW = 240  # seconds for one step: two busy CPUs, eight workers that each import PyTorch
+
+
+# The environment of a program that uses this tree's backend dlcoll.
+BACKEND_ENV = {"PYTHONPATH": os.path.join(HERE, "../../collectives/python"), "XDG_CACHE_HOME": BUILD + "/torch-cache",
+               "DLCOLL_LIBRARY": BUILD + "/libdlcoll.so.0"}
+
+
+@functools.cache
+def build_backend():
+    """Compiles the backend's extension for this Python and this PyTorch, once."""
+    if not os.path.exists(sysconfig.get_path("include") + "/Python.h"):
+        raise Skip("Python's development files are not installed")
+    done = subprocess.run([PYTHON, "-m", "dlcoll.torch", "--build"], env={**os.environ, **BACKEND_ENV},
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def torch_version():

@@ -3,9 +3,9 @@
 import os
 import subprocess
 import sys
-import sysconfig
 
-from jobs import BUILD, HERE, PYTHON, Job, Skip, count, dlaunch, free_port, nodes, run_checks, script, torch_version
+from jobs import (BACKEND_ENV, BUILD, HERE, PYTHON, Job, build_backend, count, dlaunch, free_port, nodes, run_checks,
+                  script, torch_version)
 
 VERSION = torch_version()
 if VERSION is None:
@@ -15,19 +15,8 @@ if VERSION < (2, 9):
     print("SKIPPED: the backend dlcoll is for PyTorch 2.9 and later, not %d.%d" % VERSION)
     sys.exit(0)
 PROGRAM = os.path.join(HERE, "backend.py")
-PACKAGE = os.path.join(HERE, "..", "..", "collectives", "python")
-ENV = {"PYTHONPATH": PACKAGE, "DLCOLL_LIBRARY": BUILD + "/libdlcoll.so.0", "XDG_CACHE_HOME": BUILD + "/torch-cache"}
+ENV = BACKEND_ENV
 CTYPES = {**ENV, "DLCOLL_TORCH": "ctypes"}
-
-
-def build():
-    if not os.path.exists(sysconfig.get_path("include") + "/Python.h"):
-        raise Skip("Python's development files are not installed")
-    done = subprocess.run([PYTHON, "-m", "dlcoll.torch", "--build"], env={**os.environ, **ENV}, capture_output=True,
-                          text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    shown = subprocess.run([PYTHON, "-m", "dlcoll.torch"], env={**os.environ, **ENV}, capture_output=True, text=True)
-    assert "implementation: c++" in shown.stdout, shown.stdout + shown.stderr
 
 
 def passed(text):
@@ -35,34 +24,36 @@ def passed(text):
 
 
 def extension_is_built(folder):
-    build()
+    build_backend()
+    shown = subprocess.run([PYTHON, "-m", "dlcoll.torch"], env={**os.environ, **ENV}, capture_output=True, text=True)
+    assert "implementation: c++" in shown.stdout, shown.stdout + shown.stderr
 
 
 def extension_on_one_node(folder):
-    build()
+    build_backend()
     for ranks in (1, 2, 4):
         passed(dlaunch("--nproc_per_node", ranks, PYTHON, PROGRAM, "dlcoll", env=ENV).wait())
 
 
 def extension_on_two_nodes(folder):
-    build()
+    build_backend()
     passed("".join(j.wait() for j in nodes(2, "--nproc_per_node", 2, PYTHON, PROGRAM, "dlcoll", env=ENV)))
 
 
 def extension_beside_another_device(folder):
-    build()
+    build_backend()
     passed(dlaunch("--nproc_per_node", 2, PYTHON, PROGRAM, "cpu:dlcoll,cuda:gloo", env=ENV).wait())
 
 
 def extension_compiles_functional_collectives(folder):
-    build()
+    build_backend()
     out = dlaunch("--nproc_per_node", 2, PYTHON, PROGRAM, "dlcoll", "functional",
                   env={**ENV, "BACKEND_COMPILE": "1"}).wait()
     assert "1 passed, 0 failed" in out, out
 
 
 def extension_without_a_launcher(folder):
-    build()
+    build_backend()
     port, jobs = free_port(), []
     for rank in range(3):
         env = {**ENV, "RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -98,7 +89,7 @@ def python_on_two_nodes(folder):
 def a_killed_rank_is_named(folder):
     for env in (ENV, CTYPES):
         if env is ENV:
-            build()
+            build_backend()
         out = dlaunch("--nproc_per_node", 3, PYTHON, script("backend_killed.py"),
                       folder, env=env)
         out.wait(128 + 9)

@@ -494,16 +494,17 @@ class _Group(Backend):
                          lambda c, o, h: lib.dlcoll_barrier(c, o, h))
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
-        comm, ms = self._live(), self._ms(opts.timeout)
+        comm, ms = self._live(), int(opts.timeout.total_seconds() * 1000)
+        ms = ms if ms >= 0 else self._timeout_ms
         missing, n = (c_int * self._size)(), c_size_t(self._size)
-        options = Options(ctypes.sizeof(Options), 1, 0, ms)
+        options = Options(ctypes.sizeof(Options), 1, 0, max(ms, 1))  # 0 would be the communicator's own
         with comm.entry:
             code = lib.dlcoll_monitored_barrier(comm.comm, missing, byref(n), byref(options))
         if code == _lib.ETIMEDOUT and n.value:
             ranks = ", ".join(map(str, missing[:n.value]))
             text = _text(code, comm.comm)
             _fail(f"[Rank {self._rank}]: Rank{'s' if n.value > 1 else ''} {ranks} failed to pass monitoredBarrier "
-                  f"in {ms} ms. {text}")
+                  f"in {ms} ms. Rank {self._rank} timed out in monitoredBarrier: {text}")
         if code < 0:
             _raise(code, comm.comm)
 

@@ -855,15 +855,16 @@ class Group final : public c10d::Backend
         std::vector<int> missing(static_cast<size_t>(size_));
         size_t n = missing.size();
         dlcoll_opts opts = DLCOLL_OPTS_INIT;
-        opts.timeout_ms = millis(o.timeout);
+        int64_t ms = (o.timeout == c10d::kUnsetTimeout ? timeout_ : o.timeout).count();
+        opts.timeout_ms = std::max<int64_t>(ms, 1); // 0 would be the communicator's own
         Comm &comm = live();
         std::lock_guard<std::mutex> hold(comm.entry);
         int code = dlcoll_monitored_barrier(comm.comm, missing.data(), &n, &opts);
         if (code == DLCOLL_ETIMEDOUT && n > 0) {
             missing.resize(n);
             fail(c10::str("[Rank ", rank_, "]: Rank", n > 1 ? "s " : " ", c10::Join(", ", missing),
-                          " failed to pass monitoredBarrier in ", opts.timeout_ms, " ms. ",
-                          error_text(comm.comm, code)));
+                          " failed to pass monitoredBarrier in ", ms, " ms. Rank ", rank_,
+                          " timed out in monitoredBarrier: ", error_text(comm.comm, code)));
         }
         if (code < 0)
             fail(error_text(comm.comm, code));

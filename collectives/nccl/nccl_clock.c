@@ -11,8 +11,8 @@
 #include "core/clock.h"
 
 enum {
-    TIE_NS = 200 * 1000,              /* how long a tie may take: the stream may be busy */
-    TIE_FIRST_NS = 100 * 1000 * 1000, /* the first one, of several */
+    TIE_NS = 200 * 1000,               /* how long a tie may take: the stream may be busy */
+    TIE_FIRST_NS = 1000 * 1000 * 1000, /* the first one, of several */
     TIES = 8,
     TIE_EVERY_MS = 10 * 1000,
     TIE_AGAIN_NS = 1000 * 1000 * 1000 /* after one that took too long */

@@ -426,6 +426,18 @@ cross: $(CROSS_TESTS)
 run-multihost: all $(BUILD)/tests/worker $(call fake,stamps.so) $(BUILD)/tests/coll_worker $(BUILD)/tests/multihost/store_worker $(MULTIHOST)
 	$(Q)JOBS=1 tests/run.sh $(MULTIHOST)
 
+# One command for many hosts: by ssh to SSH_HOSTS network namespaces with a sshd each, the head killed
+# SSH_TRIALS times. With 4 hosts and 3 trials it is part of `make test-multihost`.
+SSH_HOSTS  ?= 64
+SSH_TRIALS ?= 100
+.PHONY: test-ssh run-ssh
+test-ssh:
+	$(Q)conf/install-deps.sh multihost
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) run-ssh
+
+run-ssh: all $(BUILD)/tests/worker $(BUILD)/tests/multihost/test_ssh
+	$(Q)SSH_HOSTS=$(SSH_HOSTS) SSH_TRIALS=$(SSH_TRIALS) $(BUILD)/tests/multihost/test_ssh
+
 # With real PyTorch, current and Debian's: minutes, 1.6 GB in TORCH_VENV, some of it as root. What cannot be
 # installed is left out, with a line.
 .PHONY: test-torch run-torch
@@ -615,6 +627,7 @@ help:
 	@echo '  picture          draws the output of the demo into doc/demo.svg'
 	@echo '  test             unit and integration tests, layers, corpora'
 	@echo '  test-multihost   network namespaces as hosts (root)'
+	@echo '  test-ssh         dlaunch -H over a real sshd in SSH_HOSTS network namespaces (64; 20 minutes; root)'
 	@echo '  sim sim-bugs     the rendezvous on a virtual clock: SIM_SEEDS scenarios (1,000,000); with bugs'
 	@echo '                   planted in it, how many scenarios it takes to find them'
 	@echo '  cross            every collective operation, type, reduction and count through every algorithm'

@@ -1130,6 +1130,7 @@ static void agent_on_closed(void *arg)
     cb.on_done(cb.arg, exit_status);
 }
 
+/* Returns the report for people; malloc'ed. NULL: it has been written to job->report_fd. */
 static char *report_text(const struct report_input *in)
 {
     char *text = NULL;
@@ -1137,9 +1138,14 @@ static char *report_text(const struct report_input *in)
     FILE *out = open_memstream(&text, &len);
     if (!out)
         return NULL;
-    report_print(out, in, isatty(STDERR_FILENO));
+    int fd = in->job->report_fd;
+    report_print(out, in, fd ? in->job->report_colour : isatty(STDERR_FILENO));
     fclose(out);
-    return text;
+    if (!fd)
+        return text;
+    fd_write_all(fd, text, len);
+    free(text);
+    return NULL;
 }
 
 /* Writes what --report asks for. Returns what is printed when all output has been; malloc'ed. */

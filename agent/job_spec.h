@@ -84,6 +84,8 @@ struct job_spec {
     const char *report_path;         /* --report FILE; NULL: none */
     const char *events_path;         /* --events FILE; NULL: none */
     const char *pod_message;         /* of the pod, for the report of a failure; NULL: none */
+    int report_fd;      /* takes the report for people in place of standard error; 0: none */
+    bool report_colour; /* what report_fd leads to is a terminal */
 
     bool torchrun; /* called by that name: its rules to the letter */
     bool quiet;

@@ -7,26 +7,29 @@ _dlaunch() {
     local i word words=''
     local options='
         --nnodes --nproc_per_node --spares --elastic --node_rank --role
-        --standalone --no_detect --rdzv_backend --rdzv_endpoint
-        --coordinator_loss --rdzv_only --witness --rdzv_id --rdzv_conf
-        --master_addr --master_port --local_addr --interface --master_store
-        --store_compat --token_file --token_fd --insecure --new_token --module
-        --no_python --run_path --use_env --stdin --virtual_local_rank
-        --start_method --max_restarts --max_node_restarts --no_restart_codes
-        --on_cause --progress_time --restart_policy --restart_backoff
-        --monitor_interval --timeout --shutdown_timeout --signals_to_handle
-        --isolate --log_dir --redirects --tee --local_ranks_filter
-        --duplicate_stdout_filters --duplicate_stderr_filters
-        --log_line_prefix_template --report --events --pod_message --log_file
-        --log_time --log_format --quiet --verbose --event_log_handler
-        --logs_specs --bind --numa_binding --gpu_check --gpu_memory_wait
-        --daemon --pid_file --conf --print_config --print_binding --dry_run
-        --print_completion --print_options --version --help'
+        --standalone --no_detect --host --hostfile --host_discovery_script
+        --include --exclude --np --ppn --export --launch_agent --ssh_args
+        --ssh_port --start_timeout --prefix --bcast --from_head --rdzv_backend
+        --rdzv_endpoint --coordinator_loss --rdzv_only --witness --rdzv_id
+        --rdzv_conf --master_addr --master_port --local_addr --interface
+        --master_store --store_compat --token_file --token_fd --insecure
+        --new_token --module --no_python --run_path --use_env --stdin
+        --virtual_local_rank --start_method --max_restarts --max_node_restarts
+        --no_restart_codes --on_cause --progress_time --restart_policy
+        --restart_backoff --monitor_interval --timeout --shutdown_timeout
+        --signals_to_handle --isolate --log_dir --redirects --tee
+        --local_ranks_filter --duplicate_stdout_filters
+        --duplicate_stderr_filters --log_line_prefix_template --report --events
+        --pod_message --log_file --log_time --log_format --quiet --verbose
+        --event_log_handler --logs_specs --bind --numa_binding --gpu_check
+        --gpu_memory_wait --daemon --pid_file --conf --print_config
+        --print_binding --dry_run --print_completion --print_options --version
+        --help'
     local flags='
-        --elastic --standalone --no_detect --rdzv_only --insecure --new_token
-        --module --no_python --run_path --use_env --virtual_local_rank --quiet
-        --verbose --daemon --print_config --print_binding --dry_run --version
-        --help -m -h '
+        --elastic --standalone --no_detect --bcast --from_head --rdzv_only
+        --insecure --new_token --module --no_python --run_path --use_env
+        --virtual_local_rank --quiet --verbose --daemon --print_config
+        --print_binding --dry_run --version --help -m -h '
     flags=" ${flags//[[:space:]]/ } "
     COMPREPLY=()
     # Behind the program, complete as for the program.
@@ -38,7 +41,7 @@ _dlaunch() {
             word=${word:2} && word=--${word//-/_}
             [[ $flags == *" $word "* || ${COMP_WORDS[i + 1]} == [=:]* ]] || ((i++))
             ;;
-        -[rt]) ((i++)) ;;
+        -[rtHfienx] | -np | -ppn) ((i++)) ;;
         -*) ;;
         *) break ;;
         esac
@@ -59,6 +62,7 @@ _dlaunch() {
     case $prev in
     --nproc_per_node) words='auto cpu gpu' ;;
     --node_rank) words='any' ;;
+    --launch_agent) words='ssh rsh srun' ;;
     --rdzv_backend) words='static c10d file' ;;
     --coordinator_loss) words='elect end' ;;
     --master_store) words='agent relay none' ;;

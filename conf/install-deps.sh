@@ -41,6 +41,8 @@ need() { # set of packages by Debian's names
         need test
         have ip || lack iproute2
         have nft || lack nftables
+        [ -x /usr/sbin/sshd ] || lack openssh-server
+        have ssh || lack openssh-client
         ;;
     wheel)
         need test

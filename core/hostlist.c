@@ -10,9 +10,9 @@
 
 #define DIGITS_MAX 9 /* of a number in a bracket */
 
-/* One "a" or "a-b" between brackets; moves *p behind it. */
+/* One "a", "a-b" or "a-b/step" between brackets; moves *p behind it. */
 struct range {
-    unsigned long lo, hi;
+    unsigned long lo, hi, step;
     int width; /* with the zeros that the first number was written with */
 };
 
@@ -34,9 +34,14 @@ static int read_range(const char **p, struct range *r, struct err *e)
     int width;
     bool ok = read_number(p, &r->lo, &r->width);
     r->hi = r->lo;
+    r->step = 1;
     if (ok && **p == '-') {
         ++*p;
         ok = read_number(p, &r->hi, &width);
+        if (ok && **p == '/') {
+            ++*p;
+            ok = read_number(p, &r->step, &width) && r->step > 0;
+        }
     }
     if (!ok || (**p != ',' && **p != ']'))
         return err_set(e, -EINVAL,
@@ -68,7 +73,7 @@ static int count_item(const char **p, size_t *count, struct err *e)
             struct range r;
             if (read_range(&s, &r, e) < 0)
                 return -EINVAL;
-            in_bracket += r.hi - r.lo + 1;
+            in_bracket += (r.hi - r.lo) / r.step + 1;
             if (in_bracket > HOSTLIST_MAX)
                 return err_set(e, -EINVAL, "more than %d names", HOSTLIST_MAX);
             if (*s++ == ']')
@@ -106,7 +111,7 @@ static bool walk_item(struct walk *w, size_t n, const char *s)
     for (s++; s < close; s++) {
         struct range r;
         read_range(&s, &r, NULL);
-        for (unsigned long v = r.lo; v <= r.hi; v++) {
+        for (unsigned long v = r.lo; v <= r.hi; v += r.step) {
             int d = snprintf(w->name + n, sizeof(w->name) - n, "%0*lu", r.width, v);
             if (!walk_item(w, n + (size_t)d, close + 1))
                 return false;

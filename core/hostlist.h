@@ -1,4 +1,5 @@
-/* hostlist.h: Slurm's compressed lists of host names: "n[08-11,20]-ib,head". */
+/* hostlist.h: Slurm's compressed lists of host names: "n[08-11,20]-ib,head"; and ClusterShell's
+ * steps: "n[1-9/2]". */
 #ifndef CORE_HOSTLIST_H
 #define CORE_HOSTLIST_H
 

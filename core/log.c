@@ -17,6 +17,7 @@ static enum log_level g_level = LOG_LEVEL_NOTICE;
 static const char *g_prefix = "dlaunch: ";
 static enum log_format g_format = LOG_PLAIN;
 static int g_patience_ms = -1;
+static int g_fd = -1; /* log_set_fd() */
 static void (*g_write)(void *arg, const char *line, size_t len);
 static void *g_write_arg;
 
@@ -41,6 +42,11 @@ void log_set_writer(void (*write)(void *arg, const char *line, size_t len), void
 {
     g_write_arg = arg;
     g_write = write;
+}
+
+void log_set_fd(int fd)
+{
+    g_fd = fd;
 }
 
 void log_set_patience(int ms)
@@ -127,6 +133,13 @@ static void emit(enum log_level level, const char *fmt, va_list ap)
     if ((size_t)len >= sizeof(text)) {
         len = sizeof(text) - 1;
         memcpy(text + len - 3, "...", 4);
+    }
+    if (g_fd >= 0) { /* who reads it there adds the rest */
+        line[0] = (char)('0' + level);
+        size_t shown_len = log_escape(line + 1, sizeof(line) - 2, text, (size_t)len, 0);
+        line[shown_len + 1] = '\n';
+        fd_write_all(g_fd, line, shown_len + 2);
+        return;
     }
     size_t nshown = log_escape(shown, sizeof(shown), text, (size_t)len, 0), n = 0;
     if (g_format == LOG_JSON) {

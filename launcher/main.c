@@ -1,6 +1,7 @@
 /* main.c: from the command line to the exit status.
  *
  *     options, environment, file, scheduler -> struct options     read_options()
+ *     -> hosts are given: a launcher on each                      head_run()
  *     -> struct job_spec                                          job_build()
  *     -> --print_config, --print_binding, --dry_run, --daemon
  *     -> guardian (this process) and agent (its child)            guardian_run(), agent_process()
@@ -22,6 +23,9 @@
 #include "launcher/control/control.h"
 #include "launcher/daemon.h"
 #include "launcher/detect.h"
+#include "launcher/hosts/head.h"
+#include "launcher/hosts/plan_options.h"
+#include "launcher/hosts/remote.h"
 #include "launcher/job_build.h"
 #include "launcher/plan.h"
 #include "launcher/token.h"
@@ -173,7 +177,8 @@ static int agent_process(void *arg, struct guardian_link *link)
         return EXIT_INTERNAL;
     }
     r->link = link;
-    notify_open(&r->notify);
+    if (r->notify.fd < 0)
+        notify_open(&r->notify);
     const struct agent_callbacks cb = {
         .on_state = on_state,
         .on_unseen = on_unseen,
@@ -288,46 +293,97 @@ static int open_log(struct daemon *d, struct options *o, struct err *e)
     return 0;
 }
 
-/* Runs the job, in this process or in its background process. Returns the exit status. */
-static int run_job(const struct job_spec *job, struct options *o)
+/* The files of a command that may run in the background. */
+struct background {
+    struct daemon daemon;
+    struct pid_file pid_file;
+};
+
+/* Returns -1 in the process that is to run the job, else the exit status. */
+static int enter_background(struct background *b, struct options *o)
 {
     struct err e = ERR_INIT;
-    struct daemon daemon = DAEMON_INIT;
-    struct pid_file pid_file = {.fd = -1};
-    int signals[NSIG], status = 0;
+    int status = 0;
+    *b = (struct background){.daemon = DAEMON_INIT, .pid_file = {.fd = -1}};
     if (o->value[OPT_pid_file].text &&
-        pid_file_open(&pid_file, opt_text(o, OPT_pid_file), &e) < 0) {
+        pid_file_open(&b->pid_file, opt_text(o, OPT_pid_file), &e) < 0) {
         log_error("%s: %s", opt_where(o, OPT_pid_file), e.msg);
         return 2;
     }
     if (opt_flag(o, OPT_daemon)) {
-        int rc = daemon_detach(&daemon, &status, &e);
+        int rc = daemon_detach(&b->daemon, &status, &e);
         if (rc > 0)
             return status;
         if (rc == 0)
-            log_set_writer(daemon_say, &daemon);
+            log_set_writer(daemon_say, &b->daemon);
     }
-    if (e.code == 0 && pid_file_write(&pid_file, &e) < 0)
+    if (e.code == 0 && pid_file_write(&b->pid_file, &e) < 0)
         err_wrap(&e, "%s", opt_where(o, OPT_pid_file));
     if (e.code == 0)
-        open_log(&daemon, o, &e);
-    if (e.code) {
-        log_error("%s", e.msg);
-        pid_file_close(&pid_file);
-        return 2;
-    }
+        open_log(&b->daemon, o, &e);
+    if (e.code == 0)
+        return -1;
+    log_error("%s", e.msg);
+    pid_file_close(&b->pid_file);
+    return 2;
+}
+
+/* Runs the job, in this process or in its background process. Returns the exit status. */
+static int run_job(const struct job_spec *job, struct options *o, const struct remote_job *remote)
+{
+    struct background b;
+    int signals[NSIG], status = enter_background(&b, o);
+    if (status >= 0)
+        return status;
     agent_signals(job, signals);
     struct guardian_opts opts = {
         .isolation = job->isolation, .forward_signals = signals, .stop_grace = STOP_GRACE};
-    struct run run = {.job = job, .pid = getpid(), .daemon = &daemon, .notify = {-1}};
+    struct run run = {.job = job,
+                      .pid = getpid(),
+                      .daemon = &b.daemon,
+                      .notify = {remote ? remote->state_fd : -1}};
     status = guardian_run(&opts, agent_process, &run);
-    pid_file_close(&pid_file);
+    pid_file_close(&b.pid_file);
     return job->torchrun && status != 0 ? 1 : status;
 }
 
-static int launch(struct options *o, int argc, char **argv)
+/* Starts the job's launchers on other hosts. Returns the exit status. */
+static int run_on_hosts(const struct host_list *hosts, struct options *o)
+{
+    struct background b;
+    struct err e = ERR_INIT;
+    char token[TOKEN_TEXT_MAX];
+    int status;
+    if (token_of_head(o, token, &e) < 0 ||
+        (opt_flag(o, OPT_dry_run) && head_print(o, hosts, &e) < 0)) {
+        log_error("%s", e.msg);
+        return 2;
+    }
+    if (opt_flag(o, OPT_dry_run))
+        return 0;
+    status = enter_background(&b, o);
+    if (status >= 0)
+        return status;
+    daemon_ready(&b.daemon);
+    const struct head_opts opts = {.token = token};
+    status = head_run(o, hosts, &opts);
+    explicit_bzero(token, sizeof(token));
+    pid_file_close(&b.pid_file);
+    return o->torchrun && status != 0 ? 1 : status;
+}
+
+static void set_remote(struct job_spec *job, const struct remote_job *remote)
+{
+    job->report_fd = remote->report_fd;
+    job->report_colour = remote->colour;
+    job->rdzv.listen_fd = remote->listen_fd;
+}
+
+/* remote: this is one host's part of a job that was started elsewhere; NULL: it is not. */
+static int launch(struct options *o, int argc, char **argv, const struct remote_job *remote)
 {
     struct job_spec job;
+    struct host_list hosts;
     struct err e = ERR_INIT;
     char host[256] = "";
     int status;
@@ -336,6 +392,13 @@ static int launch(struct options *o, int argc, char **argv)
     status = print_and_end(o);
     if (status >= 0)
         return status;
+    int given = host_list_read(&hosts, o, &e);
+    if (given < 0 || (given > 0 && plan_options_without_hosts(o, &e) < 0)) {
+        log_error("%s", e.msg);
+        return o->torchrun ? 1 : 2;
+    }
+    if (given == 0 && !opt_flag(o, OPT_print_config) && !opt_flag(o, OPT_new_token))
+        return run_on_hosts(&hosts, o);
     gethostname(host, sizeof(host) - 1);
     struct detect_host where = {host, "/etc/hosts", "/dev/termination-log"};
     status = o->torchrun ? 1 : 2;
@@ -363,16 +426,25 @@ static int launch(struct options *o, int argc, char **argv)
             return 1;
         return o->torchrun && status != 2 ? 1 : status;
     }
-    return binding || opt_flag(o, OPT_dry_run) ? 0 : run_job(&job, o);
+    if (remote)
+        set_remote(&job, remote);
+    return binding || opt_flag(o, OPT_dry_run) ? 0 : run_job(&job, o, remote);
+}
+
+static int launch_here(const struct remote_job *remote, int argc, char **argv)
+{
+    struct options o;
+    options_init(&o, argv[0]);
+    int status = launch(&o, argc, argv, remote);
+    options_fini(&o);
+    return status;
 }
 
 int main(int argc, char **argv)
 {
-    struct options o;
     fd_open_std();
     block_signal(SIGXFSZ);
-    options_init(&o, argv[0]);
-    int status = launch(&o, argc, argv);
-    options_fini(&o);
-    return status;
+    if (argc == 2 && strcmp(argv[1], "--from_head") == 0)
+        return remote_main(launch_here);
+    return launch_here(NULL, argc, argv);
 }

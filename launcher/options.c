@@ -35,6 +35,7 @@ const struct opt opt_table[OPT_COUNT] = {
 
 const struct opt_group opt_groups[GROUP_COUNT] = {
     [GROUP_JOB] = {"job", NULL, "Nodes and workers"},
+    [GROUP_HOSTS] = {"hosts", NULL, "Hosts"},
     [GROUP_RDZV] = {"rendezvous", "rdzv_", "Rendezvous"},
     [GROUP_SECURITY] = {"security", NULL, "Security"},
     [GROUP_PROGRAM] = {"program", NULL, "Program"},
@@ -348,6 +349,18 @@ static int exit_status(const struct options *o, enum opt_id id, const char *text
     return o->torchrun && later ? 1 : 2;
 }
 
+static void add_export(struct options *o, const char *text)
+{
+    size_t n = 0;
+    while (o->exported && o->exported[n])
+        n++;
+    const char **list = options_alloc(o, (n + 2) * sizeof(*list));
+    if (n)
+        memcpy(list, o->exported, n * sizeof(*list));
+    list[n] = text;
+    o->exported = list;
+}
+
 int options_set(struct options *o, enum opt_id id, const char *text, enum opt_from from,
                 const char *source, struct err *e)
 {
@@ -363,6 +376,8 @@ int options_set(struct options *o, enum opt_id id, const char *text, enum opt_fr
     }
     if (opt_table[id].kind == KIND_FLAG)
         text = flag_text(text);
+    if (id == OPT_export)
+        add_export(o, text);
     o->value[id] = (struct opt_value){text, source, from};
     return 0;
 }
@@ -428,11 +443,37 @@ static bool is_negative_number(const char *a)
     return part > 0 && !p[part];
 }
 
-static enum opt_id find_letter(char c)
+/* Under the name torchrun there are no options for hosts. */
+static enum opt_id find_letter(const struct options *o, char c)
 {
     for (int i = 0; c && i < OPT_COUNT; i++) {
-        if (opt_table[i].letter == c)
+        if (opt_table[i].letter == c && !(o->torchrun && opt_table[i].group == GROUP_HOSTS))
             return i;
+    }
+    return OPT_COUNT;
+}
+
+/* mpirun's and mpiexec's names, `len` bytes with the dashes. */
+static enum opt_id find_word_of_mpi(const struct options *o, const char *a, size_t len)
+{
+    static const struct {
+        const char *name;
+        enum opt_id id;
+    } words[] = {
+        {"-np", OPT_np},
+        {"-ppn", OPT_ppn},
+        {"-npernode", OPT_ppn},
+        {"--npernode", OPT_ppn},
+        {"-host", OPT_host},
+        {"-hosts", OPT_host},
+        {"--hosts", OPT_host},
+        {"-hostfile", OPT_hostfile},
+        {"-machinefile", OPT_hostfile},
+        {"--machinefile", OPT_hostfile},
+    };
+    for (size_t i = 0; !o->torchrun && i < ARRAY_LEN(words); i++) {
+        if (strlen(words[i].name) == len && memcmp(words[i].name, a, len) == 0)
+            return words[i].id;
     }
     return OPT_COUNT;
 }
@@ -448,7 +489,8 @@ static enum arg_class find_long(const struct options *o, const char *name, size_
     for (int i = 0; i < OPT_COUNT; i++) {
         const char *key = OPT_KEY(&opt_table[i]);
         size_t n = strlen(key);
-        if (len > n || !same_letters(name, key, len))
+        if (len > n || !same_letters(name, key, len) ||
+            (o->torchrun && opt_table[i].group == GROUP_HOSTS))
             continue;
         if (len == n) {
             *id = i;
@@ -477,12 +519,20 @@ static enum arg_class classify(const struct options *o, const char *a, struct ma
         return ARG_PLAIN;
     if (strcmp(a, "--") == 0)
         return ARG_DASHES;
+    size_t all = strcspn(a, "=");
+    if ((m->id = find_word_of_mpi(o, a, all)) != OPT_COUNT) {
+        m->value = a[all] == '=' ? a + all + 1 : NULL;
+        return ARG_OPTION;
+    }
     if (a[1] == '-') {
         size_t len = strcspn(a + 2, "=");
         class = find_long(o, a + 2, len, &m->id);
         m->value = a[2 + len] == '=' ? a + 2 + len + 1 : NULL;
-    } else if ((m->id = find_letter(a[1])) != OPT_COUNT) {
-        class = ARG_OPTION;
+    } else if ((m->id = find_letter(o, a[1])) != OPT_COUNT) {
+        /* -env and the like are other programs' names, '-i key' is a value, and -n4 is ours. */
+        bool word =
+            opt_table[m->id].group == GROUP_HOSTS && (isalpha((unsigned char)a[2]) || a[2] == ' ');
+        class = word ? ARG_UNKNOWN : ARG_OPTION;
         m->letter = true;
         m->value = a[2] == '=' ? a + 3 : a[2] ? a + 2 : NULL;
     }
@@ -510,13 +560,10 @@ static const char *other_launchers_name(const char *a, size_t len)
     static const struct {
         const char *names, *ours;
     } words[] = {
-        {"-n -np -ppn -npernode --npernode --ntasks --ntasks-per-node "
-         "--nprocs --np",
-         " (use --nproc_per_node for the workers on this node)"},
+        {"--ntasks --ntasks-per-node --nprocs",
+         " (use --np for all workers, --nproc_per_node for those on a node)"},
         {"-N --nodes",
          " (use --nnodes for nodes and --nproc_per_node for the workers on this node)"},
-        {"-H -f -host -hosts -hostfile --host --hosts --hostfile --machinefile",
-         " (start dlaunch on every node, for example with srun or ssh; see --nnodes)"},
     };
     for (size_t i = 0; i < ARRAY_LEN(words); i++) {
         for (const char *w = words[i].names; *w; w += strspn(w, " ")) {
@@ -548,7 +595,9 @@ static int read_letters(struct options *o, struct match *m, const char *a, struc
 {
     while (opt_table[m->id].kind == KIND_FLAG && m->value) {
         const char *rest = m->value;
-        enum opt_id next = a[2] == '=' ? OPT_COUNT : find_letter(*rest);
+        enum opt_id next = a[2] == '=' ? OPT_COUNT : find_letter(o, *rest);
+        if (next != OPT_COUNT && opt_table[next].group == GROUP_HOSTS)
+            next = OPT_COUNT; /* these are not joined to others */
         if (next == OPT_COUNT && other_launchers_name(a, strcspn(a, "=")))
             return unknown(a, e); /* -host */
         if (next == OPT_COUNT)

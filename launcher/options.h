@@ -43,6 +43,7 @@ enum opt_kind {
 
 enum opt_group_id {
     GROUP_JOB,
+    GROUP_HOSTS,
     GROUP_RDZV,
     GROUP_SECURITY,
     GROUP_PROGRAM,
@@ -94,6 +95,7 @@ struct options {
     char **env;              /* [env] of the file: "NAME=value", NULL-terminated; NULL when empty */
     const char **env_source; /* source of each variable */
     size_t nenv;
+    const char **exported;  /* --export, each time it was given; NULL-terminated, or NULL */
     char *const *envp;      /* where DLAUNCH_* and PET_* were read from; NULL: nowhere */
     struct opt_note *notes; /* messages for the user, in order */
     const char *nodelist;   /* Slurm's node list, if its values are used; else NULL */

@@ -108,17 +108,26 @@ static const char *own_folder(struct options *o, bool make, struct err *e)
     return dir;
 }
 
-static int write_token(int fd)
+/* Writes a new token in hexadecimal digits, terminated. */
+static int random_token(char text[2 * RANDOM_BYTES + 1])
 {
     unsigned char b[RANDOM_BYTES];
-    char text[2 * RANDOM_BYTES + 2];
     if (getrandom(b, sizeof(b), 0) != sizeof(b))
         return -EIO;
     for (size_t i = 0; i < sizeof(b); i++)
         sprintf(text + 2 * i, "%02x", b[i]);
-    text[2 * RANDOM_BYTES] = '\n';
-    int rc = fd_write_all(fd, text, 2 * RANDOM_BYTES + 1);
     explicit_bzero(b, sizeof(b));
+    return 0;
+}
+
+static int write_token(int fd)
+{
+    char text[2 * RANDOM_BYTES + 1];
+    int rc = random_token(text);
+    if (rc < 0)
+        return rc;
+    text[2 * RANDOM_BYTES] = '\n';
+    rc = fd_write_all(fd, text, sizeof(text));
     explicit_bzero(text, sizeof(text));
     return rc == 0 && fsync(fd) < 0 ? -errno : rc;
 }
@@ -277,4 +286,24 @@ int token_build(struct job_spec *spec, struct options *o, struct err *e)
     if (g->secret_len == 0 && !g->source[0])
         snprintf(g->source, sizeof(g->source), "none is named");
     return 0;
+}
+
+int token_of_head(struct options *o, char out[TOKEN_TEXT_MAX], struct err *e)
+{
+    struct auth g = {.open = false};
+    int rc = use_named(&g, o, e);
+    unsetenv(TOKEN_ENV);
+    unsetenv(TOKEN_ENV "_FD");
+    out[0] = '\0';
+    if (rc == 0 && opt_flag(o, OPT_insecure))
+        rc = err_set(e, -EINVAL, "%s cannot be combined with a job token (%s)",
+                     opt_where(o, OPT_insecure), g.source);
+    else if (rc == 0 && memchr(g.secret, '\0', g.secret_len))
+        rc = err_set(e, -EINVAL, "%s: there is a NUL byte in the token", g.source);
+    else if (rc == 0)
+        snprintf(out, TOKEN_TEXT_MAX, "%.*s", (int)g.secret_len, (const char *)g.secret);
+    else if (rc > 0 && !opt_flag(o, OPT_insecure) && random_token(out) < 0)
+        rc = err_set(e, -EIO, "cannot make a job token");
+    explicit_bzero(&g, sizeof(g));
+    return rc < 0 ? rc : 0;
 }

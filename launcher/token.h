@@ -11,6 +11,11 @@
  * cannot be used. */
 int token_build(struct job_spec *spec, struct options *o, struct err *e);
 
+/* The token of a job that is started on several hosts from here, as text: the one that the options
+ * name, else a new one; "" with --insecure. */
+#define TOKEN_TEXT_MAX 4096
+int token_of_head(struct options *o, char out[TOKEN_TEXT_MAX], struct err *e);
+
 /* --new_token: creates a token in --token_file or in the user's configuration folder, replaces an
  * existing one, and prints the path. */
 int token_new(struct options *o, struct err *e);

@@ -82,9 +82,10 @@ static void usage_intro(FILE *out, const char *prog)
             "failure on any node, and report what failed. Run the same command on all nodes.\n"
             "\n"
             "  %s --nproc_per_node 4 ./train           four workers on this node\n"
+            "  %s -H n0:4,n1:4 ./train                 four on each of two nodes, by ssh\n"
             "  %s --nnodes 2 --node_rank 0 --master_addr n0 --nproc_per_node 4 ./train\n"
             "  %s --nnodes 2 --node_rank 1 --master_addr n0 --nproc_per_node 4 ./train\n",
-            prog, prog, prog);
+            prog, prog, prog, prog);
 }
 
 int usage_brief(FILE *out, const char *prog)
@@ -313,7 +314,7 @@ static const char bash_middle[] =
     "            word=${word:2} && word=--${word//-/_}\n"
     "            [[ $flags == *\" $word \"* || ${COMP_WORDS[i + 1]} == [=:]* ]] || ((i++))\n"
     "            ;;\n"
-    "        -[rt]) ((i++)) ;;\n"
+    "        -[rtHfienx] | -np | -ppn) ((i++)) ;;\n"
     "        -*) ;;\n"
     "        *) break ;;\n"
     "        esac\n"

@@ -217,6 +217,11 @@ static bool may_listen(const struct rdzv_discovery *f, struct err *e)
 int rdzv_host_listen(struct rdzv_discovery *f, struct err *e)
 {
     struct err no_token = ERR_INIT;
+    if (f->listen_fd && may_listen(f, &no_token)) {
+        int given = f->listen_fd;
+        f->listen_fd = 0;
+        return given;
+    }
     int fd = may_listen(f, &no_token) ? endpoint_listen(&f->bind, e)
                                       : err_set(e, -EACCES, "%s", no_token.msg);
     if (fd == -EADDRINUSE && f->must_host) {

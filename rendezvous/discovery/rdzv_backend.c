@@ -30,6 +30,7 @@ struct rdzv_discovery *rdzv_discovery_new(const struct rdzv_config *c)
     f->max_nodes = c->max_nodes + c->spares;
     f->node_rank = c->node_rank;
     f->is_host = c->is_host;
+    f->listen_fd = c->listen_fd;
     f->lock_fd = -1;
     for (int i = 0; c->backend != RDZV_FILE && i <= c->nmore && i < RDZV_PLACES_MAX; i++) {
         f->places[i].host = xstrdup(i ? c->more[i - 1].host : c->endpoint_host);

@@ -36,6 +36,7 @@ struct rdzv_discovery {
     char *local_addr; /* as the user gave it, a name or an address; NULL */
     int port;
     int max_nodes, node_rank, is_host;
+    int listen_fd;     /* to host on, until it is taken; 0: none */
     struct auth *auth; /* borrowed; ready when a backend has to probe under TLS */
 
     /* Results of look(). */

@@ -25,6 +25,7 @@ struct rdzv_config {
      * these addresses answer there. A job begins at the endpoint. */
     const struct rdzv_place_to_ask *more;
     int nmore;
+    int listen_fd; /* listens on endpoint_port, all addresses; this node hosts there; 0: none */
     const char *endpoint_path; /* RDZV_FILE */
     const char *run_id;        /* jobs with different ids on one endpoint do not mix */
     int min_nodes, max_nodes;

@@ -59,7 +59,7 @@ START_TEST(information)
     ck_assert_ptr_nonnull(strstr(p.out,
                                  "  --nproc_per_node N|auto|cpu|gpu  Number of workers on this "
                                  "node\n"));
-    ck_assert_uint_le(lines_of(p.out), 32);
+    ck_assert_uint_le(lines_of(p.out), 33);
     ck_assert_str_eq(p.err, "");
     proc_fini(&p);
     ck_assert_int_eq(run(&p, ARGV(dlaunch, "--help")), 0);

@@ -181,6 +181,16 @@ wait -n && wait -n
 """
 
 
+FAKE_SSH = """#!/bin/bash
+# What is behind the options is the host, and a command line for its shell.
+while [[ $1 == -* ]]; do
+    case $1 in -o | -p) shift 2 ;; *) shift ;; esac
+done
+[[ $1 = n1 ]] || { echo "ssh: unexpected host: $1" >&2; exit 255; }
+exec @N1@ /bin/sh -c "$2"
+"""
+
+
 # ----------------------------------------------------------------------------------------------- run
 
 
@@ -213,9 +223,9 @@ def inside(root):
     make_root(root)
     hosts = Hosts(root)
     n1 = shlex.join(["nsenter", *hosts.enter["n1"][1:]]) if hosts.enter["n1"] else ""
-    write(f"{root}/usr/local/srun", FAKE_SRUN.replace("@N1@", n1), 0o755)
     os.makedirs(f"{root}/usr/local/bin")
-    os.rename(f"{root}/usr/local/srun", f"{root}/usr/local/bin/srun")
+    for name, text in ("srun", FAKE_SRUN), ("ssh", FAKE_SSH):
+        write(f"{root}/usr/local/bin/{name}", text.replace("@N1@", n1), 0o755)
     with open(f"{REPO}/README.md") as f:
         all_blocks = blocks(f.read())
     done = failed = 0

@@ -218,6 +218,12 @@ void netns_heal(int host)
 
 void netns_start(struct proc *p, int host, char *const argv[], char *const env[])
 {
+    netns_start_with(p, host, argv, env, 0);
+}
+
+void netns_start_with(struct proc *p, int host, char *const argv[], char *const env[],
+                      unsigned flags)
+{
     char *full[300] = {"nsenter", "-t",    test_text("%d", g_holder[host]),
                        "--net",   "--uts", "--mount",
                        "--wd=.",  "--"};
@@ -226,7 +232,7 @@ void netns_start(struct proc *p, int host, char *const argv[], char *const env[]
         full[n++] = *argv++;
     /* PDEATHSIG ends the launchers with this process, whether Check or the test ends it. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    proc_start(p, full, env, 0);
+    proc_start(p, full, env, flags);
     snprintf(p->name, sizeof(p->name), "host%d", host);
 }
 

@@ -11,7 +11,7 @@
 
 #include "tests/lib/proc.h"
 
-#define NETNS_MAX 8
+#define NETNS_MAX 72
 
 /* True if this process may make namespaces; otherwise prints the reason as a skip line. */
 bool netns_available(void);
@@ -34,6 +34,9 @@ void netns_heal(int host);
 
 /* Runs argv on a host, in its network, UTS and mount namespace. env as proc_start() takes it. */
 void netns_start(struct proc *p, int host, char *const argv[], char *const env[]);
+/* The same with the flags of proc_start(). */
+void netns_start_with(struct proc *p, int host, char *const argv[], char *const env[],
+                      unsigned flags);
 /* Runs a shell command on a host to its end; returns its exit status. */
 int netns_sh(int host, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -130,10 +130,10 @@ static const struct {
     {"[rendevous]\nid = x\nbananas = 1\n",
      "job.ini:1: unknown section [rendevous] (did you mean [rendezvous]?)\n"},
     {"[bananas]\n",
-     "job.ini:1: unknown section [bananas] (known sections: job, rendezvous, security, "
+     "job.ini:1: unknown section [bananas] (known sections: job, hosts, rendezvous, security, "
      "program, restart, stop, log, bind, daemon and env)\n"},
     {"[]\nx = 1\n",
-     "job.ini:1: unknown section [] (known sections: job, rendezvous, security, program, "
+     "job.ini:1: unknown section [] (known sections: job, hosts, rendezvous, security, program, "
      "restart, stop, log, bind, daemon and env)\n"},
     {"[job\nnnodes = 2\n", "job.ini:1: a section header must be written as [name]\n"},
     {"[job] x\n", "job.ini:1: a section header must be written as [name]\n"},

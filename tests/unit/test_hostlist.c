@@ -40,6 +40,8 @@ START_TEST(expansion)
         {"n1 n2\tn3", "n1 n2 n3"},
         {" n1 , n2,", "n1 n2"},
         {"n[5-5]", "n5"},
+        {"n[1-9/2,12]", "n1 n3 n5 n7 n9 n12"},
+        {"n[01-04/5]", "n01"},
         {"head,gpu[1-2].cluster", "head gpu1.cluster gpu2.cluster"},
         {"[1-3]", "1 2 3"},
     };
@@ -71,6 +73,9 @@ START_TEST(malformed)
                                         "n[a-b]",
                                         "n[3-1]",
                                         "n[1--3]",
+                                        "n[1-3/]",
+                                        "n[1-3/0]",
+                                        "n[1/2]",
                                         "n[-1]",
                                         "n[1 2]",
                                         "n[[1]]",

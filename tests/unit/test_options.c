@@ -129,7 +129,7 @@ static const struct line lines[] = {
     {"--tee 3 ./t", "tee=3 : ./t"},
     {"--te 3 ./t", "tee=3 : ./t"},
     {"--log_l x ./t", "log_line_prefix_template=x : ./t"},
-    {"--n 4 ./t", "! --n is ambiguous: --nnodes, --nproc_per_node, --node_rank, --no_detect, "
+    {"--n 4 ./t", "! --n is ambiguous: --nnodes, --nproc_per_node, --node_rank, --no_detect, --np, "
                   "--new_token, --no_python, "
                   "--no_restart_codes, --numa_binding"},
     {"--dup=x ./t", "! --dup is ambiguous: --duplicate_stdout_filters, --duplicate_stderr_filters"},
@@ -161,7 +161,13 @@ static const struct line lines[] = {
     {"-m=x y", "! -m takes no value: -m=x"},
     {"-r", "! --redirects needs a value (STD|RANK:STD,...)"},
     {"'-r 3' ./t", "redirects= 3 : ./t"},
-    {"-x ./t", "! unknown option -x"},
+    {"-z ./t", "! unknown option -z"},
+    {"-env ./t", "! unknown option -env"},
+    {"-n 4 ./t", "np=4 : ./t"},
+    {"-n4 ./t", "np=4 : ./t"},
+    {"-np 4 -ppn=2 ./t", "np=4 ppn=2 : ./t"},
+    {"-host a,b -x V -x W=1 ./t", "host=a,b export=W=1 : ./t"},
+    {"--ssh_args '-i key' -f h ./t", "hostfile=h ssh_args=-i key : ./t"},
     {"-nnodes 2", "! unknown option -nnodes"},
     {"---nnodes 2", "! unknown option ---nnodes (did you mean --nnodes?)"},
     /* did you mean */

@@ -1,0 +1,177 @@
+#include "launcher/hosts/frame.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/mem.h"
+
+#define HEADER      5
+#define STRINGS_MAX 65536 /* in one list of a plan */
+
+void frame_begin(struct buf *b, enum frame_type type, size_t len)
+{
+    assert(len <= FRAME_BODY_MAX);
+    xbuf_reserve(b, HEADER);
+    buf_u32(b, (uint32_t)len);
+    buf_u8(b, (uint8_t)type);
+}
+
+void frame_put(struct buf *b, enum frame_type type, const void *body, size_t len)
+{
+    xbuf_reserve(b, HEADER + len);
+    frame_begin(b, type, len);
+    buf_put(b, body, len);
+}
+
+static uint32_t longest(enum frame_type type)
+{
+    switch (type) {
+    case FRAME_PROGRAM:
+        return FRAME_BODY_MAX;
+    case FRAME_PLAN:
+    case FRAME_REPORT:
+    case FRAME_JSON:
+        return FRAME_TEXT_MAX;
+    default:
+        return FRAME_DATA_MAX;
+    }
+}
+
+long frame_get(const void *p, size_t n, struct frame *out)
+{
+    struct rd r = rd_init(p, n);
+    if (n < HEADER)
+        return 0;
+    uint32_t len = rd_u32(&r);
+    uint8_t type = rd_u8(&r);
+    if (type < FRAME_HELLO || type >= FRAME_TYPES || len > longest(type))
+        return -EPROTO;
+    if (n - HEADER < len)
+        return 0;
+    *out = (struct frame){(enum frame_type)type, r.p, len};
+    return HEADER + (long)len;
+}
+
+void frame_hello_put(struct buf *b, const struct frame_hello *h)
+{
+    struct buf body = BUF_INIT;
+    xbuf_reserve(&body, sizeof(*h) + 64);
+    buf_str(&body, h->version);
+    buf_str(&body, h->host);
+    buf_u16(&body, (uint16_t)h->port);
+    buf_str(&body, h->here);
+    buf_str(&body, h->head);
+    frame_put(b, FRAME_HELLO, body.data, body.len);
+    buf_fini(&body);
+}
+
+/* Another version may say more. */
+int frame_hello_get(const struct frame *f, struct frame_hello *out)
+{
+    struct rd r = rd_init(f->body, f->len);
+    rd_str(&r, out->version, sizeof(out->version));
+    rd_str(&r, out->host, sizeof(out->host));
+    out->port = rd_u16(&r);
+    rd_str(&r, out->here, sizeof(out->here));
+    rd_str(&r, out->head, sizeof(out->head));
+    return r.bad ? -EPROTO : 0;
+}
+
+/* --------------------------------------------------------------------------------------- a plan */
+
+static void put_list(struct buf *b, char *const *list)
+{
+    uint32_t n = 0;
+    while (list && list[n])
+        n++;
+    buf_u32(b, n);
+    for (uint32_t i = 0; i < n; i++)
+        buf_str(b, list[i]);
+}
+
+void plan_put(struct buf *b, const struct plan_of_host *p)
+{
+    struct buf body = BUF_INIT;
+    buf_str(&body, p->cwd);
+    buf_str(&body, p->name);
+    put_list(&body, p->argv);
+    put_list(&body, p->env);
+    buf_str(&body, p->token);
+    buf_str(&body, p->prefix);
+    buf_u8(&body, p->colour);
+    buf_u8(&body, p->json);
+    buf_u8(&body, p->hosts_rendezvous);
+    buf_u32(&body, (uint32_t)p->program_at);
+    xbuf_reserve(&body, 0);
+    frame_put(b, FRAME_PLAN, body.data, body.len);
+    explicit_bzero(body.data, body.len);
+    buf_fini(&body);
+}
+
+/* A malloc'ed string without a NUL in it. */
+static char *take_str(struct rd *r)
+{
+    uint32_t n = rd_u32(r);
+    const uint8_t *p = rd_take(r, n);
+    if (p && memchr(p, '\0', n))
+        r->bad = true;
+    return xstrndup(p && !r->bad ? (const char *)p : "", p && !r->bad ? n : 0);
+}
+
+static char **take_list(struct rd *r)
+{
+    uint32_t n = rd_u32(r);
+    if (n > STRINGS_MAX || n > (size_t)(r->end - r->p) / 4) {
+        r->bad = true;
+        n = 0;
+    }
+    char **list = xcalloc(n + 1, sizeof(*list));
+    for (uint32_t i = 0; i < n; i++)
+        list[i] = take_str(r);
+    return list;
+}
+
+int plan_get(const struct frame *f, struct plan_of_host *p)
+{
+    struct rd r = rd_init(f->body, f->len);
+    *p = (struct plan_of_host){0};
+    p->cwd = take_str(&r);
+    p->name = take_str(&r);
+    p->argv = take_list(&r);
+    p->env = take_list(&r);
+    p->token = take_str(&r);
+    p->prefix = take_str(&r);
+    p->colour = rd_u8(&r);
+    p->json = rd_u8(&r);
+    p->hosts_rendezvous = rd_u8(&r);
+    uint32_t at = rd_u32(&r), n = 0;
+    while (p->argv[n])
+        n++;
+    p->program_at = (int)at;
+    if (rd_done(&r) && n > 0 && (at == 0 || at < n))
+        return 0;
+    plan_fini(p);
+    return -EPROTO;
+}
+
+static void free_list(char **list)
+{
+    for (size_t i = 0; list && list[i]; i++)
+        free(list[i]);
+    free(list);
+}
+
+void plan_fini(struct plan_of_host *p)
+{
+    if (p->token)
+        explicit_bzero(p->token, strlen(p->token));
+    free(p->cwd);
+    free(p->name);
+    free_list(p->argv);
+    free_list(p->env);
+    free(p->token);
+    free(p->prefix);
+    *p = (struct plan_of_host){0};
+}

@@ -1,0 +1,94 @@
+/* frame.h: what dlaunch -H and the dlaunch that it starts on each host say to each other, over that
+ * one's standard input and output.
+ *
+ * A host says FRAME_MAGIC first, since a shell's start-up files may print something before. From
+ * there on, each way: u32 length of the body, u8 type, body. Numbers are little-endian.
+ *
+ *     host                                head
+ *     magic, HELLO ---------------------->
+ *                  <---------------------- PROGRAM (with --bcast), PLAN
+ *     OUT, ERR, LOG, BEGAN, TAKEN ------->          (any number, any order)
+ *                  <---------------------- INPUT, INPUT_END, SIGNAL, UNREAD
+ *     REPORT, JSON, EXIT ---------------->
+ *
+ * The end of standard input without more ado means that the head is gone: the host ends its part of
+ * the job at once. */
+#ifndef LAUNCHER_HOSTS_FRAME_H
+#define LAUNCHER_HOSTS_FRAME_H
+
+#include <stddef.h>
+
+#include "core/bytes.h"
+
+#define FRAME_MAGIC    "\nDLAUNCH HOST 1\n"
+#define FRAME_BODY_MAX (1u << 30) /* a program; a plan or a report has at most */
+#define FRAME_TEXT_MAX (32u << 20)
+#define FRAME_DATA_MAX 65536  /* of the rest */
+#define FRAME_WINDOW   262144 /* bytes of standard input under way to a host */
+
+enum frame_type {
+    /* From a host. */
+    FRAME_HELLO = 1, /* struct frame_hello */
+    FRAME_OUT,       /* bytes of the workers' standard output */
+    FRAME_ERR,       /* and standard error */
+    FRAME_LOG,       /* u8 enum log_level, a line of dlaunch */
+    FRAME_BEGAN,     /* the workers run, for the first time */
+    FRAME_TAKEN,     /* u32: so many bytes of INPUT have been read */
+    FRAME_REPORT,    /* the report for people */
+    FRAME_JSON,      /* the report of --report */
+    FRAME_EXIT,      /* u8: exit status of the launcher; nothing follows */
+    /* From the head. */
+    FRAME_PROGRAM, /* the bytes of a file, to be run in place of argv[program_at] */
+    FRAME_PLAN,    /* struct plan_of_host */
+    FRAME_INPUT,
+    FRAME_INPUT_END,
+    FRAME_SIGNAL, /* u8 */
+    FRAME_UNREAD, /* u8: this stream (1 or 2) of the head has no reader any more */
+    FRAME_TYPES
+};
+
+struct frame {
+    enum frame_type type;
+    const uint8_t *body;
+    size_t len;
+};
+
+void frame_put(struct buf *b, enum frame_type type, const void *body, size_t len);
+/* The beginning of a frame whose body follows by other means. */
+void frame_begin(struct buf *b, enum frame_type type, size_t len);
+
+/* The frame at the beginning of n bytes; returns its whole length. 0: it is not complete.
+ * -EPROTO: this is not a frame. */
+long frame_get(const void *p, size_t n, struct frame *out);
+
+struct frame_hello {
+    char version[64];
+    char host[256]; /* gethostname() */
+    int port;       /* on which it listens, on all its addresses; 0: not */
+    char here[64];  /* its address, as the head has reached it; "" unknown */
+    char head[64];  /* the head's address, as seen from there; "" */
+};
+
+void frame_hello_put(struct buf *b, const struct frame_hello *h);
+int frame_hello_get(const struct frame *f, struct frame_hello *out);
+
+/* What one host is to run. */
+struct plan_of_host {
+    char *cwd;
+    char *name;            /* as the user calls the host */
+    char **argv;           /* of dlaunch, NULL-terminated */
+    char **env;            /* "NAME=value", NULL-terminated */
+    char *token;           /* "" none; the host hands it to dlaunch as --token_fd */
+    char *prefix;          /* "" none */
+    bool colour;           /* the head's standard error is a terminal */
+    bool json;             /* --report was given */
+    bool hosts_rendezvous; /* by the socket that HELLO has told of */
+    int program_at;        /* where in argv the program is that was copied; 0: it was not */
+};
+
+void plan_put(struct buf *b, const struct plan_of_host *p);
+/* Fills in *p, all malloc'ed. -EPROTO. */
+int plan_get(const struct frame *f, struct plan_of_host *p);
+void plan_fini(struct plan_of_host *p); /* of plan_get() */
+
+#endif

@@ -1,0 +1,832 @@
+#include "launcher/hosts/head.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/process/spawn.h"
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/named_file.h"
+#include "core/netaddr.h"
+#include "launcher/hosts/head_output.h"
+#include "launcher/hosts/input.h"
+#include "launcher/hosts/peer.h"
+#include "launcher/hosts/plan_options.h"
+#include "launcher/hosts/reach.h"
+#include "launcher/words.h"
+
+#define CONNECTING_MAX 64
+#define EVENTS         64
+#define UNREAD_S       5  /* patience with a reader of the output, in a stopped job */
+#define LAST_S         10 /* for a host that does not answer when all others have ended */
+
+extern char **environ;
+
+/* What an epoll event is about: a descriptor of a peer, or one of these. */
+struct source {
+    struct peer *peer; /* NULL: signals, input */
+    int end;           /* enum peer_end; SIGNALS, INPUT */
+};
+enum { SIGNALS = 8, INPUT };
+
+struct head {
+    struct options *o;
+    const struct head_opts *opts;
+    struct reach reach;
+    struct spawner *spawner;
+    int min, max, spares; /* hosts that the job has at least, at most, and beyond */
+    double timeout_s;
+
+    struct peer *peers;
+    struct source *sources; /* three for each peer */
+    size_t npeers;
+    struct peer_piece program, dlaunch; /* to be copied; n is 0: not */
+
+    int epfd, signals;
+    struct source signal_source, input_source;
+    struct head_output *output;
+    struct input input;
+
+    bool planned;       /* the hosts have their plans */
+    int status;         /* of the job; -1: not known */
+    struct peer *last;  /* whose word decides: the last that told how the job ended */
+    int failed;         /* the exit status of a launcher that ended early; 0: none has */
+    uint64_t stop_ns;   /* the first signal that asks to stop; 0: none yet */
+    uint64_t silent_ns; /* all other launchers have ended: since then a host is silent */
+    bool hurried;
+    uint64_t now_ns;
+};
+
+/* ---------------------------------------------------------------------------------------- epoll */
+
+static void watch(struct head *h, struct peer *p, enum peer_end end, int fd, bool want)
+{
+    uint32_t bit = 1u << end;
+    struct source *s = &h->sources[3 * (size_t)(p - h->peers) + end];
+    struct epoll_event ev = {.events = end == PEER_IN ? EPOLLOUT : EPOLLIN, .data.ptr = s};
+    if (want == !!(p->watched & bit) || fd < 0)
+        return;
+    *s = (struct source){p, end};
+    epoll_ctl(h->epfd, want ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, fd, &ev);
+    p->watched ^= bit;
+}
+
+/* Asks for what can be done now. A closed descriptor has left epoll by itself. */
+static void update_watches(struct head *h)
+{
+    bool room = head_output_takes(h->output);
+    for (size_t i = 0; i < h->npeers; i++) {
+        struct peer *p = &h->peers[i];
+        if (p->in < 0)
+            p->watched &= ~(1u << PEER_IN);
+        if (p->out < 0)
+            p->watched &= ~(1u << PEER_OUT);
+        if (p->err < 0)
+            p->watched &= ~(1u << PEER_ERR);
+        watch(h, p, PEER_IN, p->in, peer_has_to_write(p));
+        watch(h, p, PEER_OUT, p->out, room);
+        watch(h, p, PEER_ERR, p->err, true);
+    }
+}
+
+/* ------------------------------------------------------------------------------- ends of the job
+ */
+
+static bool is_left(const struct peer *p)
+{
+    return p->state != PEER_GONE;
+}
+
+/* The job ends with this status; hosts that have a plan are told to stop, others are dropped. */
+static void end_job(struct head *h, int status)
+{
+    if (h->status < 0)
+        h->status = status;
+    for (size_t i = 0; i < h->npeers; i++) {
+        struct peer *p = &h->peers[i];
+        if (p->state == PEER_WAITING)
+            p->state = PEER_GONE;
+        else if (p->state == PEER_CONNECTING)
+            peer_kill(p);
+        else if (p->state == PEER_READY)
+            peer_drop(p);
+        else if (p->state == PEER_PLANNED)
+            peer_send_byte(p, FRAME_SIGNAL, SIGTERM);
+    }
+}
+
+static int hosts_left(const struct head *h)
+{
+    int n = 0;
+    for (size_t i = 0; i < h->npeers; i++)
+        n += is_left(&h->peers[i]);
+    return n;
+}
+
+/* A host is not in the job, for the reason in `why`. */
+static void lose_host(struct head *h, struct peer *p, const char *why, int status)
+{
+    p->state = PEER_GONE;
+    if (h->status >= 0) /* the job ends already */
+        return;
+    if (hosts_left(h) >= h->min + h->spares && h->min < h->max) {
+        log_warn("%s: %s; the job goes on without it", p->host->name, why);
+        return;
+    }
+    log_error("%s: %s", p->host->name, why);
+    end_job(h, status);
+}
+
+/* The reason for the end of a process that has not said how its launcher ended. */
+static void lost_contact(struct head *h, struct peer *p, int status)
+{
+    struct err e = ERR_INIT;
+    char why[ERR_MSG_MAX + 64];
+    if (h->status >= 0 || (p->state == PEER_PLANNED && h->last)) {
+        p->state = PEER_GONE; /* the job is over */
+        return;
+    }
+    peer_explain(p, status, &e);
+    if (p->state != PEER_PLANNED) {
+        lose_host(h, p, e.msg, 1);
+        return;
+    }
+    snprintf(why, sizeof(why), "the connection is lost: %s", e.msg);
+    if (p->began) {
+        log_warn("%s: %s", p->host->name, why);
+        p->state = PEER_GONE;
+    } else {
+        lose_host(h, p, why, 1);
+    }
+}
+
+static void on_exit_frame(struct head *h, struct peer *p, const struct frame *f)
+{
+    p->exited = true;
+    p->status = f->len == 1 ? f->body[0] : 125;
+    input_forget(&h->input, p);
+    bool any_began = false;
+    for (size_t i = 0; i < h->npeers; i++)
+        any_began |= h->peers[i].began;
+    if (p->status == 0 || p->report)
+        h->last = p;
+    if (any_began || p->status == 0 || h->status >= 0 || h->stop_ns || p->report)
+        return;
+    /* Its launcher has said why. The others would wait for it. */
+    h->failed = h->failed ? h->failed : p->status;
+    int left = 0;
+    for (size_t i = 0; i < h->npeers; i++)
+        left += is_left(&h->peers[i]) && !h->peers[i].exited;
+    if (left < h->min + h->spares || h->min == h->max)
+        end_job(h, p->status);
+}
+
+/* --------------------------------------------------------------------------------------- starting
+ */
+
+static void start_waiting(struct head *h)
+{
+    size_t connecting = 0;
+    for (size_t i = 0; i < h->npeers; i++)
+        connecting += h->peers[i].state == PEER_CONNECTING;
+    for (size_t i = 0; i < h->npeers && connecting < CONNECTING_MAX; i++) {
+        struct peer *p = &h->peers[i];
+        struct err e = ERR_INIT;
+        char *own[] = {(char *)"dlaunch", (char *)"--from_head", NULL};
+        if (p->state != PEER_WAITING || p->next_ns > h->now_ns)
+            continue;
+        if (!p->first_ns)
+            p->first_ns = h->now_ns;
+        int rc = peer_start(p, h->spawner, p->here ? "/proc/self/exe" : h->reach.path,
+                            p->here ? own : reach_argv(&h->reach, h->o, p->host), &e);
+        if (rc < 0) {
+            lose_host(h, p, e.msg, 125);
+            continue;
+        }
+        if (!p->here)
+            p->piece[0] = h->dlaunch;
+        connecting++;
+    }
+}
+
+static uint64_t deadline_of(const struct head *h, const struct peer *p)
+{
+    return p->first_ns + (uint64_t)(h->timeout_s * 1e9);
+}
+
+static void check_deadlines(struct head *h)
+{
+    char why[64];
+    for (size_t i = 0; i < h->npeers; i++) {
+        struct peer *p = &h->peers[i];
+        if (p->state != PEER_CONNECTING || h->now_ns < deadline_of(h, p))
+            continue;
+        snprintf(why, sizeof(why), "does not answer within %g s (--start_timeout)", h->timeout_s);
+        peer_kill(p);
+        lose_host(h, p, why, 1);
+    }
+}
+
+/* Where the hosts meet: at an address of the first one that the others are likely to reach. */
+static const char *choose_endpoint(struct head *h, const struct peer *first)
+{
+    struct options *o = h->o;
+    char text[HOST_MAX + 16];
+    const char *at = first->hello.host; /* where ssh does not tell of an address */
+    struct netaddr a;
+    int port =
+        opt_given(o, OPT_master_port) ? (int)opt_number(o, OPT_master_port) : first->hello.port;
+    if (opt_given(o, OPT_rdzv_endpoint))
+        return NULL; /* as the user says */
+    for (size_t i = 0; i < h->npeers; i++) {
+        const struct peer *p = &h->peers[i];
+        const char *ip = first->here ? p->hello.head : first->hello.here;
+        if (p->state == PEER_READY && netaddr_parse_ip(&a, ip, 0) && !netaddr_is_loopback(&a) &&
+            !netaddr_is_link_local(&a)) {
+            at = ip;
+            break;
+        }
+    }
+    if (opt_given(o, OPT_master_addr))
+        at = opt_text(o, OPT_master_addr);
+    endpoint_format(text, sizeof(text), at, port);
+    return options_printf(o, "%s", text);
+}
+
+static const char *run_id(struct options *o)
+{
+    unsigned char b[8] = {0};
+    if (opt_given(o, OPT_rdzv_id) && *opt_text(o, OPT_rdzv_id))
+        return opt_text(o, OPT_rdzv_id);
+    if (getrandom(b, sizeof(b), 0) != sizeof(b))
+        memcpy(b, &(pid_t){getpid()}, sizeof(pid_t));
+    return options_printf(o, "%02x%02x%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5],
+                          b[6], b[7]);
+}
+
+static void send_plan(struct head *h, struct peer *p, const struct job_of_hosts *j, const char *cwd)
+{
+    struct options *o = h->o;
+    int program_at;
+    char **argv = plan_options_argv(o, j, p->host, p->rank, &program_at);
+    bool copied = h->program.n && !p->here;
+    struct plan_of_host plan = {
+        .cwd = (char *)cwd,
+        .name = (char *)p->host->name,
+        .argv = argv,
+        .env = plan_options_env(o, environ, p->host),
+        .token = (char *)h->opts->token,
+        .prefix = (char *)(p->here ? "" : opt_text(o, OPT_prefix)),
+        .colour = isatty(STDERR_FILENO),
+        .json = opt_given(o, OPT_report),
+        .hosts_rendezvous = p->rank == 0 && j->endpoint && !opt_given(o, OPT_master_port),
+        .program_at = copied ? program_at : 0,
+    };
+    if (copied) {
+        assert(!p->to.len); /* a peer that is READY has been sent nothing */
+        frame_begin(&p->to, FRAME_PROGRAM, h->program.n);
+        peer_write(p);
+        while (p->to.len && p->in >= 0)
+            peer_write(p); /* five bytes, which an empty pipe takes */
+        p->piece[1] = h->program;
+    }
+    plan_put(&p->to, &plan);
+    p->state = PEER_PLANNED;
+    peer_write(p);
+}
+
+/* The logical name of the working directory: a home that is mounted on demand has one. */
+static const char *working_directory(struct options *o)
+{
+    struct stat a, b;
+    char path[PATH_MAX];
+    const char *pwd = getenv("PWD");
+    if (pwd && *pwd == '/' && stat(pwd, &a) == 0 && stat(".", &b) == 0 && a.st_dev == b.st_dev &&
+        a.st_ino == b.st_ino)
+        return pwd;
+    return options_printf(o, "%s", getcwd(path, sizeof(path)) ? path : "/");
+}
+
+/* Every host has answered or is lost: gives each that is left its plan. */
+static void plan_all(struct head *h)
+{
+    struct peer *first = NULL;
+    int left = hosts_left(h), rank = 0;
+    struct job_of_hosts j = {.min_nodes = h->min, .spares = h->spares};
+    j.nodes = left - h->spares < h->max ? left - h->spares : h->max;
+    j.run_id = run_id(h->o);
+    for (size_t i = 0; i < h->npeers && !first; i++)
+        first = is_left(&h->peers[i]) ? &h->peers[i] : NULL;
+    if (j.nodes + j.spares > 1)
+        j.endpoint = choose_endpoint(h, first);
+    const char *cwd = working_directory(h->o);
+    for (size_t i = 0; i < h->npeers; i++) {
+        struct peer *p = &h->peers[i];
+        if (!is_left(p))
+            continue;
+        p->rank = rank++;
+        if (p->rank >= j.nodes + j.spares) { /* more hosts than --nnodes asks for */
+            peer_drop(p);
+            p->state = PEER_GONE;
+            continue;
+        }
+        send_plan(h, p, &j, cwd);
+        input_add(&h->input, p, p->rank);
+    }
+    h->planned = true;
+    log_verbose("%d hosts have their plans; they meet at %s", rank,
+                j.endpoint ? j.endpoint : "no endpoint");
+}
+
+static void go_on(struct head *h)
+{
+    int waiting = 0;
+    start_waiting(h);
+    for (size_t i = 0; i < h->npeers; i++)
+        waiting += h->peers[i].state == PEER_WAITING || h->peers[i].state == PEER_CONNECTING;
+    if (!waiting && !h->planned && h->status < 0)
+        plan_all(h);
+}
+
+/* ----------------------------------------------------------------------------- what hosts say */
+
+static void on_hello(struct head *h, struct peer *p, const struct frame *f)
+{
+    char why[256];
+    if (p->state != PEER_CONNECTING || frame_hello_get(f, &p->hello) < 0) {
+        peer_kill(p);
+        return;
+    }
+    p->state = PEER_READY;
+    if (strcmp(p->hello.version, DLAUNCH_VERSION) == 0)
+        return;
+    snprintf(why, sizeof(why),
+             "dlaunch %.60s is there, and %s here; --prefix names another, --bcast copies this one",
+             p->hello.version, DLAUNCH_VERSION);
+    peer_drop(p);
+    lose_host(h, p, why, 1);
+}
+
+static void keep(char **to, size_t *len, const struct frame *f)
+{
+    free(*to);
+    *to = xstrndup((const char *)f->body, f->len);
+    *len = f->len;
+}
+
+static void on_frame(struct head *h, struct peer *p, const struct frame *f)
+{
+    struct rd r = rd_init(f->body, f->len);
+    size_t index = (size_t)(p - h->peers);
+    switch (f->type) {
+    case FRAME_HELLO:
+        on_hello(h, p, f);
+        break;
+    case FRAME_OUT:
+    case FRAME_ERR:
+        head_output_put(h->output, index, f->type == FRAME_ERR, f->body, f->len);
+        break;
+    case FRAME_LOG:
+        if (f->len > 1)
+            head_output_log(h->output, index, (enum log_level)f->body[0], (const char *)f->body + 1,
+                            f->len - 1);
+        break;
+    case FRAME_BEGAN:
+        p->began = true;
+        break;
+    case FRAME_TAKEN:
+        input_taken(&h->input, p, rd_u32(&r));
+        break;
+    case FRAME_REPORT:
+        keep(&p->report, &p->report_len, f);
+        break;
+    case FRAME_JSON:
+        keep(&p->json, &p->json_len, f);
+        break;
+    case FRAME_EXIT:
+        on_exit_frame(h, p, f);
+        break;
+    default:
+        peer_kill(p);
+    }
+}
+
+static void take_frames(struct head *h, struct peer *p)
+{
+    struct frame f;
+    size_t at = 0;
+    int rc;
+    while ((rc = peer_next_frame(p, &at, &f)) > 0)
+        on_frame(h, p, &f);
+    if (rc < 0)
+        peer_kill(p);
+}
+
+static void read_peer(struct head *h, struct peer *p, enum peer_end end)
+{
+    peer_read(p, end);
+    if (end == PEER_OUT)
+        take_frames(h, p);
+}
+
+/* A process has ended. What it has written is in the pipe. */
+static void on_ended(struct head *h, struct peer *p, int status)
+{
+    bool again = peer_ended(p, status, deadline_of(h, p), h->now_ns);
+    if (again) {
+        log_verbose("%s: %s; trying again", p->host->name, p->said);
+        return;
+    }
+    for (size_t before = SIZE_MAX; p->out >= 0 && p->from.len != before;) {
+        before = p->from.len;
+        read_peer(h, p, PEER_OUT);
+    }
+    close_fd(&p->out);
+    input_forget(&h->input, p);
+    if (p->state == PEER_GONE)
+        return;
+    if (p->exited)
+        p->state = PEER_GONE;
+    else
+        lost_contact(h, p, status);
+}
+
+static void reap(struct head *h)
+{
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, WNOHANG)) > 0) {
+        for (size_t i = 0; i < h->npeers; i++) {
+            if (h->peers[i].pid == pid)
+                on_ended(h, &h->peers[i], status);
+        }
+    }
+}
+
+/* -------------------------------------------------------------------------------------- signals */
+
+static const int passed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+
+static bool asks_to_stop(int signo)
+{
+    return signo != SIGUSR1 && signo != SIGUSR2;
+}
+
+static void pass_signal_on(struct head *h, int signo)
+{
+    bool first = asks_to_stop(signo) && !h->stop_ns;
+    bool further = asks_to_stop(signo) && h->stop_ns && h->now_ns - h->stop_ns > 500000000u;
+    if (first)
+        h->stop_ns = h->now_ns;
+    if (further) {
+        h->hurried = true;
+        head_output_hurry(h->output);
+    }
+    if (!h->planned && asks_to_stop(signo)) {
+        if (first)
+            log_notice("received SIG%s: the job had not begun", sigabbrev_np(signo));
+        end_job(h, 128 + signo);
+        for (size_t i = 0; i < h->npeers && further; i++)
+            peer_kill(&h->peers[i]);
+        return;
+    }
+    for (size_t i = 0; i < h->npeers; i++) {
+        if (h->peers[i].state == PEER_PLANNED)
+            peer_send_byte(&h->peers[i], FRAME_SIGNAL, signo);
+    }
+}
+
+static void read_signals(struct head *h)
+{
+    struct signalfd_siginfo si[8];
+    ssize_t n = read(h->signals, si, sizeof(si));
+    for (ssize_t i = 0; i < n / (ssize_t)sizeof(si[0]); i++) {
+        int signo = (int)si[i].ssi_signo;
+        if (signo == SIGCHLD)
+            reap(h);
+        else if (signo == SIGTSTP)
+            log_warn("not suspended: the hosts would go on without this process");
+        else if (signo == SIGCONT)
+            input_retry(&h->input);
+        else
+            pass_signal_on(h, signo);
+    }
+}
+
+/* Signals are read from a descriptor; what is ignored stays so. */
+static int open_signals(struct head *h, struct err *e)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    static const int own[] = {SIGCHLD, SIGTSTP, SIGCONT};
+    for (size_t i = 0; i < ARRAY_LEN(own); i++)
+        sigaddset(&set, own[i]);
+    for (size_t i = 0; i < ARRAY_LEN(passed_on); i++) {
+        if (!spawn_was_ignored(passed_on[i]))
+            sigaddset(&set, passed_on[i]);
+    }
+    signal(SIGCHLD, SIG_DFL);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    h->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (h->signals < 0)
+        return err_sys(e, errno, "signalfd");
+    sigaddset(&set, SIGTTIN); /* read(2) fails instead */
+    sigaddset(&set, SIGPIPE);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    return 0;
+}
+
+/* ----------------------------------------------------------------------------------------- loop */
+
+static int earlier(int ms, uint64_t when_ns, uint64_t now)
+{
+    uint64_t left = when_ns > now ? (when_ns - now + 999999) / 1000000 : 0;
+    return ms < 0 || left < (uint64_t)ms ? (int)left : ms;
+}
+
+static int next_timeout(const struct head *h)
+{
+    int ms = head_output_timeout(h->output, h->now_ns);
+    for (size_t i = 0; i < h->npeers; i++) {
+        const struct peer *p = &h->peers[i];
+        if (p->state == PEER_CONNECTING)
+            ms = earlier(ms, deadline_of(h, p), h->now_ns);
+        else if (p->state == PEER_WAITING && p->next_ns)
+            ms = earlier(ms, p->next_ns, h->now_ns);
+    }
+    if (h->silent_ns)
+        ms = earlier(ms, h->silent_ns + LAST_S * 1000000000ull, h->now_ns);
+    if (h->stop_ns && !head_output_takes(h->output))
+        ms = earlier(ms, h->stop_ns + UNREAD_S * 1000000000ull, h->now_ns);
+    return input_timeout(&h->input) ? earlier(ms, h->now_ns + INPUT_RETRY_NS, h->now_ns) : ms;
+}
+
+/* A host whose network is gone does not say that its launcher has ended. */
+static void check_silent(struct head *h)
+{
+    int left = 0, ended = 0;
+    for (size_t i = 0; i < h->npeers; i++) {
+        left += h->peers[i].state == PEER_PLANNED && !h->peers[i].exited;
+        ended += h->peers[i].exited;
+    }
+    bool over = left && ended && (h->last || h->hurried);
+    if (!over)
+        h->silent_ns = 0;
+    else if (!h->silent_ns)
+        h->silent_ns = h->now_ns;
+    if (!over || h->now_ns - h->silent_ns < LAST_S * 1000000000ull)
+        return;
+    for (size_t i = 0; i < h->npeers; i++) {
+        struct peer *p = &h->peers[i];
+        if (p->state != PEER_PLANNED || p->exited)
+            continue;
+        log_warn("%s: has not told within %d s how its launcher ended; it was given up",
+                 p->host->name, LAST_S);
+        peer_kill(p);
+        p->state = PEER_GONE;
+    }
+}
+
+static void turn(struct head *h)
+{
+    struct epoll_event ev[EVENTS];
+    update_watches(h);
+    int n = epoll_wait(h->epfd, ev, EVENTS, next_timeout(h));
+    h->now_ns = mono_ns();
+    for (int i = 0; i < n; i++) {
+        struct source *s = ev[i].data.ptr;
+        if (head_output_event(h->output, s, h->now_ns))
+            continue;
+        if (s->end == SIGNALS)
+            read_signals(h);
+        else if (s->end == INPUT)
+            input_read(&h->input);
+        else if (s->end == PEER_IN && s->peer->in >= 0)
+            peer_write(s->peer);
+        else if ((s->end == PEER_OUT && s->peer->out >= 0) ||
+                 (s->end == PEER_ERR && s->peer->err >= 0))
+            read_peer(h, s->peer, (enum peer_end)s->end);
+    }
+    input_go_on(&h->input, h->now_ns);
+    head_output_turn(h->output, h->now_ns);
+    for (int i = 1; i <= 2; i++) {
+        if (!head_output_lost_reader(h->output, i))
+            continue;
+        for (size_t k = 0; k < h->npeers; k++) {
+            if (h->peers[k].state == PEER_PLANNED)
+                peer_send_byte(&h->peers[k], FRAME_UNREAD, i);
+        }
+    }
+    if (h->stop_ns && h->now_ns - h->stop_ns >= UNREAD_S * 1000000000ull &&
+        !head_output_takes(h->output))
+        head_output_hurry(h->output);
+    check_deadlines(h);
+    check_silent(h);
+    go_on(h);
+}
+
+static bool is_over(const struct head *h)
+{
+    for (size_t i = 0; i < h->npeers; i++) {
+        if (is_left(&h->peers[i]) || h->peers[i].pid > 0)
+            return false;
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------ the start */
+
+/* Maps a file that is to be copied to the hosts. */
+static int map_file(const char *path, struct peer_piece *out, struct err *e)
+{
+    struct stat st;
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return err_sys(e, errno, "--bcast: %s", path);
+    if (!S_ISREG(st.st_mode) || st.st_size == 0 || st.st_size > FRAME_BODY_MAX)
+        return err_set(e, -EINVAL, "--bcast: %s is not a file of 1 byte to 1 GB", path);
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED)
+        return err_sys(e, errno, "--bcast: %s", path);
+    *out = (struct peer_piece){p, (size_t)st.st_size};
+    return 0;
+}
+
+/* The program is copied if it is a file here; one that is found by PATH is another host's own. */
+static int map_copies(struct head *h, struct err *e)
+{
+    const char *program = h->o->command[0];
+    struct stat st;
+    if (!opt_flag(h->o, OPT_bcast))
+        return 0;
+    int rc = map_file("/proc/self/exe", &h->dlaunch, e);
+    if (rc == 0 && !opt_flag(h->o, OPT_module) && stat(program, &st) == 0 && S_ISREG(st.st_mode))
+        rc = map_file(program, &h->program, e);
+    return rc;
+}
+
+/* Three descriptors for each host that is connected. */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < r.rlim_max) {
+        r.rlim_cur = r.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &r);
+    }
+}
+
+static int open_head(struct head *h, const struct host_list *hosts, struct err *e)
+{
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &h->signal_source};
+    h->signal_source.end = SIGNALS;
+    h->input_source.end = INPUT;
+    if (plan_options_check(h->o, hosts->n, e) < 0 ||
+        plan_options_nodes(h->o, hosts->n, &h->min, &h->max, &h->spares, e) < 0 ||
+        map_copies(h, e) < 0 || reach_init(&h->reach, h->o, h->dlaunch.n, e) < 0)
+        return 2;
+    spawn_remember();
+    raise_descriptor_limit();
+    if (spawner_new(&h->spawner, e) < 0 || open_signals(h, e) < 0)
+        return 125;
+    h->epfd = epoll_create1(EPOLL_CLOEXEC);
+    if (h->epfd < 0 || epoll_ctl(h->epfd, EPOLL_CTL_ADD, h->signals, &ev) < 0) {
+        err_sys(e, errno, "epoll");
+        return 125;
+    }
+    h->npeers = hosts->n;
+    if (h->min == h->max && h->npeers > (size_t)(h->max + h->spares))
+        h->npeers = (size_t)(h->max + h->spares); /* all must come, so no other is needed */
+    h->peers = xcalloc(h->npeers, sizeof(*h->peers));
+    h->sources = xcalloc(3 * h->npeers, sizeof(*h->sources));
+    for (size_t i = 0; i < h->npeers; i++)
+        peer_init(&h->peers[i], &hosts->host[i], reach_is_here(&hosts->host[i]));
+    h->output = head_output_new(h->epfd, hosts->host, h->npeers, opt_flag(h->o, OPT_verbose));
+    input_init(&h->input, h->epfd, &h->input_source,
+               opt_is(h->o, OPT_stdin, "none")    ? INPUT_NONE
+               : opt_is(h->o, OPT_stdin, "rank0") ? INPUT_RANK0
+                                                  : INPUT_ALL);
+    return 0;
+}
+
+static void write_json(struct head *h)
+{
+    struct err e = ERR_INIT;
+    const char *path = opt_text(h->o, OPT_report);
+    if (!opt_given(h->o, OPT_report) || !h->last || !h->last->json)
+        return;
+    _cleanup_fd_ int fd = named_file_open(path, O_WRONLY | O_CREAT, 0666, &e);
+    if (fd < 0) {
+        log_error("--report: %s", e.msg);
+        return;
+    }
+    int rc = ftruncate(fd, 0) < 0 && errno != EINVAL ? -errno : 0;
+    if (rc == 0)
+        rc = fd_write_all(fd, h->last->json, h->last->json_len);
+    if (rc < 0)
+        log_error("--report: %s: %s", path, strerror(-rc));
+}
+
+/* The status that the launchers agree on; without one, what the first failure was. */
+static int exit_status(const struct head *h)
+{
+    if (h->status >= 0)
+        return h->status;
+    if (h->last)
+        return h->last->status;
+    for (size_t i = 0; i < h->npeers; i++) {
+        if (h->peers[i].exited && h->peers[i].status)
+            return h->peers[i].status;
+    }
+    return h->failed ? h->failed : 1;
+}
+
+int head_run(struct options *o, const struct host_list *hosts, const struct head_opts *opts)
+{
+    struct head h = {.o = o, .opts = opts, .epfd = -1, .signals = -1, .status = -1};
+    struct err e = ERR_INIT;
+    h.timeout_s = opt_seconds(o, OPT_start_timeout);
+    int rc = open_head(&h, hosts, &e);
+    if (rc) {
+        log_error("%s", e.msg);
+        return rc;
+    }
+    h.now_ns = mono_ns();
+    go_on(&h);
+    while (!is_over(&h))
+        turn(&h);
+    input_fini(&h.input);
+    if (h.last && h.last->report && h.last->status == exit_status(&h))
+        head_output_report(h.output, h.last->report, h.last->report_len);
+    write_json(&h);
+    head_output_finish(h.output, h.stop_ns ? UNREAD_S : -1);
+    for (size_t i = 0; i < h.npeers; i++)
+        peer_fini(&h.peers[i]);
+    free(h.peers);
+    free(h.sources);
+    spawner_free(h.spawner);
+    close_fd(&h.epfd);
+    close_fd(&h.signals);
+    return exit_status(&h);
+}
+
+/* ----------------------------------------------------------------------------------- --dry_run */
+
+static void print_words(char *const *words)
+{
+    for (; *words; words++) {
+        size_t cap = 4 * strlen(*words) + 3;
+        char *text = xmalloc(cap);
+        words_quote(*words, text, cap);
+        printf(" %s", text);
+        free(text);
+    }
+    printf("\n");
+}
+
+int head_print(struct options *o, const struct host_list *hosts, struct err *e)
+{
+    struct head h = {.o = o};
+    int program_at;
+    if (plan_options_check(o, hosts->n, e) < 0 ||
+        plan_options_nodes(o, hosts->n, &h.min, &h.max, &h.spares, e) < 0 ||
+        map_copies(&h, e) < 0 || reach_init(&h.reach, o, h.dlaunch.n, e) < 0)
+        return -EINVAL;
+    struct job_of_hosts j = {h.max, h.min, h.spares, NULL, "ID"};
+    if (h.max + h.spares > 1 && !opt_given(o, OPT_rdzv_endpoint))
+        j.endpoint = "ADDRESS:PORT";
+    printf("%d host%s", h.max, h.max == 1 ? "" : "s");
+    printf(h.spares ? ", %d more to spare\n" : "\n", h.spares);
+    for (size_t i = 0; i < hosts->n && (int)i < h.max + h.spares; i++) {
+        const struct host *host = &hosts->host[i];
+        bool here = reach_is_here(host);
+        char number[16];
+        snprintf(number, sizeof(number), "%d", host->nproc);
+        printf("  node %zu  %s%s%s  %s workers%s%s%s  ", i, host->user ? host->user : "",
+               host->user ? "@" : "", host->name,
+               host->nproc ? number : opt_text(o, OPT_nproc_per_node), host->ids ? " (GPUs " : "",
+               host->ids ? host->ids : "", host->ids ? ")" : "");
+        if (here)
+            printf("(this host)\n");
+        else
+            print_words(reach_argv(&h.reach, o, host));
+    }
+    printf("The first one then runs");
+    print_words(plan_options_argv(o, &j, &hosts->host[0], 0, &program_at));
+    return fflush(stdout) != 0 ? err_sys(e, errno, "standard output") : 0;
+}

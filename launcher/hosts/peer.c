@@ -1,0 +1,292 @@
+#include "launcher/hosts/peer.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "agent/process/spawn.h"
+#include "core/fd.h"
+#include "core/mem.h"
+
+#define SKIPPED_MAX (1u << 20)   /* bytes that a shell may print before dlaunch speaks */
+#define AGAIN_NS    100000000ull /* before the second attempt; twice as long before the third */
+#define SSH_FAILED  255          /* ssh's exit status for its own failures */
+
+extern char **environ;
+
+void peer_init(struct peer *p, const struct host *h, bool here)
+{
+    *p = (struct peer){
+        .host = h, .here = here, .rank = -1, .pid = -1, .in = -1, .out = -1, .err = -1};
+}
+
+void peer_fini(struct peer *p)
+{
+    close_fd(&p->in);
+    close_fd(&p->out);
+    close_fd(&p->err);
+    buf_fini(&p->to);
+    buf_fini(&p->from);
+    free(p->report);
+    free(p->json);
+}
+
+int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv, struct err *e)
+{
+    int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, pidfd = -1, rc = 0;
+    for (int i = 0; i < 3 && rc == 0; i++) {
+        if (pipe2(pipes[i], O_CLOEXEC) < 0)
+            rc = err_sys(e, errno, "pipe");
+    }
+    struct spawn_request req = {.path = path,
+                                .argv = argv,
+                                .envp = environ,
+                                .stdio = {pipes[0][0], pipes[1][1], pipes[2][1]},
+                                .cgroup_fd = -1};
+    if (rc == 0)
+        rc = spawn(s, &req, &p->pid, &pidfd, e);
+    close_fd(&pidfd);
+    close_fd(&pipes[0][0]);
+    close_fd(&pipes[1][1]);
+    close_fd(&pipes[2][1]);
+    if (rc < 0) {
+        p->pid = -1;
+        close_fd(&pipes[0][1]);
+        close_fd(&pipes[1][0]);
+        close_fd(&pipes[2][0]);
+        return rc;
+    }
+    p->in = pipes[0][1];
+    p->out = pipes[1][0];
+    p->err = pipes[2][0];
+    fd_set_nonblock(p->in, true);
+    fd_set_nonblock(p->out, true);
+    fd_set_nonblock(p->err, true);
+    p->state = PEER_CONNECTING;
+    p->attempts++;
+    p->magic = false;
+    p->skipped = p->said_len = p->from.len = p->to.len = 0;
+    p->said[0] = '\0';
+    return 0;
+}
+
+/* -------------------------------------------------------------------------------------- writing */
+
+bool peer_has_to_write(const struct peer *p)
+{
+    return p->in >= 0 && (p->piece[0].n || p->piece[1].n || p->to.len);
+}
+
+/* Nobody reads any more: the end of the process, which comes next, says why. */
+static void give_up_writing(struct peer *p)
+{
+    close_fd(&p->in);
+    p->to.len = 0;
+    p->piece[0].n = p->piece[1].n = 0;
+}
+
+void peer_write(struct peer *p)
+{
+    while (peer_has_to_write(p)) {
+        struct peer_piece *piece = p->piece[0].n ? &p->piece[0] : &p->piece[1];
+        const void *data = piece->n ? piece->p : p->to.data;
+        ssize_t n = write(p->in, data, piece->n ? piece->n : p->to.len);
+        if (n < 0 && errno != EAGAIN && errno != EINTR)
+            give_up_writing(p);
+        if (n < 0)
+            return;
+        if (piece->n) {
+            piece->p += n;
+            piece->n -= (size_t)n;
+        } else {
+            buf_consume(&p->to, (size_t)n);
+        }
+    }
+}
+
+void peer_send(struct peer *p, enum frame_type type, const void *body, size_t n)
+{
+    if (p->in < 0)
+        return;
+    frame_put(&p->to, type, body, n);
+    peer_write(p);
+}
+
+void peer_send_byte(struct peer *p, enum frame_type type, int byte)
+{
+    uint8_t b = (uint8_t)byte;
+    peer_send(p, type, &b, 1);
+}
+
+/* -------------------------------------------------------------------------------------- reading */
+
+/* Keeps the end of what ssh prints. */
+static void keep_said(struct peer *p, const char *text, size_t n)
+{
+    size_t cap = sizeof(p->said) - 1;
+    if (n > cap) {
+        text += n - cap;
+        n = cap;
+    }
+    if (p->said_len + n > cap) {
+        size_t drop = p->said_len + n - cap;
+        memmove(p->said, p->said + drop, p->said_len - drop);
+        p->said_len -= drop;
+    }
+    memcpy(p->said + p->said_len, text, n);
+    p->said_len += n;
+    p->said[p->said_len] = '\0';
+}
+
+/* Returns how many bytes there were; 0 also at the end, where err is closed. */
+static size_t read_said(struct peer *p)
+{
+    char text[1024];
+    ssize_t n = read(p->err, text, sizeof(text));
+    if (n > 0)
+        keep_said(p, text, (size_t)n);
+    else if (n == 0 || (errno != EAGAIN && errno != EINTR))
+        close_fd(&p->err);
+    return n > 0 ? (size_t)n : 0;
+}
+
+/* Drops what a shell has printed before dlaunch. */
+static void skip_to_magic(struct peer *p)
+{
+    size_t len = strlen(FRAME_MAGIC);
+    const uint8_t *at = p->from.len ? memmem(p->from.data, p->from.len, FRAME_MAGIC, len) : NULL;
+    size_t before = at                  ? (size_t)(at - p->from.data)
+                    : p->from.len < len ? 0
+                                        : p->from.len - len + 1;
+    p->skipped += before;
+    p->magic = at != NULL;
+    buf_consume(&p->from, at ? before + len : before);
+}
+
+bool peer_read(struct peer *p, enum peer_end end)
+{
+    if (end == PEER_ERR) {
+        read_said(p);
+        return p->err >= 0;
+    }
+    xbuf_reserve(&p->from, FRAME_DATA_MAX);
+    ssize_t n = read(p->out, p->from.data + p->from.len, p->from.cap - p->from.len);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return true;
+    if (n <= 0) {
+        close_fd(&p->out);
+        return false;
+    }
+    p->from.len += (size_t)n;
+    if (!p->magic)
+        skip_to_magic(p);
+    if (p->magic || p->skipped <= SKIPPED_MAX)
+        return true;
+    close_fd(&p->out); /* this will not be dlaunch */
+    return false;
+}
+
+int peer_next_frame(struct peer *p, size_t *at, struct frame *f)
+{
+    if (!p->magic)
+        return 0;
+    long n = frame_get(p->from.data + *at, p->from.len - *at, f);
+    if (n > 0) {
+        *at += (size_t)n;
+        return 1;
+    }
+    buf_consume(&p->from, *at);
+    *at = 0;
+    return (int)n;
+}
+
+/* ---------------------------------------------------------------------------------------- ends */
+
+void peer_drop(struct peer *p)
+{
+    p->to.len = 0;
+    p->piece[0].n = p->piece[1].n = 0;
+    close_fd(&p->in);
+}
+
+void peer_kill(struct peer *p)
+{
+    peer_drop(p);
+    if (p->pid > 0)
+        kill(p->pid, SIGKILL);
+}
+
+/* Whether sshd may take the next connection: it drops some when many come at once (MaxStartups), or
+ * is just being started. */
+static bool may_pass(const struct peer *p)
+{
+    static const char *const texts[] = {
+        "Connection refused",          "Connection closed",           "Connection reset",
+        "kex_exchange_identification", "ssh_exchange_identification", "Broken pipe"};
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        if (strstr(p->said, texts[i]))
+            return true;
+    }
+    return false;
+}
+
+bool peer_ended(struct peer *p, int status, uint64_t deadline_ns, uint64_t now)
+{
+    bool early = p->state == PEER_CONNECTING;
+    while (p->err >= 0 && read_said(p)) /* not to its end: ssh may leave a process behind */
+        ;
+    close_fd(&p->in);
+    close_fd(&p->err);
+    unsigned pid = (unsigned)p->pid;
+    p->pid = -1;
+    if (!early || p->here || !WIFEXITED(status) || WEXITSTATUS(status) != SSH_FAILED ||
+        !may_pass(p))
+        return false;
+    uint64_t wait = AGAIN_NS << (p->attempts < 5 ? p->attempts - 1 : 4);
+    wait += wait * (pid % 64) / 64; /* not all at once again */
+    if (now + wait >= deadline_ns)
+        return false;
+    close_fd(&p->out);
+    p->state = PEER_WAITING;
+    p->next_ns = now + wait;
+    return true;
+}
+
+/* The last line of what ssh has printed. */
+static const char *last_line(const struct peer *p, char *out, size_t cap)
+{
+    size_t end = p->said_len, begin;
+    while (end && isspace((unsigned char)p->said[end - 1]))
+        end--;
+    for (begin = end; begin && p->said[begin - 1] != '\n' && p->said[begin - 1] != '\r'; begin--)
+        ;
+    snprintf(out, cap, "%.*s", (int)(end - begin), p->said + begin);
+    return out;
+}
+
+void peer_explain(const struct peer *p, int status, struct err *e)
+{
+    char line[sizeof(p->said)];
+    last_line(p, line, sizeof(line));
+    bool missing = WIFEXITED(status) && (WEXITSTATUS(status) == 127 || WEXITSTATUS(status) == 126);
+    if (missing)
+        err_set(e, -ENOENT,
+                "dlaunch cannot be run there%s%s; --prefix names its place, --bcast "
+                "copies it",
+                *line ? ": " : "", line);
+    else if (*line)
+        err_set(e, -EIO, "%s", line);
+    else if (WIFSIGNALED(status))
+        err_set(e, -EIO, "what was to reach it was killed by signal %d", WTERMSIG(status));
+    else if (WEXITSTATUS(status) == 0)
+        err_set(e, -EIO, "what was to start dlaunch there has ended without a word");
+    else
+        err_set(e, -EIO, "what was to start dlaunch there has ended with status %d",
+                WEXITSTATUS(status));
+}

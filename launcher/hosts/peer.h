@@ -1,0 +1,95 @@
+/* peer.h: one host of dlaunch -H as the head has it: the ssh client, or the dlaunch of this host,
+ * and what goes to and comes from it (frame.h).
+ *
+ *     WAITING -> CONNECTING -> READY -> PLANNED -> GONE
+ *        ^           |           |                  ^
+ *        +-- again --+-----------+------------------+
+ *
+ *   WAITING     for its turn, or for the next attempt
+ *   CONNECTING  started; it has not said FRAME_HELLO
+ *   READY       dlaunch runs there and waits for the plan
+ *   PLANNED     it has the plan
+ *   GONE        its process has ended and all that it said has been read */
+#ifndef LAUNCHER_HOSTS_PEER_H
+#define LAUNCHER_HOSTS_PEER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "core/bytes.h"
+#include "core/err.h"
+#include "launcher/hosts/frame.h"
+#include "launcher/hosts/host_list.h"
+
+struct spawner;
+
+enum peer_state { PEER_WAITING, PEER_CONNECTING, PEER_READY, PEER_PLANNED, PEER_GONE };
+
+/* Bytes that go to a host before all frames. */
+struct peer_piece {
+    const uint8_t *p;
+    size_t n;
+};
+
+struct peer {
+    const struct host *host;
+    enum peer_state state;
+    bool here; /* this host: no ssh */
+    int rank;  /* of its node; -1: not planned */
+
+    pid_t pid;        /* -1: no process */
+    int in, out, err; /* pipes; -1 closed */
+    struct buf to, from;
+    struct peer_piece piece[2]; /* sent before `to` */
+    size_t skipped;             /* bytes before FRAME_MAGIC */
+    bool magic;
+    char said[512]; /* the last that ssh has printed itself */
+    size_t said_len;
+
+    uint64_t first_ns, next_ns; /* the first attempt; when to try (again) */
+    unsigned attempts;
+    struct frame_hello hello;
+
+    bool began, exited; /* the workers ran; the launcher's exit status is known */
+    int status;
+    char *report, *json; /* malloc'ed, or NULL */
+    size_t report_len, json_len;
+    uint32_t input_out; /* bytes of standard input that it has not taken */
+    uint32_t watched;   /* what epoll is asked for: bits of enum peer_end */
+};
+
+enum peer_end { PEER_IN, PEER_OUT, PEER_ERR };
+
+void peer_init(struct peer *p, const struct host *h, bool here);
+void peer_fini(struct peer *p);
+
+/* Starts the process. */
+int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv, struct err *e);
+
+/* Whether there is something to write; writes what is taken. */
+bool peer_has_to_write(const struct peer *p);
+void peer_write(struct peer *p);
+
+/* Reads once. False: this end is closed now. */
+bool peer_read(struct peer *p, enum peer_end end);
+
+/* The next frame that has come, consumed by `*used` bytes of p->from. 1, 0: none, -EPROTO. */
+int peer_next_frame(struct peer *p, size_t *at, struct frame *f);
+
+void peer_send(struct peer *p, enum frame_type type, const void *body, size_t n);
+void peer_send_byte(struct peer *p, enum frame_type type, int byte);
+
+/* The host learns that it is not wanted: it ends what it runs. */
+void peer_drop(struct peer *p);
+/* The same without waiting for it. */
+void peer_kill(struct peer *p);
+
+/* The process has ended; its status as wait(2) gives it. Reads what is left of it. True: try again
+ * later, ssh could not get through for now. */
+bool peer_ended(struct peer *p, int status, uint64_t deadline_ns, uint64_t now);
+
+/* Why there is no dlaunch on the host, in one line. */
+void peer_explain(const struct peer *p, int status, struct err *e);
+
+#endif

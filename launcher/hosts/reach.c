@@ -1,0 +1,140 @@
+#include "launcher/hosts/reach.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "agent/process/spawn.h"
+#include "core/mem.h"
+#include "core/netaddr.h"
+#include "launcher/words.h"
+
+#define ALIVE_S 5 /* ssh asks the host for a sign of life so often, and gives up after three */
+
+static const char *quoted(struct options *o, const char *text)
+{
+    size_t cap = 4 * strlen(text) + 3;
+    char *out = options_alloc(o, cap);
+    words_quote(text, out, cap);
+    return out;
+}
+
+/* What the login shell of the host, whichever it is, hands to sh. */
+static const char *command_line(struct options *o, size_t copied)
+{
+    char self[PATH_MAX] = "dlaunch";
+    const char *script;
+    ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (n > 0)
+        self[n] = '\0';
+    if (copied)
+        script = options_printf(o,
+                                "umask 077; d=`mktemp -d \"${TMPDIR:-/tmp}/dlaunch.XXXXXX\"` && "
+                                "head -c %zu > \"$d/dlaunch\" && chmod 700 \"$d/dlaunch\" && "
+                                "DLAUNCH_COPIED=\"$d\" exec \"$d/dlaunch\" --from_head",
+                                copied);
+    else if (opt_given(o, OPT_prefix))
+        script =
+            options_printf(o, "exec %s --from_head",
+                           quoted(o, options_printf(o, "%s/bin/dlaunch", opt_text(o, OPT_prefix))));
+    else
+        script = options_printf(o, "d=%s; [ -x \"$d\" ] || d=dlaunch; exec \"$d\" --from_head",
+                                quoted(o, self));
+    return script;
+}
+
+static bool is_called(const char *path, const char *name)
+{
+    const char *slash = strrchr(path, '/');
+    return strcmp(slash ? slash + 1 : path, name) == 0;
+}
+
+int reach_init(struct reach *r, struct options *o, size_t copied, struct err *e)
+{
+    char **agent, **args = NULL;
+    size_t n = 0, nargs = 0;
+    if (words_split(o, opt_text(o, OPT_launch_agent), &agent, e) < 0)
+        return err_wrap(e, "%s", opt_where(o, OPT_launch_agent));
+    bool ssh = is_called(agent[0], "ssh");
+    if (!ssh && (opt_given(o, OPT_ssh_args) || opt_given(o, OPT_ssh_port))) {
+        enum opt_id id = opt_given(o, OPT_ssh_args) ? OPT_ssh_args : OPT_ssh_port;
+        return err_set(e, -EINVAL,
+                       "%s has no effect with --launch_agent %s: write the arguments "
+                       "there",
+                       opt_where(o, id), opt_text(o, OPT_launch_agent));
+    }
+    if (*opt_text(o, OPT_ssh_args) && words_split(o, opt_text(o, OPT_ssh_args), &args, e) < 0)
+        return err_wrap(e, "%s", opt_where(o, OPT_ssh_args));
+    char *path = exec_find(agent[0], e);
+    if (!path)
+        return err_wrap(e, "%s", opt_where(o, OPT_launch_agent));
+    while (agent[n])
+        n++;
+    while (args && args[nargs])
+        nargs++;
+    *r = (struct reach){.path = options_printf(o, "%s", path), .srun = is_called(agent[0], "srun")};
+    free(path);
+    char **w = r->words = options_alloc(o, (n + nargs + 16) * sizeof(*w));
+    for (size_t i = 0; i < n; i++)
+        *w++ = agent[i];
+    for (size_t i = 0; i < nargs; i++) /* in front of ours: ssh takes the first of two values */
+        *w++ = args[i];
+    const char *const of_ssh[] = {
+        "-T",
+        "-o",
+        "BatchMode=yes",
+        "-o",
+        options_printf(o, "ConnectTimeout=%.0f", ceil(opt_seconds(o, OPT_start_timeout))),
+        "-o",
+        options_printf(o, "ServerAliveInterval=%d", ALIVE_S)};
+    const char *const of_srun[] = {"--nodes=1",  "--ntasks=1",   "--overlap",
+                                   "--mpi=none", "--unbuffered", "--quiet"};
+    for (size_t i = 0; ssh && i < ARRAY_LEN(of_ssh); i++)
+        *w++ = (char *)of_ssh[i];
+    for (size_t i = 0; r->srun && i < ARRAY_LEN(of_srun); i++)
+        *w++ = (char *)of_srun[i];
+    if (opt_number(o, OPT_ssh_port)) {
+        *w++ = (char *)"-p";
+        *w++ = (char *)opt_text(o, OPT_ssh_port);
+    }
+    r->command = command_line(o, copied);
+    return 0;
+}
+
+bool reach_is_here(const struct host *h)
+{
+    char own[HOST_MAX] = "";
+    struct netaddr a;
+    if (h->user)
+        return false;
+    gethostname(own, sizeof(own) - 1);
+    if (netaddr_parse_ip(&a, h->name, 0))
+        return netaddr_is_local(&a);
+    size_t n = strcspn(own, ".");
+    return strcmp(h->name, "localhost") == 0 || strcmp(h->name, own) == 0 ||
+           (strlen(h->name) == n && memcmp(h->name, own, n) == 0);
+}
+
+char **reach_argv(const struct reach *r, struct options *o, const struct host *h)
+{
+    size_t n = 0;
+    while (r->words[n])
+        n++;
+    char **argv = options_alloc(o, (n + 5) * sizeof(*argv));
+    memcpy(argv, r->words, n * sizeof(*argv));
+    if (r->srun) {
+        argv[n++] = options_printf(o, "--nodelist=%s", h->name);
+        argv[n++] = (char *)"/bin/sh";
+        argv[n++] = (char *)"-c";
+        argv[n++] = (char *)r->command;
+    } else {
+        argv[n++] =
+            options_printf(o, "%s%s%s", h->user ? h->user : "", h->user ? "@" : "", h->name);
+        argv[n++] = options_printf(o, "exec /bin/sh -c %s", quoted(o, r->command));
+    }
+    return argv;
+}

@@ -1,0 +1,26 @@
+/* reach.h: the command that starts dlaunch --from_head on a host: ssh, or --launch_agent's.
+ *
+ * Neither the plan nor the token is in it; both go by standard input (frame.h). */
+#ifndef LAUNCHER_HOSTS_REACH_H
+#define LAUNCHER_HOSTS_REACH_H
+
+#include "launcher/hosts/host_list.h"
+
+struct reach {
+    const char *path; /* of the program in words[0] */
+    char **words;     /* all arguments before the host's */
+    bool srun;        /* the host and the command as srun takes them */
+    const char *command;
+};
+
+/* copied: how many bytes of dlaunch go in front of everything else on standard input, to be run
+ * there (--bcast); 0: dlaunch is there. */
+int reach_init(struct reach *r, struct options *o, size_t copied, struct err *e);
+
+/* Whether the host is this one, to be started without further ado. */
+bool reach_is_here(const struct host *h);
+
+/* NULL-terminated; lives as long as the options. */
+char **reach_argv(const struct reach *r, struct options *o, const struct host *h);
+
+#endif

@@ -1,0 +1,594 @@
+#include "launcher/hosts/remote.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "launcher/hosts/frame.h"
+#include "rendezvous/wire/endpoint.h"
+
+#define GRACE_MS   300    /* between SIGTERM and SIGKILL when the head is gone */
+#define PARTIAL_MS 50     /* how long an unfinished line waits for its end */
+#define DRAIN_MS   250    /* for output whose pipe somebody else holds, at the end */
+#define QUEUE_MAX  262144 /* bytes for the head before the workers have to wait */
+
+extern char **environ;
+
+/* A stream of the launcher on its way to the head. */
+struct stream {
+    int fd; /* -1: at its end */
+    enum frame_type type;
+    struct buf kept; /* of a line without its end */
+    uint64_t since_ns;
+};
+
+struct remote {
+    struct plan_of_host plan;
+    struct buf in, out; /* from the head, to the head */
+    struct buf input;   /* for the workers */
+    bool head_gone, input_ended, began;
+    int listen_fd, state_fd, input_fd, report_fd, json_fd;
+    struct stream streams[3]; /* output, error, and dlaunch's own lines */
+    pid_t launcher;           /* -1: it has ended */
+    uint64_t kill_ns, drain_ns;
+    char folder[512]; /* of the copied program; "" none */
+};
+enum { OUT, ERR, LOG };
+
+/* ------------------------------------------------------------------------------------ the start */
+
+static void say_hello(struct remote *r)
+{
+    struct frame_hello h = {.version = DLAUNCH_VERSION};
+    struct endpoint_bind all = {.any = true};
+    struct netaddr a = {.len = sizeof(a.ss)};
+    const char *ssh = getenv("SSH_CONNECTION"); /* the head's address, port; ours, port */
+    netaddr_parse_ip(&all.addr, "::", 0);
+    r->listen_fd = endpoint_listen(&all, NULL);
+    if (r->listen_fd >= 0 && getsockname(r->listen_fd, &a.sa, &a.len) == 0)
+        h.port = netaddr_port(&a);
+    gethostname(h.host, sizeof(h.host) - 1);
+    if (ssh && sscanf(ssh, "%63s %*s %63s", h.head, h.here) != 2)
+        h.head[0] = h.here[0] = '\0';
+    xbuf_reserve(&r->out, sizeof(FRAME_MAGIC));
+    buf_put(&r->out, FRAME_MAGIC, strlen(FRAME_MAGIC));
+    frame_hello_put(&r->out, &h);
+}
+
+static int write_program(struct remote *r, const struct frame *f)
+{
+    const char *tmp = getenv("TMPDIR");
+    char path[600];
+    snprintf(r->folder, sizeof(r->folder), "%s/dlaunch.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(r->folder)) {
+        r->folder[0] = '\0';
+        return -errno;
+    }
+    snprintf(path, sizeof(path), "%s/program", r->folder);
+    _cleanup_fd_ int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0700);
+    return fd < 0 ? -errno : fd_write_all(fd, f->body, f->len);
+}
+
+static void remove_program(struct remote *r)
+{
+    if (!r->folder[0])
+        return;
+    const char *word = r->plan.program_at ? r->plan.argv[r->plan.program_at] : NULL;
+    char *first = xasprintf("%s/program", r->folder);
+    unlink(first);
+    free(first);
+    if (word)
+        unlink(word);
+    rmdir(r->folder);
+}
+
+/* The copied program keeps its name, which a worker may look at. */
+static int use_program(struct remote *r)
+{
+    char **word = &r->plan.argv[r->plan.program_at], *slash = strrchr(*word, '/');
+    char *from = xasprintf("%s/program", r->folder);
+    char *to = xasprintf("%s/%s", r->folder, slash ? slash + 1 : *word);
+    int rc = rename(from, to) < 0 ? -errno : 0;
+    free(from);
+    free(*word);
+    *word = to;
+    return rc;
+}
+
+/* Variables that would be options are not this job's: all its options are in the plan. */
+static void set_environment(const struct plan_of_host *p)
+{
+    for (char **v = environ; *v;) {
+        char *name = strncmp(*v, "DLAUNCH_", 8) == 0 || strncmp(*v, "PET_", 4) == 0
+                         ? xstrndup(*v, strcspn(*v, "="))
+                         : NULL;
+        if (name)
+            unsetenv(name); /* the rest moves up */
+        else
+            v++;
+        free(name);
+    }
+    for (char **v = p->env; *v; v++) {
+        char *eq = strchr(*v, '=');
+        if (!eq || eq == *v)
+            continue;
+        char *name = xstrndup(*v, (size_t)(eq - *v));
+        setenv(name, eq + 1, 1);
+        free(name);
+    }
+    static const char *const paths[][2] = {{"PATH", "bin"}, {"LD_LIBRARY_PATH", "lib"}};
+    for (size_t i = 0; *p->prefix && i < ARRAY_LEN(paths); i++) {
+        const char *old = getenv(paths[i][0]);
+        char *value =
+            xasprintf("%s/%s%s%s", p->prefix, paths[i][1], old && *old ? ":" : "", old ? old : "");
+        setenv(paths[i][0], value, 1);
+        free(value);
+    }
+}
+
+/* A file that only this process and its children know of. */
+static int unnamed_file(const char *name)
+{
+    return memfd_create(name, MFD_CLOEXEC);
+}
+
+/* The token as a pipe, which the launcher reads to its end. -1: there is none. */
+static int token_pipe(const struct plan_of_host *p)
+{
+    int ends[2];
+    if (!*p->token || pipe2(ends, O_CLOEXEC) < 0)
+        return -1;
+    int rc = fd_write_all(ends[1], p->token, strlen(p->token));
+    close(ends[1]);
+    if (rc == 0)
+        return ends[0];
+    close(ends[0]);
+    return -1;
+}
+
+/* argv of the launcher: the plan's, with the descriptors that it gets. */
+static char **launcher_argv(const struct remote *r, int *argc, int token)
+{
+    int n = 0, at = 0;
+    while (r->plan.argv[n])
+        n++;
+    char **argv = xcalloc((size_t)n + 3, sizeof(*argv));
+    argv[at++] = r->plan.argv[0];
+    if (token >= 0)
+        argv[at++] = xasprintf("--token_fd=%d", token);
+    if (r->json_fd >= 0)
+        argv[at++] = xasprintf("--report=/proc/self/fd/%d", r->json_fd);
+    for (int i = 1; i < n; i++)
+        argv[at++] = r->plan.argv[i];
+    *argc = at;
+    return argv;
+}
+
+static int run_launcher(struct remote *r, const int child[5],
+                        int (*launch)(const struct remote_job *, int, char **))
+{
+    struct remote_job job = {.log_fd = child[3],
+                             .state_fd = child[4],
+                             .report_fd = r->report_fd,
+                             .colour = r->plan.colour,
+                             .listen_fd = r->plan.hosts_rendezvous ? r->listen_fd : 0};
+    int argc;
+    log_set_fd(job.log_fd);
+    if (dup2(child[0], 0) < 0 || dup2(child[1], 1) < 0 || dup2(child[2], 2) < 0) {
+        log_error("dup2: %s", strerror(errno));
+        return 125;
+    }
+    for (int i = 0; i < 3; i++)
+        close(child[i]);
+    if (!job.listen_fd)
+        close_fd(&r->listen_fd);
+    if (chdir(r->plan.cwd) < 0) {
+        log_error("cannot change to the folder %s: %s", r->plan.cwd, strerror(errno));
+        return 2;
+    }
+    set_environment(&r->plan);
+    char **argv = launcher_argv(r, &argc, token_pipe(&r->plan));
+    return launch(&job, argc, argv);
+}
+
+/* Makes the pipes and forks the launcher. 0, or -errno. */
+static int start_launcher(struct remote *r, int (*launch)(const struct remote_job *, int, char **))
+{
+    int pipes[4][2], state[2]; /* input, output, error, own lines */
+    for (int i = 0; i < 4; i++) {
+        if (pipe2(pipes[i], O_CLOEXEC) < 0)
+            return -errno;
+    }
+    if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, state) < 0)
+        return -errno;
+    r->report_fd = unnamed_file("report");
+    r->json_fd = r->plan.json ? unnamed_file("report.json") : -1;
+    pid_t parent = getpid();
+    r->launcher = fork();
+    if (r->launcher < 0)
+        return -errno;
+    if (r->launcher == 0) {
+        const int child[5] = {pipes[0][0], pipes[1][1], pipes[2][1], pipes[3][1], state[1]};
+        prctl(PR_SET_NAME, "dlaunch");
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        signal(SIGPIPE, SIG_DFL);
+        if (getppid() != parent)
+            _exit(125);
+        close(pipes[0][1]);
+        close(state[0]);
+        for (int i = 1; i < 4; i++)
+            close(pipes[i][0]);
+        exit(run_launcher(r, child, launch));
+    }
+    close(pipes[0][0]);
+    close(state[1]);
+    for (int i = 0; i < 3; i++) {
+        static const enum frame_type types[] = {FRAME_OUT, FRAME_ERR, FRAME_LOG};
+        close(pipes[i + 1][1]);
+        r->streams[i] = (struct stream){.fd = pipes[i + 1][0], .type = types[i]};
+        fd_set_nonblock(pipes[i + 1][0], true);
+    }
+    r->input_fd = pipes[0][1];
+    fd_set_nonblock(r->input_fd, true);
+    r->state_fd = state[0];
+    close_fd(&r->listen_fd);
+    return 0;
+}
+
+/* ------------------------------------------------------------------------- what the head sends */
+
+static void head_is_gone(struct remote *r)
+{
+    if (r->head_gone)
+        return;
+    r->head_gone = true;
+    r->out.len = 0;
+    if (r->launcher > 0)
+        kill(r->launcher, SIGTERM);
+    r->kill_ns = mono_ns() + GRACE_MS * 1000000ull;
+}
+
+/* Returns the signal of a frame, which is one that a launcher may get. */
+static int signal_of(const struct frame *f)
+{
+    int signo = f->len == 1 ? f->body[0] : 0;
+    return signo > 0 && signo < SIGRTMIN && signo != SIGKILL && signo != SIGSTOP ? signo : 0;
+}
+
+static void on_frame(struct remote *r, const struct frame *f)
+{
+    switch (f->type) {
+    case FRAME_INPUT:
+        xbuf_reserve(&r->input, f->len);
+        buf_put(&r->input, f->body, f->len);
+        break;
+    case FRAME_INPUT_END:
+        r->input_ended = true;
+        break;
+    case FRAME_SIGNAL:
+        if (signal_of(f) && r->launcher > 0)
+            kill(r->launcher, signal_of(f));
+        break;
+    case FRAME_UNREAD:
+        if (f->len == 1 && (f->body[0] == 1 || f->body[0] == 2))
+            close_fd(&r->streams[f->body[0] - 1].fd);
+        break;
+    default:
+        head_is_gone(r);
+    }
+}
+
+/* Reads what there is. False: the stream has ended. */
+static bool read_head(struct remote *r)
+{
+    xbuf_reserve(&r->in, FRAME_DATA_MAX);
+    ssize_t n = read(STDIN_FILENO, r->in.data + r->in.len, r->in.cap - r->in.len);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN))
+        return true;
+    if (n > 0)
+        r->in.len += (size_t)n;
+    return n > 0;
+}
+
+static void take_frames(struct remote *r)
+{
+    struct frame f;
+    size_t at = 0;
+    long n;
+    while ((n = frame_get(r->in.data + at, r->in.len - at, &f)) > 0) {
+        on_frame(r, &f);
+        at += (size_t)n;
+    }
+    buf_consume(&r->in, at);
+    if (n < 0)
+        head_is_gone(r);
+}
+
+/* Waits for the plan. Returns 0, or the exit status. */
+static int wait_for_plan(struct remote *r)
+{
+    struct frame f;
+    for (;;) {
+        long n = frame_get(r->in.data, r->in.len, &f);
+        int rc = 0;
+        if (n < 0)
+            return 2;
+        if (n > 0 && f.type == FRAME_PLAN && (rc = plan_get(&f, &r->plan)) < 0)
+            return 2;
+        if (n > 0 && f.type == FRAME_PROGRAM && (rc = write_program(r, &f)) < 0) {
+            fprintf(stderr, "cannot write the program under %s: %s\n",
+                    getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", strerror(-rc));
+            return 125;
+        }
+        bool plan = n > 0 && f.type == FRAME_PLAN;
+        if (plan)
+            explicit_bzero(r->in.data, (size_t)n); /* there is a token in it */
+        if (n > 0)
+            buf_consume(&r->in, (size_t)n);
+        if (plan)
+            return 0;
+        if (n == 0 && !read_head(r))
+            return 125; /* nobody wants the job any more */
+    }
+}
+
+/* ----------------------------------------------------------------------- what the head is sent */
+
+static void put_data(struct remote *r, enum frame_type type, const uint8_t *p, size_t n)
+{
+    for (size_t part; n && !r->head_gone; p += part, n -= part) {
+        part = n < FRAME_DATA_MAX ? n : FRAME_DATA_MAX;
+        frame_put(&r->out, type, p, part);
+    }
+}
+
+/* dlaunch's own lines, each with its level in front (log_set_fd()). */
+static void put_lines(struct remote *r, const uint8_t *p, size_t n)
+{
+    for (const uint8_t *end; n && (end = memchr(p, '\n', n));
+         n -= (size_t)(end + 1 - p), p = end + 1) {
+        uint8_t line[FRAME_DATA_MAX];
+        size_t len = (size_t)(end - p);
+        if (len < 2 || len > sizeof(line))
+            continue;
+        memcpy(line, p, len);
+        line[0] = (uint8_t)(p[0] - '0');
+        if (!r->head_gone)
+            frame_put(&r->out, FRAME_LOG, line, len);
+    }
+}
+
+/* Whole lines go on; the rest of one waits for its end, unless it has waited long or is long. */
+static void pass_on(struct remote *r, struct stream *s, bool all)
+{
+    const uint8_t *nl = s->kept.len ? memrchr(s->kept.data, '\n', s->kept.len) : NULL;
+    size_t n = nl ? (size_t)(nl + 1 - s->kept.data) : 0;
+    if (all || s->kept.len - n >= FRAME_DATA_MAX)
+        n = s->kept.len;
+    if (n == 0)
+        return;
+    if (s->type == FRAME_LOG)
+        put_lines(r, s->kept.data, n);
+    else
+        put_data(r, s->type, s->kept.data, n);
+    buf_consume(&s->kept, n);
+}
+
+static void read_stream(struct remote *r, struct stream *s)
+{
+    xbuf_reserve(&s->kept, FRAME_DATA_MAX);
+    ssize_t n = read(s->fd, s->kept.data + s->kept.len, FRAME_DATA_MAX);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN))
+        return;
+    if (n > 0) {
+        s->kept.len += (size_t)n;
+        s->since_ns = mono_ns();
+        pass_on(r, s, false);
+        return;
+    }
+    pass_on(r, s, true);
+    close_fd(&s->fd);
+}
+
+static void read_state(struct remote *r)
+{
+    char text[256];
+    ssize_t n;
+    while ((n = recv(r->state_fd, text, sizeof(text), 0)) > 0) {
+        if (!r->began && n >= 14 && memcmp(text, "STATUS=RUNNING", 14) == 0) {
+            r->began = true;
+            put_data(r, FRAME_BEGAN, (const uint8_t *)"", 1);
+        }
+    }
+}
+
+static void write_head(struct remote *r)
+{
+    ssize_t n = write(STDOUT_FILENO, r->out.data, r->out.len);
+    if (n > 0)
+        buf_consume(&r->out, (size_t)n);
+    else if (n < 0 && errno != EAGAIN && errno != EINTR)
+        head_is_gone(r);
+}
+
+static void write_input(struct remote *r)
+{
+    uint32_t n = 0;
+    if (r->input.len) {
+        ssize_t w = write(r->input_fd, r->input.data, r->input.len);
+        if (w < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (w < 0) { /* nobody reads it: as with a pipe of the shell, that is the writer's loss */
+            n = (uint32_t)r->input.len;
+            close_fd(&r->input_fd);
+        } else {
+            n = (uint32_t)w;
+        }
+        buf_consume(&r->input, n);
+    }
+    if (n && !r->head_gone) {
+        struct buf taken = BUF_INIT;
+        buf_u32(&taken, n);
+        frame_put(&r->out, FRAME_TAKEN, taken.data, taken.len);
+        buf_fini(&taken);
+    }
+    if (r->input_ended && !r->input.len)
+        close_fd(&r->input_fd);
+}
+
+/* ------------------------------------------------------------------------------------- the loop */
+
+static int ms_until(uint64_t when_ns, uint64_t now, int most)
+{
+    if (when_ns <= now)
+        return 0;
+    uint64_t ms = (when_ns - now + 999999) / 1000000;
+    return most >= 0 && ms > (uint64_t)most ? most : (int)ms;
+}
+
+/* Whether the launcher's guardian and agent are gone, and their output is read. */
+static bool is_over(struct remote *r, uint64_t now)
+{
+    if (r->streams[LOG].fd >= 0)
+        return false;
+    if (!r->drain_ns)
+        r->drain_ns = now + DRAIN_MS * 1000000ull;
+    return (r->streams[OUT].fd < 0 && r->streams[ERR].fd < 0) || now >= r->drain_ns;
+}
+
+static int next_timeout(const struct remote *r, uint64_t now)
+{
+    int ms = -1;
+    for (int i = 0; i < 2; i++) {
+        if (r->streams[i].kept.len)
+            ms = ms_until(r->streams[i].since_ns + PARTIAL_MS * 1000000ull, now, ms);
+    }
+    if (r->kill_ns)
+        ms = ms_until(r->kill_ns, now, ms);
+    return r->drain_ns ? ms_until(r->drain_ns, now, ms) : ms;
+}
+
+static void turn(struct remote *r)
+{
+    uint64_t now = mono_ns();
+    bool full = r->out.len >= QUEUE_MAX;
+    struct pollfd f[7] = {
+        {r->head_gone ? -1 : STDIN_FILENO, POLLIN, 0},
+        {r->out.len && !r->head_gone ? STDOUT_FILENO : -1, POLLOUT, 0},
+        {full ? -1 : r->streams[OUT].fd, POLLIN, 0},
+        {full ? -1 : r->streams[ERR].fd, POLLIN, 0},
+        {r->streams[LOG].fd, POLLIN, 0},
+        {r->state_fd, POLLIN, 0},
+        {r->input.len || r->input_ended ? r->input_fd : -1, POLLOUT, 0},
+    };
+    if (poll(f, ARRAY_LEN(f), next_timeout(r, now)) < 0)
+        return;
+    if (f[0].revents && !read_head(r))
+        head_is_gone(r);
+    take_frames(r);
+    for (int i = 0; i < 3; i++) {
+        if (f[i + 2].revents && r->streams[i].fd >= 0)
+            read_stream(r, &r->streams[i]);
+    }
+    if (f[5].revents)
+        read_state(r);
+    if (f[6].revents && r->input_fd >= 0)
+        write_input(r);
+    now = mono_ns();
+    for (int i = 0; i < 2; i++) {
+        if (r->streams[i].kept.len && now - r->streams[i].since_ns >= PARTIAL_MS * 1000000ull)
+            pass_on(r, &r->streams[i], true);
+    }
+    if (r->kill_ns && now >= r->kill_ns) {
+        kill(r->launcher, SIGKILL);
+        r->kill_ns = 0;
+    }
+    if (f[1].revents)
+        write_head(r);
+}
+
+static void send_file(struct remote *r, enum frame_type type, int fd)
+{
+    off_t size = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
+    if (size <= 0 || size > FRAME_TEXT_MAX || r->head_gone)
+        return;
+    char *text = xmalloc((size_t)size);
+    if (pread(fd, text, (size_t)size, 0) == size)
+        frame_put(&r->out, type, text, (size_t)size);
+    free(text);
+}
+
+static int wait_for_launcher(struct remote *r)
+{
+    int status = 0;
+    while (waitpid(r->launcher, &status, 0) < 0 && errno == EINTR)
+        ;
+    r->launcher = -1;
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+static int finish(struct remote *r)
+{
+    pass_on(r, &r->streams[OUT], true);
+    pass_on(r, &r->streams[ERR], true);
+    read_state(r);
+    uint8_t status = (uint8_t)wait_for_launcher(r);
+    send_file(r, FRAME_REPORT, r->report_fd);
+    send_file(r, FRAME_JSON, r->json_fd);
+    put_data(r, FRAME_EXIT, &status, 1);
+    fd_set_nonblock(STDOUT_FILENO, false);
+    while (r->out.len && !r->head_gone)
+        write_head(r);
+    remove_program(r);
+    return status;
+}
+
+int remote_main(int (*launch)(const struct remote_job *job, int argc, char **argv))
+{
+    struct remote r = {.listen_fd = -1, .state_fd = -1, .input_fd = -1, .launcher = -1};
+    const char *copied = getenv("DLAUNCH_COPIED"); /* a folder: reach.c has put dlaunch there */
+    if (isatty(STDIN_FILENO)) {
+        log_error("--from_head is for dlaunch itself, which reads a plan from standard input");
+        return 2;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    prctl(PR_SET_NAME, "dl-host");
+    if (copied) { /* this process needs the file no more */
+        char *file = xasprintf("%s/dlaunch", copied);
+        unlink(file);
+        rmdir(copied);
+        free(file);
+    }
+    say_hello(&r);
+    if (fd_write_all(STDOUT_FILENO, r.out.data, r.out.len) < 0)
+        return 125;
+    r.out.len = 0;
+    int rc = wait_for_plan(&r);
+    if (rc == 0 && r.plan.program_at)
+        rc = use_program(&r);
+    if (rc == 0)
+        rc = start_launcher(&r, launch);
+    if (rc != 0) {
+        if (rc < 0)
+            fprintf(stderr, "cannot start the job: %s\n", strerror(-rc));
+        remove_program(&r);
+        return rc < 0 ? 125 : rc;
+    }
+    fd_set_nonblock(STDOUT_FILENO, true);
+    while (!is_over(&r, mono_ns()))
+        turn(&r);
+    return finish(&r);
+}

@@ -1,0 +1,25 @@
+/* remote.h: dlaunch --from_head: one host's part of a job that dlaunch -H has started elsewhere.
+ *
+ * A process of its own ("dl-host") stands between the head and the launcher proper, which is its
+ * child: it hands the plan down, and carries input, output, signals and the end (frame.h). It holds
+ * no policy. When standard input ends or breaks, the head is gone, and the launcher is told to stop
+ * and killed GRACE_MS later; its guardian and agent see to the rest. When this process is killed,
+ * the kernel kills the launcher. */
+#ifndef LAUNCHER_HOSTS_REMOTE_H
+#define LAUNCHER_HOSTS_REMOTE_H
+
+#include <stdbool.h>
+
+/* What the launcher of such a host has besides its options. */
+struct remote_job {
+    int log_fd;    /* takes dlaunch's own lines (log_set_fd()) */
+    int state_fd;  /* takes what systemd would be told */
+    int report_fd; /* takes the report for people */
+    bool colour;   /* which may have colours */
+    int listen_fd; /* the rendezvous listens on this socket; 0: on one of its own */
+};
+
+/* launch: runs a job in this process, as the command line says. Returns the exit status. */
+int remote_main(int (*launch)(const struct remote_job *job, int argc, char **argv));
+
+#endif

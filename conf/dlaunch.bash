@@ -90,7 +90,7 @@ _dlaunch() {
 complete -o bashdefault -o default -F _dlaunch dlaunch
 
 _dlaunchctl() {
-    COMPREPLY=($(compgen -W 'status stop --json --job --ready --wait --help --version' \
+    COMPREPLY=($(compgen -W 'status describe events wait logs stop kill restart signal causes --job --follow --ranks --ready --timeout --wait --output --json --help --version' \
         -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 complete -F _dlaunchctl dlaunchctl

@@ -69,6 +69,11 @@ static void stop(void *arg, const char *why)
     agent_stop(((struct run *)arg)->agent, why);
 }
 
+static bool request(void *arg, enum request_kind kind, int signo, const char *ranks)
+{
+    return agent_request(((struct run *)arg)->agent, kind, signo, ranks);
+}
+
 static void open_control(struct run *r)
 {
     struct err e = ERR_INIT;
@@ -78,6 +83,7 @@ static void open_control(struct run *r)
                                 .get_status = get_status,
                                 .get_events = get_events,
                                 .stop = stop,
+                                .request = request,
                                 .arg = r};
     if (control_open(&r->control, &r->loop, &opts, &e) < 0)
         log_verbose("%s; dlaunchctl will not find this job", e.msg);

@@ -345,7 +345,8 @@ static const char bash_end[] =
     "complete -o bashdefault -o default -F _dlaunch dlaunch\n"
     "\n"
     "_dlaunchctl() {\n"
-    "    COMPREPLY=($(compgen -W 'status stop --json --job --ready --wait --help --version' \\\n"
+    "    COMPREPLY=($(compgen -W 'status describe events wait logs stop kill restart signal causes "
+    "--job --follow --ranks --ready --timeout --wait --output --json --help --version' \\\n"
     "        -- \"${COMP_WORDS[COMP_CWORD]}\"))\n"
     "}\n"
     "complete -F _dlaunchctl dlaunchctl\n";

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,6 +149,27 @@ static json_t *events_json(const struct control *c)
     return json_pack("{s:o}", "events", list);
 }
 
+/* kill, restart and signal; NULL: it is none of them. */
+static json_t *request_json(const struct control *c, const char *line)
+{
+    int signo = 0, at = 0;
+    enum request_kind kind;
+    if (!c->opts.request)
+        return NULL;
+    if (strcmp(line, "kill") == 0)
+        kind = REQUEST_KILL;
+    else if (strcmp(line, "restart") == 0)
+        kind = REQUEST_RESTART;
+    else if (sscanf(line, "signal %d %n", &signo, &at) == 1 && at > 0 && signo > 0 && signo < NSIG)
+        kind = REQUEST_SIGNAL;
+    else
+        return NULL;
+    bool all = c->opts.request(c->opts.arg, kind, signo, kind == REQUEST_SIGNAL ? line + at : "");
+    if (kind == REQUEST_RESTART && !all)
+        return json_pack("{s:s}", "error", "no coordinator is in reach");
+    return json_pack("{s:b}", "job", (int)all);
+}
+
 /* One line of JSON, malloc'ed. */
 static char *answer_to(struct control *c, const char *line)
 {
@@ -159,6 +181,8 @@ static char *answer_to(struct control *c, const char *line)
         j = json_pack("{s:b}", "stopping", 1);
     } else if (strcmp(line, "events") == 0 && c->opts.get_events) {
         j = events_json(c);
+    } else if ((j = request_json(c, line))) {
+        ;
     } else {
         j = json_pack("{s:s}", "error", "unknown command (status or stop)");
     }

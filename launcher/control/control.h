@@ -3,6 +3,7 @@
  * A client of the same user (or root) sends a line and gets a line of JSON:
  *     status    {"pid": ..., "state": "RUNNING", "workers": [{"rank": 0, ...}, ...], ...}
  *     stop      {"stopping": true}
+ *     kill, restart, signal N RANKS    {"job": whether all nodes were asked}
  *     events    {"events": [...]}: those that are known here (event_json.h)
  *     follow    the events, each on a line, also those to come until the job ends
  * anything else {"error": "..."}
@@ -21,7 +22,7 @@
 
 #define CONTROL_CLIENTS_MAX    16
 #define CONTROL_CLIENT_SECONDS 10
-#define CONTROL_LINE_MAX       64 /* of a command */
+#define CONTROL_LINE_MAX       256 /* of a command */
 
 struct control_opts {
     pid_t pid;                  /* of the process that the user started: the socket's name */
@@ -31,6 +32,7 @@ struct control_opts {
     void (*get_status)(void *arg, struct agent_status *out);
     const struct event_list *(*get_events)(void *arg);
     void (*stop)(void *arg, const char *why);
+    bool (*request)(void *arg, enum request_kind kind, int signo, const char *ranks);
     void *arg;
     unsigned client_ms; /* how long a client may stay; 0: CONTROL_CLIENT_SECONDS */
 };

@@ -1,289 +1,35 @@
-/* dlaunchctl.c: asks running launchers for their state, and stops them. dlaunchctl(1).
+/* dlaunchctl.c: asks running launchers for their state and their events, and passes requests to
+ * them. dlaunchctl(1).
  *
  * It finds them by their control sockets (control_dir.h), so it sees the jobs of this user on this
- * host. Exit status: 0; 1 no such job, or it does not answer; 2 usage. */
+ * host. Exit status: 0; 1 no such job, or it does not answer; 2 usage; 124 timeout. */
 #include <errno.h>
-#include <fcntl.h>
-#include <dirent.h>
 #include <getopt.h>
 #include <jansson.h>
-#include <limits.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
+#include <strings.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
-#include "launcher/control/control_dir.h"
-#include "rendezvous/rules/cause.h"
+#include "launcher/control/ctl_events.h"
+#include "launcher/control/ctl_jobs.h"
+#include "rendezvous/rules/event.h"
 
-#define ANSWER_SECONDS 3
-#define ANSWER_MAX     (16u << 20)
-#define JOBS_MAX       1024
-
-struct job {
-    long number; /* its pid as its socket's name has it */
-    long pid; /* as it is seen from here: another one where it runs in a container; 0: not at all */
-    long agent; /* the pid of its agent; 0: unknown */
-    int dirfd;  /* of the folder that its socket is in; borrowed */
-    char name[32];
-    json_t *status;
+struct options {
+    const char *which;    /* the job that is meant; NULL: not said */
+    const char *argument; /* of the verb; NULL */
+    const char *ranks;
+    bool json, wait, follow, ready;
+    double timeout; /* negative: none */
 };
-
-#define DIRS_MAX 8
-
-struct jobs {
-    struct job job[JOBS_MAX];
-    size_t n;
-    int nsilent; /* launchers that do not answer, such as one that was stopped with Ctrl-Z */
-    bool named_is_silent;
-    DIR *dir[DIRS_MAX]; /* the folders that were looked into */
-};
-
-/* ---------------------------------------------------------------------------------- connections */
-
-/* The last number in a line of /proc/<pid>/status; 0 when there is none. */
-static long status_number(long pid, const char *field)
-{
-    char path[40], status[16384], *line;
-    snprintf(path, sizeof(path), "/proc/%ld/status", pid);
-    if (fd_read_file(AT_FDCWD, path, status, sizeof(status)) < 0 || !(line = strstr(status, field)))
-        return 0;
-    line[1 + strcspn(line + 1, "\n")] = '\0';
-    char *last = strrchr(line, '\t');
-    return last ? atol(last + 1) : 0;
-}
-
-/* The kernel says who listens, by the number that is good here: the launcher's agent. */
-static void find_pid(struct job *j, pid_t listener)
-{
-    long candidates[] = {status_number(listener, "\nPPid:"), listener};
-    j->pid = 0;
-    j->agent = listener;
-    for (size_t i = 0; i < ARRAY_LEN(candidates) && j->pid == 0; i++) {
-        if (status_number(candidates[i], "\nNSpid:") == j->number)
-            j->pid = candidates[i];
-    }
-}
-
-static int ctl_connect(struct job *j)
-{
-    struct sockaddr_un a;
-    struct ucred peer;
-    socklen_t len = sizeof(peer);
-    struct timeval limit = {.tv_sec = ANSWER_SECONDS};
-    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    control_dir_address(&a, j->dirfd, j->name);
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) < 0 ||
-        setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0 ||
-        connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0)
-        return -errno;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || peer.uid != geteuid())
-        return -EPERM;
-    find_pid(j, peer.pid);
-    return take_fd(&fd);
-}
-
-/* Sends the command and reads the line of JSON that answers it. NULL with errno set. */
-static json_t *ctl_ask(struct job *j, const char *command)
-{
-    char *text = NULL;
-    size_t len = 0, cap = 0;
-    json_t *answer = NULL;
-    _cleanup_fd_ int fd = ctl_connect(j);
-    if (fd < 0) {
-        errno = -fd;
-        return NULL;
-    }
-    if (send(fd, command, strlen(command), MSG_NOSIGNAL) != (ssize_t)strlen(command))
-        return NULL;
-    for (;;) {
-        if (len == cap)
-            text = xrealloc(text, cap = cap ? 2 * cap : 4096);
-        ssize_t n = read(fd, text + len, cap - len);
-        if (n < 0 && errno == EINTR)
-            continue;
-        errno = n == 0 ? ECONNRESET : errno == EAGAIN ? ETIMEDOUT : errno;
-        if (n <= 0 || len + (size_t)n > ANSWER_MAX)
-            break;
-        len += (size_t)n;
-        if (text[len - 1] == '\n') {
-            answer = json_loadb(text, len, 0, NULL);
-            errno = EPROTO;
-            break;
-        }
-    }
-    free(text);
-    if (answer && !json_is_object(answer)) {
-        json_decref(answer);
-        answer = NULL;
-    }
-    return answer;
-}
-
-/* ----------------------------------------------------------------------------------- the jobs */
-
-/* Two names may be of one folder. */
-static bool is_known(const struct jobs *jobs, int dir)
-{
-    struct stat a, b;
-    for (int i = 0; i < DIRS_MAX; i++) {
-        if (jobs->dir[i] && fstat(dir, &a) == 0 && fstat(dirfd(jobs->dir[i]), &b) == 0 &&
-            a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-            return true;
-    }
-    return false;
-}
-
-/* How many generations process `which` is below the job's guardian or agent; -1: it is not a
- * process of the job. */
-static int generations_below(const struct job *j, const char *which)
-{
-    char *end;
-    long pid = which ? strtol(which, &end, 10) : 0;
-    for (int n = 0; pid > 0 && !*end; n++) {
-        if (pid == j->pid || pid == j->agent)
-            return n;
-        pid = status_number(pid, "\nPPid:");
-    }
-    return -1;
-}
-
-static long shown_pid(const struct job *j)
-{
-    return j->pid ? j->pid : j->number;
-}
-
-static bool process_is_stopped(long pid)
-{
-    char path[40], stat[512];
-    snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
-    if (fd_read_file(AT_FDCWD, path, stat, sizeof(stat)) < 0)
-        return false;
-    const char *end_of_name = strrchr(stat, ')'); /* the name may hold anything */
-    return end_of_name && strncmp(end_of_name, ") T", 3) == 0;
-}
-
-static void add_silent_job(struct jobs *jobs, const struct job *j, const char *which)
-{
-    int why = errno;
-    if (j->pid && process_is_stopped(j->pid))
-        log_warn("process %ld does not answer because it is stopped, for example by Ctrl-Z (kill "
-                 "-CONT %ld continues it)",
-                 j->pid, j->pid);
-    else
-        log_warn("process %ld does not answer: %s", shown_pid(j), strerror(why));
-    jobs->nsilent++;
-    jobs->named_is_silent |= generations_below(j, which) >= 0;
-}
-
-/* Asks the launcher behind one socket. */
-static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *which)
-{
-    struct job *j = &jobs->job[jobs->n];
-    *j = (struct job){.number = control_dir_pid(name), .dirfd = dirfd};
-    j->pid = j->number;
-    if (j->number == 0 || strlen(name) >= sizeof(j->name) || jobs->n == JOBS_MAX - 1)
-        return;
-    strcpy(j->name, name);
-    j->status = ctl_ask(j, "status\n");
-    if (j->status && j->pid)
-        json_object_set_new(j->status, "pid", json_integer(j->pid));
-    if (j->status)
-        jobs->n++;
-    else if (errno != ECONNREFUSED && errno != ENOENT && errno != ECONNRESET) /* it has not ended */
-        add_silent_job(jobs, j, which);
-}
-
-static int by_pid(const void *a, const void *b)
-{
-    const struct job *x = a, *y = b;
-    return x->pid < y->pid ? -1 : x->pid > y->pid;
-}
-
-static void find_jobs(struct jobs *jobs, const char *which)
-{
-    char path[CONTROL_PATH_MAX - 32];
-    for (int i = 0; i < DIRS_MAX && control_dir_path(i, path); i++) {
-        int dir = control_dir_open(path, false, NULL);
-        bool known = dir >= 0 && is_known(jobs, dir);
-        jobs->dir[i] = dir >= 0 && !known ? fdopendir(dir) : NULL;
-        if (jobs->dir[i])
-            control_dir_sweep(dir);
-        else
-            close_fd(&dir);
-        for (struct dirent *de; jobs->dir[i] && (de = readdir(jobs->dir[i]));)
-            add_job(jobs, dir, de->d_name, which);
-    }
-    qsort(jobs->job, jobs->n, sizeof(jobs->job[0]), by_pid);
-}
-
-static void jobs_fini(struct jobs *jobs)
-{
-    for (size_t i = 0; i < jobs->n; i++)
-        json_decref(jobs->job[i].status);
-    for (int i = 0; i < DIRS_MAX; i++) {
-        if (jobs->dir[i])
-            closedir(jobs->dir[i]);
-    }
-}
-
-static const char *text_of(const json_t *j, const char *key)
-{
-    const char *s = json_string_value(json_object_get(j, key));
-    return s ? s : "?";
-}
-
-static long number_of(const json_t *j, const char *key)
-{
-    return (long)json_integer_value(json_object_get(j, key));
-}
-
-/* The job that is meant: by the process id of its launcher, by its run id, or by a process below
- * its launcher (of nested jobs the inner one). NULL after a message. */
-static struct job *pick(struct jobs *jobs, const char *which)
-{
-    struct job *found = NULL, *above = NULL;
-    int hits = which ? 0 : jobs->nsilent, nearest = INT_MAX;
-    for (size_t i = 0; i < jobs->n; i++) {
-        struct job *j = &jobs->job[i];
-        int below = generations_below(j, which);
-        if (below == 0)
-            return j;
-        if (below > 0 && below < nearest) {
-            above = j;
-            nearest = below;
-        }
-        if (!which || strcmp(which, text_of(j->status, "run_id")) == 0) {
-            found = j;
-            hits++;
-        }
-    }
-    if (hits == 0 && above)
-        return above;
-    if (jobs->named_is_silent)
-        return NULL; /* add_silent_job() has printed why */
-    if (hits == 1)
-        return found;
-    if (jobs->n == 0 && jobs->nsilent == 0)
-        log_error("you have no running job on this host");
-    else if (hits == 0)
-        log_error("you have no%s running job with process or run id '%.100s' on this host",
-                  jobs->nsilent ? " other" : "", which);
-    else
-        log_error("you have %d running jobs on this host; select one with -p PID", hits);
-    return NULL;
-}
 
 /* -------------------------------------------------------------------------------------- display */
 
@@ -361,7 +107,7 @@ static void print_job(const struct job *j)
     char up[32];
     size_t i;
     printf("%s: run id %s, process %ld on %s\n", text_of(s, "program"), text_of(s, "run_id"),
-           shown_pid(j), text_of(s, "host"));
+           job_shown_pid(j), text_of(s, "host"));
     printf("  %s (%s) for %s, rendezvous %s, %ld of %ld restarts used\n", text_of(s, "state"),
            text_of(s, "health"), duration(seconds_of(s, "elapsed_s"), up), text_of(s, "rendezvous"),
            number_of(s, "restarts"), number_of(s, "max_restarts"));
@@ -381,6 +127,36 @@ static void print_job(const struct job *j)
     json_array_foreach(workers, i, w) print_worker(w);
 }
 
+/* The other nodes and their workers. */
+static void print_other_nodes(const struct job *j, const json_t *state)
+{
+    const json_t *n, *w;
+    size_t i, k;
+    json_array_foreach(json_object_get(state, "nodes"), i, n)
+    {
+        long node = number_of(n, "node");
+        if (node == number_of(j->status, "node"))
+            continue;
+        printf("\n  node %ld, %s: %s\n", node, text_of(n, "host"), text_of(n, "state"));
+        json_array_foreach(json_object_get(state, "workers"), k, w)
+        {
+            const json_t *code = json_object_get(w, "exit_code"),
+                         *signo = json_object_get(w, "signal");
+            if (number_of(w, "node") != node)
+                continue;
+            printf("  %-6ld %-6ld %-8ld %-9s", number_of(w, "rank"), number_of(w, "local_rank"),
+                   number_of(w, "pid"), text_of(w, "state"));
+            if (signo)
+                printf(" SIG%s", sigabbrev_np((int)json_integer_value(signo)));
+            else if (code)
+                printf(" exit status %ld", (long)json_integer_value(code));
+            putchar('\n');
+        }
+    }
+    if (!json_is_true(json_object_get(state, "complete")))
+        printf("\n  (other nodes did not answer in time: not all nodes are listed)\n");
+}
+
 static int print_json(json_t *j)
 {
     int rc = json_dumpf(j, stdout, JSON_INDENT(2));
@@ -390,18 +166,8 @@ static int print_json(json_t *j)
 
 /* ------------------------------------------------------------------------------------- commands */
 
-static int do_status(struct jobs *jobs, const char *which, bool json)
+static int do_list(struct jobs *jobs, bool json)
 {
-    if (which) {
-        struct job *j = pick(jobs, which);
-        if (!j)
-            return 1;
-        if (json)
-            print_json(j->status);
-        else
-            print_job(j);
-        return 0;
-    }
     if (json) {
         json_t *list = json_array();
         for (size_t i = 0; i < jobs->n; i++)
@@ -416,20 +182,79 @@ static int do_status(struct jobs *jobs, const char *which, bool json)
     return jobs->n == 0 && jobs->nsilent;
 }
 
-/* Whether the workers run: what a readiness probe asks. */
-static int do_ready(struct jobs *jobs, const char *which)
+/* The launcher's own state, and that of the other nodes from the events. */
+static void show_status(struct job *j, bool json)
 {
-    const struct job *j = pick(jobs, which);
-    if (!j)
-        return 1;
+    json_t *state = number_of(j->status, "nodes") > 1 ? ctl_job_state(j) : NULL;
+    if (json) {
+        if (state)
+            json_object_set(j->status, "job", state);
+        print_json(j->status);
+    } else {
+        print_job(j);
+        if (state)
+            print_other_nodes(j, state);
+    }
+    json_decref(state);
+}
+
+/* Whether the workers run: what a readiness probe asks. */
+static int do_ready(const struct job *j)
+{
     const char *state = text_of(j->status, "state");
     printf("%s\n", state);
     return strcmp(state, "RUNNING") == 0 ? 0 : 1;
 }
 
+static int do_status(struct jobs *jobs, struct job *j, const struct options *o)
+{
+    if (!j)
+        return do_list(jobs, o->json);
+    if (o->ready)
+        return do_ready(j);
+    show_status(j, o->json);
+    return 0;
+}
+
+static int do_describe(struct jobs *jobs, struct job *j, const struct options *o)
+{
+    (void)jobs;
+    if (!o->json) {
+        show_status(j, false);
+        printf("\n");
+        return ctl_events(j, false, false);
+    }
+    json_t *state = ctl_job_state(j), *events = job_ask(j, "events\n");
+    if (!state || !events)
+        return 1;
+    json_object_set_new(j->status, "job", state);
+    json_object_update(j->status, events);
+    json_decref(events);
+    print_json(j->status);
+    return 0;
+}
+
+static int do_events(struct jobs *jobs, struct job *j, const struct options *o)
+{
+    (void)jobs;
+    return ctl_events(j, o->follow, o->json);
+}
+
+static int do_wait(struct jobs *jobs, struct job *j, const struct options *o)
+{
+    (void)jobs;
+    return ctl_wait(j, o->argument, o->timeout, o->json);
+}
+
+static int do_logs(struct jobs *jobs, struct job *j, const struct options *o)
+{
+    (void)jobs;
+    return ctl_logs(j, o->ranks, o->follow, o->json);
+}
+
 static bool listens(struct job *j)
 {
-    _cleanup_fd_ int fd = ctl_connect(j);
+    _cleanup_fd_ int fd = job_connect(j);
     return fd >= 0 || fd == -EAGAIN;
 }
 
@@ -447,35 +272,96 @@ static void wait_for_end(int pidfd, struct job *j)
         poll(NULL, 0, 50);
 }
 
-static int do_stop(struct jobs *jobs, const char *which, bool json, bool wait)
+/* Sends a request and prints what the launcher says. all: it has reached the whole job. */
+static int request(struct job *j, const char *command, const char *what, const struct options *o)
 {
-    struct job *j = pick(jobs, which);
-    if (!j)
+    json_t *answer = job_ask(j, command);
+    const char *error = json_string_value(json_object_get(answer, "error"));
+    if (!answer || error) {
+        log_error("process %ld %s%s", job_shown_pid(j),
+                  error ? "refuses: " : "does not answer: ", error ? error : strerror(errno));
+        json_decref(answer);
         return 1;
+    }
+    bool all = !json_is_false(json_object_get(answer, "job"));
+    if (o->json)
+        print_json(answer);
+    else
+        printf("%s: %s process %ld%s\n", text_of(j->status, "program"), what, job_shown_pid(j),
+               all ? "" : " (only its node: no coordinator is in reach)");
+    fflush(stdout);
+    json_decref(answer);
+    return 0;
+}
+
+/* stop and kill. */
+static int end_job(struct job *j, const char *command, const char *what, const struct options *o)
+{
     /* Opened before the command is sent, because afterwards the pid may belong to another process.
      */
     _cleanup_fd_ int pidfd = j->pid ? (int)syscall(SYS_pidfd_open, (pid_t)j->pid, 0) : -1;
-    json_t *answer = ctl_ask(j, "stop\n");
-    if (!answer) {
-        log_error("process %ld does not answer: %s", shown_pid(j), strerror(errno));
+    const struct options quiet = {.json = false};
+    json_t *answer = NULL;
+    if (!o->json && request(j, command, what, &quiet) != 0)
+        return 1;
+    if (o->json && !(answer = job_ask(j, command))) {
+        log_error("process %ld does not answer: %s", job_shown_pid(j), strerror(errno));
         return 1;
     }
     json_decref(answer);
-    if (!json) {
-        printf("%s: stopping process %ld\n", text_of(j->status, "program"), shown_pid(j));
-        fflush(stdout);
-    }
-    if (wait)
+    if (o->wait)
         wait_for_end(pidfd, j);
-    if (json) {
-        answer = json_pack("{s:I,s:b,s:b}", "pid", (json_int_t)shown_pid(j), "stopping", 1, "ended",
-                           (int)wait);
+    if (o->json) {
+        answer = json_pack("{s:I,s:b,s:b}", "pid", (json_int_t)job_shown_pid(j), "stopping", 1,
+                           "ended", (int)o->wait);
         print_json(answer);
         json_decref(answer);
-    } else if (wait) {
-        printf("%s: process %ld has ended\n", text_of(j->status, "program"), shown_pid(j));
+    } else if (o->wait) {
+        printf("%s: process %ld has ended\n", text_of(j->status, "program"), job_shown_pid(j));
     }
     return 0;
+}
+
+static int do_stop(struct jobs *jobs, struct job *j, const struct options *o)
+{
+    (void)jobs;
+    return end_job(j, "stop\n", "stopping", o);
+}
+
+static int do_kill(struct jobs *jobs, struct job *j, const struct options *o)
+{
+    (void)jobs;
+    return end_job(j, "kill\n", "killing", o);
+}
+
+static int do_restart(struct jobs *jobs, struct job *j, const struct options *o)
+{
+    (void)jobs;
+    return request(j, "restart\n", "restarting the workers of", o);
+}
+
+static int signal_number(const char *name)
+{
+    char *end;
+    long n = strtol(name, &end, 10);
+    if (end != name && !*end)
+        return n > 0 && n < NSIG ? (int)n : 0;
+    name += strncasecmp(name, "SIG", 3) == 0 ? 3 : 0;
+    for (int s = 1; s < SIGRTMIN; s++) {
+        const char *abbrev = sigabbrev_np(s);
+        if (abbrev && strcasecmp(abbrev, name) == 0)
+            return s;
+    }
+    return 0;
+}
+
+static int do_signal(struct jobs *jobs, struct job *j, const struct options *o)
+{
+    char command[300];
+    (void)jobs;
+    snprintf(command, sizeof(command), "signal %d %s\n", signal_number(o->argument),
+             o->ranks ? o->ranks : "");
+    return request(j, command, "signalling the workers of", o);
 }
 
 /* The classes of causes, and what follows from each. */
@@ -500,26 +386,38 @@ static int do_causes(bool json)
 }
 
 static const char usage[] =
-    "Usage: dlaunchctl [options] status | stop\n"
+    "Usage: dlaunchctl [options] [command] [job]\n"
     "\n"
-    "Show or stop your dlaunch jobs on this host.\n"
+    "Show, follow and control your dlaunch jobs. Without a command, list the jobs of\n"
+    "this host. A job is a process id (of its dlaunch or one of its workers), a run id or\n"
+    "the beginning of one, or the name of the program; it can be omitted if only one\n"
+    "job is running.\n"
     "\n"
-    "  status               List all jobs; with -p, show one job and its workers.\n"
-    "  stop                 Stop a job as SIGTERM does. A second stop, at least half a\n"
-    "                       second later, kills its workers. -p can be omitted if only\n"
-    "                       one job is running.\n"
+    "  status [job]         Show a job and its workers on all nodes; without a job, list.\n"
+    "  describe [job]       The same, and all events.\n"
+    "  events [-f] [job]    Print what has happened in the job; -f: and what happens.\n"
+    "  wait EVENT [job]     Return when the event has happened, such as ready or finish.\n"
+    "  logs [-f] [job]      Print the log files of the ranks on this host.\n"
+    "  stop [job]           Stop a job as SIGTERM does. A second stop, at least half a\n"
+    "                       second later, kills its workers.\n"
+    "  kill [job]           Kill the workers of all nodes, which ends the job.\n"
+    "  restart [job]        Start the workers of all nodes again; not counted.\n"
+    "  signal SIG [job]     Send a signal to the workers of all nodes.\n"
     "  causes               List the classes of causes, for --on_cause of dlaunch.\n"
     "\n"
-    "  -p, --job PID|ID     Select a job by the process id of its dlaunch or one of its\n"
-    "                       workers, or by run id.\n"
+    "  -p, --job JOB        The job, as above.\n"
+    "  -f, --follow         With events and logs: go on until the job ends.\n"
+    "  --ranks LIST         With logs and signal: only these ranks, such as 0,8-15.\n"
+    "  --timeout S          With wait: give up after S seconds, with exit status 124.\n"
     "  --ready              With status: succeed if the job's workers are running.\n"
-    "  --wait               With stop: return when the job has ended.\n"
-    "  --json               Print JSON.\n"
+    "  --wait               With stop and kill: return when the job has ended.\n"
+    "  -o, --output FORMAT  text or json. --json is -o json.\n"
     "  --version            Print the version.\n"
     "  -h, --help           Print this text.\n"
     "\n"
-    "Exit status: 0; 1 if the job does not exist, does not answer or is not ready, or\n"
-    "standard output cannot be written; 2 for wrong arguments.\n";
+    "Exit status: 0; 1 if the job does not exist, does not answer or is not ready, ends\n"
+    "before the event, or standard output cannot be written; 2 for wrong arguments; 124\n"
+    "after --timeout.\n";
 
 /* The exit status, when what was printed has arrived. */
 static int end_output(int rc)
@@ -530,34 +428,149 @@ static int end_output(int rc)
     return 1;
 }
 
+#define FOLLOW  1u /* options that a command takes */
+#define RANKS   2u
+#define TIMEOUT 4u
+#define WAIT    8u
+#define ANY_JOB 16u /* without a job it is about all */
+
+static const struct command {
+    const char *name;
+    const char *argument; /* what it needs in front of the job; NULL: nothing */
+    unsigned takes;
+    int (*run)(struct jobs *jobs, struct job *j, const struct options *o);
+} commands[] = {
+    {"status", NULL, ANY_JOB, do_status},
+    {"describe", NULL, 0, do_describe},
+    {"events", NULL, FOLLOW, do_events},
+    {"wait", "an event", TIMEOUT, do_wait},
+    {"logs", NULL, FOLLOW | RANKS, do_logs},
+    {"stop", NULL, WAIT, do_stop},
+    {"kill", NULL, WAIT, do_kill},
+    {"restart", NULL, 0, do_restart},
+    {"signal", "a signal", RANKS, do_signal},
+    {"causes", NULL, 0, NULL},
+};
+
+static const struct command *find_command(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    }
+    log_error("unknown command '%s'; see dlaunchctl --help", name);
+    return NULL;
+}
+
+/* The options that were given and that the command does not take. */
+static bool fits(const struct command *c, const struct options *o)
+{
+    const char *wrong = o->follow && !(c->takes & FOLLOW)          ? "--follow"
+                        : o->ranks && !(c->takes & RANKS)          ? "--ranks"
+                        : o->timeout >= 0 && !(c->takes & TIMEOUT) ? "--timeout"
+                        : o->wait && !(c->takes & WAIT)            ? "--wait"
+                                                                   : NULL;
+    enum event_name event;
+    if (o->ready && (c->run != do_status || o->json)) {
+        log_error("--ready needs the command status, without --json");
+        return false;
+    }
+    if (wrong)
+        log_error("%s has no effect on the command %s", wrong, c->name);
+    else if (c->argument && !o->argument)
+        log_error("the command %s needs %s", c->name, c->argument);
+    else if (c->run == do_wait && !event_find(o->argument, &event))
+        log_error("'%s' is not an event; dlaunch(1) lists them", o->argument);
+    else if (c->run == do_signal && !signal_number(o->argument))
+        log_error("'%s' is not a signal", o->argument);
+    else if (o->ranks && (!*o->ranks || strlen(o->ranks) > 220 ||
+                          strspn(o->ranks, "0123456789,-") != strlen(o->ranks)))
+        log_error("--ranks: '%s' is not a list of ranks such as 0,8-15", o->ranks);
+    else
+        return true;
+    return false;
+}
+
+/* The words behind the options. Returns 0, or 2 after a message. */
+static int take_words(char **words, const struct command **command, struct options *o)
+{
+    *command = &commands[0];
+    if (*words && !(*command = find_command(*words++)))
+        return 2;
+    if ((*command)->argument && *words)
+        o->argument = *words++;
+    if (*words && !o->which && (*command)->run)
+        o->which = *words++;
+    if (*words) {
+        log_error("unexpected argument '%s'", *words);
+        return 2;
+    }
+    return fits(*command, o) ? 0 : 2;
+}
+
+static int run(const struct command *c, const struct options *o)
+{
+    static struct jobs jobs;
+    jobs_find(&jobs, o->which);
+    bool all = (c->takes & ANY_JOB) && !o->which && !o->ready;
+    struct job *j = all ? NULL : jobs_pick(&jobs, o->which);
+    int rc = all || j ? c->run(&jobs, j, o) : 1;
+    jobs_fini(&jobs);
+    return rc;
+}
+
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {{"job", required_argument, NULL, 'p'},
                                           {"json", no_argument, NULL, 'j'},
+                                          {"output", required_argument, NULL, 'o'},
+                                          {"follow", no_argument, NULL, 'f'},
+                                          {"ready", no_argument, NULL, 'R'},
+                                          {"ranks", required_argument, NULL, 'r'},
+                                          {"timeout", required_argument, NULL, 't'},
                                           {"wait", no_argument, NULL, 'w'},
-                                          {"ready", no_argument, NULL, 'r'},
                                           {"version", no_argument, NULL, 'V'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-    static struct jobs jobs;
-    const char *which = NULL, *command;
-    bool json = false, wait = false, ready = false, stop;
-    int c, rc;
+    struct options o = {.timeout = -1};
+    const struct command *command;
+    char *end;
+    int c;
     fd_open_std();
     log_init(LOG_LEVEL_NOTICE, "dlaunchctl: ");
-    while ((c = getopt_long(argc, argv, "p:h", longs, NULL)) != -1) {
+    while ((c = getopt_long(argc, argv, "p:o:fh", longs, NULL)) != -1) {
         switch (c) {
         case 'p':
-            which = optarg;
+            o.which = optarg;
             break;
         case 'j':
-            json = true;
+            o.json = true;
             break;
-        case 'w':
-            wait = true;
+        case 'o':
+            o.json = strcmp(optarg, "json") == 0;
+            if (!o.json && strcmp(optarg, "text") != 0) {
+                log_error("-o: '%s' is not text or json", optarg);
+                return 2;
+            }
+            break;
+        case 'f':
+            o.follow = true;
             break;
         case 'r':
-            ready = true;
+            o.ranks = optarg;
+            break;
+        case 't':
+            o.timeout = strtod(optarg, &end);
+            if (end == optarg || *end || !(o.timeout >= 0 && o.timeout < 1e9)) {
+                log_error("--timeout: '%s' is not a number of seconds", optarg);
+                return 2;
+            }
+            break;
+        case 'R':
+            o.ready = true;
+            break;
+        case 'w':
+            o.wait = true;
             break;
         case 'V':
             printf("dlaunchctl %s\n", DLAUNCH_VERSION);
@@ -569,33 +582,8 @@ int main(int argc, char **argv)
             return 2; /* getopt has said why */
         }
     }
-    if (argc - optind != 1) {
-        if (argc == optind)
-            log_error("missing command (status or stop); see dlaunchctl --help");
-        else
-            log_error("unexpected argument '%s' (select a job with -p)", argv[optind + 1]);
-        return 2;
-    }
-    command = argv[optind];
-    if (strcmp(command, "causes") == 0)
-        return end_output(do_causes(json));
-    stop = strcmp(command, "stop") == 0;
-    if (!stop && strcmp(command, "status") != 0) {
-        log_error("unknown command '%s' (status or stop); see dlaunchctl --help", command);
-        return 2;
-    }
-    if (wait && !stop) {
-        log_error("--wait needs the command stop");
-        return 2;
-    }
-    if (ready && (stop || json)) {
-        log_error("--ready needs the command status, without --json");
-        return 2;
-    }
-    find_jobs(&jobs, which);
-    rc = ready  ? do_ready(&jobs, which)
-         : stop ? do_stop(&jobs, which, json, wait)
-                : do_status(&jobs, which, json);
-    jobs_fini(&jobs);
-    return end_output(rc);
+    int rc = take_words(argv + optind, &command, &o);
+    if (rc == 0)
+        rc = command->run ? run(command, &o) : do_causes(o.json);
+    return rc == 2 ? 2 : end_output(rc);
 }

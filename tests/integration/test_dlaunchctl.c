@@ -370,15 +370,25 @@ START_TEST(usage)
 {
     struct proc p;
     ck_assert_int_eq(ctl(&p, ARGV("--help")), 0);
-    ck_assert_ptr_nonnull(strstr(p.out, "Usage: dlaunchctl [options] status | stop\n"));
+    ck_assert_ptr_nonnull(strstr(p.out, "Usage: dlaunchctl [options] [command] [job]\n"));
     proc_fini(&p);
     ck_assert_int_eq(ctl(&p, ARGV("--version")), 0);
     ck_assert_str_eq(p.out, "dlaunchctl " DLAUNCH_VERSION "\n");
     proc_fini(&p);
     static const struct {
         char *args[4];
-    } bad[] = {{{NULL}},        {{"stat"}}, {{"status", "stop"}},
-               {{"--bananas"}}, {{"-p"}},   {{"--wait", "status"}}};
+    } bad[] = {{{"stat"}},
+               {{"status", "a", "b"}},
+               {{"--bananas"}},
+               {{"-p"}},
+               {{"--wait", "status"}},
+               {{"wait"}},
+               {{"wait", "tea"}},
+               {{"signal", "SIGTEA"}},
+               {{"-o", "xml"}},
+               {{"logs", "--ranks", "all"}},
+               {{"events", "--timeout", "3"}},
+               {{"causes", "a"}}};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         ck_assert_int_eq(ctl(&p, bad[i].args), 2);
         ck_assert_str_eq(p.out, "");
@@ -386,10 +396,10 @@ START_TEST(usage)
         proc_fini(&p);
     }
     ck_assert_int_eq(ctl(&p, ARGV("stat")), 2);
-    ck_assert_ptr_nonnull(strstr(p.err, "unknown command 'stat' (status or stop)"));
+    ck_assert_ptr_nonnull(strstr(p.err, "unknown command 'stat'; see dlaunchctl --help"));
     proc_fini(&p);
-    ck_assert_int_eq(ctl(&p, ARGV("stop", "42")), 2);
-    ck_assert_ptr_nonnull(strstr(p.err, "unexpected argument '42' (select a job with -p)\n"));
+    ck_assert_int_eq(ctl(&p, ARGV("stop", "42", "43")), 2);
+    ck_assert_ptr_nonnull(strstr(p.err, "unexpected argument '43'\n"));
     proc_fini(&p);
 }
 END_TEST

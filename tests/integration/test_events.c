@@ -173,6 +173,99 @@ START_TEST(own_lines)
 }
 END_TEST
 
+/* ------------------------------------------------------------------------------------ dlaunchctl
+ */
+
+static int ctl(struct proc *p, const char *line)
+{
+    char *argv[12] = {(char *)build_path("dlaunchctl")}, *copy = (char *)test_text("%s", line);
+    int n = 1;
+    for (char *word = strtok(copy, " "); word; word = strtok(NULL, " "))
+        argv[n++] = word;
+    return proc_run(p, argv, NULL, 60);
+}
+
+static void expect_ctl(const char *line, const char *text)
+{
+    struct proc p;
+    ck_assert_msg(ctl(&p, line) == 0, "%s: %s%s", line, p.out, p.err);
+    expect_text(p.out, text);
+    proc_fini(&p);
+}
+
+static pid_t pid_of(const struct cluster *c, int i)
+{
+    return c->node[i].pid;
+}
+
+/* Asked on one node, it answers for both, and what it does happens on both. */
+START_TEST(the_whole_job_from_one_node)
+{
+    struct cluster c;
+    struct proc p;
+    setenv("XDG_RUNTIME_DIR", tmpdir(), 1);
+    cluster_start(&c, 2,
+                  "--nproc_per_node 2 --rdzv_id abcdef -r 3 --log_dir %%T/logs %%W print hi "
+                  "trap USR1 %%T/usr1 append %%T/up pause");
+    wait_lines(tmppath("up"), 4, 30);
+    int pid = (int)pid_of(&c, 1);
+    expect_ctl(test_text("wait ready %d --timeout 30", pid), "ready");
+    ck_assert_int_eq(ctl(&p, test_text("status %d -o json", pid)), 0);
+    json_t *j = json_loads(p.out, 0, NULL), *job = json_object_get(j, "job");
+    ck_assert_msg(json_is_true(json_object_get(job, "complete")), "%s", p.out);
+    ck_assert_uint_eq(json_array_size(json_object_get(job, "nodes")), 2);
+    ck_assert_uint_eq(json_array_size(json_object_get(job, "workers")), 4);
+    json_decref(j);
+    proc_fini(&p);
+    expect_ctl(test_text("events %d", pid), "worker.start");
+    expect_ctl(test_text("logs --ranks 3 %d", pid), "[3]:hi\n");
+    expect_ctl(test_text("describe %d", pid), "node 0, ");
+    expect_ctl(test_text("signal USR1 --ranks 0,3 %d", pid), "signalling");
+    wait_lines(tmppath("usr1"), 2, 30);
+    expect_ctl(test_text("restart %d", pid), "restarting");
+    wait_lines(tmppath("up"), 8, 30);
+    ck_assert_int_eq(ctl(&p, test_text("wait failure %d --timeout 0.2", pid)), 124);
+    proc_fini(&p);
+    struct proc waiting;
+    proc_start(
+        &waiting,
+        ARGV((char *)build_path("dlaunchctl"), "wait", "finish", (char *)test_text("%d", pid)),
+        NULL, 0);
+    expect_ctl(test_text("kill --wait %d", pid), "has ended");
+    ck_assert_int_eq(proc_wait(&waiting, 30), 0);
+    proc_fini(&waiting);
+    cluster_wait(&c, 137, 30);
+    cluster_fini(&c);
+}
+END_TEST
+
+/* A job by what people call it. */
+START_TEST(names_of_a_job)
+{
+    struct proc a, b, p;
+    setenv("XDG_RUNTIME_DIR", tmpdir(), 1);
+    /* Other users of this host have jobs, too. */
+    char *id = (char *)test_text("night%d", (int)getpid()), *of_b = (char *)test_text("b%s", id);
+    ck_assert_int_eq(symlink(build_path("tests/worker"), tmppath(of_b)), 0);
+    dlaunch_start(&a, NULL, "--rdzv_id %s-7 %%W append %%T/up pause", id);
+    dlaunch_start(&b, NULL, "--rdzv_id %s-8 %%T/%s append %%T/up pause", id, of_b);
+    wait_lines(tmppath("up"), 2, 30);
+    expect_ctl(test_text("status %s-7", id), "-7, process");
+    expect_ctl(test_text("status %s", of_b), "-8, process");
+    ck_assert_int_eq(ctl(&p, test_text("status %s", id)), 1);
+    expect_text(p.err, "2 running jobs");
+    proc_fini(&p);
+    expect_ctl("", of_b);
+    expect_ctl(test_text("stop --wait %s", of_b), "has ended");
+    expect_ctl(test_text("status %s", id), "-7, process");
+    expect_ctl(test_text("kill --wait %s", id), "has ended");
+    ck_assert_int_eq(proc_wait(&a, 30), 137);
+    ck_assert_int_eq(proc_wait(&b, 30), 143);
+    proc_fini(&a);
+    proc_fini(&b);
+}
+END_TEST
+
 /* --on_cause, beside a mistake in it. */
 START_TEST(actions)
 {
@@ -205,6 +298,9 @@ static Suite *suite(void)
     tcase_add_test(tc, the_file);
     tcase_add_test(tc, own_lines);
     tcase_add_test(tc, actions);
+    tc = test_case(s, "dlaunchctl", 120);
+    tcase_add_test(tc, the_whole_job_from_one_node);
+    tcase_add_test(tc, names_of_a_job);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -1,0 +1,429 @@
+#include "launcher/control/ctl_events.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/bytes.h"
+#include "core/clock.h"
+#include "core/fd.h"
+#include "core/log.h"
+#include "core/mem.h"
+
+#define EXIT_TIMEOUT 124
+#define ASK_MS       60   /* between two requests for the events of other nodes */
+#define PATIENCE_MS  1000 /* for those */
+#define LOG_MS       100  /* between two looks at log files */
+
+/* The events that the launcher knows, an array; NULL with errno set. */
+static json_t *ask_events(struct job *j)
+{
+    json_t *answer = job_ask(j, "events\n"), *list = json_object_get(answer, "events");
+    if (answer && !list) /* a launcher that keeps none */
+        errno = ENOTSUP;
+    json_incref(list);
+    json_decref(answer);
+    return list;
+}
+
+static bool is_named(const json_t *event, const char *name)
+{
+    return strcmp(text_of(event, "name"), name) == 0;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    double x = json_number_value(json_object_get(*(json_t *const *)a, "timestamp"));
+    double y = json_number_value(json_object_get(*(json_t *const *)b, "timestamp"));
+    return (x > y) - (x < y);
+}
+
+/* -------------------------------------------------------------------------------------- the state
+ */
+
+/* The object with this number under `key`, which is made if it is not there. */
+static json_t *entry_of(json_t *list, const char *key, long number)
+{
+    json_t *e;
+    size_t i;
+    json_array_foreach(list, i, e)
+    {
+        if (number_of(e, key) == number)
+            return e;
+    }
+    e = json_object();
+    json_object_set_new(e, key, json_integer(number));
+    json_array_append_new(list, e);
+    return e;
+}
+
+static void note_worker(json_t *workers, const json_t *event, const json_t *c)
+{
+    static const char *const kept[] = {"local_rank", "node", "host", "pid", "attempt"};
+    bool over = is_named(event, "worker.finish");
+    json_t *w = entry_of(workers, "rank", number_of(c, "rank")), *code, *signo;
+    for (size_t i = 0; i < ARRAY_LEN(kept); i++)
+        json_object_set(w, kept[i], json_object_get(c, kept[i]));
+    if (!over) {
+        json_object_set_new(w, "state", json_string("running"));
+        json_object_set(w, "started", json_object_get(event, "timestamp"));
+        json_object_set(w, "log_dir", json_object_get(c, "log_dir"));
+        json_object_del(w, "exit_code");
+        json_object_del(w, "signal");
+        return;
+    }
+    code = json_object_get(c, "exit_code");
+    signo = json_object_get(c, "signal");
+    bool well = code && json_integer_value(code) == 0;
+    json_object_set_new(w, "state",
+                        json_string(well                          ? "exited"
+                                    : json_object_get(c, "cause") ? "failed"
+                                                                  : "stopped"));
+    if (signo)
+        json_object_set(w, "signal", signo);
+    else
+        json_object_set(w, "exit_code", code);
+}
+
+/* The state after all events. A round's events are those after its `start`. */
+static json_t *fold(const json_t *events)
+{
+    json_t *nodes = json_array(), *workers = json_array(), *event;
+    long nnodes = 1;
+    size_t i;
+    json_array_foreach(events, i, event)
+    {
+        const json_t *c = json_object_get(event, "context");
+        if (is_named(event, "start")) {
+            json_array_clear(nodes);
+            nnodes = number_of(c, "nnodes");
+        } else if (is_named(event, "node.state") && json_object_get(c, "node")) {
+            json_t *n = entry_of(nodes, "node", number_of(c, "node"));
+            json_object_set(n, "host", json_object_get(c, "host"));
+            json_object_set(n, "state", json_object_get(c, "state"));
+        } else if (is_named(event, "worker.start") || is_named(event, "worker.finish")) {
+            note_worker(workers, event, c);
+        }
+    }
+    return json_pack("{s:I,s:b,s:o,s:o}", "nnodes", (json_int_t)nnodes, "complete",
+                     (int)(json_array_size(nodes) >= (size_t)nnodes), "nodes", nodes, "workers",
+                     workers);
+}
+
+static bool is_complete(const json_t *state, const struct job *j)
+{
+    if (number_of(j->status, "nodes") <= 1)
+        return true;
+    return json_is_true(json_object_get(state, "complete")) &&
+           number_of(state, "nnodes") >= number_of(j->status, "nodes");
+}
+
+static json_t *events_in_order(struct job *j)
+{
+    json_t *events = ask_events(j), *sorted;
+    size_t n = json_array_size(events);
+    if (!events && errno == ENOTSUP)
+        return NULL;
+    if (!events) {
+        log_error("process %ld does not answer: %s", job_shown_pid(j), strerror(errno));
+        return NULL;
+    }
+    json_t **e = xcalloc(n + 1, sizeof(json_t *));
+    for (size_t i = 0; i < n; i++)
+        e[i] = json_array_get(events, i);
+    qsort(e, n, sizeof(json_t *), by_time);
+    sorted = json_array();
+    for (size_t i = 0; i < n; i++)
+        json_array_append(sorted, e[i]);
+    free(e);
+    json_decref(events);
+    return sorted;
+}
+
+/* The events once those of all nodes are here, or the time is up. */
+static json_t *events_of_all(struct job *j, json_t **state)
+{
+    json_t *events = NULL;
+    for (int ms = 0; ms <= PATIENCE_MS; ms += ASK_MS) {
+        json_decref(events);
+        json_decref(*state);
+        *state = NULL;
+        events = events_in_order(j);
+        if (!events)
+            return NULL;
+        *state = fold(events);
+        if (is_complete(*state, j))
+            return events;
+        poll(NULL, 0, ASK_MS);
+    }
+    json_object_set_new(*state, "complete", json_false());
+    return events;
+}
+
+json_t *ctl_job_state(struct job *j)
+{
+    json_t *state = NULL, *events = events_of_all(j, &state);
+    json_decref(events);
+    return state;
+}
+
+/* ------------------------------------------------------------------------------------- the list */
+
+/* "01:30:29.875 failure rank=1 node=0 host=vm text="..."". */
+static void print_event(const json_t *event)
+{
+    const char *key;
+    json_t *value;
+    char clock[32] = "";
+    double at = json_number_value(json_object_get(event, "timestamp"));
+    time_t t = (time_t)at;
+    struct tm tm;
+    if (localtime_r(&t, &tm))
+        strftime(clock, sizeof(clock), "%F %T", &tm);
+    printf("%s.%03d  %-23s", clock, (int)((at - (double)t) * 1000), text_of(event, "name"));
+    json_object_foreach(json_object_get(event, "context"), key, value)
+    {
+        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        const char *word = json_string_value(value);
+        if (strcmp(key, "mono_s") != 0)
+            printf(" %s=%s", key, word && !strpbrk(word, " \"\\=") ? word : text);
+        free(text);
+    }
+    putchar('\n');
+}
+
+static void put_event(const json_t *event, bool json)
+{
+    if (!json) {
+        print_event(event);
+        return;
+    }
+    json_dumpf(event, stdout, JSON_COMPACT | JSON_REAL_PRECISION(16));
+    putchar('\n');
+}
+
+/* Reads events as they come, until take() returns false, the deadline (mono_ns(); 0: none) or the
+ * end of the job. Returns 0, EXIT_TIMEOUT or 1. */
+static int follow_events(struct job *j, bool (*take)(void *arg, const json_t *event), void *arg,
+                         uint64_t deadline_ns)
+{
+    static const char command[] = "follow\n";
+    struct buf b = BUF_INIT;
+    int rc = -1;
+    _cleanup_fd_ int fd = job_connect(j);
+    if (fd < 0 || send(fd, command, strlen(command), MSG_NOSIGNAL) < 0) {
+        log_error("process %ld does not answer: %s", job_shown_pid(j),
+                  strerror(fd < 0 ? -fd : errno));
+        return 1;
+    }
+    while (rc < 0) {
+        uint64_t now = mono_ns();
+        struct pollfd p = {fd, POLLIN, 0};
+        int ms = !deadline_ns         ? -1
+                 : now >= deadline_ns ? 0
+                                      : (int)((deadline_ns - now + 999999) / 1000000);
+        int ready = poll(&p, 1, ms);
+        if (ready < 0 && errno == EINTR)
+            continue;
+        if (ready == 0) {
+            rc = EXIT_TIMEOUT;
+            break;
+        }
+        xbuf_reserve(&b, 65536);
+        ssize_t n = read(fd, b.data + b.len, 65536);
+        if (n <= 0) {
+            rc = 1;
+            break;
+        }
+        b.len += (size_t)n;
+        for (uint8_t *nl; rc < 0 && (nl = memchr(b.data, '\n', b.len));) {
+            json_t *event = json_loadb((char *)b.data, (size_t)(nl - b.data), 0, NULL);
+            buf_consume(&b, (size_t)(nl - b.data) + 1);
+            if (event && !take(arg, event))
+                rc = 0;
+            json_decref(event);
+        }
+    }
+    buf_fini(&b);
+    return rc;
+}
+
+static bool show(void *arg, const json_t *event)
+{
+    put_event(event, *(bool *)arg);
+    return fflush(stdout) == 0;
+}
+
+int ctl_events(struct job *j, bool follow, bool json)
+{
+    json_t *state = NULL, *event;
+    size_t i;
+    if (follow) {
+        follow_events(j, show, &json, 0);
+        return 0;
+    }
+    json_t *events = events_of_all(j, &state);
+    if (!events)
+        return 1;
+    json_array_foreach(events, i, event) put_event(event, json);
+    if (!is_complete(state, j))
+        log_warn("not all nodes have answered; their events are missing");
+    json_decref(events);
+    json_decref(state);
+    return 0;
+}
+
+struct awaited {
+    const char *name;
+    bool json;
+};
+
+static bool is_not_awaited(void *arg, const json_t *event)
+{
+    const struct awaited *a = arg;
+    if (!is_named(event, a->name))
+        return true;
+    put_event(event, a->json);
+    return false;
+}
+
+int ctl_wait(struct job *j, const char *event, double timeout, bool json)
+{
+    struct awaited a = {event, json};
+    uint64_t deadline = timeout < 0 ? 0 : mono_ns() + (uint64_t)(timeout * 1e9);
+    int rc = follow_events(j, is_not_awaited, &a, deadline);
+    if (rc == EXIT_TIMEOUT)
+        log_error("the event %s did not happen within %g s", event, timeout);
+    else if (rc == 1)
+        log_error("the job ended without the event %s", event);
+    return rc;
+}
+
+/* ------------------------------------------------------------------------------------- the logs */
+
+static bool ranges_have(const char *ranges, long n)
+{
+    for (const char *p = ranges; p && *p; p += *p == ',') {
+        char *end;
+        long from = strtol(p, &end, 10), to = *end == '-' ? strtol(end + 1, &end, 10) : from;
+        if (n >= from && n <= to)
+            return true;
+        p = end + (end == p);
+    }
+    return !ranges;
+}
+
+/* A log file of one rank, of which the bytes before `at` are shown. */
+struct log_file {
+    char path[1100];
+    long rank;
+    int stream;
+    off_t at;
+};
+
+struct log_files {
+    struct log_file *f;
+    size_t n;
+};
+
+static struct log_file *log_file_of(struct log_files *all, const char *dir, long rank, int stream)
+{
+    struct log_file new = {.rank = rank, .stream = stream};
+    snprintf(new.path, sizeof(new.path), "%s/%s", dir, stream ? "stderr.log" : "stdout.log");
+    for (size_t i = 0; i < all->n; i++) {
+        if (strcmp(all->f[i].path, new.path) == 0)
+            return &all->f[i];
+    }
+    all->f = xrealloc(all->f, (all->n + 1) * sizeof(*all->f));
+    all->f[all->n] = new;
+    return &all->f[all->n++];
+}
+
+static void put_line(const struct log_file *f, const char *line, size_t len, bool json)
+{
+    if (json) {
+        char *text = xmalloc(4 * len + 8);
+        log_escape(text, 4 * len + 8, line, len, 1);
+        json_t *o = json_pack("{s:I,s:s,s:s}", "rank", (json_int_t)f->rank, "stream",
+                              f->stream ? "stderr" : "stdout", "line", text);
+        json_dumpf(o, stdout, JSON_COMPACT);
+        json_decref(o);
+        free(text);
+    } else {
+        printf("[%ld]:", f->rank);
+        fwrite(line, 1, len, stdout);
+    }
+    putchar('\n');
+}
+
+/* Shows the whole lines that are new; at the end also a line without an end. False: there is no
+ * such file. */
+static bool show_new_lines(struct log_file *f, bool end, bool json)
+{
+    char text[65536];
+    _cleanup_fd_ int fd = open(f->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return false;
+    for (ssize_t n; (n = pread(fd, text, sizeof(text), f->at)) > 0;) {
+        char *p = text, *stop = text + n, *nl;
+        for (; (nl = memchr(p, '\n', (size_t)(stop - p))); p = nl + 1)
+            put_line(f, p, (size_t)(nl - p), json);
+        if (p == text && (end || n == (ssize_t)sizeof(text))) {
+            put_line(f, p, (size_t)n, json);
+            p = stop;
+        }
+        if (p == text)
+            break;
+        f->at += p - text;
+    }
+    return true;
+}
+
+/* One pass over the files of all ranks that the events name. Returns how many ranks have some, or
+ * -1 if the launcher does not answer. */
+static int show_logs(struct job *j, struct log_files *all, const char *ranks, bool end, bool json)
+{
+    json_t *events = ask_events(j), *event;
+    size_t i;
+    for (i = 0; events && i < json_array_size(events); i++) {
+        event = json_array_get(events, i);
+        const json_t *c = json_object_get(event, "context"), *dir = json_object_get(c, "log_dir");
+        long rank = number_of(c, "rank");
+        if (!is_named(event, "worker.start") || !dir || !ranges_have(ranks, rank))
+            continue;
+        for (int stream = 0; stream < 2; stream++)
+            log_file_of(all, json_string_value(dir), rank, stream);
+    }
+    int n = 0;
+    for (i = 0; i < all->n; i++)
+        n += show_new_lines(&all->f[i], end, json);
+    bool answered = events != NULL;
+    json_decref(events);
+    return answered ? n : -1;
+}
+
+int ctl_logs(struct job *j, const char *ranks, bool follow, bool json)
+{
+    struct log_files all = {0};
+    int n = show_logs(j, &all, ranks, !follow, json);
+    bool any = n > 0;
+    while (follow && n >= 0 && fflush(stdout) == 0) {
+        poll(NULL, 0, LOG_MS);
+        n = show_logs(j, &all, ranks, false, json);
+        any |= n > 0;
+    }
+    for (size_t i = 0; follow && i < all.n; i++)
+        any |= show_new_lines(&all.f[i], true, json);
+    free(all.f);
+    if (!any)
+        log_error("there are no log files%s%s on this host; --redirects or --tee of dlaunch make "
+                  "them",
+                  ranks ? " of the ranks " : " of this job", ranks ? ranks : "");
+    return !any;
+}

@@ -1,0 +1,53 @@
+/* ctl_jobs.h: the launchers that dlaunchctl finds on this host by their control sockets, and how it
+ * asks them. */
+#ifndef LAUNCHER_CONTROL_CTL_JOBS_H
+#define LAUNCHER_CONTROL_CTL_JOBS_H
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#define JOBS_MAX 1024
+
+struct job {
+    long number; /* its pid as its socket's name has it */
+    long pid; /* as it is seen from here: another one where it runs in a container; 0: not at all */
+    long agent; /* the pid of its agent; 0: unknown */
+    int dirfd;  /* of the folder that its socket is in; borrowed */
+    char name[32];
+    json_t *status;
+};
+
+#define DIRS_MAX 8
+
+struct jobs {
+    struct job job[JOBS_MAX];
+    size_t n;
+    int nsilent; /* launchers that do not answer, such as one that was stopped with Ctrl-Z */
+    bool named_is_silent;
+    DIR *dir[DIRS_MAX]; /* the folders that were looked into */
+};
+
+/* Finds all launchers and asks for their status. which: what the user calls a job, or NULL. */
+void jobs_find(struct jobs *jobs, const char *which);
+void jobs_fini(struct jobs *jobs);
+
+/* The job that is meant: by the process id of its launcher, by its run id, by a process below its
+ * launcher (of nested jobs the inner one), by the beginning of its run id, or by the name of its
+ * program. NULL after a message. */
+struct job *jobs_pick(struct jobs *jobs, const char *which);
+
+long job_shown_pid(const struct job *j);
+
+/* A connection to the launcher; a negative errno. */
+int job_connect(struct job *j);
+
+/* Sends the command, a line, and reads the line of JSON that answers it. NULL with errno set. */
+json_t *job_ask(struct job *j, const char *command);
+
+/* Fields of an answer: "?" and 0 if they are not there. */
+const char *text_of(const json_t *j, const char *key);
+long number_of(const json_t *j, const char *key);
+
+#endif

@@ -40,6 +40,7 @@
 #include "agent/report/report.h"
 #include "agent/report/report_words.h"
 #include "agent/report/pod_message.h"
+#include "agent/report/trainer_status.h"
 #include "agent/worker.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -87,6 +88,7 @@ struct agent {
     struct rdzv *rdzv;     /* NULL: closed */
     struct rdzv_info info; /* a copy, made when the state becomes DONE */
     struct hostname_check *hostname_check;
+    struct trainer_status *trainer; /* NULL: not in a TrainJob */
     struct stdio_pump *pump;
     struct spawner *spawner;
     struct reaper *reaper;
@@ -810,6 +812,9 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
         oom_happened(&a->oom); /* resets the count: earlier kills were not of these workers */
     if (a->fsm.state == STARTING)
         move_to(a, RUNNING);
+    if (group_rank == 0)
+        trainer_status_report(a->trainer, "running", table->nnodes, table->world_size,
+                              table->restart_count);
     if (a->ctx.restart_count == 0) { /* now that the workers run */
         log_dir_sweep(&a->log_dir);
         file_timer_sweep(a->file_timer);
@@ -975,6 +980,9 @@ static void on_stop(void *arg, const struct rdzv_stop *why)
         return;
     }
     a->failed |= why->has_first;
+    if (why->restarting && a->ctx.group_rank == 0)
+        trainer_status_report(a->trainer, "restarting", a->ctx.table->nnodes, a->world_size,
+                              a->ctx.restart_count);
     agent_raise_abort(a, why->has_first ? &why->first : NULL, why->text);
     agent_stop_workers(a, SIGTERM);
 }
@@ -1200,6 +1208,7 @@ static void on_output_written(void *arg, bool all)
         log_set_patience(IMPATIENT_MS);
     }
     hostname_check_close(a->hostname_check);
+    trainer_status_close(a->trainer);
     exit_notify_unwatch(
         a->exit_notify); /* its thread wakes the loop through a handle of the scope */
     a->nclosing = 3;
@@ -1562,6 +1571,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         return r;
     }
     a->hostname_check = hostname_check_open(loop, job, answer_prepare, a);
+    a->trainer = trainer_status_open(job->progress_file);
     fsm_move(&a->fsm, RENDEZVOUS); /* without on_state: the caller has no agent yet */
     state_event(a);
     *out = a;

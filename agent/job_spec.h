@@ -83,6 +83,7 @@ struct job_spec {
     const char *prefix_template;     /* of teed lines; NULL: "[${role_name}${local_rank}]:" */
     const char *report_path;         /* --report FILE; NULL: none */
     const char *events_path;         /* --events FILE; NULL: none */
+    const char *progress_file;       /* --progress_file FILE; NULL: none */
     const char *pod_message;         /* of the pod, for the report of a failure; NULL: none */
     int report_fd;      /* takes the report for people in place of standard error; 0: none */
     bool report_colour; /* what report_fd leads to is a terminal */

@@ -87,6 +87,7 @@ ROW(omp_num_threads, getenv("OMP_NUM_THREADS") ?: in->job->omp_num_threads)
 ROW(gloo_ifname, getenv("GLOO_SOCKET_IFNAME") ?: in->ifname)
 ROW(tp_ifname, getenv("TP_SOCKET_IFNAME") ?: in->ifname)
 ROW(nccl_ifname, getenv("NCCL_SOCKET_IFNAME") ?: exactly(tmp, in->ifname))
+ROW(progress_file, in->job->progress_file)
 ROW(segment_fd, descriptor(tmp, in->segment_fd))
 
 /* Different for each worker of the node. */
@@ -118,6 +119,7 @@ static const struct row shared_rows[] = {
     {"GLOO_SOCKET_IFNAME", gloo_ifname},
     {"NCCL_SOCKET_IFNAME", nccl_ifname},
     {"TP_SOCKET_IFNAME", tp_ifname},
+    {"DLAUNCH_PROGRESS_FILE", progress_file},
     {SEGMENT_ENV_FD, segment_fd},
 };
 

@@ -16,7 +16,8 @@
 /* clang-format off */
 #define CRYPTO_FUNCTIONS(F) \
     F(BIO_new) F(BIO_free) F(BIO_read) F(BIO_write) F(BIO_ctrl) F(BIO_s_mem) F(ERR_get_error) \
-    F(ERR_clear_error) F(ERR_reason_error_string) F(EVP_sha256) F(HMAC)
+    F(ERR_clear_error) F(ERR_reason_error_string) F(EVP_sha256) F(HMAC) \
+    F(X509_verify_cert_error_string)
 #define SSL_FUNCTIONS(F) \
     F(OPENSSL_init_ssl) F(TLS_method) F(SSL_CTX_new) F(SSL_CTX_ctrl) \
     F(SSL_CTX_set_ciphersuites) F(SSL_CTX_set_options) F(SSL_CTX_set_num_tickets) \
@@ -26,7 +27,9 @@
     F(SSL_do_handshake) F(SSL_is_init_finished) F(SSL_read) F(SSL_write) F(SSL_get_error) \
     F(SSL_ctrl) F(SSL_session_reused) F(SSL_CIPHER_find) F(SSL_SESSION_new) \
     F(SSL_SESSION_free) F(SSL_SESSION_set1_master_key) F(SSL_SESSION_set_cipher) \
-    F(SSL_SESSION_set_protocol_version)
+    F(SSL_SESSION_set_protocol_version) F(SSL_CTX_free) F(SSL_CTX_set_verify) \
+    F(SSL_CTX_load_verify_locations) F(SSL_CTX_set_default_verify_paths) F(SSL_set1_host) \
+    F(SSL_set_fd) F(SSL_connect) F(SSL_get_verify_result)
 /* clang-format on */
 
 static struct {
@@ -134,6 +137,53 @@ int tls_key_derive(struct tls_key *out, const void *secret, size_t len, const ch
                   strlen(purpose), out->bytes, &n))
         return err_set(e, -EIO, "OpenSSL does not offer HMAC-SHA256");
     return 0;
+}
+
+/* ------------------------------------------------------------------------- by a certificate */
+
+static int certificate_error(SSL *ssl, const char *host, const char *step, struct err *e)
+{
+    long verified = ssl ? lib.SSL_get_verify_result(ssl) : X509_V_OK;
+    const char *reason = lib.ERR_reason_error_string(lib.ERR_get_error());
+    if (verified != X509_V_OK)
+        return err_set(e, -EACCES, "TLS: certificate of %.100s: %s", host,
+                       lib.X509_verify_cert_error_string(verified));
+    return err_set(e, -EPROTO, "TLS: %s: %s", step, reason ? reason : "connection ended");
+}
+
+static int exchange(SSL *ssl, int fd, const char *host, const void *request, size_t len,
+                    char *reply, size_t cap, struct err *e)
+{
+    size_t n = 0;
+    int r;
+    if (!lib.SSL_set1_host(ssl, host) || !lib.SSL_set_fd(ssl, fd) ||
+        !lib.SSL_ctrl(ssl, SSL_CTRL_SET_TLSEXT_HOSTNAME, TLSEXT_NAMETYPE_host_name, (void *)host) ||
+        lib.SSL_connect(ssl) != 1)
+        return certificate_error(ssl, host, "handshake", e);
+    if (lib.SSL_write(ssl, request, (int)len) != (int)len)
+        return certificate_error(ssl, host, "request", e);
+    while (n < cap && (r = lib.SSL_read(ssl, reply + n, (int)(cap - n))) > 0)
+        n += (size_t)r;
+    return n ? (int)n : certificate_error(ssl, host, "answer", e);
+}
+
+int tls_exchange(int fd, const char *host, const char *ca_file, const void *request, size_t len,
+                 char *reply, size_t cap, struct err *e)
+{
+    lib.ERR_clear_error();
+    SSL_CTX *ctx = lib.SSL_CTX_new(lib.TLS_method());
+    if (!ctx)
+        return certificate_error(NULL, host, "start", e);
+    lib.SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
+    bool ok = lib.SSL_CTX_ctrl(ctx, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, NULL) &&
+              (ca_file ? lib.SSL_CTX_load_verify_locations(ctx, ca_file, NULL)
+                       : lib.SSL_CTX_set_default_verify_paths(ctx));
+    SSL *ssl = ok ? lib.SSL_new(ctx) : NULL;
+    int rc = ssl ? exchange(ssl, fd, host, request, len, reply, cap, e)
+                 : certificate_error(NULL, host, ca_file ? ca_file : "authorities", e);
+    lib.SSL_free(ssl);
+    lib.SSL_CTX_free(ctx);
+    return rc;
 }
 
 void tls_wipe(void *p, size_t len)

@@ -7,7 +7,7 @@
  * other (RFC 8446, section 2.2, psk_dhe_ke). OpenSSL does the work; it is loaded when the first
  * connection needs it, because a job on one node does not.
  *
- * One thread at a time. */
+ * One thread at a time, but for tls_exchange(). */
 #ifndef CORE_TLS_H
 #define CORE_TLS_H
 
@@ -32,6 +32,12 @@ int tls_load(struct err *e);
  * of others. HMAC-SHA256 of the purpose under the secret. Needs tls_load(). */
 int tls_key_derive(struct tls_key *out, const void *secret, size_t len, const char *purpose,
                    struct err *e);
+
+/* One request and the beginning of its answer over a blocking socket, to a server that has a
+ * certificate for `host` by an authority of ca_file (NULL: of the system). Returns the bytes of the
+ * answer, at most cap. Needs tls_load(); for any thread. */
+int tls_exchange(int fd, const char *host, const char *ca_file, const void *request, size_t len,
+                 char *reply, size_t cap, struct err *e);
 
 /* Overwrites a secret so that the compiler does not leave it out. */
 void tls_wipe(void *p, size_t len);

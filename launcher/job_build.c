@@ -701,6 +701,9 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     spec->events_path = o->value[OPT_events].text;
     if (spec->events_path && check_file(o, OPT_events, e) < 0)
         return -EINVAL;
+    spec->progress_file = o->value[OPT_progress_file].text;
+    if (spec->progress_file && check_file(o, OPT_progress_file, e) < 0)
+        return -EINVAL;
     spec->pod_message = o->value[OPT_pod_message].text;
     if (spec->pod_message && check_file(o, OPT_pod_message, e) < 0)
         return -EINVAL;

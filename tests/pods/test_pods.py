@@ -7,6 +7,7 @@
 Needs root, runc, ip(8), a static busybox, PyYAML.
 """
 import errno
+import json
 import os
 import shutil
 import statistics
@@ -256,6 +257,90 @@ def success_leaves_no_message(cluster):
         raise Failure(repr(job[0].termination_message()))
 
 
+# ------------------------------------------------------------------------------------- the TrainJob's status
+
+SERVER = "trainer.kubeflow"
+STATUS_PATH = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/default/trainjobs/train/status"
+
+
+class StatusServer:
+    """The Trainer's, on the bridge, with a certificate by an authority of its own; a second authority is a stranger."""
+
+    def __init__(self, cluster):
+        self.log = os.path.join(cluster.shared, "requests")
+        for name in ("ca", "stranger"):
+            path = os.path.join(cluster.shared, name)
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+                            "-nodes", "-days", "2", "-subj", f"/CN={SERVER}", "-addext", f"subjectAltName=DNS:{SERVER}",
+                            "-keyout", f"{path}.key", "-out", f"{path}.crt"], check=True, capture_output=True,
+                           timeout=LIMIT)
+        with open(os.path.join(cluster.shared, "token"), "w") as f:
+            f.write("a.b.c\n")
+        cluster.network.names[f"{SERVER}.svc.cluster.local"] = ["10.88.0.1", 0]
+        cluster.network.write_names()
+        self.process = subprocess.Popen(
+            ["nsenter", "-t", str(cluster.network.switch.pid), "-n", sys.executable, "-B",
+             os.path.join(os.path.dirname(os.path.abspath(__file__)), "status_server.py"), "10.88.0.1",
+             os.path.join(cluster.shared, "ca.crt"), os.path.join(cluster.shared, "ca.key"), self.log],
+            stdout=subprocess.PIPE, preexec_fn=pods.die_with_parent)
+        self.process.stdout.readline()
+
+    def requests(self):
+        try:
+            with open(self.log) as f:
+                return [json.loads(line) for line in f.read().splitlines()]
+        except FileNotFoundError:
+            return []
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def status_variables(ca):
+    return [f"KUBEFLOW_TRAINER_SERVER_URL=https://{SERVER}:8082{STATUS_PATH}",
+            f"KUBEFLOW_TRAINER_SERVER_CA_CERT=/mnt/shared/{ca}.crt", "KUBEFLOW_TRAINER_SERVER_TOKEN=/mnt/shared/token"]
+
+
+def progress_of_a_trainjob(cluster):
+    """Two rounds and what rank 0 writes reach the server, from the pod of rank 0; the last word is the program's."""
+    server = StatusServer(cluster)
+    try:
+        job = cluster.shell(2, "[ $RANK != 0 ] || printf '40\\nloss 0.25\\n' > $DLAUNCH_PROGRESS_FILE; "
+                            "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then [ $RANK != 3 ] || { "
+                            "until [ -e /mnt/shared/go ]; do $B sleep 0.05; done; exit 9; }; exec $B sleep 600; fi; "
+                            "[ $RANK != 0 ] || printf '100\\nloss 0.125\\n' > $DLAUNCH_PROGRESS_FILE",
+                            "--max_restarts", "1", "--progress_file", "/tmp/progress", env=status_variables("ca"))
+        first = wait_for("the first status", server.requests)[0]
+        open(os.path.join(cluster.shared, "go"), "w").close()
+        all_end(job)
+        if first["path"] != STATUS_PATH or first["token"] != "Bearer a.b.c":
+            raise Failure(repr(first))
+        status = [r["body"]["trainerStatus"] for r in server.requests()]
+        metrics = [{m["name"]: m["value"] for m in s["metrics"]} for s in status]
+        if metrics[0]["state"] != "running" or (metrics[0]["nodes"], metrics[0]["workers"]) != ("2", "4"):
+            raise Failure(repr(status))
+        if status[-1].get("progressPercentage") != 100 or metrics[-1]["loss"] != "0.125" or \
+                metrics[-1]["restarts"] != "1" or not status[-1]["lastUpdatedTime"].endswith("Z"):
+            raise Failure(repr(status))
+    finally:
+        server.close()
+
+
+def progress_to_a_stranger(cluster):
+    """A server without the right certificate gets no token; the job does not care."""
+    server = StatusServer(cluster)
+    try:
+        job = cluster.shell(2, "exit 0", env=status_variables("stranger"))
+        all_end(job)
+        job[0].expect("progress was not reported to the TrainJob: TLS: certificate of", "err")
+        if server.requests():
+            raise Failure(repr(server.requests()))
+    finally:
+        server.close()
+
+
 # --------------------------------------------------------------------------------------------------- main
 
 def passes(test, tree, build):
@@ -291,7 +376,8 @@ def main():
     build = os.path.abspath(sys.argv[1])
     tests = [*manifest_tests(), readiness_probe, killed_container_joins_again, *setting_tests(),
              three_pods, more_than_dev_shm, late_dns, recovery, deleted_pod_ends_within_its_grace, termination_message,
-             long_termination_message_is_cut, success_leaves_no_message]
+             long_termination_message_is_cut, success_leaves_no_message, progress_of_a_trainjob,
+             progress_to_a_stranger]
     wanted = os.environ.get("TEST_FILTER", "")
     tests = [t for t in tests if wanted in t.__name__]
     with tempfile.TemporaryDirectory(prefix="dlaunch-image.") as folder:

@@ -176,6 +176,9 @@ START_TEST(missing_variables)
     ck_assert_str_eq(env_get(&in, "TORCHELASTIC_USE_AGENT_STORE"), "False");
     ck_assert_ptr_null(env_get(&in, "DLAUNCH_SEGMENT_FD"));
     ck_assert_ptr_null(env_get(&in, "DLAUNCH_LISTEN_FD"));
+    ck_assert_ptr_null(env_get(&in, "DLAUNCH_PROGRESS_FILE"));
+    job.progress_file = "/tmp/p";
+    ck_assert_str_eq(env_get(&in, "DLAUNCH_PROGRESS_FILE"), "/tmp/p");
     ck_assert_ptr_null(env_get(&in, "OMP_NUM_THREADS"));
     ck_assert_ptr_null(env_get(&in, "NCCL_ASYNC_ERROR_HANDLING"));
 }

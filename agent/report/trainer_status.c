@@ -1,0 +1,233 @@
+#include "agent/report/trainer_status.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "core/clock.h"
+#include "core/err.h"
+#include "core/fd.h"
+#include "core/http_post.h"
+#include "core/log.h"
+#include "core/mem.h"
+#include "core/thread.h"
+#include "core/tls.h"
+
+#define INTERVAL_NS    5000000000u /* the server limits the rate of each pod */
+#define END_S          3
+#define PROGRESS_BYTES 4096
+#define TOKEN_BYTES    8192
+
+struct trainer_status {
+    char *url, *ca_file, *token_file, *progress_file; /* NULL: none */
+    pthread_t thread;
+    bool started;
+
+    pthread_mutex_t lock; /* protects what follows */
+    pthread_cond_t changed;
+    bool closed, dirty;
+    char state[16];
+    int nodes, workers, restarts;
+    char trouble[256]; /* of the last post; "": none */
+
+    /* The thread's. */
+    char progress[PROGRESS_BYTES]; /* as last seen */
+};
+
+/* ----------------------------------------------------------------------------------- the thread */
+
+static void add_metric(json_t *metrics, const char *name, const char *value)
+{
+    json_t *m = *name && *value ? json_pack("{s:s,s:s}", "name", name, "value", value) : NULL;
+    if (m) /* text that is not UTF-8 is left out */
+        json_array_append_new(metrics, m);
+}
+
+static void add_number(json_t *metrics, const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof(text), "%d", value);
+    add_metric(metrics, name, text);
+}
+
+/* The lines of the progress file. */
+static void add_progress(json_t *status, json_t *metrics, const char *text)
+{
+    char copy[PROGRESS_BYTES], *save, *end;
+    snprintf(copy, sizeof(copy), "%s", text);
+    for (char *line = strtok_r(copy, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
+        long percent = strtol(line, &end, 10);
+        if (end > line && strspn(end, "% \t\r") == strlen(end)) {
+            if (percent >= 0 && percent <= 100)
+                json_object_set_new(status, "progressPercentage", json_integer(percent));
+            continue;
+        }
+        char *value = line + strcspn(line, " \t=");
+        if (*value)
+            *value++ = '\0';
+        value += strspn(value, " \t=");
+        for (size_t n = strlen(value); n && isspace((unsigned char)value[n - 1]);)
+            value[--n] = '\0';
+        add_metric(metrics, line, value);
+    }
+}
+
+/* Returns malloc'ed JSON. Called with the lock. */
+static char *status_text(const struct trainer_status *t)
+{
+    char now[32];
+    struct tm tm;
+    time_t wall = time(NULL);
+    strftime(now, sizeof(now), "%FT%TZ", gmtime_r(&wall, &tm));
+    json_t *status = json_object(), *metrics = json_array();
+    add_progress(status, metrics, t->progress);
+    add_metric(metrics, "state", t->state);
+    add_number(metrics, "nodes", t->nodes);
+    add_number(metrics, "workers", t->workers);
+    add_number(metrics, "restarts", t->restarts);
+    json_object_set_new(status, "metrics", metrics);
+    json_object_set_new(status, "lastUpdatedTime", json_string(now));
+    json_t *whole = json_pack("{s:o}", "trainerStatus", status);
+    char *text = json_dumps(whole, JSON_COMPACT);
+    json_decref(whole);
+    return text;
+}
+
+/* The token is read for each post because the kubelet renews it. */
+static int trainer_post(const struct trainer_status *t, const char *body, struct err *e)
+{
+    char token[TOKEN_BYTES] = "";
+    if (t->token_file && fd_read_file(AT_FDCWD, t->token_file, token, sizeof(token)) < 0)
+        return err_sys(e, errno, "%s", t->token_file);
+    token[strcspn(token, " \t\r\n")] = '\0';
+    int rc = http_post(t->url, t->ca_file, *token ? token : NULL, body, e);
+    tls_wipe(token, sizeof(token));
+    if (rc >= 0 && rc / 100 != 2)
+        return err_set(e, -EPROTO, "the server answers with status %d", rc);
+    return rc;
+}
+
+static bool progress_has_changed(struct trainer_status *t)
+{
+    char text[PROGRESS_BYTES];
+    if (!t->progress_file || fd_read_file(AT_FDCWD, t->progress_file, text, sizeof(text)) <= 0 ||
+        strcmp(text, t->progress) == 0)
+        return false;
+    strcpy(t->progress, text);
+    return true;
+}
+
+/* Waits for news until the next look at the progress file is due. */
+static void wait_for_news(struct trainer_status *t, uint64_t until_ns)
+{
+    struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    while (!t->closed && mono_ns() < until_ns)
+        pthread_cond_timedwait(&t->changed, &t->lock, &until);
+}
+
+static void *trainer_thread(void *arg)
+{
+    struct trainer_status *t = arg;
+    struct err e = ERR_INIT;
+    pthread_mutex_lock(&t->lock);
+    for (bool last = false; !last;) {
+        last = t->closed;
+        bool news = progress_has_changed(t);
+        if (news || (t->dirty && !last)) {
+            char *body = status_text(t);
+            t->dirty = false;
+            pthread_mutex_unlock(&t->lock);
+            int rc = body ? trainer_post(t, body, &e) : err_set(&e, -ENOMEM, "out of memory");
+            free(body);
+            pthread_mutex_lock(&t->lock);
+            snprintf(t->trouble, sizeof(t->trouble), "%s", rc < 0 ? e.msg : "");
+        }
+        wait_for_news(t, mono_ns() + INTERVAL_NS);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------- the loop */
+
+static char *variable(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? xstrdup(value) : NULL;
+}
+
+struct trainer_status *trainer_status_open(const char *progress_file)
+{
+    struct err e;
+    char *url = variable("KUBEFLOW_TRAINER_SERVER_URL");
+    if (!url)
+        return NULL;
+    if (strncmp(url, "https:", 6) == 0 && tls_load(&e) < 0) {
+        log_warn("no progress is reported to the TrainJob: %s", e.msg);
+        free(url);
+        return NULL;
+    }
+    struct trainer_status *t = xcalloc(1, sizeof(*t));
+    pthread_condattr_t monotonic;
+    t->url = url;
+    t->ca_file = variable("KUBEFLOW_TRAINER_SERVER_CA_CERT");
+    t->token_file = variable("KUBEFLOW_TRAINER_SERVER_TOKEN");
+    t->progress_file = progress_file ? xstrdup(progress_file) : NULL;
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    return t;
+}
+
+void trainer_status_report(struct trainer_status *t, const char *state, int nodes, int workers,
+                           int restarts)
+{
+    if (!t)
+        return;
+    pthread_mutex_lock(&t->lock);
+    snprintf(t->state, sizeof(t->state), "%s", state);
+    t->nodes = nodes;
+    t->workers = workers;
+    t->restarts = restarts;
+    t->dirty = true;
+    pthread_mutex_unlock(&t->lock);
+    if (!t->started)
+        t->started = thread_start(&t->thread, 0, trainer_thread, t) == 0;
+}
+
+void trainer_status_close(struct trainer_status *t)
+{
+    struct timespec until;
+    if (!t)
+        return;
+    pthread_mutex_lock(&t->lock);
+    t->closed = true;
+    pthread_cond_signal(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += END_S;
+    if (t->started && pthread_timedjoin_np(t->thread, NULL, &until) != 0) {
+        pthread_detach(t->thread); /* it keeps what it uses; the process is about to end */
+        log_warn("the TrainJob's status server does not answer: the last progress may be missing");
+        return;
+    }
+    if (t->trouble[0])
+        log_warn("progress was not reported to the TrainJob: %s", t->trouble);
+    pthread_cond_destroy(&t->changed);
+    pthread_mutex_destroy(&t->lock);
+    free(t->url);
+    free(t->ca_file);
+    free(t->token_file);
+    free(t->progress_file);
+    free(t);
+}

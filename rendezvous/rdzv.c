@@ -9,7 +9,22 @@
  *                                                no name had to be resolved, else by on_finish
  *   the connection breaks later                  again, to the same address
  *   no coordinator listens there                 whoever listens is asked where it is, before the
- *                                                next attempt; not by the backend file */
+ *                                                next attempt; not by the backend file
+ *
+ * The redirect. A launcher that is started again at the endpoint where the job began cannot know
+ * that another coordinator was elected meanwhile, and hosts a new one there. The elected
+ * coordinator redirects it, so that there is one job:
+ *
+ *     elected: redirect_start() -> on_redirect(), every second: ELSEWHERE to each configured
+ *              endpoint (rdzv_discovery_tell() on the pool)
+ *     other:   redirect_received() -> redirect_move(): the coordinator closes, its endpoint becomes
+ *              a standby, and the member connects to the elected coordinator
+ *
+ *   nobody, or a standby, listens at the endpoint     nothing
+ *   the other one has begun a round                   both warn of two jobs
+ *   the other one has another job token               both warn of it
+ *   the elected coordinator does not answer           the other one hosts again after the dead time
+ */
 #include "rendezvous/rdzv.h"
 
 #include <errno.h>
@@ -22,27 +37,92 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/uvx.h"
+#include "rendezvous/coordinator.h"
+#include "rendezvous/discovery/rdzv_backend.h"
+#include "rendezvous/discovery/rdzv_config.h"
+#include "rendezvous/member.h"
+#include "rendezvous/rdzv_host.h"
 #include "rendezvous/rdzv_rules.h"
-#include "rendezvous/rdzv_impl.h"
 #include "rendezvous/rules/text.h"
+#include "rendezvous/store/store_server.h"
+#include "rendezvous/wire/auth.h"
+#include "rendezvous/wire/beat_call.h"
+#include "rendezvous/wire/endpoint.h"
+#include "rendezvous/wire/relay.h"
+#include "rendezvous/wire/standby.h"
 
 #define CONNECT_MS       5000 /* one round of attempts */
 #define RETRY_MIN_MS     20
 #define RETRY_MAX_MS     1000
-#define RETRY_HERE_MS    2 /* on this host, where a refused connection costs microseconds... */
+#define RETRY_HERE_MS    2 /* on this host, where a refused connection costs microseconds, */
 #define RETRY_LATER_MS   10
-#define HERE_SOON        500  /* ...that many times, then later */
+#define HERE_SOON        500  /* so many times, then RETRY_LATER_MS */
 #define CALLS_LOST       3    /* to an elector, before the next one is called */
 #define CONNECT_AGAIN_MS 1000 /* to one launcher: no longer than until TCP asks once more */
-#define HURRY_MS         1000 /* so long those that have not taken the result are waited for */
-#define WITNESSES        64   /* and others without workers whose heartbeats have a place */
+#define HURRY_MS         1000 /* longest wait for nodes that have not taken the result */
+#define WITNESSES        64   /* places for heartbeats of launchers without workers */
+
+/* The period of the redirects. It is much shorter than the last call, before whose end a job of MIN
+ * nodes does not begin. One redirect costs a refused connection, or a handshake with a standby. */
+#define REDIRECT_MS 1000
 
 static struct auth no_auth = {.open = true};
 
-/* Something that a backend does on the pool. Outlives the object when it does not return. */
+struct rdzv {
+    uv_loop_t *loop;
+    struct rdzv_config config;
+    struct uvx_scope scope;
+    struct link_hub hub;
+    struct beats *beats;      /* NULL: one node */
+    struct event_log *events; /* NULL: none is kept */
+    struct beat_call *beat_call;
+    struct member *member;
+    struct coordinator *coordinator; /* NULL, like the next two, if this process does not host it */
+    struct endpoint *endpoint;
+    struct store_server *store;
+    struct relay *relay; /* NULL: none */
+    struct auth *auth;
+    struct standby *standby; /* answers at the endpoint while another node is the coordinator, if
+                                this one may be elected */
+    int candidate;           /* the elector to connect to, an index in the member's list */
+    int lost;                /* attempts to connect to that elector without an answer */
+    uint64_t candidate_ns;   /* when the first of these attempts began */
+    int listen_fd;           /* bound by rdzv_open(), not yet watched; -1 */
+
+    struct rdzv_discovery *discovery; /* NULL while a thread of the pool has it */
+    struct discovery_request *discovery_request;
+    struct connector *connector;
+    uv_timer_t retry;
+    double retry_ms;
+    int attempts;        /* since a coordinator has answered */
+    bool here, refused;  /* the last attempt: to addresses of this host; refused */
+    bool met;            /* the last attempt: the connection was accepted... */
+    bool ask;            /* ...but not by a coordinator: ask there where it is */
+    struct netaddr good; /* the address of the last connection */
+    bool have_good;
+    char where[HOST_MAX + 16]; /* the coordinator's address, for messages */
+    char local_addr[ADDR_STRLEN];
+
+    uv_timer_t redirect;      /* of an elected coordinator */
+    uint64_t split_brain_ns;  /* since when two jobs have this id; 0: only one has */
+    bool split_brain_logged;  /* the warning about it was printed */
+    bool wrong_key_logged;    /* the warning about another job token was printed */
+    bool moving;              /* redirected to `elsewhere`; redirect_move() is due */
+    struct netaddr elsewhere; /* of the elected coordinator */
+    uint64_t moved_ns;        /* when this node moved there; 0: never */
+    unsigned shed;            /* dismissed parts of the coordinator that are not closed yet */
+
+    bool closing, tearing_down;
+    unsigned parts; /* not yet closed */
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
+};
+
+/* A step of a backend on the pool. Outlives struct rdzv if it does not return. */
 struct discovery_request {
     uv_work_t work;
-    struct rdzv *rdzv; /* NULL: nobody waits for it any more */
+    struct rdzv *rdzv; /* NULL: closed meanwhile */
     struct rdzv_discovery *discovery;
     void (*step)(struct rdzv_discovery *f);
     void (*done)(struct rdzv *r);
@@ -73,7 +153,8 @@ static void on_worked(uv_work_t *work, int status)
         done(r);
 }
 
-void rdzv_work(struct rdzv *r, void (*step)(struct rdzv_discovery *f), void (*done)(struct rdzv *r))
+static void rdzv_work(struct rdzv *r, void (*step)(struct rdzv_discovery *f),
+                      void (*done)(struct rdzv *r))
 {
     struct discovery_request *w = xcalloc(1, sizeof(*w));
     *w = (struct discovery_request){
@@ -94,15 +175,183 @@ static void name_endpoint(struct rdzv *r)
         text_set(r->where, sizeof(r->where), "%s", c->endpoint_path);
 }
 
-/* -------------------------------------------------------------------------------------- hosting */
+/* ------------------------------------------------------------ a launcher that hosts: connections
+ */
+
+static void take_agent(struct rdzv *r, int fd, const struct netaddr *peer,
+                       const struct tls_key *key)
+{
+    if (r->coordinator)
+        coordinator_adopt(r->coordinator, fd, peer, key);
+    else
+        standby_adopt(r->standby, fd, key);
+}
+
+static void on_agent(void *arg, int fd, const struct netaddr *peer, bool tls)
+{
+    struct rdzv *r = arg;
+    if (tls && (r->auth->open || auth_ready(r->auth, NULL) < 0)) {
+        close(fd);
+        endpoint_complain(r->endpoint, peer,
+                          "a launcher that comes with a job token, while there is none here");
+    } else if (tls) {
+        take_agent(r, fd, peer, &r->auth->key);
+    } else if (auth_admits_plain(r->auth, fd, peer)) {
+        take_agent(r, fd, peer, NULL);
+    } else if (auth_whose(fd, peer) == AUTH_GONE) {
+        close(fd);
+        log_verbose("a launcher of this host has closed before it was seen whose it is");
+    } else if (!r->coordinator) {
+        close(fd);
+        endpoint_complain(r->endpoint, peer, "a launcher without the job token");
+    } else {
+        coordinator_turn_away(r->coordinator, fd, peer,
+                              "this job is protected by a job token, and the launcher came without "
+                              "one (--insecure, the name torchrun, or another user's)");
+        endpoint_complain(r->endpoint, peer, "a launcher without the job token");
+    }
+}
+
+static void on_wrong_key(void *arg, const struct netaddr *peer)
+{
+    struct rdzv *r = arg;
+    endpoint_complain(r->endpoint, peer, "a launcher with another job token than this node's");
+}
+
+static void on_relay(void *arg, struct link *l)
+{
+    struct rdzv *r = arg;
+    relay_adopt(r->relay, l);
+}
+
+static bool serve_store(void *arg, int fd)
+{
+    struct rdzv *r = arg;
+    if (r->store)
+        store_server_adopt(r->store, fd);
+    return r->store != NULL;
+}
+
+static bool whereabouts(void *arg, struct netaddr *out)
+{
+    const struct rdzv *r = arg;
+    *out = r->good;
+    return r->have_good;
+}
+
+/* Whether the connection comes from a process of this user on this host or, without a relay, from
+ * the address of another node of the job. */
+static bool is_of_job(const struct rdzv *r, int fd, const struct netaddr *peer)
+{
+    enum auth_whose whose = auth_whose(fd, peer);
+    return whose == AUTH_OWN ||
+           (whose == AUTH_ELSEWHERE && !r->relay && coordinator_is_node(r->coordinator, peer));
+}
+
+/* PyTorch's clients cannot send a token: they are admitted by where they connect from. */
+static void on_store(void *arg, int fd, const struct netaddr *peer)
+{
+    struct rdzv *r = arg;
+    if (!r->store) { /* a standby: there may be a store later */
+        close(fd);
+        return;
+    }
+    if ((r->auth->open && !r->relay) || is_of_job(r, fd, peer)) {
+        store_server_adopt(r->store, fd);
+        return;
+    }
+    enum auth_whose whose = auth_whose(fd, peer);
+    close(fd);
+    if (whose == AUTH_GONE) {
+        log_verbose(ENDPOINT_STORE_GONE);
+        return;
+    }
+    endpoint_complain(r->endpoint, peer,
+                      whose == AUTH_OTHERS ? "a client of the workers' store that is another user's"
+                      : r->relay
+                          ? "a client of the workers' store that did not come by its own node"
+                          : "a client of the workers' store that is on no other node of this job");
+}
+
+/* The connection has sent nothing, as some clients of the store do at first. */
+static void on_silent(void *arg, int fd, const struct netaddr *peer)
+{
+    struct rdzv *r = arg;
+    if (r->store && is_of_job(r, fd, peer))
+        store_server_adopt(r->store, fd);
+    else
+        close(fd);
+}
+
+static void on_new_round(void *arg)
+{
+    struct rdzv *r = arg;
+    if (r->store)
+        store_server_reset(r->store);
+}
+
+/* ------------------------------------------------------------------------------------- hosting */
 
 static void tear_down(struct rdzv *r);
+static void part_shed(void *arg);
+static void redirect_received(void *arg, const struct netaddr *there, bool begun);
 
-void rdzv_coordinator_finished(void *arg)
+static void on_coordinator_finished(void *arg)
 {
     struct rdzv *r = arg;
     if (r->closing)
         tear_down(r);
+}
+
+static void make_coordinator(struct rdzv *r, const struct rdzv_electorate *electorate)
+{
+    const struct rdzv_config *c = &r->config;
+    struct rdzv_rules rules = rdzv_config_rules(c);
+    rules.bound_addr = endpoint_addr(r->endpoint);
+    rules.port = endpoint_port(r->endpoint);
+    rules.local_addr = r->local_addr;
+    if (electorate)
+        rules.master_addr = NULL;
+    const struct coordinator_events events = {r,
+                                              on_new_round,
+                                              on_coordinator_finished,
+                                              on_wrong_key,
+                                              r->relay ? on_relay : NULL,
+                                              redirect_received};
+    r->coordinator = coordinator_new(&r->hub, r->beats, &rules, c->host, (int)getpid(), electorate,
+                                     &events, r->events);
+}
+
+static void make_store(struct rdzv *r)
+{
+    const struct store_server_opts store = {.legacy_113 = r->config.legacy_store_113};
+    if (r->config.agent_store && !r->store)
+        r->store = store_server_new(r->loop, &store);
+}
+
+static int open_endpoint(struct rdzv *r, int listen_fd, struct err *e)
+{
+    const struct endpoint_events events = {r, on_agent, r->config.agent_store ? on_store : NULL,
+                                           on_silent};
+    return endpoint_open(&r->endpoint, r->loop, listen_fd, r->config.max_nodes + r->config.spares,
+                         &events, e);
+}
+
+static bool make_host(struct rdzv *r, int listen_fd)
+{
+    struct err e = ERR_INIT;
+    char where[HOST_MAX + 8];
+    if (open_endpoint(r, listen_fd, &e) < 0) {
+        member_state_fail(member_state_of(r->member), e.msg);
+        link_hub_wake(&r->hub);
+        return false;
+    }
+    make_store(r);
+    make_coordinator(r, NULL);
+    const char *addr = endpoint_addr(r->endpoint);
+    log_verbose("listening on %s", endpoint_format(where, sizeof(where), addr[0] ? addr : "*",
+                                                   endpoint_port(r->endpoint)));
+    return true;
 }
 
 static void attach_own(struct rdzv *r)
@@ -128,7 +377,7 @@ static void on_published(struct rdzv *r)
 
 static void host_and_join(struct rdzv *r, int listen_fd)
 {
-    if (!rdzv_host(r, listen_fd))
+    if (!make_host(r, listen_fd))
         return;
     r->discovery->listen_port = endpoint_port(r->endpoint);
     if (r->discovery->ops->publish)
@@ -142,8 +391,8 @@ static void host_and_join(struct rdzv *r, int listen_fd)
 static void host_again(struct rdzv *r)
 {
     name_endpoint(r);
-    rdzv_host_store(r);
-    rdzv_host_coordinator(r, NULL);
+    make_store(r);
+    make_coordinator(r, NULL);
     attach_own(r);
 }
 
@@ -209,7 +458,7 @@ static void open_standby(struct rdzv *r, const struct netaddr *coordinator)
     netaddr_parse_ip(&b.addr, b.any ? "::" : "127.0.0.1", 0);
     if (fd < 0)
         fd = endpoint_listen(&b, &e);
-    if (fd < 0 || rdzv_host_endpoint(r, fd, &e) < 0) {
+    if (fd < 0 || open_endpoint(r, fd, &e) < 0) {
         log_warn("this node cannot become the coordinator: %s", e.msg);
         return;
     }
@@ -271,7 +520,7 @@ static void on_looked(struct rdzv *r)
     }
     if (role == RDZV_ROLE_HOST && r->endpoint) { /* this node was about to follow, as a standby */
         r->shed++;
-        endpoint_close(r->endpoint, rdzv_part_shed, r);
+        endpoint_close(r->endpoint, part_shed, r);
         r->endpoint = NULL;
         member_state_set_peer_port(member_state_of(r->member), 0);
     }
@@ -293,6 +542,118 @@ static void on_looked(struct rdzv *r)
     }
 }
 
+/* ------------------------------------------------------------------------------------ redirects */
+
+/* Warns of a second job with the same run id. A coordinator of this job that was only cut off does
+ * not cause the warning: it detects that it has no majority, and ends within twice the dead time.
+ */
+static void warn_of_split_brain(struct rdzv *r, const struct netaddr *there)
+{
+    char where[ADDR_STRLEN + 8];
+    uint64_t now = uv_hrtime();
+    if (!r->split_brain_ns)
+        r->split_brain_ns = now;
+    if (r->split_brain_logged || now - r->split_brain_ns < 2 * rdzv_config_dead_ns(&r->config))
+        return;
+    r->split_brain_logged = true;
+    log_warn("another job with the id '%s' runs at %s, begun apart from this one: stop one of the "
+             "two, or give it another --rdzv_id",
+             r->config.run_id, netaddr_format(there, where, sizeof(where)));
+}
+
+/* Warns of a launcher that has refused this node, because the two have different job tokens. */
+static void warn_of_wrong_key(struct rdzv *r, const struct netaddr *there)
+{
+    char where[ADDR_STRLEN + 8];
+    if (r->wrong_key_logged)
+        return;
+    r->wrong_key_logged = true;
+    log_warn("the launcher at %s has another job token than this node (%s), so that it cannot come "
+             "to this job: copy the file, or name it with --token_file",
+             netaddr_format(there, where, sizeof(where)), r->auth->source);
+}
+
+static void on_redirect(uv_timer_t *timer);
+
+static void on_reported(struct rdzv *r)
+{
+    if (r->discovery->wrong_key.len)
+        warn_of_wrong_key(r, &r->discovery->wrong_key);
+    if (r->discovery->split_brain.len)
+        warn_of_split_brain(r, &r->discovery->split_brain);
+    else
+        r->split_brain_ns = 0;
+    uv_timer_start(&r->redirect, on_redirect, REDIRECT_MS, 0);
+}
+
+static void on_redirect(uv_timer_t *timer)
+{
+    struct rdzv *r = container_of(timer, struct rdzv, redirect);
+    struct rdzv_discovery *f = r->discovery;
+    uv_timer_start(&r->redirect, on_redirect, REDIRECT_MS, 0);
+    if (!f || !coordinator_leads(r->coordinator))
+        return; /* not yet, or not any more */
+    const char *bound = endpoint_addr(r->endpoint);
+    f->own.any = !netaddr_parse_ip(&f->own.addr, bound, endpoint_port(r->endpoint));
+    if (f->own.any)
+        netaddr_parse_ip(&f->own.addr, "::", endpoint_port(r->endpoint));
+    text_set(f->own_addr, sizeof(f->own_addr), "%s", bound[0] ? bound : r->local_addr);
+    if (r->auth->secret_len && !r->auth->open)
+        auth_ready(r->auth, NULL); /* without the key, only loopback endpoints are redirected */
+    uv_timer_stop(&r->redirect);
+    rdzv_work(r, rdzv_discovery_tell, on_reported);
+}
+
+static void redirect_start(struct rdzv *r)
+{
+    uv_timer_start(&r->redirect, on_redirect, REDIRECT_MS, 0);
+}
+
+static void redirect_received(void *arg, const struct netaddr *there, bool begun)
+{
+    struct rdzv *r = arg;
+    if (begun) {
+        warn_of_split_brain(r, there);
+        return;
+    }
+    r->moving = true; /* in the next turn, not inside the coordinator, which it closes */
+    r->elsewhere = *there;
+    link_hub_wake(&r->hub);
+}
+
+static void redirect_move(struct rdzv *r)
+{
+    char ip[ADDR_STRLEN];
+    r->moving = false;
+    r->good = r->elsewhere;
+    r->have_good = true;
+    r->moved_ns = uv_hrtime();
+    netaddr_format(&r->good, r->where, sizeof(r->where));
+    log_notice("the job '%s' runs already: its nodes have made the one at %s their coordinator. "
+               "This node joins it there",
+               r->config.run_id, r->where);
+    coordinator_dismiss(r->coordinator);
+    r->shed++;
+    coordinator_close(r->coordinator, part_shed, r);
+    r->coordinator = NULL;
+    if (r->store) {
+        r->shed++;
+        store_server_close(r->store, part_shed, r);
+        r->store = NULL;
+    }
+    if (!r->standby)
+        r->standby = standby_new(&r->hub, r->config.run_id, r->config.host);
+    standby_at_endpoint(r->standby);
+    standby_set_coordinator(r->standby, netaddr_ip(&r->good, ip), netaddr_port(&r->good), true);
+    if (rdzv_config_may_elect(&r->config) && r->config.nproc > 0)
+        member_state_set_peer_port(member_state_of(r->member), endpoint_port(r->endpoint));
+}
+
+static bool redirect_followed(const struct rdzv *r)
+{
+    return r->moved_ns && uv_hrtime() - r->moved_ns < rdzv_config_dead_ns(&r->config);
+}
+
 /* ----------------------------------------------------------------------------------- electing */
 
 /* This node stands for election: the other members connect to it. */
@@ -301,11 +662,11 @@ static void stand(struct rdzv *r)
     struct rdzv_electorate e;
     member_state_electorate(member_state_of(r->member), &e);
     endpoint_format(r->where, sizeof(r->where), r->config.host, endpoint_port(r->endpoint));
-    rdzv_host_store(r);
-    rdzv_host_coordinator(r, &e);
+    make_store(r);
+    make_coordinator(r, &e);
     attach_own(r);
     member_state_noticed(member_state_of(r->member), uv_hrtime());
-    rdzv_redirect_start(r);
+    redirect_start(r);
 }
 
 /* Goes on to the next member of the list: at once, unless all of them have been tried. */
@@ -383,7 +744,7 @@ static void reach(struct rdzv *r)
         return;
     }
     bool back = member_state_joined(member_state_of(r->member)) && r->have_good && !r->ask;
-    if (back || rdzv_redirect_followed(r)) {
+    if (back || redirect_followed(r)) {
         r->connector = connector_new(r->loop, &r->good, 1, CONNECT_AGAIN_MS, rdzv_on_connected, r);
         return;
     }
@@ -473,7 +834,7 @@ static void advance(void *arg)
 {
     struct rdzv *r = arg;
     if (r->moving && !r->closing)
-        rdzv_redirect_move(r);
+        redirect_move(r);
     if (!r->closing)
         member_advance(r->member);
     if (r->coordinator && !r->tearing_down)
@@ -564,13 +925,8 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     link_hub_init(&r->hub, loop, advance, r);
     r->events = callbacks->events;
     make_member(r, callbacks);
-    const struct relay_config relay = {&r->hub,
-                                       auth,
-                                       config->run_id,
-                                       config->nproc,
-                                       r,
-                                       rdzv_host_serve_store,
-                                       rdzv_host_whereabouts};
+    const struct relay_config relay = {&r->hub, auth,        config->run_id, config->nproc,
+                                       r,       serve_store, whereabouts};
     *out = r;
     return config->relay ? relay_open(&r->relay, loop, &relay, e) : 0;
 }
@@ -671,7 +1027,7 @@ void rdzv_abandon(struct rdzv *r)
     link_hub_abandon(&r->hub);
 }
 
-void rdzv_part_closed(void *arg)
+static void part_closed(void *arg)
 {
     struct rdzv *r = arg;
     if (--r->parts > 0)
@@ -683,9 +1039,17 @@ void rdzv_part_closed(void *arg)
     on_closed(on_closed_arg);
 }
 
+static void part_shed(void *arg)
+{
+    struct rdzv *r = arg;
+    r->shed--;
+    if (r->tearing_down)
+        part_closed(r);
+}
+
 static void on_withdrawn(struct rdzv *r)
 {
-    rdzv_part_closed(r);
+    part_closed(r);
 }
 
 static void tear_down(struct rdzv *r)
@@ -700,31 +1064,31 @@ static void tear_down(struct rdzv *r)
     }
     if (r->endpoint) {
         r->parts++;
-        endpoint_close(r->endpoint, rdzv_part_closed, r);
+        endpoint_close(r->endpoint, part_closed, r);
     }
     if (r->store) {
         r->parts++;
-        store_server_close(r->store, rdzv_part_closed, r);
+        store_server_close(r->store, part_closed, r);
     }
     if (r->standby) {
         r->parts++;
-        standby_close(r->standby, rdzv_part_closed, r);
+        standby_close(r->standby, part_closed, r);
     }
     if (r->coordinator) {
         r->parts++;
-        coordinator_close(r->coordinator, rdzv_part_closed, r);
+        coordinator_close(r->coordinator, part_closed, r);
     }
     if (r->relay) {
         r->parts++;
-        relay_close(r->relay, rdzv_part_closed, r);
+        relay_close(r->relay, part_closed, r);
     }
-    member_close(r->member, rdzv_part_closed, r);
+    member_close(r->member, part_closed, r);
     if (r->beats) { /* nobody asks it any more */
         r->parts++;
-        beats_close(r->beats, rdzv_part_closed, r);
+        beats_close(r->beats, part_closed, r);
     }
-    link_hub_close(&r->hub, rdzv_part_closed, r);
-    uvx_scope_close(&r->scope, rdzv_part_closed, r);
+    link_hub_close(&r->hub, part_closed, r);
+    uvx_scope_close(&r->scope, part_closed, r);
 }
 
 void rdzv_close(struct rdzv *r, void (*on_closed)(void *arg), void *arg)

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void put(char *out, size_t cap, size_t at, const char *fmt, va_list ap)
+static void text_put(char *out, size_t cap, size_t at, const char *fmt, va_list ap)
 {
     int n = vsnprintf(out + at, cap - at, fmt, ap);
     if (n < 0)
@@ -17,7 +17,7 @@ void text_set(char *out, size_t cap, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    put(out, cap, 0, fmt, ap);
+    text_put(out, cap, 0, fmt, ap);
     va_end(ap);
 }
 
@@ -25,6 +25,6 @@ void text_add(char *out, size_t cap, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    put(out, cap, strlen(out), fmt, ap);
+    text_put(out, cap, strlen(out), fmt, ap);
     va_end(ap);
 }

@@ -9,17 +9,16 @@
 typedef struct nvmlDevice_st *nvmlDevice_t;
 typedef struct nvmlEventSet_st *nvmlEventSet_t;
 
-#define NVML_SUCCESS            0
-#define NVML_ERROR_NOT_FOUND    6
-#define NVML_ERROR_TIMEOUT      10
-#define NVML_ERROR_GPU_IS_LOST  15
-#define NVML_EVENT_XID          8ull
-#define NVML_ECC_UNCORRECTED    1
-#define NVML_ECC_SINCE_BOOT     0
-#define NVML_MIG_ENABLED        1
-#define NVML_MODE_PROHIBITED    2
-#define NVML_MODE_EXCLUSIVE     3
-#define NVML_MEMORY_UNAVAILABLE (~0ull) /* memory of a process: not available */
+#define NVML_SUCCESS           0
+#define NVML_ERROR_NOT_FOUND   6
+#define NVML_ERROR_TIMEOUT     10
+#define NVML_ERROR_GPU_IS_LOST 15
+#define NVML_EVENT_XID         8ull
+#define NVML_ECC_UNCORRECTED   1
+#define NVML_ECC_SINCE_BOOT    0
+#define NVML_MIG_ENABLED       1
+#define NVML_MODE_PROHIBITED   2
+#define NVML_MODE_EXCLUSIVE    3
 
 struct nvml_pci { /* nvmlPciInfo_t */
     char legacy[16];

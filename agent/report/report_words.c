@@ -86,7 +86,8 @@ const char *signal_name(int signo, char out[24])
     return out;
 }
 
-void words_signal(struct buf *b, int signo)
+/* "SIGSEGV (segmentation fault)" */
+static void words_signal(struct buf *b, int signo)
 {
     char name[24];
     words_add(b, "%s", signal_name(signo, name));

@@ -8,9 +8,6 @@
 #include "agent/report/report_input.h"
 #include "core/bytes.h"
 
-/* "SIGSEGV (segmentation fault)"; NULL-safe appends, control characters escaped. */
-void words_signal(struct buf *b, int signo);
-
 /* "3 min 12 s", "0.8 s", "2 h 5 min". */
 void words_duration(struct buf *b, double seconds);
 

@@ -205,7 +205,9 @@ static int parse_rule(struct algo_select *t, char *words[], int n, const char *w
     return 0;
 }
 
-int algo_select_parse(struct algo_select *t, const char *text, const char *where, struct err *e)
+/* Appends the rules of a text; messages call it `where`. */
+static int algo_select_parse(struct algo_select *t, const char *text, const char *where,
+                             struct err *e)
 {
     char *copy = strdup(text), *rules = NULL, *words_at = NULL;
     int r = copy ? 0 : err_set(e, -ENOMEM, "no memory"), number_of = 0;

@@ -54,9 +54,6 @@ struct algo_select {
 int algo_select_init(struct algo_select *t, struct err *e);
 void algo_select_fini(struct algo_select *t);
 
-/* Appends the rules of a text; messages call it `where`. */
-int algo_select_parse(struct algo_select *t, const char *text, const char *where, struct err *e);
-
 /* The facts by which an algorithm is chosen: equal on every rank. */
 struct algo_key {
     int kind, ranks, nodes;

@@ -67,15 +67,6 @@ bool failure_log_knows(const struct failure_log *l, int rank)
     return false;
 }
 
-bool failure_log_has(const struct failure_log *l, enum failure_kind kind)
-{
-    for (size_t i = 0; i < l->n; i++) {
-        if (l->f[i].kind == kind)
-            return true;
-    }
-    return false;
-}
-
 void failure_log_sort(struct failure_log *l, size_t max)
 {
     if (l->n == 0)

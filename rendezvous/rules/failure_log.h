@@ -22,7 +22,6 @@ void failure_log_clear(struct failure_log *l);            /* frees all records *
 /* The first cause, or NULL when all records are stops. */
 const struct failure *failure_log_first(const struct failure_log *l);
 bool failure_log_knows(const struct failure_log *l, int rank); /* other than as stopped */
-bool failure_log_has(const struct failure_log *l, enum failure_kind kind);
 
 /* Puts the records in the order of failure_order() and keeps at most max. */
 void failure_log_sort(struct failure_log *l, size_t max);

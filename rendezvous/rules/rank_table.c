@@ -97,19 +97,6 @@ int rank_table_compute(struct rank_table *t, struct err *e)
     return rc < 0 ? err_sys(e, -rc, "rank table") : 0;
 }
 
-int rank_table_node_of(const struct rank_table *t, int rank)
-{
-    int lo = 0, hi = t->nnodes - 1; /* the last node with base_rank <= rank */
-    while (lo < hi) {
-        int mid = lo + (hi - lo + 1) / 2;
-        if (t->nodes[mid].base_rank <= rank)
-            lo = mid;
-        else
-            hi = mid - 1;
-    }
-    return lo;
-}
-
 /* ------------------------------------------------------------------------------------- codec
  *
  *     u64 epoch  u32 counter  u32 restart_count  str master_addr  u16 master_port  u8 agent_store

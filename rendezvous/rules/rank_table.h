@@ -70,8 +70,4 @@ void rank_table_encode(struct buf *b, const struct rank_table *t);
 /* Decodes and computes. The table is initialised by the callee; on failure it is empty. */
 int rank_table_decode(struct rd *r, struct rank_table *t, struct err *e);
 
-/* The group rank of the node that has global rank `rank` (0 <= rank < world_size). O(log nnodes).
- */
-int rank_table_node_of(const struct rank_table *t, int rank);
-
 #endif

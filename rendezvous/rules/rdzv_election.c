@@ -72,14 +72,15 @@ void rdzv_election_seen(struct rdzv_election *e, uint64_t epoch)
         e->seen_epoch = epoch;
 }
 
-bool rdzv_election_is_new(const struct rdzv_election *e)
+/* Whether this coordinator was elected and no round of its own has run. */
+static bool election_is_new(const struct rdzv_election *e)
 {
     return !e->standing && e->seen_epoch && e->quorum[RDZV_LIST_RAN].list.gen.epoch != e->epoch;
 }
 
 bool rdzv_election_is_replaced(const struct rdzv_election *e, uint64_t seen_epoch, uint32_t counter)
 {
-    if (rdzv_election_is_new(e))
+    if (election_is_new(e))
         return seen_epoch > e->seen_epoch && seen_epoch != e->epoch;
     return !e->standing && counter > 0 && rdzv_epoch_term(seen_epoch) > rdzv_epoch_term(e->epoch);
 }
@@ -87,7 +88,7 @@ bool rdzv_election_is_replaced(const struct rdzv_election *e, uint64_t seen_epoc
 bool rdzv_election_is_of_another(const struct rdzv_election *e, const struct rdzv_peers *list)
 {
     uint64_t epoch = list->gen.epoch;
-    return rdzv_election_is_new(e) && epoch != e->epoch &&
+    return election_is_new(e) && epoch != e->epoch &&
            epoch > e->quorum[RDZV_LIST_RAN].list.gen.epoch &&
            epoch > e->quorum[RDZV_LIST_PREPARED].list.gen.epoch;
 }
@@ -152,7 +153,7 @@ static void elected(struct rdzv_election *e, int votes, uint64_t now)
  * itself. */
 static bool too_few(const struct rdzv_election *e, const struct rdzv_quorum *q, uint64_t since)
 {
-    if (rdzv_election_is_new(e) && q->list.n)
+    if (election_is_new(e) && q->list.n)
         return 2 * rdzv_quorum_votes(q, &e->nodes->by_id, since) <= q->list.n;
     return 2 * rdzv_quorum_unknown(q, &e->nodes->by_id, since) > q->list.n;
 }

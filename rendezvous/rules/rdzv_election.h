@@ -44,8 +44,6 @@ void rdzv_election_add_list(struct rdzv_election *e, const struct rdzv_peers *li
 /* The launcher is proven to have ended. */
 void rdzv_election_dead(struct rdzv_election *e, const struct node_id *id);
 
-/* Whether this coordinator was elected and no round of its own has run. */
-bool rdzv_election_is_new(const struct rdzv_election *e);
 /* Whether whoever has seen the epoch, or has the list, has followed a coordinator that was elected
  * later: no round of this one may follow. counter: of its own rounds. */
 bool rdzv_election_is_replaced(const struct rdzv_election *e, uint64_t seen_epoch,

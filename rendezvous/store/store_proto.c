@@ -34,11 +34,6 @@ int store_cmd_opcode(enum store_dialect d, enum store_cmd cmd)
     return commands[cmd].opcode[d];
 }
 
-const char *store_cmd_reply(enum store_cmd cmd)
-{
-    return commands[cmd].reply;
-}
-
 const char *store_reason_text(enum store_reason r)
 {
     return reasons[r];

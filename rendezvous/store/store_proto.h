@@ -67,8 +67,7 @@ enum store_dialect { STORE_NEWEST, STORE_21, STORE_113, STORE_DIALECTS };
 
 const char *store_cmd_name(enum store_cmd cmd);
 int store_cmd_opcode(enum store_dialect d,
-                     enum store_cmd cmd);        /* opcode; -1: not in this dialect */
-const char *store_cmd_reply(enum store_cmd cmd); /* its fields */
+                     enum store_cmd cmd); /* opcode; -1: not in this dialect */
 
 /* One-byte answers. */
 enum { STORE_READY = 0, STORE_NOT_READY = 1 };       /* CHECK */

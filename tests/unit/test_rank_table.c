@@ -48,9 +48,6 @@ START_TEST(ranks_of_unequal_nodes_and_roles)
         ck_assert_int_eq(t.nodes[i].role_base_rank, expected[i][1]);
         ck_assert_int_eq(t.nodes[i].role_world_size, expected[i][2]);
     }
-    static const int node_of[] = {0, 0, 0, 1, 2, 2, 3, 3, 3, 3};
-    for (int rank = 0; rank < 10; rank++)
-        ck_assert_int_eq(rank_table_node_of(&t, rank), node_of[rank]);
     rank_table_fini(&t);
 }
 END_TEST

@@ -180,9 +180,9 @@ def more_than_dev_shm(cluster):
 def late_dns(cluster):
     """The head's name is unknown for 3 s: NXDOMAIN, as of a pod that has no address yet."""
     head = cluster.pod("train-0", [DLAUNCH, "--nnodes", "2", f"{EXAMPLES}/hello"], [TOKEN, "JOB_COMPLETION_INDEX=0"])
-    cluster.network.publish(head, after=3)
     other = cluster.pod("train-1", [DLAUNCH, "--nnodes", "2", f"{EXAMPLES}/hello"], [TOKEN, "JOB_COMPLETION_INDEX=1"])
     begin = time.monotonic()
+    cluster.network.publish(head, after=3)
     job = [head.start(), other.start()]
     all_end(job)
     if time.monotonic() - begin < 3:

@@ -34,7 +34,7 @@
 #define CONNECTING_MAX 64
 #define EVENTS         64
 #define UNREAD_S       5  /* patience with a reader of the output, in a stopped job */
-#define LAST_S         10 /* for a host that does not answer when all others have ended */
+#define LAST_S         10 /* for the hosts, after a second request to stop */
 
 extern char **environ;
 
@@ -63,13 +63,13 @@ struct head {
     struct head_output *output;
     struct input input;
 
-    bool planned;       /* the hosts have their plans */
-    int status;         /* of the job; -1: not known */
-    struct peer *last;  /* whose word decides: the last that told how the job ended */
-    int failed;         /* the exit status of a launcher that ended early; 0: none has */
-    uint64_t stop_ns;   /* the first signal that asks to stop; 0: none yet */
-    uint64_t silent_ns; /* all other launchers have ended: since then a host is silent */
-    bool hurried;
+    bool planned;      /* the hosts have their plans */
+    int status;        /* of the job; -1: not known */
+    struct peer *last; /* whose word decides: the last that told how the job ended */
+    int failed;        /* the exit status of a launcher that ended early; 0: none has */
+    uint64_t stop_ns;  /* the first signal that asks to stop; 0: none yet */
+    bool hurried;      /* since hurried_ns: a further signal has come */
+    uint64_t hurried_ns;
     uint64_t now_ns;
 };
 
@@ -494,8 +494,9 @@ static void pass_signal_on(struct head *h, int signo)
     bool further = asks_to_stop(signo) && h->stop_ns && h->now_ns - h->stop_ns > 500000000u;
     if (first)
         h->stop_ns = h->now_ns;
-    if (further) {
+    if (further && !h->hurried) {
         h->hurried = true;
+        h->hurried_ns = h->now_ns;
         head_output_hurry(h->output);
     }
     if (!h->planned && asks_to_stop(signo)) {
@@ -570,27 +571,18 @@ static int next_timeout(const struct head *h)
         else if (p->state == PEER_WAITING && p->next_ns)
             ms = earlier(ms, p->next_ns, h->now_ns);
     }
-    if (h->silent_ns)
-        ms = earlier(ms, h->silent_ns + LAST_S * 1000000000ull, h->now_ns);
+    if (h->hurried)
+        ms = earlier(ms, h->hurried_ns + LAST_S * 1000000000ull, h->now_ns);
     if (h->stop_ns && !head_output_takes(h->output))
         ms = earlier(ms, h->stop_ns + UNREAD_S * 1000000000ull, h->now_ns);
     return input_timeout(&h->input) ? earlier(ms, h->now_ns + INPUT_RETRY_NS, h->now_ns) : ms;
 }
 
-/* A host whose network is gone does not say that its launcher has ended. */
+/* A host whose network is gone does not say that its launcher has ended: after a second request to
+ * stop, which kills the workers, it is not waited for. */
 static void check_silent(struct head *h)
 {
-    int left = 0, ended = 0;
-    for (size_t i = 0; i < h->npeers; i++) {
-        left += h->peers[i].state == PEER_PLANNED && !h->peers[i].exited;
-        ended += h->peers[i].exited;
-    }
-    bool over = left && ended && (h->last || h->hurried);
-    if (!over)
-        h->silent_ns = 0;
-    else if (!h->silent_ns)
-        h->silent_ns = h->now_ns;
-    if (!over || h->now_ns - h->silent_ns < LAST_S * 1000000000ull)
+    if (!h->hurried || h->now_ns - h->hurried_ns < LAST_S * 1000000000ull)
         return;
     for (size_t i = 0; i < h->npeers; i++) {
         struct peer *p = &h->peers[i];
@@ -817,10 +809,10 @@ int head_print(struct options *o, const struct host_list *hosts, struct err *e)
         bool here = reach_is_here(host);
         char number[16];
         snprintf(number, sizeof(number), "%d", host->nproc);
-        printf("  node %zu  %s%s%s  %s workers%s%s%s  ", i, host->user ? host->user : "",
+        printf("  node %zu  %s%s%s  %s worker%s%s%s%s  ", i, host->user ? host->user : "",
                host->user ? "@" : "", host->name,
-               host->nproc ? number : opt_text(o, OPT_nproc_per_node), host->ids ? " (GPUs " : "",
-               host->ids ? host->ids : "", host->ids ? ")" : "");
+               host->nproc ? number : opt_text(o, OPT_nproc_per_node), host->nproc == 1 ? "" : "s",
+               host->ids ? " (GPUs " : "", host->ids ? host->ids : "", host->ids ? ")" : "");
         if (here)
             printf("(this host)\n");
         else

@@ -588,7 +588,7 @@ static Suite *suite(void)
         test_skip("there is no /usr/sbin/sshd (Debian: openssh-server)");
         return s;
     }
-    TCase *t = test_case(s, "start", 150);
+    TCase *t = test_case(s, "starts", 150);
     tcase_add_checked_fixture(t, setup, netns_teardown);
     tcase_add_test(t, workers_run_on_every_host);
     tcase_add_test(t, the_head_need_not_be_a_node);
@@ -597,7 +597,7 @@ static Suite *suite(void)
     tcase_add_test(t, output_comes_whole);
     tcase_add_test(t, the_token_is_not_shown);
     tcase_add_test(t, programs_are_copied);
-    t = test_case(s, "end", 150);
+    t = test_case(s, "ends", 150);
     tcase_add_checked_fixture(t, setup, netns_teardown);
     tcase_add_test(t, a_failure_is_reported_once);
     tcase_add_test(t, a_restart_happens_on_all_hosts);
@@ -605,15 +605,19 @@ static Suite *suite(void)
     tcase_add_test(t, signals_reach_the_workers);
     tcase_add_test(t, a_killed_head_leaves_nothing);
     tcase_add_test(t, a_lost_connection_ends_the_host);
-    t = test_case(s, "bad", 200);
+    t = test_case(s, "wrong", 200);
     tcase_add_checked_fixture(t, setup, netns_teardown);
     tcase_add_test(t, a_silent_host_is_named);
     tcase_add_test(t, a_host_that_refuses_is_tried_again);
     tcase_add_loop_test(t, a_host_that_cannot_run_it_is_named, 0, ARRAY_LEN(wrong));
-    t = test_case(s, "many", 3600);
+    t = test_case(s, "many start", 600);
     tcase_add_checked_fixture(t, setup_many, netns_teardown);
     tcase_add_test(t, many_hosts_start);
+    t = test_case(s, "many killed", 7200);
+    tcase_add_checked_fixture(t, setup_many, netns_teardown);
     tcase_add_test(t, many_killed_heads_leave_nothing);
+    t = test_case(s, "many bad", 600);
+    tcase_add_checked_fixture(t, setup_many, netns_teardown);
     tcase_add_test(t, one_bad_host_of_many_is_named);
     return s;
 }

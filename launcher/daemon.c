@@ -25,7 +25,7 @@
 static volatile sig_atomic_t background_pid;
 
 /* Ctrl-C while the command still waits. */
-static void pass_on(int signo)
+static void pass_signal_on(int signo)
 {
     (void)signo;
     kill(background_pid, SIGTERM);
@@ -50,7 +50,7 @@ static bool wait_ready(int fd)
 
 static int wait_for_background(pid_t pid, int fd)
 {
-    struct sigaction act = {.sa_handler = pass_on}; /* without SA_RESTART */
+    struct sigaction act = {.sa_handler = pass_signal_on}; /* without SA_RESTART */
     int status = 0;
     background_pid = pid;
     sigaction(SIGINT, &act, NULL);

@@ -381,7 +381,7 @@ static void say_console_fails(struct stdio_pump *p)
 }
 
 /* Milliseconds until something is due; -1: nothing is. */
-static int next_timeout(const struct stdio_pump *p)
+static int pump_next_timeout(const struct stdio_pump *p)
 {
     uint64_t due[] = {p->partial_ns, p->drain_ns,
                       p->console[0].blocked ? p->console[0].retry_ns : 0,
@@ -408,7 +408,7 @@ static bool serve_events(struct stdio_pump *p)
 {
     struct epoll_event ev[EVENTS_MAX];
     bool woken = false;
-    int n = epoll_wait(p->epfd, ev, EVENTS_MAX, next_timeout(p));
+    int n = epoll_wait(p->epfd, ev, EVENTS_MAX, pump_next_timeout(p));
     p->now_ns = mono_ns();
     for (int i = 0; i < n; i++) {
         uintptr_t tag = (uintptr_t)ev[i].data.ptr;

@@ -61,7 +61,7 @@ static int leader(const struct roll *r)
     return i;
 }
 
-static bool is_over(const struct roll *r)
+static bool roll_is_over(const struct roll *r)
 {
     return r->deadline_ns && mono_ns() >= r->deadline_ns;
 }
@@ -106,7 +106,7 @@ static void call_roll(struct roll *r)
             awaited += !r->here[i];
             r->wants[n++] = (struct transport_want){.stream = i, .recv = true};
         }
-        if (awaited == 0 || is_over(r))
+        if (awaited == 0 || roll_is_over(r))
             break;
         shrink_wait_for(r, n);
     }
@@ -136,7 +136,7 @@ static void announce(struct roll *r)
             if (got >= 0 && r->moved[i] < (size_t)size)
                 r->wants[n++] = (struct transport_want){.stream = i, .send = true};
         }
-        if (n == 0 || is_over(r))
+        if (n == 0 || roll_is_over(r))
             break;
         shrink_wait_for(r, n);
     }
@@ -170,7 +170,7 @@ static int shrink_follow(struct roll *r, int lead)
     bool said = false;
     size_t size = (size_t)r->comm->size, have = 0;
     r->deadline_ns = comm_deadline(r->ms);
-    while (!is_over(r)) {
+    while (!roll_is_over(r)) {
         struct err e = ERR_INIT;
         char word = HERE;
         ssize_t got = 0;

@@ -50,7 +50,7 @@ static int read_conf(struct job_conf *c, struct err *e)
     return r < 0 ? r : env_bool("DLCOLL_SHM", true, &c->shared_memory, e);
 }
 
-static uint8_t fold(uint64_t h)
+static uint8_t job_fold(uint64_t h)
 {
     return (uint8_t)(1 + h % 255);
 }
@@ -71,7 +71,7 @@ static uint8_t digest(const struct job *j)
         for (const char *p = rule; *p; p++)
             h = hash_add(h, (uint64_t)*p);
     }
-    return fold(h);
+    return job_fold(h);
 }
 
 static void publish_settings(struct job *j)
@@ -107,7 +107,7 @@ int job_new(struct job **out, const struct world_opts *opts, struct err *e)
 
 void job_lacks_memory(struct job *j)
 {
-    j->conf.settings = fold(hash_add(1, j->conf.settings));
+    j->conf.settings = job_fold(hash_add(1, j->conf.settings));
     publish_settings(j);
 }
 

@@ -9,7 +9,7 @@
 
 /* ------------------------------------------------------------------------------------- matching */
 
-static bool fits(const struct p2p_op *op, int peer, int tag)
+static bool match_fits(const struct p2p_op *op, int peer, int tag)
 {
     return (op->any || op->peer == peer) && op->tag == tag;
 }
@@ -19,7 +19,7 @@ static struct p2p_op *take_posted(struct p2p *p, int peer, int tag)
 {
     for (struct p2p_op **at = &p->posted.head; *at; at = &(*at)->next) {
         struct p2p_op *op = *at;
-        if (!fits(op, peer, tag))
+        if (!match_fits(op, peer, tag))
             continue;
         p2p_queue_remove(&p->posted, at);
         if (op->any)

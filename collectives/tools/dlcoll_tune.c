@@ -175,7 +175,7 @@ static double tune_measure(int op, float *a, float *b, size_t n)
     return best;
 }
 
-static void turn(int k)
+static void tune_turn(int k)
 {
     size_t whole = g_most * (size_t)dlcoll_size(g_comm);
     float *a = calloc(1, whole), *b = calloc(1, whole);
@@ -301,7 +301,7 @@ int main(int argc, char **argv)
         g_comm = NULL;
         force(k);
         need(dlcoll_init(&g_comm, NULL), "no communicator");
-        turn(k);
+        tune_turn(k);
     }
     if (rank == 0)
         save(path, ranks, nodes);

@@ -75,7 +75,7 @@ struct head {
 
 /* ---------------------------------------------------------------------------------------- epoll */
 
-static void watch(struct head *h, struct peer *p, enum peer_end end, int fd, bool want)
+static void head_watch(struct head *h, struct peer *p, enum peer_end end, int fd, bool want)
 {
     uint32_t bit = 1u << end;
     struct source *s = &h->sources[3 * (size_t)(p - h->peers) + end];
@@ -99,9 +99,9 @@ static void update_watches(struct head *h)
             p->watched &= ~(1u << PEER_OUT);
         if (p->err < 0)
             p->watched &= ~(1u << PEER_ERR);
-        watch(h, p, PEER_IN, p->in, peer_has_to_write(p));
-        watch(h, p, PEER_OUT, p->out, room);
-        watch(h, p, PEER_ERR, p->err, true);
+        head_watch(h, p, PEER_IN, p->in, peer_has_to_write(p));
+        head_watch(h, p, PEER_OUT, p->out, room);
+        head_watch(h, p, PEER_ERR, p->err, true);
     }
 }
 
@@ -114,7 +114,7 @@ static bool is_left(const struct peer *p)
 }
 
 /* The job ends with this status; hosts that have a plan are told to stop, others are dropped. */
-static void end_job(struct head *h, int status)
+static void head_end_job(struct head *h, int status)
 {
     if (h->status < 0)
         h->status = status;
@@ -150,7 +150,7 @@ static void lose_host(struct head *h, struct peer *p, const char *why, int statu
         return;
     }
     log_error("%s: %s", p->host->name, why);
-    end_job(h, status);
+    head_end_job(h, status);
 }
 
 /* The reason for the end of a process that has not said how its launcher ended. */
@@ -194,7 +194,7 @@ static void on_exit_frame(struct head *h, struct peer *p, const struct frame *f)
     for (size_t i = 0; i < h->npeers; i++)
         left += is_left(&h->peers[i]) && !h->peers[i].exited;
     if (left < h->min + h->spares || h->min == h->max)
-        end_job(h, p->status);
+        head_end_job(h, p->status);
 }
 
 /* --------------------------------------------------------------------------------------- starting
@@ -383,7 +383,7 @@ static void on_hello(struct head *h, struct peer *p, const struct frame *f)
     lose_host(h, p, why, 1);
 }
 
-static void keep(char **to, size_t *len, const struct frame *f)
+static void head_keep(char **to, size_t *len, const struct frame *f)
 {
     free(*to);
     *to = xstrndup((const char *)f->body, f->len);
@@ -414,10 +414,10 @@ static void on_frame(struct head *h, struct peer *p, const struct frame *f)
         input_taken(&h->input, p, rd_u32(&r));
         break;
     case FRAME_REPORT:
-        keep(&p->report, &p->report_len, f);
+        head_keep(&p->report, &p->report_len, f);
         break;
     case FRAME_JSON:
-        keep(&p->json, &p->json_len, f);
+        head_keep(&p->json, &p->json_len, f);
         break;
     case FRAME_EXIT:
         on_exit_frame(h, p, f);
@@ -427,7 +427,7 @@ static void on_frame(struct head *h, struct peer *p, const struct frame *f)
     }
 }
 
-static void take_frames(struct head *h, struct peer *p)
+static void head_take_frames(struct head *h, struct peer *p)
 {
     struct frame f;
     size_t at = 0;
@@ -442,7 +442,7 @@ static void read_peer(struct head *h, struct peer *p, enum peer_end end)
 {
     peer_read(p, end);
     if (end == PEER_OUT)
-        take_frames(h, p);
+        head_take_frames(h, p);
 }
 
 /* A process has ended. What it has written is in the pipe. */
@@ -502,7 +502,7 @@ static void pass_signal_on(struct head *h, int signo)
     if (!h->planned && asks_to_stop(signo)) {
         if (first)
             log_notice("received SIG%s: the job had not begun", sigabbrev_np(signo));
-        end_job(h, 128 + signo);
+        head_end_job(h, 128 + signo);
         for (size_t i = 0; i < h->npeers && further; i++)
             peer_kill(&h->peers[i]);
         return;
@@ -595,7 +595,7 @@ static void check_silent(struct head *h)
     }
 }
 
-static void turn(struct head *h)
+static void head_turn(struct head *h)
 {
     struct epoll_event ev[EVENTS];
     update_watches(h);
@@ -633,7 +633,7 @@ static void turn(struct head *h)
     go_on(h);
 }
 
-static bool is_over(const struct head *h)
+static bool head_is_over(const struct head *h)
 {
     for (size_t i = 0; i < h->npeers; i++) {
         if (is_left(&h->peers[i]) || h->peers[i].pid > 0)
@@ -760,8 +760,8 @@ int head_run(struct options *o, const struct host_list *hosts, const struct head
     }
     h.now_ns = mono_ns();
     go_on(&h);
-    while (!is_over(&h))
-        turn(&h);
+    while (!head_is_over(&h))
+        head_turn(&h);
     input_fini(&h.input);
     if (h.last && h.last->report && h.last->status == exit_status(&h))
         head_output_report(h.output, h.last->report, h.last->report_len);

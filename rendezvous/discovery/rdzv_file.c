@@ -242,7 +242,7 @@ static int open_file(struct rdzv_discovery *f)
     return take_fd(&fd);
 }
 
-static ssize_t read_line(int fd, char *out)
+static ssize_t file_read_line(int fd, char *out)
 {
     ssize_t n = pread(fd, out, CONTENT_MAX - 1, 0);
     out[n > 0 ? n : 0] = '\0';
@@ -296,7 +296,7 @@ static void look_at(struct rdzv_discovery *f, int fd)
 {
     char line[CONTENT_MAX];
     struct notice_board b;
-    ssize_t n = read_line(fd, line);
+    ssize_t n = file_read_line(fd, line);
     if (n < 0) {
         trouble(f, errno, "cannot read");
     } else if (n > 0 && !file_parse(line, &b)) {

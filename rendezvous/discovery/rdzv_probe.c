@@ -26,7 +26,7 @@ static int probe_wait_for(int fd, short events, uint64_t until)
 }
 
 /* Not -EACCES, which a missing route can cause too. */
-static int connect_to(int fd, const struct netaddr *a, uint64_t until)
+static int probe_connect(int fd, const struct netaddr *a, uint64_t until)
 {
     int error = 0;
     socklen_t len = sizeof(error);
@@ -130,8 +130,8 @@ static int prove(int fd, const struct netaddr *a, uint64_t until, const struct b
 }
 
 /* Asks one question on a connection of its own; the answer is an IDENTITY. */
-static int exchange(const struct netaddr *a, int timeout_ms, const struct auth *auth,
-                    const struct buf *question, struct rdzv_identity *id)
+static int probe_exchange(const struct netaddr *a, int timeout_ms, const struct auth *auth,
+                          const struct buf *question, struct rdzv_identity *id)
 {
     uint64_t until = mono_ns() + (uint64_t)timeout_ms * 1000000;
     struct buf hello = BUF_INIT, answer = BUF_INIT;
@@ -142,7 +142,7 @@ static int exchange(const struct netaddr *a, int timeout_ms, const struct auth *
     _cleanup_fd_ int fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -errno;
-    int rc = connect_to(fd, a, until);
+    int rc = probe_connect(fd, a, until);
     if (rc == 0 && key)
         rc = tls_new(&tls, TLS_CLIENT, key, &hello, NULL);
     if (rc == 0 && auth && !auth->open && !key)
@@ -163,7 +163,7 @@ int rdzv_probe(const struct netaddr *a, int timeout_ms, const struct auth *auth,
     struct buf question = BUF_INIT;
     rdzv_put_preamble(&question);
     rdzv_put_probe(&question);
-    int rc = exchange(a, timeout_ms, auth, &question, id);
+    int rc = probe_exchange(a, timeout_ms, auth, &question, id);
     buf_fini(&question);
     return rc;
 }
@@ -174,7 +174,7 @@ int rdzv_tell(const struct netaddr *a, int timeout_ms, const struct auth *auth,
     struct buf question = BUF_INIT;
     rdzv_put_preamble(&question);
     rdzv_put_elsewhere(&question, where);
-    int rc = exchange(a, timeout_ms, auth, &question, id);
+    int rc = probe_exchange(a, timeout_ms, auth, &question, id);
     buf_fini(&question);
     return rc;
 }

@@ -47,7 +47,7 @@ static void append(struct event_list *l, const struct event *e)
     l->e[l->n++] = *e;
 }
 
-static const char *copy(const char *text)
+static const char *event_log_copy(const char *text)
 {
     return text && *text ? xstrndup(text, EVENT_TEXT_MAX - 1) : NULL;
 }
@@ -55,9 +55,9 @@ static const char *copy(const char *text)
 static struct event copy_of(const struct event *e)
 {
     struct event c = *e;
-    c.host = copy(e->host);
-    c.text = copy(e->text);
-    c.extra = copy(e->extra);
+    c.host = event_log_copy(e->host);
+    c.text = event_log_copy(e->text);
+    c.extra = event_log_copy(e->extra);
     return c;
 }
 

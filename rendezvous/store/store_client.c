@@ -250,8 +250,8 @@ static int client_fail(struct store_client *c, const struct store_request *r, in
     return die(c, code, e, client_describe(r, what));
 }
 
-static int request(struct store_client *c, const struct store_request *r, uint64_t deadline,
-                   struct err *e)
+static int client_request(struct store_client *c, const struct store_request *r, uint64_t deadline,
+                          struct err *e)
 {
     if (c->fd < 0)
         return err_set(e, -ENOTCONN, "store: the connection is lost");
@@ -274,7 +274,7 @@ static int ask_number(struct store_client *c, const struct store_request *r, int
                       struct err *e)
 {
     uint64_t deadline = deadline_in(c->timeout_ms);
-    int rc = request(c, r, deadline, e);
+    int rc = client_request(c, r, deadline, e);
     if (rc < 0)
         return rc;
     rc = receive_i64(c, v, deadline);
@@ -285,7 +285,7 @@ static int ask_value(struct store_client *c, const struct store_request *r, void
                      struct err *e)
 {
     uint64_t deadline = deadline_in(c->timeout_ms);
-    int rc = request(c, r, deadline, e);
+    int rc = client_request(c, r, deadline, e);
     if (rc < 0)
         return rc;
     rc = receive_value(c, val, len, deadline);
@@ -302,7 +302,7 @@ static int cancel_wait(struct store_client *c, const struct store_request *waite
     uint8_t answer = STORE_CANCELED;
     bool came = false;
     char what[64];
-    int rc = request(c, &cancel, deadline, NULL);
+    int rc = client_request(c, &cancel, deadline, NULL);
     if (rc == 0)
         rc = receive_u8(c, &answer, deadline);
     if (rc == 0 && answer == STORE_STOP_WAITING) {
@@ -324,7 +324,7 @@ static int ask_and_wait(struct store_client *c, const struct store_request *r, i
                         struct err *e)
 {
     uint8_t answer;
-    int rc = request(c, r, deadline_in(c->timeout_ms), e);
+    int rc = client_request(c, r, deadline_in(c->timeout_ms), e);
     if (rc < 0)
         return rc;
     rc = receive_u8(c, &answer, deadline_in(timeout_ms));
@@ -358,7 +358,7 @@ int store_client_set(struct store_client *c, const char *key, const void *val, s
                      struct err *e)
 {
     struct store_request r = {.cmd = STORE_SET, .key = text(key), .val = view(val, len)};
-    return request(c, &r, deadline_in(c->timeout_ms), e);
+    return client_request(c, &r, deadline_in(c->timeout_ms), e);
 }
 
 int store_client_wait(struct store_client *c, const char *const *keys, size_t n, int timeout_ms,
@@ -392,7 +392,7 @@ int store_client_check(struct store_client *c, const char *const *keys, size_t n
     uint8_t answer;
     int rc = put_keys(&items, keys, n, &r, e);
     if (rc == 0)
-        rc = request(c, &r, deadline, e);
+        rc = client_request(c, &r, deadline, e);
     buf_fini(&items);
     if (rc < 0)
         return rc;

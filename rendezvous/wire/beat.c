@@ -287,7 +287,7 @@ static void beat(struct beats *b, uint64_t now)
     }
 }
 
-static void *run(void *arg)
+static void *beats_run(void *arg)
 {
     struct beats *b = arg;
     struct epoll_event ev[EVENTS];
@@ -459,7 +459,7 @@ static int beat_start(struct beats *b, struct err *e)
         return uvx_err(e, rc, "heartbeats");
     uvx_scope_init(&b->scope, b->config.loop);
     uvx_own(&b->scope, &b->turn);
-    rc = thread_start(&b->thread, 0, run, b);
+    rc = thread_start(&b->thread, 0, beats_run, b);
     return rc ? err_sys(e, rc, "start the thread of the heartbeats") : 0;
 }
 

@@ -2,14 +2,14 @@
  *
  * Happy path: serve_events() finds a pipe readable, on_stream() reads a chunk, stream_feed() passes
  * it on; after stdio_worker_exited() take_orders() hands the worker to drain_worker(), which reads
- * to the end of file, and finish_worker() tells the agent.
- *   - the pipe is at its end before the worker is: it is closed, nothing else
- *   - someone else holds the pipe after the worker's death: drain_overdue() closes it
- *   - a console takes nothing, or has gone: stdio_console.h. hold() leaves the pipes alone whose
- *     output has no room, so that the workers are held up as if they wrote to the console
- *     themselves, and release_held() reads on; close_pipe() hands EPIPE on
- *   - a log file takes nothing: stdio_logfile.h; said once, and summed up at the end
- *   - the pump is closed while workers are open: their pipes are read to where they are */
+ * to the end of file, and finish_worker() reports it to the agent.
+ *   - a worker closes its pipe before it ends: the pump closes the pipe
+ *   - another process holds the pipe after the worker's death: drain_overdue() closes it
+ *   - a console is full, or its reader is dead: stdio_console.h. hold() stops reading the pipes
+ *     whose output has no room, so that the workers block as if they wrote to the console
+ *     themselves, and release_held() reads them again; close_pipe() gives the workers EPIPE
+ *   - a log file cannot be written: stdio_logfile.h; reported once, and summed up at the end
+ *   - the pump is closed while workers are open: it reads what is in their pipes */
 #include "agent/output/stdio_pump.h"
 
 #include <errno.h>
@@ -95,8 +95,8 @@ static void show_partials(struct stdio_pump *p)
 
 #define TEXT_MAX (sizeof(((struct stdio_pump *)NULL)->lacking_path) + 200)
 
-/* A line of dlaunch's own behind what standard error has been given: log.c would write past that at
- * the end, and wait for the reader where nothing ends the wait. */
+/* Prints a line of dlaunch behind the output that standard error has been given: log.c would write
+ * past that output at the end, and wait for the reader without limit. */
 static void put_own_line(struct stdio_pump *p, const char *text)
 {
     char line[TEXT_MAX + 16] = "dlaunch: ";
@@ -149,8 +149,8 @@ static void say_file_fails(struct stdio_pump *p, const struct stdio_stream *s)
                 err_text(own ? s->file.error : s->filter->file[s->is_err].error, why));
 }
 
-/* Whether it has to wait for its console: also behind those who wait already, or whoever is not
- * among them would take what room there comes to be before there is enough for all. */
+/* Whether the stream has to wait for its console: also behind streams that wait already, because it
+ * would take the room before there is enough for all of them. */
 static bool has_to_wait(const struct stdio_pump *p, const struct stdio_stream *s)
 {
     return s->console &&
@@ -312,7 +312,7 @@ static void put_own_lines(struct stdio_pump *p, struct buf *lines, uint64_t lost
     buf_fini(lines);
 }
 
-/* Carries out what the other threads have asked for. Returns whether the pump is to be closed. */
+/* Carries out the orders of the other threads. Returns whether the pump is to be closed. */
 static bool take_orders(struct stdio_pump *p)
 {
     uint64_t count;

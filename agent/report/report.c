@@ -138,8 +138,7 @@ static void block(struct page *pg, const char *name, const char *text, size_t ma
     bool left_out = from > shown;
     if (len)
         label(pg, name);
-    if (left_out) /* the number is not known, because the text may itself be the end of a longer one
-                   */
+    if (left_out) /* without the number, because the text may be the end of a longer one */
         fprintf(pg->out, "[earlier lines left out]\n");
     for (bool first = !left_out; from < end; first = false) {
         char *nl = memchr(from, '\n', (size_t)(end - from));
@@ -210,16 +209,16 @@ static bool has_line(const char *text, const char *line, size_t len)
     return len == 0;
 }
 
-/* The line that names the error. Of Python's tracebacks that is the one behind the last one's
- * frames, which are indented (an exception's text may have more lines, and notes); else the first
- * one. NULL: all are indented, as in an exception group. */
+/* Finds the line that names the error. In a Python traceback that is the line behind the last
+ * frame, which is indented (the text of an exception may have more lines, and notes); else it is
+ * the first line. NULL: all lines are indented, as in an exception group. */
 static const char *headline(const char *text)
 {
     static const char begin[] = "Traceback (most recent call last):\n";
     const char *line = text;
     for (const char *at = text; (at = strstr(at, begin)); line = at)
         at += sizeof(begin) - 1;
-    int cut = 0; /* a long one's beginning may be left out */
+    int cut = 0; /* the beginning of a long line may be missing */
     if (line == text && sscanf(text, "[%*u lines left out]%n", &cut) == 0 && cut && text[cut])
         line = text + cut + 1;
     while (line && *line == ' ') {
@@ -229,7 +228,8 @@ static const char *headline(const char *text)
     return line;
 }
 
-/* The error file's message, without what stderr shows as well; what names the error always. */
+/* The error file's message without the lines that stderr shows as well; the line that names the
+ * error always stays. */
 static void print_error(struct page *pg, const struct failure *f)
 {
     struct buf b = BUF_INIT;
@@ -333,7 +333,7 @@ static void put_ranks(struct buf *b, const struct failure **f, size_t n)
     free(ranks);
 }
 
-/* Moves the failures that are like the first of the list, with that one, to `alike`. */
+/* Moves the first failure of the list, and those like it, to `alike`. */
 static size_t take_alike(const struct failure **list, size_t *n, const struct failure **alike)
 {
     struct buf first = BUF_INIT, other = BUF_INIT;
@@ -420,7 +420,7 @@ static void print_others(struct page *pg, const char *title, const struct failur
             print_lost(pg, &f[i]);
     }
     print_stopped(pg, stopped, nstopped, omitted);
-    if (omitted && !nstopped) { /* those that were stopped come last, and are left out first */
+    if (omitted && !nstopped) { /* stopped workers come last, so they are left out first */
         struct buf b = BUF_INIT;
         words_add(&b, "%zu more that are not listed", omitted);
         field(pg, "and", &b);

@@ -1,4 +1,4 @@
-/* report.h: the one screen that says what went wrong first, and what a person can do about it. */
+/* report.h: the report on one screen: what failed first, and what a person can do about it. */
 #ifndef AGENT_REPORT_REPORT_H
 #define AGENT_REPORT_REPORT_H
 
@@ -6,9 +6,9 @@
 
 #include "agent/report/report_input.h"
 
-/* Writes the text to `out` (80 columns; colour when `color`), beginning with an empty line. After
- * success nothing, unless there is something left over. What workers and peers wrote is shown with
- * its control characters escaped. */
+/* Writes the text to `out` (80 columns; with colour if `color`), beginning with an empty line.
+ * Prints nothing after success, unless processes are left over. Escapes control characters in what
+ * workers and peers wrote. */
 void report_print(FILE *out, const struct report_input *in, int color);
 
 /* The same as JSON to the file job->report_path, replaced atomically; also after success. The file

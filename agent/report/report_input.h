@@ -1,4 +1,4 @@
-/* report_input.h: what a report is made of. Everything is borrowed. */
+/* report_input.h: the content of a report. Everything is borrowed. */
 #ifndef AGENT_REPORT_REPORT_INPUT_H
 #define AGENT_REPORT_REPORT_INPUT_H
 
@@ -16,7 +16,8 @@ struct report_input {
     const char *log_dir;     /* the run directory, or NULL */
     const char *leftover;    /* processes that could not be ended, one line, or NULL */
     const char *lost_output; /* text about output that could not be written, or NULL */
-    const char *operations;  /* the last ones of this node's workers (flight_report.h), or NULL */
+    const char
+        *operations; /* the last operations of this node's workers (flight_report.h), or NULL */
 };
 
 #endif

@@ -150,7 +150,7 @@ int report_write_json(const struct report_input *in, struct err *e)
     if (!text)
         return err_sys(e, ENOMEM, "%s", in->job->report_path);
     size_t len = strlen(text);
-    text[len] = '\n'; /* in the NUL's place: it is the length that counts */
+    text[len] = '\n'; /* replaces the NUL: only the length counts */
     int rc = fs_replace_file(in->job->report_path, text, len + 1, e);
     free(text);
     return rc;

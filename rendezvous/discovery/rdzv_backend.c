@@ -135,7 +135,7 @@ static bool is_self(const struct rdzv_discovery *f, const struct rdzv_identity *
     return id->pid == (int)getpid() && strcmp(id->host, f->node_name) == 0;
 }
 
-/* Asks whoever listens there for the coordinator of this job. True: f->addrs are its own. */
+/* Asks the listener there for the coordinator of this job. True: f->addrs are its addresses. */
 static bool backend_ask(struct rdzv_discovery *f, const struct netaddr *a)
 {
     struct rdzv_identity id;
@@ -153,7 +153,7 @@ static bool backend_ask(struct rdzv_discovery *f, const struct netaddr *a)
     netaddr_rescope_like(id.addr, sizeof(id.addr), a);
     if (id.port == 0 || !netaddr_parse_ip(&other, id.addr, id.port))
         return false;
-    /* On the host of the one that answers, loopback is what we call that host. */
+    /* A loopback address in the answer means the host that answers. */
     if (netaddr_is_loopback(&other))
         netaddr_parse_ip(&other, netaddr_ip(a, ip), id.port);
     f->addrs[0] = f->told = other;
@@ -264,17 +264,18 @@ bool rdzv_choose_bind(const char *host, int port, const struct netaddr *addrs, i
     }
     if (own == 1)
         return true;
-    /* To others the name may mean another address than here, or one of several only. */
+    /* On other hosts the name may resolve to another address, or to one of several only. */
     out->any = own || loopback;
     return out->any && netaddr_parse_ip(&out->addr, "::", port);
 }
 
-/* This node is the host, whatever the name says. */
+/* This node hosts, whatever the name says. */
 static enum rdzv_role host_anyway(struct rdzv_discovery *f)
 {
     f->must_host = true;
     if (!rdzv_choose_bind(f->host, f->port, f->addrs, f->naddrs, f->max_nodes, &f->bind)) {
-        f->bind.any = true; /* a name or address that only the others see, or not yet anybody */
+        f->bind.any =
+            true; /* a name or address that only the others know, or that does not exist yet */
         netaddr_parse_ip(&f->bind.addr, "::", f->port);
         if (f->naddrs && !f->noted)
             text_set(f->note, sizeof(f->note),
@@ -295,7 +296,7 @@ static enum rdzv_role find_out(struct rdzv_discovery *f)
                : RDZV_ROLE_JOIN;
 }
 
-/* is_host: whether this node is the one that hosts at first; -1: not known. */
+/* is_host: whether this node hosts at first; -1: unknown. */
 static enum rdzv_role decide(struct rdzv_discovery *f, int is_host)
 {
     if (f->local_addr && !f->have_local)

@@ -33,7 +33,7 @@ enum rdzv_role { RDZV_ROLE_HOST, RDZV_ROLE_JOIN, RDZV_ROLE_RETRY, RDZV_ROLE_FAIL
 struct rdzv_discovery {
     const struct rdzv_backend_ops *ops;
     char *host, *path, *run_id, *node_name;
-    char *local_addr; /* as the user gave it, a name or an address; NULL */
+    char *local_addr; /* a name or an address, as the user gave it; NULL: none */
     int port;
     int max_nodes, node_rank, is_host;
     int listen_fd;     /* to host on, until it is taken; 0: none */
@@ -42,7 +42,7 @@ struct rdzv_discovery {
     /* Results of look(). */
     struct netaddr addrs[CONNECTOR_ADDRS_MAX];
     int naddrs;
-    int status; /* 0, or a negative errno: why says what is wrong */
+    int status; /* 0, or a negative errno with the reason in `why` */
     char why[ERR_MSG_MAX];
     char note[ERR_MSG_MAX]; /* a line for the user, or "" */
     bool noted;             /* that the host listens on all of its addresses */
@@ -58,8 +58,8 @@ struct rdzv_discovery {
     } places[RDZV_PLACES_MAX];
     int nplaces;
     bool ask;
-    _Atomic bool stop;   /* nobody waits for what is being done */
-    struct netaddr told; /* where the coordinator is said to be; len 0: nobody has said */
+    _Atomic bool stop;   /* the result is no longer needed */
+    struct netaddr told; /* where the coordinator is, as others report; len 0: unknown */
     bool found, wait;    /* addrs are a coordinator's; somebody knows that there will be one */
     /* Where this node listens if it may become the coordinator later: those of them that are its
      * own. */
@@ -86,16 +86,17 @@ struct rdzv_discovery {
 
 struct rdzv_backend_ops {
     const char *name;
-    /* Refuses settings that cannot be right: -EINVAL with a text. */
+    /* Refuses invalid settings: -EINVAL with a text. */
     int (*check)(const struct rdzv_config *c, struct err *e);
     /* Whether look() cannot block. */
     bool (*quick)(const struct rdzv_discovery *f);
     void (*look)(struct rdzv_discovery *f);
     enum rdzv_role (*decide)(struct rdzv_discovery *f, struct err *e);
-    /* This node listens on f->listen_port: tell the others. May block. Sets f->status. NULL: there
-     * is nobody to tell. */
+    /* Tells the others that this node listens on f->listen_port. May block. Sets f->status. NULL:
+     * not needed. */
     void (*publish)(struct rdzv_discovery *f);
-    /* This node is not the coordinator, or no longer. May block. NULL: nothing to do. */
+    /* Withdraws what publish() has told: this node is not, or no longer, the coordinator. May
+     * block. NULL: nothing to do. */
     void (*withdraw)(struct rdzv_discovery *f);
 };
 

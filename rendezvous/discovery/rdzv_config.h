@@ -1,5 +1,5 @@
-/* rdzv_config.h: what an agent is told about the rendezvous: the options of one launcher, as the
- * launcher has read them and as a backend reads them. */
+/* rdzv_config.h: the options of the rendezvous, as the launcher has read them and as the backends
+ * read them. */
 #ifndef RENDEZVOUS_DISCOVERY_RDZV_CONFIG_H
 #define RENDEZVOUS_DISCOVERY_RDZV_CONFIG_H
 
@@ -19,7 +19,7 @@ struct rdzv_place_to_ask {
 /* Strings are borrowed until rdzv_close() has called back. Times are in seconds. */
 struct rdzv_config {
     enum rdzv_backend backend;
-    const char *endpoint_host; /* where the coordinator is; NULL for RDZV_FILE */
+    const char *endpoint_host; /* the coordinator's host; NULL for RDZV_FILE */
     int endpoint_port;         /* 0: a free one (one node, or RDZV_FILE) */
     /* RDZV_C10D: where else a coordinator may be, or somebody who knows it; the nodes that have
      * these addresses answer there. A job begins at the endpoint. */
@@ -27,13 +27,13 @@ struct rdzv_config {
     int nmore;
     int listen_fd; /* listens on endpoint_port, all addresses; this node hosts there; 0: none */
     const char *endpoint_path; /* RDZV_FILE */
-    const char *run_id;        /* jobs with different ids on one endpoint do not mix */
+    const char *run_id;        /* keeps jobs at one endpoint apart */
     int min_nodes, max_nodes;
     int node_rank; /* the group rank asked for; -1: any, in stable order */
     int nproc;     /* workers on this node; 0: a launcher without workers, which is in no round: the
                       coordinator, or a witness that votes when the coordinator is lost */
     const char *role;
-    const char *host;         /* this node's name, for people */
+    const char *host;         /* this node's name, for messages */
     const char *local_addr;   /* the address to advertise, or a name of it; NULL: the local one of
                                  the connection */
     int is_host;              /* --rdzv_conf is_host: 1 be the coordinator, 0 never, -1 find out */
@@ -47,7 +47,7 @@ struct rdzv_config {
     enum restart_policy restart_policy;
     double restart_backoff; /* before the n-th charged restart: n times this many seconds */
     int spares;             /* nodes beyond max_nodes that wait for a place */
-    bool elastic;           /* a node that comes is taken in at once, not at the next restart */
+    bool elastic;           /* a new node joins at once, by a restart, and not at the next one */
     int max_node_restarts;  /* after a node was lost or left; -1: as long as MIN nodes are there,
                                and waiting for another one only when max_restarts allows any */
     struct cause_actions actions; /* what follows from which cause */
@@ -59,8 +59,8 @@ struct rdzv_config {
     bool relay;              /* the workers' store is on loopback of each node (relay.h) */
     bool agent_store;        /* false (--master_store none): MASTER_PORT is a port of rank 0's node
                                 on which nothing listens */
-    struct auth *auth;       /* who may join and how (auth.h); NULL: whoever reaches the port */
-    bool legacy_store_113;   /* a store client without handshake is torch <= 2.0, not 2.1 */
+    struct auth *auth;     /* who may join, and how (auth.h); NULL: everyone who reaches the port */
+    bool legacy_store_113; /* a store client without handshake is torch <= 2.0, not 2.1 */
 };
 
 /* Fills in torchrun's defaults; strings NULL, one node, one worker. */

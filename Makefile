@@ -118,6 +118,9 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/.flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CPPFLAGS) $(ALL_CFLAGS) -fPIE -c -o $@ $<
 
+# The text of the warm interpreters is part of the launcher.
+$(BUILD)/obj/agent/process/warm_pool.o: agent/process/warm_pool.py
+
 # GCC clears a struct of some hundred bytes by an instruction that takes four times as long as the C
 # library's memset(): ten nanoseconds, and a small operation has several of them.
 CLEARING := -mmemset-strategy=unrolled_loop:128:noalign,libcall:-1:noalign
@@ -381,7 +384,7 @@ HELPERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c) tests/multihost
 run-tests: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(UNIT) $(INTEGRATION) corpora
 	$(Q)tests/layers.sh
 	$(Q)tests/faults.sh
-	$(Q)BUILD=$(BUILD) tests/run.sh $(UNIT) $(INTEGRATION) tests/integration/test_readme.py \
+	$(Q)BUILD=$(BUILD) tests/run.sh $(UNIT) $(INTEGRATION) tests/integration/test_readme.py tests/integration/test_warm.py \
 	    tests/torch/test_torchrun.py tests/torch/test_table.py
 
 test-multihost:
@@ -592,6 +595,12 @@ TRIAL_JOBS ?= $(shell nproc)
 net-trials: all $(call fake,stamps.so)
 	$(Q)tests/bench/net_trials.py $(BUILD) $(TRIALS) "$(SEED)" $(TRIAL_JOBS)
 
+# Warm restarts, RESTARTS times (1,000): what is left. Twenty of them are in `make test`.
+RESTARTS ?= 1000
+.PHONY: warm-restarts
+warm-restarts: all
+	$(Q)BUILD=$(BUILD) RESTARTS=$(RESTARTS) TEST_LIMIT=7200 tests/integration/test_warm.py many_restarts
+
 bench-stdio: $(call bench_bin,bench_stdio) $(BUILD)/tests/worker
 	$(Q)$<
 
@@ -643,6 +652,7 @@ help:
 	@echo '  bench            side by side with the peers that are installed'
 	@echo '  kill-trials      kill -9 at random moments, TRIALS=3000 with 1 launcher and with 2'
 	@echo '  failing-calls    every call of a launcher that can fail, failed once'
+	@echo '  warm-restarts    a Python program restarted warm, RESTARTS times (1,000): what is left'
 	@echo '  net-trials       random faults between 3 network namespaces that train, TRIALS times (100; root)'
 	@echo '  soak             random faults on 4 launchers x 4 workers that train, for MINUTES (30)'
 	@echo '  fuzz             every fuzz target for SECONDS (60)'

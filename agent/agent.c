@@ -91,6 +91,7 @@ struct agent {
     struct trainer_status *trainer; /* NULL: not in a TrainJob */
     struct stdio_pump *pump;
     struct spawner *spawner;
+    struct warm_pool *warm_pool; /* NULL: no warm interpreters */
     struct reaper *reaper;
     struct exit_notify *exit_notify;
     struct file_timer *file_timer; /* NULL: not enabled */
@@ -122,6 +123,7 @@ struct agent {
 
     /* The stop. */
     bool hurry;         /* the agent waits neither for readers nor for other nodes */
+    bool hurried;       /* it did not wait for the readers */
     bool leaving;       /* this node has left the job */
     bool failed;        /* the round stops because of a failure */
     bool stop_reported; /* rdzv_stopped() has been called for this round */
@@ -369,6 +371,8 @@ static void name_unkillable(struct agent *a)
 {
     pid_t children[8];
     size_t len = 0;
+    warm_pool_kill(a->warm_pool); /* they would be listed, too */
+    sweep_step(&a->sweep, NULL, 0);
     int n = sweep_children(children, (int)ARRAY_LEN(children));
     if (n == 0 && access("/proc/self", F_OK) < 0) {
         snprintf(a->leftover, sizeof(a->leftover), "those that /proc does not show");
@@ -428,11 +432,17 @@ static void on_sweep(uv_timer_t *t)
             agent_look_for_descendants(a, SWEEP_MS);
         return;
     }
+    if (warm_pool_is_forking(a->warm_pool)) { /* not to be taken for what the workers left behind */
+        agent_look_for_descendants(a, SWEEP_MS);
+        return;
+    }
     if (!a->killed_ns) { /* every worker is dead: the sweep kills what they left behind */
         a->killed_ns = mono_ns();
         sweep_init(&a->sweep);
     }
-    if (sweep_step(&a->sweep, NULL, 0) > 0) {
+    const pid_t *warm;
+    size_t n = warm_pool_pids(a->warm_pool, &warm);
+    if (sweep_step(&a->sweep, warm, n) > 0) {
         if (overdue)
             abandon(a);
         else
@@ -463,6 +473,8 @@ static void agent_kill_workers(struct agent *a)
     sweep_init(&a->sweep);
     for (int i = 0; i < a->job->nproc; i++)
         worker_signal_group(&a->workers[i], SIGKILL);
+    if (a->cgroup.fd >= 0) /* which the warm interpreters are in, too */
+        warm_pool_kill(a->warm_pool);
     cgroup_kill(&a->cgroup);
     agent_look_for_descendants(a, SWEEP_MS);
 }
@@ -757,7 +769,8 @@ static void start_worker(struct agent *a, struct worker *w)
     a->swept = false;
     atomic_store_explicit(&a->link->page->nworkers, (uint32_t)a->nalive, memory_order_relaxed);
     worker_event(a, w, EVENT_WORKER_START, w->started_ns);
-    log_verbose("rank %d (local rank %d) is pid %d", w->rank, w->local_rank, w->pid);
+    log_verbose("rank %d (local rank %d) is pid %d%s", w->rank, w->local_rank, w->pid,
+                w->warm ? ", warm" : "");
 }
 
 static int prepare_round(struct agent *a, struct err *e)
@@ -815,6 +828,8 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     if (group_rank == 0)
         trainer_status_report(a->trainer, "running", table->nnodes, table->world_size,
                               table->restart_count);
+    if (a->fsm.state == RUNNING)
+        warm_pool_fill(a->warm_pool);
     if (a->ctx.restart_count == 0) { /* now that the workers run */
         log_dir_sweep(&a->log_dir);
         file_timer_sweep(a->file_timer);
@@ -834,6 +849,7 @@ static void respawn(struct agent *a, struct worker *w)
     else
         start_worker(a, w);
     spawn_settle(a->spawner);
+    warm_pool_fill(a->warm_pool);
 }
 
 static void on_respawn(void *arg, int local_rank, int restart_count)
@@ -875,6 +891,12 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
     atomic_store_explicit(&a->link->page->nworkers, (uint32_t)a->nalive, memory_order_relaxed);
     stdio_worker_exited(a->pump, w->local_rank);
     agent_look_for_descendants(a, 0);
+}
+
+static void on_orphan(void *arg, const struct reaper_exit *x)
+{
+    struct agent *a = arg;
+    warm_pool_reaped(a->warm_pool, x->pid);
 }
 
 static void on_gpu_faults(void *arg, const struct err *e);
@@ -1115,6 +1137,7 @@ static void free_agent(struct agent *a)
     worker_env_shared_free(a->env);
     placement_free(a->placement);
     gpu_watch_free(a->gpus);
+    warm_pool_free(a->warm_pool);
     spawner_free(a->spawner);
     oom_close(&a->oom);
     close_fd(&a->null_fd);
@@ -1197,16 +1220,8 @@ static void on_rdzv_closed(void *arg)
     agent_signals_close(a, agent_on_closed);
 }
 
-static void on_output_written(void *arg, bool all)
+static void close_parts(struct agent *a)
 {
-    struct agent *a = arg;
-    a->pump = NULL;
-    log_set_writer(NULL, NULL);
-    bool hurried = a->hurry && !all;
-    if (!all) {
-        a->hurry = true;
-        log_set_patience(IMPATIENT_MS);
-    }
     hostname_check_close(a->hostname_check);
     trainer_status_close(a->trainer);
     exit_notify_unwatch(
@@ -1214,10 +1229,39 @@ static void on_output_written(void *arg, bool all)
     a->nclosing = 3;
     gpu_watch_stop(a->gpus);
     rdzv_close(a->rdzv, on_rdzv_closed, a);
-    if (hurried)
+    if (a->hurried)
         rdzv_hurry(a->rdzv);
     reaper_close(a->reaper, agent_on_closed, a);
     uvx_scope_close(&a->scope, agent_on_closed, a);
+}
+
+/* The warm interpreters have been killed; they end before the agent does. */
+static void on_warm_end(uv_timer_t *t)
+{
+    struct agent *a = container_of(t, struct agent, sweep_timer);
+    if (sweep_step(&a->sweep, NULL, 0) > 0 && !is_overdue(a))
+        uv_timer_start(t, on_warm_end, SWEEP_MS, 0);
+    else
+        close_parts(a);
+}
+
+static void on_output_written(void *arg, bool all)
+{
+    struct agent *a = arg;
+    a->pump = NULL;
+    log_set_writer(NULL, NULL);
+    a->hurried = a->hurry && !all;
+    if (!all) {
+        a->hurry = true;
+        log_set_patience(IMPATIENT_MS);
+    }
+    if (!a->warm_pool) {
+        close_parts(a);
+        return;
+    }
+    a->killed_ns = mono_ns();
+    sweep_init(&a->sweep);
+    on_warm_end(&a->sweep_timer);
 }
 
 static void on_unread(uv_timer_t *t)
@@ -1270,6 +1314,7 @@ static void on_finish(void *arg, const struct rdzv_result *result)
     a->exit_status = a->leftover[0] ? 125 : result->exit_code;
     rdzv_get_info(a->rdzv, &a->info);
     move_to(a, DONE);
+    warm_pool_kill(a->warm_pool);
     const struct failure *first = result->n ? &result->failures[0] : NULL;
     if (attempts_current(&a->attempts))
         attempts_end(&a->attempts, wall_ns());
@@ -1380,7 +1425,8 @@ static int open_parts(struct agent *a, struct err *e)
         .on_trouble = on_output_trouble,
         .arg = a,
     };
-    const struct reaper_callbacks reaper = {.arg = a, .on_worker = on_worker_exit};
+    const struct reaper_callbacks reaper = {
+        .arg = a, .on_worker = on_worker_exit, .on_orphan = on_orphan};
     int r;
     if ((r = spawner_new(&a->spawner, e)) < 0)
         return r;
@@ -1461,6 +1507,26 @@ static void watch_blocked_workers(struct agent *a)
     uint64_t ms = (uint64_t)(seconds * 250); /* four looks in that time */
     ms = ms < 20 ? 20 : ms > 1000 ? 1000 : ms;
     uv_timer_start(&a->block_timer, on_block_timer, ms, ms);
+}
+
+static int request_of(void *arg, int local_rank, struct spawn_request *req, struct err *e)
+{
+    struct agent *a = arg;
+    return worker_request(&a->workers[local_rank], &a->ctx, req, e);
+}
+
+static int open_warm_pool(struct agent *a, struct err *e)
+{
+    const struct warm_pool_opts opts = {.job = a->job,
+                                        .spawner = a->spawner,
+                                        .loop = a->loop,
+                                        .scope = &a->scope,
+                                        .request = request_of,
+                                        .arg = a};
+    if (!a->job->warm.modules || a->job->nproc == 0)
+        return 0;
+    a->ctx.warm_pool = a->warm_pool = warm_pool_new(&opts, e);
+    return a->warm_pool ? 0 : -EMFILE;
 }
 
 static int open_file_timer(struct agent *a, struct err *e)
@@ -1555,6 +1621,8 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         a->exit_notify = exit_notify_new(loop, &a->scope, on_worker_exiting, a);
     if (r == 0)
         r = open_file_timer(a, e);
+    if (r == 0)
+        r = open_warm_pool(a, e);
     if (r == 0)
         watch_blocked_workers(a);
     if (r == 0 && job->gpus)

@@ -64,6 +64,14 @@ struct job_spec {
     double gpu_wait; /* for GPU memory to be released before a restart, seconds; 0: not at all */
     bool launch_local_rank_arg; /* torch.distributed.launch: --local-rank=N behind the script */
     int local_rank_arg_at;      /* where in argv that argument goes */
+    struct {
+        const char *modules; /* what warm interpreters import: names with commas between them, or
+                                "auto"; NULL: there are none */
+        const char *python;  /* their interpreter, for execve() */
+        char **argv;         /* its name and options, as a worker's command line begins */
+        int program;      /* where in that command line the script, or the module behind -m, is */
+        const char *comm; /* name of the process of a script that is executed itself; else "" */
+    } warm;
 
     /* The job. */
     struct rdzv_config rdzv;

@@ -94,11 +94,10 @@ static void failure_base(struct worker *w, const struct worker_context *ctx)
     snprintf(f->role, sizeof(f->role), "%s", ctx->job->role);
 }
 
-static int worker_spawn(struct worker *w, const struct worker_context *ctx, void *tag, int out[2],
-                        struct err *e)
+int worker_request(const struct worker *w, const struct worker_context *ctx,
+                   struct spawn_request *req, struct err *e)
 {
     char **env = NULL;
-    int keep[2], pidfd = -1, nkeep = 0;
     struct rank_table table = *ctx->table; /* a respawned worker has a later restart count */
     table.restart_count = ctx->restart_count;
     if (ctx->store_port)
@@ -120,23 +119,36 @@ static int worker_spawn(struct worker *w, const struct worker_context *ctx, void
     if (r < 0)
         return r;
     char **argv = worker_argv_new(ctx->job, w->local_rank);
+    *req = (struct spawn_request){
+        .path = ctx->job->path,
+        .argv = argv,
+        .envp = env,
+        .cgroup_fd = ctx->cgroup->fd,
+        .owned = {env, argv},
+    };
+    req->cpus = placement_of(ctx->placement, w->local_rank, &req->cpus_size);
+    return 0;
+}
+
+static int worker_spawn(struct worker *w, const struct worker_context *ctx, void *tag, int out[2],
+                        struct err *e)
+{
+    struct spawn_request req;
+    int keep[2], pidfd = -1, nkeep = 0;
+    int r = worker_request(w, ctx, &req, e);
+    if (r < 0)
+        return r;
     if (ctx->segment->fd >= 0)
         keep[nkeep++] = ctx->segment->fd;
     if (w->listen_fd >= 0)
         keep[nkeep++] = w->listen_fd;
-    struct spawn_request req = {
-        .path = ctx->job->path,
-        .argv = argv,
-        .envp = env,
-        .stdio = {stdin_for(w, ctx), out[0], out[1]},
-        .keep = keep,
-        .nkeep = (size_t)nkeep,
-        .cgroup_fd = ctx->cgroup->fd,
-        .owned = {env, argv},
-    };
-    req.cpus = placement_of(ctx->placement, w->local_rank, &req.cpus_size);
+    req.keep = keep;
+    req.nkeep = (size_t)nkeep;
+    memcpy(req.stdio, (int[3]){stdin_for(w, ctx), out[0], out[1]}, sizeof(req.stdio));
     w->started_ns = mono_ns();
-    r = spawn_begin(ctx->spawner, &req, &w->pid, &pidfd, e);
+    w->warm = warm_pool_start(ctx->warm_pool, w->local_rank, &req, &w->pid, &pidfd);
+    if (!w->warm)
+        r = spawn_begin(ctx->spawner, &req, &w->pid, &pidfd, e);
     if (r == 0) {
         r = reaper_watch(ctx->reaper, w->pid, pidfd, tag, e);
         if (r < 0)

@@ -14,6 +14,7 @@
 #include "agent/process/reaper.h"
 #include "agent/segment.h"
 #include "agent/process/spawn.h"
+#include "agent/process/warm_pool.h"
 #include "agent/output/stdio.h"
 #include "agent/worker_env.h"
 #include "agent/worker_status.h"
@@ -39,6 +40,7 @@ struct worker {
     enum worker_state state;
     pid_t pid;
     bool ok;     /* exited with 0 */
+    bool warm;   /* it began as a warm interpreter */
     int attempt; /* the restart count with which it was started */
     char error_file[FAILURE_PATH_MAX], stderr_log[FAILURE_PATH_MAX]; /* of this attempt; "": none */
     char killed_for[320]; /* why dlaunch sent it a signal before any failure; "": it did not */
@@ -60,6 +62,7 @@ struct worker_context {
     const char *ifname;     /* the interface that workers must use; NULL: any */
     int restart_count;      /* the table's, or a later one under RESTART_WORKER */
     struct spawner *spawner;
+    struct warm_pool *warm_pool; /* NULL: none */
     struct reaper *reaper;
     struct stdio_pump *pump;
     const struct placement *placement;
@@ -79,6 +82,11 @@ int worker_listen(struct worker *w, bool loopback, struct err *e);
  * w->failure has the reason (FAILURE_EXEC, 125 to 127); the worker is WORKER_EXITED if its pipes
  * have to be drained, else WORKER_CLOSED. */
 int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, struct err *e);
+
+/* What the worker is started with, but for its streams: for an interpreter that stands by for it.
+ */
+int worker_request(const struct worker *w, const struct worker_context *ctx,
+                   struct spawn_request *req, struct err *e);
 
 /* The worker's process has begun to end, with this status, which is not 0: fills in w->failure. */
 void worker_exiting(struct worker *w, const struct worker_context *ctx, int status);

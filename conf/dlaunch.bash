@@ -15,7 +15,7 @@ _dlaunch() {
         --master_store --store_compat --token_file --token_fd --insecure
         --new_token --module --no_python --run_path --use_env --stdin
         --virtual_local_rank --start_method --max_restarts --max_node_restarts
-        --no_restart_codes --on_cause --progress_time --restart_policy
+        --no_restart_codes --on_cause --progress_time --restart_policy --warm
         --restart_backoff --monitor_interval --timeout --shutdown_timeout
         --signals_to_handle --isolate --log_dir --redirects --tee
         --local_ranks_filter --duplicate_stdout_filters
@@ -71,6 +71,7 @@ _dlaunch() {
     --start_method) words='spawn fork forkserver' ;;
     --max_node_restarts) words='any' ;;
     --restart_policy) words='group worker' ;;
+    --warm) words='auto off' ;;
     --isolate) words='auto none pidns' ;;
     --log_time) words='auto always never' ;;
     --log_format) words='text json' ;;

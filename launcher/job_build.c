@@ -796,6 +796,39 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
     return 0;
 }
 
+/* "auto", or names of modules with commas between them. */
+static int check_modules(const char *text, struct err *e)
+{
+    for (const char *p = text;; p++) {
+        size_t n = strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.");
+        if (n == 0 || isdigit((unsigned char)*p) || *p == '.' || p[n - 1] == '.' ||
+            (p[n] && p[n] != ','))
+            return err_set(e, -EINVAL, "'%.100s' is neither auto, off nor names of Python modules",
+                           text);
+        p += n;
+        if (!*p)
+            return 0;
+    }
+}
+
+/* Warm interpreters, for a job that may start its workers again. */
+static int build_warm(struct job_spec *spec, struct options *o, struct err *e)
+{
+    const struct rdzv_config *c = &spec->rdzv;
+    const char *text = opt_text(o, OPT_warm);
+    bool given = opt_given(o, OPT_warm), named = strcmp(text, "auto") != 0;
+    if (strcmp(text, "off") == 0 || (o->torchrun && !given))
+        return 0;
+    if (check_modules(text, e) < 0)
+        return wrap(o, OPT_warm, e);
+    if (named && spec->path && !spec->warm.python)
+        return fail(o, OPT_warm, e, "%s is not a Python script or module that can be started warm",
+                    spec->name);
+    if (spec->warm.python && (c->max_restarts > 0 || c->min_nodes < c->max_nodes || c->spares > 0))
+        spec->warm.modules = text;
+    return 0;
+}
+
 /* The table of --print_binding is about this host; the program may be on another one. */
 static bool needs_program(const struct options *o)
 {
@@ -813,7 +846,8 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     spec->host = options_printf(o, "%s", host);
     if (build_nproc(spec, o, e) < 0 || build_rdzv(spec, o, e) < 0 || build_output(spec, o, e) < 0 ||
         build_signals(spec, o, e) < 0 ||
-        (needs_program(o) && program_find(spec, o, exit_status, e) < 0))
+        (needs_program(o) && program_find(spec, o, exit_status, e) < 0) ||
+        build_warm(spec, o, e) < 0)
         return -EINVAL;
     if (!opt_workers(o))
         spec->name = opt_flag(o, OPT_rdzv_only) ? "dlaunch --rdzv_only" : "dlaunch --witness";

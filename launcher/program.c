@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "agent/process/spawn.h"
+#include "agent/worker_env.h"
 #include "core/fd.h"
 
 #define RUNPY \
@@ -100,6 +101,70 @@ static const char *find_direct(struct options *o, int *exit_status, struct err *
     return path && exec_check(path, exit_status, e) < 0 ? NULL : path;
 }
 
+static const char *base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static bool is_python_file(const char *name)
+{
+    size_t n = strlen(name);
+    struct stat st;
+    return n > 3 && strcmp(name + n - 3, ".py") == 0 && stat(name, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+/* The interpreter that a script's first line names, "#!/usr/bin/env python3" or
+ * "#!/usr/bin/python3", without options: how a warm interpreter takes the script's place. */
+static void find_warm_script(struct job_spec *spec, struct options *o)
+{
+    char line[128] = "", *word = line + 2;
+    _cleanup_fd_ int fd = open(spec->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t n = fd < 0 ? -1 : read(fd, line, sizeof(line) - 1);
+    if (n < 2 || line[0] != '#' || line[1] != '!' || !strchr(line, '\n'))
+        return;
+    *strchr(line, '\n') = '\0';
+    word += strspn(word, " ");
+    bool env = strncmp(word, "/usr/bin/env ", 13) == 0;
+    word += env ? 13 : 0;
+    if (strncmp(base_name(word), "python", 6) != 0 || strpbrk(word, " \t") ||
+        (env && strchr(word, '/')))
+        return;
+    const char *path = worker_env_given(spec, "PATH"), *own = getenv("PATH");
+    int ignored;
+    if (env && (!path || !own || strcmp(path, own) != 0)) /* the workers would search elsewhere */
+        return;
+    char **argv = options_alloc(o, 2 * sizeof(*argv));
+    argv[0] = (char *)options_printf(o, "%s", word);
+    spec->warm.python = env ? program_lookup(o, word, &ignored, NULL) : argv[0];
+    spec->warm.argv = argv;
+    spec->warm.program = 1;
+    spec->warm.comm = options_printf(o, "%s", base_name(env ? word : spec->path));
+}
+
+/* How warm interpreters are started, if the program is a Python script or module. */
+static void find_warm(struct job_spec *spec, struct options *o, bool direct)
+{
+    bool module = opt_flag(o, OPT_module);
+    if (opt_flag(o, OPT_run_path) ||
+        (!module && !is_python_file(direct ? spec->path : o->command[0])))
+        return;
+    if (direct) {
+        find_warm_script(spec, o);
+    } else {
+        char **argv = options_alloc(o, 3 * sizeof(*argv));
+        argv[0] = (char *)spec->path;
+        argv[1] = "-u";
+        spec->warm.python = spec->path;
+        spec->warm.argv = argv;
+        spec->warm.program = module ? 3 : 2;
+        spec->warm.comm = "";
+    }
+    /* A script in front of the interpreter may change the environment. */
+    if (spec->warm.python && begins_with_shebang(spec->warm.python))
+        spec->warm.python = NULL;
+}
+
 int program_find(struct job_spec *spec, struct options *o, int *exit_status, struct err *e)
 {
     bool module = opt_flag(o, OPT_module), no_python = opt_flag(o, OPT_no_python);
@@ -146,5 +211,6 @@ int program_find(struct job_spec *spec, struct options *o, int *exit_status, str
     spec->name = o->command[0];
     spec->launch_local_rank_arg = launch;
     spec->local_rank_arg_at = (int)at + 1;
+    find_warm(spec, o, direct);
     return 0;
 }

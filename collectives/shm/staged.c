@@ -542,15 +542,15 @@ int staged_all_reduce(struct shm_op *op)
     return reduce_slices(&f, -1);
 }
 
-/* Short: the root reduces everything. The other one of two ranks may leave its data in place. Long:
- * everybody reduces a slice, for the root. */
+/* Short, or two ranks: the root reduces everything. The other one of two ranks may leave its data
+ * in place. Else: everybody reduces a slice, for the root. */
 int staged_reduce(struct shm_op *op)
 {
     struct shm *s = op->s;
     struct staged f = begin(op, &op->call->reduce);
     int root = op->call->root;
     size_t len = coll_bytes(op->call);
-    if (len * (size_t)s->n <= (s->n == 2 ? shm_tuning.root_pair : shm_tuning.flat)) {
+    if (s->n == 2 || len * (size_t)s->n <= shm_tuning.flat) {
         out_to_one(&f, root, len);
         s->in[s->me].len = s->me == root ? len : 0;
         if (s->n == 2 && !f.reduce->has_pre)

@@ -7,7 +7,7 @@
  * rank fills the slot of chunk k. There are three algorithms:
  *
  *     copy      broadcast, all_gather, gather, scatter, all_to_all: each rank copies its blocks
- *     flat      reduce_scatter, and short all_reduce and reduce: each rank that gets a result
+ *     flat      reduce_scatter, short all_reduce, short reduce: each rank that gets a result
  *               reduces the blocks of all ranks for it
  *     slices    all_reduce, reduce: rank i reduces slice i of all ranks and puts the result back
  *               into its slot, from where those that get the result copy it. With p ranks and S

@@ -17,12 +17,12 @@
 #define MOST ((size_t)1 << 40) /* of bytes that go a way: all */
 
 /* Everything goes in small pieces, and the way that these do not say. */
-#define MEMORY(inlined_, flat_, direct_, pull_, compare_)                                       \
-    {                                                                                           \
-        .inlined = inlined_, .flat = flat_, .root_pair = flat_, .direct = direct_,              \
-        .direct_stream = 256, .pull = pull_, .pull_shared = pull_, .pull_crowded = pull_,       \
-        .pull_crowded_shared = pull_, .compare = compare_, .piece_few = 512, .piece_many = 256, \
-        .piece_move = 1024, .chunk_move = 2048, .chunk_reduce = 2048                            \
+#define MEMORY(inlined_, flat_, direct_, pull_, compare_)                                         \
+    {                                                                                             \
+        .inlined = inlined_, .flat = flat_, .direct = direct_, .direct_stream = 256,              \
+        .pull = pull_, .pull_shared = pull_, .pull_crowded = pull_, .pull_crowded_shared = pull_, \
+        .compare = compare_, .piece_few = 512, .piece_many = 256, .piece_move = 1024,             \
+        .chunk_move = 2048, .chunk_reduce = 2048                                                  \
     }
 
 static const struct {
@@ -246,9 +246,7 @@ static const char *memory_ways(const struct cross *x, const struct cross_case *c
     case CALL_REDUCE:
         if (reads && len >= t->direct)
             return " direct ";
-        return total > (n == 2 ? t->root_pair : t->flat) ? " slices "
-               : n == 2                                  ? " flat pull "
-                                                         : " flat ";
+        return n == 2 ? " flat pull " : total > t->flat ? " slices " : " flat ";
     case CALL_REDUCE_SCATTER:
     case CALL_REDUCE_SCATTER_V:
         return reads && total >= t->direct ? " direct " : " flat ";

@@ -435,7 +435,7 @@ enum { FLAT, STAGED, STAGED_LARGE, DIRECT, PULLED, MIXED, EACH_WAY, COMPARED, WA
 
 static void flat_up_to(struct shm_tuning *t, size_t bytes)
 {
-    t->flat = t->root_pair = bytes;
+    t->flat = bytes;
 }
 
 static void pull_from(struct shm_tuning *t, size_t bytes)

@@ -285,6 +285,19 @@ int netns_count_processes(int host)
     return netns_kill(host, NULL, 0);
 }
 
+void netns_count_each(int counts[NETNS_MAX])
+{
+    memset(counts, 0, NETNS_MAX * sizeof(counts[0]));
+    DIR *d = opendir("/proc");
+    for (struct dirent *e; (e = readdir(d));) {
+        pid_t pid = atoi(e->d_name);
+        ino_t net = pid > 0 ? network_of(e->d_name) : 0;
+        for (int i = 0; net && i < g_hosts; i++)
+            counts[i] += g_net[i] == net && g_holder[i] != pid;
+    }
+    closedir(d);
+}
+
 void netns_power_off(int host)
 {
     netns_cut(host);

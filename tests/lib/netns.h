@@ -45,6 +45,8 @@ pid_t netns_holder(int host);
 
 /* The processes that are running on a host; zombies do not count. */
 int netns_count_processes(int host);
+/* The same for each host, in one look. */
+void netns_count_each(int counts[NETNS_MAX]);
 /* Sends a signal (0: none) to those called `comm` (NULL: all). Returns how many there were. */
 int netns_kill(int host, const char *comm, int signo);
 /* Cut off, and every process killed: no farewell reaches anybody. */

@@ -4,9 +4,11 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "core/mem.h"
 #include "launcher/hosts/plan_options.h"
+#include "launcher/hosts/reach.h"
 #include "tests/lib/test.h"
 
 static struct options o;
@@ -283,6 +285,47 @@ START_TEST(a_host_gets_the_options)
 }
 END_TEST
 
+static const struct {
+    const char *agent, *option, *value, *command; /* the arguments before the command line */
+    bool shell;                                   /* a login shell takes the command line */
+} agents[] = {
+    {"ssh", "--ssh_port", "2222",
+     "ssh -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -p 2222 ann@n1", true},
+    {"ssh", "--ssh_args", "-J 'my gate'",
+     "ssh -J my gate -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 ann@n1",
+     true},
+    {"rsh", "--prefix", "/opt/my dl", "rsh ann@n1", true},
+    {"srun", "--prefix", "/opt/my dl",
+     "srun --nodes=1 --ntasks=1 --overlap --mpi=none --unbuffered --quiet --nodelist=n1 /bin/sh -c",
+     false},
+};
+
+START_TEST(a_host_is_reached)
+{
+    const char *path = tmppath(agents[_i].agent);
+    const char *prefix = "exec '/opt/my dl/bin/dlaunch' --from_head";
+    struct host h = {.name = "n1", .user = "ann"};
+    struct reach r;
+    struct err e = ERR_INIT;
+    write_file(path, "#!/bin/sh\n");
+    ck_assert_int_eq(chmod(path, 0755), 0);
+    ck_assert_int_eq(options_set(&o, OPT_launch_agent, path, FROM_ARGV, "--launch_agent", &e), 0);
+    ck_assert_int_eq(options_set(&o, opt_find(agents[_i].option + 2, strlen(agents[_i].option) - 2),
+                                 agents[_i].value, FROM_ARGV, agents[_i].option, &e),
+                     0);
+    ck_assert_msg(reach_init(&r, &o, 0, &e) == 0, "%s", e.msg);
+    ck_assert_str_eq(r.path, path);
+    char **argv = reach_argv(&r, &o, &h);
+    char *text = test_text("%s", agents[_i].agent);
+    for (argv++; argv[1]; argv++)
+        text = test_text("%s %s", text, *argv);
+    ck_assert_str_eq(text, agents[_i].command);
+    ck_assert_int_eq(strncmp(*argv, "exec /bin/sh -c '", 17) == 0, agents[_i].shell);
+    if (strcmp(agents[_i].option, "--prefix") == 0 && !agents[_i].shell)
+        ck_assert_str_eq(*argv, prefix);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("host_list");
@@ -295,6 +338,7 @@ static Suite *suite(void)
     tcase_add_test(t, max_slots_allows_more);
     tcase_add_loop_test(t, options_name_hosts, 0, ARRAY_LEN(lines));
     tcase_add_test(t, a_host_gets_the_options);
+    tcase_add_loop_test(t, a_host_is_reached, 0, ARRAY_LEN(agents));
     return s;
 }
 

@@ -230,6 +230,11 @@ static void state_event(struct agent *a)
                             .text = fsm_name(&a->fsm)});
 }
 
+const struct event_log *agent_log(const struct agent *a)
+{
+    return &a->log;
+}
+
 const struct event_list *agent_events(struct agent *a)
 {
     if (a->pump && a->fsm.state != DONE)

@@ -70,6 +70,10 @@ struct agent_status {
 };
 void agent_get_status(struct agent *a, struct agent_status *out);
 
+struct event_log;
+/* The log as it is; nobody is asked for anything. */
+const struct event_log *agent_log(const struct agent *a);
+
 /* The events of the job, as far as they are known here; asks the other nodes for theirs. Valid for
  * the agent's life; they arrive by on_event. */
 const struct event_list *agent_events(struct agent *a);

@@ -90,6 +90,9 @@ struct job_spec {
     char **dup_stdout, **dup_stderr; /* substrings; matching lines are copied to filtered_*.log */
     const char *prefix_template;     /* of teed lines; NULL: "[${role_name}${local_rank}]:" */
     const char *report_path;         /* --report FILE; NULL: none */
+    const char *metrics_addr;        /* --metrics: an IP address; NULL: none */
+    int metrics_port;                /* 0: a free one */
+    const char *metrics_dir;         /* --metrics_file DIR; NULL: none */
     const char *events_path;         /* --events FILE; NULL: none */
     const char *progress_file;       /* --progress_file FILE; NULL: none */
     const char *pod_message;         /* of the pod, for the report of a failure; NULL: none */

@@ -2,7 +2,7 @@
 # Installs what building, testing or benchmarking dlaunch needs and is not there yet: with apt-get (as
 # root, or through sudo), or, where there is none, says what to install. Quick, and silent, when nothing
 # is missing.
-#   conf/install-deps.sh [build|test|multihost|wheel|cross-aarch64|deb|pods|image|torch|torch-debian|bench|...]
+#   conf/install-deps.sh [build|test|multihost|wheel|cross-aarch64|deb|metrics|pods|image|torch|torch-debian|bench|...]
 set -u
 
 missing=
@@ -90,6 +90,10 @@ need() { # set of packages by Debian's names
     torch-debian)
         /usr/bin/python3 -c 'import torch' 2>/dev/null || lack python3-torch
         ;;
+    metrics) # promtool, for tests/integration/test_metrics
+        need test
+        have promtool || lack prometheus
+        ;;
     bench)
         need test
         have mpiexec.hydra || lack mpich libmpich-dev
@@ -109,7 +113,7 @@ need() { # set of packages by Debian's names
         have shellcheck || lack shellcheck
         ;;
     *)
-        echo "$0: what is '$1'? (build test multihost wheel cross-aarch64 cross-x86_64 deb pods image torch torch-debian bench fuzz lint)" >&2
+        echo "$0: what is '$1'? (build test multihost wheel cross-aarch64 cross-x86_64 deb metrics pods image torch torch-debian bench fuzz lint)" >&2
         exit 2
         ;;
     esac

@@ -652,6 +652,34 @@ static int check_file(struct options *o, enum opt_id id, struct err *e)
     return 0;
 }
 
+/* "9100", "10.0.0.1:9100", "[::]:9100" */
+static int build_metrics(struct job_spec *spec, struct options *o, struct err *e)
+{
+    const char *text = o->value[OPT_metrics].text, *colon = text ? strrchr(text, ':') : NULL;
+    spec->metrics_dir = o->value[OPT_metrics_file].text;
+    if (spec->metrics_dir && check_dir(o, OPT_metrics_file, spec->metrics_dir, e) < 0)
+        return -EINVAL;
+    if (spec->metrics_dir && access(spec->metrics_dir, W_OK | X_OK) < 0) /* a collector reads it */
+        return fail(o, OPT_metrics_file, e, "%.200s: %s", spec->metrics_dir, strerror(errno));
+    if (!text)
+        return 0;
+    const char *port = colon ? colon + 1 : text, *addr = "127.0.0.1";
+    char *end;
+    struct netaddr a;
+    long n = strtol(port, &end, 10);
+    if (colon && *text == '[' && colon > text + 1 && colon[-1] == ']')
+        addr = options_printf(o, "%.*s", (int)(colon - text) - 2, text + 1);
+    else if (colon)
+        addr = options_printf(o, "%.*s", (int)(colon - text), text);
+    if (end == port || *end || n < 0 || n > 65535 || *port == '+' || *port == '-')
+        return fail(o, OPT_metrics, e, "'%.60s' is not a port (0 to 65535)", port);
+    if (!netaddr_parse_ip(&a, addr, (int)n))
+        return fail(o, OPT_metrics, e, "'%.60s' is not an IP address", addr);
+    spec->metrics_addr = addr;
+    spec->metrics_port = (int)n;
+    return 0;
+}
+
 /* The prefix of teed lines, or NULL. torchrun looks at its older variable when the option is empty,
  * too. */
 static const char *build_prefix(const struct options *o)
@@ -697,6 +725,8 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     spec->prefix_template = build_prefix(o);
     spec->report_path = o->value[OPT_report].text;
     if (spec->report_path && check_file(o, OPT_report, e) < 0)
+        return -EINVAL;
+    if (build_metrics(spec, o, e) < 0)
         return -EINVAL;
     spec->events_path = o->value[OPT_events].text;
     if (spec->events_path && check_file(o, OPT_events, e) < 0)

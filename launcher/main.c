@@ -21,6 +21,7 @@
 #include "core/uvx.h"
 #include "launcher/config_file.h"
 #include "launcher/control/control.h"
+#include "launcher/control/metrics.h"
 #include "launcher/daemon.h"
 #include "launcher/detect.h"
 #include "launcher/hosts/head.h"
@@ -47,6 +48,7 @@ struct run {
     struct agent *agent;
     struct guardian_link *link;
     struct control *control;
+    struct metrics *metrics;
     struct notify notify;
     bool done; /* the agent is */
     int exit_status;
@@ -67,6 +69,11 @@ static const struct event_list *get_events(void *arg)
 static void stop(void *arg, const char *why)
 {
     agent_stop(((struct run *)arg)->agent, why);
+}
+
+static const struct event_log *get_log(void *arg)
+{
+    return agent_log(((struct run *)arg)->agent);
 }
 
 static bool request(void *arg, enum request_kind kind, int signo, const char *ranks)
@@ -124,6 +131,7 @@ static void on_agent_done(void *arg, int exit_status)
     r->exit_status = exit_status;
     notify_send(&r->notify, "STOPPING=1");
     r->done = true;
+    metrics_close(r->metrics);
     control_close(r->control, on_control_closed, NULL);
 }
 
@@ -185,6 +193,11 @@ static int agent_process(void *arg, struct guardian_link *link)
     r->link = link;
     if (r->notify.fd < 0)
         notify_open(&r->notify);
+    const struct metrics_opts metrics = {r->job, get_status, get_log, r};
+    if (metrics_open(&r->metrics, &r->loop, &metrics, &e) < 0) {
+        log_error("%s", e.msg);
+        return 2;
+    }
     const struct agent_callbacks cb = {
         .on_state = on_state,
         .on_unseen = on_unseen,
@@ -197,6 +210,7 @@ static int agent_process(void *arg, struct guardian_link *link)
         log_error("%s", e.msg);
         return open_status(e.code);
     }
+    metrics_start(r->metrics);
     open_control(r); /* before the first worker starts, which may run dlaunchctl at once */
     daemon_ready(r->daemon);
     notify_send(&r->notify, "READY=1");

@@ -20,12 +20,13 @@ void failure_init(struct failure *f)
 #define FLAG_CORE_DUMPED 1u
 #define FLAG_OOM         2u
 #define FLAG_MISMATCH    4u
+#define FLAG_OPERATION   8u /* the operation follows the role; earlier versions do not know it */
 
 void failure_encode(struct buf *b, const struct failure *f)
 {
     buf_u8(b, (uint8_t)f->kind);
     buf_u8(b, (f->core_dumped ? FLAG_CORE_DUMPED : 0) | (f->oom ? FLAG_OOM : 0) |
-                  (f->mismatch ? FLAG_MISMATCH : 0));
+                  (f->mismatch ? FLAG_MISMATCH : 0) | (f->operation[0] ? FLAG_OPERATION : 0));
     buf_u32(b, (uint32_t)f->rank);
     buf_u32(b, (uint32_t)f->local_rank);
     buf_u32(b, (uint32_t)f->node);
@@ -38,7 +39,8 @@ void failure_encode(struct buf *b, const struct failure *f)
     buf_u64(b, f->wall_ns);
     buf_str(b, f->host);
     buf_str(b, f->role);
-    buf_str(b, f->operation);
+    if (f->operation[0])
+        buf_str(b, f->operation);
     buf_str(b, f->message);
     buf_str(b, f->log_path);
     buf_str(b, f->stderr_tail);
@@ -55,7 +57,8 @@ static int read_int(struct rd *r, int min, int max)
 bool failure_decode(struct rd *r, struct failure *f)
 {
     unsigned kind = rd_u8(r), flags = rd_u8(r);
-    if (kind >= FAILURE_KINDS || (flags & ~(FLAG_CORE_DUMPED | FLAG_OOM | FLAG_MISMATCH)))
+    if (kind >= FAILURE_KINDS ||
+        (flags & ~(FLAG_CORE_DUMPED | FLAG_OOM | FLAG_MISMATCH | FLAG_OPERATION)))
         r->bad = true;
     f->kind = (enum failure_kind)kind;
     f->core_dumped = flags & FLAG_CORE_DUMPED;
@@ -73,7 +76,9 @@ bool failure_decode(struct rd *r, struct failure *f)
     f->wall_ns = rd_u64(r);
     rd_str(r, f->host, sizeof(f->host));
     rd_str(r, f->role, sizeof(f->role));
-    rd_str(r, f->operation, sizeof(f->operation));
+    f->operation[0] = '\0';
+    if (flags & FLAG_OPERATION)
+        rd_str(r, f->operation, sizeof(f->operation));
     rd_str(r, f->message, sizeof(f->message));
     rd_str(r, f->log_path, sizeof(f->log_path));
     rd_str(r, f->stderr_tail, sizeof(f->stderr_tail));

@@ -44,16 +44,18 @@ static uint64_t number_of(const char *name, size_t len, const char *row)
     return 0;
 }
 
-/* Evaluates the text in brackets: field, field*field or field=value. */
+/* Evaluates the text in brackets: field, field*field, field=value or field&bit. */
 static uint64_t times(const char *row)
 {
     const char *open = strchr(row, '['), *p = open + 1;
     if (!open)
         return 1;
-    size_t n = strcspn(p, "*=]");
+    size_t n = strcspn(p, "*=&]");
     uint64_t a = number_of(p, n, row);
     if (p[n] == '=')
         return a == strtoull(p + n + 1, NULL, 10);
+    if (p[n] == '&')
+        return (a & strtoull(p + n + 1, NULL, 10)) != 0;
     if (p[n] == '*')
         return a * number_of(p + n + 1, strcspn(p + n + 1, "]"), row);
     return a;
@@ -392,7 +394,7 @@ static void events(struct buf *b)
 }
 
 #define FAILURE(rank)                                                                        \
-    "(failure kind=3 flags=2 rank=" rank " local_rank=2 node=3 pid=4 attempt=5 exit_code=6 " \
+    "(failure kind=3 flags=10 rank=" rank " local_rank=2 node=3 pid=4 attempt=5 exit_code=6 " \
     "signal=7 caused_by=-1 time=8 wall_time=9 host='h' role='r' operation='o' message='m' "  \
     "log_path='l' "                                                                          \
     "last_lines='t')"

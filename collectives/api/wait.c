@@ -5,7 +5,6 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,10 +17,9 @@ enum {
     LOOK_NS = 1000 * 1000,
     CPUS_MOST = 8192,
     WORD_BITS = 8 * sizeof(long),
-    COUNT_EVERY_NS = 100 * 1000, /* between looks at a thread's context switches */
-    SWITCH_NS = 30 * 1000 * 1000,
-    CROWDED_NS = 3 * SWITCH_NS,
-    DEBT_MOST_NS = 10 * SWITCH_NS,
+    DELAY_WEIGHT = 6,
+    CROWDED_NS = 30 * LOOK_NS,
+    DEBT_MOST_NS = 200 * LOOK_NS,
     SHORTER = 8, /* how much less a thread spins while it is crowded */
 };
 
@@ -32,28 +30,37 @@ struct wait_policy wait_policy_choose(int ranks, int usable_cpus)
     return (struct wait_policy){.spin_ns = 0, .yield_ns = 500 * 1000};
 }
 
-/* Whether threads of this process lose their CPUs to other tasks again and again. The kernel counts
- * such switches; it counts a yield only if another task wanted to run. Each switch is a debt of
- * SWITCH_NS, which time pays off: single switches, as daemons cause them, do not count. */
+/* How long this thread has been ready to run without a CPU, in all. 0: the kernel does not count.
+ */
+static uint64_t delay_ns(void)
+{
+    char text[96];
+    unsigned long long ran, delay;
+    ssize_t n = fd_read_file(AT_FDCWD, "/proc/thread-self/schedstat", text, sizeof(text));
+    return n > 0 && sscanf(text, "%llu %llu", &ran, &delay) == 2 ? delay : 0;
+}
+
+/* Whether threads of this process were without a CPU for more than one part in DELAY_WEIGHT of the
+ * time: the delays are a debt, which time pays off. */
 static bool is_crowded(uint64_t now_ns)
 {
-    static _Atomic uint64_t debt_until_ns;
+    static _Atomic uint64_t paid_at_ns;
     static _Atomic bool crowded;
-    static _Thread_local uint64_t count_at_ns;
-    static _Thread_local long switches;
-    if (now_ns < count_at_ns)
-        return atomic_load_explicit(&crowded, memory_order_relaxed);
-    struct rusage u;
-    getrusage(RUSAGE_THREAD, &u);
-    uint64_t until = atomic_load_explicit(&debt_until_ns, memory_order_relaxed);
-    uint64_t debt = until > now_ns ? until - now_ns : 0;
-    if (count_at_ns && u.ru_nivcsw > switches) /* fork() sets the count to 0 */
-        debt += (uint64_t)(u.ru_nivcsw - switches) * SWITCH_NS;
+    static _Thread_local uint64_t looked_ns, delay_before;
+    bool was = atomic_load_explicit(&crowded, memory_order_relaxed);
+    if (looked_ns && now_ns < looked_ns + LOOK_NS)
+        return was;
+    uint64_t paid_at = atomic_load_explicit(&paid_at_ns, memory_order_relaxed), delay = delay_ns();
+    if (paid_at < looked_ns)
+        paid_at = looked_ns;
+    if (looked_ns && delay > delay_before) /* a child of fork() begins at 0 */
+        paid_at += (delay - delay_before) * DELAY_WEIGHT;
+    uint64_t debt = paid_at > now_ns ? paid_at - now_ns : 0;
     debt = debt < DEBT_MOST_NS ? debt : DEBT_MOST_NS;
-    count_at_ns = now_ns + COUNT_EVERY_NS;
-    switches = u.ru_nivcsw;
-    atomic_store_explicit(&debt_until_ns, now_ns + debt, memory_order_relaxed);
-    bool is = atomic_load_explicit(&crowded, memory_order_relaxed) ? debt > 0 : debt >= CROWDED_NS;
+    looked_ns = now_ns;
+    delay_before = delay;
+    bool is = was ? debt > 0 : debt >= CROWDED_NS;
+    atomic_store_explicit(&paid_at_ns, now_ns + debt, memory_order_relaxed);
     atomic_store_explicit(&crowded, is, memory_order_relaxed);
     return is;
 }

@@ -10,6 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "collectives/api/wait.h"
 #include "core/clock.h"
@@ -144,6 +145,13 @@ static bool spun_until_next_is(void *arg)
     return false;
 }
 
+/* A second without a wish to run pays off the delays. */
+static bool is_next_after_a_pause(void *arg)
+{
+    test_elapse(1);
+    return next_is(arg);
+}
+
 /* A rank with a CPU of its own yields while it waits; one that must share the CPU with another
  * process sleeps, until it keeps the CPU again. */
 START_TEST(a_rank_that_loses_its_cpu_sleeps)
@@ -151,6 +159,10 @@ START_TEST(a_rank_that_loses_its_cpu_sleeps)
     enum wait_step yields = WAIT_YIELD, sleeps = WAIT_SLEEP;
     const struct wait_policy policy = wait_policy_choose(1, 1), shared = wait_policy_choose(2, 1);
     cpu_set_t one;
+    if (access("/proc/thread-self/schedstat", R_OK) < 0) {
+        test_skip("this kernel does not count how long threads wait for a CPU");
+        return;
+    }
     ck_assert(next_is(&yields));
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
@@ -164,7 +176,7 @@ START_TEST(a_rank_that_loses_its_cpu_sleeps)
     ck_assert_int_eq(wait_next(&shared, 0, mono_ns()), WAIT_YIELD);
     ck_assert_int_eq(kill(busy, SIGKILL), 0);
     ck_assert_int_eq(waitpid(busy, NULL, 0), busy);
-    wait_until(next_is, &yields, 30, "a rank that yields again");
+    wait_until(is_next_after_a_pause, &yields, 30, "a rank that yields again");
 }
 END_TEST
 

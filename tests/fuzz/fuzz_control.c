@@ -8,7 +8,12 @@ int main(int argc, char **argv);
 #include "launcher/control/dlaunchctl.c"
 #undef main
 
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include "launcher/control/control.h"
+#include "rendezvous/rules/event_log.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -32,10 +37,25 @@ static void get_status(void *arg, struct agent_status *out)
                                  .rdzv = {.phase = "running", .nnodes = 2, .world_size = 8}};
 }
 
+static const struct event_list *get_events(void *arg)
+{
+    static const struct event_list none;
+    (void)arg;
+    return &none;
+}
+
 static void stop(void *arg, const char *why)
 {
     (void)arg, (void)why;
     stops++;
+}
+
+static bool request_all(void *arg, enum request_kind kind, int signo, const char *ranks)
+{
+    (void)arg, (void)kind, (void)ranks;
+    if (signo < 0 || signo >= NSIG)
+        abort();
+    return true;
 }
 
 /* Unlinks the launcher's socket at once, so that no file is left behind however this program ends.
@@ -45,8 +65,13 @@ static void open_launcher(void)
     static struct job_spec job = {
         .host = "node-a", .name = "./tr\xff\x1b", .rdzv = {.run_id = "j"}};
     static struct control *control;
-    struct control_opts opts = {
-        .pid = 4242, .job = &job, .get_status = get_status, .stop = stop, .client_ms = 60000};
+    struct control_opts opts = {.pid = 4242,
+                                .job = &job,
+                                .get_status = get_status,
+                                .get_events = get_events,
+                                .stop = stop,
+                                .request = request_all,
+                                .client_ms = 60000};
     char dir[] = "/tmp/dlaunch-fuzz.XXXXXX", path[64];
     struct err e = ERR_INIT;
     signal(SIGPIPE, SIG_IGN); /* a launcher blocks it */
@@ -122,14 +147,16 @@ static void ask_launcher(const uint8_t *data, size_t size)
 static void show(const uint8_t *data, size_t size)
 {
     static struct jobs jobs;
+    static const struct options text = {.timeout = -1}, json = {.timeout = -1, .json = true};
     FILE *out = stdout;
     json_t *answer = json_loadb((const char *)data, size, 0, NULL);
     if (json_is_object(answer)) {
         stdout = fopen("/dev/null", "w");
-        jobs = (struct jobs){.n = 1, .job = {{.pid = 1, .status = answer}}};
-        do_status(&jobs, NULL, false);
-        do_status(&jobs, "1", false);
-        do_status(&jobs, NULL, true);
+        jobs = (struct jobs){.n = 1, .job = {{.pid = 1, .dirfd = -1, .status = answer}}};
+        do_status(&jobs, NULL, &text);
+        do_status(&jobs, NULL, &json);
+        do_status(&jobs, &jobs.job[0], &text);
+        do_status(&jobs, &jobs.job[0], &json);
         fclose(stdout);
         stdout = out;
     }

@@ -175,6 +175,16 @@ json_t *ctl_job_state(struct job *j)
 
 /* ------------------------------------------------------------------------------------- the list */
 
+/* Whether the word can be printed as it is. */
+static bool is_plain(const char *word)
+{
+    for (; *word; word++) {
+        if ((unsigned char)*word <= ' ' || (unsigned char)*word >= 0x7f || strchr("\"\\=", *word))
+            return false;
+    }
+    return true;
+}
+
 /* "01:30:29.875 failure rank=1 node=0 host=vm text="..."". */
 static void print_event(const json_t *event)
 {
@@ -189,10 +199,10 @@ static void print_event(const json_t *event)
     printf("%s.%03d  %-23s", clock, (int)((at - (double)t) * 1000), text_of(event, "name"));
     json_object_foreach(json_object_get(event, "context"), key, value)
     {
-        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII);
         const char *word = json_string_value(value);
         if (strcmp(key, "mono_s") != 0)
-            printf(" %s=%s", key, word && !strpbrk(word, " \"\\=") ? word : text);
+            printf(" %s=%s", key, word && is_plain(word) ? word : text);
         free(text);
     }
     putchar('\n');

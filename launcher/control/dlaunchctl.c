@@ -137,17 +137,21 @@ static void print_other_nodes(const struct job *j, const json_t *state)
         long node = number_of(n, "node");
         if (node == number_of(j->status, "node"))
             continue;
-        printf("\n  node %ld, %s: %s\n", node, text_of(n, "host"), text_of(n, "state"));
+        char host[512];
+        const char *name = text_of(n, "host");
+        log_escape(host, sizeof(host), name, strlen(name), 0);
+        printf("\n  node %ld, %s: %s\n", node, host, text_of(n, "state"));
         json_array_foreach(json_object_get(state, "workers"), k, w)
         {
             const json_t *code = json_object_get(w, "exit_code"),
                          *signo = json_object_get(w, "signal");
+            const char *abbrev = sigabbrev_np((int)json_integer_value(signo));
             if (number_of(w, "node") != node)
                 continue;
             printf("  %-6ld %-6ld %-8ld %-9s", number_of(w, "rank"), number_of(w, "local_rank"),
                    number_of(w, "pid"), text_of(w, "state"));
             if (signo)
-                printf(" SIG%s", sigabbrev_np((int)json_integer_value(signo)));
+                printf(" SIG%s", abbrev ? abbrev : "?");
             else if (code)
                 printf(" exit status %ld", (long)json_integer_value(code));
             putchar('\n');

@@ -226,14 +226,15 @@ START_TEST(the_whole_job_from_one_node)
     wait_lines(tmppath("up"), 8, 30);
     ck_assert_int_eq(ctl(&p, test_text("wait failure %d --timeout 0.2", pid)), 124);
     proc_fini(&p);
-    struct proc waiting;
-    proc_start(
-        &waiting,
-        ARGV((char *)build_path("dlaunchctl"), "wait", "finish", (char *)test_text("%d", pid)),
-        NULL, 0);
+    struct proc following;
+    proc_start(&following,
+               ARGV((char *)build_path("dlaunchctl"), "events", "-f", (char *)test_text("%d", pid)),
+               NULL, 0);
+    proc_expect_out(&following, "restart", 30); /* it follows */
     expect_ctl(test_text("kill --wait %d", pid), "has ended");
-    ck_assert_int_eq(proc_wait(&waiting, 30), 0);
-    proc_fini(&waiting);
+    ck_assert_int_eq(proc_wait(&following, 30), 0);
+    expect_text(following.out, "  finish ");
+    proc_fini(&following);
     cluster_wait(&c, 137, 30);
     cluster_fini(&c);
 }

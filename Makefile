@@ -494,7 +494,7 @@ corpora: $(FUZZ:%=$(BUILD)/replay/%)
 bench_bin = $(BUILD)/tests/bench/$(1)
 
 .PHONY: bench bench-launch bench-restart bench-torch bench-torchrun bench-rdzv bench-store bench-stdio \
-        bench-reduce bench-coll bench-job bench-faults bench-hostile kill-trials deps-bench
+        bench-reduce bench-coll bench-job bench-faults bench-recovery bench-hostile kill-trials deps-bench
 deps-bench:
 	$(Q)conf/install-deps.sh bench
 
@@ -511,6 +511,12 @@ bench-restart: all $(call bench_bin,stamp)
 bench-faults: all $(call bench_bin,stamp)
 	$(Q)python="$${TORCH_VENV:-$${XDG_CACHE_HOME:-$$HOME/.cache}/dlaunch/torch}/bin/python"; \
 	    [ -x "$$python" ] || python=/usr/bin/python3; "$$python" tests/bench/bench-faults.py $(BUILD)
+
+# Python with PyTorch: as for bench-torch. NAMES="gloo DDP, warm;torchrun" selects rows.
+bench-recovery: all $(call bench_bin,recovery)
+	$(Q)conf/install-deps.sh torch
+	$(Q)venv="$${TORCH_VENV:-$${XDG_CACHE_HOME:-$$HOME/.cache}/dlaunch/torch}"; \
+	    tests/torch/install.sh "$$venv" && "$$venv/bin/python" tests/bench/bench-recovery.py $(BUILD)
 
 bench-store: $(call bench_bin,bench_store) $(call bench_bin,store_serve)
 	$(Q)tests/bench/bench-store.sh $(BUILD)

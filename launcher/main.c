@@ -229,10 +229,9 @@ static void on_config_error(void *arg, const char *line)
 
 static void set_log_format(const struct options *o)
 {
-    bool to_file = o->value[OPT_log_file].text || opt_flag(o, OPT_daemon);
     if (opt_is(o, OPT_log_format, "json"))
         log_set_format(LOG_JSON);
-    else if (opt_is(o, OPT_log_time, "always") || (to_file && opt_is(o, OPT_log_time, "auto")))
+    else if (opt_is(o, OPT_log_time, "always"))
         log_set_format(LOG_TIMED);
 }
 
@@ -310,6 +309,8 @@ static int open_log(struct daemon *d, struct options *o, struct err *e)
         return err_wrap(e, "%s", opt_where(o, OPT_log_file));
     if (opt_flag(o, OPT_daemon))
         log_notice("running in the background as process %d, output in %s", (int)getpid(), path);
+    if (opt_is(o, OPT_log_time, "auto") && !opt_is(o, OPT_log_format, "json"))
+        log_set_format(LOG_TIMED); /* lines to the terminal above have no time */
     return 0;
 }
 

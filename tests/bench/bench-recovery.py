@@ -30,7 +30,7 @@ from bars import bar, print_bars  # noqa: E402
 
 BUILD = os.path.abspath(sys.argv[1])
 RUNS = int(sys.argv[2]) if len(sys.argv) > 2 else 5
-LIMIT_S = 60
+LIMIT_S = 180
 NODES, EACH, VICTIM = 2, 2, 3
 PARTS = ["detect", "stop", "meet", "start", "import", "group", "first"]
 STATES = {"RUNNING -> STOPPING": "detect", "STOPPING -> RENDEZVOUS": "stop", "RENDEZVOUS -> STARTING": "meet",

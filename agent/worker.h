@@ -83,7 +83,7 @@ int worker_listen(struct worker *w, bool loopback, struct err *e);
  * have to be drained, else WORKER_CLOSED. */
 int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, struct err *e);
 
-/* What the worker is started with, but for its streams: for an interpreter that stands by for it.
+/* All that the worker is started with but its streams, for an interpreter that stands by.
  */
 int worker_request(const struct worker *w, const struct worker_context *ctx,
                    struct spawn_request *req, struct err *e);

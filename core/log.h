@@ -20,7 +20,7 @@ enum log_level {
 void log_init(enum log_level level, const char *prefix);
 enum log_level log_get_level(void);
 
-/* What a line looks like:
+/* The form of a line:
  *     LOG_PLAIN    dlaunch: text
  *     LOG_TIMED    2026-11-25T01:30:29.875+01:00 dlaunch: text
  *     LOG_JSON     {"timestamp":1764034229.875123,"name":"log","context":{"level":"notice",

@@ -121,7 +121,7 @@ struct segment_header {
     struct segment_abort abort;
 };
 
-/* What a user is warned of once on each node, by whoever finds it first. */
+/* Warnings that are printed once on each node, by the process that finds the cause first. */
 enum segment_warning {
     SEGMENT_WARNED_NCCL_TWICE = 1,
     SEGMENT_WARNED_COMPUTE_MODE = 2,

@@ -449,7 +449,7 @@ static void send_events(struct caller *k)
     }
 }
 
-/* What a user asks of the job. Every node gets a kill or a signal, the asking one included. */
+/* A user's request to the job. Every node gets a kill or a signal, the asking one included. */
 static void on_request(struct caller *k, struct rd *body)
 {
     struct coordinator *c = k->coordinator;

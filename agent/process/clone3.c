@@ -14,7 +14,7 @@
 
 void clone3_make_absent_if_refused(void)
 {
-    /* Of several filters that answer with an error, the last one installed decides on the error.
+    /* If several filters answer with an error, the one installed last decides which.
      * The call has the same number on every architecture. */
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

@@ -146,7 +146,7 @@ size_t warm_pool_pids(struct warm_pool *s, const pid_t **out)
 
 /* -------------------------------------------------------------------------- an interpreter */
 
-/* Its arguments, the worker's among them, in one block: see warm_pool.py. */
+/* The interpreter's arguments and the worker's in one block: see warm_pool.py. */
 static char **interpreter_argv(const struct job_spec *job, const struct spawn_request *req, int fd)
 {
     char code[128], at[16];
@@ -358,7 +358,7 @@ static void put_word(struct buf *b, const char *s)
     buf_put(b, s, strlen(s) + 1);
 }
 
-/* What warm_pool.py reads as an Order; -1: no memory or descriptor. */
+/* Writes an Order, as warm_pool.py reads it; -1: no memory or descriptor. */
 static int order_file(const struct spawn_request *req)
 {
     struct buf b = BUF_INIT;

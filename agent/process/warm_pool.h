@@ -31,7 +31,8 @@ struct warm_pool_opts {
     struct spawner *spawner;
     uv_loop_t *loop;
     struct uvx_scope *scope; /* gets the handle */
-    /* What worker `local_rank` is started with in the present round; 0, or a negative errno. */
+    /* Sets what worker `local_rank` is started with in the present round; 0, or a negative errno.
+     */
     int (*request)(void *arg, int local_rank, struct spawn_request *req, struct err *e);
     void *arg;
 };

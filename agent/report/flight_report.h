@@ -12,7 +12,7 @@
  * if no operation explains a failure: none has timed out, mismatched another one or lasted long. */
 char *flight_report_text(const struct segment *s, int base_rank, uint64_t now_ns);
 
-/* What worker `local_rank` asked for in the operation that it began last, such as
+/* The operation that worker `local_rank` began last, such as
  * "all_reduce of 3 f32 (sum)"; "" if it has begun none. Ranks that called the same have the same
  * text. */
 void flight_report_operation(const struct segment *s, int local_rank, char *out, size_t cap);

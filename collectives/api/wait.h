@@ -15,9 +15,9 @@ struct wait_policy {
     uint64_t yield_ns; /* up to here: let others run, then look again; beyond: sleep */
 };
 
-/* What a thread does next that has waited for idle_ns. Where a CPU was counted for each rank and
- * other tasks take it away nevertheless, a thread sleeps instead of yielding: on waking it comes
- * before those tasks, since it has used less of its share. */
+/* The next action of a thread that has waited for idle_ns. Where a CPU was counted for each rank
+ * and other tasks take it away nevertheless, a thread sleeps instead of yielding: on waking it
+ * comes before those tasks, since it has used less of its share. */
 enum wait_step { WAIT_SPIN, WAIT_YIELD, WAIT_SLEEP };
 enum wait_step wait_next(const struct wait_policy *policy, uint64_t idle_ns, uint64_t now_ns);
 

@@ -33,7 +33,7 @@ struct segment_local *job_segment_local(const struct job_segment *s, int rank);
 /* The word that the agent waits on until a worker has set `exit_notify_word`. */
 _Atomic uint32_t *job_segment_exit_word_count(const struct job_segment *s);
 
-/* What this node has been warned of; NULL without a segment. */
+/* The warnings that this node has printed; NULL without a segment. */
 _Atomic uint32_t *job_segment_warned(const struct job_segment *s);
 
 /* The word in the abort record that is 0 while all is well. */

@@ -70,7 +70,7 @@ struct nccl_place {
 struct nccl_place nccl_enter(const struct nccl *n);
 void nccl_leave(const struct nccl *n, struct nccl_place p);
 
-/* Of events behind operations. */
+/* Numbers of events behind operations. */
 static inline unsigned nccl_event_flags(const struct nccl *n)
 {
     return n->times ? 0 : CUDA_NO_TIMING;

@@ -74,7 +74,7 @@ struct shm_peer {
     /* How many of its threads sleep on the doorbell, a futex that is incremented on new data. */
     _Alignas(SHM_LINE) _Atomic uint32_t asleep;
     _Atomic uint32_t doorbell;
-    /* Its timings of both ways to move blocks, read by all ranks. */
+    /* The rank's timings of both ways to move blocks, read by all ranks. */
     _Alignas(SHM_LINE) struct cost costs[COST_KINDS][COST_SIZES];
 };
 

@@ -17,7 +17,7 @@ struct metrics_histogram {
 
 enum metrics_part { PART_STOP, PART_RENDEZVOUS, PART_START, PARTS };
 
-/* What the events up to number `at` of the job have added up to. */
+/* The sums over the job's events up to number `at`. */
 struct metrics_sums {
     uint64_t at, rounds, restarts[CAUSES], failures[CAUSES];
     int joined, in_round;

@@ -72,7 +72,7 @@ struct frame_hello {
 void frame_hello_put(struct buf *b, const struct frame_hello *h);
 int frame_hello_get(const struct frame *f, struct frame_hello *out);
 
-/* What one host is to run. */
+/* The command that one host is to run. */
 struct plan_of_host {
     char *cwd;
     char *name;            /* as the user calls the host */

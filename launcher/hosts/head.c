@@ -38,7 +38,7 @@
 
 extern char **environ;
 
-/* What an epoll event is about: a descriptor of a peer, or one of these. */
+/* The source of an epoll event: a descriptor of a peer, or one of these. */
 struct source {
     struct peer *peer; /* NULL: signals, input */
     int end;           /* enum peer_end; SIGNALS, INPUT */
@@ -188,7 +188,7 @@ static void on_exit_frame(struct head *h, struct peer *p, const struct frame *f)
         h->last = p;
     if (any_began || p->status == 0 || h->status >= 0 || h->stop_ns || p->report)
         return;
-    /* Its launcher has said why. The others would wait for it. */
+    /* The host's launcher has reported why. The others would wait for that host. */
     h->failed = h->failed ? h->failed : p->status;
     int left = 0;
     for (size_t i = 0; i < h->npeers; i++)

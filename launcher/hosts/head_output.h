@@ -17,7 +17,7 @@ struct head_output;
 struct head_output *head_output_new(int epfd, const struct host *const hosts, size_t nhosts,
                                     bool all);
 
-/* What workers of a host have printed. */
+/* Output of the workers of a host. */
 void head_output_put(struct head_output *w, size_t host, bool err, const void *text, size_t n);
 
 /* A line of dlaunch there. Launchers say the same of what happens to the job: it is shown as often

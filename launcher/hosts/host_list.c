@@ -23,7 +23,7 @@
 
 /* ------------------------------------------------------------------------------------ one entry */
 
-/* What was read of one entry; `name` still has its ranges. */
+/* One entry as it was read; `name` still has its ranges. */
 struct entry {
     char name[4096], user[USER_MAX];
     bool literal; /* an address in brackets: no ranges */
@@ -274,7 +274,7 @@ int host_list_add_lines(struct host_list *l, const char *text, const char *name,
 
 /* -------------------------------------------------------------------------------------- filters */
 
-/* What a filter says of one host. */
+/* A filter's part about one host. */
 struct choice {
     bool named, all; /* all: without slots */
     bool slot[NPROC_MAX];

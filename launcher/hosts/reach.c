@@ -23,7 +23,7 @@ static const char *quoted(struct options *o, const char *text)
     return out;
 }
 
-/* What the login shell of the host, whichever it is, hands to sh. */
+/* The script that the login shell of the host, whichever it is, hands to sh. */
 static const char *command_line(struct options *o, size_t copied)
 {
     char self[PATH_MAX] = "dlaunch";

@@ -10,7 +10,7 @@
 
 #include <stdbool.h>
 
-/* What the launcher of such a host has besides its options. */
+/* The launcher of such a host has these besides its options. */
 struct remote_job {
     int log_fd;    /* takes dlaunch's own lines (log_set_fd()) */
     int state_fd;  /* takes what systemd would be told */

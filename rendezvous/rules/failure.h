@@ -71,7 +71,7 @@ bool failure_decode(struct rd *r, struct failure *f); /* false: malformed */
 #define FAILURE_TEXT_MAX 512
 const char *failure_describe(const struct failure *f, char *out, size_t cap);
 
-/* It exited with 0 while others did not. */
+/* The worker exited with 0 while others did not. */
 static inline bool failure_is_early_exit(const struct failure *f)
 {
     return f->kind == FAILURE_EXIT && f->exit_code == 0;

@@ -558,7 +558,7 @@ static void node_prepared(struct rdzv_state *s, struct rdzv_node *n, const struc
     s->nprepared++;
 }
 
-/* Its workers have been started. */
+/* The member's workers have been started. */
 static void node_started(struct rdzv_state *s, struct rdzv_node *n, uint64_t now)
 {
     if (s->phase.state != RDZV_RUN || n->started)

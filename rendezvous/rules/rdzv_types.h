@@ -58,7 +58,7 @@ struct rdzv_stop {
     struct failure first;
 };
 
-/* What dlaunchctl asks of all nodes of a job. */
+/* A request of dlaunchctl to all nodes of a job. */
 enum request_kind { REQUEST_RESTART, REQUEST_KILL, REQUEST_SIGNAL, REQUEST_KINDS };
 struct rdzv_request {
     enum request_kind kind;

@@ -244,7 +244,7 @@ START_TEST(the_odd_one_out_is_named)
 }
 END_TEST
 
-/* It appeared nowhere. */
+/* The early exit appeared nowhere. */
 START_TEST(an_early_exit_with_0_is_the_first_failure)
 {
     expect_cause(_i + 1, 4 / (_i + 1), "leave 1", 1, "early-exit", 1,

@@ -46,7 +46,7 @@ static const char *body_of(const char *answer)
     return body + 4;
 }
 
-/* What Prometheus' checker says, where it is installed. */
+/* The verdict of Prometheus' checker, where it is installed. */
 static void check(const char *text)
 {
     struct proc p;

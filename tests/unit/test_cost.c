@@ -93,7 +93,7 @@ START_TEST(both_ways_are_tried_again)
 }
 END_TEST
 
-/* It is soon detected that the chosen way has become slow, or the other one fast. */
+/* A change is soon detected: the chosen way has become slow, or the other one fast. */
 START_TEST(changed_costs_are_detected)
 {
     for (g_size = 0; g_size < COST_SIZES; g_size++) {

@@ -256,7 +256,7 @@ START_TEST(options_name_hosts)
 }
 END_TEST
 
-/* What the launcher on a host is told. */
+/* The plan for the launcher on a host. */
 START_TEST(a_host_gets_the_options)
 {
     struct job_of_hosts j = {2, 2, 0, "10.0.0.1:4567", "id"};

@@ -1228,7 +1228,7 @@ static void one_sum(struct ranks *j, int rank)
     comm_end(c);
 }
 
-/* What the ranks of a job print on standard error. Returns owned. */
+/* The standard error of the ranks of a job. Returns owned. */
 static char *printed_by(int n, int nodes)
 {
     const char *path = tmppath("stderr");

@@ -6,6 +6,7 @@
 #include "collectives/api/comm.h"
 #include "collectives/p2p/p2p_state.h"
 #include "collectives/shm/ring.h"
+#include "core/clock.h"
 
 /* ------------------------------------------------------------------------------------- matching */
 
@@ -41,13 +42,16 @@ static int check_fit(struct p2p *p, struct p2p_op *op, const struct p2p_frame *f
     return p2p_mismatch(p, op->peer, op, f);
 }
 
-/* A large message meets its receive, which fetches it from the sender's memory where that can be
- * read: not over TCP, not memory of a device, not secret memory. Else the sender may send. */
+/* A large message meets its receive: it is fetched, or the sender may send. So may one whose memory
+ * no other process can read: of a device, or secret. */
 static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_frame *f)
 {
     struct p2p_peer *peer = &p->peers[op->peer];
     struct err e = ERR_INIT;
-    bool fetch = peer->t == p->shm && ring_may_fetch(p->comm, op->peer);
+    int size = cost_size(op->len);
+    bool fetch = peer->t == p->shm && ring_may_fetch(p->comm, op->peer) &&
+                 cost_choose(&p->costs[size], 1, 0, size, &p->turns[size]) == COST_PULLED;
+    op->accepted_ns = mono_ns();
     int r = fetch ? ring_fetch(p->comm, op->peer, op->buf, f->addr, op->len, &e) : 0;
     if (r == 0 && fetch && comm_was_stopped(p->comm))
         p2p_fail(p, -ECANCELED, -1, op, NULL);
@@ -55,6 +59,9 @@ static void accept_offer(struct p2p *p, struct p2p_op *op, const struct p2p_fram
         p2p_fail(p, r, op->peer, op, &e);
     else if (r < 0)
         fetch = false;
+    else if (fetch)
+        cost_take(&p->costs[size], size, &p->turns[size], COST_PULLED, mono_ns() - op->accepted_ns,
+                  op->len);
     op->state = P2P_ACCEPTED;
     op->frame = (struct p2p_frame){.kind = fetch ? P2P_FETCHED : P2P_CTS, .id = f->id};
     op->moved = 0;

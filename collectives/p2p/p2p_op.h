@@ -42,6 +42,7 @@ struct p2p_op {
     uint8_t *buf;
     int *from; /* the caller's, for an `any` receive; NULL: not asked for */
     uint64_t deadline_ns;
+    uint64_t accepted_ns; /* a large receive: when it was matched */
     uint64_t seq, record;
 
     struct p2p_frame frame; /* to be written before what of buf is to be */

@@ -9,6 +9,7 @@
 #include "collectives/p2p/p2p_state.h"
 #include "collectives/shm/memory.h"
 #include "collectives/shm/ring.h"
+#include "core/clock.h"
 
 enum {
     UNEXPECTED_BYTES = 1 << 30, /* kept of one peer's messages that nobody has asked for */
@@ -144,9 +145,14 @@ static int begin_frame(struct p2p *p, int rank, struct p2p_reading *in, struct e
     }
 }
 
-static void end_frame(struct p2p *p, struct p2p_reading *in)
+static void end_frame(struct p2p *p, struct p2p_reading *in, bool staged)
 {
     struct p2p_op *op = in->op;
+    if (op && staged && in->frame.kind == P2P_DATA) {
+        int size = cost_size(op->len);
+        cost_take(&p->costs[size], size, &p->turns[size], COST_STAGED, mono_ns() - op->accepted_ns,
+                  op->len);
+    }
     if (op)
         p2p_done(p, op);
     in->op = NULL;
@@ -239,7 +245,7 @@ static int read_frames(struct p2p *p, int rank, int stream, struct p2p_reading *
             in->head_len = head_len(p, rank, in->len);
         }
         if (in->have >= P2P_FRAME_BYTES && in->have == in->head_len + in->len)
-            end_frame(p, in);
+            end_frame(p, in, peer->t == p->shm);
     }
     return moved;
 }

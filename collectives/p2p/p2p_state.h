@@ -11,6 +11,7 @@
 #include "collectives/net/transport.h"
 #include "collectives/net/wire.h"
 #include "collectives/p2p/p2p_op.h"
+#include "collectives/shm/cost.h"
 
 enum {
 #define P2P(name, bytes, decides, measured) name = bytes,
@@ -79,6 +80,9 @@ struct p2p {
     struct p2p_ahead *ahead; /* by rank; used for those with one stream */
     int *active;             /* ranks with which something is under way */
     int nactive;
+    /* Measured times of large messages within the node: staged in the rings, or fetched. */
+    struct cost costs[COST_SIZES];
+    struct cost_turn turns[COST_SIZES];
     struct p2p_queue posted; /* receives, in the order of their calls */
     int any;                 /* posted for any rank */
     _Atomic int under_way;

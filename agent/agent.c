@@ -148,7 +148,7 @@ static const struct fsm_state agent_states[] = {
     [DONE] = {"DONE", 0},
 };
 
-/* ------------------------------------------------------------------------------------- events */
+/* --------------------------------------------------------------------------------------- events */
 
 /* Records an event of this node, now unless it has a time. */
 static void event(struct agent *a, struct event e)
@@ -370,7 +370,7 @@ static void on_worker_exiting(void *arg)
 
 #define SWEEP_MS 2 /* between two searches for descendants */
 
-/* ---------------------------------------------------- descendants that the workers left behind */
+/* ----------------------------------------------------- descendants that the workers left behind */
 
 static void name_unkillable(struct agent *a)
 {
@@ -514,7 +514,7 @@ static void agent_stop_workers(struct agent *a, int signo)
 
 #define SAME_REQUEST_NS 500000000u /* two signals in this time are one request to stop */
 
-/* --------------------------------------------------------------------------- requests to stop */
+/* ----------------------------------------------------------------------------- requests to stop */
 
 /* An init system that ends all processes of a job reaches the agent twice, itself and by way of the
  * guardian; a session's end comes as SIGTERM and as SIGHUP. A signal that follows soon is the same
@@ -625,7 +625,7 @@ static void on_signal(uv_signal_t *h, int signo)
     }
 }
 
-/* --------------------------------------------------------------------------- signal handlers */
+/* ------------------------------------------------------------------------------ signal handlers */
 
 void agent_signals(const struct job_spec *job, int out[NSIG])
 {
@@ -1014,7 +1014,7 @@ static void on_stop(void *arg, const struct rdzv_stop *why)
     agent_stop_workers(a, SIGTERM);
 }
 
-/* -------------------------------------------------------------------------- requests of users */
+/* ---------------------------------------------------------------------------- requests of users */
 
 /* Whether the ranges, "0,8-15", have the number; "": all. */
 static bool ranges_have(const char *ranges, int n)

@@ -55,7 +55,7 @@ struct guardian {
     int nothers;
 };
 
-/* ---------------------------------------------------------------------------- agent's side */
+/* --------------------------------------------------------------------------------- agent's side */
 
 void guardian_set_lease(struct guardian_link *link, uint64_t until_ns)
 {
@@ -127,7 +127,7 @@ static void agent_process(struct guardian *g, int (*agent_main)(void *, struct g
     exit(agent_main(arg, link));
 }
 
-/* --------------------------------------------------------------------------------- the start */
+/* ------------------------------------------------------------------------------------ the start */
 
 static bool is_listed(const int *signals, int sig)
 {
@@ -190,7 +190,7 @@ static int prepare(struct guardian *g, struct guardian_link *link, struct err *e
     return g->opts->isolation == ISOLATE_PIDNS ? pidns_prepare(e) : 0;
 }
 
-/* -------------------------------------------------------------------------------- supervising */
+/* ---------------------------------------------------------------------------------- supervising */
 
 /* It, whose number another process may have from now on, is none of them any more. */
 static void forget_other(struct guardian *g, pid_t pid)
@@ -284,7 +284,7 @@ static void supervise(struct guardian *g)
     }
 }
 
-/* ------------------------------------------------------------------------------------- the end */
+/* -------------------------------------------------------------------------------------- the end */
 
 static bool is_other(const struct guardian *g, pid_t pid)
 {

@@ -22,7 +22,7 @@ struct worker_env_shared {
     char **gpus;       /* --virtual_local_rank: the entries of CUDA_VISIBLE_DEVICES; NULL: unset */
 };
 
-/* --------------------------------------------------------------------------------- variables */
+/* ------------------------------------------------------------------------------------ variables */
 
 /* Returns the value of one variable, in tmp or elsewhere; NULL if the worker does not get it. */
 struct row {
@@ -313,7 +313,7 @@ void worker_env_shared_free(struct worker_env_shared *s)
     free(s);
 }
 
-/* -------------------------------------------------------------------------------- one worker */
+/* ----------------------------------------------------------------------------------- one worker */
 
 #define OWN_MAX (ARRAY_LEN(worker_rows) + 1)
 

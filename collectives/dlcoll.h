@@ -79,7 +79,7 @@ extern "C" {
 #define DLCOLL_API
 #endif
 
-/* ------------------------------------------------------------------------------------- errors */
+/* --------------------------------------------------------------------------------------- errors */
 
 enum {
     DLCOLL_OK = 0,
@@ -125,7 +125,7 @@ typedef struct dlcoll_error {
         }                                                                         \
     }
 
-/* ------------------------------------------------------------------------------------- handles */
+/* -------------------------------------------------------------------------------------- handles */
 
 typedef struct dlcoll_comm dlcoll_comm;   /* ranks that work together */
 typedef struct dlcoll_work dlcoll_work;   /* an operation under way */
@@ -720,7 +720,7 @@ DLCOLL_API int dlcoll_store_compare_set(dlcoll_store *store, const char *key, co
 /* 1: deleted; 0: the key did not exist. */
 DLCOLL_API int dlcoll_store_delete(dlcoll_store *store, const char *key);
 
-/* ------------------------------------------------------------------------------- introspection */
+/* -------------------------------------------------------------------------------- introspection */
 
 /* One operation in the flight recorder. */
 typedef struct dlcoll_record {

@@ -19,8 +19,7 @@
 namespace dlcoll
 {
 
-/* ----------------------------------------------------------------------------------------- errors
- */
+/* --------------------------------------------------------------------------------------- errors */
 
 /* what() is one line for people; detail() says which rank, host, process, and why. */
 class error : public std::runtime_error
@@ -69,8 +68,7 @@ inline int check(int code, const dlcoll_comm *comm = nullptr)
     throw error(e);
 }
 
-/* ------------------------------------------------------------------------------ types, reductions
- */
+/* ---------------------------------------------------------------------------- types, reductions */
 
 /* The dlcoll_dtype of a C++ type. For a type of one's own (a half float, say):
  *     template <> struct dlcoll::dtype<half> : dlcoll::dtype_is<DLCOLL_F16> {}; */
@@ -171,8 +169,7 @@ class reduction
     std::shared_ptr<void> own_;
 };
 
-/* ---------------------------------------------------------------------------------------- buffers
- */
+/* -------------------------------------------------------------------------------------- buffers */
 
 /* `count` elements from `data`. */
 template <class T> class span

@@ -11,7 +11,7 @@
 
 #include "core/mem.h"
 
-/* ------------------------------------------------------------------------------ the libraries */
+/* -------------------------------------------------------------------------------- the libraries */
 
 /* clang-format off */
 #define CRYPTO_FUNCTIONS(F) \
@@ -139,7 +139,7 @@ int tls_key_derive(struct tls_key *out, const void *secret, size_t len, const ch
     return 0;
 }
 
-/* ------------------------------------------------------------------------- by a certificate */
+/* ----------------------------------------------------------------------------- by a certificate */
 
 static int certificate_error(SSL *ssl, const char *host, const char *step, struct err *e)
 {
@@ -191,7 +191,7 @@ void tls_wipe(void *p, size_t len)
     explicit_bzero(p, len);
 }
 
-/* ------------------------------------------------------------------------------- a connection */
+/* --------------------------------------------------------------------------------- a connection */
 
 struct tls {
     SSL *ssl;

@@ -32,7 +32,7 @@
 
 enum { PIXELS = 64, HIDDEN = 64, DIGITS = 10, IMAGES = 1797, TEST_EVERY = 5 };
 
-/* ----------------------------------------------------------------------------------- settings */
+/* ------------------------------------------------------------------------------------- settings */
 
 struct settings {
     int epochs, batch;
@@ -130,7 +130,7 @@ static struct settings read_settings(int argc, char **argv)
     return s;
 }
 
-/* ------------------------------------------------------------------------------------ workers */
+/* -------------------------------------------------------------------------------------- workers */
 
 static dlcoll_comm *g_comm;
 
@@ -168,7 +168,7 @@ static uint64_t next_random(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* --------------------------------------------------------------------------------------- data */
+/* ----------------------------------------------------------------------------------------- data */
 
 struct image {
     float pixel[PIXELS]; /* 0 to 1 */
@@ -224,7 +224,7 @@ static void shuffle(int *order, uint64_t seed, int epoch)
     }
 }
 
-/* ------------------------------------------------------------------------------------ network */
+/* -------------------------------------------------------------------------------------- network */
 
 struct network {
     float w1[HIDDEN][PIXELS], b1[HIDDEN];
@@ -313,7 +313,7 @@ static void learn(const struct network *net, const struct image *image, struct s
     }
 }
 
-/* ------------------------------------------------------------------------------------- state */
+/* ---------------------------------------------------------------------------------------- state */
 
 /* The whole state of the training, which a checkpoint contains. */
 struct state {
@@ -412,7 +412,7 @@ static void agree_on_state(struct state *st, const struct settings *s)
         exit(1);
 }
 
-/* ----------------------------------------------------------------------------------- training */
+/* ------------------------------------------------------------------------------------- training */
 
 /* One step down the sum of the gradients, with momentum: the same on every worker. */
 static void step(struct state *st, const struct sums *sums, int images)

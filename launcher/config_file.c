@@ -65,7 +65,7 @@ __attribute__((format(printf, 2, 3))) static int complain(struct reader *r, cons
     return 1; /* to inih: go on */
 }
 
-/* ----------------------------------------------------------------------------------- sections */
+/* ------------------------------------------------------------------------------------- sections */
 
 #define SECTION_ANY (-1) /* every key may stand here */
 #define SECTION_ENV (-2)
@@ -120,7 +120,7 @@ static bool check_section(struct reader *r, const char *name)
     return false;
 }
 
-/* -------------------------------------------------------------------------------------- lines */
+/* ---------------------------------------------------------------------------------------- lines */
 
 /* *len becomes that of "[name]" alone. */
 static bool check_section_line(struct reader *r, const char *p, size_t *len)
@@ -218,7 +218,7 @@ static char *read_line(char *out, int room, void *arg)
     return NULL;
 }
 
-/* ------------------------------------------------------------------------------------- values */
+/* --------------------------------------------------------------------------------------- values */
 
 /* Takes "..." or '...' off a value that has nothing but them around it. */
 static char *unquote(struct options *o, const char *value)
@@ -365,7 +365,7 @@ static int on_value(void *arg, const char *section_name, const char *key, const 
     return 1;
 }
 
-/* --------------------------------------------------------------------------------------- file */
+/* ----------------------------------------------------------------------------------------- file */
 
 int config_text_read(struct options *o, const char *path, const char *text, size_t len,
                      void (*on_error)(void *arg, const char *line), void *arg)

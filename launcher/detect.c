@@ -108,7 +108,7 @@ static void say(struct options *o, const char *what, const char *how_to_ignore)
 }
 #define TO_IGNORE " (--no_detect to ignore)"
 
-/* -------------------------------------------------------------------------------------- Slurm */
+/* ---------------------------------------------------------------------------------------- Slurm */
 
 /* Whether any count of "2(x3),1" is above 1. */
 static bool any_above_one(const char *counts)
@@ -251,7 +251,7 @@ static int detect_slurm(struct options *o, char *const *envp, struct err *e)
     return 0;
 }
 
-/* --------------------------------------------------------------------------------- Kubernetes */
+/* ----------------------------------------------------------------------------------- Kubernetes */
 
 /* Whether text ends in "-<index>"; *stem receives the length of what is in front of it. */
 static bool ends_in_index(const char *text, size_t len, long *index, size_t *stem)

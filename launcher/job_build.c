@@ -90,7 +90,7 @@ static const char *text_or_null(const struct options *o, enum opt_id id)
     return text && !*text && o->torchrun ? NULL : text;
 }
 
-/* ---------------------------------------------------------------------------- names and nodes */
+/* ------------------------------------------------------------------------------ names and nodes */
 
 static int check_name(struct options *o, enum opt_id id, size_t max, struct err *e)
 {
@@ -201,7 +201,7 @@ static int build_node_rank(struct rdzv_config *c, struct options *o, struct err 
     return 0;
 }
 
-/* --------------------------------------------------------------------------------- rendezvous */
+/* ----------------------------------------------------------------------------------- rendezvous */
 
 static int parse_place(struct options *o, enum opt_id id, const char *text, int default_port,
                        struct rdzv_place_to_ask *out, struct err *e)
@@ -503,7 +503,7 @@ static int build_rdzv(struct job_spec *spec, struct options *o, struct err *e)
     return build_no_restart(c, o, e);
 }
 
-/* ------------------------------------------------------------------------------------ workers */
+/* -------------------------------------------------------------------------------------- workers */
 
 /* How many GPUs CUDA_VISIBLE_DEVICES names. torchrun counts what stands between commas, be it
  * nothing (an empty list means no GPU). */
@@ -602,7 +602,7 @@ static void build_binding(struct job_spec *spec, const struct options *o)
     spec->gpus = spec->gpus || gpu;
 }
 
-/* -------------------------------------------------------------------------------------- output */
+/* --------------------------------------------------------------------------------------- output */
 
 /* The first part of `path` upwards that exists must be a folder in which one can make things. */
 static int check_dir(struct options *o, enum opt_id id, const char *path, struct err *e)
@@ -777,7 +777,7 @@ static char **build_filters(const struct job_spec *spec, struct options *o, enum
     return n ? kept : NULL;
 }
 
-/* ------------------------------------------------------------------------------------ stopping */
+/* ------------------------------------------------------------------------------------- stopping */
 
 /* The number of "SIGTERM" or "TERM" (len bytes), or 0. */
 static int find_signal(const char *name, size_t len)

@@ -54,7 +54,7 @@ struct run {
     int exit_status;
 };
 
-/* ---------------------------------------------------------------------------------- the agent */
+/* ------------------------------------------------------------------------------------ the agent */
 
 static void get_status(void *arg, struct agent_status *out)
 {
@@ -295,7 +295,7 @@ static int print_and_end(const struct options *o)
     return printed(rc);
 }
 
-/* ------------------------------------------------------------------------------------ the job */
+/* -------------------------------------------------------------------------------------- the job */
 
 /* Opens the log file if one is named or --daemon is given. */
 static int open_log(struct daemon *d, struct options *o, struct err *e)

@@ -47,7 +47,7 @@ const struct opt_group opt_groups[GROUP_COUNT] = {
     [GROUP_INFO] = {NULL, NULL, "Configuration and information"},
 };
 
-/* ------------------------------------------------------------------------------------- memory */
+/* --------------------------------------------------------------------------------------- memory */
 
 struct options_mem {
     struct options_mem *next;
@@ -168,7 +168,7 @@ void options_fini(struct options *o)
     }
 }
 
-/* -------------------------------------------------------------------------------------- names */
+/* ---------------------------------------------------------------------------------------- names */
 
 /* Whether the first n letters of `name` are those of `key`, '-' standing for '_'. */
 static bool same_letters(const char *name, const char *key, size_t n)
@@ -242,7 +242,7 @@ const char *opt_word(const char *words, int index, size_t *len)
     return words;
 }
 
-/* ------------------------------------------------------------------------------------- values */
+/* --------------------------------------------------------------------------------------- values */
 
 static int find_word(const char *words, const char *text)
 {
@@ -415,7 +415,7 @@ const char *opt_where(struct options *o, enum opt_id id)
     return v->source;
 }
 
-/* --------------------------------------------------------------------------------------- argv */
+/* ----------------------------------------------------------------------------------------- argv */
 
 enum arg_class {
     ARG_PLAIN,     /* value, or the program */
@@ -658,7 +658,7 @@ int options_read_argv(struct options *o, int argc, char **argv, struct err *e)
     return 0;
 }
 
-/* -------------------------------------------------------------------------------- environment */
+/* ---------------------------------------------------------------------------------- environment */
 
 /* Variables that torchrun reads besides PET_*. */
 static const struct {

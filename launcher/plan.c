@@ -49,7 +49,7 @@ static char *quoted_words(char *const *words)
     return text;
 }
 
-/* ------------------------------------------------------------------------------- print_config */
+/* --------------------------------------------------------------------------------- print_config */
 
 static void config_line(FILE *out, const char *name, const char *value, const char *source)
 {
@@ -83,7 +83,7 @@ int plan_print_config(FILE *out, const struct options *o)
     return plan_finish(out);
 }
 
-/* ---------------------------------------------------------------------------------- the plan */
+/* ------------------------------------------------------------------------------------- the plan */
 
 static void label(FILE *out, const char *name)
 {
@@ -244,7 +244,7 @@ static void print_nodes(FILE *out, const struct job_spec *job, const struct rank
         fputs("Which of them this node is, the rendezvous decides; below, it is node 0.\n", out);
 }
 
-/* -------------------------------------------------------------------------------- environment */
+/* ---------------------------------------------------------------------------------- environment */
 
 static int by_name(const void *a, const void *b)
 {

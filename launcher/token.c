@@ -19,7 +19,7 @@
 #define RANDOM_BYTES 32
 #define TOKEN_ENV    "DLAUNCH_TOKEN"
 
-/* ------------------------------------------------------------------------------------ reading */
+/* -------------------------------------------------------------------------------------- reading */
 
 /* Sets the secret, without the newline that editors add. */
 static int set_secret(struct auth *g, const char *text, size_t len, const char *source,
@@ -82,7 +82,7 @@ static int read_file(struct auth *g, const char *path, struct err *e)
     return read_secret(g, fd, path, e);
 }
 
-/* ------------------------------------------------------------------------------------- making */
+/* --------------------------------------------------------------------------------------- making */
 
 /* Returns <configuration folder>/dlaunch; make: creates it if necessary. */
 static const char *own_folder(struct options *o, bool make, struct err *e)
@@ -163,7 +163,7 @@ int token_new(struct options *o, struct err *e)
     return rc;
 }
 
-/* ------------------------------------------------------------------------------------ choosing */
+/* ------------------------------------------------------------------------------------- choosing */
 
 /* Uses the user's own token, for jobs that name none. Without a token the reason is kept in
  * g->source, and it becomes an error when a token is needed. */

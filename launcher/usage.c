@@ -44,7 +44,7 @@ static const char *default_text(const struct opt *o, char *out, size_t cap)
     return out;
 }
 
-/* --------------------------------------------------------------------------------------- help */
+/* ----------------------------------------------------------------------------------------- help */
 
 #define HELP_INDENT  28
 #define BRIEF_INDENT 35
@@ -150,7 +150,7 @@ int usage_help(FILE *out, const char *prog)
     return usage_finish(out);
 }
 
-/* ---------------------------------------------------------------------------------------- ini */
+/* ------------------------------------------------------------------------------------------ ini */
 
 static void ini_option(FILE *out, const struct opt *o)
 {
@@ -201,7 +201,7 @@ int usage_ini(FILE *out)
     return usage_finish(out);
 }
 
-/* --------------------------------------------------------------------------------------- mdoc */
+/* ----------------------------------------------------------------------------------------- mdoc */
 
 /* Prints text for mdoc: every sentence begins a line, dashes are escaped, and neither a backslash
  * nor a sign at the margin has a meaning. */
@@ -261,7 +261,7 @@ int usage_mdoc(FILE *out)
     return usage_finish(out);
 }
 
-/* --------------------------------------------------------------------------------------- bash */
+/* ----------------------------------------------------------------------------------------- bash */
 
 /* Lists the words of "N|auto|cpu" that are not placeholders, with blanks between. */
 static const char *real_words(const struct opt *o, char *out, size_t cap)

@@ -72,7 +72,7 @@ struct coordinator {
     void *on_closed_arg;
 };
 
-/* ------------------------------------------------------------------------------------ callers */
+/* -------------------------------------------------------------------------------------- callers */
 
 static void tell_beat(struct caller *k, const struct beat_news *news, uint64_t now)
 {
@@ -187,7 +187,7 @@ static void coordinator_drop_pending(struct pending *p, const char *why)
     coordinator_drop(container_of(p, struct caller, pending), why);
 }
 
-/* ----------------------------------------------------------------------------------- messages */
+/* ------------------------------------------------------------------------------------- messages */
 
 static bool coordinator_on_preamble(struct link *l, uint32_t version)
 {
@@ -394,7 +394,7 @@ static void on_peers(struct caller *k, struct rd *body)
     rdzv_peers_fini(&p);
 }
 
-/* ------------------------------------------------------------------------------------- events */
+/* --------------------------------------------------------------------------------------- events */
 
 static void on_want(struct caller *k)
 {
@@ -597,7 +597,7 @@ void coordinator_turn_away(struct coordinator *c, int fd, const struct netaddr *
     adopt(c, fd, peer, NULL, why);
 }
 
-/* ------------------------------------------------------------------------------------- actions */
+/* -------------------------------------------------------------------------------------- actions */
 
 static void note_addr(struct coordinator *c, const char *ip)
 {

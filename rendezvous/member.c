@@ -45,7 +45,7 @@ struct member {
     void *on_closed_arg;
 };
 
-/* ------------------------------------------------------------------------------ the connection */
+/* ------------------------------------------------------------------------------- the connection */
 
 /* The lease goes on by no more heartbeats. */
 static void end_beats(struct member *m)
@@ -346,7 +346,7 @@ void member_unreachable(struct member *m, bool refused, const char *why)
     link_hub_wake(m->hub);
 }
 
-/* ------------------------------------------------------------------------------------- actions */
+/* -------------------------------------------------------------------------------------- actions */
 
 static void act(struct member *m, const struct member_action *a)
 {

@@ -128,7 +128,7 @@ struct discovery_request {
     void (*done)(struct rdzv *r);
 };
 
-/* ---------------------------------------------------------------------------------- the pool */
+/* ------------------------------------------------------------------------------------- the pool */
 
 static void on_work(uv_work_t *work)
 {
@@ -175,8 +175,7 @@ static void name_endpoint(struct rdzv *r)
         text_set(r->where, sizeof(r->where), "%s", c->endpoint_path);
 }
 
-/* ------------------------------------------------------------ a launcher that hosts: connections
- */
+/* ----------------------------------------------------------- a launcher that hosts: connections */
 
 static void take_agent(struct rdzv *r, int fd, const struct netaddr *peer,
                        const struct tls_key *key)
@@ -290,7 +289,7 @@ static void on_new_round(void *arg)
         store_server_reset(r->store);
 }
 
-/* ------------------------------------------------------------------------------------- hosting */
+/* -------------------------------------------------------------------------------------- hosting */
 
 static void tear_down(struct rdzv *r);
 static void part_shed(void *arg);
@@ -654,7 +653,7 @@ static bool redirect_followed(const struct rdzv *r)
     return r->moved_ns && uv_hrtime() - r->moved_ns < rdzv_config_dead_ns(&r->config);
 }
 
-/* ----------------------------------------------------------------------------------- electing */
+/* ------------------------------------------------------------------------------------- electing */
 
 /* This node stands for election: the other members connect to it. */
 static void stand(struct rdzv *r)
@@ -819,7 +818,7 @@ static void on_wants_link(void *arg)
         uv_timer_start(&r->retry, on_retry, backoff_ms(r), 0);
 }
 
-/* --------------------------------------------------------------------------------------- open */
+/* ----------------------------------------------------------------------------------------- open */
 
 static void make_member(struct rdzv *r, const struct rdzv_callbacks *callbacks)
 {
@@ -931,7 +930,7 @@ int rdzv_open(struct rdzv **out, uv_loop_t *loop, const struct rdzv_config *conf
     return config->relay ? relay_open(&r->relay, loop, &relay, e) : 0;
 }
 
-/* ----------------------------------------------------------------------------------- the agent */
+/* ------------------------------------------------------------------------------------ the agent */
 
 /* A TCP port of this host on which nothing listens now; 0: none was to be had. Bound and let go
  * again: the kernel does not hand the same one out to the next who asks. */
@@ -1018,7 +1017,7 @@ void rdzv_get_info(const struct rdzv *r, struct rdzv_info *out)
         netaddr_format(&r->good, out->endpoint, sizeof(out->endpoint));
 }
 
-/* --------------------------------------------------------------------------------------- close */
+/* ---------------------------------------------------------------------------------------- close */
 
 void rdzv_abandon(struct rdzv *r)
 {

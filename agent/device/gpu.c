@@ -61,7 +61,7 @@ int gpu_count_visible(const char *text, int present)
     return n;
 }
 
-/* ---------------------------------------------------------------------------- which they are */
+/* ------------------------------------------------------------------------------- which they are */
 
 static int by_bus(const void *a, const void *b)
 {
@@ -132,7 +132,7 @@ static int list_nvml(const struct nvml *nvml, struct gpu **out)
     return (int)n;
 }
 
-/* ---------------------------------------------------------------------------------------- MIG */
+/* ------------------------------------------------------------------------------------------ MIG */
 
 /* Whether the driver's files show an instance of any GPU: NVML takes time to load. */
 static bool has_instances(const char *proc_dir)
@@ -181,8 +181,7 @@ static int list_instances(const struct nvml *nvml, struct gpu **list, int n)
     return count;
 }
 
-/* -------------------------------------------------------------------------------------- the list
- */
+/* ------------------------------------------------------------------------------------- the list */
 
 /* *by_nvml: NVML has listed the GPUs. */
 static int list_gpus(struct gpu **out, const char *proc_dir, const char *dev_dir, bool may_load,

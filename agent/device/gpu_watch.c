@@ -90,7 +90,7 @@ struct gpu_watch {
     void *arg;
 };
 
-/* ------------------------------------------------------------------------------- the thread's */
+/* --------------------------------------------------------------------------------- the thread's */
 
 static void warn(struct shared *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void warn(struct shared *s, const char *fmt, ...)
@@ -361,7 +361,7 @@ static void *gpu_watch_run(void *arg)
     return NULL;
 }
 
-/* ---------------------------------------------------------------------------------- the loop's */
+/* ----------------------------------------------------------------------------------- the loop's */
 
 static void gpu_watch_finish(struct gpu_watch *w, const struct err *e)
 {

@@ -14,7 +14,7 @@
 #include "core/fd.h"
 #include "core/mem.h"
 
-/* ------------------------------------------------------------------------------- usable CPUs */
+/* ---------------------------------------------------------------------------------- usable CPUs */
 
 /* Reads "QUOTA PERIOD" or two files; 0: none at this level. */
 static double quota_at(const char *dir, bool v2)
@@ -73,7 +73,7 @@ int usable_cpus(void)
     return n < 1 ? 1 : n;
 }
 
-/* ---------------------------------------------------------------------------------- the plan */
+/* ------------------------------------------------------------------------------------- the plan */
 
 struct slot {        /* of a worker */
     int first, last; /* its units */
@@ -154,7 +154,7 @@ static void deal_out(struct placement *p)
     }
 }
 
-/* --------------------------------------------------------------------------- next to the GPUs */
+/* ----------------------------------------------------------------------------- next to the GPUs */
 
 /* Finds CUDA's devices in topo.gpus. For a machine from a file, the file's GPUs are used. */
 static int placement_find_devices(struct placement *p, int *order, int max)
@@ -338,7 +338,7 @@ const cpu_set_t *placement_of(const struct placement *p, int local_rank, size_t 
     return p->slots[local_rank].cpus;
 }
 
-/* ------------------------------------------------------------------------------- in words */
+/* ------------------------------------------------------------------------------------- in words */
 
 struct text {
     char *out;
@@ -423,7 +423,7 @@ const char *placement_describe(const struct placement *p, int local_rank, char *
     return out;
 }
 
-/* ------------------------------------------------------------------------------- the table */
+/* ------------------------------------------------------------------------------------ the table */
 
 /* Rates how near a card is: first by common bridges, then by the NUMA node. 0: elsewhere. */
 static int nearness(const struct topo_pci *gpu, const struct topo_nic *nic)

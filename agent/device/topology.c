@@ -199,7 +199,7 @@ static void find_all_units(struct topology *t, const struct hwloc *h)
     }
 }
 
-/* -------------------------------------------------------------------------------- PCI devices */
+/* ---------------------------------------------------------------------------------- PCI devices */
 
 /* Finds the memory node of a device: the only node with usable CPUs of the closest object above the
  * device that has CPUs. */

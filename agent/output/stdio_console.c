@@ -68,7 +68,7 @@ bool console_same(int fd_a, int fd_b)
                             a.st_ino == b.st_ino && a.st_rdev == b.st_rdev);
 }
 
-/* ------------------------------------------------------------------------------- the backlog */
+/* ---------------------------------------------------------------------------------- the backlog */
 
 static struct console_record *record_at(const struct console *c, size_t i)
 {
@@ -207,7 +207,7 @@ static void drop_backlog(struct console *c)
     c->ring_cap = c->record_cap = 0;
 }
 
-/* ---------------------------------------------------------------------------------- the gap */
+/* -------------------------------------------------------------------------------------- the gap */
 
 static void count_gap(struct console *c, struct stdio_label *who, size_t n)
 {
@@ -325,7 +325,7 @@ static void declare_gap(struct console *c)
     xbuf_reserve(&c->first, 0);
 }
 
-/* ----------------------------------------------------------------------------------- writing */
+/* -------------------------------------------------------------------------------------- writing */
 
 /* The same pipe or terminal with flags of its own, or -1. */
 static int open_anew(int fd)

@@ -5,7 +5,7 @@
 
 #include "core/mem.h"
 
-/* ------------------------------------------------------------------------------- where it goes */
+/* -------------------------------------------------------------------------------- where it goes */
 
 static void stream_put(struct stdio_stream *s, const void *data, size_t len, uint64_t now_ns)
 {
@@ -148,7 +148,7 @@ static bool pass_on(struct stdio_stream *s, struct stream_buffers *b, const uint
     return s->filter ? copy_matching(s, p, len, now_ns) : true;
 }
 
-/* ------------------------------------------------------------------------------------- chunks */
+/* --------------------------------------------------------------------------------------- chunks */
 
 static void stream_keep(struct stdio_stream *s, const uint8_t *p, size_t n, uint64_t now_ns)
 {

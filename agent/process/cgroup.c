@@ -18,7 +18,7 @@
 
 #define REMOVE_WAIT_NS 1000000000u /* how long killed processes may take to leave the cgroup */
 
-/* ------------------------------------------------------------------------- finding our own */
+/* ------------------------------------------------------------------------------ finding our own */
 
 static bool list_has(const char *list, const char *word)
 {
@@ -146,7 +146,7 @@ bool cgroup_own(const char *controller, char *out, size_t cap, size_t *mount_len
             at_any_mount(controller, path, out, cap, mount_len));
 }
 
-/* ----------------------------------------------------------------------- one for the workers */
+/* -------------------------------------------------------------------------- one for the workers */
 
 #define NAME   "dlaunch." /* and the agent's pid */
 #define DIGITS "0123456789"

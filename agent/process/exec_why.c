@@ -45,7 +45,7 @@ static int found(struct diagnosis *f, int errnum, const char *fmt, ...)
     return errnum;
 }
 
-/* ------------------------------------------------------------------------------ the way there */
+/* -------------------------------------------------------------------------------- the way there */
 
 /* Whether the kernel would let this process execute a file, or search a directory. The C library
  * calls faccessat2(), which old seccomp profiles of containers refuse with EPERM; the older call
@@ -127,7 +127,7 @@ static int check_permissions(const char *path, struct diagnosis *f)
     return 0;
 }
 
-/* --------------------------------------------------------------------------------- what it is */
+/* ----------------------------------------------------------------------------------- what it is */
 
 static int check_file(const char *path, int depth, struct diagnosis *f);
 
@@ -318,7 +318,7 @@ static int exit_code_of(int errnum)
     return errnum == ENOENT || errnum == ENOTDIR ? 127 : 126;
 }
 
-/* -------------------------------------------------------------------------------------- E2BIG */
+/* ---------------------------------------------------------------------------------------- E2BIG */
 
 #define STRING_MAX (32 * 4096) /* bytes of one string (MAX_ARG_STRLEN, pages of 4 KiB) */
 #define TOTAL_MIN  (128u << 10)
@@ -411,7 +411,7 @@ static void explain_too_big(char *const *argv, char *const *envp, struct diagnos
           human(args, a), human(env, b), human(limit, c), largest);
 }
 
-/* ------------------------------------------------------------------------------------- public */
+/* --------------------------------------------------------------------------------------- public */
 
 int exec_why(const char *path, char *const *argv, char *const *envp, const char *cwd, int errnum,
              struct err *e)

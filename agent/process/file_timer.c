@@ -51,7 +51,7 @@ struct file_timer {
     struct timer timers[TIMERS_MAX];
 };
 
-/* ----------------------------------------------------------------------------------- timers */
+/* --------------------------------------------------------------------------------------- timers */
 
 static void timer_drop(struct file_timer *t, size_t i)
 {
@@ -127,7 +127,7 @@ static void timer_look(struct file_timer *t)
     }
 }
 
-/* ------------------------------------------------------------------------------------ lines */
+/* ---------------------------------------------------------------------------------------- lines */
 
 static void timer_refuse(struct file_timer *t, const char *why)
 {
@@ -207,7 +207,7 @@ static void on_readable(uv_poll_t *poll, int status, int events)
     timer_look(t);
 }
 
-/* ------------------------------------------------------------------------------------- FIFO */
+/* ----------------------------------------------------------------------------------------- FIFO */
 
 /* As in torchrun, whose users name a file that mktemp has made, or an old FIFO. */
 static int remove_old(const char *path, struct err *e)

@@ -43,7 +43,7 @@
 
 bool spawn_as_on_old_kernel;
 
-/* -------------------------------------------------------------- what dlaunch was started with */
+/* ---------------------------------------------------------------- what dlaunch was started with */
 
 static struct {
     bool known;
@@ -88,7 +88,7 @@ bool spawn_was_ignored(int sig)
     return g_start.ignored & SIGNAL_BIT(sig);
 }
 
-/* ----------------------------------------------------------------------------------- the child */
+/* ------------------------------------------------------------------------------------ the child */
 
 enum stage {
     STAGE_DONE,
@@ -221,7 +221,7 @@ IN_THE_CHILD static int child_main(void *arg)
     return 0;
 }
 
-/* ---------------------------------------------------------------------------------- the parent */
+/* ----------------------------------------------------------------------------------- the parent */
 
 struct failure {
     struct failure *next;

@@ -27,7 +27,7 @@
 
 bool sweep_without_children_files;
 
-/* ------------------------------------------------------------------------------------ listing */
+/* -------------------------------------------------------------------------------------- listing */
 
 struct visitor {
     void (*visit)(struct visitor *v, pid_t child);
@@ -145,7 +145,7 @@ int sweep_children(pid_t *out, int max)
     return c.n;
 }
 
-/* ------------------------------------------------------------------------------------ killing */
+/* -------------------------------------------------------------------------------------- killing */
 
 struct step {
     struct visitor v;
@@ -283,7 +283,7 @@ int sweep_run(struct sweep *s, const pid_t *keep, size_t n, double seconds)
     return left;
 }
 
-/* --------------------------------------------------------------------------------- describing */
+/* ----------------------------------------------------------------------------------- describing */
 
 static const char *state_in_words(char state)
 {

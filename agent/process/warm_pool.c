@@ -66,7 +66,7 @@ struct warm_pool {
     pid_t *pids;         /* for warm_pool_pids() */
 };
 
-/* ------------------------------------------------------------------------------ their ends */
+/* ----------------------------------------------------------------------------------- their ends */
 
 static void end_forking(struct warm_pool *s)
 {
@@ -144,7 +144,7 @@ size_t warm_pool_pids(struct warm_pool *s, const pid_t **out)
     return n;
 }
 
-/* -------------------------------------------------------------------------- an interpreter */
+/* ------------------------------------------------------------------------------- an interpreter */
 
 /* The interpreter's arguments and the worker's in one block: see warm_pool.py. */
 static char **interpreter_argv(const struct job_spec *job, const struct spawn_request *req, int fd)
@@ -276,7 +276,7 @@ void warm_pool_fill(struct warm_pool *s)
         ask_for_children(s);
 }
 
-/* -------------------------------------------------------------------------------- messages */
+/* ------------------------------------------------------------------------------------- messages */
 
 static bool is_living_child(pid_t pid)
 {
@@ -351,7 +351,7 @@ bool warm_pool_is_forking(const struct warm_pool *s)
     return s && s->nforking && mono_ns() - s->forking_ns < FORK_NS;
 }
 
-/* ---------------------------------------------------------------------------- a worker */
+/* ------------------------------------------------------------------------------------- a worker */
 
 static void put_word(struct buf *b, const char *s)
 {
@@ -426,7 +426,7 @@ bool warm_pool_start(struct warm_pool *s, int local_rank, const struct spawn_req
     return true;
 }
 
-/* ------------------------------------------------------------------------------- lifetime */
+/* ------------------------------------------------------------------------------------- lifetime */
 
 struct warm_pool *warm_pool_new(const struct warm_pool_opts *opts, struct err *e)
 {

@@ -25,7 +25,7 @@ struct page {
     const struct report_input *in;
 };
 
-/* ------------------------------------------------------------------------------------- layout */
+/* --------------------------------------------------------------------------------------- layout */
 
 /* Returns how many bytes of p fill at most `columns` columns. Each character counts as one column.
  */
@@ -149,7 +149,7 @@ static void block(struct page *pg, const char *name, const char *text, size_t ma
     free(shown);
 }
 
-/* ------------------------------------------------------------------------------- what is in it */
+/* -------------------------------------------------------------------------------- what is in it */
 
 static bool is_cause(const struct failure *f)
 {

@@ -33,7 +33,7 @@ void words_escaped(struct buf *b, const char *text)
     b->len += log_escape((char *)b->data + b->len, cap, text, len, 0);
 }
 
-/* ------------------------------------------------------------------------------------ signals */
+/* -------------------------------------------------------------------------------------- signals */
 
 static const struct {
     const char *name, *meaning;
@@ -102,7 +102,7 @@ static bool comes_from_outside(int signo)
            signo == SIGQUIT;
 }
 
-/* ----------------------------------------------------------------------------------- numbers */
+/* -------------------------------------------------------------------------------------- numbers */
 
 void words_duration(struct buf *b, double seconds)
 {
@@ -212,7 +212,7 @@ void words_cause(struct buf *b, const struct failure *f)
         words_add(b, "%sfollowed the loss of rank %d", b->len ? "; " : "", f->caused_by);
 }
 
-/* -------------------------------------------------------------------------------------- hints */
+/* ---------------------------------------------------------------------------------------- hints */
 
 static void hint_shm(struct buf *b, bool here)
 {

@@ -31,7 +31,7 @@ struct async {
     _Atomic bool quit;
 };
 
-/* ---------------------------------------------------------------------------------------- pool */
+/* ----------------------------------------------------------------------------------------- pool */
 
 static struct async *get(struct dlcoll_comm *comm)
 {
@@ -100,7 +100,7 @@ static bool is_done(const struct dlcoll_work *w)
     return atomic_load_explicit(&w->done, memory_order_acquire);
 }
 
-/* --------------------------------------------------------------------------------------- queue */
+/* ---------------------------------------------------------------------------------------- queue */
 
 /* The next operation of the queue. Under `running`. */
 static struct dlcoll_work *async_take(struct async *a)
@@ -130,7 +130,7 @@ bool async_is_busy(const struct dlcoll_comm *comm)
     return comm->async && atomic_load_explicit(&comm->async->pending, memory_order_acquire);
 }
 
-/* ------------------------------------------------------------------------------------- threads */
+/* -------------------------------------------------------------------------------------- threads */
 
 bool async_has_thread(const struct dlcoll_comm *comm)
 {
@@ -214,7 +214,7 @@ int async_submit(struct dlcoll_comm *comm, struct dlcoll_work *w)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------- waiting */
+/* -------------------------------------------------------------------------------------- waiting */
 
 static void sleep_on(struct dlcoll_work *w, uint64_t until_ns)
 {
@@ -375,7 +375,7 @@ void dlcoll_work_free(dlcoll_work *work)
         async_put_back(work);
 }
 
-/* ------------------------------------------------------------------------------------- the end */
+/* -------------------------------------------------------------------------------------- the end */
 
 static void async_end_helper(struct helper *h)
 {

@@ -173,7 +173,7 @@ static const char *shape(const struct coll_args *a, size_t most, struct side *se
     return NULL;
 }
 
-/* ------------------------------------------------------------------------------------- buffers */
+/* -------------------------------------------------------------------------------------- buffers */
 
 /* In place, one buffer is this rank's part of the other; or, where the whole is not made of parts,
  * the other itself. */

@@ -16,7 +16,7 @@
 #include "core/log.h"
 #include "core/parse.h"
 
-/* ---------------------------------------------------------------------------------------- fork */
+/* ----------------------------------------------------------------------------------------- fork */
 
 static unsigned g_fork_gen; /* counts the forks between the first process and this one */
 
@@ -46,7 +46,7 @@ bool comm_is_forked(const dlcoll_comm *comm)
     return comm->fork_gen != g_fork_gen;
 }
 
-/* ------------------------------------------------------------------------------------- options */
+/* -------------------------------------------------------------------------------------- options */
 
 int comm_take_opts(void *ours, size_t size, const void *given)
 {
@@ -179,7 +179,7 @@ int dlcoll_last_error(const dlcoll_comm *comm, dlcoll_error *out)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------- queries */
+/* -------------------------------------------------------------------------------------- queries */
 
 int dlcoll_rank(const dlcoll_comm *comm)
 {

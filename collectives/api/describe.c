@@ -30,7 +30,7 @@ __attribute__((format(printf, 2, 3))) static void put(struct text *t, const char
     t->len += n > 0 ? (size_t)n : 0;
 }
 
-/* ----------------------------------------------------------------------------- who does what */
+/* -------------------------------------------------------------------------------- who does what */
 
 enum { WAY_MAX = 32, LINE_MAX_BYTES = 240 };
 
@@ -249,7 +249,7 @@ static void put_choices(struct text *t, const dlcoll_comm *c)
     }
 }
 
-/* ------------------------------------------------------------------------------------ the rest */
+/* ------------------------------------------------------------------------------------- the rest */
 
 static const char *memory(const dlcoll_comm *c)
 {

@@ -109,7 +109,7 @@ static enum source look_around(dlcoll_comm *c, int ms, struct notice *cause, int
     }
 }
 
-/* ------------------------------------------------------------------------------- own view */
+/* ------------------------------------------------------------------------------------- own view */
 
 static void set_rank(const dlcoll_comm *c, struct notice *cause, int rank)
 {
@@ -300,7 +300,7 @@ static void own_view(const dlcoll_comm *c, int status, const struct coll_call *c
     }
 }
 
-/* ----------------------------------------------------------------------------------- recording */
+/* ------------------------------------------------------------------------------------ recording */
 
 /* The rank whose failure caused this one; -1: this one is a first failure. */
 static int consequence_of(const dlcoll_comm *c, const struct notice *cause, enum source source,

@@ -33,7 +33,7 @@ struct hier_task {
     uint8_t part; /* number of the next part */
 };
 
-/* -------------------------------------------------------------------------------------- memory */
+/* --------------------------------------------------------------------------------------- memory */
 
 void hier_free(dlcoll_comm *comm)
 {
@@ -93,7 +93,7 @@ static uint8_t *scratch(struct hier_task *t, size_t bytes)
     return h->scratch;
 }
 
-/* --------------------------------------------------------------------------------------- parts */
+/* ---------------------------------------------------------------------------------------- parts */
 
 /* A part of the operation, with the same data unless the caller changes it. A part of a reduction
  * neither scales nor divides unless the caller sets it. */
@@ -182,7 +182,7 @@ static void copy_alone(struct hier_task *t, const void *send, void *recv, size_t
     }
 }
 
-/* -------------------------------------------------------------------------- all_reduce, reduce */
+/* --------------------------------------------------------------------------- all_reduce, reduce */
 
 /* Reduces every slice within this node, to `to` on the slice's lane. */
 static int node_sums(struct hier_task *t, uint8_t *to)
@@ -266,7 +266,7 @@ static int hier_reduce(struct hier_task *t)
     return r < 0 ? r : to_root(t, mine);
 }
 
-/* ----------------------------------------------------------------------------------- broadcast */
+/* ------------------------------------------------------------------------------------ broadcast */
 
 /* On the root's node: sends every lane its slice, to its place in recv. */
 static int from_root(struct hier_task *t, uint8_t *mine)
@@ -358,7 +358,7 @@ static int hier_reduce_scatter(struct hier_task *t)
     return run_lane(t, &c, t->h->lane, 0);
 }
 
-/* ------------------------------------------------------------------------- all_to_all, barrier */
+/* -------------------------------------------------------------------------- all_to_all, barrier */
 
 static size_t part_count(const struct coll_call *c, const struct coll_parts *p, int i)
 {
@@ -430,7 +430,7 @@ static int hier_barrier(struct hier_task *t)
     return r < 0 || is_alone(t) ? r : run_node(t, &c, 0);
 }
 
-/* ------------------------------------------------------------------------------------ provider */
+/* ------------------------------------------------------------------------------------- provider */
 
 const char *hier_why_not(const dlcoll_comm *comm)
 {

@@ -225,7 +225,7 @@ int dlcoll_finalize(dlcoll_comm *comm)
     return code;
 }
 
-/* ------------------------------------------------------------------------- a list of buffers */
+/* ---------------------------------------------------------------------------- a list of buffers */
 
 static int check_spans(const struct coll_args *a, const dlcoll_span *list, size_t n, size_t *total)
 {

@@ -134,7 +134,7 @@ void wait_spread(int k, int cpus)
         syscall(SYS_sched_setaffinity, 0, sizeof(may), may);
 }
 
-/* ------------------------------------------------------------------------------------ sleeping */
+/* ------------------------------------------------------------------------------------- sleeping */
 
 static struct timespec to_timespec(uint64_t ns)
 {

@@ -73,7 +73,7 @@ struct meeting {
     struct store_client *client;
 };
 
-/* ------------------------------------------------------------------------------- ways to meet */
+/* --------------------------------------------------------------------------------- ways to meet */
 
 static int need_int(const char *name, long min, long max, int *out, struct err *e)
 {
@@ -247,7 +247,7 @@ static void pause_before_retry(void)
     nanosleep(&(struct timespec){.tv_nsec = RETRY_MS * 1000000}, NULL);
 }
 
-/* -------------------------------------------------------------------------------- own address */
+/* ---------------------------------------------------------------------------------- own address */
 
 /* Finds the local address from which the kernel would send to `to`. Sends nothing. */
 static bool local_address(const struct sockaddr *to, socklen_t len, struct netaddr *out)
@@ -324,7 +324,7 @@ static int listen_here(struct meeting *m, const struct netaddr *local, struct er
     return 0;
 }
 
-/* ----------------------------------------------------------------------------------- encoding */
+/* ------------------------------------------------------------------------------------- encoding */
 
 static void member_encode(struct buf *b, const struct member *m)
 {
@@ -398,7 +398,7 @@ static int table_decode(const struct meeting *m, const void *data, size_t len, s
     return size == (uint32_t)w->size ? 0 : another_size(w->rank, (uint32_t)w->size, size, e);
 }
 
-/* ------------------------------------------------------------------------------------ meeting */
+/* -------------------------------------------------------------------------------------- meeting */
 
 /* <prefix><name>/<rank> */
 static const char *rank_key(const struct meeting *m, const char *name, int rank, char out[KEY_MAX])

@@ -30,7 +30,7 @@ static int check_kind(const char *path, struct err *e)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------- writing */
+/* -------------------------------------------------------------------------------------- writing */
 
 static size_t file_format(const struct meeting_place *p, char text[TEXT_MAX])
 {
@@ -86,7 +86,7 @@ void rendezvous_file_remove(const char *path)
     unlink(path);
 }
 
-/* ------------------------------------------------------------------------------------- finding */
+/* -------------------------------------------------------------------------------------- finding */
 
 /* False: it is none, or not all of one. */
 static bool file_parse(char *text, struct meeting_place *p)

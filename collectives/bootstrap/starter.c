@@ -26,7 +26,7 @@ static bool is_set(const char *name)
     return v && *v;
 }
 
-/* --------------------------------------------------------------------------- starters refused */
+/* ----------------------------------------------------------------------------- starters refused */
 
 /* The inner one first: mpiexec may itself have been started by srun or flux. */
 static const struct {
@@ -73,7 +73,7 @@ static int refuse_others(const struct starter *slurm, struct err *e)
     return 0;
 }
 
-/* --------------------------------------------------------------------------------------- Slurm */
+/* ---------------------------------------------------------------------------------------- Slurm */
 
 static bool keep_first(void *arg, const char *name)
 {

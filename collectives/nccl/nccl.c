@@ -28,7 +28,7 @@ enum {
     MARKER_MOST = 128  /* operations that one marker covers */
 };
 
-/* -------------------------------------------------------------------------------------- place */
+/* ---------------------------------------------------------------------------------------- place */
 
 struct nccl_place nccl_enter(const struct nccl *n)
 {
@@ -48,7 +48,7 @@ void nccl_leave(const struct nccl *n, struct nccl_place p)
     n->cuda->ThreadExchangeStreamCaptureMode(&p.capture_mode);
 }
 
-/* ------------------------------------------------------------------------------------ failures */
+/* ------------------------------------------------------------------------------------- failures */
 
 static int nccl_error(struct nccl *n, int rc, struct coll_call *call)
 {
@@ -179,7 +179,7 @@ int nccl_fail(struct nccl *n, int status, struct coll_call *call)
     return code;
 }
 
-/* ------------------------------------------------------------------------------------- waiting */
+/* -------------------------------------------------------------------------------------- waiting */
 
 struct patience {
     uint64_t since, looked;
@@ -435,7 +435,7 @@ static void stop_watching(struct nccl *n)
     n->has_thread = false;
 }
 
-/* ---------------------------------------------------------------------------------- performing */
+/* ----------------------------------------------------------------------------------- performing */
 
 static void show(const dlcoll_comm *c, uint64_t seq, enum segment_local_state state)
 {
@@ -761,7 +761,7 @@ int nccl_batch(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *list, size
                          stream, work);
 }
 
-/* ------------------------------------------------------------------------------------- the end */
+/* -------------------------------------------------------------------------------------- the end */
 
 /* Whether the list has a work with a handle. NCCL's end waits for operations without one. */
 static bool has_handles(const struct dlcoll_work *w)

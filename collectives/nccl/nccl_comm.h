@@ -76,7 +76,7 @@ static inline unsigned nccl_event_flags(const struct nccl *n)
     return n->times ? 0 : CUDA_NO_TIMING;
 }
 
-/* --------------------------------------------------------------------------------- nccl_make.c */
+/* ---------------------------------------------------------------------------------- nccl_make.c */
 
 struct nccl_wish { /* decides which device; all may be NULL */
     const void *buffer;
@@ -93,7 +93,7 @@ void nccl_free_parts(struct nccl *n);
 struct coll_call nccl_internal_call(dlcoll_comm *c, enum call_kind kind, void *data, size_t len,
                                     uint64_t deadline_ns);
 
-/* -------------------------------------------------------------------------------- nccl_clock.c */
+/* --------------------------------------------------------------------------------- nccl_clock.c */
 
 /* Returns false if the driver cannot give the device's times. */
 bool nccl_clock_open(struct nccl *n);
@@ -102,12 +102,12 @@ void nccl_clock_close(struct nccl *n);
  * caller holds the lock. */
 uint64_t nccl_clock_read(struct nccl *n, cuda_event event);
 
-/* ------------------------------------------------------------------------------- nccl_advice.c */
+/* -------------------------------------------------------------------------------- nccl_advice.c */
 
 /* Warns of what will trouble NCCL on this node. */
 void nccl_advise(const struct nccl *n);
 
-/* ---------------------------------------------------------------------------------- nccl_ops.c */
+/* ----------------------------------------------------------------------------------- nccl_ops.c */
 
 /* Returns how many bytes of scratch memory an operation needs. If any, the caller records n->aside
  * behind the operation. */
@@ -121,7 +121,7 @@ int nccl_enqueue_list(struct nccl *n, nccl_comm_t nccl, const dlcoll_p2p *list, 
 /* Returns NULL, or why NCCL cannot carry out the call on the ranks' devices. */
 const char *nccl_refuses(const struct nccl *n, const struct coll_call *call);
 
-/* -------------------------------------------------------------------------------------- nccl.c */
+/* --------------------------------------------------------------------------------------- nccl.c */
 
 /* Fails the communicator: wakes the waiters first, then ends NCCL's kernels. Returns the public
  * code. */

@@ -172,7 +172,7 @@ int dlcoll_nccl_unique_id(dlcoll_comm *comm, void *id)
     return comm_leave(comm, code);
 }
 
-/* ---------------------------------------------------------------------------------- the parts */
+/* ------------------------------------------------------------------------------------ the parts */
 
 static int or_undefined(int value)
 {

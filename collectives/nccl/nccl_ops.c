@@ -68,7 +68,7 @@ const char *nccl_refuses(const struct nccl *n, const struct coll_call *c)
     return NULL;
 }
 
-/* -------------------------------------------------------------------------------- one by one */
+/* ----------------------------------------------------------------------------------- one by one */
 
 struct job_of { /* one call being enqueued */
     const struct nccl_api *api;

@@ -60,7 +60,7 @@ static bool is_of_job(const struct acceptor *a, const struct hello *h)
            h->from != h->to && h->channel < CHANNELS;
 }
 
-/* -------------------------------------------------------------------------------- subscribers */
+/* ---------------------------------------------------------------------------------- subscribers */
 
 static bool acceptor_reserve(struct acceptor *a)
 {
@@ -129,7 +129,7 @@ static bool was_closed(const struct acceptor *a, uint64_t comm)
     return n;
 }
 
-/* ------------------------------------------------------------------------------- pending peers */
+/* -------------------------------------------------------------------------------- pending peers */
 
 /* The hello of a data connection or of a probe is complete. A peer in an earlier world of this job
  * is late: this rank has left that world. A peer in a later one connects again. */
@@ -291,7 +291,7 @@ bool acceptor_take(struct acceptor *a, uint64_t comm, enum channel channel,
     return found;
 }
 
-/* ------------------------------------------------------------------------------------- polling */
+/* -------------------------------------------------------------------------------------- polling */
 
 size_t acceptor_poll(struct acceptor *a, struct pollfd *fds, int *timeout_ms)
 {

@@ -106,7 +106,7 @@ void build_scatter_binomial(struct schedule *s, const struct coll *c)
 #undef RANK
 }
 
-/* ---------------------------------------------------------------------------------- all_gather  */
+/* ----------------------------------------------------------------------------------- all_gather */
 
 static void all_gather_keep_own(struct schedule *s, const struct coll *c)
 {

@@ -120,7 +120,7 @@ void build_reduce_ring(struct schedule *s, const struct coll *c)
 #undef LEN
 }
 
-/* ------------------------------------------------------------------------------ reduce_scatter  */
+/* ------------------------------------------------------------------------------- reduce_scatter */
 
 /* Every rank receives its part from all others and reduces in the order of ranks: a + (n-1)/n S
  * b. */

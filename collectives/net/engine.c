@@ -53,7 +53,7 @@ void engine_fini(struct engine *en)
     memset(en, 0, sizeof(*en));
 }
 
-/* ----------------------------------------------------------------------------------- starting   */
+/* ------------------------------------------------------------------------------------- starting */
 
 static bool keep_bytes(uint8_t **p, size_t *cap, size_t want)
 {
@@ -103,7 +103,7 @@ int engine_start(struct engine *en, const struct engine_run *run, struct err *e)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------- entries  */
+/* -------------------------------------------------------------------------------------- entries */
 
 static const uint8_t *source(const struct engine *en, struct place p)
 {
@@ -242,7 +242,7 @@ static int try_part(struct engine *en, struct engine_step *step, struct part *p,
     return r;
 }
 
-/* -------------------------------------------------------------------------------------- steps   */
+/* ---------------------------------------------------------------------------------------- steps */
 
 /* The number of streams of a message: equal on both sides. */
 static size_t streams_for(const struct engine *en, size_t len)
@@ -373,7 +373,7 @@ int engine_progress(struct engine *en, struct err *e)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------ waiting   */
+/* -------------------------------------------------------------------------------------- waiting */
 
 /* Fills en->wants with what the incomplete messages wait for. Returns their number. */
 static size_t collect_wants(struct engine *en)

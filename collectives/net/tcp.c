@@ -93,7 +93,7 @@ static int address(const struct tcp *tcp, int peer, struct netaddr *to, struct e
     return world_addr(tcp->o.acceptor->world, tcp->o.world_ranks[peer], to, e);
 }
 
-/* ---------------------------------------------------------------------------------- connecting  */
+/* ----------------------------------------------------------------------------------- connecting */
 
 /* A host's default that paces its connections (bbr) costs most of the speed between processes that
  * run close together. Its replacements are tried in turn: not every host permits cubic. */
@@ -283,7 +283,7 @@ static int read_answer(struct tcp *tcp, int stream, struct err *e)
     return may_accept(tcp, stream) ? tcp_admit(&tcp->base, e) : 0;
 }
 
-/* ----------------------------------------------------------------------------------- accepting  */
+/* ------------------------------------------------------------------------------------ accepting */
 
 static int tcp_find_rank(const struct tcp *tcp, int world_rank)
 {
@@ -408,7 +408,7 @@ int tcp_open_fd(struct transport *t, int stream)
     return c->state == TCP_OPEN ? c->fd : -1;
 }
 
-/* -------------------------------------------------------------------------------------- moving  */
+/* --------------------------------------------------------------------------------------- moving */
 
 static ssize_t tcp_send(struct transport *t, int stream, const struct iovec *iov, int n,
                         struct err *e)
@@ -450,7 +450,7 @@ static int tcp_peek(struct transport *t, int stream, void *p, size_t len)
     return n == (ssize_t)len;
 }
 
-/* ------------------------------------------------------------------------------------- polling  */
+/* -------------------------------------------------------------------------------------- polling */
 
 static void at_most(int *timeout_ms, int ms)
 {
@@ -500,7 +500,7 @@ static int tcp_wait(struct transport *t, const struct transport_want *wants, siz
     return tcp_admit(t, e);
 }
 
-/* ------------------------------------------------------------------------------------- closing  */
+/* -------------------------------------------------------------------------------------- closing */
 
 static void tcp_close(struct transport *t)
 {

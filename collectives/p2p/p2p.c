@@ -337,7 +337,7 @@ static void doze(struct p2p *p, const _Atomic uint32_t *done, const struct wait_
         ring_end_sleep(c);
 }
 
-/* ------------------------------------------------------------------------------------- waiting */
+/* -------------------------------------------------------------------------------------- waiting */
 
 static bool is_done(const _Atomic uint32_t *done)
 {

@@ -319,7 +319,7 @@ static void write_frames(struct p2p *p, int rank, bool *moved)
         end_head(p, peer, q);
 }
 
-/* --------------------------------------------------------------------------------------- both */
+/* ----------------------------------------------------------------------------------------- both */
 
 static void move_one_stream(struct p2p *p, int rank, bool *moved)
 {

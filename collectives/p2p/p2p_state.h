@@ -93,7 +93,7 @@ struct p2p {
     int failed;               /* its status */
 };
 
-/* ------------------------------------------------------------------------------------- queues */
+/* --------------------------------------------------------------------------------------- queues */
 
 static inline void p2p_queue_init(struct p2p_queue *q)
 {
@@ -132,7 +132,7 @@ static inline bool p2p_has_one_stream(const struct p2p *p, int rank)
     return p->peers[rank].in == rank;
 }
 
-/* --------------------------------------------------------------------------------------- p2p.c */
+/* ---------------------------------------------------------------------------------------- p2p.c */
 
 /* An operation or a peer has failed (op NULL: an operation that the peer keeps waiting is named);
  * comm_fail() is called when the lock is free. Returns the status, or that of an earlier failure.
@@ -145,7 +145,7 @@ void p2p_done(struct p2p *p, struct p2p_op *op);
 /* Adds the peer to p->active: an operation with it is under way. */
 void p2p_set_active(struct p2p *p, int peer);
 
-/* --------------------------------------------------------------------------------- p2p_match.c */
+/* ---------------------------------------------------------------------------------- p2p_match.c */
 
 void p2p_post_send(struct p2p *p, struct p2p_op *op);
 void p2p_post_recv(struct p2p *p, struct p2p_op *op);
@@ -153,7 +153,7 @@ void p2p_post_recv(struct p2p *p, struct p2p_op *op);
  * offered; NULL: there is none yet. 0 or negative. */
 int p2p_match(struct p2p *p, int rank, const struct p2p_frame *f, struct p2p_op **op);
 
-/* ---------------------------------------------------------------------------------- p2p_pair.c */
+/* ----------------------------------------------------------------------------------- p2p_pair.c */
 
 /* Whether an operation expects anything on the peer's stream `in`. */
 bool p2p_expects(const struct p2p *p, int rank);

@@ -167,7 +167,7 @@ int reduce_find(int dtype, int op, struct reduce_info *r)
     return reduce_find_in(reduce_kernels_used(), dtype, op, r);
 }
 
-/* -------------------------------------------------------------------------------------- premul */
+/* --------------------------------------------------------------------------------------- premul */
 
 void reduce_pre(const struct reduce_info *r, void *dst, const void *src, size_t count)
 {
@@ -183,7 +183,7 @@ void reduce_pre(const struct reduce_info *r, void *dst, const void *src, size_t 
     }
 }
 
-/* --------------------------------------------------------------------------------------- alone */
+/* ---------------------------------------------------------------------------------------- alone */
 
 void reduce_alone(const struct reduce_info *r, void *x, size_t count)
 {

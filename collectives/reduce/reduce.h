@@ -116,7 +116,7 @@ static inline void reduce_post(const struct reduce_info *r, void *dst, const voi
  * and nothing of a user's, is touched. */
 void reduce_alone(const struct reduce_info *r, void *x, size_t count);
 
-/* ------------------------------------------------------------------------- kernels, processors */
+/* -------------------------------------------------------------------------- kernels, processors */
 
 enum reduce_cpu { REDUCE_PORTABLE, REDUCE_AVX2, REDUCE_AVX512, REDUCE_CPUS };
 

@@ -54,7 +54,7 @@ typedef parts widen_fn(const void *p);
 typedef u32 narrow_fn(parts p);
 typedef u32 combine_fn(u32 a, u32 b);
 
-/* ------------------------------------------------------------------------------ load and store  */
+/* ------------------------------------------------------------------------------- load and store */
 
 INLINE u32 load(const void *p)
 {
@@ -133,7 +133,7 @@ INLINE void store_some(void *p, u32 x, size_t n)
 }
 #endif
 
-/* --------------------------------------------------------------------------------------- loops  */
+/* ---------------------------------------------------------------------------------------- loops */
 
 INLINE parts widen_some(widen_fn *widen, const void *p, size_t n)
 {
@@ -223,7 +223,7 @@ INLINE void run_divide(uint8_t *dst, const uint8_t *src, size_t len, const int P
     }
 }
 
-/* --------------------------------------------------------------------------- computing numbers  */
+/* ---------------------------------------------------------------------------- computing numbers */
 
 INLINE u32 pick(u32 mask, u32 yes, u32 no)
 {
@@ -304,7 +304,7 @@ EXTREMES(i64)
 FLOAT_EXTREMES(f32)
 FLOAT_EXTREMES(f64)
 
-/* ---------------------------------------------------------------------------- widen and narrow  */
+/* ----------------------------------------------------------------------------- widen and narrow */
 
 INLINE parts widen_same(const void *p)
 {
@@ -538,7 +538,7 @@ INLINE u32 narrow_f8e5m2(parts p)
     return to_bytes(p, F8E5M2);
 }
 
-/* ------------------------------------------------------------------------------------- kernels  */
+/* -------------------------------------------------------------------------------------- kernels */
 
 /* For elements of `size` bytes. */
 #define KERNEL(name, size, nparts, widen, combine, narrow)                                       \
@@ -618,7 +618,7 @@ FLOAT_KERNELS(f8e5m2, 1, 4, f32, widen_f8e5m2, narrow_f8e5m2)
 FLOAT_KERNELS(f32, 4, 1, f32, widen_same, narrow_same)
 FLOAT_KERNELS(f64, 8, 1, f64, widen_same, narrow_same)
 
-/* ----------------------------------------------------------------------------------- the table  */
+/* ------------------------------------------------------------------------------------ the table */
 
 #define KERNELS(name)                        \
     {                                        \

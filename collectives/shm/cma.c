@@ -12,7 +12,7 @@ struct cma_block {
     uint64_t shared;
 };
 
-/* ----------------------------------------------------------------------------------- may we? */
+/* -------------------------------------------------------------------------------------- may we? */
 
 static bool try_read(const struct shm_peer *p)
 {
@@ -81,7 +81,7 @@ bool cma_can(struct shm *s, const uint8_t *send)
            (s->can_pull == SHM_YES && is_readable(s, send + from, to - from));
 }
 
-/* ------------------------------------------------------------------------------------ offering */
+/* ------------------------------------------------------------------------------------- offering */
 
 static struct cma_block cma_describe(const struct shm *s, const uint8_t *p, size_t len)
 {
@@ -108,7 +108,7 @@ void cma_offer(struct shm_op *op, const uint8_t *send, bool one_block)
     }
 }
 
-/* -------------------------------------------------------------------------------------- taking */
+/* --------------------------------------------------------------------------------------- taking */
 
 int cma_copy(const struct shm *s, int i, uint8_t *to, uint64_t from, size_t len, struct err *e)
 {

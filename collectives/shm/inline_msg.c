@@ -50,7 +50,7 @@ static uint8_t *data_of(const struct inline_msg *l, int i)
     return l->data + (size_t)i * l->stride;
 }
 
-/* ------------------------------------------------------------------------------------- putting */
+/* -------------------------------------------------------------------------------------- putting */
 
 /* Writes the arrival's first cache line last, as shm_arrive() does. */
 static void put_bytes(const struct inline_msg *l, size_t at, const uint8_t *from, size_t len)
@@ -118,7 +118,7 @@ static void put_all(const struct inline_msg *l, size_t len)
     }
 }
 
-/* -------------------------------------------------------------------------------------- taking */
+/* --------------------------------------------------------------------------------------- taking */
 
 /* Copies the rank's own block. */
 static void inline_keep(uint8_t *to, const uint8_t *from, size_t len)

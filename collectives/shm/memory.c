@@ -36,7 +36,7 @@ struct offer {
 };
 _Static_assert(sizeof(struct offer) <= sizeof(struct shm_offer), "an offer fits");
 
-/* ------------------------------------------------------------------------------------- layout */
+/* --------------------------------------------------------------------------------------- layout */
 
 static size_t align_up(size_t v, size_t to)
 {
@@ -190,7 +190,7 @@ void shm_map_slots(struct shm *s, int i, size_t bytes)
     s->has_mapped = true;
 }
 
-/* ------------------------------------------------------------------------------------- making */
+/* --------------------------------------------------------------------------------------- making */
 
 static int set_length(int fd, size_t bytes, struct err *e)
 {
@@ -253,7 +253,7 @@ int shm_create(dlcoll_comm *comm, struct shm_offer *offer, struct err *e)
     return 0;
 }
 
-/* ---------------------------------------------------------------------------------- attaching */
+/* ------------------------------------------------------------------------------------ attaching */
 
 static int check_offer(const dlcoll_comm *comm, const struct offer *o, struct err *e)
 {
@@ -354,7 +354,7 @@ bool shm_is_replaced(const struct dlcoll_comm *comm, int local)
     return attached && now && now != attached;
 }
 
-/* ------------------------------------------------------------------------------------- arenas */
+/* --------------------------------------------------------------------------------------- arenas */
 
 bool shm_holds(const struct shm *s, const void *p, size_t len, uint64_t *at)
 {

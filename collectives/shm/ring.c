@@ -68,7 +68,7 @@ static int ended(const struct rings *t, const struct end *end, struct err *e)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------- writing  */
+/* -------------------------------------------------------------------------------------- writing */
 
 /* A position in a list of buffers. */
 struct cursor {
@@ -230,7 +230,7 @@ bool ring_put(struct transport *base, int stream, const struct iovec *iov, size_
     return true;
 }
 
-/* ------------------------------------------------------------------------------------- reading  */
+/* -------------------------------------------------------------------------------------- reading */
 
 /* Copies `len` bytes of a cell, starting at `at`. */
 static void copy_to(const struct shm *s, const struct end *end, const struct shm_cell *from,
@@ -353,7 +353,7 @@ static int ring_peek(struct transport *base, int stream, void *p, size_t want)
     return !t->closed && !want;
 }
 
-/* ------------------------------------------------------------------------------------- waiting  */
+/* -------------------------------------------------------------------------------------- waiting */
 
 uint32_t ring_prepare_sleep(struct dlcoll_comm *comm)
 {
@@ -385,7 +385,7 @@ static int ring_wait(struct transport *base, const struct transport_want *wants,
     return 0;
 }
 
-/* ------------------------------------------------------------------------------ beginning, end  */
+/* ------------------------------------------------------------------------------- beginning, end */
 
 static void ring_close(struct transport *base)
 {
@@ -426,7 +426,7 @@ int ring_new(struct transport **out, struct dlcoll_comm *comm, struct err *e)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------ fetching  */
+/* ------------------------------------------------------------------------------------- fetching */
 
 bool ring_may_fetch(struct dlcoll_comm *comm, int peer)
 {

@@ -68,7 +68,7 @@ static int not_staged(const struct staged *f)
     return f->reduce && f->reduce->has_pre ? -1 : f->op->s->me;
 }
 
-/* ------------------------------------------------------------------------------------- staging */
+/* -------------------------------------------------------------------------------------- staging */
 
 /* Whether this rank uses its slot for chunk k. */
 static bool uses_slot(const struct staged *f, uint64_t k)
@@ -134,7 +134,7 @@ static int put(struct staged *f, uint64_t k)
     return 0;
 }
 
-/* -------------------------------------------------------------------------------------- taking */
+/* --------------------------------------------------------------------------------------- taking */
 
 static int await_piece(struct staged *f, int i, uint64_t k)
 {
@@ -274,7 +274,7 @@ static int copy_results(struct staged *f, uint64_t k)
     return 0;
 }
 
-/* ---------------------------------------------------------------------------------- algorithms */
+/* ----------------------------------------------------------------------------------- algorithms */
 
 /* Checks that the length of each block, as its sender published it, is the expected one. */
 static int compare_lengths(struct staged *f)
@@ -389,7 +389,7 @@ static int reduce_slices(struct staged *f, int root)
     return leave(f, r);
 }
 
-/* ------------------------------------------------------------------------------------ choosing */
+/* ------------------------------------------------------------------------------------- choosing */
 
 /* The size of a piece: equal on all ranks of the node, as is the number of CPUs, on which `crowded`
  * depends. */
@@ -498,7 +498,7 @@ static int run_either_way(struct staged *f, int (*run)(struct staged *f))
     return run(f);
 }
 
-/* ---------------------------------------------------------------------------------- operations */
+/* ----------------------------------------------------------------------------------- operations */
 
 static struct staged begin(struct shm_op *op, const struct reduce_info *reduce)
 {

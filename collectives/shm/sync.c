@@ -29,7 +29,7 @@ static int set_culprit(struct shm_op *op, int i, int status)
     return status;
 }
 
-/* -------------------------------------------------------------------------------------- waking  */
+/* --------------------------------------------------------------------------------------- waking */
 
 /* Sleepers wait on one of these words. A sleeper increments `sleepers` before its last check; with
  * the fence here, either the sleeper sees the new value or this rank sees the sleeper. */
@@ -69,7 +69,7 @@ static void sleep_on(struct shm_op *op, const _Atomic uint32_t *word, uint64_t w
     atomic_fetch_sub(sleepers, 1);
 }
 
-/* ------------------------------------------------------------------------------------- waiting  */
+/* -------------------------------------------------------------------------------------- waiting */
 
 /* Whether the process of rank i has exited without an abort notice, or has closed the communicator.
  * Data published before that counts: the caller checks the awaited word again. */
@@ -192,7 +192,7 @@ int shm_await_slow(struct shm_op *op, int i, const _Atomic uint32_t *word, uint6
     }
 }
 
-/* ------------------------------------------------------------------------------------- arrival  */
+/* -------------------------------------------------------------------------------------- arrival */
 
 /* All ranks have entered operation seq, and a rank that has entered an operation has finished the
  * chunks of those before it. */
@@ -367,7 +367,7 @@ int shm_await_all(struct shm_op *op)
     return 0;
 }
 
-/* --------------------------------------------------------------------------------------- slots  */
+/* ---------------------------------------------------------------------------------------- slots */
 
 /* Waits until all have read the chunk that this rank staged in a slot. */
 static int await_readers(struct shm_op *op, uint64_t chunk)

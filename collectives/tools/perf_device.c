@@ -98,8 +98,7 @@ void perf_device_get(void *to, const void *from, size_t bytes)
     need(g_cuda.MemcpyDtoH(to, (device_ptr)(uintptr_t)from, bytes), "cuMemcpyDtoH");
 }
 
-/* -------------------------------------------------------------------------------------- a stream
- */
+/* ------------------------------------------------------------------------------------- a stream */
 
 void *perf_stream_open(void)
 {

@@ -74,7 +74,7 @@ struct control {
     void *on_closed_arg;
 };
 
-/* ------------------------------------------------------------------------------------- answers */
+/* -------------------------------------------------------------------------------------- answers */
 
 /* A JSON string of text that need not be UTF-8. */
 static json_t *json_text(const char *text)
@@ -193,7 +193,7 @@ static char *answer_to(struct control *c, const char *line)
     return answer;
 }
 
-/* ------------------------------------------------------------------------------------- clients */
+/* -------------------------------------------------------------------------------------- clients */
 
 static void maybe_closed(struct control *c)
 {

@@ -44,8 +44,7 @@ static int by_time(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* -------------------------------------------------------------------------------------- the state
- */
+/* ------------------------------------------------------------------------------------ the state */
 
 /* The object with this number under `key`, which is made if it is not there. */
 static json_t *entry_of(json_t *list, const char *key, long number)

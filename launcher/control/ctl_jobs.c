@@ -101,7 +101,7 @@ json_t *job_ask(struct job *j, const char *command)
     return answer;
 }
 
-/* ----------------------------------------------------------------------------------- the jobs */
+/* ------------------------------------------------------------------------------------- the jobs */
 
 /* Two names may be of one folder. */
 static bool is_known(const struct jobs *jobs, int dir)

@@ -48,8 +48,7 @@ struct metrics {
     char path[1024]; /* the file; "": none */
 };
 
-/* --------------------------------------------------------------------------------------- the page
- */
+/* ------------------------------------------------------------------------------------- the page */
 
 /* malloc'ed; NULL: no memory. */
 static char *page(struct metrics *m, bool openmetrics, size_t *len)
@@ -68,8 +67,7 @@ static char *page(struct metrics *m, bool openmetrics, size_t *len)
     return text;
 }
 
-/* --------------------------------------------------------------------------------------- the file
- */
+/* ------------------------------------------------------------------------------------- the file */
 
 /* The collector must not see half a file: another name, then rename. */
 static void on_file_timer(uv_timer_t *t)
@@ -100,8 +98,7 @@ static void name_file(struct metrics *m, const char *dir)
     snprintf(m->path + n, sizeof(m->path) - (size_t)n, "_%d.prom", (int)getpid());
 }
 
-/* ------------------------------------------------------------------------------------ the clients
- */
+/* ---------------------------------------------------------------------------------- the clients */
 
 static void maybe_free(struct metrics *m)
 {

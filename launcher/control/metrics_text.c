@@ -10,8 +10,7 @@
 
 static const double bounds[METRICS_BUCKETS] = {0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300};
 
-/* -------------------------------------------------------------------------------------- counting
- */
+/* ------------------------------------------------------------------------------------- counting */
 
 static void observe(struct metrics_histogram *h, uint64_t from_ns, uint64_t to_ns)
 {
@@ -86,8 +85,7 @@ void metrics_sums_add(struct metrics_sums *s, const struct event_log *log)
         sum_event(s, e);
 }
 
-/* ---------------------------------------------------------------------------------------- writing
- */
+/* -------------------------------------------------------------------------------------- writing */
 
 struct page {
     FILE *out;

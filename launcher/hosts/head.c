@@ -105,8 +105,7 @@ static void update_watches(struct head *h)
     }
 }
 
-/* ------------------------------------------------------------------------------- ends of the job
- */
+/* ------------------------------------------------------------------------------ ends of the job */
 
 static bool is_left(const struct peer *p)
 {
@@ -197,8 +196,7 @@ static void on_exit_frame(struct head *h, struct peer *p, const struct frame *f)
         head_end_job(h, p->status);
 }
 
-/* --------------------------------------------------------------------------------------- starting
- */
+/* ------------------------------------------------------------------------------------- starting */
 
 static void start_waiting(struct head *h)
 {
@@ -364,7 +362,7 @@ static void go_on(struct head *h)
         plan_all(h);
 }
 
-/* ----------------------------------------------------------------------------- what hosts say */
+/* ------------------------------------------------------------------------------- what hosts say */
 
 static void on_hello(struct head *h, struct peer *p, const struct frame *f)
 {
@@ -777,7 +775,7 @@ int head_run(struct options *o, const struct host_list *hosts, const struct head
     return exit_status(&h);
 }
 
-/* ----------------------------------------------------------------------------------- --dry_run */
+/* ------------------------------------------------------------------------------------ --dry_run */
 
 static void print_words(char *const *words)
 {

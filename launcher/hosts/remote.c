@@ -248,7 +248,7 @@ static int start_launcher(struct remote *r, int (*launch)(const struct remote_jo
     return 0;
 }
 
-/* ------------------------------------------------------------------------- what the head sends */
+/* -------------------------------------------------------------------------- what the head sends */
 
 static void head_is_gone(struct remote *r)
 {
@@ -345,7 +345,7 @@ static int wait_for_plan(struct remote *r)
     }
 }
 
-/* ----------------------------------------------------------------------- what the head is sent */
+/* ------------------------------------------------------------------------ what the head is sent */
 
 static void put_data(struct remote *r, enum frame_type type, const uint8_t *p, size_t n)
 {

@@ -14,8 +14,7 @@
 
 #define ASK_MS 500 /* for an answer of one place */
 
-/* ------------------------------------------------------------------------------------- discovery
- */
+/* ------------------------------------------------------------------------------------ discovery */
 
 struct rdzv_discovery *rdzv_discovery_new(const struct rdzv_config *c)
 {
@@ -59,7 +58,7 @@ void rdzv_discovery_free(struct rdzv_discovery *f)
     free(f);
 }
 
-/* ------------------------------------------------------------------------------------- names */
+/* ---------------------------------------------------------------------------------------- names */
 
 static bool is_localhost(const char *host)
 {
@@ -128,7 +127,7 @@ static int look_up(struct rdzv_discovery *f, const char *host, int port,
     return host[0] ? resolve(host, port, out, CONNECTOR_ADDRS_MAX, f->why, sizeof(f->why)) : 0;
 }
 
-/* ----------------------------------------------------------------------- asking at the places */
+/* ------------------------------------------------------------------------- asking at the places */
 
 static bool is_self(const struct rdzv_discovery *f, const struct rdzv_identity *id)
 {

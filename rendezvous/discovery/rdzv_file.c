@@ -53,7 +53,7 @@ struct notice_board {
     int naddrs;
 };
 
-/* --------------------------------------------------------------------------------------- line */
+/* ----------------------------------------------------------------------------------------- line */
 
 /* Identifies this boot of this host, and this network namespace. */
 static void this_machine(char out[MACHINE_MAX])
@@ -172,7 +172,7 @@ static void file_format(const struct rdzv_discovery *f, char *out, size_t cap)
     text_add(out, cap, "\n");
 }
 
-/* --------------------------------------------------------------------------------------- lock */
+/* ----------------------------------------------------------------------------------------- lock */
 
 static int lock_file(int fd)
 {
@@ -198,7 +198,7 @@ static void give_up_lock(struct rdzv_discovery *f)
     f->locked = false;
 }
 
-/* ---------------------------------------------------------------------------------------- look */
+/* ----------------------------------------------------------------------------------------- look */
 
 static int trouble(struct rdzv_discovery *f, int error, const char *what)
 {
@@ -360,7 +360,7 @@ static enum rdzv_role file_decide(struct rdzv_discovery *f, struct err *e)
     return RDZV_ROLE_HOST;
 }
 
-/* -------------------------------------------------------------------------- publish, withdraw */
+/* ---------------------------------------------------------------------------- publish, withdraw */
 
 static int write_new(struct rdzv_discovery *f, const char *temp, const char *line)
 {

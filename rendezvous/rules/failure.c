@@ -15,7 +15,7 @@ void failure_init(struct failure *f)
     f->rank = f->local_rank = f->caused_by = -1;
 }
 
-/* ------------------------------------------------------------------------------------- codec */
+/* ---------------------------------------------------------------------------------------- codec */
 
 #define FLAG_CORE_DUMPED 1u
 #define FLAG_OOM         2u
@@ -85,7 +85,7 @@ bool failure_decode(struct rd *r, struct failure *f)
     return !r->bad;
 }
 
-/* -------------------------------------------------------------------------------------- text */
+/* ----------------------------------------------------------------------------------------- text */
 
 int failure_exit_status(const struct failure *f)
 {
@@ -152,7 +152,7 @@ const char *failure_describe(const struct failure *f, char *out, size_t cap)
     return out;
 }
 
-/* ----------------------------------------------------------------------------- the first cause */
+/* ------------------------------------------------------------------------------ the first cause */
 
 static bool fatal_signal(int signo)
 {

@@ -152,7 +152,7 @@ static void member_state_end_alone(struct member_state *m, enum stop_reason reas
 static void member_contact_heard(struct member_state *m, uint64_t now);
 static void member_contact_lost(struct member_state *m, const char *how, bool dead, uint64_t now);
 
-/* ------------------------------------------------------------ the round, on this node */
+/* ---------------------------------------------------------------------- the round, on this node */
 
 struct member_state *member_state_new(const struct member_rules *rules, uint64_t now)
 {
@@ -199,7 +199,7 @@ static void log_line(struct member_state *m, enum log_level level, const char *t
     m->due |= DUE_LOG;
 }
 
-/* ----------------------------------------------------------------------------------- the end */
+/* -------------------------------------------------------------------------------------- the end */
 
 static void maybe_finish(struct member_state *m)
 {
@@ -333,7 +333,7 @@ void member_state_fail(struct member_state *m, const char *text)
     member_state_end_alone(m, STOP_RENDEZVOUS, 2, text);
 }
 
-/* -------------------------------------------------------------------------------------- views */
+/* ---------------------------------------------------------------------------------------- views */
 
 static void drop_acknowledged(struct member_state *m, uint32_t acked)
 {
@@ -577,7 +577,7 @@ void member_state_report(struct member_state *m, struct rdzv_result *r)
     r->failures = NULL;
 }
 
-/* ---------------------------------------------------------------------------------- the agent */
+/* ------------------------------------------------------------------------------------ the agent */
 
 void member_state_prepared(struct member_state *m, const uint16_t *ports, int n, int free_port)
 {
@@ -683,7 +683,7 @@ void member_state_get_info(const struct member_state *m, struct rdzv_info *out)
     out->restart_count = m->restart_count;
 }
 
-/* ------------------------------------ the coordinator: connection, silence, loss, election */
+/* ----------------------------------------- the coordinator: connection, silence, loss, election */
 
 /* The list whose members elect another coordinator; NULL: there is none. */
 static const struct rdzv_peers *electors(const struct member_state *m)
@@ -758,7 +758,7 @@ static void member_contact_lost(struct member_state *m, const char *how, bool de
     }
 }
 
-/* ----------------------------------------------------------------------------- the connection */
+/* ------------------------------------------------------------------------------- the connection */
 
 bool member_state_wants_link(const struct member_state *m)
 {
@@ -898,7 +898,7 @@ void member_state_set_peer_port(struct member_state *m, int port)
     m->rules.hello.peer_port = (uint16_t)port;
 }
 
-/* --------------------------------------------------------------------------------------- time */
+/* ----------------------------------------------------------------------------------------- time */
 
 static void log_waiting(struct member_state *m, uint64_t now)
 {
@@ -1066,7 +1066,7 @@ uint64_t member_state_deadline(const struct member_state *m)
     return at;
 }
 
-/* ----------------------------------------------------------------------------------- actions */
+/* -------------------------------------------------------------------------------------- actions */
 
 static enum member_phase phase_of(const struct member_state *m)
 {

@@ -34,7 +34,7 @@ void rank_table_fini(struct rank_table *t)
     rank_table_init(t);
 }
 
-/* ------------------------------------------------------------------------------------- ranks */
+/* ---------------------------------------------------------------------------------------- ranks */
 
 /* Workers counted so far in a role. */
 struct role {

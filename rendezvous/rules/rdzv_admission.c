@@ -14,7 +14,7 @@ static double seconds(uint64_t ns)
     return (double)ns / 1e9;
 }
 
-/* ---------------------------------------------------------------------------------- admission */
+/* ------------------------------------------------------------------------------------ admission */
 
 static const char *backend_name(enum rdzv_backend b)
 {
@@ -115,7 +115,7 @@ void rdzv_admission_warn(const struct rdzv_rules *r, const struct rdzv_hello *h,
                         h->version, r->version);
 }
 
-/* -------------------------------------------------------------------------------- turned away */
+/* ---------------------------------------------------------------------------------- turned away */
 
 void rdzv_attempts_add(struct rdzv_attempts *attempts, struct rdzv_output *out, const char *host,
                        const char *addr, const char *text, uint64_t now)
@@ -142,7 +142,7 @@ void rdzv_attempts_add(struct rdzv_attempts *attempts, struct rdzv_output *out, 
     }
 }
 
-/* ------------------------------------------------------------------------------------ waiting */
+/* -------------------------------------------------------------------------------------- waiting */
 
 static void add_present(const struct rdzv_nodes *nodes, char *out, size_t cap)
 {

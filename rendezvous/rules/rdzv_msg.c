@@ -6,7 +6,7 @@
 
 #include "core/mem.h"
 
-/* ----------------------------------------------------------------------------------- framing */
+/* -------------------------------------------------------------------------------------- framing */
 
 void rdzv_put_preamble(struct buf *b)
 {
@@ -36,7 +36,7 @@ static void frame_end(struct buf *b, size_t at)
     buf_set_u32(b, at, (uint32_t)(b->len - at - 4));
 }
 
-/* ------------------------------------------------------------------------------------ fields */
+/* --------------------------------------------------------------------------------------- fields */
 
 static unsigned get_enum(struct rd *r, unsigned count)
 {
@@ -73,7 +73,7 @@ static struct generation get_gen(struct rd *r)
     return g;
 }
 
-/* ---------------------------------------------------------------------------------- messages */
+/* ------------------------------------------------------------------------------------- messages */
 
 void rdzv_put_refusal(struct buf *b, bool retry, const char *text)
 {

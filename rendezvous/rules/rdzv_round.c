@@ -8,7 +8,7 @@
 #include "core/mem.h"
 #include "rendezvous/rules/text.h"
 
-/* ------------------------------------------------------------------------------------- order */
+/* ---------------------------------------------------------------------------------------- order */
 
 static size_t digits(const char *s)
 {
@@ -135,7 +135,7 @@ void rdzv_round_rank(struct rdzv_node **nodes, int n)
     free(free_ranks);
 }
 
-/* --------------------------------------------------------------------------------- addresses */
+/* ------------------------------------------------------------------------------------ addresses */
 
 static bool loopback_text(const char *host)
 {

@@ -102,7 +102,7 @@ static void queue_all(struct rdzv_state *s, unsigned pending)
         queue(s, s->nodes.e[i], pending);
 }
 
-/* ------------------------------------------------------------------------------------- events */
+/* --------------------------------------------------------------------------------------- events */
 
 static void event(struct rdzv_state *s, uint64_t at, struct event e)
 {
@@ -225,7 +225,7 @@ static void send_away_newcomers(struct rdzv_state *s)
     }
 }
 
-/* ----------------------------------------------------------------------------------- finish */
+/* --------------------------------------------------------------------------------------- finish */
 
 /* The report begins with the node when the loss of the node has ended the job. */
 static void lead_with_node(struct failure_log *l)
@@ -285,7 +285,7 @@ static void finish_advance(struct rdzv_state *s, uint64_t now)
     }
 }
 
-/* ---------------------------------------------------------------------------------- collect */
+/* -------------------------------------------------------------------------------------- collect */
 
 static void enter_collect(struct rdzv_state *s, uint64_t now)
 {
@@ -500,7 +500,7 @@ static void collect_advance(struct rdzv_state *s, uint64_t now)
     }
 }
 
-/* ---------------------------------------------------------------------------- prepare and run */
+/* ------------------------------------------------------------------------------ prepare and run */
 
 static void node_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how, uint64_t since,
                       uint64_t now);
@@ -576,7 +576,7 @@ static void node_done(struct rdzv_state *s, struct rdzv_node *n)
     s->ndone++;
 }
 
-/* ------------------------------------------------------------------------------------- stop */
+/* ----------------------------------------------------------------------------------------- stop */
 
 static void end_job(struct rdzv_state *s, enum stop_reason reason, int code, const char *text)
 {
@@ -895,7 +895,7 @@ static void node_failed(struct rdzv_state *s, struct rdzv_node *n, const struct 
     begin_stop(s, STOP_FAILURE, on, text, &f, now);
 }
 
-/* ------------------------------------------------------------------------------- membership */
+/* ----------------------------------------------------------------------------------- membership */
 
 bool rdzv_state_restart(struct rdzv_state *s, const char *text, uint64_t now)
 {
@@ -1023,7 +1023,7 @@ static void node_lost(struct rdzv_state *s, struct rdzv_node *n, const char *how
         s->lost_a_node = true;
 }
 
-/* ---------------------------------------------------------------------------------- advance */
+/* -------------------------------------------------------------------------------------- advance */
 
 static void advance(struct rdzv_state *s, uint64_t now)
 {
@@ -1056,7 +1056,7 @@ static void advance(struct rdzv_state *s, uint64_t now)
     } while (s->phase.state != (int)before);
 }
 
-/* ------------------------------------------------------------------------------------ joining */
+/* -------------------------------------------------------------------------------------- joining */
 
 /* A new launcher has said hello. */
 static void join(struct rdzv_state *s, uint32_t conn, const struct rdzv_hello *h,
@@ -1140,7 +1140,7 @@ static void witness_joined(struct rdzv_state *s, const struct rdzv_node *w, uint
                         rdzv_node_name(w, name, sizeof(name)));
 }
 
-/* ------------------------------------------------------------------------------------- events */
+/* --------------------------------------------------------------------------------------- events */
 
 struct rdzv_state *rdzv_state_new(const struct rdzv_rules *rules, uint64_t epoch, uint64_t now)
 {
@@ -1409,7 +1409,7 @@ void rdzv_state_turned_away(struct rdzv_state *s, const char *addr, const char *
     rdzv_attempts_add(&s->turned_away, &s->out, "", addr, text, now);
 }
 
-/* ------------------------------------------------------------------------------------- time */
+/* ----------------------------------------------------------------------------------------- time */
 
 static uint64_t sooner(uint64_t a, uint64_t b)
 {
@@ -1517,7 +1517,7 @@ uint64_t rdzv_state_deadline(const struct rdzv_state *s)
     return sooner(at, s->nodes.nready >= s->rules.min_nodes ? s->last_call_at : s->join_at);
 }
 
-/* ----------------------------------------------------------------------------------- actions */
+/* -------------------------------------------------------------------------------------- actions */
 
 static void fill_respawns(struct rdzv_state *s, const struct rdzv_node *n, struct rdzv_view *v,
                           uint64_t now)

@@ -48,7 +48,7 @@ struct endpoint {
     void *on_closed_arg;
 };
 
-/* --------------------------------------------------------------------------------- listening */
+/* ------------------------------------------------------------------------------------ listening */
 
 static int listen_socket(const struct endpoint_bind *b, struct netaddr *addr, struct err *e)
 {
@@ -82,7 +82,7 @@ int endpoint_listen(const struct endpoint_bind *b, struct err *e)
     return listen_socket(b, &addr, e);
 }
 
-/* -------------------------------------------------------------------------------------- silent */
+/* --------------------------------------------------------------------------------------- silent */
 
 /* A handle is closed; the last one frees the endpoint. */
 static void one_closed(struct endpoint *p)
@@ -138,7 +138,7 @@ static void endpoint_drop_pending(struct pending *p, const char *why)
     hang_up(container_of(p, struct silent, pending), why);
 }
 
-/* ------------------------------------------------------------------------------------ routing */
+/* -------------------------------------------------------------------------------------- routing */
 
 void endpoint_complain(struct endpoint *p, const struct netaddr *peer, const char *what)
 {
@@ -237,7 +237,7 @@ static void accepted(struct endpoint *p, int fd, const struct netaddr *peer)
         close(fd);
 }
 
-/* ----------------------------------------------------------------------------------- accepting */
+/* ------------------------------------------------------------------------------------ accepting */
 
 static void on_pause_over(uv_timer_t *timer);
 

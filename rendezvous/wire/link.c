@@ -80,7 +80,7 @@ void shared_buf_unref(struct shared_buf *s)
     free(s);
 }
 
-/* --------------------------------------------------------------------------------------- hub */
+/* ------------------------------------------------------------------------------------------ hub */
 
 static void hub_handle_closed(uv_handle_t *handle)
 {
@@ -361,7 +361,7 @@ void link_hub_abandon(struct link_hub *h)
     }
 }
 
-/* ------------------------------------------------------------------------------------ reading */
+/* -------------------------------------------------------------------------------------- reading */
 
 /* Checks the user of the other end, on this host. Called when the first bytes have arrived: they
  * show that a process has accepted the connection, before which it has no owner. False: the link
@@ -505,7 +505,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         end_link(l, n == UV_ECONNRESET ? RDZV_END_RESET : RDZV_END_BROKEN, uv_strerror((int)n));
 }
 
-/* -------------------------------------------------------------------------------------- links */
+/* ---------------------------------------------------------------------------------------- links */
 
 struct link *link_new(struct link_hub *h, int fd, bool local, const struct link_events *events,
                       void *owner)

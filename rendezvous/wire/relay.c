@@ -243,9 +243,7 @@ static struct stream *new_stream(struct trunk *t, uint32_t id, int fd)
     return s;
 }
 
-/* ------------------------------------------------------------------------------------ a trunk's
- * link
- */
+/* ------------------------------------------------------------------------------- a trunk's link */
 
 /* The other side has a new connection: makes one to the store. */
 static bool open_for_other(struct trunk *t, uint32_t id)
@@ -430,7 +428,7 @@ static void relay_on_connected(void *arg, int fd, const struct netaddr *peer, bo
         open_stream(s);
 }
 
-/* ------------------------------------------------------------------------------------ endpoint */
+/* ------------------------------------------------------------------------------------- endpoint */
 
 static void on_store(void *arg, int fd, const struct netaddr *peer)
 {

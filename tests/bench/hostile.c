@@ -82,8 +82,7 @@ static char *in_dir(const char *name)
     return text("%s/%s", g_dir, name);
 }
 
-/* ----------------------------------------------------------------------------------- the workers
- */
+/* ---------------------------------------------------------------------------------- the workers */
 
 struct step {
     uint64_t start_ns, took_ns;
@@ -126,8 +125,7 @@ static int work(const char *steps_file, const char *end_file)
     return rc == 0 && (!f || fclose(f) == 0) ? 0 : 1;
 }
 
-/* --------------------------------------------------------------------------------- the strangers
- */
+/* -------------------------------------------------------------------------------- the strangers */
 
 static int call_from(int source)
 {
@@ -283,8 +281,7 @@ static void attack_as_nobody(int n)
         FAIL("another user was served by the workers' store (status %d)", status);
 }
 
-/* ------------------------------------------------------------------------------------ the watching
- */
+/* --------------------------------------------------------------------------------- the watching */
 
 static pid_t child_of(pid_t pid)
 {
@@ -378,9 +375,7 @@ static int most_lines_of_a_source(const char *path)
     return most;
 }
 
-/* ------------------------------------------------------------------------------------------ the
- * run
- */
+/* -------------------------------------------------------------------------------------- the run */
 
 static int free_port(void)
 {

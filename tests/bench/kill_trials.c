@@ -79,7 +79,7 @@ static void nap_us(long us)
     nanosleep(&t, NULL);
 }
 
-/* --------------------------------------------------------------------------------- the worker */
+/* ----------------------------------------------------------------------------------- the worker */
 
 static _Noreturn void pause_for_ever(void)
 {
@@ -120,7 +120,7 @@ static int be_worker(const char *path)
     return 0;
 }
 
-/* ---------------------------------------------------------------------------------- the place */
+/* ------------------------------------------------------------------------------------ the place */
 
 static void write_text(const char *path, const char *text)
 {
@@ -157,7 +157,7 @@ static bool furnish(void)
            mount("tmpfs", "/dev/shm", "tmpfs", 0, NULL) == 0 && ioctl(s, SIOCSIFFLAGS, &lo) == 0;
 }
 
-/* ------------------------------------------------------------------------------ what is there */
+/* -------------------------------------------------------------------------------- what is there */
 
 static int count_entries(const char *path, bool (*wanted)(const char *name))
 {
@@ -242,7 +242,7 @@ static bool is_clean(const struct leftovers *l)
     return !l->processes && !l->shm && !l->sockets && !l->named;
 }
 
-/* ---------------------------------------------------------------------------------- one trial */
+/* ------------------------------------------------------------------------------------ one trial */
 
 struct node {
     pid_t pid; /* the launcher; 0: has been waited for */
@@ -461,7 +461,7 @@ static void run(struct trial *t)
         t->wrong = "not everything is gone";
 }
 
-/* --------------------------------------------------------------------------------- the report */
+/* ----------------------------------------------------------------------------------- the report */
 
 static char *text_of(const char *path)
 {
@@ -620,7 +620,7 @@ static int print_sums(struct sums *sums, int nnodes)
     return all.wrong ? 1 : 0;
 }
 
-/* -------------------------------------------------------------------------------------- trials */
+/* --------------------------------------------------------------------------------------- trials */
 
 static int run_trials(int trials, int nnodes)
 {

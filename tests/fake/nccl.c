@@ -140,7 +140,7 @@ API struct fake_nccl *fake_nccl_state(void)
     return &g->state;
 }
 
-/* ------------------------------------------------------------------------------- carrying out */
+/* --------------------------------------------------------------------------------- carrying out */
 
 static bool wait_turn(const struct comm *c, _Atomic int *word, int value)
 {
@@ -467,7 +467,7 @@ CALL(GroupEnd)(void)
     return taken(c);
 }
 
-/* ---------------------------------------------------------------------------- communicators */
+/* -------------------------------------------------------------------------------- communicators */
 
 CALL(GetVersion)(int *v);
 CALL(GetVersion)(int *v)
@@ -716,7 +716,7 @@ CALL(MemFree)(void *p)
 }
 #endif
 
-/* -------------------------------------------------------------------------------------- CUDA */
+/* ----------------------------------------------------------------------------------------- CUDA */
 
 enum { DEVICES = 2, DEPTH = 8 };
 static int g_contexts[DEVICES]; /* the address of each is its context */
@@ -1125,7 +1125,7 @@ CUDA(StreamCreate)(cuda_stream *s, unsigned flags)
     return flags > CUDA_NON_BLOCKING ? CUDA_INVALID_VALUE : CUDA_OK;
 }
 
-/* ------------------------------------------------------------------------------------ graphs */
+/* --------------------------------------------------------------------------------------- graphs */
 
 CUDA(StreamBeginCapture_v2)(cuda_stream s, int mode);
 CUDA(StreamBeginCapture_v2)(cuda_stream s, int mode)

@@ -17,7 +17,7 @@ int main(int argc, char **argv);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* ------------------------------------------------------------------------------------ launcher */
+/* ------------------------------------------------------------------------------------- launcher */
 
 static uv_loop_t loop;
 static int socket_fd = -1; /* of the path, which has been removed */
@@ -142,7 +142,7 @@ static void ask_launcher(const uint8_t *data, size_t size)
     turn();
 }
 
-/* ---------------------------------------------------------------------------------- dlaunchctl */
+/* ----------------------------------------------------------------------------------- dlaunchctl */
 
 static void show(const uint8_t *data, size_t size)
 {

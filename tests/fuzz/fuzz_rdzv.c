@@ -24,7 +24,7 @@ static void drop_line(void *arg, const char *line, size_t len)
     (void)arg, (void)line, (void)len;
 }
 
-/* ----------------------------------------------------------------------------------- decoders */
+/* ------------------------------------------------------------------------------------- decoders */
 
 static void same(struct buf *b, const uint8_t *body, size_t n)
 {
@@ -110,7 +110,7 @@ static void decode(const uint8_t *p, size_t n)
     decode_table(rd_init(p, n));
 }
 
-/* ------------------------------------------------------------------------------------- scripts */
+/* -------------------------------------------------------------------------------------- scripts */
 
 static struct rd script;
 
@@ -150,7 +150,7 @@ static void make_failure(struct buf *b, uint8_t seed, uint64_t seen)
     failure_encode(b, &f);
 }
 
-/* --------------------------------------------------------------------------------- coordinator */
+/* ---------------------------------------------------------------------------------- coordinator */
 
 static struct generation current;
 static uint64_t clocks[CONNS];
@@ -314,7 +314,7 @@ static void run_coordinator(void)
     rdzv_state_free(s);
 }
 
-/* -------------------------------------------------------------------------------------- member */
+/* --------------------------------------------------------------------------------------- member */
 
 struct agent {
     bool workers, ran, finished;

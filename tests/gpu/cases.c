@@ -107,8 +107,7 @@ static const char *why(const struct rank *r)
     return e.text;
 }
 
-/* ---------------------------------------------------------------------------------- device memory
- */
+/* -------------------------------------------------------------------------------- device memory */
 
 static void put_bytes(const struct rank *r, void *to, const void *from, size_t len)
 {
@@ -188,8 +187,7 @@ static void meet(void)
         nanosleep(&(struct timespec){0, 100000}, NULL);
 }
 
-/* ------------------------------------------------------------------------------------------ cases
- */
+/* ---------------------------------------------------------------------------------------- cases */
 
 static int lazy_context(struct rank *r)
 {
@@ -244,8 +242,7 @@ static int streams(struct rank *r)
     return verdict(r, PASS, "%zu streams", sizeof(all) / sizeof(all[0]));
 }
 
-/* ---------------------------------------------------------------- errors of the device, libraries
- */
+/* -------------------------------------------------------------- errors of the device, libraries */
 
 /* A kernel that ends in a trap leaves an error that every later call of the context returns. */
 static bool break_device(void)
@@ -307,8 +304,7 @@ static int no_cudart(struct rank *r)
     return verdict(r, got == r->size ? PASS : FAIL, "without a CUDA runtime the sum is %d", got);
 }
 
-/* ---------------------------------------------------------------------------------------- graphs
- */
+/* --------------------------------------------------------------------------------------- graphs */
 
 struct graph {
     cuda_stream stream;
@@ -371,8 +367,7 @@ static int graph(struct rank *r)
     return verdict(r, PASS, "three launches, %d rank%s", r->size, r->size == 1 ? "" : "s");
 }
 
-/* ----------------------------------------------------------------------------------------- aborts
- */
+/* --------------------------------------------------------------------------------------- aborts */
 
 static void *synchronize(void *arg)
 {
@@ -440,8 +435,7 @@ static int abort_with_graph(struct rank *r)
     return verdict(r, took < 8000 ? PASS : FAIL, "abort and destroy returned after %.0f ms", took);
 }
 
-/* ---------------------------------------------------------------------------------- other programs
- */
+/* ------------------------------------------------------------------------------- other programs */
 
 /* Runs a shell command; the last line of its output is the note. */
 static int run_program(struct rank *r, const char *command)
@@ -558,8 +552,7 @@ static int with_torch(struct rank *r)
     return code;
 }
 
-/* ------------------------------------------------------------------------------- peers that fail
- */
+/* ------------------------------------------------------------------------------ peers that fail */
 
 static int late_peer(struct rank *r)
 {
@@ -791,8 +784,7 @@ static const struct {
     {"with-pytorch", 30, with_torch, ALONE, ALL},
 };
 
-/* ----------------------------------------------------------------------------------------- runner
- */
+/* --------------------------------------------------------------------------------------- runner */
 
 static int be_rank(int me, int size, const char *method, int (*run)(struct rank *))
 {

@@ -4,8 +4,7 @@
 
 #include <sched.h>
 
-/* ------------------------------------------------------------------------------------------ stdin
- */
+/* ---------------------------------------------------------------------------------------- stdin */
 
 static const struct {
     const char *mode;
@@ -54,8 +53,7 @@ START_TEST(standard_input_of_rank_0)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- restarts
- */
+/* ------------------------------------------------------------------------------------- restarts */
 
 /* Single workers are restarted, over two nodes: the other workers go on, and one count holds for
  * the whole job. */
@@ -110,8 +108,7 @@ START_TEST(stopped_in_a_pause)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------------- the clock
- */
+/* ------------------------------------------------------------------------------------ the clock */
 
 START_TEST(timeout_of_all_nodes)
 {
@@ -153,8 +150,7 @@ START_TEST(a_signal_after_the_timeout)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------- store, binding
- */
+/* ------------------------------------------------------------------------------- store, binding */
 
 /* Nothing listens at MASTER_PORT: the program can. */
 START_TEST(store_of_the_program)
@@ -206,8 +202,7 @@ START_TEST(binding)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------- what would be done
- */
+/* --------------------------------------------------------------------------- what would be done */
 
 START_TEST(dry_run)
 {

@@ -26,8 +26,7 @@ static void setup(void)
     setenv("XDG_RUNTIME_DIR", tmpdir(), 1);
 }
 
-/* ------------------------------------------------------------------------- a launcher, so to say
- */
+/* ------------------------------------------------------------------------ a launcher, so to say */
 
 static struct control *control;
 static const struct agent_worker_status workers[] = {{2, 0, 100, "running", 0, 0, 3700},

@@ -104,8 +104,7 @@ START_TEST(survivors_shrink_and_go_on)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------------- hanging
- */
+/* -------------------------------------------------------------------------------------- hanging */
 
 /* The paragraph of the report on what the ranks of a node were in: its lines, without the margin.
  */
@@ -203,8 +202,7 @@ START_TEST(a_hang_is_reported_with_the_last_operations)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------- the first cause
- */
+/* ------------------------------------------------------------------------------ the first cause */
 
 /* The launchers' reports, which say the same. */
 static void expect_cause(int launchers, int per_node, const char *what, int status,
@@ -252,8 +250,7 @@ START_TEST(an_early_exit_with_0_is_the_first_failure)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ programs in turn
- */
+/* ----------------------------------------------------------------------------- programs in turn */
 
 /* The programs that rank 0 runs first, that rank 1 runs at the same time, and that rank 0 runs
  * after that. */

@@ -49,7 +49,7 @@ static void each_document(void (*fn)(const char *path, const char *text))
     globfree(&g);
 }
 
-/* ------------------------------------------------------------------------------------- options */
+/* -------------------------------------------------------------------------------------- options */
 
 static char *g_others; /* the help texts of the programs besides dlaunch */
 
@@ -249,7 +249,7 @@ START_TEST(pages_are_well_formed)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------------- paths */
+/* ---------------------------------------------------------------------------------------- paths */
 
 static void check_path(const char *document, const char *word)
 {
@@ -334,8 +334,7 @@ START_TEST(keys_of_the_report_are_documented)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- tests/run.sh
- */
+/* --------------------------------------------------------------------------------- tests/run.sh */
 
 static char *program(const char *folder, const char *text)
 {

@@ -13,8 +13,7 @@
 #include "core/mem.h"
 #include "tests/integration/elastic_nodes.h"
 
-/* ---------------------------------------------------------------------------- lost, and replaced
- */
+/* --------------------------------------------------------------------------- lost, and replaced */
 
 /* Three nodes of which one is lost: the launcher, its agent, by a freeze. The others go on. */
 static void lose_one(const char *name, int how)
@@ -137,7 +136,7 @@ START_TEST(a_late_node_at_once_or_at_the_next_restart)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------- budgets */
+/* -------------------------------------------------------------------------------------- budgets */
 
 START_TEST(lost_nodes_have_a_budget)
 {

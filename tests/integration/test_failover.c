@@ -204,7 +204,7 @@ START_TEST(a_lost_witness_restarts_nothing)
 }
 END_TEST
 
-/* ------------------------------------------------------------- a coordinator outside the nodes */
+/* -------------------------------------------------------------- a coordinator outside the nodes */
 
 static void begin_outside(struct nodes *c)
 {
@@ -269,7 +269,7 @@ START_TEST(the_coordinator_outside_is_asked_to_stop)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------- a list of endpoints */
+/* -------------------------------------------------------------------------- a list of endpoints */
 
 /* A node that knows three places; is_host: what the node of the first one has. */
 static int add_with_list(struct nodes *c, const int ports[3], int is_host, const char *options)
@@ -309,7 +309,7 @@ START_TEST(late_and_returning_nodes_find_the_coordinator)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------- a single endpoint */
+/* ---------------------------------------------------------------------------- a single endpoint */
 
 /* A node that knows one place, which is its own with is_host. */
 static int add_with_one(struct nodes *c, bool is_host, const char *options, const char *job)

@@ -100,7 +100,7 @@ static void run_crowd(int n, char *const argv[], const char *attempt)
     crowd_fini(&c);
 }
 
-/* -------------------------------------------------------------------------------- the library */
+/* ---------------------------------------------------------------------------------- the library */
 
 static bool have_program(const char *name)
 {
@@ -195,7 +195,7 @@ START_TEST(exports_are_the_declared_functions)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------- the examples */
+/* --------------------------------------------------------------------------------- the examples */
 
 START_TEST(hello_and_allreduce_run)
 {

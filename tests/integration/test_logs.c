@@ -220,7 +220,7 @@ START_TEST(log_files_that_cannot_be_created)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------- trouble */
+/* -------------------------------------------------------------------------------------- trouble */
 
 /* The disk is full: the job goes on, the console has every line, and what is missing is counted. */
 START_TEST(full_disk)

@@ -51,7 +51,7 @@ START_TEST(a_silent_coordinator)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------- MIN:MAX nodes */
+/* -------------------------------------------------------------------------------- MIN:MAX nodes */
 
 static const char *elastic(int port, const char *nnodes, const char *last_call)
 {
@@ -126,7 +126,7 @@ START_TEST(complete_at_once)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------- by a file */
+/* ------------------------------------------------------------------------------------ by a file */
 
 START_TEST(file_that_a_dead_job_left)
 {
@@ -172,8 +172,7 @@ START_TEST(file_of_something_else)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------- turned away, both
- * told */
+/* ----------------------------------------------------------------------- turned away, both told */
 
 /* A node that does not fit the job that is waiting, and what is said of it on both sides. The job
  * waits on, and is complete with one that fits. */
@@ -298,8 +297,7 @@ START_TEST(one_node_too_many)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------- ports and names
- */
+/* ------------------------------------------------------------------------------ ports and names */
 
 static int listener(int *port)
 {

@@ -5,8 +5,7 @@
 #include <glob.h>
 #include <sys/mount.h>
 
-/* ----------------------------------------------------------------------------------- the options
- */
+/* ---------------------------------------------------------------------------------- the options */
 
 /* Every option with a value, and one that it does not take. %W stands in front of nothing: the
  * program would leave a file. */
@@ -138,8 +137,7 @@ START_TEST(mistyped_variable)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------- the files
- */
+/* ------------------------------------------------------------------------------------ the files */
 
 static const struct {
     const char *content, *says;
@@ -195,8 +193,7 @@ START_TEST(pid_file_that_is_not_one)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- the program
- */
+/* ---------------------------------------------------------------------------------- the program */
 
 /* Each way in which exec fails, with what a person can do about it. */
 START_TEST(program)

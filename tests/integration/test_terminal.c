@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* ------------------------------------------------------------------------------- at a terminal */
+/* -------------------------------------------------------------------------------- at a terminal */
 
 struct terminal {
     int fd;
@@ -232,7 +232,7 @@ START_TEST(escape_sequences_of_workers)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ from elsewhere */
+/* ------------------------------------------------------------------------------- from elsewhere */
 
 static const struct {
     const char *name;

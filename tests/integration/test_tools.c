@@ -23,8 +23,7 @@ static int count_lines(const char *text, const char *begin)
     return n;
 }
 
-/* ------------------------------------------------------------------------------------ dlcoll_perf
- */
+/* ---------------------------------------------------------------------------------- dlcoll_perf */
 
 START_TEST(perf_measures_and_checks_every_operation)
 {
@@ -181,8 +180,7 @@ START_TEST(perf_refuses_unknown_arguments)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------ dlcoll_info
- */
+/* ---------------------------------------------------------------------------------- dlcoll_info */
 
 START_TEST(info_reports_rank_0_and_differences)
 {
@@ -225,8 +223,7 @@ START_TEST(info_works_alone_and_takes_no_arguments)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------ dlcoll_tune
- */
+/* ---------------------------------------------------------------------------------- dlcoll_tune */
 
 START_TEST(tune_refuses_unknown_arguments)
 {
@@ -265,8 +262,7 @@ START_TEST(tune_opens_its_file_first)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------ all of them
- */
+/* ---------------------------------------------------------------------------------- all of them */
 
 static const char *const unwritable[] = {
     "dlcoll_info",         "dlcoll_info -h", "dlcoll_perf -e 8",  "dlcoll_perf -h",

@@ -58,8 +58,7 @@ void coll_buffers_free(struct coll_buffers *b)
     b->x = b->y = NULL;
 }
 
-/* -------------------------------------------------------------------------------------- messages
- */
+/* ------------------------------------------------------------------------------------- messages */
 
 static int to_the_right(dlcoll_comm *c, const struct coll_buffers *b)
 {
@@ -97,8 +96,7 @@ static int to_anybody(dlcoll_comm *c, int32_t *x)
     return r;
 }
 
-/* ---------------------------------------------------------------------------------- other things
- */
+/* --------------------------------------------------------------------------------- other things */
 
 static int by_handle(dlcoll_comm *c, const struct coll_buffers *b)
 {
@@ -149,7 +147,7 @@ static int new_group(dlcoll_comm *c, int turn)
     return leave_group(group) < 0 ? dlcoll_barrier(c, NULL, NULL) : r;
 }
 
-/* ------------------------------------------------------------------------------------ in parts */
+/* ------------------------------------------------------------------------------------- in parts */
 
 static int with_counts(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b, int root)
 {

@@ -28,8 +28,7 @@ bool cross_has_size(int n)
     return !only || atoi(only) == n;
 }
 
-/* ---------------------------------------------------------------------------------------- counts
- */
+/* --------------------------------------------------------------------------------------- counts */
 
 /* Elements of a class: `more` is -1, 0 or 1. */
 static size_t count_of(const struct cross *x, int count_class, int more)
@@ -61,8 +60,7 @@ static void one(struct cross *x, const struct cross_case *c)
         cross_do(x, c);
 }
 
-/* ------------------------------------------------------------------------------------------ full
- */
+/* ----------------------------------------------------------------------------------------- full */
 
 /* Long counts are thinned out: every n-th is tried, sums and data movement more often than other
  * operations. */
@@ -105,8 +103,7 @@ static void all_of(struct cross *x, enum call_kind kind, bool in_place)
     }
 }
 
-/* --------------------------------------------------------------------------------------- bounded
- */
+/* -------------------------------------------------------------------------------------- bounded */
 
 /* The number of parts that all combinations are split into, of which each world tries one; 1: it
  * tries all. */
@@ -142,8 +139,7 @@ static void some_of(struct cross *x, enum call_kind kind, bool in_place)
     one(x, &c);
 }
 
-/* ------------------------------------------------------------------------------------------- all
- */
+/* ------------------------------------------------------------------------------------------ all */
 
 static void cross_op(struct cross *x, int type, int op)
 {

@@ -11,7 +11,7 @@
 #include "core/mem.h"
 #include "tests/lib/cross.h"
 
-/* ---------------------------------------------------------------------------------------- ways */
+/* ----------------------------------------------------------------------------------------- ways */
 
 #define KB   ((size_t)1024)
 #define MOST ((size_t)1 << 40) /* of bytes that go a way: all */
@@ -124,7 +124,7 @@ void cross_way_set(const struct cross_way *way)
     hier_tuning.lanes = way->lanes ? 0 : MOST;
 }
 
-/* ------------------------------------------------------------------------------------ what ran */
+/* ------------------------------------------------------------------------------------- what ran */
 
 /* The network carries nothing of an operation without elements, as far as a rank can tell. */
 static bool has_elements(const struct cross *x, const struct cross_case *c)

@@ -27,7 +27,7 @@ struct trial {
     struct side send, recv;
 };
 
-/* ------------------------------------------------------------------------------------- buffers */
+/* -------------------------------------------------------------------------------------- buffers */
 
 static void place(struct trial *t, struct side *s, int which, size_t len)
 {
@@ -108,7 +108,7 @@ static void must(struct trial *t, int code)
 #define COMM t->x->comm, NULL, NULL
 #define TYPE t->x->v.dtype
 
-/* ---------------------------------------------------------------------------------- reductions */
+/* ----------------------------------------------------------------------------------- reductions */
 
 static void all_reduce(struct trial *t)
 {
@@ -175,7 +175,7 @@ static void coalesced(struct trial *t)
     end(t);
 }
 
-/* ----------------------------------------------------------------------------------- movements */
+/* ------------------------------------------------------------------------------------ movements */
 
 static void broadcast(struct trial *t)
 {
@@ -264,7 +264,7 @@ static void batch(struct trial *t)
     end(t);
 }
 
-/* -------------------------------------------------------------------------------- uneven parts */
+/* --------------------------------------------------------------------------------- uneven parts */
 
 /* Parts of a buffer: one after the other, or in reverse and apart from each other. */
 struct parts {

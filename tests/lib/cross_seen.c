@@ -96,7 +96,7 @@ int cross_main(struct Suite *s, const char *transport)
     return failed;
 }
 
-/* ------------------------------------------------------------------------------------- meeting */
+/* -------------------------------------------------------------------------------------- meeting */
 
 static int type_index(dlcoll_dtype dtype)
 {

@@ -52,7 +52,7 @@ bool cross_has(dlcoll_dtype dtype, int op)
     return class == DTYPE_INTEGER || (op != AVG && op != CROSS_PREMUL);
 }
 
-/* -------------------------------------------------------------------------------------- floats */
+/* --------------------------------------------------------------------------------------- floats */
 
 /* Bits of exponent and mantissa. */
 static const struct {
@@ -184,7 +184,7 @@ static void reduce_float(const struct cross_values *v, size_t e, uint8_t *to)
     encode(v->dtype, x, to);
 }
 
-/* ------------------------------------------------------------------------------------ integers */
+/* ------------------------------------------------------------------------------------- integers */
 
 /* True, or false, on one rank of some: else most results would be the same. */
 static uint64_t truth(const struct cross_values *v, int rank, size_t e, bool rarely)
@@ -308,7 +308,7 @@ static void reduce_bool(const struct cross_values *v, size_t e, uint8_t *to)
     *to = v->op == BXOR ? odd : needs_all ? all : any;
 }
 
-/* ------------------------------------------------------------------------- reductions of users */
+/* -------------------------------------------------------------------------- reductions of users */
 
 enum { CONSTANT = 29 };
 
@@ -382,7 +382,7 @@ static void reduce_bytes(const struct cross_values *v, size_t e, uint8_t *to)
     }
 }
 
-/* -------------------------------------------------------------------------------------- tables */
+/* --------------------------------------------------------------------------------------- tables */
 
 static void put(const struct cross_values *v, int rank, size_t e, uint8_t *to)
 {

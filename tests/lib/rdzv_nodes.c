@@ -167,7 +167,7 @@ void teardown(void)
     loop_teardown(&loop);
 }
 
-/* ------------------------------------------------------------------------------------- waiting */
+/* -------------------------------------------------------------------------------------- waiting */
 
 static bool fact; /* set by on_check() when wanted() holds */
 static bool (*wanted)(void);

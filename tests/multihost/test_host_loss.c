@@ -15,8 +15,7 @@ static void wait_up(int workers)
     wait_lines(tmppath("up"), workers, 20);
 }
 
-/* --------------------------------------------------------------------------- ways to cut a cable
- */
+/* -------------------------------------------------------------------------- ways to cut a cable */
 
 static void unplug(int host)
 {
@@ -184,8 +183,7 @@ START_TEST(stubborn_workers_of_a_lost_host)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------- killed launchers
- */
+/* ----------------------------------------------------------------------------- killed launchers */
 
 START_TEST(a_killed_launcher)
 {
@@ -215,8 +213,7 @@ START_TEST(a_killed_launcher)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------ coming back
- */
+/* ---------------------------------------------------------------------------------- coming back */
 
 /* Shorter than the dead time: the job does not notice. */
 START_TEST(a_short_cut_is_survived)

@@ -37,7 +37,7 @@ static const char *the_master(struct hosts *h)
 
 static const char job[] = "env MASTER_ADDR env MASTER_PORT env RANK env GROUP_RANK";
 
-/* ------------------------------------------------------------------------------------- meeting */
+/* -------------------------------------------------------------------------------------- meeting */
 
 static const struct {
     const char *endpoint, *master;
@@ -125,7 +125,7 @@ START_TEST(a_wrong_name_is_made_up_for)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------- addresses */
+/* ------------------------------------------------------------------------------------ addresses */
 
 /* Only IPv6 between the hosts. */
 static void setup_ipv6(void)
@@ -321,7 +321,7 @@ START_TEST(data_over_the_other_interface)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------- firewalls */
+/* ------------------------------------------------------------------------------------ firewalls */
 
 /* Only one port of host0 accepts connections: rendezvous and store share it. */
 START_TEST(one_open_port_is_enough)
@@ -402,7 +402,7 @@ START_TEST(a_closed_port_is_named)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- training */
+/* ------------------------------------------------------------------------------------- training */
 
 /* Three hosts end with the parameters that one process ends with, bit for bit; also when a worker
  * was killed on the way. */

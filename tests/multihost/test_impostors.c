@@ -59,8 +59,7 @@ static int check_rounds(void)
     return rounds;
 }
 
-/* ------------------------------------------------------------------------------------ the network
- */
+/* ---------------------------------------------------------------------------------- the network */
 
 static const char *mac_of(int host)
 {
@@ -128,8 +127,7 @@ static const struct {
     {"forged resets", forge_resets, accept_all},
 };
 
-/* ------------------------------------------------------------------------------------------ tests
- */
+/* ---------------------------------------------------------------------------------------- tests */
 
 struct elapsed {
     uint64_t until_ns;
@@ -177,8 +175,7 @@ START_TEST(rounds_do_not_overlap)
 }
 END_TEST
 
-/* ------------------------------------------------------------------- a launcher that waits ends
- */
+/* ------------------------------------------------------------------- a launcher that waits ends */
 
 static void say_nothing(int host)
 {

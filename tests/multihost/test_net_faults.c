@@ -43,8 +43,7 @@ static void no_rules(int host)
     ck_assert_int_eq(netns_sh(host, "nft delete table inet faults"), 0);
 }
 
-/* -------------------------------------------------------------------------------- reset and loss
- */
+/* ------------------------------------------------------------------------------- reset and loss */
 
 /* Something on the way resets a connection: it is made anew. The workers do not notice, and what
  * happens afterwards gets around. */
@@ -95,8 +94,7 @@ START_TEST(packets_are_lost)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------ little width
- */
+/* --------------------------------------------------------------------------------- little width */
 
 static char *store_worker(void)
 {
@@ -176,8 +174,7 @@ START_TEST(large_packets_vanish)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------- cut and healed
- */
+/* ------------------------------------------------------------------------------- cut and healed */
 
 /* A line that comes and goes every second, the dead time being 8 s: no restart, or one. */
 START_TEST(a_flapping_line)
@@ -278,8 +275,7 @@ START_TEST(two_halves)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------- busy hosts
- */
+/* ----------------------------------------------------------------------------------- busy hosts */
 
 /* 64 processes that do nothing but run. */
 START_TEST(busy_hosts)

@@ -79,8 +79,7 @@ static void setup_many(void)
     setup_hosts(many());
 }
 
-/* ----------------------------------------------------------------------------------- the command
- */
+/* ---------------------------------------------------------------------------------- the command */
 
 static void head(struct proc *p, int host, const char *line, ...)
     __attribute__((format(printf, 3, 4)));
@@ -132,8 +131,7 @@ static void lines_of(const char *path, int n)
     }
 }
 
-/* ---------------------------------------------------------------------------------- the happy path
- */
+/* ------------------------------------------------------------------------------- the happy path */
 
 START_TEST(workers_run_on_every_host)
 {
@@ -291,8 +289,7 @@ START_TEST(programs_are_copied)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------- ends of jobs
- */
+/* --------------------------------------------------------------------------------- ends of jobs */
 
 START_TEST(a_failure_is_reported_once)
 {
@@ -389,8 +386,7 @@ START_TEST(a_lost_connection_ends_the_host)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------- hosts that fail
- */
+/* ------------------------------------------------------------------------------ hosts that fail */
 
 START_TEST(a_silent_host_is_named)
 {
@@ -462,8 +458,7 @@ START_TEST(a_host_that_cannot_run_it_is_named)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------------ many
- */
+/* ----------------------------------------------------------------------------------------- many */
 
 static char *all_hosts(const char *slots)
 {

@@ -45,7 +45,7 @@
 
 #define ROUNDS 512 /* in one scenario */
 
-/* ------------------------------------------------------------------------------------- events */
+/* --------------------------------------------------------------------------------------- events */
 
 enum sim_kind {
     EV_TO_COORDINATOR,  /* link, bytes */
@@ -111,7 +111,7 @@ void sim_forget_events(void);
 /* Adds a line to the scenario: part of its hash. */
 void sim_trace(const char *what, int who, uint64_t number);
 
-/* -------------------------------------------------------------------------------------- world */
+/* ---------------------------------------------------------------------------------------- world */
 
 struct sim_link {
     int node, incarnation;
@@ -274,7 +274,7 @@ void sim_broken(const char *invariant, const char *fmt, ...)
             sim_broken(invariant, __VA_ARGS__); \
     } while (0)
 
-/* ---------------------------------------------------------------------------------- its parts */
+/* ------------------------------------------------------------------------------------ its parts */
 
 /* sim_net.c */
 bool sim_passes(int from, int to);

@@ -16,8 +16,7 @@ static void push(struct sim_node *n, enum sim_kind kind, uint64_t in_ns, uint64_
                                 .number = number});
 }
 
-/* -------------------------------------------------------------------------------- what it is told
- */
+/* ------------------------------------------------------------------------------ what it is told */
 
 void sim_agent_prepare(struct sim_node *n, const struct member_action *a)
 {

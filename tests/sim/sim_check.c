@@ -23,7 +23,7 @@ void sim_broken(const char *invariant, const char *fmt, ...)
     abort();
 }
 
-/* ------------------------------------------------------------------------------------- rounds */
+/* --------------------------------------------------------------------------------------- rounds */
 
 static uint64_t hash_table(const struct rank_table *t)
 {
@@ -128,7 +128,7 @@ static void check_rounds_apart(void)
     }
 }
 
-/* -------------------------------------------------------------------------------- coordinators */
+/* --------------------------------------------------------------------------------- coordinators */
 
 /* A new coordinator: elected, or the first one. (After a long sleep a candidate may count votes of
  * an earlier election: it is then not the only coordinator, but cannot begin a round.) */
@@ -160,7 +160,7 @@ void sim_check_coordinator(struct sim_node *n)
           "%d nodes are here", info.nodes);
 }
 
-/* ----------------------------------------------------------------------------------- messages */
+/* ------------------------------------------------------------------------------------- messages */
 
 void sim_check_message(struct sim_node *n, const struct buf *b)
 {
@@ -174,7 +174,7 @@ void sim_check_message(struct sim_node *n, const struct buf *b)
     CHECK("I10", !b->oom && b->len <= RDZV_FRAME_MAX, "a message of %zu bytes", b->len);
 }
 
-/* ------------------------------------------------------------------------------------- the end */
+/* -------------------------------------------------------------------------------------- the end */
 
 void sim_check_result(struct sim_node *n, const struct rdzv_result *r)
 {

@@ -177,7 +177,7 @@ void sim_coordinator_event(struct sim_event *e)
     sim_coordinator_drain(n);
 }
 
-/* ---------------------------------------------------------------------------------- the store */
+/* ------------------------------------------------------------------------------------ the store */
 
 /* A worker connects. What it writes is late, and may come when its process has long been killed. */
 void sim_store_connect(struct sim_node *n)

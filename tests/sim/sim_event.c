@@ -18,7 +18,7 @@ static size_t *unused; /* of events[]: those behind the first nheap */
 static size_t nheap, cap_heap;
 static uint64_t last_order;
 
-/* ------------------------------------------------------------------------------------- chance */
+/* --------------------------------------------------------------------------------------- chance */
 
 uint64_t sim_chance(void) /* xorshift64* */
 {
@@ -47,7 +47,7 @@ uint64_t sim_delay(void)
     return d;
 }
 
-/* ------------------------------------------------------------------------------------- events */
+/* --------------------------------------------------------------------------------------- events */
 
 static bool sooner(const struct place *a, const struct place *b)
 {

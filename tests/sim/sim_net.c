@@ -99,7 +99,7 @@ void sim_coordinator_closes(int link, enum rdzv_end how)
             .at = arrival(l, &l->down_at), .kind = EV_END_MEMBER, .who = link, .number = how});
 }
 
-/* --------------------------------------------------------------------------------- connecting */
+/* ----------------------------------------------------------------------------------- connecting */
 
 /* The next of the endpoints that it was given: the coordinator there, be it elected or not, or the
  * one to which the launcher there redirects. */
@@ -295,8 +295,7 @@ void sim_connect(struct sim_node *n)
     sim_send_to_member(n->link, b);
 }
 
-/* ------------------------------------------------------------------------------------ what waits
- */
+/* ----------------------------------------------------------------------------------- what waits */
 
 void sim_wait_for_heal(const struct sim_event *e)
 {

@@ -28,7 +28,7 @@ enum { RANKS_MAX = 33 };
             ck_abort_msg(__VA_ARGS__); \
     } while (0)
 
-/* ---------------------------------------------------------------------------------- operations  */
+/* ----------------------------------------------------------------------------------- operations */
 
 enum { ELEM = 8 };
 
@@ -213,7 +213,7 @@ static void expect(const struct job_case *k, int r, int64_t *out)
     }
 }
 
-/* -------------------------------------------------------------------------- rules of schedules  */
+/* --------------------------------------------------------------------------- rules of schedules */
 
 struct range {
     int buffer;
@@ -309,7 +309,7 @@ static void check_rules(const struct schedule *s, const struct job_case *k, int 
     ck_assert_uint_eq(from, s->nentries);
 }
 
-/* ----------------------------------------------------------------------------------- a cluster  */
+/* ------------------------------------------------------------------------------------ a cluster */
 
 struct cluster {
     int n;
@@ -405,7 +405,7 @@ static void perform(struct cluster *c, const struct algo *a, const struct job_ca
     ck_assert(mem_net_is_empty(c->net));
 }
 
-/* ------------------------------------------------------------------------------ the algorithms  */
+/* ------------------------------------------------------------------------------- the algorithms */
 
 static uint64_t random_bits(uint64_t *state)
 {
@@ -763,7 +763,7 @@ START_TEST(invalid_schedules_are_detected)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------- order of operands  */
+/* ---------------------------------------------------------------------------- order of operands */
 
 /* Not commutative, but associative: a span of ranks, which may only be joined to the next one:
  * first * 100 + last, 0 for a broken one. */
@@ -814,7 +814,7 @@ START_TEST(operands_come_in_the_order_of_ranks)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------- the engine  */
+/* ----------------------------------------------------------------------------------- the engine */
 
 static const struct algo *find(enum call_kind kind, const char *name)
 {

@@ -171,8 +171,7 @@ START_TEST(probed_under_tls)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------ whose it is
- */
+/* ---------------------------------------------------------------------------------- whose it is */
 
 /* In a process of user nobody: connects from that address, says n bytes, and is hung up on (0) or
  * answered (1). */

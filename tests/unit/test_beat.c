@@ -22,8 +22,7 @@ static bool closed;
 static int turns;
 static _Atomic uint64_t extended;
 
-/* ------------------------------------------------------------------ what is allocated by threads
- */
+/* ----------------------------------------------------------------- what is allocated by threads */
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNTS 1
@@ -154,8 +153,7 @@ static void make_tls(struct tls *t[2])
         }                                                                   \
     } while (0)
 
-/* ------------------------------------------------------------------------------- two of its links
- */
+/* ----------------------------------------------------------------------------- two of its links */
 
 START_TEST(heartbeats_and_leases)
 {
@@ -242,8 +240,7 @@ START_TEST(the_lease_of_ones_own_node)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------- a peer of the test's own
- */
+/* --------------------------------------------------------------------- a peer of the test's own */
 
 static void put(uint8_t p[LEN], uint64_t a, uint64_t b)
 {

@@ -201,7 +201,7 @@ START_TEST(eight_ranks_on_two_cpus_do_not_crawl)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------- without a launcher */
+/* --------------------------------------------------------------------------- without a launcher */
 
 static uint16_t g_store_port;
 
@@ -474,7 +474,7 @@ START_TEST(cpus_of_bound_ranks_are_counted_together)
 }
 END_TEST
 
-/* ------------------------------------------------------------------- containers of one network */
+/* -------------------------------------------------------------------- containers of one network */
 
 /* Process 1 of a PID namespace, and its children, are the next ones. False: there can be none. */
 static bool new_pids(void)
@@ -678,7 +678,7 @@ START_TEST(a_malformed_table_is_refused)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- arguments */
+/* ------------------------------------------------------------------------------------ arguments */
 
 static void expect_refused(dlcoll_comm *c, int got, int code, const char *text)
 {

@@ -103,7 +103,7 @@ START_TEST(handles_are_tested_and_waited_for)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------- point to point */
+/* ------------------------------------------------------------------------------- point to point */
 
 enum { MESSAGES = 12 };
 
@@ -308,7 +308,7 @@ START_TEST(a_receive_times_out)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------- beside operations */
+/* ---------------------------------------------------------------------------- beside operations */
 
 enum { WAIT, TEST, WAIT_FOR, WAIT_ALL, WAIT_ANY, NOBODY_WAITS, WAYS };
 
@@ -483,8 +483,7 @@ START_TEST(groups_do_not_wait_for_each_other)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------- made of several
- */
+/* ------------------------------------------------------------------------------ made of several */
 
 static void coalesced(dlcoll_comm *comm, void *arg)
 {
@@ -626,8 +625,7 @@ START_TEST(the_jobs_store_serves_the_program)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- allocations
- */
+/* ---------------------------------------------------------------------------------- allocations */
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 static _Atomic long g_allocations;

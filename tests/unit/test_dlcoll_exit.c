@@ -147,7 +147,7 @@ START_TEST(a_monitored_barrier_names_it_and_goes_on)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------- harmless */
+/* ------------------------------------------------------------------------------------- harmless */
 
 /* A late rank finds the other one's connection waiting, and both go on. */
 static void come_late(struct ranks *j, int rank)

@@ -23,7 +23,7 @@
 
 static uint16_t g_store_port;
 
-/* -------------------------------------------------------------------------------- bad segments */
+/* --------------------------------------------------------------------------------- bad segments */
 
 START_TEST(a_wrong_segment_is_refused)
 {
@@ -89,8 +89,7 @@ START_TEST(a_wrong_segment_is_refused)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------- things go wrong
- */
+/* ------------------------------------------------------------------------------ things go wrong */
 
 static void reduce_for_ever(struct ranks *j, int rank)
 {
@@ -651,7 +650,7 @@ START_TEST(a_host_that_does_not_answer_is_named)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- strangers */
+/* ------------------------------------------------------------------------------------ strangers */
 
 static int connect_to(uint16_t port)
 {

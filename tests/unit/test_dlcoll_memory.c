@@ -23,7 +23,7 @@
 #endif
 #endif
 
-/* ------------------------------------------------------------------------- counted allocations */
+/* -------------------------------------------------------------------------- counted allocations */
 
 static long g_allocations;
 static long g_fail_after = -1;  /* so many more succeed, then one fails */
@@ -320,7 +320,7 @@ START_TEST(an_exchange_without_memory)
 }
 END_TEST
 
-/* ------------------------------------------------------------------- memory that none may read */
+/* -------------------------------------------------------------------- memory that none may read */
 
 enum { PART = 128 * 1024, PARTS = 2 * PART };
 

@@ -48,7 +48,7 @@ static void expect_text(const char *text)
     ck_assert_msg(strstr(g_g.text, text), "\"%s\" was not said, but:\n%s", text, g_g.text);
 }
 
-/* ------------------------------------------------------------------------------ exit statuses */
+/* -------------------------------------------------------------------------------- exit statuses */
 
 static int clean_exit(struct guardian_link *link, void *arg)
 {
@@ -198,7 +198,7 @@ START_TEST(what_the_agent_gets)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------ signals */
+/* -------------------------------------------------------------------------------------- signals */
 
 static bool has_got(void *arg)
 {
@@ -278,7 +278,7 @@ START_TEST(what_was_ignored_stays_ignored)
 }
 END_TEST
 
-/* ----------------------------------------------------------------------------------- terminal */
+/* ------------------------------------------------------------------------------------- terminal */
 
 /* A shell with job control that runs one job on a terminal of its own. */
 struct job_on_terminal {
@@ -475,7 +475,7 @@ START_TEST(a_signal_continues_a_stopped_agent)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- lease */
+/* ---------------------------------------------------------------------------------------- lease */
 
 /* arg: where the last lease is written down, shared with the test. */
 static int feed_for_a_while(struct guardian_link *link, void *arg)
@@ -558,7 +558,7 @@ START_TEST(a_lease_taken_back)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------- what is left */
+/* --------------------------------------------------------------------------------- what is left */
 
 static int publish_and_die(struct guardian_link *link, void *arg)
 {
@@ -682,7 +682,7 @@ START_TEST(a_worker_that_does_not_die)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------- a PID namespace */
+/* ------------------------------------------------------------------------------ a PID namespace */
 
 static int says_where_it_is_isolated(struct guardian_link *link, void *arg)
 {

@@ -182,7 +182,7 @@ START_TEST(every_operation_on_several_nodes)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------- deaths */
+/* --------------------------------------------------------------------------------------- deaths */
 
 static enum call_kind g_kind; /* in which somebody dies */
 

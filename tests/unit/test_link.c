@@ -421,7 +421,7 @@ START_TEST(few_refused_peers_hold_descriptors)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------- connector */
+/* ------------------------------------------------------------------------------------ connector */
 
 static int got_fd = -1;
 static bool done, refused;
@@ -575,7 +575,7 @@ START_TEST(cancelled)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------- pending */
+/* -------------------------------------------------------------------------------------- pending */
 
 static struct pending_queue queue;
 static struct pending *dropped;
@@ -624,7 +624,7 @@ START_TEST(pending_peers_are_dropped_by_address_and_age)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------- standby */
+/* -------------------------------------------------------------------------------------- standby */
 
 START_TEST(a_peer_that_sends_nothing_to_a_standby)
 {

@@ -8,7 +8,7 @@ static void tick_ms(uint64_t ms)
     drain();
 }
 
-/* ------------------------------------------------------------------------------ the connection */
+/* ------------------------------------------------------------------------------- the connection */
 
 START_TEST(a_connection_that_breaks_changes_nothing)
 {
@@ -449,7 +449,7 @@ START_TEST(a_spare_is_informed)
     OUT("");
 }
 END_TEST
-/* ---------------------------------------------------------------------------------- elections */
+/* ------------------------------------------------------------------------------------ elections */
 
 static void view_of_electors(enum rdzv_phase phase)
 {

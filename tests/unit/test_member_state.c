@@ -3,7 +3,7 @@
 
 #include <signal.h>
 
-/* ------------------------------------------------------------------------------------- a life */
+/* --------------------------------------------------------------------------------------- a life */
 
 START_TEST(a_job_that_goes_well)
 {
@@ -307,7 +307,7 @@ START_TEST(many_quick_failures_come_in_several_statuses)
     ck_assert_int_eq(status.nfailures, 100 - RDZV_STATUS_FAILURES);
 }
 END_TEST
-/* ------------------------------------------------------------------------------------- the end */
+/* -------------------------------------------------------------------------------------- the end */
 
 START_TEST(finish_waits_for_the_workers)
 {

@@ -100,7 +100,7 @@ static void fill(void *p, size_t n, int dtype, int rank)
     }
 }
 
-/* ------------------------------------------------------------------------------ all operations */
+/* ------------------------------------------------------------------------------- all operations */
 
 enum { COUNT = 7, KINDS = 15, ROOM = 4096 };
 
@@ -241,7 +241,7 @@ START_TEST(calls_that_go_on_by_themselves)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------- streams, handles */
+/* ----------------------------------------------------------------------------- streams, handles */
 
 static void streams(struct ranks *j, int rank)
 {
@@ -392,7 +392,7 @@ START_TEST(in_place_on_two_streams)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------- nothing to give */
+/* ------------------------------------------------------------------------------ nothing to give */
 
 /* Rank 0 has all there is; the others' buffers are NULL where they have no elements. */
 static void nothing_but_null(struct ranks *j, int rank)
@@ -579,7 +579,7 @@ START_TEST(a_world_of_one)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------ failures */
+/* ------------------------------------------------------------------------------------- failures */
 
 enum { INSIDE, ENQUEUED, MAKING_ROOM, HANGS };
 
@@ -924,8 +924,7 @@ START_TEST(one_rank_has_no_stream)
 }
 END_TEST
 
-/* --------------------------------------------------------------------- a library that misbehaves
- */
+/* -------------------------------------------------------------------- a library that misbehaves */
 
 /* Operations on host memory neither load CUDA nor create a context, and an answer of the driver
  * that is not expected is not taken for "host memory". */
@@ -1323,7 +1322,7 @@ START_TEST(calls_for_devices)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------- the cases for a GPU */
+/* -------------------------------------------------------------------------- the cases for a GPU */
 
 /* The exit status of tests/gpu/cases, which takes the libraries from the environment. */
 static int run_cases(const char *fault, const char *cases)
@@ -1394,7 +1393,7 @@ START_TEST(cases_for_a_gpu_without_a_driver)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------- choice */
+/* --------------------------------------------------------------------------------------- choice */
 
 START_TEST(what_is_missing_is_said)
 {

@@ -129,7 +129,7 @@ START_TEST(a_machine_from_a_file)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------- next to the GPUs */
+/* ----------------------------------------------------------------------------- next to the GPUs */
 
 struct place {
     const char *gpu, *nic, *cpus;
@@ -311,7 +311,7 @@ START_TEST(a_host_without_hwloc)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------- usable CPUs */
+/* ---------------------------------------------------------------------------------- usable CPUs */
 
 static void quota_file(const char *dir, const char *file, const char *text)
 {

@@ -24,7 +24,7 @@ static void add(struct buf *out, const char *text)
     buf_put(out, text, strlen(text));
 }
 
-/* ----------------------------------------------------------------------- reading by the tables  */
+/* ------------------------------------------------------------------------ reading by the tables */
 
 /* The numbers read so far, by name: the count of a field depends on an earlier field. */
 struct number {
@@ -126,7 +126,7 @@ static void read_part(const char *part, struct rd *r, struct buf *out)
     }
 }
 
-/* ---------------------------------------------------------------------------------- the frames  */
+/* ----------------------------------------------------------------------------------- the frames */
 
 static struct failure some_failure(int rank)
 {
@@ -510,7 +510,7 @@ START_TEST(every_frame_has_a_table)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------------- the limits  */
+/* ----------------------------------------------------------------------------------- the limits */
 
 /* 131,072 */
 static const char *thousands(unsigned long n)

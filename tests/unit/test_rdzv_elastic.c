@@ -10,7 +10,7 @@ static void stopped(uint32_t n)
     stop_all(n);
 }
 
-/* ----------------------------------------------------------------------------------- newcomers */
+/* ------------------------------------------------------------------------------------ newcomers */
 
 START_TEST(a_late_node_waits_for_the_next_restart)
 {
@@ -27,7 +27,7 @@ START_TEST(a_late_node_waits_for_the_next_restart)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- spares */
+/* --------------------------------------------------------------------------------------- spares */
 
 /* A static job of two with a spare, node ranks 0 and 1 asked for. */
 static void with_a_spare(void)
@@ -93,7 +93,7 @@ START_TEST(spares_are_informed_of_the_end)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ node's budget */
+/* -------------------------------------------------------------------------------- node's budget */
 
 START_TEST(lost_nodes_have_a_budget_of_their_own)
 {
@@ -192,7 +192,7 @@ START_TEST(a_rejoined_node_prepares_again)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------- exit codes */
+/* ----------------------------------------------------------------------------------- exit codes */
 
 START_TEST(some_exit_codes_are_final)
 {
@@ -226,7 +226,7 @@ START_TEST(sets_of_exit_codes)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------ progress */
+/* ------------------------------------------------------------------------------------- progress */
 
 /* One start of a job of two whose node 1 fails after lived_ms. */
 static void fails_after(uint64_t lived_ms, int code)
@@ -306,7 +306,7 @@ START_TEST(pauses)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------------- blame */
+/* ---------------------------------------------------------------------------------------- blame */
 
 START_TEST(a_node_that_is_blamed_again_and_again_is_left_out)
 {

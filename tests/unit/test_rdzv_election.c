@@ -335,7 +335,7 @@ START_TEST(of_two_candidates_one_is_elected)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------- the old coordinator */
+/* -------------------------------------------------------------------------- the old coordinator */
 
 /* A status that has seen the newest view. */
 static void echo(uint32_t conn, enum member_phase phase)

@@ -3,7 +3,7 @@
 
 #include <signal.h>
 
-/* ----------------------------------------------------------------------------------- failures */
+/* ------------------------------------------------------------------------------------- failures */
 
 START_TEST(all_done_is_success)
 {
@@ -460,7 +460,7 @@ START_TEST(a_node_is_lost_when_its_connection_ends)
 }
 END_TEST
 
-/* ------------------------------------------------------------------- restart policy "worker" */
+/* ---------------------------------------------------------------------- restart policy "worker" */
 
 START_TEST(only_the_failed_worker_is_respawned)
 {

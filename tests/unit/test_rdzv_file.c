@@ -8,7 +8,7 @@
 #include "rendezvous/discovery/rdzv_backend.h"
 #include "rendezvous/rules/rdzv_msg.h"
 
-/* ---------------------------------------------------------------------------------------- file */
+/* ----------------------------------------------------------------------------------------- file */
 
 static void file_config(int i, const char *path, int min, int max)
 {

@@ -4,7 +4,7 @@
 #include "rendezvous/rules/rdzv_msg.h"
 #include "tests/lib/rdzv_nodes.h"
 
-/* ---------------------------------------------------------------------------------- one node */
+/* ------------------------------------------------------------------------------------- one node */
 
 START_TEST(one_node_alone)
 {
@@ -147,8 +147,7 @@ START_TEST(lease_and_dead_time)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------- several nodes
- */
+/* -------------------------------------------------------------------------------- several nodes */
 
 /* n nodes of one job, running. */
 static void cluster(enum rdzv_backend backend, int n, int min, int max)
@@ -570,7 +569,7 @@ START_TEST(many_nodes)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------- broken connections */
+/* --------------------------------------------------------------------------- broken connections */
 
 /* Our descriptor of a TCP connection whose other end is at this port. */
 static int connection_to(int port)

@@ -287,7 +287,7 @@ START_TEST(a_name_of_several_addresses)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------------ endpoint */
+/* ------------------------------------------------------------------------------------- endpoint */
 
 START_TEST(silent_connections_are_bounded)
 {

@@ -34,8 +34,7 @@ static uint64_t random_bits(uint64_t *state)
     return *state >> 11 ^ *state << 40;
 }
 
-/* -------------------------------------------------------------------------- a model of the types
- */
+/* ------------------------------------------------------------------------- a model of the types */
 
 /* A float of any format: sign, exponent, mantissa. */
 struct format {
@@ -217,7 +216,7 @@ START_TEST(the_model_knows_its_formats)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------- against the model */
+/* ---------------------------------------------------------------------------- against the model */
 
 /* Every byte with every byte; of wider types the special values and random ones. */
 static size_t operands(int type, uint64_t *out, size_t room)
@@ -366,8 +365,7 @@ START_TEST(types_have_nccls_numbers)
 }
 END_TEST
 
-/* ----------------------------------------------------------------- one processor against another
- */
+/* ---------------------------------------------------------------- one processor against another */
 
 enum { SOURCES = 5, MOST = 130, ROOM = (MOST + 8) * 8 };
 
@@ -579,8 +577,7 @@ START_TEST(premul_multiplies_first)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------- user functions
- */
+/* ------------------------------------------------------------------------------- user functions */
 
 /* a op b = 2 a + b: neither commutative nor associative, so that the order shows. */
 static void double_and_add(void *acc, const void *in, size_t count, dlcoll_dtype dtype, void *ctx)
@@ -699,8 +696,7 @@ START_TEST(threads_make_and_free_ops_at_once)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- choosing
- */
+/* ------------------------------------------------------------------------------------- choosing */
 
 START_TEST(the_environment_chooses)
 {

@@ -30,8 +30,7 @@ static const enum call_kind g_kinds[] = {
     CALL_SCATTER_V,  CALL_ALL_TO_ALL,   CALL_ALL_TO_ALL_V,   CALL_BARRIER};
 enum { KINDS = sizeof(g_kinds) / sizeof(g_kinds[0]) };
 
-/* ------------------------------------------------------------------------------------ what to do
- */
+/* ----------------------------------------------------------------------------------- what to do */
 
 static uint64_t mix(uint64_t x)
 {
@@ -124,7 +123,7 @@ static void fill(const struct run *run, const struct trial *s, int rank, uint8_t
     }
 }
 
-/* ------------------------------------------------------------------------------------ buffers */
+/* -------------------------------------------------------------------------------------- buffers */
 
 static bool is_v(enum call_kind kind)
 {
@@ -157,7 +156,7 @@ static void make_inputs(struct rank *me, const struct trial *s, size_t bytes)
     memset(me->recv, 0xa5, ROOM - 32);
 }
 
-/* ---------------------------------------------------------------------------------- one step */
+/* ------------------------------------------------------------------------------------- one step */
 
 __attribute__((noreturn)) static void complain(const struct rank *me, const struct coll_call *c,
                                                const char *what, int r)
@@ -352,7 +351,7 @@ static void do_step(struct rank *me, const struct trial *s)
     }
 }
 
-/* ---------------------------------------------------------------------------------------- runs */
+/* ----------------------------------------------------------------------------------------- runs */
 
 static bool has_timed_both(const struct shm_peer *p)
 {

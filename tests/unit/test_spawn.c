@@ -94,7 +94,7 @@ static const char *output_of(struct spawn_request *req, int *status)
     return text;
 }
 
-/* ------------------------------------------------------------------------------ exits, signals */
+/* ------------------------------------------------------------------------------- exits, signals */
 
 START_TEST(every_exit_code)
 {
@@ -272,7 +272,7 @@ START_TEST(nothing_blocked_and_only_the_ignored_of_the_start_ignored)
 }
 END_TEST
 
-/* --------------------------------------------------------------------------------- descriptors */
+/* ---------------------------------------------------------------------------------- descriptors */
 
 START_TEST(only_its_stdio_and_the_kept_descriptors)
 {
@@ -373,7 +373,7 @@ START_TEST(stdio_that_is_not_there)
 }
 END_TEST
 
-/* ---------------------------------------------------------------------------- group and parent */
+/* ----------------------------------------------------------------------------- group and parent */
 
 START_TEST(a_process_group_of_its_own)
 {
@@ -416,7 +416,7 @@ START_TEST(it_dies_with_its_parent)
 }
 END_TEST
 
-/* ------------------------------------------------------------------------------ surroundings */
+/* --------------------------------------------------------------------------------- surroundings */
 
 START_TEST(in_a_directory)
 {
@@ -527,7 +527,7 @@ START_TEST(in_a_cgroup)
 }
 END_TEST
 
-/* -------------------------------------------------------------------------------------- limits */
+/* --------------------------------------------------------------------------------------- limits */
 
 START_TEST(a_failure_belongs_to_its_process)
 {

@@ -360,7 +360,7 @@ START_TEST(regular_file_as_console_is_byte_exact)
 }
 END_TEST
 
-/* ------------------------------------------------------------- pipes, which lose nothing */
+/* -------------------------------------------------------------------- pipes, which lose nothing */
 
 struct writer {
     pthread_t thread;

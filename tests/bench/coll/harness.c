@@ -57,8 +57,7 @@ size_t bench_size(const char *s)
     return (size_t)(n * (unit ? (double)(1ull << (10 * (unit - units + 1))) : 1));
 }
 
-/* -------------------------------------------------------------------------------------- checking
- */
+/* ------------------------------------------------------------------------------------- checking */
 
 /* Small integers, which all types hold, and their sums over few ranks. */
 static int bench_value(int rank, size_t i)
@@ -125,8 +124,7 @@ static void bench_check(const struct bench_peer *p, enum bench_op op, char *a, c
                 p->rank);
 }
 
-/* ---------------------------------------------------------------------------------------- timing
- */
+/* --------------------------------------------------------------------------------------- timing */
 
 /* n samples, each of `of` iterations. */
 static void bench_repeat(const struct bench_peer *p, enum bench_op op, char *a, char *b,
@@ -193,8 +191,7 @@ static int bench_cell(const struct bench_peer *p, const char *name, enum bench_o
     return !slow && op != BARRIER;
 }
 
-/* ------------------------------------------------------------------------------------------ main
- */
+/* ----------------------------------------------------------------------------------------- main */
 
 static char *bench_memory(const struct bench_peer *p, size_t bytes)
 {

@@ -50,8 +50,7 @@ static bool g_crowded; /* more ranks than CPUs */
 static struct reduce_info g_sum;
 static int g_socket = -1; /* to the other of two ranks */
 
-/* ----------------------------------------------------------------------------------------- flags
- */
+/* ---------------------------------------------------------------------------------------- flags */
 
 static void wait_for(_Atomic uint64_t *flag, uint64_t count)
 {
@@ -93,8 +92,7 @@ static double most(double value)
     return value;
 }
 
-/* -------------------------------------------------------------------------------------- operations
- */
+/* ----------------------------------------------------------------------------------- operations */
 
 static char *of_rank(char *mine, int rank)
 {
@@ -268,8 +266,7 @@ static void *memory(size_t bytes)
     return p;
 }
 
-/* ----------------------------------------------------------------------------------- the machine
- */
+/* ---------------------------------------------------------------------------------- the machine */
 
 static double median_of(double *x, int n)
 {
@@ -396,8 +393,7 @@ static int machine(void)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------ main
- */
+/* ----------------------------------------------------------------------------------------- main */
 
 static int ranks_of(const char *s)
 {

@@ -989,8 +989,10 @@ START_TEST(binding_needs_no_program)
     struct built b;
     BUILD(&b, "--print_binding", "./not-there");
     ck_assert_msg(b.rc == 0, "%s", b.e.msg);
+    options_fini(&b.o);
     build(&b, "dlaunch", ARGV("--print_binding", "--dry_run", "./not-there"));
     ck_assert_int_eq(b.status, 127);
+    options_fini(&b.o);
 }
 END_TEST
 

@@ -66,14 +66,29 @@ static int read_options(dlcoll_init_opts *o, const dlcoll_init_opts *given)
     return 0;
 }
 
-static int set_up_debugging(void)
+static int read_debug(bool *on, struct err *e)
+{
+    const char *env = getenv("DLCOLL_DEBUG");
+    *on = false;
+    return env && *env ? parse_bool(env, on, e) : 0;
+}
+
+static void init_log(void)
 {
     struct err e = ERR_INIT;
-    bool on = false;
-    const char *env = getenv("DLCOLL_DEBUG");
-    if (env && *env && parse_bool(env, &on, &e) < 0)
+    bool on;
+    log_init(read_debug(&on, &e) == 0 && on ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE, "dlcoll: ");
+}
+
+/* Once in a process: other threads may log already. */
+static int set_up_debugging(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    struct err e = ERR_INIT;
+    bool on;
+    if (read_debug(&on, &e) < 0)
         return error_set_global(DLCOLL_EINVAL, "dlcoll_init: DLCOLL_DEBUG: %s", e.msg);
-    log_init(on ? LOG_LEVEL_VERBOSE : LOG_LEVEL_NOTICE, "dlcoll: ");
+    pthread_once(&once, init_log);
     return 0;
 }
 

@@ -486,7 +486,7 @@ static bool fits(const struct command *c, const struct options *o)
     else if (c->run == do_wait && !event_find(o->argument, &event))
         log_error("'%s' is not an event; dlaunch(1) lists them", o->argument);
     else if (c->run == do_signal && !signal_number(o->argument))
-        log_error("'%s' is not a signal", o->argument);
+        log_error("'%s' is not a signal (a name such as USR1, or a number)", o->argument);
     else if (o->ranks && (!*o->ranks || strlen(o->ranks) > 220 ||
                           strspn(o->ranks, "0123456789,-") != strlen(o->ranks)))
         log_error("--ranks: '%s' is not a list of ranks such as 0,8-15", o->ranks);

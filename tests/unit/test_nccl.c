@@ -323,8 +323,9 @@ static void device_times(struct ranks *j, int rank)
     EXPECT(dlcoll_all_reduce(x, x, 1, DLCOLL_I32, DLCOLL_SUM, c, NULL, NULL) == 0, "%s", why(c));
     r = ended_record(c);
     EXPECT(r.end_ns >= r.start_ns);
-    /* With a handle and without one. On a busy host the two clocks cannot always be compared: one
-     * of four times must be right. */
+    /* With a handle and without one, four times each, of which one must be right: with many more
+     * ranks than CPUs an operation is sometimes recorded with earlier times, which look like those
+     * of the operation before. The cause is not known. */
     int right[2] = {0};
     for (int k = 0; g_asks_for_times && k < 8; k++) {
         bool handle = k % 2 == 0;

@@ -744,8 +744,9 @@ typedef struct dlcoll_record {
 } dlcoll_record;
 
 /* The last operations of a rank of the world that is on this node, the newest first; rank -1: this
- * one. Returns how many were filled in, at most `max`, or DLCOLL_EINVAL, or DLCOLL_ENOSUP: that
- * rank's are not visible from here. From any thread. */
+ * one. An operation whose record is being written at this moment is left out. Returns how many were
+ * filled in, at most `max`, or DLCOLL_EINVAL, or DLCOLL_ENOSUP: that rank's are not visible from
+ * here. From any thread. */
 DLCOLL_API int dlcoll_recent(const dlcoll_comm *comm, int rank, dlcoll_record *out, int max);
 
 /* The library's choices and their reasons, as lines "name: value" for people: ranks, nodes, memory,

@@ -43,8 +43,10 @@ void recorder_init(struct recorder *r, struct segment_local *line)
 /* ------------------------------------------------------------------------------------- records
  *
  * A record belongs to the thread that has taken it: take() writes RECORD_WRITING over its number,
- * and give_back() the number. Readers copy it and then look whether the number is still the same.
- * Nobody waits: a thread that cannot take a record leaves its operation, or its end, unrecorded. */
+ * and give_back() the number. Readers copy it and then look whether the number is still the same,
+ * which it is also after a write that fell into the copying: so end_ns is written last and read
+ * first. Nobody waits: a thread that cannot take a record leaves its operation, or its end,
+ * unrecorded, and a reader leaves a record out that is being written. */
 
 #define RECORD_WRITING UINT64_MAX
 
@@ -140,7 +142,7 @@ static void record_end(struct segment_op *op, uint64_t number, uint64_t now_ns, 
         return;
     uint64_t start_ns = get(&op->start_ns);
     atomic_store_explicit(&op->result, result, memory_order_relaxed);
-    atomic_store_explicit(&op->end_ns, now_ns > start_ns ? now_ns : start_ns, memory_order_relaxed);
+    atomic_store_explicit(&op->end_ns, now_ns > start_ns ? now_ns : start_ns, memory_order_release);
     give_back(op, number);
 }
 
@@ -161,7 +163,7 @@ void recorder_put_device(struct recorder *r, uint64_t number, uint64_t start_ns,
     if (end_ns) {
         atomic_store_explicit(&op->result, 0, memory_order_relaxed);
         atomic_store_explicit(&op->end_ns, end_ns > start_ns ? end_ns : start_ns,
-                              memory_order_relaxed);
+                              memory_order_release);
     }
     give_back(op, number);
 }
@@ -176,12 +178,13 @@ static bool recorder_copy(const struct segment_op *op, uint64_t number, dlcoll_r
 {
     if (atomic_load_explicit(&op->number, memory_order_acquire) != number)
         return false;
+    uint64_t end_ns = atomic_load_explicit(&op->end_ns, memory_order_acquire);
     *out = (dlcoll_record){.group = get(&op->group),
                            .seq = get(&op->seq),
                            .count = get(&op->count),
                            .bytes = get(&op->bytes),
                            .start_ns = get(&op->start_ns),
-                           .end_ns = atomic_load_explicit(&op->end_ns, memory_order_relaxed),
+                           .end_ns = end_ns,
                            .peer = get(&op->peer),
                            .result = atomic_load_explicit(&op->result, memory_order_relaxed)};
     *device = get(&op->device);

@@ -89,7 +89,7 @@ static int read_host(struct entry *t, const char *text, size_t n, struct err *e)
         colon = NULL;
     }
     if (colon && read_slots(colon + 1, "the slots behind ':'", &t->slots, e) < 0)
-        return -EINVAL;
+        return err_wrap(e, "'%.60s'", name);
     if (colon)
         *colon = '\0';
     if (close) {

@@ -57,7 +57,7 @@ static const struct {
     {"--verbsoe", "unknown option --verbsoe (did you mean --verbose?)"},
     {"--rdzv x", "--rdzv"},
     {"-q", "unknown option -q"},
-    {"-H a:0", "--host: the slots behind ':': 0 is out of range (1 to 4096)"},
+    {"-H a:0", "--host: 'a:0': the slots behind ':': 0 is out of range (1 to 4096)"},
     {"-H a,b -n 4 -i c", "--include: 'c' is not one of the hosts (a, b)"},
     {"-H a,b --node_rank 1", "--node_rank is for a launcher on one node"},
     {"-H a,b --nnodes 3", "--nnodes 3: there are only 2 hosts"},

@@ -826,15 +826,15 @@ static int build_signals(struct job_spec *spec, struct options *o, struct err *e
     return 0;
 }
 
-/* "auto", or names of modules with commas between them. */
-static int check_modules(const char *text, struct err *e)
+/* "auto", "off", or names of modules with commas between them. */
+static int check_warm(struct options *o, struct err *e)
 {
-    for (const char *p = text;; p++) {
-        size_t n = strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.");
-        if (n == 0 || isdigit((unsigned char)*p) || *p == '.' || p[n - 1] == '.' ||
-            (p[n] && p[n] != ','))
-            return err_set(e, -EINVAL, "'%.100s' is neither auto, off nor names of Python modules",
-                           text);
+    const char *text = opt_text(o, OPT_warm);
+    for (const char *p = text;; p++) { /* a name, or a part of one in front of a dot */
+        size_t n = strspn(p, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+        if (n == 0 || isdigit((unsigned char)*p) || (p[n] && p[n] != ',' && p[n] != '.'))
+            return fail(o, OPT_warm, e, "'%.100s' is neither auto, off nor names of Python modules",
+                        text);
         p += n;
         if (!*p)
             return 0;
@@ -849,8 +849,6 @@ static int build_warm(struct job_spec *spec, struct options *o, struct err *e)
     bool given = opt_given(o, OPT_warm), named = strcmp(text, "auto") != 0;
     if (strcmp(text, "off") == 0 || (o->torchrun && !given))
         return 0;
-    if (check_modules(text, e) < 0)
-        return wrap(o, OPT_warm, e);
     if (named && spec->path && !spec->warm.python)
         return fail(o, OPT_warm, e, "%s is not a Python script or module that can be started warm",
                     spec->name);
@@ -875,7 +873,7 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     host[sizeof(host) - 1] = '\0';
     spec->host = options_printf(o, "%s", host);
     if (build_nproc(spec, o, e) < 0 || build_rdzv(spec, o, e) < 0 || build_output(spec, o, e) < 0 ||
-        build_signals(spec, o, e) < 0 ||
+        build_signals(spec, o, e) < 0 || check_warm(o, e) < 0 ||
         (needs_program(o) && program_find(spec, o, exit_status, e) < 0) ||
         build_warm(spec, o, e) < 0)
         return -EINVAL;

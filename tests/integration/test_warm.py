@@ -411,9 +411,10 @@ def no_restart(folder):
 
 def refused_values(folder):
     write(folder, "train.py", PROGRAM)
-    for value in ("", "torch,", "a b", "1x", "a..", ".a"):
-        text = Job(folder, "train.py", options=["--warm", value]).end(2)
-        assert text.startswith("dlaunch: --warm: '") and text.count("\n") == 1, text
+    for value in ("", "torch,", "a b", "1x", "a..", ".a", "a..b", "a.1", "no such", "off,", "auto off"):
+        for program in ("train.py", "./x"):  # the value is refused before the program is looked for
+            text = Job(folder, program, options=["--warm", value]).end(2)
+            assert text == f"dlaunch: --warm: '{value}' is neither auto, off nor names of Python modules\n", text
     text = Job(folder, "/bin/true", options=["--warm", "torch"]).end(2)
     assert text.count("\n") == 1 and "--warm: /bin/true is not a Python script" in text, text
 

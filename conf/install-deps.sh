@@ -2,7 +2,7 @@
 # Installs what building, testing or benchmarking dlaunch needs and is not there yet: with apt-get (as
 # root, or through sudo), or, where there is none, says what to install. Quick, and silent, when nothing
 # is missing.
-#   conf/install-deps.sh [build|test|multihost|wheel|cross-aarch64|deb|metrics|pods|image|torch|torch-debian|bench|...]
+#   conf/install-deps.sh [build|test|multihost|wheel|cross-aarch64|deb|metrics|pods|slurm|image|torch|torch-debian|bench|...]
 set -u
 
 missing=
@@ -74,6 +74,16 @@ need() { # set of packages by Debian's names
         /usr/bin/python3 -c 'import ensurepip, venv' 2>/dev/null || lack python3-venv
         if ! busybox=$(command -v busybox) || ldd "$busybox" >/dev/null 2>&1; then lack busybox-static; fi
         ;;
+    slurm)
+        need test
+        have ip || lack iproute2
+        have nsenter || lack util-linux
+        have ps || lack procps
+        have munged || lack munge
+        have slurmctld || lack slurmctld
+        have slurmd || lack slurmd
+        have srun || lack slurm-client
+        ;;
     image)
         need pods
         have buildah || lack buildah
@@ -113,7 +123,7 @@ need() { # set of packages by Debian's names
         have shellcheck || lack shellcheck
         ;;
     *)
-        echo "$0: what is '$1'? (build test multihost wheel cross-aarch64 cross-x86_64 deb metrics pods image torch torch-debian bench fuzz lint)" >&2
+        echo "$0: what is '$1'? (build test multihost wheel cross-aarch64 cross-x86_64 deb metrics pods slurm image torch torch-debian bench fuzz lint)" >&2
         exit 2
         ;;
     esac

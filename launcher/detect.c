@@ -155,28 +155,41 @@ static long slurm_tasks(char *const *envp)
     return env_number(envp, names, &which);
 }
 
-/* The step's nodes become the job's nodes: one launcher on each. */
-static int slurm_check_tasks(char *const *envp, long nnodes, struct err *e)
+/* The step's nodes become the job's nodes: one launcher on each. All tasks of a wrong step find
+ * that out; the first one says it. (srun refuses --ntasks-per-node=1 alone where the job has
+ * --ntasks.) */
+static int slurm_check_tasks(struct options *o, char *const *envp, long nnodes, struct err *e)
 {
-    long tasks = slurm_tasks(envp);
+    static const char *const per_node_names[] = {"SLURM_NTASKS_PER_NODE", NULL};
+    static const char *const rank_names[] = {"SLURM_PROCID", NULL};
+    const char *which;
+    long tasks = slurm_tasks(envp), per_node = env_number(envp, per_node_names, &which);
     if (tasks <= nnodes && !any_above_one(env_get(envp, "SLURM_STEP_TASKS_PER_NODE")))
         return 0;
+    if (env_number(envp, rank_names, &which) > 0)
+        return err_set(e, -EINVAL, "%s", "");
+    const char *workers = opt_given(o, OPT_nproc_per_node) ? opt_text(o, OPT_nproc_per_node) : "N";
+    char drop[64] = "start one dlaunch per node";
+    if (per_node > 1)
+        snprintf(drop, sizeof(drop), "leave out --ntasks-per-node=%ld", per_node);
     return err_set(e, -EINVAL,
-                   "the Slurm step has %ld tasks on %ld node%s, but one dlaunch per node is "
-                   "needed, which starts the workers of that node: srun --nodes=%ld "
-                   "--ntasks-per-node=1 dlaunch --nproc_per_node N ... (--no_detect ignores Slurm, "
-                   "--standalone runs a job on this node only)",
-                   tasks, nnodes, nnodes == 1 ? "" : "s", nnodes);
+                   "the Slurm step has %ld tasks on %ld node%s, each of which would start "
+                   "--nproc_per_node %s workers; %s: srun --nodes=%ld --ntasks=%ld "
+                   "--ntasks-per-node=1 dlaunch --nproc_per_node %s ... (--no_detect ignores "
+                   "Slurm, --standalone runs a job on this node only)",
+                   tasks, nnodes, nnodes == 1 ? "" : "s", workers, drop, nnodes, nnodes, workers);
 }
 
 /* A step of one node: each launcher in it is a job of its own, though several of them may be a
  * mistake. (Under a terminal srun keeps one task, whatever it was asked for.) */
 static void slurm_one_node(char *const *envp, long job, long step)
 {
+    static const char *const rank_names[] = {"SLURM_PROCID", NULL};
+    const char *which;
     long tasks = slurm_tasks(envp);
-    if (tasks > 1 && !env_get(envp, "SLURM_PTY_PORT"))
+    if (tasks > 1 && !env_get(envp, "SLURM_PTY_PORT") && env_number(envp, rank_names, &which) <= 0)
         log_notice("Slurm step %ld.%ld has %ld tasks on this node, and each dlaunch is a separate "
-                   "job; to start N workers by one dlaunch, use srun --ntasks-per-node=1 dlaunch "
+                   "job; to start N workers by one dlaunch, use srun --ntasks=1 dlaunch "
                    "--nproc_per_node N ...",
                    job, step, tasks);
 }
@@ -214,7 +227,7 @@ static int slurm_step(struct options *o, char *const *envp, long job, long step,
     }
     bool rank = takes_rank(o, strtol(id_of_node, NULL, 10));
     bool taken = rank || !place || !opt_given(o, OPT_nnodes);
-    if (taken && slurm_check_tasks(envp, nnodes, e) < 0)
+    if (taken && slurm_check_tasks(o, envp, nnodes, e) < 0)
         return -EINVAL;
     if (slurm_head(o, envp, head, &from_head, e) < 0 ||
         set(o, OPT_nnodes, options_printf(o, "%ld", nnodes), from_nnodes, e) < 0 ||

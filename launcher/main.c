@@ -424,7 +424,8 @@ static int launch(struct options *o, int argc, char **argv, const struct remote_
     struct detect_host where = {host, "/etc/hosts", "/dev/termination-log"};
     status = o->torchrun ? 1 : 2;
     if (detect(o, environ, &where, &e) < 0) {
-        log_error("%s", e.msg);
+        if (*e.msg) /* another task of the step says it */
+            log_error("%s", e.msg);
         return status;
     }
     if (opt_flag(o, OPT_new_token)) {

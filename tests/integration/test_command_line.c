@@ -236,7 +236,7 @@ START_TEST(slurm)
     proc_fini(&p);
     env[4] = "SLURM_STEP_NUM_TASKS=4";
     ck_assert_int_eq(proc_run(&p, ARGV(dlaunch, "./train"), env, 20), 2);
-    ck_assert_ptr_nonnull(strstr(p.err, "srun --nodes=2 --ntasks-per-node=1 dlaunch"));
+    ck_assert_ptr_nonnull(strstr(p.err, "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 dlaunch"));
     ck_assert_ptr_nonnull(strstr(p.err, "(--no_detect ignores"));
     proc_fini(&p);
 }

@@ -241,7 +241,7 @@ START_TEST(slurm_tasks_without_a_job_of_the_step)
     ck_assert_str_eq(got, "1 any 77.1 127.0.0.1 29500");
     ck_assert_str_eq(
         g_said, "dlaunch: Slurm step 77.1 has 4 tasks on this node, and each dlaunch is a separate "
-                "job; to start N workers by one dlaunch, use srun --ntasks-per-node=1 "
+                "job; to start N workers by one dlaunch, use srun --ntasks=1 "
                 "dlaunch --nproc_per_node N ...\n");
     free(got);
     char *const terminal[] = {ONE_NODE_STEP, "SLURM_STEP_NUM_TASKS=4",
@@ -327,16 +327,27 @@ START_TEST(slurm_refusals)
     } rows[] = {
         {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2",
           "SLURM_STEP_NUM_TASKS=8", "SLURM_STEP_NODELIST=n[1-2]"},
-         "! the Slurm step has 8 tasks on 2 nodes, but one dlaunch per node is needed, which "
-         "starts the workers of that node: srun --nodes=2 --ntasks-per-node=1 dlaunch "
-         "--nproc_per_node N ... (--no_detect ignores Slurm, --standalone runs a job on this node "
-         "only)"},
+         "! the Slurm step has 8 tasks on 2 nodes, each of which would start --nproc_per_node N "
+         "workers; start one dlaunch per node: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 "
+         "dlaunch --nproc_per_node N ... (--no_detect ignores Slurm, --standalone runs a job on "
+         "this node only)"},
+        {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2",
+          "SLURM_STEP_NUM_TASKS=8", "SLURM_STEP_NODELIST=n[1-2]", "SLURM_PROCID=0",
+          "SLURM_NTASKS_PER_NODE=4"},
+         "! the Slurm step has 8 tasks on 2 nodes, each of which would start --nproc_per_node N "
+         "workers; leave out --ntasks-per-node=4: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 "
+         "dlaunch --nproc_per_node N ... (--no_detect ignores Slurm, --standalone runs a job on "
+         "this node only)"},
+        /* the first task has said it */
+        {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2",
+          "SLURM_STEP_NUM_TASKS=8", "SLURM_STEP_NODELIST=n[1-2]", "SLURM_PROCID=3"},
+         "! "},
         {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=3",
           "SLURM_STEP_NUM_TASKS=3", "SLURM_STEP_TASKS_PER_NODE=2,1", "SLURM_STEP_NODELIST=n[1-3]"},
-         "! the Slurm step has 3 tasks on 3 nodes, but one dlaunch per node is needed, which "
-         "starts the workers of that node: srun --nodes=3 --ntasks-per-node=1 dlaunch "
-         "--nproc_per_node N ... (--no_detect ignores Slurm, --standalone runs a job on this node "
-         "only)"},
+         "! the Slurm step has 3 tasks on 3 nodes, each of which would start --nproc_per_node N "
+         "workers; start one dlaunch per node: srun --nodes=3 --ntasks=3 --ntasks-per-node=1 "
+         "dlaunch --nproc_per_node N ... (--no_detect ignores Slurm, --standalone runs a job on "
+         "this node only)"},
         {{"SLURM_JOB_ID=1", "SLURM_STEP_ID=0", "SLURM_NODEID=0", "SLURM_STEP_NUM_NODES=2",
           "SLURM_STEP_NODELIST=n[1-"},
          "! SLURM_STEP_NODELIST: '1-': brackets must contain numbers and ranges, such as [1-3,7]"},

@@ -70,7 +70,7 @@ obj       = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 pic       = $(patsubst %.c,$(BUILD)/pic/%.o,$(1))
 
 MAINS        := launcher/main.c launcher/control/dlaunchctl.c
-LAUNCHER_SRC := $(filter-out $(MAINS),$(call src,launcher))
+LAUNCHER_SRC := $(filter-out $(MAINS) launcher/api/%,$(call src,launcher))
 DLAUNCH_OBJ  := $(call obj,$(call src,core) $(call src,rendezvous) $(call src,agent) $(LAUNCHER_SRC))
 
 # WITH_NCCL=auto: the nccl backend, which needs no header of NVIDIA's; where nccl.h is found (CUDA_HOME,
@@ -97,6 +97,10 @@ DLCOLL_SRC := $(COLL_SRC) \
               $(patsubst %,rendezvous/store/store_%.c,client proto thread service session table out)
 DLCOLL_OBJ := $(call pic,$(DLCOLL_SRC))
 
+# libdlaunch: the protocol of a job's program and its dlaunch, and what it needs of core.
+API_SRC   := $(wildcard launcher/api/*.c)
+API_OBJ   := $(call pic,$(API_SRC) launcher/hosts/frame.c $(patsubst %,core/%.c,bytes fd mem))
+
 EXAMPLES  := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 FIXTURES  := $(patsubst %,tests/lib/%.c,member_script pump rdzv_nodes rdzv_script)
 TESTLIB   := $(call obj,$(filter-out tests/lib/worker.c tests/lib/coll_worker.c $(FIXTURES),$(wildcard tests/lib/*.c)))
@@ -105,7 +109,7 @@ UNIT        := $(call test_bins,unit)
 INTEGRATION := $(call test_bins,integration)
 MULTIHOST   := $(call test_bins,multihost)
 
-PRODUCTS := $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/libdlcoll.so $(BUILD)/dlcoll_perf \
+PRODUCTS := $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/libdlaunch.so $(BUILD)/libdlcoll.so $(BUILD)/dlcoll_perf \
             $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune
 
 .PHONY: all
@@ -180,8 +184,13 @@ $(BUILD)/libdlcoll.so.0: $(DLCOLL_OBJ) collectives/dlcoll.map
 	    $(if $(SANITIZE),,-Wl,-z,defs) -Wl,--version-script=collectives/dlcoll.map \
 	    -o $@ $(DLCOLL_OBJ) -lpthread -ldl
 
-$(BUILD)/libdlcoll.so: $(BUILD)/libdlcoll.so.0
-	$(Q)ln -sf libdlcoll.so.0 $@
+$(BUILD)/libdlaunch.so.0: $(API_OBJ) launcher/api/dlaunch.map
+	$(say) LD $@
+	$(Q)mkdir -p $(@D) && $(CC) $(LDFLAGS) -shared -Wl,-soname,libdlaunch.so.0 \
+	    $(if $(SANITIZE),,-Wl,-z,defs) -Wl,--version-script=launcher/api/dlaunch.map -o $@ $(API_OBJ)
+
+$(BUILD)/libdlaunch.so $(BUILD)/libdlcoll.so: %: %.0
+	$(Q)ln -sf $(<F) $@
 
 # The tools are programs like any other: of the library they know dlcoll.h only.
 $(BUILD)/dlcoll_perf: $(call obj,collectives/tools/dlcoll_perf.c $(wildcard collectives/tools/perf_*.c) collectives/tools/tool.c) \
@@ -215,6 +224,8 @@ $(call unit_tests,auth rdzv_file rdzv_net rdzv_port): $(call obj,tests/lib/rdzv_
 $(call unit_tests,member_contact member_state): $(call obj,tests/lib/member_script.c)
 $(call unit_tests,rdzv_elastic rdzv_election rdzv_failures rdzv_rounds rdzv_state): $(call obj,tests/lib/rdzv_script.c)
 $(INTEGRATION) $(MULTIHOST): $(call obj,tests/integration/job.c) | $(BUILD)/dlaunch $(BUILD)/tests/worker
+$(BUILD)/tests/integration/test_api: $(BUILD)/libdlaunch.so
+$(BUILD)/tests/integration/test_api: private LIBS += -Wl,-rpath,'$$ORIGIN/../..'
 $(MULTIHOST): $(call obj,tests/multihost/hosts.c)
 $(patsubst %,$(BUILD)/tests/integration/test_%,elastic failover heartbeats): $(call obj,tests/integration/elastic_nodes.c)
 
@@ -350,12 +361,14 @@ install: $(PRODUCTS)
 install-built:
 	install -d $(bindir) $(libdir)/pkgconfig $(includedir) $(docdir)/examples/data $(docdir)/doc $(docdir)/kubernetes $(bashdir) $(unitdir)
 	install $(BUILD)/dlaunch $(BUILD)/dlaunchctl $(BUILD)/dlcoll_perf $(BUILD)/dlcoll_info $(BUILD)/dlcoll_tune $(bindir)
-	install -m 644 $(BUILD)/libdlcoll.so.0 $(libdir)
+	install -m 644 $(BUILD)/libdlaunch.so.0 $(BUILD)/libdlcoll.so.0 $(libdir)
+	ln -sf libdlaunch.so.0 $(libdir)/libdlaunch.so
 	ln -sf libdlcoll.so.0 $(libdir)/libdlcoll.so
-	install -m 644 collectives/dlcoll.h collectives/dlcoll.hpp collectives/dlcoll_types.hpp $(includedir)
+	install -m 644 launcher/api/dlaunch.h collectives/dlcoll.h collectives/dlcoll.hpp collectives/dlcoll_types.hpp $(includedir)
+	$(with_prefix) conf/dlaunch.pc.in > $(libdir)/pkgconfig/dlaunch.pc
 	$(with_prefix) conf/dlcoll.pc.in > $(libdir)/pkgconfig/dlcoll.pc
 	$(with_prefix) conf/dlaunch@.service > $(unitdir)/dlaunch@.service
-	chmod 644 $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service
+	chmod 644 $(libdir)/pkgconfig/dlaunch.pc $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service
 	install -m 644 conf/dlaunch.bash $(bashdir)/dlaunch
 	ln -sf dlaunch $(bashdir)/dlaunchctl
 	for m in $(MAN); do install -D -m 644 $$m $(mandir)/man$${m##*.}/$${m##*/} || exit 1; done
@@ -369,7 +382,8 @@ install-built:
 # Only what install has put there, and folders that are its own.
 uninstall:
 	rm -f $(bindir)/dlaunch $(bindir)/dlaunchctl $(bindir)/dlcoll_perf $(bindir)/dlcoll_info $(bindir)/dlcoll_tune
-	rm -f $(libdir)/libdlcoll.so $(libdir)/libdlcoll.so.0
+	rm -f $(libdir)/libdlaunch.so $(libdir)/libdlaunch.so.0 $(libdir)/libdlcoll.so $(libdir)/libdlcoll.so.0
+	rm -f $(includedir)/dlaunch.h $(libdir)/pkgconfig/dlaunch.pc
 	rm -f $(includedir)/dlcoll.h $(includedir)/dlcoll.hpp $(includedir)/dlcoll_types.hpp $(libdir)/pkgconfig/dlcoll.pc $(unitdir)/dlaunch@.service
 	rm -f $(bashdir)/dlaunch $(bashdir)/dlaunchctl
 	for m in $(MAN); do rm -f $(mandir)/man$${m##*.}/$${m##*/} || exit 1; done

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Packs a build into Debian packages: dlaunch (programs), libdlcoll0 (the library), libdlcoll-dev (headers).
+# Packs a build into Debian packages: dlaunch (programs, and libdlaunch, which needs them), libdlcoll0 (the library),
+# libdlcoll-dev (headers of both libraries).
 #   conf/make-deb.sh BUILD OUT
 # DEBFULLNAME and DEBEMAIL name the packager. Needs dpkg-dev, binutils and patchelf. The packages are written into the folder OUT, and their paths printed.
 set -eu
@@ -85,13 +86,15 @@ Description: collective operations between the workers of a job
 # Headers.
 dev=$work/libdlcoll-dev
 mkdir -p "$dev/usr/include" "$dev/usr/lib/$multiarch/pkgconfig" "$dev/usr/share/man"
-cp "$all"/usr/include/dlcoll* "$dev/usr/include/"
-sed "s|^libdir=.*|libdir=\${prefix}/lib/$multiarch|" "$all/usr/lib/pkgconfig/dlcoll.pc" \
-    >"$dev/usr/lib/$multiarch/pkgconfig/dlcoll.pc"
-ln -s libdlcoll.so.0 "$dev/usr/lib/$multiarch/libdlcoll.so"
+cp "$all"/usr/include/dl* "$dev/usr/include/"
+for name in dlaunch dlcoll; do
+    sed "s|^libdir=.*|libdir=\${prefix}/lib/$multiarch|" "$all/usr/lib/pkgconfig/$name.pc" \
+        >"$dev/usr/lib/$multiarch/pkgconfig/$name.pc"
+    ln -s lib$name.so.0 "$dev/usr/lib/$multiarch/lib$name.so"
+done
 mv "$all/usr/share/man/man3" "$dev/usr/share/man/"
 compress_pages "$dev/usr/share/man"
-finish libdlcoll-dev "Depends: libdlcoll0 (= $revision)
+finish libdlcoll-dev "Depends: libdlcoll0 (= $revision), dlaunch (= $revision)
 Section: libdevel
 Priority: optional
 Multi-Arch: same
@@ -105,7 +108,13 @@ Description: collective operations between the workers of a job (headers)
 app=$work/dlaunch
 mkdir -p "$app/usr/share/doc/dlaunch" "$app/lib/systemd"
 cp -r "$all/usr/bin" "$app/usr/"
+mkdir -p "$app/usr/lib/$multiarch" "$app/DEBIAN"
+cp "$all/usr/lib/libdlaunch.so.0" "$app/usr/lib/$multiarch/"
+chmod 644 "$app/usr/lib/$multiarch/libdlaunch.so.0"
 strip "$app"/usr/bin/*
+strip --strip-unneeded "$app/usr/lib/$multiarch/libdlaunch.so.0"
+echo "libdlaunch 0 dlaunch (>= $version)" >"$app/DEBIAN/shlibs"
+echo "activate-noawait ldconfig" >"$app/DEBIAN/triggers"
 for program in "$app"/usr/bin/dlcoll_*; do
     # The library is where the system's loader finds it.
     patchelf --remove-rpath "$program"

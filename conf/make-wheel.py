@@ -17,7 +17,8 @@ import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAMS = ("dlaunch", "dlaunchctl", "dlcoll_perf", "dlcoll_info", "dlcoll_tune")
-HEADERS = ("dlcoll.h", "dlcoll.hpp", "dlcoll_types.hpp")
+LIBRARIES = ("libdlaunch", "libdlcoll")
+HEADERS = ("launcher/api/dlaunch.h", "collectives/dlcoll.h", "collectives/dlcoll.hpp", "collectives/dlcoll_types.hpp")
 MACHINES = {"Advanced Micro Devices X86-64": "x86_64", "AArch64": "aarch64"}
 
 
@@ -44,14 +45,16 @@ def collect(build, version):
     for program in PROGRAMS:
         files[f"{data}/scripts/{program}"] = (read(build, program), True)
     shared = f"{data}/data"
-    files[f"{shared}/lib/libdlcoll.so.0"] = (read(build, "libdlcoll.so.0"), True)
-    # A wheel cannot hold a link: a linker script leads -ldlcoll to the library.
-    files[f"{shared}/lib/libdlcoll.so"] = (b"INPUT(libdlcoll.so.0)\n", False)
-    pc = read("conf", "dlcoll.pc.in").decode()
-    pc = pc.replace("@PREFIX@", "${pcfiledir}/../..").replace("@VERSION@", version)
-    files[f"{shared}/lib/pkgconfig/dlcoll.pc"] = (pc.encode(), False)
+    for library in LIBRARIES:
+        files[f"{shared}/lib/{library}.so.0"] = (read(build, f"{library}.so.0"), True)
+        # A wheel cannot hold a link: a linker script leads -ldlcoll to the library.
+        files[f"{shared}/lib/{library}.so"] = (f"INPUT({library}.so.0)\n".encode(), False)
+        name = library[3:]
+        pc = read("conf", f"{name}.pc.in").decode()
+        pc = pc.replace("@PREFIX@", "${pcfiledir}/../..").replace("@VERSION@", version)
+        files[f"{shared}/lib/pkgconfig/{name}.pc"] = (pc.encode(), False)
     for header in HEADERS:
-        files[f"{shared}/include/{header}"] = (read("collectives", header), False)
+        files[f"{shared}/include/{os.path.basename(header)}"] = (read(header), False)
     for page in sorted(glob.glob(os.path.join(ROOT, "man", "*.[1-9]"))):
         files[f"{shared}/share/man/man{page[-1]}/{os.path.basename(page)}"] = (read(page), False)
     python = os.path.join(ROOT, "collectives", "python")
@@ -88,7 +91,7 @@ def main():
         sys.exit(__doc__.split("\n\n")[1].strip())
     build, out = os.path.abspath(sys.argv[1]), sys.argv[2]
     version = read("VERSION").decode().strip()
-    binaries = [os.path.join(build, name) for name in (*PROGRAMS, "libdlcoll.so.0")]
+    binaries = [os.path.join(build, name) for name in (*PROGRAMS, *(f"{lib}.so.0" for lib in LIBRARIES))]
     missing = [b for b in binaries if not os.path.exists(b)]
     if missing:
         sys.exit(f"make-wheel: {missing[0]} is missing: type 'make' first")

@@ -49,6 +49,7 @@ room agent/output agent agent/process rendezvous/rules
 room agent/device agent agent/process
 room agent/report agent rendezvous/rules
 room launcher/control agent agent/report rendezvous/rules
+room launcher/api launcher/hosts
 room launcher/hosts launcher agent/output agent/process rendezvous/rules rendezvous/wire
 room collectives/reduce collectives collectives/api
 room collectives/net collectives/api collectives/bootstrap collectives/reduce

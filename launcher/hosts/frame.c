@@ -102,6 +102,7 @@ void plan_put(struct buf *b, const struct plan_of_host *p)
     buf_str(&body, p->prefix);
     buf_u8(&body, p->colour);
     buf_u8(&body, p->json);
+    buf_u8(&body, p->events);
     buf_u8(&body, p->hosts_rendezvous);
     buf_u32(&body, (uint32_t)p->program_at);
     xbuf_reserve(&body, 0);
@@ -145,6 +146,7 @@ int plan_get(const struct frame *f, struct plan_of_host *p)
     p->prefix = take_str(&r);
     p->colour = rd_u8(&r);
     p->json = rd_u8(&r);
+    p->events = rd_u8(&r);
     p->hosts_rendezvous = rd_u8(&r);
     uint32_t at = rd_u32(&r), n = 0;
     while (p->argv[n])

@@ -1,5 +1,5 @@
 /* frame.h: what dlaunch -H and the dlaunch that it starts on each host say to each other, over that
- * one's standard input and output.
+ * one's standard input and output; likewise a program that starts a job by dlaunch.h.
  *
  * A host says FRAME_MAGIC first, since a shell's start-up files may print something before. From
  * there on, each way: u32 length of the body, u8 type, body. Numbers are little-endian.
@@ -7,7 +7,7 @@
  *     host                                head
  *     magic, HELLO ---------------------->
  *                  <---------------------- PROGRAM (with --bcast), PLAN
- *     OUT, ERR, LOG, BEGAN, TAKEN ------->          (any number, any order)
+ *     OUT, ERR, LOG, EVENTS, BEGAN, TAKEN ->        (any number, any order)
  *                  <---------------------- INPUT, INPUT_END, SIGNAL, UNREAD
  *     REPORT, JSON, EXIT ---------------->
  *
@@ -36,6 +36,7 @@ enum frame_type {
     FRAME_TAKEN,     /* u32: so many bytes of INPUT have been read */
     FRAME_REPORT,    /* the report for people */
     FRAME_JSON,      /* the report of --report */
+    FRAME_EVENTS,    /* lines of --events */
     FRAME_EXIT,      /* u8: exit status of the launcher; nothing follows */
     /* From the head. */
     FRAME_PROGRAM, /* the bytes of a file, to be run in place of argv[program_at] */
@@ -81,7 +82,8 @@ struct plan_of_host {
     char *token;           /* "" none; the host hands it to dlaunch as --token_fd */
     char *prefix;          /* "" none */
     bool colour;           /* the head's standard error is a terminal */
-    bool json;             /* --report was given */
+    bool json;             /* JSON of the report is wanted, */
+    bool events;           /* and EVENTS are */
     bool hosts_rendezvous; /* by the socket that HELLO has told of */
     int program_at;        /* where in argv the program is that was copied; 0: it was not */
 };

@@ -62,6 +62,7 @@ struct head {
     struct source signal_source, input_source;
     struct head_output *output;
     struct input input;
+    int events; /* the file of --events; -1: none */
 
     bool planned;      /* the hosts have their plans */
     int status;        /* of the job; -1: not known */
@@ -293,6 +294,7 @@ static void send_plan(struct head *h, struct peer *p, const struct job_of_hosts 
         .prefix = (char *)(p->here ? "" : opt_text(o, OPT_prefix)),
         .colour = isatty(STDERR_FILENO),
         .json = opt_given(o, OPT_report),
+        .events = p->rank == 0 && h->events >= 0, /* every launcher has the same ones */
         .hosts_rendezvous = p->rank == 0 && j->endpoint && !opt_given(o, OPT_master_port),
         .program_at = copied ? program_at : 0,
     };
@@ -388,6 +390,16 @@ static void head_keep(char **to, size_t *len, const struct frame *f)
     *len = f->len;
 }
 
+static void write_events(struct head *h, const struct frame *f)
+{
+    int rc = h->events >= 0 ? fd_write_all(h->events, f->body, f->len) : 0;
+    if (rc == 0)
+        return;
+    log_warn("--events: %s: %s; no further events are written", opt_text(h->o, OPT_events),
+             strerror(-rc));
+    close_fd(&h->events);
+}
+
 static void on_frame(struct head *h, struct peer *p, const struct frame *f)
 {
     struct rd r = rd_init(f->body, f->len);
@@ -416,6 +428,9 @@ static void on_frame(struct head *h, struct peer *p, const struct frame *f)
         break;
     case FRAME_JSON:
         head_keep(&p->json, &p->json_len, f);
+        break;
+    case FRAME_EVENTS:
+        write_events(h, f);
         break;
     case FRAME_EXIT:
         on_exit_frame(h, p, f);
@@ -690,6 +705,12 @@ static int open_head(struct head *h, const struct host_list *hosts, struct err *
         plan_options_nodes(h->o, hosts->n, &h->min, &h->max, &h->spares, e) < 0 ||
         map_copies(h, e) < 0 || reach_init(&h->reach, h->o, h->dlaunch.n, e) < 0)
         return 2;
+    if (opt_given(h->o, OPT_events) &&
+        (h->events = named_file_open(opt_text(h->o, OPT_events), O_WRONLY | O_CREAT | O_APPEND,
+                                     0666, e)) < 0) {
+        err_wrap(e, "%s", opt_where(h->o, OPT_events));
+        return 2;
+    }
     spawn_remember();
     raise_descriptor_limit();
     if (spawner_new(&h->spawner, e) < 0 || open_signals(h, e) < 0)
@@ -748,7 +769,8 @@ static int exit_status(const struct head *h)
 
 int head_run(struct options *o, const struct host_list *hosts, const struct head_opts *opts)
 {
-    struct head h = {.o = o, .opts = opts, .epfd = -1, .signals = -1, .status = -1};
+    struct head h = {
+        .o = o, .opts = opts, .epfd = -1, .signals = -1, .events = -1, .status = -1};
     struct err e = ERR_INIT;
     h.timeout_s = opt_seconds(o, OPT_start_timeout);
     int rc = open_head(&h, hosts, &e);
@@ -770,6 +792,7 @@ int head_run(struct options *o, const struct host_list *hosts, const struct head
     free(h.peers);
     free(h.sources);
     spawner_free(h.spawner);
+    close_fd(&h.events);
     close_fd(&h.epfd);
     close_fd(&h.signals);
     return exit_status(&h);

@@ -64,7 +64,7 @@ static bool stays_here(enum opt_id id)
         OPT_help,      OPT_version,      OPT_print_options,  OPT_new_token, OPT_token_file,
         OPT_token_fd,  OPT_daemon,       OPT_pid_file,       OPT_log_file,  OPT_report,
         OPT_nnodes,    OPT_spares,       OPT_nproc_per_node, OPT_node_rank, OPT_rdzv_id,
-        OPT_rdzv_conf, OPT_no_detect,    OPT_standalone};
+        OPT_rdzv_conf, OPT_no_detect,    OPT_standalone,     OPT_events};
     for (size_t i = 0; i < ARRAY_LEN(here); i++) {
         if (here[i] == id)
             return true;
@@ -111,8 +111,7 @@ char **plan_options_argv(struct options *o, const struct job_of_hosts *j, const 
     add(&a, options_printf(o, "%s", o->prog));
     for (int i = 0; i < OPT_COUNT; i++) {
         bool meeting = i == OPT_master_addr || i == OPT_master_port;
-        bool once = i == OPT_events; /* every launcher would write the same */
-        if (!(meeting && j->endpoint) && !(once && rank > 0))
+        if (!(meeting && j->endpoint))
             add_given(&a, i);
     }
     add(&a, (char *)"--no_detect");

@@ -41,12 +41,12 @@ struct remote {
     struct buf input;   /* for the workers */
     bool head_gone, input_ended, began;
     int listen_fd, state_fd, input_fd, report_fd, json_fd;
-    struct stream streams[3]; /* output, error, and dlaunch's own lines */
+    struct stream streams[4]; /* output, error, dlaunch's own lines, events */
     pid_t launcher;           /* -1: it has ended */
     uint64_t kill_ns, drain_ns;
     char folder[512]; /* of the copied program; "" none */
 };
-enum { OUT, ERR, LOG };
+enum { OUT, ERR, LOG, EVENTS };
 
 /* ------------------------------------------------------------------------------------ the start */
 
@@ -160,24 +160,27 @@ static int token_pipe(const struct plan_of_host *p)
 }
 
 /* argv of the launcher: the plan's, with the descriptors that it gets. */
-static char **launcher_argv(const struct remote *r, int *argc, int token)
+static char **launcher_argv(const struct remote *r, int *argc, int token, int events)
 {
     int n = 0, at = 0;
     while (r->plan.argv[n])
         n++;
-    char **argv = xcalloc((size_t)n + 3, sizeof(*argv));
+    char **argv = xcalloc((size_t)n + 4, sizeof(*argv));
     argv[at++] = r->plan.argv[0];
     if (token >= 0)
         argv[at++] = xasprintf("--token_fd=%d", token);
     if (r->json_fd >= 0)
         argv[at++] = xasprintf("--report=/proc/self/fd/%d", r->json_fd);
+    if (events >= 0)
+        argv[at++] = xasprintf("--events=/proc/self/fd/%d", events);
     for (int i = 1; i < n; i++)
         argv[at++] = r->plan.argv[i];
     *argc = at;
     return argv;
 }
 
-static int run_launcher(struct remote *r, const int child[5],
+/* child: standard input, output and error; the log, the state, events (-1: not wanted). */
+static int run_launcher(struct remote *r, const int child[6],
                         int (*launch)(const struct remote_job *, int, char **))
 {
     struct remote_job job = {.log_fd = child[3],
@@ -200,15 +203,15 @@ static int run_launcher(struct remote *r, const int child[5],
         return 2;
     }
     set_environment(&r->plan);
-    char **argv = launcher_argv(r, &argc, token_pipe(&r->plan));
+    char **argv = launcher_argv(r, &argc, token_pipe(&r->plan), child[5]);
     return launch(&job, argc, argv);
 }
 
 /* Makes the pipes and forks the launcher. 0, or -errno. */
 static int start_launcher(struct remote *r, int (*launch)(const struct remote_job *, int, char **))
 {
-    int pipes[4][2], state[2]; /* input, output, error, own lines */
-    for (int i = 0; i < 4; i++) {
+    int pipes[5][2] = {[4] = {-1, -1}}, state[2]; /* input, output, error, own lines, events */
+    for (int i = 0; i < 4 + r->plan.events; i++) {
         if (pipe2(pipes[i], O_CLOEXEC) < 0)
             return -errno;
     }
@@ -221,7 +224,8 @@ static int start_launcher(struct remote *r, int (*launch)(const struct remote_jo
     if (r->launcher < 0)
         return -errno;
     if (r->launcher == 0) {
-        const int child[5] = {pipes[0][0], pipes[1][1], pipes[2][1], pipes[3][1], state[1]};
+        const int child[6] = {pipes[0][0], pipes[1][1], pipes[2][1],
+                              pipes[3][1], state[1],    pipes[4][1]};
         prctl(PR_SET_NAME, "dlaunch");
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         signal(SIGPIPE, SIG_DFL);
@@ -229,17 +233,18 @@ static int start_launcher(struct remote *r, int (*launch)(const struct remote_jo
             _exit(125);
         close(pipes[0][1]);
         close(state[0]);
-        for (int i = 1; i < 4; i++)
-            close(pipes[i][0]);
+        for (int i = 1; i < 5; i++)
+            close_fd(&pipes[i][0]);
         exit(run_launcher(r, child, launch));
     }
     close(pipes[0][0]);
     close(state[1]);
-    for (int i = 0; i < 3; i++) {
-        static const enum frame_type types[] = {FRAME_OUT, FRAME_ERR, FRAME_LOG};
-        close(pipes[i + 1][1]);
+    for (int i = 0; i < 4; i++) {
+        static const enum frame_type types[] = {FRAME_OUT, FRAME_ERR, FRAME_LOG, FRAME_EVENTS};
+        close_fd(&pipes[i + 1][1]);
         r->streams[i] = (struct stream){.fd = pipes[i + 1][0], .type = types[i]};
-        fd_set_nonblock(pipes[i + 1][0], true);
+        if (r->streams[i].fd >= 0)
+            fd_set_nonblock(r->streams[i].fd, true);
     }
     r->input_fd = pipes[0][1];
     fd_set_nonblock(r->input_fd, true);
@@ -466,7 +471,8 @@ static bool is_over(struct remote *r, uint64_t now)
         return false;
     if (!r->drain_ns)
         r->drain_ns = now + DRAIN_MS * 1000000ull;
-    return (r->streams[OUT].fd < 0 && r->streams[ERR].fd < 0) || now >= r->drain_ns;
+    return (r->streams[OUT].fd < 0 && r->streams[ERR].fd < 0 && r->streams[EVENTS].fd < 0) ||
+           now >= r->drain_ns;
 }
 
 static int next_timeout(const struct remote *r, uint64_t now)
@@ -485,7 +491,7 @@ static void turn(struct remote *r)
 {
     uint64_t now = mono_ns();
     bool full = r->out.len >= QUEUE_MAX;
-    struct pollfd f[7] = {
+    struct pollfd f[8] = {
         {r->head_gone ? -1 : STDIN_FILENO, POLLIN, 0},
         {r->out.len && !r->head_gone ? STDOUT_FILENO : -1, POLLOUT, 0},
         {full ? -1 : r->streams[OUT].fd, POLLIN, 0},
@@ -493,6 +499,7 @@ static void turn(struct remote *r)
         {r->streams[LOG].fd, POLLIN, 0},
         {r->state_fd, POLLIN, 0},
         {r->input.len || r->input_ended ? r->input_fd : -1, POLLOUT, 0},
+        {full ? -1 : r->streams[EVENTS].fd, POLLIN, 0},
     };
     if (poll(f, ARRAY_LEN(f), next_timeout(r, now)) < 0)
         return;
@@ -503,6 +510,8 @@ static void turn(struct remote *r)
         if (f[i + 2].revents && r->streams[i].fd >= 0)
             read_stream(r, &r->streams[i]);
     }
+    if (f[7].revents && r->streams[EVENTS].fd >= 0)
+        read_stream(r, &r->streams[EVENTS]);
     if (f[5].revents)
         read_state(r);
     if (f[6].revents && r->input_fd >= 0)
@@ -544,6 +553,7 @@ static int finish(struct remote *r)
 {
     pass_on(r, &r->streams[OUT], true);
     pass_on(r, &r->streams[ERR], true);
+    pass_on(r, &r->streams[EVENTS], true);
     read_state(r);
     uint8_t status = (uint8_t)wait_for_launcher(r);
     send_file(r, FRAME_REPORT, r->report_fd);

@@ -1,4 +1,4 @@
-/* The programs in the manual pages of libdlcoll compile and run unchanged. */
+/* The programs in the manual pages of libdlcoll and libdlaunch compile and run unchanged. */
 #include "tests/lib/test.h"
 
 #include <glob.h>
@@ -44,11 +44,31 @@ START_TEST(programs_of_the_pages_run)
 }
 END_TEST
 
+START_TEST(the_program_that_starts_a_job_runs)
+{
+    struct proc p;
+    char *text = program_of("man/dlaunch.3"), *source = tmppath("program.c"), *lib = build_path("");
+    write_file(source, text);
+    free(text);
+    char *script = test_text("${CC:-cc} -std=c99 -Wall -Wextra -Werror " SANITIZE_FLAGS
+                             " -Ilauncher/api -o %s %s -L%s -ldlaunch -Wl,-rpath,%s &&"
+                             " PATH=%s:$PATH %s",
+                             tmppath("program"), source, lib, lib, lib, tmppath("program"));
+    int status = proc_run(&p, ARGV("sh", "-c", script), NULL, 60);
+    ck_assert_msg(status == 0, "%d\n%s%s", status, p.out, p.err);
+    for (int r = 0; r < 3; r++)
+        ck_assert_msg(strstr(p.out, test_text("rank %d of 3\n", r)), "%s", p.out);
+    ck_assert_msg(strstr(p.err, "finish\n"), "%s", p.err);
+    proc_fini(&p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("page_examples");
     TCase *tc = test_case(s, "page_examples", 120);
     tcase_add_test(tc, programs_of_the_pages_run);
+    tcase_add_test(tc, the_program_that_starts_a_job_runs);
     return s;
 }
 

@@ -87,8 +87,58 @@ def c_program_is_built_and_runs(e):
     assert "version: " in e.run("dlcoll_info")
 
 
+JOBS = """
+import os, sys
+import dlaunch
+
+seen = []
+r = dlaunch.run(["sh", "-c", "echo rank $RANK; [ $RANK = 0 ] || exit 5"], nproc_per_node=2, check=False,
+                capture_output=True, on_event=lambda event: seen.append(event.name))
+assert r.exit_status == 5 and "exited with code 5" in r.why and "First failure: rank 1" in r.text, r
+assert b"rank 1\\n" in r.stdout and r.report["exit_code"] == 5, r
+assert seen.count("worker.start") == 2 and "finish" in seen, seen
+try:
+    dlaunch.run(["true"], options=["--no_such_option"], capture_output=True)
+except dlaunch.JobError as e:
+    assert e.result.exit_status == 2 and "--no_such_option" in str(e), e
+else:
+    sys.exit("a wrong option is accepted")
+for wrong in ({"argv": []}, {"argv": ["true"], "options": ["x"]}, {"argv": ["true"], "nproc_per_node": -1}):
+    try:
+        dlaunch.Job(**wrong)
+    except ValueError:
+        continue
+    sys.exit(f"{wrong} is accepted")
+with dlaunch.Job(["sh", "-c", "echo $$; exec sleep 100"]) as job:
+    pid = next(int(event.data) for event in job if event.type == "out")
+    assert job.wait(0.01) is None or job.result is None
+    job.stop()
+    assert [event.type for event in job][-1] == "end" and job.result.exit_status == 143, job.result
+    assert job.next() is None
+with dlaunch.Job(["sh", "-c", "echo $$; exec sleep 100"]) as job:
+    pid = next(int(event.data) for event in job if event.type == "out")
+assert not os.path.exists(f"/proc/{pid}"), "a worker is left"
+print("jobs are as they should be")
+"""
+
+
+def jobs_are_started_by_programs(e):
+    script = os.path.join(e.folder, "jobs.py")
+    with open(script, "w") as f:
+        f.write(JOBS)
+    assert "jobs are as they should be" in e.run("python", script)
+    source = os.path.join(e.folder, "job.c")
+    with open(os.path.join(ROOT, "man", "dlaunch.3")) as f:
+        program = f.read().split(".Bd -literal\n#include", 1)[1].split("\n.Ed", 1)[0].replace("\\e", "\\")
+    with open(source, "w") as f:
+        f.write(f"#include{program}\n")
+    flags = e.run("pkg-config", "--cflags", "--libs", "dlaunch", PKG_CONFIG_PATH=f"{e.prefix}/lib/pkgconfig").split()
+    e.run("cc", "-o", "job", source, *flags, f"-Wl,-rpath,{e.prefix}/lib")
+    assert "rank 2 of 3" in e.run("./job")
+
+
 def manual_pages_are_there(e):
-    for page in ("man1/dlaunch.1", "man3/dlcoll.3", "man7/dlaunch-security.7"):
+    for page in ("man1/dlaunch.1", "man3/dlaunch.3", "man3/dlcoll.3", "man7/dlaunch-security.7"):
         assert os.path.exists(f"{e.prefix}/share/man/{page}"), page
 
 
@@ -118,7 +168,7 @@ def foreign_tag_is_accepted(e, wheel):
 
 
 def foreign_programs_are_for_that_processor(e, _):
-    for path in (*glob.glob(f"{e.prefix}/bin/*"), f"{e.prefix}/lib/libdlcoll.so.0"):
+    for path in (*glob.glob(f"{e.prefix}/bin/*"), *glob.glob(f"{e.prefix}/lib/*.so.0")):
         with open(path, "rb") as f:
             header = f.read(20)
         assert header[:4] == b"\x7fELF" and header[18] == {"x86_64": 62, "aarch64": 183}[e.machine], path
@@ -164,7 +214,8 @@ def passes(check, *arguments):
 
 
 def test_native(folder, wheel):
-    checks = [launcher_works, c_program_is_built_and_runs, manual_pages_are_there, python_package_works]
+    checks = [launcher_works, c_program_is_built_and_runs, jobs_are_started_by_programs, manual_pages_are_there,
+              python_package_works]
     e = Environment(folder)
     before = files_below(e.prefix)
     e.run("pip", "install", "--no-index", "--no-deps", wheel)

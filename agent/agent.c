@@ -47,6 +47,7 @@
 #include "core/fsm.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/parse.h"
 #include "core/uvx.h"
 #include "rendezvous/rules/text.h"
 
@@ -1016,23 +1017,6 @@ static void on_stop(void *arg, const struct rdzv_stop *why)
 
 /* ---------------------------------------------------------------------------- requests of users */
 
-/* Whether the ranges, "0,8-15", have the number; "": all. */
-static bool ranges_have(const char *ranges, int n)
-{
-    if (!*ranges)
-        return true;
-    for (const char *p = ranges; *p; p += *p == ',') {
-        char *end;
-        long from = strtol(p, &end, 10), to = *end == '-' ? strtol(end + 1, &end, 10) : from;
-        if (n >= from && n <= to)
-            return true;
-        if (end == p)
-            return false;
-        p = end;
-    }
-    return false;
-}
-
 /* A request that dlaunchctl has made here or on another node. */
 static void on_request(void *arg, const struct rdzv_request *r)
 {
@@ -1047,7 +1031,8 @@ static void on_request(void *arg, const struct rdzv_request *r)
     }
     log_verbose("%s", r->text);
     for (int i = 0; i < a->job->nproc; i++) {
-        if (worker_is_alive(&a->workers[i]) && ranges_have(r->ranks, a->workers[i].rank))
+        if (worker_is_alive(&a->workers[i]) &&
+            (!*r->ranks || parse_has(r->ranks, a->workers[i].rank)))
             kill(a->workers[i].pid, r->signal);
     }
 }
@@ -1175,7 +1160,8 @@ static char *report_text(const struct report_input *in)
     if (!out)
         return NULL;
     int fd = in->job->report_fd;
-    report_print(out, in, fd ? in->job->report_colour : isatty(STDERR_FILENO));
+    int columns = fd ? in->job->report_columns : fd_columns(STDERR_FILENO);
+    report_print(out, in, columns > 0, columns);
     fclose(out);
     if (!fd)
         return text;
@@ -1424,6 +1410,7 @@ static int open_parts(struct agent *a, struct err *e)
         .console_out = STDOUT_FILENO,
         .console_err = STDERR_FILENO,
         .nworkers = job->nproc,
+        .fold = job->fold,
         .dup_stdout = job->dup_stdout,
         .dup_stderr = job->dup_stderr,
         .on_drained = on_drained,

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "agent/output/stdio_opts.h"
 #include "rendezvous/rdzv.h"
 
 /* Where a stream of a worker goes: bits, torchrun's Std. */
@@ -87,6 +88,8 @@ struct job_spec {
     const uint8_t *redirects; /* STD_*: to file only */
     const uint8_t *tee;       /* STD_*: to file and console */
     const bool *show;         /* --local_ranks_filter: whether it reaches the console */
+    const char *ranks;        /* --ranks: the global ranks that do; NULL: all */
+    enum fold_mode fold;      /* --fold */
     char **dup_stdout, **dup_stderr; /* substrings; matching lines are copied to filtered_*.log */
     const char *prefix_template;     /* of teed lines; NULL: "[${role_name}${local_rank}]:" */
     const char *report_path;         /* --report FILE; NULL: none */
@@ -97,7 +100,7 @@ struct job_spec {
     const char *progress_file;       /* --progress_file FILE; NULL: none */
     const char *pod_message;         /* of the pod, for the report of a failure; NULL: none */
     int report_fd;      /* takes the report for people in place of standard error; 0: none */
-    bool report_colour; /* what report_fd leads to is a terminal */
+    int report_columns; /* of the terminal that report_fd leads to; 0: it is none */
 
     bool torchrun; /* called by that name: its rules to the letter */
     bool quiet;

@@ -19,6 +19,7 @@
 #include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
+#include "core/parse.h"
 
 int worker_listen(struct worker *w, bool loopback, struct err *e)
 {
@@ -50,7 +51,7 @@ static int open_stdio(const struct worker *w, const struct worker_context *ctx, 
 {
     const struct job_spec *job = ctx->job;
     uint8_t tee = job->tee[w->local_rank], file = job->redirects[w->local_rank] | tee;
-    bool show = job->show[w->local_rank];
+    bool show = job->show[w->local_rank] && (!job->ranks || parse_has(job->ranks, w->rank));
     char paths[2][FAILURE_PATH_MAX];
     static const char *const names[2] = {"stdout.log", "stderr.log"};
     struct stdio_route route[2];
@@ -63,6 +64,7 @@ static int open_stdio(const struct worker *w, const struct worker_context *ctx, 
         route[i] = (struct stdio_route){
             .file = (file & bit) && paths[i][0] ? paths[i] : NULL,
             .console = show && ((tee & bit) || !(file & bit)),
+            .rank = w->rank,
             .prefix = (tee & bit) ? prefix : NULL,
             .filtered = (tee & bit) != 0,
         };

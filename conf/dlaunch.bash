@@ -18,7 +18,7 @@ _dlaunch() {
         --no_restart_codes --on_cause --progress_time --restart_policy --warm
         --restart_backoff --monitor_interval --timeout --shutdown_timeout
         --signals_to_handle --isolate --log_dir --redirects --tee
-        --local_ranks_filter --duplicate_stdout_filters
+        --local_ranks_filter --ranks --fold --duplicate_stdout_filters
         --duplicate_stderr_filters --log_line_prefix_template --report --events
         --progress_file --pod_message --metrics --metrics_file --log_file
         --log_time --log_format --quiet --verbose --event_log_handler
@@ -73,6 +73,7 @@ _dlaunch() {
     --restart_policy) words='group worker' ;;
     --warm) words='auto off' ;;
     --isolate) words='auto none pidns' ;;
+    --fold) words='auto on off' ;;
     --log_time) words='auto always never' ;;
     --log_format) words='text json' ;;
     --bind) words='none core numa' ;;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "core/clock.h"
@@ -113,4 +114,12 @@ ssize_t fd_read_file(int dirfd, const char *path, char *out, size_t cap)
         return -EFBIG;
     out[len] = '\0';
     return (ssize_t)len;
+}
+
+int fd_columns(int fd)
+{
+    struct winsize w = {0};
+    if (!isatty(fd))
+        return 0;
+    return ioctl(fd, TIOCGWINSZ, &w) == 0 && w.ws_col ? w.ws_col : 80;
 }

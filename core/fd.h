@@ -43,4 +43,7 @@ int fd_write_patiently(int fd, const void *p, size_t n, int ms, const atomic_boo
  * -EFBIG when it is longer. dirfd may be AT_FDCWD. */
 ssize_t fd_read_file(int dirfd, const char *path, char *out, size_t cap);
 
+/* The width of the terminal that fd is, 80 if it has none; 0: it is not a terminal. */
+int fd_columns(int fd);
+
 #endif

@@ -148,3 +148,37 @@ const char *parse_nearest(const char *word, const char *const *candidates)
     }
     return best;
 }
+
+/* One range at p. Returns where it ends; NULL: there is none. */
+static const char *range_at(const char *p, long *from, long *to)
+{
+    char *end;
+    if (!isdigit((unsigned char)*p))
+        return NULL;
+    *from = *to = strtol(p, &end, 10);
+    if (*end == '-' && isdigit((unsigned char)end[1]))
+        *to = strtol(end + 1, &end, 10);
+    return *to < *from || (*end && *end != ',') ? NULL : end;
+}
+
+int parse_ranges(const char *s, struct err *e)
+{
+    long from, to;
+    for (const char *p = s; (p = range_at(p, &from, &to)); p++) {
+        if (!*p)
+            return 0;
+    }
+    return err_set(e, -EINVAL, "'%.100s' is not a list of numbers such as 0,8-15", s);
+}
+
+bool parse_has(const char *ranges, long n)
+{
+    long from, to;
+    for (const char *p = ranges; (p = range_at(p, &from, &to)); p++) {
+        if (n >= from && n <= to)
+            return true;
+        if (!*p)
+            break;
+    }
+    return false;
+}

@@ -23,6 +23,12 @@ int parse_bool(const char *s, bool *out, struct err *e);
 /* "N" or "MIN:MAX" with 0 < MIN <= MAX. */
 int parse_range(const char *s, int *min, int *max, struct err *e);
 
+/* Ranges such as "0,8-15" of numbers from 0 on. */
+int parse_ranges(const char *s, struct err *e);
+
+/* Whether such ranges have the number; what is not well formed ends them. */
+bool parse_has(const char *ranges, long n);
+
 /* The candidate nearest to `word` (at most a third of its letters differ), or NULL: "did you mean".
  * '-' and '_' are the same letter. candidates end with NULL. */
 const char *parse_nearest(const char *word, const char *const *candidates);

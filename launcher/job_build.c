@@ -31,6 +31,8 @@
 static const char *const backend_words[] = {
     [RDZV_STATIC] = "static", [RDZV_C10D] = "c10d", [RDZV_FILE] = "file"};
 static const char *const restart_words[] = {[RESTART_GROUP] = "group", [RESTART_WORKER] = "worker"};
+static const char *const fold_words[] = {
+    [FOLD_AUTO] = "auto", [FOLD_ON] = "on", [FOLD_OFF] = "off"};
 static const char *const stdin_words[] = {
     [STDIN_NONE] = "none", [STDIN_RANK0] = "rank0", [STDIN_ALL] = "all"};
 static const char *const isolate_words[] = {
@@ -49,6 +51,7 @@ static const char *const bind_words[] = {
 };
 _Static_assert(ARRAY_LEN(backend_words) == RDZV_FILE + 1, "a word for each enum rdzv_backend");
 _Static_assert(ARRAY_LEN(restart_words) == RESTART_WORKER + 1, "a word for each restart_policy");
+_Static_assert(ARRAY_LEN(fold_words) == FOLD_OFF + 1, "a word for each enum fold_mode");
 _Static_assert(ARRAY_LEN(stdin_words) == STDIN_ALL + 1, "a word for each enum stdin_mode");
 _Static_assert(ARRAY_LEN(isolate_words) == ISOLATE_PIDNS + 1, "a word for each enum isolation");
 _Static_assert(ARRAY_LEN(gpu_check_words) == GPU_CHECK_FREE + 1, "a word for each enum gpu_check");
@@ -708,6 +711,12 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
             "%s %s: the local ranks of this node are 0 to %d, so no output of its workers is shown",
             opt_where(o, OPT_local_ranks_filter), opt_text(o, OPT_local_ranks_filter),
             spec->nproc - 1);
+    spec->ranks = o->value[OPT_ranks].text;
+    if (spec->ranks && parse_ranges(spec->ranks, e) < 0)
+        return wrap(o, OPT_ranks, e);
+    spec->fold = (enum fold_mode)enum_of(o, OPT_fold, fold_words, ARRAY_LEN(fold_words));
+    if (o->torchrun && !opt_given(o, OPT_fold))
+        spec->fold = FOLD_OFF;
     spec->redirects = redirects;
     spec->tee = tee;
     spec->show = show;

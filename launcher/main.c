@@ -396,7 +396,7 @@ static int run_on_hosts(const struct host_list *hosts, struct options *o)
 static void set_remote(struct job_spec *job, const struct remote_job *remote)
 {
     job->report_fd = remote->report_fd;
-    job->report_colour = remote->colour;
+    job->report_columns = remote->columns;
     job->rdzv.listen_fd = remote->listen_fd;
 }
 

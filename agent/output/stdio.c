@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -57,6 +58,8 @@ static void pump_free(struct stdio_pump *p)
     free(p->buffers.room);
     free(p->buffers.prefixed);
     free(p->buffers.visible);
+    fold_free(p->fold[0]);
+    fold_free(p->fold[1]);
     free(p->workers);
     free(p);
 }
@@ -161,6 +164,11 @@ int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio
     p->buffers.room = xmalloc(STREAM_BEFORE + STREAM_CHUNK);
     if (p->console[0].tty || p->console[1].tty)
         p->buffers.visible = xmalloc(STREAM_CHUNK);
+    for (int i = 0; i < 2 && opts->nworkers > 1 && opts->fold != FOLD_OFF; i++) {
+        bool used = p->route[0] == &p->console[i] || p->route[1] == &p->console[i];
+        if (used && (opts->fold == FOLD_ON || p->console[i].tty))
+            p->fold[i] = fold_new(&p->console[i], opts->nworkers);
+    }
     int rc = uv_async_init(loop, &p->async, on_async);
     if (rc < 0) {
         pump_free(p);
@@ -212,7 +220,13 @@ static int stream_open(struct stdio_pump *p, struct worker *w, bool is_err,
         if (rc < 0)
             return rc;
     }
-    s->label = stdio_label_new(w->local_rank, route->prefix, route->file);
+    s->fold = s->console ? p->fold[s->console - p->console] : NULL;
+    char rank[24] = "";
+    if (s->fold && route->rank > 0)
+        snprintf(rank, sizeof(rank), "[%d]: ", route->rank);
+    s->label = stdio_label_new(route->rank, w->local_rank, route->prefix ? route->prefix : rank,
+                               route->file);
+    s->source = (struct fold_source){.writer = w, .label = s->label};
     if (!is_err && !s->console && !s->filter && s->file.fd < 0) {
         *child = open("/dev/null", O_WRONLY | O_CLOEXEC);
         return *child < 0 ? err_sys(e, errno, "open /dev/null") : 0;

@@ -30,6 +30,7 @@ int stdio_pump_open(struct stdio_pump **out, uv_loop_t *loop, const struct stdio
 struct stdio_route {
     const char *file;   /* created or truncated; NULL: no file */
     bool console;       /* lines also go to the console */
+    int rank;           /* of the worker, for folded lines */
     const char *prefix; /* in front of each console line; NULL or "": none */
     bool filtered;      /* --duplicate_*_filters apply (teed streams) */
 };

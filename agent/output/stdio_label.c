@@ -8,11 +8,12 @@
 #include "core/log.h"
 #include "core/mem.h"
 
-struct stdio_label *stdio_label_new(int local_rank, const char *prefix, const char *file)
+struct stdio_label *stdio_label_new(int rank, int local_rank, const char *prefix, const char *file)
 {
     size_t prefix_len = prefix ? strlen(prefix) : 0, file_len = file ? strlen(file) : 0;
     struct stdio_label *l = xmalloc(sizeof(*l) + prefix_len + file_len + 2);
     *l = (struct stdio_label){.refs = 1,
+                              .rank = rank,
                               .local_rank = local_rank,
                               .prefix_len = prefix_len,
                               .prefix = l->text,

@@ -8,7 +8,7 @@
 
 struct stdio_label {
     unsigned refs;
-    int local_rank;
+    int rank, local_rank;
     size_t prefix_len;
     char *prefix; /* "" none */
     char *file;   /* where all of it is kept, or "" */
@@ -16,7 +16,7 @@ struct stdio_label {
 };
 
 /* Copies the strings; one reference, the caller's. */
-struct stdio_label *stdio_label_new(int local_rank, const char *prefix, const char *file);
+struct stdio_label *stdio_label_new(int rank, int local_rank, const char *prefix, const char *file);
 struct stdio_label *stdio_label_ref(struct stdio_label *l);
 void stdio_label_unref(struct stdio_label *l); /* NULL is allowed */
 

@@ -12,12 +12,19 @@
 #define STDIO_DRAIN_MS \
     250 /* how long a pipe is read that a process other than the worker holds open */
 
+enum fold_mode {
+    FOLD_AUTO, /* on terminals */
+    FOLD_ON,
+    FOLD_OFF,
+};
+
 struct stdio_pump_opts {
     int console_out, console_err; /* borrowed; normally 1 and 2 */
     /* How many workers there will be; 0: unknown. The table of descriptors then gets its size
      * before the thread starts: growing one that threads share makes the kernel wait for a grace
      * period, milliseconds at each doubling. */
     int nworkers;
+    enum fold_mode fold; /* of lines that workers print alike; not below two workers */
     /* Lines with one of these substrings are copied to the filtered files; NULL-terminated or NULL.
      * Borrowed until the pump is closed. */
     char *const *dup_stdout, *const *dup_stderr;

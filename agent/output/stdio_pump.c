@@ -383,7 +383,10 @@ static void say_console_fails(struct stdio_pump *p)
 /* Milliseconds until something is due; -1: nothing is. */
 static int pump_next_timeout(const struct stdio_pump *p)
 {
-    uint64_t due[] = {p->partial_ns, p->drain_ns,
+    uint64_t due[] = {p->partial_ns,
+                      p->drain_ns,
+                      p->fold[0] ? fold_due_ns(p->fold[0]) : 0,
+                      p->fold[1] ? fold_due_ns(p->fold[1]) : 0,
                       p->console[0].blocked ? p->console[0].retry_ns : 0,
                       p->console[1].blocked ? p->console[1].retry_ns : 0};
     uint64_t first = UINT64_MAX;
@@ -463,6 +466,10 @@ static void pump_finish(struct stdio_pump *p)
     uint64_t least = UINT64_MAX, taken_ns = 0;
     drain_overdue(p, true);
     p->partial_ns = p->drain_ns = 0; /* all streams have ended */
+    for (int i = 0; i < 2; i++) {
+        if (p->fold[i])
+            fold_show_all(p->fold[i], p->now_ns);
+    }
     sum_up_files(p);
     console_end(p->route[0], p->now_ns);
     console_end(p->route[1], p->now_ns);
@@ -508,6 +515,10 @@ void *stdio_pump_main(void *arg)
             show_partials(p);
         if (p->drain_ns && p->drain_ns <= p->now_ns)
             drain_overdue(p, false);
+        for (int i = 0; i < 2; i++) {
+            if (p->fold[i])
+                fold_show(p->fold[i], p->now_ns);
+        }
         say_console_fails(p);
         if (closing)
             break;

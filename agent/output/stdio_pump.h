@@ -67,6 +67,7 @@ struct stdio_pump {
     struct console
         *route[2]; /* the consoles of stdout and stderr; equal if both lead to one place */
     TAILQ_HEAD(, stdio_stream) held[2]; /* by console; the next to be read first */
+    struct fold *fold[2];               /* by console; NULL: its lines are not folded */
     struct stream_buffers buffers;
     struct stdio_stream *waiting; /* streams with text that is not shown yet */
     uint64_t partial_ns;          /* when to look through `waiting`; 0: empty */

@@ -97,10 +97,32 @@ static void print_visibly(struct stdio_stream *s, struct stream_buffers *b, cons
 static void stream_show(struct stdio_stream *s, struct stream_buffers *b, const uint8_t *p,
                         size_t len, uint64_t now_ns)
 {
+    if (len)
+        s->midline = p[len - 1] != '\n';
     if (s->console && s->console->tty)
         print_visibly(s, b, p, len, now_ns);
     else if (s->console)
         print(s, b, p, len, now_ns);
+}
+
+/* The same for what is to be folded: whole lines, but for the end of one that has been shown in
+ * part, and a piece of one that is too long. */
+static void stream_fold(struct stdio_stream *s, struct stream_buffers *b, const uint8_t *p,
+                        size_t len, uint64_t now_ns)
+{
+    if (s->midline && len) {
+        const uint8_t *nl = memchr(p, '\n', len);
+        size_t n = nl ? (size_t)(nl - p) + 1 : len;
+        stream_show(s, b, p, n, now_ns);
+        p += n;
+        len -= n;
+    }
+    const uint8_t *nl = len ? memrchr(p, '\n', len) : NULL;
+    size_t n = nl ? fold_put(s->fold, &s->source, p, (size_t)(nl - p) + 1, now_ns) : 0;
+    if (n == len)
+        return;
+    fold_settle(s->fold, &s->source, now_ns);
+    stream_show(s, b, p + n, len - n, now_ns);
 }
 
 /* How many bytes of the unfinished line are whole: what may be the beginning of a colour or of a
@@ -144,7 +166,10 @@ static bool copy_matching(struct stdio_stream *s, const uint8_t *p, size_t len, 
 static bool pass_on(struct stdio_stream *s, struct stream_buffers *b, const uint8_t *p, size_t len,
                     size_t shown, uint64_t now_ns)
 {
-    stream_show(s, b, p + shown, len - shown, now_ns);
+    if (s->fold)
+        stream_fold(s, b, p + shown, len - shown, now_ns);
+    else
+        stream_show(s, b, p + shown, len - shown, now_ns);
     return s->filter ? copy_matching(s, p, len, now_ns) : true;
 }
 
@@ -208,6 +233,8 @@ bool stream_feed(struct stdio_stream *s, struct stream_buffers *b, size_t len, u
 void stream_show_partial(struct stdio_stream *s, struct stream_buffers *b, uint64_t now_ns)
 {
     size_t n = whole_units(s);
+    if (s->fold && n > s->shown)
+        fold_settle(s->fold, &s->source, now_ns);
     stream_show(s, b, s->line + s->shown, n - s->shown, now_ns);
     s->cut = n < s->len;
     s->since_ns = s->last_ns = now_ns;
@@ -219,9 +246,11 @@ void stream_show_partial(struct stdio_stream *s, struct stream_buffers *b, uint6
 
 uint64_t stream_due_ns(const struct stdio_stream *s)
 {
-    if (!s->console || s->shown == s->len || s->cut)
+    if (!s->console || !s->console->tty || s->shown == s->len || s->cut)
         return 0;
     uint64_t silence = s->last_ns + STREAM_SILENCE_NS, patience = s->since_ns + STREAM_PATIENCE_NS;
+    if (s->source.open) /* a traceback is written in small pieces */
+        return patience;
     return silence < patience ? silence : patience;
 }
 
@@ -229,6 +258,8 @@ uint64_t stream_end(struct stdio_stream *s, struct stream_buffers *b, uint64_t n
 {
     if (s->len)
         pass_on(s, b, s->line, s->len, s->shown, now_ns);
+    if (s->fold)
+        fold_end(s->fold, &s->source, now_ns);
     free(s->line);
     s->line = NULL;
     s->len = s->cap = s->shown = 0;

@@ -10,12 +10,12 @@
  * the beginning of a colour or a character waits for its rest, or for the end of the line. Without
  * a prefix and a filter lines are not looked at one by one: everything up to the chunk's last
  * newline goes on in one piece. An unfinished line is kept back, for 50 ms of silence or 250 ms in
- * all (a prompt, a progress bar), then shown as it is; what follows it continues it, unless another
- * worker has printed meanwhile: then it begins a new line. Not so after a chunk of whole pages:
- * that is a program's full buffer, or a full pipe, cut anywhere, and the rest of the line is still
- * in the program; the line waits for it. A line of more than STDIO_LINE_MAX goes on in pieces,
- * which count as lines for the filters. A carriage return within a prefixed line is followed by the
- * prefix again, so that a progress bar does not write over it.
+ * all (a prompt, a progress bar), then shown as it is if the console is a terminal; what follows it
+ * continues it, unless another worker has printed meanwhile: then it begins a new line. Not so
+ * after a chunk of whole pages: that is a program's full buffer, or a full pipe, cut anywhere, and
+ * the rest of the line is still in the program; the line waits for it. A line of more than
+ * STDIO_LINE_MAX goes on in pieces, which count as lines for the filters. A carriage return within
+ * a prefixed line is followed by the prefix again, so that a progress bar does not write over it.
  *
  * For the pump's thread. */
 #ifndef AGENT_OUTPUT_STDIO_STREAM_H
@@ -27,6 +27,7 @@
 
 #include "agent/output/stdio_opts.h"
 #include "agent/output/stdio_console.h"
+#include "agent/output/stdio_fold.h"
 #include "agent/output/stdio_label.h"
 #include "agent/output/stdio_logfile.h"
 #include "core/escape.h"
@@ -59,7 +60,10 @@ struct stdio_stream {
     const void *writer; /* the worker, for the console: both of its streams continue one line */
     struct stdio_label *label;
     struct logfile file;
-    struct console *console;      /* NULL: not shown */
+    struct console *console;   /* NULL: not shown */
+    struct fold *fold;         /* NULL: lines go straight to the console */
+    struct fold_source source; /* for it */
+    bool midline;              /* what has gone to the console past it has no newline at its end */
     struct stream_filter *filter; /* NULL: none */
 
     /* The unfinished line; of it, `shown` bytes are on the console already. */

@@ -11,12 +11,38 @@
 #include "rendezvous/rules/failure.h"
 
 #define TAIL_BYTES FAILURE_TAIL_MAX
+#define TAIL_HEAD  1024
+#define HEAD_LINES 5 /* of a long traceback: two frames */
+
+static const char BEGIN[] = "Traceback (most recent call last):\n";
+
+/* Keeps the beginning of a traceback. */
+static void note_head(struct stdio_tail *t, const uint8_t *p, size_t len)
+{
+    const uint8_t *begin = NULL, *end = p + len;
+    for (const uint8_t *at = p; (at = memmem(at, (size_t)(end - at), BEGIN, sizeof(BEGIN) - 1));)
+        begin = at++;
+    if (begin) {
+        if (!t->head)
+            t->head = xmalloc(TAIL_HEAD);
+        t->head_at = t->seen + (uint64_t)(begin - p);
+        t->head_len = 0;
+        p = begin;
+    }
+    if (!t->head || t->head_len == TAIL_HEAD)
+        return;
+    size_t n =
+        (size_t)(end - p) < TAIL_HEAD - t->head_len ? (size_t)(end - p) : TAIL_HEAD - t->head_len;
+    memcpy(t->head + t->head_len, p, n);
+    t->head_len += n;
+}
 
 void stdio_tail_put(struct stdio_tail *t, const void *data, size_t len)
 {
     const uint8_t *p = data;
     if (!t->ring)
         t->ring = xmalloc(TAIL_BYTES);
+    note_head(t, p, len);
     if (len > TAIL_BYTES) {
         t->seen += len - TAIL_BYTES;
         p += len - TAIL_BYTES;
@@ -32,6 +58,7 @@ void stdio_tail_put(struct stdio_tail *t, const void *data, size_t len)
 void stdio_tail_fini(struct stdio_tail *t)
 {
     free(t->ring);
+    free(t->head);
     *t = (struct stdio_tail){0};
 }
 
@@ -75,19 +102,22 @@ static bool put_in_front(char *out, size_t cap, size_t *start, const char *line,
     return true;
 }
 
-size_t stdio_tail_text(const struct stdio_tail *t, char *out, size_t cap)
+/* The last lines of the text that is kept, at most `most`, as stdio_tail_text(). *from: how many
+ * bytes have been put before the first of them. */
+static size_t last_lines(const struct stdio_tail *t, int most, char *out, size_t cap,
+                         uint64_t *from)
 {
-    if (cap == 0)
-        return 0;
     char text[TAIL_BYTES];
     size_t len = t->seen < TAIL_BYTES ? (size_t)t->seen : TAIL_BYTES;
-    for (size_t i = 0, at = (t->seen - len) % TAIL_BYTES; i < len; i++)
+    uint64_t before = t->seen - len;
+    for (size_t i = 0, at = before % TAIL_BYTES; i < len; i++)
         text[i] = (char)t->ring[(at + i) % TAIL_BYTES];
-    bool cut = t->seen > len; /* the first line in the ring may have lost its beginning */
+    bool cut = before > 0; /* the first line in the ring may have lost its beginning */
     while (len && (text[len - 1] == '\n' || text[len - 1] == '\r'))
         len--;
     size_t start = cap - 1;
-    for (int lines = 0; len && lines < STDIO_TAIL_LINES; lines++) {
+    *from = t->seen;
+    for (int lines = 0; len && lines < most; lines++) {
         char *nl = memrchr(text, '\n', len);
         char *line = nl ? nl + 1 : text;
         size_t n = (size_t)(text + len - line);
@@ -96,11 +126,50 @@ size_t stdio_tail_text(const struct stdio_tail *t, char *out, size_t cap)
         n = settle_line(line, n);
         if (!nl && cut && n > 3)
             memcpy(line, "...", 3);
-        if (!put_in_front(out, cap, &start, line, n) || !nl)
+        if (!put_in_front(out, cap, &start, line, n))
+            break;
+        *from = before + (uint64_t)(line - text);
+        if (!nl)
             break;
         len = (size_t)(nl - text);
     }
     memmove(out, out + start, cap - 1 - start);
     out[cap - 1 - start] = '\0';
     return cap - 1 - start;
+}
+
+/* The first lines of the newest traceback, and that others are left out behind them. */
+static size_t head_lines(const struct stdio_tail *t, char *out, size_t cap)
+{
+    static const char more[] = "[frames left out]\n";
+    char text[TAIL_HEAD];
+    size_t len = 0, at = 0;
+    memcpy(text, t->head, t->head_len);
+    for (int lines = 0; lines < HEAD_LINES; lines++) {
+        char *nl = memchr(text + at, '\n', t->head_len - at);
+        if (!nl)
+            break;
+        size_t n = settle_line(text + at, (size_t)(nl - text) - at);
+        len += log_escape(out + len, cap - len - sizeof(more) - 1, text + at, n, 1);
+        out[len++] = '\n';
+        at = (size_t)(nl - text) + 1;
+    }
+    memcpy(out + len, more, sizeof(more));
+    return len + sizeof(more) - 1;
+}
+
+size_t stdio_tail_text(const struct stdio_tail *t, char *out, size_t cap)
+{
+    uint64_t from;
+    if (cap == 0)
+        return 0;
+    size_t len = last_lines(t, STDIO_TAIL_LINES, out, cap, &from);
+    /* A long traceback reaches the last lines if the first of them is one of its frames. */
+    if (!t->head || t->head_at >= from || out[0] != ' ' || cap < 4 * TAIL_HEAD)
+        return len;
+    char head[2 * TAIL_HEAD];
+    size_t n = head_lines(t, head, sizeof(head));
+    len = last_lines(t, STDIO_TAIL_LINES - HEAD_LINES - 1, out + n, cap - n, &from);
+    memcpy(out, head, n);
+    return n + len;
 }

@@ -15,7 +15,7 @@ int pod_message_write(const struct report_input *in, struct err *e)
     FILE *out = open_memstream(&text, &len);
     if (!out)
         return err_sys(e, errno, "%s", in->job->pod_message);
-    report_print(out, in, 0);
+    report_print(out, in, 0, 0);
     if (fclose(out) != 0) {
         free(text);
         return err_sys(e, ENOMEM, "%s", in->job->pod_message);

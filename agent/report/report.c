@@ -1,5 +1,6 @@
 #include "agent/report/report.h"
 
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +10,12 @@
 #include "core/log.h"
 #include "core/mem.h"
 
-#define COLUMNS        80
-#define INDENT         12 /* of the text after the labels */
-#define ERROR_ROWS     6  /* rows of an error file's message */
-#define STDERR_ROWS    12
-#define OPERATION_ROWS 34
+#define RULE_COLUMNS    78
+#define INDENT          12 /* of the text after the labels */
+#define COLUMNS_MIN     40
+#define ERROR_LINES     6 /* of an error file's message */
+#define STDERR_LINES    20
+#define OPERATION_LINES 34
 
 #define BOLD_RED "\033[1;31m"
 #define BOLD     "\033[1m"
@@ -22,6 +24,7 @@
 struct page {
     FILE *out;
     bool color;
+    int columns;
     const struct report_input *in;
 };
 
@@ -39,25 +42,26 @@ static size_t bytes_in(const char *p, size_t len, size_t columns)
     return i;
 }
 
-/* Prints a paragraph, broken between words where possible. */
+/* Prints a paragraph, broken between words. */
 static void report_fill(struct page *pg, const char *text, size_t len, int first_column, int indent)
 {
-    size_t room = (size_t)(COLUMNS - first_column);
+    size_t room = (size_t)(pg->columns - first_column);
     while (len) {
         size_t n = bytes_in(text, len, room), next = n;
         if (n < len) {
-            char *blank = memrchr(text, ' ', n + (text[n] == ' '));
-            if (blank && blank > text) {
-                n = (size_t)(blank - text);
-                next = n + 1;
-            }
+            const char *blank = memrchr(text, ' ', n + (text[n] == ' '));
+            size_t margin = strspn(text, " "); /* of a line that was written so */
+            if (!blank || blank < text + margin)
+                blank = margin < len ? memchr(text + margin, ' ', len - margin) : NULL;
+            n = blank ? (size_t)(blank - text) : len;
+            next = n + (blank != NULL);
         }
         fprintf(pg->out, "%.*s\n", (int)n, text);
         text += next;
         len -= next;
         if (len)
             fprintf(pg->out, "%*s", indent, "");
-        room = (size_t)(COLUMNS - indent);
+        room = (size_t)(pg->columns - indent);
     }
 }
 
@@ -87,43 +91,24 @@ static void sentence(struct page *pg, const char *color, struct buf *text)
 
 static void rule(struct page *pg)
 {
-    for (int i = 0; i < COLUMNS - 2; i++)
+    for (int i = 0; i < RULE_COLUMNS && i < pg->columns - 2; i++)
         putc('-', pg->out);
     putc('\n', pg->out);
 }
 
-/* Returns the rows that a line takes on the page. */
-static size_t rows_of(const char *line, size_t len)
+/* Returns the start of the last lines of the text. */
+static char *last_lines(char *text, size_t len, size_t max)
 {
-    size_t rows = 0;
-    do {
-        size_t n = bytes_in(line, len, COLUMNS - INDENT);
-        line += n;
-        len -= n;
-        rows++;
-    } while (len);
-    return rows;
-}
-
-/* Returns the start of the last lines of the text that fit into max_rows; the last line is always
- * included. */
-static char *last_rows(char *text, size_t len, size_t max_rows)
-{
-    char *from = text + len, *end = from;
-    for (size_t rows = 0; end >= text && len;) {
-        char *nl = memrchr(text, '\n', (size_t)(end - text));
-        char *line = nl ? nl + 1 : text;
-        rows += rows_of(line, (size_t)(end - line));
-        if (rows > max_rows && from < text + len)
-            break;
-        from = line;
-        end = nl ? nl : text - 1;
+    char *from = text + len;
+    for (size_t n = 0; from > text && n < max; n++) {
+        char *nl = memrchr(text, '\n', (size_t)(from - text) - (n > 0));
+        from = nl ? nl + 1 : text;
     }
     return from;
 }
 
-/* Prints a text as it was written, and only its last rows if there are too many. */
-static void block(struct page *pg, const char *name, const char *text, size_t max_rows)
+/* Prints a text as it was written, and only its last lines if there are too many. */
+static void block(struct page *pg, const char *name, const char *text, size_t max_lines)
 {
     size_t raw = strlen(text), cap = 4 * raw + 8;
     char *shown = xmalloc(cap);
@@ -134,7 +119,7 @@ static void block(struct page *pg, const char *name, const char *text, size_t ma
     }
     while (len && shown[len - 1] == '\n')
         len--;
-    char *from = last_rows(shown, len, max_rows), *end = shown + len;
+    char *from = last_lines(shown, len, max_lines), *end = shown + len;
     bool left_out = from > shown;
     if (len)
         label(pg, name);
@@ -142,9 +127,13 @@ static void block(struct page *pg, const char *name, const char *text, size_t ma
         fprintf(pg->out, "[earlier lines left out]\n");
     for (bool first = !left_out; from < end; first = false) {
         char *nl = memchr(from, '\n', (size_t)(end - from));
-        size_t line = (size_t)((nl ? nl : end) - from), n = bytes_in(from, line, COLUMNS - INDENT);
-        fprintf(pg->out, "%*s%.*s\n", first || !n ? 0 : INDENT, "", (int)n, from);
-        from += n + (n == line);
+        size_t n = (size_t)((nl ? nl : end) - from);
+        fprintf(pg->out, "%*s", first || !n ? 0 : INDENT, "");
+        if (n)
+            report_fill(pg, from, n, INDENT, INDENT);
+        else
+            putc('\n', pg->out);
+        from += n + 1;
     }
     free(shown);
 }
@@ -248,7 +237,7 @@ static void print_error(struct page *pg, const struct failure *f)
     }
     buf_u8(&b, '\0');
     if (!b.oom)
-        block(pg, "error", (char *)b.data, ERROR_ROWS);
+        block(pg, "error", (char *)b.data, ERROR_LINES);
     buf_fini(&b);
 }
 
@@ -274,7 +263,7 @@ static void print_stderr(struct page *pg, const struct failure *f)
 {
     if (f->kind == FAILURE_EXEC || f->kind == FAILURE_NODE)
         return;
-    block(pg, "stderr", *f->stderr_tail ? f->stderr_tail : "(no output)", STDERR_ROWS);
+    block(pg, "stderr", *f->stderr_tail ? f->stderr_tail : "(no output)", STDERR_LINES);
 }
 
 static void print_first(struct page *pg, const struct failure *f)
@@ -533,9 +522,11 @@ static void print_leftover(struct page *pg)
     print_bold(pg, "Processes that could not be killed", pg->in->leftover);
 }
 
-void report_print(FILE *out, const struct report_input *in, int color)
+void report_print(FILE *out, const struct report_input *in, int color, int columns)
 {
-    struct page pg = {.out = out, .color = color, .in = in};
+    struct page pg = {.out = out, .color = color, .columns = columns, .in = in};
+    if (columns < COLUMNS_MIN)
+        pg.columns = columns ? COLUMNS_MIN : INT_MAX;
     const struct rdzv_result *r = in->result;
     struct buf b = BUF_INIT;
     if (r->exit_code == 0 && !in->leftover)
@@ -565,7 +556,7 @@ void report_print(FILE *out, const struct report_input *in, int color)
                  r->omitted);
     print_attempts(&pg);
     if (in->operations)
-        block(&pg, "calls", in->operations, OPERATION_ROWS);
+        block(&pg, "calls", in->operations, OPERATION_LINES);
     putc('\n', out);
     if (in->leftover)
         print_leftover(&pg);

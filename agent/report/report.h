@@ -6,10 +6,11 @@
 
 #include "agent/report/report_input.h"
 
-/* Writes the text to `out` (80 columns; with colour if `color`), beginning with an empty line.
+/* Writes the text to `out`, beginning with an empty line; with colour if `color`. Text is broken
+ * between words to fit `columns`; 0: not at all.
  * Prints nothing after success, unless processes are left over. Escapes control characters in what
  * workers and peers wrote. */
-void report_print(FILE *out, const struct report_input *in, int color);
+void report_print(FILE *out, const struct report_input *in, int color, int columns);
 
 /* The same as JSON to the file job->report_path, replaced atomically; also after success. The file
  * gets mode 0666 less the umask, as any output file that a user names; one that exists keeps its

@@ -15,6 +15,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/parse.h"
 
 #define EXIT_TIMEOUT 124
 #define ASK_MS       60   /* between two requests for the events of other nodes */
@@ -316,18 +317,6 @@ int ctl_wait(struct job *j, const char *event, double timeout, bool json)
 
 /* ------------------------------------------------------------------------------------- the logs */
 
-static bool ranges_have(const char *ranges, long n)
-{
-    for (const char *p = ranges; p && *p; p += *p == ',') {
-        char *end;
-        long from = strtol(p, &end, 10), to = *end == '-' ? strtol(end + 1, &end, 10) : from;
-        if (n >= from && n <= to)
-            return true;
-        p = end + (end == p);
-    }
-    return !ranges;
-}
-
 /* A log file of one rank, of which the bytes before `at` are shown. */
 struct log_file {
     char path[1100];
@@ -404,7 +393,7 @@ static int show_logs(struct job *j, struct log_files *all, const char *ranks, bo
         event = json_array_get(events, i);
         const json_t *c = json_object_get(event, "context"), *dir = json_object_get(c, "log_dir");
         long rank = number_of(c, "rank");
-        if (!is_named(event, "worker.start") || !dir || !ranges_have(ranks, rank))
+        if (!is_named(event, "worker.start") || !dir || (ranks && !parse_has(ranks, rank)))
             continue;
         for (int stream = 0; stream < 2; stream++)
             log_file_of(all, json_string_value(dir), rank, stream);

@@ -100,7 +100,7 @@ void plan_put(struct buf *b, const struct plan_of_host *p)
     put_list(&body, p->env);
     buf_str(&body, p->token);
     buf_str(&body, p->prefix);
-    buf_u8(&body, p->colour);
+    buf_u8(&body, p->columns);
     buf_u8(&body, p->json);
     buf_u8(&body, p->events);
     buf_u8(&body, p->hosts_rendezvous);
@@ -144,7 +144,7 @@ int plan_get(const struct frame *f, struct plan_of_host *p)
     p->env = take_list(&r);
     p->token = take_str(&r);
     p->prefix = take_str(&r);
-    p->colour = rd_u8(&r);
+    p->columns = rd_u8(&r);
     p->json = rd_u8(&r);
     p->events = rd_u8(&r);
     p->hosts_rendezvous = rd_u8(&r);

@@ -81,7 +81,7 @@ struct plan_of_host {
     char **env;            /* "NAME=value", NULL-terminated */
     char *token;           /* "" none; the host hands it to dlaunch as --token_fd */
     char *prefix;          /* "" none */
-    bool colour;           /* the head's standard error is a terminal */
+    uint8_t columns;       /* of the terminal that the head's standard error is; 0: it is none */
     bool json;             /* JSON of the report is wanted, */
     bool events;           /* and EVENTS are */
     bool hosts_rendezvous; /* by the socket that HELLO has told of */

@@ -282,7 +282,7 @@ static const char *run_id(struct options *o)
 static void send_plan(struct head *h, struct peer *p, const struct job_of_hosts *j, const char *cwd)
 {
     struct options *o = h->o;
-    int program_at;
+    int program_at, columns = fd_columns(STDERR_FILENO);
     char **argv = plan_options_argv(o, j, p->host, p->rank, &program_at);
     bool copied = h->program.n && !p->here;
     struct plan_of_host plan = {
@@ -292,7 +292,7 @@ static void send_plan(struct head *h, struct peer *p, const struct job_of_hosts 
         .env = plan_options_env(o, environ, p->host),
         .token = (char *)h->opts->token,
         .prefix = (char *)(p->here ? "" : opt_text(o, OPT_prefix)),
-        .colour = isatty(STDERR_FILENO),
+        .columns = (uint8_t)(columns < UINT8_MAX ? columns : UINT8_MAX),
         .json = opt_given(o, OPT_report),
         .events = p->rank == 0 && h->events >= 0, /* every launcher has the same ones */
         .hosts_rendezvous = p->rank == 0 && j->endpoint && !opt_given(o, OPT_master_port),

@@ -43,7 +43,7 @@ struct head_output *head_output_new(int epfd, const struct host *const hosts, si
     w->streams = xcalloc(nhosts, 2);
     for (size_t i = 0; i < nhosts; i++) {
         char *name = xasprintf("[%s]", hosts[i].name);
-        w->labels[i] = stdio_label_new((int)i, name, "");
+        w->labels[i] = stdio_label_new((int)i, (int)i, name, "");
         free(name);
     }
     console_init(&w->console[0], STDOUT_FILENO, "standard output", epfd, &w->console[0]);

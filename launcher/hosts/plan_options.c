@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/mem.h"
 #include "core/parse.h"
@@ -135,6 +136,8 @@ char **plan_options_argv(struct options *o, const struct job_of_hosts *j, const 
     } else if (*conf) {
         add(&a, options_printf(o, "--rdzv_conf=%s", conf));
     }
+    if (!o->torchrun && strcmp(opt_text(o, OPT_fold), "auto") == 0 && isatty(STDOUT_FILENO))
+        add(&a, (char *)"--fold=on"); /* the pipe to the head ends at its terminal */
     if (several && !o->torchrun && !opt_given(o, OPT_log_line_prefix_template))
         add(&a, (char *)"--log_line_prefix_template=[${hostname} ${role_name}${local_rank}]:");
     add(&a, (char *)"--");

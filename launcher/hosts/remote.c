@@ -186,7 +186,7 @@ static int run_launcher(struct remote *r, const int child[6],
     struct remote_job job = {.log_fd = child[3],
                              .state_fd = child[4],
                              .report_fd = r->report_fd,
-                             .colour = r->plan.colour,
+                             .columns = r->plan.columns,
                              .listen_fd = r->plan.hosts_rendezvous ? r->listen_fd : 0};
     int argc;
     log_set_fd(job.log_fd);

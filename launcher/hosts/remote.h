@@ -15,7 +15,7 @@ struct remote_job {
     int log_fd;    /* takes dlaunch's own lines (log_set_fd()) */
     int state_fd;  /* takes what systemd would be told */
     int report_fd; /* takes the report for people */
-    bool colour;   /* which may have colours */
+    int columns;   /* of the terminal that it goes to, which may have colours; 0: it is none */
     int listen_fd; /* the rendezvous listens on this socket; 0: on one of its own */
 };
 

@@ -1,7 +1,9 @@
 /* bench_stdio.c: what the pump costs. Eight workers print lines as fast as they can (tests/worker
  * spew); shown are the rate at which the launcher takes their output, the share of one core that it
  * needs for that (this process; the workers and the reader of the console are others), and what it
- * had to drop because the reader was slower. Then the cost of opening workers.
+ * had to drop because the reader was slower. Then folded output: lines of which none, and of which
+ * all are alike, and the time until one exception of thousands of workers is shown. The cost of
+ * opening workers comes first.
  *
  *     bench_stdio [WORKERS [LINES-PER-WORKER]] */
 #include <errno.h>
@@ -92,19 +94,27 @@ static pid_t start_reader(bool terminal, int *console, int *count)
     return pid;
 }
 
-static void start_worker(int out, int err)
+static void start_worker(int out, int err, const char *line)
 {
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         dup2(out, 1);
         dup2(err, 2);
-        execl(g_worker, g_worker, "spew", g_lines, LINE, NULL);
+        execl(g_worker, g_worker, "spew", g_lines, line, NULL);
         _exit(127);
     }
 }
 
-enum { TO_PIPE = 1, TO_FILE = 2, LOGGED = 4, PREFIXED = 8, TO_TERMINAL = 16 };
+enum {
+    TO_PIPE = 1,
+    TO_FILE = 2,
+    LOGGED = 4,
+    PREFIXED = 8,
+    TO_TERMINAL = 16,
+    FOLDED = 32,
+    DIFFER = 64
+};
 
 static void measure(const char *what, int mode)
 {
@@ -122,8 +132,11 @@ static void measure(const char *what, int mode)
     snprintf(console_path, sizeof(console_path), "%s/console", dir);
     if (mode & TO_FILE)
         console = open(console_path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-    struct stdio_pump_opts opts = {
-        .console_out = console, .console_err = 2, .on_drained = on_drained};
+    struct stdio_pump_opts opts = {.console_out = console,
+                                   .console_err = 2,
+                                   .on_drained = on_drained,
+                                   .nworkers = g_workers,
+                                   .fold = mode & FOLDED ? FOLD_ON : FOLD_OFF};
     must(stdio_pump_open(&pump, &loop, &opts, &e), &e);
     g_drained = 0;
     double cpu = cpu_seconds();
@@ -133,10 +146,14 @@ static void measure(const char *what, int mode)
         snprintf(path, sizeof(path), "%s/%d", dir, i);
         struct stdio_route r = {.file = mode & LOGGED ? path : NULL,
                                 .console = mode & (TO_PIPE | TO_FILE | TO_TERMINAL),
+                                .rank = i,
                                 .prefix = mode & PREFIXED ? "[default0]:" : NULL};
         must(stdio_worker_open(pump, i, &r, &(struct stdio_route){.console = true}, &out, &err, &e),
              &e);
-        start_worker(out, err);
+        char line[] = LINE;
+        if (mode & DIFFER)
+            line[0] = (char)('A' + i % 26);
+        start_worker(out, err, line);
         close(out);
         close(err);
     }
@@ -154,11 +171,14 @@ static void measure(const char *what, int mode)
     uv_run(&loop, UV_RUN_DEFAULT);
     uv_loop_close(&loop);
     double bytes = (double)g_workers * atof(g_lines) * sizeof(LINE), got = bytes;
+    bool counts = reader && !(mode & FOLDED); /* what came out is what went in */
     close(console);
     if (reader) {
         uint64_t n = 0;
         if (read(count, &n, sizeof(n)) == sizeof(n))
-            got = (double)n - (mode & PREFIXED ? 11 * (double)n / (sizeof(LINE) + 11) : 0);
+            got = !counts
+                      ? bytes
+                      : (double)n - (mode & PREFIXED ? 11 * (double)n / (sizeof(LINE) + 11) : 0);
         waitpid(reader, NULL, 0);
     }
     printf("%-42s %7.0f MB/s  %5.1f %% of a core  %5.2f ms CPU per MB  dropped %4.1f %%\n", what,
@@ -170,6 +190,68 @@ static void measure(const char *what, int mode)
     }
     unlink(console_path);
     rmdir(dir);
+}
+
+/* The time from the first byte of n tracebacks until one is shown, and the lines on the console. */
+static void measure_exception(int n)
+{
+    static const char trace[] = "Traceback (most recent call last):\n"
+                                "  File \"train.py\", line 83, in <module>\n    main()\n"
+                                "  File \"train.py\", line 41, in main\n    step(batch)\n"
+                                "RuntimeError: rank %d: CUDA error: device-side assert triggered\n";
+    struct err e = ERR_INIT;
+    uv_loop_t loop;
+    struct stdio_pump *pump;
+    int console[2], *ends = xmalloc(2 * (size_t)n * sizeof(*ends)), lines = 0, differ = 0;
+    if (pipe2(console, O_CLOEXEC) < 0)
+        exit(1);
+    struct stdio_pump_opts opts = {
+        .console_out = console[1], .console_err = console[1], .nworkers = n, .fold = FOLD_ON};
+    uv_loop_init(&loop);
+    must(stdio_pump_open(&pump, &loop, &opts, &e), &e);
+    for (int i = 0; i < n; i++) {
+        struct stdio_route r = {.console = true, .rank = i};
+        must(stdio_worker_open(pump, i, &r, &r, &ends[2 * i], &ends[2 * i + 1], &e), &e);
+    }
+    uint64_t t0 = mono_ns(), t1, t2 = 0;
+    for (int i = 0; i < n; i++) {
+        char text[sizeof(trace) + 64];
+        int len = snprintf(text, sizeof(text), trace, i);
+        if (i % 1000 == 500)
+            len = snprintf(text, sizeof(text), "worker on fire: %c\n", 'a' + i / 1000);
+        if (write(ends[2 * i + 1], text, (size_t)len) != len)
+            exit(1);
+    }
+    t1 = mono_ns();
+    static char shown[1 << 20];
+    size_t got = 0;
+    while (t2 == 0 || differ < (n + 499) / 1000) {
+        ssize_t k = read(console[0], shown + got, sizeof(shown) - 1 - got);
+        if (k <= 0)
+            exit(1);
+        shown[got += (size_t)k] = '\0';
+        if (t2 == 0 && strstr(shown, "assert triggered"))
+            t2 = mono_ns();
+        differ = 0;
+        for (char *p = shown; (p = strstr(p, "on fire")); p++)
+            differ++;
+    }
+    for (char *p = shown; (p = strchr(p, '\n')); p++)
+        lines++;
+    printf(
+        "%d workers raise one exception (written within %.0f ms): shown after %.0f ms; %d lines in "
+        "all, %d of %d that differ\n",
+        n, (double)(t1 - t0) / 1e6, (double)(t2 - t0) / 1e6, lines, differ, (n + 499) / 1000);
+    for (int i = 0; i < 2 * n; i++)
+        close(ends[i]);
+    for (int i = 0; i < n; i++)
+        stdio_worker_exited(pump, i);
+    stdio_pump_close(pump, &(struct stdio_pump_end){.patience = 0});
+    uv_run(&loop, UV_RUN_DEFAULT);
+    uv_loop_close(&loop);
+    close(console[0]);
+    close(console[1]);
+    free(ends);
 }
 
 static void measure_opening(int n)
@@ -240,6 +322,9 @@ int main(int argc, char **argv)
     measure_opening(128);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur >= 4096 * 4 + 100)
         measure_opening(4096);
+    measure_exception(512);
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur >= 4096 * 4 + 100)
+        measure_exception(4096);
     if (access(g_worker, X_OK) < 0) {
         fprintf(stderr, "bench_stdio: %s: %s\n", g_worker, strerror(errno));
         return 1;
@@ -248,6 +333,8 @@ int main(int argc, char **argv)
     measure("console a pipe, prefixed", TO_PIPE | PREFIXED);
     measure("console a file", TO_FILE);
     measure("console a file, prefixed", TO_FILE | PREFIXED);
+    measure("console a pipe, folding, all lines differ", TO_PIPE | FOLDED | DIFFER);
+    measure("console a pipe, folding, all lines alike", TO_PIPE | FOLDED);
     measure("console a terminal", TO_TERMINAL);
     measure("console a terminal, prefixed", TO_TERMINAL | PREFIXED);
     measure("log files (redirect)", LOGGED);

@@ -98,7 +98,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     c.tty = true;
     for (int i = 0; i < 2; i++) {
         s[i].console = &c;
-        s[i].label = stdio_label_new(i, prefix, NULL);
+        s[i].label = stdio_label_new(i, i, prefix, NULL);
     }
     size_t piece = 1 + (data[0] & 127) * (data[0] & 128 ? 256 : 1);
     uint64_t now = 1;

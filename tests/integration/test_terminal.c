@@ -232,6 +232,36 @@ START_TEST(escape_sequences_of_workers)
 }
 END_TEST
 
+/* Lines of several workers that are alike are one on a terminal, and all are in the files; a pipe
+ * gets what it was given. The workers wait for each other, so that a busy machine folds them, too.
+ */
+START_TEST(lines_of_all_workers_are_folded)
+{
+    static struct terminal t;
+    struct proc p;
+    write_file(tmppath("script"), "#!/bin/sh\necho $RANK >> $1\n"
+                                  "while [ $(wc -l < $1) -lt 3 ]; do sleep 0.01; done\n"
+                                  "echo \"rank $RANK is ready\"\n"
+                                  "[ $RANK != 2 ] || echo 'only two' >&2\n");
+    ck_assert_int_eq(chmod(tmppath("script"), 0755), 0);
+    at_terminal(&t, "--nproc_per_node 3 --tee 3 --log_dir %T/logs %T/script %T/one");
+    ck_assert_int_eq(end_of(&t), 0);
+    expect_text(t.text, "[0-2]: rank 0..2 is ready\r\n");
+    expect_text(t.text, "[default2]:only two\r\n");
+    at_terminal(&t, "--nproc_per_node 3 --ranks 1-2 %T/script %T/two");
+    ck_assert_int_eq(end_of(&t), 0);
+    expect_text(t.text, "[1-2]: rank 1..2 is ready\r\n");
+    dlaunch_start(&p, NULL, "--nproc_per_node 3 --ranks 1 %%T/script %%T/three");
+    expect_status(&p, 0, 20);
+    ck_assert_str_eq(p.out, "rank 1 is ready\n");
+    proc_fini(&p);
+    dlaunch_start(&p, NULL, "--nproc_per_node 2 --ranks 1- %%T/script %%T/four");
+    expect_status(&p, 2, 20);
+    expect_text(p.err, "--ranks: '1-' is not a list of numbers such as 0,8-15");
+    proc_fini(&p);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------- from elsewhere */
 
 static const struct {
@@ -340,6 +370,7 @@ static Suite *suite(void)
     tcase_add_test(tc, ctrl_z_with_other_nodes);
     tcase_add_test(tc, ctrl_z_in_a_namespace);
     tcase_add_loop_test(tc, escape_sequences_of_workers, 0, 2);
+    tcase_add_test(tc, lines_of_all_workers_are_folded);
     tc = test_case(s, "from elsewhere", 60);
     tcase_add_loop_test(tc, stop_signals, 0, ARRAY_LEN(stops));
     tcase_add_test(tc, stop_of_one_node);

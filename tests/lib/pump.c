@@ -16,6 +16,8 @@ void open_pump(struct fixture *f, int console_out, int console_err)
     struct err e = ERR_INIT;
     struct stdio_pump_opts opts = {.console_out = console_out,
                                    .console_err = console_err,
+                                   .nworkers = f->nworkers,
+                                   .fold = f->fold,
                                    .dup_stdout = f->dup_stdout,
                                    .on_drained = on_drained,
                                    .arg = f};
@@ -163,13 +165,18 @@ void make_terminal(int *master, int *slave)
     tcsetattr(*slave, TCSANOW, &raw);
 }
 
-void setup_stopped_terminal(struct fixture *f)
+void setup_tty(struct fixture *f)
 {
     setup(f);
     close_fd(&f->out_r);
     close_fd(&f->out_w);
     make_terminal(&f->out_r, &f->out_w);
     fd_set_nonblock(f->out_r, true);
+}
+
+void setup_stopped_terminal(struct fixture *f)
+{
+    setup_tty(f);
     open_pump(f, f->out_w, f->err_w);
 }
 

@@ -12,6 +12,7 @@
 #include "core/bytes.h"
 #include "core/clock.h"
 #include "core/fd.h"
+#include "rendezvous/rules/rank_table.h"
 #include "tests/lib/loop.h"
 #include "tests/lib/test.h"
 
@@ -23,7 +24,9 @@ struct fixture {
     struct stdio_pump *pump;
     int out_r, out_w, err_r, err_w;
     struct buf out, err; /* all that the consoles have received, terminated */
-    bool drained[WORKERS_MAX];
+    bool drained[NPROC_MAX];
+    int nworkers; /* for the options of the pump */
+    enum fold_mode fold;
     int ndrained;
     char *const *dup_stdout;
     bool closed, all; /* the pump is closed; all output was written */
@@ -76,6 +79,9 @@ void end_worker(struct fixture *f, int rank, struct ends *w);
 
 /* Opens a raw terminal, whose master receives exactly the bytes written to the slave. */
 void make_terminal(int *master, int *slave);
+
+/* Makes loop and pipes; f->out_w is a terminal, for open_pump(). */
+void setup_tty(struct fixture *f);
 
 /* A pump whose stdout goes to a terminal that shows nothing while the test does not read it. */
 void setup_stopped_terminal(struct fixture *f);

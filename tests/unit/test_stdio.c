@@ -214,6 +214,35 @@ START_TEST(tail_is_what_a_person_saw)
 }
 END_TEST
 
+/* Of a recursion, where it began and how it ended. */
+START_TEST(tail_keeps_both_ends_of_a_traceback)
+{
+    struct buf b = BUF_INIT;
+    static const char begin[] =
+        "before\nTraceback (most recent call last):\n  File \"a.py\", line 9\n    a()\n";
+    buf_put(&b, begin, sizeof(begin) - 1);
+    for (int i = 0; i < 500; i++) {
+        char line[64];
+        buf_put(&b, line, (size_t)sprintf(line, "  File \"b.py\", line %d\n    b()\n", i));
+    }
+    buf_put(&b, "RecursionError: too deep\n", 25);
+    const char *tail = tail_of((char *)b.data, b.len, 4096);
+    static const char head[] =
+        "Traceback (most recent call last):\n  File \"a.py\", line 9\n    a()\n"
+        "  File \"b.py\", line 0\n    b()\n[frames left out]\n    b()\n";
+    ck_assert_int_eq(strncmp(tail, head, sizeof(head) - 1), 0);
+    ck_assert_str_eq(strrchr(tail, '\n'), "\nRecursionError: too deep");
+    int lines = 1;
+    for (const char *p = tail; (p = strchr(p, '\n')); p++)
+        lines++;
+    ck_assert_int_eq(lines, STDIO_TAIL_LINES);
+    for (int i = 0; i < 30; i++) /* what comes later has nothing to do with it */
+        buf_put(&b, "later\n", 6);
+    ck_assert_int_eq(strncmp(tail_of((char *)b.data, b.len, 4096), "later\n", 6), 0);
+    buf_fini(&b);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("stdio");
@@ -226,6 +255,7 @@ static Suite *suite(void)
     tcase_add_test(tc, close_with_workers_open_loses_nothing);
     tcase_add_test(tc, many_workers);
     tcase_add_test(tc, tail_is_what_a_person_saw);
+    tcase_add_test(tc, tail_keeps_both_ends_of_a_traceback);
     return s;
 }
 

@@ -133,7 +133,7 @@ END_TEST
 START_TEST(matching_lines_are_copied)
 {
     struct fixture f;
-    setup(&f);
+    setup_tty(&f);
     f.dup_stdout = (char *const[]){"loss=", "NaN", NULL};
     open_pump(&f, f.out_w, f.err_w);
     stdio_set_filtered_dir(f.pump, tmpdir());

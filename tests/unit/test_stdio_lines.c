@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <sys/wait.h>
 
+#include "agent/output/stdio_stream.h"
+
 static unsigned checksum(unsigned worker, unsigned line)
 {
     return (worker * 7919u + line * 104729u) % 1000003u;
@@ -45,7 +47,7 @@ static pid_t fork_writer(unsigned worker, unsigned lines, unsigned longest, bool
 }
 
 /* Every line is one of a worker's, whole and in its order. */
-static void check_lines(char *all, int workers, unsigned lines, unsigned longest)
+static void check_lines(char *all, int workers, unsigned lines, unsigned longest, bool prefixed)
 {
     unsigned next[WORKERS_MAX] = {0}, total = 0;
     for (char *line = all, *nl; *line; line = nl + 1, total++) {
@@ -54,40 +56,19 @@ static void check_lines(char *all, int workers, unsigned lines, unsigned longest
         nl = strchr(line, '\n');
         ck_assert_msg(nl, "the last line has no end: %s", line);
         *nl = '\0';
+        if (prefixed) {
+            unsigned local = WORKERS_MAX;
+            int at = 0;
+            ck_assert_msg(sscanf(line, "[default%u]:%n", &local, &at) == 1 && at, "no prefix: %s",
+                          line);
+            line += at;
+            ck_assert_msg(sscanf(line, "w%u ", &w) == 1 && w == local, "mixed line: %s", line);
+        }
         ck_assert_msg(sscanf(line, "w%u ", &w) == 1 && (int)w < workers, "mixed line: %s", line);
         want[put_line(want, w, next[w]++, longest)] = '\0';
         ck_assert_str_eq(line, want);
     }
     ck_assert_uint_eq(total, (unsigned)workers * lines);
-}
-
-/* Without prefixes and newlines, a worker's lines hold exactly what it wrote: a line may have been
- * shown in two parts (its writer paused within it), but each under the right prefix. */
-static void check_parts(char *all, int workers, unsigned lines, unsigned longest)
-{
-    struct buf got[WORKERS_MAX] = {0};
-    for (char *line = all, *nl; *line; line = nl + 1) {
-        unsigned w;
-        int at = 0;
-        nl = strchr(line, '\n');
-        ck_assert_msg(nl, "the last line has no end: %s", line);
-        *nl = '\0';
-        ck_assert_msg(sscanf(line, "[default%u]:%n", &w, &at) == 1 && at && (int)w < workers,
-                      "no prefix: %s", line);
-        buf_put(&got[w], line + at, (size_t)(nl - line - at));
-    }
-    for (int w = 0; w < workers; w++) {
-        size_t at = 0;
-        for (unsigned i = 0; i < lines; i++) {
-            char want[1000];
-            size_t n = put_line(want, (unsigned)w, i, longest);
-            ck_assert_msg(at + n <= got[w].len && memcmp(got[w].data + at, want, n) == 0,
-                          "worker %d, line %u: %.*s", w, i, (int)n, (char *)got[w].data + at);
-            at += n;
-        }
-        ck_assert_uint_eq(at, got[w].len);
-        buf_fini(&got[w]);
-    }
 }
 
 /* 100,000 lines. To a file they may be long; a pipe gets less than a backlog of them, so that
@@ -118,10 +99,8 @@ static void many_lines(bool piped)
     }
     UNTIL(&f, f.ndrained == WORKERS, "not drained");
     close_pump(&f);
-    if (piped)
-        check_parts(test_text("%s", text(&f.out)), WORKERS, LINES, longest);
-    else
-        check_lines(test_keep(read_file(path)), WORKERS, LINES, longest);
+    char *all = piped ? test_text("%s", text(&f.out)) : test_keep(read_file(path));
+    check_lines(all, WORKERS, LINES, longest, piped);
     ck_assert_str_eq(text(&f.err), "");
     close(file);
     teardown(&f);
@@ -142,7 +121,8 @@ END_TEST
 START_TEST(partial_line_is_shown_and_ended_for_another)
 {
     struct fixture f;
-    setup_open(&f);
+    setup_tty(&f);
+    open_pump(&f, f.out_w, f.out_w);
     struct ends a = open_worker(&f, 0, shown("[a]:"), shown(NULL));
     struct ends b = open_worker(&f, 1, shown("[b]:"), shown(NULL));
     say(a.out, "name? ");
@@ -168,10 +148,33 @@ START_TEST(partial_line_is_shown_and_ended_for_another)
 }
 END_TEST
 
-START_TEST(line_cut_by_a_full_buffer_waits_for_its_rest)
+/* A reader of a pipe gets whole lines only, however long a worker pauses within one. */
+START_TEST(line_to_a_pipe_waits_for_its_end)
 {
     struct fixture f;
     setup_open(&f);
+    struct ends a = open_worker(&f, 0, shown("[a]:"), shown(NULL));
+    struct ends b = open_worker(&f, 1, shown("[b]:"), shown(NULL));
+    say(a.out, "half");
+    uint64_t pause = mono_ns() + 2 * STREAM_PATIENCE_NS;
+    UNTIL(&f, mono_ns() > pause, "no time passes");
+    say(b.out, "mine\n");
+    UNTIL(&f, strchr(text(&f.out), '\n'), "the other's line is not shown");
+    say(a.out, " a line\n");
+    UNTIL(&f, strstr(text(&f.out), "a line\n"), "the end is not shown");
+    ck_assert_str_eq(text(&f.out), "[b]:mine\n[a]:half a line\n");
+    end_worker(&f, 0, &a);
+    end_worker(&f, 1, &b);
+    close_pump(&f);
+    teardown(&f);
+}
+END_TEST
+
+START_TEST(line_cut_by_a_full_buffer_waits_for_its_rest)
+{
+    struct fixture f;
+    setup_tty(&f);
+    open_pump(&f, f.out_w, f.out_w);
     struct ends a = open_worker(&f, 0, shown("[a]:"), shown(NULL));
     struct ends b = open_worker(&f, 1, shown("[b]:"), shown(NULL));
     char block[8193];
@@ -196,7 +199,8 @@ END_TEST
 START_TEST(quick_progress_bar_is_shown_before_it_ends)
 {
     struct fixture f;
-    setup_open(&f);
+    setup_tty(&f);
+    open_pump(&f, f.out_w, f.out_w);
     struct ends a = open_worker(&f, 0, shown("[a]:"), shown(NULL));
     int n = 0;
     UNTIL(&f, (say(a.out, "\rstep"), ++n, f.out.len > 0), "never shown");
@@ -255,8 +259,8 @@ END_TEST
 START_TEST(own_lines_take_their_turn)
 {
     struct fixture f;
-    setup(&f);
-    open_pump(&f, f.out_w, f.out_w); /* 2>&1 */
+    setup_tty(&f);
+    open_pump(&f, f.out_w, f.out_w);
     struct ends a = open_worker(&f, 0, shown(NULL), shown(NULL));
     say(a.out, "in the middle of");
     UNTIL(&f, f.out.len > 0, "not shown");
@@ -278,6 +282,7 @@ static Suite *suite(void)
     tcase_add_test(tc, lines_of_eight_workers_stay_whole);
     tcase_add_test(tc, prefixed_lines_of_eight_workers_stay_whole);
     tcase_add_test(tc, partial_line_is_shown_and_ended_for_another);
+    tcase_add_test(tc, line_to_a_pipe_waits_for_its_end);
     tcase_add_test(tc, line_cut_by_a_full_buffer_waits_for_its_rest);
     tcase_add_test(tc, quick_progress_bar_is_shown_before_it_ends);
     tcase_add_test(tc, bytes_pass_untouched);

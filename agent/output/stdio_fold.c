@@ -1,0 +1,581 @@
+#include "agent/output/stdio_fold.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/escape.h"
+#include "core/mem.h"
+
+#define BUCKETS    4096       /* a power of two */
+#define HELD_MAX   (4u << 20) /* bytes of all groups; then the oldest are shown */
+#define UNIT_MAX   65536      /* bytes of a traceback */
+#define MARGIN_MAX 64
+#define FLOOD      1024 /* lines of a worker within a window, of which less than 1 in 8 folds */
+#define PLACES     (UINT64_C(1) << 32)
+#define WAY_MAX    64 /* groups that are looked at to let a worker join one in front */
+#define RANGES_MAX 12 /* in a set of ranks */
+#define NUMBER_MAX 40 /* bytes of a number that is compared with others */
+
+static const char BEGIN[] = "Traceback (most recent call last):";
+
+/* A number that is not the same in all units of the group. */
+struct fold_number {
+    uint32_t at, len; /* in the text of the first unit */
+    double low, high;
+    char text[2][NUMBER_MAX + 1]; /* as the units had them */
+};
+
+struct fold_group {
+    TAILQ_ENTRY(fold_group) link, age;
+    LIST_ENTRY(fold_group) chain;
+    uint64_t hash, due_ns;
+    uint64_t place;            /* rises along the groups */
+    const void *writer;        /* of the first unit */
+    struct stdio_label *label; /* likewise; one reference */
+    int first_rank;            /* global rank of local rank 0 */
+    int n;                     /* units */
+    struct fold_number *numbers;
+    size_t nnumbers;
+    size_t len;
+    uint8_t *text;  /* the first unit */
+    uint64_t set[]; /* local ranks */
+};
+
+struct fold_rank {
+    struct fold_group *last; /* that it has joined; NULL: none is held */
+    uint64_t window_ns;
+    unsigned lines, folded; /* in this window */
+    uint64_t pass_ns;       /* it is passed over until then */
+};
+
+struct fold {
+    struct console *console;
+    int nworkers;
+    size_t words; /* of a set */
+    struct fold_rank *ranks;
+    TAILQ_HEAD(fold_groups, fold_group) groups, ages; /* as they are shown; as they began */
+    LIST_HEAD(, fold_group) chains[BUCKETS];
+    TAILQ_HEAD(, fold_source) open;
+    size_t held;
+    struct buf page;
+};
+
+struct fold *fold_new(struct console *c, int nworkers)
+{
+    struct fold *f = xcalloc(1, sizeof(*f));
+    f->console = c;
+    f->nworkers = nworkers;
+    f->words = ((size_t)nworkers + 63) / 64;
+    f->ranks = xcalloc((size_t)nworkers, sizeof(*f->ranks));
+    TAILQ_INIT(&f->groups);
+    TAILQ_INIT(&f->ages);
+    TAILQ_INIT(&f->open);
+    return f;
+}
+
+static void group_free(struct fold *f, struct fold_group *g)
+{
+    TAILQ_REMOVE(&f->groups, g, link);
+    TAILQ_REMOVE(&f->ages, g, age);
+    LIST_REMOVE(g, chain);
+    for (int i = 0; i < f->nworkers; i++) {
+        if (f->ranks[i].last == g)
+            f->ranks[i].last = NULL;
+    }
+    f->held -= g->len;
+    stdio_label_unref(g->label);
+    free(g->numbers);
+    free(g->text);
+    free(g);
+}
+
+void fold_free(struct fold *f)
+{
+    if (!f)
+        return;
+    while (!TAILQ_EMPTY(&f->groups))
+        group_free(f, TAILQ_FIRST(&f->groups));
+    buf_fini(&f->page);
+    free(f->ranks);
+    free(f);
+}
+
+/* -------------------------------------------------------------------------------------- numbers */
+
+static bool is_digit(uint8_t c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* The length of the number at p, which begins with a digit, or with a sign if `before`, the byte in
+ * front of it, is not a part of a word; 0: there is none. */
+static size_t number_at(const uint8_t *p, const uint8_t *end, uint8_t before)
+{
+    const uint8_t *q = p;
+    if (*q == '-' && q + 1 < end && !isalnum(before) && before != '-')
+        q++;
+    if (!is_digit(*q))
+        return 0;
+    if (*q == '0' && end - q > 2 && (q[1] | 0x20) == 'x' && isxdigit(q[2])) {
+        for (q += 2; q < end && isxdigit(*q);)
+            q++;
+        return (size_t)(q - p);
+    }
+    while (q < end && is_digit(*q))
+        q++;
+    while (end - q > 1 && *q == '.' && is_digit(q[1])) { /* more than once in an address */
+        for (q++; q < end && is_digit(*q);)
+            q++;
+    }
+    if (end - q > 2 && (*q | 0x20) == 'e' && (q[1] == '-' || q[1] == '+') && is_digit(q[2])) {
+        for (q += 2; q < end && is_digit(*q);)
+            q++;
+    }
+    return (size_t)(q - p);
+}
+
+/* Of the text with each number replaced by one and the same sign (FNV-1a). */
+static uint64_t hash_of(const uint8_t *p, size_t len, uint64_t h)
+{
+    uint8_t before = '\n';
+    for (const uint8_t *end = p + len; p < end;) {
+        size_t n = is_digit(*p) || *p == '-' ? number_at(p, end, before) : 0;
+        uint8_t c = n ? '0' : *p;
+        h = (h ^ c) * UINT64_C(0x100000001b3);
+        p += n ? n : 1;
+        before = p[-1];
+    }
+    return h;
+}
+
+static double number_value(const uint8_t *p, size_t n, char text[NUMBER_MAX + 1])
+{
+    memcpy(text, p, n);
+    text[n] = '\0';
+    char *dot = strchr(text, '.');
+    if (!dot || !strchr(dot + 1, '.'))
+        return strtod(text, NULL);
+    double v = 0; /* 10.0.0.9 is less than 10.0.0.11 */
+    for (char *part = text; *part; part += strspn(part, "."))
+        v = 1000 * v + (double)strtol(part, &part, 10);
+    return v;
+}
+
+static void note_number(struct fold_group *g, size_t at, size_t first_len, const uint8_t *p,
+                        size_t n)
+{
+    struct fold_number *x = g->numbers;
+    char text[NUMBER_MAX + 1];
+    size_t i = 0;
+    if (n > NUMBER_MAX || first_len > NUMBER_MAX)
+        return;
+    while (i < g->nnumbers && x[i].at < at)
+        i++;
+    if (i == g->nnumbers || x[i].at != at) {
+        x = g->numbers = xrealloc(x, (g->nnumbers + 1) * sizeof(*x));
+        memmove(&x[i + 1], &x[i], (g->nnumbers++ - i) * sizeof(*x));
+        x[i] = (struct fold_number){.at = (uint32_t)at, .len = (uint32_t)first_len};
+        x[i].low = x[i].high = number_value(g->text + at, first_len, x[i].text[0]);
+        memcpy(x[i].text[1], x[i].text[0], sizeof(text));
+    }
+    double v = number_value(p, n, text);
+    if (v < x[i].low || v > x[i].high) {
+        bool high = v > x[i].high;
+        *(high ? &x[i].high : &x[i].low) = v;
+        memcpy(x[i].text[high], text, sizeof(text));
+    }
+}
+
+/* Whether the texts differ only in numbers; `note`: keeps those that differ with the group. */
+static bool alike(struct fold_group *g, const uint8_t *q, size_t len, bool note)
+{
+    const uint8_t *p = g->text, *pend = p + g->len, *qend = q + len;
+    uint8_t before = '\n';
+    if (len == g->len && memcmp(p, q, len) == 0 && !g->nnumbers)
+        return true;
+    while (p < pend && q < qend) {
+        bool maybe = (is_digit(*p) || *p == '-') && (is_digit(*q) || *q == '-');
+        size_t n = maybe ? number_at(p, pend, before) : 0, m = n ? number_at(q, qend, before) : 0;
+        if (m == 0 && *p != *q)
+            return false;
+        if (note && m && (n != m || memcmp(p, q, n) != 0))
+            note_number(g, (size_t)(p - g->text), n, q, m);
+        p += m ? n : 1;
+        q += m ? m : 1;
+        before = p[-1];
+    }
+    return p == pend && q == qend;
+}
+
+/* --------------------------------------------------------------------------------------- showing
+ */
+
+static bool has(const struct fold_group *g, int local)
+{
+    return g->set[local / 64] >> (local % 64) & 1;
+}
+
+/* Writes "[0-3,8]: ". */
+static void put_set(const struct fold *f, const struct fold_group *g, struct buf *b)
+{
+    char text[32];
+    int ranges = 0, left = g->n;
+    buf_put(b, "[", 1);
+    for (int i = 0, last; i < f->nworkers && left; i = last + 1) {
+        last = i;
+        if (!has(g, i))
+            continue;
+        while (last + 1 < f->nworkers && has(g, last + 1))
+            last++;
+        int n = last - i + 1, from = g->first_rank + i, len;
+        if (ranges++ == RANGES_MAX) {
+            len = snprintf(text, sizeof(text), " and %d more", left);
+            buf_put(b, text, (size_t)len);
+            break;
+        }
+        left -= n;
+        len = snprintf(text, sizeof(text), n > 1 ? "%s%d-%d" : "%s%d", ranges > 1 ? "," : "", from,
+                       from + n - 1);
+        buf_put(b, text, (size_t)len);
+    }
+    buf_put(b, "]: ", 3);
+}
+
+/* Writes the text of the group, with ranges in place of numbers that differ. */
+static void put_text(const struct fold_group *g, struct buf *b)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < g->nnumbers; i++) {
+        const struct fold_number *x = &g->numbers[i];
+        buf_put(b, g->text + at, x->at - at);
+        buf_put(b, x->text[0], strlen(x->text[0]));
+        if (x->low < x->high) {
+            buf_put(b, "..", 2);
+            buf_put(b, x->text[1], strlen(x->text[1]));
+        }
+        at = x->at + x->len;
+    }
+    buf_put(b, g->text + at, g->len - at);
+}
+
+/* Writes what a terminal may be given. */
+static void put_visibly(struct buf *b, const uint8_t *p, size_t len)
+{
+    while (len) {
+        size_t n = escape_span(p, len, ESCAPE_TERMINAL);
+        buf_put(b, p, n);
+        p += n;
+        len -= n;
+        if (len) {
+            char shown[ESCAPE_SHOWN_LEN];
+            escape_show(shown, *p);
+            buf_put(b, shown, sizeof(shown));
+            p++;
+            len--;
+        }
+    }
+}
+
+static size_t count_lines(const uint8_t *p, size_t len)
+{
+    size_t n = 0;
+    for (const uint8_t *end = p + len, *nl; (nl = memchr(p, '\n', (size_t)(end - p))); p = nl + 1)
+        n++;
+    return n;
+}
+
+/* Shows the oldest group. */
+static void show_first(struct fold *f, uint64_t now_ns)
+{
+    struct fold_group *g = TAILQ_FIRST(&f->groups);
+    struct buf prefix = BUF_INIT, text = BUF_INIT;
+    if (g->n > 1)
+        put_set(f, g, &prefix);
+    else
+        buf_put(&prefix, g->label->prefix, g->label->prefix_len);
+    put_text(g, &text);
+    size_t lines = count_lines(text.data, text.len), at = 0;
+    bool cut = g->n > 1 && lines > FOLD_LINES;
+    f->page.len = 0;
+    for (uint8_t *p = text.data, *end = p + text.len, *stop; p < end; p = stop, at++) {
+        uint8_t *nl = memchr(p, '\n', (size_t)(end - p)), *cr;
+        stop = nl + 1; /* units are whole lines */
+        if (cut && at >= FOLD_LINES / 2 && at < lines - (FOLD_LINES / 2 - 1)) {
+            char left_out[48];
+            int n = snprintf(left_out, sizeof(left_out), "[%zu lines left out]\n",
+                             lines - (FOLD_LINES - 1));
+            if (at == FOLD_LINES / 2) {
+                buf_put(&f->page, prefix.data, prefix.len);
+                buf_put(&f->page, left_out, (size_t)n);
+            }
+            continue;
+        }
+        do { /* a carriage return, unless it ends the line, is followed by the prefix again */
+            cr = memchr(p, '\r', (size_t)(stop - p));
+            uint8_t *to = cr && cr + 1 < nl ? cr + 1 : stop;
+            buf_put(&f->page, prefix.data, prefix.len);
+            if (f->console->tty)
+                put_visibly(&f->page, p, (size_t)(to - p));
+            else
+                buf_put(&f->page, p, (size_t)(to - p));
+            p = to;
+        } while (p < stop);
+    }
+    if (f->page.len)
+        console_put(f->console, g->n > 1 ? f : g->writer, g->label, f->page.data, f->page.len,
+                    now_ns);
+    if (f->page.cap > 65536)
+        buf_fini(&f->page);
+    buf_fini(&prefix);
+    buf_fini(&text);
+    group_free(f, g);
+}
+
+/* Shows the groups up to this one. */
+static void show_until(struct fold *f, const struct fold_group *last, uint64_t now_ns)
+{
+    for (bool done = false; !done;) {
+        done = TAILQ_FIRST(&f->groups) == last;
+        show_first(f, now_ns);
+    }
+}
+
+static void show_ready(struct fold *f, uint64_t now_ns)
+{
+    struct fold_group *g;
+    while ((g = TAILQ_FIRST(&f->groups)) && (g->n >= f->nworkers || f->held > HELD_MAX))
+        show_first(f, now_ns);
+    while ((g = TAILQ_FIRST(&f->ages)) && g->due_ns <= now_ns)
+        show_until(f, g, now_ns);
+}
+
+/* ---------------------------------------------------------------------------------------- units */
+
+static struct fold_group *group_new(struct fold *f, const struct fold_source *s, uint64_t hash,
+                                    const uint8_t *p, size_t len, uint64_t now_ns)
+{
+    struct fold_group *g = xcalloc(1, sizeof(*g) + f->words * sizeof(*g->set));
+    g->hash = hash;
+    g->due_ns = now_ns + FOLD_WINDOW_NS;
+    g->writer = s->writer;
+    g->label = stdio_label_ref(s->label);
+    g->first_rank = s->label->rank - s->label->local_rank;
+    g->text = xmalloc(len);
+    g->len = len;
+    memcpy(g->text, p, len);
+    f->held += len;
+    const struct fold_group *newest = TAILQ_LAST(&f->groups, fold_groups);
+    g->place = (newest ? newest->place : 0) + PLACES;
+    TAILQ_INSERT_TAIL(&f->groups, g, link);
+    TAILQ_INSERT_TAIL(&f->ages, g, age);
+    LIST_INSERT_HEAD(&f->chains[hash % BUCKETS], g, chain);
+    return g;
+}
+
+static void move_before(struct fold *f, struct fold_group *g, struct fold_group *at)
+{
+    TAILQ_REMOVE(&f->groups, g, link);
+    TAILQ_INSERT_BEFORE(at, g, link);
+    struct fold_group *x = TAILQ_PREV(g, fold_groups, link);
+    uint64_t low = x ? x->place : 0, place = 0;
+    g->place = low + (at->place - low) / 2;
+    if (g->place > low)
+        return;
+    TAILQ_FOREACH(x, &f->groups, link) /* no number is left between the two */
+    x->place = place += PLACES;
+}
+
+/* Makes g a group that the worker may join, although it has joined `last` behind it: what stands in
+ * between and is the worker's alone moves in front of g. False: others share some of it. */
+static bool make_way(struct fold *f, struct fold_group *g, int local, struct fold_group *last)
+{
+    struct fold_group *x = last, *before = g;
+    for (int n = 0; x != g; x = TAILQ_PREV(x, fold_groups, link)) {
+        if (++n > WAY_MAX || (has(x, local) && x->n > 1))
+            return false;
+    }
+    if (has(g, local))
+        return false;
+    for (struct fold_group *next = last; (x = next) != g;) {
+        next = TAILQ_PREV(x, fold_groups, link);
+        if (has(x, local)) {
+            move_before(f, x, before);
+            before = x;
+        }
+    }
+    return true;
+}
+
+/* The group that a unit of the worker joins, or NULL: the first behind the last one that it has
+ * joined, or one in front of that. */
+static struct fold_group *find_group(struct fold *f, uint64_t hash, int local, const uint8_t *p,
+                                     size_t len)
+{
+    struct fold_group *g, *last = f->ranks[local].last, *behind = NULL, *front = NULL;
+    LIST_FOREACH(g, &f->chains[hash % BUCKETS], chain)
+    {
+        if (g->hash != hash)
+            continue;
+        if (!last || g->place > last->place) {
+            if ((!behind || g->place < behind->place) && alike(g, p, len, false))
+                behind = g;
+        } else if ((!front || g->place > front->place) && alike(g, p, len, false)) {
+            front = g;
+        }
+    }
+    if (behind || !front || !make_way(f, front, local, last))
+        return behind;
+    return front;
+}
+
+/* Puts a unit into its group, or begins one. */
+static void put_unit(struct fold *f, const struct fold_source *s, const uint8_t *p, size_t len,
+                     uint64_t now_ns)
+{
+    int local = s->label->local_rank;
+    struct fold_rank *r = &f->ranks[local];
+    uint64_t hash = hash_of(p, len, (uint64_t)(s->label->rank - local));
+    struct fold_group *g = find_group(f, hash, local, p, len);
+    if (now_ns - r->window_ns > FOLD_WINDOW_NS) {
+        r->window_ns = now_ns;
+        r->lines = r->folded = 0;
+    }
+    r->lines++;
+    if (g) {
+        alike(g, p, len, true);
+        r->folded++;
+    } else {
+        g = r->last = group_new(f, s, hash, p, len, now_ns);
+    }
+    assert(!has(g, local));
+    g->set[local / 64] |= UINT64_C(1) << (local % 64);
+    g->n++;
+    if (!r->last || g->place > r->last->place)
+        r->last = g;
+    if (r->lines >= FLOOD && r->folded < r->lines / 8)
+        r->pass_ns = now_ns + FOLD_WINDOW_NS;
+    show_ready(f, now_ns);
+}
+
+static void close_unit(struct fold *f, struct fold_source *s, uint64_t now_ns)
+{
+    if (!s->open)
+        return;
+    TAILQ_REMOVE(&f->open, s, link);
+    s->open = false;
+    put_unit(f, s, s->unit.data, s->unit.len, now_ns);
+    buf_fini(&s->unit);
+}
+
+static void grow_unit(struct fold_source *s, const uint8_t *line, size_t len, uint64_t now_ns)
+{
+    xbuf_reserve(&s->unit, len);
+    buf_put(&s->unit, line, len);
+    s->last_ns = now_ns;
+}
+
+/* Whether a traceback begins with this line; *margin: what stands in front of it. */
+static bool begins(const uint8_t *line, size_t len, size_t *margin)
+{
+    while (len && (line[len - 1] == '\n' || line[len - 1] == '\r'))
+        len--;
+    size_t n = sizeof(BEGIN) - 1;
+    *margin = len - n;
+    return len >= n && *margin <= MARGIN_MAX && memcmp(line + *margin, BEGIN, n) == 0;
+}
+
+/* The frames of a traceback are indented; the first line that is not ends it. */
+static bool is_frame(const struct fold_source *s, const uint8_t *line, size_t len)
+{
+    return len > s->margin && memcmp(line, s->unit.data, s->margin) == 0 &&
+           line[s->margin] == ' ' && s->unit.len < UNIT_MAX;
+}
+
+static void put_line(struct fold *f, struct fold_source *s, const uint8_t *line, size_t len,
+                     uint64_t now_ns)
+{
+    size_t margin;
+    if (s->open && s->unit.len < UNIT_MAX) {
+        bool last = !is_frame(s, line, len);
+        grow_unit(s, line, len, now_ns);
+        if (last)
+            close_unit(f, s, now_ns);
+        return;
+    }
+    close_unit(f, s, now_ns);
+    if (begins(line, len, &margin)) {
+        s->margin = margin;
+        s->open = true;
+        TAILQ_INSERT_TAIL(&f->open, s, link);
+        grow_unit(s, line, len, now_ns);
+    } else {
+        put_unit(f, s, line, len, now_ns);
+    }
+}
+
+size_t fold_put(struct fold *f, struct fold_source *s, const uint8_t *p, size_t len,
+                uint64_t now_ns)
+{
+    struct fold_rank *r = &f->ranks[s->label->local_rank];
+    const uint8_t *at = p, *end = p + len;
+    while (at < end && r->pass_ns <= now_ns) {
+        const uint8_t *nl = memchr(at, '\n', (size_t)(end - at));
+        assert(nl);
+        put_line(f, s, at, (size_t)(nl + 1 - at), now_ns);
+        at = nl + 1;
+    }
+    if (at < end)
+        fold_settle(f, s, now_ns);
+    return (size_t)(at - p);
+}
+
+void fold_settle(struct fold *f, struct fold_source *s, uint64_t now_ns)
+{
+    close_unit(f, s, now_ns);
+    struct fold_group *last = f->ranks[s->label->local_rank].last;
+    if (last)
+        show_until(f, last, now_ns);
+}
+
+void fold_end(struct fold *f, struct fold_source *s, uint64_t now_ns)
+{
+    close_unit(f, s, now_ns);
+}
+
+/* ---------------------------------------------------------------------------------------- times */
+
+uint64_t fold_due_ns(const struct fold *f)
+{
+    const struct fold_group *g = TAILQ_FIRST(&f->ages);
+    uint64_t due = g ? g->due_ns : 0;
+    const struct fold_source *s;
+    TAILQ_FOREACH(s, &f->open, link)
+    {
+        uint64_t at = s->last_ns + FOLD_WINDOW_NS;
+        if (due == 0 || at < due)
+            due = at;
+    }
+    return due;
+}
+
+void fold_show(struct fold *f, uint64_t now_ns)
+{
+    struct fold_source *s, *next;
+    for (s = TAILQ_FIRST(&f->open); s; s = next) {
+        next = TAILQ_NEXT(s, link);
+        if (s->last_ns + FOLD_WINDOW_NS <= now_ns)
+            close_unit(f, s, now_ns);
+    }
+    show_ready(f, now_ns);
+}
+
+void fold_show_all(struct fold *f, uint64_t now_ns)
+{
+    while (!TAILQ_EMPTY(&f->open))
+        close_unit(f, TAILQ_FIRST(&f->open), now_ns);
+    while (!TAILQ_EMPTY(&f->groups))
+        show_first(f, now_ns);
+}

@@ -1315,6 +1315,8 @@ static void on_finish(void *arg, const struct rdzv_result *result)
     if (first && first->local_rank >= 0 && first->local_rank < a->job->nproc &&
         a->workers[first->local_rank].rank == first->rank)
         worker_hand_up_error_file(&a->workers[first->local_rank]);
+    if (a->cb.on_end)
+        a->cb.on_end(a->cb.arg, a->exit_status, a->exit_status ? result->text : "");
     log_dir_close(&a->log_dir); /* before the report, which must not name a folder that is removed
                                    because it is empty */
     write_out(a, result->reason, agent_report(a, result));

@@ -37,6 +37,9 @@ struct agent_callbacks {
      * allowed. */
     void (*on_unseen)(void *arg, const char *text);
     void (*on_event)(void *arg); /* the event log has grown (agent_events()); NULL is allowed */
+    /* Once, when the job has ended, with the exit status and one line on why ("": all went well);
+     * the agent still answers. NULL is allowed. */
+    void (*on_end)(void *arg, int exit_status, const char *text);
     /* Once, when the agent is DONE and closed, with the exit status of the launcher; the report has
      * been printed, and the agent is freed. */
     void (*on_done)(void *arg, int exit_status);

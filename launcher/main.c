@@ -120,6 +120,11 @@ static void on_event(void *arg)
     control_events_changed(((struct run *)arg)->control);
 }
 
+static void on_end(void *arg, int exit_status, const char *text)
+{
+    control_keep(((struct run *)arg)->control, exit_status, text);
+}
+
 static void on_control_closed(void *arg)
 {
     (void)arg;
@@ -202,6 +207,7 @@ static int agent_process(void *arg, struct guardian_link *link)
         .on_state = on_state,
         .on_unseen = on_unseen,
         .on_event = on_event,
+        .on_end = on_end,
         .on_done = on_agent_done,
         .arg = r,
     };

@@ -19,6 +19,7 @@
 
 #include "agent/fs.h"
 #include "agent/report/event_json.h"
+#include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -191,6 +192,71 @@ static char *answer_to(struct control *c, const char *line)
     answer = xasprintf("%s\n", text ? text : "{\"error\":\"out of memory\"}");
     free(text);
     return answer;
+}
+
+/* Leaves workers out, first those that exited with 0. */
+static void bound_workers(json_t *record)
+{
+    json_t *all = json_object_get(record, "workers"), *kept = json_array(), *w;
+    size_t n = json_array_size(all), i;
+    if (n > CONTROL_ENDED_WORKERS) {
+        for (int well = 0; well < 2; well++) {
+            json_array_foreach(all, i, w)
+            {
+                bool exited = strcmp(json_string_value(json_object_get(w, "state")), "exited") == 0;
+                if (exited == well && json_array_size(kept) < CONTROL_ENDED_WORKERS)
+                    json_array_append(kept, w);
+            }
+        }
+        json_object_set(record, "workers", kept);
+        json_object_set_new(record, "workers_omitted",
+                            json_integer((json_int_t)(n - CONTROL_ENDED_WORKERS)));
+    }
+    json_decref(kept);
+}
+
+/* Puts the newest events that fit into so many bytes of JSON into the record. */
+static void add_events(struct control *c, json_t *record, size_t room)
+{
+    json_t *all = events_json(c), *list = json_object_get(all, "events"), *kept = json_array();
+    size_t n = json_array_size(list), first = n;
+    while (first > 0) {
+        size_t size = json_dumpb(json_array_get(list, first - 1), NULL, 0, JSON_COMPACT) + 1;
+        if (size > room)
+            break;
+        room -= size;
+        first--;
+    }
+    for (size_t i = first; i < n; i++)
+        json_array_append(kept, json_array_get(list, i));
+    json_object_set_new(record, "events", kept);
+    json_object_set_new(record, "events_omitted", json_integer((json_int_t)first));
+    json_decref(all);
+}
+
+void control_keep(struct control *c, int exit_status, const char *text)
+{
+    char name[64];
+    if (!c || !c->place)
+        return;
+    uint64_t now = wall_ns();
+    json_t *record = status_json(c);
+    json_object_set_new(record, "ended", json_real((double)(now / 1000000) / 1e3));
+    json_object_set_new(record, "exit_status", json_integer(exit_status));
+    json_object_set_new(record, "text", json_text(text));
+    bound_workers(record);
+    size_t used = json_dumpb(record, NULL, 0, JSON_COMPACT) + 100;
+    add_events(c, record, used < CONTROL_ENDED_BYTES ? CONTROL_ENDED_BYTES - used : 0);
+    char *line = json_dumps(record, JSON_COMPACT | JSON_REAL_PRECISION(16));
+    json_decref(record);
+    snprintf(name, sizeof(name), "%d-%llu" CONTROL_ENDED, (int)c->opts.pid,
+             (unsigned long long)(now / 1000000));
+    int fd = openat(c->place->dirfd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0 || !line || fd_write_all(fd, line, strlen(line)) < 0)
+        log_verbose("%s/%s: %s; dlaunchctl will not find the job that has ended", c->place->folder,
+                    name, strerror(errno));
+    close_fd(&fd);
+    free(line);
 }
 
 /* -------------------------------------------------------------------------------------- clients */

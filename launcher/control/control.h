@@ -45,6 +45,12 @@ int control_open(struct control **out, uv_loop_t *loop, const struct control_opt
 /* There are further events, for clients that follow them. NULL is allowed. */
 void control_events_changed(struct control *c);
 
+/* The job has ended: leaves a file beside the socket, "<pid>-<end>.ended", with its last status,
+ * its newest events, and when and how it ended, for dlaunchctl. NULL is allowed. */
+#define CONTROL_ENDED_BYTES   (256u << 10) /* of that file */
+#define CONTROL_ENDED_WORKERS 256          /* listed in it; those that failed come first */
+void control_keep(struct control *c, int exit_status, const char *text);
+
 /* Removes the socket and closes every connection, then calls back. NULL: calls back at once. */
 void control_close(struct control *c, void (*on_closed)(void *arg), void *arg);
 

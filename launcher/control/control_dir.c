@@ -9,9 +9,11 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/fd.h"
+#include "core/mem.h"
 
 bool control_dir_path(int index, char out[CONTROL_PATH_MAX - 32])
 {
@@ -77,20 +79,63 @@ bool control_dir_is_deaf(int dirfd, const char *name)
     return fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0 && errno == ECONNREFUSED;
 }
 
+bool control_dir_is_ended(const char *name)
+{
+    size_t n = strlen(name), end = sizeof(CONTROL_ENDED) - 1;
+    return n > end && strcmp(name + n - end, CONTROL_ENDED) == 0;
+}
+
+struct ended {
+    time_t at;
+    char name[64];
+};
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct ended *x = a, *y = b;
+    return x->at > y->at ? -1 : x->at < y->at;
+}
+
+/* Adds a file about a job that has ended, or removes it if it is old. */
+static void note_ended(int dirfd, const char *name, struct ended **list, size_t *n)
+{
+    struct stat st;
+    if (strlen(name) >= sizeof((*list)->name) || fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return;
+    if (st.st_mtime + CONTROL_ENDED_HOURS * 3600 < time(NULL)) {
+        unlinkat(dirfd, name, 0);
+        return;
+    }
+    if (*n % CONTROL_ENDED_MAX == 0)
+        *list = xrealloc(*list, (*n + CONTROL_ENDED_MAX) * sizeof(**list));
+    (*list)[*n].at = st.st_mtime;
+    strcpy((*list)[(*n)++].name, name);
+}
+
 void control_dir_sweep(int dirfd)
 {
+    struct ended *ended = NULL;
+    size_t nended = 0;
     int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
     if (!d)
         close_fd(&fd);
     for (struct dirent *e; d && (e = readdir(d));) {
         long pid = control_dir_pid(e->d_name);
+        if (control_dir_is_ended(e->d_name))
+            note_ended(dirfd, e->d_name, &ended, &nended);
         if (pid && kill((pid_t)pid, 0) < 0 && errno == ESRCH &&
             control_dir_is_deaf(dirfd, e->d_name))
             unlinkat(dirfd, e->d_name, 0);
     }
     if (d)
         closedir(d);
+    if (nended > CONTROL_ENDED_MAX) {
+        qsort(ended, nended, sizeof(*ended), newest_first);
+        for (size_t i = CONTROL_ENDED_MAX; i < nended; i++)
+            unlinkat(dirfd, ended[i].name, 0);
+    }
+    free(ended);
 }
 
 void control_dir_address(struct sockaddr_un *a, int dirfd, const char *name)

@@ -28,7 +28,13 @@ long control_dir_pid(const char *name);
 /* Nobody listens on the socket: its launcher has been killed, or has not listened yet. */
 bool control_dir_is_deaf(int dirfd, const char *name);
 
-/* Removes the sockets of launchers that were killed. */
+/* The end of the name of a file about a job that has ended (control_keep()). */
+#define CONTROL_ENDED       ".ended"
+#define CONTROL_ENDED_HOURS 24
+#define CONTROL_ENDED_MAX   64 /* files in a folder, the newest */
+bool control_dir_is_ended(const char *name);
+
+/* Removes the sockets of launchers that were killed, and files about jobs that ended long ago. */
 void control_dir_sweep(int dirfd);
 
 /* The address of a socket in an open folder, through /proc: neither a long path nor a folder that

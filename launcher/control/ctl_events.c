@@ -118,7 +118,7 @@ static json_t *fold(const json_t *events)
 
 static bool is_complete(const json_t *state, const struct job *j)
 {
-    if (number_of(j->status, "nodes") <= 1)
+    if (number_of(j->status, "nodes") <= 1 || j->ended)
         return true;
     return json_is_true(json_object_get(state, "complete")) &&
            number_of(state, "nnodes") >= number_of(j->status, "nodes");
@@ -274,7 +274,7 @@ int ctl_events(struct job *j, bool follow, bool json)
 {
     json_t *state = NULL, *event;
     size_t i;
-    if (follow) {
+    if (follow && !j->ended) {
         follow_events(j, show, &json, 0);
         return 0;
     }

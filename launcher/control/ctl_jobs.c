@@ -48,6 +48,8 @@ static void find_pid(struct job *j, pid_t listener)
 
 int job_connect(struct job *j)
 {
+    if (j->ended)
+        return -ESRCH;
     struct sockaddr_un a;
     struct ucred peer;
     socklen_t len = sizeof(peer);
@@ -67,6 +69,8 @@ int job_connect(struct job *j)
 /* Sends the command and reads the line of JSON that answers it. NULL with errno set. */
 json_t *job_ask(struct job *j, const char *command)
 {
+    if (j->ended && strcmp(command, "events\n") == 0)
+        return json_pack("{s:O}", "events", json_object_get(j->status, "events"));
     char *text = NULL;
     size_t len = 0, cap = 0;
     json_t *answer = NULL;
@@ -175,6 +179,33 @@ static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *
         add_silent_job(jobs, j, which);
 }
 
+/* Reads the file that a job has left. */
+static void add_ended_job(struct jobs *jobs, int dirfd, const char *name)
+{
+    int fd = openat(dirfd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+    json_t *record = fd < 0 ? NULL : json_loadfd(fd, 0, NULL);
+    close_fd(&fd);
+    if (!json_is_number(json_object_get(record, "ended")) ||
+        !json_is_array(json_object_get(record, "events"))) { /* another one is being written */
+        json_decref(record);
+        return;
+    }
+    jobs->ended = xrealloc(jobs->ended, (jobs->nended + 1) * sizeof(*jobs->ended));
+    jobs->ended[jobs->nended++] = (struct job){
+        .number = number_of(record, "pid"), .dirfd = -1, .status = record, .ended = true};
+}
+
+static double end_of(const struct job *j)
+{
+    return json_number_value(json_object_get(j->status, "ended"));
+}
+
+static int by_end(const void *a, const void *b)
+{
+    double x = end_of(a), y = end_of(b);
+    return x > y ? -1 : x < y;
+}
+
 static int by_pid(const void *a, const void *b)
 {
     const struct job *x = a, *y = b;
@@ -192,9 +223,15 @@ void jobs_find(struct jobs *jobs, const char *which)
             control_dir_sweep(dir);
         else
             close_fd(&dir);
-        for (struct dirent *de; jobs->dir[i] && (de = readdir(jobs->dir[i]));)
-            add_job(jobs, dir, de->d_name, which);
+        for (struct dirent *de; jobs->dir[i] && (de = readdir(jobs->dir[i]));) {
+            if (control_dir_is_ended(de->d_name))
+                add_ended_job(jobs, dir, de->d_name);
+            else
+                add_job(jobs, dir, de->d_name, which);
+        }
     }
+    if (jobs->nended)
+        qsort(jobs->ended, jobs->nended, sizeof(jobs->ended[0]), by_end);
     qsort(jobs->job, jobs->n, sizeof(jobs->job[0]), by_pid);
 }
 
@@ -202,6 +239,9 @@ void jobs_fini(struct jobs *jobs)
 {
     for (size_t i = 0; i < jobs->n; i++)
         json_decref(jobs->job[i].status);
+    for (size_t i = 0; i < jobs->nended; i++)
+        json_decref(jobs->ended[i].status);
+    free(jobs->ended);
     for (int i = 0; i < DIRS_MAX; i++) {
         if (jobs->dir[i])
             closedir(jobs->dir[i]);
@@ -226,7 +266,24 @@ static bool is_program(const char *word, const char *program)
     return strcmp(word, program) == 0 || (slash && strcmp(word, slash + 1) == 0);
 }
 
-struct job *jobs_pick(struct jobs *jobs, const char *which)
+/* The newest job that has ended and is called so. */
+static struct job *pick_ended(struct jobs *jobs, const char *which)
+{
+    for (size_t i = 0; i < jobs->nended; i++) {
+        struct job *j = &jobs->ended[i];
+        const char *id = text_of(j->status, "run_id");
+        char pid[24];
+        snprintf(pid, sizeof(pid), "%ld", j->number);
+        bool number = which && strspn(which, "0123456789") == strlen(which); /* a pid, mostly */
+        if (!which || strcmp(which, pid) == 0 || strcmp(which, id) == 0 ||
+            (!number && strncmp(which, id, strlen(which)) == 0) ||
+            is_program(which, text_of(j->status, "program")))
+            return j;
+    }
+    return NULL;
+}
+
+struct job *jobs_pick(struct jobs *jobs, const char *which, bool ended)
 {
     struct job *found = NULL, *above = NULL;
     int hits = which ? 0 : jobs->nsilent, nearest = INT_MAX, alike = 0;
@@ -259,7 +316,12 @@ struct job *jobs_pick(struct jobs *jobs, const char *which)
         return NULL; /* add_silent_job() has printed why */
     if (hits == 1)
         return found;
-    if (alike > 1)
+    struct job *over = hits + alike == 0 ? pick_ended(jobs, which) : NULL;
+    if (over && ended)
+        return over;
+    if (over && which)
+        log_error("the job '%.100s' has ended; dlaunchctl describe %.100s shows it", which, which);
+    else if (alike > 1)
         log_error("'%.100s' is the name or the beginning of the run id of %d running jobs on this "
                   "host; select one with -p PID",
                   which, alike);

@@ -17,6 +17,7 @@ struct job {
     int dirfd;  /* of the folder that its socket is in; borrowed */
     char name[32];
     json_t *status;
+    bool ended; /* `status` is what its launcher left, with the events */
 };
 
 #define DIRS_MAX 8
@@ -24,6 +25,8 @@ struct job {
 struct jobs {
     struct job job[JOBS_MAX];
     size_t n;
+    struct job *ended; /* the newest first */
+    size_t nended;
     int nsilent; /* launchers that do not answer, such as one that was stopped with Ctrl-Z */
     bool named_is_silent;
     DIR *dir[DIRS_MAX]; /* the folders that were looked into */
@@ -35,8 +38,9 @@ void jobs_fini(struct jobs *jobs);
 
 /* The job that is meant: by the process id of its launcher, by its run id, by a process below its
  * launcher (of nested jobs the inner one), by the beginning of its run id, or by the name of its
- * program. NULL after a message. */
-struct job *jobs_pick(struct jobs *jobs, const char *which);
+ * program. ended: if no job that runs has this name, the newest one that has ended. NULL after a
+ * message. */
+struct job *jobs_pick(struct jobs *jobs, const char *which, bool ended);
 
 long job_shown_pid(const struct job *j);
 

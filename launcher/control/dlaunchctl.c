@@ -14,6 +14,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/fd.h"
@@ -84,6 +85,40 @@ static void print_list(const struct jobs *jobs)
     }
 }
 
+/* "2026-11-25 05:31:02" */
+static const char *time_text(double seconds, char out[32])
+{
+    time_t t = (time_t)seconds;
+    struct tm tm;
+    if (!localtime_r(&t, &tm) || !strftime(out, 32, "%F %T", &tm))
+        strcpy(out, "?");
+    return out;
+}
+
+/* How a job ended, in a column. */
+static const char *outcome(const json_t *s, char out[32])
+{
+    long status = number_of(s, "exit_status");
+    if (status == 0)
+        return "SUCCEEDED";
+    snprintf(out, 32, "FAILED (%ld)", status);
+    return out;
+}
+
+static void print_ended(const struct jobs *jobs)
+{
+    printf("%-8s %-14s %-12s %-20s %-13s %s\n", "PID", "RUN ID", "RESULT", "ENDED", "RAN FOR",
+           "PROGRAM");
+    for (size_t i = 0; i < jobs->nended; i++) {
+        const json_t *s = jobs->ended[i].status;
+        char id[24], how[32], at[32], up[32];
+        printf("%-8ld %-14s %-12s %-20s %-13s %s\n", number_of(s, "pid"),
+               short_id(text_of(s, "run_id"), id), outcome(s, how),
+               time_text(seconds_of(s, "ended"), at), duration(seconds_of(s, "elapsed_s"), up),
+               text_of(s, "program"));
+    }
+}
+
 static void print_worker(const json_t *w)
 {
     char t[32];
@@ -104,21 +139,29 @@ static void print_worker(const json_t *w)
 static void print_job(const struct job *j)
 {
     const json_t *s = j->status, *workers = json_object_get(s, "workers"), *w;
-    char up[32];
+    char up[32], at[32];
     size_t i;
     printf("%s: run id %s, process %ld on %s\n", text_of(s, "program"), text_of(s, "run_id"),
            job_shown_pid(j), text_of(s, "host"));
-    printf("  %s (%s) for %s, rendezvous %s, %ld of %ld restarts used\n", text_of(s, "state"),
-           text_of(s, "health"), duration(seconds_of(s, "elapsed_s"), up), text_of(s, "rendezvous"),
-           number_of(s, "restarts"), number_of(s, "max_restarts"));
-    if (number_of(s, "node") >= 0)
-        printf("  node %ld of %ld, %ld workers in the job; ", number_of(s, "node"),
-               number_of(s, "nodes"), number_of(s, "world_size"));
+    if (j->ended)
+        printf("  ended at %s with exit status %ld after %s, %ld of %ld restarts used%s%s\n",
+               time_text(seconds_of(s, "ended"), at), number_of(s, "exit_status"),
+               duration(seconds_of(s, "elapsed_s"), up), number_of(s, "restarts"),
+               number_of(s, "max_restarts"), *text_of(s, "text") ? ": " : "", text_of(s, "text"));
     else
-        printf("  not all nodes have joined yet; ");
-    printf("coordinator %s%s\n",
-           json_is_true(json_object_get(s, "coordinator")) ? "here, at " : "at ",
-           text_of(s, "endpoint"));
+        printf("  %s (%s) for %s, rendezvous %s, %ld of %ld restarts used\n", text_of(s, "state"),
+               text_of(s, "health"), duration(seconds_of(s, "elapsed_s"), up),
+               text_of(s, "rendezvous"), number_of(s, "restarts"), number_of(s, "max_restarts"));
+    if (!j->ended) {
+        if (number_of(s, "node") >= 0)
+            printf("  node %ld of %ld, %ld workers in the job; ", number_of(s, "node"),
+                   number_of(s, "nodes"), number_of(s, "world_size"));
+        else
+            printf("  not all nodes have joined yet; ");
+        printf("coordinator %s%s\n",
+               json_is_true(json_object_get(s, "coordinator")) ? "here, at " : "at ",
+               text_of(s, "endpoint"));
+    }
     if (json_is_string(json_object_get(s, "lost_output")))
         printf("  output that could not be written: %s\n", text_of(s, "lost_output"));
     if (json_array_size(workers) == 0 || number_of(s, "node") < 0)
@@ -176,12 +219,22 @@ static int do_list(struct jobs *jobs, bool json)
         json_t *list = json_array();
         for (size_t i = 0; i < jobs->n; i++)
             json_array_append(list, jobs->job[i].status);
+        for (size_t i = 0; i < jobs->nended; i++) {
+            json_object_del(jobs->ended[i].status, "events"); /* describe has them */
+            json_array_append(list, jobs->ended[i].status);
+        }
         print_json(list);
         json_decref(list);
     } else if (jobs->n) {
         print_list(jobs);
     } else if (jobs->nsilent == 0) {
         log_notice("you have no running job on this host");
+    }
+    if (!json && jobs->nended) {
+        if (jobs->n)
+            putchar('\n');
+        fflush(stdout);
+        print_ended(jobs);
     }
     return jobs->n == 0 && jobs->nsilent;
 }
@@ -393,9 +446,9 @@ static const char usage[] =
     "Usage: dlaunchctl [options] [command] [job]\n"
     "\n"
     "Show, follow and control your dlaunch jobs. Without a command, list the jobs of\n"
-    "this host. A job is a process id (of its dlaunch or one of its workers), a run id or\n"
-    "the beginning of one, or the name of the program; it can be omitted if only one\n"
-    "job is running.\n"
+    "this host, and those that ended in the last 24 hours. A job is a process id (of its\n"
+    "dlaunch or one of its workers), a run id or the beginning of one, or the name of the\n"
+    "program; it can be omitted if only one job is running.\n"
     "\n"
     "  status [job]         Show a job and its workers on all nodes; without a job, list.\n"
     "  describe [job]       The same, and all events.\n"
@@ -437,6 +490,7 @@ static int end_output(int rc)
 #define TIMEOUT 4u
 #define WAIT    8u
 #define ANY_JOB 16u /* without a job it is about all */
+#define ENDED   32u /* works on a job that has ended, too */
 
 static const struct command {
     const char *name;
@@ -445,10 +499,10 @@ static const struct command {
     int (*run)(struct jobs *jobs, struct job *j, const struct options *o);
 } commands[] = {
     {"status", NULL, ANY_JOB, do_status},
-    {"describe", NULL, 0, do_describe},
-    {"events", NULL, FOLLOW, do_events},
+    {"describe", NULL, ENDED, do_describe},
+    {"events", NULL, FOLLOW | ENDED, do_events},
     {"wait", "an event", TIMEOUT, do_wait},
-    {"logs", NULL, FOLLOW | RANKS, do_logs},
+    {"logs", NULL, FOLLOW | RANKS | ENDED, do_logs},
     {"stop", NULL, WAIT, do_stop},
     {"kill", NULL, WAIT, do_kill},
     {"restart", NULL, 0, do_restart},
@@ -517,7 +571,7 @@ static int run(const struct command *c, const struct options *o)
     static struct jobs jobs;
     jobs_find(&jobs, o->which);
     bool all = (c->takes & ANY_JOB) && !o->which && !o->ready;
-    struct job *j = all ? NULL : jobs_pick(&jobs, o->which);
+    struct job *j = all ? NULL : jobs_pick(&jobs, o->which, c->takes & ENDED);
     int rc = all || j ? c->run(&jobs, j, o) : 1;
     jobs_fini(&jobs);
     return rc;

@@ -2,6 +2,7 @@
 #include "tests/lib/test.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,6 +12,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "core/fd.h"
@@ -421,6 +423,68 @@ START_TEST(folders_with_two_names)
 }
 END_TEST
 
+/* Jobs that ended, in a folder of their own. */
+START_TEST(jobs_that_ended_are_listed_for_a_day)
+{
+    struct proc p;
+    char *dlaunch = build_path("dlaunch"), *folder = tmppath("dlaunch");
+    proc_run(&p, ARGV(dlaunch, "--rdzv_id", "ended-well", "--nproc_per_node", "2", "true"), NULL,
+             20);
+    ck_assert_int_eq(p.status, 0);
+    proc_fini(&p);
+    ck_assert_int_eq(
+        proc_run(&p, ARGV(dlaunch, "--rdzv_id", "ended-bad", "sh", "-c", "exit 3"), NULL, 20), 3);
+    proc_fini(&p);
+    ck_assert_int_eq(proc_run(&p, ARGV(dlaunchctl), NULL, 20), 0);
+    ck_assert_ptr_nonnull(strstr(p.err, "you have no running job on this host"));
+    char *bad = strstr(p.out, " ended-bad "), *good = strstr(p.out, " ended-well ");
+    ck_assert_msg(bad && good && bad < good, "%s", p.out); /* the newest first */
+    ck_assert_ptr_nonnull(strstr(p.out, " FAILED (3) "));
+    ck_assert_ptr_nonnull(strstr(p.out, " SUCCEEDED "));
+    proc_fini(&p);
+    ck_assert_int_eq(proc_run(&p, ARGV(dlaunchctl, "describe", "ended-b"), NULL, 20), 0);
+    ck_assert_ptr_nonnull(strstr(p.out, "with exit status 3 after 0 s, 0 of 0 restarts used: "));
+    ck_assert_ptr_nonnull(strstr(p.out, "exit status 3\n"));
+    ck_assert_ptr_nonnull(strstr(p.out, "worker.finish"));
+    proc_fini(&p);
+    ck_assert_int_eq(proc_run(&p, ARGV(dlaunchctl, "-o", "json", "status"), NULL, 20), 0);
+    json_t *list = json_loads(p.out, 0, NULL);
+    json_t *entry;
+    size_t k;
+    int found = 0; /* other folders of this user may have jobs as well */
+    json_array_foreach(list, k, entry)
+    {
+        const char *id = json_string_value(json_object_get(entry, "run_id"));
+        bool is_bad = id && strcmp(id, "ended-bad") == 0;
+        found += is_bad;
+        ck_assert(!is_bad || json_integer_value(json_object_get(entry, "exit_status")) == 3);
+    }
+    ck_assert_int_eq(found, 1);
+    json_decref(list);
+    proc_fini(&p);
+    ck_assert_int_eq(proc_run(&p, ARGV(dlaunchctl, "stop", "ended-bad"), NULL, 20), 1);
+    ck_assert_ptr_nonnull(strstr(p.err, "the job 'ended-bad' has ended"));
+    proc_fini(&p);
+    /* What is a day old goes, and of very many the oldest. */
+    for (int i = 0; i < 70; i++) {
+        char *path = test_text("%s/%d-1.ended", folder, 100 + i);
+        time_t at = time(NULL) - (i == 0 ? 90000 : 1000 + i);
+        write_file(path, "{}");
+        ck_assert_int_eq(utimensat(AT_FDCWD, path, (struct timespec[]){{at, 0}, {at, 0}}, 0), 0);
+    }
+    ck_assert_int_eq(proc_run(&p, ARGV(dlaunchctl), NULL, 20), 0);
+    ck_assert_ptr_nonnull(strstr(p.out, " ended-well "));
+    proc_fini(&p);
+    int left = 0;
+    for (int i = 0; i < 70; i++) {
+        bool there = access(test_text("%s/%d-1.ended", folder, 100 + i), F_OK) == 0;
+        ck_assert(there == (i > 0 && i <= 62)); /* and the two jobs */
+        left += there;
+    }
+    ck_assert_int_eq(left, 62);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("dlaunchctl");
@@ -437,6 +501,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_launcher_that_is_not_ready);
     tcase_add_test(tc, a_liar);
     tcase_add_test(tc, usage);
+    tcase_add_test(tc, jobs_that_ended_are_listed_for_a_day);
     return s;
 }
 

@@ -28,6 +28,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "agent/device/gpu_watch.h"
@@ -49,6 +50,7 @@
 #include "core/mem.h"
 #include "core/parse.h"
 #include "core/uvx.h"
+#include "rendezvous/rules/ledger.h"
 #include "rendezvous/rules/text.h"
 
 #define MAX_SIGNALS NSIG /* a signal is listed once at most */
@@ -80,7 +82,9 @@ struct agent {
     uv_timer_t sweep_timer; /* looks for descendants */
     uv_timer_t block_timer; /* looks for workers in state D; active if block_ns is set */
     uint64_t block_ns;      /* limit for a worker in state D; 0: none */
-    uv_timer_t event_timer; /* looks for first output and first operations, if anybody waits */
+    uv_timer_t event_timer; /* looks for first output and operations, if anybody waits */
+    uint64_t looked_ns;     /* when it last did in this round; 0: it has not */
+    double waited_s;        /* of this round: node-seconds in which workers were in operations */
 
     struct event_log log;
     struct event_file *event_file; /* NULL: none */
@@ -202,9 +206,57 @@ static void look_for_firsts(struct agent *a, struct worker *w)
     }
 }
 
+/* Counts the share of this node's workers that are in operations for the time since the last look.
+ */
+static void sample_waiting(struct agent *a)
+{
+    uint64_t now = mono_ns();
+    int in = 0, alive = 0;
+    for (int i = 0; i < a->job->nproc; i++) {
+        alive += worker_is_alive(&a->workers[i]);
+        in += worker_is_alive(&a->workers[i]) && segment_in_operation(&a->segment, i);
+    }
+    if (a->looked_ns && alive)
+        a->waited_s += (double)(now - a->looked_ns) / 1e9 * in / alive;
+    a->looked_ns = now;
+}
+
+/* Seconds since the checkpoint changed; negative: there is none, or it is of an earlier round. */
+static double checkpoint_age(const struct agent *a)
+{
+    struct stat st;
+    const struct attempt *now = a->attempts.n ? &a->attempts.e[a->attempts.n - 1] : NULL;
+    uint64_t wall = wall_ns();
+    if (!a->job->checkpoint_mark || !now)
+        return -1;
+    uint64_t mark = now->start_wall_ns;
+    if (stat(a->job->checkpoint_mark, &st) == 0) {
+        uint64_t at = (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+        mark = at > mark && at <= wall ? at : mark;
+    }
+    return wall > mark ? (double)(wall - mark) / 1e9 : 0;
+}
+
+/* The workers stop running: what the ledger cannot see in other events. */
+static void ledger_event(struct agent *a)
+{
+    char text[96];
+    sample_waiting(a);
+    ledger_note(text, sizeof(text), a->waited_s, checkpoint_age(a));
+    event(a, (struct event){.name = EVENT_NODE_LEDGER,
+                            .pid = (int)getpid(),
+                            .rank = -1,
+                            .caused_by = -1,
+                            .text = text});
+    a->looked_ns = 0;
+    a->waited_s = 0;
+}
+
 static void on_event_timer(uv_timer_t *t)
 {
     struct agent *a = container_of(t, struct agent, event_timer);
+    if (a->fsm.state == RUNNING)
+        sample_waiting(a);
     for (int i = 0; i < a->job->nproc && a->pump; i++)
         look_for_firsts(a, &a->workers[i]);
 }
@@ -254,6 +306,8 @@ static void set_lease(struct agent *a)
 /* The only way from one state to another; asserts what the new state promises. */
 static void move_to(struct agent *a, int state)
 {
+    if (a->fsm.state == RUNNING && uv_is_active((uv_handle_t *)&a->event_timer))
+        ledger_event(a);
     fsm_move(&a->fsm, state);
     bool round_over = state == EXIT_BARRIER || state == RENDEZVOUS;
     assert(!round_over || (a->nalive == 0 && a->nunread == 0 && a->swept));
@@ -1175,6 +1229,9 @@ static char *agent_report(struct agent *a, const struct rdzv_result *result)
 {
     char *text = NULL;
     struct err e = ERR_INIT;
+    struct ledger ledger;
+    if (a->job->ledger)
+        ledger_of_events(&ledger, &a->log.job, 0);
     struct report_input in = {
         .job = a->job,
         .result = result,
@@ -1190,11 +1247,12 @@ static char *agent_report(struct agent *a, const struct rdzv_result *result)
         .leftover = a->leftover[0] ? a->leftover : NULL,
         .lost_output = a->lost_output,
         .operations = a->flight_report,
+        .ledger = a->job->ledger ? &ledger : NULL,
     };
     if (a->exit_status == 2 && result->reason == STOP_RENDEZVOUS)
         log_error("%s",
                   result->text); /* no worker was started: reported like any other bad input */
-    else if (a->exit_status != 0)
+    else if (a->exit_status != 0 || in.ledger)
         text = report_text(&in);
     if (a->job->report_path && report_write_json(&in, &e) < 0)
         log_error("--report: %s", e.msg);
@@ -1552,9 +1610,9 @@ static int open_events(struct agent *a, struct err *e)
                             .caused_by = -1,
                             .text = a->job->name,
                             .extra = a->job->rdzv.run_id});
+    a->log.wanted = a->job->events_path || a->job->ledger;
     if (!a->job->events_path)
         return 0;
-    a->log.wanted = true;
     return event_file_open(&a->event_file, a->job->events_path, e) < 0 ? err_wrap(e, "--events")
                                                                        : 0;
 }

@@ -97,6 +97,8 @@ struct job_spec {
     int metrics_port;                /* 0: a free one */
     const char *metrics_dir;         /* --metrics_file DIR; NULL: none */
     const char *events_path;         /* --events FILE; NULL: none */
+    bool ledger;                     /* --ledger */
+    const char *checkpoint_mark;     /* --checkpoint_mark PATH; NULL: none */
     const char *progress_file;       /* --progress_file FILE; NULL: none */
     const char *pod_message;         /* of the pod, for the report of a failure; NULL: none */
     int report_fd;      /* takes the report for people in place of standard error; 0: none */

@@ -200,6 +200,13 @@ uint64_t segment_first_op_ns(const struct segment *s, int local_rank)
     return l->ops[oldest % SEGMENT_OPS].start_ns;
 }
 
+bool segment_in_operation(const struct segment *s, int local_rank)
+{
+    return s->fd >= 0 && local_rank < s->nlocal &&
+           atomic_load_explicit(&line_of(s, local_rank)->state, memory_order_relaxed) ==
+               SEGMENT_LOCAL_CALL;
+}
+
 const _Atomic uint32_t *segment_exit_word(const struct segment *s, int local_rank)
 {
     const struct segment_local *l = line_of(s, local_rank);

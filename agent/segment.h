@@ -3,6 +3,7 @@
 #ifndef AGENT_SEGMENT_H
 #define AGENT_SEGMENT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "core/err.h"
@@ -50,6 +51,9 @@ bool segment_is_mismatch(const struct segment *s, int local_rank);
 
 /* When worker `local_rank` began its first operation (CLOCK_MONOTONIC); 0: it has begun none. */
 uint64_t segment_first_op_ns(const struct segment *s, int local_rank);
+
+/* Whether worker `local_rank` is inside an operation. */
+bool segment_in_operation(const struct segment *s, int local_rank);
 
 /* The word of worker `local_rank` in which the kernel sets FUTEX_OWNER_DIED when the worker begins
  * to exit; NULL: the worker has not published one yet. */

@@ -20,15 +20,16 @@ _dlaunch() {
         --signals_to_handle --isolate --log_dir --redirects --tee
         --local_ranks_filter --ranks --fold --duplicate_stdout_filters
         --duplicate_stderr_filters --log_line_prefix_template --report --events
-        --progress_file --pod_message --metrics --metrics_file --log_file
-        --log_time --log_format --quiet --verbose --event_log_handler
-        --logs_specs --bind --numa_binding --gpu_check --gpu_memory_wait
-        --daemon --pid_file --conf --print_config --print_binding --dry_run
-        --print_completion --print_options --version --help'
+        --ledger --checkpoint_mark --progress_file --pod_message --metrics
+        --metrics_file --log_file --log_time --log_format --quiet --verbose
+        --event_log_handler --logs_specs --bind --numa_binding --gpu_check
+        --gpu_memory_wait --daemon --pid_file --conf --print_config
+        --print_binding --dry_run --print_completion --print_options --version
+        --help'
     local flags='
         --elastic --standalone --no_detect --bcast --from_head --rdzv_only
         --insecure --new_token --module --no_python --run_path --use_env
-        --virtual_local_rank --quiet --verbose --daemon --print_config
+        --virtual_local_rank --ledger --quiet --verbose --daemon --print_config
         --print_binding --dry_run --version --help -m -h '
     flags=" ${flags//[[:space:]]/ } "
     COMPREPLY=()

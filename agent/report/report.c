@@ -522,6 +522,32 @@ static void print_leftover(struct page *pg)
     print_bold(pg, "Processes that could not be killed", pg->in->leftover);
 }
 
+/* The classes of the ledger; the hundredths of a percent add up to 100. */
+static void print_ledger(struct page *pg)
+{
+    const struct ledger *l = pg->in->ledger;
+    struct buf b = BUF_INIT;
+    int share[LEDGER_CLASSES], left = 10000, largest = 0;
+    if (!l)
+        return;
+    for (int c = 0; c < LEDGER_CLASSES; c++) {
+        share[c] = l->total_ns ? (int)((double)l->ns[c] * 1e4 / (double)l->total_ns + 0.5) : 0;
+        left -= share[c];
+        largest = l->ns[c] > l->ns[largest] ? c : largest;
+    }
+    share[largest] += left;
+    words_add(&b, "Where the time went (%d node%s, ", l->nodes, l->nodes == 1 ? "" : "s");
+    words_duration(&b, (double)l->total_ns / 1e9);
+    words_add(&b, "%s):", l->nodes == 1 ? "" : " in all");
+    putc('\n', pg->out);
+    sentence(pg, BOLD, &b);
+    for (int c = 0; c < LEDGER_CLASSES; c++) {
+        if (l->ns[c])
+            fprintf(pg->out, "  %-32s %12.3f s %7d.%02d %%\n", ledger_meaning(c),
+                    (double)l->ns[c] / 1e9, share[c] / 100, share[c] % 100);
+    }
+}
+
 void report_print(FILE *out, const struct report_input *in, int color, int columns)
 {
     struct page pg = {.out = out, .color = color, .columns = columns, .in = in};
@@ -529,13 +555,15 @@ void report_print(FILE *out, const struct report_input *in, int color, int colum
         pg.columns = columns ? COLUMNS_MIN : INT_MAX;
     const struct rdzv_result *r = in->result;
     struct buf b = BUF_INIT;
-    if (r->exit_code == 0 && !in->leftover)
-        return;
-    putc('\n', out);
     if (r->exit_code == 0) {
-        print_leftover(&pg);
+        if (in->leftover) {
+            putc('\n', out);
+            print_leftover(&pg);
+        }
+        print_ledger(&pg);
         return;
     }
+    putc('\n', out);
     bool told = r->reason == STOP_SIGNAL || r->reason == STOP_REQUEST;
     bool cause = r->n > 0 && is_cause(&r->failures[0]);
     rule(&pg);
@@ -557,6 +585,7 @@ void report_print(FILE *out, const struct report_input *in, int color, int colum
     print_attempts(&pg);
     if (in->operations)
         block(&pg, "calls", in->operations, OPERATION_LINES);
+    print_ledger(&pg);
     putc('\n', out);
     if (in->leftover)
         print_leftover(&pg);

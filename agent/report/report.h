@@ -8,8 +8,8 @@
 
 /* Writes the text to `out`, beginning with an empty line; with colour if `color`. Text is broken
  * between words to fit `columns`; 0: not at all.
- * Prints nothing after success, unless processes are left over. Escapes control characters in what
- * workers and peers wrote. */
+ * Prints nothing after success, unless processes are left over or there is a ledger. Escapes
+ * control characters in what workers and peers wrote. */
 void report_print(FILE *out, const struct report_input *in, int color, int columns);
 
 /* The same as JSON to the file job->report_path, replaced atomically; also after success. The file
@@ -52,6 +52,9 @@ void report_print(FILE *out, const struct report_input *in, int color, int colum
  *         message     of its error file, or why it could not be started; "" none
  *         log_path    its stderr file, or null
  *         stderr_tail its last lines
+ *     ledger      where the time of all nodes went, or null (--ledger): nodes, total_s, and the
+ *                 parts of it, seconds: rendezvous_s, start_s, first_operation_s, running_s,
+ *                 waiting_s, lost_s, restart_s, end_s
  *     failures_omitted    how many more there were
  *     attempts        every start of the workers, the oldest first; each:
  *         attempt, round      the restart count, and the number of the round

@@ -4,6 +4,7 @@
 
 #include "agent/job_spec.h"
 #include "agent/report/attempts.h"
+#include "rendezvous/rules/ledger.h"
 
 struct report_input {
     const struct job_spec *job;
@@ -13,9 +14,10 @@ struct report_input {
     uint64_t started_wall_ns, ended_wall_ns;
     double elapsed; /* seconds since the job began */
     struct attempts attempts;
-    const char *log_dir;     /* the run directory, or NULL */
-    const char *leftover;    /* processes that could not be ended, one line, or NULL */
-    const char *lost_output; /* text about output that could not be written, or NULL */
+    const char *log_dir;         /* the run directory, or NULL */
+    const char *leftover;        /* processes that could not be ended, one line, or NULL */
+    const char *lost_output;     /* text about output that could not be written, or NULL */
+    const struct ledger *ledger; /* NULL: not asked for */
     const char
         *operations; /* the last operations of this node's workers (flight_report.h), or NULL */
 };

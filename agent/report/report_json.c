@@ -103,6 +103,19 @@ static const char *outcome(const struct rdzv_result *r)
     return r->reason == STOP_SIGNAL || r->reason == STOP_REQUEST ? "stopped" : "failed";
 }
 
+static json_t *ledger_json(const struct ledger *l)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "nodes", json_integer(l->nodes));
+    json_object_set_new(j, "total_s", json_real((double)l->total_ns / 1e9));
+    for (int c = 0; c < LEDGER_CLASSES; c++) {
+        char key[40];
+        snprintf(key, sizeof(key), "%s_s", ledger_name(c));
+        json_object_set_new(j, key, json_real((double)l->ns[c] / 1e9));
+    }
+    return j;
+}
+
 static json_t *report_json(const struct report_input *in)
 {
     const struct rdzv_result *r = in->result;
@@ -134,6 +147,7 @@ static json_t *report_json(const struct report_input *in)
     json_object_set_new(j, "leftover", text_or_null(in->leftover));
     json_object_set_new(j, "lost_output", text_or_null(in->lost_output));
     json_object_set_new(j, "operations", text_or_null(in->operations));
+    json_object_set_new(j, "ledger", in->ledger ? ledger_json(in->ledger) : json_null());
     json_object_set(j, "first_failure", cause ? json_array_get(failures, 0) : json_null());
     json_object_set_new(j, "failures", failures);
     json_object_set_new(j, "attempts", attempts);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "agent/fs.h"
+#include "core/clock.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -62,7 +63,12 @@ static char *page(struct metrics *m, bool openmetrics, size_t *len)
     m->opts.get_status(m->opts.arg, &status);
     if (log->leads)
         metrics_sums_add(&m->sums, log);
-    metrics_text(out, m->opts.job, &status, log->leads ? &m->sums : NULL, openmetrics);
+    struct ledger ledger;
+    bool accounts = log->leads && m->opts.job->ledger;
+    if (accounts)
+        ledger_of_events(&ledger, &log->job, mono_ns());
+    metrics_text(out, m->opts.job, &status, log->leads ? &m->sums : NULL, accounts ? &ledger : NULL,
+                 openmetrics);
     fclose(out);
     return text;
 }

@@ -225,8 +225,17 @@ static void put_workers(const struct page *p, const struct agent_status *s)
     free(usage);
 }
 
+/* A gauge: running time becomes lost time when the workers are stopped. */
+static void put_ledger(const struct page *p, const struct ledger *l)
+{
+    head(p, "dlaunch_time_seconds", "gauge", "seconds", "Time of all nodes, by what it went into.");
+    for (int c = 0; c < LEDGER_CLASSES; c++)
+        fprintf(p->out, "dlaunch_time_seconds{phase=\"%s\"} %.9g\n", ledger_name(c),
+                (double)l->ns[c] / 1e9);
+}
+
 void metrics_text(FILE *out, const struct job_spec *job, const struct agent_status *status,
-                  const struct metrics_sums *sums, bool openmetrics)
+                  const struct metrics_sums *sums, const struct ledger *ledger, bool openmetrics)
 {
     const struct page p = {out, openmetrics};
     const char *slurm = getenv("SLURM_JOB_ID");
@@ -243,6 +252,8 @@ void metrics_text(FILE *out, const struct job_spec *job, const struct agent_stat
     put_workers(&p, status);
     if (sums)
         put_job(&p, sums);
+    if (ledger)
+        put_ledger(&p, ledger);
     if (openmetrics)
         fputs("# EOF\n", out);
 }

@@ -7,6 +7,7 @@
 
 #include "agent/agent.h"
 #include "rendezvous/rules/event_log.h"
+#include "rendezvous/rules/ledger.h"
 
 #define METRICS_BUCKETS 10
 
@@ -27,8 +28,8 @@ struct metrics_sums {
 
 void metrics_sums_add(struct metrics_sums *s, const struct event_log *log);
 
-/* sums: of the job; NULL if this is not its coordinator. */
+/* sums: of the job; NULL if this is not its coordinator. ledger: NULL if it is not asked for. */
 void metrics_text(FILE *out, const struct job_spec *job, const struct agent_status *status,
-                  const struct metrics_sums *sums, bool openmetrics);
+                  const struct metrics_sums *sums, const struct ledger *ledger, bool openmetrics);
 
 #endif

@@ -31,6 +31,7 @@ static const struct {
                                  EV_ATTEMPT | EV_NODE | EV_PID | EV_RANK},
     [EVENT_WORKER_FINISH] = {"worker.finish", EV_ATTEMPT | EV_NODE | EV_PID | EV_RANK | EV_END |
                                                   EV_CAUSE | EV_CAUSED_BY},
+    [EVENT_NODE_LEDGER] = {"node.ledger", EV_NODE | EV_PID | EV_TEXT},
 };
 
 const char *event_text(enum event_name n)

@@ -36,6 +36,8 @@ enum event_name {
     EVENT_WORKER_OUTPUT,
     EVENT_WORKER_COLLECTIVE,
     EVENT_WORKER_FINISH,
+    /* One node, when its workers stop running. */
+    EVENT_NODE_LEDGER, /* text as ledger_note() */
     EVENT_NAMES,
 };
 

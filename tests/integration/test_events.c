@@ -130,6 +130,52 @@ START_TEST(every_node_has_the_same_events)
 }
 END_TEST
 
+/* The classes of a ledger add up to the time of all nodes. */
+static double ledger_sum(const json_t *ledger)
+{
+    const char *key;
+    json_t *value;
+    double sum = 0;
+    json_object_foreach((json_t *)ledger, key, value)
+    {
+        bool part = strcmp(key, "total_s") != 0 && strcmp(key, "nodes") != 0;
+        sum += part ? json_number_value(value) : 0;
+    }
+    return sum;
+}
+
+START_TEST(the_ledger_of_two_nodes)
+{
+    struct cluster c = {.n = 2, .port = free_port()};
+    for (int i = 0; i < 2; i++)
+        cluster_start_node(
+            &c, i,
+            "--nproc_per_node 2 --max_restarts 1 --ledger --checkpoint_mark %%T/mark --report "
+            "%%T/r%d %%W append %%T/up if-attempt 0 wait-lines 4 %%T/up if-attempt 1 wait-lines 8 "
+            "%%T/up if-attempt 0 if-rank 2 exit 17",
+            i);
+    cluster_wait(&c, 0, 60);
+    expect_text(c.node[0].err, "\nWhere the time went (2 nodes, ");
+    expect_text(c.node[0].err, "\n  lost since the last checkpoint ");
+    json_t *ledger[2], *report[2];
+    for (int i = 0; i < 2; i++) {
+        report[i] = json_load_file(tmppath(i ? "r1" : "r0"), 0, NULL);
+        ledger[i] = json_object_get(report[i], "ledger");
+        double total = json_number_value(json_object_get(ledger[i], "total_s"));
+        ck_assert_int_eq(json_number(ledger[i], "nodes"), 2);
+        ck_assert_double_gt(total, 0);
+        ck_assert_double_eq_tol(ledger_sum(ledger[i]), total, 1e-8 * 16);
+        ck_assert_double_gt(json_number_value(json_object_get(ledger[i], "lost_s")), 0);
+        ck_assert_double_gt(json_number_value(json_object_get(ledger[i], "restart_s")), 0);
+        ck_assert_double_gt(json_number_value(json_object_get(ledger[i], "running_s")), 0);
+    }
+    ck_assert(json_equal(ledger[0], ledger[1]));
+    json_decref(report[0]);
+    json_decref(report[1]);
+    cluster_fini(&c);
+}
+END_TEST
+
 /* A file is appended to; a bad one is refused before anything starts. */
 START_TEST(the_file)
 {
@@ -295,6 +341,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "events", 120);
     tcase_add_test(tc, a_recovered_failure);
     tcase_add_test(tc, every_node_has_the_same_events);
+    tcase_add_test(tc, the_ledger_of_two_nodes);
     tcase_add_test(tc, the_file);
     tcase_add_test(tc, own_lines);
     tcase_add_test(tc, actions);

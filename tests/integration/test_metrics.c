@@ -72,10 +72,10 @@ static void end_job(void)
 
 START_TEST(over_http)
 {
-    dlaunch_start(
-        &job, NULL,
-        "--nproc_per_node 2 --metrics 0 --max_restarts 1 --rdzv_id 'a\"b' %%W append %%T/up "
-        "if-attempt 0 wait-lines 2 %%T/up if-attempt 0 if-rank 1 exit 3 pause");
+    dlaunch_start(&job, NULL,
+                  "--nproc_per_node 2 --metrics 0 --ledger --max_restarts 1 --rdzv_id 'a\"b' %%W "
+                  "append %%T/up "
+                  "if-attempt 0 wait-lines 2 %%T/up if-attempt 0 if-rank 1 exit 3 pause");
     int port = metrics_port();
     wait_lines(tmppath("up"), 4, 30);
     const char *answer = get(port, "/metrics", "*/*"), *text = body_of(answer);
@@ -85,6 +85,7 @@ START_TEST(over_http)
     expect_text(text, "dlaunch_failures_total{class=\"exit\"} 1\n");
     expect_text(text, "dlaunch_restarts_total{cause=\"exit\"} 1\n");
     expect_text(text, "dlaunch_recovery_seconds_count{part=\"stop\"} 1\n");
+    expect_text(text, "dlaunch_time_seconds{phase=\"restart\"} ");
     expect_text(text, "dlaunch_worker_resident_memory_bytes{rank=\"1\"} ");
     check(text);
     answer = get(port, "/metrics", "application/openmetrics-text; version=1.0.0");

@@ -1,0 +1,39 @@
+/* ledger.h: where the time of a job went: every node-second in one class, from the job's events.
+ * Pure. A node's time begins with its first event and ends when it leaves, is lost, or the job
+ * ends. */
+#ifndef RENDEZVOUS_RULES_LEDGER_H
+#define RENDEZVOUS_RULES_LEDGER_H
+
+#include "rendezvous/rules/event_log.h"
+
+enum ledger_class {
+    LEDGER_RENDEZVOUS, /* the nodes of the first round were expected */
+    LEDGER_START,      /* its workers were started */
+    LEDGER_FIRST,      /* until the first operation of libdlcoll; if there is one in the round */
+    LEDGER_RUNNING,
+    LEDGER_WAITING, /* in operations of libdlcoll, or for other nodes at the end */
+    LEDGER_LOST,    /* of these three, what a stop has undone: since the last checkpoint */
+    LEDGER_RESTART, /* from a stop until workers run again */
+    LEDGER_END,     /* from the last stop until the end */
+    LEDGER_CLASSES,
+};
+
+struct ledger {
+    uint64_t ns[LEDGER_CLASSES];
+    uint64_t total_ns; /* of all nodes, from begin to end; the sum of ns[] */
+    int nodes;
+};
+
+const char *ledger_name(enum ledger_class c);    /* "rendezvous": in JSON and metrics */
+const char *ledger_meaning(enum ledger_class c); /* for people */
+
+/* now_ns: on the clock of the events, until when a job that still runs is accounted; 0: until its
+ * last event. */
+void ledger_of_events(struct ledger *out, const struct event_list *events, uint64_t now_ns);
+
+/* What a node says when its workers stop running, as the text of EVENT_NODE_LEDGER: the part of the
+ * round in which they waited, and the time since the last checkpoint; negative: there is no mark of
+ * any. */
+void ledger_note(char *out, size_t cap, double waiting_s, double checkpoint_age_s);
+
+#endif

@@ -38,10 +38,13 @@
 #include "agent/process/sweep.h"
 #include "agent/report/event_file.h"
 #include "agent/report/flight_report.h"
+#include "agent/report/json_text.h"
 #include "agent/report/report.h"
 #include "agent/report/report_words.h"
 #include "agent/report/pod_message.h"
 #include "agent/report/trainer_status.h"
+#include "agent/stacks/gather.h"
+#include "agent/stacks/stack_tree.h"
 #include "agent/worker.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -94,6 +97,15 @@ struct agent {
     struct rdzv_info info; /* a copy, made when the state becomes DONE */
     struct hostname_check *hostname_check;
     struct trainer_status *trainer; /* NULL: not in a TrainJob */
+    struct gatherer *gatherer;      /* NULL: no stack was asked for */
+    struct sampler_worker *sampled; /* its workers; job->nproc */
+    struct leave_request {          /* waits for the stacks of the report */
+        bool waits;
+        enum stop_reason reason;
+        int exit_code, signo;
+        char text[HOST_MAX + 64];
+    } last_look;
+    char *stacks; /* of the job, before it was stopped; NULL: none */
     struct stdio_pump *pump;
     struct spawner *spawner;
     struct warm_pool *warm_pool; /* NULL: no warm interpreters */
@@ -346,6 +358,10 @@ static void agent_signals_open(struct agent *a);
 /* From here on no signal ends this process. */
 static void agent_signals_close(struct agent *a, void (*on_closed)(void *arg));
 
+/* The same, once the stacks of the workers have been taken for the report. */
+static void agent_leave_with_stacks(struct agent *a, enum stop_reason reason, int exit_code,
+                                    int signo, const char *text);
+static void leave_at_last(struct agent *a);
 /* This node leaves the job; the workers get the signal `signo`. */
 static void agent_leave(struct agent *a, enum stop_reason reason, int exit_code, int signo,
                         const char *text);
@@ -481,6 +497,20 @@ static bool is_overdue(const struct agent *a)
     return true;
 }
 
+/* Descendants that are not the workers': warm interpreters, and what looks at stacks. malloc'ed. */
+static pid_t *pids_to_keep(struct agent *a, size_t *n)
+{
+    const pid_t *warm;
+    pid_t helper = gatherer_pid(a->gatherer), *kept;
+    *n = warm_pool_pids(a->warm_pool, &warm);
+    kept = xcalloc(*n + 1, sizeof(*kept));
+    if (*n)
+        memcpy(kept, warm, *n * sizeof(*kept));
+    if (helper)
+        kept[(*n)++] = helper;
+    return kept;
+}
+
 static void on_sweep(uv_timer_t *t)
 {
     struct agent *a = container_of(t, struct agent, sweep_timer);
@@ -500,9 +530,11 @@ static void on_sweep(uv_timer_t *t)
         a->killed_ns = mono_ns();
         sweep_init(&a->sweep);
     }
-    const pid_t *warm;
-    size_t n = warm_pool_pids(a->warm_pool, &warm);
-    if (sweep_step(&a->sweep, warm, n) > 0) {
+    size_t n;
+    pid_t *kept = pids_to_keep(a, &n);
+    int left = sweep_step(&a->sweep, kept, n);
+    free(kept);
+    if (left > 0) {
         if (overdue)
             abandon(a);
         else
@@ -623,8 +655,10 @@ static void stop_by(struct agent *a, enum stop_reason reason, int signo, const c
             hurry(a);
         return;
     }
-    if (request == FURTHER_REQUEST)
+    if (request == FURTHER_REQUEST) {
+        leave_at_last(a);
         leave_again(a);
+    }
     if (request != FIRST_REQUEST)
         return;
     if (a->leaving) {
@@ -635,7 +669,10 @@ static void stop_by(struct agent *a, enum stop_reason reason, int signo, const c
     if (a->nalive)
         log_notice("received %s: stopping %d worker%s, SIGKILL after %g s (repeat to kill now)",
                    what, a->nalive, a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
-    agent_leave(a, reason, 128 + signo, signo, text);
+    if (signo == SIGQUIT)
+        agent_leave_with_stacks(a, reason, 128 + signo, signo, text);
+    else
+        agent_leave(a, reason, 128 + signo, signo, text);
 }
 
 void agent_stop(struct agent *a, const char *what)
@@ -1071,12 +1108,170 @@ static void on_stop(void *arg, const struct rdzv_stop *why)
 
 /* ---------------------------------------------------------------------------- requests of users */
 
+/* -------------------------------------------------------------------------------------- stacks */
+
+static bool is_in_round(const struct agent *a)
+{
+    return a->ctx.table && a->fsm.state != RENDEZVOUS && a->fsm.state != DONE;
+}
+
+static void get_gather_node(void *arg, struct gather_node *out)
+{
+    struct agent *a = arg;
+    size_t n = 0;
+    for (int i = 0; i < a->job->nproc; i++) {
+        if (is_in_round(a) && worker_is_alive(&a->workers[i]))
+            a->sampled[n++] = (struct sampler_worker){a->workers[i].rank, a->workers[i].pid};
+    }
+    *out = (struct gather_node){.table = is_in_round(a) ? a->ctx.table : NULL,
+                                .group_rank = a->ctx.group_rank,
+                                .host = a->job->host,
+                                .workers = a->sampled,
+                                .n = n};
+}
+
+/* Adds what the flight recorder knows. */
+static void complete_sample(void *arg, struct sample *s)
+{
+    struct agent *a = arg;
+    for (int i = 0; i < a->job->nproc; i++) {
+        struct segment_last_op op;
+        if (a->workers[i].rank != s->rank || !segment_last_op(&a->segment, i, mono_ns(), &op))
+            continue;
+        s->op = (struct sample_op){.number = op.number,
+                                   .group = op.group,
+                                   .seq = op.seq,
+                                   .age_ms = op.age_ms,
+                                   .open = op.open};
+        flight_report_operation(&a->segment, i, s->op.text, sizeof(s->op.text));
+    }
+}
+
+static bool gather_request(void *arg, const struct rdzv_request *r)
+{
+    struct agent *a = arg;
+    return a->rdzv && rdzv_request(a->rdzv, r);
+}
+
+static void gather_answer(void *arg, const struct rdzv_answer *answer)
+{
+    struct agent *a = arg;
+    if (a->rdzv)
+        rdzv_answer(a->rdzv, answer);
+}
+
+static struct gatherer *agent_gatherer(struct agent *a)
+{
+    const struct gather_callbacks cb = {.arg = a,
+                                        .get_node = get_gather_node,
+                                        .complete = complete_sample,
+                                        .request = gather_request,
+                                        .answer = gather_answer};
+    if (!a->gatherer) {
+        a->sampled = xcalloc((size_t)a->job->nproc, sizeof(*a->sampled));
+        a->gatherer = gatherer_new(a->loop, a->spawner, &cb);
+    }
+    return a->gatherer;
+}
+
+static void on_answer(void *arg, const struct rdzv_answer *answer)
+{
+    struct agent *a = arg;
+    if (a->gatherer)
+        gatherer_on_answer(a->gatherer, answer);
+}
+
+struct stacks_request {
+    void (*on_done)(void *arg, struct json_t *stacks);
+    void *arg;
+    char ranks[224];
+};
+
+static void on_stacks(void *arg, const struct samples *all)
+{
+    struct stacks_request *q = arg;
+    struct samples some = {0};
+    struct stack_tree tree = {0};
+    json_t *j = NULL;
+    if (all) {
+        some.s = xcalloc(all->n, sizeof(*some.s)); /* borrows what is in the samples */
+        for (size_t i = 0; i < all->n; i++) {
+            if (!*q->ranks || parse_has(q->ranks, all->s[i].rank))
+                some.s[some.n++] = all->s[i];
+        }
+        stack_tree_add(&tree, &some);
+        char *text = stack_tree_text(&tree, &some);
+        j = stack_tree_json(&tree, &some);
+        json_object_set_new(j, "text", json_of_text(text));
+        free(text);
+        stack_tree_fini(&tree);
+        free(some.s);
+    }
+    q->on_done(q->arg, j);
+    free(q);
+}
+
+void agent_stacks(struct agent *a, const char *ranks,
+                  void (*on_done)(void *arg, struct json_t *stacks), void *arg)
+{
+    struct stacks_request *q = xcalloc(1, sizeof(*q));
+    q->on_done = on_done;
+    q->arg = arg;
+    snprintf(q->ranks, sizeof(q->ranks), "%s", ranks);
+    gather(agent_gatherer(a), true, on_stacks, q);
+}
+
+static void leave_at_last(struct agent *a)
+{
+    const struct leave_request q = a->last_look;
+    if (!q.waits)
+        return;
+    a->last_look.waits = false;
+    agent_leave(a, q.reason, q.exit_code, q.signo, q.text);
+}
+
+static void on_last_look(void *arg, const struct samples *all)
+{
+    struct agent *a = arg;
+    struct stack_tree tree = {0};
+    if (all && all->n && !a->stacks) {
+        stack_tree_add(&tree, all);
+        a->stacks = stack_tree_text(&tree, all);
+        stack_tree_fini(&tree);
+    }
+    if (all)
+        leave_at_last(a);
+}
+
+/* Of a large job whose nodes all run into --timeout at once only the coordinator's node asks the
+ * others. */
+static void agent_leave_with_stacks(struct agent *a, enum stop_reason reason, int exit_code,
+                                    int signo, const char *text)
+{
+    enum { SMALL_JOB = 32 };
+    struct rdzv_info info;
+    if (a->fsm.state != RUNNING || !a->nalive || a->last_look.waits) {
+        agent_leave(a, reason, exit_code, signo, text);
+        return;
+    }
+    a->last_look = (struct leave_request){
+        .waits = true, .reason = reason, .exit_code = exit_code, .signo = signo};
+    snprintf(a->last_look.text, sizeof(a->last_look.text), "%s", text);
+    rdzv_get_info(a->rdzv, &info);
+    gather(agent_gatherer(a), info.coordinator || info.nnodes <= SMALL_JOB, on_last_look, a);
+}
+
 /* A request that dlaunchctl has made here or on another node. */
 static void on_request(void *arg, const struct rdzv_request *r)
 {
     struct agent *a = arg;
     if (a->fsm.state == DONE)
         return;
+    if (r->kind == REQUEST_STACKS) {
+        if (is_in_round(a))
+            gatherer_on_request(agent_gatherer(a), r);
+        return;
+    }
     if (r->kind == REQUEST_KILL) {
         log_notice("%s", r->text);
         agent_leave(a, STOP_REQUEST, 128 + SIGKILL, SIGKILL, r->text);
@@ -1136,7 +1331,7 @@ static void on_job_timeout(uv_timer_t *t)
     if (a->nalive && !a->leaving)
         log_notice("%s: stopping %d worker%s, SIGKILL after %g s", text, a->nalive,
                    a->nalive == 1 ? "" : "s", a->job->shutdown_timeout);
-    agent_leave(a, STOP_TIMEOUT, 124, SIGTERM, text);
+    agent_leave_with_stacks(a, STOP_TIMEOUT, 124, SIGTERM, text);
 }
 
 /* The guardian is dead. No process would kill the workers if this one died, so the agent kills them
@@ -1175,6 +1370,8 @@ static void free_agent(struct agent *a)
     file_timer_free(a->file_timer);
     segment_close(&a->segment);
     free(a->flight_report);
+    free(a->stacks);
+    free(a->sampled);
     attempts_fini(&a->attempts);
     event_log_fini(&a->log);
     event_file_close(a->event_file);
@@ -1248,6 +1445,7 @@ static char *agent_report(struct agent *a, const struct rdzv_result *result)
         .lost_output = a->lost_output,
         .operations = a->flight_report,
         .ledger = a->job->ledger ? &ledger : NULL,
+        .stacks = a->stacks,
     };
     if (a->exit_status == 2 && result->reason == STOP_RENDEZVOUS)
         log_error("%s",
@@ -1275,7 +1473,9 @@ static void close_parts(struct agent *a)
     trainer_status_close(a->trainer);
     exit_notify_unwatch(
         a->exit_notify); /* its thread wakes the loop through a handle of the scope */
-    a->nclosing = 3;
+    a->nclosing = 4;
+    gatherer_close(a->gatherer, agent_on_closed, a);
+    a->gatherer = NULL;
     gpu_watch_stop(a->gpus);
     rdzv_close(a->rdzv, on_rdzv_closed, a);
     if (a->hurried)
@@ -1629,6 +1829,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .extend_lease = extend_lease,
         .on_fence = on_fence,
         .on_request = on_request,
+        .on_answer = on_answer,
         .on_finish = on_finish,
     };
     struct agent *a = xcalloc(1, sizeof(*a));

@@ -73,6 +73,13 @@ struct agent_status {
 };
 void agent_get_status(struct agent *a, struct agent_status *out);
 
+struct json_t;
+/* Takes the stacks of the workers of all nodes, or of the ranks named, "0,8-15"; "": all. on_done
+ * is called once, from the loop, and takes what stack_tree_json() makes, with the "text" for
+ * people; NULL: the job has ended. */
+void agent_stacks(struct agent *a, const char *ranks,
+                  void (*on_done)(void *arg, struct json_t *stacks), void *arg);
+
 struct event_log;
 /* The log as it is; nobody is asked for anything. */
 const struct event_log *agent_log(const struct agent *a);

@@ -207,6 +207,30 @@ bool segment_in_operation(const struct segment *s, int local_rank)
                SEGMENT_LOCAL_CALL;
 }
 
+bool segment_last_op(const struct segment *s, int local_rank, uint64_t now_ns,
+                     struct segment_last_op *out)
+{
+    if (s->fd < 0 || local_rank >= s->nlocal)
+        return false;
+    const struct segment_local *l = line_of(s, local_rank);
+    uint64_t n = atomic_load_explicit(&l->nops, memory_order_acquire), since;
+    const struct segment_op *op = &l->ops[n % SEGMENT_OPS];
+    if (n == 0 || atomic_load_explicit(&op->number, memory_order_acquire) != n)
+        return false;
+    uint64_t end_ns = atomic_load_explicit(&op->end_ns, memory_order_acquire);
+    *out = (struct segment_last_op){.number = n,
+                                    .group = op->group,
+                                    .seq = op->seq,
+                                    .bytes = op->bytes,
+                                    .start_ns = op->start_ns,
+                                    .end_ns = end_ns,
+                                    .open = !end_ns};
+    atomic_thread_fence(memory_order_acquire);
+    since = end_ns ? end_ns : out->start_ns;
+    out->age_ms = now_ns > since ? (now_ns - since) / 1000000 : 0;
+    return atomic_load_explicit(&op->number, memory_order_relaxed) == n;
+}
+
 const _Atomic uint32_t *segment_exit_word(const struct segment *s, int local_rank)
 {
     const struct segment_local *l = line_of(s, local_rank);

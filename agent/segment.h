@@ -55,6 +55,18 @@ uint64_t segment_first_op_ns(const struct segment *s, int local_rank);
 /* Whether worker `local_rank` is inside an operation. */
 bool segment_in_operation(const struct segment *s, int local_rank);
 
+/* The operation that worker `local_rank` began last. */
+struct segment_last_op {
+    uint64_t number; /* of all that it has begun, from 1 */
+    uint64_t group, seq, bytes;
+    uint64_t start_ns, end_ns;
+    uint64_t age_ms; /* since it began, if it is open; else since it ended */
+    bool open;
+};
+/* False: it has begun none, or is writing it down at this moment. */
+bool segment_last_op(const struct segment *s, int local_rank, uint64_t now_ns,
+                     struct segment_last_op *out);
+
 /* The word of worker `local_rank` in which the kernel sets FUTEX_OWNER_DIED when the worker begins
  * to exit; NULL: the worker has not published one yet. */
 const _Atomic uint32_t *segment_exit_word(const struct segment *s, int local_rank);

@@ -127,7 +127,7 @@ gzip -9n "$app/usr/share/doc/dlaunch/CHANGELOG.md"
 mv "$app/usr/share/doc/dlaunch/CHANGELOG.md.gz" "$app/usr/share/doc/dlaunch/changelog.gz"
 cp -r "$all/usr/lib/systemd/system" "$app/lib/systemd/"
 finish dlaunch "Depends: libc6 (>= 2.34), libdlcoll0 (= $revision)
-Recommends: libhwloc15, libssl3
+Recommends: libhwloc15, libssl3, libdw1
 Section: net
 Priority: optional
 Description: launcher for distributed jobs

@@ -15,6 +15,7 @@
 
 #include "agent/agent.h"
 #include "agent/guardian.h"
+#include "agent/stacks/helper.h"
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
@@ -71,6 +72,12 @@ static void stop(void *arg, const char *why)
     agent_stop(((struct run *)arg)->agent, why);
 }
 
+static void get_stacks(void *arg, const char *ranks,
+                       void (*on_done)(void *arg, struct json_t *stacks), void *done_arg)
+{
+    agent_stacks(((struct run *)arg)->agent, ranks, on_done, done_arg);
+}
+
 static const struct event_log *get_log(void *arg)
 {
     return agent_log(((struct run *)arg)->agent);
@@ -91,6 +98,7 @@ static void open_control(struct run *r)
                                 .get_events = get_events,
                                 .stop = stop,
                                 .request = request,
+                                .get_stacks = get_stacks,
                                 .arg = r};
     if (control_open(&r->control, &r->loop, &opts, &e) < 0)
         log_verbose("%s; dlaunchctl will not find this job", e.msg);
@@ -471,6 +479,8 @@ static int launch_here(const struct remote_job *remote, int argc, char **argv)
 int main(int argc, char **argv)
 {
     fd_open_std();
+    if (argc > 0 && strcmp(argv[0], HELPER_NAME) == 0)
+        return helper_main(argc, argv);
     block_signal(SIGXFSZ);
     if (argc == 2 && strcmp(argv[1], "--from_head") == 0)
         return remote_main(launch_here);

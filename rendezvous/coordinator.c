@@ -462,12 +462,33 @@ static void on_request(struct caller *k, struct rd *body)
         rdzv_state_restart(c->state, request.text, uv_hrtime());
         return;
     }
+    request.from = k->id;
     for (uint32_t i = 0; i < c->ncallers; i++) {
         struct buf b = BUF_INIT;
         if (!c->callers[i]->link || !c->callers[i]->said_hello)
             continue;
         rdzv_put_request(&b, &request);
         link_send_buf(c->callers[i]->link, &b);
+    }
+}
+
+/* An answer goes to the node that has asked, if it is still there. */
+static void on_answer(struct caller *k, struct rd *body)
+{
+    const struct coordinator *c = k->coordinator;
+    struct rdzv_answer answer;
+    if (!rdzv_get_answer(body, &answer)) {
+        coordinator_drop(k, "malformed message");
+        return;
+    }
+    for (uint32_t i = 0; i < c->ncallers; i++) {
+        struct buf b = BUF_INIT;
+        const struct caller *to = c->callers[i];
+        if (!to->link || !to->said_hello || !node_id_equal(&to->id, &answer.to))
+            continue;
+        rdzv_put_answer(&b, &answer);
+        link_send_buf(to->link, &b);
+        return;
     }
 }
 
@@ -525,6 +546,8 @@ static void coordinator_on_frame(struct link *l, uint8_t type, struct rd body)
         on_events(k, &body);
     else if (k->said_hello && type == RDZV_MSG_REQUEST)
         on_request(k, &body);
+    else if (k->said_hello && type == RDZV_MSG_ANSWER)
+        on_answer(k, &body);
     else if (k->said_hello && type == RDZV_MSG_STATUS && rdzv_get_status(&body, &st))
         rdzv_state_status(k->coordinator->state, k->slot, &st, uv_hrtime());
     else

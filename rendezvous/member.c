@@ -236,6 +236,16 @@ bool member_request(struct member *m, const struct rdzv_request *request)
     return true;
 }
 
+void member_answer(struct member *m, const struct rdzv_answer *answer)
+{
+    struct buf b = BUF_INIT;
+    if (!m->link || !m->said_hello)
+        return;
+    rdzv_put_answer(&b, answer);
+    link_send_buf(m->link, &b);
+    link_hub_wake(m->hub);
+}
+
 static bool on_message(struct member *m, uint8_t type, struct rd *body)
 {
     uint64_t now = uv_hrtime();
@@ -245,6 +255,7 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     char notice[RDZV_NOTICE_MAX];
     struct rdzv_peers peers = {0};
     struct rdzv_request request;
+    struct rdzv_answer answer;
     if (type == RDZV_MSG_REFUSE && rdzv_get_refusal(body, &refusal)) {
         member_state_refused(m->state, &refusal, now);
     } else if (m->other_version) {
@@ -273,6 +284,9 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     } else if (type == RDZV_MSG_REQUEST && rdzv_get_request(body, &request)) {
         if (m->callbacks.on_request)
             m->callbacks.on_request(m->callbacks.arg, &request);
+    } else if (type == RDZV_MSG_ANSWER && rdzv_get_answer(body, &answer)) {
+        if (m->callbacks.on_answer)
+            m->callbacks.on_answer(m->callbacks.arg, &answer);
     } else {
         return false;
     }

@@ -42,6 +42,7 @@ void member_look_at_beats(struct member *m);
 
 /* Sends a request of this node's user. False: there is no connection. */
 bool member_request(struct member *m, const struct rdzv_request *request);
+void member_answer(struct member *m, const struct rdzv_answer *answer);
 
 /* Does what is due; to be called before the hub flushes. */
 void member_advance(struct member *m);

@@ -985,6 +985,11 @@ bool rdzv_request(struct rdzv *r, const struct rdzv_request *request)
     return member_request(r->member, request);
 }
 
+void rdzv_answer(struct rdzv *r, const struct rdzv_answer *answer)
+{
+    member_answer(r->member, answer);
+}
+
 void rdzv_events_changed(struct rdzv *r)
 {
     if (r->closing || (!r->events->wanted && !r->events->send))

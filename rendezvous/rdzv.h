@@ -66,6 +66,10 @@ void rdzv_leave(struct rdzv *r, enum stop_reason reason, int exit_code, const ch
 /* Asks all nodes; on_request comes here, too. False: no coordinator is in reach. */
 bool rdzv_request(struct rdzv *r, const struct rdzv_request *request);
 
+/* Answers a request, on_answer comes on the node that made it. Lost without a coordinator. Borrows
+ * for the call. */
+void rdzv_answer(struct rdzv *r, const struct rdzv_answer *answer);
+
 /* The log in the callbacks has changed. Cheap if nobody in the job wants events. */
 void rdzv_events_changed(struct rdzv *r);
 

@@ -40,6 +40,8 @@ struct rdzv_callbacks {
     /* dlaunchctl on some node asks this of every node (not REQUEST_RESTART, which the coordinator
      * carries out). May be NULL. */
     void (*on_request)(void *arg, const struct rdzv_request *request);
+    /* A node has answered a request of this one. May be NULL. */
+    void (*on_answer)(void *arg, const struct rdzv_answer *answer);
     /* The job is over for this node. The result is borrowed until rdzv_close. */
     void (*on_finish)(void *arg, const struct rdzv_result *result);
 };

@@ -48,6 +48,7 @@ room agent/process agent
 room agent/output agent agent/process rendezvous/rules
 room agent/device agent agent/process
 room agent/report agent rendezvous/rules
+room agent/stacks agent/process agent/report rendezvous/rules
 room launcher/control agent agent/report rendezvous/rules
 room launcher/api launcher/hosts
 room launcher/hosts launcher agent/output agent/process rendezvous/rules rendezvous/wire

@@ -16,6 +16,7 @@
 #define ERROR_LINES     6 /* of an error file's message */
 #define STDERR_LINES    20
 #define OPERATION_LINES 34
+#define STACK_LINES     200
 
 #define BOLD_RED "\033[1;31m"
 #define BOLD     "\033[1m"
@@ -585,6 +586,8 @@ void report_print(FILE *out, const struct report_input *in, int color, int colum
     print_attempts(&pg);
     if (in->operations)
         block(&pg, "calls", in->operations, OPERATION_LINES);
+    if (in->stacks)
+        block(&pg, "stacks", in->stacks, STACK_LINES);
     print_ledger(&pg);
     putc('\n', out);
     if (in->leftover)

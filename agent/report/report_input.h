@@ -19,7 +19,8 @@ struct report_input {
     const char *lost_output;     /* text about output that could not be written, or NULL */
     const struct ledger *ledger; /* NULL: not asked for */
     const char
-        *operations; /* the last operations of this node's workers (flight_report.h), or NULL */
+        *operations;    /* the last operations of this node's workers (flight_report.h), or NULL */
+    const char *stacks; /* of the workers before they were stopped (stack_tree.h), or NULL */
 };
 
 #endif

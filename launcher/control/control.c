@@ -56,7 +56,13 @@ struct client {
     char *answer; /* being written; malloc'ed */
     bool follows; /* the events, of which those before number `at` were sent */
     uint64_t at;
+    struct stacks_wait *stacks; /* that are being taken for it; NULL: none are */
     bool closing;
+};
+
+/* Outlives its client. */
+struct stacks_wait {
+    struct client *client; /* NULL: it has gone */
 };
 
 struct control {
@@ -279,6 +285,8 @@ static void on_client_closed(void *arg)
         ;
     *link = cl->next;
     c->nclients--;
+    if (cl->stacks)
+        cl->stacks->client = NULL;
     free(cl->answer);
     free(cl);
     if (c->nclients == 0 && !c->scope.closing)
@@ -344,6 +352,36 @@ static void on_written(uv_write_t *w, int status)
         close_client(cl);
 }
 
+static void on_stacks(void *arg, json_t *stacks)
+{
+    struct stacks_wait *w = arg;
+    struct client *cl = w->client;
+    free(w);
+    if (cl)
+        cl->stacks = NULL;
+    if (cl && !cl->closing) {
+        char *text = stacks ? json_dumps(stacks, JSON_COMPACT) : NULL;
+        cl->answer = xasprintf("%s\n", text ? text : "{\"error\":\"the job has ended\"}");
+        free(text);
+        write_answer(cl);
+    }
+    json_decref(stacks);
+}
+
+/* The stacks RANKS; false: something else is wanted. */
+static bool take_stacks(struct client *cl)
+{
+    const struct control_opts *o = &cl->control->opts;
+    size_t n = strlen("stacks");
+    if (!o->get_stacks || strncmp(cl->line, "stacks", n) != 0 ||
+        (cl->line[n] != ' ' && cl->line[n] != '\0'))
+        return false;
+    cl->stacks = xcalloc(1, sizeof(*cl->stacks));
+    cl->stacks->client = cl;
+    o->get_stacks(o->arg, cl->line + n + (cl->line[n] == ' '), on_stacks, cl->stacks);
+    return true;
+}
+
 /* A line is there: answers it. What came behind it is dropped: a client asks when it has its
  * answer. */
 static void on_line(struct client *cl)
@@ -355,6 +393,8 @@ static void on_line(struct client *cl)
         return;
     }
     uv_read_stop((uv_stream_t *)&cl->pipe);
+    if (take_stacks(cl))
+        return;
     cl->answer = answer_to(cl->control, cl->line);
     write_answer(cl);
 }

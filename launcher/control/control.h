@@ -4,6 +4,7 @@
  *     status    {"pid": ..., "state": "RUNNING", "workers": [{"rank": 0, ...}, ...], ...}
  *     stop      {"stopping": true}
  *     kill, restart, signal N RANKS    {"job": whether all nodes were asked}
+ *     stacks RANKS    {"tree": ..., "ranks": ..., "text": ...} of all nodes (stack_tree.h)
  *     events    {"events": [...]}: those that are known here (event_json.h)
  *     follow    the events, each on a line, also those to come until the job ends
  * anything else {"error": "..."}
@@ -33,6 +34,9 @@ struct control_opts {
     const struct event_list *(*get_events)(void *arg);
     void (*stop)(void *arg, const char *why);
     bool (*request)(void *arg, enum request_kind kind, int signo, const char *ranks);
+    /* Calls back once with the stacks, owned then, or NULL. */
+    void (*get_stacks)(void *arg, const char *ranks,
+                       void (*on_done)(void *arg, struct json_t *stacks), void *done_arg);
     void *arg;
     unsigned client_ms; /* how long a client may stay; 0: CONTROL_CLIENT_SECONDS */
 };

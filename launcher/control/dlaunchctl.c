@@ -421,6 +421,30 @@ static int do_signal(struct jobs *jobs, struct job *j, const struct options *o)
     return request(j, command, "signalling the workers of", o);
 }
 
+static int do_stacks(struct jobs *jobs, struct job *j, const struct options *o)
+{
+    char command[256];
+    (void)jobs;
+    snprintf(command, sizeof(command), "stacks %s\n", o->ranks ? o->ranks : "");
+    json_t *answer = job_ask(j, command);
+    const char *text = json_string_value(json_object_get(answer, "text"));
+    const char *error = json_string_value(json_object_get(answer, "error"));
+    if (!text) {
+        log_error("process %ld %s%s", job_shown_pid(j),
+                  error ? "refuses: " : "does not answer: ", error ? error : strerror(errno));
+        json_decref(answer);
+        return 1;
+    }
+    if (o->json) {
+        json_object_del(answer, "text");
+        print_json(answer);
+    } else {
+        fputs(*text ? text : "no worker runs\n", stdout);
+    }
+    json_decref(answer);
+    return 0;
+}
+
 /* The classes of causes, and what follows from each. */
 static int do_causes(bool json)
 {
@@ -460,11 +484,12 @@ static const char usage[] =
     "  kill [job]           Kill the workers of all nodes, which ends the job.\n"
     "  restart [job]        Start the workers of all nodes again; not counted.\n"
     "  signal SIG [job]     Send a signal to the workers of all nodes.\n"
+    "  stacks [job]         Print where the workers of all nodes are in their programs.\n"
     "  causes               List the classes of causes, for --on_cause of dlaunch.\n"
     "\n"
     "  -p, --job JOB        The job, as above.\n"
     "  -f, --follow         With events and logs: go on until the job ends.\n"
-    "  --ranks LIST         With logs and signal: only these ranks, such as 0,8-15.\n"
+    "  --ranks LIST         With logs, signal and stacks: only these ranks: 0,8-15.\n"
     "  --timeout S          With wait: give up after S seconds, with exit status 124.\n"
     "  --ready              With status: succeed if the job's workers are running.\n"
     "  --wait               With stop and kill: return when the job has ended.\n"
@@ -507,6 +532,7 @@ static const struct command {
     {"kill", NULL, WAIT, do_kill},
     {"restart", NULL, 0, do_restart},
     {"signal", "a signal", RANKS, do_signal},
+    {"stacks", NULL, RANKS, do_stacks},
     {"causes", NULL, 0, NULL},
 };
 

@@ -528,6 +528,8 @@ void rdzv_put_request(struct buf *b, const struct rdzv_request *m)
     buf_u8(b, (uint8_t)m->signal);
     buf_str(b, m->ranks);
     buf_str(b, m->text);
+    buf_u64(b, m->id);
+    buf_put(b, m->from.b, sizeof(m->from.b));
     frame_end(b, at);
 }
 
@@ -537,5 +539,29 @@ bool rdzv_get_request(struct rd *r, struct rdzv_request *m)
     m->signal = rd_u8(r);
     rd_str(r, m->ranks, sizeof(m->ranks));
     rd_str(r, m->text, sizeof(m->text));
+    m->id = rd_u64(r);
+    const uint8_t *from = rd_take(r, sizeof(m->from.b));
+    if (from)
+        memcpy(m->from.b, from, sizeof(m->from.b));
     return rd_done(r) && m->signal < 128;
+}
+
+void rdzv_put_answer(struct buf *b, const struct rdzv_answer *m)
+{
+    size_t at = frame_begin(b, RDZV_MSG_ANSWER);
+    buf_put(b, m->to.b, sizeof(m->to.b));
+    buf_u64(b, m->id);
+    buf_put(b, m->data, m->len);
+    frame_end(b, at);
+}
+
+bool rdzv_get_answer(struct rd *r, struct rdzv_answer *m)
+{
+    const uint8_t *to = rd_take(r, sizeof(m->to.b));
+    if (to)
+        memcpy(m->to.b, to, sizeof(m->to.b));
+    m->id = rd_u64(r);
+    m->len = r->bad ? 0 : (size_t)(r->end - r->p);
+    m->data = rd_take(r, m->len);
+    return rd_done(r) && m->len <= RDZV_ANSWER_MAX;
 }

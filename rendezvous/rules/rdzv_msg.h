@@ -65,6 +65,7 @@ enum rdzv_msg {
     RDZV_MSG_WANT,      /* the sender wants the other side's events (empty) */
     RDZV_MSG_EVENTS,    /* -> the events of a node; <- those of the job, in their order */
     RDZV_MSG_REQUEST,   /* -> what a user asks of the job; <- the same, to every node */
+    RDZV_MSG_ANSWER,    /* -> to a request, for the node that made it; <- the same, to that node */
     RDZV_MSGS
 };
 
@@ -219,6 +220,7 @@ void rdzv_put_notice(struct buf *b, const char *text);
 
 void rdzv_put_want(struct buf *b);
 void rdzv_put_request(struct buf *b, const struct rdzv_request *m);
+void rdzv_put_answer(struct buf *b, const struct rdzv_answer *m);
 /* As many of the list's events, from number *at on, as one frame takes; *at is behind them then.
  * now: the sender's clock. False: there was none, and nothing is appended. */
 #define RDZV_EVENTS_MAX 256 /* in one frame */
@@ -239,6 +241,7 @@ bool rdzv_get_report(struct rd *r, struct rdzv_result *m);
 bool rdzv_get_peers(struct rd *r, struct rdzv_peers *m);
 bool rdzv_get_notice(struct rd *r, char text[RDZV_NOTICE_MAX]);
 bool rdzv_get_request(struct rd *r, struct rdzv_request *m);
+bool rdzv_get_answer(struct rd *r, struct rdzv_answer *m); /* borrows from the message */
 /* *now and the number of events, which event_decode() reads one after the other. */
 bool rdzv_get_events(struct rd *r, uint64_t *now, int *n);
 

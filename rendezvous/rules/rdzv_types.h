@@ -9,6 +9,7 @@
 
 #include "rendezvous/rules/failure.h"
 #include "rendezvous/rules/rank_table.h"
+#include "rendezvous/rules/rdzv_peers.h"
 
 enum rdzv_backend {
     RDZV_STATIC, /* MAX nodes, no more, no fewer; the endpoint is MASTER_ADDR:MASTER_PORT */
@@ -59,13 +60,30 @@ struct rdzv_stop {
 };
 
 /* A request of dlaunchctl to all nodes of a job. */
-enum request_kind { REQUEST_RESTART, REQUEST_KILL, REQUEST_SIGNAL, REQUEST_KINDS };
+enum request_kind {
+    REQUEST_RESTART,
+    REQUEST_KILL,
+    REQUEST_SIGNAL,
+    REQUEST_STACKS, /* each node with workers sends an rdzv_answer */
+    REQUEST_KINDS
+};
 struct rdzv_request {
     enum request_kind kind;
-    int signal;      /* REQUEST_SIGNAL */
-    char ranks[224]; /* to which workers, "0,8-15"; "": all */
-    char text[512];  /* who asks for what, one line */
+    int signal;          /* REQUEST_SIGNAL */
+    char ranks[224];     /* to which workers, "0,8-15"; "": all */
+    char text[512];      /* who asks for what, one line */
+    uint64_t id;         /* of those of the asking node */
+    struct node_id from; /* that node; set by the coordinator */
 };
+
+/* A node's answer to a request of another one, or of its own. */
+struct rdzv_answer {
+    struct node_id to;
+    uint64_t id;
+    const uint8_t *data; /* borrowed; what is in it is between the agents */
+    size_t len;
+};
+#define RDZV_ANSWER_MAX (4u << 20)
 
 struct rdzv_result {
     int exit_code;           /* of the job, the same on every node that was there to the end */

@@ -359,8 +359,14 @@ static void elsewhere(struct buf *b)
 
 static void request(struct buf *b)
 {
-    const struct rdzv_request m = {REQUEST_SIGNAL, 10, "0,3", "t"};
+    const struct rdzv_request m = {REQUEST_SIGNAL, 10, "0,3", "t", 9, {{0}}};
     rdzv_put_request(b, &m);
+}
+
+static void answer(struct buf *b)
+{
+    const struct rdzv_answer m = {{{0}}, 9, (const uint8_t *)"", 0};
+    rdzv_put_answer(b, &m);
 }
 
 static void events(struct buf *b)
@@ -393,10 +399,10 @@ static void events(struct buf *b)
     ck_assert_uint_eq(at, 2);
 }
 
-#define FAILURE(rank)                                                                        \
+#define FAILURE(rank)                                                                         \
     "(failure kind=3 flags=10 rank=" rank " local_rank=2 node=3 pid=4 attempt=5 exit_code=6 " \
-    "signal=7 caused_by=-1 time=8 wall_time=9 host='h' role='r' operation='o' message='m' "  \
-    "log_path='l' "                                                                          \
+    "signal=7 caused_by=-1 time=8 wall_time=9 host='h' role='r' operation='o' message='m' "   \
+    "log_path='l' "                                                                           \
     "last_lines='t')"
 #define ROUND " round=(generation epoch=77 counter=78)"
 #define STATUS_CLOCKS \
@@ -467,7 +473,8 @@ static const struct {
     {RDZV_MSG_BEAT, "BEAT", beat, " node=id6"},
     {RDZV_MSG_ELSEWHERE, "ELSEWHERE", elsewhere, " run_id='job' address='addr' port=7"},
     {RDZV_MSG_WANT, "WANT", rdzv_put_want, NULL},
-    {RDZV_MSG_REQUEST, "REQUEST", request, " kind=2 signal=10 ranks='0,3' text='t'"},
+    {RDZV_MSG_REQUEST, "REQUEST", request, " kind=2 signal=10 ranks='0,3' text='t' id=9 from=id0"},
+    {RDZV_MSG_ANSWER, "ANSWER", answer, " to=id0 id=9"},
     {RDZV_MSG_EVENTS, "EVENTS", events,
      " now=77 events=2 event=(event name=8 origin=id5 number=1 time=2 wall_time=3 round=4 "
      "attempt=5 max_restarts=6 nodes=7 workers=8 node=9 pid=10 rank=11 local_rank=12 exit_code=13 "

@@ -1,0 +1,53 @@
+/* gather.h: samples of the workers of all nodes. The asking node sends a request by way of the
+ * coordinator; every node samples its own workers and answers; what does not come in time is
+ * named. */
+#ifndef AGENT_STACKS_GATHER_H
+#define AGENT_STACKS_GATHER_H
+
+#include <uv.h>
+
+#include "agent/stacks/sampler.h"
+#include "rendezvous/rules/rank_table.h"
+#include "rendezvous/rules/rdzv_types.h"
+
+#define GATHER_MS 2500 /* for the answers of all nodes */
+
+struct gatherer;
+
+struct gather_node {
+    const struct rank_table *table; /* of the round; NULL: none runs */
+    int group_rank;
+    const char *host;
+    const struct sampler_worker *workers; /* that are alive here, by rank */
+    size_t n;
+};
+
+struct gather_callbacks {
+    void *arg;
+    /* Borrowed until the loop runs again. */
+    void (*get_node)(void *arg, struct gather_node *out);
+    /* Adds what this node knows of its own workers. */
+    void (*complete)(void *arg, struct sample *s);
+    bool (*request)(void *arg, const struct rdzv_request *r); /* false: no coordinator */
+    void (*answer)(void *arg, const struct rdzv_answer *a);
+};
+
+struct gatherer *gatherer_new(uv_loop_t *loop, struct spawner *spawner,
+                              const struct gather_callbacks *cb);
+
+/* Calls back once, from the loop: with the samples of all ranks of the round, in their order. Those
+ * of ranks that did not answer have a note only. all_nodes: else those of this node. */
+void gather(struct gatherer *g, bool all_nodes,
+            void (*on_done)(void *arg, const struct samples *all), void *arg);
+
+/* Another node, or this one, asks for this node's samples. */
+void gatherer_on_request(struct gatherer *g, const struct rdzv_request *r);
+void gatherer_on_answer(struct gatherer *g, const struct rdzv_answer *a);
+
+/* The helper's process; 0: none runs. NULL is allowed. */
+pid_t gatherer_pid(const struct gatherer *g);
+
+/* on_done of all that is under way is called with NULL now. NULL is closed already. */
+void gatherer_close(struct gatherer *g, void (*on_closed)(void *arg), void *arg);
+
+#endif

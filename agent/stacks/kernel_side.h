@@ -1,0 +1,12 @@
+/* kernel_side.h: what /proc says of a process and its threads: state, kernel function, system call,
+ * CPU time, bytes. */
+#ifndef AGENT_STACKS_KERNEL_SIDE_H
+#define AGENT_STACKS_KERNEL_SIDE_H
+
+#include "agent/stacks/sample.h"
+
+/* Adds the threads of s->pid, the main thread first, and the process's numbers. False: there is no
+ * such process, or it is a zombie. */
+bool kernel_side_read(struct sample *s);
+
+#endif

@@ -1,0 +1,30 @@
+#include "agent/stacks/libdw_api.h"
+
+#include <dlfcn.h>
+#include <stddef.h>
+
+static bool load(struct libdw_api *api)
+{
+    void *lib = dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL), *cxx;
+    if (!lib)
+        return false;
+#define LIBDW_LOAD(type, name, params)        \
+    *(void **)&api->name = dlsym(lib, #name); \
+    if (!api->name)                           \
+        return false;
+    LIBDW_FUNCTIONS(LIBDW_LOAD)
+#undef LIBDW_LOAD
+    cxx = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_LOCAL);
+    if (cxx)
+        *(void **)&api->demangle = dlsym(cxx, "__cxa_demangle");
+    return true;
+}
+
+const struct libdw_api *libdw_api(void)
+{
+    static struct libdw_api api;
+    static enum { NEW, LOADED, MISSING } state;
+    if (state == NEW)
+        state = load(&api) ? LOADED : MISSING;
+    return state == LOADED ? &api : NULL;
+}

@@ -1,0 +1,27 @@
+/* remote.h: another process's memory and its mapped files, read from outside while it runs. */
+#ifndef AGENT_STACKS_REMOTE_H
+#define AGENT_STACKS_REMOTE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Copies memory of the process; no other thread of it notices. Returns how many bytes could be
+ * read, from the beginning; -errno if none could. */
+ssize_t remote_read(pid_t pid, uint64_t addr, void *out, size_t n);
+/* All of it, or false. */
+bool remote_get(pid_t pid, uint64_t addr, void *out, size_t n);
+
+struct remote_map {
+    uint64_t start, end, offset;
+    char path[512]; /* as the process names it; "": no file */
+};
+/* Calls each() for its mappings until it returns false. 0 or -errno. */
+int remote_maps(pid_t pid, bool (*each)(void *arg, const struct remote_map *m), void *arg);
+
+/* Where the section of the ELF file that begins in this mapping is in the process's memory; 0: it
+ * has no such section. */
+uint64_t remote_section(pid_t pid, const struct remote_map *m, const char *section);
+
+#endif

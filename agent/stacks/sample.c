@@ -1,0 +1,182 @@
+#include "agent/stacks/sample.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/mem.h"
+#include "rendezvous/rules/rank_table.h"
+
+void sample_drop_frames(struct sample_thread *t)
+{
+    for (int i = 0; i < t->nframes; i++)
+        free(t->frames[i]);
+    free(t->frames);
+    t->frames = NULL;
+    t->nframes = 0;
+}
+
+void sample_fini(struct sample *s)
+{
+    for (int i = 0; i < s->nthreads; i++)
+        sample_drop_frames(&s->threads[i]);
+    free(s->threads);
+}
+
+/* The next one of a growing array whose size doubles. */
+static void *grow(void *array, size_t n, size_t size)
+{
+    return (n & (n - 1)) == 0 ? xrealloc(array, (n ? 2 * n : 1) * size) : array;
+}
+
+struct sample_thread *sample_add_thread(struct sample *s, int tid)
+{
+    s->threads = grow(s->threads, (size_t)s->nthreads, sizeof(*s->threads));
+    struct sample_thread *t = &s->threads[s->nthreads++];
+    *t = (struct sample_thread){.tid = tid};
+    return t;
+}
+
+void sample_add_frame(struct sample_thread *t, const char *text)
+{
+    if (t->nframes == SAMPLE_FRAMES_MAX)
+        return;
+    t->frames = grow(t->frames, (size_t)t->nframes, sizeof(*t->frames));
+    t->frames[t->nframes++] = xstrndup(text, SAMPLE_TEXT_MAX - 1);
+}
+
+void sample_reverse(struct sample_thread *t)
+{
+    for (int i = 0, k = t->nframes - 1; i < k; i++, k--) {
+        char *frame = t->frames[i];
+        t->frames[i] = t->frames[k];
+        t->frames[k] = frame;
+    }
+}
+
+struct sample *samples_add(struct samples *all)
+{
+    all->s = grow(all->s, all->n, sizeof(*all->s));
+    struct sample *s = &all->s[all->n++];
+    *s = (struct sample){.node = -1};
+    return s;
+}
+
+void samples_fini(struct samples *all)
+{
+    for (size_t i = 0; i < all->n; i++)
+        sample_fini(&all->s[i]);
+    free(all->s);
+    *all = (struct samples){0};
+}
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct sample *x = a, *y = b;
+    return (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+void samples_sort(struct samples *all)
+{
+    if (all->n)
+        qsort(all->s, all->n, sizeof(*all->s), by_rank);
+}
+
+/* ------------------------------------------------------------------------------------- encoding */
+
+static void put_thread(struct buf *b, const struct sample_thread *t)
+{
+    buf_u32(b, (uint32_t)t->tid);
+    buf_str(b, t->name);
+    buf_u8(b, (uint8_t)t->state);
+    buf_u8(b, t->python);
+    buf_str(b, t->wchan);
+    buf_str(b, t->call);
+    buf_u16(b, (uint16_t)t->nframes);
+    for (int i = 0; i < t->nframes; i++)
+        buf_str(b, t->frames[i]);
+}
+
+static void put_sample(struct buf *b, const struct sample *s)
+{
+    buf_u32(b, (uint32_t)s->rank);
+    buf_u32(b, (uint32_t)s->node);
+    buf_u32(b, (uint32_t)s->pid);
+    buf_str(b, s->host);
+    buf_str(b, s->program);
+    buf_str(b, s->note);
+    buf_u64(b, s->cpu_ms);
+    buf_u64(b, s->io_bytes);
+    buf_u32(b, s->stopped_us);
+    buf_u64(b, s->op.number);
+    buf_u64(b, s->op.group);
+    buf_u64(b, s->op.seq);
+    buf_u64(b, s->op.age_ms);
+    buf_u8(b, s->op.open);
+    buf_str(b, s->op.text);
+    buf_u32(b, (uint32_t)s->more_threads);
+    buf_u16(b, (uint16_t)s->nthreads);
+    for (int i = 0; i < s->nthreads; i++)
+        put_thread(b, &s->threads[i]);
+}
+
+void samples_encode(struct buf *b, const struct samples *all)
+{
+    buf_u32(b, (uint32_t)all->n);
+    for (size_t i = 0; i < all->n; i++)
+        put_sample(b, &all->s[i]);
+}
+
+static void get_thread(struct rd *r, struct sample *s)
+{
+    char text[SAMPLE_TEXT_MAX];
+    struct sample_thread *t = sample_add_thread(s, (int)rd_u32(r));
+    rd_str(r, t->name, sizeof(t->name));
+    t->state = (char)rd_u8(r);
+    t->python = rd_u8(r) != 0;
+    rd_str(r, t->wchan, sizeof(t->wchan));
+    rd_str(r, t->call, sizeof(t->call));
+    int n = rd_u16(r);
+    if (n > SAMPLE_FRAMES_MAX)
+        r->bad = true;
+    for (int i = 0; i < n && !r->bad; i++) {
+        rd_str(r, text, sizeof(text));
+        if (!r->bad)
+            sample_add_frame(t, text);
+    }
+}
+
+static void get_sample(struct rd *r, struct sample *s)
+{
+    s->rank = (int)rd_u32(r);
+    s->node = (int)rd_u32(r);
+    s->pid = (int)rd_u32(r);
+    rd_str(r, s->host, sizeof(s->host));
+    rd_str(r, s->program, sizeof(s->program));
+    rd_str(r, s->note, sizeof(s->note));
+    s->cpu_ms = rd_u64(r);
+    s->io_bytes = rd_u64(r);
+    s->stopped_us = rd_u32(r);
+    s->op.number = rd_u64(r);
+    s->op.group = rd_u64(r);
+    s->op.seq = rd_u64(r);
+    s->op.age_ms = rd_u64(r);
+    s->op.open = rd_u8(r) != 0;
+    rd_str(r, s->op.text, sizeof(s->op.text));
+    s->more_threads = (int)rd_u32(r);
+    int n = rd_u16(r);
+    if (s->rank < 0 || s->rank >= WORLD_SIZE_MAX || s->node < -1 || s->node >= NNODES_MAX ||
+        s->more_threads < 0 || n > SAMPLE_THREADS_MAX)
+        r->bad = true;
+    for (int i = 0; i < n && !r->bad; i++)
+        get_thread(r, s);
+}
+
+bool samples_decode(struct rd *r, struct samples *all)
+{
+    uint32_t n = rd_u32(r);
+    if (n > WORLD_SIZE_MAX)
+        r->bad = true;
+    for (uint32_t i = 0; i < n && !r->bad; i++)
+        get_sample(r, samples_add(all));
+    return !r->bad;
+}

@@ -1,0 +1,71 @@
+/* sample.h: what is seen of one worker from outside at one moment: its threads, their stacks, and
+ * what the kernel says of them. Plain values; encode and decode are exact inverses. */
+#ifndef AGENT_STACKS_SAMPLE_H
+#define AGENT_STACKS_SAMPLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/bytes.h"
+
+#define SAMPLE_FRAMES_MAX  256 /* of one thread; the outer ones are left out */
+#define SAMPLE_THREADS_MAX 64  /* of one worker; further ones are counted only */
+#define SAMPLE_TEXT_MAX    256 /* one frame, or what one thread waits in */
+
+struct sample_thread {
+    int tid;
+    char name[16];
+    char state; /* as in /proc/pid/stat: R, S, D, T, t; 0: not known */
+    bool python;
+    char wchan[64];             /* the kernel function in which it sleeps; "" */
+    char call[SAMPLE_TEXT_MAX]; /* the system call: "read of a pipe"; "" */
+    int nframes;
+    char **frames; /* owned; the outermost first: "step (train.py:31)" */
+};
+
+/* The worker's last collective operation, from its flight recorder. */
+struct sample_op {
+    uint64_t number; /* of all that it has begun; 0: it has begun none */
+    uint64_t group, seq;
+    uint64_t age_ms;            /* since it began if it is open, else since it ended */
+    bool open;                  /* it has not ended */
+    char text[SAMPLE_TEXT_MAX]; /* "all_reduce of 3 f32 (sum)" */
+};
+
+struct sample {
+    int rank, node, pid;
+    char host[256];
+    char program[16];           /* the process's name */
+    char note[SAMPLE_TEXT_MAX]; /* why there is less than there could be; "" */
+    uint64_t cpu_ms, io_bytes;  /* since the worker started */
+    uint32_t stopped_us;        /* how long a thread was stopped for the sample; 0: none was */
+    struct sample_op op;
+    int nthreads; /* in `threads` */
+    int more_threads;
+    struct sample_thread *threads; /* owned; the main thread first */
+};
+
+/* The samples of some workers. */
+struct samples {
+    struct sample *s;
+    size_t n;
+};
+
+void sample_fini(struct sample *s);
+struct sample_thread *sample_add_thread(struct sample *s, int tid);
+/* Takes a copy of the text. The innermost frame is added last. */
+void sample_add_frame(struct sample_thread *t, const char *text);
+/* Turns round what was added the innermost frame first. */
+void sample_reverse(struct sample_thread *t);
+void sample_drop_frames(struct sample_thread *t);
+
+struct sample *samples_add(struct samples *all);
+void samples_fini(struct samples *all);
+void samples_sort(struct samples *all); /* by rank */
+
+void samples_encode(struct buf *b, const struct samples *all);
+/* Appends to *all. False: malformed; some may have been appended. */
+bool samples_decode(struct rd *r, struct samples *all);
+
+#endif

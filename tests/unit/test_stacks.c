@@ -1,0 +1,166 @@
+/* Samples, their messages and the tree of many ranks. */
+#include "tests/lib/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/stacks/stack_tree.h"
+#include "core/clock.h"
+
+static struct sample *add(struct samples *all, int rank, char state, const char *call, int n,
+                          const char *const frames[])
+{
+    struct sample *s = samples_add(all);
+    s->rank = rank;
+    s->node = rank / 2;
+    s->pid = 100 + rank;
+    struct sample_thread *t = sample_add_thread(s, s->pid);
+    t->state = state;
+    snprintf(t->call, sizeof(t->call), "%s", call);
+    for (int i = 0; i < n; i++)
+        sample_add_frame(t, frames[i]);
+    return s;
+}
+
+#define ADD(all, rank, state, call, ...)                                                       \
+    add(all, rank, state, call, (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)), \
+        (const char *[]){__VA_ARGS__})
+
+static struct samples job_of_four(void)
+{
+    struct samples all = {0};
+    ADD(&all, 3, 'S', "futex", "main (a.c:1)", "step (a.c:2)", "wait (b.c:3)");
+    ADD(&all, 0, 'S', "futex", "main (a.c:1)", "step (a.c:2)", "wait (b.c:3)");
+    ADD(&all, 2, 'R', "", "main (a.c:1)", "load (a.c:9)");
+    ADD(&all, 1, 'S', "futex", "main (a.c:1)", "step (a.c:2)", "wait (b.c:3)");
+    samples_sort(&all);
+    return all;
+}
+
+START_TEST(ranks_share_frames)
+{
+    struct samples all = job_of_four();
+    struct stack_tree t = {0};
+    stack_tree_add(&t, &all);
+    char *text = stack_tree_text(&t, &all);
+    ck_assert_str_eq(text, "0-3      main (a.c:1)\n"
+                           "  0-1,3    step (a.c:2)\n"
+                           "           wait (b.c:3)\n"
+                           "           [sleeps in futex]\n"
+                           "  2        load (a.c:9)\n"
+                           "           [runs]\n");
+    free(text);
+    stack_tree_fini(&t);
+    samples_fini(&all);
+}
+END_TEST
+
+START_TEST(other_threads_and_notes)
+{
+    struct samples all = {0};
+    struct stack_tree t = {0};
+    for (int rank = 4; rank < 6; rank++) {
+        struct sample *s = ADD(&all, rank, 'D', "read of /data", "main (a.c:1)");
+        struct sample_thread *more = sample_add_thread(s, 999);
+        snprintf(more->name, sizeof(more->name), "loader");
+        snprintf(s->threads[0].wchan, sizeof(s->threads[0].wchan), "nfs_wait");
+        more->state = 'S';
+        snprintf(s->note, sizeof(s->note), "no stack of thread 999");
+    }
+    all.s[1].stopped_us = 40;
+    stack_tree_add(&t, &all);
+    char *text = stack_tree_text(&t, &all);
+    ck_assert_str_eq(
+        text, "4-5      main (a.c:1)\n"
+              "         [hangs in the kernel (state D) in read of /data, nfs_wait]\n"
+              "4-5      thread loader\n"
+              "         [sleeps]\n"
+              "ranks 4-5: no stack of thread 999\n"
+              "(threads that run were stopped for their registers, each for 40 us at most)\n");
+    free(text);
+    stack_tree_fini(&t);
+    samples_fini(&all);
+}
+END_TEST
+
+START_TEST(messages_are_exact_and_checked)
+{
+    struct samples all = job_of_four(), back = {0};
+    struct buf b = BUF_INIT, again = BUF_INIT;
+    all.s[1].op = (struct sample_op){
+        .number = 5, .group = 7, .seq = 4, .age_ms = 3, .open = true, .text = "barrier"};
+    all.s[1].cpu_ms = 77;
+    samples_encode(&b, &all);
+    struct rd r = rd_init(b.data, b.len);
+    ck_assert(samples_decode(&r, &back) && rd_done(&r));
+    samples_encode(&again, &back);
+    ck_assert_uint_eq(b.len, again.len);
+    ck_assert_mem_eq(b.data, again.data, b.len);
+    for (size_t len = 0; len < b.len; len++) {
+        struct samples part = {0};
+        r = rd_init(b.data, len);
+        ck_assert(!samples_decode(&r, &part));
+        samples_fini(&part);
+    }
+    buf_fini(&b);
+    buf_fini(&again);
+    samples_fini(&all);
+    samples_fini(&back);
+}
+END_TEST
+
+/* As many launchers as a large job has: their answers become one tree. */
+START_TEST(a_large_job)
+{
+    enum { NODES = 1024, PROC = 8, DEPTH = 30 };
+    struct samples all = {0};
+    struct stack_tree t = {0};
+    uint64_t from = mono_ns();
+    for (int node = 0; node < NODES; node++) {
+        struct samples own = {0};
+        struct buf b = BUF_INIT;
+        for (int i = 0; i < PROC; i++) {
+            struct sample *s = samples_add(&own);
+            s->rank = node * PROC + i;
+            s->node = node;
+            struct sample_thread *thread = sample_add_thread(s, 1);
+            thread->state = 'S';
+            for (int k = 0; k < DEPTH; k++) {
+                char text[64];
+                snprintf(text, sizeof(text), "function_%d (file.py:%d)", k,
+                         s->rank == 4711 && k > 20 ? k : 100 + k);
+                sample_add_frame(thread, text);
+            }
+        }
+        samples_encode(&b, &own);
+        struct rd r = rd_init(b.data, b.len);
+        ck_assert(samples_decode(&r, &all));
+        buf_fini(&b);
+        samples_fini(&own);
+    }
+    samples_sort(&all);
+    stack_tree_add(&t, &all);
+    char *text = stack_tree_text(&t, &all);
+    printf("%d ranks in %.0f ms\n", NODES * PROC, (double)(mono_ns() - from) / 1e6);
+    ck_assert_ptr_nonnull(strstr(text, "0-8191   function_0 (file.py:100)\n"));
+    ck_assert_ptr_nonnull(strstr(text, "  0-4710,4712-8191  function_21 (file.py:121)\n"));
+    ck_assert_ptr_nonnull(strstr(text, "  4711     function_21 (file.py:21)\n"));
+    free(text);
+    stack_tree_fini(&t);
+    samples_fini(&all);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("stacks");
+    TCase *t = test_case(s, "stacks", 60);
+    tcase_add_test(t, ranks_share_frames);
+    tcase_add_test(t, other_threads_and_notes);
+    tcase_add_test(t, messages_are_exact_and_checked);
+    tcase_add_test(t, a_large_job);
+    suite_add_tcase(s, t);
+    return s;
+}
+
+TEST_MAIN(suite)

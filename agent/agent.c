@@ -37,8 +37,12 @@
 #include "agent/process/file_timer.h"
 #include "agent/process/sweep.h"
 #include "agent/report/event_file.h"
+#include "agent/fs.h"
+#include "agent/report/event_json.h"
 #include "agent/report/flight_report.h"
 #include "agent/report/json_text.h"
+#include "agent/report/operations.h"
+#include "agent/report/timeline.h"
 #include "agent/report/report.h"
 #include "agent/report/report_words.h"
 #include "agent/report/pod_message.h"
@@ -63,6 +67,7 @@
 #define ENDING_MS     600000 /* the same for an exiting process: freeing memory takes 100 ms per GB */
 #define IMPATIENT_MS  100    /* for a line of dlaunch after the wait for a reader was ended */
 #define EVENT_MS      25     /* between two looks for first output and first operations */
+#define TIMELINE_MS   5      /* the same, with --timeline: a recorder keeps few operations */
 #define UNREAD_S      5      /* patience with a reader that takes nothing, in a stopped job */
 
 enum { INIT, RENDEZVOUS, STARTING, RUNNING, EXIT_BARRIER, STOPPING, DONE };
@@ -90,6 +95,7 @@ struct agent {
     double waited_s;        /* of this round: node-seconds in which workers were in operations */
 
     struct event_log log;
+    struct operations operations;  /* --timeline */
     struct event_file *event_file; /* NULL: none */
     struct attempts attempts;
 
@@ -264,11 +270,71 @@ static void ledger_event(struct agent *a)
     a->waited_s = 0;
 }
 
+/* Collects operations; all: also those under way, because the round ends. */
+static void look_at_operations(struct agent *a, struct operations *o, bool all)
+{
+    const struct rank_table *t = a->ctx.table;
+    if (t && a->segment.fd >= 0)
+        operations_look(o, &a->segment, a->ctx.group_rank, t->nodes[a->ctx.group_rank].base_rank,
+                        all);
+}
+
+/* From this process's clock to the coordinator's, by an own event that has come back from there. */
+static int64_t clock_offset(const struct agent *a)
+{
+    for (size_t i = a->log.job.n; i-- > 0;) {
+        const struct event *e = &a->log.job.e[i];
+        if (memcmp(&e->origin, &a->log.id, sizeof(e->origin)) != 0)
+            continue;
+        for (size_t k = a->log.own.n; k-- > 0;) {
+            if (a->log.own.e[k].seq == e->seq)
+                return (int64_t)(e->at_ns - a->log.own.e[k].at_ns);
+        }
+    }
+    return 0; /* it is the same clock */
+}
+
+char *agent_operations(struct agent *a)
+{
+    struct operations now = {0}, *o = a->job->timeline_path ? &a->operations : &now;
+    look_at_operations(a, o, !a->job->timeline_path);
+    json_t *j = operations_json(o, clock_offset(a));
+    char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(16));
+    json_decref(j);
+    operations_fini(&now);
+    return text;
+}
+
+/* Writes the file of --timeline. */
+static void write_timeline(struct agent *a)
+{
+    json_t *events = json_array();
+    struct err e = ERR_INIT;
+    const struct event *event;
+    uint64_t at = 0;
+    while ((event = event_list_next(&a->log.job, &at))) {
+        char *line = event_json(event);
+        json_array_append_new(events, line ? json_loads(line, 0, NULL) : NULL);
+        free(line);
+    }
+    json_t *operations = operations_json(&a->operations, clock_offset(a));
+    json_t *trace = timeline_json(events, operations);
+    char *text = json_dumps(trace, JSON_COMPACT | JSON_REAL_PRECISION(16));
+    if (!text || fs_replace_file(a->job->timeline_path, text, strlen(text), &e) < 0)
+        log_error("--timeline: %s", text ? e.msg : "out of memory");
+    free(text);
+    json_decref(trace);
+    json_decref(operations);
+    json_decref(events);
+}
+
 static void on_event_timer(uv_timer_t *t)
 {
     struct agent *a = container_of(t, struct agent, event_timer);
     if (a->fsm.state == RUNNING)
         sample_waiting(a);
+    if (a->fsm.state == RUNNING && a->job->timeline_path)
+        look_at_operations(a, &a->operations, false);
     for (int i = 0; i < a->job->nproc && a->pump; i++)
         look_for_firsts(a, &a->workers[i]);
 }
@@ -278,7 +344,8 @@ static void on_log_change(void *arg)
     struct agent *a = arg;
     bool awaited = a->log.wanted || a->log.send;
     if (awaited && a->fsm.state == RUNNING && !uv_is_active((uv_handle_t *)&a->event_timer))
-        uv_timer_start(&a->event_timer, on_event_timer, 0, EVENT_MS);
+        uv_timer_start(&a->event_timer, on_event_timer, 0,
+                       a->job->timeline_path ? TIMELINE_MS : EVENT_MS);
     event_file_write(a->event_file, &a->log.job);
     if (a->rdzv)
         rdzv_events_changed(a->rdzv);
@@ -320,6 +387,10 @@ static void move_to(struct agent *a, int state)
 {
     if (a->fsm.state == RUNNING && uv_is_active((uv_handle_t *)&a->event_timer))
         ledger_event(a);
+    if (a->fsm.state == RUNNING && a->job->timeline_path) {
+        look_at_operations(a, &a->operations, true);
+        operations_next_round(&a->operations);
+    }
     fsm_move(&a->fsm, state);
     bool round_over = state == EXIT_BARRIER || state == RENDEZVOUS;
     assert(!round_over || (a->nalive == 0 && a->nunread == 0 && a->swept));
@@ -1570,6 +1641,9 @@ static void on_finish(void *arg, const struct rdzv_result *result)
     if (a->exit_status != 0) /* the result is about the last round */
         note_cause(a, cause_of_stop(result->reason, first), result->text, first);
     finish_events(a, result);
+    if (a->job->timeline_path)
+        write_timeline(a);
+    operations_fini(&a->operations);
     if (first && first->local_rank >= 0 && first->local_rank < a->job->nproc &&
         a->workers[first->local_rank].rank == first->rank)
         worker_hand_up_error_file(&a->workers[first->local_rank]);
@@ -1810,7 +1884,7 @@ static int open_events(struct agent *a, struct err *e)
                             .caused_by = -1,
                             .text = a->job->name,
                             .extra = a->job->rdzv.run_id});
-    a->log.wanted = a->job->events_path || a->job->ledger;
+    a->log.wanted = a->job->events_path || a->job->ledger || a->job->timeline_path;
     if (!a->job->events_path)
         return 0;
     return event_file_open(&a->event_file, a->job->events_path, e) < 0 ? err_wrap(e, "--events")

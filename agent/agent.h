@@ -81,6 +81,10 @@ void agent_stacks(struct agent *a, const char *ranks,
                   void (*on_done)(void *arg, struct json_t *stacks), void *arg);
 
 struct event_log;
+/* The operations of this node's workers: all that --timeline has collected, else the last ones; as
+ * operations_json(), malloc'ed. NULL: no memory. */
+char *agent_operations(struct agent *a);
+
 /* The log as it is; nobody is asked for anything. */
 const struct event_log *agent_log(const struct agent *a);
 

@@ -98,6 +98,7 @@ struct job_spec {
     const char *metrics_dir;         /* --metrics_file DIR; NULL: none */
     const char *events_path;         /* --events FILE; NULL: none */
     bool ledger;                     /* --ledger */
+    const char *timeline_path;       /* --timeline FILE; NULL: none */
     const char *checkpoint_mark;     /* --checkpoint_mark PATH; NULL: none */
     const char *progress_file;       /* --progress_file FILE; NULL: none */
     const char *pod_message;         /* of the pod, for the report of a failure; NULL: none */

@@ -20,10 +20,10 @@ _dlaunch() {
         --signals_to_handle --isolate --log_dir --redirects --tee
         --local_ranks_filter --ranks --fold --duplicate_stdout_filters
         --duplicate_stderr_filters --log_line_prefix_template --report --events
-        --ledger --checkpoint_mark --progress_file --pod_message --metrics
-        --metrics_file --log_file --log_time --log_format --quiet --verbose
-        --event_log_handler --logs_specs --bind --numa_binding --gpu_check
-        --gpu_memory_wait --daemon --pid_file --conf --print_config
+        --ledger --checkpoint_mark --timeline --progress_file --pod_message
+        --metrics --metrics_file --log_file --log_time --log_format --quiet
+        --verbose --event_log_handler --logs_specs --bind --numa_binding
+        --gpu_check --gpu_memory_wait --daemon --pid_file --conf --print_config
         --print_binding --dry_run --print_completion --print_options --version
         --help'
     local flags='

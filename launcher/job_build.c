@@ -741,6 +741,9 @@ static int build_output(struct job_spec *spec, struct options *o, struct err *e)
     if (spec->events_path && check_file(o, OPT_events, e) < 0)
         return -EINVAL;
     spec->ledger = opt_flag(o, OPT_ledger);
+    spec->timeline_path = o->value[OPT_timeline].text;
+    if (spec->timeline_path && check_file(o, OPT_timeline, e) < 0)
+        return -EINVAL;
     spec->checkpoint_mark = text_or_null(o, OPT_checkpoint_mark);
     spec->progress_file = o->value[OPT_progress_file].text;
     if (spec->progress_file && check_file(o, OPT_progress_file, e) < 0)

@@ -67,6 +67,11 @@ static const struct event_list *get_events(void *arg)
     return agent_events(((struct run *)arg)->agent);
 }
 
+static char *get_operations(void *arg)
+{
+    return agent_operations(((struct run *)arg)->agent);
+}
+
 static void stop(void *arg, const char *why)
 {
     agent_stop(((struct run *)arg)->agent, why);
@@ -96,6 +101,7 @@ static void open_control(struct run *r)
                                 .page = r->link->page,
                                 .get_status = get_status,
                                 .get_events = get_events,
+                                .get_operations = get_operations,
                                 .stop = stop,
                                 .request = request,
                                 .get_stacks = get_stacks,

@@ -204,3 +204,13 @@ void flight_report_operation(const struct segment *s, int local_rank, char *out,
     if (op->group_name[0] && (size_t)n < cap)
         snprintf(out + n, cap - (size_t)n, " in group %s", op->group_name);
 }
+
+int flight_operations(const struct segment *s, int local_rank, struct segment_op out[SEGMENT_OPS])
+{
+    return s->fd < 0 || local_rank >= s->nlocal ? 0 : last_operations(line_of(s, local_rank), out);
+}
+
+uint64_t flight_operations_count(const struct segment *s, int local_rank)
+{
+    return atomic_load_explicit(&line_of(s, local_rank)->nops, memory_order_relaxed);
+}

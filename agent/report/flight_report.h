@@ -17,4 +17,9 @@ char *flight_report_text(const struct segment *s, int base_rank, uint64_t now_ns
  * text. */
 void flight_report_operation(const struct segment *s, int local_rank, char *out, size_t cap);
 
+/* How many operations worker `local_rank` has begun. */
+uint64_t flight_operations_count(const struct segment *s, int local_rank);
+/* Copies the last operations of worker `local_rank`, the newest first. Returns how many. */
+int flight_operations(const struct segment *s, int local_rank, struct segment_op out[SEGMENT_OPS]);
+
 #endif

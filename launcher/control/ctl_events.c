@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "agent/report/timeline.h"
 #include "core/bytes.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -284,6 +285,22 @@ int ctl_events(struct job *j, bool follow, bool json)
     json_array_foreach(events, i, event) put_event(event, json);
     if (!is_complete(state, j))
         log_warn("not all nodes have answered; their events are missing");
+    json_decref(events);
+    json_decref(state);
+    return 0;
+}
+
+int ctl_timeline(struct job *j)
+{
+    json_t *state = NULL, *events = events_of_all(j, &state);
+    if (!events)
+        return 1;
+    json_t *operations = j->ended ? NULL : job_ask(j, "operations\n");
+    json_t *trace = timeline_json(events, operations);
+    json_dumpf(trace, stdout, JSON_COMPACT | JSON_REAL_PRECISION(16));
+    putchar('\n');
+    json_decref(trace);
+    json_decref(operations);
     json_decref(events);
     json_decref(state);
     return 0;

@@ -16,6 +16,8 @@ int ctl_events(struct job *j, bool follow, bool json);
 /* Until the event has happened, at most `timeout` seconds (negative: for ever): 0, 124 for the
  * timeout, 1 if the job ends before. */
 int ctl_wait(struct job *j, const char *event, double timeout, bool json);
+/* Prints the job as a trace (agent/report/timeline.h). */
+int ctl_timeline(struct job *j);
 /* The log files of the ranks ("0,8-15"; NULL: all) on this host. */
 int ctl_logs(struct job *j, const char *ranks, bool follow, bool json);
 

@@ -297,6 +297,12 @@ static int do_events(struct jobs *jobs, struct job *j, const struct options *o)
     return ctl_events(j, o->follow, o->json);
 }
 
+static int do_timeline(struct jobs *jobs, struct job *j, const struct options *o)
+{
+    (void)jobs, (void)o; /* it is JSON in any case */
+    return ctl_timeline(j);
+}
+
 static int do_wait(struct jobs *jobs, struct job *j, const struct options *o)
 {
     (void)jobs;
@@ -477,6 +483,7 @@ static const char usage[] =
     "  status [job]         Show a job and its workers on all nodes; without a job, list.\n"
     "  describe [job]       The same, and all events.\n"
     "  events [-f] [job]    Print what has happened in the job; -f: and what happens.\n"
+    "  timeline [job]       Print the job as a trace for ui.perfetto.dev.\n"
     "  wait EVENT [job]     Return when the event has happened, such as ready or finish.\n"
     "  logs [-f] [job]      Print the log files of the ranks on this host.\n"
     "  stop [job]           Stop a job as SIGTERM does. A second stop, at least half a\n"
@@ -526,6 +533,7 @@ static const struct command {
     {"status", NULL, ANY_JOB, do_status},
     {"describe", NULL, ENDED, do_describe},
     {"events", NULL, FOLLOW | ENDED, do_events},
+    {"timeline", NULL, ENDED, do_timeline},
     {"wait", "an event", TIMEOUT, do_wait},
     {"logs", NULL, FOLLOW | RANKS | ENDED, do_logs},
     {"stop", NULL, WAIT, do_stop},

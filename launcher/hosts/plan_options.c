@@ -112,7 +112,7 @@ char **plan_options_argv(struct options *o, const struct job_of_hosts *j, const 
     add(&a, options_printf(o, "%s", o->prog));
     for (int i = 0; i < OPT_COUNT; i++) {
         bool meeting = i == OPT_master_addr || i == OPT_master_port;
-        bool once = i == OPT_ledger; /* every launcher would print the same */
+        bool once = i == OPT_ledger || i == OPT_timeline; /* one launcher is enough */
         if (!(meeting && j->endpoint) && !(once && rank > 0))
             add_given(&a, i);
     }

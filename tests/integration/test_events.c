@@ -176,6 +176,76 @@ START_TEST(the_ledger_of_two_nodes)
 }
 END_TEST
 
+/* The number of entries of that name; `phase` is the letter of their kind. Checks all. */
+static int count_entries(const json_t *trace, const char *phase, const char *name)
+{
+    json_t *e;
+    size_t i;
+    int n = 0;
+    json_array_foreach(json_object_get(trace, "traceEvents"), i, e)
+    {
+        bool hit =
+            strcmp(json_word(e, "ph"), phase) == 0 && strcmp(json_word(e, "name"), name) == 0;
+        ck_assert(json_is_integer(json_object_get(e, "pid")));
+        ck_assert(json_is_integer(json_object_get(e, "tid")));
+        ck_assert(json_is_number(json_object_get(e, "ts")));
+        if (*phase == 'X' && hit) {
+            ck_assert(json_number_value(json_object_get(e, "ts")) >= 0);
+            ck_assert(json_number_value(json_object_get(e, "dur")) >= 0);
+        }
+        n += hit;
+    }
+    return n;
+}
+
+/* Rounds, restarts and workers of both nodes, in the file of either. */
+START_TEST(the_timeline_of_two_nodes)
+{
+    struct cluster c = {.n = 2, .port = free_port()};
+    for (int i = 0; i < 2; i++)
+        cluster_start_node(
+            &c, i,
+            "--nproc_per_node 2 --max_restarts 1 --timeline %%T/t%d %%W print hi append "
+            "%%T/up if-attempt 0 wait-lines 4 %%T/up if-attempt 1 wait-lines 8 %%T/up "
+            "if-attempt 0 if-rank 2 exit 17",
+            i);
+    cluster_wait(&c, 0, 60);
+    for (int i = 0; i < 2; i++) {
+        json_t *t = json_load_file(tmppath(i ? "t1" : "t0"), 0, NULL);
+        ck_assert_ptr_nonnull(t);
+        ck_assert_int_eq(count_entries(t, "X", "round 1"), 1);
+        ck_assert_int_eq(count_entries(t, "X", "round 2"), 1);
+        ck_assert_int_eq(count_entries(t, "X", "rendezvous"), 2);
+        ck_assert_int_eq(count_entries(t, "X", "restart"), 1);
+        ck_assert_int_eq(count_entries(t, "X", "worker"), 8);
+        ck_assert_int_eq(count_entries(t, "X", "RUNNING"), 4);
+        ck_assert_int_ge(count_entries(t, "i", "failure"), 1);
+        ck_assert_int_eq(count_entries(t, "M", "process_name"), 3);
+        json_decref(t);
+    }
+    cluster_fini(&c);
+}
+END_TEST
+
+/* Operations of libdlcoll, in the file and while the job runs. */
+START_TEST(operations_in_the_timeline)
+{
+    struct proc p;
+    char *allreduce = build_path("examples/allreduce");
+    dlaunch_start(&p, NULL, "--nproc_per_node 2 --timeline %%T/t %s", allreduce);
+    expect_status(&p, 0, 60);
+    json_t *t = json_load_file(tmppath("t"), 0, NULL);
+    ck_assert_ptr_nonnull(t);
+    ck_assert_int_ge(count_entries(t, "X", "all_reduce"), 2);
+    ck_assert_int_eq(count_entries(t, "X", "worker"), 2);
+    json_decref(t);
+    proc_fini(&p);
+    ck_assert_int_eq(dlaunch_run(&p, 30, "--timeline %%T/no/t %%W exit 0"), 2);
+    expect_text(p.err, "--timeline");
+    proc_fini(&p);
+}
+END_TEST
+
 /* A file is appended to; a bad one is refused before anything starts. */
 START_TEST(the_file)
 {
@@ -342,6 +412,8 @@ static Suite *suite(void)
     tcase_add_test(tc, a_recovered_failure);
     tcase_add_test(tc, every_node_has_the_same_events);
     tcase_add_test(tc, the_ledger_of_two_nodes);
+    tcase_add_test(tc, the_timeline_of_two_nodes);
+    tcase_add_test(tc, operations_in_the_timeline);
     tcase_add_test(tc, the_file);
     tcase_add_test(tc, own_lines);
     tcase_add_test(tc, actions);

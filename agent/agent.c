@@ -49,6 +49,7 @@
 #include "agent/report/trainer_status.h"
 #include "agent/stacks/gather.h"
 #include "agent/stacks/stack_tree.h"
+#include "agent/usage.h"
 #include "agent/worker.h"
 #include "core/clock.h"
 #include "core/fd.h"
@@ -111,6 +112,8 @@ struct agent {
         int exit_code, signo;
         char text[HOST_MAX + 64];
     } last_look;
+    json_t *tops; /* node -> its newest answer to REQUEST_TOP, with "at"; NULL: nobody has asked */
+    uint64_t top_asked_ns;
     char *stacks; /* of the job, before it was stopped; NULL: none */
     struct stdio_pump *pump;
     struct spawner *spawner;
@@ -1245,9 +1248,115 @@ static struct gatherer *agent_gatherer(struct agent *a)
     return a->gatherer;
 }
 
+/* --------------------------------------------------------------------------------- dlaunchctl top
+ */
+
+#define TOP_ID      (UINT64_C(1) << 63) /* of requests; those for stacks count from 1 */
+#define TOP_EVERY   UINT64_C(500000000) /* between two requests to the other nodes */
+#define TOP_FRESH_S 5                   /* an older answer is of a node that has gone */
+
+static json_t *top_of_worker(struct agent *a, const struct agent_worker_status *s)
+{
+    json_t *j = json_pack("{s:i,s:i,s:i,s:s,s:f}", "rank", s->rank, "local_rank", s->local_rank,
+                          "pid", s->pid, "state", s->state, "elapsed_s", s->seconds);
+    struct segment_last_op op;
+    double cpu_s, bytes;
+    char name[96];
+    uint64_t now = mono_ns(), at = stdio_worker_last_ns(a->pump, s->local_rank);
+    if (strcmp(s->state, "running") != 0)
+        return j;
+    if (usage_read(s->pid, &cpu_s, &bytes)) {
+        json_object_set_new(j, "cpu_s", json_real(cpu_s));
+        json_object_set_new(j, "memory_bytes", json_integer((json_int_t)bytes));
+    }
+    if (at)
+        json_object_set_new(j, "output_age_s", json_real(now > at ? (double)(now - at) / 1e9 : 0));
+    if (segment_last_op(&a->segment, s->local_rank, now, &op)) {
+        flight_report_operation(&a->segment, s->local_rank, name, sizeof(name));
+        json_object_set_new(j, "operation",
+                            json_pack("{s:o,s:I,s:b,s:f}", "name", json_of_text(name), "number",
+                                      (json_int_t)op.seq, "open", (int)op.open, "age_s",
+                                      (double)op.age_ms / 1e3));
+    }
+    return j;
+}
+
+static json_t *top_of_node(struct agent *a)
+{
+    json_t *workers = json_array();
+    struct agent_status s;
+    agent_get_status(a, &s);
+    for (int i = 0; i < s.nworkers && a->pump; i++)
+        json_array_append_new(workers, top_of_worker(a, &s.workers[i]));
+    return json_pack("{s:i,s:o,s:s,s:o}", "node", a->ctx.table ? a->ctx.group_rank : 0, "host",
+                     json_of_text(a->job->host), "state", s.state, "workers", workers);
+}
+
+/* Takes the object. */
+static void keep_top(struct agent *a, json_t *node)
+{
+    char key[24];
+    snprintf(key, sizeof(key), "%d", (int)json_integer_value(json_object_get(node, "node")));
+    if (!a->tops)
+        a->tops = json_object();
+    json_object_set_new(node, "at", json_real((double)mono_ns() / 1e9));
+    json_object_set_new(a->tops, key, node);
+}
+
+static void answer_top(struct agent *a, const struct rdzv_request *r)
+{
+    json_t *node = top_of_node(a);
+    char *text = json_dumps(node, JSON_COMPACT);
+    json_decref(node);
+    if (text && strlen(text) <= RDZV_ANSWER_MAX) {
+        const struct rdzv_answer answer = {
+            .to = r->from, .id = r->id, .data = (uint8_t *)text, .len = strlen(text)};
+        rdzv_answer(a->rdzv, &answer);
+    }
+    free(text);
+}
+
+json_t *agent_top(struct agent *a)
+{
+    struct agent_status s;
+    json_t *nodes = json_array(), *node;
+    const char *key;
+    uint64_t now = mono_ns();
+    const struct rdzv_request r = {.kind = REQUEST_TOP, .id = TOP_ID, .text = "top is wanted"};
+    agent_get_status(a, &s);
+    keep_top(a, top_of_node(a));
+    if (a->fsm.state != DONE && s.rdzv.nnodes > 1 && now - a->top_asked_ns >= TOP_EVERY &&
+        rdzv_request(a->rdzv, &r))
+        a->top_asked_ns = now;
+    json_object_foreach(a->tops, key, node)
+    {
+        double at = json_number_value(json_object_get(node, "at"));
+        long number = (long)json_integer_value(json_object_get(node, "node"));
+        bool there = number >= 0 && (number < s.rdzv.nnodes || number == 0);
+        if ((double)now / 1e9 - at < TOP_FRESH_S && there)
+            json_array_append_new(nodes, json_deep_copy(node));
+    }
+    return json_pack("{s:f,s:s,s:f,s:i,s:i,s:o}", "now_s", (double)now / 1e9, "state", s.state,
+                     "elapsed_s", s.elapsed, "restarts", s.rdzv.restart_count, "nnodes",
+                     s.rdzv.nnodes > 1 ? s.rdzv.nnodes : 1, "nodes", nodes);
+}
+
+static void on_top_answer(struct agent *a, const struct rdzv_answer *answer)
+{
+    json_t *node = json_loadb((const char *)answer->data, answer->len, 0, NULL);
+    if (json_is_array(json_object_get(node, "workers")) &&
+        json_is_integer(json_object_get(node, "node")))
+        keep_top(a, json_incref(node));
+    json_decref(node);
+}
+
 static void on_answer(void *arg, const struct rdzv_answer *answer)
 {
     struct agent *a = arg;
+    if (answer->id & TOP_ID) {
+        on_top_answer(a, answer);
+        return;
+    }
     if (a->gatherer)
         gatherer_on_answer(a->gatherer, answer);
 }
@@ -1338,6 +1447,11 @@ static void on_request(void *arg, const struct rdzv_request *r)
     struct agent *a = arg;
     if (a->fsm.state == DONE)
         return;
+    if (r->kind == REQUEST_TOP) {
+        if (a->job->nproc)
+            answer_top(a, r);
+        return;
+    }
     if (r->kind == REQUEST_STACKS) {
         if (is_in_round(a))
             gatherer_on_request(agent_gatherer(a), r);
@@ -1441,6 +1555,7 @@ static void free_agent(struct agent *a)
     file_timer_free(a->file_timer);
     segment_close(&a->segment);
     free(a->flight_report);
+    json_decref(a->tops);
     free(a->stacks);
     free(a->sampled);
     attempts_fini(&a->attempts);

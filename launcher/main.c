@@ -72,6 +72,11 @@ static char *get_operations(void *arg)
     return agent_operations(((struct run *)arg)->agent);
 }
 
+static struct json_t *get_top(void *arg)
+{
+    return agent_top(((struct run *)arg)->agent);
+}
+
 static void stop(void *arg, const char *why)
 {
     agent_stop(((struct run *)arg)->agent, why);
@@ -102,6 +107,7 @@ static void open_control(struct run *r)
                                 .get_status = get_status,
                                 .get_events = get_events,
                                 .get_operations = get_operations,
+                                .get_top = get_top,
                                 .stop = stop,
                                 .request = request,
                                 .get_stacks = get_stacks,

@@ -350,6 +350,12 @@ uint64_t stdio_worker_first_ns(struct stdio_pump *p, int local_rank)
     return w ? atomic_load_explicit(&w->first_ns, memory_order_relaxed) : 0;
 }
 
+uint64_t stdio_worker_last_ns(struct stdio_pump *p, int local_rank)
+{
+    struct worker *w = worker_at(p, local_rank);
+    return w ? atomic_load_explicit(&w->last_ns, memory_order_relaxed) : 0;
+}
+
 void stdio_write_line(void *pump, const char *line, size_t len)
 {
     struct stdio_pump *p = pump;

@@ -57,6 +57,9 @@ size_t stdio_worker_tail(struct stdio_pump *p, int local_rank, char *out, size_t
  * worker of that local rank is opened. */
 uint64_t stdio_worker_first_ns(struct stdio_pump *p, int local_rank);
 
+/* When its newest output was read; 0: there is none yet. */
+uint64_t stdio_worker_last_ns(struct stdio_pump *p, int local_rank);
+
 /* The attempt's directory for filtered_stdout.log and filtered_stderr.log, for the workers opened
  * from now on; NULL: none. */
 void stdio_set_filtered_dir(struct stdio_pump *p, const char *dir);

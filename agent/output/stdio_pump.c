@@ -207,6 +207,7 @@ static bool read_chunk(struct stdio_pump *p, struct stdio_stream *s)
     }
     if (!atomic_load_explicit(&worker_of(s)->first_ns, memory_order_relaxed))
         atomic_store_explicit(&worker_of(s)->first_ns, p->now_ns, memory_order_relaxed);
+    atomic_store_explicit(&worker_of(s)->last_ns, p->now_ns, memory_order_relaxed);
     if (s->is_err) {
         pthread_mutex_lock(&p->lock);
         stdio_tail_put(&worker_of(s)->tail, chunk, (size_t)n);

@@ -28,6 +28,7 @@ struct worker {
     bool exited;               /* the thread's: taken from `orders`; the worker is dead */
     uint64_t deadline_ns;      /* the thread's: when it closes the worker's pipes */
     _Atomic uint64_t first_ns; /* when the thread has read the first bytes; 0: none yet */
+    _Atomic uint64_t last_ns;  /* the same of the newest ones */
     struct worker *next;       /* lock; in `orders`, then in `news` */
     struct worker *prev_live, *next_live;
 };

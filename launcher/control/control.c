@@ -188,6 +188,8 @@ static char *answer_to(struct control *c, const char *line)
         j = json_pack("{s:b}", "stopping", 1);
     } else if (strcmp(line, "events") == 0 && c->opts.get_events) {
         j = events_json(c);
+    } else if (strcmp(line, "top") == 0 && c->opts.get_top) {
+        j = c->opts.get_top(c->opts.arg);
     } else if (strcmp(line, "operations") == 0 && c->opts.get_operations) {
         char *json = c->opts.get_operations(c->opts.arg);
         j = json ? json_loads(json, 0, NULL) : NULL;

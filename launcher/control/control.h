@@ -6,6 +6,7 @@
  *     kill, restart, signal N RANKS    {"job": whether all nodes were asked}
  *     stacks RANKS    {"tree": ..., "ranks": ..., "text": ...} of all nodes (stack_tree.h)
  *     events    {"events": [...]}: those that are known here (event_json.h)
+ *     top       what the nodes and their workers do and use (agent_top())
  *     operations    those of the workers of this node (operations.h)
  *     follow    the events, each on a line, also those to come until the job ends
  * anything else {"error": "..."}
@@ -35,6 +36,7 @@ struct control_opts {
     const struct event_list *(*get_events)(void *arg);
     void (*stop)(void *arg, const char *why);
     char *(*get_operations)(void *arg); /* malloc'ed JSON */
+    struct json_t *(*get_top)(void *arg);
     bool (*request)(void *arg, enum request_kind kind, int signo, const char *ranks);
     /* Calls back once with the stacks, owned then, or NULL. */
     void (*get_stacks)(void *arg, const char *ranks,

@@ -22,6 +22,7 @@
 #include "core/mem.h"
 #include "launcher/control/ctl_events.h"
 #include "launcher/control/ctl_jobs.h"
+#include "launcher/control/ctl_top.h"
 #include "rendezvous/rules/event.h"
 
 struct options {
@@ -297,6 +298,12 @@ static int do_events(struct jobs *jobs, struct job *j, const struct options *o)
     return ctl_events(j, o->follow, o->json);
 }
 
+static int do_top(struct jobs *jobs, struct job *j, const struct options *o)
+{
+    (void)jobs;
+    return ctl_top(j, o->json);
+}
+
 static int do_timeline(struct jobs *jobs, struct job *j, const struct options *o)
 {
     (void)jobs, (void)o; /* it is JSON in any case */
@@ -483,6 +490,7 @@ static const char usage[] =
     "  status [job]         Show a job and its workers on all nodes; without a job, list.\n"
     "  describe [job]       The same, and all events.\n"
     "  events [-f] [job]    Print what has happened in the job; -f: and what happens.\n"
+    "  top [job]            Show what nodes and ranks are doing, every second.\n"
     "  timeline [job]       Print the job as a trace for ui.perfetto.dev.\n"
     "  wait EVENT [job]     Return when the event has happened, such as ready or finish.\n"
     "  logs [-f] [job]      Print the log files of the ranks on this host.\n"
@@ -533,6 +541,7 @@ static const struct command {
     {"status", NULL, ANY_JOB, do_status},
     {"describe", NULL, ENDED, do_describe},
     {"events", NULL, FOLLOW | ENDED, do_events},
+    {"top", NULL, 0, do_top},
     {"timeline", NULL, ENDED, do_timeline},
     {"wait", "an event", TIMEOUT, do_wait},
     {"logs", NULL, FOLLOW | RANKS | ENDED, do_logs},

@@ -1,11 +1,9 @@
 #include "launcher/control/metrics_text.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "core/fd.h"
+#include "agent/usage.h"
 #include "core/mem.h"
 
 static const double bounds[METRICS_BUCKETS] = {0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300};
@@ -172,26 +170,6 @@ static void put_job(const struct page *p, const struct metrics_sums *s)
         put_histogram(p, "dlaunch_recovery_seconds", parts[i], &s->recovery[i]);
 }
 
-/* CPU seconds and resident bytes of a process; false: it is gone. */
-static bool read_usage(int pid, double *cpu_s, double *rss_bytes)
-{
-    char path[40], text[1024];
-    unsigned long user, system;
-    long rss;
-    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    if (fd_read_file(AT_FDCWD, path, text, sizeof(text)) < 0)
-        return false;
-    const char *end_of_name = strrchr(text, ')');
-    if (!end_of_name || sscanf(end_of_name,
-                               ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu %*d %*d %*d "
-                               "%*d %*d %*d %*u %*u %ld",
-                               &user, &system, &rss) != 3)
-        return false;
-    *cpu_s = (double)(user + system) / (double)sysconf(_SC_CLK_TCK);
-    *rss_bytes = (double)rss * (double)sysconf(_SC_PAGESIZE);
-    return true;
-}
-
 static void put_workers(const struct page *p, const struct agent_status *s)
 {
     static const char *const states[] = {"waiting", "running", "exited", "failed", "stopped"};
@@ -205,7 +183,7 @@ static void put_workers(const struct page *p, const struct agent_status *s)
     }
     for (int i = 0; i < s->nworkers; i++) {
         bool runs = strcmp(s->workers[i].state, "running") == 0;
-        if (!runs || !read_usage(s->workers[i].pid, &usage[i][0], &usage[i][1]))
+        if (!runs || !usage_read(s->workers[i].pid, &usage[i][0], &usage[i][1]))
             usage[i][0] = -1;
     }
     head(p, "dlaunch_worker_cpu_seconds", "counter", "seconds",

@@ -65,6 +65,7 @@ enum request_kind {
     REQUEST_KILL,
     REQUEST_SIGNAL,
     REQUEST_STACKS, /* each node with workers sends an rdzv_answer */
+    REQUEST_TOP,    /* likewise: what its workers do and use */
     REQUEST_KINDS
 };
 struct rdzv_request {

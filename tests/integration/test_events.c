@@ -300,6 +300,48 @@ static int ctl(struct proc *p, const char *line)
     return proc_run(p, argv, NULL, 60);
 }
 
+/* The figures of both nodes, asked on the one that is not the coordinator. */
+START_TEST(top_of_two_nodes)
+{
+    struct proc p;
+    struct cluster c = {.n = 2, .port = free_port()};
+    for (int i = 0; i < 2; i++)
+        cluster_start_node(&c, i, "--nproc_per_node 2 %%W print hi append %%T/up pause");
+    wait_lines(tmppath("up"), 4, 30);
+    char *line = test_text("-o json -p %d top", (int)c.node[1].pid);
+    ck_assert_msg(ctl(&p, line) == 0, "%s%s", p.out, p.err);
+    json_t *top = json_loads(p.out, 0, NULL), *node, *w;
+    size_t i, k;
+    int ranks = 0;
+    ck_assert_msg(json_is_true(json_object_get(top, "complete")), "%s", p.out);
+    ck_assert_uint_eq(json_array_size(json_object_get(top, "nodes")), 2);
+    json_array_foreach(json_object_get(top, "nodes"), i, node)
+    {
+        ck_assert_str_eq(json_word(node, "state"), "RUNNING");
+        json_array_foreach(json_object_get(node, "workers"), k, w)
+        {
+            ck_assert_int_eq(json_number(w, "rank"), ranks++);
+            ck_assert_str_eq(json_word(w, "state"), "running");
+            ck_assert_int_gt(json_number(w, "memory_bytes"), 0);
+            ck_assert(json_number_value(json_object_get(w, "output_age_s")) >= 0);
+        }
+    }
+    ck_assert_int_eq(ranks, 4);
+    json_decref(top);
+    proc_fini(&p);
+    line = test_text("-p %d top", (int)c.node[1].pid);
+    ck_assert_int_eq(ctl(&p, line), 0);
+    expect_text(p.out, "RUNNING for ");
+    expect_text(p.out, "2 of 2 nodes, 4 workers");
+    expect_text(p.out, "\n3      1 ");
+    proc_fini(&p);
+    proc_kill(&c.node[0], SIGTERM);
+    proc_kill(&c.node[1], SIGTERM);
+    cluster_wait(&c, 128 + SIGTERM, 60);
+    cluster_fini(&c);
+}
+END_TEST
+
 static void expect_ctl(const char *line, const char *text)
 {
     struct proc p;
@@ -414,6 +456,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_ledger_of_two_nodes);
     tcase_add_test(tc, the_timeline_of_two_nodes);
     tcase_add_test(tc, operations_in_the_timeline);
+    tcase_add_test(tc, top_of_two_nodes);
     tcase_add_test(tc, the_file);
     tcase_add_test(tc, own_lines);
     tcase_add_test(tc, actions);

@@ -262,6 +262,43 @@ START_TEST(lines_of_all_workers_are_folded)
 }
 END_TEST
 
+static bool has_drawn_twice(void *arg)
+{
+    struct terminal *t = arg;
+    look(t);
+    char *first = strstr(t->text, " OUTPUT");
+    return first && strstr(first + 1, "\033[H") && strstr(first + 1, " OUTPUT");
+}
+
+/* dlaunchctl top draws the screen again and again, and ends with the job. */
+START_TEST(top_at_a_terminal)
+{
+    static struct terminal t;
+    struct proc p;
+    struct winsize size = {.ws_row = 8, .ws_col = 60};
+    dlaunch_start(&p, NULL, "--nproc_per_node 9 %%W append %%T/up pause");
+    wait_lines(tmppath("up"), 9, 20);
+    char *argv[] = {(char *)build_path("dlaunchctl"), "-p", (char *)test_text("%d", (int)p.pid),
+                    "top", NULL};
+    memset(&t, 0, sizeof(t));
+    t.pid = forkpty(&t.fd, NULL, NULL, &size);
+    ck_assert_int_ge(t.pid, 0);
+    if (t.pid == 0) {
+        execv(argv[0], argv);
+        _exit(127);
+    }
+    fcntl(t.fd, F_SETFL, O_NONBLOCK);
+    wait_until(has_drawn_twice, &t, 20, "the screen is drawn again");
+    proc_kill(&p, SIGTERM);
+    expect_status(&p, 128 + SIGTERM, 20);
+    ck_assert_int_eq(end_of(&t), 0);
+    expect_text(t.text, "the job has ended");
+    for (char *line = t.text, *nl; (nl = strchr(line, '\n')); line = nl + 1)
+        ck_assert_msg(nl - line <= 60 + 16, "too wide: %.*s", (int)(nl - line), line);
+    proc_fini(&p);
+}
+END_TEST
+
 /* ------------------------------------------------------------------------------- from elsewhere */
 
 static const struct {
@@ -371,6 +408,7 @@ static Suite *suite(void)
     tcase_add_test(tc, ctrl_z_in_a_namespace);
     tcase_add_loop_test(tc, escape_sequences_of_workers, 0, 2);
     tcase_add_test(tc, lines_of_all_workers_are_folded);
+    tcase_add_test(tc, top_at_a_terminal);
     tc = test_case(s, "from elsewhere", 60);
     tcase_add_loop_test(tc, stop_signals, 0, ARRAY_LEN(stops));
     tcase_add_test(tc, stop_of_one_node);

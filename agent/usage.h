@@ -1,0 +1,10 @@
+/* usage.h: what a process uses, from /proc. */
+#ifndef AGENT_USAGE_H
+#define AGENT_USAGE_H
+
+#include <stdbool.h>
+
+/* CPU seconds and resident bytes of the process alone; false: it is gone. */
+bool usage_read(int pid, double *cpu_s, double *rss_bytes);
+
+#endif

@@ -1260,6 +1260,7 @@ static json_t *top_of_worker(struct agent *a, const struct agent_worker_status *
     json_t *j = json_pack("{s:i,s:i,s:i,s:s,s:f}", "rank", s->rank, "local_rank", s->local_rank,
                           "pid", s->pid, "state", s->state, "elapsed_s", s->seconds);
     struct segment_last_op op;
+    struct gpu_usage gpu;
     double cpu_s, bytes;
     char name[96];
     uint64_t now = mono_ns(), at = stdio_worker_last_ns(a->pump, s->local_rank);
@@ -1271,6 +1272,12 @@ static json_t *top_of_worker(struct agent *a, const struct agent_worker_status *
     }
     if (at)
         json_object_set_new(j, "output_age_s", json_real(now > at ? (double)(now - at) / 1e9 : 0));
+    if (a->gpus && gpu_watch_usage(a->gpus, s->local_rank, &gpu)) {
+        json_object_set_new(j, "gpu_memory_bytes", json_integer((json_int_t)gpu.used));
+        json_object_set_new(j, "gpu_memory_total_bytes", json_integer((json_int_t)gpu.total));
+        if (gpu.percent >= 0)
+            json_object_set_new(j, "gpu_percent", json_integer(gpu.percent));
+    }
     if (segment_last_op(&a->segment, s->local_rank, now, &op)) {
         flight_report_operation(&a->segment, s->local_rank, name, sizeof(name));
         json_object_set_new(j, "operation",
@@ -1286,6 +1293,8 @@ static json_t *top_of_node(struct agent *a)
     json_t *workers = json_array();
     struct agent_status s;
     agent_get_status(a, &s);
+    if (a->gpus) /* what is there now is of the last time */
+        gpu_watch_look(a->gpus);
     for (int i = 0; i < s.nworkers && a->pump; i++)
         json_array_append_new(workers, top_of_worker(a, &s.workers[i]));
     return json_pack("{s:i,s:o,s:s,s:o}", "node", a->ctx.table ? a->ctx.group_rank : 0, "host",

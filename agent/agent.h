@@ -88,8 +88,8 @@ char *agent_operations(struct agent *a);
 /* What the nodes of the job and their workers do and use, as far as they have answered; asks them
  * again. {"now_s", "state", "elapsed_s", "restarts", "nnodes", "nodes": [{"node", "host", "state",
  * "at" (when it answered), "workers": [{"rank", "local_rank", "pid", "state", "elapsed_s", "cpu_s",
- * "memory_bytes", "output_age_s", "operation": {"name", "number", "open", "age_s"}}, ...]}, ...]};
- * owned. */
+ * "memory_bytes", "output_age_s", "gpu_memory_bytes", "gpu_memory_total_bytes", "gpu_percent",
+ * "operation": {"name", "number", "open", "age_s"}}, ...]}, ...]}; owned. */
 struct json_t *agent_top(struct agent *a);
 
 /* The log as it is; nobody is asked for anything. */

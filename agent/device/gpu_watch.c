@@ -41,6 +41,7 @@ struct device {
     nvmlDevice_t handle, whole; /* of an instance: its own, its GPU's; else the same */
     int workers;
     unsigned long long used, ecc; /* when the job began */
+    struct gpu_usage usage;       /* under the lock; total 0: not known */
 };
 
 struct event {
@@ -59,6 +60,7 @@ struct shared {
     uv_async_t *async; /* valid until closed */
 
     int question; /* -1: none */
+    bool look;    /* the usage is wanted */
     bool answered;
     struct err answer;
     char warning[1024];
@@ -82,6 +84,7 @@ struct gpu_watch {
     bool thread, stuck;
     struct xid_log log;
     char (*buses)[16]; /* PCI addresses of CUDA's devices; "": not known */
+    int *slots;        /* where they are in the list of the thread; -1: not there */
     int nbuses;
     struct event seen[EVENTS_MAX];
     int nseen;
@@ -325,6 +328,26 @@ static void answer(struct shared *s, int question)
     pthread_mutex_unlock(&s->lock);
 }
 
+static void look_at_usage(struct shared *s)
+{
+    for (int i = 0; s->nvml.lib && i < s->ndevices; i++) {
+        struct device *d = &s->devices[i];
+        struct nvml_memory m = {0};
+        struct nvml_utilization u = {0};
+        struct gpu_usage usage = {.percent = -1};
+        if (d->handle && s->nvml.DeviceGetMemoryInfo(d->handle, &m) == NVML_SUCCESS) {
+            usage.used = m.used;
+            usage.total = m.total;
+        }
+        if (d->handle && d->handle == d->whole && s->nvml.DeviceGetUtilizationRates &&
+            s->nvml.DeviceGetUtilizationRates(d->handle, &u) == NVML_SUCCESS)
+            usage.percent = (int)u.gpu;
+        pthread_mutex_lock(&s->lock);
+        d->usage = usage;
+        pthread_mutex_unlock(&s->lock);
+    }
+}
+
 static void gpu_watch_release(struct shared *s)
 {
     if (atomic_fetch_sub(&s->users, 1) > 1)
@@ -341,16 +364,20 @@ static void *gpu_watch_run(void *arg)
     pthread_mutex_lock(&s->lock);
     while (!s->closed) {
         int question = s->question;
+        bool look = s->look;
         s->question = -1;
-        if (question < 0 && !s->set) {
+        s->look = false;
+        if (question < 0 && !look && !s->set) {
             pthread_cond_wait(&s->wake, &s->lock);
             continue;
         }
         pthread_mutex_unlock(&s->lock);
         if (question >= 0)
             answer(s, question);
-        else
+        else if (!look)
             take_events(s, EVENTS_MS);
+        if (look)
+            look_at_usage(s);
         pthread_mutex_lock(&s->lock);
     }
     pthread_mutex_unlock(&s->lock);
@@ -447,6 +474,28 @@ void gpu_watch_ask(struct gpu_watch *w, enum gpu_question q,
     pthread_mutex_unlock(&s->lock);
 }
 
+void gpu_watch_look(struct gpu_watch *w)
+{
+    struct shared *s = w->sh;
+    if (!w->thread || w->stuck)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->look = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool gpu_watch_usage(struct gpu_watch *w, int local_rank, struct gpu_usage *out)
+{
+    int slot = w->slots[local_rank % w->nbuses];
+    if (slot < 0)
+        return false;
+    pthread_mutex_lock(&w->sh->lock);
+    *out = w->sh->devices[slot].usage;
+    pthread_mutex_unlock(&w->sh->lock);
+    return out->total > 0;
+}
+
 static void read_log(struct gpu_watch *w)
 {
     struct xid x;
@@ -501,15 +550,18 @@ static void gpu_watch_find_devices(struct gpu_watch *w, const struct job_spec *j
     int count = gpu_visible(worker_env_gpus(job), all, n, order, (int)ARRAY_LEN(order));
     struct shared *s = w->sh;
     w->buses = xcalloc((size_t)count + 1, sizeof(*w->buses));
+    w->slots = xcalloc((size_t)count + 1, sizeof(*w->slots));
     w->nbuses = count;
     s->devices = xcalloc((size_t)count + 1, sizeof(*s->devices));
     for (int i = 0; i < count; i++) {
+        w->slots[i] = -1;
         if (order[i] < 0)
             continue;
         const struct gpu *g = &all[order[i]];
         memcpy(w->buses[i], g->bus, sizeof(w->buses[i]));
         if (i >= job->nproc)
             continue;
+        w->slots[i] = s->ndevices;
         struct device *d = &s->devices[s->ndevices++];
         d->gpu = *g;
         d->workers = (job->nproc - i + count - 1) / count;
@@ -531,6 +583,7 @@ struct gpu_watch *gpu_watch_new(uv_loop_t *loop, struct uvx_scope *scope,
     if (w->nbuses == 0) {
         gpu_watch_release(s);
         free(w->buses);
+        free(w->slots);
         free(w);
         return NULL;
     }
@@ -566,5 +619,6 @@ void gpu_watch_free(struct gpu_watch *w)
     xid_log_close(&w->log);
     gpu_watch_release(w->sh);
     free(w->buses);
+    free(w->slots);
     free(w);
 }

@@ -37,6 +37,19 @@ void gpu_watch_free(struct gpu_watch *w);
 void gpu_watch_ask(struct gpu_watch *w, enum gpu_question q,
                    void (*done)(void *arg, const struct err *e), void *arg);
 
+/* What the GPU of a worker is used for: bytes of its memory, and the share of time in which it
+ * computes, in percent; -1: not known, as of MIG instances. */
+struct gpu_usage {
+    unsigned long long used, total;
+    int percent;
+};
+
+/* Has the thread look how the GPUs are used; gpu_watch_usage() has the result once it is there.
+ * Does nothing before the first answer to GPU_ASK_READY. */
+void gpu_watch_look(struct gpu_watch *w);
+/* As at the last look; false: not known. */
+bool gpu_watch_usage(struct gpu_watch *w, int local_rank, struct gpu_usage *out);
+
 /* Describes the errors of the GPU of a worker that failed: "GPU 3 (0000:5e:00.0): Xid 79, GPU has
  * fallen off the bus", several lines, or "". Returns out. */
 const char *gpu_watch_note(struct gpu_watch *w, int local_rank, pid_t pid, char *out, size_t cap);

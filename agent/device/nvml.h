@@ -36,6 +36,10 @@ struct nvml_process { /* nvmlProcessInfo_t of the _v3 calls */
     unsigned gpu_instance, compute_instance;
 };
 
+struct nvml_utilization { /* nvmlUtilization_t, percent of the last second or less */
+    unsigned gpu, memory;
+};
+
 struct nvml_event { /* nvmlEventData_t */
     nvmlDevice_t device;
     unsigned long long type, data; /* data: the Xid */
@@ -53,6 +57,7 @@ struct nvml_event { /* nvmlEventData_t */
     F(DeviceGetPciInfo_v3, (nvmlDevice_t, struct nvml_pci *))                                 \
     F(DeviceGetMemoryInfo, (nvmlDevice_t, struct nvml_memory *))                              \
     O(DeviceGetComputeRunningProcesses_v3, (nvmlDevice_t, unsigned *, struct nvml_process *)) \
+    O(DeviceGetUtilizationRates, (nvmlDevice_t, struct nvml_utilization *))                   \
     O(DeviceGetHandleByUUID, (const char *, nvmlDevice_t *))                                  \
     O(DeviceGetComputeMode, (nvmlDevice_t, int *))                                            \
     O(DeviceGetMigMode, (nvmlDevice_t, unsigned *, unsigned *))                               \

@@ -132,6 +132,7 @@ static json_t *all_ranks(const json_t *top, json_t *before)
 
 struct screen {
     bool redraws;
+    bool gpus; /* some rank has one */
     int rows, columns, used;
 };
 
@@ -168,6 +169,7 @@ static const char *age(double seconds, char out[24])
 static void rank_row(struct screen *s, const json_t *w)
 {
     char cpu[24] = "-", memory[TEXT_BYTES_MAX] = "-", output[24] = "-", op[256] = "-", since[24];
+    char gpu[24] = "-", gpu_memory[TEXT_BYTES_MAX] = "-", gpus[64] = "";
     const json_t *o = json_object_get(w, "operation");
     if (json_object_get(w, "cpu_percent"))
         snprintf(cpu, sizeof(cpu), "%.0f %%", real_of(w, "cpu_percent"));
@@ -180,8 +182,14 @@ static void rank_row(struct screen *s, const json_t *w)
                  json_is_true(json_object_get(o, "open")) ? "under way" : "done",
                  age(real_of(o, "age_s"), since),
                  json_is_true(json_object_get(o, "open")) ? "" : " ago");
-    row(s, "%-6ld %-5ld %-8ld %-8s %7s %10s %8s  %s", number_of(w, "rank"), number_of(w, "node"),
-        number_of(w, "pid"), text_of(w, "state"), cpu, memory, output, op);
+    if (json_object_get(w, "gpu_memory_bytes"))
+        text_bytes(gpu_memory, (uint64_t)real_of(w, "gpu_memory_bytes"));
+    if (json_object_get(w, "gpu_percent"))
+        snprintf(gpu, sizeof(gpu), "%ld %%", number_of(w, "gpu_percent"));
+    if (s->gpus)
+        snprintf(gpus, sizeof(gpus), "  %5s %10s", gpu, gpu_memory);
+    row(s, "%-6ld %-5ld %-8ld %-8s %7s %10s %8s%s  %s", number_of(w, "rank"), number_of(w, "node"),
+        number_of(w, "pid"), text_of(w, "state"), cpu, memory, output, gpus, op);
 }
 
 /* Its workers are summed up. */
@@ -243,8 +251,11 @@ static void draw(struct screen *s, const struct job *j, const json_t *top, const
     if (fit < nnodes)
         row(s, "and %zu more nodes", nnodes - fit);
     row(s, "%s", "");
-    row(s, "%-6s %-5s %-8s %-8s %7s %10s %8s  %s", "RANK", "NODE", "PID", "STATE", "CPU", "MEMORY",
-        "OUTPUT", "LAST OPERATION");
+    s->gpus = false;
+    for (size_t i = 0; i < nranks; i++)
+        s->gpus |= json_object_get(json_array_get(ranks, i), "gpu_memory_bytes") != NULL;
+    row(s, "%-6s %-5s %-8s %-8s %7s %10s %8s%s  %s", "RANK", "NODE", "PID", "STATE", "CPU",
+        "MEMORY", "OUTPUT", s->gpus ? "    GPU GPU MEMORY" : "", "LAST OPERATION");
     fit = fitting(s, nranks, 0);
     for (size_t i = 0; i < fit; i++)
         rank_row(s, json_array_get(ranks, i));

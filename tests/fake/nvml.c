@@ -177,6 +177,16 @@ CALL nvmlDeviceGetMemoryInfo(nvmlDevice_t g, struct nvml_memory *out)
     return rc;
 }
 
+/* As busy as its memory is full. */
+CALL nvmlDeviceGetUtilizationRates(nvmlDevice_t g, struct nvml_utilization *out);
+CALL nvmlDeviceGetUtilizationRates(nvmlDevice_t g, struct nvml_utilization *out)
+{
+    int rc = state_of(g);
+    out->gpu = g->total ? (unsigned)(100 * g->used / g->total) : 0;
+    out->memory = 0;
+    return rc;
+}
+
 CALL nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t g, unsigned *n, struct nvml_process *out);
 CALL nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t g, unsigned *n, struct nvml_process *out)
 {

@@ -144,6 +144,35 @@ START_TEST(the_table)
 }
 END_TEST
 
+/* Asks until the thread of the GPUs has looked at them. */
+static bool shows_gpus(void *arg)
+{
+    struct proc *job = arg, p;
+    int status = proc_run(
+        &p, ARGV(build_path("dlaunchctl"), "-p", test_text("%d", (int)job->pid), "top"), NULL, 20);
+    bool shown = status == 0 && strstr(p.out, "GPU MEMORY") && strstr(p.out, " 25 % ") &&
+                 strstr(p.out, "19.5 GiB");
+    proc_fini(&p);
+    return shown;
+}
+
+START_TEST(top_shows_gpus)
+{
+    struct proc p;
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n");
+    proc_start(&p,
+               ARGV(build_path("dlaunch"), "--nproc_per_node=gpu", "sh", "-c",
+                    "echo $RANK >> up; exec sleep 100"),
+               g_env, 0);
+    wait_lines("up", 2, 30);
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 20000 80000 ok 0 0 0\n");
+    wait_until(shows_gpus, &p, 30, "the use of the GPUs is shown");
+    proc_kill(&p, SIGTERM);
+    ck_assert_int_eq(proc_wait(&p, 30), 128 + SIGTERM);
+    proc_fini(&p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("gpus");
@@ -154,6 +183,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_restart_waits_for_memory);
     tcase_add_test(tc, a_worker_for_each_instance);
     tcase_add_test(tc, the_table);
+    tcase_add_test(tc, top_shows_gpus);
     return s;
 }
 

@@ -108,6 +108,30 @@ START_TEST(healthy)
 }
 END_TEST
 
+static bool is_used(void *arg)
+{
+    struct gpu_usage *u = arg;
+    gpu_watch_look(g_watch);
+    return gpu_watch_usage(g_watch, 1, u) && u->used == 20000ull << 20;
+}
+
+START_TEST(usage)
+{
+    struct gpu_usage u;
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 4 80000 ok 0 0 0\n");
+    open_watch();
+    gpu_watch_look(g_watch); /* nothing is known yet */
+    ck_assert(!gpu_watch_usage(g_watch, 0, &u));
+    ck_assert_str_eq(ask(GPU_ASK_READY), "");
+    gpus(GPU_A " 4 80000 ok 0 0 0\n" GPU_B " 20000 80000 ok 0 0 0\n");
+    wait_until(is_used, &u, 20, "the usage is known");
+    ck_assert_int_eq(u.percent, 25);
+    ck_assert_uint_eq(u.total, 80000ull << 20);
+    ck_assert(gpu_watch_usage(g_watch, 0, &u));
+    ck_assert_int_eq(u.percent, 0);
+}
+END_TEST
+
 START_TEST(not_fit)
 {
     static const struct {
@@ -460,6 +484,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "watch", 60);
     tcase_add_checked_fixture(tc, setup, teardown);
     tcase_add_test(tc, healthy);
+    tcase_add_test(tc, usage);
     tcase_add_loop_test(tc, not_fit, 0, 7);
     tcase_add_test(tc, memory_is_waited_for);
     tcase_add_test(tc, memory_that_stays_in_use);

@@ -103,7 +103,7 @@ API_OBJ   := $(call pic,$(API_SRC) launcher/hosts/frame.c $(patsubst %,core/%.c,
 
 EXAMPLES  := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 FIXTURES  := $(patsubst %,tests/lib/%.c,member_script pump rdzv_nodes rdzv_script)
-TESTLIB   := $(call obj,$(filter-out tests/lib/worker.c tests/lib/coll_worker.c $(FIXTURES),$(wildcard tests/lib/*.c)))
+TESTLIB   := $(call obj,$(filter-out tests/lib/worker.c tests/lib/coll_worker.c tests/lib/hang_worker.c $(FIXTURES),$(wildcard tests/lib/*.c)))
 test_bins  = $(patsubst %.c,$(BUILD)/%,$(wildcard tests/$(1)/test_*.c))
 UNIT        := $(call test_bins,unit)
 INTEGRATION := $(call test_bins,integration)
@@ -241,6 +241,8 @@ $(BUILD)/tests/worker: $(BUILD)/obj/tests/lib/worker.o
 
 # This one is a program like any other that uses libdlcoll.
 $(BUILD)/tests/coll_worker: $(call obj,$(patsubst %,tests/lib/coll_%.c,worker job ops)) $(BUILD)/libdlcoll.so
+$(BUILD)/tests/hang_worker: $(call obj,tests/lib/hang_worker.c) $(BUILD)/libdlcoll.so
+$(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker:
 	$(say) LD $@
 	$(link) $(filter %.o,$^) -L$(BUILD) -ldlcoll -lpthread -Wl,-rpath,'$$ORIGIN/..'
 
@@ -400,7 +402,7 @@ test:
 
 # Programs that integration tests run; and what measures is built with them, lest it no longer can be.
 HELPERS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench/*.c) tests/multihost/store_worker.c) \
-    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job) $(BUILD)/tests/coll_worker $(BUILD)/tests/gpu/cases
+    $(patsubst %,$(BUILD)/tests/bench/coll/%,peer_dlcoll peer_limit in_job) $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker $(BUILD)/tests/gpu/cases
 
 .PHONY: run-tests
 run-tests: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(UNIT) $(INTEGRATION) corpora

@@ -48,6 +48,8 @@
 #include "agent/report/pod_message.h"
 #include "agent/report/trainer_status.h"
 #include "agent/stacks/gather.h"
+#include "agent/stacks/hang.h"
+#include "agent/stacks/kernel_side.h"
 #include "agent/stacks/stack_tree.h"
 #include "agent/usage.h"
 #include "agent/worker.h"
@@ -114,6 +116,9 @@ struct agent {
     } last_look;
     json_t *tops; /* node -> its newest answer to REQUEST_TOP, with "at"; NULL: nobody has asked */
     uint64_t top_asked_ns;
+    struct hang *hang; /* NULL: hangs are not watched for */
+    enum hang_state hang_state;
+    char hang_text[512];
     char *stacks; /* of the job, before it was stopped; NULL: none */
     struct stdio_pump *pump;
     struct spawner *spawner;
@@ -406,6 +411,10 @@ static void move_to(struct agent *a, int state)
         state_event(a);
     if (state != RUNNING)
         uv_timer_stop(&a->event_timer);
+    if (a->hang) {
+        a->hang_state = HANG_NONE;
+        hang_reset(a->hang, state == RUNNING);
+    }
     if (a->cb.on_state)
         a->cb.on_state(a->cb.arg);
 }
@@ -1419,15 +1428,20 @@ static void leave_at_last(struct agent *a)
     agent_leave(a, q.reason, q.exit_code, q.signo, q.text);
 }
 
+static void keep_stacks(struct agent *a, const struct samples *all)
+{
+    struct stack_tree tree = {0};
+    free(a->stacks);
+    stack_tree_add(&tree, all);
+    a->stacks = stack_tree_text(&tree, all);
+    stack_tree_fini(&tree);
+}
+
 static void on_last_look(void *arg, const struct samples *all)
 {
     struct agent *a = arg;
-    struct stack_tree tree = {0};
-    if (all && all->n && !a->stacks) {
-        stack_tree_add(&tree, all);
-        a->stacks = stack_tree_text(&tree, all);
-        stack_tree_fini(&tree);
-    }
+    if (all && all->n)
+        keep_stacks(a, all);
     if (all)
         leave_at_last(a);
 }
@@ -1450,6 +1464,126 @@ static void agent_leave_with_stacks(struct agent *a, enum stop_reason reason, in
     gather(agent_gatherer(a), info.coordinator || info.nnodes <= SMALL_JOB, on_last_look, a);
 }
 
+/* --------------------------------------------------------------------------------------- hangs */
+
+static bool get_signs(void *arg, int local_rank, struct hang_signs *out)
+{
+    struct agent *a = arg;
+    const struct worker *w = &a->workers[local_rank];
+    struct segment_last_op op;
+    if (w->state != WORKER_RUNNING)
+        return false;
+    *out = (struct hang_signs){.output = stdio_worker_last_ns(a->pump, local_rank)};
+    if (segment_last_op(&a->segment, local_rank, 0, &op)) {
+        out->ops = op.number;
+        out->kind = op.group * 31 + op.bytes;
+    } else if ((out->ops = segment_ops(&a->segment, local_rank)) == 0) {
+        out->cpu_ms = kernel_side_cpu_ms(w->pid);
+    }
+    return true;
+}
+
+static bool leads(void *arg)
+{
+    struct rdzv_info info;
+    rdzv_get_info(((struct agent *)arg)->rdzv, &info);
+    return info.coordinator;
+}
+
+static struct gatherer *hang_gatherer(void *arg)
+{
+    return agent_gatherer(arg);
+}
+
+/* What the coordinator's node has found reaches every node. */
+static void take_hang(struct agent *a, const struct rdzv_request *r)
+{
+    bool hung = r->signal == HANG_HUNG;
+    if (a->hang_state >= (hung ? HANG_HUNG : HANG_SUSPECT))
+        return;
+    a->hang_state = hung ? HANG_HUNG : HANG_SUSPECT;
+    snprintf(a->hang_text, sizeof(a->hang_text), "%s", r->text);
+    hang_declared(a->hang);
+    if (hung)
+        log_warn("the job hangs: %s (dlaunchctl stacks shows all ranks)", r->text);
+    else
+        log_verbose("the job may hang: %s", r->text);
+    for (int i = 0; i < a->job->nproc && hung && r->id && *r->ranks; i++) {
+        struct worker *w = &a->workers[i];
+        if (!worker_is_alive(w) || !parse_has(r->ranks, w->rank))
+            continue;
+        snprintf(w->killed_for, sizeof(w->killed_for), "%.300s", r->text);
+        worker_signal_group(w, SIGKILL);
+    }
+}
+
+static void hang_event(struct agent *a, enum event_name name, const struct rdzv_request *r)
+{
+    event(a, (struct event){.name = name,
+                            .attempt = a->ctx.restart_count,
+                            .rank = -1,
+                            .caused_by = -1,
+                            .text = r->text,
+                            .extra = r->ranks});
+}
+
+static void on_verdict(void *arg, const struct verdict *v, const struct samples *all)
+{
+    struct agent *a = arg;
+    struct rdzv_request r = {.kind = REQUEST_HANG, .signal = (int)v->state};
+    struct buf ranks = BUF_INIT;
+    if (a->fsm.state != RUNNING || a->leaving)
+        return;
+    words_add(&ranks, "%s", "");
+    for (int i = 0; i < v->n; i++)
+        words_add(&ranks, "%s%d", i ? "," : "", v->ranks[i]);
+    snprintf(r.ranks, sizeof(r.ranks), "%s", (char *)ranks.data);
+    buf_fini(&ranks);
+    snprintf(r.text, sizeof(r.text), "%s", v->text);
+    if (a->hang_state == HANG_NONE)
+        hang_event(a, EVENT_SUSPECT, &r);
+    if (v->state == HANG_HUNG) {
+        hang_event(a, EVENT_HANG, &r);
+        r.id = a->job->on_hang == ON_HANG_RESTART && v->n > 0;
+        keep_stacks(a, all);
+    }
+    if (!rdzv_request(a->rdzv, &r))
+        take_hang(a, &r);
+    if (v->state != HANG_HUNG)
+        return;
+    if (a->job->on_hang == ON_HANG_END) {
+        char text[512];
+        take_hang(a, &r);
+        snprintf(text, sizeof(text), "the job hangs: %.490s", v->text);
+        agent_leave(a, STOP_TIMEOUT, 124, SIGTERM, text);
+    } else if (a->job->on_hang == ON_HANG_RESTART && v->n == 0) {
+        struct rdzv_request again = {.kind = REQUEST_RESTART};
+        snprintf(again.text, sizeof(again.text), "the job hangs: %.490s", v->text);
+        rdzv_request(a->rdzv, &again);
+    }
+}
+
+static void on_life(void *arg)
+{
+    struct agent *a = arg;
+    if (a->hang_state == HANG_HUNG)
+        log_notice("the workers of this node go on after all");
+    a->hang_state = HANG_NONE;
+}
+
+static void watch_hangs(struct agent *a)
+{
+    const struct hang_callbacks cb = {.arg = a,
+                                      .get_signs = get_signs,
+                                      .leads = leads,
+                                      .request = gather_request,
+                                      .gatherer = hang_gatherer,
+                                      .on_verdict = on_verdict,
+                                      .on_life = on_life};
+    if (a->job->hang_after > 0)
+        a->hang = hang_new(a->loop, a->job->nproc, a->job->hang_after, &cb);
+}
+
 /* A request that dlaunchctl has made here or on another node. */
 static void on_request(void *arg, const struct rdzv_request *r)
 {
@@ -1459,6 +1593,13 @@ static void on_request(void *arg, const struct rdzv_request *r)
     if (r->kind == REQUEST_TOP) {
         if (a->job->nproc)
             answer_top(a, r);
+        return;
+    }
+    if (r->kind == REQUEST_SUSPECT || r->kind == REQUEST_HANG) {
+        if (a->hang && a->fsm.state == RUNNING && r->kind == REQUEST_SUSPECT)
+            hang_on_suspicion(a->hang, r);
+        else if (a->hang && a->fsm.state == RUNNING)
+            take_hang(a, r);
         return;
     }
     if (r->kind == REQUEST_STACKS) {
@@ -1668,9 +1809,11 @@ static void close_parts(struct agent *a)
     trainer_status_close(a->trainer);
     exit_notify_unwatch(
         a->exit_notify); /* its thread wakes the loop through a handle of the scope */
-    a->nclosing = 4;
+    a->nclosing = 5;
     gatherer_close(a->gatherer, agent_on_closed, a);
     a->gatherer = NULL;
+    hang_close(a->hang, agent_on_closed, a);
+    a->hang = NULL;
     gpu_watch_stop(a->gpus);
     rdzv_close(a->rdzv, on_rdzv_closed, a);
     if (a->hurried)
@@ -2076,6 +2219,8 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         r = open_warm_pool(a, e);
     if (r == 0)
         watch_blocked_workers(a);
+    if (r == 0)
+        watch_hangs(a);
     if (r == 0 && job->gpus)
         a->gpus = gpu_watch_new(loop, &a->scope, job, GPU_PROC, "/dev/kmsg");
     if (a->gpus) /* looks for these itself */
@@ -2114,6 +2259,10 @@ void agent_get_status(struct agent *a, struct agent_status *out)
         .nworkers = a->job->nproc,
         .workers = a->status,
     };
+    if (a->hang_state != HANG_NONE) {
+        out->hang = a->hang_state == HANG_HUNG ? "HUNG" : "SUSPECT";
+        out->hang_text = a->hang_text;
+    }
     if (a->fsm.state == DONE && a->exit_status != 0)
         out->health = "FAILED";
     if (a->fsm.state == DONE) /* parts of the rendezvous may be closed */

@@ -68,6 +68,8 @@ struct agent_status {
     struct rdzv_info rdzv;
     double elapsed;
     const char *lost_output; /* which output could not be written; NULL: none */
+    const char *hang;        /* "SUSPECT", "HUNG"; NULL: it does not hang, or is not watched */
+    const char *hang_text;
     int nworkers;
     const struct agent_worker_status *workers; /* valid until the loop runs again */
 };

@@ -76,7 +76,9 @@ struct job_spec {
 
     /* The job. */
     struct rdzv_config rdzv;
-    double timeout;                /* wall clock for the whole job, seconds; 0: none */
+    double timeout;    /* wall clock for the whole job, seconds; 0: none */
+    double hang_after; /* --hang_after, seconds; 0: hangs are not watched for */
+    enum on_hang { ON_HANG_REPORT, ON_HANG_RESTART, ON_HANG_END } on_hang;
     double shutdown_timeout;       /* grace between the stop signal and SIGKILL, seconds */
     const int *stop_signals;       /* that stop the job, each once; 0-terminated */
     const char *signals_to_handle; /* the same as the user wrote them: torchrun hands that on */

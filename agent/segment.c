@@ -207,6 +207,13 @@ bool segment_in_operation(const struct segment *s, int local_rank)
                SEGMENT_LOCAL_CALL;
 }
 
+uint64_t segment_ops(const struct segment *s, int local_rank)
+{
+    return s->fd >= 0 && local_rank < s->nlocal
+               ? atomic_load_explicit(&line_of(s, local_rank)->nops, memory_order_relaxed)
+               : 0;
+}
+
 bool segment_last_op(const struct segment *s, int local_rank, uint64_t now_ns,
                      struct segment_last_op *out)
 {

@@ -63,6 +63,8 @@ struct segment_last_op {
     uint64_t age_ms; /* since it began, if it is open; else since it ended */
     bool open;
 };
+/* How many operations it has begun. */
+uint64_t segment_ops(const struct segment *s, int local_rank);
 /* False: it has begun none, or is writing it down at this moment. */
 bool segment_last_op(const struct segment *s, int local_rank, uint64_t now_ns,
                      struct segment_last_op *out);

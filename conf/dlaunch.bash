@@ -16,9 +16,9 @@ _dlaunch() {
         --new_token --module --no_python --run_path --use_env --stdin
         --virtual_local_rank --start_method --max_restarts --max_node_restarts
         --no_restart_codes --on_cause --progress_time --restart_policy --warm
-        --restart_backoff --monitor_interval --timeout --shutdown_timeout
-        --signals_to_handle --isolate --log_dir --redirects --tee
-        --local_ranks_filter --ranks --fold --duplicate_stdout_filters
+        --restart_backoff --monitor_interval --timeout --hang_after --on_hang
+        --shutdown_timeout --signals_to_handle --isolate --log_dir --redirects
+        --tee --local_ranks_filter --ranks --fold --duplicate_stdout_filters
         --duplicate_stderr_filters --log_line_prefix_template --report --events
         --ledger --checkpoint_mark --timeline --progress_file --pod_message
         --metrics --metrics_file --log_file --log_time --log_format --quiet
@@ -73,6 +73,7 @@ _dlaunch() {
     --max_node_restarts) words='any' ;;
     --restart_policy) words='group worker' ;;
     --warm) words='auto off' ;;
+    --on_hang) words='report restart end' ;;
     --isolate) words='auto none pidns' ;;
     --fold) words='auto on off' ;;
     --log_time) words='auto always never' ;;

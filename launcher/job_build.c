@@ -902,5 +902,9 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
         (enum isolation)enum_of(o, OPT_isolate, isolate_words, ARRAY_LEN(isolate_words));
     spec->timeout = opt_seconds(o, OPT_timeout);
     spec->shutdown_timeout = opt_seconds(o, OPT_shutdown_timeout);
+    spec->hang_after = opt_seconds(o, OPT_hang_after);
+    spec->on_hang = opt_is(o, OPT_on_hang, "restart") ? ON_HANG_RESTART
+                    : opt_is(o, OPT_on_hang, "end")   ? ON_HANG_END
+                                                      : ON_HANG_REPORT;
     return 0;
 }

@@ -61,6 +61,8 @@ static json_t *context(const struct event *e)
         put_text(j, "text", e->text);
     if (f & EV_LOG_DIR)
         put_text(j, "log_dir", e->extra);
+    if (f & EV_RANKS)
+        put_text(j, "ranks", e->extra);
     json_object_set_new(j, "mono_s", json_real((double)(e->at_ns / 1000) / 1e6));
     return j;
 }

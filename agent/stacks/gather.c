@@ -58,6 +58,16 @@ struct gatherer *gatherer_new(uv_loop_t *loop, struct spawner *spawner,
 
 /* ------------------------------------------------------------------------------------ the asker */
 
+/* Whether samples of the node's workers have come. */
+static bool has_answered(const struct gathering *q, int node)
+{
+    for (size_t i = 0; i < q->all.n; i++) {
+        if (q->all.s[i].node == node && q->all.s[i].pid)
+            return true;
+    }
+    return false;
+}
+
 /* Names the ranks of which nothing came. */
 static void add_missing(struct gathering *q)
 {
@@ -78,13 +88,11 @@ static void add_missing(struct gathering *q)
             s->rank = rank;
             s->node = i;
             snprintf(s->host, sizeof(s->host), "%s", n->host);
-            if (i == node.group_rank)
+            s->silent = i != node.group_rank && !has_answered(q, i);
+            if (!s->silent)
                 snprintf(s->note, sizeof(s->note), "it does not run");
             else
-                snprintf(s->note, sizeof(s->note),
-                         "node %d (%.200s) did not answer, or it does "
-                         "not run",
-                         i, n->host);
+                snprintf(s->note, sizeof(s->note), "node %d (%.200s) did not answer", i, n->host);
         }
     }
     samples_sort(&q->all);

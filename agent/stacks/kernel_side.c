@@ -52,6 +52,10 @@ static const struct {
     {SYS_msgrcv, "msgrcv", -1},
     {SYS_io_getevents, "io_getevents", -1},
     {SYS_sched_yield, "sched_yield", -1},
+    {SYS_tgkill, "tgkill", -1},
+#ifdef SYS_futex_waitv
+    {SYS_futex_waitv, "futex", -1},
+#endif
 #ifdef SYS_poll
     {SYS_poll, "poll", -1},
 #endif
@@ -127,18 +131,26 @@ static void read_task(int pid, struct sample_thread *t)
     read_call(pid, t);
 }
 
-static void read_numbers(struct sample *s)
+uint64_t kernel_side_cpu_ms(int pid)
 {
     char path[64], text[1024];
-    unsigned long long user, sys, in, out;
-    snprintf(path, sizeof(path), "/proc/%d/stat", s->pid);
-    if (fd_read_file(AT_FDCWD, path, text, sizeof(text)) > 0) {
-        char *p = strrchr(text, ')');
-        long hz = sysconf(_SC_CLK_TCK);
-        if (p && sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user,
-                        &sys) == 2)
-            s->cpu_ms = (user + sys) * 1000 / (unsigned long long)(hz > 0 ? hz : 100);
-    }
+    unsigned long long user, sys;
+    snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+    if (fd_read_file(AT_FDCWD, path, text, sizeof(text)) <= 0)
+        return 0;
+    const char *p = strrchr(text, ')');
+    long hz = sysconf(_SC_CLK_TCK);
+    if (!p ||
+        sscanf(p + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &sys) != 2)
+        return 0;
+    return (user + sys) * 1000 / (unsigned long long)(hz > 0 ? hz : 100);
+}
+
+static void read_numbers(struct sample *s)
+{
+    char path[64], text[512];
+    unsigned long long in, out;
+    s->cpu_ms = kernel_side_cpu_ms(s->pid);
     snprintf(path, sizeof(path), "/proc/%d/io", s->pid);
     if (fd_read_file(AT_FDCWD, path, text, sizeof(text)) > 0 &&
         sscanf(text, "rchar: %llu wchar: %llu", &in, &out) == 2)

@@ -9,4 +9,7 @@
  * such process, or it is a zombie. */
 bool kernel_side_read(struct sample *s);
 
+/* The CPU time of all threads of a process; 0: there is none. */
+uint64_t kernel_side_cpu_ms(int pid);
+
 #endif

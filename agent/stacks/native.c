@@ -255,11 +255,11 @@ static int on_frame(Dwfl_Frame *frame, void *arg)
     Dwfl_Module *m = api->dwfl_addrmodule(n->dwfl, pc);
     const char *symbol =
         m ? api->dwfl_module_addrinfo(m, pc, &offset, &sym, NULL, NULL, NULL) : NULL;
-    Dwfl_Line *line = m ? api->dwfl_module_getsrc(m, pc) : NULL;
-    int number = 0;
-    const char *file = line ? api->dwfl_lineinfo(line, NULL, &number, NULL, NULL, NULL) : NULL;
     const char *module =
         m ? api->dwfl_module_info(m, NULL, NULL, NULL, NULL, NULL, NULL, NULL) : "";
+    Dwfl_Line *line = m && !sample_is_libc(module) ? api->dwfl_module_getsrc(m, pc) : NULL;
+    int number = 0;
+    const char *file = line ? api->dwfl_lineinfo(line, NULL, &number, NULL, NULL, NULL) : NULL;
     put_name(api, symbol ? symbol : "", name);
     if (symbol && file)
         snprintf(text, sizeof(text), "%s (%.80s:%d)", name, base_name(file), number);

@@ -22,6 +22,16 @@ void sample_fini(struct sample *s)
     free(s->threads);
 }
 
+bool sample_is_libc(const char *text)
+{
+    static const char *const names[] = {"libc.so", "libc-", "libpthread", "ld-linux", "libm.so"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (strstr(text, names[i]))
+            return true;
+    }
+    return false;
+}
+
 /* The next one of a growing array whose size doubles. */
 static void *grow(void *array, size_t n, size_t size)
 {

@@ -41,6 +41,7 @@ struct sample {
     uint64_t cpu_ms, io_bytes;  /* since the worker started */
     uint32_t stopped_us;        /* how long a thread was stopped for the sample; 0: none was */
     struct sample_op op;
+    bool silent;  /* its node has not answered; not encoded */
     int nthreads; /* in `threads` */
     int more_threads;
     struct sample_thread *threads; /* owned; the main thread first */
@@ -53,6 +54,10 @@ struct samples {
 };
 
 void sample_fini(struct sample *s);
+
+/* Whether a frame, or a file's name, is the C library's. Its lines say nothing to anybody: they are
+ * not looked up. */
+bool sample_is_libc(const char *text);
 struct sample_thread *sample_add_thread(struct sample *s, int tid);
 /* Takes a copy of the text. The innermost frame is added last. */
 void sample_add_frame(struct sample_thread *t, const char *text);

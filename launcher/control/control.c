@@ -114,7 +114,7 @@ static json_t *status_json(const struct control *c)
     json_t *workers = json_array();
     for (int i = 0; i < s.nworkers; i++)
         json_array_append_new(workers, worker_json(&s.workers[i]));
-    return json_pack(
+    json_t *j = json_pack(
         "{s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:f,s:o,s:s,s:i,s:i,s:i,s:i,s:i,s:b,s:o,s:o}", "version",
         DLAUNCH_VERSION, "pid", (int)c->opts.pid, "host", json_text(job->host), "run_id",
         json_text(job->rdzv.run_id), "program", json_text(job->name), "state", json_text(s.state),
@@ -124,6 +124,11 @@ static json_t *status_json(const struct control *c)
         "nodes", s.rdzv.nnodes, "world_size", s.rdzv.world_size, "restarts", s.rdzv.restart_count,
         "max_restarts", job->rdzv.max_restarts, "coordinator", s.rdzv.coordinator, "endpoint",
         json_text(s.rdzv.endpoint), "workers", workers);
+    json_object_set_new(
+        j, "hang",
+        s.hang ? json_pack("{s:s,s:o}", "state", s.hang, "text", json_text(s.hang_text))
+               : json_null());
+    return j;
 }
 
 /* The events from number *at on, each on a line, at most EVENTS_AT_ONCE; malloc'ed. NULL: there are

@@ -165,6 +165,9 @@ static void print_job(const struct job *j)
     }
     if (json_is_string(json_object_get(s, "lost_output")))
         printf("  output that could not be written: %s\n", text_of(s, "lost_output"));
+    const json_t *hang = json_object_get(s, "hang");
+    if (json_is_object(hang))
+        printf("  %s: %s\n", text_of(hang, "state"), text_of(hang, "text"));
     if (json_array_size(workers) == 0 || number_of(s, "node") < 0)
         return;
     printf("\n  %-6s %-6s %-8s %-9s %s\n", "RANK", "LOCAL", "PID", "STATE", "SINCE START");

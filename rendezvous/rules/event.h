@@ -38,6 +38,9 @@ enum event_name {
     EVENT_WORKER_FINISH,
     /* One node, when its workers stop running. */
     EVENT_NODE_LEDGER, /* text as ledger_note() */
+    /* The job, with --hang_after; written by the coordinator's agent. */
+    EVENT_SUSPECT, /* ranks wait longer than usual for others */
+    EVENT_HANG,    /* and those do not move */
     EVENT_NAMES,
 };
 
@@ -56,6 +59,7 @@ enum event_name {
 #define EV_STATE     0x0800u /* text is a state */
 #define EV_TEXT      0x1000u /* unless text is empty */
 #define EV_LOG_DIR   0x2000u /* extra is the folder of the worker's log files; unless empty */
+#define EV_RANKS     0x8000u /* extra is a set of ranks; unless empty */
 #define EV_NPROC     0x4000u /* world_size is the number of workers of the node */
 
 struct event {

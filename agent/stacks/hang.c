@@ -1,0 +1,208 @@
+#include "agent/stacks/hang.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/clock.h"
+#include "core/mem.h"
+#include "core/uvx.h"
+
+#define TICK_MS_MIN 10
+#define TICK_MS_MAX 200
+#define APART_MS    100 /* at least, between two samples */
+
+struct hang {
+    struct hang_callbacks cb;
+    struct uvx_scope scope;
+    uv_timer_t tick, second;
+    uint64_t after_ns;
+    int nproc;
+    struct hang_rank *ranks;
+    bool *stuck; /* was silent when the hang was declared */
+    bool declared;
+    uint64_t next_ns;  /* the next suspicion not before this time */
+    unsigned repeated; /* suspicions since the last sign of life */
+    /* On the coordinator's node. */
+    bool judging, closing;
+    unsigned wait_ms; /* between the samples */
+    struct samples first;
+    enum hang_state shown;
+    void (*on_closed)(void *arg);
+    void *on_closed_arg;
+};
+
+/* -------------------------------------------------------------------------------- the judgement */
+
+static void copy_samples(struct samples *to, const struct samples *from)
+{
+    struct buf b = BUF_INIT;
+    samples_encode(&b, from);
+    struct rd r = rd_init(b.data, b.len);
+    samples_decode(&r, to);
+    buf_fini(&b);
+}
+
+static void on_second_sample(void *arg, const struct samples *all)
+{
+    struct hang *h = arg;
+    struct verdict v;
+    if (!all) /* the agent ends */
+        return;
+    h->judging = false;
+    hang_judge(&h->first, all, &v);
+    samples_fini(&h->first);
+    if (v.state == HANG_NONE || v.state <= h->shown)
+        return;
+    h->shown = v.state;
+    h->cb.on_verdict(h->cb.arg, &v, all);
+}
+
+static void on_second(uv_timer_t *t)
+{
+    struct hang *h = container_of(t, struct hang, second);
+    gather(h->cb.gatherer(h->cb.arg), true, on_second_sample, h);
+}
+
+static void on_first_sample(void *arg, const struct samples *all)
+{
+    struct hang *h = arg;
+    if (!all)
+        return;
+    copy_samples(&h->first, all);
+    uv_timer_start(&h->second, on_second, h->wait_ms, 0);
+}
+
+static void judge(struct hang *h, unsigned wait_ms)
+{
+    if (h->judging || h->closing)
+        return;
+    h->judging = true;
+    h->wait_ms = wait_ms > APART_MS ? wait_ms : APART_MS;
+    gather(h->cb.gatherer(h->cb.arg), true, on_first_sample, h);
+}
+
+/* -------------------------------------------------------------------------------- the suspicion */
+
+/* `patience`: of the worker that is silent, of which a part is left. */
+static void suspect(struct hang *h, uint64_t patience, uint64_t silence, uint64_t now)
+{
+    uint64_t left = patience > silence ? patience - silence : 0;
+    unsigned ms = (unsigned)(left / 1000000);
+    const struct rdzv_request r = {
+        .kind = REQUEST_SUSPECT, .id = ms, .text = "a worker gives no sign of life"};
+    h->next_ns = now + (patience << (h->repeated < 6 ? h->repeated : 6));
+    h->repeated++;
+    if (h->cb.leads(h->cb.arg))
+        judge(h, ms);
+    else
+        h->cb.request(h->cb.arg, &r);
+}
+
+static void live(struct hang *h)
+{
+    h->repeated = 0;
+    h->next_ns = 0;
+    h->shown = HANG_NONE;
+    if (!h->declared)
+        return;
+    h->declared = false;
+    h->cb.on_life(h->cb.arg);
+}
+
+static void on_tick(uv_timer_t *t)
+{
+    struct hang *h = container_of(t, struct hang, tick);
+    uint64_t now = mono_ns();
+    for (int i = 0; i < h->nproc; i++) {
+        struct hang_rank *r = &h->ranks[i];
+        struct hang_signs signs;
+        if (!h->cb.get_signs(h->cb.arg, i, &signs)) {
+            hang_rank_reset(r);
+            continue;
+        }
+        uint64_t alive = r->alive_ns;
+        hang_rank_look(r, &signs, now);
+        if (r->alive_ns != alive && h->stuck[i]) {
+            h->stuck[i] = false;
+            live(h);
+        }
+        uint64_t patience = hang_rank_patience(r, h->after_ns);
+        uint64_t silence = hang_rank_silence(r, now);
+        if (silence < patience / 10 * 7 || now < h->next_ns)
+            continue;
+        h->stuck[i] = true;
+        suspect(h, patience, silence, now);
+    }
+}
+
+void hang_on_suspicion(struct hang *h, const struct rdzv_request *r)
+{
+    if (h->cb.leads(h->cb.arg))
+        judge(h, r->id < 3600000 ? (unsigned)r->id : APART_MS);
+}
+
+void hang_declared(struct hang *h)
+{
+    uint64_t now = mono_ns();
+    h->declared = true;
+    for (int i = 0; i < h->nproc; i++)
+        h->stuck[i] = hang_rank_silence(&h->ranks[i], now) >=
+                      hang_rank_patience(&h->ranks[i], h->after_ns) / 10 * 7;
+}
+
+void hang_reset(struct hang *h, bool watch)
+{
+    for (int i = 0; i < h->nproc; i++)
+        hang_rank_reset(&h->ranks[i]);
+    memset(h->stuck, 0, (size_t)h->nproc * sizeof(*h->stuck));
+    h->declared = false;
+    h->shown = HANG_NONE;
+    h->next_ns = h->repeated = 0;
+    uint64_t ms = h->after_ns / 20000000;
+    ms = ms < TICK_MS_MIN ? TICK_MS_MIN : ms > TICK_MS_MAX ? TICK_MS_MAX : ms;
+    if (watch)
+        uv_timer_start(&h->tick, on_tick, ms, ms);
+    else
+        uv_timer_stop(&h->tick);
+}
+
+struct hang *hang_new(uv_loop_t *loop, int nproc, double after, const struct hang_callbacks *cb)
+{
+    struct hang *h = xcalloc(1, sizeof(*h));
+    h->cb = *cb;
+    h->nproc = nproc;
+    h->after_ns = (uint64_t)(after * 1e9);
+    h->ranks = xcalloc((size_t)nproc, sizeof(*h->ranks));
+    h->stuck = xcalloc((size_t)nproc, sizeof(*h->stuck));
+    uvx_scope_init(&h->scope, loop);
+    uv_timer_init(loop, &h->tick);
+    uv_timer_init(loop, &h->second);
+    uvx_own(&h->scope, &h->tick);
+    uvx_own(&h->scope, &h->second);
+    return h;
+}
+
+static void on_hang_closed(void *arg)
+{
+    struct hang *h = arg;
+    void (*on_closed)(void *arg) = h->on_closed;
+    void *on_closed_arg = h->on_closed_arg;
+    samples_fini(&h->first);
+    free(h->ranks);
+    free(h->stuck);
+    free(h);
+    on_closed(on_closed_arg);
+}
+
+void hang_close(struct hang *h, void (*on_closed)(void *arg), void *arg)
+{
+    if (!h) {
+        on_closed(arg);
+        return;
+    }
+    h->closing = true;
+    h->on_closed = on_closed;
+    h->on_closed_arg = arg;
+    uvx_scope_close(&h->scope, on_hang_closed, h);
+}

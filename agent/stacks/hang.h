@@ -1,0 +1,41 @@
+/* hang.h: --hang_after: a job that hangs is noticed, and the ranks that it waits for are named.
+ *
+ * Every node watches the signs of life of its workers (hang_watch.h). When one of them is silent
+ * for most of its patience, the coordinator's node takes a sample of all ranks, a second one when
+ * the patience is over, and judges by both (verdict.h). */
+#ifndef AGENT_STACKS_HANG_H
+#define AGENT_STACKS_HANG_H
+
+#include <uv.h>
+
+#include "agent/stacks/gather.h"
+#include "agent/stacks/hang_watch.h"
+#include "agent/stacks/verdict.h"
+
+struct hang;
+
+struct hang_callbacks {
+    void *arg;
+    bool (*get_signs)(void *arg, int local_rank,
+                      struct hang_signs *out); /* false: it does not run */
+    bool (*leads)(void *arg);                  /* the coordinator is in this process */
+    bool (*request)(void *arg, const struct rdzv_request *r);
+    struct gatherer *(*gatherer)(void *arg);
+    /* On the coordinator's node: never HANG_NONE, and each state once until workers live again. */
+    void (*on_verdict)(void *arg, const struct verdict *v, const struct samples *all);
+    void (*on_life)(void *arg); /* a worker that was silent when the job hung lives again */
+};
+
+/* Watches from now on. */
+struct hang *hang_new(uv_loop_t *loop, int nproc, double after, const struct hang_callbacks *cb);
+
+/* The workers of another round are watched, or none. */
+void hang_reset(struct hang *h, bool watch);
+/* Another node suspects a hang. */
+void hang_on_suspicion(struct hang *h, const struct rdzv_request *r);
+/* The job hangs, as the coordinator's node says: every node has to be told when it goes on. */
+void hang_declared(struct hang *h);
+
+void hang_close(struct hang *h, void (*on_closed)(void *arg), void *arg);
+
+#endif

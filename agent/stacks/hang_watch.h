@@ -1,0 +1,47 @@
+/* hang_watch.h: signs of life of a node's workers, and when their absence is suspicious. Pure: the
+ * clock is handed in.
+ *
+ * A worker that uses libdlcoll lives when it begins an operation or prints; any other one also when
+ * it uses CPU time. The usual time from one sign to the next is learnt, by what the worker did
+ * last: the gap after a checkpoint is another one than that within a step. */
+#ifndef AGENT_STACKS_HANG_WATCH_H
+#define AGENT_STACKS_HANG_WATCH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct hang_signs {
+    uint64_t ops;    /* operations begun */
+    uint64_t kind;   /* of the last one: equal for operations of the same form */
+    uint64_t output; /* anything that changes when it prints */
+    uint64_t cpu_ms;
+};
+
+#define HANG_KINDS 32
+
+struct hang_rank {
+    struct hang_signs last;
+    uint64_t looked_ns, looked_cpu_ms;
+    uint64_t alive_ns; /* when the last sign was seen; 0: it is not watched */
+    unsigned ngaps;
+    struct hang_gap {
+        uint64_t kind, ns;
+        bool used;
+    } gaps[HANG_KINDS];
+};
+
+/* Until so many gaps of a worker are known the patience is HANG_UNLEARNT times --hang_after, and a
+ * minute at least: the first step compiles, loads and connects. */
+#define HANG_LEARNT   8
+#define HANG_UNLEARNT 20
+
+void hang_rank_reset(struct hang_rank *r);
+
+/* Takes note of the signs at `now`. */
+void hang_rank_look(struct hang_rank *r, const struct hang_signs *s, uint64_t now);
+
+/* How long its silence may last: max(after, 3 gaps). */
+uint64_t hang_rank_patience(const struct hang_rank *r, uint64_t after_ns);
+uint64_t hang_rank_silence(const struct hang_rank *r, uint64_t now);
+
+#endif

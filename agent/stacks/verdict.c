@@ -1,0 +1,302 @@
+#include "agent/stacks/verdict.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "agent/report/report_words.h"
+#include "agent/stacks/stack_tree.h"
+#include "core/mem.h"
+
+/* What one rank does, of both samples. */
+enum conduct {
+    GONE,      /* it has ended well, or does not run */
+    SILENT,    /* its node does not answer */
+    MOVES,     /* it went on between the samples */
+    WAITS,     /* in an operation, or in what looks like one */
+    STOPPED,   /* by a signal, or a debugger */
+    IN_KERNEL, /* state D at both times, in the same place */
+    STANDS,    /* in none, and does not move */
+};
+
+static const struct sample *find_sample(const struct samples *all, int rank)
+{
+    size_t lo = 0, hi = all->n;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (all->s[mid].rank < rank)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < all->n && all->s[lo].rank == rank ? &all->s[lo] : NULL;
+}
+
+/* Length of a frame without file and line. */
+static size_t name_len(const char *frame)
+{
+    const char *end = strstr(frame, " (");
+    return end ? (size_t)(end - frame) : strlen(frame);
+}
+
+/* Whether two threads are in the same functions, whatever the lines. */
+static bool same_functions(const struct sample_thread *a, const struct sample_thread *b)
+{
+    if (a->nframes != b->nframes || (a->state == 'R') != (b->state == 'R') ||
+        strcmp(a->call, b->call) != 0)
+        return false;
+    for (int i = 0; i < a->nframes; i++) {
+        size_t n = name_len(a->frames[i]);
+        if (n != name_len(b->frames[i]) || memcmp(a->frames[i], b->frames[i], n) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Functions in which one rank waits for others, of libraries whose operations are not recorded. */
+static bool is_collective(const char *frame)
+{
+    static const char *const words[] = {
+        "all_reduce",   "allreduce",      "Allreduce", "all_gather", "allgather",
+        "Allgather",    "reduce_scatter", "broadcast", "Bcast",      "barrier",
+        "Barrier",      "all_to_all",     "alltoall",  "Alltoall",   "gloo::",
+        "ProcessGroup", "MPI_",           "PMPI_",     "ncclGroup",  "_store_based"};
+    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
+        if (strstr(frame, words[i]))
+            return true;
+    }
+    return false;
+}
+
+static const char *collective_of(const struct sample *s)
+{
+    for (int i = 0; s->nthreads && i < s->threads[0].nframes; i++) {
+        if (is_collective(s->threads[0].frames[i]))
+            return s->threads[0].frames[i];
+    }
+    return NULL;
+}
+
+static enum conduct conduct_of(const struct sample *a, const struct sample *b)
+{
+    if (b->silent)
+        return SILENT;
+    if (!b->nthreads || !b->threads[0].state)
+        return GONE;
+    const struct sample_thread *t = &b->threads[0];
+    if (t->state == 'T' || t->state == 't')
+        return STOPPED;
+    if (!a || !a->nthreads || a->pid != b->pid || a->op.number != b->op.number ||
+        a->op.open != b->op.open)
+        return MOVES;
+    if (b->op.number ? b->op.open : collective_of(b) != NULL && t->state == 'S')
+        return WAITS;
+    if (a->io_bytes != b->io_bytes || !same_functions(&a->threads[0], t))
+        return MOVES;
+    if (t->state == 'D')
+        return IN_KERNEL;
+    return STANDS;
+}
+
+/* What a rank waits in: the same text on all ranks that wait together. */
+static const char *waits_in(const struct sample *s)
+{
+    const char *frame = s->op.open ? NULL : collective_of(s);
+    return s->op.open ? s->op.text : frame ? frame : "";
+}
+
+static bool waits_alike(const struct sample *a, const struct sample *b)
+{
+    return a->op.open == b->op.open && a->op.group == b->op.group &&
+           (!a->op.open || a->op.seq == b->op.seq) && strcmp(waits_in(a), waits_in(b)) == 0;
+}
+
+struct court {
+    const struct samples *all;
+    enum conduct *conduct;
+    int waiting;                /* ranks that wait in what most wait in */
+    const struct sample *among; /* one of these; NULL: nobody waits */
+};
+
+/* Most ranks that wait, wait in this; of equally many, in that which the last rank to begin one is
+ * in. */
+static void find_majority(struct court *c)
+{
+    for (size_t i = 0; i < c->all->n; i++) {
+        const struct sample *s = &c->all->s[i];
+        int n = 0;
+        if (c->conduct[i] != WAITS)
+            continue;
+        for (size_t k = 0; k < c->all->n; k++)
+            n += c->conduct[k] == WAITS && waits_alike(s, &c->all->s[k]);
+        if (n > c->waiting || (n == c->waiting && c->among && s->op.seq > c->among->op.seq)) {
+            c->waiting = n;
+            c->among = s;
+        }
+    }
+}
+
+static int count_conduct(const struct court *c, enum conduct what)
+{
+    int n = 0;
+    for (size_t i = 0; i < c->all->n; i++)
+        n += c->conduct[i] == what;
+    return n;
+}
+
+static bool is_culprit(const struct court *c, size_t i, bool stopped, bool outside)
+{
+    enum conduct what = c->conduct[i];
+    if (stopped)
+        return what == STOPPED || what == SILENT || what == IN_KERNEL;
+    if (outside)
+        return what == STANDS || what == MOVES;
+    return what == WAITS && c->among && !waits_alike(&c->all->s[i], c->among);
+}
+
+const char *hang_place(const struct sample *s)
+{
+    int n = s->nthreads ? s->threads[0].nframes : 0;
+    char *const *frames = n ? s->threads[0].frames : NULL;
+    for (int i = 1; i < n; i++) {
+        if (strncmp(frames[i], "dlcoll_", 7) == 0 || is_collective(frames[i]))
+            return frames[i - 1];
+    }
+    for (int i = n - 1; i >= 0; i--) {
+        if (!sample_is_libc(frames[i]))
+            return frames[i];
+    }
+    return "";
+}
+
+static void put_ranks_where(struct buf *b, const struct court *c, const struct verdict *v,
+                            bool culprits)
+{
+    int *ranks = xcalloc(c->all->n, sizeof(*ranks)), n = 0;
+    for (size_t i = 0; i < c->all->n; i++) {
+        bool named = false;
+        for (int k = 0; k < v->n; k++)
+            named |= v->ranks[k] == c->all->s[i].rank;
+        if (culprits ? named
+                     : !named && c->conduct[i] == WAITS && c->among &&
+                           waits_alike(&c->all->s[i], c->among))
+            ranks[n++] = c->all->s[i].rank;
+    }
+    words_add(b, n == 1 ? "rank " : "ranks ");
+    words_ranges(b, ranks, (size_t)n);
+    free(ranks);
+}
+
+static void put_operation(struct buf *b, const struct sample *s)
+{
+    if (s->op.open)
+        words_add(b, "%s #%llu", s->op.text, (unsigned long long)s->op.seq);
+    else
+        words_add(b, "%s", waits_in(s));
+}
+
+static void put_culprit(struct buf *b, const struct sample *s, enum conduct what)
+{
+    char leaf[SAMPLE_TEXT_MAX];
+    if (what == SILENT) {
+        words_add(b, ": its node does not answer");
+        return;
+    }
+    if (what == WAITS) {
+        words_add(b, " waits in ");
+        put_operation(b, s);
+        words_add(b, " instead");
+    } else {
+        stack_tree_leaf(&s->threads[0], leaf);
+        leaf[strlen(leaf) - 1] = '\0'; /* without the brackets */
+        words_add(b, " %s", leaf + 1);
+    }
+    if (*hang_place(s))
+        words_add(b, ", at %s", hang_place(s));
+}
+
+/* "rank 3 on n1 (pid 41) sleeps in nanosleep, at step (train.c:40); ranks 0-2 wait for it in ...".
+ */
+static void put_text(const struct court *c, struct verdict *v)
+{
+    struct buf b = BUF_INIT;
+    words_add(&b, "%s", "");
+    for (size_t i = 0; i < c->all->n && v->n; i++) {
+        const struct sample *s = &c->all->s[i];
+        if (s->rank != v->ranks[0])
+            continue;
+        if (v->n > 1) {
+            put_ranks_where(&b, c, v, true);
+            words_add(&b, "; the first of them, ");
+        }
+        words_add(&b, "rank %d on %s", s->rank, s->host);
+        if (s->pid)
+            words_add(&b, " (pid %d)", s->pid);
+        put_culprit(&b, s, c->conduct[i]);
+        break;
+    }
+    if (c->among) {
+        words_add(&b, "%s", v->n ? "; " : "");
+        put_ranks_where(&b, c, v, false);
+        words_add(&b, c->waiting == 1 ? " waits in " : " wait in ");
+        put_operation(&b, c->among);
+        if (*hang_place(c->among) && c->among->op.open)
+            words_add(&b, ", at %s", hang_place(c->among));
+    }
+    snprintf(v->text, sizeof(v->text), "%s", (char *)b.data);
+    buf_fini(&b);
+}
+
+/* Whether a rank has used CPU time between the samples: all are in the same operation, which may be
+ * a large one. */
+static bool is_busy(const struct samples *first, const struct samples *second)
+{
+    enum { CPU_MS = 30 };
+    for (size_t i = 0; i < second->n; i++) {
+        const struct sample *a = find_sample(first, second->s[i].rank);
+        if (a && second->s[i].cpu_ms >= a->cpu_ms + CPU_MS)
+            return true;
+    }
+    return false;
+}
+
+void hang_judge(const struct samples *first, const struct samples *second, struct verdict *out)
+{
+    struct court c = {.all = second, .conduct = xcalloc(second->n + 1, sizeof(*c.conduct))};
+    bool moves = false, stands = false;
+    *out = (struct verdict){.state = HANG_NONE};
+    for (size_t i = 0; i < second->n; i++)
+        c.conduct[i] = conduct_of(find_sample(first, second->s[i].rank), &second->s[i]);
+    find_majority(&c);
+    bool stopped =
+        count_conduct(&c, STOPPED) + count_conduct(&c, SILENT) + count_conduct(&c, IN_KERNEL) > 0;
+    bool outside = count_conduct(&c, STANDS) + count_conduct(&c, MOVES) > 0;
+    for (size_t i = 0; i < second->n; i++) {
+        if (!is_culprit(&c, i, stopped, outside))
+            continue;
+        moves |= c.conduct[i] == MOVES;
+        stands |= c.conduct[i] != MOVES;
+        if (out->n < VERDICT_RANKS)
+            out->ranks[out->n++] = second->s[i].rank;
+    }
+    if (out->n == 0)
+        moves = is_busy(first, second);
+    /* Without anybody who waits nobody is missed: the job may have nothing to do. */
+    if (c.among || count_conduct(&c, STOPPED) + count_conduct(&c, SILENT) > 0) {
+        out->state = moves && !stands ? HANG_SUSPECT : HANG_HUNG;
+        if (moves && stands) { /* those that move will come */
+            int n = 0;
+            for (int i = 0; i < out->n; i++) {
+                for (size_t k = 0; k < second->n; k++) {
+                    if (second->s[k].rank == out->ranks[i] && c.conduct[k] != MOVES) {
+                        out->ranks[n++] = out->ranks[i];
+                        break;
+                    }
+                }
+            }
+            out->n = n;
+        }
+        put_text(&c, out);
+    }
+    free(c.conduct);
+}

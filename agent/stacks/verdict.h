@@ -1,0 +1,31 @@
+/* verdict.h: whether a job hangs, and because of which ranks, from two samples of all ranks that
+ * were taken some time apart. Pure. */
+#ifndef AGENT_STACKS_VERDICT_H
+#define AGENT_STACKS_VERDICT_H
+
+#include "agent/stacks/sample.h"
+
+enum hang_state {
+    HANG_NONE,    /* the job goes on, or nobody waits for anybody */
+    HANG_SUSPECT, /* ranks wait for ranks that are slow: these move */
+    HANG_HUNG,
+};
+
+#define VERDICT_RANKS 64
+#define VERDICT_TEXT  480
+
+struct verdict {
+    enum hang_state state;
+    int ranks[VERDICT_RANKS]; /* the culprits, in order */
+    int n;
+    char text[VERDICT_TEXT]; /* one line for people */
+};
+
+/* Both are sorted by rank. */
+void hang_judge(const struct samples *first, const struct samples *second, struct verdict *out);
+
+/* Where a rank is in the program: the function that called the operation that it waits in, else the
+ * innermost one that is not the C library's; "". */
+const char *hang_place(const struct sample *s);
+
+#endif

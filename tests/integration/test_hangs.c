@@ -1,0 +1,157 @@
+/* Planted hangs in jobs of two launchers: the right rank is named on every node, at the right
+ * place. The worker is tests/lib/hang_worker.c. */
+#include "tests/integration/job.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+static char *env[2]; /* where the control sockets are */
+
+static void setup(void)
+{
+    env[0] = test_text("XDG_RUNTIME_DIR=%s", tmpdir());
+}
+
+static void start_pair(struct cluster *c, int nproc, const char *options, const char *kind,
+                       int rank)
+{
+    *c = (struct cluster){.n = 2, .port = free_port()};
+    for (int i = 0; i < 2; i++)
+        dlaunch_start(&c->node[i], env,
+                      "--nnodes 2 --node_rank %d --master_port %d --nproc_per_node %d --hang_after "
+                      "0.5 --events %%T/e%d %s %s %s %d %%T",
+                      i, c->port, nproc, i, options, build_path("tests/hang_worker"), kind, rank);
+}
+
+/* Ends them, which the report of a hang does not. */
+static void end_pair(struct cluster *c)
+{
+    for (int i = 0; i < 2; i++)
+        signal_until_end(&c->node[i], SIGKILL, 60);
+    cluster_fini(c);
+}
+
+static bool has_libdw(void)
+{
+    return dlopen("libdw.so.1", RTLD_LAZY) != NULL;
+}
+
+static const struct planted {
+    const char *kind, *does, *function; /* function: with libdw */
+} planted[] = {
+    {"sleep", "sleeps in clock_nanosleep", "hang_worker.c:"},
+    {"loop", "runs", "hang_worker.c:"},
+    {"send", "waits in send of 1048576 f32 ", "hang_worker.c:"},
+    {"locks", "sleeps in futex", "take_locks (hang_worker.c:"},
+    {"stop", "is stopped (state T)", "hang_worker.c:"},
+    {"pipe", "sleeps in write of a pipe", "hang_worker.c:"},
+    {"lock", "sleeps in flock of /", "hang_worker.c:"},
+};
+
+/* Both nodes print one line that names the rank; the events have it, and so has the status. */
+START_TEST(every_node_names_the_rank)
+{
+    const struct planted *p = &planted[_i];
+    struct cluster c;
+    struct proc ctl;
+    int nproc = 1 + _i % 2, rank = _i % (2 * nproc);
+    start_pair(&c, nproc, "", p->kind, rank);
+    for (int i = 0; i < 2; i++) {
+        proc_expect_err(&c.node[i], "dlaunch: the job hangs: ", 120);
+        proc_expect_err(&c.node[i], test_text("the job hangs: rank %d on ", rank), 5);
+        proc_expect_err(&c.node[i], p->does, 5);
+        if (has_libdw())
+            proc_expect_err(&c.node[i], p->function, 5);
+        proc_expect_err(&c.node[i], "all ranks)\n", 5);
+        ck_assert_int_eq(count_text(c.node[i].err, "the job hangs"), 1);
+        proc_start(
+            &ctl,
+            ARGV(build_path("dlaunchctl"), "-p", test_text("%d", (int)c.node[i].pid), "status"),
+            env, 0);
+        expect_status(&ctl, 0, 30);
+        expect_text(ctl.out, test_text("  HUNG: rank %d on ", rank));
+        proc_fini(&ctl);
+    }
+    char *events = text_of_file(tmppath("e0"));
+    expect_text(events, "\"name\":\"suspect\"");
+    expect_text(events, "\"name\":\"hang\"");
+    expect_text(events, test_text("\"ranks\":\"%d\"", rank));
+    end_pair(&c);
+}
+END_TEST
+
+/* restart: the rank is killed, which counts as its failure. end: the job ends. */
+START_TEST(what_follows)
+{
+    struct cluster c;
+    start_pair(&c, 2, "--on_hang restart --report %T/r", "sleep", 3);
+    for (int i = 0; i < 2; i++) {
+        expect_status(&c.node[i], 128 + SIGKILL, 120);
+        expect_words(c.node[i].err, "First failure: rank 3 on ");
+        expect_text(c.node[i].err, "the job hangs: rank 3 on ");
+    }
+    json_t *r = json_of_file(tmppath("r"));
+    expect_text(json_word(json_object_get(r, "first_failure"), "message"),
+                "sleeps in clock_nanosleep");
+    json_decref(r);
+    cluster_fini(&c);
+
+    start_pair(&c, 2, "--on_hang end", "loop", 0);
+    for (int i = 0; i < 2; i++)
+        expect_status(&c.node[i], 124, 120);
+    expect_words(c.node[0].err, "FAILED: the job hangs: rank 0 on ");
+    expect_text(c.node[0].err, "stacks ");
+    cluster_fini(&c);
+}
+END_TEST
+
+/* A checkpoint that takes long, and steps that go on: not a hang. */
+START_TEST(no_false_alarm)
+{
+    static const char *const kinds[] = {"none", "pause"};
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        struct cluster c;
+        start_pair(&c, 2, "", kinds[i], 1);
+        for (int k = 0; k < 2; k++)
+            proc_expect_out(&c.node[k], "up\nup\n", 120);
+        test_elapse(4);
+        write_file(tmppath("end"), "");
+        cluster_wait(&c, 0, 60);
+        for (int k = 0; k < 2; k++)
+            expect_no_text(c.node[k].err, "hangs");
+        cluster_fini(&c);
+        unlink(tmppath("end"));
+    }
+}
+END_TEST
+
+/* The rank that comes late after all clears the alarm. */
+START_TEST(a_job_that_goes_on)
+{
+    struct cluster c;
+    start_pair(&c, 2, "", "stop", 2);
+    proc_expect_err(&c.node[1], "the job hangs: rank 2 on ", 120);
+    const char *pid = strstr(c.node[1].err, "(pid ");
+    ck_assert_ptr_nonnull(pid);
+    ck_assert_int_eq(kill(atoi(pid + 5), SIGCONT), 0);
+    proc_expect_err(&c.node[1], "the workers of this node go on after all", 60);
+    write_file(tmppath("end"), "");
+    cluster_wait(&c, 0, 60);
+    cluster_fini(&c);
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("hangs");
+    TCase *t = test_case(s, "hangs", 300);
+    tcase_add_checked_fixture(t, setup, NULL);
+    tcase_add_loop_test(t, every_node_names_the_rank, 0, (int)ARRAY_LEN(planted));
+    tcase_add_test(t, what_follows);
+    tcase_add_test(t, no_false_alarm);
+    tcase_add_test(t, a_job_that_goes_on);
+    suite_add_tcase(s, t);
+    return s;
+}
+
+TEST_MAIN(suite)

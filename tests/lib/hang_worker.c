@@ -1,0 +1,166 @@
+/* hang_worker: a program that hangs as it is told, for tests of --hang_after.
+ *
+ *     hang_worker KIND RANK DIR
+ *
+ * Steps of some milliseconds with two operations each; after STEPS of them rank RANK does what KIND
+ * says, and the others go on until they wait for it:
+ *     none      nothing: the steps go on until DIR/end exists
+ *     sleep     sleeps for ever             loop      an endless loop
+ *     skip      leaves out one operation    send      sends to the next rank, which does not
+ * receive locks     two threads, two mutexes    stop      SIGSTOP pipe      writes to a full pipe
+ * lock      waits for a lock on a file that a child holds pause     works for 1.5 s once, slowly,
+ * and goes on: a checkpoint Every rank says "up" when it has done its steps. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "collectives/dlcoll.h"
+
+enum { STEPS = 40, STEP_MS = 10 };
+
+static dlcoll_comm *g_comm;
+static pthread_mutex_t g_lock[2] = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER};
+static pthread_barrier_t g_both;
+static volatile long g_count;
+
+static void nap_ms(long ms)
+{
+    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+}
+
+static void check(int r, const char *what)
+{
+    if (r >= 0)
+        return;
+    fprintf(stderr, "hang_worker: %s failed: %d\n", what, r);
+    exit(3);
+}
+
+static void sum(void)
+{
+    float x[16] = {1};
+    check(dlcoll_all_reduce(x, x, 16, DLCOLL_F32, DLCOLL_SUM, g_comm, NULL, NULL), "all_reduce");
+}
+
+static void step(void)
+{
+    nap_ms(STEP_MS);
+    sum();
+    check(dlcoll_barrier(g_comm, NULL, NULL), "barrier");
+}
+
+/* Each takes one lock, then both want the other one. */
+static void *take_locks(void *first)
+{
+    int i = first ? 0 : 1;
+    pthread_mutex_lock(&g_lock[i]);
+    pthread_barrier_wait(&g_both);
+    pthread_mutex_lock(&g_lock[1 - i]);
+    return NULL;
+}
+
+static void deadlock(void)
+{
+    pthread_t other;
+    pthread_barrier_init(&g_both, NULL, 2);
+    pthread_create(&other, NULL, take_locks, g_lock);
+    take_locks(NULL);
+}
+
+static void spin_for_ever(void)
+{
+    for (;;)
+        g_count++;
+}
+
+static void fill_pipe(void)
+{
+    static char bytes[1 << 20];
+    int fds[2];
+    if (pipe(fds) < 0 || write(fds[1], bytes, sizeof(bytes)) < 0)
+        exit(4);
+}
+
+static void wait_for_file(const char *dir)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/lock", dir);
+    int mine = open(path, O_RDWR | O_CREAT, 0600), other = open(path, O_RDWR);
+    if (mine < 0 || other < 0 || flock(other, LOCK_EX) < 0)
+        exit(4);
+    flock(mine, LOCK_EX);
+}
+
+static void send_alone(int rank, int size)
+{
+    static float x[1 << 20];
+    check(dlcoll_send(x, 1 << 20, DLCOLL_F32, (rank + 1) % size, g_comm, NULL, NULL), "send");
+}
+
+/* Work of a kind that no step has: it reads and writes, now here, now there. */
+static void checkpoint(const char *dir)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/checkpoint", dir);
+    for (int i = 0; i < 150; i++) {
+        FILE *f = fopen(path, "w");
+        fprintf(f, "%d\n", i);
+        fclose(f);
+        nap_ms(10);
+    }
+}
+
+static void plant(const char *kind, const char *dir, int rank, int size)
+{
+    if (strcmp(kind, "sleep") == 0)
+        nap_ms(1000000);
+    else if (strcmp(kind, "loop") == 0)
+        spin_for_ever();
+    else if (strcmp(kind, "skip") == 0)
+        check(dlcoll_barrier(g_comm, NULL, NULL), "barrier");
+    else if (strcmp(kind, "send") == 0)
+        send_alone(rank, size);
+    else if (strcmp(kind, "locks") == 0)
+        deadlock();
+    else if (strcmp(kind, "stop") == 0)
+        raise(SIGSTOP);
+    else if (strcmp(kind, "pipe") == 0)
+        fill_pipe();
+    else if (strcmp(kind, "lock") == 0)
+        wait_for_file(dir);
+    else if (strcmp(kind, "pause") == 0)
+        checkpoint(dir);
+}
+
+int main(int argc, char **argv)
+{
+    char end[512];
+    if (argc != 4)
+        return 2;
+    check(dlcoll_init(&g_comm, NULL), "init");
+    snprintf(end, sizeof(end), "%s/end", argv[3]);
+    int rank = dlcoll_rank(g_comm), size = dlcoll_size(g_comm);
+    for (int i = 0; i < STEPS; i++)
+        step();
+    printf("up\n");
+    fflush(stdout);
+    for (int i = 0; i < STEPS; i++) /* the output was a sign of life */
+        step();
+    if (rank == atoi(argv[2]))
+        plant(argv[1], argv[3], rank, size);
+    for (float over = 0; over < 1;) { /* all end after the same step */
+        step();
+        over = access(end, F_OK) == 0;
+        check(dlcoll_all_reduce(&over, &over, 1, DLCOLL_F32, DLCOLL_MAX, g_comm, NULL, NULL),
+              "all_reduce");
+    }
+    dlcoll_finalize(g_comm);
+    dlcoll_destroy(g_comm);
+    return 0;
+}

@@ -1,0 +1,236 @@
+/* When a silence is suspicious, and who is to blame: without a process, on a virtual clock. */
+#include "tests/lib/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "agent/stacks/hang_watch.h"
+#include "agent/stacks/verdict.h"
+
+#define MS     1000000ull
+#define SECOND 1000000000ull
+
+/* ------------------------------------------------------------------------------------- patience */
+
+struct life {
+    struct hang_rank r;
+    struct hang_signs s;
+    uint64_t now, after;
+    int alarms;
+};
+
+/* Looks every 25 ms until the next operation; counts a silence that reaches the patience. */
+static void operation_after(struct life *l, uint64_t ns, uint64_t kind)
+{
+    bool alarmed = false;
+    for (uint64_t end = l->now + ns; l->now < end; l->now += 25 * MS) {
+        hang_rank_look(&l->r, &l->s, l->now);
+        alarmed |= hang_rank_silence(&l->r, l->now) >= hang_rank_patience(&l->r, l->after);
+    }
+    l->alarms += alarmed;
+    l->s.ops++;
+    l->s.kind = kind;
+    hang_rank_look(&l->r, &l->s, l->now);
+}
+
+/* A day of training: a first step of five minutes with output meanwhile, steps of 300 ms, an
+ * operation of another kind in front of a checkpoint of 20 s. Only the first checkpoint is longer
+ * than what was ever seen; what the worker does then clears it (hang_judge()). */
+START_TEST(a_day_without_alarms)
+{
+    struct life l = {.now = SECOND, .after = SECOND / 2};
+    hang_rank_look(&l.r, &l.s, l.now);
+    for (int i = 0; i < 10; i++) {
+        operation_after(&l, 30 * SECOND, 1);
+        l.s.output++;
+    }
+    ck_assert_int_eq(l.alarms, 0);
+    for (int step = 0; l.now < 86400 * SECOND; step++) {
+        operation_after(&l, 300 * MS, 2);
+        if (step % 1000 == 999) {
+            operation_after(&l, 10 * MS, 3);
+            operation_after(&l, 20 * SECOND, 2);
+        }
+    }
+    ck_assert_int_le(l.alarms, 1);
+}
+END_TEST
+
+START_TEST(patience_follows_the_gaps)
+{
+    struct life l = {.now = SECOND, .after = SECOND / 2};
+    hang_rank_look(&l.r, &l.s, l.now);
+    ck_assert_uint_ge(hang_rank_patience(&l.r, l.after), 60 * SECOND); /* the first step */
+    for (int i = 0; i < 50; i++)
+        operation_after(&l, 50 * MS, 2);
+    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), SECOND / 2);
+    for (int i = 0; i < 200; i++)
+        operation_after(&l, 300 * MS, 2);
+    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), 900 * MS);
+    for (int i = 0; i < 400; i++) /* a job that has become faster */
+        operation_after(&l, 50 * MS, 2);
+    ck_assert_uint_eq(hang_rank_patience(&l.r, l.after), SECOND / 2);
+    hang_rank_look(&l.r, &l.s, l.now + 5 * SECOND);
+    ck_assert_uint_eq(hang_rank_silence(&l.r, l.now + 5 * SECOND), 5 * SECOND);
+    l.s.output++;
+    hang_rank_look(&l.r, &l.s, l.now + 6 * SECOND);
+    ck_assert_uint_eq(hang_rank_silence(&l.r, l.now + 6 * SECOND), 0);
+}
+END_TEST
+
+/* A worker without recorded operations lives while it computes; a little CPU time is no work. */
+START_TEST(cpu_time_is_life)
+{
+    struct hang_rank r = {0};
+    struct hang_signs s = {0};
+    uint64_t now = SECOND;
+    for (int i = 0; i < 100; i++, now += 100 * MS) {
+        s.cpu_ms += 80;
+        hang_rank_look(&r, &s, now);
+    }
+    ck_assert_uint_le(hang_rank_silence(&r, now), 100 * MS);
+    for (int i = 0; i < 100; i++, now += 100 * MS) {
+        s.cpu_ms += i % 10 == 0 ? 10 : 0;
+        hang_rank_look(&r, &s, now);
+    }
+    ck_assert_uint_ge(hang_rank_silence(&r, now), 9 * SECOND);
+}
+END_TEST
+
+/* -------------------------------------------------------------------------------------- verdict */
+
+static struct samples job(int n, const char *op)
+{
+    struct samples all = {0};
+    for (int i = 0; i < n; i++) {
+        struct sample *s = samples_add(&all);
+        s->rank = i;
+        s->pid = 100 + i;
+        s->node = 0;
+        snprintf(s->host, sizeof(s->host), "n0");
+        s->op = (struct sample_op){.number = 10, .seq = 5, .open = op != NULL};
+        snprintf(s->op.text, sizeof(s->op.text), "%s", op ? op : "");
+        struct sample_thread *t = sample_add_thread(s, s->pid);
+        t->state = 'S';
+        snprintf(t->call, sizeof(t->call), "poll");
+        sample_add_frame(t, "main (t.c:1)");
+        sample_add_frame(t, op ? "dlcoll_barrier (ops.c:2)" : "load (t.c:9)");
+    }
+    return all;
+}
+
+/* Rank 2 is somewhere else, as the text of a test says. */
+static void outside(struct samples *all, char state, const char *frame, int number)
+{
+    struct sample *s = &all->s[2];
+    s->op.open = false;
+    s->op.number = (uint64_t)number;
+    s->threads[0].state = state;
+    sample_drop_frames(&s->threads[0]);
+    sample_add_frame(&s->threads[0], "main (t.c:1)");
+    sample_add_frame(&s->threads[0], frame);
+}
+
+static struct verdict judge_both(struct samples *a, struct samples *b)
+{
+    struct verdict v;
+    hang_judge(a, b, &v);
+    samples_fini(a);
+    samples_fini(b);
+    return v;
+}
+
+START_TEST(who_is_missing)
+{
+    struct samples a = job(4, "barrier"), b = job(4, "barrier");
+    outside(&a, 'S', "load (t.c:9)", 10);
+    outside(&b, 'S', "load (t.c:9)", 10);
+    struct verdict v = judge_both(&a, &b);
+    ck_assert_int_eq(v.state, HANG_HUNG);
+    ck_assert_int_eq(v.n, 1);
+    ck_assert_int_eq(v.ranks[0], 2);
+    ck_assert_str_eq(v.text, "rank 2 on n0 (pid 102) sleeps in poll, at load (t.c:9); ranks 0, 1, 3 "
+                             "wait in barrier #5, at main (t.c:1)");
+}
+END_TEST
+
+START_TEST(a_rank_that_moves_is_suspect_only)
+{
+    struct samples a = job(4, "barrier"), b = job(4, "barrier");
+    outside(&a, 'R', "compile (t.c:9)", 10);
+    outside(&b, 'R', "link (t.c:12)", 10);
+    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
+    a = job(4, "barrier");
+    b = job(4, "barrier");
+    outside(&a, 'S', "save (t.c:9)", 10);
+    outside(&b, 'S', "save (t.c:9)", 10);
+    b.s[2].io_bytes = 4096; /* it writes a checkpoint */
+    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
+    a = job(4, "barrier");
+    b = job(4, "barrier");
+    outside(&a, 'R', "spin (t.c:9)", 10);
+    outside(&b, 'R', "spin (t.c:10)", 10); /* an endless loop */
+    ck_assert_int_eq(judge_both(&a, &b).state, HANG_HUNG);
+}
+END_TEST
+
+START_TEST(a_job_that_goes_on_or_idles)
+{
+    struct samples a = job(4, "barrier"), b = job(4, "barrier");
+    for (int i = 0; i < 4; i++)
+        b.s[i].op.number++;
+    ck_assert_int_ne(judge_both(&a, &b).state, HANG_HUNG);
+    a = job(4, NULL);
+    b = job(4, NULL);
+    ck_assert_int_eq(judge_both(&a, &b).state, HANG_NONE); /* nobody waits */
+    a = job(4, "barrier");
+    b = job(4, "barrier");
+    b.s[1].cpu_ms = 90; /* all are in one operation, which moves much data */
+    ck_assert_int_eq(judge_both(&a, &b).state, HANG_SUSPECT);
+}
+END_TEST
+
+START_TEST(stopped_silent_and_odd_ranks)
+{
+    struct samples a = job(4, "barrier"), b = job(4, "barrier");
+    a.s[3].threads[0].state = b.s[3].threads[0].state = 'T'; /* inside of the operation */
+    struct verdict v = judge_both(&a, &b);
+    ck_assert_int_eq(v.state, HANG_HUNG);
+    ck_assert(v.n == 1 && v.ranks[0] == 3);
+    a = job(4, "barrier");
+    b = job(4, "barrier");
+    b.s[1].silent = true;
+    v = judge_both(&a, &b);
+    ck_assert(v.state == HANG_HUNG && v.n == 1 && v.ranks[0] == 1);
+    ck_assert_ptr_nonnull(strstr(v.text, "its node does not answer"));
+    a = job(4, "barrier");
+    b = job(4, "barrier");
+    snprintf(a.s[0].op.text, sizeof(a.s[0].op.text), "recv");
+    snprintf(b.s[0].op.text, sizeof(b.s[0].op.text), "recv");
+    v = judge_both(&a, &b);
+    ck_assert(v.state == HANG_HUNG && v.n == 1 && v.ranks[0] == 0);
+    ck_assert_ptr_nonnull(strstr(v.text, "waits in recv #5 instead"));
+    a = job(4, "barrier");
+    b = job(4, "barrier");
+    v = judge_both(&a, &b);
+    ck_assert(v.state == HANG_HUNG && v.n == 0);
+    ck_assert_str_eq(v.text, "ranks 0-3 wait in barrier #5, at main (t.c:1)");
+}
+END_TEST
+
+static Suite *suite(void)
+{
+    Suite *s = suite_create("hangs");
+    TCase *t = test_case(s, "hangs", 60);
+    tcase_add_test(t, a_day_without_alarms);
+    tcase_add_test(t, patience_follows_the_gaps);
+    tcase_add_test(t, cpu_time_is_life);
+    tcase_add_test(t, who_is_missing);
+    tcase_add_test(t, a_rank_that_moves_is_suspect_only);
+    tcase_add_test(t, a_job_that_goes_on_or_idles);
+    tcase_add_test(t, stopped_silent_and_odd_ranks);
+    suite_add_tcase(s, t);
+    return s;
+}
+
+TEST_MAIN(suite)

@@ -115,7 +115,7 @@ struct agent {
         char text[HOST_MAX + 64];
     } last_look;
     json_t *tops; /* node -> its newest answer to REQUEST_TOP, with "at"; NULL: nobody has asked */
-    uint64_t top_asked_ns;
+    uint64_t top_asked_ns, operations_asked_ns;
     struct hang *hang; /* NULL: hangs are not watched for */
     enum hang_state hang_state;
     char hang_text[512];
@@ -300,17 +300,6 @@ static int64_t clock_offset(const struct agent *a)
         }
     }
     return 0; /* it is the same clock */
-}
-
-char *agent_operations(struct agent *a)
-{
-    struct operations now = {0}, *o = a->job->timeline_path ? &a->operations : &now;
-    look_at_operations(a, o, !a->job->timeline_path);
-    json_t *j = operations_json(o, clock_offset(a));
-    char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(16));
-    json_decref(j);
-    operations_fini(&now);
-    return text;
 }
 
 /* Writes the file of --timeline. */
@@ -1261,6 +1250,7 @@ static struct gatherer *agent_gatherer(struct agent *a)
  */
 
 #define TOP_ID      (UINT64_C(1) << 63) /* of requests; those for stacks count from 1 */
+#define TOP_OPS     UINT64_C(1)         /* the last operations are wanted, too */
 #define TOP_EVERY   UINT64_C(500000000) /* between two requests to the other nodes */
 #define TOP_FRESH_S 5                   /* an older answer is of a node that has gone */
 
@@ -1310,6 +1300,12 @@ static json_t *top_of_node(struct agent *a)
                      json_of_text(a->job->host), "state", s.state, "workers", workers);
 }
 
+static bool is_own_node(const struct agent *a, const json_t *node)
+{
+    int own = a->ctx.table ? a->ctx.group_rank : 0;
+    return json_integer_value(json_object_get(node, "node")) == own;
+}
+
 /* Takes the object. */
 static void keep_top(struct agent *a, json_t *node)
 {
@@ -1321,9 +1317,25 @@ static void keep_top(struct agent *a, json_t *node)
     json_object_set_new(a->tops, key, node);
 }
 
+/* The operations of this node's workers: all that --timeline has collected, else the last ones. */
+static json_t *own_operations(struct agent *a, int64_t offset_ns)
+{
+    struct operations now = {0}, *o = a->job->timeline_path ? &a->operations : &now;
+    look_at_operations(a, o, !a->job->timeline_path);
+    json_t *j = operations_json(o, offset_ns);
+    operations_fini(&now);
+    return j;
+}
+
+/* An answer has the times of its operations since its own sending, so that clocks do not matter. */
 static void answer_top(struct agent *a, const struct rdzv_request *r)
 {
     json_t *node = top_of_node(a);
+    if (r->id & TOP_OPS) {
+        json_t *own = own_operations(a, -(int64_t)mono_ns());
+        json_object_set(node, "operations", json_object_get(own, "operations"));
+        json_decref(own);
+    }
     char *text = json_dumps(node, JSON_COMPACT);
     json_decref(node);
     if (text && strlen(text) <= RDZV_ANSWER_MAX) {
@@ -1357,6 +1369,49 @@ json_t *agent_top(struct agent *a)
     return json_pack("{s:f,s:s,s:f,s:i,s:i,s:o}", "now_s", (double)now / 1e9, "state", s.state,
                      "elapsed_s", s.elapsed, "restarts", s.rdzv.restart_count, "nnodes",
                      s.rdzv.nnodes > 1 ? s.rdzv.nnodes : 1, "nodes", nodes);
+}
+
+/* Adds the operations of an answer, on the coordinator's clock. */
+static void add_operations(json_t *list, const json_t *node, int64_t offset_ns)
+{
+    static const char *const times[] = {"start_s", "end_s"};
+    double zero = json_number_value(json_object_get(node, "at")) + (double)offset_ns / 1e9;
+    json_t *op;
+    size_t i;
+    json_array_foreach(json_object_get(node, "operations"), i, op)
+    {
+        json_t *copy = json_copy(op);
+        for (size_t k = 0; k < ARRAY_LEN(times); k++) {
+            const json_t *t = json_object_get(op, times[k]);
+            if (t)
+                json_object_set_new(copy, times[k], json_real(zero + json_number_value(t)));
+        }
+        json_array_append_new(list, copy);
+    }
+}
+
+json_t *agent_operations(struct agent *a)
+{
+    const struct rdzv_request r = {
+        .kind = REQUEST_TOP, .id = TOP_ID | TOP_OPS, .text = "operations are wanted"};
+    int64_t offset_ns = clock_offset(a);
+    json_t *all = own_operations(a, offset_ns), *node;
+    uint64_t now = mono_ns();
+    const char *key;
+    int answered = 1;
+    if (a->fsm.state != DONE && now - a->operations_asked_ns >= TOP_EVERY &&
+        rdzv_request(a->rdzv, &r))
+        a->operations_asked_ns = now;
+    json_object_foreach(a->tops, key, node)
+    {
+        double age = (double)now / 1e9 - json_number_value(json_object_get(node, "at"));
+        if (!json_object_get(node, "operations") || age > TOP_FRESH_S || is_own_node(a, node))
+            continue;
+        add_operations(json_object_get(all, "operations"), node, offset_ns);
+        answered++;
+    }
+    json_object_set_new(all, "answered", json_integer(answered));
+    return all;
 }
 
 static void on_top_answer(struct agent *a, const struct rdzv_answer *answer)

@@ -83,9 +83,10 @@ void agent_stacks(struct agent *a, const char *ranks,
                   void (*on_done)(void *arg, struct json_t *stacks), void *arg);
 
 struct event_log;
-/* The operations of this node's workers: all that --timeline has collected, else the last ones; as
- * operations_json(), malloc'ed. NULL: no memory. */
-char *agent_operations(struct agent *a);
+/* The operations of the workers: here all that --timeline has collected, else the last ones, and
+ * the last ones of the other nodes as far as they have answered; asks them again. As
+ * operations_json(), with "answered", a number of nodes; owned. */
+struct json_t *agent_operations(struct agent *a);
 
 /* What the nodes of the job and their workers do and use, as far as they have answered; asks them
  * again. {"now_s", "state", "elapsed_s", "restarts", "nnodes", "nodes": [{"node", "host", "state",

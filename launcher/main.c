@@ -67,7 +67,7 @@ static const struct event_list *get_events(void *arg)
     return agent_events(((struct run *)arg)->agent);
 }
 
-static char *get_operations(void *arg)
+static struct json_t *get_operations(void *arg)
 {
     return agent_operations(((struct run *)arg)->agent);
 }

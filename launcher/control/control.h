@@ -7,7 +7,7 @@
  *     stacks RANKS    {"tree": ..., "ranks": ..., "text": ...} of all nodes (stack_tree.h)
  *     events    {"events": [...]}: those that are known here (event_json.h)
  *     top       what the nodes and their workers do and use (agent_top())
- *     operations    those of the workers of this node (operations.h)
+ *     operations    the last ones of the workers (operations.h)
  *     follow    the events, each on a line, also those to come until the job ends
  * anything else {"error": "..."}
  * At most CONTROL_CLIENTS_MAX at a time, each for at most CONTROL_CLIENT_SECONDS
@@ -35,7 +35,7 @@ struct control_opts {
     void (*get_status)(void *arg, struct agent_status *out);
     const struct event_list *(*get_events)(void *arg);
     void (*stop)(void *arg, const char *why);
-    char *(*get_operations)(void *arg); /* malloc'ed JSON */
+    struct json_t *(*get_operations)(void *arg);
     struct json_t *(*get_top)(void *arg);
     bool (*request)(void *arg, enum request_kind kind, int signo, const char *ranks);
     /* Calls back once with the stacks, owned then, or NULL. */

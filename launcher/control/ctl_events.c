@@ -290,12 +290,25 @@ int ctl_events(struct job *j, bool follow, bool json)
     return 0;
 }
 
+/* The last operations once all nodes have answered, or the time is up. */
+static json_t *operations_of_all(struct job *j)
+{
+    for (int ms = 0;; ms += ASK_MS) {
+        json_t *operations = job_ask(j, "operations\n");
+        if (!operations || ms >= PATIENCE_MS ||
+            number_of(operations, "answered") >= number_of(j->status, "nodes"))
+            return operations;
+        json_decref(operations);
+        poll(NULL, 0, ASK_MS);
+    }
+}
+
 int ctl_timeline(struct job *j)
 {
     json_t *state = NULL, *events = events_of_all(j, &state);
     if (!events)
         return 1;
-    json_t *operations = j->ended ? NULL : job_ask(j, "operations\n");
+    json_t *operations = j->ended ? NULL : operations_of_all(j);
     json_t *trace = timeline_json(events, operations);
     json_dumpf(trace, stdout, JSON_COMPACT | JSON_REAL_PRECISION(16));
     putchar('\n');

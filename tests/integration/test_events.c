@@ -130,6 +130,17 @@ START_TEST(every_node_has_the_same_events)
 }
 END_TEST
 
+/* ----------------------------------------------------------------------------------- dlaunchctl */
+
+static int ctl(struct proc *p, const char *line)
+{
+    char *argv[12] = {(char *)build_path("dlaunchctl")}, *copy = (char *)test_text("%s", line);
+    int n = 1;
+    for (char *word = strtok(copy, " "); word; word = strtok(NULL, " "))
+        argv[n++] = word;
+    return proc_run(p, argv, NULL, 60);
+}
+
 /* The classes of a ledger add up to the time of all nodes. */
 static double ledger_sum(const json_t *ledger)
 {
@@ -246,6 +257,44 @@ START_TEST(operations_in_the_timeline)
 }
 END_TEST
 
+/* Ranks whose operations dlaunchctl timeline has, one bit each. */
+static bool has_operations_of_all(void *arg)
+{
+    struct proc p;
+    json_t *e;
+    size_t i;
+    unsigned ranks = 0;
+    if (ctl(&p, arg) == 0) {
+        json_t *t = json_loads(p.out, 0, NULL);
+        json_array_foreach(json_object_get(t, "traceEvents"), i, e)
+        {
+            if (strcmp(json_word(e, "name"), "all_reduce") == 0)
+                ranks |= 1u << json_number(e, "tid");
+        }
+        json_decref(t);
+    }
+    proc_fini(&p);
+    return ranks == 15;
+}
+
+/* While a job runs, of both nodes. */
+START_TEST(operations_of_two_nodes)
+{
+    struct cluster c = {.n = 2, .port = free_port()};
+    for (int i = 0; i < 2; i++)
+        cluster_start_node(&c, i, "--nproc_per_node 2 %s --epochs 1000000",
+                           build_path("examples/train"));
+    proc_expect_out(&c.node[0], "epoch", 60);
+    wait_until(has_operations_of_all, test_text("-p %d timeline", (int)c.node[1].pid), 60,
+               "operations of all ranks");
+    proc_kill(&c.node[0], SIGTERM);
+    proc_kill(&c.node[1], SIGTERM);
+    for (int i = 0; i < 2; i++)
+        proc_wait(&c.node[i], 60);
+    cluster_fini(&c);
+}
+END_TEST
+
 /* A file is appended to; a bad one is refused before anything starts. */
 START_TEST(the_file)
 {
@@ -288,17 +337,6 @@ START_TEST(own_lines)
     proc_fini(&p);
 }
 END_TEST
-
-/* ----------------------------------------------------------------------------------- dlaunchctl */
-
-static int ctl(struct proc *p, const char *line)
-{
-    char *argv[12] = {(char *)build_path("dlaunchctl")}, *copy = (char *)test_text("%s", line);
-    int n = 1;
-    for (char *word = strtok(copy, " "); word; word = strtok(NULL, " "))
-        argv[n++] = word;
-    return proc_run(p, argv, NULL, 60);
-}
 
 /* The figures of both nodes, asked on the one that is not the coordinator. */
 START_TEST(top_of_two_nodes)
@@ -457,6 +495,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_timeline_of_two_nodes);
     tcase_add_test(tc, operations_in_the_timeline);
     tcase_add_test(tc, top_of_two_nodes);
+    tcase_add_test(tc, operations_of_two_nodes);
     tcase_add_test(tc, the_file);
     tcase_add_test(tc, own_lines);
     tcase_add_test(tc, actions);

@@ -337,10 +337,11 @@ demo:
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
 	$(Q)examples/demo.sh $(BUILD)
 
-# The picture of the demo in README.md.
+# The picture of the demo in README.md, and those of doc/seeing.md.
 .PHONY: picture
 picture: all
 	$(Q)examples/demo-picture.py $(BUILD) doc/demo.svg
+	$(Q)examples/seeing-pictures.py $(BUILD) doc
 
 # --------------------------------------------------------------------------------------- install
 
@@ -663,7 +664,7 @@ help:
 	@echo; echo 'Targets:'
 	@echo '  all              build/dlaunch, build/dlaunchctl, build/libdlcoll.so, build/examples/*'
 	@echo '  demo             trains a network on 2 launchers x 4 workers, one of which is killed'
-	@echo '  picture          draws the output of the demo into doc/demo.svg'
+	@echo '  picture          draws doc/*.svg from real runs'
 	@echo '  test             unit and integration tests, layers, corpora'
 	@echo '  test-multihost   network namespaces as hosts (root)'
 	@echo '  test-ssh         dlaunch -H over a real sshd in SSH_HOSTS network namespaces (64; 20 minutes; root)'

@@ -44,11 +44,11 @@ def spans(line, style):
     return out, style
 
 
-def draw(lines):
+def draw(lines, title):
     width, height = COLUMNS * CHAR + 2 * MARGIN, len(lines) * LINE + 2 * MARGIN
     svg = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
            f'viewBox="0 0 {width:.0f} {height}">',
-           "<title>The output of make demo</title>",
+           f"<title>{html.escape(title)}</title>",
            "<style>text{font:14px 'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#d8dee9;white-space:pre}"
            ".b{font-weight:bold;fill:#fff}.r{font-weight:bold;fill:#ff6b6b}.g{font-weight:bold;fill:#8ce99a}</style>",
            f'<rect width="{width:.0f}" height="{height}" rx="6" fill="#1e2430"/>']
@@ -67,7 +67,7 @@ def main():
     demo = os.path.join(os.path.dirname(os.path.abspath(__file__)), "demo.sh")
     lines = ["\x1b[1m$ make demo\x1b[0m", ""] + run([demo, build]).rstrip("\n").split("\n")
     with open(path, "w") as f:
-        f.write(draw(lines))
+        f.write(draw(lines, "The output of make demo"))
 
 
 if __name__ == "__main__":

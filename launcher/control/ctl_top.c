@@ -177,11 +177,10 @@ static void rank_row(struct screen *s, const json_t *w)
         text_bytes(memory, (uint64_t)real_of(w, "memory_bytes"));
     if (json_is_number(json_object_get(w, "output_age_s")))
         age(real_of(w, "output_age_s"), output);
+    bool open = json_is_true(json_object_get(o, "open"));
     if (o)
-        snprintf(op, sizeof(op), "%s #%ld %s, %s%s", text_of(o, "name"), number_of(o, "number"),
-                 json_is_true(json_object_get(o, "open")) ? "under way" : "done",
-                 age(real_of(o, "age_s"), since),
-                 json_is_true(json_object_get(o, "open")) ? "" : " ago");
+        snprintf(op, sizeof(op), "#%ld %s%s%s, %s", number_of(o, "number"), open ? "for " : "",
+                 age(real_of(o, "age_s"), since), open ? "" : " ago", text_of(o, "name"));
     if (json_object_get(w, "gpu_memory_bytes"))
         text_bytes(gpu_memory, (uint64_t)real_of(w, "gpu_memory_bytes"));
     if (json_object_get(w, "gpu_percent"))

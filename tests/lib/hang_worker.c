@@ -2,14 +2,20 @@
  *
  *     hang_worker KIND RANK DIR
  *
- * Steps of some milliseconds with two operations each; after STEPS of them rank RANK does what KIND
- * says, and the others go on until they wait for it:
- *     none      nothing: the steps go on until DIR/end exists
- *     sleep     sleeps for ever             loop      an endless loop
- *     skip      leaves out one operation    send      sends to the next rank, which does not
- * receive locks     two threads, two mutexes    stop      SIGSTOP pipe      writes to a full pipe
- * lock      waits for a lock on a file that a child holds pause     works for 1.5 s once, slowly,
- * and goes on: a checkpoint Every rank says "up" when it has done its steps. */
+ * Steps of STEP_MS milliseconds, if the environment has it, with two operations each; after twice
+ * STEPS of them rank RANK does what KIND says, and the others go on until they wait for it:
+ *     none    nothing: the steps go on until DIR/end exists
+ *     sleep   sleeps for ever
+ *     loop    an endless loop
+ *     skip    leaves out one operation
+ *     send    sends to the next rank, which does not receive
+ *     locks   two threads, two mutexes
+ *     stop    SIGSTOP
+ *     pipe    writes to a full pipe
+ *     lock    waits for a lock on a file
+ *     pause   works for 1.5 s once and goes on: a checkpoint
+ * When that was stands in DIR/planted, in seconds of the wall clock. Every rank says "up" after the
+ * first STEPS. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -28,6 +34,7 @@ static dlcoll_comm *g_comm;
 static pthread_mutex_t g_lock[2] = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER};
 static pthread_barrier_t g_both;
 static volatile long g_count;
+static long g_step_ms = STEP_MS;
 
 static void nap_ms(long ms)
 {
@@ -50,7 +57,7 @@ static void sum(void)
 
 static void step(void)
 {
-    nap_ms(STEP_MS);
+    nap_ms(g_step_ms);
     sum();
     check(dlcoll_barrier(g_comm, NULL, NULL), "barrier");
 }
@@ -116,6 +123,19 @@ static void checkpoint(const char *dir)
     }
 }
 
+static void note_time(const char *dir)
+{
+    char path[512];
+    struct timespec t;
+    snprintf(path, sizeof(path), "%s/planted", dir);
+    FILE *f = fopen(path, "w");
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (!f)
+        exit(4);
+    fprintf(f, "%lld.%09ld\n", (long long)t.tv_sec, t.tv_nsec);
+    fclose(f);
+}
+
 static void plant(const char *kind, const char *dir, int rank, int size)
 {
     if (strcmp(kind, "sleep") == 0)
@@ -141,8 +161,11 @@ static void plant(const char *kind, const char *dir, int rank, int size)
 int main(int argc, char **argv)
 {
     char end[512];
+    const char *ms = getenv("STEP_MS");
     if (argc != 4)
         return 2;
+    if (ms)
+        g_step_ms = atol(ms);
     check(dlcoll_init(&g_comm, NULL), "init");
     snprintf(end, sizeof(end), "%s/end", argv[3]);
     int rank = dlcoll_rank(g_comm), size = dlcoll_size(g_comm);
@@ -152,8 +175,10 @@ int main(int argc, char **argv)
     fflush(stdout);
     for (int i = 0; i < STEPS; i++) /* the output was a sign of life */
         step();
-    if (rank == atoi(argv[2]))
+    if (rank == atoi(argv[2])) {
+        note_time(argv[3]);
         plant(argv[1], argv[3], rank, size);
+    }
     for (float over = 0; over < 1;) { /* all end after the same step */
         step();
         over = access(end, F_OK) == 0;

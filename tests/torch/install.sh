@@ -36,6 +36,7 @@ pip "torch${version:+==$version}" numpy filelock typing-extensions sympy mpmath 
 # Packages that read a launcher's environment; test_detection.py skips those that are missing.
 pip accelerate psutil pyyaml packaging huggingface-hub safetensors tqdm click hf-xet httpx2 httpcore2 \
     truststore h11 anyio sniffio idna || echo "accelerate cannot be installed"
+pip py-spy || echo "py-spy cannot be installed"
 pip transformers regex tokenizers || echo "transformers cannot be installed"
 pip lightning-fabric pytorch-lightning lightning-utilities torchmetrics || echo "Lightning cannot be installed"
 "$venv/bin/python" -c 'import torch; print(torch.__version__.split("+")[0])' >"$mark"

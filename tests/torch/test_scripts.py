@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -229,6 +230,22 @@ def elastic_nodes(folder):
     assert steps == sorted(set(steps)), f"a world did not go on where the last one was: {rounds(folder)}"
 
 
+def hangs_are_located(folder):
+    """Of an unmodified program with gloo: by its stacks, which Python up to 3.12 shows through py-spy."""
+    if sys.version_info < (3, 13) and not shutil.which("py-spy", path=os.path.dirname(PYTHON) + ":" + os.environ["PATH"]):
+        raise Skip("py-spy is not installed")
+    for kind, does in (("sleep", "sleeps in clock_nanosleep"), ("loop", "runs"), ("stop", "is stopped"),
+                       ("lock", "sleeps in futex"), ("pipe", "sleeps in write of a pipe"), ("recv", "sleeps in ")):
+        rank = len(does) % 4
+        jobs = nodes(2, "--nproc_per_node", 2, "--hang_after", "0.5", "--on_hang", "end", script("hang.py"), kind, rank)
+        for job in jobs:
+            job.wait(124)
+            found = re.search(r"the job hangs: rank (\d+) on .*?; ranks? .* waits? in all_reduce ", job.text("err"))
+            assert found and int(found[1]) == rank, f"{kind} on rank {rank}\n" + job.everything()
+            place = "recv (" if kind == "recv" else "hang (hang.py:"
+            assert does in found[0] and place in found[0], found[0]
+
+
 CHECKS = [
     collectives_on_one_node, collectives_on_two_nodes, collectives_on_unequal_nodes_by_c10d, init_by_env,
     init_by_tcp_at_the_master, init_by_file, init_by_tcp_at_a_port_of_the_script, stores_of_the_script,
@@ -236,6 +253,7 @@ CHECKS = [
     training_continues_from_its_checkpoint, training_continues_after_a_kill_on_two_nodes, data_loader_workers_end_with_the_job,
     sharded_training_and_checkpoint, recorded_error_is_reported, file_timer_restarts_a_slow_worker, error_file_reaches_an_outer_launcher,
     breakpoint_reads_standard_input, distributed_launch, first_program_in_two_terminals, elastic_nodes,
+    hangs_are_located,
 ]
 
 if __name__ == "__main__":

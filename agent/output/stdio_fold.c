@@ -30,7 +30,7 @@ struct fold_number {
 
 struct fold_group {
     TAILQ_ENTRY(fold_group) link, age;
-    LIST_ENTRY(fold_group) chain;
+    TAILQ_ENTRY(fold_group) chain; /* in the order of the places */
     uint64_t hash, due_ns;
     uint64_t place;            /* rises along the groups */
     const void *writer;        /* of the first unit */
@@ -57,7 +57,7 @@ struct fold {
     size_t words; /* of a set */
     struct fold_rank *ranks;
     TAILQ_HEAD(fold_groups, fold_group) groups, ages; /* as they are shown; as they began */
-    LIST_HEAD(, fold_group) chains[BUCKETS];
+    struct fold_groups chains[BUCKETS];
     TAILQ_HEAD(, fold_source) open;
     size_t held;
     struct buf page;
@@ -73,6 +73,8 @@ struct fold *fold_new(struct console *c, int nworkers)
     TAILQ_INIT(&f->groups);
     TAILQ_INIT(&f->ages);
     TAILQ_INIT(&f->open);
+    for (size_t i = 0; i < BUCKETS; i++)
+        TAILQ_INIT(&f->chains[i]);
     return f;
 }
 
@@ -80,7 +82,7 @@ static void group_free(struct fold *f, struct fold_group *g)
 {
     TAILQ_REMOVE(&f->groups, g, link);
     TAILQ_REMOVE(&f->ages, g, age);
-    LIST_REMOVE(g, chain);
+    TAILQ_REMOVE(&f->chains[g->hash % BUCKETS], g, chain);
     for (int i = 0; i < f->nworkers; i++) {
         if (f->ranks[i].last == g)
             f->ranks[i].last = NULL;
@@ -371,21 +373,26 @@ static struct fold_group *group_new(struct fold *f, const struct fold_source *s,
     g->place = (newest ? newest->place : 0) + PLACES;
     TAILQ_INSERT_TAIL(&f->groups, g, link);
     TAILQ_INSERT_TAIL(&f->ages, g, age);
-    LIST_INSERT_HEAD(&f->chains[hash % BUCKETS], g, chain);
+    TAILQ_INSERT_TAIL(&f->chains[hash % BUCKETS], g, chain);
     return g;
 }
 
 static void move_before(struct fold *f, struct fold_group *g, struct fold_group *at)
 {
+    struct fold_groups *chain = &f->chains[g->hash % BUCKETS];
     TAILQ_REMOVE(&f->groups, g, link);
     TAILQ_INSERT_BEFORE(at, g, link);
     struct fold_group *x = TAILQ_PREV(g, fold_groups, link);
     uint64_t low = x ? x->place : 0, place = 0;
     g->place = low + (at->place - low) / 2;
-    if (g->place > low)
-        return;
-    TAILQ_FOREACH(x, &f->groups, link) /* no number is left between the two */
-    x->place = place += PLACES;
+    if (g->place == low) { /* no number is left between the two */
+        TAILQ_FOREACH(x, &f->groups, link)
+        x->place = place += PLACES;
+    }
+    while ((x = TAILQ_PREV(g, fold_groups, chain)) && x->place > g->place) {
+        TAILQ_REMOVE(chain, g, chain);
+        TAILQ_INSERT_BEFORE(x, g, chain);
+    }
 }
 
 /* Makes g a group that the worker may join, although it has joined `last` behind it: what stands in
@@ -414,21 +421,19 @@ static bool make_way(struct fold *f, struct fold_group *g, int local, struct fol
 static struct fold_group *find_group(struct fold *f, uint64_t hash, int local, const uint8_t *p,
                                      size_t len)
 {
-    struct fold_group *g, *last = f->ranks[local].last, *behind = NULL, *front = NULL;
-    LIST_FOREACH(g, &f->chains[hash % BUCKETS], chain)
-    {
+    struct fold_group *g = TAILQ_FIRST(&f->chains[hash % BUCKETS]), *front = NULL;
+    struct fold_group *last = f->ranks[local].last;
+    if (last && last->hash == hash) /* the same line again */
+        g = front = last;
+    for (; g; g = TAILQ_NEXT(g, chain)) {
         if (g->hash != hash)
             continue;
-        if (!last || g->place > last->place) {
-            if ((!behind || g->place < behind->place) && alike(g, p, len, false))
-                behind = g;
-        } else if ((!front || g->place > front->place) && alike(g, p, len, false)) {
+        if (last && g->place <= last->place)
             front = g;
-        }
+        else if (alike(g, p, len, false))
+            return g;
     }
-    if (behind || !front || !make_way(f, front, local, last))
-        return behind;
-    return front;
+    return front && alike(front, p, len, false) && make_way(f, front, local, last) ? front : NULL;
 }
 
 /* Puts a unit into its group, or begins one. */

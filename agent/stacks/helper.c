@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -34,12 +35,24 @@ static bool has_python(const struct sample *s)
     return false;
 }
 
+/* A call that goes on after a stop has the name of the C library's function for it. */
+static void name_restarted(struct sample_thread *t)
+{
+    const char *frame = t->nframes ? t->frames[t->nframes - 1] : "";
+    if (strcmp(t->call, KERNEL_SIDE_RESTARTED) != 0 || !sample_is_libc(frame))
+        return;
+    frame += strspn(frame, "_");
+    snprintf(t->call, sizeof(t->call), "%.*s", (int)strcspn(frame, " "), frame);
+}
+
 /* In a Python program the native threads are the libraries' own: their names and what they wait in
  * are shown, because naming the functions of such libraries takes seconds. */
 static void finish(struct sample *s)
 {
     if (!has_python(s))
         native_read(s);
+    for (int i = 0; i < s->nthreads; i++)
+        name_restarted(&s->threads[i]);
     put(s);
 }
 

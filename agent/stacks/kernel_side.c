@@ -29,7 +29,7 @@ static const struct {
     {SYS_futex, "futex", -1},
     {SYS_nanosleep, "nanosleep", -1},
     {SYS_clock_nanosleep, "clock_nanosleep", -1},
-    {SYS_restart_syscall, "restarted call", -1},
+    {SYS_restart_syscall, KERNEL_SIDE_RESTARTED, -1},
     {SYS_recvfrom, "recv", 0},
     {SYS_recvmsg, "recvmsg", 0},
     {SYS_sendto, "send", 0},

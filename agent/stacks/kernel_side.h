@@ -5,6 +5,9 @@
 
 #include "agent/stacks/sample.h"
 
+/* The system call of a thread that was stopped while it slept: which one it was is not known. */
+#define KERNEL_SIDE_RESTARTED "restarted call"
+
 /* Adds the threads of s->pid, the main thread first, and the process's numbers. False: there is no
  * such process, or it is a zombie. */
 bool kernel_side_read(struct sample *s);

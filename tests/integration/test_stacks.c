@@ -169,6 +169,38 @@ START_TEST(a_node_that_does_not_answer)
 }
 END_TEST
 
+/* A thread whose stack needs a frame pointer is stopped for it: its call goes on, and has the same
+ * name ever after. */
+START_TEST(a_call_that_goes_on)
+{
+    struct proc p, cc;
+    if (!has_libdw())
+        return;
+    write_file(tmppath("nap.c"), "#include <stdio.h>\n#include <time.h>\n"
+                                 "int main(void) {\n"
+                                 "    struct timespec t = {1000, 0};\n"
+                                 "    puts(\"up\"); fflush(stdout);\n"
+                                 "    return nanosleep(&t, NULL);\n"
+                                 "}\n");
+    ck_assert_int_eq(
+        proc_run(&cc, ARGV("gcc", "-g", "-O0", "-o", tmppath("nap"), tmppath("nap.c")), NULL, 60),
+        0);
+    proc_fini(&cc);
+    dlaunch_start(&p, env, "%%T/nap");
+    proc_expect_out(&p, "up\n", 60);
+    for (int i = 0; i < 3; i++) {
+        char *text = "";
+        for (int k = 0; k < 1000 && !strstr(text, "nanosleep]");
+             k++) /* it says so before it is there */
+            text = stacks_of(&p, (const char *[]){NULL});
+        expect_text(text, "main (nap.c:6)\n");
+        expect_text(text, "[sleeps in clock_nanosleep]\n");
+    }
+    proc_kill(&p, SIGKILL);
+    proc_fini(&p);
+}
+END_TEST
+
 static const char script[] = "import os, time\n"
                              "def work():\n"
                              "    if os.environ['RANK'] == '1':\n"
@@ -283,6 +315,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(t, setup, NULL);
     tcase_add_test(t, one_tree_of_all_nodes);
     tcase_add_test(t, workers_in_every_state);
+    tcase_add_test(t, a_call_that_goes_on);
     tcase_add_test(t, reports);
     tcase_add_test(t, a_node_that_does_not_answer);
     tcase_add_test(t, python_by_its_offsets);

@@ -23,16 +23,16 @@
 
 /* DWARF's numbers. */
 #if defined(__x86_64__)
-enum { REGS = 17, REG_SP = 7, REG_PC = 16 };
+enum { REGS = 17, REG_FP = 6, REG_SP = 7, REG_PC = 16 };
 #elif defined(__aarch64__)
-enum { REGS = 32, REG_SP = 31, REG_PC = -1 };
+enum { REGS = 32, REG_FP = 29, REG_SP = 31, REG_PC = -1 };
 #else
-enum { REGS = 1, REG_SP = -1, REG_PC = -1 };
+enum { REGS = 1, REG_FP = -1, REG_SP = -1, REG_PC = -1 };
 #endif
 
 struct registers {
-    uint64_t r[REGS], sp, pc;
-    bool all; /* else only sp and pc are known */
+    uint64_t r[REGS], sp, pc, fp; /* fp: 0 when it is not known */
+    bool all;                     /* else only sp and pc are known */
 };
 
 /* A process that is being unwound. */
@@ -173,6 +173,8 @@ static bool set_registers(Dwfl_Thread *t, void *arg)
         return false;
     if (!r->all && !api->dwfl_thread_state_registers(t, REG_SP, 1, &r->sp))
         return false;
+    if (!r->all && r->fp && !api->dwfl_thread_state_registers(t, REG_FP, 1, &r->fp))
+        return false;
     if (REG_PC >= 0)
         return r->all || api->dwfl_thread_state_registers(t, REG_PC, 1, &r->pc);
     api->dwfl_thread_state_register_pc(t, r->pc);
@@ -282,12 +284,35 @@ static void unwind(struct native *n)
     sample_reverse(n->thread);
 }
 
+/* Code with frame pointers needs one more register than /proc has. It points to a caller's saved
+ * frame pointer, which points further up the stack, with a return address above it: the lowest such
+ * pair with which the stack can be followed to its end is taken. */
+static bool unwind_by_guess(struct native *n)
+{
+    enum { GUESSES = 32 };
+    int guesses = 0;
+    for (size_t at = 0; at + 16 <= n->stack_len && guesses < GUESSES; at += 8) {
+        uint64_t pair[2], slot = n->regs.sp + at;
+        memcpy(pair, n->stack + at, sizeof(pair));
+        bool up = pair[0] > slot && pair[0] - n->regs.sp < n->stack_len;
+        bool outermost = pair[0] < PAGE;
+        if ((!up && !outermost) || !n->api->dwfl_addrmodule(n->dwfl, pair[1]))
+            continue;
+        n->regs.fp = slot;
+        unwind(n);
+        if (n->whole)
+            return true;
+        guesses++;
+    }
+    return false;
+}
+
 static void read_native_thread(struct native *n, struct sample *s)
 {
     int tid = n->thread->tid;
     if (n->thread->state != 'R' && read_sleeping(n, tid)) {
         unwind(n);
-        if (n->whole)
+        if (n->whole || unwind_by_guess(n))
             return;
     }
     int found = n->thread->nframes, rc = read_stopped(n, tid, &s->stopped_us);

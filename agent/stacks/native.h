@@ -1,9 +1,9 @@
 /* native.h: the stacks of a program in C or C++.
  *
  * A thread that sleeps is not touched: where it entered the kernel stands in /proc, and its stack
- * is copied while it sleeps. A thread that runs, or whose stack cannot be followed from there (code
- * that keeps frame pointers needs more registers), is stopped by ptrace for as long as it takes to
- * copy its registers and the top of its stack, tens of microseconds, and unwound afterwards. */
+ * is copied while it sleeps. A thread that runs, or whose stack cannot be followed from there, is
+ * stopped by ptrace for as long as it takes to copy its registers and the top of its stack, tens of
+ * microseconds, and unwound afterwards. */
 #ifndef AGENT_STACKS_NATIVE_H
 #define AGENT_STACKS_NATIVE_H
 

@@ -134,10 +134,11 @@ class Host:
         return p
 
     def leftovers(self):
-        """What jobs have left here: processes, files, and the cgroups of steps. The folder of control sockets stays."""
+        """What jobs have left here: processes, files, and the cgroups of steps. The folder of control
+        sockets stays, with what dlaunchctl tells of ended jobs."""
         ps = self.run("ps", "-U", str(USER), "-o", "pid=,args=", check=False).stdout.splitlines()
         files = self.run("find", "/tmp", "/dev/shm", "-xdev", "-mindepth", "1", "-user", str(USER), "!", "-path",
-                         f"/tmp/dlaunch-{USER}").stdout.splitlines()
+                         f"/tmp/dlaunch-{USER}", "!", "-path", f"/tmp/dlaunch-{USER}/*.ended").stdout.splitlines()
         return ps + files + glob.glob(f"/sys/fs/cgroup/*/slurm_{self.name}/uid_*/job_*")
 
     def link(self, state):

@@ -248,19 +248,12 @@ static int detect_slurm(struct options *o, char *const *envp, struct err *e)
 {
     static const char *const job_names[] = {"SLURM_JOB_ID", "SLURM_JOBID", NULL};
     static const char *const step_names[] = {"SLURM_STEP_ID", "SLURM_STEPID", NULL};
-    static const char *const nnodes_names[] = {"SLURM_JOB_NUM_NODES", "SLURM_NNODES", NULL};
     const char *which;
     long job = env_number(envp, job_names, &which), step = env_number(envp, step_names, &which);
     if (job < 0)
         return 0;
     if (step >= 0 && step < SLURM_STEP_SPECIAL && env_get(envp, "SLURM_NODEID"))
         return slurm_step(o, envp, job, step, e);
-    long nnodes = env_number(envp, nnodes_names, &which);
-    if (nnodes > 1 && !opt_given(o, OPT_nnodes))
-        log_notice(
-            "Slurm job %ld has %ld nodes, but without srun dlaunch runs on one of them; use srun "
-            "--nodes=%ld --ntasks-per-node=1 dlaunch ...",
-            job, nnodes, nnodes);
     return 0;
 }
 
@@ -383,11 +376,6 @@ static bool say_kubeflow(struct options *o)
     say(o, "Kubeflow (PET_*)", "");
     return true;
 }
-
-/* Slurm (KillWait) and Kubernetes (terminationGracePeriodSeconds) send SIGKILL 30 s after SIGTERM,
- * unless set otherwise. Workers that do not stop get it 5 s before, so that the report is written.
- */
-#define SCHEDULER_GRACE "25"
 
 /* A program may keep its own message there, which dlaunch hands on (TORCHELASTIC_ERROR_FILE). */
 static int detect_pod_message(struct options *o, char *const *envp, const char *path, struct err *e)

@@ -6,6 +6,11 @@
 
 #include "launcher/options.h"
 
+/* Slurm (KillWait) and Kubernetes (terminationGracePeriodSeconds) send SIGKILL 30 s after SIGTERM,
+ * unless set otherwise. Workers that do not stop get it 5 s before, so that the report is written.
+ */
+#define SCHEDULER_GRACE "25"
+
 struct detect_host {
     const char *name;        /* gethostname() */
     const char *hosts_file;  /* "/etc/hosts": where a pod's full name stands */

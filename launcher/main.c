@@ -25,6 +25,7 @@
 #include "launcher/control/metrics.h"
 #include "launcher/daemon.h"
 #include "launcher/detect.h"
+#include "launcher/hosts/allocation.h"
 #include "launcher/hosts/head.h"
 #include "launcher/hosts/plan_options.h"
 #include "launcher/hosts/remote.h"
@@ -440,6 +441,8 @@ static int launch(struct options *o, int argc, char **argv, const struct remote_
     if (status >= 0)
         return status;
     int given = host_list_read(&hosts, o, &e);
+    if (given > 0 && (given = allocation_read(o, environ, &e)) == 0)
+        given = host_list_read(&hosts, o, &e);
     if (given < 0 || (given > 0 && plan_options_without_hosts(o, &e) < 0)) {
         log_error("%s", e.msg);
         return o->torchrun ? 1 : 2;

@@ -443,11 +443,12 @@ static bool is_negative_number(const char *a)
     return part > 0 && !p[part];
 }
 
-/* Under the name torchrun there are no options for hosts. */
+/* Under the name torchrun there are no options for hosts, and torchrun has no letter for nodes. */
 static enum opt_id find_letter(const struct options *o, char c)
 {
     for (int i = 0; c && i < OPT_COUNT; i++) {
-        if (opt_table[i].letter == c && !(o->torchrun && opt_table[i].group == GROUP_HOSTS))
+        if (opt_table[i].letter == c &&
+            !(o->torchrun && (opt_table[i].group == GROUP_HOSTS || i == OPT_nnodes)))
             return i;
     }
     return OPT_COUNT;
@@ -562,8 +563,7 @@ static const char *other_launchers_name(const char *a, size_t len)
     } words[] = {
         {"--ntasks --ntasks-per-node --nprocs",
          " (use --np for all workers, --nproc_per_node for those on a node)"},
-        {"-N --nodes",
-         " (use --nnodes for nodes and --nproc_per_node for the workers on this node)"},
+        {"--nodes", " (use --nnodes for nodes and --nproc_per_node for the workers on a node)"},
     };
     for (size_t i = 0; i < ARRAY_LEN(words); i++) {
         for (const char *w = words[i].names; *w; w += strspn(w, " ")) {

@@ -194,7 +194,7 @@ IN_THE_CHILD static int child_main(void *arg)
      * session (autogroup), a rank that yields would not yield to the other ranks. */
     CALL(SYS_setpgid, 0, 0);
     /* If the parent has died before this request, the signal will never come. */
-    CALL(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    CALL(SYS_prctl, PR_SET_PDEATHSIG, req->outlives ? 0 : SIGKILL, 0, 0, 0);
     if (CALL(SYS_getppid) != b->parent)
         child_give_up(b, STAGE_PARENT, -ESRCH);
     /* Where Yama is, the agent's helper may look at this process, which is its sibling. */

@@ -1,10 +1,10 @@
 /* spawn.h: starting one worker.
  *
  * The child, between clone and exec, calls only what is async-signal-safe, in this order: new
- * process group (in our session), PDEATHSIG=KILL then a check that the parent is still there, soft
- * RLIMIT_NOFILE as it was when dlaunch started, CPU set, signal dispositions to default (1..64;
- * those ignored when dlaunch was started stay ignored), stdio, descriptors above 2 closed on exec
- * except those kept, working directory, empty signal mask, execve.
+ * process group (in our session), PDEATHSIG=KILL then a check that the parent is still there,
+ * soft RLIMIT_NOFILE as it was when dlaunch started, CPU set, signal dispositions to default
+ * (1..64; those ignored when dlaunch was started stay ignored), stdio, descriptors above 2 closed
+ * on exec except those kept, working directory, empty signal mask, execve.
  *
  * It is made with CLONE_VM, as vfork() makes one, on a stack of its own; a step that fails it
  * writes where we read it. Several can be under way at once: spawn_begin() returns when the child
@@ -42,6 +42,7 @@ struct spawn_request {
     size_t nkeep;    /* at most SPAWN_KEEP_MAX */
     const cpu_set_t *cpus; /* NULL: inherit */
     size_t cpus_size;
+    bool outlives;  /* not killed when the parent dies */
     int cgroup_fd;  /* directory of a cgroup v2 to start in, if that can be had; -1 none */
     void *owned[2]; /* taken, and freed with free() when the program runs or cannot */
 };

@@ -725,8 +725,10 @@ static int open_head(struct head *h, const struct host_list *hosts, struct err *
         h->npeers = (size_t)(h->max + h->spares); /* all must come, so no other is needed */
     h->peers = xcalloc(h->npeers, sizeof(*h->peers));
     h->sources = xcalloc(3 * h->npeers, sizeof(*h->sources));
-    for (size_t i = 0; i < h->npeers; i++)
-        peer_init(&h->peers[i], &hosts->host[i], reach_is_here(&hosts->host[i]));
+    for (size_t i = 0; i < h->npeers; i++) {
+        bool here = reach_is_here(&hosts->host[i]);
+        peer_init(&h->peers[i], &hosts->host[i], here, h->reach.srun && !here);
+    }
     h->output = head_output_new(h->epfd, hosts->host, h->npeers, opt_flag(h->o, OPT_verbose));
     input_init(&h->input, h->epfd, &h->input_source,
                opt_is(h->o, OPT_stdin, "none")    ? INPUT_NONE
@@ -769,8 +771,7 @@ static int exit_status(const struct head *h)
 
 int head_run(struct options *o, const struct host_list *hosts, const struct head_opts *opts)
 {
-    struct head h = {
-        .o = o, .opts = opts, .epfd = -1, .signals = -1, .events = -1, .status = -1};
+    struct head h = {.o = o, .opts = opts, .epfd = -1, .signals = -1, .events = -1, .status = -1};
     struct err e = ERR_INIT;
     h.timeout_s = opt_seconds(o, OPT_start_timeout);
     int rc = open_head(&h, hosts, &e);

@@ -20,10 +20,16 @@
 
 extern char **environ;
 
-void peer_init(struct peer *p, const struct host *h, bool here)
+void peer_init(struct peer *p, const struct host *h, bool here, bool srun)
 {
-    *p = (struct peer){
-        .host = h, .here = here, .rank = -1, .pid = -1, .in = -1, .out = -1, .err = -1};
+    *p = (struct peer){.host = h,
+                       .here = here,
+                       .srun = srun,
+                       .rank = -1,
+                       .pid = -1,
+                       .in = -1,
+                       .out = -1,
+                       .err = -1};
 }
 
 void peer_fini(struct peer *p)
@@ -48,6 +54,7 @@ int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv,
                                 .argv = argv,
                                 .envp = environ,
                                 .stdio = {pipes[0][0], pipes[1][1], pipes[2][1]},
+                                .outlives = p->srun, /* it hands on the end of its input */
                                 .cgroup_fd = -1};
     if (rc == 0)
         rc = spawn(s, &req, &p->pid, &pidfd, e);
@@ -70,7 +77,7 @@ int peer_start(struct peer *p, struct spawner *s, const char *path, char **argv,
     fd_set_nonblock(p->err, true);
     p->state = PEER_CONNECTING;
     p->attempts++;
-    p->magic = false;
+    p->magic = p->told = false;
     p->skipped = p->said_len = p->from.len = p->to.len = 0;
     p->said[0] = '\0';
     return 0;
@@ -219,7 +226,8 @@ void peer_kill(struct peer *p)
 {
     peer_drop(p);
     if (p->pid > 0)
-        kill(p->pid, SIGKILL);
+        kill(p->pid, p->srun && !p->told ? SIGTERM : SIGKILL);
+    p->told = true;
 }
 
 /* Whether sshd may take the next connection: it drops some when many come at once (MaxStartups), or

@@ -36,9 +36,12 @@ struct peer {
     const struct host *host;
     enum peer_state state;
     bool here; /* this host: no ssh */
-    int rank;  /* of its node; -1: not planned */
+    bool
+        srun; /* reached by srun, which ends its step when it is told to end, and not when killed */
+    int rank; /* of its node; -1: not planned */
 
     pid_t pid;        /* -1: no process */
+    bool told;        /* srun has been told to end */
     int in, out, err; /* pipes; -1 closed */
     struct buf to, from;
     struct peer_piece piece[2]; /* sent before `to` */
@@ -61,7 +64,7 @@ struct peer {
 
 enum peer_end { PEER_IN, PEER_OUT, PEER_ERR };
 
-void peer_init(struct peer *p, const struct host *h, bool here);
+void peer_init(struct peer *p, const struct host *h, bool here, bool srun);
 void peer_fini(struct peer *p);
 
 /* Starts the process. */
@@ -82,7 +85,8 @@ void peer_send_byte(struct peer *p, enum frame_type type, int byte);
 
 /* The host learns that it is not wanted: it ends what it runs. */
 void peer_drop(struct peer *p);
-/* The same without waiting for it. */
+/* The same without waiting for it. srun is asked to end its step first; a second call
+ * kills it. */
 void peer_kill(struct peer *p);
 
 /* The process has ended; its status as wait(2) gives it. Reads what is left of it. True: try again

@@ -95,7 +95,7 @@ static void add(struct args *a, char *text)
 static void add_given(struct args *a, enum opt_id id)
 {
     const struct opt_value *v = &a->o->value[id];
-    if (v->from == FROM_DEFAULT || v->from == FROM_DETECTED || !v->text || stays_here(id))
+    if (v->from == FROM_DEFAULT || !v->text || stays_here(id))
         return;
     if (opt_table[id].kind != KIND_FLAG)
         add(a, options_printf(a->o, "%s=%s", opt_table[id].name, v->text));

@@ -91,8 +91,10 @@ int reach_init(struct reach *r, struct options *o, size_t copied, struct err *e)
         options_printf(o, "ConnectTimeout=%.0f", ceil(opt_seconds(o, OPT_start_timeout))),
         "-o",
         options_printf(o, "ServerAliveInterval=%d", ALIVE_S)};
-    const char *const of_srun[] = {"--nodes=1",  "--ntasks=1",   "--overlap",
-                                   "--mpi=none", "--unbuffered", "--quiet"};
+    /* Otherwise srun hands on whole lines only. */
+    const char *const of_srun[] = {"--nodes=1", "--ntasks=1", "--ntasks-per-node=1",
+                                   "--overlap", "--mpi=none", "--unbuffered",
+                                   "--quiet"};
     for (size_t i = 0; ssh && i < ARRAY_LEN(of_ssh); i++)
         *w++ = (char *)of_ssh[i];
     for (size_t i = 0; r->srun && i < ARRAY_LEN(of_srun); i++)

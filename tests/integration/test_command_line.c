@@ -72,7 +72,7 @@ START_TEST(information)
     ck_assert_ptr_nonnull(strstr(p.out, "Usage: torchrun [options]"));
     proc_fini(&p);
     ck_assert_int_eq(run(&p, ARGV(dlaunch, "--print_options", "mdoc")), 0);
-    ck_assert_ptr_nonnull(strstr(p.out, ".It Fl \\-nnodes Ar N|MIN:MAX\n"));
+    ck_assert_ptr_nonnull(strstr(p.out, ".It Fl N , Fl \\-nnodes Ar N|MIN:MAX\n"));
     proc_fini(&p);
     ck_assert_int_eq(run(&p, ARGV(dlaunch, "--print-completion=zsh")), 2);
     ck_assert_str_eq(p.err, "dlaunch: --print_completion: zsh is not supported (only bash)\n");

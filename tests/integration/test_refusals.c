@@ -63,8 +63,8 @@ static const struct {
     {"-H a,b --nnodes 3", "--nnodes 3: there are only 2 hosts"},
     {"-H a --launch_agent nothing", "--launch_agent: exec nothing: not found in PATH"},
     {"-np 7 -ppn 4", "--np 7: not a whole number of nodes with 4 workers each"},
-    {"-N 2", "unknown option -N (use --nnodes for nodes and --nproc_per_node for the workers on "
-             "this node)"},
+    {"--nodes 2", "unknown option --nodes (use --nnodes for nodes and --nproc_per_node for the "
+                  "workers on a node)"},
     {"--hostfile=h", "--hostfile: h: No such file or directory"},
     {"--nprocs 4", "unknown option --nprocs (use --np for all workers, --nproc_per_node"},
     {"--node_rank first", "--node_rank: 'first' is neither a whole number nor any"},

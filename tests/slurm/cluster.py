@@ -276,6 +276,12 @@ class Cluster:
         self.commands.append(Command(self, len(self.commands), ["sh", "-c", f"cd; {line}"], env))
         return self.commands[-1]
 
+    def empty_home(self):
+        """All but the job token."""
+        for entry in os.scandir(self.home):
+            if not entry.name.startswith("."):
+                os.unlink(entry.path)
+
     def home_file(self, name):
         path = os.path.join(self.home, name)
         if not os.path.exists(path):

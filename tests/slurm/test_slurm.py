@@ -49,8 +49,53 @@ def programs_without_dlaunch(c):
     c.type("srun -N2 -n8 allreduce").ended(0).expect("8 ranks, ")
 
 
+# --------------------------------------------------------------------------- without srun for each node
+
+def salloc_without_srun(c):
+    """dlaunch starts its own steps; the head is not one of the nodes."""
+    p = c.type(f"salloc -Q -N2 dlaunch -N 2 --nproc_per_node 2 {SHOW} env SLURM_JOB_ID").ended(0)
+    p.says(*numbered("RANK", 4)).expect("SLURM_JOB_ID=", times=4)
+    c.type(f"salloc -Q -N2 dlaunch -n 4 -ppn 2 {SHOW}").ended(0).says(*numbered("RANK", 4))
+
+
+def sbatch_without_srun(c):
+    """The script runs on the first node, which is a node of the job; its --ntasks is in every srun's environment."""
+    c.type(f"sbatch -Q -W -N2 --ntasks=8 -o log --wrap 'dlaunch --nnodes 2 --nproc_per_node 4 {SHOW}'").ended(0)
+    got = c.home_file("log").splitlines()
+    if sorted(line for line in got if line.startswith("RANK=")) != numbered("RANK", 8):
+        raise Failure("\n".join(got))
+
+
+def standard_input_and_report_of_own_steps(c):
+    """Bytes arrive as they were, the report comes once."""
+    with open(os.path.join(c.home, "input"), "wb") as f:
+        f.write(bytes(range(256)) * 2000)
+    p = c.type("cat input | salloc -Q -N2 dlaunch -N 2 sh -c '"
+               "if [ $RANK = 0 ]; then cksum; : >read; exec sleep 60; fi; while [ ! -e read ]; do sleep 0.05; done; exit 3'")
+    p.ended(3).says(subprocess.run("cksum", input=bytes(range(256)) * 2000, capture_output=True).stdout.decode().strip())
+    if p.text("err").count("First failure: rank 1 on n2 exited with code 3") != 1:
+        p.fail("not one report")
+
+
+def too_many_nodes_are_refused(c):
+    c.type("salloc -Q -N2 dlaunch -N 3 worker").ended(2).expect("--nnodes 3: Slurm job ", "err").expect(
+        " has 2 nodes", "err")
+    c.type("salloc -Q -N2 dlaunch worker").ended(0).expect("--nnodes 2 runs the job on all of them", "err")
+
+
+def a_killed_head_ends_its_steps(c):
+    """SIGKILL to the dlaunch of an salloc: Slurm still has the allocation, and no worker is left in it."""
+    p = c.type("salloc -Q -N2 sh -c 'dlaunch -N 2 worker ignore TERM append up setsid-child pause & "
+               "while [ ! -e go ]; do sleep 0.05; done; kill -9 $!; "
+               "while [ \"$(squeue -h -s | wc -l)\" != 0 ]; do sleep 0.05; done; echo no step'")
+    slurm.wait_for("the workers", lambda: c.home_file("up").count("\n") == 2)
+    open(os.path.join(c.home, "go"), "w").close()
+    p.ended(0).says("no step")
+
+
 TESTS = [a_launcher_on_each_node, tasks_and_workers_are_one_too_many, the_advice_is_good_in_a_script_with_tasks,
-         programs_without_dlaunch]
+         programs_without_dlaunch, salloc_without_srun, sbatch_without_srun, standard_input_and_report_of_own_steps,
+         too_many_nodes_are_refused, a_killed_head_ends_its_steps]
 
 PROGRAMS = ["dlaunch", "dlaunchctl", "libdlcoll.so.0", "tests/worker", "examples/allreduce", "examples/train"]
 
@@ -67,6 +112,7 @@ def needs(**options):
 
 def run(test, c):
     begin = time.monotonic()
+    c.empty_home()
     try:
         test(c)
         c.expect_clean()

@@ -319,7 +319,6 @@ test-pods:
 	$(Q)/usr/bin/python3 -B tests/pods/test_pods.py $(BUILD)
 
 # A real Slurm (munged, slurmctld, slurmd) in network namespaces (root): what dlaunch does in its jobs.
-# SCANCELS: how many jobs are cancelled at a random moment.
 .PHONY: test-slurm
 test-slurm:
 	$(Q)conf/install-deps.sh slurm
@@ -678,7 +677,7 @@ help:
 	@echo '  deb test-deb     Debian packages of the programs, the library and its headers; in a clean root (root)'
 	@echo '  image test-image the container image (IMAGE_TOOL=docker build); built, and run as pods are (root)'
 	@echo '  test-pods        the manifests of conf/kubernetes, and jobs in pods of less kind clusters (root)'
-	@echo '  test-slurm       jobs in a real Slurm, in network namespaces; SCANCELS=50 (root)'
+	@echo '  test-slurm       jobs in a real Slurm, in network namespaces (root)'
 	@echo '  bench-pods       from a worker'\''s death in a pod to the next round'
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'

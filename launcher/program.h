@@ -5,8 +5,8 @@
 #include "agent/job_spec.h"
 #include "launcher/options.h"
 
-/* Fills in path, argv, name, the place of --local-rank and, for Python, `warm` but for its modules. *exit_status is 126 or 127 when the
- * program cannot be run, else as it was. */
+/* Fills in path, argv, name, the place of --local-rank and, for Python, `warm` but for its modules.
+ * *exit_status is 126 or 127 when the program cannot be run, else as it was. */
 int program_find(struct job_spec *spec, struct options *o, int *exit_status, struct err *e);
 
 #endif

@@ -183,8 +183,12 @@ static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *
 static void add_ended_job(struct jobs *jobs, int dirfd, const char *name)
 {
     int fd = openat(dirfd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    json_t *record = fd < 0 ? NULL : json_loadfd(fd, 0, NULL);
-    close_fd(&fd);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r"); /* with a buffer: json_loadfd() reads bytewise */
+    json_t *record = file ? json_loadf(file, 0, NULL) : NULL;
+    if (file)
+        fclose(file);
+    else
+        close_fd(&fd);
     if (!json_is_number(json_object_get(record, "ended")) ||
         !json_is_array(json_object_get(record, "events"))) { /* another one is being written */
         json_decref(record);

@@ -149,8 +149,9 @@ START_TEST(who_is_missing)
     ck_assert_int_eq(v.state, HANG_HUNG);
     ck_assert_int_eq(v.n, 1);
     ck_assert_int_eq(v.ranks[0], 2);
-    ck_assert_str_eq(v.text, "rank 2 on n0 (pid 102) sleeps in poll, at load (t.c:9); ranks 0, 1, 3 "
-                             "wait in barrier #5, at main (t.c:1)");
+    ck_assert_str_eq(v.text,
+                     "rank 2 on n0 (pid 102) sleeps in poll, at load (t.c:9); ranks 0, 1, 3 "
+                     "wait in barrier #5, at main (t.c:1)");
 }
 END_TEST
 

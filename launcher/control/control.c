@@ -335,7 +335,10 @@ static void follow(struct client *cl)
     const struct control *c = cl->control;
     if (cl->answer || cl->closing)
         return;
-    cl->answer = event_lines(c->opts.get_events(c->opts.arg), &cl->at);
+    const struct event_list *events = c->opts.get_events(c->opts.arg);
+    if (cl->answer || cl->closing) /* the look at the workers found events: see below */
+        return;
+    cl->answer = event_lines(events, &cl->at);
     if (cl->answer)
         write_answer(cl);
 }

@@ -24,11 +24,12 @@ START_TEST(blocked_worker_is_a_failure)
     struct proc p;
     start(&p, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=0.2", "");
     expect_status(&p, 128 + SIGKILL, 30);
-    json_t *f = json_object_get(json_of_file(tmppath("report")), "first_failure");
+    json_t *report = json_of_file(tmppath("report")), *f = json_object_get(report, "first_failure");
     ck_assert_int_eq(json_number(f, "rank"), 1);
     expect_text(json_word(f, "message"), "in state D (uninterruptible sleep)");
     expect_text(json_word(f, "message"),
                 " for 0.2 s (TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT); dlaunch sent SIGKILL");
+    json_decref(report);
     proc_fini(&p);
 }
 END_TEST

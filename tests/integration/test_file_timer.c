@@ -24,12 +24,13 @@ static char *const enabled[] = {"TORCHELASTIC_ENABLE_FILE_TIMER=1", "TORCHELASTI
 
 static void expect_timer_failure(struct proc *p, const char *signal_name)
 {
-    json_t *f = json_object_get(json_of_file(tmppath("report")), "first_failure");
+    json_t *report = json_of_file(tmppath("report")), *f = json_object_get(report, "first_failure");
     ck_assert_str_eq(json_word(f, "kind"), "signal");
     ck_assert_str_eq(json_word(f, "signal_name"), signal_name);
     ck_assert_int_eq(json_number(f, "rank"), 1);
     expect_text(json_word(f, "message"), "timer 'forward' of pid ");
     expect_words(p->err, test_text("expired; dlaunch sent %s", signal_name));
+    json_decref(report);
 }
 
 START_TEST(expired_timer_kills_its_worker)
@@ -67,8 +68,9 @@ START_TEST(timer_of_a_descendant)
     dlaunch_start(&p, enabled,
                   "--nproc_per_node 2 --report %%T/report sh -c 'python3 %%T/client.py; exit 9'");
     expect_status(&p, 9, 30);
-    json_t *f = json_object_get(json_of_file(tmppath("report")), "first_failure");
+    json_t *report = json_of_file(tmppath("report")), *f = json_object_get(report, "first_failure");
     expect_text(json_word(f, "message"), "timer 'forward' of pid ");
+    json_decref(report);
     proc_fini(&p);
 }
 END_TEST

@@ -297,7 +297,8 @@ class Job:
             time.sleep(0.05)
         if processes():
             self.wrong(f"processes are left: {processes()}")
-        left = os.listdir(f"{self.dir}/tmp") + [f for _, _, files in os.walk(f"{self.dir}/run") for f in files]
+        left = os.listdir(f"{self.dir}/tmp") + [f for _, _, files in os.walk(f"{self.dir}/run") for f in files
+                                                  if not f.endswith(".ended")]  # for dlaunchctl, for a day
         if left:
             self.wrong(f"files are left: {left}")
         shutil.rmtree(self.dir)

@@ -31,8 +31,10 @@ void expect_status(struct proc *p, int status, double seconds)
 
 int count_text(const char *where, const char *text)
 {
+    const char *end = where + strlen(where);
+    size_t len = strlen(text);
     int n = 0;
-    for (const char *at = where; (at = strstr(at, text)); at++)
+    for (const char *p = where; (p = memmem(p, (size_t)(end - p), text, len)); p++)
         n++;
     return n;
 }

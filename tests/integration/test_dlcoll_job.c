@@ -113,6 +113,8 @@ static const char *calls_of(const char *err)
     const char *from = strstr(err, "  calls     "), *end = from ? strstr(from, "\n\n") : NULL;
     char *flat = test_keep(xcalloc(1, strlen(err) + 1)), *to = flat;
     ck_assert_msg(end, "%s", err);
+    const char *stacks = strstr(from, "\n  stacks    ");
+    end = stacks && stacks < end ? stacks + 1 : end;
     for (from += 12; from < end; from += strncmp(from, "            ", 12) == 0 ? 12 : 0) {
         size_t n = (size_t)(strchr(from, '\n') - from) + 1;
         memcpy(to, from, n);

@@ -182,6 +182,13 @@ static bool is_cgroup(const char *name)
     return strncmp(name, "dlaunch.", 8) == 0;
 }
 
+/* Not what dlaunchctl tells of a job that has ended, for a day. */
+static bool is_leftover(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return !dot || strcmp(dot, ".ended") != 0;
+}
+
 /* Lines but the first; of TCP only those that are more than a memory (TIME_WAIT). */
 static int count_sockets(void)
 {
@@ -231,7 +238,7 @@ static struct leftovers look(void)
         .processes = count_entries("/proc", is_process),
         .shm = count_entries("/dev/shm", NULL),
         .sockets = count_sockets(),
-        .named = count_entries(sockets, NULL),
+        .named = count_entries(sockets, is_leftover),
         .temporary = count_entries(temporary, NULL),
         .cgroups = own_cgroup[0] ? count_entries(own_cgroup, is_cgroup) : 0,
     };

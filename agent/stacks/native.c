@@ -246,7 +246,7 @@ static int on_frame(Dwfl_Frame *frame, void *arg)
 {
     struct native *n = arg;
     const struct libdw_api *api = n->api;
-    uint64_t pc, offset;
+    uint64_t pc, offset, start = 0;
     bool activation;
     Elf64_Sym sym;
     char text[SAMPLE_TEXT_MAX], name[160];
@@ -258,7 +258,7 @@ static int on_frame(Dwfl_Frame *frame, void *arg)
     const char *symbol =
         m ? api->dwfl_module_addrinfo(m, pc, &offset, &sym, NULL, NULL, NULL) : NULL;
     const char *module =
-        m ? api->dwfl_module_info(m, NULL, NULL, NULL, NULL, NULL, NULL, NULL) : "";
+        m ? api->dwfl_module_info(m, NULL, &start, NULL, NULL, NULL, NULL, NULL) : "";
     Dwfl_Line *line = m && !sample_is_libc(module) ? api->dwfl_module_getsrc(m, pc) : NULL;
     int number = 0;
     const char *file = line ? api->dwfl_lineinfo(line, NULL, &number, NULL, NULL, NULL) : NULL;
@@ -267,8 +267,9 @@ static int on_frame(Dwfl_Frame *frame, void *arg)
         snprintf(text, sizeof(text), "%s (%.80s:%d)", name, base_name(file), number);
     else if (symbol)
         snprintf(text, sizeof(text), "%s (%.80s)", name, base_name(module));
-    else
-        snprintf(text, sizeof(text), "0x%llx (%.80s)", (unsigned long long)pc, base_name(module));
+    else /* the same in all processes, wherever the kernel has put the module */
+        snprintf(text, sizeof(text), "0x%llx (%.80s)", (unsigned long long)(pc - start),
+                 base_name(module));
     bool outermost = symbol && is_outermost(name);
     if (!outermost || strcmp(name, "main") == 0)
         sample_add_frame(n->thread, text);

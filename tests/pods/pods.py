@@ -4,23 +4,18 @@ namespaces, behind one bridge, with a name server that may answer late. Needs ro
 A Network has Pods. Nothing is left behind: the namespaces live in processes that end with this one, and a pod that
 still runs is killed by close().
 """
-import ctypes
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 
-LIMIT = 60  # seconds that anything here may take on a busy machine
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
+from facts import LIMIT, Failure, die_with_parent, wait_for
+
 DOMAIN = "default.svc.cluster.local"
-PR_SET_PDEATHSIG = 1
-
-
-class Failure(AssertionError):
-    pass
 
 
 def missing():
@@ -32,20 +27,6 @@ def missing():
             return f"{program} is not installed"
     made = subprocess.run(["unshare", "--net", "ip", "link", "add", "br0", "type", "bridge"], capture_output=True)
     return "this machine does not allow new network namespaces with bridges" if made.returncode else None
-
-
-def wait_for(what, condition, seconds=LIMIT):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.005)
-    raise Failure(f"{what}: not within {seconds} s")
-
-
-def die_with_parent():
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def ip(namespace, *lines):

@@ -4,18 +4,18 @@ user. Needs root, ip(8), and Debian's slurm-wlm and munge.
 
 All files are in one folder, and all processes end with this one, so nothing is left behind.
 """
-import ctypes
 import glob
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-import time
 
-LIMIT = 60  # seconds that anything here may take on a busy machine
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "lib"))
+from facts import LIMIT, Failure, die_with_parent, wait_for
+
 USER = 1234
-PR_SET_PDEATHSIG = 1
 CPUS = 8  # of each node, as far as Slurm knows
 
 SLURM_CONF = """\
@@ -69,24 +69,6 @@ hostname "$NAME"
 echo
 sleep 36000 & wait
 """
-
-
-class Failure(AssertionError):
-    pass
-
-
-def die_with_parent():
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def wait_for(what, condition, seconds=LIMIT):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.01)
-    raise Failure(f"{what}: not within {seconds} s")
 
 
 def missing():

@@ -102,14 +102,6 @@ PROGRAMS = ["dlaunch", "dlaunchctl", "libdlcoll.so.0", "tests/worker", "examples
 
 # --------------------------------------------------------------------------------------------------- main
 
-def needs(**options):
-    """A cluster of its own, with these options."""
-    def mark(test):
-        test.cluster = options
-        return test
-    return mark
-
-
 def run(test, c):
     begin = time.monotonic()
     c.empty_home()
@@ -130,26 +122,17 @@ def main():
         return 0
     programs = [os.path.join(sys.argv[1], p) for p in PROGRAMS]
     tests = [t for t in TESTS if os.environ.get("TEST_FILTER", "") in t.__name__]
-    failed, shared = 0, None
+    failed, c = 0, None
     try:
         for test in tests:
-            own = getattr(test, "cluster", None)
-            if own:
-                c = Cluster(programs=programs, **own)
-            else:
-                c = shared = shared or Cluster(2, programs)
-            try:
-                ok = run(test, c)
-            finally:
-                if own:
-                    c.close()
-            failed += not ok
-            if not ok and not own:  # what it has left is not the next one's
-                shared.close()
-                shared = None
+            c = c or Cluster(2, programs)
+            if not run(test, c):  # what it has left is not the next one's
+                failed += 1
+                c.close()
+                c = None
     finally:
-        if shared:
-            shared.close()
+        if c:
+            c.close()
     print(f"{len(tests) - failed} passed, {failed} failed")
     return bool(failed)
 

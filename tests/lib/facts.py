@@ -1,0 +1,27 @@
+"""What test programs in Python share: a failure, the wait for a fact, children that end with their parent."""
+import ctypes
+import signal
+import time
+
+PR_SET_PDEATHSIG = 1
+LIMIT = 60  # seconds that anything may take on a busy machine
+
+
+class Failure(AssertionError):
+    pass
+
+
+def wait_for(what, condition, seconds=LIMIT):
+    """Returns the first true value of condition()."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.005)
+    raise Failure(f"{what}: not within {seconds} s")
+
+
+def die_with_parent():
+    """For subprocess's preexec_fn."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

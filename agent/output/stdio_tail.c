@@ -1,6 +1,6 @@
 #include "agent/output/stdio_tail.h"
 
-#include <stdbool.h>
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,28 +13,52 @@
 #define TAIL_BYTES FAILURE_TAIL_MAX
 #define TAIL_HEAD  1024
 #define HEAD_LINES 5 /* of a long traceback: two frames */
+#define MARGIN_MAX 64
 
 static const char BEGIN[] = "Traceback (most recent call last):\n";
 
-/* Keeps the beginning of a traceback. */
-static void note_head(struct stdio_tail *t, const uint8_t *p, size_t len)
+/* The frames of a traceback are indented; the first line that is not ends it. */
+static void note_head_end(struct stdio_tail *t, const uint8_t *p, size_t len, uint64_t seen)
 {
-    const uint8_t *begin = NULL, *end = p + len;
+    for (const uint8_t *at = p, *end = p + len, *nl; at < end && !t->head_end;) {
+        if (t->column > t->margin) {
+            if (!(nl = memchr(at, '\n', (size_t)(end - at))))
+                return;
+            at = nl;
+        } else if (t->frames && (t->column == t->margin ? *at != ' ' : *at == '\n')) {
+            t->head_end = seen + (uint64_t)(at - p) - t->column;
+        }
+        t->frames |= *at == '\n';
+        t->column = *at == '\n' ? 0 : t->column + 1;
+        at++;
+    }
+}
+
+/* Keeps the beginning of a traceback, and what stands in front of its lines, as PyTorch's
+ * "[rank0]: ". */
+static void note_head(struct stdio_tail *t, const uint8_t *data, size_t len)
+{
+    const uint8_t *begin = NULL, *p = data, *end = data + len;
     for (const uint8_t *at = p; (at = memmem(at, (size_t)(end - at), BEGIN, sizeof(BEGIN) - 1));)
         begin = at++;
     if (begin) {
+        for (p = begin; p > data && p[-1] != '\n' && begin - p < MARGIN_MAX;)
+            p--;
         if (!t->head)
             t->head = xmalloc(TAIL_HEAD);
-        t->head_at = t->seen + (uint64_t)(begin - p);
-        t->head_len = 0;
-        p = begin;
+        t->margin = (size_t)(begin - p);
+        t->head_at = t->seen + (uint64_t)(p - data);
+        t->head_len = t->column = 0;
+        t->head_end = 0;
+        t->frames = false;
     }
-    if (!t->head || t->head_len == TAIL_HEAD)
+    if (!t->head)
         return;
     size_t n =
         (size_t)(end - p) < TAIL_HEAD - t->head_len ? (size_t)(end - p) : TAIL_HEAD - t->head_len;
     memcpy(t->head + t->head_len, p, n);
     t->head_len += n;
+    note_head_end(t, p, (size_t)(end - p), t->seen + (uint64_t)(p - data));
 }
 
 void stdio_tail_put(struct stdio_tail *t, const void *data, size_t len)
@@ -147,13 +171,14 @@ static size_t head_lines(const struct stdio_tail *t, char *out, size_t cap)
     memcpy(text, t->head, t->head_len);
     for (int lines = 0; lines < HEAD_LINES; lines++) {
         char *nl = memchr(text + at, '\n', t->head_len - at);
-        if (!nl)
+        if (!nl || cap - len < sizeof(more) + 8)
             break;
         size_t n = settle_line(text + at, (size_t)(nl - text) - at);
         len += log_escape(out + len, cap - len - sizeof(more) - 1, text + at, n, 1);
         out[len++] = '\n';
         at = (size_t)(nl - text) + 1;
     }
+    assert(len + sizeof(more) <= cap);
     memcpy(out + len, more, sizeof(more));
     return len + sizeof(more) - 1;
 }
@@ -164,8 +189,8 @@ size_t stdio_tail_text(const struct stdio_tail *t, char *out, size_t cap)
     if (cap == 0)
         return 0;
     size_t len = last_lines(t, STDIO_TAIL_LINES, out, cap, &from);
-    /* A long traceback reaches the last lines if the first of them is one of its frames. */
-    if (!t->head || t->head_at >= from || out[0] != ' ' || cap < 4 * TAIL_HEAD)
+    bool reaches = t->head && t->head_at < from && (!t->head_end || from <= t->head_end);
+    if (!reaches || cap < 4 * TAIL_HEAD)
         return len;
     char head[2 * TAIL_HEAD];
     size_t n = head_lines(t, head, sizeof(head));

@@ -2,6 +2,7 @@
 #ifndef AGENT_OUTPUT_STDIO_TAIL_H
 #define AGENT_OUTPUT_STDIO_TAIL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -10,7 +11,11 @@ struct stdio_tail {
     uint64_t seen; /* bytes put in all; the ring's end is at seen % TAIL_BYTES */
     char *head; /* the first TAIL_HEAD bytes of the newest Python traceback; NULL: none has begun */
     size_t head_len;
-    uint64_t head_at; /* bytes put before it */
+    uint64_t head_at;  /* bytes put before it */
+    uint64_t head_end; /* and before its last line, which is not a frame; 0: that has not come */
+    size_t margin;     /* bytes in front of its lines */
+    size_t column;     /* of the next byte, until head_end is known */
+    bool frames;       /* its first line has ended */
 };
 
 void stdio_tail_put(struct stdio_tail *t, const void *data, size_t len);

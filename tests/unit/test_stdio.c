@@ -243,6 +243,60 @@ START_TEST(tail_keeps_both_ends_of_a_traceback)
 }
 END_TEST
 
+static void put_text(struct buf *b, const char *text, int times)
+{
+    while (times-- > 0)
+        buf_put(b, text, strlen(text));
+}
+
+/* Lines of control characters, which are four times as long when they are shown. */
+START_TEST(tail_of_a_traceback_of_nonsense)
+{
+    for (int n = 480; n < 520; n++) { /* one of these fills a buffer to its last byte */
+        struct buf b = BUF_INIT;
+        put_text(&b, "Traceback (most recent call last):\n ", 1);
+        put_text(&b, "\x01", n);
+        put_text(&b, "\n a\n ", 1);
+        put_text(&b, "\x01", 460);
+        put_text(&b, "\n", 1);
+        put_text(&b, "  line\n", 40);
+        const char *tail = tail_of((char *)b.data, b.len, 4096);
+        ck_assert_int_eq(strncmp(tail, "Traceback (most", 15), 0);
+        ck_assert_ptr_nonnull(strstr(tail, "[frames left out]\n  line\n"));
+        buf_fini(&b);
+    }
+}
+END_TEST
+
+/* A traceback that was handled long ago is not put in front of other lines, though these are
+ * indented. */
+START_TEST(tail_without_an_old_traceback)
+{
+    struct buf b = BUF_INIT;
+    put_text(&b, "Traceback (most recent call last):\n  File \"old.py\"\nValueError: handled\n", 1);
+    put_text(&b, "step\n", 500);
+    put_text(&b, "  #1 native_frame\n", 30);
+    ck_assert_ptr_null(strstr(tail_of((char *)b.data, b.len, 4096), "old.py"));
+    buf_fini(&b);
+}
+END_TEST
+
+/* PyTorch puts the rank in front of each line. */
+START_TEST(tail_of_a_traceback_with_a_margin)
+{
+    struct buf b = BUF_INIT;
+    put_text(&b, "[rank0]: Traceback (most recent call last):\n[rank0]:   File \"a.py\", line 9\n",
+             1);
+    put_text(&b, "[rank0]:   File \"b.py\", line 3\n[rank0]:     b()\n", 400);
+    put_text(&b, "[rank0]: RecursionError: too deep\n", 1);
+    const char *tail = tail_of((char *)b.data, b.len, 4096);
+    ck_assert_int_eq(strncmp(tail, "[rank0]: Traceback", 18), 0);
+    ck_assert_ptr_nonnull(strstr(tail, "a.py\", line 9\n"));
+    ck_assert_str_eq(strrchr(tail, '\n'), "\n[rank0]: RecursionError: too deep");
+    buf_fini(&b);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("stdio");
@@ -256,6 +310,9 @@ static Suite *suite(void)
     tcase_add_test(tc, many_workers);
     tcase_add_test(tc, tail_is_what_a_person_saw);
     tcase_add_test(tc, tail_keeps_both_ends_of_a_traceback);
+    tcase_add_test(tc, tail_of_a_traceback_of_nonsense);
+    tcase_add_test(tc, tail_without_an_old_traceback);
+    tcase_add_test(tc, tail_of_a_traceback_with_a_margin);
     return s;
 }
 

@@ -13,11 +13,12 @@
 #define HELD_MAX   (4u << 20) /* bytes of all groups; then the oldest are shown */
 #define UNIT_MAX   65536      /* bytes of a traceback */
 #define MARGIN_MAX 64
-#define FLOOD      1024 /* lines of a worker within a window, of which less than 1 in 8 folds */
+#define FLOOD      1024 /* units of a worker that are shown alone within a window */
 #define PLACES     (UINT64_C(1) << 32)
-#define WAY_MAX    64 /* groups that are looked at to let a worker join one in front */
-#define RANGES_MAX 12 /* in a set of ranks */
-#define NUMBER_MAX 40 /* bytes of a number that is compared with others */
+#define WAY_MAX    64  /* groups that are looked at to let a worker join one in front */
+#define RANGES_MAX 12  /* in a set of ranks */
+#define NUMBER_MAX 40  /* bytes of a number that may differ from others */
+#define DIFFER_MAX 256 /* numbers of two units that may */
 
 static const char BEGIN[] = "Traceback (most recent call last):";
 
@@ -47,8 +48,8 @@ struct fold_group {
 struct fold_rank {
     struct fold_group *last; /* that it has joined; NULL: none is held */
     uint64_t window_ns;
-    unsigned lines, folded; /* in this window */
-    uint64_t pass_ns;       /* it is passed over until then */
+    unsigned alone;   /* of its units, shown in this window */
+    uint64_t pass_ns; /* it is passed over until then */
 };
 
 struct fold {
@@ -78,6 +79,11 @@ struct fold *fold_new(struct console *c, int nworkers)
     return f;
 }
 
+static size_t group_bytes(const struct fold *f, const struct fold_group *g)
+{
+    return sizeof(*g) + f->words * sizeof(*g->set) + g->len;
+}
+
 static void group_free(struct fold *f, struct fold_group *g)
 {
     TAILQ_REMOVE(&f->groups, g, link);
@@ -87,7 +93,7 @@ static void group_free(struct fold *f, struct fold_group *g)
         if (f->ranks[i].last == g)
             f->ranks[i].last = NULL;
     }
-    f->held -= g->len;
+    f->held -= group_bytes(f, g);
     stdio_label_unref(g->label);
     free(g->numbers);
     free(g->text);
@@ -166,16 +172,27 @@ static double number_value(const uint8_t *p, size_t n, char text[NUMBER_MAX + 1]
     return v;
 }
 
-static void note_number(struct fold_group *g, size_t at, size_t first_len, const uint8_t *p,
-                        size_t n)
+/* Which of two numbers is the greater: of those that a double does not tell apart the one with more
+ * digits, or with the greater ones. */
+static int compare_numbers(double a, const char *ta, double b, const char *tb)
+{
+    size_t na = strlen(ta), nb = strlen(tb);
+    if (a != b)
+        return a < b ? -1 : 1;
+    return na != nb ? (na < nb ? -1 : 1) : strcmp(ta, tb);
+}
+
+/* *from: of the numbers of the group, the first that may be at `at`; they are noted in their order.
+ */
+static void note_number(struct fold_group *g, size_t *from, size_t at, size_t first_len,
+                        const uint8_t *p, size_t n)
 {
     struct fold_number *x = g->numbers;
     char text[NUMBER_MAX + 1];
-    size_t i = 0;
-    if (n > NUMBER_MAX || first_len > NUMBER_MAX)
-        return;
+    size_t i = *from;
     while (i < g->nnumbers && x[i].at < at)
         i++;
+    *from = i;
     if (i == g->nnumbers || x[i].at != at) {
         x = g->numbers = xrealloc(x, (g->nnumbers + 1) * sizeof(*x));
         memmove(&x[i + 1], &x[i], (g->nnumbers++ - i) * sizeof(*x));
@@ -184,8 +201,8 @@ static void note_number(struct fold_group *g, size_t at, size_t first_len, const
         memcpy(x[i].text[1], x[i].text[0], sizeof(text));
     }
     double v = number_value(p, n, text);
-    if (v < x[i].low || v > x[i].high) {
-        bool high = v > x[i].high;
+    bool high = compare_numbers(v, text, x[i].high, x[i].text[1]) > 0;
+    if (high || compare_numbers(v, text, x[i].low, x[i].text[0]) < 0) {
         *(high ? &x[i].high : &x[i].low) = v;
         memcpy(x[i].text[high], text, sizeof(text));
     }
@@ -195,6 +212,7 @@ static void note_number(struct fold_group *g, size_t at, size_t first_len, const
 static bool alike(struct fold_group *g, const uint8_t *q, size_t len, bool note)
 {
     const uint8_t *p = g->text, *pend = p + g->len, *qend = q + len;
+    size_t noted = 0, differ = 0;
     uint8_t before = '\n';
     if (len == g->len && memcmp(p, q, len) == 0 && !g->nnumbers)
         return true;
@@ -203,8 +221,12 @@ static bool alike(struct fold_group *g, const uint8_t *q, size_t len, bool note)
         size_t n = maybe ? number_at(p, pend, before) : 0, m = n ? number_at(q, qend, before) : 0;
         if (m == 0 && *p != *q)
             return false;
-        if (note && m && (n != m || memcmp(p, q, n) != 0))
-            note_number(g, (size_t)(p - g->text), n, q, m);
+        if (m && (n != m || memcmp(p, q, n) != 0)) {
+            if (n > NUMBER_MAX || m > NUMBER_MAX || ++differ > DIFFER_MAX)
+                return false;
+            if (note)
+                note_number(g, &noted, (size_t)(p - g->text), n, q, m);
+        }
         p += m ? n : 1;
         q += m ? m : 1;
         before = p[-1];
@@ -212,8 +234,7 @@ static bool alike(struct fold_group *g, const uint8_t *q, size_t len, bool note)
     return p == pend && q == qend;
 }
 
-/* --------------------------------------------------------------------------------------- showing
- */
+/* -------------------------------------------------------------------------------------- showing */
 
 static bool has(const struct fold_group *g, int local)
 {
@@ -254,7 +275,7 @@ static void put_text(const struct fold_group *g, struct buf *b)
         const struct fold_number *x = &g->numbers[i];
         buf_put(b, g->text + at, x->at - at);
         buf_put(b, x->text[0], strlen(x->text[0]));
-        if (x->low < x->high) {
+        if (strcmp(x->text[0], x->text[1]) != 0) {
             buf_put(b, "..", 2);
             buf_put(b, x->text[1], strlen(x->text[1]));
         }
@@ -289,15 +310,28 @@ static size_t count_lines(const uint8_t *p, size_t len)
     return n;
 }
 
+/* A unit of the worker is shown that no other worker had. */
+static void count_alone(struct fold_rank *r, uint64_t now_ns)
+{
+    if (now_ns - r->window_ns > FOLD_WINDOW_NS) {
+        r->window_ns = now_ns;
+        r->alone = 0;
+    }
+    if (++r->alone >= FLOOD)
+        r->pass_ns = now_ns + FOLD_WINDOW_NS;
+}
+
 /* Shows the oldest group. */
 static void show_first(struct fold *f, uint64_t now_ns)
 {
     struct fold_group *g = TAILQ_FIRST(&f->groups);
     struct buf prefix = BUF_INIT, text = BUF_INIT;
-    if (g->n > 1)
+    if (g->n > 1) {
         put_set(f, g, &prefix);
-    else
+    } else {
         buf_put(&prefix, g->label->prefix, g->label->prefix_len);
+        count_alone(&f->ranks[g->label->local_rank], now_ns);
+    }
     put_text(g, &text);
     size_t lines = count_lines(text.data, text.len), at = 0;
     bool cut = g->n > 1 && lines > FOLD_LINES;
@@ -368,7 +402,7 @@ static struct fold_group *group_new(struct fold *f, const struct fold_source *s,
     g->text = xmalloc(len);
     g->len = len;
     memcpy(g->text, p, len);
-    f->held += len;
+    f->held += group_bytes(f, g);
     const struct fold_group *newest = TAILQ_LAST(&f->groups, fold_groups);
     g->place = (newest ? newest->place : 0) + PLACES;
     TAILQ_INSERT_TAIL(&f->groups, g, link);
@@ -444,24 +478,15 @@ static void put_unit(struct fold *f, const struct fold_source *s, const uint8_t 
     struct fold_rank *r = &f->ranks[local];
     uint64_t hash = hash_of(p, len, (uint64_t)(s->label->rank - local));
     struct fold_group *g = find_group(f, hash, local, p, len);
-    if (now_ns - r->window_ns > FOLD_WINDOW_NS) {
-        r->window_ns = now_ns;
-        r->lines = r->folded = 0;
-    }
-    r->lines++;
-    if (g) {
+    if (g)
         alike(g, p, len, true);
-        r->folded++;
-    } else {
+    else
         g = r->last = group_new(f, s, hash, p, len, now_ns);
-    }
     assert(!has(g, local));
     g->set[local / 64] |= UINT64_C(1) << (local % 64);
     g->n++;
     if (!r->last || g->place > r->last->place)
         r->last = g;
-    if (r->lines >= FLOOD && r->folded < r->lines / 8)
-        r->pass_ns = now_ns + FOLD_WINDOW_NS;
     show_ready(f, now_ns);
 }
 

@@ -6,10 +6,10 @@
  * first unit, and what stands in front of it with it. Groups stand in the order in which they began
  * except that a worker's own ones make way for it to join one in front of them; it joins only
  * groups behind those that it shares with others: the order of each worker's lines stays. Both
- * streams of a worker count as one here.
+ * streams of a worker count as one where they lead to one console.
  *
- * A worker whose lines come fast and fold with nobody's is passed over for a while, so that a flood
- * of different lines costs next to nothing. Its lines, and unfinished ones, do not come here.
+ * A worker of whose lines many are shown alone is passed over for a while, so that a flood of
+ * different lines costs next to nothing. Its lines, and unfinished ones, do not come here.
  *
  * For the pump's thread. */
 #ifndef AGENT_OUTPUT_STDIO_FOLD_H

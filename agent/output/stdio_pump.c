@@ -307,6 +307,9 @@ static void drain_overdue(struct stdio_pump *p, bool all)
 static void put_own_lines(struct stdio_pump *p, struct buf *lines, uint64_t lost)
 {
     char size[TEXT_BYTES_MAX];
+    struct fold *fold = p->fold[p->route[1] - p->console];
+    if (fold && lines->len) /* what the workers have printed comes before what is said of it */
+        fold_show_all(fold, p->now_ns);
     console_put(p->route[1], p, NULL, lines->data, lines->len, p->now_ns);
     if (lost)
         say(p, "%s of its own lines dropped here", text_bytes(size, lost));

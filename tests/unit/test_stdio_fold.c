@@ -62,6 +62,13 @@ static const struct {
      "[0-1]:     raise ValueError(3)\n"
      "[0-1]: ValueError: rank 0..1 has 3 at 0x7f00..0x7f01\n"},
     {"\n\n", "\n\n", "[0-1]: \n[0-1]: \n"},
+    /* More digits than a double has, and than a number that may differ has. */
+    {"seed 1234567890123456788\n", "seed 1234567890123456789\n",
+     "[0-1]: seed 1234567890123456788..1234567890123456789\n"},
+    {"id 0x11111111111111111111111111111111111111111111111111\n",
+     "id 0x22222222222222222222222222222222222222222222222222\n",
+     "[1]: id 0x11111111111111111111111111111111111111111111111111\n"
+     "id 0x22222222222222222222222222222222222222222222222222\n"},
 };
 
 START_TEST(alike_lines_are_shown_once)
@@ -285,11 +292,36 @@ START_TEST(one_exception_of_all_workers_is_shown_once)
 }
 END_TEST
 
+/* Workers that are read one after the other, each with many lines at once. */
+START_TEST(a_burst_of_equal_lines_is_folded)
+{
+    enum { LINES = 5000 };
+    struct fixture f;
+    open_folding(&f, 2, FOLD_ON);
+    struct ends w[2] = {open_rank(&f, 0), open_rank(&f, 1)};
+    struct buf lines = BUF_INIT, folded = BUF_INIT;
+    for (int i = 0; i < LINES; i++) {
+        buf_put(&lines, "layer\n", 6);
+        buf_put(&folded, "[0-1]: layer\n", 13);
+    }
+    buf_put(&lines, "", 1);
+    buf_put(&folded, "", 1);
+    say(w[1].out, (char *)lines.data);
+    say(w[0].out, (char *)lines.data);
+    UNTIL(&f, f.out.len >= folded.len - 1, "not shown");
+    ck_assert_str_eq(text(&f.out), (char *)folded.data);
+    close_all(&f, w, 2);
+    buf_fini(&lines);
+    buf_fini(&folded);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("stdio_fold");
     TCase *tc = test_case(s, "fold", 120);
     tcase_add_loop_test(tc, alike_lines_are_shown_once, 0, ARRAY_LEN(cases));
+    tcase_add_test(tc, a_burst_of_equal_lines_is_folded);
     tcase_add_test(tc, a_line_of_one_worker_is_shown_alone);
     tcase_add_test(tc, an_unfinished_traceback_is_shown);
     tcase_add_test(tc, prompts_and_controls_on_a_terminal);

@@ -1317,12 +1317,12 @@ static void keep_top(struct agent *a, json_t *node)
     json_object_set_new(a->tops, key, node);
 }
 
-/* The operations of this node's workers: all that --timeline has collected, else the last ones. */
+/* The last operations of this node's workers. */
 static json_t *own_operations(struct agent *a, int64_t offset_ns)
 {
-    struct operations now = {0}, *o = a->job->timeline_path ? &a->operations : &now;
-    look_at_operations(a, o, !a->job->timeline_path);
-    json_t *j = operations_json(o, offset_ns);
+    struct operations now = {0};
+    look_at_operations(a, &now, true);
+    json_t *j = operations_json(&now, offset_ns);
     operations_fini(&now);
     return j;
 }

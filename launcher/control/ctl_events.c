@@ -309,6 +309,8 @@ int ctl_timeline(struct job *j)
     if (!events)
         return 1;
     json_t *operations = j->ended ? NULL : operations_of_all(j);
+    if (!operations && !j->ended)
+        log_warn("the launcher does not tell the operations; they are missing");
     json_t *trace = timeline_json(events, operations);
     json_dumpf(trace, stdout, JSON_COMPACT | JSON_REAL_PRECISION(16));
     putchar('\n');
@@ -439,6 +441,7 @@ static int show_logs(struct job *j, struct log_files *all, const char *ranks, bo
 int ctl_logs(struct job *j, const char *ranks, bool follow, bool json)
 {
     struct log_files all = {0};
+    follow = follow && !j->ended;
     int n = show_logs(j, &all, ranks, !follow, json);
     bool any = n > 0;
     while (follow && n >= 0 && fflush(stdout) == 0) {

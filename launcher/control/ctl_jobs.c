@@ -228,15 +228,25 @@ void jobs_find(struct jobs *jobs, const char *which)
         else
             close_fd(&dir);
         for (struct dirent *de; jobs->dir[i] && (de = readdir(jobs->dir[i]));) {
-            if (control_dir_is_ended(de->d_name))
-                add_ended_job(jobs, dir, de->d_name);
-            else
+            if (!control_dir_is_ended(de->d_name))
                 add_job(jobs, dir, de->d_name, which);
+        }
+    }
+    qsort(jobs->job, jobs->n, sizeof(jobs->job[0]), by_pid);
+}
+
+void jobs_find_ended(struct jobs *jobs)
+{
+    for (int i = 0; i < DIRS_MAX; i++) {
+        if (jobs->dir[i])
+            rewinddir(jobs->dir[i]);
+        for (struct dirent *de; jobs->dir[i] && (de = readdir(jobs->dir[i]));) {
+            if (control_dir_is_ended(de->d_name))
+                add_ended_job(jobs, dirfd(jobs->dir[i]), de->d_name);
         }
     }
     if (jobs->nended)
         qsort(jobs->ended, jobs->nended, sizeof(jobs->ended[0]), by_end);
-    qsort(jobs->job, jobs->n, sizeof(jobs->job[0]), by_pid);
 }
 
 void jobs_fini(struct jobs *jobs)
@@ -320,6 +330,8 @@ struct job *jobs_pick(struct jobs *jobs, const char *which, bool ended)
         return NULL; /* add_silent_job() has printed why */
     if (hits == 1)
         return found;
+    if (hits + alike == 0)
+        jobs_find_ended(jobs);
     struct job *over = hits + alike == 0 ? pick_ended(jobs, which) : NULL;
     if (over && ended)
         return over;

@@ -25,7 +25,7 @@ struct job {
 struct jobs {
     struct job job[JOBS_MAX];
     size_t n;
-    struct job *ended; /* the newest first */
+    struct job *ended; /* after jobs_find_ended(), the newest first */
     size_t nended;
     int nsilent; /* launchers that do not answer, such as one that was stopped with Ctrl-Z */
     bool named_is_silent;
@@ -34,6 +34,9 @@ struct jobs {
 
 /* Finds all launchers and asks for their status. which: what the user calls a job, or NULL. */
 void jobs_find(struct jobs *jobs, const char *which);
+/* Reads what the jobs have left that ended; once. jobs_pick() does it when no job runs that is
+ * meant. */
+void jobs_find_ended(struct jobs *jobs);
 void jobs_fini(struct jobs *jobs);
 
 /* The job that is meant: by the process id of its launcher, by its run id, by a process below its

@@ -150,7 +150,7 @@ static void __attribute__((format(printf, 2, 3))) row(struct screen *s, const ch
         return;
     }
     if (++s->used < s->rows)
-        printf("%.*s\033[K\n", s->columns, shown);
+        printf("\033[K%.*s\n", s->columns, shown); /* at the last column it would erase that */
 }
 
 static const char *age(double seconds, char out[24])

@@ -20,6 +20,7 @@
 #include "core/fd.h"
 #include "core/log.h"
 #include "core/mem.h"
+#include "core/parse.h"
 #include "launcher/control/ctl_events.h"
 #include "launcher/control/ctl_jobs.h"
 #include "launcher/control/ctl_top.h"
@@ -219,6 +220,7 @@ static int print_json(json_t *j)
 
 static int do_list(struct jobs *jobs, bool json)
 {
+    jobs_find_ended(jobs);
     if (json) {
         json_t *list = json_array();
         for (size_t i = 0; i < jobs->n; i++)
@@ -528,6 +530,8 @@ static int end_output(int rc)
     return 1;
 }
 
+#define RANKS_MAX 220 /* characters of --ranks, which fit in a command */
+
 #define FOLLOW  1u /* options that a command takes */
 #define RANKS   2u
 #define TIMEOUT 4u
@@ -575,6 +579,7 @@ static bool fits(const struct command *c, const struct options *o)
                         : o->wait && !(c->takes & WAIT)            ? "--wait"
                                                                    : NULL;
     enum event_name event;
+    struct err e = ERR_INIT;
     if (o->ready && (c->run != do_status || o->json)) {
         log_error("--ready needs the command status, without --json");
         return false;
@@ -587,9 +592,10 @@ static bool fits(const struct command *c, const struct options *o)
         log_error("'%s' is not an event; dlaunch(1) lists them", o->argument);
     else if (c->run == do_signal && !signal_number(o->argument))
         log_error("'%s' is not a signal (a name such as USR1, or a number)", o->argument);
-    else if (o->ranks && (!*o->ranks || strlen(o->ranks) > 220 ||
-                          strspn(o->ranks, "0123456789,-") != strlen(o->ranks)))
-        log_error("--ranks: '%s' is not a list of ranks such as 0,8-15", o->ranks);
+    else if (o->ranks && parse_ranges(o->ranks, &e) < 0)
+        log_error("--ranks: %s", e.msg);
+    else if (o->ranks && strlen(o->ranks) > RANKS_MAX)
+        log_error("--ranks: the list is longer than %d characters", RANKS_MAX);
     else
         return true;
     return false;

@@ -451,6 +451,9 @@ START_TEST(jobs_that_ended_are_listed_for_a_day)
     ck_assert_uint_gt(json_array_size(json_object_get(trace, "traceEvents")), 0);
     json_decref(trace);
     proc_fini(&p);
+    ck_assert_int_eq(proc_run(&p, ARGV(dlaunchctl, "logs", "-f", "ended-bad"), NULL, 20), 1);
+    ck_assert_ptr_nonnull(strstr(p.err, "there are no log files")); /* it does not wait for more */
+    proc_fini(&p);
     ck_assert_int_eq(proc_run(&p, ARGV(dlaunchctl, "-o", "json", "status"), NULL, 20), 0);
     json_t *list = json_loads(p.out, 0, NULL);
     json_t *entry;

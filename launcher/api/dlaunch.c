@@ -356,19 +356,34 @@ static const dlaunch_event *on_frame(struct dlaunch_job *j, const struct frame *
     }
 }
 
-/* dlaunch has not told how the job ended. */
-static const dlaunch_event *lost(struct dlaunch_job *j)
+/* Waits for dlaunch, whose input is at its end, and kills one that does not end. Returns the status
+ * of waitpid(2), or -1. */
+static int reap(struct dlaunch_job *j)
 {
-    int status = 0, rc;
-    char why[128];
+    int pidfd = (int)syscall(SYS_pidfd_open, j->pid, 0), status, rc = 0;
+    struct pollfd f = {pidfd, POLLIN, 0};
+    while (pidfd >= 0 && (rc = poll(&f, 1, END_MS)) < 0 && errno == EINTR)
+        ;
+    if (pidfd >= 0 && rc == 0)
+        kill(j->pid, SIGKILL); /* its guardian sees to the workers */
+    close_fd(&pidfd);
     while ((rc = waitpid(j->pid, &status, 0)) < 0 && errno == EINTR)
         ;
     j->pid = -1;
-    if (rc > 0 && WIFSIGNALED(status))
+    return rc < 0 ? -1 : status;
+}
+
+/* dlaunch has not told how the job ended. */
+static const dlaunch_event *lost(struct dlaunch_job *j)
+{
+    char why[128];
+    shutdown(j->fd, SHUT_RDWR);
+    int status = reap(j);
+    if (status >= 0 && WIFSIGNALED(status))
         snprintf(why, sizeof(why), "the program dlaunch was killed by signal %d", WTERMSIG(status));
     else
         snprintf(why, sizeof(why), "the program dlaunch has ended without a word, with status %d",
-                 rc > 0 ? WEXITSTATUS(status) : -1);
+                 status >= 0 ? WEXITSTATUS(status) : -1);
     return give_end(j, 125, why);
 }
 
@@ -456,18 +471,6 @@ int dlaunch_job_signal(dlaunch_job *j, int signo)
     int rc = write_frames(j, &b);
     buf_fini(&b);
     return rc == -EPIPE || rc == -ECONNRESET ? -ESRCH : rc;
-}
-
-/* Waits for dlaunch, whose input is at its end. */
-static void reap(struct dlaunch_job *j)
-{
-    int pidfd = (int)syscall(SYS_pidfd_open, j->pid, 0);
-    struct pollfd f = {pidfd, POLLIN, 0};
-    if (pidfd >= 0 && poll(&f, 1, END_MS) == 0)
-        kill(j->pid, SIGKILL); /* its guardian sees to the workers */
-    close_fd(&pidfd);
-    while (waitpid(j->pid, NULL, 0) < 0 && errno == EINTR)
-        ;
 }
 
 void dlaunch_job_free(dlaunch_job *j)

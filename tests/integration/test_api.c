@@ -227,6 +227,9 @@ START_TEST(another_program)
         {"#!/bin/sh\nexit 7\n", "has ended without a word, with status 7"},
         {"#!/bin/sh\nhead -c 100 /dev/zero\ncat >/dev/null\n", "its answer makes no sense"},
         {"#!/bin/sh\nkill -9 $$\n", "was killed by signal 9"},
+        /* It says nothing more, and does not end. */
+        {"#!/bin/sh\nhead -c 1 >/dev/null\nexec sleep 300 </dev/null >/dev/null 2>&1\n",
+         "was killed by signal 9"},
     };
     dlaunch_opts o = of(WORDS("true"), 1);
     dlaunch_job *j;
@@ -418,7 +421,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_failure_is_explained);
     tcase_add_loop_test(tc, what_dlaunch_refuses, 0, sizeof(g_refused) / sizeof(*g_refused));
     tcase_add_test(tc, what_the_library_refuses);
-    tcase_add_loop_test(tc, another_program, 0, 3);
+    tcase_add_loop_test(tc, another_program, 0, 4);
     tcase_add_test(tc, signals_stop_it);
     tcase_add_test(tc, free_ends_it);
     tcase_add_test(tc, it_ends_with_the_program);

@@ -23,6 +23,7 @@
 #include "core/map.h"
 #include "core/mem.h"
 #include "core/uvx.h"
+#include "rendezvous/rules/allgather.h"
 #include "rendezvous/wire/broadcast.h"
 #include "rendezvous/wire/pending.h"
 #include "rendezvous/rules/text.h"
@@ -42,6 +43,7 @@ struct caller {
     bool wants_events;     /* it was sent those of the job before number events_at */
     bool asked_for_events;
     uint64_t events_at;
+    bool gathers;           /* it waits for the result of the all-gather */
     struct pending pending; /* until it has said hello */
 };
 
@@ -67,7 +69,9 @@ struct coordinator {
     struct event_log *log; /* NULL: none is kept */
     bool events_wanted;    /* by some launcher of the job */
     bool events_due;       /* callers may have to be asked for events, or to be sent some */
-    struct map addrs;      /* of the round's other nodes, as its table says and as they call from */
+    struct allgather allgather;
+    struct shared_buf *gathered; /* the newest result of the round; NULL: none */
+    struct map addrs; /* of the round's other nodes, as its table says and as they call from */
     void (*on_closed)(void *arg);
     void *on_closed_arg;
 };
@@ -492,6 +496,34 @@ static void on_answer(struct caller *k, struct rd *body)
     }
 }
 
+/* A node's value. The result goes to those who wait for it. */
+static void on_gather(struct caller *k, struct rd *body)
+{
+    struct coordinator *c = k->coordinator;
+    struct rdzv_state_info info;
+    struct rdzv_gather m;
+    if (!rdzv_get_gather(body, &m)) {
+        coordinator_drop(k, "malformed message");
+        return;
+    }
+    rdzv_state_get_info(c->state, &info);
+    enum allgather_step step = allgather_take(&c->allgather, info.gen, info.nnodes, &m);
+    k->gathers = step == ALLGATHER_WAITS || step == ALLGATHER_COMPLETE;
+    if (step == ALLGATHER_AGAIN && c->gathered)
+        link_send(k->link, c->gathered);
+    if (step != ALLGATHER_COMPLETE)
+        return;
+    struct buf b = BUF_INIT;
+    shared_buf_unref(c->gathered);
+    allgather_encode(&c->allgather, &b);
+    c->gathered = shared_buf_new(&b);
+    for (uint32_t i = 0; i < c->ncallers; i++) {
+        if (c->callers[i]->link && c->callers[i]->gathers)
+            link_send(c->callers[i]->link, c->gathered);
+        c->callers[i]->gathers = false;
+    }
+}
+
 /* Asks for the nodes' events and sends those of the job, if a launcher wants them. */
 static void exchange_events(struct coordinator *c)
 {
@@ -548,6 +580,8 @@ static void coordinator_on_frame(struct link *l, uint8_t type, struct rd body)
         on_request(k, &body);
     else if (k->said_hello && type == RDZV_MSG_ANSWER)
         on_answer(k, &body);
+    else if (k->said_hello && type == RDZV_MSG_GATHER)
+        on_gather(k, &body);
     else if (k->said_hello && type == RDZV_MSG_STATUS && rdzv_get_status(&body, &st))
         rdzv_state_status(k->coordinator->state, k->slot, &st, uv_hrtime());
     else
@@ -699,6 +733,8 @@ static void act(struct coordinator *c, const struct rdzv_action *a)
         break;
     case RDZV_ACT_NEW_ROUND:
         broadcast_new_round(&c->broadcast);
+        shared_buf_unref(c->gathered);
+        c->gathered = NULL;
         c->events.on_new_round(c->events.arg);
         break;
     case RDZV_ACT_TABLE:
@@ -846,6 +882,8 @@ static void free_coordinator(void *arg)
     map_fini(&c->addrs, NULL);
     pending_fini(&c->pending);
     broadcast_fini(&c->broadcast);
+    allgather_fini(&c->allgather);
+    shared_buf_unref(c->gathered);
     free(c);
     on_closed(on_closed_arg);
 }

@@ -6,6 +6,7 @@
  *   another protocol version                             only a refusal is read */
 #include "rendezvous/member.h"
 
+#include <assert.h>
 #include <net/if.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,13 @@ struct member {
     bool comes_back; /* BACK was received: the end of the link is not the coordinator's */
     bool said_hello, asked_for_events; /* on this link */
     uint64_t events_at;                /* own events before this number were sent on it */
+    struct {
+        struct generation gen; /* of the round that runs */
+        int node;              /* this one's group rank in it */
+        uint32_t number;       /* of the all-gather that is under way, or of the next one */
+        bool begun, sent;      /* sent: on this link */
+        struct buf value;
+    } gather;
     uint32_t dead_ms;
     struct rdzv_callbacks callbacks;
     struct member_events events;
@@ -246,6 +254,54 @@ void member_answer(struct member *m, const struct rdzv_answer *answer)
     link_hub_wake(m->hub);
 }
 
+/* ----------------------------------------------------------------------------------- all-gather */
+
+void member_gather(struct member *m, const void *value, size_t len)
+{
+    assert(!m->gather.begun);
+    m->gather.begun = true;
+    buf_put(&m->gather.value, value, len);
+    link_hub_wake(m->hub);
+}
+
+/* A connection that breaks may lose the value or the result: the value is sent on the next one,
+ * too. */
+static void send_gather(struct member *m)
+{
+    const struct rdzv_gather value = {.gen = m->gather.gen,
+                                      .number = m->gather.number,
+                                      .node = m->gather.node,
+                                      .value = m->gather.value.data,
+                                      .len = m->gather.value.len};
+    struct buf b = BUF_INIT;
+    if (!m->gather.begun || m->gather.sent || !m->link || !m->said_hello)
+        return;
+    m->gather.sent = true;
+    rdzv_put_gather(&b, &value);
+    link_send_buf(m->link, &b);
+}
+
+static void on_gathered(struct member *m, const struct rdzv_gathered *all)
+{
+    if (!m->gather.begun || all->number != m->gather.number ||
+        !generation_equal(all->gen, m->gather.gen))
+        return;
+    m->gather.number++;
+    m->gather.begun = m->gather.sent = false;
+    buf_fini(&m->gather.value);
+    m->callbacks.on_gathered(m->callbacks.arg, all->values, all->nnodes);
+}
+
+/* What is under way ends with its round. */
+static void reset_gather(struct member *m, struct generation gen, int node)
+{
+    buf_fini(&m->gather.value);
+    m->gather.gen = gen;
+    m->gather.node = node;
+    m->gather.number = 0;
+    m->gather.begun = m->gather.sent = false;
+}
+
 static bool on_message(struct member *m, uint8_t type, struct rd *body)
 {
     uint64_t now = uv_hrtime();
@@ -256,6 +312,7 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     struct rdzv_peers peers = {0};
     struct rdzv_request request;
     struct rdzv_answer answer;
+    struct rdzv_gathered gathered;
     if (type == RDZV_MSG_REFUSE && rdzv_get_refusal(body, &refusal)) {
         member_state_refused(m->state, &refusal, now);
     } else if (m->other_version) {
@@ -287,6 +344,8 @@ static bool on_message(struct member *m, uint8_t type, struct rd *body)
     } else if (type == RDZV_MSG_ANSWER && rdzv_get_answer(body, &answer)) {
         if (m->callbacks.on_answer)
             m->callbacks.on_answer(m->callbacks.arg, &answer);
+    } else if (type == RDZV_MSG_GATHERED && rdzv_get_gathered(body, &gathered)) {
+        on_gathered(m, &gathered);
     } else {
         return false;
     }
@@ -347,6 +406,7 @@ void member_attach(struct member *m, int fd, bool local, const struct auth *auth
     if (auth)
         link_auth(m->link, auth);
     m->other_version = m->comes_back = m->said_hello = m->asked_for_events = false;
+    m->gather.sent = false;
     m->events_at = 0;
     link_set_frame_max(m->link, RDZV_FRAME_MAX);
     member_state_connected(m->state, uv_hrtime());
@@ -401,12 +461,14 @@ static void act(struct member *m, const struct member_action *a)
         cb->on_prepare(cb->arg, a->gen, a->group_rank, a->nnodes);
         break;
     case MEMBER_ACT_RUN:
+        reset_gather(m, a->table->gen, a->group_rank);
         cb->on_run(cb->arg, a->table, a->group_rank);
         break;
     case MEMBER_ACT_RESPAWN:
         cb->on_respawn(cb->arg, a->respawn.local_rank, a->respawn.restart_count);
         break;
     case MEMBER_ACT_STOP:
+        reset_gather(m, m->gather.gen, m->gather.node);
         cb->on_stop(cb->arg, a->why);
         break;
     case MEMBER_ACT_FENCE:
@@ -454,6 +516,7 @@ void member_advance(struct member *m)
     if (m->closing)
         return;
     member_exchange_events(m);
+    send_gather(m);
     member_set_timer(m, uv_hrtime());
     if (member_state_wants_link(m->state) && !m->link && !m->wanted) {
         m->wanted = true;
@@ -498,6 +561,7 @@ static void free_member(void *arg)
     void (*on_closed)(void *arg) = m->on_closed;
     void *on_closed_arg = m->on_closed_arg;
     member_state_free(m->state);
+    buf_fini(&m->gather.value);
     free(m);
     on_closed(on_closed_arg);
 }

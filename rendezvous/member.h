@@ -44,6 +44,10 @@ void member_look_at_beats(struct member *m);
 bool member_request(struct member *m, const struct rdzv_request *request);
 void member_answer(struct member *m, const struct rdzv_answer *answer);
 
+/* Begins an all-gather over the nodes of the round that runs; on_gathered brings the values. One at
+ * a time. Borrows for the call. */
+void member_gather(struct member *m, const void *value, size_t len);
+
 /* Does what is due; to be called before the hub flushes. */
 void member_advance(struct member *m);
 

@@ -990,6 +990,11 @@ void rdzv_answer(struct rdzv *r, const struct rdzv_answer *answer)
     member_answer(r->member, answer);
 }
 
+void rdzv_gather(struct rdzv *r, const void *value, size_t len)
+{
+    member_gather(r->member, value, len);
+}
+
 void rdzv_events_changed(struct rdzv *r)
 {
     if (r->closing || (!r->events->wanted && !r->events->send))

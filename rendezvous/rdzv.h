@@ -70,6 +70,11 @@ bool rdzv_request(struct rdzv *r, const struct rdzv_request *request);
  * for the call. */
 void rdzv_answer(struct rdzv *r, const struct rdzv_answer *answer);
 
+/* Begins an all-gather over the nodes of the round that runs, which all nodes call as often:
+ * on_gathered brings the values, unless the round ends before. One at a time. Borrows for the call.
+ */
+void rdzv_gather(struct rdzv *r, const void *value, size_t len);
+
 /* The log in the callbacks has changed. Cheap if nobody in the job wants events. */
 void rdzv_events_changed(struct rdzv *r);
 

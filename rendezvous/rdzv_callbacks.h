@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "core/bytes.h"
 #include "rendezvous/rules/rank_table.h"
 #include "rendezvous/rules/rdzv_types.h"
 
@@ -42,6 +43,10 @@ struct rdzv_callbacks {
     void (*on_request)(void *arg, const struct rdzv_request *request);
     /* A node has answered a request of this one. May be NULL. */
     void (*on_answer)(void *arg, const struct rdzv_answer *answer);
+    /* The values of rdzv_gather(), one for each node in the order of group ranks: u32 length and
+     * bytes; checked, borrowed for the call. nnodes 0: together they are too large. May be NULL if
+     * rdzv_gather() is not called. */
+    void (*on_gathered)(void *arg, struct rd values, int nnodes);
     /* The job is over for this node. The result is borrowed until rdzv_close. */
     void (*on_finish)(void *arg, const struct rdzv_result *result);
 };

@@ -565,3 +565,52 @@ bool rdzv_get_answer(struct rd *r, struct rdzv_answer *m)
     m->data = rd_take(r, m->len);
     return rd_done(r) && m->len <= RDZV_ANSWER_MAX;
 }
+
+void rdzv_put_gather(struct buf *b, const struct rdzv_gather *m)
+{
+    size_t at = frame_begin(b, RDZV_MSG_GATHER);
+    put_gen(b, m->gen);
+    buf_u32(b, m->number);
+    buf_u32(b, (uint32_t)m->node);
+    buf_put(b, m->value, m->len);
+    frame_end(b, at);
+}
+
+bool rdzv_get_gather(struct rd *r, struct rdzv_gather *m)
+{
+    m->gen = get_gen(r);
+    m->number = rd_u32(r);
+    m->node = get_int(r, 0, NNODES_MAX);
+    m->len = r->bad ? 0 : (size_t)(r->end - r->p);
+    m->value = rd_take(r, m->len);
+    return rd_done(r);
+}
+
+void rdzv_put_gathered(struct buf *b, struct generation gen, uint32_t number,
+                       const struct buf *values, int nnodes)
+{
+    size_t at = frame_begin(b, RDZV_MSG_GATHERED), total = 0;
+    for (int i = 0; i < nnodes; i++)
+        total += 4 + values[i].len;
+    if (total > RDZV_GATHER_MAX)
+        nnodes = 0;
+    put_gen(b, gen);
+    buf_u32(b, number);
+    buf_u32(b, (uint32_t)nnodes);
+    for (int i = 0; i < nnodes; i++) {
+        buf_u32(b, (uint32_t)values[i].len);
+        buf_put(b, values[i].data, values[i].len);
+    }
+    frame_end(b, at);
+}
+
+bool rdzv_get_gathered(struct rd *r, struct rdzv_gathered *m)
+{
+    m->gen = get_gen(r);
+    m->number = rd_u32(r);
+    m->nnodes = get_int(r, 0, NNODES_MAX);
+    m->values = *r;
+    for (int i = 0; i < m->nnodes && !r->bad; i++)
+        rd_take(r, rd_u32(r));
+    return rd_done(r);
+}

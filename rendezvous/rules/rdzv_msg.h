@@ -66,6 +66,8 @@ enum rdzv_msg {
     RDZV_MSG_EVENTS,    /* -> the events of a node; <- those of the job, in their order */
     RDZV_MSG_REQUEST,   /* -> what a user asks of the job; <- the same, to every node */
     RDZV_MSG_ANSWER,    /* -> to a request, for the node that made it; <- the same, to that node */
+    RDZV_MSG_GATHER,    /* -> a node's value for an all-gather (allgather.h) */
+    RDZV_MSG_GATHERED,  /* <- the values of all nodes of the round */
     RDZV_MSGS
 };
 
@@ -192,6 +194,23 @@ struct rdzv_elsewhere {
     int port;
 };
 
+/* The value of a node for all-gather `number` of its round, counted from 0. */
+struct rdzv_gather {
+    struct generation gen;
+    uint32_t number;
+    int node;             /* its group rank */
+    const uint8_t *value; /* decoder: borrowed from the message */
+    size_t len;
+};
+#define RDZV_GATHER_MAX (RDZV_FRAME_MAX - 64) /* bytes of all values together, with 4 for each */
+
+struct rdzv_gathered {
+    struct generation gen;
+    uint32_t number;
+    int nnodes;       /* 0: the values were larger than RDZV_GATHER_MAX */
+    struct rd values; /* nnodes times u32 length and bytes; checked, borrowed from the message */
+};
+
 struct rdzv_refusal {
     bool retry; /* it may be otherwise later: try again until the join timeout */
     char text[RDZV_TEXT_MAX];
@@ -221,6 +240,9 @@ void rdzv_put_notice(struct buf *b, const char *text);
 void rdzv_put_want(struct buf *b);
 void rdzv_put_request(struct buf *b, const struct rdzv_request *m);
 void rdzv_put_answer(struct buf *b, const struct rdzv_answer *m);
+void rdzv_put_gather(struct buf *b, const struct rdzv_gather *m);
+void rdzv_put_gathered(struct buf *b, struct generation gen, uint32_t number,
+                       const struct buf *values, int nnodes);
 /* As many of the list's events, from number *at on, as one frame takes; *at is behind them then.
  * now: the sender's clock. False: there was none, and nothing is appended. */
 #define RDZV_EVENTS_MAX 256 /* in one frame */
@@ -242,6 +264,8 @@ bool rdzv_get_peers(struct rd *r, struct rdzv_peers *m);
 bool rdzv_get_notice(struct rd *r, char text[RDZV_NOTICE_MAX]);
 bool rdzv_get_request(struct rd *r, struct rdzv_request *m);
 bool rdzv_get_answer(struct rd *r, struct rdzv_answer *m); /* borrows from the message */
+bool rdzv_get_gather(struct rd *r, struct rdzv_gather *m);
+bool rdzv_get_gathered(struct rd *r, struct rdzv_gathered *m);
 /* *now and the number of events, which event_decode() reads one after the other. */
 bool rdzv_get_events(struct rd *r, uint64_t *now, int *n);
 

@@ -55,6 +55,24 @@ static void decode_view(struct rd r, const uint8_t *p, size_t n)
     rdzv_view_fini(&m);
 }
 
+static void decode_gathered(struct rd r, const uint8_t *p, size_t n)
+{
+    struct rdzv_gathered m;
+    struct buf b = BUF_INIT;
+    if (!rdzv_get_gathered(&r, &m))
+        return;
+    struct buf *values = calloc((size_t)m.nnodes + 1, sizeof(*values));
+    for (int i = 0; i < m.nnodes; i++) {
+        size_t len = rd_u32(&m.values);
+        buf_put(&values[i], rd_take(&m.values, len), len);
+    }
+    rdzv_put_gathered(&b, m.gen, m.number, values, m.nnodes);
+    same(&b, p, n);
+    for (int i = 0; i < m.nnodes; i++)
+        buf_fini(&values[i]);
+    free(values);
+}
+
 static void decode_table(struct rd r)
 {
     struct rank_table t, u;
@@ -88,6 +106,7 @@ static void decode(const uint8_t *p, size_t n)
         char notice[RDZV_NOTICE_MAX];
         struct failure failure;
         struct node_id id;
+        struct rdzv_gather gather;
     } m;
     if (type == RDZV_MSG_HELLO && rdzv_get_hello(&r, &m.hello))
         rdzv_put_hello(&b, &m.hello);
@@ -103,10 +122,13 @@ static void decode(const uint8_t *p, size_t n)
         rdzv_put_beat(&b, &m.id);
     else if (type == RDZV_MSG_ELSEWHERE && rdzv_get_elsewhere(&r, &m.elsewhere))
         rdzv_put_elsewhere(&b, &m.elsewhere);
+    else if (type == RDZV_MSG_GATHER && rdzv_get_gather(&r, &m.gather))
+        rdzv_put_gather(&b, &m.gather);
     if (b.len)
         same(&b, p, n - (size_t)(r.end - r.p)); /* a refusal may go on */
     decode_view(rd_init(p, n), p, n);
     decode_report(rd_init(p, n), p, n);
+    decode_gathered(rd_init(p, n), p, n);
     decode_table(rd_init(p, n));
 }
 

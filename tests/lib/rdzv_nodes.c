@@ -87,6 +87,19 @@ static void on_finish(void *arg, const struct rdzv_result *result)
         n->first = result->failures[0];
 }
 
+static void on_gathered(void *arg, struct rd values, int nnodes)
+{
+    struct node *n = arg;
+    char one[64];
+    n->gathered[0] = '\0';
+    for (int i = 0; i < nnodes; i++) {
+        rd_str(&values, one, sizeof(one));
+        strcat(strcat(n->gathered, one), ",");
+    }
+    ck_assert(rd_done(&values));
+    n->gathers++;
+}
+
 void on_closed(void *arg)
 {
     struct node *n = arg;
@@ -100,6 +113,7 @@ static struct rdzv_callbacks callbacks_of(struct node *n)
                                    .on_run = on_run,
                                    .on_respawn = on_respawn,
                                    .on_stop = on_stop,
+                                   .on_gathered = on_gathered,
                                    .on_finish = on_finish};
 }
 

@@ -38,6 +38,8 @@ struct node {
     struct rdzv_result result;
     struct failure first;
     uint64_t run_at, stop_at;
+    int gathers;        /* results of rdzv_gather() */
+    char gathered[256]; /* the newest: values with "," behind each */
 };
 
 extern uv_loop_t loop;

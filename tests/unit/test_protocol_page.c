@@ -369,6 +369,18 @@ static void answer(struct buf *b)
     rdzv_put_answer(b, &m);
 }
 
+static void gather(struct buf *b)
+{
+    const struct rdzv_gather m = {round_no, 3, 1, (const uint8_t *)"text", 4};
+    rdzv_put_gather(b, &m);
+}
+
+static void gathered(struct buf *b)
+{
+    const struct buf values[] = {{.data = (uint8_t *)"a", .len = 1}, {.data = NULL}};
+    rdzv_put_gathered(b, round_no, 3, values, 2);
+}
+
 static void events(struct buf *b)
 {
     struct event e[2] = {{.name = EVENT_FAILURE,
@@ -475,6 +487,9 @@ static const struct {
     {RDZV_MSG_WANT, "WANT", rdzv_put_want, NULL},
     {RDZV_MSG_REQUEST, "REQUEST", request, " kind=2 signal=10 ranks='0,3' text='t' id=9 from=id0"},
     {RDZV_MSG_ANSWER, "ANSWER", answer, " to=id0 id=9"},
+    {RDZV_MSG_GATHER, "GATHER", gather, ROUND " number=3 node=1 value='text'"},
+    {RDZV_MSG_GATHERED, "GATHERED", gathered,
+     ROUND " number=3 nodes=2 value=(value length=1 byte=97) value=(value length=0)"},
     {RDZV_MSG_EVENTS, "EVENTS", events,
      " now=77 events=2 event=(event name=8 origin=id5 number=1 time=2 wall_time=3 round=4 "
      "attempt=5 max_restarts=6 nodes=7 workers=8 node=9 pid=10 rank=11 local_rank=12 exit_code=13 "

@@ -604,6 +604,67 @@ START_TEST(a_connection_that_is_reset_resumes)
 }
 END_TEST
 
+static bool all_gathered(void *arg)
+{
+    int count = *(int *)arg;
+    return nodes[0].gathers == count && nodes[1].gathers == count && nodes[2].gathers == count;
+}
+
+static void run_until_gathered(int count)
+{
+    uint64_t end = mono_ns() + (uint64_t)(test_seconds(10) * 1e9);
+    while (!all_gathered(&count)) {
+        ck_assert_msg(mono_ns() < end, "gathered %d, %d, %d of %d", nodes[0].gathers,
+                      nodes[1].gathers, nodes[2].gathers, count);
+        uv_run(&loop, UV_RUN_NOWAIT);
+    }
+}
+
+static void gather_on(int i, int number)
+{
+    char value[32];
+    snprintf(value, sizeof(value), "%d.%d", i, number);
+    rdzv_gather(nodes[i].r, value, strlen(value));
+}
+
+/* Neither a value nor a result is lost with its connection, wherever that breaks. */
+START_TEST(an_all_gather_survives_a_reset)
+{
+    cluster(RDZV_STATIC, 3, 3, 3);
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    for (int number = 0; number < 12; number++) {
+        gather_on(0, number);
+        for (int k = 1; k < 3; k++) {
+            loop_turns(&loop, number % 4);
+            if (number % 3 == 1) {
+                logs[0] = '\0';
+                int fd = connection_to(nodes[0].config.endpoint_port);
+                ck_assert_int_eq(connect(fd, &none, sizeof(none)), 0); /* sends a reset */
+            }
+            gather_on(k, number);
+            if (number % 3 == 2) {
+                logs[0] = '\0';
+                loop_turns(&loop, number % 5);
+                int fd = connection_to(nodes[0].config.endpoint_port);
+                ck_assert_int_eq(connect(fd, &none, sizeof(none)), 0);
+                wait_logged("is connected again");
+            } else if (number % 3 == 1) {
+                wait_logged("is connected again");
+            }
+        }
+        run_until_gathered(number + 1);
+        for (int i = 0; i < 3; i++)
+            ck_assert_str_eq(nodes[i].gathered,
+                             test_text("0.%d,1.%d,2.%d,", number, number, number));
+    }
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(nodes[i].stops, 0);
+        rdzv_done(nodes[i].r);
+    }
+    wait_finished(0, 2);
+}
+END_TEST
+
 START_TEST(a_killed_launcher_is_noticed_at_once)
 {
     int port = unused_port();
@@ -709,6 +770,7 @@ static Suite *suite(void)
     tcase_add_test(tc, many_nodes);
     tc = net_case(s, "broken", 40);
     tcase_add_test(tc, a_connection_that_is_reset_resumes);
+    tcase_add_test(tc, an_all_gather_survives_a_reset);
     tcase_add_test(tc, a_killed_launcher_is_noticed_at_once);
     tcase_add_test(tc, a_silent_member_is_dropped_and_rejoins);
     tcase_add_test(tc, a_silent_coordinator_is_given_up);

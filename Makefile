@@ -325,6 +325,21 @@ test-slurm:
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all $(BUILD)/tests/worker
 	$(Q)/usr/bin/python3 -B tests/slurm/test_slurm.py $(BUILD)
 
+# Unmodified MPI programs: Debian's MPICH, a client of PMI-2, what is said of Open MPI's.
+.PHONY: test-mpi bench-mpi
+test-mpi:
+	$(Q)conf/install-deps.sh mpi
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
+	$(Q)/usr/bin/python3 -B tests/mpi/test_mpi.py $(BUILD)
+
+# Beside the starters of MPICH and Open MPI: RANKS ranks that say hello, and the death of a rank.
+RANKS ?= 128
+bench-mpi:
+	$(Q)conf/install-deps.sh mpi
+	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) all
+	$(Q)/usr/bin/python3 -B tests/mpi/test_mpi.py $(BUILD) hello
+	$(Q)/usr/bin/python3 -B tests/bench/bench-mpi.py $(BUILD) $(RANKS)
+
 bench-pods: all
 	$(Q)/usr/bin/python3 -B tests/pods/test_pods.py $(BUILD) recovery 50
 
@@ -678,6 +693,8 @@ help:
 	@echo '  image test-image the container image (IMAGE_TOOL=docker build); built, and run as pods are (root)'
 	@echo '  test-pods        the manifests of conf/kubernetes, and jobs in pods of less kind clusters (root)'
 	@echo '  test-slurm       jobs in a real Slurm, in network namespaces (root)'
+	@echo '  test-mpi         unmodified programs of MPICH on one node and two, and of PMI-2'
+	@echo '  bench-mpi        hello of RANKS ranks (128) and the death of a rank, beside mpiexec and mpirun'
 	@echo '  bench-pods       from a worker'\''s death in a pod to the next round'
 	@echo '  test-gpu         what only a machine with a GPU can show'
 	@echo '  bench            side by side with the peers that are installed'

@@ -33,6 +33,7 @@
 
 #include "agent/device/gpu_watch.h"
 #include "agent/hostname_check.h"
+#include "agent/mpi/mpi.h"
 #include "agent/process/exit_notify.h"
 #include "agent/process/file_timer.h"
 #include "agent/process/sweep.h"
@@ -125,6 +126,7 @@ struct agent {
     struct warm_pool *warm_pool; /* NULL: no warm interpreters */
     struct reaper *reaper;
     struct exit_notify *exit_notify;
+    struct mpi *mpi;               /* NULL: not an MPI program */
     struct file_timer *file_timer; /* NULL: not enabled */
     struct placement *placement;
     struct cgroup cgroup;
@@ -505,6 +507,9 @@ static void on_worker_exiting(void *arg)
                          ? exit_notify_status(w->pid)
                          : -1;
         if (status <= 0)
+            continue;
+        mpi_look(a->mpi, i);
+        if (w->state != WORKER_RUNNING) /* it has called MPI_Abort: reported by now */
             continue;
         worker_exiting(w, &a->ctx, status);
         agent_worker_failed(a, w);
@@ -976,7 +981,7 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     a->failed = false;
     for (int i = 0; i < a->job->nproc; i++)
         a->workers[i].state = WORKER_IDLE;
-    if (prepare_round(a, &e) < 0) {
+    if (prepare_round(a, &e) < 0 || mpi_begin(a->mpi, table, group_rank, &e) < 0) {
         give_up(a, &e);
         return;
     }
@@ -1032,12 +1037,40 @@ static void on_respawn(void *arg, int local_rank, int restart_count)
         respawn(a, w); /* else on_drained() starts it again */
 }
 
+/* -------------------------------------------------------------------------------- MPI programs */
+
+static void on_mpi_fence(void *arg, const void *value, size_t len)
+{
+    struct agent *a = arg;
+    if (a->fsm.state == RUNNING)
+        rdzv_gather(a->rdzv, value, len);
+}
+
+static void on_gathered(void *arg, struct rd values, int nnodes)
+{
+    struct agent *a = arg;
+    if (a->fsm.state == RUNNING)
+        mpi_gathered(a->mpi, values, nnodes);
+}
+
+/* The process itself ends by the signal that stops the others. */
+static void on_mpi_abort(void *arg, int local_rank, int exit_code, const char *how)
+{
+    struct agent *a = arg;
+    struct worker *w = &a->workers[local_rank];
+    if (a->fsm.state != RUNNING || w->state != WORKER_RUNNING)
+        return;
+    worker_aborted(w, &a->ctx, exit_code, how);
+    agent_worker_failed(a, w);
+}
+
 /* --------------------------------------------------------------------------- a worker has ended */
 
 static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
 {
     struct agent *a = arg;
     struct worker *w = tag;
+    mpi_look(a->mpi, w->local_rank);
     bool stopping =
         a->fsm.state == STOPPING; /* true as well if on_worker_exiting() has reported its failure */
     if (!worker_is_alive(w))
@@ -1049,6 +1082,9 @@ static void on_worker_exit(void *arg, void *tag, const struct reaper_exit *x)
                                  : ASKED_TO_STOP);
     a->nalive--;
     look_for_firsts(a, w);
+    const char *fault = w->ok && !stopping ? mpi_exit_fault(a->mpi, w->local_rank) : NULL;
+    if (fault)
+        worker_aborted(w, &a->ctx, 0, fault);
     worker_event(a, w, EVENT_WORKER_FINISH, x->seen_ns);
     if (w->ok) {
         a->nok++;
@@ -1769,6 +1805,7 @@ static void free_agent(struct agent *a)
     worker_env_shared_free(a->env);
     placement_free(a->placement);
     gpu_watch_free(a->gpus);
+    mpi_free(a->mpi);
     warm_pool_free(a->warm_pool);
     spawner_free(a->spawner);
     oom_close(&a->oom);
@@ -2006,6 +2043,7 @@ static int descriptors_of_worker(const struct job_spec *job, int i)
 {
     uint8_t files = job->redirects[i] | job->tee[i];
     int data_socket = job->rdzv.restart_policy == RESTART_WORKER; /* else closed after the start */
+    data_socket += job->mpi != MPI_NONE;
     return 1 + 2 + !!(files & STD_OUT) + !!(files & STD_ERR) + data_socket; /* pidfd, two pipes */
 }
 
@@ -2226,6 +2264,7 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         .on_fence = on_fence,
         .on_request = on_request,
         .on_answer = on_answer,
+        .on_gathered = on_gathered,
         .on_finish = on_finish,
     };
     struct agent *a = xcalloc(1, sizeof(*a));
@@ -2272,6 +2311,10 @@ int agent_open(struct agent **out, uv_loop_t *loop, const struct job_spec *job,
         r = open_file_timer(a, e);
     if (r == 0)
         r = open_warm_pool(a, e);
+    const struct mpi_events mpi = {a, on_mpi_fence, on_mpi_abort};
+    if (r == 0)
+        r = mpi_open(&a->mpi, loop, &a->scope, job, &mpi, e);
+    a->ctx.mpi = a->mpi;
     if (r == 0)
         watch_blocked_workers(a);
     if (r == 0)

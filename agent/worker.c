@@ -96,8 +96,8 @@ static void failure_base(struct worker *w, const struct worker_context *ctx)
     snprintf(f->role, sizeof(f->role), "%s", ctx->job->role);
 }
 
-int worker_request(const struct worker *w, const struct worker_context *ctx,
-                   struct spawn_request *req, struct err *e)
+static int request_of(const struct worker *w, const struct worker_context *ctx, char *const *mpi,
+                      struct spawn_request *req, struct err *e)
 {
     char **env = NULL;
     struct rank_table table = *ctx->table; /* a respawned worker has a later restart count */
@@ -115,6 +115,7 @@ int worker_request(const struct worker *w, const struct worker_context *ctx,
         .ifname = ctx->ifname,
         .segment_fd = ctx->segment->fd,
         .listen_fd = w->listen_fd,
+        .mpi = mpi,
         .shared = ctx->env,
     };
     int r = worker_env_new(&env, &in, e);
@@ -132,14 +133,27 @@ int worker_request(const struct worker *w, const struct worker_context *ctx,
     return 0;
 }
 
+int worker_request(const struct worker *w, const struct worker_context *ctx,
+                   struct spawn_request *req, struct err *e)
+{
+    return request_of(w, ctx, NULL, req, e);
+}
+
 static int worker_spawn(struct worker *w, const struct worker_context *ctx, void *tag, int out[2],
                         struct err *e)
 {
     struct spawn_request req;
-    int keep[2], pidfd = -1, nkeep = 0;
-    int r = worker_request(w, ctx, &req, e);
-    if (r < 0)
+    struct mpi_worker mpi = MPI_WORKER_NONE;
+    int keep[3], pidfd = -1, nkeep = 0;
+    int r = mpi_worker(ctx->mpi, w->local_rank, &mpi, e);
+    if (r == 0)
+        r = request_of(w, ctx, mpi.env, &req, e);
+    if (r < 0) {
+        mpi_worker_fini(&mpi);
         return r;
+    }
+    if (mpi.fd >= 0)
+        keep[nkeep++] = mpi.fd;
     if (ctx->segment->fd >= 0)
         keep[nkeep++] = ctx->segment->fd;
     if (w->listen_fd >= 0)
@@ -156,6 +170,7 @@ static int worker_spawn(struct worker *w, const struct worker_context *ctx, void
         if (r < 0)
             kill(w->pid, SIGKILL); /* reaped as an orphan */
     }
+    mpi_worker_fini(&mpi);
     return r;
 }
 
@@ -264,6 +279,21 @@ void worker_exiting(struct worker *w, const struct worker_context *ctx, int stat
     classify(w, ctx, status, mono_ns(), ASKED_NOTHING);
 }
 
+void worker_aborted(struct worker *w, const struct worker_context *ctx, int exit_code,
+                    const char *how)
+{
+    struct failure *f = &w->failure;
+    assert(w->state != WORKER_IDLE);
+    failure_base(w, ctx);
+    f->kind = FAILURE_EXIT;
+    f->exit_code = exit_code;
+    f->told = true;
+    snprintf(f->message, sizeof(f->message), "%s", how);
+    if (w->state == WORKER_RUNNING)
+        w->state = WORKER_EXITING;
+    w->ok = false;
+}
+
 void worker_exited(struct worker *w, const struct worker_context *ctx, const struct reaper_exit *x,
                    enum worker_asked asked)
 {
@@ -283,7 +313,7 @@ void worker_closed(struct worker *w, const struct worker_context *ctx)
     if (w->ok || f->kind == FAILURE_EXEC)
         return;
     struct error_file ef;
-    if (w->error_file[0] && error_file_read(w->error_file, &ef) != -ENOENT)
+    if (!f->told && w->error_file[0] && error_file_read(w->error_file, &ef) != -ENOENT)
         snprintf(f->message, sizeof(f->message), "%s", ef.message);
     strcpy(f->log_path, w->stderr_log);
     if (f->kind != FAILURE_STOPPED)

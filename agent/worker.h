@@ -8,6 +8,7 @@
 
 #include "agent/process/cgroup.h"
 #include "agent/job_spec.h"
+#include "agent/mpi/mpi.h"
 #include "agent/output/log_dir.h"
 #include "agent/process/oom.h"
 #include "agent/device/placement.h"
@@ -63,6 +64,7 @@ struct worker_context {
     int restart_count;      /* the table's, or a later one under RESTART_WORKER */
     struct spawner *spawner;
     struct warm_pool *warm_pool; /* NULL: none */
+    struct mpi *mpi;             /* NULL: not an MPI program */
     struct reaper *reaper;
     struct stdio_pump *pump;
     const struct placement *placement;
@@ -87,6 +89,10 @@ int worker_start(struct worker *w, const struct worker_context *ctx, void *tag, 
  */
 int worker_request(const struct worker *w, const struct worker_context *ctx,
                    struct spawn_request *req, struct err *e);
+
+/* The worker has called MPI_Abort or the like: fills in w->failure, as if it had exited. */
+void worker_aborted(struct worker *w, const struct worker_context *ctx, int exit_code,
+                    const char *how);
 
 /* The worker's process has begun to end, with this status, which is not 0: fills in w->failure. */
 void worker_exiting(struct worker *w, const struct worker_context *ctx, int status);

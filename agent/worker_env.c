@@ -240,6 +240,8 @@ static void share_variables(struct worker_env_shared *s, const struct worker_env
         if (!settle(names, worker_rows[i].name, strlen(worker_rows[i].name)))
             s->env_wins |= UINT64_C(1) << i;
     }
+    for (char *const *v = in->mpi; v && *v; v++)
+        settle(names, *v, strcspn(*v, "="));
     for (size_t i = 0; i < ARRAY_LEN(shared_rows); i++) {
         const char *name = shared_rows[i].name, *value = shared_rows[i].value(in, tmp);
         if (settle(names, name, strlen(name)) && value)
@@ -342,10 +344,12 @@ static char **compose(const struct worker_env_shared *s, const struct worker_env
 {
     char tmp[OWN_MAX][24];
     const char *names[OWN_MAX + 1], *values[OWN_MAX + 1];
-    size_t own = own_entries(s, in, tmp, names, values), bytes = 0, n = 0;
+    size_t own = own_entries(s, in, tmp, names, values), bytes = 0, n = 0, nmpi = 0;
     for (size_t i = 0; i < own; i++)
         bytes += strlen(names[i]) + strlen(values[i]) + 2;
-    size_t head = (s->n + own + 1) * sizeof(char *);
+    for (; in->mpi && in->mpi[nmpi]; nmpi++)
+        bytes += strlen(in->mpi[nmpi]) + 1;
+    size_t head = (s->n + own + nmpi + 1) * sizeof(char *);
     char **env = xmalloc(head + s->image.len + bytes);
     char *to = (char *)env + head;
     if (s->image.len)
@@ -356,6 +360,10 @@ static char **compose(const struct worker_env_shared *s, const struct worker_env
     for (size_t i = 0; i < own; i++) {
         env[n++] = to;
         to = stpcpy(stpcpy(stpcpy(to, names[i]), "="), values[i]) + 1;
+    }
+    for (size_t i = 0; i < nmpi; i++) {
+        env[n++] = to;
+        to = stpcpy(to, in->mpi[i]) + 1;
     }
     env[n] = NULL;
     return env;

@@ -11,6 +11,7 @@
  *     host's own name would lead its peers astray (agent/hostname_check.h)
  *   - what libdlcoll inherits: DLAUNCH_SEGMENT_FD and DLAUNCH_LISTEN_FD (core/segment.h); those of
  *     a dlaunch around this one never come through
+ *   - what the ranks of an MPI program find each other by (agent/mpi/mpi.h)
  *   - the [env] settings
  *   - --virtual_local_rank: CUDA_VISIBLE_DEVICES cut to the worker's own entry
  *
@@ -41,6 +42,7 @@ struct worker_env_input {
     int segment_fd, listen_fd; /* -1: none */
     const char *master_addr;   /* for this node; NULL: the table's */
     const char *timer_file;    /* of the file timer; NULL: what the user has set */
+    char *const *mpi;   /* "NAME=value", the same names for all workers of the round; NULL: none */
     const char *ifname; /* the interface for libraries that would choose a wrong one; NULL: none */
     /* NULL, or where the common part is kept from one worker to the next: points to NULL before the
      * first; to be freed when the round is over, or this process's environment changes. */

@@ -13,7 +13,7 @@ _dlaunch() {
         --rdzv_endpoint --coordinator_loss --rdzv_only --witness --rdzv_id
         --rdzv_conf --master_addr --master_port --local_addr --interface
         --master_store --store_compat --token_file --token_fd --insecure
-        --new_token --module --no_python --run_path --use_env --stdin
+        --new_token --module --no_python --run_path --use_env --stdin --mpi
         --virtual_local_rank --start_method --max_restarts --max_node_restarts
         --no_restart_codes --on_cause --progress_time --restart_policy --warm
         --restart_backoff --monitor_interval --timeout --hang_after --on_hang
@@ -69,6 +69,7 @@ _dlaunch() {
     --master_store) words='agent relay none' ;;
     --store_compat) words='2.1 1.13' ;;
     --stdin) words='none rank0 all' ;;
+    --mpi) words='auto pmi off' ;;
     --start_method) words='spawn fork forkserver' ;;
     --max_node_restarts) words='any' ;;
     --restart_policy) words='group worker' ;;

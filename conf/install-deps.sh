@@ -2,7 +2,7 @@
 # Installs what building, testing or benchmarking dlaunch needs and is not there yet: with apt-get (as
 # root, or through sudo), or, where there is none, says what to install. Quick, and silent, when nothing
 # is missing.
-#   conf/install-deps.sh [build|test|multihost|wheel|cross-aarch64|deb|metrics|pods|slurm|image|torch|torch-debian|bench|...]
+#   conf/install-deps.sh [build|test|multihost|wheel|cross-aarch64|deb|metrics|pods|slurm|mpi|image|torch|torch-debian|bench|...]
 set -u
 
 missing=
@@ -105,6 +105,12 @@ need() { # set of packages by Debian's names
         need test
         have promtool || lack prometheus
         ;;
+    mpi)
+        need test
+        have mpicc.mpich || lack mpich libmpich-dev
+        have mpicc.openmpi || lack openmpi-bin libopenmpi-dev
+        [ -e /usr/include/slurm/pmi2.h ] || lack libpmi2-0-dev
+        ;;
     bench)
         need test
         have mpiexec.hydra || lack mpich libmpich-dev
@@ -124,7 +130,7 @@ need() { # set of packages by Debian's names
         have shellcheck || lack shellcheck
         ;;
     *)
-        echo "$0: what is '$1'? (build test multihost wheel cross-aarch64 cross-x86_64 deb metrics pods slurm image torch torch-debian bench fuzz lint)" >&2
+        echo "$0: what is '$1'? (build test multihost wheel cross-aarch64 cross-x86_64 deb metrics pods slurm mpi image torch torch-debian bench fuzz lint)" >&2
         exit 2
         ;;
     esac

@@ -20,6 +20,7 @@
 #include "core/named_file.h"
 #include "core/netaddr.h"
 #include "core/parse.h"
+#include "launcher/mpi_program.h"
 #include "launcher/program.h"
 #include "launcher/rdzv_conf.h"
 
@@ -855,6 +856,38 @@ static int check_warm(struct options *o, struct err *e)
     }
 }
 
+/* Which interface the ranks of an MPI program get. Without one each of them would be alone, with
+ * rank 0 of 1. */
+static int build_mpi(struct job_spec *spec, struct options *o, struct err *e)
+{
+    enum { AUTO = MPI_PMI + 1 };
+    static const char *const words[] = {[MPI_NONE] = "off", [MPI_PMI] = "pmi", [AUTO] = "auto"};
+    int kind = enum_of(o, OPT_mpi, words, ARRAY_LEN(words));
+    struct mpi_program found = {0};
+    if (!spec->path || kind == MPI_NONE || (o->torchrun && !opt_given(o, OPT_mpi)))
+        return 0;
+    if (kind == AUTO) {
+        mpi_program_look(spec->path, &found);
+        if (found.foreign)
+            return err_set(e, -EINVAL,
+                           "%s is linked with %s (%s), which needs its own starter: under dlaunch "
+                           "each worker would be rank 0 of 1. Use mpirun or mpiexec, or --mpi off "
+                           "for a program that does not call MPI_Init",
+                           spec->name, found.name, found.library);
+        kind = found.kind;
+    }
+    spec->mpi = (enum mpi_kind)kind;
+    if (kind == MPI_NONE)
+        return 0;
+    spec->mpi_reason =
+        found.name ? options_printf(o, "%s, %s", found.library, found.name) : opt_where(o, OPT_mpi);
+    if (spec->rdzv.restart_policy == RESTART_WORKER)
+        return fail(o, OPT_restart_policy, e,
+                    "one rank of an MPI program (%s) cannot be started again alone: use group",
+                    spec->mpi_reason);
+    return 0;
+}
+
 /* Warm interpreters, for a job that may start its workers again. */
 static int build_warm(struct job_spec *spec, struct options *o, struct err *e)
 {
@@ -866,7 +899,8 @@ static int build_warm(struct job_spec *spec, struct options *o, struct err *e)
     if (named && spec->path && !spec->warm.python)
         return fail(o, OPT_warm, e, "%s is not a Python script or module that can be started warm",
                     spec->name);
-    if (spec->warm.python && (c->max_restarts > 0 || c->min_nodes < c->max_nodes || c->spares > 0))
+    if (spec->warm.python && spec->mpi == MPI_NONE &&
+        (c->max_restarts > 0 || c->min_nodes < c->max_nodes || c->spares > 0))
         spec->warm.modules = text;
     return 0;
 }
@@ -889,7 +923,7 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     if (build_nproc(spec, o, e) < 0 || build_rdzv(spec, o, e) < 0 || build_output(spec, o, e) < 0 ||
         build_signals(spec, o, e) < 0 || check_warm(o, e) < 0 ||
         (needs_program(o) && program_find(spec, o, exit_status, e) < 0) ||
-        build_warm(spec, o, e) < 0)
+        build_mpi(spec, o, e) < 0 || build_warm(spec, o, e) < 0)
         return -EINVAL;
     if (!opt_workers(o))
         spec->name = opt_flag(o, OPT_rdzv_only) ? "dlaunch --rdzv_only" : "dlaunch --witness";

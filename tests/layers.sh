@@ -47,6 +47,7 @@ room rendezvous/discovery rendezvous/rules rendezvous/wire
 room agent/process agent
 room agent/output agent agent/process rendezvous/rules
 room agent/device agent agent/process
+room agent/mpi agent rendezvous/rules
 room agent/report agent rendezvous/rules
 room agent/stacks agent/process agent/report rendezvous/rules
 room launcher/control agent agent/report rendezvous/rules

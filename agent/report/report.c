@@ -225,7 +225,7 @@ static void print_error(struct page *pg, const struct failure *f)
     struct buf b = BUF_INIT;
     size_t len = strlen(f->message);
     const char *name = headline(f->message);
-    if (f->kind == FAILURE_EXEC || f->kind == FAILURE_NODE)
+    if (f->kind == FAILURE_EXEC || f->kind == FAILURE_NODE || f->told)
         return;
     while (len && f->message[len - 1] == '\n')
         len--;

@@ -135,7 +135,10 @@ void words_outcome(struct buf *b, const struct failure *f)
 {
     switch (f->kind) {
     case FAILURE_EXIT:
-        words_add(b, "exited with code %d", f->exit_code);
+        if (f->told)
+            words_escaped(b, f->message);
+        else
+            words_add(b, "exited with code %d", f->exit_code);
         if (failure_is_early_exit(f))
             words_add(b, " while other workers needed it");
         break;
@@ -162,7 +165,10 @@ void words_outcome_short(struct buf *b, const struct failure *f)
     char name[24];
     switch (f->kind) {
     case FAILURE_EXIT:
-        words_add(b, "exit code %d", f->exit_code);
+        if (f->told)
+            words_escaped(b, f->message);
+        else
+            words_add(b, "exit code %d", f->exit_code);
         if (failure_is_early_exit(f))
             words_add(b, ", before the others");
         if (f->mismatch && *f->operation) {

@@ -306,6 +306,25 @@ START_TEST(arguments)
 }
 END_TEST
 
+START_TEST(mpi_programs)
+{
+    static char *const mpi[] = {"PMI_FD=9", "PMI_RANK=4", NULL};
+    struct worker_env_input in = input(1, 1);
+    set_roles("default", "default");
+    setenv("PMI_FD", "3", 1); /* of a starter around dlaunch */
+    setenv("PMI_PORT", "host:1", 1);
+    ck_assert_ptr_null(strstr(env_text(&in), "PMI_"));
+    in.mpi = mpi;
+    const char *text = env_text(&in); /* which fails for a name that is there twice */
+    ck_assert_ptr_nonnull(strstr(text, "PMI_FD=9\nPMI_RANK=4\n"));
+    ck_assert_ptr_null(strstr(text, "PMI_PORT"));
+    job.torchrun = true;
+    text = env_text(&in);
+    ck_assert_ptr_nonnull(strstr(text, "PMI_FD=9\nPMI_PORT=host:1\nPMI_RANK=4\n"));
+    job.torchrun = false;
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("worker_env");
@@ -317,6 +336,7 @@ static Suite *suite(void)
     tcase_add_test(tc, wiring_of_an_outer_mpi_launcher);
     tcase_add_test(tc, virtual_local_rank);
     tcase_add_test(tc, arguments);
+    tcase_add_test(tc, mpi_programs);
     return s;
 }
 

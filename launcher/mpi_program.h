@@ -1,0 +1,20 @@
+/* mpi_program.h: which MPI a program has been linked with, from the libraries that it needs. */
+#ifndef LAUNCHER_MPI_PROGRAM_H
+#define LAUNCHER_MPI_PROGRAM_H
+
+#include "agent/job_spec.h"
+
+struct mpi_program {
+    enum mpi_kind kind;
+    const char *name; /* of the implementation; NULL: the program needs no library of MPI */
+    bool foreign;     /* an MPI whose ranks dlaunch cannot start: `kind` is MPI_NONE */
+    char library[64]; /* by which it was recognised */
+};
+
+/* Reads the needed libraries of an ELF file; anything else, a script say, needs none. */
+void mpi_program_look(const char *path, struct mpi_program *out);
+
+/* The same for one needed library. False: it is not one of an MPI's. */
+bool mpi_library(const char *soname, struct mpi_program *out);
+
+#endif

@@ -2043,7 +2043,7 @@ static int descriptors_of_worker(const struct job_spec *job, int i)
 {
     uint8_t files = job->redirects[i] | job->tee[i];
     int data_socket = job->rdzv.restart_policy == RESTART_WORKER; /* else closed after the start */
-    data_socket += job->mpi != MPI_NONE;
+    data_socket += job->rdzv.mpi != MPI_NONE;
     return 1 + 2 + !!(files & STD_OUT) + !!(files & STD_ERR) + data_socket; /* pidfd, two pipes */
 }
 

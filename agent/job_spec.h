@@ -38,12 +38,6 @@ enum gpu_check {
     GPU_CHECK_FREE, /* used ones end it, too */
 };
 
-/* How the ranks of an MPI program find each other. */
-enum mpi_kind {
-    MPI_NONE, /* it is not one */
-    MPI_PMI,  /* MPICH and its relatives: PMI-1, or PMI-2 if the program begins with it */
-};
-
 enum isolation {
     ISOLATE_AUTO,  /* guardian, and a cgroup where one can be made */
     ISOLATE_NONE,  /* guardian alone */
@@ -68,8 +62,7 @@ struct job_spec {
     enum bind_mode bind;
     bool gpus; /* worker i has CUDA's device i (asked for, or as --nproc_per_node gpu counted) */
     enum gpu_check gpu_check;
-    enum mpi_kind mpi;
-    const char *mpi_reason; /* the library that says so, or the option */
+    const char *mpi_reason; /* rdzv.mpi: the library that says so, or the option */
     double gpu_wait; /* for GPU memory to be released before a restart, seconds; 0: not at all */
     bool launch_local_rank_arg; /* torch.distributed.launch: --local-rank=N behind the script */
     int local_rank_arg_at;      /* where in argv that argument goes */

@@ -876,7 +876,7 @@ static int build_mpi(struct job_spec *spec, struct options *o, struct err *e)
                            spec->name, found.name, found.library);
         kind = found.kind;
     }
-    spec->mpi = (enum mpi_kind)kind;
+    spec->rdzv.mpi = (enum mpi_kind)kind;
     if (kind == MPI_NONE)
         return 0;
     spec->mpi_reason =
@@ -899,7 +899,7 @@ static int build_warm(struct job_spec *spec, struct options *o, struct err *e)
     if (named && spec->path && !spec->warm.python)
         return fail(o, OPT_warm, e, "%s is not a Python script or module that can be started warm",
                     spec->name);
-    if (spec->warm.python && spec->mpi == MPI_NONE &&
+    if (spec->warm.python && spec->rdzv.mpi == MPI_NONE &&
         (c->max_restarts > 0 || c->min_nodes < c->max_nodes || c->spares > 0))
         spec->warm.modules = text;
     return 0;

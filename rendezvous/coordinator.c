@@ -287,7 +287,7 @@ static void on_hello(struct caller *k, struct rd *body)
 {
     struct rdzv_hello h;
     if (!rdzv_get_hello(body, &h)) {
-        turn_away(k, "malformed hello");
+        turn_away(k, RDZV_BAD_HELLO);
         return;
     }
     if (is_from_before(k->coordinator, &h)) {

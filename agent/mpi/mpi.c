@@ -48,7 +48,7 @@ static void on_abort(void *arg, int local_rank, int exit_code, const char *how)
 int mpi_open(struct mpi **out, uv_loop_t *loop, struct uvx_scope *scope, const struct job_spec *job,
              const struct mpi_events *events, struct err *e)
 {
-    if (job->mpi == MPI_NONE || job->nproc == 0)
+    if (job->rdzv.mpi == MPI_NONE || job->nproc == 0)
         return 0;
     struct mpi *m = xcalloc(1, sizeof(*m));
     const struct mpi_events own = {m, on_fence, on_abort};

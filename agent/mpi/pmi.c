@@ -23,9 +23,7 @@
 #define MESSAGE_MAX 8192 /* clients keep theirs below 1,024 bytes */
 #define FIELDS_MAX  32
 #define KEY_MAX     64
-#define LENGTH_V2                                                                   \
-    6 /* characters of the length in front of a message of PMI-2: digits and blanks \
-       */
+#define LENGTH_V2   6 /* characters of the length before a message of PMI-2: digits and blanks */
 
 enum presence { PMI_ABSENT, PMI_HERE, PMI_FINALIZED };
 
@@ -185,8 +183,8 @@ __attribute__((format(printf, 3, 4))) static void answer(struct pmi *p, struct p
         snprintf(length, sizeof(length), "%6zu", (at - LENGTH_V2) % 1000000);
         memcpy(text, length, LENGTH_V2);
     }
-    if (r->fd >= 0 && send(r->fd, text, at, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)at &&
-        errno != EPIPE && errno != ECONNRESET)
+    ssize_t sent = r->fd < 0 ? (ssize_t)at : send(r->fd, text, at, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent != (ssize_t)at && (sent >= 0 || (errno != EPIPE && errno != ECONNRESET)))
         broken(p, r, "does not read the answers to its PMI requests");
 }
 
@@ -376,7 +374,7 @@ static void do_abort(struct pmi *p, struct pmi_rank *r, const struct request *q)
 static void refuse_spawn(struct pmi *p, struct pmi_rank *r)
 {
     log_warn("rank %d asks for further processes (MPI_Comm_spawn): refused, because dlaunch starts "
-             "all ranks of a job at its begin",
+             "all ranks when the job starts",
              p->base_rank + local_rank_of(p, r));
 }
 

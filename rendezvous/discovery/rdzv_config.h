@@ -45,6 +45,7 @@ struct rdzv_config {
     double read_timeout;        /* for the first answer of a coordinator that accepted */
     int max_restarts;
     enum restart_policy restart_policy;
+    enum mpi_kind mpi;      /* of the workers; only with RESTART_GROUP */
     double restart_backoff; /* before the n-th charged restart: n times this many seconds */
     int spares;             /* nodes beyond max_nodes that wait for a place */
     bool elastic;           /* a new node joins at once, by a restart, and not at the next one */

@@ -845,8 +845,10 @@ void member_state_refused(struct member_state *m, const struct rdzv_refusal *r, 
         look_again(m, now);
     if (r->retry && (m->electing || (again && m->gen.counter == 0)))
         return; /* electing: the other node follows a coordinator, or has not lost it yet */
-    text_set(text, sizeof(text), "the coordinator at %s turned this node away: %s",
-             m->rules.coordinator, r->text);
+    bool older = m->rules.hello.mpi != MPI_NONE && strcmp(r->text, RDZV_BAD_HELLO) == 0;
+    text_set(text, sizeof(text), "the coordinator at %s turned this node away: %s%s",
+             m->rules.coordinator, r->text,
+             older ? " (the dlaunch there is older, and does not know MPI programs)" : "");
     if (!r->retry || m->gen.counter > 0) {
         /* Refused before any round: an option is wrong. */
         member_state_end_alone(m, STOP_RENDEZVOUS, m->gen.counter > 0 ? 1 : 2, text);

@@ -35,11 +35,30 @@ static const char *store_name(bool agent_store, bool relay)
     return relay ? "relay" : agent_store ? "agent" : "none";
 }
 
+/* The kind of MPI that the job has; -1: not known yet. */
+static int mpi_of_job(const struct rdzv_rules *r, const struct rdzv_nodes *nodes)
+{
+    if (r->workers)
+        return (int)r->mpi;
+    for (int i = 0; i < nodes->n; i++) {
+        if (nodes->e[i] && nodes->e[i]->hello.nproc > 0)
+            return (int)nodes->e[i]->hello.mpi;
+    }
+    return -1;
+}
+
+static const char *mpi_name(int kind)
+{
+    static const char *const names[MPI_KINDS] = {"off", "pmi"};
+    return names[kind];
+}
+
 /* Whether a hello belongs to another job or has other settings. True: text gives the reason. */
-static bool other_job(const struct rdzv_rules *r, const struct rdzv_hello *h, char *text,
-                      size_t cap)
+static bool other_job(const struct rdzv_rules *r, const struct rdzv_nodes *nodes,
+                      const struct rdzv_hello *h, char *text, size_t cap)
 {
     char ours[32], theirs[32];
+    int mpi = mpi_of_job(r, nodes);
     nnodes_text(ours, r->min_nodes, r->max_nodes);
     nnodes_text(theirs, h->min_nodes, h->max_nodes);
     if (strcmp(h->run_id, r->run_id) != 0)
@@ -57,6 +76,12 @@ static bool other_job(const struct rdzv_rules *r, const struct rdzv_hello *h, ch
     else if (h->node_rank >= r->max_nodes)
         text_set(text, cap, "node_rank %d is too high for --nnodes %s (0 to %d)", h->node_rank,
                  ours, r->max_nodes - 1);
+    else if (mpi >= 0 && mpi != (int)h->mpi)
+        text_set(
+            text, cap,
+            "this job has --mpi %s, not %s: by its program, by the option, or because an older "
+            "dlaunch does not know MPI programs",
+            mpi_name(mpi), mpi_name((int)h->mpi));
     else
         return false;
     return true;
@@ -69,7 +94,7 @@ bool rdzv_admission_objection(const struct rdzv_rules *r, const struct rdzv_node
     const struct rdzv_node *holder = rdzv_nodes_holder(nodes, h->node_rank);
     char name[RDZV_TEXT_MAX];
     *retry = false;
-    if (other_job(r, h, text, cap))
+    if (other_job(r, nodes, h, text, cap))
         return true;
     if (h->nproc == 0) {
         *retry = true;

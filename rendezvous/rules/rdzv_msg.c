@@ -177,6 +177,17 @@ bool rdzv_get_identity(struct rd *r, struct rdzv_identity *m)
 
 #define STORE_BY_RELAY 2 /* 0: none, 1: the launchers serve it */
 
+/* One byte for the restart policy and the kind of MPI: earlier versions, which know the first two
+ * values only, turn a launcher of an MPI program away. */
+enum { POLICY_GROUP, POLICY_WORKER, POLICY_MPI, POLICIES = POLICY_MPI + MPI_KINDS - MPI_PMI };
+
+static uint8_t policy_byte(const struct rdzv_hello *m)
+{
+    return (uint8_t)(m->mpi != MPI_NONE                    ? POLICY_MPI + (int)m->mpi - MPI_PMI
+                     : m->restart_policy == RESTART_WORKER ? POLICY_WORKER
+                                                           : POLICY_GROUP);
+}
+
 void rdzv_put_hello(struct buf *b, const struct rdzv_hello *m)
 {
     size_t at = frame_begin(b, RDZV_MSG_HELLO);
@@ -187,7 +198,7 @@ void rdzv_put_hello(struct buf *b, const struct rdzv_hello *m)
     buf_u32(b, (uint32_t)m->min_nodes);
     buf_u32(b, (uint32_t)m->max_nodes);
     buf_u32(b, (uint32_t)m->max_restarts);
-    buf_u8(b, (uint8_t)m->restart_policy);
+    buf_u8(b, policy_byte(m));
     buf_u8(b, m->relay ? STORE_BY_RELAY : m->agent_store);
     buf_str(b, m->host);
     buf_str(b, m->role);
@@ -212,7 +223,9 @@ bool rdzv_get_hello(struct rd *r, struct rdzv_hello *m)
     m->min_nodes = get_int(r, 1, NNODES_MAX);
     m->max_nodes = get_int(r, 1, NNODES_MAX);
     m->max_restarts = get_int(r, 0, INT32_MAX);
-    m->restart_policy = (enum restart_policy)get_enum(r, RESTART_WORKER + 1);
+    int policy = (int)get_enum(r, POLICIES);
+    m->restart_policy = policy == POLICY_WORKER ? RESTART_WORKER : RESTART_GROUP;
+    m->mpi = policy < POLICY_MPI ? MPI_NONE : (enum mpi_kind)(MPI_PMI + policy - POLICY_MPI);
     unsigned store = get_enum(r, STORE_BY_RELAY + 1);
     m->agent_store = store > 0;
     m->relay = store == STORE_BY_RELAY;

@@ -35,7 +35,8 @@
 #define RDZV_VERSION_MAX     32          /* a version text of dlaunch */
 #define RDZV_TEXT_MAX        512         /* one line for people */
 #define RDZV_NOTICE_MAX      1024
-#define RDZV_STATUS_FAILURES RDZV_REPORT_MAX /* failures in one STATUS */
+#define RDZV_BAD_HELLO       "malformed hello" /* the text of a refusal, for good */
+#define RDZV_STATUS_FAILURES RDZV_REPORT_MAX   /* failures in one STATUS */
 
 enum rdzv_msg {
     RDZV_MSG_REFUSE = 1, /* the same in every protocol version: u8 retry, string */
@@ -88,6 +89,7 @@ struct rdzv_hello {
     int min_nodes, max_nodes;
     int max_restarts;
     enum restart_policy restart_policy;
+    enum mpi_kind mpi;       /* only with RESTART_GROUP */
     bool agent_store, relay; /* relay: only with agent_store */
 
     char host[HOST_MAX];

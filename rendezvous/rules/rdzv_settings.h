@@ -16,6 +16,8 @@ struct rdzv_rules {
     int min_nodes, max_nodes;
     int max_restarts;
     enum restart_policy restart_policy;
+    enum mpi_kind mpi;
+    bool workers; /* the coordinator's node has some, and `mpi` is theirs */
     uint64_t backoff_ns;
     int spares;
     bool elastic;

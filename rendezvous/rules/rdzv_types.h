@@ -19,6 +19,13 @@ enum rdzv_backend {
 
 enum restart_policy { RESTART_GROUP, RESTART_WORKER };
 
+/* How the ranks of an MPI program find each other. */
+enum mpi_kind {
+    MPI_NONE, /* not an MPI program */
+    MPI_PMI,  /* MPICH and its relatives: PMI-1, or PMI-2 if the program begins with it */
+};
+#define MPI_KINDS (MPI_PMI + 1)
+
 #define RDZV_RUN_ID_MAX 256
 
 /* A set of exit codes, 0 to 255. */

@@ -100,6 +100,7 @@ void hello(uint32_t conn, struct who w)
                            .max_nodes = w.max ? w.max : next_rules.max_nodes,
                            .max_restarts = w.restarts1 ? w.restarts1 - 1 : next_rules.max_restarts,
                            .restart_policy = w.policy ? w.policy : next_rules.restart_policy,
+                           .mpi = w.mpi,
                            .agent_store = w.no_store ? false : next_rules.agent_store,
                            .relay = w.relay,
                            .pid = w.pid ? w.pid : 100 + (int)conn,

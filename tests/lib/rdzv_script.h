@@ -48,6 +48,7 @@ struct who {
     uint64_t seen_epoch;
     bool own, same_host, no_store, relay, witness;
     enum restart_policy policy;
+    enum mpi_kind mpi;
 };
 
 /* Carries out the coordinator's actions: fills seen[], logs, rounds, finished. */

@@ -3,12 +3,13 @@
  *   hello         every rank says who it is
  *   ring          a token goes around three times, by blocking messages
  *   collectives   every collective operation, on results that are known
- *   jacobi        solves a Laplace equation on a grid cut into rows, and compares with the serial
- * result abort CODE    rank 1 calls MPI_Abort leave         rank 1 exits with 0, without
- * MPI_Finalize absent        rank 1 exits with 0, without MPI_Init wait FILE     every rank writes
- * FILE.<rank> with its pid, and waits in a barrier for rank 0, which sleeps restart FILE  like
- * hello; in the first round rank 1 kills itself after MPI_Init spawn         asks for another
- * process */
+ *   jacobi        solves a Laplace equation on a grid cut into rows; compares with a serial result
+ *   abort CODE    rank 1 calls MPI_Abort
+ *   leave         rank 1 exits with 0, without MPI_Finalize
+ *   absent        rank 1 exits with 0, without MPI_Init
+ *   wait FILE     every rank writes FILE.<rank> with its pid, then waits for rank 0, which sleeps
+ *   restart       like hello; in the first round rank 1 kills itself after MPI_Init
+ *   spawn         asks for another process */
 #include <math.h>
 #include <mpi.h>
 #include <signal.h>
@@ -98,7 +99,7 @@ static void collectives(void)
 
 #define ROWS  24 /* without the edges */
 #define COLS  16
-#define STEPS 200
+#define STEPS 50
 
 static void edges(double (*u)[COLS], int first, int rows)
 {

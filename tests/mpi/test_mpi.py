@@ -190,7 +190,7 @@ def case_restart():
     for workers in ([3], [2, 2]):
         code, out, err = Job(workers, "mpich", "restart", options=["--max_restarts", "1"]).end()
         assert code == 0, (code, err)
-        said_hello(out, workers)
+        said_hello("".join(re.findall(r"^rank .*\n", out, re.M)), workers)  # UCX may complain in the first round
 
 
 def case_spawn_is_an_error_for_the_program():

@@ -93,6 +93,17 @@ START_TEST(hello)
     r = body_of(RDZV_MSG_HELLO);
     ck_assert(rdzv_get_hello(&r, &g));
     ck_assert(g.agent_store && g.relay);
+    ck_assert_int_eq(g.mpi, MPI_NONE);
+    h.restart_policy = RESTART_GROUP;
+    for (int kind = MPI_NONE; kind < MPI_KINDS; kind++) {
+        h.mpi = (enum mpi_kind)kind;
+        B.len = 0;
+        rdzv_put_hello(&B, &h);
+        r = body_of(RDZV_MSG_HELLO);
+        ck_assert(rdzv_get_hello(&r, &g));
+        ck_assert_int_eq(g.mpi, kind);
+        ck_assert_int_eq(g.restart_policy, RESTART_GROUP);
+    }
 }
 END_TEST
 
@@ -143,7 +154,7 @@ START_TEST(hello_that_cannot_be)
         else if (i == 7)
             h.backend = (enum rdzv_backend)9;
         else
-            h.restart_policy = (enum restart_policy)2;
+            h.mpi = (enum mpi_kind)MPI_KINDS;
         B.len = 0;
         rdzv_put_hello(&B, &h);
         struct rd r = body_of(RDZV_MSG_HELLO);

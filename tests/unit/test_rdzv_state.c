@@ -187,6 +187,7 @@ START_TEST(nodes_that_do_not_fit_are_refused)
          false},
         {{.no_store = true}, "this job has --master_store agent, not none", false},
         {{.relay = true}, "this job has --master_store agent, not relay", false},
+        {{.mpi = MPI_PMI}, "this job has --mpi off, not pmi", false},
     };
     rules(RDZV_STATIC, 3, 3);
     start();
@@ -210,6 +211,23 @@ START_TEST(nodes_that_do_not_fit_are_refused)
     ck_assert_int_eq(info().nodes, 2);
     join(2, (struct who){0});
     PHASE(RDZV_PREPARE);
+}
+END_TEST
+
+/* A launcher that is older than MPI programs says hello like one of a plain program. */
+START_TEST(all_nodes_have_the_same_mpi)
+{
+    bool workers = _i; /* of the coordinator */
+    rules(RDZV_STATIC, 3, 3);
+    next_rules.workers = workers;
+    next_rules.mpi = workers ? MPI_PMI : MPI_NONE;
+    start();
+    join(0, (struct who){.own = workers, .mpi = MPI_PMI});
+    hello(1, (struct who){0});
+    HAS(seen[1].refusal, "this job has --mpi pmi, not off");
+    join(2, (struct who){.mpi = MPI_PMI});
+    hello(3, (struct who){.witness = true});
+    ck_assert(!seen[2].refused && !seen[3].refused);
 }
 END_TEST
 
@@ -625,6 +643,7 @@ static Suite *suite(void)
     tcase_add_test(tc, the_notice_has_the_start_of_an_elastic_job);
     tcase_add_test(tc, a_long_list_of_nodes_is_bounded);
     tcase_add_test(tc, nodes_that_do_not_fit_are_refused);
+    tcase_add_loop_test(tc, all_nodes_have_the_same_mpi, 0, 2);
     tcase_add_test(tc, another_backend_is_turned_away);
     tcase_add_test(tc, the_same_refusal_is_logged_once_in_a_while);
     tcase_add_test(tc, small_differences_are_warned_about);

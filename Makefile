@@ -249,7 +249,7 @@ $(BUILD)/tests/coll_worker $(BUILD)/tests/hang_worker:
 # Libraries that a test machine lacks, as far as is needed: one file each, under the real name.
 fake = $(BUILD)/tests/fake/$(1)
 FAKES := $(call fake,failing_calls.so) $(call fake,stamps.so) $(call fake,libnvidia-ml.so.1) $(call fake,libnccl.so.2) $(call fake,libnccl-old.so.2)
-reducing := $(patsubst %,$(BUILD)/pic/collectives/reduce/%.o,dtype reduce reduce_user reduce_portable reduce_avx2 reduce_avx512) \
+reducing := $(patsubst %,$(BUILD)/pic/collectives/reduce/%.o,dtype reduce reduce_pairs reduce_user reduce_portable reduce_avx2 reduce_avx512) \
             $(BUILD)/pic/core/err.o
 $(call fake,libnccl.so.2): $(BUILD)/pic/tests/fake/nccl.o $(reducing)
 $(call fake,libnccl-old.so.2): $(BUILD)/pic/tests/fake/nccl_old.o $(reducing)

@@ -152,13 +152,25 @@ typedef enum dlcoll_dtype {
     DLCOLL_I16 = 32,
     DLCOLL_U16 = 33,
     DLCOLL_BOOL = 34, /* a byte; anything but 0 is true */
+    /* A value and an index, for DLCOLL_MINLOC and DLCOLL_MAXLOC, as C lays out a struct of the two:
+     * struct { double value; int32_t index; } is DLCOLL_F64_I32, 16 bytes. MPI's SHORT_INT, 2INT,
+     * LONG_INT, none, FLOAT_INT, DOUBLE_INT, none. */
+    DLCOLL_I16_I32 = 40,
+    DLCOLL_I32_I32 = 41,
+    DLCOLL_I64_I32 = 42,
+    DLCOLL_I64_I64 = 43,
+    DLCOLL_F32_I32 = 44,
+    DLCOLL_F64_I32 = 45,
+    DLCOLL_F64_I64 = 46,
     DLCOLL_DTYPE_MAX = 0x7fffffff
 } dlcoll_dtype;
 
 /* Values are NCCL's where NCCL has the operation. Integer sums and products wrap around. The
  * minimum or maximum of numbers with a NaN among them is a NaN. Bitwise and logical operations are
  * for integers and bool; a logical result is 0 or 1. For bool, sum is lor and prod is land, and
- * there is no avg. DLCOLL_ENOSUP for a reduction that the type does not have. */
+ * there is no avg. Pairs have minloc and maxloc only: the least or the greatest value and, of those
+ * that are equal, the lowest index; a NaN comes before every number. DLCOLL_ENOSUP for a reduction
+ * that the type does not have. */
 typedef enum dlcoll_op {
     DLCOLL_SUM = 0,
     DLCOLL_PROD = 1,
@@ -170,6 +182,9 @@ typedef enum dlcoll_op {
     DLCOLL_BXOR = 34,
     DLCOLL_LAND = 35,
     DLCOLL_LOR = 36,
+    DLCOLL_LXOR = 37,
+    DLCOLL_MINLOC = 38,
+    DLCOLL_MAXLOC = 39,
     DLCOLL_OP_MAX = 0x7fffffff /* those made below lie between */
 } dlcoll_op;
 

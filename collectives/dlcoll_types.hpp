@@ -111,6 +111,26 @@ template <> struct dtype<bool> : dtype_is<DLCOLL_BOOL> {
 template <> struct dtype<std::byte> : dtype_is<DLCOLL_U8> {
 };
 
+/* A value and where it is, for DLCOLL_MINLOC and DLCOLL_MAXLOC. */
+template <class Value, class Index> struct located {
+    Value value;
+    Index index;
+};
+template <> struct dtype<located<std::int16_t, std::int32_t>> : dtype_is<DLCOLL_I16_I32> {
+};
+template <> struct dtype<located<std::int32_t, std::int32_t>> : dtype_is<DLCOLL_I32_I32> {
+};
+template <> struct dtype<located<std::int64_t, std::int32_t>> : dtype_is<DLCOLL_I64_I32> {
+};
+template <> struct dtype<located<std::int64_t, std::int64_t>> : dtype_is<DLCOLL_I64_I64> {
+};
+template <> struct dtype<located<float, std::int32_t>> : dtype_is<DLCOLL_F32_I32> {
+};
+template <> struct dtype<located<double, std::int32_t>> : dtype_is<DLCOLL_F64_I32> {
+};
+template <> struct dtype<located<double, std::int64_t>> : dtype_is<DLCOLL_F64_I64> {
+};
+
 template <class T> inline constexpr dlcoll_dtype dtype_v = dtype<std::remove_cv_t<T>>::value;
 
 /* A reduction: a built-in one (DLCOLL_SUM...), or one's own, which ends with the object, or with

@@ -14,8 +14,15 @@ static const struct dtype g_dtypes[DTYPES] = {
     [NCCL_DTYPES + 2] = {"bool", 1, DTYPE_BOOL},
 };
 
+/* As C lays out a struct of the two: with padding where the alignment needs it. */
+static const struct dtype g_pairs[PAIRS] = {
+    {"i16_i32", 8, DTYPE_PAIR},  {"i32_i32", 8, DTYPE_PAIR}, {"i64_i32", 16, DTYPE_PAIR},
+    {"i64_i64", 16, DTYPE_PAIR}, {"f32_i32", 8, DTYPE_PAIR}, {"f64_i32", 16, DTYPE_PAIR},
+    {"f64_i64", 16, DTYPE_PAIR},
+};
+
 _Static_assert(DTYPES == NCCL_DTYPES + DLCOLL_BOOL - DLCOLL_I16 + 1, "every type has its row");
-_Static_assert(REDUCTIONS == NCCL_REDUCTIONS + DLCOLL_LOR - DLCOLL_BAND + 1,
+_Static_assert(REDUCTIONS == NCCL_REDUCTIONS + DLCOLL_MAXLOC - DLCOLL_BAND + 1,
                "reduction_index() covers every reduction");
 
 int dtype_index(int dtype)
@@ -25,15 +32,20 @@ int dtype_index(int dtype)
     return dtype >= DLCOLL_I16 && dtype <= DLCOLL_BOOL ? NCCL_DTYPES + dtype - DLCOLL_I16 : -1;
 }
 
+int pair_index(int dtype)
+{
+    return dtype >= DLCOLL_I16_I32 && dtype <= DLCOLL_F64_I64 ? dtype - DLCOLL_I16_I32 : -1;
+}
+
 const struct dtype *dtype_get(int dtype)
 {
-    int i = dtype_index(dtype);
-    return i < 0 ? NULL : &g_dtypes[i];
+    int i = dtype_index(dtype), pair = pair_index(dtype);
+    return i >= 0 ? &g_dtypes[i] : pair >= 0 ? &g_pairs[pair] : NULL;
 }
 
 int reduction_index(int op)
 {
     if (op >= 0 && op < NCCL_REDUCTIONS)
         return op;
-    return op >= DLCOLL_BAND && op <= DLCOLL_LOR ? NCCL_REDUCTIONS + op - DLCOLL_BAND : -1;
+    return op >= DLCOLL_BAND && op <= DLCOLL_MAXLOC ? NCCL_REDUCTIONS + op - DLCOLL_BAND : -1;
 }

@@ -11,6 +11,7 @@ enum dtype_class {
     DTYPE_INTEGER, /* sum, prod and avg wrap around; bitwise and logical ones too */
     DTYPE_FLOAT,   /* narrow ones in f32 */
     DTYPE_BOOL,    /* a byte, anything but 0 is true; results are 0 or 1 */
+    DTYPE_PAIR,    /* a value and an index: minloc and maxloc */
 };
 
 struct dtype {
@@ -21,10 +22,11 @@ struct dtype {
 
 const struct dtype *dtype_get(int dtype); /* NULL: there is no such type */
 
-/* The types and the built-in reductions numbered without gaps, for tables; -1: there is no such
- * one. */
-enum { DTYPES = 15, REDUCTIONS = 10 };
+/* The types without the pairs, the pairs, and the built-in reductions, numbered without gaps, for
+ * tables; -1: there is no such one. */
+enum { DTYPES = 15, PAIRS = 7, REDUCTIONS = 13 };
 int dtype_index(int dtype);
+int pair_index(int dtype);
 int reduction_index(int op);
 
 #endif

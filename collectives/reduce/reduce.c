@@ -136,6 +136,8 @@ static int reduce_take(const struct reduce_kernels *k, int op, struct reduce_inf
     int type = dtype_index(r->dtype_value), i = reduction_index(op);
     if (i < 0)
         return DLCOLL_EINVAL;
+    if (r->dtype->class == DTYPE_PAIR)
+        return reduce_pairs_find(op, r);
     r->two = k->by[type][i].two;
     r->many = k->by[type][i].many;
     r->many_stream = k->by[type][i].many_stream;
@@ -151,7 +153,7 @@ int reduce_find_in(const struct reduce_kernels *k, int dtype, int op, struct red
     if (reduction_index(op) >= 0) {
         r->code = (uint8_t)op;
         r->has_post = op == DLCOLL_AVG;
-        if (r->has_post) {
+        if (r->has_post && r->dtype->class != DTYPE_PAIR) {
             reduce_divide_fn *floats = k->divide[dtype_index(dtype)];
             r->divide = floats ? floats : integer_divide(dtype);
         }
@@ -187,7 +189,7 @@ void reduce_pre(const struct reduce_info *r, void *dst, const void *src, size_t 
 
 void reduce_alone(const struct reduce_info *r, void *x, size_t count)
 {
-    bool logical = r->code == DLCOLL_LAND || r->code == DLCOLL_LOR;
+    bool logical = r->code == DLCOLL_LAND || r->code == DLCOLL_LOR || r->code == DLCOLL_LXOR;
     struct reduce_info lor;
     if (!r->user && (logical || r->dtype_value == DLCOLL_BOOL) &&
         reduce_find(r->dtype_value, DLCOLL_LOR, &lor) == 0)
@@ -196,8 +198,8 @@ void reduce_alone(const struct reduce_info *r, void *x, size_t count)
 
 const char *reduction_name(int code)
 {
-    static const char *const names[] = {"sum",  "prod", "max",  "min",  "avg",
-                                        "band", "bor",  "bxor", "land", "lor"};
+    static const char *const names[] = {"sum",  "prod", "max", "min",  "avg",    "band",  "bor",
+                                        "bxor", "land", "lor", "lxor", "minloc", "maxloc"};
     _Static_assert(sizeof(names) / sizeof(names[0]) == REDUCTIONS, "every reduction has a name");
     if (code == REDUCE_PREMUL)
         return "premul_sum";

@@ -20,7 +20,8 @@
  *              once, when all sources are in, so it differs from a chain of reduce_two(). To the
  *              nearest, ties to even; too large is an infinity, or a NaN in f8e4m3, which has none
  *   max, min   a NaN on either side is the result; of zeros with different signs the right one
- *   bool       0 or 1; sum, max and bor are lor; prod, min and band are land */
+ *   bool       0 or 1; sum, max and bor are lor; prod, min and band are land
+ *   pairs      the element itself that wins, padding included */
 #ifndef COLLECTIVES_REDUCE_REDUCE_H
 #define COLLECTIVES_REDUCE_REDUCE_H
 
@@ -147,6 +148,9 @@ const struct reduce_kernels *reduce_kernels_used(void);
 
 /* reduce_find() with kernels of one's own choice. */
 int reduce_find_in(const struct reduce_kernels *k, int dtype, int op, struct reduce_info *r);
+
+/* The kernels of pairs (reduce_pairs.c), the same on every processor. 0 or DLCOLL_ENOSUP. */
+int reduce_pairs_find(int op, struct reduce_info *r);
 
 /* Ops that the program made (reduce_user.c): fills in what r has of them. False: `op` is none, or
  * has been freed. */

@@ -69,9 +69,9 @@ int dlcoll_op_create_premul(dlcoll_op *op, const void *scalar, dlcoll_dtype dtyp
     const struct dtype *type = dtype_get(dtype);
     if (!op || !scalar)
         return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_premul: op or scalar is NULL");
-    if (!type || type->class == DTYPE_BOOL)
-        return error_set_global(DLCOLL_EINVAL,
-                                "dlcoll_op_create_premul: dtype must be a type, and not bool");
+    if (!type || type->class == DTYPE_BOOL || type->class == DTYPE_PAIR)
+        return error_set_global(
+            DLCOLL_EINVAL, "dlcoll_op_create_premul: dtype must be a type, and not bool or a pair");
     struct user_op made = {.dtype = dtype};
     memcpy(&made.scalar, scalar, type->size);
     return publish("dlcoll_op_create_premul", op, &made);

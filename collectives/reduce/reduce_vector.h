@@ -12,8 +12,8 @@
  * A kernel is a loop (two, many, many_stream, divide) and three functions between vectors, all
  * inlined into it: `widen` takes a vector of elements apart into PARTS vectors in which numbers are
  * computed, `combine` computes, `narrow` puts together again. All vectors travel as 32-bit elements
- * of raw bits. Neither the order of the elements in the parts nor that of the bytes matters, as each
- * element is computed for itself. */
+ * of raw bits. Neither the order of the elements in the parts nor that of the bytes matters, as
+ * each element is computed for itself. */
 #include <string.h>
 
 #include "collectives/reduce/reduce.h"
@@ -575,7 +575,8 @@ INLINE u32 narrow_f8e5m2(parts p)
     KERNEL(type##_bor, size, 1, widen_same, either, narrow_same)         \
     KERNEL(type##_bxor, size, 1, widen_same, differ, narrow_same)        \
     KERNEL(type##_land, size, 1, widen_truth_##type, both, narrow_same)  \
-    KERNEL(type##_lor, size, 1, widen_truth_##type, either, narrow_same)
+    KERNEL(type##_lor, size, 1, widen_truth_##type, either, narrow_same) \
+    KERNEL(type##_lxor, size, 1, widen_truth_##type, differ, narrow_same)
 #define EXTREME_KERNELS(type, size)                                  \
     KERNEL(type##_max, size, 1, widen_same, max_##type, narrow_same) \
     KERNEL(type##_min, size, 1, widen_same, min_##type, narrow_same)
@@ -592,7 +593,6 @@ EXTREME_KERNELS(i8, 1)
 EXTREME_KERNELS(i16, 2)
 EXTREME_KERNELS(i32, 4)
 EXTREME_KERNELS(i64, 8)
-KERNEL(bool_bxor, 1, 1, widen_truth_u8, differ, narrow_same)
 
 #define DIVIDE(type, size, nparts, number, widen, narrow)                                          \
     static void type##_divide(void *dst, const void *src, size_t count, int by)                    \
@@ -635,7 +635,7 @@ FLOAT_KERNELS(f64, 8, 1, f64, widen_same, narrow_same)
     {                                                                                        \
         SUMS(u##_sum), KERNELS(u##_prod), KERNELS(s##_max), KERNELS(s##_min), SUMS(u##_sum), \
             KERNELS(u##_band), KERNELS(u##_bor), KERNELS(u##_bxor), KERNELS(u##_land),       \
-            KERNELS(u##_lor)                                                                 \
+            KERNELS(u##_lor), KERNELS(u##_lxor)                                              \
     }
 #define FLOAT_ROW(f)                                                                        \
     {                                                                                       \
@@ -644,8 +644,8 @@ FLOAT_KERNELS(f64, 8, 1, f64, widen_same, narrow_same)
 #define BOOL_ROW                                                                                  \
     {                                                                                             \
         KERNELS(u8_lor), KERNELS(u8_land), KERNELS(u8_lor), KERNELS(u8_land), {NULL, NULL, NULL}, \
-            KERNELS(u8_land), KERNELS(u8_lor), KERNELS(bool_bxor), KERNELS(u8_land),              \
-            KERNELS(u8_lor)                                                                       \
+            KERNELS(u8_land), KERNELS(u8_lor), KERNELS(u8_lxor), KERNELS(u8_land),                \
+            KERNELS(u8_lor), KERNELS(u8_lxor)                                                     \
     }
 
 /* In the order of dtype_index(). */

@@ -30,7 +30,7 @@ static const char g_perf_usage[] =
     "  -d, --datatype LIST      i8 u8 i16 u16 i32 u32 i64 u64 f16 bf16 f8e4m3 f8e5m2 f32 f64 "
     "bool,\n"
     "                           or all (f32)\n"
-    "  -o, --op LIST            sum prod min max avg band bor bxor land lor premul_sum user, or "
+    "  -o, --op LIST            sum prod min max avg band bor bxor land lor lxor premul_sum user, or "
     "all\n"
     "                           (sum)\n"
     "  -r, --root RANK          of broadcast, reduce, gather, scatter; -1: each in turn (0)\n"

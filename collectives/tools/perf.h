@@ -27,7 +27,7 @@ struct perf_name {
 };
 
 extern const struct perf_name perf_types[], perf_reductions[];
-enum { PERF_TYPES = 15, PERF_REDUCTIONS = 12 };
+enum { PERF_TYPES = 15, PERF_REDUCTIONS = 13 };
 
 const char *perf_type_name(int type);
 const char *perf_reduction_name(int reduction);

@@ -15,10 +15,11 @@ const struct perf_name perf_types[PERF_TYPES] = {
     {"f32", DLCOLL_F32},   {"f64", DLCOLL_F64},       {"bool", DLCOLL_BOOL}};
 
 const struct perf_name perf_reductions[PERF_REDUCTIONS] = {
-    {"sum", DLCOLL_SUM}, {"prod", DLCOLL_PROD},       {"min", DLCOLL_MIN},
-    {"max", DLCOLL_MAX}, {"avg", DLCOLL_AVG},         {"band", DLCOLL_BAND},
-    {"bor", DLCOLL_BOR}, {"bxor", DLCOLL_BXOR},       {"land", DLCOLL_LAND},
-    {"lor", DLCOLL_LOR}, {"premul_sum", PERF_PREMUL}, {"user", PERF_USER}};
+    {"sum", DLCOLL_SUM}, {"prod", DLCOLL_PROD}, {"min", DLCOLL_MIN},
+    {"max", DLCOLL_MAX}, {"avg", DLCOLL_AVG},   {"band", DLCOLL_BAND},
+    {"bor", DLCOLL_BOR}, {"bxor", DLCOLL_BXOR}, {"land", DLCOLL_LAND},
+    {"lor", DLCOLL_LOR}, {"lxor", DLCOLL_LXOR}, {"premul_sum", PERF_PREMUL},
+    {"user", PERF_USER}};
 
 static const char *name_of(const struct perf_name *names, int n, int value)
 {
@@ -165,6 +166,11 @@ static double float_number(const struct perf_data *d, struct format f, int rank,
     }
 }
 
+static bool is_logical(int reduction)
+{
+    return reduction == DLCOLL_LAND || reduction == DLCOLL_LOR || reduction == DLCOLL_LXOR;
+}
+
 /* The bits of an element. */
 static uint64_t value(const struct perf_data *d, int rank, size_t i)
 {
@@ -175,8 +181,7 @@ static uint64_t value(const struct perf_data *d, int rank, size_t i)
         return float_bits(f, float_number(d, f, rank, i));
     if (!as_bits && d->type == DLCOLL_BOOL)
         return h & 1 ? (h >> 8 & 0xff) | 1 : 0;
-    bool logical = d->reduction == DLCOLL_LAND || d->reduction == DLCOLL_LOR;
-    if (logical && (h & 7) == 0)
+    if (is_logical(d->reduction) && (h & 7) == 0)
         return 0;
     return h;
 }
@@ -247,6 +252,8 @@ static uint64_t combine_bits(const struct perf_data *d, uint64_t a, uint64_t b, 
         return a && b;
     case DLCOLL_LOR:
         return a || b;
+    case DLCOLL_LXOR:
+        return !a != !b;
     default:
         return a + b;
     }
@@ -265,8 +272,7 @@ static uint64_t reduced_bits(const struct perf_data *d, size_t i, size_t size)
     if (d->reduction == DLCOLL_AVG)
         sum = is_signed(d->type) ? (uint64_t)(sign_extended(sum, size) / d->ranks) & mask
                                  : sum / (uint64_t)d->ranks;
-    bool logical = d->reduction == DLCOLL_LAND || d->reduction == DLCOLL_LOR;
-    return logical ? sum != 0 : sum; /* of one rank, too */
+    return is_logical(d->reduction) ? sum != 0 : sum; /* of one rank, too */
 }
 
 static uint64_t reduced_bool(const struct perf_data *d, size_t i)
@@ -281,6 +287,7 @@ static uint64_t reduced_bool(const struct perf_data *d, size_t i)
     case DLCOLL_LAND:
         return trues == d->ranks;
     case DLCOLL_BXOR:
+    case DLCOLL_LXOR:
         return trues & 1;
     default:
         return trues > 0;

@@ -65,6 +65,9 @@ static void reductions(dlcoll::comm &world)
     NEED(x[50] == static_cast<float>(n));
 
     double array[3] = {1, 2, 3};
+    dlcoll::located<double, std::int32_t> far[] = {{me % 2 * 2.5, me}};
+    world.all_reduce(far, DLCOLL_MAXLOC);
+    NEED(far[0].value == (n > 1 ? 2.5 : 0) && far[0].index == (n > 1));
     world.all_reduce(array, dlcoll::reduction::premul_sum(me ? 0.0 : 2.0));
     NEED(array[2] == 6);
     const auto least = dlcoll::reduction::of<int>([](int a, int b) { return a < b ? a : b; });

@@ -145,8 +145,9 @@ static void cross_op(struct cross *x, int type, int op)
 {
     bool moves = op == CROSS_MOVE, made = op >= CROSS_PREMUL && !moves;
     x->v = *cross_values(type, op);
-    static const dlcoll_op ops[] = {DLCOLL_SUM,  DLCOLL_PROD, DLCOLL_MAX,  DLCOLL_MIN,  DLCOLL_AVG,
-                                    DLCOLL_BAND, DLCOLL_BOR,  DLCOLL_BXOR, DLCOLL_LAND, DLCOLL_LOR};
+    static const dlcoll_op ops[] = {DLCOLL_SUM,  DLCOLL_PROD, DLCOLL_MAX, DLCOLL_MIN,
+                                    DLCOLL_AVG,  DLCOLL_BAND, DLCOLL_BOR, DLCOLL_BXOR,
+                                    DLCOLL_LAND, DLCOLL_LOR,  DLCOLL_LXOR};
     x->op = made ? cross_op_make(x->v.dtype, op, x->me) : moves ? DLCOLL_SUM : ops[op];
     for (int i = 0; i < 2 * (moves ? MOVING : REDUCING); i++) {
         enum call_kind kind = moves ? g_moving[i / 2] : g_reducing[i / 2];

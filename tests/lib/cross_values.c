@@ -15,13 +15,13 @@ const dlcoll_dtype g_cross_types[CROSS_TYPES] = {
     DLCOLL_F64, DLCOLL_BF16, DLCOLL_F8E4M3, DLCOLL_F8E5M2, DLCOLL_BOOL};
 
 /* The built-in reductions' places among the others. */
-enum { SUM, PROD, MAX, MIN, AVG, BAND, BOR, BXOR, LAND, LOR };
+enum { SUM, PROD, MAX, MIN, AVG, BAND, BOR, BXOR, LAND, LOR, LXOR };
 
 const char *cross_op_name(int op)
 {
-    static const char *const names[CROSS_OPS] = {"sum",    "prod",   "max",     "min",  "avg",
-                                                 "band",   "bor",    "bxor",    "land", "lor",
-                                                 "premul", "user's", "ordered", "none"};
+    static const char *const names[CROSS_OPS] = {"sum",  "prod",   "max",    "min",     "avg",
+                                                 "band", "bor",    "bxor",   "land",    "lor",
+                                                 "lxor", "premul", "user's", "ordered", "none"};
     return names[op];
 }
 
@@ -207,6 +207,7 @@ static void put_integer(const struct cross_values *v, int rank, size_t e, uint8_
     case BOR:
         x &= y & z;
         break;
+    case LXOR:
     case LAND:
     case LOR:
         x = truth(v, rank, e, v->op == LOR);
@@ -221,7 +222,9 @@ static void put_bool(const struct cross_values *v, int rank, size_t e, uint8_t *
 {
     bool rarely = v->op == SUM || v->op == MAX || v->op == BOR || v->op == LOR;
     uint64_t d = draw(v, rank, e, 0);
-    *to = (uint8_t)(v->op != BXOR ? truth(v, rank, e, rarely) : d % 2 ? 1 + d / 2 % 255 : 0);
+    *to = (uint8_t)(v->op != BXOR && v->op != LXOR ? truth(v, rank, e, rarely)
+                    : d % 2                        ? 1 + d / 2 % 255
+                                                   : 0);
 }
 
 static bool is_signed(dlcoll_dtype dtype)
@@ -272,6 +275,8 @@ static uint64_t combine(const struct cross_values *v, uint64_t x, uint64_t y)
         return x && y;
     case LOR:
         return x || y;
+    case LXOR:
+        return !x != !y;
     default:
         return x + y;
     }
@@ -282,7 +287,7 @@ static void reduce_integer(const struct cross_values *v, size_t e, uint8_t *to)
     uint64_t x = load(v, 0, e);
     if (v->op == CROSS_PREMUL)
         x *= integer_scale(0);
-    if (v->op == LAND || v->op == LOR)
+    if (v->op == LAND || v->op == LOR || v->op == LXOR)
         x = x != 0;
     for (int r = 1; r < v->n; r++) {
         uint64_t y = load(v, r, e);
@@ -305,7 +310,7 @@ static void reduce_bool(const struct cross_values *v, size_t e, uint8_t *to)
         odd ^= x;
     }
     bool needs_all = v->op == PROD || v->op == MIN || v->op == BAND || v->op == LAND;
-    *to = v->op == BXOR ? odd : needs_all ? all : any;
+    *to = v->op == BXOR || v->op == LXOR ? odd : needs_all ? all : any;
 }
 
 /* -------------------------------------------------------------------------- reductions of users */

@@ -25,7 +25,7 @@
 enum { CROSS_PERIOD = 1021, CROSS_RANKS = 9, CROSS_TYPES = 15 };
 
 /* The built-in reductions as reduction_index() numbers them; and: */
-enum { CROSS_PREMUL = 10, CROSS_USER, CROSS_ORDERED, CROSS_MOVE, CROSS_OPS };
+enum { CROSS_PREMUL = 11, CROSS_USER, CROSS_ORDERED, CROSS_MOVE, CROSS_OPS };
 
 extern const dlcoll_dtype g_cross_types[CROSS_TYPES];
 

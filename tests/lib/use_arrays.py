@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "collectives", "python"))
-from dlcoll import Comm, Error  # noqa: E402
+from dlcoll import Comm, Error, located  # noqa: E402
 
 def main():
     with Comm() as world:
@@ -14,6 +14,11 @@ def main():
             x = np.arange(1000).astype(name) % 3 + me % 2
             want = sum((np.arange(1000).astype(name) % 3 + r % 2) for r in range(n)).astype(name)
             assert (world.all_reduce(x, out=np.empty_like(x)) == want).all(), name
+        odd = world.all_reduce(np.array([me, 0, 2], np.int32), "lxor")
+        assert (odd == [(n - 1) % 2, 0, n % 2]).all(), odd
+        worst = np.array([(me % 2 * 2.5, me)], located("float64"))
+        best = world.all_reduce(worst, "maxloc", out=np.empty_like(worst))[0]
+        assert (best["value"], best["index"]) == ((2.5, 1) if n > 1 else (0, 0)), best
         x = np.full((2, 3), me, np.int64)
         assert (world.broadcast(x, root=n - 1) == n - 1).all()
         assert (world.all_gather(np.array([me])).ravel() == np.arange(n)).all()

@@ -73,11 +73,11 @@ END_TEST
 static void truths_alone(dlcoll_comm *comm, void *arg)
 {
     static const int ops[] = {DLCOLL_SUM, DLCOLL_PROD, DLCOLL_MAX,  DLCOLL_MIN, DLCOLL_BAND,
-                              DLCOLL_BOR, DLCOLL_BXOR, DLCOLL_LAND, DLCOLL_LOR};
+                              DLCOLL_BOR, DLCOLL_BXOR, DLCOLL_LAND, DLCOLL_LOR, DLCOLL_LXOR};
     (void)arg;
     for (size_t k = 0; k < sizeof(ops) / sizeof(ops[0]); k++) {
         dlcoll_op op = (dlcoll_op)ops[k];
-        bool logical = op == DLCOLL_LAND || op == DLCOLL_LOR;
+        bool logical = op == DLCOLL_LAND || op == DLCOLL_LOR || op == DLCOLL_LXOR;
         const uint8_t in[3] = {2, 0, 255};
         const int32_t number = 4;
         uint8_t out[4][3];

@@ -24,9 +24,9 @@ static const int g_types[DTYPES] = {DLCOLL_I8,     DLCOLL_U8,     DLCOLL_I16, DL
                                     DLCOLL_I32,    DLCOLL_U32,    DLCOLL_I64, DLCOLL_U64,
                                     DLCOLL_F16,    DLCOLL_F32,    DLCOLL_F64, DLCOLL_BF16,
                                     DLCOLL_F8E4M3, DLCOLL_F8E5M2, DLCOLL_BOOL};
-static const int g_ops[REDUCTIONS] = {DLCOLL_SUM,  DLCOLL_PROD, DLCOLL_MAX, DLCOLL_MIN,
-                                      DLCOLL_AVG,  DLCOLL_BAND, DLCOLL_BOR, DLCOLL_BXOR,
-                                      DLCOLL_LAND, DLCOLL_LOR};
+static const int g_ops[REDUCTIONS] = {
+    DLCOLL_SUM,  DLCOLL_PROD, DLCOLL_MAX, DLCOLL_MIN,  DLCOLL_AVG,    DLCOLL_BAND,  DLCOLL_BOR,
+    DLCOLL_BXOR, DLCOLL_LAND, DLCOLL_LOR, DLCOLL_LXOR, DLCOLL_MINLOC, DLCOLL_MAXLOC};
 
 static uint64_t random_bits(uint64_t *state)
 {
@@ -137,6 +137,8 @@ static uint64_t model_integer(int type, int op, uint64_t a, uint64_t b, size_t s
         return a ^ b;
     case DLCOLL_LAND:
         return a && b;
+    case DLCOLL_LXOR:
+        return !a != !b;
     default:
         return a || b;
     }
@@ -151,6 +153,7 @@ static uint64_t model_bool(int op, uint64_t a, uint64_t b)
     case DLCOLL_LAND:
         return a && b;
     case DLCOLL_BXOR:
+    case DLCOLL_LXOR:
         return !a != !b;
     default:
         return a || b;
@@ -312,9 +315,9 @@ START_TEST(each_type_has_its_reductions)
         const struct dtype *d = dtype_get(g_types[t]);
         for (int o = 0; o < REDUCTIONS; o++) {
             struct reduce_info r;
-            bool bits = g_ops[o] >= DLCOLL_BAND;
-            bool has = d->class == DTYPE_INTEGER || (d->class == DTYPE_FLOAT && !bits) ||
-                       (d->class == DTYPE_BOOL && g_ops[o] != DLCOLL_AVG);
+            bool bits = g_ops[o] >= DLCOLL_BAND, pairs = g_ops[o] >= DLCOLL_MINLOC;
+            bool has = !pairs && (d->class == DTYPE_INTEGER || (d->class == DTYPE_FLOAT && !bits) ||
+                                  (d->class == DTYPE_BOOL && g_ops[o] != DLCOLL_AVG));
             int code = reduce_find(g_types[t], g_ops[o], &r);
             NEED(code == (has ? 0 : DLCOLL_ENOSUP), "%s of %s: %d", reduction_name(g_ops[o]),
                  d->name, code);
@@ -330,7 +333,7 @@ END_TEST
 
 START_TEST(unknown_types_and_reductions_are_refused)
 {
-    static const int ops[] = {-1, 5, 31, 37, REDUCE_PREMUL, REDUCE_USER, 1 << 16, DLCOLL_OP_MAX};
+    static const int ops[] = {-1, 5, 31, 40, REDUCE_PREMUL, REDUCE_USER, 1 << 16, DLCOLL_OP_MAX};
     static const int types[] = {-1, 12, 31, 35, 256, DLCOLL_DTYPE_MAX};
     struct reduce_info r;
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++)
@@ -644,7 +647,7 @@ START_TEST(ops_are_checked_counted_and_freed_once)
     ck_assert_int_eq(dlcoll_op_create_premul(&op, NULL, DLCOLL_F32), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_op_create_premul(&op, &one, (dlcoll_dtype)12), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_op_create_premul(&op, &one, DLCOLL_BOOL), DLCOLL_EINVAL);
-    expect_why("dlcoll_op_create_premul: dtype must be a type, and not bool");
+    expect_why("dlcoll_op_create_premul: dtype must be a type, and not bool or a pair");
     ck_assert_int_eq(dlcoll_op_create_premul(NULL, &one, DLCOLL_F32), DLCOLL_EINVAL);
     expect_why("dlcoll_op_create_premul: op or scalar is NULL");
     for (int i = 0; i < 256; i++)
@@ -662,6 +665,100 @@ START_TEST(ops_are_checked_counted_and_freed_once)
     ck_assert_int_eq(dlcoll_op_free(DLCOLL_SUM), DLCOLL_EINVAL);
     ck_assert_int_eq(dlcoll_op_free((dlcoll_op)-1), DLCOLL_EINVAL);
     expect_why("dlcoll_op_free: op is none that was made and not freed");
+}
+END_TEST
+
+/* ---------------------------------------------------------------------------------------- pairs */
+
+struct f64_i32 {
+    double value;
+    int32_t index;
+};
+
+/* Whether x comes before y: a NaN before all, then the better value, then the lower index. */
+static bool wins(int op, struct f64_i32 x, struct f64_i32 y)
+{
+    if (isnan(x.value) || isnan(y.value)) {
+        if (isnan(x.value) != isnan(y.value))
+            return isnan(x.value);
+    } else if (x.value != y.value) {
+        return (op == DLCOLL_MINLOC) == (x.value < y.value);
+    }
+    return x.index < y.index;
+}
+
+START_TEST(pairs_of_floats_have_an_order)
+{
+    const double values[] = {0, -0.0, 1, -1, INFINITY, -INFINITY, NAN, 2.5};
+    enum { N = 8 * 3 };
+    int op = _i ? DLCOLL_MAXLOC : DLCOLL_MINLOC;
+    struct reduce_info r;
+    ck_assert_int_eq(reduce_find(DLCOLL_F64_I32, op, &r), 0);
+    for (int i = 0; i < N * N; i++) {
+        struct f64_i32 x = {values[i / N / 3], i / N % 3 - 1},
+                       y = {values[i % N / 3], i % N % 3 - 1};
+        struct f64_i32 want = wins(op, y, x) ? y : x, got, z = {3, 7};
+        reduce_two(&r, &got, &x, &y, 1);
+        NEED(memcmp(&got.value, &want.value, 8) == 0 && got.index == want.index,
+             "%g %d with %g %d gives %g %d", x.value, x.index, y.value, y.index, got.value,
+             got.index);
+        struct f64_i32 best = wins(op, z, want) ? z : want;
+        reduce_many(&r, &x, (const void *[]){&x, &y, &z}, 3, 1);
+        NEED(memcmp(&x.value, &best.value, 8) == 0 && x.index == best.index, "of three");
+    }
+}
+END_TEST
+
+/* Every type of pair, unaligned, of more elements than a block holds. */
+START_TEST(pairs_of_every_type_are_found)
+{
+    enum { N = 301, THREE = 3 };
+    static const struct {
+        int dtype;
+        size_t value, at, index; /* bytes of the value; where the index is; its bytes */
+    } types[PAIRS] = {{DLCOLL_I16_I32, 2, 4, 4}, {DLCOLL_I32_I32, 4, 4, 4},
+                      {DLCOLL_I64_I32, 8, 8, 4}, {DLCOLL_I64_I64, 8, 8, 8},
+                      {DLCOLL_F32_I32, 4, 4, 4}, {DLCOLL_F64_I32, 8, 8, 4},
+                      {DLCOLL_F64_I64, 8, 8, 8}};
+    size_t size = dtype_get(types[_i].dtype)->size;
+    bool is_float = types[_i].dtype >= DLCOLL_F32_I32;
+    uint8_t src[THREE][N * 16 + 1], got[N * 16 + 1];
+    int64_t value[THREE][N], index[THREE][N];
+    uint64_t seed = 3;
+    memset(src, 0, sizeof(src));
+    for (int s = 0; s < THREE; s++) {
+        for (int i = 0; i < N; i++) {
+            value[s][i] = (int64_t)(random_bits(&seed) % 7) - 3;
+            index[s][i] = (int64_t)(random_bits(&seed) % 5);
+            float f = (float)value[s][i];
+            double d = (double)value[s][i];
+            uint8_t *to = src[s] + 1 + (size_t)i * size;
+            memcpy(to,
+                   !is_float              ? (void *)&value[s][i]
+                   : types[_i].value == 4 ? (void *)&f
+                                          : &d,
+                   types[_i].value);
+            memcpy(to + types[_i].at, &index[s][i], types[_i].index);
+        }
+    }
+    for (int op = DLCOLL_MINLOC; op <= DLCOLL_MAXLOC; op++) {
+        struct reduce_info r;
+        ck_assert_int_eq(reduce_find(types[_i].dtype, op, &r), 0);
+        reduce_many(&r, got + 1, (const void *[]){src[0] + 1, src[1] + 1, src[2] + 1}, THREE, N);
+        for (int i = 0; i < N; i++) {
+            int best = 0;
+            for (int s = 1; s < THREE; s++) {
+                int64_t by = op == DLCOLL_MINLOC ? value[best][i] - value[s][i]
+                                                 : value[s][i] - value[best][i];
+                best = by > 0 || (by == 0 && index[s][i] < index[best][i]) ? s : best;
+            }
+            NEED(memcmp(got + 1 + (size_t)i * size, src[best] + 1 + (size_t)i * size, size) == 0,
+                 "%s of %s: element %d", reduction_name(op), r.dtype->name, i);
+        }
+    }
+    struct reduce_info r;
+    ck_assert_int_eq(reduce_find(types[_i].dtype, DLCOLL_SUM, &r), DLCOLL_ENOSUP);
+    ck_assert_int_eq(reduce_find(types[_i].dtype, DLCOLL_AVG, &r), DLCOLL_ENOSUP);
 }
 END_TEST
 
@@ -747,6 +844,8 @@ static Suite *suite(void)
     tcase_add_test(tc, user_functions_are_called_in_order_on_aligned_memory);
     tcase_add_test(tc, ops_are_checked_counted_and_freed_once);
     tcase_add_test(tc, threads_make_and_free_ops_at_once);
+    tcase_add_loop_test(tc, pairs_of_floats_have_an_order, 0, 2);
+    tcase_add_loop_test(tc, pairs_of_every_type_are_found, 0, PAIRS);
     tcase_add_test(tc, the_environment_chooses);
     return s;
 }

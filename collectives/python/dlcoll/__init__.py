@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from ._lib import Error
 
 if TYPE_CHECKING:
-    from .arrays import Comm, Work
+    from .arrays import Comm, Work, located
 
-__all__ = ["Comm", "Error", "Work"]
+__all__ = ["Comm", "Error", "Work", "located"]
 
 
 def __getattr__(name: str):
     """numpy is imported with the first use of what needs it: dlcoll.torch works without numpy."""
-    if name in ("Comm", "Work"):
+    if name in ("Comm", "Work", "located"):
         from . import arrays
 
         return getattr(arrays, name)

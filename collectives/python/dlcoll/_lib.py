@@ -6,7 +6,8 @@ from ctypes import c_char, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_voi
 
 IN_PROGRESS = 1
 ETIMEDOUT = -5
-OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4, "band": 32, "bor": 33, "bxor": 34, "land": 35, "lor": 36}
+OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4, "band": 32, "bor": 33, "bxor": 34, "land": 35, "lor": 36, "lxor": 37,
+       "minloc": 38, "maxloc": 39}
 
 
 def path() -> str:

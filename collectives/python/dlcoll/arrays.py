@@ -18,7 +18,23 @@ DTYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 
           "bool": 34}
 
 
+PAIRS = {("int16", "int32"): 40, ("int32", "int32"): 41, ("int64", "int32"): 42, ("int64", "int64"): 43,
+         ("float32", "int32"): 44, ("float64", "int32"): 45, ("float64", "int64"): 46}
+
+
+def located(value, index=np.int32) -> np.dtype:
+    """The type of an element with the fields `value` and `index`, for the reductions minloc and maxloc."""
+    names = (np.dtype(value).name, np.dtype(index).name)
+    if names not in PAIRS:
+        raise TypeError(f"libdlcoll does not have pairs of {names[0]} and {names[1]}")
+    return np.dtype([("value", value), ("index", index)], align=True)
+
+
 def _dtype(a: np.ndarray) -> int:
+    if a.dtype.names == ("value", "index"):
+        names = tuple(a.dtype[name].name for name in a.dtype.names)
+        if names in PAIRS and a.dtype == located(*names):
+            return PAIRS[names]
     if a.dtype.name not in DTYPES or not a.dtype.isnative:
         raise TypeError(f"libdlcoll does not have the type {a.dtype}")
     return DTYPES[a.dtype.name]

@@ -162,8 +162,15 @@ typedef enum dlcoll_dtype {
     DLCOLL_F32_I32 = 44,
     DLCOLL_F64_I32 = 45,
     DLCOLL_F64_I64 = 46,
+    DLCOLL_ELEMENT_0 = 1 << 20,
     DLCOLL_DTYPE_MAX = 0x7fffffff
 } dlcoll_dtype;
+
+/* The type of elements of the program's own, of 1 to 65536 bytes: complex numbers, structs, small
+ * matrices. They are moved as they are, and only reductions of the program's own combine them.
+ * Ranks compare the size; send and recv compare the bytes of the whole message. */
+#define DLCOLL_ELEMENT(bytes) ((dlcoll_dtype)(DLCOLL_ELEMENT_0 + (bytes)))
+#define DLCOLL_ELEMENT_MAX    65536
 
 /* Values are NCCL's where NCCL has the operation. Integer sums and products wrap around. The
  * minimum or maximum of numbers with a NaN among them is a NaN. Bitwise and logical operations are
@@ -188,9 +195,10 @@ typedef enum dlcoll_op {
     DLCOLL_OP_MAX = 0x7fffffff /* those made below lie between */
 } dlcoll_op;
 
-/* acc[i] = acc[i] op in[i] for count elements of `dtype`. Both are aligned for the type. The
- * library calls it from a thread of the program's or of its own, with pieces of any count; it must
- * not call the library. */
+/* acc[i] = acc[i] op in[i] for count elements of `dtype`. Both are aligned for the type; elements
+ * of the program's to the largest power of two that divides their size, at most 16. The library
+ * calls it from a thread of the program's or of its own, with pieces of any count; it must not call
+ * the library. */
 typedef void dlcoll_reduce_fn(void *acc, const void *in, size_t count, dlcoll_dtype dtype,
                               void *ctx);
 
@@ -447,6 +455,18 @@ typedef struct dlcoll_span {
     void *recv; /* may be send */
     size_t count;
 } dlcoll_span;
+
+/* recv = send of ranks 0 to this one, reduced in the order of the ranks; an avg divides by the
+ * ranks up to this one. send, recv: count elements; in place when send == recv. */
+DLCOLL_API int dlcoll_scan(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
+                           dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
+                           dlcoll_work **work);
+
+/* The same without this rank's own data. On rank 0, before which there is none, recv stays as it
+ * is, and may be NULL. */
+DLCOLL_API int dlcoll_exscan(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
+                             dlcoll_op op, dlcoll_comm *comm, const dlcoll_opts *opts,
+                             dlcoll_work **work);
 
 /* dlcoll_all_reduce() of n buffers of one type as one operation: many small ones cost as much as
  * one. The list is read until the call returns. */

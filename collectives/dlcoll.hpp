@@ -97,6 +97,32 @@ template <class Result> class operations
         });
     }
 
+    /* `in` of the ranks up to this one, reduced in their order. */
+    template <class A, class B>
+    Result scan(const A &in, B &&out, const reduction &r = DLCOLL_SUM) const
+    {
+        auto s = span_of(in);
+        auto d = span_of(out);
+        same_type(s, d);
+        same_size(s.size(), d.size());
+        return run(r, [&](dlcoll_work **w) {
+            return dlcoll_scan(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &opts_, w);
+        });
+    }
+
+    /* Of the ranks before this one; on rank 0 `out` stays as it is. */
+    template <class A, class B>
+    Result exscan(const A &in, B &&out, const reduction &r = DLCOLL_SUM) const
+    {
+        auto s = span_of(in);
+        auto d = span_of(out);
+        same_type(s, d);
+        same_size(s.size(), d.size());
+        return run(r, [&](dlcoll_work **w) {
+            return dlcoll_exscan(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &opts_, w);
+        });
+    }
+
     template <class A, class B> Result all_gather(const A &in, B &&out) const
     {
         auto s = span_of(in);

@@ -4,6 +4,7 @@
 #define DLCOLL_TYPES_HPP
 
 #include <chrono>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -109,6 +110,14 @@ template <> struct dtype<double> : dtype_is<DLCOLL_F64> {
 template <> struct dtype<bool> : dtype_is<DLCOLL_BOOL> {
 };
 template <> struct dtype<std::byte> : dtype_is<DLCOLL_U8> {
+};
+
+/* Elements of a type of one's own, which only reductions of one's own combine:
+ *     template <> struct dlcoll::dtype<matrix> : dlcoll::dtype_bytes<matrix> {}; */
+template <class T> struct dtype_bytes : dtype_is<DLCOLL_ELEMENT(sizeof(T))> {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= DLCOLL_ELEMENT_MAX);
+};
+template <class T> struct dtype<std::complex<T>> : dtype_bytes<std::complex<T>> {
 };
 
 /* A value and where it is, for DLCOLL_MINLOC and DLCOLL_MAXLOC. */

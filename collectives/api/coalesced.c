@@ -61,6 +61,8 @@ int coalesced_run(struct coll_call *c)
         const dlcoll_span *s = &c->spans[i];
         n = one_call(c, i, &count);
         part.count = part.sig.count = count;
+        if (c->dtype->class == DTYPE_BYTES)
+            part.sig.count = sig_pack(count, c->elem);
         part.send = s->send;
         part.recv = s->recv;
         if (n > 1 && !keep_staging(c->comm, count * c->elem))

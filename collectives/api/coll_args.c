@@ -115,6 +115,9 @@ static const char *shape(const struct coll_args *a, size_t most, struct side *se
     case CALL_REDUCE:
         recv->needed = root;
         break;
+    case CALL_EXSCAN:
+        recv->needed = rank > 0;
+        break;
     case CALL_GATHER:
         recv->needed = root;
         even(recv, count, size, rank);
@@ -203,15 +206,18 @@ static int check_reduction(const struct coll_args *a, struct coll_call *call)
 {
     char why[96];
     struct reduce_info *last = &a->comm->reduce;
-    if (last->dtype && last->dtype_value == a->dtype && last->code == a->op) {
+    bool keeps = !call_scans(a->kind); /* those divide by another number of ranks */
+    if (keeps && last->dtype && last->dtype_value == a->dtype && last->code == a->op) {
         call->reduce = *last;
         call->sig.op = last->code;
         return 0;
     }
     int code = reduce_find(a->dtype, a->op, &call->reduce);
-    call->reduce.ranks = a->comm->size;
+    call->reduce.ranks = a->kind == CALL_SCAN     ? a->comm->rank + 1
+                         : a->kind == CALL_EXSCAN ? a->comm->rank
+                                                  : a->comm->size;
     call->sig.op = call->reduce.code;
-    if (code == 0 && call->reduce.code == a->op)
+    if (code == 0 && keeps && call->reduce.code == a->op)
         *last = call->reduce;
     if (code == DLCOLL_EINVAL)
         return args_refuse(a, code,
@@ -285,7 +291,10 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
     if (((both || a->kind == CALL_REDUCE_SCATTER_V) && !a->send_counts) ||
         ((both || a->kind == CALL_ALL_GATHER_V) && !a->recv_counts))
         return args_refuse(a, DLCOLL_EINVAL, "counts is NULL");
-    const char *bad = shape(a, SIZE_MAX / 4 / call->elem, &send, &recv);
+    size_t most = SIZE_MAX / 4 / call->elem;
+    if (call->dtype->class == DTYPE_BYTES && most >> SIG_COUNT_BITS)
+        most = ((size_t)1 << SIG_COUNT_BITS) - 1;
+    const char *bad = shape(a, most, &send, &recv);
     if (bad)
         return args_refuse(a, DLCOLL_EINVAL, bad);
     int code = check_buffers(a, &send, &recv, call->elem);
@@ -293,8 +302,10 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
         code = args_find_way(a, &send, &recv, call);
     if (code == 0 && call_reduces(a->kind))
         code = check_reduction(a, call);
-    call->sig.dtype = (uint8_t)a->dtype;
+    call->sig.dtype = dtype_code(a->dtype);
     call->sig.count = common_count(a);
+    if (call->dtype->class == DTYPE_BYTES)
+        call->sig.count = sig_pack(call->sig.count, call->elem);
     if (common_counts(a))
         call->sig.root = digest(common_counts(a), a->comm->size);
     if (a->kind == CALL_ALL_GATHER_V)

@@ -35,9 +35,10 @@ __attribute__((format(printf, 2, 3))) static void put(struct text *t, const char
 enum { WAY_MAX = 32, LINE_MAX_BYTES = 240 };
 
 static const enum call_kind g_kinds[] = {
-    CALL_ALL_REDUCE,   CALL_REDUCE,         CALL_BROADCAST,        CALL_ALL_GATHER,  CALL_GATHER,
-    CALL_SCATTER,      CALL_REDUCE_SCATTER, CALL_ALL_TO_ALL,       CALL_BARRIER,     CALL_GATHER_V,
-    CALL_ALL_GATHER_V, CALL_SCATTER_V,      CALL_REDUCE_SCATTER_V, CALL_ALL_TO_ALL_V};
+    CALL_ALL_REDUCE,       CALL_REDUCE,       CALL_BROADCAST,      CALL_ALL_GATHER,
+    CALL_GATHER,           CALL_SCATTER,      CALL_REDUCE_SCATTER, CALL_ALL_TO_ALL,
+    CALL_BARRIER,          CALL_GATHER_V,     CALL_ALL_GATHER_V,   CALL_SCATTER_V,
+    CALL_REDUCE_SCATTER_V, CALL_ALL_TO_ALL_V, CALL_SCAN,           CALL_EXSCAN};
 enum { KINDS = sizeof(g_kinds) / sizeof(g_kinds[0]) };
 
 /* An operation of so many bytes, of which nothing but the choice is asked. */
@@ -189,8 +190,11 @@ static void put_operations(struct text *t, const dlcoll_comm *c)
         inside[i][0] = '\0';
         /* Data that is gathered between nodes is not in the order of the ranks. */
         if (in_lanes)
-            find_ways(c, g_kinds[i] == CALL_ALL_GATHER ? CALL_ALL_GATHER_V : g_kinds[i], true,
-                      inside[i]);
+            find_ways(c,
+                      g_kinds[i] == CALL_ALL_GATHER ? CALL_ALL_GATHER_V
+                      : g_kinds[i] == CALL_SCAN     ? CALL_EXSCAN
+                                                    : g_kinds[i],
+                      true, inside[i]);
     }
     put_ways(t, "", ways);
     put_ways(t, "between nodes, ", inside);

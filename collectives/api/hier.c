@@ -19,6 +19,7 @@ enum { NODES_MAX = 200 }; /* an operation has at most 256 parts */
 struct hier {
     int *lane;                               /* ranks of this rank's lane, by node */
     int *first;                              /* ranks of lane 0, by node */
+    int *last;                               /* the last rank of each node */
     size_t *counts, *displs, *rest, *places; /* one entry per rank each */
     uint8_t *scratch;
     size_t cap_scratch;
@@ -43,6 +44,7 @@ void hier_free(dlcoll_comm *comm)
     comm->hier = NULL;
     free(h->lane);
     free(h->first);
+    free(h->last);
     free(h->counts);
     free(h->scratch);
     free(h);
@@ -57,6 +59,14 @@ static int *list_lane(const struct topology *t, int local)
     return lane;
 }
 
+static int *list_last(const struct topology *t)
+{
+    int *last = malloc((size_t)t->nnodes * sizeof(*last));
+    for (int k = 0; last && k < t->nnodes; k++)
+        last[k] = t->by_node[t->node_first[k] + t->node_size[k] - 1];
+    return last;
+}
+
 static struct hier *hier_keep(dlcoll_comm *comm)
 {
     const struct topology *t = &comm->topo;
@@ -68,8 +78,9 @@ static struct hier *hier_keep(dlcoll_comm *comm)
         return NULL;
     h->lane = list_lane(t, t->local);
     h->first = list_lane(t, 0);
+    h->last = list_last(t);
     h->counts = calloc(4 * n, sizeof(*h->counts));
-    if (!h->lane || !h->first || !h->counts) {
+    if (!h->lane || !h->first || !h->last || !h->counts) {
         hier_free(comm);
         return NULL;
     }
@@ -152,7 +163,8 @@ static bool is_first(const struct hier_task *t)
 /* Divides `count` elements into slices for the lanes, of whole cache lines as far as possible. */
 static void slice(struct hier_task *t)
 {
-    size_t count = t->call->count, unit = 64 / t->call->elem, units = (count + unit - 1) / unit;
+    size_t count = t->call->count, unit = t->call->elem < 64 ? 64 / t->call->elem : 1,
+           units = (count + unit - 1) / unit;
     size_t each = units / (size_t)t->lanes, more = units % (size_t)t->lanes, at = 0;
     for (int l = 0; l < t->comm->topo.nlocal; l++) {
         size_t end = l < t->lanes ? at + (each + ((size_t)l < more)) * unit : count;
@@ -358,6 +370,80 @@ static int hier_reduce_scatter(struct hier_task *t)
     return run_lane(t, &c, t->h->lane, 0);
 }
 
+/* ----------------------------------------------------------------------------------------- scan */
+
+/* The last rank of this node has the sum of its node: it passes on what comes before it. */
+static int last_local(const struct hier_task *t)
+{
+    return t->comm->topo.nlocal - 1;
+}
+
+/* Computes the prefixes within the node. On its last rank *sum becomes the whole node's, in scratch
+ * memory or where that rank has it already. */
+static int scan_node(struct hier_task *t, const void **sum)
+{
+    struct coll_call *all = t->call;
+    bool last = t->comm->topo.local == last_local(t), exclusive = all->kind == CALL_EXSCAN;
+    size_t len = all->count * all->elem;
+    uint8_t *own = last && exclusive ? scratch(t, 2 * len) + len : NULL;
+    if (own && all->reduce.has_pre)
+        reduce_pre(&all->reduce, own, all->send, all->count);
+    else if (own)
+        memcpy(own, all->send, len);
+    *sum = exclusive ? own : all->recv;
+    if (is_alone(t)) {
+        if (!exclusive)
+            copy_alone(t, all->send, all->recv, all->count);
+        return 0;
+    }
+    struct coll_call c = new_part(t, all->kind);
+    c.reduce.has_pre = all->reduce.has_pre;
+    int r = run_node(t, &c, 0);
+    if (r == 0 && own)
+        reduce_two(&all->reduce, own, all->recv, own, all->count);
+    return r;
+}
+
+/* Adds what comes before this node. */
+static void scan_finish(struct hier_task *t, const void *before)
+{
+    struct coll_call *all = t->call;
+    const struct topology *topo = &t->comm->topo;
+    bool exclusive = all->kind == CALL_EXSCAN;
+    if (topo->node > 0 && exclusive && topo->local == 0)
+        memcpy(all->recv, before, all->count * all->elem);
+    else if (topo->node > 0)
+        reduce_two(&all->reduce, all->recv, before, all->recv, all->count);
+    if (t->comm->rank == (exclusive ? 1 : 0))
+        reduce_alone(&all->reduce, all->recv, all->count);
+    if (all->reduce.has_post && !(exclusive && t->comm->rank == 0))
+        reduce_post(&all->reduce, all->recv, all->recv, all->count);
+}
+
+/* Requires consecutive ranks on each node. */
+static int hier_scan(struct hier_task *t)
+{
+    const struct topology *topo = &t->comm->topo;
+    size_t len = t->call->count * t->call->elem;
+    const void *sum;
+    if (!scratch(t, 2 * len))
+        return err_set(&t->call->err, -ENOMEM, "no memory for the operation");
+    int r = scan_node(t, &sum);
+    t->part = 1; /* equal on every node */
+    struct coll_call c = new_part(t, CALL_EXSCAN);
+    c.send = sum;
+    c.recv = t->h->scratch;
+    if (r == 0 && topo->local == last_local(t))
+        r = run_lane(t, &c, t->h->last, 0);
+    c = new_part(t, CALL_BROADCAST);
+    c.send = c.recv = t->h->scratch;
+    if (r == 0 && topo->node > 0 && !is_alone(t))
+        r = run_node(t, &c, last_local(t));
+    if (r == 0)
+        scan_finish(t, t->h->scratch);
+    return r;
+}
+
 /* -------------------------------------------------------------------------- all_to_all, barrier */
 
 static size_t part_count(const struct coll_call *c, const struct coll_parts *p, int i)
@@ -449,7 +535,8 @@ static bool hier_can(const struct coll_call *c)
     const struct topology *t = &c->comm->topo;
     bool even = t->least_local == t->most_local;
     if (hier_why_not(c->comm) || c->ranks.map ||
-        (c->reduce.dtype && c->reduce.ordered && !t->contiguous))
+        (c->reduce.dtype && c->reduce.ordered && !t->contiguous) ||
+        (c->reduce.dtype && !shm_fits(c->elem, t->most_local)))
         return false;
     switch (c->kind) {
     case CALL_ALL_REDUCE:
@@ -462,6 +549,9 @@ static bool hier_can(const struct coll_call *c)
         return true;
     case CALL_ALL_GATHER:
         return even;
+    case CALL_SCAN:
+    case CALL_EXSCAN:
+        return t->contiguous;
     case CALL_REDUCE_SCATTER:
         return even && t->contiguous;
     default:
@@ -477,13 +567,15 @@ static bool is_large(const struct coll_call *c)
 const char *hier_algo(const struct coll_call *c)
 {
     bool either = c->kind == CALL_ALL_REDUCE || c->kind == CALL_REDUCE || c->kind == CALL_BROADCAST;
+    if (call_scans(c->kind))
+        return "leaders";
     return !either ? NULL : is_large(c) ? "lanes" : "leaders";
 }
 
 static int hier_run(struct coll_call *c)
 {
     struct hier_task t = {.call = c, .comm = c->comm, .h = hier_keep(c->comm)};
-    bool large = is_large(c);
+    bool large = is_large(c) && !call_scans(c->kind);
     if (!t.h)
         return err_set(&c->err, -ENOMEM, "no memory for the operation");
     t.lanes = large ? c->comm->topo.least_local : 1;
@@ -501,6 +593,9 @@ static int hier_run(struct coll_call *c)
         return hier_all_gather(&t);
     case CALL_REDUCE_SCATTER:
         return hier_reduce_scatter(&t);
+    case CALL_SCAN:
+    case CALL_EXSCAN:
+        return hier_scan(&t);
     case CALL_ALL_TO_ALL:
     case CALL_ALL_TO_ALL_V:
         return hier_all_to_all(&t);

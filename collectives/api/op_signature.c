@@ -29,6 +29,8 @@ const uint8_t g_call_has[CALL_KINDS] = {
     [CALL_REDUCE_SCATTER_V] = DATA | REDUCES | UNEVEN,
     [CALL_ALL_TO_ALL] = DATA,
     [CALL_ALL_TO_ALL_V] = DATA | UNEVEN,
+    [CALL_SCAN] = DATA | REDUCES,
+    [CALL_EXSCAN] = DATA | REDUCES,
     [CALL_ALL_REDUCE_COALESCED] = DATA | REDUCES,
     [CALL_SEND] = DATA | ROOTED | TO_ROOT,
     [CALL_RECV] = DATA | ROOTED,
@@ -50,6 +52,8 @@ static const char *const g_names[CALL_KINDS] = {
     [CALL_REDUCE_SCATTER_V] = "reduce_scatter_v",
     [CALL_ALL_TO_ALL] = "all_to_all",
     [CALL_ALL_TO_ALL_V] = "all_to_all_v",
+    [CALL_SCAN] = "scan",
+    [CALL_EXSCAN] = "exscan",
     [CALL_ALL_REDUCE_COALESCED] = "all_reduce_coalesced",
     [CALL_EXCHANGE_BYTES] = "exchange_bytes",
     [CALL_MONITORED_BARRIER] = "monitored_barrier",
@@ -62,7 +66,7 @@ static const char *const g_names[CALL_KINDS] = {
     [CALL_NCCL_INIT] = "nccl_init",
 };
 
-_Static_assert(CALL_KINDS == 26 && sizeof(g_call_has) == CALL_KINDS,
+_Static_assert(CALL_KINDS == 28 && sizeof(g_call_has) == CALL_KINDS,
                "a new kind of call needs its name and its properties above");
 
 bool sig_same(const struct op_signature *a, const struct op_signature *b)
@@ -82,11 +86,14 @@ const char *call_name(int kind)
 
 const char *sig_describe(const struct op_signature *c, char out[SIG_TEXT_MAX])
 {
-    const struct dtype *type = dtype_get(c->dtype);
+    const char *type = dtype_code_name(c->dtype);
     unsigned have = c->kind < CALL_KINDS ? g_call_has[c->kind] : 0;
     const char *op = reduction_name(c->op);
-    char count[24] = "", reduction[32] = "", root[24] = "";
-    if (!(have & UNEVEN))
+    char count[48] = "", reduction[32] = "", root[24] = "";
+    if (c->dtype == DTYPE_CODE_BYTES && c->count)
+        snprintf(count, sizeof(count), "%" PRIu64 " times %u ", sig_count(c),
+                 (unsigned)(c->count >> SIG_COUNT_BITS) + 1);
+    else if (!(have & UNEVEN))
         snprintf(count, sizeof(count), "%" PRIu64 " ", c->count);
     if (have & REDUCES)
         snprintf(reduction, sizeof(reduction), " (%.20s)", op ? op : "unknown reduction");
@@ -94,7 +101,7 @@ const char *sig_describe(const struct op_signature *c, char out[SIG_TEXT_MAX])
         snprintf(root, sizeof(root), " %s rank %" PRId32, have & TO_ROOT ? "to" : "from", c->root);
     if (have & DATA)
         snprintf(out, SIG_TEXT_MAX, "%s of %s%s%s%s", call_name(c->kind), count,
-                 type ? type->name : "unknown type", reduction, root);
+                 type ? type : "unknown type", reduction, root);
     else
         snprintf(out, SIG_TEXT_MAX, "%s", call_name(c->kind));
     return out;

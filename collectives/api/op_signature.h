@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "collectives/reduce/dtype.h"
+
 /* In the kinds with _V the parts differ in length; not every rank may know the lengths of all. */
 enum call_kind {
     CALL_NONE,
@@ -26,6 +28,8 @@ enum call_kind {
     CALL_REDUCE_SCATTER_V,
     CALL_ALL_TO_ALL,
     CALL_ALL_TO_ALL_V,
+    CALL_SCAN,
+    CALL_EXSCAN,
     /* Operations that consist of others. */
     CALL_ALL_REDUCE_COALESCED, /* root: how many buffers */
     CALL_EXCHANGE_BYTES,
@@ -68,9 +72,29 @@ static inline bool call_reduces(enum call_kind kind)
     return g_call_has[kind] & CALL_HAS_OP;
 }
 
+static inline bool call_scans(enum call_kind kind)
+{
+    return kind == CALL_SCAN || kind == CALL_EXSCAN;
+}
+
 static inline bool call_rooted(enum call_kind kind) /* or has a peer */
 {
     return g_call_has[kind] & CALL_HAS_ROOT;
+}
+
+/* The count of elements of the program's own type carries their size. */
+enum { SIG_COUNT_BITS = 48 };
+
+static inline uint64_t sig_pack(uint64_t count, size_t elem)
+{
+    return count ? count | (uint64_t)(elem - 1) << SIG_COUNT_BITS : 0;
+}
+
+/* The count alone. */
+static inline uint64_t sig_count(const struct op_signature *sig)
+{
+    return sig->dtype == DTYPE_CODE_BYTES ? sig->count & (((uint64_t)1 << SIG_COUNT_BITS) - 1)
+                                          : sig->count;
 }
 
 static inline bool sig_equal(const struct op_signature *a, const struct op_signature *b)

@@ -203,6 +203,34 @@ int dlcoll_all_to_all_v(const void *send, const size_t *send_counts, const size_
                                            .work = work});
 }
 
+int dlcoll_scan(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
+                dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_SCAN,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = count,
+                                           .dtype = dtype,
+                                           .op = op,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
+int dlcoll_exscan(const void *send, void *recv, size_t count, dlcoll_dtype dtype, dlcoll_op op,
+                  dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
+{
+    return coll_invoke(&(struct coll_args){.kind = CALL_EXSCAN,
+                                           .send = send,
+                                           .recv = recv,
+                                           .count = count,
+                                           .dtype = dtype,
+                                           .op = op,
+                                           .comm = comm,
+                                           .opts = opts,
+                                           .work = work});
+}
+
 int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work)
 {
     return coll_invoke(
@@ -282,6 +310,8 @@ int dlcoll_all_reduce_coalesced(const dlcoll_span *list, size_t n, dlcoll_dtype 
         code = check_spans(&a, list, n, &total);
     if (code == 0) {
         call.sig.count = call.count = total;
+        if (call.dtype->class == DTYPE_BYTES)
+            call.sig.count = sig_pack(total, call.elem);
         call.sig.root = (int32_t)(n & 0x7fffffff);
         call.spans = list;
         call.nspans = n;

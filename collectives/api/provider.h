@@ -34,6 +34,9 @@ const struct coll_provider *provider_choose(const struct coll_call *c);
 /* The key of the rules for the call: equal on every rank. */
 struct algo_key provider_key(const struct coll_call *c);
 
+/* Whether elements of so many bytes can be reduced among so many ranks in shared memory. */
+bool shm_fits(size_t elem, int ranks);
+
 extern const struct coll_provider shm_provider;  /* shm/provider.c: the ranks of one node */
 extern const struct coll_provider hier_provider; /* hier.c: both, when nodes have several ranks */
 extern const struct coll_provider net_provider;  /* net/net.c: any ranks, over sockets */

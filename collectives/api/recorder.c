@@ -22,8 +22,8 @@ static void fill_names(void)
     for (int i = 0; i < CALL_KINDS; i++)
         snprintf(g_names.op[i], sizeof(g_names.op[i]), "%.19s", call_name(i));
     for (int i = 0; i < NAMES; i++) {
-        const struct dtype *d = dtype_get(i);
-        snprintf(g_names.dtype[i], sizeof(g_names.dtype[i]), "%.7s", d ? d->name : "");
+        const char *name = dtype_code_name(i);
+        snprintf(g_names.dtype[i], sizeof(g_names.dtype[i]), "%.7s", name ? name : "");
     }
     for (int i = 0; i < 256; i++) {
         const char *name = reduction_name(i);
@@ -106,7 +106,7 @@ static uint64_t record_begin(struct recorder *r, uint64_t group, const char *gro
     bool coarse = coarse_ns && clock_for(bytes) == CLOCK_MONOTONIC_COARSE;
     put(&op->group, group);
     put(&op->seq, seq);
-    put(&op->count, sig->count);
+    put(&op->count, sig_count(sig));
     put(&op->bytes, bytes);
     put(&op->device, device);
     put(&op->start_ns, coarse ? coarse_ns : clock_ns(clock_for(bytes)));

@@ -56,6 +56,8 @@ const char *nccl_refuses(const struct nccl *n, const struct coll_call *c)
     if (!c->dtype)
         return NULL;
     bool reduces = does_reduce(c);
+    if (call_scans(c->kind))
+        return "NCCL does not have this operation";
     if (reduces && (c->sig.dtype == DLCOLL_I16 || c->sig.dtype == DLCOLL_U16))
         return "NCCL does not reduce this type";
     if (reduces && op_of(c) < 0 && c->reduce.code != REDUCE_PREMUL)

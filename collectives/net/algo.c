@@ -47,6 +47,13 @@ const struct algo g_algos[] = {
     {CALL_ALL_TO_ALL, "pairwise", 2, ANY, false, false, false, build_all_to_all_pairwise},
     {CALL_ALL_TO_ALL, "bruck", 2, ANY, false, false, true, build_all_to_all_bruck},
 
+    {CALL_SCAN, "self", 1, 1, false, false, false, build_self},
+    {CALL_SCAN, "doubling", 2, ANY, false, false, false, build_scan_doubling},
+    {CALL_SCAN, "chain", 2, ANY, false, false, false, build_scan_chain},
+    {CALL_EXSCAN, "self", 1, 1, false, false, false, build_nothing},
+    {CALL_EXSCAN, "doubling", 2, ANY, false, false, false, build_exscan_doubling},
+    {CALL_EXSCAN, "chain", 2, ANY, false, false, false, build_exscan_chain},
+
     {CALL_BARRIER, "dissemination", 1, ANY, false, false, false, build_barrier_dissemination},
     {CALL_BARRIER, "flat", 2, ANY, false, false, false, build_barrier_flat},
 };

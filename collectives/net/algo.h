@@ -122,6 +122,12 @@ void build_all_to_all_direct(struct schedule *s, const struct coll *c);
 void build_all_to_all_pairwise(struct schedule *s, const struct coll *c);
 void build_all_to_all_bruck(struct schedule *s, const struct coll *c);
 
+void build_scan_doubling(struct schedule *s, const struct coll *c);
+void build_scan_chain(struct schedule *s, const struct coll *c);
+void build_exscan_doubling(struct schedule *s, const struct coll *c);
+void build_exscan_chain(struct schedule *s, const struct coll *c);
+void build_nothing(struct schedule *s, const struct coll *c);
+
 void build_barrier_flat(struct schedule *s, const struct coll *c);
 void build_barrier_dissemination(struct schedule *s, const struct coll *c);
 

@@ -201,9 +201,15 @@ static int net_run(struct coll_call *c)
     r = engine_wait(&n->engine, c->deadline_ns, &c->err);
     if (r < 0)
         return fail(c, &n->engine, r);
-    if (c->ranks.size == 1 && c->reduce.dtype)
+    bool gets = coll.kind == CALL_REDUCE   ? coll.rank == coll.root
+                : coll.kind == CALL_EXSCAN ? coll.rank > 0
+                                           : true;
+    bool alone = coll.kind == CALL_SCAN     ? coll.rank == 0
+                 : coll.kind == CALL_EXSCAN ? coll.rank == 1
+                                            : coll.size == 1;
+    if (alone && c->reduce.dtype)
         reduce_alone(&c->reduce, c->recv, c->count);
-    if (c->reduce.has_post && (coll.kind != CALL_REDUCE || coll.rank == coll.root))
+    if (c->reduce.has_post && gets)
         reduce_post(&c->reduce, c->recv, c->recv, c->count);
     return 0;
 }

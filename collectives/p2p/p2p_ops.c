@@ -19,6 +19,7 @@ static int p2p_ops_fill(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *f
                         uint64_t deadline_ns, struct p2p_op *op)
 {
     const struct dtype *type = dtype_get((int)from->dtype);
+    bool bytes = type && type->class == DTYPE_BYTES;
     bool is_send = kind == CALL_SEND || (kind == CALL_BATCH && from->send);
     if (!type)
         return p2p_ops_refuse(c, kind, "unknown dtype");
@@ -37,8 +38,8 @@ static int p2p_ops_fill(dlcoll_comm *c, enum call_kind kind, const dlcoll_p2p *f
                           .any = any,
                           .peer = any ? -1 : from->peer,
                           .tag = from->tag,
-                          .dtype = (uint8_t)from->dtype,
-                          .count = from->count,
+                          .dtype = bytes ? DLCOLL_U8 : (uint8_t)from->dtype,
+                          .count = bytes ? len : from->count,
                           .len = len,
                           .buf = is_send ? (uint8_t *)from->send : from->recv,
                           .deadline_ns = deadline_ns};

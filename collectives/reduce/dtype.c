@@ -1,5 +1,8 @@
 #include "collectives/reduce/dtype.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
+
 /* The enumerators have a gap: NCCL's come first, and ours stay clear of those it may add. */
 enum { NCCL_DTYPES = DLCOLL_F8E5M2 + 1, NCCL_REDUCTIONS = DLCOLL_AVG + 1 };
 
@@ -37,10 +40,40 @@ int pair_index(int dtype)
     return dtype >= DLCOLL_I16_I32 && dtype <= DLCOLL_F64_I64 ? dtype - DLCOLL_I16_I32 : -1;
 }
 
+/* The program's types, by size, which live as long as the process. */
+static const struct dtype *get_bytes(size_t size)
+{
+    static struct dtype *_Atomic types[DLCOLL_ELEMENT_MAX + 1];
+    struct dtype *known = atomic_load_explicit(&types[size], memory_order_acquire);
+    if (known)
+        return known;
+    struct dtype *made = malloc(sizeof(*made));
+    if (!made)
+        return NULL;
+    *made = (struct dtype){"bytes", size, DTYPE_BYTES};
+    if (atomic_compare_exchange_strong(&types[size], &known, made))
+        return made;
+    free(made); /* another thread was faster */
+    return known;
+}
+
 const struct dtype *dtype_get(int dtype)
 {
     int i = dtype_index(dtype), pair = pair_index(dtype);
+    if (dtype > DLCOLL_ELEMENT_0 && dtype <= DLCOLL_ELEMENT_0 + DLCOLL_ELEMENT_MAX)
+        return get_bytes((size_t)(dtype - DLCOLL_ELEMENT_0));
     return i >= 0 ? &g_dtypes[i] : pair >= 0 ? &g_pairs[pair] : NULL;
+}
+
+uint8_t dtype_code(int dtype)
+{
+    return (uint8_t)(dtype > DLCOLL_ELEMENT_0 ? DTYPE_CODE_BYTES : dtype);
+}
+
+const char *dtype_code_name(int code)
+{
+    const struct dtype *type = code == DTYPE_CODE_BYTES ? NULL : dtype_get(code);
+    return code == DTYPE_CODE_BYTES ? "bytes" : type ? type->name : NULL;
 }
 
 int reduction_index(int op)

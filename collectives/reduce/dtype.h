@@ -3,6 +3,7 @@
 #define COLLECTIVES_REDUCE_DTYPE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #include "collectives/dlcoll.h"
 
@@ -12,6 +13,7 @@ enum dtype_class {
     DTYPE_FLOAT,   /* narrow ones in f32 */
     DTYPE_BOOL,    /* a byte, anything but 0 is true; results are 0 or 1 */
     DTYPE_PAIR,    /* a value and an index: minloc and maxloc */
+    DTYPE_BYTES,   /* the program's, of any size: only its own reductions combine them */
 };
 
 struct dtype {
@@ -20,7 +22,21 @@ struct dtype {
     enum dtype_class class;
 };
 
-const struct dtype *dtype_get(int dtype); /* NULL: there is no such type */
+/* NULL: there is no such type, or no memory for one of the program's. */
+const struct dtype *dtype_get(int dtype);
+
+/* What op signatures have of a type; those of the program's have one code for all sizes. */
+enum { DTYPE_CODE_BYTES = 62 };
+uint8_t dtype_code(int dtype);
+const char *dtype_code_name(int code); /* "f32"; NULL: unknown */
+
+/* Of an element: for those of the program's as malloc() would align memory of that size. */
+static inline size_t dtype_alignment(const struct dtype *type)
+{
+    enum { MOST = 16 };
+    size_t power = type->size & -type->size;
+    return power < MOST ? power : MOST;
+}
 
 /* The types without the pairs, the pairs, and the built-in reductions, numbered without gaps, for
  * tables; -1: there is no such one. */

@@ -138,6 +138,8 @@ static int reduce_take(const struct reduce_kernels *k, int op, struct reduce_inf
         return DLCOLL_EINVAL;
     if (r->dtype->class == DTYPE_PAIR)
         return reduce_pairs_find(op, r);
+    if (r->dtype->class == DTYPE_BYTES)
+        return DLCOLL_ENOSUP;
     r->two = k->by[type][i].two;
     r->many = k->by[type][i].many;
     r->many_stream = k->by[type][i].many_stream;
@@ -150,11 +152,12 @@ int reduce_find_in(const struct reduce_kernels *k, int dtype, int op, struct red
     *r = (struct reduce_info){.dtype = dtype_get(dtype), .dtype_value = dtype};
     if (!r->dtype)
         return DLCOLL_EINVAL;
+    int type = dtype_index(dtype);
     if (reduction_index(op) >= 0) {
         r->code = (uint8_t)op;
         r->has_post = op == DLCOLL_AVG;
-        if (r->has_post && r->dtype->class != DTYPE_PAIR) {
-            reduce_divide_fn *floats = k->divide[dtype_index(dtype)];
+        if (r->has_post && type >= 0) {
+            reduce_divide_fn *floats = k->divide[type];
             r->divide = floats ? floats : integer_divide(dtype);
         }
         return reduce_take(k, op, r);

@@ -69,9 +69,9 @@ int dlcoll_op_create_premul(dlcoll_op *op, const void *scalar, dlcoll_dtype dtyp
     const struct dtype *type = dtype_get(dtype);
     if (!op || !scalar)
         return error_set_global(DLCOLL_EINVAL, "dlcoll_op_create_premul: op or scalar is NULL");
-    if (!type || type->class == DTYPE_BOOL || type->class == DTYPE_PAIR)
-        return error_set_global(
-            DLCOLL_EINVAL, "dlcoll_op_create_premul: dtype must be a type, and not bool or a pair");
+    if (!type || (type->class != DTYPE_INTEGER && type->class != DTYPE_FLOAT))
+        return error_set_global(DLCOLL_EINVAL,
+                                "dlcoll_op_create_premul: dtype must be a type of numbers");
     struct user_op made = {.dtype = dtype};
     memcpy(&made.scalar, scalar, type->size);
     return publish("dlcoll_op_create_premul", op, &made);
@@ -114,18 +114,16 @@ bool reduce_user_find(int op, struct reduce_info *r)
 
 /* The user's function is called on aligned memory of ours: sources may have any address, and dst
  * may be one of them. */
-void reduce_user_many(const struct reduce_info *r, void *dst, const void *const *src, int nsrc,
-                      size_t count)
+static inline void user_many(const struct reduce_info *r, void *dst, const void *const *src,
+                             int nsrc, size_t count, uint8_t *acc, uint8_t *in, size_t room)
 {
-    enum { PIECE_BYTES = 4096 };
-    _Alignas(64) uint8_t acc[PIECE_BYTES], in[PIECE_BYTES];
-    size_t size = r->dtype->size, most = PIECE_BYTES / size;
+    size_t size = r->dtype->size, most = room / size, alignment = dtype_alignment(r->dtype);
     for (size_t at = 0; at < count; at += most) {
         size_t n = count - at < most ? count - at : most;
         memcpy(acc, (const uint8_t *)src[0] + at * size, n * size);
         for (int s = 1; s < nsrc; s++) {
             const uint8_t *from = (const uint8_t *)src[s] + at * size;
-            if ((uintptr_t)from % size) {
+            if ((uintptr_t)from % alignment) {
                 memcpy(in, from, n * size);
                 from = in;
             }
@@ -133,4 +131,23 @@ void reduce_user_many(const struct reduce_info *r, void *dst, const void *const 
         }
         memcpy((uint8_t *)dst + at * size, acc, n * size);
     }
+}
+
+static __attribute__((noinline)) void user_many_large(const struct reduce_info *r, void *dst,
+                                                      const void *const *src, int nsrc,
+                                                      size_t count)
+{
+    _Alignas(64) uint8_t acc[DLCOLL_ELEMENT_MAX], in[DLCOLL_ELEMENT_MAX];
+    user_many(r, dst, src, nsrc, count, acc, in, DLCOLL_ELEMENT_MAX);
+}
+
+void reduce_user_many(const struct reduce_info *r, void *dst, const void *const *src, int nsrc,
+                      size_t count)
+{
+    enum { PIECE_BYTES = 4096 };
+    _Alignas(64) uint8_t acc[PIECE_BYTES], in[PIECE_BYTES];
+    if (r->dtype->size > PIECE_BYTES)
+        user_many_large(r, dst, src, nsrc, count);
+    else
+        user_many(r, dst, src, nsrc, count, acc, in, PIECE_BYTES);
 }

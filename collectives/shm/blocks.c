@@ -11,11 +11,12 @@ void blocks_parts(const struct coll_call *c, const struct coll_parts *p, struct 
     }
 }
 
-void blocks_slices(size_t len, int n, struct shm_block *out)
+void blocks_slices(size_t len, size_t elem, int n, struct shm_block *out)
 {
-    size_t lines = (len + 63) / 64, each = lines / (size_t)n, more = lines % (size_t)n, at = 0;
+    size_t unit = blocks_unit(elem), lines = (len + unit - 1) / unit, each = lines / (size_t)n,
+           more = lines % (size_t)n, at = 0;
     for (int i = 0; i < n; i++) {
-        size_t end = at + (each + ((size_t)i < more)) * 64;
+        size_t end = at + (each + ((size_t)i < more)) * unit;
         end = end < len ? end : len;
         out[i] = (struct shm_block){at, end - at};
         at = end;

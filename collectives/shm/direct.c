@@ -7,10 +7,7 @@
 #include "collectives/shm/blocks.h"
 #include "collectives/shm/tuning.h"
 
-enum {
-    HOT_BYTES = 8 * 1024, /* reduced before it is copied to the others: stays in the L1 cache */
-    TO_ALL = -1,
-};
+enum { TO_ALL = -1 };
 
 /* In op->s: out[me] is this rank's slice of every send buffer; in[me] is where its result goes in
  * the receive buffer of rank `to`, or of all. */
@@ -95,8 +92,9 @@ static int reduce_slice(struct direct *d)
         reduce_many_stream(d->reduce, targets[0], s->sources, s->n, len / d->reduce->dtype->size);
         return 0;
     }
-    for (size_t at = 0; at < len; at += HOT_BYTES)
-        reduce_stretch(d, targets, n, at, len - at < HOT_BYTES ? len - at : HOT_BYTES);
+    size_t hot = blocks_hot(d->reduce->dtype->size);
+    for (size_t at = 0; at < len; at += hot)
+        reduce_stretch(d, targets, n, at, len - at < hot ? len - at : hot);
     return 0;
 }
 
@@ -145,7 +143,7 @@ int direct_all_reduce(struct shm_op *op)
     struct shm *s = op->s;
     struct direct d = {op, &op->call->reduce, TO_ALL};
     size_t len = coll_bytes(op->call);
-    blocks_slices(len, s->n, s->out);
+    blocks_slices(len, op->call->elem, s->n, s->out);
     s->in[s->me] = s->out[s->me];
     return direct_run(&d, len, op->call->recv, len);
 }
@@ -156,7 +154,7 @@ int direct_reduce(struct shm_op *op)
     struct shm *s = op->s;
     struct direct d = {op, &op->call->reduce, op->call->root};
     size_t len = coll_bytes(op->call);
-    blocks_slices(len, s->n, s->out);
+    blocks_slices(len, op->call->elem, s->n, s->out);
     s->in[s->me] = s->out[s->me];
     return direct_run(&d, len, s->me == op->call->root ? op->call->recv : op->call->send, len);
 }

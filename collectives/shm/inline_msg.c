@@ -35,6 +35,8 @@ size_t inline_msg_bytes(const struct shm *s, const struct coll_call *c)
     case CALL_BROADCAST:
     case CALL_ALL_GATHER:
     case CALL_GATHER:
+    case CALL_SCAN:
+    case CALL_EXSCAN:
         return len;
     case CALL_REDUCE_SCATTER:
     case CALL_ALL_TO_ALL:
@@ -103,6 +105,8 @@ static void put_all(const struct inline_msg *l, size_t len)
         break;
     case CALL_ALL_REDUCE:
     case CALL_ALL_GATHER:
+    case CALL_SCAN:
+    case CALL_EXSCAN:
         inline_put(l, 0, c->send, len);
         break;
     case CALL_SCATTER:
@@ -168,6 +172,27 @@ static int reduce_each(const struct inline_msg *l, size_t at, const uint8_t *own
     return 0;
 }
 
+/* Reduces the blocks of the first n ranks, none of which is behind this one. */
+static int reduce_first(const struct inline_msg *l, int n)
+{
+    struct shm *s = l->op->s;
+    const struct coll_call *c = l->op->call;
+    const struct reduce_info *how = &c->reduce;
+    for (int i = 0; i < n; i++) {
+        int r = i == s->me ? 0 : shm_await(l->op, i);
+        if (r < 0)
+            return r;
+        s->sources[i] = i == s->me && !how->has_pre ? c->send : data_of(l, i);
+    }
+    if (n > 0)
+        reduce_many(how, c->recv, s->sources, n, c->count);
+    if (n == 1)
+        reduce_alone(how, c->recv, c->count);
+    if (n > 0 && how->has_post)
+        reduce_post(how, c->recv, c->recv, c->count);
+    return 0;
+}
+
 static int take_all(const struct inline_msg *l, size_t len)
 {
     const struct coll_call *c = l->op->call;
@@ -180,6 +205,10 @@ static int take_all(const struct inline_msg *l, size_t len)
         return reduce_each(l, 0, send);
     case CALL_REDUCE:
         return root ? reduce_each(l, 0, send) : 0;
+    case CALL_SCAN:
+        return reduce_first(l, (int)me + 1);
+    case CALL_EXSCAN:
+        return reduce_first(l, (int)me);
     case CALL_REDUCE_SCATTER:
         return reduce_each(l, mine, send + me * len);
     case CALL_BROADCAST:

@@ -16,9 +16,16 @@ struct shm_tuning shm_tuning = {
 #include "collectives/api/selection.def"
 };
 
+bool shm_fits(size_t elem, int ranks)
+{
+    return (elem + 63) / 64 * 64 * (size_t)ranks <= SHM_SLOT_BYTES;
+}
+
 static bool shm_can(const struct coll_call *c)
 {
     const dlcoll_comm *comm = c->comm;
+    if (c->reduce.dtype && !shm_fits(c->elem, c->ranks.size))
+        return false;
     return comm->shm && c->ranks.size == comm->topo.nlocal &&
            (c->ranks.map ? c->ranks.map == comm->topo.local_ranks : comm->topo.nnodes == 1);
 }
@@ -37,6 +44,9 @@ static int shm_perform(struct shm_op *op)
     case CALL_REDUCE_SCATTER_V:
         r = direct_reduce_scatter(op);
         return r > 0 ? staged_reduce_scatter(op) : r;
+    case CALL_SCAN:
+    case CALL_EXSCAN:
+        return staged_scan(op);
     case CALL_BROADCAST:
         return staged_broadcast(op);
     case CALL_ALL_GATHER:

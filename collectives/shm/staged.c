@@ -9,7 +9,6 @@
 #include "core/clock.h"
 
 enum {
-    HOT_BYTES = 8 * 1024, /* reduced before it is copied on: stays in the first-level cache */
     FEW_RANKS = 4,
     MANY_RANKS = 12,
 };
@@ -22,7 +21,7 @@ struct staged {
     uint8_t *recv;
     const struct reduce_info *reduce; /* NULL: copies */
     size_t most;                      /* the longest block that any rank has for another */
-    size_t piece;                     /* bytes of a block in a chunk; a multiple of 64 */
+    size_t piece;                     /* bytes of a block in a chunk; whole units */
     size_t distance; /* in a slot, of the blocks for two ranks; 0: it holds one block */
     size_t filled;   /* bytes of a slot in use, at most */
     uint64_t chunks;
@@ -30,6 +29,7 @@ struct staged {
     bool uneven;    /* `most` is only this rank's longest block: the ranks exchange theirs */
     bool in_place;  /* received data overwrites blocks of this rank */
     bool results;   /* go through the slots, too */
+    bool scan;      /* each rank has a result of its own, in its own slot, written by the others */
     bool pull;      /* this rank's blocks are not staged: the others read them in place */
 };
 
@@ -251,9 +251,79 @@ static int reduce(struct staged *f, uint64_t k, bool to_recv, bool to_slot)
     uint8_t *mine = place(f, s->me, s->me, k);
     uint8_t *to = to_recv ? f->recv + s->in[s->me].at + at : mine;
     s->sources[s->me] = f->reduce->has_pre ? mine : f->send + s->out[s->me].at + at;
-    for (size_t done = 0; done < len; done += HOT_BYTES)
-        reduce_stretch(f, to, to_recv && to_slot ? mine : NULL, done,
-                       min_size(HOT_BYTES, len - done));
+    size_t hot = blocks_hot(f->reduce->dtype->size);
+    for (size_t done = 0; done < len; done += hot)
+        reduce_stretch(f, to, to_recv && to_slot ? mine : NULL, done, min_size(hot, len - done));
+    return 0;
+}
+
+/* The prefixes of one stretch of a slice, one after the other: to[i] is rank i's, which may be its
+ * source. */
+static void scan_stretch(const struct staged *f, uint8_t *const *to, size_t at, size_t len,
+                         uint8_t *const *sums)
+{
+    const struct shm *s = f->op->s;
+    struct reduce_info how = *f->reduce;
+    bool exclusive = f->op->call->kind == CALL_EXSCAN;
+    size_t count = len / how.dtype->size;
+    for (int i = 0; i < s->n; i++) {
+        uint8_t *sum = sums[i % 2], *before = sums[(i + 1) % 2], *prefix = exclusive ? before : sum;
+        const uint8_t *own = (const uint8_t *)s->sources[i] + at;
+        if (i > 0) {
+            reduce_two(&how, sum, before, own, count);
+        } else {
+            memcpy(sum, own, len);
+            reduce_alone(&how, sum, count);
+        }
+        how.ranks = exclusive ? i : i + 1;
+        if (how.ranks == 0)
+            continue;
+        if (how.has_post)
+            reduce_post(&how, to[i] + at, prefix, count);
+        else
+            memcpy(to[i] + at, prefix, len);
+    }
+}
+
+static void scan_piece(const struct staged *f, size_t len)
+{
+    _Alignas(64) uint8_t sums[2][BLOCKS_HOT_BYTES];
+    size_t hot = blocks_hot(f->reduce->dtype->size);
+    for (size_t done = 0; done < len; done += hot)
+        scan_stretch(f, f->op->s->targets, done, min_size(hot, len - done),
+                     (uint8_t *[]){sums[0], sums[1]});
+}
+
+static __attribute__((noinline)) void scan_large(const struct staged *f, size_t len)
+{
+    _Alignas(64) uint8_t sums[2][DLCOLL_ELEMENT_MAX];
+    for (size_t done = 0; done < len; done += f->reduce->dtype->size)
+        scan_stretch(f, f->op->s->targets, done, f->reduce->dtype->size,
+                     (uint8_t *[]){sums[0], sums[1]});
+}
+
+/* Computes piece k of this rank's slice of every rank's result: in place of that rank's data in its
+ * slot; this rank's to its receive buffer. */
+static int scan(struct staged *f, uint64_t k)
+{
+    struct shm *s = f->op->s;
+    size_t at = k * f->piece, len = piece_len(f, s->in[s->me].len, k);
+    if (!len)
+        return 0;
+    for (int i = 0; i < s->n; i++) {
+        int r = i == s->me ? 0 : find_source(f, i, k, len, &s->sources[i]);
+        if (r < 0)
+            return r;
+        s->targets[i] = place(f, i, s->me, k);
+    }
+    all_staged(f, k);
+    s->targets[s->me] = f->recv ? f->recv + s->in[s->me].at + at : NULL;
+    s->sources[s->me] =
+        f->reduce->has_pre ? place(f, s->me, s->me, k) : f->send + s->out[s->me].at + at;
+    if (f->reduce->dtype->size > BLOCKS_HOT_BYTES)
+        scan_large(f, len);
+    else
+        scan_piece(f, len);
     return 0;
 }
 
@@ -269,7 +339,7 @@ static int copy_results(struct staged *f, uint64_t k)
         int r = shm_await_word(f->op, i, &s->progress[i].reduced, f->op->base + k + 1);
         if (r < 0)
             return r;
-        memcpy(f->recv + s->in[i].at + k * f->piece, place(f, i, i, k), len);
+        memcpy(f->recv + s->in[i].at + k * f->piece, place(f, f->scan ? s->me : i, i, k), len);
     }
     return 0;
 }
@@ -306,9 +376,15 @@ static int agree_on_chunks(struct staged *f)
     return r;
 }
 
+static size_t unit_of(const struct staged *f)
+{
+    return f->reduce ? blocks_unit(f->reduce->dtype->size) : 64;
+}
+
 static int enter(struct staged *f)
 {
-    debug_assert(f->piece && f->piece % 64 == 0 && f->filled <= SHM_SLOT_BYTES);
+    debug_assert(f->piece && f->filled <= SHM_SLOT_BYTES);
+    debug_assert(f->piece % unit_of(f) == 0);
     f->op->s->has_mapped = false;
     f->op->lag = f->results ? 4 : 3;
     if (f->pull)
@@ -371,6 +447,8 @@ static int reduce_slices(struct staged *f, int root)
 {
     struct shm *s = f->op->s;
     bool gets = root < 0 || root == s->me, gives = root != s->me;
+    if (f->op->call->kind == CALL_EXSCAN)
+        gets = s->me > 0;
     f->results = true;
     int r = enter(f);
     if (r == 0)
@@ -379,7 +457,7 @@ static int reduce_slices(struct staged *f, int root)
         if (k < f->chunks)
             r = put(f, k);
         if (r == 0 && k <= f->chunks) {
-            r = reduce(f, k - 1, gets, gives);
+            r = f->scan ? scan(f, k - 1) : reduce(f, k - 1, gets, gives);
             if (r == 0)
                 shm_publish(&s->progress[s->me].reduced, f->op->base + k);
         }
@@ -408,8 +486,8 @@ static size_t choose_piece(const struct staged *f)
         piece = shm_tuning.chunk_move / blocks;
     else if (n == 2 || (crowded && c->kind == CALL_BROADCAST))
         piece = shm_tuning.piece_few;
-    piece = min_size(piece, most) / 64 * 64;
-    return piece ? piece : 64;
+    piece = min_size(piece, most / 64 * 64) / unit_of(f) * unit_of(f);
+    return piece ? piece : unit_of(f);
 }
 
 /* The blocks have been listed. */
@@ -420,7 +498,7 @@ static void prepare(struct staged *f, const char *name)
     size_t in = f->uneven ? 0 : blocks_longest(s->in, s->n, -1);
     f->most = in > f->most ? in : f->most;
     f->piece = choose_piece(f);
-    f->distance = f->one_block ? 0 : f->piece;
+    f->distance = f->one_block ? 0 : (f->piece + 63) / 64 * 64;
     f->filled = min_size(f->piece, f->most) * (f->one_block ? 1 : (size_t)s->n);
     f->op->call->algo = name;
 }
@@ -536,8 +614,8 @@ int staged_all_reduce(struct shm_op *op)
         prepare(&f, "flat");
         return reduce_flat(&f);
     }
-    blocks_slices(len, s->n, s->out);
-    blocks_slices(len, s->n, s->in);
+    blocks_slices(len, op->call->elem, s->n, s->out);
+    blocks_slices(len, op->call->elem, s->n, s->in);
     prepare(&f, "slices");
     return reduce_slices(&f, -1);
 }
@@ -558,10 +636,23 @@ int staged_reduce(struct shm_op *op)
         prepare(&f, "flat");
         return reduce_flat(&f);
     }
-    blocks_slices(len, s->n, s->out);
-    blocks_slices(len, s->n, s->in);
+    blocks_slices(len, op->call->elem, s->n, s->out);
+    blocks_slices(len, op->call->elem, s->n, s->in);
     prepare(&f, "slices");
     return reduce_slices(&f, root);
+}
+
+/* Everybody computes a slice of all ranks' results. */
+int staged_scan(struct shm_op *op)
+{
+    struct shm *s = op->s;
+    struct staged f = begin(op, &op->call->reduce);
+    size_t len = coll_bytes(op->call);
+    f.scan = true;
+    blocks_slices(len, op->call->elem, s->n, s->out);
+    blocks_slices(len, op->call->elem, s->n, s->in);
+    prepare(&f, "slices");
+    return reduce_slices(&f, -1);
 }
 
 /* Each rank reduces its own part. */

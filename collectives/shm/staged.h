@@ -27,6 +27,7 @@ int staged_all_reduce(struct shm_op *op);
 int staged_reduce(struct shm_op *op);
 int staged_reduce_scatter(struct shm_op *op);
 
+int staged_scan(struct shm_op *op);
 int staged_broadcast(struct shm_op *op);
 int staged_all_gather(struct shm_op *op);
 int staged_gather(struct shm_op *op);

@@ -25,14 +25,14 @@ static const char g_tune_usage[] =
     "algorithm of the operations (all of them) up to MAXBYTES (16M), MS milliseconds each\n"
     "(20), and writes rules for DLCOLL_TUNE_FILE to FILE (standard output).\n"
     "Operations: all_reduce broadcast reduce reduce_scatter all_gather gather scatter all_to_all\n"
-    "barrier.\n"
+    "scan exscan barrier.\n"
     "Exit status: 0; 1: an operation failed, or FILE cannot be written; 2: wrong usage.\n";
 
-enum { WAYS = 24, SIZES = 16, OPS = 9 };
+enum { WAYS = 24, SIZES = 16, OPS = 11 };
 
-static const char *const g_tune_ops[OPS] = {"all_reduce",     "broadcast",  "reduce",
-                                            "reduce_scatter", "all_gather", "gather",
-                                            "scatter",        "all_to_all", "barrier"};
+static const char *const g_tune_ops[OPS] = {"all_reduce", "broadcast", "reduce",  "reduce_scatter",
+                                            "all_gather", "gather",    "scatter", "all_to_all",
+                                            "scan",       "exscan",    "barrier"};
 
 struct op {
     bool wanted;
@@ -146,6 +146,10 @@ static int once(int op, float *a, float *b, size_t n)
         return dlcoll_scatter(a, b, n, DLCOLL_F32, 0, g_comm, NULL, NULL);
     case 7:
         return dlcoll_all_to_all(a, b, n, DLCOLL_F32, g_comm, NULL, NULL);
+    case 8:
+        return dlcoll_scan(a, b, n, DLCOLL_F32, DLCOLL_SUM, g_comm, NULL, NULL);
+    case 9:
+        return dlcoll_exscan(a, b, n, DLCOLL_F32, DLCOLL_SUM, g_comm, NULL, NULL);
     default:
         return dlcoll_barrier(g_comm, NULL, NULL);
     }

@@ -42,6 +42,7 @@ struct perf_data {
     int reduction; /* dlcoll_op or PERF_...; PERF_MOVE: bytes, to be moved as they are */
     int ranks;
     uint64_t seed;
+    int first; /* so many ranks' data is reduced; 0: that of all */
 };
 
 /* Elements [first, first + count) of `rank`. */

@@ -259,33 +259,38 @@ static uint64_t combine_bits(const struct perf_data *d, uint64_t a, uint64_t b, 
     }
 }
 
+static int reduced_ranks(const struct perf_data *d)
+{
+    return d->first ? d->first : d->ranks;
+}
+
 /* Integers and bits. */
 static uint64_t reduced_bits(const struct perf_data *d, size_t i, size_t size)
 {
     uint64_t mask = ~0ull >> (64 - 8 * size), sum = 0;
-    for (int r = 0; r < d->ranks; r++) {
+    for (int r = 0; r < reduced_ranks(d); r++) {
         uint64_t v = value(d, r, i) & mask;
         if (d->reduction == PERF_PREMUL)
             v *= (uint64_t)factor_of(d->type, r);
         sum = r ? combine_bits(d, sum, v, size) & mask : v & mask;
     }
     if (d->reduction == DLCOLL_AVG)
-        sum = is_signed(d->type) ? (uint64_t)(sign_extended(sum, size) / d->ranks) & mask
-                                 : sum / (uint64_t)d->ranks;
+        sum = is_signed(d->type) ? (uint64_t)(sign_extended(sum, size) / reduced_ranks(d)) & mask
+                                 : sum / (uint64_t)reduced_ranks(d);
     return is_logical(d->reduction) ? sum != 0 : sum; /* of one rank, too */
 }
 
 static uint64_t reduced_bool(const struct perf_data *d, size_t i)
 {
     int trues = 0;
-    for (int r = 0; r < d->ranks; r++)
+    for (int r = 0; r < reduced_ranks(d); r++)
         trues += (value(d, r, i) & 0xff) != 0;
     switch (d->reduction) {
     case DLCOLL_PROD:
     case DLCOLL_MIN:
     case DLCOLL_BAND:
     case DLCOLL_LAND:
-        return trues == d->ranks;
+        return trues == reduced_ranks(d);
     case DLCOLL_BXOR:
     case DLCOLL_LXOR:
         return trues & 1;
@@ -297,7 +302,7 @@ static uint64_t reduced_bool(const struct perf_data *d, size_t i)
 static double reduced_float(const struct perf_data *d, struct format f, size_t i)
 {
     double x = 0;
-    for (int r = 0; r < d->ranks; r++) {
+    for (int r = 0; r < reduced_ranks(d); r++) {
         double v = float_number(d, f, r, i);
         if (d->reduction == PERF_PREMUL)
             v *= factor_of(d->type, r);
@@ -320,7 +325,7 @@ static bool float_right(const struct perf_data *d, struct format f, uint64_t got
     double x = reduced_float(d, f, i), y = float_value(f, got);
     if (d->reduction != DLCOLL_AVG)
         return x == y;
-    x /= d->ranks; /* rounded once: half a unit of the last place */
+    x /= reduced_ranks(d); /* rounded once: half a unit of the last place */
     return fabs(y - x) <= fabs(x) * ldexp(1, -f.man - 1);
 }
 
@@ -341,7 +346,7 @@ size_t perf_wrong_reduced(const struct perf_data *d, const void *buf, size_t fir
     bool as_bool = d->reduction != PERF_USER && d->type == DLCOLL_BOOL;
     for (size_t i = 0; i < count; i++) {
         uint64_t got = element(buf, i, size);
-        if (d->ranks == 1 && as_bool)
+        if (reduced_ranks(d) == 1 && as_bool)
             wrong += !got != !reduced_bool(d, first + i);
         else if (as_float)
             wrong += !float_right(d, f, got, first + i);

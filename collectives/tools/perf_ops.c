@@ -16,6 +16,18 @@ static int call_all_reduce(const struct perf_call *c)
                              c->work);
 }
 
+static int call_scan(const struct perf_call *c)
+{
+    return dlcoll_scan(c->send, c->recv, c->count, c->type, c->reduction, c->comm, c->opts,
+                       c->work);
+}
+
+static int call_exscan(const struct perf_call *c)
+{
+    return dlcoll_exscan(c->send, c->recv, c->count, c->type, c->reduction, c->comm, c->opts,
+                         c->work);
+}
+
 static int call_broadcast(const struct perf_call *c)
 {
     return dlcoll_broadcast(c->send, c->recv, c->count, c->type, c->root, c->comm, c->opts,
@@ -92,6 +104,24 @@ static int call_barrier(const struct perf_call *c)
 static size_t wrong_all_reduce(const struct perf_call *c, const struct perf_data *d)
 {
     return perf_wrong_reduced(d, c->recv, 0, c->count);
+}
+
+/* Its data is that of fewer ranks. */
+static size_t wrong_of(const struct perf_call *c, const struct perf_data *d, int ranks)
+{
+    struct perf_data some = *d;
+    some.first = ranks;
+    return ranks ? perf_wrong_reduced(&some, c->recv, 0, c->count) : 0;
+}
+
+static size_t wrong_scan(const struct perf_call *c, const struct perf_data *d)
+{
+    return wrong_of(c, d, c->rank + 1);
+}
+
+static size_t wrong_exscan(const struct perf_call *c, const struct perf_data *d)
+{
+    return wrong_of(c, d, c->rank);
 }
 
 static size_t wrong_broadcast(const struct perf_call *c, const struct perf_data *d)
@@ -205,6 +235,8 @@ const struct perf_op perf_ops[] = {
     {"all_to_all",     PERF_PARTS,     false, false, true,  false, call_all_to_all,     wrong_all_to_all,     others},
     {"gather",         PERF_PARTS_OUT, false, true,  true,  false, call_gather,         wrong_gather,         others},
     {"scatter",        PERF_PARTS_IN,  false, true,  true,  false, call_scatter,        wrong_scatter,        others},
+    {"scan",           PERF_WHOLE,     true,  false, true,  false, call_scan,           wrong_scan,           once},
+    {"exscan",         PERF_WHOLE,     true,  false, true,  false, call_exscan,         wrong_exscan,         once},
     {"send_recv",      PERF_WHOLE,     false, false, false, false, call_send_recv,      wrong_send_recv,      once},
     {"pingpong",       PERF_WHOLE,     false, false, false, true,  call_ping_pong,      wrong_ping_pong,      once},
     {"barrier",        PERF_NOTHING,   false, false, false, false, call_barrier,        wrong_barrier,        once},

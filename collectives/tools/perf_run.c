@@ -270,7 +270,7 @@ bool perf_measure(struct perf *p, struct perf_cell *cell)
     for (int place = 0; place < PERF_PLACES; place++) {
         struct perf_result *r = &cell->result[place];
         struct perf_data d = {cell->type, cell->op->reduces ? cell->reduction : PERF_MOVE, p->ranks,
-                              p->seed++};
+                              p->seed++, 0};
         int code = 0;
         *r = (struct perf_result){0};
         if (!p->opts.places[place] || (place == PERF_IN && !cell->op->in_place))

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <complex>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -65,6 +66,14 @@ static void reductions(dlcoll::comm &world)
     NEED(x[50] == static_cast<float>(n));
 
     double array[3] = {1, 2, 3};
+    std::vector<int> ones(70, 1), upto(70), before(70, -1);
+    world.scan(ones, upto);
+    world.exscan(ones, before);
+    NEED(upto[69] == me + 1 && before[69] == (me ? me : -1));
+    std::vector<std::complex<double>> turn(5, {0, 1});
+    world.all_reduce(turn, dlcoll::reduction::of<std::complex<double>>(
+                               [](const auto &a, const auto &b) { return a * b; }));
+    NEED(turn[4] == std::pow(std::complex<double>(0, 1), n) || n > 3);
     dlcoll::located<double, std::int32_t> far[] = {{me % 2 * 2.5, me}};
     world.all_reduce(far, DLCOLL_MAXLOC);
     NEED(far[0].value == (n > 1 ? 2.5 : 0) && far[0].index == (n > 1));

@@ -19,6 +19,8 @@ const char *const coll_op_names[COLL_OPS] = {
     [COLL_SCATTER_V] = "scatter_v",
     [COLL_REDUCE_SCATTER_V] = "reduce_scatter_v",
     [COLL_ALL_TO_ALL_V] = "all_to_all_v",
+    [COLL_SCAN] = "scan",
+    [COLL_EXSCAN] = "exscan",
     [COLL_BARRIER] = "barrier",
     [COLL_SEND] = "send",
     [COLL_BATCH] = "batch",
@@ -209,6 +211,10 @@ int coll_op_call(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b, 
     case COLL_REDUCE_SCATTER_V:
     case COLL_ALL_TO_ALL_V:
         return with_counts(op, c, b, root);
+    case COLL_SCAN:
+        return dlcoll_scan(x, y, n, DLCOLL_I32, DLCOLL_MAX, c, NULL, NULL);
+    case COLL_EXSCAN:
+        return dlcoll_exscan(x, y, n, DLCOLL_I32, DLCOLL_MAX, c, NULL, NULL);
     case COLL_BARRIER:
         return dlcoll_barrier(c, NULL, NULL);
     case COLL_SEND:

@@ -27,6 +27,8 @@ enum coll_op {
     COLL_SCATTER_V,
     COLL_REDUCE_SCATTER_V,
     COLL_ALL_TO_ALL_V,
+    COLL_SCAN,
+    COLL_EXSCAN,
     COLL_BARRIER,
     COLL_SEND,
     COLL_BATCH,

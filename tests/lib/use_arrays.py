@@ -5,7 +5,7 @@ import sys
 import numpy as np
 
 sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "collectives", "python"))
-from dlcoll import Comm, Error, located  # noqa: E402
+from dlcoll import Comm, Error, Reduction, located  # noqa: E402
 
 def main():
     with Comm() as world:
@@ -19,6 +19,14 @@ def main():
         worst = np.array([(me % 2 * 2.5, me)], located("float64"))
         best = world.all_reduce(worst, "maxloc", out=np.empty_like(worst))[0]
         assert (best["value"], best["index"]) == ((2.5, 1) if n > 1 else (0, 0)), best
+        def multiply(acc, x):
+            acc *= x
+
+        turn = world.all_reduce(np.full(700, 1j), Reduction(multiply, complex))
+        assert (turn == 1j ** n).all(), turn
+        assert (world.broadcast(np.array([me + 1j])) == 1j).all()
+        assert (world.scan(np.full(9, me + 1)) == (me + 1) * (me + 2) // 2).all()
+        assert (world.exscan(np.full(9, me + 1), out=np.full(9, -1)) == (me * (me + 1) // 2 or -1)).all()
         x = np.full((2, 3), me, np.int64)
         assert (world.broadcast(x, root=n - 1) == n - 1).all()
         assert (world.all_gather(np.array([me])).ravel() == np.arange(n)).all()

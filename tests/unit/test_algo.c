@@ -165,6 +165,7 @@ static int64_t value(int r, size_t e)
     return (int64_t)(x ^ x >> 32);
 }
 
+/* Of the first n ranks. */
 static int64_t sum(int n, size_t e)
 {
     uint64_t s = 0;
@@ -181,6 +182,12 @@ static void expect(const struct job_case *k, int r, int64_t *out)
     case CALL_ALL_REDUCE:
     case CALL_REDUCE:
         for (size_t e = 0; e < k->out_len[r]; e++)
+            out[e] = sum(n, e);
+        break;
+    case CALL_SCAN:
+    case CALL_EXSCAN:
+        n = k->coll.kind == CALL_SCAN ? r + 1 : r;
+        for (size_t e = 0; e < k->out_len[r] && n; e++)
             out[e] = sum(n, e);
         break;
     case CALL_BROADCAST:
@@ -804,8 +811,9 @@ START_TEST(operands_come_in_the_order_of_ranks)
         }
         perform(&c, a, &k, ELEM);
         for (int r = 0; r < n; r++) {
-            for (size_t e = 0; e < k.out_len[r]; e++)
-                NEED(((int64_t *)c.out[r])[e] == 100 + n, "%s on %d ranks: rank %d has %lld",
+            int last = a->kind == CALL_SCAN ? r + 1 : a->kind == CALL_EXSCAN ? r : n;
+            for (size_t e = 0; e < k.out_len[r] && last; e++)
+                NEED(((int64_t *)c.out[r])[e] == 100 + last, "%s on %d ranks: rank %d has %lld",
                      a->name, n, r, (long long)((int64_t *)c.out[r])[e]);
         }
         cluster_fini(&c);

@@ -22,6 +22,8 @@ enum kind {
     SCATTER,
     REDUCE_SCATTER,
     ALL_TO_ALL,
+    SCAN,
+    EXSCAN,
     BARRIER,
     KINDS
 };
@@ -40,6 +42,8 @@ static const struct {
     [SCATTER] = {"scatter", FROM_ROOT | SENDS_ALL},
     [REDUCE_SCATTER] = {"reduce_scatter", REDUCES | SENDS_ALL},
     [ALL_TO_ALL] = {"all_to_all", SENDS_ALL | GETS_ALL},
+    [SCAN] = {"scan", REDUCES},
+    [EXSCAN] = {"exscan", REDUCES},
     [BARRIER] = {"barrier", NO_DATA},
 };
 
@@ -94,6 +98,10 @@ static int perform(const struct asked *a, const uint8_t *x, uint8_t *y, dlcoll_c
         return dlcoll_reduce_scatter(x, y, a->count, a->dtype, a->op, c, &o, NULL);
     case ALL_TO_ALL:
         return dlcoll_all_to_all(x, y, a->count, a->dtype, c, &o, NULL);
+    case SCAN:
+        return dlcoll_scan(x, y, a->count, a->dtype, a->op, c, &o, NULL);
+    case EXSCAN:
+        return dlcoll_exscan(x, y, a->count, a->dtype, a->op, c, &o, NULL);
     default:
         return dlcoll_barrier(c, &o, NULL);
     }

@@ -57,7 +57,7 @@ START_TEST(right_results_are_right_and_others_wrong)
     ck_assert_uint_eq(size, dtype_get(type)->size);
     for (int o = 0; o < PERF_REDUCTIONS; o++) {
         for (size_t n = 0; n < sizeof(ranks) / sizeof(ranks[0]); n++) {
-            struct perf_data d = {type, perf_reductions[o].value, ranks[n], 7};
+            struct perf_data d = {type, perf_reductions[o].value, ranks[n], 7, 0};
             for (int first = 0; first < ranks[n]; first += 4) {
                 if (!reduce_all(&d, first, out))
                     break;
@@ -79,7 +79,7 @@ END_TEST
 START_TEST(moved_elements_differ_by_rank_and_index)
 {
     static uint8_t buf[COUNT * 8];
-    struct perf_data d = {DLCOLL_F32, PERF_MOVE, 4, 9};
+    struct perf_data d = {DLCOLL_F32, PERF_MOVE, 4, 9, 0};
     perf_fill(&d, buf, 2, 100, COUNT);
     ck_assert_uint_eq(perf_wrong(&d, buf, 2, 100, COUNT), 0);
     ck_assert_uint_gt(perf_wrong(&d, buf, 1, 100, COUNT), COUNT - 10);

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from ._lib import Error
 
 if TYPE_CHECKING:
-    from .arrays import Comm, Work, located
+    from .arrays import Comm, Reduction, Work, located
 
-__all__ = ["Comm", "Error", "Work", "located"]
+__all__ = ["Comm", "Error", "Reduction", "Work", "located"]
 
 
 def __getattr__(name: str):
     """numpy is imported with the first use of what needs it: dlcoll.torch works without numpy."""
-    if name in ("Comm", "Work", "located"):
+    if name in ("Comm", "Reduction", "Work", "located"):
         from . import arrays
 
         return getattr(arrays, name)

@@ -6,7 +6,7 @@ thread at a time. Every operation raises dlcoll.Error, which names the rank at f
 """
 import ctypes
 import pickle
-from ctypes import POINTER, byref, c_char, c_int, c_int64, c_size_t, c_void_p
+from ctypes import CFUNCTYPE, POINTER, byref, c_char, c_int, c_int64, c_size_t, c_void_p
 from typing import Any, List, Optional, Sequence, Union
 
 import numpy as np
@@ -22,6 +22,39 @@ PAIRS = {("int16", "int32"): 40, ("int32", "int32"): 41, ("int64", "int32"): 42,
          ("float32", "int32"): 44, ("float64", "int32"): 45, ("float64", "int64"): 46}
 
 
+ELEMENT_0, ELEMENT_MAX = 1 << 20, 65536  # complex numbers and structs: only Reductions combine them
+
+
+class Reduction:
+    """A reduction of the program's own, given as `op`: fn(acc, x) changes the array acc to acc op x, element by
+    element. It must be associative and, unless `ordered`, commutative. Keep it until its operations are complete."""
+
+    def __init__(self, fn, dtype, ordered: bool = False):
+        self._op, self._type = c_int(), np.dtype(dtype)
+
+        def call(acc, x, count, _dtype, _ctx):
+            of = (c_char * (count * self._type.itemsize)).from_address
+            fn(np.frombuffer(of(acc), self._type), np.frombuffer(of(x), self._type))
+
+        self._call = CFUNCTYPE(None, c_void_p, c_void_p, c_size_t, c_int, c_void_p)(call)
+        check(lib.dlcoll_op_create_user(byref(self._op), self._call, None, 1 if ordered else 0))
+
+    def __del__(self):
+        if self._op.value:
+            lib.dlcoll_op_free(self._op)
+
+
+Op = Union[str, Reduction]
+
+
+def _op(op: Op, x: np.ndarray) -> int:
+    if isinstance(op, str):
+        return OPS[op]
+    if op._type != x.dtype:
+        raise TypeError(f"the reduction is one of {op._type}, and the array of {x.dtype}")
+    return op._op.value
+
+
 def located(value, index=np.int32) -> np.dtype:
     """The type of an element with the fields `value` and `index`, for the reductions minloc and maxloc."""
     names = (np.dtype(value).name, np.dtype(index).name)
@@ -35,6 +68,8 @@ def _dtype(a: np.ndarray) -> int:
         names = tuple(a.dtype[name].name for name in a.dtype.names)
         if names in PAIRS and a.dtype == located(*names):
             return PAIRS[names]
+    if a.dtype.kind in "cV" and 0 < a.dtype.itemsize <= ELEMENT_MAX and not a.dtype.hasobject:
+        return ELEMENT_0 + a.dtype.itemsize
     if a.dtype.name not in DTYPES or not a.dtype.isnative:
         raise TypeError(f"libdlcoll does not have the type {a.dtype}")
     return DTYPES[a.dtype.name]
@@ -112,21 +147,39 @@ class Comm:
     # Each operation returns the array with the result or, with wait=False, a Work. timeout is in seconds (None:
     # the communicator's).
 
-    def all_reduce(self, x: np.ndarray, op: str = "sum", out: Optional[np.ndarray] = None, wait: bool = True,
+    def all_reduce(self, x: np.ndarray, op: Op = "sum", out: Optional[np.ndarray] = None, wait: bool = True,
                    timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
         """out[i] = x[i] of all ranks, reduced by `op`. out defaults to x."""
         out = x if out is None else out
         _check_sizes(x, out)
-        work = self._call(lib.dlcoll_all_reduce, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), OPS[op],
+        work = self._call(lib.dlcoll_all_reduce, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), _op(op, x),
                           arrays=(x, out), wait=wait, timeout=timeout)
         return work or out
 
-    def reduce(self, x: np.ndarray, root: int = 0, op: str = "sum", out: Optional[np.ndarray] = None,
+    def reduce(self, x: np.ndarray, root: int = 0, op: Op = "sum", out: Optional[np.ndarray] = None,
                wait: bool = True, timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
         """As all_reduce, with the result on rank `root` only."""
         out = x if out is None else out
         _check_sizes(x, out)
-        work = self._call(lib.dlcoll_reduce, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), OPS[op], root,
+        work = self._call(lib.dlcoll_reduce, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), _op(op, x), root,
+                          arrays=(x, out), wait=wait, timeout=timeout)
+        return work or out
+
+    def scan(self, x: np.ndarray, op: Op = "sum", out: Optional[np.ndarray] = None, wait: bool = True,
+             timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """out[i] = x[i] of ranks 0 to this one, reduced in their order. out defaults to x."""
+        out = x if out is None else out
+        _check_sizes(x, out)
+        work = self._call(lib.dlcoll_scan, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), _op(op, x),
+                          arrays=(x, out), wait=wait, timeout=timeout)
+        return work or out
+
+    def exscan(self, x: np.ndarray, op: Op = "sum", out: Optional[np.ndarray] = None, wait: bool = True,
+               timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """As scan, without this rank's own x; on rank 0 `out` stays as it is."""
+        out = x if out is None else out
+        _check_sizes(x, out)
+        work = self._call(lib.dlcoll_exscan, _data(x), _data(out, True), c_size_t(x.size), _dtype(x), _op(op, x),
                           arrays=(x, out), wait=wait, timeout=timeout)
         return work or out
 
@@ -167,12 +220,12 @@ class Comm:
                           arrays=(x, out), wait=wait, timeout=timeout)
         return work or out
 
-    def reduce_scatter(self, x: np.ndarray, out: np.ndarray, op: str = "sum", wait: bool = True,
+    def reduce_scatter(self, x: np.ndarray, out: np.ndarray, op: Op = "sum", wait: bool = True,
                        timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
         """out = this rank's part of what all_reduce of x would give. x: `size` times the elements of out."""
         _check_sizes(out, x, self.size)
         work = self._call(lib.dlcoll_reduce_scatter, _data(x), _data(out, True), c_size_t(out.size), _dtype(x),
-                          OPS[op], arrays=(x, out), wait=wait, timeout=timeout)
+                          _op(op, x), arrays=(x, out), wait=wait, timeout=timeout)
         return work or out
 
     def all_to_all(self, x: np.ndarray, out: np.ndarray, wait: bool = True,

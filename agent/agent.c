@@ -2080,11 +2080,11 @@ static int open_log_dir(struct agent *a, struct err *e)
                        a->log_dir.run);
         return rc;
     }
-    if (log_dir_open_flat(&a->log_dir, e) < 0) {
+    if (log_dir_open_flat(&a->log_dir, job->killed_at_once, e) < 0) {
         log_warn("%s: the workers get no error files", e->msg);
         *e = (struct err)ERR_INIT;
     }
-    guardian_set_path(a->link->page->unlink_path[1], a->log_dir.run);
+    guardian_set_path(a->link->page->unlink_path[1], a->log_dir.shared ? NULL : a->log_dir.run);
     return 0;
 }
 

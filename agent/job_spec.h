@@ -84,6 +84,8 @@ struct job_spec {
     const int *stop_signals;       /* that stop the job, each once; 0-terminated */
     const char *signals_to_handle; /* the same as the user wrote them: torchrun hands that on */
     enum isolation isolation;
+    bool killed_at_once; /* Slurm may kill launcher, guardian and workers in one go: no file is made
+                            that one of them would have to remove */
 
     /* Output. One entry per local rank. */
     const char *log_dir;      /* base; NULL: files only when a redirect needs them, under TMPDIR;

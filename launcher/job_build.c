@@ -932,6 +932,7 @@ int job_build(struct job_spec *spec, struct options *o, int *exit_status, struct
     spec->dup_stdout = build_filters(spec, o, OPT_duplicate_stdout_filters, STD_OUT);
     spec->dup_stderr = build_filters(spec, o, OPT_duplicate_stderr_filters, STD_ERR);
     spec->stdin_mode = (enum stdin_mode)enum_of(o, OPT_stdin, stdin_words, ARRAY_LEN(stdin_words));
+    spec->killed_at_once = options_env(o, "SLURM_JOB_ID") != NULL;
     spec->isolation =
         (enum isolation)enum_of(o, OPT_isolate, isolate_words, ARRAY_LEN(isolate_words));
     spec->timeout = opt_seconds(o, OPT_timeout);

@@ -104,7 +104,19 @@ static int make_fresh(char *out, size_t cap, const char *parent, const char *nam
     return err_sys(e, EEXIST, "log directory under %s", parent);
 }
 
-/* Makes it in the first usable one of the places that Python's tempfile tries. */
+/* The directory of the user in `parent`, made if it is absent; false if it is not the user's alone.
+ */
+static bool enter_shared(char *out, size_t cap, const char *parent)
+{
+    struct stat st;
+    return snprintf(out, cap, "%s/dlaunch-%u", parent, (unsigned)geteuid()) < (int)cap &&
+           (mkdir(out, 0700) == 0 || errno == EEXIST) && lstat(out, &st) == 0 &&
+           S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077) &&
+           access(out, W_OK) == 0;
+}
+
+/* Makes it in the first usable one of the places that Python's tempfile tries; name NULL: the
+ * user's directory there. */
 static int make_temporary(char *out, size_t cap, const char *name, struct err *e)
 {
     char cwd[512], path[sizeof(cwd) + 512];
@@ -118,7 +130,7 @@ static int make_temporary(char *out, size_t cap, const char *name, struct err *e
         if (!places[i] || !*places[i] || (relative && !*cwd))
             continue;
         snprintf(path, sizeof(path), "%s%s%s", relative ? cwd : "", relative ? "/" : "", places[i]);
-        if (make_fresh(out, cap, path, name, 0700, &why) == 0)
+        if (name ? make_fresh(out, cap, path, name, 0700, &why) == 0 : enter_shared(out, cap, path))
             return 0;
     }
     return err_set(
@@ -160,9 +172,23 @@ int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct
     return rc;
 }
 
-int log_dir_open_flat(struct log_dir *d, struct err *e)
+static bool open_shared(struct log_dir *d)
+{
+    char suffix[FS_SUFFIX_LEN + 1];
+    struct err why;
+    if (make_temporary(d->run, sizeof(d->run), NULL, &why) < 0)
+        return false;
+    fs_random_suffix(suffix);
+    snprintf(d->prefix, sizeof(d->prefix), "%s.", suffix);
+    d->shared = true;
+    return true;
+}
+
+int log_dir_open_flat(struct log_dir *d, bool shared, struct err *e)
 {
     *d = (struct log_dir){.flat = true, .last_flat = -1, .lock_fd = -1};
+    if (shared && open_shared(d))
+        return 0;
     for (;;) {
         int rc = make_temporary(d->run, sizeof(d->run), FLAT_NAME, e);
         if (rc < 0) {
@@ -179,7 +205,7 @@ int log_dir_open_flat(struct log_dir *d, struct err *e)
 
 void log_dir_sweep(const struct log_dir *d)
 {
-    if (d->flat && d->run[0])
+    if (d->flat && !d->shared && d->run[0])
         fs_sweep_temporary(d->run, FLAT_NAME "_", S_IFDIR);
 }
 
@@ -214,7 +240,7 @@ int log_dir_attempt(struct log_dir *d, int n, int nproc, struct err *e)
     d->attempt[0] = '\0';
     if (!d->run[0])
         return 0;
-    snprintf(d->attempt, sizeof(d->attempt), "%s/attempt_%d", d->run, n);
+    snprintf(d->attempt, sizeof(d->attempt), "%s/%sattempt_%d", d->run, d->prefix, n);
     if (d->flat) {
         if (n <= d->last_flat)
             remove_error_files(d, nproc);
@@ -275,6 +301,8 @@ static int remove_dir(int at, const struct dirent *de, int depth)
 void log_dir_close(struct log_dir *d)
 {
     if (!d->run[0])
+        return;
+    if (d->shared)
         return;
     if (d->flat) {
         close_fd(&d->lock_fd);

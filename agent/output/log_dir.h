@@ -11,7 +11,11 @@
  *     TMPDIR/torchelastic_dlaunch_<random>/attempt_<n>.<local_rank>.error.json
  * The agent holds a lock on that directory. One without a lock belonged to an agent that is dead.
  * Directories for 128 workers, made and removed again, cost a quarter of the time of a job that
- * does nothing (ext4: 120 usec each). */
+ * does nothing (ext4: 120 usec each).
+ *
+ * An agent that may be killed together with all others who could remove a directory (Slurm) makes
+ * none: its error files, if workers write any, are in the user's own directory, which stays,
+ *     TMPDIR/dlaunch-<uid>/<random>.attempt_<n>.<local_rank>.error.json */
 #ifndef AGENT_OUTPUT_LOG_DIR_H
 #define AGENT_OUTPUT_LOG_DIR_H
 
@@ -25,6 +29,8 @@ struct log_dir {
     char attempt[544]; /* the current attempt's directory */
     bool base_is_ours; /* the run directory's parent was made for it and goes with it */
     bool flat;         /* no directories in the run directory */
+    bool shared;       /* flat: the run directory is the user's, for all agents */
+    char prefix[16];   /* shared: what the names of this agent's files begin with */
     int last_flat;     /* number of the last attempt; -1: none */
     int lock_fd;       /* flat: the directory, locked; -1: it cannot be locked here */
 };
@@ -34,8 +40,9 @@ struct log_dir {
  * path that they are about. run_id is made harmless for a path. On failure *d holds no files. */
 int log_dir_open(struct log_dir *d, const char *base, const char *run_id, struct err *e);
 
-/* Opens a flat directory for error files alone. On failure *d holds no files. */
-int log_dir_open_flat(struct log_dir *d, struct err *e);
+/* Opens a flat directory for error files alone; `shared`: the user's, or, where that cannot be
+ * used, one of its own after all. On failure *d holds no files. */
+int log_dir_open_flat(struct log_dir *d, bool shared, struct err *e);
 
 /* Removes empty flat directories beside that of *d whose agents died without removing them. */
 void log_dir_sweep(const struct log_dir *d);

@@ -40,6 +40,7 @@ struct place {
     struct uvx_scope scope;
     uv_pipe_t listener;
     int dirfd;
+    bool abstract; /* the socket is not in the folder (control_dir.h) */
     char folder[CONTROL_PATH_MAX - 32], name[32];
     struct stat socket; /* device and inode of the file */
 };
@@ -483,7 +484,7 @@ static void announce(const struct place *p, bool there)
 {
     char path[CONTROL_PATH_MAX];
     struct guardian_page *page = p->control->opts.page;
-    if (!page)
+    if (!page || p->abstract)
         return;
     snprintf(path, sizeof(path), "%s/%s", p->folder, p->name);
     guardian_set_path(page->unlink_path[0], there ? path : NULL);
@@ -501,21 +502,21 @@ static int bind_name(struct place *p, int fd, int dirfd)
     struct sockaddr_un a;
     int pid = (int)p->control->opts.pid;
     snprintf(p->name, sizeof(p->name), "%d.sock", pid);
-    control_dir_address(&a, dirfd, p->name);
+    socklen_t len = control_dir_address(&a, dirfd, p->name);
     announce(p, true);
-    if (bind(fd, (struct sockaddr *)&a, sizeof(a)) == 0)
+    if (bind(fd, (struct sockaddr *)&a, len) == 0)
         return 0;
     if (errno != EADDRINUSE)
         return errno;
-    if (control_dir_is_deaf(dirfd, p->name)) { /* of an earlier process with this pid */
+    if (!p->abstract && control_dir_is_deaf(dirfd, p->name)) { /* of an earlier process */
         unlinkat(dirfd, p->name, 0);
     } else { /* of a process with this pid in another container */
         fs_random_suffix(suffix);
         snprintf(p->name, sizeof(p->name), "%d-%s.sock", pid, suffix);
-        control_dir_address(&a, dirfd, p->name);
+        len = control_dir_address(&a, dirfd, p->name);
         announce(p, true);
     }
-    return bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 ? errno : 0;
+    return bind(fd, (struct sockaddr *)&a, len) < 0 ? errno : 0;
 }
 
 /* A bound, not yet listening socket with mode 0600 in the first folder that will do. */
@@ -527,8 +528,10 @@ static int bind_socket(struct place *p, struct err *e)
             continue;
         _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         /* The mode of the socket is that of the file. */
-        int rc = fd < 0 || fchmod(fd, 0600) < 0 ? errno : bind_name(p, fd, dirfd);
-        if (rc == 0 && fstatat(dirfd, p->name, &p->socket, AT_SYMLINK_NOFOLLOW) < 0)
+        int rc = fd < 0 || fchmod(fd, 0600) < 0
+                     ? errno
+                     : bind_name(p, fd, p->abstract ? CONTROL_NO_DIR : dirfd);
+        if (rc == 0 && !p->abstract && fstatat(dirfd, p->name, &p->socket, AT_SYMLINK_NOFOLLOW) < 0)
             rc = errno;
         if (rc) {
             err_sys(e, rc, "%s/%s", p->folder, p->name);
@@ -545,6 +548,7 @@ static int open_place(struct control *c, struct err *e)
 {
     struct place *p = xcalloc(1, sizeof(*p));
     p->control = c;
+    p->abstract = c->opts.job->killed_at_once;
     int fd = bind_socket(p, e);
     if (fd < 0) {
         free(p);
@@ -582,7 +586,8 @@ static void close_place(struct control *c)
     if (!p)
         return;
     c->place = NULL;
-    if (fstatat(p->dirfd, p->name, &st, AT_SYMLINK_NOFOLLOW) == 0 && is_ours(p, &st))
+    if (!p->abstract && fstatat(p->dirfd, p->name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+        is_ours(p, &st))
         unlinkat(p->dirfd, p->name, 0);
     close_fd(&p->dirfd);
     announce(p, false);
@@ -607,6 +612,10 @@ static void on_look(uv_timer_t *t)
     struct stat st;
     char path[CONTROL_PATH_MAX];
     sweep_once(c);
+    if (c->place->abstract) {
+        uv_timer_stop(t);
+        return;
+    }
     snprintf(path, sizeof(path), "%s/%s", c->place->folder, c->place->name);
     if (lstat(path, &st) == 0 && is_ours(c->place, &st))
         return;

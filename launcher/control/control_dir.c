@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,8 @@
 
 #include "core/fd.h"
 #include "core/mem.h"
+
+#define UNIX_LISTENS 0x10000 /* __SO_ACCEPTCON in the flags of /proc/net/unix */
 
 bool control_dir_path(int index, char out[CONTROL_PATH_MAX - 32])
 {
@@ -75,8 +78,8 @@ bool control_dir_is_deaf(int dirfd, const char *name)
 {
     struct sockaddr_un a;
     _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    control_dir_address(&a, dirfd, name);
-    return fd >= 0 && connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0 && errno == ECONNREFUSED;
+    socklen_t len = control_dir_address(&a, dirfd, name);
+    return fd >= 0 && connect(fd, (struct sockaddr *)&a, len) < 0 && errno == ECONNREFUSED;
 }
 
 bool control_dir_is_ended(const char *name)
@@ -138,8 +141,31 @@ void control_dir_sweep(int dirfd)
     free(ended);
 }
 
-void control_dir_address(struct sockaddr_un *a, int dirfd, const char *name)
+socklen_t control_dir_address(struct sockaddr_un *a, int dirfd, const char *name)
 {
     *a = (struct sockaddr_un){.sun_family = AF_UNIX};
-    snprintf(a->sun_path, sizeof(a->sun_path), "/proc/self/fd/%d/%.64s", dirfd, name);
+    if (dirfd != CONTROL_NO_DIR) {
+        snprintf(a->sun_path, sizeof(a->sun_path), "/proc/self/fd/%d/%.64s", dirfd, name);
+        return sizeof(*a);
+    }
+    int n = snprintf(a->sun_path + 1, sizeof(a->sun_path) - 1, "dlaunch-%u/%.64s",
+                     (unsigned)geteuid(), name);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
+}
+
+void control_dir_abstract(void (*visit)(void *arg, const char *name), void *arg)
+{
+    char prefix[32], line[256];
+    unsigned flags;
+    int n = snprintf(prefix, sizeof(prefix), " @dlaunch-%u/", (unsigned)geteuid());
+    FILE *f = fopen("/proc/net/unix", "re");
+    while (f && fgets(line, sizeof(line), f)) {
+        char *name = strstr(line, prefix);
+        if (!name || sscanf(line, "%*s %*x %*x %x", &flags) != 1 || !(flags & UNIX_LISTENS))
+            continue;
+        name[strcspn(name, "\n")] = '\0';
+        visit(arg, name + n);
+    }
+    if (f)
+        fclose(f);
 }

@@ -3,12 +3,17 @@
  * folders that is ours alone:
  *     $XDG_RUNTIME_DIR/dlaunch    /run/user/<uid>/dlaunch    $TMPDIR/dlaunch-<uid>
  *     /tmp/dlaunch-<uid>
+ *
+ * Slurm kills a step that is cancelled with SIGKILL, the launcher with its guardian, and nobody is
+ * left who could remove a socket. In its jobs the socket has no file but an abstract address,
+ * "dlaunch-<uid>/<pid>.sock", which ends with the launcher. Both ends check the user of the other.
  */
 #ifndef LAUNCHER_CONTROL_CONTROL_DIR_H
 #define LAUNCHER_CONTROL_CONTROL_DIR_H
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/socket.h>
 #include <sys/un.h>
 
 #include "core/err.h"
@@ -38,7 +43,12 @@ bool control_dir_is_ended(const char *name);
 void control_dir_sweep(int dirfd);
 
 /* The address of a socket in an open folder, through /proc: neither a long path nor a folder that
- * is exchanged meanwhile matters. */
-void control_dir_address(struct sockaddr_un *a, int dirfd, const char *name);
+ * is exchanged meanwhile matters. CONTROL_NO_DIR: in the kernel's abstract namespace. Returns the
+ * length. */
+#define CONTROL_NO_DIR (-1)
+socklen_t control_dir_address(struct sockaddr_un *a, int dirfd, const char *name);
+
+/* Calls visit with the name of each abstract socket of this user's that a launcher listens on. */
+void control_dir_abstract(void (*visit)(void *arg, const char *name), void *arg);
 
 #endif

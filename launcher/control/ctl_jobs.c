@@ -55,10 +55,10 @@ int job_connect(struct job *j)
     socklen_t len = sizeof(peer);
     struct timeval limit = {.tv_sec = ANSWER_SECONDS};
     _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    control_dir_address(&a, j->dirfd, j->name);
+    socklen_t alen = control_dir_address(&a, j->dirfd, j->name);
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)) < 0 ||
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)) < 0 ||
-        connect(fd, (struct sockaddr *)&a, sizeof(a)) < 0)
+        connect(fd, (struct sockaddr *)&a, alen) < 0)
         return -errno;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0 || peer.uid != geteuid())
         return -EPERM;
@@ -175,7 +175,9 @@ static void add_job(struct jobs *jobs, int dirfd, const char *name, const char *
         json_object_set_new(j->status, "pid", json_integer(j->pid));
     if (j->status)
         jobs->n++;
-    else if (errno != ECONNREFUSED && errno != ENOENT && errno != ECONNRESET) /* it has not ended */
+    else if (errno != ECONNREFUSED && errno != ENOENT &&
+             errno != ECONNRESET &&                       /* it has not ended */
+             (errno != EPERM || dirfd != CONTROL_NO_DIR)) /* anybody can take such a name */
         add_silent_job(jobs, j, which);
 }
 
@@ -216,6 +218,17 @@ static int by_pid(const void *a, const void *b)
     return x->pid < y->pid ? -1 : x->pid > y->pid;
 }
 
+struct abstract_search {
+    struct jobs *jobs;
+    const char *which;
+};
+
+static void add_abstract(void *arg, const char *name)
+{
+    struct abstract_search *s = arg;
+    add_job(s->jobs, CONTROL_NO_DIR, name, s->which);
+}
+
 void jobs_find(struct jobs *jobs, const char *which)
 {
     char path[CONTROL_PATH_MAX - 32];
@@ -232,6 +245,7 @@ void jobs_find(struct jobs *jobs, const char *which)
                 add_job(jobs, dir, de->d_name, which);
         }
     }
+    control_dir_abstract(add_abstract, &(struct abstract_search){jobs, which});
     qsort(jobs->job, jobs->n, sizeof(jobs->job[0]), by_pid);
 }
 

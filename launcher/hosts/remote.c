@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,7 +41,7 @@ struct remote {
     struct buf in, out; /* from the head, to the head */
     struct buf input;   /* for the workers */
     bool head_gone, input_ended, began;
-    int listen_fd, state_fd, input_fd, report_fd, json_fd;
+    int listen_fd, state_fd, input_fd, report_fd, json_fd, signals;
     struct stream streams[4]; /* output, error, dlaunch's own lines, events */
     pid_t launcher;           /* -1: it has ended */
     uint64_t kill_ns, drain_ns;
@@ -207,9 +208,25 @@ static int run_launcher(struct remote *r, const int child[6],
     return launch(&job, argc, argv);
 }
 
+/* A scheduler asks a job to stop by a signal to this process, the only one that it knows; it is
+ * handed on to the launcher. `old` receives the mask that the launcher keeps. */
+static int open_signals(struct remote *r, sigset_t *old)
+{
+    static const int handed_on[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < ARRAY_LEN(handed_on); i++)
+        sigaddset(&set, handed_on[i]);
+    r->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (r->signals < 0 || sigprocmask(SIG_BLOCK, &set, old) < 0)
+        return -errno;
+    return 0;
+}
+
 /* Makes the pipes and forks the launcher. 0, or -errno. */
 static int start_launcher(struct remote *r, int (*launch)(const struct remote_job *, int, char **))
 {
+    sigset_t mask;
     int pipes[5][2] = {[4] = {-1, -1}}, state[2]; /* input, output, error, own lines, events */
     for (int i = 0; i < 4 + r->plan.events; i++) {
         if (pipe2(pipes[i], O_CLOEXEC) < 0)
@@ -220,10 +237,15 @@ static int start_launcher(struct remote *r, int (*launch)(const struct remote_jo
     r->report_fd = unnamed_file("report");
     r->json_fd = r->plan.json ? unnamed_file("report.json") : -1;
     pid_t parent = getpid();
+    int rc = open_signals(r, &mask);
+    if (rc < 0)
+        return rc;
     r->launcher = fork();
     if (r->launcher < 0)
         return -errno;
     if (r->launcher == 0) {
+        close(r->signals);
+        sigprocmask(SIG_SETMASK, &mask, NULL);
         const int child[6] = {pipes[0][0], pipes[1][1], pipes[2][1],
                               pipes[3][1], state[1],    pipes[4][1]};
         prctl(PR_SET_NAME, "dlaunch");
@@ -293,6 +315,15 @@ static void on_frame(struct remote *r, const struct frame *f)
         break;
     default:
         head_is_gone(r);
+    }
+}
+
+static void hand_signals_on(struct remote *r)
+{
+    struct signalfd_siginfo si;
+    while (read(r->signals, &si, sizeof(si)) == sizeof(si)) {
+        if (r->launcher > 0)
+            kill(r->launcher, (int)si.ssi_signo);
     }
 }
 
@@ -491,7 +522,7 @@ static void turn(struct remote *r)
 {
     uint64_t now = mono_ns();
     bool full = r->out.len >= QUEUE_MAX;
-    struct pollfd f[8] = {
+    struct pollfd f[9] = {
         {r->head_gone ? -1 : STDIN_FILENO, POLLIN, 0},
         {r->out.len && !r->head_gone ? STDOUT_FILENO : -1, POLLOUT, 0},
         {full ? -1 : r->streams[OUT].fd, POLLIN, 0},
@@ -500,6 +531,7 @@ static void turn(struct remote *r)
         {r->state_fd, POLLIN, 0},
         {r->input.len || r->input_ended ? r->input_fd : -1, POLLOUT, 0},
         {full ? -1 : r->streams[EVENTS].fd, POLLIN, 0},
+        {r->signals, POLLIN, 0},
     };
     if (poll(f, ARRAY_LEN(f), next_timeout(r, now)) < 0)
         return;
@@ -512,6 +544,8 @@ static void turn(struct remote *r)
     }
     if (f[7].revents && r->streams[EVENTS].fd >= 0)
         read_stream(r, &r->streams[EVENTS]);
+    if (f[8].revents)
+        hand_signals_on(r);
     if (f[5].revents)
         read_state(r);
     if (f[6].revents && r->input_fd >= 0)
@@ -568,7 +602,8 @@ static int finish(struct remote *r)
 
 int remote_main(int (*launch)(const struct remote_job *job, int argc, char **argv))
 {
-    struct remote r = {.listen_fd = -1, .state_fd = -1, .input_fd = -1, .launcher = -1};
+    struct remote r = {
+        .listen_fd = -1, .state_fd = -1, .input_fd = -1, .signals = -1, .launcher = -1};
     const char *copied = getenv("DLAUNCH_COPIED"); /* a folder: reach.c has put dlaunch there */
     if (isatty(STDIN_FILENO)) {
         log_error("--from_head is for dlaunch itself, which reads a plan from standard input");

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """dlaunch in a real Slurm.
 
-    test_slurm.py BUILD            the tests
+    test_slurm.py BUILD                 the tests
+    test_slurm.py BUILD scancel N       N jobs, each cancelled at a random moment
 
 TEST_FILTER=text runs the tests whose name contains it. Needs root, ip(8), Debian's slurm-wlm and munge.
 """
 import os
+import random
 import subprocess
 import sys
 import time
@@ -93,9 +95,46 @@ def a_killed_head_ends_its_steps(c):
     p.ended(0).says("no step")
 
 
+# ------------------------------------------------------------------------------------------------- ends
+
+PAUSE = "dlaunch --nproc_per_node 2 worker append up setsid-child pause"
+CANCELS = {  # what runs, and what ends it; Slurm asks a job to stop, and kills a step with all that is in it
+    "scancel of srun": (f"{STEP} {PAUSE}", "scancel -u ann"),
+    "scancel of sbatch": (f"sbatch -Q -N2 -o log --wrap '{STEP} {PAUSE}'", "scancel -u ann"),
+    "scancel of salloc": (f"salloc -Q -N2 dlaunch -N2 {PAUSE[8:]}", "scancel -u ann"),
+    "scancel of a step": (f"{STEP} {PAUSE}", "scancel $(squeue -h -s -o %i)"),
+    "SIGTERM to srun": (f"{STEP} {PAUSE} & echo $! >pid; wait", "kill -TERM $(cat pid)"),
+}
+
+
+def cancel_at_random(c, trials, seed):
+    """Nothing is left, whenever it comes. (It comes again until it is heard: srun misses it at some moments.)"""
+    chance = random.Random(seed)
+    for i in range(trials):
+        name = list(CANCELS)[i % len(CANCELS)]
+        line, cancel = CANCELS[name]
+        c.empty_home()
+        p = c.type(line)
+        after = chance.uniform(0, 0.5)
+        time.sleep(after)  # the moment, not a wait for anything
+
+        def over():
+            c.type(f"{cancel} 2>/dev/null").ended(None)
+            return p.process.poll() is not None and c.is_idle()
+        slurm.wait_for(name, over)
+        try:
+            c.expect_clean()
+        except Failure as why:
+            p.fail(f"trial {i} (seed {seed}): {name} after {after:.3f} s: {why}")
+
+
+def scancel_leaves_nothing(c):
+    cancel_at_random(c, 20, time.time_ns())
+
+
 TESTS = [a_launcher_on_each_node, tasks_and_workers_are_one_too_many, the_advice_is_good_in_a_script_with_tasks,
          programs_without_dlaunch, salloc_without_srun, sbatch_without_srun, standard_input_and_report_of_own_steps,
-         too_many_nodes_are_refused, a_killed_head_ends_its_steps]
+         too_many_nodes_are_refused, a_killed_head_ends_its_steps, scancel_leaves_nothing]
 
 PROGRAMS = ["dlaunch", "dlaunchctl", "libdlcoll.so.0", "tests/worker", "examples/allreduce", "examples/train"]
 
@@ -115,12 +154,26 @@ def run(test, c):
     return True
 
 
+def measure(c, what, n):
+    if what == "scancel":
+        begin = time.monotonic()
+        cancel_at_random(c, n, time.time_ns())
+        print(f"slurm: {n} jobs cancelled at random moments left nothing ({time.monotonic() - begin:.0f} s)")
+
+
 def main():
     why = slurm.missing()
     if why:
         print(f"SKIPPED: Slurm: {why}")
         return 0
     programs = [os.path.join(sys.argv[1], p) for p in PROGRAMS]
+    if len(sys.argv) == 4:
+        c = Cluster(2, programs)
+        try:
+            measure(c, sys.argv[2], int(sys.argv[3]))
+        finally:
+            c.close()
+        return 0
     tests = [t for t in TESTS if os.environ.get("TEST_FILTER", "") in t.__name__]
     failed, c = 0, None
     try:

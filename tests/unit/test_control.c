@@ -367,6 +367,47 @@ START_TEST(stale_socket_is_replaced)
 }
 END_TEST
 
+static void count_name(void *arg, const char *name)
+{
+    *(int *)arg += strncmp(name, "4242", 4) == 0;
+}
+
+/* Where everything may be killed at once, the socket has no file. Another one of that pid may be
+ * there already, as in another container. */
+START_TEST(a_socket_without_a_file)
+{
+    struct control *with_file = control, *first;
+    struct sockaddr_un a;
+    struct err e = ERR_INIT;
+    int n = 0;
+    unlink(tmppath("dlaunch/4242.sock"));
+    job.killed_at_once = true;
+    ck_assert_msg(open_control(&e) == 0, "%s", e.msg);
+    first = control;
+    ck_assert_msg(open_control(&e) == 0, "%s", e.msg);
+    ck_assert_int_eq(access(tmppath("dlaunch/4242.sock"), F_OK), -1);
+    control_dir_abstract(count_name, &n);
+    ck_assert_int_eq(n, 2);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    socklen_t len = control_dir_address(&a, CONTROL_NO_DIR, "4242.sock");
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&a, len), 0);
+    send_text(fd, "status\n");
+    char *text = receive(fd);
+    ck_assert_ptr_nonnull(strstr(text, "RUNNING"));
+    free(text);
+    close(fd);
+    struct control *all[] = {control, first, with_file};
+    for (int i = 0; i < 3; i++) {
+        closed = false;
+        control_close(all[i], on_closed, NULL);
+        loop_run_until(&loop, &closed, 5, "a control socket closes");
+    }
+    control_dir_abstract(count_name, &n);
+    ck_assert_int_eq(n, 2); /* as before: none */
+    job.killed_at_once = false;
+}
+END_TEST
+
 /* Another container may have a process with our number, and the same /tmp. */
 START_TEST(live_socket_is_left_alone)
 {
@@ -529,6 +570,7 @@ static Suite *suite(void)
     tcase_add_test(tc, modes_and_names);
     tcase_add_test(tc, stale_socket_is_replaced);
     tcase_add_test(tc, live_socket_is_left_alone);
+    tcase_add_test(tc, a_socket_without_a_file);
     tcase_add_test(tc, a_folder_that_goes);
     tcase_add_test(tc, a_socket_that_goes);
     tcase_add_test(tc, a_long_path);

@@ -270,7 +270,7 @@ START_TEST(error_files_alone_are_flat)
     struct err e = ERR_INIT;
     char first[600], path[600];
     setenv("TMPDIR", tmpdir(), 1);
-    ck_assert_msg(log_dir_open_flat(&d, &e) == 0, "%s", e.msg);
+    ck_assert_msg(log_dir_open_flat(&d, false, &e) == 0, "%s", e.msg);
     ck_assert_int_eq(
         fnmatch(test_text("%s/torchelastic_dlaunch_????????", tmpdir()), d.run, FNM_PATHNAME), 0);
     ck_assert_uint_eq(mode_of(d.run), 0700);
@@ -293,6 +293,30 @@ START_TEST(error_files_alone_are_flat)
 }
 END_TEST
 
+/* Nothing is made that only a living agent would remove, but for what workers write. */
+START_TEST(error_files_in_the_directory_of_the_user)
+{
+    struct log_dir d;
+    struct err e = ERR_INIT;
+    char path[600];
+    char *own = test_text("%s/dlaunch-%u", tmpdir(), (unsigned)geteuid());
+    setenv("TMPDIR", tmpdir(), 1);
+    ck_assert_msg(log_dir_open_flat(&d, true, &e) == 0, "%s", e.msg);
+    ck_assert_str_eq(d.run, own);
+    ck_assert_uint_eq(mode_of(own), 0700);
+    ck_assert_int_eq(log_dir_attempt(&d, 1, 2, &e), 0);
+    log_dir_file(&d, 1, "error.json", path, sizeof(path));
+    ck_assert_int_eq(
+        fnmatch(test_text("%s/????????.attempt_1.1.error.json", own), path, FNM_PATHNAME), 0);
+    log_dir_close(&d);
+    ck_assert(rmdir(own) == 0); /* it was empty */
+    write_file(own, "");        /* not a directory: as if there were no such thing */
+    ck_assert_msg(log_dir_open_flat(&d, true, &e) == 0, "%s", e.msg);
+    ck_assert_str_ne(d.run, own);
+    log_dir_close(&d);
+}
+END_TEST
+
 /* As Python's tempfile looks for one. */
 START_TEST(an_unusable_temporary_folder_is_skipped)
 {
@@ -305,7 +329,7 @@ START_TEST(an_unusable_temporary_folder_is_skipped)
     setenv("TEMP", tmppath("file"), 1);
     for (int relative = 0; relative <= 1; relative++) {
         setenv("TMP", relative ? "third" : tmppath("third"), 1);
-        ck_assert_msg(log_dir_open_flat(&d, &e) == 0, "%s", e.msg);
+        ck_assert_msg(log_dir_open_flat(&d, false, &e) == 0, "%s", e.msg);
         ck_assert_int_eq(
             fnmatch(test_text("%s/third/torchelastic_*", tmpdir()), d.run, FNM_PATHNAME), 0);
         log_dir_close(&d);
@@ -315,7 +339,7 @@ START_TEST(an_unusable_temporary_folder_is_skipped)
         log_dir_close(&d);
     }
     setenv("TMP", "", 1);
-    ck_assert_msg(log_dir_open_flat(&d, &e) == 0, "%s", e.msg);
+    ck_assert_msg(log_dir_open_flat(&d, false, &e) == 0, "%s", e.msg);
     ck_assert_int_eq(fnmatch("/tmp/torchelastic_*", d.run, FNM_PATHNAME), 0);
     log_dir_close(&d);
 }
@@ -327,9 +351,9 @@ START_TEST(sweep_removes_what_dead_agents_left)
     struct log_dir dead, live, other;
     struct err e = ERR_INIT;
     setenv("TMPDIR", tmpdir(), 1);
-    ck_assert_int_eq(log_dir_open_flat(&dead, &e), 0);
-    ck_assert_int_eq(log_dir_open_flat(&live, &e), 0);
-    ck_assert_int_eq(log_dir_open_flat(&other, &e), 0);
+    ck_assert_int_eq(log_dir_open_flat(&dead, false, &e), 0);
+    ck_assert_int_eq(log_dir_open_flat(&live, false, &e), 0);
+    ck_assert_int_eq(log_dir_open_flat(&other, false, &e), 0);
     const char *foreign = tmppath("torchelastic_abcdefgh"),
                *kept = tmppath("torchelastic_dlaunch_withfile");
     mkdir(foreign, 0700);
@@ -357,6 +381,7 @@ static Suite *suite(void)
     tcase_add_test(tc, empty_tree_is_removed);
     tcase_add_test(tc, an_earlier_start_keeps_its_files);
     tcase_add_test(tc, error_files_alone_are_flat);
+    tcase_add_test(tc, error_files_in_the_directory_of_the_user);
     tcase_add_test(tc, sweep_removes_what_dead_agents_left);
     tcase_add_test(tc, an_unusable_temporary_folder_is_skipped);
     tcase_add_test(tc, run_ids_are_made_harmless);

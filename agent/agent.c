@@ -964,6 +964,37 @@ static int prepare_round(struct agent *a, struct err *e)
     return log_dir_attempt(&a->log_dir, a->ctx.restart_count, a->job->nproc, e);
 }
 
+/* At once, or when a warm interpreter is ready. */
+static void start_workers(struct agent *a)
+{
+    const struct rank_table *table = a->ctx.table;
+    for (int i = 0; i < a->job->nproc && a->fsm.state == STARTING; i++)
+        start_worker(a, &a->workers[i]);
+    spawn_settle(a->spawner);
+    if (a->oom.fd < 0) /* after the start, so that the workers do not wait for it */
+        oom_open(&a->oom);
+    else
+        oom_happened(&a->oom); /* resets the count: earlier kills were not of these workers */
+    if (a->fsm.state == STARTING)
+        move_to(a, RUNNING);
+    if (a->ctx.group_rank == 0)
+        trainer_status_report(a->trainer, "running", table->nnodes, table->world_size,
+                              table->restart_count);
+    if (a->fsm.state == RUNNING)
+        warm_pool_fill(a->warm_pool);
+    if (a->ctx.restart_count == 0) { /* now that the workers run */
+        log_dir_sweep(&a->log_dir);
+        file_timer_sweep(a->file_timer);
+    }
+}
+
+static void on_warm_settled(void *arg)
+{
+    struct agent *a = arg;
+    if (a->fsm.state == STARTING) /* else the round has been stopped */
+        start_workers(a);
+}
+
 static void on_run(void *arg, const struct rank_table *table, int group_rank)
 {
     struct agent *a = arg;
@@ -990,24 +1021,10 @@ static void on_run(void *arg, const struct rank_table *table, int group_rank)
     attempts_begin(&a->attempts, table, group_rank,
                    a->log_dir.run[0] && !a->log_dir.flat ? a->log_dir.attempt : "", wall_ns());
     stdio_set_filtered_dir(a->pump, a->log_dir.run[0] ? a->log_dir.attempt : NULL);
-    for (int i = 0; i < a->job->nproc && a->fsm.state == STARTING; i++)
-        start_worker(a, &a->workers[i]);
-    spawn_settle(a->spawner);
-    if (a->oom.fd < 0) /* after the start, so that the workers do not wait for it */
-        oom_open(&a->oom);
+    if (warm_pool_await(a->warm_pool))
+        log_verbose("the first workers wait for a warm interpreter");
     else
-        oom_happened(&a->oom); /* resets the count: earlier kills were not of these workers */
-    if (a->fsm.state == STARTING)
-        move_to(a, RUNNING);
-    if (group_rank == 0)
-        trainer_status_report(a->trainer, "running", table->nnodes, table->world_size,
-                              table->restart_count);
-    if (a->fsm.state == RUNNING)
-        warm_pool_fill(a->warm_pool);
-    if (a->ctx.restart_count == 0) { /* now that the workers run */
-        log_dir_sweep(&a->log_dir);
-        file_timer_sweep(a->file_timer);
-    }
+        start_workers(a);
 }
 
 static void respawn(struct agent *a, struct worker *w)
@@ -2208,6 +2225,7 @@ static int open_warm_pool(struct agent *a, struct err *e)
                                         .loop = a->loop,
                                         .scope = &a->scope,
                                         .request = request_of,
+                                        .on_settled = on_warm_settled,
                                         .arg = a};
     if (!a->job->warm.modules || a->job->nproc == 0)
         return 0;

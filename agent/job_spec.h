@@ -73,6 +73,7 @@ struct job_spec {
         char **argv;         /* its name and options, as a worker's command line begins */
         int program;      /* where in that command line the script, or the module behind -m, is */
         const char *comm; /* name of the process of a script that is executed itself; else "" */
+        bool first_round; /* the first workers may be worth waiting for a warm interpreter */
     } warm;
 
     /* The job. */

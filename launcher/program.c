@@ -20,6 +20,7 @@
 #include "agent/process/spawn.h"
 #include "agent/worker_env.h"
 #include "core/fd.h"
+#include "core/mem.h"
 
 #define RUNPY \
     "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -142,6 +143,27 @@ static void find_warm_script(struct job_spec *spec, struct options *o)
     spec->warm.comm = options_printf(o, "%s", base_name(env ? word : spec->path));
 }
 
+/* The file in this folder that `python -m name` runs, or one that does not exist. */
+static const char *module_file(struct options *o, const char *name)
+{
+    char *file = options_printf(o, "%s.py", name), *end = file + strlen(name);
+    for (char *p = file; p < end; p++)
+        *p = *p == '.' ? '/' : *p;
+    return access(file, F_OK) == 0 ? file
+                                   : options_printf(o, "%.*s/__main__.py", (int)(end - file), file);
+}
+
+/* Whether the file has the word "torch" in its first megabyte. */
+static bool names_torch(const char *path)
+{
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    char *text = xmalloc(1 << 20);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, 1 << 20);
+    bool found = n > 0 && memmem(text, (size_t)n, "torch", 5);
+    free(text);
+    return found;
+}
+
 /* How warm interpreters are started, if the program is a Python script or module. */
 static void find_warm(struct job_spec *spec, struct options *o, bool direct)
 {
@@ -160,6 +182,9 @@ static void find_warm(struct job_spec *spec, struct options *o, bool direct)
         spec->warm.program = module ? 3 : 2;
         spec->warm.comm = "";
     }
+    spec->warm.first_round = names_torch(direct   ? spec->path
+                                         : module ? module_file(o, o->command[0])
+                                                  : o->command[0]);
     /* A script in front of the interpreter may change the environment. */
     if (spec->warm.python && begins_with_shebang(spec->warm.python))
         spec->warm.python = NULL;

@@ -64,6 +64,8 @@ struct warm_pool {
     bool one_each;       /* the interpreters do not fork */
     bool useless;        /* there are no warm starts in this job */
     pid_t *pids;         /* for warm_pool_pids() */
+    /* Whether the workers of the first round wait for the first interpreter. */
+    enum { NOT_AWAITED, AWAITED, SETTLED } first_round;
 };
 
 /* ----------------------------------------------------------------------------------- their ends */
@@ -107,6 +109,21 @@ static void give_up_pool(struct warm_pool *s, const char *why)
     warm_pool_kill(s);
 }
 
+/* The workers of the first round need not wait any more. */
+static void settle(struct warm_pool *s)
+{
+    if (s->first_round != AWAITED)
+        return;
+    s->first_round = SETTLED;
+    s->opts.on_settled(s->opts.arg);
+}
+
+static void settle_if_loaded(struct warm_pool *s)
+{
+    if (s->interpreters[0].state != LOADING && !s->nforking)
+        settle(s);
+}
+
 void warm_pool_reaped(struct warm_pool *s, pid_t pid)
 {
     for (int i = 0; s && i < s->n; i++) {
@@ -117,6 +134,7 @@ void warm_pool_reaped(struct warm_pool *s, pid_t pid)
         drop_interpreter(s, in);
         if (loading)
             give_up_pool(s, "it died while it imported the program's modules");
+        settle_if_loaded(s);
         return;
     }
     for (int i = 0; s && i < s->nchildren; i++) {
@@ -147,8 +165,9 @@ size_t warm_pool_pids(struct warm_pool *s, const pid_t **out)
 /* ------------------------------------------------------------------------------- an interpreter */
 
 /* The interpreter's arguments and the worker's in one block: see warm_pool.py. */
-static char **interpreter_argv(const struct job_spec *job, const struct spawn_request *req, int fd)
+static char **interpreter_argv(const struct warm_pool *s, const struct spawn_request *req, int fd)
 {
+    const struct job_spec *job = s->opts.job;
     char code[128], at[16];
     const char *words[16];
     size_t n = 0, bytes = 0, count = 0, skip = 0;
@@ -162,6 +181,7 @@ static char **interpreter_argv(const struct job_spec *job, const struct spawn_re
     words[n++] = code;
     words[n++] = job->warm.modules;
     words[n++] = job->warm.comm;
+    words[n++] = s->first_round == AWAITED && !s->one_each ? "first" : "";
     words[n++] = at;
     if (*job->warm.comm) { /* the command line that the kernel makes of the script's */
         for (char **w = job->warm.argv; *w; w++)
@@ -201,7 +221,7 @@ static int spawn_interpreter(struct warm_pool *s, int local_rank, struct err *e)
     int r = s->opts.request(s->opts.arg, local_rank, &req, e);
     if (r < 0)
         return r;
-    char **argv = interpreter_argv(s->opts.job, &req, theirs);
+    char **argv = interpreter_argv(s, &req, theirs);
     free(req.owned[1]);
     req.path = s->opts.job->warm.python;
     req.argv = argv;
@@ -276,6 +296,17 @@ void warm_pool_fill(struct warm_pool *s)
         ask_for_children(s);
 }
 
+bool warm_pool_await(struct warm_pool *s)
+{
+    if (!s || s->useless || !s->opts.job->warm.first_round || s->first_round == SETTLED)
+        return false;
+    s->first_round = AWAITED;
+    warm_pool_fill(s);
+    if (s->useless)
+        s->first_round = SETTLED;
+    return s->first_round == AWAITED;
+}
+
 /* ------------------------------------------------------------------------------------- messages */
 
 static bool is_living_child(pid_t pid)
@@ -316,6 +347,8 @@ static void on_message(struct warm_pool *s, int local_rank, char *text)
         warm_pool_fill(s);
     } else if (strncmp(text, "forked", 6) == 0) {
         add_children(s, text + 6);
+    } else if (strcmp(text, "later") == 0) {
+        settle(s);
     } else if (strcmp(text, "stale") == 0) {
         log_verbose("a file of the program has changed: another interpreter takes over");
         warm_pool_kill(s);
@@ -344,6 +377,7 @@ static void on_readable(uv_poll_t *poll, int status, int events)
             epoll_ctl(s->epfd, EPOLL_CTL_DEL, in->fd, NULL); /* warm_pool_reaped() does the rest */
         }
     }
+    settle_if_loaded(s);
 }
 
 bool warm_pool_is_forking(const struct warm_pool *s)

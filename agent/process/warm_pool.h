@@ -1,7 +1,8 @@
 /* warm_pool.h: Python interpreters that have imported what the program imports first, and become
  * the workers of the next round (--warm).
  *
- * The first interpreter is spawned when a round runs. If what it has imported can be forked and
+ * The first interpreter is spawned when a round runs; for a PyTorch program before the first one,
+ * whose workers then share its memory. If what it has imported can be forked and
  * does not depend on the rank, it makes a child for each worker of the node; the children are
  * forked twice, so that they are this process's, a subreaper's, own. Else one interpreter is
  * spawned for each worker. All of them hold a socket to this process and nothing of a round: they
@@ -34,6 +35,7 @@ struct warm_pool_opts {
     /* Sets what worker `local_rank` is started with in the present round; 0, or a negative errno.
      */
     int (*request)(void *arg, int local_rank, struct spawn_request *req, struct err *e);
+    void (*on_settled)(void *arg); /* after warm_pool_await() has returned true */
     void *arg;
 };
 
@@ -41,6 +43,10 @@ struct warm_pool_opts {
 struct warm_pool *warm_pool_new(const struct warm_pool_opts *opts, struct err *e);
 /* After the scope has been closed and every child has been reaped. */
 void warm_pool_free(struct warm_pool *s);
+
+/* Before the workers of a round are started. True: wait, if a stop does not come first, until
+ * on_settled() says that workers can begin warm, or that they cannot. */
+bool warm_pool_await(struct warm_pool *s);
 
 /* Begins to bring up what is missing. */
 void warm_pool_fill(struct warm_pool *s);

@@ -1,10 +1,11 @@
 """A warm Python interpreter: it imports what the program imports first, waits, and becomes a worker.
 
-dlaunch runs this text as "python -c ... MODULES COMM AT ARGV...". ARGV is a worker's command line, whose word AT is the
-script, or the module behind -m. COMM, where the program is an executable file that names the interpreter, is the name of
-such a process; else "". FD is a socket to dlaunch, one packet a message:
+dlaunch runs this text as "python -c ... MODULES COMM FIRST AT ARGV...". ARGV is a worker's command line, whose word AT
+is the script, or the module behind -m. COMM, where the program is an executable file that names the interpreter, is the
+name of such a process; else "". FIRST is "first" if the workers of the first round wait for this process; else "". FD is
+a socket to dlaunch, one packet a message:
 
-    us: "ready fork" | "ready once" | "useless <why>"
+    us: "later", if the first workers should not wait; "ready fork" | "ready once" | "useless <why>"
     dlaunch: "fork", one socket for each child     us: "forked <pid> ..." | "stale"
     dlaunch: "work", the worker's standard streams and other descriptors, a file with arguments and environment
 
@@ -25,12 +26,15 @@ import os  # noqa: E402
 import time  # noqa: E402
 from importlib.machinery import PathFinder, SourceFileLoader  # noqa: E402
 
-MODULES, COMM, AT, ARGV = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+MODULES, COMM, FIRST, AT, ARGV = sys.argv[1], sys.argv[2], sys.argv[3] == "first", int(sys.argv[4]), sys.argv[5:]
 MODULE = ARGV[AT - 1] == "-m"
 LIBC = ctypes.CDLL(None)
 ONLY_AST = 0x400  # ast.PyCF_ONLY_AST, without its module
 # What a module imports at its first use: if the program imports the first and its text has the second, the third.
 LATER = [("torch", b"DistributedDataParallel", "torch._dynamo"), ("torch", b"optim.", "torch._dynamo")]
+# The first workers wait for imports of these: they take long, a fork is as good as another import, and the workers share
+# their memory. Others may open a device, start threads or read the rank, for which the wait would be in vain.
+AWAITED, KNOWN = "torch", {"torch", "numpy", "dlcoll"}
 # Different for each worker of a node.
 OF_A_RANK = {b"RANK", b"LOCAL_RANK", b"ROLE_RANK", b"TORCHELASTIC_ERROR_FILE", b"DLAUNCH_LISTEN_FD"}
 
@@ -52,7 +56,7 @@ class Scan:
     what a later import does. Only modules of Python's library folders are listed: others may be the user's own."""
 
     def __init__(self, folder):
-        self.folder, self.found, self.files, self.text = folder, [], [], b""
+        self.folder, self.found, self.files, self.text, self.installed = folder, [], [], b"", set()
         self.libraries = library_folders()
 
     def own(self, names, start):
@@ -79,6 +83,8 @@ class Scan:
         if spec is None or (spec and not any((spec.origin or "").startswith(p + "/") for p in self.libraries)):
             return False
         self.found.append((name, names))
+        if spec and any((spec.origin or "").startswith(p + "/") for p in self.libraries[1:]):
+            self.installed.add(top)
         return True
 
     def statement(self, node, path):
@@ -156,15 +162,17 @@ class Variables(dict):
 
 
 class Pace:
-    """In sys.meta_path: notes which modules are asked for, and leaves the CPUs to the running round. Idle priority,
-    where it can be given up again; after IDLE_S, a quarter of one CPU."""
+    """In sys.meta_path: notes which modules are asked for, and leaves the CPUs to the running round, if there is one.
+    Idle priority, where it can be given up again; after IDLE_S, a quarter of one CPU."""
 
     IDLE_S = 10
 
-    def __init__(self):
+    def __init__(self, awaited):
         self.asked, self.began, self.policy = set(), time.monotonic(), os.sched_getscheduler(0)
-        self.idle = self.policy == os.SCHED_OTHER and self.can_return()
-        self.set(os.SCHED_IDLE if self.idle else os.SCHED_BATCH)
+        self.awaited = self.idle = awaited
+        if not awaited:
+            self.idle = self.policy == os.SCHED_OTHER and self.can_return()
+            self.set(os.SCHED_IDLE if self.idle else os.SCHED_BATCH)
 
     def set(self, policy):
         if self.policy == os.SCHED_OTHER:
@@ -184,6 +192,8 @@ class Pace:
 
     def find_spec(self, name, path=None, target=None):
         self.asked.add(name.partition(".")[0])
+        if self.awaited:
+            return None
         passed = time.monotonic() - self.began
         if self.idle and passed > self.IDLE_S:
             self.idle = False
@@ -245,14 +255,16 @@ class Program:
 
 
 def imports(program):
+    """The modules with what is imported from each, the program's files, and which installed packages these are of."""
     if MODULES != "auto":
-        return [(name, ()) for name in MODULES.split(",")], []
+        names = MODULES.split(",")
+        return [(name, ()) for name in names], [], {name.partition(".")[0] for name in names}
     scan = Scan(program.folder)
     packages = scan.own(program.name.split(".")[:-1], program.folder) or [] if MODULE else []
     all(scan.read(file) for file in packages + [program.file])
     names = {name for name, _ in scan.found}
     later = {third for first, word, third in LATER if first in names and word in scan.text}
-    return scan.found + [(name, ()) for name in sorted(later)], scan.files
+    return scan.found + [(name, ()) for name in sorted(later)], scan.files, scan.installed
 
 
 def be_main(program):
@@ -271,11 +283,14 @@ def be_main(program):
     del sys.path[:program.in_path]
 
 
-def load(program, variables):
+def load(program, variables, sock):
     if not program.file:
         raise Useless(f"module {program.name} is not in this folder")
-    pace = Pace()
-    names, files = imports(program)
+    names, files, packages = imports(program)
+    awaited = FIRST and AWAITED in packages and packages <= KNOWN
+    if FIRST and not awaited:
+        sock.send(b"later")
+    pace = Pace(awaited)
     program.watch(files)
     be_main(program)
     sys.meta_path.insert(0, pace)
@@ -296,7 +311,8 @@ def load(program, variables):
     sys.stdout.flush()
     sys.stderr.flush()
     LIBC.fflush(None)
-    pace.set(os.SCHED_OTHER)
+    if not awaited:
+        pace.set(os.SCHED_OTHER)
     device = devices()
     if device:
         raise Useless(f"an imported module has opened {device}")
@@ -368,7 +384,7 @@ def stand_by(program, variables):
     """Returns the message "work", and whether this is a fork."""
     sock, forked = _socket.socket(fileno=FD), False
     try:
-        load(program, variables)
+        load(program, variables, sock)
         if threads() > 1:  # a fork ends the threads of OpenBLAS, which starts them again when it needs them
             pid = os.fork() or os._exit(0)
             os.waitpid(pid, 0)

@@ -13,9 +13,9 @@ static void put_stamp(const char *path, const char *what)
     char line[100];
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    const char *round = getenv("TORCHELASTIC_RESTART_COUNT"), *rank = getenv("RANK");
-    int n = snprintf(line, sizeof(line), "%s %.9s %.9s %lld\n", what, round ? round : "-",
-                     rank ? rank : "-", (long long)t.tv_sec * 1000000000 + t.tv_nsec);
+    const char *rank = getenv("RANK");
+    int n = snprintf(line, sizeof(line), "%s %.9s %lld %d\n", what, rank ? rank : "0",
+                     (long long)t.tv_sec * 1000000000 + t.tv_nsec, (int)getpid());
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
     if (fd < 0 || write(fd, line, (size_t)n) != n)
         exit(2);

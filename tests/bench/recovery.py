@@ -1,8 +1,10 @@
-"""A DDP program of bench-recovery.py: it appends "WHAT ROUND RANK NANOSECONDS" to a file when it has imported, has its
-process group, and has finished its first all_reduce; then it trains until it is stopped.
+"""A DDP program of bench-recovery.py: it appends "WHAT RANK NANOSECONDS PID" to a file when it has imported, has its
+process group, has finished its first all_reduce, and after 50 steps and a collection of garbage, which write to most
+objects of Python; then it sleeps.
 
     recovery.py BACKEND FILE
 """
+import gc
 import os
 import sys
 import time
@@ -13,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def stamp(what):
-    line = f"{what} {os.environ['TORCHELASTIC_RESTART_COUNT']} {os.environ['RANK']} {time.monotonic_ns()}\n"
+    line = f"{what} {os.environ['RANK']} {time.monotonic_ns()} {os.getpid()}\n"
     with open(sys.argv[2], "a") as f:
         f.write(line)
 
@@ -27,6 +29,13 @@ def main():
     model = DistributedDataParallel(torch.nn.Linear(100, 100))
     model(torch.ones(4, 100)).sum().backward()
     stamp("first")
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(50):
+        optimizer.zero_grad()
+        model(torch.randn(4, 100)).sum().backward()
+        optimizer.step()
+    gc.collect()
+    stamp("trained")
     while True:
         time.sleep(0.1)
 

@@ -155,11 +155,12 @@ def environment(pid):
 
 
 def normal(facts):
-    """Without what is different in each round."""
+    """Without what is different in each round and each job."""
     text = json.dumps(facts, sort_keys=True, indent=1)
     text = re.sub(r"(RESTART_COUNT(=|\": \"))\d+", r"\1N", text)
     text = re.sub(r"(MASTER_PORT(=|\": \")|_FD(=|\": \"))\d+", r"\1N", text)
     text = re.sub(r"(attempt_| at 0x)[0-9a-f]+", r"\1N", text)
+    text = re.sub(r"(/dlaunch\.|torchelastic_dlaunch_|RUN_ID=|RUN_ID\": \")[-\w]+", r"\1N", text)
     return text.splitlines()
 
 
@@ -400,7 +401,111 @@ def elastic_node(folder):
     job.is_ready(1)
     os.makedirs(f"{folder}/second")
     second = Job(f"{folder}/second", f"{folder}/train.py", options=options)
+    assert second.p.wait(LIMIT_S) == 0  # job.end() looks for what is left of both
     assert job.end().count(", warm") == 2 and second.end()
+
+
+def with_torch(folder, text, more=""):
+    """A program that imports a package with this name and text; the job's options and environment."""
+    write(folder, "lib/site-packages/torch/__init__.py", text)
+    write(folder, "lib/site-packages/other/__init__.py", "")
+    write(folder, "train.py", "import torch\n" + more + PROGRAM)
+    return {"PYTHONPATH": f"{folder}/lib/site-packages"}
+
+
+def first_round(folder):
+    """The first workers of a PyTorch program begin warm, and do not differ from cold ones."""
+    env = with_torch(folder, "import string\n")
+    for program in (["train.py", "a"], ["-m", "train", "a"]):
+        job = Job(folder, *program, options=["--warm", "off"], env=env)
+        job.kill(0)
+        assert job.end().count(", warm") == 0
+        cold = [normal(job.seen(rank, 0)["facts"]) for rank in (0, 1)]
+        os.rename(f"{folder}/seen", f"{folder}/cold{len(program)}")
+        job = Job(folder, *program, env=env)
+        job.is_ready(2)
+        job.kill(0)
+        text = job.end()
+        assert text.count(", warm") == 4 and text.count("out of round 0") == text.count("err of round 0") == 2, text
+        for number in (0, 1):
+            for rank in (0, 1):
+                warm = normal(job.seen(rank, number)["facts"])
+                assert warm == cold[rank], "\n".join(f"- {a}\n+ {b}" for a, b in zip(cold[rank], warm) if a != b)
+            assert job.seen(0, number)["random"] != job.seen(1, number)["random"]
+        os.rename(f"{folder}/seen", f"{folder}/warm{len(program)}")
+
+
+def first_round_does_not_wait(folder):
+    """For another package, which may read the rank; the interpreter's imports last until a file is there."""
+    blocks = "import os, time\nwhile 'dlaunch' in os.readlink('/proc/self/fd/1') + open('/proc/self/cmdline').read() " \
+             f"and not os.path.exists('{folder}/go'): time.sleep(0.005)\n"
+    env = with_torch(folder, blocks, more="import other\n")
+    job = Job(folder, "train.py", env=env)
+    for rank in (0, 1):
+        job.seen(rank, 0)
+    open(f"{folder}/go", "w").close()
+    job.is_ready(1)
+    job.kill(0)
+    assert job.end().count(", warm") == 2
+    same(job)
+
+
+def first_round_cold_after_all(folder):
+    """An import that fails, one that ends the process, one that reads the rank: then the first rank's interpreter is
+    there, and the others are started cold."""
+    for number, (text, warm) in enumerate([("1 / 0\n", 0), ("import os\nif not os.environ.get('SEEN_IT'): os._exit(3)\n", 0),
+                                           ("import os\nos.environ['RANK']\n", 1)]):
+        env = with_torch(folder, text)
+        write(folder, "train.py", ("try:\n    import torch\nexcept ArithmeticError:\n    pass\n" if number == 0 else
+                                   "import torch\n" if number == 2 else
+                                   "if 1:\n    import os; os.environ['SEEN_IT'] = '1'\nimport torch\n") + PROGRAM)
+        options = ["--warm", "torch"] if number == 1 else []
+        job = Job(folder, "train.py", env=env, restarts=1, options=options)
+        for rank in (0, 1):
+            job.seen(rank, 0)
+        assert job.count(", warm") == warm, job.text()
+        assert warm or job.count("no warm starts: ") == 1
+        job.kill(0)
+        job.end()
+        os.rename(f"{folder}/seen", f"{folder}/seen{number}")
+
+
+def first_round_stopped(folder):
+    """While it waits for an interpreter whose import does not end."""
+    env = with_torch(folder, f"import time\nopen('{folder}/began', 'w').close()\nwhile True: time.sleep(0.005)\n")
+    job = Job(folder, "train.py", env=env)
+    wait_for("the import", lambda: os.path.exists(f"{folder}/began"))
+    job.p.send_signal(signal.SIGTERM)
+    assert job.end(128 + signal.SIGTERM).count("is pid") == 0
+
+
+def first_round_ends_early(folder):
+    """A worker of another node fails while this node waits: the wait goes on in the next round."""
+    env = with_torch(folder, f"import os, time\nwhile os.environ['WAITS'] == '1' and not os.path.exists('{folder}/go'): "
+                             "time.sleep(0.005)\n")
+    os.makedirs(f"{folder}/second")
+    options = ["--nnodes", "2", "--rdzv_backend", "file", "--rdzv_endpoint", f"{folder}/meeting", "--rdzv_id", "warm"]
+    env["SEEN"] = f"{folder}/seen"
+    second = Job(f"{folder}/second", f"{folder}/train.py", options=options + ["--warm", "off", "--node_rank", "1"],
+                 env={**env, "WAITS": "0"})
+    job = Job(folder, "train.py", options=options + ["--node_rank", "0"], env={**env, "WAITS": "1"})
+    wait_for("the wait", lambda: job.count("the first workers wait"))
+    job.seen(3, 0)
+    open(f"{folder}/seen/3.0.kill", "w").close()
+    job.seen(3, 1)
+    open(f"{folder}/go", "w").close()
+    assert second.p.wait(LIMIT_S) == 0
+    text = job.end()
+    assert text.count(", warm") == 2 and text.count("the first workers wait") == 2 and second.end(), text
+    assert not os.path.exists(f"{folder}/seen/0.0")
+
+
+def first_round_killed_interpreter(folder):
+    env = with_torch(folder, f"import os, time\nif not os.path.exists('{folder}/killed'):\n"
+                             f"    open('{folder}/killed', 'w').close()\n    os.kill(os.getpid(), 9)\n")
+    job = Job(folder, "train.py", env=env)
+    job.kill(0)
+    assert job.end().count(", warm") == 0
 
 
 def no_restart(folder):
@@ -445,7 +550,8 @@ CASES = [script, script_in_a_folder, absolute_script, executable_script, executa
          package, standard_input, without_a_pid_namespace_of_ours, in_a_pid_namespace, raises, divides_by_zero,
          exits_with_a_text, exits_with_a_number, is_interrupted, runs_exit_handlers, has_a_hook, changed_program,
          changed_import, import_of_the_rank, import_that_sets_variables, import_that_starts_a_thread, useless_import,
-         killed_interpreters, elastic_node, no_restart, refused_values, many_restarts]
+         killed_interpreters, elastic_node, first_round, first_round_does_not_wait, first_round_cold_after_all,
+         first_round_stopped, first_round_ends_early, first_round_killed_interpreter, no_restart, refused_values, many_restarts]
 
 
 def main():

@@ -7,12 +7,15 @@
 #include <string.h>
 
 #include "agent/process/spawn.h"
+#include "core/hostlist.h"
 #include "core/log.h"
 #include "core/mem.h"
 #include "core/parse.h"
 #include "core/slurm.h"
 #include "launcher/detect.h"
 #include "launcher/hosts/host_list.h"
+
+#define HET_GROUP "SLURM_JOB_NODELIST_HET_GROUP_"
 
 static const char *env_get(char *const *envp, const char *name)
 {
@@ -34,14 +37,56 @@ static bool in_slurm_step(char *const *envp)
     return step && parse_int(step, 0, LONG_MAX, &id, NULL) == 0 && id < SLURM_STEP_SPECIAL;
 }
 
-static int read_list(struct host_list *l, const char *text, struct err *e)
+static int read_list(struct host_list *l, char *const *envp, const char *text, struct err *e)
 {
+    (void)envp;
     return host_list_add(l, text, e);
 }
 
-/* "n1 4 n2 4" */
-static int read_pairs(struct host_list *l, const char *text, struct err *e)
+static const char *het_list(char *const *envp, int group)
 {
+    char name[sizeof(HET_GROUP) + 12];
+    snprintf(name, sizeof(name), HET_GROUP "%d", group);
+    return env_get(envp, name);
+}
+
+static int read_het_groups(struct host_list *l, char *const *envp, const char *text, struct err *e)
+{
+    int rc = 0;
+    for (int i = 1; text && rc == 0; text = het_list(envp, i++))
+        rc = host_list_add(l, text, e);
+    return rc;
+}
+
+struct name_search {
+    const char *name;
+    bool found;
+};
+
+static bool compare_name(void *arg, const char *name)
+{
+    struct name_search *s = arg;
+    s->found |= strcmp(name, s->name) == 0;
+    return !s->found;
+}
+
+int allocation_het_group(char *const *envp, const char *host)
+{
+    struct name_search s = {.name = host};
+    struct err e;
+    size_t count;
+    const char *list;
+    for (int i = 0; (list = het_list(envp, i)); i++) {
+        if (hostlist_walk(list, compare_name, &s, &count, &e) == 0 && s.found)
+            return i;
+    }
+    return -1;
+}
+
+/* "n1 4 n2 4" */
+static int read_pairs(struct host_list *l, char *const *envp, const char *text, struct err *e)
+{
+    (void)envp;
     char *copy = xstrdup(text), *save, *word = strtok_r(copy, " ", &save);
     int rc = 0;
     for (int i = 0; word && rc == 0; i++, word = strtok_r(NULL, " ", &save))
@@ -51,8 +96,9 @@ static int read_pairs(struct host_list *l, const char *text, struct err *e)
 }
 
 /* A line for each slot, or for each host with further words behind its name. */
-static int read_file(struct host_list *l, const char *path, struct err *e)
+static int read_file(struct host_list *l, char *const *envp, const char *path, struct err *e)
 {
+    (void)envp;
     char *line = NULL;
     size_t cap = 0;
     int rc = 0;
@@ -72,9 +118,10 @@ static int read_file(struct host_list *l, const char *path, struct err *e)
 /* The first row whose two variables are set is used. */
 static const struct source {
     const char *scheduler, *id, *hosts;
-    int (*read)(struct host_list *l, const char *value, struct err *e);
+    int (*read)(struct host_list *l, char *const *envp, const char *value, struct err *e);
     const char *agent; /* ssh where the host has no such program */
 } g_sources[] = {
+    {"Slurm", "SLURM_JOB_ID", HET_GROUP "0", read_het_groups, "srun"},
     {"Slurm", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", read_list, "srun"},
     {"PBS", "PBS_JOBID", "PBS_NODEFILE", read_file, "pbs_tmrsh"},
     {"LSF", "LSB_JOBID", "LSB_DJOB_HOSTFILE", read_file, "blaunch"},
@@ -82,12 +129,17 @@ static const struct source {
     {"SGE", "JOB_ID", "PE_HOSTFILE", read_file, "qrsh -inherit"},
 };
 
+static bool is_slurm(const struct source *s)
+{
+    return strcmp(s->scheduler, "Slurm") == 0;
+}
+
 static const struct source *find_source(char *const *envp)
 {
     for (size_t i = 0; i < ARRAY_LEN(g_sources); i++) {
         const struct source *s = &g_sources[i];
         if (env_get(envp, s->id) && env_get(envp, s->hosts))
-            return i == 0 && in_slurm_step(envp) ? NULL : s;
+            return is_slurm(s) && in_slurm_step(envp) ? NULL : s;
     }
     return NULL;
 }
@@ -146,7 +198,7 @@ int allocation_read(struct options *o, char *const *envp, struct err *e)
         !opt_workers(o) || (opt_given(o, OPT_nnodes) && !wanted))
         return 1;
     const char *id = env_get(envp, s->id);
-    if (s->read(&l, env_get(envp, s->hosts), e) < 0)
+    if (s->read(&l, envp, env_get(envp, s->hosts), e) < 0)
         return err_wrap(e, "%s", s->hosts);
     if (!wanted) {
         if (l.n > 1)
@@ -163,7 +215,7 @@ int allocation_read(struct options *o, char *const *envp, struct err *e)
     if (set(o, OPT_host, names_of(o, &l, (size_t)wanted), s, e) < 0 ||
         (!opt_given(o, OPT_launch_agent) && set(o, OPT_launch_agent, choose_agent(o, s), s, e) < 0))
         return -EINVAL;
-    if (s == &g_sources[0] && set(o, OPT_shutdown_timeout, SCHEDULER_GRACE, s, e) < 0)
+    if (is_slurm(s) && set(o, OPT_shutdown_timeout, SCHEDULER_GRACE, s, e) < 0)
         return -EINVAL;
     log_notice("%s job %.40s: starting on %ld of its %zu nodes by %s (--no_detect to ignore)",
                s->scheduler, id, wanted, l.n, opt_text(o, OPT_launch_agent));

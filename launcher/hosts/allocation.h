@@ -3,6 +3,7 @@
  * starts itself on these hosts by the scheduler's own means, as with -H.
  *
  *     Slurm   SLURM_JOB_NODELIST                   srun, a step for each host
+ *             SLURM_JOB_NODELIST_HET_GROUP_<i>     of a heterogeneous job
  *     PBS     PBS_NODEFILE                         pbs_tmrsh
  *     LSF     LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS    blaunch
  *     SGE     PE_HOSTFILE                          qrsh -inherit
@@ -16,5 +17,8 @@
 /* Sets --host and --launch_agent, and says so in one line. 0: they are set; 1: there is no such
  * allocation, or it is not asked for; -EINVAL. */
 int allocation_read(struct options *o, char *const *envp, struct err *e);
+
+/* Which part of a heterogeneous job of Slurm the host belongs to (srun --het-group); -1: none. */
+int allocation_het_group(char *const *envp, const char *host);
 
 #endif

@@ -11,7 +11,10 @@
 #include "agent/process/spawn.h"
 #include "core/mem.h"
 #include "core/netaddr.h"
+#include "launcher/hosts/allocation.h"
 #include "launcher/words.h"
+
+extern char **environ;
 
 #define ALIVE_S 5 /* ssh asks the host for a sign of life so often, and gives up after three */
 
@@ -126,9 +129,12 @@ char **reach_argv(const struct reach *r, struct options *o, const struct host *h
     size_t n = 0;
     while (r->words[n])
         n++;
-    char **argv = options_alloc(o, (n + 5) * sizeof(*argv));
+    char **argv = options_alloc(o, (n + 6) * sizeof(*argv));
     memcpy(argv, r->words, n * sizeof(*argv));
     if (r->srun) {
+        int group = allocation_het_group(environ, h->name);
+        if (group >= 0)
+            argv[n++] = options_printf(o, "--het-group=%d", group);
         argv[n++] = options_printf(o, "--nodelist=%s", h->name);
         argv[n++] = (char *)"/bin/sh";
         argv[n++] = (char *)"-c";

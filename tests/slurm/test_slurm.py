@@ -17,6 +17,7 @@ from cluster import Cluster, Failure
 
 STEP = "srun -N2 --ntasks-per-node=1 "
 SHOW = "worker env RANK"
+REAL_CPUS = len(os.sched_getaffinity(0))
 
 
 def numbered(name, count):
@@ -95,6 +96,55 @@ def a_killed_head_ends_its_steps(c):
     p.ended(0).says("no step")
 
 
+# ---------------------------------------------------------------------------------- several on a node
+
+def steps_that_overlap(c):
+    """Two dlaunch steps of one job share its nodes, and dlaunchctl comes as a third one."""
+    c.type(f"salloc -Q -N2 sh -c '>up; {STEP} --overlap dlaunch --nproc_per_node 2 worker append up pause & "
+           f"while [ $(wc -l <up) -lt 4 ]; do sleep 0.05; done; {STEP} --overlap dlaunch {SHOW}; "
+           "srun --overlap -N1 -n1 dlaunchctl status; scancel $SLURM_JOB_ID.0; wait'")
+    c.commands[-1].ended(None).says("RANK=0", "RANK=1").expect(" RUNNING ")
+
+
+def array_jobs(c):
+    """The tasks of an array run at the same time on the same nodes."""
+    c.type("sbatch -Q -N2 --ntasks-per-node=1 --array=1-3 -o log.%a --wrap "
+           "'srun dlaunch --nproc_per_node 2 worker append up wait-lines 12 up env SLURM_ARRAY_TASK_ID env RANK'").ended(0)
+    for task in range(1, 4):
+        want = numbered("RANK", 4) + [f"SLURM_ARRAY_TASK_ID={task}"] * 4
+        slurm.wait_for(f"task {task}", lambda: sorted(
+            line for line in c.home_file(f"log.{task}").splitlines() if "=" in line) == want)
+
+
+def heterogeneous_jobs(c):
+    """Parts with different numbers of workers are one job, by srun and without it."""
+    c.type("salloc -Q -N1 : -N1 sh -c 'srun dlaunch --nproc_per_node 2 worker env RANK "
+           ": dlaunch --nproc_per_node 1 worker env RANK >log; dlaunch -N 2 --nproc_per_node 2 worker env RANK'")
+    c.commands[-1].ended(0).says(*numbered("RANK", 4))
+    if sorted(c.home_file("log").splitlines()) != numbered("RANK", 3):
+        raise Failure(c.home_file("log"))
+
+
+def several_jobs_on_a_node(c):
+    """Ports, sockets and files of jobs that run at the same time are different ones."""
+    work = "worker append up wait-lines 16 up env RANK"
+    lines = [f"{STEP} dlaunch --nproc_per_node 2 {work}"] * 2 + [
+        f"salloc -Q -N2 dlaunch -N 2 --nproc_per_node 2 {work}", f"srun -N2 -n4 {work}"]
+    jobs = [c.type(line) for line in lines] + [c.type("srun -N2 -n4 allreduce")]
+    for job in jobs[:3]:
+        job.ended(0).says(*numbered("RANK", 4))
+    jobs[3].ended(0)
+    jobs[4].ended(0).expect("4 ranks, ")
+
+
+def workers_for_the_cpus_of_the_task(c):
+    """Not for those of the node."""
+    workers = "dlaunch --nproc_per_node cpu " + SHOW
+    for line in (f"{STEP} -c1 {workers}", f"salloc -Q -N2 -c1 dlaunch -N2 {workers[8:]}"):
+        c.type(line).ended(0).expect("--nproc_per_node cpu: 1 CPU\n", "err").says("RANK=0", "RANK=1")
+    c.type(f"{STEP} -c{REAL_CPUS} {workers}").ended(0).says(*numbered("RANK", 2 * REAL_CPUS))
+
+
 # ------------------------------------------------------------------------------------------------- ends
 
 PAUSE = "dlaunch --nproc_per_node 2 worker append up setsid-child pause"
@@ -115,7 +165,7 @@ def cancel_at_random(c, trials, seed):
         line, cancel = CANCELS[name]
         c.empty_home()
         p = c.type(line)
-        after = chance.uniform(0, 0.5)
+        after = chance.uniform(0, 2 if "sbatch" in name else 0.5)  # which queues the job
         time.sleep(after)  # the moment, not a wait for anything
 
         def over():
@@ -132,9 +182,14 @@ def scancel_leaves_nothing(c):
     cancel_at_random(c, 20, time.time_ns())
 
 
-TESTS = [a_launcher_on_each_node, tasks_and_workers_are_one_too_many, the_advice_is_good_in_a_script_with_tasks,
-         programs_without_dlaunch, salloc_without_srun, sbatch_without_srun, standard_input_and_report_of_own_steps,
-         too_many_nodes_are_refused, a_killed_head_ends_its_steps, scancel_leaves_nothing]
+COMMON = [a_launcher_on_each_node, tasks_and_workers_are_one_too_many, the_advice_is_good_in_a_script_with_tasks,
+          programs_without_dlaunch, salloc_without_srun, sbatch_without_srun, standard_input_and_report_of_own_steps,
+          too_many_nodes_are_refused, a_killed_head_ends_its_steps,
+          steps_that_overlap, array_jobs, heterogeneous_jobs, several_jobs_on_a_node, scancel_leaves_nothing]
+# The tests of each cluster.
+GROUPS = [({"nodes": 2}, COMMON),
+          ({"nodes": 2, "cpus": REAL_CPUS, "proctrack": "pgid", "task": "affinity"},
+           [workers_for_the_cpus_of_the_task, scancel_leaves_nothing])]
 
 PROGRAMS = ["dlaunch", "dlaunchctl", "libdlcoll.so.0", "tests/worker", "examples/allreduce", "examples/train"]
 
@@ -152,6 +207,20 @@ def run(test, c):
         return False
     print(f"slurm: {test.__name__}: ok ({time.monotonic() - begin:.1f} s)", flush=True)
     return True
+
+
+def run_group(programs, conf, tests, results):
+    c = None
+    try:
+        for test in tests:
+            c = c or Cluster(programs=programs, **conf)
+            results.append(run(test, c))
+            if not results[-1]:  # what it has left is not the next one's
+                c.close()
+                c = None
+    finally:
+        if c:
+            c.close()
 
 
 def measure(c, what, n):
@@ -174,19 +243,11 @@ def main():
         finally:
             c.close()
         return 0
-    tests = [t for t in TESTS if os.environ.get("TEST_FILTER", "") in t.__name__]
-    failed, c = 0, None
-    try:
-        for test in tests:
-            c = c or Cluster(2, programs)
-            if not run(test, c):  # what it has left is not the next one's
-                failed += 1
-                c.close()
-                c = None
-    finally:
-        if c:
-            c.close()
-    print(f"{len(tests) - failed} passed, {failed} failed")
+    results = []
+    for conf, tests in GROUPS:
+        run_group(programs, conf, [t for t in tests if os.environ.get("TEST_FILTER", "") in t.__name__], results)
+    failed = results.count(False)
+    print(f"{len(results) - failed} passed, {failed} failed")
     return bool(failed)
 
 

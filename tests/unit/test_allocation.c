@@ -73,6 +73,10 @@ static const struct {
     {{SLURM}, {"-N", "2", "--launch_agent", "ssh"}, "n1,n2 by ssh"},
     {{SLURM, "SLURM_STEP_ID=4294967291"}, {"-N", "2"}, "n1,n2 by srun"}, /* the batch script */
     {{SLURM}, {"-N", "4"}, "! --nnodes 4: Slurm job 7 has 3 nodes (--no_detect ignores Slurm)"},
+    /* a heterogeneous job: in its script, the usual name is that of the first part */
+    {{SLURM, "SLURM_JOB_NODELIST_HET_GROUP_0=n[1-3]", "SLURM_JOB_NODELIST_HET_GROUP_1=g1,g2"},
+     {"-N", "5"},
+     "n1,n2,n3,g1,g2 by srun"},
     {{"SLURM_JOB_ID=7", "SLURM_JOB_NODELIST=n[1-"},
      {"-N", "2"},
      "! SLURM_JOB_NODELIST: '1-': brackets must contain numbers and ranges, such as [1-3,7]"},
@@ -97,6 +101,18 @@ static const struct {
 START_TEST(hosts_of_a_job)
 {
     ck_assert_str_eq(allocation("dlaunch", cases[_i].env, cases[_i].args), cases[_i].want);
+}
+END_TEST
+
+START_TEST(parts_of_a_heterogeneous_job)
+{
+    char *env[] = {SLURM, "SLURM_JOB_NODELIST_HET_GROUP_0=n[1-3]",
+                   "SLURM_JOB_NODELIST_HET_GROUP_1=g1,g2", NULL};
+    ck_assert_int_eq(allocation_het_group(env, "n3"), 0);
+    ck_assert_int_eq(allocation_het_group(env, "g2"), 1);
+    ck_assert_int_eq(allocation_het_group(env, "g3"), -1);
+    env[2] = NULL;
+    ck_assert_int_eq(allocation_het_group(env, "n3"), -1);
 }
 END_TEST
 
@@ -127,6 +143,7 @@ static Suite *suite(void)
     TCase *t = test_case(s, "allocation", 20);
     tcase_add_checked_fixture(t, setup, NULL);
     tcase_add_loop_test(t, hosts_of_a_job, 0, ARRAY_LEN(cases));
+    tcase_add_test(t, parts_of_a_heterogeneous_job);
     tcase_add_test(t, torchrun_stays_on_its_host);
     tcase_add_test(t, it_is_said);
     return s;

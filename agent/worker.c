@@ -152,6 +152,7 @@ static int worker_spawn(struct worker *w, const struct worker_context *ctx, void
         mpi_worker_fini(&mpi);
         return r;
     }
+    req.session = mpi.spins;
     if (mpi.fd >= 0)
         keep[nkeep++] = mpi.fd;
     if (ctx->segment->fd >= 0)

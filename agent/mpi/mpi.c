@@ -116,6 +116,7 @@ int mpi_worker(struct mpi *m, int local_rank, struct mpi_worker *out, struct err
     out->fd = pmi_connect(m->pmi, local_rank, e);
     if (out->fd < 0)
         return e->code;
+    out->spins = true; /* MPICH does, and mpiexec.hydra gives each rank a session, too */
     out->env = pmi_env(m, local_rank, out->fd);
     return 0;
 }

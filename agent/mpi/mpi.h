@@ -28,10 +28,11 @@ struct mpi_worker {
     int fd;     /* to be handed down under its number, then closed; -1: none */
     char **env; /* "NAME=value"; of malloc, to be freed by mpi_worker_fini(). The names are the
                    same for every worker of the round */
+    bool spins; /* waits for other ranks without yielding the CPU */
 };
 #define MPI_WORKER_NONE \
     {                   \
-        -1, NULL        \
+        -1, NULL, false \
     }
 int mpi_worker(struct mpi *m, int local_rank, struct mpi_worker *out, struct err *e);
 void mpi_worker_fini(struct mpi_worker *w);

@@ -190,9 +190,13 @@ IN_THE_CHILD static int child_main(void *arg)
     const struct spawn_request *req = &b->req;
     int rc;
 
-    /* No session of its own, unlike torchrun's workers: where the kernel shares out the CPUs by
-     * session (autogroup), a rank that yields would not yield to the other ranks. */
-    CALL(SYS_setpgid, 0, 0);
+    /* Where the kernel shares out the CPUs by session (autogroup), a rank that yields would not
+     * yield to ranks in other sessions: no session of its own, unlike torchrun's workers. Ranks
+     * that spin and never yield get a share of the CPUs each by one, beside other programs. */
+    if (req->session)
+        CALL(SYS_setsid);
+    else
+        CALL(SYS_setpgid, 0, 0);
     /* If the parent has died before this request, the signal will never come. */
     CALL(SYS_prctl, PR_SET_PDEATHSIG, req->outlives ? 0 : SIGKILL, 0, 0, 0);
     if (CALL(SYS_getppid) != b->parent)

@@ -42,6 +42,7 @@ struct spawn_request {
     size_t nkeep;    /* at most SPAWN_KEEP_MAX */
     const cpu_set_t *cpus; /* NULL: inherit */
     size_t cpus_size;
+    bool session;   /* a session of its own, see child_main() */
     bool outlives;  /* not killed when the parent dies */
     int cgroup_fd;  /* directory of a cgroup v2 to start in, if that can be had; -1 none */
     void *owned[2]; /* taken, and freed with free() when the program runs or cannot */

@@ -67,8 +67,9 @@ static bool where_given(const struct options *o)
 static bool takes_rank(const struct options *o, long number)
 {
     int lo = 0, hi = 0;
-    if (opt_given(o, OPT_node_rank))
-        return false;
+    parse_range(opt_text(o, OPT_nnodes), &lo, &hi, NULL);
+    if (opt_given(o, OPT_node_rank) || (number >= hi && opt_number(o, OPT_spares)))
+        return false; /* or it is a spare */
     if (strcmp(opt_text(o, OPT_rdzv_backend), "static") == 0)
         return true;
     /* Nodes of other steps or jobs, numbered from 0 as well, may come to a place of the user's; and
@@ -76,7 +77,6 @@ static bool takes_rank(const struct options *o, long number)
     if (o->torchrun || where_given(o))
         return false;
     /* An elastic job keeps those that are too many waiting. */
-    parse_range(opt_text(o, OPT_nnodes), &lo, &hi, NULL);
     return lo == hi || number < hi;
 }
 
@@ -103,7 +103,10 @@ static void say(struct options *o, const char *what, const char *how_to_ignore)
     else
         where = options_printf(o, "head %s, port %ld", opt_text(o, OPT_master_addr),
                                c10d ? C10D_PORT : opt_number(o, OPT_master_port));
-    log_notice("%s: %s nodes%s%s, %s%s", what, opt_text(o, OPT_nnodes),
+    const char *spares = opt_number(o, OPT_spares)
+                             ? options_printf(o, " and %s to spare", opt_text(o, OPT_spares))
+                             : "";
+    log_notice("%s: %s nodes%s%s%s, %s%s", what, opt_text(o, OPT_nnodes), spares,
                any ? "" : ", this is node ", any ? "" : rank, where, how_to_ignore);
 }
 #define TO_IGNORE " (--no_detect to ignore)"
@@ -225,12 +228,16 @@ static int slurm_step(struct options *o, char *const *envp, long job, long step,
         slurm_one_node(envp, job, step);
         return 0;
     }
+    bool nnodes_given = opt_given(o, OPT_nnodes);
+    long spares = opt_number(o, OPT_spares); /* which are nodes of the step, too */
+    if (set(o, OPT_nnodes, options_printf(o, "%ld", nnodes > spares ? nnodes - spares : nnodes),
+            from_nnodes, e) < 0)
+        return -EINVAL;
     bool rank = takes_rank(o, strtol(id_of_node, NULL, 10));
-    bool taken = rank || !place || !opt_given(o, OPT_nnodes);
+    bool taken = rank || !place || !nnodes_given;
     if (taken && slurm_check_tasks(o, envp, nnodes, e) < 0)
         return -EINVAL;
     if (slurm_head(o, envp, head, &from_head, e) < 0 ||
-        set(o, OPT_nnodes, options_printf(o, "%ld", nnodes), from_nnodes, e) < 0 ||
         (rank && set(o, OPT_node_rank, id_of_node, "SLURM_NODEID", e) < 0))
         return -EINVAL;
     if (takes_address(o) &&

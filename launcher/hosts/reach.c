@@ -97,7 +97,7 @@ int reach_init(struct reach *r, struct options *o, size_t copied, struct err *e)
     /* Otherwise srun hands on whole lines only. */
     const char *const of_srun[] = {"--nodes=1", "--ntasks=1", "--ntasks-per-node=1",
                                    "--overlap", "--mpi=none", "--unbuffered",
-                                   "--quiet"};
+                                   "--no-kill", "--quiet"}; /* no-kill: another node may be lost */
     for (size_t i = 0; ssh && i < ARRAY_LEN(of_ssh); i++)
         *w++ = (char *)of_ssh[i];
     for (size_t i = 0; r->srun && i < ARRAY_LEN(of_srun); i++)

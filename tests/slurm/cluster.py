@@ -89,7 +89,7 @@ class Host:
         self.address = f"10.89.0.{number}"
         self.holder = subprocess.Popen(
             ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--kill-child=SIGKILL", "sh", "-c", INIT],
-            stdout=subprocess.PIPE, preexec_fn=die_with_parent,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent,
             env={"PATH": os.environ["PATH"], "F": cluster.folder, "NAME": name})
         if not self.holder.stdout.readline():
             raise Failure(f"{name}: no namespaces")
@@ -126,11 +126,15 @@ class Host:
     def link(self, state):
         ip(self.cluster.hosts[0].pid, f"link set {self.name} {state}")
 
-    def kill(self):
-        """The host is gone, without a word to anybody."""
-        self.link("down")
+    def kill(self, silent=True):
+        """The host is gone, if silent without a word to anybody."""
+        if silent:
+            self.link("down")
         os.kill(self.pid, signal.SIGKILL)
         self.holder.wait()
+        self.holder.stdout.close()
+        self.cluster.hosts.remove(self)
+        self.cluster.nodes.remove(self)
 
 
 def ip(pid, *lines):

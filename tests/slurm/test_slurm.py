@@ -6,6 +6,7 @@
 
 TEST_FILTER=text runs the tests whose name contains it. Needs root, ip(8), Debian's slurm-wlm and munge.
 """
+import json
 import os
 import random
 import subprocess
@@ -182,14 +183,54 @@ def scancel_leaves_nothing(c):
     cancel_at_random(c, 20, time.time_ns())
 
 
+# -------------------------------------------------------------------------------------------- lost nodes
+
+ELASTIC = "dlaunch -N 2 --spares 1 --max_restarts 1 --events events"
+WORK = "sh -c 'echo $(hostname) $RANK >>up; while [ ! -e go ]; do sleep 0.05; done; echo RANK=$RANK'"
+
+
+def lose_a_node(c, line, silent):
+    """The node of rank 1 is gone; Slurm says so, and the job goes on without it. Returns the time in seconds from the
+    news of the loss until the next round."""
+    p = c.type(line)
+    slurm.wait_for("the workers", lambda: c.home_file("up").count("\n") == 2 or p.process.poll() is not None)
+    lost = next((n for n in c.nodes if f"{n.name} 1\n" in c.home_file("up")), None)
+    if not lost:
+        p.fail(f"no node has rank 1: {c.home_file('up')}")
+    lost.kill(silent)
+    slurm.wait_for("the next round", lambda: c.home_file("up").count("\n") == 4 or p.process.poll() is not None)
+    c.head.run("scontrol", "update", f"nodename={lost.name}", "state=down", "reason=lost")
+    p.expect(f"Node failure on {lost.name}", "err")
+    open(os.path.join(c.home, "go"), "w").close()
+    p.expect("RANK=", times=2)
+    if lost.name not in p.text("err").split(" was lost: ", 1)[0]:
+        p.fail("the loss is not reported")
+    at = {}
+    for event in map(json.loads, c.home_file("events").splitlines()):
+        at[event["name"]] = event["timestamp"]  # the last one of its name
+    p.ended(None).says("RANK=0", "RANK=1")
+    return at["ready"] - at["node-lost"]
+
+
+def a_lost_node_of_a_step(c):
+    lose_a_node(c, f"srun -N3 --no-kill -K0 --ntasks-per-node=1 {ELASTIC} "
+                f"--rdzv_conf keep_alive_interval=1,keep_alive_max_attempt=4 {WORK}", silent=True)
+
+
+def a_lost_node_of_an_allocation(c):
+    lose_a_node(c, f"salloc -Q -N3 --no-kill {ELASTIC} {WORK}", silent=False)
+
+
 COMMON = [a_launcher_on_each_node, tasks_and_workers_are_one_too_many, the_advice_is_good_in_a_script_with_tasks,
           programs_without_dlaunch, salloc_without_srun, sbatch_without_srun, standard_input_and_report_of_own_steps,
           too_many_nodes_are_refused, a_killed_head_ends_its_steps,
           steps_that_overlap, array_jobs, heterogeneous_jobs, several_jobs_on_a_node, scancel_leaves_nothing]
+SPARE = [a_lost_node_of_a_step, a_lost_node_of_an_allocation]
 # The tests of each cluster.
 GROUPS = [({"nodes": 2}, COMMON),
           ({"nodes": 2, "cpus": REAL_CPUS, "proctrack": "pgid", "task": "affinity"},
-           [workers_for_the_cpus_of_the_task, scancel_leaves_nothing])]
+           [workers_for_the_cpus_of_the_task, scancel_leaves_nothing]),
+          *(({"nodes": 3}, [test]) for test in SPARE)]
 
 PROGRAMS = ["dlaunch", "dlaunchctl", "libdlcoll.so.0", "tests/worker", "examples/allreduce", "examples/train"]
 

@@ -80,6 +80,22 @@ START_TEST(slurm_step)
 }
 END_TEST
 
+/* Spare nodes are nodes of the step, the last ones. */
+START_TEST(spare_nodes_of_a_slurm_step)
+{
+    char *got = run(ENV(STEP), ARGV("--spares", "2", "x"), NULL, NULL);
+    ck_assert_str_eq(got, "6 3 123.0 n01 22091");
+    ck_assert_str_eq(g_said, "dlaunch: Slurm step 123.0: 6 nodes and 2 to spare, this is node 3, "
+                             "head n01, port 22091 (--no_detect to ignore)\n");
+    free(got);
+    got = run(ENV(STEP), ARGV("--nnodes", "3", "--spares", "5", "x"), NULL, NULL);
+    ck_assert_str_eq(got, "3 any 123.0 n01 22091");
+    ck_assert_str_eq(g_said, "dlaunch: Slurm step 123.0: 3 nodes and 5 to spare, head n01, port "
+                             "22091 (--no_detect to ignore)\n");
+    free(got);
+}
+END_TEST
+
 static double grace_under(char *const *env, char *const *args)
 {
     struct options o;
@@ -572,6 +588,7 @@ static Suite *suite(void)
     TCase *tc = test_case(s, "detect", 20);
     tcase_add_checked_fixture(tc, setup, NULL);
     tcase_add_test(tc, slurm_step);
+    tcase_add_test(tc, spare_nodes_of_a_slurm_step);
     tcase_add_test(tc, slurm_and_user);
     tcase_add_test(tc, message_of_a_pod);
     tcase_add_test(tc, grace_is_shorter_than_that_of_the_scheduler);

@@ -424,7 +424,7 @@ run-tests: all $(BUILD)/tests/worker $(HELPERS) $(FAKES) $(UNIT) $(INTEGRATION) 
 	$(Q)tests/layers.sh
 	$(Q)tests/faults.sh
 	$(Q)BUILD=$(BUILD) tests/run.sh $(UNIT) $(INTEGRATION) tests/integration/test_readme.py tests/integration/test_warm.py \
-	    tests/torch/test_torchrun.py tests/torch/test_table.py
+	    tests/torch/test_torchrun.py tests/torch/test_torchrun_warm.py tests/torch/test_table.py
 
 test-multihost:
 	$(Q)conf/install-deps.sh multihost

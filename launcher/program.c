@@ -168,7 +168,7 @@ static bool names_torch(const char *path)
 static void find_warm(struct job_spec *spec, struct options *o, bool direct)
 {
     bool module = opt_flag(o, OPT_module);
-    if (opt_flag(o, OPT_run_path) ||
+    if (opt_flag(o, OPT_run_path) || *o->command[0] == '-' || /* an option of the interpreter */
         (!module && !is_python_file(direct ? spec->path : o->command[0])))
         return;
     if (direct) {

@@ -508,6 +508,13 @@ def first_round_killed_interpreter(folder):
     assert job.end().count(", warm") == 0
 
 
+def script_with_the_name_of_an_option(folder):
+    """The interpreter takes it for options that it does not have."""
+    env = with_torch(folder, "")
+    os.rename(f"{folder}/train.py", f"{folder}/-q.py")
+    assert Job(folder, "--", "-q.py", env=env, restarts=1).end(2).count(", warm") == 0
+
+
 def no_restart(folder):
     write(folder, "train.py", PROGRAM)
     assert Job(folder, "train.py", restarts=0).end().count("warm") == 0
@@ -551,7 +558,8 @@ CASES = [script, script_in_a_folder, absolute_script, executable_script, executa
          exits_with_a_text, exits_with_a_number, is_interrupted, runs_exit_handlers, has_a_hook, changed_program,
          changed_import, import_of_the_rank, import_that_sets_variables, import_that_starts_a_thread, useless_import,
          killed_interpreters, elastic_node, first_round, first_round_does_not_wait, first_round_cold_after_all,
-         first_round_stopped, first_round_ends_early, first_round_killed_interpreter, no_restart, refused_values, many_restarts]
+         first_round_stopped, first_round_ends_early, first_round_killed_interpreter, script_with_the_name_of_an_option,
+         no_restart, refused_values, many_restarts]
 
 
 def main():

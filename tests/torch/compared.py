@@ -37,16 +37,21 @@ class Case:
         self.argv_only = argv_only  # compare the arguments that the script sees, not the command of the process
         self.live_only = live_only  # the right result depends on the machine
 
+    def may_restart(self):
+        return any(re.search("max.restarts", " ".join([line, *env]), re.IGNORECASE)
+                   for line, env in zip(self.lines, self.envs))
 
-def lay_out(folder):
+
+def lay_out(folder, imports):
     """Makes the files that the command lines of the cases run."""
-    capture = os.path.join(HERE, "capture.py")
-    for name, mode in (("script.py", 0o644), ("script_0.py", 0o644), ("script_1.py", 0o644), ("mod.py", 0o644),
-                       ("tool", 0o755), ("-dash.py", 0o644)):
-        shutil.copy(capture, f"{folder}/{name}")
-        os.chmod(f"{folder}/{name}", mode)
+    with open(os.path.join(HERE, "capture.py")) as f:
+        text = f.read().replace("import json\n", "import json\n" + imports)
     os.mkdir(f"{folder}/package")
-    shutil.copy(capture, f"{folder}/package/__main__.py")
+    for name, mode in (("script.py", 0o644), ("script_0.py", 0o644), ("script_1.py", 0o644), ("mod.py", 0o644),
+                       ("tool", 0o755), ("-dash.py", 0o644), ("package/__main__.py", 0o644)):
+        with open(f"{folder}/{name}", "w") as f:
+            f.write(text)
+        os.chmod(f"{folder}/{name}", mode)
     os.symlink(sys.executable, f"{folder}/interpreter")
     os.mkdir(f"{folder}/capture")
     os.mkdir(f"{folder}/tmp")
@@ -56,11 +61,21 @@ def lay_out(folder):
 
 
 class Dlaunch:
-    """dlaunch under the name that the case asks for."""
+    """dlaunch under the name that the case asks for; `warm`: its workers begin in warm interpreters, as they do in the
+    first round if they may be restarted and import torch, which is an empty module here."""
 
-    def __init__(self, build):
+    def __init__(self, build, warm=False):
         self.program = os.path.abspath(f"{build}/dlaunch")
-        self.label = "dlaunch"
+        self.label, self.warm = "dlaunch", warm
+
+    def environment(self, case, folder):
+        """What is added to the launchers'."""
+        if not self.warm:
+            return {}
+        os.makedirs(f"{folder}/lib/site-packages/torch")
+        open(f"{folder}/lib/site-packages/torch/__init__.py", "w").close()
+        restarts = {} if case.may_restart() else {"DLAUNCH_MAX_RESTARTS": "1"}
+        return {"DLAUNCH_WARM": "auto", "DLAUNCH_VERBOSE": "1", "PYTHONPATH": f"{folder}/lib/site-packages", **restarts}
 
     def run(self, case, argv, env):
         link = f"./{case.program}"
@@ -83,6 +98,9 @@ class Torchrun:
         self.main = {"torchrun": torch.distributed.run.main, "torch.distributed.launch": torch.distributed.launch.main}
         self.version = torch.__version__.split("+")[0]
         self.label = "torchrun " + self.version
+
+    def environment(self, case, folder):
+        return {}
 
     def run(self, case, argv, env):
         os.environ.clear()
@@ -172,14 +190,15 @@ def facts_of(case, launcher):
     folder = os.path.realpath(tempfile.mkdtemp(prefix="dlaunch-torch-"))
     port = str(free_port())
     try:
-        lay_out(folder)
         pids, inherited = [], []
         fill = lambda s: s.replace("{dir}", folder).replace("{port}", port)
+        more = launcher.environment(case, folder)
+        lay_out(folder, "import torch\n" if more else "")
         with open(f"{folder}/output", "w+") as out:
             for node, line in enumerate(case.lines):
                 env = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "HOME": folder,
                        "TMPDIR": f"{folder}/tmp", "PYTHONDONTWRITEBYTECODE": "1", "PET_MONITOR_INTERVAL": "0.1",
-                       "CAPTURE": f"{folder}/capture", "CAPTURE_NODE": str(node)}
+                       "CAPTURE": f"{folder}/capture", "CAPTURE_NODE": str(node), **more}
                 for name, value in case.envs[node].items():
                     env[name] = fill(value)
                 inherited.append(env)

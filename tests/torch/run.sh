@@ -30,7 +30,8 @@ in_time() {
 # tests/run.sh runs files, so each test program gets a script that runs it with the right interpreter.
 add() { # name of the PyTorch, interpreter
     local name command
-    for name in ${TORCH_TESTS:-store_peer test_scripts test_hosts test_backend test_detection test_torchrun}; do
+    for name in ${TORCH_TESTS:-store_peer test_scripts test_warm_torch test_hosts test_backend test_detection
+        test_torchrun}; do
         command=$(printf '%q %q' "$2" "$here/$name.py")
         [ "$name" != test_torchrun ] || command="$alone $command --live"
         printf '#!/bin/bash\nexec %s\n' "$command" >"$links/$1_$name"

@@ -7,6 +7,8 @@ variable, default and words. What differs stands in differences.py.
     test_torchrun.py --live      against the torchrun of this interpreter's PyTorch, which must still agree
                                  with the facts kept of its version
     test_torchrun.py --record    keeps the facts of this interpreter's PyTorch
+    test_torchrun.py --warm      as without an option, with workers that begin in warm interpreters; where the job may not
+                                 restart, which it then must be able to, without the cases of failures
     ... NAME...                  only the cases with these names; "options", "variables": only those
 
 BUILD says where dlaunch is (build).
@@ -131,12 +133,15 @@ def main():
     if "--record" in sys.argv:
         launcher = Torchrun()
         return record(launcher, cases_for(launcher.version), names)
-    tally, dlaunch, ours, count = Tally(), Dlaunch(BUILD), {}, set()
+    warm = "--warm" in sys.argv
+    tally, dlaunch, ours, starts = Tally(), Dlaunch(BUILD, warm), {}, []
     torchrun = Torchrun() if live else None
     for path in [path_of(torchrun.version)] if live else sorted(glob.glob(f"{HERE}/torchrun-*.json")):
         kept = json.load(open(path)) if os.path.exists(path) else {"version": torchrun.version, "facts": {}}
         differences = Differences(kept["version"])
         cases = chosen(cases_for(kept["version"]))
+        if warm:
+            cases = [c for c in cases if c.may_restart() or not any("CAPTURE_FAIL" in env for env in c.envs)]
         if has_newest_options(kept["version"]) and (not names or "variables" in names):
             check_variables(tally, kept.get("variables", {}), live, kept["version"])
         if has_newest_options(kept["version"]) and (not names or "options" in names):
@@ -149,6 +154,7 @@ def main():
                 continue
             if case.name not in ours:
                 ours[case.name] = facts_of(case, dlaunch)
+                starts.append((ours[case.name][1].count(", warm"), case.name))
             theirs = kept["facts"].get(case.name)
             if live:
                 theirs = {**question(case), **facts_of(case, torchrun)[0]}
@@ -156,9 +162,15 @@ def main():
                     stale = compare(kept["facts"].get(case.name, {"exit": None, "workers": {}}), theirs)
                     tally.check(f"{case.name}: the kept facts are no longer torchrun {torchrun.version}'s",
                                 [f"{what} of {worker}: kept {a!r}, now {b!r}" for what, worker, a, b in stale])
+            if warm and not case.may_restart() and theirs:
+                for worker in theirs["workers"].values():
+                    worker["env"]["TORCHELASTIC_MAX_RESTARTS"] = "1"
             check_case(tally, case, differences, theirs, *ours[case.name])
-        if not names:
+        if not names and not warm:
             tally.check("differences.py: rows that match no difference", [str(row) for row in differences.unused()])
+    if warm and not names:
+        jobs = sum(number > 0 for number, _ in starts)
+        tally.check("workers that begin warm", [f"in {jobs} jobs only"] if jobs < 100 else [])
     summary(tally.checks, tally.failures)
 
 

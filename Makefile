@@ -430,6 +430,14 @@ test-multihost:
 	$(Q)conf/install-deps.sh multihost
 	$(Q)$(MAKE) --no-print-directory $(on_all_cpus) run-multihost
 
+# Random programs of libdlcoll against a plain loop over the ranks: programs SEED, SEED + 1, ... until OPS
+# operations are done. One that fails is run again by RANDOM_PROGRAM=n build/tests/unit/test_random_programs.
+OPS  ?= 1000000
+SEED ?= 1
+.PHONY: random-programs
+random-programs: $(BUILD)/tests/unit/test_random_programs
+	$(Q)RANDOM_OPS=$(OPS) RANDOM_SEED=$(SEED) $<
+
 # The rules of the rendezvous on a virtual clock: so many scenarios (SIM_SEEDS), on all CPUs. One that
 # fails is run again by SIM_SEED=n build/tests/unit/test_rdzv_sim.
 SIM_SEEDS ?= 1000000
@@ -686,6 +694,7 @@ help:
 	@echo '                   planted in it, how many scenarios it takes to find them'
 	@echo '  cross            every collective operation, type, reduction and count through every algorithm'
 	@echo '                   and transport: how many were right (long; CROSS_SIZE=4: of 4 ranks only)'
+	@echo '  random-programs  random programs of libdlcoll against a plain loop: OPS operations (1,000,000), from SEED on'
 	@echo '  test-torch       with real PyTorch, current and Debian'\''s (tests/torch/run.sh has its variables)'
 	@echo '  wheel test-wheel the Python package with the programs in it; installed and used in an empty environment'
 	@echo '                   (ARCH=aarch64: for that processor; used under qemu-user)'

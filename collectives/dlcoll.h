@@ -222,6 +222,25 @@ DLCOLL_API int dlcoll_op_create_premul(dlcoll_op *op, const void *scalar, dlcoll
  * DLCOLL_EINVAL: op is not from them, or has been freed already. */
 DLCOLL_API int dlcoll_op_free(dlcoll_op op);
 
+/* Where the elements of a buffer are, if not one after the other: in blocks of `length` elements
+ * each, `stride` apart; or of lengths[i], where that is not NULL; at offsets[i], where that is not
+ * NULL. All in elements, from the buffer's start. A column of a matrix of 5 rows and 8 columns:
+ * {.blocks = 5, .length = 1, .stride = 8}. */
+typedef struct dlcoll_layout {
+    size_t size;
+    uint32_t version;
+    uint32_t unused;
+    size_t blocks;
+    size_t length, stride;
+    const size_t *lengths, *offsets;
+} dlcoll_layout;
+
+#define DLCOLL_LAYOUT_VERSION 1
+#define DLCOLL_LAYOUT_INIT                                             \
+    {                                                                  \
+        sizeof(dlcoll_layout), DLCOLL_LAYOUT_VERSION, 0, 0, 0, 0, 0, 0 \
+    }
+
 /* Options of one operation. */
 typedef struct dlcoll_opts {
     size_t size;
@@ -230,12 +249,18 @@ typedef struct dlcoll_opts {
     int64_t timeout_ms; /* 0: the communicator's; negative: none */
     void *stream; /* a cudaStream_t: the buffers are device memory, and the operation is enqueued on
                      it; NULL: see "device memory" below */
+    /* Of `send` and `recv` of a collective operation on host memory; NULL: one element after the
+     * other. A layout has as many elements as the operation has in that buffer. The library copies
+     * them to memory of its own and back; what lies between the blocks of recv stays as it is.
+     * Where blocks of recv overlap, the later one remains. send and recv may overlap. Read until
+     * the call returns. */
+    const dlcoll_layout *send_layout, *recv_layout;
 } dlcoll_opts;
 
-#define DLCOLL_OPTS_VERSION 1
-#define DLCOLL_OPTS_INIT                                  \
-    {                                                     \
-        sizeof(dlcoll_opts), DLCOLL_OPTS_VERSION, 0, 0, 0 \
+#define DLCOLL_OPTS_VERSION 2
+#define DLCOLL_OPTS_INIT                                        \
+    {                                                           \
+        sizeof(dlcoll_opts), DLCOLL_OPTS_VERSION, 0, 0, 0, 0, 0 \
     }
 
 /* "0.1.0". */
@@ -523,11 +548,69 @@ DLCOLL_API int dlcoll_reduce_scatter_v(const void *send, void *recv, const size_
  * send, recv: size * count elements; in place when send == recv. */
 DLCOLL_API int dlcoll_all_to_all(const void *send, void *recv, size_t count, dlcoll_dtype dtype,
                                  dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);
-/* recv_counts[i] is send_counts[rank] of rank i. Not in place. */
+/* recv_counts[i] is send_counts[rank] of rank i. In place when send == recv, whatever the counts
+ * and displacements of this rank. */
 DLCOLL_API int dlcoll_all_to_all_v(const void *send, const size_t *send_counts,
                                    const size_t *send_displs, void *recv, const size_t *recv_counts,
                                    const size_t *recv_displs, dlcoll_dtype dtype, dlcoll_comm *comm,
                                    const dlcoll_opts *opts, dlcoll_work **work);
+
+/* The same with a type for each block: send_types[i] of what goes to rank i, recv_types[i] of what
+ * comes from it. Displacements are in bytes. Ranks compare the bytes of each block, not its type.
+ */
+DLCOLL_API int dlcoll_all_to_all_w(const void *send, const size_t *send_counts,
+                                   const size_t *send_displs, const dlcoll_dtype *send_types,
+                                   void *recv, const size_t *recv_counts, const size_t *recv_displs,
+                                   const dlcoll_dtype *recv_types, dlcoll_comm *comm,
+                                   const dlcoll_opts *opts, dlcoll_work **work);
+
+/* A directed graph whose nodes are the ranks, as one rank sees it: from which ranks it receives,
+ * and to which it sends. A rank may be listed several times, and may list itself. Rank a lists b
+ * among its dests as often as b lists a among its sources. */
+typedef struct dlcoll_graph {
+    size_t size;
+    uint32_t version;
+    uint32_t unused;
+    const int *sources;
+    size_t nsources;
+    const int *dests;
+    size_t ndests;
+} dlcoll_graph;
+
+#define DLCOLL_GRAPH_VERSION 1
+#define DLCOLL_GRAPH_INIT                                         \
+    {                                                             \
+        sizeof(dlcoll_graph), DLCOLL_GRAPH_VERSION, 0, 0, 0, 0, 0 \
+    }
+
+/* Neighbour collectives. Every rank of `comm` calls them; data goes along the edges of the graph.
+ * Block k of recv comes from sources[k]. Of several edges between two ranks, the blocks keep their
+ * order. Buffers may not overlap. The graph and the counts are read until the call returns. Where
+ * the ranks disagree on an edge, they get DLCOLL_EMISMATCH, or DLCOLL_ETIMEDOUT over TCP.
+ *
+ * Block k of recv = send of rank sources[k]. send: count elements. */
+DLCOLL_API int dlcoll_neighbor_all_gather(const void *send, void *recv, size_t count,
+                                          dlcoll_dtype dtype, const dlcoll_graph *graph,
+                                          dlcoll_comm *comm, const dlcoll_opts *opts,
+                                          dlcoll_work **work);
+/* recv_counts and recv_displs have an entry for each source; displs may be NULL. */
+DLCOLL_API int dlcoll_neighbor_all_gather_v(const void *send, size_t send_count, void *recv,
+                                            const size_t *recv_counts, const size_t *recv_displs,
+                                            dlcoll_dtype dtype, const dlcoll_graph *graph,
+                                            dlcoll_comm *comm, const dlcoll_opts *opts,
+                                            dlcoll_work **work);
+/* Block k of send goes to dests[k]. All blocks have count elements. */
+DLCOLL_API int dlcoll_neighbor_all_to_all(const void *send, void *recv, size_t count,
+                                          dlcoll_dtype dtype, const dlcoll_graph *graph,
+                                          dlcoll_comm *comm, const dlcoll_opts *opts,
+                                          dlcoll_work **work);
+/* send_counts and send_displs have an entry for each destination. */
+DLCOLL_API int dlcoll_neighbor_all_to_all_v(const void *send, const size_t *send_counts,
+                                            const size_t *send_displs, void *recv,
+                                            const size_t *recv_counts, const size_t *recv_displs,
+                                            dlcoll_dtype dtype, const dlcoll_graph *graph,
+                                            dlcoll_comm *comm, const dlcoll_opts *opts,
+                                            dlcoll_work **work);
 
 /* Returns when every rank has called it. */
 DLCOLL_API int dlcoll_barrier(dlcoll_comm *comm, const dlcoll_opts *opts, dlcoll_work **work);

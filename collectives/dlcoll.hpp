@@ -66,19 +66,20 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         same_size(s.size(), d.size());
         return run(r, [&](dlcoll_work **w) {
-            return dlcoll_all_reduce(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &opts_,
-                                     w);
+            return dlcoll_all_reduce(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &o, w);
         });
     }
 
     template <class B> Result broadcast(B &&x, int root) const
     {
         auto d = span_of(x);
+        const dlcoll_opts o = options(x, x);
         return run([&](dlcoll_work **w) {
-            return dlcoll_broadcast(d.data(), d.data(), d.size(), type(d), root, comm_, &opts_, w);
+            return dlcoll_broadcast(d.data(), d.data(), d.size(), type(d), root, comm_, &o, w);
         });
     }
 
@@ -88,12 +89,12 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         if (dlcoll_rank(comm_) == root)
             same_size(s.size(), d.size());
         return run(r, [&](dlcoll_work **w) {
-            return dlcoll_reduce(s.data(), d.data(), s.size(), type(s), r.op(), root, comm_, &opts_,
-                                 w);
+            return dlcoll_reduce(s.data(), d.data(), s.size(), type(s), r.op(), root, comm_, &o, w);
         });
     }
 
@@ -103,10 +104,11 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         same_size(s.size(), d.size());
         return run(r, [&](dlcoll_work **w) {
-            return dlcoll_scan(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &opts_, w);
+            return dlcoll_scan(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &o, w);
         });
     }
 
@@ -116,10 +118,11 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         same_size(s.size(), d.size());
         return run(r, [&](dlcoll_work **w) {
-            return dlcoll_exscan(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &opts_, w);
+            return dlcoll_exscan(s.data(), d.data(), s.size(), type(d), r.op(), comm_, &o, w);
         });
     }
 
@@ -127,10 +130,11 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         same_size(s.size() * ranks(), d.size());
         return run([&](dlcoll_work **w) {
-            return dlcoll_all_gather(s.data(), d.data(), s.size(), type(d), comm_, &opts_, w);
+            return dlcoll_all_gather(s.data(), d.data(), s.size(), type(d), comm_, &o, w);
         });
     }
 
@@ -138,11 +142,12 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         if (dlcoll_rank(comm_) == root)
             same_size(s.size() * ranks(), d.size());
         return run([&](dlcoll_work **w) {
-            return dlcoll_gather(s.data(), d.data(), s.size(), type(s), root, comm_, &opts_, w);
+            return dlcoll_gather(s.data(), d.data(), s.size(), type(s), root, comm_, &o, w);
         });
     }
 
@@ -150,11 +155,12 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         if (dlcoll_rank(comm_) == root)
             same_size(s.size(), d.size() * ranks());
         return run([&](dlcoll_work **w) {
-            return dlcoll_scatter(s.data(), d.data(), d.size(), type(d), root, comm_, &opts_, w);
+            return dlcoll_scatter(s.data(), d.data(), d.size(), type(d), root, comm_, &o, w);
         });
     }
 
@@ -163,11 +169,12 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         same_size(s.size(), d.size() * ranks());
         return run(r, [&](dlcoll_work **w) {
-            return dlcoll_reduce_scatter(s.data(), d.data(), d.size(), type(d), r.op(), comm_,
-                                         &opts_, w);
+            return dlcoll_reduce_scatter(s.data(), d.data(), d.size(), type(d), r.op(), comm_, &o,
+                                         w);
         });
     }
 
@@ -175,12 +182,12 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         same_size(s.size(), d.size());
         same_size(s.size() % ranks(), 0);
         return run([&](dlcoll_work **w) {
-            return dlcoll_all_to_all(s.data(), d.data(), s.size() / ranks(), type(d), comm_, &opts_,
-                                     w);
+            return dlcoll_all_to_all(s.data(), d.data(), s.size() / ranks(), type(d), comm_, &o, w);
         });
     }
 
@@ -191,12 +198,13 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         same_size(s.size(), count_of(n));
         fits(d.size(), n, displs);
         return run([&](dlcoll_work **w) {
             return dlcoll_all_gather_v(s.data(), d.data(), n.data(), displs.data(), type(d), comm_,
-                                       &opts_, w);
+                                       &o, w);
         });
     }
 
@@ -205,12 +213,13 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         if (dlcoll_rank(comm_) == root)
             fits(d.size(), n, displs);
         return run([&](dlcoll_work **w) {
             return dlcoll_gather_v(s.data(), s.size(), d.data(), n.data(), displs.data(), type(d),
-                                   root, comm_, &opts_, w);
+                                   root, comm_, &o, w);
         });
     }
 
@@ -219,12 +228,13 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         if (dlcoll_rank(comm_) == root)
             fits(s.size(), n, displs);
         return run([&](dlcoll_work **w) {
             return dlcoll_scatter_v(s.data(), n.data(), displs.data(), d.data(), d.size(), type(d),
-                                    root, comm_, &opts_, w);
+                                    root, comm_, &o, w);
         });
     }
 
@@ -233,12 +243,13 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         same_size(d.size(), count_of(n));
         fits(s.size(), n, {});
         return run(r, [&](dlcoll_work **w) {
-            return dlcoll_reduce_scatter_v(s.data(), d.data(), n.data(), type(d), r.op(), comm_,
-                                           &opts_, w);
+            return dlcoll_reduce_scatter_v(s.data(), d.data(), n.data(), type(d), r.op(), comm_, &o,
+                                           w);
         });
     }
 
@@ -248,12 +259,94 @@ template <class Result> class operations
     {
         auto s = span_of(in);
         auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
         same_type(s, d);
         fits(s.size(), in_n, in_displs);
         fits(d.size(), out_n, out_displs);
         return run([&](dlcoll_work **w) {
             return dlcoll_all_to_all_v(s.data(), in_n.data(), in_displs.data(), d.data(),
-                                       out_n.data(), out_displs.data(), type(d), comm_, &opts_, w);
+                                       out_n.data(), out_displs.data(), type(d), comm_, &o, w);
+        });
+    }
+
+    /* By a graph of the ranks: block k of `out` comes from sources[k], block k of all_to_all's `in`
+     * goes to dests[k]. */
+    template <class A, class B>
+    Result neighbor_all_gather(const A &in, B &&out, const graph &g) const
+    {
+        auto s = span_of(in);
+        auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
+        same_type(s, d);
+        same_size(s.size() * g.get()->nsources, d.size());
+        return run([&](dlcoll_work **w) {
+            return dlcoll_neighbor_all_gather(s.data(), d.data(), s.size(), type(d), g.get(), comm_,
+                                              &o, w);
+        });
+    }
+
+    template <class A, class B>
+    Result neighbor_all_to_all(const A &in, B &&out, const graph &g) const
+    {
+        auto s = span_of(in);
+        auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
+        same_type(s, d);
+        const std::size_t from = g.get()->nsources, to = g.get()->ndests;
+        const std::size_t count = from ? d.size() / from : to ? s.size() / to : 0;
+        same_size(s.size(), count * to);
+        same_size(d.size(), count * from);
+        return run([&](dlcoll_work **w) {
+            return dlcoll_neighbor_all_to_all(s.data(), d.data(), count, type(d), g.get(), comm_,
+                                              &o, w);
+        });
+    }
+
+    template <class A, class B>
+    Result neighbor_all_gather_v(const A &in, B &&out, counts n, const graph &g,
+                                 counts displs = {}) const
+    {
+        auto s = span_of(in);
+        auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
+        same_type(s, d);
+        holds(d.size(), n, displs, g.get()->nsources);
+        return run([&](dlcoll_work **w) {
+            return dlcoll_neighbor_all_gather_v(s.data(), s.size(), d.data(), n.data(),
+                                                displs.data(), type(d), g.get(), comm_, &o, w);
+        });
+    }
+
+    template <class A, class B>
+    Result neighbor_all_to_all_v(const A &in, counts in_n, B &&out, counts out_n, const graph &g,
+                                 counts in_displs = {}, counts out_displs = {}) const
+    {
+        auto s = span_of(in);
+        auto d = span_of(out);
+        const dlcoll_opts o = options(in, out);
+        same_type(s, d);
+        holds(s.size(), in_n, in_displs, g.get()->ndests);
+        holds(d.size(), out_n, out_displs, g.get()->nsources);
+        return run([&](dlcoll_work **w) {
+            return dlcoll_neighbor_all_to_all_v(s.data(), in_n.data(), in_displs.data(), d.data(),
+                                                out_n.data(), out_displs.data(), type(d), g.get(),
+                                                comm_, &o, w);
+        });
+    }
+
+    /* A type for each block; displacements in bytes. The sizes of the buffers are not checked. */
+    Result all_to_all_w(const void *in, counts in_n, counts in_displs,
+                        const std::vector<dlcoll_dtype> &in_types, void *out, counts out_n,
+                        counts out_displs, const std::vector<dlcoll_dtype> &out_types) const
+    {
+        same_size(in_n.size(), ranks());
+        same_size(out_n.size(), ranks());
+        same_size(in_types.size(), ranks());
+        same_size(out_types.size(), ranks());
+        return run([&](dlcoll_work **w) {
+            return dlcoll_all_to_all_w(in, in_n.data(), in_displs.data(), in_types.data(), out,
+                                       out_n.data(), out_displs.data(), out_types.data(), comm_,
+                                       &opts_, w);
         });
     }
 
@@ -349,12 +442,27 @@ template <class Result> class operations
         return n.data()[dlcoll_rank(comm_)];
     }
 
+    /* Where the elements of views are. */
+    template <class A, class B> dlcoll_opts options(const A &in, const B &out) const
+    {
+        dlcoll_opts o = opts_;
+        if constexpr (detail::is_view<A>)
+            o.send_layout = &in.layout();
+        if constexpr (detail::is_view<B>)
+            o.recv_layout = &out.layout();
+        return o;
+    }
+
     /* Whether every part lies in a buffer of so many elements. */
     void fits(std::size_t size, const counts &n, const counts &displs) const
     {
-        same_size(n.size(), ranks());
+        holds(size, n, displs, ranks());
+    }
+    static void holds(std::size_t size, const counts &n, const counts &displs, std::size_t parts)
+    {
+        same_size(n.size(), parts);
         if (displs.data())
-            same_size(displs.size(), ranks());
+            same_size(displs.size(), parts);
         for (std::size_t i = 0, next = 0; i < n.size(); i++) {
             const std::size_t count = n.data()[i], at = displs.data() ? displs.data()[i] : next;
             if (count && (at > size || count > size - at))

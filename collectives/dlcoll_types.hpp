@@ -221,6 +221,71 @@ template <class T> class span
     std::size_t size_;
 };
 
+/* Blocks of a buffer, as if they lay one after the other: `blocks` of `length` elements, `stride`
+ * apart. A column of a matrix: strided(m, rows, 1, columns). */
+template <class T> class view : public span<T>
+{
+  public:
+    view(T *data, std::size_t blocks, std::size_t length, std::size_t stride)
+        : span<T>(data, blocks * length), layout_(DLCOLL_LAYOUT_INIT)
+    {
+        layout_.blocks = blocks;
+        layout_.length = length;
+        layout_.stride = stride;
+    }
+    const dlcoll_layout &layout() const noexcept
+    {
+        return layout_;
+    }
+
+  private:
+    dlcoll_layout layout_;
+};
+
+namespace detail
+{
+template <class B> struct view_test : std::false_type {
+};
+template <class T> struct view_test<view<T>> : std::true_type {
+};
+template <class B> inline constexpr bool is_view = view_test<std::decay_t<B>>::value;
+} // namespace detail
+
+/* Of the elements from the `first` of a buffer on. */
+template <class B>
+auto strided(B &&b, std::size_t blocks, std::size_t length, std::size_t stride,
+             std::size_t first = 0)
+{
+    if (blocks && first + (blocks - 1) * stride + length > std::size(b))
+        throw std::invalid_argument("dlcoll: the blocks are not in the buffer");
+    return view<std::remove_pointer_t<decltype(std::data(b))>>(std::data(b) + first, blocks, length,
+                                                               stride);
+}
+
+/* From which ranks this one receives, and to which it sends. */
+class graph
+{
+  public:
+    graph(std::vector<int> sources, std::vector<int> dests)
+        : sources_(std::move(sources)), dests_(std::move(dests)), graph_(DLCOLL_GRAPH_INIT)
+    {
+        graph_.sources = sources_.data();
+        graph_.nsources = sources_.size();
+        graph_.dests = dests_.data();
+        graph_.ndests = dests_.size();
+    }
+    graph(const graph &) = delete;
+    graph &operator=(const graph &) = delete;
+    const dlcoll_graph *get() const noexcept
+    {
+        return &graph_;
+    }
+
+  private:
+    std::vector<int> sources_, dests_;
+    dlcoll_graph graph_;
+};
+
 /* Of anything with data() and size(), and of arrays. */
 template <class B> auto span_of(B &&b)
 {

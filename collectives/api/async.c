@@ -403,6 +403,7 @@ void async_free(struct dlcoll_comm *comm, bool forked)
         free(w->counts);
         free(w->own_ops);
         free(w->spans);
+        free(w->layouts);
         if (!forked) {
             nccl_event_free(w->event);
             nccl_event_free(w->start);

@@ -38,19 +38,6 @@ uint64_t coalesced_calls(const struct coll_call *c)
     return calls;
 }
 
-static bool keep_staging(dlcoll_comm *c, size_t bytes)
-{
-    if (bytes <= c->cap_staging)
-        return true;
-    uint8_t *p = malloc(bytes);
-    if (!p)
-        return false;
-    free(c->staging);
-    c->staging = p;
-    c->cap_staging = bytes;
-    return true;
-}
-
 int coalesced_run(struct coll_call *c)
 {
     struct coll_call part = *c;
@@ -65,7 +52,7 @@ int coalesced_run(struct coll_call *c)
             part.sig.count = sig_pack(count, c->elem);
         part.send = s->send;
         part.recv = s->recv;
-        if (n > 1 && !keep_staging(c->comm, count * c->elem))
+        if (n > 1 && !comm_keep_staging(c->comm, count * c->elem))
             return err_set(&c->err, -ENOMEM, "no memory for the operation");
         for (size_t k = 0, at = 0; n > 1 && k < n; at += s[k++].count * c->elem) {
             part.send = part.recv = c->comm->staging;

@@ -11,6 +11,7 @@
 #include "collectives/api/coll_args.h"
 #include "collectives/api/comm.h"
 #include "collectives/api/error.h"
+#include "collectives/api/layout.h"
 #include "collectives/nccl/nccl.h"
 #include "collectives/net/net.h"
 #include "collectives/api/provider.h"
@@ -32,7 +33,9 @@ static int run(dlcoll_comm *c, struct coll_call *call)
         return -ECANCELED;
     if (coll_is_nothing(call)) /* others may have called it without a handle, and not wait */
         return 0;
-    int code = call->spans ? coalesced_run(call) : provider_choose(call)->run(call);
+    int code = call->spans              ? coalesced_run(call)
+               : layout_is_needed(call) ? layout_run(call)
+                                        : provider_choose(call)->run(call);
     c->algo = call->algo;
     return code;
 }
@@ -91,6 +94,18 @@ static int keep_arrays(struct dlcoll_work *w)
     }
     if (c->nspans)
         c->spans = memcpy(w->spans, c->spans, c->nspans * sizeof(*c->spans));
+    size_t sent = layout_copy_bytes(c->send_layout), got = layout_copy_bytes(c->recv_layout);
+    if (sent + got > w->cap_layouts) {
+        void *p = realloc(w->layouts, sent + got);
+        if (!p)
+            return -ENOMEM;
+        w->layouts = p;
+        w->cap_layouts = sent + got;
+    }
+    if (sent)
+        c->send_layout = layout_copy(c->send_layout, w->layouts);
+    if (got)
+        c->recv_layout = layout_copy(c->recv_layout, (char *)w->layouts + sent);
     for (size_t i = 0; i < 4; i++) {
         if (*arrays[i])
             *arrays[i] = memcpy(w->counts + i * size, *arrays[i], size * sizeof(size_t));

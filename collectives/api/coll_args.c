@@ -6,6 +6,7 @@
 
 #include "collectives/api/comm.h"
 #include "collectives/api/error.h"
+#include "collectives/api/layout.h"
 #include "collectives/nccl/nccl.h"
 #include "core/clock.h"
 
@@ -15,14 +16,15 @@ enum { LONG_MS = 1000, LONGEST_MS = 1000 * 1000 * 1000, TICK_MS = 10 };
 struct side {
     const void *p;
     bool needed;
-    size_t extent; /* elements from its start to its end */
-    size_t own_at; /* where this rank's part is, which in place is the other buffer */
-    size_t own;    /* its length */
+    size_t extent;               /* elements from its start to its end */
+    size_t own_at;               /* where this rank's part is, which in place is the other buffer */
+    size_t own;                  /* its length */
+    const dlcoll_layout *layout; /* NULL: one element after the other */
 };
 
 static int args_refuse(const struct coll_args *a, int code, const char *why)
 {
-    return comm_error(a->comm, code, "%s: %s", call_name(a->kind), why);
+    return comm_error(a->comm, code, "%s: %s", call_name(a->called ? a->called : a->kind), why);
 }
 
 int coll_take_opts(dlcoll_comm *c, enum call_kind kind, const dlcoll_opts *given, dlcoll_opts *opts)
@@ -37,6 +39,11 @@ int coll_take_opts(dlcoll_comm *c, enum call_kind kind, const dlcoll_opts *given
     if (code < 0)
         return comm_error(c, code,
                           "%s: opts sets fields that this version of the library does not have",
+                          call_name(kind));
+    bool takes =
+        call_has_data(kind) && kind != CALL_ALL_TO_ALL_W && kind < CALL_ALL_REDUCE_COALESCED;
+    if (!takes && (opts->send_layout || opts->recv_layout))
+        return comm_error(c, DLCOLL_EINVAL, "%s: opts has a layout, which this call does not take",
                           call_name(kind));
     return 0;
 }
@@ -176,6 +183,28 @@ static const char *shape(const struct coll_args *a, size_t most, struct side *se
     return NULL;
 }
 
+/* A layout of the program's: whether it has the elements of the buffer and ends within `most`. */
+static int check_layout(const struct coll_args *a, const struct side *s, const char *name,
+                        size_t most)
+{
+    dlcoll_layout l = DLCOLL_LAYOUT_INIT;
+    char why[128];
+    size_t count, end;
+    if (!s->layout)
+        return 0;
+    if (comm_take_opts(&l, sizeof(l), s->layout) < 0)
+        snprintf(why, sizeof(why), "%s has no valid size and version (use DLCOLL_LAYOUT_INIT)",
+                 name);
+    else if (!layout_measure(&l, most, &count, &end))
+        snprintf(why, sizeof(why), "%s is too large", name);
+    else if (count != s->extent)
+        snprintf(why, sizeof(why), "%s has %zu elements, and the operation %zu", name, count,
+                 s->extent);
+    else
+        return 0;
+    return args_refuse(a, DLCOLL_EINVAL, why);
+}
+
 /* -------------------------------------------------------------------------------------- buffers */
 
 /* In place, one buffer is this rank's part of the other; or, where the whole is not made of parts,
@@ -184,7 +213,7 @@ static bool is_in_place(const struct coll_args *a, const struct side *s, const s
                         size_t elem)
 {
     if (a->kind == CALL_ALL_TO_ALL_V)
-        return false;
+        return s->p == r->p;
     return (const char *)s->p + s->own_at * elem == (const char *)r->p + r->own_at * elem;
 }
 
@@ -195,7 +224,8 @@ static int check_buffers(const struct coll_args *a, const struct side *s, const 
     size_t xlen = s->extent * elem, ylen = r->extent * elem;
     if ((s->needed && xlen && !s->p) || (r->needed && ylen && !r->p))
         return args_refuse(a, DLCOLL_EINVAL, "a buffer is NULL");
-    if (!s->needed || !r->needed || !xlen || !ylen || x >= y + ylen || y >= x + xlen)
+    if (s->layout || r->layout || !s->needed || !r->needed || !xlen || !ylen || x >= y + ylen ||
+        y >= x + xlen)
         return 0;
     if (is_in_place(a, s, r, elem))
         return 0;
@@ -297,7 +327,13 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
     const char *bad = shape(a, most, &send, &recv);
     if (bad)
         return args_refuse(a, DLCOLL_EINVAL, bad);
-    int code = check_buffers(a, &send, &recv, call->elem);
+    send.layout = send.needed ? call->send_layout : NULL;
+    recv.layout = recv.needed ? call->recv_layout : NULL;
+    int code = check_layout(a, &send, "send_layout", most);
+    if (code == 0)
+        code = check_layout(a, &recv, "recv_layout", most);
+    if (code == 0)
+        code = check_buffers(a, &send, &recv, call->elem);
     if (code == 0)
         code = args_find_way(a, &send, &recv, call);
     if (code == 0 && call_reduces(a->kind))
@@ -314,6 +350,13 @@ static int check_data(const struct coll_args *a, struct coll_call *call)
         call->count = a->send_counts[a->comm->rank];
     else if (both && !recv.extent)
         call->recv = NULL; /* it may be `send`, but that is not in place */
+    call->send_layout = send.layout;
+    call->recv_layout = recv.layout;
+    call->pack_parts = both && call->send == call->recv && send.extent && !send.layout;
+    if (code == 0 && call->device && (send.layout || recv.layout || call->pack_parts))
+        code = args_refuse(a, DLCOLL_ENOSUP,
+                           call->pack_parts ? "not in place in device memory"
+                                            : "layouts are for host memory");
     return code;
 }
 
@@ -321,16 +364,19 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
 {
     dlcoll_comm *c = a->comm;
     dlcoll_opts opts;
-    int code = coll_take_opts(c, a->kind, a->opts, &opts);
+    int code = coll_take_opts(c, a->called ? a->called : a->kind, a->opts, &opts);
     if (code < 0)
         return code;
+    if ((a->send_layout && opts.send_layout) || (a->recv_layout && opts.recv_layout))
+        return args_refuse(a, DLCOLL_EINVAL,
+                           "a layout does not go with several edges between two ranks");
     if (a->root < 0 || a->root >= c->size)
         return args_refuse(a, DLCOLL_EINVAL, "root rank is out of range (0 to size-1)");
     /* Not the whole: most of it is room for an error's text. */
     memset(call, 0, offsetof(struct coll_call, theirs));
     call->err.code = 0;
     call->err.msg[0] = '\0';
-    call->sig.kind = (uint8_t)a->kind;
+    call->sig.kind = (uint8_t)(a->called ? a->called : a->kind);
     call->sig.settings = c->job->conf.settings;
     call->sig.root = call_rooted(a->kind) ? a->root : 0;
     call->kind = a->kind;
@@ -343,6 +389,8 @@ int coll_args_check(const struct coll_args *a, struct coll_call *call)
     call->count = a->count;
     call->send_parts = (struct coll_parts){a->send_counts, a->send_displs};
     call->recv_parts = (struct coll_parts){a->recv_counts, a->recv_displs};
+    call->send_layout = a->send_layout ? a->send_layout : opts.send_layout;
+    call->recv_layout = a->recv_layout ? a->recv_layout : opts.recv_layout;
     call->elem = 1;
     call->op = a->op;
     call->start_ns = coll_now();

@@ -11,11 +11,13 @@
 
 struct coll_args {
     enum call_kind kind;
+    enum call_kind called; /* what the program has called, if that is done as another kind */
     const void *send;
     void *recv;
     size_t count;
     /* Only for the kinds with _v; displs may be NULL. */
     const size_t *send_counts, *send_displs, *recv_counts, *recv_displs;
+    const dlcoll_layout *send_layout, *recv_layout; /* NULL: those of opts */
     int dtype, op, root;
     dlcoll_comm *comm;
     const dlcoll_opts *opts;

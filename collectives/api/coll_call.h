@@ -68,6 +68,10 @@ struct coll_call {
     void *recv;
     size_t count; /* elements; of one part where there are parts */
     struct coll_parts send_parts, recv_parts;
+    /* Where the elements are that the operation sends and receives one after the other; NULL: one
+     * after the other. With pack_parts, `send` is packed because `recv` is the same. */
+    const dlcoll_layout *send_layout, *recv_layout;
+    bool pack_parts;
     const dlcoll_span *spans; /* of all_reduce_coalesced, which coll.c makes several calls of */
     size_t nspans;
 

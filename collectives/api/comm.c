@@ -68,6 +68,19 @@ int comm_take_opts(void *ours, size_t size, const void *given)
     return 0;
 }
 
+bool comm_keep_staging(dlcoll_comm *c, size_t bytes)
+{
+    if (bytes <= c->cap_staging)
+        return true;
+    uint8_t *p = malloc(bytes);
+    if (!p)
+        return false;
+    free(c->staging);
+    c->staging = p;
+    c->cap_staging = bytes;
+    return true;
+}
+
 uint64_t comm_deadline(int64_t timeout_ms)
 {
     uint64_t now = mono_ns(), ns = (uint64_t)timeout_ms * 1000000u;

@@ -73,7 +73,7 @@ struct dlcoll_comm {
     struct acceptor_subscriber subscriber;
     int *pidfds; /* processes of this node's ranks, without a launcher; owned; NULL: not watched */
 
-    uint8_t *staging; /* dlcoll_all_reduce_coalesced()'s; owned */
+    uint8_t *staging; /* what operations pack; owned: comm_keep_staging() */
     size_t cap_staging;
 
     struct shm *shm;    /* NULL: the ranks share no memory */
@@ -104,6 +104,9 @@ int comm_share_memory(dlcoll_comm *comm, uint64_t deadline_ns, struct coll_call 
  * returns `code`. */
 int comm_enter(dlcoll_comm *comm);
 int comm_leave(dlcoll_comm *comm, int code);
+
+/* Makes `staging` at least so large. False: no memory. */
+bool comm_keep_staging(dlcoll_comm *comm, size_t bytes);
 
 /* The code that a failed or finalized communicator returns from every operation; else 0. */
 int comm_usable(dlcoll_comm *comm);

@@ -31,6 +31,9 @@ const uint8_t g_call_has[CALL_KINDS] = {
     [CALL_ALL_TO_ALL_V] = DATA | UNEVEN,
     [CALL_SCAN] = DATA | REDUCES,
     [CALL_EXSCAN] = DATA | REDUCES,
+    [CALL_ALL_TO_ALL_W] = DATA | UNEVEN,
+    [CALL_NEIGHBOR_ALL_GATHER] = DATA | UNEVEN,
+    [CALL_NEIGHBOR_ALL_TO_ALL] = DATA | UNEVEN,
     [CALL_ALL_REDUCE_COALESCED] = DATA | REDUCES,
     [CALL_SEND] = DATA | ROOTED | TO_ROOT,
     [CALL_RECV] = DATA | ROOTED,
@@ -54,6 +57,9 @@ static const char *const g_names[CALL_KINDS] = {
     [CALL_ALL_TO_ALL_V] = "all_to_all_v",
     [CALL_SCAN] = "scan",
     [CALL_EXSCAN] = "exscan",
+    [CALL_ALL_TO_ALL_W] = "all_to_all_w",
+    [CALL_NEIGHBOR_ALL_GATHER] = "neighbor_all_gather",
+    [CALL_NEIGHBOR_ALL_TO_ALL] = "neighbor_all_to_all",
     [CALL_ALL_REDUCE_COALESCED] = "all_reduce_coalesced",
     [CALL_EXCHANGE_BYTES] = "exchange_bytes",
     [CALL_MONITORED_BARRIER] = "monitored_barrier",
@@ -66,7 +72,7 @@ static const char *const g_names[CALL_KINDS] = {
     [CALL_NCCL_INIT] = "nccl_init",
 };
 
-_Static_assert(CALL_KINDS == 28 && sizeof(g_call_has) == CALL_KINDS,
+_Static_assert(CALL_KINDS == 31 && sizeof(g_call_has) == CALL_KINDS,
                "a new kind of call needs its name and its properties above");
 
 bool sig_same(const struct op_signature *a, const struct op_signature *b)

@@ -30,6 +30,10 @@ enum call_kind {
     CALL_ALL_TO_ALL_V,
     CALL_SCAN,
     CALL_EXSCAN,
+    /* all_to_all_v under other names. */
+    CALL_ALL_TO_ALL_W,
+    CALL_NEIGHBOR_ALL_GATHER,
+    CALL_NEIGHBOR_ALL_TO_ALL,
     /* Operations that consist of others. */
     CALL_ALL_REDUCE_COALESCED, /* root: how many buffers */
     CALL_EXCHANGE_BYTES,

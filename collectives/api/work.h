@@ -27,6 +27,8 @@ struct dlcoll_work {
     size_t cap_counts;
     dlcoll_span *spans; /* likewise */
     size_t cap_spans;
+    void *layouts; /* likewise */
+    size_t cap_layouts;
     bool device;     /* on a stream: complete when the event is */
     void *event;     /* kept with the handle */
     void *start;     /* likewise, before the operation, where the device's times are recorded */

@@ -337,6 +337,7 @@ void shm_close(dlcoll_comm *comm)
     free(s->in);
     free(s->sources);
     free(s->targets);
+    free(s->sums);
     free(s->may_read);
     free(s->mapped_bytes);
     close_fd(&s->fd);

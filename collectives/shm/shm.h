@@ -194,6 +194,7 @@ struct shm {
     struct shm_block *out, *in;
     const void **sources; /* 2 n entries */
     uint8_t **targets;
+    uint8_t *sums; /* two large elements; NULL: not needed yet */
 };
 
 static inline struct shm_arrival *shm_arrival(const struct shm *s, uint64_t seq, int i)

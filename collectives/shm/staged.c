@@ -1,5 +1,7 @@
 #include "collectives/shm/staged.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "collectives/reduce/reduce.h"
@@ -294,12 +296,17 @@ static void scan_piece(const struct staged *f, size_t len)
                      (uint8_t *[]){sums[0], sums[1]});
 }
 
-static __attribute__((noinline)) void scan_large(const struct staged *f, size_t len)
+/* Stacks may be small. */
+static int scan_large(const struct staged *f, size_t len)
 {
-    _Alignas(64) uint8_t sums[2][DLCOLL_ELEMENT_MAX];
-    for (size_t done = 0; done < len; done += f->reduce->dtype->size)
-        scan_stretch(f, f->op->s->targets, done, f->reduce->dtype->size,
-                     (uint8_t *[]){sums[0], sums[1]});
+    struct shm *s = f->op->s;
+    size_t size = f->reduce->dtype->size;
+    if (!s->sums && !(s->sums = malloc((size_t)2 * DLCOLL_ELEMENT_MAX)))
+        return err_set(&f->op->call->err, -ENOMEM, "no memory for the operation");
+    for (size_t done = 0; done < len; done += size)
+        scan_stretch(f, s->targets, done, size,
+                     (uint8_t *[]){s->sums, s->sums + DLCOLL_ELEMENT_MAX});
+    return 0;
 }
 
 /* Computes piece k of this rank's slice of every rank's result: in place of that rank's data in its
@@ -321,9 +328,8 @@ static int scan(struct staged *f, uint64_t k)
     s->sources[s->me] =
         f->reduce->has_pre ? place(f, s->me, s->me, k) : f->send + s->out[s->me].at + at;
     if (f->reduce->dtype->size > BLOCKS_HOT_BYTES)
-        scan_large(f, len);
-    else
-        scan_piece(f, len);
+        return scan_large(f, len);
+    scan_piece(f, len);
     return 0;
 }
 

@@ -66,6 +66,20 @@ static void reductions(dlcoll::comm &world)
     NEED(x[50] == static_cast<float>(n));
 
     double array[3] = {1, 2, 3};
+    std::vector<int> matrix(12, me), column(4 * static_cast<std::size_t>(n));
+    world.all_gather(dlcoll::strided(matrix, 4, 1, 3, 1), column);
+    NEED(column.back() == n - 1);
+    world.all_reduce(dlcoll::strided(matrix, 4, 1, 3), dlcoll::strided(matrix, 4, 1, 3, 2));
+    NEED(matrix[11] == n * (n - 1) / 2 && matrix[10] == me);
+    const dlcoll::graph ring({(me + n - 1) % n}, {(me + 1) % n});
+    std::array<int, 2> mine = {me, -me}, theirs{};
+    world.neighbor_all_gather(mine, theirs, ring);
+    NEED(theirs[0] == (me + n - 1) % n);
+    world.async().neighbor_all_to_all(theirs, mine, ring).wait();
+    NEED(mine[1] == -((me + 2 * n - 2) % n));
+    std::vector<std::size_t> each(static_cast<std::size_t>(n), 1);
+    std::vector<dlcoll_dtype> types(each.size(), DLCOLL_I32);
+    world.all_to_all_w(column.data(), each, {}, types, column.data(), each, {}, types);
     std::vector<int> ones(70, 1), upto(70), before(70, -1);
     world.scan(ones, upto);
     world.exscan(ones, before);

@@ -21,6 +21,9 @@ const char *const coll_op_names[COLL_OPS] = {
     [COLL_ALL_TO_ALL_V] = "all_to_all_v",
     [COLL_SCAN] = "scan",
     [COLL_EXSCAN] = "exscan",
+    [COLL_ALL_TO_ALL_W] = "all_to_all_w",
+    [COLL_NEIGHBOR] = "neighbor_all_gather",
+    [COLL_LAYOUT] = "layout",
     [COLL_BARRIER] = "barrier",
     [COLL_SEND] = "send",
     [COLL_BATCH] = "batch",
@@ -175,6 +178,43 @@ static int with_counts(enum coll_op op, dlcoll_comm *c, const struct coll_buffer
     }
 }
 
+/* In place. */
+static int with_types(dlcoll_comm *c, const struct coll_buffers *b)
+{
+    size_t counts[COLL_MOST_RANKS], size = (size_t)dlcoll_size(c);
+    dlcoll_dtype types[COLL_MOST_RANKS];
+    for (size_t i = 0; i < size; i++) {
+        bool even = (i + (size_t)dlcoll_rank(c)) % 2 == 0;
+        counts[i] = even ? b->count : 4 * b->count;
+        types[i] = even ? DLCOLL_I32 : DLCOLL_U8;
+    }
+    return dlcoll_all_to_all_w(b->y, counts, NULL, types, b->y, counts, NULL, types, c, NULL, NULL);
+}
+
+/* Every rank with all others, itself twice. */
+static int with_neighbours(dlcoll_comm *c, const struct coll_buffers *b)
+{
+    int all[COLL_MOST_RANKS + 1], n = dlcoll_size(c);
+    dlcoll_graph graph = DLCOLL_GRAPH_INIT;
+    for (int i = 0; i < n; i++)
+        all[i] = i;
+    all[n] = dlcoll_rank(c);
+    graph.sources = graph.dests = all;
+    graph.nsources = graph.ndests = (size_t)n + 1;
+    return dlcoll_neighbor_all_gather(b->x, b->y, b->count, DLCOLL_I32, &graph, c, NULL, NULL);
+}
+
+static int with_layouts(dlcoll_comm *c, const struct coll_buffers *b)
+{
+    dlcoll_layout every_second = DLCOLL_LAYOUT_INIT;
+    dlcoll_opts opts = DLCOLL_OPTS_INIT;
+    every_second.blocks = b->count;
+    every_second.length = 1;
+    every_second.stride = 2;
+    opts.recv_layout = &every_second;
+    return dlcoll_all_reduce(b->x, b->y, b->count, DLCOLL_I32, DLCOLL_MAX, c, &opts, NULL);
+}
+
 static int with_messages(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b)
 {
     return op == COLL_SEND    ? to_the_right(c, b)
@@ -211,6 +251,12 @@ int coll_op_call(enum coll_op op, dlcoll_comm *c, const struct coll_buffers *b, 
     case COLL_REDUCE_SCATTER_V:
     case COLL_ALL_TO_ALL_V:
         return with_counts(op, c, b, root);
+    case COLL_ALL_TO_ALL_W:
+        return with_types(c, b);
+    case COLL_NEIGHBOR:
+        return with_neighbours(c, b);
+    case COLL_LAYOUT:
+        return with_layouts(c, b);
     case COLL_SCAN:
         return dlcoll_scan(x, y, n, DLCOLL_I32, DLCOLL_MAX, c, NULL, NULL);
     case COLL_EXSCAN:

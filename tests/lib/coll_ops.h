@@ -6,6 +6,7 @@
 #ifndef TESTS_LIB_COLL_OPS_H
 #define TESTS_LIB_COLL_OPS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,6 +30,9 @@ enum coll_op {
     COLL_ALL_TO_ALL_V,
     COLL_SCAN,
     COLL_EXSCAN,
+    COLL_ALL_TO_ALL_W,
+    COLL_NEIGHBOR,
+    COLL_LAYOUT,
     COLL_BARRIER,
     COLL_SEND,
     COLL_BATCH,

@@ -19,6 +19,24 @@ def main():
         worst = np.array([(me % 2 * 2.5, me)], located("float64"))
         best = world.all_reduce(worst, "maxloc", out=np.empty_like(worst))[0]
         assert (best["value"], best["index"]) == ((2.5, 1) if n > 1 else (0, 0)), best
+        grid = np.full((4, 5), me)
+        world.all_reduce(grid[:, 1:3], out=grid[:, 3:])
+        assert (grid[:, 3:] == n * (n - 1) // 2).all() and (grid[:, :3] == me).all()
+        assert (world.all_gather(grid[::2, 0]) == np.arange(n)[:, None]).all()
+        ring = [(me - 1) % n], [(me + 1) % n]
+        before = (me - 1) % n
+        assert (world.neighbor_all_gather(np.array([me, -me]), np.empty(2, int), *ring) == [before, -before]).all()
+        assert world.neighbor_all_to_all(np.array([me]), np.empty(1, int), *ring)[0] == before
+        got = world.neighbor_all_to_all(np.array([me]), np.empty(1, int), *ring, counts=[1], out_counts=[1])
+        assert got[0] == before
+        assert world.neighbor_all_gather(np.array([me]), np.empty(1, int), *ring, out_counts=[1], wait=False).wait()
+        x = np.repeat(np.arange(n), 2)
+        assert (world.all_to_all_v(x, [2] * n, x, [2] * n) == me).all()
+        blocks = [np.full(3, me, np.float32 if i % 2 else np.int64) for i in range(n)]
+        got = [np.empty(3, np.float32 if me % 2 else np.int64) for _ in range(n)]
+        world.all_to_all_w(blocks, got)
+        assert all((got[i] == i).all() for i in range(n))
+
         def multiply(acc, x):
             acc *= x
 

@@ -6,8 +6,8 @@ from ctypes import c_char, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_voi
 
 IN_PROGRESS = 1
 ETIMEDOUT = -5
-OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4, "band": 32, "bor": 33, "bxor": 34, "land": 35, "lor": 36, "lxor": 37,
-       "minloc": 38, "maxloc": 39}
+OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4, "band": 32, "bor": 33, "bxor": 34, "land": 35, "lor": 36,
+       "lxor": 37, "minloc": 38, "maxloc": 39}
 
 
 def path() -> str:
@@ -27,10 +27,26 @@ class ErrorText(ctypes.Structure):
                 ("host", c_char * 256), ("text", c_char * 512)]
 
 
-class Options(ctypes.Structure):
-    """struct dlcoll_opts without its stream."""
+class Layout(ctypes.Structure):
+    """struct dlcoll_layout."""
 
-    _fields_ = [("size", c_size_t), ("version", c_uint32), ("tag", c_int32), ("timeout_ms", c_int64)]
+    _fields_ = [("size", c_size_t), ("version", c_uint32), ("unused", c_uint32), ("blocks", c_size_t),
+                ("length", c_size_t), ("stride", c_size_t), ("lengths", c_void_p), ("offsets", c_void_p)]
+
+
+class Options(ctypes.Structure):
+    """struct dlcoll_opts."""
+
+    _fields_ = [("size", c_size_t), ("version", c_uint32), ("tag", c_int32), ("timeout_ms", c_int64),
+                ("stream", c_void_p), ("send_layout", ctypes.POINTER(Layout)),
+                ("recv_layout", ctypes.POINTER(Layout))]
+
+
+class Graph(ctypes.Structure):
+    """struct dlcoll_graph."""
+
+    _fields_ = [("size", c_size_t), ("version", c_uint32), ("unused", c_uint32), ("sources", c_void_p),
+                ("nsources", c_size_t), ("dests", c_void_p), ("ndests", c_size_t)]
 
 
 class InitOptions(ctypes.Structure):

@@ -1,6 +1,7 @@
 """Communicators whose operations take numpy arrays.
 
-Arrays must be C-contiguous and of a type that dlcoll.h has; bfloat16 and the 8-bit floats are those of ml_dtypes.
+Arrays must be of a type that dlcoll.h has, and C-contiguous or, in collective operations, blocks of one length at one
+distance: a[:, 2:5] and a[::3] of a C-contiguous array are. bfloat16 and the 8-bit floats are those of ml_dtypes.
 Counts, timeouts and errors are those of dlcoll.h, but timeouts are in seconds here. A communicator is used by one
 thread at a time. Every operation raises dlcoll.Error, which names the rank at fault.
 """
@@ -11,7 +12,7 @@ from typing import Any, List, Optional, Sequence, Union
 
 import numpy as np
 
-from ._lib import IN_PROGRESS, OPS, Bytes, GroupOptions, Options, check, lib
+from ._lib import IN_PROGRESS, OPS, Bytes, Graph, GroupOptions, Layout, Options, check, lib
 
 DTYPES = {"int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6, "float32": 7,
           "float64": 8, "bfloat16": 9, "float8_e4m3fn": 10, "float8_e5m2": 11, "int16": 32, "uint16": 33,
@@ -79,11 +80,31 @@ def _data(a: np.ndarray, write: bool = False) -> c_void_p:
     """The address of an array's elements."""
     if not isinstance(a, np.ndarray):
         raise TypeError(f"must be a numpy array, not {type(a).__name__}")
-    if not a.flags.c_contiguous:
-        raise ValueError("the array must be C-contiguous (numpy.ascontiguousarray makes a copy that is)")
     if write and not a.flags.writeable:
         raise ValueError("the array is read-only")
     return c_void_p(a.ctypes.data)
+
+
+def _layout(a: Optional[np.ndarray]) -> Optional[Layout]:
+    """Where the elements are; None: one after the other."""
+    if a is None or a.flags.c_contiguous:
+        return None
+    dims = [(n, step) for n, step in zip(a.shape, a.strides) if n > 1]
+    length, blocks, stride, size = 1, 1, 0, a.itemsize
+    while dims and dims[-1][1] == length * size:
+        length *= dims.pop()[0]
+    if dims:
+        blocks, stride = dims.pop()
+    while dims and dims[-1][1] == blocks * stride:
+        blocks *= dims.pop()[0]
+    if dims or stride < length * size or stride % size:
+        raise ValueError("the array is not in blocks of one length at one distance (numpy.ascontiguousarray makes "
+                         "a copy that is)")
+    return Layout(ctypes.sizeof(Layout), 1, 0, blocks, length, stride // size, None, None)
+
+
+def _sizes(values: Optional[Sequence[int]]):
+    return None if values is None else (c_size_t * len(values))(*values)
 
 
 def _check_sizes(part: np.ndarray, whole: np.ndarray, parts: int = 1) -> None:
@@ -139,7 +160,11 @@ class Comm:
 
     def _call(self, function, *args, arrays=(), wait=True, timeout=None, tag=0) -> Optional[Work]:
         ms = (int(timeout * 1000) or 1) if timeout else 0  # 0: the communicator's timeout
-        options = Options(ctypes.sizeof(Options), 1, tag, ms)
+        options = Options(ctypes.sizeof(Options), 2, tag, ms)
+        layouts = [_layout(a) for a in arrays]
+        if any(layouts):
+            options.send_layout = layouts[0] and ctypes.pointer(layouts[0])
+            options.recv_layout = layouts[-1] and ctypes.pointer(layouts[-1])
         work = c_void_p()
         check(function(*args, self._comm, byref(options), None if wait else byref(work)), self._comm)
         return None if wait else Work(work, self, arrays)
@@ -237,6 +262,87 @@ class Comm:
         work = self._call(lib.dlcoll_all_to_all, _data(x), _data(out, True), c_size_t(x.size // self.size),
                           _dtype(x), arrays=(x, out), wait=wait, timeout=timeout)
         return work or out
+
+    def all_to_all_v(self, x: np.ndarray, counts: Sequence[int], out: np.ndarray, out_counts: Sequence[int],
+                     displs: Optional[Sequence[int]] = None, out_displs: Optional[Sequence[int]] = None,
+                     wait: bool = True, timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """counts[i] elements of x go to rank i, out_counts[i] of out come from it. out may be x."""
+        self._check_parts(x, counts, displs, self.size)
+        self._check_parts(out, out_counts, out_displs, self.size)
+        work = self._call(lib.dlcoll_all_to_all_v, _data(x), _sizes(counts), _sizes(displs), _data(out, True),
+                          _sizes(out_counts), _sizes(out_displs), _dtype(x), arrays=(x, out), wait=wait,
+                          timeout=timeout)
+        return work or out
+
+    def all_to_all_w(self, x: Sequence[np.ndarray], out: Sequence[np.ndarray], timeout: Optional[float] = None) -> None:
+        """x[i] goes to out[this rank] of rank i; each may be of another type and size."""
+        if len(x) != self.size or len(out) != self.size:
+            raise ValueError(f"{len(x)} and {len(out)} arrays for {self.size} ranks")
+        types, out_types = ((c_int * self.size)(*map(_dtype, arrays)) for arrays in (x, out))
+        sent = np.frombuffer(b"".join(a.tobytes() for a in x), np.uint8)
+        got = np.empty(sum(a.nbytes for a in out), np.uint8)
+        self._call(lib.dlcoll_all_to_all_w, _data(sent), _sizes([a.size for a in x]), None, types, _data(got, True),
+                   _sizes([a.size for a in out]), None, out_types, timeout=timeout)
+        at = 0
+        for a in out:
+            a[...] = np.frombuffer(got[at:at + a.nbytes].tobytes(), a.dtype).reshape(a.shape)
+            at += a.nbytes
+
+    def neighbor_all_gather(self, x: np.ndarray, out: np.ndarray, sources: Sequence[int], dests: Sequence[int],
+                            out_counts: Optional[Sequence[int]] = None, out_displs: Optional[Sequence[int]] = None,
+                            wait: bool = True, timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """x goes to the ranks of dests; block k of out is x of rank sources[k]: as large as this rank's, or of
+        out_counts[k] elements."""
+        graph, lists = self._graph(sources, dests)
+        if out_counts is None:
+            _check_sizes(x, out, len(sources))
+            work = self._call(lib.dlcoll_neighbor_all_gather, _data(x), _data(out, True), c_size_t(x.size), _dtype(x),
+                              byref(graph), arrays=(x, out), wait=wait, timeout=timeout)
+        else:
+            self._check_parts(out, out_counts, out_displs, len(sources))
+            work = self._call(lib.dlcoll_neighbor_all_gather_v, _data(x), c_size_t(x.size), _data(out, True),
+                              _sizes(out_counts), _sizes(out_displs), _dtype(x), byref(graph), arrays=(x, out),
+                              wait=wait, timeout=timeout)
+        return work or out
+
+    def neighbor_all_to_all(self, x: np.ndarray, out: np.ndarray, sources: Sequence[int], dests: Sequence[int],
+                            counts: Optional[Sequence[int]] = None, out_counts: Optional[Sequence[int]] = None,
+                            displs: Optional[Sequence[int]] = None, out_displs: Optional[Sequence[int]] = None,
+                            wait: bool = True, timeout: Optional[float] = None) -> Union[np.ndarray, Work]:
+        """Block k of x goes to rank dests[k], block k of out comes from rank sources[k]: equal blocks, or of
+        counts[k] and out_counts[k] elements."""
+        graph, lists = self._graph(sources, dests)
+        if counts is None and out_counts is None:
+            count = out.size // len(sources) if len(sources) else x.size // max(len(dests), 1)
+            if count * len(sources) != out.size or count * len(dests) != x.size or x.dtype != out.dtype:
+                raise ValueError(f"{x.size} and {out.size} elements are not blocks for {len(dests)} and "
+                                 f"{len(sources)} ranks")
+            work = self._call(lib.dlcoll_neighbor_all_to_all, _data(x), _data(out, True), c_size_t(count), _dtype(x),
+                              byref(graph), arrays=(x, out), wait=wait, timeout=timeout)
+        else:
+            self._check_parts(x, counts, displs, len(dests))
+            self._check_parts(out, out_counts, out_displs, len(sources))
+            work = self._call(lib.dlcoll_neighbor_all_to_all_v, _data(x), _sizes(counts), _sizes(displs),
+                              _data(out, True), _sizes(out_counts), _sizes(out_displs), _dtype(x), byref(graph),
+                              arrays=(x, out), wait=wait, timeout=timeout)
+        return work or out
+
+    @staticmethod
+    def _graph(sources: Sequence[int], dests: Sequence[int]):
+        lists = (c_int * len(sources))(*sources), (c_int * len(dests))(*dests)
+        pointers = [ctypes.cast(numbers, c_void_p) for numbers in lists]
+        return Graph(ctypes.sizeof(Graph), 1, 0, pointers[0], len(sources), pointers[1], len(dests)), lists
+
+    @staticmethod
+    def _check_parts(a: np.ndarray, counts: Sequence[int], displs: Optional[Sequence[int]], parts: int) -> None:
+        if len(counts) != parts or (displs is not None and len(displs) != parts):
+            raise ValueError(f"{parts} counts and displacements are needed, one for each part")
+        at = 0
+        for i, count in enumerate(counts):
+            at = at if displs is None else displs[i]
+            if count and at + count > a.size:
+                raise ValueError(f"part {i} is not in the array")
+            at += count
 
     def send(self, x: np.ndarray, peer: int, tag: int = 0, wait: bool = True,
              timeout: Optional[float] = None) -> Optional[Work]:
